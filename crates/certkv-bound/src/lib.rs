@@ -1,0 +1,1 @@
+//! The inequalities: logit-error bounds, certificates, checks and the ladder. Pure.

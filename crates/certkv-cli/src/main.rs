@@ -1,0 +1,2 @@
+//! The certkv program.
+fn main() {}

@@ -1,0 +1,1 @@
+//! Key and value codecs: encoders, plain scalar references, error summaries and bytes.

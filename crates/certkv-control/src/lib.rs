@@ -1,0 +1,1 @@
+//! Decisions: coverage, promotion, exploration. Pure and deterministic.

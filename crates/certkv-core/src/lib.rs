@@ -1,0 +1,1 @@
+//! Geometry, formats, record layouts, ids, budgets and the sync facade of certkv.

@@ -1,0 +1,1 @@
+//! Buffers, streams, events and the simulated device with its happens-before checker.

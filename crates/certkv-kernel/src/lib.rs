@@ -1,0 +1,1 @@
+//! The computations: attention on codes, dense attention, packing, certificates; CPU.

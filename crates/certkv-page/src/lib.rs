@@ -1,0 +1,1 @@
+//! Slab page allocator, page words, block tables, fork and truncate.

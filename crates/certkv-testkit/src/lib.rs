@@ -1,0 +1,1 @@
+//! Development aids: float64 oracle, golden-vector reader and replay, generators.

@@ -1,0 +1,1 @@
+//! Residency and moves between scratch, packed and host memory.

@@ -1,0 +1,1 @@
+//! Certified paged KV cache: Cache, Sequence, Step.
