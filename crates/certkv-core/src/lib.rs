@@ -1,1 +1,26 @@
-//! Geometry, formats, record layouts, ids, budgets and the sync facade of certkv.
+//! Geometry, number formats, record layouts, ids, budgets and the sync facade of certkv.
+//!
+//! This crate decides nothing and computes no attention: it holds the words that every other crate shares, so that a
+//! layout, a rounding rule or an error is described once. See `docs/math.md` for the equations cited here.
+#![forbid(unsafe_code)]
+
+pub mod budget;
+pub mod dtype;
+pub mod fail;
+pub mod format;
+pub mod geometry;
+pub mod hash;
+pub mod id;
+pub mod layout;
+pub mod round;
+pub mod summary;
+pub mod sync;
+
+pub use budget::{BudgetExceeded, Class, Ledger};
+pub use dtype::Dtype;
+pub use fail::InjectedFault;
+pub use format::{Format, FormatError, KeyFormat, ValueFormat};
+pub use geometry::{Geometry, GeometryError};
+pub use id::{LayerId, PageId, SequenceId};
+pub use layout::RecordLayout;
+pub use summary::ErrorSummary;

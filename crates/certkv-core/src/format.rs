@@ -1,0 +1,296 @@
+//! How keys and values are coded: the names of formats, and their limits.
+//!
+//! A format is written `KEY-VALUE-bBLOCK`, for example `k8-v4g32-b32`:
+//! - keys: `f16`, `bf16`, `k8` (8 bits per channel and block, f16 scales; `k8f32`, `k8bf16` for other scale types),
+//!   `t4`, `t8` .. (symmetric per token and head, f16 scales; `t4g32` with one scale per 32 channels);
+//! - values: `f16`, `bf16`, `v4g32` (4 bits, one f16 scale and offset per token and 32 channels; 2 to 8 bits);
+//! - block: 16, 32 or 64 tokens.
+use crate::Dtype;
+use core::{fmt, str::FromStr};
+
+/// How the keys of a block are coded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum KeyFormat {
+    /// The originals themselves, half precision: no error.
+    F16,
+    /// The originals themselves, bfloat16: no error.
+    Bf16,
+    /// K8, math.md (2.1)-(2.3): 8-bit codes, one scale and one offset per channel and block, both of type `meta`.
+    Channel8 {
+        /// Type of scales and offsets.
+        meta: Dtype,
+    },
+    /// Symmetric (tread) codes, math.md (2.7): `bits` per element, one f16 scale per token and `group` channels.
+    /// `group = 0` means the whole head.
+    Token {
+        /// Bits of one code: 2 to 8.
+        bits: u8,
+        /// Channels that share a scale; 0 for all of the head.
+        group: u16,
+    },
+}
+
+/// How the values of a block are coded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ValueFormat {
+    /// The originals themselves, half precision: no error.
+    F16,
+    /// The originals themselves, bfloat16: no error.
+    Bf16,
+    /// Affine codes, math.md (2.4)-(2.6): `bits` per element, one f16 scale and offset per token and `group` channels.
+    Affine {
+        /// Bits of one code: 2 to 8.
+        bits: u8,
+        /// Channels that share a scale and an offset.
+        group: u16,
+    },
+}
+
+/// How a block is stored: key format, value format and tokens per block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Format {
+    /// Key side.
+    pub key: KeyFormat,
+    /// Value side.
+    pub value: ValueFormat,
+    /// Tokens per block: 16, 32 or 64.
+    pub block: usize,
+}
+
+/// Why a format was refused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FormatError {
+    /// The text is not of the form `KEY-VALUE-bBLOCK`; carries the part that was not understood.
+    Syntax(String),
+    /// Bits per code outside 2 to 8.
+    Bits(u8),
+    /// The group does not divide the head, or is not a multiple of 16 channels.
+    Group {
+        /// Channels per scale.
+        group: usize,
+        /// Channels per head.
+        head_dim: usize,
+    },
+    /// Tokens per block is not 16, 32 or 64.
+    Block(usize),
+    /// Originals of one 16-bit type cannot be stored as the other: `side` is stored as `format`, the cache as `store`.
+    Store {
+        /// Type named by the format.
+        format: Dtype,
+        /// Type of the cache's originals.
+        store: Dtype,
+    },
+}
+
+impl fmt::Display for FormatError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Syntax(s) => write!(f, "format: `{s}` is not understood; write for example `k8-v4g32-b32`"),
+            Self::Bits(b) => write!(f, "format: {b} bits per code; must be 2 to 8"),
+            Self::Group { group, head_dim } => {
+                write!(
+                    f,
+                    "format: group of {group} channels must be a multiple of 16 that divides head_dim = {head_dim}"
+                )
+            }
+            Self::Block(b) => write!(f, "format: block of {b} tokens; must be 16, 32 or 64"),
+            Self::Store { format, store } => write!(f, "format: {format} side in a cache of {store} originals"),
+        }
+    }
+}
+impl std::error::Error for FormatError {}
+
+impl KeyFormat {
+    /// Bits of one code; 16 for the uncoded types.
+    pub const fn bits(self) -> usize {
+        match self {
+            Self::F16 | Self::Bf16 => 16,
+            Self::Channel8 { .. } => 8,
+            Self::Token { bits, .. } => bits as usize,
+        }
+    }
+
+    /// True if decoding gives the originals back.
+    pub const fn is_exact(self) -> bool {
+        matches!(self, Self::F16 | Self::Bf16)
+    }
+
+    /// Channels that share a scale in a head of `head_dim` channels (1 for a scale per channel).
+    pub const fn group(self, head_dim: usize) -> usize {
+        match self {
+            Self::Token { group: 0, .. } | Self::F16 | Self::Bf16 => head_dim,
+            Self::Token { group, .. } => group as usize,
+            Self::Channel8 { .. } => 1,
+        }
+    }
+}
+
+impl ValueFormat {
+    /// Bits of one code; 16 for the uncoded types.
+    pub const fn bits(self) -> usize {
+        match self {
+            Self::F16 | Self::Bf16 => 16,
+            Self::Affine { bits, .. } => bits as usize,
+        }
+    }
+
+    /// True if decoding gives the originals back.
+    pub const fn is_exact(self) -> bool {
+        matches!(self, Self::F16 | Self::Bf16)
+    }
+
+    /// Channels that share a scale in a head of `head_dim` channels.
+    pub const fn group(self, head_dim: usize) -> usize {
+        match self {
+            Self::Affine { group, .. } => group as usize,
+            _ => head_dim,
+        }
+    }
+}
+
+impl Format {
+    /// Dense half precision in blocks of 32: the baseline format.
+    pub const DENSE_F16: Format = Format { key: KeyFormat::F16, value: ValueFormat::F16, block: 32 };
+
+    /// Checks the format against a head size and the type of the originals.
+    ///
+    /// # Errors
+    /// [`FormatError`] says which part does not fit.
+    pub fn validated(self, head_dim: usize, store: Dtype) -> Result<Self, FormatError> {
+        if !matches!(self.block, 16 | 32 | 64) {
+            return Err(FormatError::Block(self.block));
+        }
+        let group_fits = |group: usize| {
+            if group == 0 || !group.is_multiple_of(16) || !head_dim.is_multiple_of(group) {
+                Err(FormatError::Group { group, head_dim })
+            } else {
+                Ok(())
+            }
+        };
+        let is_store = |format: Dtype| if format == store { Ok(()) } else { Err(FormatError::Store { format, store }) };
+        match self.key {
+            KeyFormat::F16 => is_store(Dtype::F16)?,
+            KeyFormat::Bf16 => is_store(Dtype::Bf16)?,
+            KeyFormat::Channel8 { .. } => {}
+            KeyFormat::Token { bits, .. } if !(2..=8).contains(&bits) => return Err(FormatError::Bits(bits)),
+            KeyFormat::Token { .. } => group_fits(self.key.group(head_dim))?,
+        }
+        match self.value {
+            ValueFormat::F16 => is_store(Dtype::F16)?,
+            ValueFormat::Bf16 => is_store(Dtype::Bf16)?,
+            ValueFormat::Affine { bits, .. } if !(2..=8).contains(&bits) => return Err(FormatError::Bits(bits)),
+            ValueFormat::Affine { group, .. } => group_fits(group as usize)?,
+        }
+        Ok(self)
+    }
+}
+
+impl fmt::Display for KeyFormat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::F16 => f.write_str("f16"),
+            Self::Bf16 => f.write_str("bf16"),
+            Self::Channel8 { meta: Dtype::F16 } => f.write_str("k8"),
+            Self::Channel8 { meta } => write!(f, "k8{meta}"),
+            Self::Token { bits, group: 0 } => write!(f, "t{bits}"),
+            Self::Token { bits, group } => write!(f, "t{bits}g{group}"),
+        }
+    }
+}
+
+impl fmt::Display for ValueFormat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::F16 => f.write_str("f16"),
+            Self::Bf16 => f.write_str("bf16"),
+            Self::Affine { bits, group } => write!(f, "v{bits}g{group}"),
+        }
+    }
+}
+
+impl fmt::Display for Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}-b{}", self.key, self.value, self.block)
+    }
+}
+
+fn number<T: FromStr>(text: &str) -> Result<T, FormatError> {
+    text.parse().map_err(|_| FormatError::Syntax(text.to_owned()))
+}
+
+impl FromStr for KeyFormat {
+    type Err = FormatError;
+    fn from_str(s: &str) -> Result<Self, FormatError> {
+        Ok(match s {
+            "f16" => Self::F16,
+            "bf16" => Self::Bf16,
+            "k8" | "k8f16" => Self::Channel8 { meta: Dtype::F16 },
+            "k8f32" => Self::Channel8 { meta: Dtype::F32 },
+            "k8bf16" => Self::Channel8 { meta: Dtype::Bf16 },
+            _ => {
+                let rest = s.strip_prefix('t').ok_or_else(|| FormatError::Syntax(s.to_owned()))?;
+                match rest.split_once('g') {
+                    Some((bits, group)) => Self::Token { bits: number(bits)?, group: number(group)? },
+                    None => Self::Token { bits: number(rest)?, group: 0 },
+                }
+            }
+        })
+    }
+}
+
+impl FromStr for ValueFormat {
+    type Err = FormatError;
+    fn from_str(s: &str) -> Result<Self, FormatError> {
+        Ok(match s {
+            "f16" => Self::F16,
+            "bf16" => Self::Bf16,
+            _ => {
+                let split = s.strip_prefix('v').and_then(|r| r.split_once('g'));
+                let (bits, group) = split.ok_or_else(|| FormatError::Syntax(s.to_owned()))?;
+                Self::Affine { bits: number(bits)?, group: number(group)? }
+            }
+        })
+    }
+}
+
+impl FromStr for Format {
+    type Err = FormatError;
+    fn from_str(s: &str) -> Result<Self, FormatError> {
+        let mut parts = s.split('-');
+        let (Some(key), Some(value), Some(block), None) = (parts.next(), parts.next(), parts.next(), parts.next())
+        else {
+            return Err(FormatError::Syntax(s.to_owned()));
+        };
+        let block = block.strip_prefix('b').ok_or_else(|| FormatError::Syntax(block.to_owned()))?;
+        let block = number(block)?;
+        if !matches!(block, 16 | 32 | 64) {
+            return Err(FormatError::Block(block));
+        }
+        Ok(Self { key: key.parse()?, value: value.parse()?, block })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_round_trips() {
+        for s in ["k8-v4g32-b32", "k8f32-v6g64-b16", "t4-v4g32-b64", "t8g32-f16-b16", "f16-f16-b32", "bf16-bf16-b16"] {
+            assert_eq!(s.parse::<Format>().unwrap().to_string(), s);
+        }
+    }
+
+    #[test]
+    fn refuses_what_it_does_not_understand() {
+        for s in ["", "k8", "k8-v4g32", "k9-v4g32-b32", "k8-v4-b32", "k8-v4g32-32", "k8-v4g32-b48", "k8-v4g32-b32-x"] {
+            assert!(s.parse::<Format>().is_err(), "{s}");
+        }
+        let f: Format = "k8-v9g32-b32".parse().unwrap();
+        assert_eq!(f.validated(128, Dtype::F16), Err(FormatError::Bits(9)));
+        let f: Format = "k8-v4g48-b32".parse().unwrap();
+        assert_eq!(f.validated(128, Dtype::F16), Err(FormatError::Group { group: 48, head_dim: 128 }));
+        assert!(f.validated(96, Dtype::F16).is_ok());
+        assert!(Format::DENSE_F16.validated(128, Dtype::Bf16).is_err());
+    }
+}

@@ -1,0 +1,230 @@
+//! The one description of a record's bytes.
+//!
+//! A record holds one block (B tokens) of one KV head in the order in which the kernel reads it: key codes, key scales,
+//! value codes, value scales, error summary. Sections start at multiples of 64 bytes.
+//!
+//! **Element order.** Key codes: for each tile of 16 tokens, for each quad of 4 channels, for each of the 16 tokens, the
+//! 4 channels; so 64 consecutive codes are 16 tokens x 4 channels. Value codes: for each quad of 4 tokens, for each
+//! channel, the 4 tokens; so 64 consecutive codes are 16 channels x 4 tokens. Codes are stored unsigned
+//! (`code + 2^(bits-1)` for signed ones). Uncoded sides are row-major `[token][channel]`, 16 bit.
+//!
+//! **Bit planes.** A `b`-bit code is cut into planes of 8, 4, 2 and 1 bits (the binary digits of `b`, widest first; the
+//! widest plane holds the *high* bits). With `N` codes, a plane of width `w` takes `N w / 8` bytes and is cut into `8/w`
+//! equal segments: byte `i` holds element `i` of segment `j` in bits `w j .. w (j+1)`. So an 8-bit plane is the codes
+//! themselves, and the low nibbles of a 4-bit plane are the first half of the elements.
+//!
+//! **Scales.** Per-channel keys: `sigma[d]`, then `z[d]`, in the format's metadata type. Per-token keys:
+//! `scale[group][token]`, f16. Values: `sigma[group][token]`, then `z[group][token]`, f16.
+use crate::{Dtype, Format, Geometry, KeyFormat, ValueFormat, summary::SUMMARY_BYTES};
+use core::ops::Range;
+
+/// Alignment of every section and of the record.
+pub const ALIGN: usize = 64;
+
+/// Rounds `n` up to a multiple of [`ALIGN`].
+pub const fn align(n: usize) -> usize {
+    n.div_ceil(ALIGN) * ALIGN
+}
+
+/// One bit plane of a code array.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Plane {
+    /// Bits of the code held here: 8, 4, 2 or 1.
+    pub width: usize,
+    /// How far the plane's bits are shifted left inside the code.
+    pub shift: usize,
+    /// First byte, relative to the start of the code section.
+    pub offset: usize,
+    /// Bytes of the plane, `N width / 8`.
+    pub bytes: usize,
+}
+
+/// The planes of `count` codes of `bits` bits, widest first. `count` must be a multiple of 8.
+pub fn planes(bits: usize, count: usize) -> impl Iterator<Item = Plane> + Clone {
+    let mut offset = 0;
+    let mut left = bits;
+    [8, 4, 2, 1].into_iter().filter(move |w| bits & w != 0).map(move |width| {
+        left -= width;
+        let plane = Plane { width, shift: left, offset, bytes: count * width / 8 };
+        offset += plane.bytes;
+        plane
+    })
+}
+
+/// Index of key element (`token`, `channel`) in the code order, `dim` channels per head.
+#[inline]
+pub const fn key_index(token: usize, channel: usize, dim: usize) -> usize {
+    (token / 16) * 16 * dim + (channel / 4) * 64 + (token % 16) * 4 + channel % 4
+}
+
+/// Index of value element (`token`, `channel`) in the code order, `dim` channels per head.
+#[inline]
+pub const fn value_index(token: usize, channel: usize, dim: usize) -> usize {
+    (token / 4) * 4 * dim + channel * 4 + token % 4
+}
+
+/// Code `index` out of the planes in `section`. Out-of-range reads give 0 bits.
+#[inline]
+pub fn read_code(section: &[u8], bits: usize, count: usize, index: usize) -> u8 {
+    planes(bits, count).fold(0, |code, p| {
+        let (segment, byte) = (index / p.bytes, index % p.bytes);
+        let raw = section.get(p.offset + byte).copied().unwrap_or(0);
+        let part = u16::from(raw) >> (p.width * segment) & ((1 << p.width) - 1);
+        code | (part << p.shift) as u8
+    })
+}
+
+/// Writes code `index` into planes that were zero before. Out-of-range writes are dropped.
+#[inline]
+pub fn write_code(section: &mut [u8], bits: usize, count: usize, index: usize, code: u8) {
+    for p in planes(bits, count) {
+        let (segment, byte) = (index / p.bytes, index % p.bytes);
+        let part = (u16::from(code) >> p.shift) & ((1 << p.width) - 1);
+        if let Some(slot) = section.get_mut(p.offset + byte) {
+            *slot |= (part << (p.width * segment)) as u8;
+        }
+    }
+}
+
+/// Byte ranges of one record. Built by [`RecordLayout::new`]; all ranges lie inside `0..bytes`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RecordLayout {
+    /// The format laid out.
+    pub format: Format,
+    /// Channels per head.
+    pub dim: usize,
+    /// Type of uncoded sides, originals and tails.
+    pub store: Dtype,
+    /// Key codes (bit planes), or the 16-bit keys themselves.
+    pub key_codes: Range<usize>,
+    /// Key scales: `sigma[d], z[d]` per channel, or `scale[group][token]`; empty for uncoded keys.
+    pub key_scales: Range<usize>,
+    /// Value codes (bit planes), or the 16-bit values themselves.
+    pub value_codes: Range<usize>,
+    /// Value scales `sigma[group][token]`, then `z[group][token]`; empty for uncoded values.
+    pub value_scales: Range<usize>,
+    /// Error summary.
+    pub summary: Range<usize>,
+    /// Bytes of the record, a multiple of [`ALIGN`].
+    pub bytes: usize,
+}
+
+impl RecordLayout {
+    /// Lays out one block of one KV head.
+    ///
+    /// # Errors
+    /// [`crate::FormatError`] if the format does not fit the geometry.
+    pub fn new(geometry: &Geometry, format: Format) -> Result<Self, crate::FormatError> {
+        let (dim, store) = (geometry.head_dim, geometry.store);
+        let format = format.validated(dim, store)?;
+        let tokens = format.block;
+        let count = tokens * dim;
+        let key_scales = match format.key {
+            KeyFormat::F16 | KeyFormat::Bf16 => 0,
+            KeyFormat::Channel8 { meta } => 2 * dim * meta.bytes(),
+            KeyFormat::Token { .. } => tokens * (dim / format.key.group(dim)) * 2,
+        };
+        let value_scales = match format.value {
+            ValueFormat::F16 | ValueFormat::Bf16 => 0,
+            ValueFormat::Affine { .. } => 2 * tokens * (dim / format.value.group(dim)) * 2,
+        };
+        let mut at = 0;
+        let mut section = |bytes: usize| {
+            let range = at..at + bytes;
+            at = align(range.end);
+            range
+        };
+        let key_codes = section(count * format.key.bits() / 8);
+        let key_scales = section(key_scales);
+        let value_codes = section(count * format.value.bits() / 8);
+        let value_scales = section(value_scales);
+        let summary = section(SUMMARY_BYTES);
+        Ok(Self { format, dim, store, key_codes, key_scales, value_codes, value_scales, summary, bytes: at })
+    }
+
+    /// Tokens per block.
+    pub const fn tokens(&self) -> usize {
+        self.format.block
+    }
+
+    /// Codes per side: tokens times channels.
+    pub const fn count(&self) -> usize {
+        self.format.block * self.dim
+    }
+
+    /// Bytes of one side (keys or values) of a block as 16-bit originals.
+    pub const fn original_side_bytes(&self) -> usize {
+        2 * self.format.block * self.dim
+    }
+
+    /// Bytes the pass reads for the key side from the record: codes and scales.
+    pub fn key_bytes(&self) -> usize {
+        self.key_codes.len() + self.key_scales.len()
+    }
+
+    /// Bytes the pass reads for the value side from the record: codes and scales.
+    pub fn value_bytes(&self) -> usize {
+        self.value_codes.len() + self.value_scales.len()
+    }
+
+    /// The layout's own arithmetic, math.md section 10: codes, scales and summary, without alignment, per block.
+    pub fn net_bytes(&self) -> usize {
+        self.key_bytes() + self.value_bytes() + SUMMARY_BYTES
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn layout(format: &str, dim: usize) -> RecordLayout {
+        RecordLayout::new(&Geometry::new(1, 4, 1, dim).unwrap(), format.parse().unwrap()).unwrap()
+    }
+
+    #[test]
+    fn sections_tile_the_record_without_overlap() {
+        for dim in crate::geometry::HEAD_DIMS {
+            for text in
+                ["k8-v4g32-b32", "k8f32-v6g16-b16", "t4-v3g32-b64", "f16-v8g32-b16", "f16-f16-b64", "t5g32-v7g16-b16"]
+            {
+                let l = layout(text, dim);
+                let mut end = 0;
+                for r in [&l.key_codes, &l.key_scales, &l.value_codes, &l.value_scales, &l.summary] {
+                    assert_eq!(r.start % ALIGN, 0);
+                    assert!(r.start >= end && r.start - end < ALIGN);
+                    end = r.end;
+                }
+                assert!(l.bytes >= end && l.bytes - end < ALIGN && l.bytes.is_multiple_of(ALIGN));
+                assert!(l.bytes as f64 <= l.net_bytes() as f64 * 1.01 + ALIGN as f64);
+            }
+        }
+    }
+
+    #[test]
+    fn the_default_formats_cost_what_the_table_says() {
+        // math.md section 10: K8 with f16 scales and 32 tokens 144 bytes a token, V4 g32 80, summary 1.
+        assert_eq!(layout("k8-v4g32-b32", 128).bytes, (144 + 80 + 1) * 32 + 32);
+        assert_eq!(layout("k8-v6g64-b64", 128).net_bytes(), (136 + 104) * 64 + 32);
+    }
+
+    #[test]
+    fn codes_of_every_width_round_trip_in_both_orders() {
+        for dim in [64, 96] {
+            for bits in 2..=8usize {
+                let count = 16 * dim;
+                let mut section = vec![0; count * bits / 8];
+                let code = |i: usize| (crate::hash::splitmix64(i as u64) & ((1 << bits) - 1)) as u8;
+                let mut seen = vec![false; 2 * count];
+                for t in 0..16 {
+                    for c in 0..dim {
+                        let (k, v) = (key_index(t, c, dim), value_index(t, c, dim));
+                        assert!(!std::mem::replace(&mut seen[k], true), "key order visits {k} twice");
+                        assert!(!std::mem::replace(&mut seen[count + v], true), "value order visits {v} twice");
+                        write_code(&mut section, bits, count, k, code(k));
+                    }
+                }
+                assert!((0..count).all(|i| read_code(&section, bits, count, i) == code(i)), "{bits} bits");
+            }
+        }
+    }
+}
