@@ -1,2 +1,3 @@
 //! The certkv program.
+#![forbid(unsafe_code)]
 fn main() {}

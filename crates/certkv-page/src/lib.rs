@@ -1,1 +1,53 @@
-//! Slab page allocator, page words, block tables, fork and truncate.
+//! Who owns which page, and when a slot may be used again.
+//!
+//! Bottom up:
+//!
+//! * [`word`]: one atomic per page (generation, state, moving, pins). Every transition is one compare-and-swap whose
+//!   refusal says why. The whole state machine is the pure function [`word::step`]; docs/states.md is its table.
+//! * [`alloc`]: [`PageAllocator`], a slab of slot *indices* of one page class. The memory behind the indices belongs to
+//!   the device's arenas. Counts references; keeps the queue of retiring pages.
+//! * [`lease`]: a pin that gives itself back. Whoever looks a page up holds a lease, never a bare id.
+//! * [`table`]: [`BlockTable`], the pages of one sequence in one KV group; append, fork, truncate, release.
+//!
+//! Three rules hold everywhere. An operation that fails changes nothing. A page whose last reference is gone is reused
+//! only after a fence that covers every access to it ([`Stamp`]). A freed slot gets a new generation, so an id that
+//! outlives its page is an error and never another sequence's data.
+//!
+//! Nothing here knows tokens or keys of prefixes: a later index may map them to pages without touching the tables.
+#![forbid(unsafe_code)]
+
+pub mod alloc;
+pub mod error;
+pub mod lease;
+pub mod pools;
+pub mod reserve;
+pub mod stamp;
+pub mod table;
+pub mod word;
+
+mod books;
+mod check;
+mod fork;
+mod inspect;
+mod reclaim;
+mod truncate;
+
+pub(crate) use certkv_core::sync;
+
+pub use alloc::{PageAllocator, Released};
+pub use certkv_core::PageId;
+pub use check::Violation;
+pub use error::{PageError, TableError};
+pub use inspect::Counts;
+pub use lease::Lease;
+pub use pools::{CopyOp, Dropped, PageClass, PageRef, Pools};
+pub use reserve::{Reservation, RowSpan};
+pub use stamp::Stamp;
+pub use table::{BlockEntry, BlockTable, Committed, CommitError, Need};
+pub use truncate::TruncateOps;
+pub use word::{Operation, PageWord, Reason, Refused, Snapshot, State, WordError};
+
+#[cfg(all(test, loom))]
+mod loom_tests;
+#[cfg(all(test, not(loom), not(shuttle)))]
+mod tests;

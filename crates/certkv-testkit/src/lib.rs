@@ -1,1 +1,7 @@
 //! Development aids: float64 oracle, golden-vector reader and replay, generators.
+//!
+//! Tests and the command line import this crate; the library itself never does.
+#![forbid(unsafe_code)]
+
+pub mod cgv;
+pub mod conform;

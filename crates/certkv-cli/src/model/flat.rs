@@ -1,0 +1,119 @@
+//! Attention over plain single-precision rows: the oracle that tests compare a cache with.
+use super::{
+    attention::{Attention, AttentionError},
+    config::Config,
+};
+use rayon::prelude::*;
+
+/// A cache that stores what it is given, uncompressed, and computes softmax attention in single precision.
+#[derive(Debug, Clone)]
+pub struct Flat {
+    heads: usize,
+    kv_heads: usize,
+    head_dim: usize,
+    /// Keys and values of each layer, `[layer][head][token][channel]`.
+    keys: Vec<Vec<Vec<f32>>>,
+    values: Vec<Vec<Vec<f32>>>,
+    length: usize,
+    open: Option<usize>,
+}
+
+impl Flat {
+    /// An empty cache for a model.
+    pub fn new(config: &Config) -> Self {
+        let empty = vec![vec![Vec::new(); config.kv_heads]; config.layers];
+        Self {
+            heads: config.heads,
+            kv_heads: config.kv_heads,
+            head_dim: config.head_dim,
+            keys: empty.clone(),
+            values: empty,
+            length: 0,
+            open: None,
+        }
+    }
+
+    /// Forgets all tokens from `length` on.
+    pub fn truncate(&mut self, length: usize) {
+        let elements = length * self.head_dim;
+        for rows in self.keys.iter_mut().chain(&mut self.values).flatten() {
+            rows.truncate(elements);
+        }
+        self.length = self.length.min(length);
+        self.open = None;
+    }
+}
+
+fn expect(argument: &'static str, found: usize, expected: usize) -> Result<(), AttentionError> {
+    if found == expected { Ok(()) } else { Err(AttentionError::Length { argument, expected, found }) }
+}
+
+/// Eight partial sums keep the vector units busy and the rounding error small.
+fn dot(a: &[f32], b: &[f32]) -> f32 {
+    let mut sums = [0.0f32; 16];
+    for (x, y) in a.as_chunks::<16>().0.iter().zip(b.as_chunks::<16>().0) {
+        for i in 0..16 {
+            sums[i] += x[i] * y[i];
+        }
+    }
+    let tail = a.len() / 16 * 16;
+    sums.iter().sum::<f32>() + a[tail..].iter().zip(&b[tail..]).map(|(x, y)| x * y).sum::<f32>()
+}
+
+impl Attention for Flat {
+    fn length(&self) -> usize {
+        self.length
+    }
+
+    fn begin(&mut self, tokens: usize) -> Result<(), AttentionError> {
+        self.truncate(self.length);
+        self.open = Some(tokens);
+        Ok(())
+    }
+
+    fn attend(&mut self, layer: usize, k: &[f32], v: &[f32], q: &[f32], out: &mut [f32]) -> Result<(), AttentionError> {
+        let n = self.open.ok_or(AttentionError::Order("no chunk is open"))?;
+        let (d, group) = (self.head_dim, self.heads / self.kv_heads);
+        let (q_width, kv_width) = (self.heads * d, self.kv_heads * d);
+        expect("k", k.len(), n * kv_width)?;
+        expect("v", v.len(), n * kv_width)?;
+        expect("q", q.len(), n * q_width)?;
+        expect("out", out.len(), n * q_width)?;
+        for (stored, rows) in [(&mut self.keys[layer], k), (&mut self.values[layer], v)] {
+            for token in rows.chunks_exact(kv_width) {
+                for (head, row) in stored.iter_mut().zip(token.chunks_exact(d)) {
+                    head.extend_from_slice(row);
+                }
+            }
+        }
+        let (keys, values, start) = (&self.keys[layer], &self.values[layer], self.length);
+        let scale = (d as f32).powf(-0.5);
+        out.par_chunks_exact_mut(d).zip(q.par_chunks_exact(d)).enumerate().for_each(|(row, (out, q))| {
+            let (token, head) = (row / self.heads, row % self.heads / group);
+            let visible = start + token + 1;
+            let mut scores: Vec<f32> =
+                keys[head].chunks_exact(d).take(visible).map(|key| dot(q, key) * scale).collect();
+            let largest = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+            let mut sum = 0.0f64;
+            for s in &mut scores {
+                *s = (*s - largest).exp();
+                sum += f64::from(*s);
+            }
+            out.fill(0.0);
+            for (p, value) in scores.iter().zip(values[head].chunks_exact(d)) {
+                for (o, x) in out.iter_mut().zip(value) {
+                    *o += p * x;
+                }
+            }
+            for o in out.iter_mut() {
+                *o = (f64::from(*o) / sum) as f32;
+            }
+        });
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<(), AttentionError> {
+        self.length += self.open.take().ok_or(AttentionError::Order("no chunk is open"))?;
+        Ok(())
+    }
+}

@@ -1,0 +1,17 @@
+//! A Llama model on the CPU: configuration, weights, forward pass, and the attention it is given.
+pub mod attention;
+pub mod config;
+pub mod error;
+pub mod flat;
+pub mod golden;
+pub mod llama;
+pub mod numpy_rng;
+pub mod rope;
+pub mod tape;
+pub mod twin;
+pub mod weights;
+
+pub use attention::{Attention, AttentionError};
+pub use config::Config;
+pub use error::ModelError;
+pub use llama::{Llama, Rows};

@@ -1,0 +1,136 @@
+//! K8: 8-bit keys with one scale and one offset per channel and block, math.md (2.1)-(2.3).
+use crate::error::{CodecError, Input, finite, rows, sized};
+use crate::numeric::{UP, divisor, dot, norm, rint_code};
+use certkv_core::{
+    Dtype,
+    round::{Fp, nearest, up},
+};
+
+/// A coded block of `rows` tokens and `dim` channels.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Channel8 {
+    /// Channels.
+    pub dim: usize,
+    /// Signed codes, row-major (rows, dim).
+    pub codes: Vec<i8>,
+    /// Steps, (dim,): values of the metadata type.
+    pub sigma: Vec<f64>,
+    /// Offsets, (dim,): values of the metadata type.
+    pub z: Vec<f64>,
+}
+
+/// Codes `keys` (rows, dim) with scales and offsets of type `meta`.
+///
+/// # Errors
+/// [`CodecError::Shape`], [`CodecError::NonFinite`], or [`CodecError::ScaleOverflow`] if a scale or an offset does not
+/// fit `meta`.
+pub fn encode(keys: &[f64], dim: usize, meta: Dtype) -> Result<Channel8, CodecError> {
+    rows(Input::Keys, keys.len(), dim)?;
+    finite(Input::Keys, keys, dim)?;
+    let (mut sigma, mut z) = (vec![0.0; dim], vec![0.0; dim]);
+    scales(keys, dim, meta, &mut sigma, &mut z)?;
+    let divisors: Vec<f64> = sigma.iter().map(|s| divisor(*s)).collect();
+    let mut codes = vec![0u8; keys.len()];
+    let mut error = vec![0.0; dim];
+    for (key, code) in keys.chunks_exact(dim).zip(codes.chunks_exact_mut(dim)) {
+        code_row(key, &sigma, &divisors, &z, code, &mut error);
+    }
+    Ok(Channel8 { dim, codes: codes.into_iter().map(|c| (c ^ 0x80) as i8).collect(), sigma, z })
+}
+
+impl Channel8 {
+    /// The decoded keys, row-major (rows, dim).
+    pub fn decode(&self) -> Vec<f64> {
+        let scales = self.sigma.iter().zip(&self.z);
+        self.codes.iter().zip(scales.cycle()).map(|(c, (s, z))| f64::from(*c) * s + z).collect()
+    }
+
+    /// `max_t sum_c |code_tc|`, for [`delta_query_int8`].
+    pub fn code_l1(&self) -> f64 {
+        let row = |r: &[i8]| r.iter().map(|c| f64::from(c.unsigned_abs())).sum::<f64>();
+        self.codes.chunks_exact(self.dim).map(row).fold(0.0, f64::max)
+    }
+}
+
+/// Scales and offsets of the block, math.md (2.1), (2.2). `keys` are finite.
+pub(crate) fn scales(
+    keys: &[f64],
+    dim: usize,
+    meta: Dtype,
+    sigma: &mut [f64],
+    z: &mut [f64],
+) -> Result<(), CodecError> {
+    // Least keys in `z`, greatest in `sigma` until both are known.
+    z.fill(f64::INFINITY);
+    sigma.fill(f64::NEG_INFINITY);
+    for key in keys.chunks_exact(dim) {
+        for ((k, lo), hi) in key.iter().zip(z.iter_mut()).zip(sigma.iter_mut()) {
+            *lo = if *k < *lo { *k } else { *lo };
+            *hi = if *k > *hi { *k } else { *hi };
+        }
+    }
+    let fp = Fp::from(meta);
+    for (channel, (sigma, z)) in sigma.iter_mut().zip(z.iter_mut()).enumerate() {
+        let (lo, hi) = (*z, *sigma);
+        *z = nearest(lo + 128.0 * ((hi - lo) / 255.0), fp);
+        *sigma = up(((hi - *z) / 127.0).max((*z - lo) / 128.0), fp);
+        if !(z.is_finite() && sigma.is_finite()) {
+            return Err(CodecError::ScaleOverflow { input: Input::Keys, row: 0, channel, meta });
+        }
+    }
+    Ok(())
+}
+
+/// Codes of one token, stored unsigned (`code + 128`), and the errors `k - k^`, math.md (2.3). `divisors` are the
+/// scales with 1 in place of 0.
+#[inline]
+pub(crate) fn code_row(
+    key: &[f64],
+    sigma: &[f64],
+    divisors: &[f64],
+    z: &[f64],
+    codes: &mut [u8],
+    errors: &mut [f64],
+) {
+    let scales = sigma.iter().zip(divisors).zip(z);
+    for (((k, ((s, by), z)), code), error) in key.iter().zip(scales).zip(codes).zip(errors) {
+        let (rounded, low) = rint_code((k - z) / by);
+        *code = low ^ 0x80;
+        *error = k - (rounded * s + z);
+    }
+}
+
+/// Logits from codes: `s ( sum_c code_tc (q_c sigma_c) + sum_c q_c z_c )`, (rows,). No key is decoded.
+///
+/// # Errors
+/// [`CodecError::Shape`] if `q` has not `dim` entries.
+pub fn score(block: &Channel8, q: &[f64], scale: f64) -> Result<Vec<f64>, CodecError> {
+    sized(Input::Query, q.len(), block.dim)?;
+    let scaled: Vec<f64> = q.iter().zip(&block.sigma).map(|(q, s)| q * s).collect();
+    let offset = dot(q, &block.z);
+    let row = |codes: &[i8]| codes.iter().zip(&scaled).map(|(c, q)| f64::from(*c) * q).sum::<f64>();
+    Ok(block.codes.chunks_exact(block.dim).map(|codes| scale * (row(codes) + offset)).collect())
+}
+
+/// `Delta = s sum_c |q_c| sigma_c / 2`, math.md (4.2) with Lemma 2.1: nothing but the scales is needed.
+pub fn delta(q: &[f64], sigma: &[f64], scale: f64) -> f64 {
+    scale * q.iter().zip(sigma).map(|(q, s)| q.abs() * (0.5 * s)).sum::<f64>() * UP
+}
+
+/// `Delta = s ||q|| ||sigma|| / 2`, math.md (4.6): one number per block, the loosest form.
+pub fn delta_sigma_norm(q: &[f64], sigma: &[f64], scale: f64) -> f64 {
+    scale * norm(q) * norm(sigma) * 0.5 * UP
+}
+
+/// `Lambda = s kappa ||q o sigma||`, math.md (4.8).
+pub fn lambda(q: &[f64], sigma: &[f64], kappa: f64, scale: f64) -> f64 {
+    let squares = q.iter().zip(sigma).map(|(q, s)| (q * s) * (q * s)).sum::<f64>();
+    scale * kappa * squares.sqrt() * UP
+}
+
+/// What rounding the scaled query to 8 bits with one scale per block adds to `Delta`, math.md (4.14);
+/// `code_l1 = max_t sum_c |code_tc|`.
+pub fn delta_query_int8(q: &[f64], sigma: &[f64], code_l1: f64, scale: f64) -> f64 {
+    let largest = q.iter().zip(sigma).map(|(q, s)| (q * s).abs()).fold(0.0, f64::max);
+    scale * (largest / 254.0) * code_l1 * UP
+}

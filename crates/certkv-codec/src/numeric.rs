@@ -1,0 +1,118 @@
+//! Small float64 loops shared by the codecs, written so that the compiler turns them into vector code.
+
+/// `1 + 2^-40`: what a float64 measurement is multiplied by before it is rounded up, math.md section 3.
+pub(crate) const UP: f64 = 1.0 + 1.0 / (1u64 << 40) as f64;
+
+/// Adding and subtracting `1.5 * 2^52` rounds to the nearest integer, ties to even, for `|x| < 2^51`. Unlike
+/// `round_ties_even` this is two instructions on every machine and leaves the integer in the low bits of the sum.
+const MAGIC: f64 = 6_755_399_441_055_744.0;
+
+/// Nearest integer of `x`, ties to even, as a float and as the low 8 bits of its two's complement. `|x| < 2^51`.
+#[inline(always)]
+pub(crate) fn rint_code(x: f64) -> (f64, u8) {
+    let shifted = x + MAGIC;
+    (shifted - MAGIC, shifted.to_bits() as u8)
+}
+
+/// Sum of squares, in four interleaved partial sums.
+#[inline]
+pub(crate) fn sum_squares(x: &[f64]) -> f64 {
+    let (chunks, rest) = x.as_chunks::<8>();
+    let mut lanes = [0.0; 8];
+    for chunk in chunks {
+        for (lane, v) in lanes.iter_mut().zip(chunk) {
+            *lane += v * v;
+        }
+    }
+    lanes.iter().sum::<f64>() + rest.iter().map(|v| v * v).sum::<f64>()
+}
+
+/// Sum of squares of `x - y`.
+#[inline]
+pub(crate) fn sum_square_differences(x: &[f64], y: &[f64]) -> f64 {
+    let ((xs, xr), (ys, yr)) = (x.as_chunks::<8>(), y.as_chunks::<8>());
+    let mut lanes = [0.0; 8];
+    for (a, b) in xs.iter().zip(ys) {
+        for (lane, (p, q)) in lanes.iter_mut().zip(a.iter().zip(b)) {
+            *lane += (p - q) * (p - q);
+        }
+    }
+    lanes.iter().sum::<f64>() + xr.iter().zip(yr).map(|(p, q)| (p - q) * (p - q)).sum::<f64>()
+}
+
+/// Inner product in float64, left to right.
+pub(crate) fn dot(x: &[f64], y: &[f64]) -> f64 {
+    x.iter().zip(y).map(|(a, b)| a * b).sum()
+}
+
+/// Euclidean norm.
+pub(crate) fn norm(x: &[f64]) -> f64 {
+    sum_squares(x).sqrt()
+}
+
+/// Divisor for a scale: the scale, or 1 where it is 0 (all differences are 0 there).
+#[inline(always)]
+pub(crate) fn divisor(scale: f64) -> f64 {
+    if scale > 0.0 { scale } else { 1.0 }
+}
+
+/// `out[i][j] = sum_k x[k][i] x[k][j]` for `x` of rows of `n` entries, `n` a multiple of 4; only `j >= i - i % 4` is
+/// computed, the rest mirrored. Blocks of 4 x 4 sums stay in registers while `k` runs.
+pub(crate) fn gram(x: &[f64], n: usize, out: &mut [f64]) {
+    debug_assert!(n.is_multiple_of(4) && x.len().is_multiple_of(n) && out.len() == n * n);
+    for i in (0..n).step_by(4) {
+        for j in (i..n).step_by(4) {
+            let mut sums = [[0.0f64; 4]; 4];
+            for row in x.chunks_exact(n) {
+                let (Some(a), Some(b)) = (four(row, i), four(row, j)) else { continue };
+                for (line, p) in sums.iter_mut().zip(a) {
+                    for (s, q) in line.iter_mut().zip(b) {
+                        *s += p * q;
+                    }
+                }
+            }
+            for (p, line) in sums.iter().enumerate() {
+                for (q, s) in line.iter().enumerate() {
+                    out[(i + p) * n + j + q] = *s;
+                    out[(j + q) * n + i + p] = *s;
+                }
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn four(row: &[f64], at: usize) -> Option<&[f64; 4]> {
+    row.get(at..at + 4)?.first_chunk()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use certkv_core::hash::splitmix64;
+
+    #[test]
+    fn rounding_is_nearest_even_with_the_integer_in_the_low_bits() {
+        for i in -600..600 {
+            let x = f64::from(i) / 4.0;
+            let (r, code) = rint_code(x);
+            assert_eq!(r, x.round_ties_even());
+            assert_eq!(code, (x.round_ties_even() as i64) as u8);
+        }
+    }
+
+    #[test]
+    fn gram_is_the_matrix_of_inner_products() {
+        for (rows, n) in [(1, 4), (5, 8), (16, 16), (3, 20)] {
+            let x: Vec<f64> = (0..rows * n).map(|i| (splitmix64(i as u64) % 1000) as f64 - 500.0).collect();
+            let mut g = vec![f64::NAN; n * n];
+            gram(&x, n, &mut g);
+            for i in 0..n {
+                for j in 0..n {
+                    let want: f64 = (0..rows).map(|k| x[k * n + i] * x[k * n + j]).sum();
+                    assert_eq!(g[i * n + j], want, "{i} {j}");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! The three page classes of one KV group, and references on their way out.
+use crate::alloc::PageAllocator;
+use crate::error::PageError;
+use crate::stamp::Stamp;
+use certkv_core::PageId;
+use core::fmt;
+
+/// What a page of a block is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum PageClass {
+    /// 16-bit originals in host memory (Tier-2), from the block's first token on.
+    Host,
+    /// Codes, scales and error summaries (Tier-1), once the block is full.
+    Packed,
+    /// 16-bit rows in device scratch (Tier-0), while the block is open.
+    Tail,
+}
+
+impl fmt::Display for PageClass {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Host => "host",
+            Self::Packed => "packed",
+            Self::Tail => "tail",
+        })
+    }
+}
+
+/// A page and its class.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct PageRef {
+    /// Which allocator the id belongs to.
+    pub class: PageClass,
+    /// The page.
+    pub id: PageId,
+}
+
+/// Rows `0..rows` to be copied from one page to another, in every layer of the group. The caller executes it on a
+/// stream before anything reads or retires either page.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CopyOp {
+    /// Where the rows are.
+    pub from: PageRef,
+    /// Where they go.
+    pub to: PageRef,
+    /// How many rows, from row 0.
+    pub rows: usize,
+}
+
+/// The allocators of one KV group.
+#[derive(Debug, Clone)]
+pub struct Pools {
+    /// Pages of 16-bit originals.
+    pub host: PageAllocator,
+    /// Pages of packed records.
+    pub packed: PageAllocator,
+    /// Scratch slots of open blocks.
+    pub tail: PageAllocator,
+}
+
+impl Pools {
+    /// The allocator of a class.
+    pub fn of(&self, class: PageClass) -> &PageAllocator {
+        match class {
+            PageClass::Host => &self.host,
+            PageClass::Packed => &self.packed,
+            PageClass::Tail => &self.tail,
+        }
+    }
+
+    /// [`PageAllocator::reclaim`] on all three; returns how many pages became free.
+    pub fn reclaim(&self, passed: &mut dyn FnMut(Stamp) -> bool) -> usize {
+        self.host.reclaim(passed) + self.packed.reclaim(passed) + self.tail.reclaim(passed)
+    }
+
+    /// Gives up one reference and, if it was the last, retires the page behind `stamp`. For pages whose only owner is
+    /// the caller; shared ones go through [`Dropped`], which takes the stamp after the release.
+    pub(crate) fn give_up(&self, page: PageRef, stamp: Stamp) -> Result<(), PageError> {
+        let pages = self.of(page.class);
+        if !pages.release(page.id)?.last {
+            return Ok(());
+        }
+        match stamp {
+            Stamp::UNTOUCHED => pages.retire_now(page.id).map(drop),
+            _ => pages.retire(page.id, stamp),
+        }
+    }
+}
+
+/// Dropping a block or two, as a decode step does, needs no heap.
+const INLINE: usize = 6;
+
+/// References that a table no longer needs and still holds, so that the pages outlive the copies just ordered.
+///
+/// Enqueue what still uses the pages, then call [`retire`](Self::retire). Left to drop, the pages are retired behind
+/// [`Stamp::IDLE`]: nothing leaks, but they come back only when the device is idle.
+#[derive(Debug)]
+#[must_use = "the pages wait for the stamp of the work that may still use them"]
+pub struct Dropped {
+    pools: Pools,
+    inline: [Option<PageRef>; INLINE],
+    more: Vec<PageRef>,
+}
+
+impl Dropped {
+    pub(crate) fn new(pools: &Pools) -> Self {
+        Self { pools: pools.clone(), inline: [None; INLINE], more: Vec::new() }
+    }
+
+    /// Room for `n` pages, so that `push` cannot fail.
+    pub(crate) fn with_room(pools: &Pools, n: usize) -> Option<Self> {
+        let mut dropped = Self::new(pools);
+        dropped.more.try_reserve_exact(n.saturating_sub(INLINE)).ok()?;
+        Some(dropped)
+    }
+
+    /// Adds a page. Without room it is given up behind [`Stamp::IDLE`], which is always safe.
+    pub(crate) fn push(&mut self, class: PageClass, id: PageId) {
+        let page = PageRef { class, id };
+        if let Some(place) = self.inline.iter_mut().find(|place| place.is_none()) {
+            *place = Some(page);
+        } else if self.more.len() < self.more.capacity() {
+            self.more.push(page);
+        } else {
+            let given = self.pools.give_up(page, Stamp::IDLE);
+            debug_assert!(given.is_ok(), "{class} {id:?}: {given:?}");
+        }
+    }
+
+    /// The pages, shared or not.
+    pub fn pages(&self) -> impl Iterator<Item = PageRef> + '_ {
+        self.inline.iter().flatten().chain(&self.more).copied()
+    }
+
+    /// Gives the references up, takes the stamp, and retires behind it the pages that lost their last reference.
+    /// Returns how many those are; `record` is called only if there are any.
+    ///
+    /// The order is the point: another owner may have used a shared page until its own release, so a stamp taken before
+    /// ours is gone might not cover that use. `record` must return a stamp that follows everything enqueued so far.
+    ///
+    /// # Errors
+    /// The first refusal. It means that the references were tampered with; all other pages are retired all the same.
+    pub fn retire(mut self, record: impl FnOnce() -> Stamp) -> Result<usize, PageError> {
+        self.let_go(record)
+    }
+
+    fn let_go(&mut self, record: impl FnOnce() -> Stamp) -> Result<usize, PageError> {
+        let mut refused = None;
+        let pools = &self.pools;
+        let mut is_last = |page: PageRef| match pools.of(page.class).release(page.id) {
+            Ok(released) => released.last,
+            Err(error) => {
+                refused.get_or_insert(error);
+                false
+            }
+        };
+        for place in &mut self.inline {
+            *place = place.filter(|page| is_last(*page));
+        }
+        self.more.retain(|page| is_last(*page));
+        let count = self.pages().count();
+        if count > 0 {
+            let stamp = record();
+            for page in self.pages() {
+                if let Err(error) = self.pools.of(page.class).retire(page.id, stamp) {
+                    refused.get_or_insert(error);
+                }
+            }
+        }
+        self.inline = [None; INLINE];
+        self.more.clear();
+        refused.map_or(Ok(count), Err)
+    }
+}
+
+impl Drop for Dropped {
+    fn drop(&mut self) {
+        let given = self.let_go(|| Stamp::IDLE);
+        debug_assert!(given.is_ok(), "references of a table were tampered with: {given:?}");
+    }
+}

@@ -1,0 +1,2 @@
+use super::Family;
+pub(crate) const FAMILIES: &[Family] = &[];

@@ -1,0 +1,168 @@
+//! What can go wrong, by argument. Every error says whose fault it is and leaves the cache as it was.
+use certkv_codec::CodecError;
+use certkv_core::{BudgetExceeded, FormatError, GeometryError, SequenceId};
+use certkv_device::DeviceError;
+use certkv_kernel::KernelError;
+use certkv_page::PageError;
+use core::fmt;
+
+/// Error of the engine. Unless a variant says otherwise, nothing changed.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Error {
+    /// The geometry was refused.
+    Geometry(GeometryError),
+    /// A format was refused.
+    Format(FormatError),
+    /// A configuration value was refused.
+    Config {
+        /// Field of [`crate::Config`].
+        field: &'static str,
+        /// What it must be, and what it was.
+        why: String,
+    },
+    /// The configured capacity does not fit a budget.
+    Budget(BudgetExceeded),
+    /// The id was never given out, or its sequence was released.
+    UnknownSequence(SequenceId),
+    /// The sequence is part of a step that has not finished, or named twice in one step.
+    BusySequence(SequenceId),
+    /// All sequence slots are taken.
+    TooManySequences {
+        /// Slots configured.
+        max_sequences: usize,
+    },
+    /// The capacity of a page class is used up. `class` is `host`, `packed` or `tail`.
+    CapacityExhausted {
+        /// Which pages ran out.
+        class: &'static str,
+        /// What the allocator said.
+        cause: PageError,
+    },
+    /// A truncation past the end.
+    Length {
+        /// Length asked for.
+        asked: usize,
+        /// Length of the sequence.
+        len: usize,
+    },
+    /// A layer outside the geometry.
+    Layer {
+        /// Layer asked for.
+        layer: usize,
+        /// Layers of the geometry.
+        layers: usize,
+    },
+    /// A slice of the wrong length.
+    Shape {
+        /// Argument name.
+        argument: &'static str,
+        /// Elements expected.
+        expected: usize,
+        /// Elements given.
+        given: usize,
+    },
+    /// NaN or an infinity in an input (math.md (0.4)).
+    NonFinite {
+        /// Argument name.
+        argument: &'static str,
+        /// Token of the call, 0-based.
+        token: usize,
+        /// Element within the token's row.
+        element: usize,
+    },
+    /// A finite input that the 16-bit type of the originals cannot hold.
+    Overflow {
+        /// Argument name.
+        argument: &'static str,
+        /// Token of the call, 0-based.
+        token: usize,
+        /// Element within the token's row.
+        element: usize,
+    },
+    /// Calls of a step out of order: a layer appended twice, attended before it was appended, or missing at the end.
+    Order {
+        /// Layer in question.
+        layer: usize,
+        /// What was wrong.
+        why: &'static str,
+    },
+    /// Attention over no token at all.
+    NoVisibleToken,
+    /// A policy parameter was refused.
+    Policy(String),
+    /// Stored codes and their annotations disagree (math.md (7.4)); the block's layer was answered by the dense rung.
+    Integrity {
+        /// Sequence.
+        sequence: SequenceId,
+        /// Layer.
+        layer: usize,
+        /// Block index.
+        block: usize,
+    },
+    /// The device refused: allocation, copy, ordering or content.
+    Device(DeviceError),
+    /// The codec refused a block.
+    Codec(CodecError),
+    /// The kernel refused its arguments.
+    Kernel(KernelError),
+    /// Page bookkeeping refused.
+    Page(PageError),
+    /// Host memory for a work area could not be had.
+    OutOfMemory {
+        /// What it was for.
+        what: &'static str,
+        /// Bytes asked for.
+        bytes: usize,
+    },
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Geometry(e) => e.fmt(f),
+            Self::Format(e) => e.fmt(f),
+            Self::Config { field, why } => write!(f, "config.{field}: {why}"),
+            Self::Budget(e) => e.fmt(f),
+            Self::UnknownSequence(id) => write!(f, "{id}: no such sequence"),
+            Self::BusySequence(id) => write!(f, "{id}: already part of a step"),
+            Self::TooManySequences { max_sequences } => write!(f, "all {max_sequences} sequence slots are taken"),
+            Self::CapacityExhausted { class, cause } => write!(f, "{class} pages: {cause}"),
+            Self::Length { asked, len } => write!(f, "length {asked} asked of a sequence of {len} tokens"),
+            Self::Layer { layer, layers } => write!(f, "layer {layer} of {layers}"),
+            Self::Shape { argument, expected, given } => {
+                write!(f, "{argument}: {given} elements given, {expected} expected")
+            }
+            Self::NonFinite { argument, token, element } => {
+                write!(f, "{argument}: not finite at token {token}, element {element}")
+            }
+            Self::Overflow { argument, token, element } => {
+                write!(f, "{argument}: too large for the stored type at token {token}, element {element}")
+            }
+            Self::Order { layer, why } => write!(f, "layer {layer}: {why}"),
+            Self::NoVisibleToken => f.write_str("attention over no token"),
+            Self::Policy(why) => write!(f, "policy: {why}"),
+            Self::Integrity { sequence, layer, block } => {
+                write!(f, "{sequence}, layer {layer}, block {block}: codes and annotations disagree")
+            }
+            Self::Device(e) => write!(f, "device: {e}"),
+            Self::Codec(e) => write!(f, "codec: {e}"),
+            Self::Kernel(e) => write!(f, "kernel: {e}"),
+            Self::Page(e) => write!(f, "pages: {e}"),
+            Self::OutOfMemory { what, bytes } => write!(f, "{what}: {bytes} bytes of host memory could not be had"),
+        }
+    }
+}
+impl std::error::Error for Error {}
+
+macro_rules! from {
+    ($($source:ty => $variant:ident),* $(,)?) => {$(
+        impl From<$source> for Error {
+            fn from(e: $source) -> Self {
+                Self::$variant(e)
+            }
+        }
+    )*};
+}
+from!(GeometryError => Geometry, FormatError => Format, BudgetExceeded => Budget, DeviceError => Device,
+      CodecError => Codec, KernelError => Kernel, PageError => Page);
