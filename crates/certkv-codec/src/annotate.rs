@@ -2,7 +2,7 @@
 //!
 //! Everything is measured in float64 on the decoded block, multiplied by `1 + 2^-40` and rounded up to single precision
 //! (rule (0.2)); lower ends of ranges are rounded down. Blocks are row-major (rows, dim).
-use crate::error::{CodecError, Input, grouped, rows, sized};
+use crate::error::{CodecError, Input, finite, grouped, rows, sized};
 use crate::numeric::{UP, divisor, gram, sum_square_differences, sum_squares};
 use certkv_core::round::{F32, down, up_f32};
 
@@ -48,64 +48,61 @@ pub(crate) fn publish(x: f64) -> f32 {
 /// Upper bound of the spectral norm of `e` (rows, dim), math.md (3.7); 0 for a block of zeros.
 ///
 /// # Errors
-/// [`CodecError::Shape`] if `e` is not a whole number of rows.
+/// [`CodecError::Shape`] if `e` is not a whole number of rows; [`CodecError::NonFinite`].
 pub fn op_norm_up(e: &[f64], dim: usize) -> Result<f64, CodecError> {
     let n = rows(Input::Decoded, e.len(), dim)?;
-    let padded = n.next_multiple_of(4);
-    let mut columns = vec![0.0; padded * dim];
+    finite(Input::Decoded, e, dim)?;
+    let mut panels = vec![[0.0; 4]; n.div_ceil(4) * dim];
     for (t, row) in e.chunks_exact(dim).enumerate() {
-        for (column, x) in columns.chunks_exact_mut(padded).zip(row) {
-            column[t] = *x;
+        for (slot, x) in panels.iter_mut().skip(t / 4 * dim).zip(row) {
+            slot[t % 4] = *x;
         }
     }
-    Ok(Spectral::new(padded).norm(&columns))
+    Ok(Spectral::new(4 * n.div_ceil(4)).norm(&panels, dim))
 }
 
 /// Work buffers of the spectral bound for blocks of `n` tokens, `n` a multiple of 4.
 #[derive(Debug, Clone)]
 pub(crate) struct Spectral {
     n: usize,
-    gram: Vec<f64>,
-    square: Vec<f64>,
+    gram: Vec<[f64; 4]>,
+    square: Vec<[f64; 4]>,
 }
 
 impl Spectral {
     pub(crate) fn new(n: usize) -> Self {
-        Self { n, gram: vec![0.0; n * n], square: vec![0.0; n * n] }
+        Self { n, gram: vec![[0.0; 4]; n * n / 4], square: vec![[0.0; 4]; n * n / 4] }
     }
 
-    /// The bound for errors stored channel by channel, (channels, n).
-    pub(crate) fn norm(&mut self, columns: &[f64]) -> f64 {
+    /// The bound for finite errors held in panels of four tokens, `panels[t / 4][channel][t % 4]`; infinite if their
+    /// squares overflow.
+    pub(crate) fn norm(&mut self, panels: &[[f64; 4]], channels: usize) -> f64 {
         let n = self.n;
-        gram(columns, n, &mut self.gram);
+        gram(panels, channels, &mut self.gram);
         // The largest entry of a Gram matrix lies on its diagonal.
-        let top = self.gram.iter().step_by(n + 1).copied().fold(0.0, f64::max);
-        if top == 0.0 {
-            return 0.0;
+        let diagonal = self.gram.chunks_exact(n).enumerate().flat_map(|(i, panel)| panel.iter().skip(4 * i).take(4));
+        let top = diagonal.enumerate().map(|(i, row)| row[i % 4]).fold(0.0, f64::max);
+        if top == 0.0 || top == f64::INFINITY {
+            return top;
         }
         let inverse = 1.0 / top;
-        self.gram.iter_mut().for_each(|g| *g *= inverse);
         let mut row_sum = 0.0f64;
-        for row in self.gram.chunks_exact(n) {
-            row_sum = row_sum.max(sum_magnitudes(row));
+        for panel in self.gram.chunks_exact_mut(n) {
+            let mut sums = [0.0f64; 4];
+            for row in panel {
+                for (x, sum) in row.iter_mut().zip(&mut sums) {
+                    *x *= inverse;
+                    *sum += x.abs();
+                }
+            }
+            row_sum = sums.into_iter().fold(row_sum, f64::max);
         }
         // tr Gm^8 = ||Gm^4||_F^2; powers of a symmetric matrix are Gram matrices of its columns.
         gram(&self.gram, n, &mut self.square);
         gram(&self.square, n, &mut self.gram);
-        let trace = sum_squares(&self.gram);
+        let trace = sum_squares(self.gram.as_flattened());
         (row_sum.min(trace.sqrt().sqrt().sqrt()) * top).sqrt() * UP
     }
-}
-
-fn sum_magnitudes(x: &[f64]) -> f64 {
-    let (chunks, rest) = x.as_chunks::<4>();
-    let mut lanes = [0.0; 4];
-    for chunk in chunks {
-        for (lane, v) in lanes.iter_mut().zip(chunk) {
-            *lane += v.abs();
-        }
-    }
-    lanes.iter().sum::<f64>() + rest.iter().map(|v| v.abs()).sum::<f64>()
 }
 
 fn largest_norm(x: &[f64], dim: usize) -> f64 {
@@ -115,7 +112,7 @@ fn largest_norm(x: &[f64], dim: usize) -> f64 {
 /// Annotates `values` against their decoded form; `centre` is the head's fixed vector, (dim,).
 ///
 /// # Errors
-/// [`CodecError::Shape`] if the blocks or the centre do not fit.
+/// [`CodecError::Shape`] if the blocks or the centre do not fit; [`CodecError::NonFinite`].
 pub fn annotate_values(
     values: &[f64],
     decoded: &[f64],
@@ -125,6 +122,10 @@ pub fn annotate_values(
     rows(Input::Values, values.len(), dim)?;
     sized(Input::Decoded, decoded.len(), values.len())?;
     sized(Input::Centre, centre.len(), dim)?;
+    // Maxima would pass over a NaN.
+    finite(Input::Values, values, dim)?;
+    finite(Input::Decoded, decoded, dim)?;
+    finite(Input::Centre, centre, dim)?;
     let errors: Vec<f64> = values.iter().zip(decoded).map(|(v, d)| v - d).collect();
     let radius = values.chunks_exact(dim).map(|v| sum_square_differences(v, centre)).fold(0.0, f64::max).sqrt();
     Ok(ValueAnnotations {
@@ -139,7 +140,7 @@ pub fn annotate_values(
 /// `sigma` are the scales of a per-channel codec, (dim,).
 ///
 /// # Errors
-/// [`CodecError::Shape`] if the blocks, the group or the scales do not fit.
+/// [`CodecError::Shape`] if the blocks, the group or the scales do not fit; [`CodecError::NonFinite`].
 pub fn annotate_keys(
     keys: &[f64],
     decoded: &[f64],
@@ -150,6 +151,8 @@ pub fn annotate_keys(
     let n = rows(Input::Keys, keys.len(), dim)?;
     sized(Input::Decoded, decoded.len(), keys.len())?;
     let groups = grouped(dim, group)?;
+    finite(Input::Keys, keys, dim)?;
+    finite(Input::Decoded, decoded, dim)?;
     let errors: Vec<f64> = keys.iter().zip(decoded).map(|(k, d)| k - d).collect();
     let (mut group_errors, mut group_norms) = (Vec::with_capacity(groups), Vec::with_capacity(groups));
     let mut part = Vec::with_capacity(n * group);
@@ -165,6 +168,7 @@ pub fn annotate_keys(
         None => 0.0,
         Some(sigma) => {
             sized(Input::Scale, sigma.len(), dim)?;
+            finite(Input::Scale, sigma, dim)?;
             // Channels with scale 0 are exact: their errors are 0 whatever they are divided by.
             let scaled: Vec<f64> = errors.iter().zip(sigma.iter().cycle()).map(|(e, s)| e / divisor(*s)).collect();
             publish(op_norm_up(&scaled, dim)?)
@@ -218,6 +222,14 @@ mod tests {
         // One row: the bound is the norm itself.
         assert!((op_norm_up(&[3.0, 4.0], 2).unwrap() - 5.0).abs() < 1e-9);
         assert!(op_norm_up(&[1.0; 5], 2).is_err());
+        // Nothing that is not a number passes for a small one.
+        for bad in [f64::NAN, f64::INFINITY] {
+            assert!(op_norm_up(&[0.0, bad], 2).is_err());
+            assert!(annotate_keys(&[0.0; 2], &[bad, 0.0], 2, 2, None).is_err());
+            assert!(annotate_keys(&[0.0; 2], &[0.0; 2], 2, 2, Some(&[1.0, bad])).is_err());
+            assert!(annotate_values(&[0.0; 2], &[0.0; 2], &[bad, 0.0], 2).is_err());
+        }
+        assert_eq!(op_norm_up(&[1e200, 1.0], 2).unwrap(), f64::INFINITY);
     }
 
     #[test]

@@ -191,15 +191,23 @@ mod tests {
             assert_eq!(per_token(Codec::Affine { bits, group, meta: Dtype::F16 }, 16), want);
         }
         let bits = [3; 64];
-        assert_eq!(codec_bytes(Codec::Gtq { bits: &bits, container: Container::Packed, meta: Dtype::F16 }, 1, 128).codes, 48);
-        assert_eq!(codec_bytes(Codec::Gtq { bits: &bits, container: Container::Nibble, meta: Dtype::F16 }, 1, 128).codes, 64);
+        assert_eq!(
+            codec_bytes(Codec::Gtq { bits: &bits, container: Container::Packed, meta: Dtype::F16 }, 1, 128).codes,
+            48
+        );
+        assert_eq!(
+            codec_bytes(Codec::Gtq { bits: &bits, container: Container::Nibble, meta: Dtype::F16 }, 1, 128).codes,
+            64
+        );
     }
 
     #[test]
     fn a_sequence_counts_blocks_entries_and_the_whole_tail() {
         let key = (Codec::Channel8 { meta: Dtype::F16 }, Overhead { annotations: 2, ..Overhead::default() });
-        let value =
-            (Codec::Affine { bits: 4, group: 16, meta: Dtype::F16 }, Overhead { annotations: 4, ..Overhead::default() });
+        let value = (
+            Codec::Affine { bits: 4, group: 16, meta: Dtype::F16 },
+            Overhead { annotations: 4, ..Overhead::default() },
+        );
         let one = 2048 + (512 + 8 + 16usize).next_multiple_of(16) + 1024 + 512 + 32 + 16;
         assert_eq!(sequence_bytes(16, 16, 128, key, value), one);
         assert_eq!(sequence_bytes(33, 16, 128, key, value), 2 * one + 2 * 4096 + 16);

@@ -84,14 +84,7 @@ pub(crate) fn scales(
 /// Codes of one token, stored unsigned (`code + 128`), and the errors `k - k^`, math.md (2.3). `divisors` are the
 /// scales with 1 in place of 0.
 #[inline]
-pub(crate) fn code_row(
-    key: &[f64],
-    sigma: &[f64],
-    divisors: &[f64],
-    z: &[f64],
-    codes: &mut [u8],
-    errors: &mut [f64],
-) {
+pub(crate) fn code_row(key: &[f64], sigma: &[f64], divisors: &[f64], z: &[f64], codes: &mut [u8], errors: &mut [f64]) {
     let scales = sigma.iter().zip(divisors).zip(z);
     for (((k, ((s, by), z)), code), error) in key.iter().zip(scales).zip(codes).zip(errors) {
         let (rounded, low) = rint_code((k - z) / by);
@@ -131,6 +124,20 @@ pub fn lambda(q: &[f64], sigma: &[f64], kappa: f64, scale: f64) -> f64 {
 /// What rounding the scaled query to 8 bits with one scale per block adds to `Delta`, math.md (4.14);
 /// `code_l1 = max_t sum_c |code_tc|`.
 pub fn delta_query_int8(q: &[f64], sigma: &[f64], code_l1: f64, scale: f64) -> f64 {
-    let largest = q.iter().zip(sigma).map(|(q, s)| (q * s).abs()).fold(0.0, f64::max);
+    // `f64::max` would pass over a NaN.
+    let larger = |m: f64, x: f64| if x > m || x.is_nan() { x } else { m };
+    let largest = q.iter().zip(sigma).map(|(q, s)| (q * s).abs()).fold(0.0, larger);
     scale * (largest / 254.0) * code_l1 * UP
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bounds_of_a_nan_are_nan() {
+        let (q, sigma) = ([1.0, f64::NAN, 2.0], [1.0; 3]);
+        assert!(delta(&q, &sigma, 1.0).is_nan() && delta_sigma_norm(&q, &sigma, 1.0).is_nan());
+        assert!(lambda(&q, &sigma, 1.0, 1.0).is_nan() && delta_query_int8(&q, &sigma, 1.0, 1.0).is_nan());
+    }
 }

@@ -1,5 +1,5 @@
 //! What every codec refuses.
-use certkv_core::Dtype;
+use certkv_core::{Dtype, Geometry, RecordLayout};
 use core::fmt;
 
 /// The argument that an error is about.
@@ -115,6 +115,18 @@ pub(crate) fn grouped(dim: usize, group: usize) -> Result<usize, CodecError> {
         return Err(CodecError::Shape { input: Input::Parameters, got: group, want: dim });
     }
     Ok(dim / group)
+}
+
+/// Refuses a layout put together by hand whose sections are not those of its format.
+pub(crate) fn consistent(layout: &RecordLayout) -> Result<(), CodecError> {
+    let (head_dim, store) = (layout.dim, layout.store);
+    let geometry = Geometry { layers: 1, q_heads: 1, kv_heads: 1, head_dim, store, scale: 1.0 };
+    let tiles = head_dim > 0 && head_dim.is_multiple_of(16);
+    match RecordLayout::new(&geometry, layout.format) {
+        Ok(l) if l == *layout && tiles => Ok(()),
+        Ok(l) => Err(CodecError::Shape { input: Input::Parameters, got: layout.bytes, want: l.bytes }),
+        Err(_) => Err(CodecError::Shape { input: Input::Parameters, got: layout.bytes, want: 0 }),
+    }
 }
 
 /// Refuses code widths outside `2..=8`.

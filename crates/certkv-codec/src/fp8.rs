@@ -52,13 +52,13 @@ impl Fp8 {
         let fraction_bits = fp.precision - 1;
         let rounded = nearest(x, fp);
         let magnitude = rounded.abs();
-        let bits = if !(magnitude >= exp2i(fp.emin)) {
-            // Subnormal: a multiple of the least value. `as` turns NaN into 0.
-            (magnitude / exp2i(fp.emin - fraction_bits)) as u8
-        } else {
+        let bits = if magnitude >= exp2i(fp.emin) {
             let exponent = ((magnitude.to_bits() >> 52) as i32 - 1023) - fp.emin + 1;
             let fraction = (magnitude.to_bits() >> (52 - fraction_bits)) as i32 & ((1 << fraction_bits) - 1);
             (exponent << fraction_bits | fraction) as u8
+        } else {
+            // Subnormal: a multiple of the least value. `as` turns NaN into 0.
+            (magnitude / exp2i(fp.emin - fraction_bits)) as u8
         };
         if rounded < 0.0 { bits | 0x80 } else { bits }
     }

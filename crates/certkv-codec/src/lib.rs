@@ -22,6 +22,7 @@ pub mod token_sym;
 
 mod error;
 mod numeric;
+mod planes;
 
 pub use error::{CodecError, Input};
 pub use record::Encoder;

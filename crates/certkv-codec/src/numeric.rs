@@ -56,34 +56,33 @@ pub(crate) fn divisor(scale: f64) -> f64 {
     if scale > 0.0 { scale } else { 1.0 }
 }
 
-/// `out[i][j] = sum_k x[k][i] x[k][j]` for `x` of rows of `n` entries, `n` a multiple of 4; only `j >= i - i % 4` is
-/// computed, the rest mirrored. Blocks of 4 x 4 sums stay in registers while `k` runs.
-pub(crate) fn gram(x: &[f64], n: usize, out: &mut [f64]) {
-    debug_assert!(n.is_multiple_of(4) && x.len().is_multiple_of(n) && out.len() == n * n);
-    for i in (0..n).step_by(4) {
-        for j in (i..n).step_by(4) {
+/// Gram matrix of the columns of a matrix held in *panels*: panel `i` holds columns `4i .. 4i + 4`, row by row, `depth`
+/// rows. The result, `4 n x 4 n` for `n` panels, is held in panels too, so that powers of it need no rearranging; only
+/// blocks on and above the diagonal are summed, the rest mirrored.
+pub(crate) fn gram(panels: &[[f64; 4]], depth: usize, out: &mut [[f64; 4]]) {
+    let columns = 4 * (panels.len() / depth);
+    debug_assert!(panels.len().is_multiple_of(depth) && 4 * out.len() == columns * columns);
+    for (i, left) in panels.chunks_exact(depth).enumerate() {
+        for (j, right) in panels.chunks_exact(depth).enumerate().skip(i) {
+            // 4 x 4 sums stay in registers while the rows run.
             let mut sums = [[0.0f64; 4]; 4];
-            for row in x.chunks_exact(n) {
-                let (Some(a), Some(b)) = (four(row, i), four(row, j)) else { continue };
+            for (a, b) in left.iter().zip(right) {
                 for (line, p) in sums.iter_mut().zip(a) {
                     for (s, q) in line.iter_mut().zip(b) {
                         *s += p * q;
                     }
                 }
             }
-            for (p, line) in sums.iter().enumerate() {
-                for (q, s) in line.iter().enumerate() {
-                    out[(i + p) * n + j + q] = *s;
-                    out[(j + q) * n + i + p] = *s;
+            if let Some(block) = out.get_mut(j * columns + 4 * i..j * columns + 4 * i + 4) {
+                block.copy_from_slice(&sums);
+            }
+            if let Some(block) = out.get_mut(i * columns + 4 * j..i * columns + 4 * j + 4) {
+                for (q, line) in block.iter_mut().enumerate() {
+                    *line = [sums[0][q], sums[1][q], sums[2][q], sums[3][q]];
                 }
             }
         }
     }
-}
-
-#[inline(always)]
-fn four(row: &[f64], at: usize) -> Option<&[f64; 4]> {
-    row.get(at..at + 4)?.first_chunk()
 }
 
 #[cfg(test)]
@@ -103,14 +102,18 @@ mod tests {
 
     #[test]
     fn gram_is_the_matrix_of_inner_products() {
-        for (rows, n) in [(1, 4), (5, 8), (16, 16), (3, 20)] {
-            let x: Vec<f64> = (0..rows * n).map(|i| (splitmix64(i as u64) % 1000) as f64 - 500.0).collect();
-            let mut g = vec![f64::NAN; n * n];
-            gram(&x, n, &mut g);
+        for (depth, panels) in [(1, 1), (5, 2), (16, 4), (3, 5)] {
+            let n = 4 * panels;
+            let x: Vec<[f64; 4]> = (0..depth * panels)
+                .map(|i| std::array::from_fn(|c| (splitmix64((4 * i + c) as u64) % 1000) as f64 - 500.0))
+                .collect();
+            let mut g = vec![[f64::NAN; 4]; n * panels];
+            gram(&x, depth, &mut g);
             for i in 0..n {
                 for j in 0..n {
-                    let want: f64 = (0..rows).map(|k| x[k * n + i] * x[k * n + j]).sum();
-                    assert_eq!(g[i * n + j], want, "{i} {j}");
+                    let column = |c: usize| x.iter().skip(c / 4 * depth).take(depth).map(move |row| row[c % 4]);
+                    let want: f64 = column(i).zip(column(j)).map(|(a, b)| a * b).sum();
+                    assert_eq!(g[j / 4 * n + i][j % 4], want, "{i} {j}");
                 }
             }
         }

@@ -1,1 +1,34 @@
-//! The computations: attention on codes, dense attention, packing, certificates; CPU.
+//! The computations: attention on codes, dense attention, certificates; CPU.
+//!
+//! One pass ([`Kernel::attend`]) reads every block of one KV head once, for all query heads of its group, and leaves an
+//! unnormalised output ([`Partial`]) and the masses ([`Masses`]) that the certificate needs ([`Kernel::certify`]).
+//! [`Kernel::repair`] corrects the result for newly promoted blocks; [`Kernel::prefill`] is causal attention over the
+//! originals. The instruction set is chosen once ([`Arch`]); `arch/generic` is the plain algorithm. What the arithmetic
+//! costs in accuracy is inside the bound: docs/kernels.md derives it.
+#![cfg_attr(not(target_arch = "x86_64"), forbid(unsafe_code))]
+
+mod arch;
+mod attend;
+mod block;
+mod certify;
+mod error;
+mod line;
+mod masses;
+mod partial;
+mod pool;
+mod prefill;
+pub mod probe;
+mod query;
+mod repair;
+mod slack;
+
+pub use arch::Arch;
+pub use attend::{Kernel, Workspace};
+pub use block::{Block, BlockSource, Tail};
+pub use certify::Certificate;
+pub use error::KernelError;
+pub use masses::{BlockTile, HeadTile, Mass, Masses, MassesMut, TILE};
+pub use partial::Partial;
+pub use pool::{Pool, splits};
+pub use prefill::Causal;
+pub use repair::Repair;

@@ -121,7 +121,8 @@ impl PageAllocator {
                 Err(error) => {
                     // Nobody saw these ids, so no stream touched the pages and nothing can refuse.
                     for id in into.drain(before..).rev() {
-                        let _ = self.drop_reference(&mut books, id).and_then(|_| self.retire_now_locked(&mut books, id));
+                        let _ =
+                            self.drop_reference(&mut books, id).and_then(|_| self.retire_now_locked(&mut books, id));
                     }
                     return Err(error);
                 }

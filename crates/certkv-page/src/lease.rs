@@ -22,8 +22,8 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        let unpinned = self.pages.apply(Operation::Unpin, self.id);
-        debug_assert!(unpinned.is_ok(), "a lease lost its pin: {unpinned:?}");
+        // While pinned the page keeps its generation, so only a tampered word could refuse.
+        let _ = self.pages.apply(Operation::Unpin, self.id);
     }
 }
 

@@ -43,7 +43,7 @@ pub use lease::Lease;
 pub use pools::{CopyOp, Dropped, PageClass, PageRef, Pools};
 pub use reserve::{Reservation, RowSpan};
 pub use stamp::Stamp;
-pub use table::{BlockEntry, BlockTable, Committed, CommitError, Need};
+pub use table::{BlockEntry, BlockTable, CommitError, Committed, Need};
 pub use truncate::TruncateOps;
 pub use word::{Operation, PageWord, Reason, Refused, Snapshot, State, WordError};
 

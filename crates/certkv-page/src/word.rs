@@ -141,7 +141,7 @@ impl std::error::Error for Refused {}
 impl std::error::Error for WordError {}
 
 /// What `operation` makes of a page, or why it is refused: the state table itself (docs/states.md).
-pub const fn step(operation: Operation, page: Snapshot) -> Result<Snapshot, Reason> {
+pub fn step(operation: Operation, page: Snapshot) -> Result<Snapshot, Reason> {
     use {Operation as Op, State as S};
     let Snapshot { generation, state, moving, pins } = page;
     let to = |state| Ok(Snapshot { state, ..page });
@@ -249,7 +249,8 @@ impl PageWord {
     #[cfg_attr(not(loom), expect(dead_code, reason = "only loom explores the window"))]
     pub(crate) fn apply_torn(&self, operation: Operation, generation: u32) -> Result<Snapshot, Reason> {
         let now = self.snapshot();
-        let next = step(operation, now).and_then(|n| if now.generation == generation { Ok(n) } else { Err(Reason::State) })?;
+        let next =
+            step(operation, now).and_then(|n| if now.generation == generation { Ok(n) } else { Err(Reason::State) })?;
         self.0.store(next.pack(), Ordering::Release);
         Ok(next)
     }

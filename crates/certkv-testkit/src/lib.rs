@@ -5,3 +5,5 @@
 
 pub mod cgv;
 pub mod conform;
+pub mod generate;
+pub mod oracle;

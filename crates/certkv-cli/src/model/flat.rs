@@ -33,6 +33,25 @@ impl Flat {
         }
     }
 
+    /// Appends the rows of a chunk to `layer` without attending.
+    ///
+    /// # Errors
+    /// [`AttentionError`] when no chunk is open or a slice has the wrong length.
+    pub fn store(&mut self, layer: usize, k: &[f32], v: &[f32]) -> Result<(), AttentionError> {
+        let n = self.open.ok_or(AttentionError::Order("no chunk is open"))?;
+        let (d, kv_width) = (self.head_dim, self.kv_heads * self.head_dim);
+        expect("k", k.len(), n * kv_width)?;
+        expect("v", v.len(), n * kv_width)?;
+        for (stored, rows) in [(&mut self.keys[layer], k), (&mut self.values[layer], v)] {
+            for token in rows.chunks_exact(kv_width) {
+                for (head, row) in stored.iter_mut().zip(token.chunks_exact(d)) {
+                    head.extend_from_slice(row);
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Forgets all tokens from `length` on.
     pub fn truncate(&mut self, length: usize) {
         let elements = length * self.head_dim;
@@ -74,18 +93,10 @@ impl Attention for Flat {
     fn attend(&mut self, layer: usize, k: &[f32], v: &[f32], q: &[f32], out: &mut [f32]) -> Result<(), AttentionError> {
         let n = self.open.ok_or(AttentionError::Order("no chunk is open"))?;
         let (d, group) = (self.head_dim, self.heads / self.kv_heads);
-        let (q_width, kv_width) = (self.heads * d, self.kv_heads * d);
-        expect("k", k.len(), n * kv_width)?;
-        expect("v", v.len(), n * kv_width)?;
+        let q_width = self.heads * d;
         expect("q", q.len(), n * q_width)?;
         expect("out", out.len(), n * q_width)?;
-        for (stored, rows) in [(&mut self.keys[layer], k), (&mut self.values[layer], v)] {
-            for token in rows.chunks_exact(kv_width) {
-                for (head, row) in stored.iter_mut().zip(token.chunks_exact(d)) {
-                    head.extend_from_slice(row);
-                }
-            }
-        }
+        self.store(layer, k, v)?;
         let (keys, values, start) = (&self.keys[layer], &self.values[layer], self.length);
         let scale = (d as f32).powf(-0.5);
         out.par_chunks_exact_mut(d).zip(q.par_chunks_exact(d)).enumerate().for_each(|(row, (out, q))| {

@@ -104,6 +104,9 @@ impl fmt::Debug for SimDevice {
 static DEVICES: core::sync::atomic::AtomicU64 = core::sync::atomic::AtomicU64::new(1);
 
 impl SimDevice {
+    /// A stamp that has passed only while nothing is in flight: for owners that failed to record a fence.
+    pub const IDLE: u64 = u64::MAX;
+
     /// A device without memory or streams (but for the host's).
     pub fn new(options: SimOptions) -> Self {
         let seed = match options.mode {
@@ -135,11 +138,12 @@ impl SimDevice {
 
     /// A new stream, ordered after nothing but what the host has seen. Streams live as long as the device.
     pub fn stream(&self, name: &'static str) -> Stream {
+        let live = self.checks().then(|| Arc::new(AtomicU32::new(0)));
         let mut state = self.lock();
         let index = state.schedule.queues.len() as u32;
-        state.schedule.queues.push(Queue::new(name));
+        state.schedule.queues.push(Queue::new(name, live.clone()));
         drop(state);
-        Stream { device: self.clone(), index, name, live: self.checks().then(|| Arc::new(AtomicU32::new(0))) }
+        Stream { device: self.clone(), index, name, live }
     }
 
     /// The host as a stream: guards taken on it are ordered after every completion that the host has seen.

@@ -5,7 +5,7 @@ mod device;
 mod order;
 mod schedule;
 
-pub(crate) use checker::SlotHistory;
 pub use checker::CheckReport;
+pub(crate) use checker::SlotHistory;
 pub use device::{Mode, SimDevice, SimOptions};
 pub(crate) use schedule::Completion;

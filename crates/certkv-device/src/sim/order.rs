@@ -16,14 +16,13 @@ impl Schedule {
     /// Starts an operation of `stream`, which is ordered after everything the host had seen when it enqueued it.
     fn begin(&mut self, stream: u32) -> u64 {
         self.report.ops += 1;
-        let (host, others) = self.queues.split_at_mut(1);
-        match others.get_mut(stream as usize - usize::from(stream != HOST)).filter(|_| stream != HOST) {
-            Some(queue) => {
-                queue.clock.join(&host[0].clock);
-                queue.clock.tick(stream)
-            }
-            None => host[0].clock.tick(HOST),
+        if stream == HOST {
+            return self.queues[0].clock.tick(HOST);
         }
+        let (host, others) = self.queues.split_at_mut(1);
+        let clock = &mut others[stream as usize - 1].clock;
+        clock.join(&host[0].clock);
+        clock.tick(stream)
     }
 
     /// The host saw a completion: what it does next is ordered after it.
@@ -124,7 +123,7 @@ impl SimDevice {
     pub(crate) fn enqueue_copy(
         &self,
         stream: &Stream,
-        from: &Arc<crate::arena::ArenaCore>,
+        from: &Arc<ArenaCore>,
         to: &Arc<ArenaCore>,
         plan: Plan,
     ) -> Result<(), DeviceError> {
@@ -216,8 +215,12 @@ impl SimDevice {
         fence.completion.as_ref().map_or(Ok(()), |c| c.outcome())
     }
 
-    /// Whether the fence with this stamp has passed. A stamp that was never given out has not.
+    /// Whether the fence with this stamp has passed. A stamp that was never given out has not, with two exceptions:
+    /// 0 stands for no use at all and has always passed; [`SimDevice::IDLE`] passes when nothing is in flight.
     pub fn passed(&self, stamp: u64) -> bool {
+        if stamp == Self::IDLE {
+            return self.is_idle();
+        }
         if stamp > self.last_stamp() {
             return false;
         }
@@ -242,6 +245,24 @@ impl SimDevice {
         }
     }
 
+    /// Whether every stream has run everything and, on checked devices, no guard is alive. If so, the host has seen it.
+    pub fn is_idle(&self) -> bool {
+        if !self.tracks() {
+            return true;
+        }
+        let mut state = self.lock();
+        let schedule = &mut state.schedule;
+        schedule.chance();
+        let idle = schedule.is_idle();
+        if idle {
+            for stream in 1..schedule.queues.len() {
+                let clock = schedule.queues[stream].clock.clone();
+                schedule.queues[0].clock.join(&clock);
+            }
+        }
+        idle
+    }
+
     pub(crate) fn synchronize_stream(&self, stream: &Stream) -> Result<(), DeviceError> {
         no_live_guards(stream)?;
         if !self.tracks() {
@@ -258,7 +279,7 @@ impl SimDevice {
     /// Waits on the host until every stream has run everything.
     ///
     /// # Errors
-    /// `CopyFailed` names the first stream with failed copies that no fence has reported; everything has run all the
+    /// `GuardsLive` on checked devices, before anything is run. `CopyFailed` names the first stream with failed copies that no fence has reported; everything has run all the
     /// same.
     pub fn synchronize(&self) -> Result<(), DeviceError> {
         if !self.tracks() {
@@ -266,6 +287,9 @@ impl SimDevice {
         }
         let mut state = self.lock();
         let schedule = &mut state.schedule;
+        if let Some((stream, guards)) = schedule.queues.iter().map(|q| (q.name(), q.guards())).find(|&(_, n)| n > 0) {
+            return Err(DeviceError::GuardsLive { stream, guards });
+        }
         let mut outcome = Ok(());
         for stream in 0..schedule.queues.len() as u32 {
             schedule.drain(stream);

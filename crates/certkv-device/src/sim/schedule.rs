@@ -57,11 +57,18 @@ pub(crate) struct Queue {
     executed: u64,
     /// Copies that failed since the last fence.
     failures: u32,
+    /// Guards alive on the stream; checked devices only.
+    live: Option<Arc<AtomicU32>>,
 }
 
 impl Queue {
-    pub(crate) fn new(name: &'static str) -> Self {
-        Self { name, clock: VectorClock::default(), ops: VecDeque::new(), executed: 0, failures: 0 }
+    pub(crate) fn new(name: &'static str, live: Option<Arc<AtomicU32>>) -> Self {
+        Self { name, clock: VectorClock::default(), ops: VecDeque::new(), executed: 0, failures: 0, live }
+    }
+
+    /// Guards alive on the stream, as far as they are counted.
+    pub(crate) fn guards(&self) -> u32 {
+        self.live.as_ref().map_or(0, |live| live.load(Ordering::Relaxed))
     }
 
     pub(crate) fn name(&self) -> &'static str {
@@ -94,7 +101,7 @@ impl Schedule {
         // Lazy machines expose missing waits, eager ones expose early reuse; a seed picks one of five tempers.
         let appetite = [8, 48, 128, 208, 248][(dice % 5) as usize];
         let report = CheckReport::default();
-        Self { queues: vec![Queue::new("host")], report, pending: 0, dice, appetite }
+        Self { queues: vec![Queue::new("host", None)], report, pending: 0, dice, appetite }
     }
 
     fn roll(&mut self) -> u64 {
@@ -163,6 +170,11 @@ impl Schedule {
             Op::Record(completion) => completion.finish(core::mem::take(&mut queue.failures)),
             Op::Wait(_) => {}
         }
+    }
+
+    /// Whether nothing is queued and no guard is alive.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.pending == 0 && self.queues.iter().all(|queue| queue.guards() == 0)
     }
 
     /// Runs everything ordered before the end of `stream`, and nothing more.

@@ -1,0 +1,94 @@
+//! Values of options, and the options that commands share.
+use crate::{demo::defaults, error::CliError, progress::Progress};
+use lexopt::{Parser, ValueExt};
+use std::path::PathBuf;
+
+/// Options that every long-running command has.
+#[derive(Debug, Clone, Default)]
+pub struct Common {
+    /// `--assets`.
+    pub assets: Option<PathBuf>,
+    /// `--report`.
+    pub report: Option<PathBuf>,
+    /// `--json`.
+    pub json: bool,
+    /// `--seed`.
+    pub seed: Option<u64>,
+    /// `--threads`.
+    pub threads: Option<usize>,
+    /// `--quiet`.
+    pub quiet: bool,
+}
+
+impl Common {
+    /// Takes the option `name` if it is one of these.
+    ///
+    /// # Errors
+    /// [`CliError::Usage`] for a missing or malformed value.
+    pub fn take(&mut self, name: &str, parser: &mut Parser) -> Result<bool, CliError> {
+        match name {
+            "assets" => self.assets = Some(parser.value()?.into()),
+            "report" => self.report = Some(parser.value()?.into()),
+            "json" => self.json = true,
+            "seed" => self.seed = Some(number(parser, "--seed")?),
+            "threads" => self.threads = Some(bounded(parser, "--threads", 1, 1024)?),
+            "quiet" => self.quiet = true,
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// Progress bars as asked for.
+    pub fn progress(&self) -> Progress {
+        Progress::new(self.quiet)
+    }
+
+    /// Seed of the bootstrap.
+    pub fn seed_or_default(&self) -> u64 {
+        self.seed.unwrap_or(defaults::SEED)
+    }
+
+    /// Sets the size of the thread pool and returns it. A pool that is already running keeps its size.
+    pub fn start_threads(&self) -> usize {
+        if let Some(n) = self.threads {
+            // Fails only if a pool exists, as in tests that run several commands in one process.
+            let _ = rayon::ThreadPoolBuilder::new().num_threads(n).build_global();
+        }
+        rayon::current_num_threads()
+    }
+}
+
+/// The next value as a number.
+///
+/// # Errors
+/// [`CliError::Usage`] naming the option.
+pub fn number<T: std::str::FromStr>(parser: &mut Parser, option: &str) -> Result<T, CliError> {
+    let text = parser.value()?.string()?;
+    text.parse().map_err(|_| CliError::Usage(format!("{option}: `{text}` is not a number that fits")))
+}
+
+/// The next value as an integer between `low` and `high`.
+///
+/// # Errors
+/// [`CliError::Usage`] naming the option.
+pub fn bounded(parser: &mut Parser, option: &str, low: usize, high: usize) -> Result<usize, CliError> {
+    let n: usize = number(parser, option)?;
+    if (low..=high).contains(&n) {
+        Ok(n)
+    } else {
+        Err(CliError::Usage(format!("{option}: {n} is not between {low} and {high}")))
+    }
+}
+
+/// The next value as a relative tolerance: above 0, at most 10.
+///
+/// # Errors
+/// [`CliError::Usage`] naming the option.
+pub fn tolerance(parser: &mut Parser) -> Result<f64, CliError> {
+    let t: f64 = number(parser, "--tolerance")?;
+    if t > 0.0 && t <= 10.0 {
+        Ok(t)
+    } else {
+        Err(CliError::Usage(format!("--tolerance: {t} is not above 0 and at most 10")))
+    }
+}

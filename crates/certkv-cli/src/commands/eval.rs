@@ -1,0 +1,196 @@
+//! `certkv eval`.
+use super::{
+    args::{Common, bounded, tolerance},
+    demo::load_pair,
+    finish::finish,
+    help,
+};
+use crate::{
+    assets,
+    demo::defaults,
+    engine,
+    error::CliError,
+    eval::{self, Mode, Models, Plan, Policy, Work, score::Judging},
+    model::{Config, Llama, ModelError},
+    output::print,
+    report::{self, data::Setting},
+    tasks::{Prompt, Selection, reader, text},
+};
+use certkv_core::Format;
+use std::{
+    io::Write,
+    path::{Path, PathBuf},
+};
+
+/// The options as given.
+#[derive(Debug, Default)]
+struct Options {
+    common: Common,
+    model: Option<PathBuf>,
+    tasks: Vec<PathBuf>,
+    selection: Selection,
+    text: Option<PathBuf>,
+    context: Option<usize>,
+    scored: Option<usize>,
+    windows: Option<usize>,
+    formats: Vec<Format>,
+    tolerances: Vec<f64>,
+    policies: Vec<String>,
+    base: bool,
+    twin: bool,
+    greedy: bool,
+    witness: Option<usize>,
+}
+
+const MOST: usize = 1 << 20;
+
+fn parse(mut parser: lexopt::Parser) -> Result<Option<Options>, CliError> {
+    use lexopt::prelude::*;
+    let mut o = Options { base: true, ..Options::default() };
+    while let Some(arg) = parser.next()? {
+        let name = match arg {
+            Short('h') => return Ok(None),
+            Long(name) => name.to_owned(),
+            other => return Err(other.unexpected().into()),
+        };
+        match name.as_str() {
+            "help" => return Ok(None),
+            "model" => o.model = Some(parser.value()?.into()),
+            "tasks" => o.tasks.push(parser.value()?.into()),
+            "task" => o.selection.tasks.push(parser.value()?.string()?),
+            "length" => o.selection.length = Some(bounded(&mut parser, "--length", 1, MOST)?),
+            "limit" => o.selection.limit = Some(bounded(&mut parser, "--limit", 1, MOST)?),
+            "text" => o.text = Some(parser.value()?.into()),
+            "context" => o.context = Some(bounded(&mut parser, "--context", 16, MOST)?),
+            "scored" => o.scored = Some(bounded(&mut parser, "--scored", 1, MOST)?),
+            "windows" => o.windows = Some(bounded(&mut parser, "--windows", 1, MOST)?),
+            "format" => o.formats.push(parser.value()?.string()?.parse()?),
+            "tolerance" => o.tolerances.push(tolerance(&mut parser)?),
+            "policy" => o.policies.push(parser.value()?.string()?),
+            "twin" => o.twin = true,
+            "twin-only" => (o.twin, o.base) = (true, false),
+            "greedy" => o.greedy = true,
+            "witness" => o.witness = Some(bounded(&mut parser, "--witness", 0, MOST)?),
+            other => {
+                if !o.common.take(other, &mut parser)? {
+                    return Err(CliError::Usage(format!("eval: there is no option --{other}")));
+                }
+            }
+        }
+    }
+    o.selection.seed = o.common.seed;
+    Ok(Some(o))
+}
+
+impl Options {
+    /// Every policy with every format and tolerance, dense first.
+    fn modes(&self) -> Result<Vec<Mode>, CliError> {
+        let known = ["dense", "packed", "certified", "seed000"];
+        if let Some(bad) = self.policies.iter().find(|p| !known.contains(&p.as_str())) {
+            return Err(CliError::Usage(format!("--policy: `{bad}` is none of {}", known.join(", "))));
+        }
+        let wants =
+            |name: &str| self.policies.iter().any(|p| p == name) || (self.policies.is_empty() && name != "seed000");
+        let mut modes = Vec::new();
+        for twin in [false, true] {
+            if !(if twin { self.twin } else { self.base }) {
+                continue;
+            }
+            modes.push(Mode::dense(twin));
+            let default = if twin { defaults::TWIN_FORMAT } else { defaults::FORMAT };
+            let formats = if self.formats.is_empty() { vec![default.parse()?] } else { self.formats.clone() };
+            let default = [defaults::TOLERANCE];
+            let tolerances = if self.tolerances.is_empty() { &default[..] } else { &self.tolerances };
+            for format in formats {
+                if wants("packed") {
+                    modes.push(Mode { policy: Policy::Packed, format, twin });
+                }
+                for &tolerance in tolerances.iter().filter(|_| wants("certified")) {
+                    modes.push(Mode { policy: Policy::Certified { tolerance }, format, twin });
+                }
+                if wants("seed000") {
+                    modes.push(Mode { policy: Policy::Seed000, format, twin });
+                }
+            }
+        }
+        Ok(modes)
+    }
+
+    fn work(&self, assets: Option<&Path>) -> Result<Work, CliError> {
+        let bundled = |name: &str| -> Result<PathBuf, CliError> { Ok(assets::locate(assets)?.join("eval").join(name)) };
+        let mut files = self.tasks.clone();
+        files.retain(|f| f != Path::new("none"));
+        if self.tasks.is_empty() && self.text.is_none() {
+            files.push(bundled("tasks_4096.jsonl.gz")?);
+        }
+        let mut work = Work::default();
+        for file in &files {
+            work.prompts.extend(self.selection.apply(reader::read(file)?)?);
+        }
+        if let Some(path) = &self.text {
+            let cut = text::Cut {
+                length: self.context.unwrap_or(4096),
+                scored: self.scored,
+                limit: self.windows.unwrap_or(2),
+            };
+            work.windows = if path == Path::new("bundled") {
+                text::windows(&bundled("text.bin")?, &defaults::TEXT_PARTS, cut)?
+            } else {
+                text::windows(path, &["text"], cut)?
+            };
+        }
+        if work.prompts.is_empty() && work.windows.is_empty() {
+            return Err(CliError::Usage("eval: neither prompts nor text to run".into()));
+        }
+        Ok(work)
+    }
+}
+
+/// Refuses, before hours of work, what the model cannot hold.
+fn check_fit(work: &Work, config: &Config) -> Result<(), CliError> {
+    if work.longest() > config.positions {
+        return Err(ModelError::Positions { length: work.longest(), limit: config.positions }.into());
+    }
+    let past = |bytes: &[u8]| bytes.iter().map(|&b| u32::from(b)).find(|&b| b as usize >= config.vocabulary);
+    let texts = work.prompts.iter().flat_map(|p: &Prompt| [p.prompt.as_bytes(), p.answer.as_bytes()]);
+    match texts.chain(work.windows.iter().map(|w| w.bytes.as_slice())).find_map(past) {
+        Some(token) => Err(ModelError::Token { token, vocabulary: config.vocabulary }.into()),
+        None => Ok(()),
+    }
+}
+
+/// Runs an evaluation.
+///
+/// # Errors
+/// [`CliError`] for bad options, refused files, or a certificate that did not hold.
+pub fn run(parser: lexopt::Parser, out: &mut dyn Write) -> Result<(), CliError> {
+    let Some(options) = parse(parser)? else { return print(out, help::EVAL) };
+    let common = &options.common;
+    let modes = options.modes()?;
+    let threads = common.start_threads();
+    let folder = match &options.model {
+        Some(folder) => folder.clone(),
+        None => assets::locate(common.assets.as_deref())?.join("ref-d128"),
+    };
+    let work = options.work(common.assets.as_deref())?;
+    let (base, twin) = if options.twin {
+        let (base, twin) = load_pair(&folder)?;
+        (base, Some(twin))
+    } else {
+        (Llama::load(&folder)?, None)
+    };
+    check_fit(&work, base.config())?;
+    let plan = Plan {
+        modes,
+        base: work.clone(),
+        twin: work,
+        judging: if options.greedy { Judging::Greedy } else { Judging::TeacherForcing },
+        witness_every: options.witness.unwrap_or(8) as u64,
+    };
+    let models = Models { base: &base, twin: twin.as_ref() };
+    let outcome = eval::run(&plan, models, engine::engine(threads).as_mut(), &common.progress())?;
+    let model = folder.file_name().map_or_else(|| "model".into(), |n| n.to_string_lossy().into_owned());
+    let setting = Setting { model, seed: common.seed_or_default(), threads, ..Setting::default() };
+    let data = report::build(&plan, &outcome, base.config(), setting);
+    finish(&data, common, common.report.as_deref(), out)
+}

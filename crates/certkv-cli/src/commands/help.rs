@@ -1,0 +1,71 @@
+//! What `--help` prints.
+
+/// `certkv --help`.
+pub const MAIN: &str = "\
+certkv - a compressed KV cache whose every attention output carries a certificate
+
+  certkv demo             the bundled model, several ways, in under three minutes; writes report.html
+  certkv eval             any model folder, task files, formats and tolerances
+  certkv conform DIR      replays golden vectors, prints the largest deviation of each quantity
+  certkv bench            decode attention beside a plain memory read
+  certkv inspect WHAT     what a model folder, a format or a file of vectors holds
+
+`certkv COMMAND --help` lists the options of a command.
+Exit codes: 0 success, 1 a check failed, 2 usage, 3 a file or value was refused, 4 internal error.
+";
+
+/// `certkv demo --help`.
+pub const DEMO: &str = "\
+certkv demo [options]: answers long-context prompts from a compressed, certified cache, and shows what happens without
+
+  --quick            a glance, in a fraction of the time
+  --assets DIR       where ref-d128/ and eval/ lie (default: the assets of this source tree)
+  --report FILE      the page to write (default report.html); `none` for no page
+  --json             print the data of the report as JSON instead of the table
+  --seed N           seed of the choice of prompts and of the bootstrap (default 1)
+  --threads N        threads (default: all)
+  --quiet            no progress bars
+";
+
+/// `certkv eval --help`.
+pub const EVAL: &str = "\
+certkv eval [options]: runs prompts and text through several caches and compares each with dense, pair by pair
+
+  --model DIR        model folder, Hugging Face Llama layout (default: the bundled model)
+  --tasks FILE       prompts, JSON lines, plain or .gz; may be repeated (default: the bundled 4K prompts,
+                     unless --text is given); `none` for no prompts
+  --task NAME        keep only this task; may be repeated
+  --length N         keep only prompts of this nominal length
+  --limit N          at most N prompts of each task and file
+  --text FILE        text for bits per byte; `bundled` for the bundled one
+  --context N        tokens of a text window (default 4096)
+  --scored N         bytes predicted at the end of a window (default: half of it)
+  --windows N        windows of each part of the text (default 2)
+  --format F         format of full blocks, such as k8-v4g32-b32; may be repeated
+  --tolerance T      relative tolerance such as 0.05, may be repeated; every format runs at every tolerance
+  --policy P         dense, packed, certified or seed000; may be repeated (default: the first three; dense always runs)
+  --twin             run on the outlier twin too
+  --twin-only        run on the outlier twin only
+  --greedy           decode the model's own choices instead of feeding the true answer
+  --witness N        recompute the true error every N steps, 0 for never (default 8)
+  --seed N           seed of the choice within --limit and of the bootstrap (default: file order, 1)
+  --report FILE      write the page too
+  --json             print the data of the report as JSON instead of the table
+  --threads N        threads (default: all)
+  --quiet            no progress bars
+";
+
+/// `certkv conform --help`.
+pub const CONFORM: &str = "\
+certkv conform DIR [options]: replays the golden vectors (*.cgv) in DIR; exit code 1 if a quantity is past its limit
+
+  --json             print the result as JSON
+";
+
+/// `certkv inspect --help`.
+pub const INSPECT: &str = "\
+certkv inspect WHAT [options]: WHAT is a model folder, a format such as k8-v4g32-b32, or a file of vectors (.cgv)
+
+  --head-dim N       channels of a head, for a format (default 128)
+  --json             print the result as JSON
+";

@@ -1,0 +1,139 @@
+//! Plain caches that need no engine: the originals, or the originals put through a simple quantizer and back.
+//!
+//! They are the yardsticks of the evaluation itself: with them its scores can be compared with published ones of the same
+//! fake-quantized caches, whatever the engine does.
+use super::{
+    backend::{Backend, Engine, Footprint},
+    mode::{Mode, Policy},
+};
+use crate::model::{Attention, AttentionError, Config, flat::Flat, tape::Tape};
+use certkv_bound::{Certificate, Rung, Status};
+use certkv_core::{Format, KeyFormat, ValueFormat};
+use half::f16;
+
+/// Makes [`Fake`] caches: dense ones for every policy but [`Policy::Packed`].
+#[derive(Debug, Clone, Copy, Default)]
+pub struct FakeEngine;
+
+/// A [`Flat`] cache whose prompt was quantized and decoded again.
+pub struct Fake {
+    flat: Flat,
+    config: Config,
+    format: Option<Format>,
+    certificates: Vec<Certificate>,
+}
+
+impl Engine for FakeEngine {
+    fn open(&mut self, mode: &Mode, config: &Config, _capacity: usize) -> Result<Box<dyn Backend>, AttentionError> {
+        let format = (mode.policy == Policy::Packed).then_some(mode.format);
+        Ok(Box::new(Fake { flat: Flat::new(config), config: config.clone(), format, certificates: Vec::new() }))
+    }
+}
+
+/// `x` rounded to `bits`-bit codes between its least and largest element, with an offset.
+fn affine(x: &mut [f32], stride: usize, bits: u8) {
+    for lane in 0..stride {
+        let of = |x: &[f32], f: fn(f32, f32) -> f32| x.iter().skip(lane).step_by(stride).copied().reduce(f);
+        let (low, high) = (of(x, f32::min).unwrap_or(0.0), of(x, f32::max).unwrap_or(0.0));
+        let last = ((1u32 << bits) - 1) as f32;
+        let scale = ((high - low) / last).max(1e-8);
+        for v in x.iter_mut().skip(lane).step_by(stride) {
+            *v = ((*v - low) / scale).round().clamp(0.0, last) * scale + low;
+        }
+    }
+}
+
+/// `x` rounded to symmetric `bits`-bit codes.
+fn symmetric(x: &mut [f32], bits: u8) {
+    let last = ((1u32 << (bits - 1)) - 1) as f32;
+    let scale = (x.iter().fold(0.0f32, |m, v| m.max(v.abs())) / last).max(1e-8);
+    for v in x {
+        *v = (*v / scale).round_ties_even().clamp(-last, last) * scale;
+    }
+}
+
+/// One block of one layer, `[block][kv_width]`, there and back.
+fn quantize(format: Format, d: usize, width: usize, keys: &mut [f32], values: &mut [f32]) {
+    match format.key {
+        KeyFormat::Channel8 { .. } => affine(keys, width, 8),
+        KeyFormat::Token { bits, group } => {
+            let group = if group == 0 { d } else { usize::from(group) };
+            keys.chunks_mut(group).for_each(|g| symmetric(g, bits));
+        }
+        _ => {}
+    }
+    if let ValueFormat::Affine { bits, group } = format.value {
+        values.chunks_mut(usize::from(group)).for_each(|g| affine(g, 1, bits));
+    }
+}
+
+impl Backend for Fake {
+    fn load(&mut self, prompt: &Tape) -> Result<(), AttentionError> {
+        self.flat.truncate(0);
+        self.certificates.clear();
+        if prompt.tokens == 0 {
+            return Ok(());
+        }
+        let (d, width) = (self.config.head_dim, self.config.kv_width());
+        let widen = |rows: &[f16]| rows.iter().map(|x| x.to_f32()).collect::<Vec<f32>>();
+        self.flat.begin(prompt.tokens)?;
+        for (layer, rows) in prompt.layers.iter().enumerate() {
+            let (mut keys, mut values) = (widen(&rows.keys), widen(&rows.values));
+            if let Some(format) = self.format {
+                let block = format.block * width;
+                for (k, v) in keys.chunks_exact_mut(block).zip(values.chunks_exact_mut(block)) {
+                    quantize(format, d, width, k, v);
+                }
+            }
+            self.flat.store(layer, &keys, &values)?;
+        }
+        self.flat.finish()
+    }
+
+    fn truncate(&mut self, length: usize) -> Result<(), AttentionError> {
+        self.flat.truncate(length);
+        Ok(())
+    }
+
+    fn certificates(&self) -> &[Certificate] {
+        &self.certificates
+    }
+
+    fn footprint(&self) -> Footprint {
+        let tokens = self.flat.length();
+        Footprint { tokens, scratch: (tokens * self.config.dense_bytes_per_token()) as u64, ..Footprint::default() }
+    }
+}
+
+impl Attention for Fake {
+    fn length(&self) -> usize {
+        self.flat.length()
+    }
+
+    fn begin(&mut self, tokens: usize) -> Result<(), AttentionError> {
+        self.flat.begin(tokens)
+    }
+
+    fn attend(&mut self, layer: usize, k: &[f32], v: &[f32], q: &[f32], out: &mut [f32]) -> Result<(), AttentionError> {
+        self.flat.attend(layer, k, v, q, out)?;
+        self.certificates.clear();
+        if k.len() != self.config.kv_width() {
+            return Ok(());
+        }
+        let exact = self.format.is_none();
+        for head in out.chunks_exact(self.config.head_dim) {
+            let norm = head.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt();
+            self.certificates.push(Certificate {
+                status: if exact { Status::Exact } else { Status::Uncertified },
+                rung: if exact { Rung::DenseHead } else { Rung::Packed },
+                out_norm: norm,
+                ..Certificate::default()
+            });
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<(), AttentionError> {
+        self.flat.finish()
+    }
+}

@@ -1,0 +1,54 @@
+//! Writing results: files whole or not at all, and a reader that went away is no error.
+use crate::error::CliError;
+use std::{
+    io::{ErrorKind, Write},
+    path::Path,
+};
+
+/// Writes `text` to `out`. A closed pipe (`certkv eval | head`) ends quietly.
+///
+/// # Errors
+/// [`CliError::Internal`] on any other failure.
+pub fn print(out: &mut dyn Write, text: &str) -> Result<(), CliError> {
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(e) if e.kind() != ErrorKind::BrokenPipe => Err(CliError::Internal(Box::new(e))),
+        _ => Ok(()),
+    }
+}
+
+/// Writes a file beside its place and renames it, so that a failure leaves the old file or none.
+///
+/// # Errors
+/// [`CliError::Input`] naming the path.
+pub fn write_file(path: &Path, text: &str) -> Result<(), CliError> {
+    let refuse = |e: std::io::Error| CliError::input(format!("cannot write {}: {e}", path.display()));
+    let name = path.file_name().ok_or_else(|| CliError::input(format!("{} is not a file name", path.display())))?;
+    let mut partial = name.to_owned();
+    partial.push(".partial");
+    let partial = path.with_file_name(partial);
+    std::fs::write(&partial, text).map_err(refuse)?;
+    std::fs::rename(&partial, path).map_err(|e| {
+        // The half of the work that exists must not stay behind.
+        let _ = std::fs::remove_file(&partial);
+        refuse(e)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_appear_whole_or_not_at_all() {
+        let folder = std::env::temp_dir().join(format!("certkv-output-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        write_file(&folder.join("a.html"), "x").unwrap();
+        assert_eq!(std::fs::read_to_string(folder.join("a.html")).unwrap(), "x");
+        // A folder stands where the file should go: refused, and nothing stays behind.
+        std::fs::create_dir_all(folder.join("b.html/c")).unwrap();
+        assert!(matches!(write_file(&folder.join("b.html"), "x"), Err(CliError::Input(_))));
+        assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 2);
+        assert!(write_file(&folder.join("none/a.html"), "x").is_err());
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+}

@@ -1,0 +1,169 @@
+//! Plain scalar readers of records: what the bytes say, without any of the kernels' arithmetic.
+//!
+//! Everything is float64 and exact up to the rounding of sums; decoded elements are exact. These are the reference that
+//! kernel tests compare against.
+use crate::error::{CodecError, Input, consistent, sized};
+use certkv_core::{
+    Dtype, ErrorSummary, KeyFormat, RecordLayout, ValueFormat,
+    layout::{key_index, read_code, value_index},
+};
+use core::ops::Range;
+
+/// Decoded key of one token, into `out` (dim,).
+///
+/// # Errors
+/// [`CodecError::Shape`] if the record, the token or `out` does not fit the layout.
+pub fn decode_key(layout: &RecordLayout, record: &[u8], token: usize, out: &mut [f64]) -> Result<(), CodecError> {
+    check(layout, record, token, out)?;
+    let side = KeySide::new(layout, record);
+    out.iter_mut().enumerate().for_each(|(channel, x)| *x = side.element(token, channel));
+    Ok(())
+}
+
+/// Decoded value of one token, into `out` (dim,).
+///
+/// # Errors
+/// As [`decode_key`].
+pub fn decode_value(layout: &RecordLayout, record: &[u8], token: usize, out: &mut [f64]) -> Result<(), CodecError> {
+    check(layout, record, token, out)?;
+    let side = ValueSide::new(layout, record);
+    out.iter_mut().enumerate().for_each(|(channel, x)| *x = side.element(token, channel));
+    Ok(())
+}
+
+/// Logits `s q.k^_t` of every token, (tokens,), summed from codes in the codec's own order: per-channel scales fold
+/// into the query, per-token scales multiply a group's sum.
+///
+/// # Errors
+/// [`CodecError::Shape`] if the record or `q` does not fit the layout.
+pub fn score_plain(layout: &RecordLayout, record: &[u8], q: &[f64], scale: f64) -> Result<Vec<f64>, CodecError> {
+    consistent(layout)?;
+    sized(Input::Record, record.len(), layout.bytes)?;
+    sized(Input::Query, q.len(), layout.dim)?;
+    let side = KeySide::new(layout, record);
+    let dim = layout.dim;
+    let group = layout.format.key.group(dim);
+    let logit = |t: usize| match layout.format.key {
+        KeyFormat::F16 | KeyFormat::Bf16 => (0..dim).map(|c| q[c] * side.element(t, c)).sum::<f64>(),
+        KeyFormat::Channel8 { .. } => {
+            let codes: f64 = (0..dim).map(|c| (q[c] * side.scale(c)) * side.code(t, c)).sum();
+            codes + (0..dim).map(|c| q[c] * side.scale(dim + c)).sum::<f64>()
+        }
+        KeyFormat::Token { .. } => {
+            let part = |g: usize| (g * group..(g + 1) * group).map(|c| q[c] * side.code(t, c)).sum::<f64>();
+            (0..dim / group).map(|g| side.scale(g * layout.tokens() + t) * part(g)).sum()
+        }
+    };
+    Ok((0..layout.tokens()).map(|t| scale * logit(t)).collect())
+}
+
+/// Adds `sum_t w_t v^_t` to `out` (dim,); `weights` holds one weight per token.
+///
+/// # Errors
+/// [`CodecError::Shape`] if the record, `weights` or `out` does not fit the layout.
+pub fn accumulate_plain(
+    layout: &RecordLayout,
+    record: &[u8],
+    weights: &[f64],
+    out: &mut [f64],
+) -> Result<(), CodecError> {
+    check(layout, record, 0, out)?;
+    sized(Input::Weights, weights.len(), layout.tokens())?;
+    let side = ValueSide::new(layout, record);
+    for (token, w) in weights.iter().enumerate() {
+        out.iter_mut().enumerate().for_each(|(channel, x)| *x += w * side.element(token, channel));
+    }
+    Ok(())
+}
+
+/// The record's error summary. A truncated record gives NaN entries, which fail closed.
+pub fn read_summary(layout: &RecordLayout, record: &[u8]) -> ErrorSummary {
+    ErrorSummary::from_bytes(section(record, &layout.summary))
+}
+
+fn check(layout: &RecordLayout, record: &[u8], token: usize, out: &[f64]) -> Result<(), CodecError> {
+    consistent(layout)?;
+    sized(Input::Record, record.len(), layout.bytes)?;
+    sized(Input::Output, out.len(), layout.dim)?;
+    if token >= layout.tokens() {
+        return Err(CodecError::Shape { input: Input::Parameters, got: token, want: layout.tokens() });
+    }
+    Ok(())
+}
+
+fn section<'a>(record: &'a [u8], range: &Range<usize>) -> &'a [u8] {
+    record.get(range.clone()).unwrap_or_default()
+}
+
+/// Number `index` of a scale section; NaN beyond its end.
+fn number(section: &[u8], meta: Dtype, index: usize) -> f64 {
+    let width = meta.bytes();
+    match section.get(index * width..(index + 1) * width) {
+        Some(&[a, b]) => f64::from(meta.decode16(u16::from_le_bytes([a, b]))),
+        Some(&[a, b, c, d]) => f64::from(f32::from_le_bytes([a, b, c, d])),
+        _ => f64::NAN,
+    }
+}
+
+/// Key codes and scales of a record.
+struct KeySide<'a> {
+    layout: &'a RecordLayout,
+    codes: &'a [u8],
+    scales: &'a [u8],
+}
+
+impl<'a> KeySide<'a> {
+    fn new(layout: &'a RecordLayout, record: &'a [u8]) -> Self {
+        Self { layout, codes: section(record, &layout.key_codes), scales: section(record, &layout.key_scales) }
+    }
+
+    fn code(&self, token: usize, channel: usize) -> f64 {
+        let l = self.layout;
+        let bits = l.format.key.bits();
+        let code = read_code(self.codes, bits, l.count(), key_index(token, channel, l.dim));
+        f64::from(code) - f64::from(1u16 << (bits - 1))
+    }
+
+    fn scale(&self, index: usize) -> f64 {
+        let meta = if let KeyFormat::Channel8 { meta } = self.layout.format.key { meta } else { Dtype::F16 };
+        number(self.scales, meta, index)
+    }
+
+    fn element(&self, token: usize, channel: usize) -> f64 {
+        let l = self.layout;
+        match l.format.key {
+            KeyFormat::F16 | KeyFormat::Bf16 => number(self.codes, l.store, token * l.dim + channel),
+            KeyFormat::Channel8 { .. } => self.code(token, channel) * self.scale(channel) + self.scale(l.dim + channel),
+            KeyFormat::Token { .. } => {
+                let group = channel / l.format.key.group(l.dim);
+                self.code(token, channel) * self.scale(group * l.tokens() + token)
+            }
+        }
+    }
+}
+
+/// Value codes and scales of a record.
+struct ValueSide<'a> {
+    layout: &'a RecordLayout,
+    codes: &'a [u8],
+    scales: &'a [u8],
+}
+
+impl<'a> ValueSide<'a> {
+    fn new(layout: &'a RecordLayout, record: &'a [u8]) -> Self {
+        Self { layout, codes: section(record, &layout.value_codes), scales: section(record, &layout.value_scales) }
+    }
+
+    fn element(&self, token: usize, channel: usize) -> f64 {
+        let l = self.layout;
+        match l.format.value {
+            ValueFormat::F16 | ValueFormat::Bf16 => number(self.codes, l.store, token * l.dim + channel),
+            ValueFormat::Affine { bits, group } => {
+                let code = read_code(self.codes, bits as usize, l.count(), value_index(token, channel, l.dim));
+                let (groups, at) = (l.dim / group as usize, channel / group as usize * l.tokens() + token);
+                let scale = number(self.scales, Dtype::F16, at);
+                f64::from(code) * scale + number(self.scales, Dtype::F16, groups * l.tokens() + at)
+            }
+        }
+    }
+}

@@ -1,0 +1,307 @@
+//! Writes one block of one KV head as the record that the kernels read.
+//!
+//! The bytes are those of `certkv_core::layout`; the codes are bit for bit those of [`crate::channel8`],
+//! [`crate::token_sym`] and [`crate::affine`], whose row functions this module calls; the summary is measured on the
+//! decoded block as in [`crate::annotate`].
+use crate::annotate::{Spectral, publish};
+use crate::error::{CodecError, Input, consistent, sized};
+use crate::numeric::{divisor, sum_square_differences, sum_squares};
+use crate::planes::{place_key_row, place_value_quad, write_planes};
+use crate::token_sym::{Mode, Sharing, Spec};
+use crate::{affine, channel8, identity, token_sym};
+use certkv_core::{Dtype, ErrorSummary, KeyFormat, RecordLayout, ValueFormat, summary::SUMMARY_BYTES};
+use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
+
+/// Encoder of records of one layout. Owns every buffer that coding needs: [`Encoder::encode`] allocates nothing.
+#[derive(Debug, Clone)]
+pub struct Encoder {
+    layout: RecordLayout,
+    valid: Result<(), CodecError>,
+    single: Vec<f32>,
+    keys: Vec<f64>,
+    values: Vec<f64>,
+    centre: Vec<f64>,
+    key_scales: Vec<f64>,
+    key_offsets: Vec<f64>,
+    divisors: Vec<f64>,
+    value_scales: Vec<f64>,
+    value_offsets: Vec<f64>,
+    codes: Vec<u8>,
+    staged: Vec<u8>,
+    errors: Vec<f64>,
+    panels: Vec<[f64; 4]>,
+    spectral: Spectral,
+}
+
+/// What a side contributes to the summary.
+#[derive(Default)]
+struct Errors {
+    /// `||E||_op`, or the norm of the scaled errors for per-channel keys.
+    spectral: f64,
+    /// `max_t ||e_t||`.
+    largest: f64,
+}
+
+impl Encoder {
+    /// An encoder with buffers for this layout. A layout that was not built by [`RecordLayout::new`] and does not fit
+    /// its own format is refused by [`Encoder::encode`].
+    pub fn new(layout: &RecordLayout) -> Self {
+        let valid = consistent(layout);
+        let (n, dim) = if valid.is_ok() { (layout.tokens(), layout.dim) } else { (0, 0) };
+        let count = n * dim;
+        let (key_groups, value_groups) = match valid {
+            Ok(()) => (dim / layout.format.key.group(dim), dim / layout.format.value.group(dim)),
+            Err(_) => (0, 0),
+        };
+        let key_scales = match layout.format.key {
+            KeyFormat::Channel8 { .. } => dim,
+            _ => n * key_groups,
+        };
+        Self {
+            layout: layout.clone(),
+            valid,
+            single: vec![0.0; count],
+            keys: vec![0.0; count],
+            values: vec![0.0; count],
+            centre: vec![0.0; dim],
+            key_scales: vec![0.0; key_scales],
+            key_offsets: vec![0.0; dim],
+            divisors: vec![0.0; dim],
+            value_scales: vec![0.0; n * value_groups],
+            value_offsets: vec![0.0; n * value_groups],
+            codes: vec![0; count],
+            staged: vec![0; count],
+            errors: vec![0.0; count],
+            panels: vec![[0.0; 4]; count / 4],
+            spectral: Spectral::new(n),
+        }
+    }
+
+    /// The layout of the records written.
+    pub const fn layout(&self) -> &RecordLayout {
+        &self.layout
+    }
+
+    /// Codes one full block. `keys` and `values` are row-major (tokens, dim) patterns of the layout's store type,
+    /// `centre` is the head's value centre, (dim,), and `out` takes `layout.bytes` bytes; gaps between sections are
+    /// zeroed.
+    ///
+    /// # Errors
+    /// [`CodecError::Shape`], [`CodecError::NonFinite`], or [`CodecError::ScaleOverflow`]: the block stays
+    /// uncompressed. `out` is untouched then.
+    pub fn encode(&mut self, keys: &[u16], values: &[u16], centre: &[f32], out: &mut [u8]) -> Result<(), CodecError> {
+        self.check(keys, values, centre, out)?;
+        let (dim, store) = (self.layout.dim, self.layout.store);
+        widen(keys, store, &mut self.single, &mut self.keys);
+        widen(values, store, &mut self.single, &mut self.values);
+        self.centre.iter_mut().zip(centre).for_each(|(c, x)| *c = f64::from(*x));
+        // Every scale first: whatever can fail has failed before the first byte is written.
+        self.scale_keys()?;
+        self.scale_values()?;
+
+        out.fill(0);
+        let key = self.write_keys(keys, out);
+        let value = self.write_values(values, out);
+        let summary = ErrorSummary {
+            kappa: publish(key.spectral),
+            eps: publish(key.largest),
+            key_mag: publish(self.key_magnitude()),
+            key_norm: publish(self.keys.chunks_exact(dim).map(sum_squares).fold(0.0, f64::max).sqrt()),
+            eta: publish(value.largest),
+            sop: publish(value.spectral),
+            radius: publish(largest_difference(&self.values, &self.centre, dim)),
+            value_norm: publish(self.value_norm()),
+        };
+        if let Some(slot) = out.get_mut(self.layout.summary.clone()).and_then(|s| s.get_mut(..SUMMARY_BYTES)) {
+            slot.copy_from_slice(&summary.to_bytes());
+        }
+        Ok(())
+    }
+
+    fn check(&self, keys: &[u16], values: &[u16], centre: &[f32], out: &[u8]) -> Result<(), CodecError> {
+        let l = &self.layout;
+        self.valid?;
+        sized(Input::Keys, keys.len(), l.count())?;
+        sized(Input::Values, values.len(), l.count())?;
+        sized(Input::Centre, centre.len(), l.dim)?;
+        sized(Input::Output, out.len(), l.bytes)?;
+        identity::finite_words(Input::Keys, keys, l.dim, l.store)?;
+        identity::finite_words(Input::Values, values, l.dim, l.store)?;
+        match centre.iter().position(|c| !c.is_finite()) {
+            None => Ok(()),
+            Some(channel) => Err(CodecError::NonFinite { input: Input::Centre, row: 0, channel }),
+        }
+    }
+
+    fn scale_keys(&mut self) -> Result<(), CodecError> {
+        let dim = self.layout.dim;
+        match self.layout.format.key {
+            KeyFormat::F16 | KeyFormat::Bf16 => Ok(()),
+            KeyFormat::Channel8 { meta } => {
+                channel8::scales(&self.keys, dim, meta, &mut self.key_scales, &mut self.key_offsets)
+            }
+            KeyFormat::Token { bits, .. } => {
+                let group = self.layout.format.key.group(dim);
+                let spec = Spec { bits, group, sharing: Sharing::Token, mode: Mode::Tread, meta: Dtype::F16 };
+                let scales = self.key_scales.chunks_exact_mut(dim / group);
+                for (row, (key, scale)) in self.keys.chunks_exact(dim).zip(scales).enumerate() {
+                    token_sym::largest_row(key, group, scale);
+                    token_sym::round_scales(scale, row, &spec)?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn scale_values(&mut self) -> Result<(), CodecError> {
+        let ValueFormat::Affine { bits, group } = self.layout.format.value else { return Ok(()) };
+        let (dim, group) = (self.layout.dim, group as usize);
+        let sigma = self.value_scales.chunks_exact_mut(dim / group);
+        let scales = sigma.zip(self.value_offsets.chunks_exact_mut(dim / group));
+        for (row, (value, (sigma, z))) in self.values.chunks_exact(dim).zip(scales).enumerate() {
+            affine::scales_row(value, row, group, bits, Dtype::F16, sigma, z)?;
+        }
+        Ok(())
+    }
+
+    fn write_keys(&mut self, words: &[u16], out: &mut [u8]) -> Errors {
+        let (l, dim) = (&self.layout, self.layout.dim);
+        let rows = self.keys.chunks_exact(dim).zip(self.codes.chunks_exact_mut(dim));
+        let rows = rows.zip(self.errors.chunks_exact_mut(dim)).enumerate();
+        match l.format.key {
+            KeyFormat::F16 | KeyFormat::Bf16 => {
+                write_words(words, &mut out[l.key_codes.clone()]);
+                return Errors::default();
+            }
+            KeyFormat::Channel8 { meta } => {
+                self.divisors.iter_mut().zip(&self.key_scales).for_each(|(by, s)| *by = divisor(*s));
+                for (token, ((key, codes), errors)) in rows {
+                    channel8::code_row(key, &self.key_scales, &self.divisors, &self.key_offsets, codes, errors);
+                    place_key_row(codes, token, &mut self.staged);
+                }
+                let (sigma, z) = out[l.key_scales.clone()].split_at_mut(dim * meta.bytes());
+                write_scales(self.key_scales.iter(), meta, sigma);
+                write_scales(self.key_offsets.iter(), meta, z);
+                // (3.6) measures the errors in steps of their channel.
+                self.divisors.iter_mut().for_each(|by| *by = 1.0 / *by);
+            }
+            KeyFormat::Token { bits, .. } => {
+                let group = l.format.key.group(dim);
+                let groups = dim / group;
+                for ((token, ((key, codes), errors)), scale) in rows.zip(self.key_scales.chunks_exact(groups)) {
+                    token_sym::code_row(key, group, bits, scale, codes, errors);
+                    place_key_row(codes, token, &mut self.staged);
+                }
+                let section = out[l.key_scales.clone()].chunks_exact_mut(l.tokens() * 2);
+                for (g, section) in section.enumerate() {
+                    write_scales(self.key_scales.iter().skip(g).step_by(groups), Dtype::F16, section);
+                }
+                self.divisors.fill(1.0);
+            }
+        }
+        write_planes(&self.staged, l.format.key.bits(), &mut out[l.key_codes.clone()]);
+        self.measure()
+    }
+
+    fn write_values(&mut self, words: &[u16], out: &mut [u8]) -> Errors {
+        let (l, dim) = (&self.layout, self.layout.dim);
+        let ValueFormat::Affine { bits, group } = l.format.value else {
+            write_words(words, &mut out[l.value_codes.clone()]);
+            self.errors.fill(0.0);
+            return Errors::default();
+        };
+        let (group, groups) = (group as usize, dim / group as usize);
+        let scales = self.value_scales.chunks_exact(groups).zip(self.value_offsets.chunks_exact(groups));
+        let rows = self.values.chunks_exact(dim).zip(self.codes.chunks_exact_mut(dim));
+        for (((value, codes), errors), (sigma, z)) in rows.zip(self.errors.chunks_exact_mut(dim)).zip(scales) {
+            affine::code_row(value, group, sigma, z, codes, errors);
+        }
+        for (quad, run) in self.codes.chunks_exact(4 * dim).zip(self.staged.chunks_exact_mut(4 * dim)) {
+            place_value_quad(quad, dim, run);
+        }
+        write_planes(&self.staged, bits as usize, &mut out[l.value_codes.clone()]);
+        let (sigma, z) = out[l.value_scales.clone()].split_at_mut(l.tokens() * groups * 2);
+        let stride = l.tokens() * 2;
+        for (g, (sigma, z)) in sigma.chunks_exact_mut(stride).zip(z.chunks_exact_mut(stride)).enumerate() {
+            write_scales(self.value_scales.iter().skip(g).step_by(groups), Dtype::F16, sigma);
+            write_scales(self.value_offsets.iter().skip(g).step_by(groups), Dtype::F16, z);
+        }
+        self.divisors.fill(1.0);
+        self.measure()
+    }
+
+    /// Norms of `errors`; for the spectral one, channels are multiplied by `divisors`.
+    fn measure(&mut self) -> Errors {
+        let dim = self.layout.dim;
+        for (panel, quad) in self.panels.chunks_exact_mut(dim).zip(self.errors.chunks_exact(4 * dim)) {
+            let (a, rest) = quad.split_at(dim);
+            let (b, rest) = rest.split_at(dim);
+            let (c, d) = rest.split_at(dim);
+            let rows = a.iter().zip(b).zip(c).zip(d).zip(&self.divisors);
+            for (slot, ((((a, b), c), d), by)) in panel.iter_mut().zip(rows) {
+                *slot = [a * by, b * by, c * by, d * by];
+            }
+        }
+        let largest = self.errors.chunks_exact(dim).map(sum_squares).fold(0.0, f64::max).sqrt();
+        Errors { spectral: self.spectral.norm(&self.panels, dim), largest }
+    }
+
+    /// `||x||` with `x_c` the largest magnitude that enters channel `c`'s products, for (4.12).
+    fn key_magnitude(&mut self) -> f64 {
+        let dim = self.layout.dim;
+        match self.layout.format.key {
+            KeyFormat::F16 | KeyFormat::Bf16 => {
+                let x = &mut self.divisors;
+                x.fill(0.0);
+                for key in self.keys.chunks_exact(dim) {
+                    x.iter_mut().zip(key).for_each(|(x, k)| *x = if k.abs() > *x { k.abs() } else { *x });
+                }
+                sum_squares(x).sqrt()
+            }
+            KeyFormat::Channel8 { .. } => {
+                let scales = self.key_scales.iter().zip(&self.key_offsets);
+                scales.map(|(s, z)| 128.0 * s + z.abs()).map(|x| x * x).sum::<f64>().sqrt()
+            }
+            KeyFormat::Token { bits, .. } => {
+                let group = self.layout.format.key.group(dim);
+                let half = f64::from(1u16 << (bits - 1));
+                let largest = |g: usize| self.key_scales.iter().skip(g).step_by(dim / group).fold(0.0, |m, s| s.max(m));
+                (0..dim / group).map(|g| (half * largest(g)).powi(2) * group as f64).sum::<f64>().sqrt()
+            }
+        }
+    }
+
+    /// `max_t max(||v_t||, ||v^_t||)`; `errors` holds those of the values.
+    fn value_norm(&self) -> f64 {
+        let rows = self.values.chunks_exact(self.layout.dim).zip(self.errors.chunks_exact(self.layout.dim));
+        rows.map(|(v, e)| sum_squares(v).max(sum_square_differences(v, e))).fold(0.0, f64::max).sqrt()
+    }
+}
+
+fn largest_difference(x: &[f64], centre: &[f64], dim: usize) -> f64 {
+    x.chunks_exact(dim).map(|row| sum_square_differences(row, centre)).fold(0.0, f64::max).sqrt()
+}
+
+/// Numbers of 16-bit patterns, exactly.
+fn widen(words: &[u16], store: Dtype, single: &mut [f32], out: &mut [f64]) {
+    match store {
+        Dtype::Bf16 => single.iter_mut().zip(words).for_each(|(x, w)| *x = f32::from_bits(u32::from(*w) << 16)),
+        _ => words.reinterpret_cast::<half::f16>().convert_to_f32_slice(single),
+    }
+    out.iter_mut().zip(single.iter()).for_each(|(y, x)| *y = f64::from(*x));
+}
+
+fn write_words(words: &[u16], section: &mut [u8]) {
+    section.as_chunks_mut::<2>().0.iter_mut().zip(words).for_each(|(bytes, w)| *bytes = w.to_le_bytes());
+}
+
+/// Writes numbers that are already values of `meta`, little-endian.
+fn write_scales<'a>(scales: impl Iterator<Item = &'a f64>, meta: Dtype, section: &mut [u8]) {
+    for (bytes, s) in section.chunks_exact_mut(meta.bytes()).zip(scales) {
+        match meta {
+            Dtype::F16 => bytes.copy_from_slice(&half::f16::from_f64(*s).to_le_bytes()),
+            Dtype::Bf16 => bytes.copy_from_slice(&half::bf16::from_f64(*s).to_le_bytes()),
+            Dtype::F32 => bytes.copy_from_slice(&(*s as f32).to_le_bytes()),
+        }
+    }
+}

@@ -1,0 +1,301 @@
+//! Records against the reference codecs: the same codes, and summaries that are true and tight.
+mod common;
+
+use certkv_codec::token_sym::{Mode, Sharing, Spec};
+use certkv_codec::{CodecError, Encoder, Input, affine, channel8, decode, token_sym};
+use certkv_core::{Dtype, ErrorSummary, Geometry, KeyFormat, RecordLayout, ValueFormat, layout::key_index};
+use common::{block, difference, largest_norm, numbers, spectral, uniform};
+use proptest::prelude::*;
+
+fn layout(text: &str, dim: usize, store: Dtype) -> Option<RecordLayout> {
+    let geometry = Geometry { store, ..Geometry::new(1, 1, 1, dim).ok()? };
+    RecordLayout::new(&geometry, text.parse().ok()?).ok()
+}
+
+/// Decoded keys and the largest magnitude entering each channel's products, by the reference codec.
+fn reference_keys(l: &RecordLayout, keys: &[f64]) -> (Vec<f64>, Vec<f64>, Option<Vec<f64>>) {
+    let dim = l.dim;
+    let by_channel = |x: &[f64]| {
+        let mut top = vec![0.0f64; dim];
+        x.chunks_exact(dim).for_each(|row| top.iter_mut().zip(row).for_each(|(t, v)| *t = t.max(v.abs())));
+        top
+    };
+    match l.format.key {
+        KeyFormat::F16 | KeyFormat::Bf16 => (keys.to_vec(), by_channel(keys), None),
+        KeyFormat::Channel8 { meta } => {
+            let b = channel8::encode(keys, dim, meta).unwrap();
+            let x = b.sigma.iter().zip(&b.z).map(|(s, z)| 128.0 * s + z.abs()).collect();
+            (b.decode(), x, Some(b.sigma))
+        }
+        KeyFormat::Token { bits, .. } => {
+            let group = l.format.key.group(dim);
+            let spec = Spec { bits, group, sharing: Sharing::Token, mode: Mode::Tread, meta: Dtype::F16 };
+            let decoded = token_sym::encode(keys, dim, spec).unwrap().decode();
+            let x = by_channel(&decoded);
+            (decoded, x, None)
+        }
+    }
+}
+
+fn reference_values(l: &RecordLayout, values: &[f64]) -> Vec<f64> {
+    match l.format.value {
+        ValueFormat::F16 | ValueFormat::Bf16 => values.to_vec(),
+        ValueFormat::Affine { bits, group } => {
+            affine::encode(values, l.dim, group as usize, bits, Dtype::F16).unwrap().decode()
+        }
+    }
+}
+
+fn read(l: &RecordLayout, record: &[u8]) -> (Vec<f64>, Vec<f64>) {
+    let (mut k, mut v) = (vec![f64::NAN; l.count()], vec![f64::NAN; l.count()]);
+    for token in 0..l.tokens() {
+        let row = token * l.dim..(token + 1) * l.dim;
+        decode::decode_key(l, record, token, &mut k[row.clone()]).unwrap();
+        decode::decode_value(l, record, token, &mut v[row]).unwrap();
+    }
+    (k, v)
+}
+
+/// Not below the truth, and above it by rounding only.
+fn rounded_up(got: f32, truth: f64) -> bool {
+    let got = f64::from(got);
+    got >= truth && got <= truth * (1.0 + 1e-6) + 1e-44
+}
+
+/// Not below the truth, and at most 1.6 times it.
+fn certified(got: f32, truth: f64) -> bool {
+    f64::from(got) >= truth && f64::from(got) <= 1.6 * truth + 1e-44
+}
+
+/// What is wrong with a record, if anything.
+fn judge(l: &RecordLayout, words: (&[u16], &[u16]), centre: &[f32], record: &[u8]) -> Result<(), String> {
+    let dim = l.dim;
+    let (keys, values) = (numbers(words.0, l.store), numbers(words.1, l.store));
+    let (key_hat, x, sigma) = reference_keys(l, &keys);
+    let value_hat = reference_values(l, &values);
+    let (k, v) = read(l, record);
+    if k != key_hat {
+        return Err("keys differ from the reference".into());
+    }
+    if v != value_hat {
+        return Err("values differ from the reference".into());
+    }
+    let s: ErrorSummary = decode::read_summary(l, record);
+    let (ke, ve) = (difference(&keys, &key_hat), difference(&values, &value_hat));
+    let step = |i: usize| sigma.as_ref().map_or(1.0, |s| if s[i % dim] > 0.0 { s[i % dim] } else { 1.0 });
+    let scaled: Vec<f64> = ke.iter().enumerate().map(|(i, e)| e / step(i)).collect();
+    let from_centre: Vec<f64> = values.iter().enumerate().map(|(i, v)| v - f64::from(centre[i % dim])).collect();
+    let magnitude = x.iter().map(|x| x * x).sum::<f64>().sqrt();
+    // Steps of token codes are only an upper bound of what their codes reach.
+    let mag_fits = match l.format.key {
+        KeyFormat::Token { .. } => f64::from(s.key_mag) >= magnitude,
+        _ => rounded_up(s.key_mag, magnitude),
+    };
+    for (name, fine) in [
+        ("kappa", certified(s.kappa, spectral(&scaled, dim))),
+        ("eps", rounded_up(s.eps, largest_norm(&ke, dim))),
+        ("key_mag", mag_fits),
+        ("key_norm", rounded_up(s.key_norm, largest_norm(&keys, dim))),
+        ("eta", rounded_up(s.eta, largest_norm(&ve, dim))),
+        ("sop", certified(s.sop, spectral(&ve, dim))),
+        ("radius", rounded_up(s.radius, largest_norm(&from_centre, dim))),
+        ("value_norm", rounded_up(s.value_norm, largest_norm(&values, dim).max(largest_norm(&value_hat, dim)))),
+    ] {
+        if !fine {
+            return Err(format!("{name} of {s:?}"));
+        }
+    }
+    Ok(())
+}
+
+fn encode_and_judge(text: &str, dim: usize, store: Dtype, seed: u64) -> Result<bool, String> {
+    let Some(l) = layout(text, dim, store) else { return Ok(false) };
+    let (k, v) = (block(seed, l.tokens(), dim, store), block(seed ^ 0xabc, l.tokens(), dim, store));
+    let centre: Vec<f32> = (0..dim).map(|c| uniform(seed ^ 9, c) as f32).collect();
+    let mut record = vec![0xff; l.bytes];
+    Encoder::new(&l).encode(&k, &v, &centre, &mut record).map_err(|e| e.to_string())?;
+    judge(&l, (&k, &v), &centre, &record).map_err(|e| format!("{text} dim {dim} seed {seed:#x}: {e}"))?;
+    Ok(true)
+}
+
+const KEYS: [&str; 14] =
+    ["k8", "k8f32", "k8bf16", "t2", "t3", "t4", "t5", "t6", "t7", "t8", "t4g32", "t8g16", "f16", "bf16"];
+
+#[test]
+fn every_format_is_the_reference_in_kernel_order() {
+    let mut executed = 0;
+    for dim in [64, 96, 128, 256] {
+        for tokens in [16, 32, 64] {
+            for (i, (bits, group)) in
+                (2..=8).flat_map(|b| [16, 32, 64, 128].map(|g| (b, g))).chain([(0, 0)]).enumerate()
+            {
+                let store = if KEYS[i % 14] == "bf16" { Dtype::Bf16 } else { Dtype::F16 };
+                let value = if bits == 0 { "f16".to_owned() } else { format!("v{bits}g{group}") };
+                let text = format!("{}-{value}-b{tokens}", KEYS[i % 14]);
+                let seed = (executed * 31 + dim * 7 + tokens) as u64;
+                executed += usize::from(encode_and_judge(&text, dim, store, seed).unwrap());
+            }
+        }
+    }
+    println!("GATE record-reference executed={executed} failed=0 controls=see the_judge_sees_planted_errors seed=0x0");
+    assert!(executed > 250, "{executed}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 120, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn random_formats_and_blocks(seed: u64, key in prop::sample::select(&KEYS[..]), bits in 2u8..=8, tokens in prop::sample::select(&[16, 32][..]),
+                                 group in prop::sample::select(&[16, 32, 64][..]), bf16: bool) {
+        let store = if bf16 { Dtype::Bf16 } else { Dtype::F16 };
+        let text = format!("{key}-v{bits}g{group}-b{tokens}");
+        encode_and_judge(&text, 64, store, seed).map_err(TestCaseError::fail)?;
+    }
+
+    /// An encoder carries nothing from one block to the next.
+    #[test]
+    fn buffers_hold_no_memory(a: u64, b: u64, key in prop::sample::select(&KEYS[..12]), bits in 2u8..=8) {
+        let l = layout(&format!("{key}-v{bits}g16-b16"), 64, Dtype::F16).unwrap();
+        let make = |seed| (block(seed, 16, 64, Dtype::F16), block(seed ^ 1, 16, 64, Dtype::F16));
+        let ((ka, va), (kb, vb)) = (make(a), make(b));
+        let centre = [0.5; 64];
+        let mut encoder = Encoder::new(&l);
+        let (mut used, mut fresh) = (vec![1; l.bytes], vec![2; l.bytes]);
+        encoder.encode(&ka, &va, &centre, &mut used).unwrap();
+        encoder.encode(&kb, &vb, &centre, &mut used).unwrap();
+        Encoder::new(&l).encode(&kb, &vb, &centre, &mut fresh).unwrap();
+        prop_assert_eq!(used, fresh);
+    }
+
+    /// Scores and sums from codes are those of the decoded block.
+    #[test]
+    fn plain_scores_and_sums(seed: u64, key in prop::sample::select(&KEYS[..13]), bits in 2u8..=8) {
+        let l = layout(&format!("{key}-v{bits}g32-b16"), 64, Dtype::F16).unwrap();
+        let (k, v) = (block(seed, 16, 64, Dtype::F16), block(seed ^ 1, 16, 64, Dtype::F16));
+        let mut record = vec![0; l.bytes];
+        Encoder::new(&l).encode(&k, &v, &[0.0; 64], &mut record).unwrap();
+        let (k, v) = read(&l, &record);
+        let q: Vec<f64> = (0..64).map(|c| uniform(seed ^ 2, c)).collect();
+        let scores = decode::score_plain(&l, &record, &q, 0.125).unwrap();
+        // Sums from codes pass through `128 sigma` and `z`: up to three times a channel's largest key.
+        let size = |x: &[f64], f: &dyn Fn(usize) -> f64| 3.0 * x.iter().enumerate().map(|(i, x)| (x * f(i)).abs()).sum::<f64>();
+        let top = |x: &[f64], c: usize| x.iter().skip(c).step_by(64).fold(0.0f64, |m, k| m.max(k.abs()));
+        let loss = 1e-14 * size(&q, &|c| top(&k, c));
+        for (score, row) in scores.iter().zip(k.chunks_exact(64)) {
+            let sum: f64 = row.iter().zip(&q).map(|(k, q)| k * q).sum();
+            prop_assert!((score - 0.125 * sum).abs() <= loss, "{} {} {}", score, sum, loss);
+        }
+        let weights: Vec<f64> = (0..16).map(|t| uniform(seed ^ 3, t).abs()).collect();
+        let mut out = vec![1.0; 64];
+        decode::accumulate_plain(&l, &record, &weights, &mut out).unwrap();
+        for (c, got) in out.iter().enumerate() {
+            let want: f64 = 1.0 + weights.iter().enumerate().map(|(t, w)| w * v[t * 64 + c]).sum::<f64>();
+            prop_assert!((got - want).abs() <= 1e-14 * (1.0 + size(&weights, &|_| top(&v, c))), "{got} {want}");
+        }
+    }
+
+    /// (0.4): a single bad element anywhere is refused by name, and the record stays as it was.
+    #[test]
+    fn non_finite_inputs_write_nothing(at in 0usize..16 * 64, side in 0usize..3, bits in prop::sample::select(&[0x7c00u16, 0xfc00, 0x7e01][..]),
+                                       key in prop::sample::select(&KEYS[..13])) {
+        let l = layout(&format!("{key}-v4g16-b16"), 64, Dtype::F16).unwrap();
+        let (mut k, mut v, mut centre) = (vec![0x3c00; 1024], vec![0x3c00; 1024], vec![0.0f32; 64]);
+        let input = [Input::Keys, Input::Values, Input::Centre][side];
+        match side {
+            0 => k[at] = bits,
+            1 => v[at] = bits,
+            _ => centre[at % 64] = Dtype::F16.decode16(bits),
+        }
+        let row = if side == 2 { 0 } else { at / 64 };
+        let mut record = vec![0x5a; l.bytes];
+        let got = Encoder::new(&l).encode(&k, &v, &centre, &mut record);
+        prop_assert_eq!(got, Err(CodecError::NonFinite { input, row, channel: at % 64 }));
+        prop_assert!(record.iter().all(|b| *b == 0x5a));
+    }
+}
+
+#[test]
+fn scales_that_do_not_fit_write_nothing() {
+    let big = Dtype::Bf16.encode16(1e30);
+    for (text, side) in
+        [("k8-v4g16-b16", 0), ("t4-v4g16-b16", 0), ("k8f32-v4g16-b16", 1), ("bf16-v8g16-b16", 1), ("k8-bf16-b16", 0)]
+    {
+        let l = layout(text, 64, Dtype::Bf16).unwrap();
+        let mut words = [vec![0; 1024], vec![0; 1024]];
+        words[side][333] = big;
+        let mut record = vec![0x5a; l.bytes];
+        let got = Encoder::new(&l).encode(&words[0], &words[1], &[0.0; 64], &mut record);
+        let input = [Input::Keys, Input::Values][side];
+        assert!(matches!(got, Err(CodecError::ScaleOverflow { input: i, .. }) if i == input), "{text} {got:?}");
+        assert!(record.iter().all(|b| *b == 0x5a));
+    }
+    // Single precision scales take it, and the summary says that it is large.
+    let l = layout("k8f32-bf16-b16", 64, Dtype::Bf16).unwrap();
+    let mut record = vec![0; l.bytes];
+    Encoder::new(&l).encode(&[big; 1024], &[0x7f7f; 1024], &[0.0; 64], &mut record).unwrap();
+    let s = decode::read_summary(&l, &record);
+    assert!(s.key_norm > 7e30 && s.radius == f32::INFINITY, "{s:?}");
+}
+
+#[test]
+fn sizes_that_do_not_fit_are_refused() {
+    let l = layout("k8-v4g16-b16", 64, Dtype::F16).unwrap();
+    let mut e = Encoder::new(&l);
+    let (x, c) = (vec![0; 1024], vec![0.0; 64]);
+    let mut out = vec![0; l.bytes];
+    assert!(matches!(e.encode(&x[1..], &x, &c, &mut out), Err(CodecError::Shape { input: Input::Keys, .. })));
+    assert!(matches!(e.encode(&x, &x[1..], &c, &mut out), Err(CodecError::Shape { input: Input::Values, .. })));
+    assert!(matches!(e.encode(&x, &x, &c[1..], &mut out), Err(CodecError::Shape { input: Input::Centre, .. })));
+    assert!(matches!(e.encode(&x, &x, &c, &mut out[1..]), Err(CodecError::Shape { input: Input::Output, .. })));
+    let mut row = [0.0; 64];
+    assert!(decode::decode_key(&l, &out, 16, &mut row).is_err());
+    assert!(decode::decode_value(&l, &out[1..], 0, &mut row).is_err());
+    assert!(decode::score_plain(&l, &out, &row[1..], 1.0).is_err());
+    assert!(decode::accumulate_plain(&l, &out, &row[..15], &mut [0.0; 64]).is_err());
+    assert!(decode::read_summary(&l, &out[..l.summary.start + 3]).kappa.is_nan());
+}
+
+#[test]
+fn layouts_put_together_by_hand_are_refused() {
+    let good = layout("k8-v4g16-b16", 64, Dtype::F16).unwrap();
+    let mut wrong = vec![good.clone(); 5];
+    wrong[0].key_scales.end -= 2;
+    wrong[1].bytes -= 64;
+    wrong[2].dim = 60;
+    wrong[3].format.value = ValueFormat::Affine { bits: 4, group: 0 };
+    wrong[4].format.block = 0;
+    for l in wrong {
+        let (x, c, mut out) = (vec![0; l.count()], vec![0.0; l.dim], vec![0; l.bytes]);
+        assert!(matches!(Encoder::new(&l).encode(&x, &x, &c, &mut out), Err(CodecError::Shape { .. })));
+        assert!(decode::decode_value(&l, &out, 0, &mut vec![0.0; l.dim]).is_err());
+        assert!(decode::score_plain(&l, &out, &vec![0.0; l.dim], 1.0).is_err());
+    }
+}
+
+#[test]
+fn the_judge_sees_planted_errors() {
+    let l = layout("k8-v4g16-b32", 64, Dtype::F16).unwrap();
+    let (k, v) = (block(0x51, 32, 64, Dtype::F16), block(0x52, 32, 64, Dtype::F16));
+    let mut clean = vec![0; l.bytes];
+    Encoder::new(&l).encode(&k, &v, &[0.0; 64], &mut clean).unwrap();
+    let judge = |record: &[u8]| judge(&l, (&k, &v), &[0.0; 64], record);
+    assert_eq!(judge(&clean), Ok(()));
+    let plain = (0..64).find(|c| (0..32).any(|t| k[t * 64 + c] != k[*c])).unwrap();
+    let mut planted: Vec<usize> = vec![
+        l.key_codes.start + key_index(20, plain, 64),
+        l.key_scales.start + 2 * plain,
+        l.value_codes.start + 5,
+        l.value_scales.start + 1,
+        l.value_scales.end - 1,
+    ];
+    // The low exponent bit of every summary field: a factor of 2 up or down.
+    planted.extend((0..8).map(|i| l.summary.start + 4 * i + 3));
+    let mut caught = 0;
+    for at in &planted {
+        let mut record = clean.clone();
+        record[*at] ^= 1;
+        caught += usize::from(judge(&record).is_err());
+    }
+    println!("GATE record-judge executed={} failed=0 controls={caught}/{} seed=0x51", planted.len(), planted.len());
+    assert_eq!(caught, planted.len());
+}

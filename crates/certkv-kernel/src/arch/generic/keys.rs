@@ -1,0 +1,162 @@
+//! Logits of one block: digits of the scaled query, integer dot products on codes, and plain dot products on rows.
+use crate::block::Rows;
+use crate::line::{Codes, Line};
+use crate::query::{DIGIT_STRIDE, Digits, GROUPS, KeyCodes, QUERY_LEVELS, Scaling, Shape, X_STRIDE};
+use certkv_core::{Dtype, layout::planes};
+
+/// Element `i` of a metadata array of type `meta`.
+#[inline]
+pub(crate) fn meta_at(bytes: &[u8], meta: Dtype, i: usize) -> f32 {
+    match meta {
+        Dtype::F32 => match bytes.get(4 * i..4 * i + 4) {
+            Some(&[a, b, c, d]) => f32::from_le_bytes([a, b, c, d]),
+            _ => f32::NAN,
+        },
+        _ => match bytes.get(2 * i..2 * i + 2) {
+            Some(&[a, b]) => meta.decode16(u16::from_le_bytes([a, b])),
+            _ => f32::NAN,
+        },
+    }
+}
+
+/// Digits of `y` for one head; `group` channels share an entry of `sums`. Fills everything but `offset`.
+pub(crate) fn digits_of(y: &[Line], head: usize, group: usize, out: &mut Digits) {
+    let mut most = 0.0f32;
+    let (mut l1, mut square) = (Line::ZERO, Line::ZERO);
+    for line in y {
+        for i in 0..16 {
+            let a = line.0[i].abs();
+            most = if a > most || a.is_nan() { a } else { most };
+            l1.0[i] += a;
+            square.0[i] = a.mul_add(a, square.0[i]);
+        }
+    }
+    out.l1[head] = l1.sum();
+    out.square[head] = square.sum();
+    out.sums[head] = [0; GROUPS];
+    // Below 2^-100 the inverse of the step could overflow: such a query scores as 0 and all of it is residual.
+    let (inverse, step) = if most < 7.9e-31 { (0.0, 0.0) } else { (QUERY_LEVELS / most, most / QUERY_LEVELS) };
+    out.step[head] = step;
+    let mut residual = Line::ZERO;
+    for (l, line) in y.iter().enumerate() {
+        for i in 0..16 {
+            let scaled = line.0[i] * inverse;
+            let digit = scaled.round_ties_even();
+            residual.0[i] += (scaled - digit).abs();
+            let (digit, c) = (digit as i32, 16 * l + i);
+            out.bytes[head * DIGIT_STRIDE + c] = digit as i8;
+            out.bytes[head * DIGIT_STRIDE + 256 + c] = ((digit + 128) >> 8) as i8;
+            out.words[head * 256 + c] = digit as i16;
+            out.sums[head][c / group] += digit;
+        }
+    }
+    out.residual[head] = if step == 0.0 { out.l1[head] } else { residual.sum() * step };
+}
+
+/// Digits of `q o sigma`, and `sum q_c z_c`.
+pub(crate) fn channel_digits(q: &[Line], scales: &[u8], meta: Dtype, shape: Shape, out: &mut Digits) {
+    let lines = shape.dim_lines();
+    let mut y = [Line::ZERO; 16];
+    for h in 0..shape.heads {
+        let mut offset = Line::ZERO;
+        for l in 0..lines {
+            let ql = &q[h * lines + l];
+            for i in 0..16 {
+                let c = 16 * l + i;
+                y[l].0[i] = ql.0[i] * meta_at(scales, meta, c);
+                offset.0[i] = ql.0[i].mul_add(meta_at(scales, meta, shape.dim + c), offset.0[i]);
+            }
+        }
+        out.offset[h] = offset.sum();
+        digits_of(&y[..lines], h, shape.dim, out);
+    }
+}
+
+/// Codes of any width to one byte each, exclusive-or `flip`, in code order.
+pub(crate) fn unpack(section: &[u8], bits: usize, count: usize, flip: u8, out: &mut [Codes]) {
+    let mut first = true;
+    for p in planes(bits, count) {
+        let mask = ((1u16 << p.width) - 1) as u8;
+        for segment in 0..8 / p.width {
+            let shift = p.width * segment;
+            let source = &section[p.offset..p.offset + p.bytes];
+            let target = &mut out[segment * p.bytes / 64..];
+            for (chunk, line) in source.chunks_exact(64).zip(target) {
+                for (slot, byte) in line.0.iter_mut().zip(chunk) {
+                    let part = ((byte >> shift) & mask) << p.shift;
+                    *slot = if first { part } else { *slot | part };
+                }
+            }
+        }
+        first = false;
+    }
+    for line in &mut out[..count / 64] {
+        for slot in &mut line.0 {
+            *slot ^= flip;
+        }
+    }
+}
+
+/// Logits on codes.
+pub(crate) fn score_codes(k: &KeyCodes<'_>, digits: &Digits, scratch: &mut [Codes], shape: Shape, x: &mut [Line]) {
+    unpack(k.section, k.bits, shape.tokens * shape.dim, 0, scratch);
+    let half = 1i32 << (k.bits - 1);
+    let group = match k.scaling {
+        Scaling::Channel => shape.dim,
+        Scaling::Token { group, .. } => group,
+    };
+    for h in 0..shape.heads {
+        for t in 0..shape.tokens {
+            let mut logit = k.add[h];
+            for g in 0..shape.dim / group {
+                let mut sum = -half * digits.sums[h][g];
+                for quad in g * group / 4..(g + 1) * group / 4 {
+                    let line = &scratch[t / 16 * (shape.dim / 4) + quad].0;
+                    for i in 0..4 {
+                        let digit = i32::from(digits.words[h * 256 + quad * 4 + i]);
+                        sum += i32::from(line[t % 16 * 4 + i]) * digit;
+                    }
+                }
+                let unit = match k.scaling {
+                    Scaling::Channel => k.mul[h],
+                    Scaling::Token { scales, .. } => meta_at(scales, Dtype::F16, g * shape.tokens + t) * k.mul[h],
+                };
+                logit = (sum as f32).mul_add(unit, logit);
+            }
+            x[h * X_STRIDE + t / 16].0[t % 16] = logit;
+        }
+    }
+}
+
+/// One row as lines.
+pub(crate) fn row(rows: Rows<'_>, store: Dtype, token: usize, shape: Shape, out: &mut [Line; 16]) {
+    for (l, line) in out[..shape.dim_lines()].iter_mut().enumerate() {
+        for i in 0..16 {
+            line.0[i] = store.decode16(rows.get(token * shape.dim + 16 * l + i));
+        }
+    }
+}
+
+/// Logits on 16-bit rows.
+pub(crate) fn score_rows(
+    rows: Rows<'_>,
+    store: Dtype,
+    q: &[Line],
+    mul: f32,
+    n: usize,
+    shape: Shape,
+    x: &mut [Line],
+) {
+    let lines = shape.dim_lines();
+    let mut k = [Line::ZERO; 16];
+    for t in 0..n {
+        row(rows, store, t, shape, &mut k);
+        for h in 0..shape.heads {
+            let mut acc = Line::ZERO;
+            for l in 0..lines {
+                acc.fma(&q[h * lines + l], &k[l]);
+            }
+            x[h * X_STRIDE + t / 16].0[t % 16] = acc.sum() * mul;
+        }
+    }
+}

@@ -1,0 +1,23 @@
+//! The plain algorithm. Sums run over 16 interleaved lanes, as in the wide versions, so that the chain of roundings
+//! (`slack::logit_chain`) is the same everywhere.
+use super::Ops;
+
+pub(crate) mod keys;
+pub(crate) mod softmax;
+pub(crate) mod strip;
+pub(crate) mod values;
+
+/// The portable functions.
+pub(crate) static OPS: Ops = Ops {
+    weight_levels: 65535.0,
+    channel_digits: keys::channel_digits,
+    score_codes: keys::score_codes,
+    score_rows: keys::score_rows,
+    weigh: softmax::weigh,
+    value_codes: values::value_codes,
+    value_rows: values::value_rows,
+    certify_tile: crate::certify::tile,
+    prefetch: |_| {},
+    strip: strip::strip,
+    unpack_stretch: strip::unpack,
+};

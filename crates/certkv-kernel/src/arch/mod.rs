@@ -1,0 +1,86 @@
+//! One algorithm, several machines: [`Arch`] picks a table of block functions once, at construction.
+//!
+//! `generic` is the plain algorithm and the twin that every instruction-set folder is tested against.
+use crate::block::Rows;
+use crate::line::{Codes, Line};
+use crate::query::{Digits, KeyCodes, Shape, Softmax, ValueCodes, ValueScratch, ValueSlack};
+use certkv_core::Dtype;
+
+pub(crate) mod generic;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod x86_64;
+
+/// Which implementation computes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Arch {
+    /// Portable Rust.
+    Generic,
+    /// x86-64 with AVX2, FMA and F16C.
+    Avx2,
+    /// x86-64 with AVX-512 F, BW, VL, DQ, VBMI and VNNI.
+    Avx512,
+}
+
+impl Arch {
+    /// Every implementation, slowest first.
+    pub const ALL: [Arch; 3] = [Arch::Generic, Arch::Avx2, Arch::Avx512];
+
+    /// The fastest implementation this machine has.
+    pub fn detect() -> Self {
+        Self::ALL.into_iter().rev().find(|a| a.is_available()).unwrap_or(Arch::Generic)
+    }
+
+    /// True if this machine has the instructions.
+    pub fn is_available(self) -> bool {
+        self.ops().is_some()
+    }
+
+    /// Name as printed in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Arch::Generic => "generic",
+            Arch::Avx2 => "avx2",
+            Arch::Avx512 => "avx512",
+        }
+    }
+
+    /// The functions, or `None` where the machine lacks the instructions.
+    pub(crate) fn ops(self) -> Option<&'static Ops> {
+        match self {
+            Arch::Generic => Some(&generic::OPS),
+            #[cfg(target_arch = "x86_64")]
+            Arch::Avx2 => x86_64::avx2::ops(),
+            #[cfg(target_arch = "x86_64")]
+            Arch::Avx512 => x86_64::avx512::ops(),
+            #[cfg(not(target_arch = "x86_64"))]
+            Arch::Avx2 | Arch::Avx512 => None,
+        }
+    }
+}
+
+/// The functions of one machine. All take one block for all heads of a group, so that an indirect call is paid per
+/// block and not per token. Layouts: `q`, `o`: `[head][dim/16]` lines; `x`, `w`: `[head][X_STRIDE]` lines of tokens.
+pub(crate) struct Ops {
+    /// Largest digit of `w sigma`: 65535 where digits are unsigned bytes, 32767 where they are signed words.
+    pub(crate) weight_levels: f32,
+    /// Digits of `q o sigma` for per-channel keys with scales `sigma[d], z[d]` of the given type.
+    pub(crate) channel_digits: fn(&[Line], &[u8], Dtype, Shape, &mut Digits),
+    /// Base-2 logits of a coded key block.
+    pub(crate) score_codes: fn(&KeyCodes<'_>, &Digits, &mut [Codes], Shape, &mut [Line]),
+    /// Base-2 logits of the first `n` 16-bit rows: `mul q.k`.
+    pub(crate) score_rows: fn(Rows<'_>, Dtype, &[Line], f32, usize, Shape, &mut [Line]),
+    /// Logits of the first `n` tokens to weights, in place; 0 past them.
+    pub(crate) weigh: fn(&mut [Line], usize, Shape, &mut Softmax),
+    /// `o += sum_t w_t v^_t` over a coded block, the offsets going to the scratch.
+    pub(crate) value_codes: fn(&ValueCodes<'_>, &[Line], &Softmax, Shape, &mut ValueScratch, &mut [Line]) -> ValueSlack,
+    /// `o += sum_t w_t v_t` over the first `n` rows.
+    pub(crate) value_rows: fn(Rows<'_>, Dtype, &[Line], usize, Shape, &mut [Line]),
+    /// One tile of 16 blocks of one head added to the certificate's sums.
+    pub(crate) certify_tile: crate::certify::TileFn,
+    /// Hint that these bytes are read soon.
+    pub(crate) prefetch: fn(&[u8]),
+    /// Causal attention of a strip of rows over one unpacked stretch of keys and values.
+    pub(crate) strip: crate::prefill::StripFn,
+    /// 16-bit rows to the stretch's form.
+    pub(crate) unpack_stretch: crate::prefill::UnpackFn,
+}

@@ -1,0 +1,3 @@
+//! x86-64: the same functions with wide instructions. All unsafe code of the crate lives here.
+pub(crate) mod avx2;
+pub(crate) mod avx512;

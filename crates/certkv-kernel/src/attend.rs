@@ -1,0 +1,466 @@
+//! The pass: one look at every block, all heads of the group at once, output and masses together (math.md 5.3, 6.6).
+use crate::arch::{Arch, Ops};
+use crate::arch::generic::keys::digits_of;
+use crate::block::{Block, BlockSource, Rows, Tail};
+use crate::certify::{Certificate, certify};
+use crate::error::KernelError;
+use crate::line::{Line, fill, lines};
+use crate::masses::{Entry, Masses, MassesMut};
+use crate::partial::Partial;
+use crate::query::{Digits, HEADS, KeyCodes, Scaling, Shape, Softmax, ValueCodes, ValueScratch, X_STRIDE};
+use crate::slack::{gamma, inflate, logit_chain, zeta};
+use certkv_core::{Dtype, ErrorSummary, Geometry, KeyFormat, RecordLayout, ValueFormat};
+use core::ops::Range;
+
+/// Attention of one geometry on records of one layout, on one instruction set. Cheap to clone, shared freely.
+#[derive(Clone)]
+pub struct Kernel {
+    pub(crate) layout: RecordLayout,
+    pub(crate) shape: Shape,
+    pub(crate) scale: f32,
+    pub(crate) arch: Arch,
+    pub(crate) ops: &'static Ops,
+}
+
+impl core::fmt::Debug for Kernel {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Kernel").field("format", &self.layout.format).field("arch", &self.arch).finish_non_exhaustive()
+    }
+}
+
+/// Buffers of one thread: about 80 KiB, reused by every call.
+#[derive(Debug, Clone)]
+pub struct Workspace {
+    pub(crate) q: Vec<Line>,
+    pub(crate) norm: [f64; HEADS],
+    pub(crate) digits: Digits,
+    pub(crate) x: Vec<Line>,
+    pub(crate) values: ValueScratch,
+    pub(crate) softmax: Softmax,
+}
+
+impl Default for Workspace {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Workspace {
+    /// Buffers for every supported shape.
+    pub fn new() -> Self {
+        Self {
+            q: lines(HEADS * 16),
+            norm: [0.0; HEADS],
+            digits: Digits::new(),
+            x: lines(HEADS * X_STRIDE),
+            values: ValueScratch::new(),
+            softmax: Softmax::new(),
+        }
+    }
+}
+
+impl Kernel {
+    /// A kernel for `geometry` (group size, logit scale) and records of `layout`.
+    ///
+    /// # Errors
+    /// [`KernelError::HeadDim`] if the two disagree, [`KernelError::Unavailable`] if the machine lacks `arch`.
+    pub fn new(geometry: &Geometry, layout: &RecordLayout, arch: Arch) -> Result<Self, KernelError> {
+        if geometry.head_dim != layout.dim {
+            return Err(KernelError::HeadDim { geometry: geometry.head_dim, layout: layout.dim });
+        }
+        let ops = arch.ops().ok_or(KernelError::Unavailable(arch.name()))?;
+        let shape = Shape { heads: geometry.group(), dim: layout.dim, tokens: layout.tokens() };
+        Ok(Self { layout: layout.clone(), shape, scale: geometry.scale, arch, ops })
+    }
+
+    /// The same kernel for another number of query heads (1 to 16), for a ladder that recomputes some heads only.
+    ///
+    /// # Errors
+    /// [`KernelError::Length`] outside 1 to 16.
+    pub fn with_heads(&self, heads: usize) -> Result<Self, KernelError> {
+        if heads == 0 || heads > HEADS {
+            return Err(KernelError::Length { argument: "heads", expected: HEADS, given: heads });
+        }
+        Ok(Self { shape: Shape { heads, ..self.shape }, ..self.clone() })
+    }
+
+    /// Implementation in use.
+    pub fn arch(&self) -> Arch {
+        self.arch
+    }
+
+    /// Query heads per call.
+    pub fn heads(&self) -> usize {
+        self.shape.heads
+    }
+
+    /// An empty state of this kernel's shape.
+    pub fn partial(&self) -> Partial {
+        Partial::new(self.shape.heads, self.shape.dim)
+    }
+
+    /// One split of the pass: attention of `queries` (`[heads][dim]`, unscaled) over blocks `blocks` of `source` and,
+    /// after them, `tail`. `out` is overwritten. With `masses`, every block leaves its entry at its own index and the
+    /// tail at index `blocks.end`; the entries' range must fit, see [`MassesMut::split_at`]. No block and no tail gives
+    /// the empty state.
+    ///
+    /// # Errors
+    /// A wrong length, a query that is not finite, a block or tail too short. `out` is then meaningless.
+    #[allow(clippy::too_many_arguments, reason = "the pass has these inputs; a struct would only rename them")]
+    pub fn attend<S: BlockSource + ?Sized>(
+        &self,
+        queries: &[f32],
+        source: &S,
+        blocks: Range<usize>,
+        tail: Option<Tail<'_>>,
+        work: &mut Workspace,
+        out: &mut Partial,
+        mut masses: Option<MassesMut<'_>>,
+    ) -> Result<(), KernelError> {
+        self.check_out(out)?;
+        out.clear();
+        self.load_query(queries, work)?;
+        if let Some(m) = &masses {
+            m.check(blocks.start..blocks.end + usize::from(tail.is_some()), self.shape.heads)?;
+        }
+        work.softmax = Softmax::new();
+        work.values.middle.fill(Line::ZERO);
+        let mut next = (!blocks.is_empty()).then(|| source.block(blocks.start));
+        for index in blocks.clone() {
+            let Some(block) = next.take() else { break };
+            if index + 1 < blocks.end {
+                next = Some(source.block(index + 1));
+            }
+            self.prefetch(next.as_ref());
+            let mut entry = self.keys(index, &block, work)?;
+            self.ops_weigh(self.shape.tokens, work, out);
+            self.values(index, &block, work, out, &mut entry)?;
+            if let Some(m) = &mut masses {
+                m.put(index, &entry);
+            }
+        }
+        if let Some(tail) = tail {
+            let entry = self.tail(&tail, work, out)?;
+            if let Some(m) = &mut masses {
+                m.put(blocks.end, &entry);
+            }
+        }
+        self.close(work, out);
+        Ok(())
+    }
+
+    /// Certificate of `head` after a pass: see [`Certificate`]. `output_radius` is an upper bound of `||O' - c||`,
+    /// `O'` the finished output and `c` the head's value centre.
+    ///
+    /// # Errors
+    /// [`KernelError::NoToken`] for an empty state; [`KernelError::Length`] for a head out of range.
+    pub fn certify(
+        &self,
+        masses: &Masses,
+        partial: &Partial,
+        head: usize,
+        output_radius: f32,
+    ) -> Result<Certificate, KernelError> {
+        certify(self.ops.certify_tile, masses, partial, head, output_radius)
+    }
+
+    pub(crate) fn check_out(&self, out: &Partial) -> Result<(), KernelError> {
+        let (expected, given) = (self.shape.heads * self.shape.dim, out.heads * out.dim);
+        if (out.heads, out.dim) != (self.shape.heads, self.shape.dim) {
+            return Err(KernelError::Length { argument: "out", expected, given });
+        }
+        Ok(())
+    }
+
+    /// Copies and checks the queries, and makes what does not depend on the block.
+    pub(crate) fn load_query(&self, queries: &[f32], work: &mut Workspace) -> Result<(), KernelError> {
+        let Shape { heads, dim, .. } = self.shape;
+        if queries.len() != heads * dim {
+            return Err(KernelError::Length { argument: "queries", expected: heads * dim, given: queries.len() });
+        }
+        for (h, q) in queries.chunks_exact(dim).enumerate() {
+            if q.iter().any(|x| !x.is_finite()) {
+                return Err(KernelError::NonFiniteQuery { head: h });
+            }
+            work.norm[h] = q.iter().map(|&x| f64::from(x) * f64::from(x)).sum::<f64>().sqrt();
+        }
+        fill(&mut work.q, queries);
+        if matches!(self.layout.format.key, KeyFormat::Token { .. }) {
+            let (n, group) = (dim / 16, self.layout.format.key.group(dim));
+            for h in 0..heads {
+                digits_of(&work.q[h * n..(h + 1) * n], h, group, &mut work.digits);
+            }
+        }
+        Ok(())
+    }
+
+    /// One block into the state; appends its logits to `x`.
+    pub(crate) fn one(
+        &self,
+        index: usize,
+        block: Block<'_>,
+        work: &mut Workspace,
+        out: &mut Partial,
+        x: &mut Vec<Line>,
+    ) -> Result<Entry, KernelError> {
+        let mut entry = self.keys(index, &block, work)?;
+        x.extend_from_slice(&work.x[..self.shape.heads * X_STRIDE]);
+        self.ops_weigh(self.shape.tokens, work, out);
+        self.values(index, &block, work, out, &mut entry)?;
+        Ok(entry)
+    }
+
+    fn prefetch(&self, next: Option<&Block<'_>>) {
+        if let Some(next) = next {
+            let l = &self.layout;
+            match next.keys {
+                Some(_) => {}
+                None => (self.ops.prefetch)(next.record.get(..l.value_codes.start).unwrap_or(&[])),
+            }
+            match next.values {
+                Some(_) => {}
+                None => (self.ops.prefetch)(next.record.get(l.value_codes.start..l.bytes).unwrap_or(&[])),
+            }
+        }
+    }
+
+    /// Logits of one block into `work.x`, and the key part of its entry.
+    pub(crate) fn keys(&self, index: usize, block: &Block<'_>, work: &mut Workspace) -> Result<Entry, KernelError> {
+        let (l, shape) = (&self.layout, self.shape);
+        let summary = ErrorSummary::from_bytes(block.record.get(l.summary.clone()).unwrap_or(&[]));
+        let exact = block.keys.is_some() || l.format.key.is_exact();
+        let mut entry = entry_of(&summary, shape.tokens, exact, block.values.is_some() || l.format.value.is_exact());
+        let s = f64::from(self.scale);
+        let rounding = gamma(logit_chain(shape.dim));
+        let mag = if exact { summary.key_norm } else { summary.key_mag };
+        for h in 0..shape.heads {
+            entry.zeta[h] = zeta(s * work.norm[h], mag, rounding);
+        }
+        let unit = self.unit();
+        if exact {
+            let rows = self.rows(index, block.keys, block.record, &l.key_codes, "keys")?;
+            (self.ops.score_rows)(rows, l.store, &work.q, unit, shape.tokens, shape, &mut work.x);
+            return Ok(entry);
+        }
+        let section = part(index, block.record, &l.key_codes, "record")?;
+        let scales = part(index, block.record, &l.key_scales, "record")?;
+        let (bits, mut mul, mut add) = (l.format.key.bits(), [0.0; HEADS], [0.0; HEADS]);
+        // Bounds below are sums of non-negative terms with at most `logit_chain` roundings each.
+        let up = 1.0 + 2.0 * rounding;
+        let half = f64::from(1u32 << (bits - 1));
+        let root = (shape.tokens as f64).sqrt();
+        let scaling = match l.format.key {
+            KeyFormat::Token { .. } => {
+                let largest = half * f64::from(largest_f16(scales)) * s;
+                for h in 0..shape.heads {
+                    let digit = largest * f64::from(work.digits.residual[h]) * up;
+                    entry.delta[h] = inflate(s * work.norm[h] * f64::from(summary.eps) + digit);
+                    entry.lambda[h] = inflate(s * work.norm[h] * f64::from(summary.kappa) + root * digit);
+                    mul[h] = work.digits.step[h] * unit;
+                }
+                Scaling::Token { scales, group: l.format.key.group(shape.dim) }
+            }
+            _ => {
+                (self.ops.channel_digits)(&work.q, scales, self.meta(), shape, &mut work.digits);
+                let d = &work.digits;
+                for h in 0..shape.heads {
+                    // (4.14) for 16-bit digits: the residual of each channel meets a code of at most 2^(b-1).
+                    let digit = s * half * f64::from(d.residual[h]) * up;
+                    entry.delta[h] = inflate(s * 0.5 * f64::from(d.l1[h]) * up + digit);
+                    entry.lambda[h] =
+                        inflate(s * f64::from(summary.kappa) * f64::from(d.square[h]).sqrt() * up + root * digit);
+                    mul[h] = d.step[h] * unit;
+                    add[h] = d.offset[h] * unit;
+                }
+                Scaling::Channel
+            }
+        };
+        let codes = KeyCodes { section, bits, scaling, mul, add };
+        (self.ops.score_codes)(&codes, &work.digits, &mut work.values.codes, shape, &mut work.x);
+        Ok(entry)
+    }
+
+    /// Weights of the block, and everything summed so far moved to the new exponents.
+    pub(crate) fn ops_weigh(&self, n: usize, work: &mut Workspace, out: &mut Partial) {
+        (self.ops.weigh)(&mut work.x, n, self.shape, &mut work.softmax);
+        let s = &work.softmax;
+        for h in 0..self.shape.heads {
+            if s.moved && s.rescale[h] != 1.0 {
+                out.rescale(h, s.rescale[h]);
+                for line in &mut work.values.middle[h * crate::query::GROUPS..(h + 1) * crate::query::GROUPS] {
+                    line.scale(s.rescale[h]);
+                }
+                out.l[h] *= s.rescale[h];
+            }
+            out.l[h] += s.sum[h];
+        }
+        out.tokens += n;
+    }
+
+    /// The block's values summed into `out`, and the rest of its entry.
+    fn values(
+        &self,
+        index: usize,
+        block: &Block<'_>,
+        work: &mut Workspace,
+        out: &mut Partial,
+        entry: &mut Entry,
+    ) -> Result<(), KernelError> {
+        let (l, shape) = (&self.layout, self.shape);
+        let s = &work.softmax;
+        (entry.w, entry.square, entry.exponent) = (s.sum, s.square, s.exponent);
+        match l.format.value {
+            ValueFormat::Affine { bits, group } if !entry.exact_values => {
+                let v = ValueCodes {
+                    section: part(index, block.record, &l.value_codes, "record")?,
+                    bits: usize::from(bits),
+                    group: usize::from(group),
+                    scales: part(index, block.record, &l.value_scales, "record")?,
+                };
+                let slack = (self.ops.value_codes)(&v, &work.x, s, shape, &mut work.values, &mut out.o);
+                // (5.29): each token's product is off by half a unit and meets a centred code of at most 2^(m-1); with
+                // a weight too small for digits, by all of it. 2^-20 covers the unit's own roundings.
+                let half_codes = f64::from(1u32 << (bits - 1)) * shape.tokens as f64 * f64::from(slack.sigma);
+                for h in 0..shape.heads {
+                    let small = s.max[h] < crate::arch::generic::values::LEAST_WEIGHT;
+                    let per = if small { 1.0 } else { 0.5 / f64::from(self.ops.weight_levels) };
+                    entry.digit[h] = inflate(f64::from(s.max[h]) * per * half_codes);
+                }
+                // The two parts of a coded value are summed apart: their sizes, not that of the value, carry rounding.
+                entry.value_norm = inflate(f64::from(entry.value_norm) + 2.0 * f64::from(slack.middle));
+                out.chain += 1 + shape.tokens / 16;
+            }
+            _ => {
+                let rows = self.rows(index, block.values, block.record, &l.value_codes, "values")?;
+                (self.ops.value_rows)(rows, l.store, &work.x, shape.tokens, shape, &mut out.o);
+                out.chain += shape.tokens;
+            }
+        }
+        Ok(())
+    }
+
+    fn tail(&self, tail: &Tail<'_>, work: &mut Workspace, out: &mut Partial) -> Result<Entry, KernelError> {
+        let (shape, n) = (self.shape, tail.tokens);
+        if n == 0 || n > shape.tokens {
+            return Err(KernelError::Length { argument: "tail.tokens", expected: shape.tokens, given: n });
+        }
+        for (argument, side) in [("tail.keys", tail.keys), ("tail.values", tail.values)] {
+            if side.len() < n * shape.dim {
+                return Err(KernelError::Length { argument, expected: n * shape.dim, given: side.len() });
+            }
+        }
+        let store = self.layout.store;
+        let (key_norm, value_norm) = (row_norm(tail.keys, store, n, shape.dim), row_norm(tail.values, store, n, shape.dim));
+        let summary = ErrorSummary {
+            key_norm,
+            radius: inflate(f64::from(value_norm) + f64::from(tail.centre_norm)),
+            value_norm,
+            ..ErrorSummary::default()
+        };
+        let mut entry = entry_of(&summary, n, true, true);
+        for h in 0..shape.heads {
+            entry.zeta[h] = zeta(f64::from(self.scale) * work.norm[h], key_norm, gamma(logit_chain(shape.dim)));
+        }
+        (self.ops.score_rows)(Rows::Words(tail.keys), store, &work.q, self.unit(), n, shape, &mut work.x);
+        self.ops_weigh(n, work, out);
+        let s = &work.softmax;
+        (entry.w, entry.square, entry.exponent) = (s.sum, s.square, s.exponent);
+        (self.ops.value_rows)(Rows::Words(tail.values), store, &work.x, n, shape, &mut out.o);
+        out.chain += n;
+        Ok(entry)
+    }
+
+    /// Offsets of the coded values into the output, exponents and counts into the state.
+    pub(crate) fn close(&self, work: &mut Workspace, out: &mut Partial) {
+        let shape = self.shape;
+        let n = shape.dim_lines();
+        if let (ValueFormat::Affine { group, .. }, true) = (self.layout.format.value, out.tokens > 0) {
+            let group = usize::from(group);
+            for h in 0..shape.heads {
+                for g in 0..shape.dim / group {
+                    let offset = work.values.middle[h * crate::query::GROUPS + g].sum();
+                    for line in &mut out.o[h * n + g * group / 16..h * n + (g + 1) * group / 16] {
+                        for lane in &mut line.0 {
+                            *lane += offset;
+                        }
+                    }
+                }
+            }
+        }
+        out.exponent = work.softmax.exponent;
+        out.gross = out.l;
+        out.chain += 8 + shape.tokens / 16;
+    }
+
+    /// `s log2 e`: base-2 logits per unit of `q.k`.
+    pub(crate) fn unit(&self) -> f32 {
+        (f64::from(self.scale) * core::f64::consts::LOG2_E) as f32
+    }
+
+    fn meta(&self) -> Dtype {
+        match self.layout.format.key {
+            KeyFormat::Channel8 { meta } => meta,
+            _ => Dtype::F16,
+        }
+    }
+
+    pub(crate) fn rows<'a>(
+        &self,
+        index: usize,
+        side: Option<&'a [u16]>,
+        record: &'a [u8],
+        range: &Range<usize>,
+        name: &'static str,
+    ) -> Result<Rows<'a>, KernelError> {
+        let rows = match side {
+            Some(words) => Rows::Words(words),
+            None => Rows::Bytes(part(index, record, range, "record")?),
+        };
+        if rows.len() < self.layout.count() { Err(KernelError::Block { index, part: name }) } else { Ok(rows) }
+    }
+}
+
+fn part<'a>(
+    index: usize,
+    record: &'a [u8],
+    range: &Range<usize>,
+    name: &'static str,
+) -> Result<&'a [u8], KernelError> {
+    record.get(range.clone()).ok_or(KernelError::Block { index, part: name })
+}
+
+/// Largest of an array of non-negative f16 values: their bit patterns are ordered like the values, and NaN comes last.
+fn largest_f16(bytes: &[u8]) -> f32 {
+    let most = bytes.chunks_exact(2).map(|b| u16::from_le_bytes([b[0], b[1]]) & 0x7fff).fold(0, u16::max);
+    Dtype::F16.decode16(most)
+}
+
+/// Upper bound of the largest row norm.
+fn row_norm(rows: &[u16], store: Dtype, n: usize, dim: usize) -> f32 {
+    let mut most = 0.0f64;
+    for row in rows.chunks_exact(dim).take(n) {
+        let square: f64 = row.iter().map(|&b| f64::from(store.decode16(b))).map(|x| x * x).sum();
+        most = if square <= most { most } else { square };
+    }
+    inflate(most.sqrt())
+}
+
+fn entry_of(summary: &ErrorSummary, tokens: usize, exact_keys: bool, exact_values: bool) -> Entry {
+    let zero = [0.0; HEADS];
+    Entry {
+        radius: summary.radius,
+        eta: if exact_values { 0.0 } else { summary.eta },
+        sop: if exact_values { 0.0 } else { summary.sop },
+        value_norm: summary.value_norm,
+        tokens,
+        exact_keys,
+        exact_values,
+        w: zero,
+        square: zero,
+        exponent: zero,
+        delta: zero,
+        lambda: zero,
+        zeta: zero,
+        digit: zero,
+    }
+}

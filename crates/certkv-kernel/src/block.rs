@@ -1,0 +1,89 @@
+//! What one pass reads: blocks, and the open block at the end.
+
+/// One block of one KV head.
+///
+/// `record` always holds the stored record (its error summary is read whatever sides are used). A side given as
+/// `Some` is used instead of the record's codes: row-major `[token][channel]` 16-bit originals, in the type of the
+/// layout's `store`.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Block<'a> {
+    /// The record, at least `layout.bytes` long.
+    pub record: &'a [u8],
+    /// Exact keys of a promoted block.
+    pub keys: Option<&'a [u16]>,
+    /// Exact values of a promoted block.
+    pub values: Option<&'a [u16]>,
+}
+
+/// Where the blocks of one (sequence, layer, KV head) are found.
+pub trait BlockSource: Sync {
+    /// Block `index`. Called once per block and pass, and once more to prefetch it.
+    fn block(&self, index: usize) -> Block<'_>;
+}
+
+impl BlockSource for [Block<'_>] {
+    fn block(&self, index: usize) -> Block<'_> {
+        self.get(index).copied().unwrap_or_default()
+    }
+}
+
+impl BlockSource for Vec<Block<'_>> {
+    fn block(&self, index: usize) -> Block<'_> {
+        self.as_slice().block(index)
+    }
+}
+
+/// The open block: exact keys and values of the newest `tokens` tokens, row-major `[token][channel]`. Rows past
+/// `tokens` are never read.
+#[derive(Debug, Clone, Copy)]
+pub struct Tail<'a> {
+    /// Keys, at least `tokens * dim` elements.
+    pub keys: &'a [u16],
+    /// Values, at least `tokens * dim` elements.
+    pub values: &'a [u16],
+    /// Tokens, 1 to the layout's block size.
+    pub tokens: usize,
+    /// Upper bound of `||c||` for the head's value centre `c`: the tail has no stored radius, so
+    /// `max ||v_t|| + ||c||` stands for it in (5.4).
+    pub centre_norm: f32,
+}
+
+/// 16-bit rows, as words or as the little-endian bytes of a record.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Rows<'a> {
+    Words(&'a [u16]),
+    Bytes(&'a [u8]),
+}
+
+impl Rows<'_> {
+    /// Elements held.
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Rows::Words(w) => w.len(),
+            Rows::Bytes(b) => b.len() / 2,
+        }
+    }
+
+    /// Element `i`; out of range gives 0.
+    #[inline]
+    pub(crate) fn get(&self, i: usize) -> u16 {
+        match self {
+            Rows::Words(w) => w.get(i).copied().unwrap_or(0),
+            Rows::Bytes(b) => match b.get(2 * i..2 * i + 2) {
+                Some(&[lo, hi]) => u16::from_le_bytes([lo, hi]),
+                _ => 0,
+            },
+        }
+    }
+
+    /// Address of the first element, for the instruction-set folders (little-endian machines).
+    #[inline]
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn as_ptr(&self) -> *const u16 {
+        match self {
+            Rows::Words(w) => w.as_ptr(),
+            Rows::Bytes(b) => b.as_ptr().cast(),
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! What the pass leaves behind for the certificate: two sums and a few bounds per block and head, in tiles of 16 blocks.
+use crate::error::KernelError;
+use crate::query::HEADS;
+use core::ops::Range;
+
+/// Blocks per tile; splits of a pass start at multiples of it.
+pub const TILE: usize = 16;
+
+/// Sixteen blocks of one head, one lane per block.
+#[derive(Debug, Clone, Copy)]
+#[repr(C, align(64))]
+pub struct HeadTile {
+    /// `W_b`, the block's sum of weights relative to `2^exponent`, math.md (5.11).
+    pub w: [f32; TILE],
+    /// `P_b`, root of the sum of squares of the weights.
+    pub p: [f32; TILE],
+    /// Base-2 exponent that `w`, `p` and `digit` are relative to; integer-valued.
+    pub exponent: [f32; TILE],
+    /// `Delta_b` in nats, (4.2) or (4.5), with the query's digits (4.14) included; 0 where the keys are exact.
+    pub delta: [f32; TILE],
+    /// `Lambda_b` in nats, (4.8) or (4.9), digits included; 0 where the keys are exact.
+    pub lambda: [f32; TILE],
+    /// `zeta_b` in nats (4.12); also for exact keys (5.26).
+    pub zeta: [f32; TILE],
+    /// Bound of the norm lost by rounding `w sigma` to digits; 0 where the values are exact.
+    pub digit: [f32; TILE],
+}
+
+impl HeadTile {
+    const ZERO: HeadTile = HeadTile {
+        w: [0.0; TILE],
+        p: [0.0; TILE],
+        exponent: [0.0; TILE],
+        delta: [0.0; TILE],
+        lambda: [0.0; TILE],
+        zeta: [0.0; TILE],
+        digit: [0.0; TILE],
+    };
+}
+
+/// Sixteen blocks: what does not depend on the head.
+#[derive(Debug, Clone, Copy)]
+#[repr(C, align(64))]
+pub struct BlockTile {
+    /// `R_b` (3.3).
+    pub radius: [f32; TILE],
+    /// `eta_b` (3.1); 0 where the values are exact.
+    pub eta: [f32; TILE],
+    /// `sop_b` (3.4); 0 where the values are exact.
+    pub sop: [f32; TILE],
+    /// `nu_b` for (5.27): largest norm of what is summed into the output.
+    pub value_norm: [f32; TILE],
+    /// Square root of the block's tokens; 0 for a lane without a block.
+    pub root_tokens: [f32; TILE],
+    /// Bit `i`: the keys of lane `i` were read exactly.
+    pub exact_keys: u16,
+    /// Bit `i`: the values of lane `i` were read exactly.
+    pub exact_values: u16,
+}
+
+impl BlockTile {
+    const ZERO: BlockTile = BlockTile {
+        radius: [0.0; TILE],
+        eta: [0.0; TILE],
+        sop: [0.0; TILE],
+        value_norm: [0.0; TILE],
+        root_tokens: [0.0; TILE],
+        exact_keys: 0,
+        exact_values: 0,
+    };
+}
+
+/// Masses of one KV head and its group of query heads.
+#[derive(Debug, Clone, Default)]
+pub struct Masses {
+    heads: usize,
+    blocks: Vec<BlockTile>,
+    rows: Vec<HeadTile>,
+}
+
+/// A run of tiles of [`Masses`], for one split.
+#[derive(Debug)]
+pub struct MassesMut<'a> {
+    pub(crate) heads: usize,
+    pub(crate) first: usize,
+    pub(crate) blocks: &'a mut [BlockTile],
+    pub(crate) rows: &'a mut [HeadTile],
+}
+
+/// One (head, block) entry, for promotion rules and reports.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Mass {
+    /// `W_b` relative to `2^exponent`.
+    pub w: f32,
+    /// `P_b` relative to `2^exponent`.
+    pub p: f32,
+    /// Base-2 exponent.
+    pub exponent: f32,
+    /// `Delta_b`, nats.
+    pub delta: f32,
+    /// `Lambda_b`, nats.
+    pub lambda: f32,
+    /// `zeta_b`, nats.
+    pub zeta: f32,
+    /// Digit term.
+    pub digit: f32,
+    /// `R_b`.
+    pub radius: f32,
+    /// `eta_b`, 0 if exact.
+    pub eta: f32,
+    /// `sop_b`, 0 if exact.
+    pub sop: f32,
+    /// Keys read exactly.
+    pub exact_keys: bool,
+    /// Values read exactly.
+    pub exact_values: bool,
+}
+
+impl Masses {
+    /// Room for `blocks` blocks (the open one counted) of `heads` heads.
+    pub fn new(heads: usize, blocks: usize) -> Self {
+        let tiles = blocks.div_ceil(TILE);
+        Self { heads, blocks: vec![BlockTile::ZERO; tiles], rows: vec![HeadTile::ZERO; tiles * heads] }
+    }
+
+    /// Blocks that fit.
+    pub fn capacity(&self) -> usize {
+        self.blocks.len() * TILE
+    }
+
+    /// Query heads.
+    pub fn heads(&self) -> usize {
+        self.heads
+    }
+
+    /// Grows to at least `blocks` blocks and clears every entry: lanes that no pass writes count as absent.
+    pub fn reset(&mut self, blocks: usize) {
+        let tiles = blocks.div_ceil(TILE).max(self.blocks.len());
+        self.blocks.clear();
+        self.rows.clear();
+        self.blocks.resize(tiles, BlockTile::ZERO);
+        self.rows.resize(tiles * self.heads, HeadTile::ZERO);
+    }
+
+    /// All tiles, to be cut with [`MassesMut::split_at`].
+    pub fn as_mut(&mut self) -> MassesMut<'_> {
+        MassesMut { heads: self.heads, first: 0, blocks: &mut self.blocks, rows: &mut self.rows }
+    }
+
+    /// Block tiles in order.
+    pub fn block_tiles(&self) -> &[BlockTile] {
+        &self.blocks
+    }
+
+    /// Tile `tile` of `head`, if there is one.
+    pub fn head_tile(&self, head: usize, tile: usize) -> Option<&HeadTile> {
+        if head < self.heads { self.rows.get(tile * self.heads + head) } else { None }
+    }
+
+    /// Entry of (`head`, `block`), if there is one.
+    pub fn get(&self, head: usize, block: usize) -> Option<Mass> {
+        let (tile, i) = (block / TILE, block % TILE);
+        let (b, r) = (self.blocks.get(tile)?, self.head_tile(head, tile)?);
+        Some(Mass {
+            w: r.w[i],
+            p: r.p[i],
+            exponent: r.exponent[i],
+            delta: r.delta[i],
+            lambda: r.lambda[i],
+            zeta: r.zeta[i],
+            digit: r.digit[i],
+            radius: b.radius[i],
+            eta: b.eta[i],
+            sop: b.sop[i],
+            exact_keys: b.exact_keys >> i & 1 == 1,
+            exact_values: b.exact_values >> i & 1 == 1,
+        })
+    }
+}
+
+/// What one block leaves in the masses; per-head numbers by head.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Entry {
+    pub(crate) radius: f32,
+    pub(crate) eta: f32,
+    pub(crate) sop: f32,
+    pub(crate) value_norm: f32,
+    pub(crate) tokens: usize,
+    pub(crate) exact_keys: bool,
+    pub(crate) exact_values: bool,
+    pub(crate) w: [f32; HEADS],
+    pub(crate) square: [f32; HEADS],
+    pub(crate) exponent: [f32; HEADS],
+    pub(crate) delta: [f32; HEADS],
+    pub(crate) lambda: [f32; HEADS],
+    pub(crate) zeta: [f32; HEADS],
+    pub(crate) digit: [f32; HEADS],
+}
+
+impl<'a> MassesMut<'a> {
+    /// Cuts before block `block` (absolute index, a multiple of [`TILE`] inside the range): the first part ends there.
+    /// A `block` outside gives an empty part.
+    pub fn split_at(self, block: usize) -> (MassesMut<'a>, MassesMut<'a>) {
+        let tiles = (block.saturating_sub(self.first) / TILE).min(self.blocks.len());
+        let (b0, b1) = self.blocks.split_at_mut(tiles);
+        let (r0, r1) = self.rows.split_at_mut(tiles * self.heads);
+        (
+            MassesMut { heads: self.heads, first: self.first, blocks: b0, rows: r0 },
+            MassesMut { heads: self.heads, first: self.first + tiles * TILE, blocks: b1, rows: r1 },
+        )
+    }
+
+    /// Checks that blocks `range` of `heads` heads fit.
+    pub(crate) fn check(&self, range: Range<usize>, heads: usize) -> Result<(), KernelError> {
+        let capacity = self.first + self.blocks.len() * TILE;
+        if self.heads != heads {
+            return Err(KernelError::Length { argument: "masses.heads", expected: heads, given: self.heads });
+        }
+        if range.start < self.first || range.end > capacity {
+            return Err(KernelError::MassRange { start: range.start, end: range.end, capacity });
+        }
+        Ok(())
+    }
+
+    pub(crate) fn put(&mut self, block: usize, e: &Entry) {
+        let (tile, i) = ((block - self.first) / TILE, block % TILE);
+        let b = &mut self.blocks[tile];
+        (b.radius[i], b.value_norm[i], b.root_tokens[i]) = (e.radius, e.value_norm, root(e.tokens));
+        (b.eta[i], b.sop[i]) = (e.eta, e.sop);
+        b.exact_keys = b.exact_keys & !(1 << i) | u16::from(e.exact_keys) << i;
+        b.exact_values = b.exact_values & !(1 << i) | u16::from(e.exact_values) << i;
+        for (h, r) in self.rows[tile * self.heads..(tile + 1) * self.heads].iter_mut().enumerate() {
+            (r.w[i], r.p[i], r.exponent[i]) = (e.w[h], e.square[h].sqrt(), e.exponent[h]);
+            (r.delta[i], r.lambda[i], r.zeta[i], r.digit[i]) = (e.delta[h], e.lambda[h], e.zeta[h], e.digit[h]);
+        }
+    }
+}
+
+/// Square root of a token count, rounded up by a few units.
+fn root(tokens: usize) -> f32 {
+    (tokens as f32).sqrt() * (1.0 + 4.0 * f32::EPSILON)
+}

@@ -1,0 +1,160 @@
+//! The query as the integer kernels see it: 16-bit digits, and the numbers of the bound that come from the same registers.
+use crate::line::Line;
+
+/// Most query heads that share a KV head.
+pub(crate) const HEADS: usize = 16;
+/// Bytes from one head's digits to the next: 256 low bytes, then 256 high bytes.
+pub(crate) const DIGIT_STRIDE: usize = 512;
+/// Lines from one head's logits to the next: 64 tokens.
+pub(crate) const X_STRIDE: usize = 4;
+/// Largest query digit: the high byte is then at most 127 in magnitude and the low byte is any signed byte.
+pub(crate) const QUERY_LEVELS: f32 = 32512.0;
+/// Most channel groups of a head: 256 / 16.
+pub(crate) const GROUPS: usize = 16;
+
+/// What all functions need to know of the loop they serve.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Shape {
+    /// Query heads.
+    pub(crate) heads: usize,
+    /// Channels per head.
+    pub(crate) dim: usize,
+    /// Tokens per block, 16, 32 or 64.
+    pub(crate) tokens: usize,
+}
+
+impl Shape {
+    /// Lines of one head's channels.
+    #[inline]
+    pub(crate) fn dim_lines(&self) -> usize {
+        self.dim / 16
+    }
+}
+
+/// Digits of `y_c = q_c sigma_c` (or of `q` itself): `y_c = step * (256 hi_c + lo_c) + r_c`.
+#[derive(Debug, Clone)]
+pub(crate) struct Digits {
+    /// `[head][lo 256 | hi 256]`, signed bytes.
+    pub(crate) bytes: Vec<i8>,
+    /// `[head][256]`: the same digits as 16-bit words.
+    pub(crate) words: Vec<i16>,
+    /// Sum of the digits of each head and channel group.
+    pub(crate) sums: [[i32; GROUPS]; HEADS],
+    /// Value of one unit of the digits.
+    pub(crate) step: [f32; HEADS],
+    /// `sum_c q_c z_c`.
+    pub(crate) offset: [f32; HEADS],
+    /// `sum_c |y_c|`, up to `logit_chain` roundings.
+    pub(crate) l1: [f32; HEADS],
+    /// `sum_c y_c^2`, up to `logit_chain` roundings.
+    pub(crate) square: [f32; HEADS],
+    /// `sum_c |r_c|`, up to `logit_chain` roundings.
+    pub(crate) residual: [f32; HEADS],
+}
+
+impl Digits {
+    pub(crate) fn new() -> Self {
+        Self {
+            bytes: vec![0; HEADS * DIGIT_STRIDE],
+            words: vec![0; HEADS * 256],
+            sums: [[0; GROUPS]; HEADS],
+            step: [0.0; HEADS],
+            offset: [0.0; HEADS],
+            l1: [0.0; HEADS],
+            square: [0.0; HEADS],
+            residual: [0.0; HEADS],
+        }
+    }
+}
+
+/// How integer sums become logits.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Scaling<'a> {
+    /// `x = mul[h] S + add[h]`: the scales are in the digits.
+    Channel,
+    /// `x = mul[h] sum_g scale[g][t] S_g`: f16 scales per token and `group` channels.
+    Token { scales: &'a [u8], group: usize },
+}
+
+/// Codes to score, and how.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct KeyCodes<'a> {
+    pub(crate) section: &'a [u8],
+    pub(crate) bits: usize,
+    pub(crate) scaling: Scaling<'a>,
+    /// Per head: value of one unit of the integer sum, in base-2 logits.
+    pub(crate) mul: [f32; HEADS],
+    /// Per head: constant part of the logit.
+    pub(crate) add: [f32; HEADS],
+}
+
+/// Coded values of one block.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ValueCodes<'a> {
+    pub(crate) section: &'a [u8],
+    pub(crate) bits: usize,
+    pub(crate) group: usize,
+    /// f16 `sigma[group][token]`, then `z[group][token]`.
+    pub(crate) scales: &'a [u8],
+}
+
+/// What a coded value block contributes to the bound.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct ValueSlack {
+    /// `(sum_g group max_t sigma[g][t]^2)^(1/2)`.
+    pub(crate) sigma: f32,
+    /// `max_t (sum_g group mid[g][t]^2)^(1/2)`, `mid = z + 2^(m-1) sigma`.
+    pub(crate) middle: f32,
+}
+
+/// Running softmax of one split, per head.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Softmax {
+    /// Integer running exponent (base 2).
+    pub(crate) exponent: [f32; HEADS],
+    /// Sum of the block's weights, sum of their squares, and the largest.
+    pub(crate) sum: [f32; HEADS],
+    pub(crate) square: [f32; HEADS],
+    pub(crate) max: [f32; HEADS],
+    /// Power of two by which earlier sums have to be multiplied.
+    pub(crate) rescale: [f32; HEADS],
+    /// True if some `rescale` is not 1.
+    pub(crate) moved: bool,
+}
+
+impl Softmax {
+    /// Exponent of an empty sum: below every clamped logit.
+    pub(crate) const EMPTY: f32 = -2.0 * crate::slack::CLAMP;
+
+    pub(crate) fn new() -> Self {
+        Self {
+            exponent: [Self::EMPTY; HEADS],
+            sum: [0.0; HEADS],
+            square: [0.0; HEADS],
+            max: [0.0; HEADS],
+            rescale: [1.0; HEADS],
+            moved: false,
+        }
+    }
+}
+
+/// Buffers of the value functions.
+#[derive(Debug, Clone)]
+pub(crate) struct ValueScratch {
+    /// Unpacked codes, `[64-code line]`.
+    pub(crate) codes: Vec<crate::line::Codes>,
+    /// Digits of `w sigma`, `[head][lo 64 | hi 64]` bytes.
+    pub(crate) bytes: Vec<u8>,
+    /// `sum_t w_t mid[g][t]` by lane, `[head][GROUPS]`.
+    pub(crate) middle: Vec<Line>,
+}
+
+impl ValueScratch {
+    pub(crate) fn new() -> Self {
+        Self {
+            codes: vec![crate::line::Codes([0; 64]); 256],
+            bytes: vec![0; HEADS * 128],
+            middle: crate::line::lines(HEADS * GROUPS),
+        }
+    }
+}

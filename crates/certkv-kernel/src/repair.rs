@@ -1,0 +1,104 @@
+//! Repair, math.md (6.11): the old contribution of newly promoted blocks out, the new one in; only those blocks are read.
+use crate::attend::{Kernel, Workspace};
+use crate::block::BlockSource;
+use crate::error::KernelError;
+use crate::line::Line;
+use crate::masses::MassesMut;
+use crate::partial::Partial;
+use crate::query::{Softmax, X_STRIDE};
+
+/// How a repair ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Repair {
+    /// State and masses now describe the pass with the new sides.
+    Done,
+    /// Some head would lose more than half of its weight sum: subtracting would cancel. State and masses are as before;
+    /// run the whole pass again.
+    NeedsRecompute,
+}
+
+impl Kernel {
+    /// Replaces the contribution of each block of `list` as read from `before` by that read from `after`.
+    ///
+    /// A weight is the same number whatever the running exponent was (docs/kernels.md, "Weights"), so what is taken away
+    /// is what was added, up to the roundings of the sums; [`Partial`] remembers the gross sum for (5.27).
+    ///
+    /// `canary[i]` receives, for block `list[i]`, the largest over heads and tokens of
+    /// `|z(after) - z(before)| - (Delta + zeta_before + zeta_after)` in nats: positive (or NaN) means that codes and
+    /// annotations disagree, math.md (7.4). It is written for [`Repair::NeedsRecompute`] too.
+    ///
+    /// # Errors
+    /// As [`Kernel::attend`]; `partial` and `masses` are then as before.
+    #[allow(clippy::too_many_arguments, reason = "the repair has these inputs; a struct would only rename them")]
+    pub fn repair<A: BlockSource + ?Sized, B: BlockSource + ?Sized>(
+        &self,
+        queries: &[f32],
+        before: &A,
+        after: &B,
+        list: &[usize],
+        work: &mut Workspace,
+        partial: &mut Partial,
+        mut masses: MassesMut<'_>,
+        canary: &mut [f32],
+    ) -> Result<Repair, KernelError> {
+        self.check_out(partial)?;
+        if canary.len() != list.len() {
+            return Err(KernelError::Length { argument: "canary", expected: list.len(), given: canary.len() });
+        }
+        for &b in list {
+            masses.check(b..b + 1, self.shape.heads)?;
+        }
+        self.load_query(queries, work)?;
+        let (mut old, mut new) = (self.partial(), self.partial());
+        let mut entries = Vec::with_capacity(list.len());
+        let mut softmax = [Softmax::new(), Softmax::new()];
+        let mut middle = [work.values.middle.clone(), work.values.middle.clone()];
+        middle.iter_mut().for_each(|m| m.fill(Line::ZERO));
+        for (&index, canary) in list.iter().zip(canary.iter_mut()) {
+            let mut x = Vec::new();
+            let mut side = |i: usize, block, out: &mut Partial, work: &mut Workspace| {
+                core::mem::swap(&mut work.softmax, &mut softmax[i]);
+                core::mem::swap(&mut work.values.middle, &mut middle[i]);
+                let entry = self.one(index, block, work, out, &mut x);
+                core::mem::swap(&mut work.softmax, &mut softmax[i]);
+                core::mem::swap(&mut work.values.middle, &mut middle[i]);
+                entry
+            };
+            let a = side(0, before.block(index), &mut old, work)?;
+            let b = side(1, after.block(index), &mut new, work)?;
+            let half = x.len() / 2;
+            let mut worst = f32::NEG_INFINITY;
+            for h in 0..self.shape.heads {
+                let allowed = a.delta[h] + b.delta[h] + a.zeta[h] + b.zeta[h];
+                for t in 0..self.shape.tokens {
+                    let i = h * X_STRIDE + t / 16;
+                    let (za, zb): (&Line, &Line) = (&x[i], &x[half + i]);
+                    let excess = (za.0[t % 16] - zb.0[t % 16]).abs() * core::f32::consts::LN_2 - allowed;
+                    worst = if excess <= worst { worst } else { excess };
+                }
+            }
+            *canary = worst;
+            entries.push(b);
+        }
+        for (i, out) in [&mut old, &mut new].into_iter().enumerate() {
+            core::mem::swap(&mut work.softmax, &mut softmax[i]);
+            core::mem::swap(&mut work.values.middle, &mut middle[i]);
+            self.close(work, out);
+        }
+        if (0..self.shape.heads).any(|h| !halves(partial, &old, h)) {
+            return Ok(Repair::NeedsRecompute);
+        }
+        partial.add(&old, -1.0);
+        partial.add(&new, 1.0);
+        for (&index, entry) in list.iter().zip(&entries) {
+            masses.put(index, entry);
+        }
+        Ok(Repair::Done)
+    }
+}
+
+/// True if at most half of the head's weight sum is taken away. NaN is false.
+fn halves(whole: &Partial, part: &Partial, head: usize) -> bool {
+    let shift = f64::from(part.exponent[head] - whole.exponent[head]).exp2();
+    f64::from(part.l[head]) * shift <= 0.5 * f64::from(whole.l[head])
+}

@@ -1,0 +1,79 @@
+//! A second sequence that continues from the first.
+use crate::error::{PageError, TableError};
+use crate::pools::{CopyOp, PageClass, PageRef, Pools};
+use crate::stamp::Stamp;
+use crate::table::{BlockEntry, BlockTable};
+use certkv_core::PageId;
+
+/// One new page of `class`.
+pub(crate) fn allocate(pools: &Pools, class: PageClass) -> Result<PageId, TableError> {
+    pools.of(class).allocate().map_err(|error| TableError::Page { class, error })
+}
+
+/// Gives a page back that nobody has seen.
+pub(crate) fn return_unseen(pools: &Pools, class: PageClass, id: PageId) {
+    // Just allocated and owned by the caller alone, so nothing can refuse.
+    let _ = pools.give_up(PageRef { class, id }, Stamp::UNTOUCHED);
+}
+
+impl BlockTable {
+    /// A table with the same tokens: full blocks are shared, an open block gets pages of its own. The copies fill those
+    /// pages: the caller enqueues them before either sequence is written, truncated or released.
+    ///
+    /// # Errors
+    /// [`TableError::Page`], [`TableError::OutOfMemory`]; nothing changed.
+    pub fn fork(&self) -> Result<(BlockTable, Vec<CopyOp>), TableError> {
+        let mut fork = Self::create(&self.pools, self.block, self.max_blocks())?;
+        let mut copies = Vec::new();
+        copies.try_reserve_exact(2).map_err(|_| TableError::OutOfMemory { what: "the copies of a fork" })?;
+        let (full, open) = self.entries.split_at(self.len / self.block);
+        let pools = &self.pools;
+
+        let own = match open.first() {
+            None => None,
+            Some(from) => {
+                let host = allocate(pools, PageClass::Host)?;
+                let tail =
+                    allocate(pools, PageClass::Tail).inspect_err(|_| return_unseen(pools, PageClass::Host, host))?;
+                Some((*from, host, tail))
+            }
+        };
+        if let Err(error) = share(pools, full) {
+            if let Some((_, host, tail)) = own {
+                return_unseen(pools, PageClass::Host, host);
+                return_unseen(pools, PageClass::Tail, tail);
+            }
+            return Err(error);
+        }
+
+        fork.entries.extend_from_slice(full);
+        fork.len = self.len;
+        if let Some((from, host, tail)) = own {
+            let rows = self.len % self.block;
+            let mut copy = |class, from, to| {
+                copies.push(CopyOp { from: PageRef { class, id: from }, to: PageRef { class, id: to }, rows });
+            };
+            copy(PageClass::Host, from.host, host);
+            if let Some(from) = from.tail {
+                copy(PageClass::Tail, from, tail);
+            }
+            fork.entries.push(BlockEntry { host, packed: None, tail: Some(tail) });
+        }
+        Ok((fork, copies))
+    }
+}
+
+/// One more reference to every page of full blocks, all or none.
+fn share(pools: &Pools, full: &[BlockEntry]) -> Result<(), TableError> {
+    let of = |class| move |error: PageError| TableError::Page { class, error };
+    let hosts = full.iter().map(|entry| entry.host);
+    pools.host.retain_all(hosts.clone()).map_err(of(PageClass::Host))?;
+    pools.packed.retain_all(full.iter().filter_map(|entry| entry.packed)).map_err(of(PageClass::Packed)).inspect_err(
+        |_| {
+            for host in hosts {
+                // Never the last reference: the table that is forked holds one.
+                let _ = pools.host.release(host);
+            }
+        },
+    )
+}

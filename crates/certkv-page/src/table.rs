@@ -1,0 +1,275 @@
+//! The pages of one sequence in one KV group.
+use crate::error::TableError;
+use crate::pools::{Dropped, PageClass, PageRef, Pools};
+use crate::reserve::{NewPages, Reservation};
+use crate::stamp::Stamp;
+use crate::sync::atomic::AtomicBool;
+use crate::word::Operation;
+use certkv_core::PageId;
+use core::fmt;
+use core::ops::Range;
+
+/// The pages of one block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BlockEntry {
+    /// The originals, from the block's first token on.
+    pub host: PageId,
+    /// The codes, once the block is full.
+    pub packed: Option<PageId>,
+    /// The scratch slot, while the block is open.
+    pub tail: Option<PageId>,
+}
+
+impl BlockEntry {
+    pub(crate) fn pages(self) -> impl Iterator<Item = PageRef> {
+        let page = |class| move |id| PageRef { class, id };
+        [
+            Some(self.host).map(page(PageClass::Host)),
+            self.packed.map(page(PageClass::Packed)),
+            self.tail.map(page(PageClass::Tail)),
+        ]
+        .into_iter()
+        .flatten()
+    }
+}
+
+/// Pages that an append takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Need {
+    /// Host pages: one per block begun.
+    pub host: usize,
+    /// Packed pages: one per block made full.
+    pub packed: usize,
+    /// Tail slots: 1 if a block is begun and stays open, else 0.
+    pub tail: usize,
+}
+
+/// What a commit did.
+#[derive(Debug)]
+pub struct Committed {
+    /// The blocks that became full.
+    pub filled: Range<usize>,
+    /// The tail slot that the filled block no longer needs.
+    pub dropped: Dropped,
+}
+
+/// A commit that did not happen; the reservation comes back whole.
+#[derive(Debug)]
+pub struct CommitError {
+    /// What was wrong.
+    pub error: TableError,
+    /// The reservation, unchanged.
+    pub reservation: Reservation,
+}
+
+impl fmt::Display for CommitError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+impl core::error::Error for CommitError {}
+
+/// Block index -> pages, of one sequence and one KV group.
+///
+/// All blocks but the last are full: their pages are Packed and may be shared with forks. The last may be open: its host
+/// page and tail are Open and have one owner, so no page can be written through two tables. A slot index is valid in
+/// every layer of the group.
+#[derive(Debug)]
+pub struct BlockTable {
+    pub(crate) pools: Pools,
+    serial: u64,
+    /// Moves on with every change, so that a reservation made before it is recognised.
+    pub(crate) version: u64,
+    pub(crate) block: usize,
+    max_blocks: usize,
+    pub(crate) len: usize,
+    pub(crate) entries: Vec<BlockEntry>,
+    spare: NewPages,
+}
+
+impl BlockTable {
+    /// An empty table for at most `max_blocks` blocks of `block` tokens. Its memory is taken here, so appending does
+    /// not allocate.
+    ///
+    /// # Errors
+    /// [`TableError::BadShape`], [`TableError::OutOfMemory`].
+    pub fn create(pools: &Pools, block: usize, max_blocks: usize) -> Result<Self, TableError> {
+        if block == 0 || block.checked_mul(max_blocks).is_none() {
+            return Err(TableError::BadShape { block, max_blocks });
+        }
+        let mut entries = Vec::new();
+        entries.try_reserve_exact(max_blocks).map_err(|_| TableError::OutOfMemory { what: "a block table" })?;
+        let serial = pools.host.next_serial();
+        Ok(Self {
+            pools: pools.clone(),
+            serial,
+            version: 0,
+            block,
+            max_blocks,
+            len: 0,
+            entries,
+            spare: NewPages::default(),
+        })
+    }
+
+    /// Host bytes of a table of `max_blocks` blocks: for the ledger.
+    pub const fn bytes(max_blocks: usize) -> usize {
+        max_blocks.saturating_mul(size_of::<BlockEntry>())
+    }
+
+    /// Tokens committed.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// No tokens.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Tokens per block.
+    pub fn block_size(&self) -> usize {
+        self.block
+    }
+
+    /// Most blocks the table can hold.
+    pub fn max_blocks(&self) -> usize {
+        self.max_blocks
+    }
+
+    /// The blocks in order; all full but perhaps the last.
+    pub fn blocks(&self) -> &[BlockEntry] {
+        &self.entries
+    }
+
+    /// The allocators behind the pages.
+    pub fn pools(&self) -> &Pools {
+        &self.pools
+    }
+
+    /// No other table can reach a page of this block. Always true of an open block. `false` for a block that the table
+    /// does not have.
+    pub fn is_exclusive(&self, block: usize) -> bool {
+        self.entries
+            .get(block)
+            .is_some_and(|entry| entry.pages().all(|page| self.pools.of(page.class).references(page.id) == Ok(1)))
+    }
+
+    /// Pages that appending `tokens` takes.
+    ///
+    /// # Errors
+    /// [`TableError::TooLong`].
+    pub fn plan_append(&self, tokens: usize) -> Result<Need, TableError> {
+        let (len, size, limit) = (self.len, self.block, self.max_blocks * self.block);
+        if tokens > limit - len {
+            return Err(TableError::TooLong { len, tokens, limit });
+        }
+        let end = len + tokens;
+        let host = end.div_ceil(size) - len.div_ceil(size);
+        let tail = usize::from(host > 0 && !end.is_multiple_of(size));
+        Ok(Need { host, packed: end / size - len / size, tail })
+    }
+
+    /// Takes all pages for `tokens` more tokens, or none. The table does not change.
+    ///
+    /// # Errors
+    /// [`TableError::TooLong`], [`TableError::Page`].
+    pub fn reserve(&mut self, tokens: usize) -> Result<Reservation, TableError> {
+        let need = self.plan_append(tokens)?;
+        let mut reservation = Reservation {
+            pools: self.pools.clone(),
+            table: self.serial,
+            version: self.version,
+            block: self.block,
+            len: self.len,
+            tokens,
+            open: self.entries.last().copied().filter(|entry| entry.tail.is_some()),
+            pages: core::mem::take(&mut self.spare),
+            shown: AtomicBool::new(false),
+        };
+        match reservation.fill(need) {
+            Ok(()) => Ok(reservation),
+            Err(error) => {
+                reservation.give_back(Stamp::UNTOUCHED);
+                self.spare = reservation.into_spare();
+                Err(error)
+            }
+        }
+    }
+
+    /// Makes the reserved rows part of the sequence: the caller has written (or enqueued) all of them, and the codes of
+    /// the blocks they fill. Those blocks become Packed; the tail of the one that was open is given up.
+    ///
+    /// # Errors
+    /// [`CommitError`] with the reservation; the table is unchanged.
+    #[expect(clippy::result_large_err, reason = "the reservation goes back by value; boxing it could fail")]
+    pub fn commit(&mut self, reservation: Reservation) -> Result<Committed, CommitError> {
+        if let Err(error) = self.prepare(&reservation) {
+            return Err(CommitError { error, reservation });
+        }
+        let mut dropped = Dropped::new(&self.pools);
+        let before = self.len;
+        for span in reservation.spans() {
+            let full = span.packed.is_some();
+            let entry = BlockEntry { host: span.host, packed: span.packed, tail: if full { None } else { span.tail } };
+            if let Some(packed) = span.packed {
+                // `prepare` and `reserve` closed these pages, and nobody else may open or commit them.
+                let closed = self.pools.host.apply(Operation::CloseCommit, span.host);
+                debug_assert!(closed.is_ok(), "host page of a full block: {closed:?}");
+                let closed = self.pools.packed.apply(Operation::CloseCommit, packed);
+                debug_assert!(closed.is_ok(), "packed page of a full block: {closed:?}");
+            }
+            if full && let Some(tail) = span.tail {
+                dropped.push(PageClass::Tail, tail);
+            }
+            match self.entries.get_mut(span.block) {
+                Some(place) => *place = entry,
+                None => self.entries.push(entry),
+            }
+        }
+        self.len += reservation.tokens;
+        self.version += 1;
+        self.spare = reservation.into_spare();
+        Ok(Committed { filled: before / self.block..self.len / self.block, dropped })
+    }
+
+    /// Closes the host pages of the blocks that become full, all or none.
+    fn prepare(&self, reservation: &Reservation) -> Result<(), TableError> {
+        if reservation.table != self.serial {
+            return Err(TableError::ForeignReservation);
+        }
+        if reservation.version != self.version {
+            return Err(TableError::OutdatedReservation);
+        }
+        let filled = || reservation.spans().filter(|span| span.packed.is_some());
+        for (done, span) in filled().enumerate() {
+            if let Err(error) = self.pools.host.apply(Operation::CloseBegin, span.host) {
+                for undo in filled().take(done) {
+                    let _ = self.pools.host.apply(Operation::CloseAbort, undo.host);
+                }
+                return Err(TableError::Page { class: PageClass::Host, error });
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives up all pages. Should the host lack memory for the list, the rest is retired behind [`Stamp::IDLE`].
+    pub fn release(mut self) -> Dropped {
+        let entries = core::mem::take(&mut self.entries);
+        let count = entries.iter().flat_map(|entry| entry.pages()).count();
+        let mut dropped = Dropped::with_room(&self.pools, count).unwrap_or_else(|| Dropped::new(&self.pools));
+        for page in entries.into_iter().flat_map(BlockEntry::pages) {
+            dropped.push(page.class, page.id);
+        }
+        dropped
+    }
+}
+
+impl Drop for BlockTable {
+    fn drop(&mut self) {
+        for page in core::mem::take(&mut self.entries).into_iter().flat_map(BlockEntry::pages) {
+            // A refusal means tampering, which `PageAllocator::check` reports.
+            let _ = self.pools.give_up(page, Stamp::IDLE);
+        }
+    }
+}

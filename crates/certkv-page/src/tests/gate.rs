@@ -1,0 +1,89 @@
+//! The gate: many random operations against the model, and planted defects that must be found.
+use super::model::{Coverage, Plant, World};
+use super::verify::Verdict;
+use certkv_core::hash::splitmix64;
+use proptest::prelude::*;
+
+const SEED: u64 = 0x7061_6765;
+const WORLDS: u64 = 160;
+const OPS: u64 = 1000;
+
+/// One world of `OPS` operations: how many ran, how many were refused, what was reached, and the verdict.
+fn run(seed: u64, plant: Option<Plant>) -> (u64, u64, Coverage, Verdict) {
+    let mut world = World::new(seed, plant);
+    let mut dice = splitmix64(seed);
+    let mut roll = || {
+        dice = splitmix64(dice);
+        dice
+    };
+    for op in 0..OPS {
+        let verdict = world.apply(roll() as u8, roll(), roll());
+        if verdict.is_err() {
+            return (op + 1, world.refused, world.seen, verdict);
+        }
+    }
+    (OPS, world.refused, world.seen, Ok(()))
+}
+
+#[test]
+fn random_operations_keep_every_promise() {
+    let (mut executed, mut refused, mut failed, mut reached) = (0, 0, vec![], [0; 8]);
+    for world in 0..WORLDS {
+        let seed = SEED ^ world << 32;
+        let (ops, full, seen, verdict) = run(seed, None);
+        let Coverage { filled, forks, reopened, copied, moves, blocked, freed, held } = seen;
+        for (sum, n) in reached.iter_mut().zip([filled, forks, reopened, copied, moves, blocked, freed, held]) {
+            *sum += n;
+        }
+        executed += ops;
+        refused += full;
+        if let Err(what) = verdict {
+            failed.push(format!("seed {seed:x}, operation {ops}: {what}"));
+        }
+    }
+    let plants = [
+        Plant::EarlyReclaim,
+        Plant::OldStamp,
+        Plant::SkipCopy,
+        Plant::FreeLive,
+        Plant::ReleaseTwice,
+        Plant::Leak,
+        Plant::SameGeneration,
+        Plant::LosePin,
+    ];
+    let missed: Vec<Plant> = plants
+        .into_iter()
+        .filter(|plant| (0..20).all(|world| run(SEED ^ world << 32, Some(*plant)).3.is_ok()))
+        .collect();
+    println!(
+        "GATE page-model executed={executed} failed={} controls={}/{} seed={SEED:x} refused={refused} reached={reached:?}",
+        failed.len(),
+        plants.len() - missed.len(),
+        plants.len()
+    );
+    assert_eq!(failed, Vec::<String>::new());
+    assert_eq!(missed, []);
+    assert!(
+        reached.iter().all(|n| *n >= 100),
+        "filled, forks, reopened, copied, moves, blocked, freed, held: {reached:?}"
+    );
+    assert!(executed >= 100_000, "{executed} operations are too few");
+    assert!(refused > executed / 200, "pools so large that only {refused} calls were refused prove little");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    /// The same driver under a shrinker: a failure comes back as a short list of operations.
+    #[test]
+    fn short_histories_keep_every_promise(
+        seed in any::<u64>(),
+        history in prop::collection::vec((any::<u8>(), any::<u64>(), any::<u64>()), 1..200),
+    ) {
+        let mut world = World::new(seed, None);
+        for (kind, a, b) in history {
+            let verdict = world.apply(kind, a, b);
+            prop_assert!(verdict.is_ok(), "{verdict:?}");
+        }
+    }
+}

@@ -1,0 +1,17 @@
+//! Tests of the crate: single rules, then a random driver against a plain model.
+mod alloc;
+mod faults;
+mod gate;
+mod lease;
+mod model;
+mod states;
+mod table;
+mod verify;
+
+use crate::{PageAllocator, Pools};
+
+/// Pools of `host`, `packed`, `tail` pages.
+fn pools(host: usize, packed: usize, tail: usize) -> Pools {
+    let create = |n| PageAllocator::create(n).unwrap();
+    Pools { host: create(host), packed: create(packed), tail: create(tail) }
+}

@@ -1,0 +1,125 @@
+//! Cutting a sequence shorter.
+use crate::error::{PageError, TableError};
+use crate::fork::{allocate, return_unseen};
+use crate::lease::Lease;
+use crate::pools::{CopyOp, Dropped, PageClass, PageRef};
+use crate::stamp::Stamp;
+use crate::table::{BlockEntry, BlockTable};
+use certkv_core::PageId;
+
+/// What a truncation leaves to do: enqueue the copies in order, then [`retire`](Self::retire).
+#[derive(Debug)]
+#[must_use = "the copies must be enqueued and the dropped pages retired"]
+pub struct TruncateOps {
+    /// The page that the copies read, if another table shares it or a reader holds it: leased, so that no move starts
+    /// on it before the copies are enqueued.
+    source: Option<Lease>,
+    copies: [Option<CopyOp>; 2],
+    dropped: Dropped,
+}
+
+impl TruncateOps {
+    /// The copies, in order: host to host when the originals are shared, host to tail when a block was reopened.
+    pub fn copies(&self) -> impl Iterator<Item = CopyOp> + '_ {
+        self.copies.iter().flatten().copied()
+    }
+
+    /// The pages that the table gave up.
+    pub fn dropped(&self) -> &Dropped {
+        &self.dropped
+    }
+
+    /// [`Dropped::retire`], after the copies have been enqueued.
+    ///
+    /// # Errors
+    /// As [`Dropped::retire`].
+    pub fn retire(self, record: impl FnOnce() -> Stamp) -> Result<usize, PageError> {
+        let Self { source, dropped, .. } = self;
+        let retired = dropped.retire(record);
+        drop(source);
+        retired
+    }
+}
+
+/// A block that was full and is open again.
+struct Reopened {
+    host: PageId,
+    tail: PageId,
+    /// The old host page stays with others; its rows must be copied.
+    source: Option<Lease>,
+}
+
+impl BlockTable {
+    /// Cuts the sequence to `len` tokens. Whole blocks behind it are given up. A full block that becomes partial is
+    /// reopened: it gets a new tail, filled from the originals, and gives up its codes; originals that are shared with a
+    /// fork, or held by a reader, are copied to a new page first. An originals page that is reopened in place gets a new
+    /// generation, so that nothing cached under its old id is found again.
+    ///
+    /// # Errors
+    /// [`TableError::BeyondEnd`]; [`TableError::Page`] when no page is free or the originals are being moved;
+    /// [`TableError::OutOfMemory`]. Nothing changed.
+    pub fn truncate(&mut self, len: usize) -> Result<TruncateOps, TableError> {
+        if len > self.len {
+            return Err(TableError::BeyondEnd { asked: len, len: self.len });
+        }
+        let (keep, rows) = (len.div_ceil(self.block), len % self.block);
+        let gone = self.entries[keep..].iter().flat_map(|entry| entry.pages()).count();
+        // Two more for the codes and the shared originals of a reopened block.
+        let dropped = Dropped::with_room(&self.pools, gone + 2);
+        let dropped = dropped.ok_or(TableError::OutOfMemory { what: "the pages of a truncation" })?;
+        let mut ops = TruncateOps { source: None, copies: [None; 2], dropped };
+        if len == self.len {
+            return Ok(ops);
+        }
+
+        let last = keep.checked_sub(1).and_then(|block| self.entries.get(block).copied());
+        // A block that was open before only shrinks: its rows stay where they are.
+        if let Some(old) = last.filter(|entry| rows > 0 && entry.tail.is_none()) {
+            let Reopened { host, tail, source } = self.reopen(old)?;
+            let page = |class, id| PageRef { class, id };
+            let from = if source.is_some() { old.host } else { host };
+            let copy = |to| Some(CopyOp { from: page(PageClass::Host, from), to, rows });
+            if source.is_some() {
+                ops.copies[0] = copy(page(PageClass::Host, host));
+                ops.dropped.push(PageClass::Host, old.host);
+            }
+            ops.copies[1] = copy(page(PageClass::Tail, tail));
+            ops.source = source;
+            if let Some(packed) = old.packed {
+                ops.dropped.push(PageClass::Packed, packed);
+            }
+            self.entries[keep - 1] = BlockEntry { host, packed: None, tail: Some(tail) };
+        }
+        for page in self.entries.drain(keep..).flat_map(BlockEntry::pages) {
+            ops.dropped.push(page.class, page.id);
+        }
+        self.len = len;
+        self.version += 1;
+        Ok(ops)
+    }
+
+    /// Pages for a full block that becomes open. The reopening in place comes last: it cannot be undone.
+    fn reopen(&self, old: BlockEntry) -> Result<Reopened, TableError> {
+        let pools = &self.pools;
+        let tail = allocate(pools, PageClass::Tail)?;
+        let undo = |error| {
+            return_unseen(pools, PageClass::Tail, tail);
+            Err(error)
+        };
+        let of_host = |error| TableError::Page { class: PageClass::Host, error };
+        match pools.host.reopen(old.host) {
+            Ok(host) => return Ok(Reopened { host, tail, source: None }),
+            // Shared, read, or out of generations: a copy will do. Being moved: the lease below is refused too.
+            Err(PageError::Shared { .. } | PageError::Refused { .. }) => {}
+            Err(error) => return undo(of_host(error)),
+        }
+        let source = match pools.host.lease(old.host) {
+            Ok(lease) => lease,
+            Err(error) => return undo(of_host(error)),
+        };
+        match allocate(pools, PageClass::Host) {
+            Ok(host) => Ok(Reopened { host, tail, source: Some(source) }),
+            Err(error) => undo(error),
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! Tier-0: the cache of promoted 16-bit block sides.
+mod lease;
+mod pool;
+mod prefetch;
+mod slots;
+
+use crate::side::{Side, SideKey};
+use certkv_core::sync::{Arc, Mutex};
+use certkv_device::{Arena, DeviceError, SimDevice, Stream};
+use core::ops::{Add, Range};
+use pool::Pool;
+use prefetch::Work;
+
+pub use lease::ScratchLease;
+pub use slots::Census;
+
+/// Sizes of a [`Scratch`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ScratchConfig {
+    /// Key sides that fit.
+    pub key_slots: u32,
+    /// Value sides that fit.
+    pub value_slots: u32,
+    /// Bytes of one side of one block of one KV head.
+    pub slot_bytes: usize,
+}
+
+/// One side to be brought in, and where its original lies.
+#[derive(Debug, Clone)]
+pub struct Item<'a> {
+    /// Name of the side.
+    pub key: SideKey,
+    /// Arena of the original.
+    pub arena: &'a Arena,
+    /// Slot of the original.
+    pub slot: u32,
+    /// Bytes of the slot: exactly one scratch slot long.
+    pub range: Range<usize>,
+    /// Tag that the original must carry, and that look-ups will check.
+    pub tag: Option<u64>,
+}
+
+/// Counters of a [`Scratch`] since its creation.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ScratchStats {
+    /// Look-ups that found the side.
+    pub hits: u64,
+    /// Look-ups that did not.
+    pub misses: u64,
+    /// Those of the misses whose side was still being filled.
+    pub pending: u64,
+    /// Sides evicted to make room.
+    pub evictions: u64,
+    /// Sides brought in and seen to be complete.
+    pub filled: u64,
+    /// Sides whose copy failed, at once or later.
+    pub failed: u64,
+    /// Sides dropped because their page was retired.
+    pub invalidated: u64,
+}
+
+impl Add for ScratchStats {
+    type Output = Self;
+    fn add(self, other: Self) -> Self {
+        Self {
+            hits: self.hits + other.hits,
+            misses: self.misses + other.misses,
+            pending: self.pending + other.pending,
+            evictions: self.evictions + other.evictions,
+            filled: self.filled + other.filled,
+            failed: self.failed + other.failed,
+            invalidated: self.invalidated + other.invalidated,
+        }
+    }
+}
+
+/// A cache of block sides in device memory, keys and values apart. It is a cache of Tier-2 only: losing an entry loses
+/// nothing.
+///
+/// Every slot is Empty, Filling, Valid or Retiring. Only a Valid slot is ever found; a Filling one becomes Valid when
+/// its fence was seen to have completed without error. A found side is pinned until its lease is dropped, and a pinned
+/// slot is neither evicted nor refilled. One lock per side, never held while a copy is enqueued.
+#[derive(Debug)]
+pub struct Scratch {
+    keys: Arc<Pool>,
+    values: Arc<Pool>,
+    /// Work area of `prefetch`, kept so that steady state allocates nothing.
+    work: Mutex<Work>,
+}
+
+impl Scratch {
+    /// An empty cache. Everything it will ever hold is taken now. A side with 0 slots caches nothing.
+    ///
+    /// # Errors
+    /// As for [`SimDevice::arena`].
+    pub fn new(device: &SimDevice, config: ScratchConfig) -> Result<Self, DeviceError> {
+        let keys = Arc::new(Pool::new(device, "scratch keys", config.key_slots, config.slot_bytes)?);
+        let values = Arc::new(Pool::new(device, "scratch values", config.value_slots, config.slot_bytes)?);
+        Ok(Self { keys, values, work: Mutex::new(Work::default()) })
+    }
+
+    /// Finds a side and holds it for work that `stream` runs now.
+    ///
+    /// `None` if it is not there, or not yet there: the caller reads the original instead. The slot's next filling
+    /// waits for everything that `stream` was given before the lease was dropped.
+    ///
+    /// # Errors
+    /// What [`Arena::read_tagged`] says about the slot; nothing stays pinned then.
+    pub fn lookup(&self, key: &SideKey, stream: &Stream) -> Result<Option<ScratchLease>, DeviceError> {
+        let pool = self.pool(key.side);
+        let Some(arena) = pool.arena() else { return Ok(None) };
+        let Some((pin, tag)) = Pool::pin(pool, key, stream) else { return Ok(None) };
+        let guard = match tag {
+            Some(tag) => arena.read_tagged(pin.slot(), stream, tag),
+            None => arena.read(pin.slot(), stream),
+        }?;
+        Ok(Some(ScratchLease::new(guard, pin, *key)))
+    }
+
+    /// Whether a look-up would find the side, without holding or counting it.
+    pub fn contains(&self, key: &SideKey) -> bool {
+        self.pool(key.side).contains(key)
+    }
+
+    /// Drops every side of a page: before the page is retired, so that nobody finds it afterwards. Sides that are held
+    /// go when their leases do. The originals may be read by copies in flight until their lane's last fence.
+    pub fn invalidate_page(&self, page: certkv_core::PageId) {
+        self.keys.invalidate_page(page);
+        self.values.invalidate_page(page);
+    }
+
+    /// Counters of one side.
+    pub fn stats_of(&self, side: Side) -> ScratchStats {
+        self.pool(side).stats()
+    }
+
+    /// Counters of both sides.
+    pub fn stats(&self) -> ScratchStats {
+        self.stats_of(Side::Key) + self.stats_of(Side::Value)
+    }
+
+    /// Looks at fills in flight and at slots that wait for their leases, and counts the slots of one side by state.
+    pub fn census(&self, side: Side) -> Census {
+        self.pool(side).census()
+    }
+
+    /// Bytes taken from a budget.
+    pub fn reserved_bytes(&self) -> usize {
+        self.keys.reserved_bytes() + self.values.reserved_bytes()
+    }
+
+    fn pool(&self, side: Side) -> &Arc<Pool> {
+        match side {
+            Side::Key => &self.keys,
+            Side::Value => &self.values,
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn plant(&self, bug: crate::scratch::pool::Planted) {
+        self.keys.plant(bug);
+        self.values.plant(bug);
+    }
+}
+
+#[cfg(test)]
+pub(crate) use pool::Planted;

@@ -1,0 +1,152 @@
+//! Filling: reserve under the lock, copy without it, publish under it again.
+use crate::error::{MoveCause, MoveError};
+use crate::lane::Lane;
+use crate::scratch::pool::Pool;
+use crate::scratch::slots::Reserved;
+use crate::scratch::{Item, Scratch};
+use crate::side::Side;
+use certkv_device::{DeviceError, Dst, Fence, Src, Stream};
+use core::mem::take;
+
+/// A slot reserved for an item.
+#[derive(Debug, Clone, Copy)]
+struct Planned {
+    item: usize,
+    slot: u32,
+    enqueued: bool,
+}
+
+/// What one `prefetch` plans: slots by side, and the streams to wait for.
+#[derive(Debug, Default)]
+pub(crate) struct Work {
+    planned: [Vec<Planned>; 2],
+    readers: Vec<Stream>,
+}
+
+impl Scratch {
+    /// Brings sides in. A side that is there, or on its way, is left alone. The lane copies only after every stream that
+    /// read an evicted slot has finished the work it was given so far.
+    ///
+    /// The originals must be ordered before the lane ([`Lane::wait`]) and stay where they are until the fence has passed.
+    /// On checked devices no guard of a reading stream may be alive.
+    ///
+    /// # Errors
+    /// [`MoveError`] names what did not move, with the cause; the other items are on their way behind its fence.
+    pub fn prefetch(&self, lane: &Lane, items: &[Item<'_>]) -> Result<Fence, MoveError> {
+        // A prefetch that runs beside another works in an area of its own.
+        let mut work = take(&mut *self.work.lock());
+        let result = self.prefetch_in(&mut work, lane, items);
+        work.planned.iter_mut().for_each(Vec::clear);
+        work.readers.clear();
+        *self.work.lock() = work;
+        result
+    }
+
+    fn prefetch_in(&self, work: &mut Work, lane: &Lane, items: &[Item<'_>]) -> Result<Fence, MoveError> {
+        let Work { planned, readers } = work;
+        let mut not_moved = Vec::new();
+        let sides = [(Side::Key, self.pool(Side::Key)), (Side::Value, self.pool(Side::Value))];
+        for ((side, pool), planned) in sides.iter().zip(planned.iter_mut()) {
+            if let Err(error) = fill(pool, lane, items, *side, planned, readers, &mut not_moved) {
+                not_moved.extend(planned.drain(..).map(|p| (p.item, MoveCause::Device(error))));
+            }
+        }
+        let under_way = planned.iter().flatten().any(|p| p.enqueued);
+        let fence = if under_way || not_moved.is_empty() { lane.finish().map(Some) } else { Ok(None) };
+        for ((_, pool), planned) in sides.iter().zip(planned.iter()) {
+            let mut slots = pool.lock();
+            for p in planned {
+                match &fence {
+                    Ok(Some(fence)) if p.enqueued => slots.filling(p.slot, fence),
+                    Ok(_) => slots.give_back(p.slot),
+                    Err(error) => {
+                        // What was enqueued has run, its outcome unseen: it counts as not moved.
+                        slots.give_back(p.slot);
+                        if p.enqueued {
+                            not_moved.push((p.item, MoveCause::Device(*error)));
+                        }
+                    }
+                }
+            }
+        }
+        not_moved.sort_unstable_by_key(|&(item, _)| item);
+        match fence {
+            Ok(Some(fence)) if not_moved.is_empty() => Ok(fence),
+            Ok(fence) => Err(MoveError { not_moved, fence }),
+            Err(error) if not_moved.is_empty() => Err(MoveError::all(items.len(), MoveCause::Device(error))),
+            Err(_) => Err(MoveError { not_moved, fence: None }),
+        }
+    }
+}
+
+/// Reserves slots for the items of one side and enqueues their copies.
+///
+/// On an error no copy was enqueued and nothing is reserved; `planned` names the items concerned.
+fn fill(
+    pool: &Pool,
+    lane: &Lane,
+    items: &[Item<'_>],
+    side: Side,
+    planned: &mut Vec<Planned>,
+    readers: &mut Vec<Stream>,
+    not_moved: &mut Vec<(usize, MoveCause)>,
+) -> Result<(), DeviceError> {
+    let mask = reserve(pool, items, side, planned, not_moved);
+    let Some(arena) = pool.arena() else { return Ok(()) };
+    readers.clear();
+    if mask != 0 {
+        let read = |i: usize, s: &Stream| mask >> i & 1 == 1 && s.index() != lane.index();
+        readers.extend(pool.lock().readers.iter().enumerate().filter(|&(i, s)| read(i, s)).map(|(_, s)| s.clone()));
+    }
+    let ordered = readers.iter().try_for_each(|stream| lane.wait(&stream.record()?));
+    if let Err(error) = ordered {
+        let mut slots = pool.lock();
+        planned.iter().for_each(|p| slots.give_back(p.slot));
+        return Err(error);
+    }
+    for p in planned {
+        let item = &items[p.item];
+        let src = Src { arena: item.arena, slot: item.slot, range: item.range.clone(), expect: item.tag };
+        match lane.copy(src, Dst { arena, slot: p.slot, offset: 0 }) {
+            Ok(()) => p.enqueued = true,
+            Err(error) => not_moved.push((p.item, MoveCause::Device(error))),
+        }
+    }
+    Ok(())
+}
+
+/// Under the lock: a slot for every item that needs one. Returns the set of streams that read those slots.
+fn reserve(
+    pool: &Pool,
+    items: &[Item<'_>],
+    side: Side,
+    planned: &mut Vec<Planned>,
+    not_moved: &mut Vec<(usize, MoveCause)>,
+) -> u64 {
+    let size = pool.arena().map_or(0, |arena| arena.slot_bytes());
+    let mut slots = pool.lock();
+    slots.settle(pool.pins());
+    let (mut readers, mut full) = (0, false);
+    for (i, item) in items.iter().enumerate().filter(|(_, item)| item.key.side == side) {
+        if pool.arena().is_some() && item.range.len() != size {
+            not_moved.push((i, MoveCause::WrongSize { given: item.range.len(), slot: size }));
+            continue;
+        }
+        match slots.reserve(item.key, item.tag, pool.pins(), full) {
+            Reserved::Present => {}
+            Reserved::Slot(slot, mask) => {
+                readers |= mask;
+                planned.push(Planned { item: i, slot, enqueued: false });
+            }
+            Reserved::Full => {
+                full = true;
+                not_moved.push((i, MoveCause::Full));
+            }
+        }
+    }
+    #[cfg(test)]
+    if slots.planted == Some(crate::scratch::pool::Planted::ReadersIgnored) {
+        readers = 0;
+    }
+    readers
+}

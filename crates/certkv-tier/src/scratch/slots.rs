@@ -1,0 +1,346 @@
+//! The book of one side: which slot holds what, in which state. Pure data; the pool's lock is around it.
+use crate::scratch::ScratchStats;
+use crate::side::{Mix, SideKey};
+use certkv_core::{
+    PageId,
+    sync::atomic::{AtomicU32, Ordering},
+};
+use certkv_device::{Fence, Stream};
+use core::mem::take;
+use std::collections::HashMap;
+use std::collections::TryReserveError;
+
+const NONE: u32 = u32::MAX;
+/// Streams that may read one side; their set is one word per slot.
+const MAX_READERS: usize = 64;
+
+/// State of a slot; docs/states.md has the table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum State {
+    /// Free.
+    Empty,
+    /// Reserved for a copy that was not seen to have succeeded.
+    Filling,
+    /// Holds the side it names.
+    Valid,
+    /// No longer named; waits for its pins or its copy.
+    Retiring,
+}
+
+/// Slots of one side by state. The four states add up to the capacity.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Census {
+    /// Free slots.
+    pub empty: u32,
+    /// Slots being filled.
+    pub filling: u32,
+    /// Slots that hold a side.
+    pub valid: u32,
+    /// Slots that wait for leases or copies.
+    pub retiring: u32,
+    /// Leases alive.
+    pub pins: u32,
+}
+
+#[derive(Debug)]
+struct Slot {
+    state: State,
+    key: Option<SideKey>,
+    tag: Option<u64>,
+    /// Second chance.
+    referenced: bool,
+    /// Set of streams that read the slot since it was last filled.
+    readers: u64,
+    /// Fence of the copy in flight.
+    fill: Option<Fence>,
+    /// Neighbours in the list of the page's sides.
+    next: u32,
+    previous: u32,
+}
+
+/// What a reservation found.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Reserved {
+    /// The side is there or on its way.
+    Present,
+    /// A slot to fill, and the streams that must have read it first.
+    Slot(u32, u64),
+    /// Nothing can be evicted.
+    Full,
+}
+
+#[derive(Debug)]
+pub(crate) struct Slots {
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    index: HashMap<SideKey, u32, Mix>,
+    /// First side of each page.
+    pages: HashMap<PageId, u32, Mix>,
+    /// Slots whose copy has a fence, or that wait for pins.
+    unsettled: Vec<u32>,
+    hand: u32,
+    pub(crate) readers: Vec<Stream>,
+    pub(crate) stats: ScratchStats,
+    #[cfg(test)]
+    pub(crate) planted: Option<crate::scratch::pool::Planted>,
+}
+
+impl Slots {
+    pub(crate) fn new(n: u32) -> Result<Self, TryReserveError> {
+        let (mut slots, mut free, mut unsettled) = (Vec::new(), Vec::new(), Vec::new());
+        slots.try_reserve_exact(n as usize)?;
+        free.try_reserve_exact(n as usize)?;
+        unsettled.try_reserve_exact(2 * n as usize)?;
+        let (mut index, mut pages) = (HashMap::with_hasher(Mix::default()), HashMap::with_hasher(Mix::default()));
+        // Twice the entries: a table at most half full clears its deletion marks in place and never grows.
+        index.try_reserve(2 * n as usize)?;
+        pages.try_reserve(2 * n as usize)?;
+        slots.extend((0..n).map(|_| Slot {
+            state: State::Empty,
+            key: None,
+            tag: None,
+            referenced: false,
+            readers: 0,
+            fill: None,
+            next: NONE,
+            previous: NONE,
+        }));
+        free.extend((0..n).rev());
+        Ok(Self {
+            slots,
+            free,
+            index,
+            pages,
+            unsettled,
+            hand: 0,
+            readers: Vec::with_capacity(4),
+            stats: ScratchStats::default(),
+            #[cfg(test)]
+            planted: None,
+        })
+    }
+
+    /// Number of a reading stream; `None` if there are too many.
+    fn reader(&mut self, stream: &Stream) -> Option<usize> {
+        let known = self.readers.iter().position(|s| s.index() == stream.index());
+        if known.is_none() && self.readers.len() < MAX_READERS {
+            self.readers.push(stream.clone());
+            return Some(self.readers.len() - 1);
+        }
+        known
+    }
+
+    pub(crate) fn contains(&mut self, key: &SideKey, pins: &[AtomicU32]) -> bool {
+        let Some(&slot) = self.index.get(key) else { return false };
+        if self.slots[slot as usize].state == State::Filling {
+            // It may stay in the list of unsettled slots: settling it again does nothing, and every reservation settles
+            // all of them first, so that no entry of the list outlives the slot's present use.
+            self.settle_slot(slot, pins);
+        }
+        self.index.get(key).is_some_and(|&slot| self.slots[slot as usize].state == State::Valid)
+    }
+
+    /// The slot of a valid side, noted as read by `stream`, and its tag. The caller pins it before it unlocks.
+    pub(crate) fn find(&mut self, key: &SideKey, stream: &Stream, pins: &[AtomicU32]) -> Option<(u32, Option<u64>)> {
+        let filling = self.index.get(key).is_some_and(|&slot| self.slots[slot as usize].state == State::Filling);
+        let found = if self.contains(key, pins) { self.index.get(key).copied() } else { None };
+        let (Some(slot), Some(reader)) = (found, self.reader(stream)) else {
+            self.stats.misses += 1;
+            self.stats.pending += u64::from(filling);
+            return None;
+        };
+        let entry = &mut self.slots[slot as usize];
+        entry.referenced = true;
+        entry.readers |= 1 << reader;
+        self.stats.hits += 1;
+        Some((slot, entry.tag))
+    }
+
+    /// Takes a slot for `key`: a free one, or the first unpinned one that was not looked up since the hand last passed.
+    /// `full` spares the hand its way round when it has just found nothing.
+    pub(crate) fn reserve(&mut self, key: SideKey, tag: Option<u64>, pins: &[AtomicU32], full: bool) -> Reserved {
+        if self.index.contains_key(&key) {
+            return Reserved::Present;
+        }
+        if full {
+            return Reserved::Full;
+        }
+        let Some(slot) = self.free.pop().or_else(|| self.evict(pins)) else { return Reserved::Full };
+        let entry = &mut self.slots[slot as usize];
+        (entry.state, entry.key, entry.tag, entry.referenced) = (State::Filling, Some(key), tag, true);
+        let readers = entry.readers;
+        self.link(key, slot);
+        Reserved::Slot(slot, readers)
+    }
+
+    fn evict(&mut self, pins: &[AtomicU32]) -> Option<u32> {
+        let n = self.slots.len() as u32;
+        for _ in 0..2 * n {
+            let slot = self.hand;
+            self.hand = (self.hand + 1) % n;
+            let entry = &mut self.slots[slot as usize];
+            if entry.state != State::Valid || self.held(slot, pins) {
+                continue;
+            }
+            let entry = &mut self.slots[slot as usize];
+            if !take(&mut entry.referenced) {
+                self.unlink(slot);
+                self.stats.evictions += 1;
+                return Some(slot);
+            }
+        }
+        None
+    }
+
+    /// Acquire pairs with the Release of the last lease: its reads are over.
+    fn held(&self, slot: u32, pins: &[AtomicU32]) -> bool {
+        #[cfg(test)]
+        if self.planted == Some(crate::scratch::pool::Planted::PinIgnored) {
+            return false;
+        }
+        pins[slot as usize].load(Ordering::Acquire) != 0
+    }
+
+    /// A reserved slot whose copy is in flight behind `fence`.
+    pub(crate) fn filling(&mut self, slot: u32, fence: &Fence) {
+        self.slots[slot as usize].fill = Some(fence.clone());
+        self.unsettled.push(slot);
+    }
+
+    /// A reserved slot whose copy is not in flight. Its readers stay noted: the next copy still has to wait for them.
+    pub(crate) fn give_back(&mut self, slot: u32) {
+        self.stats.failed += 1;
+        self.unlink(slot);
+        self.release(slot);
+    }
+
+    /// Settles what can be settled: finished copies become valid or vanish, retired slots without pins become free.
+    pub(crate) fn settle(&mut self, pins: &[AtomicU32]) {
+        let mut i = 0;
+        while let Some(&slot) = self.unsettled.get(i) {
+            if self.settle_slot(slot, pins) {
+                self.unsettled.swap_remove(i);
+            } else {
+                i += 1;
+            }
+        }
+    }
+
+    /// Whether nothing is left to wait for.
+    fn settle_slot(&mut self, slot: u32, pins: &[AtomicU32]) -> bool {
+        #[cfg(test)]
+        let unseen = self.planted == Some(crate::scratch::pool::Planted::VisibleEarly);
+        #[cfg(not(test))]
+        let unseen = false;
+        let entry = &mut self.slots[slot as usize];
+        if let Some(fence) = &entry.fill {
+            let outcome = if unseen { Ok(true) } else { fence.completed() };
+            if outcome == Ok(false) {
+                return false;
+            }
+            // The fill waited for the earlier readers, and it has run: they are done, whatever became of it.
+            entry.fill = None;
+            entry.readers = 0;
+            match (entry.state, outcome) {
+                (State::Filling, Ok(_)) => {
+                    entry.state = State::Valid;
+                    self.stats.filled += 1;
+                    return true;
+                }
+                (State::Filling, Err(_)) => {
+                    self.give_back(slot);
+                    return true;
+                }
+                _ => {}
+            }
+        }
+        if self.slots[slot as usize].state == State::Retiring {
+            if pins[slot as usize].load(Ordering::Acquire) != 0 {
+                return false;
+            }
+            self.release(slot);
+        }
+        true
+    }
+
+    /// Forgets the sides of a page.
+    pub(crate) fn invalidate_page(&mut self, page: PageId, pins: &[AtomicU32]) {
+        while let Some(&slot) = self.pages.get(&page) {
+            self.unlink(slot);
+            self.stats.invalidated += 1;
+            let held = pins[slot as usize].load(Ordering::Acquire) != 0;
+            let entry = &mut self.slots[slot as usize];
+            match entry.state {
+                State::Valid if !held => self.release(slot),
+                State::Valid => {
+                    entry.state = State::Retiring;
+                    self.unsettled.push(slot);
+                }
+                // Its copy is in flight or about to be; `filling` or `give_back` still comes, or `settle` does.
+                _ => entry.state = State::Retiring,
+            }
+        }
+    }
+
+    fn release(&mut self, slot: u32) {
+        let entry = &mut self.slots[slot as usize];
+        (entry.state, entry.key, entry.tag) = (State::Empty, None, None);
+        self.free.push(slot);
+    }
+
+    /// Names the slot: index and page list.
+    fn link(&mut self, key: SideKey, slot: u32) {
+        self.index.insert(key, slot);
+        let first = self.pages.insert(key.page, slot).unwrap_or(NONE);
+        self.slots[slot as usize].next = first;
+        self.slots[slot as usize].previous = NONE;
+        if first != NONE {
+            self.slots[first as usize].previous = slot;
+        }
+    }
+
+    /// Takes the slot's name away, if it has one.
+    fn unlink(&mut self, slot: u32) {
+        let entry = &mut self.slots[slot as usize];
+        let Some(key) = entry.key.take() else { return };
+        let (next, previous) = (entry.next, entry.previous);
+        (entry.next, entry.previous) = (NONE, NONE);
+        self.index.remove(&key);
+        if next != NONE {
+            self.slots[next as usize].previous = previous;
+        }
+        match (previous, next) {
+            (NONE, NONE) => {
+                self.pages.remove(&key.page);
+            }
+            (NONE, next) => {
+                self.pages.insert(key.page, next);
+            }
+            (previous, next) => self.slots[previous as usize].next = next,
+        }
+    }
+
+    /// Bytes of the book itself.
+    pub(crate) fn reserved_bytes(&self) -> usize {
+        let per_slot = size_of::<Slot>() + 3 * size_of::<u32>();
+        let per_entry = size_of::<(SideKey, u32)>() + 1;
+        let per_page = size_of::<(PageId, u32)>() + 1;
+        self.slots.len() * per_slot + self.index.capacity() * per_entry + self.pages.capacity() * per_page
+    }
+
+    pub(crate) fn census(&self, pins: &[AtomicU32]) -> Census {
+        let mut census = Census::default();
+        for (slot, pins) in self.slots.iter().zip(pins) {
+            match slot.state {
+                State::Empty => census.empty += 1,
+                State::Filling => census.filling += 1,
+                State::Valid => census.valid += 1,
+                State::Retiring => census.retiring += 1,
+            }
+            census.pins += pins.load(Ordering::Acquire);
+        }
+        debug_assert_eq!(census.empty as usize, self.free.len());
+        debug_assert_eq!((census.filling + census.valid) as usize, self.index.len());
+        census
+    }
+}

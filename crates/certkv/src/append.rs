@@ -1,0 +1,238 @@
+//! Appending rows: tail and host first, then the codes of every block that becomes full.
+use crate::cache::Cache;
+use crate::centre;
+use crate::group::{Group, Side};
+use crate::seal::Seal;
+use crate::step::Part;
+use crate::work::Workspace;
+use crate::Error;
+use certkv_codec::CodecError;
+use certkv_core::{Dtype, Geometry};
+use certkv_page::RowSpan;
+
+/// Rows as the caller gives them.
+#[derive(Clone, Copy)]
+pub(crate) enum Rows<'a> {
+    F32 { keys: &'a [f32], values: &'a [f32] },
+    Bits { keys: &'a [u16], values: &'a [u16] },
+}
+
+/// The rows of one append as 16-bit patterns, `[token][kv_width]`.
+#[derive(Debug, Default)]
+pub(crate) struct RowBuffer {
+    keys: Vec<u16>,
+    values: Vec<u16>,
+    width: usize,
+}
+
+fn round_into(argument: &'static str, rows: &[f32], width: usize, store: Dtype, out: &mut Vec<u16>) -> Result<(), Error> {
+    out.clear();
+    out.extend(rows.iter().map(|x| store.encode16(*x)));
+    match out.iter().position(|bits| store.is_nonfinite16(*bits)) {
+        None => Ok(()),
+        Some(at) => {
+            let (token, element) = (at / width, at % width);
+            Err(if rows[at].is_finite() {
+                Error::Overflow { argument, token, element }
+            } else {
+                Error::NonFinite { argument, token, element }
+            })
+        }
+    }
+}
+
+fn copy_into(argument: &'static str, rows: &[u16], width: usize, store: Dtype, out: &mut Vec<u16>) -> Result<(), Error> {
+    if let Some(at) = rows.iter().position(|bits| store.is_nonfinite16(*bits)) {
+        return Err(Error::NonFinite { argument, token: at / width, element: at % width });
+    }
+    out.clear();
+    out.extend_from_slice(rows);
+    Ok(())
+}
+
+impl RowBuffer {
+    /// Rounds and checks all rows before anything is written (math.md (0.4)).
+    pub(crate) fn load(&mut self, rows: Rows<'_>, geometry: &Geometry) -> Result<(), Error> {
+        self.width = geometry.kv_width();
+        let (width, store) = (self.width, geometry.store);
+        match rows {
+            Rows::F32 { keys, values } => {
+                round_into("keys", keys, width, store, &mut self.keys)?;
+                round_into("values", values, width, store, &mut self.values)
+            }
+            Rows::Bits { keys, values } => {
+                copy_into("keys", keys, width, store, &mut self.keys)?;
+                copy_into("values", values, width, store, &mut self.values)
+            }
+        }
+    }
+
+    fn row(&self, token: usize, head: usize, side: Side, dim: usize) -> &[u16] {
+        let rows = if side == Side::Key { &self.keys } else { &self.values };
+        let start = token * self.width + head * dim;
+        &rows[start..start + dim]
+    }
+}
+
+/// Writes the rows of `part` for one layer, and codes the blocks that become full. Costs one copy of the rows to the
+/// tail and one to the host; a full block costs its encoding.
+pub(crate) fn append(
+    cache: &Cache,
+    group: &Group,
+    index: usize,
+    layer: usize,
+    part: &mut Part,
+    work: &mut Workspace,
+) -> Result<(), Error> {
+    let Part { state, reservations, first_row, len, tokens, .. } = part;
+    let Some(reservation) = reservations.get(index) else { return Ok(()) };
+    let size = group.layout.tokens();
+    if state.centres[layer].is_empty() && *len + *tokens >= size {
+        state.centres[layer] = first_centre(cache, group, layer, part, work)?;
+        return append(cache, group, index, layer, part, work);
+    }
+    for span in reservation.rows() {
+        let token = *first_row + span.block * size + span.first_row - *len;
+        store_rows(cache, group, layer, span, token, work)?;
+        if let Some(packed) = span.packed {
+            gather(cache, group, layer, span, token, work)?;
+            let mut page = group.packed.write(group.slot(packed, layer), &cache.main)?;
+            page.set_tag(Group::tag(packed));
+            let coded = encode(cache, group, index, &state.centres[layer], work, page.bytes_mut())?;
+            if !coded {
+                let uncoded = &mut state.uncoded[layer];
+                uncoded.resize(uncoded.capacity().max(span.block + 1));
+                uncoded.insert(span.block);
+            }
+            Seal::new(&group.layout, layer, span.block, packed).write(page.bytes_mut());
+        }
+    }
+    Ok(())
+}
+
+/// Mean of the first values of the layer: rows of the open block, then of this step.
+fn first_centre(cache: &Cache, group: &Group, layer: usize, part: &Part, work: &Workspace) -> Result<Vec<f32>, Error> {
+    let (dim, store) = (group.layout.dim, cache.geometry().store);
+    let table = part.state.tables.iter().find(|t| t.block_size() == group.layout.tokens());
+    let open = table.and_then(|t| t.blocks().first()).and_then(|entry| entry.tail);
+    let tail = match open {
+        Some(page) => Some(group.tail.read_tagged(group.slot(page, layer), &cache.main, Group::tag(page))?),
+        None => None,
+    };
+    let old = if tail.is_some() { part.len } else { 0 };
+    Ok(centre::mean(old + part.tokens, group.kv_heads * dim, |row, element| {
+        let (head, channel) = (element / dim, element % dim);
+        let bits = match &tail {
+            Some(tail) if row < old => tail.words()[group.side(head, Side::Value).start + row * dim + channel],
+            _ => work.rows.row(part.first_row + row - old, head, Side::Value, dim)[channel],
+        };
+        store.decode16(bits)
+    }))
+}
+
+/// Copies new rows to the tail slot (if the block has one) and to the host page.
+fn store_rows(
+    cache: &Cache,
+    group: &Group,
+    layer: usize,
+    span: RowSpan,
+    token: usize,
+    work: &Workspace,
+) -> Result<(), Error> {
+    let dim = group.layout.dim;
+    let mut targets = [(&group.host, &cache.lane, Some(span.host)), (&group.tail, &cache.main, span.tail)];
+    for (arena, stream, page) in &mut targets {
+        let Some(page) = *page else { continue };
+        let (slot, tag) = (group.slot(page, layer), Group::tag(page));
+        // The first row claims the slot; later ones must find it still theirs.
+        let mut guard = if span.first_row == 0 {
+            let mut guard = arena.write(slot, stream)?;
+            guard.set_tag(tag);
+            guard
+        } else {
+            arena.write_tagged(slot, stream, tag)?
+        };
+        for head in 0..group.kv_heads {
+            for side in [Side::Key, Side::Value] {
+                let start = group.side(head, side).start + span.first_row * dim;
+                let rows = guard.words_mut()[start..start + span.rows * dim].chunks_exact_mut(dim);
+                for (row, into) in rows.enumerate() {
+                    into.copy_from_slice(work.rows.row(token + row, head, side, dim));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Collects a full block, `[head][side][B][d]`: rows of earlier steps from the tail, new ones from the step's input.
+fn gather(
+    cache: &Cache,
+    group: &Group,
+    layer: usize,
+    span: RowSpan,
+    token: usize,
+    work: &mut Workspace,
+) -> Result<(), Error> {
+    let dim = group.layout.dim;
+    let old = span.first_row * dim;
+    let tail = match span.tail {
+        Some(page) if old > 0 => Some(group.tail.read_tagged(group.slot(page, layer), &cache.main, Group::tag(page))?),
+        _ => None,
+    };
+    work.block.clear();
+    for head in 0..group.kv_heads {
+        for side in [Side::Key, Side::Value] {
+            if let Some(tail) = &tail {
+                work.block.extend_from_slice(&tail.words()[group.side(head, side)][..old]);
+            }
+            for row in 0..span.rows {
+                work.block.extend_from_slice(work.rows.row(token + row, head, side, dim));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Encodes the gathered block into the page's records, heads in parallel. False if a scale overflowed its type: the
+/// records then hold infinite summaries and the block is read from its originals.
+fn encode(
+    cache: &Cache,
+    group: &Group,
+    index: usize,
+    centre: &[f32],
+    work: &mut Workspace,
+    page: &mut [u8],
+) -> Result<bool, Error> {
+    let (dim, words) = (group.layout.dim, group.layout.count());
+    let jobs = work.encoders[index].iter_mut().zip(page[crate::group::SEAL_BYTES..].chunks_exact_mut(group.layout.bytes));
+    let mut jobs: Vec<_> = jobs.zip(work.block.chunks_exact(2 * words)).zip(centre.chunks_exact(dim)).collect();
+    let results = cache.pool.map(&mut jobs, |(((encoder, record), block), centre)| {
+        let (keys, values) = block.split_at(words);
+        encoder.encode(keys, values, centre, record)
+    });
+    let mut coded = true;
+    for result in results {
+        match result {
+            Ok(()) => {}
+            Err(CodecError::ScaleOverflow { .. }) => coded = false,
+            Err(other) => return Err(other.into()),
+        }
+    }
+    if !coded {
+        for head in 0..group.kv_heads {
+            let record = &mut page[group.record(head)];
+            record.fill(0);
+            record[group.layout.summary.clone()].copy_from_slice(&crate::seal::unbounded().to_bytes());
+        }
+    }
+    Ok(coded)
+}
+
+/// After a layer's rows: the computing stream waits for the lane before it reads the host, and the lane for the
+/// computing stream before it reuses anything.
+pub(crate) fn order_lanes(cache: &Cache) -> Result<(), Error> {
+    let stored = cache.lane.record()?;
+    cache.main.wait(&stored)?;
+    Ok(())
+}

@@ -1,0 +1,247 @@
+//! The certified step of one layer of one sequence (math.md 6.6): one pass with the guessed sets, certificate, repair of
+//! the heads over tolerance, and the ladder of section 8 for those that repairs do not bring back.
+//!
+//! Cost of the common step: every packed byte once, plus the originals of the guessed sides instead of their codes. A
+//! repair reads the promoted blocks once more. Nothing allocates once the buffers are warm.
+use crate::attend::Call;
+use crate::attend::pages::{Pages, View};
+use crate::attend::terms::{self, HeadScale};
+use crate::group::{Group, Side};
+use crate::sequence::HeadMemory;
+use crate::work::HeadWork;
+use crate::{Cache, Error};
+use certkv_bound::{Action, BytesRead, Cause, Certificate, Rung, Situation, Status, decide};
+use certkv_control::{BitSet, Certified, Gains, GuessRule};
+use certkv_core::ErrorSummary;
+
+/// Blocks per split: a multiple of the masses' tile, long enough to keep merges rare, short enough to keep the chain of
+/// additions in (5.27) short. Splits depend on shapes only, so the bits do not depend on the threads.
+const SPLIT: usize = 64;
+
+/// What one KV head needs to know of the call.
+pub(crate) struct HeadCall<'a> {
+    pub(crate) cache: &'a Cache,
+    pub(crate) group: &'a Group,
+    pub(crate) pages: &'a Pages,
+    pub(crate) head: usize,
+    /// `[query heads of the group][dim]`.
+    pub(crate) queries: &'a [f32],
+    pub(crate) centre: &'a [f32],
+    pub(crate) uncoded: &'a BitSet,
+    pub(crate) blocks: usize,
+}
+
+impl HeadCall<'_> {
+    fn centre_norm(&self) -> f32 {
+        let square: f64 = self.centre.iter().map(|c| f64::from(*c).powi(2)).sum();
+        certkv_core::round::up_f32(square.sqrt() * (1.0 + 1e-9))
+    }
+
+    fn view<'v>(&'v self, keys: &'v BitSet, values: &'v BitSet) -> View<'v> {
+        View { pages: self.pages, group: self.group, head: self.head, keys, values }
+    }
+
+    /// `||O' - c||`, rounded up, and `||O'||`.
+    fn distances(&self, out: &[f32]) -> (f32, f64) {
+        let (mut radius, mut norm) = (0.0f64, 0.0f64);
+        for (i, x) in out.iter().enumerate() {
+            let c = self.centre.get(i).copied().unwrap_or(0.0);
+            radius += (f64::from(*x) - f64::from(c)).powi(2);
+            norm += f64::from(*x).powi(2);
+        }
+        (certkv_core::round::up_f32(radius.sqrt() * (1.0 + 1e-9)), norm.sqrt())
+    }
+
+    /// Bytes of the pass under the sets in `work`.
+    fn bytes(&self, work: &HeadWork) -> BytesRead {
+        let l = &self.group.layout;
+        let (keys, values) = (work.keys.len(), work.values.len());
+        let side = l.original_side_bytes();
+        let exact = (keys + values) * side + self.pages.tail_tokens() * l.dim * 4;
+        let codes = (self.blocks - keys) * l.key_bytes() + (self.blocks - values) * l.value_bytes();
+        BytesRead { packed: (codes + self.blocks * certkv_core::summary::SUMMARY_BYTES) as u64, scratch: 0, host: exact as u64 }
+    }
+
+    /// The pass: splits in order, merged in order.
+    pub(crate) fn pass(&self, work: &mut HeadWork) -> Result<(), Error> {
+        let kernel = &self.group.kernel;
+        work.masses.reset(self.blocks + 1);
+        work.partial.clear();
+        let view = View { pages: self.pages, group: self.group, head: self.head, keys: &work.keys, values: &work.values };
+        let mut rest = work.masses.as_mut();
+        let mut start = 0;
+        loop {
+            let end = (start + SPLIT).min(self.blocks);
+            let last = end == self.blocks;
+            let tail = if last { self.pages.tail(self.group, self.head, self.centre_norm()) } else { None };
+            let cut = if last { usize::MAX / 2 } else { end };
+            let (here, after) = rest.split_at(cut);
+            rest = after;
+            if start < end || tail.is_some() {
+                kernel.attend(self.queries, &view, start..end, tail, &mut work.kernel, &mut work.split, Some(here))?;
+                work.partial.merge(&work.split)?;
+            }
+            if last {
+                break;
+            }
+            start = end;
+        }
+        if work.partial.tokens() == 0 { Err(Error::NoVisibleToken) } else { Ok(()) }
+    }
+
+    /// Finishes the outputs and certificates of every head from the state of the pass and its masses.
+    pub(crate) fn certify(&self, tol_rel: f64, work: &mut HeadWork) -> Result<(), Error> {
+        let dim = self.group.layout.dim;
+        for h in 0..work.certificates.len() {
+            if work.dense[h] {
+                continue;
+            }
+            let out = &mut work.out[h * dim..(h + 1) * dim];
+            work.partial.finish(h, out)?;
+            let (radius, norm) = self.distances(out);
+            let found = self.group.kernel.certify(&work.masses, &work.partial, h, radius)?;
+            let c = &mut work.certificates[h];
+            (c.e_key, c.e_val, c.e_drop) = (f64::from(found.e_key), f64::from(found.e_val), 0.0);
+            (c.e_arith, c.cap) = (f64::from(found.e_arith), f64::from(found.cap));
+            (c.out_norm, c.tol) = (norm, tol_rel * norm);
+            (c.promoted_keys, c.promoted_values) = (work.keys.len() as u32, work.values.len() as u32);
+        }
+        Ok(())
+    }
+
+    fn scale(&self, work: &HeadWork, h: usize) -> HeadScale {
+        let dim = self.group.layout.dim;
+        let radius = f64::from(self.distances(&work.out[h * dim..(h + 1) * dim]).0);
+        HeadScale::of(&work.partial, h, radius, work.certificates[h].tol)
+    }
+
+    /// Decides for every head whether it is done, and which items to promote for those that are not. True if there is
+    /// something to promote.
+    pub(crate) fn choose(&self, policy: &Certified, work: &mut HeadWork) -> Result<bool, Error> {
+        work.picks.clear();
+        let heads = work.certificates.len();
+        let mut allowed = [f64::INFINITY; 16];
+        let mut any = false;
+        for h in 0..heads {
+            let c = work.certificates[h];
+            if work.dense[h] || c.status != Status::Uncertified {
+                continue;
+            }
+            let situation = Situation {
+                bound: c.quantisation(),
+                e_key: c.e_key,
+                e_val: c.e_val,
+                tol: c.tol,
+                rank_ok: true,
+                integrity_ok: true,
+                tier_ok: true,
+                promoted_keys: work.keys.len(),
+                key_cap: policy.k_cap,
+                repairs: c.repairs,
+                max_repairs: policy.max_repairs,
+            };
+            let c = &mut work.certificates[h];
+            match decide(&situation) {
+                Action::Accept => {}
+                Action::MoreKeys => {
+                    (c.cause, c.rung) = (Cause::KeyError, c.rung.max(Rung::MoreKeys));
+                    allowed[h] = c.tol * REPAIR_TARGET;
+                    any = true;
+                }
+                Action::ExactValues => {
+                    (c.cause, c.rung) = (Cause::ValueError, c.rung.max(Rung::ExactValues));
+                    allowed[h] = c.tol * REPAIR_TARGET;
+                    any = true;
+                }
+                _ => {
+                    c.cause = if c.repairs >= policy.max_repairs { Cause::RepairsUsed } else { Cause::Exhausted };
+                    work.dense[h] = true;
+                }
+            }
+        }
+        if !any {
+            return Ok(false);
+        }
+        work.gains.clear();
+        for h in 0..heads {
+            let scale = self.scale(work, h);
+            terms::gains(&scale, &work.masses, h, self.blocks, &mut work.gains);
+        }
+        self.costs(work, true);
+        let gains = Gains::new(&work.gains, heads, 2 * self.blocks)?;
+        let picks = work.cover.leave_at_most(gains, &work.cost, &allowed[..heads], true)?;
+        work.picks.extend_from_slice(picks);
+        let nothing = work.picks.is_empty();
+        for h in 0..heads {
+            if allowed[h] < f64::INFINITY {
+                let c = &mut work.certificates[h];
+                c.repairs += 1;
+                if nothing {
+                    (work.dense[h], c.cause) = (true, Cause::Exhausted);
+                }
+            }
+        }
+        Ok(!nothing)
+    }
+
+    /// Bytes that reading each side exactly costs: in a repair the originals and the codes once more, in the next pass
+    /// the originals instead of the codes.
+    fn costs(&self, work: &mut HeadWork, repair: bool) {
+        let l = &self.group.layout;
+        let cost = |codes: usize| {
+            let exact = l.original_side_bytes() as f64;
+            if repair { exact + codes as f64 } else { (exact - codes as f64).max(1.0) }
+        };
+        work.cost.clear();
+        work.cost.resize(self.blocks, cost(l.key_bytes()));
+        work.cost.resize(2 * self.blocks, cost(l.value_bytes()));
+    }
+
+    /// Promotes the picks: corrects the state and the masses block by block, or makes the pass anew where subtraction
+    /// would cancel (6.11).
+    pub(crate) fn repair(&self, work: &mut HeadWork) -> Result<(), Error> {
+        let l = &self.group.layout;
+        let (mut keys, mut values) = (work.keys.clone(), work.values.clone());
+        let mut touched: Vec<usize> = work.picks.iter().map(|i| *i as usize % self.blocks).collect();
+        touched.sort_unstable();
+        touched.dedup();
+        let mut read = BytesRead::default();
+        for &b in &touched {
+            // The old contribution is made once more, the new one added.
+            for (set, codes) in [(&work.keys, l.key_bytes()), (&work.values, l.value_bytes())] {
+                let exact = set.contains(b);
+                read.packed += if exact { 0 } else { codes as u64 };
+                read.host += if exact { l.original_side_bytes() as u64 } else { 0 };
+            }
+        }
+        for &i in &work.picks {
+            let i = i as usize;
+            if i < self.blocks { keys.insert(i) } else { values.insert(i - self.blocks) };
+            read.host += l.original_side_bytes() as u64;
+        }
+        let outcome = self.group.kernel.repair(
+            self.queries,
+            &self.view(&work.keys, &work.values),
+            &self.view(&keys, &values),
+            &touched,
+            &mut work.kernel,
+            &mut work.split,
+            &mut work.partial,
+            &mut work.masses,
+        )?;
+        work.keys = keys;
+        work.values = values;
+        if let Some(block) = outcome.corrupt {
+            return Err(Error::Integrity { layer: 0, block });
+        }
+        if outcome.needs_recompute {
+            self.pass(work)?;
+            read = self.bytes(work);
+        }
+        for c in &mut work.certificates {
+            c.bytes.packed += read.packed;
+            c.bytes.host += read.host;
+        }
+        Ok(())
+    }
+}

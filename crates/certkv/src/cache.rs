@@ -1,0 +1,393 @@
+//! The cache: sequences, their pages, and the memory behind them.
+use crate::group::Group;
+use crate::sequence::SequenceState;
+use crate::work::Workspace;
+use crate::{Config, Error, Policy, Side, Step};
+use certkv_core::{Class, Geometry, Ledger, RecordLayout, SequenceId};
+use certkv_device::{CheckReport, Copy2d, Dst, SimDevice, Src, Stream};
+use certkv_kernel::Pool;
+use certkv_page::{CopyOp, PageClass, Stamp};
+use parking_lot::Mutex;
+use slab::Slab;
+
+/// Tokens to append to one sequence in one step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Chunk {
+    /// The sequence.
+    pub sequence: SequenceId,
+    /// New tokens: 1 is a decode step, more is prefill.
+    pub tokens: usize,
+}
+
+/// Bytes in use, by tier, and what they hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct MemoryUse {
+    /// Packed pages in use: seals, codes, scales, summaries, padding.
+    pub packed: usize,
+    /// Tails and promoted sides in use (16-bit, device).
+    pub scratch: usize,
+    /// Block tables and per-head memory of live sequences.
+    pub tables: usize,
+    /// 16-bit originals in use (host).
+    pub host: usize,
+    /// Tokens held by live sequences; shared blocks count for each.
+    pub tokens: usize,
+}
+
+impl MemoryUse {
+    /// Device bytes: packed, scratch and tables.
+    pub fn device(&self) -> usize {
+        self.packed + self.scratch + self.tables
+    }
+}
+
+#[derive(Debug)]
+struct Entry {
+    generation: u32,
+    /// `None` while a step works on the sequence.
+    state: Option<Box<SequenceState>>,
+}
+
+#[derive(Debug, Default)]
+struct Sequences {
+    live: Slab<Entry>,
+    /// Generation of the next sequence, so that a slot's ids never repeat within 2^32 creations.
+    generation: u32,
+}
+
+/// A paged, compressed, certified KV cache for one model.
+///
+/// `&self` methods may be called from several threads; a sequence belongs to one step at a time.
+#[derive(Debug)]
+pub struct Cache {
+    pub(crate) config: Config,
+    pub(crate) device: SimDevice,
+    /// The stream that computes.
+    pub(crate) main: Stream,
+    /// The stream that moves rows to the host.
+    pub(crate) lane: Stream,
+    pub(crate) groups: Vec<Group>,
+    pub(crate) ledger: Ledger,
+    pub(crate) pool: Pool,
+    sequences: Mutex<Sequences>,
+    workspaces: Mutex<Vec<Box<Workspace>>>,
+}
+
+impl Cache {
+    /// Checks the configuration and takes all memory (mapped when first touched).
+    ///
+    /// # Errors
+    /// Names the field that is out of range, or the budget that is too small; nothing is held then.
+    pub fn new(config: Config) -> Result<Self, Error> {
+        let shapes = config.groups()?;
+        let device = SimDevice::new(config.device);
+        let ledger = Ledger::new(config.device_budget, config.host_budget);
+        let groups = shapes.into_iter().map(|shape| Group::new(&config, shape, &device, &ledger));
+        let groups = groups.collect::<Result<Vec<_>, _>>()?;
+        let (main, lane) = (device.stream("main"), device.stream("lane"));
+        let pool = Pool::new(config.threads)?;
+        Ok(Self {
+            config,
+            device,
+            main,
+            lane,
+            groups,
+            ledger,
+            pool,
+            sequences: Mutex::default(),
+            workspaces: Mutex::default(),
+        })
+    }
+
+    /// Shape of the model.
+    pub fn geometry(&self) -> &Geometry {
+        &self.config.geometry
+    }
+
+    /// Policy of steps that do not name one.
+    pub fn policy(&self) -> Policy {
+        self.config.policy
+    }
+
+    /// Layout of the records of `layer`.
+    ///
+    /// # Errors
+    /// [`Error::Layer`].
+    pub fn layout(&self, layer: usize) -> Result<&RecordLayout, Error> {
+        self.group_of(layer).map(|(_, group)| &group.layout)
+    }
+
+    /// A new, empty sequence. Allocates its tables.
+    ///
+    /// # Errors
+    /// [`Error::TooManySequences`], or out of memory.
+    pub fn create(&self) -> Result<SequenceId, Error> {
+        let geometry = &self.config.geometry;
+        let state = SequenceState::new(&self.groups, geometry.layers, geometry.kv_heads)?;
+        self.insert(state)
+    }
+
+    fn insert(&self, state: SequenceState) -> Result<SequenceId, Error> {
+        let mut sequences = self.sequences.lock();
+        let max_sequences = self.config.max_sequences;
+        if sequences.live.len() >= max_sequences {
+            return Err(Error::TooManySequences { max_sequences });
+        }
+        sequences.generation = sequences.generation.wrapping_add(1).max(1);
+        let generation = sequences.generation;
+        let slot = sequences.live.insert(Entry { generation, state: Some(Box::new(state)) });
+        Ok(SequenceId { slot: slot as u32, generation })
+    }
+
+    /// Takes a sequence out for exclusive use.
+    pub(crate) fn take(&self, id: SequenceId) -> Result<Box<SequenceState>, Error> {
+        let mut sequences = self.sequences.lock();
+        match sequences.live.get_mut(id.slot as usize) {
+            Some(entry) if entry.generation == id.generation => entry.state.take().ok_or(Error::BusySequence(id)),
+            _ => Err(Error::UnknownSequence(id)),
+        }
+    }
+
+    /// Puts a sequence back that [`Cache::take`] gave out.
+    pub(crate) fn put_back(&self, id: SequenceId, state: Box<SequenceState>) {
+        if let Some(entry) = self.sequences.lock().live.get_mut(id.slot as usize)
+            && entry.generation == id.generation
+        {
+            entry.state = Some(state);
+        }
+    }
+
+    /// Runs `work` on a sequence that no step holds.
+    fn with<T>(&self, id: SequenceId, work: impl FnOnce(&mut SequenceState) -> Result<T, Error>) -> Result<T, Error> {
+        let mut state = self.take(id)?;
+        let result = work(&mut state);
+        self.put_back(id, state);
+        result
+    }
+
+    /// Committed tokens of a sequence.
+    ///
+    /// # Errors
+    /// [`Error::UnknownSequence`], [`Error::BusySequence`].
+    pub fn len(&self, id: SequenceId) -> Result<usize, Error> {
+        self.with(id, |state| Ok(state.len()))
+    }
+
+    /// A new sequence with the same tokens. Full blocks are shared; an open block is copied.
+    ///
+    /// # Errors
+    /// As [`Cache::create`], unknown or busy parent, or no page for the open block. Nothing changed.
+    pub fn fork(&self, id: SequenceId) -> Result<SequenceId, Error> {
+        let fork = self.with(id, |parent| {
+            let mut tables = Vec::with_capacity(self.groups.len());
+            for (group, table) in self.groups.iter().zip(&parent.tables) {
+                group.pools.reclaim(&mut |stamp| self.passed(stamp));
+                let (fork, copies) = table.fork().map_err(Error::from_table)?;
+                // The table is dropped, and its pages retired, if a copy or a later table fails.
+                tables.push(fork);
+                self.execute(group, copies.into_iter())?;
+            }
+            Ok(SequenceState {
+                tables,
+                centres: parent.centres.clone(),
+                heads: parent.heads.clone(),
+                uncoded: parent.uncoded.clone(),
+            })
+        })?;
+        self.insert(fork)
+    }
+
+    /// Cuts a sequence to `len` tokens. A block that becomes partial is reopened from its originals, bit for bit.
+    ///
+    /// # Errors
+    /// [`Error::Length`] past the end; unknown or busy; no page for the reopened block. The sequence is unchanged,
+    /// unless a copy failed: then it is cut to whole blocks and the error says so.
+    pub fn truncate(&self, id: SequenceId, len: usize) -> Result<(), Error> {
+        let kv_heads = self.config.geometry.kv_heads;
+        self.with(id, |state| {
+            if len > state.len() {
+                return Err(Error::Length { asked: len, len: state.len() });
+            }
+            for group in &self.groups {
+                group.pools.reclaim(&mut |stamp| self.passed(stamp));
+            }
+            for (index, group) in self.groups.iter().enumerate() {
+                let ops = state.tables[index].truncate(len).map_err(Error::from_table)?;
+                let copied = self.execute(group, ops.copies());
+                ops.retire(|| self.stamp())?;
+                copied?;
+                state.forget_from(group.first..group.first + group.layers, kv_heads, len / group.layout.tokens());
+            }
+            Ok(())
+        })
+    }
+
+    /// Ends a sequence; its id is refused from now on. Pages it shared stay with the others.
+    ///
+    /// # Errors
+    /// Unknown or busy; nothing changed.
+    pub fn release(&self, id: SequenceId) -> Result<(), Error> {
+        let state = self.take(id)?;
+        self.sequences.lock().live.try_remove(id.slot as usize);
+        for (group, table) in self.groups.iter().zip(state.tables) {
+            table.release().retire(|| self.stamp())?;
+            group.pools.reclaim(&mut |stamp| self.passed(stamp));
+        }
+        Ok(())
+    }
+
+    /// Starts a step under the cache's policy: reserves every page that the new tokens can need, or none.
+    ///
+    /// # Errors
+    /// Unknown, busy or doubly named sequence; a page class that is used up; an empty chunk. Nothing changed.
+    pub fn begin(&self, chunks: &[Chunk]) -> Result<Step<'_>, Error> {
+        self.begin_with(chunks, self.config.policy)
+    }
+
+    /// As [`Cache::begin`] under another policy.
+    ///
+    /// # Errors
+    /// As [`Cache::begin`], and a refused policy parameter.
+    pub fn begin_with(&self, chunks: &[Chunk], policy: Policy) -> Result<Step<'_>, Error> {
+        policy.validated().map_err(|e| Error::Policy(e.to_string()))?;
+        for group in &self.groups {
+            group.pools.reclaim(&mut |stamp| self.passed(stamp));
+        }
+        Step::begin(self, chunks, policy)
+    }
+
+    /// The 16-bit originals of tokens `0..len` of one side of one KV head, `[len][head_dim]`, read back from the host.
+    ///
+    /// # Errors
+    /// Unknown or busy sequence, bad layer or head, or the device's refusal.
+    pub fn originals(&self, id: SequenceId, layer: usize, kv_head: usize, side: Side) -> Result<Vec<u16>, Error> {
+        let (index, group) = self.group_of(layer)?;
+        if kv_head >= group.kv_heads {
+            return Err(Error::Shape { argument: "kv_head", expected: group.kv_heads, given: kv_head });
+        }
+        self.with(id, |state| {
+            let table = &state.tables[index];
+            let mut rows = Vec::with_capacity(table.len() * group.layout.dim);
+            for block in table.blocks() {
+                let page = group.host.read_tagged(group.slot(block.host, layer), &self.main, Group::tag(block.host))?;
+                rows.extend_from_slice(&page.words()[group.side(kv_head, side)]);
+            }
+            rows.truncate(table.len() * group.layout.dim);
+            Ok(rows)
+        })
+    }
+
+    /// A packed page as stored: seal and records of one block of one layer, for inspection.
+    ///
+    /// # Errors
+    /// Unknown or busy sequence, bad layer, a block that is not packed, or the device's refusal.
+    pub fn packed_page(&self, id: SequenceId, layer: usize, block: usize) -> Result<Vec<u8>, Error> {
+        let (index, group) = self.group_of(layer)?;
+        self.with(id, |state| {
+            let blocks = state.tables[index].blocks();
+            let page = blocks.get(block).and_then(|entry| entry.packed);
+            let page = page.ok_or(Error::Shape { argument: "block", expected: blocks.len(), given: block })?;
+            let guard = group.packed.read_tagged(group.slot(page, layer), &self.main, Group::tag(page))?;
+            Ok(guard.bytes().to_vec())
+        })
+    }
+
+    /// Bytes in use now.
+    pub fn memory(&self) -> MemoryUse {
+        let mut memory = MemoryUse::default();
+        for group in &self.groups {
+            let used = |pages: &certkv_page::PageAllocator, bytes: usize| pages.counts().live * group.layers * bytes;
+            memory.packed += used(&group.pools.packed, group.packed.slot_bytes().next_multiple_of(64));
+            memory.scratch += used(&group.pools.tail, group.tail.slot_bytes().next_multiple_of(64));
+            memory.host += used(&group.pools.host, group.host.slot_bytes().next_multiple_of(64));
+        }
+        for (_, entry) in &self.sequences.lock().live {
+            if let Some(state) = &entry.state {
+                memory.tokens += state.len();
+                memory.tables += state.bytes();
+            }
+        }
+        memory
+    }
+
+    /// Reserved bytes by class (packed, scratch, tables, host) and the two limits (device, host).
+    pub fn reserved(&self) -> ([usize; 4], (usize, usize)) {
+        (self.ledger.snapshot().0, self.ledger.limits())
+    }
+
+    /// What the ordering checker saw, if it is on.
+    pub fn check_report(&self) -> CheckReport {
+        self.device.report()
+    }
+
+    /// Pages in use over all groups and classes: 0 after every sequence was released and the device is idle.
+    pub fn live_pages(&self) -> usize {
+        let live = |group: &Group| {
+            group.pools.reclaim(&mut |stamp| self.passed(stamp));
+            [&group.pools.host, &group.pools.packed, &group.pools.tail].map(|p| p.counts().live).iter().sum::<usize>()
+        };
+        self.groups.iter().map(live).sum()
+    }
+
+    pub(crate) fn group_of(&self, layer: usize) -> Result<(usize, &Group), Error> {
+        let found = self.groups.iter().enumerate().find(|(_, group)| group.holds(layer));
+        found.ok_or(Error::Layer { layer, layers: self.config.geometry.layers })
+    }
+
+    /// A stamp that follows everything enqueued on both streams.
+    pub(crate) fn stamp(&self) -> Stamp {
+        let after = self.lane.record().and_then(|lane| {
+            self.main.wait(&lane)?;
+            self.main.record()
+        });
+        after.map_or(Stamp::IDLE, |fence| Stamp(fence.stamp()))
+    }
+
+    pub(crate) fn passed(&self, stamp: Stamp) -> bool {
+        if stamp == Stamp::IDLE { self.device.is_idle() } else { self.device.passed(stamp.0) }
+    }
+
+    /// Enqueues the copies of a fork or truncation on the computing stream, for every layer of the group.
+    fn execute(&self, group: &Group, copies: impl Iterator<Item = CopyOp>) -> Result<(), Error> {
+        // Rows on their way to the host come first.
+        let stored = self.lane.record()?;
+        self.main.wait(&stored)?;
+        let arena = |class| if class == PageClass::Host { &group.host } else { &group.tail };
+        let side_bytes = group.layout.original_side_bytes();
+        for op in copies {
+            let bytes = op.rows * group.layout.dim * 2;
+            for layer in group.first..group.first + group.layers {
+                let src = Src {
+                    arena: arena(op.from.class),
+                    slot: group.slot(op.from.id, layer),
+                    range: 0..bytes,
+                    expect: None,
+                };
+                let dst = Dst { arena: arena(op.to.class), slot: group.slot(op.to.id, layer), offset: 0 };
+                let sides = Copy2d { count: 2 * group.kv_heads, pitch: side_bytes };
+                self.device.copy_2d(&self.main, src, dst, sides)?;
+                dst.arena.write(dst.slot, &self.main)?.set_tag(Group::tag(op.to.id));
+            }
+        }
+        // The lane's next rows go behind these copies.
+        let copied = self.main.record()?;
+        self.lane.wait(&copied)?;
+        Ok(())
+    }
+
+    pub(crate) fn workspace(&self) -> Result<Box<Workspace>, Error> {
+        match self.workspaces.lock().pop() {
+            Some(work) => Ok(work),
+            None => Workspace::new(self),
+        }
+    }
+
+    pub(crate) fn return_workspace(&self, work: Box<Workspace>) {
+        self.workspaces.lock().push(work);
+    }
+
+    /// Bytes reserved for one class.
+    pub fn reserved_for(&self, class: Class) -> usize {
+        self.ledger.used(class)
+    }
+}

@@ -1,0 +1,92 @@
+//! What a cache is made of: geometry, formats, capacity, budgets, policy.
+use crate::{Error, Policy};
+use certkv_core::{Format, Geometry, RecordLayout};
+use certkv_device::SimOptions;
+
+/// The format that certifies a tolerance of 5% with the fewest bytes on the reference model; see `docs/formats.md` for
+/// the curves behind it.
+pub const DEFAULT_FORMAT: &str = "k8-v4g32-b32";
+
+/// Configuration of a [`crate::Cache`]. All memory is taken when the cache is made; nothing grows later.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Shape of the model's attention.
+    pub geometry: Geometry,
+    /// One format for all layers, or one per layer. Consecutive layers of equal format share a block table.
+    pub formats: Vec<Format>,
+    /// Tokens that all sequences together may hold, each in every layer.
+    pub max_tokens: usize,
+    /// Sequences that may live at once.
+    pub max_sequences: usize,
+    /// Bytes of device memory: packed pages, scratch and tables.
+    pub device_budget: usize,
+    /// Bytes of host memory for the originals.
+    pub host_budget: usize,
+    /// Promoted key sides (one block of one KV head) kept in scratch.
+    pub scratch_keys: usize,
+    /// Promoted value sides kept in scratch.
+    pub scratch_values: usize,
+    /// What a step does unless it is told otherwise.
+    pub policy: Policy,
+    /// Worker threads of the CPU kernels, 1 to 256; 1 runs everything on the calling thread.
+    pub threads: usize,
+    /// How the simulated device runs and whether it checks ordering.
+    pub device: SimOptions,
+}
+
+impl Config {
+    /// A cache of `max_tokens` tokens and up to 16 sequences in the default format under the default policy, without
+    /// limits on bytes, on one thread.
+    pub fn new(geometry: Geometry, max_tokens: usize) -> Self {
+        let format = DEFAULT_FORMAT.parse().unwrap_or(Format::DENSE_F16);
+        Self {
+            geometry,
+            formats: vec![format],
+            max_tokens,
+            max_sequences: 16,
+            device_budget: usize::MAX,
+            host_budget: usize::MAX,
+            scratch_keys: 0,
+            scratch_values: 0,
+            policy: Policy::default(),
+            threads: 1,
+            device: SimOptions::default(),
+        }
+    }
+
+    /// The same with another format for every layer.
+    #[must_use]
+    pub fn with_format(mut self, format: Format) -> Self {
+        self.formats = vec![format];
+        self
+    }
+
+    /// Checks every field and spreads the formats over the layers: `(first layer, layers, layout)` of each KV group.
+    pub(crate) fn groups(&self) -> Result<Vec<(usize, usize, RecordLayout)>, Error> {
+        let geometry = self.geometry.validated()?;
+        let wrong = |field, why: String| Err(Error::Config { field, why });
+        if self.formats.len() != 1 && self.formats.len() != geometry.layers {
+            let why = format!("{} formats for {} layers; give one, or one per layer", self.formats.len(), geometry.layers);
+            return wrong("formats", why);
+        }
+        if self.max_tokens == 0 || self.max_tokens > 1 << 31 {
+            return wrong("max_tokens", format!("{} tokens; must be 1 to 2^31", self.max_tokens));
+        }
+        if self.max_sequences == 0 || self.max_sequences > 1 << 20 {
+            return wrong("max_sequences", format!("{} sequences; must be 1 to 2^20", self.max_sequences));
+        }
+        if self.threads == 0 || self.threads > 256 {
+            return wrong("threads", format!("{} threads; must be 1 to 256", self.threads));
+        }
+        self.policy.validated().map_err(|e| Error::Policy(e.to_string()))?;
+        let mut groups: Vec<(usize, usize, RecordLayout)> = Vec::new();
+        for layer in 0..geometry.layers {
+            let format = self.formats[if self.formats.len() == 1 { 0 } else { layer }];
+            match groups.last_mut() {
+                Some((_, layers, layout)) if layout.format == format => *layers += 1,
+                _ => groups.push((layer, 1, RecordLayout::new(&geometry, format)?)),
+            }
+        }
+        Ok(groups)
+    }
+}

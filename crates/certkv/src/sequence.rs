@@ -1,0 +1,63 @@
+//! What the cache remembers of one sequence.
+use crate::Error;
+use crate::group::Group;
+use certkv_control::BitSet;
+use certkv_page::BlockTable;
+
+/// What one KV head of one layer remembers from step to step: the promoted sets that the next step starts from, and the
+/// last known bounds of each block's logit error, so that a block that is promoted now can be judged without its codes.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct HeadMemory {
+    /// Blocks whose keys the next step reads from the originals.
+    pub(crate) keys: BitSet,
+    /// Blocks whose values the next step reads from the originals.
+    pub(crate) values: BitSet,
+    /// Last known `Delta_b`, `[query head of the group][block]`, grown block by block.
+    pub(crate) delta: Vec<Vec<f32>>,
+    /// Last known `Lambda_b`, in the same order.
+    pub(crate) lambda: Vec<Vec<f32>>,
+}
+
+/// State of a live sequence.
+#[derive(Debug)]
+pub(crate) struct SequenceState {
+    /// One table per KV group, all of the same length between steps.
+    pub(crate) tables: Vec<BlockTable>,
+    /// Value centre per layer, `[kv_heads * head_dim]`; empty until the first block of the layer closes.
+    pub(crate) centres: Vec<Vec<f32>>,
+    /// `[layer * kv_heads + kv_head]`.
+    pub(crate) heads: Vec<HeadMemory>,
+    /// Per layer: blocks that could not be coded (their scales overflow) and are always read from the originals.
+    pub(crate) uncoded: Vec<BitSet>,
+}
+
+impl SequenceState {
+    pub(crate) fn new(groups: &[Group], layers: usize, kv_heads: usize) -> Result<Self, Error> {
+        let tables = groups.iter().map(|g| BlockTable::create(&g.pools, g.layout.tokens(), g.max_blocks));
+        Ok(Self {
+            tables: tables.collect::<Result<_, _>>().map_err(Error::from_table)?,
+            centres: vec![Vec::new(); layers],
+            heads: vec![HeadMemory::default(); layers * kv_heads],
+            uncoded: vec![BitSet::default(); layers],
+        })
+    }
+
+    /// Committed tokens.
+    pub(crate) fn len(&self) -> usize {
+        self.tables.first().map_or(0, BlockTable::len)
+    }
+
+    /// Forgets what concerns blocks from `blocks` on, in one layer group.
+    pub(crate) fn forget_from(&mut self, layers: core::ops::Range<usize>, kv_heads: usize, blocks: usize) {
+        for layer in layers {
+            self.uncoded[layer].resize(blocks);
+            for head in &mut self.heads[layer * kv_heads..(layer + 1) * kv_heads] {
+                head.keys.resize(blocks);
+                head.values.resize(blocks);
+                for known in head.delta.iter_mut().chain(&mut head.lambda) {
+                    known.truncate(blocks);
+                }
+            }
+        }
+    }
+}

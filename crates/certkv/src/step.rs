@@ -1,0 +1,241 @@
+//! One step: a ragged batch of new tokens, layer by layer, committed as a whole.
+use crate::append::Rows;
+use crate::cache::Chunk;
+use crate::sequence::SequenceState;
+use crate::work::Workspace;
+use crate::{Cache, Error, Policy};
+use certkv_bound::Certificate;
+use certkv_core::SequenceId;
+use certkv_page::{PageError, Reservation, TableError};
+
+/// One sequence of a step.
+#[derive(Debug)]
+pub(crate) struct Part {
+    pub(crate) id: SequenceId,
+    /// New tokens.
+    pub(crate) tokens: usize,
+    /// First new token's row in the step's inputs.
+    pub(crate) first_row: usize,
+    /// Tokens before the step.
+    pub(crate) len: usize,
+    pub(crate) state: Box<SequenceState>,
+    /// One per KV group.
+    pub(crate) reservations: Vec<Reservation>,
+}
+
+/// How far a layer has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Progress {
+    Waiting,
+    Appended,
+    /// A failed append may have written rows past the committed length; appending again overwrites them.
+    Failed,
+}
+
+/// A step in progress. Dropping it without [`Step::finish`] gives back what it reserved: the sequences are as before.
+///
+/// Order: [`Step::append`] once per layer, [`Step::attend`] on a layer any time after its append, [`Step::finish`] after
+/// every layer was appended.
+#[derive(Debug)]
+#[must_use = "a step that is not finished is rolled back"]
+pub struct Step<'c> {
+    cache: &'c Cache,
+    policy: Policy,
+    parts: Vec<Part>,
+    progress: Vec<Progress>,
+    tokens: usize,
+    work: Option<Box<Workspace>>,
+}
+
+impl<'c> Step<'c> {
+    pub(crate) fn begin(cache: &'c Cache, chunks: &[Chunk], policy: Policy) -> Result<Self, Error> {
+        if chunks.is_empty() {
+            return Err(Error::Shape { argument: "chunks", expected: 1, given: 0 });
+        }
+        let layers = cache.geometry().layers;
+        let mut step = Self {
+            cache,
+            policy,
+            parts: Vec::with_capacity(chunks.len()),
+            progress: vec![Progress::Waiting; layers],
+            tokens: 0,
+            work: Some(cache.workspace()?),
+        };
+        for chunk in chunks {
+            if chunk.tokens == 0 {
+                return Err(Error::Shape { argument: "chunk.tokens", expected: 1, given: 0 });
+            }
+            let state = cache.take(chunk.sequence)?;
+            // From here on the drop of the step puts the state back.
+            step.parts.push(Part {
+                id: chunk.sequence,
+                tokens: chunk.tokens,
+                first_row: step.tokens,
+                len: state.len(),
+                state,
+                reservations: Vec::with_capacity(cache.groups.len()),
+            });
+            step.tokens += chunk.tokens;
+            if let Some(part) = step.parts.last_mut() {
+                for table in &mut part.state.tables {
+                    part.reservations.push(table.reserve(chunk.tokens).map_err(Error::from_table)?);
+                }
+            }
+        }
+        Ok(step)
+    }
+
+    /// New tokens of all chunks: the rows that `append` and `attend` expect, in the order of the chunks.
+    pub fn tokens(&self) -> usize {
+        self.tokens
+    }
+
+    /// Writes the new tokens' keys (after RoPE) and values of one layer, `[tokens][kv_heads * head_dim]` each. They are
+    /// rounded to the cache's 16-bit type; what is certified is attention over the rounded originals. Blocks that become
+    /// full are coded.
+    ///
+    /// # Errors
+    /// A bad layer, shape, order, or a value that is not finite or too large: nothing was written. A device error: the
+    /// layer counts as not appended and may be appended again.
+    pub fn append(&mut self, layer: usize, keys: &[f32], values: &[f32]) -> Result<(), Error> {
+        let expected = self.tokens * self.cache.geometry().kv_width();
+        for (argument, given) in [("keys", keys.len()), ("values", values.len())] {
+            if given != expected {
+                return Err(Error::Shape { argument, expected, given });
+            }
+        }
+        self.append_rows(layer, Rows::F32 { keys, values })
+    }
+
+    /// As [`Step::append`] for rows that already are 16-bit patterns of the cache's type.
+    ///
+    /// # Errors
+    /// As [`Step::append`].
+    pub fn append_bits(&mut self, layer: usize, keys: &[u16], values: &[u16]) -> Result<(), Error> {
+        let expected = self.tokens * self.cache.geometry().kv_width();
+        for (argument, given) in [("keys", keys.len()), ("values", values.len())] {
+            if given != expected {
+                return Err(Error::Shape { argument, expected, given });
+            }
+        }
+        self.append_rows(layer, Rows::Bits { keys, values })
+    }
+
+    fn append_rows(&mut self, layer: usize, rows: Rows<'_>) -> Result<(), Error> {
+        let (index, group) = self.cache.group_of(layer)?;
+        if self.progress[layer] == Progress::Appended {
+            return Err(Error::Order { layer, why: "appended twice in one step" });
+        }
+        let work = self.work.as_mut().ok_or(Error::Order { layer, why: "the step is over" })?;
+        work.rows.load(rows, self.cache.geometry())?;
+        self.progress[layer] = Progress::Failed;
+        for part in &mut self.parts {
+            crate::append::append(self.cache, group, index, layer, part, work)?;
+        }
+        crate::append::order_lanes(self.cache)?;
+        self.progress[layer] = Progress::Appended;
+        Ok(())
+    }
+
+    /// Attention of the new tokens' queries (after RoPE) over everything up to and including themselves, for one layer.
+    /// `queries` and `out` are `[tokens][q_heads * head_dim]`, `certificates` is `[tokens][q_heads]` and may be empty.
+    ///
+    /// A chunk of one token is a decode step under the step's policy. A longer chunk is causal attention over the
+    /// originals, which is exact up to the kernel's arithmetic. `out` is written only if the call succeeds.
+    ///
+    /// # Errors
+    /// A bad layer, shape or order, a query that is not finite, or a device error. `certificates` then hold UNCERTIFIED.
+    pub fn attend(
+        &mut self,
+        layer: usize,
+        queries: &[f32],
+        out: &mut [f32],
+        certificates: &mut [Certificate],
+    ) -> Result<(), Error> {
+        certificates.fill(Certificate::UNCERTIFIED);
+        let geometry = *self.cache.geometry();
+        let (index, group) = self.cache.group_of(layer)?;
+        if self.progress[layer] != Progress::Appended {
+            return Err(Error::Order { layer, why: "attended before it was appended" });
+        }
+        let expected = self.tokens * geometry.q_width();
+        for (argument, given) in [("queries", queries.len()), ("out", out.len())] {
+            if given != expected {
+                return Err(Error::Shape { argument, expected, given });
+            }
+        }
+        let heads = self.tokens * geometry.q_heads;
+        if !certificates.is_empty() && certificates.len() != heads {
+            return Err(Error::Shape { argument: "certificates", expected: heads, given: certificates.len() });
+        }
+        if let Some(at) = queries.iter().position(|q| !q.is_finite()) {
+            let (token, element) = (at / geometry.q_width(), at % geometry.q_width());
+            return Err(Error::NonFinite { argument: "queries", token, element });
+        }
+        let work = self.work.as_mut().ok_or(Error::Order { layer, why: "the step is over" })?;
+        work.out.clear();
+        work.out.resize(expected, f32::NAN);
+        work.certificates.clear();
+        work.certificates.resize(heads, Certificate::UNCERTIFIED);
+        for part in &mut self.parts {
+            crate::attend::attend(self.cache, group, index, layer, part, self.policy, queries, work)?;
+        }
+        out.copy_from_slice(&work.out);
+        if !certificates.is_empty() {
+            certificates.copy_from_slice(&work.certificates);
+        }
+        Ok(())
+    }
+
+    /// Makes the new tokens part of their sequences.
+    ///
+    /// # Errors
+    /// A layer that was not appended. The step is rolled back then.
+    pub fn finish(mut self) -> Result<(), Error> {
+        if let Some(layer) = self.progress.iter().position(|p| *p != Progress::Appended) {
+            return Err(Error::Order { layer, why: "the step was finished before the layer was appended" });
+        }
+        for part in &mut self.parts {
+            for (table, reservation) in part.state.tables.iter_mut().zip(part.reservations.drain(..)) {
+                let committed = table.commit(reservation).map_err(|e| Error::from_table(e.error))?;
+                committed.dropped.retire(|| self.cache.stamp())?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Step<'_> {
+    fn drop(&mut self) {
+        for mut part in self.parts.drain(..) {
+            for reservation in part.reservations.drain(..) {
+                reservation.abort(|| self.cache.stamp());
+            }
+            // Blocks that were coded in this step are gone; what was remembered of them goes too.
+            let (len, kv_heads) = (part.state.len(), self.cache.geometry().kv_heads);
+            for group in &self.cache.groups {
+                let layers = group.first..group.first + group.layers;
+                part.state.forget_from(layers, kv_heads, len / group.layout.tokens());
+            }
+            self.cache.put_back(part.id, part.state);
+        }
+        if let Some(work) = self.work.take() {
+            self.cache.return_workspace(work);
+        }
+    }
+}
+
+impl Error {
+    /// The engine's word for what a block table refused.
+    pub(crate) fn from_table(error: TableError) -> Self {
+        match error {
+            TableError::Page { class, error: cause @ PageError::Exhausted { .. } } => {
+                Self::CapacityExhausted { class: class.name(), cause }
+            }
+            TableError::Page { error, .. } => Self::Page(error),
+            TableError::TooLong { len, tokens, .. } => Self::Length { asked: len + tokens, len },
+            TableError::BeyondEnd { asked, len } => Self::Length { asked, len },
+            other => Self::Table(other),
+        }
+    }
+}

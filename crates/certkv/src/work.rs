@@ -1,0 +1,100 @@
+//! Buffers of a step, kept by the cache from step to step, so that decoding does not allocate once it is warm.
+use crate::append::RowBuffer;
+use crate::attend::pages::Pages;
+use crate::{Cache, Error};
+use certkv_bound::Certificate;
+use certkv_codec::Encoder;
+use certkv_control::{BitSet, GroupCover, Guesser};
+use certkv_kernel::{Masses, Partial};
+
+/// Everything a step needs beyond the sequences themselves.
+#[derive(Debug)]
+pub(crate) struct Workspace {
+    /// The rows of the present append.
+    pub(crate) rows: RowBuffer,
+    /// A full block on its way to the encoders.
+    pub(crate) block: Vec<u16>,
+    /// `[group][kv head]`.
+    pub(crate) encoders: Vec<Vec<Encoder>>,
+    /// Outputs of the present call, given to the caller only when all are there.
+    pub(crate) out: Vec<f32>,
+    /// Certificates of the present call.
+    pub(crate) certificates: Vec<Certificate>,
+    /// Pages of the layer being read.
+    pub(crate) pages: Pages,
+    /// `[kv head]`.
+    pub(crate) heads: Vec<HeadWork>,
+}
+
+/// Buffers of one KV head and its query heads.
+#[derive(Debug)]
+pub(crate) struct HeadWork {
+    pub(crate) kernel: certkv_kernel::Workspace,
+    pub(crate) partial: Partial,
+    pub(crate) split: Partial,
+    pub(crate) masses: Masses,
+    /// Sets in force in the present pass.
+    pub(crate) keys: BitSet,
+    pub(crate) values: BitSet,
+    /// Items to promote next: block, or block + blocks for the value side.
+    pub(crate) picks: Vec<u32>,
+    pub(crate) gains: Vec<f32>,
+    pub(crate) cost: Vec<f64>,
+    pub(crate) cover: GroupCover,
+    pub(crate) guesser: Guesser,
+    pub(crate) current: BitSet,
+    pub(crate) next: BitSet,
+    /// `[query head of the group][dim]`.
+    pub(crate) out: Vec<f32>,
+    pub(crate) certificates: Vec<Certificate>,
+    /// Query heads that go to the dense rung.
+    pub(crate) dense: Vec<bool>,
+    pub(crate) failure: Option<Error>,
+}
+
+impl Workspace {
+    pub(crate) fn new(cache: &Cache) -> Result<Box<Self>, Error> {
+        let geometry = cache.geometry();
+        let mut encoders = Vec::with_capacity(cache.groups.len());
+        for group in &cache.groups {
+            let of_group = (0..geometry.kv_heads).map(|_| Encoder::new(&group.layout)).collect::<Result<Vec<_>, _>>()?;
+            encoders.push(of_group);
+        }
+        let heads = (0..geometry.kv_heads).map(|_| HeadWork::new(cache)).collect();
+        Ok(Box::new(Self {
+            rows: RowBuffer::default(),
+            block: Vec::new(),
+            encoders,
+            out: Vec::new(),
+            certificates: Vec::new(),
+            pages: Pages::default(),
+            heads,
+        }))
+    }
+}
+
+impl HeadWork {
+    fn new(cache: &Cache) -> Self {
+        let (group, dim) = (cache.geometry().group(), cache.geometry().head_dim);
+        let kernel = &cache.groups[0].kernel;
+        Self {
+            kernel: certkv_kernel::Workspace::new(),
+            partial: kernel.partial(),
+            split: kernel.partial(),
+            masses: Masses::new(group, 0),
+            keys: BitSet::default(),
+            values: BitSet::default(),
+            picks: Vec::new(),
+            gains: Vec::new(),
+            cost: Vec::new(),
+            cover: GroupCover::new(),
+            guesser: Guesser::new(),
+            current: BitSet::default(),
+            next: BitSet::default(),
+            out: vec![f32::NAN; group * dim],
+            certificates: vec![Certificate::UNCERTIFIED; group],
+            dense: vec![false; group],
+            failure: None,
+        }
+    }
+}
