@@ -50,7 +50,7 @@ pub fn output_error_of_tv(tv: f64, radius_max: f64) -> f64 {
 ///
 /// NaN, a negative number or an infinite `Delta` gives 1.
 pub fn tv_sup(masses: &[f64], deltas: &[f64], grid: usize) -> f64 {
-    let valid = |x: f64| x >= 0.0 && x < f64::INFINITY;
+    let valid = |x: f64| (0.0..f64::INFINITY).contains(&x);
     if masses.len() != deltas.len()
         || !masses.iter().all(|&x| valid(x))
         || !deltas.iter().all(|&d| d <= 300.0 && valid(d))

@@ -1,5 +1,6 @@
 //! The exact worst case over the box of logit errors, math.md (5.12) and (5.13). For audits: the streaming form is
 //! within a few percent of it on realistic data, and this one needs a pass over the blocks' numbers.
+use crate::stream::LEAST_SLACK;
 use crate::terms::product;
 
 /// One block of `T`.
@@ -69,20 +70,20 @@ fn sums(theta: f64, tail: &[TailBlock], dropped: &[DroppedBlock], e_val: f64) ->
 }
 
 /// Upper bound of `||O - O'||` by the root `theta*` of (5.12): Newton from 0, then the safe step (5.13), never below the
-/// root. `e_val` is the sum (5.8) over blocks with inexact values. `+inf` if `sum h_b >= 1`, if a number is NaN,
-/// negative or infinite, or if an exponential would overflow.
+/// root. `e_val` is the sum (5.8) over blocks with inexact values. `+inf` if `1 - sum h_b` is not above [`LEAST_SLACK`],
+/// if a number is NaN, negative or infinite, or if an exponential would overflow.
 ///
 /// The result carries a rounding allowance: it is at most about `1e-12` (relative) above the root unless a block's
 /// exponential is huge.
 pub fn exact_root(tail: &[TailBlock], dropped: &[DroppedBlock], e_val: f64) -> f64 {
-    let valid = |x: f64| x >= 0.0 && x < f64::INFINITY;
+    let valid = |x: f64| (0.0..f64::INFINITY).contains(&x);
     let deltas_fit = |b: &TailBlock| b.delta_up.max(b.delta_down) <= LARGEST_DELTA;
     let tail_ok = tail
         .iter()
         .all(|b| valid(b.mass) && valid(b.delta_up) && valid(b.delta_down) && valid(b.distance) && deltas_fit(b));
     let drops_ok = dropped.iter().all(|x| valid(x.omega) && valid(x.distance));
     let h: f64 = tail.iter().map(|b| product(b.mass, -(-b.delta_down).exp_m1())).sum();
-    if !(tail_ok && drops_ok && valid(e_val) && h < 1.0) {
+    if !(tail_ok && drops_ok && valid(e_val) && 1.0 - h > LEAST_SLACK) {
         return f64::INFINITY;
     }
     let mut theta = 0.0;
@@ -131,7 +132,7 @@ mod tests {
                 h += hb;
             }
             num += drops.iter().map(|d| d.omega * d.distance).sum::<f64>();
-            if h >= 1.0 {
+            if 1.0 - h <= LEAST_SLACK {
                 assert_eq!(x, f64::INFINITY);
                 continue;
             }

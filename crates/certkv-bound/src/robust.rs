@@ -1,5 +1,5 @@
 //! A certificate promised before anything is promoted, math.md (6.10).
-use crate::stream::Annotation;
+use crate::stream::{Annotation, LEAST_SLACK};
 use crate::terms::{key_terms, product, value_term};
 
 /// One compressed block after an all-code pass.
@@ -34,7 +34,7 @@ pub fn robust_bound(blocks: &[Candidate], out_cap: f64) -> f64 {
         }
     }
     let slack = 1.0 - h_all;
-    if slack > 0.0 && numerator < f64::INFINITY { numerator / slack } else { f64::INFINITY }
+    if slack > LEAST_SLACK && numerator < f64::INFINITY { numerator / slack } else { f64::INFINITY }
 }
 
 #[cfg(test)]

@@ -266,12 +266,17 @@ fn block_sums(w: f64, p: f64, a: &Annotation, used: Used) -> (f64, f64, f64, f64
     (g, product(g, a.radius), h, v)
 }
 
+/// Least `1 - sum h` that a bound is divided by. Rounding moves a sum of `n` terms `h` by up to `n 2^-53`: below this the
+/// difference could be mostly rounding and the quotient too small, so the bound is `+inf` instead. Nothing is lost: such
+/// a quotient is about a million times the distance of the values from the output, far above the cap (5.14).
+pub const LEAST_SLACK: f64 = 1.0 / 1_048_576.0;
+
 /// `[E_key, E_val, E_drop, E]` of (5.10) from the three normalised numerators and `sum h`. All four are `+inf` if the
-/// denominator is not positive or anything overflowed or is NaN.
+/// denominator is not above [`LEAST_SLACK`] or anything overflowed or is NaN.
 pub fn certificate(key: f64, val: f64, dropped: f64, h_share: f64) -> [f64; 4] {
     let slack = 1.0 - h_share;
     let sum = key + val + dropped;
-    if !(slack > 0.0 && sum < f64::INFINITY && sum >= 0.0) {
+    if !(slack > LEAST_SLACK && (0.0..f64::INFINITY).contains(&sum)) {
         return [f64::INFINITY; 4];
     }
     [key / slack, val / slack, dropped / slack, sum / slack]

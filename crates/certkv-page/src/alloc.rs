@@ -97,7 +97,7 @@ impl PageAllocator {
     /// One page, Open, with one reference: the caller's.
     ///
     /// # Errors
-    /// [`PageError::Full`]; [`PageError::Fault`] in tests.
+    /// [`PageError::Exhausted`]; [`PageError::Fault`] in tests.
     pub fn allocate(&self) -> Result<PageId, PageError> {
         fail_point!("page.allocate")?;
         let mut books = self.shared.books.lock();
@@ -108,7 +108,7 @@ impl PageAllocator {
     /// Appends `n` pages to `into`, all or none.
     ///
     /// # Errors
-    /// [`PageError::Full`], [`PageError::OutOfMemory`] (for `into`), [`PageError::Fault`]; `into` is then as before.
+    /// [`PageError::Exhausted`], [`PageError::OutOfMemory`] (for `into`), [`PageError::Fault`]; `into` is then as before.
     pub fn allocate_many(&self, n: usize, into: &mut Vec<PageId>) -> Result<(), PageError> {
         into.try_reserve(n).map_err(|_| PageError::OutOfMemory { what: "a list of pages" })?;
         let before = into.len();
@@ -133,13 +133,22 @@ impl PageAllocator {
 
     fn require(&self, books: &Books, asked: usize) -> Result<(), PageError> {
         let (free, retiring) = (books.free.len, books.retiring.len + books.detached);
-        if asked <= free { Ok(()) } else { Err(PageError::Full { asked, free, retiring, capacity: self.capacity() }) }
+        if asked <= free {
+            Ok(())
+        } else {
+            Err(PageError::Exhausted { asked, free, retiring, capacity: self.capacity() })
+        }
     }
 
     fn take(&self, books: &mut Books) -> Result<PageId, PageError> {
         let index = books.free.head;
         let Some(word) = self.shared.words.get(index as usize) else {
-            return Err(PageError::Full { asked: 1, free: 0, retiring: books.retiring.len, capacity: self.capacity() });
+            return Err(PageError::Exhausted {
+                asked: 1,
+                free: 0,
+                retiring: books.retiring.len,
+                capacity: self.capacity(),
+            });
         };
         // A free slot's word changes only under this lock.
         let id = PageId { index, generation: word.snapshot().generation };

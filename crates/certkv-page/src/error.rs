@@ -8,7 +8,7 @@ use core::fmt;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PageError {
     /// Fewer free pages than asked for. `retiring` pages come back when their fences pass.
-    Full {
+    Exhausted {
         /// Pages asked for.
         asked: usize,
         /// Pages free.
@@ -87,7 +87,7 @@ impl PageError {
 impl fmt::Display for PageError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Full { asked, free, retiring, capacity } => {
+            Self::Exhausted { asked, free, retiring, capacity } => {
                 write!(f, "{asked} pages asked, {free} of {capacity} free, {retiring} waiting for a fence")
             }
             Self::OutOfRange { id, capacity } => write!(f, "{id:?} does not exist: the class has {capacity} slots"),

@@ -16,13 +16,20 @@ pub enum PageClass {
     Tail,
 }
 
-impl fmt::Display for PageClass {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+impl PageClass {
+    /// The class in one word, as errors name it.
+    pub const fn name(self) -> &'static str {
+        match self {
             Self::Host => "host",
             Self::Packed => "packed",
             Self::Tail => "tail",
-        })
+        }
+    }
+}
+
+impl fmt::Display for PageClass {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
     }
 }
 

@@ -15,6 +15,7 @@ pub struct TruncateOps {
     /// on it before the copies are enqueued.
     source: Option<Lease>,
     copies: [Option<CopyOp>; 2],
+    renamed: Option<(PageId, PageId)>,
     dropped: Dropped,
 }
 
@@ -22,6 +23,12 @@ impl TruncateOps {
     /// The copies, in order: host to host when the originals are shared, host to tail when a block was reopened.
     pub fn copies(&self) -> impl Iterator<Item = CopyOp> + '_ {
         self.copies.iter().flatten().copied()
+    }
+
+    /// The originals page that was reopened in place: its old id and its new one, in the same slot. Whoever labels
+    /// memory with ids writes the new label before anything is read or written under it.
+    pub fn renamed(&self) -> Option<(PageId, PageId)> {
+        self.renamed
     }
 
     /// The pages that the table gave up.
@@ -67,7 +74,7 @@ impl BlockTable {
         // Two more for the codes and the shared originals of a reopened block.
         let dropped = Dropped::with_room(&self.pools, gone + 2);
         let dropped = dropped.ok_or(TableError::OutOfMemory { what: "the pages of a truncation" })?;
-        let mut ops = TruncateOps { source: None, copies: [None; 2], dropped };
+        let mut ops = TruncateOps { source: None, copies: [None; 2], renamed: None, dropped };
         if len == self.len {
             return Ok(ops);
         }
@@ -82,6 +89,8 @@ impl BlockTable {
             if source.is_some() {
                 ops.copies[0] = copy(page(PageClass::Host, host));
                 ops.dropped.push(PageClass::Host, old.host);
+            } else {
+                ops.renamed = Some((old.host, host));
             }
             ops.copies[1] = copy(page(PageClass::Tail, tail));
             ops.source = source;

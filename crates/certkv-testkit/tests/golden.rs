@@ -131,7 +131,7 @@ const SMALL: [&str; 16] = [
 ];
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 40000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     /// A damaged file is an error, a deviation or unharmed; the replay never panics.
     #[test]

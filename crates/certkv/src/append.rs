@@ -7,7 +7,7 @@ use crate::step::Part;
 use crate::work::Workspace;
 use crate::Error;
 use certkv_codec::CodecError;
-use certkv_core::{Dtype, Geometry};
+use certkv_core::{Dtype, ErrorSummary, Geometry};
 use certkv_page::RowSpan;
 
 /// Rows as the caller gives them.
@@ -84,13 +84,12 @@ pub(crate) fn append(
     part: &mut Part,
     work: &mut Workspace,
 ) -> Result<(), Error> {
-    let Part { state, reservations, first_row, len, tokens, .. } = part;
-    let Some(reservation) = reservations.get(index) else { return Ok(()) };
     let size = group.layout.tokens();
-    if state.centres[layer].is_empty() && *len + *tokens >= size {
-        state.centres[layer] = first_centre(cache, group, layer, part, work)?;
-        return append(cache, group, index, layer, part, work);
+    if part.state.centres[layer].is_empty() && part.len + part.tokens >= size {
+        part.state.centres[layer] = first_centre(cache, group, index, layer, part, work)?;
     }
+    let Part { state, reservations, first_row, len, .. } = part;
+    let Some(reservation) = reservations.get(index) else { return Ok(()) };
     for span in reservation.rows() {
         let token = *first_row + span.block * size + span.first_row - *len;
         store_rows(cache, group, layer, span, token, work)?;
@@ -111,10 +110,16 @@ pub(crate) fn append(
 }
 
 /// Mean of the first values of the layer: rows of the open block, then of this step.
-fn first_centre(cache: &Cache, group: &Group, layer: usize, part: &Part, work: &Workspace) -> Result<Vec<f32>, Error> {
+fn first_centre(
+    cache: &Cache,
+    group: &Group,
+    index: usize,
+    layer: usize,
+    part: &Part,
+    work: &Workspace,
+) -> Result<Vec<f32>, Error> {
     let (dim, store) = (group.layout.dim, cache.geometry().store);
-    let table = part.state.tables.iter().find(|t| t.block_size() == group.layout.tokens());
-    let open = table.and_then(|t| t.blocks().first()).and_then(|entry| entry.tail);
+    let open = part.state.tables[index].blocks().first().and_then(|entry| entry.tail);
     let tail = match open {
         Some(page) => Some(group.tail.read_tagged(group.slot(page, layer), &cache.main, Group::tag(page))?),
         None => None,
@@ -206,13 +211,14 @@ fn encode(
 ) -> Result<bool, Error> {
     let (dim, words) = (group.layout.dim, group.layout.count());
     let jobs = work.encoders[index].iter_mut().zip(page[crate::group::SEAL_BYTES..].chunks_exact_mut(group.layout.bytes));
-    let mut jobs: Vec<_> = jobs.zip(work.block.chunks_exact(2 * words)).zip(centre.chunks_exact(dim)).collect();
-    let results = cache.pool.map(&mut jobs, |(((encoder, record), block), centre)| {
+    let jobs = jobs.zip(work.block.chunks_exact(2 * words)).zip(centre.chunks_exact(dim));
+    let mut jobs: Vec<_> = jobs.map(|(((e, r), b), c)| (e, r, b, c, Ok(()))).collect();
+    cache.pool.run(&mut jobs, || (), |(), _, (encoder, record, block, centre, result)| {
         let (keys, values) = block.split_at(words);
-        encoder.encode(keys, values, centre, record)
+        *result = encoder.encode(keys, values, centre, record);
     });
     let mut coded = true;
-    for result in results {
+    for (.., result) in jobs {
         match result {
             Ok(()) => {}
             Err(CodecError::ScaleOverflow { .. }) => coded = false,
@@ -220,17 +226,42 @@ fn encode(
         }
     }
     if !coded {
-        for head in 0..group.kv_heads {
+        let blocks = work.block.chunks_exact(2 * words).zip(centre.chunks_exact(dim));
+        for (head, (block, centre)) in blocks.enumerate() {
             let record = &mut page[group.record(head)];
             record.fill(0);
-            record[group.layout.summary.clone()].copy_from_slice(&crate::seal::unbounded().to_bytes());
+            let (keys, values) = block.split_at(words);
+            let summary = uncoded_summary(keys, values, centre, cache.geometry().store);
+            record[group.layout.summary.clone()].copy_from_slice(&summary.to_bytes());
         }
     }
     Ok(coded)
 }
 
-/// After a layer's rows: the computing stream waits for the lane before it reads the host, and the lane for the
-/// computing stream before it reuses anything.
+/// Summary of a block that has no codes: no bound on codes, the true norms of its originals for the arithmetic.
+fn uncoded_summary(keys: &[u16], values: &[u16], centre: &[f32], store: Dtype) -> ErrorSummary {
+    let dim = centre.len();
+    let norm = |row: &[u16], less: &dyn Fn(usize) -> f64| {
+        row.iter().enumerate().map(|(c, b)| (f64::from(store.decode16(*b)) - less(c)).powi(2)).sum::<f64>().sqrt()
+    };
+    let most = |rows: &[u16], less: &dyn Fn(usize) -> f64| {
+        let norms = rows.chunks_exact(dim).map(|row| norm(row, less));
+        certkv_core::round::up_f32(norms.fold(0.0, f64::max) * (1.0 + 1e-9))
+    };
+    let inf = f32::INFINITY;
+    ErrorSummary {
+        kappa: inf,
+        eps: inf,
+        key_mag: inf,
+        key_norm: most(keys, &|_| 0.0),
+        eta: inf,
+        sop: inf,
+        radius: most(values, &|c| f64::from(centre[c])),
+        value_norm: most(values, &|_| 0.0),
+    }
+}
+
+/// After a layer's rows: the computing stream waits for the lane before it reads the host.
 pub(crate) fn order_lanes(cache: &Cache) -> Result<(), Error> {
     let stored = cache.lane.record()?;
     cache.main.wait(&stored)?;

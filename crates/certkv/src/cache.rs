@@ -6,7 +6,8 @@ use crate::{Config, Error, Policy, Side, Step};
 use certkv_core::{Class, Geometry, Ledger, RecordLayout, SequenceId};
 use certkv_device::{CheckReport, Copy2d, Dst, SimDevice, Src, Stream};
 use certkv_kernel::Pool;
-use certkv_page::{CopyOp, PageClass, Stamp};
+use certkv_page::{CopyOp, PageClass, PageError, Stamp};
+use core::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 use slab::Slab;
 
@@ -69,6 +70,8 @@ pub struct Cache {
     pub(crate) groups: Vec<Group>,
     pub(crate) ledger: Ledger,
     pub(crate) pool: Pool,
+    /// Number of the next exploration draw.
+    draws: AtomicU64,
     sequences: Mutex<Sequences>,
     workspaces: Mutex<Vec<Box<Workspace>>>,
 }
@@ -94,6 +97,7 @@ impl Cache {
             groups,
             ledger,
             pool,
+            draws: AtomicU64::new(0),
             sequences: Mutex::default(),
             workspaces: Mutex::default(),
         })
@@ -208,11 +212,29 @@ impl Cache {
             if len > state.len() {
                 return Err(Error::Length { asked: len, len: state.len() });
             }
-            for group in &self.groups {
+            for (group, table) in self.groups.iter().zip(&state.tables) {
                 group.pools.reclaim(&mut |stamp| self.passed(stamp));
+                // All groups or none: the pages that a reopened block needs are there before the first is cut.
+                let (block, rows) = (len / table.block_size(), len % table.block_size());
+                let reopens = rows > 0 && table.blocks().get(block).is_some_and(|entry| entry.tail.is_none());
+                let copies = reopens && !table.is_exclusive(block);
+                for (pages, wanted, class) in [(&group.pools.tail, reopens, "tail"), (&group.pools.host, copies, "host")] {
+                    let counts = pages.counts();
+                    if wanted && counts.free == 0 {
+                        let (retiring, capacity) = (counts.retiring, pages.capacity());
+                        let cause = PageError::Exhausted { asked: 1, free: 0, retiring, capacity };
+                        return Err(Error::CapacityExhausted { class, cause });
+                    }
+                }
             }
             for (index, group) in self.groups.iter().enumerate() {
                 let ops = state.tables[index].truncate(len).map_err(Error::from_table)?;
+                if let Some((_, new)) = ops.renamed() {
+                    // Reopened in place: the same rows under a new generation.
+                    for layer in group.first..group.first + group.layers {
+                        group.host.write(group.slot(new, layer), &self.lane)?.set_tag(Group::tag(new));
+                    }
+                }
                 let copied = self.execute(group, ops.copies());
                 ops.retire(|| self.stamp())?;
                 copied?;
@@ -296,7 +318,11 @@ impl Cache {
     pub fn memory(&self) -> MemoryUse {
         let mut memory = MemoryUse::default();
         for group in &self.groups {
-            let used = |pages: &certkv_page::PageAllocator, bytes: usize| pages.counts().live * group.layers * bytes;
+            // A retiring page still occupies its slot.
+            let used = |pages: &certkv_page::PageAllocator, bytes: usize| {
+                let counts = pages.counts();
+                (counts.live + counts.retiring) * group.layers * bytes
+            };
             memory.packed += used(&group.pools.packed, group.packed.slot_bytes().next_multiple_of(64));
             memory.scratch += used(&group.pools.tail, group.tail.slot_bytes().next_multiple_of(64));
             memory.host += used(&group.pools.host, group.host.slot_bytes().next_multiple_of(64));
@@ -384,6 +410,10 @@ impl Cache {
 
     pub(crate) fn return_workspace(&self, work: Box<Workspace>) {
         self.workspaces.lock().push(work);
+    }
+
+    pub(crate) fn next_draw(&self) -> u64 {
+        self.draws.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Bytes reserved for one class.

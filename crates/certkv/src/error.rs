@@ -1,9 +1,10 @@
 //! What can go wrong, by argument. Every error says whose fault it is and leaves the cache as it was.
 use certkv_codec::CodecError;
+use certkv_control::ControlError;
 use certkv_core::{BudgetExceeded, FormatError, GeometryError, SequenceId};
 use certkv_device::DeviceError;
 use certkv_kernel::KernelError;
-use certkv_page::PageError;
+use certkv_page::{PageError, TableError};
 use core::fmt;
 
 /// Error of the engine. Unless a variant says otherwise, nothing changed.
@@ -91,14 +92,11 @@ pub enum Error {
     NoVisibleToken,
     /// A policy parameter was refused.
     Policy(String),
-    /// Stored codes and their annotations disagree (math.md (7.4)); the block's layer was answered by the dense rung.
-    Integrity {
-        /// Sequence.
-        sequence: SequenceId,
+    /// A head's output could not be bounded and its exact recomputation has no finite arithmetic bound either (logits
+    /// beyond what single precision holds). No output was written.
+    Uncertifiable {
         /// Layer.
         layer: usize,
-        /// Block index.
-        block: usize,
     },
     /// The device refused: allocation, copy, ordering or content.
     Device(DeviceError),
@@ -108,6 +106,10 @@ pub enum Error {
     Kernel(KernelError),
     /// Page bookkeeping refused.
     Page(PageError),
+    /// A block table refused.
+    Table(TableError),
+    /// A controller refused its inputs.
+    Control(ControlError),
     /// Host memory for a work area could not be had.
     OutOfMemory {
         /// What it was for.
@@ -142,13 +144,13 @@ impl fmt::Display for Error {
             Self::Order { layer, why } => write!(f, "layer {layer}: {why}"),
             Self::NoVisibleToken => f.write_str("attention over no token"),
             Self::Policy(why) => write!(f, "policy: {why}"),
-            Self::Integrity { sequence, layer, block } => {
-                write!(f, "{sequence}, layer {layer}, block {block}: codes and annotations disagree")
-            }
+            Self::Uncertifiable { layer } => write!(f, "layer {layer}: an output that has no finite bound"),
             Self::Device(e) => write!(f, "device: {e}"),
             Self::Codec(e) => write!(f, "codec: {e}"),
             Self::Kernel(e) => write!(f, "kernel: {e}"),
             Self::Page(e) => write!(f, "pages: {e}"),
+            Self::Table(e) => write!(f, "pages: {e}"),
+            Self::Control(e) => write!(f, "control: {e}"),
             Self::OutOfMemory { what, bytes } => write!(f, "{what}: {bytes} bytes of host memory could not be had"),
         }
     }
@@ -165,4 +167,4 @@ macro_rules! from {
     )*};
 }
 from!(GeometryError => Geometry, FormatError => Format, BudgetExceeded => Budget, DeviceError => Device,
-      CodecError => Codec, KernelError => Kernel, PageError => Page);
+      CodecError => Codec, KernelError => Kernel, PageError => Page, ControlError => Control);

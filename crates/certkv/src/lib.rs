@@ -1,1 +1,48 @@
-//! Certified paged KV cache: Cache, Sequence, Step.
+//! Certified, paged, compressed KV cache for LLM decode attention.
+//!
+//! A [`Cache`] stores keys and values of many sequences in compressed pages and keeps the 16-bit originals beside them.
+//! Each step appends new tokens and attends: decode attention is computed directly on the codes, and every output comes
+//! with a [`Certificate`], an upper bound on its distance from attention over the originals. Over tolerance, the step
+//! reads just enough blocks exactly to come back under, and in the last resort returns dense attention.
+//!
+//! ```
+//! use certkv::{Cache, Chunk, Config, Geometry};
+//! let geometry = Geometry::new(1, 4, 2, 64)?;
+//! let cache = Cache::new(Config::new(geometry, 1024))?;
+//! let sequence = cache.create()?;
+//! let (k, v, q) = (vec![0.5; 2 * 64], vec![0.25; 2 * 64], vec![0.1; 4 * 64]);
+//! let (mut out, mut certificates) = (vec![0.0; 4 * 64], vec![Default::default(); 4]);
+//! let mut step = cache.begin(&[Chunk { sequence, tokens: 1 }])?;
+//! step.append(0, &k, &v)?;
+//! step.attend(0, &q, &mut out, &mut certificates)?;
+//! step.finish()?;
+//! assert!(certificates.iter().all(|c| c.bound() < 1e-3));
+//! # Ok::<(), certkv::Error>(())
+//! ```
+//!
+//! What is certified: the distance to attention in exact real arithmetic over the stored 16-bit originals, arithmetic of
+//! the kernel included. What is not: what another kernel would return, and what the model makes of the difference.
+#![forbid(unsafe_code)]
+#![allow(clippy::neg_cmp_op_on_partial_ord, reason = "!(bound <= tol) is how NaN fails closed")]
+
+mod append;
+mod attend;
+mod cache;
+mod centre;
+mod config;
+mod error;
+mod group;
+pub mod seal;
+mod sequence;
+mod step;
+mod work;
+
+pub use cache::{Cache, Chunk, MemoryUse};
+pub use certkv_bound::{BytesRead, Cause, Certificate, Rung, Status};
+pub use certkv_control::policy::{Certified, Policy, Seed000};
+pub use certkv_core::{Dtype, Format, FormatError, Geometry, GeometryError, KeyFormat, RecordLayout, SequenceId, ValueFormat};
+pub use certkv_device::{CheckReport, Mode, SimOptions};
+pub use config::{Config, DEFAULT_FORMAT};
+pub use error::Error;
+pub use group::Side;
+pub use step::Step;

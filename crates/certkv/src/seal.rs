@@ -1,6 +1,6 @@
 //! The seal in front of a packed page: who it is, in which format, and a digest of its records.
 use crate::group::SEAL_BYTES;
-use certkv_core::{ErrorSummary, PageId, RecordLayout, hash::splitmix64};
+use certkv_core::{PageId, RecordLayout, hash::splitmix64};
 
 const MAGIC: [u8; 8] = *b"CERTKVP1";
 
@@ -67,21 +67,6 @@ pub fn digest(bytes: &[u8]) -> u64 {
 /// Number of a format: the digest of its text.
 pub fn format_id(layout: &RecordLayout) -> u64 {
     digest(layout.format.to_string().as_bytes())
-}
-
-/// The summary of a block that has no bound: it is promoted always.
-pub(crate) fn unbounded() -> ErrorSummary {
-    let inf = f32::INFINITY;
-    ErrorSummary {
-        kappa: inf,
-        eps: inf,
-        key_mag: inf,
-        key_norm: inf,
-        eta: inf,
-        sop: inf,
-        radius: inf,
-        value_norm: inf,
-    }
 }
 
 impl Seal {

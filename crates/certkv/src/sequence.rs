@@ -18,6 +18,23 @@ pub(crate) struct HeadMemory {
     pub(crate) lambda: Vec<Vec<f32>>,
 }
 
+impl HeadMemory {
+    /// Room for `blocks` blocks of `heads` query heads; new blocks are unknown (infinite).
+    pub(crate) fn resize(&mut self, blocks: usize, heads: usize) {
+        self.keys.resize(blocks);
+        self.values.resize(blocks);
+        for known in [&mut self.delta, &mut self.lambda] {
+            known.resize_with(heads, Vec::new);
+            known.iter_mut().for_each(|k| k.resize(blocks, f32::INFINITY));
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        let known: usize = self.delta.iter().chain(&self.lambda).map(|k| k.capacity() * 4).sum();
+        known + (self.keys.words().len() + self.values.words().len()) * 8 + size_of::<Self>()
+    }
+}
+
 /// State of a live sequence.
 #[derive(Debug)]
 pub(crate) struct SequenceState {
@@ -45,6 +62,12 @@ impl SequenceState {
     /// Committed tokens.
     pub(crate) fn len(&self) -> usize {
         self.tables.first().map_or(0, BlockTable::len)
+    }
+
+    /// Bytes of tables and memory.
+    pub(crate) fn bytes(&self) -> usize {
+        let tables: usize = self.tables.iter().map(|t| BlockTable::bytes(t.max_blocks())).sum();
+        tables + self.heads.iter().map(HeadMemory::bytes).sum::<usize>()
     }
 
     /// Forgets what concerns blocks from `blocks` on, in one layer group.

@@ -1,10 +1,13 @@
 //! Buffers of a step, kept by the cache from step to step, so that decoding does not allocate once it is warm.
 use crate::append::RowBuffer;
 use crate::attend::pages::Pages;
+use crate::attend::published::Phase1;
 use crate::{Cache, Error};
 use certkv_bound::Certificate;
 use certkv_codec::Encoder;
-use certkv_control::{BitSet, GroupCover, Guesser};
+use certkv_control::explore::Explorer;
+use certkv_control::guess::Guesser;
+use certkv_control::{BitSet, GroupCover};
 use certkv_kernel::{Masses, Partial};
 
 /// Everything a step needs beyond the sequences themselves.
@@ -42,14 +45,26 @@ pub(crate) struct HeadWork {
     pub(crate) cost: Vec<f64>,
     pub(crate) cover: GroupCover,
     pub(crate) guesser: Guesser,
+    pub(crate) explorer: Explorer,
     pub(crate) current: BitSet,
     pub(crate) next: BitSet,
+    pub(crate) next_keys: BitSet,
+    pub(crate) next_values: BitSet,
+    /// Blocks of the present repair, and what its canaries said.
+    pub(crate) touched: Vec<usize>,
+    pub(crate) canary: Vec<f32>,
+    /// A block whose canary failed.
+    pub(crate) corrupt: Option<usize>,
     /// `[query head of the group][dim]`.
     pub(crate) out: Vec<f32>,
     pub(crate) certificates: Vec<Certificate>,
     /// Query heads that go to the dense rung.
     pub(crate) dense: Vec<bool>,
     pub(crate) failure: Option<Error>,
+    /// Absolute tolerance per query head, for the guess.
+    pub(crate) tolerances: Vec<f64>,
+    /// First-phase numbers of the published policy, per query head.
+    pub(crate) phase1: Vec<Phase1>,
 }
 
 impl Workspace {
@@ -57,7 +72,7 @@ impl Workspace {
         let geometry = cache.geometry();
         let mut encoders = Vec::with_capacity(cache.groups.len());
         for group in &cache.groups {
-            let of_group = (0..geometry.kv_heads).map(|_| Encoder::new(&group.layout)).collect::<Result<Vec<_>, _>>()?;
+            let of_group = (0..geometry.kv_heads).map(|_| Encoder::new(&group.layout)).collect();
             encoders.push(of_group);
         }
         let heads = (0..geometry.kv_heads).map(|_| HeadWork::new(cache)).collect();
@@ -89,12 +104,20 @@ impl HeadWork {
             cost: Vec::new(),
             cover: GroupCover::new(),
             guesser: Guesser::new(),
+            explorer: Explorer::new(),
             current: BitSet::default(),
             next: BitSet::default(),
+            next_keys: BitSet::default(),
+            next_values: BitSet::default(),
+            touched: Vec::new(),
+            canary: Vec::new(),
+            corrupt: None,
             out: vec![f32::NAN; group * dim],
             certificates: vec![Certificate::UNCERTIFIED; group],
             dense: vec![false; group],
             failure: None,
+            tolerances: Vec::new(),
+            phase1: Vec::new(),
         }
     }
 }

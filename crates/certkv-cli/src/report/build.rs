@@ -59,8 +59,6 @@ fn kind(mode: &Mode) -> Kind {
 fn row(outcome: &Outcome, m: &ModeOutcome, seed: u64) -> ModeRow {
     let g = &m.gathered;
     let tokens = m.footprint.tokens.max(1) as f64;
-    let mut errors = g.true_error.clone();
-    errors.sort_unstable_by(f64::total_cmp);
     let head_steps: u64 = g.rungs.iter().sum();
     ModeRow {
         name: m.mode.to_string(),
@@ -86,15 +84,21 @@ fn row(outcome: &Outcome, m: &ModeOutcome, seed: u64) -> ModeRow {
         e_key: Quantiles::of(g.e_key.iter().copied()),
         e_val: Quantiles::of(g.e_val.iter().copied()),
         tightness: Quantiles::of(g.tightness.iter().copied()),
-        true_error: Quantiles::of(errors.iter().copied()),
-        error_curve: if errors.is_empty() {
-            Vec::new()
-        } else {
-            (0..=100).map(|p| quantile(&errors, f64::from(p) / 100.0)).collect()
-        },
+        true_error: Quantiles::of(g.true_error.iter().copied()),
+        error_curve: percentiles(g.true_error.clone()),
+        bound_curve: percentiles(g.bounds.concat()),
         violations: g.violations,
         read_share: g.read_share(),
     }
+}
+
+/// The percentiles 0, 1, .. 100; nothing of nothing.
+fn percentiles(mut numbers: Vec<f64>) -> Vec<f64> {
+    numbers.sort_unstable_by(f64::total_cmp);
+    if numbers.is_empty() {
+        return Vec::new();
+    }
+    (0..=100).map(|p| quantile(&numbers, f64::from(p) / 100.0)).collect()
 }
 
 fn score(outcome: &Outcome, m: &ModeOutcome, task: Option<&str>, seed: u64) -> TaskScore {

@@ -113,6 +113,8 @@ pub struct ModeRow {
     pub true_error: Quantiles,
     /// True error at the percentiles 0, 1, .. 100.
     pub error_curve: Vec<f64>,
+    /// Returned bound over the output's norm at the percentiles 0, 1, .. 100.
+    pub bound_curve: Vec<f64>,
     /// Outputs farther from the truth than their bound. Must be zero.
     pub violations: u64,
     /// Bytes read over those of dense half precision.

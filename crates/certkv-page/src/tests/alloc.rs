@@ -44,15 +44,15 @@ fn many_pages_come_all_or_none() {
     let mut ids = vec![];
     pages.allocate_many(3, &mut ids).unwrap();
     let full = pages.allocate_many(2, &mut ids).unwrap_err();
-    assert_eq!(full, PageError::Full { asked: 2, free: 1, retiring: 0, capacity: 4 });
+    assert_eq!(full, PageError::Exhausted { asked: 2, free: 1, retiring: 0, capacity: 4 });
     assert_eq!(ids.len(), 3);
     assert_eq!(counts(&pages).free, 1);
     pages.allocate_many(0, &mut ids).unwrap();
     pages.allocate_many(1, &mut ids).unwrap();
-    assert!(matches!(pages.allocate(), Err(PageError::Full { asked: 1, free: 0, .. })));
+    assert!(matches!(pages.allocate(), Err(PageError::Exhausted { asked: 1, free: 0, .. })));
     assert_eq!(
         PageAllocator::create(0).unwrap().allocate().unwrap_err(),
-        PageError::Full { asked: 1, free: 0, retiring: 0, capacity: 0 }
+        PageError::Exhausted { asked: 1, free: 0, retiring: 0, capacity: 0 }
     );
     let huge = u32::MAX as usize;
     assert_eq!(PageAllocator::create(huge).unwrap_err(), PageError::TooManyPages { asked: huge });
@@ -184,7 +184,7 @@ fn a_slot_out_of_generations_is_lost_and_not_reused() {
     assert_eq!(pages.reclaim(&mut |_| true), 1);
     assert_eq!(counts(&pages), Counts { free: 1, live: 0, retiring: 0, worn: 1 });
     assert_ne!(pages.allocate().unwrap().index, last.index);
-    assert!(matches!(pages.allocate(), Err(PageError::Full { .. })));
+    assert!(matches!(pages.allocate(), Err(PageError::Exhausted { .. })));
     assert!(pages.lease(last).is_err());
 }
 

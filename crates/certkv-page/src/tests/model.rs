@@ -185,7 +185,7 @@ impl World {
     fn allow<T>(&mut self, result: Result<T, TableError>) -> Result<Option<T>, String> {
         match result {
             Ok(value) => Ok(Some(value)),
-            Err(TableError::Page { error: PageError::Full { .. }, .. } | TableError::TooLong { .. }) => {
+            Err(TableError::Page { error: PageError::Exhausted { .. }, .. } | TableError::TooLong { .. }) => {
                 self.refused += 1;
                 Ok(None)
             }

@@ -92,7 +92,7 @@ fn a_reservation_goes_back_whole() {
     let full = table.reserve(8).unwrap_err();
     assert!(matches!(
         full,
-        TableError::Page { class: PageClass::Packed, error: PageError::Full { asked: 2, free: 1, .. } }
+        TableError::Page { class: PageClass::Packed, error: PageError::Exhausted { asked: 2, free: 1, .. } }
     ));
     assert_eq!(free(&pools), [8, 1, 8]);
     append(&mut table, 4);
@@ -148,7 +148,7 @@ fn a_fork_that_fails_changes_nothing() {
         let mut table = BlockTable::create(&pools, 4, 8).unwrap();
         append(&mut table, 7);
         let before = free(&pools);
-        assert!(matches!(table.fork(), Err(TableError::Page { error: PageError::Full { .. }, .. })));
+        assert!(matches!(table.fork(), Err(TableError::Page { error: PageError::Exhausted { .. }, .. })));
         assert_eq!(free(&pools), before);
         assert!(table.is_exclusive(0));
     }
@@ -166,6 +166,7 @@ fn a_cut_inside_a_full_block_reopens_it_under_a_new_name() {
     assert!(pools.host.lease(old[1].host).is_err(), "what was cached under the old id is not found");
     let copy = CopyOp { from: page(PageClass::Host, new.host), to: page(PageClass::Tail, new.tail.unwrap()), rows: 2 };
     assert_eq!(ops.copies().collect::<Vec<_>>(), [copy]);
+    assert_eq!(ops.renamed(), Some((old[1].host, new.host)));
     let gone: Vec<PageRef> = ops.dropped().pages().collect();
     let expected = [
         (PageClass::Packed, old[1].packed.unwrap()),
@@ -195,6 +196,7 @@ fn a_cut_of_shared_or_leased_originals_copies_them() {
         let copy = |to| CopyOp { from: page(PageClass::Host, old.host), to, rows: 3 };
         let expected = [copy(page(PageClass::Host, new.host)), copy(page(PageClass::Tail, new.tail.unwrap()))];
         assert_eq!(ops.copies().collect::<Vec<_>>(), expected);
+        assert_eq!(ops.renamed(), None);
         assert!(pools.host.move_begin(old.host).is_err(), "the source stays put until the copies are enqueued");
         assert_eq!(ops.retire(|| Stamp(1)), Ok(if leased { 2 } else { 0 }));
         if let Some(fork) = fork {
@@ -219,7 +221,7 @@ fn small_cuts_and_wrong_cuts() {
         assert_eq!((table.blocks().to_vec(), free(&pools)), before, "an open block only shrinks");
     }
     let full = table.truncate(7).unwrap_err();
-    assert!(matches!(full, TableError::Page { class: PageClass::Tail, error: PageError::Full { .. } }));
+    assert!(matches!(full, TableError::Page { class: PageClass::Tail, error: PageError::Exhausted { .. } }));
     assert_eq!((table.blocks().to_vec(), free(&pools), table.len()), (before.0, before.1, 9));
     table.truncate(8).unwrap().retire(|| Stamp(1)).unwrap();
     pools.reclaim(&mut |_| true);

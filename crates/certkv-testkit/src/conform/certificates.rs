@@ -8,10 +8,8 @@ use certkv_bound::stream::certificate;
 use certkv_bound::terms::key_terms;
 use certkv_bound::{Annotation, Stream, Used};
 
-pub(crate) const FAMILIES: &[Family] = &[
-    Family { prefix: "certificates", replay: certificates },
-    Family { prefix: "stream_merge", replay: stream_merge },
-];
+pub(crate) const FAMILIES: &[Family] =
+    &[Family { prefix: "certificates", replay: certificates }, Family { prefix: "stream_merge", replay: stream_merge }];
 
 /// The specification allows 1e-4; both sides compute in `f64`, so far less is expected.
 pub(super) const BOUND_LIMIT: f64 = 1e-9;

@@ -26,7 +26,8 @@ pub(crate) struct Family {
 }
 
 /// Every family of this build. A module that replays files exports its own `FAMILIES` and is added here.
-const FAMILIES: &[&[Family]] = &[formats::FAMILIES, codecs::FAMILIES, bytes::FAMILIES, certificates::FAMILIES, select::FAMILIES, steps::FAMILIES];
+const FAMILIES: &[&[Family]] =
+    &[formats::FAMILIES, codecs::FAMILIES, bytes::FAMILIES, certificates::FAMILIES, select::FAMILIES, steps::FAMILIES];
 
 /// Prefixes that belong to parts which this build does not have, and what they are.
 const NOT_IN_THIS_BUILD: &[(&str, &str)] = &[

@@ -74,7 +74,12 @@ fn joint_budget(_: &str, v: &Vectors, report: &mut Report) -> Result<(), Conform
         budget.solve(&terms, v.scalar(&format!("eps{i}"))?, &mut pick).map_err(ConformError::refused)?;
         report.exact_ints("joint budget keys", ints(&pick.keys), &v.i64s(&format!("keys{i}"))?);
         report.exact_ints("joint budget values", ints(&pick.values), &v.i64s(&format!("values{i}"))?);
-        report.relative("joint budget lower bound", &[pick.lower_bound], &[v.scalar(&format!("lower{i}"))?], BOUND_LIMIT);
+        report.relative(
+            "joint budget lower bound",
+            &[pick.lower_bound],
+            &[v.scalar(&format!("lower{i}"))?],
+            BOUND_LIMIT,
+        );
     }
     Ok(())
 }

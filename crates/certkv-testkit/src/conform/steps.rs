@@ -84,7 +84,11 @@ impl Step {
         });
         let column = |what: &str| -> Result<Vec<f64>, ConformError> {
             let x = v.f64s(what)?;
-            if x.len() == blocks { Ok(x) } else { Err(ConformError::refused(format_args!("`{what}` is not per block"))) }
+            if x.len() == blocks {
+                Ok(x)
+            } else {
+                Err(ConformError::refused(format_args!("`{what}` is not per block")))
+            }
         };
         Ok(Self {
             name: name.to_owned(),
@@ -205,7 +209,8 @@ impl Head<'_> {
     fn logs(&self, report: &mut Report, label: &str, got: &[f64], want: &str) -> Result<(), ConformError> {
         let want = self.want(want)?;
         let off = |(a, b): (&f64, &f64)| if a == b { 0.0 } else { (a - b).abs() / (1.0 + b.abs()) };
-        let worst = got.iter().zip(&want).map(off).fold(if got.len() == want.len() { 0.0 } else { f64::INFINITY }, f64::max);
+        let worst =
+            got.iter().zip(&want).map(off).fold(if got.len() == want.len() { 0.0 } else { f64::INFINITY }, f64::max);
         report.record(label, "of 1 + |x|", want.len(), worst, BOUND_LIMIT);
         Ok(())
     }
@@ -398,6 +403,8 @@ impl Head<'_> {
         let attention = s.attention(self.query);
         let dense = attention.dense(&s.keys, &s.values, s.block).map_err(ConformError::refused)?;
         close(report, "step dense output", &dense.output, &self.want("dense")?, s.value_max);
+        let error = distance(&dense.output, &pass.output);
+        close(report, "step true error", &[error], &self.want("true_err")?, s.value_max);
         let (mut rho, mut delta, mut tail_mass) = (Vec::new(), Vec::new(), 0.0);
         for b in (0..s.blocks).filter(|&b| !keys[b] && !s.dropped[b]) {
             rho.push(pass.mass[b]);
@@ -439,5 +446,67 @@ impl Head<'_> {
         let alarms = (0..s.blocks).filter(|&b| !quiet(b)).count();
         report.record("step canary alarms", Report::BIT_EXACT, s.blocks, alarms as f64, 0.0);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::cgv::{Element, Vectors};
+    use crate::conform::{Report, replay_bytes};
+
+    fn golden(name: &str) -> Vec<u8> {
+        let path = format!("{}/../../testdata/golden/{name}.cgv", env!("CARGO_MANIFEST_DIR"));
+        std::fs::read(path).unwrap()
+    }
+
+    /// Where the data of an array starts in the file.
+    fn position(bytes: &[u8], array: &str) -> usize {
+        let end = bytes.windows(5).position(|w| w == b"\nEND\n").unwrap() + 5;
+        let head = std::str::from_utf8(&bytes[..end]).unwrap();
+        let line = head.lines().find(|l| l.split(' ').next() == Some(array)).unwrap();
+        end.next_multiple_of(16) + line.rsplit(' ').nth(1).unwrap().parse::<usize>().unwrap()
+    }
+
+    /// Every result stored in these files, changed a little, is noticed.
+    #[test]
+    fn planted_deviations_are_caught() {
+        let (mut planted, mut caught) = (0, 0);
+        for (name, inputs) in [
+            ("step_gqa4", None),
+            ("step_drops", None),
+            ("step_sink_logit", None),
+            ("certificates", Some("rho D dist p Lam omega dist_drop eval_mass")),
+            ("topk", Some("p exact args")),
+            ("value_budget", Some("rho eta eps")),
+            ("joint_budget", Some("gD h ev cost_k cost_v eps0 eps1 eps2")),
+            ("group_cover", Some("gains cost need")),
+        ] {
+            let bytes = golden(name);
+            let vectors = Vectors::parse(&bytes).unwrap();
+            let results = vectors.iter().filter(|(array, a)| {
+                let result = match inputs {
+                    None => array.starts_with("out_"),
+                    Some(list) => !list.split(' ').any(|i| i == *array),
+                };
+                result && !a.is_empty()
+            });
+            for (array, a) in results {
+                // The lowest exponent bits of a number, the lowest bit of an integer.
+                let offset = if a.element == Element::F64 { 6 } else { 0 };
+                let mut changed = bytes.clone();
+                changed[position(&bytes, array) + offset] ^= 0x11;
+                let mut report = Report::default();
+                // A changed promotion is either a deviation or data that is refused.
+                let noticed = replay_bytes(name, &changed, &mut report).is_err() || !report.passed();
+                planted += 1;
+                caught += usize::from(noticed);
+                assert!(noticed, "{name} {array} went unnoticed");
+            }
+            let mut clean = Report::default();
+            replay_bytes(name, &bytes, &mut clean).unwrap();
+            assert!(clean.passed(), "{name}: {clean}");
+        }
+        println!("GATE golden-steps executed={planted} failed=0 controls={caught}/{planted} seed=0x11");
+        assert!(planted > 80 && planted == caught);
     }
 }

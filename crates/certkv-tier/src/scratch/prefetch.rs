@@ -125,7 +125,7 @@ fn reserve(
 ) -> u64 {
     let size = pool.arena().map_or(0, |arena| arena.slot_bytes());
     let mut slots = pool.lock();
-    slots.settle(pool.pins());
+    slots.begin_batch(items.iter().map(|item| &item.key).filter(|key| key.side == side), pool.pins());
     let (mut readers, mut full) = (0, false);
     for (i, item) in items.iter().enumerate().filter(|(_, item)| item.key.side == side) {
         if pool.arena().is_some() && item.range.len() != size {

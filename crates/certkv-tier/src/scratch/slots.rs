@@ -49,6 +49,8 @@ struct Slot {
     tag: Option<u64>,
     /// Second chance.
     referenced: bool,
+    /// Last batch that asked for the side: a batch does not evict what it also wants.
+    batch: u64,
     /// Set of streams that read the slot since it was last filled.
     readers: u64,
     /// Fence of the copy in flight.
@@ -79,6 +81,7 @@ pub(crate) struct Slots {
     /// Slots whose copy has a fence, or that wait for pins.
     unsettled: Vec<u32>,
     hand: u32,
+    batch: u64,
     pub(crate) readers: Vec<Stream>,
     pub(crate) stats: ScratchStats,
     #[cfg(test)]
@@ -100,6 +103,7 @@ impl Slots {
             key: None,
             tag: None,
             referenced: false,
+            batch: 0,
             readers: 0,
             fill: None,
             next: NONE,
@@ -113,6 +117,7 @@ impl Slots {
             pages,
             unsettled,
             hand: 0,
+            batch: 0,
             readers: Vec::with_capacity(4),
             stats: ScratchStats::default(),
             #[cfg(test)]
@@ -156,6 +161,17 @@ impl Slots {
         Some((slot, entry.tag))
     }
 
+    /// Begins a batch of reservations: settles everything, and marks what is there of `wanted`.
+    pub(crate) fn begin_batch<'a>(&mut self, wanted: impl Iterator<Item = &'a SideKey>, pins: &[AtomicU32]) {
+        self.settle(pins);
+        self.batch += 1;
+        for key in wanted {
+            if let Some(&slot) = self.index.get(key) {
+                self.slots[slot as usize].batch = self.batch;
+            }
+        }
+    }
+
     /// Takes a slot for `key`: a free one, or the first unpinned one that was not looked up since the hand last passed.
     /// `full` spares the hand its way round when it has just found nothing.
     pub(crate) fn reserve(&mut self, key: SideKey, tag: Option<u64>, pins: &[AtomicU32], full: bool) -> Reserved {
@@ -178,8 +194,8 @@ impl Slots {
         for _ in 0..2 * n {
             let slot = self.hand;
             self.hand = (self.hand + 1) % n;
-            let entry = &mut self.slots[slot as usize];
-            if entry.state != State::Valid || self.held(slot, pins) {
+            let entry = &self.slots[slot as usize];
+            if entry.state != State::Valid || entry.batch == self.batch || self.held(slot, pins) {
                 continue;
             }
             let entry = &mut self.slots[slot as usize];

@@ -3,46 +3,39 @@
 //!
 //! Cost of the common step: every packed byte once, plus the originals of the guessed sides instead of their codes. A
 //! repair reads the promoted blocks once more. Nothing allocates once the buffers are warm.
-use crate::attend::Call;
 use crate::attend::pages::{Pages, View};
 use crate::attend::terms::{self, HeadScale};
-use crate::group::{Group, Side};
-use crate::sequence::HeadMemory;
+use crate::group::Group;
 use crate::work::HeadWork;
-use crate::{Cache, Error};
-use certkv_bound::{Action, BytesRead, Cause, Certificate, Rung, Situation, Status, decide};
-use certkv_control::{BitSet, Certified, Gains, GuessRule};
-use certkv_core::ErrorSummary;
+use crate::Error;
+use certkv_bound::ladder::decide;
+use certkv_bound::{Action, BytesRead, Cause, Rung, Situation, Status};
+use certkv_control::policy::Certified;
+use certkv_control::Gains;
+use certkv_kernel::{Repair, splits};
 
-/// Blocks per split: a multiple of the masses' tile, long enough to keep merges rare, short enough to keep the chain of
-/// additions in (5.27) short. Splits depend on shapes only, so the bits do not depend on the threads.
-const SPLIT: usize = 64;
+/// Share of the tolerance that a repair aims to leave unpromoted, so that the masses' own change does not undo it.
+const REPAIR_TARGET: f64 = 0.95;
 
 /// What one KV head needs to know of the call.
 pub(crate) struct HeadCall<'a> {
-    pub(crate) cache: &'a Cache,
     pub(crate) group: &'a Group,
     pub(crate) pages: &'a Pages,
     pub(crate) head: usize,
     /// `[query heads of the group][dim]`.
     pub(crate) queries: &'a [f32],
     pub(crate) centre: &'a [f32],
-    pub(crate) uncoded: &'a BitSet,
     pub(crate) blocks: usize,
 }
 
 impl HeadCall<'_> {
-    fn centre_norm(&self) -> f32 {
+    pub(crate) fn centre_norm(&self) -> f32 {
         let square: f64 = self.centre.iter().map(|c| f64::from(*c).powi(2)).sum();
         certkv_core::round::up_f32(square.sqrt() * (1.0 + 1e-9))
     }
 
-    fn view<'v>(&'v self, keys: &'v BitSet, values: &'v BitSet) -> View<'v> {
-        View { pages: self.pages, group: self.group, head: self.head, keys, values }
-    }
-
     /// `||O' - c||`, rounded up, and `||O'||`.
-    fn distances(&self, out: &[f32]) -> (f32, f64) {
+    pub(crate) fn distances(&self, out: &[f32]) -> (f32, f64) {
         let (mut radius, mut norm) = (0.0f64, 0.0f64);
         for (i, x) in out.iter().enumerate() {
             let c = self.centre.get(i).copied().unwrap_or(0.0);
@@ -69,22 +62,14 @@ impl HeadCall<'_> {
         work.partial.clear();
         let view = View { pages: self.pages, group: self.group, head: self.head, keys: &work.keys, values: &work.values };
         let mut rest = work.masses.as_mut();
-        let mut start = 0;
-        loop {
-            let end = (start + SPLIT).min(self.blocks);
-            let last = end == self.blocks;
+        for range in splits(self.blocks, self.group.layout.tokens()) {
+            let last = range.end == self.blocks;
             let tail = if last { self.pages.tail(self.group, self.head, self.centre_norm()) } else { None };
-            let cut = if last { usize::MAX / 2 } else { end };
-            let (here, after) = rest.split_at(cut);
+            // The tail's entry sits behind the last block, so the last split keeps all tiles.
+            let (here, after) = rest.split_at(if last { usize::MAX } else { range.end });
             rest = after;
-            if start < end || tail.is_some() {
-                kernel.attend(self.queries, &view, start..end, tail, &mut work.kernel, &mut work.split, Some(here))?;
-                work.partial.merge(&work.split)?;
-            }
-            if last {
-                break;
-            }
-            start = end;
+            kernel.attend(self.queries, &view, range, tail, &mut work.kernel, &mut work.split, Some(here))?;
+            work.partial.merge(&work.split)?;
         }
         if work.partial.tokens() == 0 { Err(Error::NoVisibleToken) } else { Ok(()) }
     }
@@ -109,16 +94,18 @@ impl HeadCall<'_> {
         Ok(())
     }
 
-    fn scale(&self, work: &HeadWork, h: usize) -> HeadScale {
+    pub(crate) fn scale(&self, work: &HeadWork, h: usize) -> HeadScale {
         let dim = self.group.layout.dim;
         let radius = f64::from(self.distances(&work.out[h * dim..(h + 1) * dim]).0);
         HeadScale::of(&work.partial, h, radius, work.certificates[h].tol)
     }
 
-    /// Decides for every head whether it is done, and which items to promote for those that are not. True if there is
-    /// something to promote.
-    pub(crate) fn choose(&self, policy: &Certified, work: &mut HeadWork) -> Result<bool, Error> {
+    /// Decides for every head whether it is done (8.1), and picks the items to promote for those that are not (6.8).
+    pub(crate) fn choose(&self, policy: &Certified, work: &mut HeadWork) -> Result<(), Error> {
         work.picks.clear();
+        if work.corrupt.is_some() {
+            return Ok(());
+        }
         let heads = work.certificates.len();
         let mut allowed = [f64::INFINITY; 16];
         let mut any = false;
@@ -160,7 +147,7 @@ impl HeadCall<'_> {
             }
         }
         if !any {
-            return Ok(false);
+            return Ok(());
         }
         work.gains.clear();
         for h in 0..heads {
@@ -181,12 +168,12 @@ impl HeadCall<'_> {
                 }
             }
         }
-        Ok(!nothing)
+        Ok(())
     }
 
     /// Bytes that reading each side exactly costs: in a repair the originals and the codes once more, in the next pass
     /// the originals instead of the codes.
-    fn costs(&self, work: &mut HeadWork, repair: bool) {
+    pub(crate) fn costs(&self, work: &mut HeadWork, repair: bool) {
         let l = &self.group.layout;
         let cost = |codes: usize| {
             let exact = l.original_side_bytes() as f64;
@@ -198,50 +185,68 @@ impl HeadCall<'_> {
     }
 
     /// Promotes the picks: corrects the state and the masses block by block, or makes the pass anew where subtraction
-    /// would cancel (6.11).
+    /// would cancel (6.11). Every block that enters the promoted set passes the canary (7.4) here.
+    ///
+    /// # Errors
+    /// [`Error::Integrity`] if a canary fails.
     pub(crate) fn repair(&self, work: &mut HeadWork) -> Result<(), Error> {
         let l = &self.group.layout;
-        let (mut keys, mut values) = (work.keys.clone(), work.values.clone());
-        let mut touched: Vec<usize> = work.picks.iter().map(|i| *i as usize % self.blocks).collect();
-        touched.sort_unstable();
-        touched.dedup();
+        let side = l.original_side_bytes() as u64;
+        work.touched.clear();
+        work.touched.extend(work.picks.iter().map(|i| *i as usize % self.blocks));
+        work.touched.sort_unstable();
+        work.touched.dedup();
         let mut read = BytesRead::default();
-        for &b in &touched {
-            // The old contribution is made once more, the new one added.
+        for &b in &work.touched {
+            // The old contribution is made once more; the new one is counted below.
             for (set, codes) in [(&work.keys, l.key_bytes()), (&work.values, l.value_bytes())] {
                 let exact = set.contains(b);
                 read.packed += if exact { 0 } else { codes as u64 };
-                read.host += if exact { l.original_side_bytes() as u64 } else { 0 };
+                read.host += if exact { side } else { 0 };
             }
         }
+        work.next_keys.copy_from(&work.keys);
+        work.next_values.copy_from(&work.values);
         for &i in &work.picks {
             let i = i as usize;
-            if i < self.blocks { keys.insert(i) } else { values.insert(i - self.blocks) };
-            read.host += l.original_side_bytes() as u64;
+            if i < self.blocks { work.next_keys.insert(i) } else { work.next_values.insert(i - self.blocks) };
+            read.host += side;
         }
+        let view = |keys, values| View { pages: self.pages, group: self.group, head: self.head, keys, values };
+        work.canary.clear();
+        work.canary.resize(work.touched.len(), f32::NAN);
         let outcome = self.group.kernel.repair(
             self.queries,
-            &self.view(&work.keys, &work.values),
-            &self.view(&keys, &values),
-            &touched,
+            &view(&work.keys, &work.values),
+            &view(&work.next_keys, &work.next_values),
+            &work.touched,
             &mut work.kernel,
-            &mut work.split,
             &mut work.partial,
-            &mut work.masses,
+            work.masses.as_mut(),
+            &mut work.canary,
         )?;
-        work.keys = keys;
-        work.values = values;
-        if let Some(block) = outcome.corrupt {
-            return Err(Error::Integrity { layer: 0, block });
+        core::mem::swap(&mut work.keys, &mut work.next_keys);
+        core::mem::swap(&mut work.values, &mut work.next_values);
+        // `!(x <= 0)`: NaN is a failed canary.
+        if let Some(at) = work.canary.iter().position(|excess| !(*excess <= 0.0)) {
+            work.corrupt = Some(work.touched[at]);
         }
-        if outcome.needs_recompute {
+        if outcome == Repair::NeedsRecompute {
             self.pass(work)?;
-            read = self.bytes(work);
+            let again = self.bytes(work);
+            read.packed += again.packed;
+            read.host += again.host;
         }
         for c in &mut work.certificates {
             c.bytes.packed += read.packed;
             c.bytes.host += read.host;
         }
         Ok(())
+    }
+
+    /// Bytes of the first pass, on every head's record.
+    pub(crate) fn count_pass(&self, work: &mut HeadWork) {
+        let bytes = self.bytes(work);
+        work.certificates.iter_mut().for_each(|c| c.bytes = bytes);
     }
 }

@@ -1,0 +1,54 @@
+//! Dense attention over the originals: the baseline policy and the terminal rungs of the ladder call this one function,
+//! so a fallback has the bits of the baseline.
+use crate::Error;
+use crate::attend::certified::HeadCall;
+use crate::attend::pages::View;
+use crate::work::HeadWork;
+use certkv_bound::{Rung, Status};
+use certkv_control::BitSet;
+use certkv_kernel::splits;
+
+impl HeadCall<'_> {
+    /// Recomputes every query head marked in `work.dense`. The originals of all blocks must be held. The certificate
+    /// keeps the candidate's numbers and holds the dense kernel's arithmetic.
+    pub(crate) fn dense(&self, rung: Rung, work: &mut HeadWork) -> Result<(), Error> {
+        let dim = self.group.layout.dim;
+        let mut all = BitSet::new(self.blocks);
+        (0..self.blocks).for_each(|b| {
+            all.insert(b);
+        });
+        let view = View { pages: self.pages, group: self.group, head: self.head, keys: &all, values: &all };
+        let kernel = self.group.kernel.with_heads(1)?;
+        let (mut state, mut split) = (kernel.partial(), kernel.partial());
+        let mut masses = certkv_kernel::Masses::new(1, self.blocks + 1);
+        for h in 0..work.certificates.len() {
+            if !work.dense[h] {
+                continue;
+            }
+            state.clear();
+            masses.reset(self.blocks + 1);
+            let mut rest = masses.as_mut();
+            let queries = &self.queries[h * dim..(h + 1) * dim];
+            for range in splits(self.blocks, self.group.layout.tokens()) {
+                let last = range.end == self.blocks;
+                let tail = if last { self.pages.tail(self.group, self.head, self.centre_norm()) } else { None };
+                let (here, after) = rest.split_at(if last { usize::MAX } else { range.end });
+                rest = after;
+                kernel.attend(queries, &view, range, tail, &mut work.kernel, &mut split, Some(here))?;
+                state.merge(&split)?;
+            }
+            let out = &mut work.out[h * dim..(h + 1) * dim];
+            state.finish(0, out)?;
+            let (radius, norm) = self.distances(out);
+            let found = kernel.certify(&masses, &state, 0, radius)?;
+            let c = &mut work.certificates[h];
+            // The logits' rounding is all that is left of the key term; it counts as arithmetic.
+            (c.e_key, c.e_val, c.e_drop, c.cap) = (0.0, 0.0, 0.0, f64::INFINITY);
+            c.e_arith = f64::from(found.bound);
+            (c.out_norm, c.rung) = (norm, rung);
+            c.status = if c.e_arith.is_finite() { Status::Exact } else { Status::Failed };
+            c.bytes.host += (self.blocks * self.group.layout.original_side_bytes() * 2) as u64;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,93 @@
+//! After a certified step: what to have promoted in the next one.
+use crate::Error;
+use crate::attend::Decode;
+use crate::attend::pages::Pages;
+use crate::attend::terms;
+use crate::sequence::HeadMemory;
+use crate::work::HeadWork;
+use certkv_control::Gains;
+use certkv_control::guess::GuessRule;
+use certkv_control::policy::Certified;
+use certkv_core::ErrorSummary;
+
+impl Decode<'_> {
+    /// Keeps each head's last known bounds and guesses its next sets. Does nothing for a KV head whose heads were all
+    /// within tolerance on codes alone.
+    pub(crate) fn remember(
+        &self,
+        policy: &Certified,
+        pages: &Pages,
+        heads: &mut [HeadWork],
+        memory: &mut [HeadMemory],
+    ) -> Result<(), Error> {
+        let rule = GuessRule { target: policy.guess_target, keep: policy.guess_keep, ..GuessRule::default() };
+        let mut jobs: Vec<_> = heads.iter_mut().zip(memory).collect();
+        self.cache.pool.run(&mut jobs, || (), |(), head, (w, m)| {
+            if let Err(error) = self.remember_head(rule, pages, head, w, m) {
+                w.failure = Some(error);
+            }
+        });
+        heads.iter_mut().find_map(|w| w.failure.take()).map_or(Ok(()), Err)
+    }
+
+    fn remember_head(
+        &self,
+        rule: GuessRule,
+        pages: &Pages,
+        head: usize,
+        w: &mut HeadWork,
+        m: &mut HeadMemory,
+    ) -> Result<(), Error> {
+        let uncoded = self.uncoded.len();
+        if w.corrupt.is_some() || (w.keys.len() == uncoded && w.values.len() == uncoded && !w.dense.contains(&true)) {
+            m.keys.clear();
+            m.values.clear();
+            return Ok(());
+        }
+        let blocks = self.blocks;
+        let call = self.head(pages, head);
+        let layout = &self.group.layout;
+        w.gains.clear();
+        w.tolerances.clear();
+        for h in 0..w.certificates.len() {
+            let scale = call.scale(w, h);
+            w.tolerances.push(scale.eps);
+            let (delta, lambda) = (&mut m.delta[h], &mut m.lambda[h]);
+            for b in 0..blocks {
+                let Some(mass) = w.masses.get(h, b) else { continue };
+                if !mass.exact_keys {
+                    (delta[b], lambda[b]) = (mass.delta, mass.lambda);
+                }
+                w.gains.push(terms::key_gain(&scale, &mass, delta[b], lambda[b]));
+            }
+            for b in 0..blocks {
+                let Some(mass) = w.masses.get(h, b) else { continue };
+                let (eta, sop) = if mass.exact_values {
+                    let record = pages.record(self.group, b, head);
+                    let summary = ErrorSummary::from_bytes(record.get(layout.summary.clone()).unwrap_or(&[]));
+                    (summary.eta, summary.sop)
+                } else {
+                    (mass.eta, mass.sop)
+                };
+                w.gains.push(terms::value_gain(&scale, &mass, eta, sop));
+            }
+        }
+        call.costs(w, false);
+        w.current.resize(0);
+        w.current.resize(2 * blocks);
+        for b in w.keys.iter() {
+            w.current.insert(b);
+        }
+        for b in w.values.iter() {
+            w.current.insert(blocks + b);
+        }
+        let gains = Gains::new(&w.gains, w.certificates.len(), 2 * blocks)?;
+        w.guesser.next_set(rule, gains, &w.cost, &w.tolerances, &w.current, &mut w.next)?;
+        m.keys.clear();
+        m.values.clear();
+        for i in w.next.iter() {
+            if i < blocks { m.keys.insert(i) } else { m.values.insert(i - blocks) };
+        }
+        Ok(())
+    }
+}

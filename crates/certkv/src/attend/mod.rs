@@ -1,0 +1,256 @@
+//! Attention of one layer: which way each chunk goes.
+pub(crate) mod certified;
+mod dense;
+mod guess;
+pub(crate) mod pages;
+mod prefill;
+pub(crate) mod published;
+mod terms;
+
+use crate::group::Group;
+use crate::sequence::SequenceState;
+use crate::step::Part;
+use crate::work::{HeadWork, Workspace};
+use crate::{Cache, Error, Policy};
+use certified::HeadCall;
+use certkv_bound::{Cause, Certificate, Rung, Status};
+use certkv_control::explore::Place;
+use certkv_control::policy::Certified;
+use certkv_control::BitSet;
+use pages::Pages;
+
+/// Attention of `part` in one layer, into the workspace.
+#[allow(clippy::too_many_arguments, reason = "one call site; the values have nothing else in common")]
+pub(crate) fn attend(
+    cache: &Cache,
+    group: &Group,
+    index: usize,
+    layer: usize,
+    part: &mut Part,
+    policy: Policy,
+    queries: &[f32],
+    work: &mut Workspace,
+) -> Result<(), Error> {
+    let result = if part.tokens > 1 {
+        prefill::prefill(cache, group, index, layer, part, queries, work)
+    } else {
+        decode(cache, group, index, layer, part, policy, queries, work)
+    };
+    work.pages.close();
+    result
+}
+
+/// One token of one sequence under `policy`.
+#[allow(clippy::too_many_arguments, reason = "one call site; the values have nothing else in common")]
+fn decode(
+    cache: &Cache,
+    group: &Group,
+    index: usize,
+    layer: usize,
+    part: &mut Part,
+    policy: Policy,
+    queries: &[f32],
+    work: &mut Workspace,
+) -> Result<(), Error> {
+    let geometry = cache.geometry();
+    let group_width = geometry.group() * geometry.head_dim;
+    let blocks = (part.len + 1) / group.layout.tokens();
+    work.pages.open(cache, group, index, layer, part, !matches!(policy, Policy::Dense))?;
+    let first_row = part.first_row;
+    let SequenceState { centres, heads: memory, uncoded, .. } = &mut *part.state;
+    uncoded[layer].resize(blocks);
+    let memory = &mut memory[layer * geometry.kv_heads..(layer + 1) * geometry.kv_heads];
+    let Workspace { pages, heads, out, certificates, .. } = work;
+    let row = &queries[first_row * geometry.q_width()..(first_row + 1) * geometry.q_width()];
+    for (head, (w, m)) in heads.iter_mut().zip(memory.iter_mut()).enumerate() {
+        w.begin(blocks, &uncoded[layer]);
+        m.resize(blocks, geometry.group());
+        if matches!(policy, Policy::Certified(_)) {
+            w.keys.union_with(&m.keys);
+            w.values.union_with(&m.values);
+        }
+        for b in w.keys.iter().chain(w.values.iter()) {
+            pages.fetch(cache, group, layer, b)?;
+        }
+        debug_assert!(head < geometry.kv_heads);
+    }
+    let call = Decode { cache, group, layer, row, group_width, centre: &centres[layer], uncoded: &uncoded[layer], blocks };
+    match policy {
+        Policy::Dense => call.all_dense(Cause::Requested, Rung::DenseLayer, pages, heads)?,
+        Policy::Packed => {
+            call.run(pages, heads, |head, w| {
+                head.count_pass(w);
+                head.pass(w)?;
+                head.certify(0.0, w)
+            })?;
+            heads.iter_mut().flat_map(|w| &mut w.certificates).for_each(Certificate::keep_candidate);
+        }
+        Policy::Certified(p) => {
+            call.certified(&p, pages, heads)?;
+            call.remember(&p, pages, heads, memory)?;
+        }
+        Policy::Seed000(p) => call.published(&p, pages, heads)?,
+    }
+    for (head, w) in heads.iter().enumerate() {
+        let start = first_row * geometry.q_width() + head * group_width;
+        out[start..start + group_width].copy_from_slice(&w.out);
+        let start = first_row * geometry.q_heads + head * geometry.group();
+        certificates[start..start + geometry.group()].copy_from_slice(&w.certificates);
+    }
+    Ok(())
+}
+
+/// One decode call: what all KV heads share.
+pub(crate) struct Decode<'a> {
+    pub(crate) cache: &'a Cache,
+    pub(crate) group: &'a Group,
+    pub(crate) layer: usize,
+    /// The token's queries, `[q_heads][dim]`.
+    pub(crate) row: &'a [f32],
+    pub(crate) group_width: usize,
+    pub(crate) centre: &'a [f32],
+    pub(crate) uncoded: &'a BitSet,
+    pub(crate) blocks: usize,
+}
+
+impl Decode<'_> {
+    /// The call as one KV head sees it.
+    pub(crate) fn head<'p>(&'p self, pages: &'p Pages, head: usize) -> HeadCall<'p> {
+        let dim = self.group.layout.dim;
+        HeadCall {
+            group: self.group,
+            pages,
+            head,
+            queries: &self.row[head * self.group_width..(head + 1) * self.group_width],
+            centre: self.centre.get(head * dim..(head + 1) * dim).unwrap_or(&[]),
+            blocks: self.blocks,
+        }
+    }
+
+    /// Runs `work` for every KV head, on the pool's threads.
+    pub(crate) fn run(
+        &self,
+        pages: &Pages,
+        heads: &mut [HeadWork],
+        work: impl Fn(&HeadCall<'_>, &mut HeadWork) -> Result<(), Error> + Sync + Send,
+    ) -> Result<(), Error> {
+        self.cache.pool.run(heads, || (), |(), head, w| {
+            let call = self.head(pages, head);
+            if let Err(error) = work(&call, w) {
+                w.failure = Some(error);
+            }
+        });
+        heads.iter_mut().find_map(|w| w.failure.take()).map_or(Ok(()), Err)
+    }
+
+    /// Every head densely, over all originals.
+    pub(crate) fn all_dense(
+        &self,
+        cause: Cause,
+        rung: Rung,
+        pages: &mut Pages,
+        heads: &mut [HeadWork],
+    ) -> Result<(), Error> {
+        for w in heads.iter_mut() {
+            w.dense.fill(true);
+            w.certificates.iter_mut().for_each(|c| c.cause = cause);
+        }
+        self.fetch_all(pages)?;
+        self.run(pages, heads, |head, w| head.dense(rung, w))
+    }
+
+    pub(crate) fn fetch_all(&self, pages: &mut Pages) -> Result<(), Error> {
+        (0..self.blocks).try_for_each(|b| pages.fetch(self.cache, self.group, self.layer, b))
+    }
+
+    /// Heads marked for rung 3, and the whole layer on a failed canary (rung 4).
+    pub(crate) fn fall_back(&self, pages: &mut Pages, heads: &mut [HeadWork]) -> Result<(), Error> {
+        if heads.iter().any(|w| w.corrupt.is_some()) {
+            return self.all_dense(Cause::Integrity, Rung::DenseLayer, pages, heads);
+        }
+        if heads.iter().any(|w| w.dense.contains(&true)) {
+            self.fetch_all(pages)?;
+            self.run(pages, heads, |head, w| head.dense(Rung::DenseHead, w))?;
+        }
+        Ok(())
+    }
+
+    /// The certified step: math.md 6.6 and 8.
+    fn certified(&self, policy: &Certified, pages: &mut Pages, heads: &mut [HeadWork]) -> Result<(), Error> {
+        self.run(pages, heads, |head, w| {
+            head.count_pass(w);
+            head.pass(w)?;
+            head.certify(policy.tol_rel, w)?;
+            w.certificates.iter_mut().for_each(Certificate::keep_candidate);
+            Ok(())
+        })?;
+        self.explore(policy, pages, heads)?;
+        loop {
+            self.run(pages, heads, |head, w| head.choose(policy, w))?;
+            if heads.iter().any(|w| w.corrupt.is_some()) || heads.iter().all(|w| w.picks.is_empty()) {
+                break;
+            }
+            self.promote(policy, pages, heads)?;
+        }
+        self.fall_back(pages, heads)?;
+        for c in heads.iter_mut().flat_map(|w| &mut w.certificates) {
+            if c.status == Status::Uncertified {
+                // The last word: what is returned is within the tolerance, or the call fails.
+                c.status = if !(c.quantisation() <= c.tol) || !c.bound().is_finite() { Status::Failed } else { Status::Certified };
+            }
+            if c.status == Status::Failed {
+                return Err(Error::Uncertifiable { layer: self.layer });
+            }
+        }
+        Ok(())
+    }
+
+    /// Fetches and repairs what `picks` name, and certifies again.
+    fn promote(&self, policy: &Certified, pages: &mut Pages, heads: &mut [HeadWork]) -> Result<(), Error> {
+        for w in heads.iter() {
+            for i in &w.picks {
+                pages.fetch(self.cache, self.group, self.layer, *i as usize % self.blocks)?;
+            }
+        }
+        self.run(pages, heads, |head, w| {
+            if w.picks.is_empty() {
+                return Ok(());
+            }
+            head.repair(w)?;
+            head.certify(policy.tol_rel, w)
+        })
+    }
+
+    /// The exploration budget (7.6): some unpromoted blocks go through the canary.
+    fn explore(&self, policy: &Certified, pages: &mut Pages, heads: &mut [HeadWork]) -> Result<(), Error> {
+        if !(policy.explore_rate > 0.0) || self.blocks == 0 {
+            return Ok(());
+        }
+        let draw = self.cache.next_draw();
+        for (head, w) in heads.iter_mut().enumerate() {
+            let place = Place { seed: EXPLORE_SEED, step: draw, layer: self.layer as u64, kv_head: head as u64 };
+            let HeadWork { explorer, keys, picks, .. } = w;
+            explorer.pick((0..self.blocks as u32).filter(|b| !keys.contains(*b as usize)), policy.explore_rate, place, picks);
+        }
+        self.promote(policy, pages, heads)
+    }
+}
+
+/// Seed of the exploration draws; any value serves, a fixed one makes runs repeatable.
+const EXPLORE_SEED: u64 = 0x6365_7274_6b76;
+
+impl HeadWork {
+    /// Nothing known, nothing promoted but what has no codes.
+    fn begin(&mut self, blocks: usize, uncoded: &BitSet) {
+        self.keys.copy_from(uncoded);
+        self.values.copy_from(uncoded);
+        self.keys.resize(blocks);
+        self.values.resize(blocks);
+        self.picks.clear();
+        self.out.fill(f32::NAN);
+        self.certificates.fill(Certificate::UNCERTIFIED);
+        self.dense.fill(false);
+        self.corrupt = None;
+        self.failure = None;
+    }
+}

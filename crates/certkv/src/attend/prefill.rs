@@ -1,0 +1,84 @@
+//! A chunk of several tokens: causal attention over the originals, exact up to the kernel's arithmetic.
+use crate::attend::pages::{Pages, View};
+use crate::group::Group;
+use crate::step::Part;
+use crate::work::Workspace;
+use crate::{Cache, Error};
+use certkv_bound::{Cause, Certificate, Rung, Status};
+use certkv_control::BitSet;
+use certkv_kernel::Causal;
+
+/// Queries per task: the kernel unpacks the past once for each.
+const ROWS: usize = 64;
+
+struct Task {
+    head: usize,
+    first: usize,
+    rows: usize,
+    /// `[rows][query heads of the group][dim]`.
+    out: Vec<f32>,
+    result: Result<(), Error>,
+}
+
+/// Attention of all rows of `part`. Peak memory is the chunk's outputs; costs one unpacking of the past per 64 rows.
+pub(crate) fn prefill(
+    cache: &Cache,
+    group: &Group,
+    index: usize,
+    layer: usize,
+    part: &Part,
+    queries: &[f32],
+    work: &mut Workspace,
+) -> Result<(), Error> {
+    let geometry = cache.geometry();
+    let (width, group_width) = (geometry.q_width(), geometry.group() * geometry.head_dim);
+    let pages: &mut Pages = &mut work.pages;
+    pages.open(cache, group, index, layer, part, false)?;
+    for block in 0..pages.host_blocks() {
+        pages.fetch(cache, group, layer, block)?;
+    }
+    let pages: &Pages = pages;
+    let blocks = (part.len + part.tokens) / group.layout.tokens();
+    let mut all = BitSet::new(blocks);
+    (0..blocks).for_each(|b| {
+        all.insert(b);
+    });
+    let mut tasks = Vec::new();
+    for first in (0..part.tokens).step_by(ROWS) {
+        for head in 0..geometry.kv_heads {
+            let rows = ROWS.min(part.tokens - first);
+            tasks.push(Task { head, first, rows, out: vec![f32::NAN; rows * group_width], result: Ok(()) });
+        }
+    }
+    // Late rows see the most tokens: the long tasks start first.
+    tasks.reverse();
+    cache.pool.run(&mut tasks, || (), |(), _, task| {
+        let view = View { pages, group, head: task.head, keys: &all, values: &all };
+        let start = (part.first_row + task.first) * width + task.head * group_width;
+        let causal =
+            Causal { queries: &queries[start..], stride: width, rows: task.rows, first: part.len + task.first };
+        let tail = pages.tail(group, task.head, 0.0);
+        task.result = group.kernel.prefill(&causal, &view, blocks, tail, &mut task.out).map_err(Error::from);
+    });
+    for task in tasks {
+        task.result?;
+        for (row, from) in task.out.chunks_exact(group_width).enumerate() {
+            let start = (part.first_row + task.first + row) * width + task.head * group_width;
+            work.out[start..start + group_width].copy_from_slice(from);
+        }
+    }
+    work.pages.close();
+    let heads = geometry.q_heads;
+    for c in &mut work.certificates[part.first_row * heads..(part.first_row + part.tokens) * heads] {
+        *c = Certificate {
+            status: Status::Exact,
+            rung: Rung::DenseLayer,
+            cause: Cause::Requested,
+            e_key: 0.0,
+            e_val: 0.0,
+            e_drop: 0.0,
+            ..Certificate::UNCERTIFIED
+        };
+    }
+    Ok(())
+}
