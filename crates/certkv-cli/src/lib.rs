@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 pub mod assets;
+pub mod bench;
 pub mod commands;
 pub mod demo;
 pub mod engine;

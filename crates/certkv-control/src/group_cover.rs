@@ -265,9 +265,16 @@ impl GroupCover {
             }
             spare
         });
-        picks.retain(|i| !by_cost.contains(i));
+        // `by_cost` now holds what goes; a mark in the work array finds each in one look.
+        for &i in by_cost.iter() {
+            value[i as usize] = REMOVED;
+        }
+        picks.retain(|&i| value[i as usize] != REMOVED);
     }
 }
+
+/// No sum of gains has this value.
+const REMOVED: f64 = -1.0;
 
 /// `min(gain, left)`; a NaN gain counts as `left` and is refused by the caller.
 #[inline]

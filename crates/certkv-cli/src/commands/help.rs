@@ -69,3 +69,20 @@ certkv inspect WHAT [options]: WHAT is a model folder, a format such as k8-v4g32
   --head-dim N       channels of a head, for a format (default 128)
   --json             print the result as JSON
 ";
+
+/// `certkv bench --help`.
+pub const BENCH: &str = "\
+certkv bench [options]: one decode step of one layer, dense, packed and certified, beside a plain memory read
+
+  --context N        tokens in the cache; may be repeated (default 2048, 8192, 32768)
+  --format F         format of full blocks; may be repeated
+  --tolerance T      relative tolerance; may be repeated
+  --heads N          query heads (default 32)
+  --kv-heads N       key/value heads (default 8)
+  --head-dim N       channels of a head (default 128)
+  --repeats N        timed steps (default 9)
+  --threads N        threads of the engine and of the memory read (default 1)
+  --seed N           seed of the data (default 1)
+  --json             print the result as JSON
+  --quiet            no progress bars
+";

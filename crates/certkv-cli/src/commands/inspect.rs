@@ -1,7 +1,130 @@
-//! `certkv inspect`.
-use crate::error::CliError;
-use std::io::Write;
-/// x
-pub fn run(_parser: lexopt::Parser, _out: &mut dyn Write) -> Result<(), CliError> {
-    Ok(())
+//! `certkv inspect WHAT`: a model folder, a format, or a file of vectors.
+use super::{args::bounded, help};
+use crate::{
+    error::CliError,
+    model::{Config, weights::Weights},
+    output::print,
+    report::table::TextTable,
+};
+use certkv_core::{Format, Geometry, RecordLayout};
+use certkv_testkit::cgv::Vectors;
+use serde_json::{Value, json};
+use std::{io::Write, path::Path};
+
+/// Shows what something holds.
+///
+/// # Errors
+/// [`CliError::Input`] when it is none of the known things, or damaged.
+pub fn run(mut parser: lexopt::Parser, out: &mut dyn Write) -> Result<(), CliError> {
+    use lexopt::prelude::*;
+    let (mut what, mut as_json, mut head_dim) = (None, false, 128);
+    while let Some(arg) = parser.next()? {
+        match arg {
+            Short('h') | Long("help") => return print(out, help::INSPECT),
+            Long("json") => as_json = true,
+            Long("head-dim") => head_dim = bounded(&mut parser, "--head-dim", 1, 1 << 16)?,
+            Value(name) if what.is_none() => what = Some(name),
+            other => return Err(other.unexpected().into()),
+        }
+    }
+    let what = what.ok_or_else(|| CliError::Usage("inspect: name a folder, a format or a file".into()))?;
+    let path = Path::new(&what);
+    let (text, value) = if path.is_dir() {
+        model(path)?
+    } else if path.is_file() {
+        vectors(path)?
+    } else if let Ok(format) = what.to_string_lossy().parse::<Format>() {
+        layout(format, head_dim)?
+    } else {
+        let name = path.display();
+        return Err(CliError::input(format!("inspect: `{name}` is neither a folder, nor a file, nor a format")));
+    };
+    if as_json {
+        let text = serde_json::to_string_pretty(&value).map_err(|e| CliError::Internal(Box::new(e)))?;
+        print(out, &(text + "\n"))
+    } else {
+        print(out, &text)
+    }
+}
+
+fn model(folder: &Path) -> Result<(String, Value), CliError> {
+    let c = Config::read(folder)?;
+    let weights = Weights::read(folder)?;
+    let mut table = TextTable::new(&["tensor", "type", "shape", "largest magnitude"]);
+    let (mut parameters, mut tensors) = (0, Vec::new());
+    for (name, w) in weights.iter() {
+        parameters += w.data.len();
+        let largest = w.data.iter().fold(0.0f32, |m, x| m.max(x.abs()));
+        table.row(vec![name.into(), w.stored.name().into(), format!("{:?}", w.shape), format!("{largest:.4}")]);
+        tensors.push(json!({"name": name, "type": w.stored.name(), "shape": w.shape, "largest": largest}));
+    }
+    let text = format!(
+        "{} layers, hidden {}, {} query and {} key/value heads of {} channels, vocabulary {}, {} positions\n\
+         {parameters} parameters; a token takes {} bytes in a half-precision cache\n\n{}",
+        c.layers,
+        c.hidden,
+        c.heads,
+        c.kv_heads,
+        c.head_dim,
+        c.vocabulary,
+        c.positions,
+        c.dense_bytes_per_token(),
+        table.render()
+    );
+    let value = json!({
+        "layers": c.layers, "hidden": c.hidden, "heads": c.heads, "kv_heads": c.kv_heads, "head_dim": c.head_dim,
+        "vocabulary": c.vocabulary, "positions": c.positions, "parameters": parameters,
+        "dense_bytes_per_token": c.dense_bytes_per_token(), "tensors": tensors
+    });
+    Ok((text, value))
+}
+
+fn layout(format: Format, head_dim: usize) -> Result<(String, Value), CliError> {
+    let geometry = Geometry::new(1, 1, 1, head_dim).map_err(|e| CliError::Input(Box::new(e)))?;
+    let layout = RecordLayout::new(&geometry, format)?;
+    let dense = 2 * 2 * head_dim;
+    let mut table = TextTable::new(&["part of a record", "from", "bytes", "bytes a token"]);
+    let parts = [
+        ("key codes", &layout.key_codes),
+        ("key scales", &layout.key_scales),
+        ("value codes", &layout.value_codes),
+        ("value scales", &layout.value_scales),
+        ("error summary", &layout.summary),
+    ];
+    let per_token = |bytes: usize| bytes as f64 / layout.tokens() as f64;
+    for (name, range) in parts {
+        let cells = [range.start.to_string(), range.len().to_string(), format!("{:.2}", per_token(range.len()))];
+        table.row(std::iter::once(name.to_owned()).chain(cells).collect());
+    }
+    let padding = layout.bytes.saturating_sub(layout.net_bytes());
+    table.row(vec!["padding".into(), String::new(), padding.to_string(), format!("{:.2}", per_token(padding))]);
+    let share = per_token(layout.bytes) / dense as f64;
+    let text = format!(
+        "{format}: {} tokens of one key/value head of {head_dim} channels in {} bytes; {:.2} bytes a token, {share:.3} of dense\n\n{}",
+        layout.tokens(),
+        layout.bytes,
+        per_token(layout.bytes),
+        table.render()
+    );
+    let sections: Vec<Value> =
+        parts.iter().map(|(name, r)| json!({"name": name, "from": r.start, "bytes": r.len()})).collect();
+    let value = json!({
+        "format": format.to_string(), "head_dim": head_dim, "tokens": layout.tokens(), "bytes": layout.bytes,
+        "net_bytes": layout.net_bytes(), "of_dense": share, "sections": sections
+    });
+    Ok((text, value))
+}
+
+fn vectors(path: &Path) -> Result<(String, Value), CliError> {
+    let refuse = |e: String| CliError::input(format!("inspect: {}: {e}", path.display()));
+    let bytes = std::fs::read(path).map_err(|e| refuse(e.to_string()))?;
+    let vectors = Vectors::parse(&bytes).map_err(|e| refuse(e.to_string()))?;
+    let mut table = TextTable::new(&["array", "type", "shape"]);
+    let mut arrays = Vec::new();
+    for (name, array) in vectors.iter() {
+        let element = format!("{:?}", array.element).to_lowercase();
+        table.row(vec![name.into(), element.clone(), format!("{:?}", array.shape)]);
+        arrays.push(json!({"name": name, "type": element, "shape": array.shape}));
+    }
+    Ok((table.render(), json!({"arrays": arrays})))
 }

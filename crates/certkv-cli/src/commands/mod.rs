@@ -1,5 +1,6 @@
 //! The commands of the program.
 pub mod args;
+pub mod bench;
 pub mod conform;
 pub mod demo;
 pub mod eval;
@@ -29,6 +30,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>, out: &mut dyn Write) -> Res
     match command.as_str() {
         "demo" => demo::run(parser, out),
         "eval" => eval::run(parser, out),
+        "bench" => bench::run(parser, out),
         "conform" => conform::run(parser, out),
         "inspect" => inspect::run(parser, out),
         "help" => print(out, help::MAIN),

@@ -1,7 +1,6 @@
 //! What an evaluation asks of a cache, and who makes caches.
 use super::mode::Mode;
 use crate::model::{Attention, AttentionError, Config, tape::Tape};
-use certkv_bound::Certificate;
 use serde::Serialize;
 
 /// Bytes that a cache holds for one sequence.
@@ -39,9 +38,6 @@ pub trait Backend: Attention {
     /// # Errors
     /// When `length` is past the end.
     fn truncate(&mut self, length: usize) -> Result<(), AttentionError>;
-
-    /// Certificates of the last decode `attend`, one per query head; empty after a prefill.
-    fn certificates(&self) -> &[Certificate];
 
     /// Bytes held now.
     fn footprint(&self) -> Footprint;

@@ -6,7 +6,7 @@ use super::{
     backend::{Backend, Engine, Footprint},
     mode::{Mode, Policy},
 };
-use crate::model::{Attention, AttentionError, Config, flat::Flat, tape::Tape};
+use crate::model::{Attention, AttentionError, Config, Pass, flat::Flat, tape::Tape};
 use certkv_bound::{Certificate, Rung, Status};
 use certkv_core::{Format, KeyFormat, ValueFormat};
 use half::f16;
@@ -20,13 +20,12 @@ pub struct Fake {
     flat: Flat,
     config: Config,
     format: Option<Format>,
-    certificates: Vec<Certificate>,
 }
 
 impl Engine for FakeEngine {
     fn open(&mut self, mode: &Mode, config: &Config, _capacity: usize) -> Result<Box<dyn Backend>, AttentionError> {
         let format = (mode.policy == Policy::Packed).then_some(mode.format);
-        Ok(Box::new(Fake { flat: Flat::new(config), config: config.clone(), format, certificates: Vec::new() }))
+        Ok(Box::new(Fake { flat: Flat::new(config), config: config.clone(), format }))
     }
 }
 
@@ -70,13 +69,12 @@ fn quantize(format: Format, d: usize, width: usize, keys: &mut [f32], values: &m
 impl Backend for Fake {
     fn load(&mut self, prompt: &Tape) -> Result<(), AttentionError> {
         self.flat.truncate(0);
-        self.certificates.clear();
         if prompt.tokens == 0 {
             return Ok(());
         }
         let (d, width) = (self.config.head_dim, self.config.kv_width());
         let widen = |rows: &[f16]| rows.iter().map(|x| x.to_f32()).collect::<Vec<f32>>();
-        self.flat.begin(prompt.tokens)?;
+        self.flat.open(prompt.tokens);
         for (layer, rows) in prompt.layers.iter().enumerate() {
             let (mut keys, mut values) = (widen(&rows.keys), widen(&rows.values));
             if let Some(format) = self.format {
@@ -95,10 +93,6 @@ impl Backend for Fake {
         Ok(())
     }
 
-    fn certificates(&self) -> &[Certificate] {
-        &self.certificates
-    }
-
     fn footprint(&self) -> Footprint {
         let tokens = self.flat.length();
         Footprint { tokens, scratch: (tokens * self.config.dense_bytes_per_token()) as u64, ..Footprint::default() }
@@ -110,21 +104,31 @@ impl Attention for Fake {
         self.flat.length()
     }
 
-    fn begin(&mut self, tokens: usize) -> Result<(), AttentionError> {
-        self.flat.begin(tokens)
+    fn begin(&mut self, tokens: usize) -> Result<Box<dyn Pass + '_>, AttentionError> {
+        self.flat.open(tokens);
+        Ok(Box::new(Open { fake: self, certificates: Vec::new() }))
     }
+}
 
+/// A chunk of a [`Fake`] cache.
+struct Open<'a> {
+    fake: &'a mut Fake,
+    certificates: Vec<Certificate>,
+}
+
+impl Pass for Open<'_> {
     fn attend(&mut self, layer: usize, k: &[f32], v: &[f32], q: &[f32], out: &mut [f32]) -> Result<(), AttentionError> {
-        self.flat.attend(layer, k, v, q, out)?;
+        self.fake.flat.attend(layer, k, v, q, out)?;
         self.certificates.clear();
-        if k.len() != self.config.kv_width() {
+        if k.len() != self.fake.config.kv_width() {
             return Ok(());
         }
-        let exact = self.format.is_none();
-        for head in out.chunks_exact(self.config.head_dim) {
+        let exact = self.fake.format.is_none();
+        for head in out.chunks_exact(self.fake.config.head_dim) {
             let norm = head.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt();
             self.certificates.push(Certificate {
-                status: if exact { Status::Exact } else { Status::Uncertified },
+                // Single-precision arithmetic has no bound here, so even the originals certify nothing.
+                status: Status::Uncertified,
                 rung: if exact { Rung::DenseHead } else { Rung::Packed },
                 out_norm: norm,
                 ..Certificate::default()
@@ -133,7 +137,11 @@ impl Attention for Fake {
         Ok(())
     }
 
-    fn finish(&mut self) -> Result<(), AttentionError> {
-        self.flat.finish()
+    fn certificates(&self) -> &[Certificate] {
+        &self.certificates
+    }
+
+    fn finish(self: Box<Self>) -> Result<(), AttentionError> {
+        self.fake.flat.finish()
     }
 }

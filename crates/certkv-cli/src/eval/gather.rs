@@ -18,6 +18,8 @@ pub struct Gathered {
     pub decode_seconds: f64,
     /// Seconds within attention.
     pub attend_seconds: f64,
+    /// Seconds spent on recomputing outputs; within `decode_seconds`, and no part of the cache's cost.
+    pub witness_seconds: f64,
     /// Head-steps by rung.
     pub rungs: [u64; RUNGS],
     /// Head-steps by rung of each step, in order.
@@ -126,9 +128,14 @@ impl Gathered {
         self.read.iter().sum::<u64>() as f64 / self.read_dense.max(1) as f64
     }
 
+    /// Seconds of the decode steps without the recomputed outputs.
+    pub fn own_seconds(&self) -> f64 {
+        (self.decode_seconds - self.witness_seconds).max(0.0)
+    }
+
     /// Decode steps per second, model included.
     pub fn tokens_per_second(&self) -> f64 {
-        if self.decode_seconds > 0.0 { self.steps as f64 / self.decode_seconds } else { 0.0 }
+        if self.own_seconds() > 0.0 { self.steps as f64 / self.own_seconds() } else { 0.0 }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Attention over plain single-precision rows: the oracle that tests compare a cache with.
 use super::{
-    attention::{Attention, AttentionError},
+    attention::{Attention, AttentionError, Pass},
     config::Config,
 };
 use rayon::prelude::*;
@@ -61,36 +61,34 @@ impl Flat {
         self.length = self.length.min(length);
         self.open = None;
     }
-}
 
-fn expect(argument: &'static str, found: usize, expected: usize) -> Result<(), AttentionError> {
-    if found == expected { Ok(()) } else { Err(AttentionError::Length { argument, expected, found }) }
-}
-
-/// Eight partial sums keep the vector units busy and the rounding error small.
-fn dot(a: &[f32], b: &[f32]) -> f32 {
-    let mut sums = [0.0f32; 16];
-    for (x, y) in a.as_chunks::<16>().0.iter().zip(b.as_chunks::<16>().0) {
-        for i in 0..16 {
-            sums[i] += x[i] * y[i];
-        }
-    }
-    let tail = a.len() / 16 * 16;
-    sums.iter().sum::<f32>() + a[tail..].iter().zip(&b[tail..]).map(|(x, y)| x * y).sum::<f32>()
-}
-
-impl Attention for Flat {
-    fn length(&self) -> usize {
-        self.length
-    }
-
-    fn begin(&mut self, tokens: usize) -> Result<(), AttentionError> {
+    /// Opens a chunk of `tokens` tokens; what an unfinished one stored is forgotten.
+    pub fn open(&mut self, tokens: usize) {
         self.truncate(self.length);
         self.open = Some(tokens);
+    }
+
+    /// Closes the open chunk.
+    ///
+    /// # Errors
+    /// [`AttentionError::Order`] when none is open.
+    pub fn finish(&mut self) -> Result<(), AttentionError> {
+        self.length += self.open.take().ok_or(AttentionError::Order("no chunk is open"))?;
         Ok(())
     }
 
-    fn attend(&mut self, layer: usize, k: &[f32], v: &[f32], q: &[f32], out: &mut [f32]) -> Result<(), AttentionError> {
+    /// As [`Pass::attend`], on the open chunk.
+    ///
+    /// # Errors
+    /// As [`Flat::store`].
+    pub fn attend(
+        &mut self,
+        layer: usize,
+        k: &[f32],
+        v: &[f32],
+        q: &[f32],
+        out: &mut [f32],
+    ) -> Result<(), AttentionError> {
         let n = self.open.ok_or(AttentionError::Order("no chunk is open"))?;
         let (d, group) = (self.head_dim, self.heads / self.kv_heads);
         let q_width = self.heads * d;
@@ -122,9 +120,44 @@ impl Attention for Flat {
         });
         Ok(())
     }
+}
 
-    fn finish(&mut self) -> Result<(), AttentionError> {
-        self.length += self.open.take().ok_or(AttentionError::Order("no chunk is open"))?;
-        Ok(())
+fn expect(argument: &'static str, found: usize, expected: usize) -> Result<(), AttentionError> {
+    if found == expected { Ok(()) } else { Err(AttentionError::Length { argument, expected, found }) }
+}
+
+/// Eight partial sums keep the vector units busy and the rounding error small.
+fn dot(a: &[f32], b: &[f32]) -> f32 {
+    let mut sums = [0.0f32; 16];
+    for (x, y) in a.as_chunks::<16>().0.iter().zip(b.as_chunks::<16>().0) {
+        for i in 0..16 {
+            sums[i] += x[i] * y[i];
+        }
+    }
+    let tail = a.len() / 16 * 16;
+    sums.iter().sum::<f32>() + a[tail..].iter().zip(&b[tail..]).map(|(x, y)| x * y).sum::<f32>()
+}
+
+impl Attention for Flat {
+    fn length(&self) -> usize {
+        self.length
+    }
+
+    fn begin(&mut self, tokens: usize) -> Result<Box<dyn Pass + '_>, AttentionError> {
+        self.open(tokens);
+        Ok(Box::new(Open(self)))
+    }
+}
+
+/// A chunk of a [`Flat`] cache.
+struct Open<'a>(&'a mut Flat);
+
+impl Pass for Open<'_> {
+    fn attend(&mut self, layer: usize, k: &[f32], v: &[f32], q: &[f32], out: &mut [f32]) -> Result<(), AttentionError> {
+        self.0.attend(layer, k, v, q, out)
+    }
+
+    fn finish(self: Box<Self>) -> Result<(), AttentionError> {
+        self.0.finish()
     }
 }

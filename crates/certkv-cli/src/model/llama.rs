@@ -123,7 +123,7 @@ impl Llama {
         if n == 0 {
             return Ok(Vec::new());
         }
-        cache.begin(n)?;
+        let mut pass = cache.begin(n)?;
         let (cos, sin) = self.rope.table(start, n);
         let half = c.head_dim / 2;
         let cos = Tensor::from_vec(cos, (n, half), &Device::Cpu)?;
@@ -142,13 +142,13 @@ impl Llama {
             let k = rotate(q_width, c.kv_heads)?;
             let v = h.narrow(D::Minus1, q_width + kv_width, kv_width)?.contiguous()?.flatten_all()?;
             let mut out = vec![0.0f32; n * q_width];
-            with_slices([&k, &v, &q], |[k, v, q]| Ok(cache.attend(i, k, v, q, &mut out)?))?;
+            with_slices([&k, &v, &q], |[k, v, q]| Ok(pass.attend(i, k, v, q, &mut out)?))?;
             let out = Tensor::from_vec(out, (n, q_width), &Device::Cpu)?;
             x = (x + out.matmul(&layer.output)?)?;
             let h = ops::rms_norm(&x, &layer.mlp_norm, c.norm_eps as f32)?.matmul(&layer.gate_up)?;
             x = (x + ops::swiglu(&h)?.matmul(&layer.down)?)?;
         }
-        cache.finish()?;
+        pass.finish()?;
         let x = match rows {
             Rows::None => return Ok(Vec::new()),
             Rows::Last => x.narrow(0, n - 1, 1)?,

@@ -11,7 +11,7 @@ pub mod tape;
 pub mod twin;
 pub mod weights;
 
-pub use attention::{Attention, AttentionError};
+pub use attention::{Attention, AttentionError, Pass};
 pub use config::Config;
 pub use error::ModelError;
 pub use llama::{Llama, Rows};

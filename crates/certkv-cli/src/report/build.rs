@@ -77,7 +77,7 @@ fn row(outcome: &Outcome, m: &ModeOutcome, seed: u64) -> ModeRow {
             host: m.footprint.host as f64 / tokens,
         },
         tokens_per_second: g.tokens_per_second(),
-        attention_share: if g.decode_seconds > 0.0 { g.attend_seconds / g.decode_seconds } else { 0.0 },
+        attention_share: if g.own_seconds() > 0.0 { g.attend_seconds / g.own_seconds() } else { 0.0 },
         steps: g.steps,
         rungs: g.rungs,
         certified: g.certified as f64 / head_steps.max(1) as f64,

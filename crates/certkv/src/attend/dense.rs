@@ -18,37 +18,41 @@ impl HeadCall<'_> {
             all.insert(b);
         });
         let view = View { pages: self.pages, group: self.group, head: self.head, keys: &all, values: &all };
-        let kernel = self.group.kernel.with_heads(1)?;
+        let marked: Vec<usize> = (0..work.dense.len()).filter(|h| work.dense[*h]).collect();
+        if marked.is_empty() {
+            return Ok(());
+        }
+        // All marked heads share each load; a head's bits do not depend on which others are with it.
+        let kernel = self.group.kernel.with_heads(marked.len())?;
+        let mut queries = Vec::with_capacity(marked.len() * dim);
+        for &h in &marked {
+            queries.extend_from_slice(&self.queries[h * dim..(h + 1) * dim]);
+        }
         let (mut state, mut split) = (kernel.partial(), kernel.partial());
-        let mut masses = certkv_kernel::Masses::new(1, self.blocks + 1);
-        for h in 0..work.certificates.len() {
-            if !work.dense[h] {
-                continue;
-            }
-            state.clear();
-            masses.reset(self.blocks + 1);
-            let mut rest = masses.as_mut();
-            let queries = &self.queries[h * dim..(h + 1) * dim];
-            for range in splits(self.blocks, self.group.layout.tokens()) {
-                let last = range.end == self.blocks;
-                let tail = if last { self.pages.tail(self.group, self.head, self.centre_norm()) } else { None };
-                let (here, after) = rest.split_at(if last { usize::MAX } else { range.end });
-                rest = after;
-                kernel.attend(queries, &view, range, tail, &mut work.kernel, &mut split, Some(here))?;
-                state.merge(&split)?;
-            }
+        let mut masses = certkv_kernel::Masses::new(marked.len(), self.blocks + 1);
+        let mut rest = masses.as_mut();
+        for range in splits(self.blocks, self.group.layout.tokens()) {
+            let last = range.end == self.blocks;
+            let tail = if last { self.pages.tail(self.group, self.head, self.centre_norm()) } else { None };
+            let (here, after) = rest.split_at(if last { usize::MAX } else { range.end });
+            rest = after;
+            kernel.attend(&queries, &view, range, tail, &mut work.kernel, &mut split, Some(here))?;
+            state.merge(&split)?;
+        }
+        for (i, &h) in marked.iter().enumerate() {
             let out = &mut work.out[h * dim..(h + 1) * dim];
-            state.finish(0, out)?;
+            state.finish(i, out)?;
             let (radius, norm) = self.distances(out);
-            let found = kernel.certify(&masses, &state, 0, radius)?;
+            let found = kernel.certify(&masses, &state, i, radius)?;
             let c = &mut work.certificates[h];
             // The logits' rounding is all that is left of the key term; it counts as arithmetic.
             (c.e_key, c.e_val, c.e_drop, c.cap) = (0.0, 0.0, 0.0, f64::INFINITY);
             c.e_arith = f64::from(found.bound);
             (c.out_norm, c.rung) = (norm, rung);
             c.status = if c.e_arith.is_finite() { Status::Exact } else { Status::Failed };
-            c.bytes.host += (self.blocks * self.group.layout.original_side_bytes() * 2) as u64;
         }
+        let bytes = (self.blocks * self.group.layout.original_side_bytes() * 2 + self.pages.tail_tokens() * dim * 4) as u64;
+        work.certificates.iter_mut().for_each(|c| c.bytes.host += bytes);
         Ok(())
     }
 }

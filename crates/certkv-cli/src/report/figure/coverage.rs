@@ -42,18 +42,10 @@ pub fn draw(data: &ReportData) -> String {
     if let Some((share, mass)) = remark(c) {
         let at = [x.at(share), y.at(mass)];
         svg.dot(at, 5.5, "ring", "", "");
-        svg.text(
-            [at[0] + 12.0, at[1] + 20.0],
-            &format!("{} of blocks", words::percent(share)),
-            "strong cert-ink",
-            Anchor::Start,
-        );
-        svg.text(
-            [at[0] + 12.0, at[1] + 37.0],
-            &format!("hold {} of the mass", words::percent(mass)),
-            "label",
-            Anchor::Start,
-        );
+        // Towards the right edge the words end at the edge instead of starting at the dot.
+        let (x, anchor) = if share > 0.04 { (WIDTH - 18.0, Anchor::End) } else { (at[0] + 12.0, Anchor::Start) };
+        svg.text([x, at[1] + 26.0], &format!("{} of blocks", words::percent(share)), "strong cert-ink", anchor);
+        svg.text([x, at[1] + 43.0], &format!("hold {} of the mass", words::percent(mass)), "label", anchor);
     }
     svg.finish()
 }

@@ -18,11 +18,13 @@ pub fn bytes(data: &ReportData) -> String {
     let low = points().map(|p| p.tolerance).fold(f64::INFINITY, f64::min).min(0.02);
     let high = points().map(|p| p.tolerance).fold(0.0, f64::max).max(0.1);
     let most = points().map(|p| p.read_share).fold(1.0, f64::max) * 1.04;
+    // The floor of the axis is a round number below the cheapest point: differences between formats are what is asked.
+    let least = (points().map(|p| p.read_share).fold(1.0, f64::min) * 10.0 - 0.5).floor().max(0.0) / 10.0;
     let mut svg = Svg::new(WIDTH, HEIGHT, "Bytes read against tolerance");
     let (bottom, top) = (HEIGHT - 40.0, 16.0);
     let x = Scale::log([low, high], [46.0, WIDTH - 122.0]);
-    let y = Scale::linear([0.0, most], [bottom, top]);
-    for v in [0.0, 0.25, 0.5, 0.75, 1.0] {
+    let y = Scale::linear([least, most], [bottom, top]);
+    for v in (0..=10).map(|i| f64::from(i) / 10.0).filter(|v| *v >= least) {
         svg.line([x.at(low), y.at(v)], [x.at(high), y.at(v)], if v == 1.0 { "limit" } else { "grid" });
         svg.text([x.at(low) - 8.0, y.at(v) + 4.0], &format!("{v:.2}"), "tick", Anchor::End);
     }

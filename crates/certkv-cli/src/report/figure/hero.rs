@@ -34,6 +34,11 @@ fn loss(row: &ModeRow) -> String {
     }
 }
 
+fn p_of(row: &ModeRow) -> String {
+    let p = p_value(row.overall.p_value);
+    if p.starts_with('<') { p.replace('<', "< ") } else { format!("= {p}") }
+}
+
 fn headline(data: &ReportData, [dense, naive, certified]: [&ModeRow; 3]) -> (String, String) {
     let title = format!("Same codes. Naive {}, certified {}.", loss(naive), loss(certified));
     let what = if dense.twin { "a model with strong outlier channels in its keys" } else { "the model" };
@@ -42,14 +47,14 @@ fn headline(data: &ReportData, [dense, naive, certified]: [&ModeRow; 3]) -> (Str
     let line = format!(
         "{} prompts to {}, up to {} tokens. Every square is one answer, read from the cache alone: dense half precision; \
          the codes {} as they are; and the same codes when every attention output must carry a bound on its own error{}. \
-         Exact McNemar against dense: p = {} and p = {}.",
+         Exact McNemar against dense: p {} and p {}.",
         dense.overall.n,
         what,
         words::length(data.setting.longest),
         naive.format,
         tolerance,
-        p_value(naive.overall.p_value),
-        p_value(certified.overall.p_value),
+        p_of(naive),
+        p_of(certified),
     );
     (title, line)
 }

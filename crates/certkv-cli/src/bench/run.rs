@@ -1,0 +1,209 @@
+//! The measurement.
+use super::rows::Row;
+use crate::{
+    eval::{Backend, Engine, Gathered, Mode},
+    model::{
+        AttentionError, Config, ModelError,
+        tape::{LayerRows, Tape},
+    },
+    progress::Progress,
+    stats::quantile,
+};
+use certkv_core::hash::splitmix64;
+use half::f16;
+use std::time::Instant;
+
+/// Heads of the layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shape {
+    /// Query heads.
+    pub heads: usize,
+    /// Key/value heads.
+    pub kv_heads: usize,
+    /// Channels of a head.
+    pub head_dim: usize,
+}
+
+impl Default for Shape {
+    fn default() -> Self {
+        Self { heads: 32, kv_heads: 8, head_dim: 128 }
+    }
+}
+
+/// What is measured.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// The layer.
+    pub shape: Shape,
+    /// Tokens in the cache.
+    pub contexts: Vec<usize>,
+    /// Ways of keeping it; the first is what the others are compared with.
+    pub modes: Vec<Mode>,
+    /// Timed steps of each.
+    pub repeats: usize,
+    /// Threads of the engine, and of the plain read.
+    pub threads: usize,
+    /// Seed of keys, values and queries.
+    pub seed: u64,
+}
+
+/// Bytes of originals that the sequences of one measurement hold at least, so that no step finds its data in a cache.
+const ROTATED: usize = 256 << 20;
+
+/// Steps before the timed ones, for the promoted sets to settle.
+const WARM: usize = 2;
+
+/// Runs the benchmark.
+///
+/// # Errors
+/// What the engine says.
+pub fn run(plan: &Plan, engine: &mut dyn Engine, progress: &Progress) -> Result<Vec<Row>, ModelError> {
+    let memory = vec![1u8; ROTATED];
+    let mut bar = progress.bar("bench", (plan.contexts.len() * plan.modes.len()) as u64);
+    let mut rows: Vec<Row> = Vec::new();
+    for &context in &plan.contexts {
+        let mut dense = None;
+        for mode in &plan.modes {
+            bar.note(&format!("{mode} at {context}"));
+            let bandwidth = read(&memory, plan.threads);
+            let mut row = measure(plan, mode, context, engine)?;
+            row.bandwidth = bandwidth;
+            row.floor = row.floor / bandwidth * 1e3;
+            row.against_dense = *dense.get_or_insert(row.milliseconds) / row.milliseconds;
+            rows.push(row);
+            bar.advance(1);
+        }
+    }
+    bar.finish();
+    Ok(rows)
+}
+
+/// Bytes a second at which `threads` threads together read `memory`.
+fn read(memory: &[u8], threads: usize) -> f64 {
+    let part = memory.len() / threads.max(1);
+    std::thread::scope(|scope| {
+        let readers: Vec<_> = memory
+            .chunks(part.max(1))
+            .take(threads)
+            .map(|bytes| scope.spawn(move || certkv_kernel::probe::bandwidth(bytes, 3)))
+            .collect();
+        // A reader cannot panic; if one did, its share is missing and the floor only gets higher.
+        readers.into_iter().filter_map(|r| r.join().ok()).sum()
+    })
+}
+
+/// The layer as a model of its own.
+fn config(shape: Shape, context: usize) -> Config {
+    Config {
+        hidden: shape.heads * shape.head_dim,
+        intermediate: 1,
+        layers: 1,
+        heads: shape.heads,
+        kv_heads: shape.kv_heads,
+        head_dim: shape.head_dim,
+        vocabulary: 1,
+        positions: context,
+        rope_theta: 1e4,
+        norm_eps: 1e-5,
+        tied: true,
+        bos: 0,
+    }
+}
+
+/// Standard normal numbers that depend on the seed only: sums of four uniform ones are close enough for a benchmark.
+struct Normal(u64);
+
+impl Normal {
+    fn next(&mut self) -> f32 {
+        self.0 = splitmix64(self.0);
+        let sum: u64 = (0..4).map(|i| self.0 >> (16 * i) & 0xffff).sum();
+        (sum as f32 / 65536.0 - 2.0) * 3f32.sqrt()
+    }
+
+    fn row(&mut self, n: usize, scale: f32) -> Vec<f32> {
+        (0..n).map(|_| self.next() * scale).collect()
+    }
+}
+
+/// Keys with a mean of their own per channel, as real ones have, and plain values.
+fn prompt(shape: Shape, context: usize, seed: u64) -> Tape {
+    let mut normal = Normal(splitmix64(seed));
+    let width = shape.kv_heads * shape.head_dim;
+    let mean = normal.row(width, 1.0);
+    let mut layer = LayerRows::default();
+    for _ in 0..context {
+        layer.keys.extend(mean.iter().map(|m| f16::from_f32(m + normal.next())));
+        layer.values.extend((0..width).map(|_| f16::from_f32(normal.next())));
+    }
+    Tape { layers: vec![layer], tokens: context }
+}
+
+fn measure(plan: &Plan, mode: &Mode, context: usize, engine: &mut dyn Engine) -> Result<Row, ModelError> {
+    let shape = plan.shape;
+    let c = config(shape, context + plan.repeats + WARM + 1);
+    let size = context * c.dense_bytes_per_token();
+    let count = ROTATED.div_ceil(size.max(1)).clamp(1, 64);
+    let tape = prompt(shape, context, plan.seed);
+    let mut backends = Vec::new();
+    for _ in 0..count {
+        let mut backend = engine.open(mode, &c, context + plan.repeats + WARM + 1)?;
+        backend.load(&tape)?;
+        backends.push(backend);
+    }
+    let mut gathered = Gathered::new(1, shape.heads);
+    let mut normal = Normal(plan.seed ^ 0x51);
+    let mut queries: Vec<Vec<f32>> = (0..count).map(|_| normal.row(c.q_width(), 1.0)).collect();
+    let mut times = Vec::new();
+    for i in 0..WARM * count + plan.repeats {
+        let q = &mut queries[i % count];
+        // Successive queries of a head resemble each other: that is what promoted sets live on.
+        for x in q.iter_mut() {
+            *x = 0.9 * *x + 0.43 * normal.next();
+        }
+        let (k, v) = (normal.row(c.kv_width(), 1.0), normal.row(c.kv_width(), 1.0));
+        let timed = i >= WARM * count;
+        let (took, length) = step(backends[i % count].as_mut(), [&k, &v, q], timed.then_some(&mut gathered), &c)?;
+        if timed {
+            times.push(took * 1e3);
+        }
+        debug_assert!(length > context);
+    }
+    times.sort_unstable_by(f64::total_cmp);
+    let head_steps: u64 = gathered.rungs.iter().sum();
+    let per_step = |x: u64| x as f64 / plan.repeats.max(1) as f64;
+    Ok(Row {
+        mode: mode.to_string(),
+        context,
+        milliseconds: quantile(&times, 0.5),
+        fastest: quantile(&times, 0.0),
+        floor: per_step(gathered.read.iter().sum()),
+        read_share: gathered.read_share(),
+        repaired: 1.0 - gathered.rungs[0] as f64 / head_steps.max(1) as f64,
+        ..Row::default()
+    })
+}
+
+/// One decode step; its certificates go to `gathered`. Returns seconds and the new length.
+fn step(
+    backend: &mut dyn Backend,
+    [k, v, q]: [&[f32]; 3],
+    gathered: Option<&mut Gathered>,
+    c: &Config,
+) -> Result<(f64, usize), AttentionError> {
+    let length = backend.length() + 1;
+    let mut out = vec![0.0; c.q_width()];
+    let start = Instant::now();
+    let mut pass = backend.begin(1)?;
+    pass.attend(0, k, v, q, &mut out)?;
+    if let Some(gathered) = gathered {
+        let took = start.elapsed();
+        gathered.begin_step();
+        let dense = (length * c.head_dim * 4) as u64;
+        gathered.add(0, pass.certificates(), c.heads / c.kv_heads, 1, dense);
+        let again = Instant::now();
+        pass.finish()?;
+        return Ok(((took + again.elapsed()).as_secs_f64(), length));
+    }
+    pass.finish()?;
+    Ok((start.elapsed().as_secs_f64(), length))
+}

@@ -1,0 +1,122 @@
+//! The promise: on random and adversarial heads, every returned output is within its bound of exact attention over the
+//! originals, and the bound is within the tolerance or the output is exact. `CERTKV_HEAD_STEPS` sets how many head-steps.
+use certkv::{Cache, Certificate, Certified, Chunk, Config, Geometry, Policy, Rung, Status};
+use certkv_testkit::generate::{GEOMETRIES, Kind, Rng, Shape, heads};
+use certkv_testkit::oracle::{Attention, distance, norm};
+
+const FORMATS: [&str; 9] = [
+    "k8-v4g32-b32",
+    "k8-v8g64-b64",
+    "k8f32-v6g16-b16",
+    "t4-v4g32-b32",
+    "t8-v5g32-b16",
+    "k8-v2g16-b32",
+    "t2-v3g32-b64",
+    "k8-f16-b32",
+    "f16-v4g32-b16",
+];
+const TOLERANCES: [f64; 5] = [0.01, 0.02, 0.05, 0.1, 0.2];
+
+#[derive(Default)]
+struct Tally {
+    executed: u64,
+    failed: u64,
+    /// Head-steps whose true error passes a bound a hundred times smaller: the planted unsound certificate.
+    control: u64,
+    rungs: [u64; 5],
+    tightness: Vec<f64>,
+}
+
+/// One decode run over one case: the last `steps` tokens are decoded one by one with fresh queries.
+fn run(kind: Kind, shape: Shape, format: &str, tol: f64, seed: u64, steps: usize, tally: &mut Tally) {
+    let case = heads(kind, shape, seed);
+    let (n, d, group) = (case.shape.tokens, shape.head_dim, shape.group);
+    let geometry = Geometry::new(1, group, 1, d).unwrap();
+    // Now and then no repairs, or few promoted keys, so that the dense rungs run too.
+    let max_repairs = [2, 2, 1, 0][seed as usize % 4];
+    let k_cap = if seed.is_multiple_of(7) { 1 } else { usize::MAX };
+    let certified = Certified { tol_rel: tol, max_repairs, k_cap, explore_rate: 0.02, ..Certified::default() };
+    let policy = Policy::Certified(certified);
+    let config = Config { policy, ..Config::new(geometry, n + 64).with_format(format.parse().unwrap()) };
+    let cache = Cache::new(config).unwrap();
+    let sequence = cache.create().unwrap();
+    let prompt = n.saturating_sub(steps);
+    if prompt > 0 {
+        let mut step = cache.begin(&[Chunk { sequence, tokens: prompt }]).unwrap();
+        step.append_bits(0, &case.keys[..prompt * d], &case.values[..prompt * d]).unwrap();
+        step.finish().unwrap();
+    }
+    let (keys, values) = (case.keys_f64(), case.values_f64());
+    let mut r = Rng::new(seed ^ 0x5eed);
+    let base: Vec<f64> = (0..group).flat_map(|h| case.query_f64(h)).collect();
+    for t in prompt..n {
+        // Queries drift from token to token, as a model's do, so that the guess of the last step matters.
+        let q: Vec<f32> = base.iter().map(|x| (x * (1.0 + 0.1 * r.normal())) as f32).collect();
+        let (mut out, mut certificates) = (vec![f32::NAN; group * d], vec![Certificate::default(); group]);
+        let mut step = cache.begin(&[Chunk { sequence, tokens: 1 }]).unwrap();
+        let row = t * d..(t + 1) * d;
+        step.append_bits(0, &case.keys[row.clone()], &case.values[row]).unwrap();
+        match step.attend(0, &q, &mut out, &mut certificates) {
+            Ok(()) => {}
+            Err(certkv::Error::Uncertifiable { .. }) if kind == Kind::HugeNorms => {
+                // Logits beyond what single precision can order: the call failed and wrote nothing.
+                assert!(out.iter().all(|x| x.is_nan()) && certificates.iter().all(|c| c.status == Status::Uncertified));
+                continue;
+            }
+            Err(e) => panic!("{kind:?} {shape:?} {format} seed {seed}: {e}"),
+        }
+        step.finish().unwrap();
+        for (h, c) in certificates.iter().enumerate() {
+            let query: Vec<f64> = q[h * d..(h + 1) * d].iter().map(|x| f64::from(*x)).collect();
+            let exact = Attention::plain(&query, f64::from(geometry.scale)).dense(&keys[..(t + 1) * d], &values[..(t + 1) * d], 16);
+            let exact = exact.unwrap().output;
+            let got: Vec<f64> = out[h * d..(h + 1) * d].iter().map(|x| f64::from(*x)).collect();
+            let error = distance(&exact, &got);
+            let within = match c.status {
+                Status::Certified => c.quantisation() <= tol * norm(&got) * (1.0 + 1e-12),
+                Status::Exact => c.quantisation() == 0.0 && c.rung >= Rung::DenseHead,
+                _ => false,
+            };
+            tally.executed += 1;
+            tally.rungs[c.rung as usize] += 1;
+            if !(error <= c.bound()) || !within {
+                tally.failed += 1;
+                eprintln!("{kind:?} {shape:?} {format} tol {tol} seed {seed} token {t} head {h}: error {error:e} {c:?}");
+            }
+            if !(error <= c.bound() * 0.01) {
+                tally.control += 1;
+            }
+            if error > 0.0 && c.status == Status::Certified {
+                tally.tightness.push(c.bound() / error);
+            }
+        }
+    }
+}
+
+#[test]
+fn true_error_never_passes_the_bound() {
+    let wanted: u64 = std::env::var("CERTKV_HEAD_STEPS").ok().and_then(|v| v.parse().ok()).unwrap_or(12_000);
+    let (mut tally, mut seed) = (Tally::default(), 0u64);
+    while tally.executed < wanted {
+        let mut r = Rng::new(seed);
+        let (head_dim, group) = GEOMETRIES[seed as usize % GEOMETRIES.len()];
+        let format = FORMATS[r.below(FORMATS.len())];
+        if format.parse::<certkv::Format>().unwrap().validated(head_dim, certkv::Dtype::F16).is_err() {
+            seed += GEOMETRIES.len() as u64;
+            continue;
+        }
+        let block = format.rsplit('b').next().unwrap().parse().unwrap();
+        let shape = Shape { tokens: 1 + r.below(400), head_dim, group, block, store: certkv::Dtype::F16 };
+        let kind = Kind::ALL[r.below(Kind::ALL.len())];
+        run(kind, shape, format, TOLERANCES[r.below(5)], seed, 24, &mut tally);
+        seed += 1;
+    }
+    tally.tightness.sort_by(f64::total_cmp);
+    let median = tally.tightness[tally.tightness.len() / 2];
+    println!("rungs {:?}; bound / true error: median {median:.1}", tally.rungs);
+    let caught = u8::from(tally.control > 0);
+    println!("GATE soundness executed={} failed={} controls={caught}/1 seed=0x0", tally.executed, tally.failed);
+    assert_eq!(tally.failed, 0);
+    assert_eq!(caught, 1, "the gate cannot see an unsound certificate");
+    assert!(tally.rungs[1] > 0 && tally.rungs[2] > 0 && tally.rungs[3] > 0, "some rung never ran: {:?}", tally.rungs);
+}
