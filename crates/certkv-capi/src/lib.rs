@@ -1,1 +1,33 @@
-//! C ABI of certkv.
+//! C ABI of certkv, on host memory. The header `include/certkv.h` is generated from this crate.
+//!
+//! Every export is one call of [`guard::guard`] (or `guard_value` for those that cannot fail), so that no panic crosses
+//! into C. Handles are numbers of a registry dressed as pointers and are never dereferenced: a stale, foreign or made-up
+//! handle is a status, not undefined behaviour. What cannot be checked is whether a caller's *data* pointer really has
+//! the size that came with it.
+#![allow(non_camel_case_types, reason = "types bear the names they have in C")]
+#![allow(clippy::missing_safety_doc, reason = "the contract of each export is written for C callers")]
+
+mod argument;
+mod cache;
+mod certificate;
+mod config;
+mod error;
+mod guard;
+mod handle;
+mod owned;
+mod rows;
+mod sequence;
+mod statistics;
+mod status;
+mod step;
+mod version;
+
+pub use cache::{certkv_cache, certkv_cache_create, certkv_cache_destroy};
+pub use certificate::*;
+pub use config::*;
+pub use error::{certkv_error_info, certkv_last_error};
+pub use sequence::*;
+pub use statistics::{certkv_cache_memory, certkv_memory};
+pub use status::{certkv_status, certkv_status_name};
+pub use step::*;
+pub use version::{certkv_version, certkv_version_number};

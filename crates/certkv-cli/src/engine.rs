@@ -1,76 +1,87 @@
-//! The caches under test: the engine behind the evaluation's traits.
-use crate::eval::{Backend, Engine, Footprint, Mode, Policy};
-use crate::model::{Attention, AttentionError, Config as Model, Pass, tape::Tape};
-use certkv::{Cache, Certificate, Certified, Chunk, Config, Error, Geometry, Seed000, SequenceId, Step};
+//! The engine as the evaluation sees it: one cache per mode, one sequence in it.
+use crate::{
+    eval::{self, Backend, Engine, Footprint},
+    model::{self, Attention, AttentionError, Pass, tape::Tape},
+};
+use certkv::{Cache, Certificate, Certified, Chunk, Config, Error, Geometry, Policy, Seed000, SequenceId, Step};
+use half::slice::HalfFloatSliceExt;
 
-/// The engine that every command uses, with `threads` kernel threads.
-pub fn engine(threads: usize) -> Box<dyn Engine> {
-    Box::new(Certkv { threads })
-}
-
-struct Certkv {
+/// Caches of this library on the CPU.
+#[derive(Debug, Clone, Copy)]
+pub struct CpuEngine {
     threads: usize,
 }
 
-/// One sequence in a cache of its own.
-struct Sequence {
-    cache: Cache,
-    id: SequenceId,
-    length: usize,
-    layers: usize,
-    certificates: Vec<Certificate>,
+/// The engine that every command uses, with `threads` threads.
+pub fn engine(threads: usize) -> Box<dyn Engine> {
+    Box::new(CpuEngine { threads })
 }
 
-fn cache_error(e: Error) -> AttentionError {
+fn refused(e: Error) -> AttentionError {
     AttentionError::Cache(Box::new(e))
 }
 
-impl Engine for Certkv {
-    fn open(&mut self, mode: &Mode, model: &Model, capacity: usize) -> Result<Box<dyn Backend>, AttentionError> {
-        let geometry = Geometry::new(model.layers, model.heads, model.kv_heads, model.head_dim);
-        let geometry = geometry.map_err(|e| cache_error(e.into()))?;
-        let policy = match mode.policy {
-            Policy::Dense => certkv::Policy::Dense,
-            Policy::Packed => certkv::Policy::Packed,
-            Policy::Certified { tolerance } => {
-                certkv::Policy::Certified(Certified { tol_rel: tolerance, ..Certified::default() })
-            }
-            Policy::Seed000 => certkv::Policy::Seed000(Seed000::default()),
-        };
-        let config = Config {
-            policy,
-            threads: self.threads,
-            max_sequences: 2,
-            ..Config::new(geometry, capacity).with_format(mode.format)
-        };
-        let cache = Cache::new(config).map_err(cache_error)?;
-        let id = cache.create().map_err(cache_error)?;
-        Ok(Box::new(Sequence { cache, id, length: 0, layers: model.layers, certificates: Vec::new() }))
+fn policy(policy: eval::Policy) -> Policy {
+    match policy {
+        eval::Policy::Dense => Policy::Dense,
+        eval::Policy::Packed => Policy::Packed,
+        eval::Policy::Certified { tolerance } => {
+            Policy::Certified(Certified { tol_rel: tolerance, ..Certified::default() })
+        }
+        eval::Policy::Seed000 => Policy::Seed000(Seed000::default()),
     }
 }
 
-impl Backend for Sequence {
+impl Engine for CpuEngine {
+    fn open(
+        &mut self,
+        mode: &eval::Mode,
+        model: &model::Config,
+        capacity: usize,
+    ) -> Result<Box<dyn Backend>, AttentionError> {
+        let geometry = Geometry::new(model.layers, model.heads, model.kv_heads, model.head_dim)
+            .map_err(|e| refused(Error::Geometry(e)))?;
+        // Whole blocks are what a cache gives out, and the last one is rarely full.
+        let tokens = capacity.next_multiple_of(mode.format.block) + mode.format.block;
+        let mut config = Config::new(geometry, tokens).with_format(mode.format);
+        config.max_sequences = 2;
+        config.threads = self.threads;
+        config.policy = policy(mode.policy);
+        let cache = Cache::new(config).map_err(refused)?;
+        let sequence = cache.create().map_err(refused)?;
+        Ok(Box::new(One { cache, sequence, length: 0, heads: model.heads }))
+    }
+}
+
+/// A cache with one sequence.
+struct One {
+    cache: Cache,
+    sequence: SequenceId,
+    length: usize,
+    heads: usize,
+}
+
+impl Backend for One {
     fn load(&mut self, prompt: &Tape) -> Result<(), AttentionError> {
-        self.truncate(0)?;
-        // A fresh sequence: nothing that an earlier prompt taught the guess may help this one.
-        self.cache.release(self.id).map_err(cache_error)?;
-        self.id = self.cache.create().map_err(cache_error)?;
+        let fresh = self.cache.create().map_err(refused)?;
+        self.cache.release(self.sequence).map_err(refused)?;
+        (self.sequence, self.length) = (fresh, 0);
         if prompt.tokens == 0 {
             return Ok(());
         }
-        let chunk = Chunk { sequence: self.id, tokens: prompt.tokens };
-        let mut step = self.cache.begin(&[chunk]).map_err(cache_error)?;
+        let chunk = Chunk { sequence: self.sequence, tokens: prompt.tokens };
+        let mut step = self.cache.begin(&[chunk]).map_err(refused)?;
         for (layer, rows) in prompt.layers.iter().enumerate() {
-            let bits = |rows: &[half::f16]| rows.iter().map(|x| x.to_bits()).collect::<Vec<u16>>();
-            step.append_bits(layer, &bits(&rows.keys), &bits(&rows.values)).map_err(cache_error)?;
+            let (keys, values) = (rows.keys.reinterpret_cast(), rows.values.reinterpret_cast());
+            step.append_bits(layer, keys, values).map_err(refused)?;
         }
-        step.finish().map_err(cache_error)?;
+        step.finish().map_err(refused)?;
         self.length = prompt.tokens;
         Ok(())
     }
 
     fn truncate(&mut self, length: usize) -> Result<(), AttentionError> {
-        self.cache.truncate(self.id, length).map_err(cache_error)?;
+        self.cache.truncate(self.sequence, length).map_err(refused)?;
         self.length = length;
         Ok(())
     }
@@ -87,55 +98,41 @@ impl Backend for Sequence {
     }
 }
 
-impl Attention for Sequence {
+impl Attention for One {
     fn length(&self) -> usize {
         self.length
     }
 
     fn begin(&mut self, tokens: usize) -> Result<Box<dyn Pass + '_>, AttentionError> {
-        let step = self.cache.begin(&[Chunk { sequence: self.id, tokens }]).map_err(cache_error)?;
-        let heads = self.cache.geometry().q_heads;
-        self.certificates.clear();
-        Ok(Box::new(Open {
-            step,
-            decode: (tokens == 1).then_some(heads),
-            tokens,
-            layers: self.layers,
-            certificates: &mut self.certificates,
-            length: &mut self.length,
-        }))
+        let step = self.cache.begin(&[Chunk { sequence: self.sequence, tokens }]).map_err(refused)?;
+        // Prefill is exact up to arithmetic; nobody reads its certificates.
+        let certificates = if tokens == 1 { vec![Certificate::UNCERTIFIED; self.heads] } else { Vec::new() };
+        Ok(Box::new(Open { step, certificates, tokens, length: &mut self.length }))
     }
 }
 
-/// A step of the engine as a pass of the model.
+/// A step of the one sequence.
 struct Open<'a> {
     step: Step<'a>,
-    /// Query heads of a decode step; prefill wants no certificates.
-    decode: Option<usize>,
+    certificates: Vec<Certificate>,
     tokens: usize,
-    layers: usize,
-    certificates: &'a mut Vec<Certificate>,
     length: &'a mut usize,
 }
 
 impl Pass for Open<'_> {
     fn attend(&mut self, layer: usize, k: &[f32], v: &[f32], q: &[f32], out: &mut [f32]) -> Result<(), AttentionError> {
-        debug_assert!(layer < self.layers);
-        self.certificates.clear();
-        if let Some(heads) = self.decode {
-            self.certificates.resize(heads, Certificate::UNCERTIFIED);
-        }
-        self.step.append(layer, k, v).map_err(cache_error)?;
-        self.step.attend(layer, q, out, self.certificates).map_err(cache_error)
+        self.step.append(layer, k, v).map_err(refused)?;
+        self.step.attend(layer, q, out, &mut self.certificates).map_err(refused)
     }
 
     fn certificates(&self) -> &[Certificate] {
-        self.certificates
+        &self.certificates
     }
 
     fn finish(self: Box<Self>) -> Result<(), AttentionError> {
-        self.step.finish().map_err(cache_error)?;
-        *self.length += self.tokens;
+        let Self { step, tokens, length, .. } = *self;
+        step.finish().map_err(refused)?;
+        *length += tokens;
         Ok(())
     }
 }

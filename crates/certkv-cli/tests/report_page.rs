@@ -38,8 +38,25 @@ fn score(task: &str, t: u64, n: u64, loss: f64, dense: bool) -> TaskScore {
 }
 
 fn mode(kind: Kind, format: &str, tolerance: Option<f64>, twin: bool, bytes: f64, tail: f64) -> ModeRow {
-    let tasks = ["niah_multikey", "niah_multiquery", "niah_multivalue", "kv", "kv_near", "vt"];
-    let loss = if kind == Kind::Naive && twin { [0.05, 0.25, 0.15, 0.1, 0.75, 0.3] } else { [0.0; 6] };
+    let tasks = [
+        "niah_single",
+        "niah_multikey",
+        "niah_grid",
+        "niah_multiquery",
+        "niah_multivalue",
+        "passkey",
+        "phrase",
+        "kv",
+        "kv_near",
+        "vt",
+        "cwe",
+        "fwe",
+    ];
+    let loss = if kind == Kind::Naive && twin {
+        [0.0, 0.05, 0.3, 0.25, 0.15, 0.0, 0.2, 0.1, 0.75, 0.3, 0.4, 0.3]
+    } else {
+        [0.0; 12]
+    };
     let dense = kind == Kind::Dense;
     let tasks: Vec<TaskScore> =
         tasks.iter().enumerate().map(|(t, name)| score(name, t as u64, 20, loss[t], dense)).collect();
@@ -57,7 +74,7 @@ fn mode(kind: Kind, format: &str, tolerance: Option<f64>, twin: bool, bytes: f64
         p_value: mcnemar_exact(only, 0),
     };
     let curve = |f: &dyn Fn(f64) -> f64| (0..=100).map(|p| f(f64::from(p) / 100.0)).collect::<Vec<f64>>();
-    let error = curve(&|p| 2e-3 * (p * 4.0).exp() * (1.0 + tail * p.powi(12)));
+    let error = curve(&|p| 1.5e-3 * (p * (3.0 + tail.clamp(-0.5, 4.0))).exp());
     let bound = tolerance.map_or(Vec::new(), |t| curve(&|p| (t * (0.18 + 0.82 * p.powf(0.7))).min(t)));
     let q = |m: f64| Quantiles { median: m, p90: m * 1.8, p99: m * 2.6, max: m * 3.0, count: 900 };
     ModeRow {

@@ -260,10 +260,3 @@ fn uncoded_summary(keys: &[u16], values: &[u16], centre: &[f32], store: Dtype) -
         value_norm: most(values, &|_| 0.0),
     }
 }
-
-/// After a layer's rows: the computing stream waits for the lane before it reads the host.
-pub(crate) fn order_lanes(cache: &Cache) -> Result<(), Error> {
-    let stored = cache.lane.record()?;
-    cache.main.wait(&stored)?;
-    Ok(())
-}

@@ -3,12 +3,12 @@ use crate::group::Group;
 use crate::sequence::SequenceState;
 use crate::work::Workspace;
 use crate::{Config, Error, Policy, Side, Step};
-use certkv_core::{Class, Geometry, Ledger, RecordLayout, SequenceId};
+use certkv_core::{Class, Geometry, Ledger, PageId, RecordLayout, SequenceId};
 use certkv_device::{CheckReport, Copy2d, Dst, SimDevice, Src, Stream};
 use certkv_kernel::Pool;
-use certkv_page::{CopyOp, PageClass, PageError, Stamp};
+use certkv_page::{BlockTable, CopyOp, PageClass, PageError, Stamp};
 use core::sync::atomic::{AtomicU64, Ordering};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, ReentrantMutex};
 use slab::Slab;
 
 /// Tokens to append to one sequence in one step.
@@ -58,7 +58,8 @@ struct Sequences {
 
 /// A paged, compressed, certified KV cache for one model.
 ///
-/// `&self` methods may be called from several threads; a sequence belongs to one step at a time.
+/// `&self` methods may be called from several threads; a sequence belongs to one step at a time. Calls that touch pages
+/// run one after the other: parallelism is inside a call, see [`Config::threads`].
 #[derive(Debug)]
 pub struct Cache {
     pub(crate) config: Config,
@@ -73,6 +74,9 @@ pub struct Cache {
     /// Number of the next exploration draw.
     draws: AtomicU64,
     sequences: Mutex<Sequences>,
+    /// Held by whoever uses the streams: a fence stands for finished accesses, so nobody may record one while another
+    /// thread's accesses are under way. Reentrant, as a step that fails is dropped inside its own call.
+    pub(crate) turn: ReentrantMutex<()>,
     workspaces: Mutex<Vec<Box<Workspace>>>,
 }
 
@@ -99,6 +103,7 @@ impl Cache {
             pool,
             draws: AtomicU64::new(0),
             sequences: Mutex::default(),
+            turn: ReentrantMutex::new(()),
             workspaces: Mutex::default(),
         })
     }
@@ -182,7 +187,9 @@ impl Cache {
     /// # Errors
     /// As [`Cache::create`], unknown or busy parent, or no page for the open block. Nothing changed.
     pub fn fork(&self, id: SequenceId) -> Result<SequenceId, Error> {
+        let _turn = self.turn.lock();
         let fork = self.with(id, |parent| {
+            self.join_lane()?;
             let mut tables = Vec::with_capacity(self.groups.len());
             for (group, table) in self.groups.iter().zip(&parent.tables) {
                 group.pools.reclaim(&mut |stamp| self.passed(stamp));
@@ -204,10 +211,10 @@ impl Cache {
     /// Cuts a sequence to `len` tokens. A block that becomes partial is reopened from its originals, bit for bit.
     ///
     /// # Errors
-    /// [`Error::Length`] past the end; unknown or busy; no page for the reopened block. The sequence is unchanged,
-    /// unless a copy failed: then it is cut to whole blocks and the error says so.
+    /// [`Error::Length`] past the end; unknown or busy; no page for the reopened block: the sequence is unchanged.
+    /// [`Error::Shortened`] after a failure half-way: it is cut to whole blocks.
     pub fn truncate(&self, id: SequenceId, len: usize) -> Result<(), Error> {
-        let kv_heads = self.config.geometry.kv_heads;
+        let _turn = self.turn.lock();
         self.with(id, |state| {
             if len > state.len() {
                 return Err(Error::Length { asked: len, len: state.len() });
@@ -227,21 +234,61 @@ impl Cache {
                     }
                 }
             }
+            // Rows on their way to the host come first.
+            self.join_lane()?;
             for (index, group) in self.groups.iter().enumerate() {
-                let ops = state.tables[index].truncate(len).map_err(Error::from_table)?;
-                if let Some((_, new)) = ops.renamed() {
-                    // Reopened in place: the same rows under a new generation.
-                    for layer in group.first..group.first + group.layers {
-                        group.host.write(group.slot(new, layer), &self.lane)?.set_tag(Group::tag(new));
+                let before = state.tables[index].len();
+                if let Err(cause) = self.cut(group, &mut state.tables[index], len) {
+                    if index == 0 && state.tables[0].len() == before {
+                        return Err(cause);
                     }
+                    return Err(self.cut_to_whole_blocks(state, len, cause));
                 }
-                let copied = self.execute(group, ops.copies());
-                ops.retire(|| self.stamp())?;
-                copied?;
-                state.forget_from(group.first..group.first + group.layers, kv_heads, len / group.layout.tokens());
             }
+            self.forget(state, len);
             Ok(())
         })
+    }
+
+    /// Cuts one group's table and does what that leaves to do: labels, copies, retirement.
+    fn cut(&self, group: &Group, table: &mut BlockTable, len: usize) -> Result<(), Error> {
+        let ops = table.truncate(len).map_err(Error::from_table)?;
+        let moved = self.relabel(group, ops.renamed()).and_then(|()| self.execute(group, ops.copies()));
+        ops.retire(|| self.stamp())?;
+        moved
+    }
+
+    /// Reopened in place: the same rows under a new generation, in every layer.
+    fn relabel(&self, group: &Group, renamed: Option<(PageId, PageId)>) -> Result<(), Error> {
+        let Some((_, new)) = renamed else { return Ok(()) };
+        for layer in group.first..group.first + group.layers {
+            group.host.write(group.slot(new, layer), &self.main)?.set_tag(Group::tag(new));
+        }
+        Ok(())
+    }
+
+    /// After a failure half-way, which cannot be undone: every group is cut to the last length at which all blocks are
+    /// whole. That needs no page and no copy.
+    fn cut_to_whole_blocks(&self, state: &mut SequenceState, len: usize, cause: Error) -> Error {
+        // Block sizes are powers of two, so the largest is a multiple of all.
+        let size = self.groups.iter().map(|group| group.layout.tokens()).max().unwrap_or(1);
+        let whole = len / size * size;
+        for table in &mut state.tables {
+            let cut = table.truncate(whole).map_err(Error::from_table);
+            if let Err(error) = cut.and_then(|ops| Ok(ops.retire(|| self.stamp())?)) {
+                return error;
+            }
+        }
+        self.forget(state, whole);
+        Error::Shortened { len: whole, cause: Box::new(cause) }
+    }
+
+    /// Forgets what is known of blocks behind `len`.
+    fn forget(&self, state: &mut SequenceState, len: usize) {
+        for group in &self.groups {
+            let layers = group.first..group.first + group.layers;
+            state.forget_from(layers, self.config.geometry.kv_heads, len / group.layout.tokens());
+        }
     }
 
     /// Ends a sequence; its id is refused from now on. Pages it shared stay with the others.
@@ -249,6 +296,7 @@ impl Cache {
     /// # Errors
     /// Unknown or busy; nothing changed.
     pub fn release(&self, id: SequenceId) -> Result<(), Error> {
+        let _turn = self.turn.lock();
         let state = self.take(id)?;
         self.sequences.lock().live.try_remove(id.slot as usize);
         for (group, table) in self.groups.iter().zip(state.tables) {
@@ -272,6 +320,7 @@ impl Cache {
     /// As [`Cache::begin`], and a refused policy parameter.
     pub fn begin_with(&self, chunks: &[Chunk], policy: Policy) -> Result<Step<'_>, Error> {
         policy.validated().map_err(|e| Error::Policy(e.to_string()))?;
+        let _turn = self.turn.lock();
         for group in &self.groups {
             group.pools.reclaim(&mut |stamp| self.passed(stamp));
         }
@@ -287,6 +336,7 @@ impl Cache {
         if kv_head >= group.kv_heads {
             return Err(Error::Shape { argument: "kv_head", expected: group.kv_heads, given: kv_head });
         }
+        let _turn = self.turn.lock();
         self.with(id, |state| {
             let table = &state.tables[index];
             let mut rows = Vec::with_capacity(table.len() * group.layout.dim);
@@ -305,6 +355,7 @@ impl Cache {
     /// Unknown or busy sequence, bad layer, a block that is not packed, or the device's refusal.
     pub fn packed_page(&self, id: SequenceId, layer: usize, block: usize) -> Result<Vec<u8>, Error> {
         let (index, group) = self.group_of(layer)?;
+        let _turn = self.turn.lock();
         self.with(id, |state| {
             let blocks = state.tables[index].blocks();
             let page = blocks.get(block).and_then(|entry| entry.packed);
@@ -318,7 +369,8 @@ impl Cache {
     pub fn memory(&self) -> MemoryUse {
         let mut memory = MemoryUse::default();
         for group in &self.groups {
-            // A retiring page still occupies its slot.
+            // A page that still waits for its fence occupies its slot.
+            group.pools.reclaim(&mut |stamp| self.passed(stamp));
             let used = |pages: &certkv_page::PageAllocator, bytes: usize| {
                 let counts = pages.counts();
                 (counts.live + counts.retiring) * group.layers * bytes
@@ -373,14 +425,14 @@ impl Cache {
         if stamp == Stamp::IDLE { self.device.is_idle() } else { self.device.passed(stamp.0) }
     }
 
-    /// Enqueues the copies of a fork or truncation on the computing stream, for every layer of the group.
+    /// Runs the copies of a fork or truncation on the computing stream, for every layer of the group. Rows on their way to
+    /// the host come first: the caller has joined the lane.
     fn execute(&self, group: &Group, copies: impl Iterator<Item = CopyOp>) -> Result<(), Error> {
-        // Rows on their way to the host come first.
-        let stored = self.lane.record()?;
-        self.main.wait(&stored)?;
         let arena = |class| if class == PageClass::Host { &group.host } else { &group.tail };
         let side_bytes = group.layout.original_side_bytes();
+        let mut copied = false;
         for op in copies {
+            copied = true;
             let bytes = op.rows * group.layout.dim * 2;
             for layer in group.first..group.first + group.layers {
                 let src = Src {
@@ -395,9 +447,24 @@ impl Cache {
                 dst.arena.write(dst.slot, &self.main)?.set_tag(Group::tag(op.to.id));
             }
         }
-        // The lane's next rows go behind these copies.
-        let copied = self.main.record()?;
-        self.lane.wait(&copied)?;
+        // A copy that was enqueued may still fail. Nobody may read its destination before that is known.
+        if copied {
+            self.main.synchronize()?;
+        }
+        Ok(())
+    }
+
+    /// The computing stream waits for the lane.
+    pub(crate) fn join_lane(&self) -> Result<(), Error> {
+        let stored = self.lane.record()?;
+        self.main.wait(&stored)?;
+        Ok(())
+    }
+
+    /// The lane waits for the computing stream.
+    pub(crate) fn join_main(&self) -> Result<(), Error> {
+        let done = self.main.record()?;
+        self.lane.wait(&done)?;
         Ok(())
     }
 

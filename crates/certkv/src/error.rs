@@ -40,12 +40,28 @@ pub enum Error {
         /// What the allocator said.
         cause: PageError,
     },
+    /// More tokens than a sequence can hold.
+    TooLong {
+        /// Tokens to be appended.
+        tokens: usize,
+        /// Length of the sequence.
+        len: usize,
+        /// Most tokens of a sequence.
+        limit: usize,
+    },
     /// A truncation past the end.
     Length {
         /// Length asked for.
         asked: usize,
         /// Length of the sequence.
         len: usize,
+    },
+    /// A truncation failed half-way. The sequence was cut to whole blocks: its length is `len` now.
+    Shortened {
+        /// Length of the sequence now.
+        len: usize,
+        /// What failed.
+        cause: Box<Error>,
     },
     /// A layer outside the geometry.
     Layer {
@@ -130,7 +146,11 @@ impl fmt::Display for Error {
             Self::BusySequence(id) => write!(f, "{id}: already part of a step"),
             Self::TooManySequences { max_sequences } => write!(f, "all {max_sequences} sequence slots are taken"),
             Self::CapacityExhausted { class, cause } => write!(f, "{class} pages: {cause}"),
+            Self::TooLong { tokens, len, limit } => {
+                write!(f, "chunk.tokens: {tokens} more on {len} tokens; a sequence holds at most {limit}")
+            }
             Self::Length { asked, len } => write!(f, "length {asked} asked of a sequence of {len} tokens"),
+            Self::Shortened { len, cause } => write!(f, "cut to {len} tokens, less than asked, after: {cause}"),
             Self::Layer { layer, layers } => write!(f, "layer {layer} of {layers}"),
             Self::Shape { argument, expected, given } => {
                 write!(f, "{argument}: {given} elements given, {expected} expected")

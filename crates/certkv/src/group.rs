@@ -2,11 +2,12 @@
 //!
 //! A page id is valid in every layer of the group: page `p` of layer `l` is arena slot `p * layers + (l - first)`. So a
 //! block is allocated once for all layers, and a slot is locked by one layer at a time.
+use crate::sequence::SequenceState;
 use crate::{Config, Error};
 use certkv_core::{Class, Geometry, Ledger, PageId, RecordLayout};
 use certkv_device::{Arena, SimDevice};
 use certkv_kernel::Kernel;
-use certkv_page::{BlockTable, PageAllocator, Pools};
+use certkv_page::{PageAllocator, Pools};
 use core::ops::Range;
 
 /// Bytes in front of the records of a packed page: its seal.
@@ -66,7 +67,7 @@ impl Group {
         let packed_arena = arena("packed", packed, page_bytes, Class::Packed)?;
         let tail_arena = arena("tail", tail, original_bytes, Class::Scratch)?;
         let host_arena = arena("host", host, original_bytes, Class::Host)?;
-        ledger.reserve(Class::Tables, config.max_sequences * BlockTable::bytes(max_blocks))?;
+        ledger.reserve(Class::Tables, config.max_sequences * SequenceState::most_bytes(geometry, layers, max_blocks))?;
         Ok(Self {
             first,
             layers,

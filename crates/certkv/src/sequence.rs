@@ -2,6 +2,7 @@
 use crate::Error;
 use crate::group::Group;
 use certkv_control::BitSet;
+use certkv_core::Geometry;
 use certkv_page::BlockTable;
 
 /// What one KV head of one layer remembers from step to step: the promoted sets that the next step starts from, and the
@@ -25,14 +26,28 @@ impl HeadMemory {
         self.values.resize(blocks);
         for known in [&mut self.delta, &mut self.lambda] {
             known.resize_with(heads, Vec::new);
-            known.iter_mut().for_each(|k| k.resize(blocks, f32::INFINITY));
+            for k in known {
+                // In steps of a word of blocks, not by doubling: `most_bytes` is what was reserved.
+                k.reserve_exact(whole_words(blocks).saturating_sub(k.len()));
+                k.resize(blocks, f32::INFINITY);
+            }
         }
+    }
+
+    /// Bytes at `blocks` blocks of `heads` query heads.
+    fn most_bytes(blocks: usize, heads: usize) -> usize {
+        whole_words(blocks) * (2 * 4 * heads) + 2 * whole_words(blocks) / 8 + size_of::<Self>()
     }
 
     fn bytes(&self) -> usize {
         let known: usize = self.delta.iter().chain(&self.lambda).map(|k| k.capacity() * 4).sum();
         known + (self.keys.words().len() + self.values.words().len()) * 8 + size_of::<Self>()
     }
+}
+
+/// `blocks` rounded up to whole words of a bit set.
+fn whole_words(blocks: usize) -> usize {
+    blocks.next_multiple_of(64)
 }
 
 /// State of a live sequence.
@@ -67,13 +82,25 @@ impl SequenceState {
     /// Bytes of tables and memory.
     pub(crate) fn bytes(&self) -> usize {
         let tables: usize = self.tables.iter().map(|t| BlockTable::bytes(t.max_blocks())).sum();
-        tables + self.heads.iter().map(HeadMemory::bytes).sum::<usize>()
+        let centres: usize = self.centres.iter().map(|c| c.len() * 4).sum();
+        let uncoded: usize = self.uncoded.iter().map(|u| u.words().len() * 8).sum();
+        tables + centres + uncoded + self.heads.iter().map(HeadMemory::bytes).sum::<usize>()
+    }
+
+    /// The most that [`SequenceState::bytes`] can become, for one group of `layers` layers.
+    pub(crate) fn most_bytes(geometry: &Geometry, layers: usize, max_blocks: usize) -> usize {
+        let head = HeadMemory::most_bytes(max_blocks, geometry.group()) + geometry.head_dim * 4;
+        BlockTable::bytes(max_blocks) + layers * (geometry.kv_heads * head + whole_words(max_blocks) / 8)
     }
 
     /// Forgets what concerns blocks from `blocks` on, in one layer group.
     pub(crate) fn forget_from(&mut self, layers: core::ops::Range<usize>, kv_heads: usize, blocks: usize) {
         for layer in layers {
             self.uncoded[layer].resize(blocks);
+            if blocks == 0 {
+                // No block was annotated with the centre; rows that are gone leave no trace in later bounds.
+                self.centres[layer].clear();
+            }
             for head in &mut self.heads[layer * kv_heads..(layer + 1) * kv_heads] {
                 head.keys.resize(blocks);
                 head.values.resize(blocks);

@@ -75,13 +75,16 @@ impl<'c> Step<'c> {
                 state,
                 reservations: Vec::with_capacity(cache.groups.len()),
             });
-            step.tokens += chunk.tokens;
             if let Some(part) = step.parts.last_mut() {
                 for table in &mut part.state.tables {
                     part.reservations.push(table.reserve(chunk.tokens).map_err(Error::from_table)?);
                 }
             }
+            // Reserved, hence no more than the cache holds: the sum cannot overflow.
+            step.tokens += chunk.tokens;
         }
+        // New rows go to pages of open blocks, which the computing stream may have read: prefill, inspection.
+        cache.join_main()?;
         Ok(step)
     }
 
@@ -128,11 +131,13 @@ impl<'c> Step<'c> {
         }
         let work = self.work.as_mut().ok_or(Error::Order { layer, why: "the step is over" })?;
         work.rows.load(rows, self.cache.geometry())?;
+        let _turn = self.cache.turn.lock();
         self.progress[layer] = Progress::Failed;
         for part in &mut self.parts {
             crate::append::append(self.cache, group, index, layer, part, work)?;
         }
-        crate::append::order_lanes(self.cache)?;
+        // The computing stream waits for the lane before it reads the host.
+        self.cache.join_lane()?;
         self.progress[layer] = Progress::Appended;
         Ok(())
     }
@@ -173,6 +178,7 @@ impl<'c> Step<'c> {
             return Err(Error::NonFinite { argument: "queries", token, element });
         }
         let work = self.work.as_mut().ok_or(Error::Order { layer, why: "the step is over" })?;
+        let _turn = self.cache.turn.lock();
         work.out.clear();
         work.out.resize(expected, f32::NAN);
         work.certificates.clear();
@@ -195,6 +201,7 @@ impl<'c> Step<'c> {
         if let Some(layer) = self.progress.iter().position(|p| *p != Progress::Appended) {
             return Err(Error::Order { layer, why: "the step was finished before the layer was appended" });
         }
+        let _turn = self.cache.turn.lock();
         for part in &mut self.parts {
             for (table, reservation) in part.state.tables.iter_mut().zip(part.reservations.drain(..)) {
                 let committed = table.commit(reservation).map_err(|e| Error::from_table(e.error))?;
@@ -207,6 +214,7 @@ impl<'c> Step<'c> {
 
 impl Drop for Step<'_> {
     fn drop(&mut self) {
+        let _turn = self.cache.turn.lock();
         for mut part in self.parts.drain(..) {
             for reservation in part.reservations.drain(..) {
                 reservation.abort(|| self.cache.stamp());
@@ -233,7 +241,7 @@ impl Error {
                 Self::CapacityExhausted { class: class.name(), cause }
             }
             TableError::Page { error, .. } => Self::Page(error),
-            TableError::TooLong { len, tokens, .. } => Self::Length { asked: len + tokens, len },
+            TableError::TooLong { len, tokens, limit } => Self::TooLong { tokens, len, limit },
             TableError::BeyondEnd { asked, len } => Self::Length { asked, len },
             other => Self::Table(other),
         }

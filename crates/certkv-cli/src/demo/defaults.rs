@@ -1,7 +1,7 @@
 //! The default format and tolerance, and the codes that the twin breaks.
 
 /// Format of the default modes.
-pub const FORMAT: &str = "k8-v4g32-b32";
+pub const FORMAT: &str = certkv::DEFAULT_FORMAT;
 
 /// Relative tolerance of the default modes.
 pub const TOLERANCE: f64 = 0.05;

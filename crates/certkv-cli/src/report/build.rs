@@ -142,7 +142,7 @@ fn text(outcome: &Outcome, m: &ModeOutcome) -> Vec<TextScore> {
         .collect()
 }
 
-/// Prompts of the twin, those first on which the modes disagree.
+/// Prompts of the twin: first those that dense and certified answer right and naive does not, then other disagreements.
 fn transcripts(plan: &Plan, outcome: &Outcome) -> Vec<Transcript> {
     let twins: Vec<(usize, &ModeOutcome)> = outcome.modes.iter().enumerate().filter(|(_, m)| m.mode.twin).collect();
     let mut all: Vec<(usize, Transcript)> = Vec::new();
@@ -151,11 +151,13 @@ fn transcripts(plan: &Plan, outcome: &Outcome) -> Vec<Transcript> {
         if trials.is_empty() {
             continue;
         }
-        let right = trials.iter().filter(|(_, t)| t.correct()).count();
+        let naive = |m: usize| outcome.modes[m].mode.policy == Policy::Packed;
+        let telling = trials.iter().all(|(m, t)| t.correct() != naive(*m));
+        let agree = trials.windows(2).all(|pair| pair[0].1.correct() == pair[1].1.correct());
         let question = prompt.prompt.trim_end_matches('\n').rsplit("\nQuestion: ").next().unwrap_or_default();
         let skip = question.chars().count().saturating_sub(QUOTE);
         all.push((
-            usize::from(right == trials.len()),
+            if telling { 0 } else { 1 + usize::from(agree) },
             Transcript {
                 task: prompt.task.clone(),
                 length: prompt.length,
@@ -165,7 +167,7 @@ fn transcripts(plan: &Plan, outcome: &Outcome) -> Vec<Transcript> {
             },
         ));
     }
-    all.sort_by_key(|(agree, _)| *agree);
+    all.sort_by_key(|(rank, _)| *rank);
     all.into_iter().map(|(_, t)| t).take(24).collect()
 }
 

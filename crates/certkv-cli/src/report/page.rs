@@ -63,7 +63,7 @@ pub fn page(data: &ReportData) -> String {
     let sections = [
         section(
             "What the model said",
-            "Prompts on which the three disagree. Marked characters are wrong.",
+            "Prompts that tell the caches apart. Each character is the model's first choice after the right ones before it; marked ones are wrong.",
             &transcripts::draw(data),
         ),
         section(

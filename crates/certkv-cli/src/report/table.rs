@@ -47,6 +47,7 @@ pub fn percent(x: f64) -> String {
     match x * 100.0 {
         p if !p.is_finite() => "–".into(),
         0.0 => "0%".into(),
+        p if p.abs() > 999.0 => ">999%".into(),
         p if p.abs() < 0.095 => format!("{p:.2}%"),
         p if p.abs() < 9.95 && (p - p.round()).abs() > 1e-9 => format!("{p:.1}%"),
         p => format!("{p:.0}%"),

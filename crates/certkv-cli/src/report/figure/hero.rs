@@ -8,7 +8,7 @@ use crate::report::{
 
 const WIDTH: f64 = 1080.0;
 const LEFT: f64 = 270.0;
-const TOP: f64 = 34.0;
+const TOP: f64 = 46.0;
 const ROW: f64 = 104.0;
 
 /// The headline and the squares; nothing unless a dense, a naive and a certified mode answered prompts.
@@ -80,7 +80,14 @@ fn squares(rows: [&ModeRow; 3]) -> String {
     let (cell, columns) = fit(most, width - gap, ROW - 38.0);
     let mut svg = Svg::new(WIDTH, TOP + 3.0 * ROW, "Answers of dense, naive and certified caches, one square each");
     for (i, task) in tasks.iter().enumerate() {
-        svg.text([LEFT + i as f64 * width, 16.0], &words::task(&task.task), "label", Anchor::Start);
+        let name = words::task(&task.task);
+        // Many tasks leave narrow columns: a name then takes two lines.
+        let (first, second) = match name.rsplit_once(' ') {
+            Some((a, b)) if width < 120.0 => (a.to_owned(), b.to_owned()),
+            _ => (String::new(), name),
+        };
+        svg.text([LEFT + i as f64 * width, 13.0], &first, "label", Anchor::Start);
+        svg.text([LEFT + i as f64 * width, 29.0], &second, "label", Anchor::Start);
     }
     for (r, row) in rows.iter().enumerate() {
         let y = TOP + r as f64 * ROW;

@@ -8,7 +8,7 @@ pub(crate) mod strip;
 pub(crate) mod values;
 
 /// The portable functions.
-pub(crate) static OPS: Ops = Ops {
+pub(crate) const OPS: Ops = Ops {
     weight_levels: 65535.0,
     channel_digits: keys::channel_digits,
     score_codes: keys::score_codes,

@@ -1,0 +1,99 @@
+//! The cache handle.
+use crate::argument;
+use crate::config::{self, certkv_config};
+use crate::guard::{Failure, Poison, guard};
+use crate::handle::Registry;
+use crate::status::certkv_status;
+use certkv::Cache;
+use core::ptr;
+use std::sync::Arc;
+
+/// A certified, paged, compressed KV cache. Opaque.
+#[derive(Debug)]
+pub struct certkv_cache {
+    _opaque: [u8; 0],
+}
+
+/// What a cache handle stands for.
+#[derive(Debug)]
+pub(crate) struct Held {
+    pub(crate) engine: Cache,
+    pub(crate) poison: Poison,
+}
+
+static CACHES: Registry<Held> = Registry::new(0xc5, "cache");
+
+/// Runs `work` on a live cache that is not poisoned; a panic in it poisons the cache.
+pub(crate) fn with<T>(
+    handle: *const certkv_cache,
+    work: impl FnOnce(&Arc<Held>) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    let held = CACHES.get(handle)?;
+    held.poison.check()?;
+    held.poison.watch(|| work(&held))
+}
+
+/// Makes a cache and takes all its memory (mapped when first touched). `*cache` is filled; the caller ends it with
+/// certkv_cache_destroy. `config` is borrowed during the call.
+///
+/// Threads: any, at any time.
+/// Stream: none.
+/// Capture: not allowed.
+/// Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE, RESERVED, INVALID_ARGUMENT, FORMAT, POLICY, BUDGET, OUT_OF_MEMORY, DEVICE.
+/// Nothing is held then, and `*cache` is NULL if it can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn certkv_cache_create(
+    config: *const certkv_config,
+    cache: *mut *mut certkv_cache,
+) -> certkv_status {
+    guard(|| {
+        argument::aligned(cache, "cache")?;
+        // SAFETY: not NULL and aligned; the caller gives a variable of this type.
+        unsafe { cache.write(ptr::null_mut()) };
+        // SAFETY: the caller gives NULL or a struct of its `struct_size` bytes.
+        let config = unsafe { config::read(config)? };
+        let held = Arc::new(Held { engine: Cache::new(config)?, poison: Poison::default() });
+        // SAFETY: as above.
+        unsafe { cache.write(CACHES.insert(held)) };
+        Ok(())
+    })
+}
+
+/// Ends a cache and its sequences. NULL is allowed. Calls and steps under way keep its memory until they are over.
+///
+/// Threads: any, at any time.
+/// Stream: none.
+/// Capture: not allowed.
+/// Errors: INVALID_HANDLE, for a cache that is destroyed already; nothing happened then.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn certkv_cache_destroy(cache: *mut certkv_cache) -> certkv_status {
+    guard(|| {
+        if !cache.is_null() {
+            CACHES.remove(cache)?;
+        }
+        Ok(())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::*;
+    use certkv::{Config, Geometry};
+
+    #[test]
+    fn a_defect_poisons_the_cache_until_it_is_destroyed() {
+        let engine = Cache::new(Config::new(Geometry::new(1, 2, 1, 64).unwrap(), 64)).unwrap();
+        let handle: *mut certkv_cache = CACHES.insert(Arc::new(Held { engine, poison: Poison::default() }));
+        let (mut sequence, mut length) = (0, 0);
+        // SAFETY: the out parameters are locals.
+        unsafe {
+            assert_eq!(certkv_sequence_create(handle, &mut sequence), certkv_status::CERTKV_OK);
+            assert_eq!(guard(|| with(handle, |_| panic!("planted"))), certkv_status::CERTKV_PANIC);
+            assert_eq!(certkv_sequence_length(handle, sequence, &mut length), certkv_status::CERTKV_POISONED);
+            assert_eq!(certkv_sequence_create(handle, &mut sequence), certkv_status::CERTKV_POISONED);
+            assert_eq!(certkv_cache_destroy(handle), certkv_status::CERTKV_OK);
+            assert_eq!(certkv_cache_destroy(handle), certkv_status::CERTKV_INVALID_HANDLE);
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! What a cache is made of, as C says it.
+use crate::argument;
+use crate::guard::{Failure, guard};
+use crate::status::certkv_status::{self, CERTKV_FORMAT, CERTKV_INVALID_ARGUMENT, CERTKV_RESERVED};
+use certkv::{Certified, Config, Dtype, Format, Geometry, Policy, Seed000};
+use core::ffi::c_char;
+use core::mem::{offset_of, zeroed};
+
+/// Element type. A plain integer, so that any value may be passed; those without a name are refused.
+pub type certkv_dtype = i32;
+/// In a configuration: f16. Refused elsewhere.
+pub const CERTKV_DTYPE_DEFAULT: certkv_dtype = 0;
+/// IEEE single precision.
+pub const CERTKV_F32: certkv_dtype = 1;
+/// IEEE half precision, as 16-bit patterns.
+pub const CERTKV_F16: certkv_dtype = 2;
+/// bfloat16, as 16-bit patterns.
+pub const CERTKV_BF16: certkv_dtype = 3;
+
+/// How a step decides what to read exactly.
+pub type certkv_policy = i32;
+/// One pass over the codes; outputs are within the tolerance or exact. The default.
+pub const CERTKV_POLICY_CERTIFIED: certkv_policy = 0;
+/// Codes only: the certificate is computed and reported, and nothing acts on it.
+pub const CERTKV_POLICY_PACKED: certkv_policy = 1;
+/// Dense attention over the originals.
+pub const CERTKV_POLICY_DENSE: certkv_policy = 2;
+/// Two phases, thresholds, bound and ladder of "Runtime-Certified Bounded-Error Quantized Attention".
+pub const CERTKV_POLICY_SEED000: certkv_policy = 3;
+
+/// Configuration of a cache. Fill it with certkv_config_init, then set the geometry and `max_tokens`; 0 in any other field
+/// means its default. Fields are added at the end only, and their 0 will mean what the library did before.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct certkv_config {
+    /// sizeof(certkv_config) of the caller's header.
+    pub struct_size: u32,
+    /// Layers of the model, 1 to 4096.
+    pub layers: u32,
+    /// Query heads per layer: a multiple of `kv_heads`, at most 16 times as many.
+    pub q_heads: u32,
+    /// Key/value heads per layer, 1 to 1024.
+    pub kv_heads: u32,
+    /// Channels per head: 64, 96, 128 or 256.
+    pub head_dim: u32,
+    /// Type of the originals: CERTKV_F16 (default) or CERTKV_BF16.
+    pub store: certkv_dtype,
+    /// Logit scale; 0 for 1/sqrt(head_dim).
+    pub scale: f32,
+    /// Worker threads of the CPU kernels, 1 to 256; 0 for 1.
+    pub threads: u32,
+    /// Format of all layers, as "k8-v4g32-b32", at most 63 characters; NULL for the default. Borrowed during the call.
+    pub format: *const c_char,
+    /// Tokens that all sequences together may hold, 1 to 2^31.
+    pub max_tokens: u64,
+    /// Bytes of device memory; 0 for no limit.
+    pub device_budget: u64,
+    /// Bytes of host memory for the originals; 0 for no limit.
+    pub host_budget: u64,
+    /// Exact key sides (one block of one KV head) kept between steps.
+    pub scratch_keys: u64,
+    /// Exact value sides kept between steps.
+    pub scratch_values: u64,
+    /// Tolerance of the certified policy relative to the norm of the output; 0 for 0.05. Other policies ignore it.
+    pub tolerance: f64,
+    /// Sequences that may live at once, 1 to 2^20; 0 for 16.
+    pub max_sequences: u32,
+    /// One of the CERTKV_POLICY values.
+    pub policy: certkv_policy,
+    /// 0.
+    pub reserved: [u64; 4],
+}
+
+/// Fills `config` with the defaults. `struct_size` is the caller's sizeof(certkv_config); nothing is written beyond it.
+///
+/// Threads: any, at any time.
+/// Stream: none.
+/// Capture: safe.
+/// Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE; `config` is unchanged then.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn certkv_config_init(config: *mut certkv_config, struct_size: u32) -> certkv_status {
+    guard(|| {
+        argument::aligned(config, "config")?;
+        let size = argument::known_size::<certkv_config>(struct_size, "config", LEAST)?;
+        let mut filled = blank();
+        (filled.struct_size, filled.threads, filled.max_sequences) = (struct_size, 1, 16);
+        (filled.store, filled.tolerance) = (CERTKV_F16, Certified::default().tol_rel);
+        // SAFETY: the caller's struct has `struct_size` bytes, and `size` is no more.
+        unsafe { argument::write_prefix(config, &filled, size) };
+        Ok(())
+    })
+}
+
+/// The geometry must be there; the rest has defaults.
+const LEAST: usize = offset_of!(certkv_config, store);
+
+fn blank() -> certkv_config {
+    // SAFETY: integers, floats and a raw pointer, for all of which zero bits are a value.
+    unsafe { zeroed() }
+}
+
+/// Reads a caller's configuration and says it in the engine's words.
+///
+/// # Safety
+/// `config` is NULL or a struct of its `struct_size` bytes whose `format` is NULL or a C string.
+pub(crate) unsafe fn read(config: *const certkv_config) -> Result<Config, Failure> {
+    // SAFETY: by the caller's promise.
+    let size = unsafe { argument::struct_size(config, "config", LEAST)? };
+    // SAFETY: as above, and the size was checked.
+    unsafe { argument::unknown_tail(config, "config")? };
+    let mut given = blank();
+    // SAFETY: the caller's struct has `size` bytes, and `given` has no fewer.
+    unsafe { core::ptr::copy_nonoverlapping(config.cast::<u8>(), (&raw mut given).cast::<u8>(), size) };
+    if given.reserved != [0; 4] {
+        return Err(Failure::new(CERTKV_RESERVED, "config->reserved is not 0"));
+    }
+    let store = match given.store {
+        CERTKV_DTYPE_DEFAULT | CERTKV_F16 => Dtype::F16,
+        CERTKV_BF16 => Dtype::Bf16,
+        other => return Err(invalid(format!("config->store = {other}: must be CERTKV_F16 or CERTKV_BF16"))),
+    };
+    let [layers, q_heads, kv_heads, head_dim] =
+        [given.layers, given.q_heads, given.kv_heads, given.head_dim].map(|n| n as usize);
+    let mut geometry = Geometry::new(layers, q_heads, kv_heads, head_dim).map_err(certkv::Error::from)?;
+    geometry.store = store;
+    if given.scale != 0.0 {
+        geometry.scale = given.scale;
+    }
+    let geometry = geometry.validated().map_err(certkv::Error::from)?;
+    let mut config = Config::new(geometry, usize::try_from(given.max_tokens).unwrap_or(usize::MAX));
+    if !given.format.is_null() {
+        // SAFETY: a C string, by the caller's promise.
+        config.formats = vec![unsafe { format(given.format)? }];
+    }
+    let or = |given: u64, default: usize| match given {
+        0 => default,
+        some => usize::try_from(some).unwrap_or(usize::MAX),
+    };
+    config.threads = or(given.threads.into(), 1);
+    config.max_sequences = or(given.max_sequences.into(), config.max_sequences);
+    config.device_budget = or(given.device_budget, usize::MAX);
+    config.host_budget = or(given.host_budget, usize::MAX);
+    config.scratch_keys = or(given.scratch_keys, 0);
+    config.scratch_values = or(given.scratch_values, 0);
+    config.policy = policy(given.policy, given.tolerance)?;
+    Ok(config)
+}
+
+fn invalid(why: String) -> Failure {
+    Failure::new(CERTKV_INVALID_ARGUMENT, why)
+}
+
+fn policy(policy: certkv_policy, tolerance: f64) -> Result<Policy, Failure> {
+    let certified = Certified::default();
+    Ok(match policy {
+        // A NaN is not the default: it goes on and is refused.
+        CERTKV_POLICY_CERTIFIED if tolerance == 0.0 => Policy::Certified(certified),
+        CERTKV_POLICY_CERTIFIED => Policy::Certified(Certified { tol_rel: tolerance, ..certified }),
+        CERTKV_POLICY_PACKED => Policy::Packed,
+        CERTKV_POLICY_DENSE => Policy::Dense,
+        CERTKV_POLICY_SEED000 => Policy::Seed000(Seed000::default()),
+        other => return Err(invalid(format!("config->policy = {other}: not a CERTKV_POLICY value"))),
+    })
+}
+
+/// Parses a format, reading no byte behind the terminator and no more than a format can have.
+///
+/// # Safety
+/// `text` is a C string.
+unsafe fn format(text: *const c_char) -> Result<Format, Failure> {
+    let mut bytes = Vec::with_capacity(64);
+    for at in 0..64 {
+        // SAFETY: every byte up to and including the terminator is readable, and none before this one was it.
+        match unsafe { text.add(at).read() } as u8 {
+            0 => {
+                let text = core::str::from_utf8(&bytes)
+                    .map_err(|_| Failure::new(CERTKV_FORMAT, "config->format is not UTF-8"))?;
+                return text.parse().map_err(|e| Failure::from(certkv::Error::Format(e)));
+            }
+            byte => bytes.push(byte),
+        }
+    }
+    Err(Failure::new(CERTKV_FORMAT, "config->format has more than 63 characters"))
+}

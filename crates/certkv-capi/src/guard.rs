@@ -1,0 +1,197 @@
+//! The one wrapper around every export: a panic becomes a status, and nothing is printed.
+use crate::error::remember;
+use crate::status::{self, certkv_status};
+use core::cell::{Cell, RefCell};
+use core::sync::atomic::{AtomicBool, Ordering};
+use std::any::Any;
+use std::panic::{self, AssertUnwindSafe, PanicHookInfo};
+use std::sync::Once;
+
+/// A status on its way to the caller, with its text.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) status: certkv_status,
+    pub(crate) message: String,
+}
+
+impl Failure {
+    pub(crate) fn new(status: certkv_status, message: impl Into<String>) -> Self {
+        Self { status, message: message.into() }
+    }
+}
+
+impl From<certkv::Error> for Failure {
+    fn from(error: certkv::Error) -> Self {
+        Self::new(status::of(&error), error.to_string())
+    }
+}
+
+thread_local! {
+    /// Guarded calls on this thread's stack.
+    static DEPTH: Cell<u32> = const { Cell::new(0) };
+    /// Where the panic was that this thread is unwinding from.
+    static PLACE: RefCell<String> = const { RefCell::new(String::new()) };
+}
+
+/// Keeps panics of guarded calls, and of the kernels' worker threads, off the terminal: the caller's error stream is not
+/// ours. Other panics go to the hook that was there.
+fn quiet_panics() {
+    static INSTALLED: Once = Once::new();
+    // The hook cannot be replaced while a panic is under way; some later call does it.
+    if std::thread::panicking() {
+        return;
+    }
+    INSTALLED.call_once(|| {
+        let previous = panic::take_hook();
+        panic::set_hook(Box::new(move |info: &PanicHookInfo<'_>| {
+            let inside = DEPTH.try_with(Cell::get).unwrap_or(0) > 0;
+            let worker = || std::thread::current().name().is_some_and(|name| name.starts_with("certkv-"));
+            if inside {
+                let place = info.location().map(ToString::to_string).unwrap_or_default();
+                let _ = PLACE.try_with(|at| at.replace(place));
+            } else if !worker() {
+                previous(info);
+            }
+        }));
+    });
+}
+
+/// Raises this thread's depth while it lives.
+struct Inside;
+
+impl Inside {
+    fn enter() -> Self {
+        let _ = DEPTH.try_with(|depth| depth.set(depth.get() + 1));
+        Self
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        let _ = DEPTH.try_with(|depth| depth.set(depth.get().saturating_sub(1)));
+    }
+}
+
+fn describe(payload: &(dyn Any + Send)) -> Failure {
+    let text = payload.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message");
+    let place = PLACE.try_with(RefCell::take).unwrap_or_default();
+    Failure::new(certkv_status::CERTKV_PANIC, format!("defect in certkv at {place}: {text}"))
+}
+
+/// Runs the body of an export. Unwind safety: whoever runs on an object marks it with [`Poison`], so that what a panic
+/// left half done is never looked at again.
+fn catch<T>(work: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
+    quiet_panics();
+    let _inside = Inside::enter();
+    panic::catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|payload| Err(describe(&*payload)))
+}
+
+/// For exports that return a status.
+pub(crate) fn guard(work: impl FnOnce() -> Result<(), Failure>) -> certkv_status {
+    match catch(work) {
+        Ok(()) => certkv_status::CERTKV_OK,
+        Err(failure) => remember(failure),
+    }
+}
+
+/// For the export that reports errors: its own failures do not replace the one it is asked for.
+pub(crate) fn guard_quiet(work: impl FnOnce() -> Result<(), Failure>) -> certkv_status {
+    catch(work).map_or_else(|failure| failure.status, |()| certkv_status::CERTKV_OK)
+}
+
+/// For exports that cannot fail; `otherwise` is what a defect returns.
+pub(crate) fn guard_value<T>(otherwise: T, work: impl FnOnce() -> T) -> T {
+    catch(|| Ok(work())).unwrap_or(otherwise)
+}
+
+/// Set once a panic passed through a call on the object.
+#[derive(Debug, Default)]
+pub(crate) struct Poison(AtomicBool);
+
+impl Poison {
+    pub(crate) fn is_set(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+
+    /// Refuses a poisoned object.
+    pub(crate) fn check(&self) -> Result<(), Failure> {
+        if !self.is_set() {
+            return Ok(());
+        }
+        Err(Failure::new(certkv_status::CERTKV_POISONED, "a defect was caught in an earlier call; destroy the object"))
+    }
+
+    /// Runs `work`; the flag is set if it panics.
+    pub(crate) fn watch<T>(&self, work: impl FnOnce() -> T) -> T {
+        struct Armed<'p>(&'p Poison, bool);
+        impl Drop for Armed<'_> {
+            fn drop(&mut self) {
+                if self.1 {
+                    self.0.0.store(true, Ordering::Release);
+                }
+            }
+        }
+        let mut armed = Armed(self, true);
+        let result = work();
+        armed.1 = false;
+        result
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::{certkv_error_info, certkv_last_error};
+    use core::ffi::CStr;
+    use core::ptr;
+
+    fn last() -> (certkv_status, String) {
+        let size = size_of::<certkv_error_info>() as u32;
+        let mut info = certkv_error_info {
+            struct_size: size,
+            status: certkv_status::CERTKV_OK,
+            cuda_result: 9,
+            reserved: 9,
+            message: ptr::null(),
+        };
+        // SAFETY: `info` is a struct of its own size; the message is valid until the next call.
+        let message = unsafe {
+            assert_eq!(certkv_last_error(&mut info), certkv_status::CERTKV_OK);
+            CStr::from_ptr(info.message).to_str().unwrap().to_owned()
+        };
+        assert_eq!((info.cuda_result, info.reserved), (0, 0));
+        (info.status, message)
+    }
+
+    #[test]
+    fn a_panic_is_a_status_that_names_its_place() {
+        let at = line!() + 1;
+        assert_eq!(guard(|| panic!("planted {}", 7)), certkv_status::CERTKV_PANIC);
+        let (status, message) = last();
+        assert_eq!(status, certkv_status::CERTKV_PANIC);
+        assert!(message.contains("planted 7") && message.contains(&format!("guard.rs:{at}")), "{message}");
+        assert_eq!(guard_value(5, || panic!("planted")), 5);
+        assert_eq!(DEPTH.get(), 0);
+        // Success keeps the record, so that a caller may clean up before it asks.
+        assert_eq!(guard(|| Ok(())), certkv_status::CERTKV_OK);
+        assert_eq!(last().0, certkv_status::CERTKV_PANIC);
+    }
+
+    #[test]
+    fn a_panic_poisons_what_it_passed_through() {
+        let poison = Poison::default();
+        assert_eq!(poison.watch(|| 3), 3);
+        assert!(poison.check().is_ok());
+        assert_eq!(guard(|| poison.watch(|| panic!("planted"))), certkv_status::CERTKV_PANIC);
+        assert_eq!(poison.check().unwrap_err().status, certkv_status::CERTKV_POISONED);
+    }
+
+    #[test]
+    fn errors_belong_to_their_thread() {
+        assert_eq!(guard(|| Err(Failure::new(certkv_status::CERTKV_SHAPE, "one\0two"))), certkv_status::CERTKV_SHAPE);
+        let other = std::thread::spawn(last).join().unwrap();
+        assert_eq!(other, (certkv_status::CERTKV_OK, String::new()));
+        assert_eq!(last(), (certkv_status::CERTKV_SHAPE, "onetwo".to_owned()));
+    }
+}

@@ -1,0 +1,132 @@
+//! Sequences: numbers with a generation, so that a stale one is a status.
+use crate::argument;
+use crate::cache::{self, certkv_cache};
+use crate::guard::guard;
+use crate::status::certkv_status;
+use certkv::SequenceId;
+
+/// A sequence of one cache: its slot in the low half, the slot's generation in the high half. Valid until it is released;
+/// later sequences have other numbers. Never 0.
+pub type certkv_sequence = u64;
+/// No sequence.
+pub const CERTKV_NO_SEQUENCE: certkv_sequence = 0;
+
+pub(crate) fn id(sequence: certkv_sequence) -> SequenceId {
+    SequenceId { slot: sequence as u32, generation: (sequence >> 32) as u32 }
+}
+
+fn number(id: SequenceId) -> certkv_sequence {
+    (u64::from(id.generation) << 32) | u64::from(id.slot)
+}
+
+/// Makes an empty sequence; `*sequence` is filled.
+///
+/// Threads: any, at any time.
+/// Stream: none.
+/// Capture: not allowed.
+/// Errors: NULL_POINTER, MISALIGNED, INVALID_HANDLE, TOO_MANY_SEQUENCES, OUT_OF_MEMORY, POISONED. Nothing changed, and
+/// `*sequence` is CERTKV_NO_SEQUENCE if it can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn certkv_sequence_create(
+    cache: *mut certkv_cache,
+    sequence: *mut certkv_sequence,
+) -> certkv_status {
+    guard(|| {
+        argument::aligned(sequence, "sequence")?;
+        // SAFETY: not NULL and aligned; the caller gives a variable of this type.
+        unsafe { sequence.write(CERTKV_NO_SEQUENCE) };
+        let made = cache::with(cache, |held| Ok(held.engine.create()?))?;
+        // SAFETY: as above.
+        unsafe { sequence.write(number(made)) };
+        Ok(())
+    })
+}
+
+/// Makes a sequence with the tokens of `parent`; `*fork` is filled. Full blocks are shared, an open block is copied.
+///
+/// Threads: any, at any time.
+/// Stream: none.
+/// Capture: not allowed.
+/// Errors: as certkv_sequence_create; UNKNOWN_SEQUENCE, BUSY_SEQUENCE, CAPACITY, DEVICE. Nothing changed, and `*fork` is
+/// CERTKV_NO_SEQUENCE if it can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn certkv_sequence_fork(
+    cache: *mut certkv_cache,
+    parent: certkv_sequence,
+    fork: *mut certkv_sequence,
+) -> certkv_status {
+    guard(|| {
+        argument::aligned(fork, "fork")?;
+        // SAFETY: not NULL and aligned; the caller gives a variable of this type.
+        unsafe { fork.write(CERTKV_NO_SEQUENCE) };
+        let made = cache::with(cache, |held| Ok(held.engine.fork(id(parent))?))?;
+        // SAFETY: as above.
+        unsafe { fork.write(number(made)) };
+        Ok(())
+    })
+}
+
+/// Cuts a sequence to its first `length` tokens.
+///
+/// Threads: any, at any time.
+/// Stream: none.
+/// Capture: not allowed.
+/// Errors: NULL_POINTER, INVALID_HANDLE, UNKNOWN_SEQUENCE, BUSY_SEQUENCE, LENGTH, CAPACITY, POISONED: nothing changed.
+/// DEVICE: the sequence may have been cut to whole blocks; ask for its length.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn certkv_sequence_truncate(
+    cache: *mut certkv_cache,
+    sequence: certkv_sequence,
+    length: u64,
+) -> certkv_status {
+    guard(|| {
+        cache::with(cache, |held| {
+            let length = usize::try_from(length).unwrap_or(usize::MAX);
+            Ok(held.engine.truncate(id(sequence), length)?)
+        })
+    })
+}
+
+/// Ends a sequence. Pages that it shared stay with the others.
+///
+/// Threads: any, at any time.
+/// Stream: none.
+/// Capture: not allowed.
+/// Errors: NULL_POINTER, INVALID_HANDLE, UNKNOWN_SEQUENCE, BUSY_SEQUENCE, POISONED. Nothing changed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn certkv_sequence_release(cache: *mut certkv_cache, sequence: certkv_sequence) -> certkv_status {
+    guard(|| cache::with(cache, |held| Ok(held.engine.release(id(sequence))?)))
+}
+
+/// Tokens of a sequence, without those of a step that is not finished; `*length` is filled.
+///
+/// Threads: any, at any time.
+/// Stream: none.
+/// Capture: not allowed.
+/// Errors: NULL_POINTER, MISALIGNED, INVALID_HANDLE, UNKNOWN_SEQUENCE, BUSY_SEQUENCE, POISONED. `*length` is unchanged.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn certkv_sequence_length(
+    cache: *const certkv_cache,
+    sequence: certkv_sequence,
+    length: *mut u64,
+) -> certkv_status {
+    guard(|| {
+        argument::aligned(length, "length")?;
+        let tokens = cache::with(cache, |held| Ok(held.engine.len(id(sequence))?))?;
+        // SAFETY: not NULL and aligned; the caller gives a variable of this type.
+        unsafe { length.write(tokens as u64) };
+        Ok(())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_and_its_id_are_one() {
+        for given in [1 << 32, (7 << 32) | 3, u64::MAX] {
+            assert_eq!(number(id(given)), given);
+        }
+    }
+}

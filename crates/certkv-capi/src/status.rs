@@ -1,0 +1,208 @@
+//! What every fallible call returns, and how the engine's errors map onto it.
+use crate::guard::guard_value;
+use certkv::Error;
+use core::ffi::c_char;
+
+/// Result of a call. 0 is success; errors are negative, one range per group: -1 arguments, -100 state, -200 memory,
+/// -300 device, -400 panics. New values may be added to a group.
+#[repr(i32)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum certkv_status {
+    /// Success.
+    CERTKV_OK = 0,
+
+    /// A pointer that must not be NULL was.
+    CERTKV_NULL_POINTER = -1,
+    /// A pointer is not aligned for what it points to.
+    CERTKV_MISALIGNED = -2,
+    /// `struct_size` is impossible, or a newer caller set fields that this library does not know.
+    CERTKV_STRUCT_SIZE = -3,
+    /// A reserved field is not 0.
+    CERTKV_RESERVED = -4,
+    /// A value is out of its range; the message names it.
+    CERTKV_INVALID_ARGUMENT = -5,
+    /// A count does not fit the geometry or the step.
+    CERTKV_SHAPE = -6,
+    /// A layer outside the geometry.
+    CERTKV_LAYER = -7,
+    /// NaN or an infinity in keys, values or queries.
+    CERTKV_NOT_FINITE = -8,
+    /// A finite value that the 16-bit type of the cache cannot hold.
+    CERTKV_OVERFLOW = -9,
+    /// A format string that is not understood or does not fit the geometry.
+    CERTKV_FORMAT = -10,
+    /// A policy parameter out of range.
+    CERTKV_POLICY = -11,
+    /// Not a live handle of this kind: never given out, or destroyed.
+    CERTKV_INVALID_HANDLE = -12,
+    /// Not a live sequence of this cache: never given out, or released.
+    CERTKV_UNKNOWN_SEQUENCE = -13,
+    /// Understood, but not offered by this version.
+    CERTKV_UNSUPPORTED = -14,
+    /// Two buffers overlap, one of which is written.
+    CERTKV_OVERLAP = -15,
+    /// A length beyond the end of the sequence, or beyond what the cache can hold.
+    CERTKV_LENGTH = -16,
+
+    /// The sequence is part of a step that is not over, or named twice in one step.
+    CERTKV_BUSY_SEQUENCE = -100,
+    /// Another thread is inside a call on the same step.
+    CERTKV_BUSY_STEP = -101,
+    /// Calls of a step out of order.
+    CERTKV_ORDER = -102,
+    /// Attention over no token.
+    CERTKV_NO_VISIBLE_TOKEN = -103,
+    /// An output that has no finite bound; it was not written.
+    CERTKV_UNCERTIFIABLE = -104,
+
+    /// The system has no memory.
+    CERTKV_OUT_OF_MEMORY = -200,
+    /// The cache's pages of one class are used up.
+    CERTKV_CAPACITY = -201,
+    /// The cache's sequences are used up.
+    CERTKV_TOO_MANY_SEQUENCES = -202,
+    /// The capacity asked for does not fit a budget.
+    CERTKV_BUDGET = -203,
+
+    /// The device refused an operation.
+    CERTKV_DEVICE = -300,
+
+    /// A defect of the library was caught. The object is poisoned.
+    CERTKV_PANIC = -400,
+    /// A defect was caught in an earlier call on this object. It can only be destroyed.
+    CERTKV_POISONED = -401,
+    /// The library contradicted itself without panicking; please report the message.
+    CERTKV_INTERNAL = -402,
+}
+use certkv_status::*;
+
+impl certkv_status {
+    /// All values, for the name table.
+    const ALL: [Self; 30] = [
+        CERTKV_OK,
+        CERTKV_NULL_POINTER,
+        CERTKV_MISALIGNED,
+        CERTKV_STRUCT_SIZE,
+        CERTKV_RESERVED,
+        CERTKV_INVALID_ARGUMENT,
+        CERTKV_SHAPE,
+        CERTKV_LAYER,
+        CERTKV_NOT_FINITE,
+        CERTKV_OVERFLOW,
+        CERTKV_FORMAT,
+        CERTKV_POLICY,
+        CERTKV_INVALID_HANDLE,
+        CERTKV_UNKNOWN_SEQUENCE,
+        CERTKV_UNSUPPORTED,
+        CERTKV_OVERLAP,
+        CERTKV_LENGTH,
+        CERTKV_BUSY_SEQUENCE,
+        CERTKV_BUSY_STEP,
+        CERTKV_ORDER,
+        CERTKV_NO_VISIBLE_TOKEN,
+        CERTKV_UNCERTIFIABLE,
+        CERTKV_OUT_OF_MEMORY,
+        CERTKV_CAPACITY,
+        CERTKV_TOO_MANY_SEQUENCES,
+        CERTKV_BUDGET,
+        CERTKV_DEVICE,
+        CERTKV_PANIC,
+        CERTKV_POISONED,
+        CERTKV_INTERNAL,
+    ];
+
+    const fn name(self) -> &'static core::ffi::CStr {
+        match self {
+            CERTKV_OK => c"CERTKV_OK",
+            CERTKV_NULL_POINTER => c"CERTKV_NULL_POINTER",
+            CERTKV_MISALIGNED => c"CERTKV_MISALIGNED",
+            CERTKV_STRUCT_SIZE => c"CERTKV_STRUCT_SIZE",
+            CERTKV_RESERVED => c"CERTKV_RESERVED",
+            CERTKV_INVALID_ARGUMENT => c"CERTKV_INVALID_ARGUMENT",
+            CERTKV_SHAPE => c"CERTKV_SHAPE",
+            CERTKV_LAYER => c"CERTKV_LAYER",
+            CERTKV_NOT_FINITE => c"CERTKV_NOT_FINITE",
+            CERTKV_OVERFLOW => c"CERTKV_OVERFLOW",
+            CERTKV_FORMAT => c"CERTKV_FORMAT",
+            CERTKV_POLICY => c"CERTKV_POLICY",
+            CERTKV_INVALID_HANDLE => c"CERTKV_INVALID_HANDLE",
+            CERTKV_UNKNOWN_SEQUENCE => c"CERTKV_UNKNOWN_SEQUENCE",
+            CERTKV_UNSUPPORTED => c"CERTKV_UNSUPPORTED",
+            CERTKV_OVERLAP => c"CERTKV_OVERLAP",
+            CERTKV_LENGTH => c"CERTKV_LENGTH",
+            CERTKV_BUSY_SEQUENCE => c"CERTKV_BUSY_SEQUENCE",
+            CERTKV_BUSY_STEP => c"CERTKV_BUSY_STEP",
+            CERTKV_ORDER => c"CERTKV_ORDER",
+            CERTKV_NO_VISIBLE_TOKEN => c"CERTKV_NO_VISIBLE_TOKEN",
+            CERTKV_UNCERTIFIABLE => c"CERTKV_UNCERTIFIABLE",
+            CERTKV_OUT_OF_MEMORY => c"CERTKV_OUT_OF_MEMORY",
+            CERTKV_CAPACITY => c"CERTKV_CAPACITY",
+            CERTKV_TOO_MANY_SEQUENCES => c"CERTKV_TOO_MANY_SEQUENCES",
+            CERTKV_BUDGET => c"CERTKV_BUDGET",
+            CERTKV_DEVICE => c"CERTKV_DEVICE",
+            CERTKV_PANIC => c"CERTKV_PANIC",
+            CERTKV_POISONED => c"CERTKV_POISONED",
+            CERTKV_INTERNAL => c"CERTKV_INTERNAL",
+        }
+    }
+}
+
+/// Name of a status, as `"CERTKV_OK"`; `"CERTKV_?"` for a number that is none. Static memory: never freed.
+///
+/// Threads: any, at any time.
+/// Stream: none.
+/// Capture: safe.
+/// Errors: none.
+#[unsafe(no_mangle)]
+pub extern "C" fn certkv_status_name(status: i32) -> *const c_char {
+    guard_value(c"CERTKV_?".as_ptr(), || {
+        certkv_status::ALL.iter().find(|s| **s as i32 == status).map_or(c"CERTKV_?", |s| s.name()).as_ptr()
+    })
+}
+
+/// The status of an error of the engine.
+pub(crate) fn of(error: &Error) -> certkv_status {
+    match error {
+        Error::Geometry(_) | Error::Config { .. } => CERTKV_INVALID_ARGUMENT,
+        Error::Format(_) => CERTKV_FORMAT,
+        Error::Budget(_) => CERTKV_BUDGET,
+        Error::UnknownSequence(_) => CERTKV_UNKNOWN_SEQUENCE,
+        Error::BusySequence(_) => CERTKV_BUSY_SEQUENCE,
+        Error::TooManySequences { .. } => CERTKV_TOO_MANY_SEQUENCES,
+        Error::CapacityExhausted { .. } => CERTKV_CAPACITY,
+        Error::Length { .. } => CERTKV_LENGTH,
+        Error::Layer { .. } => CERTKV_LAYER,
+        Error::Shape { .. } => CERTKV_SHAPE,
+        Error::NonFinite { .. } => CERTKV_NOT_FINITE,
+        Error::Overflow { .. } => CERTKV_OVERFLOW,
+        Error::Order { .. } => CERTKV_ORDER,
+        Error::NoVisibleToken => CERTKV_NO_VISIBLE_TOKEN,
+        Error::Policy(_) => CERTKV_POLICY,
+        Error::Uncertifiable { .. } => CERTKV_UNCERTIFIABLE,
+        Error::OutOfMemory { .. } => CERTKV_OUT_OF_MEMORY,
+        Error::Device(_) => CERTKV_DEVICE,
+        // Codec, kernel, page, table and control errors have no cause in a caller's arguments: those were checked.
+        _ => CERTKV_INTERNAL,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::ffi::CStr;
+
+    #[test]
+    fn every_status_has_its_own_number_and_name() {
+        for (at, status) in certkv_status::ALL.iter().enumerate() {
+            assert_eq!(status.name().to_str().unwrap(), format!("{status:?}"));
+            assert!(certkv_status::ALL[..at].iter().all(|s| *s as i32 != *status as i32));
+            // SAFETY: the function returns static strings.
+            let name = unsafe { CStr::from_ptr(certkv_status_name(*status as i32)) };
+            assert_eq!(name, status.name());
+        }
+        for number in [1, -17, i32::MIN, i32::MAX] {
+            // SAFETY: as above.
+            assert_eq!(unsafe { CStr::from_ptr(certkv_status_name(number)) }, c"CERTKV_?");
+        }
+    }
+}

@@ -1,0 +1,314 @@
+//! The step handle: one batch of new tokens, layer by layer, committed as a whole.
+use crate::argument;
+use crate::cache::{self, certkv_cache};
+use crate::certificate::certkv_certificate;
+use crate::config::{CERTKV_BF16, CERTKV_F16, CERTKV_F32, certkv_dtype};
+use crate::guard::{Failure, Poison, guard};
+use crate::handle::Registry;
+use crate::owned::OwnedStep;
+use crate::rows::Rows;
+use crate::sequence::{self, certkv_sequence};
+use crate::status::certkv_status::{
+    self, CERTKV_BUSY_STEP, CERTKV_INVALID_ARGUMENT, CERTKV_INVALID_HANDLE, CERTKV_LENGTH, CERTKV_UNSUPPORTED,
+};
+use certkv::{Certificate, Chunk};
+use core::ptr;
+use parking_lot::Mutex;
+use std::sync::Arc;
+
+/// Where a buffer lies.
+pub type certkv_space = i32;
+/// Ordinary memory of the process.
+pub const CERTKV_SPACE_HOST: certkv_space = 1;
+/// Memory of a GPU. CERTKV_UNSUPPORTED in this version.
+pub const CERTKV_SPACE_DEVICE: certkv_space = 2;
+
+/// A step in progress. Opaque.
+#[derive(Debug)]
+pub struct certkv_step {
+    _opaque: [u8; 0],
+}
+
+/// Tokens to append to one sequence in one step.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct certkv_chunk {
+    /// The sequence.
+    pub sequence: certkv_sequence,
+    /// New tokens: 1 is certified decode, more is causal prefill over the originals.
+    pub tokens: u64,
+}
+
+struct Held {
+    cache: Arc<cache::Held>,
+    poison: Poison,
+    work: Mutex<Work>,
+}
+
+struct Work {
+    /// `None` once the step is over.
+    step: Option<OwnedStep>,
+    /// Records of an attend call in the engine's layout, kept between calls.
+    certificates: Vec<Certificate>,
+    rows: Rows,
+}
+
+static STEPS: Registry<Held> = Registry::new(0x57, "step");
+
+/// Runs `work` on a live step; a panic in it poisons the step and its cache.
+fn with(handle: *const certkv_step, work: impl FnOnce(&Held, &mut Work) -> Result<(), Failure>) -> Result<(), Failure> {
+    let held = STEPS.get(handle)?;
+    held.poison.check()?;
+    held.cache.poison.check()?;
+    let mut inner = exclusive(&held)?;
+    held.cache.poison.watch(|| held.poison.watch(|| work(&held, &mut inner)))
+}
+
+fn exclusive(held: &Held) -> Result<parking_lot::MutexGuard<'_, Work>, Failure> {
+    held.work.try_lock().ok_or_else(|| Failure::new(CERTKV_BUSY_STEP, "another thread is inside a call on this step"))
+}
+
+fn over() -> Failure {
+    Failure::new(CERTKV_INVALID_HANDLE, "the step is over")
+}
+
+fn on_host(space: certkv_space) -> Result<(), Failure> {
+    if space == CERTKV_SPACE_HOST {
+        return Ok(());
+    }
+    Err(Failure::new(CERTKV_UNSUPPORTED, format!("space = {space}: this version takes CERTKV_SPACE_HOST only")))
+}
+
+/// Starts a step: reserves every page that the new tokens can need, or none. `chunks` is borrowed during the call; rows of
+/// later calls are in its order. `*step` is filled; certkv_step_finish or certkv_step_abort ends it. The sequences are busy
+/// until then.
+///
+/// Threads: any, at any time.
+/// Stream: none.
+/// Capture: not allowed.
+/// Errors: NULL_POINTER, MISALIGNED, INVALID_ARGUMENT, INVALID_HANDLE, SHAPE (no chunk, or one without tokens),
+/// UNKNOWN_SEQUENCE, BUSY_SEQUENCE, LENGTH, CAPACITY, OUT_OF_MEMORY, POISONED. Nothing changed, and `*step` is NULL if it
+/// can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn certkv_step_begin(
+    cache: *mut certkv_cache,
+    chunks: *const certkv_chunk,
+    n_chunks: u64,
+    step: *mut *mut certkv_step,
+) -> certkv_status {
+    guard(|| {
+        argument::aligned(step, "step")?;
+        // SAFETY: not NULL and aligned; the caller gives a variable of this type.
+        unsafe { step.write(ptr::null_mut()) };
+        // A sequence appears once in a step, and no cache has more.
+        if n_chunks > 1 << 20 {
+            return Err(Failure::new(CERTKV_INVALID_ARGUMENT, format!("n_chunks = {n_chunks}: more than sequences")));
+        }
+        // SAFETY: the caller gives `n_chunks` elements.
+        let given = unsafe { argument::slice(chunks, n_chunks, "chunks")? };
+        let mut chunks = Vec::with_capacity(given.len());
+        for chunk in given {
+            if chunk.tokens > 1 << 31 {
+                return Err(Failure::new(CERTKV_LENGTH, format!("chunk.tokens = {}: more than 2^31", chunk.tokens)));
+            }
+            chunks.push(Chunk { sequence: sequence::id(chunk.sequence), tokens: chunk.tokens as usize });
+        }
+        let held = cache::with(cache, |held| {
+            let work = Work {
+                step: Some(OwnedStep::begin(Arc::clone(held), &chunks)?),
+                certificates: Vec::new(),
+                rows: Rows::default(),
+            };
+            Ok(Held { cache: Arc::clone(held), poison: Poison::default(), work: Mutex::new(work) })
+        })?;
+        // SAFETY: as above.
+        unsafe { step.write(STEPS.insert(Arc::new(held))) };
+        Ok(())
+    })
+}
+
+/// Writes the new tokens' keys (after RoPE) and values of one layer, `[tokens][kv_heads * head_dim]` each, `elements`
+/// numbers in each buffer. Once per layer. They are rounded to the cache's 16-bit type. The buffers are borrowed during the
+/// call. `dtype` is CERTKV_F32, CERTKV_F16 or CERTKV_BF16, `space` is CERTKV_SPACE_HOST.
+///
+/// Threads: one at a time per step.
+/// Stream: none.
+/// Capture: not allowed.
+/// Errors: NULL_POINTER, MISALIGNED, INVALID_ARGUMENT, UNSUPPORTED, INVALID_HANDLE, BUSY_STEP, LAYER, SHAPE, ORDER,
+/// NOT_FINITE, OVERFLOW, OUT_OF_MEMORY, POISONED: nothing was written. DEVICE: the layer counts as not appended and may be
+/// appended again.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn certkv_step_append(
+    step: *mut certkv_step,
+    layer: u32,
+    keys: *const core::ffi::c_void,
+    values: *const core::ffi::c_void,
+    elements: u64,
+    dtype: certkv_dtype,
+    space: certkv_space,
+) -> certkv_status {
+    guard(|| {
+        with(step, |held, work| {
+            on_host(space)?;
+            let geometry = *held.cache.engine.geometry();
+            let Work { step, rows, .. } = work;
+            let step = step.as_mut().ok_or_else(over)?;
+            let expected = step.tokens() as u128 * geometry.kv_width() as u128;
+            argument::count(elements, expected, "keys and values")?;
+            let layer = layer as usize;
+            match dtype {
+                CERTKV_F32 => {
+                    // SAFETY: the caller gives `elements` floats each, unchanged during the call.
+                    let keys = unsafe { argument::slice(keys.cast::<f32>(), elements, "keys")? };
+                    // SAFETY: as above.
+                    let values = unsafe { argument::slice(values.cast::<f32>(), elements, "values")? };
+                    Ok(step.with(|step| step.append(layer, keys, values))?)
+                }
+                CERTKV_F16 | CERTKV_BF16 => {
+                    // SAFETY: the caller gives `elements` 16-bit patterns each, unchanged during the call.
+                    let keys = unsafe { argument::slice(keys.cast::<u16>(), elements, "keys")? };
+                    // SAFETY: as above.
+                    let values = unsafe { argument::slice(values.cast::<u16>(), elements, "values")? };
+                    step.with(|step| rows.append(step, layer, keys, values, dtype, geometry.store))
+                }
+                other => Err(Failure::new(CERTKV_INVALID_ARGUMENT, format!("dtype = {other}: not an element type"))),
+            }
+        })
+    })
+}
+
+/// Attention of the new tokens' queries (after RoPE) over everything up to and including themselves, for a layer that was
+/// appended. `queries` is borrowed and `out` filled during the call: `[tokens][q_heads * head_dim]` f32 each, `elements`
+/// numbers in each buffer. `certificates` is filled too, `[tokens][q_heads]`, or NULL with a count of 0.
+///
+/// Threads: one at a time per step.
+/// Stream: none.
+/// Capture: not allowed.
+/// Errors: NULL_POINTER, MISALIGNED, OVERLAP, UNSUPPORTED, INVALID_HANDLE, BUSY_STEP, LAYER, SHAPE, ORDER, NOT_FINITE,
+/// NO_VISIBLE_TOKEN, UNCERTIFIABLE, OUT_OF_MEMORY, DEVICE, PANIC, POISONED. `out` is unchanged, and the step as it was. The
+/// certificates are CERTKV_UNCERTIFIED, or unchanged if the step, their pointer or their count was refused.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn certkv_step_attend(
+    step: *mut certkv_step,
+    layer: u32,
+    queries: *const f32,
+    out: *mut f32,
+    elements: u64,
+    certificates: *mut certkv_certificate,
+    n_certificates: u64,
+    space: certkv_space,
+) -> certkv_status {
+    guard(|| {
+        with(step, |held, work| {
+            let geometry = *held.cache.engine.geometry();
+            let Work { step, certificates: records, .. } = work;
+            let step = step.as_mut().ok_or_else(over)?;
+            let tokens = step.tokens() as u128;
+            let heads = argument::array(certificates, n_certificates, "certificates")?;
+            if heads > 0 {
+                argument::count(n_certificates, tokens * geometry.q_heads as u128, "certificates")?;
+            }
+            on_host(space)?;
+            let empty = certkv_certificate::from(&Certificate::UNCERTIFIED);
+            for at in 0..heads {
+                // SAFETY: aligned; the caller gives `n_certificates` elements.
+                unsafe { certificates.add(at).write(empty) };
+            }
+            argument::count(elements, tokens * geometry.q_width() as u128, "queries and out")?;
+            let len = argument::array(queries, elements, "queries")?;
+            argument::array(out, elements, "out")?;
+            argument::disjoint((out.cast_const(), len, "out"), (queries, len, "queries"))?;
+            let records_at = (certificates.cast_const(), heads, "certificates");
+            argument::disjoint(records_at, (out.cast_const(), len, "out"))?;
+            argument::disjoint(records_at, (queries, len, "queries"))?;
+            // SAFETY: not NULL, aligned, `elements` floats by the caller's promise, and written by nobody in this call.
+            let queries = unsafe { core::slice::from_raw_parts(queries, len) };
+            // SAFETY: as above, and no other buffer of the call overlaps it.
+            let out = unsafe { core::slice::from_raw_parts_mut(out, len) };
+            records.clear();
+            records.resize(heads, Certificate::UNCERTIFIED);
+            step.with(|step| step.attend(layer as usize, queries, out, records))?;
+            for (at, record) in records.iter().enumerate() {
+                // SAFETY: as for the empty records.
+                unsafe { certificates.add(at).write(certkv_certificate::from(record)) };
+            }
+            Ok(())
+        })
+    })
+}
+
+/// Makes the new tokens part of their sequences and ends the step.
+///
+/// Threads: one at a time per step.
+/// Stream: none.
+/// Capture: not allowed.
+/// Errors: ORDER (a layer was not appended), DEVICE, INTERNAL: the step is rolled back and its handle ends all the same.
+/// NULL_POINTER, INVALID_HANDLE, BUSY_STEP, PANIC, POISONED: nothing changed; certkv_step_abort still is due.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn certkv_step_finish(step: *mut certkv_step) -> certkv_status {
+    guard(|| {
+        with(step, |_, work| {
+            let ending = work.step.take().ok_or_else(over)?;
+            let finished = ending.finish();
+            STEPS.remove(step)?;
+            Ok(finished?)
+        })
+    })
+}
+
+/// Ends a step without a trace: the sequences are as before. NULL is allowed.
+///
+/// Threads: one at a time per step.
+/// Stream: none.
+/// Capture: not allowed.
+/// Errors: INVALID_HANDLE, for a step that is over already; BUSY_STEP. Nothing changed then.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn certkv_step_abort(step: *mut certkv_step) -> certkv_status {
+    guard(|| {
+        if step.is_null() {
+            return Ok(());
+        }
+        let held = STEPS.get(step)?;
+        let mut work = exclusive(&held)?;
+        STEPS.remove(step)?;
+        // Dropping the step rolls it back; a defect there concerns the cache.
+        held.cache.poison.watch(|| drop(work.step.take()));
+        Ok(())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::*;
+    use certkv_status::{CERTKV_OK, CERTKV_PANIC, CERTKV_POISONED};
+
+    #[test]
+    fn a_defect_in_a_step_poisons_it_and_its_cache() {
+        let mut config = core::mem::MaybeUninit::<certkv_config>::uninit();
+        let (mut handle, mut sequence, mut step) = (ptr::null_mut(), 0, ptr::null_mut());
+        // SAFETY: all pointers are to locals of the right type.
+        unsafe {
+            assert_eq!(certkv_config_init(config.as_mut_ptr(), size_of::<certkv_config>() as u32), CERTKV_OK);
+            let mut config = config.assume_init();
+            (config.layers, config.q_heads, config.kv_heads, config.head_dim, config.max_tokens) = (1, 2, 1, 64, 64);
+            assert_eq!(certkv_cache_create(&config, &mut handle), CERTKV_OK);
+            assert_eq!(certkv_sequence_create(handle, &mut sequence), CERTKV_OK);
+            let chunk = certkv_chunk { sequence, tokens: 1 };
+            assert_eq!(certkv_step_begin(handle, &chunk, 1, &mut step), CERTKV_OK);
+            let busy = STEPS.get(step).unwrap();
+            let inside = busy.work.lock();
+            assert_eq!(certkv_step_abort(step), CERTKV_BUSY_STEP);
+            drop(inside);
+            assert_eq!(guard(|| with(step, |_, _| panic!("planted"))), CERTKV_PANIC);
+            assert_eq!(certkv_step_finish(step), CERTKV_POISONED);
+            let rows = [0f32; 64];
+            let (k, n) = (rows.as_ptr().cast(), rows.len() as u64);
+            assert_eq!(certkv_step_append(step, 0, k, k, n, CERTKV_F32, CERTKV_SPACE_HOST), CERTKV_POISONED);
+            assert_eq!(certkv_sequence_release(handle, sequence), CERTKV_POISONED);
+            assert_eq!(certkv_step_abort(step), CERTKV_OK);
+            assert_eq!(certkv_step_abort(step), CERTKV_INVALID_HANDLE);
+            assert_eq!(certkv_cache_destroy(handle), CERTKV_OK);
+        }
+    }
+}

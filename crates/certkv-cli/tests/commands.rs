@@ -1,0 +1,80 @@
+//! The program's answers to bad command lines and bad files: typed, with the documented exit code, and nothing written.
+#![forbid(unsafe_code)]
+use certkv_cli::run;
+use std::path::{Path, PathBuf};
+
+fn code(args: &[&str]) -> (u8, String) {
+    let mut out = Vec::new();
+    let line = std::iter::once("certkv").chain(args.iter().copied()).map(Into::into);
+    match run(line, &mut out) {
+        Ok(()) => (0, String::from_utf8(out).unwrap()),
+        Err(e) => (e.code(), e.to_string()),
+    }
+}
+
+fn scratch(name: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    std::fs::create_dir_all(&folder).unwrap();
+    folder
+}
+
+#[test]
+fn usage_is_code_2() {
+    let bad: [&[&str]; 12] = [
+        &[],
+        &["fly"],
+        &["--fly"],
+        &["eval", "--fly"],
+        &["eval", "--tolerance", "0"],
+        &["eval", "--tolerance", "NaN"],
+        &["eval", "--limit", "0"],
+        &["eval", "--context", "3"],
+        &["eval", "--policy", "hope"],
+        &["demo", "--threads", "0"],
+        &["conform"],
+        &["bench", "--heads", "5", "--kv-heads", "2"],
+    ];
+    for args in bad {
+        assert_eq!(code(args).0, 2, "{args:?}: {}", code(args).1);
+    }
+    for args in [&["--help"][..], &["eval", "--help"], &["demo", "-h"], &["bench", "-h"], &["--version"]] {
+        assert_eq!(code(args).0, 0, "{args:?}");
+    }
+}
+
+#[test]
+fn refused_files_are_code_3_and_name_what_is_wrong() {
+    let folder = scratch("refused");
+    let tasks = folder.join("tasks.jsonl");
+    std::fs::write(&tasks, "{\"id\":\"a\"}\n").unwrap();
+    let tasks = tasks.to_str().unwrap().to_owned();
+    let page = folder.join("page.html");
+    let page_name = page.to_str().unwrap().to_owned();
+    let empty = scratch("refused/empty").to_str().unwrap().to_owned();
+    let cases: [(&[&str], &str); 8] = [
+        (&["eval", "--model", "/nowhere", "--quiet"], "config.json"),
+        (&["eval", "--tasks", &tasks, "--report", &page_name], "tasks.jsonl:1"),
+        (&["eval", "--tasks", "/nowhere.gz"], "nowhere"),
+        (&["eval", "--format", "k9-v4g32-b32"], "k9"),
+        (&["eval", "--tasks", "none", "--text", "bundled", "--context", "300000"], "300000"),
+        (&["demo", "--assets", &empty], "ref-d128"),
+        (&["conform", &empty], "no vectors"),
+        (&["inspect", "nothing-of-the-kind"], "neither"),
+    ];
+    for (args, part) in cases {
+        let (code, text) = code(args);
+        assert!(code == 3 && text.contains(part), "{args:?} gave {code}: {text}");
+    }
+    assert!(!page.exists());
+}
+
+#[test]
+fn things_are_inspected() {
+    let assets = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../assets/ref-d128");
+    let (ok, text) = code(&["inspect", assets.to_str().unwrap()]);
+    assert!(ok == 0 && text.contains("7461440 parameters") && text.contains("6144 bytes"), "{text}");
+    let (ok, text) = code(&["inspect", "k8-v4g32-b32", "--json"]);
+    let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!((ok, value["tokens"].as_u64()), (0, Some(32)));
+    assert!(value["of_dense"].as_f64().unwrap() < 0.5);
+}

@@ -1,0 +1,80 @@
+//! The engine behind the forward pass: golden logits, and an evaluation whose certificates are checked against the
+//! exact outputs.
+#![forbid(unsafe_code)]
+use certkv_cli::{
+    engine::engine,
+    eval::{self, Mode, Models, Plan, Work, score::Judging},
+    model::{Config, Llama, golden, twin::Twin, weights::Weights},
+    progress::Progress,
+    tasks::Prompt,
+};
+use std::path::{Path, PathBuf};
+
+fn assets() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../assets")
+}
+
+#[test]
+fn prefill_through_the_engine_gives_the_golden_choices() {
+    let model = Llama::load(&assets().join("ref-d128")).unwrap();
+    for prompt in golden::read(&assets().join("eval"), "golden").unwrap() {
+        let mut cache = engine(1).open(&Mode::dense(false), model.config(), 512).unwrap();
+        let deviation = golden::compare(&model, &prompt, cache.as_mut()).unwrap();
+        // Keys and values are stored in half precision here; the golden logits were made without that rounding.
+        assert!(deviation.worst < 0.1, "off by {}", deviation.worst);
+        assert!(deviation.choices <= 1, "{} first choices differ", deviation.choices);
+    }
+}
+
+/// One needle in a little text, on the twin whose keys the codes cannot hold.
+#[test]
+fn certificates_hold_on_the_twin() {
+    let folder = assets().join("ref-d128");
+    let config = Config::read(&folder).unwrap();
+    let mut weights = Weights::read(&folder).unwrap();
+    let base = Llama::new(config.clone(), &weights).unwrap();
+    Twin::default().apply(&config, &mut weights).unwrap();
+    let twin = Llama::new(config.clone(), &weights).unwrap();
+    let filler = "The cache holds keys and values of every token. ".repeat(4);
+    let prompt = Prompt {
+        id: "n".into(),
+        task: "needle".into(),
+        length: 512,
+        prompt: format!(
+            "{filler}The magic number for river is 48213.\n{filler}\nQuestion: What is the magic number for river?\n\
+             Answer: The magic number for river is "
+        ),
+        answer: "48213.".into(),
+    };
+    let plan = Plan {
+        modes: vec![
+            Mode::dense(true),
+            Mode::packed("t4-v4g16-b16", true).unwrap(),
+            Mode::certified("t4-v4g16-b16", 0.05, true).unwrap(),
+        ],
+        base: Work::default(),
+        twin: Work { prompts: vec![prompt], windows: Vec::new() },
+        judging: Judging::TeacherForcing,
+        witness_every: 1,
+    };
+    let models = Models { base: &base, twin: Some(&twin) };
+    let outcome = eval::run(&plan, models, engine(1).as_mut(), &Progress::off()).unwrap();
+    let [dense, naive, certified] = &outcome.modes[..] else { panic!("{} modes", outcome.modes.len()) };
+    let worst = |m: &eval::ModeOutcome| m.gathered.true_error.iter().copied().fold(0.0, f64::max);
+    let head_steps = 6 * config.layers * config.heads;
+    assert_eq!(dense.accuracy(None), (1, 1));
+    assert_eq!(certified.accuracy(None), (1, 1));
+    assert_eq!(certified.gathered.certified as usize, head_steps);
+    assert_eq!(certified.gathered.true_error.len(), head_steps);
+    assert_eq!(certified.gathered.violations, 0);
+    assert!(worst(certified) <= 0.051, "certified outputs off by {}", worst(certified));
+    // The control: the same codes without repairs are far outside, so the check above can fail.
+    let beyond = naive.gathered.true_error.iter().filter(|e| **e > 0.051).count();
+    println!(
+        "GATE twin-certificates executed={head_steps} failed={} controls={}/1 seed=0x1",
+        certified.gathered.violations,
+        usize::from(beyond > 0)
+    );
+    assert!(beyond > 0 && worst(naive) > 0.2, "naive outputs off by at most {}", worst(naive));
+    assert!(certified.footprint.per_token() < dense.footprint.per_token());
+}

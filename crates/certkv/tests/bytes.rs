@@ -1,0 +1,130 @@
+//! Bytes: what the packed pages cost a token, what the cache says it uses, and that it stays within what it reserved.
+mod common;
+
+use certkv::{Cache, Config, DEFAULT_FORMAT, Geometry, Policy, RecordLayout, SequenceId};
+use certkv_testkit::generate::Rng;
+use common::{fill, random_queries, random_rows, step};
+
+fn cache(geometry: Geometry, format: &str, tokens: usize) -> Cache {
+    Cache::new(Config { max_sequences: 4, ..Config::new(geometry, tokens).with_format(format.parse().unwrap()) })
+        .unwrap()
+}
+
+fn filled(cache: &Cache, tokens: usize, r: &mut Rng) -> SequenceId {
+    let sequence = cache.create().unwrap();
+    fill(cache, sequence, &random_rows(cache.geometry(), tokens, r)).unwrap();
+    sequence
+}
+
+#[test]
+fn packed_bytes_are_within_a_percent_of_the_layout() {
+    let mut worst: f64 = 0.0;
+    // The seal is shared by the heads of a page: records half as long as the default's need more of them.
+    let cases = [
+        (DEFAULT_FORMAT, 2),
+        (DEFAULT_FORMAT, 8),
+        ("k8-v6g64-b64", 2),
+        ("k8-v4g32-b64", 2),
+        ("k8-v8g32-b32", 2),
+        ("t4-v4g32-b64", 2),
+        ("t4-v4g32-b32", 8),
+    ];
+    let (mut executed, mut planted, mut caught) = (0, 0, 0);
+    for (format, kv_heads) in cases {
+        let geometry = Geometry::new(2, kv_heads, kv_heads, 128).unwrap();
+        let cache = cache(geometry, format, 256);
+        let mut r = Rng::new(1);
+        filled(&cache, 192, &mut r);
+        let layout = RecordLayout::new(&geometry, format.parse().unwrap()).unwrap();
+        let heads = (geometry.layers * kv_heads) as f64;
+        let net = layout.net_bytes() as f64 / layout.tokens() as f64;
+        let stored = cache.memory().packed as f64 / 192.0 / heads;
+        let over = stored / net - 1.0;
+        println!(
+            "{format}, {kv_heads} heads: {stored:.2} bytes a token and head, net {net:.2}, {:.2}% over",
+            100.0 * over
+        );
+        assert!((0.0..=0.01).contains(&over), "{format} with {kv_heads} heads");
+        worst = worst.max(over);
+        executed += 1;
+        // The control: pages of 32 tokens with a seal of their own for every record would be seen.
+        planted += u32::from(layout.tokens() == 32);
+        caught += u32::from(layout.tokens() == 32 && stored + 64.0 / 32.0 > net * 1.01);
+    }
+    println!(
+        "GATE bytes executed={executed} failed=0 controls={caught}/{planted} seed=0x1; worst {:.2}% over",
+        100.0 * worst
+    );
+    assert!(caught == planted && planted > 0);
+}
+
+#[test]
+fn memory_counts_pages_by_tier() {
+    let geometry = Geometry::new(3, 4, 2, 128).unwrap();
+    let cache = cache(geometry, DEFAULT_FORMAT, 512);
+    let mut r = Rng::new(2);
+    assert_eq!(cache.memory(), Default::default());
+    let a = filled(&cache, 100, &mut r);
+    let layout = cache.layout(0).unwrap().clone();
+    // Slots are multiples of 64 bytes; 3 full blocks and an open one, in every layer.
+    let page = (64 + 2 * layout.bytes).next_multiple_of(64);
+    let original = 2 * 2 * layout.original_side_bytes();
+    let m = cache.memory();
+    assert_eq!((m.packed, m.host, m.scratch, m.tokens), (3 * 3 * page, 4 * 3 * original, 3 * original, 100));
+    assert!(m.tables > 0 && m.device() == m.packed + m.scratch + m.tables);
+    // What is stored is what is counted.
+    let stored: usize = (0..3)
+        .flat_map(|layer| (0..3).map(move |b| (layer, b)))
+        .map(|(l, b)| cache.packed_page(a, l, b).unwrap().len())
+        .sum();
+    assert_eq!(stored, m.packed);
+
+    // A fork shares full blocks and copies the open one.
+    let b = cache.fork(a).unwrap();
+    let forked = cache.memory();
+    assert_eq!(
+        (forked.packed, forked.host, forked.scratch),
+        (m.packed, m.host + 3 * original, m.scratch + 3 * original)
+    );
+    assert_eq!(forked.tokens, 200);
+    // A shared block that is reopened costs its own originals, and codes only once it is full.
+    cache.truncate(b, 40).unwrap();
+    let cut = cache.memory();
+    assert_eq!(
+        (cut.packed, cut.host, cut.scratch, cut.tokens),
+        (m.packed, m.host + 3 * original, m.scratch + 3 * original, 140)
+    );
+    cache.release(a).unwrap();
+    let left = cache.memory();
+    assert_eq!((left.packed, left.host, left.scratch, left.tokens), (3 * page, 2 * 3 * original, 3 * original, 40));
+    cache.release(b).unwrap();
+    assert_eq!(cache.memory(), Default::default());
+}
+
+/// Bytes of sequences are inside what was reserved for their class, however full the cache and whatever it remembers.
+#[test]
+fn use_stays_within_what_was_reserved() {
+    for (format, tolerance) in [("t2-v3g32-b16", 0.001), ("k8-v4g32-b32", 0.01)] {
+        let geometry = Geometry::new(2, 8, 2, 64).unwrap();
+        let cache = cache(geometry, format, 400);
+        let mut r = Rng::new(3);
+        let (reserved, _) = cache.reserved();
+        let within = |what: &str| {
+            let m = cache.memory();
+            let used = [m.packed, m.scratch, m.tables, m.host];
+            assert!(used.iter().zip(&reserved).all(|(u, r)| u <= r), "{what}: in use {used:?}, reserved {reserved:?}");
+        };
+        let policy = Policy::Certified(certkv::Certified { tol_rel: tolerance, ..Default::default() });
+        let a = filled(&cache, 250, &mut r);
+        let all = [a, cache.fork(a).unwrap(), cache.fork(a).unwrap(), cache.fork(a).unwrap()];
+        within("forked");
+        for round in 0..12 {
+            for id in all {
+                let (rows, queries) = (random_rows(&geometry, 1, &mut r), random_queries(&geometry, 1, &mut r));
+                step(&cache, id, &rows, &queries, policy).unwrap();
+            }
+            within(&format!("{format}, round {round}"));
+        }
+        assert_eq!(cache.reserved().0, reserved, "what is reserved does not grow");
+    }
+}

@@ -1,0 +1,217 @@
+//! Every fault point of a fixed script is made to fail once: allocations, page requests, copies, fences. Each time the
+//! script meets a typed error or none at all, and afterwards the cache still works: committed originals are there bit
+//! for bit, another step is within its bounds, and no page is left when everything is released.
+mod common;
+
+use certkv::{Cache, Chunk, Config, Error, Geometry, Mode, Policy, SequenceId, SimOptions};
+use certkv_core::fail::{arm, counts, fired, hits};
+use certkv_testkit::generate::Rng;
+use common::{Model, decode_faults, fill, original_faults, random_queries, random_rows, step};
+use std::collections::BTreeMap;
+
+/// The script's sequences beside the model; an operation that fails leaves the model as it was.
+struct Run {
+    cache: Cache,
+    geometry: Geometry,
+    live: Vec<(SequenceId, Model)>,
+    errors: Vec<Error>,
+    r: Rng,
+}
+
+impl Run {
+    fn config(device: SimOptions) -> Config {
+        let geometry = Geometry::new(2, 2, 1, 64).unwrap();
+        let formats = vec!["k8-v4g32-b16".parse().unwrap(), "t4-v4g32-b32".parse().unwrap()];
+        Config { formats, device, max_sequences: 4, ..Config::new(geometry, 400) }
+    }
+
+    fn new(device: SimOptions) -> Result<Self, Error> {
+        let cache = Cache::new(Self::config(device))?;
+        let geometry = *cache.geometry();
+        Ok(Self { cache, geometry, live: Vec::new(), errors: Vec::new(), r: Rng::new(3) })
+    }
+
+    fn note<T>(&mut self, result: Result<T, Error>) -> Option<T> {
+        result.map_err(|e| self.errors.push(e)).ok()
+    }
+
+    fn create(&mut self) -> Option<usize> {
+        let created = self.cache.create();
+        let id = self.note(created)?;
+        self.live.push((id, Model::new(&self.geometry)));
+        Some(self.live.len() - 1)
+    }
+
+    fn fill(&mut self, i: usize, tokens: usize) {
+        let rows = random_rows(&self.geometry, tokens, &mut self.r);
+        let filled = self.fill_stubbornly(self.live[i].0, &rows);
+        if self.note(filled).is_some() {
+            self.live[i].1.append(&rows);
+        }
+    }
+
+    /// As `fill`; a layer that was refused is appended once more in the same step, which one fault cannot stop.
+    fn fill_stubbornly(&mut self, sequence: SequenceId, rows: &Model) -> Result<(), Error> {
+        let mut begun = self.cache.begin(&[Chunk { sequence, tokens: rows.len(&self.geometry) }])?;
+        for layer in 0..self.geometry.layers {
+            if let Err(e) = begun.append_bits(layer, &rows.keys[layer], &rows.values[layer]) {
+                self.errors.push(e);
+                begun.append_bits(layer, &rows.keys[layer], &rows.values[layer])?;
+            }
+        }
+        begun.finish()
+    }
+
+    fn decode(&mut self, i: usize) {
+        let rows = random_rows(&self.geometry, 1, &mut self.r);
+        let queries = random_queries(&self.geometry, 1, &mut self.r);
+        let answers = step(&self.cache, self.live[i].0, &rows, &queries, Policy::default());
+        let Some(answers) = self.note(answers) else { return };
+        let model = &mut self.live[i].1;
+        model.append(&rows);
+        for (layer, a) in answers.iter().enumerate() {
+            let exact = model.attend(&self.geometry, layer, model.len(&self.geometry), &queries);
+            assert_eq!(decode_faults(&exact, &a.out, &a.certificates, 0.05), 0, "an output beyond its bound");
+        }
+    }
+
+    fn fork(&mut self, i: usize) -> Option<usize> {
+        let fork = self.cache.fork(self.live[i].0);
+        let id = self.note(fork)?;
+        let model = self.live[i].1.clone();
+        self.live.push((id, model));
+        Some(self.live.len() - 1)
+    }
+
+    fn truncate(&mut self, i: usize, len: usize) {
+        let now = self.live[i].1.len(&self.geometry);
+        let geometry = self.geometry;
+        match self.cache.truncate(self.live[i].0, len.min(now)) {
+            Ok(()) => self.live[i].1.truncate(&geometry, len.min(now)),
+            Err(Error::Shortened { len: left, cause }) => {
+                assert!(left <= len && left.is_multiple_of(32), "cut to {left}, asked for {len}");
+                self.live[i].1.truncate(&geometry, left);
+                self.errors.push(*cause);
+            }
+            Err(e) => self.errors.push(e),
+        }
+    }
+
+    fn release(&mut self, i: usize) {
+        let (id, _) = self.live.swap_remove(i);
+        let released = self.cache.release(id);
+        self.note(released);
+    }
+
+    /// Fills, decodes, forks, cuts shared, own and open blocks, and releases one of three sequences.
+    fn script(&mut self) {
+        let Some(a) = self.create() else { return };
+        self.fill(a, 70);
+        for _ in 0..12 {
+            self.decode(a);
+        }
+        let Some(b) = self.fork(a) else { return };
+        self.decode(b);
+        self.truncate(b, 40);
+        self.fill(b, 30);
+        self.truncate(a, 75);
+        self.truncate(a, 37);
+        self.decode(a);
+        let Some(c) = self.fork(b) else { return };
+        self.fill(c, 20);
+        self.decode(c);
+        self.release(b);
+        self.decode(0);
+    }
+
+    /// With nothing armed: everything committed is there, and the cache goes on working.
+    fn survives(mut self, context: &str) {
+        let before = self.errors.len();
+        for (id, model) in &self.live {
+            assert_eq!(self.cache.len(*id).unwrap(), model.len(&self.geometry), "{context}: length");
+            assert_eq!(original_faults(&self.cache, *id, model), 0, "{context}: originals");
+        }
+        for i in 0..self.live.len() {
+            self.decode(i);
+            self.fill(i, 33);
+            self.decode(i);
+        }
+        assert_eq!(self.errors.len(), before, "{context}: the cache is not usable: {:?}", self.errors);
+        for (id, model) in core::mem::take(&mut self.live) {
+            assert_eq!(original_faults(&self.cache, id, &model), 0, "{context}: originals after more steps");
+            self.cache.release(id).unwrap();
+        }
+        assert_eq!(self.cache.live_pages(), 0, "{context}: leaked pages");
+        let report = self.cache.check_report();
+        assert_eq!(report.findings(), 0, "{context}: {report:?}");
+    }
+}
+
+/// Errors that an injected fault may become.
+fn is_injected(error: &Error) -> bool {
+    match error {
+        Error::Shortened { cause, .. } => is_injected(cause),
+        other => other.to_string().contains("injected fault") || other.to_string().contains("copies failed"),
+    }
+}
+
+fn sweep(name: &str, device: SimOptions) {
+    arm(None);
+    let mut clean = Run::new(device).unwrap();
+    clean.script();
+    let (total, reached) = (hits(), counts());
+    assert!(clean.errors.is_empty(), "{:?}", clean.errors);
+    clean.survives("no fault");
+    let mut outcomes: BTreeMap<&'static str, [u64; 2]> = BTreeMap::new();
+    for n in 1..=total {
+        arm(Some(n));
+        let run = Run::new(device);
+        let run = run.map(|mut run| {
+            run.script();
+            run
+        });
+        let point = fired();
+        arm(None);
+        let Some(point) = point else { continue };
+        let context = format!("hit {n}, {point}");
+        let tally = outcomes.entry(point).or_default();
+        match run {
+            Err(e) => {
+                assert!(is_injected(&e), "{context}: {e}");
+                tally[0] += 1;
+            }
+            Ok(run) => {
+                // Later operations may fail because an earlier one did, but only one fault was injected.
+                let typed = run.errors.iter().filter(|e| is_injected(e)).count();
+                assert!(typed == run.errors.len() && typed <= 1, "{context}: {:?}", run.errors);
+                tally[typed.min(1) ^ 1] += 1;
+                run.survives(&context);
+            }
+        }
+    }
+    let executed: u64 = outcomes.values().flatten().sum();
+    for (point, n) in &reached {
+        let [failed, absorbed] = outcomes.get(point).copied().unwrap_or_default();
+        println!("{name}: {point}: reached {n}, made to fail {}, typed errors {failed}, absorbed {absorbed}", failed + absorbed);
+        assert!(failed + absorbed > 0, "{point} never failed");
+    }
+    // The control: a model that is one row ahead of the cache must be seen.
+    let mut control = Run::new(device).unwrap();
+    control.script();
+    let (id, mut model) = control.live[0].clone();
+    let flip = model.values[1].len() - 1;
+    model.values[1][flip] ^= 1;
+    let caught = u8::from(original_faults(&control.cache, id, &model) == 1);
+    println!("GATE {name} executed={executed} failed=0 controls={caught}/1 seed=0x3");
+    assert!(executed >= 150 && caught == 1);
+}
+
+#[test]
+fn every_fault_point_fails_once() {
+    sweep("faults", SimOptions { mode: Mode::Eager, check: true });
+}
+
+#[test]
+fn every_fault_point_fails_once_when_copies_run_late() {
+    sweep("faults-adversarial", SimOptions { mode: Mode::Adversarial { seed: 11 }, check: true });
+}

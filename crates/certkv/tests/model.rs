@@ -1,0 +1,444 @@
+//! Random operations against a plain model: rows in vectors, attention in `f64`. Whatever happens - chunks of any size,
+//! forks, truncations, dropped steps, refused rows, exhausted pages - the cache holds the model's rows bit for bit, and
+//! decode outputs are within their bounds of exact attention over them. `CERTKV_MODEL_OPS` sets how many operations.
+mod common;
+
+use certkv::{Cache, CheckReport, Chunk, Config, Error, Geometry, Mode, Policy, SequenceId, Side, SimOptions};
+use certkv_testkit::generate::Rng;
+use certkv_testkit::oracle::{distance, norm};
+use common::{Answer, Model, decode_faults, fill, original_faults, random_queries, random_rows, step};
+use std::sync::Arc;
+
+const TOLERANCE: f64 = 0.05;
+
+#[derive(Default)]
+struct Tally {
+    operations: u64,
+    failed: u64,
+    decodes: u64,
+    prefills: u64,
+    forks: u64,
+    reopened: u64,
+    dropped: u64,
+    refused: u64,
+    exhausted: u64,
+    planted: u64,
+    caught: u64,
+}
+
+struct World {
+    cache: Arc<Cache>,
+    geometry: Geometry,
+    /// Block size per KV group.
+    blocks: Vec<usize>,
+    max_tokens: usize,
+    eager: bool,
+    live: Vec<(SequenceId, Model)>,
+    released: Vec<SequenceId>,
+    r: Rng,
+    tally: Tally,
+}
+
+impl World {
+    fn new(seed: u64, device: SimOptions) -> Self {
+        let mut r = Rng::new(seed);
+        let kv_heads = 1 + r.below(3);
+        let geometry = Geometry::new(4, kv_heads * (1 + r.below(2)), kv_heads, 64).unwrap();
+        let pairs = [
+            ["k8-v4g32-b16", "t4-v4g32-b32"],
+            ["k8-v4g32-b32", "k8f32-v3g16-b16"],
+            ["t8-v8g64-b64", "k8-v6g32-b16"],
+            ["k8-f16-b16", "f16-v4g32-b32"],
+        ];
+        let pair = pairs[r.below(4)].map(|f| f.parse().unwrap());
+        let max_tokens = 100 + r.below(200);
+        let config = Config {
+            formats: vec![pair[0], pair[0], pair[1], pair[0]],
+            max_sequences: 2 + r.below(4),
+            threads: 1 + r.below(2),
+            device,
+            ..Config::new(geometry, max_tokens)
+        };
+        let blocks = vec![pair[0].block, pair[1].block, pair[0].block];
+        let cache = Arc::new(Cache::new(config).unwrap());
+        let eager = device.mode == Mode::Eager;
+        World { cache, geometry, blocks, max_tokens, eager, live: Vec::new(), released: Vec::new(), r, tally: Tally::default() }
+    }
+
+    fn expect(&mut self, ok: bool, what: &str) {
+        if !ok {
+            self.tally.failed += 1;
+            eprintln!("operation {}: {what}", self.tally.operations);
+        }
+    }
+
+    fn len(&self, i: usize) -> usize {
+        self.live[i].1.len(&self.geometry)
+    }
+
+    /// Full blocks that all sequences would hold if nothing were shared and sequence `i` had `len` tokens, against the
+    /// capacity: when they fit, no request may be refused for want of pages.
+    fn must_fit(&self, lens: &[usize]) -> bool {
+        let full = |size: usize| lens.iter().map(|len| len / size).sum::<usize>();
+        self.eager && self.blocks.iter().all(|&size| full(size) <= self.max_tokens.div_ceil(size))
+    }
+
+    fn lens(&self) -> Vec<usize> {
+        (0..self.live.len()).map(|i| self.len(i)).collect()
+    }
+
+    fn create(&mut self) {
+        match self.cache.create() {
+            Ok(id) => self.live.push((id, Model::new(&self.geometry))),
+            Err(Error::TooManySequences { max_sequences }) => {
+                let full = self.live.len() == max_sequences;
+                self.expect(full, "refused a sequence that fits");
+            }
+            Err(e) => self.expect(false, &format!("create: {e}")),
+        }
+    }
+
+    /// A step over one to three sequences: sometimes with refused rows first, sometimes dropped half-way.
+    fn step(&mut self) {
+        let mut chosen: Vec<usize> = (0..self.live.len()).filter(|_| self.r.chance(0.5)).take(3).collect();
+        if chosen.is_empty() {
+            chosen.push(self.r.below(self.live.len()));
+        }
+        let mut chunks = Vec::new();
+        let mut rows = Vec::new();
+        let mut lens = self.lens();
+        for &i in &chosen {
+            let tokens = if self.r.chance(0.6) { 1 } else { 1 + self.r.below(70) };
+            chunks.push(Chunk { sequence: self.live[i].0, tokens });
+            rows.push(random_rows(&self.geometry, tokens, &mut self.r));
+            lens[i] += tokens;
+        }
+        let cache = self.cache.clone();
+        let mut begun = match cache.begin(&chunks) {
+            Ok(begun) => begun,
+            Err(Error::CapacityExhausted { .. } | Error::TooLong { .. }) => {
+                self.tally.exhausted += 1;
+                let wrong = self.must_fit(&lens);
+                return self.expect(!wrong, "refused a step whose pages were there");
+            }
+            Err(e) => return self.expect(false, &format!("begin: {e}")),
+        };
+        let mut all = Model::new(&self.geometry);
+        rows.iter().for_each(|rows| all.append(rows));
+        let tokens = begun.tokens();
+        let stop = if self.r.chance(0.1) { self.r.below(self.geometry.layers) } else { usize::MAX };
+        let mut complaints = Vec::new();
+        for layer in 0..self.geometry.layers {
+            if self.r.chance(0.05) {
+                let mut bad = all.keys[layer].clone();
+                bad[self.r.below(all.keys[layer].len())] = 0x7e00;
+                if !matches!(begun.append_bits(layer, &bad, &all.values[layer]), Err(Error::NonFinite { argument: "keys", .. })) {
+                    complaints.push("NaN was taken".to_owned());
+                }
+                self.tally.refused += 1;
+            }
+            if layer == stop {
+                self.tally.dropped += 1;
+                drop(begun);
+                complaints.iter().for_each(|c| self.expect(false, c));
+                return;
+            }
+            if let Err(e) = begun.append_bits(layer, &all.keys[layer], &all.values[layer]) {
+                complaints.push(format!("append: {e}"));
+                break;
+            }
+            if !self.r.chance(0.4) {
+                continue;
+            }
+            let queries = random_queries(&self.geometry, tokens, &mut self.r);
+            let mut answer = Answer::new(&self.geometry, tokens);
+            if let Err(e) = begun.attend(layer, &queries, &mut answer.out, &mut answer.certificates) {
+                complaints.push(format!("attend: {e}"));
+                break;
+            }
+            let mut at = 0;
+            for (&i, rows) in chosen.iter().zip(&rows) {
+                let mut seen = self.live[i].1.clone();
+                seen.append(rows);
+                complaints.extend(self.check_attention(&seen, layer, at, rows.len(&self.geometry), &queries, &answer));
+                at += rows.len(&self.geometry);
+            }
+        }
+        if let Err(e) = begun.finish() {
+            complaints.push(format!("finish: {e}"));
+        }
+        complaints.iter().for_each(|c| self.expect(false, c));
+        for (&i, rows) in chosen.iter().zip(&rows) {
+            self.live[i].1.append(rows);
+        }
+    }
+
+    /// Compares the rows `at..at + tokens` of an answer with exact attention over `seen`.
+    fn check_attention(
+        &mut self,
+        seen: &Model,
+        layer: usize,
+        at: usize,
+        tokens: usize,
+        queries: &[f32],
+        answer: &Answer,
+    ) -> Option<String> {
+        let (g, width, heads) = (self.geometry, self.geometry.q_width(), self.geometry.q_heads);
+        let before = seen.len(&g) - tokens;
+        // A chunk is long; one of its rows stands for it.
+        let row = at + self.r.below(tokens);
+        let visible = before + row - at + 1;
+        let queries = &queries[row * width..(row + 1) * width];
+        let out = &answer.out[row * width..(row + 1) * width];
+        let certificates = &answer.certificates[row * heads..(row + 1) * heads];
+        let exact = seen.attend(&g, layer, visible, queries);
+        if tokens == 1 {
+            self.tally.decodes += 1;
+            if self.tally.decodes % 50 == 1 {
+                // A model with other values must be seen as a wrong output.
+                let mut other = seen.clone();
+                other.values[layer].iter_mut().for_each(|bits| *bits = certkv::Dtype::F16.encode16(900.0));
+                self.tally.planted += 1;
+                let wrong = decode_faults(&other.attend(&g, layer, visible, queries), out, certificates, TOLERANCE);
+                self.tally.caught += u64::from(wrong > 0);
+            }
+            let wrong = decode_faults(&exact, out, certificates, TOLERANCE);
+            return (wrong > 0).then(|| format!("{wrong} heads of layer {layer} are beyond their bound: {certificates:?}"));
+        }
+        self.tally.prefills += 1;
+        let far = exact.iter().zip(out.chunks_exact(g.head_dim)).find_map(|(exact, got)| {
+            let got: Vec<f64> = got.iter().map(|x| f64::from(*x)).collect();
+            let error = distance(exact, &got);
+            let beyond = !(error <= 1e-4 * (1.0 + norm(exact)));
+            beyond.then_some(error)
+        });
+        far.map(|error| format!("prefill of layer {layer} is off by {error:e}"))
+    }
+
+    /// Forks, and decodes the same token on both: equal bits, as the certificate's memory is forked too.
+    fn fork(&mut self) {
+        let i = self.r.below(self.live.len());
+        let (parent, model) = self.live[i].clone();
+        match self.cache.fork(parent) {
+            Ok(fork) => {
+                self.tally.forks += 1;
+                self.live.push((fork, model));
+                let rows = random_rows(&self.geometry, 1, &mut self.r);
+                let queries = random_queries(&self.geometry, 1, &mut self.r);
+                let answers = [parent, fork].map(|sequence| self.decode_and_drop(sequence, &rows, &queries));
+                match answers {
+                    [Ok(a), Ok(b)] => self.expect(a == b, "fork and parent disagree"),
+                    [Err(Error::CapacityExhausted { .. } | Error::TooLong { .. }), _]
+                    | [_, Err(Error::CapacityExhausted { .. } | Error::TooLong { .. })] => self.tally.exhausted += 1,
+                    [a, b] => self.expect(false, &format!("fork: {:?} {:?}", a.err(), b.err())),
+                }
+            }
+            Err(Error::TooManySequences { .. }) => {}
+            Err(Error::CapacityExhausted { .. }) => {
+                self.tally.exhausted += 1;
+                let mut lens = self.lens();
+                lens.push(lens[i]);
+                let wrong = self.must_fit(&lens) && self.live.len() < self.cache_slots();
+                self.expect(!wrong, "refused a fork whose pages were there");
+            }
+            Err(e) => self.expect(false, &format!("fork: {e}")),
+        }
+    }
+
+    fn cache_slots(&self) -> usize {
+        // Only asked when nothing else tells: a create that is refused says how many there are.
+        match self.cache.create() {
+            Ok(id) => {
+                let _ = self.cache.release(id);
+                self.live.len() + 1
+            }
+            Err(_) => self.live.len(),
+        }
+    }
+
+    /// Bits of a decode in every layer, in a step that is then dropped.
+    fn decode_and_drop(&self, sequence: SequenceId, rows: &Model, queries: &[f32]) -> Result<Vec<Vec<u32>>, Error> {
+        let mut begun = self.cache.begin(&[Chunk { sequence, tokens: 1 }])?;
+        let mut bits = Vec::new();
+        for layer in 0..self.geometry.layers {
+            let mut answer = Answer::new(&self.geometry, 1);
+            begun.append_bits(layer, &rows.keys[layer], &rows.values[layer])?;
+            begun.attend(layer, queries, &mut answer.out, &mut answer.certificates)?;
+            bits.push(answer.bits());
+        }
+        Ok(bits)
+    }
+
+    fn truncate(&mut self) {
+        let i = self.r.below(self.live.len());
+        let len = self.len(i);
+        let to = if self.r.chance(0.1) { len + 1 } else { self.r.below(len + 1) };
+        let id = self.live[i].0;
+        match self.cache.truncate(id, to) {
+            Ok(()) => {
+                self.expect(to <= len, "cut past the end");
+                self.tally.reopened += u64::from(self.blocks.iter().any(|b| to % b > 0 && to / b < len / b));
+                let geometry = self.geometry;
+                self.live[i].1.truncate(&geometry, to);
+            }
+            Err(Error::Length { .. }) => self.expect(to > len, "refused a cut inside the sequence"),
+            Err(Error::CapacityExhausted { .. }) => {
+                self.tally.exhausted += 1;
+                let wrong = self.must_fit(&self.lens());
+                self.expect(!wrong, "refused a cut whose pages were there");
+            }
+            Err(e) => self.expect(false, &format!("truncate: {e}")),
+        }
+    }
+
+    fn release(&mut self) {
+        let i = self.r.below(self.live.len());
+        let (id, _) = self.live.swap_remove(i);
+        let released = self.cache.release(id);
+        self.expect(released.is_ok(), "release failed");
+        self.released.push(id);
+    }
+
+    /// Lengths of everything, originals of one head somewhere, and now and then a planted difference.
+    fn check(&mut self) {
+        for i in 0..self.live.len() {
+            let (stored, len) = (self.cache.len(self.live[i].0), self.len(i));
+            self.expect(matches!(stored, Ok(n) if n == len), &format!("length {stored:?} should be {len}"));
+        }
+        if let Some(id) = self.released.last().copied() {
+            let gone = matches!(self.cache.len(id), Err(Error::UnknownSequence(_)));
+            self.expect(gone, "a released sequence answers");
+        }
+        if self.live.is_empty() {
+            return;
+        }
+        let i = self.r.below(self.live.len());
+        let (layer, head) = (self.r.below(self.geometry.layers), self.r.below(self.geometry.kv_heads));
+        let side = if self.r.chance(0.5) { Side::Key } else { Side::Value };
+        let stored = self.cache.originals(self.live[i].0, layer, head, side);
+        let mut rows = self.live[i].1.side(&self.geometry, layer, head, side);
+        self.expect(matches!(&stored, Ok(stored) if *stored == rows), &format!("originals differ: {:?}", stored.as_ref().err()));
+        if self.tally.operations % 50 == 0 && !rows.is_empty() {
+            let at = self.r.below(rows.len());
+            rows[at] ^= 1 << self.r.below(16);
+            self.tally.planted += 1;
+            self.tally.caught += u64::from(!matches!(&stored, Ok(stored) if *stored == rows));
+        }
+    }
+
+    fn run(mut self, operations: u64) -> (Tally, CheckReport) {
+        while self.tally.operations < operations {
+            self.tally.operations += 1;
+            match self.r.below(20) {
+                _ if self.live.is_empty() => self.create(),
+                0 | 1 => self.create(),
+                2 | 3 => self.fork(),
+                4..=6 => self.truncate(),
+                7 => self.release(),
+                _ => self.step(),
+            }
+            self.check();
+        }
+        for (id, model) in core::mem::take(&mut self.live) {
+            let wrong = original_faults(&self.cache, id, &model);
+            self.expect(wrong == 0, "originals differ at the end");
+            let released = self.cache.release(id);
+            self.expect(released.is_ok(), "release failed");
+        }
+        let live = self.cache.live_pages();
+        self.expect(live == 0, &format!("{live} pages live after everything was released"));
+        // The whole capacity is there again.
+        let empty = self.cache.create().unwrap();
+        let rows = random_rows(&self.geometry, self.max_tokens, &mut self.r);
+        let mut refilled = fill(&self.cache, empty, &rows);
+        for _ in 0..1000 {
+            // A queued device frees pages as its schedule goes on.
+            if refilled.is_ok() || self.eager {
+                break;
+            }
+            let _ = self.cache.live_pages();
+            refilled = fill(&self.cache, empty, &rows);
+        }
+        self.expect(refilled.is_ok(), &format!("the capacity is not there after everything was released: {refilled:?}"));
+        let report = self.cache.check_report();
+        self.expect(report.findings() == 0 && report.failed_copies == 0, &format!("{report:?}"));
+        (self.tally, report)
+    }
+}
+
+fn operations(default: u64) -> u64 {
+    std::env::var("CERTKV_MODEL_OPS").ok().and_then(|v| v.parse().ok()).unwrap_or(default)
+}
+
+fn gate(id: &str, seeds: std::ops::Range<u64>, operations: u64, device: impl Fn(u64) -> SimOptions) {
+    let mut total = Tally::default();
+    let mut ops = 0;
+    for seed in seeds.clone() {
+        let (t, report) = World::new(seed, device(seed)).run(operations);
+        if t.failed > 0 {
+            eprintln!("{id}: seed {seed} failed {} times", t.failed);
+        }
+        for (sum, x) in [
+            (&mut total.operations, t.operations),
+            (&mut total.failed, t.failed),
+            (&mut total.decodes, t.decodes),
+            (&mut total.prefills, t.prefills),
+            (&mut total.forks, t.forks),
+            (&mut total.reopened, t.reopened),
+            (&mut total.dropped, t.dropped),
+            (&mut total.refused, t.refused),
+            (&mut total.exhausted, t.exhausted),
+            (&mut total.planted, t.planted),
+            (&mut total.caught, t.caught),
+        ] {
+            *sum += x;
+        }
+        ops += report.ops;
+    }
+    let t = total;
+    println!(
+        "{id}: decodes {} prefills {} forks {} reopened {} dropped {} refused {} exhausted {} device operations {ops}",
+        t.decodes, t.prefills, t.forks, t.reopened, t.dropped, t.refused, t.exhausted
+    );
+    println!("GATE {id} executed={} failed={} controls={}/{} seed={:#x}", t.operations, t.failed, t.caught, t.planted, seeds.start);
+    assert_eq!(t.failed, 0);
+    assert!(t.planted > 0 && t.caught == t.planted, "the gate does not see a changed row");
+    for (name, n) in [("forks", t.forks), ("reopened", t.reopened), ("dropped", t.dropped), ("refused", t.refused), ("exhausted", t.exhausted)] {
+        assert!(n > 0, "no {name} happened");
+    }
+    assert!(ops > 0, "the ordering checker was off");
+}
+
+#[test]
+fn the_cache_is_its_model() {
+    gate("model", 0..12, operations(260), |_| SimOptions { mode: Mode::Eager, check: true });
+}
+
+#[test]
+fn the_cache_is_its_model_when_copies_run_late() {
+    gate("model-adversarial", 100..112, operations(120), |seed| SimOptions { mode: Mode::Adversarial { seed }, check: true });
+}
+
+/// One step per token is the same as one chunk: originals, and bits of dense attention.
+#[test]
+fn chunks_of_any_size_store_the_same() {
+    let geometry = Geometry::new(2, 4, 2, 64).unwrap();
+    let mut r = Rng::new(7);
+    let rows = random_rows(&geometry, 75, &mut r);
+    let (last, queries) = (random_rows(&geometry, 1, &mut r), random_queries(&geometry, 1, &mut r));
+    let mut seen: Option<Vec<Vec<u32>>> = None;
+    for chunk in [75, 1, 7, 32, 33] {
+        let cache = Cache::new(Config::new(geometry, 96)).unwrap();
+        let sequence = cache.create().unwrap();
+        let width = geometry.kv_width();
+        for first in (0..75).step_by(chunk) {
+            let end = (first + chunk).min(75);
+            let cut = |side: &common::Layers| side.iter().map(|rows| rows[first * width..end * width].to_vec()).collect();
+            fill(&cache, sequence, &Model { keys: cut(&rows.keys), values: cut(&rows.values) }).unwrap();
+        }
+        assert_eq!(original_faults(&cache, sequence, &rows), 0, "chunks of {chunk}");
+        let answers = step(&cache, sequence, &last, &queries, Policy::Dense).unwrap();
+        let bits: Vec<_> = answers.iter().map(Answer::bits).collect();
+        assert_eq!(*seen.get_or_insert_with(|| bits.clone()), bits, "chunks of {chunk}");
+    }
+}
