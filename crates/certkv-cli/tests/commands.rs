@@ -69,6 +69,30 @@ fn refused_files_are_code_3_and_name_what_is_wrong() {
 }
 
 #[test]
+fn packed_pages_are_inspected_and_damage_is_seen() {
+    use certkv::{Cache, Chunk, Config, Geometry};
+    let cache = Cache::new(Config::new(Geometry::new(1, 2, 1, 64).unwrap(), 128)).unwrap();
+    let sequence = cache.create().unwrap();
+    let rows: Vec<f32> = (0..64 * 64).map(|i| (i as f32 * 0.37).sin()).collect();
+    let mut step = cache.begin(&[Chunk { sequence, tokens: 64 }]).unwrap();
+    step.append(0, &rows, &rows).unwrap();
+    step.finish().unwrap();
+    let mut page = cache.packed_page(sequence, 0, 1).unwrap();
+    let path = scratch("pages").join("page.bin");
+    let name = path.to_str().unwrap().to_owned();
+    std::fs::write(&path, &page).unwrap();
+    let (ok, text) = code(&["inspect", &name, "--json"]);
+    let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!((ok, value["block"].as_u64(), value["head_dim"].as_u64()), (0, Some(1), Some(64)));
+    let last = page.len() - 40;
+    page[last] ^= 1;
+    std::fs::write(&path, &page).unwrap();
+    assert_eq!(code(&["inspect", &name]).0, 3);
+    std::fs::write(&path, &page[..20]).unwrap();
+    assert_eq!(code(&["inspect", &name]).0, 3);
+}
+
+#[test]
 fn things_are_inspected() {
     let assets = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../assets/ref-d128");
     let (ok, text) = code(&["inspect", assets.to_str().unwrap()]);

@@ -3,10 +3,11 @@
 #![forbid(unsafe_code)]
 use certkv_cli::{
     engine::engine,
-    eval::{self, Mode, Models, Plan, Work, score::Judging},
+    eval::{self, Mode, Models, Plan, Work, fake::FakeEngine, score::Judging},
     model::{Config, Llama, golden, twin::Twin, weights::Weights},
     progress::Progress,
-    tasks::Prompt,
+    stats::Quantiles,
+    tasks::{Prompt, text},
 };
 use std::path::{Path, PathBuf};
 
@@ -77,4 +78,32 @@ fn certificates_hold_on_the_twin() {
     );
     assert!(beyond > 0 && worst(naive) > 0.2, "naive outputs off by at most {}", worst(naive));
     assert!(certified.footprint.per_token() < dense.footprint.per_token());
+}
+
+/// The naive mode is naive about the right thing: a plain quantizer, written apart from the engine, is as far off.
+#[test]
+fn naive_errors_are_those_of_a_plain_quantizer() {
+    let folder = assets().join("ref-d128");
+    let config = Config::read(&folder).unwrap();
+    let mut weights = Weights::read(&folder).unwrap();
+    Twin::default().apply(&config, &mut weights).unwrap();
+    let twin = Llama::new(config, &weights).unwrap();
+    let cut = text::Cut { length: 640, scored: Some(10), limit: 1 };
+    let windows = text::windows(&assets().join("eval/text.bin"), &["prose", "code"], cut).unwrap();
+    let plan = Plan {
+        modes: vec![Mode::packed("t4-v4g16-b16", true).unwrap()],
+        base: Work::default(),
+        twin: Work { prompts: Vec::new(), windows },
+        judging: Judging::TeacherForcing,
+        witness_every: 1,
+    };
+    let models = Models { base: &twin, twin: Some(&twin) };
+    let error = |engine: &mut dyn eval::Engine| {
+        let outcome = eval::run(&plan, models, engine, &Progress::off()).unwrap();
+        Quantiles::of(outcome.modes[0].gathered.true_error.iter().copied())
+    };
+    let (ours, theirs) = (error(engine(1).as_mut()), error(&mut FakeEngine));
+    assert_eq!(ours.count, theirs.count);
+    assert!((ours.median / theirs.median - 1.0).abs() < 0.1, "{ours:?} {theirs:?}");
+    assert!((ours.p90 / theirs.p90 - 1.0).abs() < 0.1, "{ours:?} {theirs:?}");
 }

@@ -1,7 +1,7 @@
 //! The pass: one look at every block, all heads of the group at once, output and masses together (math.md 5.3, 6.6).
 use crate::arch::{Arch, Ops};
 use crate::arch::generic::keys::digits_of;
-use crate::block::{Block, BlockSource, Rows, Tail};
+use crate::block::{Block, BlockSource, Look, Rows, Tail};
 use crate::certify::{Certificate, certify};
 use crate::error::KernelError;
 use crate::line::{Line, fill, lines};
@@ -37,6 +37,9 @@ pub struct Workspace {
     pub(crate) x: Vec<Line>,
     pub(crate) values: ValueScratch,
     pub(crate) softmax: Softmax,
+    /// Logits of a watched block from codes.
+    pub(crate) coded: Vec<Line>,
+    corrupt: Option<usize>,
 }
 
 impl Default for Workspace {
@@ -55,7 +58,14 @@ impl Workspace {
             x: lines(HEADS * X_STRIDE),
             values: ValueScratch::new(),
             softmax: Softmax::new(),
+            coded: lines(HEADS * X_STRIDE),
+            corrupt: None,
         }
+    }
+
+    /// A block whose canary (7.4) failed in the last [`Kernel::attend`]: its codes and annotations disagree.
+    pub fn corrupt(&self) -> Option<usize> {
+        self.corrupt
     }
 }
 
@@ -125,6 +135,8 @@ impl Kernel {
         }
         work.softmax = Softmax::new();
         work.values.middle.fill(Line::ZERO);
+        work.corrupt = None;
+        let watches = source.watches();
         let mut next = (!blocks.is_empty()).then(|| source.block(blocks.start));
         for index in blocks.clone() {
             let Some(block) = next.take() else { break };
@@ -133,7 +145,12 @@ impl Kernel {
             }
             self.prefetch(next.as_ref());
             let mut entry = self.keys(index, &block, work)?;
-            self.ops_weigh(self.shape.tokens, work, out);
+            let mut block = block;
+            if watches && !(entry.exact_keys && entry.exact_values) {
+                self.watch(index, source, &mut block, &mut entry, work, out)?;
+            } else {
+                self.ops_weigh(self.shape.tokens, work, out);
+            }
             self.values(index, &block, work, out, &mut entry)?;
             if let Some(m) = &mut masses {
                 m.put(index, &entry);
@@ -278,6 +295,67 @@ impl Kernel {
         let codes = KeyCodes { section, bits, scaling, mul, add };
         (self.ops.score_codes)(&codes, &work.digits, &mut work.values.codes, shape, &mut work.x);
         Ok(entry)
+    }
+
+    /// Weighs a block and shows it to the source, which may have its sides read exactly after all. Keys promoted here pass
+    /// the canary (7.4) on the spot: both logits are at hand.
+    fn watch<'a, S: BlockSource + ?Sized>(
+        &self,
+        index: usize,
+        source: &'a S,
+        block: &mut Block<'a>,
+        entry: &mut Entry,
+        work: &mut Workspace,
+        out: &mut Partial,
+    ) -> Result<(), KernelError> {
+        let (heads, before) = (self.shape.heads, out.l);
+        if !entry.exact_keys {
+            work.coded.clone_from(&work.x);
+        }
+        self.ops_weigh(self.shape.tokens, work, out);
+        let s = &work.softmax;
+        let look = Look {
+            w: &s.sum[..heads],
+            square: &s.square[..heads],
+            total: &out.l[..heads],
+            exponent: &s.exponent[..heads],
+            delta: &entry.delta[..heads],
+            lambda: &entry.lambda[..heads],
+            radius: entry.radius,
+            eta: entry.eta,
+            sop: entry.sop,
+        };
+        let promoted = source.promote(index, &look);
+        if let (Some(rows), false) = (promoted.keys, entry.exact_keys) {
+            // The weights of the codes go out again: a power of two is exact, so nothing is left of them.
+            for h in 0..heads {
+                out.l[h] = before[h] * work.softmax.rescale[h];
+            }
+            out.tokens -= self.shape.tokens;
+            block.keys = Some(rows);
+            let exact = self.keys(index, block, work)?;
+            for h in 0..heads {
+                let allowed = entry.delta[h] + entry.zeta[h] + exact.zeta[h];
+                for t in 0..self.shape.tokens {
+                    let i = h * X_STRIDE + t / 16;
+                    let gap = (work.x[i].0[t % 16] - work.coded[i].0[t % 16]).abs() * core::f32::consts::LN_2;
+                    // `!(gap <= allowed)`: NaN is a failed canary.
+                    if !(gap <= allowed) {
+                        work.corrupt.get_or_insert(index);
+                    }
+                }
+            }
+            let values = (entry.eta, entry.sop);
+            *entry = exact;
+            (entry.eta, entry.sop) = values;
+            self.ops_weigh(self.shape.tokens, work, out);
+        }
+        if let (Some(rows), false) = (promoted.values, entry.exact_values) {
+            block.values = Some(rows);
+            entry.exact_values = true;
+            (entry.eta, entry.sop) = (0.0, 0.0);
+        }
+        Ok(())
     }
 
     /// Weights of the block, and everything summed so far moved to the new exponents.

@@ -24,7 +24,7 @@ mod slack;
 
 pub use arch::Arch;
 pub use attend::{Kernel, Workspace};
-pub use block::{Block, BlockSource, Tail};
+pub use block::{Block, BlockSource, Look, Promoted, Tail};
 pub use certify::Certificate;
 pub use error::KernelError;
 pub use masses::{BlockTile, HeadTile, Mass, Masses, MassesMut, TILE};

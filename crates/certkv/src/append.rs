@@ -1,11 +1,11 @@
 //! Appending rows: tail and host first, then the codes of every block that becomes full.
+use crate::Error;
 use crate::cache::Cache;
 use crate::centre;
 use crate::group::{Group, Side};
 use crate::seal::Seal;
 use crate::step::Part;
 use crate::work::Workspace;
-use crate::Error;
 use certkv_codec::CodecError;
 use certkv_core::{Dtype, ErrorSummary, Geometry};
 use certkv_page::RowSpan;
@@ -25,7 +25,13 @@ pub(crate) struct RowBuffer {
     width: usize,
 }
 
-fn round_into(argument: &'static str, rows: &[f32], width: usize, store: Dtype, out: &mut Vec<u16>) -> Result<(), Error> {
+fn round_into(
+    argument: &'static str,
+    rows: &[f32],
+    width: usize,
+    store: Dtype,
+    out: &mut Vec<u16>,
+) -> Result<(), Error> {
     out.clear();
     out.extend(rows.iter().map(|x| store.encode16(*x)));
     match out.iter().position(|bits| store.is_nonfinite16(*bits)) {
@@ -41,7 +47,13 @@ fn round_into(argument: &'static str, rows: &[f32], width: usize, store: Dtype, 
     }
 }
 
-fn copy_into(argument: &'static str, rows: &[u16], width: usize, store: Dtype, out: &mut Vec<u16>) -> Result<(), Error> {
+fn copy_into(
+    argument: &'static str,
+    rows: &[u16],
+    width: usize,
+    store: Dtype,
+    out: &mut Vec<u16>,
+) -> Result<(), Error> {
     if let Some(at) = rows.iter().position(|bits| store.is_nonfinite16(*bits)) {
         return Err(Error::NonFinite { argument, token: at / width, element: at % width });
     }
@@ -182,7 +194,9 @@ fn gather(
     let dim = group.layout.dim;
     let old = span.first_row * dim;
     let tail = match span.tail {
-        Some(page) if old > 0 => Some(group.tail.read_tagged(group.slot(page, layer), &cache.main, Group::tag(page))?),
+        Some(page) if old > 0 => {
+            Some(group.tail.read_tagged(group.slot(page, layer), &cache.main, Group::tag(page))?)
+        }
         _ => None,
     };
     work.block.clear();
@@ -210,13 +224,18 @@ fn encode(
     page: &mut [u8],
 ) -> Result<bool, Error> {
     let (dim, words) = (group.layout.dim, group.layout.count());
-    let jobs = work.encoders[index].iter_mut().zip(page[crate::group::SEAL_BYTES..].chunks_exact_mut(group.layout.bytes));
+    let jobs =
+        work.encoders[index].iter_mut().zip(page[crate::group::SEAL_BYTES..].chunks_exact_mut(group.layout.bytes));
     let jobs = jobs.zip(work.block.chunks_exact(2 * words)).zip(centre.chunks_exact(dim));
     let mut jobs: Vec<_> = jobs.map(|(((e, r), b), c)| (e, r, b, c, Ok(()))).collect();
-    cache.pool.run(&mut jobs, || (), |(), _, (encoder, record, block, centre, result)| {
-        let (keys, values) = block.split_at(words);
-        *result = encoder.encode(keys, values, centre, record);
-    });
+    cache.pool.run(
+        &mut jobs,
+        || (),
+        |(), _, (encoder, record, block, centre, result)| {
+            let (keys, values) = block.split_at(words);
+            *result = encoder.encode(keys, values, centre, record);
+        },
+    );
     let mut coded = true;
     for (.., result) in jobs {
         match result {

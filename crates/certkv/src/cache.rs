@@ -179,7 +179,13 @@ impl Cache {
     /// # Errors
     /// [`Error::UnknownSequence`], [`Error::BusySequence`].
     pub fn len(&self, id: SequenceId) -> Result<usize, Error> {
-        self.with(id, |state| Ok(state.len()))
+        // Read in place: a thread that asks does not make the sequence busy for another.
+        match self.sequences.lock().live.get(id.slot as usize) {
+            Some(entry) if entry.generation == id.generation => {
+                entry.state.as_ref().map(|state| state.len()).ok_or(Error::BusySequence(id))
+            }
+            _ => Err(Error::UnknownSequence(id)),
+        }
     }
 
     /// A new sequence with the same tokens. Full blocks are shared; an open block is copied.
@@ -225,7 +231,9 @@ impl Cache {
                 let (block, rows) = (len / table.block_size(), len % table.block_size());
                 let reopens = rows > 0 && table.blocks().get(block).is_some_and(|entry| entry.tail.is_none());
                 let copies = reopens && !table.is_exclusive(block);
-                for (pages, wanted, class) in [(&group.pools.tail, reopens, "tail"), (&group.pools.host, copies, "host")] {
+                for (pages, wanted, class) in
+                    [(&group.pools.tail, reopens, "tail"), (&group.pools.host, copies, "host")]
+                {
                     let counts = pages.counts();
                     if wanted && counts.free == 0 {
                         let (retiring, capacity) = (counts.retiring, pages.capacity());

@@ -67,7 +67,8 @@ impl Group {
         let packed_arena = arena("packed", packed, page_bytes, Class::Packed)?;
         let tail_arena = arena("tail", tail, original_bytes, Class::Scratch)?;
         let host_arena = arena("host", host, original_bytes, Class::Host)?;
-        ledger.reserve(Class::Tables, config.max_sequences * SequenceState::most_bytes(geometry, layers, max_blocks))?;
+        ledger
+            .reserve(Class::Tables, config.max_sequences * SequenceState::most_bytes(geometry, layers, max_blocks))?;
         Ok(Self {
             first,
             layers,

@@ -1,5 +1,6 @@
 //! What the cache remembers of one sequence.
 use crate::Error;
+use crate::attend::watch::Hint;
 use crate::group::Group;
 use certkv_control::BitSet;
 use certkv_core::Geometry;
@@ -17,6 +18,10 @@ pub(crate) struct HeadMemory {
     pub(crate) delta: Vec<Vec<f32>>,
     /// Last known `Lambda_b`, in the same order.
     pub(crate) lambda: Vec<Vec<f32>>,
+    /// What the last step knew of each query head; empty before the first.
+    pub(crate) hints: Vec<Hint>,
+    /// Least shares of the tolerance that were worth promoting: keys, values.
+    pub(crate) thresholds: (f32, f32),
 }
 
 impl HeadMemory {

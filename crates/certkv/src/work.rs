@@ -2,6 +2,7 @@
 use crate::append::RowBuffer;
 use crate::attend::pages::Pages;
 use crate::attend::published::Phase1;
+use crate::attend::watch::Hint;
 use crate::{Cache, Error};
 use certkv_bound::Certificate;
 use certkv_codec::Encoder;
@@ -39,6 +40,11 @@ pub(crate) struct HeadWork {
     /// Sets in force in the present pass.
     pub(crate) keys: BitSet,
     pub(crate) values: BitSet,
+    /// What the last step knew, and the shares worth promoting inside the pass (keys, values); empty for no promotion there.
+    pub(crate) hints: Vec<Hint>,
+    pub(crate) thresholds: (f32, f32),
+    /// Keys that the last pass promoted on its own.
+    pub(crate) watched_keys: usize,
     /// Items to promote next: block, or block + blocks for the value side.
     pub(crate) picks: Vec<u32>,
     pub(crate) gains: Vec<f32>,
@@ -99,6 +105,9 @@ impl HeadWork {
             masses: Masses::new(group, 0),
             keys: BitSet::default(),
             values: BitSet::default(),
+            hints: Vec::new(),
+            thresholds: (f32::INFINITY, f32::INFINITY),
+            watched_keys: 0,
             picks: Vec::new(),
             gains: Vec::new(),
             cost: Vec::new(),

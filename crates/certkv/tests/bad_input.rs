@@ -2,8 +2,8 @@
 mod common;
 
 use certkv::{
-    Cache, Certificate, Certified, Chunk, Config, Dtype, Error, Geometry, GeometryError, Policy, Seed000, SequenceId, Side,
-    Status, Step,
+    Cache, Certificate, Certified, Chunk, Config, Dtype, Error, Geometry, GeometryError, Policy, Seed000, SequenceId,
+    Side, Status, Step,
 };
 use certkv_core::Class;
 use certkv_testkit::generate::Rng;
@@ -73,7 +73,10 @@ fn configurations_are_refused_by_field() {
     assert_eq!(field(Config::new(deep, 1 << 31)), "max_tokens");
     // More bytes than any machine maps, without a budget to stop it.
     let wide = Geometry { kv_heads: 1024, q_heads: 1024, head_dim: 256, ..geometry() };
-    assert!(matches!(refused(Config::new(wide, 1 << 30)), Error::Device(_) | Error::Config { field: "max_tokens", .. }));
+    assert!(matches!(
+        refused(Config::new(wide, 1 << 30)),
+        Error::Device(_) | Error::Config { field: "max_tokens", .. }
+    ));
 }
 
 #[test]
@@ -103,7 +106,11 @@ fn a_budget_that_is_too_small_is_named() {
         (Config { device_budget: 0, ..exact.clone() }, Class::Packed, 0),
         (Config { device_budget: 100, ..exact.clone() }, Class::Packed, 100),
         (Config { device_budget: packed, ..exact.clone() }, Class::Scratch, packed),
-        (Config { device_budget: packed + scratch + tables - 1, ..exact.clone() }, Class::Tables, packed + scratch + tables - 1),
+        (
+            Config { device_budget: packed + scratch + tables - 1, ..exact.clone() },
+            Class::Tables,
+            packed + scratch + tables - 1,
+        ),
         (Config { host_budget: 0, ..exact.clone() }, Class::Host, 0),
         (Config { host_budget: host - 1, ..exact }, Class::Host, host - 1),
     ];
@@ -165,7 +172,11 @@ fn rows_that_are_not_finite_are_named_and_leave_no_trace() {
                 let (mut keys, mut values) = (floats(&rows.keys[0]), floats(&rows.values[0]));
                 let (token, element) = (r.below(30), r.below(width));
                 let at = token * width + element;
-                if side == "keys" { keys[at] = bad } else { values[at] = bad }
+                if side == "keys" {
+                    keys[at] = bad
+                } else {
+                    values[at] = bad
+                }
                 let refused = begun.append(0, &keys, &values);
                 let named = matches!(&refused, Err(Error::NonFinite { argument, token: t, element: e })
                     if (*argument, *t, *e) == (side, token, element));
@@ -248,7 +259,10 @@ fn shapes_and_order_are_checked() {
     let rows = random_rows(&g, 2, &mut r);
     let mut begun = cache.begin(&[Chunk { sequence, tokens: 2 }]).unwrap();
     let (k, v) = (&rows.keys[0], &rows.values[0]);
-    assert!(matches!(begun.append_bits(0, &k[1..], v), Err(Error::Shape { argument: "keys", expected: 256, given: 255 })));
+    assert!(matches!(
+        begun.append_bits(0, &k[1..], v),
+        Err(Error::Shape { argument: "keys", expected: 256, given: 255 })
+    ));
     assert!(matches!(begun.append_bits(0, k, &[]), Err(Error::Shape { argument: "values", given: 0, .. })));
     assert!(matches!(begun.append(0, &floats(k), &floats(v)[..128]), Err(Error::Shape { argument: "values", .. })));
     assert!(matches!(begun.append_bits(2, k, v), Err(Error::Layer { layer: 2, layers: 2 })));
@@ -268,7 +282,8 @@ fn sequences_that_are_unknown_stale_busy_or_named_twice_are_refused() {
     let b = cache.create().unwrap();
     cache.release(b).unwrap();
     let of = |sequence| Chunk { sequence, tokens: 1 };
-    let strangers = [b, SequenceId::from_bits(0), SequenceId::from_bits(u64::MAX), SequenceId { slot: 999, generation: 1 }];
+    let strangers =
+        [b, SequenceId::from_bits(0), SequenceId::from_bits(u64::MAX), SequenceId { slot: 999, generation: 1 }];
     for id in strangers {
         assert!(matches!(cache.begin(&[of(a), of(id)]), Err(Error::UnknownSequence(x)) if x == id));
         assert!(matches!(cache.len(id), Err(Error::UnknownSequence(_))));
@@ -308,7 +323,10 @@ fn lengths_layers_and_capacity_are_checked() {
     assert!(matches!(cache.originals(a, 2, 0, Side::Key), Err(Error::Layer { layer: 2, layers: 2 })));
     assert!(matches!(cache.originals(a, 0, 2, Side::Key), Err(Error::Shape { argument: "kv_head", .. })));
     assert!(matches!(cache.packed_page(a, 9, 0), Err(Error::Layer { .. })));
-    assert!(matches!(cache.packed_page(a, 0, 2), Err(Error::Shape { argument: "block", .. })), "the open block is not packed");
+    assert!(
+        matches!(cache.packed_page(a, 0, 2), Err(Error::Shape { argument: "block", .. })),
+        "the open block is not packed"
+    );
     assert!(matches!(cache.packed_page(a, 0, usize::MAX), Err(Error::Shape { argument: "block", .. })));
     assert!(matches!(cache.layout(2), Err(Error::Layer { .. })));
 

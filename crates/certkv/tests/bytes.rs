@@ -1,6 +1,7 @@
 //! Bytes: what the packed pages cost a token, what the cache says it uses, and that it stays within what it reserved.
 mod common;
 
+use certkv::seal::{Seal, SealError};
 use certkv::{Cache, Config, DEFAULT_FORMAT, Geometry, Policy, RecordLayout, SequenceId};
 use certkv_testkit::generate::Rng;
 use common::{fill, random_queries, random_rows, step};
@@ -127,4 +128,42 @@ fn use_stays_within_what_was_reserved() {
         }
         assert_eq!(cache.reserved().0, reserved, "what is reserved does not grow");
     }
+}
+
+#[test]
+fn every_packed_page_is_sealed_as_what_it_is() {
+    let geometry = Geometry::new(3, 4, 2, 128).unwrap();
+    let cache = cache(geometry, DEFAULT_FORMAT, 512);
+    let mut r = Rng::new(4);
+    let (mut executed, mut planted, mut caught) = (0, 0, 0);
+    // One chunk, and the same length token by token: two ways to fill a block.
+    let whole = filled(&cache, 130, &mut r);
+    let single = cache.create().unwrap();
+    for _ in 0..70 {
+        fill(&cache, single, &random_rows(&geometry, 1, &mut r)).unwrap();
+    }
+    let forked = cache.fork(whole).unwrap();
+    cache.truncate(forked, 50).unwrap();
+    fill(&cache, forked, &random_rows(&geometry, 60, &mut r)).unwrap();
+    let mut ids = std::collections::HashSet::new();
+    for (id, blocks) in [(whole, 4), (single, 2), (forked, 3)] {
+        for layer in 0..geometry.layers {
+            for block in 0..blocks {
+                let mut page = cache.packed_page(id, layer, block).unwrap();
+                let seal = Seal::read(&page).unwrap();
+                assert_eq!((seal.layer as usize, seal.block as usize, seal.tokens, seal.dim), (layer, block, 32, 128));
+                assert_eq!(seal.record_bytes as usize, cache.layout(layer).unwrap().bytes);
+                ids.insert((layer, seal.page));
+                executed += 1;
+                let at = 64 + r.below(page.len() - 64);
+                page[at] ^= 1 << r.below(8);
+                planted += 1;
+                caught += u32::from(matches!(Seal::read(&page), Err(SealError::Digest { .. })));
+            }
+        }
+    }
+    // The fork shares one block in every layer.
+    assert_eq!(ids.len(), 3 * (4 + 2 + 2));
+    println!("GATE seals executed={executed} failed=0 controls={caught}/{planted} seed=0x4");
+    assert_eq!(caught, planted);
 }

@@ -192,7 +192,10 @@ fn sweep(name: &str, device: SimOptions) {
     let executed: u64 = outcomes.values().flatten().sum();
     for (point, n) in &reached {
         let [failed, absorbed] = outcomes.get(point).copied().unwrap_or_default();
-        println!("{name}: {point}: reached {n}, made to fail {}, typed errors {failed}, absorbed {absorbed}", failed + absorbed);
+        println!(
+            "{name}: {point}: reached {n}, made to fail {}, typed errors {failed}, absorbed {absorbed}",
+            failed + absorbed
+        );
         assert!(failed + absorbed > 0, "{point} never failed");
     }
     // The control: a model that is one row ahead of the cache must be seen.

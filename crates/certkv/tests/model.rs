@@ -62,7 +62,17 @@ impl World {
         let blocks = vec![pair[0].block, pair[1].block, pair[0].block];
         let cache = Arc::new(Cache::new(config).unwrap());
         let eager = device.mode == Mode::Eager;
-        World { cache, geometry, blocks, max_tokens, eager, live: Vec::new(), released: Vec::new(), r, tally: Tally::default() }
+        World {
+            cache,
+            geometry,
+            blocks,
+            max_tokens,
+            eager,
+            live: Vec::new(),
+            released: Vec::new(),
+            r,
+            tally: Tally::default(),
+        }
     }
 
     fn expect(&mut self, ok: bool, what: &str) {
@@ -132,7 +142,10 @@ impl World {
             if self.r.chance(0.05) {
                 let mut bad = all.keys[layer].clone();
                 bad[self.r.below(all.keys[layer].len())] = 0x7e00;
-                if !matches!(begun.append_bits(layer, &bad, &all.values[layer]), Err(Error::NonFinite { argument: "keys", .. })) {
+                if !matches!(
+                    begun.append_bits(layer, &bad, &all.values[layer]),
+                    Err(Error::NonFinite { argument: "keys", .. })
+                ) {
                     complaints.push("NaN was taken".to_owned());
                 }
                 self.tally.refused += 1;
@@ -203,7 +216,8 @@ impl World {
                 self.tally.caught += u64::from(wrong > 0);
             }
             let wrong = decode_faults(&exact, out, certificates, TOLERANCE);
-            return (wrong > 0).then(|| format!("{wrong} heads of layer {layer} are beyond their bound: {certificates:?}"));
+            return (wrong > 0)
+                .then(|| format!("{wrong} heads of layer {layer} are beyond their bound: {certificates:?}"));
         }
         self.tally.prefills += 1;
         let far = exact.iter().zip(out.chunks_exact(g.head_dim)).find_map(|(exact, got)| {
@@ -317,7 +331,10 @@ impl World {
         let side = if self.r.chance(0.5) { Side::Key } else { Side::Value };
         let stored = self.cache.originals(self.live[i].0, layer, head, side);
         let mut rows = self.live[i].1.side(&self.geometry, layer, head, side);
-        self.expect(matches!(&stored, Ok(stored) if *stored == rows), &format!("originals differ: {:?}", stored.as_ref().err()));
+        self.expect(
+            matches!(&stored, Ok(stored) if *stored == rows),
+            &format!("originals differ: {:?}", stored.as_ref().err()),
+        );
         if self.tally.operations % 50 == 0 && !rows.is_empty() {
             let at = self.r.below(rows.len());
             rows[at] ^= 1 << self.r.below(16);
@@ -359,7 +376,10 @@ impl World {
             let _ = self.cache.live_pages();
             refilled = fill(&self.cache, empty, &rows);
         }
-        self.expect(refilled.is_ok(), &format!("the capacity is not there after everything was released: {refilled:?}"));
+        self.expect(
+            refilled.is_ok(),
+            &format!("the capacity is not there after everything was released: {refilled:?}"),
+        );
         let report = self.cache.check_report();
         self.expect(report.findings() == 0 && report.failed_copies == 0, &format!("{report:?}"));
         (self.tally, report)
@@ -400,10 +420,19 @@ fn gate(id: &str, seeds: std::ops::Range<u64>, operations: u64, device: impl Fn(
         "{id}: decodes {} prefills {} forks {} reopened {} dropped {} refused {} exhausted {} device operations {ops}",
         t.decodes, t.prefills, t.forks, t.reopened, t.dropped, t.refused, t.exhausted
     );
-    println!("GATE {id} executed={} failed={} controls={}/{} seed={:#x}", t.operations, t.failed, t.caught, t.planted, seeds.start);
+    println!(
+        "GATE {id} executed={} failed={} controls={}/{} seed={:#x}",
+        t.operations, t.failed, t.caught, t.planted, seeds.start
+    );
     assert_eq!(t.failed, 0);
     assert!(t.planted > 0 && t.caught == t.planted, "the gate does not see a changed row");
-    for (name, n) in [("forks", t.forks), ("reopened", t.reopened), ("dropped", t.dropped), ("refused", t.refused), ("exhausted", t.exhausted)] {
+    for (name, n) in [
+        ("forks", t.forks),
+        ("reopened", t.reopened),
+        ("dropped", t.dropped),
+        ("refused", t.refused),
+        ("exhausted", t.exhausted),
+    ] {
         assert!(n > 0, "no {name} happened");
     }
     assert!(ops > 0, "the ordering checker was off");
@@ -416,7 +445,10 @@ fn the_cache_is_its_model() {
 
 #[test]
 fn the_cache_is_its_model_when_copies_run_late() {
-    gate("model-adversarial", 100..112, operations(120), |seed| SimOptions { mode: Mode::Adversarial { seed }, check: true });
+    gate("model-adversarial", 100..112, operations(120), |seed| SimOptions {
+        mode: Mode::Adversarial { seed },
+        check: true,
+    });
 }
 
 /// One step per token is the same as one chunk: originals, and bits of dense attention.
@@ -433,12 +465,48 @@ fn chunks_of_any_size_store_the_same() {
         let width = geometry.kv_width();
         for first in (0..75).step_by(chunk) {
             let end = (first + chunk).min(75);
-            let cut = |side: &common::Layers| side.iter().map(|rows| rows[first * width..end * width].to_vec()).collect();
+            let cut =
+                |side: &common::Layers| side.iter().map(|rows| rows[first * width..end * width].to_vec()).collect();
             fill(&cache, sequence, &Model { keys: cut(&rows.keys), values: cut(&rows.values) }).unwrap();
         }
         assert_eq!(original_faults(&cache, sequence, &rows), 0, "chunks of {chunk}");
         let answers = step(&cache, sequence, &last, &queries, Policy::Dense).unwrap();
         let bits: Vec<_> = answers.iter().map(Answer::bits).collect();
         assert_eq!(*seen.get_or_insert_with(|| bits.clone()), bits, "chunks of {chunk}");
+    }
+}
+
+/// Outputs and bounds after a dropped step are those of a cache that never saw it, though its rows were very different.
+#[test]
+fn a_dropped_step_leaves_no_trace() {
+    let geometry = Geometry::new(2, 4, 2, 64).unwrap();
+    let run = |dropped: Option<usize>| {
+        let mut r = Rng::new(17);
+        let cache = Cache::new(Config::new(geometry, 128)).unwrap();
+        let sequence = cache.create().unwrap();
+        let mut model = random_rows(&geometry, 20, &mut r);
+        fill(&cache, sequence, &model).unwrap();
+        if let Some(tokens) = dropped {
+            let mut rows = random_rows(&geometry, tokens, &mut Rng::new(99));
+            rows.values.iter_mut().flatten().for_each(|v| *v = certkv::Dtype::F16.encode16(300.0));
+            let mut begun = cache.begin(&[Chunk { sequence, tokens }]).unwrap();
+            for layer in 0..geometry.layers {
+                begun.append_bits(layer, &rows.keys[layer], &rows.values[layer]).unwrap();
+            }
+        }
+        let mut seen = Vec::new();
+        for _ in 0..30 {
+            let (rows, queries) = (random_rows(&geometry, 1, &mut r), random_queries(&geometry, 1, &mut r));
+            for answer in step(&cache, sequence, &rows, &queries, Policy::default()).unwrap() {
+                seen.push((answer.bits(), answer.certificates.iter().map(|c| c.bound().to_bits()).collect::<Vec<_>>()));
+            }
+            model.append(&rows);
+        }
+        assert_eq!(original_faults(&cache, sequence, &model), 0);
+        seen
+    };
+    let untouched = run(None);
+    for tokens in [1, 11, 12, 13, 50] {
+        assert!(run(Some(tokens)) == untouched, "a dropped step of {tokens} tokens left a trace");
     }
 }

@@ -53,7 +53,14 @@ fn together(name: &str, mode: Mode) {
     for threads in [1, 2] {
         let shared = cache(threads, mode);
         let lives: Vec<_> = std::thread::scope(|scope| {
-            let handles: Vec<_> = (0..THREADS).map(|seed| scope.spawn({ let c = &shared; move || life(c, seed) })).collect();
+            let handles: Vec<_> = (0..THREADS)
+                .map(|seed| {
+                    scope.spawn({
+                        let c = &shared;
+                        move || life(c, seed)
+                    })
+                })
+                .collect();
             handles.into_iter().map(|h| h.join().unwrap()).collect()
         });
         let (mut executed, mut failed) = (0, 0);

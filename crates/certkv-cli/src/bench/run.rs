@@ -125,17 +125,35 @@ impl Normal {
     }
 }
 
-/// Keys with a mean of their own per channel, as real ones have, and plain values.
+/// Keys and values with a mean of their own per channel, as real ones have.
 fn prompt(shape: Shape, context: usize, seed: u64) -> Tape {
     let mut normal = Normal(splitmix64(seed));
     let width = shape.kv_heads * shape.head_dim;
-    let mean = normal.row(width, 1.0);
+    let mean = [normal.row(width, 1.0), normal.row(width, 1.0)];
     let mut layer = LayerRows::default();
     for _ in 0..context {
-        layer.keys.extend(mean.iter().map(|m| f16::from_f32(m + normal.next())));
-        layer.values.extend((0..width).map(|_| f16::from_f32(normal.next())));
+        layer.keys.extend(mean[0].iter().map(|m| f16::from_f32(m + normal.next())));
+        layer.values.extend(mean[1].iter().map(|m| f16::from_f32(m + 0.5 * normal.next())));
     }
     Tape { layers: vec![layer], tokens: context }
+}
+
+/// Steps for which a head looks at the same token.
+const STEADY: usize = 8;
+
+/// Queries that look at one token each and at the rest a little. Attention over pure noise would average the values away,
+/// and a share of a vanishing norm is a tolerance that no format meets.
+fn query(shape: Shape, tape: &Tape, turn: usize, normal: &mut Normal) -> Vec<f32> {
+    let (d, width) = (shape.head_dim, shape.kv_heads * shape.head_dim);
+    let mut q = normal.row(shape.heads * d, 0.3);
+    for (head, row) in q.chunks_exact_mut(d).enumerate() {
+        let token = splitmix64((turn / STEADY * shape.heads + head) as u64) as usize % tape.tokens.max(1);
+        let from = token * width + head * shape.kv_heads / shape.heads * d;
+        for (x, k) in row.iter_mut().zip(&tape.layers[0].keys[from..from + d]) {
+            *x += 0.5 * k.to_f32();
+        }
+    }
+    q
 }
 
 fn measure(plan: &Plan, mode: &Mode, context: usize, engine: &mut dyn Engine) -> Result<Row, ModelError> {
@@ -152,17 +170,12 @@ fn measure(plan: &Plan, mode: &Mode, context: usize, engine: &mut dyn Engine) ->
     }
     let mut gathered = Gathered::new(1, shape.heads);
     let mut normal = Normal(plan.seed ^ 0x51);
-    let mut queries: Vec<Vec<f32>> = (0..count).map(|_| normal.row(c.q_width(), 1.0)).collect();
     let mut times = Vec::new();
     for i in 0..WARM * count + plan.repeats {
-        let q = &mut queries[i % count];
-        // Successive queries of a head resemble each other: that is what promoted sets live on.
-        for x in q.iter_mut() {
-            *x = 0.9 * *x + 0.43 * normal.next();
-        }
+        let q = query(shape, &tape, i / count, &mut normal);
         let (k, v) = (normal.row(c.kv_width(), 1.0), normal.row(c.kv_width(), 1.0));
         let timed = i >= WARM * count;
-        let (took, length) = step(backends[i % count].as_mut(), [&k, &v, q], timed.then_some(&mut gathered), &c)?;
+        let (took, length) = step(backends[i % count].as_mut(), [&k, &v, &q], timed.then_some(&mut gathered), &c)?;
         if timed {
             times.push(took * 1e3);
         }

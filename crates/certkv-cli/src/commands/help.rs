@@ -8,7 +8,7 @@ certkv - a compressed KV cache whose every attention output carries a certificat
   certkv eval             any model folder, task files, formats and tolerances
   certkv conform DIR      replays golden vectors, prints the largest deviation of each quantity
   certkv bench            decode attention beside a plain memory read
-  certkv inspect WHAT     what a model folder, a format or a file of vectors holds
+  certkv inspect WHAT     what a model folder, a format, a packed page or a file of vectors holds
 
 `certkv COMMAND --help` lists the options of a command.
 Exit codes: 0 success, 1 a check failed, 2 usage, 3 a file or value was refused, 4 internal error.
@@ -64,7 +64,8 @@ certkv conform DIR [options]: replays the golden vectors (*.cgv) in DIR; exit co
 
 /// `certkv inspect --help`.
 pub const INSPECT: &str = "\
-certkv inspect WHAT [options]: WHAT is a model folder, a format such as k8-v4g32-b32, or a file of vectors (.cgv)
+certkv inspect WHAT [options]: WHAT is a model folder, a format such as k8-v4g32-b32, a packed page,
+or a file of vectors (.cgv)
 
   --head-dim N       channels of a head, for a format (default 128)
   --json             print the result as JSON

@@ -1,4 +1,4 @@
-//! `certkv inspect WHAT`: a model folder, a format, or a file of vectors.
+//! `certkv inspect WHAT`: a model folder, a format, a packed page, or a file of vectors.
 use super::{args::bounded, help};
 use crate::{
     error::CliError,
@@ -6,6 +6,7 @@ use crate::{
     output::print,
     report::table::TextTable,
 };
+use certkv::seal::{Seal, SealError};
 use certkv_core::{Format, Geometry, RecordLayout};
 use certkv_testkit::cgv::Vectors;
 use serde_json::{Value, json};
@@ -115,9 +116,36 @@ fn layout(format: Format, head_dim: usize) -> Result<(String, Value), CliError> 
     Ok((text, value))
 }
 
+/// A packed page as the engine hands it out; its digest is checked.
+fn page(bytes: &[u8]) -> Result<(String, Value), SealError> {
+    let seal = Seal::read(bytes)?;
+    let mut table = TextTable::new(&["packed page", ""]);
+    let fields = [
+        ("layer", u64::from(seal.layer)),
+        ("block", u64::from(seal.block)),
+        ("tokens per block", u64::from(seal.tokens)),
+        ("channels per head", u64::from(seal.dim)),
+        ("bytes per record", u64::from(seal.record_bytes)),
+        ("bytes", bytes.len() as u64),
+    ];
+    for (name, number) in fields {
+        table.row(vec![name.into(), number.to_string()]);
+    }
+    let digest = format!("{:#018x}", seal.digest);
+    table.row(vec!["digest, checked".into(), digest.clone()]);
+    let value = json!({
+        "layer": seal.layer, "block": seal.block, "tokens": seal.tokens, "head_dim": seal.dim,
+        "record_bytes": seal.record_bytes, "bytes": bytes.len(), "digest": digest
+    });
+    Ok((table.render(), value))
+}
+
 fn vectors(path: &Path) -> Result<(String, Value), CliError> {
     let refuse = |e: String| CliError::input(format!("inspect: {}: {e}", path.display()));
     let bytes = std::fs::read(path).map_err(|e| refuse(e.to_string()))?;
+    if bytes.starts_with(b"CERTKVP") {
+        return page(&bytes).map_err(|e| refuse(e.to_string()));
+    }
     let vectors = Vectors::parse(&bytes).map_err(|e| refuse(e.to_string()))?;
     let mut table = TextTable::new(&["array", "type", "shape"]);
     let mut arrays = Vec::new();

@@ -5,6 +5,7 @@
 //! repair reads the promoted blocks once more. Nothing allocates once the buffers are warm.
 use crate::attend::pages::{Pages, View};
 use crate::attend::terms::{self, HeadScale};
+use crate::attend::watch::Watch;
 use crate::group::Group;
 use crate::work::HeadWork;
 use crate::Error;
@@ -51,7 +52,8 @@ impl HeadCall<'_> {
         let (keys, values) = (work.keys.len(), work.values.len());
         let side = l.original_side_bytes();
         let exact = (keys + values) * side + self.pages.tail_tokens() * l.dim * 4;
-        let codes = (self.blocks - keys) * l.key_bytes() + (self.blocks - values) * l.value_bytes();
+        // Keys promoted inside the pass were scored from their codes first.
+        let codes = (self.blocks - keys + work.watched_keys) * l.key_bytes() + (self.blocks - values) * l.value_bytes();
         BytesRead { packed: (codes + self.blocks * certkv_core::summary::SUMMARY_BYTES) as u64, scratch: 0, host: exact as u64 }
     }
 
@@ -60,7 +62,10 @@ impl HeadCall<'_> {
         let kernel = &self.group.kernel;
         work.masses.reset(self.blocks + 1);
         work.partial.clear();
-        let view = View { pages: self.pages, group: self.group, head: self.head, keys: &work.keys, values: &work.values };
+        let (keys, values) = work.thresholds;
+        let watch = (!work.hints.is_empty()).then_some(Watch { hints: &work.hints, keys, values });
+        let view =
+            View { pages: self.pages, group: self.group, head: self.head, keys: &work.keys, values: &work.values, watch };
         let mut rest = work.masses.as_mut();
         for range in splits(self.blocks, self.group.layout.tokens()) {
             let last = range.end == self.blocks;
@@ -70,8 +75,25 @@ impl HeadCall<'_> {
             rest = after;
             kernel.attend(self.queries, &view, range, tail, &mut work.kernel, &mut work.split, Some(here))?;
             work.partial.merge(&work.split)?;
+            work.corrupt = work.corrupt.or(work.kernel.corrupt());
+        }
+        if watch.is_some() {
+            self.adopt(work);
         }
         if work.partial.tokens() == 0 { Err(Error::NoVisibleToken) } else { Ok(()) }
+    }
+
+    /// Takes over what the pass promoted on its own.
+    fn adopt(&self, work: &mut HeadWork) {
+        work.watched_keys = 0;
+        for b in 0..self.blocks {
+            if let Some(m) = work.masses.get(0, b) {
+                work.watched_keys += usize::from(m.exact_keys && work.keys.insert(b));
+                if m.exact_values {
+                    work.values.insert(b);
+                }
+            }
+        }
     }
 
     /// Finishes the outputs and certificates of every head from the state of the pass and its masses.
@@ -212,7 +234,7 @@ impl HeadCall<'_> {
             if i < self.blocks { work.next_keys.insert(i) } else { work.next_values.insert(i - self.blocks) };
             read.host += side;
         }
-        let view = |keys, values| View { pages: self.pages, group: self.group, head: self.head, keys, values };
+        let view = |keys, values| View { pages: self.pages, group: self.group, head: self.head, keys, values, watch: None };
         work.canary.clear();
         work.canary.resize(work.touched.len(), f32::NAN);
         let outcome = self.group.kernel.repair(

@@ -6,6 +6,7 @@ pub(crate) mod pages;
 mod prefill;
 pub(crate) mod published;
 mod terms;
+pub(crate) mod watch;
 
 use crate::group::Group;
 use crate::sequence::SequenceState;
@@ -55,7 +56,7 @@ fn decode(
     let geometry = cache.geometry();
     let group_width = geometry.group() * geometry.head_dim;
     let blocks = (part.len + 1) / group.layout.tokens();
-    work.pages.open(cache, group, index, layer, part, !matches!(policy, Policy::Dense))?;
+    work.pages.open(cache, group, index, layer, part, true)?;
     let first_row = part.first_row;
     let SequenceState { centres, heads: memory, uncoded, .. } = &mut *part.state;
     uncoded[layer].resize(blocks);
@@ -68,6 +69,8 @@ fn decode(
         if matches!(policy, Policy::Certified(_)) {
             w.keys.union_with(&m.keys);
             w.values.union_with(&m.values);
+            w.hints.clone_from(&m.hints);
+            w.thresholds = m.thresholds;
         }
         for b in w.keys.iter().chain(w.values.iter()) {
             pages.fetch(cache, group, layer, b)?;
@@ -86,6 +89,8 @@ fn decode(
             heads.iter_mut().flat_map(|w| &mut w.certificates).for_each(Certificate::keep_candidate);
         }
         Policy::Certified(p) => {
+            // Any block may turn out to be worth reading exactly.
+            call.fetch_all(pages)?;
             call.certified(&p, pages, heads)?;
             call.remember(&p, pages, heads, memory)?;
         }
@@ -178,8 +183,8 @@ impl Decode<'_> {
     /// The certified step: math.md 6.6 and 8.
     fn certified(&self, policy: &Certified, pages: &mut Pages, heads: &mut [HeadWork]) -> Result<(), Error> {
         self.run(pages, heads, |head, w| {
-            head.count_pass(w);
             head.pass(w)?;
+            head.count_pass(w);
             head.certify(policy.tol_rel, w)?;
             w.certificates.iter_mut().for_each(Certificate::keep_candidate);
             Ok(())
@@ -250,6 +255,8 @@ impl HeadWork {
         self.out.fill(f32::NAN);
         self.certificates.fill(Certificate::UNCERTIFIED);
         self.dense.fill(false);
+        self.hints.clear();
+        self.watched_keys = 0;
         self.corrupt = None;
         self.failure = None;
     }

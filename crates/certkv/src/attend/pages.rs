@@ -1,11 +1,12 @@
 //! The pages that one layer of one sequence is read from, held while they are read.
+use crate::attend::watch::Watch;
 use crate::group::{Group, Side};
 use crate::step::Part;
 use crate::{Cache, Error};
 use certkv_control::BitSet;
 use certkv_core::PageId;
 use certkv_device::ReadGuard;
-use certkv_kernel::{Block, BlockSource, Tail};
+use certkv_kernel::{Block, BlockSource, Look, Promoted, Tail};
 
 /// Guards of one layer's pages; the buffers are kept from call to call.
 #[derive(Debug, Default)]
@@ -123,6 +124,8 @@ pub(crate) struct View<'a> {
     pub(crate) keys: &'a BitSet,
     /// Blocks whose values are read from the originals.
     pub(crate) values: &'a BitSet,
+    /// Promotion inside the pass, if wanted; the originals of all blocks must be held then.
+    pub(crate) watch: Option<Watch<'a>>,
 }
 
 impl BlockSource for View<'_> {
@@ -135,5 +138,16 @@ impl BlockSource for View<'_> {
             keys: side(self.keys, Side::Key),
             values: side(self.values, Side::Value),
         }
+    }
+
+    fn watches(&self) -> bool {
+        self.watch.is_some()
+    }
+
+    fn promote(&self, index: usize, look: &Look<'_>) -> Promoted<'_> {
+        let Some(watch) = &self.watch else { return Promoted::default() };
+        let (keys, values) = watch.judge(look);
+        let side = |wanted: bool, side| if wanted { self.pages.original(self.group, index, self.head, side) } else { None };
+        Promoted { keys: side(keys, Side::Key), values: side(values, Side::Value) }
     }
 }

@@ -53,7 +53,7 @@ pub(crate) fn prefill(
     // Late rows see the most tokens: the long tasks start first.
     tasks.reverse();
     cache.pool.run(&mut tasks, || (), |(), _, task| {
-        let view = View { pages, group, head: task.head, keys: &all, values: &all };
+        let view = View { pages, group, head: task.head, keys: &all, values: &all, watch: None };
         let start = (part.first_row + task.first) * width + task.head * group_width;
         let causal =
             Causal { queries: &queries[start..], stride: width, rows: task.rows, first: part.len + task.first };

@@ -72,28 +72,30 @@ pub(crate) fn channel_digits(q: &[Line], scales: &[u8], meta: Dtype, shape: Shap
     }
 }
 
-/// Codes of any width to one byte each, exclusive-or `flip`, in code order.
-pub(crate) fn unpack(section: &[u8], bits: usize, count: usize, flip: u8, out: &mut [Codes]) {
+/// Codes of any width to one byte each, shifted left by `raise`, in code order.
+#[inline(always)]
+pub(crate) fn unpack(section: &[u8], bits: usize, count: usize, raise: usize, out: &mut [Codes]) {
     let mut first = true;
     for p in planes(bits, count) {
         let mask = ((1u16 << p.width) - 1) as u8;
+        let up = p.shift + raise;
         for segment in 0..8 / p.width {
             let shift = p.width * segment;
             let source = &section[p.offset..p.offset + p.bytes];
             let target = &mut out[segment * p.bytes / 64..];
-            for (chunk, line) in source.chunks_exact(64).zip(target) {
-                for (slot, byte) in line.0.iter_mut().zip(chunk) {
-                    let part = ((byte >> shift) & mask) << p.shift;
-                    *slot = if first { part } else { *slot | part };
+            for (chunk, line) in source.as_chunks::<64>().0.iter().zip(target) {
+                if first {
+                    for i in 0..64 {
+                        line.0[i] = ((chunk[i] >> shift) & mask) << up;
+                    }
+                } else {
+                    for i in 0..64 {
+                        line.0[i] |= ((chunk[i] >> shift) & mask) << up;
+                    }
                 }
             }
         }
         first = false;
-    }
-    for line in &mut out[..count / 64] {
-        for slot in &mut line.0 {
-            *slot ^= flip;
-        }
     }
 }
 

@@ -1,0 +1,185 @@
+//! `include/certkv.h` is what the crate exports, and every C and C++ compiler mode takes it.
+mod common;
+use common::{compiler, install, program, root, run, scratch};
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+const STANDARDS: [&str; 6] = ["c99", "c11", "c17", "c++14", "c++17", "c++20"];
+
+const OPENING: &str = "\
+/* certkv: certified, paged, compressed KV cache for decode attention. C interface, host memory.
+ *
+ * Generated from crates/certkv-capi; do not edit. CERTKV_WRITE_HEADER=1 cargo test -p certkv-capi writes it anew.
+ *
+ * Results. Every call that can fail returns a certkv_status; certkv_last_error has the text. On error nothing changed,
+ * unless the call says otherwise. Nothing is printed, thrown or aborted.
+ * An output that is not certified is no error: its certificate says so.
+ * Handles and sequences. A handle or sequence that is stale, foreign or made up is refused with a status.
+ * Memory. Pointers are borrowed for the length of the call unless the call says otherwise. Buffers must have the size
+ * that is given with them: this cannot be checked.
+ * Structs that may grow start with struct_size. Reserved fields are 0.
+ * Threads. All calls may come from any thread and run concurrently; one step takes one call at a time.
+ * Stream, Capture. Nothing is enqueued on a device in this version; Capture says whether a call may be made while a CUDA
+ * graph is captured.
+ */";
+
+fn version_macros() -> String {
+    let (major, minor, patch) =
+        (env!("CARGO_PKG_VERSION_MAJOR"), env!("CARGO_PKG_VERSION_MINOR"), env!("CARGO_PKG_VERSION_PATCH"));
+    let mut text = String::from("/* Version of this header; certkv_version() is that of the library. */\n");
+    for (name, value) in [("MAJOR", major), ("MINOR", minor), ("PATCH", patch)] {
+        let _ = writeln!(text, "#define CERTKV_VERSION_{name} {value}");
+    }
+    text.push_str(
+        "#define CERTKV_VERSION_NUMBER \\\n  \
+         (CERTKV_VERSION_MAJOR * 1000000 + CERTKV_VERSION_MINOR * 1000 + CERTKV_VERSION_PATCH)\n",
+    );
+    let _ = write!(text, "#define CERTKV_VERSION_STRING \"{}\"", env!("CARGO_PKG_VERSION"));
+    text
+}
+
+fn generated() -> String {
+    let mut config = cbindgen::Config {
+        language: cbindgen::Language::C,
+        cpp_compat: true,
+        include_guard: Some("CERTKV_H".into()),
+        no_includes: true,
+        sys_includes: vec!["stdint.h".into()],
+        header: Some(OPENING.into()),
+        after_includes: Some(version_macros()),
+        style: cbindgen::Style::Both,
+        documentation_style: cbindgen::DocumentationStyle::C99,
+        line_length: 110,
+        ..Default::default()
+    };
+    config.documentation_style = cbindgen::DocumentationStyle::C;
+    config.export.include = vec!["certkv_status".into()];
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut builder = cbindgen::Builder::new().with_config(config);
+    for file in ["version", "status", "error", "config", "cache", "sequence", "certificate", "step", "statistics"] {
+        builder = builder.with_src(source.join(file).with_extension("rs"));
+    }
+    let mut text = Vec::new();
+    builder.generate().expect("cbindgen reads the crate").write(&mut text);
+    String::from_utf8(text).expect("a header in UTF-8")
+}
+
+fn header() -> PathBuf {
+    root().join("include/certkv.h")
+}
+
+#[test]
+fn the_committed_header_is_the_generated_one() {
+    let generated = generated();
+    if std::env::var_os("CERTKV_WRITE_HEADER").is_some_and(|value| value == "1") {
+        fs::write(header(), &generated).expect("the header is written");
+    }
+    let committed = fs::read_to_string(header()).unwrap_or_default();
+    for (at, (committed, generated)) in committed.lines().zip(generated.lines()).enumerate() {
+        assert_eq!(committed, generated, "line {} of include/certkv.h; CERTKV_WRITE_HEADER=1 writes it anew", at + 1);
+    }
+    assert_eq!(committed.lines().count(), generated.lines().count(), "CERTKV_WRITE_HEADER=1 writes include/certkv.h");
+}
+
+#[test]
+fn every_macro_and_type_has_the_prefix() {
+    let text = fs::read_to_string(header()).expect("include/certkv.h");
+    for line in text.lines() {
+        if let Some(name) = line.strip_prefix("#define ") {
+            assert!(name.starts_with("CERTKV_"), "{line}");
+        }
+        if let Some(end) = line.strip_prefix("} ") {
+            assert!(end.starts_with("certkv_"), "{line}");
+        }
+    }
+}
+
+#[test]
+fn every_compiler_mode_takes_the_header() {
+    let dir = scratch("header_matrix");
+    let once = "#include <certkv.h>\nint certkv_test(void);\nint certkv_test(void) { return CERTKV_OK; }\n";
+    let twice = format!("#include <certkv.h>\n{once}");
+    let late = format!("#include <stddef.h>\n#include <stdio.h>\n#include <string.h>\n{once}");
+    let mut compiled = 0;
+    for standard in STANDARDS {
+        let extension = if standard.starts_with("c++") { "cpp" } else { "c" };
+        for (name, text) in [("once", once), ("twice", &twice), ("late", &late)] {
+            let source = dir.join(format!("{name}-{standard}.{extension}"));
+            fs::write(&source, text).expect("a test source");
+            run(compiler(standard).arg("-c").arg(&source).arg("-o").arg(source.with_extension("o")));
+            compiled += 1;
+        }
+        // Alone, as a file of its own.
+        let language = if extension == "c" { "c" } else { "c++" };
+        run(compiler(standard).args(["-x", language, "-fsyntax-only", "-include"]).arg(header()).arg("/dev/null"));
+    }
+    assert_eq!(compiled, 18);
+    // The matrix can fail: a warning is an error in it.
+    let bad = dir.join("bad.c");
+    fs::write(&bad, "#include <certkv.h>\nstatic int unused(void) { return CERTKV_OK; }\n").expect("a test source");
+    assert!(!common::output(compiler("c99").arg("-c").arg(&bad).arg("-o").arg(dir.join("bad.o"))).status.success());
+}
+
+macro_rules! layout {
+    ($text:ident: $($name:ident { $($field:ident),* $(,)? })*) => {$(
+        let _ = writeln!($text, "  CHECK(sizeof({0}) == {1});", stringify!($name), size_of::<certkv_c::$name>());
+        $(let _ = writeln!($text, "  CHECK(offsetof({0}, {1}) == {2});", stringify!($name), stringify!($field),
+            core::mem::offset_of!(certkv_c::$name, $field));)*
+    )*};
+}
+
+#[test]
+fn both_sides_agree_on_every_offset_and_version() {
+    let dir = scratch("header_layout");
+    install(&dir);
+    let mut text = String::from(
+        "#include <certkv.h>\n#include <stddef.h>\n#include <stdio.h>\n#include <string.h>\n\
+         #define CHECK(x) do { checks++; if (!(x)) { printf(\"%s\\n\", #x); failed++; } } while (0)\n\
+         int main(void) {\n  int checks = 0, failed = 0;\n",
+    );
+    layout!(text:
+        certkv_error_info { struct_size, status, cuda_result, reserved, message }
+        certkv_config {
+            struct_size, layers, q_heads, kv_heads, head_dim, store, scale, threads, format, max_tokens, device_budget,
+            host_budget, scratch_keys, scratch_values, tolerance, max_sequences, policy, reserved,
+        }
+        certkv_chunk { sequence, tokens }
+        certkv_certificate {
+            version, status, rung, cause, reserved8, bound, tol, out_norm, e_key, e_val, e_drop, e_arith, cap,
+            candidate_e_key, candidate_e_val, candidate_e_drop, candidate_bound, promoted_keys, promoted_values, dropped,
+            repairs, packed_bytes, scratch_bytes, host_bytes, reserved,
+        }
+        certkv_memory {
+            struct_size, reserved, tokens, live_pages, packed, scratch, tables, host, reserved_packed, reserved_scratch,
+            reserved_tables, reserved_host, device_limit, host_limit,
+        }
+    );
+    // The sizes are part of the ABI: what changes them needs new names.
+    for (name, size) in [
+        ("certkv_error_info", 24),
+        ("certkv_config", 136),
+        ("certkv_chunk", 16),
+        ("certkv_certificate", 160),
+        ("certkv_memory", 104),
+        ("certkv_status", 4),
+    ] {
+        let _ = writeln!(text, "  CHECK(sizeof({name}) == {size});");
+    }
+    let version = env!("CARGO_PKG_VERSION");
+    let mut parts = version.split(['.', '-', '+']);
+    for name in ["MAJOR", "MINOR", "PATCH"] {
+        let _ = writeln!(text, "  CHECK(CERTKV_VERSION_{name} == {});", parts.next().expect("three numbers"));
+    }
+    let _ = writeln!(text, "  CHECK(strcmp(CERTKV_VERSION_STRING, \"{version}\") == 0);");
+    text.push_str("  CHECK(strcmp(CERTKV_VERSION_STRING, certkv_version()) == 0);\n");
+    text.push_str("  CHECK(CERTKV_VERSION_NUMBER == certkv_version_number());\n");
+    text.push_str("  printf(\"checks %d failed %d\\n\", checks, failed);\n  return failed != 0;\n}\n");
+    let source = dir.join("layout.c");
+    fs::write(&source, &text).expect("a test source");
+    for standard in ["c99", "c++17"] {
+        let said = run(&mut std::process::Command::new(program(&dir, standard, &source, &[])));
+        let checks = text.matches("CHECK(").count() - 1;
+        assert_eq!(said, format!("checks {checks} failed 0\n"));
+    }
+}

@@ -1,0 +1,380 @@
+//! Logits of one block.
+use super::{lanes, load16, sum16};
+use crate::arch::generic::keys::unpack;
+use crate::block::Rows;
+use crate::line::{Codes, Line};
+use crate::query::{DIGIT_STRIDE, Digits, HEADS, KeyCodes, QUERY_LEVELS, Scaling, Shape, X_STRIDE};
+use certkv_core::Dtype;
+use core::arch::x86_64::*;
+
+/// Digits of `q o sigma`.
+pub(super) fn channel_digits(q: &[Line], scales: &[u8], meta: Dtype, shape: Shape, out: &mut Digits) {
+    assert!(q.len() >= shape.heads * shape.dim_lines() && shape.heads <= HEADS && shape.dim <= 256);
+    assert!(scales.len() >= 2 * shape.dim * meta.bytes() && out.bytes.len() >= shape.heads * DIGIT_STRIDE);
+    // SAFETY: the table is handed out only where the features exist; the asserts give the lengths.
+    unsafe {
+        match meta {
+            Dtype::F16 => channel::<0>(q, scales.as_ptr(), shape, out),
+            Dtype::Bf16 => channel::<1>(q, scales.as_ptr(), shape, out),
+            Dtype::F32 => channel::<2>(q, scales.as_ptr(), shape, out),
+        }
+    }
+}
+
+/// # Safety
+/// 16 elements of the metadata type (0: f16, 1: bf16, 2: f32) are readable at element `i` of `p`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
+unsafe fn meta16<const META: u8>(p: *const u8, i: usize) -> __m512 {
+    // SAFETY: as the function's.
+    unsafe {
+        match META {
+            0 => load16::<false>(p.add(2 * i).cast()),
+            1 => load16::<true>(p.add(2 * i).cast()),
+            _ => _mm512_loadu_ps(p.add(4 * i).cast()),
+        }
+    }
+}
+
+/// # Safety
+/// The asserts of [`channel_digits`].
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
+unsafe fn channel<const META: u8>(q: &[Line], scales: *const u8, shape: Shape, out: &mut Digits) {
+    let n = shape.dim_lines();
+    let zero = _mm512_setzero_ps();
+    let mut y = [[Line::ZERO; 16]; 4];
+    for first in (0..shape.heads).step_by(4) {
+        let heads = (shape.heads - first).min(4);
+        // Slots of the first sum: heads' l1, square, offset; of the second: residual, digits.
+        let (mut sums, mut more) = ([zero; 16], [zero; 16]);
+        let mut scale = [(0.0f32, 0.0f32); 4];
+        for h in 0..heads {
+            let q = &q[(first + h) * n..(first + h + 1) * n];
+            let (mut most, mut l1, mut square, mut offset) = (zero, zero, zero, zero);
+            for (l, ql) in q.iter().enumerate() {
+                // SAFETY: channels 16 l .. 16 l + 16 of sigma and z lie inside the scales; lines are 64 aligned bytes.
+                unsafe {
+                    let q = _mm512_load_ps(ql.0.as_ptr());
+                    let v = _mm512_mul_ps(q, meta16::<META>(scales, 16 * l));
+                    offset = _mm512_fmadd_ps(q, meta16::<META>(scales, shape.dim + 16 * l), offset);
+                    _mm512_store_ps(y[h][l].0.as_mut_ptr(), v);
+                    let a = _mm512_abs_ps(v);
+                    most = _mm512_max_ps(most, a);
+                    l1 = _mm512_add_ps(l1, a);
+                    square = _mm512_fmadd_ps(v, v, square);
+                }
+            }
+            (sums[h], sums[4 + h], sums[8 + h]) = (l1, square, offset);
+            let most = _mm512_reduce_max_ps(most);
+            scale[h] = if most < 7.9e-31 { (0.0, 0.0) } else { (QUERY_LEVELS / most, most / QUERY_LEVELS) };
+        }
+        for h in 0..heads {
+            let inverse = _mm512_set1_ps(scale[h].0);
+            let (mut residual, mut total) = (zero, zero);
+            let bytes = &mut out.bytes[(first + h) * DIGIT_STRIDE..(first + h + 1) * DIGIT_STRIDE];
+            for (l, line) in y[h][..n].iter().enumerate() {
+                // SAFETY: lines are 64 aligned bytes; 16 l + 16 <= 256, so both 16-byte stores lie inside `bytes`.
+                unsafe {
+                    let v = _mm512_mul_ps(_mm512_load_ps(line.0.as_ptr()), inverse);
+                    let digit = _mm512_roundscale_ps::<0x08>(v);
+                    residual = _mm512_add_ps(residual, _mm512_abs_ps(_mm512_sub_ps(v, digit)));
+                    // Sums of digits stay below 2^24: exact in f32.
+                    total = _mm512_add_ps(total, digit);
+                    let digit = _mm512_cvtps_epi32(digit);
+                    let high = _mm512_srai_epi32::<8>(_mm512_add_epi32(digit, _mm512_set1_epi32(128)));
+                    let p = bytes.as_mut_ptr().add(16 * l);
+                    _mm_storeu_si128(p.cast(), _mm512_cvtepi32_epi8(digit));
+                    _mm_storeu_si128(p.add(256).cast(), _mm512_cvtepi32_epi8(high));
+                }
+            }
+            (more[h], more[4 + h]) = (residual, total);
+        }
+        let (a, b) = (lanes(sum16(&sums)), lanes(sum16(&more)));
+        for (h, &(_, step)) in scale[..heads].iter().enumerate() {
+            let to = first + h;
+            (out.l1[to], out.square[to], out.offset[to]) = (a[h], a[4 + h], a[8 + h]);
+            out.step[to] = step;
+            out.residual[to] = if step == 0.0 { a[h] } else { b[h] * step };
+            out.sums[to][0] = b[4 + h] as i32;
+        }
+    }
+}
+
+/// Logits on codes: 8 bits in place, 4 bits in place where a line of bytes holds two tiles, other widths unpacked first.
+pub(super) fn score_codes(k: &KeyCodes<'_>, digits: &Digits, scratch: &mut [Codes], shape: Shape, x: &mut [Line]) {
+    let count = shape.tokens * shape.dim;
+    assert!(k.section.len() >= count * k.bits / 8 && scratch.len() * 64 >= count);
+    assert!(digits.bytes.len() >= shape.heads * DIGIT_STRIDE && x.len() >= shape.heads * X_STRIDE);
+    if let Scaling::Token { scales, group } = k.scaling {
+        assert!(scales.len() >= shape.tokens * (shape.dim / group) * 2);
+    }
+    // SAFETY: the table is handed out only where the features exist; the asserts give the lengths.
+    unsafe {
+        if k.bits == 4 && shape.tokens >= 32 {
+            heads::<2, true>(k, k.section.as_ptr(), digits, shape, x);
+            return;
+        }
+        let codes = if k.bits == 8 {
+            k.section.as_ptr()
+        } else {
+            unpack_wide(k.section, k.bits, count, 0, scratch);
+            scratch.as_ptr().cast()
+        };
+        if shape.tokens >= 32 {
+            heads::<2, false>(k, codes, digits, shape, x);
+        } else {
+            heads::<1, false>(k, codes, digits, shape, x);
+        }
+    }
+}
+
+/// [`unpack`] compiled with wide instructions.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
+pub(super) fn unpack_wide(section: &[u8], bits: usize, count: usize, raise: usize, out: &mut [Codes]) {
+    match bits {
+        // Known widths let the compiler see the planes.
+        4 => unpack(section, 4, count, raise, out),
+        6 => unpack(section, 6, count, raise, out),
+        _ => unpack(section, bits, count, raise, out),
+    }
+}
+
+/// All heads and tiles, `T` tiles at a time.
+///
+/// # Safety
+/// The asserts of [`score_codes`]; `codes` points at the section (`W4`) or at `tokens * dim` bytes of 8-bit codes.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
+unsafe fn heads<const T: usize, const W4: bool>(
+    k: &KeyCodes<'_>,
+    codes: *const u8,
+    digits: &Digits,
+    shape: Shape,
+    x: &mut [Line],
+) {
+    let mut h = 0;
+    while h < shape.heads {
+        // SAFETY: as the function's; `h` plus the width of each call is at most `heads`.
+        unsafe {
+            match shape.heads - h {
+                1 => tiles::<1, T, W4>(k, codes, digits, h, shape, x),
+                2 | 3 => tiles::<2, T, W4>(k, codes, digits, h, shape, x),
+                _ => tiles::<4, T, W4>(k, codes, digits, h, shape, x),
+            }
+        }
+        h += match shape.heads - h {
+            1 => 1,
+            2 | 3 => 2,
+            _ => 4,
+        };
+    }
+}
+
+/// `H` heads from `first` on, all tiles.
+///
+/// # Safety
+/// As [`heads`].
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
+unsafe fn tiles<const H: usize, const T: usize, const W4: bool>(
+    k: &KeyCodes<'_>,
+    codes: *const u8,
+    digits: &Digits,
+    first: usize,
+    shape: Shape,
+    x: &mut [Line],
+) {
+    let (count, quads) = (shape.tokens / 16, shape.dim / 4);
+    let base = digits.bytes[first * DIGIT_STRIDE..].as_ptr();
+    let half = 1i32 << (k.bits - 1);
+    for pair in 0..count / T {
+        // With nibbles the two tiles of a byte line are half a block apart.
+        let tile: [usize; T] = core::array::from_fn(|i| if W4 { pair + i * count / 2 } else { pair * T + i });
+        let mut logit = [[_mm512_setzero_ps(); T]; H];
+        for h in 0..H {
+            logit[h] = [_mm512_set1_ps(k.add[first + h]); T];
+        }
+        let groups = match k.scaling {
+            Scaling::Channel => 1,
+            Scaling::Token { group, .. } => shape.dim / group,
+        };
+        for g in 0..groups {
+            let range = quads / groups * g..quads / groups * (g + 1);
+            let bias: [i32; H] = core::array::from_fn(|h| -half * digits.sums[first + h][g]);
+            // SAFETY: tiles and quads lie inside the codes, `first + H <= heads` digits exist.
+            let sums = unsafe { products::<H, T, W4>(codes, tile, range, quads, base, bias) };
+            for i in 0..T {
+                let scale = match k.scaling {
+                    Scaling::Channel => _mm512_set1_ps(1.0),
+                    // SAFETY: 16 tokens of the group's scales lie inside `scales`.
+                    Scaling::Token { scales, .. } => unsafe {
+                        load16::<false>(scales.as_ptr().add(2 * (g * shape.tokens + 16 * tile[i])).cast())
+                    },
+                };
+                for h in 0..H {
+                    let unit = _mm512_mul_ps(scale, _mm512_set1_ps(k.mul[first + h]));
+                    logit[h][i] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums[h][i]), unit, logit[h][i]);
+                }
+            }
+        }
+        for h in 0..H {
+            for i in 0..T {
+                let to = &mut x[(first + h) * X_STRIDE + tile[i]];
+                // SAFETY: a line is 64 aligned bytes.
+                unsafe { _mm512_store_ps(to.0.as_mut_ptr(), logit[h][i]) };
+            }
+        }
+    }
+}
+
+/// The inner loop: integer sums of `H` heads over `T` tiles of 16 tokens, exact.
+///
+/// # Safety
+/// The quads of the tiles lie inside `codes`; `base` has `H` heads of digits at [`DIGIT_STRIDE`].
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
+unsafe fn products<const H: usize, const T: usize, const W4: bool>(
+    codes: *const u8,
+    tile: [usize; T],
+    range: core::ops::Range<usize>,
+    quads: usize,
+    base: *const i8,
+    bias: [i32; H],
+) -> [[__m512i; T]; H] {
+    let mut low = [[_mm512_setzero_si512(); T]; H];
+    let mut high = [[_mm512_setzero_si512(); T]; H];
+    for h in 0..H {
+        low[h] = [_mm512_set1_epi32(bias[h]); T];
+    }
+    let nibble = _mm512_set1_epi8(15);
+    for quad in range {
+        let mut line = [_mm512_setzero_si512(); T];
+        // SAFETY: as the function's.
+        unsafe {
+            if W4 {
+                let raw = _mm512_loadu_si512(codes.add((tile[0] * quads + quad) * 64).cast());
+                line[0] = _mm512_and_si512(raw, nibble);
+                line[T - 1] = _mm512_and_si512(_mm512_srli_epi16::<4>(raw), nibble);
+            } else {
+                for i in 0..T {
+                    line[i] = _mm512_loadu_si512(codes.add((tile[i] * quads + quad) * 64).cast());
+                }
+            }
+            for h in 0..H {
+                let p = base.add(h * DIGIT_STRIDE + 4 * quad);
+                let lo = _mm512_set1_epi32(p.cast::<i32>().read_unaligned());
+                let hi = _mm512_set1_epi32(p.add(256).cast::<i32>().read_unaligned());
+                for i in 0..T {
+                    low[h][i] = _mm512_dpbusd_epi32(low[h][i], line[i], lo);
+                    high[h][i] = _mm512_dpbusd_epi32(high[h][i], line[i], hi);
+                }
+            }
+        }
+    }
+    for h in 0..H {
+        for i in 0..T {
+            low[h][i] = _mm512_add_epi32(low[h][i], _mm512_slli_epi32::<8>(high[h][i]));
+        }
+    }
+    low
+}
+
+/// Logits on 16-bit rows.
+pub(super) fn score_rows(
+    rows: Rows<'_>,
+    store: Dtype,
+    q: &[Line],
+    mul: f32,
+    n: usize,
+    shape: Shape,
+    x: &mut [Line],
+) {
+    assert!(n <= shape.tokens && rows.len() >= n * shape.dim && q.len() >= shape.heads * shape.dim_lines());
+    assert!(x.len() >= shape.heads * X_STRIDE && shape.tokens <= 16 * X_STRIDE);
+    if n == 0 {
+        return;
+    }
+    // SAFETY: the table is handed out only where the features exist; the asserts give the lengths.
+    unsafe {
+        if store == Dtype::Bf16 {
+            row_heads::<true>(rows.as_ptr(), q, mul, n, shape, x);
+        } else {
+            row_heads::<false>(rows.as_ptr(), q, mul, n, shape, x);
+        }
+    }
+}
+
+/// # Safety
+/// The asserts of [`score_rows`].
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
+unsafe fn row_heads<const BF16: bool>(
+    rows: *const u16,
+    q: &[Line],
+    mul: f32,
+    n: usize,
+    shape: Shape,
+    x: &mut [Line],
+) {
+    let mut h = 0;
+    while h < shape.heads {
+        // SAFETY: as the function's; `h` plus the width of each call is at most `heads`.
+        unsafe {
+            match shape.heads - h {
+                1 => row_dots::<1, 16, BF16>(rows, q, mul, n, h, shape, x),
+                2 | 3 => row_dots::<2, 8, BF16>(rows, q, mul, n, h, shape, x),
+                _ => row_dots::<4, 4, BF16>(rows, q, mul, n, h, shape, x),
+            }
+        }
+        h += match shape.heads - h {
+            1 => 1,
+            2 | 3 => 2,
+            _ => 4,
+        };
+    }
+}
+
+/// `H` heads x `T` tokens (16 sums) at a time. A head's logit has the same bits for every `H`.
+///
+/// # Safety
+/// The asserts of [`score_rows`], `first + H <= heads`, `H T = 16`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
+unsafe fn row_dots<const H: usize, const T: usize, const BF16: bool>(
+    rows: *const u16,
+    q: &[Line],
+    mul: f32,
+    n: usize,
+    first: usize,
+    shape: Shape,
+    x: &mut [Line],
+) {
+    let lines = shape.dim_lines();
+    let q = q[first * lines..(first + H) * lines].as_ptr();
+    for t0 in (0..n).step_by(T) {
+        let mut acc = [_mm512_setzero_ps(); 16];
+        // Rows past `n` are never read: the last row stands in, and its logits are masked by `weigh`.
+        let row: [*const u16; T] = core::array::from_fn(|t| {
+            // SAFETY: row min(t0 + t, n - 1) lies inside the side.
+            unsafe { rows.add((t0 + t).min(n - 1) * shape.dim) }
+        });
+        for l in 0..lines {
+            // SAFETY: 16 channels of each row; lines of `H` queries.
+            unsafe {
+                let mut k = [_mm512_setzero_ps(); T];
+                for t in 0..T {
+                    k[t] = load16::<BF16>(row[t].add(16 * l));
+                }
+                for h in 0..H {
+                    let q = _mm512_load_ps(q.add(h * lines + l).cast());
+                    for t in 0..T {
+                        acc[h * T + t] = _mm512_fmadd_ps(q, k[t], acc[h * T + t]);
+                    }
+                }
+            }
+        }
+        let sums = lanes(_mm512_mul_ps(sum16(&acc), _mm512_set1_ps(mul)));
+        for h in 0..H {
+            let to = &mut x[(first + h) * X_STRIDE + t0 / 16].0[t0 % 16..t0 % 16 + T];
+            to.copy_from_slice(&sums[h * T..(h + 1) * T]);
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! AVX-512 with VBMI and VNNI (Zen 4, Ice Lake and later).
+//!
+//! Codes are multiplied in place: a 64-byte line holds 16 tokens x 4 channels (keys) or 16 channels x 4 tokens (values),
+//! `vpdpbusd` with four broadcast digits adds 4 products to each of 16 sums, and no sum is ever horizontal. Digits are 16
+//! bits in two bytes, so a line costs two instructions per head.
+use crate::arch::Ops;
+use core::arch::x86_64::*;
+
+mod keys;
+mod softmax;
+mod strip;
+mod values;
+
+static OPS: Ops = Ops {
+    weight_levels: 65535.0,
+    channel_digits: keys::channel_digits,
+    score_codes: keys::score_codes,
+    score_rows: keys::score_rows,
+    weigh: softmax::weigh,
+    value_codes: values::value_codes,
+    value_rows: values::value_rows,
+    certify_tile: softmax::certify_tile,
+    prefetch,
+    strip: strip::strip,
+    unpack_stretch: strip::unpack,
+};
+
+/// The functions, if the machine has every feature they are compiled for. They are reachable only through this.
+pub(crate) fn ops() -> Option<&'static Ops> {
+    let all = is_x86_feature_detected!("avx512f")
+        && is_x86_feature_detected!("avx512bw")
+        && is_x86_feature_detected!("avx512vl")
+        && is_x86_feature_detected!("avx512dq")
+        && is_x86_feature_detected!("avx512vbmi")
+        && is_x86_feature_detected!("avx512vnni")
+        && is_x86_feature_detected!("avx2")
+        && is_x86_feature_detected!("fma")
+        && is_x86_feature_detected!("f16c");
+    all.then_some(&OPS)
+}
+
+/// Asks for the bytes' lines. Prefetching cannot fault.
+fn prefetch(bytes: &[u8]) {
+    for line in bytes.chunks(64) {
+        // SAFETY: the address lies in a live slice, and a prefetch reads nothing architecturally.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()) };
+    }
+}
+
+/// Sixteen 16-bit elements as f32, half precision or (`BF16`) bfloat16.
+///
+/// # Safety
+/// 32 bytes are readable at `p`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
+unsafe fn load16<const BF16: bool>(p: *const u16) -> __m512 {
+    // SAFETY: the caller vouches for 32 readable bytes; the load has no alignment requirement.
+    let half = unsafe { _mm256_loadu_si256(p.cast()) };
+    if BF16 {
+        _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(half)))
+    } else {
+        _mm512_cvtph_ps(half)
+    }
+}
+
+/// Sums of the lanes of sixteen vectors, as one vector. Every input goes through the same tree of additions, whatever its
+/// place: a head's logit has the same bits in any group.
+#[inline]
+#[target_feature(enable = "avx512f,avx512dq")]
+fn sum16(v: &[__m512; 16]) -> __m512 {
+    let mut a = [_mm512_setzero_ps(); 8];
+    for i in 0..8 {
+        // Pairs (i, i + 8): low halves of both, high halves of both.
+        let (x, y) = (v[i], v[i + 8]);
+        a[i] = _mm512_add_ps(_mm512_shuffle_f32x4::<0x44>(x, y), _mm512_shuffle_f32x4::<0xee>(x, y));
+    }
+    let mut b = [_mm512_setzero_ps(); 4];
+    for i in 0..4 {
+        let (x, y) = (a[i], a[i + 4]);
+        b[i] = _mm512_add_ps(_mm512_shuffle_f32x4::<0x88>(x, y), _mm512_shuffle_f32x4::<0xdd>(x, y));
+    }
+    let mut c = [_mm512_setzero_ps(); 2];
+    for i in 0..2 {
+        let (x, y) = (b[i], b[i + 2]);
+        c[i] = _mm512_add_ps(_mm512_shuffle_ps::<0x44>(x, y), _mm512_shuffle_ps::<0xee>(x, y));
+    }
+    let d = _mm512_add_ps(_mm512_shuffle_ps::<0x88>(c[0], c[1]), _mm512_shuffle_ps::<0xdd>(c[0], c[1]));
+    // Lane order after the halvings: 0 2 1 3 | 8 10 9 11 | 4 6 5 7 | 12 14 13 15, its own inverse.
+    let order = _mm512_setr_epi32(0, 2, 1, 3, 8, 10, 9, 11, 4, 6, 5, 7, 12, 14, 13, 15);
+    _mm512_permutexvar_ps(order, d)
+}
+
+/// A vector's lanes on the stack.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn lanes(v: __m512) -> [f32; 16] {
+    let mut out = crate::line::Line::ZERO;
+    // SAFETY: `out` is 64 bytes, 64-aligned.
+    unsafe { _mm512_store_ps(out.0.as_mut_ptr(), v) };
+    out.0
+}

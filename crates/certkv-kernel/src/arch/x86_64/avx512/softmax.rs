@@ -1,0 +1,105 @@
+//! Weights of one block, and the certificate's tiles.
+use super::{lanes, sum16};
+use crate::arch::generic::softmax::{EXP2, power};
+use crate::certify::{Sums, tile_body};
+use crate::line::Line;
+use crate::masses::{BlockTile, HeadTile};
+use crate::query::{HEADS, Shape, Softmax, X_STRIDE};
+use crate::slack::CLAMP;
+use core::arch::x86_64::*;
+
+/// `2^x 2^-m`, as `generic::softmax::weight`. NaN stays NaN.
+#[inline]
+#[target_feature(enable = "avx512f,avx512dq")]
+pub(super) fn weight(x: __m512, m: __m512) -> __m512 {
+    let whole = _mm512_roundscale_ps::<0x08>(x);
+    let f = _mm512_sub_ps(x, whole);
+    let mut p = _mm512_set1_ps(EXP2[6]);
+    for i in (0..6).rev() {
+        p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(EXP2[i]));
+    }
+    _mm512_scalef_ps(p, _mm512_sub_ps(whole, m))
+}
+
+/// Clamps logits; an operand order that keeps NaN.
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub(super) fn clamp(x: __m512) -> __m512 {
+    _mm512_min_ps(_mm512_set1_ps(CLAMP), _mm512_max_ps(_mm512_set1_ps(-CLAMP), x))
+}
+
+/// Mask of the tokens of line `line` below `n`.
+#[inline]
+pub(super) fn below(n: usize, line: usize) -> u16 {
+    let left = n.saturating_sub(16 * line).min(16);
+    ((1u32 << left) - 1) as u16
+}
+
+/// Logits to weights.
+pub(super) fn weigh(x: &mut [Line], n: usize, shape: Shape, s: &mut Softmax) {
+    assert!(x.len() >= shape.heads * X_STRIDE && shape.heads <= HEADS && shape.tokens <= 16 * X_STRIDE);
+    // SAFETY: the table is handed out only where the features exist.
+    unsafe {
+        match shape.tokens / 16 {
+            1 => weigh_lines::<1>(x, n, shape.heads, s),
+            2 => weigh_lines::<2>(x, n, shape.heads, s),
+            _ => weigh_lines::<4>(x, n, shape.heads, s),
+        }
+    }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
+fn weigh_lines<const L: usize>(x: &mut [Line], n: usize, heads: usize, s: &mut Softmax) {
+    s.moved = false;
+    let zero = _mm512_setzero_ps();
+    for first in (0..heads).step_by(8) {
+        let count = (heads - first).min(8);
+        let mut sums = [zero; 16];
+        for i in 0..count {
+            let h = first + i;
+            let x = &mut x[h * X_STRIDE..h * X_STRIDE + L];
+            let mut v = [zero; L];
+            let mut most = _mm512_set1_ps(-2.0 * CLAMP);
+            for l in 0..L {
+                // SAFETY: a line is 64 aligned bytes.
+                let loaded = unsafe { _mm512_load_ps(x[l].0.as_ptr()) };
+                v[l] = _mm512_mask_mov_ps(_mm512_set1_ps(-2.0 * CLAMP), below(n, l), clamp(loaded));
+                most = _mm512_max_ps(most, v[l]);
+            }
+            let most = _mm512_reduce_max_ps(most).ceil();
+            let m = if most > s.exponent[h] { most } else { s.exponent[h] };
+            s.rescale[h] = 1.0;
+            if m != s.exponent[h] {
+                s.rescale[h] = power(s.exponent[h] - m);
+                s.moved = true;
+                s.exponent[h] = m;
+            }
+            let m = _mm512_set1_ps(m);
+            let (mut sum, mut square, mut largest) = (zero, zero, zero);
+            for l in 0..L {
+                let w = _mm512_maskz_mov_ps(below(n, l), weight(v[l], m));
+                // SAFETY: a line is 64 aligned bytes.
+                unsafe { _mm512_store_ps(x[l].0.as_mut_ptr(), w) };
+                sum = _mm512_add_ps(sum, w);
+                square = _mm512_fmadd_ps(w, w, square);
+                largest = _mm512_max_ps(largest, w);
+            }
+            (sums[i], sums[8 + i]) = (sum, square);
+            s.max[h] = _mm512_reduce_max_ps(largest);
+        }
+        let sums = lanes(sum16(&sums));
+        for i in 0..count {
+            (s.sum[first + i], s.square[first + i]) = (sums[i], sums[8 + i]);
+        }
+    }
+}
+
+/// [`tile_body`] with wide instructions.
+pub(super) fn certify_tile(b: &BlockTile, r: &HeadTile, exponent: f32, s: &mut Sums) {
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,fma")]
+    fn wide(b: &BlockTile, r: &HeadTile, exponent: f32, s: &mut Sums) {
+        tile_body(b, r, exponent, s);
+    }
+    // SAFETY: the table is handed out only where the features exist.
+    unsafe { wide(b, r, exponent, s) }
+}

@@ -1,0 +1,349 @@
+//! `o += sum_t w_t v_t` for one block.
+use super::keys::unpack_wide;
+use super::load16;
+use crate::arch::generic::values::LEAST_WEIGHT;
+use crate::block::Rows;
+use crate::line::Line;
+use crate::query::{GROUPS, HEADS, Shape, Softmax, ValueCodes, ValueScratch, ValueSlack, X_STRIDE};
+use certkv_core::Dtype;
+use core::arch::x86_64::*;
+
+/// Bytes from one head's weight digits to the next: 64 low bytes, then 64 high bytes.
+const STRIDE: usize = 128;
+
+/// Coded block.
+pub(super) fn value_codes(
+    v: &ValueCodes<'_>,
+    w: &[Line],
+    s: &Softmax,
+    shape: Shape,
+    scratch: &mut ValueScratch,
+    o: &mut [Line],
+) -> ValueSlack {
+    let count = shape.tokens * shape.dim;
+    assert!(shape.heads <= HEADS && w.len() >= shape.heads * X_STRIDE && o.len() >= shape.heads * shape.dim_lines());
+    assert!(v.section.len() >= count * v.bits / 8 && scratch.codes.len() * 64 >= count);
+    assert!(v.scales.len() >= 4 * shape.tokens * (shape.dim / v.group));
+    assert!(scratch.bytes.len() >= HEADS * STRIDE && scratch.middle.len() >= HEADS * GROUPS);
+    // SAFETY: the table is handed out only where the features exist; the asserts give the lengths.
+    unsafe {
+        match (shape.tokens / 16, v.bits) {
+            (1, 4) => coded::<1, true>(v, v.section.as_ptr(), w, s, shape, scratch, o),
+            (2, 4) => coded::<2, true>(v, v.section.as_ptr(), w, s, shape, scratch, o),
+            (_, 4) => coded::<4, true>(v, v.section.as_ptr(), w, s, shape, scratch, o),
+            (lines, bits) => {
+                let codes = if bits == 8 {
+                    v.section.as_ptr()
+                } else {
+                    // Codes raised to the top of their byte: flipping bit 7 then makes them signed and centred.
+                    unpack_wide(v.section, bits, count, 8 - bits, &mut scratch.codes);
+                    scratch.codes.as_ptr().cast()
+                };
+                match lines {
+                    1 => coded::<1, false>(v, codes, w, s, shape, scratch, o),
+                    2 => coded::<2, false>(v, codes, w, s, shape, scratch, o),
+                    _ => coded::<4, false>(v, codes, w, s, shape, scratch, o),
+                }
+            }
+        }
+    }
+}
+
+/// `N` lines of tokens.
+///
+/// # Safety
+/// The asserts of [`value_codes`]; `codes` points at the section (`W4`) or at `tokens * dim` bytes.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vnni")]
+unsafe fn coded<const N: usize, const W4: bool>(
+    v: &ValueCodes<'_>,
+    codes: *const u8,
+    w: &[Line],
+    s: &Softmax,
+    shape: Shape,
+    scratch: &mut ValueScratch,
+    o: &mut [Line],
+) -> ValueSlack {
+    let (tokens, dim) = (16 * N, shape.dim);
+    let groups = dim / v.group;
+    let half = _mm512_set1_ps((1i32 << (v.bits - 1)) as f32);
+    // Codes stand `8 - bits` bits too high.
+    let raised = 1.0 / (1u32 << (8 - v.bits)) as f32;
+    let zero = _mm512_setzero_ps();
+    let (mut inverse, mut unit) = ([0.0f32; HEADS], [0.0f32; HEADS]);
+    for h in 0..shape.heads {
+        if s.max[h] >= LEAST_WEIGHT {
+            (inverse[h], unit[h]) = (1.0 / s.max[h], s.max[h] * (raised / 65535.0));
+        }
+    }
+    let (mut sigma_square, mut middle) = (0.0f32, [zero; N]);
+    // Low bytes of 32 dwords, then their second bytes.
+    let pick = pick();
+    for g in 0..groups {
+        let (mut sigma, mut mid) = ([zero; N], [zero; N]);
+        let mut most = zero;
+        for l in 0..N {
+            // SAFETY: 16 tokens of the group's sigma and z lie inside the scales.
+            let z = unsafe {
+                sigma[l] = load16::<false>(v.scales.as_ptr().add(2 * (g * tokens + 16 * l)).cast());
+                load16::<false>(v.scales.as_ptr().add(2 * ((groups + g) * tokens + 16 * l)).cast())
+            };
+            mid[l] = _mm512_fmadd_ps(sigma[l], half, z);
+            middle[l] = _mm512_fmadd_ps(mid[l], mid[l], middle[l]);
+            most = _mm512_max_ps(most, sigma[l]);
+        }
+        let most = _mm512_reduce_max_ps(most);
+        sigma_square = most.mul_add(most, sigma_square);
+        let up = _mm512_set1_ps(if most > 0.0 { 65535.0 / most } else { 0.0 });
+        for l in 0..N {
+            sigma[l] = _mm512_mul_ps(sigma[l], up);
+        }
+        let mut units = [0.0f32; HEADS];
+        for h in 0..shape.heads {
+            units[h] = unit[h] * most;
+            let inverse = _mm512_set1_ps(inverse[h]);
+            let mut digit = [_mm512_setzero_si512(); N];
+            let lane = &mut scratch.middle[h * GROUPS + g].0;
+            // SAFETY: lines are 64 aligned bytes; a head's digits are 128 bytes of the scratch.
+            unsafe {
+                let mut sum = _mm512_load_ps(lane.as_ptr());
+                for l in 0..N {
+                    let w = _mm512_load_ps(w[h * X_STRIDE + l].0.as_ptr());
+                    digit[l] = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_mul_ps(w, inverse), sigma[l]));
+                    sum = _mm512_fmadd_ps(w, mid[l], sum);
+                }
+                _mm512_store_ps(lane.as_mut_ptr(), sum);
+                let p = scratch.bytes.as_mut_ptr().add(h * STRIDE);
+                if N == 1 {
+                    _mm_storeu_si128(p.cast(), _mm512_cvtepi32_epi8(digit[0]));
+                    _mm_storeu_si128(p.add(64).cast(), _mm512_cvtepi32_epi8(_mm512_srli_epi32::<8>(digit[0])));
+                } else {
+                    for i in 0..N / 2 {
+                        let both = _mm512_permutex2var_epi8(digit[2 * i], pick, digit[2 * i + 1]);
+                        _mm256_storeu_si256(p.add(32 * i).cast(), _mm512_castsi512_si256(both));
+                        _mm256_storeu_si256(p.add(64 + 32 * i).cast(), _mm512_extracti64x4_epi64::<1>(both));
+                    }
+                }
+            }
+        }
+        let digits = scratch.bytes.as_ptr();
+        let mut line = g * v.group / 16;
+        let end = (g + 1) * v.group / 16;
+        while line < end {
+            // SAFETY: as the function's; `line + 2 <= end` in the wide form.
+            unsafe {
+                if line + 2 <= end {
+                    group_heads::<2, W4>(codes, digits, line, &units, shape, o);
+                    line += 2;
+                } else {
+                    group_heads::<1, W4>(codes, digits, line, &units, shape, o);
+                    line += 1;
+                }
+            }
+        }
+    }
+    let mut most = zero;
+    let mut unordered = 0;
+    for m in middle {
+        unordered |= _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(m, m);
+        most = _mm512_max_ps(most, m);
+    }
+    let most = if unordered == 0 { _mm512_reduce_max_ps(most) } else { f32::NAN };
+    let group = v.group as f32;
+    ValueSlack { sigma: (sigma_square * group).sqrt(), middle: (most * group).sqrt() }
+}
+
+/// Byte order: byte 0 of the 32 dwords of two vectors, then byte 1.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn pick() -> __m512i {
+    const ORDER: [u8; 64] = {
+        let mut order = [0; 64];
+        let mut i = 0;
+        while i < 32 {
+            order[i] = 4 * i as u8;
+            order[32 + i] = 4 * i as u8 + 1;
+            i += 1;
+        }
+        order
+    };
+    // SAFETY: 64 bytes are read from a 64-byte constant.
+    unsafe { _mm512_loadu_si512(ORDER.as_ptr().cast()) }
+}
+
+/// `L` lines of channels for all heads.
+///
+/// # Safety
+/// As [`coded`]; channels `16 line .. 16 (line + L)` exist.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
+unsafe fn group_heads<const L: usize, const W4: bool>(
+    codes: *const u8,
+    digits: *const u8,
+    line: usize,
+    units: &[f32; HEADS],
+    shape: Shape,
+    o: &mut [Line],
+) {
+    let mut h = 0;
+    while h < shape.heads {
+        // SAFETY: as the function's; `h` plus the width of each call is at most `heads`.
+        unsafe {
+            match shape.heads - h {
+                1 => products::<1, L, W4>(codes, digits, line, units, h, shape, o),
+                2 | 3 => products::<2, L, W4>(codes, digits, line, units, h, shape, o),
+                _ => products::<4, L, W4>(codes, digits, line, units, h, shape, o),
+            }
+        }
+        h += match shape.heads - h {
+            1 => 1,
+            2 | 3 => 2,
+            _ => 4,
+        };
+    }
+}
+
+/// The inner loop: `H` heads x `L` lines of 16 channels over all token quads. Digits are unsigned bytes, codes signed.
+///
+/// # Safety
+/// As [`group_heads`], `first + H <= heads`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
+unsafe fn products<const H: usize, const L: usize, const W4: bool>(
+    codes: *const u8,
+    digits: *const u8,
+    line: usize,
+    units: &[f32; HEADS],
+    first: usize,
+    shape: Shape,
+    o: &mut [Line],
+) {
+    let mut low = [[_mm512_setzero_si512(); L]; H];
+    let mut high = [[_mm512_setzero_si512(); L]; H];
+    let flip = _mm512_set1_epi8(-128);
+    let top = _mm512_set1_epi8(-16);
+    let quads = shape.tokens / 4;
+    let mut step = |quad: usize, c: [__m512i; L]| {
+        for h in 0..H {
+            // SAFETY: a head has 64 low and 64 high bytes, `4 quad + 4 <= tokens <= 64`.
+            let (lo, hi) = unsafe {
+                let p = digits.add((first + h) * STRIDE + 4 * quad);
+                (p.cast::<i32>().read_unaligned(), p.add(64).cast::<i32>().read_unaligned())
+            };
+            let (lo, hi) = (_mm512_set1_epi32(lo), _mm512_set1_epi32(hi));
+            for l in 0..L {
+                low[h][l] = _mm512_dpbusd_epi32(low[h][l], lo, c[l]);
+                high[h][l] = _mm512_dpbusd_epi32(high[h][l], hi, c[l]);
+            }
+        }
+    };
+    for quad in 0..if W4 { quads / 2 } else { quads } {
+        // SAFETY: quad `quad` of channels `16 line ..` lies inside the codes (half of the quads for nibbles).
+        let raw: [__m512i; L] = core::array::from_fn(|l| unsafe {
+            _mm512_loadu_si512(codes.add(quad * 4 * shape.dim + 64 * (line + l)).cast())
+        });
+        if W4 {
+            // Nibbles to the top of their bytes, then bit 7 flipped: (raw ^ 0x80) & 0xf0 in one ternary operation.
+            step(quad, raw.map(|r| _mm512_ternarylogic_epi64::<0x28>(_mm512_slli_epi16::<4>(r), flip, top)));
+            step(quad + quads / 2, raw.map(|r| _mm512_ternarylogic_epi64::<0x28>(r, flip, top)));
+        } else {
+            step(quad, raw.map(|r| _mm512_xor_si512(r, flip)));
+        }
+    }
+    let n = shape.dim_lines();
+    for h in 0..H {
+        let unit = _mm512_set1_ps(units[first + h]);
+        for l in 0..L {
+            let sum = _mm512_add_epi32(low[h][l], _mm512_slli_epi32::<8>(high[h][l]));
+            let p = o[(first + h) * n + line + l].0.as_mut_ptr();
+            // SAFETY: a line is 64 aligned bytes.
+            unsafe { _mm512_store_ps(p, _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), unit, _mm512_load_ps(p))) };
+        }
+    }
+}
+
+/// Rows: one chain per output element, in token order, whatever the number of heads.
+pub(super) fn value_rows(rows: Rows<'_>, store: Dtype, w: &[Line], n: usize, shape: Shape, o: &mut [Line]) {
+    assert!(n <= shape.tokens && rows.len() >= n * shape.dim && w.len() >= shape.heads * X_STRIDE);
+    assert!(o.len() >= shape.heads * shape.dim_lines() && shape.tokens <= 16 * X_STRIDE);
+    // SAFETY: the table is handed out only where the features exist; the asserts give the lengths.
+    unsafe {
+        if store == Dtype::Bf16 {
+            row_lines::<true>(rows.as_ptr(), w, n, shape, o);
+        } else {
+            row_lines::<false>(rows.as_ptr(), w, n, shape, o);
+        }
+    }
+}
+
+/// # Safety
+/// The asserts of [`value_rows`].
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
+unsafe fn row_lines<const BF16: bool>(rows: *const u16, w: &[Line], n: usize, shape: Shape, o: &mut [Line]) {
+    let lines = shape.dim_lines();
+    let mut h = 0;
+    while h < shape.heads {
+        let width = match shape.heads - h {
+            1 => 1,
+            2 | 3 => 2,
+            _ => 4,
+        };
+        let mut line = 0;
+        while line < lines {
+            let wide = line + 4 <= lines;
+            // SAFETY: `h + width <= heads`; every head dimension has an even number of lines.
+            unsafe {
+                match (width, wide) {
+                    (1, true) => row_sums::<1, 4, BF16>(rows, w, n, h, line, shape, o),
+                    (1, false) => row_sums::<1, 2, BF16>(rows, w, n, h, line, shape, o),
+                    (2, true) => row_sums::<2, 4, BF16>(rows, w, n, h, line, shape, o),
+                    (2, false) => row_sums::<2, 2, BF16>(rows, w, n, h, line, shape, o),
+                    (_, true) => row_sums::<4, 4, BF16>(rows, w, n, h, line, shape, o),
+                    (_, false) => row_sums::<4, 2, BF16>(rows, w, n, h, line, shape, o),
+                }
+            }
+            line += if wide { 4 } else { 2 };
+        }
+        h += width;
+    }
+}
+
+/// # Safety
+/// The asserts of [`value_rows`], `first + H <= heads`, `line + L <= dim / 16`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
+unsafe fn row_sums<const H: usize, const L: usize, const BF16: bool>(
+    rows: *const u16,
+    w: &[Line],
+    n: usize,
+    first: usize,
+    line: usize,
+    shape: Shape,
+    o: &mut [Line],
+) {
+    let lines = shape.dim_lines();
+    let weights = w[first * X_STRIDE..(first + H) * X_STRIDE].as_ptr().cast::<f32>();
+    let mut acc = [[_mm512_setzero_ps(); L]; H];
+    // SAFETY: lines are 64 aligned bytes; 16 channels of `L` lines of every row below `n`; 64 weights a head.
+    unsafe {
+        for h in 0..H {
+            for l in 0..L {
+                acc[h][l] = _mm512_load_ps(o[(first + h) * lines + line + l].0.as_ptr());
+            }
+        }
+        for t in 0..n {
+            let p = rows.add(t * shape.dim + 16 * line);
+            let v: [__m512; L] = core::array::from_fn(|l| load16::<BF16>(p.add(16 * l)));
+            for h in 0..H {
+                let w = _mm512_set1_ps(*weights.add(h * 16 * X_STRIDE + t));
+                for l in 0..L {
+                    acc[h][l] = _mm512_fmadd_ps(w, v[l], acc[h][l]);
+                }
+            }
+        }
+        for h in 0..H {
+            for l in 0..L {
+                _mm512_store_ps(o[(first + h) * lines + line + l].0.as_mut_ptr(), acc[h][l]);
+            }
+        }
+    }
+}

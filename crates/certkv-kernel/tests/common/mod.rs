@@ -1,0 +1,360 @@
+//! A cache in memory for the tests: a plain encoder written straight from `certkv_core::layout`, and attention in f64.
+#![allow(dead_code, unreachable_pub, reason = "each test binary uses its part")]
+use certkv_core::hash::splitmix64;
+use certkv_core::layout::{key_index, read_code, value_index, write_code};
+use certkv_core::round::{Fp, down, nearest, up, up_f32};
+use certkv_core::{Dtype, ErrorSummary, Geometry, KeyFormat, RecordLayout, ValueFormat};
+use certkv_kernel::{Block, Tail};
+
+/// Deterministic random numbers.
+pub struct Rng(pub u64);
+
+impl Rng {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(1);
+        splitmix64(self.0)
+    }
+    pub fn below(&mut self, n: usize) -> usize {
+        (self.next() % n as u64) as usize
+    }
+    pub fn unit(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1u64 << 53) as f64
+    }
+    pub fn normal(&mut self) -> f64 {
+        let (u, v) = (self.unit().max(1e-300), self.unit());
+        (-2.0 * u.ln()).sqrt() * (std::f64::consts::TAU * v).cos()
+    }
+}
+
+/// Kinds of data, from kind to hostile.
+pub const KINDS: usize = 7;
+
+/// One block's originals and record.
+pub struct Stored {
+    pub keys: Vec<u16>,
+    pub values: Vec<u16>,
+    pub record: Vec<u8>,
+}
+
+/// One KV head's cache.
+pub struct Cache {
+    pub geometry: Geometry,
+    pub layout: RecordLayout,
+    pub queries: Vec<f32>,
+    pub blocks: Vec<Stored>,
+    pub tail_keys: Vec<u16>,
+    pub tail_values: Vec<u16>,
+    pub tail: usize,
+    pub centre: Vec<f64>,
+    /// Per block: keys exact, values exact.
+    pub exact: Vec<(bool, bool)>,
+}
+
+pub fn geometry(heads: usize, dim: usize, store: Dtype) -> Geometry {
+    Geometry { store, ..Geometry::new(1, heads, 1, dim).unwrap() }
+}
+
+fn token(rng: &mut Rng, kind: usize, dim: usize, value: bool, position: usize) -> Vec<f64> {
+    (0..dim)
+        .map(|c| {
+            let x = rng.normal();
+            match kind {
+                0 => x,
+                // Outlier channels.
+                1 if c % 37 == 3 => 12.0 * x + 20.0,
+                // Heavy tails.
+                2 => (x * x * x).clamp(-60.0, 60.0),
+                // A sink and near ties.
+                3 if position == 0 && !value => 4.0,
+                3 => 1.0 + 0.001 * x,
+                // Constant channels and zeros.
+                4 if c % 2 == 0 => 0.75,
+                4 if c % 5 == 0 => 0.0,
+                // Large norms.
+                5 => 30.0 * x,
+                // Nearly everything tiny.
+                6 if position % 11 != 5 => 1e-4 * x,
+                _ => x,
+            }
+        })
+        .collect()
+}
+
+impl Cache {
+    pub fn new(format: &str, dim: usize, heads: usize, tokens: usize, kind: usize, seed: u64) -> Self {
+        let mut rng = Rng(splitmix64(seed));
+        let store = if format.starts_with("bf16") || format.contains("-bf16") || format.contains("k8bf16") {
+            Dtype::Bf16
+        } else {
+            Dtype::F16
+        };
+        let geometry = geometry(heads, dim, store);
+        let layout = RecordLayout::new(&geometry, format.parse().unwrap()).unwrap();
+        let block = layout.tokens();
+        let sharp = if kind == 5 { 0.3 } else { [0.5, 1.0, 3.0][rng.below(3)] };
+        let queries = (0..heads * dim).map(|_| (rng.normal() * sharp) as f32).collect();
+        let (full, tail) = (tokens / block, tokens % block);
+        let centre: Vec<f64> = (0..dim).map(|c| if c % 3 == 0 { 0.25 } else { 0.0 }).collect();
+        let side = |rng: &mut Rng, n: usize, value: bool, at: usize| -> Vec<u16> {
+            (0..n).flat_map(|t| token(rng, kind, dim, value, at + t)).map(|x| store.encode16(x as f32)).collect()
+        };
+        let blocks = (0..full)
+            .map(|b| {
+                let keys = side(&mut rng, block, false, b * block);
+                let values = side(&mut rng, block, true, b * block);
+                let record = encode(&layout, &keys, &values, &centre);
+                Stored { keys, values, record }
+            })
+            .collect();
+        // Rows past the tail are NaN: they must never be read.
+        let mut tail_keys = side(&mut rng, tail, false, full * block);
+        let mut tail_values = side(&mut rng, tail, true, full * block);
+        tail_keys.resize(block * dim, 0x7fff);
+        tail_values.resize(block * dim, 0x7fff);
+        let exact = vec![(false, false); full];
+        Self { geometry, layout, queries, blocks, tail_keys, tail_values, tail, centre, exact }
+    }
+
+    /// Promotes sides at random.
+    pub fn promote(&mut self, seed: u64, share: f64) {
+        let mut rng = Rng(splitmix64(seed ^ 77));
+        for e in &mut self.exact {
+            *e = (rng.unit() < share, rng.unit() < share);
+        }
+    }
+
+    pub fn source(&self) -> Vec<Block<'_>> {
+        self.blocks
+            .iter()
+            .zip(&self.exact)
+            .map(|(b, e)| Block {
+                record: &b.record,
+                keys: e.0.then_some(&b.keys[..]),
+                values: e.1.then_some(&b.values[..]),
+            })
+            .collect()
+    }
+
+    pub fn tail(&self) -> Option<Tail<'_>> {
+        let norm = self.centre.iter().map(|x| x * x).sum::<f64>().sqrt();
+        (self.tail > 0).then(|| Tail {
+            keys: &self.tail_keys,
+            values: &self.tail_values,
+            tokens: self.tail,
+            centre_norm: up_f32(norm),
+        })
+    }
+
+    /// (key, value) rows in f64: the originals, or what the pass uses.
+    pub fn rows(&self, used: bool) -> (Vec<Vec<f64>>, Vec<Vec<f64>>) {
+        let (dim, store, tokens) = (self.layout.dim, self.layout.store, self.layout.tokens());
+        let plain = |side: &[u16], t: usize| -> Vec<f64> {
+            side[t * dim..(t + 1) * dim].iter().map(|&b| f64::from(store.decode16(b))).collect()
+        };
+        let (mut keys, mut values) = (Vec::new(), Vec::new());
+        for (b, e) in self.blocks.iter().zip(&self.exact) {
+            let decoded = decode(&self.layout, &b.record);
+            for t in 0..tokens {
+                keys.push(if used && !e.0 { decoded.0[t].clone() } else { plain(&b.keys, t) });
+                values.push(if used && !e.1 { decoded.1[t].clone() } else { plain(&b.values, t) });
+            }
+        }
+        for t in 0..self.tail {
+            keys.push(plain(&self.tail_keys, t));
+            values.push(plain(&self.tail_values, t));
+        }
+        (keys, values)
+    }
+
+    /// Attention of one head in f64 over `tokens` rows: output and log-mass.
+    pub fn attention(&self, rows: &(Vec<Vec<f64>>, Vec<Vec<f64>>), head: usize, q: &[f32]) -> (Vec<f64>, f64) {
+        let dim = self.layout.dim;
+        attention(&q[head * dim..(head + 1) * dim], &rows.0, &rows.1, f64::from(self.geometry.scale))
+    }
+}
+
+pub fn attention(q: &[f32], keys: &[Vec<f64>], values: &[Vec<f64>], scale: f64) -> (Vec<f64>, f64) {
+    let z: Vec<f64> =
+        keys.iter().map(|k| scale * k.iter().zip(q).map(|(k, &q)| k * f64::from(q)).sum::<f64>()).collect();
+    let m = z.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let (mut l, mut o) = (0.0, vec![0.0; q.len()]);
+    for (z, v) in z.iter().zip(values) {
+        let w = (z - m).exp();
+        l += w;
+        o.iter_mut().zip(v).for_each(|(o, v)| *o += w * v);
+    }
+    o.iter_mut().for_each(|o| *o /= l);
+    (o, m + l.ln())
+}
+
+pub fn distance(a: &[f64], b: &[f32]) -> f64 {
+    a.iter().zip(b).map(|(a, &b)| (a - f64::from(b)).powi(2)).sum::<f64>().sqrt()
+}
+
+pub fn norm(a: &[f64]) -> f64 {
+    a.iter().map(|x| x * x).sum::<f64>().sqrt()
+}
+
+fn put(section: &mut [u8], meta: Dtype, i: usize, x: f64) {
+    match meta {
+        Dtype::F32 => section[4 * i..4 * i + 4].copy_from_slice(&(x as f32).to_le_bytes()),
+        _ => section[2 * i..2 * i + 2].copy_from_slice(&meta.encode16(x as f32).to_le_bytes()),
+    }
+}
+
+fn get(section: &[u8], meta: Dtype, i: usize) -> f64 {
+    match meta {
+        Dtype::F32 => f64::from(f32::from_le_bytes(section[4 * i..4 * i + 4].try_into().unwrap())),
+        _ => f64::from(meta.decode16(u16::from_le_bytes(section[2 * i..2 * i + 2].try_into().unwrap()))),
+    }
+}
+
+/// Encodes one block; the error summary is measured on the decoded block.
+pub fn encode(l: &RecordLayout, keys: &[u16], values: &[u16], centre: &[f64]) -> Vec<u8> {
+    let (dim, n, count) = (l.dim, l.tokens(), l.count());
+    let plain = |side: &[u16]| -> Vec<Vec<f64>> {
+        (0..n).map(|t| (0..dim).map(|c| f64::from(l.store.decode16(side[t * dim + c]))).collect()).collect()
+    };
+    let (k, v) = (plain(keys), plain(values));
+    let mut record = vec![0u8; l.bytes];
+    let words = |out: &mut [u8], side: &[u16]| {
+        out.chunks_exact_mut(2).zip(side).for_each(|(o, s)| o.copy_from_slice(&s.to_le_bytes()));
+    };
+    match l.format.key {
+        KeyFormat::Channel8 { meta } => {
+            let fp = Fp::from(meta);
+            for c in 0..dim {
+                let lo = k.iter().map(|r| r[c]).fold(f64::INFINITY, f64::min);
+                let hi = k.iter().map(|r| r[c]).fold(f64::NEG_INFINITY, f64::max);
+                let z = nearest(lo + 128.0 * (hi - lo) / 255.0, fp);
+                let sigma = up(((hi - z) / 127.0).max((z - lo) / 128.0), fp);
+                put(&mut record[l.key_scales.clone()], meta, c, sigma);
+                put(&mut record[l.key_scales.clone()], meta, dim + c, z);
+                for t in 0..n {
+                    let code = if sigma == 0.0 { 0.0 } else { ((k[t][c] - z) / sigma).round_ties_even() };
+                    write_code(&mut record[l.key_codes.clone()], 8, count, key_index(t, c, dim), (code + 128.0) as u8);
+                }
+            }
+        }
+        KeyFormat::Token { bits, .. } => {
+            let (group, bits) = (l.format.key.group(dim), usize::from(bits));
+            let half = (1u32 << (bits - 1)) as f64;
+            for t in 0..n {
+                for g in 0..dim / group {
+                    let part = &k[t][g * group..(g + 1) * group];
+                    let most = part.iter().fold(0.0f64, |a, x| a.max(x.abs()));
+                    let s = up(most / (half - 1.0), Fp::from(Dtype::F16));
+                    put(&mut record[l.key_scales.clone()], Dtype::F16, g * n + t, s);
+                    for (i, x) in part.iter().enumerate() {
+                        let code =
+                            if s == 0.0 { 0.0 } else { (x / s).round_ties_even().clamp(1.0 - half, half - 1.0) };
+                        let at = key_index(t, g * group + i, dim);
+                        write_code(&mut record[l.key_codes.clone()], bits, count, at, (code + half) as u8);
+                    }
+                }
+            }
+        }
+        _ => words(&mut record[l.key_codes.clone()], keys),
+    }
+    match l.format.value {
+        ValueFormat::Affine { bits, group } => {
+            let (group, bits) = (usize::from(group), usize::from(bits));
+            let levels = ((1u32 << bits) - 1) as f64;
+            let groups = dim / group;
+            for t in 0..n {
+                for g in 0..groups {
+                    let part = &v[t][g * group..(g + 1) * group];
+                    let lo = part.iter().copied().fold(f64::INFINITY, f64::min);
+                    let hi = part.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                    let z = down(lo, Fp::from(Dtype::F16));
+                    let sigma = up((hi - z) / levels, Fp::from(Dtype::F16));
+                    put(&mut record[l.value_scales.clone()], Dtype::F16, g * n + t, sigma);
+                    put(&mut record[l.value_scales.clone()], Dtype::F16, (groups + g) * n + t, z);
+                    for (i, x) in part.iter().enumerate() {
+                        let code = if sigma == 0.0 { 0.0 } else { ((x - z) / sigma).round_ties_even() };
+                        let at = value_index(t, g * group + i, dim);
+                        write_code(&mut record[l.value_codes.clone()], bits, count, at, code.min(levels) as u8);
+                    }
+                }
+            }
+        }
+        _ => words(&mut record[l.value_codes.clone()], values),
+    }
+    let summary = summary(l, &record, &k, &v, centre);
+    record[l.summary.clone()].copy_from_slice(&summary.to_bytes());
+    record
+}
+
+/// Decoded keys and values, f64.
+pub fn decode(l: &RecordLayout, record: &[u8]) -> (Vec<Vec<f64>>, Vec<Vec<f64>>) {
+    let (dim, n, count) = (l.dim, l.tokens(), l.count());
+    let rows = |f: &dyn Fn(usize, usize) -> f64| -> Vec<Vec<f64>> {
+        (0..n).map(|t| (0..dim).map(|c| f(t, c)).collect()).collect()
+    };
+    let word = |range: &std::ops::Range<usize>, t: usize, c: usize| get(&record[range.clone()], l.store, t * dim + c);
+    let keys = rows(&|t, c| match l.format.key {
+        KeyFormat::Channel8 { meta } => {
+            let s = &record[l.key_scales.clone()];
+            let code = read_code(&record[l.key_codes.clone()], 8, count, key_index(t, c, dim));
+            (f64::from(code) - 128.0) * get(s, meta, c) + get(s, meta, dim + c)
+        }
+        KeyFormat::Token { bits, .. } => {
+            let code = read_code(&record[l.key_codes.clone()], usize::from(bits), count, key_index(t, c, dim));
+            let scale = get(&record[l.key_scales.clone()], Dtype::F16, c / l.format.key.group(dim) * n + t);
+            (f64::from(code) - f64::from(1u32 << (bits - 1))) * scale
+        }
+        _ => word(&l.key_codes, t, c),
+    });
+    let values = rows(&|t, c| match l.format.value {
+        ValueFormat::Affine { bits, group } => {
+            let (g, groups) = (c / usize::from(group), dim / usize::from(group));
+            let code = read_code(&record[l.value_codes.clone()], usize::from(bits), count, value_index(t, c, dim));
+            let s = &record[l.value_scales.clone()];
+            f64::from(code) * get(s, Dtype::F16, g * n + t) + get(s, Dtype::F16, (groups + g) * n + t)
+        }
+        _ => word(&l.value_codes, t, c),
+    });
+    (keys, values)
+}
+
+/// Upper bound of the spectral norm: the smaller of Frobenius and the row sum form of math.md (3.7).
+fn spectral(e: &[Vec<f64>]) -> f64 {
+    let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(x, y)| x * y).sum::<f64>();
+    let sums = e.iter().map(|a| e.iter().map(|b| dot(a, b).abs()).sum::<f64>()).fold(0.0, f64::max);
+    let trace: f64 = e.iter().map(|a| dot(a, a)).sum();
+    sums.min(trace).sqrt()
+}
+
+fn summary(l: &RecordLayout, record: &[u8], k: &[Vec<f64>], v: &[Vec<f64>], centre: &[f64]) -> ErrorSummary {
+    let (dk, dv) = decode(l, record);
+    let minus = |a: &[Vec<f64>], b: &[Vec<f64>]| -> Vec<Vec<f64>> {
+        a.iter().zip(b).map(|(a, b)| a.iter().zip(b).map(|(x, y)| x - y).collect()).collect()
+    };
+    let (ek, ev) = (minus(k, &dk), minus(v, &dv));
+    let widest = |rows: &[Vec<f64>]| rows.iter().map(|r| norm(r)).fold(0.0, f64::max);
+    let dim = l.dim;
+    let mut scaled = ek.clone();
+    let mag: Vec<f64> = (0..dim)
+        .map(|c| match l.format.key {
+            KeyFormat::Channel8 { meta } => {
+                let s = &record[l.key_scales.clone()];
+                let (sigma, z) = (get(s, meta, c), get(s, meta, dim + c));
+                scaled.iter_mut().for_each(|r| r[c] = if sigma == 0.0 { 0.0 } else { r[c] / sigma });
+                128.0 * sigma + z.abs()
+            }
+            _ => dk.iter().map(|r| r[c].abs()).fold(0.0, f64::max),
+        })
+        .collect();
+    let centred: Vec<Vec<f64>> = v.iter().map(|r| r.iter().zip(centre).map(|(x, c)| x - c).collect()).collect();
+    let up = |x: f64| up_f32(x * (1.0 + 2f64.powi(-40)));
+    ErrorSummary {
+        kappa: up(spectral(&scaled)),
+        eps: up(widest(&ek)),
+        key_mag: up(norm(&mag)),
+        key_norm: up(widest(k)),
+        eta: up(widest(&ev)),
+        sop: up(spectral(&ev)),
+        radius: up(widest(&centred)),
+        value_norm: up(widest(v).max(widest(&dv))),
+    }
+}

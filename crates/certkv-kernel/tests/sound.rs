@@ -1,0 +1,130 @@
+//! Every path against attention in f64: the true error is never above the bound, and agrees with the decoded records.
+mod common;
+use certkv_core::hash::hash64;
+use certkv_kernel::{Arch, Certificate, Kernel, KernelError, Masses, Partial, Workspace, splits};
+use common::{Cache, KINDS, distance, norm};
+
+/// Formats x group sizes that the layouts allow.
+const FORMATS: [&str; 18] = [
+    "k8-v4g32-b32", "k8-v4g16-b32", "k8-v6g64-b64", "k8-v8g64-b32", "k8-v2g16-b16", "k8-v3g32-b16", "k8-v5g16-b64",
+    "k8-v7g32-b32", "k8f32-v4g32-b32", "k8bf16-v4g16-b16", "t4-v4g32-b32", "t4-v4g32-b64", "t4g32-v8g16-b16",
+    "t8-v4g16-b64", "t5g16-v3g64-b32", "t2-f16-b16", "f16-f16-b32", "bf16-bf16-b16",
+];
+
+fn archs() -> Vec<Arch> {
+    Arch::ALL.into_iter().filter(|a| a.is_available()).collect()
+}
+
+struct Answer {
+    partial: Partial,
+    masses: Masses,
+    out: Vec<Vec<f32>>,
+    certificates: Vec<Certificate>,
+}
+
+fn certificates(kernel: &Kernel, cache: &Cache, partial: Partial, masses: Masses) -> Answer {
+    let dim = cache.layout.dim;
+    let mut out = vec![vec![f32::NAN; dim]; kernel.heads()];
+    let mut list = Vec::new();
+    for (h, out) in out.iter_mut().enumerate() {
+        partial.finish(h, out).unwrap();
+        let radius = distance(&cache.centre, out) * (1.0 + 1e-6) + 1e-30;
+        list.push(kernel.certify(&masses, &partial, h, radius as f32).unwrap());
+    }
+    Answer { partial, masses, out, certificates: list }
+}
+
+fn pass(kernel: &Kernel, cache: &Cache) -> Result<Answer, KernelError> {
+    let (source, mut work) = (cache.source(), Workspace::new());
+    let mut masses = Masses::new(kernel.heads(), source.len() + 1);
+    let mut total: Option<Partial> = None;
+    let ranges: Vec<_> = splits(source.len(), cache.layout.tokens()).collect();
+    let last = ranges.len() - 1;
+    let mut rest = masses.as_mut();
+    for (i, range) in ranges.into_iter().enumerate() {
+        let mut partial = kernel.partial();
+        let tail = if i == last { cache.tail() } else { None };
+        let (mine, later) = rest.split_at(if i == last { usize::MAX } else { range.end });
+        rest = later;
+        kernel.attend(&cache.queries, &source, range, tail, &mut work, &mut partial, Some(mine))?;
+        match &mut total {
+            None => total = Some(partial),
+            Some(t) => t.merge(&partial)?,
+        }
+    }
+    Ok(certificates(kernel, cache, total.unwrap(), masses))
+}
+
+fn cases(n: usize) -> impl Iterator<Item = (Cache, u64)> {
+    (0..n).map(|i| {
+        let seed = hash64(&[0x5eed, i as u64]);
+        let pick = |k: u64, n: usize| (hash64(&[seed, k]) % n as u64) as usize;
+        let mut format = FORMATS[i % FORMATS.len()];
+        let mut dim = [64, 96, 128, 256][pick(1, 4)];
+        if format.contains("g64") && dim == 96 {
+            dim = 128;
+        }
+        if format == "t2-f16-b16" && dim == 96 {
+            format = "t4-f16-b16";
+        }
+        let heads = [1, 2, 3, 4, 5, 6, 7, 8, 16][pick(2, 9)];
+        let tokens = [0, 1, 15, 64, 65, 200, 331, 700][pick(3, 8)] + pick(4, 40);
+        let mut cache = Cache::new(format, dim, heads, tokens.max(1), pick(5, KINDS), seed);
+        if pick(6, 2) == 0 {
+            cache.promote(seed, 0.3);
+        }
+        (cache, seed)
+    })
+}
+
+#[test]
+fn true_error_is_within_the_bound_on_every_path() {
+    let (mut executed, mut failed, mut tight, mut finite) = (0, 0, 0.0f64, 0);
+    let (mut caught, mut planted) = (0, 0);
+    for (cache, seed) in cases(360) {
+        let (originals, used) = (cache.rows(false), cache.rows(true));
+        for arch in archs() {
+            let kernel = Kernel::new(&cache.geometry, &cache.layout, arch).unwrap();
+            let a = pass(&kernel, &cache).unwrap();
+            for h in 0..kernel.heads() {
+                let (exact, mass) = cache.attention(&originals, h, &cache.queries);
+                let (coded, coded_mass) = cache.attention(&used, h, &cache.queries);
+                let (error, arithmetic) = (distance(&exact, &a.out[h]), distance(&coded, &a.out[h]));
+                let c = &a.certificates[h];
+                let name = format!("{} {} d{} h{h} {seed:#x}", cache.layout.format, arch.name(), cache.layout.dim);
+                executed += 1;
+                failed += usize::from(!(error <= f64::from(c.bound)));
+                assert!(error <= f64::from(c.bound), "{name}: {error} > {c:?}");
+                // Against the decoded records only arithmetic and digits are left.
+                let value = f64::from(c.e_arith) + 2e-3 * f64::from(c.e_quant()) + 1e-6 * norm(&coded);
+                assert!(arithmetic <= value, "{name}: {arithmetic} from the decoded record, {c:?}");
+                let shift = (a.partial.log_mass(h) - coded_mass).abs();
+                assert!(shift < 1e-2, "{name}: log-mass off by {shift}");
+                let _ = mass;
+                if c.bound < c.cap {
+                    finite += 1;
+                    tight = tight.max(error / f64::from(c.bound));
+                }
+                // The control: a certificate that forgets the codes must be caught on coded data.
+                if error > 4.0 * f64::from(c.e_arith) && error > 1e-5 {
+                    planted += 1;
+                    caught += usize::from(!(error <= f64::from(c.e_arith)));
+                }
+            }
+        }
+    }
+    println!("GATE kernel-sound executed={executed} failed={failed} controls={caught}/{planted} seed=0x5eed");
+    println!("finite {finite}, largest true/bound {tight:.3}");
+    assert!(planted > 50 && caught == planted && finite > executed / 4);
+}
+
+#[test]
+fn an_empty_pass_has_no_output() {
+    let cache = Cache::new("k8-v4g32-b32", 128, 4, 5, 0, 1);
+    let kernel = Kernel::new(&cache.geometry, &cache.layout, Arch::detect()).unwrap();
+    let mut partial = kernel.partial();
+    let mut work = Workspace::new();
+    kernel.attend(&cache.queries, &cache.source(), 0..0, None, &mut work, &mut partial, None).unwrap();
+    let mut out = vec![0.0; 128];
+    assert_eq!(partial.finish(0, &mut out), Err(KernelError::NoToken));
+}
