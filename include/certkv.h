@@ -10,14 +10,15 @@
  * that is given with them: this cannot be checked.
  * Structs that may grow start with struct_size. Reserved fields are 0.
  * Threads. All calls may come from any thread and run concurrently; one step takes one call at a time.
- * Stream, Capture. Nothing is enqueued on a device in this version; Capture says whether a call may be made while a CUDA
- * graph is captured.
+ * Stream, Capture. Nothing is enqueued on a device in this version; Capture says whether a call may be made while a
+ * CUDA graph is captured.
  */
 
 #ifndef CERTKV_H
 #define CERTKV_H
 
 #include <stdint.h>
+
 /* Version of this header; certkv_version() is that of the library. */
 #define CERTKV_VERSION_MAJOR 0
 #define CERTKV_VERSION_MINOR 1
@@ -26,229 +27,229 @@
   (CERTKV_VERSION_MAJOR * 1000000 + CERTKV_VERSION_MINOR * 1000 + CERTKV_VERSION_PATCH)
 #define CERTKV_VERSION_STRING "0.1.0"
 
-/*
- Version of certkv_certificate, and value of its `version` field. A record with other fields will be another type, with
- calls of its own, so that arrays of this one keep their stride.
+/**
+ * Version of certkv_certificate, and value of its `version` field. A record with other fields will be another type,
+ * with calls of its own, so that arrays of this one keep their stride.
  */
 #define CERTKV_CERTIFICATE_VERSION 1
 
-/*
- Nothing has been shown about the output.
+/**
+ * Nothing has been shown about the output.
  */
 #define CERTKV_UNCERTIFIED 0
 
-/*
- The bound holds and is within the tolerance.
+/**
+ * The bound holds and is within the tolerance.
  */
 #define CERTKV_CERTIFIED 1
 
-/*
- Computed from the originals alone: only the kernel's arithmetic remains in the bound.
+/**
+ * Computed from the originals alone: only the kernel's arithmetic remains in the bound.
  */
 #define CERTKV_EXACT 2
 
-/*
- No output: the buffer holds nothing that may be used.
+/**
+ * No output: the buffer holds nothing that may be used.
  */
 #define CERTKV_FAILED 3
 
-/*
- The first pass was accepted.
+/**
+ * The first pass was accepted.
  */
 #define CERTKV_RUNG_PACKED 0
 
-/*
- More exact keys were fetched.
+/**
+ * More exact keys were fetched.
  */
 #define CERTKV_RUNG_MORE_KEYS 1
 
-/*
- More exact values were fetched.
+/**
+ * More exact values were fetched.
  */
 #define CERTKV_RUNG_EXACT_VALUES 2
 
-/*
- Dense recomputation of the head.
+/**
+ * Dense recomputation of the head.
  */
 #define CERTKV_RUNG_DENSE_HEAD 3
 
-/*
- Dense recomputation of the layer.
+/**
+ * Dense recomputation of the layer.
  */
 #define CERTKV_RUNG_DENSE_LAYER 4
 
-/*
- The output did not leave the first rung.
+/**
+ * The output did not leave the first rung.
  */
 #define CERTKV_CAUSE_NONE 0
 
-/*
- The key term was the larger one.
+/**
+ * The key term was the larger one.
  */
 #define CERTKV_CAUSE_KEY_ERROR 1
 
-/*
- The value term was the larger one.
+/**
+ * The value term was the larger one.
  */
 #define CERTKV_CAUSE_VALUE_ERROR 2
 
-/*
- The repairs allowed were used up.
+/**
+ * The repairs allowed were used up.
  */
 #define CERTKV_CAUSE_REPAIRS_USED 3
 
-/*
- A requested ranking condition failed.
+/**
+ * A requested ranking condition failed.
  */
 #define CERTKV_CAUSE_RANKING 4
 
-/*
- Stored codes and annotations disagree.
+/**
+ * Stored codes and annotations disagree.
  */
 #define CERTKV_CAUSE_INTEGRITY 5
 
-/*
- Neither keys nor values could lower the bound.
+/**
+ * Neither keys nor values could lower the bound.
  */
 #define CERTKV_CAUSE_EXHAUSTED 6
 
-/*
- The originals were needed and could not be read.
+/**
+ * The originals were needed and could not be read.
  */
 #define CERTKV_CAUSE_TIER_UNAVAILABLE 7
 
-/*
- The caller asked for dense attention.
+/**
+ * The caller asked for dense attention.
  */
 #define CERTKV_CAUSE_REQUESTED 8
 
-/*
- Result of a call. 0 is success; errors are negative, one range per group: -1 arguments, -100 state, -200 memory,
- -300 device, -400 panics. New values may be added to a group.
+/**
+ * Result of a call. 0 is success; errors are negative, one range per group: -1 arguments, -100 state, -200 memory,
+ * -300 device, -400 panics. New values may be added to a group.
  */
 enum certkv_status
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
   : int32_t
 #endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
  {
-  /*
-   Success.
+  /**
+   * Success.
    */
   CERTKV_OK = 0,
-  /*
-   A pointer that must not be NULL was.
+  /**
+   * A pointer that must not be NULL was.
    */
   CERTKV_NULL_POINTER = -1,
-  /*
-   A pointer is not aligned for what it points to.
+  /**
+   * A pointer is not aligned for what it points to.
    */
   CERTKV_MISALIGNED = -2,
-  /*
-   `struct_size` is impossible, or a newer caller set fields that this library does not know.
+  /**
+   * `struct_size` is impossible, or a newer caller set fields that this library does not know.
    */
   CERTKV_STRUCT_SIZE = -3,
-  /*
-   A reserved field is not 0.
+  /**
+   * A reserved field is not 0.
    */
   CERTKV_RESERVED = -4,
-  /*
-   A value is out of its range; the message names it.
+  /**
+   * A value is out of its range; the message names it.
    */
   CERTKV_INVALID_ARGUMENT = -5,
-  /*
-   A count does not fit the geometry or the step.
+  /**
+   * A count does not fit the geometry or the step.
    */
   CERTKV_SHAPE = -6,
-  /*
-   A layer outside the geometry.
+  /**
+   * A layer outside the geometry.
    */
   CERTKV_LAYER = -7,
-  /*
-   NaN or an infinity in keys, values or queries.
+  /**
+   * NaN or an infinity in keys, values or queries.
    */
   CERTKV_NOT_FINITE = -8,
-  /*
-   A finite value that the 16-bit type of the cache cannot hold.
+  /**
+   * A finite value that the 16-bit type of the cache cannot hold.
    */
   CERTKV_OVERFLOW = -9,
-  /*
-   A format string that is not understood or does not fit the geometry.
+  /**
+   * A format string that is not understood or does not fit the geometry.
    */
   CERTKV_FORMAT = -10,
-  /*
-   A policy parameter out of range.
+  /**
+   * A policy parameter out of range.
    */
   CERTKV_POLICY = -11,
-  /*
-   Not a live handle of this kind: never given out, or destroyed.
+  /**
+   * Not a live handle of this kind: never given out, or destroyed.
    */
   CERTKV_INVALID_HANDLE = -12,
-  /*
-   Not a live sequence of this cache: never given out, or released.
+  /**
+   * Not a live sequence of this cache: never given out, or released.
    */
   CERTKV_UNKNOWN_SEQUENCE = -13,
-  /*
-   Understood, but not offered by this version.
+  /**
+   * Understood, but not offered by this version.
    */
   CERTKV_UNSUPPORTED = -14,
-  /*
-   Two buffers overlap, one of which is written.
+  /**
+   * Two buffers overlap, one of which is written.
    */
   CERTKV_OVERLAP = -15,
-  /*
-   A length beyond the end of the sequence, or beyond what the cache can hold.
+  /**
+   * A length beyond the end of the sequence, or beyond what the cache can hold.
    */
   CERTKV_LENGTH = -16,
-  /*
-   The sequence is part of a step that is not over, or named twice in one step.
+  /**
+   * The sequence is part of a step that is not over, or named twice in one step.
    */
   CERTKV_BUSY_SEQUENCE = -100,
-  /*
-   Another thread is inside a call on the same step.
+  /**
+   * Another thread is inside a call on the same step.
    */
   CERTKV_BUSY_STEP = -101,
-  /*
-   Calls of a step out of order.
+  /**
+   * Calls of a step out of order.
    */
   CERTKV_ORDER = -102,
-  /*
-   Attention over no token.
+  /**
+   * Attention over no token.
    */
   CERTKV_NO_VISIBLE_TOKEN = -103,
-  /*
-   An output that has no finite bound; it was not written.
+  /**
+   * An output that has no finite bound; it was not written.
    */
   CERTKV_UNCERTIFIABLE = -104,
-  /*
-   The system has no memory.
+  /**
+   * The system has no memory.
    */
   CERTKV_OUT_OF_MEMORY = -200,
-  /*
-   The cache's pages of one class are used up.
+  /**
+   * The cache's pages of one class are used up.
    */
   CERTKV_CAPACITY = -201,
-  /*
-   The cache's sequences are used up.
+  /**
+   * The cache's sequences are used up.
    */
   CERTKV_TOO_MANY_SEQUENCES = -202,
-  /*
-   The capacity asked for does not fit a budget.
+  /**
+   * The capacity asked for does not fit a budget.
    */
   CERTKV_BUDGET = -203,
-  /*
-   The device refused an operation.
+  /**
+   * The device refused an operation.
    */
   CERTKV_DEVICE = -300,
-  /*
-   A defect of the library was caught. The object is poisoned.
+  /**
+   * A defect of the library was caught. The object is poisoned.
    */
   CERTKV_PANIC = -400,
-  /*
-   A defect was caught in an earlier call on this object. It can only be destroyed.
+  /**
+   * A defect was caught in an earlier call on this object. It can only be destroyed.
    */
   CERTKV_POISONED = -401,
-  /*
-   The library contradicted itself without panicking; please report the message.
+  /**
+   * The library contradicted itself without panicking; please report the message.
    */
   CERTKV_INTERNAL = -402,
 };
@@ -260,380 +261,380 @@ typedef int32_t certkv_status;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
-/*
- A certified, paged, compressed KV cache. Opaque.
+/**
+ * A certified, paged, compressed KV cache. Opaque.
  */
 typedef struct certkv_cache certkv_cache;
 
-/*
- A step in progress. Opaque.
+/**
+ * A step in progress. Opaque.
  */
 typedef struct certkv_step certkv_step;
 
-/*
- What went wrong in the calling thread's latest failed call.
+/**
+ * What went wrong in the calling thread's latest failed call.
  */
 typedef struct certkv_error_info {
-  /*
-   sizeof(certkv_error_info), set by the caller; nothing is written beyond it.
+  /**
+   * sizeof(certkv_error_info), set by the caller; nothing is written beyond it.
    */
   uint32_t struct_size;
-  /*
-   Status of that call; CERTKV_OK if none failed yet.
+  /**
+   * Status of that call; CERTKV_OK if none failed yet.
    */
   certkv_status status;
-  /*
-   CUresult behind it; 0 if no CUDA call was.
+  /**
+   * CUresult behind it; 0 if no CUDA call was.
    */
   int32_t cuda_result;
-  /*
-   0.
+  /**
+   * 0.
    */
   uint32_t reserved;
-  /*
-   Text in English, never NULL. Borrowed: valid until the thread's next call into certkv.
+  /**
+   * Text in English, never NULL. Borrowed: valid until the thread's next call into certkv.
    */
   const char *message;
 } certkv_error_info;
 
-/*
- Element type. A plain integer, so that any value may be passed; those without a name are refused.
+/**
+ * Element type. A plain integer, so that any value may be passed; those without a name are refused.
  */
 typedef int32_t certkv_dtype;
 
-/*
- How a step decides what to read exactly.
+/**
+ * How a step decides what to read exactly.
  */
 typedef int32_t certkv_policy;
 
-/*
- Configuration of a cache. Fill it with certkv_config_init, then set the geometry and `max_tokens`; 0 in any other field
- means its default. Fields are added at the end only, and their 0 will mean what the library did before.
+/**
+ * Configuration of a cache. Fill it with certkv_config_init, then set the geometry and `max_tokens`; 0 in any other
+ * field means its default. Fields are added at the end only, and their 0 will mean what the library did before.
  */
 typedef struct certkv_config {
-  /*
-   sizeof(certkv_config) of the caller's header.
+  /**
+   * sizeof(certkv_config) of the caller's header.
    */
   uint32_t struct_size;
-  /*
-   Layers of the model, 1 to 4096.
+  /**
+   * Layers of the model, 1 to 4096.
    */
   uint32_t layers;
-  /*
-   Query heads per layer: a multiple of `kv_heads`, at most 16 times as many.
+  /**
+   * Query heads per layer: a multiple of `kv_heads`, at most 16 times as many.
    */
   uint32_t q_heads;
-  /*
-   Key/value heads per layer, 1 to 1024.
+  /**
+   * Key/value heads per layer, 1 to 1024.
    */
   uint32_t kv_heads;
-  /*
-   Channels per head: 64, 96, 128 or 256.
+  /**
+   * Channels per head: 64, 96, 128 or 256.
    */
   uint32_t head_dim;
-  /*
-   Type of the originals: CERTKV_F16 (default) or CERTKV_BF16.
+  /**
+   * Type of the originals: CERTKV_F16 (default) or CERTKV_BF16.
    */
   certkv_dtype store;
-  /*
-   Logit scale; 0 for 1/sqrt(head_dim).
+  /**
+   * Logit scale; 0 for 1/sqrt(head_dim).
    */
   float scale;
-  /*
-   Worker threads of the CPU kernels, 1 to 256; 0 for 1.
+  /**
+   * Worker threads of the CPU kernels, 1 to 256; 0 for 1.
    */
   uint32_t threads;
-  /*
-   Format of all layers, as "k8-v4g32-b32", at most 63 characters; NULL for the default. Borrowed during the call.
+  /**
+   * Format of all layers, as "k8-v4g32-b32", at most 63 characters; NULL for the default. Borrowed during the call.
    */
   const char *format;
-  /*
-   Tokens that all sequences together may hold, 1 to 2^31.
+  /**
+   * Tokens that all sequences together may hold, 1 to 2^31.
    */
   uint64_t max_tokens;
-  /*
-   Bytes of device memory; 0 for no limit.
+  /**
+   * Bytes of device memory; 0 for no limit.
    */
   uint64_t device_budget;
-  /*
-   Bytes of host memory for the originals; 0 for no limit.
+  /**
+   * Bytes of host memory for the originals; 0 for no limit.
    */
   uint64_t host_budget;
-  /*
-   Exact key sides (one block of one KV head) kept between steps.
+  /**
+   * Exact key sides (one block of one KV head) kept between steps.
    */
   uint64_t scratch_keys;
-  /*
-   Exact value sides kept between steps.
+  /**
+   * Exact value sides kept between steps.
    */
   uint64_t scratch_values;
-  /*
-   Tolerance of the certified policy relative to the norm of the output; 0 for 0.05. Other policies ignore it.
+  /**
+   * Tolerance of the certified policy relative to the norm of the output; 0 for 0.05. Other policies ignore it.
    */
   double tolerance;
-  /*
-   Sequences that may live at once, 1 to 2^20; 0 for 16.
+  /**
+   * Sequences that may live at once, 1 to 2^20; 0 for 16.
    */
   uint32_t max_sequences;
-  /*
-   One of the CERTKV_POLICY values.
+  /**
+   * One of the CERTKV_POLICY values.
    */
   certkv_policy policy;
-  /*
-   0.
+  /**
+   * 0.
    */
   uint64_t reserved[4];
 } certkv_config;
 
-/*
- A sequence of one cache: its slot in the low half, the slot's generation in the high half. Valid until it is released;
- later sequences have other numbers. Never 0.
+/**
+ * A sequence of one cache: its slot in the low half, the slot's generation in the high half. Valid until it is
+ * released; later sequences have other numbers. Never 0.
  */
 typedef uint64_t certkv_sequence;
 
-/*
- Tokens to append to one sequence in one step.
+/**
+ * Tokens to append to one sequence in one step.
  */
 typedef struct certkv_chunk {
-  /*
-   The sequence.
+  /**
+   * The sequence.
    */
   certkv_sequence sequence;
-  /*
-   New tokens: 1 is certified decode, more is causal prefill over the originals.
+  /**
+   * New tokens: 1 is certified decode, more is causal prefill over the originals.
    */
   uint64_t tokens;
 } certkv_chunk;
 
-/*
- Where a buffer lies.
+/**
+ * Where a buffer lies.
  */
 typedef int32_t certkv_space;
 
-/*
- What is known about the output of one query head at one token. `bound` is at least the Euclidean distance from
- attention in exact arithmetic over the stored 16-bit originals, in the unit of the values, if `status` is
- CERTKV_CERTIFIED or CERTKV_EXACT. A record that nobody filled in certifies nothing: test `bound <= x`, never its
- negation, so that NaN fails.
+/**
+ * What is known about the output of one query head at one token. `bound` is at least the Euclidean distance from
+ * attention in exact arithmetic over the stored 16-bit originals, in the unit of the values, if `status` is
+ * CERTKV_CERTIFIED or CERTKV_EXACT; it is infinite where none was computed, as for prefill. A record that nobody
+ * filled in certifies nothing: test `bound <= x`, never its negation, so that NaN fails.
  */
 typedef struct certkv_certificate {
-  /*
-   CERTKV_CERTIFICATE_VERSION.
+  /**
+   * CERTKV_CERTIFICATE_VERSION.
    */
   uint32_t version;
-  /*
-   CERTKV_UNCERTIFIED, _CERTIFIED, _EXACT or _FAILED.
+  /**
+   * CERTKV_UNCERTIFIED, _CERTIFIED, _EXACT or _FAILED.
    */
   uint8_t status;
-  /*
-   One of CERTKV_RUNG: where the output was made.
+  /**
+   * One of CERTKV_RUNG: where the output was made.
    */
   uint8_t rung;
-  /*
-   One of CERTKV_CAUSE: why it left the first rung.
+  /**
+   * One of CERTKV_CAUSE: why it left the first rung.
    */
   uint8_t cause;
-  /*
-   0.
+  /**
+   * 0.
    */
   uint8_t reserved8;
-  /*
-   Total bound: the components or the cap, whichever is less, plus the arithmetic.
+  /**
+   * Total bound: the components or the cap, whichever is less, plus the arithmetic.
    */
   double bound;
-  /*
-   Absolute tolerance that was applied.
+  /**
+   * Absolute tolerance that was applied.
    */
   double tol;
-  /*
-   Norm of the output.
+  /**
+   * Norm of the output.
    */
   double out_norm;
-  /*
-   Key component.
+  /**
+   * Key component.
    */
   double e_key;
-  /*
-   Value component.
+  /**
+   * Value component.
    */
   double e_val;
-  /*
-   Component of blocks left out.
+  /**
+   * Component of blocks left out.
    */
   double e_drop;
-  /*
-   Arithmetic of the kernel.
+  /**
+   * Arithmetic of the kernel.
    */
   double e_arith;
-  /*
-   Bound of the quantisation error that is independent of the components; infinite if none was computed.
+  /**
+   * Bound of the quantisation error that is independent of the components; infinite if none was computed.
    */
   double cap;
-  /*
-   Key component before any repair or fallback.
+  /**
+   * Key component before any repair or fallback.
    */
   double candidate_e_key;
-  /*
-   Value component before any repair or fallback.
+  /**
+   * Value component before any repair or fallback.
    */
   double candidate_e_val;
-  /*
-   Component of blocks left out, before any repair or fallback.
+  /**
+   * Component of blocks left out, before any repair or fallback.
    */
   double candidate_e_drop;
-  /*
-   Total bound before any repair or fallback.
+  /**
+   * Total bound before any repair or fallback.
    */
   double candidate_bound;
-  /*
-   Blocks whose keys were read exactly.
+  /**
+   * Blocks whose keys were read exactly.
    */
   uint32_t promoted_keys;
-  /*
-   Blocks whose values were read exactly.
+  /**
+   * Blocks whose values were read exactly.
    */
   uint32_t promoted_values;
-  /*
-   Blocks left out.
+  /**
+   * Blocks left out.
    */
   uint32_t dropped;
-  /*
-   Repairs made.
+  /**
+   * Repairs made.
    */
   uint32_t repairs;
-  /*
-   Bytes of packed records read for this head's group.
+  /**
+   * Bytes of packed records read for this head's group.
    */
   uint64_t packed_bytes;
-  /*
-   Bytes of originals read from fast memory.
+  /**
+   * Bytes of originals read from fast memory.
    */
   uint64_t scratch_bytes;
-  /*
-   Bytes of originals fetched from the slow tier.
+  /**
+   * Bytes of originals fetched from the slow tier.
    */
   uint64_t host_bytes;
-  /*
-   0.
+  /**
+   * 0.
    */
   uint64_t reserved[2];
 } certkv_certificate;
 
-/*
- Memory of a cache at one moment, in bytes unless it says otherwise. Sequences that are part of a step are left out of
- `tables` and `tokens`.
+/**
+ * Memory of a cache at one moment, in bytes unless it says otherwise. Sequences that are part of a step are left out
+ * of `tables` and `tokens`.
  */
 typedef struct certkv_memory {
-  /*
-   sizeof(certkv_memory), set by the caller; nothing is written beyond it.
+  /**
+   * sizeof(certkv_memory), set by the caller; nothing is written beyond it.
    */
   uint32_t struct_size;
-  /*
-   0.
+  /**
+   * 0.
    */
   uint32_t reserved;
-  /*
-   Tokens held by live sequences; shared blocks count for each.
+  /**
+   * Tokens held by live sequences; shared blocks count for each.
    */
   uint64_t tokens;
-  /*
-   Pages in use; 0 after every sequence was released.
+  /**
+   * Pages in use; 0 after every sequence was released.
    */
   uint64_t live_pages;
-  /*
-   Packed pages in use: codes, scales, summaries, padding.
+  /**
+   * Packed pages in use: codes, scales, summaries, padding.
    */
   uint64_t packed;
-  /*
-   Open blocks and exact sides in use (16-bit, device).
+  /**
+   * Open blocks and exact sides in use (16-bit, device).
    */
   uint64_t scratch;
-  /*
-   Block tables and per-head memory of live sequences.
+  /**
+   * Block tables and per-head memory of live sequences.
    */
   uint64_t tables;
-  /*
-   16-bit originals in use (host).
+  /**
+   * 16-bit originals in use (host).
    */
   uint64_t host;
-  /*
-   Taken when the cache was made for: packed pages.
+  /**
+   * Taken when the cache was made for: packed pages.
    */
   uint64_t reserved_packed;
-  /*
-   The same for scratch.
+  /**
+   * The same for scratch.
    */
   uint64_t reserved_scratch;
-  /*
-   The same for tables.
+  /**
+   * The same for tables.
    */
   uint64_t reserved_tables;
-  /*
-   The same for originals.
+  /**
+   * The same for originals.
    */
   uint64_t reserved_host;
-  /*
-   Device budget; UINT64_MAX for none.
+  /**
+   * Device budget; UINT64_MAX for none.
    */
   uint64_t device_limit;
-  /*
-   Host budget; UINT64_MAX for none.
+  /**
+   * Host budget; UINT64_MAX for none.
    */
   uint64_t host_limit;
 } certkv_memory;
 
-/*
- In a configuration: f16. Refused elsewhere.
+/**
+ * In a configuration: f16. Refused elsewhere.
  */
 #define CERTKV_DTYPE_DEFAULT 0
 
-/*
- IEEE single precision.
+/**
+ * IEEE single precision.
  */
 #define CERTKV_F32 1
 
-/*
- IEEE half precision, as 16-bit patterns.
+/**
+ * IEEE half precision, as 16-bit patterns.
  */
 #define CERTKV_F16 2
 
-/*
- bfloat16, as 16-bit patterns.
+/**
+ * bfloat16, as 16-bit patterns.
  */
 #define CERTKV_BF16 3
 
-/*
- One pass over the codes; outputs are within the tolerance or exact. The default.
+/**
+ * One pass over the codes; outputs are within the tolerance or exact. The default.
  */
 #define CERTKV_POLICY_CERTIFIED 0
 
-/*
- Codes only: the certificate is computed and reported, and nothing acts on it.
+/**
+ * Codes only: the certificate is computed and reported, and nothing acts on it.
  */
 #define CERTKV_POLICY_PACKED 1
 
-/*
- Dense attention over the originals.
+/**
+ * Dense attention over the originals.
  */
 #define CERTKV_POLICY_DENSE 2
 
-/*
- Two phases, thresholds, bound and ladder of "Runtime-Certified Bounded-Error Quantized Attention".
+/**
+ * Two phases, thresholds, bound and ladder of "Runtime-Certified Bounded-Error Quantized Attention".
  */
 #define CERTKV_POLICY_SEED000 3
 
-/*
- No sequence.
+/**
+ * No sequence.
  */
 #define CERTKV_NO_SEQUENCE 0
 
-/*
- Ordinary memory of the process.
+/**
+ * Ordinary memory of the process.
  */
 #define CERTKV_SPACE_HOST 1
 
-/*
- Memory of a GPU. CERTKV_UNSUPPORTED in this version.
+/**
+ * Memory of a GPU. CERTKV_UNSUPPORTED in this version.
  */
 #define CERTKV_SPACE_DEVICE 2
 
@@ -641,169 +642,169 @@ typedef struct certkv_memory {
 extern "C" {
 #endif // __cplusplus
 
-/*
- Version of the library that is running, as CERTKV_VERSION_STRING. Static memory: never freed.
-
- Threads: any, at any time.
- Stream: none.
- Capture: safe.
- Errors: none.
+/**
+ * Version of the library that is running, as CERTKV_VERSION_STRING. Static memory: never freed.
+ *
+ * Threads: any, at any time.
+ * Stream: none.
+ * Capture: safe.
+ * Errors: none.
  */
 const char *certkv_version(void);
 
-/*
- Version of the library that is running, as CERTKV_VERSION_NUMBER: major * 1000000 + minor * 1000 + patch.
-
- Threads: any, at any time.
- Stream: none.
- Capture: safe.
- Errors: none.
+/**
+ * Version of the library that is running, as CERTKV_VERSION_NUMBER: major * 1000000 + minor * 1000 + patch.
+ *
+ * Threads: any, at any time.
+ * Stream: none.
+ * Capture: safe.
+ * Errors: none.
  */
 uint32_t certkv_version_number(void);
 
-/*
- Name of a status, as `"CERTKV_OK"`; `"CERTKV_?"` for a number that is none. Static memory: never freed.
-
- Threads: any, at any time.
- Stream: none.
- Capture: safe.
- Errors: none.
+/**
+ * Name of a status, as `"CERTKV_OK"`; `"CERTKV_?"` for a number that is none. Static memory: never freed.
+ *
+ * Threads: any, at any time.
+ * Stream: none.
+ * Capture: safe.
+ * Errors: none.
  */
 const char *certkv_status_name(int32_t status);
 
-/*
- Fills `info` with the calling thread's latest failure. A call that succeeds, and this function, leave it as it is.
- `info->struct_size` must be set.
-
- Threads: any, at any time; each thread sees its own errors.
- Stream: none.
- Capture: safe.
- Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE; `info` is unchanged then.
+/**
+ * Fills `info` with the calling thread's latest failure. A call that succeeds, and this function, leave it as it is.
+ * `info->struct_size` must be set.
+ *
+ * Threads: any, at any time; each thread sees its own errors.
+ * Stream: none.
+ * Capture: safe.
+ * Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE; `info` is unchanged then.
  */
 certkv_status certkv_last_error(struct certkv_error_info *info);
 
-/*
- Fills `config` with the defaults. `struct_size` is the caller's sizeof(certkv_config); nothing is written beyond it.
-
- Threads: any, at any time.
- Stream: none.
- Capture: safe.
- Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE; `config` is unchanged then.
+/**
+ * Fills `config` with the defaults. `struct_size` is the caller's sizeof(certkv_config); nothing is written beyond it.
+ *
+ * Threads: any, at any time.
+ * Stream: none.
+ * Capture: safe.
+ * Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE; `config` is unchanged then.
  */
 certkv_status certkv_config_init(struct certkv_config *config,
                                  uint32_t struct_size);
 
-/*
- Makes a cache and takes all its memory (mapped when first touched). `*cache` is filled; the caller ends it with
- certkv_cache_destroy. `config` is borrowed during the call.
-
- Threads: any, at any time.
- Stream: none.
- Capture: not allowed.
- Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE, RESERVED, INVALID_ARGUMENT, FORMAT, POLICY, BUDGET, OUT_OF_MEMORY, DEVICE.
- Nothing is held then, and `*cache` is NULL if it can be written.
+/**
+ * Makes a cache and takes all its memory (mapped when first touched). `*cache` is filled; the caller ends it with
+ * certkv_cache_destroy. `config` is borrowed during the call.
+ *
+ * Threads: any, at any time.
+ * Stream: none.
+ * Capture: not allowed.
+ * Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE, RESERVED, INVALID_ARGUMENT, FORMAT, POLICY, BUDGET, OUT_OF_MEMORY,
+ * DEVICE. Nothing is held then, and `*cache` is NULL if it can be written.
  */
 certkv_status certkv_cache_create(const struct certkv_config *config,
                                   struct certkv_cache **cache);
 
-/*
- Ends a cache and its sequences. NULL is allowed. Calls and steps under way keep its memory until they are over.
-
- Threads: any, at any time.
- Stream: none.
- Capture: not allowed.
- Errors: INVALID_HANDLE, for a cache that is destroyed already; nothing happened then.
+/**
+ * Ends a cache and its sequences. NULL is allowed. Calls and steps under way keep its memory until they are over.
+ *
+ * Threads: any, at any time.
+ * Stream: none.
+ * Capture: not allowed.
+ * Errors: INVALID_HANDLE, for a cache that is destroyed already; nothing happened then.
  */
 certkv_status certkv_cache_destroy(struct certkv_cache *cache);
 
-/*
- Makes an empty sequence; `*sequence` is filled.
-
- Threads: any, at any time.
- Stream: none.
- Capture: not allowed.
- Errors: NULL_POINTER, MISALIGNED, INVALID_HANDLE, TOO_MANY_SEQUENCES, OUT_OF_MEMORY, POISONED. Nothing changed, and
- `*sequence` is CERTKV_NO_SEQUENCE if it can be written.
+/**
+ * Makes an empty sequence; `*sequence` is filled.
+ *
+ * Threads: any, at any time.
+ * Stream: none.
+ * Capture: not allowed.
+ * Errors: NULL_POINTER, MISALIGNED, INVALID_HANDLE, TOO_MANY_SEQUENCES, OUT_OF_MEMORY, POISONED. Nothing changed, and
+ * `*sequence` is CERTKV_NO_SEQUENCE if it can be written.
  */
 certkv_status certkv_sequence_create(struct certkv_cache *cache,
                                      certkv_sequence *sequence);
 
-/*
- Makes a sequence with the tokens of `parent`; `*fork` is filled. Full blocks are shared, an open block is copied.
-
- Threads: any, at any time.
- Stream: none.
- Capture: not allowed.
- Errors: as certkv_sequence_create; UNKNOWN_SEQUENCE, BUSY_SEQUENCE, CAPACITY, DEVICE. Nothing changed, and `*fork` is
- CERTKV_NO_SEQUENCE if it can be written.
+/**
+ * Makes a sequence with the tokens of `parent`; `*fork` is filled. Full blocks are shared, an open block is copied.
+ *
+ * Threads: any, at any time.
+ * Stream: none.
+ * Capture: not allowed.
+ * Errors: as certkv_sequence_create; UNKNOWN_SEQUENCE, BUSY_SEQUENCE, CAPACITY, DEVICE. Nothing changed, and `*fork`
+ * is CERTKV_NO_SEQUENCE if it can be written.
  */
 certkv_status certkv_sequence_fork(struct certkv_cache *cache,
                                    certkv_sequence parent,
                                    certkv_sequence *fork);
 
-/*
- Cuts a sequence to its first `length` tokens.
-
- Threads: any, at any time.
- Stream: none.
- Capture: not allowed.
- Errors: NULL_POINTER, INVALID_HANDLE, UNKNOWN_SEQUENCE, BUSY_SEQUENCE, LENGTH, CAPACITY, POISONED: nothing changed.
- DEVICE: the sequence may have been cut to whole blocks; ask for its length.
+/**
+ * Cuts a sequence to its first `length` tokens.
+ *
+ * Threads: any, at any time.
+ * Stream: none.
+ * Capture: not allowed.
+ * Errors: NULL_POINTER, INVALID_HANDLE, UNKNOWN_SEQUENCE, BUSY_SEQUENCE, LENGTH, CAPACITY, POISONED: nothing changed.
+ * DEVICE: the sequence may have been cut to whole blocks instead; certkv_sequence_length says.
  */
 certkv_status certkv_sequence_truncate(struct certkv_cache *cache,
                                        certkv_sequence sequence,
                                        uint64_t length);
 
-/*
- Ends a sequence. Pages that it shared stay with the others.
-
- Threads: any, at any time.
- Stream: none.
- Capture: not allowed.
- Errors: NULL_POINTER, INVALID_HANDLE, UNKNOWN_SEQUENCE, BUSY_SEQUENCE, POISONED. Nothing changed.
+/**
+ * Ends a sequence. Pages that it shared stay with the others.
+ *
+ * Threads: any, at any time.
+ * Stream: none.
+ * Capture: not allowed.
+ * Errors: NULL_POINTER, INVALID_HANDLE, UNKNOWN_SEQUENCE, BUSY_SEQUENCE, POISONED. Nothing changed.
  */
 certkv_status certkv_sequence_release(struct certkv_cache *cache, certkv_sequence sequence);
 
-/*
- Tokens of a sequence, without those of a step that is not finished; `*length` is filled.
-
- Threads: any, at any time.
- Stream: none.
- Capture: not allowed.
- Errors: NULL_POINTER, MISALIGNED, INVALID_HANDLE, UNKNOWN_SEQUENCE, BUSY_SEQUENCE, POISONED. `*length` is unchanged.
+/**
+ * Tokens of a sequence, without those of a step that is not finished; `*length` is filled.
+ *
+ * Threads: any, at any time.
+ * Stream: none.
+ * Capture: not allowed.
+ * Errors: NULL_POINTER, MISALIGNED, INVALID_HANDLE, UNKNOWN_SEQUENCE, BUSY_SEQUENCE, POISONED. `*length` is unchanged.
  */
 certkv_status certkv_sequence_length(const struct certkv_cache *cache,
                                      certkv_sequence sequence,
                                      uint64_t *length);
 
-/*
- Starts a step: reserves every page that the new tokens can need, or none. `chunks` is borrowed during the call; rows of
- later calls are in its order. `*step` is filled; certkv_step_finish or certkv_step_abort ends it. The sequences are busy
- until then.
-
- Threads: any, at any time.
- Stream: none.
- Capture: not allowed.
- Errors: NULL_POINTER, MISALIGNED, INVALID_ARGUMENT, INVALID_HANDLE, SHAPE (no chunk, or one without tokens),
- UNKNOWN_SEQUENCE, BUSY_SEQUENCE, LENGTH, CAPACITY, OUT_OF_MEMORY, POISONED. Nothing changed, and `*step` is NULL if it
- can be written.
+/**
+ * Starts a step: reserves every page that the new tokens can need, or none. `chunks` is borrowed during the call; rows
+ * of later calls are in its order. `*step` is filled; certkv_step_finish or certkv_step_abort ends it. The sequences
+ * are busy until then.
+ *
+ * Threads: any, at any time.
+ * Stream: none.
+ * Capture: not allowed.
+ * Errors: NULL_POINTER, MISALIGNED, INVALID_ARGUMENT, INVALID_HANDLE, SHAPE (no chunk, or one without tokens),
+ * UNKNOWN_SEQUENCE, BUSY_SEQUENCE, LENGTH, CAPACITY, OUT_OF_MEMORY, POISONED. Nothing changed, and `*step` is NULL if
+ * it can be written.
  */
 certkv_status certkv_step_begin(struct certkv_cache *cache,
                                 const struct certkv_chunk *chunks,
                                 uint64_t n_chunks,
                                 struct certkv_step **step);
 
-/*
- Writes the new tokens' keys (after RoPE) and values of one layer, `[tokens][kv_heads * head_dim]` each, `elements`
- numbers in each buffer. Once per layer. They are rounded to the cache's 16-bit type. The buffers are borrowed during the
- call. `dtype` is CERTKV_F32, CERTKV_F16 or CERTKV_BF16, `space` is CERTKV_SPACE_HOST.
-
- Threads: one at a time per step.
- Stream: none.
- Capture: not allowed.
- Errors: NULL_POINTER, MISALIGNED, INVALID_ARGUMENT, UNSUPPORTED, INVALID_HANDLE, BUSY_STEP, LAYER, SHAPE, ORDER,
- NOT_FINITE, OVERFLOW, OUT_OF_MEMORY, POISONED: nothing was written. DEVICE: the layer counts as not appended and may be
- appended again.
+/**
+ * Writes the new tokens' keys (after RoPE) and values of one layer, `[tokens][kv_heads * head_dim]` each, `elements`
+ * numbers in each buffer. Once per layer. They are rounded to the cache's 16-bit type. The buffers are borrowed during
+ * the call. `dtype` is CERTKV_F32, CERTKV_F16 or CERTKV_BF16, `space` is CERTKV_SPACE_HOST.
+ *
+ * Threads: one at a time per step.
+ * Stream: none.
+ * Capture: not allowed.
+ * Errors: NULL_POINTER, MISALIGNED, INVALID_ARGUMENT, UNSUPPORTED, INVALID_HANDLE, BUSY_STEP, LAYER, SHAPE, ORDER,
+ * NOT_FINITE, OVERFLOW, OUT_OF_MEMORY, POISONED: nothing was written. DEVICE: the layer counts as not appended and may
+ * be appended again.
  */
 certkv_status certkv_step_append(struct certkv_step *step,
                                  uint32_t layer,
@@ -813,17 +814,17 @@ certkv_status certkv_step_append(struct certkv_step *step,
                                  certkv_dtype dtype,
                                  certkv_space space);
 
-/*
- Attention of the new tokens' queries (after RoPE) over everything up to and including themselves, for a layer that was
- appended. `queries` is borrowed and `out` filled during the call: `[tokens][q_heads * head_dim]` f32 each, `elements`
- numbers in each buffer. `certificates` is filled too, `[tokens][q_heads]`, or NULL with a count of 0.
-
- Threads: one at a time per step.
- Stream: none.
- Capture: not allowed.
- Errors: NULL_POINTER, MISALIGNED, OVERLAP, UNSUPPORTED, INVALID_HANDLE, BUSY_STEP, LAYER, SHAPE, ORDER, NOT_FINITE,
- NO_VISIBLE_TOKEN, UNCERTIFIABLE, OUT_OF_MEMORY, DEVICE, PANIC, POISONED. `out` is unchanged, and the step as it was. The
- certificates are CERTKV_UNCERTIFIED, or unchanged if the step, their pointer or their count was refused.
+/**
+ * Attention of the new tokens' queries (after RoPE) over everything up to and including themselves, for a layer that
+ * was appended. `queries` is borrowed and `out` filled during the call: `[tokens][q_heads * head_dim]` f32 each,
+ * `elements` numbers in each buffer. `certificates` is filled too, `[tokens][q_heads]`, or NULL with a count of 0.
+ *
+ * Threads: one at a time per step.
+ * Stream: none.
+ * Capture: not allowed.
+ * Errors: NULL_POINTER, MISALIGNED, OVERLAP, UNSUPPORTED, INVALID_HANDLE, BUSY_STEP, LAYER, SHAPE, ORDER, NOT_FINITE,
+ * NO_VISIBLE_TOKEN, UNCERTIFIABLE, OUT_OF_MEMORY, DEVICE, PANIC, POISONED. `out` is unchanged, and the step as it was.
+ * The certificates are CERTKV_UNCERTIFIED, or unchanged if the step, their pointer or their count was refused.
  */
 certkv_status certkv_step_attend(struct certkv_step *step,
                                  uint32_t layer,
@@ -834,34 +835,34 @@ certkv_status certkv_step_attend(struct certkv_step *step,
                                  uint64_t n_certificates,
                                  certkv_space space);
 
-/*
- Makes the new tokens part of their sequences and ends the step.
-
- Threads: one at a time per step.
- Stream: none.
- Capture: not allowed.
- Errors: ORDER (a layer was not appended), DEVICE, INTERNAL: the step is rolled back and its handle ends all the same.
- NULL_POINTER, INVALID_HANDLE, BUSY_STEP, PANIC, POISONED: nothing changed; certkv_step_abort still is due.
+/**
+ * Makes the new tokens part of their sequences and ends the step.
+ *
+ * Threads: one at a time per step.
+ * Stream: none.
+ * Capture: not allowed.
+ * Errors: ORDER (a layer was not appended), DEVICE, INTERNAL: the step is rolled back and its handle ends all the
+ * same. NULL_POINTER, INVALID_HANDLE, BUSY_STEP, PANIC, POISONED: nothing changed; certkv_step_abort still is due.
  */
 certkv_status certkv_step_finish(struct certkv_step *step);
 
-/*
- Ends a step without a trace: the sequences are as before. NULL is allowed.
-
- Threads: one at a time per step.
- Stream: none.
- Capture: not allowed.
- Errors: INVALID_HANDLE, for a step that is over already; BUSY_STEP. Nothing changed then.
+/**
+ * Ends a step without a trace: the sequences are as before. NULL is allowed.
+ *
+ * Threads: one at a time per step.
+ * Stream: none.
+ * Capture: not allowed.
+ * Errors: INVALID_HANDLE, for a step that is over already; BUSY_STEP. Nothing changed then.
  */
 certkv_status certkv_step_abort(struct certkv_step *step);
 
-/*
- Fills `memory`, whose `struct_size` must be set, with what the cache holds now.
-
- Threads: any, at any time; figures of a cache at work may be a moment apart.
- Stream: none.
- Capture: not allowed.
- Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE, INVALID_HANDLE, POISONED. `memory` is unchanged.
+/**
+ * Fills `memory`, whose `struct_size` must be set, with what the cache holds now.
+ *
+ * Threads: any, at any time; figures of a cache at work may be a moment apart.
+ * Stream: none.
+ * Capture: not allowed.
+ * Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE, INVALID_HANDLE, POISONED. `memory` is unchanged.
  */
 certkv_status certkv_cache_memory(const struct certkv_cache *cache, struct certkv_memory *memory);
 

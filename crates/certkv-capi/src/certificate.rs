@@ -1,8 +1,8 @@
 //! The record that comes back with every output, in the layout that C sees.
 use certkv::{Cause, Certificate, Rung, Status};
 
-/// Version of certkv_certificate, and value of its `version` field. A record with other fields will be another type, with
-/// calls of its own, so that arrays of this one keep their stride.
+/// Version of certkv_certificate, and value of its `version` field. A record with other fields will be another type,
+/// with calls of its own, so that arrays of this one keep their stride.
 pub const CERTKV_CERTIFICATE_VERSION: u32 = 1;
 
 /// Nothing has been shown about the output.
@@ -46,8 +46,8 @@ pub const CERTKV_CAUSE_REQUESTED: u8 = 8;
 
 /// What is known about the output of one query head at one token. `bound` is at least the Euclidean distance from
 /// attention in exact arithmetic over the stored 16-bit originals, in the unit of the values, if `status` is
-/// CERTKV_CERTIFIED or CERTKV_EXACT. A record that nobody filled in certifies nothing: test `bound <= x`, never its
-/// negation, so that NaN fails.
+/// CERTKV_CERTIFIED or CERTKV_EXACT; it is infinite where none was computed, as for prefill. A record that nobody
+/// filled in certifies nothing: test `bound <= x`, never its negation, so that NaN fails.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct certkv_certificate {

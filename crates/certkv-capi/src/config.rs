@@ -28,8 +28,8 @@ pub const CERTKV_POLICY_DENSE: certkv_policy = 2;
 /// Two phases, thresholds, bound and ladder of "Runtime-Certified Bounded-Error Quantized Attention".
 pub const CERTKV_POLICY_SEED000: certkv_policy = 3;
 
-/// Configuration of a cache. Fill it with certkv_config_init, then set the geometry and `max_tokens`; 0 in any other field
-/// means its default. Fields are added at the end only, and their 0 will mean what the library did before.
+/// Configuration of a cache. Fill it with certkv_config_init, then set the geometry and `max_tokens`; 0 in any other
+/// field means its default. Fields are added at the end only, and their 0 will mean what the library did before.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct certkv_config {

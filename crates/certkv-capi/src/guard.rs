@@ -33,8 +33,8 @@ thread_local! {
     static PLACE: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
-/// Keeps panics of guarded calls, and of the kernels' worker threads, off the terminal: the caller's error stream is not
-/// ours. Other panics go to the hook that was there.
+/// Keeps panics of guarded calls, and of the kernels' worker threads, off the terminal: the caller's error stream is
+/// not ours. Other panics go to the hook that was there.
 fn quiet_panics() {
     static INSTALLED: Once = Once::new();
     // The hook cannot be replaced while a panic is under way; some later call does it.

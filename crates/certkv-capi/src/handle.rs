@@ -8,8 +8,8 @@ use parking_lot::RwLock;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// The live objects of one kind. A handle is `serial << 8 | kind`. The kind is a magic, so that a handle of another kind
-/// is never found; it is odd, so that no pointer to an object of two or more bytes' alignment is one.
+/// The live objects of one kind. A handle is `serial << 8 | kind`. The kind is a magic, so that a handle of another
+/// kind is never found; it is odd, so that no pointer to an object of two or more bytes' alignment is one.
 pub(crate) struct Registry<T> {
     kind: u8,
     name: &'static str,

@@ -1,9 +1,9 @@
 //! C ABI of certkv, on host memory. The header `include/certkv.h` is generated from this crate.
 //!
 //! Every export is one call of [`guard::guard`] (or `guard_value` for those that cannot fail), so that no panic crosses
-//! into C. Handles are numbers of a registry dressed as pointers and are never dereferenced: a stale, foreign or made-up
-//! handle is a status, not undefined behaviour. What cannot be checked is whether a caller's *data* pointer really has
-//! the size that came with it.
+//! into C. Handles are numbers of a registry dressed as pointers and are never dereferenced: a stale, foreign or
+//! made-up handle is a status, not undefined behaviour. What cannot be checked is whether a caller's *data* pointer
+//! really has the size that came with it.
 #![allow(non_camel_case_types, reason = "types bear the names they have in C")]
 #![allow(clippy::missing_safety_doc, reason = "the contract of each export is written for C callers")]
 

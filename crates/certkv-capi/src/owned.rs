@@ -15,9 +15,10 @@ pub(crate) struct OwnedStep {
 impl OwnedStep {
     pub(crate) fn begin(cache: Arc<Held>, chunks: &[Chunk]) -> Result<Self, Error> {
         let step = cache.engine.begin(chunks)?;
-        // SAFETY: only the lifetime changes. The step borrows `cache.engine`, which lives at a fixed address for as long as
-        // the `Arc` beside it, and both fields are private: the step is dropped, or consumed by `finish`, before the `Arc`.
-        // Nobody sees the stretched lifetime: `with` hands the step out for a lifetime of the caller's naming.
+        // SAFETY: only the lifetime changes. The step borrows `cache.engine`, which lives at a fixed address for as
+        // long as the `Arc` beside it, and both fields are private: the step is dropped, or consumed by `finish`,
+        // before the `Arc`. Nobody sees the stretched lifetime: `with` hands the step out for a lifetime of the
+        // caller's naming.
         let step = unsafe { transmute::<Step<'_>, Step<'static>>(step) };
         Ok(Self { step, cache })
     }

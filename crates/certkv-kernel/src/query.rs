@@ -50,6 +50,8 @@ pub(crate) struct Digits {
     pub(crate) square: [f32; HEADS],
     /// `sum_c |r_c|`, up to `logit_chain` roundings.
     pub(crate) residual: [f32; HEADS],
+    /// Room for the `y` of four heads.
+    pub(crate) y: Vec<Line>,
 }
 
 impl Digits {
@@ -63,6 +65,7 @@ impl Digits {
             l1: [0.0; HEADS],
             square: [0.0; HEADS],
             residual: [0.0; HEADS],
+            y: crate::line::lines(4 * 16),
         }
     }
 }
@@ -82,6 +85,8 @@ pub(crate) struct KeyCodes<'a> {
     pub(crate) section: &'a [u8],
     pub(crate) bits: usize,
     pub(crate) scaling: Scaling<'a>,
+    /// Bytes from this section to the next block's: what to prefetch. 0 if there is none.
+    pub(crate) ahead: isize,
     /// Per head: value of one unit of the integer sum, in base-2 logits.
     pub(crate) mul: [f32; HEADS],
     /// Per head: constant part of the logit.
@@ -96,6 +101,8 @@ pub(crate) struct ValueCodes<'a> {
     pub(crate) group: usize,
     /// f16 `sigma[group][token]`, then `z[group][token]`.
     pub(crate) scales: &'a [u8],
+    /// As [`KeyCodes::ahead`].
+    pub(crate) ahead: isize,
 }
 
 /// What a coded value block contributes to the bound.
@@ -143,8 +150,10 @@ impl Softmax {
 pub(crate) struct ValueScratch {
     /// Unpacked codes, `[64-code line]`.
     pub(crate) codes: Vec<crate::line::Codes>,
-    /// Digits of `w sigma`, `[head][lo 64 | hi 64]` bytes.
-    pub(crate) bytes: Vec<u8>,
+    /// Digits of `w sigma`, `[group][head][lo 64 | hi 64]` bytes.
+    pub(crate) bytes: Vec<crate::line::Codes>,
+    /// Value of one unit of the digits, `[group][head]`.
+    pub(crate) units: [[f32; HEADS]; GROUPS],
     /// `sum_t w_t mid[g][t]` by lane, `[head][GROUPS]`.
     pub(crate) middle: Vec<Line>,
 }
@@ -153,7 +162,8 @@ impl ValueScratch {
     pub(crate) fn new() -> Self {
         Self {
             codes: vec![crate::line::Codes([0; 64]); 256],
-            bytes: vec![0; HEADS * 128],
+            bytes: vec![crate::line::Codes([0; 64]); GROUPS * HEADS * 2],
+            units: [[0.0; HEADS]; GROUPS],
             middle: crate::line::lines(HEADS * GROUPS),
         }
     }

@@ -77,6 +77,7 @@ pub struct Cache {
     /// Held by whoever uses the streams: a fence stands for finished accesses, so nobody may record one while another
     /// thread's accesses are under way. Reentrant, as a step that fails is dropped inside its own call.
     pub(crate) turn: ReentrantMutex<()>,
+    #[expect(clippy::vec_box, reason = "a step takes and returns a pointer, not half a kilobyte")]
     workspaces: Mutex<Vec<Box<Workspace>>>,
 }
 

@@ -20,8 +20,6 @@ pub(crate) struct HeadMemory {
     pub(crate) lambda: Vec<Vec<f32>>,
     /// What the last step knew of each query head; empty before the first.
     pub(crate) hints: Vec<Hint>,
-    /// Least shares of the tolerance that were worth promoting: keys, values.
-    pub(crate) thresholds: (f32, f32),
 }
 
 impl HeadMemory {

@@ -4,7 +4,7 @@ use crate::cache::Chunk;
 use crate::sequence::SequenceState;
 use crate::work::Workspace;
 use crate::{Cache, Error, Policy};
-use certkv_bound::Certificate;
+use certkv_bound::{Certificate, Status};
 use certkv_core::SequenceId;
 use certkv_page::{PageError, Reservation, TableError};
 
@@ -149,7 +149,8 @@ impl<'c> Step<'c> {
     /// originals, which is exact up to the kernel's arithmetic. `out` is written only if the call succeeds.
     ///
     /// # Errors
-    /// A bad layer, shape or order, a query that is not finite, or a device error. `certificates` then hold UNCERTIFIED.
+    /// A bad layer, shape or order, a query that is not finite, or a device error; [`Error::Uncertifiable`] if an output
+    /// that should be bounded or exact is neither. `certificates` then hold UNCERTIFIED.
     pub fn attend(
         &mut self,
         layer: usize,
@@ -185,6 +186,16 @@ impl<'c> Step<'c> {
         work.certificates.resize(heads, Certificate::UNCERTIFIED);
         for part in &mut self.parts {
             crate::attend::attend(self.cache, group, index, layer, part, self.policy, queries, work)?;
+        }
+        // Under every policy: what may not be used is not returned. A chunk's rows have no bound that would tell.
+        let rows = work.certificates.iter().zip(work.out.chunks_exact(geometry.head_dim));
+        let unusable = |(c, row): (&Certificate, &[f32])| match c.status {
+            Status::Uncertified => false,
+            Status::Failed => true,
+            Status::Certified | Status::Exact => !row.iter().all(|x| x.is_finite()),
+        };
+        if rows.into_iter().any(unusable) {
+            return Err(Error::Uncertifiable { layer });
         }
         out.copy_from_slice(&work.out);
         if !certificates.is_empty() {

@@ -40,15 +40,15 @@ pub(crate) struct HeadWork {
     /// Sets in force in the present pass.
     pub(crate) keys: BitSet,
     pub(crate) values: BitSet,
-    /// What the last step knew, and the shares worth promoting inside the pass (keys, values); empty for no promotion there.
+    /// What the last step knew; empty for no promotion inside the pass.
     pub(crate) hints: Vec<Hint>,
-    pub(crate) thresholds: (f32, f32),
     /// Keys that the last pass promoted on its own.
     pub(crate) watched_keys: usize,
     /// Items to promote next: block, or block + blocks for the value side.
     pub(crate) picks: Vec<u32>,
     pub(crate) gains: Vec<f32>,
     pub(crate) cost: Vec<f64>,
+    pub(crate) sums: Vec<f64>,
     pub(crate) cover: GroupCover,
     pub(crate) guesser: Guesser,
     pub(crate) explorer: Explorer,
@@ -106,11 +106,11 @@ impl HeadWork {
             keys: BitSet::default(),
             values: BitSet::default(),
             hints: Vec::new(),
-            thresholds: (f32::INFINITY, f32::INFINITY),
             watched_keys: 0,
             picks: Vec::new(),
             gains: Vec::new(),
             cost: Vec::new(),
+            sums: Vec::new(),
             cover: GroupCover::new(),
             guesser: Guesser::new(),
             explorer: Explorer::new(),

@@ -33,7 +33,7 @@ fn floats(bits: &[u16]) -> Vec<f32> {
 
 #[test]
 fn configurations_are_refused_by_field() {
-    let refused = |config: Config| Cache::new(config).err().expect("a bad configuration was taken");
+    let refused = |config: Config| Cache::new(config).expect_err("a bad configuration was taken");
     let field = |config: Config| match refused(config) {
         Error::Config { field, why } => {
             assert!(!why.is_empty());

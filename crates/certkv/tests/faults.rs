@@ -6,7 +6,7 @@ mod common;
 use certkv::{Cache, Chunk, Config, Error, Geometry, Mode, Policy, SequenceId, SimOptions};
 use certkv_core::fail::{arm, counts, fired, hits};
 use certkv_testkit::generate::Rng;
-use common::{Model, decode_faults, fill, original_faults, random_queries, random_rows, step};
+use common::{Model, decode_faults, original_faults, random_queries, random_rows, step};
 use std::collections::BTreeMap;
 
 /// The script's sequences beside the model; an operation that fails leaves the model as it was.
@@ -50,7 +50,7 @@ impl Run {
         }
     }
 
-    /// As `fill`; a layer that was refused is appended once more in the same step, which one fault cannot stop.
+    /// Appends `rows`; a layer that was refused is appended once more in the same step, which one fault cannot stop.
     fn fill_stubbornly(&mut self, sequence: SequenceId, rows: &Model) -> Result<(), Error> {
         let mut begun = self.cache.begin(&[Chunk { sequence, tokens: rows.len(&self.geometry) }])?;
         for layer in 0..self.geometry.layers {

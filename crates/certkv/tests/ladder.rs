@@ -1,5 +1,6 @@
 //! Each rung of the ladder, forced; and what holds on all of them: dense fallbacks have the baseline's bits, statuses say
 //! no more than was shown, equal runs give equal bits on any number of threads.
+#![allow(clippy::neg_cmp_op_on_partial_ord, reason = "!(error <= bound) is how NaN fails")]
 mod common;
 
 use certkv::{
@@ -312,6 +313,16 @@ fn what_cannot_be_bounded_fails_closed() {
             }
             drop(begun);
             assert_eq!(original_faults(&cache, sequence, &model), 0);
+            // A chunk: finite outputs, or an error and nothing written.
+            let rows = random_rows(&g, 2, &mut r);
+            let queries: Vec<f32> = queries.iter().chain(&queries).copied().collect();
+            let mut begun = cache.begin_with(&[Chunk { sequence, tokens: 2 }], policy).unwrap();
+            begun.append_bits(0, &rows.keys[0], &rows.values[0]).unwrap();
+            let mut a = Answer::new(&g, 2);
+            match begun.attend(0, &queries, &mut a.out, &mut a.certificates) {
+                Ok(()) => assert!(a.out.iter().all(|x| x.is_finite()), "1e{exponent}: a chunk with NaN outputs"),
+                Err(e) => assert!(a.out.iter().all(|x| x.is_nan()), "an output was written: {e}"),
+            }
         }
     }
     println!("{bounded} heads bounded, {failed} calls failed closed");
@@ -348,8 +359,8 @@ fn blocks_without_codes_are_read_exactly() {
     cache.truncate(sequence, 10).unwrap();
     model.truncate(&geometry, 10);
     let rows = Model {
-        keys: vec![(0..20).flat_map(|_| row(false)).collect()],
-        values: vec![(0..20).flat_map(|_| row(false)).collect()],
+        keys: vec![(0..30).flat_map(|_| row(false)).collect()],
+        values: vec![(0..30).flat_map(|_| row(false)).collect()],
     };
     model.append(&rows);
     fill(&cache, sequence, &rows).unwrap();

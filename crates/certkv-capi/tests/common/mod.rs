@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 /// The repository.
-pub fn root() -> PathBuf {
+pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the repository's root")
 }
 
 /// A fresh folder for `test`, in the build folder.
-pub fn scratch(test: &str) -> PathBuf {
+pub(crate) fn scratch(test: &str) -> PathBuf {
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(test);
     let _ = fs::remove_dir_all(&dir);
     fs::create_dir_all(&dir).expect("a folder below the build folder");
@@ -18,14 +18,14 @@ pub fn scratch(test: &str) -> PathBuf {
 }
 
 /// Runs a command and gives its output; a program that is not there is a clear failure.
-pub fn output(command: &mut Command) -> Output {
+pub(crate) fn output(command: &mut Command) -> Output {
     command.output().unwrap_or_else(|e| {
         panic!("{:?} did not start: {e}. The tests of the C ABI need gcc, g++ and nm.", command.get_program())
     })
 }
 
 /// Runs a command that must succeed; its standard output.
-pub fn run(command: &mut Command) -> String {
+pub(crate) fn run(command: &mut Command) -> String {
     let done = output(command);
     let (out, err) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
     assert!(done.status.success(), "{command:?}: {}\n{out}\n{err}", done.status);
@@ -33,7 +33,7 @@ pub fn run(command: &mut Command) -> String {
 }
 
 /// gcc or g++ for a language standard, with the header on its path and every warning an error.
-pub fn compiler(standard: &str) -> Command {
+pub(crate) fn compiler(standard: &str) -> Command {
     let mut command = Command::new(if standard.starts_with("c++") { "g++" } else { "gcc" });
     command.arg(format!("-std={standard}")).args(["-Wall", "-Wextra", "-pedantic", "-Werror"]);
     command.arg("-I").arg(root().join("include"));
@@ -41,7 +41,7 @@ pub fn compiler(standard: &str) -> Command {
 }
 
 /// The file `name` that cargo built from this crate beside the test that runs.
-pub fn built(name: &str) -> PathBuf {
+pub(crate) fn built(name: &str) -> PathBuf {
     let test = std::env::current_exe().expect("the test's own path");
     let file = test.parent().expect("a folder").join(name);
     assert!(file.exists(), "{} is missing: run the tests with `cargo test -p certkv-capi`", file.display());
@@ -49,13 +49,13 @@ pub fn built(name: &str) -> PathBuf {
 }
 
 /// The shared library under its installed names, in `dir`.
-pub fn install(dir: &Path) {
+pub(crate) fn install(dir: &Path) {
     fs::copy(built("libcertkv_c.so"), dir.join("libcertkv.so.0")).expect("a copy of the library");
     std::os::unix::fs::symlink("libcertkv.so.0", dir.join("libcertkv.so")).expect("its development link");
 }
 
 /// Compiles `source` against the shared library in `dir`, and gives the program.
-pub fn program(dir: &Path, standard: &str, source: &Path, flags: &[&str]) -> PathBuf {
+pub(crate) fn program(dir: &Path, standard: &str, source: &Path, flags: &[&str]) -> PathBuf {
     let name = source.file_stem().expect("a file name").to_string_lossy().into_owned();
     let made = dir.join(format!("{name}-{standard}"));
     let mut command = compiler(standard);

@@ -1,7 +1,7 @@
 //! One algorithm, several machines: [`Arch`] picks a table of block functions once, at construction.
 //!
 //! `generic` is the plain algorithm and the twin that every instruction-set folder is tested against.
-use crate::block::Rows;
+use crate::block::Side;
 use crate::line::{Codes, Line};
 use crate::query::{Digits, KeyCodes, Shape, Softmax, ValueCodes, ValueScratch, ValueSlack};
 use certkv_core::Dtype;
@@ -67,14 +67,14 @@ pub(crate) struct Ops {
     pub(crate) channel_digits: fn(&[Line], &[u8], Dtype, Shape, &mut Digits),
     /// Base-2 logits of a coded key block.
     pub(crate) score_codes: fn(&KeyCodes<'_>, &Digits, &mut [Codes], Shape, &mut [Line]),
-    /// Base-2 logits of the first `n` 16-bit rows: `mul q.k`.
-    pub(crate) score_rows: fn(Rows<'_>, Dtype, &[Line], f32, usize, Shape, &mut [Line]),
+    /// Base-2 logits of 16-bit rows: `mul q.k`.
+    pub(crate) score_rows: fn(&Side<'_>, &[Line], f32, Shape, &mut [Line]),
     /// Logits of the first `n` tokens to weights, in place; 0 past them.
     pub(crate) weigh: fn(&mut [Line], usize, Shape, &mut Softmax),
     /// `o += sum_t w_t v^_t` over a coded block, the offsets going to the scratch.
     pub(crate) value_codes: fn(&ValueCodes<'_>, &[Line], &Softmax, Shape, &mut ValueScratch, &mut [Line]) -> ValueSlack,
-    /// `o += sum_t w_t v_t` over the first `n` rows.
-    pub(crate) value_rows: fn(Rows<'_>, Dtype, &[Line], usize, Shape, &mut [Line]),
+    /// `o += sum_t w_t v_t` over 16-bit rows.
+    pub(crate) value_rows: fn(&Side<'_>, &[Line], Shape, &mut [Line]),
     /// One tile of 16 blocks of one head added to the certificate's sums.
     pub(crate) certify_tile: crate::certify::TileFn,
     /// Hint that these bytes are read soon.

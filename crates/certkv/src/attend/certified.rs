@@ -62,8 +62,7 @@ impl HeadCall<'_> {
         let kernel = &self.group.kernel;
         work.masses.reset(self.blocks + 1);
         work.partial.clear();
-        let (keys, values) = work.thresholds;
-        let watch = (!work.hints.is_empty()).then_some(Watch { hints: &work.hints, keys, values });
+        let watch = (!work.hints.is_empty()).then_some(Watch { hints: &work.hints });
         let view =
             View { pages: self.pages, group: self.group, head: self.head, keys: &work.keys, values: &work.values, watch };
         let mut rest = work.masses.as_mut();

@@ -3,20 +3,13 @@ use crate::Error;
 use crate::attend::Decode;
 use crate::attend::pages::Pages;
 use crate::attend::terms;
-use crate::attend::watch::Hint;
+use crate::attend::watch::{Hint, QUIET_SHARE, worthwhile_share};
 use crate::sequence::HeadMemory;
 use crate::work::HeadWork;
 use certkv_control::Gains;
 use certkv_control::guess::GuessRule;
 use certkv_control::policy::Certified;
 use certkv_core::ErrorSummary;
-
-/// Share of the tolerance above which a block is promoted inside the pass although the last step promoted nothing.
-const QUIET_SHARE: f32 = 0.1;
-
-/// How much more than the least chosen share a block must take to be promoted inside the pass, where its keys cost
-/// more bytes than a guess that knew.
-const WATCH_MARGIN: f32 = 1.5;
 
 impl Decode<'_> {
     /// Keeps each head's last known bounds and guesses its next sets. Does nothing for a KV head whose heads were all
@@ -52,13 +45,11 @@ impl Decode<'_> {
         for h in 0..w.certificates.len() {
             let scale = call.scale(w, h);
             let mass = (f64::from(scale.exponent) + scale.total.log2()) as f32;
-            m.hints.push(Hint { eps: scale.eps as f32, radius: scale.radius as f32, mass });
+            m.hints.push(Hint { eps: scale.eps as f32, radius: scale.radius as f32, mass, share: QUIET_SHARE });
         }
         if w.corrupt.is_some() || (w.keys.len() == uncoded && w.values.len() == uncoded && !w.dense.contains(&true)) {
             m.keys.clear();
             m.values.clear();
-            // Nothing was worth promoting: only a block that alone takes a good part of the tolerance will be.
-            m.thresholds = (QUIET_SHARE, QUIET_SHARE);
             return Ok(());
         }
         let blocks = self.blocks;
@@ -88,6 +79,9 @@ impl Decode<'_> {
                 w.gains.push(terms::value_gain(&scale, &mass, eta, sop));
             }
         }
+        for (hint, gains) in m.hints.iter_mut().zip(w.gains.chunks_exact(2 * blocks.max(1))) {
+            hint.share = worthwhile_share(gains, hint.eps, &mut w.sums);
+        }
         call.costs(w, false);
         w.current.resize(0);
         w.current.resize(2 * blocks);
@@ -101,17 +95,8 @@ impl Decode<'_> {
         w.guesser.next_set(rule, gains, &w.cost, &w.tolerances, &w.current, &mut w.next)?;
         m.keys.clear();
         m.values.clear();
-        m.thresholds = (f32::INFINITY, f32::INFINITY);
-        let share = |i: usize| (0..m.hints.len()).map(|h| gains.head(h)[i] / m.hints[h].eps).fold(0.0, f32::max);
         for i in w.next.iter() {
-            let least = if i < blocks { &mut m.thresholds.0 } else { &mut m.thresholds.1 };
-            *least = least.min(share(i));
             if i < blocks { m.keys.insert(i) } else { m.values.insert(i - blocks) };
-        }
-        // A side of which nothing was chosen is still worth what the other one was.
-        let least = m.thresholds.0.min(m.thresholds.1).min(QUIET_SHARE);
-        for threshold in [&mut m.thresholds.0, &mut m.thresholds.1] {
-            *threshold = threshold.min(2.0 * least).max(least) * WATCH_MARGIN;
         }
         Ok(())
     }

@@ -70,7 +70,6 @@ fn decode(
             w.keys.union_with(&m.keys);
             w.values.union_with(&m.values);
             w.hints.clone_from(&m.hints);
-            w.thresholds = m.thresholds;
         }
         for b in w.keys.iter().chain(w.values.iter()) {
             pages.fetch(cache, group, layer, b)?;

@@ -15,6 +15,8 @@ pub(crate) struct Hint {
     pub(crate) radius: f32,
     /// `log2` of the total mass; negative infinity if unknown.
     pub(crate) mass: f32,
+    /// Share of the tolerance from which on a side is worth reading exactly.
+    pub(crate) share: f32,
 }
 
 /// The rule for one KV head in one step.
@@ -22,14 +24,10 @@ pub(crate) struct Hint {
 pub(crate) struct Watch<'a> {
     /// By query head of the group.
     pub(crate) hints: &'a [Hint],
-    /// Least share of a head's tolerance for which keys are promoted.
-    pub(crate) keys: f32,
-    /// The same for values.
-    pub(crate) values: f32,
 }
 
 /// How far the total mass may fall from one step to the next before the last one misleads, as a factor.
-const MASS_DROP: f32 = 0.5;
+const MASS_DROP: f32 = 0.8;
 
 impl Watch<'_> {
     /// Whether to read the keys, and the values, exactly. A few multiplications per head.
@@ -45,22 +43,61 @@ impl Watch<'_> {
             let grow = 1.0 + delta + delta * delta;
             let term = (w * delta).min(p * lambda) * grow * (look.radius + hint.radius + hint.eps);
             // Written so that NaN promotes.
-            keys |= delta > 0.0 && !(term < self.keys * hint.eps * total);
+            keys |= delta > 0.0 && !(term < hint.share * hint.eps * total);
             let term = (w * look.eta).min(p * look.sop);
-            values |= look.eta > 0.0 && !(term < self.values * hint.eps * total);
+            values |= look.eta > 0.0 && !(term < hint.share * hint.eps * total);
         }
         (keys, values)
     }
 }
+
+/// Buckets of [`worthwhile_share`]: eight per octave over the range of `f32`.
+const BUCKETS: usize = 2048;
+
+/// The share of the tolerance from which on items have to be promoted so that the rest stays within it: the level at
+/// which the largest gains are cut off, to within an eighth of an octave. [`QUIET_SHARE`] if all fit. `sums` is a buffer.
+pub(crate) fn worthwhile_share(gains: &[f32], eps: f32, sums: &mut Vec<f64>) -> f32 {
+    sums.clear();
+    sums.resize(BUCKETS, 0.0);
+    let mut total = 0.0;
+    for g in gains.iter().filter(|g| g.is_finite()) {
+        sums[(g.to_bits() >> 20) as usize % BUCKETS] += f64::from(*g);
+        total += f64::from(*g);
+    }
+    let mut left = total - f64::from(eps);
+    if !(left > 0.0) {
+        return QUIET_SHARE;
+    }
+    for (bucket, sum) in sums.iter().enumerate().rev() {
+        left -= sum;
+        if left <= 0.0 {
+            return f32::from_bits((bucket as u32) << 20) / eps;
+        }
+    }
+    0.0
+}
+
+/// Share of the tolerance above which a side is promoted although the last step had room for everything.
+pub(crate) const QUIET_SHARE: f32 = 0.4;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
+    fn the_level_leaves_no_more_than_the_tolerance() {
+        let gains: Vec<f32> = (1..=100).map(|i| i as f32 * 0.01).collect();
+        let mut sums = Vec::new();
+        let share = worthwhile_share(&gains, 10.0, &mut sums);
+        let rest: f32 = gains.iter().filter(|g| **g < share * 10.0).sum();
+        assert!(rest <= 10.0 && rest > 7.0, "{share} leaves {rest}");
+        assert_eq!(worthwhile_share(&gains, 60.0, &mut sums), QUIET_SHARE);
+    }
+
+    #[test]
     fn promotes_by_share_of_the_tolerance_and_on_nan() {
-        let hints = [Hint { eps: 0.1, radius: 1.0, mass: f32::NEG_INFINITY }];
-        let watch = Watch { hints: &hints, keys: 0.1, values: 0.1 };
+        let hints = [Hint { eps: 0.1, radius: 1.0, mass: f32::NEG_INFINITY, share: 0.1 }];
+        let watch = Watch { hints: &hints };
         let judge = |w: [f32; 1], delta: [f32; 1], eta: f32| {
             let (square, lambda) = ([w[0] * w[0]], [delta[0] * 4.0]);
             let (total, exponent) = ([1.0], [0.0]);

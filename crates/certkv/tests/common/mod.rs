@@ -5,43 +5,43 @@ use certkv_testkit::generate::{Rng, decode};
 use certkv_testkit::oracle::{Attention, distance, norm};
 
 /// Rows of one side, `[layer][token * kv_width]`, as 16-bit patterns.
-pub type Layers = Vec<Vec<u16>>;
+pub(crate) type Layers = Vec<Vec<u16>>;
 
 /// What a sequence should hold.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Model {
-    pub keys: Layers,
-    pub values: Layers,
+pub(crate) struct Model {
+    pub(crate) keys: Layers,
+    pub(crate) values: Layers,
 }
 
 impl Model {
-    pub fn new(geometry: &Geometry) -> Self {
+    pub(crate) fn new(geometry: &Geometry) -> Self {
         Self { keys: vec![Vec::new(); geometry.layers], values: vec![Vec::new(); geometry.layers] }
     }
 
-    pub fn len(&self, geometry: &Geometry) -> usize {
+    pub(crate) fn len(&self, geometry: &Geometry) -> usize {
         self.keys[0].len() / geometry.kv_width()
     }
 
-    pub fn append(&mut self, rows: &Self) {
+    pub(crate) fn append(&mut self, rows: &Self) {
         for (mine, new) in self.keys.iter_mut().zip(&rows.keys).chain(self.values.iter_mut().zip(&rows.values)) {
             mine.extend_from_slice(new);
         }
     }
 
-    pub fn truncate(&mut self, geometry: &Geometry, len: usize) {
+    pub(crate) fn truncate(&mut self, geometry: &Geometry, len: usize) {
         self.keys.iter_mut().chain(&mut self.values).for_each(|rows| rows.truncate(len * geometry.kv_width()));
     }
 
     /// One head's rows, `[token][dim]`.
-    pub fn side(&self, geometry: &Geometry, layer: usize, head: usize, side: Side) -> Vec<u16> {
+    pub(crate) fn side(&self, geometry: &Geometry, layer: usize, head: usize, side: Side) -> Vec<u16> {
         let rows = if side == Side::Key { &self.keys } else { &self.values };
         let (dim, width) = (geometry.head_dim, geometry.kv_width());
         rows[layer].chunks_exact(width).flat_map(|row| row[head * dim..(head + 1) * dim].to_vec()).collect()
     }
 
     /// Exact attention of every query head over the first `tokens` tokens.
-    pub fn attend(&self, geometry: &Geometry, layer: usize, tokens: usize, queries: &[f32]) -> Vec<Vec<f64>> {
+    pub(crate) fn attend(&self, geometry: &Geometry, layer: usize, tokens: usize, queries: &[f32]) -> Vec<Vec<f64>> {
         let dim = geometry.head_dim;
         let sides: Vec<_> = (0..geometry.kv_heads)
             .map(|head| {
@@ -62,7 +62,7 @@ impl Model {
 }
 
 /// `tokens` random rows: mostly plain, some channels large, now and then a token of zeros.
-pub fn random_rows(geometry: &Geometry, tokens: usize, r: &mut Rng) -> Model {
+pub(crate) fn random_rows(geometry: &Geometry, tokens: usize, r: &mut Rng) -> Model {
     let mut rows = Model::new(geometry);
     for side in [&mut rows.keys, &mut rows.values] {
         for layer in side {
@@ -78,32 +78,32 @@ pub fn random_rows(geometry: &Geometry, tokens: usize, r: &mut Rng) -> Model {
     rows
 }
 
-pub fn random_queries(geometry: &Geometry, tokens: usize, r: &mut Rng) -> Vec<f32> {
+pub(crate) fn random_queries(geometry: &Geometry, tokens: usize, r: &mut Rng) -> Vec<f32> {
     let spread = 0.3 + 2.0 * r.uniform();
     (0..tokens * geometry.q_width()).map(|_| (r.normal() * spread) as f32).collect()
 }
 
 /// Outputs and certificates of one attend call.
-pub struct Answer {
-    pub out: Vec<f32>,
-    pub certificates: Vec<Certificate>,
+pub(crate) struct Answer {
+    pub(crate) out: Vec<f32>,
+    pub(crate) certificates: Vec<Certificate>,
 }
 
 impl Answer {
-    pub fn new(geometry: &Geometry, tokens: usize) -> Self {
+    pub(crate) fn new(geometry: &Geometry, tokens: usize) -> Self {
         Self {
             out: vec![f32::NAN; tokens * geometry.q_width()],
             certificates: vec![Certificate::default(); tokens * geometry.q_heads],
         }
     }
 
-    pub fn bits(&self) -> Vec<u32> {
+    pub(crate) fn bits(&self) -> Vec<u32> {
         self.out.iter().map(|x| x.to_bits()).collect()
     }
 }
 
 /// Runs one whole step over one sequence: appends `rows`, attends in every layer with `queries`, finishes.
-pub fn step(
+pub(crate) fn step(
     cache: &Cache,
     sequence: SequenceId,
     rows: &Model,
@@ -125,7 +125,7 @@ pub fn step(
 }
 
 /// Appends `rows` without attending.
-pub fn fill(cache: &Cache, sequence: SequenceId, rows: &Model) -> Result<(), Error> {
+pub(crate) fn fill(cache: &Cache, sequence: SequenceId, rows: &Model) -> Result<(), Error> {
     let geometry = *cache.geometry();
     let mut step = cache.begin(&[Chunk { sequence, tokens: rows.len(&geometry) }])?;
     for layer in 0..geometry.layers {
@@ -135,7 +135,7 @@ pub fn fill(cache: &Cache, sequence: SequenceId, rows: &Model) -> Result<(), Err
 }
 
 /// Decode outputs whose true error is beyond their bound, or whose status does not say what happened.
-pub fn decode_faults(exact: &[Vec<f64>], answer: &[f32], certificates: &[Certificate], tol_rel: f64) -> usize {
+pub(crate) fn decode_faults(exact: &[Vec<f64>], answer: &[f32], certificates: &[Certificate], tol_rel: f64) -> usize {
     let dim = exact[0].len();
     let wrong = |(h, exact): &(usize, &Vec<f64>)| {
         let (got, c) = (&answer[h * dim..(h + 1) * dim], &certificates[*h]);
@@ -151,7 +151,7 @@ pub fn decode_faults(exact: &[Vec<f64>], answer: &[f32], certificates: &[Certifi
 }
 
 /// Heads and sides whose stored originals differ from the model's, over all layers.
-pub fn original_faults(cache: &Cache, id: SequenceId, model: &Model) -> usize {
+pub(crate) fn original_faults(cache: &Cache, id: SequenceId, model: &Model) -> usize {
     let geometry = *cache.geometry();
     let mut wrong = 0;
     for layer in 0..geometry.layers {

@@ -1,5 +1,5 @@
 //! Logits of one block: digits of the scaled query, integer dot products on codes, and plain dot products on rows.
-use crate::block::Rows;
+use crate::block::Side;
 use crate::line::{Codes, Line};
 use crate::query::{DIGIT_STRIDE, Digits, GROUPS, KeyCodes, QUERY_LEVELS, Scaling, Shape, X_STRIDE};
 use certkv_core::{Dtype, layout::planes};
@@ -131,28 +131,20 @@ pub(crate) fn score_codes(k: &KeyCodes<'_>, digits: &Digits, scratch: &mut [Code
 }
 
 /// One row as lines.
-pub(crate) fn row(rows: Rows<'_>, store: Dtype, token: usize, shape: Shape, out: &mut [Line; 16]) {
+pub(crate) fn row(side: &Side<'_>, token: usize, shape: Shape, out: &mut [Line; 16]) {
     for (l, line) in out[..shape.dim_lines()].iter_mut().enumerate() {
         for i in 0..16 {
-            line.0[i] = store.decode16(rows.get(token * shape.dim + 16 * l + i));
+            line.0[i] = side.store.decode16(side.rows.get(token * shape.dim + 16 * l + i));
         }
     }
 }
 
 /// Logits on 16-bit rows.
-pub(crate) fn score_rows(
-    rows: Rows<'_>,
-    store: Dtype,
-    q: &[Line],
-    mul: f32,
-    n: usize,
-    shape: Shape,
-    x: &mut [Line],
-) {
+pub(crate) fn score_rows(side: &Side<'_>, q: &[Line], mul: f32, shape: Shape, x: &mut [Line]) {
     let lines = shape.dim_lines();
     let mut k = [Line::ZERO; 16];
-    for t in 0..n {
-        row(rows, store, t, shape, &mut k);
+    for t in 0..side.n {
+        row(side, t, shape, &mut k);
         for h in 0..shape.heads {
             let mut acc = Line::ZERO;
             for l in 0..lines {

@@ -1,6 +1,6 @@
 //! `o += sum_t w_t v_t` for one block: integer dot products on codes, fused multiply-adds on rows.
 use super::keys::{meta_at, row, unpack};
-use crate::block::Rows;
+use crate::block::Side;
 use crate::line::Line;
 use crate::query::{GROUPS, Shape, Softmax, ValueCodes, ValueScratch, ValueSlack, X_STRIDE};
 use certkv_core::Dtype;
@@ -62,11 +62,11 @@ pub(crate) fn value_codes(
 }
 
 /// Rows: one chain per output element, in token order.
-pub(crate) fn value_rows(rows: Rows<'_>, store: Dtype, w: &[Line], n: usize, shape: Shape, o: &mut [Line]) {
+pub(crate) fn value_rows(side: &Side<'_>, w: &[Line], shape: Shape, o: &mut [Line]) {
     let lines = shape.dim_lines();
     let mut v = [Line::ZERO; 16];
-    for t in 0..n {
-        row(rows, store, t, shape, &mut v);
+    for t in 0..side.n {
+        row(side, t, shape, &mut v);
         for h in 0..shape.heads {
             for l in 0..lines {
                 o[h * lines + l].axpy(w[h * X_STRIDE + t / 16].0[t % 16], &v[l]);

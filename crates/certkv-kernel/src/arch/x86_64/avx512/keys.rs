@@ -1,7 +1,7 @@
 //! Logits of one block.
 use super::{lanes, load16, sum16};
 use crate::arch::generic::keys::unpack;
-use crate::block::Rows;
+use crate::block::Side;
 use crate::line::{Codes, Line};
 use crate::query::{DIGIT_STRIDE, Digits, HEADS, KeyCodes, QUERY_LEVELS, Scaling, Shape, X_STRIDE};
 use certkv_core::Dtype;
@@ -10,7 +10,7 @@ use core::arch::x86_64::*;
 /// Digits of `q o sigma`.
 pub(super) fn channel_digits(q: &[Line], scales: &[u8], meta: Dtype, shape: Shape, out: &mut Digits) {
     assert!(q.len() >= shape.heads * shape.dim_lines() && shape.heads <= HEADS && shape.dim <= 256);
-    assert!(scales.len() >= 2 * shape.dim * meta.bytes() && out.bytes.len() >= shape.heads * DIGIT_STRIDE);
+    assert!(scales.len() >= 2 * shape.dim * meta.bytes() && out.bytes.len() >= shape.heads * DIGIT_STRIDE && out.y.len() >= 64);
     // SAFETY: the table is handed out only where the features exist; the asserts give the lengths.
     unsafe {
         match meta {
@@ -42,7 +42,7 @@ unsafe fn meta16<const META: u8>(p: *const u8, i: usize) -> __m512 {
 unsafe fn channel<const META: u8>(q: &[Line], scales: *const u8, shape: Shape, out: &mut Digits) {
     let n = shape.dim_lines();
     let zero = _mm512_setzero_ps();
-    let mut y = [[Line::ZERO; 16]; 4];
+    let y = &mut out.y[..64];
     for first in (0..shape.heads).step_by(4) {
         let heads = (shape.heads - first).min(4);
         // Slots of the first sum: heads' l1, square, offset; of the second: residual, digits.
@@ -57,7 +57,7 @@ unsafe fn channel<const META: u8>(q: &[Line], scales: *const u8, shape: Shape, o
                     let q = _mm512_load_ps(ql.0.as_ptr());
                     let v = _mm512_mul_ps(q, meta16::<META>(scales, 16 * l));
                     offset = _mm512_fmadd_ps(q, meta16::<META>(scales, shape.dim + 16 * l), offset);
-                    _mm512_store_ps(y[h][l].0.as_mut_ptr(), v);
+                    _mm512_store_ps(y[16 * h + l].0.as_mut_ptr(), v);
                     let a = _mm512_abs_ps(v);
                     most = _mm512_max_ps(most, a);
                     l1 = _mm512_add_ps(l1, a);
@@ -72,7 +72,7 @@ unsafe fn channel<const META: u8>(q: &[Line], scales: *const u8, shape: Shape, o
             let inverse = _mm512_set1_ps(scale[h].0);
             let (mut residual, mut total) = (zero, zero);
             let bytes = &mut out.bytes[(first + h) * DIGIT_STRIDE..(first + h + 1) * DIGIT_STRIDE];
-            for (l, line) in y[h][..n].iter().enumerate() {
+            for (l, line) in y[16 * h..16 * h + n].iter().enumerate() {
                 // SAFETY: lines are 64 aligned bytes; 16 l + 16 <= 256, so both 16-byte stores lie inside `bytes`.
                 unsafe {
                     let v = _mm512_mul_ps(_mm512_load_ps(line.0.as_ptr()), inverse);
@@ -186,9 +186,14 @@ unsafe fn tiles<const H: usize, const T: usize, const W4: bool>(
     let (count, quads) = (shape.tokens / 16, shape.dim / 4);
     let base = digits.bytes[first * DIGIT_STRIDE..].as_ptr();
     let half = 1i32 << (k.bits - 1);
+    // The first heads fetch the next block's codes while they use this block's.
+    let ahead = if first == 0 { k.ahead } else { 0 };
     for pair in 0..count / T {
         // With nibbles the two tiles of a byte line are half a block apart.
-        let tile: [usize; T] = core::array::from_fn(|i| if W4 { pair + i * count / 2 } else { pair * T + i });
+        let mut tile = [0; T];
+        for i in 0..T {
+            tile[i] = if W4 { pair + i * count / 2 } else { pair * T + i };
+        }
         let mut logit = [[_mm512_setzero_ps(); T]; H];
         for h in 0..H {
             logit[h] = [_mm512_set1_ps(k.add[first + h]); T];
@@ -199,9 +204,12 @@ unsafe fn tiles<const H: usize, const T: usize, const W4: bool>(
         };
         for g in 0..groups {
             let range = quads / groups * g..quads / groups * (g + 1);
-            let bias: [i32; H] = core::array::from_fn(|h| -half * digits.sums[first + h][g]);
+            let mut bias = [0; H];
+            for h in 0..H {
+                bias[h] = -half * digits.sums[first + h][g];
+            }
             // SAFETY: tiles and quads lie inside the codes, `first + H <= heads` digits exist.
-            let sums = unsafe { products::<H, T, W4>(codes, tile, range, quads, base, bias) };
+            let sums = unsafe { products::<H, T, W4>(codes, tile, range, quads, base, bias, ahead) };
             for i in 0..T {
                 let scale = match k.scaling {
                     Scaling::Channel => _mm512_set1_ps(1.0),
@@ -239,6 +247,7 @@ unsafe fn products<const H: usize, const T: usize, const W4: bool>(
     quads: usize,
     base: *const i8,
     bias: [i32; H],
+    ahead: isize,
 ) -> [[__m512i; T]; H] {
     let mut low = [[_mm512_setzero_si512(); T]; H];
     let mut high = [[_mm512_setzero_si512(); T]; H];
@@ -251,12 +260,16 @@ unsafe fn products<const H: usize, const T: usize, const W4: bool>(
         // SAFETY: as the function's.
         unsafe {
             if W4 {
-                let raw = _mm512_loadu_si512(codes.add((tile[0] * quads + quad) * 64).cast());
+                let p = codes.add((tile[0] * quads + quad) * 64);
+                _mm_prefetch::<_MM_HINT_T0>(p.wrapping_offset(ahead).cast());
+                let raw = _mm512_loadu_si512(p.cast());
                 line[0] = _mm512_and_si512(raw, nibble);
                 line[T - 1] = _mm512_and_si512(_mm512_srli_epi16::<4>(raw), nibble);
             } else {
                 for i in 0..T {
-                    line[i] = _mm512_loadu_si512(codes.add((tile[i] * quads + quad) * 64).cast());
+                    let p = codes.add((tile[i] * quads + quad) * 64);
+                    _mm_prefetch::<_MM_HINT_T0>(p.wrapping_offset(ahead).cast());
+                    line[i] = _mm512_loadu_si512(p.cast());
                 }
             }
             for h in 0..H {
@@ -279,26 +292,19 @@ unsafe fn products<const H: usize, const T: usize, const W4: bool>(
 }
 
 /// Logits on 16-bit rows.
-pub(super) fn score_rows(
-    rows: Rows<'_>,
-    store: Dtype,
-    q: &[Line],
-    mul: f32,
-    n: usize,
-    shape: Shape,
-    x: &mut [Line],
-) {
-    assert!(n <= shape.tokens && rows.len() >= n * shape.dim && q.len() >= shape.heads * shape.dim_lines());
-    assert!(x.len() >= shape.heads * X_STRIDE && shape.tokens <= 16 * X_STRIDE);
-    if n == 0 {
+pub(super) fn score_rows(side: &Side<'_>, q: &[Line], mul: f32, shape: Shape, x: &mut [Line]) {
+    assert!(side.n <= shape.tokens && side.rows.len() >= side.n * shape.dim);
+    assert!(q.len() >= shape.heads * shape.dim_lines() && x.len() >= shape.heads * X_STRIDE);
+    assert!(shape.tokens <= 16 * X_STRIDE);
+    if side.n == 0 {
         return;
     }
     // SAFETY: the table is handed out only where the features exist; the asserts give the lengths.
     unsafe {
-        if store == Dtype::Bf16 {
-            row_heads::<true>(rows.as_ptr(), q, mul, n, shape, x);
+        if side.store == Dtype::Bf16 {
+            row_heads::<true>(side, q, mul, shape, x);
         } else {
-            row_heads::<false>(rows.as_ptr(), q, mul, n, shape, x);
+            row_heads::<false>(side, q, mul, shape, x);
         }
     }
 }
@@ -306,22 +312,15 @@ pub(super) fn score_rows(
 /// # Safety
 /// The asserts of [`score_rows`].
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
-unsafe fn row_heads<const BF16: bool>(
-    rows: *const u16,
-    q: &[Line],
-    mul: f32,
-    n: usize,
-    shape: Shape,
-    x: &mut [Line],
-) {
+unsafe fn row_heads<const BF16: bool>(side: &Side<'_>, q: &[Line], mul: f32, shape: Shape, x: &mut [Line]) {
     let mut h = 0;
     while h < shape.heads {
         // SAFETY: as the function's; `h` plus the width of each call is at most `heads`.
         unsafe {
             match shape.heads - h {
-                1 => row_dots::<1, 16, BF16>(rows, q, mul, n, h, shape, x),
-                2 | 3 => row_dots::<2, 8, BF16>(rows, q, mul, n, h, shape, x),
-                _ => row_dots::<4, 4, BF16>(rows, q, mul, n, h, shape, x),
+                1 => row_dots::<1, 16, BF16>(side, q, mul, h, shape, x),
+                2 | 3 => row_dots::<2, 8, BF16>(side, q, mul, h, shape, x),
+                _ => row_dots::<4, 4, BF16>(side, q, mul, h, shape, x),
             }
         }
         h += match shape.heads - h {
@@ -339,29 +338,35 @@ unsafe fn row_heads<const BF16: bool>(
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
 unsafe fn row_dots<const H: usize, const T: usize, const BF16: bool>(
-    rows: *const u16,
+    side: &Side<'_>,
     q: &[Line],
     mul: f32,
-    n: usize,
     first: usize,
     shape: Shape,
     x: &mut [Line],
 ) {
+    let (rows, n) = (side.rows.as_ptr(), side.n);
+    let ahead = if first == 0 { side.ahead } else { 0 };
     let lines = shape.dim_lines();
     let q = q[first * lines..(first + H) * lines].as_ptr();
     for t0 in (0..n).step_by(T) {
         let mut acc = [_mm512_setzero_ps(); 16];
         // Rows past `n` are never read: the last row stands in, and its logits are masked by `weigh`.
-        let row: [*const u16; T] = core::array::from_fn(|t| {
+        let mut row = [rows; T];
+        for t in 0..T {
             // SAFETY: row min(t0 + t, n - 1) lies inside the side.
-            unsafe { rows.add((t0 + t).min(n - 1) * shape.dim) }
-        });
+            row[t] = unsafe { rows.add((t0 + t).min(n - 1) * shape.dim) };
+        }
         for l in 0..lines {
             // SAFETY: 16 channels of each row; lines of `H` queries.
             unsafe {
                 let mut k = [_mm512_setzero_ps(); T];
                 for t in 0..T {
-                    k[t] = load16::<BF16>(row[t].add(16 * l));
+                    let p = row[t].add(16 * l);
+                    if l % 2 == 0 {
+                        _mm_prefetch::<_MM_HINT_T1>(p.wrapping_byte_offset(ahead).cast());
+                    }
+                    k[t] = load16::<BF16>(p);
                 }
                 for h in 0..H {
                     let q = _mm512_load_ps(q.add(h * lines + l).cast());
@@ -374,7 +379,9 @@ unsafe fn row_dots<const H: usize, const T: usize, const BF16: bool>(
         let sums = lanes(_mm512_mul_ps(sum16(&acc), _mm512_set1_ps(mul)));
         for h in 0..H {
             let to = &mut x[(first + h) * X_STRIDE + t0 / 16].0[t0 % 16..t0 % 16 + T];
-            to.copy_from_slice(&sums[h * T..(h + 1) * T]);
+            for t in 0..T {
+                to[t] = sums[h * T + t];
+            }
         }
     }
 }

@@ -3,12 +3,12 @@
 //! Codes are multiplied in place: a 64-byte line holds 16 tokens x 4 channels (keys) or 16 channels x 4 tokens (values),
 //! `vpdpbusd` with four broadcast digits adds 4 products to each of 16 sums, and no sum is ever horizontal. Digits are 16
 //! bits in two bytes, so a line costs two instructions per head.
+use super::strip512;
 use crate::arch::Ops;
 use core::arch::x86_64::*;
 
 mod keys;
 mod softmax;
-mod strip;
 mod values;
 
 static OPS: Ops = Ops {
@@ -21,8 +21,8 @@ static OPS: Ops = Ops {
     value_rows: values::value_rows,
     certify_tile: softmax::certify_tile,
     prefetch,
-    strip: strip::strip,
-    unpack_stretch: strip::unpack,
+    strip: strip512::strip,
+    unpack_stretch: strip512::unpack,
 };
 
 /// The functions, if the machine has every feature they are compiled for. They are reachable only through this.

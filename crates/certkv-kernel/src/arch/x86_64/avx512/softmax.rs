@@ -11,7 +11,7 @@ use core::arch::x86_64::*;
 /// `2^x 2^-m`, as `generic::softmax::weight`. NaN stays NaN.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq")]
-pub(super) fn weight(x: __m512, m: __m512) -> __m512 {
+fn weight(x: __m512, m: __m512) -> __m512 {
     let whole = _mm512_roundscale_ps::<0x08>(x);
     let f = _mm512_sub_ps(x, whole);
     let mut p = _mm512_set1_ps(EXP2[6]);
@@ -24,13 +24,13 @@ pub(super) fn weight(x: __m512, m: __m512) -> __m512 {
 /// Clamps logits; an operand order that keeps NaN.
 #[inline]
 #[target_feature(enable = "avx512f")]
-pub(super) fn clamp(x: __m512) -> __m512 {
+fn clamp(x: __m512) -> __m512 {
     _mm512_min_ps(_mm512_set1_ps(CLAMP), _mm512_max_ps(_mm512_set1_ps(-CLAMP), x))
 }
 
 /// Mask of the tokens of line `line` below `n`.
 #[inline]
-pub(super) fn below(n: usize, line: usize) -> u16 {
+fn below(n: usize, line: usize) -> u16 {
     let left = n.saturating_sub(16 * line).min(16);
     ((1u32 << left) - 1) as u16
 }

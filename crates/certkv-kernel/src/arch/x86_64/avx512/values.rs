@@ -2,13 +2,13 @@
 use super::keys::unpack_wide;
 use super::load16;
 use crate::arch::generic::values::LEAST_WEIGHT;
-use crate::block::Rows;
+use crate::block::Side;
 use crate::line::Line;
 use crate::query::{GROUPS, HEADS, Shape, Softmax, ValueCodes, ValueScratch, ValueSlack, X_STRIDE};
 use certkv_core::Dtype;
 use core::arch::x86_64::*;
 
-/// Bytes from one head's weight digits to the next: 64 low bytes, then 64 high bytes.
+/// Bytes from one head's weight digits to the next: 64 low bytes, then 64 high bytes. Groups are [`HEADS`] times as far.
 const STRIDE: usize = 128;
 
 /// Coded block.
@@ -24,7 +24,7 @@ pub(super) fn value_codes(
     assert!(shape.heads <= HEADS && w.len() >= shape.heads * X_STRIDE && o.len() >= shape.heads * shape.dim_lines());
     assert!(v.section.len() >= count * v.bits / 8 && scratch.codes.len() * 64 >= count);
     assert!(v.scales.len() >= 4 * shape.tokens * (shape.dim / v.group));
-    assert!(scratch.bytes.len() >= HEADS * STRIDE && scratch.middle.len() >= HEADS * GROUPS);
+    assert!(scratch.bytes.len() * 64 >= GROUPS * HEADS * STRIDE && scratch.middle.len() >= HEADS * GROUPS);
     // SAFETY: the table is handed out only where the features exist; the asserts give the lengths.
     unsafe {
         match (shape.tokens / 16, v.bits) {
@@ -97,9 +97,8 @@ unsafe fn coded<const N: usize, const W4: bool>(
         for l in 0..N {
             sigma[l] = _mm512_mul_ps(sigma[l], up);
         }
-        let mut units = [0.0f32; HEADS];
         for h in 0..shape.heads {
-            units[h] = unit[h] * most;
+            scratch.units[g][h] = unit[h] * most;
             let inverse = _mm512_set1_ps(inverse[h]);
             let mut digit = [_mm512_setzero_si512(); N];
             let lane = &mut scratch.middle[h * GROUPS + g].0;
@@ -112,7 +111,7 @@ unsafe fn coded<const N: usize, const W4: bool>(
                     sum = _mm512_fmadd_ps(w, mid[l], sum);
                 }
                 _mm512_store_ps(lane.as_mut_ptr(), sum);
-                let p = scratch.bytes.as_mut_ptr().add(h * STRIDE);
+                let p = scratch.bytes.as_mut_ptr().cast::<u8>().add((g * HEADS + h) * STRIDE);
                 if N == 1 {
                     _mm_storeu_si128(p.cast(), _mm512_cvtepi32_epi8(digit[0]));
                     _mm_storeu_si128(p.add(64).cast(), _mm512_cvtepi32_epi8(_mm512_srli_epi32::<8>(digit[0])));
@@ -125,17 +124,22 @@ unsafe fn coded<const N: usize, const W4: bool>(
                 }
             }
         }
-        let digits = scratch.bytes.as_ptr();
+    }
+    // All digits first, then all products: no product waits for the digits' latency.
+    for g in 0..groups {
+        // SAFETY: `g` is below [`GROUPS`], which the scratch has room for.
+        let digits = unsafe { scratch.bytes.as_ptr().cast::<u8>().add(g * HEADS * STRIDE) };
+        let units = &scratch.units[g];
         let mut line = g * v.group / 16;
         let end = (g + 1) * v.group / 16;
         while line < end {
             // SAFETY: as the function's; `line + 2 <= end` in the wide form.
             unsafe {
                 if line + 2 <= end {
-                    group_heads::<2, W4>(codes, digits, line, &units, shape, o);
+                    group_heads::<2, W4>(codes, v.ahead, digits, line, units, shape, o);
                     line += 2;
                 } else {
-                    group_heads::<1, W4>(codes, digits, line, &units, shape, o);
+                    group_heads::<1, W4>(codes, v.ahead, digits, line, units, shape, o);
                     line += 1;
                 }
             }
@@ -178,6 +182,7 @@ fn pick() -> __m512i {
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
 unsafe fn group_heads<const L: usize, const W4: bool>(
     codes: *const u8,
+    ahead: isize,
     digits: *const u8,
     line: usize,
     units: &[f32; HEADS],
@@ -189,9 +194,9 @@ unsafe fn group_heads<const L: usize, const W4: bool>(
         // SAFETY: as the function's; `h` plus the width of each call is at most `heads`.
         unsafe {
             match shape.heads - h {
-                1 => products::<1, L, W4>(codes, digits, line, units, h, shape, o),
-                2 | 3 => products::<2, L, W4>(codes, digits, line, units, h, shape, o),
-                _ => products::<4, L, W4>(codes, digits, line, units, h, shape, o),
+                1 => products::<1, L, W4>(codes, if h == 0 { ahead } else { 0 }, digits, line, units, h, shape, o),
+                2 | 3 => products::<2, L, W4>(codes, if h == 0 { ahead } else { 0 }, digits, line, units, h, shape, o),
+                _ => products::<4, L, W4>(codes, if h == 0 { ahead } else { 0 }, digits, line, units, h, shape, o),
             }
         }
         h += match shape.heads - h {
@@ -199,6 +204,30 @@ unsafe fn group_heads<const L: usize, const W4: bool>(
             2 | 3 => 2,
             _ => 4,
         };
+    }
+}
+
+/// Low and high sums of `H` heads x `L` lines.
+type Sums<const H: usize, const L: usize> = [[[__m512i; L]; H]; 2];
+
+/// One quad of tokens: `4 H L` exact multiply-adds of bytes per lane.
+///
+/// # Safety
+/// `digits` points at the quad's low bytes of `H` heads, [`STRIDE`] apart, the high bytes 64 further.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
+unsafe fn quad<const H: usize, const L: usize>(digits: *const u8, codes: [__m512i; L], sums: &mut Sums<H, L>) {
+    for h in 0..H {
+        // SAFETY: as the function's.
+        let (lo, hi) = unsafe {
+            let p = digits.add(h * STRIDE);
+            (p.cast::<i32>().read_unaligned(), p.add(64).cast::<i32>().read_unaligned())
+        };
+        let (lo, hi) = (_mm512_set1_epi32(lo), _mm512_set1_epi32(hi));
+        for l in 0..L {
+            sums[0][h][l] = _mm512_dpbusd_epi32(sums[0][h][l], lo, codes[l]);
+            sums[1][h][l] = _mm512_dpbusd_epi32(sums[1][h][l], hi, codes[l]);
+        }
     }
 }
 
@@ -210,6 +239,7 @@ unsafe fn group_heads<const L: usize, const W4: bool>(
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
 unsafe fn products<const H: usize, const L: usize, const W4: bool>(
     codes: *const u8,
+    ahead: isize,
     digits: *const u8,
     line: usize,
     units: &[f32; HEADS],
@@ -217,38 +247,39 @@ unsafe fn products<const H: usize, const L: usize, const W4: bool>(
     shape: Shape,
     o: &mut [Line],
 ) {
-    let mut low = [[_mm512_setzero_si512(); L]; H];
-    let mut high = [[_mm512_setzero_si512(); L]; H];
+    let zero = _mm512_setzero_si512();
+    let mut sums = [[[zero; L]; H]; 2];
     let flip = _mm512_set1_epi8(-128);
     let top = _mm512_set1_epi8(-16);
     let quads = shape.tokens / 4;
-    let mut step = |quad: usize, c: [__m512i; L]| {
-        for h in 0..H {
-            // SAFETY: a head has 64 low and 64 high bytes, `4 quad + 4 <= tokens <= 64`.
-            let (lo, hi) = unsafe {
-                let p = digits.add((first + h) * STRIDE + 4 * quad);
-                (p.cast::<i32>().read_unaligned(), p.add(64).cast::<i32>().read_unaligned())
-            };
-            let (lo, hi) = (_mm512_set1_epi32(lo), _mm512_set1_epi32(hi));
+    for q in 0..if W4 { quads / 2 } else { quads } {
+        // SAFETY: quad `q` of channels `16 line ..` lies inside the codes (half of the quads for nibbles); a head has 64
+        // low and 64 high digit bytes and `4 q + 4 <= tokens <= 64`.
+        unsafe {
+            let p = codes.add(q * 4 * shape.dim + 64 * line);
+            let digits = digits.add(first * STRIDE + 4 * q);
+            let (mut raw, mut even, mut odd) = ([zero; L], [zero; L], [zero; L]);
             for l in 0..L {
-                low[h][l] = _mm512_dpbusd_epi32(low[h][l], lo, c[l]);
-                high[h][l] = _mm512_dpbusd_epi32(high[h][l], hi, c[l]);
+                _mm_prefetch::<_MM_HINT_T0>(p.add(64 * l).wrapping_offset(ahead).cast());
+                raw[l] = _mm512_loadu_si512(p.add(64 * l).cast());
+            }
+            if W4 {
+                // Nibbles to the top of their bytes, then bit 7 flipped: (raw ^ 0x80) & 0xf0 in one ternary operation.
+                for l in 0..L {
+                    even[l] = _mm512_ternarylogic_epi64::<0x28>(_mm512_slli_epi16::<4>(raw[l]), flip, top);
+                    odd[l] = _mm512_ternarylogic_epi64::<0x28>(raw[l], flip, top);
+                }
+                quad::<H, L>(digits, even, &mut sums);
+                quad::<H, L>(digits.add(2 * quads), odd, &mut sums);
+            } else {
+                for l in 0..L {
+                    even[l] = _mm512_xor_si512(raw[l], flip);
+                }
+                quad::<H, L>(digits, even, &mut sums);
             }
         }
-    };
-    for quad in 0..if W4 { quads / 2 } else { quads } {
-        // SAFETY: quad `quad` of channels `16 line ..` lies inside the codes (half of the quads for nibbles).
-        let raw: [__m512i; L] = core::array::from_fn(|l| unsafe {
-            _mm512_loadu_si512(codes.add(quad * 4 * shape.dim + 64 * (line + l)).cast())
-        });
-        if W4 {
-            // Nibbles to the top of their bytes, then bit 7 flipped: (raw ^ 0x80) & 0xf0 in one ternary operation.
-            step(quad, raw.map(|r| _mm512_ternarylogic_epi64::<0x28>(_mm512_slli_epi16::<4>(r), flip, top)));
-            step(quad + quads / 2, raw.map(|r| _mm512_ternarylogic_epi64::<0x28>(r, flip, top)));
-        } else {
-            step(quad, raw.map(|r| _mm512_xor_si512(r, flip)));
-        }
     }
+    let [low, high] = sums;
     let n = shape.dim_lines();
     for h in 0..H {
         let unit = _mm512_set1_ps(units[first + h]);
@@ -262,15 +293,15 @@ unsafe fn products<const H: usize, const L: usize, const W4: bool>(
 }
 
 /// Rows: one chain per output element, in token order, whatever the number of heads.
-pub(super) fn value_rows(rows: Rows<'_>, store: Dtype, w: &[Line], n: usize, shape: Shape, o: &mut [Line]) {
-    assert!(n <= shape.tokens && rows.len() >= n * shape.dim && w.len() >= shape.heads * X_STRIDE);
+pub(super) fn value_rows(side: &Side<'_>, w: &[Line], shape: Shape, o: &mut [Line]) {
+    assert!(side.n <= shape.tokens && side.rows.len() >= side.n * shape.dim && w.len() >= shape.heads * X_STRIDE);
     assert!(o.len() >= shape.heads * shape.dim_lines() && shape.tokens <= 16 * X_STRIDE);
     // SAFETY: the table is handed out only where the features exist; the asserts give the lengths.
     unsafe {
-        if store == Dtype::Bf16 {
-            row_lines::<true>(rows.as_ptr(), w, n, shape, o);
+        if side.store == Dtype::Bf16 {
+            row_lines::<true>(side, w, shape, o);
         } else {
-            row_lines::<false>(rows.as_ptr(), w, n, shape, o);
+            row_lines::<false>(side, w, shape, o);
         }
     }
 }
@@ -278,7 +309,7 @@ pub(super) fn value_rows(rows: Rows<'_>, store: Dtype, w: &[Line], n: usize, sha
 /// # Safety
 /// The asserts of [`value_rows`].
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
-unsafe fn row_lines<const BF16: bool>(rows: *const u16, w: &[Line], n: usize, shape: Shape, o: &mut [Line]) {
+unsafe fn row_lines<const BF16: bool>(side: &Side<'_>, w: &[Line], shape: Shape, o: &mut [Line]) {
     let lines = shape.dim_lines();
     let mut h = 0;
     while h < shape.heads {
@@ -293,12 +324,12 @@ unsafe fn row_lines<const BF16: bool>(rows: *const u16, w: &[Line], n: usize, sh
             // SAFETY: `h + width <= heads`; every head dimension has an even number of lines.
             unsafe {
                 match (width, wide) {
-                    (1, true) => row_sums::<1, 4, BF16>(rows, w, n, h, line, shape, o),
-                    (1, false) => row_sums::<1, 2, BF16>(rows, w, n, h, line, shape, o),
-                    (2, true) => row_sums::<2, 4, BF16>(rows, w, n, h, line, shape, o),
-                    (2, false) => row_sums::<2, 2, BF16>(rows, w, n, h, line, shape, o),
-                    (_, true) => row_sums::<4, 4, BF16>(rows, w, n, h, line, shape, o),
-                    (_, false) => row_sums::<4, 2, BF16>(rows, w, n, h, line, shape, o),
+                    (1, true) => row_sums::<1, 4, BF16>(side, w, h, line, shape, o),
+                    (1, false) => row_sums::<1, 2, BF16>(side, w, h, line, shape, o),
+                    (2, true) => row_sums::<2, 4, BF16>(side, w, h, line, shape, o),
+                    (2, false) => row_sums::<2, 2, BF16>(side, w, h, line, shape, o),
+                    (_, true) => row_sums::<4, 4, BF16>(side, w, h, line, shape, o),
+                    (_, false) => row_sums::<4, 2, BF16>(side, w, h, line, shape, o),
                 }
             }
             line += if wide { 4 } else { 2 };
@@ -312,15 +343,15 @@ unsafe fn row_lines<const BF16: bool>(rows: *const u16, w: &[Line], n: usize, sh
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
 unsafe fn row_sums<const H: usize, const L: usize, const BF16: bool>(
-    rows: *const u16,
+    side: &Side<'_>,
     w: &[Line],
-    n: usize,
     first: usize,
     line: usize,
     shape: Shape,
     o: &mut [Line],
 ) {
-    let lines = shape.dim_lines();
+    let (rows, n, lines) = (side.rows.as_ptr(), side.n, shape.dim_lines());
+    let ahead = if first == 0 { side.ahead } else { 0 };
     let weights = w[first * X_STRIDE..(first + H) * X_STRIDE].as_ptr().cast::<f32>();
     let mut acc = [[_mm512_setzero_ps(); L]; H];
     // SAFETY: lines are 64 aligned bytes; 16 channels of `L` lines of every row below `n`; 64 weights a head.
@@ -332,7 +363,13 @@ unsafe fn row_sums<const H: usize, const L: usize, const BF16: bool>(
         }
         for t in 0..n {
             let p = rows.add(t * shape.dim + 16 * line);
-            let v: [__m512; L] = core::array::from_fn(|l| load16::<BF16>(p.add(16 * l)));
+            let mut v = [_mm512_setzero_ps(); L];
+            for l in 0..L {
+                if l % 2 == 0 {
+                    _mm_prefetch::<_MM_HINT_T1>(p.add(16 * l).wrapping_byte_offset(ahead).cast());
+                }
+                v[l] = load16::<BF16>(p.add(16 * l));
+            }
             for h in 0..H {
                 let w = _mm512_set1_ps(*weights.add(h * 16 * X_STRIDE + t));
                 for l in 0..L {

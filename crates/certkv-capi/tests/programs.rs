@@ -1,0 +1,52 @@
+//! C and C++ programs against the library as a user links it.
+mod common;
+use common::{built, compiler, install, output, program, root, run, scratch};
+use std::process::Command;
+
+fn check_decode(said: &str) {
+    let lines: Vec<&str> = said.lines().collect();
+    assert_eq!(lines.len(), 8 * 4 + 1, "{said}");
+    for (at, line) in lines[..32].iter().enumerate() {
+        assert!(line.starts_with(&format!("token {} head {}: ", 96 + at / 4, at % 4)), "{line}");
+        let bound = line.split_once("|error| <= ").and_then(|(_, rest)| rest.split_once(',')).expect("a bound").0;
+        let bound: f64 = bound.parse().expect("a number");
+        assert!(bound > 0.0 && bound < 0.5, "{line}");
+        assert!(line.contains(": certified") || line.contains(": exact"), "{line}");
+    }
+    let version = env!("CARGO_PKG_VERSION");
+    assert_eq!(lines[32], format!("certkv {version}: 32 of 32 outputs within tolerance or exact"));
+}
+
+#[test]
+fn the_example_decodes_with_certificates() {
+    let dir = scratch("example");
+    install(&dir);
+    let source = root().join("cpp-examples/minimal_decode.c");
+    let text = std::fs::read_to_string(&source).expect("the example");
+    assert!(text.lines().count() < 100, "an example that is read at a glance");
+    let said = run(&mut Command::new(program(&dir, "c11", &source, &[])));
+    check_decode(&said);
+    // The same source is C++.
+    assert_eq!(run(&mut Command::new(program(&dir, "c++17", &source, &[]))), said);
+    // And the same again without the shared library.
+    let made = dir.join("static");
+    let mut link = compiler("c11");
+    link.arg(&source).arg(built("libcertkv_c.a")).args(["-lpthread", "-ldl", "-lm", "-lgcc_s", "-o"]).arg(&made);
+    run(&mut link);
+    assert_eq!(run(&mut Command::new(made)), said);
+}
+
+#[test]
+fn hostile_calls_get_statuses() {
+    let dir = scratch("misuse");
+    install(&dir);
+    let source = root().join("ffi-tests/misuse.c");
+    for standard in ["c99", "c++17"] {
+        let done = output(&mut Command::new(program(&dir, standard, &source, &[])));
+        let said = String::from_utf8_lossy(&done.stdout);
+        assert!(done.status.success(), "{}: {said}{}", done.status, String::from_utf8_lossy(&done.stderr));
+        let checks = said.strip_prefix("checks ").and_then(|rest| rest.split_once(' ')).expect("a count").0;
+        assert!(checks.parse::<u32>().expect("a number") > 300, "{said}");
+        assert!(done.stderr.is_empty(), "the library printed: {}", String::from_utf8_lossy(&done.stderr));
+    }
+}

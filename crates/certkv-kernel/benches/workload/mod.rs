@@ -1,0 +1,146 @@
+//! A cache of random records larger than the machine's caches, and one decode step over it.
+use certkv_core::hash::splitmix64;
+use certkv_core::{Dtype, Geometry, KeyFormat, RecordLayout};
+use certkv_kernel::{Arch, Block, BlockSource, Kernel, Masses, Partial, Pool, Workspace, splits};
+
+/// Query heads and KV heads of the measured layer.
+pub(crate) const HEADS: (usize, usize) = (32, 8);
+/// Channels per head.
+pub(crate) const DIM: usize = 128;
+
+/// One layer at one context length. Blocks of all KV heads lie in one buffer, `[head][block]`.
+pub(crate) struct Workload {
+    pub(crate) kernel: Kernel,
+    layout: RecordLayout,
+    records: Vec<u8>,
+    first: usize,
+    pub(crate) blocks: usize,
+    queries: Vec<f32>,
+    tasks: Vec<Task>,
+}
+
+struct Task {
+    head: usize,
+    partial: Partial,
+    split: Partial,
+    masses: Masses,
+    bounds: [f32; 16],
+}
+
+struct Head<'a> {
+    records: &'a [u8],
+    bytes: usize,
+}
+
+impl BlockSource for Head<'_> {
+    fn block(&self, index: usize) -> Block<'_> {
+        let record = self.records.get(index * self.bytes..(index + 1) * self.bytes).unwrap_or(&[]);
+        Block { record, keys: None, values: None }
+    }
+}
+
+fn random_words(seed: u64) -> impl FnMut() -> u64 {
+    let mut state = seed;
+    move || {
+        state = splitmix64(state);
+        state
+    }
+}
+
+impl Workload {
+    /// `tokens` tokens per head in `format`.
+    pub(crate) fn new(format: &str, tokens: usize, arch: Arch) -> Self {
+        let geometry = Geometry::new(1, HEADS.0, HEADS.1, DIM).expect("a valid geometry");
+        let layout = RecordLayout::new(&geometry, format.parse().expect("a format")).expect("a layout");
+        let blocks = tokens / layout.tokens();
+        let mut random = random_words(7);
+        let mut records = vec![0u8; layout.bytes * blocks * HEADS.1 + 64];
+        let first = records.as_ptr().align_offset(64);
+        for record in records[first..].chunks_exact_mut(layout.bytes) {
+            fill(record, &layout, &mut random);
+        }
+        let kernel = Kernel::new(&geometry, &layout, arch).expect("an available instruction set");
+        let unit = |w: u64| (w >> 40) as f32 / (1u64 << 23) as f32 - 1.0;
+        let queries = (0..HEADS.0 * DIM).map(|_| unit(random())).collect();
+        let tasks = (0..HEADS.1)
+            .map(|head| Task {
+                head,
+                partial: kernel.partial(),
+                split: kernel.partial(),
+                masses: Masses::new(kernel.heads(), blocks + 1),
+                bounds: [0.0; 16],
+            })
+            .collect();
+        Self { kernel, layout, records, first, blocks, queries, tasks }
+    }
+
+    /// Bytes that one step has to read.
+    pub(crate) fn bytes(&self) -> usize {
+        self.layout.bytes * self.blocks * HEADS.1
+    }
+
+    /// One decode step of the layer: all heads, with or without masses and certificates.
+    pub(crate) fn step(&mut self, pool: &Pool, certify: bool) {
+        let shared = (&self.kernel, &self.layout, &self.records[self.first..], &self.queries[..], self.blocks);
+        pool.run(&mut self.tasks, Workspace::new, |work, _, task| one_head(shared, work, task, certify));
+    }
+
+    /// The same for one KV head: short enough to be timed between two interruptions on a shared machine.
+    pub(crate) fn step_head(&mut self, head: usize, work: &mut Workspace, certify: bool) {
+        let shared = (&self.kernel, &self.layout, &self.records[self.first..], &self.queries[..], self.blocks);
+        one_head(shared, work, &mut self.tasks[head], certify);
+    }
+}
+
+type Shared<'a> = (&'a Kernel, &'a RecordLayout, &'a [u8], &'a [f32], usize);
+
+fn one_head((kernel, layout, records, queries, blocks): Shared<'_>, work: &mut Workspace, task: &mut Task, certify: bool) {
+    let group = kernel.heads() * DIM;
+    let bytes = layout.bytes;
+    let records = &records[task.head * blocks * bytes..(task.head + 1) * blocks * bytes];
+    let source = Head { records, bytes };
+    let q = &queries[task.head * group..(task.head + 1) * group];
+    task.partial.clear();
+    let mut rest = certify.then(|| task.masses.as_mut());
+    for range in splits(blocks, layout.tokens()) {
+        let here = rest.take().map(|m| {
+            let (a, b) = m.split_at(range.end.next_multiple_of(16));
+            rest = Some(b);
+            a
+        });
+        kernel.attend(q, &source, range, None, work, &mut task.split, here).expect("a valid step");
+        task.partial.merge(&task.split).expect("one shape");
+    }
+    if certify {
+        for h in 0..kernel.heads() {
+            let c = kernel.certify(&task.masses, &task.partial, h, 1.0).expect("a certificate");
+            task.bounds[h] = c.bound;
+        }
+    }
+}
+
+/// Random codes, plausible scales: speed does not depend on the values, but infinities would be unfair.
+fn fill(record: &mut [u8], layout: &RecordLayout, random: &mut impl FnMut() -> u64) {
+    for word in record.chunks_exact_mut(8) {
+        word.copy_from_slice(&random().to_le_bytes());
+    }
+    let half = |x: f32| Dtype::F16.encode16(x).to_le_bytes();
+    for range in [&layout.key_scales, &layout.value_scales] {
+        for (i, slot) in record[range.clone()].chunks_exact_mut(2).enumerate() {
+            slot.copy_from_slice(&half(0.01 + (i % 7) as f32 * 0.002));
+        }
+    }
+    for (range, exact) in
+        [(&layout.key_codes, layout.format.key.is_exact()), (&layout.value_codes, layout.format.value.is_exact())]
+    {
+        if exact {
+            for slot in record[range.clone()].chunks_exact_mut(2) {
+                slot.copy_from_slice(&half((random() >> 40) as f32 / (1u64 << 23) as f32 - 1.0));
+            }
+        }
+    }
+    assert!(!matches!(layout.format.key, KeyFormat::Channel8 { meta: Dtype::F32 }), "scales are written as f16");
+    for (i, slot) in record[layout.summary.clone()].chunks_exact_mut(4).enumerate() {
+        slot.copy_from_slice(&(0.1 + i as f32 * 0.1).to_le_bytes());
+    }
+}

@@ -1,0 +1,440 @@
+/* Everything a careless or hostile caller can hand in, and the status that it must get. Prints what differs. */
+#include <certkv.h>
+#include <math.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { Q_HEADS = 4, KV_HEADS = 2, DIM = 64, KV = KV_HEADS * DIM, Q = Q_HEADS * DIM };
+
+static int checks = 0, failed = 0;
+
+static void expect(int line, const char *call, int32_t got, int32_t want)
+{
+    checks++;
+    if (got != want) {
+        failed++;
+        printf("line %d: %s: %s, not %s\n", line, call, certkv_status_name(got), certkv_status_name(want));
+    }
+}
+#define EXPECT(want, call) expect(__LINE__, #call, (call), (want))
+#define TRUE(what) expect(__LINE__, #what, (what) ? CERTKV_OK : CERTKV_INTERNAL, CERTKV_OK)
+
+/* A pointer that nobody gave out, and one that is not aligned. Neither may be followed. */
+#define FOREIGN(type) ((type *)(void *)&failed)
+#define ODD(type, pointer) ((type *)(void *)((char *)(void *)(pointer) + 1))
+
+static float k[KV], v[KV], q[Q], out[Q];
+static certkv_certificate certs[Q_HEADS + 1];
+
+static certkv_config small(void)
+{
+    certkv_config config;
+    EXPECT(CERTKV_OK, certkv_config_init(&config, (uint32_t)sizeof config));
+    config.layers = 2;
+    config.q_heads = Q_HEADS;
+    config.kv_heads = KV_HEADS;
+    config.head_dim = DIM;
+    config.max_tokens = 128;
+    config.max_sequences = 3;
+    return config;
+}
+
+static int32_t create(const certkv_config *config)
+{
+    certkv_cache *cache = FOREIGN(certkv_cache);
+    int32_t status = certkv_cache_create(config, &cache);
+    TRUE((cache != NULL) == (status == CERTKV_OK));
+    if (status == CERTKV_OK) {
+        EXPECT(CERTKV_OK, certkv_cache_destroy(cache));
+    }
+    return status;
+}
+
+/* One field set to a value that must be refused. */
+#define REFUSED(want, field, value)      \
+    do {                                 \
+        certkv_config config_ = small(); \
+        config_.field = (value);         \
+        EXPECT(want, create(&config_));  \
+    } while (0)
+
+static void configurations(void)
+{
+    struct {
+        certkv_config config;
+        uint64_t tail[2];
+    } newer;
+    certkv_config config = small();
+    certkv_cache *cache = NULL;
+    uint64_t prefix[sizeof config / 8];
+    char long_format[65];
+
+    EXPECT(CERTKV_NULL_POINTER, certkv_config_init(NULL, (uint32_t)sizeof config));
+    EXPECT(CERTKV_MISALIGNED, certkv_config_init(ODD(certkv_config, &newer), (uint32_t)sizeof config));
+    EXPECT(CERTKV_STRUCT_SIZE, certkv_config_init(&config, 0));
+    EXPECT(CERTKV_STRUCT_SIZE, certkv_config_init(&config, UINT32_MAX));
+    memset(prefix, 0xee, sizeof prefix);
+    EXPECT(CERTKV_OK, certkv_config_init((certkv_config *)(void *)prefix, 32));
+    TRUE(prefix[4] == 0xeeeeeeeeeeeeeeeeu && prefix[0] != 0xeeeeeeeeeeeeeeeeu);
+
+    EXPECT(CERTKV_NULL_POINTER, certkv_cache_create(&config, NULL));
+    EXPECT(CERTKV_MISALIGNED, certkv_cache_create(&config, ODD(certkv_cache *, &newer)));
+    EXPECT(CERTKV_NULL_POINTER, create(NULL));
+    EXPECT(CERTKV_MISALIGNED, create(ODD(const certkv_config, &newer)));
+    EXPECT(CERTKV_OK, create(&config));
+
+    REFUSED(CERTKV_STRUCT_SIZE, struct_size, 0);
+    REFUSED(CERTKV_STRUCT_SIZE, struct_size, 4);
+    REFUSED(CERTKV_STRUCT_SIZE, struct_size, 4097);
+    REFUSED(CERTKV_STRUCT_SIZE, struct_size, UINT32_MAX);
+    REFUSED(CERTKV_INVALID_ARGUMENT, struct_size, offsetof(certkv_config, store)); /* No max_tokens. */
+    REFUSED(CERTKV_OK, struct_size, offsetof(certkv_config, tolerance));           /* An older header. */
+    memset(&newer, 0, sizeof newer);
+    newer.config = small();
+    newer.config.struct_size = (uint32_t)sizeof newer;
+    EXPECT(CERTKV_OK, create(&newer.config));
+    newer.tail[1] = 1;
+    EXPECT(CERTKV_STRUCT_SIZE, create(&newer.config));
+
+    REFUSED(CERTKV_INVALID_ARGUMENT, layers, 0);
+    REFUSED(CERTKV_INVALID_ARGUMENT, layers, UINT32_MAX);
+    REFUSED(CERTKV_INVALID_ARGUMENT, q_heads, 0);
+    REFUSED(CERTKV_INVALID_ARGUMENT, q_heads, 5);
+    REFUSED(CERTKV_INVALID_ARGUMENT, q_heads, UINT32_MAX);
+    REFUSED(CERTKV_INVALID_ARGUMENT, kv_heads, 0);
+    REFUSED(CERTKV_INVALID_ARGUMENT, kv_heads, UINT32_MAX);
+    REFUSED(CERTKV_INVALID_ARGUMENT, head_dim, 0);
+    REFUSED(CERTKV_INVALID_ARGUMENT, head_dim, 65);
+    REFUSED(CERTKV_INVALID_ARGUMENT, head_dim, UINT32_MAX);
+    REFUSED(CERTKV_INVALID_ARGUMENT, store, CERTKV_F32);
+    REFUSED(CERTKV_INVALID_ARGUMENT, store, -1);
+    REFUSED(CERTKV_INVALID_ARGUMENT, store, INT32_MAX);
+    REFUSED(CERTKV_INVALID_ARGUMENT, scale, -1.0f);
+    REFUSED(CERTKV_INVALID_ARGUMENT, scale, (float)NAN);
+    REFUSED(CERTKV_INVALID_ARGUMENT, scale, (float)INFINITY);
+    REFUSED(CERTKV_INVALID_ARGUMENT, threads, 257);
+    REFUSED(CERTKV_INVALID_ARGUMENT, threads, UINT32_MAX);
+    REFUSED(CERTKV_INVALID_ARGUMENT, max_tokens, 0);
+    REFUSED(CERTKV_INVALID_ARGUMENT, max_tokens, UINT64_MAX);
+    REFUSED(CERTKV_INVALID_ARGUMENT, max_sequences, UINT32_MAX);
+    REFUSED(CERTKV_BUDGET, device_budget, 1);
+    REFUSED(CERTKV_BUDGET, host_budget, 1);
+    REFUSED(CERTKV_INVALID_ARGUMENT, policy, -1);
+    REFUSED(CERTKV_INVALID_ARGUMENT, policy, 4);
+    REFUSED(CERTKV_POLICY, tolerance, -0.5);
+    REFUSED(CERTKV_POLICY, tolerance, NAN);
+    REFUSED(CERTKV_POLICY, tolerance, INFINITY);
+    REFUSED(CERTKV_RESERVED, reserved[3], 1);
+    REFUSED(CERTKV_FORMAT, format, "");
+    REFUSED(CERTKV_FORMAT, format, "k8");
+    REFUSED(CERTKV_FORMAT, format, "k99-v99-b7");
+    REFUSED(CERTKV_FORMAT, format, "\xff\xfe");
+    memset(long_format, 'k', sizeof long_format); /* Not terminated: no more than 64 characters may be read. */
+    REFUSED(CERTKV_FORMAT, format, long_format);
+    REFUSED(CERTKV_OK, format, "k8-v8g32-b16");
+    REFUSED(CERTKV_OK, format, NULL);
+    REFUSED(CERTKV_OK, policy, CERTKV_POLICY_SEED000);
+
+    EXPECT(CERTKV_OK, certkv_cache_destroy(NULL));
+    EXPECT(CERTKV_INVALID_HANDLE, certkv_cache_destroy(FOREIGN(certkv_cache)));
+    EXPECT(CERTKV_OK, certkv_cache_create(&config, &cache));
+    EXPECT(CERTKV_OK, certkv_cache_destroy(cache));
+    EXPECT(CERTKV_INVALID_HANDLE, certkv_cache_destroy(cache));
+}
+
+static void sequences(certkv_cache *cache)
+{
+    certkv_sequence a = 1, b = 1, c = 1, d = 1;
+    uint64_t length = 7, words[2];
+    certkv_sequence hostile[] = {0, 1, UINT64_MAX, (uint64_t)1 << 63, 0xffffffff00000000u};
+    size_t i;
+
+    EXPECT(CERTKV_NULL_POINTER, certkv_sequence_create(NULL, &a));
+    TRUE(a == CERTKV_NO_SEQUENCE);
+    EXPECT(CERTKV_INVALID_HANDLE, certkv_sequence_create(FOREIGN(certkv_cache), &a));
+    EXPECT(CERTKV_NULL_POINTER, certkv_sequence_create(cache, NULL));
+    EXPECT(CERTKV_MISALIGNED, certkv_sequence_create(cache, ODD(certkv_sequence, words)));
+    EXPECT(CERTKV_OK, certkv_sequence_create(cache, &a));
+    EXPECT(CERTKV_OK, certkv_sequence_fork(cache, a, &b));
+    EXPECT(CERTKV_OK, certkv_sequence_create(cache, &c));
+    TRUE(a != b && b != c && a != c && a && b && c);
+    EXPECT(CERTKV_TOO_MANY_SEQUENCES, certkv_sequence_create(cache, &d));
+    TRUE(d == CERTKV_NO_SEQUENCE);
+    EXPECT(CERTKV_TOO_MANY_SEQUENCES, certkv_sequence_fork(cache, a, &d));
+    EXPECT(CERTKV_NULL_POINTER, certkv_sequence_fork(cache, a, NULL));
+    EXPECT(CERTKV_NULL_POINTER, certkv_sequence_length(cache, a, NULL));
+    EXPECT(CERTKV_MISALIGNED, certkv_sequence_length(cache, a, ODD(uint64_t, words)));
+    EXPECT(CERTKV_LENGTH, certkv_sequence_truncate(cache, a, 1));
+    EXPECT(CERTKV_LENGTH, certkv_sequence_truncate(cache, a, UINT64_MAX));
+    EXPECT(CERTKV_OK, certkv_sequence_truncate(cache, a, 0));
+    EXPECT(CERTKV_OK, certkv_sequence_length(cache, a, &length));
+    TRUE(length == 0);
+    EXPECT(CERTKV_OK, certkv_sequence_release(cache, b));
+    EXPECT(CERTKV_UNKNOWN_SEQUENCE, certkv_sequence_release(cache, b));
+    EXPECT(CERTKV_OK, certkv_sequence_create(cache, &d));
+    TRUE(d != b); /* The slot is another's now, and the old number is still refused. */
+    EXPECT(CERTKV_UNKNOWN_SEQUENCE, certkv_sequence_length(cache, b, &length));
+    for (i = 0; i < sizeof hostile / sizeof *hostile; i++) {
+        EXPECT(CERTKV_UNKNOWN_SEQUENCE, certkv_sequence_length(cache, hostile[i], &length));
+        EXPECT(CERTKV_UNKNOWN_SEQUENCE, certkv_sequence_truncate(cache, hostile[i], 0));
+        EXPECT(CERTKV_UNKNOWN_SEQUENCE, certkv_sequence_release(cache, hostile[i]));
+        EXPECT(CERTKV_UNKNOWN_SEQUENCE, certkv_sequence_fork(cache, hostile[i], &b));
+    }
+    EXPECT(CERTKV_OK, certkv_sequence_release(cache, a));
+    EXPECT(CERTKV_OK, certkv_sequence_release(cache, c));
+    EXPECT(CERTKV_OK, certkv_sequence_release(cache, d));
+}
+
+static int32_t begin(certkv_cache *cache, certkv_sequence sequence, uint64_t tokens, certkv_step **step)
+{
+    certkv_chunk chunk;
+    chunk.sequence = sequence;
+    chunk.tokens = tokens;
+    return certkv_step_begin(cache, &chunk, 1, step);
+}
+
+static void beginnings(certkv_cache *cache)
+{
+    certkv_sequence a = 0;
+    certkv_step *step = NULL, *second = NULL;
+    certkv_chunk chunks[2];
+    uint64_t words[3], length = 0;
+
+    EXPECT(CERTKV_OK, certkv_sequence_create(cache, &a));
+    chunks[0].sequence = chunks[1].sequence = a;
+    chunks[0].tokens = chunks[1].tokens = 1;
+    EXPECT(CERTKV_NULL_POINTER, begin(NULL, a, 1, &step));
+    EXPECT(CERTKV_INVALID_HANDLE, begin(FOREIGN(certkv_cache), a, 1, &step));
+    EXPECT(CERTKV_NULL_POINTER, begin(cache, a, 1, NULL));
+    EXPECT(CERTKV_MISALIGNED, begin(cache, a, 1, ODD(certkv_step *, words)));
+    EXPECT(CERTKV_NULL_POINTER, certkv_step_begin(cache, NULL, 1, &step));
+    EXPECT(CERTKV_SHAPE, certkv_step_begin(cache, NULL, 0, &step));
+    EXPECT(CERTKV_INVALID_ARGUMENT, certkv_step_begin(cache, chunks, UINT64_MAX, &step));
+    EXPECT(CERTKV_INVALID_ARGUMENT, certkv_step_begin(cache, chunks, (uint64_t)1 << 60, &step));
+    EXPECT(CERTKV_MISALIGNED, certkv_step_begin(cache, ODD(const certkv_chunk, words), 1, &step));
+    EXPECT(CERTKV_BUSY_SEQUENCE, certkv_step_begin(cache, chunks, 2, &step));
+    EXPECT(CERTKV_SHAPE, begin(cache, a, 0, &step));
+    EXPECT(CERTKV_LENGTH, begin(cache, a, UINT64_MAX, &step));
+    EXPECT(CERTKV_LENGTH, begin(cache, a, 1000, &step));
+    EXPECT(CERTKV_UNKNOWN_SEQUENCE, begin(cache, a + 1, 1, &step));
+    TRUE(step == NULL);
+    EXPECT(CERTKV_OK, begin(cache, a, 1, &step));
+    EXPECT(CERTKV_BUSY_SEQUENCE, begin(cache, a, 1, &second));
+    EXPECT(CERTKV_BUSY_SEQUENCE, certkv_sequence_length(cache, a, &length));
+    EXPECT(CERTKV_BUSY_SEQUENCE, certkv_sequence_truncate(cache, a, 0));
+    EXPECT(CERTKV_BUSY_SEQUENCE, certkv_sequence_release(cache, a));
+    EXPECT(CERTKV_BUSY_SEQUENCE, certkv_sequence_fork(cache, a, &a));
+    a = chunks[0].sequence;
+    EXPECT(CERTKV_ORDER, certkv_step_finish(step)); /* No layer was appended: rolled back, and over. */
+    EXPECT(CERTKV_INVALID_HANDLE, certkv_step_abort(step));
+    EXPECT(CERTKV_OK, certkv_sequence_length(cache, a, &length));
+    TRUE(length == 0);
+    EXPECT(CERTKV_OK, certkv_sequence_release(cache, a));
+}
+
+#define APPEND(step, layer, k, v, n, dtype, space) certkv_step_append(step, layer, k, v, n, dtype, space)
+#define HOST CERTKV_SPACE_HOST
+#define F32 CERTKV_F32
+
+static void appends(certkv_cache *cache, certkv_step *step)
+{
+    uint16_t bits[KV];
+    EXPECT(CERTKV_NULL_POINTER, APPEND(NULL, 0, k, v, KV, F32, HOST));
+    EXPECT(CERTKV_INVALID_HANDLE, APPEND(FOREIGN(certkv_step), 0, k, v, KV, F32, HOST));
+    EXPECT(CERTKV_INVALID_HANDLE, APPEND((certkv_step *)(void *)cache, 0, k, v, KV, F32, HOST));
+    EXPECT(CERTKV_UNSUPPORTED, APPEND(step, 0, k, v, KV, F32, CERTKV_SPACE_DEVICE));
+    EXPECT(CERTKV_UNSUPPORTED, APPEND(step, 0, k, v, KV, F32, 0));
+    EXPECT(CERTKV_UNSUPPORTED, APPEND(step, 0, k, v, KV, F32, INT32_MIN));
+    EXPECT(CERTKV_SHAPE, APPEND(step, 0, k, v, 0, F32, HOST));
+    EXPECT(CERTKV_SHAPE, APPEND(step, 0, k, v, KV - 1, F32, HOST));
+    EXPECT(CERTKV_SHAPE, APPEND(step, 0, k, v, UINT64_MAX, F32, HOST));
+    EXPECT(CERTKV_SHAPE, APPEND(step, 0, k, v, (uint64_t)KV << 32, F32, HOST));
+    EXPECT(CERTKV_NULL_POINTER, APPEND(step, 0, NULL, v, KV, F32, HOST));
+    EXPECT(CERTKV_NULL_POINTER, APPEND(step, 0, k, NULL, KV, F32, HOST));
+    EXPECT(CERTKV_MISALIGNED, APPEND(step, 0, ODD(float, k), v, KV, F32, HOST));
+    EXPECT(CERTKV_MISALIGNED, APPEND(step, 0, k, ODD(uint16_t, v), KV, CERTKV_F16, HOST));
+    EXPECT(CERTKV_INVALID_ARGUMENT, APPEND(step, 0, k, v, KV, CERTKV_DTYPE_DEFAULT, HOST));
+    EXPECT(CERTKV_INVALID_ARGUMENT, APPEND(step, 0, k, v, KV, -1, HOST));
+    EXPECT(CERTKV_INVALID_ARGUMENT, APPEND(step, 0, k, v, KV, 4, HOST));
+    EXPECT(CERTKV_LAYER, APPEND(step, 2, k, v, KV, F32, HOST));
+    EXPECT(CERTKV_LAYER, APPEND(step, UINT32_MAX, k, v, KV, F32, HOST));
+    k[3] = (float)NAN;
+    EXPECT(CERTKV_NOT_FINITE, APPEND(step, 0, k, v, KV, F32, HOST));
+    k[3] = 1e9f;
+    EXPECT(CERTKV_OVERFLOW, APPEND(step, 0, k, v, KV, F32, HOST));
+    k[3] = 0.0f;
+    v[KV - 1] = (float)-INFINITY;
+    EXPECT(CERTKV_NOT_FINITE, APPEND(step, 0, k, v, KV, F32, HOST));
+    v[KV - 1] = 0.0f;
+    memset(bits, 0, sizeof bits);
+    bits[5] = 0x7f80; /* bf16 infinity */
+    EXPECT(CERTKV_NOT_FINITE, APPEND(step, 0, bits, bits, KV, CERTKV_BF16, HOST));
+    bits[5] = 0x7f00; /* bf16 1.7e38, beyond f16 */
+    EXPECT(CERTKV_OVERFLOW, APPEND(step, 0, bits, bits, KV, CERTKV_BF16, HOST));
+    bits[5] = 0x7c00; /* f16 infinity */
+    EXPECT(CERTKV_NOT_FINITE, APPEND(step, 0, bits, bits, KV, CERTKV_F16, HOST));
+}
+
+static int32_t attend(certkv_step *step, uint32_t layer, const float *from, float *to, uint64_t n, uint64_t n_certs)
+{
+    return certkv_step_attend(step, layer, from, to, n, certs, n_certs, HOST);
+}
+
+static void attends(certkv_step *step)
+{
+    uint64_t words[2 * Q];
+    float *inside = (float *)(void *)&certs[1];
+    size_t i;
+    EXPECT(CERTKV_ORDER, attend(step, 0, q, out, Q, Q_HEADS));
+    EXPECT(CERTKV_OK, APPEND(step, 0, k, v, KV, F32, HOST));
+    EXPECT(CERTKV_ORDER, APPEND(step, 0, k, v, KV, F32, HOST));
+    EXPECT(CERTKV_NULL_POINTER, attend(NULL, 0, q, out, Q, Q_HEADS));
+    EXPECT(CERTKV_INVALID_HANDLE, attend(FOREIGN(certkv_step), 0, q, out, Q, Q_HEADS));
+    EXPECT(CERTKV_LAYER, attend(step, 2, q, out, Q, Q_HEADS));
+    EXPECT(CERTKV_LAYER, attend(step, UINT32_MAX, q, out, Q, Q_HEADS));
+    EXPECT(CERTKV_ORDER, attend(step, 1, q, out, Q, Q_HEADS));
+    EXPECT(CERTKV_SHAPE, attend(step, 0, q, out, Q + 1, Q_HEADS));
+    EXPECT(CERTKV_SHAPE, attend(step, 0, q, out, UINT64_MAX, Q_HEADS));
+    EXPECT(CERTKV_SHAPE, attend(step, 0, q, out, 0, Q_HEADS));
+    EXPECT(CERTKV_SHAPE, attend(step, 0, q, out, Q, Q_HEADS + 1));
+    EXPECT(CERTKV_INVALID_ARGUMENT, attend(step, 0, q, out, Q, UINT64_MAX));
+    EXPECT(CERTKV_NULL_POINTER, attend(step, 0, NULL, out, Q, Q_HEADS));
+    EXPECT(CERTKV_NULL_POINTER, attend(step, 0, q, NULL, Q, Q_HEADS));
+    EXPECT(CERTKV_NULL_POINTER, certkv_step_attend(step, 0, q, out, Q, NULL, Q_HEADS, HOST));
+    EXPECT(CERTKV_MISALIGNED, attend(step, 0, ODD(float, words), out, Q, Q_HEADS));
+    EXPECT(CERTKV_MISALIGNED, attend(step, 0, q, ODD(float, words), Q, Q_HEADS));
+    EXPECT(CERTKV_MISALIGNED, certkv_step_attend(step, 0, q, out, Q, ODD(certkv_certificate, words), Q_HEADS, HOST));
+    EXPECT(CERTKV_UNSUPPORTED, certkv_step_attend(step, 0, q, out, Q, certs, Q_HEADS, CERTKV_SPACE_DEVICE));
+    EXPECT(CERTKV_OVERLAP, attend(step, 0, out, out, Q, Q_HEADS));
+    EXPECT(CERTKV_OVERLAP, attend(step, 0, (const float *)(void *)words, (float *)(void *)words + Q - 1, Q, Q_HEADS));
+    EXPECT(CERTKV_OVERLAP, attend(step, 0, q, inside, Q, Q_HEADS));
+    EXPECT(CERTKV_OVERLAP, attend(step, 0, inside, out, Q, Q_HEADS));
+    /* A failed call leaves no output, and records that certify nothing, whatever was there. */
+    memset(certs, 1, sizeof certs);
+    out[0] = 42.0f;
+    q[7] = (float)NAN;
+    EXPECT(CERTKV_NOT_FINITE, attend(step, 0, q, out, Q, Q_HEADS));
+    q[7] = 0.0f;
+    TRUE(out[0] == 42.0f);
+    for (i = 0; i < Q_HEADS; i++) {
+        TRUE(certs[i].status == CERTKV_UNCERTIFIED && !(certs[i].bound <= 1e300));
+    }
+    TRUE(certs[Q_HEADS].status == 1); /* Not one record more than asked for. */
+    EXPECT(CERTKV_OK, certkv_step_attend(step, 0, q, out, Q, NULL, 0, HOST));
+    EXPECT(CERTKV_OK, attend(step, 0, q, out, Q, Q_HEADS));
+    for (i = 0; i < Q_HEADS; i++) {
+        TRUE(certs[i].version == CERTKV_CERTIFICATE_VERSION && certs[i].status != CERTKV_UNCERTIFIED);
+        TRUE(certs[i].bound <= 1.0);
+    }
+    TRUE(certs[Q_HEADS].status == 1);
+}
+
+static void steps(certkv_cache *cache)
+{
+    certkv_sequence a = 0;
+    certkv_step *step = NULL;
+    uint64_t length = 0;
+    EXPECT(CERTKV_OK, certkv_sequence_create(cache, &a));
+    EXPECT(CERTKV_OK, begin(cache, a, 1, &step));
+    appends(cache, step);
+    attends(step);
+    EXPECT(CERTKV_OK, APPEND(step, 1, k, v, KV, F32, HOST));
+    EXPECT(CERTKV_NULL_POINTER, certkv_step_finish(NULL));
+    EXPECT(CERTKV_INVALID_HANDLE, certkv_step_finish(FOREIGN(certkv_step)));
+    EXPECT(CERTKV_OK, certkv_step_finish(step));
+    EXPECT(CERTKV_INVALID_HANDLE, certkv_step_finish(step));
+    EXPECT(CERTKV_OK, certkv_sequence_length(cache, a, &length));
+    TRUE(length == 1);
+
+    EXPECT(CERTKV_OK, certkv_step_abort(NULL));
+    EXPECT(CERTKV_INVALID_HANDLE, certkv_step_abort(FOREIGN(certkv_step)));
+    EXPECT(CERTKV_OK, begin(cache, a, 1, &step));
+    EXPECT(CERTKV_OK, APPEND(step, 0, k, v, KV, F32, HOST));
+    EXPECT(CERTKV_OK, certkv_step_abort(step));
+    EXPECT(CERTKV_INVALID_HANDLE, APPEND(step, 1, k, v, KV, F32, HOST));
+    EXPECT(CERTKV_INVALID_HANDLE, attend(step, 0, q, out, Q, Q_HEADS));
+    EXPECT(CERTKV_INVALID_HANDLE, certkv_step_finish(step));
+    EXPECT(CERTKV_INVALID_HANDLE, certkv_step_abort(step));
+    EXPECT(CERTKV_OK, certkv_sequence_length(cache, a, &length));
+    TRUE(length == 1);
+    EXPECT(CERTKV_OK, certkv_sequence_release(cache, a));
+}
+
+static void memory(certkv_cache *cache)
+{
+    certkv_memory memory;
+    memset(&memory, 0xee, sizeof memory);
+    EXPECT(CERTKV_NULL_POINTER, certkv_cache_memory(cache, NULL));
+    EXPECT(CERTKV_MISALIGNED, certkv_cache_memory(cache, ODD(certkv_memory, &memory)));
+    EXPECT(CERTKV_STRUCT_SIZE, certkv_cache_memory(cache, &memory));
+    memory.struct_size = (uint32_t)offsetof(certkv_memory, packed);
+    EXPECT(CERTKV_INVALID_HANDLE, certkv_cache_memory(FOREIGN(certkv_cache), &memory));
+    EXPECT(CERTKV_OK, certkv_cache_memory(cache, &memory));
+    TRUE(memory.packed == 0xeeeeeeeeeeeeeeeeu); /* Nothing beyond the caller's struct. */
+    memory.struct_size = (uint32_t)sizeof memory;
+    EXPECT(CERTKV_OK, certkv_cache_memory(cache, &memory));
+    TRUE(memory.live_pages == 0 && memory.tokens == 0 && memory.packed == 0 && memory.host == 0);
+    TRUE(memory.reserved_packed > 0 && memory.reserved_host > 0 && memory.device_limit == UINT64_MAX);
+}
+
+static void errors(void)
+{
+    certkv_error_info info;
+    uint64_t words[8];
+    memset(&info, 0xee, sizeof info);
+    EXPECT(CERTKV_NULL_POINTER, certkv_last_error(NULL));
+    EXPECT(CERTKV_MISALIGNED, certkv_last_error(ODD(certkv_error_info, words)));
+    info.struct_size = 0;
+    EXPECT(CERTKV_STRUCT_SIZE, certkv_last_error(&info));
+    EXPECT(CERTKV_INVALID_HANDLE, certkv_cache_destroy(FOREIGN(certkv_cache)));
+    EXPECT(CERTKV_NULL_POINTER, certkv_last_error(NULL)); /* Does not hide the error that is asked for. */
+    info.struct_size = 8;
+    info.message = "mine";
+    EXPECT(CERTKV_OK, certkv_last_error(&info));
+    TRUE(info.status == CERTKV_INVALID_HANDLE && strcmp(info.message, "mine") == 0);
+    info.struct_size = (uint32_t)sizeof info;
+    EXPECT(CERTKV_OK, certkv_last_error(&info));
+    TRUE(info.message != NULL && strstr(info.message, "cache") != NULL && info.cuda_result == 0);
+}
+
+/* A destroyed cache takes its steps along: they can be ended, and nothing else. */
+static void orphans(void)
+{
+    certkv_config config = small();
+    certkv_cache *cache = NULL;
+    certkv_sequence a = 0;
+    certkv_step *step = NULL;
+    EXPECT(CERTKV_OK, certkv_cache_create(&config, &cache));
+    EXPECT(CERTKV_OK, certkv_sequence_create(cache, &a));
+    EXPECT(CERTKV_OK, begin(cache, a, 1, &step));
+    EXPECT(CERTKV_OK, certkv_cache_destroy(cache));
+    EXPECT(CERTKV_INVALID_HANDLE, certkv_sequence_create(cache, &a));
+    EXPECT(CERTKV_OK, APPEND(step, 0, k, v, KV, F32, HOST));
+    EXPECT(CERTKV_OK, certkv_step_abort(step));
+}
+
+int main(void)
+{
+    certkv_config config = small();
+    certkv_cache *cache = NULL;
+    size_t i;
+    for (i = 0; i < KV; i++) {
+        k[i] = (float)i / KV;
+        v[i] = 1.0f - k[i];
+    }
+    for (i = 0; i < Q; i++) {
+        q[i] = (float)(i % 7) / 7.0f;
+    }
+    configurations();
+    EXPECT(CERTKV_OK, certkv_cache_create(&config, &cache));
+    sequences(cache);
+    beginnings(cache);
+    steps(cache);
+    memory(cache);
+    EXPECT(CERTKV_OK, certkv_cache_destroy(cache));
+    orphans();
+    errors();
+    printf("checks %d failed %d\n", checks, failed);
+    return failed != 0;
+}
