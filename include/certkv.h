@@ -749,7 +749,7 @@ certkv_status certkv_sequence_fork(struct certkv_cache *cache,
  * Stream: none.
  * Capture: not allowed.
  * Errors: NULL_POINTER, INVALID_HANDLE, UNKNOWN_SEQUENCE, BUSY_SEQUENCE, LENGTH, CAPACITY, POISONED: nothing changed.
- * DEVICE: the sequence may have been cut to whole blocks instead; certkv_sequence_length says.
+ * DEVICE, OUT_OF_MEMORY: the sequence may have been cut to whole blocks instead; certkv_sequence_length says.
  */
 certkv_status certkv_sequence_truncate(struct certkv_cache *cache,
                                        certkv_sequence sequence,

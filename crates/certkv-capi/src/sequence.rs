@@ -72,7 +72,7 @@ pub unsafe extern "C" fn certkv_sequence_fork(
 /// Stream: none.
 /// Capture: not allowed.
 /// Errors: NULL_POINTER, INVALID_HANDLE, UNKNOWN_SEQUENCE, BUSY_SEQUENCE, LENGTH, CAPACITY, POISONED: nothing changed.
-/// DEVICE: the sequence may have been cut to whole blocks instead; certkv_sequence_length says.
+/// DEVICE, OUT_OF_MEMORY: the sequence may have been cut to whole blocks instead; certkv_sequence_length says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn certkv_sequence_truncate(
     cache: *mut certkv_cache,

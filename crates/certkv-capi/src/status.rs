@@ -1,6 +1,8 @@
 //! What every fallible call returns, and how the engine's errors map onto it.
 use crate::guard::guard_value;
 use certkv::Error;
+use certkv_device::DeviceError;
+use certkv_page::{PageError, TableError};
 use core::ffi::c_char;
 
 /// Result of a call. 0 is success; errors are negative, one range per group: -1 arguments, -100 state, -200 memory,
@@ -180,7 +182,10 @@ pub(crate) fn of(error: &Error) -> certkv_status {
         Error::NoVisibleToken => CERTKV_NO_VISIBLE_TOKEN,
         Error::Policy(_) => CERTKV_POLICY,
         Error::Uncertifiable { .. } => CERTKV_UNCERTIFIABLE,
-        Error::OutOfMemory { .. } => CERTKV_OUT_OF_MEMORY,
+        Error::OutOfMemory { .. }
+        | Error::Device(DeviceError::OutOfMemory { .. } | DeviceError::ArenaSize { .. })
+        | Error::Page(PageError::OutOfMemory { .. })
+        | Error::Table(TableError::OutOfMemory { .. }) => CERTKV_OUT_OF_MEMORY,
         Error::Device(_) => CERTKV_DEVICE,
         // Codec, kernel, page, table and control errors have no cause in a caller's arguments: those were checked.
         _ => CERTKV_INTERNAL,
@@ -191,6 +196,18 @@ pub(crate) fn of(error: &Error) -> certkv_status {
 mod tests {
     use super::*;
     use core::ffi::CStr;
+
+    #[test]
+    fn memory_is_told_apart_from_the_device() {
+        let memory = DeviceError::OutOfMemory { name: "host", bytes: 1 };
+        assert_eq!(of(&Error::Device(memory)), CERTKV_OUT_OF_MEMORY);
+        assert_eq!(of(&Error::Table(TableError::OutOfMemory { what: "a table" })), CERTKV_OUT_OF_MEMORY);
+        let cut = Error::Shortened {
+            len: 32,
+            cause: Box::new(Error::Device(DeviceError::OutOfMemory { name: "host", bytes: 1 })),
+        };
+        assert_eq!(of(&cut), CERTKV_OUT_OF_MEMORY);
+    }
 
     #[test]
     fn every_status_has_its_own_number_and_name() {

@@ -52,8 +52,21 @@ fn table(tokens: usize, arch: Arch, formats: &[&str], rounds: usize) {
     }
 }
 
+/// One KV head of 2048 tokens over and over: the arithmetic without the memory.
+fn hot(arch: Arch, formats: &[&str]) {
+    for format in formats {
+        let (mut w, mut work) = (Workload::new(format, 2048, arch), Workspace::new());
+        let best = (0..4000).map(|_| time(|| w.step_head(0, &mut work, false))).fold(f64::INFINITY, f64::min);
+        println!("{:7} hot {format:14} {:6.1} ns per block of 32 tokens", arch.name(), best * 1e9 / 64.0);
+    }
+}
+
 fn main() {
-    let only: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with('-')).collect();
-    let formats: Vec<&str> = FORMATS.into_iter().filter(|f| only.is_empty() || only.iter().any(|o| f.contains(o.as_str()))).collect();
-    table(32768, Arch::detect(), &formats, 12);
+    let words: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with('-')).collect();
+    let named = |f: &&str| words.iter().all(|w| !w.contains('-') || f.contains(w.as_str()));
+    let formats: Vec<&str> = FORMATS.into_iter().filter(named).collect();
+    hot(Arch::detect(), &formats);
+    if !words.iter().any(|w| w == "hot") {
+        table(32768, Arch::detect(), &formats, 12);
+    }
 }

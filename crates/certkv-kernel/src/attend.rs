@@ -7,7 +7,7 @@ use crate::error::KernelError;
 use crate::line::{Line, fill, lines};
 use crate::masses::{Entry, Masses, MassesMut};
 use crate::partial::Partial;
-use crate::query::{Digits, HEADS, KeyCodes, Scaling, Shape, Softmax, ValueCodes, ValueScratch, X_STRIDE};
+use crate::query::{Cursor, Digits, HEADS, KeyCodes, Scaling, Shape, Softmax, ValueCodes, ValueScratch, X_STRIDE};
 use crate::slack::{gamma, inflate, logit_chain, zeta};
 use certkv_core::{Dtype, ErrorSummary, Geometry, KeyFormat, RecordLayout, ValueFormat};
 use core::ops::Range;
@@ -43,9 +43,11 @@ pub struct Workspace {
     corrupt: Option<usize>,
 }
 
-/// Bytes from a block's sides to the next block's; 0 where there is nothing to prefetch.
+/// What to prefetch: the next block's record, and the distance in bytes from this block's exact sides to the next one's
+/// (0 where there is none).
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Ahead {
+    pub(crate) record: Cursor,
     pub(crate) keys: isize,
     pub(crate) values: isize,
 }
@@ -161,6 +163,7 @@ impl Kernel {
                 self.ops_weigh(self.shape.tokens, work, out);
             }
             self.values(index, &block, work, out, &mut entry)?;
+            (self.ops.finish)(&mut work.ahead.record);
             if let Some(m) = &mut masses {
                 m.put(index, &entry);
             }
@@ -237,22 +240,24 @@ impl Kernel {
         Ok(entry)
     }
 
-    /// How far the next block's codes are from this one's; its scales and summary are asked for at once.
+    /// What to prefetch while `block` is computed: the next record's coded part line by line, exact sides row by row.
     fn look_ahead(&self, block: &Block<'_>, next: Option<&Block<'_>>) -> Ahead {
         let l = &self.layout;
         let Some(next) = next else { return Ahead::default() };
-        for range in [&l.key_scales, &l.value_scales, &l.summary] {
-            (self.ops.prefetch)(next.record.get(range.clone()).unwrap_or(&[]));
-        }
-        let start = |side: Option<&[u16]>, record: &[u8], section: &Range<usize>| match side {
+        let keys = next.keys.is_none() && !l.format.key.is_exact();
+        let values = next.values.is_none() && !l.format.value.is_exact();
+        let start = if keys { 0 } else if values { l.value_codes.start } else { l.summary.start };
+        let end = if keys && !values { l.value_codes.start } else { l.bytes };
+        let from = |side: Option<&[u16]>, record: &[u8], section: &Range<usize>| match side {
             Some(words) => words.as_ptr() as isize,
             None => record.get(section.clone()).map_or(0, |r| r.as_ptr() as isize),
         };
         let distance = |this: Option<&[u16]>, that: Option<&[u16]>, section: &Range<usize>| {
             let same = this.is_some() == that.is_some();
-            if same { start(that, next.record, section) - start(this, block.record, section) } else { 0 }
+            if same { from(that, next.record, section) - from(this, block.record, section) } else { 0 }
         };
         Ahead {
+            record: Cursor::over(next.record.get(start..end).unwrap_or(&[])),
             keys: distance(block.keys, next.keys, &l.key_codes),
             values: distance(block.values, next.values, &l.value_codes),
         }
@@ -296,7 +301,7 @@ impl Kernel {
                 Scaling::Token { scales, group: l.format.key.group(shape.dim) }
             }
             _ => {
-                (self.ops.channel_digits)(&work.q, scales, self.meta(), shape, &mut work.digits);
+                (self.ops.channel_digits)(&work.q, scales, self.meta(), shape, &mut work.digits, &mut work.ahead.record);
                 let d = &work.digits;
                 for h in 0..shape.heads {
                     // (4.14) for 16-bit digits: the residual of each channel meets a code of at most 2^(b-1).
@@ -310,8 +315,9 @@ impl Kernel {
                 Scaling::Channel
             }
         };
-        let codes = KeyCodes { section, bits, scaling, ahead: work.ahead.keys, mul, add };
-        (self.ops.score_codes)(&codes, &work.digits, &mut work.values.codes, shape, &mut work.x);
+        let codes = KeyCodes { section, bits, scaling, mul, add };
+        let scratch = &mut work.values.codes;
+        (self.ops.score_codes)(&codes, &work.digits, scratch, shape, &mut work.x, &mut work.ahead.record);
         Ok(entry)
     }
 
@@ -412,9 +418,9 @@ impl Kernel {
                     bits: usize::from(bits),
                     group: usize::from(group),
                     scales: part(index, block.record, &l.value_scales, "record")?,
-                    ahead: work.ahead.values,
                 };
-                let slack = (self.ops.value_codes)(&v, &work.x, s, shape, &mut work.values, &mut out.o);
+                let ahead = &mut work.ahead.record;
+                let slack = (self.ops.value_codes)(&v, &work.x, s, shape, &mut work.values, &mut out.o, ahead);
                 // (5.29): each token's product is off by half a unit and meets a centred code of at most 2^(m-1); with
                 // a weight too small for digits, by all of it. 2^-20 covers the unit's own roundings.
                 let half_codes = f64::from(1u32 << (bits - 1)) * shape.tokens as f64 * f64::from(slack.sigma);

@@ -85,8 +85,6 @@ pub(crate) struct KeyCodes<'a> {
     pub(crate) section: &'a [u8],
     pub(crate) bits: usize,
     pub(crate) scaling: Scaling<'a>,
-    /// Bytes from this section to the next block's: what to prefetch. 0 if there is none.
-    pub(crate) ahead: isize,
     /// Per head: value of one unit of the integer sum, in base-2 logits.
     pub(crate) mul: [f32; HEADS],
     /// Per head: constant part of the logit.
@@ -101,8 +99,6 @@ pub(crate) struct ValueCodes<'a> {
     pub(crate) group: usize,
     /// f16 `sigma[group][token]`, then `z[group][token]`.
     pub(crate) scales: &'a [u8],
-    /// As [`KeyCodes::ahead`].
-    pub(crate) ahead: isize,
 }
 
 /// What a coded value block contributes to the bound.
@@ -166,5 +162,23 @@ impl ValueScratch {
             units: [[0.0; HEADS]; GROUPS],
             middle: crate::line::lines(HEADS * GROUPS),
         }
+    }
+}
+
+/// The next block's record, asked for line by line while this block is computed: a burst of prefetches would fill the
+/// miss queue and stall everything behind it.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Cursor {
+    /// Address of the next line to ask for.
+    pub(crate) at: usize,
+    /// End of the record.
+    pub(crate) end: usize,
+}
+
+impl Cursor {
+    /// A cursor over `bytes`.
+    pub(crate) fn over(bytes: &[u8]) -> Self {
+        let at = bytes.as_ptr() as usize;
+        Self { at, end: at + bytes.len() }
     }
 }

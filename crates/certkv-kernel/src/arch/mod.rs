@@ -3,7 +3,7 @@
 //! `generic` is the plain algorithm and the twin that every instruction-set folder is tested against.
 use crate::block::Side;
 use crate::line::{Codes, Line};
-use crate::query::{Digits, KeyCodes, Shape, Softmax, ValueCodes, ValueScratch, ValueSlack};
+use crate::query::{Cursor, Digits, KeyCodes, Shape, Softmax, ValueCodes, ValueScratch, ValueSlack};
 use certkv_core::Dtype;
 
 pub(crate) mod generic;
@@ -64,23 +64,26 @@ pub(crate) struct Ops {
     /// Largest digit of `w sigma`: 65535 where digits are unsigned bytes, 32767 where they are signed words.
     pub(crate) weight_levels: f32,
     /// Digits of `q o sigma` for per-channel keys with scales `sigma[d], z[d]` of the given type.
-    pub(crate) channel_digits: fn(&[Line], &[u8], Dtype, Shape, &mut Digits),
+    pub(crate) channel_digits: fn(&[Line], &[u8], Dtype, Shape, &mut Digits, &mut Cursor),
     /// Base-2 logits of a coded key block.
-    pub(crate) score_codes: fn(&KeyCodes<'_>, &Digits, &mut [Codes], Shape, &mut [Line]),
+    pub(crate) score_codes: fn(&KeyCodes<'_>, &Digits, &mut [Codes], Shape, &mut [Line], &mut Cursor),
     /// Base-2 logits of 16-bit rows: `mul q.k`.
     pub(crate) score_rows: fn(&Side<'_>, &[Line], f32, Shape, &mut [Line]),
     /// Logits of the first `n` tokens to weights, in place; 0 past them.
     pub(crate) weigh: fn(&mut [Line], usize, Shape, &mut Softmax),
     /// `o += sum_t w_t v^_t` over a coded block, the offsets going to the scratch.
-    pub(crate) value_codes: fn(&ValueCodes<'_>, &[Line], &Softmax, Shape, &mut ValueScratch, &mut [Line]) -> ValueSlack,
+    pub(crate) value_codes: ValueFn,
     /// `o += sum_t w_t v_t` over 16-bit rows.
     pub(crate) value_rows: fn(&Side<'_>, &[Line], Shape, &mut [Line]),
     /// One tile of 16 blocks of one head added to the certificate's sums.
     pub(crate) certify_tile: crate::certify::TileFn,
-    /// Hint that these bytes are read soon.
-    pub(crate) prefetch: fn(&[u8]),
+    /// Asks for what is left of the next record.
+    pub(crate) finish: fn(&mut Cursor),
     /// Causal attention of a strip of rows over one unpacked stretch of keys and values.
     pub(crate) strip: crate::prefill::StripFn,
     /// 16-bit rows to the stretch's form.
     pub(crate) unpack_stretch: crate::prefill::UnpackFn,
 }
+
+type ValueFn =
+    fn(&ValueCodes<'_>, &[Line], &Softmax, Shape, &mut ValueScratch, &mut [Line], &mut Cursor) -> ValueSlack;

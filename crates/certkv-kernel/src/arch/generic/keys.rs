@@ -1,7 +1,7 @@
 //! Logits of one block: digits of the scaled query, integer dot products on codes, and plain dot products on rows.
 use crate::block::Side;
 use crate::line::{Codes, Line};
-use crate::query::{DIGIT_STRIDE, Digits, GROUPS, KeyCodes, QUERY_LEVELS, Scaling, Shape, X_STRIDE};
+use crate::query::{Cursor, DIGIT_STRIDE, Digits, GROUPS, KeyCodes, QUERY_LEVELS, Scaling, Shape, X_STRIDE};
 use certkv_core::{Dtype, layout::planes};
 
 /// Element `i` of a metadata array of type `meta`.
@@ -54,7 +54,14 @@ pub(crate) fn digits_of(y: &[Line], head: usize, group: usize, out: &mut Digits)
 }
 
 /// Digits of `q o sigma`, and `sum q_c z_c`.
-pub(crate) fn channel_digits(q: &[Line], scales: &[u8], meta: Dtype, shape: Shape, out: &mut Digits) {
+pub(crate) fn channel_digits(
+    q: &[Line],
+    scales: &[u8],
+    meta: Dtype,
+    shape: Shape,
+    out: &mut Digits,
+    _: &mut Cursor,
+) {
     let lines = shape.dim_lines();
     let mut y = [Line::ZERO; 16];
     for h in 0..shape.heads {
@@ -100,7 +107,14 @@ pub(crate) fn unpack(section: &[u8], bits: usize, count: usize, raise: usize, ou
 }
 
 /// Logits on codes.
-pub(crate) fn score_codes(k: &KeyCodes<'_>, digits: &Digits, scratch: &mut [Codes], shape: Shape, x: &mut [Line]) {
+pub(crate) fn score_codes(
+    k: &KeyCodes<'_>,
+    digits: &Digits,
+    scratch: &mut [Codes],
+    shape: Shape,
+    x: &mut [Line],
+    _: &mut Cursor,
+) {
     unpack(k.section, k.bits, shape.tokens * shape.dim, 0, scratch);
     let half = 1i32 << (k.bits - 1);
     let group = match k.scaling {

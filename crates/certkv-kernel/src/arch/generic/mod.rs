@@ -17,7 +17,7 @@ pub(crate) const OPS: Ops = Ops {
     value_codes: values::value_codes,
     value_rows: values::value_rows,
     certify_tile: crate::certify::tile,
-    prefetch: |_| {},
+    finish: |_| {},
     strip: strip::strip,
     unpack_stretch: strip::unpack,
 };

@@ -2,7 +2,7 @@
 use super::keys::{meta_at, row, unpack};
 use crate::block::Side;
 use crate::line::Line;
-use crate::query::{GROUPS, Shape, Softmax, ValueCodes, ValueScratch, ValueSlack, X_STRIDE};
+use crate::query::{Cursor, GROUPS, Shape, Softmax, ValueCodes, ValueScratch, ValueSlack, X_STRIDE};
 use certkv_core::Dtype;
 
 /// `2^-100`: below it the inverse of a weight could overflow, and the block's coded part is all residual.
@@ -17,6 +17,7 @@ pub(crate) fn value_codes(
     shape: Shape,
     scratch: &mut ValueScratch,
     o: &mut [Line],
+    _: &mut Cursor,
 ) -> ValueSlack {
     let (dim, tokens, lines) = (shape.dim, shape.tokens, shape.dim_lines());
     unpack(v.section, v.bits, tokens * dim, 0, &mut scratch.codes);

@@ -1,22 +1,30 @@
 //! Logits of one block.
-use super::{lanes, load16, sum16};
+use super::{lanes, load16, split, step, sum16};
 use crate::arch::generic::keys::unpack;
 use crate::block::Side;
 use crate::line::{Codes, Line};
-use crate::query::{DIGIT_STRIDE, Digits, HEADS, KeyCodes, QUERY_LEVELS, Scaling, Shape, X_STRIDE};
+use crate::query::{Cursor, DIGIT_STRIDE, Digits, HEADS, KeyCodes, QUERY_LEVELS, Scaling, Shape, X_STRIDE};
 use certkv_core::Dtype;
 use core::arch::x86_64::*;
 
 /// Digits of `q o sigma`.
-pub(super) fn channel_digits(q: &[Line], scales: &[u8], meta: Dtype, shape: Shape, out: &mut Digits) {
+pub(super) fn channel_digits(
+    q: &[Line],
+    scales: &[u8],
+    meta: Dtype,
+    shape: Shape,
+    out: &mut Digits,
+    ahead: &mut Cursor,
+) {
     assert!(q.len() >= shape.heads * shape.dim_lines() && shape.heads <= HEADS && shape.dim <= 256);
-    assert!(scales.len() >= 2 * shape.dim * meta.bytes() && out.bytes.len() >= shape.heads * DIGIT_STRIDE && out.y.len() >= 64);
+    assert!(shape.dim % 32 == 0 && scales.len() >= 2 * shape.dim * meta.bytes());
+    assert!(out.bytes.len() >= shape.heads * DIGIT_STRIDE && out.y.len() >= 64);
     // SAFETY: the table is handed out only where the features exist; the asserts give the lengths.
     unsafe {
         match meta {
-            Dtype::F16 => channel::<0>(q, scales.as_ptr(), shape, out),
-            Dtype::Bf16 => channel::<1>(q, scales.as_ptr(), shape, out),
-            Dtype::F32 => channel::<2>(q, scales.as_ptr(), shape, out),
+            Dtype::F16 => channel::<0>(q, scales.as_ptr(), shape, out, ahead),
+            Dtype::Bf16 => channel::<1>(q, scales.as_ptr(), shape, out, ahead),
+            Dtype::F32 => channel::<2>(q, scales.as_ptr(), shape, out, ahead),
         }
     }
 }
@@ -38,70 +46,115 @@ unsafe fn meta16<const META: u8>(p: *const u8, i: usize) -> __m512 {
 
 /// # Safety
 /// The asserts of [`channel_digits`].
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
-unsafe fn channel<const META: u8>(q: &[Line], scales: *const u8, shape: Shape, out: &mut Digits) {
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi")]
+unsafe fn channel<const META: u8>(q: &[Line], scales: *const u8, shape: Shape, out: &mut Digits, ahead: &mut Cursor) {
+    let mut h = 0;
+    while h < shape.heads {
+        // SAFETY: as the function's; `h` plus the width of each call is at most `heads`.
+        unsafe {
+            match shape.heads - h {
+                1 => channel_heads::<1, META>(q, scales, h, shape, out, ahead),
+                2 | 3 => channel_heads::<2, META>(q, scales, h, shape, out, ahead),
+                _ => channel_heads::<4, META>(q, scales, h, shape, out, ahead),
+            }
+        }
+        h += match shape.heads - h {
+            1 => 1,
+            2 | 3 => 2,
+            _ => 4,
+        };
+    }
+}
+
+/// # Safety
+/// The asserts of [`channel_digits`], `first + H <= heads`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi")]
+unsafe fn channel_heads<const H: usize, const META: u8>(
+    q: &[Line],
+    scales: *const u8,
+    first: usize,
+    shape: Shape,
+    out: &mut Digits,
+    ahead: &mut Cursor,
+) {
     let n = shape.dim_lines();
     let zero = _mm512_setzero_ps();
-    let y = &mut out.y[..64];
-    for first in (0..shape.heads).step_by(4) {
-        let heads = (shape.heads - first).min(4);
-        // Slots of the first sum: heads' l1, square, offset; of the second: residual, digits.
-        let (mut sums, mut more) = ([zero; 16], [zero; 16]);
-        let mut scale = [(0.0f32, 0.0f32); 4];
-        for h in 0..heads {
-            let q = &q[(first + h) * n..(first + h + 1) * n];
-            let (mut most, mut l1, mut square, mut offset) = (zero, zero, zero, zero);
-            for (l, ql) in q.iter().enumerate() {
-                // SAFETY: channels 16 l .. 16 l + 16 of sigma and z lie inside the scales; lines are 64 aligned bytes.
-                unsafe {
-                    let q = _mm512_load_ps(ql.0.as_ptr());
-                    let v = _mm512_mul_ps(q, meta16::<META>(scales, 16 * l));
-                    offset = _mm512_fmadd_ps(q, meta16::<META>(scales, shape.dim + 16 * l), offset);
-                    _mm512_store_ps(y[16 * h + l].0.as_mut_ptr(), v);
-                    let a = _mm512_abs_ps(v);
-                    most = _mm512_max_ps(most, a);
-                    l1 = _mm512_add_ps(l1, a);
-                    square = _mm512_fmadd_ps(v, v, square);
-                }
+    let q = q[first * n..(first + H) * n].as_ptr();
+    let y = out.y[..16 * H].as_mut_ptr();
+    let (mut most, mut l1, mut square, mut offset) = ([zero; H], [zero; H], [zero; H], [zero; H]);
+    for l in 0..n {
+        // SAFETY: channels 16 l .. 16 l + 16 of sigma and z lie inside the scales; lines are 64 aligned bytes.
+        unsafe {
+            let sigma = meta16::<META>(scales, 16 * l);
+            let z = meta16::<META>(scales, shape.dim + 16 * l);
+            for h in 0..H {
+                let q = _mm512_load_ps(q.add(h * n + l).cast());
+                let v = _mm512_mul_ps(q, sigma);
+                offset[h] = _mm512_fmadd_ps(q, z, offset[h]);
+                _mm512_store_ps(y.add(16 * h + l).cast(), v);
+                let a = _mm512_abs_ps(v);
+                most[h] = _mm512_max_ps(most[h], a);
+                l1[h] = _mm512_add_ps(l1[h], a);
+                square[h] = _mm512_fmadd_ps(v, v, square[h]);
             }
-            (sums[h], sums[4 + h], sums[8 + h]) = (l1, square, offset);
-            let most = _mm512_reduce_max_ps(most);
-            scale[h] = if most < 7.9e-31 { (0.0, 0.0) } else { (QUERY_LEVELS / most, most / QUERY_LEVELS) };
         }
-        for h in 0..heads {
-            let inverse = _mm512_set1_ps(scale[h].0);
-            let (mut residual, mut total) = (zero, zero);
-            let bytes = &mut out.bytes[(first + h) * DIGIT_STRIDE..(first + h + 1) * DIGIT_STRIDE];
-            for (l, line) in y[16 * h..16 * h + n].iter().enumerate() {
-                // SAFETY: lines are 64 aligned bytes; 16 l + 16 <= 256, so both 16-byte stores lie inside `bytes`.
-                unsafe {
-                    let v = _mm512_mul_ps(_mm512_load_ps(line.0.as_ptr()), inverse);
-                    let digit = _mm512_roundscale_ps::<0x08>(v);
-                    residual = _mm512_add_ps(residual, _mm512_abs_ps(_mm512_sub_ps(v, digit)));
-                    // Sums of digits stay below 2^24: exact in f32.
-                    total = _mm512_add_ps(total, digit);
-                    let digit = _mm512_cvtps_epi32(digit);
-                    let high = _mm512_srai_epi32::<8>(_mm512_add_epi32(digit, _mm512_set1_epi32(128)));
-                    let p = bytes.as_mut_ptr().add(16 * l);
-                    _mm_storeu_si128(p.cast(), _mm512_cvtepi32_epi8(digit));
-                    _mm_storeu_si128(p.add(256).cast(), _mm512_cvtepi32_epi8(high));
-                }
+    }
+    // Slots of the sums: heads' l1, square, offset; then residual and digits.
+    let (mut sums, mut more) = ([zero; 16], [zero; 16]);
+    let mut step = [0.0f32; H];
+    for h in 0..H {
+        (sums[h], sums[4 + h], sums[8 + h]) = (l1[h], square[h], offset[h]);
+        let most = _mm512_reduce_max_ps(most[h]);
+        let usable = !(most < 7.9e-31);
+        step[h] = if usable { most / QUERY_LEVELS } else { 0.0 };
+        let inverse = _mm512_set1_ps(if usable { QUERY_LEVELS / most } else { 0.0 });
+        let (mut residual, mut total) = (zero, _mm512_setzero_si512());
+        let p = out.bytes[(first + h) * DIGIT_STRIDE..(first + h + 1) * DIGIT_STRIDE].as_mut_ptr();
+        for l in (0..n).step_by(2) {
+            super::step(ahead);
+            let mut raised = [_mm512_setzero_si512(); 2];
+            for i in 0..2 {
+                // SAFETY: lines are 64 aligned bytes.
+                let v = _mm512_mul_ps(unsafe { _mm512_load_ps(y.add(16 * h + l + i).cast()) }, inverse);
+                let digit = _mm512_cvtps_epi32(v);
+                let rest = _mm512_sub_ps(v, _mm512_cvtepi32_ps(digit));
+                residual = _mm512_add_ps(residual, _mm512_abs_ps(rest));
+                total = _mm512_add_epi32(total, digit);
+                raised[i] = _mm512_add_epi32(digit, _mm512_set1_epi32(128));
             }
-            (more[h], more[4 + h]) = (residual, total);
+            // With 128 added, byte 1 is the high digit and byte 0 the low one with its sign bit flipped.
+            let bytes = split(raised[0], raised[1]);
+            // SAFETY: 16 l + 32 <= dim <= 256: both 32-byte stores lie inside the head's digits.
+            unsafe {
+                let low = _mm256_xor_si256(_mm512_castsi512_si256(bytes), _mm256_set1_epi8(-128));
+                _mm256_storeu_si256(p.add(16 * l).cast(), low);
+                _mm256_storeu_si256(p.add(256 + 16 * l).cast(), _mm512_extracti64x4_epi64::<1>(bytes));
+            }
         }
-        let (a, b) = (lanes(sum16(&sums)), lanes(sum16(&more)));
-        for (h, &(_, step)) in scale[..heads].iter().enumerate() {
-            let to = first + h;
-            (out.l1[to], out.square[to], out.offset[to]) = (a[h], a[4 + h], a[8 + h]);
-            out.step[to] = step;
-            out.residual[to] = if step == 0.0 { a[h] } else { b[h] * step };
-            out.sums[to][0] = b[4 + h] as i32;
-        }
+        more[h] = residual;
+        // Sums of digits stay below 2^24: exact in f32.
+        more[4 + h] = _mm512_cvtepi32_ps(total);
+    }
+    let (a, b) = (lanes(sum16(&sums)), lanes(sum16(&more)));
+    for h in 0..H {
+        let to = first + h;
+        (out.l1[to], out.square[to], out.offset[to]) = (a[h], a[4 + h], a[8 + h]);
+        out.step[to] = step[h];
+        out.residual[to] = if step[h] == 0.0 { a[h] } else { b[h] * step[h] };
+        out.sums[to][0] = b[4 + h] as i32;
     }
 }
 
 /// Logits on codes: 8 bits in place, 4 bits in place where a line of bytes holds two tiles, other widths unpacked first.
-pub(super) fn score_codes(k: &KeyCodes<'_>, digits: &Digits, scratch: &mut [Codes], shape: Shape, x: &mut [Line]) {
+pub(super) fn score_codes(
+    k: &KeyCodes<'_>,
+    digits: &Digits,
+    scratch: &mut [Codes],
+    shape: Shape,
+    x: &mut [Line],
+    ahead: &mut Cursor,
+) {
     let count = shape.tokens * shape.dim;
     assert!(k.section.len() >= count * k.bits / 8 && scratch.len() * 64 >= count);
     assert!(digits.bytes.len() >= shape.heads * DIGIT_STRIDE && x.len() >= shape.heads * X_STRIDE);
@@ -111,7 +164,7 @@ pub(super) fn score_codes(k: &KeyCodes<'_>, digits: &Digits, scratch: &mut [Code
     // SAFETY: the table is handed out only where the features exist; the asserts give the lengths.
     unsafe {
         if k.bits == 4 && shape.tokens >= 32 {
-            heads::<2, true>(k, k.section.as_ptr(), digits, shape, x);
+            heads::<2, true>(k, k.section.as_ptr(), digits, shape, x, ahead);
             return;
         }
         let codes = if k.bits == 8 {
@@ -121,9 +174,9 @@ pub(super) fn score_codes(k: &KeyCodes<'_>, digits: &Digits, scratch: &mut [Code
             scratch.as_ptr().cast()
         };
         if shape.tokens >= 32 {
-            heads::<2, false>(k, codes, digits, shape, x);
+            heads::<2, false>(k, codes, digits, shape, x, ahead);
         } else {
-            heads::<1, false>(k, codes, digits, shape, x);
+            heads::<1, false>(k, codes, digits, shape, x, ahead);
         }
     }
 }
@@ -150,15 +203,16 @@ unsafe fn heads<const T: usize, const W4: bool>(
     digits: &Digits,
     shape: Shape,
     x: &mut [Line],
+    ahead: &mut Cursor,
 ) {
     let mut h = 0;
     while h < shape.heads {
         // SAFETY: as the function's; `h` plus the width of each call is at most `heads`.
         unsafe {
             match shape.heads - h {
-                1 => tiles::<1, T, W4>(k, codes, digits, h, shape, x),
-                2 | 3 => tiles::<2, T, W4>(k, codes, digits, h, shape, x),
-                _ => tiles::<4, T, W4>(k, codes, digits, h, shape, x),
+                1 => tiles::<1, T, W4>(k, codes, digits, h, shape, x, ahead),
+                2 | 3 => tiles::<2, T, W4>(k, codes, digits, h, shape, x, ahead),
+                _ => tiles::<4, T, W4>(k, codes, digits, h, shape, x, ahead),
             }
         }
         h += match shape.heads - h {
@@ -182,12 +236,13 @@ unsafe fn tiles<const H: usize, const T: usize, const W4: bool>(
     first: usize,
     shape: Shape,
     x: &mut [Line],
+    ahead: &mut Cursor,
 ) {
     let (count, quads) = (shape.tokens / 16, shape.dim / 4);
     let base = digits.bytes[first * DIGIT_STRIDE..].as_ptr();
     let half = 1i32 << (k.bits - 1);
-    // The first heads fetch the next block's codes while they use this block's.
-    let ahead = if first == 0 { k.ahead } else { 0 };
+    // Per-channel keys have asked for lines while their digits were made; others have the key loop only.
+    let twice = !W4 && !matches!(k.scaling, Scaling::Channel);
     for pair in 0..count / T {
         // With nibbles the two tiles of a byte line are half a block apart.
         let mut tile = [0; T];
@@ -209,7 +264,7 @@ unsafe fn tiles<const H: usize, const T: usize, const W4: bool>(
                 bias[h] = -half * digits.sums[first + h][g];
             }
             // SAFETY: tiles and quads lie inside the codes, `first + H <= heads` digits exist.
-            let sums = unsafe { products::<H, T, W4>(codes, tile, range, quads, base, bias, ahead) };
+            let sums = unsafe { products::<H, T, W4>(codes, tile, range, quads, base, bias, ahead, twice) };
             for i in 0..T {
                 let scale = match k.scaling {
                     Scaling::Channel => _mm512_set1_ps(1.0),
@@ -247,7 +302,8 @@ unsafe fn products<const H: usize, const T: usize, const W4: bool>(
     quads: usize,
     base: *const i8,
     bias: [i32; H],
-    ahead: isize,
+    ahead: &mut Cursor,
+    twice: bool,
 ) -> [[__m512i; T]; H] {
     let mut low = [[_mm512_setzero_si512(); T]; H];
     let mut high = [[_mm512_setzero_si512(); T]; H];
@@ -256,19 +312,21 @@ unsafe fn products<const H: usize, const T: usize, const W4: bool>(
     }
     let nibble = _mm512_set1_epi8(15);
     for quad in range {
+        step(ahead);
+        if twice {
+            step(ahead);
+        }
         let mut line = [_mm512_setzero_si512(); T];
         // SAFETY: as the function's.
         unsafe {
             if W4 {
                 let p = codes.add((tile[0] * quads + quad) * 64);
-                _mm_prefetch::<_MM_HINT_T0>(p.wrapping_offset(ahead).cast());
                 let raw = _mm512_loadu_si512(p.cast());
                 line[0] = _mm512_and_si512(raw, nibble);
                 line[T - 1] = _mm512_and_si512(_mm512_srli_epi16::<4>(raw), nibble);
             } else {
                 for i in 0..T {
                     let p = codes.add((tile[i] * quads + quad) * 64);
-                    _mm_prefetch::<_MM_HINT_T0>(p.wrapping_offset(ahead).cast());
                     line[i] = _mm512_loadu_si512(p.cast());
                 }
             }

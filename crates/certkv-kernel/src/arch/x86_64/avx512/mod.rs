@@ -5,6 +5,7 @@
 //! bits in two bytes, so a line costs two instructions per head.
 use super::strip512;
 use crate::arch::Ops;
+use crate::query::Cursor;
 use core::arch::x86_64::*;
 
 mod keys;
@@ -20,7 +21,7 @@ static OPS: Ops = Ops {
     value_codes: values::value_codes,
     value_rows: values::value_rows,
     certify_tile: softmax::certify_tile,
-    prefetch,
+    finish,
     strip: strip512::strip,
     unpack_stretch: strip512::unpack,
 };
@@ -39,12 +40,42 @@ pub(crate) fn ops() -> Option<&'static Ops> {
     all.then_some(&OPS)
 }
 
-/// Asks for the bytes' lines. Prefetching cannot fault.
-fn prefetch(bytes: &[u8]) {
-    for line in bytes.chunks(64) {
-        // SAFETY: the address lies in a live slice, and a prefetch reads nothing architecturally.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()) };
+/// Asks for the next line of the next record.
+#[inline(always)]
+fn step(ahead: &mut Cursor) {
+    if ahead.at < ahead.end {
+        // SAFETY: a prefetch reads nothing architecturally and cannot fault.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(ahead.at as *const i8) };
+        ahead.at += 64;
     }
+}
+
+/// Asks for the rest of the next record.
+fn finish(ahead: &mut Cursor) {
+    while ahead.at < ahead.end {
+        step(ahead);
+    }
+}
+
+/// Byte order of [`split`]: byte 0 of the 32 dwords of two vectors, then byte 1.
+static SPLIT: crate::line::Codes = {
+    let mut order = [0; 64];
+    let mut i = 0;
+    while i < 32 {
+        order[i] = 4 * i as u8;
+        order[32 + i] = 4 * i as u8 + 1;
+        i += 1;
+    }
+    crate::line::Codes(order)
+};
+
+/// The low bytes of 32 dwords in the first half, their second bytes in the other.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vbmi")]
+fn split(a: __m512i, b: __m512i) -> __m512i {
+    // SAFETY: 64 aligned bytes.
+    let order = unsafe { _mm512_load_si512(SPLIT.0.as_ptr().cast()) };
+    _mm512_permutex2var_epi8(a, order, b)
 }
 
 /// Sixteen 16-bit elements as f32, half precision or (`BF16`) bfloat16.

@@ -1,10 +1,10 @@
 //! `o += sum_t w_t v_t` for one block.
 use super::keys::unpack_wide;
-use super::load16;
+use super::{load16, split, step};
 use crate::arch::generic::values::LEAST_WEIGHT;
 use crate::block::Side;
 use crate::line::Line;
-use crate::query::{GROUPS, HEADS, Shape, Softmax, ValueCodes, ValueScratch, ValueSlack, X_STRIDE};
+use crate::query::{Cursor, GROUPS, HEADS, Shape, Softmax, ValueCodes, ValueScratch, ValueSlack, X_STRIDE};
 use certkv_core::Dtype;
 use core::arch::x86_64::*;
 
@@ -19,6 +19,7 @@ pub(super) fn value_codes(
     shape: Shape,
     scratch: &mut ValueScratch,
     o: &mut [Line],
+    ahead: &mut Cursor,
 ) -> ValueSlack {
     let count = shape.tokens * shape.dim;
     assert!(shape.heads <= HEADS && w.len() >= shape.heads * X_STRIDE && o.len() >= shape.heads * shape.dim_lines());
@@ -28,9 +29,9 @@ pub(super) fn value_codes(
     // SAFETY: the table is handed out only where the features exist; the asserts give the lengths.
     unsafe {
         match (shape.tokens / 16, v.bits) {
-            (1, 4) => coded::<1, true>(v, v.section.as_ptr(), w, s, shape, scratch, o),
-            (2, 4) => coded::<2, true>(v, v.section.as_ptr(), w, s, shape, scratch, o),
-            (_, 4) => coded::<4, true>(v, v.section.as_ptr(), w, s, shape, scratch, o),
+            (1, 4) => coded::<1, true>(v, v.section.as_ptr(), w, s, shape, scratch, o, ahead),
+            (2, 4) => coded::<2, true>(v, v.section.as_ptr(), w, s, shape, scratch, o, ahead),
+            (_, 4) => coded::<4, true>(v, v.section.as_ptr(), w, s, shape, scratch, o, ahead),
             (lines, bits) => {
                 let codes = if bits == 8 {
                     v.section.as_ptr()
@@ -40,9 +41,9 @@ pub(super) fn value_codes(
                     scratch.codes.as_ptr().cast()
                 };
                 match lines {
-                    1 => coded::<1, false>(v, codes, w, s, shape, scratch, o),
-                    2 => coded::<2, false>(v, codes, w, s, shape, scratch, o),
-                    _ => coded::<4, false>(v, codes, w, s, shape, scratch, o),
+                    1 => coded::<1, false>(v, codes, w, s, shape, scratch, o, ahead),
+                    2 => coded::<2, false>(v, codes, w, s, shape, scratch, o, ahead),
+                    _ => coded::<4, false>(v, codes, w, s, shape, scratch, o, ahead),
                 }
             }
         }
@@ -62,6 +63,7 @@ unsafe fn coded<const N: usize, const W4: bool>(
     shape: Shape,
     scratch: &mut ValueScratch,
     o: &mut [Line],
+    ahead: &mut Cursor,
 ) -> ValueSlack {
     let (tokens, dim) = (16 * N, shape.dim);
     let groups = dim / v.group;
@@ -76,8 +78,6 @@ unsafe fn coded<const N: usize, const W4: bool>(
         }
     }
     let (mut sigma_square, mut middle) = (0.0f32, [zero; N]);
-    // Low bytes of 32 dwords, then their second bytes.
-    let pick = pick();
     for g in 0..groups {
         let (mut sigma, mut mid) = ([zero; N], [zero; N]);
         let mut most = zero;
@@ -100,6 +100,7 @@ unsafe fn coded<const N: usize, const W4: bool>(
         for h in 0..shape.heads {
             scratch.units[g][h] = unit[h] * most;
             let inverse = _mm512_set1_ps(inverse[h]);
+            step(ahead);
             let mut digit = [_mm512_setzero_si512(); N];
             let lane = &mut scratch.middle[h * GROUPS + g].0;
             // SAFETY: lines are 64 aligned bytes; a head's digits are 128 bytes of the scratch.
@@ -117,7 +118,7 @@ unsafe fn coded<const N: usize, const W4: bool>(
                     _mm_storeu_si128(p.add(64).cast(), _mm512_cvtepi32_epi8(_mm512_srli_epi32::<8>(digit[0])));
                 } else {
                     for i in 0..N / 2 {
-                        let both = _mm512_permutex2var_epi8(digit[2 * i], pick, digit[2 * i + 1]);
+                        let both = split(digit[2 * i], digit[2 * i + 1]);
                         _mm256_storeu_si256(p.add(32 * i).cast(), _mm512_castsi512_si256(both));
                         _mm256_storeu_si256(p.add(64 + 32 * i).cast(), _mm512_extracti64x4_epi64::<1>(both));
                     }
@@ -136,10 +137,10 @@ unsafe fn coded<const N: usize, const W4: bool>(
             // SAFETY: as the function's; `line + 2 <= end` in the wide form.
             unsafe {
                 if line + 2 <= end {
-                    group_heads::<2, W4>(codes, v.ahead, digits, line, units, shape, o);
+                    group_heads::<2, W4>(codes, ahead, digits, line, units, shape, o);
                     line += 2;
                 } else {
-                    group_heads::<1, W4>(codes, v.ahead, digits, line, units, shape, o);
+                    group_heads::<1, W4>(codes, ahead, digits, line, units, shape, o);
                     line += 1;
                 }
             }
@@ -156,24 +157,6 @@ unsafe fn coded<const N: usize, const W4: bool>(
     ValueSlack { sigma: (sigma_square * group).sqrt(), middle: (most * group).sqrt() }
 }
 
-/// Byte order: byte 0 of the 32 dwords of two vectors, then byte 1.
-#[inline]
-#[target_feature(enable = "avx512f")]
-fn pick() -> __m512i {
-    const ORDER: [u8; 64] = {
-        let mut order = [0; 64];
-        let mut i = 0;
-        while i < 32 {
-            order[i] = 4 * i as u8;
-            order[32 + i] = 4 * i as u8 + 1;
-            i += 1;
-        }
-        order
-    };
-    // SAFETY: 64 bytes are read from a 64-byte constant.
-    unsafe { _mm512_loadu_si512(ORDER.as_ptr().cast()) }
-}
-
 /// `L` lines of channels for all heads.
 ///
 /// # Safety
@@ -182,7 +165,7 @@ fn pick() -> __m512i {
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
 unsafe fn group_heads<const L: usize, const W4: bool>(
     codes: *const u8,
-    ahead: isize,
+    ahead: &mut Cursor,
     digits: *const u8,
     line: usize,
     units: &[f32; HEADS],
@@ -194,9 +177,9 @@ unsafe fn group_heads<const L: usize, const W4: bool>(
         // SAFETY: as the function's; `h` plus the width of each call is at most `heads`.
         unsafe {
             match shape.heads - h {
-                1 => products::<1, L, W4>(codes, if h == 0 { ahead } else { 0 }, digits, line, units, h, shape, o),
-                2 | 3 => products::<2, L, W4>(codes, if h == 0 { ahead } else { 0 }, digits, line, units, h, shape, o),
-                _ => products::<4, L, W4>(codes, if h == 0 { ahead } else { 0 }, digits, line, units, h, shape, o),
+                1 => products::<1, L, W4>(codes, ahead, digits, line, units, h, shape, o),
+                2 | 3 => products::<2, L, W4>(codes, ahead, digits, line, units, h, shape, o),
+                _ => products::<4, L, W4>(codes, ahead, digits, line, units, h, shape, o),
             }
         }
         h += match shape.heads - h {
@@ -239,7 +222,7 @@ unsafe fn quad<const H: usize, const L: usize>(digits: *const u8, codes: [__m512
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
 unsafe fn products<const H: usize, const L: usize, const W4: bool>(
     codes: *const u8,
-    ahead: isize,
+    ahead: &mut Cursor,
     digits: *const u8,
     line: usize,
     units: &[f32; HEADS],
@@ -260,7 +243,7 @@ unsafe fn products<const H: usize, const L: usize, const W4: bool>(
             let digits = digits.add(first * STRIDE + 4 * q);
             let (mut raw, mut even, mut odd) = ([zero; L], [zero; L], [zero; L]);
             for l in 0..L {
-                _mm_prefetch::<_MM_HINT_T0>(p.add(64 * l).wrapping_offset(ahead).cast());
+                step(ahead);
                 raw[l] = _mm512_loadu_si512(p.add(64 * l).cast());
             }
             if W4 {
