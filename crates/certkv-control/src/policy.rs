@@ -47,8 +47,8 @@ impl Default for Certified {
             k_cap: usize::MAX,
             explore_rate: 0.0,
             rank: None,
-            guess_target: 0.8,
-            guess_keep: 0.25,
+            guess_target: 1.0,
+            guess_keep: 1.0,
         }
     }
 }

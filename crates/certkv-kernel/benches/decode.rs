@@ -1,13 +1,16 @@
-//! Decode beside a plain memory read of the same bytes. `cargo bench -p certkv-kernel --bench decode -- [table]`.
+//! Decode beside a plain memory read. `cargo bench -p certkv-kernel --bench decode` runs criterion; with words after `--` it
+//! prints instead: `table` (floors and ratios; `lengths` for 2K to 128K), `hot` (arithmetic alone), `prefill`, `all` (every
+//! instruction set), and a format such as `k8-v4g32-b32` to choose one.
 mod workload;
 
-use certkv_kernel::{Arch, Workspace, probe};
-use std::time::Instant;
-use workload::{HEADS, Workload};
+use criterion::{Criterion, Throughput};
 
-const FORMATS: [&str; 7] = [
-    "f16-f16-b32", "k8-v4g32-b32", "k8-v4g16-b32", "k8-v6g64-b64", "k8-v8g64-b32", "t4-v4g32-b32", "t8-v4g32-b32",
-];
+use certkv_kernel::{Arch, Pool, Workspace, probe};
+use std::time::Instant;
+use workload::{DIM, HEADS, Workload};
+
+const FORMATS: [&str; 7] =
+    ["f16-f16-b32", "k8-v4g32-b32", "k8-v4g16-b32", "k8-v6g64-b64", "k8-v8g64-b32", "t4-v4g32-b32", "t8-v4g32-b32"];
 
 fn time(f: impl FnOnce()) -> f64 {
     let start = Instant::now();
@@ -15,36 +18,28 @@ fn time(f: impl FnOnce()) -> f64 {
     start.elapsed().as_secs_f64()
 }
 
-/// One thread, KV head by KV head: every head's best time over the rounds, summed. The probe reads slices of a head's size
-/// in the same rounds.
+/// One thread, KV head by KV head: every head's best time over the rounds, summed. The probe reads 96 MiB in the same
+/// rounds; its best is the floor.
 fn table(tokens: usize, arch: Arch, formats: &[&str], rounds: usize) {
     let cold = vec![1u8; 96 << 20];
     for format in formats {
         let (mut w, mut work) = (Workload::new(format, tokens, arch), Workspace::new());
-        let per_head = w.bytes() / HEADS.1;
-        let slices: Vec<&[u8]> = cold.chunks_exact(per_head.min(cold.len() / 8)).collect();
-        let mut best = [[f64::INFINITY; 3]; HEADS.1];
+        let (mut best, mut read) = ([[f64::INFINITY; 2]; HEADS.1], 0.0f64);
         for _ in 0..rounds {
-            for (h, best) in best.iter_mut().enumerate() {
-                let slice = slices[h % slices.len()];
-                let read = time(|| {
-                    std::hint::black_box(probe::read_all(std::hint::black_box(slice)));
-                });
-                best[0] = best[0].min(read * per_head as f64 / slice.len() as f64);
-            }
-            for (h, best) in best.iter_mut().enumerate() {
-                best[1] = best[1].min(time(|| w.step_head(h, &mut work, false)));
-            }
-            std::hint::black_box(probe::read_all(&cold));
-            for (h, best) in best.iter_mut().enumerate() {
-                best[2] = best[2].min(time(|| w.step_head(h, &mut work, true)));
+            for certify in [false, true] {
+                read = read.max(probe::bandwidth(&cold, 1));
+                for (h, best) in best.iter_mut().enumerate() {
+                    let best = &mut best[usize::from(certify)];
+                    *best = best.min(time(|| w.step_head(h, &mut work, certify)));
+                }
             }
         }
-        let [floor, bare, full] = [0, 1, 2].map(|i| 1e3 * best.iter().map(|b| b[i]).sum::<f64>());
+        let [bare, full] = [0, 1].map(|i| 1e3 * best.iter().map(|b| b[i]).sum::<f64>());
+        let floor = w.bytes() as f64 / read * 1e3;
         println!(
             "{:7} {tokens:6} {format:14} probe {:5.1} GB/s floor {floor:6.2} ms, bare {bare:6.2} ms ({:4.2}x), certified {full:6.2} ms ({:4.2}x, {:+5.1}%)",
             arch.name(),
-            w.bytes() as f64 / floor * 1e-6,
+            read * 1e-9,
             bare / floor,
             full / floor,
             (full / bare - 1.0) * 100.0
@@ -61,12 +56,51 @@ fn hot(arch: Arch, formats: &[&str]) {
     }
 }
 
+/// Prefill of one KV head with 4 query heads: 512 rows at the end of 4096 tokens.
+fn prefill(arch: Arch) {
+    let (first, rows) = (3584, 512);
+    let mut w = Workload::new("f16-f16-b32", first + rows, arch);
+    let best = (0..8).map(|_| time(|| w.prefill(first, rows))).fold(f64::INFINITY, f64::min);
+    let products = 4.0 * DIM as f64 * 4.0 * (first..first + rows).map(|t| t as f64 + 1.0).sum::<f64>();
+    println!("{:7} prefill {rows} rows at {first}: {:5.1} GFLOP/s", arch.name(), products / best * 1e-9);
+}
+
+/// All heads of a step on one and two threads, with certificates, for criterion's statistics.
+fn criterion(c: &mut Criterion) {
+    for threads in [1, 2] {
+        let pool = Pool::new(threads).expect("threads");
+        for format in ["f16-f16-b32", "k8-v4g32-b32", "t4-v4g32-b32"] {
+            let mut w = Workload::new(format, 32768, Arch::detect());
+            let mut group = c.benchmark_group(format!("decode-32k-x{threads}"));
+            group.throughput(Throughput::Bytes(w.bytes() as u64)).sample_size(20);
+            group.bench_function(format, |b| b.iter(|| w.step(&pool, true)));
+            group.finish();
+        }
+    }
+}
+
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with('-')).collect();
+    let wants = |word: &str| words.iter().any(|w| w == word);
     let named = |f: &&str| words.iter().all(|w| !w.contains('-') || f.contains(w.as_str()));
     let formats: Vec<&str> = FORMATS.into_iter().filter(named).collect();
-    hot(Arch::detect(), &formats);
-    if !words.iter().any(|w| w == "hot") {
-        table(32768, Arch::detect(), &formats, 12);
+    let archs: Vec<Arch> =
+        Arch::ALL.into_iter().filter(|a| a.is_available() && (wants("all") || *a == Arch::detect())).collect();
+    if wants("hot") {
+        archs.iter().for_each(|&a| hot(a, &formats));
+    }
+    if wants("prefill") {
+        archs.iter().for_each(|&a| prefill(a));
+    }
+    if wants("table") {
+        let lengths: &[usize] = if wants("lengths") { &[2048, 8192, 32768, 131_072] } else { &[32768] };
+        for &a in &archs {
+            lengths.iter().for_each(|&n| table(n, a, &formats, 12));
+        }
+    }
+    if words.is_empty() {
+        let mut c = Criterion::default().configure_from_args();
+        criterion(&mut c);
+        c.final_summary();
     }
 }

@@ -1,6 +1,6 @@
 //! The pass: one look at every block, all heads of the group at once, output and masses together (math.md 5.3, 6.6).
-use crate::arch::{Arch, Ops};
 use crate::arch::generic::keys::digits_of;
+use crate::arch::{Arch, Ops};
 use crate::block::{Block, BlockSource, Look, Rows, Side, Tail};
 use crate::certify::{Certificate, certify};
 use crate::error::KernelError;
@@ -148,14 +148,20 @@ impl Kernel {
         work.values.middle.fill(Line::ZERO);
         work.corrupt = None;
         let watches = source.watches();
-        let mut next = (!blocks.is_empty()).then(|| source.block(blocks.start));
-        for index in blocks.clone() {
+        let mut entry = Entry::ZERO;
+        let within = |position: usize| {
+            let index = source.visit(position);
+            if blocks.contains(&index) { index } else { position }
+        };
+        let mut next = (!blocks.is_empty()).then(|| source.block(within(blocks.start)));
+        for position in blocks.clone() {
+            let index = within(position);
             let Some(block) = next.take() else { break };
-            if index + 1 < blocks.end {
-                next = Some(source.block(index + 1));
+            if position + 1 < blocks.end {
+                next = Some(source.block(within(position + 1)));
             }
             work.ahead = self.look_ahead(&block, next.as_ref());
-            let mut entry = self.keys(index, &block, work)?;
+            self.keys(index, &block, work, &mut entry)?;
             let mut block = block;
             if watches && !(entry.exact_keys && entry.exact_values) {
                 self.watch(index, source, &mut block, &mut entry, work, out)?;
@@ -233,7 +239,8 @@ impl Kernel {
         x: &mut Vec<Line>,
     ) -> Result<Entry, KernelError> {
         work.ahead = Ahead::default();
-        let mut entry = self.keys(index, &block, work)?;
+        let mut entry = Entry::ZERO;
+        self.keys(index, &block, work, &mut entry)?;
         x.extend_from_slice(&work.x[..self.shape.heads * X_STRIDE]);
         self.ops_weigh(self.shape.tokens, work, out);
         self.values(index, &block, work, out, &mut entry)?;
@@ -246,7 +253,13 @@ impl Kernel {
         let Some(next) = next else { return Ahead::default() };
         let keys = next.keys.is_none() && !l.format.key.is_exact();
         let values = next.values.is_none() && !l.format.value.is_exact();
-        let start = if keys { 0 } else if values { l.value_codes.start } else { l.summary.start };
+        let start = if keys {
+            0
+        } else if values {
+            l.value_codes.start
+        } else {
+            l.summary.start
+        };
         let end = if keys && !values { l.value_codes.start } else { l.bytes };
         let from = |side: Option<&[u16]>, record: &[u8], section: &Range<usize>| match side {
             Some(words) => words.as_ptr() as isize,
@@ -264,11 +277,17 @@ impl Kernel {
     }
 
     /// Logits of one block into `work.x`, and the key part of its entry.
-    pub(crate) fn keys(&self, index: usize, block: &Block<'_>, work: &mut Workspace) -> Result<Entry, KernelError> {
+    pub(crate) fn keys(
+        &self,
+        index: usize,
+        block: &Block<'_>,
+        work: &mut Workspace,
+        entry: &mut Entry,
+    ) -> Result<(), KernelError> {
         let (l, shape) = (&self.layout, self.shape);
         let summary = ErrorSummary::from_bytes(block.record.get(l.summary.clone()).unwrap_or(&[]));
         let exact = block.keys.is_some() || l.format.key.is_exact();
-        let mut entry = entry_of(&summary, shape.tokens, exact, block.values.is_some() || l.format.value.is_exact());
+        describe(entry, &summary, shape.tokens, exact, block.values.is_some() || l.format.value.is_exact());
         let s = f64::from(self.scale);
         let rounding = gamma(logit_chain(shape.dim));
         let mag = if exact { summary.key_norm } else { summary.key_mag };
@@ -280,7 +299,7 @@ impl Kernel {
             let rows = self.rows(index, block.keys, block.record, &l.key_codes, "keys")?;
             let rows = Side { rows, store: l.store, n: shape.tokens, ahead: work.ahead.keys };
             (self.ops.score_rows)(&rows, &work.q, unit, shape, &mut work.x);
-            return Ok(entry);
+            return Ok(());
         }
         let section = part(index, block.record, &l.key_codes, "record")?;
         let scales = part(index, block.record, &l.key_scales, "record")?;
@@ -301,7 +320,14 @@ impl Kernel {
                 Scaling::Token { scales, group: l.format.key.group(shape.dim) }
             }
             _ => {
-                (self.ops.channel_digits)(&work.q, scales, self.meta(), shape, &mut work.digits, &mut work.ahead.record);
+                (self.ops.channel_digits)(
+                    &work.q,
+                    scales,
+                    self.meta(),
+                    shape,
+                    &mut work.digits,
+                    &mut work.ahead.record,
+                );
                 let d = &work.digits;
                 for h in 0..shape.heads {
                     // (4.14) for 16-bit digits: the residual of each channel meets a code of at most 2^(b-1).
@@ -318,7 +344,7 @@ impl Kernel {
         let codes = KeyCodes { section, bits, scaling, mul, add };
         let scratch = &mut work.values.codes;
         (self.ops.score_codes)(&codes, &work.digits, scratch, shape, &mut work.x, &mut work.ahead.record);
-        Ok(entry)
+        Ok(())
     }
 
     /// Weighs a block and shows it to the source, which may have its sides read exactly after all. Keys promoted here pass
@@ -357,7 +383,8 @@ impl Kernel {
             }
             out.tokens -= self.shape.tokens;
             block.keys = Some(rows);
-            let exact = self.keys(index, block, work)?;
+            let mut exact = Entry::ZERO;
+            self.keys(index, block, work, &mut exact)?;
             for h in 0..heads {
                 let allowed = entry.delta[h] + entry.zeta[h] + exact.zeta[h];
                 for t in 0..self.shape.tokens {
@@ -454,14 +481,16 @@ impl Kernel {
             }
         }
         let store = self.layout.store;
-        let (key_norm, value_norm) = (row_norm(tail.keys, store, n, shape.dim), row_norm(tail.values, store, n, shape.dim));
+        let (key_norm, value_norm) =
+            (row_norm(tail.keys, store, n, shape.dim), row_norm(tail.values, store, n, shape.dim));
         let summary = ErrorSummary {
             key_norm,
             radius: inflate(f64::from(value_norm) + f64::from(tail.centre_norm)),
             value_norm,
             ..ErrorSummary::default()
         };
-        let mut entry = entry_of(&summary, n, true, true);
+        let mut entry = Entry::ZERO;
+        describe(&mut entry, &summary, n, true, true);
         for h in 0..shape.heads {
             entry.zeta[h] = zeta(f64::from(self.scale) * work.norm[h], key_norm, gamma(logit_chain(shape.dim)));
         }
@@ -525,12 +554,7 @@ impl Kernel {
     }
 }
 
-fn part<'a>(
-    index: usize,
-    record: &'a [u8],
-    range: &Range<usize>,
-    name: &'static str,
-) -> Result<&'a [u8], KernelError> {
+fn part<'a>(index: usize, record: &'a [u8], range: &Range<usize>, name: &'static str) -> Result<&'a [u8], KernelError> {
     record.get(range.clone()).ok_or(KernelError::Block { index, part: name })
 }
 
@@ -550,22 +574,11 @@ fn row_norm(rows: &[u16], store: Dtype, n: usize, dim: usize) -> f32 {
     inflate(most.sqrt())
 }
 
-fn entry_of(summary: &ErrorSummary, tokens: usize, exact_keys: bool, exact_values: bool) -> Entry {
+/// Fills what does not depend on the head, and clears what exact sides do not have.
+fn describe(entry: &mut Entry, summary: &ErrorSummary, tokens: usize, exact_keys: bool, exact_values: bool) {
     let zero = [0.0; HEADS];
-    Entry {
-        radius: summary.radius,
-        eta: if exact_values { 0.0 } else { summary.eta },
-        sop: if exact_values { 0.0 } else { summary.sop },
-        value_norm: summary.value_norm,
-        tokens,
-        exact_keys,
-        exact_values,
-        w: zero,
-        square: zero,
-        exponent: zero,
-        delta: zero,
-        lambda: zero,
-        zeta: zero,
-        digit: zero,
-    }
+    (entry.radius, entry.value_norm, entry.tokens) = (summary.radius, summary.value_norm, tokens);
+    (entry.eta, entry.sop) = if exact_values { (0.0, 0.0) } else { (summary.eta, summary.sop) };
+    (entry.exact_keys, entry.exact_values) = (exact_keys, exact_values);
+    (entry.delta, entry.lambda, entry.digit) = (zero, zero, zero);
 }

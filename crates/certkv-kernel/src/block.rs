@@ -20,6 +20,12 @@ pub trait BlockSource: Sync {
     /// Block `index`. Called once per block and pass, and once more to prefetch it.
     fn block(&self, index: usize) -> Block<'_>;
 
+    /// Which block is visited at `position` of a pass over a range: a permutation of the range. A source that watches
+    /// lets the heavy blocks come first, so that the running sum is near the final one when it judges the others.
+    fn visit(&self, position: usize) -> usize {
+        position
+    }
+
     /// True if [`BlockSource::promote`] wants to see every block that was scored from codes.
     fn watches(&self) -> bool {
         false

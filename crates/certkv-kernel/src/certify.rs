@@ -148,7 +148,13 @@ pub(crate) fn tile_body(b: &BlockTile, r: &HeadTile, exponent: f32, s: &mut Sums
     for i in 0..TILE {
         // 2^(e_b - m) by its bits: entries are never above the exponent of the whole; below 2^-126 it is taken as 2^-126.
         let e = r.exponent[i] - exponent;
-        let e = if e < -126.0 { -126.0 } else if e > 127.0 { 127.0 } else { e };
+        let e = if e < -126.0 {
+            -126.0
+        } else if e > 127.0 {
+            127.0
+        } else {
+            e
+        };
         let f = two_to(e);
         // Floors for what underflowed: a weight loses at most 2^-149, a root of sums of squares (n <= 64) 2^-71.
         let none = b.root_tokens[i] == 0.0;

@@ -5,11 +5,18 @@
 #[repr(C, align(64))]
 pub(crate) struct Line(pub(crate) [f32; 16]);
 
+/// `a b + c`, fused where the machine has it without asking: elsewhere a fused operation would be a library call. Two
+/// roundings instead of one are counted in `slack::logit_chain` and `slack::EXP`.
+#[inline(always)]
+pub(crate) fn madd(a: f32, b: f32, c: f32) -> f32 {
+    if cfg!(any(target_feature = "fma", target_arch = "aarch64")) { a.mul_add(b, c) } else { a * b + c }
+}
+
 impl Line {
     pub(crate) const ZERO: Line = Line([0.0; 16]);
 
     /// Sum over lanes by halving: 4 additions deep.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn sum(&self) -> f32 {
         let mut a = self.0;
         for half in [8, 4, 2, 1] {
@@ -20,19 +27,19 @@ impl Line {
         a[0]
     }
 
-    /// `self += a * b`, fused.
+    /// `self += a * b`.
     #[inline(always)]
     pub(crate) fn fma(&mut self, a: &Line, b: &Line) {
         for i in 0..16 {
-            self.0[i] = a.0[i].mul_add(b.0[i], self.0[i]);
+            self.0[i] = madd(a.0[i], b.0[i], self.0[i]);
         }
     }
 
-    /// `self += a * w`, fused.
+    /// `self += a * w`.
     #[inline(always)]
     pub(crate) fn axpy(&mut self, w: f32, a: &Line) {
         for i in 0..16 {
-            self.0[i] = a.0[i].mul_add(w, self.0[i]);
+            self.0[i] = madd(a.0[i], w, self.0[i]);
         }
     }
 

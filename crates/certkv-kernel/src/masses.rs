@@ -197,6 +197,25 @@ pub(crate) struct Entry {
     pub(crate) digit: [f32; HEADS],
 }
 
+impl Entry {
+    pub(crate) const ZERO: Entry = Entry {
+        radius: 0.0,
+        eta: 0.0,
+        sop: 0.0,
+        value_norm: 0.0,
+        tokens: 0,
+        exact_keys: false,
+        exact_values: false,
+        w: [0.0; HEADS],
+        square: [0.0; HEADS],
+        exponent: [0.0; HEADS],
+        delta: [0.0; HEADS],
+        lambda: [0.0; HEADS],
+        zeta: [0.0; HEADS],
+        digit: [0.0; HEADS],
+    };
+}
+
 impl<'a> MassesMut<'a> {
     /// Cuts before block `block` (absolute index, a multiple of [`TILE`] inside the range): the first part ends there.
     /// A `block` outside gives an empty part.

@@ -1,8 +1,8 @@
 //! The state of a pass over some of the tokens, and how two become one: math.md (1.6) with integer exponents.
+use crate::arch::generic::softmax::power;
 use crate::error::KernelError;
 use crate::line::{Line, lines};
 use crate::query::{HEADS, Softmax};
-use crate::arch::generic::softmax::power;
 
 /// Unnormalised output of a set of tokens, for all heads of a group: `o = sum_t w_t v_t`, `l = sum_t w_t`, relative to
 /// `2^exponent`.

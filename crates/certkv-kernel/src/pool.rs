@@ -54,7 +54,7 @@ impl Pool {
 /// Cuts `blocks` blocks of `tokens` tokens into splits of about 4096 tokens, each starting at a multiple of 16 blocks.
 /// Depends on nothing else, so that outputs have the same bits on any number of threads. No blocks give one empty split
 /// (which may still carry the tail).
-pub fn splits(blocks: usize, tokens: usize) -> impl ExactSizeIterator<Item = Range<usize>> {
+pub fn splits(blocks: usize, tokens: usize) -> impl ExactSizeIterator<Item = Range<usize>> + DoubleEndedIterator {
     let length = (4096 / tokens.max(1)).next_multiple_of(crate::masses::TILE);
     let count = blocks.div_ceil(length).max(1);
     (0..count).map(move |i| i * length..((i + 1) * length).min(blocks))

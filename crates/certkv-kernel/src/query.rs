@@ -50,8 +50,6 @@ pub(crate) struct Digits {
     pub(crate) square: [f32; HEADS],
     /// `sum_c |r_c|`, up to `logit_chain` roundings.
     pub(crate) residual: [f32; HEADS],
-    /// Room for the `y` of four heads.
-    pub(crate) y: Vec<Line>,
 }
 
 impl Digits {
@@ -65,7 +63,6 @@ impl Digits {
             l1: [0.0; HEADS],
             square: [0.0; HEADS],
             residual: [0.0; HEADS],
-            y: crate::line::lines(4 * 16),
         }
     }
 }
@@ -148,8 +145,12 @@ pub(crate) struct ValueScratch {
     pub(crate) codes: Vec<crate::line::Codes>,
     /// Digits of `w sigma`, `[group][head][lo 64 | hi 64]` bytes.
     pub(crate) bytes: Vec<crate::line::Codes>,
+    /// Weights over their largest, `[head][X_STRIDE]`.
+    pub(crate) relative: Vec<Line>,
     /// Value of one unit of the digits, `[group][head]`.
     pub(crate) units: [[f32; HEADS]; GROUPS],
+    /// The digits of one group as words, `[head][64]`.
+    pub(crate) words: Vec<u16>,
     /// `sum_t w_t mid[g][t]` by lane, `[head][GROUPS]`.
     pub(crate) middle: Vec<Line>,
 }
@@ -159,7 +160,9 @@ impl ValueScratch {
         Self {
             codes: vec![crate::line::Codes([0; 64]); 256],
             bytes: vec![crate::line::Codes([0; 64]); GROUPS * HEADS * 2],
+            relative: crate::line::lines(HEADS * X_STRIDE),
             units: [[0.0; HEADS]; GROUPS],
+            words: vec![0; HEADS * 64],
             middle: crate::line::lines(HEADS * GROUPS),
         }
     }

@@ -16,8 +16,8 @@ pub(crate) const fn logit_chain(dim: usize) -> usize {
     dim / 16 + 16
 }
 
-/// Rounding of the logarithm of a computed weight beyond that of its logit: the polynomial is within 2 u of `2^f`,
-/// the split into integer and fraction and the power of two are exact. 4 u as in (4.12).
+/// Rounding of the logarithm of a computed weight beyond that of its logit: the polynomial is within 2.5 u of
+/// `2^f`, the split into integer and fraction and the power of two are exact. 4 u as in (4.12).
 pub(crate) const EXP: f64 = 4.0 * U;
 
 /// Logits (base 2) are clamped to this magnitude; a block whose bound on `|z|` exceeds half of it gets `zeta = inf`.

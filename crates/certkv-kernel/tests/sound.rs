@@ -6,9 +6,24 @@ use common::{Cache, KINDS, distance, norm};
 
 /// Formats x group sizes that the layouts allow.
 const FORMATS: [&str; 18] = [
-    "k8-v4g32-b32", "k8-v4g16-b32", "k8-v6g64-b64", "k8-v8g64-b32", "k8-v2g16-b16", "k8-v3g32-b16", "k8-v5g16-b64",
-    "k8-v7g32-b32", "k8f32-v4g32-b32", "k8bf16-v4g16-b16", "t4-v4g32-b32", "t4-v4g32-b64", "t4g32-v8g16-b16",
-    "t8-v4g16-b64", "t5g16-v3g64-b32", "t2-f16-b16", "f16-f16-b32", "bf16-bf16-b16",
+    "k8-v4g32-b32",
+    "k8-v4g16-b32",
+    "k8-v6g64-b64",
+    "k8-v8g64-b32",
+    "k8-v2g16-b16",
+    "k8-v3g32-b16",
+    "k8-v5g16-b64",
+    "k8-v7g32-b32",
+    "k8f32-v4g32-b32",
+    "k8bf16-v4g16-b16",
+    "t4-v4g32-b32",
+    "t4-v4g32-b64",
+    "t4g32-v8g16-b16",
+    "t8-v4g16-b64",
+    "t5g16-v3g64-b32",
+    "t2-f16-b16",
+    "f16-f16-b32",
+    "bf16-bf16-b16",
 ];
 
 fn archs() -> Vec<Arch> {
@@ -17,7 +32,6 @@ fn archs() -> Vec<Arch> {
 
 struct Answer {
     partial: Partial,
-    masses: Masses,
     out: Vec<Vec<f32>>,
     certificates: Vec<Certificate>,
 }
@@ -31,7 +45,7 @@ fn certificates(kernel: &Kernel, cache: &Cache, partial: Partial, masses: Masses
         let radius = distance(&cache.centre, out) * (1.0 + 1e-6) + 1e-30;
         list.push(kernel.certify(&masses, &partial, h, radius as f32).unwrap());
     }
-    Answer { partial, masses, out, certificates: list }
+    Answer { partial, out, certificates: list }
 }
 
 fn pass(kernel: &Kernel, cache: &Cache) -> Result<Answer, KernelError> {
@@ -87,7 +101,7 @@ fn true_error_is_within_the_bound_on_every_path() {
             let kernel = Kernel::new(&cache.geometry, &cache.layout, arch).unwrap();
             let a = pass(&kernel, &cache).unwrap();
             for h in 0..kernel.heads() {
-                let (exact, mass) = cache.attention(&originals, h, &cache.queries);
+                let (exact, _) = cache.attention(&originals, h, &cache.queries);
                 let (coded, coded_mass) = cache.attention(&used, h, &cache.queries);
                 let (error, arithmetic) = (distance(&exact, &a.out[h]), distance(&coded, &a.out[h]));
                 let c = &a.certificates[h];
@@ -100,7 +114,6 @@ fn true_error_is_within_the_bound_on_every_path() {
                 assert!(arithmetic <= value, "{name}: {arithmetic} from the decoded record, {c:?}");
                 let shift = (a.partial.log_mass(h) - coded_mass).abs();
                 assert!(shift < 1e-2, "{name}: log-mass off by {shift}");
-                let _ = mass;
                 if c.bound < c.cap {
                     finite += 1;
                     tight = tight.max(error / f64::from(c.bound));
@@ -127,4 +140,44 @@ fn an_empty_pass_has_no_output() {
     kernel.attend(&cache.queries, &cache.source(), 0..0, None, &mut work, &mut partial, None).unwrap();
     let mut out = vec![0.0; 128];
     assert_eq!(partial.finish(0, &mut out), Err(KernelError::NoToken));
+}
+
+/// One token of a coded block, all of whose channels sit half a step from their code, against an exact token of the same
+/// coded logit and the opposite value: the true error reaches the key bound, so half of the bound must be exceeded.
+#[test]
+fn the_key_bound_is_reached() {
+    let (mut caught, mut failed, mut executed) = (0, 0, 0);
+    for dim in [64, 128, 256] {
+        let mut cache = Cache::new("k8-f16-b16", dim, 1, 17, 0, 1);
+        let encode = |x: f64| cache.layout.store.encode16(x as f32);
+        let (mut keys, mut values) = (vec![encode(-1.0); 16 * dim], vec![0; 16 * dim]);
+        let sigma = 2.0 / 255.0;
+        for c in 0..dim {
+            keys[(1 + c % 15) * dim + c] = encode(1.0);
+            // Midway between two codes.
+            keys[c] = encode((0.6 / sigma as f64).floor() * sigma + 0.495 * sigma + 1.0 / 255.0);
+            values[c] = encode(1.0);
+            cache.tail_values[c] = encode(-1.0);
+        }
+        cache.centre = vec![0.0; dim];
+        cache.queries = vec![(0.6 / (f64::from(cache.geometry.scale) * dim as f64 * sigma)) as f32; dim];
+        let record = common::encode(&cache.layout, &keys, &values, &cache.centre);
+        let decoded = common::decode(&cache.layout, &record).0;
+        for c in 0..dim {
+            cache.tail_keys[c] = encode(decoded[0][c]);
+        }
+        (cache.blocks[0].keys, cache.blocks[0].values, cache.blocks[0].record) = (keys, values, record);
+        for arch in archs() {
+            let kernel = Kernel::new(&cache.geometry, &cache.layout, arch).unwrap();
+            let a = pass(&kernel, &cache).unwrap();
+            let error = distance(&cache.attention(&cache.rows(false), 0, &cache.queries).0, &a.out[0]);
+            let bound = f64::from(a.certificates[0].bound);
+            executed += 1;
+            failed += usize::from(!(error <= bound));
+            caught += usize::from(!(error <= 0.5 * bound));
+            assert!(error <= bound, "{error} {bound}");
+        }
+    }
+    println!("GATE kernel-key-bound executed={executed} failed={failed} controls={caught}/{executed} seed=0x1");
+    assert_eq!(caught, executed);
 }

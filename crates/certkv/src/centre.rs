@@ -9,9 +9,7 @@ pub(crate) const CENTRE_ROWS: usize = 256;
 /// Mean of `rows` value rows of `width` elements each, decoded by `value(row, element)`.
 pub(crate) fn mean(rows: usize, width: usize, value: impl Fn(usize, usize) -> f32) -> Vec<f32> {
     let rows = rows.min(CENTRE_ROWS);
-    (0..width)
-        .map(|c| ((0..rows).map(|r| f64::from(value(r, c))).sum::<f64>() / rows.max(1) as f64) as f32)
-        .collect()
+    (0..width).map(|c| ((0..rows).map(|r| f64::from(value(r, c))).sum::<f64>() / rows.max(1) as f64) as f32).collect()
 }
 
 #[cfg(test)]

@@ -66,7 +66,8 @@ impl Config {
         let geometry = self.geometry.validated()?;
         let wrong = |field, why: String| Err(Error::Config { field, why });
         if self.formats.len() != 1 && self.formats.len() != geometry.layers {
-            let why = format!("{} formats for {} layers; give one, or one per layer", self.formats.len(), geometry.layers);
+            let why =
+                format!("{} formats for {} layers; give one, or one per layer", self.formats.len(), geometry.layers);
             return wrong("formats", why);
         }
         if self.max_tokens == 0 || self.max_tokens > 1 << 31 {

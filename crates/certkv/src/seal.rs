@@ -87,7 +87,8 @@ impl Seal {
     pub(crate) fn write(mut self, page: &mut [u8]) {
         let Some((head, records)) = page.split_at_mut_checked(SEAL_BYTES) else { return };
         self.digest = digest(records);
-        let numbers = [self.layer, self.block, self.page.index, self.page.generation, self.tokens, self.dim, self.record_bytes];
+        let numbers =
+            [self.layer, self.block, self.page.index, self.page.generation, self.tokens, self.dim, self.record_bytes];
         head.fill(0);
         head[..8].copy_from_slice(&MAGIC);
         for (slot, x) in head[8..36].chunks_exact_mut(4).zip(numbers) {

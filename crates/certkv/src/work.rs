@@ -42,6 +42,8 @@ pub(crate) struct HeadWork {
     pub(crate) values: BitSet,
     /// What the last step knew; empty for no promotion inside the pass.
     pub(crate) hints: Vec<Hint>,
+    /// Order in which the pass visits the blocks.
+    pub(crate) order: Vec<u32>,
     /// Keys that the last pass promoted on its own.
     pub(crate) watched_keys: usize,
     /// Items to promote next: block, or block + blocks for the value side.
@@ -106,6 +108,7 @@ impl HeadWork {
             keys: BitSet::default(),
             values: BitSet::default(),
             hints: Vec::new(),
+            order: Vec::new(),
             watched_keys: 0,
             picks: Vec::new(),
             gains: Vec::new(),

@@ -68,7 +68,11 @@ fn run(kind: Kind, shape: Shape, format: &str, tol: f64, seed: u64, steps: usize
         step.finish().unwrap();
         for (h, c) in certificates.iter().enumerate() {
             let query: Vec<f64> = q[h * d..(h + 1) * d].iter().map(|x| f64::from(*x)).collect();
-            let exact = Attention::plain(&query, f64::from(geometry.scale)).dense(&keys[..(t + 1) * d], &values[..(t + 1) * d], 16);
+            let exact = Attention::plain(&query, f64::from(geometry.scale)).dense(
+                &keys[..(t + 1) * d],
+                &values[..(t + 1) * d],
+                16,
+            );
             let exact = exact.unwrap().output;
             let got: Vec<f64> = out[h * d..(h + 1) * d].iter().map(|x| f64::from(*x)).collect();
             let error = distance(&exact, &got);
@@ -81,7 +85,9 @@ fn run(kind: Kind, shape: Shape, format: &str, tol: f64, seed: u64, steps: usize
             tally.rungs[c.rung as usize] += 1;
             if !(error <= c.bound()) || !within {
                 tally.failed += 1;
-                eprintln!("{kind:?} {shape:?} {format} tol {tol} seed {seed} token {t} head {h}: error {error:e} {c:?}");
+                eprintln!(
+                    "{kind:?} {shape:?} {format} tol {tol} seed {seed} token {t} head {h}: error {error:e} {c:?}"
+                );
             }
             if !(error <= c.bound() * 0.01) {
                 tally.control += 1;

@@ -1,7 +1,7 @@
 //! A cache of random records larger than the machine's caches, and one decode step over it.
 use certkv_core::hash::splitmix64;
 use certkv_core::{Dtype, Geometry, KeyFormat, RecordLayout};
-use certkv_kernel::{Arch, Block, BlockSource, Kernel, Masses, Partial, Pool, Workspace, splits};
+use certkv_kernel::{Arch, Block, BlockSource, Causal, Kernel, Masses, Partial, Pool, Workspace, splits};
 
 /// Query heads and KV heads of the measured layer.
 pub(crate) const HEADS: (usize, usize) = (32, 8);
@@ -85,6 +85,18 @@ impl Workload {
         pool.run(&mut self.tasks, Workspace::new, |work, _, task| one_head(shared, work, task, certify));
     }
 
+    /// Causal attention of `rows` rows over the first KV head, an uncoded format.
+    pub(crate) fn prefill(&self, first: usize, rows: usize) {
+        let bytes = self.layout.bytes;
+        let source = Head { records: &self.records[self.first..self.first + self.blocks * bytes], bytes };
+        let group = self.kernel.heads() * DIM;
+        let queries = vec![0.1f32; rows * group];
+        let mut out = vec![0.0f32; rows * group];
+        let task = Causal { queries: &queries, stride: group, rows, first };
+        self.kernel.prefill(&task, &source, self.blocks, None, &mut out).expect("a valid prefill");
+        std::hint::black_box(&out);
+    }
+
     /// The same for one KV head: short enough to be timed between two interruptions on a shared machine.
     pub(crate) fn step_head(&mut self, head: usize, work: &mut Workspace, certify: bool) {
         let shared = (&self.kernel, &self.layout, &self.records[self.first..], &self.queries[..], self.blocks);
@@ -94,7 +106,12 @@ impl Workload {
 
 type Shared<'a> = (&'a Kernel, &'a RecordLayout, &'a [u8], &'a [f32], usize);
 
-fn one_head((kernel, layout, records, queries, blocks): Shared<'_>, work: &mut Workspace, task: &mut Task, certify: bool) {
+fn one_head(
+    (kernel, layout, records, queries, blocks): Shared<'_>,
+    work: &mut Workspace,
+    task: &mut Task,
+    certify: bool,
+) {
     let group = kernel.heads() * DIM;
     let bytes = layout.bytes;
     let records = &records[task.head * blocks * bytes..(task.head + 1) * blocks * bytes];

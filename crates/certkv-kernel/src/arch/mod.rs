@@ -1,6 +1,11 @@
 //! One algorithm, several machines: [`Arch`] picks a table of block functions once, at construction.
 //!
 //! `generic` is the plain algorithm and the twin that every instruction-set folder is tested against.
+#![allow(
+    clippy::needless_range_loop,
+    clippy::too_many_arguments,
+    reason = "lane loops over several arrays; inner functions whose arguments are registers"
+)]
 use crate::block::Side;
 use crate::line::{Codes, Line};
 use crate::query::{Cursor, Digits, KeyCodes, Shape, Softmax, ValueCodes, ValueScratch, ValueSlack};
@@ -85,5 +90,4 @@ pub(crate) struct Ops {
     pub(crate) unpack_stretch: crate::prefill::UnpackFn,
 }
 
-type ValueFn =
-    fn(&ValueCodes<'_>, &[Line], &Softmax, Shape, &mut ValueScratch, &mut [Line], &mut Cursor) -> ValueSlack;
+type ValueFn = fn(&ValueCodes<'_>, &[Line], &Softmax, Shape, &mut ValueScratch, &mut [Line], &mut Cursor) -> ValueSlack;

@@ -246,8 +246,7 @@ pub fn encode(l: &RecordLayout, keys: &[u16], values: &[u16], centre: &[f64]) ->
                     let s = up(most / (half - 1.0), Fp::from(Dtype::F16));
                     put(&mut record[l.key_scales.clone()], Dtype::F16, g * n + t, s);
                     for (i, x) in part.iter().enumerate() {
-                        let code =
-                            if s == 0.0 { 0.0 } else { (x / s).round_ties_even().clamp(1.0 - half, half - 1.0) };
+                        let code = if s == 0.0 { 0.0 } else { (x / s).round_ties_even().clamp(1.0 - half, half - 1.0) };
                         let at = key_index(t, g * group + i, dim);
                         write_code(&mut record[l.key_codes.clone()], bits, count, at, (code + half) as u8);
                     }

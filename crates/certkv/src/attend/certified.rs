@@ -3,16 +3,16 @@
 //!
 //! Cost of the common step: every packed byte once, plus the originals of the guessed sides instead of their codes. A
 //! repair reads the promoted blocks once more. Nothing allocates once the buffers are warm.
+use crate::Error;
 use crate::attend::pages::{Pages, View};
 use crate::attend::terms::{self, HeadScale};
 use crate::attend::watch::Watch;
 use crate::group::Group;
 use crate::work::HeadWork;
-use crate::Error;
 use certkv_bound::ladder::decide;
 use certkv_bound::{Action, BytesRead, Cause, Rung, Situation, Status};
-use certkv_control::policy::Certified;
 use certkv_control::Gains;
+use certkv_control::policy::Certified;
 use certkv_kernel::{Repair, splits};
 
 /// Share of the tolerance that a repair aims to leave unpromoted, so that the masses' own change does not undo it.
@@ -54,7 +54,11 @@ impl HeadCall<'_> {
         let exact = (keys + values) * side + self.pages.tail_tokens() * l.dim * 4;
         // Keys promoted inside the pass were scored from their codes first.
         let codes = (self.blocks - keys + work.watched_keys) * l.key_bytes() + (self.blocks - values) * l.value_bytes();
-        BytesRead { packed: (codes + self.blocks * certkv_core::summary::SUMMARY_BYTES) as u64, scratch: 0, host: exact as u64 }
+        BytesRead {
+            packed: (codes + self.blocks * certkv_core::summary::SUMMARY_BYTES) as u64,
+            scratch: 0,
+            host: exact as u64,
+        }
     }
 
     /// The pass: splits in order, merged in order.
@@ -62,24 +66,44 @@ impl HeadCall<'_> {
         let kernel = &self.group.kernel;
         work.masses.reset(self.blocks + 1);
         work.partial.clear();
-        let watch = (!work.hints.is_empty()).then_some(Watch { hints: &work.hints });
-        let view =
-            View { pages: self.pages, group: self.group, head: self.head, keys: &work.keys, values: &work.values, watch };
-        let mut rest = work.masses.as_mut();
-        for range in splits(self.blocks, self.group.layout.tokens()) {
-            let last = range.end == self.blocks;
+        let watched = !work.hints.is_empty();
+        work.order.clear();
+        if watched {
+            self.heavy_first(work);
+        }
+        let mut last = true;
+        // The newest tokens first: with the guessed blocks they hold most of the mass, and what is judged inside the pass
+        // is judged against it. Merging in one fixed order gives the same bits on any number of threads.
+        for range in splits(self.blocks, self.group.layout.tokens()).rev() {
             let tail = if last { self.pages.tail(self.group, self.head, self.centre_norm()) } else { None };
-            // The tail's entry sits behind the last block, so the last split keeps all tiles.
-            let (here, after) = rest.split_at(if last { usize::MAX } else { range.end });
-            rest = after;
+            // The tail's entry sits behind the last block, so the last split keeps all tiles behind it.
+            let (_, here) = work.masses.as_mut().split_at(range.start);
+            let here = if last { here } else { here.split_at(range.end).0 };
+            let watch = watched.then_some(Watch { hints: &work.hints });
+            let (keys, values, order) = (&work.keys, &work.values, &work.order);
+            let view = View { pages: self.pages, group: self.group, head: self.head, keys, values, watch, order };
             kernel.attend(self.queries, &view, range, tail, &mut work.kernel, &mut work.split, Some(here))?;
             work.partial.merge(&work.split)?;
             work.corrupt = work.corrupt.or(work.kernel.corrupt());
+            for (h, hint) in work.hints.iter_mut().enumerate() {
+                let mass = work.partial.exponent(h) + work.partial.weight_sum(h).log2();
+                hint.mass = if mass > hint.mass { mass } else { hint.mass };
+            }
+            last = false;
         }
-        if watch.is_some() {
+        if watched {
             self.adopt(work);
         }
         if work.partial.tokens() == 0 { Err(Error::NoVisibleToken) } else { Ok(()) }
+    }
+
+    /// Within each split, the guessed blocks come first.
+    fn heavy_first(&self, work: &mut HeadWork) {
+        for range in splits(self.blocks, self.group.layout.tokens()) {
+            let guessed = |b: &usize| work.keys.contains(*b) || work.values.contains(*b);
+            work.order.extend(range.clone().filter(|b| guessed(b)).map(|b| b as u32));
+            work.order.extend(range.filter(|b| !guessed(b)).map(|b| b as u32));
+        }
     }
 
     /// Takes over what the pass promoted on its own.
@@ -121,6 +145,19 @@ impl HeadCall<'_> {
         HeadScale::of(&work.partial, h, radius, work.certificates[h].tol)
     }
 
+    /// The certified top `r` of (7.3): the leading blocks, in order, are those that the masses say.
+    fn leaders_certified(&self, work: &HeadWork, h: usize, r: usize) -> bool {
+        let of = |sign: f64| -> Vec<f64> {
+            let entries = (0..self.blocks).filter_map(|b| work.masses.get(h, b));
+            let end = |m: certkv_kernel::Mass| {
+                let log = f64::from(m.exponent) * core::f64::consts::LN_2 + f64::from(m.w).ln();
+                log + sign * f64::from(m.delta + m.zeta)
+            };
+            entries.map(end).collect()
+        };
+        self.blocks < r || certkv_bound::checks::top_r_certified(&of(-1.0), &of(1.0), r)
+    }
+
     /// Decides for every head whether it is done (8.1), and picks the items to promote for those that are not (6.8).
     pub(crate) fn choose(&self, policy: &Certified, work: &mut HeadWork) -> Result<(), Error> {
         work.picks.clear();
@@ -140,7 +177,7 @@ impl HeadCall<'_> {
                 e_key: c.e_key,
                 e_val: c.e_val,
                 tol: c.tol,
-                rank_ok: true,
+                rank_ok: policy.rank.is_none_or(|r| self.leaders_certified(work, h, r)),
                 integrity_ok: true,
                 tier_ok: true,
                 promoted_keys: work.keys.len(),
@@ -162,7 +199,11 @@ impl HeadCall<'_> {
                     any = true;
                 }
                 _ => {
-                    c.cause = if c.repairs >= policy.max_repairs { Cause::RepairsUsed } else { Cause::Exhausted };
+                    c.cause = match () {
+                        () if !situation.rank_ok => Cause::Ranking,
+                        () if c.repairs >= policy.max_repairs => Cause::RepairsUsed,
+                        () => Cause::Exhausted,
+                    };
                     work.dense[h] = true;
                 }
             }
@@ -179,7 +220,20 @@ impl HeadCall<'_> {
         let gains = Gains::new(&work.gains, heads, 2 * self.blocks)?;
         let picks = work.cover.leave_at_most(gains, &work.cost, &allowed[..heads], true)?;
         work.picks.extend_from_slice(picks);
-        let nothing = work.picks.is_empty();
+        // A cap on exact keys is a cap: what goes past it is left out, and the heads that needed it go dense.
+        let mut room = policy.k_cap.saturating_sub(work.keys.len());
+        let (before, blocks) = (work.picks.len(), self.blocks);
+        work.picks.retain(|i| {
+            *i as usize >= blocks || {
+                let fits = room > 0;
+                room = room.saturating_sub(1);
+                fits
+            }
+        });
+        let nothing = work.picks.is_empty() || work.picks.len() < before;
+        if nothing {
+            work.picks.clear();
+        }
         for h in 0..heads {
             if allowed[h] < f64::INFINITY {
                 let c = &mut work.certificates[h];
@@ -230,10 +284,22 @@ impl HeadCall<'_> {
         work.next_values.copy_from(&work.values);
         for &i in &work.picks {
             let i = i as usize;
-            if i < self.blocks { work.next_keys.insert(i) } else { work.next_values.insert(i - self.blocks) };
+            if i < self.blocks {
+                work.next_keys.insert(i)
+            } else {
+                work.next_values.insert(i - self.blocks)
+            };
             read.host += side;
         }
-        let view = |keys, values| View { pages: self.pages, group: self.group, head: self.head, keys, values, watch: None };
+        let view = |keys, values| View {
+            pages: self.pages,
+            group: self.group,
+            head: self.head,
+            keys,
+            values,
+            watch: None,
+            order: &[],
+        };
         work.canary.clear();
         work.canary.resize(work.touched.len(), f32::NAN);
         let outcome = self.group.kernel.repair(

@@ -17,7 +17,15 @@ impl HeadCall<'_> {
         (0..self.blocks).for_each(|b| {
             all.insert(b);
         });
-        let view = View { pages: self.pages, group: self.group, head: self.head, keys: &all, values: &all, watch: None };
+        let view = View {
+            pages: self.pages,
+            group: self.group,
+            head: self.head,
+            keys: &all,
+            values: &all,
+            watch: None,
+            order: &[],
+        };
         let marked: Vec<usize> = (0..work.dense.len()).filter(|h| work.dense[*h]).collect();
         if marked.is_empty() {
             return Ok(());
@@ -51,7 +59,8 @@ impl HeadCall<'_> {
             (c.out_norm, c.rung) = (norm, rung);
             c.status = if c.e_arith.is_finite() { Status::Exact } else { Status::Failed };
         }
-        let bytes = (self.blocks * self.group.layout.original_side_bytes() * 2 + self.pages.tail_tokens() * dim * 4) as u64;
+        let bytes =
+            (self.blocks * self.group.layout.original_side_bytes() * 2 + self.pages.tail_tokens() * dim * 4) as u64;
         work.certificates.iter_mut().for_each(|c| c.bytes.host += bytes);
         Ok(())
     }

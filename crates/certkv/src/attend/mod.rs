@@ -15,9 +15,9 @@ use crate::work::{HeadWork, Workspace};
 use crate::{Cache, Error, Policy};
 use certified::HeadCall;
 use certkv_bound::{Cause, Certificate, Rung, Status};
+use certkv_control::BitSet;
 use certkv_control::explore::Place;
 use certkv_control::policy::Certified;
-use certkv_control::BitSet;
 use pages::Pages;
 
 /// Attention of `part` in one layer, into the workspace.
@@ -69,14 +69,18 @@ fn decode(
         if matches!(policy, Policy::Certified(_)) {
             w.keys.union_with(&m.keys);
             w.values.union_with(&m.values);
-            w.hints.clone_from(&m.hints);
+            // A cap on exact keys leaves no room for promotion inside the pass, which does not count.
+            if matches!(policy, Policy::Certified(p) if p.k_cap >= blocks) {
+                w.hints.clone_from(&m.hints);
+            }
         }
         for b in w.keys.iter().chain(w.values.iter()) {
             pages.fetch(cache, group, layer, b)?;
         }
         debug_assert!(head < geometry.kv_heads);
     }
-    let call = Decode { cache, group, layer, row, group_width, centre: &centres[layer], uncoded: &uncoded[layer], blocks };
+    let call =
+        Decode { cache, group, layer, row, group_width, centre: &centres[layer], uncoded: &uncoded[layer], blocks };
     match policy {
         Policy::Dense => call.all_dense(Cause::Requested, Rung::DenseLayer, pages, heads)?,
         Policy::Packed => {
@@ -138,12 +142,16 @@ impl Decode<'_> {
         heads: &mut [HeadWork],
         work: impl Fn(&HeadCall<'_>, &mut HeadWork) -> Result<(), Error> + Sync + Send,
     ) -> Result<(), Error> {
-        self.cache.pool.run(heads, || (), |(), head, w| {
-            let call = self.head(pages, head);
-            if let Err(error) = work(&call, w) {
-                w.failure = Some(error);
-            }
-        });
+        self.cache.pool.run(
+            heads,
+            || (),
+            |(), head, w| {
+                let call = self.head(pages, head);
+                if let Err(error) = work(&call, w) {
+                    w.failure = Some(error);
+                }
+            },
+        );
         heads.iter_mut().find_map(|w| w.failure.take()).map_or(Ok(()), Err)
     }
 
@@ -200,7 +208,11 @@ impl Decode<'_> {
         for c in heads.iter_mut().flat_map(|w| &mut w.certificates) {
             if c.status == Status::Uncertified {
                 // The last word: what is returned is within the tolerance, or the call fails.
-                c.status = if !(c.quantisation() <= c.tol) || !c.bound().is_finite() { Status::Failed } else { Status::Certified };
+                c.status = if !(c.quantisation() <= c.tol) || !c.bound().is_finite() {
+                    Status::Failed
+                } else {
+                    Status::Certified
+                };
             }
             if c.status == Status::Failed {
                 return Err(Error::Uncertifiable { layer: self.layer });
@@ -234,7 +246,12 @@ impl Decode<'_> {
         for (head, w) in heads.iter_mut().enumerate() {
             let place = Place { seed: EXPLORE_SEED, step: draw, layer: self.layer as u64, kv_head: head as u64 };
             let HeadWork { explorer, keys, picks, .. } = w;
-            explorer.pick((0..self.blocks as u32).filter(|b| !keys.contains(*b as usize)), policy.explore_rate, place, picks);
+            explorer.pick(
+                (0..self.blocks as u32).filter(|b| !keys.contains(*b as usize)),
+                policy.explore_rate,
+                place,
+                picks,
+            );
         }
         self.promote(policy, pages, heads)
     }

@@ -126,6 +126,8 @@ pub(crate) struct View<'a> {
     pub(crate) values: &'a BitSet,
     /// Promotion inside the pass, if wanted; the originals of all blocks must be held then.
     pub(crate) watch: Option<Watch<'a>>,
+    /// Order of the visits, if not the natural one.
+    pub(crate) order: &'a [u32],
 }
 
 impl BlockSource for View<'_> {
@@ -140,6 +142,10 @@ impl BlockSource for View<'_> {
         }
     }
 
+    fn visit(&self, position: usize) -> usize {
+        self.order.get(position).map_or(position, |b| *b as usize)
+    }
+
     fn watches(&self) -> bool {
         self.watch.is_some()
     }
@@ -147,7 +153,8 @@ impl BlockSource for View<'_> {
     fn promote(&self, index: usize, look: &Look<'_>) -> Promoted<'_> {
         let Some(watch) = &self.watch else { return Promoted::default() };
         let (keys, values) = watch.judge(look);
-        let side = |wanted: bool, side| if wanted { self.pages.original(self.group, index, self.head, side) } else { None };
+        let side =
+            |wanted: bool, side| if wanted { self.pages.original(self.group, index, self.head, side) } else { None };
         Promoted { keys: side(keys, Side::Key), values: side(values, Side::Value) }
     }
 }

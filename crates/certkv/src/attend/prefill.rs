@@ -52,14 +52,18 @@ pub(crate) fn prefill(
     }
     // Late rows see the most tokens: the long tasks start first.
     tasks.reverse();
-    cache.pool.run(&mut tasks, || (), |(), _, task| {
-        let view = View { pages, group, head: task.head, keys: &all, values: &all, watch: None };
-        let start = (part.first_row + task.first) * width + task.head * group_width;
-        let causal =
-            Causal { queries: &queries[start..], stride: width, rows: task.rows, first: part.len + task.first };
-        let tail = pages.tail(group, task.head, 0.0);
-        task.result = group.kernel.prefill(&causal, &view, blocks, tail, &mut task.out).map_err(Error::from);
-    });
+    cache.pool.run(
+        &mut tasks,
+        || (),
+        |(), _, task| {
+            let view = View { pages, group, head: task.head, keys: &all, values: &all, watch: None, order: &[] };
+            let start = (part.first_row + task.first) * width + task.head * group_width;
+            let causal =
+                Causal { queries: &queries[start..], stride: width, rows: task.rows, first: part.len + task.first };
+            let tail = pages.tail(group, task.head, 0.0);
+            task.result = group.kernel.prefill(&causal, &view, blocks, tail, &mut task.out).map_err(Error::from);
+        },
+    );
     for task in tasks {
         task.result?;
         for (row, from) in task.out.chunks_exact(group_width).enumerate() {

@@ -33,9 +33,9 @@ pub(crate) struct Phase1 {
 }
 
 fn log_mass(w: &HeadWork, h: usize, b: usize) -> f64 {
-    w.masses.get(h, b).map_or(f64::NEG_INFINITY, |m| {
-        f64::from(m.exponent) * core::f64::consts::LN_2 + f64::from(m.w).ln()
-    })
+    w.masses
+        .get(h, b)
+        .map_or(f64::NEG_INFINITY, |m| f64::from(m.exponent) * core::f64::consts::LN_2 + f64::from(m.w).ln())
 }
 
 impl Decode<'_> {

@@ -13,7 +13,7 @@ pub(crate) struct Hint {
     pub(crate) eps: f32,
     /// `||O' - c||`.
     pub(crate) radius: f32,
-    /// `log2` of the total mass; negative infinity if unknown.
+    /// `log2` of a mass that the total will hardly fall below; negative infinity if unknown.
     pub(crate) mass: f32,
     /// Share of the tolerance from which on a side is worth reading exactly.
     pub(crate) share: f32,
@@ -26,15 +26,12 @@ pub(crate) struct Watch<'a> {
     pub(crate) hints: &'a [Hint],
 }
 
-/// How far the total mass may fall from one step to the next before the last one misleads, as a factor.
-const MASS_DROP: f32 = 0.8;
-
 impl Watch<'_> {
     /// Whether to read the keys, and the values, exactly. A few multiplications per head.
     pub(crate) fn judge(&self, look: &Look<'_>) -> (bool, bool) {
         let (mut keys, mut values) = (false, false);
         for (h, hint) in self.hints.iter().enumerate().take(look.w.len()) {
-            let known = (hint.mass - look.exponent[h]).exp2() * MASS_DROP;
+            let known = (hint.mass - look.exponent[h]).exp2();
             let total = if known > look.total[h] { known } else { look.total[h] };
             let (w, p) = (look.w[h], look.square[h].sqrt());
             let (delta, lambda) = (look.delta[h], look.lambda[h]);

@@ -1,6 +1,6 @@
 //! Logits of one block: digits of the scaled query, integer dot products on codes, and plain dot products on rows.
 use crate::block::Side;
-use crate::line::{Codes, Line};
+use crate::line::{Codes, Line, madd};
 use crate::query::{Cursor, DIGIT_STRIDE, Digits, GROUPS, KeyCodes, QUERY_LEVELS, Scaling, Shape, X_STRIDE};
 use certkv_core::{Dtype, layout::planes};
 
@@ -19,7 +19,15 @@ pub(crate) fn meta_at(bytes: &[u8], meta: Dtype, i: usize) -> f32 {
     }
 }
 
+/// Nearest integer (ties to even) of `|x| < 2^21`, in a form that compilers turn into wide code: adding 1.5 2^23 leaves
+/// the integer in the low bits.
+#[inline(always)]
+pub(crate) fn nearest(x: f32) -> i32 {
+    ((x + 12_582_912.0).to_bits() as i32).wrapping_sub(0x4b40_0000)
+}
+
 /// Digits of `y` for one head; `group` channels share an entry of `sums`. Fills everything but `offset`.
+#[inline(always)]
 pub(crate) fn digits_of(y: &[Line], head: usize, group: usize, out: &mut Digits) {
     let mut most = 0.0f32;
     let (mut l1, mut square) = (Line::ZERO, Line::ZERO);
@@ -28,7 +36,7 @@ pub(crate) fn digits_of(y: &[Line], head: usize, group: usize, out: &mut Digits)
             let a = line.0[i].abs();
             most = if a > most || a.is_nan() { a } else { most };
             l1.0[i] += a;
-            square.0[i] = a.mul_add(a, square.0[i]);
+            square.0[i] = madd(a, a, square.0[i]);
         }
     }
     out.l1[head] = l1.sum();
@@ -39,29 +47,36 @@ pub(crate) fn digits_of(y: &[Line], head: usize, group: usize, out: &mut Digits)
     out.step[head] = step;
     let mut residual = Line::ZERO;
     for (l, line) in y.iter().enumerate() {
+        let mut sum = 0;
         for i in 0..16 {
             let scaled = line.0[i] * inverse;
-            let digit = scaled.round_ties_even();
-            residual.0[i] += (scaled - digit).abs();
-            let (digit, c) = (digit as i32, 16 * l + i);
-            out.bytes[head * DIGIT_STRIDE + c] = digit as i8;
-            out.bytes[head * DIGIT_STRIDE + 256 + c] = ((digit + 128) >> 8) as i8;
-            out.words[head * 256 + c] = digit as i16;
-            out.sums[head][c / group] += digit;
+            let digit = nearest(scaled);
+            residual.0[i] += (scaled - digit as f32).abs();
+            out.bytes[head * DIGIT_STRIDE + 16 * l + i] = digit as i8;
+            out.bytes[head * DIGIT_STRIDE + 256 + 16 * l + i] = ((digit + 128) >> 8) as i8;
+            out.words[head * 256 + 16 * l + i] = digit as i16;
+            sum += digit;
         }
+        // Groups are multiples of 16 channels.
+        out.sums[head][16 * l / group] += sum;
     }
     out.residual[head] = if step == 0.0 { out.l1[head] } else { residual.sum() * step };
 }
 
 /// Digits of `q o sigma`, and `sum q_c z_c`.
-pub(crate) fn channel_digits(
-    q: &[Line],
-    scales: &[u8],
-    meta: Dtype,
-    shape: Shape,
-    out: &mut Digits,
-    _: &mut Cursor,
-) {
+pub(crate) fn channel_digits(q: &[Line], scales: &[u8], meta: Dtype, shape: Shape, out: &mut Digits, _: &mut Cursor) {
+    let mut decoded = [[Line::ZERO; 16]; 2];
+    for (i, part) in decoded.iter_mut().enumerate() {
+        for c in 0..shape.dim {
+            part[c / 16].0[c % 16] = meta_at(scales, meta, i * shape.dim + c);
+        }
+    }
+    channel_heads(q, &decoded, shape, out);
+}
+
+/// All heads, given `sigma` and `z` as lines.
+#[inline(always)]
+pub(crate) fn channel_heads(q: &[Line], [sigma, z]: &[[Line; 16]; 2], shape: Shape, out: &mut Digits) {
     let lines = shape.dim_lines();
     let mut y = [Line::ZERO; 16];
     for h in 0..shape.heads {
@@ -69,10 +84,9 @@ pub(crate) fn channel_digits(
         for l in 0..lines {
             let ql = &q[h * lines + l];
             for i in 0..16 {
-                let c = 16 * l + i;
-                y[l].0[i] = ql.0[i] * meta_at(scales, meta, c);
-                offset.0[i] = ql.0[i].mul_add(meta_at(scales, meta, shape.dim + c), offset.0[i]);
+                y[l].0[i] = ql.0[i] * sigma[l].0[i];
             }
+            offset.fma(ql, &z[l]);
         }
         out.offset[h] = offset.sum();
         digits_of(&y[..lines], h, shape.dim, out);
@@ -137,7 +151,7 @@ pub(crate) fn score_codes(
                     Scaling::Channel => k.mul[h],
                     Scaling::Token { scales, .. } => meta_at(scales, Dtype::F16, g * shape.tokens + t) * k.mul[h],
                 };
-                logit = (sum as f32).mul_add(unit, logit);
+                logit = madd(sum as f32, unit, logit);
             }
             x[h * X_STRIDE + t / 16].0[t % 16] = logit;
         }

@@ -19,11 +19,18 @@ pub(crate) fn unpack(keys: Rows<'_>, values: Rows<'_>, store: Dtype, n: usize, a
 }
 
 /// Moves one row's state to the weights of its logits `x`; returns them in place.
+#[inline(always)]
 pub(crate) fn weigh_row(x: &mut [Line; 4], visible: usize, exponent: &mut f32, l: &mut f32, o: &mut [Line]) {
     let mut most = *exponent;
     for t in 0..visible {
         let v = &mut x[t / 16].0[t % 16];
-        *v = if *v < -CLAMP { -CLAMP } else if *v > CLAMP { CLAMP } else { *v };
+        *v = if *v < -CLAMP {
+            -CLAMP
+        } else if *v > CLAMP {
+            CLAMP
+        } else {
+            *v
+        };
         most = if v.ceil() > most { v.ceil() } else { most };
     }
     if most != *exponent {
@@ -44,6 +51,7 @@ pub(crate) fn weigh_row(x: &mut [Line; 4], visible: usize, exponent: &mut f32, l
 }
 
 /// All rows, one at a time.
+#[inline(always)]
 pub(crate) fn strip(s: &Stretch, rows: &mut Strip<'_>) {
     let n = s.dim / 16;
     for r in 0..rows.visible.len() {

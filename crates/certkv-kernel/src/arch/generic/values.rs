@@ -1,8 +1,8 @@
 //! `o += sum_t w_t v_t` for one block: integer dot products on codes, fused multiply-adds on rows.
-use super::keys::{meta_at, row, unpack};
+use super::keys::{meta_at, nearest, row, unpack};
 use crate::block::Side;
-use crate::line::Line;
-use crate::query::{Cursor, GROUPS, Shape, Softmax, ValueCodes, ValueScratch, ValueSlack, X_STRIDE};
+use crate::line::{Line, madd};
+use crate::query::{Cursor, GROUPS, HEADS, Shape, Softmax, ValueCodes, ValueScratch, ValueSlack, X_STRIDE};
 use certkv_core::Dtype;
 
 /// `2^-100`: below it the inverse of a weight could overflow, and the block's coded part is all residual.
@@ -21,45 +21,112 @@ pub(crate) fn value_codes(
 ) -> ValueSlack {
     let (dim, tokens, lines) = (shape.dim, shape.tokens, shape.dim_lines());
     unpack(v.section, v.bits, tokens * dim, 0, &mut scratch.codes);
-    let half = (1i32 << (v.bits - 1)) as f32;
     let groups = dim / v.group;
-    let (mut sigma_square, mut middle) = (0.0f32, [0.0f32; 64]);
+    let mut slack = Slack::default();
     for g in 0..groups {
-        let (mut sigma, mut mid, mut most) = ([0.0f32; 64], [0.0f32; 64], 0.0f32);
-        for t in 0..tokens {
-            sigma[t] = meta_at(v.scales, Dtype::F16, g * tokens + t);
-            mid[t] = sigma[t].mul_add(half, meta_at(v.scales, Dtype::F16, (groups + g) * tokens + t));
-            middle[t] = mid[t].mul_add(mid[t], middle[t]);
-            most = if sigma[t] > most || sigma[t].is_nan() { sigma[t] } else { most };
-        }
-        sigma_square = most.mul_add(most, sigma_square);
-        let inverse = if most > 0.0 { 65535.0 / most } else { 0.0 };
-        for h in 0..shape.heads {
-            let (inverse_weight, weight_unit) =
-                if s.max[h] < LEAST_WEIGHT { (0.0, 0.0) } else { (1.0 / s.max[h], s.max[h] / 65535.0) };
-            let unit = weight_unit * most;
-            let w = &w[h * X_STRIDE..];
-            let mut digits = [0i32; 64];
+        let mut scales = [[Line::ZERO; 4]; 2];
+        for (i, part) in scales.iter_mut().enumerate() {
             for t in 0..tokens {
-                let wt = w[t / 16].0[t % 16];
-                digits[t] = ((wt * inverse_weight) * (sigma[t] * inverse)).round_ties_even() as i32;
-                let lane = &mut scratch.middle[h * GROUPS + g].0[t % 16];
-                *lane = wt.mul_add(mid[t], *lane);
+                part[t / 16].0[t % 16] = meta_at(v.scales, Dtype::F16, (i * groups + g) * tokens + t);
             }
+        }
+        let plan = Plan { group: g, levels: 65535.0, half: (1i32 << (v.bits - 1)) as f32 };
+        let units = plan.digits(&mut scales, w, s, shape, scratch, &mut slack);
+        for h in 0..shape.heads {
             for c in g * v.group..(g + 1) * v.group {
                 let mut sum = 0i32;
-                for (t, digit) in digits[..tokens].iter().enumerate() {
+                for t in 0..tokens {
                     let code = scratch.codes[t / 4 * (dim / 16) + c / 16].0[c % 16 * 4 + t % 4];
-                    sum += (i32::from(code) - half as i32) * digit;
+                    sum += (i32::from(code) - plan.half as i32) * i32::from(scratch.words[h * 64 + t]);
                 }
                 let slot = &mut o[h * lines + c / 16].0[c % 16];
-                *slot = (sum as f32).mul_add(unit, *slot);
+                *slot = madd(sum as f32, units[h], *slot);
             }
         }
     }
-    let most = middle.iter().fold(0.0f32, |a, &b| if b > a || b.is_nan() { b } else { a });
-    let group = v.group as f32;
-    ValueSlack { sigma: (sigma_square * group).sqrt(), middle: (most * group).sqrt() }
+    slack.finish(v.group)
+}
+
+/// One group of channels of one block.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Plan {
+    pub(crate) group: usize,
+    /// Largest digit.
+    pub(crate) levels: f32,
+    /// `2^(m-1)`.
+    pub(crate) half: f32,
+}
+
+/// Sums behind [`ValueSlack`].
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Slack {
+    sigma_square: f32,
+    middle: [Line; 4],
+}
+
+impl Default for Slack {
+    fn default() -> Self {
+        Self { sigma_square: 0.0, middle: [Line::ZERO; 4] }
+    }
+}
+
+impl Slack {
+    /// The two numbers of the bound, for groups of `group` channels. NaN is kept.
+    #[inline(always)]
+    pub(crate) fn finish(&self, group: usize) -> ValueSlack {
+        let lanes = self.middle.iter().flat_map(|l| l.0);
+        let most = lanes.fold(0.0f32, |a, b| if b > a || b.is_nan() { b } else { a });
+        let group = group as f32;
+        ValueSlack { sigma: (self.sigma_square * group).sqrt(), middle: (most * group).sqrt() }
+    }
+}
+
+impl Plan {
+    /// Digits of `w sigma` of every head into `scratch.words[head][64]`, offsets into `scratch.middle`; returns the value
+    /// of one unit of each head's digits. `scales` holds `sigma` and `z` of the block's tokens and is used up.
+    #[inline(always)]
+    pub(crate) fn digits(
+        &self,
+        [sigma, mid]: &mut [[Line; 4]; 2],
+        w: &[Line],
+        s: &Softmax,
+        shape: Shape,
+        scratch: &mut ValueScratch,
+        slack: &mut Slack,
+    ) -> [f32; HEADS] {
+        let n = shape.tokens / 16;
+        let mut largest = [0.0f32; 16];
+        for l in 0..n {
+            for i in 0..16 {
+                let x = sigma[l].0[i];
+                mid[l].0[i] = madd(x, self.half, mid[l].0[i]);
+                largest[i] = if x > largest[i] { x } else { largest[i] };
+            }
+            let square = mid[l];
+            slack.middle[l].fma(&square, &square);
+        }
+        let most = largest.iter().fold(0.0f32, |a, &b| if b > a { b } else { a });
+        slack.sigma_square = madd(most, most, slack.sigma_square);
+        let inverse = if most > 0.0 { self.levels / most } else { 0.0 };
+        for line in sigma.iter_mut() {
+            line.scale(inverse);
+        }
+        let mut units = [0.0; HEADS];
+        for h in 0..shape.heads {
+            let usable = s.max[h] >= LEAST_WEIGHT;
+            let (inverse, unit) = if usable { (1.0 / s.max[h], s.max[h] / self.levels) } else { (0.0, 0.0) };
+            units[h] = unit * most;
+            for l in 0..n {
+                let w = &w[h * X_STRIDE + l];
+                for i in 0..16 {
+                    let digit = nearest((w.0[i] * inverse) * sigma[l].0[i]);
+                    scratch.words[h * 64 + 16 * l + i] = digit as u16;
+                }
+                scratch.middle[h * GROUPS + self.group].fma(w, &mid[l]);
+            }
+        }
+        units
+    }
 }
 
 /// Rows: one chain per output element, in token order.

@@ -69,11 +69,15 @@ unsafe fn block<const N: usize>(s: &Stretch, rows: &mut Strip<'_>, r: usize) {
     for c in 0..dim {
         // SAFETY: `keys` has `dim * 64` elements; row `r + i < rows` of `q` has `dim` elements.
         unsafe {
-            let k = [0, 1, 2, 3].map(|j| _mm512_load_ps(keys.add(c * 64 + j * 16)));
-            for (i, x) in x.iter_mut().enumerate() {
+            // Plain index loops: an iterator or closure that is not inlined would pass vectors through memory.
+            let mut k = [_mm512_setzero_ps(); 4];
+            for j in 0..4 {
+                k[j] = _mm512_load_ps(keys.add(c * 64 + j * 16));
+            }
+            for i in 0..N {
                 let qi = _mm512_set1_ps(*q.add((r + i) * dim + c));
-                for (x, k) in x.iter_mut().zip(k) {
-                    *x = _mm512_fmadd_ps(qi, k, *x);
+                for j in 0..4 {
+                    x[i][j] = _mm512_fmadd_ps(qi, k[j], x[i][j]);
                 }
             }
         }
@@ -148,26 +152,27 @@ unsafe fn accumulate<const N: usize, const W: usize>(
     // SAFETY: the caller's promise, line by line.
     unsafe {
         let mut acc = [[_mm512_setzero_ps(); W]; N];
-        for (i, acc) in acc.iter_mut().enumerate() {
-            for (j, a) in acc.iter_mut().enumerate() {
-                *a = _mm512_load_ps(o.add((r + i) * dim + c + 16 * j));
+        for i in 0..N {
+            for j in 0..W {
+                acc[i][j] = _mm512_load_ps(o.add((r + i) * dim + c + 16 * j));
             }
         }
+        let w = w.as_ptr().cast::<f32>();
         for t in 0..seen {
             let mut v = [_mm512_setzero_ps(); W];
-            for (j, v) in v.iter_mut().enumerate() {
-                *v = _mm512_load_ps(values.add(t * dim + c + 16 * j));
+            for j in 0..W {
+                v[j] = _mm512_load_ps(values.add(t * dim + c + 16 * j));
             }
-            for (i, acc) in acc.iter_mut().enumerate() {
-                let wi = _mm512_set1_ps(w[i][t / 16].0[t % 16]);
-                for (a, v) in acc.iter_mut().zip(v) {
-                    *a = _mm512_fmadd_ps(wi, v, *a);
+            for i in 0..N {
+                let wi = _mm512_set1_ps(*w.add(64 * i + t));
+                for j in 0..W {
+                    acc[i][j] = _mm512_fmadd_ps(wi, v[j], acc[i][j]);
                 }
             }
         }
-        for (i, acc) in acc.iter().enumerate() {
-            for (j, a) in acc.iter().enumerate() {
-                _mm512_store_ps(o.add((r + i) * dim + c + 16 * j), *a);
+        for i in 0..N {
+            for j in 0..W {
+                _mm512_store_ps(o.add((r + i) * dim + c + 16 * j), acc[i][j]);
             }
         }
     }
@@ -177,7 +182,12 @@ unsafe fn accumulate<const N: usize, const W: usize>(
 pub(crate) fn unpack(keys: Rows<'_>, values: Rows<'_>, store: Dtype, n: usize, at: usize, out: &mut Stretch) {
     let dim = out.dim;
     let whole = n.is_multiple_of(16) && at.is_multiple_of(16) && dim.is_multiple_of(16) && at + n <= 64;
-    if !whole || keys.len() < n * dim || values.len() < n * dim || out.keys.len() < dim * 4 || out.values.len() < 4 * dim {
+    if !whole
+        || keys.len() < n * dim
+        || values.len() < n * dim
+        || out.keys.len() < dim * 4
+        || out.values.len() < 4 * dim
+    {
         return plain::unpack(keys, values, store, n, at, out);
     }
     // SAFETY: features as for `strip`; `n` whole tiles of 16 rows of `dim` elements are there on both sides.
@@ -272,8 +282,7 @@ mod tests {
             return;
         }
         for dim in [64, 96, 128, 256] {
-            let bits: Vec<u16> =
-                (0..2 * 64 * dim).map(|i| Dtype::F16.encode16(random(i as u64))).collect();
+            let bits: Vec<u16> = (0..2 * 64 * dim).map(|i| Dtype::F16.encode16(random(i as u64))).collect();
             let (mut fast, mut slow) = (stretch(dim), stretch(dim));
             for at in (0..64).step_by(32) {
                 let part = |o: usize| Rows::Words(&bits[o + at * dim..o + (at + 32) * dim]);
@@ -283,7 +292,9 @@ mod tests {
             assert_eq!((&fast.keys, &fast.values), (&slow.keys, &slow.values));
             for n in 1..=13 {
                 let mut q = lines(n * dim / 16);
-                q.iter_mut().enumerate().for_each(|(i, l)| l.0 = std::array::from_fn(|j| 3.0 * random((i * 16 + j) as u64 ^ 77)));
+                q.iter_mut()
+                    .enumerate()
+                    .for_each(|(i, l)| l.0 = std::array::from_fn(|j| 3.0 * random((i * 16 + j) as u64 ^ 77)));
                 let visible: Vec<usize> = (0..n).map(|i| (i * 5 + 7) % 65).collect();
                 let run = |f: fn(&Stretch, &mut Strip<'_>)| {
                     let (mut e, mut l, mut o) = (vec![-2.0 * CLAMP; n], vec![0.0; n], lines(n * dim / 16));

@@ -1,5 +1,5 @@
 //! Logits of one block.
-use super::{lanes, load16, split, step, sum16};
+use super::{lanes, load16, max4, split, step, sum16};
 use crate::arch::generic::keys::unpack;
 use crate::block::Side;
 use crate::line::{Codes, Line};
@@ -17,8 +17,8 @@ pub(super) fn channel_digits(
     ahead: &mut Cursor,
 ) {
     assert!(q.len() >= shape.heads * shape.dim_lines() && shape.heads <= HEADS && shape.dim <= 256);
-    assert!(shape.dim % 32 == 0 && scales.len() >= 2 * shape.dim * meta.bytes());
-    assert!(out.bytes.len() >= shape.heads * DIGIT_STRIDE && out.y.len() >= 64);
+    assert!(shape.dim.is_multiple_of(32) && scales.len() >= 2 * shape.dim * meta.bytes());
+    assert!(out.bytes.len() >= shape.heads * DIGIT_STRIDE);
     // SAFETY: the table is handed out only where the features exist; the asserts give the lengths.
     unsafe {
         match meta {
@@ -81,8 +81,7 @@ unsafe fn channel_heads<const H: usize, const META: u8>(
     let n = shape.dim_lines();
     let zero = _mm512_setzero_ps();
     let q = q[first * n..(first + H) * n].as_ptr();
-    let y = out.y[..16 * H].as_mut_ptr();
-    let (mut most, mut l1, mut square, mut offset) = ([zero; H], [zero; H], [zero; H], [zero; H]);
+    let (mut most, mut l1, mut square, mut offset) = ([zero; 4], [zero; H], [zero; H], [zero; H]);
     for l in 0..n {
         // SAFETY: channels 16 l .. 16 l + 16 of sigma and z lie inside the scales; lines are 64 aligned bytes.
         unsafe {
@@ -92,7 +91,6 @@ unsafe fn channel_heads<const H: usize, const META: u8>(
                 let q = _mm512_load_ps(q.add(h * n + l).cast());
                 let v = _mm512_mul_ps(q, sigma);
                 offset[h] = _mm512_fmadd_ps(q, z, offset[h]);
-                _mm512_store_ps(y.add(16 * h + l).cast(), v);
                 let a = _mm512_abs_ps(v);
                 most[h] = _mm512_max_ps(most[h], a);
                 l1[h] = _mm512_add_ps(l1[h], a);
@@ -100,49 +98,54 @@ unsafe fn channel_heads<const H: usize, const META: u8>(
             }
         }
     }
-    // Slots of the sums: heads' l1, square, offset; then residual and digits.
-    let (mut sums, mut more) = ([zero; 16], [zero; 16]);
-    let mut step = [0.0f32; H];
-    for h in 0..H {
-        (sums[h], sums[4 + h], sums[8 + h]) = (l1[h], square[h], offset[h]);
-        let most = _mm512_reduce_max_ps(most[h]);
-        let usable = !(most < 7.9e-31);
-        step[h] = if usable { most / QUERY_LEVELS } else { 0.0 };
-        let inverse = _mm512_set1_ps(if usable { QUERY_LEVELS / most } else { 0.0 });
-        let (mut residual, mut total) = (zero, _mm512_setzero_si512());
-        let p = out.bytes[(first + h) * DIGIT_STRIDE..(first + h + 1) * DIGIT_STRIDE].as_mut_ptr();
-        for l in (0..n).step_by(2) {
-            super::step(ahead);
-            let mut raised = [_mm512_setzero_si512(); 2];
-            for i in 0..2 {
-                // SAFETY: lines are 64 aligned bytes.
-                let v = _mm512_mul_ps(unsafe { _mm512_load_ps(y.add(16 * h + l + i).cast()) }, inverse);
-                let digit = _mm512_cvtps_epi32(v);
-                let rest = _mm512_sub_ps(v, _mm512_cvtepi32_ps(digit));
-                residual = _mm512_add_ps(residual, _mm512_abs_ps(rest));
-                total = _mm512_add_epi32(total, digit);
-                raised[i] = _mm512_add_epi32(digit, _mm512_set1_epi32(128));
-            }
-            // With 128 added, byte 1 is the high digit and byte 0 the low one with its sign bit flipped.
-            let bytes = split(raised[0], raised[1]);
-            // SAFETY: 16 l + 32 <= dim <= 256: both 32-byte stores lie inside the head's digits.
-            unsafe {
+    // A query too small for the inverse of its step scores as 0, and all of it is residual. NaN counts as usable.
+    let most = max4(most);
+    let usable = _mm512_cmp_ps_mask::<_CMP_NLT_UQ>(most, _mm512_set1_ps(7.9e-31));
+    let levels = _mm512_set1_ps(QUERY_LEVELS);
+    let inverse = lanes(_mm512_maskz_div_ps(usable, levels, most));
+    let step = lanes(_mm512_maskz_div_ps(usable, most, levels));
+    let (mut residual, mut total) = ([zero; H], [_mm512_setzero_si512(); H]);
+    let p = out.bytes[first * DIGIT_STRIDE..(first + H) * DIGIT_STRIDE].as_mut_ptr();
+    for l in (0..n).step_by(2) {
+        // SAFETY: lines are 64 aligned bytes; 16 l + 32 <= dim <= 256: the 32-byte stores lie inside the head's digits.
+        unsafe {
+            let sigma = [meta16::<META>(scales, 16 * l), meta16::<META>(scales, 16 * l + 16)];
+            for h in 0..H {
+                super::step(ahead);
+                super::step(ahead);
+                let scale = _mm512_set1_ps(inverse[h]);
+                let mut raised = [_mm512_setzero_si512(); 2];
+                for i in 0..2 {
+                    let v = _mm512_mul_ps(_mm512_load_ps(q.add(h * n + l + i).cast()), sigma[i]);
+                    let v = _mm512_mul_ps(v, scale);
+                    let digit = _mm512_cvtps_epi32(v);
+                    let rest = _mm512_sub_ps(v, _mm512_cvtepi32_ps(digit));
+                    residual[h] = _mm512_add_ps(residual[h], _mm512_abs_ps(rest));
+                    raised[i] = _mm512_add_epi32(digit, _mm512_set1_epi32(128));
+                    total[h] = _mm512_add_epi32(total[h], raised[i]);
+                }
+                // With 128 added, byte 1 is the high digit and byte 0 the low one with its sign bit flipped.
+                let bytes = split(raised[0], raised[1]);
                 let low = _mm256_xor_si256(_mm512_castsi512_si256(bytes), _mm256_set1_epi8(-128));
-                _mm256_storeu_si256(p.add(16 * l).cast(), low);
-                _mm256_storeu_si256(p.add(256 + 16 * l).cast(), _mm512_extracti64x4_epi64::<1>(bytes));
+                let p = p.add(h * DIGIT_STRIDE + 16 * l);
+                _mm256_storeu_si256(p.cast(), low);
+                _mm256_storeu_si256(p.add(256).cast(), _mm512_extracti64x4_epi64::<1>(bytes));
             }
         }
-        more[h] = residual;
-        // Sums of digits stay below 2^24: exact in f32.
-        more[4 + h] = _mm512_cvtepi32_ps(total);
+    }
+    // Slots of the sums: heads' l1, square, offset, residual; and of the second: digits, below 2^24 and so exact in f32.
+    let (mut sums, mut more) = ([zero; 16], [zero; 16]);
+    for h in 0..H {
+        (sums[h], sums[4 + h], sums[8 + h], sums[12 + h]) = (l1[h], square[h], offset[h], residual[h]);
+        more[h] = _mm512_cvtepi32_ps(total[h]);
     }
     let (a, b) = (lanes(sum16(&sums)), lanes(sum16(&more)));
     for h in 0..H {
         let to = first + h;
         (out.l1[to], out.square[to], out.offset[to]) = (a[h], a[4 + h], a[8 + h]);
         out.step[to] = step[h];
-        out.residual[to] = if step[h] == 0.0 { a[h] } else { b[h] * step[h] };
-        out.sums[to][0] = b[4 + h] as i32;
+        out.residual[to] = if step[h] == 0.0 { a[h] } else { a[12 + h] * step[h] };
+        out.sums[to][0] = b[h] as i32 - 128 * shape.dim as i32;
     }
 }
 

@@ -40,12 +40,13 @@ pub(crate) fn ops() -> Option<&'static Ops> {
     all.then_some(&OPS)
 }
 
-/// Asks for the next line of the next record.
+/// Asks for the next line of the next record, into the second cache: the first is full of this block, and has few slots
+/// for misses.
 #[inline(always)]
 fn step(ahead: &mut Cursor) {
     if ahead.at < ahead.end {
         // SAFETY: a prefetch reads nothing architecturally and cannot fault.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(ahead.at as *const i8) };
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(ahead.at as *const i8) };
         ahead.at += 64;
     }
 }
@@ -87,11 +88,7 @@ fn split(a: __m512i, b: __m512i) -> __m512i {
 unsafe fn load16<const BF16: bool>(p: *const u16) -> __m512 {
     // SAFETY: the caller vouches for 32 readable bytes; the load has no alignment requirement.
     let half = unsafe { _mm256_loadu_si256(p.cast()) };
-    if BF16 {
-        _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(half)))
-    } else {
-        _mm512_cvtph_ps(half)
-    }
+    if BF16 { _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(half))) } else { _mm512_cvtph_ps(half) }
 }
 
 /// Sums of the lanes of sixteen vectors, as one vector. Every input goes through the same tree of additions, whatever its
@@ -119,6 +116,19 @@ fn sum16(v: &[__m512; 16]) -> __m512 {
     // Lane order after the halvings: 0 2 1 3 | 8 10 9 11 | 4 6 5 7 | 12 14 13 15, its own inverse.
     let order = _mm512_setr_epi32(0, 2, 1, 3, 8, 10, 9, 11, 4, 6, 5, 7, 12, 14, 13, 15);
     _mm512_permutexvar_ps(order, d)
+}
+
+/// Largest lanes of four vectors, in lanes 0 to 3 (and again in every group of four).
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn max4(v: [__m512; 4]) -> __m512 {
+    let ab = _mm512_max_ps(_mm512_unpacklo_ps(v[0], v[1]), _mm512_unpackhi_ps(v[0], v[1]));
+    let cd = _mm512_max_ps(_mm512_unpacklo_ps(v[2], v[3]), _mm512_unpackhi_ps(v[2], v[3]));
+    let (ab, cd) = (_mm512_castps_pd(ab), _mm512_castps_pd(cd));
+    let low = _mm512_castpd_ps(_mm512_unpacklo_pd(ab, cd));
+    let m = _mm512_max_ps(low, _mm512_castpd_ps(_mm512_unpackhi_pd(ab, cd)));
+    let m = _mm512_max_ps(m, _mm512_shuffle_f32x4::<0x4e>(m, m));
+    _mm512_max_ps(m, _mm512_shuffle_f32x4::<0xb1>(m, m))
 }
 
 /// A vector's lanes on the stack.

@@ -1,5 +1,5 @@
 //! Weights of one block, and the certificate's tiles.
-use super::{lanes, sum16};
+use super::{lanes, max4, sum16};
 use crate::arch::generic::softmax::{EXP2, power};
 use crate::certify::{Sums, tile_body};
 use crate::line::Line;
@@ -52,44 +52,47 @@ pub(super) fn weigh(x: &mut [Line], n: usize, shape: Shape, s: &mut Softmax) {
 fn weigh_lines<const L: usize>(x: &mut [Line], n: usize, heads: usize, s: &mut Softmax) {
     s.moved = false;
     let zero = _mm512_setzero_ps();
-    for first in (0..heads).step_by(8) {
-        let count = (heads - first).min(8);
+    let nothing = _mm512_set1_ps(-2.0 * CLAMP);
+    for first in (0..heads).step_by(4) {
+        let count = (heads - first).min(4);
+        let mut most = [nothing; 4];
+        for i in 0..count {
+            for l in 0..L {
+                let to = &mut x[(first + i) * X_STRIDE + l].0;
+                // SAFETY: a line is 64 aligned bytes.
+                let v = unsafe { _mm512_load_ps(to.as_ptr()) };
+                most[i] = _mm512_mask_max_ps(most[i], below(n, l), most[i], clamp(v));
+            }
+        }
+        // The new exponents of four heads at once; a NaN maximum leaves the exponent (the weights carry the NaN on).
+        let top = lanes(_mm512_roundscale_ps::<0x0a>(max4(most)));
+        let mut largest = [zero; 4];
         let mut sums = [zero; 16];
         for i in 0..count {
             let h = first + i;
-            let x = &mut x[h * X_STRIDE..h * X_STRIDE + L];
-            let mut v = [zero; L];
-            let mut most = _mm512_set1_ps(-2.0 * CLAMP);
-            for l in 0..L {
-                // SAFETY: a line is 64 aligned bytes.
-                let loaded = unsafe { _mm512_load_ps(x[l].0.as_ptr()) };
-                v[l] = _mm512_mask_mov_ps(_mm512_set1_ps(-2.0 * CLAMP), below(n, l), clamp(loaded));
-                most = _mm512_max_ps(most, v[l]);
-            }
-            let most = _mm512_reduce_max_ps(most).ceil();
-            let m = if most > s.exponent[h] { most } else { s.exponent[h] };
             s.rescale[h] = 1.0;
-            if m != s.exponent[h] {
-                s.rescale[h] = power(s.exponent[h] - m);
+            if top[i] > s.exponent[h] {
+                s.rescale[h] = power(s.exponent[h] - top[i]);
                 s.moved = true;
-                s.exponent[h] = m;
+                s.exponent[h] = top[i];
             }
-            let m = _mm512_set1_ps(m);
-            let (mut sum, mut square, mut largest) = (zero, zero, zero);
+            let m = _mm512_set1_ps(s.exponent[h]);
             for l in 0..L {
-                let w = _mm512_maskz_mov_ps(below(n, l), weight(v[l], m));
+                let to = &mut x[h * X_STRIDE + l].0;
                 // SAFETY: a line is 64 aligned bytes.
-                unsafe { _mm512_store_ps(x[l].0.as_mut_ptr(), w) };
-                sum = _mm512_add_ps(sum, w);
-                square = _mm512_fmadd_ps(w, w, square);
-                largest = _mm512_max_ps(largest, w);
+                unsafe {
+                    let w = weight(clamp(_mm512_load_ps(to.as_ptr())), m);
+                    let w = _mm512_maskz_mov_ps(below(n, l), w);
+                    _mm512_store_ps(to.as_mut_ptr(), w);
+                    sums[i] = _mm512_add_ps(sums[i], w);
+                    sums[8 + i] = _mm512_fmadd_ps(w, w, sums[8 + i]);
+                    largest[i] = _mm512_max_ps(largest[i], w);
+                }
             }
-            (sums[i], sums[8 + i]) = (sum, square);
-            s.max[h] = _mm512_reduce_max_ps(largest);
         }
-        let sums = lanes(sum16(&sums));
+        let (sums, largest) = (lanes(sum16(&sums)), lanes(max4(largest)));
         for i in 0..count {
-            (s.sum[first + i], s.square[first + i]) = (sums[i], sums[8 + i]);
+            (s.sum[first + i], s.square[first + i], s.max[first + i]) = (sums[i], sums[8 + i], largest[i]);
         }
     }
 }

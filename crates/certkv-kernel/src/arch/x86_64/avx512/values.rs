@@ -1,6 +1,6 @@
 //! `o += sum_t w_t v_t` for one block.
 use super::keys::unpack_wide;
-use super::{load16, split, step};
+use super::{lanes, load16, max4, split, step};
 use crate::arch::generic::values::LEAST_WEIGHT;
 use crate::block::Side;
 use crate::line::Line;
@@ -26,6 +26,7 @@ pub(super) fn value_codes(
     assert!(v.section.len() >= count * v.bits / 8 && scratch.codes.len() * 64 >= count);
     assert!(v.scales.len() >= 4 * shape.tokens * (shape.dim / v.group));
     assert!(scratch.bytes.len() * 64 >= GROUPS * HEADS * STRIDE && scratch.middle.len() >= HEADS * GROUPS);
+    assert!(scratch.relative.len() >= HEADS * X_STRIDE && shape.dim / v.group <= GROUPS);
     // SAFETY: the table is handed out only where the features exist; the asserts give the lengths.
     unsafe {
         match (shape.tokens / 16, v.bits) {
@@ -71,16 +72,41 @@ unsafe fn coded<const N: usize, const W4: bool>(
     // Codes stand `8 - bits` bits too high.
     let raised = 1.0 / (1u32 << (8 - v.bits)) as f32;
     let zero = _mm512_setzero_ps();
-    let (mut inverse, mut unit) = ([0.0f32; HEADS], [0.0f32; HEADS]);
+    let mut unit = [0.0f32; HEADS];
     for h in 0..shape.heads {
-        if s.max[h] >= LEAST_WEIGHT {
-            (inverse[h], unit[h]) = (1.0 / s.max[h], s.max[h] * (raised / 65535.0));
+        let usable = s.max[h] >= LEAST_WEIGHT;
+        unit[h] = if usable { s.max[h] * (raised / 65535.0) } else { 0.0 };
+        let inverse = _mm512_set1_ps(if usable { 1.0 / s.max[h] } else { 0.0 });
+        for l in h * X_STRIDE..h * X_STRIDE + N {
+            // SAFETY: lines are 64 aligned bytes.
+            unsafe {
+                let w = _mm512_mul_ps(_mm512_load_ps(w[l].0.as_ptr()), inverse);
+                _mm512_store_ps(scratch.relative[l].0.as_mut_ptr(), w);
+            }
+        }
+    }
+    // Largest sigma of each group, and the factor that brings it to the largest digit.
+    let (mut largest, mut factor) = ([0.0f32; GROUPS], [0.0f32; GROUPS]);
+    for first in (0..groups).step_by(4) {
+        let mut most = [zero; 4];
+        for g in first..groups.min(first + 4) {
+            for l in 0..N {
+                // SAFETY: 16 tokens of the group's sigma lie inside the scales.
+                let sigma = unsafe { load16::<false>(v.scales.as_ptr().add(2 * (g * tokens + 16 * l)).cast()) };
+                most[g - first] = _mm512_max_ps(most[g - first], sigma);
+            }
+        }
+        let most = max4(most);
+        let positive = _mm512_cmp_ps_mask::<_CMP_GT_OQ>(most, zero);
+        let (a, b) = (lanes(most), lanes(_mm512_maskz_div_ps(positive, _mm512_set1_ps(65535.0), most)));
+        for g in first..groups.min(first + 4) {
+            (largest[g], factor[g]) = (a[g - first], b[g - first]);
         }
     }
     let (mut sigma_square, mut middle) = (0.0f32, [zero; N]);
     for g in 0..groups {
         let (mut sigma, mut mid) = ([zero; N], [zero; N]);
-        let mut most = zero;
+        let factor = _mm512_set1_ps(factor[g]);
         for l in 0..N {
             // SAFETY: 16 tokens of the group's sigma and z lie inside the scales.
             let z = unsafe {
@@ -89,27 +115,21 @@ unsafe fn coded<const N: usize, const W4: bool>(
             };
             mid[l] = _mm512_fmadd_ps(sigma[l], half, z);
             middle[l] = _mm512_fmadd_ps(mid[l], mid[l], middle[l]);
-            most = _mm512_max_ps(most, sigma[l]);
+            sigma[l] = _mm512_mul_ps(sigma[l], factor);
         }
-        let most = _mm512_reduce_max_ps(most);
-        sigma_square = most.mul_add(most, sigma_square);
-        let up = _mm512_set1_ps(if most > 0.0 { 65535.0 / most } else { 0.0 });
-        for l in 0..N {
-            sigma[l] = _mm512_mul_ps(sigma[l], up);
-        }
+        sigma_square = largest[g].mul_add(largest[g], sigma_square);
         for h in 0..shape.heads {
-            scratch.units[g][h] = unit[h] * most;
-            let inverse = _mm512_set1_ps(inverse[h]);
             step(ahead);
+            scratch.units[g][h] = unit[h] * largest[g];
             let mut digit = [_mm512_setzero_si512(); N];
             let lane = &mut scratch.middle[h * GROUPS + g].0;
             // SAFETY: lines are 64 aligned bytes; a head's digits are 128 bytes of the scratch.
             unsafe {
                 let mut sum = _mm512_load_ps(lane.as_ptr());
                 for l in 0..N {
-                    let w = _mm512_load_ps(w[h * X_STRIDE + l].0.as_ptr());
-                    digit[l] = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_mul_ps(w, inverse), sigma[l]));
-                    sum = _mm512_fmadd_ps(w, mid[l], sum);
+                    let relative = _mm512_load_ps(scratch.relative[h * X_STRIDE + l].0.as_ptr());
+                    digit[l] = _mm512_cvtps_epi32(_mm512_mul_ps(relative, sigma[l]));
+                    sum = _mm512_fmadd_ps(_mm512_load_ps(w[h * X_STRIDE + l].0.as_ptr()), mid[l], sum);
                 }
                 _mm512_store_ps(lane.as_mut_ptr(), sum);
                 let p = scratch.bytes.as_mut_ptr().cast::<u8>().add((g * HEADS + h) * STRIDE);

@@ -1,0 +1,224 @@
+//! What has to agree to the bit, or within the declared term: repair, dense, threads, prefill.
+#![allow(clippy::neg_cmp_op_on_partial_ord, reason = "NaN has to fail")]
+mod common;
+use certkv_core::hash::hash64;
+use certkv_core::{Dtype, RecordLayout};
+use certkv_kernel::{Arch, Block, Causal, Kernel, Masses, Partial, Pool, Repair, Workspace, splits};
+use common::{Cache, attention, distance, geometry, norm};
+
+fn archs() -> impl Iterator<Item = Arch> {
+    Arch::ALL.into_iter().filter(|a| a.is_available())
+}
+
+/// All splits in order, on a pool; outputs poisoned before.
+fn pass(kernel: &Kernel, cache: &Cache, source: &[Block<'_>], pool: &Pool) -> (Partial, Masses, Vec<f32>) {
+    let ranges: Vec<_> = splits(source.len(), cache.layout.tokens()).collect();
+    let mut masses = Masses::new(kernel.heads(), source.len() + 1);
+    let last = ranges.len() - 1;
+    let mut tasks = Vec::new();
+    let mut rest = masses.as_mut();
+    for (i, range) in ranges.into_iter().enumerate() {
+        let (mine, later) = rest.split_at(if i == last { usize::MAX } else { range.end });
+        rest = later;
+        let tail = if i == last { cache.tail() } else { None };
+        tasks.push((range, tail, kernel.partial(), Some(mine)));
+    }
+    pool.run(&mut tasks, Workspace::new, |work, _, (range, tail, partial, masses)| {
+        kernel.attend(&cache.queries, source, range.clone(), *tail, work, partial, masses.take()).unwrap();
+    });
+    let mut partials = tasks.into_iter().map(|t| t.2);
+    let mut total = partials.next().unwrap();
+    partials.for_each(|p| total.merge(&p).unwrap());
+    let mut out = vec![f32::NAN; kernel.heads() * cache.layout.dim];
+    for (h, out) in out.chunks_exact_mut(cache.layout.dim).enumerate() {
+        total.finish(h, out).unwrap();
+    }
+    (total, masses, out)
+}
+
+fn bits(x: &[f32]) -> Vec<u32> {
+    x.iter().map(|x| x.to_bits()).collect()
+}
+
+#[test]
+fn runs_and_threads_give_the_same_bits() {
+    for (format, tokens) in [("k8-v4g32-b32", 9000), ("t4-v8g16-b16", 5000), ("f16-f16-b64", 9001)] {
+        let mut cache = Cache::new(format, 64, 4, tokens, 1, 11);
+        cache.promote(5, 0.2);
+        let source = cache.source();
+        for arch in archs() {
+            let kernel = Kernel::new(&cache.geometry, &cache.layout, arch).unwrap();
+            let one = pass(&kernel, &cache, &source, &Pool::new(1).unwrap());
+            assert!(one.2.iter().all(|x| x.is_finite()));
+            for threads in [1, 2, 3] {
+                let other = pass(&kernel, &cache, &source, &Pool::new(threads).unwrap());
+                assert_eq!(bits(&one.2), bits(&other.2), "{format} {} x{threads}", arch.name());
+                for h in 0..4 {
+                    let certificate = |m, p| kernel.certify(m, p, h, 1.0).unwrap();
+                    assert_eq!(certificate(&one.1, &one.0), certificate(&other.1, &other.0));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn dense_has_the_same_bits_for_any_set_of_heads() {
+    for (format, dim) in [("f16-f16-b32", 128), ("bf16-bf16-b16", 96), ("k8-v4g32-b32", 256), ("f16-f16-b64", 64)] {
+        let mut cache = Cache::new(format, dim, 8, 777, 2, 3);
+        cache.promote(0, 2.0);
+        let pool = Pool::new(1).unwrap();
+        let queries = cache.queries.clone();
+        for arch in archs() {
+            let kernel = Kernel::new(&cache.geometry, &cache.layout, arch).unwrap();
+            cache.queries.clone_from(&queries);
+            let all = pass(&kernel, &cache, &cache.source(), &pool).2;
+            for set in [vec![0], vec![7], vec![1, 5], vec![2, 3, 6], vec![0, 1, 2, 3, 4], vec![7, 6, 5, 4, 3, 2, 1]] {
+                let some: Vec<f32> = set.iter().flat_map(|&h| queries[h * dim..(h + 1) * dim].to_vec()).collect();
+                cache.queries.clone_from(&some);
+                let few = pass(&kernel.with_heads(set.len()).unwrap(), &cache, &cache.source(), &pool).2;
+                for (i, h) in set.iter().enumerate() {
+                    let (a, b) = (&few[i * dim..(i + 1) * dim], &all[h * dim..(h + 1) * dim]);
+                    assert_eq!(bits(a), bits(b), "{format} {} head {h} of {set:?}", arch.name());
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn repair_is_the_pass_with_the_new_sides() {
+    let (mut done, mut again, mut alarms, mut planted) = (0, 0, 0, 0);
+    for case in 0..60u64 {
+        let seed = hash64(&[0xec, case]);
+        let format = ["k8-v4g32-b32", "t4-v4g16-b16", "k8-v6g64-b64", "k8f32-f16-b16"][case as usize % 4];
+        let mut before = Cache::new(format, [64, 128][case as usize / 4 % 2], 3, 900, (seed % 7) as usize, seed);
+        before.promote(seed, 0.1);
+        let count = before.blocks.len();
+        let mut list: Vec<usize> = (0..4).map(|i| (hash64(&[seed, i]) % count as u64) as usize).collect();
+        list.sort_unstable();
+        list.dedup();
+        let mut exact = before.exact.clone();
+        for (i, &b) in list.iter().enumerate() {
+            exact[b] = (exact[b].0 || i % 3 != 1, exact[b].1 || i % 3 != 0);
+        }
+        for arch in archs() {
+            let kernel = Kernel::new(&before.geometry, &before.layout, arch).unwrap();
+            let pool = Pool::new(1).unwrap();
+            let (mut partial, mut masses, _) = pass(&kernel, &before, &before.source(), &pool);
+            let old = before.source();
+            let mut new = before.source();
+            for (b, block) in new.iter_mut().enumerate() {
+                block.keys = exact[b].0.then_some(&before.blocks[b].keys[..]);
+                block.values = exact[b].1.then_some(&before.blocks[b].values[..]);
+            }
+            let (wanted, wanted_masses, fresh) = pass(&kernel, &before, &new, &pool);
+            let (mut work, mut canary) = (Workspace::new(), vec![f32::NAN; list.len()]);
+            let (queries, tiles) = (&before.queries, masses.as_mut());
+            let outcome =
+                kernel.repair(queries, &old, &new, &list, &mut work, &mut partial, tiles, &mut canary).unwrap();
+            assert!(canary.iter().all(|&c| c <= 0.0), "{format} {}: {canary:?}", arch.name());
+            if outcome == Repair::NeedsRecompute {
+                again += 1;
+                continue;
+            }
+            done += 1;
+            for h in 0..3 {
+                let mut out = vec![f32::NAN; before.layout.dim];
+                partial.finish(h, &mut out).unwrap();
+                let reference: Vec<f64> =
+                    fresh[h * before.layout.dim..][..before.layout.dim].iter().map(|&x| f64::from(x)).collect();
+                let c = kernel.certify(&masses, &partial, h, 1.0).unwrap();
+                let d = kernel.certify(&wanted_masses, &wanted, h, 1.0).unwrap();
+                let gap = distance(&reference, &out);
+                assert!(gap <= f64::from(c.e_arith) + f64::from(d.e_arith), "{format} {}: {gap} {c:?}", arch.name());
+                assert!((c.e_quant() - d.e_quant()).abs() <= 1e-3 * d.e_quant() + 1e-5, "{c:?} {d:?}");
+            }
+            // The control: a record whose codes were damaged must trip the canary when its keys are promoted.
+            if let Some(at) = (0..list.len()).find(|&i| !before.exact[list[i]].0 && exact[list[i]].0) {
+                let b = list[at];
+                let mut record = before.blocks[b].record.clone();
+                record[before.layout.key_codes.clone()].iter_mut().for_each(|x| *x ^= 0x55);
+                let mut damaged = before.source();
+                damaged[b].record = &record;
+                let (mut partial, mut masses, _) = pass(&kernel, &before, &damaged, &pool);
+                let tiles = masses.as_mut();
+                kernel.repair(queries, &damaged, &new, &list, &mut work, &mut partial, tiles, &mut canary).unwrap();
+                planted += 1;
+                alarms += usize::from(!(canary[at] <= 0.0));
+            }
+        }
+    }
+    println!("GATE kernel-repair executed={done} failed=0 controls={alarms}/{planted} seed=0xec recompute={again}");
+    assert!(done > 60 && planted > 20 && alarms == planted);
+}
+
+#[test]
+fn prefill_is_causal_attention_over_the_originals() {
+    for (case, (format, dim)) in
+        [("k8-v4g32-b32", 128), ("bf16-bf16-b16", 96), ("f16-f16-b64", 64), ("t4-v4g16-b16", 256)]
+            .into_iter()
+            .enumerate()
+    {
+        let mut cache = Cache::new(format, dim, 3, 300 + case, 1, 9);
+        cache.promote(0, 2.0);
+        let (source, total) = (cache.source(), 300 + case);
+        let (heads, rows) = (3, 131);
+        let mut rng = common::Rng(4);
+        let stride = heads * dim + 8;
+        let queries: Vec<f32> = (0..rows * stride).map(|_| rng.normal() as f32).collect();
+        let (keys, values) = cache.rows(false);
+        let first = total - rows;
+        for arch in archs() {
+            let kernel = Kernel::new(&cache.geometry, &cache.layout, arch).unwrap();
+            let mut out = vec![f32::NAN; rows * heads * dim];
+            let task = Causal { queries: &queries, stride, rows, first };
+            kernel.prefill(&task, &source, source.len(), cache.tail(), &mut out).unwrap();
+            for (i, row) in out.chunks_exact(dim).enumerate() {
+                let (r, h) = (i / heads, i % heads);
+                let n = first + r + 1;
+                let q = &queries[r * stride + h * dim..][..dim];
+                let exact = attention(q, &keys[..n], &values[..n], f64::from(cache.geometry.scale)).0;
+                let gap = distance(&exact, row);
+                assert!(gap <= 2e-4 * (1.0 + norm(&exact)), "{format} {} row {r} head {h}: {gap}", arch.name());
+            }
+            // A row alone has the same bits as in company.
+            for r in [0, 5, 130] {
+                let mut alone = vec![f32::NAN; heads * dim];
+                let task = Causal { queries: &queries[r * stride..], stride, rows: 1, first: first + r };
+                kernel.prefill(&task, &source, source.len(), cache.tail(), &mut alone).unwrap();
+                assert_eq!(bits(&alone), bits(&out[r * heads * dim..(r + 1) * heads * dim]), "{}", arch.name());
+            }
+            let short = Causal { queries: &queries, stride, rows, first: first + 1 };
+            assert!(kernel.prefill(&short, &source, source.len(), cache.tail(), &mut out).is_err());
+        }
+    }
+}
+
+#[test]
+fn bad_arguments_are_named() {
+    let cache = Cache::new("k8-v4g32-b32", 128, 4, 200, 0, 1);
+    let kernel = Kernel::new(&cache.geometry, &cache.layout, Arch::detect()).unwrap();
+    let (mut work, mut partial, source) = (Workspace::new(), kernel.partial(), cache.source());
+    let mut run = |queries: &[f32], source: &[Block<'_>], partial: &mut Partial| {
+        kernel.attend(queries, source, 0..source.len(), None, &mut work, partial, None).unwrap_err().to_string()
+    };
+    assert!(run(&cache.queries[1..], &source, &mut partial).starts_with("queries"));
+    let mut bad = cache.queries.clone();
+    bad[130] = f32::NAN;
+    assert!(run(&bad, &source, &mut partial).contains("head 1"));
+    let mut short = source.clone();
+    short[3].record = &short[3].record[..100];
+    assert!(run(&cache.queries, &short, &mut partial).starts_with("block 3"));
+    short[3] = source[3];
+    short[2].keys = Some(&cache.blocks[2].keys[..10]);
+    assert!(run(&cache.queries, &short, &mut partial).contains("block 2: keys"));
+    let mut other = kernel.with_heads(2).unwrap().partial();
+    assert!(run(&cache.queries, &source, &mut other).starts_with("out"));
+    let layout = RecordLayout::new(&geometry(4, 64, Dtype::F16), "f16-f16-b32".parse().unwrap()).unwrap();
+    assert!(Kernel::new(&cache.geometry, &layout, Arch::Generic).is_err());
+    let mut masses = Masses::new(4, 3);
+    let out = kernel.attend(&cache.queries, &source, 0..6, None, &mut work, &mut partial, Some(masses.as_mut()));
+    assert_eq!(out.is_err(), masses.capacity() < 6);
+    assert!(kernel.with_heads(0).is_err() && kernel.with_heads(17).is_err());
+}
