@@ -59,7 +59,7 @@ fn hot(arch: Arch, formats: &[&str]) {
 /// Prefill of one KV head with 4 query heads: 512 rows at the end of 4096 tokens.
 fn prefill(arch: Arch) {
     let (first, rows) = (3584, 512);
-    let mut w = Workload::new("f16-f16-b32", first + rows, arch);
+    let w = Workload::new("f16-f16-b32", first + rows, arch);
     let best = (0..8).map(|_| time(|| w.prefill(first, rows))).fold(f64::INFINITY, f64::min);
     let products = 4.0 * DIM as f64 * 4.0 * (first..first + rows).map(|t| t as f64 + 1.0).sum::<f64>();
     println!("{:7} prefill {rows} rows at {first}: {:5.1} GFLOP/s", arch.name(), products / best * 1e-9);

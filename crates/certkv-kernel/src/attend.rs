@@ -18,6 +18,9 @@ pub struct Kernel {
     pub(crate) layout: RecordLayout,
     pub(crate) shape: Shape,
     pub(crate) scale: f32,
+    /// `gamma` of the logits' chain, and the square root of a block's tokens.
+    pub(crate) rounding: f64,
+    pub(crate) root: f64,
     pub(crate) arch: Arch,
     pub(crate) ops: &'static Ops,
 }
@@ -91,7 +94,8 @@ impl Kernel {
         }
         let ops = arch.ops().ok_or(KernelError::Unavailable(arch.name()))?;
         let shape = Shape { heads: geometry.group(), dim: layout.dim, tokens: layout.tokens() };
-        Ok(Self { layout: layout.clone(), shape, scale: geometry.scale, arch, ops })
+        let (rounding, root) = (gamma(logit_chain(shape.dim)), (shape.tokens as f64).sqrt());
+        Ok(Self { layout: layout.clone(), shape, scale: geometry.scale, rounding, root, arch, ops })
     }
 
     /// The same kernel for another number of query heads (1 to 16), for a ladder that recomputes some heads only.
@@ -261,6 +265,8 @@ impl Kernel {
             l.summary.start
         };
         let end = if keys && !values { l.value_codes.start } else { l.bytes };
+        // The summary lies at the end but is read first.
+        (self.ops.finish)(&mut Cursor::over(next.record.get(l.summary.clone()).unwrap_or(&[])));
         let from = |side: Option<&[u16]>, record: &[u8], section: &Range<usize>| match side {
             Some(words) => words.as_ptr() as isize,
             None => record.get(section.clone()).map_or(0, |r| r.as_ptr() as isize),
@@ -289,7 +295,7 @@ impl Kernel {
         let exact = block.keys.is_some() || l.format.key.is_exact();
         describe(entry, &summary, shape.tokens, exact, block.values.is_some() || l.format.value.is_exact());
         let s = f64::from(self.scale);
-        let rounding = gamma(logit_chain(shape.dim));
+        let (rounding, root) = (self.rounding, self.root);
         let mag = if exact { summary.key_norm } else { summary.key_mag };
         for h in 0..shape.heads {
             entry.zeta[h] = zeta(s * work.norm[h], mag, rounding);
@@ -307,7 +313,6 @@ impl Kernel {
         // Bounds below are sums of non-negative terms with at most `logit_chain` roundings each.
         let up = 1.0 + 2.0 * rounding;
         let half = f64::from(1u32 << (bits - 1));
-        let root = (shape.tokens as f64).sqrt();
         let scaling = match l.format.key {
             KeyFormat::Token { .. } => {
                 let largest = half * f64::from(largest_f16(scales)) * s;
@@ -492,7 +497,7 @@ impl Kernel {
         let mut entry = Entry::ZERO;
         describe(&mut entry, &summary, n, true, true);
         for h in 0..shape.heads {
-            entry.zeta[h] = zeta(f64::from(self.scale) * work.norm[h], key_norm, gamma(logit_chain(shape.dim)));
+            entry.zeta[h] = zeta(f64::from(self.scale) * work.norm[h], key_norm, self.rounding);
         }
         let rows = |side| Side { rows: Rows::Words(side), store, n, ahead: 0 };
         (self.ops.score_rows)(&rows(tail.keys), &work.q, self.unit(), shape, &mut work.x);

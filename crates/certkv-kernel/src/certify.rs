@@ -1,4 +1,5 @@
 //! From masses to a certificate: the sums of math.md (5.11), the bound (5.10) with arithmetic (5.26)-(5.28), the cap (5.14).
+use crate::arch::generic::softmax::two_to;
 use crate::error::KernelError;
 use crate::masses::{BlockTile, HeadTile, Masses, TILE};
 use crate::partial::Partial;
@@ -86,13 +87,6 @@ fn exp(x: f32) -> f32 {
         p = p * f + c;
     }
     p * two_to(whole)
-}
-
-/// `2^k` for an integer-valued `k` in -126..=127, without a conversion that would keep the loop scalar: adding 2^23 puts
-/// the integer into the low bits.
-#[inline(always)]
-fn two_to(k: f32) -> f32 {
-    f32::from_bits((k + 8_388_735.0).to_bits() << 23)
 }
 
 /// Relative inflation that covers [`exp`], the series below and the products around them: 3e-6.

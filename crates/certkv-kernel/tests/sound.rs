@@ -1,4 +1,5 @@
 //! Every path against attention in f64: the true error is never above the bound, and agrees with the decoded records.
+#![allow(clippy::neg_cmp_op_on_partial_ord, reason = "NaN has to fail")]
 mod common;
 use certkv_core::hash::hash64;
 use certkv_kernel::{Arch, Certificate, Kernel, KernelError, Masses, Partial, Workspace, splits};
@@ -151,11 +152,11 @@ fn the_key_bound_is_reached() {
         let mut cache = Cache::new("k8-f16-b16", dim, 1, 17, 0, 1);
         let encode = |x: f64| cache.layout.store.encode16(x as f32);
         let (mut keys, mut values) = (vec![encode(-1.0); 16 * dim], vec![0; 16 * dim]);
-        let sigma = 2.0 / 255.0;
+        let sigma = 2.0 / 255.0f64;
         for c in 0..dim {
             keys[(1 + c % 15) * dim + c] = encode(1.0);
             // Midway between two codes.
-            keys[c] = encode((0.6 / sigma as f64).floor() * sigma + 0.495 * sigma + 1.0 / 255.0);
+            keys[c] = encode((0.6 / sigma).floor() * sigma + 0.495 * sigma + 1.0 / 255.0);
             values[c] = encode(1.0);
             cache.tail_values[c] = encode(-1.0);
         }
@@ -163,8 +164,8 @@ fn the_key_bound_is_reached() {
         cache.queries = vec![(0.6 / (f64::from(cache.geometry.scale) * dim as f64 * sigma)) as f32; dim];
         let record = common::encode(&cache.layout, &keys, &values, &cache.centre);
         let decoded = common::decode(&cache.layout, &record).0;
-        for c in 0..dim {
-            cache.tail_keys[c] = encode(decoded[0][c]);
+        for (c, x) in decoded[0].iter().enumerate() {
+            cache.tail_keys[c] = encode(*x);
         }
         (cache.blocks[0].keys, cache.blocks[0].values, cache.blocks[0].record) = (keys, values, record);
         for arch in archs() {

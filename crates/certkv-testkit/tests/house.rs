@@ -59,7 +59,10 @@ fn import_violations(deps: &[(String, String, bool)]) -> Vec<String> {
 }
 
 fn cudarc_violations(deps: &[(String, String, bool)]) -> Vec<String> {
-    deps.iter().filter(|(from, to, _)| to == "cudarc" && from != "certkv-device").map(|(from, ..)| from.clone()).collect()
+    deps.iter()
+        .filter(|(from, to, _)| to == "cudarc" && from != "certkv-device")
+        .map(|(from, ..)| from.clone())
+        .collect()
 }
 
 /// Every Rust, C, C++ and CUDA source of the repository, by path relative to the root.
@@ -71,7 +74,10 @@ fn sources() -> BTreeMap<PathBuf, String> {
                 if name != "target" && name != ".git" {
                     walk(&path, root, into);
                 }
-            } else if path.extension().is_some_and(|e| ["rs", "c", "h", "hpp", "cpp", "cu", "cuh"].iter().any(|x| e == *x)) {
+            } else if path
+                .extension()
+                .is_some_and(|e| ["rs", "c", "h", "hpp", "cpp", "cu", "cuh"].iter().any(|x| e == *x))
+            {
                 let relative = path.strip_prefix(root).expect("inside the root").to_owned();
                 into.insert(relative, fs::read_to_string(&path).expect("UTF-8 source"));
             }
@@ -105,7 +111,11 @@ fn unsafe_violations(sources: &BTreeMap<PathBuf, String>) -> Vec<String> {
 fn size_violations(sources: &BTreeMap<PathBuf, String>) -> Vec<String> {
     sources
         .iter()
-        .filter(|(path, text)| text.lines().count() > 600 && !text.lines().take(12).any(|l| l.contains("Long because")) && !path.starts_with("include"))
+        .filter(|(path, text)| {
+            text.lines().count() > 600
+                && !text.lines().take(12).any(|l| l.contains("Long because"))
+                && !path.starts_with("include")
+        })
         .map(|(path, text)| format!("{}: {} lines and no reason on top", path.display(), text.lines().count()))
         .collect()
 }
@@ -131,7 +141,11 @@ fn twin_violations(sources: &BTreeMap<PathBuf, String>) -> Vec<String> {
 
 fn outward_violations(sources: &BTreeMap<PathBuf, String>) -> Vec<String> {
     let outside = ["../", "shared/"].concat();
-    sources.iter().filter(|(_, text)| text.contains(&outside) || text.contains(&["/wo", "rk/"].concat())).map(|(p, _)| p.display().to_string()).collect()
+    sources
+        .iter()
+        .filter(|(_, text)| text.contains(&outside) || text.contains(&["/wo", "rk/"].concat()))
+        .map(|(p, _)| p.display().to_string())
+        .collect()
 }
 
 #[test]

@@ -1,5 +1,10 @@
 //! A cache in memory for the tests: a plain encoder written straight from `certkv_core::layout`, and attention in f64.
-#![allow(dead_code, unreachable_pub, reason = "each test binary uses its part")]
+#![allow(
+    dead_code,
+    unreachable_pub,
+    clippy::needless_range_loop,
+    reason = "each test binary uses its part; formulas keep indices"
+)]
 use certkv_core::hash::splitmix64;
 use certkv_core::layout::{key_index, read_code, value_index, write_code};
 use certkv_core::round::{Fp, down, nearest, up, up_f32};

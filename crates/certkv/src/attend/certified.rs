@@ -167,7 +167,7 @@ impl HeadCall<'_> {
         let heads = work.certificates.len();
         let mut allowed = [f64::INFINITY; 16];
         let mut any = false;
-        for h in 0..heads {
+        for (h, allowed) in allowed.iter_mut().enumerate().take(heads) {
             let c = work.certificates[h];
             if work.dense[h] || c.status != Status::Uncertified {
                 continue;
@@ -190,12 +190,12 @@ impl HeadCall<'_> {
                 Action::Accept => {}
                 Action::MoreKeys => {
                     (c.cause, c.rung) = (Cause::KeyError, c.rung.max(Rung::MoreKeys));
-                    allowed[h] = c.tol * REPAIR_TARGET;
+                    *allowed = c.tol * REPAIR_TARGET;
                     any = true;
                 }
                 Action::ExactValues => {
                     (c.cause, c.rung) = (Cause::ValueError, c.rung.max(Rung::ExactValues));
-                    allowed[h] = c.tol * REPAIR_TARGET;
+                    *allowed = c.tol * REPAIR_TARGET;
                     any = true;
                 }
                 _ => {
@@ -234,8 +234,8 @@ impl HeadCall<'_> {
         if nothing {
             work.picks.clear();
         }
-        for h in 0..heads {
-            if allowed[h] < f64::INFINITY {
+        for (h, allowed) in allowed.iter().enumerate().take(heads) {
+            if *allowed < f64::INFINITY {
                 let c = &mut work.certificates[h];
                 c.repairs += 1;
                 if nothing {

@@ -68,7 +68,9 @@ impl HeadCall<'_> {
         for h in 0..heads {
             let scale = HeadScale::of(&w.partial, h, 0.0, 0.0);
             let mut p = core::mem::take(&mut w.phase1[h]);
-            (p.masses.clear(), p.logs.clear(), p.deltas.clear());
+            p.masses.clear();
+            p.logs.clear();
+            p.deltas.clear();
             for b in 0..self.blocks {
                 let mass = w.masses.get(h, b);
                 p.masses.push(mass.map_or(0.0, |m| scale.masses(&m).0));

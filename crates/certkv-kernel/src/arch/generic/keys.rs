@@ -29,16 +29,17 @@ pub(crate) fn nearest(x: f32) -> i32 {
 /// Digits of `y` for one head; `group` channels share an entry of `sums`. Fills everything but `offset`.
 #[inline(always)]
 pub(crate) fn digits_of(y: &[Line], head: usize, group: usize, out: &mut Digits) {
-    let mut most = 0.0f32;
+    let mut lanes = [0.0f32; 16];
     let (mut l1, mut square) = (Line::ZERO, Line::ZERO);
     for line in y {
         for i in 0..16 {
             let a = line.0[i].abs();
-            most = if a > most || a.is_nan() { a } else { most };
+            lanes[i] = if a <= lanes[i] { lanes[i] } else { a };
             l1.0[i] += a;
             square.0[i] = madd(a, a, square.0[i]);
         }
     }
+    let most = lanes.iter().fold(0.0f32, |a, &b| if b <= a { a } else { b });
     out.l1[head] = l1.sum();
     out.square[head] = square.sum();
     out.sums[head] = [0; GROUPS];
@@ -46,19 +47,24 @@ pub(crate) fn digits_of(y: &[Line], head: usize, group: usize, out: &mut Digits)
     let (inverse, step) = if most < 7.9e-31 { (0.0, 0.0) } else { (QUERY_LEVELS / most, most / QUERY_LEVELS) };
     out.step[head] = step;
     let mut residual = Line::ZERO;
+    let (low, high) = out.bytes[head * DIGIT_STRIDE..(head + 1) * DIGIT_STRIDE].split_at_mut(256);
+    let (low, high) = (low.as_chunks_mut::<16>().0, high.as_chunks_mut::<16>().0);
+    let words = out.words[head * 256..(head + 1) * 256].as_chunks_mut::<16>().0;
     for (l, line) in y.iter().enumerate() {
-        let mut sum = 0;
+        let (low, high, words) = (&mut low[l], &mut high[l], &mut words[l]);
+        let mut digits = [0i32; 16];
         for i in 0..16 {
             let scaled = line.0[i] * inverse;
-            let digit = nearest(scaled);
-            residual.0[i] += (scaled - digit as f32).abs();
-            out.bytes[head * DIGIT_STRIDE + 16 * l + i] = digit as i8;
-            out.bytes[head * DIGIT_STRIDE + 256 + 16 * l + i] = ((digit + 128) >> 8) as i8;
-            out.words[head * 256 + 16 * l + i] = digit as i16;
-            sum += digit;
+            digits[i] = nearest(scaled);
+            residual.0[i] += (scaled - digits[i] as f32).abs();
+        }
+        for i in 0..16 {
+            low[i] = digits[i] as i8;
+            high[i] = ((digits[i] + 128) >> 8) as i8;
+            words[i] = digits[i] as i16;
         }
         // Groups are multiples of 16 channels.
-        out.sums[head][16 * l / group] += sum;
+        out.sums[head][16 * l / group] += digits.iter().sum::<i32>();
     }
     out.residual[head] = if step == 0.0 { out.l1[head] } else { residual.sum() * step };
 }

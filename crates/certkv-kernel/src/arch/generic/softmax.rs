@@ -22,16 +22,28 @@ pub(crate) fn power(k: f32) -> f32 {
     unit(first) * unit(second) * if k < -252 { 0.0 } else { 1.0 }
 }
 
-/// `2^x` scaled by `2^-m`.
+/// `2^k` for an integer-valued `k` in -126..=127, by its bits and without a conversion: adding `2^23 + 127` leaves the
+/// biased exponent in the low bits.
+#[inline(always)]
+pub(crate) fn two_to(k: f32) -> f32 {
+    f32::from_bits((k + 8_388_735.0).to_bits() << 23)
+}
+
+/// `2^x` scaled by `2^-m`, for `|x| <= 2^22` and `x - m` at most 127. The wide form of a call is 16 lanes.
 #[inline(always)]
 pub(crate) fn weight(x: f32, m: f32) -> f32 {
-    let whole = x.round_ties_even();
+    // Nearest integer: 1.5 2^23 pushes the fraction out.
+    let whole = (x + 12_582_912.0) - 12_582_912.0;
     let f = x - whole;
     let mut p = EXP2[6];
-    for c in EXP2[..6].iter().rev() {
-        p = madd(p, f, *c);
+    for i in (0..6).rev() {
+        p = madd(p, f, EXP2[i]);
     }
-    p * power(whole - m)
+    // Two factors reach the subnormals; below 2^-252 the product is 0 as it should be.
+    let k = whole - m;
+    let k = if k < -252.0 { -252.0 } else { k };
+    let first = if k < -126.0 { -126.0 } else { k };
+    p * two_to(first) * two_to(k - first)
 }
 
 /// Turns logits into weights, in place, and moves the running exponents.
@@ -40,31 +52,36 @@ pub(crate) fn weigh(x: &mut [Line], n: usize, shape: Shape, s: &mut Softmax) {
     s.moved = false;
     for h in 0..shape.heads {
         let x = &mut x[h * X_STRIDE..h * X_STRIDE + shape.tokens / 16];
-        let mut most = -2.0 * CLAMP;
-        for t in 0..n {
-            let v = &mut x[t / 16].0[t % 16];
-            // NaN fails both comparisons and stays NaN: it must reach the output, not vanish in a maximum.
-            *v = if *v < -CLAMP {
-                -CLAMP
-            } else if *v > CLAMP {
-                CLAMP
-            } else {
-                *v
-            };
-            most = if *v > most { *v } else { most };
+        let mut lanes = [-2.0 * CLAMP; 16];
+        for (l, line) in x.iter_mut().enumerate() {
+            let left = n.saturating_sub(16 * l).min(16) as i32;
+            for i in 0..16 {
+                // NaN fails every comparison and stays NaN: it must reach the output, not vanish in a maximum.
+                let v = line.0[i];
+                let v = if v < -CLAMP { -CLAMP } else { v };
+                let v = if v > CLAMP { CLAMP } else { v };
+                line.0[i] = if (i as i32) < left { v } else { -2.0 * CLAMP };
+                lanes[i] = if line.0[i] > lanes[i] { line.0[i] } else { lanes[i] };
+            }
         }
-        let m = if most.ceil() > s.exponent[h] { most.ceil() } else { s.exponent[h] };
-        s.rescale[h] = power(s.exponent[h] - m);
+        let most = lanes.iter().fold(-2.0 * CLAMP, |a, &b| if b > a { b } else { a }).ceil();
+        let m = if most > s.exponent[h] { most } else { s.exponent[h] };
+        s.rescale[h] = if m == s.exponent[h] { 1.0 } else { power(s.exponent[h] - m) };
         s.moved |= m != s.exponent[h];
         s.exponent[h] = m;
-        let (mut sum, mut square, mut largest) = (Line::ZERO, Line::ZERO, 0.0f32);
-        for t in 0..16 * x.len() {
-            let v = &mut x[t / 16].0[t % 16];
-            *v = if t < n { weight(*v, m) } else { 0.0 };
-            sum.0[t % 16] += *v;
-            square.0[t % 16] = madd(*v, *v, square.0[t % 16]);
-            largest = if *v > largest { *v } else { largest };
+        let (mut sum, mut square, mut largest) = (Line::ZERO, Line::ZERO, [0.0f32; 16]);
+        for (l, line) in x.iter_mut().enumerate() {
+            let left = n.saturating_sub(16 * l).min(16) as i32;
+            for i in 0..16 {
+                let v = weight(line.0[i], m);
+                let v = if (i as i32) < left { v } else { 0.0 };
+                line.0[i] = v;
+                sum.0[i] += v;
+                square.0[i] = madd(v, v, square.0[i]);
+                largest[i] = if v > largest[i] { v } else { largest[i] };
+            }
         }
+        let largest = largest.iter().fold(0.0f32, |a, &b| if b > a { b } else { a });
         (s.sum[h], s.square[h], s.max[h]) = (sum.sum(), square.sum(), largest);
     }
 }

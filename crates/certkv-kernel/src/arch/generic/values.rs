@@ -118,9 +118,9 @@ impl Plan {
             units[h] = unit * most;
             for l in 0..n {
                 let w = &w[h * X_STRIDE + l];
+                let words = &mut scratch.words.as_chunks_mut::<16>().0[h * 4 + l];
                 for i in 0..16 {
-                    let digit = nearest((w.0[i] * inverse) * sigma[l].0[i]);
-                    scratch.words[h * 64 + 16 * l + i] = digit as u16;
+                    words[i] = nearest((w.0[i] * inverse) * sigma[l].0[i]) as u16;
                 }
                 scratch.middle[h * GROUPS + self.group].fma(w, &mid[l]);
             }
