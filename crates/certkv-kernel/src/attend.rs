@@ -453,8 +453,9 @@ impl Kernel {
                 };
                 let ahead = &mut work.ahead.record;
                 let slack = (self.ops.value_codes)(&v, &work.x, s, shape, &mut work.values, &mut out.o, ahead);
-                // (5.29): each token's product is off by half a unit and meets a centred code of at most 2^(m-1); with
-                // a weight too small for digits, by all of it. 2^-20 covers the unit's own roundings.
+                // The counterpart of (4.14) for weights: each product is off by half a unit and meets a centred code of at
+                // most 2^(m-1); with a weight too small for digits, by all of it. The relative roundings of digit and unit
+                // (9 u) are in the chain that `close` declares.
                 let half_codes = f64::from(1u32 << (bits - 1)) * shape.tokens as f64 * f64::from(slack.sigma);
                 for h in 0..shape.heads {
                     let small = s.max[h] < crate::arch::generic::values::LEAST_WEIGHT;
