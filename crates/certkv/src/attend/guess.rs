@@ -10,6 +10,7 @@ use certkv_control::Gains;
 use certkv_control::guess::GuessRule;
 use certkv_control::policy::Certified;
 use certkv_core::ErrorSummary;
+use certkv_kernel::TILE;
 
 /// How far above the level that the last step would have cut off at a side must lie to be promoted inside the pass: what
 /// this leaves out is left to the tolerance or a repair. On the reference model 2 reads the fewest bytes.
@@ -69,23 +70,28 @@ impl Decode<'_> {
             let scale = call.scale(w, h);
             w.tolerances.push(scale.eps);
             let (delta, lambda) = (&mut m.delta[h], &mut m.lambda[h]);
-            for b in 0..blocks {
-                let Some(mass) = w.masses.get(h, b) else { continue };
-                if !mass.exact_keys {
-                    (delta[b], lambda[b]) = (mass.delta, mass.lambda);
+            let start = w.gains.len();
+            terms::gains(&scale, &w.masses, h, blocks, &mut w.gains);
+            for (t, tile) in w.masses.block_tiles().iter().enumerate() {
+                let (Some(r), first) = (w.masses.head_tile(h, t), t * TILE) else { continue };
+                for i in 0..blocks.saturating_sub(first).min(TILE) {
+                    if tile.exact_keys >> i & 1 == 0 {
+                        (delta[first + i], lambda[first + i]) = (r.delta[i], r.lambda[i]);
+                    }
                 }
-                w.gains.push(terms::key_gain(&scale, &mass, delta[b], lambda[b]));
             }
-            for b in 0..blocks {
-                let Some(mass) = w.masses.get(h, b) else { continue };
-                let (eta, sop) = if mass.exact_values {
+            // Sides that were exact are judged by what is known of their codes.
+            for b in w.keys.iter() {
+                if let Some(mass) = w.masses.get(h, b) {
+                    w.gains[start + b] = terms::key_gain(&scale, &mass, delta[b], lambda[b]);
+                }
+            }
+            for b in w.values.iter() {
+                if let Some(mass) = w.masses.get(h, b) {
                     let record = pages.record(self.group, b, head);
                     let summary = ErrorSummary::from_bytes(record.get(layout.summary.clone()).unwrap_or(&[]));
-                    (summary.eta, summary.sop)
-                } else {
-                    (mass.eta, mass.sop)
-                };
-                w.gains.push(terms::value_gain(&scale, &mass, eta, sop));
+                    w.gains[start + blocks + b] = terms::value_gain(&scale, &mass, summary.eta, summary.sop);
+                }
             }
         }
         for (hint, gains) in m.hints.iter_mut().zip(w.gains.chunks_exact(2 * blocks.max(1))) {
