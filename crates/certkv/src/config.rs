@@ -3,8 +3,8 @@ use crate::{Error, Policy};
 use certkv_core::{Format, Geometry, RecordLayout};
 use certkv_device::SimOptions;
 
-/// The format that certifies a tolerance of 5% with the fewest bytes on the reference model; see `docs/formats.md` for
-/// the curves behind it.
+/// Within half a point of the fewest bytes read at a tolerance of 5% on the reference model, and the quickest to unpack of
+/// those; `docs/formats.md` has the curves behind it.
 pub const DEFAULT_FORMAT: &str = "k8-v4g32-b32";
 
 /// Configuration of a [`crate::Cache`]. All memory is taken when the cache is made; nothing grows later.
