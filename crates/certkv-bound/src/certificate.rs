@@ -108,6 +108,8 @@ pub struct Certificate {
     pub promoted_keys: u32,
     /// Blocks whose values were read from the originals, `|F_V|`.
     pub promoted_values: u32,
+    /// Blocks whose values were not read at all: the value centre stood for them, at most `R_b` away (math.md 6.9).
+    pub skipped_values: u32,
     /// Blocks left out.
     pub dropped: u32,
     /// Repairs made.
@@ -141,6 +143,7 @@ impl Certificate {
         candidate_bound: f64::INFINITY,
         promoted_keys: 0,
         promoted_values: 0,
+        skipped_values: 0,
         dropped: 0,
         repairs: 0,
         bytes: BytesRead { packed: 0, scratch: 0, host: 0 },

@@ -8,6 +8,9 @@ pub struct BitSet {
 }
 
 impl BitSet {
+    /// No members, no capacity.
+    pub const EMPTY: Self = Self { words: Vec::new(), capacity: 0 };
+
     /// An empty set over `0..capacity`.
     pub fn new(capacity: usize) -> Self {
         Self { words: vec![0; capacity.div_ceil(64)], capacity }

@@ -37,6 +37,9 @@ pub struct Certified {
     pub guess_target: f64,
     /// Hysteresis of the guess, in `[0, 1]`.
     pub guess_keep: f64,
+    /// Share of the tolerance that blocks with little mass may take up by leaving their values unread (math.md 6.7), in
+    /// `[0, 1]`; 0 reads all values.
+    pub skip_share: f64,
 }
 
 impl Default for Certified {
@@ -49,6 +52,7 @@ impl Default for Certified {
             rank: None,
             guess_target: 1.0,
             guess_keep: 1.0,
+            skip_share: 0.1,
         }
     }
 }
@@ -133,6 +137,7 @@ impl Certified {
         share("guess_target", self.guess_target)?;
         finite_positive("guess_target", self.guess_target)?;
         share("guess_keep", self.guess_keep)?;
+        share("skip_share", self.skip_share)?;
         check(self.rank != Some(0), "rank", 0.0, "at least 1, or absent")?;
         Ok(self)
     }
@@ -190,6 +195,7 @@ mod tests {
             (Certified { explore_rate: 1.5, ..c }, "explore_rate"),
             (Certified { guess_target: 0.0, ..c }, "guess_target"),
             (Certified { guess_keep: -0.1, ..c }, "guess_keep"),
+            (Certified { skip_share: f64::NAN, ..c }, "skip_share"),
             (Certified { rank: Some(0), ..c }, "rank"),
         ] {
             let e = Policy::Certified(bad).validated().unwrap_err();

@@ -164,7 +164,8 @@ impl Kernel {
             if position + 1 < blocks.end {
                 next = Some(source.block(within(position + 1)));
             }
-            work.ahead = self.look_ahead(&block, next.as_ref());
+            let passed_over = position + 1 < blocks.end && source.expects_skip(within(position + 1));
+            work.ahead = self.look_ahead(&block, next.as_ref(), passed_over);
             self.keys(index, &block, work, &mut entry)?;
             let mut block = block;
             if watches && !(entry.exact_keys && entry.exact_values) {
@@ -172,7 +173,7 @@ impl Kernel {
             } else {
                 self.ops_weigh(self.shape.tokens, work, out);
             }
-            self.values(index, &block, work, out, &mut entry)?;
+            self.values(index, &block, source.centre(), work, out, &mut entry)?;
             (self.ops.finish)(&mut work.ahead.record);
             if let Some(m) = &mut masses {
                 m.put(index, &entry);
@@ -184,7 +185,7 @@ impl Kernel {
                 m.put(blocks.end, &entry);
             }
         }
-        self.close(work, out);
+        self.close(source.centre(), work, out);
         Ok(())
     }
 
@@ -238,6 +239,7 @@ impl Kernel {
         &self,
         index: usize,
         block: Block<'_>,
+        centre: &[f32],
         work: &mut Workspace,
         out: &mut Partial,
         x: &mut Vec<Line>,
@@ -247,16 +249,17 @@ impl Kernel {
         self.keys(index, &block, work, &mut entry)?;
         x.extend_from_slice(&work.x[..self.shape.heads * X_STRIDE]);
         self.ops_weigh(self.shape.tokens, work, out);
-        self.values(index, &block, work, out, &mut entry)?;
+        self.values(index, &block, centre, work, out, &mut entry)?;
         Ok(entry)
     }
 
-    /// What to prefetch while `block` is computed: the next record's coded part line by line, exact sides row by row.
-    fn look_ahead(&self, block: &Block<'_>, next: Option<&Block<'_>>) -> Ahead {
+    /// What to prefetch while `block` is computed: the next record's coded part line by line, exact sides row by row;
+    /// nothing of values that are `passed_over`.
+    fn look_ahead(&self, block: &Block<'_>, next: Option<&Block<'_>>, passed_over: bool) -> Ahead {
         let l = &self.layout;
         let Some(next) = next else { return Ahead::default() };
         let keys = next.keys.is_none() && !l.format.key.is_exact();
-        let values = next.values.is_none() && !l.format.value.is_exact();
+        let values = next.values.is_none() && !l.format.value.is_exact() && !next.skip_values && !passed_over;
         let start = if keys {
             0
         } else if values {
@@ -411,13 +414,14 @@ impl Kernel {
             entry.exact_values = true;
             (entry.eta, entry.sop) = (0.0, 0.0);
         }
+        block.skip_values |= promoted.skip_values;
         Ok(())
     }
 
     /// Weights of the block, and everything summed so far moved to the new exponents.
     pub(crate) fn ops_weigh(&self, n: usize, work: &mut Workspace, out: &mut Partial) {
         (self.ops.weigh)(&mut work.x, n, self.shape, &mut work.softmax);
-        let s = &work.softmax;
+        let s = &mut work.softmax;
         for h in 0..self.shape.heads {
             if s.moved && s.rescale[h] != 1.0 {
                 out.rescale(h, s.rescale[h]);
@@ -425,6 +429,7 @@ impl Kernel {
                     line.scale(s.rescale[h]);
                 }
                 out.l[h] *= s.rescale[h];
+                s.skipped[h] *= s.rescale[h];
             }
             out.l[h] += s.sum[h];
         }
@@ -436,13 +441,26 @@ impl Kernel {
         &self,
         index: usize,
         block: &Block<'_>,
+        centre: &[f32],
         work: &mut Workspace,
         out: &mut Partial,
         entry: &mut Entry,
     ) -> Result<(), KernelError> {
         let (l, shape) = (&self.layout, self.shape);
-        let s = &work.softmax;
+        let s = &mut work.softmax;
         (entry.w, entry.square, entry.exponent) = (s.sum, s.square, s.exponent);
+        if block.skip_values && !entry.exact_values {
+            // (6.9): the centre stands for every value, which is off by at most R_b.
+            entry.skipped_values = true;
+            (entry.eta, entry.sop) = (entry.radius, f32::INFINITY);
+            entry.value_norm = norm(centre);
+            for h in 0..shape.heads {
+                s.skipped[h] += s.sum[h];
+            }
+            out.chain += 1;
+            return Ok(());
+        }
+        let s = &work.softmax;
         match l.format.value {
             ValueFormat::Affine { bits, group } if !entry.exact_values => {
                 let v = ValueCodes {
@@ -510,10 +528,22 @@ impl Kernel {
         Ok(entry)
     }
 
-    /// Offsets of the coded values into the output, exponents and counts into the state.
-    pub(crate) fn close(&self, work: &mut Workspace, out: &mut Partial) {
+    /// Offsets of the coded values and the centre of the skipped ones into the output, exponents and counts into the
+    /// state.
+    pub(crate) fn close(&self, centre: &[f32], work: &mut Workspace, out: &mut Partial) {
         let shape = self.shape;
         let n = shape.dim_lines();
+        for h in 0..shape.heads {
+            let skipped = work.softmax.skipped[h];
+            // Written so that NaN goes on to the output.
+            if !(skipped == 0.0) {
+                for (line, c) in out.o[h * n..(h + 1) * n].iter_mut().zip(centre.chunks_exact(16)) {
+                    for (lane, c) in line.0.iter_mut().zip(c) {
+                        *lane += skipped * c;
+                    }
+                }
+            }
+        }
         if let (ValueFormat::Affine { group, .. }, true) = (self.layout.format.value, out.tokens > 0) {
             let group = usize::from(group);
             for h in 0..shape.heads {
@@ -570,6 +600,11 @@ fn largest_f16(bytes: &[u8]) -> f32 {
     Dtype::F16.decode16(most)
 }
 
+/// Upper bound of the norm of a vector.
+fn norm(v: &[f32]) -> f32 {
+    inflate(v.iter().map(|&x| f64::from(x) * f64::from(x)).sum::<f64>().sqrt())
+}
+
 /// Upper bound of the largest row norm.
 fn row_norm(rows: &[u16], store: Dtype, n: usize, dim: usize) -> f32 {
     let mut most = 0.0f64;
@@ -585,6 +620,6 @@ fn describe(entry: &mut Entry, summary: &ErrorSummary, tokens: usize, exact_keys
     let zero = [0.0; HEADS];
     (entry.radius, entry.value_norm, entry.tokens) = (summary.radius, summary.value_norm, tokens);
     (entry.eta, entry.sop) = if exact_values { (0.0, 0.0) } else { (summary.eta, summary.sop) };
-    (entry.exact_keys, entry.exact_values) = (exact_keys, exact_values);
+    (entry.exact_keys, entry.exact_values, entry.skipped_values) = (exact_keys, exact_values, false);
     (entry.delta, entry.lambda, entry.digit) = (zero, zero, zero);
 }

@@ -13,6 +13,9 @@ pub struct Block<'a> {
     pub keys: Option<&'a [u16]>,
     /// Exact values of a promoted block.
     pub values: Option<&'a [u16]>,
+    /// The values are not read: [`BlockSource::centre`] stands for each of them, math.md (6.9). Without effect where
+    /// `values` is given or the format's values are exact.
+    pub skip_values: bool,
 }
 
 /// Where the blocks of one (sequence, layer, KV head) are found.
@@ -26,13 +29,24 @@ pub trait BlockSource: Sync {
         position
     }
 
+    /// The head's value centre `c` that the summaries' `R_b` refer to (3.3), `[dim]`; empty for zero.
+    fn centre(&self) -> &[f32] {
+        &[]
+    }
+
+    /// True if the values of `index` will probably be skipped: they are not asked for ahead of time.
+    fn expects_skip(&self, index: usize) -> bool {
+        let _ = index;
+        false
+    }
+
     /// True if [`BlockSource::promote`] wants to see every block that was scored from codes.
     fn watches(&self) -> bool {
         false
     }
 
     /// Decides, once the weights of a coded block are known and before its values are read, which of its sides are read
-    /// exactly after all. What it returns is used in place of the codes; the certificate holds whatever it chooses.
+    /// exactly after all, or whether its values are read at all. What it returns is used in place of the codes; the certificate holds whatever it chooses.
     fn promote(&self, index: usize, look: &Look<'_>) -> Promoted<'_> {
         let _ = (index, look);
         Promoted::default()
@@ -62,13 +76,15 @@ pub struct Look<'a> {
     pub sop: f32,
 }
 
-/// Sides to be read exactly after all: 16-bit rows `[token][channel]`.
+/// Sides to be read exactly after all, 16-bit rows `[token][channel]`, or values to be left unread.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Promoted<'a> {
     /// Keys.
     pub keys: Option<&'a [u16]>,
     /// Values.
     pub values: Option<&'a [u16]>,
+    /// As [`Block::skip_values`].
+    pub skip_values: bool,
 }
 
 impl BlockSource for [Block<'_>] {

@@ -44,9 +44,9 @@ impl HeadTile {
 pub struct BlockTile {
     /// `R_b` (3.3).
     pub radius: [f32; TILE],
-    /// `eta_b` (3.1); 0 where the values are exact.
+    /// `eta_b` (3.1); 0 where the values are exact, `R_b` where they were skipped.
     pub eta: [f32; TILE],
-    /// `sop_b` (3.4); 0 where the values are exact.
+    /// `sop_b` (3.4); 0 where the values are exact, infinite where they were skipped.
     pub sop: [f32; TILE],
     /// `nu_b` for (5.27): largest norm of what is summed into the output.
     pub value_norm: [f32; TILE],
@@ -56,6 +56,8 @@ pub struct BlockTile {
     pub exact_keys: u16,
     /// Bit `i`: the values of lane `i` were read exactly.
     pub exact_values: u16,
+    /// Bit `i`: the values of lane `i` were not read, the centre stands for them.
+    pub skipped_values: u16,
 }
 
 impl BlockTile {
@@ -67,6 +69,7 @@ impl BlockTile {
         root_tokens: [0.0; TILE],
         exact_keys: 0,
         exact_values: 0,
+        skipped_values: 0,
     };
 }
 
@@ -114,6 +117,8 @@ pub struct Mass {
     pub exact_keys: bool,
     /// Values read exactly.
     pub exact_values: bool,
+    /// Values not read.
+    pub skipped_values: bool,
 }
 
 impl Masses {
@@ -174,6 +179,7 @@ impl Masses {
             sop: b.sop[i],
             exact_keys: b.exact_keys >> i & 1 == 1,
             exact_values: b.exact_values >> i & 1 == 1,
+            skipped_values: b.skipped_values >> i & 1 == 1,
         })
     }
 }
@@ -188,6 +194,7 @@ pub(crate) struct Entry {
     pub(crate) tokens: usize,
     pub(crate) exact_keys: bool,
     pub(crate) exact_values: bool,
+    pub(crate) skipped_values: bool,
     pub(crate) w: [f32; HEADS],
     pub(crate) square: [f32; HEADS],
     pub(crate) exponent: [f32; HEADS],
@@ -206,6 +213,7 @@ impl Entry {
         tokens: 0,
         exact_keys: false,
         exact_values: false,
+        skipped_values: false,
         w: [0.0; HEADS],
         square: [0.0; HEADS],
         exponent: [0.0; HEADS],
@@ -248,6 +256,7 @@ impl<'a> MassesMut<'a> {
         (b.eta[i], b.sop[i]) = (e.eta, e.sop);
         b.exact_keys = b.exact_keys & !(1 << i) | u16::from(e.exact_keys) << i;
         b.exact_values = b.exact_values & !(1 << i) | u16::from(e.exact_values) << i;
+        b.skipped_values = b.skipped_values & !(1 << i) | u16::from(e.skipped_values) << i;
         for (h, r) in self.rows[tile * self.heads..(tile + 1) * self.heads].iter_mut().enumerate() {
             (r.w[i], r.p[i], r.exponent[i]) = (e.w[h], e.square[h].sqrt(), e.exponent[h]);
             (r.delta[i], r.lambda[i], r.zeta[i], r.digit[i]) = (e.delta[h], e.lambda[h], e.zeta[h], e.digit[h]);

@@ -120,6 +120,8 @@ pub(crate) struct Softmax {
     pub(crate) rescale: [f32; HEADS],
     /// True if some `rescale` is not 1.
     pub(crate) moved: bool,
+    /// Weights summed so far whose values were skipped.
+    pub(crate) skipped: [f32; HEADS],
 }
 
 impl Softmax {
@@ -134,6 +136,7 @@ impl Softmax {
             max: [0.0; HEADS],
             rescale: [1.0; HEADS],
             moved: false,
+            skipped: [0.0; HEADS],
         }
     }
 }

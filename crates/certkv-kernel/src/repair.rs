@@ -58,7 +58,7 @@ impl Kernel {
             let mut side = |i: usize, block, out: &mut Partial, work: &mut Workspace| {
                 core::mem::swap(&mut work.softmax, &mut softmax[i]);
                 core::mem::swap(&mut work.values.middle, &mut middle[i]);
-                let entry = self.one(index, block, work, out, &mut x);
+                let entry = self.one(index, block, before.centre(), work, out, &mut x);
                 core::mem::swap(&mut work.softmax, &mut softmax[i]);
                 core::mem::swap(&mut work.values.middle, &mut middle[i]);
                 entry
@@ -82,7 +82,7 @@ impl Kernel {
         for (i, out) in [&mut old, &mut new].into_iter().enumerate() {
             core::mem::swap(&mut work.softmax, &mut softmax[i]);
             core::mem::swap(&mut work.values.middle, &mut middle[i]);
-            self.close(work, out);
+            self.close(before.centre(), work, out);
         }
         let mut changed = partial.clone();
         changed.add(&old, -1.0);

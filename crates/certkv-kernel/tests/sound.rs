@@ -50,10 +50,11 @@ fn certificates(kernel: &Kernel, cache: &Cache, partial: Partial, masses: Masses
 }
 
 fn pass(kernel: &Kernel, cache: &Cache) -> Result<Answer, KernelError> {
-    let (source, mut work) = (cache.source(), Workspace::new());
-    let mut masses = Masses::new(kernel.heads(), source.len() + 1);
+    let (source, mut work) = (cache.centred(), Workspace::new());
+    let blocks = source.blocks.len();
+    let mut masses = Masses::new(kernel.heads(), blocks + 1);
     let mut total: Option<Partial> = None;
-    let ranges: Vec<_> = splits(source.len(), cache.layout.tokens()).collect();
+    let ranges: Vec<_> = splits(blocks, cache.layout.tokens()).collect();
     let last = ranges.len() - 1;
     let mut rest = masses.as_mut();
     for (i, range) in ranges.into_iter().enumerate() {
@@ -87,6 +88,9 @@ fn cases(n: usize) -> impl Iterator<Item = (Cache, u64)> {
         let mut cache = Cache::new(format, dim, heads, tokens.max(1), pick(5, KINDS), seed);
         if pick(6, 2) == 0 {
             cache.promote(seed, 0.3);
+        }
+        if pick(7, 2) == 0 {
+            cache.skip(seed, 0.4);
         }
         (cache, seed)
     })

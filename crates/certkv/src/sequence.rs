@@ -14,6 +14,8 @@ pub(crate) struct HeadMemory {
     pub(crate) keys: BitSet,
     /// Blocks whose values the next step reads from the originals.
     pub(crate) values: BitSet,
+    /// Blocks whose values the last step did not read.
+    pub(crate) skipped: BitSet,
     /// Last known `Delta_b`, `[query head of the group][block]`, grown block by block.
     pub(crate) delta: Vec<Vec<f32>>,
     /// Last known `Lambda_b`, in the same order.
@@ -27,6 +29,7 @@ impl HeadMemory {
     pub(crate) fn resize(&mut self, blocks: usize, heads: usize) {
         self.keys.resize(blocks);
         self.values.resize(blocks);
+        self.skipped.resize(blocks);
         for known in [&mut self.delta, &mut self.lambda] {
             known.resize_with(heads, Vec::new);
             for k in known {
@@ -39,12 +42,12 @@ impl HeadMemory {
 
     /// Bytes at `blocks` blocks of `heads` query heads.
     fn most_bytes(blocks: usize, heads: usize) -> usize {
-        whole_words(blocks) * (2 * 4 * heads) + 2 * whole_words(blocks) / 8 + size_of::<Self>()
+        whole_words(blocks) * (2 * 4 * heads) + 3 * whole_words(blocks) / 8 + size_of::<Self>()
     }
 
     fn bytes(&self) -> usize {
         let known: usize = self.delta.iter().chain(&self.lambda).map(|k| k.capacity() * 4).sum();
-        known + (self.keys.words().len() + self.values.words().len()) * 8 + size_of::<Self>()
+        known + [&self.keys, &self.values, &self.skipped].map(|s| s.words().len()).iter().sum::<usize>() * 8 + size_of::<Self>()
     }
 }
 
@@ -107,6 +110,7 @@ impl SequenceState {
             for head in &mut self.heads[layer * kv_heads..(layer + 1) * kv_heads] {
                 head.keys.resize(blocks);
                 head.values.resize(blocks);
+                head.skipped.resize(blocks);
                 for known in head.delta.iter_mut().chain(&mut head.lambda) {
                     known.truncate(blocks);
                 }

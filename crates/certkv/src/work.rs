@@ -40,6 +40,10 @@ pub(crate) struct HeadWork {
     /// Sets in force in the present pass.
     pub(crate) keys: BitSet,
     pub(crate) values: BitSet,
+    /// Blocks whose values are not read.
+    pub(crate) skipped: BitSet,
+    /// Blocks whose values the last step did not read.
+    pub(crate) expected: BitSet,
     /// What the last step knew; empty for no promotion inside the pass.
     pub(crate) hints: Vec<Hint>,
     /// Order in which the pass visits the blocks.
@@ -58,6 +62,7 @@ pub(crate) struct HeadWork {
     pub(crate) next: BitSet,
     pub(crate) next_keys: BitSet,
     pub(crate) next_values: BitSet,
+    pub(crate) next_skipped: BitSet,
     /// Blocks of the present repair, and what its canaries said.
     pub(crate) touched: Vec<usize>,
     pub(crate) canary: Vec<f32>,
@@ -107,6 +112,8 @@ impl HeadWork {
             masses: Masses::new(group, 0),
             keys: BitSet::default(),
             values: BitSet::default(),
+            skipped: BitSet::default(),
+            expected: BitSet::default(),
             hints: Vec::new(),
             order: Vec::new(),
             watched_keys: 0,
@@ -121,6 +128,7 @@ impl HeadWork {
             next: BitSet::default(),
             next_keys: BitSet::default(),
             next_values: BitSet::default(),
+            next_skipped: BitSet::default(),
             touched: Vec::new(),
             canary: Vec::new(),
             corrupt: None,

@@ -35,7 +35,7 @@ struct Head<'a> {
 impl BlockSource for Head<'_> {
     fn block(&self, index: usize) -> Block<'_> {
         let record = self.records.get(index * self.bytes..(index + 1) * self.bytes).unwrap_or(&[]);
-        Block { record, keys: None, values: None }
+        Block { record, keys: None, values: None, skip_values: false }
     }
 }
 

@@ -9,7 +9,7 @@ use certkv_core::hash::splitmix64;
 use certkv_core::layout::{key_index, read_code, value_index, write_code};
 use certkv_core::round::{Fp, down, nearest, up, up_f32};
 use certkv_core::{Dtype, ErrorSummary, Geometry, KeyFormat, RecordLayout, ValueFormat};
-use certkv_kernel::{Block, Tail};
+use certkv_kernel::{Block, BlockSource, Tail};
 
 /// Deterministic random numbers.
 pub struct Rng(pub u64);
@@ -53,6 +53,29 @@ pub struct Cache {
     pub centre: Vec<f64>,
     /// Per block: keys exact, values exact.
     pub exact: Vec<(bool, bool)>,
+    /// Per block: values left unread, unless they are exact.
+    pub skip: Vec<bool>,
+}
+
+/// Blocks with their centre.
+pub struct Centred<'a> {
+    pub blocks: Vec<Block<'a>>,
+    pub centre: Vec<f32>,
+}
+
+impl BlockSource for Centred<'_> {
+    fn block(&self, index: usize) -> Block<'_> {
+        self.blocks.block(index)
+    }
+
+    fn centre(&self) -> &[f32] {
+        &self.centre
+    }
+
+    // Right for some blocks and wrong for others: it must not matter.
+    fn expects_skip(&self, index: usize) -> bool {
+        index % 3 == 0
+    }
 }
 
 pub fn geometry(heads: usize, dim: usize, store: Dtype) -> Geometry {
@@ -117,7 +140,8 @@ impl Cache {
         tail_keys.resize(block * dim, 0x7fff);
         tail_values.resize(block * dim, 0x7fff);
         let exact = vec![(false, false); full];
-        Self { geometry, layout, queries, blocks, tail_keys, tail_values, tail, centre, exact }
+        let skip = vec![false; full];
+        Self { geometry, layout, queries, blocks, tail_keys, tail_values, tail, centre, exact, skip }
     }
 
     /// Promotes sides at random.
@@ -128,16 +152,28 @@ impl Cache {
         }
     }
 
+    /// Skips values at random.
+    pub fn skip(&mut self, seed: u64, share: f64) {
+        let mut rng = Rng(splitmix64(seed ^ 99));
+        self.skip.iter_mut().for_each(|s| *s = rng.unit() < share);
+    }
+
     pub fn source(&self) -> Vec<Block<'_>> {
         self.blocks
             .iter()
-            .zip(&self.exact)
-            .map(|(b, e)| Block {
+            .zip(self.exact.iter().zip(&self.skip))
+            .map(|(b, (e, skip))| Block {
                 record: &b.record,
                 keys: e.0.then_some(&b.keys[..]),
                 values: e.1.then_some(&b.values[..]),
+                skip_values: *skip,
             })
             .collect()
+    }
+
+    /// [`Cache::source`] with the centre, for skipped values.
+    pub fn centred(&self) -> Centred<'_> {
+        Centred { blocks: self.source(), centre: self.centre.iter().map(|&c| c as f32).collect() }
     }
 
     pub fn tail(&self) -> Option<Tail<'_>> {
@@ -157,11 +193,15 @@ impl Cache {
             side[t * dim..(t + 1) * dim].iter().map(|&b| f64::from(store.decode16(b))).collect()
         };
         let (mut keys, mut values) = (Vec::new(), Vec::new());
-        for (b, e) in self.blocks.iter().zip(&self.exact) {
+        for ((b, e), skip) in self.blocks.iter().zip(&self.exact).zip(&self.skip) {
             let decoded = decode(&self.layout, &b.record);
             for t in 0..tokens {
                 keys.push(if used && !e.0 { decoded.0[t].clone() } else { plain(&b.keys, t) });
-                values.push(if used && !e.1 { decoded.1[t].clone() } else { plain(&b.values, t) });
+                values.push(match used && !e.1 {
+                    true if *skip && !self.layout.format.value.is_exact() => self.centre.clone(),
+                    true => decoded.1[t].clone(),
+                    false => plain(&b.values, t),
+                });
             }
         }
         for t in 0..self.tail {

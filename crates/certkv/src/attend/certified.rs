@@ -11,7 +11,7 @@ use crate::group::Group;
 use crate::work::HeadWork;
 use certkv_bound::ladder::decide;
 use certkv_bound::{Action, BytesRead, Cause, Rung, Situation, Status};
-use certkv_control::Gains;
+use certkv_control::{BitSet, Gains};
 use certkv_control::policy::Certified;
 use certkv_kernel::{Repair, splits};
 
@@ -53,7 +53,8 @@ impl HeadCall<'_> {
         let side = l.original_side_bytes();
         let exact = (keys + values) * side + self.pages.tail_tokens() * l.dim * 4;
         // Keys promoted inside the pass were scored from their codes first.
-        let codes = (self.blocks - keys + work.watched_keys) * l.key_bytes() + (self.blocks - values) * l.value_bytes();
+        let coded_values = self.blocks - values - work.skipped.len();
+        let codes = (self.blocks - keys + work.watched_keys) * l.key_bytes() + coded_values * l.value_bytes();
         BytesRead {
             packed: (codes + self.blocks * certkv_core::summary::SUMMARY_BYTES) as u64,
             scratch: 0,
@@ -79,9 +80,8 @@ impl HeadCall<'_> {
             // The tail's entry sits behind the last block, so the last split keeps all tiles behind it.
             let (_, here) = work.masses.as_mut().split_at(range.start);
             let here = if last { here } else { here.split_at(range.end).0 };
-            let watch = watched.then_some(Watch { hints: &work.hints });
-            let (keys, values, order) = (&work.keys, &work.values, &work.order);
-            let view = View { pages: self.pages, group: self.group, head: self.head, keys, values, watch, order };
+            let watch = watched.then_some(Watch { hints: &work.hints, expected: &work.expected });
+            let view = self.view((&work.keys, &work.values, &work.skipped), watch, &work.order);
             kernel.attend(self.queries, &view, range, tail, &mut work.kernel, &mut work.split, Some(here))?;
             work.partial.merge(&work.split)?;
             work.corrupt = work.corrupt.or(work.kernel.corrupt());
@@ -97,6 +97,16 @@ impl HeadCall<'_> {
         if work.partial.tokens() == 0 { Err(Error::NoVisibleToken) } else { Ok(()) }
     }
 
+    fn view<'v>(
+        &'v self,
+        (keys, values, skipped): (&'v BitSet, &'v BitSet, &'v BitSet),
+        watch: Option<Watch<'v>>,
+        order: &'v [u32],
+    ) -> View<'v> {
+        let (pages, group, head, centre) = (self.pages, self.group, self.head, self.centre);
+        View { pages, group, head, keys, values, skipped, centre, watch, order }
+    }
+
     /// Within each split, the guessed blocks come first.
     fn heavy_first(&self, work: &mut HeadWork) {
         for range in splits(self.blocks, self.group.layout.tokens()) {
@@ -106,7 +116,7 @@ impl HeadCall<'_> {
         }
     }
 
-    /// Takes over what the pass promoted on its own.
+    /// Takes over what the pass promoted and skipped on its own.
     fn adopt(&self, work: &mut HeadWork) {
         work.watched_keys = 0;
         for b in 0..self.blocks {
@@ -114,6 +124,9 @@ impl HeadCall<'_> {
                 work.watched_keys += usize::from(m.exact_keys && work.keys.insert(b));
                 if m.exact_values {
                     work.values.insert(b);
+                }
+                if m.skipped_values {
+                    work.skipped.insert(b);
                 }
             }
         }
@@ -135,6 +148,7 @@ impl HeadCall<'_> {
             (c.e_arith, c.cap) = (f64::from(found.e_arith), f64::from(found.cap));
             (c.out_norm, c.tol) = (norm, tol_rel * norm);
             (c.promoted_keys, c.promoted_values) = (work.keys.len() as u32, work.values.len() as u32);
+            c.skipped_values = work.skipped.len() as u32;
         }
         Ok(())
     }
@@ -246,8 +260,8 @@ impl HeadCall<'_> {
         Ok(())
     }
 
-    /// Bytes that reading each side exactly costs: in a repair the originals and the codes once more, in the next pass
-    /// the originals instead of the codes.
+    /// Bytes that reading each side exactly costs: in a repair the originals and the codes once more (the codes alone where
+    /// values were skipped), in the next pass the originals instead of the codes.
     pub(crate) fn costs(&self, work: &mut HeadWork, repair: bool) {
         let l = &self.group.layout;
         let cost = |codes: usize| {
@@ -257,6 +271,11 @@ impl HeadCall<'_> {
         work.cost.clear();
         work.cost.resize(self.blocks, cost(l.key_bytes()));
         work.cost.resize(2 * self.blocks, cost(l.value_bytes()));
+        if repair {
+            for b in work.skipped.iter() {
+                work.cost[self.blocks + b] = l.value_bytes() as f64;
+            }
+        }
     }
 
     /// Promotes the picks: corrects the state and the masses block by block, or makes the pass anew where subtraction
@@ -276,36 +295,33 @@ impl HeadCall<'_> {
             // The old contribution is made once more; the new one is counted below.
             for (set, codes) in [(&work.keys, l.key_bytes()), (&work.values, l.value_bytes())] {
                 let exact = set.contains(b);
-                read.packed += if exact { 0 } else { codes as u64 };
+                let unread = core::ptr::eq(set, &work.values) && work.skipped.contains(b);
+                read.packed += if exact || unread { 0 } else { codes as u64 };
                 read.host += if exact { side } else { 0 };
             }
         }
         work.next_keys.copy_from(&work.keys);
         work.next_values.copy_from(&work.values);
+        work.next_skipped.copy_from(&work.skipped);
         for &i in &work.picks {
             let i = i as usize;
             if i < self.blocks {
-                work.next_keys.insert(i)
+                work.next_keys.insert(i);
+                read.host += side;
+            } else if work.next_skipped.remove(i - self.blocks) {
+                // Its codes are most of what was missing.
+                read.packed += l.value_bytes() as u64;
             } else {
-                work.next_values.insert(i - self.blocks)
-            };
-            read.host += side;
+                work.next_values.insert(i - self.blocks);
+                read.host += side;
+            }
         }
-        let view = |keys, values| View {
-            pages: self.pages,
-            group: self.group,
-            head: self.head,
-            keys,
-            values,
-            watch: None,
-            order: &[],
-        };
         work.canary.clear();
         work.canary.resize(work.touched.len(), f32::NAN);
         let outcome = self.group.kernel.repair(
             self.queries,
-            &view(&work.keys, &work.values),
-            &view(&work.next_keys, &work.next_values),
+            &self.view((&work.keys, &work.values, &work.skipped), None, &[]),
+            &self.view((&work.next_keys, &work.next_values, &work.next_skipped), None, &[]),
             &work.touched,
             &mut work.kernel,
             &mut work.partial,
@@ -314,6 +330,7 @@ impl HeadCall<'_> {
         )?;
         core::mem::swap(&mut work.keys, &mut work.next_keys);
         core::mem::swap(&mut work.values, &mut work.next_values);
+        core::mem::swap(&mut work.skipped, &mut work.next_skipped);
         // `!(x <= 0)`: NaN is a failed canary.
         if let Some(at) = work.canary.iter().position(|excess| !(*excess <= 0.0)) {
             work.corrupt = Some(work.touched[at]);

@@ -17,15 +17,7 @@ impl HeadCall<'_> {
         (0..self.blocks).for_each(|b| {
             all.insert(b);
         });
-        let view = View {
-            pages: self.pages,
-            group: self.group,
-            head: self.head,
-            keys: &all,
-            values: &all,
-            watch: None,
-            order: &[],
-        };
+        let view = View::exact(self.pages, self.group, self.head, &all);
         let marked: Vec<usize> = (0..work.dense.len()).filter(|h| work.dense[*h]).collect();
         if marked.is_empty() {
             return Ok(());

@@ -3,7 +3,7 @@ use crate::Error;
 use crate::attend::Decode;
 use crate::attend::pages::Pages;
 use crate::attend::terms;
-use crate::attend::watch::{Hint, QUIET_SHARE, worthwhile_share};
+use crate::attend::watch::{Hint, QUIET_SHARE, negligible_share, worthwhile_share};
 use crate::sequence::HeadMemory;
 use crate::work::HeadWork;
 use certkv_control::Gains;
@@ -32,7 +32,7 @@ impl Decode<'_> {
             &mut jobs,
             || (),
             |(), head, (w, m)| {
-                if let Err(error) = self.remember_head(rule, pages, head, w, m) {
+                if let Err(error) = self.remember_head(rule, policy.skip_share as f32, pages, head, w, m) {
                     w.failure = Some(error);
                 }
             },
@@ -43,6 +43,7 @@ impl Decode<'_> {
     fn remember_head(
         &self,
         rule: GuessRule,
+        skip_share: f32,
         pages: &Pages,
         head: usize,
         w: &mut HeadWork,
@@ -55,8 +56,13 @@ impl Decode<'_> {
             let scale = call.scale(w, h);
             // Logits of one head vary from token to token; an eighth of the last mass is a cautious guess.
             let mass = (f64::from(scale.exponent) + scale.total.log2()) as f32 - 3.0;
-            m.hints.push(Hint { eps: scale.eps as f32, radius: scale.radius as f32, mass, share: QUIET_SHARE });
+            w.gains.clear();
+            terms::skips(&scale, &w.masses, h, self.blocks, &mut w.gains);
+            let eps = scale.eps as f32;
+            let skip = negligible_share(&w.gains, eps, skip_share, &mut w.sums);
+            m.hints.push(Hint { eps, radius: scale.radius as f32, mass, share: QUIET_SHARE, skip });
         }
+        m.skipped.copy_from(&w.skipped);
         if w.corrupt.is_some() || (w.keys.len() == uncoded && w.values.len() == uncoded && !w.dense.contains(&true)) {
             m.keys.clear();
             m.values.clear();
@@ -68,7 +74,7 @@ impl Decode<'_> {
         w.tolerances.clear();
         for h in 0..w.certificates.len() {
             let scale = call.scale(w, h);
-            w.tolerances.push(scale.eps);
+            let mut eps = scale.eps;
             let (delta, lambda) = (&mut m.delta[h], &mut m.lambda[h]);
             let start = w.gains.len();
             terms::gains(&scale, &w.masses, h, blocks, &mut w.gains);
@@ -86,16 +92,26 @@ impl Decode<'_> {
                     w.gains[start + b] = terms::key_gain(&scale, &mass, delta[b], lambda[b]);
                 }
             }
-            for b in w.values.iter() {
+            for b in w.values.iter().chain(w.skipped.iter()) {
                 if let Some(mass) = w.masses.get(h, b) {
+                    if mass.skipped_values {
+                        // Skipped again, it will take up as much of the tolerance again.
+                        eps -= f64::from(w.gains[start + blocks + b]);
+                    }
                     let record = pages.record(self.group, b, head);
                     let summary = ErrorSummary::from_bytes(record.get(layout.summary.clone()).unwrap_or(&[]));
-                    w.gains[start + blocks + b] = terms::value_gain(&scale, &mass, summary.eta, summary.sop);
+                    w.gains[start + blocks + b] = if mass.skipped_values {
+                        0.0
+                    } else {
+                        terms::value_gain(&scale, &mass, summary.eta, summary.sop)
+                    };
                 }
             }
+            w.tolerances.push(eps.max(0.0));
         }
-        for (hint, gains) in m.hints.iter_mut().zip(w.gains.chunks_exact(2 * blocks.max(1))) {
-            hint.share = worthwhile_share(gains, hint.eps, &mut w.sums) * WATCH_MARGIN;
+        for ((hint, gains), eps) in m.hints.iter_mut().zip(w.gains.chunks_exact(2 * blocks.max(1))).zip(&w.tolerances) {
+            let level = worthwhile_share(gains, *eps as f32, &mut w.sums) * *eps as f32;
+            hint.share = level / hint.eps * WATCH_MARGIN;
         }
         call.costs(w, false);
         w.current.resize(0);

@@ -72,6 +72,7 @@ fn decode(
             // A cap on exact keys leaves no room for promotion inside the pass, which does not count.
             if matches!(policy, Policy::Certified(p) if p.k_cap >= blocks) {
                 w.hints.clone_from(&m.hints);
+                w.expected.copy_from(&m.skipped);
             }
         }
         for b in w.keys.iter().chain(w.values.iter()) {
@@ -267,6 +268,8 @@ impl HeadWork {
         self.values.copy_from(uncoded);
         self.keys.resize(blocks);
         self.values.resize(blocks);
+        self.skipped.clear();
+        self.skipped.resize(blocks);
         self.picks.clear();
         self.out.fill(f32::NAN);
         self.certificates.fill(Certificate::UNCERTIFIED);

@@ -1,5 +1,5 @@
 //! The pages that one layer of one sequence is read from, held while they are read.
-use crate::attend::watch::Watch;
+use crate::attend::watch::{Verdict, Watch};
 use crate::group::{Group, Side};
 use crate::step::Part;
 use crate::{Cache, Error};
@@ -124,10 +124,22 @@ pub(crate) struct View<'a> {
     pub(crate) keys: &'a BitSet,
     /// Blocks whose values are read from the originals.
     pub(crate) values: &'a BitSet,
+    /// Blocks whose values are not read.
+    pub(crate) skipped: &'a BitSet,
+    /// The head's value centre.
+    pub(crate) centre: &'a [f32],
     /// Promotion inside the pass, if wanted; the originals of all blocks must be held then.
     pub(crate) watch: Option<Watch<'a>>,
     /// Order of the visits, if not the natural one.
     pub(crate) order: &'a [u32],
+}
+
+impl<'a> View<'a> {
+    /// The originals of `all` blocks.
+    pub(crate) fn exact(pages: &'a Pages, group: &'a Group, head: usize, all: &'a BitSet) -> Self {
+        static NONE: BitSet = BitSet::EMPTY;
+        Self { pages, group, head, keys: all, values: all, skipped: &NONE, centre: &[], watch: None, order: &[] }
+    }
 }
 
 impl BlockSource for View<'_> {
@@ -139,7 +151,16 @@ impl BlockSource for View<'_> {
             record: self.pages.record(self.group, index, self.head),
             keys: side(self.keys, Side::Key),
             values: side(self.values, Side::Value),
+            skip_values: self.skipped.contains(index),
         }
+    }
+
+    fn centre(&self) -> &[f32] {
+        self.centre
+    }
+
+    fn expects_skip(&self, index: usize) -> bool {
+        self.watch.as_ref().is_some_and(|w| w.expected.contains(index))
     }
 
     fn visit(&self, position: usize) -> usize {
@@ -152,9 +173,9 @@ impl BlockSource for View<'_> {
 
     fn promote(&self, index: usize, look: &Look<'_>) -> Promoted<'_> {
         let Some(watch) = &self.watch else { return Promoted::default() };
-        let (keys, values) = watch.judge(look);
+        let Verdict { keys, values, skip_values } = watch.judge(look);
         let side =
             |wanted: bool, side| if wanted { self.pages.original(self.group, index, self.head, side) } else { None };
-        Promoted { keys: side(keys, Side::Key), values: side(values, Side::Value) }
+        Promoted { keys: side(keys, Side::Key), values: side(values, Side::Value), skip_values }
     }
 }

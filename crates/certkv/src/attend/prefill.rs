@@ -56,7 +56,7 @@ pub(crate) fn prefill(
         &mut tasks,
         || (),
         |(), _, task| {
-            let view = View { pages, group, head: task.head, keys: &all, values: &all, watch: None, order: &[] };
+            let view = View::exact(pages, group, task.head, &all);
             let start = (part.first_row + task.first) * width + task.head * group_width;
             let causal =
                 Causal { queries: &queries[start..], stride: width, rows: task.rows, first: part.len + task.first };

@@ -107,6 +107,15 @@ pub(crate) fn gains(scale: &HeadScale, masses: &Masses, head: usize, blocks: usi
     out.resize(start + 2 * blocks, 0.0);
 }
 
+/// What leaving the values of each block unread would cost `head`'s bound: `rho_b R_b`.
+pub(crate) fn skips(scale: &HeadScale, masses: &Masses, head: usize, blocks: usize, out: &mut Vec<f32>) {
+    let unit = Unit::of(scale);
+    for (t, b) in masses.block_tiles().iter().enumerate() {
+        let (Some(r), n) = (masses.head_tile(head, t), blocks.saturating_sub(t * TILE).min(TILE)) else { continue };
+        out.extend((0..n).map(|i| r.w[i] * power(r.exponent[i] - unit.exponent) * unit.inverse * b.radius[i]));
+    }
+}
+
 /// What a side that was read exactly would have cost the bound, from what is remembered of its codes.
 pub(crate) fn key_gain(scale: &HeadScale, m: &Mass, delta: f32, lambda: f32) -> f32 {
     Unit::of(scale).key([m.w, m.p, m.exponent], m.radius, delta, lambda)

@@ -1,9 +1,11 @@
-//! Promotion inside the pass: a block whose term is worth its bytes is read exactly while its codes are still at hand.
+//! Promotion inside the pass: a block whose term is worth its bytes is read exactly while its codes are still at hand,
+//! and the values of a block that weighs next to nothing are not read at all (math.md 6.7).
 //!
 //! The guess of the last step knows which blocks mattered then; this rule catches those that matter only now, for which a
 //! repair would read the codes a second time. It works with what the last step left behind (the tolerance in absolute
 //! terms, the distance `||O' - c||`, the total mass and the least share of the tolerance that was worth promoting), so it
 //! can be wrong in both directions. That costs bytes or a repair, never validity (math.md Theorem 5.2).
+use certkv_control::BitSet;
 use certkv_kernel::Look;
 
 /// What the last step knew of one query head.
@@ -17,6 +19,8 @@ pub(crate) struct Hint {
     pub(crate) mass: f32,
     /// Share of the tolerance from which on a side is worth reading exactly.
     pub(crate) share: f32,
+    /// Share of the tolerance below which a block's values need not be read.
+    pub(crate) skip: f32,
 }
 
 /// The rule for one KV head in one step.
@@ -24,6 +28,19 @@ pub(crate) struct Hint {
 pub(crate) struct Watch<'a> {
     /// By query head of the group.
     pub(crate) hints: &'a [Hint],
+    /// Blocks whose values the last step skipped.
+    pub(crate) expected: &'a BitSet,
+}
+
+/// What to do with a block that was scored from codes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Verdict {
+    /// Read its keys exactly.
+    pub(crate) keys: bool,
+    /// Read its values exactly.
+    pub(crate) values: bool,
+    /// Leave its values unread.
+    pub(crate) skip_values: bool,
 }
 
 /// `2^x` within 6%, from below no more: straight lines between powers of two.
@@ -33,9 +50,9 @@ fn near_power(x: f32) -> f32 {
 }
 
 impl Watch<'_> {
-    /// Whether to read the keys, and the values, exactly. A few multiplications per head.
-    pub(crate) fn judge(&self, look: &Look<'_>) -> (bool, bool) {
-        let (mut keys, mut values) = (false, false);
+    /// A few multiplications per head.
+    pub(crate) fn judge(&self, look: &Look<'_>) -> Verdict {
+        let (mut keys, mut values, mut skip_values) = (false, false, true);
         for (h, hint) in self.hints.iter().enumerate().take(look.w.len()) {
             let known = near_power(hint.mass - look.exponent[h]);
             let total = if known > look.total[h] { known } else { look.total[h] };
@@ -49,8 +66,9 @@ impl Watch<'_> {
             keys |= delta > 0.0 && !(term < hint.share * hint.eps * total);
             let term = (w * look.eta).min(p * look.sop);
             values |= look.eta > 0.0 && !(term < hint.share * hint.eps * total);
+            skip_values &= w * look.radius < hint.skip * hint.eps * total;
         }
-        (keys, values)
+        Verdict { keys, values: values && !skip_values, skip_values }
     }
 }
 
@@ -80,6 +98,25 @@ pub(crate) fn worthwhile_share(gains: &[f32], eps: f32, sums: &mut Vec<f64>) -> 
     0.0
 }
 
+/// The share of the tolerance that items may have each so that all below it take up at most `budget` of the tolerance
+/// together, to within an eighth of an octave. `sums` is a buffer.
+pub(crate) fn negligible_share(terms: &[f32], eps: f32, budget: f32, sums: &mut Vec<f64>) -> f32 {
+    sums.clear();
+    sums.resize(BUCKETS, 0.0);
+    for t in terms.iter().filter(|t| t.is_finite()) {
+        sums[(t.to_bits() >> 20) as usize % BUCKETS] += f64::from(*t);
+    }
+    let mut left = f64::from(eps) * f64::from(budget);
+    for (bucket, sum) in sums.iter().enumerate() {
+        left -= sum;
+        // Written so that NaN, from a tolerance that is none, leaves nothing.
+        if !(left >= 0.0) {
+            return f32::from_bits((bucket as u32) << 20) / eps;
+        }
+    }
+    budget
+}
+
 /// Share of the tolerance above which a side is promoted although the last step had room for everything.
 pub(crate) const QUIET_SHARE: f32 = 0.4;
 
@@ -98,13 +135,25 @@ mod tests {
     }
 
     #[test]
+    fn what_is_negligible_fits_its_budget() {
+        let terms: Vec<f32> = (1..=100).map(|i| i as f32 * 0.01).collect();
+        let mut sums = Vec::new();
+        let share = negligible_share(&terms, 10.0, 0.1, &mut sums);
+        let taken: f32 = terms.iter().filter(|t| **t < share * 10.0).sum();
+        assert!(taken <= 1.0 && taken > 0.5, "{share} takes {taken}");
+        assert_eq!(negligible_share(&terms, 0.0, 0.1, &mut sums).partial_cmp(&0.0), None);
+        assert_eq!(negligible_share(&terms, 600.0, 0.1, &mut sums), 0.1);
+    }
+
+    #[test]
     fn promotes_by_share_of_the_tolerance_and_on_nan() {
-        let hints = [Hint { eps: 0.1, radius: 1.0, mass: f32::NEG_INFINITY, share: 0.1 }];
-        let watch = Watch { hints: &hints };
+        let hints = [Hint { eps: 0.1, radius: 1.0, mass: f32::NEG_INFINITY, share: 0.1, skip: 0.02 }];
+        let expected = BitSet::default();
+        let watch = Watch { hints: &hints, expected: &expected };
         let judge = |w: [f32; 1], delta: [f32; 1], eta: f32| {
             let (square, lambda) = ([w[0] * w[0]], [delta[0] * 4.0]);
             let (total, exponent) = ([1.0], [0.0]);
-            watch.judge(&Look {
+            let v = watch.judge(&Look {
                 w: &w,
                 square: &square,
                 total: &total,
@@ -114,11 +163,13 @@ mod tests {
                 radius: 1.0,
                 eta,
                 sop: eta,
-            })
+            });
+            (v.keys, v.values, v.skip_values)
         };
-        assert_eq!(judge([0.01], [0.1], 0.1), (false, false));
-        assert_eq!(judge([0.5], [0.1], 0.1), (true, true));
-        assert_eq!(judge([0.5], [0.0], 0.0), (false, false), "exact sides have nothing to gain");
-        assert_eq!(judge([f32::NAN], [0.1], 0.1), (true, true));
+        assert_eq!(judge([0.01], [0.1], 0.1), (false, false, false));
+        assert_eq!(judge([0.001], [0.1], 0.1), (false, false, true));
+        assert_eq!(judge([0.5], [0.1], 0.1), (true, true, false));
+        assert_eq!(judge([0.5], [0.0], 0.0), (false, false, false), "exact sides have nothing to gain");
+        assert_eq!(judge([f32::NAN], [0.1], 0.1), (true, true, false));
     }
 }
