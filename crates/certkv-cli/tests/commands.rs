@@ -20,7 +20,7 @@ fn scratch(name: &str) -> PathBuf {
 
 #[test]
 fn usage_is_code_2() {
-    let bad: [&[&str]; 12] = [
+    let bad: [&[&str]; 14] = [
         &[],
         &["fly"],
         &["--fly"],
@@ -30,6 +30,8 @@ fn usage_is_code_2() {
         &["eval", "--limit", "0"],
         &["eval", "--context", "3"],
         &["eval", "--policy", "hope"],
+        &["eval", "--curves", "x.json", "--policy", "packed"],
+        &["eval", "--curves", "x.json", "--twin-only"],
         &["demo", "--threads", "0"],
         &["conform"],
         &["bench", "--heads", "5", "--kv-heads", "2"],
@@ -101,4 +103,56 @@ fn things_are_inspected() {
     let value: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert_eq!((ok, value["tokens"].as_u64()), (0, Some(32)));
     assert!(value["of_dense"].as_f64().unwrap() < 0.5);
+}
+
+#[test]
+fn recorded_curves_are_inspected_and_damage_is_seen() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../assets/curves/ref-d128.json");
+    let (ok, text) = code(&["inspect", path.to_str().unwrap()]);
+    assert!(ok == 0 && text.contains("k8-v4g32-b32") && text.contains("eval --curves"), "{text}");
+    let whole = std::fs::read_to_string(&path).unwrap();
+    let damaged = scratch("curves").join("damaged.json");
+    let name = damaged.to_str().unwrap().to_owned();
+    for (text, part) in [
+        (whole[..whole.len() / 2].to_owned(), "line"),
+        (whole.replace("\"tolerance\": 0.05", "\"tolerance\": 5e-10"), "points[2].tolerance"),
+        (whole.replace("\"schema\": 1", "\"schema\": 7"), "schema 7"),
+    ] {
+        std::fs::write(&damaged, text).unwrap();
+        let (code, said) = code(&["inspect", &name]);
+        assert!(code == 3 && said.contains(part), "{code}: {said}");
+    }
+}
+
+#[test]
+fn a_short_sweep_is_written_whole() {
+    use certkv_cli::report::sweep::Sweep;
+    let path = scratch("sweep").join("curves.json");
+    let name = path.to_str().unwrap().to_owned();
+    let _ = std::fs::remove_file(&path);
+    let line = [
+        "eval",
+        "--curves",
+        &name,
+        "--quiet",
+        "--tasks",
+        "none",
+        "--text",
+        "bundled",
+        "--context",
+        "256",
+        "--scored",
+        "2",
+        "--format",
+        "k8-v4g32-b32",
+        "--format",
+        "k8-v5g64-b64",
+    ];
+    let (ok, text) = code(&line);
+    assert!(ok == 0 && text.ends_with(&format!("Curves: {name}\n")), "{text}");
+    let sweep = Sweep::parse(&std::fs::read_to_string(&path).unwrap()).unwrap();
+    assert_eq!(sweep.command, format!("certkv {}", line.join(" ")));
+    assert_eq!((sweep.curves.len(), sweep.curves[1].points.len(), sweep.work.scored), (2, 5, 4));
+    assert_eq!(sweep.curves[0].points[4].layers.len(), 6);
+    assert!(sweep.curves.iter().flat_map(|c| &c.points).all(|p| p.read.total() > 0.3 && p.delta.is_some()));
 }

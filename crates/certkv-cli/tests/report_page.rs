@@ -3,11 +3,9 @@
 use certkv_cli::{
     report::{
         ReportData,
-        data::{
-            Coverage, Curve, CurvePoint, Heat, Kind, Memory, ModeRow, Setting, TaskScore, TextScore, Timeline,
-            Transcript,
-        },
+        data::{Coverage, Heat, Kind, Memory, ModeRow, Setting, TaskScore, TextScore, Timeline, Transcript},
         page,
+        sweep::{Curve, CurvePoint, LayerPoint, ReadShare, file},
     },
     stats::{Quantiles, mcnemar_exact, wilson},
 };
@@ -147,22 +145,34 @@ fn synthetic() -> ReportData {
     let mass = |p: f64| shares.iter().map(|s: &f64| 1.0 - (1.0 - s.powf(0.35)).powf(p)).collect::<Vec<f64>>();
     let coverage =
         Coverage { name: "model".into(), median: mass(3.0), low: mass(1.1), high: mass(9.0), shares: shares.clone() };
+    let read = |packed: f64, host: f64| ReadShare { packed, scratch: 0.0, host };
     let curve = |format: &str, floor: f64, steep: f64| Curve {
         format: format.into(),
+        bytes_per_token: 6144.0 * floor,
         points: [0.01, 0.02, 0.05, 0.1, 0.2]
             .into_iter()
             .map(|t| CurvePoint {
                 tolerance: t,
-                read_share: floor + steep * (0.004 / t).powf(1.2),
-                dense_share: 0.002 / t / 50.0,
-                repaired_share: 0.01 / t / 10.0,
-                accuracy: 0.976,
-                promoted: (0..6).map(|l| steep * 0.02 / t * unit(&[l, format.len() as u64])).collect(),
+                read: read(floor, steep * (0.004f64 / t).powf(1.2)),
+                rungs: [9000, (4.0 / t) as u64, (2.0 / t) as u64, 0, 0],
+                right: 40,
+                prompts: 41,
+                bits: Some(0.8),
+                delta: Some(0.001 * (unit(&[(t * 1e3) as u64, format.len() as u64]) - 0.5)),
+                layers: (0..6)
+                    .map(|l| LayerPoint {
+                        read: read(floor, steep * 0.02 / t * unit(&[l, 1])),
+                        rungs: [1500, l, (l as f64 / t) as u64, 0, 0],
+                        promoted_keys: steep * 0.02 / t * unit(&[l, 2]),
+                        promoted_values: steep * 0.02 / t * unit(&[l, 3]),
+                        skipped_values: 0.1 * t,
+                    })
+                    .collect(),
             })
             .collect(),
     };
     ReportData {
-        schema: 1,
+        schema: 2,
         setting: Setting {
             model: "ref-d128".into(),
             layers: 6,
@@ -235,7 +245,16 @@ fn the_page_is_whole_and_needs_nothing_else() {
         let found = html.match_indices(outside).find(|(i, _)| !html[*i..].starts_with("info"));
         assert!(found.is_none(), "`{outside}` at {found:?}: {}", &html[found.unwrap().0.saturating_sub(60)..][..120]);
     }
-    for part in ["What the model said", "certificate", "Rungs", "mass", "Bytes of a token", "Quality", "In numbers"] {
+    for part in [
+        "What the model said",
+        "certificate",
+        "Rungs",
+        "mass",
+        "Bytes of a token",
+        "Quality",
+        "Why this format",
+        "In numbers",
+    ] {
         assert!(html.contains(part), "{part}");
     }
     assert!(html.contains("&lt;nbx4kq&gt;") && !html.contains("<nbx4kq>"));
@@ -248,6 +267,68 @@ fn an_empty_run_still_gives_a_page() {
     let html = page(&ReportData::default());
     check_nesting(&html);
     assert!(!html.contains("NaN"));
+}
+
+/// The section on format and tolerance.
+fn why(html: &str) -> &str {
+    let from = html.split_once("<section id=\"why\">").expect("the section is there").1;
+    from.split_once("</section>").unwrap().0
+}
+
+#[test]
+fn a_sweep_draws_its_own_curves() {
+    let data = synthetic();
+    let html = page(&data);
+    let why = why(&html);
+    assert!(why.contains("Curves of this run") && !why.contains("recorded sweep"));
+    // Two charts whole, one of quality, one of rungs, and the matrix by layer.
+    assert_eq!(why.matches("<svg").count(), 5);
+    for layer in 0..6 {
+        assert!(why.contains(&format!(">layer {layer}<")), "{layer}");
+    }
+    for part in ["k8-v8g64-b32 at 20%", "Bytes read", "originals", "values were not read", "default"] {
+        assert!(why.contains(part), "{part}");
+    }
+    // The same run without skipped values has no row for them.
+    let mut fewer = data;
+    let layers = fewer.curves.iter_mut().flat_map(|c| &mut c.points).flat_map(|p| &mut p.layers);
+    layers.for_each(|l| l.skipped_values = 0.0);
+    assert!(!self::why(&page(&fewer)).contains("values were not read"));
+}
+
+#[test]
+fn a_single_point_is_marked_on_the_recorded_curves() {
+    let recorded = file::recorded().unwrap();
+    let mut data = synthetic();
+    data.curves.truncate(1);
+    data.curves[0].points.truncate(1);
+    let html = page(&data);
+    check_nesting(&html);
+    let shown = why(&html);
+    assert!(shown.contains("A recorded sweep, not this run") && shown.contains("certkv eval --curves"));
+    assert!(recorded.curves.iter().all(|c| shown.contains(&c.format)));
+    // One ring in each of three charts, and one in each cell of the four rows of curves by layer.
+    assert_eq!(shown.matches("data-tip=\"this run: ").count(), 3 + 6 * 4);
+    // Another model has other curves: none are shown for it.
+    data.setting.model = "another".into();
+    assert!(!page(&data).contains("id=\"why\""));
+}
+
+#[test]
+fn odd_curves_are_still_drawn() {
+    let mut data = synthetic();
+    // Many layers go into even bands; a lone format, equal numbers and no text are no trouble.
+    data.curves.truncate(1);
+    for p in &mut data.curves[0].points {
+        p.layers = vec![p.layers[0].clone(); 33];
+        (p.delta, p.bits, p.rungs) = (None, None, [0; 5]);
+        p.read = ReadShare::default();
+    }
+    let html = page(&data);
+    check_nesting(&html);
+    assert!(why(&html).contains(">layer 32<") && why(&html).contains("Right answers"));
+    data.curves[0].points.iter_mut().for_each(|p| p.layers.clear());
+    check_nesting(&page(&data));
 }
 
 #[test]

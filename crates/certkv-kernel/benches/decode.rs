@@ -9,8 +9,18 @@ use certkv_kernel::{Arch, Pool, Workspace, probe};
 use std::time::Instant;
 use workload::{DIM, HEADS, Workload};
 
-const FORMATS: [&str; 7] =
-    ["f16-f16-b32", "k8-v4g32-b32", "k8-v4g16-b32", "k8-v6g64-b64", "k8-v8g64-b32", "t4-v4g32-b32", "t8-v4g32-b32"];
+const FORMATS: [&str; 10] = [
+    "f16-f16-b32",
+    "k8-v4g128-b32",
+    "k8-v4g64-b32",
+    "k8-v4g32-b32",
+    "k8-v4g16-b32",
+    "k8-v6g64-b64",
+    "k8-v8g64-b32",
+    "t4-v4g128-b32",
+    "t4-v4g32-b32",
+    "t8-v4g32-b32",
+];
 
 fn time(f: impl FnOnce()) -> f64 {
     let start = Instant::now();

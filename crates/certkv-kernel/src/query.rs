@@ -148,8 +148,6 @@ pub(crate) struct ValueScratch {
     pub(crate) codes: Vec<crate::line::Codes>,
     /// Digits of `w sigma`, `[group][head][lo 64 | hi 64]` bytes.
     pub(crate) bytes: Vec<crate::line::Codes>,
-    /// Weights over their largest, `[head][X_STRIDE]`.
-    pub(crate) relative: Vec<Line>,
     /// Value of one unit of the digits, `[group][head]`.
     pub(crate) units: [[f32; HEADS]; GROUPS],
     /// The digits of one group as words, `[head][64]`.
@@ -163,7 +161,6 @@ impl ValueScratch {
         Self {
             codes: vec![crate::line::Codes([0; 64]); 256],
             bytes: vec![crate::line::Codes([0; 64]); GROUPS * HEADS * 2],
-            relative: crate::line::lines(HEADS * X_STRIDE),
             units: [[0.0; HEADS]; GROUPS],
             words: vec![0; HEADS * 64],
             middle: crate::line::lines(HEADS * GROUPS),

@@ -12,7 +12,7 @@ use crate::{
     error::CliError,
     eval::{self, Mode, Models, Plan, Policy, Work, score::Judging},
     model::{Config, Llama, ModelError},
-    output::print,
+    output::{print, write_file},
     report::{self, data::Setting},
     tasks::{Prompt, Selection, reader, text},
 };
@@ -40,13 +40,16 @@ struct Options {
     twin: bool,
     greedy: bool,
     witness: Option<usize>,
+    curves: Option<PathBuf>,
+    command: String,
 }
 
 const MOST: usize = 1 << 20;
 
 fn parse(mut parser: lexopt::Parser) -> Result<Option<Options>, CliError> {
     use lexopt::prelude::*;
-    let mut o = Options { base: true, ..Options::default() };
+    let command = words(&parser.raw_args()?);
+    let mut o = Options { base: true, command, ..Options::default() };
     while let Some(arg) = parser.next()? {
         let name = match arg {
             Short('h') => return Ok(None),
@@ -71,6 +74,7 @@ fn parse(mut parser: lexopt::Parser) -> Result<Option<Options>, CliError> {
             "twin-only" => (o.twin, o.base) = (true, false),
             "greedy" => o.greedy = true,
             "witness" => o.witness = Some(bounded(&mut parser, "--witness", 0, MOST)?),
+            "curves" => o.curves = Some(parser.value()?.into()),
             other => {
                 if !o.common.take(other, &mut parser)? {
                     return Err(CliError::Usage(format!("eval: there is no option --{other}")));
@@ -79,10 +83,60 @@ fn parse(mut parser: lexopt::Parser) -> Result<Option<Options>, CliError> {
         }
     }
     o.selection.seed = o.common.seed;
+    if o.curves.is_some() {
+        o.sweep()?;
+    }
     Ok(Some(o))
 }
 
+/// The command line as a shell would take it again.
+fn words(args: &lexopt::RawArgs<'_>) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=,:+%@".contains(c);
+    let quoted = args.as_slice().iter().map(|a| match a.to_string_lossy() {
+        a if !a.is_empty() && a.chars().all(plain) => a.into_owned(),
+        a => format!("'{}'", a.replace('\'', r"'\''")),
+    });
+    ["certkv".to_owned(), "eval".to_owned()].into_iter().chain(quoted).collect::<Vec<_>>().join(" ")
+}
+
 impl Options {
+    /// What `--curves` runs: the sweep behind the defaults, except for what is asked for otherwise.
+    fn sweep(&mut self) -> Result<(), CliError> {
+        if !self.base || !(self.policies.is_empty() || self.policies.iter().any(|p| p == "certified")) {
+            return Err(CliError::Usage("--curves: there are curves of certified modes of the model only".into()));
+        }
+        if self.policies.is_empty() {
+            self.policies.push("certified".into());
+        }
+        if self.formats.is_empty() {
+            let all = std::iter::once(defaults::FORMAT).chain(defaults::SWEEP_FORMATS);
+            for format in all.map(str::parse) {
+                let format: Format = format?;
+                if !self.formats.contains(&format) {
+                    self.formats.push(format);
+                }
+            }
+        }
+        if self.tolerances.is_empty() {
+            self.tolerances.extend(defaults::SWEEP_TOLERANCES);
+        }
+        if self.tasks.is_empty() && self.text.is_none() {
+            let file = assets::locate(self.common.assets.as_deref())?.join("eval/tasks_8192.jsonl.gz");
+            self.tasks.push(file);
+            self.text = Some("bundled".into());
+            if self.selection.tasks.is_empty() {
+                self.selection.tasks.extend(defaults::SWEEP_TASKS.map(str::to_owned));
+            }
+        }
+        self.selection.limit = self.selection.limit.or(Some(1));
+        self.context = self.context.or(Some(8192));
+        self.scored = self.scored.or(Some(defaults::SWEEP_SCORED));
+        self.windows = self.windows.or(Some(1));
+        // The true error takes longer than the steps themselves, and no curve shows it.
+        self.witness = self.witness.or(Some(0));
+        Ok(())
+    }
+
     /// Every policy with every format and tolerance, dense first.
     fn modes(&self) -> Result<Vec<Mode>, CliError> {
         let known = ["dense", "packed", "certified", "seed000"];
@@ -192,5 +246,14 @@ pub fn run(parser: lexopt::Parser, out: &mut dyn Write) -> Result<(), CliError> 
     let model = folder.file_name().map_or_else(|| "model".into(), |n| n.to_string_lossy().into_owned());
     let setting = Setting { model, seed: common.seed_or_default(), threads, ..Setting::default() };
     let data = report::build(&plan, &outcome, base.config(), setting);
-    finish(&data, common, common.report.as_deref(), out)
+    finish(&data, common, common.report.as_deref(), out)?;
+    if let Some(path) = &options.curves {
+        let sweep = report::sweep::build::sweep(&plan, &data, options.command.clone());
+        let text = sweep.to_text().map_err(|e| CliError::Internal(Box::new(e)))?;
+        write_file(path, &text)?;
+        if !common.json {
+            print(out, &format!("Curves: {}\n", path.display()))?;
+        }
+    }
+    Ok(())
 }

@@ -8,7 +8,7 @@ certkv - a compressed KV cache whose every attention output carries a certificat
   certkv eval             any model folder, task files, formats and tolerances
   certkv conform DIR      replays golden vectors, prints the largest deviation of each quantity
   certkv bench            decode attention beside a plain memory read
-  certkv inspect WHAT     what a model folder, a format, a packed page or a file of vectors holds
+  certkv inspect WHAT     what a model folder, a format, a packed page, vectors or curves hold
 
 `certkv COMMAND --help` lists the options of a command.
 Exit codes: 0 success, 1 a check failed, 2 usage, 3 a file or value was refused, 4 internal error.
@@ -50,6 +50,8 @@ certkv eval [options]: runs prompts and text through several caches and compares
   --witness N        recompute the true error every N steps, 0 for never (default 8)
   --seed N           seed of the choice within --limit and of the bootstrap (default: file order, 1)
   --report FILE      write the page too
+  --curves FILE      write the curves of format and tolerance, as assets/curves/ref-d128.json; what is not given is then
+                     the sweep behind the defaults: six formats, five tolerances, three prompts and two windows at 8K
   --json             print the data of the report as JSON instead of the table
   --threads N        threads (default: all)
   --quiet            no progress bars
@@ -65,7 +67,7 @@ certkv conform DIR [options]: replays the golden vectors (*.cgv) in DIR; exit co
 /// `certkv inspect --help`.
 pub const INSPECT: &str = "\
 certkv inspect WHAT [options]: WHAT is a model folder, a format such as k8-v4g32-b32, a packed page,
-or a file of vectors (.cgv)
+a file of vectors (.cgv), or curves that eval wrote (.json)
 
   --head-dim N       channels of a head, for a format (default 128)
   --json             print the result as JSON

@@ -1,10 +1,13 @@
-//! `certkv inspect WHAT`: a model folder, a format, a packed page, or a file of vectors.
+//! `certkv inspect WHAT`: a model folder, a format, a packed page, a file of vectors, or recorded curves.
 use super::{args::bounded, help};
 use crate::{
     error::CliError,
     model::{Config, weights::Weights},
     output::print,
-    report::table::TextTable,
+    report::{
+        sweep::{self, Sweep},
+        table::TextTable,
+    },
 };
 use certkv::seal::{Seal, SealError};
 use certkv_core::{Format, Geometry, RecordLayout};
@@ -32,6 +35,8 @@ pub fn run(mut parser: lexopt::Parser, out: &mut dyn Write) -> Result<(), CliErr
     let path = Path::new(&what);
     let (text, value) = if path.is_dir() {
         model(path)?
+    } else if path.is_file() && path.extension().is_some_and(|e| e == "json") {
+        curves(path)?
     } else if path.is_file() {
         vectors(path)?
     } else if let Ok(format) = what.to_string_lossy().parse::<Format>() {
@@ -138,6 +143,14 @@ fn page(bytes: &[u8]) -> Result<(String, Value), SealError> {
         "record_bytes": seal.record_bytes, "bytes": bytes.len(), "digest": digest
     });
     Ok((table.render(), value))
+}
+
+fn curves(path: &Path) -> Result<(String, Value), CliError> {
+    let refuse = |e: &dyn std::error::Error| CliError::input(format!("inspect: {}: {e}", path.display()));
+    let text = std::fs::read_to_string(path).map_err(|e| refuse(&e))?;
+    let sweep = Sweep::parse(&text).map_err(|e| refuse(&e))?;
+    let value = serde_json::to_value(&sweep).map_err(|e| CliError::Internal(Box::new(e)))?;
+    Ok((sweep::table::render(&sweep), value))
 }
 
 fn vectors(path: &Path) -> Result<(String, Value), CliError> {

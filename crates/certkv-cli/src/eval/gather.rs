@@ -38,12 +38,8 @@ pub struct Gathered {
     pub true_error: Vec<f64>,
     /// Recomputed outputs whose true error passed a finite bound.
     pub violations: u64,
-    /// Blocks read with exact keys, by layer.
-    pub promoted_keys: Vec<u64>,
-    /// Blocks read with exact values, by layer.
-    pub promoted_values: Vec<u64>,
-    /// Blocks seen by query heads, by layer.
-    pub blocks: Vec<u64>,
+    /// The same by layer.
+    pub layers: Vec<LayerSums>,
     /// Bytes read: packed, scratch, host.
     pub read: [u64; 3],
     /// Bytes that dense half precision would have read.
@@ -52,15 +48,32 @@ pub struct Gathered {
     pub coverage: Vec<[f32; SHARES.len()]>,
 }
 
+/// Sums of one layer over the decode steps.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LayerSums {
+    /// Head-steps by rung.
+    pub rungs: [u64; RUNGS],
+    /// Blocks seen by query heads.
+    pub blocks: u64,
+    /// Of them, read with exact keys.
+    pub promoted_keys: u64,
+    /// Of them, read with exact values.
+    pub promoted_values: u64,
+    /// Of them, those whose values were not read at all.
+    pub skipped_values: u64,
+    /// Bytes read: packed, scratch, host.
+    pub read: [u64; 3],
+    /// Bytes that dense half precision would have read.
+    pub read_dense: u64,
+}
+
 impl Gathered {
     /// An empty collection for a model of `layers` and query `heads`.
     pub fn new(layers: usize, heads: usize) -> Self {
         Self {
             shape: (layers, heads),
             bounds: vec![Vec::new(); layers * heads],
-            promoted_keys: vec![0; layers],
-            promoted_values: vec![0; layers],
-            blocks: vec![0; layers],
+            layers: vec![LayerSums::default(); layers],
             ..Self::default()
         }
     }
@@ -75,9 +88,11 @@ impl Gathered {
     /// `group` the query heads per KV head.
     pub fn add(&mut self, layer: usize, certificates: &[Certificate], group: usize, blocks: u64, dense_bytes: u64) {
         let heads = self.shape.1;
+        let sums = &mut self.layers[layer];
         for (head, c) in certificates.iter().enumerate().take(heads) {
             let rung = c.rung as usize;
             self.rungs[rung] += 1;
+            sums.rungs[rung] += 1;
             if let Some(step) = self.timeline.last_mut() {
                 step[rung] += 1;
             }
@@ -86,18 +101,22 @@ impl Gathered {
             self.e_key.extend(relative(c.e_key));
             self.e_val.extend(relative(c.e_val));
             self.bounds[layer * heads + head].extend(relative(c.bound()));
-            self.promoted_keys[layer] += u64::from(c.promoted_keys);
-            self.promoted_values[layer] += u64::from(c.promoted_values);
-            self.blocks[layer] += blocks;
+            sums.promoted_keys += u64::from(c.promoted_keys);
+            sums.promoted_values += u64::from(c.promoted_values);
+            sums.skipped_values += u64::from(c.skipped_values);
+            sums.blocks += blocks;
         }
         // The bytes of a certificate are its group's: the largest of the group's records is counted once.
         for records in certificates.chunks(group.max(1)) {
             let total = |c: &Certificate| c.bytes.packed + c.bytes.scratch + c.bytes.host;
             if let Some(c) = records.iter().max_by_key(|c| total(c)) {
-                self.read[0] += c.bytes.packed;
-                self.read[1] += c.bytes.scratch;
-                self.read[2] += c.bytes.host;
+                for read in [&mut self.read, &mut sums.read] {
+                    read[0] += c.bytes.packed;
+                    read[1] += c.bytes.scratch;
+                    read[2] += c.bytes.host;
+                }
                 self.read_dense += dense_bytes;
+                sums.read_dense += dense_bytes;
             }
         }
     }
@@ -157,6 +176,7 @@ mod tests {
             e_arith: 0.0,
             out_norm: 2.0,
             promoted_keys: 3,
+            skipped_values: 2,
             bytes: BytesRead { packed: 100, scratch: 10, host: 1 },
             ..Certificate::default()
         };
@@ -165,7 +185,9 @@ mod tests {
         assert_eq!((g.read, g.read_dense), ([150, 20, 2], 800));
         assert_eq!((g.rungs, g.certified, g.timeline[0]), ([1, 3, 0, 0, 0], 3, [1, 3, 0, 0, 0]));
         assert_eq!(g.e_key, [0.25, 0.25, 0.25]);
-        assert_eq!(g.promoted_keys[0], 9);
+        let layer = &g.layers[0];
+        assert_eq!((layer.promoted_keys, layer.skipped_values, layer.blocks), (9, 6, 32));
+        assert_eq!((layer.read, layer.read_dense, layer.rungs), (g.read, g.read_dense, g.rungs));
         g.witness(1.0, 0.5, 2.0);
         g.witness(1.0, f64::NAN, 2.0);
         g.witness(1.0, 1.5, 2.0);

@@ -1,7 +1,9 @@
 //! From the outcome of an evaluation to the data of its report.
-use super::data::{
-    Coverage, Curve, CurvePoint, Heat, Kind, Memory, ModeRow, ReportData, SCHEMA, Setting, TaskScore, TextScore,
-    Timeline, Transcript,
+use super::{
+    data::{
+        Coverage, Heat, Kind, Memory, ModeRow, ReportData, SCHEMA, Setting, TaskScore, TextScore, Timeline, Transcript,
+    },
+    sweep,
 };
 use crate::{
     eval::{Mode, ModeOutcome, Outcome, Plan, Policy, compare::compare, gather::SHARES},
@@ -43,7 +45,7 @@ pub fn build(plan: &Plan, outcome: &Outcome, config: &Config, setting: Setting) 
         heat: of_certified(outcome, heat),
         timelines: of_certified(outcome, timeline),
         coverage: coverage(outcome),
-        curves: curves(outcome),
+        curves: sweep::build::curves(outcome),
     }
 }
 
@@ -228,32 +230,4 @@ fn coverage(outcome: &Outcome) -> Vec<Coverage> {
         });
     }
     all
-}
-
-/// Certified modes of the model by format; a format with a single tolerance is a point and still worth a mark.
-fn curves(outcome: &Outcome) -> Vec<Curve> {
-    let mut curves: Vec<Curve> = Vec::new();
-    for m in outcome.modes.iter().filter(|m| !m.mode.twin) {
-        let (Some(tolerance), g) = (m.mode.tolerance(), &m.gathered) else { continue };
-        let format = m.mode.format.to_string();
-        let index = curves.iter().position(|c| c.format == format).unwrap_or_else(|| {
-            curves.push(Curve { format, points: Vec::new() });
-            curves.len() - 1
-        });
-        let (right, n) = m.accuracy(None);
-        let head_steps: u64 = g.rungs.iter().sum();
-        let promoted = g.promoted_keys.iter().zip(&g.promoted_values).zip(&g.blocks);
-        curves[index].points.push(CurvePoint {
-            tolerance,
-            read_share: g.read_share(),
-            dense_share: g.dense_share(),
-            repaired_share: 1.0 - g.rungs[0] as f64 / head_steps.max(1) as f64,
-            accuracy: right as f64 / n.max(1) as f64,
-            promoted: promoted.map(|((k, v), b)| (k + v) as f64 / (2 * b).max(1) as f64).collect(),
-        });
-    }
-    for curve in &mut curves {
-        curve.points.sort_by(|a, b| a.tolerance.total_cmp(&b.tolerance));
-    }
-    curves
 }

@@ -1,9 +1,10 @@
 //! Everything that the table and the page show. This is also what `--json` prints.
+use super::sweep::Curve;
 use crate::stats::{Quantiles, Table};
 use serde::{Deserialize, Serialize};
 
 /// Version of this layout, raised when a field changes its meaning.
-pub const SCHEMA: u32 = 1;
+pub const SCHEMA: u32 = 2;
 
 /// Results of one evaluation.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -226,30 +227,4 @@ pub struct Coverage {
     pub low: Vec<f64>,
     /// Ninetieth percentile.
     pub high: Vec<f64>,
-}
-
-/// What a format costs at several tolerances.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Curve {
-    /// Format.
-    pub format: String,
-    /// By rising tolerance.
-    pub points: Vec<CurvePoint>,
-}
-
-/// One tolerance of one format.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct CurvePoint {
-    /// Relative tolerance.
-    pub tolerance: f64,
-    /// Bytes read over dense.
-    pub read_share: f64,
-    /// Share of head-steps on the dense rungs.
-    pub dense_share: f64,
-    /// Share of head-steps that left the packed rung.
-    pub repaired_share: f64,
-    /// Accuracy over all prompts.
-    pub accuracy: f64,
-    /// Blocks read with exact keys or values over blocks seen, by layer.
-    pub promoted: Vec<f64>,
 }

@@ -4,6 +4,7 @@ pub mod data;
 pub mod figure;
 pub mod page;
 pub mod svg;
+pub mod sweep;
 pub mod table;
 
 pub use build::build;

@@ -1,8 +1,9 @@
 //! The page: one file, no network, readable in light and dark.
 use super::{
     data::ReportData,
-    figure::{coverage, curves, errors, heat, hero, memory, numbers, quality, timeline, transcripts, words},
+    figure::{coverage, errors, heat, hero, memory, numbers, quality, sweep as why, timeline, transcripts, words},
     svg::escape,
+    sweep,
 };
 
 const STYLE: &str = include_str!("style.css");
@@ -16,11 +17,9 @@ fn section(title: &str, text: &str, figure: &str) -> String {
     format!("<section><h2>{}</h2><p>{}</p>{figure}</section>\n", escape(title), escape(text))
 }
 
-fn pair(left: String, right: String) -> String {
-    match (left.is_empty(), right.is_empty()) {
-        (true, true) => String::new(),
-        _ => format!("<div class=\"pair\">{left}{right}</div>"),
-    }
+/// A figure that needs half the page's width.
+fn half(figure: String) -> String {
+    if figure.is_empty() { figure } else { format!("<div class=\"half\">{figure}</div>") }
 }
 
 fn colophon(data: &ReportData) -> String {
@@ -95,15 +94,12 @@ pub fn page(data: &ReportData) -> String {
             &timeline::draw(data),
         ),
         section(
-            "Few blocks hold the mass, and a tolerance has a price",
-            "Left: attention mass of the heaviest blocks, median and the band of eight in ten head-steps. Right: bytes read, promotions included, against the tolerance.",
-            &pair(coverage::draw(data), curves::bytes(data)),
+            "Few blocks hold the mass",
+            "Attention mass of the heaviest blocks under dense attention, median and the band of eight in ten head-steps.",
+            &half(coverage::draw(data)),
         ),
-        section(
-            "Where originals were read",
-            "Share of blocks whose 16-bit originals were read, by layer, one grid per format and one line per tolerance.",
-            &curves::layers(data),
-        ),
+        // A damaged recording costs the section, not the page; that it is whole is tested.
+        why::draw(data, sweep::file::recorded().ok().as_ref()),
         section(
             "In numbers",
             "Median, and below it the 99th percentile. Errors are shares of the output's norm.",

@@ -1,5 +1,5 @@
 //! Logits of one block.
-use super::{lanes, load16, max4, split, step, sum16};
+use super::{lanes, larger, load16, max4, split, step, sum8, sum16};
 use crate::arch::generic::keys::unpack;
 use crate::block::Side;
 use crate::line::{Codes, Line};
@@ -81,20 +81,20 @@ unsafe fn channel_heads<const H: usize, const META: u8>(
     let n = shape.dim_lines();
     let zero = _mm512_setzero_ps();
     let q = q[first * n..(first + H) * n].as_ptr();
-    let (mut most, mut l1, mut square, mut offset) = ([zero; 4], [zero; H], [zero; H], [zero; H]);
+    // Heads' l1, then their squares.
+    let (mut most, mut sizes) = ([zero; 4], [zero; 8]);
     for l in 0..n {
-        // SAFETY: channels 16 l .. 16 l + 16 of sigma and z lie inside the scales; lines are 64 aligned bytes.
+        super::step(ahead);
+        super::step(ahead);
+        // SAFETY: channels 16 l .. 16 l + 16 of sigma lie inside the scales; lines are 64 aligned bytes.
         unsafe {
             let sigma = meta16::<META>(scales, 16 * l);
-            let z = meta16::<META>(scales, shape.dim + 16 * l);
             for h in 0..H {
-                let q = _mm512_load_ps(q.add(h * n + l).cast());
-                let v = _mm512_mul_ps(q, sigma);
-                offset[h] = _mm512_fmadd_ps(q, z, offset[h]);
+                let v = _mm512_mul_ps(_mm512_load_ps(q.add(h * n + l).cast()), sigma);
                 let a = _mm512_abs_ps(v);
-                most[h] = _mm512_max_ps(most[h], a);
-                l1[h] = _mm512_add_ps(l1[h], a);
-                square[h] = _mm512_fmadd_ps(v, v, square[h]);
+                most[h] = larger(most[h], a);
+                sizes[h] = _mm512_add_ps(sizes[h], a);
+                sizes[4 + h] = _mm512_fmadd_ps(v, v, sizes[4 + h]);
             }
         }
     }
@@ -102,9 +102,33 @@ unsafe fn channel_heads<const H: usize, const META: u8>(
     let most = max4(most);
     let usable = _mm512_cmp_ps_mask::<_CMP_NLT_UQ>(most, _mm512_set1_ps(7.9e-31));
     let levels = _mm512_set1_ps(QUERY_LEVELS);
-    let inverse = lanes(_mm512_maskz_div_ps(usable, levels, most));
+    let inverse = _mm512_maskz_div_ps(usable, levels, most);
     let step = lanes(_mm512_maskz_div_ps(usable, most, levels));
-    let (mut residual, mut total) = ([zero; H], [_mm512_setzero_si512(); H]);
+    // Head `h` is in lane `h` of every four.
+    let inverse = [
+        _mm512_permute_ps::<0x00>(inverse),
+        _mm512_permute_ps::<0x55>(inverse),
+        _mm512_permute_ps::<0xaa>(inverse),
+        _mm512_permute_ps::<0xff>(inverse),
+    ];
+    // What does not need the steps fills the wait for them. Slots of the sums: heads' offset, residual, digits (below 2^24
+    // and so exact in f32).
+    let mut sums = [zero; 16];
+    for l in 0..n {
+        // SAFETY: channels 16 l .. 16 l + 16 of z lie inside the scales; lines are 64 aligned bytes.
+        unsafe {
+            let z = meta16::<META>(scales, shape.dim + 16 * l);
+            for h in 0..H {
+                sums[h] = _mm512_fmadd_ps(_mm512_load_ps(q.add(h * n + l).cast()), z, sums[h]);
+            }
+        }
+    }
+    let sizes = lanes(sum8(&sizes));
+    // Adding 1.5 2^23 rounds to an integer and leaves it in the low bits; with 128 more, byte 1 is the high digit and byte
+    // 0 the low one with its sign bit flipped.
+    let magic = _mm512_set1_ps(12_583_040.0);
+    let flip = _mm256_set1_epi8(-128);
+    let mut total = [_mm512_setzero_si512(); H];
     let p = out.bytes[first * DIGIT_STRIDE..(first + H) * DIGIT_STRIDE].as_mut_ptr();
     for l in (0..n).step_by(2) {
         // SAFETY: lines are 64 aligned bytes; 16 l + 32 <= dim <= 256: the 32-byte stores lie inside the head's digits.
@@ -112,40 +136,35 @@ unsafe fn channel_heads<const H: usize, const META: u8>(
             let sigma = [meta16::<META>(scales, 16 * l), meta16::<META>(scales, 16 * l + 16)];
             for h in 0..H {
                 super::step(ahead);
-                super::step(ahead);
-                let scale = _mm512_set1_ps(inverse[h]);
                 let mut raised = [_mm512_setzero_si512(); 2];
                 for i in 0..2 {
                     let v = _mm512_mul_ps(_mm512_load_ps(q.add(h * n + l + i).cast()), sigma[i]);
-                    let v = _mm512_mul_ps(v, scale);
-                    let digit = _mm512_cvtps_epi32(v);
-                    let rest = _mm512_sub_ps(v, _mm512_cvtepi32_ps(digit));
-                    residual[h] = _mm512_add_ps(residual[h], _mm512_abs_ps(rest));
-                    raised[i] = _mm512_add_epi32(digit, _mm512_set1_epi32(128));
+                    let t = _mm512_fmadd_ps(v, inverse[h], magic);
+                    let rest = _mm512_fmsub_ps(v, inverse[h], _mm512_sub_ps(t, magic));
+                    sums[4 + h] = _mm512_add_ps(sums[4 + h], _mm512_abs_ps(rest));
+                    raised[i] = _mm512_castps_si512(t);
                     total[h] = _mm512_add_epi32(total[h], raised[i]);
                 }
-                // With 128 added, byte 1 is the high digit and byte 0 the low one with its sign bit flipped.
                 let bytes = split(raised[0], raised[1]);
-                let low = _mm256_xor_si256(_mm512_castsi512_si256(bytes), _mm256_set1_epi8(-128));
+                let low = _mm256_xor_si256(_mm512_castsi512_si256(bytes), flip);
                 let p = p.add(h * DIGIT_STRIDE + 16 * l);
                 _mm256_storeu_si256(p.cast(), low);
                 _mm256_storeu_si256(p.add(256).cast(), _mm512_extracti64x4_epi64::<1>(bytes));
             }
         }
     }
-    // Slots of the sums: heads' l1, square, offset, residual; and of the second: digits, below 2^24 and so exact in f32.
-    let (mut sums, mut more) = ([zero; 16], [zero; 16]);
+    // Every lane's total holds the constant `n` times, modulo 2^32.
+    let constant = _mm512_set1_epi32((n as i32).wrapping_mul(12_583_040.0f32.to_bits() as i32));
     for h in 0..H {
-        (sums[h], sums[4 + h], sums[8 + h], sums[12 + h]) = (l1[h], square[h], offset[h], residual[h]);
-        more[h] = _mm512_cvtepi32_ps(total[h]);
+        sums[8 + h] = _mm512_cvtepi32_ps(_mm512_sub_epi32(total[h], constant));
     }
-    let (a, b) = (lanes(sum16(&sums)), lanes(sum16(&more)));
+    let sums = lanes(sum16(&sums));
     for h in 0..H {
         let to = first + h;
-        (out.l1[to], out.square[to], out.offset[to]) = (a[h], a[4 + h], a[8 + h]);
+        (out.l1[to], out.square[to], out.offset[to]) = (sizes[2 * h], sizes[8 + 2 * h], sums[h]);
         out.step[to] = step[h];
-        out.residual[to] = if step[h] == 0.0 { a[h] } else { a[12 + h] * step[h] };
-        out.sums[to][0] = b[h] as i32 - 128 * shape.dim as i32;
+        out.residual[to] = if step[h] == 0.0 { out.l1[to] } else { sums[4 + h] * step[h] };
+        out.sums[to][0] = sums[8 + h] as i32;
     }
 }
 
@@ -310,9 +329,6 @@ unsafe fn products<const H: usize, const T: usize, const W4: bool>(
 ) -> [[__m512i; T]; H] {
     let mut low = [[_mm512_setzero_si512(); T]; H];
     let mut high = [[_mm512_setzero_si512(); T]; H];
-    for h in 0..H {
-        low[h] = [_mm512_set1_epi32(bias[h]); T];
-    }
     let nibble = _mm512_set1_epi8(15);
     for quad in range {
         step(ahead);
@@ -344,9 +360,12 @@ unsafe fn products<const H: usize, const T: usize, const W4: bool>(
             }
         }
     }
+    // The digits' sums come last: they are ready long after the first digits are.
     for h in 0..H {
+        let bias = _mm512_set1_epi32(bias[h]);
         for i in 0..T {
-            low[h][i] = _mm512_add_epi32(low[h][i], _mm512_slli_epi32::<8>(high[h][i]));
+            let sum = _mm512_add_epi32(low[h][i], _mm512_slli_epi32::<8>(high[h][i]));
+            low[h][i] = _mm512_add_epi32(sum, bias);
         }
     }
     low

@@ -91,6 +91,28 @@ unsafe fn load16<const BF16: bool>(p: *const u16) -> __m512 {
     if BF16 { _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(half))) } else { _mm512_cvtph_ps(half) }
 }
 
+/// One level of a tree of sums: both vectors folded by 8, 4, 2 or 1 lanes (`FOLD`), `a`'s sums where the lane number
+/// lacks that bit, `b`'s where it has it. Blends run on every unit, shuffles on few: two blends and one shuffle a pair.
+#[inline]
+#[target_feature(enable = "avx512f,avx512dq")]
+fn fold<const FOLD: u8>(a: __m512, b: __m512) -> __m512 {
+    match FOLD {
+        8 => _mm512_add_ps(_mm512_mask_blend_ps(0xff00, a, b), _mm512_shuffle_f32x4::<0x4e>(a, b)),
+        4 => {
+            let other = _mm512_mask_blend_ps(0xf0f0, b, a);
+            _mm512_add_ps(_mm512_mask_blend_ps(0xf0f0, a, b), _mm512_shuffle_f32x4::<0xb1>(other, other))
+        }
+        2 => {
+            let other = _mm512_mask_blend_ps(0xcccc, b, a);
+            _mm512_add_ps(_mm512_mask_blend_ps(0xcccc, a, b), _mm512_permute_ps::<0x4e>(other))
+        }
+        _ => {
+            let other = _mm512_mask_blend_ps(0xaaaa, b, a);
+            _mm512_add_ps(_mm512_mask_blend_ps(0xaaaa, a, b), _mm512_permute_ps::<0xb1>(other))
+        }
+    }
+}
+
 /// Sums of the lanes of sixteen vectors, as one vector. Every input goes through the same tree of additions, whatever its
 /// place: a head's logit has the same bits in any group.
 #[inline]
@@ -98,24 +120,38 @@ unsafe fn load16<const BF16: bool>(p: *const u16) -> __m512 {
 fn sum16(v: &[__m512; 16]) -> __m512 {
     let mut a = [_mm512_setzero_ps(); 8];
     for i in 0..8 {
-        // Pairs (i, i + 8): low halves of both, high halves of both.
-        let (x, y) = (v[i], v[i + 8]);
-        a[i] = _mm512_add_ps(_mm512_shuffle_f32x4::<0x44>(x, y), _mm512_shuffle_f32x4::<0xee>(x, y));
+        a[i] = fold::<8>(v[i], v[i + 8]);
     }
-    let mut b = [_mm512_setzero_ps(); 4];
     for i in 0..4 {
-        let (x, y) = (a[i], a[i + 4]);
-        b[i] = _mm512_add_ps(_mm512_shuffle_f32x4::<0x88>(x, y), _mm512_shuffle_f32x4::<0xdd>(x, y));
+        a[i] = fold::<4>(a[i], a[i + 4]);
     }
-    let mut c = [_mm512_setzero_ps(); 2];
     for i in 0..2 {
-        let (x, y) = (b[i], b[i + 2]);
-        c[i] = _mm512_add_ps(_mm512_shuffle_ps::<0x44>(x, y), _mm512_shuffle_ps::<0xee>(x, y));
+        a[i] = fold::<2>(a[i], a[i + 2]);
     }
-    let d = _mm512_add_ps(_mm512_shuffle_ps::<0x88>(c[0], c[1]), _mm512_shuffle_ps::<0xdd>(c[0], c[1]));
-    // Lane order after the halvings: 0 2 1 3 | 8 10 9 11 | 4 6 5 7 | 12 14 13 15, its own inverse.
-    let order = _mm512_setr_epi32(0, 2, 1, 3, 8, 10, 9, 11, 4, 6, 5, 7, 12, 14, 13, 15);
-    _mm512_permutexvar_ps(order, d)
+    fold::<1>(a[0], a[1])
+}
+
+/// Sums of the lanes of eight vectors through the tree of [`sum16`], with the same bits: vector `i`'s in lane `2 i`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512dq")]
+fn sum8(v: &[__m512; 8]) -> __m512 {
+    let mut a = [_mm512_setzero_ps(); 4];
+    for i in 0..4 {
+        a[i] = fold::<8>(v[i], v[i + 4]);
+    }
+    for i in 0..2 {
+        a[i] = fold::<4>(a[i], a[i + 2]);
+    }
+    let a = fold::<2>(a[0], a[1]);
+    _mm512_add_ps(a, _mm512_permute_ps::<0xb1>(a))
+}
+
+/// The larger of non-negative lanes, as integers: their bit patterns are ordered like the values, twice as many units do
+/// it, and NaN is the largest.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn larger(a: __m512, b: __m512) -> __m512 {
+    _mm512_castsi512_ps(_mm512_max_epi32(_mm512_castps_si512(a), _mm512_castps_si512(b)))
 }
 
 /// Largest lanes of four vectors, in lanes 0 to 3 (and again in every group of four).

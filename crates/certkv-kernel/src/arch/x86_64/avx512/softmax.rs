@@ -1,5 +1,5 @@
 //! Weights of one block, and the certificate's tiles.
-use super::{lanes, max4, sum16};
+use super::{lanes, larger, max4, sum8};
 use crate::arch::generic::softmax::{EXP2, power};
 use crate::certify::{Sums, tile_body};
 use crate::line::Line;
@@ -51,49 +51,76 @@ pub(super) fn weigh(x: &mut [Line], n: usize, shape: Shape, s: &mut Softmax) {
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
 fn weigh_lines<const L: usize>(x: &mut [Line], n: usize, heads: usize, s: &mut Softmax) {
     s.moved = false;
-    let zero = _mm512_setzero_ps();
-    let nothing = _mm512_set1_ps(-2.0 * CLAMP);
-    for first in (0..heads).step_by(4) {
-        let count = (heads - first).min(4);
-        let mut most = [nothing; 4];
-        for i in 0..count {
-            for l in 0..L {
-                let to = &mut x[(first + i) * X_STRIDE + l].0;
-                // SAFETY: a line is 64 aligned bytes.
-                let v = unsafe { _mm512_load_ps(to.as_ptr()) };
-                most[i] = _mm512_mask_max_ps(most[i], below(n, l), most[i], clamp(v));
-            }
+    let mut h = 0;
+    while h < heads {
+        match heads - h {
+            1 => weigh_heads::<1, L>(x, n, h, s),
+            2 | 3 => weigh_heads::<2, L>(x, n, h, s),
+            _ => weigh_heads::<4, L>(x, n, h, s),
         }
-        // The new exponents of four heads at once; a NaN maximum leaves the exponent (the weights carry the NaN on).
-        let top = lanes(_mm512_roundscale_ps::<0x0a>(max4(most)));
-        let mut largest = [zero; 4];
-        let mut sums = [zero; 16];
-        for i in 0..count {
-            let h = first + i;
-            s.rescale[h] = 1.0;
-            if top[i] > s.exponent[h] {
-                s.rescale[h] = power(s.exponent[h] - top[i]);
+        h += match heads - h {
+            1 => 1,
+            2 | 3 => 2,
+            _ => 4,
+        };
+    }
+}
+
+/// `H` heads of `L` lines: logits, exponents and weights stay in registers.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
+fn weigh_heads<const H: usize, const L: usize>(x: &mut [Line], n: usize, first: usize, s: &mut Softmax) {
+    let x = &mut x[first * X_STRIDE..(first + H) * X_STRIDE];
+    let mut v = [[_mm512_setzero_ps(); L]; H];
+    let mut most = [_mm512_set1_ps(-2.0 * CLAMP); 4];
+    for h in 0..H {
+        for l in 0..L {
+            // SAFETY: a line is 64 aligned bytes.
+            v[h][l] = clamp(unsafe { _mm512_load_ps(x[h * X_STRIDE + l].0.as_ptr()) });
+            most[h] = _mm512_mask_max_ps(most[h], below(n, l), most[h], v[h][l]);
+        }
+    }
+    // The new exponents of all heads at once, head `h` in lane `h` of every four; a NaN maximum leaves the exponent (the
+    // weights carry the NaN on).
+    let top = _mm512_roundscale_ps::<0x0a>(max4(most));
+    let mut old = [0.0; 4];
+    old[..H].copy_from_slice(&s.exponent[first..first + H]);
+    let old = _mm512_broadcast_f32x4(_mm_setr_ps(old[0], old[1], old[2], old[3]));
+    let above = _mm512_cmp_ps_mask::<_CMP_GT_OQ>(top, old);
+    let m = _mm512_mask_mov_ps(old, above, top);
+    s.rescale[first..first + H].fill(1.0);
+    if above & ((1 << H) - 1) != 0 {
+        let top = lanes(top);
+        for h in first..first + H {
+            if top[h - first] > s.exponent[h] {
+                s.rescale[h] = power(s.exponent[h] - top[h - first]);
                 s.moved = true;
-                s.exponent[h] = top[i];
-            }
-            let m = _mm512_set1_ps(s.exponent[h]);
-            for l in 0..L {
-                let to = &mut x[h * X_STRIDE + l].0;
-                // SAFETY: a line is 64 aligned bytes.
-                unsafe {
-                    let w = weight(clamp(_mm512_load_ps(to.as_ptr())), m);
-                    let w = _mm512_maskz_mov_ps(below(n, l), w);
-                    _mm512_store_ps(to.as_mut_ptr(), w);
-                    sums[i] = _mm512_add_ps(sums[i], w);
-                    sums[8 + i] = _mm512_fmadd_ps(w, w, sums[8 + i]);
-                    largest[i] = _mm512_max_ps(largest[i], w);
-                }
+                s.exponent[h] = top[h - first];
             }
         }
-        let (sums, largest) = (lanes(sum16(&sums)), lanes(max4(largest)));
-        for i in 0..count {
-            (s.sum[first + i], s.square[first + i], s.max[first + i]) = (sums[i], sums[8 + i], largest[i]);
+    }
+    let spread = [
+        _mm512_permute_ps::<0x00>(m),
+        _mm512_permute_ps::<0x55>(m),
+        _mm512_permute_ps::<0xaa>(m),
+        _mm512_permute_ps::<0xff>(m),
+    ];
+    let zero = _mm512_setzero_ps();
+    let (mut largest, mut sums) = ([zero; 4], [zero; 8]);
+    for h in 0..H {
+        for l in 0..L {
+            let w = _mm512_maskz_mov_ps(below(n, l), weight(v[h][l], spread[h]));
+            // SAFETY: a line is 64 aligned bytes.
+            unsafe { _mm512_store_ps(x[h * X_STRIDE + l].0.as_mut_ptr(), w) };
+            sums[h] = _mm512_add_ps(sums[h], w);
+            sums[4 + h] = _mm512_fmadd_ps(w, w, sums[4 + h]);
+            largest[h] = larger(largest[h], w);
         }
+    }
+    let (sums, largest) = (lanes(sum8(&sums)), lanes(max4(largest)));
+    for h in 0..H {
+        (s.sum[first + h], s.square[first + h]) = (sums[2 * h], sums[8 + 2 * h]);
+        s.max[first + h] = largest[h];
     }
 }
 

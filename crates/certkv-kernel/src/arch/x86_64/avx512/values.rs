@@ -26,7 +26,7 @@ pub(super) fn value_codes(
     assert!(v.section.len() >= count * v.bits / 8 && scratch.codes.len() * 64 >= count);
     assert!(v.scales.len() >= 4 * shape.tokens * (shape.dim / v.group));
     assert!(scratch.bytes.len() * 64 >= GROUPS * HEADS * STRIDE && scratch.middle.len() >= HEADS * GROUPS);
-    assert!(scratch.relative.len() >= HEADS * X_STRIDE && shape.dim / v.group <= GROUPS);
+    assert!(shape.dim / v.group <= GROUPS);
     // SAFETY: the table is handed out only where the features exist; the asserts give the lengths.
     unsafe {
         match (shape.tokens / 16, v.bits) {
@@ -72,19 +72,6 @@ unsafe fn coded<const N: usize, const W4: bool>(
     // Codes stand `8 - bits` bits too high.
     let raised = 1.0 / (1u32 << (8 - v.bits)) as f32;
     let zero = _mm512_setzero_ps();
-    let mut unit = [0.0f32; HEADS];
-    for h in 0..shape.heads {
-        let usable = s.max[h] >= LEAST_WEIGHT;
-        unit[h] = if usable { s.max[h] * (raised / 65535.0) } else { 0.0 };
-        let inverse = _mm512_set1_ps(if usable { 1.0 / s.max[h] } else { 0.0 });
-        for l in h * X_STRIDE..h * X_STRIDE + N {
-            // SAFETY: lines are 64 aligned bytes.
-            unsafe {
-                let w = _mm512_mul_ps(_mm512_load_ps(w[l].0.as_ptr()), inverse);
-                _mm512_store_ps(scratch.relative[l].0.as_mut_ptr(), w);
-            }
-        }
-    }
     // Largest sigma of each group, and the factor that brings it to the largest digit.
     let (mut largest, mut factor) = ([0.0f32; GROUPS], [0.0f32; GROUPS]);
     for first in (0..groups).step_by(4) {
@@ -102,6 +89,13 @@ unsafe fn coded<const N: usize, const W4: bool>(
         for g in first..groups.min(first + 4) {
             (largest[g], factor[g]) = (a[g - first], b[g - first]);
         }
+    }
+    let mut unit = [0.0f32; HEADS];
+    let mut inverse = [0.0f32; HEADS];
+    for h in 0..shape.heads {
+        let usable = s.max[h] >= LEAST_WEIGHT;
+        unit[h] = if usable { s.max[h] * (raised / 65535.0) } else { 0.0 };
+        inverse[h] = if usable { 1.0 / s.max[h] } else { 0.0 };
     }
     let (mut sigma_square, mut middle) = (0.0f32, [zero; N]);
     for g in 0..groups {
@@ -122,14 +116,15 @@ unsafe fn coded<const N: usize, const W4: bool>(
             step(ahead);
             scratch.units[g][h] = unit[h] * largest[g];
             let mut digit = [_mm512_setzero_si512(); N];
+            let inverse = _mm512_set1_ps(inverse[h]);
             let lane = &mut scratch.middle[h * GROUPS + g].0;
             // SAFETY: lines are 64 aligned bytes; a head's digits are 128 bytes of the scratch.
             unsafe {
                 let mut sum = _mm512_load_ps(lane.as_ptr());
                 for l in 0..N {
-                    let relative = _mm512_load_ps(scratch.relative[h * X_STRIDE + l].0.as_ptr());
-                    digit[l] = _mm512_cvtps_epi32(_mm512_mul_ps(relative, sigma[l]));
-                    sum = _mm512_fmadd_ps(_mm512_load_ps(w[h * X_STRIDE + l].0.as_ptr()), mid[l], sum);
+                    let w = _mm512_load_ps(w[h * X_STRIDE + l].0.as_ptr());
+                    digit[l] = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_mul_ps(w, inverse), sigma[l]));
+                    sum = _mm512_fmadd_ps(w, mid[l], sum);
                 }
                 _mm512_store_ps(lane.as_mut_ptr(), sum);
                 let p = scratch.bytes.as_mut_ptr().cast::<u8>().add((g * HEADS + h) * STRIDE);
@@ -146,6 +141,13 @@ unsafe fn coded<const N: usize, const W4: bool>(
             }
         }
     }
+    let mut most = zero;
+    let mut unordered = 0;
+    for m in middle {
+        unordered |= _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(m, m);
+        most = _mm512_max_ps(most, m);
+    }
+    let most = if unordered == 0 { _mm512_reduce_max_ps(most) } else { f32::NAN };
     // All digits first, then all products: no product waits for the digits' latency.
     for g in 0..groups {
         // SAFETY: `g` is below [`GROUPS`], which the scratch has room for.
@@ -166,13 +168,6 @@ unsafe fn coded<const N: usize, const W4: bool>(
             }
         }
     }
-    let mut most = zero;
-    let mut unordered = 0;
-    for m in middle {
-        unordered |= _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(m, m);
-        most = _mm512_max_ps(most, m);
-    }
-    let most = if unordered == 0 { _mm512_reduce_max_ps(most) } else { f32::NAN };
     let group = v.group as f32;
     ValueSlack { sigma: (sigma_square * group).sqrt(), middle: (most * group).sqrt() }
 }
