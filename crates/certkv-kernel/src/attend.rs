@@ -1,13 +1,14 @@
 //! The pass: one look at every block, all heads of the group at once, output and masses together (math.md 5.3, 6.6).
 use crate::arch::generic::keys::digits_of;
 use crate::arch::{Arch, Ops};
-use crate::block::{Block, BlockSource, Look, Rows, Side, Tail};
+use crate::ahead::{Ahead, Sides};
+use crate::block::{Block, BlockSource, Rows, Side, Tail};
 use crate::certify::{Certificate, certify};
 use crate::error::KernelError;
 use crate::line::{Line, fill, lines};
 use crate::masses::{Entry, Masses, MassesMut};
 use crate::partial::Partial;
-use crate::query::{Cursor, Digits, HEADS, KeyCodes, Scaling, Shape, Softmax, ValueCodes, ValueScratch, X_STRIDE};
+use crate::query::{Digits, HEADS, KeyCodes, Scaling, Shape, Softmax, ValueCodes, ValueScratch, X_STRIDE};
 use crate::slack::{gamma, inflate, logit_chain, zeta};
 use certkv_core::{Dtype, ErrorSummary, Geometry, KeyFormat, RecordLayout, ValueFormat};
 use core::ops::Range;
@@ -41,18 +42,6 @@ pub struct Workspace {
     pub(crate) values: ValueScratch,
     pub(crate) softmax: Softmax,
     pub(crate) ahead: Ahead,
-    /// Logits of a watched block from codes.
-    pub(crate) coded: Vec<Line>,
-    corrupt: Option<usize>,
-}
-
-/// What to prefetch: the next block's record, and the distance in bytes from this block's exact sides to the next one's
-/// (0 where there is none).
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Ahead {
-    pub(crate) record: Cursor,
-    pub(crate) keys: isize,
-    pub(crate) values: isize,
 }
 
 impl Default for Workspace {
@@ -72,14 +61,7 @@ impl Workspace {
             values: ValueScratch::new(),
             softmax: Softmax::new(),
             ahead: Ahead::default(),
-            coded: lines(HEADS * X_STRIDE),
-            corrupt: None,
         }
-    }
-
-    /// A block whose canary (7.4) failed in the last [`Kernel::attend`]: its codes and annotations disagree.
-    pub fn corrupt(&self) -> Option<usize> {
-        self.corrupt
     }
 }
 
@@ -150,29 +132,16 @@ impl Kernel {
         }
         work.softmax = Softmax::new();
         work.values.middle.fill(Line::ZERO);
-        work.corrupt = None;
-        let watches = source.watches();
         let mut entry = Entry::ZERO;
-        let within = |position: usize| {
-            let index = source.visit(position);
-            if blocks.contains(&index) { index } else { position }
-        };
-        let mut next = (!blocks.is_empty()).then(|| source.block(within(blocks.start)));
-        for position in blocks.clone() {
-            let index = within(position);
+        let mut next = (!blocks.is_empty()).then(|| source.block(blocks.start));
+        for index in blocks.clone() {
             let Some(block) = next.take() else { break };
-            if position + 1 < blocks.end {
-                next = Some(source.block(within(position + 1)));
+            if index + 1 < blocks.end {
+                next = Some(source.block(index + 1));
             }
-            let passed_over = position + 1 < blocks.end && source.expects_skip(within(position + 1));
-            work.ahead = self.look_ahead(&block, next.as_ref(), passed_over);
+            work.ahead = self.look_ahead(&block, next.as_ref(), Sides::Both);
             self.keys(index, &block, work, &mut entry)?;
-            let mut block = block;
-            if watches && !(entry.exact_keys && entry.exact_values) {
-                self.watch(index, source, &mut block, &mut entry, work, out)?;
-            } else {
-                self.ops_weigh(self.shape.tokens, work, out);
-            }
+            self.ops_weigh(self.shape.tokens, work, out);
             self.values(index, &block, source.centre(), work, out, &mut entry)?;
             (self.ops.finish)(&mut work.ahead.record);
             if let Some(m) = &mut masses {
@@ -180,7 +149,11 @@ impl Kernel {
             }
         }
         if let Some(tail) = tail {
-            let entry = self.tail(&tail, work, out)?;
+            let mut entry = self.tail_keys(&tail, work)?;
+            self.ops_weigh(tail.tokens, work, out);
+            let s = &work.softmax;
+            (entry.w, entry.square, entry.exponent) = (s.sum, s.square, s.exponent);
+            self.tail_values(&tail, work, out);
             if let Some(m) = &mut masses {
                 m.put(blocks.end, &entry);
             }
@@ -253,38 +226,6 @@ impl Kernel {
         Ok(entry)
     }
 
-    /// What to prefetch while `block` is computed: the next record's coded part line by line, exact sides row by row;
-    /// nothing of values that are `passed_over`.
-    fn look_ahead(&self, block: &Block<'_>, next: Option<&Block<'_>>, passed_over: bool) -> Ahead {
-        let l = &self.layout;
-        let Some(next) = next else { return Ahead::default() };
-        let keys = next.keys.is_none() && !l.format.key.is_exact();
-        let values = next.values.is_none() && !l.format.value.is_exact() && !next.skip_values && !passed_over;
-        let start = if keys {
-            0
-        } else if values {
-            l.value_codes.start
-        } else {
-            l.summary.start
-        };
-        let end = if keys && !values { l.value_codes.start } else { l.bytes };
-        // The summary lies at the end but is read first.
-        (self.ops.finish)(&mut Cursor::over(next.record.get(l.summary.clone()).unwrap_or(&[])));
-        let from = |side: Option<&[u16]>, record: &[u8], section: &Range<usize>| match side {
-            Some(words) => words.as_ptr() as isize,
-            None => record.get(section.clone()).map_or(0, |r| r.as_ptr() as isize),
-        };
-        let distance = |this: Option<&[u16]>, that: Option<&[u16]>, section: &Range<usize>| {
-            let same = this.is_some() == that.is_some();
-            if same { from(that, next.record, section) - from(this, block.record, section) } else { 0 }
-        };
-        Ahead {
-            record: Cursor::over(next.record.get(start..end).unwrap_or(&[])),
-            keys: distance(block.keys, next.keys, &l.key_codes),
-            values: distance(block.values, next.values, &l.value_codes),
-        }
-    }
-
     /// Logits of one block into `work.x`, and the key part of its entry.
     pub(crate) fn keys(
         &self,
@@ -355,69 +296,6 @@ impl Kernel {
         Ok(())
     }
 
-    /// Weighs a block and shows it to the source, which may have its sides read exactly after all. Keys promoted here pass
-    /// the canary (7.4) on the spot: both logits are at hand.
-    fn watch<'a, S: BlockSource + ?Sized>(
-        &self,
-        index: usize,
-        source: &'a S,
-        block: &mut Block<'a>,
-        entry: &mut Entry,
-        work: &mut Workspace,
-        out: &mut Partial,
-    ) -> Result<(), KernelError> {
-        let (heads, before) = (self.shape.heads, out.l);
-        if !entry.exact_keys {
-            work.coded.clone_from(&work.x);
-        }
-        self.ops_weigh(self.shape.tokens, work, out);
-        let s = &work.softmax;
-        let look = Look {
-            w: &s.sum[..heads],
-            square: &s.square[..heads],
-            total: &out.l[..heads],
-            exponent: &s.exponent[..heads],
-            delta: &entry.delta[..heads],
-            lambda: &entry.lambda[..heads],
-            radius: entry.radius,
-            eta: entry.eta,
-            sop: entry.sop,
-        };
-        let promoted = source.promote(index, &look);
-        if let (Some(rows), false) = (promoted.keys, entry.exact_keys) {
-            // The weights of the codes go out again: a power of two is exact, so nothing is left of them.
-            for h in 0..heads {
-                out.l[h] = before[h] * work.softmax.rescale[h];
-            }
-            out.tokens -= self.shape.tokens;
-            block.keys = Some(rows);
-            let mut exact = Entry::ZERO;
-            self.keys(index, block, work, &mut exact)?;
-            for h in 0..heads {
-                let allowed = entry.delta[h] + entry.zeta[h] + exact.zeta[h];
-                for t in 0..self.shape.tokens {
-                    let i = h * X_STRIDE + t / 16;
-                    let gap = (work.x[i].0[t % 16] - work.coded[i].0[t % 16]).abs() * core::f32::consts::LN_2;
-                    // `!(gap <= allowed)`: NaN is a failed canary.
-                    if !(gap <= allowed) {
-                        work.corrupt.get_or_insert(index);
-                    }
-                }
-            }
-            let values = (entry.eta, entry.sop);
-            *entry = exact;
-            (entry.eta, entry.sop) = values;
-            self.ops_weigh(self.shape.tokens, work, out);
-        }
-        if let (Some(rows), false) = (promoted.values, entry.exact_values) {
-            block.values = Some(rows);
-            entry.exact_values = true;
-            (entry.eta, entry.sop) = (0.0, 0.0);
-        }
-        block.skip_values |= promoted.skip_values;
-        Ok(())
-    }
-
     /// Weights of the block, and everything summed so far moved to the new exponents.
     pub(crate) fn ops_weigh(&self, n: usize, work: &mut Workspace, out: &mut Partial) {
         (self.ops.weigh)(&mut work.x, n, self.shape, &mut work.softmax);
@@ -437,7 +315,7 @@ impl Kernel {
     }
 
     /// The block's values summed into `out`, and the rest of its entry.
-    fn values(
+    pub(crate) fn values(
         &self,
         index: usize,
         block: &Block<'_>,
@@ -494,7 +372,8 @@ impl Kernel {
         Ok(())
     }
 
-    fn tail(&self, tail: &Tail<'_>, work: &mut Workspace, out: &mut Partial) -> Result<Entry, KernelError> {
+    /// Logits of the open block into `work.x`, and its entry but for the weights.
+    pub(crate) fn tail_keys(&self, tail: &Tail<'_>, work: &mut Workspace) -> Result<Entry, KernelError> {
         let (shape, n) = (self.shape, tail.tokens);
         if n == 0 || n > shape.tokens {
             return Err(KernelError::Length { argument: "tail.tokens", expected: shape.tokens, given: n });
@@ -518,14 +397,16 @@ impl Kernel {
         for h in 0..shape.heads {
             entry.zeta[h] = zeta(f64::from(self.scale) * work.norm[h], key_norm, self.rounding);
         }
-        let rows = |side| Side { rows: Rows::Words(side), store, n, ahead: 0 };
-        (self.ops.score_rows)(&rows(tail.keys), &work.q, self.unit(), shape, &mut work.x);
-        self.ops_weigh(n, work, out);
-        let s = &work.softmax;
-        (entry.w, entry.square, entry.exponent) = (s.sum, s.square, s.exponent);
-        (self.ops.value_rows)(&rows(tail.values), &work.x, shape, &mut out.o);
-        out.chain += n;
+        let rows = Side { rows: Rows::Words(tail.keys), store, n, ahead: 0 };
+        (self.ops.score_rows)(&rows, &work.q, self.unit(), shape, &mut work.x);
         Ok(entry)
+    }
+
+    /// The open block's values summed into `out`.
+    pub(crate) fn tail_values(&self, tail: &Tail<'_>, work: &Workspace, out: &mut Partial) {
+        let rows = Side { rows: Rows::Words(tail.values), store: self.layout.store, n: tail.tokens, ahead: 0 };
+        (self.ops.value_rows)(&rows, &work.x, self.shape, &mut out.o);
+        out.chain += tail.tokens;
     }
 
     /// Offsets of the coded values and the centre of the skipped ones into the output, exponents and counts into the

@@ -20,71 +20,13 @@ pub struct Block<'a> {
 
 /// Where the blocks of one (sequence, layer, KV head) are found.
 pub trait BlockSource: Sync {
-    /// Block `index`. Called once per block and pass, and once more to prefetch it.
+    /// Block `index`. Called once per block and sweep.
     fn block(&self, index: usize) -> Block<'_>;
-
-    /// Which block is visited at `position` of a pass over a range: a permutation of the range. A source that watches
-    /// lets the heavy blocks come first, so that the running sum is near the final one when it judges the others.
-    fn visit(&self, position: usize) -> usize {
-        position
-    }
 
     /// The head's value centre `c` that the summaries' `R_b` refer to (3.3), `[dim]`; empty for zero.
     fn centre(&self) -> &[f32] {
         &[]
     }
-
-    /// True if the values of `index` will probably be skipped: they are not asked for ahead of time.
-    fn expects_skip(&self, index: usize) -> bool {
-        let _ = index;
-        false
-    }
-
-    /// True if [`BlockSource::promote`] wants to see every block that was scored from codes.
-    fn watches(&self) -> bool {
-        false
-    }
-
-    /// Decides, once the weights of a coded block are known and before its values are read, which of its sides are read
-    /// exactly after all, or whether its values are read at all. What it returns is used in place of the codes; the certificate holds whatever it chooses.
-    fn promote(&self, index: usize, look: &Look<'_>) -> Promoted<'_> {
-        let _ = (index, look);
-        Promoted::default()
-    }
-}
-
-/// What is known of a block at the moment of [`BlockSource::promote`], per query head of the group.
-#[derive(Debug, Clone, Copy)]
-pub struct Look<'a> {
-    /// `W_b`, relative to `2^exponent`.
-    pub w: &'a [f32],
-    /// `P_b^2`, in the same unit.
-    pub square: &'a [f32],
-    /// Weights summed so far, this block included; never more than the final sum.
-    pub total: &'a [f32],
-    /// Running base-2 exponent.
-    pub exponent: &'a [f32],
-    /// `Delta_b`, nats; 0 if the keys are exact.
-    pub delta: &'a [f32],
-    /// `Lambda_b`, nats; 0 if the keys are exact.
-    pub lambda: &'a [f32],
-    /// `R_b`.
-    pub radius: f32,
-    /// `eta_b`; 0 if the values are exact.
-    pub eta: f32,
-    /// `sop_b`; 0 if the values are exact.
-    pub sop: f32,
-}
-
-/// Sides to be read exactly after all, 16-bit rows `[token][channel]`, or values to be left unread.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Promoted<'a> {
-    /// Keys.
-    pub keys: Option<&'a [u16]>,
-    /// Values.
-    pub values: Option<&'a [u16]>,
-    /// As [`Block::skip_values`].
-    pub skip_values: bool,
 }
 
 impl BlockSource for [Block<'_>] {

@@ -1,7 +1,9 @@
 //! The computations: attention on codes, dense attention, certificates; CPU.
 //!
 //! One pass ([`Kernel::attend`]) reads every block of one KV head once, for all query heads of its group, and leaves an
-//! unnormalised output ([`Partial`]) and the masses ([`Masses`]) that the certificate needs ([`Kernel::certify`]).
+//! unnormalised output ([`Partial`]) and the masses ([`Masses`]) that the certificate needs ([`Kernel::certify`]). Cut in
+//! two sweeps ([`Kernel::score`] over the keys, [`Kernel::gather`] over the values) it lets the caller decide between
+//! them, with this step's masses, what to read exactly and which values not to read.
 //! [`Kernel::repair`] corrects the result for newly promoted blocks; [`Kernel::prefill`] is causal attention over the
 //! originals. The instruction set is chosen once ([`Arch`]); `arch/generic` is the plain algorithm. What the arithmetic
 //! costs in accuracy is inside the bound: docs/kernels.md derives it.
@@ -13,11 +15,13 @@
 )]
 #![cfg_attr(not(target_arch = "x86_64"), forbid(unsafe_code))]
 
+mod ahead;
 mod arch;
 mod attend;
 mod block;
 mod certify;
 mod error;
+mod gather;
 mod line;
 mod masses;
 mod partial;
@@ -26,11 +30,12 @@ mod prefill;
 pub mod probe;
 mod query;
 mod repair;
+mod score;
 mod slack;
 
 pub use arch::Arch;
 pub use attend::{Kernel, Workspace};
-pub use block::{Block, BlockSource, Look, Promoted, Tail};
+pub use block::{Block, BlockSource, Tail};
 pub use certify::Certificate;
 pub use error::KernelError;
 pub use masses::{BlockTile, HeadTile, Mass, Masses, MassesMut, TILE};
@@ -38,3 +43,4 @@ pub use partial::Partial;
 pub use pool::{Pool, splits};
 pub use prefill::Causal;
 pub use repair::Repair;
+pub use score::Scores;

@@ -71,6 +71,12 @@ impl BlockTile {
         exact_values: 0,
         skipped_values: 0,
     };
+
+    fn put_values(&mut self, i: usize, e: &Entry) {
+        (self.eta[i], self.sop[i], self.value_norm[i]) = (e.eta, e.sop, e.value_norm);
+        self.exact_values = self.exact_values & !(1 << i) | u16::from(e.exact_values) << i;
+        self.skipped_values = self.skipped_values & !(1 << i) | u16::from(e.skipped_values) << i;
+    }
 }
 
 /// Masses of one KV head and its group of query heads.
@@ -162,6 +168,19 @@ impl Masses {
         if head < self.heads { self.rows.get(tile * self.heads + head) } else { None }
     }
 
+    /// `W_b` and its exponent; 0 where there is none.
+    pub(crate) fn weight(&self, head: usize, block: usize) -> (f32, f32) {
+        self.head_tile(head, block / TILE).map_or((0.0, 0.0), |r| (r.w[block % TILE], r.exponent[block % TILE]))
+    }
+
+    /// What a sweep over the keys left of `block`'s value side, as an entry.
+    pub(crate) fn value_side(&self, block: usize, exact: bool) -> Entry {
+        let (b, i) = (&self.blocks[block / TILE], block % TILE);
+        let (eta, sop) = if exact { (0.0, 0.0) } else { (b.eta[i], b.sop[i]) };
+        let (radius, value_norm) = (b.radius[i], b.value_norm[i]);
+        Entry { radius, eta, sop, value_norm, exact_values: exact, ..Entry::ZERO }
+    }
+
     /// Entry of (`head`, `block`), if there is one.
     pub fn get(&self, head: usize, block: usize) -> Option<Mass> {
         let (tile, i) = (block / TILE, block % TILE);
@@ -249,14 +268,28 @@ impl<'a> MassesMut<'a> {
         Ok(())
     }
 
+    /// `Delta_b`, `zeta_b` and the exponent of (`block`, `head`).
+    pub(crate) fn logit_bound(&self, block: usize, head: usize) -> (f32, f32, f32) {
+        let (tile, i) = ((block - self.first) / TILE, block % TILE);
+        let r = &self.rows[tile * self.heads + head];
+        (r.delta[i], r.zeta[i], r.exponent[i])
+    }
+
+    /// Replaces the value side of an entry.
+    pub(crate) fn put_values(&mut self, block: usize, e: &Entry) {
+        let (tile, i) = ((block - self.first) / TILE, block % TILE);
+        self.blocks[tile].put_values(i, e);
+        for (h, r) in self.rows[tile * self.heads..(tile + 1) * self.heads].iter_mut().enumerate() {
+            r.digit[i] = e.digit[h];
+        }
+    }
+
     pub(crate) fn put(&mut self, block: usize, e: &Entry) {
         let (tile, i) = ((block - self.first) / TILE, block % TILE);
         let b = &mut self.blocks[tile];
-        (b.radius[i], b.value_norm[i], b.root_tokens[i]) = (e.radius, e.value_norm, root(e.tokens));
-        (b.eta[i], b.sop[i]) = (e.eta, e.sop);
+        (b.radius[i], b.root_tokens[i]) = (e.radius, root(e.tokens));
         b.exact_keys = b.exact_keys & !(1 << i) | u16::from(e.exact_keys) << i;
-        b.exact_values = b.exact_values & !(1 << i) | u16::from(e.exact_values) << i;
-        b.skipped_values = b.skipped_values & !(1 << i) | u16::from(e.skipped_values) << i;
+        b.put_values(i, e);
         for (h, r) in self.rows[tile * self.heads..(tile + 1) * self.heads].iter_mut().enumerate() {
             (r.w[i], r.p[i], r.exponent[i]) = (e.w[h], e.square[h].sqrt(), e.exponent[h]);
             (r.delta[i], r.lambda[i], r.zeta[i], r.digit[i]) = (e.delta[h], e.lambda[h], e.zeta[h], e.digit[h]);

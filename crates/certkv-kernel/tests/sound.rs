@@ -2,7 +2,7 @@
 #![allow(clippy::neg_cmp_op_on_partial_ord, reason = "NaN has to fail")]
 mod common;
 use certkv_core::hash::hash64;
-use certkv_kernel::{Arch, Certificate, Kernel, KernelError, Masses, Partial, Workspace, splits};
+use certkv_kernel::{Arch, Certificate, Kernel, KernelError, Masses, Partial, Scores, Workspace, splits};
 use common::{Cache, KINDS, distance, norm};
 
 /// Formats x group sizes that the layouts allow.
@@ -71,6 +71,25 @@ fn pass(kernel: &Kernel, cache: &Cache) -> Result<Answer, KernelError> {
     Ok(certificates(kernel, cache, total.unwrap(), masses))
 }
 
+/// The same in two sweeps: half of the promoted keys are exact from the start, the others after their codes were scored.
+/// Returns the answer and the largest canary.
+fn sweeps(kernel: &Kernel, cache: &Cache) -> Result<(Answer, f32), KernelError> {
+    let (after, mut before, mut work) = (cache.centred(), cache.centred(), Workspace::new());
+    let blocks = after.blocks.len();
+    let late: Vec<usize> = (0..blocks).filter(|&b| cache.exact[b].0 && b % 2 == 1).collect();
+    late.iter().for_each(|&b| before.blocks[b].keys = None);
+    let (mut masses, mut scores, mut out) = (Masses::new(kernel.heads(), blocks + 1), Scores::new(), kernel.partial());
+    let tail = cache.tail();
+    let queries = &cache.queries;
+    kernel.score(queries, &before, blocks, tail.as_ref(), &mut work, &mut scores, &mut masses.as_mut())?;
+    let mut canary = vec![f32::NAN; late.len()];
+    kernel.rescore(queries, &after, &late, &mut work, &mut scores, &mut masses.as_mut(), &mut canary)?;
+    kernel.total(&scores, &masses, &mut out)?;
+    kernel.gather(&after, tail.as_ref(), &mut work, &scores, &mut masses, &mut out)?;
+    let worst = canary.into_iter().fold(f32::NEG_INFINITY, |a, b| if b <= a { a } else { b });
+    Ok((certificates(kernel, cache, out, masses), worst))
+}
+
 fn cases(n: usize) -> impl Iterator<Item = (Cache, u64)> {
     (0..n).map(|i| {
         let seed = hash64(&[0x5eed, i as u64]);
@@ -104,8 +123,10 @@ fn true_error_is_within_the_bound_on_every_path() {
         let (originals, used) = (cache.rows(false), cache.rows(true));
         for arch in archs() {
             let kernel = Kernel::new(&cache.geometry, &cache.layout, arch).unwrap();
-            let a = pass(&kernel, &cache).unwrap();
-            for h in 0..kernel.heads() {
+            let (two, canary) = sweeps(&kernel, &cache).unwrap();
+            assert!(canary <= 0.0, "{} {seed:#x}: {canary}", cache.layout.format);
+            let one = pass(&kernel, &cache).unwrap();
+            for (h, a) in (0..kernel.heads()).flat_map(|h| [(h, &one), (h, &two)]) {
                 let (exact, _) = cache.attention(&originals, h, &cache.queries);
                 let (coded, coded_mass) = cache.attention(&used, h, &cache.queries);
                 let (error, arithmetic) = (distance(&exact, &a.out[h]), distance(&coded, &a.out[h]));
@@ -134,6 +155,26 @@ fn true_error_is_within_the_bound_on_every_path() {
     println!("GATE kernel-sound executed={executed} failed={failed} controls={caught}/{planted} seed=0x5eed");
     println!("finite {finite}, largest true/bound {tight:.3}");
     assert!(planted > 50 && caught == planted && finite > executed / 4);
+}
+
+/// Damaged codes must trip the canary when their keys are scored again.
+#[test]
+fn damage_is_seen_when_keys_are_scored_again() {
+    let (mut planted, mut alarms) = (0, 0);
+    for seed in 0..12u64 {
+        let format = ["k8-v4g32-b32", "t4-v4g16-b16", "k8-v4g64-b64"][seed as usize % 3];
+        let mut cache = Cache::new(format, 128, 3, 500, seed as usize % KINDS, seed);
+        cache.exact[1].0 = true;
+        let codes = cache.layout.key_codes.clone();
+        cache.blocks[1].record[codes].iter_mut().for_each(|x| *x ^= 0x55);
+        for arch in archs() {
+            let kernel = Kernel::new(&cache.geometry, &cache.layout, arch).unwrap();
+            planted += 1;
+            alarms += usize::from(!(sweeps(&kernel, &cache).unwrap().1 <= 0.0));
+        }
+    }
+    println!("GATE kernel-rescore executed={planted} failed=0 controls={alarms}/{planted} seed=0x0");
+    assert_eq!(alarms, planted);
 }
 
 #[test]

@@ -71,11 +71,6 @@ impl BlockSource for Centred<'_> {
     fn centre(&self) -> &[f32] {
         &self.centre
     }
-
-    // Right for some blocks and wrong for others: it must not matter.
-    fn expects_skip(&self, index: usize) -> bool {
-        index % 3 == 0
-    }
 }
 
 pub fn geometry(heads: usize, dim: usize, store: Dtype) -> Geometry {

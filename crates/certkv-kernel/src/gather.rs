@@ -1,0 +1,105 @@
+//! The second half of a step in two sweeps: `o = sum_t w_t v'_t` with the weights that [`Kernel::score`] left, each block's
+//! values from codes, from the originals, or not at all.
+use crate::arch::generic::softmax::power;
+use crate::ahead::Sides;
+use crate::attend::{Kernel, Workspace};
+use crate::block::{BlockSource, Tail};
+use crate::error::KernelError;
+use crate::line::Line;
+use crate::masses::{Masses, TILE};
+use crate::partial::Partial;
+use crate::query::{Softmax, X_STRIDE};
+use crate::score::Scores;
+
+impl Kernel {
+    /// Log-mass scale of each head after [`Kernel::score`]: `out`'s exponent and sum of weights are those of all scored
+    /// blocks, its output is empty. A few nanoseconds a block.
+    ///
+    /// # Errors
+    /// [`KernelError::Length`] for an `out` or `masses` of another shape.
+    pub fn total(&self, scores: &Scores, masses: &Masses, out: &mut Partial) -> Result<(), KernelError> {
+        self.check_out(out)?;
+        out.clear();
+        let entries = scores.blocks + usize::from(scores.tail > 0);
+        if masses.heads() != self.shape.heads || masses.capacity() < entries {
+            return Err(KernelError::Length { argument: "masses", expected: entries, given: masses.capacity() });
+        }
+        for h in 0..self.shape.heads {
+            let tiles = || (0..entries.div_ceil(TILE)).filter_map(|t| Some((masses.head_tile(h, t)?, entries - t * TILE)));
+            // Written so that NaN stays: it must reach the certificate.
+            let larger = |a: f32, e: &f32| if *e <= a { a } else { *e };
+            let most = tiles().fold(Softmax::EMPTY, |a, (r, n)| r.exponent.iter().take(n).fold(a, larger));
+            let term = |(w, e): (&f32, &f32)| f64::from(*w) * f64::from(power(*e - most));
+            let sum: f64 = tiles().map(|(r, n)| r.w.iter().zip(&r.exponent).take(n).map(term).sum::<f64>()).sum();
+            (out.exponent[h], out.l[h]) = (most, sum as f32);
+        }
+        out.gross = out.l;
+        out.tokens = scores.blocks * self.shape.tokens + scores.tail;
+        Ok(())
+    }
+
+    /// Outputs of all scored blocks, values as `source` gives them, and then of `tail`. `out` must hold the
+    /// [`Kernel::total`]; `masses` receives the value part of each entry.
+    ///
+    /// # Errors
+    /// As [`Kernel::attend`].
+    pub fn gather<S: BlockSource + ?Sized>(
+        &self,
+        source: &S,
+        tail: Option<&Tail<'_>>,
+        work: &mut Workspace,
+        scores: &Scores,
+        masses: &mut Masses,
+        out: &mut Partial,
+    ) -> Result<(), KernelError> {
+        self.check_out(out)?;
+        out.o.fill(Line::ZERO);
+        out.chain = 0;
+        work.softmax = Softmax { exponent: out.exponent, ..Softmax::new() };
+        work.values.middle.fill(Line::ZERO);
+        let exact = self.layout.format.value.is_exact();
+        let mut next = (scores.blocks > 0).then(|| source.block(0));
+        for index in 0..scores.blocks {
+            let Some(block) = next.take() else { break };
+            if index + 1 < scores.blocks {
+                next = Some(source.block(index + 1));
+            }
+            work.ahead = self.look_ahead(&block, next.as_ref(), Sides::Values);
+            self.load_weights(index, scores, masses, work);
+            let mut entry = masses.value_side(index, block.values.is_some() || exact);
+            self.values(index, &block, source.centre(), work, out, &mut entry)?;
+            (self.ops.finish)(&mut work.ahead.record);
+            masses.as_mut().put_values(index, &entry);
+        }
+        if let Some(tail) = tail {
+            if tail.tokens != scores.tail {
+                return Err(KernelError::Length { argument: "tail.tokens", expected: scores.tail, given: tail.tokens });
+            }
+            self.load_weights(scores.blocks, scores, masses, work);
+            self.tail_values(tail, work, out);
+        }
+        let (l, tokens) = (out.l, out.tokens);
+        self.close(source.centre(), work, out);
+        (out.l, out.gross, out.tokens) = (l, l, tokens);
+        Ok(())
+    }
+
+    /// Block `index`'s weights into the workspace, relative to the exponents of the whole.
+    fn load_weights(&self, index: usize, scores: &Scores, masses: &Masses, work: &mut Workspace) {
+        let (lines, heads) = (self.shape.tokens / 16, self.shape.heads);
+        let from = &scores.weights[self.weights_of(index)];
+        let largest = &scores.largest[index * heads..(index + 1) * heads];
+        for h in 0..heads {
+            let (w, exponent) = masses.weight(h, index);
+            let to = power(exponent - work.softmax.exponent[h]);
+            for (l, line) in from[h * lines..(h + 1) * lines].iter().enumerate() {
+                let x = &mut work.x[h * X_STRIDE + l];
+                *x = *line;
+                if to != 1.0 {
+                    x.scale(to);
+                }
+            }
+            (work.softmax.sum[h], work.softmax.max[h]) = (w * to, largest[h] * to);
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! The first half of a step in two sweeps: logits of every block to weights that are kept, and masses (math.md 5.3). What
+//! is read exactly, and which values are read at all, can then be decided with this step's masses; [`Kernel::gather`] is
+//! the second half. Together the sweeps read what one pass reads, and each byte once.
+use crate::ahead::{Ahead, Sides};
+use crate::attend::{Kernel, Workspace};
+use crate::block::{BlockSource, Tail};
+use crate::error::KernelError;
+use crate::line::Line;
+use crate::masses::{Entry, MassesMut};
+use crate::query::{Softmax, X_STRIDE};
+
+/// Weights of the scored blocks of one KV head, each relative to its own block's exponent (in the masses).
+#[derive(Debug, Clone, Default)]
+pub struct Scores {
+    /// `[block][head][tokens / 16]` lines; the tail comes after the last block.
+    pub(crate) weights: Vec<Line>,
+    /// `[block][head]`: the largest weight.
+    pub(crate) largest: Vec<f32>,
+    /// Running exponents of the sweep.
+    pub(crate) softmax: Option<Softmax>,
+    pub(crate) blocks: usize,
+    pub(crate) tail: usize,
+}
+
+impl Scores {
+    /// No weights; buffers grow on first use.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Bytes of the buffers: 4 per token and query head.
+    pub fn bytes(&self) -> usize {
+        self.weights.capacity() * 64 + self.largest.capacity() * 4
+    }
+}
+
+impl Kernel {
+    fn lines(&self) -> usize {
+        self.shape.tokens / 16
+    }
+
+    /// Lines of block `index`'s weights in [`Scores::weights`].
+    pub(crate) fn weights_of(&self, index: usize) -> core::ops::Range<usize> {
+        let each = self.shape.heads * self.lines();
+        index * each..(index + 1) * each
+    }
+
+    /// Scores blocks `0..blocks` of `source` and then `tail` for `queries` (`[heads][dim]`, unscaled): weights to
+    /// `scores`, an entry per block to `masses` (which must start at block 0), the tail's at index `blocks`. Value sides
+    /// in the entries are those of the codes.
+    ///
+    /// # Errors
+    /// As [`Kernel::attend`].
+    pub fn score<S: BlockSource + ?Sized>(
+        &self,
+        queries: &[f32],
+        source: &S,
+        blocks: usize,
+        tail: Option<&Tail<'_>>,
+        work: &mut Workspace,
+        scores: &mut Scores,
+        masses: &mut MassesMut<'_>,
+    ) -> Result<(), KernelError> {
+        self.load_query(queries, work)?;
+        masses.check(0..blocks + usize::from(tail.is_some()), self.shape.heads)?;
+        (scores.blocks, scores.tail) = (blocks, tail.map_or(0, |t| t.tokens));
+        scores.weights.resize(self.weights_of(blocks).end, Line::ZERO);
+        scores.largest.resize((blocks + 1) * self.shape.heads, 0.0);
+        work.softmax = Softmax::new();
+        let mut entry = Entry::ZERO;
+        let mut next = (blocks > 0).then(|| source.block(0));
+        for index in 0..blocks {
+            let Some(block) = next.take() else { break };
+            if index + 1 < blocks {
+                next = Some(source.block(index + 1));
+            }
+            work.ahead = self.look_ahead(&block, next.as_ref(), Sides::Keys);
+            self.keys(index, &block, work, &mut entry)?;
+            (self.ops.weigh)(&mut work.x, self.shape.tokens, self.shape, &mut work.softmax);
+            self.keep(index, work, scores, &mut entry);
+            (self.ops.finish)(&mut work.ahead.record);
+            masses.put(index, &entry);
+        }
+        if let Some(tail) = tail {
+            let mut entry = self.tail_keys(tail, work)?;
+            (self.ops.weigh)(&mut work.x, tail.tokens, self.shape, &mut work.softmax);
+            self.keep(blocks, work, scores, &mut entry);
+            masses.put(blocks, &entry);
+        }
+        scores.softmax = Some(work.softmax);
+        Ok(())
+    }
+
+    /// Scores the blocks of `list` again, whose keys `source` now gives exactly: weights and masses are replaced.
+    ///
+    /// `canary[i]` receives, for block `list[i]`, the largest over heads and tokens of `|z_exact - z_coded| -
+    /// (Delta + zeta + zeta_exact)` in nats: positive (or NaN) means that codes and annotations disagree, math.md (7.4).
+    /// Logits so far below the block's largest that their weight underflowed are compared from the underflow on.
+    ///
+    /// # Errors
+    /// As [`Kernel::attend`]; [`KernelError::Length`] for a block that was not scored or a `canary` of another length.
+    pub fn rescore<S: BlockSource + ?Sized>(
+        &self,
+        queries: &[f32],
+        source: &S,
+        list: &[usize],
+        work: &mut Workspace,
+        scores: &mut Scores,
+        masses: &mut MassesMut<'_>,
+        canary: &mut [f32],
+    ) -> Result<(), KernelError> {
+        if canary.len() != list.len() {
+            return Err(KernelError::Length { argument: "canary", expected: list.len(), given: canary.len() });
+        }
+        let Some(softmax) = scores.softmax else {
+            return Err(KernelError::Length { argument: "scores", expected: 1, given: 0 });
+        };
+        self.load_query(queries, work)?;
+        work.softmax = softmax;
+        work.ahead = Ahead::default();
+        for (&index, canary) in list.iter().zip(canary.iter_mut()) {
+            if index >= scores.blocks {
+                return Err(KernelError::Length { argument: "list", expected: scores.blocks, given: index });
+            }
+            masses.check(index..index + 1, self.shape.heads)?;
+            let mut entry = Entry::ZERO;
+            self.keys(index, &source.block(index), work, &mut entry)?;
+            let mut worst = f32::NEG_INFINITY;
+            for h in 0..self.shape.heads {
+                let (delta, zeta, exponent) = masses.logit_bound(index, h);
+                let allowed = delta + zeta + entry.zeta[h];
+                for l in 0..self.lines() {
+                    let weights = &scores.weights[self.weights_of(index).start + h * self.lines() + l].0;
+                    for (x, w) in work.x[h * X_STRIDE + l].0.iter().zip(weights) {
+                        let excess = gap(*x, *w, exponent) - allowed;
+                        // `!(excess <= worst)` lets NaN in.
+                        worst = if excess <= worst { worst } else { excess };
+                    }
+                }
+            }
+            *canary = worst;
+            (self.ops.weigh)(&mut work.x, self.shape.tokens, self.shape, &mut work.softmax);
+            self.keep(index, work, scores, &mut entry);
+            masses.put(index, &entry);
+        }
+        scores.softmax = Some(work.softmax);
+        Ok(())
+    }
+
+    /// Weights and their sums, from the workspace into `scores` and `entry`.
+    fn keep(&self, index: usize, work: &Workspace, scores: &mut Scores, entry: &mut Entry) {
+        let (s, lines, heads) = (&work.softmax, self.lines(), self.shape.heads);
+        (entry.w, entry.square, entry.exponent) = (s.sum, s.square, s.exponent);
+        let range = self.weights_of(index);
+        for (h, to) in scores.weights[range].chunks_exact_mut(lines).enumerate() {
+            to.copy_from_slice(&work.x[h * X_STRIDE..h * X_STRIDE + lines]);
+        }
+        scores.largest[index * heads..(index + 1) * heads].copy_from_slice(&s.max[..heads]);
+    }
+}
+
+/// `|z - log w|` in nats, `z` the base-2 logit `x`, `w` relative to `2^exponent`. A weight below the normal range says
+/// only that the logit was no larger than that.
+fn gap(x: f32, w: f32, exponent: f32) -> f32 {
+    /// A weight below `2^-124` has a logit below this, rounding included.
+    const FLOOR: f32 = -123.5;
+    let nats = core::f32::consts::LN_2;
+    if w < f32::MIN_POSITIVE * 4.0 {
+        // `x * 0` brings back the NaN that `max` drops; a NaN weight fails the comparison above.
+        return (x - (exponent + FLOOR)).max(0.0) * nats + (x * 0.0);
+    }
+    (f64::from(x) - f64::from(exponent) - f64::from(w).log2()).abs() as f32 * nats
+}
