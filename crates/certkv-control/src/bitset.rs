@@ -50,6 +50,16 @@ impl BitSet {
         fresh
     }
 
+    /// Makes every index a member.
+    pub fn insert_all(&mut self) {
+        self.words.fill(u64::MAX);
+        if let (Some(last), over) = (self.words.last_mut(), self.capacity % 64)
+            && over > 0
+        {
+            *last = (1 << over) - 1;
+        }
+    }
+
     /// Removes `i`; true if it was a member.
     pub fn remove(&mut self, i: usize) -> bool {
         if i >= self.capacity {
@@ -178,6 +188,15 @@ mod tests {
             prop_assert!(a.iter().all(|i| !other.contains(i)));
             a.copy_from(&other);
             prop_assert_eq!(&a, &other);
+        }
+    }
+
+    #[test]
+    fn all_are_those_below_the_capacity() {
+        for capacity in [0, 1, 63, 64, 65, 130] {
+            let mut set = BitSet::new(capacity);
+            set.insert_all();
+            assert_eq!(set.iter().collect::<Vec<_>>(), (0..capacity).collect::<Vec<_>>());
         }
     }
 

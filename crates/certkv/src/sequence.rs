@@ -1,6 +1,6 @@
 //! What the cache remembers of one sequence.
 use crate::Error;
-use crate::attend::watch::Hint;
+use crate::attend::decide::Hint;
 use crate::group::Group;
 use certkv_control::BitSet;
 use certkv_core::Geometry;
@@ -12,15 +12,11 @@ use certkv_page::BlockTable;
 pub(crate) struct HeadMemory {
     /// Blocks whose keys the next step reads from the originals.
     pub(crate) keys: BitSet,
-    /// Blocks whose values the next step reads from the originals.
-    pub(crate) values: BitSet,
-    /// Blocks whose values the last step did not read.
-    pub(crate) skipped: BitSet,
     /// Last known `Delta_b`, `[query head of the group][block]`, grown block by block.
     pub(crate) delta: Vec<Vec<f32>>,
     /// Last known `Lambda_b`, in the same order.
     pub(crate) lambda: Vec<Vec<f32>>,
-    /// What the last step knew of each query head; empty before the first.
+    /// What the last output of each query head tells; empty before the first.
     pub(crate) hints: Vec<Hint>,
 }
 
@@ -28,8 +24,6 @@ impl HeadMemory {
     /// Room for `blocks` blocks of `heads` query heads; new blocks are unknown (infinite).
     pub(crate) fn resize(&mut self, blocks: usize, heads: usize) {
         self.keys.resize(blocks);
-        self.values.resize(blocks);
-        self.skipped.resize(blocks);
         for known in [&mut self.delta, &mut self.lambda] {
             known.resize_with(heads, Vec::new);
             for k in known {
@@ -42,12 +36,12 @@ impl HeadMemory {
 
     /// Bytes at `blocks` blocks of `heads` query heads.
     fn most_bytes(blocks: usize, heads: usize) -> usize {
-        whole_words(blocks) * (2 * 4 * heads) + 3 * whole_words(blocks) / 8 + size_of::<Self>()
+        whole_words(blocks) * (2 * 4 * heads) + whole_words(blocks) / 8 + heads * size_of::<Hint>() + size_of::<Self>()
     }
 
     fn bytes(&self) -> usize {
         let known: usize = self.delta.iter().chain(&self.lambda).map(|k| k.capacity() * 4).sum();
-        known + [&self.keys, &self.values, &self.skipped].map(|s| s.words().len()).iter().sum::<usize>() * 8 + size_of::<Self>()
+        known + self.keys.words().len() * 8 + self.hints.capacity() * size_of::<Hint>() + size_of::<Self>()
     }
 }
 
@@ -109,8 +103,6 @@ impl SequenceState {
             }
             for head in &mut self.heads[layer * kv_heads..(layer + 1) * kv_heads] {
                 head.keys.resize(blocks);
-                head.values.resize(blocks);
-                head.skipped.resize(blocks);
                 for known in head.delta.iter_mut().chain(&mut head.lambda) {
                     known.truncate(blocks);
                 }

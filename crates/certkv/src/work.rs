@@ -2,14 +2,14 @@
 use crate::append::RowBuffer;
 use crate::attend::pages::Pages;
 use crate::attend::published::Phase1;
-use crate::attend::watch::Hint;
+use crate::sequence::HeadMemory;
 use crate::{Cache, Error};
 use certkv_bound::Certificate;
 use certkv_codec::Encoder;
 use certkv_control::explore::Explorer;
 use certkv_control::guess::Guesser;
 use certkv_control::{BitSet, GroupCover};
-use certkv_kernel::{Masses, Partial};
+use certkv_kernel::{Masses, Partial, Scores};
 
 /// Everything a step needs beyond the sequences themselves.
 #[derive(Debug)]
@@ -42,14 +42,12 @@ pub(crate) struct HeadWork {
     pub(crate) values: BitSet,
     /// Blocks whose values are not read.
     pub(crate) skipped: BitSet,
-    /// Blocks whose values the last step did not read.
-    pub(crate) expected: BitSet,
-    /// What the last step knew; empty for no promotion inside the pass.
-    pub(crate) hints: Vec<Hint>,
-    /// Order in which the pass visits the blocks.
-    pub(crate) order: Vec<u32>,
-    /// Keys that the last pass promoted on its own.
-    pub(crate) watched_keys: usize,
+    /// The sequence's memory of this head, for the time of the step.
+    pub(crate) memory: HeadMemory,
+    /// Weights between the two sweeps of a certified step.
+    pub(crate) scores: Scores,
+    /// Keys that were scored from codes first and then exactly.
+    pub(crate) rescored: usize,
     /// Items to promote next: block, or block + blocks for the value side.
     pub(crate) picks: Vec<u32>,
     pub(crate) gains: Vec<f32>,
@@ -113,10 +111,9 @@ impl HeadWork {
             keys: BitSet::default(),
             values: BitSet::default(),
             skipped: BitSet::default(),
-            expected: BitSet::default(),
-            hints: Vec::new(),
-            order: Vec::new(),
-            watched_keys: 0,
+            memory: HeadMemory::default(),
+            scores: Scores::new(),
+            rescored: 0,
             picks: Vec::new(),
             gains: Vec::new(),
             cost: Vec::new(),

@@ -1,12 +1,12 @@
-//! The certified step of one layer of one sequence (math.md 6.6): one pass with the guessed sets, certificate, repair of
-//! the heads over tolerance, and the ladder of section 8 for those that repairs do not bring back.
+//! The certified step of one layer of one sequence (math.md 6.6): two sweeps with a decision between them (`decide.rs`),
+//! certificate, repair of the heads over tolerance, and the ladder of section 8 for those that repairs do not bring back.
 //!
-//! Cost of the common step: every packed byte once, plus the originals of the guessed sides instead of their codes. A
-//! repair reads the promoted blocks once more. Nothing allocates once the buffers are warm.
+//! Cost of the common step: the key codes once, the originals of the guessed keys instead of their codes, those of the
+//! other promoted keys besides; each block's values once, from codes, from the originals, or not at all. A repair reads
+//! the promoted blocks once more.
 use crate::Error;
 use crate::attend::pages::{Pages, View};
 use crate::attend::terms::{self, HeadScale};
-use crate::attend::watch::Watch;
 use crate::group::Group;
 use crate::work::HeadWork;
 use certkv_bound::ladder::decide;
@@ -22,6 +22,7 @@ const REPAIR_TARGET: f64 = 0.95;
 pub(crate) struct HeadCall<'a> {
     pub(crate) group: &'a Group,
     pub(crate) pages: &'a Pages,
+    pub(crate) layer: usize,
     pub(crate) head: usize,
     /// `[query heads of the group][dim]`.
     pub(crate) queries: &'a [f32],
@@ -52,9 +53,8 @@ impl HeadCall<'_> {
         let (keys, values) = (work.keys.len(), work.values.len());
         let side = l.original_side_bytes();
         let exact = (keys + values) * side + self.pages.tail_tokens() * l.dim * 4;
-        // Keys promoted inside the pass were scored from their codes first.
         let coded_values = self.blocks - values - work.skipped.len();
-        let codes = (self.blocks - keys + work.watched_keys) * l.key_bytes() + coded_values * l.value_bytes();
+        let codes = (self.blocks - keys + work.rescored) * l.key_bytes() + coded_values * l.value_bytes();
         BytesRead {
             packed: (codes + self.blocks * certkv_core::summary::SUMMARY_BYTES) as u64,
             scratch: 0,
@@ -62,74 +62,30 @@ impl HeadCall<'_> {
         }
     }
 
-    /// The pass: splits in order, merged in order.
+    /// One pass with the sets in force: splits in order, merged in order. Merging in one fixed order gives the same bits on
+    /// any number of threads.
     pub(crate) fn pass(&self, work: &mut HeadWork) -> Result<(), Error> {
         let kernel = &self.group.kernel;
         work.masses.reset(self.blocks + 1);
         work.partial.clear();
-        let watched = !work.hints.is_empty();
-        work.order.clear();
-        if watched {
-            self.heavy_first(work);
-        }
-        let mut last = true;
-        // The newest tokens first: with the guessed blocks they hold most of the mass, and what is judged inside the pass
-        // is judged against it. Merging in one fixed order gives the same bits on any number of threads.
-        for range in splits(self.blocks, self.group.layout.tokens()).rev() {
+        work.rescored = 0;
+        let view = self.view(&work.keys, &work.values, &work.skipped);
+        let mut rest = work.masses.as_mut();
+        for range in splits(self.blocks, self.group.layout.tokens()) {
+            let last = range.end == self.blocks;
             let tail = if last { self.pages.tail(self.group, self.head, self.centre_norm()) } else { None };
             // The tail's entry sits behind the last block, so the last split keeps all tiles behind it.
-            let (_, here) = work.masses.as_mut().split_at(range.start);
-            let here = if last { here } else { here.split_at(range.end).0 };
-            let watch = watched.then_some(Watch { hints: &work.hints, expected: &work.expected });
-            let view = self.view((&work.keys, &work.values, &work.skipped), watch, &work.order);
+            let (here, after) = rest.split_at(if last { usize::MAX } else { range.end });
+            rest = after;
             kernel.attend(self.queries, &view, range, tail, &mut work.kernel, &mut work.split, Some(here))?;
             work.partial.merge(&work.split)?;
-            work.corrupt = work.corrupt.or(work.kernel.corrupt());
-            for (h, hint) in work.hints.iter_mut().enumerate() {
-                let mass = work.partial.exponent(h) + work.partial.weight_sum(h).log2();
-                hint.mass = if mass > hint.mass { mass } else { hint.mass };
-            }
-            last = false;
-        }
-        if watched {
-            self.adopt(work);
         }
         if work.partial.tokens() == 0 { Err(Error::NoVisibleToken) } else { Ok(()) }
     }
 
-    fn view<'v>(
-        &'v self,
-        (keys, values, skipped): (&'v BitSet, &'v BitSet, &'v BitSet),
-        watch: Option<Watch<'v>>,
-        order: &'v [u32],
-    ) -> View<'v> {
-        let (pages, group, head, centre) = (self.pages, self.group, self.head, self.centre);
-        View { pages, group, head, keys, values, skipped, centre, watch, order }
-    }
-
-    /// Within each split, the guessed blocks come first.
-    fn heavy_first(&self, work: &mut HeadWork) {
-        for range in splits(self.blocks, self.group.layout.tokens()) {
-            let guessed = |b: &usize| work.keys.contains(*b) || work.values.contains(*b);
-            work.order.extend(range.clone().filter(|b| guessed(b)).map(|b| b as u32));
-            work.order.extend(range.filter(|b| !guessed(b)).map(|b| b as u32));
-        }
-    }
-
-    /// Takes over what the pass promoted and skipped on its own.
-    fn adopt(&self, work: &mut HeadWork) {
-        work.watched_keys = 0;
-        for b in 0..self.blocks {
-            if let Some(m) = work.masses.get(0, b) {
-                work.watched_keys += usize::from(m.exact_keys && work.keys.insert(b));
-                if m.exact_values {
-                    work.values.insert(b);
-                }
-                if m.skipped_values {
-                    work.skipped.insert(b);
-                }
-            }
-        }
+    /// The blocks as they are read with these sets.
+    pub(crate) fn view<'v>(&'v self, keys: &'v BitSet, values: &'v BitSet, skipped: &'v BitSet) -> View<'v> {
+        View { pages: self.pages, group: self.group, head: self.head, keys, values, skipped, centre: self.centre }
     }
 
     /// Finishes the outputs and certificates of every head from the state of the pass and its masses.
@@ -307,6 +263,8 @@ impl HeadCall<'_> {
             let i = i as usize;
             if i < self.blocks {
                 work.next_keys.insert(i);
+                // What the masses of this step asked for is the guess for the next.
+                work.memory.keys.insert(i);
                 read.host += side;
             } else if work.next_skipped.remove(i - self.blocks) {
                 // Its codes are most of what was missing.
@@ -320,8 +278,8 @@ impl HeadCall<'_> {
         work.canary.resize(work.touched.len(), f32::NAN);
         let outcome = self.group.kernel.repair(
             self.queries,
-            &self.view((&work.keys, &work.values, &work.skipped), None, &[]),
-            &self.view((&work.next_keys, &work.next_values, &work.next_skipped), None, &[]),
+            &self.view(&work.keys, &work.values, &work.skipped),
+            &self.view(&work.next_keys, &work.next_values, &work.next_skipped),
             &work.touched,
             &mut work.kernel,
             &mut work.partial,
@@ -331,10 +289,7 @@ impl HeadCall<'_> {
         core::mem::swap(&mut work.keys, &mut work.next_keys);
         core::mem::swap(&mut work.values, &mut work.next_values);
         core::mem::swap(&mut work.skipped, &mut work.next_skipped);
-        // `!(x <= 0)`: NaN is a failed canary.
-        if let Some(at) = work.canary.iter().position(|excess| !(*excess <= 0.0)) {
-            work.corrupt = Some(work.touched[at]);
-        }
+        work.find_corrupt();
         if outcome == Repair::NeedsRecompute {
             self.pass(work)?;
             let again = self.bytes(work);

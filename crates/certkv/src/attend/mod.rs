@@ -1,12 +1,11 @@
 //! Attention of one layer: which way each chunk goes.
 pub(crate) mod certified;
+pub(crate) mod decide;
 mod dense;
-mod guess;
 pub(crate) mod pages;
 mod prefill;
 pub(crate) mod published;
 mod terms;
-pub(crate) mod watch;
 
 use crate::group::Group;
 use crate::sequence::SequenceState;
@@ -16,7 +15,6 @@ use crate::{Cache, Error, Policy};
 use certified::HeadCall;
 use certkv_bound::{Cause, Certificate, Rung, Status};
 use certkv_control::BitSet;
-use certkv_control::explore::Place;
 use certkv_control::policy::Certified;
 use pages::Pages;
 
@@ -63,43 +61,21 @@ fn decode(
     let memory = &mut memory[layer * geometry.kv_heads..(layer + 1) * geometry.kv_heads];
     let Workspace { pages, heads, out, certificates, .. } = work;
     let row = &queries[first_row * geometry.q_width()..(first_row + 1) * geometry.q_width()];
-    for (head, (w, m)) in heads.iter_mut().zip(memory.iter_mut()).enumerate() {
+    for (w, m) in heads.iter_mut().zip(memory.iter_mut()) {
         w.begin(blocks, &uncoded[layer]);
         m.resize(blocks, geometry.group());
         if matches!(policy, Policy::Certified(_)) {
             w.keys.union_with(&m.keys);
-            w.values.union_with(&m.values);
-            // A cap on exact keys leaves no room for promotion inside the pass, which does not count.
-            if matches!(policy, Policy::Certified(p) if p.k_cap >= blocks) {
-                w.hints.clone_from(&m.hints);
-                w.expected.copy_from(&m.skipped);
-            }
         }
-        for b in w.keys.iter().chain(w.values.iter()) {
-            pages.fetch(cache, group, layer, b)?;
-        }
-        debug_assert!(head < geometry.kv_heads);
+        core::mem::swap(&mut w.memory, m);
     }
     let call =
         Decode { cache, group, layer, row, group_width, centre: &centres[layer], uncoded: &uncoded[layer], blocks };
-    match policy {
-        Policy::Dense => call.all_dense(Cause::Requested, Rung::DenseLayer, pages, heads)?,
-        Policy::Packed => {
-            call.run(pages, heads, |head, w| {
-                head.count_pass(w);
-                head.pass(w)?;
-                head.certify(0.0, w)
-            })?;
-            heads.iter_mut().flat_map(|w| &mut w.certificates).for_each(Certificate::keep_candidate);
-        }
-        Policy::Certified(p) => {
-            // Any block may turn out to be worth reading exactly.
-            call.fetch_all(pages)?;
-            call.certified(&p, pages, heads)?;
-            call.remember(&p, pages, heads, memory)?;
-        }
-        Policy::Seed000(p) => call.published(&p, pages, heads)?,
+    let done = call.step(policy, pages, heads);
+    for (w, m) in heads.iter_mut().zip(memory) {
+        core::mem::swap(&mut w.memory, m);
     }
+    done?;
     for (head, w) in heads.iter().enumerate() {
         let start = first_row * geometry.q_width() + head * group_width;
         out[start..start + group_width].copy_from_slice(&w.out);
@@ -123,12 +99,38 @@ pub(crate) struct Decode<'a> {
 }
 
 impl Decode<'_> {
+    /// Outputs and certificates of every head under `policy`.
+    fn step(&self, policy: Policy, pages: &mut Pages, heads: &mut [HeadWork]) -> Result<(), Error> {
+        for b in self.uncoded.iter() {
+            pages.fetch(self.cache, self.group, self.layer, b)?;
+        }
+        match policy {
+            Policy::Dense => self.all_dense(Cause::Requested, Rung::DenseLayer, pages, heads),
+            Policy::Packed => {
+                self.run(pages, heads, |head, w| {
+                    head.count_pass(w);
+                    head.pass(w)?;
+                    head.certify(0.0, w)
+                })?;
+                heads.iter_mut().flat_map(|w| &mut w.certificates).for_each(Certificate::keep_candidate);
+                Ok(())
+            }
+            Policy::Certified(p) => {
+                // Any block may turn out to be worth reading exactly.
+                self.fetch_all(pages)?;
+                self.certified(&p, pages, heads)
+            }
+            Policy::Seed000(p) => self.published(&p, pages, heads),
+        }
+    }
+
     /// The call as one KV head sees it.
     pub(crate) fn head<'p>(&'p self, pages: &'p Pages, head: usize) -> HeadCall<'p> {
         let dim = self.group.layout.dim;
         HeadCall {
             group: self.group,
             pages,
+            layer: self.layer,
             head,
             queries: &self.row[head * self.group_width..(head + 1) * self.group_width],
             centre: self.centre.get(head * dim..(head + 1) * dim).unwrap_or(&[]),
@@ -190,14 +192,15 @@ impl Decode<'_> {
 
     /// The certified step: math.md 6.6 and 8.
     fn certified(&self, policy: &Certified, pages: &mut Pages, heads: &mut [HeadWork]) -> Result<(), Error> {
+        let draw = if policy.explore_rate > 0.0 { self.cache.next_draw() } else { 0 };
         self.run(pages, heads, |head, w| {
-            head.pass(w)?;
+            head.two_sweeps(policy, draw, w)?;
+            w.rescored = w.touched.len();
             head.count_pass(w);
             head.certify(policy.tol_rel, w)?;
             w.certificates.iter_mut().for_each(Certificate::keep_candidate);
             Ok(())
         })?;
-        self.explore(policy, pages, heads)?;
         loop {
             self.run(pages, heads, |head, w| head.choose(policy, w))?;
             if heads.iter().any(|w| w.corrupt.is_some()) || heads.iter().all(|w| w.picks.is_empty()) {
@@ -219,16 +222,14 @@ impl Decode<'_> {
                 return Err(Error::Uncertifiable { layer: self.layer });
             }
         }
-        Ok(())
+        self.run(pages, heads, |head, w| {
+            head.remember(w);
+            Ok(())
+        })
     }
 
-    /// Fetches and repairs what `picks` name, and certifies again.
-    fn promote(&self, policy: &Certified, pages: &mut Pages, heads: &mut [HeadWork]) -> Result<(), Error> {
-        for w in heads.iter() {
-            for i in &w.picks {
-                pages.fetch(self.cache, self.group, self.layer, *i as usize % self.blocks)?;
-            }
-        }
+    /// Repairs what `picks` name, and certifies again.
+    fn promote(&self, policy: &Certified, pages: &Pages, heads: &mut [HeadWork]) -> Result<(), Error> {
         self.run(pages, heads, |head, w| {
             if w.picks.is_empty() {
                 return Ok(());
@@ -237,29 +238,7 @@ impl Decode<'_> {
             head.certify(policy.tol_rel, w)
         })
     }
-
-    /// The exploration budget (7.6): some unpromoted blocks go through the canary.
-    fn explore(&self, policy: &Certified, pages: &mut Pages, heads: &mut [HeadWork]) -> Result<(), Error> {
-        if !(policy.explore_rate > 0.0) || self.blocks == 0 {
-            return Ok(());
-        }
-        let draw = self.cache.next_draw();
-        for (head, w) in heads.iter_mut().enumerate() {
-            let place = Place { seed: EXPLORE_SEED, step: draw, layer: self.layer as u64, kv_head: head as u64 };
-            let HeadWork { explorer, keys, picks, .. } = w;
-            explorer.pick(
-                (0..self.blocks as u32).filter(|b| !keys.contains(*b as usize)),
-                policy.explore_rate,
-                place,
-                picks,
-            );
-        }
-        self.promote(policy, pages, heads)
-    }
 }
-
-/// Seed of the exploration draws; any value serves, a fixed one makes runs repeatable.
-const EXPLORE_SEED: u64 = 0x6365_7274_6b76;
 
 impl HeadWork {
     /// Nothing known, nothing promoted but what has no codes.
@@ -274,8 +253,8 @@ impl HeadWork {
         self.out.fill(f32::NAN);
         self.certificates.fill(Certificate::UNCERTIFIED);
         self.dense.fill(false);
-        self.hints.clear();
-        self.watched_keys = 0;
+        self.touched.clear();
+        self.rescored = 0;
         self.corrupt = None;
         self.failure = None;
     }

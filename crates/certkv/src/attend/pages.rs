@@ -1,12 +1,11 @@
 //! The pages that one layer of one sequence is read from, held while they are read.
-use crate::attend::watch::{Verdict, Watch};
 use crate::group::{Group, Side};
 use crate::step::Part;
 use crate::{Cache, Error};
 use certkv_control::BitSet;
 use certkv_core::PageId;
 use certkv_device::ReadGuard;
-use certkv_kernel::{Block, BlockSource, Look, Promoted, Tail};
+use certkv_kernel::{Block, BlockSource, Tail};
 
 /// Guards of one layer's pages; the buffers are kept from call to call.
 #[derive(Debug, Default)]
@@ -128,17 +127,13 @@ pub(crate) struct View<'a> {
     pub(crate) skipped: &'a BitSet,
     /// The head's value centre.
     pub(crate) centre: &'a [f32],
-    /// Promotion inside the pass, if wanted; the originals of all blocks must be held then.
-    pub(crate) watch: Option<Watch<'a>>,
-    /// Order of the visits, if not the natural one.
-    pub(crate) order: &'a [u32],
 }
 
 impl<'a> View<'a> {
     /// The originals of `all` blocks.
     pub(crate) fn exact(pages: &'a Pages, group: &'a Group, head: usize, all: &'a BitSet) -> Self {
         static NONE: BitSet = BitSet::EMPTY;
-        Self { pages, group, head, keys: all, values: all, skipped: &NONE, centre: &[], watch: None, order: &[] }
+        Self { pages, group, head, keys: all, values: all, skipped: &NONE, centre: &[] }
     }
 }
 
@@ -157,25 +152,5 @@ impl BlockSource for View<'_> {
 
     fn centre(&self) -> &[f32] {
         self.centre
-    }
-
-    fn expects_skip(&self, index: usize) -> bool {
-        self.watch.as_ref().is_some_and(|w| w.expected.contains(index))
-    }
-
-    fn visit(&self, position: usize) -> usize {
-        self.order.get(position).map_or(position, |b| *b as usize)
-    }
-
-    fn watches(&self) -> bool {
-        self.watch.is_some()
-    }
-
-    fn promote(&self, index: usize, look: &Look<'_>) -> Promoted<'_> {
-        let Some(watch) = &self.watch else { return Promoted::default() };
-        let Verdict { keys, values, skip_values } = watch.judge(look);
-        let side =
-            |wanted: bool, side| if wanted { self.pages.original(self.group, index, self.head, side) } else { None };
-        Promoted { keys: side(keys, Side::Key), values: side(values, Side::Value), skip_values }
     }
 }

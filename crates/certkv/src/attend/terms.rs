@@ -121,11 +121,6 @@ pub(crate) fn key_gain(scale: &HeadScale, m: &Mass, delta: f32, lambda: f32) -> 
     Unit::of(scale).key([m.w, m.p, m.exponent], m.radius, delta, lambda)
 }
 
-/// The same for values.
-pub(crate) fn value_gain(scale: &HeadScale, m: &Mass, eta: f32, sop: f32) -> f32 {
-    Unit::of(scale).value([m.w, m.p, m.exponent], eta, sop, m.digit)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,5 +1,5 @@
 //! Logits of one block.
-use super::{lanes, larger, load16, max4, split, step, sum8, sum16};
+use super::{lanes, larger, load16, max4, put, split, step, sum8, sum16};
 use crate::arch::generic::keys::unpack;
 use crate::block::Side;
 use crate::line::{Codes, Line};
@@ -103,7 +103,7 @@ unsafe fn channel_heads<const H: usize, const META: u8>(
     let usable = _mm512_cmp_ps_mask::<_CMP_NLT_UQ>(most, _mm512_set1_ps(7.9e-31));
     let levels = _mm512_set1_ps(QUERY_LEVELS);
     let inverse = _mm512_maskz_div_ps(usable, levels, most);
-    let step = lanes(_mm512_maskz_div_ps(usable, most, levels));
+    let step = _mm512_castps512_ps128(_mm512_maskz_div_ps(usable, most, levels));
     // Head `h` is in lane `h` of every four.
     let inverse = [
         _mm512_permute_ps::<0x00>(inverse),
@@ -123,7 +123,7 @@ unsafe fn channel_heads<const H: usize, const META: u8>(
             }
         }
     }
-    let sizes = lanes(sum8(&sizes));
+    let sizes = sum8(&sizes);
     // Adding 1.5 2^23 rounds to an integer and leaves it in the low bits; with 128 more, byte 1 is the high digit and byte
     // 0 the low one with its sign bit flipped.
     let magic = _mm512_set1_ps(12_583_040.0);
@@ -158,13 +158,19 @@ unsafe fn channel_heads<const H: usize, const META: u8>(
     for h in 0..H {
         sums[8 + h] = _mm512_cvtepi32_ps(_mm512_sub_epi32(total[h], constant));
     }
-    let sums = lanes(sum16(&sums));
+    let sums = sum16(&sums);
+    let l1 = _mm256_castps256_ps128(sizes);
+    put::<H>(&mut out.l1, first, l1);
+    put::<H>(&mut out.square, first, _mm256_extractf32x4_ps::<1>(sizes));
+    put::<H>(&mut out.offset, first, _mm512_castps512_ps128(sums));
+    put::<H>(&mut out.step, first, step);
+    let small = _mm_cmp_ps_mask::<_CMP_EQ_OQ>(step, _mm_setzero_ps());
+    let residual = _mm_mul_ps(_mm512_extractf32x4_ps::<1>(sums), step);
+    put::<H>(&mut out.residual, first, _mm_mask_mov_ps(residual, small, l1));
+    let mut digits = [0.0; HEADS];
+    put::<4>(&mut digits, 0, _mm512_extractf32x4_ps::<2>(sums));
     for h in 0..H {
-        let to = first + h;
-        (out.l1[to], out.square[to], out.offset[to]) = (sizes[2 * h], sizes[8 + 2 * h], sums[h]);
-        out.step[to] = step[h];
-        out.residual[to] = if step[h] == 0.0 { out.l1[to] } else { sums[4 + h] * step[h] };
-        out.sums[to][0] = sums[8 + h] as i32;
+        out.sums[first + h][0] = digits[h] as i32;
     }
 }
 
@@ -289,14 +295,15 @@ unsafe fn tiles<const H: usize, const T: usize, const W4: bool>(
             let sums = unsafe { products::<H, T, W4>(codes, tile, range, quads, base, bias, ahead, twice) };
             for i in 0..T {
                 let scale = match k.scaling {
-                    Scaling::Channel => _mm512_set1_ps(1.0),
+                    Scaling::Channel => None,
                     // SAFETY: 16 tokens of the group's scales lie inside `scales`.
-                    Scaling::Token { scales, .. } => unsafe {
+                    Scaling::Token { scales, .. } => Some(unsafe {
                         load16::<false>(scales.as_ptr().add(2 * (g * shape.tokens + 16 * tile[i])).cast())
-                    },
+                    }),
                 };
                 for h in 0..H {
-                    let unit = _mm512_mul_ps(scale, _mm512_set1_ps(k.mul[first + h]));
+                    let mul = _mm512_set1_ps(k.mul[first + h]);
+                    let unit = scale.map_or(mul, |s| _mm512_mul_ps(s, mul));
                     logit[h][i] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums[h][i]), unit, logit[h][i]);
                 }
             }

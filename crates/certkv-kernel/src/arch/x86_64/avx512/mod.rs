@@ -5,7 +5,7 @@
 //! bits in two bytes, so a line costs two instructions per head.
 use super::strip512;
 use crate::arch::Ops;
-use crate::query::Cursor;
+use crate::query::{Cursor, HEADS};
 use core::arch::x86_64::*;
 
 mod keys;
@@ -131,10 +131,10 @@ fn sum16(v: &[__m512; 16]) -> __m512 {
     fold::<1>(a[0], a[1])
 }
 
-/// Sums of the lanes of eight vectors through the tree of [`sum16`], with the same bits: vector `i`'s in lane `2 i`.
+/// Sums of the lanes of eight vectors through the tree of [`sum16`], with the same bits.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq")]
-fn sum8(v: &[__m512; 8]) -> __m512 {
+fn sum8(v: &[__m512; 8]) -> __m256 {
     let mut a = [_mm512_setzero_ps(); 4];
     for i in 0..4 {
         a[i] = fold::<8>(v[i], v[i + 4]);
@@ -143,7 +143,9 @@ fn sum8(v: &[__m512; 8]) -> __m512 {
         a[i] = fold::<4>(a[i], a[i + 2]);
     }
     let a = fold::<2>(a[0], a[1]);
-    _mm512_add_ps(a, _mm512_permute_ps::<0xb1>(a))
+    // Every sum is there twice, side by side.
+    let a = _mm512_add_ps(a, _mm512_permute_ps::<0xb1>(a));
+    _mm256_castsi256_ps(_mm512_cvtepi64_epi32(_mm512_castps_si512(a)))
 }
 
 /// The larger of non-negative lanes, as integers: their bit patterns are ordered like the values, twice as many units do
@@ -165,6 +167,23 @@ fn max4(v: [__m512; 4]) -> __m512 {
     let m = _mm512_max_ps(low, _mm512_castpd_ps(_mm512_unpackhi_pd(ab, cd)));
     let m = _mm512_max_ps(m, _mm512_shuffle_f32x4::<0x4e>(m, m));
     _mm512_max_ps(m, _mm512_shuffle_f32x4::<0xb1>(m, m))
+}
+
+/// The first `H` (1, 2 or 4) lanes to `to[first ..]`. Four go in one store: whoever copies the array then reads it from
+/// the store queue and does not wait for the cache.
+#[inline]
+#[target_feature(enable = "avx512f,avx512vl")]
+fn put<const H: usize>(to: &mut [f32; HEADS], first: usize, v: __m128) {
+    let to = &mut to[first..first + H];
+    if H == 4 {
+        // SAFETY: `to` has four elements.
+        unsafe { _mm_storeu_ps(to.as_mut_ptr(), v) };
+    } else {
+        let mut four = [0.0; 4];
+        // SAFETY: four elements.
+        unsafe { _mm_storeu_ps(four.as_mut_ptr(), v) };
+        to.copy_from_slice(&four[..H]);
+    }
 }
 
 /// A vector's lanes on the stack.

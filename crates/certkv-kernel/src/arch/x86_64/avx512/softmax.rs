@@ -1,5 +1,5 @@
 //! Weights of one block, and the certificate's tiles.
-use super::{lanes, larger, max4, sum8};
+use super::{lanes, larger, max4, put, sum8};
 use crate::arch::generic::softmax::{EXP2, power};
 use crate::certify::{Sums, tile_body};
 use crate::line::Line;
@@ -117,11 +117,10 @@ fn weigh_heads<const H: usize, const L: usize>(x: &mut [Line], n: usize, first: 
             largest[h] = larger(largest[h], w);
         }
     }
-    let (sums, largest) = (lanes(sum8(&sums)), lanes(max4(largest)));
-    for h in 0..H {
-        (s.sum[first + h], s.square[first + h]) = (sums[2 * h], sums[8 + 2 * h]);
-        s.max[first + h] = largest[h];
-    }
+    let sums = sum8(&sums);
+    put::<H>(&mut s.sum, first, _mm256_castps256_ps128(sums));
+    put::<H>(&mut s.square, first, _mm256_extractf32x4_ps::<1>(sums));
+    put::<H>(&mut s.max, first, _mm512_castps512_ps128(max4(largest)));
 }
 
 /// [`tile_body`] with wide instructions.

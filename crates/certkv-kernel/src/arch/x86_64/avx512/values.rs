@@ -1,6 +1,6 @@
 //! `o += sum_t w_t v_t` for one block.
 use super::keys::unpack_wide;
-use super::{lanes, load16, max4, split, step};
+use super::{load16, split, step};
 use crate::arch::generic::values::LEAST_WEIGHT;
 use crate::block::Side;
 use crate::line::Line;
@@ -51,11 +51,31 @@ pub(super) fn value_codes(
     }
 }
 
+/// Largest of `16 N` non-negative f16 values: their bit patterns are ordered like the values, NaN comes last.
+///
+/// # Safety
+/// `32 N` bytes are readable at `p`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,f16c")]
+unsafe fn largest_f16<const N: usize>(p: *const u8) -> f32 {
+    let sign = _mm256_set1_epi16(0x7fff);
+    let mut most = _mm256_setzero_si256();
+    for l in 0..N {
+        // SAFETY: as the function's.
+        let v = unsafe { _mm256_loadu_si256(p.add(32 * l).cast()) };
+        most = _mm256_max_epu16(most, _mm256_and_si256(v, sign));
+    }
+    let most = _mm_max_epu16(_mm256_castsi256_si128(most), _mm256_extracti128_si256::<1>(most));
+    // The instruction knows minima only.
+    let least = _mm_minpos_epu16(_mm_xor_si128(most, _mm_set1_epi16(-1)));
+    _mm_cvtss_f32(_mm_cvtph_ps(_mm_xor_si128(least, _mm_set1_epi16(-1))))
+}
+
 /// `N` lines of tokens.
 ///
 /// # Safety
 /// The asserts of [`value_codes`]; `codes` points at the section (`W4`) or at `tokens * dim` bytes.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vnni")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vnni,f16c")]
 unsafe fn coded<const N: usize, const W4: bool>(
     v: &ValueCodes<'_>,
     codes: *const u8,
@@ -74,21 +94,10 @@ unsafe fn coded<const N: usize, const W4: bool>(
     let zero = _mm512_setzero_ps();
     // Largest sigma of each group, and the factor that brings it to the largest digit.
     let (mut largest, mut factor) = ([0.0f32; GROUPS], [0.0f32; GROUPS]);
-    for first in (0..groups).step_by(4) {
-        let mut most = [zero; 4];
-        for g in first..groups.min(first + 4) {
-            for l in 0..N {
-                // SAFETY: 16 tokens of the group's sigma lie inside the scales.
-                let sigma = unsafe { load16::<false>(v.scales.as_ptr().add(2 * (g * tokens + 16 * l)).cast()) };
-                most[g - first] = _mm512_max_ps(most[g - first], sigma);
-            }
-        }
-        let most = max4(most);
-        let positive = _mm512_cmp_ps_mask::<_CMP_GT_OQ>(most, zero);
-        let (a, b) = (lanes(most), lanes(_mm512_maskz_div_ps(positive, _mm512_set1_ps(65535.0), most)));
-        for g in first..groups.min(first + 4) {
-            (largest[g], factor[g]) = (a[g - first], b[g - first]);
-        }
+    for (g, (largest, factor)) in largest.iter_mut().zip(&mut factor).enumerate().take(groups) {
+        // SAFETY: the group's sigma lie inside the scales.
+        *largest = unsafe { largest_f16::<N>(v.scales.as_ptr().add(2 * g * tokens)) };
+        *factor = if *largest > 0.0 { 65535.0 / *largest } else { 0.0 };
     }
     let mut unit = [0.0f32; HEADS];
     let mut inverse = [0.0f32; HEADS];

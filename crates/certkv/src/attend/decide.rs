@@ -1,0 +1,232 @@
+//! Between the two sweeps of a certified step: what to read exactly, and which values not to read, with this step's masses
+//! (math.md 6.3, 6.4, 6.7). The tolerance and the distance `||O' - c||` are those of the last output, so a decision can
+//! be wrong: that costs a repair, never validity (Theorem 5.2).
+use crate::Error;
+use crate::attend::certified::HeadCall;
+use crate::attend::terms::{self, HeadScale};
+use crate::work::HeadWork;
+use certkv_control::Gains;
+use certkv_control::explore::Place;
+use certkv_control::guess::GuessRule;
+use certkv_control::policy::Certified;
+use certkv_kernel::TILE;
+
+/// What one query head's last output tells about its next one.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Hint {
+    /// `||O'||`.
+    pub(crate) norm: f64,
+    /// `||O' - c||`.
+    pub(crate) radius: f64,
+}
+
+impl HeadCall<'_> {
+    /// Scores all keys (those of the guess exactly), decides, and sums the values.
+    pub(crate) fn two_sweeps(&self, policy: &Certified, draw: u64, w: &mut HeadWork) -> Result<(), Error> {
+        let kernel = &self.group.kernel;
+        let tail = self.pages.tail(self.group, self.head, self.centre_norm());
+        let tail = tail.as_ref();
+        w.masses.reset(self.blocks + 1);
+        let (queries, view) = (self.queries, self.view(&w.keys, &w.values, &w.skipped));
+        kernel.score(queries, &view, self.blocks, tail, &mut w.kernel, &mut w.scores, &mut w.masses.as_mut())?;
+        if self.blocks == 0 && tail.is_none() {
+            return Err(Error::NoVisibleToken);
+        }
+        kernel.total(&w.scores, &w.masses, &mut w.partial)?;
+        self.learn(w);
+        self.decide(policy, w)?;
+        self.explore(policy, draw, w);
+        if !w.touched.is_empty() {
+            w.canary.clear();
+            w.canary.resize(w.touched.len(), f32::NAN);
+            let view = self.view(&w.keys, &w.values, &w.skipped);
+            let masses = &mut w.masses.as_mut();
+            kernel.rescore(queries, &view, &w.touched, &mut w.kernel, &mut w.scores, masses, &mut w.canary)?;
+            w.find_corrupt();
+            kernel.total(&w.scores, &w.masses, &mut w.partial)?;
+        }
+        let view = self.view(&w.keys, &w.values, &w.skipped);
+        kernel.gather(&view, tail, &mut w.kernel, &w.scores, &mut w.masses, &mut w.partial)?;
+        Ok(())
+    }
+
+    /// Keeps the bounds of every block that was scored from codes, so that it can be judged while it is exact.
+    fn learn(&self, w: &mut HeadWork) {
+        let HeadWork { masses, memory, .. } = w;
+        for (h, (delta, lambda)) in memory.delta.iter_mut().zip(&mut memory.lambda).enumerate() {
+            for (t, tile) in masses.block_tiles().iter().enumerate() {
+                let (Some(r), first) = (masses.head_tile(h, t), t * TILE) else { continue };
+                for i in 0..self.blocks.saturating_sub(first).min(TILE) {
+                    if tile.exact_keys >> i & 1 == 0 {
+                        (delta[first + i], lambda[first + i]) = (r.delta[i], r.lambda[i]);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Extends the sets: keys and values to read exactly, values to leave unread; `touched` lists the blocks to score
+    /// again. Nothing before the first output is known. One sort of what is worth promoting.
+    fn decide(&self, policy: &Certified, w: &mut HeadWork) -> Result<(), Error> {
+        w.touched.clear();
+        if w.memory.hints.is_empty() {
+            return Ok(());
+        }
+        let (blocks, heads) = (self.blocks, w.certificates.len());
+        let scale = |w: &HeadWork, h: usize| {
+            let hint = w.memory.hints[h];
+            HeadScale::of(&w.partial, h, hint.radius, policy.tol_rel * hint.norm)
+        };
+        self.skip(policy.skip_share, w, scale);
+        w.gains.clear();
+        for h in 0..heads {
+            let (scale, start) = (scale(w, h), w.gains.len());
+            terms::gains(&scale, &w.masses, h, blocks, &mut w.gains);
+            // Keys of the guess are judged by what is known of their codes.
+            for b in w.memory.keys.iter() {
+                if let Some(mass) = w.masses.get(h, b) {
+                    w.gains[start + b] =
+                        terms::key_gain(&scale, &mass, w.memory.delta[h][b], w.memory.lambda[h][b]);
+                }
+            }
+            for b in w.skipped.iter() {
+                w.gains[start + blocks + b] = 0.0;
+            }
+        }
+        self.costs(w, false);
+        w.current.resize(0);
+        w.current.resize(2 * blocks);
+        for b in w.memory.keys.iter() {
+            w.current.insert(b);
+        }
+        let rule = GuessRule { target: policy.guess_target, keep: policy.guess_keep, ..GuessRule::default() };
+        let gains = Gains::new(&w.gains, heads, 2 * blocks)?;
+        w.guesser.next_set(rule, gains, &w.cost, &w.tolerances, &w.current, &mut w.next)?;
+        w.memory.keys.clear();
+        for i in w.next.iter() {
+            if i >= blocks {
+                w.values.insert(i - blocks);
+                w.skipped.remove(i - blocks);
+            } else if w.keys.contains(i) {
+                w.memory.keys.insert(i);
+            } else if w.keys.len() < policy.k_cap {
+                w.memory.keys.insert(i);
+                w.keys.insert(i);
+                w.touched.push(i);
+            }
+        }
+        Ok(())
+    }
+
+    /// Values to leave unread: those whose `rho_b R_b` is small for every query head, together within `share` of each
+    /// head's tolerance. Leaves each head's remaining tolerance in `tolerances`.
+    fn skip(&self, share: f64, w: &mut HeadWork, scale: impl Fn(&HeadWork, usize) -> HeadScale) {
+        let (blocks, heads) = (self.blocks, w.certificates.len());
+        w.skipped.clear();
+        w.tolerances.clear();
+        let coded = !self.group.layout.format.value.is_exact() && share > 0.0;
+        if coded {
+            w.skipped.insert_all();
+            w.skipped.subtract(&w.values);
+            w.gains.clear();
+        }
+        for h in 0..heads {
+            let scale = scale(w, h);
+            w.tolerances.push(scale.eps);
+            if coded {
+                let start = w.gains.len();
+                terms::skips(&scale, &w.masses, h, blocks, &mut w.gains);
+                let terms = &w.gains[start..start + blocks];
+                let level = negligible(terms, scale.eps * share, &mut w.sums);
+                for (b, term) in terms.iter().enumerate() {
+                    // `!(term < level)`: NaN is not negligible.
+                    if !(*term < level) {
+                        w.skipped.remove(b);
+                    }
+                }
+            }
+        }
+        for (h, left) in w.tolerances.iter_mut().enumerate().filter(|_| coded) {
+            let spent: f64 = w.skipped.iter().map(|b| f64::from(w.gains[h * blocks + b])).sum();
+            *left = (*left - spent).max(0.0);
+        }
+    }
+
+    /// The exploration budget (7.6): some more keys are read exactly and pass the canary.
+    fn explore(&self, policy: &Certified, draw: u64, w: &mut HeadWork) {
+        if !(policy.explore_rate > 0.0) || self.blocks == 0 {
+            return;
+        }
+        let (layer, kv_head) = (self.layer as u64, self.head as u64);
+        let place = Place { seed: EXPLORE_SEED, step: draw, layer, kv_head };
+        let HeadWork { explorer, keys, picks, touched, .. } = w;
+        let candidates = (0..self.blocks as u32).filter(|b| !keys.contains(*b as usize));
+        explorer.pick(candidates, policy.explore_rate, place, picks);
+        for b in picks.drain(..) {
+            keys.insert(b as usize);
+            touched.push(b as usize);
+        }
+    }
+
+    /// After the last word on a step: what its outputs and repairs tell about the next one.
+    pub(crate) fn remember(&self, w: &mut HeadWork) {
+        let dim = self.group.layout.dim;
+        w.memory.hints.clear();
+        for (h, c) in w.certificates.iter().enumerate() {
+            let radius = f64::from(self.distances(&w.out[h * dim..(h + 1) * dim]).0);
+            w.memory.hints.push(Hint { norm: c.out_norm, radius });
+        }
+    }
+}
+
+impl HeadWork {
+    /// Marks a block whose canary failed.
+    pub(crate) fn find_corrupt(&mut self) {
+        // `!(x <= 0)`: NaN is a failed canary.
+        if let Some(at) = self.canary.iter().position(|excess| !(*excess <= 0.0)) {
+            self.corrupt = Some(self.touched[at]);
+        }
+    }
+}
+
+/// Seed of the exploration draws; any value serves, a fixed one makes runs repeatable.
+const EXPLORE_SEED: u64 = 0x6365_7274_6b76;
+
+/// Buckets of [`negligible`]: eight per octave over the range of `f32`.
+const BUCKETS: usize = 2048;
+
+/// A level such that all `terms` below it add up to at most `budget`, to within an eighth of an octave of the largest such
+/// level. `sums` is a buffer.
+fn negligible(terms: &[f32], budget: f64, sums: &mut Vec<f64>) -> f32 {
+    sums.clear();
+    sums.resize(BUCKETS, 0.0);
+    for t in terms.iter().filter(|t| t.is_finite()) {
+        sums[(t.to_bits() >> 20) as usize % BUCKETS] += f64::from(*t);
+    }
+    let mut left = budget;
+    for (bucket, sum) in sums.iter().enumerate() {
+        left -= sum;
+        // Written so that a tolerance that is NaN leaves nothing.
+        if !(left >= 0.0) {
+            return f32::from_bits((bucket as u32) << 20);
+        }
+    }
+    f32::INFINITY
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_negligible_fits_its_budget() {
+        let terms: Vec<f32> = (1..=100).map(|i| i as f32 * 0.01).collect();
+        let mut sums = Vec::new();
+        let level = negligible(&terms, 1.0, &mut sums);
+        let taken: f32 = terms.iter().filter(|t| **t < level).sum();
+        assert!(taken <= 1.0 && taken > 0.5, "{level} takes {taken}");
+        assert_eq!(negligible(&terms, f64::NAN, &mut sums), 0.0);
+        assert_eq!(negligible(&terms, 600.0, &mut sums), f32::INFINITY);
+        assert_eq!(negligible(&[0.0, 1.0], 0.0, &mut sums), 1.0);
+    }
+}
