@@ -52,7 +52,7 @@ impl Default for Certified {
             rank: None,
             guess_target: 1.0,
             guess_keep: 1.0,
-            skip_share: 0.1,
+            skip_share: 0.2,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The pass: one look at every block, all heads of the group at once, output and masses together (math.md 5.3, 6.6).
+use crate::ahead::{Ahead, Sides};
 use crate::arch::generic::keys::digits_of;
 use crate::arch::{Arch, Ops};
-use crate::ahead::{Ahead, Sides};
 use crate::block::{Block, BlockSource, Rows, Side, Tail};
 use crate::certify::{Certificate, certify};
 use crate::error::KernelError;

@@ -1,7 +1,7 @@
 //! The second half of a step in two sweeps: `o = sum_t w_t v'_t` with the weights that [`Kernel::score`] left, each block's
 //! values from codes, from the originals, or not at all.
-use crate::arch::generic::softmax::power;
 use crate::ahead::Sides;
+use crate::arch::generic::softmax::power;
 use crate::attend::{Kernel, Workspace};
 use crate::block::{BlockSource, Tail};
 use crate::error::KernelError;
@@ -25,7 +25,8 @@ impl Kernel {
             return Err(KernelError::Length { argument: "masses", expected: entries, given: masses.capacity() });
         }
         for h in 0..self.shape.heads {
-            let tiles = || (0..entries.div_ceil(TILE)).filter_map(|t| Some((masses.head_tile(h, t)?, entries - t * TILE)));
+            let tiles =
+                || (0..entries.div_ceil(TILE)).filter_map(|t| Some((masses.head_tile(h, t)?, entries - t * TILE)));
             // Written so that NaN stays: it must reach the certificate.
             let larger = |a: f32, e: &f32| if *e <= a { a } else { *e };
             let most = tiles().fold(Softmax::EMPTY, |a, (r, n)| r.exponent.iter().take(n).fold(a, larger));

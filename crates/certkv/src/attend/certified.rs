@@ -11,8 +11,8 @@ use crate::group::Group;
 use crate::work::HeadWork;
 use certkv_bound::ladder::decide;
 use certkv_bound::{Action, BytesRead, Cause, Rung, Situation, Status};
-use certkv_control::{BitSet, Gains};
 use certkv_control::policy::Certified;
+use certkv_control::{BitSet, Gains};
 use certkv_kernel::{Repair, splits};
 
 /// Share of the tolerance that a repair aims to leave unpromoted, so that the masses' own change does not undo it.
@@ -30,21 +30,21 @@ pub(crate) struct HeadCall<'a> {
     pub(crate) blocks: usize,
 }
 
+/// `||O' - c||`, rounded up, and `||O'||`; an empty centre is zero.
+pub(crate) fn distances(out: &[f32], centre: &[f32]) -> (f32, f64) {
+    let (mut radius, mut norm) = (0.0f64, 0.0f64);
+    for (i, x) in out.iter().enumerate() {
+        let c = centre.get(i).copied().unwrap_or(0.0);
+        radius += (f64::from(*x) - f64::from(c)).powi(2);
+        norm += f64::from(*x).powi(2);
+    }
+    (certkv_core::round::up_f32(radius.sqrt() * (1.0 + 1e-9)), norm.sqrt())
+}
+
 impl HeadCall<'_> {
     pub(crate) fn centre_norm(&self) -> f32 {
         let square: f64 = self.centre.iter().map(|c| f64::from(*c).powi(2)).sum();
         certkv_core::round::up_f32(square.sqrt() * (1.0 + 1e-9))
-    }
-
-    /// `||O' - c||`, rounded up, and `||O'||`.
-    pub(crate) fn distances(&self, out: &[f32]) -> (f32, f64) {
-        let (mut radius, mut norm) = (0.0f64, 0.0f64);
-        for (i, x) in out.iter().enumerate() {
-            let c = self.centre.get(i).copied().unwrap_or(0.0);
-            radius += (f64::from(*x) - f64::from(c)).powi(2);
-            norm += f64::from(*x).powi(2);
-        }
-        (certkv_core::round::up_f32(radius.sqrt() * (1.0 + 1e-9)), norm.sqrt())
     }
 
     /// Bytes of the pass under the sets in `work`.
@@ -97,7 +97,7 @@ impl HeadCall<'_> {
             }
             let out = &mut work.out[h * dim..(h + 1) * dim];
             work.partial.finish(h, out)?;
-            let (radius, norm) = self.distances(out);
+            let (radius, norm) = distances(out, self.centre);
             let found = self.group.kernel.certify(&work.masses, &work.partial, h, radius)?;
             let c = &mut work.certificates[h];
             (c.e_key, c.e_val, c.e_drop) = (f64::from(found.e_key), f64::from(found.e_val), 0.0);
@@ -111,7 +111,7 @@ impl HeadCall<'_> {
 
     pub(crate) fn scale(&self, work: &HeadWork, h: usize) -> HeadScale {
         let dim = self.group.layout.dim;
-        let radius = f64::from(self.distances(&work.out[h * dim..(h + 1) * dim]).0);
+        let radius = f64::from(distances(&work.out[h * dim..(h + 1) * dim], self.centre).0);
         HeadScale::of(&work.partial, h, radius, work.certificates[h].tol)
     }
 
@@ -186,7 +186,7 @@ impl HeadCall<'_> {
             let scale = self.scale(work, h);
             terms::gains(&scale, &work.masses, h, self.blocks, &mut work.gains);
         }
-        self.costs(work, true);
+        self.repair_costs(work);
         let gains = Gains::new(&work.gains, heads, 2 * self.blocks)?;
         let picks = work.cover.leave_at_most(gains, &work.cost, &allowed[..heads], true)?;
         work.picks.extend_from_slice(picks);
@@ -216,21 +216,16 @@ impl HeadCall<'_> {
         Ok(())
     }
 
-    /// Bytes that reading each side exactly costs: in a repair the originals and the codes once more (the codes alone where
-    /// values were skipped), in the next pass the originals instead of the codes.
-    pub(crate) fn costs(&self, work: &mut HeadWork, repair: bool) {
+    /// Bytes that a repair reads for each side: the originals and the codes once more, the codes alone where values were
+    /// skipped.
+    fn repair_costs(&self, work: &mut HeadWork) {
         let l = &self.group.layout;
-        let cost = |codes: usize| {
-            let exact = l.original_side_bytes() as f64;
-            if repair { exact + codes as f64 } else { (exact - codes as f64).max(1.0) }
-        };
+        let exact = l.original_side_bytes();
         work.cost.clear();
-        work.cost.resize(self.blocks, cost(l.key_bytes()));
-        work.cost.resize(2 * self.blocks, cost(l.value_bytes()));
-        if repair {
-            for b in work.skipped.iter() {
-                work.cost[self.blocks + b] = l.value_bytes() as f64;
-            }
+        work.cost.resize(self.blocks, (exact + l.key_bytes()) as f64);
+        work.cost.resize(2 * self.blocks, (exact + l.value_bytes()) as f64);
+        for b in work.skipped.iter() {
+            work.cost[self.blocks + b] = l.value_bytes() as f64;
         }
     }
 

@@ -2,7 +2,7 @@
 //! (math.md 6.3, 6.4, 6.7). The tolerance and the distance `||O' - c||` are those of the last output, so a decision can
 //! be wrong: that costs a repair, never validity (Theorem 5.2).
 use crate::Error;
-use crate::attend::certified::HeadCall;
+use crate::attend::certified::{HeadCall, distances};
 use crate::attend::terms::{self, HeadScale};
 use crate::work::HeadWork;
 use certkv_control::Gains;
@@ -18,6 +18,14 @@ pub(crate) struct Hint {
     pub(crate) norm: f64,
     /// `||O' - c||`.
     pub(crate) radius: f64,
+}
+
+impl Hint {
+    /// Of the output `out` of a head with value centre `centre` (empty for zero).
+    pub(crate) fn of(out: &[f32], centre: &[f32]) -> Self {
+        let (radius, norm) = distances(out, centre);
+        Self { norm, radius: f64::from(radius) }
+    }
 }
 
 impl HeadCall<'_> {
@@ -85,15 +93,14 @@ impl HeadCall<'_> {
             // Keys of the guess are judged by what is known of their codes.
             for b in w.memory.keys.iter() {
                 if let Some(mass) = w.masses.get(h, b) {
-                    w.gains[start + b] =
-                        terms::key_gain(&scale, &mass, w.memory.delta[h][b], w.memory.lambda[h][b]);
+                    w.gains[start + b] = terms::key_gain(&scale, &mass, w.memory.delta[h][b], w.memory.lambda[h][b]);
                 }
             }
             for b in w.skipped.iter() {
                 w.gains[start + blocks + b] = 0.0;
             }
         }
-        self.costs(w, false);
+        self.decision_costs(w);
         w.current.resize(0);
         w.current.resize(2 * blocks);
         for b in w.memory.keys.iter() {
@@ -116,6 +123,20 @@ impl HeadCall<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Bytes that an exact side costs between the sweeps: keys have been read as codes already, unless they are exact; the
+    /// originals of values take the place of their codes.
+    fn decision_costs(&self, w: &mut HeadWork) {
+        let l = &self.group.layout;
+        let exact = l.original_side_bytes() as f64;
+        let instead = |codes: usize| (exact - codes as f64).max(1.0);
+        w.cost.clear();
+        w.cost.resize(self.blocks, exact);
+        w.cost.resize(2 * self.blocks, instead(l.value_bytes()));
+        for b in w.keys.iter() {
+            w.cost[b] = instead(l.key_bytes());
+        }
     }
 
     /// Values to leave unread: those whose `rho_b R_b` is small for every query head, together within `share` of each
@@ -172,10 +193,7 @@ impl HeadCall<'_> {
     pub(crate) fn remember(&self, w: &mut HeadWork) {
         let dim = self.group.layout.dim;
         w.memory.hints.clear();
-        for (h, c) in w.certificates.iter().enumerate() {
-            let radius = f64::from(self.distances(&w.out[h * dim..(h + 1) * dim]).0);
-            w.memory.hints.push(Hint { norm: c.out_norm, radius });
-        }
+        w.memory.hints.extend(w.out.chunks_exact(dim).map(|out| Hint::of(out, self.centre)));
     }
 }
 

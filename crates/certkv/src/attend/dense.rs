@@ -1,7 +1,7 @@
 //! Dense attention over the originals: the baseline policy and the terminal rungs of the ladder call this one function,
 //! so a fallback has the bits of the baseline.
 use crate::Error;
-use crate::attend::certified::HeadCall;
+use crate::attend::certified::{HeadCall, distances};
 use crate::attend::pages::View;
 use crate::work::HeadWork;
 use certkv_bound::{Rung, Status};
@@ -42,7 +42,7 @@ impl HeadCall<'_> {
         for (i, &h) in marked.iter().enumerate() {
             let out = &mut work.out[h * dim..(h + 1) * dim];
             state.finish(i, out)?;
-            let (radius, norm) = self.distances(out);
+            let (radius, norm) = distances(out, self.centre);
             let found = kernel.certify(&masses, &state, i, radius)?;
             let c = &mut work.certificates[h];
             // The logits' rounding is all that is left of the key term; it counts as arithmetic.

@@ -1,6 +1,8 @@
 //! A chunk of several tokens: causal attention over the originals, exact up to the kernel's arithmetic.
+use crate::attend::decide::Hint;
 use crate::attend::pages::{Pages, View};
 use crate::group::Group;
+use crate::sequence::SequenceState;
 use crate::step::Part;
 use crate::work::Workspace;
 use crate::{Cache, Error};
@@ -26,7 +28,7 @@ pub(crate) fn prefill(
     group: &Group,
     index: usize,
     layer: usize,
-    part: &Part,
+    part: &mut Part,
     queries: &[f32],
     work: &mut Workspace,
 ) -> Result<(), Error> {
@@ -71,6 +73,7 @@ pub(crate) fn prefill(
             work.out[start..start + group_width].copy_from_slice(from);
         }
     }
+    hint(cache, layer, part, &work.out);
     work.pages.close();
     let heads = geometry.q_heads;
     for c in &mut work.certificates[part.first_row * heads..(part.first_row + part.tokens) * heads] {
@@ -85,4 +88,18 @@ pub(crate) fn prefill(
         };
     }
     Ok(())
+}
+
+/// The last row's outputs are what the first decision has to go by.
+fn hint(cache: &Cache, layer: usize, part: &mut Part, out: &[f32]) {
+    let geometry = cache.geometry();
+    let (dim, width) = (geometry.head_dim, geometry.q_width());
+    let SequenceState { centres, heads, .. } = &mut *part.state;
+    let row = &out[(part.first_row + part.tokens - 1) * width..][..width];
+    for (head, memory) in heads[layer * geometry.kv_heads..(layer + 1) * geometry.kv_heads].iter_mut().enumerate() {
+        let centre = centres[layer].get(head * dim..(head + 1) * dim).unwrap_or(&[]);
+        let outputs = row[head * geometry.group() * dim..(head + 1) * geometry.group() * dim].chunks_exact(dim);
+        memory.hints.clear();
+        memory.hints.extend(outputs.map(|out| Hint::of(out, centre)));
+    }
 }

@@ -278,9 +278,6 @@ unsafe fn tiles<const H: usize, const T: usize, const W4: bool>(
             tile[i] = if W4 { pair + i * count / 2 } else { pair * T + i };
         }
         let mut logit = [[_mm512_setzero_ps(); T]; H];
-        for h in 0..H {
-            logit[h] = [_mm512_set1_ps(k.add[first + h]); T];
-        }
         let groups = match k.scaling {
             Scaling::Channel => 1,
             Scaling::Token { group, .. } => shape.dim / group,
@@ -304,7 +301,9 @@ unsafe fn tiles<const H: usize, const T: usize, const W4: bool>(
                 for h in 0..H {
                     let mul = _mm512_set1_ps(k.mul[first + h]);
                     let unit = scale.map_or(mul, |s| _mm512_mul_ps(s, mul));
-                    logit[h][i] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums[h][i]), unit, logit[h][i]);
+                    // Added here, not set before the products: sixteen sums of integers need the registers.
+                    let before = if g == 0 { _mm512_set1_ps(k.add[first + h]) } else { logit[h][i] };
+                    logit[h][i] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums[h][i]), unit, before);
                 }
             }
         }
