@@ -195,3 +195,34 @@ fn lanes(v: __m512) -> [f32; 16] {
     unsafe { _mm512_store_ps(out.0.as_mut_ptr(), v) };
     out.0
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::line::Line;
+    use certkv_core::hash::splitmix64;
+
+    #[test]
+    fn sums_of_lanes_are_bit_equal_in_every_place() {
+        if ops().is_none() {
+            return;
+        }
+        let rows: [Line; 16] = core::array::from_fn(|i| {
+            Line(core::array::from_fn(|j| splitmix64((16 * i + j) as u64) as i32 as f32 * 2f32.powi(j as i32 - 40)))
+        });
+        // SAFETY: the features are there, see `ops`; a line is 64 aligned bytes.
+        unsafe {
+            let v: [__m512; 16] = core::array::from_fn(|i| _mm512_load_ps(rows[i].0.as_ptr()));
+            let all = lanes(sum16(&v));
+            for shift in 0..8 {
+                let mut eight = [0.0f32; 8];
+                _mm256_storeu_ps(eight.as_mut_ptr(), sum8(&core::array::from_fn(|i| v[(i + shift) % 16])));
+                for i in 0..8 {
+                    let plain = rows[(i + shift) % 16].sum();
+                    assert_eq!(eight[i].to_bits(), plain.to_bits(), "sum8, vector {i} of rotation {shift}");
+                    assert_eq!(all[(i + shift) % 16].to_bits(), plain.to_bits(), "sum16, vector {}", (i + shift) % 16);
+                }
+            }
+        }
+    }
+}

@@ -391,3 +391,34 @@ unsafe fn row_sums<const H: usize, const L: usize, const BF16: bool>(
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use certkv_core::hash::splitmix64;
+
+    #[test]
+    fn the_largest_scale_is_found_wherever_it_lies() {
+        if super::super::ops().is_none() {
+            return;
+        }
+        let largest = |bits: &[u16; 32]| {
+            let bytes: Vec<u8> = bits.iter().flat_map(|b| b.to_le_bytes()).collect();
+            // SAFETY: the features are there, see `ops`; 64 bytes.
+            unsafe { largest_f16::<2>(bytes.as_ptr()) }
+        };
+        for at in 0..32 {
+            for most in [0x0001u16, 0x03ff, 0x2100, 0x7bff, 0x7c00] {
+                let mut bits: [u16; 32] =
+                    core::array::from_fn(|i| (splitmix64((i + 32 * at) as u64) % u64::from(most)) as u16);
+                bits[at] = most;
+                // A negative zero must not hide the others.
+                bits[(at + 7) % 32] = 0x8000;
+                assert_eq!(largest(&bits), Dtype::F16.decode16(most), "{most:#x} at {at}");
+            }
+            let mut bits = [0x7c00u16; 32];
+            bits[at] = 0x7e00;
+            assert!(largest(&bits).is_nan(), "NaN at {at}");
+        }
+    }
+}
