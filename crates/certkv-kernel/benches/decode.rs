@@ -7,7 +7,9 @@ use criterion::{Criterion, Throughput};
 
 use certkv_kernel::{Arch, Pool, Workspace, probe};
 use std::time::Instant;
-use workload::{DIM, HEADS, Workload};
+use workload::{DIM, HEADS, How, Workload};
+
+const WAYS: [How; 4] = [How::Bare, How::Certified, How::Sweeps, How::HalfSkipped];
 
 const FORMATS: [&str; 10] = [
     "f16-f16-b32",
@@ -34,25 +36,25 @@ fn table(tokens: usize, arch: Arch, formats: &[&str], rounds: usize) {
     let cold = vec![1u8; 96 << 20];
     for format in formats {
         let (mut w, mut work) = (Workload::new(format, tokens, arch), Workspace::new());
-        let (mut best, mut read) = ([[f64::INFINITY; 2]; HEADS.1], 0.0f64);
+        let (mut best, mut read) = ([[f64::INFINITY; WAYS.len()]; HEADS.1], 0.0f64);
         for _ in 0..rounds {
-            for certify in [false, true] {
+            for (i, how) in WAYS.into_iter().enumerate() {
                 read = read.max(probe::bandwidth(&cold, 1));
                 for (h, best) in best.iter_mut().enumerate() {
-                    let best = &mut best[usize::from(certify)];
-                    *best = best.min(time(|| w.step_head(h, &mut work, certify)));
+                    best[i] = best[i].min(time(|| w.step_head(h, &mut work, how)));
                 }
             }
         }
-        let [bare, full] = [0, 1].map(|i| 1e3 * best.iter().map(|b| b[i]).sum::<f64>());
+        let [bare, full, sweeps, half] = [0, 1, 2, 3].map(|i| 1e3 * best.iter().map(|b| b[i]).sum::<f64>());
         let floor = w.bytes() as f64 / read * 1e3;
         println!(
-            "{:7} {tokens:6} {format:14} probe {:5.1} GB/s floor {floor:6.2} ms, bare {bare:6.2} ms ({:4.2}x), certified {full:6.2} ms ({:4.2}x, {:+5.1}%)",
+            "{:7} {tokens:6} {format:14} probe {:5.1} GB/s floor {floor:6.2} ms, bare {bare:6.2} ms ({:4.2}x), certified {full:6.2} ms ({:4.2}x, {:+5.1}%), two sweeps {sweeps:6.2} ms ({:+5.1}%), half skipped {half:6.2} ms",
             arch.name(),
             read * 1e-9,
             bare / floor,
             full / floor,
-            (full / bare - 1.0) * 100.0
+            (full / bare - 1.0) * 100.0,
+            (sweeps / bare - 1.0) * 100.0
         );
     }
 }
@@ -61,8 +63,15 @@ fn table(tokens: usize, arch: Arch, formats: &[&str], rounds: usize) {
 fn hot(arch: Arch, formats: &[&str]) {
     for format in formats {
         let (mut w, mut work) = (Workload::new(format, 2048, arch), Workspace::new());
-        let best = (0..4000).map(|_| time(|| w.step_head(0, &mut work, false))).fold(f64::INFINITY, f64::min);
-        println!("{:7} hot {format:14} {:6.1} ns per block of 32 tokens", arch.name(), best * 1e9 / 64.0);
+        let ns = WAYS.map(|how| {
+            let best = (0..4000).map(|_| time(|| w.step_head(0, &mut work, how))).fold(f64::INFINITY, f64::min);
+            format!("{:6.1}", best * 1e9 / 64.0)
+        });
+        println!(
+            "{:7} hot {format:14} {} ns per block of 32 tokens: bare, certified, two sweeps, half skipped",
+            arch.name(),
+            ns.join(" ")
+        );
     }
 }
 
@@ -83,7 +92,7 @@ fn criterion(c: &mut Criterion) {
             let mut w = Workload::new(format, 32768, Arch::detect());
             let mut group = c.benchmark_group(format!("decode-32k-x{threads}"));
             group.throughput(Throughput::Bytes(w.bytes() as u64)).sample_size(20);
-            group.bench_function(format, |b| b.iter(|| w.step(&pool, true)));
+            group.bench_function(format, |b| b.iter(|| w.step(&pool, How::Certified)));
             group.finish();
         }
     }

@@ -1,7 +1,7 @@
 //! A cache of random records larger than the machine's caches, and one decode step over it.
 use certkv_core::hash::splitmix64;
 use certkv_core::{Dtype, Geometry, KeyFormat, RecordLayout};
-use certkv_kernel::{Arch, Block, BlockSource, Causal, Kernel, Masses, Partial, Pool, Workspace, splits};
+use certkv_kernel::{Arch, Block, BlockSource, Causal, Kernel, Masses, Partial, Pool, Scores, Workspace, splits};
 
 /// Query heads and KV heads of the measured layer.
 pub(crate) const HEADS: (usize, usize) = (32, 8);
@@ -19,7 +19,21 @@ pub(crate) struct Workload {
     tasks: Vec<Task>,
 }
 
+/// How a step is made.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum How {
+    /// One pass, no masses.
+    Bare,
+    /// One pass, masses and certificates.
+    Certified,
+    /// Two sweeps and certificates; values of every block read.
+    Sweeps,
+    /// Two sweeps and certificates; values of every second block skipped.
+    HalfSkipped,
+}
+
 struct Task {
+    scores: Scores,
     head: usize,
     partial: Partial,
     split: Partial,
@@ -30,12 +44,13 @@ struct Task {
 struct Head<'a> {
     records: &'a [u8],
     bytes: usize,
+    skip: bool,
 }
 
 impl BlockSource for Head<'_> {
     fn block(&self, index: usize) -> Block<'_> {
         let record = self.records.get(index * self.bytes..(index + 1) * self.bytes).unwrap_or(&[]);
-        Block { record, keys: None, values: None, skip_values: false }
+        Block { record, keys: None, values: None, skip_values: self.skip && index % 2 == 1 }
     }
 }
 
@@ -64,6 +79,7 @@ impl Workload {
         let queries = (0..HEADS.0 * DIM).map(|_| unit(random())).collect();
         let tasks = (0..HEADS.1)
             .map(|head| Task {
+                scores: Scores::new(),
                 head,
                 partial: kernel.partial(),
                 split: kernel.partial(),
@@ -79,16 +95,16 @@ impl Workload {
         self.layout.bytes * self.blocks * HEADS.1
     }
 
-    /// One decode step of the layer: all heads, with or without masses and certificates.
-    pub(crate) fn step(&mut self, pool: &Pool, certify: bool) {
+    /// One decode step of the layer: all heads.
+    pub(crate) fn step(&mut self, pool: &Pool, how: How) {
         let shared = (&self.kernel, &self.layout, &self.records[self.first..], &self.queries[..], self.blocks);
-        pool.run(&mut self.tasks, Workspace::new, |work, _, task| one_head(shared, work, task, certify));
+        pool.run(&mut self.tasks, Workspace::new, |work, _, task| one_head(shared, work, task, how));
     }
 
     /// Causal attention of `rows` rows over the first KV head, an uncoded format.
     pub(crate) fn prefill(&self, first: usize, rows: usize) {
         let bytes = self.layout.bytes;
-        let source = Head { records: &self.records[self.first..self.first + self.blocks * bytes], bytes };
+        let source = Head { records: &self.records[self.first..self.first + self.blocks * bytes], bytes, skip: false };
         let group = self.kernel.heads() * DIM;
         let queries = vec![0.1f32; rows * group];
         let mut out = vec![0.0f32; rows * group];
@@ -98,37 +114,39 @@ impl Workload {
     }
 
     /// The same for one KV head: short enough to be timed between two interruptions on a shared machine.
-    pub(crate) fn step_head(&mut self, head: usize, work: &mut Workspace, certify: bool) {
+    pub(crate) fn step_head(&mut self, head: usize, work: &mut Workspace, how: How) {
         let shared = (&self.kernel, &self.layout, &self.records[self.first..], &self.queries[..], self.blocks);
-        one_head(shared, work, &mut self.tasks[head], certify);
+        one_head(shared, work, &mut self.tasks[head], how);
     }
 }
 
 type Shared<'a> = (&'a Kernel, &'a RecordLayout, &'a [u8], &'a [f32], usize);
 
-fn one_head(
-    (kernel, layout, records, queries, blocks): Shared<'_>,
-    work: &mut Workspace,
-    task: &mut Task,
-    certify: bool,
-) {
+fn one_head((kernel, layout, records, queries, blocks): Shared<'_>, work: &mut Workspace, task: &mut Task, how: How) {
     let group = kernel.heads() * DIM;
     let bytes = layout.bytes;
     let records = &records[task.head * blocks * bytes..(task.head + 1) * blocks * bytes];
-    let source = Head { records, bytes };
+    let source = Head { records, bytes, skip: how == How::HalfSkipped };
     let q = &queries[task.head * group..(task.head + 1) * group];
-    task.partial.clear();
-    let mut rest = certify.then(|| task.masses.as_mut());
-    for range in splits(blocks, layout.tokens()) {
-        let here = rest.take().map(|m| {
-            let (a, b) = m.split_at(range.end.next_multiple_of(16));
-            rest = Some(b);
-            a
-        });
-        kernel.attend(q, &source, range, None, work, &mut task.split, here).expect("a valid step");
-        task.partial.merge(&task.split).expect("one shape");
+    if matches!(how, How::Sweeps | How::HalfSkipped) {
+        let Task { partial, masses, scores, .. } = task;
+        kernel.score(q, &source, blocks, None, work, scores, &mut masses.as_mut()).expect("a valid step");
+        kernel.total(scores, masses, partial).expect("one shape");
+        kernel.gather(&source, None, work, scores, masses, partial).expect("a valid step");
+    } else {
+        task.partial.clear();
+        let mut rest = (how == How::Certified).then(|| task.masses.as_mut());
+        for range in splits(blocks, layout.tokens()) {
+            let here = rest.take().map(|m| {
+                let (a, b) = m.split_at(range.end.next_multiple_of(16));
+                rest = Some(b);
+                a
+            });
+            kernel.attend(q, &source, range, None, work, &mut task.split, here).expect("a valid step");
+            task.partial.merge(&task.split).expect("one shape");
+        }
     }
-    if certify {
+    if how != How::Bare {
         for h in 0..kernel.heads() {
             let c = kernel.certify(&task.masses, &task.partial, h, 1.0).expect("a certificate");
             task.bounds[h] = c.bound;
