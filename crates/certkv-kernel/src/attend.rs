@@ -486,14 +486,35 @@ fn norm(v: &[f32]) -> f32 {
     inflate(v.iter().map(|&x| f64::from(x) * f64::from(x)).sum::<f64>().sqrt())
 }
 
-/// Upper bound of the largest row norm.
+/// Upper bound of the largest row norm; NaN if an element is not finite.
 fn row_norm(rows: &[u16], store: Dtype, n: usize, dim: usize) -> f32 {
+    let most = match store {
+        Dtype::Bf16 => largest_square(rows, n, dim, |bits| f64::from(f32::from_bits(u32::from(bits) << 16))),
+        // The magnitude's bits as those of an f32, 2^112 too small; exact for subnormals too.
+        _ => largest_square(rows, n, dim, |bits| {
+            let scale = if bits & 0x7c00 == 0x7c00 { f64::NAN } else { 112f64.exp2() };
+            f64::from(f32::from_bits(u32::from(bits & 0x7fff) << 13)) * scale
+        }),
+    };
+    inflate(most.sqrt())
+}
+
+/// Largest sum of squares of a row, in sixteen lanes.
+#[inline(always)]
+fn largest_square(rows: &[u16], n: usize, dim: usize, value: impl Fn(u16) -> f64) -> f64 {
     let mut most = 0.0f64;
     for row in rows.chunks_exact(dim).take(n) {
-        let square: f64 = row.iter().map(|&b| f64::from(store.decode16(b))).map(|x| x * x).sum();
+        let mut lanes = [0.0f64; 16];
+        for part in row.chunks_exact(16) {
+            for (lane, &bits) in lanes.iter_mut().zip(part) {
+                let x = value(bits);
+                *lane += x * x;
+            }
+        }
+        let square = lanes.iter().sum();
         most = if square <= most { most } else { square };
     }
-    inflate(most.sqrt())
+    most
 }
 
 /// Fills what does not depend on the head, and clears what exact sides do not have.

@@ -16,6 +16,8 @@ pub(crate) struct HeadMemory {
     pub(crate) delta: Vec<Vec<f32>>,
     /// Last known `Lambda_b`, in the same order.
     pub(crate) lambda: Vec<Vec<f32>>,
+    /// The last step read everything from codes, and had little to skip: one pass will do.
+    pub(crate) flat: bool,
     /// What the last output of each query head tells; empty before the first.
     pub(crate) hints: Vec<Hint>,
 }

@@ -46,6 +46,8 @@ pub(crate) struct HeadWork {
     pub(crate) memory: HeadMemory,
     /// Weights between the two sweeps of a certified step.
     pub(crate) scores: Scores,
+    /// Blocks without codes, read exactly whatever is decided.
+    pub(crate) uncoded: usize,
     /// Keys that were scored from codes first and then exactly.
     pub(crate) rescored: usize,
     /// Items to promote next: block, or block + blocks for the value side.
@@ -113,6 +115,7 @@ impl HeadWork {
             skipped: BitSet::default(),
             memory: HeadMemory::default(),
             scores: Scores::new(),
+            uncoded: 0,
             rescored: 0,
             picks: Vec::new(),
             gains: Vec::new(),

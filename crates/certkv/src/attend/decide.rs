@@ -5,6 +5,7 @@ use crate::Error;
 use crate::attend::certified::{HeadCall, distances};
 use crate::attend::terms::{self, HeadScale};
 use crate::work::HeadWork;
+use certkv_bound::Rung;
 use certkv_control::Gains;
 use certkv_control::explore::Place;
 use certkv_control::guess::GuessRule;
@@ -29,8 +30,30 @@ impl Hint {
 }
 
 impl HeadCall<'_> {
+    /// Outputs and masses of one step, on the way that the last step's decision suggests: two sweeps where something was
+    /// promoted or many values were skipped, one pass where codes served for everything.
+    pub(crate) fn attend(&self, policy: &Certified, draw: u64, w: &mut HeadWork) -> Result<(), Error> {
+        if !w.memory.flat || !w.memory.keys.is_empty() || policy.explore_rate > 0.0 {
+            self.two_sweeps(policy, draw, w)?;
+            let nothing = w.touched.is_empty() && w.memory.keys.is_empty() && w.values.len() == w.uncoded;
+            w.memory.flat = nothing && !self.skips_pay(w.skipped.len());
+            return Ok(());
+        }
+        self.pass(w)?;
+        self.skip(policy, w);
+        w.memory.flat = !self.skips_pay(w.skipped.len());
+        // It was read; this was about the next step.
+        w.skipped.clear();
+        Ok(())
+    }
+
+    /// Whether leaving `skipped` blocks' values unread is worth a second sweep, which costs about a quarter of the step.
+    fn skips_pay(&self, skipped: usize) -> bool {
+        4 * skipped >= self.blocks
+    }
+
     /// Scores all keys (those of the guess exactly), decides, and sums the values.
-    pub(crate) fn two_sweeps(&self, policy: &Certified, draw: u64, w: &mut HeadWork) -> Result<(), Error> {
+    fn two_sweeps(&self, policy: &Certified, draw: u64, w: &mut HeadWork) -> Result<(), Error> {
         let kernel = &self.group.kernel;
         let tail = self.pages.tail(self.group, self.head, self.centre_norm());
         let tail = tail.as_ref();
@@ -81,14 +104,10 @@ impl HeadCall<'_> {
             return Ok(());
         }
         let (blocks, heads) = (self.blocks, w.certificates.len());
-        let scale = |w: &HeadWork, h: usize| {
-            let hint = w.memory.hints[h];
-            HeadScale::of(&w.partial, h, hint.radius, policy.tol_rel * hint.norm)
-        };
-        self.skip(policy.skip_share, w, scale);
+        self.skip(policy, w);
         w.gains.clear();
         for h in 0..heads {
-            let (scale, start) = (scale(w, h), w.gains.len());
+            let (scale, start) = (hinted(policy, w, h), w.gains.len());
             terms::gains(&scale, &w.masses, h, blocks, &mut w.gains);
             // Keys of the guess are judged by what is known of their codes.
             for b in w.memory.keys.iter() {
@@ -140,8 +159,9 @@ impl HeadCall<'_> {
     }
 
     /// Values to leave unread: those whose `rho_b R_b` is small for every query head, together within `share` of each
-    /// head's tolerance. Leaves each head's remaining tolerance in `tolerances`.
-    fn skip(&self, share: f64, w: &mut HeadWork, scale: impl Fn(&HeadWork, usize) -> HeadScale) {
+    /// head's tolerance. Leaves each head's remaining tolerance in `tolerances`. The hints must be there.
+    fn skip(&self, policy: &Certified, w: &mut HeadWork) {
+        let share = policy.skip_share;
         let (blocks, heads) = (self.blocks, w.certificates.len());
         w.skipped.clear();
         w.tolerances.clear();
@@ -152,7 +172,7 @@ impl HeadCall<'_> {
             w.gains.clear();
         }
         for h in 0..heads {
-            let scale = scale(w, h);
+            let scale = hinted(policy, w, h);
             w.tolerances.push(scale.eps);
             if coded {
                 let start = w.gains.len();
@@ -192,9 +212,18 @@ impl HeadCall<'_> {
     /// After the last word on a step: what its outputs and repairs tell about the next one.
     pub(crate) fn remember(&self, w: &mut HeadWork) {
         let dim = self.group.layout.dim;
+        if w.certificates.iter().any(|c| c.repairs > 0 || c.rung != Rung::Packed) {
+            w.memory.flat = false;
+        }
         w.memory.hints.clear();
         w.memory.hints.extend(w.out.chunks_exact(dim).map(|out| Hint::of(out, self.centre)));
     }
+}
+
+/// A head's scale by the last output.
+fn hinted(policy: &Certified, w: &HeadWork, h: usize) -> HeadScale {
+    let hint = w.memory.hints[h];
+    HeadScale::of(&w.partial, h, hint.radius, policy.tol_rel * hint.norm)
 }
 
 impl HeadWork {

@@ -194,7 +194,7 @@ impl Decode<'_> {
     fn certified(&self, policy: &Certified, pages: &mut Pages, heads: &mut [HeadWork]) -> Result<(), Error> {
         let draw = if policy.explore_rate > 0.0 { self.cache.next_draw() } else { 0 };
         self.run(pages, heads, |head, w| {
-            head.two_sweeps(policy, draw, w)?;
+            head.attend(policy, draw, w)?;
             w.rescored = w.touched.len();
             head.count_pass(w);
             head.certify(policy.tol_rel, w)?;
@@ -255,6 +255,7 @@ impl HeadWork {
         self.dense.fill(false);
         self.touched.clear();
         self.rescored = 0;
+        self.uncoded = uncoded.len();
         self.corrupt = None;
         self.failure = None;
     }
