@@ -361,11 +361,12 @@ typedef struct certkv_config {
    */
   uint64_t host_budget;
   /**
-   * Exact key sides (one block of one KV head) kept between steps.
+   * Exact key sides (one block of one KV head in one layer) of which copies are kept between steps in device memory, over
+   * all layers, at most 2^24. 0 for none: originals are read where they lie, which is best on the CPU.
    */
   uint64_t scratch_keys;
   /**
-   * Exact value sides kept between steps.
+   * The same for exact value sides.
    */
   uint64_t scratch_values;
   /**

@@ -57,9 +57,10 @@ pub struct certkv_config {
     pub device_budget: u64,
     /// Bytes of host memory for the originals; 0 for no limit.
     pub host_budget: u64,
-    /// Exact key sides (one block of one KV head) kept between steps.
+    /// Exact key sides (one block of one KV head in one layer) of which copies are kept between steps in device memory, over
+    /// all layers, at most 2^24. 0 for none: originals are read where they lie, which is best on the CPU.
     pub scratch_keys: u64,
-    /// Exact value sides kept between steps.
+    /// The same for exact value sides.
     pub scratch_values: u64,
     /// Tolerance of the certified policy relative to the norm of the output; 0 for 0.05. Other policies ignore it.
     pub tolerance: f64,

@@ -25,7 +25,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         for _ in 0..20 {
             for keys in keys.chunks(batch) {
                 let items: Vec<_> = keys.iter().map(|&key| originals.item(key, key.page.index, None)).collect();
-                drop(scratch.prefetch(&lane, &items)?);
+                drop(scratch.prefetch(&lane, originals.arena(), &items)?);
                 n += items.len();
             }
         }

@@ -80,8 +80,8 @@ impl Originals {
     }
 
     /// The promotion of one side of the page in slot `slot`: what [`crate::Scratch::prefetch`] takes.
-    pub fn item(&self, key: SideKey, slot: u32, tag: Option<u64>) -> Item<'_> {
+    pub fn item(&self, key: SideKey, slot: u32, tag: Option<u64>) -> Item {
         let range = self.layout.range(key.layer as usize, key.kv_head as usize, key.side);
-        Item { key, arena: &self.arena, slot, range, tag }
+        Item { key, slot, range, tag }
     }
 }

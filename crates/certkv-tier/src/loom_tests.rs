@@ -32,8 +32,8 @@ fn world() -> World {
 
 impl World {
     fn fetch(&self, page: u32) -> Result<(), MoveError> {
-        let item = Item { key: key(page), arena: &self.originals, slot: page, range: 0..64, tag: None };
-        self.scratch.prefetch(&self.lane, &[item]).map(drop)
+        let item = Item { key: key(page), slot: page, range: 0..64, tag: None };
+        self.scratch.prefetch(&self.lane, &self.originals, &[item]).map(drop)
     }
 
     /// Looks a page up and holds it; the borrow word reports a fill that did not respect the pin.

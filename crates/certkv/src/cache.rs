@@ -6,7 +6,8 @@ use crate::{Config, Error, Policy, Side, Step};
 use certkv_core::{Class, Geometry, Ledger, PageId, RecordLayout, SequenceId};
 use certkv_device::{CheckReport, Copy2d, Dst, SimDevice, Src, Stream};
 use certkv_kernel::Pool;
-use certkv_page::{BlockTable, CopyOp, PageClass, PageError, Stamp};
+use certkv_page::{BlockTable, CopyOp, Dropped, PageClass, PageError, Stamp};
+use certkv_tier::Lane;
 use core::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::{Mutex, ReentrantMutex};
 use slab::Slab;
@@ -68,6 +69,8 @@ pub struct Cache {
     pub(crate) main: Stream,
     /// The stream that moves rows to the host.
     pub(crate) lane: Stream,
+    /// Copies promoted sides to scratch; `None` without scratch.
+    pub(crate) fills: Option<Lane>,
     pub(crate) groups: Vec<Group>,
     pub(crate) ledger: Ledger,
     pub(crate) pool: Pool,
@@ -93,12 +96,14 @@ impl Cache {
         let groups = shapes.into_iter().map(|shape| Group::new(&config, shape, &device, &ledger));
         let groups = groups.collect::<Result<Vec<_>, _>>()?;
         let (main, lane) = (device.stream("main"), device.stream("lane"));
+        let fills = groups.iter().any(|group| group.scratch.is_some()).then(|| Lane::new(&device, "fills"));
         let pool = Pool::new(config.threads)?;
         Ok(Self {
             config,
             device,
             main,
             lane,
+            fills,
             groups,
             ledger,
             pool,
@@ -243,8 +248,9 @@ impl Cache {
                     }
                 }
             }
-            // Rows on their way to the host come first.
+            // Rows on their way to the host come first, and so do copies that read a page which may be reopened.
             self.join_lane()?;
+            self.join_fills()?;
             for (index, group) in self.groups.iter().enumerate() {
                 let before = state.tables[index].len();
                 if let Err(cause) = self.cut(group, &mut state.tables[index], len) {
@@ -263,17 +269,32 @@ impl Cache {
     fn cut(&self, group: &Group, table: &mut BlockTable, len: usize) -> Result<(), Error> {
         let ops = table.truncate(len).map_err(Error::from_table)?;
         let moved = self.relabel(group, ops.renamed()).and_then(|()| self.execute(group, ops.copies()));
+        self.forget_promoted(group, ops.dropped());
         ops.retire(|| self.stamp())?;
         moved
     }
 
     /// Reopened in place: the same rows under a new generation, in every layer.
     fn relabel(&self, group: &Group, renamed: Option<(PageId, PageId)>) -> Result<(), Error> {
-        let Some((_, new)) = renamed else { return Ok(()) };
+        let Some((old, new)) = renamed else { return Ok(()) };
+        if let Some(scratch) = &group.scratch {
+            scratch.invalidate_page(old);
+        }
         for layer in group.first..group.first + group.layers {
             group.host.write(group.slot(new, layer), &self.main)?.set_tag(Group::tag(new));
         }
         Ok(())
+    }
+
+    /// Makes room in scratch: copies of originals that are about to lose their last owner. None of them would be found
+    /// again, as its key has a generation that is over.
+    fn forget_promoted(&self, group: &Group, dropped: &Dropped) {
+        let Some(scratch) = &group.scratch else { return };
+        for page in dropped.pages().filter(|page| page.class == PageClass::Host) {
+            if group.pools.host.references(page.id) == Ok(1) {
+                scratch.invalidate_page(page.id);
+            }
+        }
     }
 
     /// After a failure half-way, which cannot be undone: every group is cut to the last length at which all blocks are
@@ -282,9 +303,13 @@ impl Cache {
         // Block sizes are powers of two, so the largest is a multiple of all.
         let size = self.groups.iter().map(|group| group.layout.tokens()).max().unwrap_or(1);
         let whole = len / size * size;
-        for table in &mut state.tables {
+        for (group, table) in self.groups.iter().zip(&mut state.tables) {
             let cut = table.truncate(whole).map_err(Error::from_table);
-            if let Err(error) = cut.and_then(|ops| Ok(ops.retire(|| self.stamp())?)) {
+            let cut = cut.and_then(|ops| {
+                self.forget_promoted(group, ops.dropped());
+                Ok(ops.retire(|| self.stamp())?)
+            });
+            if let Err(error) = cut {
                 return error;
             }
         }
@@ -309,7 +334,9 @@ impl Cache {
         let state = self.take(id)?;
         self.sequences.lock().live.try_remove(id.slot as usize);
         for (group, table) in self.groups.iter().zip(state.tables) {
-            table.release().retire(|| self.stamp())?;
+            let dropped = table.release();
+            self.forget_promoted(group, &dropped);
+            dropped.retire(|| self.stamp())?;
             group.pools.reclaim(&mut |stamp| self.passed(stamp));
         }
         Ok(())
@@ -386,6 +413,7 @@ impl Cache {
             };
             memory.packed += used(&group.pools.packed, group.packed.slot_bytes().next_multiple_of(64));
             memory.scratch += used(&group.pools.tail, group.tail.slot_bytes().next_multiple_of(64));
+            memory.scratch += group.scratch_bytes();
             memory.host += used(&group.pools.host, group.host.slot_bytes().next_multiple_of(64));
         }
         for (_, entry) in &self.sequences.lock().live {
@@ -421,11 +449,15 @@ impl Cache {
         found.ok_or(Error::Layer { layer, layers: self.config.geometry.layers })
     }
 
-    /// A stamp that follows everything enqueued on both streams.
+    /// A stamp that follows everything enqueued on all streams. The computing stream does not wait for the copies to
+    /// scratch.
     pub(crate) fn stamp(&self) -> Stamp {
         let after = self.lane.record().and_then(|lane| {
             self.main.wait(&lane)?;
-            self.main.record()
+            let done = self.main.record()?;
+            let Some(fills) = &self.fills else { return Ok(done) };
+            fills.wait(&done)?;
+            fills.finish()
         });
         after.map_or(Stamp::IDLE, |fence| Stamp(fence.stamp()))
     }
@@ -467,6 +499,14 @@ impl Cache {
     pub(crate) fn join_lane(&self) -> Result<(), Error> {
         let stored = self.lane.record()?;
         self.main.wait(&stored)?;
+        Ok(())
+    }
+
+    /// The computing stream waits for the copies to scratch: before originals that they read are changed in place.
+    fn join_fills(&self) -> Result<(), Error> {
+        if let Some(copied) = self.fills.as_ref().and_then(Lane::last_fence) {
+            self.main.wait(&copied)?;
+        }
         Ok(())
     }
 

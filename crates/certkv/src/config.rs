@@ -22,9 +22,11 @@ pub struct Config {
     pub device_budget: usize,
     /// Bytes of host memory for the originals.
     pub host_budget: usize,
-    /// Promoted key sides (one block of one KV head) kept in scratch.
+    /// Promoted key sides (one block of one KV head in one layer) of which 16-bit copies are kept in scratch, over all
+    /// layers, up to 2^24. 0 keeps none: originals are read where they lie, without a copy. That is the best choice where
+    /// scratch is the same memory as the originals, as on the CPU.
     pub scratch_keys: usize,
-    /// Promoted value sides kept in scratch.
+    /// The same for promoted value sides.
     pub scratch_values: usize,
     /// What a step does unless it is told otherwise.
     pub policy: Policy,
@@ -78,6 +80,11 @@ impl Config {
         }
         if self.threads == 0 || self.threads > 256 {
             return wrong("threads", format!("{} threads; must be 1 to 256", self.threads));
+        }
+        for (field, slots) in [("scratch_keys", self.scratch_keys), ("scratch_values", self.scratch_values)] {
+            if slots > 1 << 24 {
+                return wrong(field, format!("{slots} sides; must be at most 2^24"));
+            }
         }
         self.policy.validated().map_err(|e| Error::Policy(e.to_string()))?;
         let mut groups: Vec<(usize, usize, RecordLayout)> = Vec::new();

@@ -8,19 +8,13 @@ use certkv_core::{Class, Geometry, Ledger, PageId, RecordLayout};
 use certkv_device::{Arena, SimDevice};
 use certkv_kernel::Kernel;
 use certkv_page::{PageAllocator, Pools};
+use certkv_tier::{Scratch, ScratchConfig};
 use core::ops::Range;
 
 /// Bytes in front of the records of a packed page: its seal.
 pub(crate) const SEAL_BYTES: usize = 64;
 
-/// Which half of a block.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Side {
-    /// Keys, after RoPE.
-    Key,
-    /// Values.
-    Value,
-}
+pub use certkv_tier::Side;
 
 #[derive(Debug)]
 pub(crate) struct Group {
@@ -33,6 +27,8 @@ pub(crate) struct Group {
     pub(crate) packed: Arena,
     pub(crate) host: Arena,
     pub(crate) tail: Arena,
+    /// Promoted sides; `None` where the configuration has no room for any.
+    pub(crate) scratch: Option<Scratch>,
     pub(crate) max_blocks: usize,
 }
 
@@ -41,6 +37,34 @@ fn capacities(config: &Config, block: usize) -> (usize, usize, usize) {
     let full = config.max_tokens.div_ceil(block);
     // An open block has originals too; a tail is retired only after its successor was taken.
     (full + config.max_sequences, full, 2 * config.max_sequences)
+}
+
+/// The group's share of the scratch slots: each layer has as many as any other, to within one of the total.
+fn scratch(
+    config: &Config,
+    layers: Range<usize>,
+    side_bytes: usize,
+    device: &SimDevice,
+    ledger: &Ledger,
+) -> Result<Option<Scratch>, Error> {
+    let share = |slots: usize| {
+        let up_to = |layer: usize| slots * layer / config.geometry.layers;
+        (up_to(layers.end) - up_to(layers.start)) as u32
+    };
+    let slots = ScratchConfig {
+        key_slots: share(config.scratch_keys),
+        value_slots: share(config.scratch_values),
+        slot_bytes: side_bytes,
+    };
+    let sides = slots.key_slots as usize + slots.value_slots as usize;
+    let bytes = sides.saturating_mul(side_bytes.next_multiple_of(64));
+    if bytes == 0 {
+        return Ok(None);
+    }
+    ledger.reserve(Class::Scratch, bytes)?;
+    let scratch = Scratch::new(device, slots)?;
+    ledger.reserve(Class::Tables, scratch.reserved_bytes().saturating_sub(bytes))?;
+    Ok(Some(scratch))
 }
 
 impl Group {
@@ -67,6 +91,7 @@ impl Group {
         let packed_arena = arena("packed", packed, page_bytes, Class::Packed)?;
         let tail_arena = arena("tail", tail, original_bytes, Class::Scratch)?;
         let host_arena = arena("host", host, original_bytes, Class::Host)?;
+        let scratch = scratch(config, first..first + layers, layout.original_side_bytes(), device, ledger)?;
         ledger
             .reserve(Class::Tables, config.max_sequences * SequenceState::most_bytes(geometry, layers, max_blocks))?;
         Ok(Self {
@@ -83,6 +108,7 @@ impl Group {
             packed: packed_arena,
             host: host_arena,
             tail: tail_arena,
+            scratch,
             max_blocks,
         })
     }
@@ -111,6 +137,16 @@ impl Group {
     pub(crate) fn record(&self, head: usize) -> Range<usize> {
         let start = SEAL_BYTES + head * self.layout.bytes;
         start..start + self.layout.bytes
+    }
+
+    /// Bytes of scratch that hold promoted sides, or are about to.
+    pub(crate) fn scratch_bytes(&self) -> usize {
+        let used = |scratch: &Scratch, side| {
+            let census = scratch.census(side);
+            (census.filling + census.valid + census.retiring) as usize
+        };
+        let sides = self.scratch.as_ref().map_or(0, |s| used(s, Side::Key) + used(s, Side::Value));
+        sides * self.layout.original_side_bytes().next_multiple_of(64)
     }
 
     /// True if `layer` belongs to the group.

@@ -182,6 +182,7 @@ impl<'c> Step<'c> {
         let _turn = self.cache.turn.lock();
         work.out.clear();
         work.out.resize(expected, f32::NAN);
+        work.wanted.parts = self.parts.len();
         work.certificates.clear();
         work.certificates.resize(heads, Certificate::UNCERTIFIED);
         for part in &mut self.parts {

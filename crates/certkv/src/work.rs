@@ -1,6 +1,7 @@
 //! Buffers of a step, kept by the cache from step to step, so that decoding does not allocate once it is warm.
 use crate::append::RowBuffer;
 use crate::attend::pages::Pages;
+use crate::attend::promoted::{Resident, Wanted};
 use crate::attend::published::Phase1;
 use crate::sequence::HeadMemory;
 use crate::{Cache, Error};
@@ -26,6 +27,8 @@ pub(crate) struct Workspace {
     pub(crate) certificates: Vec<Certificate>,
     /// Pages of the layer being read.
     pub(crate) pages: Pages,
+    /// What the layer being read leaves to copy to scratch.
+    pub(crate) wanted: Wanted,
     /// `[kv head]`.
     pub(crate) heads: Vec<HeadWork>,
 }
@@ -42,6 +45,8 @@ pub(crate) struct HeadWork {
     pub(crate) values: BitSet,
     /// Blocks whose values are not read.
     pub(crate) skipped: BitSet,
+    /// Exact sides that are read from scratch.
+    pub(crate) resident: Resident,
     /// The sequence's memory of this head, for the time of the step.
     pub(crate) memory: HeadMemory,
     /// Weights between the two sweeps of a certified step.
@@ -96,6 +101,7 @@ impl Workspace {
             out: Vec::new(),
             certificates: Vec::new(),
             pages: Pages::default(),
+            wanted: Wanted::default(),
             heads,
         }))
     }
@@ -113,6 +119,7 @@ impl HeadWork {
             keys: BitSet::default(),
             values: BitSet::default(),
             skipped: BitSet::default(),
+            resident: Resident::default(),
             memory: HeadMemory::default(),
             scores: Scores::new(),
             uncoded: 0,

@@ -6,12 +6,13 @@ mod slots;
 
 use crate::side::{Side, SideKey};
 use certkv_core::sync::{Arc, Mutex};
-use certkv_device::{Arena, DeviceError, SimDevice, Stream};
+use certkv_device::{DeviceError, SimDevice, Stream};
 use core::ops::{Add, Range};
 use pool::Pool;
 use prefetch::Work;
 
 pub use lease::ScratchLease;
+pub use prefetch::Offer;
 pub use slots::Census;
 
 /// Sizes of a [`Scratch`].
@@ -27,11 +28,9 @@ pub struct ScratchConfig {
 
 /// One side to be brought in, and where its original lies.
 #[derive(Debug, Clone)]
-pub struct Item<'a> {
+pub struct Item {
     /// Name of the side.
     pub key: SideKey,
-    /// Arena of the original.
-    pub arena: &'a Arena,
     /// Slot of the original.
     pub slot: u32,
     /// Bytes of the slot: exactly one scratch slot long.
@@ -105,7 +104,7 @@ impl Scratch {
     /// waits for everything that `stream` was given before the lease was dropped.
     ///
     /// # Errors
-    /// What [`Arena::read_tagged`] says about the slot; nothing stays pinned then.
+    /// What [`certkv_device::Arena::read_tagged`] says about the slot; nothing stays pinned then.
     pub fn lookup(&self, key: &SideKey, stream: &Stream) -> Result<Option<ScratchLease>, DeviceError> {
         let pool = self.pool(key.side);
         let Some(arena) = pool.arena() else { return Ok(None) };
@@ -144,7 +143,12 @@ impl Scratch {
         self.pool(side).census()
     }
 
-    /// Bytes taken from a budget.
+    /// Sides of one kind that fit.
+    pub fn slots_of(&self, side: Side) -> usize {
+        self.pool(side).pins().len()
+    }
+
+    /// Bytes taken from a budget: the slots and the books about them.
     pub fn reserved_bytes(&self) -> usize {
         self.keys.reserved_bytes() + self.values.reserved_bytes()
     }

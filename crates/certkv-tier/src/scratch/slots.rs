@@ -49,7 +49,7 @@ struct Slot {
     tag: Option<u64>,
     /// Second chance.
     referenced: bool,
-    /// Last batch that asked for the side: a batch does not evict what it also wants.
+    /// Last batch that asked for the side, or that came before its last look-up.
     batch: u64,
     /// Set of streams that read the slot since it was last filled.
     readers: u64,
@@ -156,6 +156,7 @@ impl Slots {
         };
         let entry = &mut self.slots[slot as usize];
         entry.referenced = true;
+        entry.batch = self.batch;
         entry.readers |= 1 << reader;
         self.stats.hits += 1;
         Some((slot, entry.tag))
@@ -174,28 +175,45 @@ impl Slots {
 
     /// Takes a slot for `key`: a free one, or the first unpinned one that was not looked up since the hand last passed.
     /// `full` spares the hand its way round when it has just found nothing.
-    pub(crate) fn reserve(&mut self, key: SideKey, tag: Option<u64>, pins: &[AtomicU32], full: bool) -> Reserved {
+    ///
+    /// What the last `spared` batches asked for, the present one included, stays, and so does what was looked up since the
+    /// first of them.
+    pub(crate) fn reserve(
+        &mut self,
+        key: SideKey,
+        tag: Option<u64>,
+        pins: &[AtomicU32],
+        spared: u64,
+        full: bool,
+    ) -> Reserved {
         if self.index.contains_key(&key) {
             return Reserved::Present;
         }
         if full {
             return Reserved::Full;
         }
-        let Some(slot) = self.free.pop().or_else(|| self.evict(pins)) else { return Reserved::Full };
+        let Some(slot) = self.free.pop().or_else(|| self.evict(pins, spared)) else { return Reserved::Full };
         let entry = &mut self.slots[slot as usize];
         (entry.state, entry.key, entry.tag, entry.referenced) = (State::Filling, Some(key), tag, true);
+        entry.batch = self.batch;
         let readers = entry.readers;
         self.link(key, slot);
         Reserved::Slot(slot, readers)
     }
 
-    fn evict(&mut self, pins: &[AtomicU32]) -> Option<u32> {
+    fn evict(&mut self, pins: &[AtomicU32], spared: u64) -> Option<u32> {
         let n = self.slots.len() as u32;
-        for _ in 0..2 * n {
+        let mut again = false;
+        for i in 0..2 * n {
+            // A second way round finds something only if the first took away a second chance.
+            if i == n && !again {
+                break;
+            }
             let slot = self.hand;
             self.hand = (self.hand + 1) % n;
             let entry = &self.slots[slot as usize];
-            if entry.state != State::Valid || entry.batch == self.batch || self.held(slot, pins) {
+            let recent = entry.batch.saturating_add(spared) > self.batch;
+            if entry.state != State::Valid || recent || self.held(slot, pins) {
                 continue;
             }
             let entry = &mut self.slots[slot as usize];
@@ -204,6 +222,7 @@ impl Slots {
                 self.stats.evictions += 1;
                 return Some(slot);
             }
+            again = true;
         }
         None
     }

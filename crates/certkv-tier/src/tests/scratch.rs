@@ -1,7 +1,7 @@
 //! The cache, one rule at a time.
 use super::world::{World, key, page, sides_of};
 use crate::scratch::Planted;
-use crate::{Item, Lane, MoveCause, Scratch, ScratchConfig, ScratchStats, Side};
+use crate::{Item, Lane, MoveCause, Offer, Scratch, ScratchConfig, ScratchStats, Side};
 use certkv_device::{DeviceError, Mode, SimDevice, SimOptions};
 
 #[test]
@@ -65,7 +65,7 @@ fn bad_items_are_named_and_the_rest_moves() {
     items.push(world.item(key(page(2), 7, 0, Side::Key)));
     items[1].range.end -= 1;
     items[3].tag = Some(5);
-    let error = world.scratch.prefetch(&world.fills, &items).unwrap_err();
+    let error = world.scratch.prefetch(&world.fills, world.originals.arena(), &items).unwrap_err();
     let [(1, MoveCause::WrongSize { given: 63, slot: 64 }), (3, MoveCause::Device(wrong)), (4, size)] =
         error.not_moved[..]
     else {
@@ -136,6 +136,50 @@ fn a_batch_does_not_evict_what_it_also_wants() {
     }
 }
 
+/// A working set larger than the cache, used in turns: what there is room for stays, instead of all going just before its
+/// turn comes.
+#[test]
+fn an_offer_spares_what_recent_batches_wanted() {
+    for (spared, hits) in [(1, 0), (2, 0), (3, 8), (4, 8)] {
+        let world = World::stored(Mode::Eager, 2, 0);
+        let turns: Vec<_> = (0..3).map(|p| [key(page(p), 0, 0, Side::Key), key(page(p), 0, 1, Side::Key)]).collect();
+        for turn in (0..5).flat_map(|_| &turns) {
+            turn.iter().for_each(|k| drop(world.read(k, 0).unwrap()));
+            let items = turn.map(|k| world.item(k));
+            let how = Offer { lane: &world.fills, from: world.originals.arena(), after: None, spared };
+            world.scratch.offer(how, &items);
+        }
+        assert_eq!(world.scratch.stats().hits, hits, "spared {spared}");
+        // What nobody wants any more goes when its time is over.
+        let next = [key(page(0), 1, 0, Side::Key), key(page(0), 1, 1, Side::Key)];
+        for _ in 0..spared {
+            let how = Offer { lane: &world.fills, from: world.originals.arena(), after: None, spared };
+            world.scratch.offer(how, &next.map(|k| world.item(k)));
+        }
+        assert!(next.iter().all(|k| world.scratch.contains(k)), "spared {spared}");
+        world.assert_books([2, 0], 0);
+    }
+}
+
+#[test]
+fn an_offer_comes_after_the_stream_it_names() {
+    for (waits, copied) in [(true, 1), (false, 0)] {
+        let world = World::stored(Mode::Adversarial { seed: 2 }, 2, 0);
+        let side = key(page(1), 0, 0, Side::Key);
+        // The original is written again, on a stream that nobody else has waited for.
+        let mut guard = world.originals.arena().write(1, &world.readers[1]).unwrap();
+        guard.words_mut()[0] = super::world::word(&side);
+        drop(guard);
+        let after = waits.then_some(&world.readers[1]);
+        let how = Offer { lane: &world.fills, from: world.originals.arena(), after, spared: 1 };
+        world.scratch.offer(how, &[world.item(side)]);
+        world.device.synchronize().unwrap();
+        assert_eq!(usize::from(world.read(&side, 0).unwrap().is_some()), copied);
+        // The control: without the wait the checker refuses the copy.
+        assert_eq!(world.device.report().unordered, u64::from(!waits));
+    }
+}
+
 /// Without the checker: the pin is the first wall and the borrow word the second, which shows when the first is gone.
 #[test]
 fn a_pin_is_respected_in_production_and_its_loss_is_caught() {
@@ -146,14 +190,14 @@ fn a_pin_is_respected_in_production_and_its_loss_is_caught() {
         planted.into_iter().for_each(|bug| scratch.plant(bug));
         let (lane, compute) = (Lane::new(&device, "lane"), device.stream("compute"));
         let originals = device.arena("originals", 2, 64).unwrap();
-        let item = |p| Item { key: key(page(p), 0, 0, Side::Key), arena: &originals, slot: p, range: 0..64, tag: None };
-        let _f = scratch.prefetch(&lane, &[item(0)]).unwrap();
+        let item = |p| Item { key: key(page(p), 0, 0, Side::Key), slot: p, range: 0..64, tag: None };
+        let _f = scratch.prefetch(&lane, &originals, &[item(0)]).unwrap();
         let lease = scratch.lookup(&item(0).key, &compute).unwrap().expect("resident");
-        let _f = scratch.prefetch(&lane, &[item(0)]).unwrap();
+        let _f = scratch.prefetch(&lane, &originals, &[item(0)]).unwrap();
         // The second chance of the only slot is used up by the first refusal.
-        let error = scratch.prefetch(&lane, &[item(1)]).unwrap_err();
+        let error = scratch.prefetch(&lane, &originals, &[item(1)]).unwrap_err();
         assert!(error.to_string().contains(cause), "{error}");
         drop(lease);
-        assert!(scratch.prefetch(&lane, &[item(1)]).is_ok());
+        assert!(scratch.prefetch(&lane, &originals, &[item(1)]).is_ok());
     }
 }

@@ -74,13 +74,13 @@ impl World {
         self.originals.store(&self.stores, written, &self.tails, &[store(0), store(1)])
     }
 
-    pub(super) fn item(&self, key: SideKey) -> Item<'_> {
+    pub(super) fn item(&self, key: SideKey) -> Item {
         self.originals.item(key, key.page.index, Some(tag(key.page)))
     }
 
     pub(super) fn prefetch(&self, keys: &[SideKey]) -> Result<Fence, MoveError> {
-        let items: Vec<Item<'_>> = keys.iter().map(|&key| self.item(key)).collect();
-        self.scratch.prefetch(&self.fills, &items)
+        let items: Vec<Item> = keys.iter().map(|&key| self.item(key)).collect();
+        self.scratch.prefetch(&self.fills, self.originals.arena(), &items)
     }
 
     /// Looks a side up and checks every word; `None` if it is not there.

@@ -6,13 +6,15 @@
 //! the promoted blocks once more.
 use crate::Error;
 use crate::attend::pages::{Pages, View};
+use crate::attend::promoted::Resident;
 use crate::attend::terms::{self, HeadScale};
-use crate::group::Group;
+use crate::group::{Group, Side};
 use crate::work::HeadWork;
 use certkv_bound::ladder::decide;
 use certkv_bound::{Action, BytesRead, Cause, Rung, Situation, Status};
 use certkv_control::policy::Certified;
 use certkv_control::{BitSet, Gains};
+use certkv_device::Stream;
 use certkv_kernel::{Repair, splits};
 
 /// Share of the tolerance that a repair aims to leave unpromoted, so that the masses' own change does not undo it.
@@ -23,6 +25,8 @@ pub(crate) struct HeadCall<'a> {
     pub(crate) group: &'a Group,
     pub(crate) pages: &'a Pages,
     pub(crate) layer: usize,
+    /// The stream that computes.
+    pub(crate) stream: &'a Stream,
     pub(crate) head: usize,
     /// `[query heads of the group][dim]`.
     pub(crate) queries: &'a [f32],
@@ -52,12 +56,13 @@ impl HeadCall<'_> {
         let l = &self.group.layout;
         let (keys, values) = (work.keys.len(), work.values.len());
         let side = l.original_side_bytes();
-        let exact = (keys + values) * side + self.pages.tail_tokens() * l.dim * 4;
+        let scratch = work.resident.count(&work.keys, &work.values);
+        let exact = (keys + values - scratch) * side + self.pages.tail_tokens() * l.dim * 4;
         let coded_values = self.blocks - values - work.skipped.len();
         let codes = (self.blocks - keys + work.rescored) * l.key_bytes() + coded_values * l.value_bytes();
         BytesRead {
             packed: (codes + self.blocks * certkv_core::summary::SUMMARY_BYTES) as u64,
-            scratch: 0,
+            scratch: (scratch * side) as u64,
             host: exact as u64,
         }
     }
@@ -69,7 +74,7 @@ impl HeadCall<'_> {
         work.masses.reset(self.blocks + 1);
         work.partial.clear();
         work.rescored = 0;
-        let view = self.view(&work.keys, &work.values, &work.skipped);
+        let view = self.view(&work.resident, &work.keys, &work.values, &work.skipped);
         let mut rest = work.masses.as_mut();
         for range in splits(self.blocks, self.group.layout.tokens()) {
             let last = range.end == self.blocks;
@@ -84,8 +89,15 @@ impl HeadCall<'_> {
     }
 
     /// The blocks as they are read with these sets.
-    pub(crate) fn view<'v>(&'v self, keys: &'v BitSet, values: &'v BitSet, skipped: &'v BitSet) -> View<'v> {
-        View { pages: self.pages, group: self.group, head: self.head, keys, values, skipped, centre: self.centre }
+    pub(crate) fn view<'v>(
+        &'v self,
+        resident: &'v Resident,
+        keys: &'v BitSet,
+        values: &'v BitSet,
+        skipped: &'v BitSet,
+    ) -> View<'v> {
+        let Self { pages, group, head, centre, .. } = *self;
+        View { pages, group, head, resident: Some(resident), keys, values, skipped, centre }
     }
 
     /// Finishes the outputs and certificates of every head from the state of the pass and its masses.
@@ -236,7 +248,7 @@ impl HeadCall<'_> {
     /// [`Error::Integrity`] if a canary fails.
     pub(crate) fn repair(&self, work: &mut HeadWork) -> Result<(), Error> {
         let l = &self.group.layout;
-        let side = l.original_side_bytes() as u64;
+        let bytes = l.original_side_bytes();
         work.touched.clear();
         work.touched.extend(work.picks.iter().map(|i| *i as usize % self.blocks));
         work.touched.sort_unstable();
@@ -244,37 +256,45 @@ impl HeadCall<'_> {
         let mut read = BytesRead::default();
         for &b in &work.touched {
             // The old contribution is made once more; the new one is counted below.
-            for (set, codes) in [(&work.keys, l.key_bytes()), (&work.values, l.value_bytes())] {
+            let sides = [(Side::Key, &work.keys, l.key_bytes()), (Side::Value, &work.values, l.value_bytes())];
+            for (side, set, codes) in sides {
                 let exact = set.contains(b);
-                let unread = core::ptr::eq(set, &work.values) && work.skipped.contains(b);
+                let unread = side == Side::Value && work.skipped.contains(b);
                 read.packed += if exact || unread { 0 } else { codes as u64 };
-                read.host += if exact { side } else { 0 };
+                if exact {
+                    work.resident.charge(side, b, bytes, &mut read);
+                }
             }
         }
         work.next_keys.copy_from(&work.keys);
         work.next_values.copy_from(&work.values);
         work.next_skipped.copy_from(&work.skipped);
+        let (blocks, skipped) = (self.blocks, &work.skipped);
+        let picked = || work.picks.iter().map(|i| *i as usize);
+        self.hold(Side::Key, picked().filter(|i| *i < blocks), &mut work.resident)?;
+        let values = picked().filter_map(|i| i.checked_sub(blocks)).filter(|b| !skipped.contains(*b));
+        self.hold(Side::Value, values, &mut work.resident)?;
         for &i in &work.picks {
             let i = i as usize;
             if i < self.blocks {
                 work.next_keys.insert(i);
                 // What the masses of this step asked for is the guess for the next.
                 work.memory.keys.insert(i);
-                read.host += side;
+                work.resident.charge(Side::Key, i, bytes, &mut read);
             } else if work.next_skipped.remove(i - self.blocks) {
                 // Its codes are most of what was missing.
                 read.packed += l.value_bytes() as u64;
             } else {
                 work.next_values.insert(i - self.blocks);
-                read.host += side;
+                work.resident.charge(Side::Value, i - self.blocks, bytes, &mut read);
             }
         }
         work.canary.clear();
         work.canary.resize(work.touched.len(), f32::NAN);
         let outcome = self.group.kernel.repair(
             self.queries,
-            &self.view(&work.keys, &work.values, &work.skipped),
-            &self.view(&work.next_keys, &work.next_values, &work.next_skipped),
+            &self.view(&work.resident, &work.keys, &work.values, &work.skipped),
+            &self.view(&work.resident, &work.next_keys, &work.next_values, &work.next_skipped),
             &work.touched,
             &mut work.kernel,
             &mut work.partial,
@@ -289,10 +309,12 @@ impl HeadCall<'_> {
             self.pass(work)?;
             let again = self.bytes(work);
             read.packed += again.packed;
+            read.scratch += again.scratch;
             read.host += again.host;
         }
         for c in &mut work.certificates {
             c.bytes.packed += read.packed;
+            c.bytes.scratch += read.scratch;
             c.bytes.host += read.host;
         }
         Ok(())

@@ -4,6 +4,7 @@
 use crate::Error;
 use crate::attend::certified::{HeadCall, distances};
 use crate::attend::terms::{self, HeadScale};
+use crate::group::Side;
 use crate::work::HeadWork;
 use certkv_bound::Rung;
 use certkv_control::Gains;
@@ -58,7 +59,7 @@ impl HeadCall<'_> {
         let tail = self.pages.tail(self.group, self.head, self.centre_norm());
         let tail = tail.as_ref();
         w.masses.reset(self.blocks + 1);
-        let (queries, view) = (self.queries, self.view(&w.keys, &w.values, &w.skipped));
+        let (queries, view) = (self.queries, self.view(&w.resident, &w.keys, &w.values, &w.skipped));
         kernel.score(queries, &view, self.blocks, tail, &mut w.kernel, &mut w.scores, &mut w.masses.as_mut())?;
         if self.blocks == 0 && tail.is_none() {
             return Err(Error::NoVisibleToken);
@@ -67,16 +68,18 @@ impl HeadCall<'_> {
         self.learn(w);
         self.decide(policy, w)?;
         self.explore(policy, draw, w);
+        self.hold(Side::Key, w.touched.iter().copied(), &mut w.resident)?;
+        self.hold(Side::Value, w.values.iter(), &mut w.resident)?;
         if !w.touched.is_empty() {
             w.canary.clear();
             w.canary.resize(w.touched.len(), f32::NAN);
-            let view = self.view(&w.keys, &w.values, &w.skipped);
+            let view = self.view(&w.resident, &w.keys, &w.values, &w.skipped);
             let masses = &mut w.masses.as_mut();
             kernel.rescore(queries, &view, &w.touched, &mut w.kernel, &mut w.scores, masses, &mut w.canary)?;
             w.find_corrupt();
             kernel.total(&w.scores, &w.masses, &mut w.partial)?;
         }
-        let view = self.view(&w.keys, &w.values, &w.skipped);
+        let view = self.view(&w.resident, &w.keys, &w.values, &w.skipped);
         kernel.gather(&view, tail, &mut w.kernel, &w.scores, &mut w.masses, &mut w.partial)?;
         Ok(())
     }

@@ -4,10 +4,11 @@ pub(crate) mod decide;
 mod dense;
 pub(crate) mod pages;
 mod prefill;
+pub(crate) mod promoted;
 pub(crate) mod published;
 mod terms;
 
-use crate::group::Group;
+use crate::group::{Group, Side};
 use crate::sequence::SequenceState;
 use crate::step::Part;
 use crate::work::{HeadWork, Workspace};
@@ -30,12 +31,19 @@ pub(crate) fn attend(
     queries: &[f32],
     work: &mut Workspace,
 ) -> Result<(), Error> {
+    work.wanted.clear();
     let result = if part.tokens > 1 {
         prefill::prefill(cache, group, index, layer, part, queries, work)
     } else {
         decode(cache, group, index, layer, part, policy, queries, work)
     };
+    if result.is_ok() && part.tokens == 1 && matches!(policy, Policy::Certified(_)) {
+        work.wanted.collect(cache, group, layer, part, &work.heads, &work.pages);
+    }
+    // A fence stands for finished reads: the guards go before one is recorded.
     work.pages.close();
+    work.heads.iter_mut().for_each(|w| w.resident.clear());
+    work.wanted.offer(cache, group);
     result
 }
 
@@ -131,6 +139,7 @@ impl Decode<'_> {
             group: self.group,
             pages,
             layer: self.layer,
+            stream: &self.cache.main,
             head,
             queries: &self.row[head * self.group_width..(head + 1) * self.group_width],
             centre: self.centre.get(head * dim..(head + 1) * dim).unwrap_or(&[]),
@@ -194,6 +203,9 @@ impl Decode<'_> {
     fn certified(&self, policy: &Certified, pages: &mut Pages, heads: &mut [HeadWork]) -> Result<(), Error> {
         let draw = if policy.explore_rate > 0.0 { self.cache.next_draw() } else { 0 };
         self.run(pages, heads, |head, w| {
+            // The guess, and blocks without codes.
+            head.hold(Side::Key, w.keys.iter(), &mut w.resident)?;
+            head.hold(Side::Value, w.values.iter(), &mut w.resident)?;
             head.attend(policy, draw, w)?;
             w.rescored = w.touched.len();
             head.count_pass(w);

@@ -1,4 +1,5 @@
 //! The pages that one layer of one sequence is read from, held while they are read.
+use crate::attend::promoted::Resident;
 use crate::group::{Group, Side};
 use crate::step::Part;
 use crate::{Cache, Error};
@@ -87,6 +88,11 @@ impl Pages {
         self.host_ids.len()
     }
 
+    /// Id of the originals of `block`.
+    pub(crate) fn host_id(&self, block: usize) -> Option<PageId> {
+        self.host_ids.get(block).copied()
+    }
+
     /// Tokens of the open block.
     pub(crate) fn tail_tokens(&self) -> usize {
         self.tail_tokens
@@ -119,6 +125,8 @@ pub(crate) struct View<'a> {
     pub(crate) pages: &'a Pages,
     pub(crate) group: &'a Group,
     pub(crate) head: usize,
+    /// Exact sides that are read from scratch instead of the host.
+    pub(crate) resident: Option<&'a Resident>,
     /// Blocks whose keys are read from the originals.
     pub(crate) keys: &'a BitSet,
     /// Blocks whose values are read from the originals.
@@ -133,14 +141,18 @@ impl<'a> View<'a> {
     /// The originals of `all` blocks.
     pub(crate) fn exact(pages: &'a Pages, group: &'a Group, head: usize, all: &'a BitSet) -> Self {
         static NONE: BitSet = BitSet::EMPTY;
-        Self { pages, group, head, keys: all, values: all, skipped: &NONE, centre: &[] }
+        Self { pages, group, head, resident: None, keys: all, values: all, skipped: &NONE, centre: &[] }
     }
 }
 
 impl BlockSource for View<'_> {
     fn block(&self, index: usize) -> Block<'_> {
         let side = |set: &BitSet, side| {
-            if set.contains(index) { self.pages.original(self.group, index, self.head, side) } else { None }
+            if !set.contains(index) {
+                return None;
+            }
+            let copy = self.resident.and_then(|resident| resident.words(side, index));
+            copy.or_else(|| self.pages.original(self.group, index, self.head, side))
         };
         Block {
             record: self.pages.record(self.group, index, self.head),
