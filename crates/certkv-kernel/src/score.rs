@@ -51,6 +51,7 @@ impl Kernel {
     ///
     /// # Errors
     /// As [`Kernel::attend`].
+    #[allow(clippy::too_many_arguments, reason = "the sweep has these inputs; a struct would only rename them")]
     pub fn score<S: BlockSource + ?Sized>(
         &self,
         queries: &[f32],
@@ -99,6 +100,7 @@ impl Kernel {
     ///
     /// # Errors
     /// As [`Kernel::attend`]; [`KernelError::Length`] for a block that was not scored or a `canary` of another length.
+    #[allow(clippy::too_many_arguments, reason = "the sweep has these inputs; a struct would only rename them")]
     pub fn rescore<S: BlockSource + ?Sized>(
         &self,
         queries: &[f32],

@@ -232,6 +232,21 @@ fn the_published_policy_runs_and_its_fallbacks_have_the_baselines_bits() {
     assert!(executed > 0 && failed == 0 && kept > 0, "{executed} fallbacks, {kept} kept");
 }
 
+#[test]
+fn the_published_policy_explores_what_it_is_told_to() {
+    let (cache, sequence, _, mut r) = filled(COARSE, 300, 1, 5);
+    let g = *cache.geometry();
+    let (rows, queries) = (random_rows(&g, 1, &mut r), random_queries(&g, 1, &mut r));
+    let promoted = |explore_rate: f64| -> u32 {
+        // Few keys by coverage, so that exploration is what makes the difference.
+        let policy = Policy::Seed000(Seed000 { tau_cov: 0.1, k_min: 1, rank: 0, explore_rate, ..Seed000::default() });
+        let answers = peek(&cache, sequence, &rows, &queries, policy);
+        answers.iter().flat_map(|a| &a.certificates).map(|c| c.promoted_keys).min().unwrap()
+    };
+    let (none, all) = (promoted(0.0), promoted(1.0));
+    assert!(none < all && all as usize >= 300 / 16, "{none} and {all}");
+}
+
 /// Outputs and certificates of a whole run under each policy in turn.
 fn run(threads: usize) -> Vec<(Vec<u32>, Vec<Certificate>)> {
     let (cache, a, _, mut r) = filled("t4-v4g32-b16", 150, threads, 12);

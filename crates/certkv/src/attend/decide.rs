@@ -67,7 +67,7 @@ impl HeadCall<'_> {
         kernel.total(&w.scores, &w.masses, &mut w.partial)?;
         self.learn(w);
         self.decide(policy, w)?;
-        self.explore(policy, draw, w);
+        self.explore(policy.explore_rate, draw, w);
         self.hold(Side::Key, w.touched.iter().copied(), &mut w.resident)?;
         self.hold(Side::Value, w.values.iter(), &mut w.resident)?;
         if !w.touched.is_empty() {
@@ -196,16 +196,16 @@ impl HeadCall<'_> {
         }
     }
 
-    /// The exploration budget (7.6): some more keys are read exactly and pass the canary.
-    fn explore(&self, policy: &Certified, draw: u64, w: &mut HeadWork) {
-        if !(policy.explore_rate > 0.0) || self.blocks == 0 {
+    /// The exploration budget (7.6): some more keys are read exactly and pass the canary. They are added to `touched`.
+    pub(crate) fn explore(&self, rate: f64, draw: u64, w: &mut HeadWork) {
+        if !(rate > 0.0) || self.blocks == 0 {
             return;
         }
         let (layer, kv_head) = (self.layer as u64, self.head as u64);
         let place = Place { seed: EXPLORE_SEED, step: draw, layer, kv_head };
         let HeadWork { explorer, keys, picks, touched, .. } = w;
         let candidates = (0..self.blocks as u32).filter(|b| !keys.contains(*b as usize));
-        explorer.pick(candidates, policy.explore_rate, place, picks);
+        explorer.pick(candidates, rate, place, picks);
         for b in picks.drain(..) {
             keys.insert(b as usize);
             touched.push(b as usize);

@@ -41,10 +41,13 @@ fn log_mass(w: &HeadWork, h: usize, b: usize) -> f64 {
 impl Decode<'_> {
     /// Runs the two phases and the paper's ladder.
     pub(crate) fn published(&self, policy: &Seed000, pages: &mut Pages, heads: &mut [HeadWork]) -> Result<(), Error> {
+        let draw = if policy.explore_rate > 0.0 { self.cache.next_draw() } else { 0 };
         self.run(pages, heads, |head, w| {
             head.count_pass(w);
             head.pass(w)?;
-            head.select(policy, w)
+            head.select(policy, w)?;
+            head.explore(policy.explore_rate, draw, w);
+            Ok(())
         })?;
         for w in heads.iter() {
             for b in w.keys.iter().chain(w.values.iter()) {
