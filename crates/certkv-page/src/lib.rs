@@ -49,5 +49,7 @@ pub use word::{Operation, PageWord, Reason, Refused, Snapshot, State, WordError}
 
 #[cfg(all(test, loom))]
 mod loom_tests;
+#[cfg(all(test, shuttle))]
+mod shuttle_tests;
 #[cfg(all(test, not(loom), not(shuttle)))]
 mod tests;
