@@ -37,6 +37,8 @@ impl core::fmt::Debug for Kernel {
 pub struct Workspace {
     pub(crate) q: Vec<Line>,
     pub(crate) norm: [f64; HEADS],
+    /// Upper bound of the norm of the value centre.
+    pub(crate) centre: f32,
     pub(crate) digits: Digits,
     pub(crate) x: Vec<Line>,
     pub(crate) values: ValueScratch,
@@ -56,6 +58,7 @@ impl Workspace {
         Self {
             q: lines(HEADS * 16),
             norm: [0.0; HEADS],
+            centre: 0.0,
             digits: Digits::new(),
             x: lines(HEADS * X_STRIDE),
             values: ValueScratch::new(),
@@ -132,6 +135,7 @@ impl Kernel {
         }
         work.softmax = Softmax::new();
         work.values.middle.fill(Line::ZERO);
+        work.centre = norm(source.centre());
         let mut entry = Entry::ZERO;
         let mut next = (!blocks.is_empty()).then(|| source.block(blocks.start));
         for index in blocks.clone() {
@@ -142,7 +146,7 @@ impl Kernel {
             work.ahead = self.look_ahead(&block, next.as_ref(), Sides::Both);
             self.keys(index, &block, work, &mut entry)?;
             self.ops_weigh(self.shape.tokens, work, out);
-            self.values(index, &block, source.centre(), work, out, &mut entry)?;
+            self.values(index, &block, work, out, &mut entry)?;
             (self.ops.finish)(&mut work.ahead.record);
             if let Some(m) = &mut masses {
                 m.put(index, &entry);
@@ -212,7 +216,6 @@ impl Kernel {
         &self,
         index: usize,
         block: Block<'_>,
-        centre: &[f32],
         work: &mut Workspace,
         out: &mut Partial,
         x: &mut Vec<Line>,
@@ -222,7 +225,7 @@ impl Kernel {
         self.keys(index, &block, work, &mut entry)?;
         x.extend_from_slice(&work.x[..self.shape.heads * X_STRIDE]);
         self.ops_weigh(self.shape.tokens, work, out);
-        self.values(index, &block, centre, work, out, &mut entry)?;
+        self.values(index, &block, work, out, &mut entry)?;
         Ok(entry)
     }
 
@@ -319,7 +322,6 @@ impl Kernel {
         &self,
         index: usize,
         block: &Block<'_>,
-        centre: &[f32],
         work: &mut Workspace,
         out: &mut Partial,
         entry: &mut Entry,
@@ -331,7 +333,7 @@ impl Kernel {
             // (6.9): the centre stands for every value, which is off by at most R_b.
             entry.skipped_values = true;
             (entry.eta, entry.sop) = (entry.radius, f32::INFINITY);
-            entry.value_norm = norm(centre);
+            entry.value_norm = work.centre;
             for h in 0..shape.heads {
                 s.skipped[h] += s.sum[h];
             }
@@ -482,7 +484,7 @@ fn largest_f16(bytes: &[u8]) -> f32 {
 }
 
 /// Upper bound of the norm of a vector.
-fn norm(v: &[f32]) -> f32 {
+pub(crate) fn norm(v: &[f32]) -> f32 {
     inflate(v.iter().map(|&x| f64::from(x) * f64::from(x)).sum::<f64>().sqrt())
 }
 

@@ -2,7 +2,7 @@
 //! values from codes, from the originals, or not at all.
 use crate::ahead::Sides;
 use crate::arch::generic::softmax::power;
-use crate::attend::{Kernel, Workspace};
+use crate::attend::{Kernel, Workspace, norm};
 use crate::block::{BlockSource, Tail};
 use crate::error::KernelError;
 use crate::line::Line;
@@ -58,6 +58,7 @@ impl Kernel {
         out.chain = 0;
         work.softmax = Softmax { exponent: out.exponent, ..Softmax::new() };
         work.values.middle.fill(Line::ZERO);
+        work.centre = norm(source.centre());
         let exact = self.layout.format.value.is_exact();
         let mut next = (scores.blocks > 0).then(|| source.block(0));
         for index in 0..scores.blocks {
@@ -68,7 +69,7 @@ impl Kernel {
             work.ahead = self.look_ahead(&block, next.as_ref(), Sides::Values);
             self.load_weights(index, scores, masses, work);
             let mut entry = masses.value_side(index, block.values.is_some() || exact);
-            self.values(index, &block, source.centre(), work, out, &mut entry)?;
+            self.values(index, &block, work, out, &mut entry)?;
             (self.ops.finish)(&mut work.ahead.record);
             masses.as_mut().put_values(index, &entry);
         }

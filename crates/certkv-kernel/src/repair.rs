@@ -1,5 +1,5 @@
 //! Repair, math.md (6.11): the old contribution of newly promoted blocks out, the new one in; only those blocks are read.
-use crate::attend::{Kernel, Workspace};
+use crate::attend::{Kernel, Workspace, norm};
 use crate::block::BlockSource;
 use crate::error::KernelError;
 use crate::line::Line;
@@ -48,6 +48,7 @@ impl Kernel {
             masses.check(b..b + 1, self.shape.heads)?;
         }
         self.load_query(queries, work)?;
+        work.centre = norm(before.centre());
         let (mut old, mut new) = (self.partial(), self.partial());
         let mut entries = Vec::with_capacity(list.len());
         let mut softmax = [Softmax::new(), Softmax::new()];
@@ -58,7 +59,7 @@ impl Kernel {
             let mut side = |i: usize, block, out: &mut Partial, work: &mut Workspace| {
                 core::mem::swap(&mut work.softmax, &mut softmax[i]);
                 core::mem::swap(&mut work.values.middle, &mut middle[i]);
-                let entry = self.one(index, block, before.centre(), work, out, &mut x);
+                let entry = self.one(index, block, work, out, &mut x);
                 core::mem::swap(&mut work.softmax, &mut softmax[i]);
                 core::mem::swap(&mut work.values.middle, &mut middle[i]);
                 entry
