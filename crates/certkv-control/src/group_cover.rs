@@ -8,6 +8,7 @@ use crate::error::{countable, length};
 use crate::{BitSet, ControlError};
 use core::cmp::Ordering;
 use std::collections::BinaryHeap;
+use std::collections::binary_heap::PeekMut;
 
 /// Gains of `items` for each of `heads`, head after head: entry `head * items + item`. In `f64` or `f32`; decisions are
 /// made in `f64`.
@@ -143,22 +144,13 @@ impl GroupCover {
         crate::error::non_negative("allowed", allowed)?;
         self.forced.resize(0);
         self.forced.resize(gains.items);
-        for h in 0..gains.heads {
-            for (i, &g) in gains.head(h).iter().enumerate() {
-                if g.into() == f64::INFINITY {
-                    self.forced.insert(i);
-                }
-            }
-        }
         self.need.clear();
         for (h, &allow) in allowed.iter().enumerate() {
-            let mut total = 0.0;
-            for (i, &g) in gains.head(h).iter().enumerate() {
-                if !self.forced.contains(i) {
-                    total += g.into();
-                }
-            }
+            let total: f64 = gains.head(h).iter().map(|&g| g.into()).sum();
             self.need.push(total - allow);
+        }
+        if self.need.iter().any(|x| !x.is_finite()) {
+            self.force(gains, allowed);
         }
         self.left.clear();
         self.left.extend_from_slice(&self.need);
@@ -173,6 +165,21 @@ impl GroupCover {
             self.need = need;
         }
         Ok(&self.picks)
+    }
+
+    /// Puts aside the items with an infinite gain, and forms the needs without them.
+    fn force<T: Copy + Into<f64>>(&mut self, gains: Gains<'_, T>, allowed: &[f64]) {
+        for h in 0..gains.heads {
+            for (i, &g) in gains.head(h).iter().enumerate() {
+                if g.into() == f64::INFINITY {
+                    self.forced.insert(i);
+                }
+            }
+        }
+        for (h, need) in self.need.iter_mut().enumerate() {
+            let free = gains.head(h).iter().enumerate().filter(|(i, _)| !self.forced.contains(*i));
+            *need = free.map(|(_, &g)| g.into()).sum::<f64>() - allowed[h];
+        }
     }
 
     /// Lazy greedy over the items outside `forced`, which are put in front; `left` holds the needs.
@@ -195,7 +202,7 @@ impl GroupCover {
         let mut round = 0;
         let mut feasible = true;
         while self.left.iter().any(|&x| x > 0.0) {
-            let Some(mut top) = heap.pop() else {
+            let Some(mut top) = heap.peek_mut() else {
                 feasible = false;
                 break;
             };
@@ -204,12 +211,14 @@ impl GroupCover {
                 let v = self.left.iter().enumerate().filter(|(_, x)| **x > 0.0);
                 let v = v.fold(0.0, |sum, (h, &x)| sum + smaller(gains.at(h, item), x));
                 if v > 0.0 {
-                    top = Entry { ratio: ratio(v, cost[item]), round, ..top };
-                    heap.push(top);
+                    // It sinks to its new place, which is often the one it has.
+                    (top.ratio, top.round) = (ratio(v, cost[item]), round);
+                } else {
+                    PeekMut::pop(top);
                 }
                 continue;
             }
-            self.picks.push(top.item);
+            self.picks.push(PeekMut::pop(top).item);
             for (h, x) in self.left.iter_mut().enumerate() {
                 *x -= gains.at(h, item);
             }

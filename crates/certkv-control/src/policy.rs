@@ -50,7 +50,7 @@ impl Default for Certified {
             k_cap: usize::MAX,
             explore_rate: 0.0,
             rank: None,
-            guess_target: 1.0,
+            guess_target: 0.9,
             guess_keep: 1.0,
             skip_share: 0.2,
         }

@@ -242,26 +242,33 @@ impl HeadWork {
 /// Seed of the exploration draws; any value serves, a fixed one makes runs repeatable.
 const EXPLORE_SEED: u64 = 0x6365_7274_6b76;
 
-/// Buckets of [`negligible`]: eight per octave over the range of `f32`.
-const BUCKETS: usize = 2048;
+/// Buckets of [`negligible`]: eight per octave, 24 octaves below the budget.
+const BUCKETS: u32 = 192;
 
 /// A level such that all `terms` below it add up to at most `budget`, to within an eighth of an octave of the largest such
-/// level. `sums` is a buffer.
+/// level. Terms 24 octaves below the budget count as one size. `sums` is a buffer.
 fn negligible(terms: &[f32], budget: f64, sums: &mut Vec<f64>) -> f32 {
-    sums.clear();
-    sums.resize(BUCKETS, 0.0);
-    for t in terms.iter().filter(|t| t.is_finite()) {
-        sums[(t.to_bits() >> 20) as usize % BUCKETS] += f64::from(*t);
+    // Written so that a budget that is NaN leaves nothing.
+    if !(budget > 0.0) {
+        return 0.0;
     }
-    let mut left = budget;
-    for (bucket, sum) in sums.iter().enumerate() {
-        left -= sum;
-        // Written so that a tolerance that is NaN leaves nothing.
-        if !(left >= 0.0) {
-            return f32::from_bits((bucket as u32) << 20);
+    let eighth = |x: f32| x.to_bits() >> 20;
+    let first = eighth(budget as f32).saturating_sub(BUCKETS - 1);
+    sums.clear();
+    sums.resize(BUCKETS as usize, 0.0);
+    for t in terms {
+        if let Some(sum) = sums.get_mut(eighth(*t).saturating_sub(first) as usize) {
+            *sum += f64::from(*t);
         }
     }
-    f32::INFINITY
+    let mut left = budget;
+    for (bucket, sum) in (first..).zip(sums) {
+        left -= *sum;
+        if !(left >= 0.0) {
+            return f32::from_bits(bucket << 20);
+        }
+    }
+    f32::from_bits((first + BUCKETS) << 20)
 }
 
 #[cfg(test)]
@@ -276,7 +283,9 @@ mod tests {
         let taken: f32 = terms.iter().filter(|t| **t < level).sum();
         assert!(taken <= 1.0 && taken > 0.5, "{level} takes {taken}");
         assert_eq!(negligible(&terms, f64::NAN, &mut sums), 0.0);
-        assert_eq!(negligible(&terms, 600.0, &mut sums), f32::INFINITY);
-        assert_eq!(negligible(&[0.0, 1.0], 0.0, &mut sums), 1.0);
+        assert!(negligible(&terms, 600.0, &mut sums) > 1.0);
+        assert_eq!(negligible(&[0.0, 1.0], 0.0, &mut sums), 0.0);
+        let level = negligible(&[1e-30, f32::NAN, f32::INFINITY, 0.5], 0.1, &mut sums);
+        assert!(level > 1e-30 && level <= 0.5, "{level}");
     }
 }
