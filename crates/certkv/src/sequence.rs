@@ -41,6 +41,11 @@ impl HeadMemory {
         whole_words(blocks) * (2 * 4 * heads) + whole_words(blocks) / 8 + heads * size_of::<Hint>() + size_of::<Self>()
     }
 
+    /// True if the last step read everything from codes and had little to skip: the next one takes one pass on codes.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.flat && self.keys.is_empty()
+    }
+
     fn bytes(&self) -> usize {
         let known: usize = self.delta.iter().chain(&self.lambda).map(|k| k.capacity() * 4).sum();
         known + self.keys.words().len() * 8 + self.hints.capacity() * size_of::<Hint>() + size_of::<Self>()

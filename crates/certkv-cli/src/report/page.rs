@@ -90,7 +90,7 @@ pub fn page(data: &ReportData) -> String {
         ),
         section(
             "Rungs of the ladder",
-            "Share of head-steps that needed more than the codes. What is not drawn was accepted after one pass over the packed pages.",
+            "Share of head-steps that needed more than the codes. What is not drawn was accepted as it was.",
             &timeline::draw(data),
         ),
         section(

@@ -34,7 +34,7 @@ impl HeadCall<'_> {
     /// Outputs and masses of one step, on the way that the last step's decision suggests: two sweeps where something was
     /// promoted or many values were skipped, one pass where codes served for everything.
     pub(crate) fn attend(&self, policy: &Certified, draw: u64, w: &mut HeadWork) -> Result<(), Error> {
-        if !w.memory.flat || !w.memory.keys.is_empty() || policy.explore_rate > 0.0 {
+        if !w.memory.is_plain() || policy.explore_rate > 0.0 {
             self.two_sweeps(policy, draw, w)?;
             let nothing = w.touched.is_empty() && w.memory.keys.is_empty() && w.values.len() == w.uncoded;
             w.memory.flat = nothing && !self.skips_pay(w.skipped.len());

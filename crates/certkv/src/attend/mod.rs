@@ -124,8 +124,10 @@ impl Decode<'_> {
                 Ok(())
             }
             Policy::Certified(p) => {
-                // Any block may turn out to be worth reading exactly.
-                self.fetch_all(pages)?;
+                // Any block may turn out to be worth reading exactly, except where codes served for everything so far.
+                if !heads.iter().all(|w| w.memory.is_plain() && !(p.explore_rate > 0.0)) {
+                    self.fetch_all(pages)?;
+                }
                 self.certified(&p, pages, heads)
             }
             Policy::Seed000(p) => self.published(&p, pages, heads),
@@ -218,6 +220,7 @@ impl Decode<'_> {
             if heads.iter().any(|w| w.corrupt.is_some()) || heads.iter().all(|w| w.picks.is_empty()) {
                 break;
             }
+            self.fetch_all(pages)?;
             self.promote(policy, pages, heads)?;
         }
         self.fall_back(pages, heads)?;

@@ -1,4 +1,4 @@
-//! Rungs of the ladder by tolerance, stacked; what is not drawn was accepted after one pass over the codes.
+//! Rungs of the ladder by tolerance, stacked; what is not drawn was accepted as it was.
 use super::{View, words};
 use crate::report::{
     svg::{Anchor, Scale, Svg},
