@@ -33,7 +33,8 @@ pub struct Certified {
     pub explore_rate: f64,
     /// Depth of the ranking condition: `Some(r)` asks for (7.3), the certified top `r`.
     pub rank: Option<usize>,
-    /// Share of the tolerance that the guess for the next step may leave unpromoted, in `(0, 1]`.
+    /// Share of the tolerance that a decision may leave unpromoted, in `(0, 1]`; the rest is for a norm that differs from
+    /// the last output's.
     pub guess_target: f64,
     /// Hysteresis of the guess, in `[0, 1]`.
     pub guess_keep: f64,

@@ -39,21 +39,27 @@ impl Kernel {
         Ok(())
     }
 
-    /// Outputs of all scored blocks, values as `source` gives them, and then of `tail`. `out` must hold the
-    /// [`Kernel::total`]; `masses` receives the value part of each entry.
+    /// Outputs of all scored blocks, values as `source` gives them, and then of `tail`, which must be the one that was
+    /// scored. `out` must hold the [`Kernel::total`]; `masses` receives the value part of each entry. Uses `scores` up.
     ///
     /// # Errors
-    /// As [`Kernel::attend`].
+    /// As [`Kernel::attend`]; [`KernelError::Length`] for another tail, or scores that were used up.
     pub fn gather<S: BlockSource + ?Sized>(
         &self,
         source: &S,
         tail: Option<&Tail<'_>>,
         work: &mut Workspace,
-        scores: &Scores,
+        scores: &mut Scores,
         masses: &mut Masses,
         out: &mut Partial,
     ) -> Result<(), KernelError> {
         self.check_out(out)?;
+        let (expected, given) = (scores.tail, tail.map_or(0, |t| t.tokens));
+        if given != expected {
+            return Err(KernelError::Length { argument: "tail.tokens", expected, given });
+        }
+        masses.as_mut().check(0..scores.blocks + usize::from(expected > 0), self.shape.heads)?;
+        scores.take(self)?;
         out.o.fill(Line::ZERO);
         out.chain = 0;
         work.softmax = Softmax { exponent: out.exponent, ..Softmax::new() };
@@ -71,12 +77,9 @@ impl Kernel {
             let mut entry = masses.value_side(index, block.values.is_some() || exact);
             self.values(index, &block, work, out, &mut entry)?;
             (self.ops.finish)(&mut work.ahead.record);
-            masses.as_mut().put_values(index, &entry);
+            masses.as_mut().put_values(index, &entry, &out.exponent);
         }
         if let Some(tail) = tail {
-            if tail.tokens != scores.tail {
-                return Err(KernelError::Length { argument: "tail.tokens", expected: scores.tail, given: tail.tokens });
-            }
             self.load_weights(scores.blocks, scores, masses, work);
             self.tail_values(tail, work, out);
         }

@@ -1,4 +1,5 @@
 //! What the pass leaves behind for the certificate: two sums and a few bounds per block and head, in tiles of 16 blocks.
+use crate::arch::generic::softmax::power;
 use crate::error::KernelError;
 use crate::query::HEADS;
 use core::ops::Range;
@@ -275,11 +276,14 @@ impl<'a> MassesMut<'a> {
         (r.delta[i], r.zeta[i], r.exponent[i])
     }
 
-    /// Replaces the value side of an entry.
-    pub(crate) fn put_values(&mut self, block: usize, e: &Entry) {
+    /// Replaces the value side of an entry and moves all of it to `exponent`, which the digit term is relative to. What
+    /// underflows here is covered by the floors of the certificate.
+    pub(crate) fn put_values(&mut self, block: usize, e: &Entry, exponent: &[f32; HEADS]) {
         let (tile, i) = ((block - self.first) / TILE, block % TILE);
         self.blocks[tile].put_values(i, e);
         for (h, r) in self.rows[tile * self.heads..(tile + 1) * self.heads].iter_mut().enumerate() {
+            let to = power(r.exponent[i] - exponent[h]);
+            (r.w[i], r.p[i], r.exponent[i]) = (r.w[i] * to, r.p[i] * to, exponent[h]);
             r.digit[i] = e.digit[h];
         }
     }

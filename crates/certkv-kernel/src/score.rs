@@ -28,9 +28,14 @@ impl Scores {
         Self::default()
     }
 
-    /// Bytes of the buffers: 4 per token and query head.
-    pub fn bytes(&self) -> usize {
-        self.weights.capacity() * 64 + self.largest.capacity() * 4
+    /// The running exponents, once after each [`Kernel::score`] or [`Kernel::rescore`] of `kernel`.
+    ///
+    /// # Errors
+    /// [`KernelError::Length`] if there are none, or if another kernel's shape was scored.
+    pub(crate) fn take(&mut self, kernel: &Kernel) -> Result<Softmax, KernelError> {
+        let (expected, given) = (kernel.weights_of(self.blocks).end, self.weights.len());
+        let softmax = self.softmax.take().filter(|_| given >= expected);
+        softmax.ok_or(KernelError::Length { argument: "scores", expected, given })
     }
 }
 
@@ -114,11 +119,8 @@ impl Kernel {
         if canary.len() != list.len() {
             return Err(KernelError::Length { argument: "canary", expected: list.len(), given: canary.len() });
         }
-        let Some(softmax) = scores.softmax else {
-            return Err(KernelError::Length { argument: "scores", expected: 1, given: 0 });
-        };
         self.load_query(queries, work)?;
-        work.softmax = softmax;
+        work.softmax = scores.take(self)?;
         work.ahead = Ahead::default();
         for (&index, canary) in list.iter().zip(canary.iter_mut()) {
             if index >= scores.blocks {

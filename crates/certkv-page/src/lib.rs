@@ -53,3 +53,5 @@ mod loom_tests;
 mod shuttle_tests;
 #[cfg(all(test, not(loom), not(shuttle)))]
 mod tests;
+#[cfg(all(test, any(loom, shuttle)))]
+mod torn;

@@ -4,7 +4,8 @@
 //! one small story of two threads; flags beside the pages stand for their contents.
 use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use crate::sync::{Arc, thread};
-use crate::word::{Operation, PageWord, State};
+use crate::torn::a_torn_transition;
+use crate::word::{Operation, State};
 use crate::{PageAllocator, PageError, PageId, Stamp};
 
 /// A Packed page with one reference.
@@ -191,28 +192,9 @@ fn two_reclaims_free_each_page_once() {
     });
 }
 
-/// The control: with a load and a store in place of the compare-and-swap, loom must find the reader under the mover.
+/// The control: loom must find the reader under the mover.
 #[test]
 #[should_panic(expected = "read under a mover")]
 fn the_planted_torn_transition_is_found() {
-    loom::model(|| {
-        let word = Arc::new(PageWord::free_at(1));
-        for operation in [Operation::Open, Operation::CloseBegin, Operation::CloseCommit] {
-            word.apply(operation, 1).unwrap();
-        }
-        let moving = Arc::new(AtomicBool::new(false));
-        let mover = {
-            let (word, moving) = (word.clone(), moving.clone());
-            thread::spawn(move || {
-                if word.apply_torn(Operation::MoveBegin, 1).is_ok() {
-                    moving.store(true, Relaxed);
-                    moving.store(false, Relaxed);
-                }
-            })
-        };
-        if word.apply_torn(Operation::Pin, 1).is_ok() {
-            assert!(!moving.load(Relaxed), "read under a mover");
-        }
-        mover.join().unwrap();
-    });
+    loom::model(a_torn_transition);
 }

@@ -16,7 +16,7 @@ pub(crate) struct HeadMemory {
     pub(crate) delta: Vec<Vec<f32>>,
     /// Last known `Lambda_b`, in the same order.
     pub(crate) lambda: Vec<Vec<f32>>,
-    /// The last step read everything from codes, and had little to skip: one pass will do.
+    /// The last step read everything from codes, and had little to skip.
     pub(crate) flat: bool,
     /// What the last output of each query head tells; empty before the first.
     pub(crate) hints: Vec<Hint>,
@@ -41,9 +41,9 @@ impl HeadMemory {
         whole_words(blocks) * (2 * 4 * heads) + whole_words(blocks) / 8 + heads * size_of::<Hint>() + size_of::<Self>()
     }
 
-    /// True if the last step read everything from codes and had little to skip: the next one takes one pass on codes.
+    /// True if the next step takes one pass on codes: the last one was flat, and came to an output.
     pub(crate) fn is_plain(&self) -> bool {
-        self.flat && self.keys.is_empty()
+        self.flat && self.keys.is_empty() && !self.hints.is_empty()
     }
 
     fn bytes(&self) -> usize {
@@ -115,5 +115,22 @@ impl SequenceState {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A step that failed after its sweep leaves `flat` without an output to go by.
+    #[test]
+    fn a_head_without_an_output_is_not_plain() {
+        let mut memory = HeadMemory { flat: true, ..HeadMemory::default() };
+        memory.resize(3, 2);
+        assert!(!memory.is_plain());
+        memory.hints.push(Hint { norm: 1.0, radius: 1.0 });
+        assert!(memory.is_plain());
+        memory.keys.insert(2);
+        assert!(!memory.is_plain());
     }
 }

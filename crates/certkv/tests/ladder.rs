@@ -408,3 +408,20 @@ fn certificates_of_failed_calls_are_uncertified() {
     assert!(certificates.iter().all(|c| c.status == Status::Uncertified && !c.is_within(f64::INFINITY)));
     assert!(out.iter().all(|x| *x == 1.0));
 }
+
+/// A cap holds from the first step under it, whatever an earlier step promoted.
+#[test]
+fn a_narrower_cap_on_keys_holds_at_once() {
+    let (cache, sequence, _, mut r) = filled(COARSE, 200, 1, 7);
+    let g = *cache.geometry();
+    let capped = |k_cap| Policy::Certified(Certified { tol_rel: 0.05, k_cap, ..Certified::default() });
+    let mut most = 0;
+    for k_cap in [usize::MAX, usize::MAX, 1] {
+        let (rows, queries) = (random_rows(&g, 1, &mut r), random_queries(&g, 1, &mut r));
+        for c in step(&cache, sequence, &rows, &queries, capped(k_cap)).unwrap().iter().flat_map(|a| &a.certificates) {
+            assert!(c.promoted_keys as usize <= k_cap, "{} under {k_cap}", c.promoted_keys);
+            most = most.max(c.promoted_keys);
+        }
+    }
+    assert!(most > 1, "no step promoted more than the cap allows");
+}

@@ -242,10 +242,8 @@ impl HeadCall<'_> {
     }
 
     /// Promotes the picks: corrects the state and the masses block by block, or makes the pass anew where subtraction
-    /// would cancel (6.11). Every block that enters the promoted set passes the canary (7.4) here.
-    ///
-    /// # Errors
-    /// [`Error::Integrity`] if a canary fails.
+    /// would cancel (6.11). Every block that enters the promoted set passes the canary (7.4) here; `work.corrupt` names one
+    /// that does not.
     pub(crate) fn repair(&self, work: &mut HeadWork) -> Result<(), Error> {
         let l = &self.group.layout;
         let bytes = l.original_side_bytes();

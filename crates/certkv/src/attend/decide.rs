@@ -41,6 +41,7 @@ impl HeadCall<'_> {
             return Ok(());
         }
         self.pass(w)?;
+        self.learn(w);
         self.skip(policy, w);
         w.memory.flat = !self.skips_pay(w.skipped.len());
         // It was read; this was about the next step.
@@ -48,7 +49,8 @@ impl HeadCall<'_> {
         Ok(())
     }
 
-    /// Whether leaving `skipped` blocks' values unread is worth a second sweep, which costs about a quarter of the step.
+    /// Whether leaving `skipped` blocks' values unread is worth a second sweep. Two sweeps take about a quarter longer than
+    /// one pass if all values are read; this weighs bytes higher than time.
     fn skips_pay(&self, skipped: usize) -> bool {
         4 * skipped >= self.blocks
     }
@@ -80,7 +82,7 @@ impl HeadCall<'_> {
             kernel.total(&w.scores, &w.masses, &mut w.partial)?;
         }
         let view = self.view(&w.resident, &w.keys, &w.values, &w.skipped);
-        kernel.gather(&view, tail, &mut w.kernel, &w.scores, &mut w.masses, &mut w.partial)?;
+        kernel.gather(&view, tail, &mut w.kernel, &mut w.scores, &mut w.masses, &mut w.partial)?;
         Ok(())
     }
 
@@ -100,7 +102,7 @@ impl HeadCall<'_> {
     }
 
     /// Extends the sets: keys and values to read exactly, values to leave unread; `touched` lists the blocks to score
-    /// again. Nothing before the first output is known. One sort of what is worth promoting.
+    /// again. Nothing before the first output is known. One cover of what is worth promoting.
     fn decide(&self, policy: &Certified, w: &mut HeadWork) -> Result<(), Error> {
         w.touched.clear();
         if w.memory.hints.is_empty() {
