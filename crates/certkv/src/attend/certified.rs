@@ -15,7 +15,7 @@ use certkv_bound::{Action, BytesRead, Cause, Rung, Situation, Status};
 use certkv_control::policy::Certified;
 use certkv_control::{BitSet, Gains};
 use certkv_device::Stream;
-use certkv_kernel::{Repair, splits};
+use certkv_kernel::{Kernel, Masses, Partial, Repair, splits};
 
 /// Share of the tolerance that a repair aims to leave unpromoted, so that the masses' own change does not undo it.
 const REPAIR_TARGET: f64 = 0.95;
@@ -67,25 +67,39 @@ impl HeadCall<'_> {
         }
     }
 
-    /// One pass with the sets in force: splits in order, merged in order. Merging in one fixed order gives the same bits on
-    /// any number of threads.
+    /// One pass with the sets in force.
     pub(crate) fn pass(&self, work: &mut HeadWork) -> Result<(), Error> {
-        let kernel = &self.group.kernel;
         work.masses.reset(self.blocks + 1);
-        work.partial.clear();
         work.rescored = 0;
         let view = self.view(&work.resident, &work.keys, &work.values, &work.skipped);
-        let mut rest = work.masses.as_mut();
+        let sums = [&mut work.partial, &mut work.split];
+        self.one_pass(&self.group.kernel, self.queries, &view, &mut work.kernel, &mut work.masses, sums)?;
+        if work.partial.tokens() == 0 { Err(Error::NoVisibleToken) } else { Ok(()) }
+    }
+
+    /// Splits in order, merged in order into the first of `sums`, the second being a buffer. One fixed order gives the same
+    /// bits on any number of threads.
+    pub(crate) fn one_pass(
+        &self,
+        kernel: &Kernel,
+        queries: &[f32],
+        view: &View<'_>,
+        work: &mut certkv_kernel::Workspace,
+        masses: &mut Masses,
+        [sum, split]: [&mut Partial; 2],
+    ) -> Result<(), Error> {
+        sum.clear();
+        let mut rest = masses.as_mut();
         for range in splits(self.blocks, self.group.layout.tokens()) {
             let last = range.end == self.blocks;
             let tail = if last { self.pages.tail(self.group, self.head, self.centre_norm()) } else { None };
             // The tail's entry sits behind the last block, so the last split keeps all tiles behind it.
             let (here, after) = rest.split_at(if last { usize::MAX } else { range.end });
             rest = after;
-            kernel.attend(self.queries, &view, range, tail, &mut work.kernel, &mut work.split, Some(here))?;
-            work.partial.merge(&work.split)?;
+            kernel.attend(queries, view, range, tail, work, split, Some(here))?;
+            sum.merge(split)?;
         }
-        if work.partial.tokens() == 0 { Err(Error::NoVisibleToken) } else { Ok(()) }
+        Ok(())
     }
 
     /// The blocks as they are read with these sets.

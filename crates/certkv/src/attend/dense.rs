@@ -6,7 +6,6 @@ use crate::attend::pages::View;
 use crate::work::HeadWork;
 use certkv_bound::{Rung, Status};
 use certkv_control::BitSet;
-use certkv_kernel::splits;
 
 impl HeadCall<'_> {
     /// Recomputes every query head marked in `work.dense`. The originals of all blocks must be held. The certificate
@@ -14,9 +13,7 @@ impl HeadCall<'_> {
     pub(crate) fn dense(&self, rung: Rung, work: &mut HeadWork) -> Result<(), Error> {
         let dim = self.group.layout.dim;
         let mut all = BitSet::new(self.blocks);
-        (0..self.blocks).for_each(|b| {
-            all.insert(b);
-        });
+        all.insert_all();
         let view = View::exact(self.pages, self.group, self.head, &all);
         let marked: Vec<usize> = (0..work.dense.len()).filter(|h| work.dense[*h]).collect();
         if marked.is_empty() {
@@ -30,15 +27,7 @@ impl HeadCall<'_> {
         }
         let (mut state, mut split) = (kernel.partial(), kernel.partial());
         let mut masses = certkv_kernel::Masses::new(marked.len(), self.blocks + 1);
-        let mut rest = masses.as_mut();
-        for range in splits(self.blocks, self.group.layout.tokens()) {
-            let last = range.end == self.blocks;
-            let tail = if last { self.pages.tail(self.group, self.head, self.centre_norm()) } else { None };
-            let (here, after) = rest.split_at(if last { usize::MAX } else { range.end });
-            rest = after;
-            kernel.attend(&queries, &view, range, tail, &mut work.kernel, &mut split, Some(here))?;
-            state.merge(&split)?;
-        }
+        self.one_pass(&kernel, &queries, &view, &mut work.kernel, &mut masses, [&mut state, &mut split])?;
         for (i, &h) in marked.iter().enumerate() {
             let out = &mut work.out[h * dim..(h + 1) * dim];
             state.finish(i, out)?;

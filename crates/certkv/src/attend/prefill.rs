@@ -42,9 +42,7 @@ pub(crate) fn prefill(
     let pages: &Pages = pages;
     let blocks = (part.len + part.tokens) / group.layout.tokens();
     let mut all = BitSet::new(blocks);
-    (0..blocks).for_each(|b| {
-        all.insert(b);
-    });
+    all.insert_all();
     let mut tasks = Vec::new();
     for first in (0..part.tokens).step_by(ROWS) {
         for head in 0..geometry.kv_heads {
