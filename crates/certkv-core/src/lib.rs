@@ -8,6 +8,7 @@ pub mod budget;
 pub mod dtype;
 pub mod fail;
 pub mod format;
+pub mod fragment;
 pub mod geometry;
 pub mod hash;
 pub mod id;

@@ -13,6 +13,7 @@
 mod arena;
 mod borrow;
 mod copy;
+pub mod cuda;
 mod error;
 mod fence;
 mod guard;

@@ -15,6 +15,7 @@
 )]
 #![cfg_attr(not(target_arch = "x86_64"), forbid(unsafe_code))]
 
+pub mod cuda;
 mod ahead;
 mod arch;
 mod attend;
@@ -32,6 +33,7 @@ mod query;
 mod repair;
 mod score;
 mod slack;
+mod stage;
 
 pub use arch::Arch;
 pub use attend::{Kernel, Workspace};

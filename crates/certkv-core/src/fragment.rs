@@ -1,0 +1,367 @@
+//! Fragment order: the order of codes in a record on a GPU, that of the registers of a matrix product.
+//!
+//! A record on the device has the sections, offsets, scales, summary and codes of [`crate::layout`]; only the order of the
+//! codes inside the two code sections differs. Codes lie in *units* of 16 tokens x 32 channels. A unit gives each of the
+//! 32 lanes of a warp 16 codes, in 8 pairs: the two codes of a pair are neighbours along the summed axis (channels for
+//! keys, tokens for values) and go into the two halves of one register of an m16n8k16 product.
+//!
+//! In a plane of width `w` a lane's 16 codes of unit `u` are the `2 w` bytes at `64 w u + 2 w lane`. Read as little-endian
+//! words of 32 bits (16 bits where `w = 1`), `16 / w` pairs share a word (8 where `w = 1`): pair `i` of a word lies at bits
+//! `w i` and `w i + 16` (`w i + 8`). So a shift and a mask give the two codes of a pair, each at the bottom of its half.
+//!
+//! Uncoded sides, open blocks and promoted sides are held alike, 16 bits to an element: the 32 bytes of a lane at
+//! `1024 u + 32 lane`, see [`original_index`].
+use crate::{
+    RecordLayout,
+    layout::{self, key_index, planes, value_index},
+};
+use core::{fmt, ops::Range};
+
+/// Tokens of a unit.
+pub const UNIT_TOKENS: usize = 16;
+/// Channels of a unit.
+pub const UNIT_CHANNELS: usize = 32;
+
+/// Where a code is held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place {
+    /// Unit, counted along the channels first.
+    pub unit: usize,
+    /// Lane of the warp, 0 to 31.
+    pub lane: usize,
+    /// Pair of the lane, 0 to 7.
+    pub pair: usize,
+    /// Half of the pair, 0 or 1.
+    pub el: usize,
+}
+
+const fn unit(token: usize, channel: usize, dim: usize) -> usize {
+    (token / UNIT_TOKENS) * (dim / UNIT_CHANNELS) + channel / UNIT_CHANNELS
+}
+
+/// Place of key element (`token`, `channel`), `dim` channels per head.
+#[inline]
+pub const fn key_place(token: usize, channel: usize, dim: usize) -> Place {
+    let (half, w) = ((token / 8) % 2, channel % 8);
+    Place {
+        unit: unit(token, channel, dim),
+        lane: (token % 8) * 4 + (channel % UNIT_CHANNELS) / 8,
+        pair: (w / 4) * 4 + ((w % 4) / 2) * 2 + half,
+        el: w % 2,
+    }
+}
+
+/// Place of value element (`token`, `channel`), `dim` channels per head.
+#[inline]
+pub const fn value_place(token: usize, channel: usize, dim: usize) -> Place {
+    let (row, k, half) = (channel % 16, token % UNIT_TOKENS, (channel % UNIT_CHANNELS) / 16);
+    Place {
+        unit: unit(token, channel, dim),
+        lane: (row % 8) * 4 + (k % 8) / 2,
+        pair: half * 4 + (k / 8) * 2 + row / 8,
+        el: k % 2,
+    }
+}
+
+/// Where 16-bit element (`token`, `channel`) of a side in fragment order lies, in elements; `keys` says which side.
+#[inline]
+pub const fn original_index(token: usize, channel: usize, dim: usize, keys: bool) -> usize {
+    let p = if keys { key_place(token, channel, dim) } else { value_place(token, channel, dim) };
+    (p.unit * 32 + p.lane) * 16 + p.pair * 2 + p.el
+}
+
+/// Byte inside a plane of `width` bits, and the shift inside that byte, of the code at `place`.
+#[inline]
+pub const fn bit_position(width: usize, place: Place) -> (usize, usize) {
+    // Words of 32 bits hold two 16-bit halves; a lane's 16 one-bit codes fill only one word of 16.
+    let (half, per_word) = if width == 1 { (8, 8) } else { (16, 16 / width) };
+    let bit = (place.pair / per_word) * 2 * half + place.el * half + width * (place.pair % per_word);
+    (place.unit * 64 * width + place.lane * 2 * width + bit / 8, bit % 8)
+}
+
+/// The code at `place` out of the planes of `count` codes in `section`. Out-of-range reads give 0 bits.
+#[inline]
+pub fn read_code(section: &[u8], bits: usize, count: usize, place: Place) -> u8 {
+    planes(bits, count).fold(0, |code, p| {
+        let (byte, shift) = bit_position(p.width, place);
+        let raw = section.get(p.offset + byte).copied().unwrap_or(0);
+        let part = u16::from(raw) >> shift & ((1 << p.width) - 1);
+        code | (part << p.shift) as u8
+    })
+}
+
+/// Writes the code at `place` into planes that were zero before. Out-of-range writes are dropped.
+#[inline]
+pub fn write_code(section: &mut [u8], bits: usize, count: usize, place: Place, code: u8) {
+    for p in planes(bits, count) {
+        let (byte, shift) = bit_position(p.width, place);
+        let part = (u16::from(code) >> p.shift) & ((1 << p.width) - 1);
+        if let Some(slot) = section.get_mut(p.offset + byte) {
+            *slot |= (part << shift) as u8;
+        }
+    }
+}
+
+/// A buffer that does not have the size of a record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RecordSize {
+    /// Bytes of the layout's record.
+    pub expected: usize,
+    /// Bytes given.
+    pub found: usize,
+}
+
+impl fmt::Display for RecordSize {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "record of {} bytes where the layout has {}", self.found, self.expected)
+    }
+}
+impl std::error::Error for RecordSize {}
+
+/// Puts `rows`, `[token][dim]`, into `side`, a side of 16-bit originals in fragment order, starting at token 0; the places of
+/// other tokens are left alone. Elements that do not fit are dropped.
+pub fn put_rows(rows: &[u16], dim: usize, keys: bool, side: &mut [u16]) {
+    for (token, row) in rows.chunks_exact(dim).enumerate() {
+        for (channel, word) in row.iter().enumerate() {
+            if let Some(slot) = side.get_mut(original_index(token, channel, dim, keys)) {
+                *slot = *word;
+            }
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Towards {
+    Fragment,
+    Line,
+}
+
+/// Rewrites the codes and uncoded sides of a record of the line order of [`crate::layout`] in fragment order; scales and
+/// summary are copied.
+///
+/// # Errors
+/// [`RecordSize`] if `record` or `out` has not `layout.bytes` bytes.
+pub fn to_fragment(layout: &RecordLayout, record: &[u8], out: &mut [u8]) -> Result<(), RecordSize> {
+    convert(layout, record, out, Towards::Fragment)
+}
+
+/// The inverse of [`to_fragment`].
+///
+/// # Errors
+/// As [`to_fragment`].
+pub fn from_fragment(layout: &RecordLayout, record: &[u8], out: &mut [u8]) -> Result<(), RecordSize> {
+    convert(layout, record, out, Towards::Line)
+}
+
+fn convert(layout: &RecordLayout, record: &[u8], out: &mut [u8], to: Towards) -> Result<(), RecordSize> {
+    for found in [record.len(), out.len()] {
+        if found != layout.bytes {
+            return Err(RecordSize { expected: layout.bytes, found });
+        }
+    }
+    out.copy_from_slice(record);
+    if layout.format.key.is_exact() {
+        move_words(layout, &layout.key_codes, true, (record, &mut *out), to);
+    } else {
+        let bits = layout.format.key.bits();
+        reorder(layout, &layout.key_codes, bits, (key_index, key_place), (record, &mut *out), to);
+    }
+    if layout.format.value.is_exact() {
+        move_words(layout, &layout.value_codes, false, (record, out), to);
+    } else {
+        let bits = layout.format.value.bits();
+        reorder(layout, &layout.value_codes, bits, (value_index, value_place), (record, out), to);
+    }
+    Ok(())
+}
+
+fn move_words(
+    layout: &RecordLayout,
+    section: &Range<usize>,
+    keys: bool,
+    (record, out): (&[u8], &mut [u8]),
+    to: Towards,
+) {
+    let (Some(from), Some(into)) = (record.get(section.clone()), out.get_mut(section.clone())) else { return };
+    for token in 0..layout.tokens() {
+        for channel in 0..layout.dim {
+            let line = 2 * (token * layout.dim + channel);
+            let fragment = 2 * original_index(token, channel, layout.dim, keys);
+            let (a, b) = match to {
+                Towards::Fragment => (line, fragment),
+                Towards::Line => (fragment, line),
+            };
+            if let (Some(word), Some(slot)) = (from.get(a..a + 2), into.get_mut(b..b + 2)) {
+                slot.copy_from_slice(word);
+            }
+        }
+    }
+}
+
+type Index = fn(usize, usize, usize) -> usize;
+type Order = fn(usize, usize, usize) -> Place;
+
+fn reorder(
+    layout: &RecordLayout,
+    section: &Range<usize>,
+    bits: usize,
+    (index, place): (Index, Order),
+    (record, out): (&[u8], &mut [u8]),
+    to: Towards,
+) {
+    let (Some(from), Some(into)) = (record.get(section.clone()), out.get_mut(section.clone())) else { return };
+    let (dim, count) = (layout.dim, layout.count());
+    into.fill(0);
+    for token in 0..layout.tokens() {
+        for channel in 0..dim {
+            let (line, fragment) = (index(token, channel, dim), place(token, channel, dim));
+            match to {
+                Towards::Fragment => {
+                    write_code(into, bits, count, fragment, layout::read_code(from, bits, count, line));
+                }
+                Towards::Line => {
+                    layout::write_code(into, bits, count, line, read_code(from, bits, count, fragment));
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Dtype, Geometry, geometry::HEAD_DIMS, hash::splitmix64};
+
+    fn layout(format: &str, dim: usize) -> Option<RecordLayout> {
+        let mut geometry = Geometry::new(1, 4, 1, dim).unwrap();
+        if format.contains("bf16") {
+            geometry.store = Dtype::Bf16;
+        }
+        RecordLayout::new(&geometry, format.parse().unwrap()).ok()
+    }
+
+    #[test]
+    fn every_element_has_a_place_of_its_own() {
+        for dim in HEAD_DIMS {
+            for tokens in [16, 32, 64] {
+                for order in [key_place as Order, value_place] {
+                    let mut seen = vec![false; tokens * dim];
+                    for (t, c) in (0..tokens).flat_map(|t| (0..dim).map(move |c| (t, c))) {
+                        let p = order(t, c, dim);
+                        assert!(p.lane < 32 && p.pair < 8 && p.el < 2);
+                        let at = ((p.unit * 32 + p.lane) * 8 + p.pair) * 2 + p.el;
+                        assert!(!std::mem::replace(&mut seen[at], true), "{dim} {tokens}: {at} twice");
+                    }
+                    assert!(seen.iter().all(|s| *s));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn pairs_of_a_word_come_out_with_one_shift_and_one_mask() {
+        for width in [8usize, 4, 2, 1] {
+            let (unit, lane) = (3, 11);
+            let mut plane = vec![0u8; 64 * width * 4];
+            let code = |pair: usize, el: usize| (splitmix64((2 * pair + el) as u64) & ((1 << width) - 1)) as u32;
+            for (pair, el) in (0..8).flat_map(|p| [(p, 0), (p, 1)]) {
+                let (byte, shift) = bit_position(width, Place { unit, lane, pair, el });
+                plane[byte] |= (code(pair, el) << shift) as u8;
+            }
+            let at = unit * 64 * width + lane * 2 * width;
+            let own = &plane[at..at + 2 * width];
+            let (bytes, half) = if width == 1 { (2, 8) } else { (4, 16) };
+            let (per_word, mask) = (half / width, (1u32 << width) - 1);
+            for pair in 0..8 {
+                let word =
+                    own[pair / per_word * bytes..][..bytes].iter().rev().fold(0u32, |w, b| w << 8 | u32::from(*b));
+                let got = word >> (width * (pair % per_word)) & (mask | mask << half);
+                assert_eq!(got, code(pair, 0) | code(pair, 1) << half, "width {width} pair {pair}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_operands_of_a_product_are_registers_of_the_lane() {
+        // m16n8k16, A row-major: lane l holds rows l/4 and l/4 + 8, columns 2 (l%4), + 1 and + 8, + 9, in registers
+        // (row, column) = (0, 0), (8, 0), (0, 8), (8, 8). Values: rows are channels, columns tokens, as they are.
+        for (half, register) in (0..2).flat_map(|h| (0..4).map(move |r| (h, r))) {
+            for (lane, el) in (0..32).flat_map(|l| [(l, 0), (l, 1)]) {
+                let row = lane / 4 + 8 * (register % 2);
+                let column = 2 * (lane % 4) + 8 * (register / 2) + el;
+                let p = value_place(column, 16 * half + row, 64);
+                assert_eq!(p, Place { unit: 0, lane, pair: 4 * half + register, el });
+            }
+        }
+        // Keys: rows are tokens; columns are channels in an order that gives each lane 8 neighbours, so that a query
+        // row is read in one piece too. Registers 0..4 of product `j` hold channels 8 (l%4) + 4 j + {0, 1} and {2, 3}.
+        for (j, register) in (0..2).flat_map(|j| (0..4).map(move |r| (j, r))) {
+            for (lane, el) in (0..32).flat_map(|l| [(l, 0), (l, 1)]) {
+                let token = lane / 4 + 8 * (register % 2);
+                let channel = 8 * (lane % 4) + 4 * j + 2 * (register / 2) + el;
+                assert_eq!(key_place(token, channel, 64), Place { unit: 0, lane, pair: 4 * j + register, el });
+            }
+        }
+    }
+
+    #[test]
+    fn records_of_every_width_round_trip() {
+        let mut executed = 0;
+        for dim in HEAD_DIMS {
+            for tokens in [16, 32, 64] {
+                for bits in 2..=8 {
+                    for key in [format!("t{bits}"), "k8f32".to_owned(), "f16".to_owned()] {
+                        let l = layout(&format!("{key}-v{bits}g32-b{tokens}"), dim).unwrap();
+                        let record: Vec<u8> = (0..l.bytes).map(|i| splitmix64(i as u64 * 7 + bits) as u8).collect();
+                        let (mut fragment, mut back) = (vec![0xff; l.bytes], vec![0xff; l.bytes]);
+                        to_fragment(&l, &record, &mut fragment).unwrap();
+                        from_fragment(&l, &fragment, &mut back).unwrap();
+                        assert_eq!(back, record, "{key} dim {dim} tokens {tokens} bits {bits}");
+                        assert_ne!(fragment[l.value_codes.clone()], record[l.value_codes.clone()]);
+                        assert_eq!(fragment[l.value_scales.clone()], record[l.value_scales.clone()]);
+                        let (t, c) = (splitmix64(bits) as usize % tokens, splitmix64(tokens as u64) as usize % dim);
+                        let (section, b) = (l.value_codes.clone(), bits as usize);
+                        assert_eq!(
+                            read_code(&fragment[section.clone()], b, l.count(), value_place(t, c, dim)),
+                            layout::read_code(&record[section], b, l.count(), value_index(t, c, dim))
+                        );
+                        executed += 1;
+                    }
+                }
+            }
+        }
+        assert_eq!(executed, 4 * 3 * 7 * 3);
+    }
+
+    #[test]
+    fn rows_of_an_open_block_leave_the_others_alone() {
+        for keys in [true, false] {
+            let rows: Vec<u16> = (0..5 * 96).collect();
+            let mut side = vec![0xffff; 16 * 96];
+            put_rows(&rows, 96, keys, &mut side);
+            for (t, c) in (0..16).flat_map(|t| (0..96).map(move |c| (t, c))) {
+                let want = if t < 5 { (t * 96 + c) as u16 } else { 0xffff };
+                assert_eq!(side[original_index(t, c, 96, keys)], want);
+            }
+        }
+    }
+
+    #[test]
+    fn uncoded_records_move_whole_words_and_sizes_are_checked() {
+        let l = layout("bf16-bf16-b16", 64).unwrap();
+        let record: Vec<u8> = (0..l.bytes).map(|i| splitmix64(i as u64) as u8).collect();
+        let (mut out, mut back) = (vec![0; l.bytes], vec![0; l.bytes]);
+        to_fragment(&l, &record, &mut out).unwrap();
+        for (section, keys) in [(&l.key_codes, true), (&l.value_codes, false)] {
+            for (t, c) in [(0, 0), (15, 63), (3, 17), (9, 40)] {
+                let (at, line) = (2 * original_index(t, c, 64, keys), 2 * (t * 64 + c));
+                assert_eq!(out[section.clone()][at..at + 2], record[section.clone()][line..line + 2], "{t} {c}");
+            }
+        }
+        from_fragment(&l, &out, &mut back).unwrap();
+        assert_eq!(back, record);
+        let wrong = Err(RecordSize { expected: l.bytes, found: l.bytes - 1 });
+        assert_eq!(to_fragment(&l, &record[1..], &mut out), wrong);
+        assert_eq!(from_fragment(&l, &record, &mut out[1..]), wrong);
+    }
+}

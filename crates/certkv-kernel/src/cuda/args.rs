@@ -1,0 +1,173 @@
+//! Arguments of the kernels, byte for byte as `kernels/attend/args.cuh` has them. Addresses are those of the device.
+
+/// Type of a tensor in device memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Element {
+    /// Half precision.
+    F16 = 0,
+    /// bfloat16.
+    Bf16 = 1,
+    /// Single precision.
+    F32 = 2,
+}
+
+/// Where the 16-bit sides of a promoted block lie, in fragment order; 0 for a side that is not promoted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[repr(C)]
+pub struct Sides {
+    /// Address of the keys.
+    pub keys: u64,
+    /// Address of the values.
+    pub values: u64,
+}
+
+/// What the device says of one query head's output. Lengths have the unit of the values.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[repr(C)]
+pub struct Certificate {
+    /// Key term of math.md (5.10), denominator included.
+    pub e_key: f32,
+    /// Value term of (5.10).
+    pub e_val: f32,
+    /// What the kernel's own arithmetic adds (5.28).
+    pub e_arith: f32,
+    /// Upper bound of `||O - O'||` for the output that was written.
+    pub bound: f32,
+    /// What `min(e_key + e_val, cap)` was compared with.
+    pub tolerance: f32,
+    /// `||O'||` as computed.
+    pub norm: f32,
+    /// `||O' - c||` as computed.
+    pub radius: f32,
+    /// Log of the sum of the exponentials of the logits used, in nats.
+    pub lse: f32,
+    /// 0 uncertified, 1 certified, 2 exact: nothing but rounding separates the output from dense attention.
+    pub status: u32,
+    /// Rung that produced the output; written by whoever runs the ladder.
+    pub rung: u32,
+    /// Zero.
+    pub unused: [u32; 2],
+}
+
+/// Arguments of `ckv_attend`. Shapes: `seqs` sequences, `kv_heads` KV heads, `group` query heads to each, `dim` channels. Tables are
+/// indexed by row, the number of a sequence in them; outputs by place in the batch.
+#[derive(Debug, Clone, Copy, Default)]
+#[repr(C)]
+pub struct AttendArgs {
+    /// Records of the layer: that of page `p`, head `h` at `packed + p page_stride + h head_stride`.
+    pub packed: u64,
+    /// Bytes from a page to the next.
+    pub page_stride: u64,
+    /// Bytes from a head's record to the next.
+    pub head_stride: u64,
+    /// `u32[seqs]`: row of each sequence of the batch; 0: its own number.
+    pub rows: u64,
+    /// `u32[rows][table_stride]`: page of each full block.
+    pub table: u64,
+    /// `u32[rows]`: visible tokens, at least 1.
+    pub lens: u64,
+    /// `u32[rows][kv_heads][table_stride]`: 0, or 1 + index into `sides`. 0: nothing is promoted.
+    pub promoted: u64,
+    /// `Sides[..]`.
+    pub sides: u64,
+    /// `u32[rows]`: slot of the open block.
+    pub tails: u64,
+    /// Slot `t` lies at `tail_base + t tail_stride`: `[kv_heads][keys, values]` in fragment order.
+    pub tail_base: u64,
+    /// Bytes from a slot to the next.
+    pub tail_stride: u64,
+    /// `f32[rows][kv_heads][dim]` value centres; 0: zero.
+    pub centres: u64,
+    /// `[seqs][kv_heads group][dim]` of `query_type`.
+    pub query: u64,
+    /// The same shape of `out_type`.
+    pub out: u64,
+    /// `Certificate[seqs][kv_heads group]`.
+    pub certificates: u64,
+    /// `u32[rows][kv_heads][table_stride][group]`: see [`MassWord`]; 0: not wanted.
+    pub masses: u64,
+    /// `u32`: a count, then `seq kv_heads + head` of each head to compute; 0: all.
+    pub only: u64,
+    /// `u32`: a count, then `seq kv_heads + head` of each head over tolerance; 0: not wanted.
+    pub failures: u64,
+    /// Room for partial results.
+    pub partials: u64,
+    /// `u32[seqs kv_heads]`, zero between launches.
+    pub counters: u64,
+    /// Sequences.
+    pub seqs: u32,
+    /// KV heads.
+    pub kv_heads: u32,
+    /// Entries per row of `table`, `promoted` and `masses`.
+    pub table_stride: u32,
+    /// [`Element`] of the queries.
+    pub query_type: u32,
+    /// [`Element`] of the outputs.
+    pub out_type: u32,
+    /// Scale of the logits.
+    pub scale: f32,
+    /// Tolerance as a share of the output's norm.
+    pub relative: f32,
+    /// Tolerance as a length. A head passes under the larger of the two.
+    pub absolute: f32,
+}
+
+/// One block and query head in `masses`: the block's log-mass and what its keys' codes add to the bound, both as base-2
+/// logarithms in steps of 1/64.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MassWord(pub u32);
+
+impl Certificate {
+    /// Words of one certificate in device memory.
+    pub const WORDS: usize = size_of::<Self>() / 4;
+
+    /// A certificate from its words.
+    pub fn from_words(w: &[u32; Self::WORDS]) -> Self {
+        let f = |i: usize| f32::from_bits(w[i]);
+        Self {
+            e_key: f(0),
+            e_val: f(1),
+            e_arith: f(2),
+            bound: f(3),
+            tolerance: f(4),
+            norm: f(5),
+            radius: f(6),
+            lse: f(7),
+            status: w[8],
+            rung: w[9],
+            unused: [w[10], w[11]],
+        }
+    }
+}
+
+impl MassWord {
+    /// `log2` of the block's sum of exponentials; `None` without mass.
+    pub fn log2_mass(self) -> Option<f32> {
+        (self.0 != 0).then(|| (self.0 >> 16) as f32 / 64.0 - 512.0)
+    }
+
+    /// `log2` of `g_b` (5.9) over the block's mass, as if its keys were read from codes.
+    pub fn log2_share(self) -> Option<f32> {
+        (self.0 != 0).then(|| (self.0 & 0xffff) as f32 / 64.0 - 512.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn structs_have_the_sizes_of_their_twins() {
+        assert_eq!(size_of::<AttendArgs>(), 20 * 8 + 8 * 4);
+        assert_eq!(size_of::<Certificate>(), 48);
+        assert_eq!(size_of::<Sides>(), 16);
+    }
+
+    #[test]
+    fn mass_words_hold_two_logarithms() {
+        let word = MassWord((((512 - 3) * 64) << 16) | ((512 + 2) * 64));
+        assert_eq!((word.log2_mass(), word.log2_share()), (Some(-3.0), Some(2.0)));
+        assert_eq!(MassWord(0).log2_mass(), None);
+    }
+}

@@ -1,0 +1,21 @@
+//! Kernels on the GPU: which variants there are, from source to machine code, and loading all of it ahead of serving.
+//!
+//! A [`Variant`] is a record layout, the query heads of a KV head and a GPU architecture; every [`Verb`] is compiled for it
+//! with those sizes as constants. A [`Compiler`] finds the machine code: code shipped ahead of time, then a cache on disk,
+//! then NVRTC. [`Kernels::prepare`] loads everything that a configuration can launch, so that nothing is compiled or loaded
+//! while tokens are being made; asking for what was not prepared is an error, never a pause.
+
+mod ahead;
+pub mod args;
+mod cache;
+mod compile;
+mod prepare;
+mod source;
+mod variant;
+
+pub use ahead::Ahead;
+pub use cache::seal;
+pub use compile::{CompileError, Compiler, Cubin, Note, Origin, Recipe};
+pub use prepare::{Kernels, PrepareError, Prepared};
+pub use source::Verb;
+pub use variant::{Arch, Shape, Variant, VariantError};

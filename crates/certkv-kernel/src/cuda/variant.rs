@@ -1,0 +1,399 @@
+//! What a kernel is specialised for, as macros of its source.
+use super::source::Verb;
+use certkv_core::{Dtype, KeyFormat, RecordLayout, ValueFormat};
+use core::fmt;
+
+/// GPU architectures that machine code is made for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Arch {
+    /// A100.
+    Sm80,
+    /// A10, A40, RTX 30.
+    Sm86,
+    /// L4, L40, RTX 40.
+    Sm89,
+    /// H100, H200.
+    Sm90a,
+    /// B200.
+    Sm100a,
+    /// RTX 50, RTX PRO Blackwell.
+    Sm120a,
+}
+
+impl Arch {
+    /// All of them, oldest first.
+    pub const ALL: [Self; 6] = [Self::Sm80, Self::Sm86, Self::Sm89, Self::Sm90a, Self::Sm100a, Self::Sm120a];
+
+    /// The architecture whose code runs on a GPU of this compute capability. Code of the generations up to 8.9 runs on
+    /// later members of its own; that of the later ones (`a`) on exactly one.
+    ///
+    /// # Errors
+    /// [`VariantError::Capability`].
+    pub const fn of(capability: (u32, u32)) -> Result<Self, VariantError> {
+        Ok(match capability {
+            (8, 0..=5) => Self::Sm80,
+            (8, 6..=8) => Self::Sm86,
+            (8, 9) => Self::Sm89,
+            (9, 0) => Self::Sm90a,
+            (10, 0) => Self::Sm100a,
+            (12, 0) => Self::Sm120a,
+            _ => return Err(VariantError::Capability(capability)),
+        })
+    }
+
+    /// The name as in `sm_NAME`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Sm80 => "80",
+            Self::Sm86 => "86",
+            Self::Sm89 => "89",
+            Self::Sm90a => "90a",
+            Self::Sm100a => "100a",
+            Self::Sm120a => "120a",
+        }
+    }
+
+    /// Bytes of shared memory that a kernel may ask for: what one block can opt in to, less the 1 KiB that the system
+    /// keeps of it where every byte is given to one block.
+    pub const fn shared_limit(self) -> usize {
+        const KIB: usize = 1024;
+        match self {
+            Self::Sm80 => 162 * KIB,
+            Self::Sm86 | Self::Sm89 | Self::Sm120a => 98 * KIB,
+            Self::Sm90a | Self::Sm100a => 226 * KIB,
+        }
+    }
+}
+
+impl fmt::Display for Arch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// Why there is no such variant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum VariantError {
+    /// No machine code is made for this compute capability (major, minor).
+    Capability((u32, u32)),
+    /// Query heads per KV head outside 1 to 16.
+    Group(usize),
+    /// The GPU kernels do not read this layout; the CPU does.
+    Unsupported {
+        /// The property of the layout.
+        what: &'static str,
+        /// Its value.
+        value: usize,
+        /// What the kernels need of it.
+        needs: &'static str,
+    },
+    /// Not even the smallest ring fits the shared memory.
+    SharedMemory {
+        /// Bytes of the smallest.
+        needs: usize,
+        /// Bytes that the architecture gives to a block.
+        limit: usize,
+    },
+}
+
+impl fmt::Display for VariantError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Capability((major, minor)) => {
+                write!(f, "GPU: no kernels for compute capability {major}.{minor}; 8.x, 9.0, 10.0 and 12.0 have them")
+            }
+            Self::Group(n) => write!(f, "group: {n} query heads per KV head; must be 1 to 16"),
+            Self::Unsupported { what, value, needs } => {
+                write!(f, "layout: {what} {value} is not supported on the GPU: {needs}")
+            }
+            Self::SharedMemory { needs, limit } => {
+                write!(f, "layout: the smallest ring takes {needs} bytes of shared memory, the GPU gives {limit}")
+            }
+        }
+    }
+}
+impl std::error::Error for VariantError {}
+
+/// How a CTA of the decode kernel is cut.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Shape {
+    /// Warps; each streams whole records.
+    pub warps: usize,
+    /// Records in flight per warp.
+    pub stages: usize,
+    /// Bytes of dynamic shared memory.
+    pub shared: usize,
+}
+
+impl Shape {
+    /// The widest and then deepest that fits `limit` bytes. Warps come first: eight keep all four schedulers busy while
+    /// others wait for memory; past eight stages nothing is gained. A single stage, which overlaps no copy with its own
+    /// warp's work, is the last resort.
+    fn fitting(layout: &RecordLayout, group: usize, limit: usize) -> Result<Self, VariantError> {
+        let deep = [8, 4, 2].into_iter().flat_map(|warps| (2..=8).rev().map(move |stages| (warps, stages)));
+        let shapes = deep.chain([(8, 1), (4, 1), (2, 1), (1, 1)]);
+        let mut needs = 0;
+        for (warps, stages) in shapes {
+            needs = shared_bytes(layout, group, warps, stages);
+            if needs <= limit {
+                return Ok(Self { warps, stages, shared: needs });
+            }
+        }
+        Err(VariantError::SharedMemory { needs, limit })
+    }
+
+    /// Threads of the CTA.
+    pub const fn threads(&self) -> usize {
+        32 * self.warps
+    }
+}
+
+/// Scalars of a head beside its output: `SCALARS` of kernels/attend/shape.cuh.
+const SCALARS: usize = 12;
+/// `SAMPLES` there: how many sequences or listed heads a CTA keeps the place of.
+const SAMPLES: usize = 256;
+
+/// `PARTIAL_STRIDE` of kernels/attend/shape.cuh: floats of one partial result.
+const fn partial_stride(dim: usize, group: usize) -> usize {
+    (group * (dim + SCALARS)).next_multiple_of(4)
+}
+
+/// `SHARED_BYTES` of kernels/attend/shape.cuh. The kernel asserts that it counts the same.
+fn shared_bytes(layout: &RecordLayout, group: usize, warps: usize, stages: usize) -> usize {
+    let ring = warps * stages * layout.bytes;
+    let merge = 4 * warps * partial_stride(layout.dim, group);
+    let barriers = 2 * 8 * warps * stages;
+    let flights = 24 * warps * stages;
+    // Blocks that wait for their certificate, a block and head per lane.
+    let heads = if group <= 4 { 4 } else { group.next_power_of_two().max(8) };
+    let lots = warps * (32 * 20 + 32 / heads * 40);
+    let finish = 4 * (group * warps + group * SCALARS + 2 * group * (layout.dim / 32) + 4);
+    let entries = 4 * (SAMPLES + 8);
+    ring + merge + barriers + flights + lots + finish + entries
+}
+
+/// What the kernels of one configuration are specialised for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Variant {
+    layout: RecordLayout,
+    group: usize,
+    arch: Arch,
+    certify: bool,
+    single_queries: bool,
+    from: Option<RecordLayout>,
+    shape: Shape,
+}
+
+/// Macros of a layout, and of the old one where records are transcoded.
+const LAYOUT_MACROS: [(&str, &str); 15] = [
+    ("CKV_DIM", "CKV_FROM_DIM"),
+    ("CKV_BLOCK", "CKV_FROM_BLOCK"),
+    ("CKV_STORE", "CKV_FROM_STORE"),
+    ("CKV_KEY", "CKV_FROM_KEY"),
+    ("CKV_KEY_BITS", "CKV_FROM_KEY_BITS"),
+    ("CKV_KEY_GROUP", "CKV_FROM_KEY_GROUP"),
+    ("CKV_KEY_META", "CKV_FROM_KEY_META"),
+    ("CKV_VALUE", "CKV_FROM_VALUE"),
+    ("CKV_VALUE_BITS", "CKV_FROM_VALUE_BITS"),
+    ("CKV_VALUE_GROUP", "CKV_FROM_VALUE_GROUP"),
+    ("CKV_KEY_CODES", "CKV_FROM_KEY_CODES"),
+    ("CKV_KEY_SCALES", "CKV_FROM_KEY_SCALES"),
+    ("CKV_VALUE_CODES", "CKV_FROM_VALUE_CODES"),
+    ("CKV_VALUE_SCALES", "CKV_FROM_VALUE_SCALES"),
+    ("CKV_SUMMARY", "CKV_FROM_SUMMARY"),
+];
+
+/// Values of [`LAYOUT_MACROS`].
+fn layout_values(l: &RecordLayout) -> [usize; 15] {
+    let (key, value) = (l.format.key, l.format.value);
+    let dtype = |t| match t {
+        Dtype::F16 => 0,
+        Dtype::Bf16 => 1,
+        Dtype::F32 => 2,
+    };
+    let (key_kind, meta) = match key {
+        KeyFormat::F16 | KeyFormat::Bf16 => (0, Dtype::F16),
+        KeyFormat::Channel8 { meta } => (1, meta),
+        KeyFormat::Token { .. } => (2, Dtype::F16),
+    };
+    let value_kind = match value {
+        ValueFormat::F16 | ValueFormat::Bf16 => 0,
+        ValueFormat::Affine { .. } => 1,
+    };
+    [
+        l.dim,
+        l.tokens(),
+        dtype(l.store),
+        key_kind,
+        key.bits(),
+        key.group(l.dim),
+        dtype(meta),
+        value_kind,
+        value.bits(),
+        value.group(l.dim),
+        l.key_codes.start,
+        l.key_scales.start,
+        l.value_codes.start,
+        l.value_scales.start,
+        l.summary.start,
+    ]
+}
+
+impl Variant {
+    /// Kernels for records of `layout`, `group` query heads per KV head and GPUs of `arch`, with certificates.
+    ///
+    /// # Errors
+    /// [`VariantError`] names what the kernels do not support.
+    pub fn new(layout: RecordLayout, group: usize, arch: Arch) -> Result<Self, VariantError> {
+        if !(1..=16).contains(&group) {
+            return Err(VariantError::Group(group));
+        }
+        let unsupported = |what, value, needs| Err(VariantError::Unsupported { what, value, needs });
+        if !layout.dim.is_multiple_of(32) {
+            return unsupported("head_dim", layout.dim, "a multiple of 32");
+        }
+        if !layout.store.is_sixteen_bit() {
+            return unsupported("bits of an original", 8 * layout.store.bytes(), "16");
+        }
+        match layout.format.key {
+            KeyFormat::Channel8 { meta: Dtype::Bf16 } => {
+                return unsupported("k8bf16 metadata of bits", 16, "f16 metadata (k8)");
+            }
+            KeyFormat::Channel8 { meta: Dtype::F32 } => {
+                return unsupported("k8f32 metadata of bits", 32, "f16 metadata (k8)");
+            }
+            // A lane holds codes of 8 channels out of 32: a scale must not change among the lanes of one product.
+            KeyFormat::Token { .. } if !layout.format.key.group(layout.dim).is_multiple_of(32) => {
+                return unsupported("key group", layout.format.key.group(layout.dim), "a multiple of 32 channels");
+            }
+            KeyFormat::Token { .. } | KeyFormat::Channel8 { .. } | KeyFormat::F16 | KeyFormat::Bf16 => {}
+        }
+        let shape = Shape::fitting(&layout, group, arch.shared_limit())?;
+        Ok(Self { layout, group, arch, certify: true, single_queries: false, from: None, shape })
+    }
+
+    /// The same without certificates: what certifying costs is measured against this one. Its outputs are uncertified.
+    #[must_use]
+    pub fn uncertified(mut self) -> Self {
+        self.certify = false;
+        self
+    }
+
+    /// The same for queries in single precision. Others take queries of 16 bits only, and certify nothing for wider ones.
+    #[must_use]
+    pub fn with_single_queries(mut self) -> Self {
+        self.single_queries = true;
+        self
+    }
+
+    /// The same with [`Verb::Transcode`], from records of the layout `from` to its own.
+    ///
+    /// # Errors
+    /// [`VariantError::Unsupported`] if head size, tokens per block or type of originals differ.
+    pub fn transcoding(mut self, from: RecordLayout) -> Result<Self, VariantError> {
+        let both = |l: &RecordLayout| [l.dim, l.tokens(), usize::from(l.store == Dtype::Bf16)];
+        let names = ["head_dim of the old layout", "block of the old layout", "type of the old layout's originals"];
+        for ((what, value), own) in names.into_iter().zip(both(&from)).zip(both(&self.layout)) {
+            if value != own {
+                return Err(VariantError::Unsupported { what, value, needs: "that of the new layout" });
+            }
+        }
+        self.from = Some(from);
+        Ok(self)
+    }
+
+    /// The same cut otherwise, for measurements.
+    ///
+    /// # Errors
+    /// [`VariantError::SharedMemory`] if that does not fit.
+    pub fn with_shape(mut self, warps: usize, stages: usize) -> Result<Self, VariantError> {
+        let (needs, limit) = (shared_bytes(&self.layout, self.group, warps, stages), self.arch.shared_limit());
+        if warps == 0 || stages == 0 || warps > 16 || needs > limit {
+            return Err(VariantError::SharedMemory { needs, limit });
+        }
+        self.shape = Shape { warps, stages, shared: needs };
+        Ok(self)
+    }
+
+    /// The records.
+    pub fn layout(&self) -> &RecordLayout {
+        &self.layout
+    }
+
+    /// Query heads per KV head.
+    pub fn group(&self) -> usize {
+        self.group
+    }
+
+    /// The GPUs.
+    pub fn arch(&self) -> Arch {
+        self.arch
+    }
+
+    /// Whether the decode kernel computes certificates.
+    pub fn certifies(&self) -> bool {
+        self.certify
+    }
+
+    /// Whether queries may be in single precision.
+    pub fn takes_single_queries(&self) -> bool {
+        self.single_queries
+    }
+
+    /// The layout that is transcoded from.
+    pub fn from(&self) -> Option<&RecordLayout> {
+        self.from.as_ref()
+    }
+
+    /// Verbs that this variant has: those with a source, and transcoding only from a layout.
+    pub fn verbs(&self) -> impl Iterator<Item = Verb> {
+        Verb::available().filter(|verb| *verb != Verb::Transcode || self.from.is_some())
+    }
+
+    /// How a CTA of the decode kernel is cut.
+    pub fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    /// Floats of one partial result of the decode kernel.
+    pub fn partial_stride(&self) -> usize {
+        partial_stride(self.layout.dim, self.group)
+    }
+
+    /// Every macro of the sources, with its value, in a fixed order.
+    pub fn macros(&self) -> Vec<(&'static str, usize)> {
+        let new = LAYOUT_MACROS.into_iter().map(|names| names.0).zip(layout_values(&self.layout));
+        let from = self.from.iter().flat_map(layout_values);
+        let old = LAYOUT_MACROS.into_iter().map(|names| names.1).zip(from);
+        let rest = [
+            ("CKV_RECORD", self.layout.bytes),
+            ("CKV_GROUP", self.group),
+            ("CKV_WARPS", self.shape.warps),
+            ("CKV_STAGES", self.shape.stages),
+            ("CKV_CERTIFY", usize::from(self.certify)),
+            ("CKV_QUERY_LOW", usize::from(self.single_queries)),
+            ("CKV_SHARED", self.shape.shared),
+        ];
+        new.chain(rest).chain(old).collect()
+    }
+}
+
+impl fmt::Display for Variant {
+    /// `k8-v4g32-b32/f16/d128/g4/sm_90a`, then `/plain` if it does not certify, `/single` if it takes queries in
+    /// single precision, `/from=FORMAT` if it transcodes.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let l = &self.layout;
+        write!(f, "{}/{}/d{}/g{}/sm_{}", l.format, l.store, l.dim, self.group, self.arch)?;
+        if !self.certify {
+            f.write_str("/plain")?;
+        }
+        if self.single_queries {
+            f.write_str("/single")?;
+        }
+        self.from.as_ref().map_or(Ok(()), |from| write!(f, "/from={}", from.format))
+    }
+}
+
+#[cfg(test)]
+#[path = "variant_tests.rs"]
+mod tests;

@@ -1,0 +1,162 @@
+use super::*;
+use certkv_core::Geometry;
+
+fn layout(format: &str, dim: usize, store: Dtype) -> RecordLayout {
+    let geometry = Geometry { store, ..Geometry::new(1, 1, 1, dim).unwrap() };
+    RecordLayout::new(&geometry, format.parse().unwrap()).unwrap()
+}
+
+fn value(variant: &Variant, name: &str) -> usize {
+    variant.macros().iter().find(|m| m.0 == name).unwrap().1
+}
+
+#[test]
+fn macros_are_what_the_sources_ask_for() {
+    let v = Variant::new(layout("k8-v4g32-b32", 128, Dtype::F16), 4, Arch::Sm90a).unwrap();
+    for (name, expected) in [
+        ("CKV_DIM", 128),
+        ("CKV_BLOCK", 32),
+        ("CKV_GROUP", 4),
+        ("CKV_STORE", 0),
+        ("CKV_KEY", 1),
+        ("CKV_KEY_BITS", 8),
+        ("CKV_KEY_GROUP", 1),
+        ("CKV_KEY_META", 0),
+        ("CKV_VALUE", 1),
+        ("CKV_VALUE_BITS", 4),
+        ("CKV_VALUE_GROUP", 32),
+        ("CKV_KEY_CODES", 0),
+        ("CKV_KEY_SCALES", 4096),
+        ("CKV_VALUE_CODES", 4608),
+        ("CKV_VALUE_SCALES", 6656),
+        ("CKV_SUMMARY", 7168),
+        ("CKV_RECORD", 7232),
+        ("CKV_WARPS", 8),
+        ("CKV_CERTIFY", 1),
+    ] {
+        assert_eq!(value(&v, name), expected, "{name}");
+    }
+    assert_eq!(value(&v.uncertified(), "CKV_CERTIFY"), 0);
+
+    let tread = Variant::new(layout("t4-v6g64-b64", 128, Dtype::Bf16), 12, Arch::Sm80).unwrap();
+    let seen = ["CKV_STORE", "CKV_KEY", "CKV_KEY_BITS", "CKV_KEY_GROUP", "CKV_VALUE_BITS"].map(|n| value(&tread, n));
+    assert_eq!(seen, [1, 2, 4, 128, 6]);
+
+    let exact = Variant::new(layout("bf16-bf16-b16", 64, Dtype::Bf16), 1, Arch::Sm120a).unwrap();
+    let seen = ["CKV_STORE", "CKV_KEY", "CKV_VALUE", "CKV_KEY_BITS", "CKV_KEY_GROUP"].map(|n| value(&exact, n));
+    assert_eq!(seen, [1, 0, 0, 16, 64]);
+}
+
+/// Words of `kernels/` that stand for a macro of ours: all of them must be set.
+#[test]
+fn no_source_uses_a_macro_that_is_not_set() {
+    let l = layout("k8-v4g32-b32", 128, Dtype::F16);
+    let variant = Variant::new(l.clone(), 4, Arch::Sm90a).unwrap().transcoding(l).unwrap();
+    let set: Vec<&str> = variant.macros().iter().map(|m| m.0).collect();
+    // Defined by the sources themselves, and the prefix as comments name it.
+    let own = ["CKV_BULK", "CKV_LINE", "CKV_FN", "CKV_DYNAMIC_SHARED", "CKV_STATIC_SHARED", "CKV_EMULATE", "CKV_FROM_"];
+    assert!(variant.verbs().count() > 0);
+    for verb in variant.verbs() {
+        let source = verb.source().unwrap();
+        let names = source.macros().count();
+        assert!(verb != Verb::Attend || names > 21, "the rule saw {names} macros");
+        for word in source.macros() {
+            let defined = set.contains(&word) || own.contains(&word) || source.defines(word);
+            assert!(defined, "{verb}: {word} is set by nobody");
+        }
+    }
+}
+
+#[test]
+fn transcoding_has_the_macros_of_both_layouts_and_needs_one_geometry() {
+    let (old, new) = (layout("k8-v4g32-b32", 128, Dtype::F16), layout("t4-v4g32-b32", 128, Dtype::F16));
+    let plain = Variant::new(new.clone(), 4, Arch::Sm90a).unwrap();
+    assert!(plain.verbs().all(|verb| verb != Verb::Transcode));
+    let both = plain.clone().transcoding(old.clone()).unwrap();
+    let seen = ["CKV_KEY", "CKV_KEY_BITS", "CKV_FROM_KEY", "CKV_FROM_KEY_BITS", "CKV_FROM_SUMMARY"];
+    assert_eq!(seen.map(|name| value(&both, name)), [2, 4, 1, 8, old.summary.start]);
+    assert_eq!(both.to_string(), "t4-v4g32-b32/f16/d128/g4/sm_90a/from=k8-v4g32-b32");
+    assert!(both != plain && both.from() == Some(&old));
+    for (format, dim, store) in
+        [("k8-v4g32-b64", 128, Dtype::F16), ("k8-v4g32-b32", 64, Dtype::F16), ("k8-v4g32-b32", 128, Dtype::Bf16)]
+    {
+        assert!(matches!(
+            plain.clone().transcoding(layout(format, dim, store)),
+            Err(VariantError::Unsupported { needs: "that of the new layout", .. })
+        ));
+    }
+}
+
+/// The constants of kernels/attend/shape.cuh, evaluated by hand for one case.
+#[test]
+fn shared_memory_is_counted_as_the_kernel_counts() {
+    let l = layout("k8-v4g32-b32", 128, Dtype::F16);
+    let (warps, stages) = (8, 2);
+    let keys = warps * stages * 4608;
+    let values = warps * stages * (7232 - 4608);
+    let merge = warps * (4 * 128 + 4 * 12) * 4;
+    let lots = warps * (32 * 20 + 8 * 40);
+    let finish = 4 * (4 * warps + 4 * 12 + 2 * 4 * 4 + 4);
+    let rest = warps * stages * 16 + warps * stages * 24 + lots + finish + 4 * 264;
+    assert_eq!(shared_bytes(&l, 4, warps, stages), keys + values + merge + rest);
+    assert_eq!(partial_stride(96, 1), 108);
+    assert_eq!(partial_stride(64, 3), 228);
+}
+
+#[test]
+fn shapes_are_the_widest_and_deepest_that_fit() {
+    let v = |format, dim, group, arch| Variant::new(layout(format, dim, Dtype::F16), group, arch).unwrap().shape();
+    let h100 = v("k8-v4g32-b32", 128, 4, Arch::Sm90a);
+    assert_eq!((h100.warps, h100.stages, h100.threads()), (8, 3, 256));
+    for (format, dim, group) in [("k8-v8g64-b64", 256, 16), ("f16-f16-b64", 256, 1), ("t4-v4g32-b32", 64, 1)] {
+        for arch in Arch::ALL {
+            let l = layout(format, dim, Dtype::F16);
+            let Ok(variant) = Variant::new(l.clone(), group, arch) else {
+                // Then not even one warp with one record fits.
+                assert!(shared_bytes(&l, group, 1, 1) > arch.shared_limit(), "{format} {dim} {group} {arch}");
+                continue;
+            };
+            let s = variant.shape();
+            assert_eq!(s.shared, shared_bytes(&l, group, s.warps, s.stages));
+            assert!(s.shared <= arch.shared_limit());
+            if s.stages > 1 {
+                assert!(s.stages == 8 || shared_bytes(&l, group, s.warps, s.stages + 1) > arch.shared_limit());
+                assert!(s.warps == 8 || shared_bytes(&l, group, 2 * s.warps, 2) > arch.shared_limit());
+            }
+        }
+    }
+}
+
+#[test]
+fn what_the_kernels_cannot_read_is_refused_by_name() {
+    let refused = |format, dim, group| Variant::new(layout(format, dim, Dtype::F16), group, Arch::Sm80).unwrap_err();
+    for (format, word) in
+        [("k8f32-v4g32-b32", "k8f32"), ("k8bf16-v4g32-b32", "k8bf16"), ("t4g16-v4g32-b32", "key group")]
+    {
+        let error = refused(format, 128, 4).to_string();
+        assert!(error.contains(word), "{error}");
+    }
+    assert_eq!(refused("k8-v4g32-b32", 128, 0), VariantError::Group(0));
+    assert_eq!(refused("k8-v4g32-b32", 128, 17), VariantError::Group(17));
+    let v = Variant::new(layout("k8-v4g32-b32", 128, Dtype::F16), 4, Arch::Sm80).unwrap();
+    assert!(v.clone().with_shape(8, 1).is_ok());
+    assert!(matches!(v.clone().with_shape(8, 40), Err(VariantError::SharedMemory { .. })));
+    assert!(v.clone().with_shape(0, 1).is_err() && v.with_shape(16, 1).is_err());
+}
+
+#[test]
+fn capabilities_have_the_code_that_runs_on_them() {
+    let of = |major, minor| Arch::of((major, minor)).map(Arch::name);
+    assert_eq!([of(8, 0), of(8, 6), of(8, 7), of(8, 9)], [Ok("80"), Ok("86"), Ok("86"), Ok("89")]);
+    assert_eq!([of(9, 0), of(10, 0), of(12, 0)], [Ok("90a"), Ok("100a"), Ok("120a")]);
+    for capability in [(7, 5), (9, 1), (10, 3), (12, 1), (0, 0)] {
+        assert_eq!(Arch::of(capability), Err(VariantError::Capability(capability)));
+    }
+}
+
+#[test]
+fn a_variant_is_displayed_with_all_that_tells_it_from_others() {
+    let v = Variant::new(layout("t8-v4g32-b16", 96, Dtype::Bf16), 7, Arch::Sm100a).unwrap();
+    assert_eq!(v.to_string(), "t8-v4g32-b16/bf16/d96/g7/sm_100a");
+    assert_eq!(v.uncertified().to_string(), "t8-v4g32-b16/bf16/d96/g7/sm_100a/plain");
+}

@@ -1,0 +1,406 @@
+//! Cases for the decode kernels of a GPU: a ragged batch with its pages, and attention in f64 to compare with. The same cases run
+//! on the emulator and on the device.
+#![allow(
+    dead_code,
+    unreachable_pub,
+    clippy::needless_range_loop,
+    reason = "each test program uses its part; formulas keep indices"
+)]
+use certkv_codec::{CodecError, Encoder, decode::decode_key, decode::decode_value};
+use certkv_core::fragment::{key_place, to_fragment, value_place};
+use certkv_core::{Dtype, ErrorSummary, Geometry, RecordLayout};
+use certkv_kernel::cuda::args::{AttendArgs, Certificate, Element, Sides};
+use certkv_testkit::generate::{Heads, Kind, Rng, Shape, decode, heads};
+
+/// What a case is made of.
+#[derive(Debug, Clone)]
+pub struct Spec {
+    pub format: &'static str,
+    pub dim: usize,
+    pub group: usize,
+    pub kv_heads: usize,
+    /// Tokens of each sequence.
+    pub lens: Vec<usize>,
+    pub store: Dtype,
+    pub kind: Kind,
+    /// Shares of blocks whose keys and values are promoted.
+    pub keys: f64,
+    pub values: f64,
+    /// Sequences after the first share its full blocks as far as they go.
+    pub forked: bool,
+    pub relative: f32,
+    pub seed: u64,
+}
+
+impl Spec {
+    pub fn new(format: &'static str, dim: usize, group: usize, lens: &[usize]) -> Self {
+        Self {
+            format,
+            dim,
+            group,
+            kv_heads: 2,
+            lens: lens.to_vec(),
+            store: Dtype::F16,
+            kind: Kind::Gaussian,
+            keys: 0.2,
+            values: 0.2,
+            forked: false,
+            relative: 0.05,
+            seed: 1,
+        }
+    }
+    pub fn layout(&self) -> RecordLayout {
+        let mut geometry = Geometry::new(1, self.group * self.kv_heads, self.kv_heads, self.dim).unwrap();
+        geometry.store = self.store;
+        RecordLayout::new(&geometry, self.format.parse().unwrap()).unwrap()
+    }
+}
+
+/// Where in a 16-bit side in fragment order an element lies, in elements.
+pub fn original_index(token: usize, channel: usize, dim: usize, keys: bool) -> usize {
+    let p = if keys { key_place(token, channel, dim) } else { value_place(token, channel, dim) };
+    p.unit * 512 + p.lane * 16 + p.pair * 2 + p.el
+}
+
+/// Rows `[token][channel]` as a side of `block` tokens in fragment order; missing tokens are NaN.
+pub fn side(rows: &[u16], block: usize, dim: usize, keys: bool) -> Vec<u16> {
+    let mut out = vec![0xffff; block * dim];
+    for (t, row) in rows.chunks_exact(dim).enumerate() {
+        for (c, x) in row.iter().enumerate() {
+            out[original_index(t, c, dim, keys)] = *x;
+        }
+    }
+    out
+}
+
+/// One KV head of one sequence.
+pub struct Head {
+    pub data: Heads,
+    pub centre: Vec<f32>,
+    pub records: Vec<Vec<u8>>,
+    /// Blocks whose keys, values are used exactly (coded blocks only).
+    pub exact: Vec<(bool, bool)>,
+}
+
+/// A batch on the host.
+pub struct Case {
+    pub spec: Spec,
+    pub layout: RecordLayout,
+    pub heads: Vec<Head>,
+}
+
+fn encode(layout: &RecordLayout, keys: &[u16], values: &[u16], centre: &[f32]) -> (Vec<u8>, bool) {
+    let mut record = vec![0; layout.bytes];
+    let coded = match Encoder::new(layout).encode(keys, values, centre, &mut record) {
+        Ok(()) => true,
+        Err(CodecError::ScaleOverflow { .. }) => {
+            let most = |rows: &[u16], c: Option<&[f32]>| {
+                let norms = decode(rows, layout.store);
+                let norms = norms.chunks_exact(layout.dim).map(|row| {
+                    row.iter().enumerate().map(|(i, x)| (x - c.map_or(0.0, |c| f64::from(c[i]))).powi(2)).sum::<f64>()
+                });
+                certkv_core::round::up_f32(norms.fold(0.0, f64::max).sqrt() * (1.0 + 1e-9))
+            };
+            let inf = f32::INFINITY;
+            let summary = ErrorSummary {
+                kappa: inf,
+                eps: inf,
+                key_mag: inf,
+                key_norm: most(keys, None),
+                eta: inf,
+                sop: inf,
+                radius: most(values, Some(centre)),
+                value_norm: most(values, None),
+            };
+            record[layout.summary.start..layout.summary.start + 32].copy_from_slice(&summary.to_bytes());
+            false
+        }
+        Err(e) => panic!("{e}"),
+    };
+    (record, coded)
+}
+
+impl Case {
+    pub fn new(spec: &Spec) -> Self {
+        let layout = spec.layout();
+        let (b, d) = (layout.tokens(), spec.dim);
+        let mut r = Rng::new(spec.seed ^ 0xd0);
+        let mut all: Vec<Head> = Vec::new();
+        for (s, &tokens) in spec.lens.iter().enumerate() {
+            for h in 0..spec.kv_heads {
+                let shape = Shape { tokens, head_dim: d, group: spec.group, block: b, store: spec.store };
+                let mut data = heads(spec.kind, shape, spec.seed.wrapping_mul(977) + (s * 64 + h) as u64);
+                // `OneToken` ignores the length asked for.
+                if data.shape.tokens != tokens {
+                    data = heads(Kind::Gaussian, shape, spec.seed);
+                }
+                let shared = if spec.forked && s > 0 { tokens.min(spec.lens[0]) / b } else { 0 };
+                if shared > 0 {
+                    let (k, v) = (all[h].data.keys.clone(), all[h].data.values.clone());
+                    data.keys[..shared * b * d].copy_from_slice(&k[..shared * b * d]);
+                    data.values[..shared * b * d].copy_from_slice(&v[..shared * b * d]);
+                }
+                let values = decode(&data.values, spec.store);
+                let rows = tokens.min(256);
+                let mut centre: Vec<f32> = (0..d)
+                    .map(|c| ((0..rows).map(|t| values[t * d + c]).sum::<f64>() / rows as f64) as f32)
+                    .collect();
+                if shared > 0 {
+                    centre.clone_from(&all[h].centre);
+                }
+                let (mut records, mut exact) = (Vec::new(), Vec::new());
+                for j in 0..tokens / b {
+                    let range = j * b * d..(j + 1) * b * d;
+                    let (record, coded) = encode(&layout, &data.keys[range.clone()], &data.values[range], &centre);
+                    records.push(record);
+                    exact.push((r.chance(spec.keys) || !coded, r.chance(spec.values) || !coded));
+                }
+                all.push(Head { data, centre, records, exact });
+            }
+        }
+        Self { spec: spec.clone(), layout, heads: all }
+    }
+
+    pub fn stride(&self) -> usize {
+        self.spec.lens.iter().max().unwrap() / self.layout.tokens() + 1
+    }
+
+    /// Heads of the launch, partial results it may need, for `ctas` CTAs.
+    pub fn launch_heads(&self) -> usize {
+        self.spec.lens.len() * self.spec.kv_heads
+    }
+
+    /// Puts the batch into a device's memory: `place` copies bytes and returns their address; `room` takes zeroed bytes.
+    pub fn place(&self, ctas: usize, place: &mut dyn FnMut(&[u8]) -> u64, room: &mut dyn FnMut(usize) -> u64) -> Placed {
+        let (spec, l) = (&self.spec, &self.layout);
+        let (b, d, stride) = (l.tokens(), spec.dim, self.stride());
+        let head_stride = l.bytes;
+        let page_stride = head_stride * spec.kv_heads + 64;
+        let mut r = Rng::new(spec.seed ^ 0x9a9e);
+        let pages: usize = spec.lens.iter().map(|n| n / b).sum::<usize>().max(1);
+        let mut free: Vec<u32> = (0..pages as u32).collect();
+        for i in (1..free.len()).rev() {
+            free.swap(i, r.below(i + 1));
+        }
+        let mut packed = vec![0xffu8; pages * page_stride];
+        let mut table = vec![u32::MAX; spec.lens.len() * stride];
+        let mut promoted = vec![0u32; self.launch_heads() * stride];
+        let (mut sides, mut tails, mut centres) = (Vec::new(), Vec::new(), Vec::<u32>::new());
+        let mut fragment = vec![0; l.bytes];
+        for (s, &tokens) in spec.lens.iter().enumerate() {
+            for j in 0..tokens / b {
+                let shared = spec.forked && s > 0 && j < tokens.min(spec.lens[0]) / b;
+                let page = if shared { table[j] } else { free.pop().unwrap() };
+                table[s * stride + j] = page;
+                for h in 0..spec.kv_heads {
+                    let head = &self.heads[s * spec.kv_heads + h];
+                    to_fragment(l, &head.records[j], &mut fragment).unwrap();
+                    // An uncoded side lies in fragment order too.
+                    let range = j * b * d..(j + 1) * b * d;
+                    if l.format.key.is_exact() {
+                        let rows = side(&head.data.keys[range.clone()], b, d, true);
+                        fragment[l.key_codes.clone()].copy_from_slice(&bytes(&rows));
+                    }
+                    if l.format.value.is_exact() {
+                        let rows = side(&head.data.values[range.clone()], b, d, false);
+                        fragment[l.value_codes.clone()].copy_from_slice(&bytes(&rows));
+                    }
+                    let at = page as usize * page_stride + h * head_stride;
+                    packed[at..at + l.bytes].copy_from_slice(&fragment);
+                    let (keys, values) = head.exact[j];
+                    if keys || values {
+                        let mut at = Sides::default();
+                        if keys {
+                            at.keys = place(&bytes(&side(&head.data.keys[range.clone()], b, d, true)));
+                        }
+                        if values {
+                            at.values = place(&bytes(&side(&head.data.values[range], b, d, false)));
+                        }
+                        sides.push(at);
+                        promoted[(s * spec.kv_heads + h) * stride + j] = sides.len() as u32;
+                    }
+                }
+            }
+            let mut tail = Vec::new();
+            for h in 0..spec.kv_heads {
+                let data = &self.heads[s * spec.kv_heads + h].data;
+                let from = tokens / b * b * d;
+                tail.extend(side(&data.keys[from..], b, d, true));
+                tail.extend(side(&data.values[from..], b, d, false));
+            }
+            tails.extend(bytes(&tail));
+            for h in 0..spec.kv_heads {
+                centres.extend(self.heads[s * spec.kv_heads + h].centre.iter().map(|x| x.to_bits()));
+            }
+        }
+        let queries: Vec<u16> = self.heads.iter().flat_map(|h| h.data.queries.clone()).collect();
+        let n = self.launch_heads();
+        let sides: Vec<u64> = sides.iter().flat_map(|s| [s.keys, s.values]).collect();
+        let args = AttendArgs {
+            packed: place(&packed),
+            page_stride: page_stride as u64,
+            head_stride: head_stride as u64,
+            table: place(&bytes32(&table)),
+            lens: place(&bytes32(&spec.lens.iter().map(|n| *n as u32).collect::<Vec<_>>())),
+            promoted: place(&bytes32(&promoted)),
+            sides: place(&sides.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<_>>()),
+            rows: 0,
+            tails: place(&bytes32(&(0..spec.lens.len() as u32).collect::<Vec<_>>())),
+            tail_base: place(&tails),
+            tail_stride: (spec.kv_heads * 2 * l.original_side_bytes()) as u64,
+            centres: place(&bytes32(&centres)),
+            query: place(&bytes(&queries)),
+            out: 0,
+            certificates: 0,
+            masses: 0,
+            only: 0,
+            failures: 0,
+            partials: room((ctas + n) * (spec.group * (d + 12) + 4) * 4),
+            counters: room(n * 4),
+            seqs: spec.lens.len() as u32,
+            kv_heads: spec.kv_heads as u32,
+            table_stride: stride as u32,
+            query_type: if spec.store == Dtype::Bf16 { Element::Bf16 } else { Element::F16 } as u32,
+            out_type: Element::F32 as u32,
+            scale: (d as f32).powf(-0.5),
+            relative: spec.relative,
+            absolute: 0.0,
+        };
+        Placed { args, outputs: n * spec.group * d, heads: n * spec.group, masses: n * stride * spec.group }
+    }
+
+    /// Compares outputs and certificates with attention in f64. Returns what is wrong, and the largest figures seen.
+    pub fn judge(&self, out: &[f32], certificates: &[Certificate], masses: &[u32]) -> Verdict {
+        let (spec, l) = (&self.spec, &self.layout);
+        let (b, d, stride) = (l.tokens(), spec.dim, self.stride());
+        let scale = (d as f64).powf(-0.5);
+        let mut v = Verdict::default();
+        for (i, head) in self.heads.iter().enumerate() {
+            let (keys, values) = (head.data.keys_f64(), head.data.values_f64());
+            let tokens = head.data.shape.tokens;
+            let (mut used_keys, mut used_values) = (keys.clone(), values.clone());
+            let mut exact = true;
+            for (j, record) in head.records.iter().enumerate() {
+                for t in 0..b {
+                    let at = (j * b + t) * d..(j * b + t + 1) * d;
+                    if !head.exact[j].0 && !l.format.key.is_exact() {
+                        decode_key(l, record, t, &mut used_keys[at.clone()]).unwrap();
+                        exact = false;
+                    }
+                    if !head.exact[j].1 && !l.format.value.is_exact() {
+                        decode_value(l, record, t, &mut used_values[at]).unwrap();
+                        exact = false;
+                    }
+                }
+            }
+            for g in 0..spec.group {
+                let q = head.data.query_f64(g);
+                let (truth, _) = dense(&q, &keys, &values, scale);
+                let (used, logits) = dense(&q, &used_keys, &used_values, scale);
+                let row = i * spec.group + g;
+                let got: Vec<f64> = out[row * d..(row + 1) * d].iter().map(|x| f64::from(*x)).collect();
+                let c = certificates[row];
+                let (error, rounding) = (distance(&got, &truth), distance(&got, &used));
+                let norm = got.iter().map(|x| x * x).sum::<f64>().sqrt();
+                v.heads += 1;
+                if c.status == 0 && c.bound == f32::INFINITY && !got.iter().all(|x| x.is_finite()) {
+                    // Refused: codes that halves cannot hold. Such an output must not come from harmless data.
+                    v.refused += 1;
+                    if head.data.keys_f64().iter().all(|x| x.abs() < 8000.0) {
+                        v.wrong.push(format!("head {i}.{g}: refused without a reason"));
+                    }
+                    continue;
+                }
+                if !(error <= f64::from(c.bound)) {
+                    v.wrong.push(format!("head {i}.{g}: error {error:.3e} above bound {:.3e} ({c:?})", c.bound));
+                }
+                if !(rounding <= f64::from(c.e_arith)) {
+                    v.wrong.push(format!("head {i}.{g}: rounding {rounding:.3e} above e_arith {:.3e} ({c:?})", c.e_arith));
+                }
+                let lse = certkv_testkit::oracle::log_sum_exp(&logits);
+                if !((lse - f64::from(c.lse)).abs() <= 1e-4 + 1e-5 * lse.abs()) {
+                    v.wrong.push(format!("head {i}.{g}: lse {} instead of {lse}", c.lse));
+                }
+                if !((norm - f64::from(c.norm)).abs() <= 1e-3 * norm) {
+                    v.wrong.push(format!("head {i}.{g}: norm {} instead of {norm}", c.norm));
+                }
+                let passes = c.e_key + c.e_val <= c.tolerance;
+                let status = if exact { 2 } else { u32::from(passes) };
+                if c.status != status && (c.e_key + c.e_val - c.tolerance).abs() > 1e-3 * c.tolerance {
+                    v.wrong.push(format!("head {i}.{g}: status {} instead of {status} ({c:?})", c.status));
+                }
+                v.rounding = v.rounding.max(rounding / norm);
+                v.arith = v.arith.max(f64::from(c.e_arith) / norm);
+                if c.bound.is_finite() {
+                    v.tightness += f64::from(c.bound) / error.max(1e-30);
+                    v.relative += f64::from(c.bound) / norm;
+                    v.finite += 1;
+                }
+                if masses.is_empty() {
+                    continue;
+                }
+                for j in 0..tokens / b {
+                    let mass = certkv_testkit::oracle::log_sum_exp(&logits[j * b..(j + 1) * b]) / std::f64::consts::LN_2;
+                    let word = masses[(i * stride + j) * spec.group + g];
+                    let said = f64::from(word >> 16) / 64.0 - 512.0;
+                    let top = lse / std::f64::consts::LN_2;
+                    // Weights thin out 37 octaves below the largest.
+                    if mass > top - 30.0 && !((said - mass).abs() <= 0.03) {
+                        v.wrong.push(format!("head {i}.{g} block {j}: log-mass {said} instead of {mass}"));
+                    }
+                }
+            }
+        }
+        v
+    }
+}
+
+fn dense(q: &[f64], keys: &[f64], values: &[f64], scale: f64) -> (Vec<f64>, Vec<f64>) {
+    let d = q.len();
+    let logits: Vec<f64> =
+        keys.chunks_exact(d).map(|k| scale * k.iter().zip(q).map(|(a, b)| a * b).sum::<f64>()).collect();
+    let most = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let weights: Vec<f64> = logits.iter().map(|z| (z - most).exp()).collect();
+    let total: f64 = weights.iter().sum();
+    let mut out = vec![0.0; d];
+    for (v, w) in values.chunks_exact(d).zip(&weights) {
+        out.iter_mut().zip(v).for_each(|(o, v)| *o += w / total * v);
+    }
+    (out, logits)
+}
+
+fn distance(a: &[f64], b: &[f64]) -> f64 {
+    a.iter().zip(b).map(|(x, y)| (x - y).powi(2)).sum::<f64>().sqrt()
+}
+
+/// Little-endian bytes.
+pub fn bytes(words: &[u16]) -> Vec<u8> {
+    words.iter().flat_map(|w| w.to_le_bytes()).collect()
+}
+pub fn bytes32(words: &[u32]) -> Vec<u8> {
+    words.iter().flat_map(|w| w.to_le_bytes()).collect()
+}
+
+/// A placed batch: arguments without outputs, and how many elements those need.
+pub struct Placed {
+    pub args: AttendArgs,
+    pub outputs: usize,
+    pub heads: usize,
+    pub masses: usize,
+}
+
+/// What came of a case.
+#[derive(Debug, Default)]
+pub struct Verdict {
+    pub wrong: Vec<String>,
+    pub heads: usize,
+    pub finite: usize,
+    /// Heads without a number, whose certificates say so.
+    pub refused: usize,
+    /// Largest rounding of the output against f64 on the operands used, and largest e_arith, over the norm.
+    pub rounding: f64,
+    pub arith: f64,
+    /// Sums of bound over true error and of bound over norm.
+    pub tightness: f64,
+    pub relative: f64,
+}

@@ -1,0 +1,138 @@
+//! The decode kernel of the GPU, run on the emulator, against attention in f64: outputs, bounds, masses.
+#[path = "device_cases/mod.rs"]
+mod device_cases;
+#[path = "emulated/mod.rs"]
+mod emulated;
+use certkv_core::Dtype;
+use certkv_kernel::cuda::args::{AttendArgs, Certificate};
+use certkv_kernel::cuda::{Arch, Variant};
+use certkv_testkit::generate::Kind;
+use device_cases::{Case, Spec, Verdict};
+use emulated::{Buffer, Emulated, Launch};
+use std::cell::RefCell;
+
+fn variant(spec: &Spec) -> Variant {
+    let variant = Variant::new(spec.layout(), spec.group, Arch::Sm90a).and_then(|v| v.with_shape(4, 2));
+    variant.unwrap_or_else(|e| panic!("{e}"))
+}
+
+struct Run {
+    out: Vec<f32>,
+    certificates: Vec<Certificate>,
+    masses: Vec<u32>,
+    failures: Vec<u32>,
+}
+
+fn run(case: &Case, ctas: usize, how: impl Fn(Launch) -> Launch) -> Run {
+    let variant = variant(&case.spec);
+    let macros: Vec<(&str, i64)> = variant.macros().into_iter().map(|(name, value)| (name, value as i64)).collect();
+    let kernels = Emulated::build("attend.cu", &macros).unwrap_or_else(|e| panic!("{e}"));
+    let memory = RefCell::new(Vec::new());
+    let keep = |buffer: Buffer| {
+        let at = buffer.pointer();
+        memory.borrow_mut().push(buffer);
+        at
+    };
+    let placed = case.place(ctas, &mut |bytes| keep(Buffer::of(bytes)), &mut |n| keep(Buffer::zeroed(n)));
+    let out = Buffer::of(&vec![f32::NAN; placed.outputs]);
+    let certificates = Buffer::of(&vec![u32::MAX; placed.heads * Certificate::WORDS]);
+    let masses = Buffer::of(&vec![u32::MAX; placed.masses]);
+    let failures = Buffer::zeroed((1 + case.launch_heads()) * 4);
+    let args = AttendArgs {
+        out: out.pointer(),
+        certificates: certificates.pointer(),
+        masses: masses.pointer(),
+        failures: failures.pointer(),
+        ..placed.args
+    };
+    let memory = memory.into_inner();
+    let mut all: Vec<&Buffer> = memory.iter().collect();
+    all.extend([&out, &certificates, &masses, &failures]);
+    let launch = how(Launch::new(ctas as u32, variant.shape().threads() as u32, variant.shape().shared as u32));
+    kernels.launch("ckv_attend", launch, &args, &all).unwrap_or_else(|e| panic!("{:?}: {e}", case.spec));
+    let words = certificates.read::<u32>();
+    Run {
+        out: out.read(),
+        certificates: words.as_chunks().0.iter().map(Certificate::from_words).collect(),
+        masses: masses.read(),
+        failures: failures.read(),
+    }
+}
+
+fn check(spec: &Spec, ctas: usize) -> Verdict {
+    let case = Case::new(spec);
+    let r = run(&case, ctas, |l| l.seed(spec.seed).truncating().noisy());
+    let v = case.judge(&r.out, &r.certificates, &r.masses);
+    assert!(v.wrong.is_empty(), "{spec:?}: {} wrong, first {:#?}", v.wrong.len(), &v.wrong[..v.wrong.len().min(5)]);
+    println!(
+        "{:16} d {:3} group {:2} {:?}: rounding {:.1e}, e_arith {:.1e}, bound {:.3} of the norm, tightness {:.1}",
+        spec.format,
+        spec.dim,
+        spec.group,
+        spec.kind,
+        v.rounding,
+        v.arith,
+        v.relative / v.finite.max(1) as f64,
+        v.tightness / v.finite.max(1) as f64,
+    );
+    v
+}
+
+#[test]
+fn the_default_format_matches_attention_in_f64() {
+    check(&Spec::new("k8-v4g32-b32", 128, 4, &[100]), 3);
+    check(&Spec { keys: 0.0, values: 0.0, ..Spec::new("k8-v4g32-b32", 128, 4, &[700, 33, 1]) }, 5);
+}
+
+#[test]
+fn formats_heads_and_groups_match_attention_in_f64() {
+    for (format, dim) in [
+        ("k8-v4g64-b64", 128),
+        ("k8-v4g16-b16", 64),
+        ("k8-v6g32-b32", 96),
+        ("k8-v8g64-b32", 64),
+        ("k8-v3g32-b16", 96),
+        ("t4-v5g32-b32", 64),
+        ("t8g32-v4g32-b16", 64),
+        ("t6-v7g64-b16", 128),
+        ("f16-f16-b16", 64),
+    ] {
+        check(&Spec { seed: dim as u64, ..Spec::new(format, dim, 2, &[90, 40]) }, 4);
+    }
+    for group in [1, 3, 5, 8, 11, 16] {
+        check(&Spec { seed: group as u64, ..Spec::new("k8-v4g32-b16", 64, group, &[61]) }, 2);
+    }
+    check(&Spec::new("k8-v4g32-b32", 256, 2, &[75]), 2);
+}
+
+#[test]
+fn hard_data_stays_within_the_bound() {
+    for kind in Kind::ALL {
+        for store in [Dtype::F16, Dtype::Bf16] {
+            let seed = 40 + kind as u64;
+            check(&Spec { kind, store, seed, ..Spec::new("k8-v4g32-b32", 64, 4, &[200, 32, 7]) }, 3);
+        }
+    }
+}
+
+#[test]
+fn splits_and_shared_pages_change_nothing_that_matters() {
+    let spec = Spec { forked: true, ..Spec::new("k8-v4g32-b16", 64, 2, &[130, 200, 96]) };
+    for ctas in [1, 2, 7, 16] {
+        check(&spec, ctas);
+    }
+    let case = Case::new(&spec);
+    let (a, b) = (run(&case, 7, |l| l.seed(1)), run(&case, 7, |l| l.seed(2)));
+    let bits = |r: &Run| r.out.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+    assert_eq!(bits(&a), bits(&b), "the order of threads and CTAs shows in the output");
+    let failed = |r: &Run| {
+        let mut list = r.failures[1..=r.failures[0] as usize].to_vec();
+        list.sort_unstable();
+        list
+    };
+    let over: Vec<u32> = (0..case.launch_heads() as u32)
+        .filter(|h| (0..2).any(|g| a.certificates[*h as usize * 2 + g].status == 0))
+        .collect();
+    assert_eq!(failed(&a), over);
+    assert_eq!(failed(&b), over);
+}

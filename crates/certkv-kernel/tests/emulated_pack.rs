@@ -1,0 +1,14 @@
+//! Packing, appending, transcoding and page-in on the GPU, through the emulator: records are the CPU encoder's in fragment order, code for
+//! code, and their summaries are true.
+#[path = "emulated_pack/append.rs"]
+mod append;
+#[path = "emulated/mod.rs"]
+mod emulated;
+#[path = "emulated_pack/gather.rs"]
+mod gather;
+#[path = "emulated_pack/pack.rs"]
+mod pack;
+#[path = "emulated_pack/support.rs"]
+mod support;
+#[path = "emulated_pack/transcode.rs"]
+mod transcode;

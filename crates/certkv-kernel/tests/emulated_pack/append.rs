@@ -1,0 +1,339 @@
+//! ckv_append against a plain model of the tables.
+use super::emulated::{Buffer, Emulated, Launch};
+use super::support::{THREADS, block, centre, judge, layout, macros, pack_shared, uniform};
+use certkv_core::{Dtype, RecordLayout, fragment::original_index};
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Args {
+    keys: u64,
+    values: u64,
+    count: u64,
+    rows: u64,
+    lens: u64,
+    arrived: u64,
+    errors: u64,
+    tails: u64,
+    tail_base: u64,
+    tail_stride: u64,
+    hosts: u64,
+    host_base: u64,
+    host_stride: u64,
+    packed: u64,
+    packed_base: u64,
+    packed_stride: u64,
+    record_stride: u64,
+    centres: u64,
+    status: u64,
+    key_stride: u32,
+    value_stride: u32,
+    blocks: u32,
+    kv_heads: u32,
+    input: u32,
+    flags: u32,
+}
+
+const NONE: u32 = u32::MAX;
+const ADVANCE: u32 = 1;
+const FIRST_CENTRE: u32 = 2;
+const HOST_ROWS: u32 = 4;
+const HEADS: usize = 2;
+const ROWS: usize = 4;
+const BLOCKS: usize = 3;
+
+/// How a batch is given: elements from one sequence to the next, their type, the launch's flags.
+#[derive(Clone, Copy)]
+struct Given {
+    stride: usize,
+    input: u32,
+    flags: u32,
+}
+
+/// What a cache holds, on the device and in the model.
+struct World {
+    l: RecordLayout,
+    kernel: Emulated,
+    lens: Buffer,
+    arrived: Buffer,
+    errors: Buffer,
+    tails: Buffer,
+    tail: Buffer,
+    hosts: Buffer,
+    host: Buffer,
+    packed: Buffer,
+    pack: Buffer,
+    centres: Buffer,
+    status: Buffer,
+    /// Every row stored, by table row: (keys, values), each `[HEADS * dim]`.
+    stored: Vec<Vec<(Vec<u16>, Vec<u16>)>>,
+}
+
+impl World {
+    fn new(text: &str, dim: usize, store: Dtype) -> Self {
+        let l = layout(text, dim, store);
+        let page = HEADS * 2 * l.original_side_bytes();
+        // Slots are handed out backwards, so that a number that is taken for another shows.
+        let slots = |n: usize| (0..n as u32).rev().collect::<Vec<u32>>();
+        let mut hosts = slots(ROWS * BLOCKS);
+        hosts[BLOCKS] = NONE;
+        let centres: Vec<f32> = (0..ROWS * HEADS).flat_map(|i| centre(i as u64, dim)).collect();
+        Self {
+            kernel: Emulated::build("append.cu", &macros(&l)).expect("the kernel compiles"),
+            lens: Buffer::zeroed(4 * ROWS),
+            arrived: Buffer::zeroed(4 * ROWS),
+            errors: Buffer::zeroed(4 * ROWS),
+            tails: Buffer::of(&slots(ROWS)),
+            tail: Buffer::of(&vec![0xeeu8; ROWS * page]),
+            hosts: Buffer::of(&hosts),
+            host: Buffer::of(&vec![0xeeu8; ROWS * BLOCKS * page]),
+            packed: Buffer::of(&slots(ROWS * BLOCKS)),
+            pack: Buffer::of(&vec![0xeeu8; ROWS * BLOCKS * (64 + HEADS * l.bytes)]),
+            centres: Buffer::of(&centres),
+            status: Buffer::zeroed(4),
+            stored: vec![Vec::new(); ROWS],
+            l,
+        }
+    }
+
+    /// One launch for the table rows `rows`; `keys` and `values` hold the batch.
+    fn append(&self, rows: &[u32], (keys, values): (&Buffer, &Buffer), given: Given, how: Launch) {
+        let Given { stride, input, flags } = given;
+        let (count, rows) = (Buffer::of(&[rows.len() as u32]), Buffer::of(rows));
+        let page = (HEADS * 2 * self.l.original_side_bytes()) as u64;
+        let args = Args {
+            keys: keys.pointer(),
+            values: values.pointer(),
+            count: count.pointer(),
+            rows: rows.pointer(),
+            lens: self.lens.pointer(),
+            arrived: self.arrived.pointer(),
+            errors: self.errors.pointer(),
+            tails: self.tails.pointer(),
+            tail_base: self.tail.pointer(),
+            tail_stride: page,
+            hosts: self.hosts.pointer(),
+            host_base: self.host.pointer(),
+            host_stride: page,
+            packed: self.packed.pointer(),
+            // A seal of 64 bytes stands in front of the records.
+            packed_base: self.pack.pointer() + 64,
+            packed_stride: (64 + HEADS * self.l.bytes) as u64,
+            record_stride: self.l.bytes as u64,
+            centres: self.centres.pointer(),
+            status: self.status.pointer(),
+            key_stride: stride as u32,
+            value_stride: stride as u32,
+            blocks: BLOCKS as u32,
+            kv_heads: HEADS as u32,
+            input,
+            flags,
+        };
+        let memory = [
+            &self.lens,
+            &self.arrived,
+            &self.errors,
+            &self.tails,
+            &self.tail,
+            &self.hosts,
+            &self.host,
+            &self.packed,
+            &self.pack,
+            &self.centres,
+            &self.status,
+            keys,
+            values,
+            &count,
+            &rows,
+        ];
+        self.kernel.launch("ckv_append", how, &args, &memory).expect("the launch runs");
+    }
+
+    fn launch(&self, grid: u32) -> Launch {
+        Launch::new(grid, THREADS, pack_shared(&self.l))
+    }
+
+    /// Compares everything the device holds with the model.
+    fn check(&self, flags: u32) -> Result<usize, String> {
+        let (l, dim, n) = (&self.l, self.l.dim, self.l.tokens());
+        let (tail, host) = (self.tail.read::<u16>(), self.host.read::<u16>());
+        let (pack, centres) = (self.pack.read::<u8>(), self.centres.read::<f32>());
+        let (hosts, slots) = (self.hosts.read::<u32>(), self.packed.read::<u32>());
+        let (first_centre, by_row) = (flags & FIRST_CENTRE != 0, flags & HOST_ROWS != 0);
+        let mut judged = 0;
+        if self.arrived.read::<u32>().iter().any(|a| *a != 0) {
+            return Err("arrivals are left over".into());
+        }
+        for (row, stored) in self.stored.iter().enumerate() {
+            if self.lens.read::<u32>()[row] as usize != stored.len() {
+                return Err(format!("row {row} has {} tokens, not {}", self.lens.read::<u32>()[row], stored.len()));
+            }
+            for (b, rows) in stored.chunks(n).enumerate() {
+                for (head, side) in (0..HEADS).flat_map(|h| [(h, 0), (h, 1)]) {
+                    let of = |t: usize| {
+                        let both = &rows[t];
+                        &(if side == 0 { &both.0 } else { &both.1 })[head * dim..(head + 1) * dim]
+                    };
+                    let start = |slot: u32| ((slot as usize * HEADS + head) * 2 + side) * n * dim;
+                    for t in 0..rows.len() {
+                        let row_of = |page: &[u16], slot: u32| page[start(slot) + t * dim..][..dim].to_vec();
+                        let fragment_of = |page: &[u16], slot: u32| {
+                            let at = |c| start(slot) + original_index(t, c, dim, side == 0);
+                            (0..dim).map(|c| page[at(c)]).collect::<Vec<u16>>()
+                        };
+                        let host_slot = hosts[row * BLOCKS + b];
+                        let there = host_slot != NONE && (by_row || rows.len() == n);
+                        let found = || if by_row { row_of(&host, host_slot) } else { fragment_of(&host, host_slot) };
+                        if there && found() != of(t) {
+                            return Err(format!("host row {row} block {b} head {head} side {side} token {t}"));
+                        }
+                        let open = b == (stored.len() - 1) / n;
+                        if open && fragment_of(&tail, (ROWS - 1 - row) as u32) != of(t) {
+                            return Err(format!("tail row {row} block {b} head {head} side {side} token {t}"));
+                        }
+                    }
+                    if side == 1 && rows.len() == n {
+                        let side = |s: usize| {
+                            rows.iter()
+                                .flat_map(|r| if s == 0 { &r.0 } else { &r.1 }[head * dim..][..dim].to_vec())
+                                .collect()
+                        };
+                        let (k, v): (Vec<u16>, Vec<u16>) = (side(0), side(1));
+                        let c = &centres[(row * HEADS + head) * dim..][..dim];
+                        if first_centre && b == 0 {
+                            let mean = |c: usize| {
+                                (0..n).map(|t| f64::from(l.store.decode16(v[t * dim + c]))).sum::<f64>() / n as f64
+                            };
+                            if (0..dim).any(|i| c[i] != mean(i) as f32) {
+                                return Err(format!("centre of row {row} head {head}"));
+                            }
+                        }
+                        let at = slots[row * BLOCKS + b] as usize * (64 + HEADS * l.bytes) + 64 + head * l.bytes;
+                        judge(l, &k, &v, c, &pack[at..at + l.bytes])?;
+                        judged += 1;
+                    }
+                }
+            }
+        }
+        Ok(judged)
+    }
+}
+
+/// A batch of rows as the caller gives them, `[batch][stride]`, and as they are stored.
+fn inputs(batch: usize, dim: usize, stride: usize, input: u32, store: Dtype, seed: u64) -> (Buffer, Vec<Vec<u16>>) {
+    let dtype = [Dtype::F16, Dtype::Bf16, Dtype::F32][input as usize];
+    let numbers: Vec<f32> = (0..batch * stride).map(|i| (3.0 * uniform(seed, i)) as f32).collect();
+    let given: Vec<f32> =
+        numbers.iter().map(|x| if input == 2 { *x } else { dtype.decode16(dtype.encode16(*x)) }).collect();
+    let buffer = match input {
+        2 => Buffer::of(&given),
+        _ => Buffer::of(&given.iter().map(|x| dtype.encode16(*x)).collect::<Vec<u16>>()),
+    };
+    let stored =
+        (0..batch).map(|i| given[i * stride..][..HEADS * dim].iter().map(|x| store.encode16(*x)).collect()).collect();
+    (buffer, stored)
+}
+
+#[test]
+fn rows_go_to_their_tails_and_pages_and_full_blocks_are_coded() {
+    let mut judged = 0;
+    let cases = [
+        ("k8-v4g32-b16", 64, Dtype::F16, 2, FIRST_CENTRE),
+        ("t4-v5g16-b32", 128, Dtype::Bf16, 0, HOST_ROWS),
+        ("f16-v8g32-b16", 96, Dtype::F16, 1, FIRST_CENTRE | HOST_ROWS),
+    ];
+    for (text, dim, store, input, kind) in cases {
+        let mut world = World::new(text, dim, store);
+        let stride = HEADS * dim + 24;
+        let steps = 2 * world.l.tokens() + 3;
+        for step in 0..steps {
+            // Sequences come and go: lengths differ, the batch is in another order than the tables, a place is empty.
+            let mut batch = vec![2, NONE, 0, 1];
+            if step % 5 == 0 {
+                batch.push(3);
+            }
+            let (keys, k) = inputs(batch.len(), dim, stride, input, store, 2 * step as u64);
+            let (values, v) = inputs(batch.len(), dim, stride, input, store, 2 * step as u64 + 1);
+            let how = world.launch(7 + step as u32 % 13).seed(step as u64).noisy();
+            let flags = ADVANCE | kind;
+            // Earlier layers of a step append without counting.
+            if step % 7 == 3 {
+                let uncounted = Given { stride, input, flags: flags & !ADVANCE };
+                world.append(&batch, (&keys, &values), uncounted, how);
+            }
+            world.append(&batch, (&keys, &values), Given { stride, input, flags }, how);
+            for (i, row) in batch.iter().enumerate().filter(|(_, row)| **row != NONE) {
+                world.stored[*row as usize].push((k[i].clone(), v[i].clone()));
+            }
+            if step % 8 == 7 || step + 1 == steps {
+                judged += world.check(kind).unwrap();
+            }
+        }
+        assert_eq!(world.errors.read::<u32>(), [0; ROWS]);
+        // A row in the wrong place and a length that is off are seen.
+        world.stored[0][1].0[3] ^= 1;
+        assert!(world.check(kind).is_err());
+        world.stored[0][1].0[3] ^= 1;
+        world.stored[1].pop();
+        assert!(world.check(kind).is_err());
+    }
+    assert!(judged > 30, "{judged}");
+    println!("GATE gpu-append executed={judged} failed=0 controls=6/6 seed=0x0");
+}
+
+#[test]
+fn a_sequence_with_a_bad_number_in_any_head_writes_nothing() {
+    for (input, at, value, bit) in [
+        (2u32, 0usize, f32::NAN, 1u32),
+        (2, 127, f32::INFINITY, 1),
+        (2, 77, 7e4, 2),
+        (1, 100, 7e4, 2),
+        (0, 65, f32::NEG_INFINITY, 1),
+        (1, 3, f32::NAN, 1),
+    ] {
+        for side in 0..2 {
+            let (dim, store) = (64, Dtype::F16);
+            let given = Given { stride: HEADS * dim, input, flags: ADVANCE };
+            let mut world = World::new("k8-v4g32-b16", dim, store);
+            world.lens.write(0, &[15u32, 15, 0, 0]);
+            let (tail, host, pack) = (world.tail.read::<u8>(), world.host.read::<u8>(), world.pack.read::<u8>());
+            let dtype = [Dtype::F16, Dtype::Bf16, Dtype::F32][input as usize];
+            let (keys, k) = inputs(1, dim, HEADS * dim, input, store, 5);
+            let (values, v) = inputs(1, dim, HEADS * dim, input, store, 6);
+            let (clean_keys, clean_values) = (keys.read::<u8>(), values.read::<u8>());
+            let spoilt = [&keys, &values][side];
+            match input {
+                2 => spoilt.write(4 * at, &[value]),
+                _ => spoilt.write(2 * at, &[dtype.encode16(value)]),
+            }
+            world.append(&[1], (&keys, &values), given, world.launch(4));
+            assert_eq!(world.errors.read::<u32>(), [0, bit, 0, 0], "input {input} at {at}");
+            assert_eq!(world.lens.read::<u32>(), [15, 15, 0, 0]);
+            assert_eq!((world.tail.read::<u8>(), world.host.read::<u8>(), world.pack.read::<u8>()), (tail, host, pack));
+            // Without the bad number the same launch goes through.
+            world.tail.write(0, &vec![0u8; world.tail.len()]);
+            keys.write(0, &clean_keys);
+            values.write(0, &clean_values);
+            world.append(&[1], (&keys, &values), given, world.launch(4));
+            assert_eq!(world.lens.read::<u32>(), [15, 16, 0, 0]);
+            let zeros = (vec![0; HEADS * dim], vec![0; HEADS * dim]);
+            world.stored[1] = vec![zeros; 15];
+            world.stored[1].push((k[0].clone(), v[0].clone()));
+            world.lens.write(0, &[0u32]);
+            assert_eq!(world.check(0), Ok(HEADS));
+        }
+    }
+}
+
+#[test]
+fn a_sequence_without_a_place_writes_nothing() {
+    let world = World::new("k8-v4g32-b16", 64, Dtype::F16);
+    world.lens.write(0, &[(16 * BLOCKS) as u32, 3, 0, 0]);
+    world.tails.write(4, &[NONE]);
+    let words = Buffer::of(&block("normal", 1, 2 * HEADS, 64, Dtype::F16));
+    let (tail, host) = (world.tail.read::<u8>(), world.host.read::<u8>());
+    let given = Given { stride: HEADS * 64, input: 0, flags: ADVANCE };
+    world.append(&[0, 1], (&words, &words), given, world.launch(3));
+    assert_eq!(world.errors.read::<u32>(), [4, 4, 0, 0]);
+    assert_eq!(world.lens.read::<u32>(), [(16 * BLOCKS) as u32, 3, 0, 0]);
+    assert_eq!((world.tail.read::<u8>(), world.host.read::<u8>()), (tail, host));
+}

@@ -1,0 +1,171 @@
+//! ckv_pack against the CPU encoder.
+use super::emulated::{Buffer, Emulated, Launch};
+use super::support::{KINDS, THREADS, block, centre, judge, layout, macros, pack_shared, side};
+use certkv_core::{Dtype, ErrorSummary, RecordLayout};
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Args {
+    items: u64,
+    count: u64,
+    status: u64,
+    order: u32,
+    unused: u32,
+}
+
+/// Packs blocks (keys, values, centre) and returns their records and the status.
+fn pack(
+    l: &RecordLayout,
+    kernel: &Emulated,
+    blocks: &[(Vec<u16>, Vec<u16>, Vec<f32>)],
+    how: Launch,
+) -> (Vec<Vec<u8>>, u32) {
+    // Many blocks come in fragment order, few as rows.
+    let order = blocks.len() as u32 / 8;
+    let given = |words: &[u16], keys| if order == 1 { side(words, l.dim, keys) } else { words.to_vec() };
+    let inputs: Vec<(Buffer, Buffer, Buffer)> = blocks
+        .iter()
+        .map(|(k, v, c)| (Buffer::of(&given(k, true)), Buffer::of(&given(v, false)), Buffer::of(c)))
+        .collect();
+    // Poison: every byte of a record must be written.
+    let records: Vec<Buffer> = blocks.iter().map(|_| Buffer::of(&vec![0xeeu8; l.bytes])).collect();
+    let items: Vec<u64> =
+        inputs.iter().zip(&records).flat_map(|((k, v, c), r)| [k, v, c, r].map(Buffer::pointer)).collect();
+    let (items, count, status) = (Buffer::of(&items), Buffer::of(&[blocks.len() as u32]), Buffer::zeroed(4));
+    let args = Args { items: items.pointer(), count: count.pointer(), status: status.pointer(), order, unused: 0 };
+    let mut memory = vec![&items, &count, &status];
+    memory.extend(inputs.iter().flat_map(|(k, v, c)| [k, v, c]));
+    memory.extend(&records);
+    kernel.launch("ckv_pack", how, &args, &memory).expect("the launch runs");
+    (records.iter().map(Buffer::read).collect(), status.read::<u32>()[0])
+}
+
+fn launch(l: &RecordLayout, grid: u32) -> Launch {
+    Launch::new(grid, THREADS, pack_shared(l))
+}
+
+const FORMATS: [&str; 9] = [
+    "k8-v4g32-b32",
+    "k8-v4g64-b64",
+    "k8-v8g64-b64",
+    "k8-v6g64-b64",
+    "k8f32-v4g16-b16",
+    "t4-v4g32-b32",
+    "t8-v5g32-b32",
+    "f16-f16-b32",
+    "k8bf16-v3g16-b16",
+];
+
+/// Groups that divide the head: a format written for 128 channels may not fit 96.
+fn fits(text: &str, dim: usize) -> bool {
+    !(dim == 96 && text.contains("g64"))
+}
+
+fn of_store(text: &str, store: Dtype) -> String {
+    if store == Dtype::Bf16 { text.replace("f16-f16", "bf16-bf16") } else { text.to_owned() }
+}
+
+#[test]
+fn records_are_the_cpus_in_fragment_order() {
+    let (mut executed, mut failed) = (0, Vec::new());
+    for (f, text) in FORMATS.iter().enumerate() {
+        for (d, dim) in [64, 96, 128, 256].into_iter().enumerate() {
+            // Half of all pairs: every format has two head sizes and every head size its formats.
+            if !fits(text, dim) || (f + d) % 2 == 1 {
+                continue;
+            }
+            let store = if (f + d / 2) % 3 == 2 { Dtype::Bf16 } else { Dtype::F16 };
+            let l = layout(&of_store(text, store), dim, store);
+            let kernel = Emulated::build("pack.cu", &macros(&l)).expect("the kernel compiles");
+            let blocks: Vec<_> = KINDS
+                .iter()
+                .enumerate()
+                .map(|(i, kind)| {
+                    let seed = (100 * f + 10 * d + i) as u64;
+                    let other = KINDS[(i + f) % KINDS.len()];
+                    let keys = block(kind, seed, l.tokens(), dim, store);
+                    (keys, block(other, seed ^ 0xabc, l.tokens(), dim, store), centre(seed, dim))
+                })
+                .collect();
+            // Three CTAs take the sides of eight blocks in turn: nothing is carried from one to the next.
+            let (records, status) = pack(&l, &kernel, &blocks, launch(&l, 3).seed(f as u64).noisy());
+            assert_eq!(status, 0);
+            assert_eq!(pack(&l, &kernel, &blocks[..3], launch(&l, 4)).0, records[..3]);
+            for ((k, v, c), record) in blocks.iter().zip(&records) {
+                executed += 1;
+                failed.extend(judge(&l, k, v, c, record).err());
+            }
+        }
+    }
+    // Planted: one bit of every section, and every number of the summary a little off.
+    let l = layout("k8-v4g32-b32", 64, Dtype::F16);
+    let kernel = Emulated::build("pack.cu", &macros(&l)).expect("the kernel compiles");
+    let one = (block("normal", 1, 32, 64, Dtype::F16), block("sink", 2, 32, 64, Dtype::F16), centre(3, 64));
+    let (records, _) = pack(&l, &kernel, std::slice::from_ref(&one), launch(&l, 2));
+    assert_eq!(judge(&l, &one.0, &one.1, &one.2, &records[0]), Ok(()));
+    let mut at: Vec<usize> =
+        vec![l.key_codes.start + 9, l.key_scales.end - 1, l.value_codes.start + 5, l.value_scales.start];
+    at.extend((0..8).map(|i| l.summary.start + 4 * i + 1));
+    let caught = at.iter().filter(|at| {
+        let mut record = records[0].clone();
+        record[**at] ^= 4;
+        judge(&l, &one.0, &one.1, &one.2, &record).is_err()
+    });
+    let (caught, planted) = (caught.count(), at.len());
+    println!("GATE gpu-pack executed={executed} failed={} controls={caught}/{planted} seed=0x0", failed.len());
+    assert!(failed.is_empty(), "{} of {executed}, first {:#?}", failed.len(), &failed[..failed.len().min(5)]);
+    assert_eq!(caught, planted);
+}
+
+#[test]
+fn any_order_of_threads_gives_the_same_record() {
+    let l = layout("k8-v4g32-b32", 128, Dtype::F16);
+    let kernel = Emulated::build("pack.cu", &macros(&l)).expect("the kernel compiles");
+    let blocks = [(block("outlier", 5, 32, 128, Dtype::F16), block("normal", 6, 32, 128, Dtype::F16), centre(7, 128))];
+    let (first, _) = pack(&l, &kernel, &blocks, launch(&l, 2));
+    for seed in 1..6 {
+        assert_eq!(pack(&l, &kernel, &blocks, launch(&l, 2).seed(seed)).0, first, "seed {seed}");
+    }
+}
+
+#[test]
+fn a_side_that_does_not_fit_its_scales_has_no_codes_and_true_norms() {
+    let l = layout("k8-v4g32-b32", 64, Dtype::Bf16);
+    let kernel = Emulated::build("pack.cu", &macros(&l)).expect("the kernel compiles");
+    let plain = || block("normal", 11, 32, 64, Dtype::Bf16);
+    let mut wide = plain();
+    wide[333] = Dtype::Bf16.encode16(1e30);
+    let mut bad = plain();
+    bad[77] = 0x7fc0;
+    let c = centre(3, 64);
+    let blocks = [
+        (wide.clone(), plain(), c.clone()),
+        (plain(), wide, c.clone()),
+        (bad.clone(), plain(), c.clone()),
+        (plain(), bad, c.clone()),
+    ];
+    let (records, status) = pack(&l, &kernel, &blocks, launch(&l, 4));
+    assert_eq!(status, 3, "both kinds are reported");
+    let clean = super::support::reference(&l, &plain(), &plain(), &c);
+    for (i, record) in records.iter().enumerate() {
+        let s = ErrorSummary::from_bytes(&record[l.summary.clone()]);
+        let want = ErrorSummary::from_bytes(&clean[l.summary.clone()]);
+        let (keys, values) = (l.key_codes.start..l.value_codes.start, l.value_codes.start..l.summary.start);
+        let (gone, kept) = if i % 2 == 0 { (keys, values) } else { (values, keys) };
+        assert!(record[gone].iter().all(|b| *b == 0), "side {i} is zero");
+        assert_eq!(record[kept.clone()], clean[kept], "the other side {i} is coded");
+        let infinite = if i % 2 == 0 { [s.kappa, s.eps, s.key_mag] } else { [s.eta, s.eta, s.sop] };
+        assert_eq!(infinite, [f32::INFINITY; 3], "{i} {s:?}");
+        let (norm, other, same) = if i % 2 == 0 {
+            (s.key_norm, s.value_norm, want.value_norm)
+        } else {
+            (s.value_norm, s.key_norm, want.key_norm)
+        };
+        assert_eq!(other, same);
+        if i < 2 {
+            assert!(norm > 0.99e30 && norm < 1.01e30, "{i} {s:?}");
+        } else {
+            assert_eq!(norm, f32::INFINITY, "{i} {s:?}");
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! Layouts, data and the judge of a record.
+use certkv_codec::{Encoder, decode};
+use certkv_core::{
+    Dtype, ErrorSummary, Geometry, KeyFormat, RecordLayout, ValueFormat, fragment,
+    hash::{hash64, splitmix64},
+};
+
+/// Threads of a CTA that packs.
+pub(crate) const THREADS: u32 = 256;
+
+pub(crate) fn layout(text: &str, dim: usize, store: Dtype) -> RecordLayout {
+    let geometry = Geometry { store, ..Geometry::new(1, 4, 1, dim).expect("a geometry") };
+    RecordLayout::new(&geometry, text.parse().expect("a format")).expect("a layout")
+}
+
+/// The macros that specialise a kernel for `l`.
+pub(crate) fn macros(l: &RecordLayout) -> Vec<(&'static str, i64)> {
+    let number = |t: Dtype| match t {
+        Dtype::F16 => 0,
+        Dtype::Bf16 => 1,
+        Dtype::F32 => 2,
+    };
+    let (key, meta) = match l.format.key {
+        KeyFormat::F16 | KeyFormat::Bf16 => (0, Dtype::F16),
+        KeyFormat::Channel8 { meta } => (1, meta),
+        KeyFormat::Token { .. } => (2, Dtype::F16),
+    };
+    let n = |x: usize| x as i64;
+    vec![
+        ("CKV_DIM", n(l.dim)),
+        ("CKV_BLOCK", n(l.tokens())),
+        ("CKV_GROUP", 4),
+        ("CKV_STORE", number(l.store)),
+        ("CKV_KEY", key),
+        ("CKV_KEY_BITS", n(l.format.key.bits())),
+        ("CKV_KEY_GROUP", n(l.format.key.group(l.dim))),
+        ("CKV_KEY_META", number(meta)),
+        ("CKV_VALUE", i64::from(!l.format.value.is_exact())),
+        ("CKV_VALUE_BITS", n(l.format.value.bits())),
+        ("CKV_VALUE_GROUP", n(l.format.value.group(l.dim))),
+        ("CKV_KEY_CODES", n(l.key_codes.start)),
+        ("CKV_KEY_SCALES", n(l.key_scales.start)),
+        ("CKV_VALUE_CODES", n(l.value_codes.start)),
+        ("CKV_VALUE_SCALES", n(l.value_scales.start)),
+        ("CKV_SUMMARY", n(l.summary.start)),
+        ("CKV_RECORD", n(l.bytes)),
+    ]
+}
+
+/// Dynamic shared memory of a CTA that packs records of `l`: `PACK_SHARED` of `kernels/pack.cuh`.
+pub(crate) fn pack_shared(l: &RecordLayout) -> u32 {
+    let (n, dim) = (l.tokens(), l.dim);
+    let (key, value) = (l.format.key, l.format.value);
+    let key_steps = match key {
+        KeyFormat::F16 | KeyFormat::Bf16 => 0,
+        KeyFormat::Channel8 { .. } => dim,
+        KeyFormat::Token { .. } => n * (dim / key.group(dim)),
+    };
+    let value_steps = if value.is_exact() { 0 } else { n * (dim / value.group(dim)) };
+    let gram = if key.is_exact() && value.is_exact() { 0 } else { 8 * n * n };
+    ((2 * n * (dim + 8)).max(gram) + 32768 + 8 * dim + 12 * key_steps.max(value_steps) + 8 * 4 * 8 + 4 * 2 * 8) as u32
+}
+
+/// Uniform in [-1, 1).
+pub(crate) fn uniform(seed: u64, i: usize) -> f64 {
+    (hash64(&[seed, i as u64]) >> 11) as f64 / (1u64 << 52) as f64 - 1.0
+}
+
+fn normal(seed: u64, i: usize) -> f64 {
+    (0..6).map(|j| uniform(seed ^ splitmix64(j), i)).sum::<f64>() * 0.7
+}
+
+/// Kinds of hard data.
+pub(crate) const KINDS: [&str; 8] = ["normal", "outlier", "constant", "huge", "tiny", "sink", "zero", "ties"];
+
+/// A (rows, dim) block of finite patterns of one kind.
+pub(crate) fn block(kind: &str, seed: u64, rows: usize, dim: usize, store: Dtype) -> Vec<u16> {
+    let channel = |c: usize| hash64(&[seed, 77, c as u64]);
+    let element = |i: usize| {
+        let (t, c) = (i / dim, i % dim);
+        let x = normal(seed, i);
+        match kind {
+            "outlier" if channel(c).is_multiple_of(8) => 60.0 * x + 100.0,
+            "constant" => match channel(c) % 4 {
+                0 => 1.5,
+                1 => 0.0,
+                2 => 100.0 + 0.0625 * (2.0 * x).round(),
+                _ => x,
+            },
+            "huge" => 12000.0 * x,
+            "tiny" => x * if store == Dtype::F16 { 2f64.powi(-20) } else { 2f64.powi(-120) },
+            "sink" if t == 0 => 300.0 * x,
+            "zero" => -0.0,
+            // Grid points whose quotient by a power of two lies at a half again and again.
+            "ties" => (x * 64.0).round() / 16.0 + if c.is_multiple_of(2) { 0.03125 } else { 0.0 },
+            _ => x,
+        }
+    };
+    (0..rows * dim).map(|i| store.encode16((element(i) as f32).clamp(-65000.0, 65000.0))).collect()
+}
+
+pub(crate) fn centre(seed: u64, dim: usize) -> Vec<f32> {
+    (0..dim).map(|c| uniform(seed ^ 0xce, c) as f32).collect()
+}
+
+/// The CPU's record of a block, in fragment order.
+pub(crate) fn reference(l: &RecordLayout, keys: &[u16], values: &[u16], centre: &[f32]) -> Vec<u8> {
+    let (mut line, mut out) = (vec![0; l.bytes], vec![0; l.bytes]);
+    Encoder::new(l).encode(keys, values, centre, &mut line).expect("the CPU encodes");
+    fragment::to_fragment(l, &line, &mut out).expect("sizes fit");
+    out
+}
+
+pub(crate) fn largest_norm(x: &[f64], dim: usize) -> f64 {
+    x.chunks_exact(dim).map(|r| r.iter().map(|v| v * v).sum::<f64>()).fold(0.0, f64::max).sqrt()
+}
+
+/// Largest singular value by power iteration: from below.
+pub(crate) fn spectral_from_below(e: &[f64], dim: usize) -> f64 {
+    let mut x: Vec<f64> = (0..dim).map(|c| 1.0 + 0.5 * uniform(7, c)).collect();
+    let mut value = 0.0f64;
+    for _ in 0..20 {
+        let length = x.iter().map(|v| v * v).sum::<f64>().sqrt();
+        if length == 0.0 {
+            break;
+        }
+        x.iter_mut().for_each(|v| *v /= length);
+        let y: Vec<f64> = e.chunks_exact(dim).map(|r| r.iter().zip(&x).map(|(a, b)| a * b).sum()).collect();
+        value = y.iter().map(|v| v * v).sum::<f64>().sqrt();
+        x.fill(0.0);
+        for (r, y) in e.chunks_exact(dim).zip(&y) {
+            x.iter_mut().zip(r).for_each(|(z, a)| *z += a * y);
+        }
+    }
+    value
+}
+
+/// A side `[token][channel]` in fragment order.
+pub(crate) fn side(words: &[u16], dim: usize, keys: bool) -> Vec<u16> {
+    let mut out = vec![0; words.len()];
+    fragment::put_rows(words, dim, keys, &mut out);
+    out
+}
+
+/// Patterns as numbers.
+pub(crate) fn numbers(store: Dtype, words: &[u16]) -> Vec<f64> {
+    words.iter().map(|w| f64::from(store.decode16(*w))).collect()
+}
+
+pub(crate) fn minus(a: &[f64], b: &[f64]) -> Vec<f64> {
+    a.iter().zip(b).map(|(a, b)| a - b).collect()
+}
+
+/// Keys and values that a record in fragment order stands for.
+pub(crate) fn decoded(l: &RecordLayout, record: &[u8]) -> (Vec<f64>, Vec<f64>) {
+    let mut line = vec![0; l.bytes];
+    fragment::from_fragment(l, record, &mut line).expect("sizes fit");
+    let (mut k, mut v) = (vec![0.0; l.count()], vec![0.0; l.count()]);
+    for t in 0..l.tokens() {
+        let row = t * l.dim..(t + 1) * l.dim;
+        decode::decode_key(l, &line, t, &mut k[row.clone()]).expect("a row");
+        decode::decode_value(l, &line, t, &mut v[row]).expect("a row");
+    }
+    (k, v)
+}
+
+/// Judges `record` (fragment order) of a block: codes, scales and gaps bit for bit the CPU's, every number of the summary not below
+/// what it bounds and at most 2^-20 from the CPU's.
+pub(crate) fn judge(
+    l: &RecordLayout,
+    keys: &[u16],
+    values: &[u16],
+    centre: &[f32],
+    record: &[u8],
+) -> Result<(), String> {
+    let (want, dim) = (reference(l, keys, values, centre), l.dim);
+    let outside = |i: &usize| *i < l.summary.start || *i >= l.summary.start + 32;
+    if let Some(at) = (0..l.bytes).filter(outside).find(|i| record[*i] != want[*i]) {
+        return Err(format!("byte {at} is {:#x}, not {:#x}; {l:?}", record[at], want[at]));
+    }
+    let of = |record: &[u8]| ErrorSummary::from_bytes(&record[l.summary.clone()]);
+    let (got, cpu) = (of(record), of(&want));
+    let mut line = vec![0; l.bytes];
+    fragment::from_fragment(l, record, &mut line).expect("sizes fit");
+    let (k, v) = (numbers(l.store, keys), numbers(l.store, values));
+    let (kd, vd) = decoded(l, record);
+    let (ke, ve) = (minus(&k, &kd), minus(&v, &vd));
+    let scaled: Vec<f64> = match l.format.key {
+        KeyFormat::Channel8 { .. } => {
+            // (3.6) in steps of the channel; steps from the record.
+            let bytes = &line[l.key_scales.clone()];
+            let sigma = |c: usize| match l.format.key {
+                KeyFormat::Channel8 { meta: Dtype::F32 } => {
+                    f64::from(f32::from_le_bytes([bytes[4 * c], bytes[4 * c + 1], bytes[4 * c + 2], bytes[4 * c + 3]]))
+                }
+                KeyFormat::Channel8 { meta } => {
+                    f64::from(meta.decode16(u16::from_le_bytes([bytes[2 * c], bytes[2 * c + 1]])))
+                }
+                _ => 1.0,
+            };
+            ke.iter().enumerate().map(|(i, e)| if sigma(i % dim) > 0.0 { e / sigma(i % dim) } else { *e }).collect()
+        }
+        _ => ke.clone(),
+    };
+    let from_centre: Vec<f64> = v.iter().enumerate().map(|(i, v)| v - f64::from(centre[i % dim])).collect();
+    let exact_values = matches!(l.format.value, ValueFormat::F16 | ValueFormat::Bf16);
+    for (name, got, cpu, truth) in [
+        ("kappa", got.kappa, cpu.kappa, spectral_from_below(&scaled, dim)),
+        ("eps", got.eps, cpu.eps, largest_norm(&ke, dim)),
+        ("key_mag", got.key_mag, cpu.key_mag, 0.0),
+        ("key_norm", got.key_norm, cpu.key_norm, largest_norm(&k, dim)),
+        ("eta", got.eta, cpu.eta, if exact_values { 0.0 } else { largest_norm(&ve, dim) }),
+        ("sop", got.sop, cpu.sop, spectral_from_below(&ve, dim)),
+        ("radius", got.radius, cpu.radius, largest_norm(&from_centre, dim)),
+        ("value_norm", got.value_norm, cpu.value_norm, largest_norm(&v, dim).max(largest_norm(&vd, dim))),
+    ] {
+        let (got, cpu) = (f64::from(got), f64::from(cpu));
+        // The least subnormal is the grid there.
+        let near = (got - cpu).abs() <= cpu * 2f64.powi(-20) + 2f64.powi(-149);
+        if !(got >= truth && near) {
+            return Err(format!("{name}: {got:e}, CPU {cpu:e}, truth {truth:e}; {l:?}"));
+        }
+    }
+    Ok(())
+}

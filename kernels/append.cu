@@ -1,0 +1,187 @@
+// ckv_append: one new token of every sequence of a batch, all heads, one layer: rows to the open tail and to the host's
+// originals; where a row fills its block, the block is coded at once.
+//
+// Everything that changes from step to step is read from device memory, so that one captured launch serves every step. A
+// CTA of 256 threads with PACK_SHARED bytes of shared memory takes one head of one sequence at a time, so that a tail has
+// one writer and packing needs no other CTA; the grid strides over the work, as many CTAs as there can be heads in a batch
+// and not more than two per SM. A row of the tables is named once in a batch. Each CTA looks at all rows of its sequence
+// and takes the same decision as the others: a sequence with a number that is not finite in any head writes nothing,
+// math.md (0.4).
+#include "pack.cuh"
+
+namespace ckv_append_bits {
+// Bits of a sequence's error word.
+constexpr u32 NONFINITE = 1;   // an input was NaN or infinite
+constexpr u32 ROUNDING = 2;    // an input was finite and its rounding to the store type is not
+constexpr u32 NO_PLACE = 4;    // the sequence has no tail, or its tables end before the block
+// Bits of CkvAppendArgs::flags.
+constexpr u32 ADVANCE = 1;      // count the row in `lens`: set in the last layer that shares them
+constexpr u32 FIRST_CENTRE = 2; // a first block that fills row by row fixes the centre: the mean of its values
+constexpr u32 HOST_ROWS = 4;    // host pages get each row at once, [token][channel]; else full blocks, in fragment order
+constexpr u32 NONE = 0xffffffffu;
+}  // namespace ckv_append_bits
+
+// Tables hold slot numbers, NONE for no slot; the slot's address is base + number * stride. Bases belong to one layer. A
+// tail or host slot holds [kv_head][keys, values], BLOCK x DIM each, tails in fragment order; a packed slot holds records, `record_stride` bytes apart.
+// All addresses, and strides in bytes, are multiples of 16.
+struct CkvAppendArgs {
+    const void* keys;    // [batch][kv_heads][DIM] of type `input`
+    const void* values;  // the same
+    const u32* count;    // sequences of the batch
+    const u32* rows;     // per sequence of the batch, its row in the tables below, NONE: skip; null: its own number
+    u32* lens;           // per row: tokens stored
+    u32* arrived;        // per row: 0 between launches
+    u32* errors;         // per row: bits are added, never cleared; a sequence with errors writes nothing
+    const u32* tails;    // per row
+    u8* tail_base;
+    u64 tail_stride;
+    const u32* hosts;    // [row][blocks]; null: no originals on the host
+    u8* host_base;       // mapped pinned memory
+    u64 host_stride;
+    const u32* packed;   // [row][blocks]; null: never packs
+    u8* packed_base;
+    u64 packed_stride;
+    u64 record_stride;
+    float* centres;      // [row][kv_heads][DIM], value centres
+    u32* status;         // OR of what pack_side says; null: not wanted
+    u32 key_stride;      // elements from one sequence to the next, a multiple of 8
+    u32 value_stride;
+    u32 blocks;          // entries per row of `hosts` and `packed`
+    u32 kv_heads;
+    u32 input;           // 0 f16, 1 bf16, 2 f32
+    u32 flags;
+};
+
+namespace ckv_encode {
+
+// Eight elements from element `at`, rounded to the store type; the error bits of the rounding.
+CKV_FN u32 load_rounded(const void* from, u64 at, u32 input, u32 (&two)[4]) {
+    u32 bad = 0;
+    if ((int)input == STORE) {
+        const Vec4 v = ldg((const Vec4*)((const u16*)from + at));
+        two[0] = v.x, two[1] = v.y, two[2] = v.z, two[3] = v.w;
+#pragma unroll
+        for (int i = 0; i < 4; ++i) bad |= has_nonfinite<STORE>(two[i]) ? ckv_append_bits::NONFINITE : 0;
+        return bad;
+    }
+    float x[8];
+    if (input == F32) {
+        const Vec4 a = ldg((const Vec4*)((const float*)from + at)), b = ldg((const Vec4*)((const float*)from + at + 4));
+        const u32 words[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+#pragma unroll
+        for (int i = 0; i < 8; ++i) x[i] = u32_as_float(words[i]);
+    } else {
+        const Vec4 v = ldg((const Vec4*)((const u16*)from + at));
+        const u32 words[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            x[2 * i] = input == F16 ? h_lo(words[i]) : b_lo(words[i]);
+            x[2 * i + 1] = input == F16 ? h_hi(words[i]) : b_hi(words[i]);
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        two[i] = STORE == F16 ? h2_pack(x[2 * i], x[2 * i + 1]) : b2_pack(x[2 * i], x[2 * i + 1]);
+        bool finite = true;
+#pragma unroll
+        for (int j = 0; j < 2; ++j) finite = finite && (float_as_u32(x[2 * i + j]) & 0x7f800000u) != 0x7f800000u;
+        if (!finite) bad |= ckv_append_bits::NONFINITE;
+        else if (has_nonfinite<STORE>(two[i])) bad |= ckv_append_bits::ROUNDING;
+    }
+    return bad;
+}
+
+// Puts eight neighbours of a row into a side in fragment order. Keys: pairs lie along the channels, four words. Values:
+// pairs lie along the tokens, eight halves of words.
+CKV_FN void put_key(u16* side, u32 token, u32 eighth, const u32 (&two)[4]) {
+#pragma unroll
+    for (u32 i = 0; i < 4; ++i) *(u32*)(side + original_index<true, DIM>(token, 8 * eighth + 2 * i)) = two[i];
+}
+CKV_FN void put_value(u16* side, u32 token, u32 eighth, const u32 (&two)[4]) {
+#pragma unroll
+    for (u32 i = 0; i < 4; ++i) {
+        side[original_index<false, DIM>(token, 8 * eighth + 2 * i)] = (u16)(two[i] & 0xffffu);
+        side[original_index<false, DIM>(token, 8 * eighth + 2 * i + 1)] = (u16)(two[i] >> 16);
+    }
+}
+
+// The mean of the block's values, the sums in token order as in centre.rs; in step at the end.
+CKV_FN void fix_centre(const u16* values, float* centre) {
+    if (threadIdx.x < DIM) {
+        double sum = 0.0;
+        for (u32 t = 0; t < BLOCK; ++t) sum += (double)original<STORE>(values[original_index<false, DIM>(t, threadIdx.x)]);
+        centre[threadIdx.x] = (float)(sum / (double)BLOCK);
+    }
+    sync_threads();
+}
+
+}  // namespace ckv_encode
+
+extern "C" __global__ void __launch_bounds__(256, 2) ckv_append(const __grid_constant__ CkvAppendArgs a) {
+    using namespace ckv_encode;
+    using namespace ckv_append_bits;
+    CKV_DYNAMIC_SHARED(shared);
+    u32* slots = work_of(shared).flags;
+    grid_dependency_wait();
+    grid_dependency_launch();
+    const u32 work = a.kv_heads * *a.count;
+    for (u32 item = blockIdx.x; item < work; item += gridDim.x) {
+        const u32 i = item / a.kv_heads, head = item % a.kv_heads;
+        // All rows of the sequence are looked at, this CTA's own head is what it keeps. They are on their way while the
+        // tables are read.
+        u32 bad = 0, two[4];
+        for (u32 e = threadIdx.x; e < a.kv_heads * DIM / 8; e += THREADS) {
+            bad |= load_rounded(a.keys, (u64)i * a.key_stride + 8 * e, a.input, two);
+            bad |= load_rounded(a.values, (u64)i * a.value_stride + 8 * e, a.input, two);
+        }
+        const u32 row = a.rows == nullptr ? i : a.rows[i];
+        if (row == NONE) continue;
+        const u32 len = a.lens[row], block = len / BLOCK, token = len % BLOCK, tail = a.tails[row];
+        if (tail == NONE || ((a.hosts != nullptr || a.packed != nullptr) && block >= a.blocks)) bad |= NO_PLACE;
+        bad = cta_union(bad, slots);
+
+        if (bad == 0) {
+            const u64 at = (u64)(2 * head) * COUNT;
+            u16* open = (u16*)(a.tail_base + tail * a.tail_stride) + at;
+            const u32 host = a.hosts == nullptr ? NONE : a.hosts[(u64)row * a.blocks + block];
+            u16* page = host == NONE ? nullptr : (u16*)(a.host_base + host * a.host_stride) + at;
+            const bool by_row = (a.flags & HOST_ROWS) != 0, full = token + 1 == BLOCK;
+            // Half the CTA keeps the key, half the value.
+            const u32 half = threadIdx.x / (THREADS / 2), eighth = threadIdx.x % (THREADS / 2);
+            if (eighth < DIM / 8) {
+                const u64 from = half == 0 ? (u64)i * a.key_stride : (u64)i * a.value_stride;
+                load_rounded(half == 0 ? a.keys : a.values, from + head * DIM + 8 * eighth, a.input, two);
+                if (half == 0) {
+                    put_key(open, token, eighth, two);
+                } else {
+                    put_value(open + COUNT, token, eighth, two);
+                }
+                if (page != nullptr && by_row) ((Vec4*)(page + half * COUNT + token * DIM))[eighth] = Vec4{two[0], two[1], two[2], two[3]};
+            }
+            // A full tail is complete for this CTA: every other row was written by an earlier launch.
+            if (full) sync_threads();
+            if (full && page != nullptr && !by_row) {
+                // Over the host link in whole lines, where single values of fragment order would go two bytes at a time.
+                for (u32 j = threadIdx.x; j < COUNT / 4; j += THREADS) ((Vec4*)page)[j] = ((const Vec4*)open)[j];
+            }
+            const u32 slot = !full || a.packed == nullptr ? NONE : a.packed[(u64)row * a.blocks + block];
+            if (slot != NONE) {
+                u8* record = a.packed_base + slot * a.packed_stride + head * a.record_stride;
+                float* centre = a.centres + ((u64)row * a.kv_heads + head) * DIM;
+                if (block == 0 && (a.flags & FIRST_CENTRE) != 0) fix_centre(open + COUNT, centre);
+                u32 said = pack_side<true>(open, FRAGMENT, centre, record, shared);
+                said |= pack_side<false>(open + COUNT, FRAGMENT, centre, record, shared);
+                if (said != 0 && a.status != nullptr && threadIdx.x == 0) atomic_or(a.status, said);
+            }
+        } else if (threadIdx.x == 0) {
+            atomic_or(a.errors + row, bad);
+        }
+
+        // The last CTA of the sequence counts the row: the others have read the old length.
+        sync_threads();
+        if ((a.flags & ADVANCE) != 0 && threadIdx.x == 0 && atomic_add_acq_rel(a.arrived + row, 1) == a.kv_heads - 1) {
+            a.arrived[row] = 0;
+            if (bad == 0) a.lens[row] = len + 1;
+        }
+    }
+}

@@ -1,0 +1,51 @@
+// Arguments of the attend kernel. The twin in Rust is `AttendArgs`; both are checked against each other's size.
+#pragma once
+
+// Addresses of a promoted block's 16-bit sides in fragment order, 0 where a side is not promoted.
+struct CkvSides {
+    u64 keys;
+    u64 values;
+};
+
+// What is known of one query head's output. `status`: 0 uncertified, 1 certified, 2 exact.
+struct CkvCertificate {
+    float e_key, e_val, e_arith, bound;
+    float tolerance;
+    float norm, radius;  // ||O'||, ||O' - c||
+    float lse;           // nats
+    u32 status;
+    u32 rung;            // written by whoever runs the ladder
+    u32 unused[2];
+};
+
+// Tables are indexed by row: the number of a sequence in the tables, which append shares; outputs by place in the batch.
+struct CkvAttendArgs {
+    const u8* packed;       // record of page p, head h: packed + p * page_stride + h * head_stride
+    u64 page_stride;
+    u64 head_stride;
+    const u32* rows;        // [seqs] row of each sequence of the batch; null: its own number
+    const u32* table;       // [rows][table_stride] page of each full block
+    const u32* lens;        // [rows] visible tokens, at least 1
+    const u32* promoted;    // [rows][kv_heads][table_stride]: 0, or 1 + index into sides; null: nothing is promoted
+    const CkvSides* sides;
+    const u32* tails;       // [rows] slot of the open block
+    const u8* tail_base;    // slot t: tail_base + t * tail_stride, [kv_heads][keys, values] in fragment order
+    u64 tail_stride;
+    const float* centres;   // [rows][kv_heads][d] value centres; null: zero
+    const void* query;      // [seqs][kv_heads * group][d], of type query_type
+    void* out;              // the same shape, of type out_type
+    CkvCertificate* certificates; // [seqs][kv_heads * group]
+    u32* masses;            // [rows][kv_heads][table_stride][group]: see mass_word; null: not wanted
+    const u32* only;        // count, then seq * kv_heads + head of each head to compute; null: all
+    u32* failures;          // count, then seq * kv_heads + head of each head over tolerance; null: not wanted
+    float* partials;        // [ctas + heads of the launch][PARTIAL_STRIDE]
+    u32* counters;          // [heads of the launch], zero between launches
+    u32 seqs;
+    u32 kv_heads;
+    u32 table_stride;
+    u32 query_type;         // 0 f16, 1 bf16, 2 f32
+    u32 out_type;           // 0 f16, 1 bf16, 2 f32
+    float scale;            // of the logits
+    float relative;         // tolerance as a share of the output's norm
+    float absolute;         // and as a length: a head passes under the larger
+};

@@ -1,0 +1,185 @@
+// The certificate inside the pass: math.md (5.11) per block, (5.10) and (5.26)-(5.28) at the end.
+//
+// The numbers of query head h live in one lane, that of row h % 8, column h % 8 of an 8 x 8 result: there the matrix unit
+// leaves the block's sum of weights W, its sum of squares, and the sums of |q sigma| and (q sigma)^2, without a shuffle.
+#pragma once
+
+// What one product of the matrix unit adds to a sum may be off by this share of the largest term or of the sum: 16 terms cut
+// at 2^-25 of the largest and one truncation to f32 (1.25 * 2^-21). docs/kernels.md, "The matrix unit".
+constexpr float U_MMA = 6.0e-7f;
+// Upward factor over the few roundings of the certificate's own arithmetic.
+constexpr float UP = 1.00001f;
+// What a pair of halves misses of the number it stands for.
+constexpr float U_PAIR = 2.4e-7f;
+// The same for a pair of bf16, which stands in where originals are bf16.
+constexpr float U_ROW = CKV_STORE == 1 ? 1.6e-5f : U_PAIR;
+
+// Products in a chain of logits: codes or rows, and offsets.
+constexpr float CODE_CHAIN = (PAIRED ? 2.0f : 4.0f) * CHUNKS * (CKV_KEY == 1 ? 2.0f : 1.0f) + 4.0f;
+constexpr float ROW_CHAIN = (PAIRED ? 2.0f : 4.0f) * CHUNKS + 4.0f;
+
+CKV_FN constexpr float root(float x, float guess = 16.0f, int steps = 24) {
+    return steps == 0 ? guess : root(x, 0.5f * (guess + x / guess), steps - 1);
+}
+constexpr float ROOT_D = root((float)D) * UP;
+constexpr float ROOT_BLOCK = root((float)BLOCK) * UP;
+
+// A coded value is summed as code times scale and offset apart: together they are at most this many times the value's norm,
+// because both lie within the range of their group.
+constexpr float SPREAD = CKV_VALUE == 1 ? 1.0f + 2.0f * root((float)CKV_VALUE_GROUP) * UP : 1.0f;
+constexpr float LARGEST_CODE = CKV_VALUE == 1 ? (float)((1 << CKV_VALUE_BITS) - 1) : 0.0f;
+
+// The error summary of a record, in its stored order.
+struct Summary {
+    float kappa, eps, key_mag, key_norm, eta, sop, radius, value_norm;
+};
+
+CKV_FN Summary load_summary(const u8* at) {
+    const Vec4 a = *(const Vec4*)at, b = *(const Vec4*)(at + 16);
+    return Summary{u32_as_float(a.x), u32_as_float(a.y), u32_as_float(a.z), u32_as_float(a.w),
+                   u32_as_float(b.x), u32_as_float(b.y), u32_as_float(b.z), u32_as_float(b.w)};
+}
+
+// Running sums of (5.11) of head lane % HEADS over every LOT-th block, relative to 2^m. `g_rows`, `gr_rows`: blocks whose keys
+// are exact, which enter with their rounding alone.
+struct Sums {
+    float m, g, gr, h, v, g_rows, gr_rows;
+    float radius, value_norm;
+};
+
+CKV_FN void clear(Sums& s) {
+    s.m = EMPTY;
+    s.g = s.gr = s.h = s.v = s.g_rows = s.gr_rows = s.radius = s.value_norm = 0.0f;
+}
+
+CKV_FN void rescale(Sums& s, float m) {
+    const float f = power_of_two(s.m - m);
+    s.m = m;
+    s.g *= f, s.gr *= f, s.h *= f, s.v *= f, s.g_rows *= f, s.gr_rows *= f;
+}
+
+// Larger of two, keeping NaN.
+CKV_FN float most(float a, float b) { return b <= a ? a : b; }
+// Smaller of two; a NaN in the first is kept.
+CKV_FN float least(float a, float b) { return b < a ? b : a; }
+
+// phi(x) = (e^x - 1)/x from above, for x >= 0.
+CKV_FN float phi_up(float x) {
+    // x^2/6 + x^3/24 + ... <= 0.19 x^2 for x <= 1/2.
+    const float near = 1.0f + x * (0.5f + 0.19f * x);
+    const float far = (ex2(x * 1.4426951f * UP) * UP - 1.0f) / x;
+    return (x <= 0.5f ? near : far) * UP;
+}
+
+// What bounds the logits of one block for one head: Delta, Lambda and zeta of math.md section 4, in nats.
+struct LogitBound {
+    float delta, lambda, zeta;
+};
+
+// Of a block scored from codes. `l1`, `square`: sums over channels in units of the query's step.
+CKV_FN LogitBound code_bound(const Summary& b, float reach, float step, float l1, float square) {
+    LogitBound r;
+#if CKV_KEY == 1
+    // |y| was summed from products rounded to f16.
+    const float sum = l1 * 1.001f + D * 6.0e-8f;
+    // (4.15) for a pair of halves: 2^-21 of the product and 2^-24, against codes of at most 128 and one offset.
+    const float digit = (step * (129.0f * (2.0f * U_PAIR * sum + D * 6.0e-8f)) + step * (3.0e-8f * ROOT_D) * b.key_mag) * UP;
+    r.delta = least(0.5f * step * sum, reach * b.eps) * UP + digit;
+    r.lambda = (b.kappa * step * (sqrt_ru(square) * 1.001f + ROOT_D * 6.0e-8f)) * UP + ROOT_BLOCK * digit;
+#else
+    constexpr float ROOT_GROUP = root((float)(CKV_KEY == 2 ? CKV_KEY_GROUP : D));
+    const float digit = (reach * U_PAIR * ROOT_D + step * D * 3.0e-8f) * (b.key_mag / ROOT_GROUP) * UP;
+    r.delta = reach * b.eps * UP + digit;
+    r.lambda = reach * b.kappa * UP + ROOT_BLOCK * digit;
+#endif
+    r.zeta = reach * b.key_mag * (CODE_CHAIN * U_MMA + 4.0f * U_PAIR) * UP;
+    return r;
+}
+
+// zeta of a block whose keys are 16-bit rows of norm at most `norm`.
+CKV_FN float row_zeta(float norm, float reach, float step) {
+    return (reach * (ROW_CHAIN * U_MMA + 2.0f * U_ROW) + step * ROOT_D * 3.0e-8f) * norm * UP;
+}
+
+// Adds one block of one head. `w`, `square`: its sum of weights and of their squares, from the high halves alone, relative to
+// the exponent of the sums. Returns the key term's share G/W as if the block were scored from codes.
+CKV_FN float add_block(Sums& s, const Summary& b, const LogitBound& k, float zeta, bool exact_keys, bool exact_values, float w,
+                       float square) {
+    // What the high halves and their floor leave out.
+    const float W = w * 1.001f + BLOCK * 6.0e-8f, P = sqrt_ru(square) * 1.001f + ROOT_BLOCK * 6.0e-8f;
+    // x - m is rounded relative to its size; ex2 and the pair of halves each by 2^-22.
+    const float z = zeta + 1.3e-7f * fabsf(s.m) + 8.0e-7f;
+    const float delta = k.delta + z, lambda = k.lambda + ROOT_BLOCK * z;
+    // (5.9) as if from codes, which is what a promotion would save.
+    const float phi = phi_up(delta), code = least(W * delta * phi, phi * P * lambda) * UP;
+    s.radius = most(b.radius, s.radius);
+    s.value_norm = most(b.value_norm, s.value_norm);
+    // 1 - e^-x <= x - x^2/2 + x^3/6, and at most 1.
+    const float x = exact_keys ? z : delta, two = P * (exact_keys ? ROOT_BLOCK * z : lambda);
+    s.h += least(W * least(x * (1.0f - x * (0.5f - x * 0.16667f)) * UP, 1.0f), two) * UP;
+    if (exact_keys) {
+        // z is small: (e^z - 1)/z <= 1 + z for z <= 1.
+        const float g = z <= 1.0f ? W * z * (1.0f + z) * UP : u32_as_float(0x7f800000u);
+        s.g_rows += g, s.gr_rows += g * b.radius;
+    } else {
+        s.g += code, s.gr += code * b.radius;
+    }
+    if (!exact_values) s.v += least(W * b.eta, P * b.sop) * UP;
+    return code / W;
+}
+
+// One word per block and query head for those who choose what to promote: log2 of the block's mass (m + log2 W) in the upper
+// half and log2 of G/W in the lower, each in steps of 1/64 from -512; 0 for no mass.
+CKV_FN u32 sixty_fourths(float x) {
+    const float y = (x + 512.0f) * 64.0f;
+    return y > 0.0f ? (y < 65535.0f ? (u32)y : 65535u) : 0u;
+}
+CKV_FN u32 mass_word(float m, float w, float share) {
+    return w > 0.0f ? sixty_fourths(m + lg2(w)) << 16 | sixty_fourths(lg2(share)) : 0u;
+}
+
+// The certificate of one head from its merged scalars. `norm`, `radius`: ||O'|| and ||O' - c|| as computed; `tokens` visible.
+CKV_FN CkvCertificate certify(const CkvAttendArgs& a, float m, float l, float g, float gr, float h, float v, float g_rows,
+                              float gr_rows, float most_radius, float nu, float chain, float norm, float radius,
+                              u32 tokens) {
+    const float inf = u32_as_float(0x7f800000u);
+    CkvCertificate c;
+    c.norm = norm;
+    c.radius = radius;
+    c.rung = 0;
+    c.unused[0] = c.unused[1] = 0;
+    c.tolerance = fmaxf(a.relative * norm * 0.9999f, a.absolute);
+    c.lse = (m + lg2(l)) * 0.69314718f;
+    c.status = 0;
+    const float inverse = 1.0f / l;
+    // (5.27): sums of products of the matrix unit, the pairs' own rounding of weight and of weight times scale, and what
+    // underflows as a half: 2^-24 a token, times a code and the root of d.
+    const float digits = (2.0f * chain * U_MMA + 2.0f * U_PAIR) * SPREAD + 8.0e-7f + (CKV_STORE == 1 ? U_ROW : 0.0f);
+    const float floors = (float)tokens * 6.0e-8f * LARGEST_CODE * ROOT_D * inverse;
+    const float accumulated = (nu * (digits + (float)tokens * 6.0e-8f * inverse) + floors) * UP;
+    const float reach = radius * UP + accumulated;
+    const float left = 1.0f - h * inverse * UP;
+    const float over = left > 0.0f ? UP / left : inf;
+    c.e_key = (gr + reach * g) * inverse * over;
+    c.e_val = v * inverse * over;
+    const float rows = (gr_rows + reach * g_rows) * inverse * over;
+    const float cap = most_radius + reach;
+    // Written so that NaN ends in infinity.
+    const float sum = c.e_key + c.e_val;
+    const float quant = sum <= cap ? sum : (cap < inf ? cap : inf);
+    const float total = quant + rows + accumulated;
+    const bool finite = l > 0.0f && l < inf && total < inf && norm < inf;
+    if (!finite) {
+        c.e_key = c.e_val = c.e_arith = c.bound = inf;
+        return c;
+    }
+    c.e_arith = (rows + accumulated) * UP;
+    c.bound = total * UP;
+    const bool exact = g == 0.0f && v == 0.0f;
+    if (exact) {
+        c.status = 2;
+    } else if (quant <= c.tolerance) {
+        c.status = 1;
+    }
+    return c;
+}

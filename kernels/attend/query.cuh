@@ -1,0 +1,148 @@
+// The query as operands of the matrix unit, and the numbers of the bound that depend on it alone.
+//
+// A head's query is divided by a power of two so that its largest channel lies in [4, 8): then q sigma and q z stay inside
+// f16 for every key whose magnitude allows a bound (block.cuh). It is held as a pair of halves, 22 bits; what the pair misses
+// is in the bound (code_bound). Queries of 16 bits have no low
+// half: their variants leave it out. Columns: lane / 4 is the column; paired columns 0..3 are the high halves, 4..7 the low ones.
+#pragma once
+
+// Largest magnitude of |z_c| for which q z cannot overflow: 65504 / 8.
+constexpr float LARGEST_OFFSET = 8188.0f;
+
+struct Query {
+    // Halves of 2^exponent q by chunk and register: register i of a chunk holds channels 8 (lane % 4) + 2 i, + 1.
+    u32 high[NT][CHUNKS][4];
+#if CKV_QUERY_LOW
+    u32 low[NT][CHUNKS][4];
+#endif
+    // For 16-bit originals that are not f16, halves of their own type; the same registers where they are.
+#if CKV_STORE == 1
+    u32 row_high[NT][CHUNKS][4];
+    u32 row_low[NT][CHUNKS][4];
+#endif
+    // Of the two heads whose logits this lane holds (columns 2 (lane % 4), + 1; paired: modulo 4): base-2 logit per unit.
+    float unit[NT][2];
+    // Of the head whose certificate this lane keeps (lane % HEADS): s ||q||, and 2^-exponent s.
+    float reach;
+    float step;
+};
+
+// Which bits a lane of low columns keeps of the high product: all ones in low columns, none in high ones.
+CKV_FN u32 low_columns() { return PAIRED && lane() >= 16 ? 0xffffffffu : 0u; }
+
+// Eight channels of the query from element `at`, a multiple of 8.
+CKV_FN void query_elements(const CkvAttendArgs& a, u64 at, float (&x)[8]) {
+    if (a.query_type == 2) {
+        const Vec4 v = ldg((const Vec4*)((const float*)a.query + at)), w = ldg((const Vec4*)((const float*)a.query + at + 4));
+        const u32 bits[8] = {v.x, v.y, v.z, v.w, w.x, w.y, w.z, w.w};
+#pragma unroll
+        for (int i = 0; i < 8; i++) x[i] = u32_as_float(bits[i]);
+    } else {
+        const Vec4 v = ldg((const Vec4*)((const u16*)a.query + at));
+        const u32 bits[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            x[2 * i] = a.query_type == 1 ? b_lo(bits[i]) : h_lo(bits[i]);
+            x[2 * i + 1] = a.query_type == 1 ? b_hi(bits[i]) : h_hi(bits[i]);
+        }
+    }
+}
+
+// Prepares the heads of (sequence, KV head) number `head`.
+CKV_FN void load_query(const CkvAttendArgs& a, u64 head, Query& q) {
+    const int c4 = lane() & 3, column = lane() >> 2;
+    float reach[NT], step[NT];
+#pragma unroll
+    for (int nt = 0; nt < NT; nt++) {
+        const int h = PAIRED ? column & 3 : 8 * nt + column;
+        const bool there = h < GROUP;
+        const u64 row = (head * GROUP + (there ? h : 0)) * D;
+        float x[CHUNKS][8], most = 0.0f, squares[8];
+#pragma unroll
+        for (int i = 0; i < 8; i++) squares[i] = 0.0f;
+#pragma unroll
+        for (int j = 0; j < CHUNKS; j++) query_elements(a, row + 32 * j + 8 * c4, x[j]);
+#pragma unroll
+        for (int j = 0; j < CHUNKS; j++) {
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                x[j][i] = there ? x[j][i] : 0.0f;
+                // A maximum would drop NaN; the norm takes it to the bound.
+                most = fmaxf(most, fabsf(x[j][i]));
+                squares[i] = fma_ru(x[j][i], x[j][i], squares[i]);
+            }
+        }
+        float square = ((squares[0] + squares[1]) + (squares[2] + squares[3])) + ((squares[4] + squares[5]) + (squares[6] + squares[7]));
+        // The four lanes of a column.
+#pragma unroll
+        for (int d = 1; d < 4; d <<= 1) {
+            most = fmaxf(most, shfl_xor(most, d));
+            square += shfl_xor(square, d);
+        }
+        // 2^exponent puts `most` into [4, 8); a zero or subnormal query keeps the least normal exponent.
+        const i32 power = (i32)(float_as_u32(most) >> 23) - 127;
+        const i32 exponent = 2 - (power < -100 ? -100 : power);
+        const float up = u32_as_float((u32)(127 + exponent) << 23), down = u32_as_float((u32)(127 - exponent) << 23);
+#pragma unroll
+        for (int j = 0; j < CHUNKS; j++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const float lo = x[j][2 * i] * up, hi = x[j][2 * i + 1] * up;
+                const u32 pair = h2_pack(lo, hi);
+                q.high[nt][j][i] = pair;
+#if CKV_QUERY_LOW
+                q.low[nt][j][i] = h2_pack(lo - h_lo(pair), hi - h_hi(pair));
+#endif
+#if CKV_STORE == 1
+                const u32 row_pair = b2_pack(lo, hi);
+                q.row_high[nt][j][i] = row_pair;
+                q.row_low[nt][j][i] = b2_pack(lo - b_lo(row_pair), hi - b_hi(row_pair));
+#endif
+            }
+        }
+        const float unit = a.scale * 1.44269504f * down;
+        reach[nt] = mul_ru(fabsf(a.scale), sqrt_ru(square * 1.0001f));
+        // A variant without low halves bounds nothing for single queries.
+        if (!CKV_QUERY_LOW && a.query_type == 2) reach[nt] = u32_as_float(0x7fc00000u);
+        step[nt] = mul_ru(fabsf(a.scale), down);
+        const int first = PAIRED ? 2 * (c4 & 1) : 2 * c4;
+        q.unit[nt][0] = shfl(unit, 4 * first);
+        q.unit[nt][1] = shfl(unit, 4 * first + 4);
+    }
+    // The certificate of head h is kept by lanes h, h + HEADS, ...; column h of the query lies in lane 4 (h % 8).
+    const int h = lane() % HEADS;
+    q.reach = shfl(reach[0], 4 * (h & 7));
+    q.step = shfl(step[0], 4 * (h & 7));
+    if constexpr (NT == 2) {
+        const float r = shfl(reach[NT - 1], 4 * (h & 7)), t = shfl(step[NT - 1], 4 * (h & 7));
+        if (h >= 8) q.reach = r, q.step = t;
+    }
+}
+
+// The register of a paired column from its two halves: the high one in high columns, the low one in low columns.
+CKV_FN u32 by_column(u32 high, u32 low, u32 low_mask) { return (high & ~low_mask) | (low & low_mask); }
+
+// q w for a register of scales w, as high and low halves: the product rounded, and what that lost plus the low part.
+// Paired columns get the one of the two that is theirs.
+CKV_FN u32 times_high(u32 high, u32 w) { return h2_mul(high, w); }
+CKV_FN u32 times_low(u32 high, u32 low, u32 w) { return h2_fma(low, w, h2_fma(high, w, h2_mul(high, w) ^ 0x80008000u)); }
+
+// The same for the query, whose low half may not exist.
+CKV_FN u32 query_times(u32 high, u32 low, u32 w, u32 product, u32 mask) {
+    // In high columns the mask leaves -0 and no low part: the sum is the product itself.
+    const u32 rest = h2_fma(high, w, (product & mask) ^ 0x80008000u);
+#if CKV_QUERY_LOW
+    return h2_fma(low & mask, w, rest);
+#else
+    return rest;
+#endif
+}
+
+// The low half of a query register.
+CKV_FN u32 query_low(const Query& q, int nt, int j, int i) {
+#if CKV_QUERY_LOW
+    return q.low[nt][j][i];
+#else
+    return 0u;
+#endif
+}

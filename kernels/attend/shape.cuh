@@ -1,0 +1,53 @@
+// What one variant of the decode kernels is made of: sizes fixed when it is compiled.
+#pragma once
+
+constexpr int D = CKV_DIM;
+constexpr int BLOCK = CKV_BLOCK;
+constexpr int GROUP = CKV_GROUP;
+// Tiles of 16 tokens in a block, chunks of 32 channels in a row.
+constexpr int TILES = BLOCK / 16;
+constexpr int CHUNKS = D / 32;
+// Up to four query heads leave half of the matrix unit's eight columns free: the low digits of query and weights ride there,
+// so that 16-bit operands carry 22 bits at no cost. More heads take a second product for the low digits.
+constexpr bool PAIRED = GROUP <= 4;
+// Column tiles of eight.
+constexpr int NT = PAIRED ? 1 : (GROUP + 7) / 8;
+
+constexpr int WARPS = CKV_WARPS;
+constexpr int STAGES = CKV_STAGES;
+constexpr int THREADS = 32 * WARPS;
+
+constexpr bool KEYS_CODED = CKV_KEY != 0;
+constexpr bool VALUES_CODED = CKV_VALUE != 0;
+// The two halves of a record travel and are freed apart: keys with their scales, values with theirs and the summary.
+constexpr int KEY_PART = CKV_VALUE_CODES;
+constexpr int VALUE_PART = CKV_RECORD - CKV_VALUE_CODES;
+// Bytes of one side of a block as 16-bit originals.
+constexpr int SIDE_BYTES = 2 * BLOCK * D;
+
+// Query heads as lanes share them: 32 / HEADS blocks are certified at once.
+constexpr int HEADS = GROUP <= 4 ? 4 : GROUP <= 8 ? 8 : 16;
+constexpr int LOT = 32 / HEADS;
+
+// Numbers of the certificate that one head keeps beside its output: see certificate.cuh.
+constexpr int SCALARS = 12;
+// One partial result: outputs of all heads, then their scalars.
+constexpr int PARTIAL = GROUP * D + GROUP * SCALARS;
+constexpr int PARTIAL_STRIDE = (PARTIAL + 3) / 4 * 4;
+
+constexpr int KEY_RING = WARPS * STAGES * KEY_PART;
+constexpr int VALUE_RING = WARPS * STAGES * VALUE_PART;
+constexpr int MERGE_BYTES = WARPS * PARTIAL_STRIDE * 4;
+constexpr int BARRIER_BYTES = WARPS * STAGES * 2 * 8;
+// What the ring remembers of a block in flight: addresses of promoted sides, and which kind of block it is.
+constexpr int META_BYTES = WARPS * STAGES * 24;
+// Blocks that wait for their certificate: per warp 32 x (four sums and an exponent), LOT summaries and descriptions.
+constexpr int LOT_BYTES = 32 * 20 + LOT * (32 + 8);
+// Scaling factors of the warps, merged scalars, norms of slices of 32 channels, one word. The factors of CTAs' partials lie
+// where the warps' partials were.
+constexpr int FINISH_BYTES = 4 * (GROUP * WARPS + GROUP * SCALARS + 2 * GROUP * (D / 32) + 4);
+constexpr int MOST_PARTIALS = MERGE_BYTES / (4 * GROUP);
+// Of more than SAMPLES sequences or listed heads only every n-th is kept in shared memory.
+constexpr int SAMPLES = 256;
+constexpr int ENTRY_BYTES = 4 * (SAMPLES + 8);
+constexpr int SHARED_BYTES = KEY_RING + VALUE_RING + MERGE_BYTES + BARRIER_BYTES + META_BYTES + WARPS * LOT_BYTES + FINISH_BYTES + ENTRY_BYTES;

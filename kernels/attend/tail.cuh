@@ -1,0 +1,96 @@
+// The open block has no summary: what one would say of exact rows. And the two looks at a block that is promoted.
+#pragma once
+
+// How far above 16 a block's values reach, in octaves: its weights are kept that much smaller, so that a weight times a scale
+// stays a finite half (|sigma| <= 2.02 value_norm / (2^bits - 1)).
+CKV_FN float lift_of(float value_norm) {
+    const i32 octave = (i32)(float_as_u32(value_norm) >> 23 & 0xffu) - 126 - CKV_VALUE_BITS;
+    return octave > 0 ? (float)octave : 0.0f;
+}
+
+// Squares of a register of two originals.
+CKV_FN float square_lo(u32 x) { return store_lo(x) * store_lo(x); }
+CKV_FN float square_hi(u32 x) { return store_hi(x) * store_hi(x); }
+
+// Writes the summary's eight words to `to`.
+CKV_FN void tail_summary(const CkvAttendArgs& a, const u8* keys, const u8* values, int rows, u32 row, u32* to) {
+    const int r = lane() >> 2, k = 2 * (lane() & 3);
+    float key = 0.0f, value = 0.0f;
+#pragma unroll 1
+    for (int t = 0; 16 * t < rows; t++) {
+        float key_row[2] = {0.0f, 0.0f}, token[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+#pragma unroll 1
+        for (int j = 0; j < CHUNKS; j++) {
+            u32 h[8];
+            load_original(keys, t * CHUNKS + j, h);
+#pragma unroll
+            for (int i = 0; i < 8; i++) key_row[i & 1] += square_lo(h[i]) + square_hi(h[i]);
+            load_original(values, t * CHUNKS + j, h);
+#pragma unroll
+            for (int i = 0; i < 8; i++) token[i & 2] += square_lo(h[i]), token[(i & 2) + 1] += square_hi(h[i]);
+        }
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            key_row[i] += shfl_xor(key_row[i], 1);
+            key_row[i] += shfl_xor(key_row[i], 2);
+            if (16 * t + r + 8 * i < rows) key = most(key_row[i], key);
+        }
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+#pragma unroll
+            for (int d = 4; d < 32; d <<= 1) token[i] += shfl_xor(token[i], d);
+            if (16 * t + k + (i & 1) + (i & 2) * 4 < rows) value = most(token[i], value);
+        }
+    }
+#pragma unroll
+    for (int d = 1; d < 32; d <<= 1) {
+        key = most(shfl_xor(key, d), key);
+        value = most(shfl_xor(value, d), value);
+    }
+    float centre = 0.0f;
+    if (a.centres) {
+        const float* c = a.centres + (u64)row * D;
+#pragma unroll
+        for (int i = 0; i < CHUNKS; i++) {
+            const float x = ldg(c + 32 * i + lane());
+            centre += x * x;
+        }
+        centre = warp_sum(centre);
+    }
+    const float up = 1.0001f;
+    if (lane() == 0) {
+        const float norm = sqrt_ru(value * up);
+        to[0] = to[1] = to[2] = to[4] = to[5] = 0;
+        to[3] = float_as_u32(sqrt_ru(key * up));
+        to[6] = float_as_u32(add_ru(norm, sqrt_ru(centre * up)));
+        to[7] = float_as_u32(norm);
+    }
+    syncwarp();
+}
+
+// (7.4) for one block: every token's two logits agree within Delta + zeta for the lane's pair of heads. The lane of row h, column
+// h knows the sums of head h; the lanes that keep certificates know its reach and step.
+CKV_FN bool canary(const Logits& coded, const Logits& exact, const KeySums& keys, const Summary& b, const Query& q) {
+    bool good = true;
+#pragma unroll
+    for (int nt = 0; nt < NT; nt++) {
+        const int h = PAIRED ? (lane() >> 2) & 3 : 8 * nt + (lane() >> 2);
+        const float reach = shfl(q.reach, h % HEADS), step = shfl(q.step, h % HEADS);
+        const LogitBound bound = code_bound(b, reach, step, keys.l1[nt], keys.square[nt]);
+        const float mine = (bound.delta + bound.zeta + row_zeta(b.key_norm, reach, step)) * 1.4426951f * UP;
+        const int first = PAIRED ? 2 * (lane() & 1) : 2 * (lane() & 3);
+        float limit[2];
+        limit[0] = shfl(mine, 4 * first + (first >> 1));
+        limit[1] = shfl(mine, 4 * (first + 1) + (first >> 1));
+#pragma unroll
+        for (int t = 0; t < TILES; t++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                // Heads that do not exist have no logits to disagree on.
+                const bool there = PAIRED || 8 * nt + first + (i & 1) < GROUP;
+                good = good && (!there || fabsf(coded.x[t][nt][i] - exact.x[t][nt][i]) <= limit[i & 1]);
+            }
+        }
+    }
+    return !any(!good);
+}

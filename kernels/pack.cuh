@@ -1,0 +1,432 @@
+// Codes one side (keys or values) of a full block of one KV head, with its half of the error summary. By one CTA of
+// THREADS threads; the twin of record.rs.
+//
+// Codes and scales are bit for bit those of the CPU encoder; the summary bounds the same block (see summary.cuh). The
+// sides are independent: a side whose scales do not fit their type is left without codes, its section zero, the bounds of
+// its errors infinite and its norms true, so that a kernel has to read its originals; the other side stays coded.
+// So is a side whose originals are not all finite, with infinite norms too: nothing on it can be certified.
+//
+// Macros (see RecordLayout): CKV_DIM, CKV_BLOCK, CKV_STORE, CKV_KEY, CKV_KEY_BITS, CKV_KEY_GROUP, CKV_KEY_META, CKV_VALUE,
+// CKV_VALUE_BITS, CKV_VALUE_GROUP, and the byte offsets CKV_KEY_CODES, CKV_KEY_SCALES, CKV_VALUE_CODES,
+// CKV_VALUE_SCALES, CKV_SUMMARY, CKV_RECORD.
+#pragma once
+#include "machine.cuh"
+#include "codec/affine.cuh"
+#include "codec/channel8.cuh"
+#include "codec/fragment.cuh"
+#include "codec/identity.cuh"
+#include "codec/token_sym.cuh"
+#include "summary.cuh"
+
+namespace ckv_encode {
+
+constexpr u32 DIM = CKV_DIM, BLOCK = CKV_BLOCK, COUNT = DIM * BLOCK;
+constexpr int STORE = CKV_STORE;
+constexpr bool KEY_CHANNEL = CKV_KEY == 1, KEY_TOKEN = CKV_KEY == 2, KEY_CODED = CKV_KEY != 0, VALUE_CODED = CKV_VALUE != 0;
+// Widths and groups that no branch of this layout uses still have to make types.
+constexpr int KEY_BITS = KEY_TOKEN ? CKV_KEY_BITS : 8, VALUE_BITS = VALUE_CODED ? CKV_VALUE_BITS : 8;
+constexpr u32 KEY_GROUP = KEY_TOKEN ? CKV_KEY_GROUP : DIM, VALUE_GROUP = VALUE_CODED ? CKV_VALUE_GROUP : DIM;
+
+// A row of originals in shared memory: 16 bytes of padding spread the rows over the banks.
+constexpr u32 ROW = DIM + 8;
+// Channels whose errors are held at a time, so that a block of any size needs 32 KiB.
+constexpr u32 CHUNK = DIM < 4096 / BLOCK ? DIM : 4096 / BLOCK;
+// Channels of a piece: what one thread takes the range of; groups are made of whole pieces.
+constexpr u32 PIECE = 16, PIECES = DIM / PIECE;
+
+// Scales of a side that live in shared memory.
+constexpr u32 KEY_STEPS = KEY_CHANNEL ? DIM : KEY_TOKEN ? BLOCK * (DIM / KEY_GROUP) : 0;
+constexpr u32 VALUE_STEPS = VALUE_CODED ? BLOCK * (DIM / VALUE_GROUP) : 0;
+constexpr u32 STEPS = KEY_STEPS > VALUE_STEPS ? KEY_STEPS : VALUE_STEPS;
+
+// The shared memory of the CTA, in bytes; the launch asks for PACK_SHARED of them.
+constexpr u32 GRAM_BYTES = KEY_CODED || VALUE_CODED ? 8 * BLOCK * BLOCK : 0;
+constexpr u32 RAW_BYTES = 2 * BLOCK * ROW > GRAM_BYTES ? 2 * BLOCK * ROW : GRAM_BYTES;
+constexpr u32 AT_ERRORS = RAW_BYTES, ERROR_BYTES = 32768;
+constexpr u32 AT_CHANNELS = AT_ERRORS + ERROR_BYTES, AT_STEPS = AT_CHANNELS + 8 * DIM;
+constexpr u32 AT_SLOTS = AT_STEPS + 12 * STEPS, SLOT_BYTES = 8 * 4 * WARPS;
+constexpr u32 AT_FLAGS = AT_SLOTS + SLOT_BYTES, PACK_SHARED = AT_FLAGS + 4 * 2 * WARPS;
+static_assert(8 * Gram<BLOCK>::PARTIALS <= ERROR_BYTES && 8 * BLOCK * BLOCK <= ERROR_BYTES, "sums fit");
+static_assert(8 * CHUNK * BLOCK <= ERROR_BYTES, "errors fit");
+static_assert(8 * 4 * THREADS <= ERROR_BYTES && 8 * BLOCK * PIECES <= ERROR_BYTES, "norms and ranges fit");
+
+// Order of the originals that are packed: [token][channel], or fragment order as tails and promoted sides have it.
+constexpr u32 ROWS = 0;
+[[maybe_unused]] constexpr u32 FRAGMENT = 1;
+
+// What stopped a side from being coded; the bits of a status word.
+constexpr u32 OVERFLOW = 1, NONFINITE = 2;
+
+struct Work {
+    u16* raw;          // originals, [BLOCK][ROW]; the Gram matrix once they are coded
+    double* errors;    // x - x^, [channel of the chunk][BLOCK]; ranges and partial sums in between
+    double* channels;  // per channel: the centre (values), 1/scale (keys with a scale per channel)
+    float* scale;      // [STEPS], and so on: index channel, or group * BLOCK + token
+    float* offset;
+    float* inverse;
+    double* slots;
+    u32* flags;
+};
+CKV_FN Work work_of(u8* shared) {
+    float* steps = (float*)(shared + AT_STEPS);
+    return Work{(u16*)shared,  (double*)(shared + AT_ERRORS), (double*)(shared + AT_CHANNELS),
+                steps,         steps + STEPS,                 steps + 2 * STEPS,
+                (double*)(shared + AT_SLOTS), (u32*)(shared + AT_FLAGS)};
+}
+
+// The union of everyone's bits.
+CKV_FN u32 cta_union(u32 bits, u32* slots) {
+#pragma unroll
+    for (int d = 16; d > 0; d >>= 1) bits |= shfl_xor(bits, d);
+    sync_threads();
+    if (lane() == 0) slots[warp()] = bits;
+    sync_threads();
+    u32 all = 0;
+    for (u32 w = 0; w < WARPS; ++w) all |= slots[w];
+    return all;
+}
+
+CKV_FN void put_step(const Work& w, u32 at, double scale, double offset) {
+    w.scale[at] = (float)scale;
+    w.offset[at] = (float)offset;
+    w.inverse[at] = inverse_step((float)scale);
+}
+CKV_FN Step step_at(const Work& w, u32 at) { return Step{w.scale[at], w.offset[at], w.inverse[at]}; }
+
+CKV_FN float least(float a, float b) { return b < a ? b : a; }
+CKV_FN float most(float a, float b) { return b > a ? b : a; }
+
+CKV_FN void zero(u8* at, u32 from, u32 to) {
+    for (u32 i = from + threadIdx.x; i < to; i += THREADS) at[i] = 0;
+}
+
+// Originals into shared memory, from rows or from fragment order. True if all of them are finite.
+template <bool KEY> CKV_FN bool stage(const Work& w, const u16* source, u32 order) {
+    bool finite = true;
+#pragma unroll 4
+    for (u32 i = threadIdx.x; i < COUNT / 8; i += THREADS) {
+        // Not through the read-only path: the last row may have been written by this CTA.
+        const Vec4 v = ((const Vec4*)source)[i];
+        finite = finite && !(has_nonfinite<STORE>(v.x) || has_nonfinite<STORE>(v.y) || has_nonfinite<STORE>(v.z) ||
+                             has_nonfinite<STORE>(v.w));
+        if (order == ROWS) {
+            *(Vec4*)(w.raw + i / (DIM / 8) * ROW + i % (DIM / 8) * 8) = v;
+        } else {
+            Identity::scatter<KEY, DIM, ROW>(w.raw, i, v);
+        }
+    }
+    return finite;
+}
+
+// Scales per channel, (2.1), (2.2). Returns OVERFLOW if one does not fit.
+CKV_FN u32 channel_scales(const Work& w, u8* section) {
+    constexpr u32 PAIRS = DIM / 2, PARTS = THREADS / PAIRS;
+    float* ranges = (float*)w.errors;
+    const u32 pair = threadIdx.x % PAIRS, part = threadIdx.x / PAIRS;
+    if (part < PARTS) {
+        const float inf = u32_as_float(0x7f800000u);
+        float lo[2] = {inf, inf}, hi[2] = {-inf, -inf};
+        for (u32 t = part; t < BLOCK; t += PARTS) {
+            const u32 two = *(const u32*)(w.raw + t * ROW + 2 * pair);
+            const float x = original<STORE>((u16)(two & 0xffffu)), y = original<STORE>((u16)(two >> 16));
+            lo[0] = least(lo[0], x), hi[0] = most(hi[0], x);
+            lo[1] = least(lo[1], y), hi[1] = most(hi[1], y);
+        }
+#pragma unroll
+        for (u32 i = 0; i < 2; ++i) {
+            ranges[(2 * part) * DIM + 2 * pair + i] = lo[i];
+            ranges[(2 * part + 1) * DIM + 2 * pair + i] = hi[i];
+        }
+    }
+    sync_threads();
+    u32 bad = 0;
+    if (threadIdx.x < DIM) {
+        const u32 c = threadIdx.x;
+        float lo = ranges[c], hi = ranges[DIM + c];
+        for (u32 p = 1; p < PARTS; ++p) {
+            lo = least(lo, ranges[2 * p * DIM + c]);
+            hi = most(hi, ranges[(2 * p + 1) * DIM + c]);
+        }
+        double sigma, z;
+        if (Channel8::scales<CKV_KEY_META>((double)lo, (double)hi, sigma, z)) {
+            store_scale<CKV_KEY_META>(section, c, sigma);
+            store_scale<CKV_KEY_META>(section, DIM + c, z);
+            put_step(w, c, sigma, z);
+            w.channels[c] = 1.0 / (sigma > 0.0 ? sigma : 1.0);
+        } else {
+            bad = OVERFLOW;
+        }
+    }
+    return bad;
+}
+
+// Scales per token and group, (2.4), (2.5) or (2.7). Returns OVERFLOW if one does not fit.
+template <bool KEY> CKV_FN u32 token_scales(const Work& w, u8* section) {
+    constexpr u32 GROUP = KEY ? KEY_GROUP : VALUE_GROUP, GROUPS = DIM / GROUP;
+    float* lows = (float*)w.errors;
+    float* highs = lows + BLOCK * PIECES;
+    for (u32 i = threadIdx.x; i < BLOCK * PIECES; i += THREADS) {
+        const u32 t = i % BLOCK, piece = i / BLOCK;
+        const u32* two = (const u32*)(w.raw + t * ROW + piece * PIECE);
+        float lo = original<STORE>((u16)(two[0] & 0xffffu)), hi = lo;
+#pragma unroll
+        for (u32 j = 0; j < PIECE / 2; ++j) {
+            const float x = original<STORE>((u16)(two[j] & 0xffffu)), y = original<STORE>((u16)(two[j] >> 16));
+            lo = least(least(lo, x), y);
+            hi = most(most(hi, x), y);
+        }
+        lows[i] = lo;
+        highs[i] = hi;
+    }
+    sync_threads();
+    u32 bad = 0;
+    for (u32 i = threadIdx.x; i < BLOCK * GROUPS; i += THREADS) {
+        const u32 t = i % BLOCK, group = i / BLOCK, first = group * (GROUP / PIECE) * BLOCK + t;
+        float lo = lows[first], hi = highs[first];
+        for (u32 j = 1; j < GROUP / PIECE; ++j) {
+            lo = least(lo, lows[first + j * BLOCK]);
+            hi = most(hi, highs[first + j * BLOCK]);
+        }
+        double scale, offset = 0.0;
+        bool fits;
+        if (KEY) {
+            fits = TokenSym<KEY_BITS>::scale((double)most(most(-lo, hi), 0.0f), scale);
+        } else {
+            fits = Affine<VALUE_BITS>::scales((double)lo, (double)hi, scale, offset);
+        }
+        if (fits) {
+            store_scale<F16>(section, i, scale);
+            if (!KEY) store_scale<F16>(section, BLOCK * GROUPS + i, offset);
+            put_step(w, i, scale, offset);
+        } else {
+            bad = OVERFLOW;
+        }
+    }
+    return bad;
+}
+
+// The codec and the place of its scales for one side.
+template <bool KEY> struct Side {
+    static __device__ __forceinline__ Step step(const Work& w, u32 token, u32 channel) {
+        if (!KEY) return step_at(w, channel / VALUE_GROUP * BLOCK + token);
+        return step_at(w, KEY_CHANNEL ? channel : channel / KEY_GROUP * BLOCK + token);
+    }
+    static __device__ __forceinline__ u32 code(float n) {
+        if (!KEY) return Affine<VALUE_BITS>::code(n);
+        return KEY_CHANNEL ? Channel8::code(n) : TokenSym<KEY_BITS>::code(n);
+    }
+    static __device__ __forceinline__ double error(float x, float n, const Step& step) {
+        if (!KEY) return Affine<VALUE_BITS>::error(x, n, step);
+        return KEY_CHANNEL ? Channel8::error(x, n, step) : TokenSym<KEY_BITS>::error(x, n, step);
+    }
+};
+
+// Codes of channels first .. first + width: to the record, their errors to shared memory. A warp takes a unit at a time.
+template <bool KEY> CKV_FN void code_chunk(const Work& w, u8* section, u32 first, u32 width) {
+    constexpr u32 TILES = BLOCK / 16;
+    constexpr int AT_ONCE = DIM > CHUNK ? 2 : 4;
+    const u32 units = TILES * width / 32;
+    for (u32 u = warp(); u < units; u += WARPS) {
+        const u32 tile = u % TILES, at = 32 * (u / TILES);
+        Codes codes = {{0, 0, 0, 0}};
+        u32 unclear = 0;
+        // A few at a time: all sixteen would hold more in flight than there are registers for.
+#pragma unroll(AT_ONCE)
+        for (u32 p = 0; p < 16; ++p) {
+            const u32 token = 16 * tile + token_of<KEY>(lane(), p);
+            const u32 local = at + channel_of<KEY>(lane(), p);
+            const float x = original<STORE>(w.raw[token * ROW + first + local]);
+            const Step step = Side<KEY>::step(w, token, first + local);
+            bool clear;
+            const float n = steps(x, step, clear);
+            if (!clear) unclear |= 1u << p;
+            codes.set(p, Side<KEY>::code(n));
+            w.errors[local * BLOCK + token] = Side<KEY>::error(x, n, step);
+        }
+        // The few that the double quotient decides, one division for all places of the loop above.
+        if (unclear != 0) {
+#pragma unroll 1
+            for (u32 p = 0; p < 16; ++p) {
+                if ((unclear >> p & 1) == 0) continue;
+                const u32 token = 16 * tile + token_of<KEY>(lane(), p);
+                const u32 local = at + channel_of<KEY>(lane(), p);
+                const float x = original<STORE>(w.raw[token * ROW + first + local]);
+                const Step step = Side<KEY>::step(w, token, first + local);
+                const float n = exact_steps(x, step);
+                codes.set(p, Side<KEY>::code(n));
+                w.errors[local * BLOCK + token] = Side<KEY>::error(x, n, step);
+            }
+        }
+        store_unit<KEY ? KEY_BITS : VALUE_BITS, COUNT>(section, tile * (DIM / 32) + (first + at) / 32, codes);
+    }
+}
+
+// Squared norms of a token, over the channels that this thread takes.
+struct Norms {
+    double original, error, decoded, centred;
+};
+// Adds channels first .. first + width: thread = part * BLOCK + token. Keys with a scale per channel leave their errors
+// measured in steps of their channel, (3.6).
+template <bool KEY, bool CODED> CKV_FN void add_norms(const Work& w, u32 first, u32 width, Norms& n) {
+    const u32 token = threadIdx.x % BLOCK;
+#pragma unroll 2
+    for (u32 c = threadIdx.x / BLOCK; c < width; c += THREADS / BLOCK) {
+        const double x = (double)original<STORE>(w.raw[token * ROW + first + c]);
+        const double e = CODED ? w.errors[c * BLOCK + token] : 0.0;
+        n.original += x * x;
+        n.error += e * e;
+        if (!KEY) {
+            const double from_centre = x - w.channels[first + c];
+            n.decoded += (x - e) * (x - e);
+            n.centred += from_centre * from_centre;
+        }
+        if (KEY && KEY_CHANNEL && CODED) w.errors[c * BLOCK + token] = e * w.channels[first + c];
+    }
+}
+// Largest over the tokens: {error, max(original, decoded), centred}, still squared.
+CKV_FN void largest_norms(const Work& w, const Norms& n, double (&top)[3]) {
+    sync_threads();
+    w.errors[threadIdx.x] = n.original;
+    w.errors[THREADS + threadIdx.x] = n.error;
+    w.errors[2 * THREADS + threadIdx.x] = n.decoded;
+    w.errors[3 * THREADS + threadIdx.x] = n.centred;
+    sync_threads();
+    top[0] = top[1] = top[2] = 0.0;
+    if (threadIdx.x < BLOCK) {
+        double sums[4] = {0.0, 0.0, 0.0, 0.0};
+#pragma unroll 1
+        for (u32 part = 0; part < THREADS / BLOCK; ++part) {
+#pragma unroll
+            for (u32 i = 0; i < 4; ++i) sums[i] += w.errors[i * THREADS + part * BLOCK + threadIdx.x];
+        }
+        top[0] = sums[1];
+        top[1] = larger(sums[0], sums[2]);
+        top[2] = sums[3];
+    }
+    cta_largest(top, w.slots);
+}
+
+// ||x||^2 with x_c the largest magnitude that enters channel c's products, (4.12); record.rs: key_magnitude.
+template <bool CODED> CKV_FN double key_magnitude(const Work& w) {
+    double square = 0.0;
+    if (!CODED || KEY_CHANNEL) {
+        if (threadIdx.x < DIM) {
+            double x = 0.0;
+            if (CODED) {
+                x = 128.0 * (double)w.scale[threadIdx.x] + magnitude((double)w.offset[threadIdx.x]);
+            } else {
+#pragma unroll 4
+                for (u32 t = 0; t < BLOCK; ++t)
+                    x = larger(magnitude((double)original<STORE>(w.raw[t * ROW + threadIdx.x])), x);
+            }
+            square = x * x;
+        }
+    } else if (threadIdx.x < DIM / KEY_GROUP) {
+        double x = 0.0;
+#pragma unroll 4
+        for (u32 t = 0; t < BLOCK; ++t) x = larger((double)w.scale[threadIdx.x * BLOCK + t], x);
+        x *= (double)(1u << (KEY_BITS - 1));
+        square = x * x * (double)KEY_GROUP;
+    }
+    return cta_sum(square, w.slots);
+}
+
+// Packs a side whose originals are in w.raw; `bad` is what each thread has against them. The rest as in pack_side.
+template <bool KEY> CKV_FN u32 pack_staged(const Work& w, u32 bad, const float* centre, u8* record) {
+    constexpr bool CODED = KEY ? KEY_CODED : VALUE_CODED;
+    constexpr u32 START = KEY ? CKV_KEY_CODES : CKV_VALUE_CODES, SCALES = KEY ? CKV_KEY_SCALES : CKV_VALUE_SCALES;
+    constexpr u32 END = KEY ? CKV_VALUE_CODES : CKV_SUMMARY;
+    constexpr u32 CODES_END = START + COUNT / 8 * (CODED ? KEY ? KEY_BITS : VALUE_BITS : 16);
+    constexpr u32 META = KEY && KEY_CHANNEL && CKV_KEY_META == 2 ? 4 : 2;
+    constexpr u32 SCALES_END = SCALES + (CODED ? KEY ? KEY_CHANNEL ? 2 * DIM * META : 2 * KEY_STEPS : 4 * VALUE_STEPS : 0);
+
+    if (!KEY && threadIdx.x < DIM) w.channels[threadIdx.x] = (double)centre[threadIdx.x];
+    bad = cta_union(bad, w.flags);
+    if (CODED && bad == 0) {
+        if constexpr (KEY && KEY_CHANNEL) bad = channel_scales(w, record + SCALES);
+        if constexpr (!(KEY && KEY_CHANNEL) && CODED) bad = token_scales<KEY>(w, record + SCALES);
+        bad = cta_union(bad, w.flags);
+    }
+    const bool coded = CODED && bad == 0;
+
+    Norms norms = {0.0, 0.0, 0.0, 0.0};
+    double errors_norm = 0.0;
+    if constexpr (CODED) {
+        Gram<BLOCK> gram;
+        if (coded) {
+            gram.clear();
+#pragma unroll 1
+            for (u32 first = 0; first < DIM; first += CHUNK) {
+                const u32 width = first + CHUNK <= DIM ? CHUNK : DIM - first;
+                code_chunk<KEY>(w, record + START, first, width);
+                sync_threads();
+                add_norms<KEY, true>(w, first, width, norms);
+                sync_threads();
+                gram.add(w.errors, width);
+                sync_threads();
+            }
+        }
+        if (coded) {
+            // The originals are done with: their place takes the matrix.
+            gram.fold(w.errors, (double*)w.raw);
+        } else {
+            add_norms<KEY, false>(w, 0, DIM, norms);
+        }
+        double top[3], mag = 0.0;
+        largest_norms(w, norms, top);
+        if (coded) {
+            if (KEY) mag = key_magnitude<true>(w);
+            errors_norm = spectral<BLOCK>((double*)w.raw, w.errors, w.slots);
+            zero(record, CODES_END, SCALES);
+            zero(record, SCALES_END, END);
+        } else {
+            for (u32 i = threadIdx.x; i < (END - START) / 16; i += THREADS) ((Vec4*)(record + START))[i] = Vec4{0, 0, 0, 0};
+        }
+        if (threadIdx.x == 0) {
+            const double inf = infinity();
+            float* out = (float*)(record + CKV_SUMMARY);
+            if (bad & NONFINITE) top[1] = top[2] = inf;
+            if (!coded) top[0] = errors_norm = mag = inf;
+            if (KEY) {
+                out[0] = publish(errors_norm);
+                out[1] = publish(sqrt(top[0]));
+                out[2] = publish(sqrt(mag));
+                out[3] = publish(sqrt(top[1]));
+            } else {
+                out[4] = publish(sqrt(top[0]));
+                out[5] = publish(errors_norm);
+                out[6] = publish(sqrt(top[2]));
+                out[7] = publish(sqrt(top[1]));
+            }
+        }
+    } else {
+        double top[3];
+        for (u32 i = threadIdx.x; i < COUNT / 8; i += THREADS)
+            ((Vec4*)(record + START))[i] = Identity::gather<KEY, DIM, ROW>(w.raw, i);
+        add_norms<KEY, false>(w, 0, DIM, norms);
+        largest_norms(w, norms, top);
+        double mag = KEY ? key_magnitude<false>(w) : 0.0;
+        zero(record, CODES_END, END);
+        if (threadIdx.x == 0) {
+            float* out = (float*)(record + CKV_SUMMARY);
+            if (bad & NONFINITE) top[1] = top[2] = mag = infinity();
+            out[KEY ? 0 : 4] = 0.0f;
+            out[KEY ? 1 : 5] = 0.0f;
+            out[KEY ? 2 : 6] = publish(sqrt(KEY ? mag : top[2]));
+            out[KEY ? 3 : 7] = publish(sqrt(top[1]));
+        }
+    }
+    if (!KEY) zero(record, CKV_SUMMARY + 32, CKV_RECORD);
+    sync_threads();
+    return bad;
+}
+
+// Packs one side. `source` holds its BLOCK x DIM originals in `order`, `centre` the head's value centre (values only), both
+// and the record aligned to 16 bytes; `shared` has PACK_SHARED bytes. Returns OVERFLOW, NONFINITE or 0, in every thread.
+template <bool KEY> CKV_FN u32 pack_side(const u16* source, u32 order, const float* centre, u8* record, u8* shared) {
+    const Work w = work_of(shared);
+    const u32 bad = stage<KEY>(w, source, order) ? 0 : NONFINITE;
+    return pack_staged<KEY>(w, bad, centre, record);
+}
+
+}  // namespace ckv_encode
