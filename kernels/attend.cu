@@ -37,68 +37,62 @@ CKV_FN void mask_rows(Logits& s, int rows) {
     }
 }
 
-// One full block into the state.
-CKV_FN void attend_block(const CkvAttendArgs& a, Ring& ring, const Tasks& t, const Query& q, u32 j, int k, State& st, Lot& lot,
-                         u32& flags) {
-    const int slot = k % STAGES;
+// One block into the state; `rows` of its tokens exist, all but in the open block.
+CKV_FN void attend_block(const CkvAttendArgs& a, Ring& ring, const Query& q, u32 row, u32 j, int rows, int k, int slot, u32 parity,
+                         State& st, Lot& lot, u32* flags, u32* room) {
     Logits s;
     Weights w;
     KeySums key_sums;
+    wait_part(ring, slot, parity, 0);
     const Flight flight = ring.flights[slot];
-    const u8* key_part = ring.keys + slot * KEY_PART;
+    const bool open = flight.tail != 0;
     const u8* value_part = ring.values + slot * VALUE_PART;
     const u32* summary = (const u32*)(value_part + (CKV_SUMMARY - CKV_VALUE_CODES));
-    score_codes(key_part, q, s, key_sums);
+    if (!open) {
+        score_codes(ring.keys + slot * KEY_PART, q, s, key_sums);
+    } else {
+#pragma unroll
+        for (int nt = 0; nt < NT; nt++) key_sums.square[nt] = 0.0f;
+    }
     syncwarp();
-    issue_keys(a, t, ring, k + STAGES);
-    wait_part(ring, k, 1);
-    if (KEYS_CODED && flight.keys) {
+    issue_keys(a, ring, k + STAGES, slot);
+    wait_part(ring, slot, parity, 1);
+    if (flight.keys) {
         Logits exact;
         score_originals((const u8*)flight.keys, q, exact);
-        // The canary (7.4): codes and originals of one block must agree within the bound.
-        flags |= canary(s, exact, key_sums, load_summary((const u8*)summary), q) ? 0u : CANARY_FAILED;
+        if (open) {
+            mask_rows(exact, rows);
+            tail_summary(a, (const u8*)flight.keys, (const u8*)flight.values, rows, row, room);
+            summary = room;
+        } else if (KEYS_CODED) {
+            // The canary (7.4): codes and originals of one block must agree within the bound.
+            if (!canary(s, exact, key_sums, load_summary((const u8*)summary), q)) *flags = CANARY_FAILED;
+        }
         s = exact;
     }
     const bool exact_keys = flight.keys != 0 || !KEYS_CODED, exact_values = flight.values != 0 || !VALUES_CODED;
     float mass[NT][4];
     follow(s, exact_values ? 0.0f : lift_of(u32_as_float(summary[7])), st);
     weigh(s, st, w, mass);
-    if (VALUES_CODED && flight.values) {
-        add_originals<false>((const u8*)flight.values, BLOCK, w, st);
+    if (flight.values) {
+        add_originals<true>((const u8*)flight.values, rows, w, st);
     } else {
         add_codes(value_part, w, st);
     }
 #if CKV_CERTIFY
-    leave(lot, st, mass, key_sums, summary, j, (exact_keys ? EXACT_KEYS : 0) | (exact_values ? EXACT_VALUES : 0));
+    leave(lot, st, mass, key_sums, summary, j,
+          (exact_keys ? EXACT_KEYS : 0) | (exact_values ? EXACT_VALUES : 0) | (open ? OPEN : 0));
 #endif
     syncwarp();
-    issue_values(ring, k + STAGES);
+    issue_values(ring, k + STAGES, slot);
 }
 
-// The open block: 16-bit rows, of which the first `rows` exist.
-CKV_FN void attend_open(const CkvAttendArgs& a, Ring& ring, const Tasks& t, const Query& q, u32 row, u32 j, int rows, int k,
-                        State& st, Lot& lot, u32* room) {
-    const Flight flight = ring.flights[k % STAGES];
-    Logits s;
-    Weights w;
-    KeySums none;
-    float mass[NT][4];
-    score_originals((const u8*)flight.keys, q, s);
-    mask_rows(s, rows);
-    follow(s, 0.0f, st);
-    weigh(s, st, w, mass);
-    add_originals<true>((const u8*)flight.values, rows, w, st);
-#if CKV_CERTIFY
-#pragma unroll
-    for (int nt = 0; nt < NT; nt++) none.l1[nt] = none.square[nt] = 0.0f;
-    tail_summary(a, (const u8*)flight.keys, (const u8*)flight.values, rows, row, room);
-    leave(lot, st, mass, none, room, j, EXACT_KEYS | EXACT_VALUES | OPEN);
-#endif
-    syncwarp();
-    issue_keys(a, t, ring, k + STAGES);
-    wait_part(ring, k, 1);
-    issue_values(ring, k + STAGES);
-}
+struct Known {
+    Tasks tasks;
+    Segment segment;
+    u32 flags;  // of the head at hand, by any warp
+};
+static_assert(sizeof(Known) <= KNOWN_BYTES, "KNOWN_BYTES");
 
 // The host and the kernel count the same bytes of shared memory.
 static_assert(SHARED_BYTES == CKV_SHARED, "CKV_SHARED");
@@ -118,20 +112,27 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) ckv_attend(const __grid
     at += META_BYTES;
     u8* lots = at;
     at += WARPS * LOT_BYTES;
+    Place* places = (Place*)at;
+    at += WARPS * BATCH_BYTES;
+    Vec4* queries = (Vec4*)at;
+    at += QUERY_BYTES;
     float* finish = (float*)at;
     at += FINISH_BYTES;
+    // In shared memory rather than registers: the loop over blocks needs every register it can get.
+    Known& known = *(Known*)at;
+    at += KNOWN_BYTES;
     u32* before = (u32*)at;
 
-    const int cta = blockIdx.x, me = warp();
+    const u32 cta = blockIdx.x, me = warp();
 #if CKV_BULK
     if (threadIdx.x < 2 * WARPS * STAGES) barrier_init(barriers + threadIdx.x, 1);
     fence_barrier_init();
 #endif
     grid_dependency_wait();
     grid_dependency_launch();
-    const Tasks t = plan(a, before);
-    if (cta >= t.ctas) return;
-    const u32 lo = share_start(t, cta), hi = share_start(t, cta + 1);
+    const Tasks planned = plan(a, before);
+    if (cta >= planned.ctas) return;
+    const u32 lo = share_start(planned, cta), hi = share_start(planned, cta + 1);
 
     Ring ring;
     ring.keys = key_ring + me * STAGES * KEY_PART;
@@ -140,68 +141,88 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) ckv_attend(const __grid
     ring.flights = flights + me * STAGES;
     ring.lo = lo + me;
     ring.count = lo + me < hi ? (int)((hi - lo - me + WARPS - 1) / WARPS) : 0;
-    ring.now = fetch_batch(a, t, ring, 0);
-    ring.next = fetch_batch(a, t, ring, 32);
+    ring.places = places + me * 64;
+    const Tasks& t = known.tasks;
+    const Segment& seg = known.segment;
+    RawQuery raw;
+    {
+        const Segment first = segment_at(a, planned, lo);
+        if (threadIdx.x == 0) known.tasks = planned, known.segment = first, known.flags = 0;
+        read_query(a, first.head, raw);
+    }
+    sync_threads();
+    fetch_batch(a, t, ring, 0);
 #pragma unroll 1
     for (int k = 0; k < STAGES; k++) {
-        issue_keys(a, t, ring, k);
-        issue_values(ring, k);
+        issue_keys(a, ring, k, k);
+        issue_values(ring, k, k);
     }
 
-    Merge merge = {finish, finish + GROUP * WARPS, finish + GROUP * WARPS + GROUP * SCALARS,
-                   (u32*)(finish + GROUP * WARPS + GROUP * SCALARS + 2 * GROUP * (D / 32))};
+    const Merge merge = {finish, finish + GROUP * SCALARS, (u32*)(finish + GROUP * SCALARS + 2 * GROUP * SLICES)};
     Lot lot = lot_at(lots + me * LOT_BYTES);
     float* mine = partials + me * PARTIAL_STRIDE;
-    int k = 0;
+    // Block k lies in slot k % STAGES; the parity of its copies is that of k / STAGES.
+    int k = 0, slot = 0;
+    u32 parity = 0;
+    int fetched = 32;
     for (u32 line = lo; line < hi;) {
-        const Segment seg = segment_at(a, t, line);
         const u32 end = seg.start + seg.blocks < hi ? seg.start + seg.blocks : hi;
+        const u32 row_head = seg.row * a.kv_heads + seg.kv;
         Query q;
-        load_query(a, seg.head, q);
+        share_query(raw, queries);
+        prepare_query(a, queries, q);
+        prefetch_query(a, seg.head + 1);
         State st;
         Sums sums;
-        u32 flags = 0;
         clear(st);
         clear(sums);
         const int started = k;
 #pragma unroll 1
         for (; k < ring.count && ring.lo + (u32)k * WARPS < end; k++) {
+            // The batch that holds the next block to be copied, and half of a ring of places ahead.
+            if (k + STAGES >= fetched) fetch_batch(a, t, ring, fetched), fetched += 32;
             const u32 j = ring.lo + (u32)k * WARPS - seg.start;
-            wait_part(ring, k, 0);
-            if (j < seg.tokens / BLOCK) {
-                attend_block(a, ring, t, q, j, k, st, lot, flags);
-            } else {
-                attend_open(a, ring, t, q, seg.row, j, (int)(seg.tokens % BLOCK), k, st, lot, (u32*)mine);
-            }
-            if (CKV_CERTIFY && lot.count == LOT) certify_lot(a, lot, q, seg.row, sums);
+            const int rows = j < seg.tokens / BLOCK ? BLOCK : (int)(seg.tokens % BLOCK);
+            attend_block(a, ring, q, row_head, j, rows, k, slot, parity, st, lot, &known.flags, (u32*)mine);
+            slot = slot + 1 == STAGES ? 0 : slot + 1;
+            parity ^= slot == 0;
+            if (CKV_CERTIFY && lot.count == LOT) certify_lot(a, lot, q, row_head, sums);
         }
-        if (CKV_CERTIFY && lot.count) certify_lot(a, lot, q, seg.row, sums);
-        store_partial(st, sums, (float)((k - started) * TILES), any(flags != 0) ? CANARY_FAILED : 0u, mine);
+        if (CKV_CERTIFY) certify_lot(a, lot, q, row_head, sums);
+        store_partial(st, sums, (float)((k - started) * TILES), known.flags, mine);
         sync_threads();
 
-        const int first = share_of(t, seg.start), last = share_of(t, seg.start + seg.blocks - 1);
+        const u32 first = share_of(t, seg.start), last = share_of(t, seg.start + seg.blocks - 1);
         const u32 launch_head = a.only ? seg.entry : seg.head;
-        const float* centre = a.centres ? a.centres + (u64)seg.row * D : nullptr;
-        if (first == last) {
-            finish_head(a, partials, WARPS, merge, seg.head, seg.tokens, centre);
-        } else {
-            merge_partials(partials, WARPS, merge, a.partials + (u64)(cta + launch_head) * PARTIAL_STRIDE);
-            fence_gpu();
+        const float* centre = a.centres ? a.centres + (u64)row_head * D : nullptr;
+        // First this CTA's warps; the last CTA of a head then goes over what all of them left.
+        const float* from = partials;
+        int count = WARPS;
+        float* to = first == last ? nullptr : a.partials + (u64)(cta + launch_head) * PARTIAL_STRIDE;
+#pragma unroll 1
+        while (true) {
+            merge_partials(a, from, count, to, merge, seg.head, centre);
             sync_threads();
+            if (!to) {
+                certify_head(a, merge, seg.head, seg.tokens);
+                break;
+            }
+            // One thread speaks for all: what they wrote before the barrier is released with its count.
             if (threadIdx.x == 0) *merge.word = atomic_add_acq_rel(a.counters + launch_head, 1);
             sync_threads();
-            const bool closes = *merge.word == (u32)(last - first);
+            if (*merge.word != last - first) break;
+            if (threadIdx.x == 0) a.counters[launch_head] = 0;
+            from = a.partials + (u64)(first + launch_head) * PARTIAL_STRIDE;
+            count = (int)(last - first) + 1;
+            to = nullptr;
+        }
+        line = end;
+        if (line < hi) {
+            const Segment next = segment_at(a, t, line);
             sync_threads();
-            if (closes) {
-                if (threadIdx.x == 0) a.counters[launch_head] = 0;
-                fence_gpu();
-                // The factors of many partials lie where the warps' partials were.
-                const Merge wide = {partials, merge.scalars, merge.norms, merge.word};
-                finish_head(a, a.partials + (u64)(first + launch_head) * PARTIAL_STRIDE, last - first + 1, wide, seg.head,
-                            seg.tokens, centre);
-            }
+            if (threadIdx.x == 0) known.segment = next, known.flags = 0;
+            read_query(a, next.head, raw);
         }
         sync_threads();
-        line = end;
     }
 }

@@ -314,7 +314,8 @@ CKV_FN void fence_barrier_init() {
 
 // ---- global memory ----
 
-// A load through the read-only path: the data must not change while the kernel runs. T of 1, 2, 4, 8 or 16 bytes.
+// A load through the read-only path: the data must not change while the kernel runs. T of 1, 2, 4, 8 or 16 bytes. Volatile, so
+// that a load under a condition is never executed without it.
 template <class T> CKV_FN T ldg(const T* p) {
     static_assert(sizeof(T) == 1 || sizeof(T) == 2 || sizeof(T) == 4 || sizeof(T) == 8 || sizeof(T) == 16, "size of a load");
     union Bits {
@@ -326,16 +327,16 @@ template <class T> CKV_FN T ldg(const T* p) {
     } d;
     if constexpr (sizeof(T) == 1) {
         u32 wide;
-        asm("ld.global.nc.u8 %0, [%1];" : "=r"(wide) : "l"(p));
+        asm volatile("ld.global.nc.u8 %0, [%1];" : "=r"(wide) : "l"(p));
         d.b = (u8)wide;
     } else if constexpr (sizeof(T) == 2) {
-        asm("ld.global.nc.u16 %0, [%1];" : "=h"(d.h) : "l"(p));
+        asm volatile("ld.global.nc.u16 %0, [%1];" : "=h"(d.h) : "l"(p));
     } else if constexpr (sizeof(T) == 4) {
-        asm("ld.global.nc.u32 %0, [%1];" : "=r"(d.w[0]) : "l"(p));
+        asm volatile("ld.global.nc.u32 %0, [%1];" : "=r"(d.w[0]) : "l"(p));
     } else if constexpr (sizeof(T) == 8) {
-        asm("ld.global.nc.v2.u32 {%0, %1}, [%2];" : "=r"(d.w[0]), "=r"(d.w[1]) : "l"(p));
+        asm volatile("ld.global.nc.v2.u32 {%0, %1}, [%2];" : "=r"(d.w[0]), "=r"(d.w[1]) : "l"(p));
     } else {
-        asm("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];"
+        asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];"
             : "=r"(d.w[0]), "=r"(d.w[1]), "=r"(d.w[2]), "=r"(d.w[3])
             : "l"(p));
     }
@@ -344,7 +345,7 @@ template <class T> CKV_FN T ldg(const T* p) {
 // Sixteen bytes that are read once: read-only path, no place in L1.
 CKV_FN Vec4 ld_stream16(const void* p) {
     Vec4 v;
-    asm("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
+    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
     return v;
 }
 // Asks for the cache line of p in L2.

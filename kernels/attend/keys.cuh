@@ -6,12 +6,12 @@ struct Logits {
     float x[TILES][NT][4];
 };
 
-// Sums over the channels of |q sigma| and (q sigma)^2 in units of step: head h in the lane of row h % 8, column h % 8.
+// Sum over the channels of (q sigma)^2 in units of step^2: head h in the lane of row h % 8, column h % 8.
 struct KeySums {
-    float l1[NT];
     float square[NT];
 };
 
+// One in both halves.
 constexpr u32 H2_ONE = 0x3c003c00u;
 
 // Adds the low columns to the high ones: then every lane of a pair holds the whole logit.
@@ -91,11 +91,14 @@ CKV_FN void score_codes(const u8* part, const Query& q, Logits& s, KeySums& sums
     const u8* scales = part + CKV_KEY_SCALES;
     u32 high[NT][CHUNKS][4], low[PAIRED ? 1 : NT][CHUNKS][4];
     // Two chains each: a chain of products waits for every one of its links.
-    float z[NT][4], n[NT][4], z2[NT][4], n2[NT][4];
+    float z[2][NT][4], n[2][NT][4];
 #pragma unroll
-    for (int nt = 0; nt < NT; nt++) {
+    for (int e = 0; e < 2; e++) {
 #pragma unroll
-        for (int i = 0; i < 4; i++) z[nt][i] = n[nt][i] = z2[nt][i] = n2[nt][i] = 0.0f;
+        for (int nt = 0; nt < NT; nt++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) z[e][nt][i] = n[e][nt][i] = 0.0f;
+        }
     }
 #pragma unroll
     for (int j = 0; j < CHUNKS; j++) {
@@ -104,40 +107,45 @@ CKV_FN void score_codes(const u8* part, const Query& q, Logits& s, KeySums& sums
         channel_scales(scales + 2 * D, j, offset);
 #pragma unroll
         for (int nt = 0; nt < NT; nt++) {
-            u32 zh[4], zl[4], magnitude[4];
+            u32 y[4];
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 const u32 qh = q.high[nt][j][i], ql = query_low(q, nt, j, i);
-                const u32 y = times_high(qh, sigma[i]), w = times_high(qh, offset[i]);
-                magnitude[i] = h2_abs(y);
+                y[i] = times_high(qh, sigma[i]);
                 if constexpr (PAIRED) {
-                    high[nt][j][i] = query_times(qh, ql, sigma[i], y, mask);
-                    zh[i] = query_times(qh, ql, offset[i], w, mask);
+                    high[nt][j][i] = query_times(qh, ql, sigma[i], y[i], mask);
                 } else {
-                    high[nt][j][i] = y, zh[i] = w;
+                    high[nt][j][i] = y[i];
                     low[nt][j][i] = times_low(qh, ql, sigma[i]);
-                    zl[i] = times_low(qh, ql, offset[i]);
                 }
             }
-            // Rows 0..7 of the first operand are the scaled query itself: the diagonal is the sum of squares; rows 8..15
-            // are ones: the sum of magnitudes. Both at the lane that keeps the head's certificate.
-            mma_f16(n[nt], magnitude[0], H2_ONE, magnitude[1], H2_ONE, magnitude[0], magnitude[1]);
-            mma_f16(n2[nt], magnitude[2], H2_ONE, magnitude[3], H2_ONE, magnitude[2], magnitude[3]);
-            mma_f16(z[nt], H2_ONE, H2_ONE, H2_ONE, H2_ONE, zh[0], zh[1]);
-            mma_f16(z2[nt], H2_ONE, H2_ONE, H2_ONE, H2_ONE, zh[2], zh[3]);
-            if constexpr (!PAIRED) {
-                mma_f16(z[nt], H2_ONE, H2_ONE, H2_ONE, H2_ONE, zl[0], zl[1]);
-                mma_f16(z2[nt], H2_ONE, H2_ONE, H2_ONE, H2_ONE, zl[2], zl[3]);
+            // The scaled query against itself: row h, column h is the sum of its squares; even registers land in rows
+            // 0..7, odd ones in rows 8..15.
+            mma_f16(n[0][nt], y[0], y[1], y[2], y[3], y[0], y[2]);
+            mma_f16(n[1][nt], y[0], y[1], y[2], y[3], y[1], y[3]);
+            // The offsets are rows of the first operand: all rows alike.
+#pragma unroll
+            for (int e = 0; e < 2; e++) {
+                const u32 z0 = offset[2 * e], z1 = offset[2 * e + 1];
+                u32 b0 = q.high[nt][j][2 * e], b1 = q.high[nt][j][2 * e + 1];
+#if CKV_QUERY_LOW
+                const u32 l0 = q.low[nt][j][2 * e], l1 = q.low[nt][j][2 * e + 1];
+                if constexpr (PAIRED) b0 = by_column(b0, l0, mask), b1 = by_column(b1, l1, mask);
+                else mma_f16(z[e][nt], z0, z0, z1, z1, l0, l1);
+#endif
+                mma_f16(z[e][nt], z0, z0, z1, z1, b0, b1);
             }
         }
     }
     const bool odd = (lane() >> 2) & 1;
 #pragma unroll
     for (int nt = 0; nt < NT; nt++) {
-        sums.square[nt] = odd ? n[nt][1] + n2[nt][1] : n[nt][0] + n2[nt][0];
-        sums.l1[nt] = odd ? n[nt][3] + n2[nt][3] : n[nt][2] + n2[nt][2];
+        sums.square[nt] = odd ? n[0][nt][1] + n[1][nt][3] : n[0][nt][0] + n[1][nt][2];
 #pragma unroll
-        for (int i = 0; i < 4; i++) z[nt][i] += z2[nt][i];
+        for (int i = 0; i < 2; i++) {
+            z[0][nt][i] += z[1][nt][i];
+            if constexpr (PAIRED && CKV_QUERY_LOW) z[0][nt][i] += shfl_xor(z[0][nt][i], 2);
+        }
     }
 #pragma unroll
     for (int t = 0; t < TILES; t++) {
@@ -157,10 +165,10 @@ CKV_FN void score_codes(const u8* part, const Query& q, Logits& s, KeySums& sums
 #pragma unroll
         for (int nt = 0; nt < NT; nt++) {
 #pragma unroll
-            for (int i = 0; i < 4; i++) s.x[t][nt][i] = (c[0][nt][i] + c[1][nt][i]) + z[nt][i];
+            for (int i = 0; i < 4; i++) s.x[t][nt][i] = c[0][nt][i] + c[1][nt][i];
             join_columns(s.x[t][nt]);
 #pragma unroll
-            for (int i = 0; i < 4; i++) s.x[t][nt][i] *= q.unit[nt][i & 1];
+            for (int i = 0; i < 4; i++) s.x[t][nt][i] = (s.x[t][nt][i] + z[0][nt][i & 1]) * q.unit[nt][i & 1];
         }
     }
 }
@@ -172,7 +180,7 @@ CKV_FN void score_codes(const u8* part, const Query& q, Logits& s, KeySums& sums
     const u8* scales = part + CKV_KEY_SCALES;
     const int r = lane() >> 2;
 #pragma unroll
-    for (int nt = 0; nt < NT; nt++) sums.l1[nt] = sums.square[nt] = 0.0f;
+    for (int nt = 0; nt < NT; nt++) sums.square[nt] = 0.0f;
 #pragma unroll
     for (int t = 0; t < TILES; t++) {
 #pragma unroll
@@ -216,6 +224,8 @@ CKV_FN void score_codes(const u8* part, const Query& q, Logits& s, KeySums& sums
 }
 #else
 CKV_FN void score_codes(const u8* part, const Query& q, Logits& s, KeySums& sums) {
+#pragma unroll
+    for (int nt = 0; nt < NT; nt++) sums.square[nt] = 0.0f;
     score_originals(part + CKV_KEY_CODES, q, s);
 }
 #endif

@@ -3,11 +3,9 @@
 #pragma once
 
 struct Lot {
-    Vec4* sums;          // [LOT][HEADS]: sum of weights, of squares, and of |q sigma|, (q sigma)^2 over channels
-    float* exponents;    // [LOT][HEADS]
+    Vec4* sums;          // [LOT][HEADS]: sum of weights, of their squares, of (q sigma)^2 over channels, and the exponent
     u32* summaries;      // [LOT][8]
-    u32* blocks;         // [LOT]: index in the sequence
-    u32* kinds;          // [LOT]: bit 0 keys exact, 1 values exact, 2 open block
+    u32* blocks;         // [LOT][2]: index in the sequence; kind
     int count;
 };
 
@@ -16,10 +14,8 @@ constexpr u32 EXACT_KEYS = 1, EXACT_VALUES = 2, OPEN = 4;
 CKV_FN Lot lot_at(u8* shared) {
     Lot l;
     l.sums = (Vec4*)shared;
-    l.exponents = (float*)(shared + 32 * 16);
-    l.summaries = (u32*)(shared + 32 * 20);
+    l.summaries = (u32*)(shared + 32 * 16);
     l.blocks = l.summaries + LOT * 8;
-    l.kinds = l.blocks + LOT;
     l.count = 0;
     return l;
 }
@@ -27,20 +23,18 @@ CKV_FN Lot lot_at(u8* shared) {
 // Leaves one block. `summary`: eight words that every lane can read.
 CKV_FN void leave(Lot& l, const State& st, const float (&mass)[NT][4], const KeySums& keys, const u32* summary, u32 block, u32 kind) {
     const int r = lane() >> 2, c4 = lane() & 3;
-    const bool odd = r & 1;
-    // The lane of row r, column r has head r's sums.
+    // The lane of row r, column r has head r's sums; which of its two columns that is depends on the parity of r.
     if (c4 == (r & 7) >> 1 && (!PAIRED || r < 4)) {
 #pragma unroll
         for (int nt = 0; nt < NT; nt++) {
-            const int at = l.count * HEADS + 8 * nt + r;
-            l.sums[at] = Vec4{float_as_u32(odd ? mass[nt][1] : mass[nt][0]), float_as_u32(odd ? mass[nt][3] : mass[nt][2]),
-                              float_as_u32(keys.l1[nt]), float_as_u32(keys.square[nt])};
-            l.exponents[at] = odd ? st.m[nt][1] : st.m[nt][0];
+            const bool odd = r & 1;
+            l.sums[l.count * HEADS + 8 * nt + r] =
+                Vec4{float_as_u32(odd ? mass[nt][1] : mass[nt][0]), float_as_u32(odd ? mass[nt][3] : mass[nt][2]),
+                     float_as_u32(keys.square[nt]), float_as_u32(odd ? st.m[nt][1] : st.m[nt][0])};
         }
     }
     if (lane() < 8) l.summaries[l.count * 8 + lane()] = summary[lane()];
-    if (lane() == 8) l.blocks[l.count] = block;
-    if (lane() == 9) l.kinds[l.count] = kind;
+    if (lane() == 8) *(Vec2*)(l.blocks + 2 * l.count) = Vec2{block, kind};
     l.count++;
 }
 
@@ -51,15 +45,15 @@ CKV_FN void certify_lot(const CkvAttendArgs& a, Lot& l, const Query& q, u32 row,
     if (slot < l.count && h < GROUP) {
         const Summary b = load_summary((const u8*)(l.summaries + slot * 8));
         const Vec4 left = l.sums[lane()];
-        const u32 kind = l.kinds[slot];
+        const u32 kind = l.blocks[2 * slot + 1];
         const bool keys = kind & EXACT_KEYS, values = kind & EXACT_VALUES;
-        const float m = l.exponents[lane()];
-        const LogitBound bound = code_bound(b, q.reach, q.step, u32_as_float(left.z), u32_as_float(left.w));
+        const float m = u32_as_float(left.w);
+        const LogitBound bound = code_bound(b, q.reach, q.step, u32_as_float(left.z));
         const float zeta = keys ? row_zeta(b.key_norm, q.reach, q.step) : bound.zeta;
         rescale(sums, m);
         const float share = add_block(sums, b, bound, zeta, keys, values, u32_as_float(left.x), u32_as_float(left.y));
         if (a.masses && !(kind & OPEN)) {
-            a.masses[((u64)row * a.table_stride + l.blocks[slot]) * GROUP + h] = mass_word(m, u32_as_float(left.x), share);
+            a.masses[((u64)row * a.table_stride + l.blocks[2 * slot]) * GROUP + h] = mass_word(m, u32_as_float(left.x), share);
         }
     }
     syncwarp();

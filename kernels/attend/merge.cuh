@@ -60,67 +60,99 @@ CKV_FN void store_partial(const State& st, Sums& sums, float chain, u32 flags, f
 
 // Shared memory of a merge.
 struct Merge {
-    float* factors;  // [GROUP][count]: 2^(m_i - m)
     float* scalars;  // [GROUP][SCALARS] merged
-    float* norms;    // [GROUP][D / 32][2]
+    float* norms;    // [GROUP][SLICES][2]
     u32* word;
 };
 
-// Factors and merged scalars of `count` partials at `base`: a warp per head, a partial per lane.
-CKV_FN void merge_scalars(const float* base, int count, const Merge& to) {
-    for (int h = warp(); h < GROUP; h += WARPS) {
-        const float* first = base + GROUP * D + h * SCALARS;
-        float m = EMPTY;
-        for (int i = lane(); i < count; i += 32) m = fmaxf(m, first[i * PARTIAL_STRIDE + AT_M]);
-        m = warp_max(m);
-        float s[SCALARS];
-#pragma unroll
-        for (int k = 0; k < SCALARS; k++) s[k] = 0.0f;
-        u32 flags = 0;
-        for (int i = lane(); i < count; i += 32) {
-            const float* p = first + i * PARTIAL_STRIDE;
-            const float f = power_of_two(p[AT_M] - m);
-            to.factors[h * count + i] = f;
-#pragma unroll
-            for (int k = AT_L; k <= AT_GR_ROWS; k++) s[k] += f * p[k];
-#pragma unroll
-            for (int k = AT_RADIUS; k <= AT_CHAIN; k++) s[k] = most(p[k], s[k]);
-            flags |= float_as_u32(p[AT_FLAGS]);
-        }
-#pragma unroll
-        for (int d = 16; d > 0; d >>= 1) {
-#pragma unroll
-            for (int k = AT_L; k <= AT_GR_ROWS; k++) s[k] += shfl_xor(s[k], d);
-#pragma unroll
-            for (int k = AT_RADIUS; k <= AT_CHAIN; k++) s[k] = most(shfl_xor(s[k], d), s[k]);
-            flags |= shfl_xor(flags, d);
-        }
-        if (lane() == 0) {
-            float* t = to.scalars + h * SCALARS;
-            t[AT_M] = m;
-#pragma unroll
-            for (int k = AT_L; k <= AT_CHAIN; k++) t[k] = s[k];
-            t[AT_CHAIN] += (float)count;
-            t[AT_FLAGS] = u32_as_float(flags);
-        }
+// VECTOR floats in one load.
+CKV_FN void read_floats(const float* at, float (&x)[VECTOR]) {
+    if constexpr (VECTOR == 4) {
+        const Vec4 v = *(const Vec4*)at;
+        x[0] = u32_as_float(v.x), x[1] = u32_as_float(v.y), x[2] = u32_as_float(v.z), x[3] = u32_as_float(v.w);
+    } else if constexpr (VECTOR == 2) {
+        const Vec2 v = *(const Vec2*)at;
+        x[0] = u32_as_float(v.x), x[1] = u32_as_float(v.y);
+    } else {
+        x[0] = *at;
     }
-    sync_threads();
 }
 
-// Output element `at` ([head][channel]) of `count` partials.
-CKV_FN float merged_output(const float* base, int at, int count, const float* factors) {
-    float x = 0.0f;
-#pragma unroll 8
-    for (int i = 0; i < count; i++) x = fma_rn(base[i * PARTIAL_STRIDE + at], factors[i], x);
-    return x;
+// One slice of one head's output out of `count` partials, relative to the largest exponent; `l`: the sum of weights. A warp:
+// a partial's exponent and sum per lane, VECTOR channels per lane. The first AHEAD outputs, which do not depend on the exponents,
+// are read at once.
+CKV_FN void merge_slice(const float* base, int count, int head, int slice, float (&x)[VECTOR], float& l) {
+    constexpr int AHEAD = 16;
+    const float* outputs = base + head * D + slice * 32 * VECTOR + (int)lane() * VECTOR;
+    const float* scalars = base + GROUP * D + head * SCALARS;
+    float p[AHEAD][VECTOR];
+#pragma unroll
+    for (int i = 0; i < AHEAD; i++) {
+#pragma unroll
+        for (int v = 0; v < VECTOR; v++) p[i][v] = 0.0f;
+        if (i < count) read_floats(outputs + i * PARTIAL_STRIDE, p[i]);
+    }
+    float m = EMPTY;
+#pragma unroll 1
+    for (int i = lane(); i < count; i += 32) m = fmaxf(m, scalars[i * PARTIAL_STRIDE + AT_M]);
+    m = warp_max(m);
+    l = 0.0f;
+#pragma unroll
+    for (int v = 0; v < VECTOR; v++) x[v] = 0.0f;
+#pragma unroll 1
+    for (int first = 0; first < count; first += 32) {
+        const int i = first + (int)lane();
+        const float f = i < count ? power_of_two(scalars[i * PARTIAL_STRIDE + AT_M] - m) : 0.0f;
+        if (i < count) l = fma_rn(f, scalars[i * PARTIAL_STRIDE + AT_L], l);
+        if (first == 0) {
+#pragma unroll
+            for (int u = 0; u < AHEAD; u++) {
+                const float g = shfl(f, u);
+#pragma unroll
+                for (int v = 0; v < VECTOR; v++) x[v] = fma_rn(p[u][v], g, x[v]);
+            }
+        }
+#pragma unroll 4
+        for (int u = first ? 0 : AHEAD; u < 32 && first + u < count; u++) {
+            float one[VECTOR];
+            read_floats(outputs + (first + u) * PARTIAL_STRIDE, one);
+            const float g = shfl(f, u);
+#pragma unroll
+            for (int v = 0; v < VECTOR; v++) x[v] = fma_rn(one[v], g, x[v]);
+        }
+    }
+    l = warp_sum(l);
 }
 
-// `count` partials at `base` into one at `to`; all threads of the CTA.
-CKV_FN void merge_partials(const float* base, int count, const Merge& m, float* to) {
-    merge_scalars(base, count, m);
-    for (int at = threadIdx.x; at < PARTIAL; at += THREADS) {
-        to[at] = at < GROUP * D ? merged_output(base, at, count, m.factors + at / D * count) : m.scalars[at - GROUP * D];
+// The scalars of one head out of `count` partials; every lane gets them. A warp.
+CKV_FN void merge_scalars(const float* base, int count, int head, float (&s)[SCALARS]) {
+    const float* first = base + GROUP * D + head * SCALARS;
+    float m = EMPTY;
+    for (int i = lane(); i < count; i += 32) m = fmaxf(m, first[i * PARTIAL_STRIDE + AT_M]);
+    m = warp_max(m);
+#pragma unroll
+    for (int k = 0; k < SCALARS; k++) s[k] = 0.0f;
+    u32 flags = 0;
+    for (int i = lane(); i < count; i += 32) {
+        const float* p = first + i * PARTIAL_STRIDE;
+        const float f = power_of_two(p[AT_M] - m);
+#pragma unroll
+        for (int k = AT_L; k <= AT_GR_ROWS; k++) s[k] = fma_rn(f, p[k], s[k]);
+#pragma unroll
+        for (int k = AT_RADIUS; k <= AT_CHAIN; k++) s[k] = most(p[k], s[k]);
+        flags |= float_as_u32(p[AT_FLAGS]);
     }
+#pragma unroll
+    for (int d = 16; d > 0; d >>= 1) {
+#pragma unroll
+        for (int k = AT_L; k <= AT_GR_ROWS; k++) s[k] += shfl_xor(s[k], d);
+#pragma unroll
+        for (int k = AT_RADIUS; k <= AT_CHAIN; k++) s[k] = most(shfl_xor(s[k], d), s[k]);
+        flags |= shfl_xor(flags, d);
+    }
+    s[AT_M] = m;
+    s[AT_CHAIN] += (float)count;
+    s[AT_FLAGS] = u32_as_float(flags);
 }
 
 CKV_FN void store_output(const CkvAttendArgs& a, u64 at, float x) {
@@ -133,21 +165,49 @@ CKV_FN void store_output(const CkvAttendArgs& a, u64 at, float x) {
     }
 }
 
-// `count` partials at `base` to the outputs and certificates of (sequence, KV head) `head`. All threads of the CTA.
-CKV_FN void finish_head(const CkvAttendArgs& a, const float* base, int count, const Merge& merge, u64 head, u32 tokens,
-                        const float* centre) {
-    constexpr int SLICES = D / 32;
-    if (threadIdx.x == 0) *merge.word = 0;
-    merge_scalars(base, count, merge);
-    for (int at = threadIdx.x; at < GROUP * D; at += THREADS) {
-        const int h = at / D;
-        const float x = merged_output(base, at, count, merge.factors + h * count) / merge.scalars[h * SCALARS + AT_L];
-        const float away = x - (centre ? ldg(centre + at % D) : 0.0f);
-        store_output(a, head * GROUP * D + at, x);
-        const float norm = warp_sum(x * x), radius = warp_sum(away * away);
-        if (lane() == 0) merge.norms[2 * (at / 32)] = norm, merge.norms[2 * (at / 32) + 1] = radius;
+// `count` partials at `base` into one at `to` or, without `to`, to the outputs of (sequence, KV head) `head`, with merged scalars and
+// norms left in `merge` for certify_head. All warps of the CTA, a slice or a head's scalars each at a time.
+CKV_FN void merge_partials(const CkvAttendArgs& a, const float* base, int count, float* to, const Merge& merge, u64 head,
+                           const float* centre) {
+#pragma unroll 1
+    for (int item = warp(); item < GROUP * (SLICES + 1); item += WARPS) {
+        if (item < GROUP * SLICES) {
+            const int h = item / SLICES, channel = item % SLICES * 32 * VECTOR + (int)lane() * VECTOR;
+            float x[VECTOR], l;
+            merge_slice(base, count, h, item % SLICES, x, l);
+            if (to) {
+                float* at = to + h * D + channel;
+#pragma unroll
+                for (int v = 0; v < VECTOR; v++) at[v] = x[v];
+                continue;
+            }
+            float norm = 0.0f, radius = 0.0f;
+            const float inverse = 1.0f / l;
+#pragma unroll
+            for (int v = 0; v < VECTOR; v++) {
+                x[v] *= inverse;
+                const float away = x[v] - (centre ? ldg(centre + channel + v) : 0.0f);
+                norm = fma_rn(x[v], x[v], norm), radius = fma_rn(away, away, radius);
+                store_output(a, (head * GROUP + h) * D + channel + v, x[v]);
+            }
+            norm = warp_sum(norm), radius = warp_sum(radius);
+            if (lane() == 0) merge.norms[2 * item] = norm, merge.norms[2 * item + 1] = radius;
+        } else {
+            const int h = item - GROUP * SLICES;
+            float s[SCALARS];
+            merge_scalars(base, count, h, s);
+            float* at = to ? to + GROUP * D + h * SCALARS : merge.scalars + h * SCALARS;
+            if (lane() == 0) {
+#pragma unroll
+                for (int k = 0; k < SCALARS; k++) at[k] = s[k];
+            }
+        }
     }
-    sync_threads();
+}
+
+// Certificates of the heads whose outputs were just written. All threads of the CTA.
+CKV_FN void certify_head(const CkvAttendArgs& a, const Merge& merge, u64 head, u32 tokens) {
+    bool failed = false;
     if (threadIdx.x < GROUP) {
         const int h = threadIdx.x;
         float norm = 0.0f, radius = 0.0f;
@@ -160,10 +220,9 @@ CKV_FN void finish_head(const CkvAttendArgs& a, const float* base, int count, co
                                    s[AT_RADIUS], s[AT_NORM], s[AT_CHAIN], sqrt_rn(norm), sqrt_ru(radius * UP), tokens);
         if (float_as_u32(s[AT_FLAGS])) c.status = 0;
         if (a.certificates) a.certificates[head * GROUP + h] = c;
-        if (c.status == 0) atomic_or(merge.word, 1);
+        failed = c.status == 0;
     }
-    if (a.failures) {
-        sync_threads();
-        if (threadIdx.x == 0 && *merge.word) a.failures[1 + atomic_add(a.failures, 1)] = (u32)head;
+    if (a.failures && threadIdx.x < 32) {
+        if (any(failed) && threadIdx.x == 0) a.failures[1 + atomic_add(a.failures, 1)] = (u32)head;
     }
 }

@@ -30,38 +30,66 @@ struct Query {
 // Which bits a lane of low columns keeps of the high product: all ones in low columns, none in high ones.
 CKV_FN u32 low_columns() { return PAIRED && lane() >= 16 ? 0xffffffffu : 0u; }
 
-// Eight channels of the query from element `at`, a multiple of 8.
-CKV_FN void query_elements(const CkvAttendArgs& a, u64 at, float (&x)[8]) {
-    if (a.query_type == 2) {
-        const Vec4 v = ldg((const Vec4*)((const float*)a.query + at)), w = ldg((const Vec4*)((const float*)a.query + at + 4));
-        const u32 bits[8] = {v.x, v.y, v.z, v.w, w.x, w.y, w.z, w.w};
+// The queries of a head's group as they lie in memory, spread over the threads of the CTA.
+constexpr int QUERY_PARTS = GROUP * D * (CKV_QUERY_LOW ? 4 : 2) / 16;
+struct RawQuery {
+    Vec4 part[(QUERY_PARTS + THREADS - 1) / THREADS];
+};
+
+// Starts to read the heads of (sequence, KV head) number `head`: ahead of the records, behind which it would queue.
+CKV_FN void read_query(const CkvAttendArgs& a, u64 head, RawQuery& raw) {
+    const int parts = a.query_type == 2 ? GROUP * D / 4 : GROUP * D / 8;
+    const Vec4* from = (const Vec4*)a.query + head * parts;
 #pragma unroll
-        for (int i = 0; i < 8; i++) x[i] = u32_as_float(bits[i]);
-    } else {
-        const Vec4 v = ldg((const Vec4*)((const u16*)a.query + at));
-        const u32 bits[4] = {v.x, v.y, v.z, v.w};
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            x[2 * i] = a.query_type == 1 ? b_lo(bits[i]) : h_lo(bits[i]);
-            x[2 * i + 1] = a.query_type == 1 ? b_hi(bits[i]) : h_hi(bits[i]);
-        }
+    for (int i = 0; i < (QUERY_PARTS + THREADS - 1) / THREADS; i++) {
+        const int at = i * THREADS + threadIdx.x;
+        if (at < parts) raw.part[i] = ldg(from + at);
     }
 }
 
-// Prepares the heads of (sequence, KV head) number `head`.
-CKV_FN void load_query(const CkvAttendArgs& a, u64 head, Query& q) {
+// Leaves what was read in shared memory, for all warps. All threads of the CTA.
+CKV_FN void share_query(const RawQuery& raw, Vec4* shared) {
+#pragma unroll
+    for (int i = 0; i < (QUERY_PARTS + THREADS - 1) / THREADS; i++) {
+        const int at = i * THREADS + threadIdx.x;
+        if (at < QUERY_PARTS) shared[at] = raw.part[i];
+    }
+    sync_threads();
+}
+
+// Eight channels from element `at` as numbers.
+CKV_FN void query_elements(const CkvAttendArgs& a, const Vec4* shared, int at, float (&x)[8]) {
+#if CKV_QUERY_LOW
+    if (a.query_type == 2) {
+        const Vec4 v = shared[at / 4], w = shared[at / 4 + 1];
+        const u32 bits[8] = {v.x, v.y, v.z, v.w, w.x, w.y, w.z, w.w};
+#pragma unroll
+        for (int i = 0; i < 8; i++) x[i] = u32_as_float(bits[i]);
+        return;
+    }
+#endif
+    const Vec4 v = shared[at / 8];
+    const u32 bits[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        x[2 * i] = a.query_type == 1 ? b_lo(bits[i]) : h_lo(bits[i]);
+        x[2 * i + 1] = a.query_type == 1 ? b_hi(bits[i]) : h_hi(bits[i]);
+    }
+}
+
+// Prepares what share_query left.
+CKV_FN void prepare_query(const CkvAttendArgs& a, const Vec4* shared, Query& q) {
     const int c4 = lane() & 3, column = lane() >> 2;
     float reach[NT], step[NT];
 #pragma unroll
     for (int nt = 0; nt < NT; nt++) {
         const int h = PAIRED ? column & 3 : 8 * nt + column;
         const bool there = h < GROUP;
-        const u64 row = (head * GROUP + (there ? h : 0)) * D;
         float x[CHUNKS][8], most = 0.0f, squares[8];
 #pragma unroll
         for (int i = 0; i < 8; i++) squares[i] = 0.0f;
 #pragma unroll
-        for (int j = 0; j < CHUNKS; j++) query_elements(a, row + 32 * j + 8 * c4, x[j]);
+        for (int j = 0; j < CHUNKS; j++) query_elements(a, shared, (there ? h : 0) * D + 32 * j + 8 * c4, x[j]);
 #pragma unroll
         for (int j = 0; j < CHUNKS; j++) {
 #pragma unroll
@@ -116,6 +144,14 @@ CKV_FN void load_query(const CkvAttendArgs& a, u64 head, Query& q) {
     if constexpr (NT == 2) {
         const float r = shfl(reach[NT - 1], 4 * (h & 7)), t = shfl(step[NT - 1], 4 * (h & 7));
         if (h >= 8) q.reach = r, q.step = t;
+    }
+}
+
+// Asks for the queries of another head, if there is one.
+CKV_FN void prefetch_query(const CkvAttendArgs& a, u64 head) {
+    const u64 bytes = (u64)GROUP * D * (a.query_type == 2 ? 4 : 2);
+    if (head < (u64)a.seqs * a.kv_heads && threadIdx.x * 128 < bytes) {
+        prefetch_l2((const u8*)a.query + head * bytes + threadIdx.x * 128);
     }
 }
 

@@ -40,14 +40,20 @@ constexpr int VALUE_RING = WARPS * STAGES * VALUE_PART;
 constexpr int MERGE_BYTES = WARPS * PARTIAL_STRIDE * 4;
 constexpr int BARRIER_BYTES = WARPS * STAGES * 2 * 8;
 // What the ring remembers of a block in flight: addresses of promoted sides, and which kind of block it is.
-constexpr int META_BYTES = WARPS * STAGES * 24;
-// Blocks that wait for their certificate: per warp 32 x (four sums and an exponent), LOT summaries and descriptions.
-constexpr int LOT_BYTES = 32 * 20 + LOT * (32 + 8);
-// Scaling factors of the warps, merged scalars, norms of slices of 32 channels, one word. The factors of CTAs' partials lie
-// where the warps' partials were.
-constexpr int FINISH_BYTES = 4 * (GROUP * WARPS + GROUP * SCALARS + 2 * GROUP * (D / 32) + 4);
-constexpr int MOST_PARTIALS = MERGE_BYTES / (4 * GROUP);
+constexpr int META_BYTES = (WARPS * STAGES * 24 + 15) / 16 * 16;
+// Blocks that wait for their certificate: per warp 32 x four numbers, LOT summaries and descriptions.
+constexpr int LOT_BYTES = 32 * 16 + LOT * (32 + 8);
+// Where a warp's next blocks lie: two batches of 32.
+constexpr int BATCH_BYTES = 64 * 16;
+// A warp merges 32 * VECTOR channels of one head at a time.
+constexpr int VECTOR = D % 128 == 0 ? 4 : D % 64 == 0 ? 2 : 1;
+constexpr int SLICES = D / (32 * VECTOR);
+// Merged scalars, norms of slices, one word; what all warps know of the launch and of the head at hand.
+constexpr int FINISH_BYTES = 4 * (GROUP * SCALARS + 2 * GROUP * SLICES + 4);
+constexpr int KNOWN_BYTES = 128;
+// The queries of a head's group, of up to 32 bits.
+constexpr int QUERY_BYTES = GROUP * D * 4;
 // Of more than SAMPLES sequences or listed heads only every n-th is kept in shared memory.
 constexpr int SAMPLES = 256;
 constexpr int ENTRY_BYTES = 4 * (SAMPLES + 8);
-constexpr int SHARED_BYTES = KEY_RING + VALUE_RING + MERGE_BYTES + BARRIER_BYTES + META_BYTES + WARPS * LOT_BYTES + FINISH_BYTES + ENTRY_BYTES;
+constexpr int SHARED_BYTES = KEY_RING + VALUE_RING + MERGE_BYTES + BARRIER_BYTES + META_BYTES + WARPS * (LOT_BYTES + BATCH_BYTES) + FINISH_BYTES + KNOWN_BYTES + QUERY_BYTES + ENTRY_BYTES;

@@ -76,7 +76,7 @@ CKV_FN bool canary(const Logits& coded, const Logits& exact, const KeySums& keys
     for (int nt = 0; nt < NT; nt++) {
         const int h = PAIRED ? (lane() >> 2) & 3 : 8 * nt + (lane() >> 2);
         const float reach = shfl(q.reach, h % HEADS), step = shfl(q.step, h % HEADS);
-        const LogitBound bound = code_bound(b, reach, step, keys.l1[nt], keys.square[nt]);
+        const LogitBound bound = code_bound(b, reach, step, keys.square[nt]);
         const float mine = (bound.delta + bound.zeta + row_zeta(b.key_norm, reach, step)) * 1.4426951f * UP;
         const int first = PAIRED ? 2 * (lane() & 1) : 2 * (lane() & 3);
         float limit[2];

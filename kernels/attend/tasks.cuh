@@ -9,38 +9,93 @@ struct Tasks {
     int samples;
     int stride;
     int entries;
-    int heads;          // heads per entry
-    int ctas;           // CTAs that have work
+    u32 heads;          // heads per entry
+    u32 ctas;           // CTAs that have work
     u32 total;
+    u32 share, more;    // blocks per CTA; the first `more` CTAs have one more
+    u32 alike;          // blocks of every head if all have as many and shares end where heads do, else 0
+    u32 per;            // then: CTAs per head, or heads per CTA
 };
 
-CKV_FN u32 entry_head(const CkvAttendArgs& a, int entry) { return a.only ? ldg(a.only + 1 + entry) : (u32)entry * a.kv_heads; }
+// A sequence of the batch, its row in the tables, and its length.
+struct Sequence {
+    u32 seq, row, tokens;
+};
+
 CKV_FN u32 blocks_of(u32 tokens) { return (tokens + BLOCK - 1) / BLOCK; }
-// Row of a sequence of the batch in the tables.
-CKV_FN u32 row_of(const CkvAttendArgs& a, u32 seq) { return a.rows ? ldg(a.rows + seq) : seq; }
-CKV_FN u32 entry_blocks(const CkvAttendArgs& a, int heads, int entry) {
-    return blocks_of(ldg(a.lens + row_of(a, entry_head(a, entry) / a.kv_heads))) * (u32)heads;
+
+// The sequence of an entry; `head`: the entry's head, 0 for a whole sequence.
+CKV_FN Sequence sequence_of(const CkvAttendArgs& a, int entry, u32& head) {
+    Sequence s = {(u32)entry, 0, 0};
+    head = 0;
+    if (a.only) {
+        const u32 id = ldg(a.only + 1 + entry);
+        s.seq = id / a.kv_heads;
+        head = id - s.seq * a.kv_heads;
+    }
+    s.row = a.rows ? ldg(a.rows + s.seq) : s.seq;
+    s.tokens = ldg(a.lens + s.row);
+    return s;
+}
+
+// Blocks per warp that a CTA loses where its share goes over the end of a head: it merges twice.
+constexpr u32 SWITCH = 2;
+
+// Cuts the line into shares. Where all heads are alike, shares that end with heads (a whole number of CTAs per head, or of heads
+// per CTA) are taken if the idle rest of the grid costs less than the switches. No more CTAs than give every warp a block.
+CKV_FN void cut(Tasks& t, u32 heads, u32 alike, u32 grid) {
+    const u32 full = (t.total + WARPS - 1) / WARPS;
+    t.ctas = full < grid ? full : grid;
+    t.alike = 0;
+    t.per = 1;
+    if (alike) {
+        u32 even, most_blocks;
+        if (heads <= grid) {
+            const u32 each = (alike + WARPS - 1) / WARPS, most = grid / heads;
+            t.per = each < most ? each : most;
+            even = heads * t.per;
+            most_blocks = (alike + t.per - 1) / t.per;
+        } else {
+            t.per = (heads + grid - 1) / grid;
+            even = (heads + t.per - 1) / t.per;
+            most_blocks = alike * t.per;
+        }
+        if (most_blocks <= (t.total + t.ctas - 1) / t.ctas + SWITCH * WARPS) t.ctas = even, t.alike = alike;
+    }
+    t.share = t.total / t.ctas;
+    t.more = t.total - t.share * t.ctas;
 }
 
 // Fills `before` (shared, ENTRY_BYTES). All threads of the CTA.
 CKV_FN Tasks plan(const CkvAttendArgs& a, u32* before) {
     Tasks t;
     t.before = before;
-    t.heads = a.only ? 1 : (int)a.kv_heads;
+    t.heads = a.only ? 1 : a.kv_heads;
     t.entries = a.only ? (int)ld_acquire(a.only) : (int)a.seqs;
     t.stride = (t.entries + SAMPLES - 1) / SAMPLES;
-    t.samples = t.entries ? (t.entries + t.stride - 1) / t.stride : 0;
+    t.samples = t.stride > 1 ? (t.entries + t.stride - 1) / t.stride : t.entries;
+    u32* uneven = before + SAMPLES + 1;
+    if (threadIdx.x == 0) before[0] = 0, *uneven = 0;
+    sync_threads();
     for (int i = threadIdx.x; i < t.samples; i += THREADS) {
-        u32 sum = 0;
-        for (int e = i * t.stride; e < (i + 1) * t.stride && e < t.entries; e++) sum += entry_blocks(a, t.heads, e);
+        u32 sum = 0, head, last = 0;
+#pragma unroll 1
+        for (int e = i * t.stride; e < (i + 1) * t.stride && e < t.entries; e++) {
+            const u32 blocks = blocks_of(sequence_of(a, e, head).tokens);
+            if (e > i * t.stride && blocks != last) *uneven = 1;
+            last = blocks;
+            sum += blocks * t.heads;
+        }
         before[i + 1] = sum;
+        // The sums of alike entries are alike too, but for the last sample's.
+        if (i && blocks_of(sequence_of(a, 0, head).tokens) != last) *uneven = 1;
     }
-    if (threadIdx.x == 0) before[0] = 0;
     sync_threads();
     // One warp turns counts into sums, 32 at a time.
     if (t.samples > 1) {
         if (threadIdx.x < 32) {
             u32 carry = 0;
+#pragma unroll 1
             for (int i = 0; i < t.samples; i += 32) {
                 const int at = i + (int)lane();
                 u32 x = at < t.samples ? before[at + 1] : 0;
@@ -57,61 +112,73 @@ CKV_FN Tasks plan(const CkvAttendArgs& a, u32* before) {
         sync_threads();
     }
     t.total = before[t.samples];
-    const u32 wanted = (t.total + WARPS - 1) / WARPS;
-    t.ctas = (int)(wanted < gridDim.x ? wanted : gridDim.x);
+    t.ctas = 0;
+    if (t.total) {
+        const u32 heads = (u32)t.entries * t.heads;
+        cut(t, heads, *uneven ? 0 : t.total / heads, gridDim.x);
+    }
     return t;
 }
 
 // First block of a CTA's share.
-CKV_FN u32 share_start(const Tasks& t, int cta) { return (u32)((u64)cta * t.total / t.ctas); }
-// The CTA whose share holds block `at`.
-CKV_FN int share_of(const Tasks& t, u32 at) {
-    int cta = (int)((u64)at * t.ctas / t.total);
-    while (cta > 0 && share_start(t, cta) > at) cta--;
-    while (share_start(t, cta + 1) <= at) cta++;
-    return cta;
+CKV_FN u32 share_start(const Tasks& t, u32 cta) {
+    if (!t.alike) return cta * t.share + (cta < t.more ? cta : t.more);
+    const u32 heads = t.total / t.alike;
+    if (heads > t.ctas || t.per == 1) {
+        const u32 start = cta * (heads > t.ctas ? t.per : 1) * t.alike;
+        return start < t.total ? start : t.total;
+    }
+    const u32 head = cta / t.per;
+    return head * t.alike + (cta - head * t.per) * t.alike / t.per;
 }
-
-// The entry that block `at` belongs to; `start` becomes its first block.
-CKV_FN int entry_of(const CkvAttendArgs& a, const Tasks& t, u32 at, u32& start) {
-    int low = 0, high = t.samples - 1;
-    while (low < high) {
-        const int middle = (low + high + 1) / 2;
-        if (t.before[middle] <= at) low = middle;
-        else high = middle - 1;
+// The CTA whose share holds block `at`.
+CKV_FN u32 share_of(const Tasks& t, u32 at) {
+    if (t.alike) {
+        const u32 heads = t.total / t.alike, head = at / t.alike;
+        if (heads > t.ctas || t.per == 1) return heads > t.ctas ? head / t.per : head;
+        return head * t.per + ((at - head * t.alike + 1) * t.per - 1) / t.alike;
     }
-    start = t.before[low];
-    int e = low * t.stride;
-    for (int i = 1; i < t.stride && e + 1 < t.entries; i++) {
-        const u32 next = start + entry_blocks(a, t.heads, e);
-        if (next > at) break;
-        start = next, e++;
-    }
-    return e;
+    const u32 large = t.more * (t.share + 1), size = at < large ? t.share + 1 : t.share;
+    return (at < large ? at : at - large) / size + (at < large ? 0 : t.more);
 }
 
 // One head's blocks in the line.
 struct Segment {
     u32 head;    // sequence of the batch * kv_heads + head
-    u32 row;     // row of the sequence * kv_heads + head
+    u32 row;     // row of the sequence in the tables
+    u32 kv;      // head of the sequence
     u32 entry;   // which entry of the launch
     u32 start;   // first block in the line
     u32 blocks;  // the open block included
     u32 tokens;
 };
 
+// The segment that holds block `at`.
 CKV_FN Segment segment_at(const CkvAttendArgs& a, const Tasks& t, u32 at) {
-    u32 before;
-    const int e = entry_of(a, t, at, before);
-    const u32 first = entry_head(a, e);
+    int low = 0, high = t.samples - 1;
+#pragma unroll 1
+    while (low < high) {
+        const int middle = (low + high + 1) / 2;
+        if (t.before[middle] <= at) low = middle;
+        else high = middle - 1;
+    }
     Segment s;
-    s.entry = (u32)e;
-    const u32 row = row_of(a, first / a.kv_heads);
-    s.tokens = ldg(a.lens + row);
-    s.blocks = blocks_of(s.tokens);
+    u32 first, before = t.before[low];
+    int e = low * t.stride;
+    Sequence q = sequence_of(a, e, first);
+    s.blocks = blocks_of(q.tokens);
+#pragma unroll 1
+    for (int i = 1; i < t.stride && before + s.blocks * t.heads <= at; i++) {
+        before += s.blocks * t.heads;
+        q = sequence_of(a, ++e, first);
+        s.blocks = blocks_of(q.tokens);
+    }
     const u32 h = s.blocks ? (at - before) / s.blocks : 0;
-    s.head = first + h;
-    s.row = row * a.kv_heads + first % a.kv_heads + h;
+    s.tokens = q.tokens;
+    s.row = q.row;
+    s.kv = first + h;
+    s.entry = (u32)e;
+    s.head = q.seq * a.kv_heads + s.kv;
     s.start = before + h * s.blocks;
     return s;
 }

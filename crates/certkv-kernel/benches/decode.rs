@@ -1,5 +1,6 @@
 //! Decode beside a plain memory read. `cargo bench -p certkv-kernel --bench decode` runs criterion; with words after `--` it
-//! prints instead: `table` (floors and ratios; `lengths` for 2K to 128K), `hot` (arithmetic alone), `prefill`, `all` (every
+//! prints instead: `table` (floors and ratios; `lengths` for 2K to 128K), `hot` (arithmetic alone; with `bare` or
+//! `certified` that way only), `prefill`, `all` (every
 //! instruction set), and a format such as `k8-v4g32-b32` to choose one.
 mod workload;
 
@@ -59,14 +60,17 @@ fn table(tokens: usize, arch: Arch, formats: &[&str], rounds: usize) {
     }
 }
 
-/// One KV head of 2048 tokens over and over: the arithmetic without the memory.
-fn hot(arch: Arch, formats: &[&str]) {
+/// One KV head of 2048 tokens over and over: the arithmetic without the memory. `ways` of [`WAYS`].
+fn hot(arch: Arch, formats: &[&str], ways: &[How]) {
     for format in formats {
         let (mut w, mut work) = (Workload::new(format, 2048, arch), Workspace::new());
-        let ns = WAYS.map(|how| {
-            let best = (0..4000).map(|_| time(|| w.step_head(0, &mut work, how))).fold(f64::INFINITY, f64::min);
-            format!("{:6.1}", best * 1e9 / 64.0)
-        });
+        let ns: Vec<String> = ways
+            .iter()
+            .map(|&how| {
+                let best = (0..4000).map(|_| time(|| w.step_head(0, &mut work, how))).fold(f64::INFINITY, f64::min);
+                format!("{:6.1}", best * 1e9 / 64.0)
+            })
+            .collect();
         println!(
             "{:7} hot {format:14} {} ns per block of 32 tokens: bare, certified, two sweeps, half skipped",
             arch.name(),
@@ -106,7 +110,12 @@ fn main() {
     let archs: Vec<Arch> =
         Arch::ALL.into_iter().filter(|a| a.is_available() && (wants("all") || *a == Arch::detect())).collect();
     if wants("hot") {
-        archs.iter().for_each(|&a| hot(a, &formats));
+        let ways = match (wants("bare"), wants("certified")) {
+            (true, _) => &WAYS[..1],
+            (_, true) => &WAYS[1..2],
+            _ => &WAYS[..],
+        };
+        archs.iter().for_each(|&a| hot(a, &formats, ways));
     }
     if wants("prefill") {
         archs.iter().for_each(|&a| prefill(a));

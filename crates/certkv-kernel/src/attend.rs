@@ -6,10 +6,11 @@ use crate::block::{Block, BlockSource, Rows, Side, Tail};
 use crate::certify::{Certificate, certify};
 use crate::error::KernelError;
 use crate::line::{Line, fill, lines};
-use crate::masses::{Entry, Masses, MassesMut};
+use crate::masses::{Bounds, Entry, Masses, MassesMut};
 use crate::partial::Partial;
 use crate::query::{Digits, HEADS, KeyCodes, Scaling, Shape, Softmax, ValueCodes, ValueScratch, X_STRIDE};
-use crate::slack::{gamma, inflate, logit_chain, zeta};
+use crate::slack::{Slack, gamma, inflate, logit_chain};
+use crate::stage::Stage;
 use certkv_core::{Dtype, ErrorSummary, Geometry, KeyFormat, RecordLayout, ValueFormat};
 use core::ops::Range;
 
@@ -19,9 +20,10 @@ pub struct Kernel {
     pub(crate) layout: RecordLayout,
     pub(crate) shape: Shape,
     pub(crate) scale: f32,
-    /// `gamma` of the logits' chain, and the square root of a block's tokens.
+    /// `gamma` of the logits' chain; the same, and the square root of a block's tokens, rounded up.
     pub(crate) rounding: f64,
-    pub(crate) root: f64,
+    pub(crate) gamma: f32,
+    pub(crate) root: f32,
     pub(crate) arch: Arch,
     pub(crate) ops: &'static Ops,
 }
@@ -36,7 +38,8 @@ impl core::fmt::Debug for Kernel {
 #[derive(Debug, Clone)]
 pub struct Workspace {
     pub(crate) q: Vec<Line>,
-    pub(crate) norm: [f64; HEADS],
+    /// Upper bounds of `s ||q||`.
+    pub(crate) reach: [f32; HEADS],
     /// Upper bound of the norm of the value centre.
     pub(crate) centre: f32,
     pub(crate) digits: Digits,
@@ -44,6 +47,7 @@ pub struct Workspace {
     pub(crate) values: ValueScratch,
     pub(crate) softmax: Softmax,
     pub(crate) ahead: Ahead,
+    pub(crate) stage: Stage,
 }
 
 impl Default for Workspace {
@@ -57,13 +61,14 @@ impl Workspace {
     pub fn new() -> Self {
         Self {
             q: lines(HEADS * 16),
-            norm: [0.0; HEADS],
+            reach: [0.0; HEADS],
             centre: 0.0,
             digits: Digits::new(),
             x: lines(HEADS * X_STRIDE),
             values: ValueScratch::new(),
             softmax: Softmax::new(),
             ahead: Ahead::default(),
+            stage: Stage::new(),
         }
     }
 }
@@ -79,8 +84,9 @@ impl Kernel {
         }
         let ops = arch.ops().ok_or(KernelError::Unavailable(arch.name()))?;
         let shape = Shape { heads: geometry.group(), dim: layout.dim, tokens: layout.tokens() };
-        let (rounding, root) = (gamma(logit_chain(shape.dim)), (shape.tokens as f64).sqrt());
-        Ok(Self { layout: layout.clone(), shape, scale: geometry.scale, rounding, root, arch, ops })
+        let rounding = gamma(logit_chain(shape.dim));
+        let (gamma, root) = (inflate(rounding), inflate((shape.tokens as f64).sqrt()));
+        Ok(Self { layout: layout.clone(), shape, scale: geometry.scale, rounding, gamma, root, arch, ops })
     }
 
     /// The same kernel for another number of query heads (1 to 16), for a ladder that recomputes some heads only.
@@ -134,6 +140,7 @@ impl Kernel {
             m.check(blocks.start..blocks.end + usize::from(tail.is_some()), self.shape.heads)?;
         }
         work.softmax = Softmax::new();
+        work.stage.clear();
         work.values.middle.fill(Line::ZERO);
         work.centre = norm(source.centre());
         let mut entry = Entry::ZERO;
@@ -149,17 +156,18 @@ impl Kernel {
             self.values(index, &block, work, out, &mut entry)?;
             (self.ops.finish)(&mut work.ahead.record);
             if let Some(m) = &mut masses {
-                m.put(index, &entry);
+                self.stage(index, &entry, work, m);
             }
         }
+        if let Some(m) = &mut masses {
+            self.seal(blocks.end.saturating_sub(1), work, m);
+        }
         if let Some(tail) = tail {
-            let mut entry = self.tail_keys(&tail, work)?;
+            let entry = self.tail_keys(&tail, work)?;
             self.ops_weigh(tail.tokens, work, out);
-            let s = &work.softmax;
-            (entry.w, entry.square, entry.exponent) = (s.sum, s.square, s.exponent);
             self.tail_values(&tail, work, out);
             if let Some(m) = &mut masses {
-                m.put(blocks.end, &entry);
+                m.put(blocks.end, &entry, &self.bounds(&entry, work));
             }
         }
         self.close(source.centre(), work, out);
@@ -178,7 +186,7 @@ impl Kernel {
         head: usize,
         output_radius: f32,
     ) -> Result<Certificate, KernelError> {
-        certify(self.ops.certify_tile, masses, partial, head, output_radius)
+        certify(self.ops.certify_tiles, masses, partial, head, output_radius)
     }
 
     pub(crate) fn check_out(&self, out: &Partial) -> Result<(), KernelError> {
@@ -199,13 +207,14 @@ impl Kernel {
             if q.iter().any(|x| !x.is_finite()) {
                 return Err(KernelError::NonFiniteQuery { head: h });
             }
-            work.norm[h] = q.iter().map(|&x| f64::from(x) * f64::from(x)).sum::<f64>().sqrt();
+            work.reach[h] = inflate(f64::from(self.scale) * square(q).sqrt());
         }
         fill(&mut work.q, queries);
         if matches!(self.layout.format.key, KeyFormat::Token { .. }) {
             let (n, group) = (dim / 16, self.layout.format.key.group(dim));
             for h in 0..heads {
                 digits_of(&work.q[h * n..(h + 1) * n], h, group, &mut work.digits);
+                (work.digits.l1[h], work.digits.square[h]) = (work.reach[h], work.reach[h]);
             }
         }
         Ok(())
@@ -219,14 +228,15 @@ impl Kernel {
         work: &mut Workspace,
         out: &mut Partial,
         x: &mut Vec<Line>,
-    ) -> Result<Entry, KernelError> {
+    ) -> Result<(Entry, Bounds), KernelError> {
         work.ahead = Ahead::default();
         let mut entry = Entry::ZERO;
         self.keys(index, &block, work, &mut entry)?;
         x.extend_from_slice(&work.x[..self.shape.heads * X_STRIDE]);
         self.ops_weigh(self.shape.tokens, work, out);
         self.values(index, &block, work, out, &mut entry)?;
-        Ok(entry)
+        let bounds = self.bounds(&entry, work);
+        Ok((entry, bounds))
     }
 
     /// Logits of one block into `work.x`, and the key part of its entry.
@@ -242,11 +252,7 @@ impl Kernel {
         let exact = block.keys.is_some() || l.format.key.is_exact();
         describe(entry, &summary, shape.tokens, exact, block.values.is_some() || l.format.value.is_exact());
         let s = f64::from(self.scale);
-        let (rounding, root) = (self.rounding, self.root);
-        let mag = if exact { summary.key_norm } else { summary.key_mag };
-        for h in 0..shape.heads {
-            entry.zeta[h] = zeta(s * work.norm[h], mag, rounding);
-        }
+        entry.slack.magnitude = if exact { summary.key_norm } else { summary.key_mag };
         let unit = self.unit();
         if exact {
             let rows = self.rows(index, block.keys, block.record, &l.key_codes, "keys")?;
@@ -258,15 +264,14 @@ impl Kernel {
         let scales = part(index, block.record, &l.key_scales, "record")?;
         let (bits, mut mul, mut add) = (l.format.key.bits(), [0.0; HEADS], [0.0; HEADS]);
         // Bounds below are sums of non-negative terms with at most `logit_chain` roundings each.
-        let up = 1.0 + 2.0 * rounding;
+        let up = 1.0 + 2.0 * self.rounding;
         let half = f64::from(1u32 << (bits - 1));
         let scaling = match l.format.key {
             KeyFormat::Token { .. } => {
+                // `Delta <= s ||q|| eps`; the residual of each channel meets a code of at most 2^(b-1), and the largest scale.
                 let largest = half * f64::from(largest_f16(scales)) * s;
-                for h in 0..shape.heads {
-                    let digit = largest * f64::from(work.digits.residual[h]) * up;
-                    entry.delta[h] = inflate(s * work.norm[h] * f64::from(summary.eps) + digit);
-                    entry.lambda[h] = inflate(s * work.norm[h] * f64::from(summary.kappa) + root * digit);
+                entry.slack.set_keys(f64::from(summary.eps), largest * up, f64::from(summary.kappa));
+                for h in 0..HEADS {
                     mul[h] = work.digits.step[h] * unit;
                 }
                 Scaling::Token { scales, group: l.format.key.group(shape.dim) }
@@ -281,12 +286,9 @@ impl Kernel {
                     &mut work.ahead.record,
                 );
                 let d = &work.digits;
-                for h in 0..shape.heads {
-                    // (4.14) for 16-bit digits: the residual of each channel meets a code of at most 2^(b-1).
-                    let digit = s * half * f64::from(d.residual[h]) * up;
-                    entry.delta[h] = inflate(s * 0.5 * f64::from(d.l1[h]) * up + digit);
-                    entry.lambda[h] =
-                        inflate(s * f64::from(summary.kappa) * f64::from(d.square[h]).sqrt() * up + root * digit);
+                // (4.15) for 16-bit digits: the residual of each channel meets a code of at most 2^(b-1).
+                entry.slack.set_keys(s * 0.5 * up, s * half * up, s * f64::from(summary.kappa) * up);
+                for h in 0..HEADS {
                     mul[h] = d.step[h] * unit;
                     add[h] = d.offset[h] * unit;
                 }
@@ -303,8 +305,8 @@ impl Kernel {
     pub(crate) fn ops_weigh(&self, n: usize, work: &mut Workspace, out: &mut Partial) {
         (self.ops.weigh)(&mut work.x, n, self.shape, &mut work.softmax);
         let s = &mut work.softmax;
-        for h in 0..self.shape.heads {
-            if s.moved && s.rescale[h] != 1.0 {
+        for h in (0..self.shape.heads).take_while(|_| s.moved) {
+            if s.rescale[h] != 1.0 {
                 out.rescale(h, s.rescale[h]);
                 for line in &mut work.values.middle[h * crate::query::GROUPS..(h + 1) * crate::query::GROUPS] {
                     line.scale(s.rescale[h]);
@@ -312,7 +314,10 @@ impl Kernel {
                 out.l[h] *= s.rescale[h];
                 s.skipped[h] *= s.rescale[h];
             }
-            out.l[h] += s.sum[h];
+        }
+        // Heads that do not exist weigh nothing.
+        for (l, sum) in out.l.iter_mut().zip(&s.sum) {
+            *l += sum;
         }
         out.tokens += n;
     }
@@ -328,7 +333,6 @@ impl Kernel {
     ) -> Result<(), KernelError> {
         let (l, shape) = (&self.layout, self.shape);
         let s = &mut work.softmax;
-        (entry.w, entry.square, entry.exponent) = (s.sum, s.square, s.exponent);
         if block.skip_values && !entry.exact_values {
             // (6.9): the centre stands for every value, which is off by at most R_b.
             entry.skipped_values = true;
@@ -355,11 +359,7 @@ impl Kernel {
                 // most 2^(m-1); with a weight too small for digits, by all of it. The relative roundings of digit and unit
                 // (9 u) are in the chain that `close` declares.
                 let half_codes = f64::from(1u32 << (bits - 1)) * shape.tokens as f64 * f64::from(slack.sigma);
-                for h in 0..shape.heads {
-                    let small = s.max[h] < crate::arch::generic::values::LEAST_WEIGHT;
-                    let per = if small { 1.0 } else { 0.5 / f64::from(self.ops.weight_levels) };
-                    entry.digit[h] = inflate(f64::from(s.max[h]) * per * half_codes);
-                }
+                entry.slack.set_values(0.5 / f64::from(self.ops.weight_levels) * half_codes);
                 // The two parts of a coded value are summed apart: their sizes, not that of the value, carry rounding.
                 entry.value_norm = inflate(f64::from(entry.value_norm) + 2.0 * f64::from(slack.middle));
                 out.chain += 1 + shape.tokens / 16;
@@ -396,9 +396,7 @@ impl Kernel {
         };
         let mut entry = Entry::ZERO;
         describe(&mut entry, &summary, n, true, true);
-        for h in 0..shape.heads {
-            entry.zeta[h] = zeta(f64::from(self.scale) * work.norm[h], key_norm, self.rounding);
-        }
+        entry.slack.magnitude = key_norm;
         let rows = Side { rows: Rows::Words(tail.keys), store, n, ahead: 0 };
         (self.ops.score_rows)(&rows, &work.q, self.unit(), shape, &mut work.x);
         Ok(entry)
@@ -485,7 +483,19 @@ fn largest_f16(bytes: &[u8]) -> f32 {
 
 /// Upper bound of the norm of a vector.
 pub(crate) fn norm(v: &[f32]) -> f32 {
-    inflate(v.iter().map(|&x| f64::from(x) * f64::from(x)).sum::<f64>().sqrt())
+    inflate(square(v).sqrt())
+}
+
+/// Sum of squares, in eight lanes.
+fn square(v: &[f32]) -> f64 {
+    let mut lanes = [0.0f64; 8];
+    let (eights, rest) = v.as_chunks::<8>();
+    for eight in eights {
+        for (lane, &x) in lanes.iter_mut().zip(eight) {
+            *lane += f64::from(x) * f64::from(x);
+        }
+    }
+    lanes.iter().sum::<f64>() + rest.iter().map(|&x| f64::from(x) * f64::from(x)).sum::<f64>()
 }
 
 /// Upper bound of the largest row norm; NaN if an element is not finite.
@@ -521,9 +531,8 @@ fn largest_square(rows: &[u16], n: usize, dim: usize, value: impl Fn(u16) -> f64
 
 /// Fills what does not depend on the head, and clears what exact sides do not have.
 fn describe(entry: &mut Entry, summary: &ErrorSummary, tokens: usize, exact_keys: bool, exact_values: bool) {
-    let zero = [0.0; HEADS];
     (entry.radius, entry.value_norm, entry.tokens) = (summary.radius, summary.value_norm, tokens);
     (entry.eta, entry.sop) = if exact_values { (0.0, 0.0) } else { (summary.eta, summary.sop) };
     (entry.exact_keys, entry.exact_values, entry.skipped_values) = (exact_keys, exact_values, false);
-    (entry.delta, entry.lambda, entry.digit) = (zero, zero, zero);
+    entry.slack = Slack::ZERO;
 }

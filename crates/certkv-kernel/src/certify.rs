@@ -3,6 +3,7 @@ use crate::arch::generic::softmax::two_to;
 use crate::error::KernelError;
 use crate::masses::{BlockTile, HeadTile, Masses, TILE};
 use crate::partial::Partial;
+use crate::query::Cursor;
 use crate::slack::{U, gamma, up};
 
 /// The terms of one head's certificate, in the unit of the values, each rounded up. Infinite where no bound holds.
@@ -58,8 +59,13 @@ pub(crate) struct Sums {
     pub(crate) value_norm: [f32; TILE],
 }
 
-/// Adds one tile of one head, whose exponent is the last argument.
-pub(crate) type TileFn = fn(&BlockTile, &HeadTile, f32, &mut Sums);
+/// Sums over all tiles: block tiles, the heads' tiles from the wanted head's first on, tiles from one to the head's next, and
+/// the head's exponent.
+pub(crate) type TilesFn = fn(&[BlockTile], &[HeadTile], usize, f32) -> Sums;
+
+/// Tiles between the one that is summed and the one that is asked for: a pass over more than the caches leaves its masses in
+/// the last of them, and no hardware foresees the strides between a head's tiles.
+const TILES_AHEAD: usize = 4;
 
 impl Sums {
     pub(crate) const ZERO: Sums = Sums {
@@ -76,15 +82,21 @@ impl Sums {
     };
 }
 
+/// `a b + c`, fused where the caller is compiled for it (a library call elsewhere).
+#[inline(always)]
+fn madd<const FUSED: bool>(a: f32, b: f32, c: f32) -> f32 {
+    if FUSED { a.mul_add(b, c) } else { a * b + c }
+}
+
 /// `e^x` within 4e-7 relative for `|x| <= 80`, lane by lane.
 #[inline(always)]
-fn exp(x: f32) -> f32 {
+fn exp<const FUSED: bool>(x: f32) -> f32 {
     let y = x * core::f32::consts::LOG2_E;
     let whole = y.round_ties_even();
     let f = x - whole * 0.693_359_4 + whole * 2.121_944_4e-4;
     let mut p = 1.0 / 5040.0;
     for c in [1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0] {
-        p = p * f + c;
+        p = madd::<FUSED>(p, f, c);
     }
     p * two_to(whole)
 }
@@ -94,22 +106,22 @@ const UP: f32 = 1.0 + 3.0e-6;
 
 /// Series of `phi(x) = expm1(x)/x` to `x^7`, for `|x| <= 1/2`: the rest is below `1/2^8/9! = 1.1e-8`.
 #[inline(always)]
-fn phi_series(x: f32) -> f32 {
+fn phi_series<const FUSED: bool>(x: f32) -> f32 {
     let mut p = 1.0 / 40320.0;
     for c in [1.0 / 5040.0, 1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0] {
-        p = p * x + c;
+        p = madd::<FUSED>(p, x, c);
     }
     p
 }
 
 /// `(expm1(x), phi(x), 1 - e^-x)` from above, for `x >= 0`; NaN stays NaN, large `x` gives infinities.
 #[inline(always)]
-fn expm1_phi_h(x: f32) -> (f32, f32, f32) {
+fn expm1_phi_h<const FUSED: bool>(x: f32) -> (f32, f32, f32) {
     let clamped = if x > 80.0 { 80.0 } else { x };
-    let e = exp(clamped);
+    let e = exp::<FUSED>(clamped);
     let is_small = x <= 0.5;
     let large = (e * UP - 1.0) / clamped;
-    let (up, down) = (phi_series(clamped), phi_series(-clamped));
+    let (up, down) = (phi_series::<FUSED>(clamped), phi_series::<FUSED>(-clamped));
     let phi = if is_small { up } else { large } * UP;
     let grow = if x > 80.0 { f32::INFINITY } else { 0.0 };
     // exp(-x) has the same relative error as exp(x), so 1 - e^-x is at most 1 - (1/e)/UP.
@@ -118,12 +130,15 @@ fn expm1_phi_h(x: f32) -> (f32, f32, f32) {
     (phi * x * UP + grow, phi + grow, if is_small { near } else { far })
 }
 
-/// `(g, h)` of (5.9), unnormalised.
+/// At least `expm1(x)`, for `x >= 0`: `x + 0.72 x^2` up to 1 (`e - 2 < 0.72`), then the next power of two. NaN stays.
 #[inline(always)]
-fn terms(w: f32, p: f32, delta: f32, lambda: f32) -> (f32, f32) {
-    let (grow, phi, shrink) = expm1_phi_h(delta);
-    let two = p * lambda * UP;
-    (least(w * grow, phi * two), least(w * shrink, two))
+fn expm1_above(x: f32) -> f32 {
+    let near = (x + 0.72 * x * x) * UP;
+    let y = if x > 80.0 { 80.0 } else { x };
+    // The product brings back the NaN that the bits of the power would lose.
+    let far = two_to((y * core::f32::consts::LOG2_E).ceil() + 1.0) + y * 0.0;
+    let far = if x > 80.0 { f32::INFINITY } else { far };
+    if x <= 1.0 { near } else { far }
 }
 
 /// `2^-146` and `2^-70`.
@@ -136,9 +151,30 @@ fn least(a: f32, b: f32) -> f32 {
     if b < a { b } else { a }
 }
 
-/// The plain form of [`TileFn`]; compiled again with wide instructions by the instruction-set folders.
+/// The plain form of [`TilesFn`]; compiled again with wide instructions by the instruction-set folders.
 #[inline(always)]
-pub(crate) fn tile_body(b: &BlockTile, r: &HeadTile, exponent: f32, s: &mut Sums) {
+pub(crate) fn tiles_body<const FUSED: bool>(
+    b: &[BlockTile],
+    r: &[HeadTile],
+    stride: usize,
+    exponent: f32,
+    finish: impl Fn(&mut Cursor),
+) -> Sums {
+    let mut s = Sums::ZERO;
+    for (t, (block, row)) in b.iter().zip(r.iter().step_by(stride)).enumerate() {
+        let later = t + TILES_AHEAD;
+        if let (Some(block), Some(row)) = (b.get(later), r.get(later * stride)) {
+            finish(&mut Cursor::of(block));
+            finish(&mut Cursor::of(row));
+        }
+        tile::<FUSED>(block, row, exponent, &mut s);
+    }
+    s
+}
+
+/// Adds one tile.
+#[inline(always)]
+fn tile<const FUSED: bool>(b: &BlockTile, r: &HeadTile, exponent: f32, s: &mut Sums) {
     for i in 0..TILE {
         // 2^(e_b - m) by its bits: entries are never above the exponent of the whole; below 2^-126 it is taken as 2^-126.
         let e = r.exponent[i] - exponent;
@@ -154,10 +190,18 @@ pub(crate) fn tile_body(b: &BlockTile, r: &HeadTile, exponent: f32, s: &mut Sums
         let none = b.root_tokens[i] == 0.0;
         let w = r.w[i] * f + b.root_tokens[i] * b.root_tokens[i] * WEIGHT_FLOOR;
         let p = (r.p[i] + ROOT_FLOOR) * f;
-        let (g, h) = terms(w, p, r.delta[i], r.lambda[i]);
-        let delta = (r.delta[i] + r.zeta[i]) * UP;
-        let lambda = (r.lambda[i] + r.zeta[i] * b.root_tokens[i]) * UP;
-        let (g_all, h_all) = terms(w, p, delta, lambda);
+        // `(g, h)` of (5.9), unnormalised.
+        let (grow, phi, shrink) = expm1_phi_h::<FUSED>(r.delta[i]);
+        let two = p * r.lambda[i] * UP;
+        let (g, h) = (least(w * grow, phi * two), least(w * shrink, two));
+        // The same for `Delta + zeta`, from what is there: `e^(x+y) - 1 = e^x - 1 + e^x (e^y - 1)`, `phi(x+y) <= phi(x) e^y`,
+        // `1 - e^-(x+y) <= 1 - e^-x + y`.
+        let zeta = r.zeta[i];
+        let more = expm1_above(zeta);
+        let grow = (grow + (1.0 + grow) * more) * UP;
+        let shrink = least((shrink + zeta) * UP, 1.0);
+        let two = p * (r.lambda[i] + zeta * b.root_tokens[i]) * UP;
+        let (g_all, h_all) = (least(w * grow, (phi + phi * more) * two * UP), least(w * shrink, two));
         let (g, h) = if none { (0.0, 0.0) } else { (g, h) };
         let (g_all, h_all) = if none { (0.0, 0.0) } else { (g_all, h_all) };
         let v = if none { 0.0 } else { least(w * b.eta[i], p * b.sop[i]) };
@@ -175,11 +219,6 @@ pub(crate) fn tile_body(b: &BlockTile, r: &HeadTile, exponent: f32, s: &mut Sums
     }
 }
 
-/// [`tile_body`] as a function pointer.
-pub(crate) fn tile(b: &BlockTile, r: &HeadTile, exponent: f32, s: &mut Sums) {
-    tile_body(b, r, exponent, s);
-}
-
 fn total(lanes: &[f32; TILE]) -> f64 {
     lanes.iter().map(|&x| f64::from(x)).sum()
 }
@@ -192,7 +231,7 @@ fn most(lanes: &[f32; TILE]) -> f64 {
 /// The certificate of `head` after a pass (and repairs): `output_radius` is an upper bound of `||O' - c||` for the
 /// output returned by [`Partial::finish`].
 pub(crate) fn certify(
-    tile: TileFn,
+    tiles: TilesFn,
     masses: &Masses,
     partial: &Partial,
     head: usize,
@@ -204,12 +243,7 @@ pub(crate) fn certify(
     if head >= partial.heads || masses.heads() != partial.heads {
         return Err(KernelError::Length { argument: "head", expected: partial.heads, given: head });
     }
-    let mut s = Sums::ZERO;
-    for (t, b) in masses.block_tiles().iter().enumerate() {
-        if let Some(r) = masses.head_tile(head, t) {
-            tile(b, r, partial.exponent[head], &mut s);
-        }
-    }
+    let s = tiles(masses.block_tiles(), masses.tiles_from(head), masses.heads(), partial.exponent[head]);
     let l = f64::from(partial.l[head]);
     if !(l > 0.0 && l.is_finite()) {
         return Ok(Certificate::NONE);

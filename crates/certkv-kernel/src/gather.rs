@@ -10,6 +10,7 @@ use crate::masses::{Masses, TILE};
 use crate::partial::Partial;
 use crate::query::{Softmax, X_STRIDE};
 use crate::score::Scores;
+use crate::slack::digit_term;
 
 impl Kernel {
     /// Log-mass scale of each head after [`Kernel::score`]: `out`'s exponent and sum of weights are those of all scored
@@ -77,7 +78,8 @@ impl Kernel {
             let mut entry = masses.value_side(index, block.values.is_some() || exact);
             self.values(index, &block, work, out, &mut entry)?;
             (self.ops.finish)(&mut work.ahead.record);
-            masses.as_mut().put_values(index, &entry, &out.exponent);
+            let digit = work.softmax.max.map(|most| digit_term(&entry.slack, most, self.ops.weight_levels));
+            masses.as_mut().put_values(index, &entry, &out.exponent, &digit);
         }
         if let Some(tail) = tail {
             self.load_weights(scores.blocks, scores, masses, work);

@@ -2,6 +2,7 @@
 use crate::arch::generic::softmax::power;
 use crate::error::KernelError;
 use crate::query::HEADS;
+use crate::slack::Slack;
 use core::ops::Range;
 
 /// Blocks per tile; splits of a pass start at multiples of it.
@@ -28,7 +29,7 @@ pub struct HeadTile {
 }
 
 impl HeadTile {
-    const ZERO: HeadTile = HeadTile {
+    pub(crate) const ZERO: HeadTile = HeadTile {
         w: [0.0; TILE],
         p: [0.0; TILE],
         exponent: [0.0; TILE],
@@ -72,6 +73,12 @@ impl BlockTile {
         exact_values: 0,
         skipped_values: 0,
     };
+
+    fn put(&mut self, i: usize, e: &Entry) {
+        (self.radius[i], self.root_tokens[i]) = (e.radius, root(e.tokens));
+        self.exact_keys = self.exact_keys & !(1 << i) | u16::from(e.exact_keys) << i;
+        self.put_values(i, e);
+    }
 
     fn put_values(&mut self, i: usize, e: &Entry) {
         (self.eta[i], self.sop[i], self.value_norm[i]) = (e.eta, e.sop, e.value_norm);
@@ -169,6 +176,11 @@ impl Masses {
         if head < self.heads { self.rows.get(tile * self.heads + head) } else { None }
     }
 
+    /// All heads' tiles from `head`'s first on; its next is [`Masses::heads`] further.
+    pub(crate) fn tiles_from(&self, head: usize) -> &[HeadTile] {
+        self.rows.get(head..).unwrap_or(&[])
+    }
+
     /// `W_b` and its exponent; 0 where there is none.
     pub(crate) fn weight(&self, head: usize, block: usize) -> (f32, f32) {
         self.head_tile(head, block / TILE).map_or((0.0, 0.0), |r| (r.w[block % TILE], r.exponent[block % TILE]))
@@ -204,7 +216,7 @@ impl Masses {
     }
 }
 
-/// What one block leaves in the masses; per-head numbers by head.
+/// What one block leaves in the masses, but for what depends on the head.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Entry {
     pub(crate) radius: f32,
@@ -215,13 +227,7 @@ pub(crate) struct Entry {
     pub(crate) exact_keys: bool,
     pub(crate) exact_values: bool,
     pub(crate) skipped_values: bool,
-    pub(crate) w: [f32; HEADS],
-    pub(crate) square: [f32; HEADS],
-    pub(crate) exponent: [f32; HEADS],
-    pub(crate) delta: [f32; HEADS],
-    pub(crate) lambda: [f32; HEADS],
-    pub(crate) zeta: [f32; HEADS],
-    pub(crate) digit: [f32; HEADS],
+    pub(crate) slack: Slack,
 }
 
 impl Entry {
@@ -234,14 +240,20 @@ impl Entry {
         exact_keys: false,
         exact_values: false,
         skipped_values: false,
-        w: [0.0; HEADS],
-        square: [0.0; HEADS],
-        exponent: [0.0; HEADS],
-        delta: [0.0; HEADS],
-        lambda: [0.0; HEADS],
-        zeta: [0.0; HEADS],
-        digit: [0.0; HEADS],
+        slack: Slack::ZERO,
     };
+}
+
+/// Per-head numbers of one entry, as they stand in a [`HeadTile`].
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Bounds {
+    pub(crate) w: [f32; HEADS],
+    pub(crate) p: [f32; HEADS],
+    pub(crate) exponent: [f32; HEADS],
+    pub(crate) delta: [f32; HEADS],
+    pub(crate) lambda: [f32; HEADS],
+    pub(crate) zeta: [f32; HEADS],
+    pub(crate) digit: [f32; HEADS],
 }
 
 impl<'a> MassesMut<'a> {
@@ -278,26 +290,35 @@ impl<'a> MassesMut<'a> {
 
     /// Replaces the value side of an entry and moves all of it to `exponent`, which the digit term is relative to. What
     /// underflows here is covered by the floors of the certificate.
-    pub(crate) fn put_values(&mut self, block: usize, e: &Entry, exponent: &[f32; HEADS]) {
+    pub(crate) fn put_values(&mut self, block: usize, e: &Entry, exponent: &[f32; HEADS], digit: &[f32; HEADS]) {
         let (tile, i) = ((block - self.first) / TILE, block % TILE);
         self.blocks[tile].put_values(i, e);
         for (h, r) in self.rows[tile * self.heads..(tile + 1) * self.heads].iter_mut().enumerate() {
             let to = power(r.exponent[i] - exponent[h]);
             (r.w[i], r.p[i], r.exponent[i]) = (r.w[i] * to, r.p[i] * to, exponent[h]);
-            r.digit[i] = e.digit[h];
+            r.digit[i] = digit[h];
         }
     }
 
-    pub(crate) fn put(&mut self, block: usize, e: &Entry) {
+    /// Writes one entry.
+    pub(crate) fn put(&mut self, block: usize, e: &Entry, x: &Bounds) {
         let (tile, i) = ((block - self.first) / TILE, block % TILE);
-        let b = &mut self.blocks[tile];
-        (b.radius[i], b.root_tokens[i]) = (e.radius, root(e.tokens));
-        b.exact_keys = b.exact_keys & !(1 << i) | u16::from(e.exact_keys) << i;
-        b.put_values(i, e);
+        self.blocks[tile].put(i, e);
         for (h, r) in self.rows[tile * self.heads..(tile + 1) * self.heads].iter_mut().enumerate() {
-            (r.w[i], r.p[i], r.exponent[i]) = (e.w[h], e.square[h].sqrt(), e.exponent[h]);
-            (r.delta[i], r.lambda[i], r.zeta[i], r.digit[i]) = (e.delta[h], e.lambda[h], e.zeta[h], e.digit[h]);
+            (r.w[i], r.p[i], r.exponent[i]) = (x.w[h], x.p[h], x.exponent[h]);
+            (r.delta[i], r.lambda[i], r.zeta[i], r.digit[i]) = (x.delta[h], x.lambda[h], x.zeta[h], x.digit[h]);
         }
+    }
+
+    /// The block part of an entry; its heads follow with [`MassesMut::heads_of`].
+    pub(crate) fn put_block(&mut self, block: usize, e: &Entry) {
+        self.blocks[(block - self.first) / TILE].put(block % TILE, e);
+    }
+
+    /// The tiles of all heads that hold `block`.
+    pub(crate) fn heads_of(&mut self, block: usize) -> &mut [HeadTile] {
+        let tile = (block - self.first) / TILE;
+        &mut self.rows[tile * self.heads..(tile + 1) * self.heads]
     }
 }
 

@@ -3,7 +3,7 @@ use crate::line::Line;
 
 /// Most query heads that share a KV head.
 pub(crate) const HEADS: usize = 16;
-/// Bytes from one head's digits to the next: 256 low bytes, then 256 high bytes.
+/// Bytes from one head's digits to the next: 32 low bytes, then 32 high bytes, for every 32 channels.
 pub(crate) const DIGIT_STRIDE: usize = 512;
 /// Lines from one head's logits to the next: 64 tokens.
 pub(crate) const X_STRIDE: usize = 4;
@@ -34,7 +34,7 @@ impl Shape {
 /// Digits of `y_c = q_c sigma_c` (or of `q` itself): `y_c = step * (256 hi_c + lo_c) + r_c`.
 #[derive(Debug, Clone)]
 pub(crate) struct Digits {
-    /// `[head][lo 256 | hi 256]`, signed bytes.
+    /// `[head][channel / 32][lo 32 | hi 32]`, signed bytes.
     pub(crate) bytes: Vec<i8>,
     /// `[head][256]`: the same digits as 16-bit words.
     pub(crate) words: Vec<i16>,
@@ -48,7 +48,7 @@ pub(crate) struct Digits {
     pub(crate) l1: [f32; HEADS],
     /// `sum_c y_c^2`, up to `logit_chain` roundings.
     pub(crate) square: [f32; HEADS],
-    /// `sum_c |r_c|`, up to `logit_chain` roundings.
+    /// At least `sum_c |r_c|`, up to `logit_chain` roundings.
     pub(crate) residual: [f32; HEADS],
 }
 
@@ -112,7 +112,8 @@ pub(crate) struct ValueSlack {
 pub(crate) struct Softmax {
     /// Integer running exponent (base 2).
     pub(crate) exponent: [f32; HEADS],
-    /// Sum of the block's weights, sum of their squares, and the largest.
+    /// Sum of the block's weights, sum of their squares, and a power of two that none exceeds (but for the polynomial's
+    /// 2.5 u).
     pub(crate) sum: [f32; HEADS],
     pub(crate) square: [f32; HEADS],
     pub(crate) max: [f32; HEADS],
@@ -179,9 +180,15 @@ pub(crate) struct Cursor {
 }
 
 impl Cursor {
-    /// A cursor over `bytes`.
-    pub(crate) fn over(bytes: &[u8]) -> Self {
-        let at = bytes.as_ptr() as usize;
-        Self { at, end: at + bytes.len() }
+    /// A cursor over one value.
+    pub(crate) fn of<T>(value: &T) -> Self {
+        let at = core::ptr::from_ref(value) as usize;
+        Self { at, end: at + size_of::<T>() }
+    }
+
+    /// A cursor over a slice.
+    pub(crate) fn over<T>(slice: &[T]) -> Self {
+        let at = slice.as_ptr() as usize;
+        Self { at, end: at + size_of_val(slice) }
     }
 }

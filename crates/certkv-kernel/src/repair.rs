@@ -69,7 +69,7 @@ impl Kernel {
             let half = x.len() / 2;
             let mut worst = f32::NEG_INFINITY;
             for h in 0..self.shape.heads {
-                let allowed = a.delta[h] + b.delta[h] + a.zeta[h] + b.zeta[h];
+                let allowed = a.1.delta[h] + b.1.delta[h] + a.1.zeta[h] + b.1.zeta[h];
                 for t in 0..self.shape.tokens {
                     let i = h * X_STRIDE + t / 16;
                     let (za, zb): (&Line, &Line) = (&x[i], &x[half + i]);
@@ -92,8 +92,8 @@ impl Kernel {
             return Ok(Repair::NeedsRecompute);
         }
         partial.clone_from(&changed);
-        for (&index, entry) in list.iter().zip(&entries) {
-            masses.put(index, entry);
+        for (&index, (entry, bounds)) in list.iter().zip(&entries) {
+            masses.put(index, entry, bounds);
         }
         Ok(Repair::Done)
     }

@@ -8,13 +8,14 @@ use crate::error::KernelError;
 use crate::line::Line;
 use crate::masses::{Entry, MassesMut};
 use crate::query::{Softmax, X_STRIDE};
+use crate::slack::zeta;
 
 /// Weights of the scored blocks of one KV head, each relative to its own block's exponent (in the masses).
 #[derive(Debug, Clone, Default)]
 pub struct Scores {
     /// `[block][head][tokens / 16]` lines; the tail comes after the last block.
     pub(crate) weights: Vec<Line>,
-    /// `[block][head]`: the largest weight.
+    /// `[block][head]`: what no weight exceeds, see [`Softmax::max`].
     pub(crate) largest: Vec<f32>,
     /// Running exponents of the sweep.
     pub(crate) softmax: Option<Softmax>,
@@ -73,6 +74,7 @@ impl Kernel {
         scores.weights.resize(self.weights_of(blocks).end, Line::ZERO);
         scores.largest.resize((blocks + 1) * self.shape.heads, 0.0);
         work.softmax = Softmax::new();
+        work.stage.clear();
         let mut entry = Entry::ZERO;
         let mut next = (blocks > 0).then(|| source.block(0));
         for index in 0..blocks {
@@ -83,15 +85,16 @@ impl Kernel {
             work.ahead = self.look_ahead(&block, next.as_ref(), Sides::Keys);
             self.keys(index, &block, work, &mut entry)?;
             (self.ops.weigh)(&mut work.x, self.shape.tokens, self.shape, &mut work.softmax);
-            self.keep(index, work, scores, &mut entry);
+            self.keep(index, work, scores);
             (self.ops.finish)(&mut work.ahead.record);
-            masses.put(index, &entry);
+            self.stage(index, &entry, work, masses);
         }
+        self.seal(blocks.saturating_sub(1), work, masses);
         if let Some(tail) = tail {
-            let mut entry = self.tail_keys(tail, work)?;
+            let entry = self.tail_keys(tail, work)?;
             (self.ops.weigh)(&mut work.x, tail.tokens, self.shape, &mut work.softmax);
-            self.keep(blocks, work, scores, &mut entry);
-            masses.put(blocks, &entry);
+            self.keep(blocks, work, scores);
+            masses.put(blocks, &entry, &self.bounds(&entry, work));
         }
         scores.softmax = Some(work.softmax);
         Ok(())
@@ -131,8 +134,8 @@ impl Kernel {
             self.keys(index, &source.block(index), work, &mut entry)?;
             let mut worst = f32::NEG_INFINITY;
             for h in 0..self.shape.heads {
-                let (delta, zeta, exponent) = masses.logit_bound(index, h);
-                let allowed = delta + zeta + entry.zeta[h];
+                let (delta, before, exponent) = masses.logit_bound(index, h);
+                let allowed = delta + before + zeta(work.reach[h], entry.slack.magnitude, self.gamma);
                 for l in 0..self.lines() {
                     let weights = &scores.weights[self.weights_of(index).start + h * self.lines() + l].0;
                     for (x, w) in work.x[h * X_STRIDE + l].0.iter().zip(weights) {
@@ -144,17 +147,16 @@ impl Kernel {
             }
             *canary = worst;
             (self.ops.weigh)(&mut work.x, self.shape.tokens, self.shape, &mut work.softmax);
-            self.keep(index, work, scores, &mut entry);
-            masses.put(index, &entry);
+            self.keep(index, work, scores);
+            masses.put(index, &entry, &self.bounds(&entry, work));
         }
         scores.softmax = Some(work.softmax);
         Ok(())
     }
 
-    /// Weights and their sums, from the workspace into `scores` and `entry`.
-    fn keep(&self, index: usize, work: &Workspace, scores: &mut Scores, entry: &mut Entry) {
+    /// Weights from the workspace into `scores`.
+    fn keep(&self, index: usize, work: &Workspace, scores: &mut Scores) {
         let (s, lines, heads) = (&work.softmax, self.lines(), self.shape.heads);
-        (entry.w, entry.square, entry.exponent) = (s.sum, s.square, s.exponent);
         let range = self.weights_of(index);
         for (h, to) in scores.weights[range].chunks_exact_mut(lines).enumerate() {
             to.copy_from_slice(&work.x[h * X_STRIDE..h * X_STRIDE + lines]);

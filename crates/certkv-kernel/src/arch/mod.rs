@@ -80,8 +80,10 @@ pub(crate) struct Ops {
     pub(crate) value_codes: ValueFn,
     /// `o += sum_t w_t v_t` over 16-bit rows.
     pub(crate) value_rows: fn(&Side<'_>, &[Line], Shape, &mut [Line]),
-    /// One tile of 16 blocks of one head added to the certificate's sums.
-    pub(crate) certify_tile: crate::certify::TileFn,
+    /// The certificate's sums of one head over all tiles.
+    pub(crate) certify_tiles: crate::certify::TilesFn,
+    /// Bounds of one tile of 16 blocks of one head from raw sums.
+    pub(crate) seal: crate::stage::SealFn,
     /// Asks for what is left of the next record.
     pub(crate) finish: fn(&mut Cursor),
     /// Causal attention of a strip of rows over one unpacked stretch of keys and values.

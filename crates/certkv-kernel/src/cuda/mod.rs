@@ -9,7 +9,11 @@ mod ahead;
 pub mod args;
 mod cache;
 mod compile;
+pub mod encode;
+pub mod launch;
 mod prepare;
+pub mod queue;
+pub mod select;
 mod source;
 mod variant;
 

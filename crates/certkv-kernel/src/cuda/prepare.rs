@@ -123,11 +123,24 @@ impl Kernels {
     /// # Errors
     /// [`PrepareError`]; then nothing stays loaded.
     pub fn prepare(gpu: &Gpu, variants: &[Variant], compiler: &Compiler) -> Result<Self, PrepareError> {
+        Self::prepare_verbs(gpu, variants, &Verb::ALL, compiler)
+    }
+
+    /// As [`Kernels::prepare`], but only the kernels of `verbs`.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn prepare_verbs(
+        gpu: &Gpu,
+        variants: &[Variant],
+        verbs: &[Verb],
+        compiler: &Compiler,
+    ) -> Result<Self, PrepareError> {
         let arch = Arch::of(gpu.info().arch).map_err(PrepareError::Variant)?;
         if let Some(other) = variants.iter().find(|v| v.arch() != arch) {
             return Err(PrepareError::Arch { variant: other.arch(), gpu: arch });
         }
-        let plan = Plan::new(variants)?;
+        let plan = Plan::new(variants, verbs)?;
         let cubins = plan.make(compiler)?;
         let mut modules: Vec<Module> = Vec::with_capacity(cubins.len());
         for ((cubin, _), (_, verb)) in cubins.iter().zip(&plan.recipes) {
@@ -224,13 +237,13 @@ struct Use {
 }
 
 impl Plan {
-    fn new(variants: &[Variant]) -> Result<Self, PrepareError> {
+    fn new(variants: &[Variant], verbs: &[Verb]) -> Result<Self, PrepareError> {
         let mut plan = Self { recipes: Vec::new(), uses: Vec::<Use>::new() };
         for variant in variants {
             if plan.uses.iter().any(|u| u.variant == *variant) {
                 continue;
             }
-            for verb in variant.verbs() {
+            for verb in variant.verbs().filter(|verb| verbs.contains(verb)) {
                 let recipe = Recipe::new(variant, verb).map_err(PrepareError::Compile)?;
                 let known = plan.recipes.iter().position(|(r, _)| r.file() == recipe.file());
                 let at = known.unwrap_or(plan.recipes.len());
@@ -286,7 +299,7 @@ mod tests {
 
     #[test]
     fn variants_share_the_code_of_verbs_that_do_not_see_their_difference() {
-        let plan = Plan::new(&[variant(4), variant(8), variant(4)]).unwrap();
+        let plan = Plan::new(&[variant(4), variant(8), variant(4)], &Verb::ALL).unwrap();
         let verbs = variant(4).verbs().count();
         assert_eq!(plan.uses.len(), 2 * verbs, "the same variant twice is one");
         let made = |verb| plan.recipes.iter().filter(|r| r.1 == verb).count();
@@ -302,7 +315,7 @@ mod tests {
 
     #[test]
     fn one_missing_cubin_fails_the_whole_preparation_with_its_name() {
-        let plan = Plan::new(&[variant(4)]).unwrap();
+        let plan = Plan::new(&[variant(4)], &Verb::ALL).unwrap();
         let error = plan.make(&Compiler::new().without_nvrtc()).unwrap_err();
         assert!(matches!(&error, PrepareError::Compile(CompileError::NoCode { .. })), "{error}");
         assert!(error.to_string().contains("k8-v4g32-b32/f16/d128/g4/sm_90a"), "{error}");

@@ -163,13 +163,19 @@ fn shared_bytes(layout: &RecordLayout, group: usize, warps: usize, stages: usize
     let ring = warps * stages * layout.bytes;
     let merge = 4 * warps * partial_stride(layout.dim, group);
     let barriers = 2 * 8 * warps * stages;
-    let flights = 24 * warps * stages;
+    let flights = (24 * warps * stages).next_multiple_of(16);
     // Blocks that wait for their certificate, a block and head per lane.
     let heads = if group <= 4 { 4 } else { group.next_power_of_two().max(8) };
-    let lots = warps * (32 * 20 + 32 / heads * 40);
-    let finish = 4 * (group * warps + group * SCALARS + 2 * group * (layout.dim / 32) + 4);
+    let lots = warps * (32 * 16 + 32 / heads * 40);
+    // Where a warp's next blocks lie.
+    let places = warps * 64 * 16;
+    let vector = [4, 2, 1].into_iter().find(|v| layout.dim.is_multiple_of(32 * v)).unwrap_or(1);
+    let finish = 4 * (group * SCALARS + 2 * group * (layout.dim / (32 * vector)) + 4);
     let entries = 4 * (SAMPLES + 8);
-    ring + merge + barriers + flights + lots + finish + entries
+    // What all warps know of the launch and of the head at hand.
+    let known = 128;
+    let queries = 4 * group * layout.dim;
+    ring + merge + barriers + flights + lots + places + queries + finish + known + entries
 }
 
 /// What the kernels of one configuration are specialised for.
@@ -300,6 +306,23 @@ impl Variant {
         }
         self.from = Some(from);
         Ok(self)
+    }
+
+    /// The same cut for throughput: twelve warps of two records, where registers and shared memory allow it. Faster from about
+    /// [`Variant::wide_from`] blocks on; below, the latency of one block decides and eight warps are quicker.
+    #[must_use]
+    pub fn wide(self) -> Self {
+        // More heads or channels need more registers than twelve warps leave to each.
+        if self.group > 4 || self.layout.dim > 128 {
+            return self;
+        }
+        self.clone().with_shape(12, 2).unwrap_or(self)
+    }
+
+    /// Blocks of one launch, over all sequences and KV heads, from which [`Variant::wide`] is the better choice on a GPU of
+    /// `multiprocessors`.
+    pub const fn wide_from(multiprocessors: usize) -> usize {
+        12 * 8 * multiprocessors
     }
 
     /// The same cut otherwise, for measurements.

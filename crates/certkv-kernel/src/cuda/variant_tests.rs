@@ -95,8 +95,8 @@ fn shared_memory_is_counted_as_the_kernel_counts() {
     let keys = warps * stages * 4608;
     let values = warps * stages * (7232 - 4608);
     let merge = warps * (4 * 128 + 4 * 12) * 4;
-    let lots = warps * (32 * 20 + 8 * 40);
-    let finish = 4 * (4 * warps + 4 * 12 + 2 * 4 * 4 + 4);
+    let lots = warps * (32 * 16 + 8 * 40 + 64 * 16);
+    let finish = 4 * (4 * 12 + 2 * 4 + 4) + 128 + 4 * 4 * 128;
     let rest = warps * stages * 16 + warps * stages * 24 + lots + finish + 4 * 264;
     assert_eq!(shared_bytes(&l, 4, warps, stages), keys + values + merge + rest);
     assert_eq!(partial_stride(96, 1), 108);
@@ -108,6 +108,10 @@ fn shapes_are_the_widest_and_deepest_that_fit() {
     let v = |format, dim, group, arch| Variant::new(layout(format, dim, Dtype::F16), group, arch).unwrap().shape();
     let h100 = v("k8-v4g32-b32", 128, 4, Arch::Sm90a);
     assert_eq!((h100.warps, h100.stages, h100.threads()), (8, 3, 256));
+    let wide = Variant::new(layout("k8-v4g32-b32", 128, Dtype::F16), 4, Arch::Sm90a).unwrap().wide();
+    assert_eq!((wide.shape().warps, wide.shape().stages), (12, 2));
+    let many = Variant::new(layout("k8-v4g32-b32", 128, Dtype::F16), 16, Arch::Sm90a).unwrap();
+    assert_eq!(many.clone().wide(), many);
     for (format, dim, group) in [("k8-v8g64-b64", 256, 16), ("f16-f16-b64", 256, 1), ("t4-v4g32-b32", 64, 1)] {
         for arch in Arch::ALL {
             let l = layout(format, dim, Dtype::F16);

@@ -47,11 +47,11 @@ pub(crate) fn digits_of(y: &[Line], head: usize, group: usize, out: &mut Digits)
     let (inverse, step) = if most < 7.9e-31 { (0.0, 0.0) } else { (QUERY_LEVELS / most, most / QUERY_LEVELS) };
     out.step[head] = step;
     let mut residual = Line::ZERO;
-    let (low, high) = out.bytes[head * DIGIT_STRIDE..(head + 1) * DIGIT_STRIDE].split_at_mut(256);
-    let (low, high) = (low.as_chunks_mut::<16>().0, high.as_chunks_mut::<16>().0);
+    let bytes = out.bytes[head * DIGIT_STRIDE..(head + 1) * DIGIT_STRIDE].as_chunks_mut::<64>().0;
     let words = out.words[head * 256..(head + 1) * 256].as_chunks_mut::<16>().0;
     for (l, line) in y.iter().enumerate() {
-        let (low, high, words) = (&mut low[l], &mut high[l], &mut words[l]);
+        let (bytes, words) = (&mut bytes[l / 2], &mut words[l]);
+        let (low, high) = bytes[16 * (l % 2)..].split_at_mut(32);
         let mut digits = [0i32; 16];
         for i in 0..16 {
             let scaled = line.0[i] * inverse;
@@ -96,6 +96,10 @@ pub(crate) fn channel_heads(q: &[Line], [sigma, z]: &[[Line; 16]; 2], shape: Sha
         }
         out.offset[h] = offset.sum();
         digits_of(&y[..lines], h, shape.dim, out);
+        if out.step[h] != 0.0 {
+            // Half a step a channel (4.15): wide code does not measure the residual either.
+            out.residual[h] = out.step[h] * (0.5 * shape.dim as f32);
+        }
     }
 }
 

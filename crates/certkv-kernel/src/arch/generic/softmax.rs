@@ -69,7 +69,7 @@ pub(crate) fn weigh(x: &mut [Line], n: usize, shape: Shape, s: &mut Softmax) {
         s.rescale[h] = if m == s.exponent[h] { 1.0 } else { power(s.exponent[h] - m) };
         s.moved |= m != s.exponent[h];
         s.exponent[h] = m;
-        let (mut sum, mut square, mut largest) = (Line::ZERO, Line::ZERO, [0.0f32; 16]);
+        let (mut sum, mut square) = (Line::ZERO, Line::ZERO);
         for (l, line) in x.iter_mut().enumerate() {
             let left = n.saturating_sub(16 * l).min(16) as i32;
             for i in 0..16 {
@@ -78,11 +78,9 @@ pub(crate) fn weigh(x: &mut [Line], n: usize, shape: Shape, s: &mut Softmax) {
                 line.0[i] = v;
                 sum.0[i] += v;
                 square.0[i] = madd(v, v, square.0[i]);
-                largest[i] = if v > largest[i] { v } else { largest[i] };
             }
         }
-        let largest = largest.iter().fold(0.0f32, |a, &b| if b > a { b } else { a });
-        (s.sum[h], s.square[h], s.max[h]) = (sum.sum(), square.sum(), largest);
+        (s.sum[h], s.square[h], s.max[h]) = (sum.sum(), square.sum(), power(most - m));
     }
 }
 

@@ -7,13 +7,14 @@ use crate::arch::Ops;
 use crate::arch::generic::values::{Plan, Slack};
 use crate::arch::generic::{keys as plain_keys, softmax as plain_softmax, strip as plain_strip};
 use crate::block::{Rows, Side};
-use crate::certify::{Sums, tile_body};
+use crate::certify::{Sums, tiles_body};
 use crate::line::{Codes, Line, madd};
 use crate::masses::{BlockTile, HeadTile};
 use crate::prefill::{STRETCH, Stretch, Strip};
 use crate::query::{
     Cursor, Digits, HEADS, KeyCodes, Scaling, Shape, Softmax, ValueCodes, ValueScratch, ValueSlack, X_STRIDE,
 };
+use crate::stage::{RawBlocks, RawHead, Shared, seal_body};
 use certkv_core::Dtype;
 use core::arch::x86_64::*;
 
@@ -28,7 +29,8 @@ static OPS: Ops = Ops {
     weigh,
     value_codes,
     value_rows,
-    certify_tile,
+    certify_tiles,
+    seal,
     finish: |_| {},
     strip,
     unpack_stretch,
@@ -344,13 +346,23 @@ fn value_rows(side: &Side<'_>, w: &[Line], shape: Shape, o: &mut [Line]) {
     unsafe { wide(side, w, shape, o) }
 }
 
-fn certify_tile(b: &BlockTile, r: &HeadTile, exponent: f32, s: &mut Sums) {
+fn certify_tiles(b: &[BlockTile], r: &[HeadTile], stride: usize, exponent: f32) -> Sums {
     #[target_feature(enable = "avx2,fma")]
-    fn wide(b: &BlockTile, r: &HeadTile, exponent: f32, s: &mut Sums) {
-        tile_body(b, r, exponent, s);
+    fn wide(b: &[BlockTile], r: &[HeadTile], stride: usize, exponent: f32) -> Sums {
+        tiles_body::<true>(b, r, stride, exponent, |_| {})
     }
     // SAFETY: the table is handed out only where the features exist.
-    unsafe { wide(b, r, exponent, s) }
+    unsafe { wide(b, r, stride, exponent) }
+}
+
+/// [`seal_body`] with wide instructions.
+fn seal(b: &RawBlocks, x: &RawHead, k: Shared, r: &mut HeadTile) {
+    #[target_feature(enable = "avx2,fma")]
+    fn wide(b: &RawBlocks, x: &RawHead, k: Shared, r: &mut HeadTile) {
+        seal_body(b, x, k, r);
+    }
+    // SAFETY: the table is handed out only where the features exist.
+    unsafe { wide(b, x, k, r) }
 }
 
 fn strip(s: &Stretch, rows: &mut Strip<'_>) {

@@ -1,5 +1,5 @@
 //! Logits of one block.
-use super::{lanes, larger, load16, max4, put, split, step, sum8, sum16};
+use super::{lanes, larger, load16, max4, place, put, split, step, sum16};
 use crate::arch::generic::keys::unpack;
 use crate::block::Side;
 use crate::line::{Codes, Line};
@@ -46,7 +46,7 @@ unsafe fn meta16<const META: u8>(p: *const u8, i: usize) -> __m512 {
 
 /// # Safety
 /// The asserts of [`channel_digits`].
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vnni")]
 unsafe fn channel<const META: u8>(q: &[Line], scales: *const u8, shape: Shape, out: &mut Digits, ahead: &mut Cursor) {
     let mut h = 0;
     while h < shape.heads {
@@ -69,7 +69,7 @@ unsafe fn channel<const META: u8>(q: &[Line], scales: *const u8, shape: Shape, o
 /// # Safety
 /// The asserts of [`channel_digits`], `first + H <= heads`.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vnni")]
 unsafe fn channel_heads<const H: usize, const META: u8>(
     q: &[Line],
     scales: *const u8,
@@ -81,11 +81,12 @@ unsafe fn channel_heads<const H: usize, const META: u8>(
     let n = shape.dim_lines();
     let zero = _mm512_setzero_ps();
     let q = q[first * n..(first + H) * n].as_ptr();
-    // Heads' l1, then their squares.
-    let (mut most, mut sizes) = ([zero; 4], [zero; 8]);
+    let mut cursor = *ahead;
+    // Slots of the sums: heads' l1, squares, offset, digits.
+    let (mut most, mut sums) = ([zero; 4], [zero; 16]);
     for l in 0..n {
-        super::step(ahead);
-        super::step(ahead);
+        step(&mut cursor);
+        step(&mut cursor);
         // SAFETY: channels 16 l .. 16 l + 16 of sigma lie inside the scales; lines are 64 aligned bytes.
         unsafe {
             let sigma = meta16::<META>(scales, 16 * l);
@@ -93,8 +94,8 @@ unsafe fn channel_heads<const H: usize, const META: u8>(
                 let v = _mm512_mul_ps(_mm512_load_ps(q.add(h * n + l).cast()), sigma);
                 let a = _mm512_abs_ps(v);
                 most[h] = larger(most[h], a);
-                sizes[h] = _mm512_add_ps(sizes[h], a);
-                sizes[4 + h] = _mm512_fmadd_ps(v, v, sizes[4 + h]);
+                sums[h] = _mm512_add_ps(sums[h], a);
+                sums[4 + h] = _mm512_fmadd_ps(v, v, sums[4 + h]);
             }
         }
     }
@@ -103,7 +104,7 @@ unsafe fn channel_heads<const H: usize, const META: u8>(
     let usable = _mm512_cmp_ps_mask::<_CMP_NLT_UQ>(most, _mm512_set1_ps(7.9e-31));
     let levels = _mm512_set1_ps(QUERY_LEVELS);
     let inverse = _mm512_maskz_div_ps(usable, levels, most);
-    let step = _mm512_castps512_ps128(_mm512_maskz_div_ps(usable, most, levels));
+    let width = _mm512_castps512_ps128(_mm512_maskz_div_ps(usable, most, levels));
     // Head `h` is in lane `h` of every four.
     let inverse = [
         _mm512_permute_ps::<0x00>(inverse),
@@ -111,64 +112,61 @@ unsafe fn channel_heads<const H: usize, const META: u8>(
         _mm512_permute_ps::<0xaa>(inverse),
         _mm512_permute_ps::<0xff>(inverse),
     ];
-    // What does not need the steps fills the wait for them. Slots of the sums: heads' offset, residual, digits (below 2^24
-    // and so exact in f32).
-    let mut sums = [zero; 16];
+    // What does not need the steps fills the wait for them.
     for l in 0..n {
         // SAFETY: channels 16 l .. 16 l + 16 of z lie inside the scales; lines are 64 aligned bytes.
         unsafe {
             let z = meta16::<META>(scales, shape.dim + 16 * l);
             for h in 0..H {
-                sums[h] = _mm512_fmadd_ps(_mm512_load_ps(q.add(h * n + l).cast()), z, sums[h]);
+                sums[8 + h] = _mm512_fmadd_ps(_mm512_load_ps(q.add(h * n + l).cast()), z, sums[8 + h]);
             }
         }
     }
-    let sizes = sum8(&sizes);
     // Adding 1.5 2^23 rounds to an integer and leaves it in the low bits; with 128 more, byte 1 is the high digit and byte
     // 0 the low one with its sign bit flipped.
     let magic = _mm512_set1_ps(12_583_040.0);
-    let flip = _mm256_set1_epi8(-128);
+    let flip = _mm512_castsi256_si512(_mm256_set1_epi8(-128));
+    let flip = _mm512_zextsi256_si512(_mm512_castsi512_si256(flip));
+    let ones = _mm512_set1_epi8(1);
+    // Sums of low digits in the lower half, of high digits in the upper.
     let mut total = [_mm512_setzero_si512(); H];
     let p = out.bytes[first * DIGIT_STRIDE..(first + H) * DIGIT_STRIDE].as_mut_ptr();
     for l in (0..n).step_by(2) {
-        // SAFETY: lines are 64 aligned bytes; 16 l + 32 <= dim <= 256: the 32-byte stores lie inside the head's digits.
-        unsafe {
-            let sigma = [meta16::<META>(scales, 16 * l), meta16::<META>(scales, 16 * l + 16)];
-            for h in 0..H {
-                super::step(ahead);
+        // SAFETY: channels 16 l .. 16 l + 32 of sigma lie inside the scales.
+        let sigma = unsafe { [meta16::<META>(scales, 16 * l), meta16::<META>(scales, 16 * l + 16)] };
+        for h in 0..H {
+            step(&mut cursor);
+            // SAFETY: lines are 64 aligned bytes; 16 l + 32 <= dim <= 256: the store lies inside the head's digits.
+            unsafe {
                 let mut raised = [_mm512_setzero_si512(); 2];
                 for i in 0..2 {
                     let v = _mm512_mul_ps(_mm512_load_ps(q.add(h * n + l + i).cast()), sigma[i]);
-                    let t = _mm512_fmadd_ps(v, inverse[h], magic);
-                    let rest = _mm512_fmsub_ps(v, inverse[h], _mm512_sub_ps(t, magic));
-                    sums[4 + h] = _mm512_add_ps(sums[4 + h], _mm512_abs_ps(rest));
-                    raised[i] = _mm512_castps_si512(t);
-                    total[h] = _mm512_add_epi32(total[h], raised[i]);
+                    raised[i] = _mm512_castps_si512(_mm512_fmadd_ps(v, inverse[h], magic));
                 }
-                let bytes = split(raised[0], raised[1]);
-                let low = _mm256_xor_si256(_mm512_castsi512_si256(bytes), flip);
-                let p = p.add(h * DIGIT_STRIDE + 16 * l);
-                _mm256_storeu_si256(p.cast(), low);
-                _mm256_storeu_si256(p.add(256).cast(), _mm512_extracti64x4_epi64::<1>(bytes));
+                let bytes = _mm512_xor_si512(split(raised[0], raised[1]), flip);
+                total[h] = _mm512_dpbusd_epi32(total[h], ones, bytes);
+                _mm512_storeu_si512(p.add(h * DIGIT_STRIDE + 32 * l).cast(), bytes);
             }
         }
     }
-    // Every lane's total holds the constant `n` times, modulo 2^32.
-    let constant = _mm512_set1_epi32((n as i32).wrapping_mul(12_583_040.0f32.to_bits() as i32));
+    *ahead = cursor;
+    let worth = _mm512_mask_blend_ps(0xff00, _mm512_set1_ps(1.0), _mm512_set1_ps(256.0));
     for h in 0..H {
-        sums[8 + h] = _mm512_cvtepi32_ps(_mm512_sub_epi32(total[h], constant));
+        // Below 2^24 and so exact in f32, lane by lane and in sum.
+        sums[12 + h] = _mm512_mul_ps(_mm512_cvtepi32_ps(total[h]), worth);
     }
     let sums = sum16(&sums);
-    let l1 = _mm256_castps256_ps128(sizes);
+    let l1 = _mm512_castps512_ps128(sums);
     put::<H>(&mut out.l1, first, l1);
-    put::<H>(&mut out.square, first, _mm256_extractf32x4_ps::<1>(sizes));
-    put::<H>(&mut out.offset, first, _mm512_castps512_ps128(sums));
-    put::<H>(&mut out.step, first, step);
-    let small = _mm_cmp_ps_mask::<_CMP_EQ_OQ>(step, _mm_setzero_ps());
-    let residual = _mm_mul_ps(_mm512_extractf32x4_ps::<1>(sums), step);
+    put::<H>(&mut out.square, first, _mm512_extractf32x4_ps::<1>(sums));
+    put::<H>(&mut out.offset, first, _mm512_extractf32x4_ps::<2>(sums));
+    put::<H>(&mut out.step, first, width);
+    // Half a step a channel (4.15): measuring the residual costs more time than it saves bound.
+    let small = _mm_cmp_ps_mask::<_CMP_EQ_OQ>(width, _mm_setzero_ps());
+    let residual = _mm_mul_ps(_mm_set1_ps(0.5 * shape.dim as f32), width);
     put::<H>(&mut out.residual, first, _mm_mask_mov_ps(residual, small, l1));
     let mut digits = [0.0; HEADS];
-    put::<4>(&mut digits, 0, _mm512_extractf32x4_ps::<2>(sums));
+    put::<4>(&mut digits, 0, _mm512_extractf32x4_ps::<3>(sums));
     for h in 0..H {
         out.sums[first + h][0] = digits[h] as i32;
     }
@@ -336,10 +334,11 @@ unsafe fn products<const H: usize, const T: usize, const W4: bool>(
     let mut low = [[_mm512_setzero_si512(); T]; H];
     let mut high = [[_mm512_setzero_si512(); T]; H];
     let nibble = _mm512_set1_epi8(15);
+    let mut cursor = *ahead;
     for quad in range {
-        step(ahead);
+        step(&mut cursor);
         if twice {
-            step(ahead);
+            step(&mut cursor);
         }
         let mut line = [_mm512_setzero_si512(); T];
         // SAFETY: as the function's.
@@ -356,9 +355,9 @@ unsafe fn products<const H: usize, const T: usize, const W4: bool>(
                 }
             }
             for h in 0..H {
-                let p = base.add(h * DIGIT_STRIDE + 4 * quad);
+                let p = base.add(h * DIGIT_STRIDE + place(quad));
                 let lo = _mm512_set1_epi32(p.cast::<i32>().read_unaligned());
-                let hi = _mm512_set1_epi32(p.add(256).cast::<i32>().read_unaligned());
+                let hi = _mm512_set1_epi32(p.add(32).cast::<i32>().read_unaligned());
                 for i in 0..T {
                     low[h][i] = _mm512_dpbusd_epi32(low[h][i], line[i], lo);
                     high[h][i] = _mm512_dpbusd_epi32(high[h][i], line[i], hi);
@@ -366,6 +365,7 @@ unsafe fn products<const H: usize, const T: usize, const W4: bool>(
             }
         }
     }
+    *ahead = cursor;
     // The digits' sums come last: they are ready long after the first digits are.
     for h in 0..H {
         let bias = _mm512_set1_epi32(bias[h]);

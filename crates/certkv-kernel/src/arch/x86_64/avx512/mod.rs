@@ -20,7 +20,8 @@ static OPS: Ops = Ops {
     weigh: softmax::weigh,
     value_codes: values::value_codes,
     value_rows: values::value_rows,
-    certify_tile: softmax::certify_tile,
+    certify_tiles: softmax::certify_tiles,
+    seal: softmax::seal,
     finish,
     strip: strip512::strip,
     unpack_stretch: strip512::unpack,
@@ -69,6 +70,13 @@ static SPLIT: crate::line::Codes = {
     }
     crate::line::Codes(order)
 };
+
+/// Where the low bytes of quad `quad` of a head's digits lie; the high bytes are 32 further. Digits of 32 channels or tokens
+/// are one line, low bytes first: one store each.
+#[inline(always)]
+fn place(quad: usize) -> usize {
+    4 * quad + 4 * (quad & !7)
+}
 
 /// The low bytes of 32 dwords in the first half, their second bytes in the other.
 #[inline]

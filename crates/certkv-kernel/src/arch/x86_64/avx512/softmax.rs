@@ -1,11 +1,12 @@
 //! Weights of one block, and the certificate's tiles.
-use super::{lanes, larger, max4, put, sum8};
+use super::{lanes, max4, put, sum8};
 use crate::arch::generic::softmax::{EXP2, power};
-use crate::certify::{Sums, tile_body};
+use crate::certify::{Sums, tiles_body};
 use crate::line::Line;
 use crate::masses::{BlockTile, HeadTile};
 use crate::query::{HEADS, Shape, Softmax, X_STRIDE};
 use crate::slack::CLAMP;
+use crate::stage::{RawBlocks, RawHead, Shared, seal_body};
 use core::arch::x86_64::*;
 
 /// `2^x 2^-m`, as `generic::softmax::weight`. NaN stays NaN.
@@ -88,6 +89,8 @@ fn weigh_heads<const H: usize, const L: usize>(x: &mut [Line], n: usize, first: 
     let old = _mm512_broadcast_f32x4(_mm_setr_ps(old[0], old[1], old[2], old[3]));
     let above = _mm512_cmp_ps_mask::<_CMP_GT_OQ>(top, old);
     let m = _mm512_mask_mov_ps(old, above, top);
+    // The largest weight is at most this power of two: known before any weight is.
+    put::<H>(&mut s.max, first, _mm512_castps512_ps128(_mm512_scalef_ps(_mm512_set1_ps(1.0), _mm512_sub_ps(top, m))));
     s.rescale[first..first + H].fill(1.0);
     if above & ((1 << H) - 1) != 0 {
         let top = lanes(top);
@@ -106,7 +109,7 @@ fn weigh_heads<const H: usize, const L: usize>(x: &mut [Line], n: usize, first: 
         _mm512_permute_ps::<0xff>(m),
     ];
     let zero = _mm512_setzero_ps();
-    let (mut largest, mut sums) = ([zero; 4], [zero; 8]);
+    let mut sums = [zero; 8];
     for h in 0..H {
         for l in 0..L {
             let w = _mm512_maskz_mov_ps(below(n, l), weight(v[h][l], spread[h]));
@@ -114,21 +117,29 @@ fn weigh_heads<const H: usize, const L: usize>(x: &mut [Line], n: usize, first: 
             unsafe { _mm512_store_ps(x[h * X_STRIDE + l].0.as_mut_ptr(), w) };
             sums[h] = _mm512_add_ps(sums[h], w);
             sums[4 + h] = _mm512_fmadd_ps(w, w, sums[4 + h]);
-            largest[h] = larger(largest[h], w);
         }
     }
     let sums = sum8(&sums);
     put::<H>(&mut s.sum, first, _mm256_castps256_ps128(sums));
     put::<H>(&mut s.square, first, _mm256_extractf32x4_ps::<1>(sums));
-    put::<H>(&mut s.max, first, _mm512_castps512_ps128(max4(largest)));
 }
 
-/// [`tile_body`] with wide instructions.
-pub(super) fn certify_tile(b: &BlockTile, r: &HeadTile, exponent: f32, s: &mut Sums) {
+/// [`tiles_body`] with wide instructions.
+pub(super) fn certify_tiles(b: &[BlockTile], r: &[HeadTile], stride: usize, exponent: f32) -> Sums {
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,fma")]
-    fn wide(b: &BlockTile, r: &HeadTile, exponent: f32, s: &mut Sums) {
-        tile_body(b, r, exponent, s);
+    fn wide(b: &[BlockTile], r: &[HeadTile], stride: usize, exponent: f32) -> Sums {
+        tiles_body::<true>(b, r, stride, exponent, super::finish)
     }
     // SAFETY: the table is handed out only where the features exist.
-    unsafe { wide(b, r, exponent, s) }
+    unsafe { wide(b, r, stride, exponent) }
+}
+
+/// [`seal_body`] with wide instructions.
+pub(super) fn seal(b: &RawBlocks, x: &RawHead, k: Shared, r: &mut HeadTile) {
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,fma")]
+    fn wide(b: &RawBlocks, x: &RawHead, k: Shared, r: &mut HeadTile) {
+        seal_body(b, x, k, r);
+    }
+    // SAFETY: the table is handed out only where the features exist.
+    unsafe { wide(b, x, k, r) }
 }

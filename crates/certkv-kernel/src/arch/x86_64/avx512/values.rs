@@ -1,6 +1,6 @@
 //! `o += sum_t w_t v_t` for one block.
 use super::keys::unpack_wide;
-use super::{load16, split, step};
+use super::{larger, load16, place, split, step};
 use crate::arch::generic::values::LEAST_WEIGHT;
 use crate::block::Side;
 use crate::line::Line;
@@ -8,7 +8,8 @@ use crate::query::{Cursor, GROUPS, HEADS, Shape, Softmax, ValueCodes, ValueScrat
 use certkv_core::Dtype;
 use core::arch::x86_64::*;
 
-/// Bytes from one head's weight digits to the next: 64 low bytes, then 64 high bytes. Groups are [`HEADS`] times as far.
+/// Bytes from one head's weight digits to the next: 32 low bytes, then 32 high bytes, for every 32 tokens (see [`place`]).
+/// Groups are [`HEADS`] times as far.
 const STRIDE: usize = 128;
 
 /// Coded block.
@@ -100,12 +101,22 @@ unsafe fn coded<const N: usize, const W4: bool>(
         *factor = if *largest > 0.0 { 65535.0 / *largest } else { 0.0 };
     }
     let mut unit = [0.0f32; HEADS];
-    let mut inverse = [0.0f32; HEADS];
+    // Weights relative to the largest; their lanes are written before they are read.
+    let mut relative = [[core::mem::MaybeUninit::<Line>::uninit(); N]; HEADS];
     for h in 0..shape.heads {
         let usable = s.max[h] >= LEAST_WEIGHT;
         unit[h] = if usable { s.max[h] * (raised / 65535.0) } else { 0.0 };
-        inverse[h] = if usable { 1.0 / s.max[h] } else { 0.0 };
+        let inverse = _mm512_set1_ps(if usable { 1.0 / s.max[h] } else { 0.0 });
+        for l in 0..N {
+            // SAFETY: lines are 64 aligned bytes.
+            unsafe {
+                let w = _mm512_load_ps(w[h * X_STRIDE + l].0.as_ptr());
+                _mm512_store_ps(relative[h][l].as_mut_ptr().cast(), _mm512_mul_ps(w, inverse));
+            }
+        }
     }
+    // Adding 2^23 rounds to an integer and leaves it in the low bits.
+    let magic = _mm512_set1_ps(8_388_608.0);
     let (mut sigma_square, mut middle) = (0.0f32, [zero; N]);
     for g in 0..groups {
         let (mut sigma, mut mid) = ([zero; N], [zero; N]);
@@ -125,38 +136,34 @@ unsafe fn coded<const N: usize, const W4: bool>(
             step(ahead);
             scratch.units[g][h] = unit[h] * largest[g];
             let mut digit = [_mm512_setzero_si512(); N];
-            let inverse = _mm512_set1_ps(inverse[h]);
             let lane = &mut scratch.middle[h * GROUPS + g].0;
-            // SAFETY: lines are 64 aligned bytes; a head's digits are 128 bytes of the scratch.
+            // SAFETY: lines are 64 aligned bytes, `relative[h]` was written above; a head's digits are 128 bytes.
             unsafe {
                 let mut sum = _mm512_load_ps(lane.as_ptr());
                 for l in 0..N {
-                    let w = _mm512_load_ps(w[h * X_STRIDE + l].0.as_ptr());
-                    digit[l] = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_mul_ps(w, inverse), sigma[l]));
-                    sum = _mm512_fmadd_ps(w, mid[l], sum);
+                    let r = _mm512_load_ps(relative[h][l].as_ptr().cast());
+                    digit[l] = _mm512_castps_si512(_mm512_fmadd_ps(r, sigma[l], magic));
+                    sum = _mm512_fmadd_ps(_mm512_load_ps(w[h * X_STRIDE + l].0.as_ptr()), mid[l], sum);
                 }
                 _mm512_store_ps(lane.as_mut_ptr(), sum);
                 let p = scratch.bytes.as_mut_ptr().cast::<u8>().add((g * HEADS + h) * STRIDE);
                 if N == 1 {
-                    _mm_storeu_si128(p.cast(), _mm512_cvtepi32_epi8(digit[0]));
-                    _mm_storeu_si128(p.add(64).cast(), _mm512_cvtepi32_epi8(_mm512_srli_epi32::<8>(digit[0])));
+                    _mm512_storeu_si512(p.cast(), split(digit[0], digit[0]));
                 } else {
                     for i in 0..N / 2 {
-                        let both = split(digit[2 * i], digit[2 * i + 1]);
-                        _mm256_storeu_si256(p.add(32 * i).cast(), _mm512_castsi512_si256(both));
-                        _mm256_storeu_si256(p.add(64 + 32 * i).cast(), _mm512_extracti64x4_epi64::<1>(both));
+                        _mm512_storeu_si512(p.add(64 * i).cast(), split(digit[2 * i], digit[2 * i + 1]));
                     }
                 }
             }
         }
     }
+    // As integers NaN is the largest, if its sign is taken away.
     let mut most = zero;
-    let mut unordered = 0;
     for m in middle {
-        unordered |= _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(m, m);
-        most = _mm512_max_ps(most, m);
+        most = larger(most, _mm512_abs_ps(m));
     }
-    let most = if unordered == 0 { _mm512_reduce_max_ps(most) } else { f32::NAN };
+    let most = _mm512_reduce_max_epi32(_mm512_castps_si512(most));
+    let most = f32::from_bits(most as u32);
     // All digits first, then all products: no product waits for the digits' latency.
     for g in 0..groups {
         // SAFETY: `g` is below [`GROUPS`], which the scratch has room for.
@@ -220,7 +227,7 @@ type Sums<const H: usize, const L: usize> = [[[__m512i; L]; H]; 2];
 /// One quad of tokens: `4 H L` exact multiply-adds of bytes per lane.
 ///
 /// # Safety
-/// `digits` points at the quad's low bytes of `H` heads, [`STRIDE`] apart, the high bytes 64 further.
+/// `digits` points at the quad's low bytes of `H` heads, [`STRIDE`] apart, the high bytes 32 further.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
 unsafe fn quad<const H: usize, const L: usize>(digits: *const u8, codes: [__m512i; L], sums: &mut Sums<H, L>) {
@@ -228,7 +235,7 @@ unsafe fn quad<const H: usize, const L: usize>(digits: *const u8, codes: [__m512
         // SAFETY: as the function's.
         let (lo, hi) = unsafe {
             let p = digits.add(h * STRIDE);
-            (p.cast::<i32>().read_unaligned(), p.add(64).cast::<i32>().read_unaligned())
+            (p.cast::<i32>().read_unaligned(), p.add(32).cast::<i32>().read_unaligned())
         };
         let (lo, hi) = (_mm512_set1_epi32(lo), _mm512_set1_epi32(hi));
         for l in 0..L {
@@ -260,11 +267,11 @@ unsafe fn products<const H: usize, const L: usize, const W4: bool>(
     let top = _mm512_set1_epi8(-16);
     let quads = shape.tokens / 4;
     for q in 0..if W4 { quads / 2 } else { quads } {
-        // SAFETY: quad `q` of channels `16 line ..` lies inside the codes (half of the quads for nibbles); a head has 64
-        // low and 64 high digit bytes and `4 q + 4 <= tokens <= 64`.
+        // SAFETY: quad `q` of channels `16 line ..` lies inside the codes (half of the quads for nibbles); a head has low
+        // and high digit bytes of 64 tokens and `4 q + 4 <= tokens <= 64`.
         unsafe {
             let p = codes.add(q * 4 * shape.dim + 64 * line);
-            let digits = digits.add(first * STRIDE + 4 * q);
+            let digits = digits.add(first * STRIDE);
             let (mut raw, mut even, mut odd) = ([zero; L], [zero; L], [zero; L]);
             for l in 0..L {
                 step(ahead);
@@ -276,13 +283,13 @@ unsafe fn products<const H: usize, const L: usize, const W4: bool>(
                     even[l] = _mm512_ternarylogic_epi64::<0x28>(_mm512_slli_epi16::<4>(raw[l]), flip, top);
                     odd[l] = _mm512_ternarylogic_epi64::<0x28>(raw[l], flip, top);
                 }
-                quad::<H, L>(digits, even, &mut sums);
-                quad::<H, L>(digits.add(2 * quads), odd, &mut sums);
+                quad::<H, L>(digits.add(place(q)), even, &mut sums);
+                quad::<H, L>(digits.add(place(q + quads / 2)), odd, &mut sums);
             } else {
                 for l in 0..L {
                     even[l] = _mm512_xor_si512(raw[l], flip);
                 }
-                quad::<H, L>(digits, even, &mut sums);
+                quad::<H, L>(digits.add(place(q)), even, &mut sums);
             }
         }
     }

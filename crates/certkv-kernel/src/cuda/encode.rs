@@ -1,0 +1,207 @@
+//! Arguments of the kernels that store and code rows, byte for byte as `kernels/append.cu`, `pack.cu` and `gather.cu` have them.
+//! Addresses are those of the device.
+use certkv_core::{KeyFormat, RecordLayout};
+
+/// Threads of a CTA that appends or packs.
+pub const PACK_THREADS: u32 = 256;
+
+/// No slot, no row: an entry of a table that names nothing.
+pub const NONE: u32 = u32::MAX;
+
+/// Bits of `errors` of [`AppendArgs`].
+pub mod append_error {
+    /// An input was NaN or infinite.
+    pub const NONFINITE: u32 = 1;
+    /// An input was finite, and too large for the type of the originals.
+    pub const ROUNDING: u32 = 2;
+    /// The sequence has no tail, or its tables end before the block.
+    pub const NO_PLACE: u32 = 4;
+}
+
+/// Bits of `flags` of [`AppendArgs`].
+pub mod append_flag {
+    /// Count the row in `lens`: set in the last layer that shares them.
+    pub const ADVANCE: u32 = 1;
+    /// A first block that fills row by row fixes the value centre.
+    pub const FIRST_CENTRE: u32 = 2;
+    /// Host pages get each row at once, `[token][channel]`; else full blocks, in fragment order.
+    pub const HOST_ROWS: u32 = 4;
+}
+
+/// Arguments of `ckv_append`: one new token of every sequence of a batch, all heads, one layer.
+#[derive(Debug, Clone, Copy, Default)]
+#[repr(C)]
+pub struct AppendArgs {
+    /// `[batch][kv_heads][dim]` of type `input`.
+    pub keys: u64,
+    /// The same.
+    pub values: u64,
+    /// `u32`: sequences of the batch.
+    pub count: u64,
+    /// `u32[batch]`: row of each sequence; 0: its own number.
+    pub rows: u64,
+    /// `u32[rows]`: tokens stored.
+    pub lens: u64,
+    /// `u32[rows]`: 0 between launches.
+    pub arrived: u64,
+    /// `u32[rows]`: bits of [`append_error`] are added.
+    pub errors: u64,
+    /// `u32[rows]`: slot of the open block.
+    pub tails: u64,
+    /// Tail slots, `[kv_head][keys, values]` in fragment order.
+    pub tail_base: u64,
+    /// Bytes from a tail to the next.
+    pub tail_stride: u64,
+    /// `u32[rows][blocks]`: page of the originals; 0: none.
+    pub hosts: u64,
+    /// Pages of the originals, mapped.
+    pub host_base: u64,
+    /// Bytes from a page to the next.
+    pub host_stride: u64,
+    /// `u32[rows][blocks]`: page of the records; 0: never packs.
+    pub packed: u64,
+    /// Pages of the records.
+    pub packed_base: u64,
+    /// Bytes from a page to the next.
+    pub packed_stride: u64,
+    /// Bytes from a head's record to the next.
+    pub record_stride: u64,
+    /// `f32[rows][kv_heads][dim]`: value centres.
+    pub centres: u64,
+    /// `u32`: what packing could not code; 0: not wanted.
+    pub status: u64,
+    /// Elements of `keys` from one sequence to the next.
+    pub key_stride: u32,
+    /// Elements of `values` from one sequence to the next.
+    pub value_stride: u32,
+    /// Entries per row of `hosts` and `packed`.
+    pub blocks: u32,
+    /// KV heads.
+    pub kv_heads: u32,
+    /// [`Element`](super::args::Element) of the inputs.
+    pub input: u32,
+    /// Bits of [`append_flag`].
+    pub flags: u32,
+}
+
+/// One full block of one KV head to be coded.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct PackItem {
+    /// Keys, in the launch's order.
+    pub keys: u64,
+    /// Values.
+    pub values: u64,
+    /// `f32[dim]`: the head's value centre.
+    pub centre: u64,
+    /// The record.
+    pub record: u64,
+}
+
+impl PackItem {
+    /// Words of 64 bits.
+    pub const WORDS: usize = size_of::<Self>() / 8;
+
+    /// The item as words, for a staging buffer.
+    pub const fn words(&self) -> [u64; Self::WORDS] {
+        [self.keys, self.values, self.centre, self.record]
+    }
+}
+
+/// Order of the originals that [`PackArgs`] names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Order {
+    /// `[token][channel]`.
+    Rows = 0,
+    /// Fragment order.
+    Fragment = 1,
+}
+
+/// Arguments of `ckv_pack`.
+#[derive(Debug, Clone, Copy, Default)]
+#[repr(C)]
+pub struct PackArgs {
+    /// `PackItem[count]`.
+    pub items: u64,
+    /// `u32`.
+    pub count: u64,
+    /// `u32`: what could not be coded; 0: not wanted.
+    pub status: u64,
+    /// [`Order`].
+    pub order: u32,
+    /// Zero.
+    pub unused: u32,
+}
+
+/// One piece that `ckv_gather` moves. Addresses and bytes are multiples of 16.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct GatherItem {
+    /// Mapped host memory, or the device's.
+    pub from: u64,
+    /// Device memory.
+    pub to: u64,
+    /// Bytes.
+    pub bytes: u64,
+    /// `u32` that becomes the launch's epoch when the piece is there; 0: not wanted.
+    pub mark: u64,
+}
+
+/// Arguments of `ckv_gather`.
+#[derive(Debug, Clone, Copy, Default)]
+#[repr(C)]
+pub struct GatherArgs {
+    /// `GatherItem[count]`.
+    pub items: u64,
+    /// `u32`.
+    pub count: u64,
+    /// What the marks become.
+    pub epoch: u32,
+    /// Zero.
+    pub unused: u32,
+}
+
+/// `PACK_SHARED` of `kernels/pack.cuh`: bytes of dynamic shared memory of a CTA that codes records of `layout`.
+pub fn pack_shared(layout: &RecordLayout) -> u32 {
+    let (tokens, dim) = (layout.tokens(), layout.dim);
+    let (key, value) = (layout.format.key, layout.format.value);
+    let key_steps = match key {
+        KeyFormat::F16 | KeyFormat::Bf16 => 0,
+        KeyFormat::Channel8 { .. } => dim,
+        KeyFormat::Token { .. } => tokens * (dim / key.group(dim)),
+    };
+    let value_steps = if value.is_exact() { 0 } else { tokens * (dim / value.group(dim)) };
+    let gram = if key.is_exact() && value.is_exact() { 0 } else { 8 * tokens * tokens };
+    let (warps, errors, slots) = (8, 32768, 8 * 4);
+    let raw = (2 * tokens * (dim + 8)).max(gram);
+    (raw + errors + 8 * dim + 12 * key_steps.max(value_steps) + slots * warps + 4 * 2 * warps) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use certkv_core::Geometry;
+
+    #[test]
+    fn structs_have_the_sizes_of_their_twins() {
+        assert_eq!(size_of::<AppendArgs>(), 19 * 8 + 6 * 4);
+        assert_eq!(size_of::<PackItem>(), 4 * 8);
+        assert_eq!(size_of::<PackArgs>(), 3 * 8 + 2 * 4);
+        assert_eq!(size_of::<GatherItem>(), 4 * 8);
+        assert_eq!(size_of::<GatherArgs>(), 2 * 8 + 2 * 4);
+    }
+
+    #[test]
+    fn packing_fits_the_shared_memory_of_every_gpu() {
+        for dim in [64, 96, 128, 256] {
+            for text in ["k8-v4g32-b32", "k8-v4g64-b64", "t4-v3g32-b64", "f16-f16-b16"] {
+                let geometry = Geometry::new(1, 1, 1, dim).unwrap();
+                let Ok(layout) = RecordLayout::new(&geometry, text.parse().unwrap()) else { continue };
+                // Two CTAs to a multiprocessor, as the launch bounds say.
+                assert!(2 * pack_shared(&layout) as usize <= 226 * 1024, "{text} {dim}");
+                assert!(pack_shared(&layout) as usize <= 98 * 1024, "{text} {dim}");
+            }
+        }
+    }
+}

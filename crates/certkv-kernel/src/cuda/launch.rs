@@ -1,0 +1,272 @@
+//! Launches with arguments that name buffers and not addresses; what the host can know is checked before the driver is asked.
+//!
+//! What it cannot know is what tables in device memory say: a page number beyond its slab, written there by a mistake, makes the
+//! GPU read or write elsewhere in its own address space. Whoever writes the tables answers for that.
+use super::args::{AttendArgs, Certificate, Element, Sides};
+use super::encode::{AppendArgs, Order, PACK_THREADS, PackArgs, PackItem, pack_shared};
+use super::queue::{Queue, Span, Tensor};
+use super::variant::Variant;
+use certkv_device::cuda::{CudaError, Function, LaunchOptions};
+
+/// Promoted sides of a batch.
+#[derive(Debug, Clone, Copy)]
+pub struct Promoted<'a> {
+    /// `u32[rows][kv_heads][table_stride]`: 0, or 1 + index into `sides`.
+    pub words: Span<'a>,
+    /// [`Sides`], as many as the words name.
+    pub sides: Span<'a>,
+}
+
+/// Tables of a cache, indexed by row.
+#[derive(Debug, Clone, Copy)]
+pub struct Tables<'a> {
+    /// Rows in the tables.
+    pub rows: usize,
+    /// Entries per row of block tables.
+    pub stride: usize,
+    /// KV heads.
+    pub kv_heads: usize,
+    /// `u32[batch]`: row of each sequence of a batch.
+    pub batch: Span<'a>,
+    /// `u32[rows]`: slot of the open block.
+    pub tails: Span<'a>,
+    /// `u32[rows][stride]`: page of the records of each full block.
+    pub packed: Span<'a>,
+}
+
+/// Arguments of [`attend`]; see [`AttendArgs`].
+#[derive(Debug, Clone, Copy)]
+pub struct Attend<'a> {
+    /// What the kernel was made for.
+    pub variant: &'a Variant,
+    /// CTAs: one to a multiprocessor.
+    pub ctas: u32,
+    /// Sequences of the batch.
+    pub seqs: usize,
+    /// Block tables.
+    pub tables: Tables<'a>,
+    /// `u32[rows]`: visible tokens, at least 1 for every sequence of the batch.
+    pub lens: Span<'a>,
+    /// Pages of records of the layer.
+    pub packed: Span<'a>,
+    /// Promoted sides; `None`: nothing is promoted.
+    pub promoted: Option<Promoted<'a>>,
+    /// Tail slots of the layer.
+    pub tail_slots: Span<'a>,
+    /// `f32[rows][kv_heads][dim]`.
+    pub centres: Span<'a>,
+    /// `[seqs][kv_heads group][dim]`.
+    pub query: Tensor<'a>,
+    /// The same shape.
+    pub out: Tensor<'a>,
+    /// [`Certificate`]`[seqs][kv_heads group]`.
+    pub certificates: Span<'a>,
+    /// `u32[rows][kv_heads][stride][group]`.
+    pub masses: Option<Span<'a>>,
+    /// A list of heads to compute; `None`: all.
+    pub only: Option<Span<'a>>,
+    /// A list for the heads over tolerance, its count zero before the launch.
+    pub failures: Option<Span<'a>>,
+    /// Room for partial results: [`partial_bytes`].
+    pub partials: Span<'a>,
+    /// `u32[seqs kv_heads]`, zero between launches.
+    pub counters: Span<'a>,
+    /// Scale of the logits.
+    pub scale: f32,
+    /// Tolerance as a share of the output's norm.
+    pub relative: f32,
+    /// Tolerance as a length.
+    pub absolute: f32,
+}
+
+/// Arguments of [`append`]; see [`AppendArgs`].
+#[derive(Debug, Clone, Copy)]
+pub struct Append<'a> {
+    /// What the kernel was made for.
+    pub variant: &'a Variant,
+    /// CTAs: at most one to a head of the batch, and two to a multiprocessor.
+    pub ctas: u32,
+    /// Sequences of the batch.
+    pub seqs: usize,
+    /// Block tables.
+    pub tables: Tables<'a>,
+    /// `u32`: the number of sequences once more, where captured launches read it.
+    pub count: Span<'a>,
+    /// `u32[rows]`: tokens before this one.
+    pub lens: Span<'a>,
+    /// `u32[rows]`, zero between launches.
+    pub arrived: Span<'a>,
+    /// `u32[rows]`.
+    pub errors: Span<'a>,
+    /// `[seqs][kv_heads][dim]`.
+    pub keys: Tensor<'a>,
+    /// The same, of the same type.
+    pub values: Tensor<'a>,
+    /// Tail slots of the layer.
+    pub tail_slots: Span<'a>,
+    /// `u32[rows][stride]`: page of the originals of each block.
+    pub hosts: Span<'a>,
+    /// Pages of originals of the layer, mapped.
+    pub host_pages: Span<'a>,
+    /// Pages of records of the layer.
+    pub packed: Span<'a>,
+    /// `f32[rows][kv_heads][dim]`.
+    pub centres: Span<'a>,
+    /// `u32`: what could not be coded is added.
+    pub status: Span<'a>,
+    /// Bits of [`append_flag`](super::encode::append_flag).
+    pub flags: u32,
+}
+
+/// Arguments of [`pack`]; see [`PackArgs`].
+#[derive(Debug, Clone, Copy)]
+pub struct Pack<'a> {
+    /// What the kernel was made for.
+    pub variant: &'a Variant,
+    /// Items on the list.
+    pub count: usize,
+    /// [`PackItem`]`[count]`: addresses of live buffers.
+    pub items: Span<'a>,
+    /// `u32`: the count once more.
+    pub count_word: Span<'a>,
+    /// `u32`: what could not be coded is added.
+    pub status: Span<'a>,
+    /// Order of the originals.
+    pub order: Order,
+}
+
+/// Bytes of partial results of a launch of `ctas` CTAs over `heads` KV heads of sequences.
+pub fn partial_bytes(variant: &Variant, ctas: usize, heads: usize) -> usize {
+    4 * variant.partial_stride() * (ctas + heads)
+}
+
+fn word(argument: &'static str, x: usize) -> Result<u32, CudaError> {
+    u32::try_from(x).map_err(|_| CudaError::BadArgument { argument, why: "exceeds 32 bits" })
+}
+
+fn optional(span: Option<Span<'_>>, argument: &'static str, needs: usize) -> Result<u64, CudaError> {
+    span.map_or(Ok(0), |s| s.holding(argument, needs))
+}
+
+impl Tables<'_> {
+    fn entries(&self) -> usize {
+        self.rows * self.stride
+    }
+}
+
+/// Enqueues `ckv_attend`.
+///
+/// # Errors
+/// [`CudaError::OutOfRange`] names what is too short; the driver's.
+pub fn attend(queue: &Queue, kernel: &Function, a: &Attend<'_>) -> Result<(), CudaError> {
+    let (l, t) = (a.variant.layout(), &a.tables);
+    let (heads, group) = (a.seqs * t.kv_heads, a.variant.group());
+    let outputs = heads * group * l.dim;
+    let tail_bytes = 2 * t.kv_heads * l.original_side_bytes();
+    let list = 4 * (1 + heads);
+    let args = AttendArgs {
+        packed: a.packed.holding("packed", 0)?,
+        page_stride: (t.kv_heads * l.bytes) as u64,
+        head_stride: l.bytes as u64,
+        rows: t.batch.holding("batch", 4 * a.seqs)?,
+        table: t.packed.holding("table", 4 * t.entries())?,
+        lens: a.lens.holding("lens", 4 * t.rows)?,
+        promoted: optional(a.promoted.map(|p| p.words), "promoted", 4 * t.entries() * t.kv_heads)?,
+        sides: optional(a.promoted.map(|p| p.sides), "sides", size_of::<Sides>())?,
+        tails: t.tails.holding("tails", 4 * t.rows)?,
+        tail_base: a.tail_slots.holding("tail slots", tail_bytes)?,
+        tail_stride: tail_bytes as u64,
+        centres: a.centres.holding("centres", 4 * t.rows * t.kv_heads * l.dim)?,
+        query: a.query.holding("query", outputs)?,
+        out: a.out.holding("out", outputs)?,
+        certificates: a.certificates.holding("certificates", heads * group * size_of::<Certificate>())?,
+        masses: optional(a.masses, "masses", 4 * t.entries() * t.kv_heads * group)?,
+        only: optional(a.only, "only", list)?,
+        failures: optional(a.failures, "failures", list)?,
+        partials: a.partials.holding("partials", partial_bytes(a.variant, a.ctas as usize, heads))?,
+        counters: a.counters.holding("counters", 4 * heads)?,
+        seqs: word("seqs", a.seqs)?,
+        kv_heads: word("kv_heads", t.kv_heads)?,
+        table_stride: word("table", t.stride)?,
+        query_type: a.query.element() as u32,
+        out_type: a.out.element() as u32,
+        scale: a.scale,
+        relative: a.relative,
+        absolute: a.absolute,
+    };
+    let shape = a.variant.shape();
+    let (threads, shared) = (word("threads", shape.threads())?, word("shared memory", shape.shared)?);
+    // SAFETY: the struct is the kernel's own; every address was checked to hold what the kernel documents, device memory is
+    // freed and areas are dropped only after work that uses them (see `queue`), and tables are the caller's.
+    unsafe { kernel.launch(queue.stream(), a.ctas, threads, shared, &args, LaunchOptions::default()) }
+}
+
+/// Enqueues `ckv_append`.
+///
+/// # Errors
+/// As [`attend`]; [`CudaError::BadArgument`] if keys and values differ in type.
+pub fn append(queue: &Queue, kernel: &Function, a: &Append<'_>) -> Result<(), CudaError> {
+    let (l, t) = (a.variant.layout(), &a.tables);
+    let (width, tail_bytes) = (t.kv_heads * l.dim, 2 * t.kv_heads * l.original_side_bytes());
+    if a.keys.element() != a.values.element() {
+        return Err(CudaError::BadArgument { argument: "values", why: "of another type than the keys" });
+    }
+    let args = AppendArgs {
+        keys: a.keys.holding("keys", a.seqs * width)?,
+        values: a.values.holding("values", a.seqs * width)?,
+        count: a.count.holding("count", 4)?,
+        rows: t.batch.holding("batch", 4 * a.seqs)?,
+        lens: a.lens.holding("lens", 4 * t.rows)?,
+        arrived: a.arrived.holding("arrived", 4 * t.rows)?,
+        errors: a.errors.holding("errors", 4 * t.rows)?,
+        tails: t.tails.holding("tails", 4 * t.rows)?,
+        tail_base: a.tail_slots.holding("tail slots", tail_bytes)?,
+        tail_stride: tail_bytes as u64,
+        hosts: a.hosts.holding("hosts", 4 * t.entries())?,
+        host_base: a.host_pages.holding("host pages", tail_bytes)?,
+        host_stride: tail_bytes as u64,
+        packed: t.packed.holding("table", 4 * t.entries())?,
+        packed_base: a.packed.holding("packed", t.kv_heads * l.bytes)?,
+        packed_stride: (t.kv_heads * l.bytes) as u64,
+        record_stride: l.bytes as u64,
+        centres: a.centres.holding("centres", 4 * t.rows * width)?,
+        status: a.status.holding("status", 4)?,
+        key_stride: word("keys", width)?,
+        value_stride: word("values", width)?,
+        blocks: word("table", t.stride)?,
+        kv_heads: word("kv_heads", t.kv_heads)?,
+        input: a.keys.element() as u32,
+        flags: a.flags,
+    };
+    // SAFETY: as in `attend`.
+    unsafe { kernel.launch(queue.stream(), a.ctas, PACK_THREADS, pack_shared(l), &args, LaunchOptions::default()) }
+}
+
+/// Enqueues `ckv_pack`.
+///
+/// # Errors
+/// As [`attend`].
+pub fn pack(queue: &Queue, kernel: &Function, a: &Pack<'_>) -> Result<(), CudaError> {
+    if a.count == 0 {
+        return Ok(());
+    }
+    let args = PackArgs {
+        items: a.items.holding("items", a.count.saturating_mul(size_of::<PackItem>()))?,
+        count: a.count_word.holding("count", 4)?,
+        status: a.status.holding("status", 4)?,
+        order: a.order as u32,
+        unused: 0,
+    };
+    let (ctas, shared) = (word("count", 2 * a.count)?, pack_shared(a.variant.layout()));
+    // SAFETY: as in `attend`; the items' addresses are the caller's, as tables are.
+    unsafe { kernel.launch(queue.stream(), ctas, PACK_THREADS, shared, &args, LaunchOptions::default()) }
+}
+
+/// Element type that holds originals of `store`.
+pub fn element_of(store: certkv_core::Dtype) -> Element {
+    match store {
+        certkv_core::Dtype::F16 => Element::F16,
+        certkv_core::Dtype::Bf16 => Element::Bf16,
+        certkv_core::Dtype::F32 => Element::F32,
+    }
+}

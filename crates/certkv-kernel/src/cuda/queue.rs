@@ -1,0 +1,336 @@
+//! A stream with the pinned memory that its work touches, so that callers enqueue copies and kernels without `unsafe`.
+//!
+//! Three things make an enqueued address valid for as long as the GPU may use it:
+//! - Device memory is freed by a call that waits for the work that uses it ([`DeviceBuffer`]).
+//! - Pinned memory is made by the queue, which keeps every piece until it has waited for its own work, when it is dropped.
+//! - A [`Recording`] is run only through the queue that made it, and whoever keeps it keeps the buffers it names.
+//!
+//! What the host may see while the GPU works is the caller's to order ([`Queue::finish`], [`Queue::mark`]); a mistake there
+//! gives old or new bytes, never memory that is not there.
+use super::args::Element;
+use certkv_device::cuda::{
+    CudaError, DeviceBuffer, Event, EventPool, Gpu, GpuStream, GraphExec, PinnedBuffer, Pod, Priority,
+};
+use core::fmt;
+use core::marker::PhantomData;
+use core::num::NonZeroUsize;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+impl Element {
+    /// Bytes of one element.
+    pub const fn bytes(self) -> usize {
+        match self {
+            Self::F16 | Self::Bf16 => 2,
+            Self::F32 => 4,
+        }
+    }
+}
+
+/// A range of device memory, or of pinned memory as the device sees it.
+#[derive(Debug, Clone, Copy)]
+pub struct Span<'a> {
+    address: u64,
+    bytes: usize,
+    memory: PhantomData<&'a ()>,
+}
+
+impl<'a> Span<'a> {
+    /// `bytes` bytes of a buffer from `offset` on.
+    ///
+    /// # Errors
+    /// [`CudaError::OutOfRange`].
+    pub fn of(buffer: &'a DeviceBuffer, offset: usize, bytes: usize) -> Result<Self, CudaError> {
+        Ok(Self { address: buffer.address_of(offset, bytes)?, bytes, memory: PhantomData })
+    }
+
+    /// First byte, on the device.
+    pub fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// The address, if `needs` bytes are there.
+    pub(super) fn holding(&self, argument: &'static str, needs: usize) -> Result<u64, CudaError> {
+        if needs > self.bytes {
+            return Err(CudaError::OutOfRange { argument, start: 0, bytes: needs, len: self.bytes });
+        }
+        Ok(self.address)
+    }
+}
+
+/// Elements of a caller in device memory, one after the other.
+#[derive(Debug, Clone, Copy)]
+pub struct Tensor<'a> {
+    address: u64,
+    element: Element,
+    elements: usize,
+    memory: PhantomData<&'a ()>,
+}
+
+impl<'a> Tensor<'a> {
+    /// `elements` elements of a buffer from byte `offset` on, a multiple of 16.
+    ///
+    /// # Errors
+    /// [`CudaError::OutOfRange`], [`CudaError::Misaligned`].
+    pub fn of(buffer: &'a DeviceBuffer, offset: usize, element: Element, elements: usize) -> Result<Self, CudaError> {
+        let bytes = elements.saturating_mul(element.bytes());
+        let address = buffer.address_of(offset, bytes)?;
+        if !address.is_multiple_of(16) {
+            return Err(CudaError::Misaligned { argument: "tensor", address, needs: 16 });
+        }
+        Ok(Self { address, element, elements, memory: PhantomData })
+    }
+
+    /// Memory of another library at a device address.
+    ///
+    /// # Errors
+    /// [`CudaError::Misaligned`] if it is no multiple of 16, [`CudaError::WrongMemorySpace`]; the driver's.
+    ///
+    /// # Safety
+    /// As many elements are there, for as long as work that uses the tensor is enqueued, recorded or running.
+    pub unsafe fn at(
+        gpu: &Gpu,
+        argument: &'static str,
+        address: u64,
+        element: Element,
+        elements: usize,
+    ) -> Result<Self, CudaError> {
+        gpu.check_device_pointer(argument, address, 16)?;
+        Ok(Self { address, element, elements, memory: PhantomData })
+    }
+
+    /// First byte.
+    pub fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// Type of the elements.
+    pub fn element(&self) -> Element {
+        self.element
+    }
+
+    /// Number of elements.
+    pub fn elements(&self) -> usize {
+        self.elements
+    }
+
+    /// The address, if `needs` elements are there.
+    pub(super) fn holding(&self, argument: &'static str, needs: usize) -> Result<u64, CudaError> {
+        if needs > self.elements {
+            let each = self.element.bytes();
+            return Err(CudaError::OutOfRange {
+                argument,
+                start: 0,
+                bytes: needs.saturating_mul(each),
+                len: self.elements.saturating_mul(each),
+            });
+        }
+        Ok(self.address)
+    }
+}
+
+/// Everything pinned that work of one queue may touch.
+type Kept = Mutex<Vec<Arc<PinnedBuffer>>>;
+
+/// Pinned memory of a queue, mapped into the device's address space. Clones share it.
+#[derive(Clone)]
+pub struct Area {
+    buffer: Arc<PinnedBuffer>,
+    owner: Arc<Kept>,
+    /// Host accesses of several threads; the GPU is ordered by whoever enqueues.
+    host: Arc<RwLock<()>>,
+}
+
+impl Area {
+    /// Bytes.
+    #[allow(clippy::len_without_is_empty, reason = "an area is never empty")]
+    pub fn len(&self) -> usize {
+        self.buffer.len()
+    }
+
+    /// Copies numbers in. Work that reads the range and was not waited for may see either content.
+    ///
+    /// # Errors
+    /// [`CudaError::OutOfRange`].
+    pub fn write<T: Pod>(&self, offset: usize, from: &[T]) -> Result<(), CudaError> {
+        let _alone = self.host.write().unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: the lock keeps every other thread out, as the host reaches the buffer through areas alone.
+        unsafe { self.buffer.copy_in_shared(offset, from) }
+    }
+
+    /// Copies numbers out. Work that writes the range and was not waited for may or may not be seen.
+    ///
+    /// # Errors
+    /// [`CudaError::OutOfRange`].
+    pub fn read<T: Pod>(&self, offset: usize, into: &mut [T]) -> Result<(), CudaError> {
+        let _shared = self.host.read().unwrap_or_else(PoisonError::into_inner);
+        self.buffer.copy_out(offset, into)
+    }
+
+    /// A range as kernels see it.
+    ///
+    /// # Errors
+    /// [`CudaError::OutOfRange`].
+    pub fn span(&self, offset: usize, bytes: usize) -> Result<Span<'_>, CudaError> {
+        Ok(Span { address: self.buffer.device_address_of(offset, bytes)?, bytes, memory: PhantomData })
+    }
+}
+
+impl fmt::Debug for Area {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.buffer.fmt(f)
+    }
+}
+
+/// A stream, its events and its pinned memory. Dropping it waits for its work.
+pub struct Queue {
+    stream: GpuStream,
+    events: EventPool,
+    gpu: Gpu,
+    kept: Arc<Kept>,
+}
+
+impl Queue {
+    /// A queue with nothing in it.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn new(gpu: &Gpu) -> Result<Self, CudaError> {
+        Ok(Self {
+            stream: GpuStream::new(gpu, Priority::Normal)?,
+            events: EventPool::new(gpu, 4)?,
+            gpu: gpu.clone(),
+            kept: Arc::default(),
+        })
+    }
+
+    /// The GPU.
+    pub fn gpu(&self) -> &Gpu {
+        &self.gpu
+    }
+
+    /// The stream, for other work in the same order.
+    pub fn stream(&self) -> &GpuStream {
+        &self.stream
+    }
+
+    /// Zeroed pinned memory, kept as long as the queue. About 30 ms a GiB.
+    ///
+    /// # Errors
+    /// [`CudaError::OutOfPinnedMemory`]; the driver's.
+    pub fn pin(&self, bytes: usize, threads: NonZeroUsize) -> Result<Area, CudaError> {
+        let buffer = Arc::new(PinnedBuffer::new(&self.gpu, bytes, threads)?);
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&buffer));
+        Ok(Area { buffer, owner: Arc::clone(&self.kept), host: Arc::default() })
+    }
+
+    fn own(&self, area: &Area) -> Result<(), CudaError> {
+        if Arc::ptr_eq(&area.owner, &self.kept) { Ok(()) } else { Err(CudaError::Foreign { argument: "area" }) }
+    }
+
+    /// Enqueues a copy to the device.
+    ///
+    /// # Errors
+    /// [`CudaError::OutOfRange`], [`CudaError::Foreign`] for another queue's area; the driver's.
+    pub fn upload(
+        &self,
+        to: &DeviceBuffer,
+        to_offset: usize,
+        from: &Area,
+        from_offset: usize,
+        bytes: usize,
+    ) -> Result<(), CudaError> {
+        self.own(from)?;
+        // SAFETY: the queue keeps its areas until its work is done; see the head of the module for what the host writes
+        // meanwhile.
+        unsafe { to.write_pinned(&self.stream, to_offset, &from.buffer, from_offset, bytes) }
+    }
+
+    /// Enqueues a copy from the device.
+    ///
+    /// # Errors
+    /// As [`Queue::upload`].
+    pub fn download(
+        &self,
+        from: &DeviceBuffer,
+        from_offset: usize,
+        to: &Area,
+        to_offset: usize,
+        bytes: usize,
+    ) -> Result<(), CudaError> {
+        self.own(to)?;
+        // SAFETY: as in `upload`.
+        unsafe { from.read_pinned(&self.stream, from_offset, &to.buffer, to_offset, bytes) }
+    }
+
+    /// Marks what was enqueued so far.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn mark(&self) -> Result<Event, CudaError> {
+        self.stream.record(&self.events)
+    }
+
+    /// Blocks until all work is done.
+    ///
+    /// # Errors
+    /// The driver's, and those of the work.
+    pub fn finish(&self) -> Result<(), CudaError> {
+        self.stream.synchronize()
+    }
+
+    /// Records what `work` enqueues on this queue instead of running it. What it may not do: wait, allocate, or use
+    /// another queue.
+    ///
+    /// # Errors
+    /// The error of `work`, or the driver's.
+    pub fn record<E: From<CudaError>>(&self, work: impl FnOnce() -> Result<(), E>) -> Result<Recording, E> {
+        let capture = self.stream.begin_capture()?;
+        work()?;
+        let graph = capture.end()?;
+        let nodes = graph.nodes()?;
+        let run = graph.instantiate()?;
+        run.upload(&self.stream)?;
+        Ok(Recording { run, nodes, owner: Arc::clone(&self.kept) })
+    }
+
+    /// Enqueues a recording. Whoever holds the recording holds the device buffers that it names, too.
+    ///
+    /// # Errors
+    /// [`CudaError::Foreign`] for a recording of another queue; the driver's.
+    pub fn replay(&self, recording: &Recording) -> Result<(), CudaError> {
+        if !Arc::ptr_eq(&recording.owner, &self.kept) {
+            return Err(CudaError::Foreign { argument: "recording" });
+        }
+        // SAFETY: pinned memory lives as long as the queue, modules as long as the functions that the recording's owner
+        // keeps beside it with the buffers, see above.
+        unsafe { recording.run.launch(&self.stream) }
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        // A context that is lost runs nothing any more: its error changes nothing here.
+        let _ = self.stream.synchronize();
+    }
+}
+
+impl fmt::Debug for Queue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Queue").field("stream", &self.stream).finish_non_exhaustive()
+    }
+}
+
+/// Work recorded by [`Queue::record`].
+#[derive(Debug)]
+pub struct Recording {
+    run: GraphExec,
+    nodes: usize,
+    owner: Arc<Kept>,
+}
+
+impl Recording {
+    /// Kernels, copies and fills in it.
+    pub fn nodes(&self) -> usize {
+        self.nodes
+    }
+}

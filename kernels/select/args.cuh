@@ -1,0 +1,75 @@
+// Arguments of the select kernel. The twin in Rust is `SelectArgs`; both are checked against each other's size.
+#pragma once
+
+// What a launch does.
+constexpr u32 PLAN = 0;    // the next step's promoted set of every head of the batch, and the copies it needs
+constexpr u32 REPAIR = 1;  // more for the heads in `only`, at once
+constexpr u32 FORGET = 2;  // nothing is known any more of the pages and rows in `only`
+
+// An entry of a FORGET list: a page, or with this bit a row.
+constexpr u32 ROW_ENTRY = 0x80000000u;
+// No host page.
+constexpr u32 NO_PAGE = 0xffffffffu;
+
+// Places in `stats`.
+constexpr u32 STAT_KEYS = 0;       // key sides wanted exactly
+constexpr u32 STAT_VALUES = 1;     // value sides wanted exactly
+constexpr u32 STAT_RESIDENT = 2;   // of those, found in scratch
+constexpr u32 STAT_MISSING = 3;    // and not found
+constexpr u32 STAT_COPIES = 4;     // copies queued
+constexpr u32 STAT_EVICTIONS = 5;  // sides that lost their slot to a copy
+constexpr u32 STAT_REFUSED = 6;    // sides left on codes: no host page, no slot, no room on the list
+constexpr u32 STAT_DIRECT = 7;     // sides to be read over the link (REPAIR)
+constexpr u32 STATS = 8;
+
+// One copy, laid out as CkvGatherItem of gather.cu has it.
+struct CkvSelectCopy {
+    u64 from;
+    u64 to;
+    u64 bytes;
+    u64 mark;
+};
+
+// Slots of one side in fast memory: slot i at base + i * side bytes.
+struct CkvSlotPool {
+    u8* base;
+    u32* owner;  // [count] 0, or 1 + the item in it; item (page * kv_heads + head) * 2 + side, 1 for values
+    u32* stamp;  // [count] the last step that used it
+    u32* hand;   // where the search for a slot goes on
+    u32 count;
+    u32 unused;
+};
+
+// Rows and tables are those of attend. `pages`: page numbers in use are below it.
+struct CkvSelectArgs {
+    const u8* packed;       // record of page p, head h: packed + p * page_stride + h * head_stride
+    u64 page_stride;
+    u64 head_stride;
+    const u32* rows;        // [seqs] row of each sequence of the batch; null: its own number
+    const u32* table;       // [rows][table_stride]
+    const u32* lens;        // [rows]
+    const CkvCertificate* certificates;  // [seqs][kv_heads * group]
+    const u32* masses;      // [rows][kv_heads][table_stride][group]
+    const u32* only;        // REPAIR: count, then seq * kv_heads + head; FORGET: count, then pages and rows
+    u32* promoted;          // [rows][kv_heads][table_stride]
+    CkvSides* sides;        // [2][pages * kv_heads]: what is in scratch; behind it what REPAIR reads from anywhere
+    u32* resident;          // [pages * kv_heads][2]: 0, or 1 + slot
+    CkvSlotPool keys;
+    CkvSlotPool values;
+    const u32* hosts;       // [rows][table_stride] host page of each full block, NO_PAGE for none; null: none
+    const u8* host_base;    // mapped pinned memory, as the GPU addresses it
+    u64 host_stride;        // a host page: [kv_head][keys, values] in fragment order
+    CkvSelectCopy* copies;  // [capacity]
+    u32* queue;             // {length of `copies`, places given out}; both zero before the first PLAN that fills it
+    const u32* step;        // at least 1, grows by 1 from step to step
+    u32* stats;             // [STATS] counted up; null: not wanted
+    u32* clear[4];          // words set to 0 by this launch; null: none
+    u32 mode;
+    u32 seqs;
+    u32 kv_heads;
+    u32 table_stride;
+    u32 pages;
+    u32 capacity;           // copies at most on the list, also what one PLAN may queue for a step
+    float target;           // share of the tolerance that may be left unpromoted
+    u32 progress;           // REPAIR promotes at least 1/progress of the blocks more where the target asks for nothing new
+};
