@@ -43,20 +43,17 @@ CKV_FN void attend_block(const CkvAttendArgs& a, Ring& ring, const Query& q, u32
     Logits s;
     Weights w;
     KeySums key_sums;
-    wait_part(ring, slot, parity, 0);
+    wait_slot(ring, slot, parity);
     const Flight flight = ring.flights[slot];
     const bool open = flight.tail != 0;
-    const u8* value_part = ring.values + slot * VALUE_PART;
-    const u32* summary = (const u32*)(value_part + (CKV_SUMMARY - CKV_VALUE_CODES));
+    const u8* record = ring.slots + slot * CKV_RECORD;
+    const u32* summary = (const u32*)(record + CKV_SUMMARY);
     if (!open) {
-        score_codes(ring.keys + slot * KEY_PART, q, s, key_sums);
+        score_codes(record, q, s, key_sums);
     } else {
 #pragma unroll
         for (int nt = 0; nt < NT; nt++) key_sums.square[nt] = 0.0f;
     }
-    syncwarp();
-    issue_keys(a, ring, k + STAGES, slot);
-    wait_part(ring, slot, parity, 1);
     if (flight.keys) {
         Logits exact;
         score_originals((const u8*)flight.keys, q, exact);
@@ -72,19 +69,19 @@ CKV_FN void attend_block(const CkvAttendArgs& a, Ring& ring, const Query& q, u32
     }
     const bool exact_keys = flight.keys != 0 || !KEYS_CODED, exact_values = flight.values != 0 || !VALUES_CODED;
     float mass[NT][4];
-    follow(s, exact_values ? 0.0f : lift_of(u32_as_float(summary[7])), st);
-    weigh(s, st, w, mass);
+    follow(s, q, exact_values ? 0.0f : lift_of(u32_as_float(summary[7])), st);
+    weigh(s, q, st, w, mass);
     if (flight.values) {
         add_originals<true>((const u8*)flight.values, rows, w, st);
     } else {
-        add_codes(value_part, w, st);
+        add_codes(record, w, st);
     }
 #if CKV_CERTIFY
     leave(lot, st, mass, key_sums, summary, j,
           (exact_keys ? EXACT_KEYS : 0) | (exact_values ? EXACT_VALUES : 0) | (open ? OPEN : 0));
 #endif
     syncwarp();
-    issue_values(ring, k + STAGES, slot);
+    issue(a, ring, k + STAGES, slot);
 }
 
 struct Known {
@@ -100,10 +97,8 @@ static_assert(SHARED_BYTES == CKV_SHARED, "CKV_SHARED");
 extern "C" __global__ void __launch_bounds__(THREADS, 1) ckv_attend(const __grid_constant__ CkvAttendArgs a) {
     CKV_DYNAMIC_SHARED(shared);
     u8* at = shared;
-    u8* key_ring = at;
-    at += KEY_RING;
-    u8* value_ring = at;
-    at += VALUE_RING;
+    u8* slots = at;
+    at += RING_BYTES;
     float* partials = (float*)at;
     at += MERGE_BYTES;
     u64* barriers = (u64*)at;
@@ -125,7 +120,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) ckv_attend(const __grid
 
     const u32 cta = blockIdx.x, me = warp();
 #if CKV_BULK
-    if (threadIdx.x < 2 * WARPS * STAGES) barrier_init(barriers + threadIdx.x, 1);
+    if (threadIdx.x < WARPS * STAGES) barrier_init(barriers + threadIdx.x, 1);
     fence_barrier_init();
 #endif
     grid_dependency_wait();
@@ -135,28 +130,23 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) ckv_attend(const __grid
     const u32 lo = share_start(planned, cta), hi = share_start(planned, cta + 1);
 
     Ring ring;
-    ring.keys = key_ring + me * STAGES * KEY_PART;
-    ring.values = value_ring + me * STAGES * VALUE_PART;
-    ring.barriers = barriers + me * STAGES * 2;
+    ring.slots = slots + me * STAGES * CKV_RECORD;
+    ring.barriers = barriers + me * STAGES;
     ring.flights = flights + me * STAGES;
     ring.lo = lo + me;
     ring.count = lo + me < hi ? (int)((hi - lo - me + WARPS - 1) / WARPS) : 0;
     ring.places = places + me * 64;
     const Tasks& t = known.tasks;
     const Segment& seg = known.segment;
-    RawQuery raw;
     {
         const Segment first = segment_at(a, planned, lo);
         if (threadIdx.x == 0) known.tasks = planned, known.segment = first, known.flags = 0;
-        read_query(a, first.head, raw);
     }
     sync_threads();
     fetch_batch(a, t, ring, 0);
+    read_query(a, seg.head, queries);
 #pragma unroll 1
-    for (int k = 0; k < STAGES; k++) {
-        issue_keys(a, ring, k, k);
-        issue_values(ring, k, k);
-    }
+    for (int k = 0; k < STAGES; k++) issue(a, ring, k, k);
 
     const Merge merge = {finish, finish + GROUP * SCALARS, (u32*)(finish + GROUP * SCALARS + 2 * GROUP * SLICES)};
     Lot lot = lot_at(lots + me * LOT_BYTES);
@@ -169,7 +159,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) ckv_attend(const __grid
         const u32 end = seg.start + seg.blocks < hi ? seg.start + seg.blocks : hi;
         const u32 row_head = seg.row * a.kv_heads + seg.kv;
         Query q;
-        share_query(raw, queries);
+        await_query();
         prepare_query(a, queries, q);
         prefetch_query(a, seg.head + 1);
         State st;
@@ -221,7 +211,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) ckv_attend(const __grid
             const Segment next = segment_at(a, t, line);
             sync_threads();
             if (threadIdx.x == 0) known.segment = next, known.flags = 0;
-            read_query(a, next.head, raw);
+            read_query(a, next.head, queries);
         }
         sync_threads();
     }

@@ -141,7 +141,7 @@ CKV_FN void decide(const CkvSelectArgs& a, const Place& p, Work& w, u32 block, u
         if (word != 0) kept = (KEYS_CODED && key >= keep ? 1u : 0u) | (VALUES_CODED && value >= keep ? 2u : 0u);
         next = wanted | kept ? 1 + index : 0;
         // What REPAIR lent is over.
-        if (word > items) *(volatile u64*)place_of(a, 2 * index, true) = *(volatile u64*)place_of(a, 2 * index + 1, true) = 0;
+        if (word > items) *place_of(a, 2 * index, true) = 0, *place_of(a, 2 * index + 1, true) = 0;
     } else {
         // What the row has stays; the rest of what is wanted is lent.
         next = 1 + items + index;

@@ -1,7 +1,8 @@
 // Logits of one block, for all heads of the group, and what the bound needs of its key scales.
 #pragma once
 
-// Base-2 logits: x[tile][nt][0..1] for token lane / 4 of the tile, [2..3] for token lane / 4 + 8; two heads each.
+// Logits in units of Query::unit (base 2): x[tile][nt][0..1] for token lane / 4 of the tile, [2..3] for token lane / 4 + 8; two
+// heads each.
 struct Logits {
     float x[TILES][NT][4];
 };
@@ -69,11 +70,7 @@ CKV_FN void score_originals(const u8* keys, const Query& q, Logits& s) {
             }
         }
 #pragma unroll
-        for (int nt = 0; nt < NT; nt++) {
-            join_columns(s.x[t][nt]);
-#pragma unroll
-            for (int i = 0; i < 4; i++) s.x[t][nt][i] *= q.unit[nt][i & 1];
-        }
+        for (int nt = 0; nt < NT; nt++) join_columns(s.x[t][nt]);
     }
 }
 
@@ -86,9 +83,9 @@ CKV_FN void channel_scales(const u8* scales, int j, u32 (&w)[4]) {
 
 // Logits from codes with a scale and an offset per channel, math.md (2.3): q k^ = (q sigma).code + q.z. The scaled query and
 // the offset are formed once per block.
-CKV_FN void score_codes(const u8* part, const Query& q, Logits& s, KeySums& sums) {
+CKV_FN void score_codes(const u8* record, const Query& q, Logits& s, KeySums& sums) {
     const u32 mask = low_columns();
-    const u8* scales = part + CKV_KEY_SCALES;
+    const u8* scales = record + CKV_KEY_SCALES;
     u32 high[NT][CHUNKS][4], low[PAIRED ? 1 : NT][CHUNKS][4];
     // Two chains each: a chain of products waits for every one of its links.
     float z[2][NT][4], n[2][NT][4];
@@ -144,21 +141,22 @@ CKV_FN void score_codes(const u8* part, const Query& q, Logits& s, KeySums& sums
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             z[0][nt][i] += z[1][nt][i];
-            if constexpr (PAIRED && CKV_QUERY_LOW) z[0][nt][i] += shfl_xor(z[0][nt][i], 2);
+            // Without low halves every column has the whole offset: it enters where the high digits are.
+            if constexpr (PAIRED && !CKV_QUERY_LOW) z[0][nt][i] = lane() & 2 ? 0.0f : z[0][nt][i];
         }
     }
 #pragma unroll
     for (int t = 0; t < TILES; t++) {
         float c[2][NT][4];
 #pragma unroll
-        for (int e = 0; e < 2; e++) {
+        for (int nt = 0; nt < NT; nt++) {
 #pragma unroll
-            for (int nt = 0; nt < NT; nt++) c[e][nt][0] = c[e][nt][1] = c[e][nt][2] = c[e][nt][3] = 0.0f;
+            for (int i = 0; i < 4; i++) c[0][nt][i] = z[0][nt][i & 1], c[1][nt][i] = 0.0f;
         }
 #pragma unroll
         for (int j = 0; j < CHUNKS; j++) {
             u32 h[8];
-            load_codes<8, 128>(part + CKV_KEY_CODES, t * CHUNKS + j, h);
+            load_codes<8, 128>(record + CKV_KEY_CODES, t * CHUNKS + j, h);
 #pragma unroll
             for (int nt = 0; nt < NT; nt++) score_unit<false>(h, high[nt][j], low[PAIRED ? 0 : nt][j], c[j & 1][nt]);
         }
@@ -167,17 +165,15 @@ CKV_FN void score_codes(const u8* part, const Query& q, Logits& s, KeySums& sums
 #pragma unroll
             for (int i = 0; i < 4; i++) s.x[t][nt][i] = c[0][nt][i] + c[1][nt][i];
             join_columns(s.x[t][nt]);
-#pragma unroll
-            for (int i = 0; i < 4; i++) s.x[t][nt][i] = (s.x[t][nt][i] + z[0][nt][i & 1]) * q.unit[nt][i & 1];
         }
     }
 }
 #elif CKV_KEY == 2
 // Logits from symmetric codes with a scale per token and group of channels, math.md (2.7).
-CKV_FN void score_codes(const u8* part, const Query& q, Logits& s, KeySums& sums) {
+CKV_FN void score_codes(const u8* record, const Query& q, Logits& s, KeySums& sums) {
     constexpr int GROUPS = D / CKV_KEY_GROUP, PER = CKV_KEY_GROUP / 32;
     const u32 mask = low_columns();
-    const u8* scales = part + CKV_KEY_SCALES;
+    const u8* scales = record + CKV_KEY_SCALES;
     const int r = lane() >> 2;
 #pragma unroll
     for (int nt = 0; nt < NT; nt++) sums.square[nt] = 0.0f;
@@ -194,7 +190,7 @@ CKV_FN void score_codes(const u8* part, const Query& q, Logits& s, KeySums& sums
             for (int k = 0; k < PER; k++) {
                 const int j = g * PER + k;
                 u32 h[8];
-                load_codes<CKV_KEY_BITS, 1u << (CKV_KEY_BITS - 1)>(part + CKV_KEY_CODES, t * CHUNKS + j, h);
+                load_codes<CKV_KEY_BITS, 1u << (CKV_KEY_BITS - 1)>(record + CKV_KEY_CODES, t * CHUNKS + j, h);
 #pragma unroll
                 for (int nt = 0; nt < NT; nt++) {
                     u32 high[4], low[4];
@@ -215,17 +211,13 @@ CKV_FN void score_codes(const u8* part, const Query& q, Logits& s, KeySums& sums
             }
         }
 #pragma unroll
-        for (int nt = 0; nt < NT; nt++) {
-            join_columns(s.x[t][nt]);
-#pragma unroll
-            for (int i = 0; i < 4; i++) s.x[t][nt][i] *= q.unit[nt][i & 1];
-        }
+        for (int nt = 0; nt < NT; nt++) join_columns(s.x[t][nt]);
     }
 }
 #else
-CKV_FN void score_codes(const u8* part, const Query& q, Logits& s, KeySums& sums) {
+CKV_FN void score_codes(const u8* record, const Query& q, Logits& s, KeySums& sums) {
 #pragma unroll
     for (int nt = 0; nt < NT; nt++) sums.square[nt] = 0.0f;
-    score_originals(part + CKV_KEY_CODES, q, s);
+    score_originals(record + CKV_KEY_CODES, q, s);
 }
 #endif

@@ -30,30 +30,20 @@ struct Query {
 // Which bits a lane of low columns keeps of the high product: all ones in low columns, none in high ones.
 CKV_FN u32 low_columns() { return PAIRED && lane() >= 16 ? 0xffffffffu : 0u; }
 
-// The queries of a head's group as they lie in memory, spread over the threads of the CTA.
-constexpr int QUERY_PARTS = GROUP * D * (CKV_QUERY_LOW ? 4 : 2) / 16;
-struct RawQuery {
-    Vec4 part[(QUERY_PARTS + THREADS - 1) / THREADS];
-};
-
-// Starts to read the heads of (sequence, KV head) number `head`: ahead of the records, behind which it would queue.
-CKV_FN void read_query(const CkvAttendArgs& a, u64 head, RawQuery& raw) {
+// Starts to copy the queries of (sequence, KV head) number `head` to shared memory: ahead of the records, behind which they would
+// queue. All threads of the CTA.
+CKV_FN void read_query(const CkvAttendArgs& a, u64 head, Vec4* shared) {
     const int parts = a.query_type == 2 ? GROUP * D / 4 : GROUP * D / 8;
     const Vec4* from = (const Vec4*)a.query + head * parts;
-#pragma unroll
-    for (int i = 0; i < (QUERY_PARTS + THREADS - 1) / THREADS; i++) {
-        const int at = i * THREADS + threadIdx.x;
-        if (at < parts) raw.part[i] = ldg(from + at);
+    if (CKV_QUERY_LOW || a.query_type != 2) {
+        for (int at = threadIdx.x; at < parts; at += THREADS) cp_async16(smem_addr(shared + at), from + at);
     }
+    cp_async_commit();
 }
 
-// Leaves what was read in shared memory, for all warps. All threads of the CTA.
-CKV_FN void share_query(const RawQuery& raw, Vec4* shared) {
-#pragma unroll
-    for (int i = 0; i < (QUERY_PARTS + THREADS - 1) / THREADS; i++) {
-        const int at = i * THREADS + threadIdx.x;
-        if (at < QUERY_PARTS) shared[at] = raw.part[i];
-    }
+// Waits for them. All threads of the CTA.
+CKV_FN void await_query() {
+    cp_async_wait<0>();
     sync_threads();
 }
 
@@ -77,7 +67,7 @@ CKV_FN void query_elements(const CkvAttendArgs& a, const Vec4* shared, int at, f
     }
 }
 
-// Prepares what share_query left.
+// Prepares what read_query copied.
 CKV_FN void prepare_query(const CkvAttendArgs& a, const Vec4* shared, Query& q) {
     const int c4 = lane() & 3, column = lane() >> 2;
     float reach[NT], step[NT];

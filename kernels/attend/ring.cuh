@@ -1,5 +1,4 @@
-// The ring of records in flight: each warp has STAGES slots for key parts and as many for value parts, filled by asynchronous
-// copies ahead of use and freed apart. Lane 0 issues the copies.
+// The ring of records in flight: each warp has STAGES slots, filled by asynchronous copies ahead of use. Lane 0 issues the copies.
 #pragma once
 
 // What a slot's block is: addresses of promoted sides, or 0; whether it is the open block.
@@ -17,9 +16,8 @@ struct alignas(16) Place {
 };
 
 struct Ring {
-    u8* keys;         // this warp's slots
-    u8* values;
-    u64* barriers;    // [STAGES][key part, value part]
+    u8* slots;        // [STAGES] of this warp
+    u64* barriers;    // [STAGES]
     Flight* flights;  // [STAGES]
     Place* places;    // [64]: block k at k % 64
     u32 lo;           // first block of this warp in the line
@@ -54,21 +52,8 @@ CKV_FN void fetch_batch(const CkvAttendArgs& a, const Tasks& t, const Ring& ring
     syncwarp();
 }
 
-// Copies one part of a record into its slot; all lanes, but with bulk copies only lane 0 has work.
-CKV_FN void copy_part(u8* slot, u64 from, int bytes, u64* barrier, bool real) {
-#if CKV_BULK
-    barrier_expect(barrier, real ? bytes : 0);
-    if (real) bulk_load(smem_addr(slot), (const void*)from, bytes, barrier);
-#else
-    if (real) {
-        const u32 to = smem_addr(slot);
-        for (int i = (int)lane() * 16; i < bytes; i += 512) cp_async16(to + i, (const u8*)from + i);
-    }
-#endif
-}
-
-// Starts the copy of block k's keys into `slot`; blocks of a warp are issued in order, keys before values.
-CKV_FN void issue_keys(const CkvAttendArgs& a, const Ring& ring, int k, int slot) {
+// Starts the copy of block k into `slot`; blocks of a warp are issued in order.
+CKV_FN void issue(const CkvAttendArgs& a, const Ring& ring, int k, int slot) {
     if (k < ring.count && (!CKV_BULK || lane() == 0)) {
         const Place p = ring.places[k & 63];
         if (lane() == 0) {
@@ -81,29 +66,27 @@ CKV_FN void issue_keys(const CkvAttendArgs& a, const Ring& ring, int k, int slot
             }
             ring.flights[slot] = f;
         }
-        copy_part(ring.keys + slot * KEY_PART, p.record, KEY_PART, ring.barriers + 2 * slot, !p.tail);
-    }
-#if !CKV_BULK
-    cp_async_commit();
-#endif
-}
-
-CKV_FN void issue_values(const Ring& ring, int k, int slot) {
-    if (k < ring.count && (!CKV_BULK || lane() == 0)) {
-        const Place p = ring.places[k & 63];
-        copy_part(ring.values + slot * VALUE_PART, p.record + KEY_PART, VALUE_PART, ring.barriers + 2 * slot + 1, !p.tail);
-    }
-#if !CKV_BULK
-    cp_async_commit();
-#endif
-}
-
-// Waits for one part of a slot's block: 0 keys, 1 values.
-CKV_FN void wait_part(const Ring& ring, int slot, u32 parity, int part) {
+        u8* to = ring.slots + slot * CKV_RECORD;
 #if CKV_BULK
-    barrier_wait(ring.barriers + 2 * slot + part, parity);
+        barrier_expect(ring.barriers + slot, p.tail ? 0 : CKV_RECORD);
+        if (!p.tail) bulk_load(smem_addr(to), (const void*)p.record, CKV_RECORD, ring.barriers + slot);
 #else
-    cp_async_wait<2 * STAGES - 1>();
+        if (!p.tail) {
+            for (int i = (int)lane() * 16; i < CKV_RECORD; i += 512) cp_async16(smem_addr(to) + i, (const u8*)p.record + i);
+        }
+#endif
+    }
+#if !CKV_BULK
+    cp_async_commit();
+#endif
+}
+
+// Waits for a slot's block.
+CKV_FN void wait_slot(const Ring& ring, int slot, u32 parity) {
+#if CKV_BULK
+    barrier_wait(ring.barriers + slot, parity);
+#else
+    cp_async_wait<STAGES - 1>();
 #endif
     syncwarp();
 }

@@ -19,9 +19,6 @@ constexpr int THREADS = 32 * WARPS;
 
 constexpr bool KEYS_CODED = CKV_KEY != 0;
 constexpr bool VALUES_CODED = CKV_VALUE != 0;
-// The two halves of a record travel and are freed apart: keys with their scales, values with theirs and the summary.
-constexpr int KEY_PART = CKV_VALUE_CODES;
-constexpr int VALUE_PART = CKV_RECORD - CKV_VALUE_CODES;
 // Bytes of one side of a block as 16-bit originals.
 constexpr int SIDE_BYTES = 2 * BLOCK * D;
 
@@ -35,10 +32,9 @@ constexpr int SCALARS = 12;
 constexpr int PARTIAL = GROUP * D + GROUP * SCALARS;
 constexpr int PARTIAL_STRIDE = (PARTIAL + 3) / 4 * 4;
 
-constexpr int KEY_RING = WARPS * STAGES * KEY_PART;
-constexpr int VALUE_RING = WARPS * STAGES * VALUE_PART;
+constexpr int RING_BYTES = WARPS * STAGES * CKV_RECORD;
 constexpr int MERGE_BYTES = WARPS * PARTIAL_STRIDE * 4;
-constexpr int BARRIER_BYTES = WARPS * STAGES * 2 * 8;
+constexpr int BARRIER_BYTES = (WARPS * STAGES * 8 + 15) / 16 * 16;
 // What the ring remembers of a block in flight: addresses of promoted sides, and which kind of block it is.
 constexpr int META_BYTES = (WARPS * STAGES * 24 + 15) / 16 * 16;
 // Blocks that wait for their certificate: per warp 32 x four numbers, LOT summaries and descriptions.
@@ -56,4 +52,4 @@ constexpr int QUERY_BYTES = GROUP * D * 4;
 // Of more than SAMPLES sequences or listed heads only every n-th is kept in shared memory.
 constexpr int SAMPLES = 256;
 constexpr int ENTRY_BYTES = 4 * (SAMPLES + 8);
-constexpr int SHARED_BYTES = KEY_RING + VALUE_RING + MERGE_BYTES + BARRIER_BYTES + META_BYTES + WARPS * (LOT_BYTES + BATCH_BYTES) + FINISH_BYTES + KNOWN_BYTES + QUERY_BYTES + ENTRY_BYTES;
+constexpr int SHARED_BYTES = RING_BYTES + MERGE_BYTES + BARRIER_BYTES + META_BYTES + WARPS * (LOT_BYTES + BATCH_BYTES) + FINISH_BYTES + KNOWN_BYTES + QUERY_BYTES + ENTRY_BYTES;

@@ -53,7 +53,7 @@ CKV_FN void clear(State& s) {
 }
 
 // Moves m where a logit plus `lift` comes too close to the end of the halves.
-CKV_FN void follow(const Logits& s, float lift, State& st) {
+CKV_FN void follow(const Logits& s, const Query& q, float lift, State& st) {
     float most[NT][2], factor[NT][2];
     bool moves = false;
 #pragma unroll
@@ -63,7 +63,7 @@ CKV_FN void follow(const Logits& s, float lift, State& st) {
             float x = fmaxf(s.x[0][nt][i], s.x[0][nt][i + 2]);
 #pragma unroll
             for (int t = 1; t < TILES; t++) x = fmaxf(x, fmaxf(s.x[t][nt][i], s.x[t][nt][i + 2]));
-            most[nt][i] = x + lift;
+            most[nt][i] = fma_rn(x, q.unit[nt][i], lift);
             moves |= most[nt][i] > st.m[nt][i] + HEADROOM;
         }
     }
@@ -94,7 +94,7 @@ CKV_FN void follow(const Logits& s, float lift, State& st) {
 
 // Logits to weights, and their sums: `mass[nt][0..1]` the block's sums of weights in rows 0..7 and `mass[nt][2..3]` its
 // Gram matrix in rows 8..15, of which the diagonal is the sum of squares.
-CKV_FN void weigh(const Logits& s, State& st, Weights& w, float (&mass)[NT][4]) {
+CKV_FN void weigh(const Logits& s, const Query& q, State& st, Weights& w, float (&mass)[NT][4]) {
     const u32 mask = low_columns();
     const bool low_half = PAIRED && (lane() & 2);
 #pragma unroll
@@ -104,7 +104,7 @@ CKV_FN void weigh(const Logits& s, State& st, Weights& w, float (&mass)[NT][4]) 
         for (int t = 0; t < TILES; t++) {
             float p[4];
 #pragma unroll
-            for (int i = 0; i < 4; i++) p[i] = ex2(s.x[t][nt][i] - st.m[nt][i & 1]);
+            for (int i = 0; i < 4; i++) p[i] = ex2(fma_rn(s.x[t][nt][i], q.unit[nt][i & 1], -st.m[nt][i & 1]));
 #pragma unroll
             for (int r = 0; r < 2; r++) {
                 const float p0 = p[2 * r], p1 = p[2 * r + 1];

@@ -88,7 +88,7 @@ CKV_FN bool canary(const Logits& coded, const Logits& exact, const KeySums& keys
             for (int i = 0; i < 4; i++) {
                 // Heads that do not exist have no logits to disagree on.
                 const bool there = PAIRED || 8 * nt + first + (i & 1) < GROUP;
-                good = good && (!there || fabsf(coded.x[t][nt][i] - exact.x[t][nt][i]) <= limit[i & 1]);
+                good = good && (!there || fabsf(coded.x[t][nt][i] - exact.x[t][nt][i]) * q.unit[nt][i & 1] <= limit[i & 1]);
             }
         }
     }

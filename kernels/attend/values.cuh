@@ -49,12 +49,12 @@ CKV_FN void add_originals(const u8* values, int rows, const Weights& w, State& s
 #if CKV_VALUE == 1
 // Values from affine codes, math.md (2.6): sum w v^ = sum (w sigma) code + sum w z. The scale goes into the weights, once per
 // group and token; offsets of all groups are one more product.
-CKV_FN void add_codes(const u8* part, const Weights& w, State& st) {
+CKV_FN void add_codes(const u8* record, const Weights& w, State& st) {
     constexpr int GROUPS = D / CKV_VALUE_GROUP;
     const u32 mask = low_columns();
     const int r = lane() >> 2, k = 2 * (lane() & 3);
-    const u8* codes = part;
-    const u8* scales = part + (CKV_VALUE_SCALES - CKV_VALUE_CODES);
+    const u8* codes = record + CKV_VALUE_CODES;
+    const u8* scales = record + CKV_VALUE_SCALES;
     const u8* offsets = scales + 2 * BLOCK * GROUPS;
 #pragma unroll
     for (int t = 0; t < TILES; t++) {
@@ -116,5 +116,7 @@ CKV_FN void add_codes(const u8* part, const Weights& w, State& st) {
     }
 }
 #else
-CKV_FN void add_codes(const u8* part, const Weights& w, State& st) { add_originals<false>(part, BLOCK, w, st); }
+CKV_FN void add_codes(const u8* record, const Weights& w, State& st) {
+    add_originals<false>(record + CKV_VALUE_CODES, BLOCK, w, st);
+}
 #endif

@@ -3,8 +3,9 @@
 //! What it cannot know is what tables in device memory say: a page number beyond its slab, written there by a mistake, makes the
 //! GPU read or write elsewhere in its own address space. Whoever writes the tables answers for that.
 use super::args::{AttendArgs, Certificate, Element, Sides};
-use super::encode::{AppendArgs, Order, PACK_THREADS, PackArgs, PackItem, pack_shared};
+use super::encode::{AppendArgs, GatherArgs, Order, PACK_THREADS, PackArgs, PackItem, pack_shared};
 use super::queue::{Queue, Span, Tensor};
+use super::select::{CopyItem, SelectArgs, SelectMode, SlotPool};
 use super::variant::Variant;
 use certkv_device::cuda::{CudaError, Function, LaunchOptions};
 
@@ -135,6 +136,85 @@ pub struct Pack<'a> {
     pub order: Order,
 }
 
+/// Slots of one side in fast memory; see [`SlotPool`].
+#[derive(Debug, Clone, Copy)]
+pub struct Slots<'a> {
+    /// Slot after slot.
+    pub memory: Span<'a>,
+    /// `u32[count]`.
+    pub owner: Span<'a>,
+    /// `u32[count]`.
+    pub stamp: Span<'a>,
+    /// `u32`.
+    pub hand: Span<'a>,
+    /// Slots.
+    pub count: usize,
+}
+
+/// What one layer remembers of its promoted sides; all of it zero at first.
+#[derive(Debug, Clone, Copy)]
+pub struct Memory<'a> {
+    /// `u32[rows][kv_heads][stride]`.
+    pub promoted: Span<'a>,
+    /// [`Sides`]`[2][pages kv_heads]`.
+    pub sides: Span<'a>,
+    /// `u32[pages kv_heads][2]`.
+    pub resident: Span<'a>,
+    /// Slots of keys.
+    pub keys: Slots<'a>,
+    /// Slots of values.
+    pub values: Slots<'a>,
+    /// [`CopyItem`]`[capacity]`.
+    pub copies: Span<'a>,
+    /// `u32[2]`: length of the list of copies, places given out.
+    pub queue: Span<'a>,
+    /// Pages of records.
+    pub pages: usize,
+    /// Most copies of a step.
+    pub capacity: usize,
+}
+
+/// Arguments of [`select`]; see [`SelectArgs`].
+#[derive(Debug, Clone, Copy)]
+pub struct Select<'a> {
+    /// What the kernel was made for.
+    pub variant: &'a Variant,
+    /// CTAs: at most one to a head of the batch.
+    pub ctas: u32,
+    /// What the launch does.
+    pub mode: SelectMode,
+    /// Sequences of the batch.
+    pub seqs: usize,
+    /// Block tables.
+    pub tables: Tables<'a>,
+    /// `u32[rows]`: visible tokens.
+    pub lens: Span<'a>,
+    /// Pages of records of the layer.
+    pub packed: Span<'a>,
+    /// [`Certificate`]`[seqs][kv_heads group]`.
+    pub certificates: Span<'a>,
+    /// `u32[rows][kv_heads][stride][group]`.
+    pub masses: Span<'a>,
+    /// The list that the mode works on.
+    pub only: Option<Span<'a>>,
+    /// The layer's memory.
+    pub memory: Memory<'a>,
+    /// `u32[rows][stride]`: page of the originals of each block.
+    pub hosts: Span<'a>,
+    /// Pages of originals of the layer, mapped.
+    pub host_pages: Span<'a>,
+    /// `u32`: number of the step, from 1.
+    pub step: Span<'a>,
+    /// `u32[8]`, counted up.
+    pub stats: Span<'a>,
+    /// Words that the launch sets to zero.
+    pub clear: [Option<Span<'a>>; 4],
+    /// Share of the tolerance that may be left unpromoted.
+    pub target: f32,
+    /// A repair without a better idea promotes one block in so many.
+    pub progress: u32,
+}
+
 /// Bytes of partial results of a launch of `ctas` CTAs over `heads` KV heads of sequences.
 pub fn partial_bytes(variant: &Variant, ctas: usize, heads: usize) -> usize {
     4 * variant.partial_stride() * (ctas + heads)
@@ -260,6 +340,85 @@ pub fn pack(queue: &Queue, kernel: &Function, a: &Pack<'_>) -> Result<(), CudaEr
     let (ctas, shared) = (word("count", 2 * a.count)?, pack_shared(a.variant.layout()));
     // SAFETY: as in `attend`; the items' addresses are the caller's, as tables are.
     unsafe { kernel.launch(queue.stream(), ctas, PACK_THREADS, shared, &args, LaunchOptions::default()) }
+}
+
+impl Slots<'_> {
+    fn pool(&self, side_bytes: usize) -> Result<SlotPool, CudaError> {
+        Ok(SlotPool {
+            base: self.memory.holding("slots", self.count.saturating_mul(side_bytes))?,
+            owner: self.owner.holding("slots", 4 * self.count)?,
+            stamp: self.stamp.holding("slots", 4 * self.count)?,
+            hand: self.hand.holding("slots", 4)?,
+            count: word("slots", self.count)?,
+            unused: 0,
+        })
+    }
+}
+
+/// Enqueues `ckv_select`.
+///
+/// # Errors
+/// As [`attend`].
+pub fn select(queue: &Queue, kernel: &Function, a: &Select<'_>) -> Result<(), CudaError> {
+    const THREADS: u32 = 256;
+    let (l, t, m) = (a.variant.layout(), &a.tables, &a.memory);
+    let (heads, items, group) = (a.seqs * t.kv_heads, m.pages * t.kv_heads, a.variant.group());
+    let mut clear = [0; 4];
+    for (address, span) in clear.iter_mut().zip(a.clear) {
+        *address = optional(span, "cleared word", 4)?;
+    }
+    let args = SelectArgs {
+        packed: a.packed.holding("packed", m.pages.saturating_mul(t.kv_heads * l.bytes))?,
+        page_stride: (t.kv_heads * l.bytes) as u64,
+        head_stride: l.bytes as u64,
+        rows: t.batch.holding("batch", 4 * a.seqs)?,
+        table: t.packed.holding("table", 4 * t.entries())?,
+        lens: a.lens.holding("lens", 4 * t.rows)?,
+        certificates: a.certificates.holding("certificates", heads * group * size_of::<Certificate>())?,
+        masses: a.masses.holding("masses", 4 * t.entries() * t.kv_heads * group)?,
+        only: optional(a.only, "only", 4)?,
+        promoted: m.promoted.holding("promoted", 4 * t.entries() * t.kv_heads)?,
+        sides: m.sides.holding("sides", 2 * items * size_of::<Sides>())?,
+        resident: m.resident.holding("resident", 8 * items)?,
+        keys: m.keys.pool(l.original_side_bytes())?,
+        values: m.values.pool(l.original_side_bytes())?,
+        hosts: a.hosts.holding("hosts", 4 * t.entries())?,
+        host_base: a.host_pages.holding("host pages", 0)?,
+        host_stride: (2 * t.kv_heads * l.original_side_bytes()) as u64,
+        copies: m.copies.holding("copies", m.capacity.saturating_mul(size_of::<CopyItem>()))?,
+        queue: m.queue.holding("queue", 8)?,
+        step: a.step.holding("step", 4)?,
+        stats: a.stats.holding("stats", 32)?,
+        clear,
+        mode: a.mode as u32,
+        seqs: word("seqs", a.seqs)?,
+        kv_heads: word("kv_heads", t.kv_heads)?,
+        table_stride: word("table", t.stride)?,
+        pages: word("pages", m.pages)?,
+        capacity: word("copies", m.capacity)?,
+        target: a.target,
+        progress: a.progress,
+    };
+    // SAFETY: as in `attend`; lists in device memory are the caller's, as tables are.
+    unsafe { kernel.launch(queue.stream(), a.ctas, THREADS, 0, &args, LaunchOptions::default()) }
+}
+
+/// Enqueues `ckv_gather` of the copies that [`select`] listed in `memory`.
+///
+/// # Errors
+/// As [`attend`].
+pub fn gather(queue: &Queue, kernel: &Function, memory: &Memory<'_>) -> Result<(), CudaError> {
+    /// Enough to fill the link with pieces of 4 to 16 KiB.
+    const CTAS: u32 = 16;
+    const THREADS: u32 = 512;
+    let args = GatherArgs {
+        items: memory.copies.holding("copies", memory.capacity.saturating_mul(size_of::<CopyItem>()))?,
+        count: memory.queue.holding("queue", 4)?,
+        epoch: 0,
+        unused: 0,
+    };
+    // SAFETY: as in `attend`; the items were made by `select` from addresses that were checked there.
+    unsafe { kernel.launch(queue.stream(), CTAS, THREADS, 0, &args, LaunchOptions::default()) }
 }
 
 /// Element type that holds originals of `store`.

@@ -162,7 +162,7 @@ const fn partial_stride(dim: usize, group: usize) -> usize {
 fn shared_bytes(layout: &RecordLayout, group: usize, warps: usize, stages: usize) -> usize {
     let ring = warps * stages * layout.bytes;
     let merge = 4 * warps * partial_stride(layout.dim, group);
-    let barriers = 2 * 8 * warps * stages;
+    let barriers = (8 * warps * stages).next_multiple_of(16);
     let flights = (24 * warps * stages).next_multiple_of(16);
     // Blocks that wait for their certificate, a block and head per lane.
     let heads = if group <= 4 { 4 } else { group.next_power_of_two().max(8) };

@@ -97,7 +97,7 @@ fn shared_memory_is_counted_as_the_kernel_counts() {
     let merge = warps * (4 * 128 + 4 * 12) * 4;
     let lots = warps * (32 * 16 + 8 * 40 + 64 * 16);
     let finish = 4 * (4 * 12 + 2 * 4 + 4) + 128 + 4 * 4 * 128;
-    let rest = warps * stages * 16 + warps * stages * 24 + lots + finish + 4 * 264;
+    let rest = warps * stages * 8 + warps * stages * 24 + lots + finish + 4 * 264;
     assert_eq!(shared_bytes(&l, 4, warps, stages), keys + values + merge + rest);
     assert_eq!(partial_stride(96, 1), 108);
     assert_eq!(partial_stride(64, 3), 228);

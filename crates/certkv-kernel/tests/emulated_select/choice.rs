@@ -213,6 +213,10 @@ fn what_is_present_stays_unless_it_lost_most_of_its_share() {
             kept += after.resident - before.1.resident;
         }
         w.gather();
+        for side in 0..2 {
+            let used = w.owners[side].read::<u32>().into_iter().zip(w.stamps[side].read::<u32>());
+            assert!(used.filter(|(owner, _)| *owner != 0).all(|(_, stamp)| stamp == step), "a slot in use looks old");
+        }
     }
     assert!(kept > 0);
     // A tolerance a third wider makes fewer worth fetching; what is there goes on being used.
@@ -264,6 +268,19 @@ fn a_repair_takes_more_and_keeps_what_there_is() {
     let sides = w.all_sides();
     assert!(sides[sides.len() / 2..].iter().all(|x| *x == 0));
     assert!(enough(&w.shares(1, 0.9), &now(w), 1.0));
+    // With other masses and a tolerance that asks for little, what was present stays, read from where it was.
+    let before = (chosen(w, 1), w.counted());
+    w.draw(&mut certkv_testkit::generate::Rng::new(99));
+    for g in 0..4 {
+        let c = w.certificate(1, g);
+        w.set_certificate(1, g, Certificate { tolerance: 5.0 * c.tolerance, ..c });
+    }
+    w.repair(&kernel, &[1], 0.9, 2, 3);
+    let after = chosen(w, 1);
+    assert!(before.0.iter().zip(&after).all(|(a, b)| *b || !*a), "something was given up");
+    let more = after.iter().filter(|x| **x).count() - before.0.iter().filter(|x| **x).count();
+    assert!((20..80).contains(&more), "{more}");
+    assert_eq!((w.counted().direct - before.1.direct) as usize, more);
     // An empty list asks for nothing.
     let before = (w.promoted.read::<u32>(), w.counted());
     w.repair(&kernel, &[], 0.5, 2, 3);
