@@ -14,12 +14,12 @@
     reason = "every NaN fails closed, which the suggested forms hide; lane loops index several arrays"
 )]
 
-pub mod cuda;
 mod ahead;
 mod arch;
 mod attend;
 mod block;
 mod certify;
+pub mod cuda;
 mod error;
 mod gather;
 mod line;

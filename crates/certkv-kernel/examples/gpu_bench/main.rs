@@ -84,11 +84,11 @@ impl Pool {
                 };
                 let (keys, values) = (side(1.0), side(0.5));
                 let (mut record, mut out) = (vec![0; layout.bytes], vec![0; layout.bytes]);
-                let coded = Encoder::new(&layout).encode(&keys, &values, &[0.0; DIM], &mut record);
-                // The data are plain normals: nothing can overflow.
-                coded.and_then(|()| Ok(to_fragment(&layout, &record, &mut out))).map(|_| out).unwrap_or_default()
+                Encoder::new(&layout).encode(&keys, &values, &[0.0; DIM], &mut record)?;
+                to_fragment(&layout, &record, &mut out)?;
+                Ok(out)
             })
-            .collect();
+            .collect::<Result<_, Failure>>()?;
         let real: Vec<u8> = records.concat();
         let packed = DeviceBuffer::new(gpu, pages * page_stride)?;
         packed.write(stream, 0, &real)?;
@@ -111,7 +111,8 @@ impl Pool {
         let step = layout.original_side_bytes() / 16 / 16 * 16;
         let addresses: Vec<u64> = (0..SIDES)
             .flat_map(|i| {
-                let at = originals.address() + (i * step % (originals.len() - layout.original_side_bytes())) as u64 / 16 * 16;
+                let at = originals.address()
+                    + (i * step % (originals.len() - layout.original_side_bytes())) as u64 / 16 * 16;
                 [at, at]
             })
             .collect();
@@ -151,7 +152,19 @@ impl Pool {
             ..AttendArgs::default()
         };
         let rest = vec![query, tail, tails, out, certificates, masses, failures, partials, counters];
-        Ok(Self { layout, page_stride, pages, _packed: packed, _sides: sides, _originals: originals, base, lens, table, promoted, _rest: rest })
+        Ok(Self {
+            layout,
+            page_stride,
+            pages,
+            _packed: packed,
+            _sides: sides,
+            _originals: originals,
+            base,
+            lens,
+            table,
+            promoted,
+            _rest: rest,
+        })
     }
 }
 
@@ -183,7 +196,8 @@ fn bench(gpu: &Gpu, words: &Words) -> Result<(), Failure> {
     let arch = Arch::of(gpu.info().arch)?;
     let ctas = gpu.info().multiprocessors as usize;
     let stream = GpuStream::new(gpu, Priority::Normal)?;
-    let shapes = words.value("--shapes").unwrap_or("1x1K,1x2K,1x4K,1x8K,1x32K,1x128K,8x1K,8x8K,8x32K,8x128K,32x1K,32x8K,32x32K");
+    let shapes =
+        words.value("--shapes").unwrap_or("1x1K,1x2K,1x4K,1x8K,1x32K,1x128K,8x1K,8x8K,8x32K,8x128K,32x1K,32x8K,32x32K");
     let formats = words.value("--formats").unwrap_or("k8-v4g64-b32,k8-v4g32-b32,k8-v8g64-b32,f16-f16-b16");
     let share: f64 = words.value("--promoted").unwrap_or("0").parse()?;
     let mut json = String::from("[");
@@ -241,7 +255,8 @@ fn bench(gpu: &Gpu, words: &Words) -> Result<(), Failure> {
             let bare = certified.clone().uncertified();
             // Each variant three times, by turns: clocks and neighbours change over a run.
             let mut rounds = Vec::new();
-            let order = [(&bare, false, false), (certified, false, false), (certified, true, false), (certified, true, true)];
+            let order =
+                [(&bare, false, false), (certified, false, false), (certified, true, false), (certified, true, true)];
             for (variant, masses, programmatic) in order {
                 let function = kernels.get(variant, Verb::Attend)?;
                 let cut = variant.shape();
@@ -257,7 +272,16 @@ fn bench(gpu: &Gpu, words: &Words) -> Result<(), Failure> {
                     };
                     let options = LaunchOptions { programmatic, ..LaunchOptions::default() };
                     // SAFETY: every address is that of a live buffer of the size that the kernel's argument documents.
-                    unsafe { function.launch(&stream, ctas as u32, cut.threads() as u32, cut.shared as u32, &args, options)? };
+                    unsafe {
+                        function.launch(
+                            &stream,
+                            ctas as u32,
+                            cut.threads() as u32,
+                            cut.shared as u32,
+                            &args,
+                            options,
+                        )?
+                    };
                 }
                 rounds.push((capture.end()?.instantiate()?, Vec::new()));
             }
@@ -276,13 +300,24 @@ fn bench(gpu: &Gpu, words: &Words) -> Result<(), Failure> {
             let rate = |us: f64| bytes as f64 / us * 1e-3;
             println!(
                 "  {shape:>7} {:8.1} MB: bare {:7.1} us, certified {:7.1} us {:5.0} GB/s, with masses {:7.1} (least {:7.1}) us {:5.0} GB/s, overlapped {:7.1} us",
-                bytes as f64 * 1e-6, row[0].0, row[1].0, rate(row[1].0), row[2].0, row[2].1, rate(row[2].0), row[3].0
+                bytes as f64 * 1e-6,
+                row[0].0,
+                row[1].0,
+                rate(row[1].0),
+                row[2].0,
+                row[2].1,
+                rate(row[2].0),
+                row[3].0
             );
             let _ = write!(
                 json,
                 "{}\n{{\"format\":\"{format}\",\"shape\":\"{shape}\",\"promoted\":{share},\"bytes\":{bytes},\"bare_us\":{:.3},\"certified_us\":{:.3},\"masses_us\":{:.3},\"masses_min_us\":{:.3},\"overlapped_us\":{:.3}}}",
                 if json.len() > 1 { "," } else { "" },
-                row[0].0, row[1].0, row[2].0, row[2].1, row[3].0
+                row[0].0,
+                row[1].0,
+                row[2].0,
+                row[2].1,
+                row[3].0
             );
         }
     }

@@ -25,8 +25,18 @@ fn specs(small: bool) -> Vec<Spec> {
         Spec { forked: true, ..Spec::new("k8-v4g32-b16", 64, 2, &[130, 200, 96]) },
     ];
     let formats = [
-        "k8-v4g32-b32", "k8-v4g64-b64", "k8-v4g16-b16", "k8-v6g32-b32", "k8-v8g64-b64", "k8-v3g32-b16", "t4-v5g32-b32",
-        "t8g32-v4g32-b16", "t6-v7g32-b16", "f16-f16-b16", "k8-f16-b16", "f16-v4g32-b16",
+        "k8-v4g32-b32",
+        "k8-v4g64-b64",
+        "k8-v4g16-b16",
+        "k8-v6g32-b32",
+        "k8-v8g64-b64",
+        "k8-v3g32-b16",
+        "t4-v5g32-b32",
+        "t8g32-v4g32-b16",
+        "t6-v7g32-b16",
+        "f16-f16-b16",
+        "k8-f16-b16",
+        "f16-v4g32-b16",
     ];
     for (i, format) in formats.into_iter().enumerate() {
         for dim in [64, 96, 128, 256] {
@@ -45,7 +55,9 @@ fn specs(small: bool) -> Vec<Spec> {
         return all;
     }
     for kind in Kind::ALL {
-        for (store, format) in [(Dtype::F16, "k8-v4g32-b32"), (Dtype::Bf16, "k8-v4g64-b64"), (Dtype::F16, "k8-v8g64-b64")] {
+        for (store, format) in
+            [(Dtype::F16, "k8-v4g32-b32"), (Dtype::Bf16, "k8-v4g64-b64"), (Dtype::F16, "k8-v8g64-b64")]
+        {
             all.push(Spec { kind, store, seed: 70 + kind as u64, ..Spec::new(format, 128, 4, &[1500, 64, 7, 511]) });
         }
     }
@@ -69,7 +81,14 @@ struct Outputs {
 }
 
 /// Copies the case to the device once and runs it `runs` times.
-fn run(gpu: &Gpu, stream: &GpuStream, kernels: &Kernels, variant: &Variant, case: &Case, runs: usize) -> Result<Vec<Outputs>, Failure> {
+fn run(
+    gpu: &Gpu,
+    stream: &GpuStream,
+    kernels: &Kernels,
+    variant: &Variant,
+    case: &Case,
+    runs: usize,
+) -> Result<Vec<Outputs>, Failure> {
     let ctas = gpu.info().multiprocessors as usize;
     let (memory, failed) = (RefCell::new(Vec::new()), RefCell::new(None));
     let keep = |buffer: Result<DeviceBuffer, _>| match buffer {
@@ -85,7 +104,9 @@ fn run(gpu: &Gpu, stream: &GpuStream, kernels: &Kernels, variant: &Variant, case
     };
     let placed = case.place(
         ctas,
-        &mut |bytes| keep(DeviceBuffer::new(gpu, bytes.len().max(16)).and_then(|b| b.write(stream, 0, bytes).map(|()| b))),
+        &mut |bytes| {
+            keep(DeviceBuffer::new(gpu, bytes.len().max(16)).and_then(|b| b.write(stream, 0, bytes).map(|()| b)))
+        },
         &mut |bytes| keep(DeviceBuffer::new(gpu, bytes).and_then(|b| b.fill(stream, 0, bytes, 0).map(|()| b))),
     );
     if let Some(e) = failed.into_inner() {
@@ -112,9 +133,20 @@ fn run(gpu: &Gpu, stream: &GpuStream, kernels: &Kernels, variant: &Variant, case
         failures.fill(stream, 0, failures.len(), 0)?;
         // SAFETY: every address is that of a live buffer of the size the kernel's argument documents.
         unsafe {
-            function.launch(stream, ctas as u32, shape.threads() as u32, shape.shared as u32, &args, LaunchOptions::default())?;
+            function.launch(
+                stream,
+                ctas as u32,
+                shape.threads() as u32,
+                shape.shared as u32,
+                &args,
+                LaunchOptions::default(),
+            )?;
         }
-        let mut o = Outputs { out: vec![0.0; placed.outputs], certificates: vec![0; placed.heads * Certificate::WORDS], masses: vec![0; placed.masses] };
+        let mut o = Outputs {
+            out: vec![0.0; placed.outputs],
+            certificates: vec![0; placed.heads * Certificate::WORDS],
+            masses: vec![0; placed.masses],
+        };
         out.read(stream, 0, &mut o.out)?;
         certificates.read(stream, 0, &mut o.certificates)?;
         masses.read(stream, 0, &mut o.masses)?;

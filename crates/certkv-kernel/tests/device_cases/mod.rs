@@ -142,9 +142,8 @@ impl Case {
                 }
                 let values = decode(&data.values, spec.store);
                 let rows = tokens.min(256);
-                let mut centre: Vec<f32> = (0..d)
-                    .map(|c| ((0..rows).map(|t| values[t * d + c]).sum::<f64>() / rows as f64) as f32)
-                    .collect();
+                let mut centre: Vec<f32> =
+                    (0..d).map(|c| ((0..rows).map(|t| values[t * d + c]).sum::<f64>() / rows as f64) as f32).collect();
                 if shared > 0 {
                     centre.clone_from(&all[h].centre);
                 }
@@ -171,7 +170,12 @@ impl Case {
     }
 
     /// Puts the batch into a device's memory: `place` copies bytes and returns their address; `room` takes zeroed bytes.
-    pub fn place(&self, ctas: usize, place: &mut dyn FnMut(&[u8]) -> u64, room: &mut dyn FnMut(usize) -> u64) -> Placed {
+    pub fn place(
+        &self,
+        ctas: usize,
+        place: &mut dyn FnMut(&[u8]) -> u64,
+        room: &mut dyn FnMut(usize) -> u64,
+    ) -> Placed {
         let (spec, l) = (&self.spec, &self.layout);
         let (b, d, stride) = (l.tokens(), spec.dim, self.stride());
         let head_stride = l.bytes;
@@ -315,7 +319,8 @@ impl Case {
                     v.wrong.push(format!("head {i}.{g}: error {error:.3e} above bound {:.3e} ({c:?})", c.bound));
                 }
                 if !(rounding <= f64::from(c.e_arith)) {
-                    v.wrong.push(format!("head {i}.{g}: rounding {rounding:.3e} above e_arith {:.3e} ({c:?})", c.e_arith));
+                    v.wrong
+                        .push(format!("head {i}.{g}: rounding {rounding:.3e} above e_arith {:.3e} ({c:?})", c.e_arith));
                 }
                 let lse = certkv_testkit::oracle::log_sum_exp(&logits);
                 if !((lse - f64::from(c.lse)).abs() <= 1e-4 + 1e-5 * lse.abs()) {
@@ -340,7 +345,8 @@ impl Case {
                     continue;
                 }
                 for j in 0..tokens / b {
-                    let mass = certkv_testkit::oracle::log_sum_exp(&logits[j * b..(j + 1) * b]) / std::f64::consts::LN_2;
+                    let mass =
+                        certkv_testkit::oracle::log_sum_exp(&logits[j * b..(j + 1) * b]) / std::f64::consts::LN_2;
                     let word = masses[(i * stride + j) * spec.group + g];
                     let said = f64::from(word >> 16) / 64.0 - 512.0;
                     let top = lse / std::f64::consts::LN_2;

@@ -1,0 +1,255 @@
+//! Times of the kernels around the decode kernel: `gpu_verbs [--cache FOLDER] [--cubins FOLDER]`.
+//!
+//! Cold start with cached machine code; append of one token, with and without a block that fills; packing of many blocks; page-in of
+//! scattered blocks from mapped pinned memory. 8 KV heads of 128 channels, one layer; launches replayed from a graph; medians.
+use certkv_core::{Geometry, RecordLayout};
+use certkv_device::cuda::{DeviceBuffer, Gpu, GpuStream, LaunchOptions, PinnedBuffer, Pod, Priority, TimedEvent};
+use certkv_kernel::cuda::args::Element;
+use certkv_kernel::cuda::encode::{AppendArgs, GatherArgs, GatherItem, PACK_THREADS, PackArgs, PackItem, pack_shared};
+use certkv_kernel::cuda::{Ahead, Arch, Compiler, Kernels, Variant, Verb};
+use certkv_testkit::generate::Rng;
+use std::num::NonZeroUsize;
+use std::process::ExitCode;
+use std::time::Instant;
+
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+const DIM: usize = 128;
+const KV_HEADS: usize = 8;
+const LAUNCHES: usize = 32;
+
+struct Bench<'a> {
+    gpu: &'a Gpu,
+    stream: &'a GpuStream,
+}
+
+impl Bench<'_> {
+    fn upload<T: Pod>(&self, data: &[T]) -> Result<DeviceBuffer, Failure> {
+        let buffer = DeviceBuffer::new(self.gpu, size_of_val(data).max(16))?;
+        buffer.write(self.stream, 0, data)?;
+        Ok(buffer)
+    }
+
+    fn zeroed(&self, bytes: usize) -> Result<DeviceBuffer, Failure> {
+        let buffer = DeviceBuffer::new(self.gpu, bytes)?;
+        buffer.fill(self.stream, 0, bytes, 0)?;
+        Ok(buffer)
+    }
+
+    /// Median microseconds of one of the launches that `enqueue` makes, replayed from a graph of [`LAUNCHES`].
+    fn time(&self, mut enqueue: impl FnMut(usize) -> Result<(), Failure>) -> Result<f64, Failure> {
+        let capture = self.stream.begin_capture()?;
+        for i in 0..LAUNCHES {
+            enqueue(i)?;
+        }
+        let exec = capture.end()?.instantiate()?;
+        let timer = TimedEvent::new(self.gpu)?;
+        let mut times = Vec::new();
+        for i in 0..22 {
+            timer.start(self.stream)?;
+            // SAFETY: the buffers that the captured launches name outlive this call, which waits for them.
+            unsafe { exec.launch(self.stream)? };
+            timer.stop(self.stream)?;
+            self.stream.synchronize()?;
+            if i >= 2 {
+                times.push(f64::from(timer.elapsed_ms()?) * 1e3 / LAUNCHES as f64);
+            }
+        }
+        times.sort_by(f64::total_cmp);
+        Ok(times[times.len() / 2])
+    }
+}
+
+fn normals(n: usize) -> Vec<u16> {
+    let mut r = Rng::new(3);
+    (0..n).map(|_| certkv_core::Dtype::F16.encode16(r.normal() as f32)).collect()
+}
+
+fn append(bench: &Bench<'_>, kernels: &Kernels, variant: &Variant, seqs: usize) -> Result<(), Failure> {
+    let layout = variant.layout();
+    let (b, side) = (layout.tokens(), layout.original_side_bytes());
+    let rows = bench.upload(&normals(seqs * KV_HEADS * DIM))?;
+    let count = bench.upload(&[seqs as u32])?;
+    let lens = bench.zeroed(seqs * 4)?;
+    let (arrived, errors) = (bench.zeroed(seqs * 4)?, bench.zeroed(seqs * 4)?);
+    let numbers = bench.upload(&(0..seqs as u32).collect::<Vec<_>>())?;
+    let tail_stride = KV_HEADS * 2 * side;
+    let tails = bench.upload(&normals(seqs * tail_stride / 2))?;
+    let page = KV_HEADS * layout.bytes;
+    let packed = bench.zeroed(seqs * page)?;
+    let threads = NonZeroUsize::new(8).unwrap_or(NonZeroUsize::MIN);
+    let host = PinnedBuffer::new(bench.gpu, seqs * tail_stride, threads)?;
+    let centres = bench.zeroed(seqs * KV_HEADS * DIM * 4)?;
+    let args = AppendArgs {
+        keys: rows.address(),
+        values: rows.address(),
+        count: count.address(),
+        lens: lens.address(),
+        arrived: arrived.address(),
+        errors: errors.address(),
+        tails: numbers.address(),
+        tail_base: tails.address(),
+        tail_stride: tail_stride as u64,
+        hosts: numbers.address(),
+        host_base: host.device_address(),
+        host_stride: tail_stride as u64,
+        packed: numbers.address(),
+        packed_base: packed.address(),
+        packed_stride: page as u64,
+        record_stride: layout.bytes as u64,
+        centres: centres.address(),
+        key_stride: (KV_HEADS * DIM) as u32,
+        value_stride: (KV_HEADS * DIM) as u32,
+        blocks: 1,
+        kv_heads: KV_HEADS as u32,
+        input: Element::F16 as u32,
+        ..AppendArgs::default()
+    };
+    let function = kernels.get(variant, Verb::Append)?;
+    let grid = (seqs * KV_HEADS).min(2 * bench.gpu.info().multiprocessors as usize) as u32;
+    let mut us = [0.0; 2];
+    for (time, len) in us.iter_mut().zip([b / 2, b - 1]) {
+        lens.write(bench.stream, 0, &vec![len as u32; seqs])?;
+        *time = bench.time(|_| {
+            // SAFETY: every address is that of a live buffer of the size that the kernel's argument documents.
+            unsafe {
+                function.launch(
+                    bench.stream,
+                    grid,
+                    PACK_THREADS,
+                    pack_shared(layout),
+                    &args,
+                    LaunchOptions::default(),
+                )?;
+            }
+            Ok(())
+        })?;
+    }
+    let mut bits = vec![0u32; seqs];
+    errors.read(bench.stream, 0, &mut bits)?;
+    println!(
+        "append, {seqs:2} sequences: {:.2} us; with blocks that fill {:.2} us; per token {:.2} us{}",
+        us[0],
+        us[1],
+        (us[0] * (b - 1) as f64 + us[1]) / b as f64,
+        if bits.iter().any(|b| *b != 0) { "  ERROR BITS SET" } else { "" }
+    );
+    Ok(())
+}
+
+fn pack(bench: &Bench<'_>, kernels: &Kernels, variant: &Variant, blocks: usize) -> Result<(), Failure> {
+    let layout = variant.layout();
+    let side = layout.original_side_bytes();
+    let originals = bench.upload(&normals(blocks * side))?;
+    let records = bench.zeroed(blocks * layout.bytes)?;
+    let centre = bench.zeroed(DIM * 4)?;
+    let items: Vec<u64> = (0..blocks as u64)
+        .flat_map(|i| {
+            let keys = originals.address() + i * 2 * side as u64;
+            let record = records.address() + i * layout.bytes as u64;
+            PackItem { keys, values: keys + side as u64, centre: centre.address(), record }.words()
+        })
+        .collect();
+    let (items, count, status) = (bench.upload(&items)?, bench.upload(&[blocks as u32])?, bench.zeroed(16)?);
+    let args = PackArgs {
+        items: items.address(),
+        count: count.address(),
+        status: status.address(),
+        order: 1,
+        ..PackArgs::default()
+    };
+    let function = kernels.get(variant, Verb::Pack)?;
+    let grid = (2 * blocks).min(2 * bench.gpu.info().multiprocessors as usize) as u32;
+    let us = bench.time(|_| {
+        // SAFETY: every address is that of a live buffer of the size that the kernel's argument documents.
+        unsafe {
+            function.launch(bench.stream, grid, PACK_THREADS, pack_shared(layout), &args, LaunchOptions::default())?;
+        }
+        Ok(())
+    })?;
+    let bytes = (blocks * 2 * side) as f64;
+    println!("pack, {blocks:5} blocks: {us:.1} us, {:.0} GB/s of originals", bytes / us * 1e-3);
+    Ok(())
+}
+
+fn page_in(bench: &Bench<'_>, kernels: &Kernels, variant: &Variant, bytes: usize, ctas: u32) -> Result<(), Failure> {
+    let pieces = (32 << 20) / bytes;
+    let pool = 1usize << 30;
+    let threads = NonZeroUsize::new(16).unwrap_or(NonZeroUsize::MIN);
+    let host = PinnedBuffer::new(bench.gpu, pool, threads)?;
+    let device = bench.zeroed(pieces * bytes)?;
+    let mut r = Rng::new(1);
+    let items: Vec<u64> = (0..pieces)
+        .flat_map(|i| {
+            let from = host.device_address() + (r.below(pool / bytes) * bytes) as u64;
+            let item = GatherItem { from, to: device.address() + (i * bytes) as u64, bytes: bytes as u64, mark: 0 };
+            [item.from, item.to, item.bytes, item.mark]
+        })
+        .collect();
+    let (items, count) = (bench.upload(&items)?, bench.upload(&[pieces as u32])?);
+    let args = GatherArgs { items: items.address(), count: count.address(), ..GatherArgs::default() };
+    let function = kernels.get(variant, Verb::Gather)?;
+    let us = bench.time(|_| {
+        // SAFETY: every address is that of a live buffer of the size that the kernel's argument documents.
+        unsafe { function.launch(bench.stream, ctas, 512, 0, &args, LaunchOptions::default())? };
+        Ok(())
+    })?;
+    println!(
+        "page-in, {pieces} pieces of {:2} KiB by {ctas} CTAs: {:.1} GB/s",
+        bytes >> 10,
+        (pieces * bytes) as f64 / us * 1e-3
+    );
+    Ok(())
+}
+
+fn all(words: &[String]) -> Result<(), Failure> {
+    let value = |name: &str| words.iter().position(|w| w == name).and_then(|i| words.get(i + 1));
+    let mut compiler = Compiler::new();
+    if let Some(folder) = value("--cubins") {
+        compiler = compiler.with_ahead(Ahead::Folder(folder.into()));
+    }
+    if let Some(folder) = value("--cache") {
+        compiler = compiler.with_cache(folder);
+    }
+    let start = Instant::now();
+    let gpu = Gpu::open(0)?;
+    let opened = start.elapsed();
+    let geometry = Geometry::new(1, 4 * KV_HEADS, KV_HEADS, DIM)?;
+    let layout = RecordLayout::new(&geometry, "k8-v4g64-b32".parse()?)?;
+    let variant = Variant::new(layout, 4, Arch::of(gpu.info().arch)?)?;
+    let variants = [variant.clone(), variant.clone().wide()];
+    for pass in ["first", "cached"] {
+        let start = Instant::now();
+        let kernels = Kernels::prepare(&gpu, &variants, &compiler)?;
+        let ms = start.elapsed().as_secs_f64() * 1e3;
+        println!(
+            "prepare, {pass}: {ms:.1} ms for {} kernels (open {:.0} ms)",
+            kernels.report().len(),
+            opened.as_secs_f64() * 1e3
+        );
+    }
+    let kernels = Kernels::prepare(&gpu, &variants, &compiler)?;
+    let stream = GpuStream::new(&gpu, Priority::Normal)?;
+    let bench = Bench { gpu: &gpu, stream: &stream };
+    for seqs in [1, 8, 32] {
+        append(&bench, &kernels, &variant, seqs)?;
+    }
+    for blocks in [64, 4096] {
+        pack(&bench, &kernels, &variant, blocks)?;
+    }
+    for (bytes, ctas) in [(4096, 32), (8192, 16), (32768, 4)] {
+        page_in(&bench, &kernels, &variant, bytes, ctas)?;
+    }
+    Ok(())
+}
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    match all(&words) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("{e}");
+            ExitCode::from(if e.is::<certkv_device::cuda::CudaError>() { 2 } else { 1 })
+        }
+    }
+}
