@@ -12,16 +12,23 @@ pub struct CpuEngine {
     threads: usize,
 }
 
-/// The engine that every command uses, with `threads` threads.
-pub fn engine(threads: usize) -> Box<dyn Engine> {
-    Box::new(CpuEngine { threads })
+impl CpuEngine {
+    /// Caches that use `threads` threads.
+    pub const fn new(threads: usize) -> Self {
+        Self { threads }
+    }
 }
 
-fn refused(e: Error) -> AttentionError {
+/// The engine that every command uses, with `threads` threads.
+pub fn engine(threads: usize) -> Box<dyn Engine> {
+    Box::new(CpuEngine::new(threads))
+}
+
+pub(crate) fn refused(e: Error) -> AttentionError {
     AttentionError::Cache(Box::new(e))
 }
 
-fn policy(policy: eval::Policy) -> Policy {
+pub(crate) fn policy(policy: eval::Policy) -> Policy {
     match policy {
         eval::Policy::Dense => Policy::Dense,
         eval::Policy::Packed => Policy::Packed,

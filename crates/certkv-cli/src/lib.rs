@@ -8,6 +8,7 @@ pub mod demo;
 pub mod engine;
 pub mod error;
 pub mod eval;
+pub mod gpu;
 pub mod model;
 pub mod output;
 pub mod progress;

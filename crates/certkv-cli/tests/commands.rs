@@ -20,7 +20,7 @@ fn scratch(name: &str) -> PathBuf {
 
 #[test]
 fn usage_is_code_2() {
-    let bad: [&[&str]; 14] = [
+    let bad: [&[&str]; 17] = [
         &[],
         &["fly"],
         &["--fly"],
@@ -33,6 +33,9 @@ fn usage_is_code_2() {
         &["eval", "--curves", "x.json", "--policy", "packed"],
         &["eval", "--curves", "x.json", "--twin-only"],
         &["demo", "--threads", "0"],
+        &["demo", "--device", "gpu"],
+        &["eval", "--device", "cuda:x"],
+        &["bench", "--device", "cuda:0"],
         &["conform"],
         &["bench", "--heads", "5", "--kv-heads", "2"],
     ];
@@ -42,6 +45,13 @@ fn usage_is_code_2() {
     for args in [&["--help"][..], &["eval", "--help"], &["demo", "-h"], &["bench", "-h"], &["--version"]] {
         assert_eq!(code(args).0, 0, "{args:?}");
     }
+}
+
+#[test]
+fn a_gpu_that_is_not_there_is_code_3() {
+    let (code, said) = code(&["eval", "--device", "cuda:1048576", "--quiet"]);
+    assert_eq!(code, 3, "{said}");
+    assert!(said.starts_with("device: "), "{said}");
 }
 
 #[test]

@@ -3,7 +3,9 @@ use certkv_codec::CodecError;
 use certkv_control::ControlError;
 use certkv_core::{BudgetExceeded, FormatError, GeometryError, SequenceId};
 use certkv_device::DeviceError;
+use certkv_device::cuda::CudaError;
 use certkv_kernel::KernelError;
+use certkv_kernel::cuda::PrepareError;
 use certkv_page::{PageError, TableError};
 use core::fmt;
 
@@ -116,6 +118,10 @@ pub enum Error {
     },
     /// The device refused: allocation, copy, ordering or content.
     Device(DeviceError),
+    /// The GPU or its driver refused; [`CudaError::NoDriver`] on a machine without a driver.
+    Gpu(CudaError),
+    /// There are no kernels for the configuration on this GPU, or no machine code of them.
+    Kernels(PrepareError),
     /// The codec refused a block.
     Codec(CodecError),
     /// The kernel refused its arguments.
@@ -166,6 +172,8 @@ impl fmt::Display for Error {
             Self::Policy(why) => write!(f, "policy: {why}"),
             Self::Uncertifiable { layer } => write!(f, "layer {layer}: an output that has no finite bound"),
             Self::Device(e) => write!(f, "device: {e}"),
+            Self::Gpu(e) => write!(f, "device: {e}"),
+            Self::Kernels(e) => write!(f, "kernels: {e}"),
             Self::Codec(e) => write!(f, "codec: {e}"),
             Self::Kernel(e) => write!(f, "kernel: {e}"),
             Self::Page(e) => write!(f, "pages: {e}"),
@@ -187,4 +195,4 @@ macro_rules! from {
     )*};
 }
 from!(GeometryError => Geometry, FormatError => Format, BudgetExceeded => Budget, DeviceError => Device,
-      CodecError => Codec, KernelError => Kernel, PageError => Page, ControlError => Control);
+      CudaError => Gpu, PrepareError => Kernels, CodecError => Codec, KernelError => Kernel, PageError => Page, ControlError => Control);

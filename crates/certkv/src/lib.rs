@@ -31,6 +31,7 @@ mod cache;
 mod centre;
 mod config;
 mod error;
+pub mod gpu;
 mod group;
 pub mod seal;
 mod sequence;

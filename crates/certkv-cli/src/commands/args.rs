@@ -1,5 +1,12 @@
 //! Values of options, and the options that commands share.
-use crate::{demo::defaults, error::CliError, progress::Progress};
+use crate::{
+    demo::defaults,
+    engine,
+    error::CliError,
+    eval::Engine,
+    gpu::{Device, GpuEngine},
+    progress::Progress,
+};
 use lexopt::{Parser, ValueExt};
 use std::path::PathBuf;
 
@@ -18,6 +25,10 @@ pub struct Common {
     pub threads: Option<usize>,
     /// `--quiet`.
     pub quiet: bool,
+    /// `--device`.
+    pub device: Device,
+    /// `--kernels`.
+    pub kernels: Option<PathBuf>,
 }
 
 impl Common {
@@ -33,6 +44,8 @@ impl Common {
             "seed" => self.seed = Some(number(parser, "--seed")?),
             "threads" => self.threads = Some(bounded(parser, "--threads", 1, 1024)?),
             "quiet" => self.quiet = true,
+            "device" => self.device = parser.value()?.string()?.parse()?,
+            "kernels" => self.kernels = Some(parser.value()?.into()),
             _ => return Ok(false),
         }
         Ok(true)
@@ -41,6 +54,17 @@ impl Common {
     /// Progress bars as asked for.
     pub fn progress(&self) -> Progress {
         Progress::new(self.quiet)
+    }
+
+    /// The engine of the device that was asked for.
+    ///
+    /// # Errors
+    /// [`CliError::Input`] where the machine has no such GPU, or no driver.
+    pub fn engine(&self, threads: usize) -> Result<Box<dyn Engine>, CliError> {
+        Ok(match self.device {
+            Device::Cpu => engine::engine(threads),
+            Device::Cuda(ordinal) => Box::new(GpuEngine::open(ordinal, self.kernels.as_deref(), threads)?),
+        })
     }
 
     /// Seed of the bootstrap.

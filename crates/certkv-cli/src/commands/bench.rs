@@ -9,6 +9,7 @@ use crate::{
     engine,
     error::CliError,
     eval::{Mode, Policy},
+    gpu::Device,
     output::print,
 };
 use std::io::Write;
@@ -43,6 +44,10 @@ pub fn run(mut parser: lexopt::Parser, out: &mut dyn Write) -> Result<(), CliErr
                 }
             }
         }
+    }
+    if common.device != Device::Cpu {
+        let why = "bench: measures the CPU; the program gpu_bench (an example of certkv-kernel) measures a GPU";
+        return Err(CliError::Usage(why.into()));
     }
     if !shape.heads.is_multiple_of(shape.kv_heads) {
         return Err(CliError::Usage("bench: --kv-heads must divide --heads".into()));

@@ -3,7 +3,6 @@ use super::{args::Common, finish::finish, help};
 use crate::{
     assets,
     demo::{plan, plan::Size},
-    engine,
     error::CliError,
     eval::{self, Models},
     model::{Config, Llama, twin::Twin, weights::Weights},
@@ -37,12 +36,13 @@ pub fn run(mut parser: lexopt::Parser, out: &mut dyn Write) -> Result<(), CliErr
         }
     }
     let threads = common.start_threads();
+    let mut engine = common.engine(threads)?;
     let seed = common.seed_or_default();
     let assets = assets::locate(common.assets.as_deref())?;
     let plan = plan(&assets, size, seed)?;
     let (base, twin) = load_pair(&assets.join("ref-d128"))?;
     let models = Models { base: &base, twin: Some(&twin) };
-    let outcome = eval::run(&plan, models, engine::engine(threads).as_mut(), &common.progress())?;
+    let outcome = eval::run(&plan, models, engine.as_mut(), &common.progress())?;
     let setting = Setting { model: "ref-d128".into(), seed, threads, ..Setting::default() };
     let data = report::build(&plan, &outcome, base.config(), setting);
     let page = common.report.clone().unwrap_or_else(|| PathBuf::from("report.html"));

@@ -8,7 +8,6 @@ use super::{
 use crate::{
     assets,
     demo::defaults,
-    engine,
     error::CliError,
     eval::{self, Mode, Models, Plan, Policy, Work, score::Judging},
     model::{Config, Llama, ModelError},
@@ -222,6 +221,7 @@ pub fn run(parser: lexopt::Parser, out: &mut dyn Write) -> Result<(), CliError> 
     let common = &options.common;
     let modes = options.modes()?;
     let threads = common.start_threads();
+    let mut engine = common.engine(threads)?;
     let folder = match &options.model {
         Some(folder) => folder.clone(),
         None => assets::locate(common.assets.as_deref())?.join("ref-d128"),
@@ -242,7 +242,7 @@ pub fn run(parser: lexopt::Parser, out: &mut dyn Write) -> Result<(), CliError> 
         witness_every: options.witness.unwrap_or(8) as u64,
     };
     let models = Models { base: &base, twin: twin.as_ref() };
-    let outcome = eval::run(&plan, models, engine::engine(threads).as_mut(), &common.progress())?;
+    let outcome = eval::run(&plan, models, engine.as_mut(), &common.progress())?;
     let model = folder.file_name().map_or_else(|| "model".into(), |n| n.to_string_lossy().into_owned());
     let setting = Setting { model, seed: common.seed_or_default(), threads, ..Setting::default() };
     let data = report::build(&plan, &outcome, base.config(), setting);

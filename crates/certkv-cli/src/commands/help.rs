@@ -11,7 +11,7 @@ certkv - a compressed KV cache whose every attention output carries a certificat
   certkv inspect WHAT     what a model folder, a format, a packed page, vectors or curves hold
 
 `certkv COMMAND --help` lists the options of a command.
-Exit codes: 0 success, 1 a check failed, 2 usage, 3 a file or value was refused, 4 internal error.
+Exit codes: 0 success, 1 a check failed, 2 usage, 3 a file, value or device was refused, 4 internal error.
 ";
 
 /// `certkv demo --help`.
@@ -23,6 +23,8 @@ certkv demo [options]: answers long-context prompts from a compressed, certified
   --report FILE      the page to write (default report.html); `none` for no page
   --json             print the data of the report as JSON instead of the table
   --seed N           seed of the choice of prompts and of the bootstrap (default 1)
+  --device D         cpu (default), or cuda:N: caches on a GPU, the model on the CPU; seed000 stays on the CPU
+  --kernels DIR      with cuda:N: machine code made ahead of time, and where what is compiled is kept
   --threads N        threads (default: all)
   --quiet            no progress bars
 ";
@@ -53,6 +55,8 @@ certkv eval [options]: runs prompts and text through several caches and compares
   --curves FILE      write the curves of format and tolerance, as assets/curves/ref-d128.json; what is not given is then
                      the sweep behind the defaults: six formats, five tolerances, three prompts and two windows at 8K
   --json             print the data of the report as JSON instead of the table
+  --device D         cpu (default), or cuda:N: caches on a GPU, the model on the CPU; seed000 stays on the CPU
+  --kernels DIR      with cuda:N: machine code made ahead of time, and where what is compiled is kept
   --threads N        threads (default: all)
   --quiet            no progress bars
 ";

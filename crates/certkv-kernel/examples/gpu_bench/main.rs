@@ -1,4 +1,4 @@
-//! Times of the decode kernel: `gpu_bench [--cache FOLDER] [--cubins FOLDER] [--json FILE] [--shapes 8x32K,..] [--formats a,b]`.
+//! Times of the decode kernel: `gpu_bench [--cache FOLDER] [--cubins FOLDER] [--json FILE] [--shapes 8x32K,8x1K*,..] [--formats a,b]`.
 //!
 //! 32 query heads, 8 KV heads, 128 channels; one layer; pages scattered over a pool larger than the L2 cache and rotated; launches
 //! replayed from a graph; medians. Each row: the bare pass, with certificates, and with block masses on top.
@@ -19,7 +19,7 @@ const KV_HEADS: usize = 8;
 const GROUP: usize = 4;
 /// Pages that are really encoded; the rest of the pool repeats them.
 const REAL_PAGES: usize = 48;
-const POOL_BYTES: usize = 2400 << 20;
+const POOL_BYTES: usize = 3000 << 20;
 /// Bytes that the slices of one graph read together at least, so that nothing stays in the cache.
 const COLD_BYTES: usize = 512 << 20;
 
@@ -35,6 +35,17 @@ fn size(text: &str) -> usize {
     match text.strip_suffix('K') {
         Some(n) => n.parse::<usize>().unwrap_or(0) * 1024,
         None => text.parse().unwrap_or(0),
+    }
+}
+
+/// Tokens of each sequence of a shape: `8x32K` is eight of 32K, `8x1K*` is eight of 1K, 2K, 4K, .. 128K.
+fn lengths(shape: &str) -> Result<Vec<usize>, Failure> {
+    let parsed = shape.split_once('x').map(|(s, c)| (size(s), size(c.trim_end_matches('*')), c.ends_with('*')));
+    match parsed {
+        Some((seqs @ 1..=MOST_SEQS, context @ 1.., doubles)) => {
+            Ok((0..seqs).map(|i| if doubles { context << i } else { context }).collect())
+        }
+        _ => Err(format!("shape {shape}").into()),
     }
 }
 
@@ -196,8 +207,9 @@ fn bench(gpu: &Gpu, words: &Words) -> Result<(), Failure> {
     let arch = Arch::of(gpu.info().arch)?;
     let ctas = gpu.info().multiprocessors as usize;
     let stream = GpuStream::new(gpu, Priority::Normal)?;
-    let shapes =
-        words.value("--shapes").unwrap_or("1x1K,1x2K,1x4K,1x8K,1x32K,1x128K,8x1K,8x8K,8x32K,8x128K,32x1K,32x8K,32x32K");
+    let shapes = words
+        .value("--shapes")
+        .unwrap_or("1x1K,1x2K,1x4K,1x8K,1x32K,1x128K,8x1K,8x8K,8x32K,8x1K*,8x128K,32x1K,32x8K,32x32K");
     let formats = words.value("--formats").unwrap_or("k8-v4g64-b32,k8-v4g32-b32,k8-v8g64-b32,f16-f16-b16");
     let share: f64 = words.value("--promoted").unwrap_or("0").parse()?;
     let mut json = String::from("[");
@@ -225,12 +237,10 @@ fn bench(gpu: &Gpu, words: &Words) -> Result<(), Failure> {
         }
         let b = pool.layout.tokens();
         for shape in shapes.split(',') {
-            let (seqs, context) = shape.split_once('x').map_or((0, 0), |(s, c)| (size(s), size(c)));
-            if seqs == 0 || seqs > MOST_SEQS || context == 0 {
-                return Err(format!("shape {shape}").into());
-            }
-            let blocks = context / b;
-            let bytes = seqs * blocks * pool.page_stride;
+            let lens = lengths(shape)?;
+            let (seqs, blocks) = (lens.len(), lens.iter().max().map_or(0, |n| n / b));
+            let read: usize = lens.iter().map(|n| n / b).sum();
+            let bytes = read * pool.page_stride;
             if seqs * blocks > pool.pages {
                 continue;
             }
@@ -244,14 +254,14 @@ fn bench(gpu: &Gpu, words: &Words) -> Result<(), Failure> {
             }
             ids.truncate(slices * seqs * blocks);
             pool.table.write(&stream, 0, &ids)?;
-            pool.lens.write(&stream, 0, &vec![context as u32; seqs])?;
+            pool.lens.write(&stream, 0, &lens.iter().map(|n| *n as u32).collect::<Vec<_>>())?;
             if share > 0.0 {
                 let words: Vec<u32> = (0..seqs * KV_HEADS * blocks)
                     .map(|_| if r.chance(share) { 1 + r.below(SIDES) as u32 } else { 0 })
                     .collect();
                 pool.promoted.write(&stream, 0, &words)?;
             }
-            let certified = &cuts[usize::from(seqs * blocks * KV_HEADS >= Variant::wide_from(ctas))];
+            let certified = &cuts[usize::from(read * KV_HEADS >= Variant::wide_from(ctas))];
             let bare = certified.clone().uncertified();
             // Each variant three times, by turns: clocks and neighbours change over a run.
             let mut rounds = Vec::new();

@@ -1,0 +1,237 @@
+//! The engine's CUDA path against attention in f64: `gpu_engine [--small] [--steps N] [--cubins FOLDER] [--cache FOLDER]
+//! [--format F] [--seed N]`.
+//!
+//! Ragged batches under every policy with forks, truncations, releases and dropped steps; every output is compared with
+//! attention in f64 over the originals, which are read back bit for bit; then a recorded step is replayed beside a twin. Exit
+//! code 0: all hold, 1: something is wrong, 2: no GPU.
+mod replay;
+mod world;
+
+use certkv::gpu::{Ahead, Compiler, Gpu, GpuCache, GpuConfig};
+use certkv::{Certified, Dtype, Geometry, Policy};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+use world::{Failure, Owed, STORES, Tally, World};
+
+/// What is run.
+struct Plan {
+    small: bool,
+    steps: usize,
+    replays: usize,
+    seed: u64,
+    format: Option<String>,
+}
+
+fn certified(tol_rel: f64) -> (Policy, Owed) {
+    let policy = Policy::Certified(Certified { tol_rel, ..Certified::default() });
+    (policy, Owed { tolerance: Some(tol_rel), exact: false })
+}
+
+/// Policies in turn: what they are called and what they owe.
+fn policies() -> [(&'static str, Policy, Owed); 5] {
+    let free = Owed { tolerance: None, exact: false };
+    let (usual, within) = certified(0.05);
+    let (strict, close) = certified(0.002);
+    let (easy, wide) = certified(0.2);
+    [
+        ("certified 5%", usual, within),
+        ("packed", Policy::Packed, free),
+        ("certified 20%", easy, wide),
+        ("certified 0.2%", strict, close),
+        ("dense", Policy::Dense, Owed { tolerance: None, exact: true }),
+    ]
+}
+
+/// One cache's life. Returns whether everything held.
+fn life(gpu: &Gpu, compiler: &Compiler, plan: &Plan, format: &str, store: Dtype) -> Result<bool, Failure> {
+    let (layers, q_heads, kv_heads, dim) = if plan.small { (2, 4, 2, 64) } else { (4, 16, 4, 128) };
+    let geometry = Geometry { store, ..Geometry::new(layers, q_heads, kv_heads, dim)? };
+    let longest = if plan.small { 320 } else { 4096 };
+    let mut config = GpuConfig::new(geometry, 8 * longest);
+    config.format = format.parse()?;
+    // Room for all promoted sides, for some, and for so few that they push each other out.
+    config = config.with_scratch([0.5, 0.1, 0.01][plan.seed as usize % 3]);
+    (config.max_context, config.max_sequences, config.threads) = (longest, 12, 4);
+    let start = Instant::now();
+    let mut cache = GpuCache::new(gpu, compiler, config)?;
+    println!("{format} {store}: ready in {:.2} s", start.elapsed().as_secs_f64());
+    let mut world = World::new(geometry, plan.seed);
+    let prompts: &[usize] = if plan.small { &[70, 1, 33, 64] } else { &[1500, 1, 33, 700, 128] };
+    let mut tallies = policies().map(|p| (p.0, Tally::default()));
+    let mut prefill = Tally::default();
+    for _ in prompts {
+        world.create(&mut cache)?;
+    }
+    let all: Vec<(usize, usize)> = prompts.iter().copied().enumerate().collect();
+    let (chunks, inputs) = (world.chunks(&all), world.inputs(prompts.iter().sum()));
+    let mut step = cache.begin(&chunks)?;
+    world.remember(&all, &inputs);
+    prefill.add(&world.run(&mut step, &all, &inputs, Owed { tolerance: Some(0.05), exact: false })?);
+    step.finish()?;
+    let (mut rows, mut lost) = world.read_back(&mut cache)?;
+    for i in 0..plan.steps {
+        disturb(&mut cache, &mut world, i)?;
+        // Some sequences rest, and now and then one gets a chunk beside the others' single tokens.
+        let mut batch = Vec::new();
+        for at in 0..world.held.len() {
+            if world.rng.chance(0.8) && world.held[at].len + 8 < longest {
+                let chunk = if world.rng.chance(0.05) { 2 + world.rng.below(40) } else { 1 };
+                batch.push((at, chunk.min(longest - world.held[at].len)));
+            }
+        }
+        if batch.is_empty() {
+            continue;
+        }
+        let (chunks, inputs) = (world.chunks(&batch), world.inputs(batch.iter().map(|b| b.1).sum()));
+        let (name, policy, owed) = policies()[i / 2 % 5];
+        if i % 7 == 3 {
+            // A step that is dropped half-way leaves nothing behind.
+            let mut step = cache.begin_with(&chunks, policy)?;
+            step.append(0, &inputs.keys[0], &inputs.values[0])?;
+            drop(step);
+        }
+        let mut step = cache.begin_with(&chunks, policy)?;
+        world.remember(&batch, &inputs);
+        let tally = world.run(&mut step, &batch, &inputs, owed)?;
+        step.finish()?;
+        if let Some((_, sum)) = tallies.iter_mut().find(|t| t.0 == name) {
+            sum.add(&tally);
+        }
+        if i % 16 == 15 {
+            let (n, wrong) = world.read_back(&mut cache)?;
+            (rows, lost) = (rows + n, lost + wrong);
+        }
+    }
+    let (n, wrong) = world.read_back(&mut cache)?;
+    (rows, lost) = (rows + n, lost + wrong);
+    prefill.print("first chunks");
+    let mut sum = prefill;
+    for (name, tally) in &tallies {
+        tally.print(name);
+        sum.add(tally);
+    }
+    println!(
+        "GATE gpu-engine executed={} failed={} controls={}/{} seed={:#x}",
+        sum.heads, sum.failed, sum.controls, sum.planted, plan.seed
+    );
+    println!("GATE gpu-engine-originals executed={rows} failed={lost} controls=0/0 seed={:#x}", plan.seed);
+    println!("{:?}", cache.selection()?);
+    while world.held.len() > 3 {
+        world.release(&mut cache, 3)?;
+    }
+    for at in 0..world.held.len() {
+        let len = world.held[at].len.min(longest / 4 + 11 * at);
+        world.truncate(&mut cache, at, len)?;
+    }
+    let refused = replay::refusal(gpu, &mut cache, &mut world)?;
+    println!("GATE gpu-engine-refusals executed=2 failed={} controls=1/1 seed={:#x}", usize::from(!refused), plan.seed);
+    let graphs = graphs(gpu, &mut cache, &mut world, plan)?;
+    let (n, wrong) = world.read_back(&mut cache)?;
+    lost += wrong;
+    while !world.held.is_empty() {
+        world.release(&mut cache, 0)?;
+    }
+    let left = cache.live_pages();
+    println!("GATE gpu-engine-leaks executed={n} failed={left} controls=0/0 seed={:#x}", plan.seed);
+    let caught = sum.controls == sum.planted && sum.planted > 0;
+    Ok(sum.failed + lost + left == 0 && caught && graphs && refused)
+}
+
+/// Recordings of a step under three policies. Returns whether everything held.
+fn graphs(gpu: &Gpu, cache: &mut GpuCache, world: &mut World, plan: &Plan) -> Result<bool, Failure> {
+    let mut all = true;
+    for (name, policy, owed) in policies().into_iter().filter(|p| ["certified 5%", "packed", "dense"].contains(&p.0)) {
+        let r = replay::run(gpu, cache, world, (world.held.len(), plan.replays), (policy, owed))?;
+        r.tally.print(&format!("recorded {name}"));
+        let each = |t: Duration| t.as_secs_f64() * 1e6 / r.steps.max(1) as f64;
+        println!(
+            "recording of {} nodes, {} runs: {:.0} us each; plainly {:.0} us",
+            r.nodes,
+            r.steps,
+            each(r.recorded),
+            each(r.plain)
+        );
+        let failed = r.different + r.tally.failed;
+        println!(
+            "GATE gpu-engine-graph-{} executed={} failed={failed} controls={}/{} seed={:#x}",
+            name.split(' ').next().unwrap_or(name),
+            r.steps * world.geometry.layers,
+            r.tally.controls,
+            r.tally.planted,
+            plan.seed
+        );
+        all &= failed == 0 && r.tally.controls == r.tally.planted;
+    }
+    Ok(all)
+}
+
+/// Forks, truncations, releases and new sequences.
+fn disturb(cache: &mut GpuCache, world: &mut World, step: usize) -> Result<(), Failure> {
+    let n = world.held.len();
+    let at = world.rng.below(n.max(1));
+    match step % 6 {
+        0 if n < 9 => world.fork(cache, at),
+        2 if n > 0 => {
+            let len = world.rng.below(world.held[at].len + 1);
+            // Not always far back: often within the last block, or to its edge.
+            let near = world.held[at].len.saturating_sub(1 + step % 40);
+            world.truncate(cache, at, if step.is_multiple_of(4) { len } else { near })
+        }
+        3 if n > 5 => world.release(cache, at),
+        5 if n < 7 => world.create(cache),
+        _ => Ok(()),
+    }
+}
+
+fn all(gpu: &Gpu, compiler: &Compiler, plan: &Plan) -> Result<bool, Failure> {
+    let info = gpu.info();
+    println!("{}, sm_{}, {} multiprocessors", info.name, info.arch_number(), info.multiprocessors);
+    let usual = if plan.small { "k8-v4g32-b16" } else { "k8-v4g32-b32" };
+    let mut held = true;
+    match &plan.format {
+        Some(format) => held &= life(gpu, compiler, plan, format, Dtype::F16)?,
+        None => {
+            for store in STORES {
+                held &= life(gpu, compiler, plan, usual, store)?;
+            }
+        }
+    }
+    println!("{}", if held { "all held" } else { "SOMETHING IS WRONG" });
+    Ok(held)
+}
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let value = |name: &str| words.iter().position(|w| w == name).and_then(|i| words.get(i + 1));
+    let number = |name: &str, usual: usize| value(name).and_then(|x| x.parse().ok()).unwrap_or(usual);
+    let mut compiler = Compiler::new();
+    if let Some(folder) = value("--cubins") {
+        compiler = compiler.with_ahead(Ahead::Folder(folder.into()));
+    }
+    if let Some(folder) = value("--cache") {
+        compiler = compiler.with_cache(folder);
+    }
+    let small = words.iter().any(|w| w == "--small");
+    let plan = Plan {
+        small,
+        steps: number("--steps", if small { 48 } else { 160 }),
+        replays: number("--replays", if small { 40 } else { 200 }),
+        seed: number("--seed", 1) as u64,
+        format: value("--format").cloned(),
+    };
+    let gpu = match Gpu::open(0) {
+        Ok(gpu) => gpu,
+        Err(e) => {
+            eprintln!("{e}");
+            return ExitCode::from(2);
+        }
+    };
+    match all(&gpu, &compiler, &plan) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(e) => {
+            eprintln!("{e}");
+            ExitCode::FAILURE
+        }
+    }
+}

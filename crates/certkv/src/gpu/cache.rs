@@ -1,0 +1,434 @@
+//! The cache: sequences, their pages, and the memory behind them on a GPU.
+use super::config::GpuConfig;
+use super::core::Core;
+use super::mirror::{Member, Mirror};
+use super::ring::Ring;
+use super::rows::Rows;
+use super::step::GpuStep;
+use super::{pages, policy::Rule};
+use crate::{Chunk, Error, MemoryUse, Policy, Side};
+use certkv_core::{Class, Geometry, Ledger, RecordLayout, SequenceId};
+use certkv_device::cuda::{Gpu, GpuStream};
+use certkv_kernel::cuda::Compiler;
+use certkv_kernel::cuda::select::{ROW_ENTRY, SelectMode, SelectStats};
+use certkv_kernel::{Kernel, Pool};
+use certkv_page::{BlockTable, CopyOp, Dropped, PageAllocator, PageClass, Pools, Stamp};
+use slab::Slab;
+use std::sync::Arc;
+
+/// A live sequence; its number in the slab is its row in the tables.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) generation: u32,
+    pub(super) table: BlockTable,
+}
+
+/// A paged, compressed, certified KV cache in GPU memory, the originals in pinned host memory.
+///
+/// The verbs are those of [`Cache`](crate::Cache). One stream does everything, so that its order is the order of pages, and a
+/// step holds the cache: there is one step at a time. A step of one token per sequence only enqueues; who reads its results
+/// waits. Rows of an open block lie in its tail on the device; the originals' page gets them when the block is full.
+#[derive(Debug)]
+pub struct GpuCache {
+    pub(super) core: Arc<Core>,
+    pub(super) config: GpuConfig,
+    pub(super) layout: RecordLayout,
+    pub(super) pools: Pools,
+    pub(super) sequences: Slab<Entry>,
+    /// Generation of the next sequence.
+    generation: u32,
+    pub(super) mirror: Mirror,
+    pub(super) ring: Ring,
+    ledger: Ledger,
+    /// For chunks.
+    pub(super) kernel: Kernel,
+    pub(super) pool: Pool,
+    pub(super) rows: Rows,
+    /// A page of originals on its way.
+    pub(super) page: Vec<u16>,
+    /// Numbers on their way to the ring.
+    pub(super) batch_words: Vec<u16>,
+    /// Pages and rows, with [`ROW_ENTRY`], of which nothing may be remembered when the next step begins.
+    pub(super) forgotten: Vec<u32>,
+}
+
+/// One stream orders everything that touches pages, and the host waits for it before it does: a page is free at once.
+pub(super) fn stamp() -> Stamp {
+    Stamp::UNTOUCHED
+}
+
+/// Pages of records among those that a table gave up.
+fn coded(dropped: &Dropped) -> impl Iterator<Item = u32> + '_ {
+    dropped.pages().filter(|page| page.class == PageClass::Packed).map(|page| page.id.index)
+}
+
+impl GpuCache {
+    /// Checks the configuration, takes all memory, loads the kernels or compiles them (some seconds, where `compiler` finds none).
+    ///
+    /// # Errors
+    /// Names the field that is out of range, or the budget that is too small; [`Error::Kernels`] where there is no machine code;
+    /// [`Error::Gpu`]. Nothing is held then.
+    pub fn new(gpu: &Gpu, compiler: &Compiler, config: GpuConfig) -> Result<Self, Error> {
+        let layout = config.layout()?;
+        let ledger = Ledger::new(config.device_budget, config.host_budget);
+        let core = Core::new(gpu, compiler, &config, &ledger)?;
+        let s = &core.sizes;
+        let pools = Pools {
+            host: PageAllocator::create(s.host_pages)?,
+            packed: PageAllocator::create(s.packed_pages)?,
+            tail: PageAllocator::create(s.tail_slots)?,
+        };
+        Ok(Self {
+            mirror: Mirror::new(s),
+            ring: Ring::new(core.staging.clone(), s.staging_slot),
+            pools,
+            sequences: Slab::with_capacity(s.rows),
+            generation: 0,
+            ledger,
+            kernel: Kernel::new(&config.geometry, &layout, certkv_kernel::Arch::detect())?,
+            pool: Pool::new(config.threads)?,
+            rows: Rows::default(),
+            page: Vec::new(),
+            batch_words: Vec::new(),
+            forgotten: Vec::new(),
+            layout,
+            config,
+            core: Arc::new(core),
+        })
+    }
+
+    /// Shape of the model.
+    pub fn geometry(&self) -> &Geometry {
+        &self.config.geometry
+    }
+
+    /// Layout of the records, in fragment order.
+    pub fn layout(&self) -> &RecordLayout {
+        &self.layout
+    }
+
+    /// The GPU.
+    pub fn gpu(&self) -> &Gpu {
+        self.core.queue.gpu()
+    }
+
+    /// Policy of steps that do not name one.
+    pub fn policy(&self) -> Policy {
+        self.config.policy
+    }
+
+    fn entry(&self, id: SequenceId) -> Result<&Entry, Error> {
+        let found = self.sequences.get(id.slot as usize).filter(|entry| entry.generation == id.generation);
+        found.ok_or(Error::UnknownSequence(id))
+    }
+
+    pub(super) fn entry_mut(&mut self, id: SequenceId) -> Result<&mut Entry, Error> {
+        let found = self.sequences.get_mut(id.slot as usize).filter(|entry| entry.generation == id.generation);
+        found.ok_or(Error::UnknownSequence(id))
+    }
+
+    /// A new, empty sequence.
+    ///
+    /// # Errors
+    /// [`Error::TooManySequences`], or out of memory.
+    pub fn create(&mut self) -> Result<SequenceId, Error> {
+        let s = &self.core.sizes;
+        let table = BlockTable::create(&self.pools, s.block, s.stride).map_err(Error::from_table)?;
+        self.insert(table)
+    }
+
+    fn insert(&mut self, table: BlockTable) -> Result<SequenceId, Error> {
+        let max_sequences = self.core.sizes.rows;
+        if self.sequences.len() >= max_sequences {
+            return Err(Error::TooManySequences { max_sequences });
+        }
+        self.generation = self.generation.wrapping_add(1).max(1);
+        let generation = self.generation;
+        let slot = self.sequences.vacant_key();
+        self.forgive(slot)?;
+        self.sequences.insert(Entry { generation, table });
+        Ok(SequenceId { slot: slot as u32, generation })
+    }
+
+    /// Clears what the device found wrong with rows of a sequence.
+    fn forgive(&self, row: usize) -> Result<(), Error> {
+        let Core { queue, counters, sizes: s, .. } = &*self.core;
+        Ok(counters.fill(queue.stream(), 4 * (s.counters.errors.start + row), 4, 0)?)
+    }
+
+    /// Committed tokens of a sequence.
+    ///
+    /// # Errors
+    /// [`Error::UnknownSequence`].
+    pub fn len(&self, id: SequenceId) -> Result<usize, Error> {
+        Ok(self.entry(id)?.table.len())
+    }
+
+    /// A new sequence with the same tokens. Full blocks are shared; an open block is copied on the device.
+    ///
+    /// # Errors
+    /// As [`GpuCache::create`], an unknown parent, or no page for the open block. Nothing changed.
+    pub fn fork(&mut self, id: SequenceId) -> Result<SequenceId, Error> {
+        let parent = id.slot as usize;
+        self.reclaim();
+        let (table, copies) = self.entry(id)?.table.fork().map_err(Error::from_table)?;
+        // The table is dropped, and its pages given back, if anything fails.
+        self.execute(copies.into_iter())?;
+        let blocks: Vec<_> = table.blocks().iter().map(|b| (b.host.index, b.packed.map(|p| p.index))).collect();
+        let fork = self.insert(table)?;
+        let row = fork.slot as usize;
+        for (block, (host, packed)) in blocks.into_iter().enumerate() {
+            self.mirror.set(row, block, host, packed);
+        }
+        let centres = self.copy_centres(parent, row);
+        if let Err(error) = centres {
+            self.release(fork)?;
+            return Err(error);
+        }
+        Ok(fork)
+    }
+
+    fn copy_centres(&self, from: usize, to: usize) -> Result<(), Error> {
+        let Core { queue, centres, sizes: s, .. } = &*self.core;
+        for layer in 0..s.layers {
+            let bytes = 4 * s.kv_heads * s.dim;
+            centres.copy_from(queue.stream(), s.centre_at(layer, to), centres, s.centre_at(layer, from), bytes)?;
+        }
+        Ok(())
+    }
+
+    /// Cuts a sequence to `len` tokens. A block that becomes partial is reopened from its originals, bit for bit.
+    ///
+    /// # Errors
+    /// [`Error::Length`] past the end; unknown; no page for the reopened block: the sequence is unchanged. [`Error::Shortened`]
+    /// if the device refused a copy: the sequence is cut to whole blocks.
+    pub fn truncate(&mut self, id: SequenceId, len: usize) -> Result<(), Error> {
+        self.reclaim();
+        let table = &mut self.entry_mut(id)?.table;
+        if len > table.len() {
+            return Err(Error::Length { asked: len, len: table.len() });
+        }
+        let ops = table.truncate(len).map_err(Error::from_table)?;
+        let gone: Vec<u32> = coded(ops.dropped()).collect();
+        self.forget_later(id, gone);
+        let moved = self.execute(ops.copies()).and_then(|()| self.forgive(id.slot as usize));
+        ops.retire(stamp)?;
+        let Err(cause) = moved else { return Ok(()) };
+        let size = self.core.sizes.block;
+        let whole = len / size * size;
+        let table = &mut self.entry_mut(id)?.table;
+        let ops = table.truncate(whole).map_err(Error::from_table)?;
+        let gone: Vec<u32> = coded(ops.dropped()).collect();
+        self.forget_later(id, gone);
+        ops.retire(stamp)?;
+        Err(Error::Shortened { len: whole, cause: Box::new(cause) })
+    }
+
+    /// Ends a sequence; its id is refused from now on. Pages it shared stay with the others.
+    ///
+    /// # Errors
+    /// Unknown; nothing changed.
+    pub fn release(&mut self, id: SequenceId) -> Result<(), Error> {
+        self.entry(id)?;
+        if let Some(entry) = self.sequences.try_remove(id.slot as usize) {
+            let dropped = entry.table.release();
+            let gone: Vec<u32> = coded(&dropped).collect();
+            self.forget_later(id, gone);
+            dropped.retire(stamp)?;
+        }
+        self.reclaim();
+        Ok(())
+    }
+
+    /// Starts a step under the cache's policy: reserves every page that the new tokens can need, or none.
+    ///
+    /// A step with a chunk of several tokens waits for the device first.
+    ///
+    /// # Errors
+    /// Unknown or doubly named sequence; a page class that is used up; an empty chunk. Nothing changed.
+    pub fn begin(&mut self, chunks: &[Chunk]) -> Result<GpuStep<'_>, Error> {
+        self.begin_with(chunks, self.config.policy)
+    }
+
+    /// As [`GpuCache::begin`] under another policy.
+    ///
+    /// # Errors
+    /// As [`GpuCache::begin`], and a policy that the GPU does not have.
+    pub fn begin_with(&mut self, chunks: &[Chunk], policy: Policy) -> Result<GpuStep<'_>, Error> {
+        let rule = Rule::of(policy)?;
+        self.reclaim();
+        GpuStep::begin(self, chunks, rule)
+    }
+
+    /// The 16-bit originals of tokens `0..len` of one side of one KV head, `[len][head_dim]`. Waits for the device.
+    ///
+    /// # Errors
+    /// Unknown sequence, bad layer or head, or the device's refusal.
+    pub fn originals(&mut self, id: SequenceId, layer: usize, kv_head: usize, side: Side) -> Result<Vec<u16>, Error> {
+        let core = Arc::clone(&self.core);
+        let s = &core.sizes;
+        if layer >= s.layers {
+            return Err(Error::Layer { layer, layers: s.layers });
+        }
+        if kv_head >= s.kv_heads {
+            return Err(Error::Shape { argument: "kv_head", expected: s.kv_heads, given: kv_head });
+        }
+        let table = &self.entry(id)?.table;
+        let (blocks, rest) = (table.len() / s.block, table.len() % s.block);
+        let tail = table.blocks().get(blocks).and_then(|entry| entry.tail);
+        if let Some(tail) = tail {
+            core.queue.download(&core.tails, s.tail_at(layer, tail.index), &core.results, 0, s.original_bytes)?;
+        }
+        core.queue.finish()?;
+        let mut rows = Vec::with_capacity(table.len() * s.dim);
+        let mut page = vec![0; s.original_bytes / 2];
+        for entry in table.blocks().iter().take(blocks) {
+            core.originals.read(s.host_at(layer, entry.host.index), &mut page)?;
+            pages::rows_of(&core, &page, kv_head, side, s.block, &mut rows);
+        }
+        if tail.is_some() {
+            core.results.read(0, &mut page)?;
+            pages::rows_of(&core, &page, kv_head, side, rest, &mut rows);
+        }
+        Ok(rows)
+    }
+
+    /// The record of one KV head of a full block, in fragment order. Waits for the device.
+    ///
+    /// # Errors
+    /// Unknown sequence, bad layer or head, a block that is not packed, or the device's refusal.
+    pub fn record_bytes(&self, id: SequenceId, layer: usize, block: usize, kv_head: usize) -> Result<Vec<u8>, Error> {
+        let Core { queue, packed, sizes: s, .. } = &*self.core;
+        if layer >= s.layers {
+            return Err(Error::Layer { layer, layers: s.layers });
+        }
+        if kv_head >= s.kv_heads {
+            return Err(Error::Shape { argument: "kv_head", expected: s.kv_heads, given: kv_head });
+        }
+        let blocks = self.entry(id)?.table.blocks();
+        let page = blocks.get(block).and_then(|entry| entry.packed);
+        let page = page.ok_or(Error::Shape { argument: "block", expected: blocks.len(), given: block })?;
+        let mut record = vec![0; s.record_bytes];
+        packed.read(queue.stream(), s.packed_at(layer, page.index) + kv_head * s.record_bytes, &mut record)?;
+        Ok(record)
+    }
+
+    /// The stream that does everything: other work that touches a step's tensors waits for it, or makes it wait.
+    pub fn stream(&self) -> &GpuStream {
+        self.core.queue.stream()
+    }
+
+    /// What the choices of promoted sides came to since the cache was made, over all layers. Waits for the device.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn selection(&self) -> Result<SelectStats, Error> {
+        let Core { queue, counters, sizes: s, .. } = &*self.core;
+        let mut words = [0u32; SelectStats::WORDS];
+        counters.read(queue.stream(), 4 * s.counters.stats.start, &mut words)?;
+        Ok(SelectStats::from_words(&words))
+    }
+
+    /// Blocks until the device has done everything.
+    ///
+    /// # Errors
+    /// The driver's, and those of the work.
+    pub fn synchronize(&self) -> Result<(), Error> {
+        Ok(self.core.queue.finish()?)
+    }
+
+    /// Bytes in use now. Tables count for every live sequence as far as they are reserved for it.
+    pub fn memory(&self) -> MemoryUse {
+        self.reclaim();
+        let s = &self.core.sizes;
+        let used = |pages: &PageAllocator, bytes: usize| {
+            let counts = pages.counts();
+            (counts.live + counts.retiring) * s.layers * bytes
+        };
+        MemoryUse {
+            packed: used(&self.pools.packed, s.page_bytes),
+            scratch: used(&self.pools.tail, s.original_bytes),
+            tables: self.ledger.used(Class::Tables) / s.rows * self.sequences.len(),
+            host: used(&self.pools.host, s.original_bytes),
+            tokens: self.sequences.iter().map(|(_, entry)| entry.table.len()).sum(),
+        }
+    }
+
+    /// Bytes reserved for one class.
+    pub fn reserved_for(&self, class: Class) -> usize {
+        self.ledger.used(class)
+    }
+
+    /// Pages in use over all classes: 0 after every sequence was released.
+    pub fn live_pages(&self) -> usize {
+        self.reclaim();
+        [&self.pools.host, &self.pools.packed, &self.pools.tail].map(|p| p.counts().live).iter().sum()
+    }
+
+    fn reclaim(&self) {
+        self.pools.reclaim(&mut |_| true);
+    }
+
+    /// Copies of a fork or truncation. An open block has its rows in its tail alone, so that only tails are written: from a
+    /// tail, or from the page of a block that was full.
+    fn execute(&self, copies: impl Iterator<Item = CopyOp>) -> Result<(), Error> {
+        let Core { queue, tails, originals, sizes: s, .. } = &*self.core;
+        for op in copies.filter(|op| op.to.class == PageClass::Tail) {
+            for layer in 0..s.layers {
+                let to = s.tail_at(layer, op.to.id.index);
+                match op.from.class {
+                    PageClass::Tail => {
+                        let from = s.tail_at(layer, op.from.id.index);
+                        tails.copy_from(queue.stream(), to, tails, from, s.original_bytes)?;
+                    }
+                    PageClass::Host => {
+                        let from = s.host_at(layer, op.from.id.index);
+                        queue.upload(tails, to, originals, from, s.original_bytes)?;
+                    }
+                    // Codes are never copied.
+                    PageClass::Packed => {}
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Pages that may be given to other tokens, of a row whose blocks are not what they were. A page that others share is
+    /// forgotten for them, too: they read its codes until it is promoted again.
+    fn forget_later(&mut self, id: SequenceId, pages: Vec<u32>) {
+        self.forgotten.extend(pages);
+        self.forgotten.push(ROW_ENTRY | id.slot);
+    }
+
+    /// Enqueues, in every layer, that nothing is remembered of pages and rows that changed hands. A launch to a layer, and only
+    /// after truncations, releases and steps that were dropped.
+    pub(super) fn forget(&mut self) -> Result<(), Error> {
+        let Self { core, ring, forgotten, .. } = self;
+        forgotten.sort_unstable();
+        forgotten.dedup();
+        for part in forgotten.chunks(ring.most() / 4 - 1) {
+            let bytes = 4 * (1 + part.len());
+            let at = ring.take(&core.queue, bytes)?;
+            ring.area().write(at, &[part.len() as u32])?;
+            ring.area().write(at + 4, part)?;
+            let list = ring.area().span(at, bytes)?;
+            for layer in 0..core.sizes.layers {
+                core.select(layer, 0, SelectMode::Forget, Some(list))?;
+            }
+        }
+        forgotten.clear();
+        Ok(())
+    }
+
+    /// Tells the device of the batch and of every change of the tables.
+    pub(super) fn send_tables(&mut self, members: &[Member]) -> Result<(), Error> {
+        let Self { core, mirror, ring, .. } = self;
+        mirror.batch(members);
+        ring.send(&core.queue, &core.tables, 0, mirror.state())?;
+        for piece in mirror.pieces() {
+            ring.send(&core.queue, &core.tables, 4 * piece.at, &piece.words)?;
+        }
+        mirror.settle();
+        Ok(())
+    }
+}

@@ -1,0 +1,112 @@
+//! What a cache on a GPU is made of.
+use crate::{Config, DEFAULT_FORMAT, Error, Policy};
+use certkv_core::{Format, Geometry, RecordLayout};
+use certkv_kernel::cuda::args::Element;
+use core::num::NonZeroUsize;
+
+/// Configuration of a [`GpuCache`](super::GpuCache). All memory is taken when the cache is made; nothing grows later.
+#[derive(Debug, Clone)]
+pub struct GpuConfig {
+    /// Shape of the model's attention.
+    pub geometry: Geometry,
+    /// Format of full blocks, in every layer.
+    pub format: Format,
+    /// Tokens that all sequences together may hold, each in every layer.
+    pub max_tokens: usize,
+    /// Tokens that one sequence may hold; tables have this width for every sequence.
+    pub max_context: usize,
+    /// Sequences that may live at once, 1 to 4096.
+    pub max_sequences: usize,
+    /// Bytes of device memory: packed pages, tails, tables, results.
+    pub device_budget: usize,
+    /// Bytes of pinned host memory: originals and staging.
+    pub host_budget: usize,
+    /// What a step does unless it is told otherwise. [`Policy::Seed000`] is for the CPU.
+    pub policy: Policy,
+    /// Widest type of queries. Kernels for single precision take all types; those for 16 bits are a little faster, and
+    /// queries that come from the host in single precision are then rounded to that type: what is certified is attention of
+    /// the rounded queries.
+    pub queries: Element,
+    /// Promoted key sides (one block of one KV head) of which 16-bit copies are kept on the device, in each layer. What is not
+    /// there is read over the host's link when it is needed.
+    pub scratch_keys: usize,
+    /// The same for promoted value sides.
+    pub scratch_values: usize,
+    /// Most sides that a layer copies to scratch in a step: the copies come before the next layer's launches.
+    pub copies_per_step: usize,
+    /// Threads of the host's part, 1 to 256: attention of chunks, and touching memory when the cache is made.
+    pub threads: usize,
+}
+
+/// Most promoted sides of one kind in a layer.
+const MOST_SIDES: usize = 1 << 24;
+
+/// Memory of the host through which tables and rows travel, in slots that are used in turn.
+pub(super) const STAGING_SLOTS: usize = 4;
+
+impl GpuConfig {
+    /// A cache of `max_tokens` tokens and up to 16 sequences in the default format under the default policy, without
+    /// limits on bytes, for queries in single precision.
+    pub fn new(geometry: Geometry, max_tokens: usize) -> Self {
+        let format = DEFAULT_FORMAT.parse().unwrap_or(Format::DENSE_F16);
+        Self {
+            geometry,
+            format,
+            max_tokens,
+            max_context: max_tokens,
+            max_sequences: 16,
+            device_budget: usize::MAX,
+            host_budget: usize::MAX,
+            policy: Policy::default(),
+            queries: Element::F32,
+            scratch_keys: 0,
+            scratch_values: 0,
+            copies_per_step: 64,
+            threads: 1,
+        }
+        .with_scratch(0.125)
+    }
+
+    /// The same with scratch for a share of all key sides and as many value sides.
+    #[must_use]
+    pub fn with_scratch(mut self, share: f64) -> Self {
+        let sides = self.max_tokens.div_ceil(self.format.block.max(1)).saturating_mul(self.geometry.kv_heads);
+        let slots = ((sides as f64 * share.clamp(0.0, 1.0)).ceil() as usize).min(MOST_SIDES);
+        (self.scratch_keys, self.scratch_values) = (slots, slots);
+        self
+    }
+
+    /// Checks every field and lays a record out.
+    pub(super) fn layout(&self) -> Result<RecordLayout, Error> {
+        let wrong = |field, why: String| Err(Error::Config { field, why });
+        if self.max_sequences > 4096 {
+            return wrong("max_sequences", format!("{} sequences; must be 1 to 4096", self.max_sequences));
+        }
+        if self.max_context == 0 || self.max_context > self.max_tokens {
+            let why = format!("{} tokens; must be 1 to max_tokens = {}", self.max_context, self.max_tokens);
+            return wrong("max_context", why);
+        }
+        for (field, n) in [("scratch_keys", self.scratch_keys), ("scratch_values", self.scratch_values)] {
+            if n > MOST_SIDES {
+                return wrong(field, format!("{n} sides; must be at most 2^24"));
+            }
+        }
+        if self.copies_per_step == 0 || self.copies_per_step > 1 << 16 {
+            return wrong("copies_per_step", format!("{} copies; must be 1 to 65536", self.copies_per_step));
+        }
+        super::policy::Rule::of(self.policy)?;
+        let mut common = Config::new(self.geometry, self.max_tokens).with_format(self.format);
+        common.max_sequences = self.max_sequences;
+        common.threads = self.threads;
+        common.policy = self.policy;
+        match common.groups()?.pop() {
+            Some((_, _, layout)) => Ok(layout),
+            None => wrong("geometry", "no layer".into()),
+        }
+    }
+
+    /// Threads as the device layer wants them.
+    pub(super) fn pinning_threads(&self) -> NonZeroUsize {
+        NonZeroUsize::new(self.threads).unwrap_or(NonZeroUsize::MIN)
+    }
+}

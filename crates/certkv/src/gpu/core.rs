@@ -1,0 +1,360 @@
+//! What lives on the GPU: kernels, buffers and the queue. Shared by a cache and its recordings.
+use super::config::{GpuConfig, STAGING_SLOTS};
+use super::sizes::Sizes;
+use crate::Error;
+use certkv_core::Ledger;
+use certkv_device::cuda::{DeviceBuffer, Function, Gpu};
+use certkv_kernel::cuda::args::{Element, Sides};
+use certkv_kernel::cuda::launch::{self, Append, Memory, Promoted, Select, Slots, Tables};
+use certkv_kernel::cuda::queue::{Area, Queue, Span, Tensor};
+use certkv_kernel::cuda::select::SelectMode;
+use certkv_kernel::cuda::{Arch, Compiler, Kernels, PrepareError, Variant, Verb};
+use core::ops::Range;
+
+/// Kernels and memory.
+#[derive(Debug)]
+pub(super) struct Core {
+    /// First: its drop waits for the work that uses the rest.
+    pub(super) queue: Queue,
+    pub(super) sizes: Sizes,
+    pub(super) variant: Variant,
+    pub(super) scale: f32,
+    pub(super) store: Element,
+    /// Whether records hold the originals themselves.
+    pub(super) exact_format: bool,
+    ctas: u32,
+    pub(super) attend: Function,
+    append: Function,
+    pub(super) pack: Function,
+    select: Function,
+    gather: Function,
+    pub(super) packed: DeviceBuffer,
+    pub(super) tails: DeviceBuffer,
+    pub(super) tables: DeviceBuffer,
+    /// `[layer][page][head]`: [`Sides`] of the originals.
+    pub(super) sides: DeviceBuffer,
+    pub(super) masses: DeviceBuffer,
+    /// `[layer][2]`: of the first launch, and of the dense one.
+    pub(super) certificates: DeviceBuffer,
+    /// `[layer][2]`: heads over tolerance after the first launch, and after the repair.
+    pub(super) failures: DeviceBuffer,
+    /// `[layer][row][kv_head][stride]`: promoted words of the steps to come.
+    promoted: DeviceBuffer,
+    /// `[layer]`: what is known of promoted sides.
+    memory: DeviceBuffer,
+    /// `[layer]`: slots of promoted keys, then of values.
+    scratch: DeviceBuffer,
+    pub(super) centres: DeviceBuffer,
+    pub(super) partials: DeviceBuffer,
+    pub(super) counters: DeviceBuffer,
+    /// Keys, values, then queries of the host's batch.
+    pub(super) inputs: DeviceBuffer,
+    pub(super) outputs: DeviceBuffer,
+    /// `[layer][page]`: originals.
+    pub(super) originals: Area,
+    pub(super) staging: Area,
+    pub(super) results: Area,
+}
+
+/// The variant that a configuration runs on a GPU.
+pub(super) fn variant(gpu: &Gpu, config: &GpuConfig) -> Result<Variant, Error> {
+    let arch = Arch::of(gpu.info().arch).map_err(PrepareError::Variant)?;
+    let variant = Variant::new(config.layout()?, config.geometry.group(), arch).map_err(PrepareError::Variant)?;
+    Ok(if config.queries == Element::F32 { variant.with_single_queries() } else { variant })
+}
+
+impl Core {
+    /// Reserves and takes all memory; loads the kernels.
+    pub(super) fn new(gpu: &Gpu, compiler: &Compiler, config: &GpuConfig, ledger: &Ledger) -> Result<Self, Error> {
+        let layout = config.layout()?;
+        let variant = variant(gpu, config)?;
+        let ctas = gpu.info().multiprocessors.max(1);
+        let sizes = Sizes::new(config, &layout, &variant, ctas as usize)?;
+        let too_large = || Error::Config { field: "max_tokens", why: "more than the address space holds".into() };
+        for (class, bytes) in sizes.reserved() {
+            ledger.reserve(class, bytes.ok_or_else(too_large)?)?;
+        }
+        let kernels = Kernels::prepare(gpu, core::slice::from_ref(&variant), compiler)?;
+        let kernel = |verb| kernels.get(&variant, verb).cloned();
+        let queue = Queue::new(gpu)?;
+        let buffer = |bytes: Option<usize>| -> Result<DeviceBuffer, Error> {
+            Ok(DeviceBuffer::new(gpu, bytes.ok_or_else(too_large)?)?)
+        };
+        let layers = sizes.layers;
+        let threads = config.pinning_threads();
+        let core = Self {
+            attend: kernel(Verb::Attend)?,
+            append: kernel(Verb::Append)?,
+            pack: kernel(Verb::Pack)?,
+            select: kernel(Verb::Select)?,
+            gather: kernel(Verb::Gather)?,
+            packed: buffer(sizes.packed_bytes())?,
+            tails: buffer(sizes.tail_bytes())?,
+            tables: buffer(sizes.table_bytes())?,
+            sides: buffer(layers.checked_mul(sizes.side_table_bytes()))?,
+            masses: buffer(sizes.mass_bytes())?,
+            certificates: buffer(layers.checked_mul(2 * sizes.certificate_bytes()))?,
+            failures: buffer(layers.checked_mul(2 * sizes.list_bytes()))?,
+            promoted: buffer(layers.checked_mul(4 * sizes.tables.exact.len()))?,
+            memory: buffer(layers.checked_mul(4 * sizes.memory.words))?,
+            scratch: buffer(layers.checked_mul(sizes.slot_bytes()))?,
+            centres: buffer(layers.checked_mul(sizes.centre_bytes()))?,
+            partials: buffer(Some(sizes.partial_bytes))?,
+            counters: buffer(Some(sizes.counter_bytes()))?,
+            inputs: buffer(Some(2 * sizes.row_bytes() + sizes.query_bytes()))?,
+            outputs: buffer(Some(sizes.query_bytes()))?,
+            originals: queue.pin(sizes.host_bytes().ok_or_else(too_large)?, threads)?,
+            staging: queue.pin(STAGING_SLOTS * sizes.staging_slot, threads)?,
+            results: queue.pin(sizes.result_bytes(), threads)?,
+            queue,
+            scale: config.geometry.scale,
+            store: launch::element_of(config.geometry.store),
+            exact_format: config.format.key.is_exact() && config.format.value.is_exact(),
+            ctas,
+            variant,
+            sizes,
+        };
+        core.clear()?;
+        Ok(core)
+    }
+
+    /// Tables, counters and lists start at zero; the sides of the originals never change.
+    fn clear(&self) -> Result<(), Error> {
+        let Self { queue, sizes, .. } = self;
+        let tables = [&self.tables, &self.masses, &self.certificates, &self.failures, &self.centres, &self.counters];
+        for buffer in tables.into_iter().chain([&self.promoted, &self.memory]) {
+            buffer.fill(queue.stream(), 0, buffer.len(), 0)?;
+        }
+        let mut sides = Vec::with_capacity(2 * sizes.host_pages * sizes.kv_heads);
+        for layer in 0..sizes.layers {
+            sides.clear();
+            for page in 0..sizes.host_pages {
+                let start = sizes.host_at(layer, page as u32);
+                let first = self.originals.span(start, sizes.original_bytes)?.address();
+                for side in 0..2 * sizes.kv_heads {
+                    sides.push(first + (side * sizes.side_bytes) as u64);
+                }
+            }
+            self.sides.write(queue.stream(), layer * sizes.side_table_bytes(), &sides)?;
+        }
+        Ok(())
+    }
+
+    /// Words of the tables' buffer as a span.
+    fn table(&self, words: &Range<usize>) -> Result<Span<'_>, Error> {
+        Ok(Span::of(&self.tables, 4 * words.start, 4 * words.len())?)
+    }
+
+    fn counter(&self, words: &Range<usize>) -> Result<Span<'_>, Error> {
+        Ok(Span::of(&self.counters, 4 * words.start, 4 * words.len())?)
+    }
+
+    fn block_tables(&self) -> Result<Tables<'_>, Error> {
+        let (s, t) = (&self.sizes, &self.sizes.tables);
+        Ok(Tables {
+            rows: s.rows,
+            stride: s.stride,
+            kv_heads: s.kv_heads,
+            batch: self.table(&t.batch)?,
+            tails: self.table(&t.tails)?,
+            packed: self.table(&t.packed)?,
+        })
+    }
+
+    /// The slice of a buffer that belongs to `layer`.
+    fn of_layer<'a>(&self, buffer: &'a DeviceBuffer, layer: usize) -> Result<Span<'a>, Error> {
+        let bytes = buffer.len() / self.sizes.layers;
+        Ok(Span::of(buffer, layer * bytes, bytes)?)
+    }
+
+    /// Keys, values and queries of a batch that came from the host.
+    pub(super) fn staged_rows(&self, seqs: usize) -> Result<[Tensor<'_>; 2], Error> {
+        let n = seqs * self.sizes.kv_heads * self.sizes.dim;
+        let at = |offset| Tensor::of(&self.inputs, offset, self.store, n);
+        Ok([at(0)?, at(self.sizes.row_bytes())?])
+    }
+
+    /// Where queries from the host go in `inputs`.
+    pub(super) fn query_offset(&self) -> usize {
+        2 * self.sizes.row_bytes()
+    }
+
+    pub(super) fn staged_queries(&self, seqs: usize, element: Element) -> Result<Tensor<'_>, Error> {
+        let n = seqs * self.sizes.q_heads() * self.sizes.dim;
+        Ok(Tensor::of(&self.inputs, self.query_offset(), element, n)?)
+    }
+
+    pub(super) fn own_outputs(&self, seqs: usize) -> Result<Tensor<'_>, Error> {
+        let n = seqs * self.sizes.q_heads() * self.sizes.dim;
+        Ok(Tensor::of(&self.outputs, 0, Element::F32, n)?)
+    }
+
+    /// Enqueues one token of every sequence of the batch, in one layer.
+    pub(super) fn append(&self, layer: usize, seqs: usize, keys: Tensor<'_>, values: Tensor<'_>) -> Result<(), Error> {
+        let (s, t, c) = (&self.sizes, &self.sizes.tables, &self.sizes.counters);
+        let layer_host = s.host_pages * s.original_bytes;
+        let args = Append {
+            variant: &self.variant,
+            ctas: (seqs * s.kv_heads).min(2 * self.ctas as usize) as u32,
+            seqs,
+            tables: self.block_tables()?,
+            count: self.table(&t.count)?,
+            lens: self.table(&t.before)?,
+            arrived: self.counter(&c.arrived)?,
+            errors: self.counter(&c.errors)?,
+            keys,
+            values,
+            tail_slots: self.of_layer(&self.tails, layer)?,
+            hosts: self.table(&t.hosts)?,
+            host_pages: self.originals.span(layer * layer_host, layer_host)?,
+            packed: self.of_layer(&self.packed, layer)?,
+            centres: self.of_layer(&self.centres, layer)?,
+            status: self.counter(&c.status)?,
+            flags: certkv_kernel::cuda::encode::append_flag::FIRST_CENTRE,
+        };
+        Ok(launch::append(&self.queue, &self.append, &args)?)
+    }
+
+    /// Arguments of a plain launch over the whole batch: nothing promoted, no lists.
+    pub(super) fn attend_args<'a>(
+        &'a self,
+        layer: usize,
+        seqs: usize,
+        query: Tensor<'a>,
+        out: Tensor<'a>,
+    ) -> Result<launch::Attend<'a>, Error> {
+        let (t, c) = (&self.sizes.tables, &self.sizes.counters);
+        Ok(launch::Attend {
+            variant: &self.variant,
+            ctas: self.ctas,
+            seqs,
+            tables: self.block_tables()?,
+            lens: self.table(&t.after)?,
+            packed: self.of_layer(&self.packed, layer)?,
+            promoted: None,
+            tail_slots: self.of_layer(&self.tails, layer)?,
+            centres: self.of_layer(&self.centres, layer)?,
+            query,
+            out,
+            certificates: self.certificates(layer, 0)?,
+            masses: None,
+            only: None,
+            failures: None,
+            partials: Span::of(&self.partials, 0, self.partials.len())?,
+            counters: self.counter(&c.heads)?,
+            scale: self.scale,
+            relative: 0.0,
+            absolute: 0.0,
+        })
+    }
+
+    /// Certificates of the first launch (0) or of the dense one (1).
+    pub(super) fn certificates(&self, layer: usize, which: usize) -> Result<Span<'_>, Error> {
+        let bytes = self.sizes.certificate_bytes();
+        Ok(Span::of(&self.certificates, (2 * layer + which) * bytes, bytes)?)
+    }
+
+    /// Every block of every head read from the originals.
+    pub(super) fn everything(&self, layer: usize) -> Result<Promoted<'_>, Error> {
+        let sides = Span::of(&self.sides, layer * self.sizes.side_table_bytes(), self.sizes.side_table_bytes())?;
+        Ok(Promoted { words: self.table(&self.sizes.tables.exact)?, sides })
+    }
+
+    /// First byte of a list of heads over tolerance: after the first launch (0), after the repair (1).
+    pub(super) fn list_at(&self, layer: usize, which: usize) -> usize {
+        (2 * layer + which) * self.sizes.list_bytes()
+    }
+
+    /// That list.
+    pub(super) fn failure_list(&self, layer: usize, which: usize) -> Result<Span<'_>, Error> {
+        Ok(Span::of(&self.failures, self.list_at(layer, which), self.sizes.list_bytes())?)
+    }
+
+    /// What the layer remembers of promoted sides.
+    fn layer_memory(&self, layer: usize) -> Result<Memory<'_>, Error> {
+        let (s, m) = (&self.sizes, &self.sizes.memory);
+        let words = |r: &Range<usize>| Span::of(&self.memory, 4 * (layer * m.words + r.start), 4 * r.len());
+        let slots = |at: usize, own: &[Range<usize>; 2], hand: usize, first: usize| -> Result<Slots<'_>, Error> {
+            let start = layer * s.slot_bytes() + first * s.side_bytes;
+            Ok(Slots {
+                memory: Span::of(&self.scratch, start, s.slots[at] * s.side_bytes)?,
+                owner: words(&own[0])?,
+                stamp: words(&own[1])?,
+                hand: words(&(m.hands.start + hand..m.hands.start + hand + 1))?,
+                count: s.slots[at],
+            })
+        };
+        Ok(Memory {
+            promoted: self.of_layer(&self.promoted, layer)?,
+            sides: words(&m.sides)?,
+            resident: words(&m.resident)?,
+            keys: slots(0, &m.keys, 0, 0)?,
+            values: slots(1, &m.values, 1, s.slots[0])?,
+            copies: words(&m.copies)?,
+            queue: words(&m.queue)?,
+            pages: s.packed_pages,
+            capacity: s.copies,
+        })
+    }
+
+    /// The sides that the last plan, or a repair since, chose.
+    pub(super) fn chosen(&self, layer: usize) -> Result<Promoted<'_>, Error> {
+        let memory = self.layer_memory(layer)?;
+        Ok(Promoted { words: memory.promoted, sides: memory.sides })
+    }
+
+    /// The masses of the layer at hand.
+    pub(super) fn layer_masses(&self) -> Result<Span<'_>, Error> {
+        Ok(Span::of(&self.masses, 0, self.masses.len())?)
+    }
+
+    /// Enqueues a choice of sides. `only`: the list that the mode works on.
+    pub(super) fn select(
+        &self,
+        layer: usize,
+        seqs: usize,
+        mode: SelectMode,
+        only: Option<Span<'_>>,
+    ) -> Result<(), Error> {
+        let (s, t, c) = (&self.sizes, &self.sizes.tables, &self.sizes.counters);
+        let (layer_host, m) = (s.host_pages * s.original_bytes, &s.memory);
+        let memory = self.layer_memory(layer)?;
+        // A repair empties the lists of those that come after it: the copies on the one are complete.
+        let queue = |i: usize| Span::of(&self.memory, 4 * (layer * m.words + m.queue.start + i), 4);
+        let repairs = mode == SelectMode::Repair;
+        let clear = if repairs {
+            [Some(queue(0)?), Some(queue(1)?), Some(Span::of(&self.failures, self.list_at(layer, 1), 4)?), None]
+        } else {
+            [None; 4]
+        };
+        let args = Select {
+            variant: &self.variant,
+            ctas: if mode == SelectMode::Forget { self.ctas } else { ((seqs * s.kv_heads) as u32).min(self.ctas) },
+            mode,
+            seqs,
+            tables: self.block_tables()?,
+            lens: self.table(&t.after)?,
+            packed: self.of_layer(&self.packed, layer)?,
+            certificates: self.certificates(layer, 0)?,
+            masses: self.layer_masses()?,
+            only,
+            memory,
+            hosts: self.table(&t.hosts)?,
+            host_pages: self.originals.span(layer * layer_host, layer_host)?,
+            step: self.table(&(t.count.start + 1..t.count.end))?,
+            stats: self.counter(&c.stats)?,
+            clear,
+            target: if repairs { 0.8 } else { 0.9 },
+            progress: 8,
+        };
+        Ok(launch::select(&self.queue, &self.select, &args)?)
+    }
+
+    /// Enqueues the copies that the layer's plan listed.
+    pub(super) fn gather(&self, layer: usize) -> Result<(), Error> {
+        Ok(launch::gather(&self.queue, &self.gather, &self.layer_memory(layer)?)?)
+    }
+}
+
+/// Bytes of one entry of the table of sides.
+const _: () = assert!(size_of::<Sides>() == 16);

@@ -1,0 +1,61 @@
+//! The launches of one layer's attention under a policy: a fixed sequence, so that it can be recorded.
+//!
+//! `Certified` is at most three passes. The first reads what the last step's plan chose exactly and all else from codes, and
+//! lists the heads over tolerance. For those the repair promotes more, from scratch or straight over the host's link, and a
+//! second pass over just them lists what is left; that goes to the dense rung: every block from the mapped originals, which
+//! leaves nothing but rounding (math.md (5.26)). Then the plan chooses the next step's sides from this step's masses, and its
+//! copies to scratch come before the next layer's launches.
+//!
+//! *Cost:* the records once, and 7 launches of which those over empty lists take about 3 us; for a listed head its records and
+//! promoted sides once more; for a dense one its originals over the link, which is some 90 times slower than device memory.
+use super::core::Core;
+use super::policy::Rule;
+use crate::Error;
+use certkv_kernel::cuda::launch::{self, Attend};
+use certkv_kernel::cuda::queue::Tensor;
+use certkv_kernel::cuda::select::SelectMode;
+
+/// One layer's attention.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Call<'a> {
+    pub(super) layer: usize,
+    /// Sequences of the batch.
+    pub(super) seqs: usize,
+    pub(super) query: Tensor<'a>,
+    pub(super) out: Tensor<'a>,
+    pub(super) rule: Rule,
+}
+
+/// Enqueues the launches of `call`.
+pub(super) fn attend(core: &Core, call: &Call<'_>) -> Result<(), Error> {
+    let Call { layer, seqs, query, out, rule } = *call;
+    let plain = core.attend_args(layer, seqs, query, out)?;
+    match rule {
+        Rule::Packed => run(core, &plain),
+        Rule::Dense if core.exact_format => run(core, &plain),
+        Rule::Dense => run(core, &Attend { promoted: Some(core.everything(layer)?), ..plain }),
+        Rule::Certified { relative } => certified(core, layer, &Attend { relative, ..plain }),
+    }
+}
+
+fn run(core: &Core, args: &Attend<'_>) -> Result<(), Error> {
+    Ok(launch::attend(&core.queue, &core.attend, args)?)
+}
+
+fn certified(core: &Core, layer: usize, plain: &Attend<'_>) -> Result<(), Error> {
+    let (over, left) = (core.failure_list(layer, 0)?, core.failure_list(layer, 1)?);
+    core.failures.fill(core.queue.stream(), core.list_at(layer, 0), 4, 0)?;
+    if core.exact_format {
+        // Nothing to promote: what is over tolerance cannot be bounded, and is an error.
+        core.failures.fill(core.queue.stream(), core.list_at(layer, 1), 4, 0)?;
+        return run(core, plain);
+    }
+    let chosen = Attend { promoted: Some(core.chosen(layer)?), masses: Some(core.layer_masses()?), ..*plain };
+    run(core, &Attend { failures: Some(over), ..chosen })?;
+    core.select(layer, plain.seqs, SelectMode::Repair, Some(over))?;
+    let certificates = core.certificates(layer, 1)?;
+    run(core, &Attend { certificates, only: Some(over), failures: Some(left), ..chosen })?;
+    run(core, &Attend { certificates, only: Some(left), promoted: Some(core.everything(layer)?), ..*plain })?;
+    core.select(layer, plain.seqs, SelectMode::Plan, None)?;
+    core.gather(layer)
+}

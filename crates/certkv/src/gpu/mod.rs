@@ -1,0 +1,54 @@
+//! The cache on a GPU: the verbs of [`Cache`](crate::Cache) over kernels of `certkv_kernel::cuda`.
+//!
+//! Records, tails and tables lie in device memory, originals in pinned host memory that kernels reach. A decode step is
+//! enqueued without waiting: [`GpuCache::begin`] sends lengths, tails and new pages, then every layer is an append and a fixed
+//! sequence of attention launches, and [`GpuStep::outputs`] or [`GpuStep::certificates`] wait if the host asks. Such a step can
+//! be recorded ([`GpuCache::record`]) and replayed. Longer chunks are appended by way of the host and attended there.
+//!
+//! ```no_run
+//! use certkv::gpu::{Compiler, Gpu, GpuCache, GpuConfig};
+//! use certkv::{Chunk, Geometry};
+//! let gpu = Gpu::open(0)?;
+//! let geometry = Geometry::new(1, 4, 2, 64)?;
+//! let mut cache = GpuCache::new(&gpu, &Compiler::new(), GpuConfig::new(geometry, 1024))?;
+//! let sequence = cache.create()?;
+//! let (k, v, q) = (vec![0.5; 2 * 64], vec![0.25; 2 * 64], vec![0.1; 4 * 64]);
+//! let (mut out, mut certificates) = (vec![0.0; 4 * 64], vec![Default::default(); 4]);
+//! let mut step = cache.begin(&[Chunk { sequence, tokens: 1 }])?;
+//! step.append(0, &k, &v)?;
+//! step.attend(0, &q)?;
+//! step.outputs(0, &mut out, &mut certificates)?;
+//! step.finish()?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Where this differs from the CPU: one format for all layers; one repair, whose sides come from scratch or over the host's
+//! link, then the dense rung; what the next step reads exactly is chosen on the device; the canary (math.md (7.4)) is checked
+//! for keys read exactly; a record has no seal; [`Policy::Seed000`](crate::Policy::Seed000), ranking conditions and exploration
+//! are refused; certificates do not count promoted blocks of a repair.
+
+mod cache;
+mod config;
+mod core;
+mod ladder;
+mod mirror;
+mod pages;
+mod policy;
+mod prefill;
+mod readback;
+mod record;
+mod results;
+mod ring;
+mod rows;
+mod sizes;
+mod step;
+
+pub use self::cache::GpuCache;
+pub use self::config::GpuConfig;
+pub use self::record::{GpuGraph, LayerIo};
+pub use self::step::GpuStep;
+pub use certkv_device::cuda::{CudaError, DeviceBuffer, Gpu, GpuStream};
+pub use certkv_kernel::cuda::args::Element;
+pub use certkv_kernel::cuda::queue::Tensor;
+pub use certkv_kernel::cuda::select::SelectStats;
+pub use certkv_kernel::cuda::{Ahead, Compiler, PrepareError};

@@ -1,0 +1,204 @@
+//! A chunk of several tokens: rows to the host's pages, whole blocks coded by the GPU from there, causal attention on the CPU.
+//!
+//! Attention of a chunk reads the originals, which lie in host memory: it is computed there, in single precision, by the same
+//! kernel as on the CPU. *Cost:* the originals of the sequence are put into rows once per layer and head, then `O(n t d)` for
+//! `t` rows over `n` tokens; while it runs, the GPU codes the chunk's blocks.
+use super::cache::GpuCache;
+use super::pages;
+use super::step::Part;
+use crate::{Error, Side, centre};
+use certkv_kernel::cuda::encode::{Order, PackItem};
+use certkv_kernel::cuda::launch::{self, Pack};
+use certkv_kernel::{Block, Causal, Tail};
+use certkv_page::RowSpan;
+
+/// Queries per task: the kernel unpacks the past once for each.
+const ROWS: usize = 64;
+
+/// Rows of an open block that so far are on the device alone: enqueues their copies to the host's page, in every layer.
+pub(super) fn fetch_open(cache: &GpuCache, tail: u32, host: u32) -> Result<(), Error> {
+    let core = &cache.core;
+    let s = &core.sizes;
+    for layer in 0..s.layers {
+        let (from, to) = (s.tail_at(layer, tail), s.host_at(layer, host));
+        core.queue.download(&core.tails, from, &core.originals, to, s.original_bytes)?;
+    }
+    Ok(())
+}
+
+/// Writes the chunk's rows and codes the blocks that they fill. `token` is the chunk's first row in the step.
+pub(super) fn append(cache: &mut GpuCache, layer: usize, part: &Part) -> Result<(), Error> {
+    let Some(reservation) = &part.reservation else { return Ok(()) };
+    let size = cache.core.sizes.block;
+    let spans: Vec<RowSpan> = reservation.rows().collect();
+    if part.len < size && part.len + part.tokens >= size {
+        fix_centre(cache, layer, part, spans.first())?;
+    }
+    let mut items = Vec::new();
+    for span in &spans {
+        let token = part.first_row + span.block * size + span.first_row - part.len;
+        let core = &cache.core;
+        let at = core.sizes.host_at(layer, span.host.index);
+        pages::put(core, at, (span.first_row, span.rows), (&cache.rows, token), &mut cache.page)?;
+        match (span.packed, span.tail) {
+            (Some(packed), _) => push_items(cache, layer, part.row, (at, packed.index), &mut items)?,
+            (None, Some(tail)) => {
+                let to = core.sizes.tail_at(layer, tail.index);
+                core.queue.upload(&core.tails, to, &core.originals, at, core.sizes.original_bytes)?;
+            }
+            (None, None) => {}
+        }
+    }
+    pack(cache, &items)
+}
+
+/// The mean of the layer's first values, before its first block is coded.
+fn fix_centre(cache: &mut GpuCache, layer: usize, part: &Part, open: Option<&RowSpan>) -> Result<(), Error> {
+    let GpuCache { core, rows, page, ring, config, .. } = cache;
+    let (s, store) = (&core.sizes, config.geometry.store);
+    let mut old: Vec<Vec<u16>> = vec![Vec::new(); s.kv_heads];
+    if let Some(span) = open.filter(|_| part.len > 0) {
+        page.resize(s.original_bytes / 2, 0);
+        core.originals.read(s.host_at(layer, span.host.index), page)?;
+        for (head, rows) in old.iter_mut().enumerate() {
+            pages::rows_of(core, page, head, Side::Value, part.len, rows);
+        }
+    }
+    let mean = centre::mean(part.len + part.tokens, s.kv_heads * s.dim, |row, element| {
+        let bits = match row.checked_sub(part.len) {
+            Some(new) => rows.side(part.first_row + new, Side::Value)[element],
+            None => old[element / s.dim][row * s.dim + element % s.dim],
+        };
+        store.decode16(bits)
+    });
+    ring.send(&core.queue, &core.centres, s.centre_at(layer, part.row), &mean)
+}
+
+/// One item per head: from the host's page to the records of page `packed`.
+fn push_items(
+    cache: &GpuCache,
+    layer: usize,
+    row: usize,
+    (at, packed): (usize, u32),
+    items: &mut Vec<u64>,
+) -> Result<(), Error> {
+    let core = &cache.core;
+    let s = &core.sizes;
+    let keys = core.originals.span(at, s.original_bytes)?.address();
+    let record = core.packed.address_of(s.packed_at(layer, packed), s.page_bytes)?;
+    let centre = core.centres.address_of(s.centre_at(layer, row), 4 * s.kv_heads * s.dim)?;
+    for head in 0..s.kv_heads {
+        let keys = keys + (2 * head * s.side_bytes) as u64;
+        let item = PackItem {
+            keys,
+            values: keys + s.side_bytes as u64,
+            centre: centre + (4 * head * s.dim) as u64,
+            record: record + (head * s.record_bytes) as u64,
+        };
+        items.extend_from_slice(&item.words());
+    }
+    Ok(())
+}
+
+/// Enqueues the coding of all items; the kernel reads its list from the staging ring.
+fn pack(cache: &mut GpuCache, items: &[u64]) -> Result<(), Error> {
+    let GpuCache { core, ring, .. } = cache;
+    let most = (ring.most() - 64) / size_of::<PackItem>();
+    for part in items.chunks(most * PackItem::WORDS) {
+        let count = part.len() / PackItem::WORDS;
+        let at = ring.take(&core.queue, 64 + size_of_val(part))?;
+        let area = ring.area();
+        area.write(at, &[count as u32])?;
+        area.write(at + 64, part)?;
+        let status = &core.sizes.counters.status;
+        let args = Pack {
+            variant: &core.variant,
+            count,
+            items: area.span(at + 64, size_of_val(part))?,
+            count_word: area.span(at, 4)?,
+            status: certkv_kernel::cuda::queue::Span::of(&core.counters, 4 * status.start, 4)?,
+            order: Order::Fragment,
+        };
+        launch::pack(&core.queue, &core.pack, &args)?;
+    }
+    Ok(())
+}
+
+struct Task {
+    first: usize,
+    /// `[rows][query heads of the group][dim]`.
+    out: Vec<f32>,
+    result: Result<(), Error>,
+}
+
+/// Causal attention of the chunk's rows; `queries` and `out` are the step's, `[token][q_heads dim]`.
+pub(super) fn attend(
+    cache: &mut GpuCache,
+    layer: usize,
+    part: &Part,
+    queries: &[f32],
+    out: &mut [f32],
+) -> Result<(), Error> {
+    let Some(reservation) = &part.reservation else { return Ok(()) };
+    let GpuCache { core, page, pool, kernel, sequences, .. } = cache;
+    let (s, total) = (&core.sizes, part.len + part.tokens);
+    let committed = sequences.get(part.row).map_or(&[][..], |entry| entry.table.blocks());
+    // Pages of all blocks: those of the table, then those of the step, which may replace the last.
+    let mut hosts: Vec<u32> = committed.iter().map(|entry| entry.host.index).collect();
+    for span in reservation.rows() {
+        hosts.truncate(span.block);
+        hosts.push(span.host.index);
+    }
+    let (blocks, rest) = (total / s.block, total % s.block);
+    let (side, width, group_width) = (s.block * s.dim, s.q_heads() * s.dim, s.group * s.dim);
+    let mut sides: Vec<[Vec<u16>; 2]> = (0..s.kv_heads).map(|_| [Vec::new(), Vec::new()]).collect();
+    page.resize(s.original_bytes / 2, 0);
+    for (block, host) in hosts.iter().enumerate() {
+        core.originals.read(s.host_at(layer, *host), page)?;
+        let tokens = if block < blocks { s.block } else { rest };
+        for (head, [keys, values]) in sides.iter_mut().enumerate() {
+            pages::rows_of(core, page, head, Side::Key, tokens, keys);
+            pages::rows_of(core, page, head, Side::Value, tokens, values);
+        }
+    }
+    for (head, [keys, values]) in sides.iter().enumerate() {
+        let source: Vec<Block<'_>> = keys
+            .chunks_exact(side)
+            .zip(values.chunks_exact(side))
+            .map(|(keys, values)| Block { keys: Some(keys), values: Some(values), ..Block::default() })
+            .collect();
+        let tail = (rest > 0).then(|| Tail {
+            keys: &keys[blocks * side..],
+            values: &values[blocks * side..],
+            tokens: rest,
+            centre_norm: 0.0,
+        });
+        let mut tasks: Vec<Task> = (0..part.tokens)
+            .step_by(ROWS)
+            .map(|first| {
+                let rows = ROWS.min(part.tokens - first);
+                Task { first, out: vec![f32::NAN; rows * group_width], result: Ok(()) }
+            })
+            .collect();
+        // Late rows see the most tokens: the long tasks start first.
+        tasks.reverse();
+        pool.run(
+            &mut tasks,
+            || (),
+            |(), _, task| {
+                let start = (part.first_row + task.first) * width + head * group_width;
+                let rows = task.out.len() / group_width;
+                let causal = Causal { queries: &queries[start..], stride: width, rows, first: part.len + task.first };
+                task.result = kernel.prefill(&causal, &source, blocks, tail, &mut task.out).map_err(Error::from);
+            },
+        );
+        for task in tasks {
+            task.result?;
+            for (row, from) in task.out.chunks_exact(group_width).enumerate() {
+                let start = (part.first_row + task.first + row) * width + head * group_width;
+                out[start..start + group_width].copy_from_slice(from);
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,145 @@
+//! What a step brings back to the host: the calls that wait for the device.
+use super::results::{self, Results};
+use super::sizes::Sizes;
+use super::step::{GpuStep, Progress};
+use crate::{Certificate, Error, Rung, Status};
+use certkv_bound::Cause;
+
+impl GpuStep<'_> {
+    fn sizes(&self) -> &Sizes {
+        &self.cache.core.sizes
+    }
+
+    /// Outputs and certificates of the layer attended last, `[tokens][q_heads * head_dim]` and `[tokens][q_heads]` (or none).
+    /// Waits for the device.
+    ///
+    /// # Errors
+    /// Another layer than the last one, a bad shape, a device error; [`Error::Uncertifiable`] if an output that should be
+    /// bounded or exact is neither: `out` was not written then, and `certificates` hold UNCERTIFIED.
+    pub fn outputs(&mut self, layer: usize, out: &mut [f32], certificates: &mut [Certificate]) -> Result<(), Error> {
+        certificates.fill(Certificate::UNCERTIFIED);
+        self.check_layer(layer)?;
+        if self.last != Some(layer) {
+            return Err(Error::Order { layer, why: "outputs are those of the layer attended last, from host queries" });
+        }
+        let geometry = *self.cache.geometry();
+        let expected = self.tokens * geometry.q_width();
+        if out.len() != expected {
+            return Err(Error::Shape { argument: "out", expected, given: out.len() });
+        }
+        let heads = self.tokens * geometry.q_heads;
+        if !certificates.is_empty() && certificates.len() != heads {
+            return Err(Error::Shape { argument: "certificates", expected: heads, given: certificates.len() });
+        }
+        let (found, outputs) = self.read(layer, true)?;
+        let found = self.judge(layer, &found)?;
+        let mut batch = outputs.chunks_exact(geometry.q_width());
+        let mut rows = self.chunks.clone();
+        rows.resize(expected, f32::NAN);
+        for part in self.parts.iter().filter(|part| part.place.is_some()) {
+            let row = batch.next().unwrap_or(&[]);
+            rows[part.first_row * geometry.q_width()..][..row.len()].copy_from_slice(row);
+        }
+        let usable = found.iter().zip(rows.chunks_exact(geometry.head_dim)).all(|(c, row)| match c.status {
+            Status::Uncertified => true,
+            Status::Failed => false,
+            Status::Certified | Status::Exact => row.iter().all(|x| x.is_finite()),
+        });
+        if !usable {
+            return Err(Error::Uncertifiable { layer });
+        }
+        out.copy_from_slice(&rows);
+        if !certificates.is_empty() {
+            certificates.copy_from_slice(&found);
+        }
+        Ok(())
+    }
+
+    /// Certificates of a layer, `[tokens][q_heads]`. Waits for the device.
+    ///
+    /// # Errors
+    /// A layer that was not attended, a bad shape, rows that the device refused, a device error.
+    pub fn certificates(&mut self, layer: usize, certificates: &mut [Certificate]) -> Result<(), Error> {
+        certificates.fill(Certificate::UNCERTIFIED);
+        if self.check_layer(layer)? != Progress::Attended {
+            return Err(Error::Order { layer, why: "the layer was not attended" });
+        }
+        let heads = self.tokens * self.cache.geometry().q_heads;
+        if certificates.len() != heads {
+            return Err(Error::Shape { argument: "certificates", expected: heads, given: certificates.len() });
+        }
+        let (found, _) = self.read(layer, false)?;
+        certificates.copy_from_slice(&self.judge(layer, &found)?);
+        Ok(())
+    }
+
+    /// Copies a layer's results from the device and waits for them.
+    fn read(&self, layer: usize, outputs: bool) -> Result<(Results, Vec<f32>), Error> {
+        let core = &self.cache.core;
+        let (s, r, seqs) = (self.sizes(), self.sizes().result_sections(), self.seqs);
+        if seqs == 0 {
+            return Ok((Results::default(), Vec::new()));
+        }
+        let (heads, width) = (seqs * s.q_heads(), s.q_heads() * s.dim);
+        let bytes = size_of::<certkv_kernel::cuda::args::Certificate>() * heads;
+        let from_results = |from, offset, to: &core::ops::Range<usize>, bytes| {
+            core.queue.download(from, offset, &core.results, to.start, bytes)
+        };
+        from_results(&core.counters, 4 * s.counters.errors.start, &r.errors, 4 * s.rows)?;
+        let list_bytes = 4 * (1 + seqs * s.kv_heads);
+        from_results(&core.failures, core.list_at(layer, 0), &r.repaired, list_bytes)?;
+        from_results(&core.failures, core.list_at(layer, 1), &r.dense, list_bytes)?;
+        from_results(&core.certificates, 2 * layer * s.certificate_bytes(), &r.first, bytes)?;
+        from_results(&core.certificates, (2 * layer + 1) * s.certificate_bytes(), &r.second, bytes)?;
+        if outputs {
+            from_results(&core.outputs, 0, &r.outputs, 4 * seqs * width)?;
+        }
+        core.queue.finish()?;
+        let words = |at: usize, n: usize| -> Result<Vec<u32>, Error> {
+            let mut words = vec![0u32; n];
+            core.results.read(at, &mut words)?;
+            Ok(words)
+        };
+        let mut out = vec![0.0f32; if outputs { seqs * width } else { 0 }];
+        core.results.read(r.outputs.start, &mut out)?;
+        let found = Results {
+            errors: words(r.errors.start, s.rows)?,
+            repaired: words(r.repaired.start, list_bytes / 4)?,
+            dense: words(r.dense.start, list_bytes / 4)?,
+            first: results::certificates(&words(r.first.start, bytes / 4)?),
+            second: results::certificates(&words(r.second.start, bytes / 4)?),
+        };
+        Ok((found, out))
+    }
+
+    /// Certificates of all tokens.
+    fn judge(&self, layer: usize, found: &Results) -> Result<Vec<Certificate>, Error> {
+        let (s, core) = (self.sizes(), &self.cache.core);
+        let heads = s.q_heads();
+        let mut all = vec![Certificate::UNCERTIFIED; self.tokens * heads];
+        for part in &self.parts {
+            let own = &mut all[part.first_row * heads..(part.first_row + part.tokens) * heads];
+            if let Some(place) = part.place {
+                if let Some(error) = found.refusal(part.row, part.first_row) {
+                    return Err(error);
+                }
+                let shape = (s, &self.cache.layout);
+                found.of(self.rule, place, part.len + 1, shape, core.exact_format, own);
+            } else {
+                own.fill(Certificate {
+                    status: Status::Exact,
+                    rung: Rung::DenseLayer,
+                    cause: Cause::Requested,
+                    e_key: 0.0,
+                    e_val: 0.0,
+                    e_drop: 0.0,
+                    ..Certificate::UNCERTIFIED
+                });
+            }
+        }
+        if all.iter().any(|c| c.status == Status::Failed) {
+            return Err(Error::Uncertifiable { layer });
+        }
+        Ok(all)
+    }
+}

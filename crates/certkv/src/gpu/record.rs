@@ -1,0 +1,97 @@
+//! A step recorded once and run many times: what changes from step to step is in device memory.
+use super::cache::GpuCache;
+use super::core::Core;
+use super::ladder::{self, Call};
+use super::policy::Rule;
+use super::step::check_queries;
+use crate::{Error, Policy};
+use certkv_kernel::cuda::queue::{Recording, Tensor};
+use core::marker::PhantomData;
+use std::sync::Arc;
+
+/// Where one layer's rows arrive and its outputs go, for a batch of one token per sequence.
+#[derive(Debug, Clone, Copy)]
+pub struct LayerIo<'t> {
+    /// `[seqs][kv_heads * head_dim]`.
+    pub keys: Tensor<'t>,
+    /// The same.
+    pub values: Tensor<'t>,
+    /// `[seqs][q_heads * head_dim]`.
+    pub query: Tensor<'t>,
+    /// The same.
+    pub out: Tensor<'t>,
+}
+
+/// Appends and attention of all layers as one graph, for [`GpuStep::replay`](super::GpuStep::replay).
+///
+/// It serves every step of the same number of sequences, whichever they are and however long. It keeps the cache's memory.
+#[derive(Debug)]
+pub struct GpuGraph<'t> {
+    /// Before the memory that it names.
+    recording: Recording,
+    core: Arc<Core>,
+    seqs: usize,
+    rule: Rule,
+    tensors: PhantomData<&'t ()>,
+}
+
+impl GpuCache {
+    /// Records a step of `seqs` sequences, one token each, under `policy`. Nothing runs. A few ms.
+    ///
+    /// # Errors
+    /// More sequences than the cache can have, another number of layers, a tensor of the wrong size or type, a policy that
+    /// the GPU does not have; the driver's.
+    pub fn record<'t>(&self, seqs: usize, layers: &[LayerIo<'t>], policy: Policy) -> Result<GpuGraph<'t>, Error> {
+        let rule = Rule::of(policy)?;
+        let (s, g) = (&self.core.sizes, &self.config.geometry);
+        if seqs == 0 || seqs > s.rows {
+            return Err(Error::TooManySequences { max_sequences: s.rows });
+        }
+        if layers.len() != s.layers {
+            return Err(Error::Shape { argument: "layers", expected: s.layers, given: layers.len() });
+        }
+        for io in layers {
+            let (kv, q) = (seqs * g.kv_width(), seqs * g.q_width());
+            let sized = [("keys", io.keys, kv), ("values", io.values, kv), ("query", io.query, q), ("out", io.out, q)];
+            for (argument, tensor, expected) in sized {
+                if tensor.elements() != expected {
+                    return Err(Error::Shape { argument, expected, given: tensor.elements() });
+                }
+            }
+            check_queries(self, io.query.element())?;
+        }
+        let core = Arc::clone(&self.core);
+        let recording = core.queue.record(|| -> Result<(), Error> {
+            for (layer, io) in layers.iter().enumerate() {
+                core.append(layer, seqs, io.keys, io.values)?;
+                ladder::attend(&core, &Call { layer, seqs, query: io.query, out: io.out, rule })?;
+            }
+            Ok(())
+        })?;
+        Ok(GpuGraph { recording, core, seqs, rule, tensors: PhantomData })
+    }
+}
+
+impl GpuGraph<'_> {
+    /// Kernels, copies and fills in it.
+    pub fn nodes(&self) -> usize {
+        self.recording.nodes()
+    }
+
+    pub(super) fn check(&self, core: &Arc<Core>, seqs: usize, rule: Rule) -> Result<(), Error> {
+        if !Arc::ptr_eq(&self.core, core) {
+            return Err(Error::Order { layer: 0, why: "the recording is another cache's" });
+        }
+        if self.seqs != seqs {
+            return Err(Error::Shape { argument: "chunks", expected: self.seqs, given: seqs });
+        }
+        if self.rule != rule {
+            return Err(Error::Policy("the recording was made under another".into()));
+        }
+        Ok(())
+    }
+
+    pub(super) fn run(&self, core: &Core) -> Result<(), Error> {
+        Ok(core.queue.replay(&self.recording)?)
+    }
+}

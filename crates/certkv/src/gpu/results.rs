@@ -1,0 +1,218 @@
+//! Results as the host reads them: the device's certificates in the engine's words. Pure.
+use super::policy::Rule;
+use super::sizes::Sizes;
+use crate::{Certificate, Error, Rung, Status};
+use certkv_bound::{BytesRead, Cause};
+use certkv_core::RecordLayout;
+use certkv_kernel::cuda::args;
+use certkv_kernel::cuda::encode::append_error;
+
+/// One layer's results, copied from the device.
+#[derive(Debug, Default)]
+pub(super) struct Results {
+    /// Per row.
+    pub(super) errors: Vec<u32>,
+    /// Heads that were repaired: a count, then `place kv_heads + head`.
+    pub(super) repaired: Vec<u32>,
+    /// Heads that went to the dense rung; they were repaired before.
+    pub(super) dense: Vec<u32>,
+    /// `[place][query head]`, of the first launch.
+    pub(super) first: Vec<args::Certificate>,
+    /// The same of the last launch that computed a repaired head; others are not written.
+    pub(super) second: Vec<args::Certificate>,
+}
+
+/// Certificates from their words.
+pub(super) fn certificates(words: &[u32]) -> Vec<args::Certificate> {
+    words.as_chunks().0.iter().map(args::Certificate::from_words).collect()
+}
+
+/// A head's certificate.
+struct Head<'a> {
+    rule: Rule,
+    /// Of the first launch.
+    first: &'a args::Certificate,
+    /// Of the last one, if the head was repaired.
+    last: Option<&'a args::Certificate>,
+    /// Whether that was the dense one.
+    dense: bool,
+}
+
+/// The device's figures. The cap is what makes the total the device's own bound.
+fn figures(c: &args::Certificate) -> Certificate {
+    let (bound, e_arith) = (f64::from(c.bound), f64::from(c.e_arith));
+    let cap = if bound.is_finite() { (bound - e_arith).max(0.0) } else { f64::INFINITY };
+    Certificate {
+        e_key: f64::from(c.e_key),
+        e_val: f64::from(c.e_val),
+        e_drop: 0.0,
+        e_arith,
+        cap,
+        tol: f64::from(c.tolerance),
+        out_norm: f64::from(c.norm),
+        ..Certificate::UNCERTIFIED
+    }
+}
+
+impl Head<'_> {
+    fn certificate(&self) -> Certificate {
+        let from = self.last.unwrap_or(self.first);
+        let mut c = figures(from);
+        let candidate = figures(self.first);
+        (c.candidate_e_key, c.candidate_e_val, c.candidate_e_drop) = (candidate.e_key, candidate.e_val, 0.0);
+        c.candidate_bound = candidate.bound();
+        let sound = from.bound.is_finite() && c.bound().is_finite();
+        c.status = match (self.rule, from.status) {
+            (Rule::Packed, _) => Status::Uncertified,
+            (Rule::Certified { .. }, 1) if sound => Status::Certified,
+            (_, 2) if sound => Status::Exact,
+            _ => Status::Failed,
+        };
+        match self.rule {
+            Rule::Dense => (c.rung, c.cause) = (Rung::DenseLayer, Cause::Requested),
+            Rule::Certified { .. } if self.last.is_some() => {
+                let keys = candidate.e_key >= candidate.e_val;
+                let repaired = if keys { Rung::MoreKeys } else { Rung::ExactValues };
+                c.rung = if self.dense { Rung::DenseHead } else { repaired };
+                c.cause = if keys { Cause::KeyError } else { Cause::ValueError };
+                c.repairs = 1;
+            }
+            Rule::Certified { .. } | Rule::Packed => {}
+        }
+        c
+    }
+}
+
+/// Whether a list names the head.
+fn is_listed(list: &[u32], head: usize) -> bool {
+    let count = list.first().map_or(0, |n| *n as usize);
+    list.iter().skip(1).take(count).any(|x| *x as usize == head)
+}
+
+impl Results {
+    /// Certificates of the sequence at `place` of the batch, after a step that left it with `tokens` tokens.
+    pub(super) fn of(
+        &self,
+        rule: Rule,
+        place: usize,
+        tokens: usize,
+        (sizes, layout): (&Sizes, &RecordLayout),
+        exact_format: bool,
+        out: &mut [Certificate],
+    ) {
+        let blocks = tokens / sizes.block;
+        let open = ((tokens % sizes.block) * sizes.dim * 4) as u64;
+        for (h, c) in out.iter_mut().enumerate() {
+            let at = place * sizes.q_heads() + h;
+            let head = place * sizes.kv_heads + h / sizes.group;
+            // Of exact records nothing is repaired.
+            let certified = matches!(rule, Rule::Certified { .. }) && !exact_format;
+            let repaired = certified && is_listed(&self.repaired, head);
+            let dense = repaired && is_listed(&self.dense, head);
+            let Some(first) = self.first.get(at) else { continue };
+            let last = self.second.get(at).filter(|_| repaired);
+            *c = Head { rule, first, last, dense }.certificate();
+            let dense_pass = dense || (rule == Rule::Dense && !exact_format);
+            let passes = 1 + u64::from(repaired) + u64::from(dense);
+            c.bytes = BytesRead {
+                packed: passes * (blocks * (layout.net_bytes())) as u64,
+                scratch: passes * open,
+                host: if dense_pass { (blocks * 2 * sizes.side_bytes) as u64 } else { 0 },
+            };
+            if dense_pass {
+                (c.promoted_keys, c.promoted_values) = (blocks as u32, blocks as u32);
+            }
+        }
+    }
+
+    /// Rows that the device refused to store.
+    pub(super) fn refusal(&self, row: usize, token: usize) -> Option<Error> {
+        let bits = self.errors.get(row).copied().unwrap_or(0);
+        let argument = "keys or values on the device";
+        if bits & append_error::NONFINITE != 0 {
+            return Some(Error::NonFinite { argument, token, element: 0 });
+        }
+        if bits & append_error::ROUNDING != 0 {
+            return Some(Error::Overflow { argument, token, element: 0 });
+        }
+        (bits != 0).then_some(Error::Order { layer: 0, why: "the device found no place for a row" })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn device(status: u32, e_key: f32, e_val: f32, bound: f32) -> args::Certificate {
+        args::Certificate {
+            e_key,
+            e_val,
+            e_arith: 0.01,
+            bound,
+            tolerance: 0.5,
+            norm: 10.0,
+            status,
+            ..Default::default()
+        }
+    }
+
+    fn head(rule: Rule, first: &args::Certificate, dense: Option<&args::Certificate>) -> Certificate {
+        Head { rule, first, last: dense, dense: true }.certificate()
+    }
+
+    const CERTIFIED: Rule = Rule::Certified { relative: 0.05 };
+
+    #[test]
+    fn the_bound_is_the_devices_own() {
+        for (c, bound) in [(device(1, 0.2, 0.1, 0.31001), 0.31), (device(1, 2.0, 3.0, 0.4), 0.4)] {
+            let got = head(CERTIFIED, &c, None);
+            assert!((got.bound() - bound).abs() < 1e-6, "{got:?}");
+            assert!(got.bound() <= f64::from(c.bound) * (1.0 + 1e-12));
+            assert_eq!((got.status, got.rung), (Status::Certified, Rung::Packed));
+        }
+    }
+
+    #[test]
+    fn nothing_is_claimed_that_the_device_did_not_claim() {
+        let good = device(1, 0.1, 0.1, 0.21);
+        assert_eq!(head(Rule::Packed, &good, None).status, Status::Uncertified);
+        assert_eq!(head(CERTIFIED, &device(0, 0.1, 0.1, 0.21), None).status, Status::Failed);
+        assert_eq!(head(CERTIFIED, &device(1, 0.1, 0.1, f32::INFINITY), None).status, Status::Failed);
+        assert_eq!(head(CERTIFIED, &device(1, f32::NAN, 0.1, f32::NAN), None).status, Status::Failed);
+        assert_eq!(head(CERTIFIED, &device(7, 0.1, 0.1, 0.21), None).status, Status::Failed);
+        assert_eq!(head(Rule::Dense, &good, None).status, Status::Failed, "dense is exact or nothing");
+        assert_eq!(head(Rule::Dense, &device(2, 0.0, 0.0, 0.01), None).rung, Rung::DenseLayer);
+    }
+
+    #[test]
+    fn a_head_that_went_dense_keeps_its_candidate() {
+        let (first, dense) = (device(0, 0.7, 0.9, 1.62), device(2, 0.0, 0.0, 0.01));
+        let got = head(CERTIFIED, &first, Some(&dense));
+        assert_eq!((got.status, got.rung, got.cause), (Status::Exact, Rung::DenseHead, Cause::ValueError));
+        assert!((got.candidate_bound - 1.61).abs() < 1e-6 && got.bound() <= 0.0100001, "{got:?}");
+        assert_eq!(head(CERTIFIED, &first, Some(&first)).status, Status::Failed);
+    }
+
+    #[test]
+    fn a_repaired_head_is_certified_on_its_rung() {
+        let (first, last) = (device(0, 0.7, 0.9, 1.62), device(1, 0.1, 0.2, 0.32));
+        let got = Head { rule: CERTIFIED, first: &first, last: Some(&last), dense: false }.certificate();
+        assert_eq!((got.status, got.rung, got.repairs), (Status::Certified, Rung::ExactValues, 1));
+    }
+
+    #[test]
+    fn lists_are_read_up_to_their_count() {
+        let list = [2, 5, 0, 3];
+        assert!(is_listed(&list, 5) && is_listed(&list, 0) && !is_listed(&list, 3) && !is_listed(&list, 1));
+        assert!(!is_listed(&[], 0));
+    }
+
+    #[test]
+    fn refused_rows_are_errors() {
+        let results = Results { errors: vec![0, 1, 2, 4], ..Results::default() };
+        assert!(results.refusal(0, 0).is_none());
+        assert!(matches!(results.refusal(1, 3), Some(Error::NonFinite { token: 3, .. })));
+        assert!(matches!(results.refusal(2, 0), Some(Error::Overflow { .. })));
+        assert!(matches!(results.refusal(3, 0), Some(Error::Order { .. })));
+    }
+}

@@ -1,0 +1,371 @@
+//! Bytes and offsets of everything a cache holds on the GPU. Pure arithmetic.
+use super::config::{GpuConfig, STAGING_SLOTS};
+use crate::Error;
+use certkv_core::{Class, RecordLayout};
+use certkv_kernel::cuda::args::{Certificate, Sides};
+use certkv_kernel::cuda::select::{CopyItem, SelectStats};
+use certkv_kernel::cuda::{Variant, launch};
+use core::ops::Range;
+
+/// Sections of a buffer start at multiples of this.
+const ALIGN: usize = 256;
+
+/// Words of 32 bits in the tables' buffer, by section. `state` is written once a step: tokens before and after it, tails,
+/// rows of the batch, their number.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct TableSections {
+    pub(super) before: Range<usize>,
+    pub(super) after: Range<usize>,
+    pub(super) tails: Range<usize>,
+    pub(super) batch: Range<usize>,
+    /// Sequences of the batch, then the number of the step.
+    pub(super) count: Range<usize>,
+    /// `[row][stride]`: pages of records.
+    pub(super) packed: Range<usize>,
+    /// `[row][stride]`: pages of originals.
+    pub(super) hosts: Range<usize>,
+    /// `[row][kv_head][stride]`: promoted words under which everything is read from the originals.
+    pub(super) exact: Range<usize>,
+}
+
+/// Words of the counters' buffer: zero between launches, but for `errors` and `status`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct CounterSections {
+    pub(super) arrived: Range<usize>,
+    pub(super) errors: Range<usize>,
+    pub(super) status: Range<usize>,
+    pub(super) heads: Range<usize>,
+    pub(super) stats: Range<usize>,
+}
+
+/// Words of what a layer remembers of its promoted sides.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct MemorySections {
+    pub(super) sides: Range<usize>,
+    pub(super) resident: Range<usize>,
+    /// Owner and stamp of every slot of keys, then of values.
+    pub(super) keys: [Range<usize>; 2],
+    pub(super) values: [Range<usize>; 2],
+    /// Where the searches for slots go on.
+    pub(super) hands: Range<usize>,
+    pub(super) queue: Range<usize>,
+    pub(super) copies: Range<usize>,
+    /// Of all sections, with what separates layers.
+    pub(super) words: usize,
+}
+
+/// Shapes, capacities and offsets.
+#[derive(Debug, Clone)]
+pub(super) struct Sizes {
+    pub(super) layers: usize,
+    /// Sequences that may live.
+    pub(super) rows: usize,
+    /// Blocks per row of the tables.
+    pub(super) stride: usize,
+    pub(super) kv_heads: usize,
+    pub(super) group: usize,
+    pub(super) dim: usize,
+    pub(super) block: usize,
+    pub(super) packed_pages: usize,
+    pub(super) host_pages: usize,
+    pub(super) tail_slots: usize,
+    /// Bytes of a page of records, of originals (a tail too), in one layer.
+    pub(super) page_bytes: usize,
+    pub(super) original_bytes: usize,
+    pub(super) side_bytes: usize,
+    pub(super) record_bytes: usize,
+    pub(super) tables: TableSections,
+    pub(super) counters: CounterSections,
+    pub(super) memory: MemorySections,
+    /// Slots of keys and of values, in one layer.
+    pub(super) slots: [usize; 2],
+    pub(super) copies: usize,
+    pub(super) partial_bytes: usize,
+    /// Bytes of a slot of the staging ring.
+    pub(super) staging_slot: usize,
+}
+
+/// Lays sections of the given numbers of words out.
+fn sections<const N: usize>(words: [usize; N]) -> Option<([Range<usize>; N], usize)> {
+    let mut at = 0usize;
+    let mut out = [const { 0..0 }; N];
+    for (range, n) in out.iter_mut().zip(words) {
+        *range = at..at.checked_add(n)?;
+        at = range.end.checked_next_multiple_of(ALIGN / 4)?;
+    }
+    Some((out, at))
+}
+
+impl MemorySections {
+    /// For so many heads of pages, slots and copies.
+    fn new(items: usize, [keys, values]: [usize; 2], copies: usize) -> Option<Self> {
+        let side_words = items.checked_mul(2 * size_of::<Sides>() / 4)?;
+        let copy_words = copies.checked_mul(size_of::<CopyItem>() / 4)?;
+        let ([sides, resident, ko, ks, vo, vs, hands, queue, copies], words) =
+            sections([side_words, 2 * items, keys, keys, values, values, 2, 2, copy_words])?;
+        Some(Self { sides, resident, keys: [ko, ks], values: [vo, vs], hands, queue, copies, words })
+    }
+}
+
+fn too_large() -> Error {
+    Error::Config { field: "max_tokens", why: "more than the address space holds".into() }
+}
+
+impl Sizes {
+    /// # Errors
+    /// [`Error::Config`] for numbers that no machine holds.
+    pub(super) fn new(
+        config: &GpuConfig,
+        layout: &RecordLayout,
+        variant: &Variant,
+        ctas: usize,
+    ) -> Result<Self, Error> {
+        let g = &config.geometry;
+        let (block, rows) = (layout.tokens(), config.max_sequences);
+        let stride = config.max_context.div_ceil(block);
+        let full = config.max_tokens.div_ceil(block);
+        let entries = rows.checked_mul(stride).ok_or_else(too_large)?;
+        let exact = entries.checked_mul(g.kv_heads).ok_or_else(too_large)?;
+        let table = sections([rows, rows, rows, rows, 2, entries, entries, exact]);
+        let ([before, after, tails, batch, count, packed, hosts, exact], _) = table.ok_or_else(too_large)?;
+        let counters = sections([rows, rows, 1, rows * g.kv_heads, SelectStats::WORDS]);
+        let ([arrived, errors, status, heads, stats], _) = counters.ok_or_else(too_large)?;
+        let slots = [config.scratch_keys, config.scratch_values];
+        let memory =
+            MemorySections::new(full.checked_mul(g.kv_heads).ok_or_else(too_large)?, slots, config.copies_per_step)
+                .ok_or_else(too_large)?;
+        let original_bytes = 2 * g.kv_heads * layout.original_side_bytes();
+        // The longest things that travel at once: the state of all rows, one row of a table, one layer's inputs.
+        let travels = [4 * count.end, 4 * stride, 4 * rows * (2 * g.kv_width() + g.q_width()), original_bytes];
+        let staging_slot = travels.into_iter().max().unwrap_or(0).max(1 << 18).next_multiple_of(4096);
+        let sizes = Self {
+            layers: g.layers,
+            rows,
+            stride,
+            kv_heads: g.kv_heads,
+            group: g.group(),
+            dim: g.head_dim,
+            block,
+            packed_pages: full,
+            // An open block has originals too; a tail is given up only after its successor was taken.
+            host_pages: full + rows,
+            tail_slots: 2 * rows,
+            page_bytes: g.kv_heads * layout.bytes,
+            original_bytes,
+            side_bytes: layout.original_side_bytes(),
+            record_bytes: layout.bytes,
+            tables: TableSections { before, after, tails, batch, count, packed, hosts, exact },
+            counters: CounterSections { arrived, errors, status, heads, stats },
+            memory,
+            slots,
+            copies: config.copies_per_step,
+            partial_bytes: launch::partial_bytes(variant, ctas, rows * g.kv_heads),
+            staging_slot,
+        };
+        // Words of promoted sides count from 1 up to pages times heads.
+        let items = sizes.host_pages.saturating_mul(sizes.kv_heads).saturating_mul(2);
+        if items > (1 << 31) - 2 || sizes.total().is_none() {
+            return Err(too_large());
+        }
+        Ok(sizes)
+    }
+
+    fn total(&self) -> Option<usize> {
+        self.reserved().iter().try_fold(0usize, |sum, (_, bytes)| sum.checked_add((*bytes)?))
+    }
+
+    /// Query heads.
+    pub(super) fn q_heads(&self) -> usize {
+        self.kv_heads * self.group
+    }
+
+    pub(super) fn packed_bytes(&self) -> Option<usize> {
+        self.layers.checked_mul(self.packed_pages)?.checked_mul(self.page_bytes)
+    }
+
+    pub(super) fn host_bytes(&self) -> Option<usize> {
+        self.layers.checked_mul(self.host_pages)?.checked_mul(self.original_bytes)
+    }
+
+    pub(super) fn tail_bytes(&self) -> Option<usize> {
+        self.layers.checked_mul(self.tail_slots)?.checked_mul(self.original_bytes)
+    }
+
+    /// Scratch slots of one layer.
+    pub(super) fn slot_bytes(&self) -> usize {
+        ((self.slots[0] + self.slots[1]) * self.side_bytes).max(ALIGN)
+    }
+
+    pub(super) fn table_bytes(&self) -> Option<usize> {
+        self.tables.exact.end.checked_mul(4)
+    }
+
+    /// Sides of all pages of originals, in one layer.
+    pub(super) fn side_table_bytes(&self) -> usize {
+        self.host_pages * self.kv_heads * size_of::<Sides>()
+    }
+
+    pub(super) fn mass_bytes(&self) -> Option<usize> {
+        self.tables.exact.len().checked_mul(4 * self.group)
+    }
+
+    /// Certificates of one launch.
+    pub(super) fn certificate_bytes(&self) -> usize {
+        self.rows * self.q_heads() * size_of::<Certificate>()
+    }
+
+    /// A list of heads: its count, then as many as there can be, up to a multiple that keeps lists aligned.
+    pub(super) fn list_bytes(&self) -> usize {
+        (4 * (1 + self.rows * self.kv_heads)).next_multiple_of(ALIGN)
+    }
+
+    pub(super) fn centre_bytes(&self) -> usize {
+        4 * self.rows * self.kv_heads * self.dim
+    }
+
+    pub(super) fn counter_bytes(&self) -> usize {
+        4 * self.counters.stats.end
+    }
+
+    /// Keys or values of one token of every sequence, in the type of the originals.
+    pub(super) fn row_bytes(&self) -> usize {
+        (2 * self.rows * self.kv_heads * self.dim).next_multiple_of(ALIGN)
+    }
+
+    /// Queries or outputs of one token of every sequence, single precision.
+    pub(super) fn query_bytes(&self) -> usize {
+        (4 * self.rows * self.q_heads() * self.dim).next_multiple_of(ALIGN)
+    }
+
+    /// What one read of results brings: errors, two lists, both sets of certificates, outputs; a tail fits, too.
+    pub(super) fn result_bytes(&self) -> usize {
+        (self.result_sections().outputs.end).max(self.original_bytes)
+    }
+
+    pub(super) fn result_sections(&self) -> ResultSections {
+        let errors = 0..4 * self.rows;
+        let list_start = errors.end.next_multiple_of(ALIGN);
+        let repaired = list_start..list_start + self.list_bytes();
+        let dense = repaired.end..repaired.end + self.list_bytes();
+        let first = dense.end..dense.end + self.certificate_bytes();
+        let second = first.end..first.end + self.certificate_bytes();
+        let start = second.end.next_multiple_of(ALIGN);
+        ResultSections { errors, repaired, dense, first, second, outputs: start..start + self.query_bytes() }
+    }
+
+    /// Bytes to reserve, by class; `None` where a product overflows.
+    pub(super) fn reserved(&self) -> [(Class, Option<usize>); 4] {
+        let results =
+            self.layers.checked_mul(2 * self.certificate_bytes() + 2 * self.list_bytes() + self.centre_bytes());
+        let sides = self.layers.checked_mul(self.side_table_bytes());
+        let memory = self.layers.checked_mul(4 * self.memory.words + 4 * self.tables.exact.len());
+        let scratch = self.layers.checked_mul(self.slot_bytes()).zip(self.tail_bytes());
+        let work = self.partial_bytes + self.counter_bytes() + 2 * self.row_bytes() + 2 * self.query_bytes();
+        let tables = [self.table_bytes(), self.mass_bytes(), results, sides, memory, Some(work)];
+        let tables = tables.into_iter().try_fold(0usize, |sum, x| sum.checked_add(x?));
+        let staging = Some(STAGING_SLOTS * self.staging_slot + self.result_bytes());
+        let host = self.host_bytes().zip(staging).and_then(|(a, b)| a.checked_add(b));
+        [
+            (Class::Packed, self.packed_bytes()),
+            (Class::Scratch, scratch.and_then(|(a, b)| a.checked_add(b))),
+            (Class::Tables, tables),
+            (Class::Host, host),
+        ]
+    }
+
+    /// First byte of page `page` of originals in `layer`.
+    pub(super) fn host_at(&self, layer: usize, page: u32) -> usize {
+        (layer * self.host_pages + page as usize) * self.original_bytes
+    }
+
+    /// First byte of tail `slot` in `layer`.
+    pub(super) fn tail_at(&self, layer: usize, slot: u32) -> usize {
+        (layer * self.tail_slots + slot as usize) * self.original_bytes
+    }
+
+    /// First byte of page `page` of records in `layer`.
+    pub(super) fn packed_at(&self, layer: usize, page: u32) -> usize {
+        (layer * self.packed_pages + page as usize) * self.page_bytes
+    }
+
+    /// First byte of the centres of `row` in `layer`.
+    pub(super) fn centre_at(&self, layer: usize, row: usize) -> usize {
+        layer * self.centre_bytes() + 4 * row * self.kv_heads * self.dim
+    }
+}
+
+/// Bytes of the area that results are read into.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct ResultSections {
+    pub(super) errors: Range<usize>,
+    pub(super) repaired: Range<usize>,
+    pub(super) dense: Range<usize>,
+    pub(super) first: Range<usize>,
+    pub(super) second: Range<usize>,
+    pub(super) outputs: Range<usize>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use certkv_core::Geometry;
+    use certkv_kernel::cuda::Arch;
+
+    fn sizes(max_tokens: usize, max_context: usize, max_sequences: usize) -> Result<Sizes, Error> {
+        let geometry = Geometry::new(3, 8, 2, 128).unwrap();
+        let config = GpuConfig { max_context, max_sequences, ..GpuConfig::new(geometry, max_tokens) };
+        let layout = config.layout()?;
+        let variant = Variant::new(layout.clone(), 4, Arch::Sm90a).unwrap();
+        Sizes::new(&config, &layout, &variant, 132)
+    }
+
+    #[test]
+    fn sections_are_aligned_apart_and_as_long_as_their_tables() {
+        let s = sizes(1000, 700, 5).unwrap();
+        assert_eq!((s.stride, s.packed_pages, s.host_pages, s.tail_slots), (22, 32, 37, 10));
+        let t = &s.tables;
+        let lens = [5, 5, 5, 5, 2, 110, 110, 220];
+        let all = [&t.before, &t.after, &t.tails, &t.batch, &t.count, &t.packed, &t.hosts, &t.exact];
+        let mut end = 0;
+        for (range, len) in all.into_iter().zip(lens) {
+            assert!(range.start % 64 == 0 && range.start >= end && range.len() == len, "{t:?}");
+            end = range.end;
+        }
+        assert_eq!(s.page_bytes, 2 * s.record_bytes);
+        assert_eq!(s.original_bytes, 2 * 2 * 32 * 128 * 2);
+        let r = s.result_sections();
+        for range in [&r.repaired, &r.outputs] {
+            assert_eq!(range.start % 256, 0);
+        }
+        assert!(r.errors.end <= r.repaired.start && r.dense.end <= r.first.start && r.second.end <= r.outputs.start);
+        let m = &s.memory;
+        let all =
+            [&m.sides, &m.resident, &m.keys[0], &m.keys[1], &m.values[0], &m.values[1], &m.hands, &m.queue, &m.copies];
+        let lens = [2 * 4 * 64, 2 * 64, 8, 8, 8, 8, 2, 2, 64 * 8];
+        let mut end = 0;
+        for (range, len) in all.into_iter().zip(lens) {
+            assert!(range.start % 64 == 0 && range.start >= end && range.len() == len, "{m:?}");
+            end = range.end;
+        }
+        assert!(m.words >= end && m.words.is_multiple_of(64));
+        assert!(s.result_bytes() >= r.outputs.end && s.result_bytes() >= s.original_bytes);
+    }
+
+    #[test]
+    fn addresses_of_pages_do_not_overlap_between_layers() {
+        let s = sizes(1000, 1000, 5).unwrap();
+        assert_eq!(s.host_at(1, 0), s.host_at(0, s.host_pages as u32 - 1) + s.original_bytes);
+        assert_eq!(s.tail_at(2, 0) - s.tail_at(1, 0), s.tail_slots * s.original_bytes);
+        assert_eq!(s.packed_at(2, s.packed_pages as u32 - 1) + s.page_bytes, s.packed_bytes().unwrap());
+        assert_eq!(s.centre_at(2, 4) + 4 * 2 * 128, 3 * s.centre_bytes());
+    }
+
+    #[test]
+    fn what_no_machine_holds_is_an_error() {
+        assert!(matches!(sizes(0, 1, 1), Err(Error::Config { field: "max_context", .. })));
+        assert!(matches!(sizes(100, 101, 1), Err(Error::Config { field: "max_context", .. })));
+        assert!(matches!(sizes(1 << 31, 1 << 31, 4096), Ok(_) | Err(Error::Config { .. })));
+        assert!(matches!(sizes(1 << 40, 100, 4), Err(Error::Config { field: "max_tokens", .. })));
+        assert!(matches!(sizes(100, 100, 5000), Err(Error::Config { field: "max_sequences", .. })));
+    }
+}

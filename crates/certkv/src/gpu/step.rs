@@ -1,0 +1,396 @@
+//! One step: a ragged batch of new tokens, layer by layer, committed as a whole.
+use super::cache::{GpuCache, stamp};
+use super::ladder::{self, Call};
+use super::mirror::Member;
+use super::policy::Rule;
+use super::prefill;
+use super::record::GpuGraph;
+use crate::{Chunk, Error, Side};
+use certkv_core::SequenceId;
+use certkv_kernel::cuda::args::Element;
+use certkv_kernel::cuda::queue::Tensor;
+use certkv_kernel::cuda::select::ROW_ENTRY;
+use certkv_page::Reservation;
+
+/// One sequence of a step.
+#[derive(Debug)]
+pub(super) struct Part {
+    id: SequenceId,
+    /// Row in the tables.
+    pub(super) row: usize,
+    /// New tokens.
+    pub(super) tokens: usize,
+    /// First new token's row in the step's inputs.
+    pub(super) first_row: usize,
+    /// Tokens before the step.
+    pub(super) len: usize,
+    /// Place in the batch of the kernels; `None` for a chunk of several tokens.
+    pub(super) place: Option<usize>,
+    /// Until the step is over.
+    pub(super) reservation: Option<Reservation>,
+}
+
+/// How far a layer has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Progress {
+    Waiting,
+    Appended,
+    Attended,
+    /// A failed append may have written rows past the committed length; appending again overwrites them.
+    Failed,
+}
+
+/// A step in progress. Dropping it without [`GpuStep::finish`] gives back what it reserved: the sequences are as before.
+///
+/// Order: [`GpuStep::append`] once per layer, [`GpuStep::attend`] on a layer any time after its append, [`GpuStep::finish`]
+/// after every layer was appended. Nothing here waits for the device but [`GpuStep::outputs`] and
+/// [`GpuStep::certificates`], and staging when the host is four batches ahead.
+#[derive(Debug)]
+#[must_use = "a step that is not finished is rolled back"]
+pub struct GpuStep<'c> {
+    pub(super) cache: &'c mut GpuCache,
+    pub(super) rule: Rule,
+    pub(super) parts: Vec<Part>,
+    progress: Vec<Progress>,
+    pub(super) tokens: usize,
+    /// Sequences with one token each: the batch of the kernels.
+    pub(super) seqs: usize,
+    /// The layer whose outputs are in the cache's own buffer, and those of longer chunks.
+    pub(super) last: Option<usize>,
+    pub(super) chunks: Vec<f32>,
+}
+
+impl<'c> GpuStep<'c> {
+    pub(super) fn begin(cache: &'c mut GpuCache, chunks: &[Chunk], rule: Rule) -> Result<Self, Error> {
+        if chunks.is_empty() {
+            return Err(Error::Shape { argument: "chunks", expected: 1, given: 0 });
+        }
+        let layers = cache.core.sizes.layers;
+        let mut step = Self {
+            cache,
+            rule,
+            parts: Vec::with_capacity(chunks.len()),
+            progress: vec![Progress::Waiting; layers],
+            tokens: 0,
+            seqs: 0,
+            last: None,
+            chunks: Vec::new(),
+        };
+        for chunk in chunks {
+            step.join(chunk)?;
+        }
+        step.announce()?;
+        Ok(step)
+    }
+
+    /// Takes a sequence into the step and reserves its pages.
+    fn join(&mut self, chunk: &Chunk) -> Result<(), Error> {
+        if chunk.tokens == 0 {
+            return Err(Error::Shape { argument: "chunk.tokens", expected: 1, given: 0 });
+        }
+        if self.parts.iter().any(|part| part.id == chunk.sequence) {
+            return Err(Error::BusySequence(chunk.sequence));
+        }
+        let table = &mut self.cache.entry_mut(chunk.sequence)?.table;
+        let len = table.len();
+        let reservation = table.reserve(chunk.tokens).map_err(Error::from_table)?;
+        let place = (chunk.tokens == 1).then_some(self.seqs);
+        self.seqs += usize::from(place.is_some());
+        self.parts.push(Part {
+            id: chunk.sequence,
+            row: chunk.sequence.slot as usize,
+            tokens: chunk.tokens,
+            first_row: self.tokens,
+            len,
+            place,
+            reservation: Some(reservation),
+        });
+        self.tokens += chunk.tokens;
+        Ok(())
+    }
+
+    /// Sends lengths, tails and new pages to the device; for longer chunks, fetches the rows of their open blocks.
+    fn announce(&mut self) -> Result<(), Error> {
+        let Self { cache, parts, .. } = self;
+        let mut members = Vec::with_capacity(parts.len());
+        let mut open = Vec::new();
+        for part in parts.iter() {
+            let Some(reservation) = &part.reservation else { continue };
+            for span in reservation.rows() {
+                cache.mirror.set(part.row, span.block, span.host.index, span.packed.map(|page| page.index));
+                let tail = span.tail.map(|tail| tail.index);
+                if part.place.is_some() {
+                    let tail = tail.ok_or(Error::Order { layer: 0, why: "an open block has no tail" })?;
+                    members.push(Member { row: part.row, len: part.len, tail });
+                } else if let Some(tail) = tail.filter(|_| span.first_row > 0) {
+                    open.push((tail, span.host.index));
+                }
+            }
+        }
+        cache.forget()?;
+        cache.send_tables(&members)?;
+        if parts.iter().any(|part| part.place.is_none()) {
+            for (tail, host) in open {
+                prefill::fetch_open(cache, tail, host)?;
+            }
+            // From here on the host reads and writes pages of originals itself.
+            cache.core.queue.finish()?;
+        }
+        Ok(())
+    }
+
+    /// New tokens of all chunks: the rows that `append` and `attend` expect, in the order of the chunks.
+    pub fn tokens(&self) -> usize {
+        self.tokens
+    }
+
+    pub(super) fn check_layer(&self, layer: usize) -> Result<Progress, Error> {
+        self.progress.get(layer).copied().ok_or(Error::Layer { layer, layers: self.progress.len() })
+    }
+
+    fn check_append(&self, layer: usize) -> Result<(), Error> {
+        match self.check_layer(layer)? {
+            Progress::Waiting | Progress::Failed => Ok(()),
+            Progress::Appended | Progress::Attended => Err(Error::Order { layer, why: "appended twice in one step" }),
+        }
+    }
+
+    fn check_attend(&self, layer: usize) -> Result<(), Error> {
+        match self.check_layer(layer)? {
+            Progress::Appended | Progress::Attended => Ok(()),
+            Progress::Waiting | Progress::Failed => Err(Error::Order { layer, why: "attended before it was appended" }),
+        }
+    }
+
+    /// Writes the new tokens' keys (after RoPE) and values of one layer, `[tokens][kv_heads * head_dim]` each. They are
+    /// rounded to the cache's 16-bit type; what is certified is attention over the rounded originals. Blocks that become
+    /// full are coded.
+    ///
+    /// # Errors
+    /// A bad layer, shape, order, or a value that is not finite or too large: nothing was written. A device error: the
+    /// layer counts as not appended and may be appended again.
+    pub fn append(&mut self, layer: usize, keys: &[f32], values: &[f32]) -> Result<(), Error> {
+        self.check_rows(layer, keys.len(), values.len())?;
+        let (width, store) = (self.cache.geometry().kv_width(), self.cache.geometry().store);
+        self.cache.rows.round(keys, values, width, store)?;
+        self.append_rows(layer)
+    }
+
+    /// As [`GpuStep::append`] for rows that already are 16-bit patterns of the cache's type.
+    ///
+    /// # Errors
+    /// As [`GpuStep::append`].
+    pub fn append_bits(&mut self, layer: usize, keys: &[u16], values: &[u16]) -> Result<(), Error> {
+        self.check_rows(layer, keys.len(), values.len())?;
+        let (width, store) = (self.cache.geometry().kv_width(), self.cache.geometry().store);
+        self.cache.rows.copy(keys, values, width, store)?;
+        self.append_rows(layer)
+    }
+
+    /// As [`GpuStep::append`] for rows in device memory, in a step of one token per sequence.
+    ///
+    /// A row that is not finite, or too large, is not stored. The host learns of it when it reads results:
+    /// [`GpuStep::outputs`] and [`GpuStep::certificates`] are errors then, and the sequence is to be truncated or released.
+    ///
+    /// # Errors
+    /// A bad layer, shape or order, a longer chunk, or a device error.
+    pub fn append_device(&mut self, layer: usize, keys: Tensor<'_>, values: Tensor<'_>) -> Result<(), Error> {
+        self.check_rows(layer, keys.elements(), values.elements())?;
+        self.check_batch(layer)?;
+        self.progress[layer] = Progress::Failed;
+        self.cache.core.append(layer, self.seqs, keys, values)?;
+        self.progress[layer] = Progress::Appended;
+        Ok(())
+    }
+
+    fn check_rows(&self, layer: usize, keys: usize, values: usize) -> Result<(), Error> {
+        let expected = self.tokens * self.cache.geometry().kv_width();
+        for (argument, given) in [("keys", keys), ("values", values)] {
+            if given != expected {
+                return Err(Error::Shape { argument, expected, given });
+            }
+        }
+        self.check_append(layer)
+    }
+
+    fn check_batch(&self, layer: usize) -> Result<(), Error> {
+        if self.seqs == self.parts.len() {
+            return Ok(());
+        }
+        Err(Error::Order { layer, why: "rows on the device are for steps of one token per sequence" })
+    }
+
+    fn append_rows(&mut self, layer: usize) -> Result<(), Error> {
+        self.progress[layer] = Progress::Failed;
+        let Self { cache, parts, seqs, .. } = self;
+        if *seqs > 0 {
+            for (side, offset) in [(Side::Key, 0), (Side::Value, cache.core.sizes.row_bytes())] {
+                let GpuCache { core, rows, ring, batch_words, .. } = &mut **cache;
+                batch_words.clear();
+                for part in parts.iter().filter(|part| part.place.is_some()) {
+                    batch_words.extend_from_slice(rows.side(part.first_row, side));
+                }
+                ring.send(&core.queue, &core.inputs, offset, batch_words)?;
+            }
+            let [keys, values] = cache.core.staged_rows(*seqs)?;
+            cache.core.append(layer, *seqs, keys, values)?;
+        }
+        for part in parts.iter().filter(|part| part.place.is_none()) {
+            prefill::append(cache, layer, part)?;
+        }
+        self.progress[layer] = Progress::Appended;
+        Ok(())
+    }
+
+    /// Enqueues attention of the new tokens' queries (after RoPE) over everything up to and including themselves, for one
+    /// layer; [`GpuStep::outputs`] reads the result. `queries` is `[tokens][q_heads * head_dim]`.
+    ///
+    /// A chunk of one token is a decode step under the step's policy. A longer chunk is causal attention over the originals,
+    /// computed by the CPU before the call returns.
+    ///
+    /// # Errors
+    /// A bad layer, shape or order, a query that is not finite, or a device error.
+    pub fn attend(&mut self, layer: usize, queries: &[f32]) -> Result<(), Error> {
+        self.check_attend(layer)?;
+        let width = self.cache.geometry().q_width();
+        let expected = self.tokens * width;
+        if queries.len() != expected {
+            return Err(Error::Shape { argument: "queries", expected, given: queries.len() });
+        }
+        if let Some(at) = queries.iter().position(|q| !q.is_finite()) {
+            return Err(Error::NonFinite { argument: "queries", token: at / width, element: at % width });
+        }
+        self.last = None;
+        let Self { cache, parts, seqs, rule, chunks, .. } = self;
+        if *seqs > 0 {
+            let batch: Vec<f32> = parts
+                .iter()
+                .filter(|part| part.place.is_some())
+                .flat_map(|part| &queries[part.first_row * width..(part.first_row + 1) * width])
+                .copied()
+                .collect();
+            let element = send_queries(cache, &batch, width)?;
+            let core = &cache.core;
+            let query = core.staged_queries(*seqs, element)?;
+            let out = core.own_outputs(*seqs)?;
+            ladder::attend(core, &Call { layer, seqs: *seqs, query, out, rule: *rule })?;
+        }
+        chunks.clear();
+        if parts.iter().any(|part| part.place.is_none()) {
+            chunks.resize(expected, f32::NAN);
+            for part in parts.iter().filter(|part| part.place.is_none()) {
+                prefill::attend(cache, layer, part, queries, chunks)?;
+            }
+        }
+        self.last = Some(layer);
+        self.progress[layer] = Progress::Attended;
+        Ok(())
+    }
+
+    /// As [`GpuStep::attend`] with queries and outputs in device memory, in a step of one token per sequence. Outputs may be
+    /// read by work behind [`GpuCache::synchronize`] or by the host after [`GpuStep::certificates`], which says what they are
+    /// worth.
+    ///
+    /// # Errors
+    /// A bad layer, shape or order, a longer chunk, single precision where the kernels take 16 bits only, or a device error.
+    pub fn attend_device(&mut self, layer: usize, query: Tensor<'_>, out: Tensor<'_>) -> Result<(), Error> {
+        self.check_attend(layer)?;
+        self.check_batch(layer)?;
+        let expected = self.tokens * self.cache.geometry().q_width();
+        for (argument, given) in [("query", query.elements()), ("out", out.elements())] {
+            if given != expected {
+                return Err(Error::Shape { argument, expected, given });
+            }
+        }
+        check_queries(self.cache, query.element())?;
+        if self.last == Some(layer) {
+            self.last = None;
+        }
+        let call = Call { layer, seqs: self.seqs, query, out, rule: self.rule };
+        ladder::attend(&self.cache.core, &call)?;
+        self.progress[layer] = Progress::Attended;
+        Ok(())
+    }
+
+    /// Enqueues a recording of all layers, appends and attention, for a step of as many sequences as it was made for.
+    ///
+    /// # Errors
+    /// A step that began otherwise, or a recording of another cache, batch or policy; a device error.
+    pub fn replay(&mut self, graph: &GpuGraph<'_>) -> Result<(), Error> {
+        self.check_batch(0)?;
+        if let Some(layer) = self.progress.iter().position(|p| *p != Progress::Waiting) {
+            return Err(Error::Order { layer, why: "a recording holds the layer's append" });
+        }
+        graph.check(&self.cache.core, self.seqs, self.rule)?;
+        self.progress.fill(Progress::Failed);
+        graph.run(&self.cache.core)?;
+        self.progress.fill(Progress::Attended);
+        Ok(())
+    }
+
+    /// Makes the new tokens part of their sequences. Does not wait: what comes later on the stream sees them.
+    ///
+    /// # Errors
+    /// A layer that was not appended. The step is rolled back then.
+    pub fn finish(mut self) -> Result<(), Error> {
+        let appended = |p: &Progress| matches!(p, Progress::Appended | Progress::Attended);
+        if let Some(layer) = self.progress.iter().position(|p| !appended(p)) {
+            return Err(Error::Order { layer, why: "the step was finished before the layer was appended" });
+        }
+        let Self { cache, parts, .. } = &mut self;
+        for part in parts {
+            let Some(reservation) = part.reservation.take() else { continue };
+            let table = &mut cache.entry_mut(part.id)?.table;
+            let committed = table.commit(reservation).map_err(|e| Error::from_table(e.error))?;
+            committed.dropped.retire(stamp)?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for GpuStep<'_> {
+    fn drop(&mut self) {
+        for part in &mut self.parts {
+            if let Some(reservation) = part.reservation.take() {
+                // Blocks that were coded in this step are gone; what was chosen of them goes before their pages are used.
+                let coded = reservation.rows().filter_map(|span| span.packed);
+                let before = self.cache.forgotten.len();
+                self.cache.forgotten.extend(coded.map(|page| page.index));
+                if self.cache.forgotten.len() > before {
+                    self.cache.forgotten.push(ROW_ENTRY | part.row as u32);
+                }
+                reservation.abort(stamp);
+            }
+        }
+    }
+}
+
+/// Sends the batch's queries in the type that the kernels take from the host.
+fn send_queries(cache: &mut GpuCache, batch: &[f32], width: usize) -> Result<Element, Error> {
+    let GpuCache { core, ring, batch_words, config, .. } = cache;
+    let (queue, at) = (&core.queue, core.query_offset());
+    let dtype = match config.queries {
+        Element::F32 => {
+            ring.send(queue, &core.inputs, at, batch)?;
+            return Ok(Element::F32);
+        }
+        Element::F16 => crate::Dtype::F16,
+        Element::Bf16 => crate::Dtype::Bf16,
+    };
+    batch_words.clear();
+    batch_words.extend(batch.iter().map(|x| dtype.encode16(*x)));
+    if let Some(at) = batch_words.iter().position(|bits| dtype.is_nonfinite16(*bits)) {
+        return Err(Error::Overflow { argument: "queries", token: at / width, element: at % width });
+    }
+    ring.send(queue, &core.inputs, at, batch_words)?;
+    Ok(config.queries)
+}
+
+/// Kernels for 16-bit queries certify nothing for wider ones.
+pub(super) fn check_queries(cache: &GpuCache, element: Element) -> Result<(), Error> {
+    if element == Element::F32 && cache.config.queries != Element::F32 {
+        let why = "kernels were made for queries of 16 bits, and single precision was given".into();
+        return Err(Error::Config { field: "queries", why });
+    }
+    Ok(())
+}
