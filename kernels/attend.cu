@@ -13,6 +13,7 @@
 #include "attend/softmax.cuh"
 #include "attend/values.cuh"
 #include "attend/certificate.cuh"
+#include "attend/aside.cuh"
 #include "attend/lot.cuh"
 #include "attend/tail.cuh"
 #include "attend/merge.cuh"
@@ -24,63 +25,93 @@ constexpr u32 CANARY_FAILED = 1;
 
 // Rows past the end of the open block weigh nothing.
 CKV_FN void mask_rows(Logits& s, int rows) {
-    const int r = lane() >> 2;
+    // Against constants: sums of a constant and the lane's row would be kept in registers through the whole pass.
+    const int left = rows - (int)(lane() >> 2);
 #pragma unroll
     for (int t = 0; t < TILES; t++) {
 #pragma unroll
-        for (int nt = 0; nt < NT; nt++) {
+        for (int nt = 0; nt < COLUMNS; nt++) {
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                if (16 * t + r + (i & 2) * 4 >= rows) s.x[t][nt][i] = -u32_as_float(0x7f800000u);
+                if (left <= 16 * t + (i & 2) * 4) s.x[t][nt][i] = -u32_as_float(0x7f800000u);
             }
         }
     }
 }
 
-// One block into the state; `rows` of its tokens exist, all but in the open block.
-CKV_FN void attend_block(const CkvAttendArgs& a, Ring& ring, const Query& q, u32 row, u32 j, int rows, int k, int slot, u32 parity,
-                         State& st, Lot& lot, u32* flags, u32* room) {
+// What attend_columns must know of a block.
+struct Block {
+    const u8* record;
+    Flight flight;
+    int rows;  // tokens that exist: all but in the open block
+    u32 row, index;
+    u32* room;  // for the summary of the open block
+};
+
+// One block into the state, for column tiles from FIRST on.
+template <int FIRST>
+CKV_FN void attend_columns(const CkvAttendArgs& a, const Block& b, const Aside& aside, Query& q, State& st, Lot& lot,
+                           u32* flags) {
     Logits s;
     Weights w;
     KeySums key_sums;
-    wait_slot(ring, slot, parity);
-    const Flight flight = ring.flights[slot];
+    if constexpr (ASIDE) {
+#pragma unroll
+        for (int nt = 0; nt < COLUMNS; nt++) take_tile(aside, FIRST + nt, st), take_units(aside, FIRST + nt, q);
+    }
+    const Flight& flight = b.flight;
     const bool open = flight.tail != 0;
-    const u8* record = ring.slots + slot * CKV_RECORD;
-    const u32* summary = (const u32*)(record + CKV_SUMMARY);
+    const u32* summary = (const u32*)(b.record + CKV_SUMMARY);
     if (!open) {
-        score_codes(record, q, s, key_sums);
+        score_codes<FIRST>(b.record, q, s, key_sums);
     } else {
 #pragma unroll
-        for (int nt = 0; nt < NT; nt++) key_sums.square[nt] = 0.0f;
+        for (int nt = 0; nt < COLUMNS; nt++) key_sums.square[nt] = 0.0f;
     }
     if (flight.keys) {
         Logits exact;
-        score_originals((const u8*)flight.keys, q, exact);
+        if constexpr (LOGITS_ASIDE) put_logits(aside, s);
+        score_originals<FIRST>((const u8*)flight.keys, q, exact);
         if (open) {
-            mask_rows(exact, rows);
-            tail_summary(a, (const u8*)flight.keys, (const u8*)flight.values, rows, row, room);
-            summary = room;
+            mask_rows(exact, b.rows);
+            if constexpr (FIRST == 0) {
+                tail_summary(a, (const u8*)flight.keys, (const u8*)flight.values, b.rows, b.row, b.room);
+            }
+            summary = b.room;
         } else if (KEYS_CODED) {
             // The canary (7.4): codes and originals of one block must agree within the bound.
-            if (!canary(s, exact, key_sums, load_summary((const u8*)summary), q)) *flags = CANARY_FAILED;
+            if (!canary<FIRST>(aside, s, exact, key_sums, load_summary((const u8*)summary), q)) *flags = CANARY_FAILED;
         }
         s = exact;
     }
     const bool exact_keys = flight.keys != 0 || !KEYS_CODED, exact_values = flight.values != 0 || !VALUES_CODED;
-    float mass[NT][4];
-    follow(s, q, exact_values ? 0.0f : lift_of(u32_as_float(summary[7])), st);
-    weigh(s, q, st, w, mass);
+    float mass[COLUMNS][4];
+    follow<FIRST>(s, q, exact_values ? 0.0f : lift_of(u32_as_float(summary[7])), st);
+    weigh<FIRST>(s, q, st, w, mass);
     if (flight.values) {
-        add_originals<true>((const u8*)flight.values, rows, w, st);
+        add_originals<FIRST, true>((const u8*)flight.values, b.rows, w, st);
     } else {
-        add_codes(record, w, st);
+        add_codes<FIRST>(b.record, w, st);
     }
 #if CKV_CERTIFY
-    leave(lot, st, mass, key_sums, summary, j,
-          (exact_keys ? EXACT_KEYS : 0) | (exact_values ? EXACT_VALUES : 0) | (open ? OPEN : 0));
+    leave<FIRST>(lot, st, mass, key_sums, summary, b.index,
+                 (exact_keys ? EXACT_KEYS : 0) | (exact_values ? EXACT_VALUES : 0) | (open ? OPEN : 0));
 #endif
+    if constexpr (ASIDE) {
+#pragma unroll
+        for (int nt = 0; nt < COLUMNS; nt++) put_tile(aside, FIRST + nt, st);
+    }
+    // Also keeps the compiler from saving what it read for the next column tile.
     syncwarp();
+    if constexpr (FIRST + COLUMNS < NT) attend_columns<FIRST + COLUMNS>(a, b, aside, q, st, lot, flags);
+}
+
+// Block k of this warp into the state; then its slot is free for another.
+CKV_FN void attend_block(const CkvAttendArgs& a, Ring& ring, const Aside& aside, Query& q, u32 row, u32 j, int rows, int k, int slot,
+                         u32 parity, State& st, Lot& lot, u32* flags, u32* room) {
+    wait_slot(ring, slot, parity);
+    const Block b = {ring.slots + slot * CKV_RECORD, ring.flights[slot], rows, row, j, room};
+    attend_columns<0>(a, b, aside, q, st, lot, flags);
     issue(a, ring, k + STAGES, slot);
 }
 
@@ -88,6 +119,7 @@ struct Known {
     Tasks tasks;
     Segment segment;
     u32 flags;  // of the head at hand, by any warp
+    u32 hi;     // end of this CTA's share of the line
 };
 static_assert(sizeof(Known) <= KNOWN_BYTES, "KNOWN_BYTES");
 
@@ -140,7 +172,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) ckv_attend(const __grid
     const Segment& seg = known.segment;
     {
         const Segment first = segment_at(a, planned, lo);
-        if (threadIdx.x == 0) known.tasks = planned, known.segment = first, known.flags = 0;
+        if (threadIdx.x == 0) known.tasks = planned, known.segment = first, known.flags = 0, known.hi = hi;
     }
     sync_threads();
     fetch_batch(a, t, ring, 0);
@@ -154,9 +186,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) ckv_attend(const __grid
     // Block k lies in slot k % STAGES; the parity of its copies is that of k / STAGES.
     int k = 0, slot = 0;
     u32 parity = 0;
-    int fetched = 32;
-    for (u32 line = lo; line < hi;) {
-        const u32 end = seg.start + seg.blocks < hi ? seg.start + seg.blocks : hi;
+    while (true) {
+        const u32 end = seg.start + seg.blocks < known.hi ? seg.start + seg.blocks : known.hi;
         const u32 row_head = seg.row * a.kv_heads + seg.kv;
         Query q;
         await_query();
@@ -166,19 +197,26 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) ckv_attend(const __grid
         Sums sums;
         clear(st);
         clear(sums);
+        const Aside aside = {mine + SUMMARY_WORDS};
+        if constexpr (ASIDE) put_all(aside, st, sums, q);
         const int started = k;
 #pragma unroll 1
         for (; k < ring.count && ring.lo + (u32)k * WARPS < end; k++) {
             // The batch that holds the next block to be copied, and half of a ring of places ahead.
-            if (k + STAGES >= fetched) fetch_batch(a, t, ring, fetched), fetched += 32;
+            if ((k + STAGES) % 32 == 0) fetch_batch(a, t, ring, k + STAGES);
             const u32 j = ring.lo + (u32)k * WARPS - seg.start;
             const int rows = j < seg.tokens / BLOCK ? BLOCK : (int)(seg.tokens % BLOCK);
-            attend_block(a, ring, q, row_head, j, rows, k, slot, parity, st, lot, &known.flags, (u32*)mine);
+            attend_block(a, ring, aside, q, row_head, j, rows, k, slot, parity, st, lot, &known.flags, (u32*)mine);
             slot = slot + 1 == STAGES ? 0 : slot + 1;
             parity ^= slot == 0;
-            if (CKV_CERTIFY && lot.count == LOT) certify_lot(a, lot, q, row_head, sums);
+            if (CKV_CERTIFY && lot.count == LOT) certify_lot(a, lot, q, row_head, sums, aside);
         }
-        if (CKV_CERTIFY) certify_lot(a, lot, q, row_head, sums);
+        if (CKV_CERTIFY) certify_lot(a, lot, q, row_head, sums, aside);
+        if constexpr (ASIDE) {
+#pragma unroll
+            for (int nt = 0; nt < NT; nt++) take_tile(aside, nt, st);
+            syncwarp();
+        }
         store_partial(st, sums, (float)((k - started) * TILES), known.flags, mine);
         sync_threads();
 
@@ -206,13 +244,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) ckv_attend(const __grid
             count = (int)(last - first) + 1;
             to = nullptr;
         }
-        line = end;
-        if (line < hi) {
-            const Segment next = segment_at(a, t, line);
-            sync_threads();
-            if (threadIdx.x == 0) known.segment = next, known.flags = 0;
-            read_query(a, next.head, queries);
-        }
+        const u32 after = seg.start + seg.blocks;
+        if (after >= known.hi) break;
+        const Segment next = segment_at(a, t, after);
+        sync_threads();
+        if (threadIdx.x == 0) known.segment = next, known.flags = 0;
+        read_query(a, next.head, queries);
         sync_threads();
     }
 }

@@ -2,14 +2,14 @@
 #pragma once
 
 // Logits in units of Query::unit (base 2): x[tile][nt][0..1] for token lane / 4 of the tile, [2..3] for token lane / 4 + 8; two
-// heads each.
+// heads each. Here and below: column tiles from FIRST on.
 struct Logits {
-    float x[TILES][NT][4];
+    float x[TILES][COLUMNS][4];
 };
 
 // Sum over the channels of (q sigma)^2 in units of step^2: head h in the lane of row h % 8, column h % 8.
 struct KeySums {
-    float square[NT];
+    float square[COLUMNS];
 };
 
 // One in both halves.
@@ -43,34 +43,52 @@ CKV_FN void score_unit(const u32 (&h)[8], const u32 (&high)[4], const u32 (&low)
     }
 }
 
-// Logits from 16-bit keys in fragment order.
-CKV_FN void score_originals(const u8* keys, const Query& q, Logits& s) {
+CKV_FN void clear(float (&c)[COLUMNS][4]) {
+#pragma unroll
+    for (int nt = 0; nt < COLUMNS; nt++) c[nt][0] = c[nt][1] = c[nt][2] = c[nt][3] = 0.0f;
+}
+
+// The digits of chunk j as score_unit takes them for keys that are (ROWS) or are not originals; paired columns get their own.
+template <int FIRST, bool ROWS>
+CKV_FN void digits(const Query& q, int j, u32 (&high)[COLUMNS][4], u32 (&low)[COLUMNS][4]) {
     const u32 mask = low_columns();
+#pragma unroll
+    for (int nt = 0; nt < COLUMNS; nt++) {
+        if constexpr (ROWS) {
+            query_rows(q, FIRST + nt, j, high[nt], low[nt]);
+        } else {
+            query_chunk(q, FIRST + nt, j, high[nt], low[nt]);
+        }
+        if constexpr (PAIRED) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) high[nt][i] = by_column(high[nt][i], low[nt][i], mask);
+        }
+    }
+}
+
+// Logits from 16-bit keys in fragment order.
+template <int FIRST>
+CKV_FN void score_originals(const u8* keys, const Query& q, Logits& s) {
+#pragma unroll
+    for (int t = 0; t < TILES; t++) clear(s.x[t]);
+    // The order of the loops decides what lives: all digits, or the sums of all tiles.
+    constexpr int OUTER = LEAN ? CHUNKS : TILES, INNER = LEAN ? TILES : CHUNKS;
+#pragma unroll UNROLL
+    for (int outer = 0; outer < OUTER; outer++) {
+#pragma unroll
+        for (int inner = 0; inner < INNER; inner++) {
+            const int t = LEAN ? inner : outer, j = LEAN ? outer : inner;
+            u32 h[8], high[COLUMNS][4], low[COLUMNS][4];
+            load_original(keys, t * CHUNKS + j, h);
+            digits<FIRST, true>(q, j, high, low);
+#pragma unroll
+            for (int nt = 0; nt < COLUMNS; nt++) score_unit<true>(h, high[nt], low[nt], s.x[t][nt]);
+        }
+    }
 #pragma unroll
     for (int t = 0; t < TILES; t++) {
 #pragma unroll
-        for (int nt = 0; nt < NT; nt++) s.x[t][nt][0] = s.x[t][nt][1] = s.x[t][nt][2] = s.x[t][nt][3] = 0.0f;
-#pragma unroll
-        for (int j = 0; j < CHUNKS; j++) {
-            u32 h[8];
-            load_original(keys, t * CHUNKS + j, h);
-#pragma unroll
-            for (int nt = 0; nt < NT; nt++) {
-                u32 high[4], low[4];
-#pragma unroll
-                for (int i = 0; i < 4; i++) {
-#if CKV_STORE == 1
-                    high[i] = q.row_high[nt][j][i], low[i] = q.row_low[nt][j][i];
-#else
-                    high[i] = q.high[nt][j][i], low[i] = query_low(q, nt, j, i);
-#endif
-                    if constexpr (PAIRED) high[i] = by_column(high[i], low[i], mask);
-                }
-                score_unit<true>(h, high, low, s.x[t][nt]);
-            }
-        }
-#pragma unroll
-        for (int nt = 0; nt < NT; nt++) join_columns(s.x[t][nt]);
+        for (int nt = 0; nt < COLUMNS; nt++) join_columns(s.x[t][nt]);
     }
 }
 
@@ -81,87 +99,115 @@ CKV_FN void channel_scales(const u8* scales, int j, u32 (&w)[4]) {
     w[0] = v.x, w[1] = v.y, w[2] = v.z, w[3] = v.w;
 }
 
-// Logits from codes with a scale and an offset per channel, math.md (2.3): q k^ = (q sigma).code + q.z. The scaled query and
-// the offset are formed once per block.
-CKV_FN void score_codes(const u8* record, const Query& q, Logits& s, KeySums& sums) {
+// What a block's offsets and scales sum to: z the products of query and offsets, n the squares of the scaled query. Two chains
+// each where registers allow it: a chain of products waits for every one of its links.
+constexpr int OFFSET_CHAINS = LEAN ? 1 : 2;
+struct ChannelSums {
+    float z[OFFSET_CHAINS][COLUMNS][4], n[2][COLUMNS][4];
+};
+
+// The scaled query of chunk j.
+template <int FIRST>
+CKV_FN void scale_query(const u8* scales, const Query& q, int j, u32 (&high)[COLUMNS][4], u32 (&low)[COLUMNS][4], ChannelSums& sums) {
     const u32 mask = low_columns();
-    const u8* scales = record + CKV_KEY_SCALES;
-    u32 high[NT][CHUNKS][4], low[PAIRED ? 1 : NT][CHUNKS][4];
-    // Two chains each: a chain of products waits for every one of its links.
-    float z[2][NT][4], n[2][NT][4];
+    u32 sigma[4], offset[4];
+    channel_scales(scales, j, sigma);
+    channel_scales(scales + 2 * D, j, offset);
 #pragma unroll
-    for (int e = 0; e < 2; e++) {
+    for (int nt = 0; nt < COLUMNS; nt++) {
+        float(&z)[OFFSET_CHAINS][COLUMNS][4] = sums.z;
+        float(&n)[2][COLUMNS][4] = sums.n;
+        u32 qh[4], ql[4], y[4];
+        query_chunk(q, FIRST + nt, j, qh, ql);
 #pragma unroll
-        for (int nt = 0; nt < NT; nt++) {
+        for (int i = 0; i < 4; i++) {
+            y[i] = times_high(qh[i], sigma[i]);
+            if constexpr (PAIRED) {
+                high[nt][i] = query_times(qh[i], ql[i], sigma[i], y[i], mask);
+            } else {
+                high[nt][i] = y[i];
+                low[nt][i] = times_low(qh[i], ql[i], sigma[i]);
+            }
+        }
+        // The scaled query against itself: row h, column h is the sum of its squares; even registers land in rows
+        // 0..7, odd ones in rows 8..15.
+        mma_f16(n[0][nt], y[0], y[1], y[2], y[3], y[0], y[2]);
+        mma_f16(n[1][nt], y[0], y[1], y[2], y[3], y[1], y[3]);
+        // The offsets are rows of the first operand: all rows alike.
 #pragma unroll
-            for (int i = 0; i < 4; i++) z[e][nt][i] = n[e][nt][i] = 0.0f;
+        for (int e = 0; e < 2; e++) {
+            const int chain = e % OFFSET_CHAINS;
+            const u32 z0 = offset[2 * e], z1 = offset[2 * e + 1];
+            u32 b0 = qh[2 * e], b1 = qh[2 * e + 1];
+#if CKV_QUERY_LOW
+            const u32 l0 = ql[2 * e], l1 = ql[2 * e + 1];
+            if constexpr (PAIRED) b0 = by_column(b0, l0, mask), b1 = by_column(b1, l1, mask);
+            else mma_f16(z[chain][nt], z0, z0, z1, z1, l0, l1);
+#endif
+            mma_f16(z[chain][nt], z0, z0, z1, z1, b0, b1);
         }
     }
+}
+
+// Logits from codes with a scale and an offset per channel, math.md (2.3): q k^ = (q sigma).code + q.z. The scaled query and
+// the offset are formed once per block.
+template <int FIRST>
+CKV_FN void score_codes(const u8* record, const Query& q, Logits& s, KeySums& sums) {
+    const u8* scales = record + CKV_KEY_SCALES;
+    const u8* codes = record + CKV_KEY_CODES;
+    ChannelSums channels;
+    float(&z)[OFFSET_CHAINS][COLUMNS][4] = channels.z;
+    float(&n)[2][COLUMNS][4] = channels.n;
 #pragma unroll
+    for (int e = 0; e < 2; e++) clear(z[e % OFFSET_CHAINS]), clear(n[e]);
+    u32 high[LEAN ? 1 : CHUNKS][COLUMNS][4], low[LEAN ? 1 : CHUNKS][COLUMNS][4];
+    if constexpr (LEAN) {
+#pragma unroll
+        for (int t = 0; t < TILES; t++) clear(s.x[t]);
+    }
+#pragma unroll UNROLL
     for (int j = 0; j < CHUNKS; j++) {
-        u32 sigma[4], offset[4];
-        channel_scales(scales, j, sigma);
-        channel_scales(scales + 2 * D, j, offset);
+        scale_query<FIRST>(scales, q, j, high[LEAN ? 0 : j], low[LEAN ? 0 : j], channels);
+        if constexpr (LEAN) {
 #pragma unroll
-        for (int nt = 0; nt < NT; nt++) {
-            u32 y[4];
+            for (int t = 0; t < TILES; t++) {
+                u32 h[8];
+                load_codes<8, 128>(codes, t * CHUNKS + j, h);
 #pragma unroll
-            for (int i = 0; i < 4; i++) {
-                const u32 qh = q.high[nt][j][i], ql = query_low(q, nt, j, i);
-                y[i] = times_high(qh, sigma[i]);
-                if constexpr (PAIRED) {
-                    high[nt][j][i] = query_times(qh, ql, sigma[i], y[i], mask);
-                } else {
-                    high[nt][j][i] = y[i];
-                    low[nt][j][i] = times_low(qh, ql, sigma[i]);
-                }
-            }
-            // The scaled query against itself: row h, column h is the sum of its squares; even registers land in rows
-            // 0..7, odd ones in rows 8..15.
-            mma_f16(n[0][nt], y[0], y[1], y[2], y[3], y[0], y[2]);
-            mma_f16(n[1][nt], y[0], y[1], y[2], y[3], y[1], y[3]);
-            // The offsets are rows of the first operand: all rows alike.
-#pragma unroll
-            for (int e = 0; e < 2; e++) {
-                const u32 z0 = offset[2 * e], z1 = offset[2 * e + 1];
-                u32 b0 = q.high[nt][j][2 * e], b1 = q.high[nt][j][2 * e + 1];
-#if CKV_QUERY_LOW
-                const u32 l0 = q.low[nt][j][2 * e], l1 = q.low[nt][j][2 * e + 1];
-                if constexpr (PAIRED) b0 = by_column(b0, l0, mask), b1 = by_column(b1, l1, mask);
-                else mma_f16(z[e][nt], z0, z0, z1, z1, l0, l1);
-#endif
-                mma_f16(z[e][nt], z0, z0, z1, z1, b0, b1);
+                for (int nt = 0; nt < COLUMNS; nt++) score_unit<false>(h, high[0][nt], low[0][nt], s.x[t][nt]);
             }
         }
     }
     const bool odd = (lane() >> 2) & 1;
 #pragma unroll
-    for (int nt = 0; nt < NT; nt++) {
+    for (int nt = 0; nt < COLUMNS; nt++) {
         sums.square[nt] = odd ? n[0][nt][1] + n[1][nt][3] : n[0][nt][0] + n[1][nt][2];
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            z[0][nt][i] += z[1][nt][i];
+            if constexpr (OFFSET_CHAINS == 2) z[0][nt][i] += z[OFFSET_CHAINS - 1][nt][i];
             // Without low halves every column has the whole offset: it enters where the high digits are.
             if constexpr (PAIRED && !CKV_QUERY_LOW) z[0][nt][i] = lane() & 2 ? 0.0f : z[0][nt][i];
         }
     }
 #pragma unroll
     for (int t = 0; t < TILES; t++) {
-        float c[2][NT][4];
+        float c[2][COLUMNS][4];
 #pragma unroll
-        for (int nt = 0; nt < NT; nt++) {
+        for (int nt = 0; nt < COLUMNS; nt++) {
 #pragma unroll
-            for (int i = 0; i < 4; i++) c[0][nt][i] = z[0][nt][i & 1], c[1][nt][i] = 0.0f;
+            for (int i = 0; i < 4; i++) c[0][nt][i] = z[0][nt][i & 1], c[1][nt][i] = LEAN ? s.x[t][nt][i] : 0.0f;
+        }
+        if constexpr (!LEAN) {
+#pragma unroll
+            for (int j = 0; j < CHUNKS; j++) {
+                u32 h[8];
+                load_codes<8, 128>(codes, t * CHUNKS + j, h);
+#pragma unroll
+                for (int nt = 0; nt < COLUMNS; nt++) score_unit<false>(h, high[j][nt], low[j][nt], c[j & 1][nt]);
+            }
         }
 #pragma unroll
-        for (int j = 0; j < CHUNKS; j++) {
-            u32 h[8];
-            load_codes<8, 128>(record + CKV_KEY_CODES, t * CHUNKS + j, h);
-#pragma unroll
-            for (int nt = 0; nt < NT; nt++) score_unit<false>(h, high[nt][j], low[PAIRED ? 0 : nt][j], c[j & 1][nt]);
-        }
-#pragma unroll
-        for (int nt = 0; nt < NT; nt++) {
+        for (int nt = 0; nt < COLUMNS; nt++) {
 #pragma unroll
             for (int i = 0; i < 4; i++) s.x[t][nt][i] = c[0][nt][i] + c[1][nt][i];
             join_columns(s.x[t][nt]);
@@ -169,55 +215,60 @@ CKV_FN void score_codes(const u8* record, const Query& q, Logits& s, KeySums& su
     }
 }
 #elif CKV_KEY == 2
+// One group of channels of one tile: from codes to the sums of products.
+template <int FIRST>
+CKV_FN void score_group(const u8* codes, const Query& q, int t, int g, float (&c)[COLUMNS][4]) {
+    constexpr int PER = CKV_KEY_GROUP / 32;
+#pragma unroll
+    for (int j = g * PER; j < (g + 1) * PER; j++) {
+        u32 h[8], high[COLUMNS][4], low[COLUMNS][4];
+        load_codes<CKV_KEY_BITS, 1u << (CKV_KEY_BITS - 1)>(codes, t * CHUNKS + j, h);
+        digits<FIRST, false>(q, j, high, low);
+#pragma unroll
+        for (int nt = 0; nt < COLUMNS; nt++) score_unit<false>(h, high[nt], low[nt], c[nt]);
+    }
+}
+
 // Logits from symmetric codes with a scale per token and group of channels, math.md (2.7).
+template <int FIRST>
 CKV_FN void score_codes(const u8* record, const Query& q, Logits& s, KeySums& sums) {
-    constexpr int GROUPS = D / CKV_KEY_GROUP, PER = CKV_KEY_GROUP / 32;
-    const u32 mask = low_columns();
+    constexpr int GROUPS = D / CKV_KEY_GROUP;
     const u8* scales = record + CKV_KEY_SCALES;
     const int r = lane() >> 2;
 #pragma unroll
-    for (int nt = 0; nt < NT; nt++) sums.square[nt] = 0.0f;
+    for (int nt = 0; nt < COLUMNS; nt++) sums.square[nt] = 0.0f;
 #pragma unroll
-    for (int t = 0; t < TILES; t++) {
+    for (int t = 0; t < TILES; t++) clear(s.x[t]);
+    // As in score_originals.
+    constexpr int OUTER = LEAN ? GROUPS : TILES, INNER = LEAN ? TILES : GROUPS;
+#pragma unroll UNROLL
+    for (int outer = 0; outer < OUTER; outer++) {
 #pragma unroll
-        for (int nt = 0; nt < NT; nt++) s.x[t][nt][0] = s.x[t][nt][1] = s.x[t][nt][2] = s.x[t][nt][3] = 0.0f;
-#pragma unroll
-        for (int g = 0; g < GROUPS; g++) {
-            float c[NT][4];
-#pragma unroll
-            for (int nt = 0; nt < NT; nt++) c[nt][0] = c[nt][1] = c[nt][2] = c[nt][3] = 0.0f;
-#pragma unroll
-            for (int k = 0; k < PER; k++) {
-                const int j = g * PER + k;
-                u32 h[8];
-                load_codes<CKV_KEY_BITS, 1u << (CKV_KEY_BITS - 1)>(record + CKV_KEY_CODES, t * CHUNKS + j, h);
-#pragma unroll
-                for (int nt = 0; nt < NT; nt++) {
-                    u32 high[4], low[4];
-#pragma unroll
-                    for (int i = 0; i < 4; i++) {
-                        high[i] = q.high[nt][j][i], low[i] = query_low(q, nt, j, i);
-                        if constexpr (PAIRED) high[i] = by_column(high[i], low[i], mask);
-                    }
-                    score_unit<false>(h, high, low, c[nt]);
-                }
-            }
+        for (int inner = 0; inner < INNER; inner++) {
+            const int t = LEAN ? inner : outer, g = LEAN ? outer : inner;
+            float c[COLUMNS][4];
+            clear(c);
+            score_group<FIRST>(record + CKV_KEY_CODES, q, t, g, c);
             const u8* at = scales + (g * BLOCK + 16 * t + r) * 2;
             const float first = h_lo(*(const u16*)at), second = h_lo(*(const u16*)(at + 16));
 #pragma unroll
-            for (int nt = 0; nt < NT; nt++) {
+            for (int nt = 0; nt < COLUMNS; nt++) {
 #pragma unroll
                 for (int i = 0; i < 4; i++) s.x[t][nt][i] = fma_rn(c[nt][i], i < 2 ? first : second, s.x[t][nt][i]);
             }
         }
+    }
 #pragma unroll
-        for (int nt = 0; nt < NT; nt++) join_columns(s.x[t][nt]);
+    for (int t = 0; t < TILES; t++) {
+#pragma unroll
+        for (int nt = 0; nt < COLUMNS; nt++) join_columns(s.x[t][nt]);
     }
 }
 #else
+template <int FIRST>
 CKV_FN void score_codes(const u8* record, const Query& q, Logits& s, KeySums& sums) {
 #pragma unroll
-    for (int nt = 0; nt < NT; nt++) sums.square[nt] = 0.0f;
-    score_originals(record + CKV_KEY_CODES, q, s);
+    for (int nt = 0; nt < COLUMNS; nt++) sums.square[nt] = 0.0f;
+    score_originals<FIRST>(record + CKV_KEY_CODES, q, s);
 }
 #endif

@@ -20,27 +20,30 @@ CKV_FN Lot lot_at(u8* shared) {
     return l;
 }
 
-// Leaves one block. `summary`: eight words that every lane can read.
-CKV_FN void leave(Lot& l, const State& st, const float (&mass)[NT][4], const KeySums& keys, const u32* summary, u32 block, u32 kind) {
+// Leaves column tiles from FIRST on of one block. `summary`: eight words that every lane can read.
+template <int FIRST>
+CKV_FN void leave(Lot& l, const State& st, const float (&mass)[COLUMNS][4], const KeySums& keys, const u32* summary, u32 block, u32 kind) {
     const int r = lane() >> 2, c4 = lane() & 3;
     // The lane of row r, column r has head r's sums; which of its two columns that is depends on the parity of r.
     if (c4 == (r & 7) >> 1 && (!PAIRED || r < 4)) {
 #pragma unroll
-        for (int nt = 0; nt < NT; nt++) {
+        for (int nt = 0; nt < COLUMNS; nt++) {
             const bool odd = r & 1;
-            l.sums[l.count * HEADS + 8 * nt + r] =
+            l.sums[l.count * HEADS + 8 * (FIRST + nt) + r] =
                 Vec4{float_as_u32(odd ? mass[nt][1] : mass[nt][0]), float_as_u32(odd ? mass[nt][3] : mass[nt][2]),
-                     float_as_u32(keys.square[nt]), float_as_u32(odd ? st.m[nt][1] : st.m[nt][0])};
+                     float_as_u32(keys.square[nt]), float_as_u32(odd ? st.m[FIRST + nt][1] : st.m[FIRST + nt][0])};
         }
     }
+    if constexpr (FIRST + COLUMNS < NT) return;
     if (lane() < 8) l.summaries[l.count * 8 + lane()] = summary[lane()];
     if (lane() == 8) *(Vec2*)(l.blocks + 2 * l.count) = Vec2{block, kind};
     l.count++;
 }
 
-// Certifies what was left.
-CKV_FN void certify_lot(const CkvAttendArgs& a, Lot& l, const Query& q, u32 row, Sums& sums) {
+// Certifies what was left. `aside`: where the sums are with ASIDE; they are also returned.
+CKV_FN void certify_lot(const CkvAttendArgs& a, Lot& l, const Query& q, u32 row, Sums& sums, const Aside& aside) {
     syncwarp();
+    if constexpr (ASIDE) take_sums(aside, sums);
     const int slot = lane() / HEADS, h = lane() % HEADS;
     if (slot < l.count && h < GROUP) {
         const Summary b = load_summary((const u8*)(l.summaries + slot * 8));
@@ -48,14 +51,16 @@ CKV_FN void certify_lot(const CkvAttendArgs& a, Lot& l, const Query& q, u32 row,
         const u32 kind = l.blocks[2 * slot + 1];
         const bool keys = kind & EXACT_KEYS, values = kind & EXACT_VALUES;
         const float m = u32_as_float(left.w);
-        const LogitBound bound = code_bound(b, q.reach, q.step, u32_as_float(left.z));
-        const float zeta = keys ? row_zeta(b.key_norm, q.reach, q.step) : bound.zeta;
+        const float reach = take_reach(aside, q), step = take_step(aside, q);
+        const LogitBound bound = code_bound(b, reach, step, u32_as_float(left.z));
+        const float zeta = keys ? row_zeta(b.key_norm, reach, step) : bound.zeta;
         rescale(sums, m);
         const float share = add_block(sums, b, bound, zeta, keys, values, u32_as_float(left.x), u32_as_float(left.y));
         if (a.masses && !(kind & OPEN)) {
             a.masses[((u64)row * a.table_stride + l.blocks[2 * slot]) * GROUP + h] = mass_word(m, u32_as_float(left.x), share);
         }
     }
+    if constexpr (ASIDE) put_sums(aside, sums);
     syncwarp();
     l.count = 0;
 }

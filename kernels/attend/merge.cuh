@@ -165,9 +165,16 @@ CKV_FN void store_output(const CkvAttendArgs& a, u64 at, float x) {
     }
 }
 
+// Where registers are scarce (LEAN) the merge is a function of its own, so that nothing of it waits in registers while blocks are read.
+#if CKV_GROUP > 8 || CKV_DIM == 256
+#define CKV_APART __attribute__((noinline)) __device__
+#else
+#define CKV_APART CKV_FN
+#endif
+
 // `count` partials at `base` into one at `to` or, without `to`, to the outputs of (sequence, KV head) `head`, with merged scalars and
 // norms left in `merge` for certify_head. All warps of the CTA, a slice or a head's scalars each at a time.
-CKV_FN void merge_partials(const CkvAttendArgs& a, const float* base, int count, float* to, const Merge& merge, u64 head,
+CKV_APART void merge_partials(const CkvAttendArgs& a, const float* base, int count, float* to, const Merge& merge, u64 head,
                            const float* centre) {
 #pragma unroll 1
     for (int item = warp(); item < GROUP * (SLICES + 1); item += WARPS) {
@@ -206,7 +213,7 @@ CKV_FN void merge_partials(const CkvAttendArgs& a, const float* base, int count,
 }
 
 // Certificates of the heads whose outputs were just written. All threads of the CTA.
-CKV_FN void certify_head(const CkvAttendArgs& a, const Merge& merge, u64 head, u32 tokens) {
+CKV_APART void certify_head(const CkvAttendArgs& a, const Merge& merge, u64 head, u32 tokens) {
     bool failed = false;
     if (threadIdx.x < GROUP) {
         const int h = threadIdx.x;

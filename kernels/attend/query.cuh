@@ -2,24 +2,18 @@
 //
 // A head's query is divided by a power of two so that its largest channel lies in [4, 8): then q sigma and q z stay inside
 // f16 for every key whose magnitude allows a bound (block.cuh). It is held as a pair of halves, 22 bits; what the pair misses
-// is in the bound (code_bound). Queries of 16 bits have no low
-// half: their variants leave it out. Columns: lane / 4 is the column; paired columns 0..3 are the high halves, 4..7 the low ones.
+// is in the bound (code_bound). Queries of 16 bits have no low half: their variants leave it out. Columns: lane / 4 is the column; paired columns 0..3 are the high halves, 4..7 the low ones.
 #pragma once
 
 // Largest magnitude of |z_c| for which q z cannot overflow: 65504 / 8.
 constexpr float LARGEST_OFFSET = 8188.0f;
 
 struct Query {
-    // Halves of 2^exponent q by chunk and register: register i of a chunk holds channels 8 (lane % 4) + 2 i, + 1.
-    u32 high[NT][CHUNKS][4];
-#if CKV_QUERY_LOW
-    u32 low[NT][CHUNKS][4];
-#endif
-    // For 16-bit originals that are not f16, halves of their own type; the same registers where they are.
-#if CKV_STORE == 1
-    u32 row_high[NT][CHUNKS][4];
-    u32 row_low[NT][CHUNKS][4];
-#endif
+    // Halves of 2^exponent q by chunk and register: register i of a chunk holds channels 8 (lane % 4) + 2 i, + 1. With LEAN
+    // they lie in `shared`: a lane's four registers of chunk j and tile nt at (nt CHUNKS + j) 32 + lane, then the low ones.
+    u32 high[LEAN ? 1 : NT][LEAN ? 1 : CHUNKS][4];
+    u32 low[LEAN || !LOW_QUERY ? 1 : NT][LEAN || !LOW_QUERY ? 1 : CHUNKS][4];
+    const Vec4* shared;
     // Of the two heads whose logits this lane holds (columns 2 (lane % 4), + 1; paired: modulo 4): base-2 logit per unit.
     float unit[NT][2];
     // Of the head whose certificate this lane keeps (lane % HEADS): s ||q||, and 2^-exponent s.
@@ -67,9 +61,10 @@ CKV_FN void query_elements(const CkvAttendArgs& a, const Vec4* shared, int at, f
     }
 }
 
-// Prepares what read_query copied.
-CKV_FN void prepare_query(const CkvAttendArgs& a, const Vec4* shared, Query& q) {
+// Prepares what read_query copied. All threads of the CTA: with LEAN the result takes the place of what was copied.
+CKV_FN void prepare_query(const CkvAttendArgs& a, Vec4* shared, Query& q) {
     const int c4 = lane() & 3, column = lane() >> 2;
+    u32 highs[NT][CHUNKS][4], lows[NT][CHUNKS][4];
     float reach[NT], step[NT];
 #pragma unroll
     for (int nt = 0; nt < NT; nt++) {
@@ -106,16 +101,15 @@ CKV_FN void prepare_query(const CkvAttendArgs& a, const Vec4* shared, Query& q) 
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 const float lo = x[j][2 * i] * up, hi = x[j][2 * i + 1] * up;
-                const u32 pair = h2_pack(lo, hi);
-                q.high[nt][j][i] = pair;
-#if CKV_QUERY_LOW
-                q.low[nt][j][i] = h2_pack(lo - h_lo(pair), hi - h_hi(pair));
-#endif
-#if CKV_STORE == 1
-                const u32 row_pair = b2_pack(lo, hi);
-                q.row_high[nt][j][i] = row_pair;
-                q.row_low[nt][j][i] = b2_pack(lo - b_lo(row_pair), hi - b_hi(row_pair));
-#endif
+                if constexpr (BF16_QUERY) {
+                    const u32 pair = b2_pack(lo, hi);
+                    highs[nt][j][i] = pair;
+                    lows[nt][j][i] = b2_pack(lo - b_lo(pair), hi - b_hi(pair));
+                } else {
+                    const u32 pair = h2_pack(lo, hi);
+                    highs[nt][j][i] = pair;
+                    lows[nt][j][i] = LOW_QUERY ? h2_pack(lo - h_lo(pair), hi - h_hi(pair)) : 0u;
+                }
             }
         }
         const float unit = a.scale * 1.44269504f * down;
@@ -135,6 +129,31 @@ CKV_FN void prepare_query(const CkvAttendArgs& a, const Vec4* shared, Query& q) 
         const float r = shfl(reach[NT - 1], 4 * (h & 7)), t = shfl(step[NT - 1], 4 * (h & 7));
         if (h >= 8) q.reach = r, q.step = t;
     }
+    q.shared = shared;
+    if constexpr (LEAN) sync_threads();
+#pragma unroll
+    for (int nt = 0; nt < NT; nt++) {
+#pragma unroll
+        for (int j = 0; j < CHUNKS; j++) {
+            const u32(&x)[4] = highs[nt][j];
+            const u32(&y)[4] = lows[nt][j];
+            if constexpr (LEAN) {
+                // All warps have the same.
+                const int at = (nt * CHUNKS + j) * 32 + (int)lane();
+                if (warp() == 0) {
+                    shared[at] = Vec4{x[0], x[1], x[2], x[3]};
+                    if constexpr (LOW_QUERY) shared[NT * CHUNKS * 32 + at] = Vec4{y[0], y[1], y[2], y[3]};
+                }
+            } else {
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    q.high[nt][j][i] = x[i];
+                    if constexpr (LOW_QUERY) q.low[nt][j][i] = y[i];
+                }
+            }
+        }
+    }
+    if constexpr (LEAN) sync_threads();
 }
 
 // Asks for the queries of another head, if there is one.
@@ -153,6 +172,13 @@ CKV_FN u32 by_column(u32 high, u32 low, u32 low_mask) { return (high & ~low_mask
 CKV_FN u32 times_high(u32 high, u32 w) { return h2_mul(high, w); }
 CKV_FN u32 times_low(u32 high, u32 low, u32 w) { return h2_fma(low, w, h2_fma(high, w, h2_mul(high, w) ^ 0x80008000u)); }
 
+// A pair of halves as a pair of bf16, whose first does not depend on the second half.
+CKV_FN void pair_of_bf16(u32 high, u32 low, u32& row_high, u32& row_low) {
+    const float x = h_lo(high), y = h_hi(high);
+    row_high = b2_pack(x, y);
+    row_low = b2_pack((x - b_lo(row_high)) + h_lo(low), (y - b_hi(row_high)) + h_hi(low));
+}
+
 // The same for the query, whose low half may not exist.
 CKV_FN u32 query_times(u32 high, u32 low, u32 w, u32 product, u32 mask) {
     // In high columns the mask leaves -0 and no low part: the sum is the product itself.
@@ -164,11 +190,27 @@ CKV_FN u32 query_times(u32 high, u32 low, u32 w, u32 product, u32 mask) {
 #endif
 }
 
-// The low half of a query register.
-CKV_FN u32 query_low(const Query& q, int nt, int j, int i) {
-#if CKV_QUERY_LOW
-    return q.low[nt][j][i];
-#else
-    return 0u;
-#endif
+// The query's registers of chunk j, column tile nt.
+CKV_FN void query_chunk(const Query& q, int nt, int j, u32 (&high)[4], u32 (&low)[4]) {
+    if constexpr (LEAN) {
+        const Vec4* at = q.shared + (nt * CHUNKS + j) * 32 + lane();
+        const Vec4 v = *at, w = LOW_QUERY ? at[NT * CHUNKS * 32] : Vec4{0, 0, 0, 0};
+        high[0] = v.x, high[1] = v.y, high[2] = v.z, high[3] = v.w;
+        low[0] = w.x, low[1] = w.y, low[2] = w.z, low[3] = w.w;
+    } else {
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            high[i] = q.high[nt][j][i];
+            low[i] = LOW_QUERY ? q.low[nt][j][i] : 0u;
+        }
+    }
+}
+
+// The same for keys that are originals: in the type of the cache. From halves, which miss less (2^-22) than a pair of bf16 does.
+CKV_FN void query_rows(const Query& q, int nt, int j, u32 (&high)[4], u32 (&low)[4]) {
+    query_chunk(q, nt, j, high, low);
+    if constexpr (CKV_STORE == 1 && !BF16_QUERY) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) pair_of_bf16(high[i], low[i], high[i], low[i]);
+    }
 }

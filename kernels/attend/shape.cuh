@@ -12,12 +12,26 @@ constexpr int CHUNKS = D / 32;
 constexpr bool PAIRED = GROUP <= 4;
 // Column tiles of eight.
 constexpr int NT = PAIRED ? 1 : (GROUP + 7) / 8;
+// What keeps large variants inside the registers, which the outputs of all heads (NT D / 4 a lane) fill first.
+// LEAN: the query lies in shared memory, and blocks are scored chunk by chunk, so that one chunk of scaled queries lives at a time.
+constexpr bool LEAN = NT == 2 || D == 256;
+// Chunks that are unrolled while they are scored: all where the query lies in registers.
+constexpr int UNROLL = LEAN ? (NT == 2 ? 1 : 2) : 16;
+// ASIDE: two column tiles are worked off one after the other, COLUMNS at a time, and what is not needed all the time waits in shared
+// memory, in what will hold the warp's partial result, behind the summary of the open block. See aside.cuh.
+constexpr bool ASIDE = NT == 2 && (D == 256 || (D == 128 && TILES == 4));
+constexpr int COLUMNS = ASIDE ? 1 : NT;
+constexpr int SUMMARY_WORDS = 8;
 
 constexpr int WARPS = CKV_WARPS;
 constexpr int STAGES = CKV_STAGES;
 constexpr int THREADS = 32 * WARPS;
 
 constexpr bool KEYS_CODED = CKV_KEY != 0;
+// Queries are pairs of bf16 where all keys are, else of halves.
+constexpr bool BF16_QUERY = CKV_STORE == 1 && !KEYS_CODED;
+// Whether their low halves can be other than zero.
+constexpr bool LOW_QUERY = CKV_QUERY_LOW || BF16_QUERY;
 constexpr bool VALUES_CODED = CKV_VALUE != 0;
 // Bytes of one side of a block as 16-bit originals.
 constexpr int SIDE_BYTES = 2 * BLOCK * D;
@@ -47,8 +61,9 @@ constexpr int SLICES = D / (32 * VECTOR);
 // Merged scalars, norms of slices, one word; what all warps know of the launch and of the head at hand.
 constexpr int FINISH_BYTES = 4 * (GROUP * SCALARS + 2 * GROUP * SLICES + 4);
 constexpr int KNOWN_BYTES = 128;
-// The queries of a head's group, of up to 32 bits.
-constexpr int QUERY_BYTES = GROUP * D * 4;
+// The queries of a head's group, of up to 32 bits; where they stay there, two registers of halves for every pair of channels in
+// every column.
+constexpr int QUERY_BYTES = (LEAN ? 8 * NT : GROUP) * D * 4;
 // Of more than SAMPLES sequences or listed heads only every n-th is kept in shared memory.
 constexpr int SAMPLES = 256;
 constexpr int ENTRY_BYTES = 4 * (SAMPLES + 8);

@@ -21,17 +21,12 @@ struct State {
 #endif
 };
 
-// Weights of a block as operands of the matrix unit. `high`, `low`: the two halves of each weight. Paired: `high` in every
+// Weights of a block for COLUMNS column tiles as operands of the matrix unit. `high`, `low`: the two halves of each weight. Paired: `high` in every
 // column, `low` in low columns only, and `own` what the column stands for; else `own` is `high`.
 struct Weights {
-    u32 own[TILES][NT][2];
-    u32 high[TILES][NT][2];
-    u32 low[TILES][NT][2];
-#if CKV_STORE == 1
-    // The same as bf16, for values that are originals.
-    u32 row_own[TILES][NT][2];
-    u32 row_low[TILES][NT][2];
-#endif
+    u32 own[TILES][COLUMNS][2];
+    u32 high[TILES][COLUMNS][2];
+    u32 low[TILES][COLUMNS][2];
 };
 
 // 2^k for an integer k <= 0 as it comes from exponents; 0 below the normal numbers.
@@ -52,59 +47,61 @@ CKV_FN void clear(State& s) {
     }
 }
 
-// Moves m where a logit plus `lift` comes too close to the end of the halves.
+// Moves m where a logit plus `lift` comes too close to the end of the halves. Here and below: column tiles from FIRST on.
+template <int FIRST>
 CKV_FN void follow(const Logits& s, const Query& q, float lift, State& st) {
-    float most[NT][2], factor[NT][2];
+    float most[COLUMNS][2], factor[COLUMNS][2];
     bool moves = false;
 #pragma unroll
-    for (int nt = 0; nt < NT; nt++) {
+    for (int nt = 0; nt < COLUMNS; nt++) {
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             float x = fmaxf(s.x[0][nt][i], s.x[0][nt][i + 2]);
 #pragma unroll
             for (int t = 1; t < TILES; t++) x = fmaxf(x, fmaxf(s.x[t][nt][i], s.x[t][nt][i + 2]));
-            most[nt][i] = fma_rn(x, q.unit[nt][i], lift);
-            moves |= most[nt][i] > st.m[nt][i] + HEADROOM;
+            most[nt][i] = fma_rn(x, q.unit[FIRST + nt][i], lift);
+            moves |= most[nt][i] > st.m[FIRST + nt][i] + HEADROOM;
         }
     }
     if (!any(moves)) return;
 #pragma unroll
-    for (int nt = 0; nt < NT; nt++) {
+    for (int nt = 0; nt < COLUMNS; nt++) {
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             float x = most[nt][i];
 #pragma unroll
             for (int d = 4; d < 32; d <<= 1) x = fmaxf(x, shfl_xor(x, d));
-            const float m = fmaxf(st.m[nt][i], ceilf(x) - AIM);
-            factor[nt][i] = power_of_two(st.m[nt][i] - m);
-            st.m[nt][i] = m;
-            st.l[nt][i] *= factor[nt][i];
+            const float m = fmaxf(st.m[FIRST + nt][i], ceilf(x) - AIM);
+            factor[nt][i] = power_of_two(st.m[FIRST + nt][i] - m);
+            st.m[FIRST + nt][i] = m;
+            st.l[FIRST + nt][i] *= factor[nt][i];
         }
 #pragma unroll
         for (int c = 0; c < 2 * CHUNKS; c++) {
 #pragma unroll
-            for (int i = 0; i < 4; i++) st.o[nt][c][i] *= factor[nt][i & 1];
+            for (int i = 0; i < 4; i++) st.o[FIRST + nt][c][i] *= factor[nt][i & 1];
         }
 #if CKV_VALUE == 1
 #pragma unroll
-        for (int i = 0; i < 4; i++) st.offset[nt][i] *= factor[nt][i & 1];
+        for (int i = 0; i < 4; i++) st.offset[FIRST + nt][i] *= factor[nt][i & 1];
 #endif
     }
 }
 
 // Logits to weights, and their sums: `mass[nt][0..1]` the block's sums of weights in rows 0..7 and `mass[nt][2..3]` its
 // Gram matrix in rows 8..15, of which the diagonal is the sum of squares.
-CKV_FN void weigh(const Logits& s, const Query& q, State& st, Weights& w, float (&mass)[NT][4]) {
+template <int FIRST>
+CKV_FN void weigh(const Logits& s, const Query& q, State& st, Weights& w, float (&mass)[COLUMNS][4]) {
     const u32 mask = low_columns();
     const bool low_half = PAIRED && (lane() & 2);
 #pragma unroll
-    for (int nt = 0; nt < NT; nt++) {
+    for (int nt = 0; nt < COLUMNS; nt++) {
         mass[nt][0] = mass[nt][1] = mass[nt][2] = mass[nt][3] = 0.0f;
 #pragma unroll
         for (int t = 0; t < TILES; t++) {
             float p[4];
 #pragma unroll
-            for (int i = 0; i < 4; i++) p[i] = ex2(fma_rn(s.x[t][nt][i], q.unit[nt][i & 1], -st.m[nt][i & 1]));
+            for (int i = 0; i < 4; i++) p[i] = ex2(fma_rn(s.x[t][nt][i], q.unit[FIRST + nt][i & 1], -st.m[FIRST + nt][i & 1]));
 #pragma unroll
             for (int r = 0; r < 2; r++) {
                 const float p0 = p[2 * r], p1 = p[2 * r + 1];
@@ -120,21 +117,12 @@ CKV_FN void weigh(const Logits& s, const Query& q, State& st, Weights& w, float 
                     w.own[t][nt][r] = w.high[t][nt][r] = transpose8x8(high);
                     w.low[t][nt][r] = transpose8x8(low);
                 }
-#if CKV_STORE == 1
-                const u32 row_high = b2_pack(p0, p1), row_low = b2_pack(p0 - b_lo(row_high), p1 - b_hi(row_high));
-                if constexpr (PAIRED) {
-                    w.row_own[t][nt][r] = transpose8x8(low_half ? row_low : row_high);
-                } else {
-                    w.row_own[t][nt][r] = transpose8x8(row_high);
-                    w.row_low[t][nt][r] = transpose8x8(row_low);
-                }
-#endif
             }
             const u32 b0 = w.own[t][nt][0], b1 = w.own[t][nt][1];
             mma_f16(mass[nt], H2_ONE, b0, H2_ONE, b1, b0, b1);
             if constexpr (!PAIRED) mma_f16(mass[nt], H2_ONE, 0u, H2_ONE, 0u, w.low[t][nt][0], w.low[t][nt][1]);
         }
-        st.l[nt][0] += mass[nt][0];
-        st.l[nt][1] += mass[nt][1];
+        st.l[FIRST + nt][0] += mass[nt][0];
+        st.l[FIRST + nt][1] += mass[nt][1];
     }
 }

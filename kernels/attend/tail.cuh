@@ -70,12 +70,14 @@ CKV_FN void tail_summary(const CkvAttendArgs& a, const u8* keys, const u8* value
 
 // (7.4) for one block: every token's two logits agree within Delta + zeta for the lane's pair of heads. The lane of row h, column
 // h knows the sums of head h; the lanes that keep certificates know its reach and step.
-CKV_FN bool canary(const Logits& coded, const Logits& exact, const KeySums& keys, const Summary& b, const Query& q) {
+template <int FIRST>
+CKV_FN bool canary(const Aside& aside, const Logits& coded, const Logits& exact, const KeySums& keys, const Summary& b,
+                   const Query& q) {
     bool good = true;
 #pragma unroll
-    for (int nt = 0; nt < NT; nt++) {
-        const int h = PAIRED ? (lane() >> 2) & 3 : 8 * nt + (lane() >> 2);
-        const float reach = shfl(q.reach, h % HEADS), step = shfl(q.step, h % HEADS);
+    for (int nt = 0; nt < COLUMNS; nt++) {
+        const int h = PAIRED ? (lane() >> 2) & 3 : 8 * (FIRST + nt) + (lane() >> 2);
+        const float reach = shfl(take_reach(aside, q), h % HEADS), step = shfl(take_step(aside, q), h % HEADS);
         const LogitBound bound = code_bound(b, reach, step, keys.square[nt]);
         const float mine = (bound.delta + bound.zeta + row_zeta(b.key_norm, reach, step)) * 1.4426951f * UP;
         const int first = PAIRED ? 2 * (lane() & 1) : 2 * (lane() & 3);
@@ -87,8 +89,8 @@ CKV_FN bool canary(const Logits& coded, const Logits& exact, const KeySums& keys
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 // Heads that do not exist have no logits to disagree on.
-                const bool there = PAIRED || 8 * nt + first + (i & 1) < GROUP;
-                good = good && (!there || fabsf(coded.x[t][nt][i] - exact.x[t][nt][i]) * q.unit[nt][i & 1] <= limit[i & 1]);
+                const bool there = PAIRED || 8 * (FIRST + nt) + first + (i & 1) < GROUP;
+                good = good && (!there || fabsf(take_logit(aside, coded, t, nt, i) - exact.x[t][nt][i]) * q.unit[FIRST + nt][i & 1] <= limit[i & 1]);
             }
         }
     }

@@ -7,14 +7,30 @@ CKV_FN void add_unit(const u32 (&v)[8], u32 b0, u32 b1, float (&first)[4], float
     mma_f16(second, v[4], v[5], v[6], v[7], b0, b1);
 }
 
+// A register of weights in the type of the cache. From halves, which miss less than a pair of bf16 does.
+CKV_FN void rows_of_weights(const Weights& w, int t, int nt, int i, u32& own, u32& low) {
+    own = w.own[t][nt][i], low = w.low[t][nt][i];
+    if constexpr (CKV_STORE == 1) {
+        pair_of_bf16(w.high[t][nt][i], low, own, low);
+        if constexpr (PAIRED) own = by_column(own, low, low_columns());
+    }
+}
+
 // Values that are 16-bit originals in fragment order. MASKED: only the first `rows` tokens exist; what lies in the others is
-// not a number to be multiplied, not even by zero.
-template <bool MASKED>
+// not a number to be multiplied, not even by zero. Here and below: column tiles from FIRST on.
+template <int FIRST, bool MASKED>
 CKV_FN void add_originals(const u8* values, int rows, const Weights& w, State& st) {
-    const int k = 2 * (lane() & 3);
+    // As in mask_rows.
+    const int left = rows - 2 * (int)(lane() & 3);
 #pragma unroll
     for (int t = 0; t < TILES; t++) {
         if (MASKED && 16 * t >= rows) break;
+        u32 own[COLUMNS][2], low[COLUMNS][2];
+#pragma unroll
+        for (int nt = 0; nt < COLUMNS; nt++) {
+#pragma unroll
+            for (int i = 0; i < 2; i++) rows_of_weights(w, t, nt, i, own[nt][i], low[nt][i]);
+        }
 #pragma unroll
         for (int j = 0; j < CHUNKS; j++) {
             u32 v[8];
@@ -22,24 +38,18 @@ CKV_FN void add_originals(const u8* values, int rows, const Weights& w, State& s
             if constexpr (MASKED) {
 #pragma unroll
                 for (int i = 0; i < 8; i++) {
-                    const int token = 16 * t + k + ((i & 2) ? 8 : 0);
-                    v[i] &= token + 1 < rows ? 0xffffffffu : token < rows ? 0x0000ffffu : 0u;
+                    const int token = 16 * t + ((i & 2) ? 8 : 0);
+                    v[i] &= left > token + 1 ? 0xffffffffu : left > token ? 0x0000ffffu : 0u;
                 }
             }
 #pragma unroll
-            for (int nt = 0; nt < NT; nt++) {
-#if CKV_STORE == 1
-                const u32 b0 = w.row_own[t][nt][0], b1 = w.row_own[t][nt][1];
-                const u32 l0 = w.row_low[t][nt][0], l1 = w.row_low[t][nt][1];
-#else
-                const u32 b0 = w.own[t][nt][0], b1 = w.own[t][nt][1];
-                const u32 l0 = w.low[t][nt][0], l1 = w.low[t][nt][1];
-#endif
-                mma_store(st.o[nt][2 * j], v[0], v[1], v[2], v[3], b0, b1);
-                mma_store(st.o[nt][2 * j + 1], v[4], v[5], v[6], v[7], b0, b1);
+            for (int nt = 0; nt < COLUMNS; nt++) {
+                const u32 b0 = own[nt][0], b1 = own[nt][1], l0 = low[nt][0], l1 = low[nt][1];
+                mma_store(st.o[FIRST + nt][2 * j], v[0], v[1], v[2], v[3], b0, b1);
+                mma_store(st.o[FIRST + nt][2 * j + 1], v[4], v[5], v[6], v[7], b0, b1);
                 if constexpr (!PAIRED) {
-                    mma_store(st.o[nt][2 * j], v[0], v[1], v[2], v[3], l0, l1);
-                    mma_store(st.o[nt][2 * j + 1], v[4], v[5], v[6], v[7], l0, l1);
+                    mma_store(st.o[FIRST + nt][2 * j], v[0], v[1], v[2], v[3], l0, l1);
+                    mma_store(st.o[FIRST + nt][2 * j + 1], v[4], v[5], v[6], v[7], l0, l1);
                 }
             }
         }
@@ -49,6 +59,7 @@ CKV_FN void add_originals(const u8* values, int rows, const Weights& w, State& s
 #if CKV_VALUE == 1
 // Values from affine codes, math.md (2.6): sum w v^ = sum (w sigma) code + sum w z. The scale goes into the weights, once per
 // group and token; offsets of all groups are one more product.
+template <int FIRST>
 CKV_FN void add_codes(const u8* record, const Weights& w, State& st) {
     constexpr int GROUPS = D / CKV_VALUE_GROUP;
     const u32 mask = low_columns();
@@ -66,16 +77,16 @@ CKV_FN void add_codes(const u8* record, const Weights& w, State& st) {
             z[i] = g < GROUPS ? *(const u32*)(offsets + (g * BLOCK + token + 8 * (i >> 1)) * 2) : 0u;
         }
 #pragma unroll
-        for (int nt = 0; nt < NT; nt++) {
-            mma_f16(st.offset[nt], z[0], z[1], z[2], z[3], w.own[t][nt][0], w.own[t][nt][1]);
-            if constexpr (!PAIRED) mma_f16(st.offset[nt], z[0], z[1], z[2], z[3], w.low[t][nt][0], w.low[t][nt][1]);
+        for (int nt = 0; nt < COLUMNS; nt++) {
+            mma_f16(st.offset[FIRST + nt], z[0], z[1], z[2], z[3], w.own[t][nt][0], w.own[t][nt][1]);
+            if constexpr (!PAIRED) mma_f16(st.offset[FIRST + nt], z[0], z[1], z[2], z[3], w.low[t][nt][0], w.low[t][nt][1]);
         }
         // Groups of 16 channels are half a unit.
         constexpr int PER_UNIT = CKV_VALUE_GROUP >= 32 ? 1 : 2;
         constexpr int UNITS = CKV_VALUE_GROUP >= 32 ? CKV_VALUE_GROUP / 32 : 1;
 #pragma unroll
         for (int j = 0; j < CHUNKS; j += UNITS) {
-            u32 b[PER_UNIT][NT][2], low[PER_UNIT][PAIRED ? 1 : NT][2];
+            u32 b[PER_UNIT][COLUMNS][2], low[PER_UNIT][PAIRED ? 1 : COLUMNS][2];
 #pragma unroll
             for (int e = 0; e < PER_UNIT; e++) {
                 const int g = (32 * j + 16 * e) / CKV_VALUE_GROUP;
@@ -83,7 +94,7 @@ CKV_FN void add_codes(const u8* record, const Weights& w, State& st) {
                 for (int i = 0; i < 2; i++) {
                     const u32 sigma = *(const u32*)(scales + (g * BLOCK + token + 8 * i) * 2);
 #pragma unroll
-                    for (int nt = 0; nt < NT; nt++) {
+                    for (int nt = 0; nt < COLUMNS; nt++) {
                         const u32 high = w.high[t][nt][i], y = h2_mul(high, sigma);
                         if constexpr (PAIRED) {
                             b[e][nt][i] =
@@ -100,9 +111,9 @@ CKV_FN void add_codes(const u8* record, const Weights& w, State& st) {
                 u32 v[8];
                 load_codes<CKV_VALUE_BITS, 0>(codes, t * CHUNKS + j + u, v);
 #pragma unroll
-                for (int nt = 0; nt < NT; nt++) {
-                    float(&first)[4] = st.o[nt][2 * (j + u)];
-                    float(&second)[4] = st.o[nt][2 * (j + u) + 1];
+                for (int nt = 0; nt < COLUMNS; nt++) {
+                    float(&first)[4] = st.o[FIRST + nt][2 * (j + u)];
+                    float(&second)[4] = st.o[FIRST + nt][2 * (j + u) + 1];
                     constexpr int LAST = PER_UNIT - 1;
                     mma_f16(first, v[0], v[1], v[2], v[3], b[0][nt][0], b[0][nt][1]);
                     mma_f16(second, v[4], v[5], v[6], v[7], b[LAST][nt][0], b[LAST][nt][1]);
@@ -116,7 +127,8 @@ CKV_FN void add_codes(const u8* record, const Weights& w, State& st) {
     }
 }
 #else
+template <int FIRST>
 CKV_FN void add_codes(const u8* record, const Weights& w, State& st) {
-    add_originals<false>(record + CKV_VALUE_CODES, BLOCK, w, st);
+    add_originals<FIRST, false>(record + CKV_VALUE_CODES, BLOCK, w, st);
 }
 #endif

@@ -105,6 +105,21 @@ fn formats_heads_and_groups_match_attention_in_f64() {
     check(&Spec::new("k8-v4g32-b32", 256, 2, &[75]), 2);
 }
 
+/// Where registers are scarce the kernel keeps the query in shared memory and works off its column tiles apart.
+#[test]
+fn many_heads_and_channels_match_attention_in_f64() {
+    for (format, dim, group, store) in [
+        ("k8-v4g64-b32", 128, 16, Dtype::F16),
+        ("k8-v8g64-b64", 128, 9, Dtype::F16),
+        ("k8-v4g32-b32", 256, 8, Dtype::F16),
+        ("t4-v4g64-b16", 256, 16, Dtype::F16),
+        ("k8-v4g32-b32", 256, 12, Dtype::Bf16),
+        ("bf16-bf16-b16", 128, 12, Dtype::Bf16),
+    ] {
+        check(&Spec { store, seed: (dim + group) as u64, ..Spec::new(format, dim, group, &[75, 20]) }, 3);
+    }
+}
+
 #[test]
 fn hard_data_stays_within_the_bound() {
     for kind in Kind::ALL {

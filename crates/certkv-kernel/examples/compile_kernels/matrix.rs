@@ -15,8 +15,17 @@ const FORMATS: [(&str, Dtype); 8] = [
     ("f16-f16-b16", Dtype::F16),
     ("k8-v4g32-b32", Dtype::Bf16),
 ];
-/// What the pairs leave out: odd widths, small groups, group sizes that fill no tile, no certificate, wide queries.
-const EXTRAS: [&str; 9] = [
+/// What the pairs leave out: the formats in use in both cuts, odd widths, small groups, group sizes that fill no tile, no
+/// certificate, single-precision queries.
+const EXTRAS: [&str; 17] = [
+    "k8-v4g64-b32/f16/d128/g4",
+    "k8-v4g64-b32/f16/d128/g4/wide",
+    "k8-v4g32-b32/f16/d128/g4/wide",
+    "k8-v8g64-b32/f16/d128/g4",
+    "k8-v8g64-b32/f16/d128/g4/wide",
+    "f16-f16-b16/f16/d128/g4",
+    "f16-f16-b16/f16/d128/g4/wide",
+    "k8-v4g64-b32/f16/d128/g16",
     "k8-v3g32-b64/f16/d128/g3",
     "t5g32-v7g16-b16/f16/d96/g7",
     "t6-v5g32-b32/bf16/d64/g6",
@@ -88,6 +97,9 @@ pub(crate) fn reduced(archs: &[Arch]) -> Result<Vec<Job>, String> {
     let candidates = points(archs, |_| GROUPS.to_vec());
     let mut open: BTreeSet<_> = candidates.iter().flat_map(|p| pairs(*p)).collect();
     let mut chosen: Vec<Point> = archs.iter().map(|a| (128, 4, FORMATS[0], *a)).collect();
+    // More than eight heads of 256 channels spill up to some dozen bytes in other formats; `--all` shows them.
+    let largest = [(256, 16, FORMATS[0], Arch::Sm86), (256, 16, FORMATS[5], Arch::Sm90a)];
+    chosen.extend(largest.into_iter().filter(|p| archs.contains(&p.3)));
     let covered = |open: &mut BTreeSet<_>, point| pairs(point).iter().for_each(|pair| _ = open.remove(pair));
     chosen.iter().for_each(|point| covered(&mut open, *point));
     while !open.is_empty() {
@@ -121,7 +133,8 @@ pub(crate) fn full(archs: &[Arch]) -> Result<Vec<Job>, String> {
     jobs(&variants)
 }
 
-/// Variants named as `FORMAT/STORE/dDIM/gGROUP`, then `/plain`, `/single` or `/from=FORMAT`, separated by commas, on every
+/// Variants named as `FORMAT/STORE/dDIM/gGROUP`, then `/plain`, `/single`, `/wide` or
+/// `/from=FORMAT`, separated by commas, on every
 /// architecture. With `/from` only the transcoding is compiled.
 pub(crate) fn listed(list: &str, archs: &[Arch]) -> Result<Vec<Job>, String> {
     let mut variants = Vec::new();
@@ -154,13 +167,15 @@ fn parse(text: &str, arch: Arch) -> Result<Variant, String> {
         [] => Ok(variant),
         ["plain"] => Ok(variant.uncertified()),
         ["single"] => Ok(variant.with_single_queries()),
+        ["wide"] => Ok(variant.wide()),
         [from] => {
             let old = layout(
-                from.strip_prefix("from=").ok_or(bad("only /plain, /single or /from=FORMAT may follow the group"))?,
+                from.strip_prefix("from=")
+                    .ok_or(bad("only /plain, /single, /wide or /from=FORMAT may follow the group"))?,
             )?;
             variant.transcoding(old).map_err(|e| error(&e))
         }
-        _ => Err(bad("only one of /plain, /single and /from=FORMAT")),
+        _ => Err(bad("only one of /plain, /single, /wide and /from=FORMAT")),
     }
 }
 
@@ -202,6 +217,10 @@ fn label(variant: &Variant, recipe: &Recipe) -> String {
     }
     if recipe.uses("CKV_QUERY_LOW") && variant.takes_single_queries() {
         parts.push("single".to_owned());
+    }
+    let usual = Variant::new(l.clone(), variant.group(), variant.arch()).map(|v| v.shape());
+    if recipe.uses("CKV_WARPS") && usual != Ok(variant.shape()) {
+        parts.push(format!("{}x{}", variant.shape().warps, variant.shape().stages));
     }
     if let Some(from) = variant.from() {
         parts.push(format!("from={}", from.format));

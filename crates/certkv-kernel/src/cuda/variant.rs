@@ -174,7 +174,9 @@ fn shared_bytes(layout: &RecordLayout, group: usize, warps: usize, stages: usize
     let entries = 4 * (SAMPLES + 8);
     // What all warps know of the launch and of the head at hand.
     let known = 128;
-    let queries = 4 * group * layout.dim;
+    // Of many heads or channels all columns of the matrix unit stay there.
+    let columns = if group > 8 { 16 } else { 8 };
+    let queries = 4 * layout.dim * if group > 8 || layout.dim == 256 { columns } else { group };
     ring + merge + barriers + flights + lots + places + queries + finish + known + entries
 }
 

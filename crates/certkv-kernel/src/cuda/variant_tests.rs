@@ -99,6 +99,11 @@ fn shared_memory_is_counted_as_the_kernel_counts() {
     let finish = 4 * (4 * 12 + 2 * 4 + 4) + 128 + 4 * 4 * 128;
     let rest = warps * stages * 8 + warps * stages * 24 + lots + finish + 4 * 264;
     assert_eq!(shared_bytes(&l, 4, warps, stages), keys + values + merge + rest);
+    // With more heads the columns of two tiles, and what merging takes of twelve more heads.
+    let more = 4 * 16 * 128 - 4 * 4 * 128;
+    let heads = warps * 12 * (128 + 12) * 4 + 4 * 12 * (12 + 2) - warps * 6 * 40;
+    assert_eq!(shared_bytes(&l, 16, warps, stages), shared_bytes(&l, 4, warps, stages) + more + heads);
+    assert_eq!(shared_bytes(&l, 9, 1, 1) - 9 * (140 + 14) * 4, shared_bytes(&l, 16, 1, 1) - 16 * (140 + 14) * 4);
     assert_eq!(partial_stride(96, 1), 108);
     assert_eq!(partial_stride(64, 3), 228);
 }
