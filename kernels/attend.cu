@@ -159,7 +159,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) ckv_attend(const __grid
     grid_dependency_launch();
     const Tasks planned = plan(a, before);
     if (cta >= planned.ctas) return;
-    const u32 lo = share_start(planned, cta), hi = share_start(planned, cta + 1);
+    const u32 lo = share_start(a, planned, cta), hi = share_start(a, planned, cta + 1);
+    if (lo >= hi) return;
 
     Ring ring;
     ring.slots = slots + me * STAGES * CKV_RECORD;
@@ -220,7 +221,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) ckv_attend(const __grid
         store_partial(st, sums, (float)((k - started) * TILES), known.flags, mine);
         sync_threads();
 
-        const u32 first = share_of(t, seg.start), last = share_of(t, seg.start + seg.blocks - 1);
+        const u32 first = share_of(t, seg.start, seg.number), last = share_of(t, seg.start + seg.blocks - 1, seg.number);
         const u32 launch_head = a.only ? seg.entry : seg.head;
         const float* centre = a.centres ? a.centres + (u64)row_head * D : nullptr;
         // First this CTA's warps; the last CTA of a head then goes over what all of them left.

@@ -1,4 +1,4 @@
-// Which blocks a warp works on: all blocks of a ragged batch in one line, cut evenly.
+// Which blocks a warp works on: all blocks of a ragged batch in one line, cut evenly. A head costs some blocks more than it has.
 //
 // Entries are sequences (each with all KV heads) or, with a list, single heads. Every CTA sums the entries' blocks by itself:
 // lengths are read on the device, so a captured launch stays right while they grow.
@@ -12,7 +12,7 @@ struct Tasks {
     u32 heads;          // heads per entry
     u32 ctas;           // CTAs that have work
     u32 total;
-    u32 share, more;    // blocks per CTA; the first `more` CTAs have one more
+    u32 share, more;    // cost per CTA; the first `more` CTAs have one more
     u32 alike;          // blocks of every head if all have as many and shares end where heads do, else 0
     u32 per;            // then: CTAs per head, or heads per CTA
 };
@@ -38,8 +38,10 @@ CKV_FN Sequence sequence_of(const CkvAttendArgs& a, int entry, u32& head) {
     return s;
 }
 
-// Blocks per warp that a CTA loses where its share goes over the end of a head: it merges twice.
+// Blocks per warp in whose time a CTA ends a head: it merges, and begins anew.
 constexpr u32 SWITCH = 2;
+// What a head costs beside its blocks.
+constexpr u32 HEAD_COST = SWITCH * WARPS;
 
 // Cuts the line into shares. Where all heads are alike, shares that end with heads (a whole number of CTAs per head, or of heads
 // per CTA) are taken if the idle rest of the grid costs less than the switches. No more CTAs than give every warp a block.
@@ -60,10 +62,11 @@ CKV_FN void cut(Tasks& t, u32 heads, u32 alike, u32 grid) {
             even = (heads + t.per - 1) / t.per;
             most_blocks = alike * t.per;
         }
-        if (most_blocks <= (t.total + t.ctas - 1) / t.ctas + SWITCH * WARPS) t.ctas = even, t.alike = alike;
+        if (most_blocks <= (t.total + t.ctas - 1) / t.ctas + HEAD_COST) t.ctas = even, t.alike = alike;
     }
-    t.share = t.total / t.ctas;
-    t.more = t.total - t.share * t.ctas;
+    const u32 cost = t.total + heads * HEAD_COST;
+    t.share = cost / t.ctas;
+    t.more = cost - t.share * t.ctas;
 }
 
 // Fills `before` (shared, ENTRY_BYTES). All threads of the CTA.
@@ -120,26 +123,47 @@ CKV_FN Tasks plan(const CkvAttendArgs& a, u32* before) {
     return t;
 }
 
-// First block of a CTA's share.
-CKV_FN u32 share_start(const Tasks& t, u32 cta) {
-    if (!t.alike) return cta * t.share + (cta < t.more ? cta : t.more);
-    const u32 heads = t.total / t.alike;
-    if (heads > t.ctas || t.per == 1) {
-        const u32 start = cta * (heads > t.ctas ? t.per : 1) * t.alike;
-        return start < t.total ? start : t.total;
-    }
-    const u32 head = cta / t.per;
-    return head * t.alike + (cta - head * t.per) * t.alike / t.per;
-}
-// The CTA whose share holds block `at`.
-CKV_FN u32 share_of(const Tasks& t, u32 at) {
+// Where a CTA's share begins on the line of costs, on which block `at` of head number n lies at `at + (n + 1) HEAD_COST`.
+CKV_FN u32 cost_start(const Tasks& t, u32 cta) { return cta * t.share + (cta < t.more ? cta : t.more); }
+
+// First block of a CTA's share. A share may be empty: it lies within the cost of a head.
+CKV_FN u32 share_start(const CkvAttendArgs& a, const Tasks& t, u32 cta) {
+    if (cta >= t.ctas) return t.total;
     if (t.alike) {
-        const u32 heads = t.total / t.alike, head = at / t.alike;
+        const u32 heads = t.total / t.alike;
+        if (heads > t.ctas || t.per == 1) return cta * (heads > t.ctas ? t.per : 1) * t.alike;
+        const u32 head = cta / t.per;
+        return head * t.alike + (cta - head * t.per) * t.alike / t.per;
+    }
+    const u32 at = cost_start(t, cta), each = t.heads * HEAD_COST;
+    int low = 0, high = t.samples - 1;
+#pragma unroll 1
+    while (low < high) {
+        const int middle = (low + high + 1) / 2;
+        if (t.before[middle] + (u32)(middle * t.stride) * each <= at) low = middle;
+        else high = middle - 1;
+    }
+    u32 head, before = t.before[low];
+    int e = low * t.stride;
+    u32 blocks = blocks_of(sequence_of(a, e, head).tokens);
+#pragma unroll 1
+    for (int i = 1; i < t.stride && before + (u32)e * each + blocks * t.heads + each <= at; i++) {
+        before += blocks * t.heads;
+        blocks = blocks_of(sequence_of(a, ++e, head).tokens);
+    }
+    const u32 into = at - before - (u32)e * each, h = into / (blocks + HEAD_COST), rest = into - h * (blocks + HEAD_COST);
+    return before + h * blocks + (rest > HEAD_COST ? rest - HEAD_COST : 0);
+}
+// The CTA whose share holds block `at` of head number `head` of the launch.
+CKV_FN u32 share_of(const Tasks& t, u32 at, u32 head) {
+    if (t.alike) {
+        const u32 heads = t.total / t.alike;
         if (heads > t.ctas || t.per == 1) return heads > t.ctas ? head / t.per : head;
         return head * t.per + ((at - head * t.alike + 1) * t.per - 1) / t.alike;
     }
-    const u32 large = t.more * (t.share + 1), size = at < large ? t.share + 1 : t.share;
-    return (at < large ? at : at - large) / size + (at < large ? 0 : t.more);
+    const u32 cost = at + (head + 1) * HEAD_COST;
+    const u32 large = t.more * (t.share + 1), size = cost < large ? t.share + 1 : t.share;
+    return (cost < large ? cost : cost - large) / size + (cost < large ? 0 : t.more);
 }
 
 // One head's blocks in the line.
@@ -148,6 +172,7 @@ struct Segment {
     u32 row;     // row of the sequence in the tables
     u32 kv;      // head of the sequence
     u32 entry;   // which entry of the launch
+    u32 number;  // which head of the launch
     u32 start;   // first block in the line
     u32 blocks;  // the open block included
     u32 tokens;
@@ -178,6 +203,7 @@ CKV_FN Segment segment_at(const CkvAttendArgs& a, const Tasks& t, u32 at) {
     s.row = q.row;
     s.kv = first + h;
     s.entry = (u32)e;
+    s.number = (u32)e * t.heads + h;
     s.head = q.seq * a.kv_heads + s.kv;
     s.start = before + h * s.blocks;
     return s;

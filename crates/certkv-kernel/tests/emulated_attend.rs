@@ -6,7 +6,7 @@ mod emulated;
 use certkv_core::Dtype;
 use certkv_kernel::cuda::args::{AttendArgs, Certificate};
 use certkv_kernel::cuda::{Arch, Variant};
-use certkv_testkit::generate::Kind;
+use certkv_testkit::generate::{Kind, Rng};
 use device_cases::{Case, Spec, Verdict};
 use emulated::{Buffer, Emulated, Launch};
 use std::cell::RefCell;
@@ -150,4 +150,25 @@ fn splits_and_shared_pages_change_nothing_that_matters() {
         .collect();
     assert_eq!(failed(&a), over);
     assert_eq!(failed(&b), over);
+}
+
+/// Shares of a ragged batch: every block belongs to one CTA, whatever the lengths and the number of CTAs.
+#[test]
+fn ragged_batches_are_cut_without_a_gap() {
+    let mut r = Rng::new(0x7a66);
+    let mut cases: Vec<(Vec<usize>, usize, usize)> = (0..24)
+        .map(|_| {
+            let seqs = 1 + r.below(12);
+            let most = [20, 90, 400][r.below(3)];
+            ((0..seqs).map(|_| 1 + r.below(most)).collect(), 1 + r.below(3), 1 + r.below(40))
+        })
+        .collect();
+    // More sequences than a CTA keeps the places of; one long among many short; all alike.
+    cases.push(((0..300).map(|i| 1 + i * 7 % 40).collect(), 1, 9));
+    cases.push((vec![1, 1, 600, 1, 1, 1], 2, 7));
+    cases.push((vec![64; 5], 3, 4));
+    cases.push((vec![160; 3], 2, 132));
+    for (i, (lens, kv_heads, ctas)) in cases.into_iter().enumerate() {
+        check(&Spec { kv_heads, seed: i as u64, ..Spec::new("k8-v4g32-b16", 64, 1, &lens) }, ctas);
+    }
 }
