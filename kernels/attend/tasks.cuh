@@ -126,6 +126,38 @@ CKV_FN Tasks plan(const CkvAttendArgs& a, u32* before) {
 // Where a CTA's share begins on the line of costs, on which block `at` of head number n lies at `at + (n + 1) HEAD_COST`.
 CKV_FN u32 cost_start(const Tasks& t, u32 cta) { return cta * t.share + (cta < t.more ? cta : t.more); }
 
+// The entry that holds place `at` of a line on which every head of a launch takes `each` places beside its blocks.
+struct Entry {
+    Sequence sequence;
+    int index;
+    u32 head;    // its first head
+    u32 blocks;  // of a head, the open one included
+    u32 before;  // blocks of the entries before it
+};
+
+CKV_FN Entry entry_at(const CkvAttendArgs& a, const Tasks& t, u32 at, u32 each) {
+    each *= t.heads;
+    int low = 0, high = t.samples - 1;
+#pragma unroll 1
+    while (low < high) {
+        const int middle = (low + high + 1) / 2;
+        if (t.before[middle] + (u32)(middle * t.stride) * each <= at) low = middle;
+        else high = middle - 1;
+    }
+    Entry e;
+    e.index = low * t.stride;
+    e.before = t.before[low];
+    e.sequence = sequence_of(a, e.index, e.head);
+    e.blocks = blocks_of(e.sequence.tokens);
+#pragma unroll 1
+    for (int i = 1; i < t.stride && e.before + e.blocks * t.heads + (u32)(e.index + 1) * each <= at; i++) {
+        e.before += e.blocks * t.heads;
+        e.sequence = sequence_of(a, ++e.index, e.head);
+        e.blocks = blocks_of(e.sequence.tokens);
+    }
+    return e;
+}
+
 // First block of a CTA's share. A share may be empty: it lies within the cost of a head.
 CKV_FN u32 share_start(const CkvAttendArgs& a, const Tasks& t, u32 cta) {
     if (cta >= t.ctas) return t.total;
@@ -135,25 +167,13 @@ CKV_FN u32 share_start(const CkvAttendArgs& a, const Tasks& t, u32 cta) {
         const u32 head = cta / t.per;
         return head * t.alike + (cta - head * t.per) * t.alike / t.per;
     }
-    const u32 at = cost_start(t, cta), each = t.heads * HEAD_COST;
-    int low = 0, high = t.samples - 1;
-#pragma unroll 1
-    while (low < high) {
-        const int middle = (low + high + 1) / 2;
-        if (t.before[middle] + (u32)(middle * t.stride) * each <= at) low = middle;
-        else high = middle - 1;
-    }
-    u32 head, before = t.before[low];
-    int e = low * t.stride;
-    u32 blocks = blocks_of(sequence_of(a, e, head).tokens);
-#pragma unroll 1
-    for (int i = 1; i < t.stride && before + (u32)e * each + blocks * t.heads + each <= at; i++) {
-        before += blocks * t.heads;
-        blocks = blocks_of(sequence_of(a, ++e, head).tokens);
-    }
-    const u32 into = at - before - (u32)e * each, h = into / (blocks + HEAD_COST), rest = into - h * (blocks + HEAD_COST);
-    return before + h * blocks + (rest > HEAD_COST ? rest - HEAD_COST : 0);
+    const u32 at = cost_start(t, cta);
+    const Entry e = entry_at(a, t, at, HEAD_COST);
+    const u32 cost = e.blocks + HEAD_COST, into = at - e.before - (u32)e.index * t.heads * HEAD_COST;
+    const u32 h = into / cost, rest = into - h * cost;
+    return e.before + h * e.blocks + (rest > HEAD_COST ? rest - HEAD_COST : 0);
 }
+
 // The CTA whose share holds block `at` of head number `head` of the launch.
 CKV_FN u32 share_of(const Tasks& t, u32 at, u32 head) {
     if (t.alike) {
@@ -180,31 +200,16 @@ struct Segment {
 
 // The segment that holds block `at`.
 CKV_FN Segment segment_at(const CkvAttendArgs& a, const Tasks& t, u32 at) {
-    int low = 0, high = t.samples - 1;
-#pragma unroll 1
-    while (low < high) {
-        const int middle = (low + high + 1) / 2;
-        if (t.before[middle] <= at) low = middle;
-        else high = middle - 1;
-    }
+    const Entry e = entry_at(a, t, at, 0);
+    const u32 h = e.blocks ? (at - e.before) / e.blocks : 0;
     Segment s;
-    u32 first, before = t.before[low];
-    int e = low * t.stride;
-    Sequence q = sequence_of(a, e, first);
-    s.blocks = blocks_of(q.tokens);
-#pragma unroll 1
-    for (int i = 1; i < t.stride && before + s.blocks * t.heads <= at; i++) {
-        before += s.blocks * t.heads;
-        q = sequence_of(a, ++e, first);
-        s.blocks = blocks_of(q.tokens);
-    }
-    const u32 h = s.blocks ? (at - before) / s.blocks : 0;
-    s.tokens = q.tokens;
-    s.row = q.row;
-    s.kv = first + h;
-    s.entry = (u32)e;
-    s.number = (u32)e * t.heads + h;
-    s.head = q.seq * a.kv_heads + s.kv;
-    s.start = before + h * s.blocks;
+    s.blocks = e.blocks;
+    s.tokens = e.sequence.tokens;
+    s.row = e.sequence.row;
+    s.kv = e.head + h;
+    s.entry = (u32)e.index;
+    s.number = (u32)e.index * t.heads + h;
+    s.head = e.sequence.seq * a.kv_heads + s.kv;
+    s.start = e.before + h * e.blocks;
     return s;
 }

@@ -10,10 +10,6 @@ constexpr bool KEYS_CODED = CKV_KEY != 0, VALUES_CODED = CKV_VALUE != 0;
 // Blocks whose loads one thread has in flight together.
 constexpr u32 FLIGHT = GROUP <= 4 ? 4 : GROUP <= 8 ? 2 : 1;
 
-// Low bits of a mass word that hold how even the weights within the block are: P/W <= 2^(-bits/4). 0: none are, and P is taken
-// for W, which asks for more values than are needed where attention is flat.
-constexpr u32 PEAK_BITS = 0, PEAK_MASK = (1u << PEAK_BITS) - 1;
-
 // Eight buckets to an octave, straight from a float's bits. The last one is for shares of 1 and more, which cannot be left.
 constexpr u32 BUCKETS = 256, LAST = BUCKETS - 1, BUCKET_SHIFT = 20, FIRST_BITS = 127 * 8 - LAST;
 
@@ -65,7 +61,8 @@ CKV_FN void load_masses(const u32* at, u32 (&masses)[GROUP]) {
 
 CKV_FN float larger(float a, float b) { return float_as_u32(a) > float_as_u32(b) ? a : b; }
 
-// (5.9) from the mass words: g_b D_b + eps h_b <= g_b (R_b + ||O' - c|| + eps), and W eta or P sop, whichever is less.
+// (5.9) from the mass words: g_b D_b + eps h_b <= g_b (R_b + ||O' - c|| + eps), and W eta or P sop, whichever is less. How even
+// the weights within a block are is not remembered: W stands for P, which asks for more values than are needed where attention is flat.
 CKV_FN void score(const Look& b, const HeadScale* scales, bool every, Shares& s) {
     const float inf = u32_as_float(0x7f800000u);
     const float kappa = u32_as_float(b.first.x), eps = u32_as_float(b.first.y);
@@ -76,9 +73,7 @@ CKV_FN void score(const Look& b, const HeadScale* scales, bool every, Shares& s)
 #pragma unroll
     for (u32 h = 0; h < GROUP; h++) {
         const HeadScale& scale = scales[h];
-        // What the low bits cut off the share is half of them on average.
-        const u32 low = b.masses[h] & 0xffffu, share = (low & ~PEAK_MASK) + (PEAK_MASK + 1) / 2;
-        const i32 mass = (i32)(b.masses[h] >> 16) - 32768, both = mass + (i32)share - 32768;
+        const i32 mass = (i32)(b.masses[h] >> 16) - 32768, both = mass + (i32)(b.masses[h] & 0xffffu) - 32768;
         const bool some = b.masses[h] != 0;
         s.keys[h] = s.values[h] = 0.0f;
         if (KEYS_CODED && some) {
@@ -86,8 +81,7 @@ CKV_FN void score(const Look& b, const HeadScale* scales, bool every, Shares& s)
             most_key = larger(s.keys[h], most_key);
         }
         if (VALUES_CODED && some) {
-            const float peaked = PEAK_BITS ? sop * ex2((float)(low & PEAK_MASK) * -0.25f) : sop;
-            s.values[h] = ex2((float)mass * 0.015625f - scale.log2_total) * ((peaked < eta ? peaked : eta) * scale.per_target);
+            s.values[h] = ex2((float)mass * 0.015625f - scale.log2_total) * ((sop < eta ? sop : eta) * scale.per_target);
             most_value = larger(s.values[h], most_value);
         }
     }

@@ -1,13 +1,13 @@
 //! The engine on a GPU as the evaluation sees it. The model's forward pass stays on the CPU.
 use crate::{
-    engine::{CpuEngine, refused},
+    engine::CpuEngine,
     error::CliError,
-    eval::{self, Backend, Engine, Footprint},
-    model::{self, Attention, AttentionError, Pass, tape::Tape},
+    eval::{self, Backend, Engine},
+    model::{self, AttentionError},
+    sequence::{Layers, One, Store, refused, room},
 };
 use certkv::gpu::{Ahead, Compiler, Gpu, GpuCache, GpuConfig, GpuStep};
-use certkv::{Certificate, Chunk, Error, Geometry, SequenceId};
-use half::slice::HalfFloatSliceExt;
+use certkv::{Certificate, Chunk, Error, MemoryUse, SequenceId};
 use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
@@ -75,104 +75,57 @@ impl Engine for GpuEngine {
         if mode.policy == eval::Policy::Seed000 {
             return self.cpu.open(mode, model, capacity);
         }
-        let geometry = Geometry::new(model.layers, model.heads, model.kv_heads, model.head_dim)
-            .map_err(|e| refused(Error::Geometry(e)))?;
-        // Whole blocks are what a cache gives out, and the last one is rarely full.
-        let tokens = capacity.next_multiple_of(mode.format.block) + mode.format.block;
+        let (geometry, tokens) = room(mode, model, capacity)?;
         let mut config = GpuConfig::new(geometry, tokens);
         config.format = mode.format;
         config.max_sequences = 2;
         config.threads = self.threads.min(256);
         config.policy = crate::engine::policy(mode.policy);
-        let mut cache = GpuCache::new(&self.gpu, &self.compiler, config).map_err(refused)?;
-        let sequence = cache.create().map_err(refused)?;
-        Ok(Box::new(One { cache, sequence, length: 0, heads: model.heads }))
+        let cache = GpuCache::new(&self.gpu, &self.compiler, config).map_err(refused)?;
+        Ok(Box::new(One::new(cache, model.heads)?))
     }
 }
 
-/// A cache with one sequence.
-struct One {
-    cache: GpuCache,
-    sequence: SequenceId,
-    length: usize,
-    heads: usize,
-}
+impl Store for GpuCache {
+    type Step<'c> = GpuStep<'c>;
 
-impl Backend for One {
-    fn load(&mut self, prompt: &Tape) -> Result<(), AttentionError> {
-        let fresh = self.cache.create().map_err(refused)?;
-        self.cache.release(self.sequence).map_err(refused)?;
-        (self.sequence, self.length) = (fresh, 0);
-        if prompt.tokens == 0 {
-            return Ok(());
-        }
-        let chunk = Chunk { sequence: self.sequence, tokens: prompt.tokens };
-        let mut step = self.cache.begin(&[chunk]).map_err(refused)?;
-        for (layer, rows) in prompt.layers.iter().enumerate() {
-            let (keys, values) = (rows.keys.reinterpret_cast(), rows.values.reinterpret_cast());
-            step.append_bits(layer, keys, values).map_err(refused)?;
-        }
-        step.finish().map_err(refused)?;
-        self.length = prompt.tokens;
-        Ok(())
+    fn create(&mut self) -> Result<SequenceId, Error> {
+        GpuCache::create(self)
     }
 
-    fn truncate(&mut self, length: usize) -> Result<(), AttentionError> {
-        self.cache.truncate(self.sequence, length).map_err(refused)?;
-        self.length = length;
-        Ok(())
+    fn release(&mut self, id: SequenceId) -> Result<(), Error> {
+        GpuCache::release(self, id)
     }
 
-    fn footprint(&self) -> Footprint {
-        let m = self.cache.memory();
-        Footprint {
-            tokens: m.tokens,
-            packed: m.packed as u64,
-            scratch: m.scratch as u64,
-            tables: m.tables as u64,
-            host: m.host as u64,
-        }
+    fn truncate(&mut self, id: SequenceId, len: usize) -> Result<(), Error> {
+        GpuCache::truncate(self, id, len)
+    }
+
+    fn begin(&mut self, chunk: Chunk) -> Result<GpuStep<'_>, Error> {
+        GpuCache::begin(self, &[chunk])
+    }
+
+    fn memory(&self) -> MemoryUse {
+        GpuCache::memory(self)
     }
 }
 
-impl Attention for One {
-    fn length(&self) -> usize {
-        self.length
+impl Layers for GpuStep<'_> {
+    fn append(&mut self, layer: usize, keys: &[f32], values: &[f32]) -> Result<(), Error> {
+        GpuStep::append(self, layer, keys, values)
     }
 
-    fn begin(&mut self, tokens: usize) -> Result<Box<dyn Pass + '_>, AttentionError> {
-        let Self { cache, sequence, length, heads } = self;
-        let step = cache.begin(&[Chunk { sequence: *sequence, tokens }]).map_err(refused)?;
-        // Prefill is exact up to arithmetic; nobody reads its certificates.
-        let certificates = if tokens == 1 { vec![Certificate::UNCERTIFIED; *heads] } else { Vec::new() };
-        Ok(Box::new(Open { step, certificates, tokens, length }))
-    }
-}
-
-/// A step of the one sequence.
-struct Open<'a> {
-    step: GpuStep<'a>,
-    certificates: Vec<Certificate>,
-    tokens: usize,
-    length: &'a mut usize,
-}
-
-impl Pass for Open<'_> {
-    fn attend(&mut self, layer: usize, k: &[f32], v: &[f32], q: &[f32], out: &mut [f32]) -> Result<(), AttentionError> {
-        self.step.append(layer, k, v).map_err(refused)?;
-        self.step.attend(layer, q).map_err(refused)?;
-        self.step.outputs(layer, out, &mut self.certificates).map_err(refused)
+    fn append_bits(&mut self, layer: usize, keys: &[u16], values: &[u16]) -> Result<(), Error> {
+        GpuStep::append_bits(self, layer, keys, values)
     }
 
-    fn certificates(&self) -> &[Certificate] {
-        &self.certificates
+    fn attend(&mut self, layer: usize, q: &[f32], out: &mut [f32], found: &mut [Certificate]) -> Result<(), Error> {
+        GpuStep::attend(self, layer, q)?;
+        self.outputs(layer, out, found)
     }
 
-    fn finish(self: Box<Self>) -> Result<(), AttentionError> {
-        let Self { step, tokens, length, .. } = *self;
-        step.finish().map_err(refused)?;
-        *length += tokens;
-        Ok(())
+    fn finish(self) -> Result<(), Error> {
+        GpuStep::finish(self)
     }
 }
 

@@ -13,6 +13,7 @@ pub mod model;
 pub mod output;
 pub mod progress;
 pub mod report;
+mod sequence;
 pub mod stats;
 pub mod tasks;
 

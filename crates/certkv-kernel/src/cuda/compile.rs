@@ -40,7 +40,7 @@ pub enum CompileError {
 impl fmt::Display for CompileError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NoSource(verb) => write!(f, "kernel {verb}: this version has no source for it"),
+            Self::NoSource(verb) => write!(f, "kernel {verb}: the library was built without its source"),
             Self::NoOldLayout => f.write_str("kernel transcode: the variant has no layout to transcode from"),
             Self::NoCode { verb, variant, file } => {
                 write!(f, "kernel {verb} for {variant}: no cubin ({file}) and NVRTC absent")

@@ -21,19 +21,11 @@ pub enum Verb {
     Transcode,
     /// Which blocks to promote.
     Select,
-    /// Heads over tolerance, corrected.
-    Repair,
 }
 
 impl Verb {
-    /// All verbs, whether this version has their source or not.
-    pub const ALL: [Self; 7] =
-        [Self::Attend, Self::Append, Self::Pack, Self::Gather, Self::Transcode, Self::Select, Self::Repair];
-
-    /// The verbs whose source this version has.
-    pub fn available() -> impl Iterator<Item = Self> {
-        Self::ALL.into_iter().filter(|verb| verb.source().is_some())
-    }
+    /// All verbs.
+    pub const ALL: [Self; 6] = [Self::Attend, Self::Append, Self::Pack, Self::Gather, Self::Transcode, Self::Select];
 
     /// Name.
     pub const fn name(self) -> &'static str {
@@ -44,7 +36,6 @@ impl Verb {
             Self::Gather => "gather",
             Self::Transcode => "transcode",
             Self::Select => "select",
-            Self::Repair => "repair",
         }
     }
 
@@ -57,7 +48,6 @@ impl Verb {
             Self::Gather => "gather.cu",
             Self::Transcode => "transcode.cu",
             Self::Select => "select.cu",
-            Self::Repair => "repair.cu",
         }
     }
 
@@ -70,11 +60,10 @@ impl Verb {
             Self::Gather => "ckv_gather",
             Self::Transcode => "ckv_transcode",
             Self::Select => "ckv_select",
-            Self::Repair => "ckv_repair",
         }
     }
 
-    /// The source; `None` if this version has none.
+    /// The source; `None` if the library was built without it.
     pub(super) fn source(self) -> Option<&'static Source> {
         static SOURCES: OnceLock<BTreeMap<Verb, Source>> = OnceLock::new();
         let build = || Self::ALL.into_iter().filter_map(|v| Some((v, Source::new(FILES, v.file())?))).collect();
@@ -185,8 +174,7 @@ mod tests {
         for (name, _) in sources {
             assert!(Verb::ALL.iter().any(|v| v.file() == *name), "{name} belongs to no verb");
         }
-        assert!(Verb::available().any(|v| v == Verb::Attend));
-        for verb in Verb::available() {
+        for verb in Verb::ALL {
             assert!(verb.kernels().any(|k| k == verb.kernel()), "{verb}: {:?}", verb.kernels().collect::<Vec<_>>());
         }
     }

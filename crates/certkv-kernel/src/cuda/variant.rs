@@ -370,9 +370,9 @@ impl Variant {
         self.from.as_ref()
     }
 
-    /// Verbs that this variant has: those with a source, and transcoding only from a layout.
+    /// Verbs that this variant has: transcoding only from a layout.
     pub fn verbs(&self) -> impl Iterator<Item = Verb> {
-        Verb::available().filter(|verb| *verb != Verb::Transcode || self.from.is_some())
+        Verb::ALL.into_iter().filter(|verb| *verb != Verb::Transcode || self.from.is_some())
     }
 
     /// How a CTA of the decode kernel is cut.

@@ -14,12 +14,6 @@ const HOST_BASE: u64 = 1 << 40;
 const KEY_BASE: u64 = 1 << 44;
 const VALUE_BASE: u64 = 1 << 45;
 
-/// `PEAK_BITS` of the kernel.
-pub(crate) fn peak_bits() -> u32 {
-    let text = std::fs::read_to_string(crate::emulated::kernels().join("select/score.cuh")).unwrap();
-    text.split("PEAK_BITS = ").nth(1).and_then(|rest| rest.split(',').next()?.parse().ok()).unwrap()
-}
-
 pub(crate) fn kernel(group: usize) -> Emulated {
     let macros = [
         ("CKV_DIM", DIM as i64),
@@ -322,7 +316,6 @@ impl World {
         let (row, h, blocks) = self.place(entry);
         let (p, masses) = (&self.plan, self.masses.read::<u32>());
         let packed = self.packed.read::<f32>();
-        let mask = (1u32 << peak_bits()) - 1;
         let mut out = Vec::new();
         for j in 0..blocks {
             let item = self.item(entry, j, 0) / 2;
@@ -335,10 +328,9 @@ impl World {
                     let log = |x: u32| f64::from(x) / 64.0 - 512.0;
                     let mass = (log(word >> 16) - f64::from(c.lse) / std::f64::consts::LN_2).exp2();
                     let term = if side == 0 {
-                        mass * log((word & 0xffff & !mask) + mask.div_ceil(2)).exp2()
-                            * f64::from(s[6] + c.radius + c.tolerance)
+                        mass * log(word & 0xffff).exp2() * f64::from(s[6] + c.radius + c.tolerance)
                     } else {
-                        mass * f64::from(s[4]).min(f64::from(s[5]) * (-0.25 * f64::from(word & mask)).exp2())
+                        mass * f64::from(s[4].min(s[5]))
                     };
                     of.push(if word == 0 { 0.0 } else { term / (target * f64::from(c.tolerance)) });
                 }

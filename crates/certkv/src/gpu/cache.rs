@@ -48,6 +48,7 @@ pub struct GpuCache {
     pub(super) page: Vec<u16>,
     /// Numbers on their way to the ring.
     pub(super) batch_words: Vec<u16>,
+    pub(super) batch_queries: Vec<f32>,
     /// Pages and rows, with [`ROW_ENTRY`], of which nothing may be remembered when the next step begins.
     pub(super) forgotten: Vec<u32>,
 }
@@ -90,6 +91,7 @@ impl GpuCache {
             rows: Rows::default(),
             page: Vec::new(),
             batch_words: Vec::new(),
+            batch_queries: Vec::new(),
             forgotten: Vec::new(),
             layout,
             config,

@@ -263,13 +263,11 @@ impl<'c> GpuStep<'c> {
         self.last = None;
         let Self { cache, parts, seqs, rule, chunks, .. } = self;
         if *seqs > 0 {
-            let batch: Vec<f32> = parts
-                .iter()
-                .filter(|part| part.place.is_some())
-                .flat_map(|part| &queries[part.first_row * width..(part.first_row + 1) * width])
-                .copied()
-                .collect();
-            let element = send_queries(cache, &batch, width)?;
+            cache.batch_queries.clear();
+            for part in parts.iter().filter(|part| part.place.is_some()) {
+                cache.batch_queries.extend_from_slice(&queries[part.first_row * width..(part.first_row + 1) * width]);
+            }
+            let element = send_queries(cache, width)?;
             let core = &cache.core;
             let query = core.staged_queries(*seqs, element)?;
             let out = core.own_outputs(*seqs)?;
@@ -366,19 +364,19 @@ impl Drop for GpuStep<'_> {
 }
 
 /// Sends the batch's queries in the type that the kernels take from the host.
-fn send_queries(cache: &mut GpuCache, batch: &[f32], width: usize) -> Result<Element, Error> {
-    let GpuCache { core, ring, batch_words, config, .. } = cache;
+fn send_queries(cache: &mut GpuCache, width: usize) -> Result<Element, Error> {
+    let GpuCache { core, ring, batch_words, batch_queries, config, .. } = cache;
     let (queue, at) = (&core.queue, core.query_offset());
     let dtype = match config.queries {
         Element::F32 => {
-            ring.send(queue, &core.inputs, at, batch)?;
+            ring.send(queue, &core.inputs, at, batch_queries)?;
             return Ok(Element::F32);
         }
         Element::F16 => crate::Dtype::F16,
         Element::Bf16 => crate::Dtype::Bf16,
     };
     batch_words.clear();
-    batch_words.extend(batch.iter().map(|x| dtype.encode16(*x)));
+    batch_words.extend(batch_queries.iter().map(|x| dtype.encode16(*x)));
     if let Some(at) = batch_words.iter().position(|bits| dtype.is_nonfinite16(*bits)) {
         return Err(Error::Overflow { argument: "queries", token: at / width, element: at % width });
     }
