@@ -345,7 +345,7 @@ typedef struct certkv_config {
    */
   uint32_t threads;
   /**
-   * Format of all layers, as "k8-v4g32-b32", at most 63 characters; NULL for the default. Borrowed during the call.
+   * Format of all layers, as "k8-v4g64-b64", at most 63 characters; NULL for the default. Borrowed during the call.
    */
   const char *format;
   /**

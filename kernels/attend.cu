@@ -46,12 +46,21 @@ struct Block {
     int rows;  // tokens that exist: all but in the open block
     u32 row, index;
     u32* room;  // for the summary of the open block
+    int k, slot;  // which of this warp's, and where it lies
+    u32 parity;
 };
+
+// Block k's keys, or all of it, have been read: their place is free for another's.
+template <Part PART> CKV_FN void free_slot(const CkvAttendArgs& a, const Ring& ring, const Block& b) {
+    syncwarp();
+    issue<PART>(a, ring, b.k + STAGES, b.slot);
+}
 
 // One block into the state, for column tiles from FIRST on.
 template <int FIRST>
-CKV_FN void attend_columns(const CkvAttendArgs& a, const Block& b, const Aside& aside, Query& q, State& st, Lot& lot,
-                           u32* flags) {
+CKV_FN void attend_columns(const CkvAttendArgs& a, const Ring& ring, const Block& b, const Aside& aside, Query& q, State& st,
+                           Lot& lot, u32* flags) {
+    constexpr bool LAST = FIRST + COLUMNS >= NT;
     Logits s;
     Weights w;
     KeySums key_sums;
@@ -68,6 +77,8 @@ CKV_FN void attend_columns(const CkvAttendArgs& a, const Block& b, const Aside& 
 #pragma unroll
         for (int nt = 0; nt < COLUMNS; nt++) key_sums.square[nt] = 0.0f;
     }
+    if constexpr (SPLIT && LAST) free_slot<KEYS>(a, ring, b);
+    if constexpr (SPLIT && FIRST == 0) wait_slot<VALUES>(ring, b.slot, b.parity);
     if (flight.keys) {
         Logits exact;
         if constexpr (LOGITS_ASIDE) put_logits(aside, s);
@@ -101,18 +112,21 @@ CKV_FN void attend_columns(const CkvAttendArgs& a, const Block& b, const Aside& 
 #pragma unroll
         for (int nt = 0; nt < COLUMNS; nt++) put_tile(aside, FIRST + nt, st);
     }
-    // Also keeps the compiler from saving what it read for the next column tile.
-    syncwarp();
-    if constexpr (FIRST + COLUMNS < NT) attend_columns<FIRST + COLUMNS>(a, b, aside, q, st, lot, flags);
+    if constexpr (LAST) {
+        free_slot<SPLIT ? VALUES : WHOLE>(a, ring, b);
+    } else {
+        // Also keeps the compiler from saving what it read for the next column tile.
+        syncwarp();
+        attend_columns<FIRST + COLUMNS>(a, ring, b, aside, q, st, lot, flags);
+    }
 }
 
-// Block k of this warp into the state; then its slot is free for another.
+// Block k of this warp into the state.
 CKV_FN void attend_block(const CkvAttendArgs& a, Ring& ring, const Aside& aside, Query& q, u32 row, u32 j, int rows, int k, int slot,
                          u32 parity, State& st, Lot& lot, u32* flags, u32* room) {
-    wait_slot(ring, slot, parity);
-    const Block b = {ring.slots + slot * CKV_RECORD, ring.flights[slot], rows, row, j, room};
-    attend_columns<0>(a, b, aside, q, st, lot, flags);
-    issue(a, ring, k + STAGES, slot);
+    wait_slot<SPLIT ? KEYS : WHOLE>(ring, slot, parity);
+    const Block b = {ring.slots + slot * CKV_RECORD, ring.flights[slot], rows, row, j, room, k, slot, parity};
+    attend_columns<0>(a, ring, b, aside, q, st, lot, flags);
 }
 
 struct Known {
@@ -152,7 +166,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) ckv_attend(const __grid
 
     const u32 cta = blockIdx.x, me = warp();
 #if CKV_BULK
-    if (threadIdx.x < WARPS * STAGES) barrier_init(barriers + threadIdx.x, 1);
+    if (threadIdx.x < WARPS * STAGES * PARTS) barrier_init(barriers + threadIdx.x, 1);
     fence_barrier_init();
 #endif
     grid_dependency_wait();
@@ -164,7 +178,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) ckv_attend(const __grid
 
     Ring ring;
     ring.slots = slots + me * STAGES * CKV_RECORD;
-    ring.barriers = barriers + me * STAGES;
+    ring.barriers = barriers + me * STAGES * PARTS;
     ring.flights = flights + me * STAGES;
     ring.lo = lo + me;
     ring.count = lo + me < hi ? (int)((hi - lo - me + WARPS - 1) / WARPS) : 0;
@@ -179,7 +193,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) ckv_attend(const __grid
     fetch_batch(a, t, ring, 0);
     read_query(a, seg.head, queries);
 #pragma unroll 1
-    for (int k = 0; k < STAGES; k++) issue(a, ring, k, k);
+    for (int k = 0; k < STAGES; k++) issue_block(a, ring, k, k);
 
     const Merge merge = {finish, finish + GROUP * SCALARS, (u32*)(finish + GROUP * SCALARS + 2 * GROUP * SLICES)};
     Lot lot = lot_at(lots + me * LOT_BYTES);
@@ -207,7 +221,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) ckv_attend(const __grid
             if ((k + STAGES) % 32 == 0) fetch_batch(a, t, ring, k + STAGES);
             const u32 j = ring.lo + (u32)k * WARPS - seg.start;
             const int rows = j < seg.tokens / BLOCK ? BLOCK : (int)(seg.tokens % BLOCK);
-            attend_block(a, ring, aside, q, row_head, j, rows, k, slot, parity, st, lot, &known.flags, (u32*)mine);
+            attend_block(a, ring, aside, q, row_head, j, rows, k, slot, SPLIT ? (u32)k & 1 : parity, st, lot, &known.flags, (u32*)mine);
             slot = slot + 1 == STAGES ? 0 : slot + 1;
             parity ^= slot == 0;
             if (CKV_CERTIFY && lot.count == LOT) certify_lot(a, lot, q, row_head, sums, aside);

@@ -101,7 +101,7 @@ CKV_FN void channel_scales(const u8* scales, int j, u32 (&w)[4]) {
 
 // What a block's offsets and scales sum to: z the products of query and offsets, n the squares of the scaled query. Two chains
 // each where registers allow it: a chain of products waits for every one of its links.
-constexpr int OFFSET_CHAINS = LEAN ? 1 : 2;
+constexpr int OFFSET_CHAINS = BY_CHUNK ? 1 : 2;
 struct ChannelSums {
     float z[OFFSET_CHAINS][COLUMNS][4], n[2][COLUMNS][4];
 };
@@ -160,15 +160,15 @@ CKV_FN void score_codes(const u8* record, const Query& q, Logits& s, KeySums& su
     float(&n)[2][COLUMNS][4] = channels.n;
 #pragma unroll
     for (int e = 0; e < 2; e++) clear(z[e % OFFSET_CHAINS]), clear(n[e]);
-    u32 high[LEAN ? 1 : CHUNKS][COLUMNS][4], low[LEAN ? 1 : CHUNKS][COLUMNS][4];
-    if constexpr (LEAN) {
+    u32 high[BY_CHUNK ? 1 : CHUNKS][COLUMNS][4], low[BY_CHUNK ? 1 : CHUNKS][COLUMNS][4];
+    if constexpr (BY_CHUNK) {
 #pragma unroll
         for (int t = 0; t < TILES; t++) clear(s.x[t]);
     }
 #pragma unroll UNROLL
     for (int j = 0; j < CHUNKS; j++) {
-        scale_query<FIRST>(scales, q, j, high[LEAN ? 0 : j], low[LEAN ? 0 : j], channels);
-        if constexpr (LEAN) {
+        scale_query<FIRST>(scales, q, j, high[BY_CHUNK ? 0 : j], low[BY_CHUNK ? 0 : j], channels);
+        if constexpr (BY_CHUNK) {
 #pragma unroll
             for (int t = 0; t < TILES; t++) {
                 u32 h[8];
@@ -195,9 +195,9 @@ CKV_FN void score_codes(const u8* record, const Query& q, Logits& s, KeySums& su
 #pragma unroll
         for (int nt = 0; nt < COLUMNS; nt++) {
 #pragma unroll
-            for (int i = 0; i < 4; i++) c[0][nt][i] = z[0][nt][i & 1], c[1][nt][i] = LEAN ? s.x[t][nt][i] : 0.0f;
+            for (int i = 0; i < 4; i++) c[0][nt][i] = z[0][nt][i & 1], c[1][nt][i] = BY_CHUNK ? s.x[t][nt][i] : 0.0f;
         }
-        if constexpr (!LEAN) {
+        if constexpr (!BY_CHUNK) {
 #pragma unroll
             for (int j = 0; j < CHUNKS; j++) {
                 u32 h[8];

@@ -1,5 +1,14 @@
 // The ring of records in flight: each warp has STAGES slots, filled by asynchronous copies ahead of use. Lane 0 issues the copies.
+//
+// A ring of one slot is split: keys and values of a record arrive apart, and the place of one side takes the next block's while the
+// other side is worked on. Half the shared memory of two slots overlaps copies with work just as well.
 #pragma once
+
+// Sides of a record as they are copied.
+enum Part { KEYS = 1, VALUES = 2, WHOLE = 3 };
+
+// Keys are what lies before the values' codes; the summary comes with the values.
+constexpr u32 KEY_PART = CKV_VALUE_CODES;
 
 // What a slot's block is: addresses of promoted sides, or 0; whether it is the open block.
 struct Flight {
@@ -17,7 +26,7 @@ struct alignas(16) Place {
 
 struct Ring {
     u8* slots;        // [STAGES] of this warp
-    u64* barriers;    // [STAGES]
+    u64* barriers;    // [STAGES * PARTS]
     Flight* flights;  // [STAGES]
     Place* places;    // [64]: block k at k % 64
     u32 lo;           // first block of this warp in the line
@@ -52,11 +61,11 @@ CKV_FN void fetch_batch(const CkvAttendArgs& a, const Tasks& t, const Ring& ring
     syncwarp();
 }
 
-// Starts the copy of block k into `slot`; blocks of a warp are issued in order.
-CKV_FN void issue(const CkvAttendArgs& a, const Ring& ring, int k, int slot) {
+// Starts the copy of a part of block k into `slot`; blocks of a warp are issued in order.
+template <Part PART> CKV_FN void issue(const CkvAttendArgs& a, const Ring& ring, int k, int slot) {
     if (k < ring.count && (!CKV_BULK || lane() == 0)) {
         const Place p = ring.places[k & 63];
-        if (lane() == 0) {
+        if (PART != VALUES && lane() == 0) {
             Flight f = {0, 0, p.tail, 0};
             if (p.tail) {
                 f.keys = p.record, f.values = p.record + SIDE_BYTES;
@@ -66,13 +75,16 @@ CKV_FN void issue(const CkvAttendArgs& a, const Ring& ring, int k, int slot) {
             }
             ring.flights[slot] = f;
         }
-        u8* to = ring.slots + slot * CKV_RECORD;
+        constexpr u32 FROM = PART == VALUES ? KEY_PART : 0, BYTES = (PART == KEYS ? KEY_PART : CKV_RECORD) - FROM;
+        const u32 to = smem_addr(ring.slots + slot * CKV_RECORD) + FROM;
+        const u8* from = (const u8*)p.record + FROM;
 #if CKV_BULK
-        barrier_expect(ring.barriers + slot, p.tail ? 0 : CKV_RECORD);
-        if (!p.tail) bulk_load(smem_addr(to), (const void*)p.record, CKV_RECORD, ring.barriers + slot);
+        u64* barrier = ring.barriers + slot * PARTS + (PART == VALUES ? 1 : 0);
+        barrier_expect(barrier, p.tail ? 0 : BYTES);
+        if (!p.tail) bulk_load(to, from, BYTES, barrier);
 #else
         if (!p.tail) {
-            for (int i = (int)lane() * 16; i < CKV_RECORD; i += 512) cp_async16(smem_addr(to) + i, (const u8*)p.record + i);
+            for (u32 i = lane() * 16; i < BYTES; i += 512) cp_async16(to + i, from + i);
         }
 #endif
     }
@@ -81,12 +93,23 @@ CKV_FN void issue(const CkvAttendArgs& a, const Ring& ring, int k, int slot) {
 #endif
 }
 
-// Waits for a slot's block.
-CKV_FN void wait_slot(const Ring& ring, int slot, u32 parity) {
+// Starts the copy of block k.
+CKV_FN void issue_block(const CkvAttendArgs& a, const Ring& ring, int k, int slot) {
+    if constexpr (SPLIT) {
+        issue<KEYS>(a, ring, k, slot);
+        issue<VALUES>(a, ring, k, slot);
+    } else {
+        issue<WHOLE>(a, ring, k, slot);
+    }
+}
+
+// Waits for a slot's block, or for a part of it.
+template <Part PART> CKV_FN void wait_slot(const Ring& ring, int slot, u32 parity) {
 #if CKV_BULK
-    barrier_wait(ring.barriers + slot, parity);
+    barrier_wait(ring.barriers + slot * PARTS + (PART == VALUES ? 1 : 0), parity);
 #else
-    cp_async_wait<STAGES - 1>();
+    // Parts are issued and needed by turns.
+    cp_async_wait<STAGES * PARTS - 1>();
 #endif
     syncwarp();
 }

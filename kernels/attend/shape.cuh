@@ -16,6 +16,7 @@ constexpr int NT = PAIRED ? 1 : (GROUP + 7) / 8;
 // LEAN: the query lies in shared memory, and blocks are scored chunk by chunk, so that one chunk of scaled queries lives at a time.
 constexpr bool LEAN = NT == 2 || D == 256;
 // Chunks that are unrolled while they are scored: all where the query lies in registers.
+constexpr bool BY_CHUNK = LEAN || TILES == 4;
 constexpr int UNROLL = LEAN ? (NT == 2 ? 1 : 2) : 16;
 // ASIDE: two column tiles are worked off one after the other, COLUMNS at a time, and what is not needed all the time waits in shared
 // memory, in what will hold the warp's partial result, behind the summary of the open block. See aside.cuh.
@@ -26,6 +27,9 @@ constexpr int SUMMARY_WORDS = 8;
 constexpr int WARPS = CKV_WARPS;
 constexpr int STAGES = CKV_STAGES;
 constexpr int THREADS = 32 * WARPS;
+// A ring of one slot is filled side by side: see ring.cuh.
+constexpr bool SPLIT = STAGES == 1;
+constexpr int PARTS = SPLIT ? 2 : 1;
 
 constexpr bool KEYS_CODED = CKV_KEY != 0;
 // Queries are pairs of bf16 where all keys are, else of halves.
@@ -48,7 +52,7 @@ constexpr int PARTIAL_STRIDE = (PARTIAL + 3) / 4 * 4;
 
 constexpr int RING_BYTES = WARPS * STAGES * CKV_RECORD;
 constexpr int MERGE_BYTES = WARPS * PARTIAL_STRIDE * 4;
-constexpr int BARRIER_BYTES = (WARPS * STAGES * 8 + 15) / 16 * 16;
+constexpr int BARRIER_BYTES = (WARPS * STAGES * PARTS * 8 + 15) / 16 * 16;
 // What the ring remembers of a block in flight: addresses of promoted sides, and which kind of block it is.
 constexpr int META_BYTES = (WARPS * STAGES * 24 + 15) / 16 * 16;
 // Blocks that wait for their certificate: per warp 32 x four numbers, LOT summaries and descriptions.

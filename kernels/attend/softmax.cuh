@@ -21,13 +21,21 @@ struct State {
 #endif
 };
 
-// Weights of a block for COLUMNS column tiles as operands of the matrix unit. `high`, `low`: the two halves of each weight. Paired: `high` in every
-// column, `low` in low columns only, and `own` what the column stands for; else `own` is `high`.
+// Weights of a block for COLUMNS column tiles as operands of the matrix unit: pairs of halves. `own`: what the column stands for, the
+// high halves or, in low columns, the low ones; `rest`: the other of the two.
 struct Weights {
     u32 own[TILES][COLUMNS][2];
-    u32 high[TILES][COLUMNS][2];
-    u32 low[TILES][COLUMNS][2];
+    u32 rest[TILES][COLUMNS][2];
 };
+
+// The high halves, in every column.
+CKV_FN u32 high_weights(const Weights& w, int t, int nt, int i) {
+    return PAIRED ? by_column(w.own[t][nt][i], w.rest[t][nt][i], low_columns()) : w.own[t][nt][i];
+}
+// The low halves; paired: in low columns only.
+CKV_FN u32 low_weights(const Weights& w, int t, int nt, int i) {
+    return PAIRED ? w.own[t][nt][i] & low_columns() : w.rest[t][nt][i];
+}
 
 // 2^k for an integer k <= 0 as it comes from exponents; 0 below the normal numbers.
 CKV_FN float power_of_two(float k) {
@@ -92,7 +100,6 @@ CKV_FN void follow(const Logits& s, const Query& q, float lift, State& st) {
 // Gram matrix in rows 8..15, of which the diagonal is the sum of squares.
 template <int FIRST>
 CKV_FN void weigh(const Logits& s, const Query& q, State& st, Weights& w, float (&mass)[COLUMNS][4]) {
-    const u32 mask = low_columns();
     const bool low_half = PAIRED && (lane() & 2);
 #pragma unroll
     for (int nt = 0; nt < COLUMNS; nt++) {
@@ -110,17 +117,15 @@ CKV_FN void weigh(const Logits& s, const Query& q, State& st, Weights& w, float 
                 if constexpr (PAIRED) {
                     const u32 own = transpose8x8(low_half ? low : high);
                     w.own[t][nt][r] = own;
-                    const u32 other = shfl_xor(own, 16);
-                    w.high[t][nt][r] = by_column(own, other, mask);
-                    w.low[t][nt][r] = own & mask;
+                    w.rest[t][nt][r] = shfl_xor(own, 16);
                 } else {
-                    w.own[t][nt][r] = w.high[t][nt][r] = transpose8x8(high);
-                    w.low[t][nt][r] = transpose8x8(low);
+                    w.own[t][nt][r] = transpose8x8(high);
+                    w.rest[t][nt][r] = transpose8x8(low);
                 }
             }
             const u32 b0 = w.own[t][nt][0], b1 = w.own[t][nt][1];
             mma_f16(mass[nt], H2_ONE, b0, H2_ONE, b1, b0, b1);
-            if constexpr (!PAIRED) mma_f16(mass[nt], H2_ONE, 0u, H2_ONE, 0u, w.low[t][nt][0], w.low[t][nt][1]);
+            if constexpr (!PAIRED) mma_f16(mass[nt], H2_ONE, 0u, H2_ONE, 0u, w.rest[t][nt][0], w.rest[t][nt][1]);
         }
         st.l[FIRST + nt][0] += mass[nt][0];
         st.l[FIRST + nt][1] += mass[nt][1];

@@ -9,9 +9,9 @@ CKV_FN void add_unit(const u32 (&v)[8], u32 b0, u32 b1, float (&first)[4], float
 
 // A register of weights in the type of the cache. From halves, which miss less than a pair of bf16 does.
 CKV_FN void rows_of_weights(const Weights& w, int t, int nt, int i, u32& own, u32& low) {
-    own = w.own[t][nt][i], low = w.low[t][nt][i];
+    own = w.own[t][nt][i], low = low_weights(w, t, nt, i);
     if constexpr (CKV_STORE == 1) {
-        pair_of_bf16(w.high[t][nt][i], low, own, low);
+        pair_of_bf16(high_weights(w, t, nt, i), low, own, low);
         if constexpr (PAIRED) own = by_column(own, low, low_columns());
     }
 }
@@ -79,7 +79,7 @@ CKV_FN void add_codes(const u8* record, const Weights& w, State& st) {
 #pragma unroll
         for (int nt = 0; nt < COLUMNS; nt++) {
             mma_f16(st.offset[FIRST + nt], z[0], z[1], z[2], z[3], w.own[t][nt][0], w.own[t][nt][1]);
-            if constexpr (!PAIRED) mma_f16(st.offset[FIRST + nt], z[0], z[1], z[2], z[3], w.low[t][nt][0], w.low[t][nt][1]);
+            if constexpr (!PAIRED) mma_f16(st.offset[FIRST + nt], z[0], z[1], z[2], z[3], w.rest[t][nt][0], w.rest[t][nt][1]);
         }
         // Groups of 16 channels are half a unit.
         constexpr int PER_UNIT = CKV_VALUE_GROUP >= 32 ? 1 : 2;
@@ -95,13 +95,13 @@ CKV_FN void add_codes(const u8* record, const Weights& w, State& st) {
                     const u32 sigma = *(const u32*)(scales + (g * BLOCK + token + 8 * i) * 2);
 #pragma unroll
                     for (int nt = 0; nt < COLUMNS; nt++) {
-                        const u32 high = w.high[t][nt][i], y = h2_mul(high, sigma);
+                        const u32 high = high_weights(w, t, nt, i), rest = low_weights(w, t, nt, i), y = h2_mul(high, sigma);
                         if constexpr (PAIRED) {
                             b[e][nt][i] =
-                                h2_fma(w.low[t][nt][i], sigma, h2_fma(high, sigma, (y & mask) ^ 0x80008000u));
+                                h2_fma(rest, sigma, h2_fma(high, sigma, (y & mask) ^ 0x80008000u));
                         } else {
                             b[e][nt][i] = y;
-                            low[e][nt][i] = times_low(high, w.low[t][nt][i], sigma);
+                            low[e][nt][i] = times_low(high, rest, sigma);
                         }
                     }
                 }

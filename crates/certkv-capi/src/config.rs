@@ -49,7 +49,7 @@ pub struct certkv_config {
     pub scale: f32,
     /// Worker threads of the CPU kernels, 1 to 256; 0 for 1.
     pub threads: u32,
-    /// Format of all layers, as "k8-v4g32-b32", at most 63 characters; NULL for the default. Borrowed during the call.
+    /// Format of all layers, as "k8-v4g64-b64", at most 63 characters; NULL for the default. Borrowed during the call.
     pub format: *const c_char,
     /// Tokens that all sequences together may hold, 1 to 2^31.
     pub max_tokens: u64,

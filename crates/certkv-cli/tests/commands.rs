@@ -83,10 +83,10 @@ fn refused_files_are_code_3_and_name_what_is_wrong() {
 #[test]
 fn packed_pages_are_inspected_and_damage_is_seen() {
     use certkv::{Cache, Chunk, Config, Geometry};
-    let cache = Cache::new(Config::new(Geometry::new(1, 2, 1, 64).unwrap(), 128)).unwrap();
+    let cache = Cache::new(Config::new(Geometry::new(1, 2, 1, 64).unwrap(), 256)).unwrap();
     let sequence = cache.create().unwrap();
-    let rows: Vec<f32> = (0..64 * 64).map(|i| (i as f32 * 0.37).sin()).collect();
-    let mut step = cache.begin(&[Chunk { sequence, tokens: 64 }]).unwrap();
+    let rows: Vec<f32> = (0..128 * 64).map(|i| (i as f32 * 0.37).sin()).collect();
+    let mut step = cache.begin(&[Chunk { sequence, tokens: 128 }]).unwrap();
     step.append(0, &rows, &rows).unwrap();
     step.finish().unwrap();
     let mut page = cache.packed_page(sequence, 0, 1).unwrap();

@@ -12,12 +12,15 @@ use workload::{DIM, HEADS, How, Workload};
 
 const WAYS: [How; 4] = [How::Bare, How::Certified, How::Sweeps, How::HalfSkipped];
 
-const FORMATS: [&str; 10] = [
+const FORMATS: [&str; 13] = [
     "f16-f16-b32",
     "k8-v4g128-b32",
     "k8-v4g64-b32",
     "k8-v4g32-b32",
     "k8-v4g16-b32",
+    "k8-v4g64-b64",
+    "k8-v4g32-b64",
+    "k8-v5g64-b64",
     "k8-v6g64-b64",
     "k8-v8g64-b32",
     "t4-v4g128-b32",

@@ -6,7 +6,8 @@ use certkv_kernel::{Arch, Certificate, Kernel, KernelError, Masses, Partial, Sco
 use common::{Cache, KINDS, distance, norm};
 
 /// Formats x group sizes that the layouts allow.
-const FORMATS: [&str; 18] = [
+const FORMATS: [&str; 19] = [
+    "k8-v4g64-b64",
     "k8-v4g32-b32",
     "k8-v4g16-b32",
     "k8-v6g64-b64",

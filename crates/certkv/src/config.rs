@@ -3,9 +3,15 @@ use crate::{Error, Policy};
 use certkv_core::{Format, Geometry, RecordLayout};
 use certkv_device::SimOptions;
 
-/// Within half a point of the fewest bytes read at a tolerance of 5% on the reference model, and the quickest to unpack of
-/// those; `docs/formats.md` has the curves behind it.
-pub const DEFAULT_FORMAT: &str = "k8-v4g32-b32";
+/// The fewest bytes stored and the quickest to attend to, within a point of the fewest bytes read at a tolerance of 5% on the
+/// reference model; `docs/formats.md` has the curves behind it. See [`default_format`].
+pub const DEFAULT_FORMAT: &str = "k8-v4g64-b64";
+
+/// The default format for heads of `head_dim` channels: [`DEFAULT_FORMAT`], or the same with groups of 32 channels where 64 do
+/// not divide the head.
+pub const fn default_format(head_dim: usize) -> &'static str {
+    if head_dim.is_multiple_of(64) { DEFAULT_FORMAT } else { "k8-v4g32-b64" }
+}
 
 /// Configuration of a [`crate::Cache`]. All memory is taken when the cache is made; nothing grows later.
 #[derive(Debug, Clone)]
@@ -40,7 +46,7 @@ impl Config {
     /// A cache of `max_tokens` tokens and up to 16 sequences in the default format under the default policy, without
     /// limits on bytes, on one thread.
     pub fn new(geometry: Geometry, max_tokens: usize) -> Self {
-        let format = DEFAULT_FORMAT.parse().unwrap_or(Format::DENSE_F16);
+        let format = default_format(geometry.head_dim).parse().unwrap_or(Format::DENSE_F16);
         Self {
             geometry,
             formats: vec![format],

@@ -45,7 +45,7 @@ pub use certkv_core::{
     Dtype, Format, FormatError, Geometry, GeometryError, KeyFormat, RecordLayout, SequenceId, ValueFormat,
 };
 pub use certkv_device::{CheckReport, Mode, SimOptions};
-pub use config::{Config, DEFAULT_FORMAT};
+pub use config::{Config, DEFAULT_FORMAT, default_format};
 pub use error::Error;
 pub use group::Side;
 pub use step::Step;

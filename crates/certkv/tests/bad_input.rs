@@ -14,7 +14,7 @@ fn geometry() -> Geometry {
 }
 
 fn config() -> Config {
-    Config { max_sequences: 3, ..Config::new(geometry(), 128) }
+    Config { max_sequences: 3, ..Config::new(geometry(), 128) }.with_format("k8-v4g32-b32".parse().unwrap())
 }
 
 /// A cache with one sequence of 70 tokens, and what it holds.

@@ -62,7 +62,7 @@ fn packed_bytes_are_within_a_percent_of_the_layout() {
 #[test]
 fn memory_counts_pages_by_tier() {
     let geometry = Geometry::new(3, 4, 2, 128).unwrap();
-    let cache = cache(geometry, DEFAULT_FORMAT, 512);
+    let cache = cache(geometry, "k8-v4g32-b32", 512);
     let mut r = Rng::new(2);
     assert_eq!(cache.memory(), Default::default());
     let a = filled(&cache, 100, &mut r);
@@ -133,7 +133,7 @@ fn use_stays_within_what_was_reserved() {
 #[test]
 fn every_packed_page_is_sealed_as_what_it_is() {
     let geometry = Geometry::new(3, 4, 2, 128).unwrap();
-    let cache = cache(geometry, DEFAULT_FORMAT, 512);
+    let cache = cache(geometry, "k8-v4g32-b32", 512);
     let mut r = Rng::new(4);
     let (mut executed, mut planted, mut caught) = (0, 0, 0);
     // One chunk, and the same length token by token: two ways to fill a block.

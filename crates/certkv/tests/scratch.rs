@@ -351,7 +351,7 @@ fn scratch_is_counted_and_bounded() {
     let geometry = Geometry::new(3, 4, 2, 128).unwrap();
     let with = |keys, values| Config { scratch_keys: keys, scratch_values: values, ..Config::new(geometry, 600) };
     let reserved = |config: Config| Cache::new(config).unwrap().reserved_for(Class::Scratch);
-    let side = 32 * 128 * 2;
+    let side = 64 * 128 * 2;
     assert_eq!(reserved(with(7, 4)), reserved(with(0, 0)) + 11 * side);
     for (config, field) in [(with((1 << 24) + 1, 0), "scratch_keys"), (with(0, usize::MAX), "scratch_values")] {
         assert!(matches!(Cache::new(config), Err(Error::Config { field: f, .. }) if f == field));

@@ -5,7 +5,8 @@ use certkv::{Cache, Certificate, Certified, Chunk, Config, Geometry, Policy, Run
 use certkv_testkit::generate::{GEOMETRIES, Kind, Rng, Shape, heads};
 use certkv_testkit::oracle::{Attention, distance, norm};
 
-const FORMATS: [&str; 9] = [
+const FORMATS: [&str; 10] = [
+    "k8-v4g64-b64",
     "k8-v4g32-b32",
     "k8-v8g64-b64",
     "k8f32-v6g16-b16",

@@ -136,12 +136,16 @@ impl Options {
         Ok(())
     }
 
-    /// Every policy with every format and tolerance, dense first.
-    fn modes(&self) -> Result<Vec<Mode>, CliError> {
+    fn check_policies(&self) -> Result<(), CliError> {
         let known = ["dense", "packed", "certified", "seed000"];
-        if let Some(bad) = self.policies.iter().find(|p| !known.contains(&p.as_str())) {
-            return Err(CliError::Usage(format!("--policy: `{bad}` is none of {}", known.join(", "))));
+        match self.policies.iter().find(|p| !known.contains(&p.as_str())) {
+            Some(bad) => Err(CliError::Usage(format!("--policy: `{bad}` is none of {}", known.join(", ")))),
+            None => Ok(()),
         }
+    }
+
+    /// Every policy with every format and tolerance, dense first, for heads of `head_dim` channels.
+    fn modes(&self, head_dim: usize) -> Result<Vec<Mode>, CliError> {
         let wants =
             |name: &str| self.policies.iter().any(|p| p == name) || (self.policies.is_empty() && name != "seed000");
         let mut modes = Vec::new();
@@ -150,7 +154,7 @@ impl Options {
                 continue;
             }
             modes.push(Mode::dense(twin));
-            let default = if twin { defaults::TWIN_FORMAT } else { defaults::FORMAT };
+            let default = if twin { defaults::TWIN_FORMAT } else { certkv::default_format(head_dim) };
             let formats = if self.formats.is_empty() { vec![default.parse()?] } else { self.formats.clone() };
             let default = [defaults::TOLERANCE];
             let tolerances = if self.tolerances.is_empty() { &default[..] } else { &self.tolerances };
@@ -219,7 +223,7 @@ fn check_fit(work: &Work, config: &Config) -> Result<(), CliError> {
 pub fn run(parser: lexopt::Parser, out: &mut dyn Write) -> Result<(), CliError> {
     let Some(options) = parse(parser)? else { return print(out, help::EVAL) };
     let common = &options.common;
-    let modes = options.modes()?;
+    options.check_policies()?;
     let threads = common.start_threads();
     let mut engine = common.engine(threads)?;
     let folder = match &options.model {
@@ -235,7 +239,7 @@ pub fn run(parser: lexopt::Parser, out: &mut dyn Write) -> Result<(), CliError> 
     };
     check_fit(&work, base.config())?;
     let plan = Plan {
-        modes,
+        modes: options.modes(base.config().head_dim)?,
         base: work.clone(),
         twin: work,
         judging: if options.greedy { Judging::Greedy } else { Judging::TeacherForcing },

@@ -7,8 +7,8 @@ pub const FORMAT: &str = certkv::DEFAULT_FORMAT;
 pub const TOLERANCE: f64 = 0.05;
 
 /// Formats that the default was chosen from: values of 4 to 8 bits, in groups and blocks of several sizes.
-pub const SWEEP_FORMATS: [&str; 6] =
-    ["k8-v4g32-b32", "k8-v4g64-b32", "k8-v4g128-b32", "k8-v5g64-b64", "k8-v6g64-b64", "k8-v8g64-b64"];
+pub const SWEEP_FORMATS: [&str; 7] =
+    ["k8-v4g64-b64", "k8-v4g32-b64", "k8-v4g64-b32", "k8-v4g32-b32", "k8-v5g64-b64", "k8-v6g64-b64", "k8-v8g64-b64"];
 
 /// Tolerances that the default was chosen from.
 pub const SWEEP_TOLERANCES: [f64; 5] = [0.01, 0.02, 0.05, 0.1, 0.2];

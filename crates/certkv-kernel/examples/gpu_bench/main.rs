@@ -210,7 +210,7 @@ fn bench(gpu: &Gpu, words: &Words) -> Result<(), Failure> {
     let shapes = words
         .value("--shapes")
         .unwrap_or("1x1K,1x2K,1x4K,1x8K,1x32K,1x128K,8x1K,8x8K,8x32K,8x1K*,8x128K,32x1K,32x8K,32x32K");
-    let formats = words.value("--formats").unwrap_or("k8-v4g64-b32,k8-v4g32-b32,k8-v8g64-b32,f16-f16-b16");
+    let formats = words.value("--formats").unwrap_or("k8-v4g64-b64,k8-v4g64-b32,k8-v8g64-b64,f16-f16-b16");
     let share: f64 = words.value("--promoted").unwrap_or("0").parse()?;
     let mut json = String::from("[");
     for format in formats.split(',') {

@@ -127,11 +127,10 @@ pub struct Shape {
 
 impl Shape {
     /// The widest and then deepest that fits `limit` bytes. Warps come first: eight keep all four schedulers busy while
-    /// others wait for memory; past eight stages nothing is gained. A single stage, which overlaps no copy with its own
-    /// warp's work, is the last resort.
+    /// others wait for memory; past eight stages nothing is gained. A single stage holds the sides of a record apart and
+    /// copies one while the other is worked on.
     fn fitting(layout: &RecordLayout, group: usize, limit: usize) -> Result<Self, VariantError> {
-        let deep = [8, 4, 2].into_iter().flat_map(|warps| (2..=8).rev().map(move |stages| (warps, stages)));
-        let shapes = deep.chain([(8, 1), (4, 1), (2, 1), (1, 1)]);
+        let shapes = [8, 4, 2, 1].into_iter().flat_map(|warps| (1..=8).rev().map(move |stages| (warps, stages)));
         let mut needs = 0;
         for (warps, stages) in shapes {
             needs = shared_bytes(layout, group, warps, stages);
@@ -162,7 +161,9 @@ const fn partial_stride(dim: usize, group: usize) -> usize {
 fn shared_bytes(layout: &RecordLayout, group: usize, warps: usize, stages: usize) -> usize {
     let ring = warps * stages * layout.bytes;
     let merge = 4 * warps * partial_stride(layout.dim, group);
-    let barriers = (8 * warps * stages).next_multiple_of(16);
+    // A ring of one slot is filled side by side.
+    let parts = if stages == 1 { 2 } else { 1 };
+    let barriers = (8 * warps * stages * parts).next_multiple_of(16);
     let flights = (24 * warps * stages).next_multiple_of(16);
     // Blocks that wait for their certificate, a block and head per lane.
     let heads = if group <= 4 { 4 } else { group.next_power_of_two().max(8) };
@@ -310,7 +311,7 @@ impl Variant {
         Ok(self)
     }
 
-    /// The same cut for throughput: twelve warps of two records, where registers and shared memory allow it. Faster from about
+    /// The same cut for throughput: twelve warps of two records, or of one, where registers and shared memory allow it. Faster from about
     /// [`Variant::wide_from`] blocks on; below, the latency of one block decides and eight warps are quicker.
     #[must_use]
     pub fn wide(self) -> Self {
@@ -318,7 +319,7 @@ impl Variant {
         if self.group > 4 || self.layout.dim > 128 {
             return self;
         }
-        self.clone().with_shape(12, 2).unwrap_or(self)
+        [2, 1].into_iter().find_map(|stages| self.clone().with_shape(12, stages).ok()).unwrap_or(self)
     }
 
     /// Blocks of one launch, over all sequences and KV heads, from which [`Variant::wide`] is the better choice on a GPU of

@@ -1,5 +1,5 @@
 //! What a cache on a GPU is made of.
-use crate::{Config, DEFAULT_FORMAT, Error, Policy};
+use crate::{Config, Error, Policy, default_format};
 use certkv_core::{Format, Geometry, RecordLayout};
 use certkv_kernel::cuda::args::Element;
 use core::num::NonZeroUsize;
@@ -48,7 +48,7 @@ impl GpuConfig {
     /// A cache of `max_tokens` tokens and up to 16 sequences in the default format under the default policy, without
     /// limits on bytes, for queries in single precision.
     pub fn new(geometry: Geometry, max_tokens: usize) -> Self {
-        let format = DEFAULT_FORMAT.parse().unwrap_or(Format::DENSE_F16);
+        let format = default_format(geometry.head_dim).parse().unwrap_or(Format::DENSE_F16);
         Self {
             geometry,
             format,

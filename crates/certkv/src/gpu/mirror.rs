@@ -151,7 +151,11 @@ mod tests {
 
     fn sizes() -> Sizes {
         let geometry = Geometry::new(2, 4, 2, 64).unwrap();
-        let config = GpuConfig { max_sequences: ROWS, ..GpuConfig::new(geometry, STRIDE * 32) };
+        let config = GpuConfig {
+            format: "k8-v4g32-b32".parse().unwrap(),
+            max_sequences: ROWS,
+            ..GpuConfig::new(geometry, STRIDE * 32)
+        };
         let layout = config.layout().unwrap();
         let variant = Variant::new(layout.clone(), 2, Arch::Sm90a).unwrap();
         Sizes::new(&config, &layout, &variant, 4).unwrap()

@@ -313,7 +313,9 @@ mod tests {
 
     fn sizes(max_tokens: usize, max_context: usize, max_sequences: usize) -> Result<Sizes, Error> {
         let geometry = Geometry::new(3, 8, 2, 128).unwrap();
-        let config = GpuConfig { max_context, max_sequences, ..GpuConfig::new(geometry, max_tokens) };
+        let format = "k8-v4g32-b32".parse().unwrap();
+        let config = GpuConfig { format, max_context, max_sequences, ..GpuConfig::new(geometry, max_tokens) }
+            .with_scratch(0.125);
         let layout = config.layout()?;
         let variant = Variant::new(layout.clone(), 4, Arch::Sm90a).unwrap();
         Sizes::new(&config, &layout, &variant, 132)
