@@ -104,24 +104,28 @@ fn exp<const FUSED: bool>(x: f32) -> f32 {
 /// Relative inflation that covers [`exp`], the series below and the products around them: 3e-6.
 const UP: f32 = 1.0 + 3.0e-6;
 
-/// Series of `phi(x) = expm1(x)/x` to `x^7`, for `|x| <= 1/2`: the rest is below `1/2^8/9! = 1.1e-8`.
+/// Series of `phi(x) = expm1(x)/x` to `x^7` at `x` and `-x`, for `|x| <= 1/2`: the rest is below `1/2^8/9! = 1.1e-8`.
 #[inline(always)]
-fn phi_series<const FUSED: bool>(x: f32) -> f32 {
-    let mut p = 1.0 / 40320.0;
-    for c in [1.0 / 5040.0, 1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0] {
-        p = madd::<FUSED>(p, x, c);
+fn phi_series<const FUSED: bool>(x: f32) -> (f32, f32) {
+    let square = x * x;
+    let (mut even, mut odd) = (1.0 / 5040.0, 1.0 / 40320.0);
+    for (e, o) in [(1.0 / 120.0, 1.0 / 720.0), (1.0 / 6.0, 1.0 / 24.0), (1.0, 0.5)] {
+        (even, odd) = (madd::<FUSED>(even, square, e), madd::<FUSED>(odd, square, o));
     }
-    p
+    (madd::<FUSED>(odd, x, even), madd::<FUSED>(odd, -x, even))
 }
 
-/// `(expm1(x), phi(x), 1 - e^-x)` from above, for `x >= 0`; NaN stays NaN, large `x` gives infinities.
+/// `(expm1(x), phi(x), 1 - e^-x)` from above, for `x >= 0`; NaN stays NaN, large `x` gives infinities. `SMALL`: `x <= 1/2`.
 #[inline(always)]
-fn expm1_phi_h<const FUSED: bool>(x: f32) -> (f32, f32, f32) {
+fn expm1_phi_h<const FUSED: bool, const SMALL: bool>(x: f32) -> (f32, f32, f32) {
     let clamped = if x > 80.0 { 80.0 } else { x };
+    let (up, down) = phi_series::<FUSED>(clamped);
+    if SMALL {
+        return (up * UP * x * UP, up * UP, down * x * UP);
+    }
     let e = exp::<FUSED>(clamped);
     let is_small = x <= 0.5;
     let large = (e * UP - 1.0) / clamped;
-    let (up, down) = (phi_series::<FUSED>(clamped), phi_series::<FUSED>(-clamped));
     let phi = if is_small { up } else { large } * UP;
     let grow = if x > 80.0 { f32::INFINITY } else { 0.0 };
     // exp(-x) has the same relative error as exp(x), so 1 - e^-x is at most 1 - (1/e)/UP.
@@ -130,10 +134,14 @@ fn expm1_phi_h<const FUSED: bool>(x: f32) -> (f32, f32, f32) {
     (phi * x * UP + grow, phi + grow, if is_small { near } else { far })
 }
 
-/// At least `expm1(x)`, for `x >= 0`: `x + 0.72 x^2` up to 1 (`e - 2 < 0.72`), then the next power of two. NaN stays.
+/// At least `expm1(x)`, for `x >= 0`: `x + 0.72 x^2` up to 1 (`e - 2 < 0.72`), then the next power of two. NaN stays. `SMALL`:
+/// `x <= 1`.
 #[inline(always)]
-fn expm1_above(x: f32) -> f32 {
+fn expm1_above<const SMALL: bool>(x: f32) -> f32 {
     let near = (x + 0.72 * x * x) * UP;
+    if SMALL {
+        return near;
+    }
     let y = if x > 80.0 { 80.0 } else { x };
     // The product brings back the NaN that the bits of the power would lose.
     let far = two_to((y * core::f32::consts::LOG2_E).ceil() + 1.0) + y * 0.0;
@@ -167,14 +175,20 @@ pub(crate) fn tiles_body<const FUSED: bool>(
             finish(&mut Cursor::of(block));
             finish(&mut Cursor::of(row));
         }
-        tile::<FUSED>(block, row, exponent, &mut s);
+        // What most tiles are: nothing in them takes an exponential. NaN is not small.
+        let small = row.delta.iter().all(|x| *x <= 0.5) && row.zeta.iter().all(|x| *x <= 1.0);
+        if small {
+            tile::<FUSED, true>(block, row, exponent, &mut s);
+        } else {
+            tile::<FUSED, false>(block, row, exponent, &mut s);
+        }
     }
     s
 }
 
-/// Adds one tile.
+/// Adds one tile. `SMALL`: every `Delta_b <= 1/2` and `zeta_b <= 1`.
 #[inline(always)]
-fn tile<const FUSED: bool>(b: &BlockTile, r: &HeadTile, exponent: f32, s: &mut Sums) {
+fn tile<const FUSED: bool, const SMALL: bool>(b: &BlockTile, r: &HeadTile, exponent: f32, s: &mut Sums) {
     for i in 0..TILE {
         // 2^(e_b - m) by its bits: entries are never above the exponent of the whole; below 2^-126 it is taken as 2^-126.
         let e = r.exponent[i] - exponent;
@@ -191,13 +205,13 @@ fn tile<const FUSED: bool>(b: &BlockTile, r: &HeadTile, exponent: f32, s: &mut S
         let w = r.w[i] * f + b.root_tokens[i] * b.root_tokens[i] * WEIGHT_FLOOR;
         let p = (r.p[i] + ROOT_FLOOR) * f;
         // `(g, h)` of (5.9), unnormalised.
-        let (grow, phi, shrink) = expm1_phi_h::<FUSED>(r.delta[i]);
+        let (grow, phi, shrink) = expm1_phi_h::<FUSED, SMALL>(r.delta[i]);
         let two = p * r.lambda[i] * UP;
         let (g, h) = (least(w * grow, phi * two), least(w * shrink, two));
         // The same for `Delta + zeta`, from what is there: `e^(x+y) - 1 = e^x - 1 + e^x (e^y - 1)`, `phi(x+y) <= phi(x) e^y`,
         // `1 - e^-(x+y) <= 1 - e^-x + y`.
         let zeta = r.zeta[i];
-        let more = expm1_above(zeta);
+        let more = expm1_above::<SMALL>(zeta);
         let grow = (grow + (1.0 + grow) * more) * UP;
         let shrink = least((shrink + zeta) * UP, 1.0);
         let two = p * (r.lambda[i] + zeta * b.root_tokens[i]) * UP;

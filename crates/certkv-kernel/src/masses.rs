@@ -1,7 +1,7 @@
 //! What the pass leaves behind for the certificate: two sums and a few bounds per block and head, in tiles of 16 blocks.
 use crate::arch::generic::softmax::power;
 use crate::error::KernelError;
-use crate::query::HEADS;
+use crate::query::{Cursor, HEADS};
 use crate::slack::Slack;
 use core::ops::Range;
 
@@ -319,6 +319,21 @@ impl<'a> MassesMut<'a> {
     pub(crate) fn heads_of(&mut self, block: usize) -> &mut [HeadTile] {
         let tile = (block - self.first) / TILE;
         &mut self.rows[tile * self.heads..(tile + 1) * self.heads]
+    }
+
+    /// Asks (`own`) for a share of the lines that the tile of `block` will be written to once it is full, and late in a tile for
+    /// those of the next one's block part: so many stores to lines that left the cache would hold up everything behind them.
+    pub(crate) fn ahead_of(&mut self, block: usize, own: fn(&mut Cursor)) {
+        let lane = block % TILE;
+        let all = Cursor::over(self.heads_of(block));
+        let share = (all.end - all.at).div_ceil(TILE * 64 / 2) * 64;
+        let at = all.at + lane * share;
+        own(&mut Cursor { at, end: all.end.min(at + share) });
+        if let Some(next) = self.blocks.get((block - self.first) / TILE + 1)
+            && lane == TILE / 2
+        {
+            own(&mut Cursor::of(next));
+        }
     }
 }
 

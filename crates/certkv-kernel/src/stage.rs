@@ -28,7 +28,7 @@ pub(crate) struct RawBlocks([[f32; TILE]; 7]);
 #[derive(Debug, Clone)]
 pub(crate) struct Stage {
     blocks: RawBlocks,
-    heads: Vec<RawHead>,
+    heads: Box<[RawHead; HEADS]>,
     /// Lanes `first..` that hold blocks.
     first: usize,
     count: usize,
@@ -56,7 +56,7 @@ impl Stage {
     pub(crate) fn new() -> Self {
         let zero = [0.0; TILE];
         let head = RawHead { w: zero, square: zero, exponent: zero, max: zero, l1: zero, size: zero, residual: zero };
-        Self { blocks: RawBlocks([zero; 7]), heads: vec![head; HEADS], first: 0, count: 0 }
+        Self { blocks: RawBlocks([zero; 7]), heads: Box::new([head; HEADS]), first: 0, count: 0 }
     }
 
     /// No blocks.
@@ -76,7 +76,8 @@ impl Stage {
         }
         // The sums of an exact side are those of another block; nothing of them may reach a product with 0.
         let (keys, values) = (slack.key_floor != 0.0, slack.value_floor != 0.0);
-        for (h, to) in self.heads[..heads].iter_mut().enumerate() {
+        for h in 0..heads.min(HEADS) {
+            let to = &mut self.heads[h];
             (to.w[i], to.square[i], to.exponent[i]) = (s.sum[h], s.square[h], s.exponent[h]);
             to.max[i] = if values { s.max[h] } else { 0.0 };
             (to.l1[i], to.size[i], to.residual[i]) =
@@ -119,6 +120,7 @@ impl Kernel {
     pub(crate) fn stage(&self, index: usize, entry: &Entry, work: &mut Workspace, masses: &mut MassesMut<'_>) {
         masses.put_block(index, entry);
         work.stage.put(index, &entry.slack, &work.softmax, &work.digits, self.shape.heads);
+        masses.ahead_of(index, self.ops.own);
         if index % TILE == TILE - 1 {
             self.seal(index, work, masses);
         }

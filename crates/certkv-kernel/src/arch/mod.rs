@@ -86,6 +86,8 @@ pub(crate) struct Ops {
     pub(crate) seal: crate::stage::SealFn,
     /// Asks for what is left of the next record.
     pub(crate) finish: fn(&mut Cursor),
+    /// Asks for lines that will be written.
+    pub(crate) own: fn(&mut Cursor),
     /// Causal attention of a strip of rows over one unpacked stretch of keys and values.
     pub(crate) strip: crate::prefill::StripFn,
     /// 16-bit rows to the stretch's form.

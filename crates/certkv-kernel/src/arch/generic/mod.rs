@@ -19,6 +19,7 @@ pub(crate) const OPS: Ops = Ops {
     certify_tiles: |b, r, stride, exponent| crate::certify::tiles_body::<false>(b, r, stride, exponent, |_| {}),
     seal: crate::stage::seal_body,
     finish: |_| {},
+    own: |_| {},
     strip: strip::strip,
     unpack_stretch: strip::unpack,
 };

@@ -32,6 +32,7 @@ static OPS: Ops = Ops {
     certify_tiles,
     seal,
     finish: |_| {},
+    own: |_| {},
     strip,
     unpack_stretch,
 };

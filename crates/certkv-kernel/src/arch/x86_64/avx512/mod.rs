@@ -23,6 +23,7 @@ static OPS: Ops = Ops {
     certify_tiles: softmax::certify_tiles,
     seal: softmax::seal,
     finish,
+    own,
     strip: strip512::strip,
     unpack_stretch: strip512::unpack,
 };
@@ -56,6 +57,15 @@ fn step(ahead: &mut Cursor) {
 fn finish(ahead: &mut Cursor) {
     while ahead.at < ahead.end {
         step(ahead);
+    }
+}
+
+/// Asks for lines that will be written.
+fn own(lines: &mut Cursor) {
+    while lines.at < lines.end {
+        // SAFETY: a prefetch reads nothing architecturally and cannot fault.
+        unsafe { _mm_prefetch::<_MM_HINT_ET0>(lines.at as *const i8) };
+        lines.at += 64;
     }
 }
 
