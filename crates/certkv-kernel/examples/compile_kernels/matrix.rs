@@ -17,7 +17,8 @@ const FORMATS: [(&str, Dtype); 8] = [
 ];
 /// What the pairs leave out: the formats in use in both cuts, odd widths, small groups, group sizes that fill no tile, no
 /// certificate, single-precision queries.
-const EXTRAS: [&str; 17] = [
+const EXTRAS: [&str; 18] = [
+    "k8-v4g64-b64/f16/d128/g4/wide",
     "k8-v4g64-b32/f16/d128/g4",
     "k8-v4g64-b32/f16/d128/g4/wide",
     "k8-v4g32-b32/f16/d128/g4/wide",

@@ -218,10 +218,10 @@ fn bench(gpu: &Gpu, words: &Words) -> Result<(), Failure> {
         let quick = Variant::new(pool.layout.clone(), GROUP, arch)?;
         let cuts = match words.value("--cut").and_then(|c| c.split_once('x')) {
             Some((warps, stages)) => {
-                let cut = quick.with_shape(warps.parse()?, stages.parse()?)?;
+                let cut = quick.clone().with_shape(warps.parse()?, stages.parse()?)?;
                 [cut.clone(), cut]
             }
-            None => [quick.clone(), quick.wide()],
+            None => [quick.clone(), quick.clone().wide()],
         };
         let variants: Vec<Variant> = cuts.iter().flat_map(|v| [v.clone(), v.clone().uncertified()]).collect();
         let kernels = Kernels::prepare_verbs(gpu, &variants, &[Verb::Attend], &compiler)?;
@@ -261,7 +261,7 @@ fn bench(gpu: &Gpu, words: &Words) -> Result<(), Failure> {
                     .collect();
                 pool.promoted.write(&stream, 0, &words)?;
             }
-            let certified = &cuts[usize::from(read * KV_HEADS >= Variant::wide_from(ctas))];
+            let certified = &cuts[usize::from(read * KV_HEADS >= quick.wide_from(ctas))];
             let bare = certified.clone().uncertified();
             // Each variant three times, by turns: clocks and neighbours change over a run.
             let mut rounds = Vec::new();

@@ -323,9 +323,10 @@ impl Variant {
     }
 
     /// Blocks of one launch, over all sequences and KV heads, from which [`Variant::wide`] is the better choice on a GPU of
-    /// `multiprocessors`.
-    pub const fn wide_from(multiprocessors: usize) -> usize {
-        12 * 8 * multiprocessors
+    /// `multiprocessors`: some 8 to each of its warps, and 60 where only one record fits, because the eight warps of the other cut
+    /// are as fast until the card's clocks fall.
+    pub const fn wide_from(&self, multiprocessors: usize) -> usize {
+        multiprocessors * 12 * if self.layout.format.block == 64 { 60 } else { 8 }
     }
 
     /// The same cut otherwise, for measurements.
