@@ -155,6 +155,8 @@ CKV_FN void decide(const CkvSelectArgs& a, const Place& p, Work& w, u32 block, u
     if (wanted & 1) atomic_add(w.stats + STAT_KEYS, 1);
     if (wanted & 2) atomic_add(w.stats + STAT_VALUES, 1);
     kept |= wanted;
+    if (a.mode == PLAN && (kept & 1)) atomic_add(w.stats + STAT_SET_KEYS, 1);
+    if (a.mode == PLAN && (kept & 2)) atomic_add(w.stats + STAT_SET_VALUES, 1);
     if (kept & 1) w.list[atomic_add(&w.found, 1)] = 2 * block | (wanted & 1 ? WANTED : 0);
     if (kept & 2) w.list[atomic_add(&w.found, 1)] = 2 * block + 1 | (wanted & 2 ? WANTED : 0);
 }

@@ -107,9 +107,14 @@ CKV_FN float row_zeta(float norm, float reach, float step) {
     return (reach * (ROW_CHAIN * U_MMA + 2.0f * U_ROW) + step * ROOT_D * 3.0e-8f) * norm * UP;
 }
 
+// What add_block found: the key term's share G/W as if the block were scored from codes, and P/W.
+struct Found {
+    float share, evenness;
+};
+
 // Adds one block of one head. `w`, `square`: its sum of weights and of their squares, from the high halves alone, relative to
-// the exponent of the sums. Returns the key term's share G/W as if the block were scored from codes.
-CKV_FN float add_block(Sums& s, const Summary& b, const LogitBound& k, float zeta, bool exact_keys, bool exact_values, float w,
+// the exponent of the sums.
+CKV_FN Found add_block(Sums& s, const Summary& b, const LogitBound& k, float zeta, bool exact_keys, bool exact_values, float w,
                        float square) {
     // What the high halves and their floor leave out.
     const float W = w * 1.001f + BLOCK * 6.0e-8f, P = root_up(square) * 1.001f + ROOT_BLOCK * 6.0e-8f;
@@ -131,17 +136,22 @@ CKV_FN float add_block(Sums& s, const Summary& b, const LogitBound& k, float zet
         s.g += code, s.gr += code * b.radius;
     }
     if (!exact_values) s.v += least(W * b.eta, P * b.sop) * UP;
-    return code * rcp(W);
+    const float inverse = rcp(W);
+    return Found{code * inverse, P * inverse};
 }
 
-// One word per block and query head for those who choose what to promote: log2 of the block's mass (m + log2 W) in the upper
-// half and log2 of G/W in the lower, each in steps of 1/64 from -512; 0 for no mass.
-CKV_FN u32 sixty_fourths(float x) {
-    const float y = (x + 512.0f) * 64.0f;
-    return y > 0.0f ? (y < 65535.0f ? (u32)y : 65535u) : 0u;
-}
-CKV_FN u32 mass_word(float m, float w, float share) {
-    return w > 0.0f ? sixty_fourths(m + lg2(w)) << 16 | sixty_fourths(lg2(share)) : 0u;
+// x in steps, at least `least` and at most `most`.
+CKV_FN u32 steps(float x, float least, float most) { return (u32)(x > least ? (x < most ? x : most) : least); }
+
+// One word per block and query head for those who choose what to promote: log2 of the block's mass (m + log2 W) in 15 bits, steps of
+// 1/32 from -512; of G/W in 12 bits, steps of 1/64 from -32; of W/P in 5 bits, steps of 1/8, so that P is never said to be less than it
+// is; 0 for no mass. `MassWord` in Rust; the select kernel reads it.
+CKV_FN u32 mass_word(float m, float w, const Found& f) {
+    if (!(w > 0.0f)) return 0;
+    const u32 mass = steps((m + lg2(w) + 512.0f) * 32.0f + 0.5f, 1.0f, 32767.0f);
+    const u32 share = steps((lg2(f.share) + 32.0f) * 64.0f, 0.0f, 4095.0f);
+    const u32 even = steps(-8.0f * lg2(f.evenness), 0.0f, 31.0f);
+    return mass << 17 | share << 5 | even;
 }
 
 // The certificate of one head from its merged scalars. `norm`, `radius`: ||O'|| and ||O' - c|| as computed; `tokens` visible.

@@ -55,9 +55,9 @@ CKV_FN void certify_lot(const CkvAttendArgs& a, Lot& l, const Query& q, u32 row,
         const LogitBound bound = code_bound(b, reach, step, u32_as_float(left.z));
         const float zeta = keys ? row_zeta(b.key_norm, reach, step) : bound.zeta;
         rescale(sums, m);
-        const float share = add_block(sums, b, bound, zeta, keys, values, u32_as_float(left.x), u32_as_float(left.y));
+        const Found found = add_block(sums, b, bound, zeta, keys, values, u32_as_float(left.x), u32_as_float(left.y));
         if (a.masses && !(kind & OPEN)) {
-            a.masses[((u64)row * a.table_stride + l.blocks[2 * slot]) * GROUP + h] = mass_word(m, u32_as_float(left.x), share);
+            a.masses[((u64)row * a.table_stride + l.blocks[2 * slot]) * GROUP + h] = mass_word(m, u32_as_float(left.x), found);
         }
     }
     if constexpr (ASIDE) put_sums(aside, sums);

@@ -20,7 +20,9 @@ constexpr u32 STAT_COPIES = 4;     // copies queued
 constexpr u32 STAT_EVICTIONS = 5;  // sides that lost their slot to a copy
 constexpr u32 STAT_REFUSED = 6;    // sides left on codes: no host page, no slot, no room on the list
 constexpr u32 STAT_DIRECT = 7;     // sides to be read over the link (REPAIR)
-constexpr u32 STATS = 8;
+constexpr u32 STAT_SET_KEYS = 8;   // key sides in the set that a PLAN leaves, those kept included
+constexpr u32 STAT_SET_VALUES = 9;
+constexpr u32 STATS = 10;
 
 // One copy, laid out as CkvGatherItem of gather.cu has it.
 struct CkvSelectCopy {

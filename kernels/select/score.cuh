@@ -1,8 +1,8 @@
 // What a block's codes cost each head's bound, math.md (6.5), as a share of what the head may leave; and the buckets of such
 // shares, by which the set is chosen.
 //
-// A share decides what is read, never what is certified: it is computed to a few parts in a thousand, from masses in steps of
-// 1/64 octave.
+// A share decides what is read, never what is certified: it is computed to a few parts in a hundred, from masses in steps of
+// 1/32 octave.
 #pragma once
 
 constexpr u32 GROUP = CKV_GROUP, BLOCK = CKV_BLOCK;
@@ -61,8 +61,8 @@ CKV_FN void load_masses(const u32* at, u32 (&masses)[GROUP]) {
 
 CKV_FN float larger(float a, float b) { return float_as_u32(a) > float_as_u32(b) ? a : b; }
 
-// (5.9) from the mass words: g_b D_b + eps h_b <= g_b (R_b + ||O' - c|| + eps), and W eta or P sop, whichever is less. How even
-// the weights within a block are is not remembered: W stands for P, which asks for more values than are needed where attention is flat.
+// (5.9) from the mass words (attend/certificate.cuh): g_b D_b + eps h_b <= g_b (R_b + ||O' - c|| + eps), and W eta or P sop, whichever is
+// less.
 CKV_FN void score(const Look& b, const HeadScale* scales, bool every, Shares& s) {
     const float inf = u32_as_float(0x7f800000u);
     const float kappa = u32_as_float(b.first.x), eps = u32_as_float(b.first.y);
@@ -73,15 +73,19 @@ CKV_FN void score(const Look& b, const HeadScale* scales, bool every, Shares& s)
 #pragma unroll
     for (u32 h = 0; h < GROUP; h++) {
         const HeadScale& scale = scales[h];
-        const i32 mass = (i32)(b.masses[h] >> 16) - 32768, both = mass + (i32)(b.masses[h] & 0xffffu) - 32768;
-        const bool some = b.masses[h] != 0;
+        const u32 word = b.masses[h];
+        const bool some = word != 0;
+        // In steps of 1/64: the block's share of all mass, and G and P as parts of it.
+        const float mass = (float)(2 * ((i32)(word >> 17) - 16384)) * 0.015625f - scale.log2_total;
+        const float part = (float)((i32)(word >> 5 & 4095u) - 2048) * 0.015625f, even = (float)(word & 31u) * -0.125f;
         s.keys[h] = s.values[h] = 0.0f;
         if (KEYS_CODED && some) {
-            s.keys[h] = ex2((float)both * 0.015625f - scale.log2_total) * ((radius + scale.reach) * scale.per_target);
+            s.keys[h] = ex2(mass + part) * ((radius + scale.reach) * scale.per_target);
             most_key = larger(s.keys[h], most_key);
         }
         if (VALUES_CODED && some) {
-            s.values[h] = ex2((float)mass * 0.015625f - scale.log2_total) * ((sop < eta ? sop : eta) * scale.per_target);
+            const float spread = sop * ex2(even);
+            s.values[h] = ex2(mass) * ((spread < eta ? spread : eta) * scale.per_target);
             most_value = larger(s.values[h], most_value);
         }
     }

@@ -113,8 +113,9 @@ pub struct AttendArgs {
     pub absolute: f32,
 }
 
-/// One block and query head in `masses`: the block's log-mass and what its keys' codes add to the bound, both as base-2
-/// logarithms in steps of 1/64.
+/// One block and query head in `masses`, as base-2 logarithms: the block's mass (15 bits, steps of 1/32 from -512), what its keys'
+/// codes add to the bound (12 bits, steps of 1/64 from -32), and how even its weights are (5 bits, steps of 1/8 from 0 down). 0: no
+/// mass. `mass_word` of kernels/attend/certificate.cuh writes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MassWord(pub u32);
 
@@ -144,12 +145,17 @@ impl Certificate {
 impl MassWord {
     /// `log2` of the block's sum of exponentials; `None` without mass.
     pub fn log2_mass(self) -> Option<f32> {
-        (self.0 != 0).then(|| (self.0 >> 16) as f32 / 64.0 - 512.0)
+        (self.0 != 0).then(|| (self.0 >> 17) as f32 / 32.0 - 512.0)
     }
 
     /// `log2` of `g_b` (5.9) over the block's mass, as if its keys were read from codes.
     pub fn log2_share(self) -> Option<f32> {
-        (self.0 != 0).then(|| (self.0 & 0xffff) as f32 / 64.0 - 512.0)
+        (self.0 != 0).then(|| (self.0 >> 5 & 0xfff) as f32 / 64.0 - 32.0)
+    }
+
+    /// `log2` of `P_b / W_b`, rounded up: the root of the sum of the weights' squares over their sum, 0 for a single weight.
+    pub fn log2_evenness(self) -> Option<f32> {
+        (self.0 != 0).then(|| -((self.0 & 0x1f) as f32) / 8.0)
     }
 }
 
@@ -165,9 +171,9 @@ mod tests {
     }
 
     #[test]
-    fn mass_words_hold_two_logarithms() {
-        let word = MassWord((((512 - 3) * 64) << 16) | ((512 + 2) * 64));
-        assert_eq!((word.log2_mass(), word.log2_share()), (Some(-3.0), Some(2.0)));
+    fn mass_words_hold_three_logarithms() {
+        let word = MassWord((((512 - 3) * 32) << 17) | (((32 + 2) * 64) << 5) | 12);
+        assert_eq!((word.log2_mass(), word.log2_share(), word.log2_evenness()), (Some(-3.0), Some(2.0), Some(-1.5)));
         assert_eq!(MassWord(0).log2_mass(), None);
     }
 }

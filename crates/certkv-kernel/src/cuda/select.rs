@@ -105,7 +105,7 @@ pub struct SelectArgs {
     pub queue: u64,
     /// `u32`: number of the step, from 1.
     pub step: u64,
-    /// `u32[8]`, counted up: see [`SelectStats`]; 0: not wanted.
+    /// `u32[10]`, counted up: see [`SelectStats`]; 0: not wanted.
     pub stats: u64,
     /// Addresses of words that this launch sets to 0, 0 for none; they must not be among what it reads. A repair can so empty
     /// the list for the plan that follows (its copies being complete), and a plan the counts of failures.
@@ -148,6 +148,10 @@ pub struct SelectStats {
     pub refused: u32,
     /// Sides that a repair reads over the link.
     pub direct: u32,
+    /// Key sides that plans left in the set, those kept by hysteresis included.
+    pub set_keys: u32,
+    /// The same of values.
+    pub set_values: u32,
 }
 
 impl SelectStats {
@@ -165,6 +169,8 @@ impl SelectStats {
             evictions: w[5],
             refused: w[6],
             direct: w[7],
+            set_keys: w[8],
+            set_values: w[9],
         }
     }
 }
@@ -178,6 +184,6 @@ mod tests {
         assert_eq!(size_of::<SlotPool>(), 40);
         assert_eq!(size_of::<CopyItem>(), 32);
         assert_eq!(size_of::<SelectArgs>(), 12 * 8 + 2 * 40 + 7 * 8 + 4 * 8 + 8 * 4);
-        assert_eq!(SelectStats::from_words(&[1, 2, 3, 4, 5, 6, 7, 8]).direct, 8);
+        assert_eq!(SelectStats::from_words(&[1, 2, 3, 4, 5, 6, 7, 8, 9, 10]).set_values, 10);
     }
 }

@@ -10,7 +10,7 @@
 use certkv_codec::{CodecError, Encoder, decode::decode_key, decode::decode_value};
 use certkv_core::fragment::{key_place, to_fragment, value_place};
 use certkv_core::{Dtype, ErrorSummary, Geometry, RecordLayout};
-use certkv_kernel::cuda::args::{AttendArgs, Certificate, Element, Sides};
+use certkv_kernel::cuda::args::{AttendArgs, Certificate, Element, MassWord, Sides};
 use certkv_testkit::generate::{Heads, Kind, Rng, Shape, decode, heads};
 
 /// What a case is made of.
@@ -348,12 +348,24 @@ impl Case {
                 for j in 0..tokens / b {
                     let mass =
                         certkv_testkit::oracle::log_sum_exp(&logits[j * b..(j + 1) * b]) / std::f64::consts::LN_2;
-                    let word = masses[(i * stride + j) * spec.group + g];
-                    let said = f64::from(word >> 16) / 64.0 - 512.0;
+                    let word = MassWord(masses[(i * stride + j) * spec.group + g]);
+                    let said = word.log2_mass().map_or(f64::NEG_INFINITY, f64::from);
                     let top = lse / std::f64::consts::LN_2;
                     // Weights thin out 37 octaves below the largest.
                     if mass > top - 30.0 && !((said - mass).abs() <= 0.03) {
                         v.wrong.push(format!("head {i}.{g} block {j}: log-mass {said} instead of {mass}"));
+                    }
+                    // Weights of codes are not those of originals, within the bound of the logits: wide margins.
+                    let own = &logits[j * b..(j + 1) * b];
+                    let most = own.iter().fold(f64::MIN, |a, x| a.max(*x));
+                    let (sum, square) = own.iter().fold((0.0, 0.0), |(s, q), x| {
+                        let w = (x - most).exp();
+                        (s + w, q + w * w)
+                    });
+                    let even = 0.5 * f64::log2(square) - f64::log2(sum);
+                    let said = word.log2_evenness().map_or(f64::NAN, f64::from);
+                    if mass > top - 20.0 && !(said >= even - 0.1 && said <= even + 0.25) {
+                        v.wrong.push(format!("head {i}.{g} block {j}: evenness {said} instead of {even}"));
                     }
                 }
             }

@@ -1,6 +1,6 @@
 //! A layer as select sees it: made-up masses and summaries, tables, scratch, and the rules the state has to obey.
 use crate::emulated::{Buffer, Emulated, Launch};
-use certkv_kernel::cuda::args::{Certificate, Sides};
+use certkv_kernel::cuda::args::{Certificate, MassWord, Sides};
 use certkv_kernel::cuda::select::{CopyItem, NO_PAGE, SelectArgs, SelectMode, SelectStats, SlotPool};
 use certkv_testkit::generate::Rng;
 use std::collections::BTreeMap;
@@ -206,9 +206,10 @@ impl World {
                     for (g, total) in total.iter_mut().enumerate() {
                         let mass = base + p.spread.1 * r.normal();
                         *total += mass.exp2();
-                        let word = |x: f64| ((x + 512.0) * 64.0) as u32;
+                        let (mass, share) =
+                            (((mass + 512.0) * 32.0) as u32, ((share + 0.3 * r.normal() + 32.0) * 64.0) as u32);
                         masses[(line + j) * p.group + g] =
-                            if r.chance(0.01) { 0 } else { word(mass) << 16 | word(share + 0.3 * r.normal()) };
+                            if r.chance(0.01) { 0 } else { mass << 17 | share << 5 | r.below(20) as u32 };
                     }
                 }
                 certificates.extend(total.iter().map(|total| Certificate {
@@ -324,15 +325,15 @@ impl World {
                 let mut of = Vec::new();
                 for g in 0..p.group {
                     let c = self.certificate(entry, g);
-                    let word = masses[((row * p.kv_heads + h) * self.stride + j) * p.group + g];
-                    let log = |x: u32| f64::from(x) / 64.0 - 512.0;
-                    let mass = (log(word >> 16) - f64::from(c.lse) / std::f64::consts::LN_2).exp2();
+                    let word = MassWord(masses[((row * p.kv_heads + h) * self.stride + j) * p.group + g]);
+                    let exp2 = |x: Option<f32>| x.map_or(0.0, |x| f64::from(x).exp2());
+                    let mass = exp2(word.log2_mass()) * (-f64::from(c.lse) / std::f64::consts::LN_2).exp2();
                     let term = if side == 0 {
-                        mass * log(word & 0xffff).exp2() * f64::from(s[6] + c.radius + c.tolerance)
+                        mass * exp2(word.log2_share()) * f64::from(s[6] + c.radius + c.tolerance)
                     } else {
-                        mass * f64::from(s[4].min(s[5]))
+                        mass * f64::from(s[4]).min(f64::from(s[5]) * exp2(word.log2_evenness()))
                     };
-                    of.push(if word == 0 { 0.0 } else { term / (target * f64::from(c.tolerance)) });
+                    of.push(term / (target * f64::from(c.tolerance)));
                 }
                 out.push((of, if side == 0 { s[0].is_finite() && s[1].is_finite() } else { s[4].is_finite() }));
             }

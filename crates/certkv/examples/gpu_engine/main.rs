@@ -115,7 +115,9 @@ fn life(gpu: &Gpu, compiler: &Compiler, plan: &Plan, format: &str, store: Dtype)
         sum.heads, sum.failed, sum.controls, sum.planted, plan.seed
     );
     println!("GATE gpu-engine-originals executed={rows} failed={lost} controls=0/0 seed={:#x}", plan.seed);
-    println!("{:?}", cache.selection()?);
+    for layer in 0..cache.geometry().layers {
+        println!("layer {layer}: {:?}", cache.selection(layer)?);
+    }
     while world.held.len() > 3 {
         world.release(&mut cache, 3)?;
     }

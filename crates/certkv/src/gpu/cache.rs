@@ -320,14 +320,17 @@ impl GpuCache {
         self.core.queue.stream()
     }
 
-    /// What the choices of promoted sides came to since the cache was made, over all layers. Waits for the device.
+    /// What the choices of promoted sides in a layer came to since the cache was made; counts wrap. Waits for the device.
     ///
     /// # Errors
-    /// The driver's.
-    pub fn selection(&self) -> Result<SelectStats, Error> {
+    /// A bad layer; the driver's.
+    pub fn selection(&self, layer: usize) -> Result<SelectStats, Error> {
         let Core { queue, counters, sizes: s, .. } = &*self.core;
+        if layer >= s.layers {
+            return Err(Error::Layer { layer, layers: s.layers });
+        }
         let mut words = [0u32; SelectStats::WORDS];
-        counters.read(queue.stream(), 4 * s.counters.stats.start, &mut words)?;
+        counters.read(queue.stream(), 4 * s.stats_of(layer).start, &mut words)?;
         Ok(SelectStats::from_words(&words))
     }
 

@@ -34,6 +34,9 @@ pub struct GpuConfig {
     pub scratch_values: usize,
     /// Most sides that a layer copies to scratch in a step: the copies come before the next layer's launches.
     pub copies_per_step: usize,
+    /// Share of the tolerance, in (0, 1), that a plan leaves to the codes. The next step's queries and masses are not those that
+    /// the plan was made from: what is left below 1 is room for that, bought with promotions.
+    pub plan_target: f64,
     /// Threads of the host's part, 1 to 256: attention of chunks, and touching memory when the cache is made.
     pub threads: usize,
 }
@@ -62,6 +65,7 @@ impl GpuConfig {
             scratch_keys: 0,
             scratch_values: 0,
             copies_per_step: 64,
+            plan_target: 0.9,
             threads: 1,
         }
         .with_scratch(0.125)
@@ -93,6 +97,9 @@ impl GpuConfig {
         }
         if self.copies_per_step == 0 || self.copies_per_step > 1 << 16 {
             return wrong("copies_per_step", format!("{} copies; must be 1 to 65536", self.copies_per_step));
+        }
+        if !(self.plan_target > 0.0 && self.plan_target < 1.0) {
+            return wrong("plan_target", format!("{}; must be above 0 and below 1", self.plan_target));
         }
         super::policy::Rule::of(self.policy)?;
         let mut common = Config::new(self.geometry, self.max_tokens).with_format(self.format);

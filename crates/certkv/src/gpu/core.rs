@@ -19,6 +19,8 @@ pub(super) struct Core {
     pub(super) sizes: Sizes,
     pub(super) variant: Variant,
     pub(super) scale: f32,
+    /// See [`GpuConfig::plan_target`].
+    plan_target: f32,
     pub(super) store: Element,
     /// Whether records hold the originals themselves.
     pub(super) exact_format: bool,
@@ -108,6 +110,7 @@ impl Core {
             results: queue.pin(sizes.result_bytes(), threads)?,
             queue,
             scale: config.geometry.scale,
+            plan_target: config.plan_target as f32,
             store: launch::element_of(config.geometry.store),
             exact_format: config.format.key.is_exact() && config.format.value.is_exact(),
             ctas,
@@ -316,7 +319,7 @@ impl Core {
         mode: SelectMode,
         only: Option<Span<'_>>,
     ) -> Result<(), Error> {
-        let (s, t, c) = (&self.sizes, &self.sizes.tables, &self.sizes.counters);
+        let (s, t) = (&self.sizes, &self.sizes.tables);
         let (layer_host, m) = (s.host_pages * s.original_bytes, &s.memory);
         let memory = self.layer_memory(layer)?;
         // A repair empties the lists of those that come after it: the copies on the one are complete.
@@ -342,9 +345,9 @@ impl Core {
             hosts: self.table(&t.hosts)?,
             host_pages: self.originals.span(layer * layer_host, layer_host)?,
             step: self.table(&(t.count.start + 1..t.count.end))?,
-            stats: self.counter(&c.stats)?,
+            stats: self.counter(&self.sizes.stats_of(layer))?,
             clear,
-            target: if repairs { 0.8 } else { 0.9 },
+            target: if repairs { 0.8 } else { self.plan_target },
             progress: 8,
         };
         Ok(launch::select(&self.queue, &self.select, &args)?)

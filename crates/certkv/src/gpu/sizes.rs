@@ -128,7 +128,7 @@ impl Sizes {
         let exact = entries.checked_mul(g.kv_heads).ok_or_else(too_large)?;
         let table = sections([rows, rows, rows, rows, 2, entries, entries, exact]);
         let ([before, after, tails, batch, count, packed, hosts, exact], _) = table.ok_or_else(too_large)?;
-        let counters = sections([rows, rows, 1, rows * g.kv_heads, SelectStats::WORDS]);
+        let counters = sections([rows, rows, 1, rows * g.kv_heads, g.layers * SelectStats::WORDS]);
         let ([arrived, errors, status, heads, stats], _) = counters.ok_or_else(too_large)?;
         let slots = [config.scratch_keys, config.scratch_values];
         let memory =
@@ -271,6 +271,12 @@ impl Sizes {
             (Class::Tables, tables),
             (Class::Host, host),
         ]
+    }
+
+    /// Words in which a layer's choices are counted.
+    pub(super) fn stats_of(&self, layer: usize) -> Range<usize> {
+        let start = self.counters.stats.start + layer * SelectStats::WORDS;
+        start..start + SelectStats::WORDS
     }
 
     /// First byte of page `page` of originals in `layer`.

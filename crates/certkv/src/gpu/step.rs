@@ -139,6 +139,11 @@ impl<'c> GpuStep<'c> {
         Ok(())
     }
 
+    /// The cache, to be asked while the step is open.
+    pub fn cache(&self) -> &GpuCache {
+        self.cache
+    }
+
     /// New tokens of all chunks: the rows that `append` and `attend` expect, in the order of the chunks.
     pub fn tokens(&self) -> usize {
         self.tokens

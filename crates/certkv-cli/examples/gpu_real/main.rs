@@ -1,0 +1,95 @@
+//! Certified decode of a real model's activations on a GPU: how much is promoted, found and repaired, and how long it takes.
+//!
+//! ```text
+//! gpu_real [--contexts 4096,8192,16384,32768] [--tolerances 0.05,0.02] [--steps 64] [--format k8-v4g64-b64] [--model FOLDER]
+//!          [--text FILE] [--kernels FOLDER] [--targets 0.5,0.9] [--scratch 0.125] [--copies 64] [--tile 8] [--threads N] [--json FILE]
+//! ```
+//! The model reads a window of prose and one of code by dense attention on the CPU; keys, values, queries and outputs of the last
+//! `--steps` tokens are kept. Then the cache on the GPU decodes these tokens, and every output is compared with its bound.
+//! `--tile N` repeats the windows' heads until N sequences of 32 query and 8 KV heads are filled, layer by layer, and times recorded
+//! steps of them. Exit code 0: every output within its bound; 1: one was not; 2: no GPU.
+use certkv::gpu::{Ahead, Compiler, Gpu};
+use std::process::ExitCode;
+
+mod rates;
+mod tape;
+mod tile;
+
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+/// What the command line asks for.
+pub(crate) struct Wanted {
+    pub(crate) contexts: Vec<usize>,
+    pub(crate) tolerances: Vec<f64>,
+    pub(crate) targets: Vec<f64>,
+    pub(crate) steps: usize,
+    pub(crate) format: String,
+    /// Share of all sides that scratch has room for, of keys and of values.
+    pub(crate) scratch: f64,
+    /// Most copies to scratch of a layer in a step.
+    pub(crate) copies: usize,
+    pub(crate) tile: usize,
+    pub(crate) threads: usize,
+}
+
+fn list<T: std::str::FromStr>(text: &str) -> Result<Vec<T>, Failure> {
+    text.split(',').map(|x| x.parse().map_err(|_| format!("`{x}` is not understood").into())).collect()
+}
+
+fn run(words: &[String]) -> Result<bool, Failure> {
+    let value = |name: &str| words.iter().position(|w| w == name).and_then(|i| words.get(i + 1)).map(String::as_str);
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let wanted = Wanted {
+        contexts: list(value("--contexts").unwrap_or("4096,8192,16384,32768"))?,
+        tolerances: list(value("--tolerances").unwrap_or("0.05,0.02"))?,
+        targets: list(value("--targets").unwrap_or("0.9"))?,
+        steps: value("--steps").unwrap_or("64").parse()?,
+        format: value("--format").unwrap_or(certkv::DEFAULT_FORMAT).into(),
+        scratch: value("--scratch").unwrap_or("0.125").parse()?,
+        copies: value("--copies").unwrap_or("64").parse()?,
+        tile: value("--tile").unwrap_or("0").parse()?,
+        threads: value("--threads").map_or(Ok(threads), str::parse)?,
+    };
+    let assets = certkv_cli::assets::locate(None);
+    let of = |given: Option<&str>, part: &str| match given {
+        Some(path) => Ok(path.into()),
+        None => assets.as_ref().map(|a| a.join(part)).map_err(|e| e.to_string()),
+    };
+    let (model, text) = (of(value("--model"), "ref-d128")?, of(value("--text"), "eval/text.bin")?);
+    let mut compiler = Compiler::new();
+    if let Some(folder) = value("--kernels") {
+        compiler = compiler.with_ahead(Ahead::Folder(folder.into())).with_cache(folder);
+    }
+    let gpu = Gpu::open(0)?;
+    println!("{}", gpu.info().name);
+    let model = certkv_cli::model::Llama::load(&model)?;
+    let mut sound = true;
+    for &context in &wanted.contexts {
+        let start = std::time::Instant::now();
+        let windows = tape::windows(&model, &text, context, wanted.steps, wanted.threads)?;
+        println!("context {context}: {} windows read in {:.1} s", windows.len(), start.elapsed().as_secs_f64());
+        for &tolerance in &wanted.tolerances {
+            for &target in &wanted.targets {
+                let rates = rates::measure(&gpu, &compiler, &wanted, &windows, model.config(), (tolerance, target))?;
+                rates.print(context, tolerance, target);
+                sound &= rates.beyond() == 0;
+                if wanted.tile > 0 {
+                    tile::measure(&gpu, &compiler, &wanted, &windows, model.config(), (tolerance, target))?;
+                }
+            }
+        }
+    }
+    Ok(sound)
+}
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    match run(&words) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(e) => {
+            eprintln!("{e}");
+            ExitCode::from(if e.to_string().contains("GPU") || e.to_string().contains("driver") { 2 } else { 1 })
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! Every layer of every window decoded by the cache on the GPU, and what that took.
+use crate::tape::Window;
+use crate::{Failure, Wanted};
+use certkv::gpu::{Compiler, Gpu, GpuCache, GpuConfig, SelectStats};
+use certkv::{Certificate, Certified, Chunk, Geometry, Policy, Rung};
+use certkv_cli::model::Config;
+use half::slice::HalfFloatSliceExt;
+
+/// One layer.
+#[derive(Debug, Clone, Default)]
+struct Layer {
+    /// Query heads times steps; of those: repaired, dense, beyond the bound.
+    heads: [usize; 4],
+    /// The same of each window's first step, which no plan came before.
+    first: [usize; 4],
+    /// Bound over tolerance of what was not repaired.
+    bounds: Vec<f64>,
+    stats: SelectStats,
+    /// Sides of one kind that a pass over every block would read.
+    sides: usize,
+}
+
+/// All layers.
+#[derive(Debug, Default)]
+pub(crate) struct Rates(Vec<Layer>);
+
+fn share(part: usize, whole: usize) -> f64 {
+    100.0 * part as f64 / whole.max(1) as f64
+}
+
+impl Rates {
+    /// Outputs beyond their bound.
+    pub(crate) fn beyond(&self) -> usize {
+        self.0.iter().map(|l| l.heads[3] + l.first[3]).sum()
+    }
+
+    pub(crate) fn print(&self, context: usize, tolerance: f64, target: f64) {
+        println!(
+            "rates at {context} tokens, tolerance {tolerance}, plan {target}: layer: key blocks, value blocks promoted; in scratch; repaired, dense; first steps repaired; bound / tolerance"
+        );
+        let line = |name: &str, l: &Layer, bounds: &[f64]| {
+            let s = &l.stats;
+            let set = (s.set_keys + s.set_values) as usize;
+            println!(
+                "  {name:>4}: {:5.1}% {:5.1}%  {:5.1}%  {:6.2}% {:5.2}%  {:5.1}%  {:.2} {:.2}  beyond {}  {s:?}",
+                share(s.set_keys as usize, l.sides),
+                share(s.set_values as usize, l.sides),
+                share(set.saturating_sub((s.direct + s.refused) as usize), set),
+                share(l.heads[1], l.heads[0]),
+                share(l.heads[2], l.heads[0]),
+                share(l.first[1], l.first[0]),
+                bounds.get(bounds.len() / 2).unwrap_or(&0.0),
+                bounds.get(bounds.len() * 9 / 10).unwrap_or(&0.0),
+                l.heads[3] + l.first[3],
+            );
+        };
+        let mut sum = Layer::default();
+        for (i, l) in self.0.iter().enumerate() {
+            let mut bounds = l.bounds.clone();
+            bounds.sort_by(f64::total_cmp);
+            line(&i.to_string(), l, &bounds);
+            for k in 0..4 {
+                sum.heads[k] += l.heads[k];
+                sum.first[k] += l.first[k];
+            }
+            sum.bounds.extend(&bounds);
+            let (a, b) = (&mut sum.stats, &l.stats);
+            (a.keys, a.values, a.resident, a.missing) =
+                (a.keys + b.keys, a.values + b.values, a.resident + b.resident, a.missing + b.missing);
+            (a.copies, a.evictions, a.refused, a.direct) =
+                (a.copies + b.copies, a.evictions + b.evictions, a.refused + b.refused, a.direct + b.direct);
+            (a.set_keys, a.set_values) = (a.set_keys + b.set_keys, a.set_values + b.set_values);
+            sum.sides += l.sides;
+        }
+        sum.bounds.sort_by(f64::total_cmp);
+        line("all", &sum, &sum.bounds);
+    }
+}
+
+pub(crate) fn policy(tolerance: f64) -> Policy {
+    Policy::Certified(Certified { tol_rel: tolerance, ..Certified::default() })
+}
+
+/// Decodes all windows, one after the other.
+pub(crate) fn measure(
+    gpu: &Gpu,
+    compiler: &Compiler,
+    wanted: &Wanted,
+    windows: &[Window],
+    model: &Config,
+    (tolerance, target): (f64, f64),
+) -> Result<Rates, Failure> {
+    let geometry = Geometry::new(model.layers, model.heads, model.kv_heads, model.head_dim)?;
+    let mut layers = vec![Layer::default(); model.layers];
+    for window in windows {
+        let tokens = window.context.tokens;
+        let mut config = GpuConfig::new(geometry, tokens + window.steps.len() + 128);
+        config.format = wanted.format.parse()?;
+        config.policy = policy(tolerance);
+        config.plan_target = target;
+        config.threads = wanted.threads.min(16);
+        config.copies_per_step = wanted.copies;
+        let config = config.with_scratch(wanted.scratch);
+        let block = config.format.block;
+        let mut cache = GpuCache::new(gpu, compiler, config)?;
+        let sequence = cache.create()?;
+        let mut step = cache.begin(&[Chunk { sequence, tokens }])?;
+        for (layer, rows) in window.context.layers.iter().enumerate() {
+            step.append_bits(layer, rows.keys.reinterpret_cast(), rows.values.reinterpret_cast())?;
+        }
+        step.finish()?;
+        let mut certificates = vec![Certificate::default(); model.heads];
+        let mut out = vec![0.0f32; model.q_width()];
+        for (i, rows) in window.steps.iter().enumerate() {
+            let mut step = cache.begin(&[Chunk { sequence, tokens: 1 }])?;
+            for (layer, row) in rows.iter().enumerate() {
+                step.append(layer, &row.keys, &row.values)?;
+                step.attend(layer, &row.queries)?;
+                step.outputs(layer, &mut out, &mut certificates)?;
+                let l = &mut layers[layer];
+                for ((c, got), want) in
+                    certificates.iter().zip(out.chunks(model.head_dim)).zip(row.out.chunks(model.head_dim))
+                {
+                    let square = |x: f64, (a, b): (&f32, &f32)| x + (f64::from(*a) - f64::from(*b)).powi(2);
+                    let error = got.iter().zip(want).fold(0.0, square).sqrt();
+                    // The reference is in single precision itself.
+                    let beyond = !(error <= c.bound() + 1e-5 * c.out_norm);
+                    let repaired = c.rung != Rung::Packed;
+                    let counts = if i == 0 { &mut l.first } else { &mut l.heads };
+                    counts[0] += 1;
+                    counts[1] += usize::from(repaired);
+                    counts[2] += usize::from(c.rung == Rung::DenseHead);
+                    counts[3] += usize::from(beyond);
+                    if i > 0 && !repaired {
+                        l.bounds.push(c.bound() / c.tol);
+                    }
+                }
+                l.sides += model.kv_heads * ((tokens + i + 1) / block);
+            }
+            step.finish()?;
+        }
+        for (layer, l) in layers.iter_mut().enumerate() {
+            let (a, b) = (&mut l.stats, cache.selection(layer)?);
+            (a.keys, a.values, a.resident, a.missing) =
+                (a.keys + b.keys, a.values + b.values, a.resident + b.resident, a.missing + b.missing);
+            (a.copies, a.evictions, a.refused, a.direct) =
+                (a.copies + b.copies, a.evictions + b.evictions, a.refused + b.refused, a.direct + b.direct);
+            (a.set_keys, a.set_values) = (a.set_keys + b.set_keys, a.set_values + b.set_values);
+        }
+        let m = cache.memory();
+        let device = cache.reserved_for(certkv_core::Class::Scratch) + m.packed + m.tables;
+        println!(
+            "  device memory over dense, scratch whole: {:.3}",
+            device as f64 / (m.tokens * 4 * model.layers * model.kv_heads * model.head_dim) as f64
+        );
+    }
+    Ok(Rates(layers))
+}

@@ -1,0 +1,179 @@
+//! Real heads repeated until a batch of a large model is full; recorded steps of it, timed.
+use crate::rates::policy;
+use crate::tape::Window;
+use crate::{Failure, Wanted};
+use certkv::gpu::{Compiler, DeviceBuffer, Element, Gpu, GpuCache, GpuConfig, LayerIo, Tensor};
+use certkv::{Certificate, Chunk, Geometry, Policy, Rung};
+use certkv_cli::model::Config;
+use std::time::Instant;
+
+const Q_HEADS: usize = 32;
+const KV_HEADS: usize = 8;
+
+/// Inputs of one step in device memory, `[layer]`.
+struct Inputs(Vec<[DeviceBuffer; 4]>);
+
+/// Which window and KV head stands at a place of the batch.
+fn source(windows: usize, kv_heads: usize, sequence: usize, head: usize) -> (usize, usize) {
+    let at = sequence * KV_HEADS + head;
+    (at / kv_heads % windows, at % kv_heads)
+}
+
+/// Times `wanted.steps` steps of `wanted.tile` sequences of 32 query and 8 KV heads in every layer.
+pub(crate) fn measure(
+    gpu: &Gpu,
+    compiler: &Compiler,
+    wanted: &Wanted,
+    windows: &[Window],
+    model: &Config,
+    (tolerance, target): (f64, f64),
+) -> Result<(), Failure> {
+    let (dim, group, n) = (model.head_dim, model.heads / model.kv_heads, wanted.tile);
+    // Of a model with smaller groups every query head stands several times.
+    let repeats = Q_HEADS / KV_HEADS / group;
+    if repeats == 0 || repeats * group * KV_HEADS != Q_HEADS {
+        return Err(format!("{group} query heads per KV head do not fill groups of {}", Q_HEADS / KV_HEADS).into());
+    }
+    let tokens = windows[0].context.tokens;
+    let geometry = Geometry::new(model.layers, Q_HEADS, KV_HEADS, dim)?;
+    let mut config = GpuConfig::new(geometry, n * (tokens + wanted.steps + 128));
+    config.format = wanted.format.parse()?;
+    config.policy = policy(tolerance);
+    config.max_context = tokens + wanted.steps + 64;
+    config.max_sequences = n;
+    config.plan_target = target;
+    config.queries = Element::F16;
+    config.threads = wanted.threads.min(16);
+    config.copies_per_step = wanted.copies;
+    let config = config.with_scratch(wanted.scratch);
+    let start = Instant::now();
+    let mut cache = GpuCache::new(gpu, compiler, config)?;
+    let mut ids = Vec::new();
+    for sequence in 0..n {
+        let id = cache.create()?;
+        let mut step = cache.begin(&[Chunk { sequence: id, tokens }])?;
+        for layer in 0..model.layers {
+            let rows = |side: usize| {
+                let mut all = vec![0u16; tokens * KV_HEADS * dim];
+                for head in 0..KV_HEADS {
+                    let (window, from) = source(windows.len(), model.kv_heads, sequence, head);
+                    let tape = &windows[window].context.layers[layer];
+                    let own = if side == 0 { &tape.keys } else { &tape.values };
+                    for t in 0..tokens {
+                        let row = &own[(t * model.kv_heads + from) * dim..][..dim];
+                        let to = &mut all[(t * KV_HEADS + head) * dim..][..dim];
+                        to.iter_mut().zip(row).for_each(|(to, x)| *to = x.to_bits());
+                    }
+                }
+                all
+            };
+            step.append_bits(layer, &rows(0), &rows(1))?;
+        }
+        step.finish()?;
+        ids.push(id);
+    }
+    cache.synchronize()?;
+    let filled = start.elapsed().as_secs_f64();
+    let bits = |x: &f32| half::f16::from_f32(*x).to_bits();
+    let mut inputs = Vec::new();
+    for at in 0..wanted.steps {
+        let mut layers = Vec::new();
+        for layer in 0..model.layers {
+            let gather = |width: usize, repeats: usize, of: &dyn Fn(&crate::tape::Row) -> Vec<f32>| -> Vec<u16> {
+                let mut all = Vec::new();
+                for sequence in 0..n {
+                    for head in 0..KV_HEADS {
+                        let (window, from) = source(windows.len(), model.kv_heads, sequence, head);
+                        let row = of(&windows[window].steps[at][layer]);
+                        for _ in 0..repeats {
+                            all.extend(row[from * width..(from + 1) * width].iter().map(bits));
+                        }
+                    }
+                }
+                all
+            };
+            let rows = [
+                gather(dim, 1, &|r| r.keys.clone()),
+                gather(dim, 1, &|r| r.values.clone()),
+                gather(group * dim, repeats, &|r| r.queries.clone()),
+            ];
+            let put = |rows: &[u16]| -> Result<DeviceBuffer, Failure> {
+                let buffer = DeviceBuffer::new(gpu, 2 * rows.len())?;
+                buffer.write(cache.stream(), 0, rows)?;
+                Ok(buffer)
+            };
+            let out = DeviceBuffer::new(gpu, 4 * n * Q_HEADS * dim)?;
+            layers.push([put(&rows[0])?, put(&rows[1])?, put(&rows[2])?, out]);
+        }
+        inputs.push(Inputs(layers));
+    }
+    cache.synchronize()?;
+    println!("  {n} x {tokens} tokens filled in {filled:.1} s");
+    for kind in [policy(tolerance), Policy::Packed] {
+        let mut graphs = Vec::new();
+        for step in &inputs {
+            let mut io = Vec::new();
+            for [keys, values, query, out] in &step.0 {
+                let of = |b, width, element| Tensor::of(b, 0, element, n * width * dim);
+                io.push(LayerIo {
+                    keys: of(keys, KV_HEADS, Element::F16)?,
+                    values: of(values, KV_HEADS, Element::F16)?,
+                    query: of(query, Q_HEADS, Element::F16)?,
+                    out: of(out, Q_HEADS, Element::F32)?,
+                });
+            }
+            graphs.push(cache.record(n, &io, kind)?);
+        }
+        let before: Vec<_> = (0..model.layers).map(|l| cache.selection(l)).collect::<Result<_, _>>()?;
+        let chunks: Vec<Chunk> = ids.iter().map(|id| Chunk { sequence: *id, tokens: 1 }).collect();
+        let (mut times, mut repaired, mut heads) = (Vec::new(), 0, 0);
+        let mut certificates = vec![Certificate::default(); n * Q_HEADS];
+        for graph in &graphs {
+            let mut step = cache.begin_with(&chunks, kind)?;
+            step.cache().synchronize()?;
+            let start = Instant::now();
+            step.replay(graph)?;
+            step.cache().synchronize()?;
+            times.push(start.elapsed().as_secs_f64() * 1e6 / model.layers as f64);
+            for layer in 0..model.layers {
+                if kind != Policy::Packed {
+                    step.certificates(layer, &mut certificates)?;
+                    repaired += certificates.iter().filter(|c| c.rung != Rung::Packed).count();
+                    heads += certificates.len();
+                }
+            }
+            step.finish()?;
+        }
+        let (first, rest) = times.split_at(1);
+        let mut sorted = rest.to_vec();
+        sorted.sort_by(f64::total_cmp);
+        let mut sums = [0usize; 4];
+        for (layer, b) in before.iter().enumerate() {
+            let a = cache.selection(layer)?;
+            sums[0] += (a.set_keys - b.set_keys) as usize;
+            sums[1] += (a.set_values - b.set_values) as usize;
+            sums[2] += (a.direct - b.direct) as usize;
+            sums[3] += (a.copies - b.copies) as usize;
+        }
+        let sides = model.layers * n * KV_HEADS * (tokens / cache.layout().tokens()) * graphs.len();
+        println!(
+            "  tile {n} x {tokens}, {}: us a layer: first {:.1}, median {:.1}, least {:.1}, most {:.1}, last {:.1}; repaired {:.2}%, promoted {:.1}% {:.1}%, direct {}, copies {}",
+            if kind == Policy::Packed { "packed".into() } else { format!("certified {tolerance}, plan {target}") },
+            first[0],
+            sorted[sorted.len() / 2],
+            sorted[0],
+            sorted[sorted.len() - 1],
+            times[times.len() - 1],
+            100.0 * repaired as f64 / heads.max(1) as f64,
+            100.0 * sums[0] as f64 / sides as f64,
+            100.0 * sums[1] as f64 / sides as f64,
+            sums[2],
+            sums[3]
+        );
+        // Back to the context, for the next policy.
+        for id in &ids {
+            cache.truncate(*id, tokens)?;
+        }
+    }
+    Ok(())
+}
