@@ -31,17 +31,28 @@ CKV_FN void lose(const CkvSelectArgs& a, u32 item) {
 CKV_FN u32 take_slot(const CkvSelectArgs& a, const CkvSlotPool& pool, u32 item, u32 step, u32& evicted) {
     evicted = 0;
     if (pool.count == 0) return 0;
-    for (u32 tried = 0; tried < TRIES && tried < pool.count + TRIES_AT_ONCE; tried += TRIES_AT_ONCE) {
+    // The one of the slots looked at that has been idle longest; a free one at once.
+    u32 slot = pool.count, stamp = 0xffffffffu, owner = 0;
+    for (u32 tried = TRIES_AT_ONCE;; tried += TRIES_AT_ONCE) {
         const u32 from = atomic_add(pool.hand, TRIES_AT_ONCE);
-        u32 slot = pool.count, stamp = 0, owner = 0;
 #pragma unroll
         for (int i = (int)TRIES_AT_ONCE - 1; i >= 0; i--) {
             const u32 one = (from + (u32)i) % pool.count;
             const u32 used = *(const volatile u32*)(pool.stamp + one), held = *(const volatile u32*)(pool.owner + one);
             if (used >= step || (held != 0 && used + 1 == step)) continue;
-            slot = one, stamp = used, owner = held;
+            const u32 idle = held == 0 ? 0 : used + 1;
+            if (idle < stamp) slot = one, stamp = idle, owner = held;
         }
-        if (slot == pool.count || atomic_max(pool.stamp + slot, step) != stamp) continue;
+        const bool last = tried >= TRIES || tried >= pool.count + TRIES_AT_ONCE;
+        if (stamp != 0 && !last) continue;
+        if (slot == pool.count) return 0;
+        const u32 before = owner == 0 ? *(const volatile u32*)(pool.stamp + slot) : stamp - 1;
+        if (before >= step || atomic_max(pool.stamp + slot, step) != before) {
+            // Lost to another; what was looked at is old.
+            if (last) return 0;
+            slot = pool.count, stamp = 0xffffffffu, owner = 0;
+            continue;
+        }
         fence_gpu();
         if (owner != 0) {
             lose(a, owner - 1);
@@ -50,7 +61,6 @@ CKV_FN u32 take_slot(const CkvSelectArgs& a, const CkvSlotPool& pool, u32 item, 
         pool.owner[slot] = 1 + item;
         return 1 + slot;
     }
-    return 0;
 }
 
 // Where item lies in the host's memory; 0 for nowhere.

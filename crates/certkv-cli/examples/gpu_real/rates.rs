@@ -94,12 +94,13 @@ pub(crate) fn measure(
     let mut layers = vec![Layer::default(); model.layers];
     for window in windows {
         let tokens = window.context.tokens;
-        let mut config = GpuConfig::new(geometry, tokens + window.steps.len() + 128);
+        let mut config = GpuConfig::new(geometry, (tokens + window.steps.len()).next_multiple_of(64));
         config.format = wanted.format.parse()?;
         config.policy = policy(tolerance);
         config.plan_target = target;
         config.threads = wanted.threads.min(16);
         config.copies_per_step = wanted.copies;
+        config.max_sequences = 1;
         let config = config.with_scratch(wanted.scratch);
         let block = config.format.block;
         let mut cache = GpuCache::new(gpu, compiler, config)?;

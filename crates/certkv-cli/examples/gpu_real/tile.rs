@@ -108,7 +108,12 @@ pub(crate) fn measure(
         inputs.push(Inputs(layers));
     }
     cache.synchronize()?;
-    println!("  {n} x {tokens} tokens filled in {filled:.1} s");
+    let m = cache.memory();
+    let device = cache.reserved_for(certkv_core::Class::Scratch) + m.packed + m.tables;
+    println!(
+        "  {n} x {tokens} tokens filled in {filled:.1} s; device memory over dense, scratch whole: {:.3}",
+        device as f64 / (m.tokens * 4 * model.layers * KV_HEADS * dim) as f64
+    );
     for kind in [policy(tolerance), Policy::Packed] {
         let mut graphs = Vec::new();
         for step in &inputs {
