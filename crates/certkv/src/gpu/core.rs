@@ -26,6 +26,8 @@ pub(super) struct Core {
     pub(super) exact_format: bool,
     ctas: u32,
     pub(super) attend: Function,
+    /// The decode kernel cut for throughput.
+    wide: (Function, Variant),
     append: Function,
     pub(super) pack: Function,
     select: Function,
@@ -76,7 +78,8 @@ impl Core {
         for (class, bytes) in sizes.reserved() {
             ledger.reserve(class, bytes.ok_or_else(too_large)?)?;
         }
-        let kernels = Kernels::prepare(gpu, core::slice::from_ref(&variant), compiler)?;
+        let wide = variant.clone().wide();
+        let kernels = Kernels::prepare(gpu, &[variant.clone(), wide.clone()], compiler)?;
         let kernel = |verb| kernels.get(&variant, verb).cloned();
         let queue = Queue::new(gpu)?;
         let buffer = |bytes: Option<usize>| -> Result<DeviceBuffer, Error> {
@@ -86,6 +89,7 @@ impl Core {
         let threads = config.pinning_threads();
         let core = Self {
             attend: kernel(Verb::Attend)?,
+            wide: (kernels.get(&wide, Verb::Attend)?.clone(), wide),
             append: kernel(Verb::Append)?,
             pack: kernel(Verb::Pack)?,
             select: kernel(Verb::Select)?,
@@ -216,6 +220,15 @@ impl Core {
             flags: certkv_kernel::cuda::encode::append_flag::FIRST_CENTRE,
         };
         Ok(launch::append(&self.queue, &self.append, &args)?)
+    }
+
+    /// The cut of the decode kernel for a launch over so many blocks.
+    pub(super) fn cut_for(&self, blocks: usize) -> (&Function, &Variant) {
+        if blocks >= self.variant.wide_from(self.ctas as usize) {
+            (&self.wide.0, &self.wide.1)
+        } else {
+            (&self.attend, &self.variant)
+        }
     }
 
     /// Arguments of a plain launch over the whole batch: nothing promoted, no lists.

@@ -21,6 +21,8 @@ pub(super) struct Call<'a> {
     pub(super) layer: usize,
     /// Sequences of the batch.
     pub(super) seqs: usize,
+    /// Blocks that it reads, over all sequences and KV heads; where they still grow, as many as there can be.
+    pub(super) blocks: usize,
     pub(super) query: Tensor<'a>,
     pub(super) out: Tensor<'a>,
     pub(super) rule: Rule,
@@ -28,13 +30,18 @@ pub(super) struct Call<'a> {
 
 /// Enqueues the launches of `call`.
 pub(super) fn attend(core: &Core, call: &Call<'_>) -> Result<(), Error> {
-    let Call { layer, seqs, query, out, rule } = *call;
+    let Call { layer, seqs, query, out, rule, .. } = *call;
     let plain = core.attend_args(layer, seqs, query, out)?;
+    // Lists of heads are short: only the launch over the whole batch can be worth the wide cut.
+    let first = |args: &Attend<'_>| -> Result<(), Error> {
+        let (kernel, variant) = core.cut_for(call.blocks);
+        Ok(launch::attend(&core.queue, kernel, &Attend { variant, ..*args })?)
+    };
     match rule {
-        Rule::Packed => run(core, &plain),
-        Rule::Dense if core.exact_format => run(core, &plain),
-        Rule::Dense => run(core, &Attend { promoted: Some(core.everything(layer)?), ..plain }),
-        Rule::Certified { relative } => certified(core, layer, &Attend { relative, ..plain }),
+        Rule::Packed => first(&plain),
+        Rule::Dense if core.exact_format => first(&plain),
+        Rule::Dense => first(&Attend { promoted: Some(core.everything(layer)?), ..plain }),
+        Rule::Certified { relative } => certified(core, layer, &Attend { relative, ..plain }, first),
     }
 }
 
@@ -42,16 +49,21 @@ fn run(core: &Core, args: &Attend<'_>) -> Result<(), Error> {
     Ok(launch::attend(&core.queue, &core.attend, args)?)
 }
 
-fn certified(core: &Core, layer: usize, plain: &Attend<'_>) -> Result<(), Error> {
+fn certified(
+    core: &Core,
+    layer: usize,
+    plain: &Attend<'_>,
+    first: impl Fn(&Attend<'_>) -> Result<(), Error>,
+) -> Result<(), Error> {
     let (over, left) = (core.failure_list(layer, 0)?, core.failure_list(layer, 1)?);
     core.failures.fill(core.queue.stream(), core.list_at(layer, 0), 4, 0)?;
     if core.exact_format {
         // Nothing to promote: what is over tolerance cannot be bounded, and is an error.
         core.failures.fill(core.queue.stream(), core.list_at(layer, 1), 4, 0)?;
-        return run(core, plain);
+        return first(plain);
     }
     let chosen = Attend { promoted: Some(core.chosen(layer)?), masses: Some(core.layer_masses()?), ..*plain };
-    run(core, &Attend { failures: Some(over), ..chosen })?;
+    first(&Attend { failures: Some(over), ..chosen })?;
     core.select(layer, plain.seqs, SelectMode::Repair, Some(over))?;
     let certificates = core.certificates(layer, 1)?;
     run(core, &Attend { certificates, only: Some(over), failures: Some(left), ..chosen })?;

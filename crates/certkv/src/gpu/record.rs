@@ -64,7 +64,8 @@ impl GpuCache {
         let recording = core.queue.record(|| -> Result<(), Error> {
             for (layer, io) in layers.iter().enumerate() {
                 core.append(layer, seqs, io.keys, io.values)?;
-                ladder::attend(&core, &Call { layer, seqs, query: io.query, out: io.out, rule })?;
+                let blocks = seqs * s.kv_heads * s.stride;
+                ladder::attend(&core, &Call { layer, seqs, blocks, query: io.query, out: io.out, rule })?;
             }
             Ok(())
         })?;

@@ -1,5 +1,6 @@
 //! One step: a ragged batch of new tokens, layer by layer, committed as a whole.
 use super::cache::{GpuCache, stamp};
+use super::core::Core;
 use super::ladder::{self, Call};
 use super::mirror::Member;
 use super::policy::Rule;
@@ -276,7 +277,7 @@ impl<'c> GpuStep<'c> {
             let core = &cache.core;
             let query = core.staged_queries(*seqs, element)?;
             let out = core.own_outputs(*seqs)?;
-            ladder::attend(core, &Call { layer, seqs: *seqs, query, out, rule: *rule })?;
+            ladder::attend(core, &Call { layer, seqs: *seqs, blocks: blocks(core, parts), query, out, rule: *rule })?;
         }
         chunks.clear();
         if parts.iter().any(|part| part.place.is_none()) {
@@ -309,7 +310,8 @@ impl<'c> GpuStep<'c> {
         if self.last == Some(layer) {
             self.last = None;
         }
-        let call = Call { layer, seqs: self.seqs, query, out, rule: self.rule };
+        let blocks = blocks(&self.cache.core, &self.parts);
+        let call = Call { layer, seqs: self.seqs, blocks, query, out, rule: self.rule };
         ladder::attend(&self.cache.core, &call)?;
         self.progress[layer] = Progress::Attended;
         Ok(())
@@ -366,6 +368,12 @@ impl Drop for GpuStep<'_> {
             }
         }
     }
+}
+
+/// Blocks that attention of the batch's new tokens reads.
+fn blocks(core: &Core, parts: &[Part]) -> usize {
+    let s = &core.sizes;
+    parts.iter().filter(|part| part.place.is_some()).map(|part| (part.len / s.block + 1) * s.kv_heads).sum()
 }
 
 /// Sends the batch's queries in the type that the kernels take from the host.
