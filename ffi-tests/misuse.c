@@ -125,7 +125,9 @@ static void configurations(void)
     REFUSED(CERTKV_POLICY, tolerance, -0.5);
     REFUSED(CERTKV_POLICY, tolerance, NAN);
     REFUSED(CERTKV_POLICY, tolerance, INFINITY);
-    REFUSED(CERTKV_RESERVED, reserved[3], 1);
+    REFUSED(CERTKV_RESERVED, reserved[0], 1);
+    REFUSED(CERTKV_RESERVED, reserved_device, 1);
+    REFUSED(CERTKV_DEVICE, device, UINT32_MAX); /* No driver, or no such GPU. */
     REFUSED(CERTKV_FORMAT, format, "");
     REFUSED(CERTKV_FORMAT, format, "k8");
     REFUSED(CERTKV_FORMAT, format, "k99-v99-b7");
@@ -244,6 +246,12 @@ static void appends(certkv_cache *cache, certkv_step *step)
     EXPECT(CERTKV_INVALID_HANDLE, APPEND(FOREIGN(certkv_step), 0, k, v, KV, F32, HOST));
     EXPECT(CERTKV_INVALID_HANDLE, APPEND((certkv_step *)(void *)cache, 0, k, v, KV, F32, HOST));
     EXPECT(CERTKV_UNSUPPORTED, APPEND(step, 0, k, v, KV, F32, CERTKV_SPACE_DEVICE));
+    EXPECT(CERTKV_UNSUPPORTED, certkv_step_after_stream(step, NULL));
+    EXPECT(CERTKV_UNSUPPORTED, certkv_step_before_stream(step, NULL));
+    EXPECT(CERTKV_NULL_POINTER, certkv_step_after_stream(NULL, NULL));
+    EXPECT(CERTKV_NULL_POINTER, certkv_step_before_stream(NULL, NULL));
+    EXPECT(CERTKV_NULL_POINTER, certkv_step_certificates(NULL, 0, NULL, 0));
+    EXPECT(CERTKV_UNSUPPORTED, certkv_step_certificates(step, 0, NULL, 0));
     EXPECT(CERTKV_UNSUPPORTED, APPEND(step, 0, k, v, KV, F32, 0));
     EXPECT(CERTKV_UNSUPPORTED, APPEND(step, 0, k, v, KV, F32, INT32_MIN));
     EXPECT(CERTKV_SHAPE, APPEND(step, 0, k, v, 0, F32, HOST));

@@ -28,6 +28,16 @@
 #define CERTKV_VERSION_STRING "0.1.0"
 
 /**
+ * Memory of this process.
+ */
+#define CERTKV_DEVICE_HOST 0
+
+/**
+ * The first GPU; add the number of another.
+ */
+#define CERTKV_DEVICE_CUDA 1
+
+/**
  * Version of certkv_certificate, and value of its `version` field. A record with other fields will be another type,
  * with calls of its own, so that arrays of this one keep their stride.
  */
@@ -382,9 +392,27 @@ typedef struct certkv_config {
    */
   certkv_policy policy;
   /**
+   * Where the cache lies: CERTKV_DEVICE_HOST, or CERTKV_DEVICE_CUDA + the number of a GPU. On a GPU there is one step at a
+   * time, `scratch_keys` and `scratch_values` of 0 mean room for an eighth of all sides, and `threads` are those of prefill.
+   */
+  uint32_t device;
+  /**
    * 0.
    */
-  uint64_t reserved[4];
+  uint32_t reserved_device;
+  /**
+   * On a GPU: most tokens of one sequence; 0 for `max_tokens`.
+   */
+  uint64_t max_context;
+  /**
+   * On a GPU: a folder with machine code of the kernels, where code that is compiled is kept, too; NULL for none. At most 4095
+   * bytes. Borrowed during the call.
+   */
+  const char *kernels;
+  /**
+   * 0.
+   */
+  uint64_t reserved[1];
 } certkv_config;
 
 /**
@@ -635,7 +663,7 @@ typedef struct certkv_memory {
 #define CERTKV_SPACE_HOST 1
 
 /**
- * Memory of a GPU. CERTKV_UNSUPPORTED in this version.
+ * Memory of the cache's GPU; CERTKV_UNSUPPORTED for caches on the host.
  */
 #define CERTKV_SPACE_DEVICE 2
 
@@ -696,14 +724,15 @@ certkv_status certkv_config_init(struct certkv_config *config,
                                  uint32_t struct_size);
 
 /**
- * Makes a cache and takes all its memory (mapped when first touched). `*cache` is filled; the caller ends it with
- * certkv_cache_destroy. `config` is borrowed during the call.
+ * Makes a cache and takes all its memory (on the host, mapped when first touched). `*cache` is filled; the caller ends it with
+ * certkv_cache_destroy. `config` is borrowed during the call. On a GPU (`config->device`) its kernels are loaded, or compiled
+ * first, which takes seconds; the calling thread's current CUDA context stays what it is.
  *
  * Threads: any, at any time.
  * Stream: none.
  * Capture: not allowed.
  * Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE, RESERVED, INVALID_ARGUMENT, FORMAT, POLICY, BUDGET, OUT_OF_MEMORY,
- * DEVICE. Nothing is held then, and `*cache` is NULL if it can be written.
+ * DEVICE (also: no driver, no such GPU, no kernels for it). Nothing is held then, and `*cache` is NULL if it can be written.
  */
 certkv_status certkv_cache_create(const struct certkv_config *config,
                                   struct certkv_cache **cache);
@@ -798,10 +827,12 @@ certkv_status certkv_step_begin(struct certkv_cache *cache,
 /**
  * Writes the new tokens' keys (after RoPE) and values of one layer, `[tokens][kv_heads * head_dim]` each, `elements`
  * numbers in each buffer. Once per layer. They are rounded to the cache's 16-bit type. The buffers are borrowed during
- * the call. `dtype` is CERTKV_F32, CERTKV_F16 or CERTKV_BF16, `space` is CERTKV_SPACE_HOST.
+ * the call. `dtype` is CERTKV_F32, CERTKV_F16 or CERTKV_BF16. With CERTKV_SPACE_DEVICE both are device memory, 16-byte aligned,
+ * in a step of one token per sequence; they must stay as they are until the work is done, nothing is waited for, and a row that
+ * is not finite shows when certificates are read.
  *
  * Threads: one at a time per step.
- * Stream: none.
+ * Stream: host memory none; device memory the cache's own, see certkv_step_after_stream.
  * Capture: not allowed.
  * Errors: NULL_POINTER, MISALIGNED, INVALID_ARGUMENT, UNSUPPORTED, INVALID_HANDLE, BUSY_STEP, LAYER, SHAPE, ORDER,
  * NOT_FINITE, OVERFLOW, OUT_OF_MEMORY, POISONED: nothing was written. DEVICE: the layer counts as not appended and may
@@ -818,10 +849,13 @@ certkv_status certkv_step_append(struct certkv_step *step,
 /**
  * Attention of the new tokens' queries (after RoPE) over everything up to and including themselves, for a layer that
  * was appended. `queries` is borrowed and `out` filled during the call: `[tokens][q_heads * head_dim]` f32 each,
- * `elements` numbers in each buffer. `certificates` is filled too, `[tokens][q_heads]`, or NULL with a count of 0.
+ * `elements` numbers in each buffer. `certificates` is filled too, `[tokens][q_heads]`, or NULL with a count of 0. With
+ * CERTKV_SPACE_DEVICE queries and out are device memory, 16-byte aligned, in a step of one token per sequence, and must stay
+ * until the work is done; nothing is waited for but certificates, which are host memory always and say what `out` is worth:
+ * certkv_step_certificates reads them later.
  *
  * Threads: one at a time per step.
- * Stream: none.
+ * Stream: host memory none; device memory the cache's own, see certkv_step_after_stream.
  * Capture: not allowed.
  * Errors: NULL_POINTER, MISALIGNED, OVERLAP, UNSUPPORTED, INVALID_HANDLE, BUSY_STEP, LAYER, SHAPE, ORDER, NOT_FINITE,
  * NO_VISIBLE_TOKEN, UNCERTIFIABLE, OUT_OF_MEMORY, DEVICE, PANIC, POISONED. `out` is unchanged, and the step as it was.
@@ -835,6 +869,45 @@ certkv_status certkv_step_attend(struct certkv_step *step,
                                  struct certkv_certificate *certificates,
                                  uint64_t n_certificates,
                                  certkv_space space);
+
+/**
+ * Certificates of a layer that was attended in this step, on a GPU: `[tokens][q_heads]` are filled. Waits for them.
+ *
+ * Threads: one at a time per step.
+ * Stream: the cache's own; blocks until its work so far is done.
+ * Capture: not allowed.
+ * Errors: NULL_POINTER, MISALIGNED, INVALID_HANDLE, BUSY_STEP, UNSUPPORTED (the cache is on the host), LAYER, SHAPE, ORDER,
+ * NOT_FINITE and OVERFLOW (rows from device memory that were refused), UNCERTIFIABLE, DEVICE, POISONED. The certificates are
+ * CERTKV_UNCERTIFIED, or unchanged if the step, their pointer or their count was refused.
+ */
+certkv_status certkv_step_certificates(struct certkv_step *step,
+                                       uint32_t layer,
+                                       struct certkv_certificate *certificates,
+                                       uint64_t n_certificates);
+
+/**
+ * What the step enqueues from now on comes after what `stream` (a CUstream or cudaStream_t; NULL for the default stream) was
+ * given so far. Nobody blocks.
+ *
+ * Threads: one at a time per step.
+ * Stream: `stream` is only marked.
+ * Capture: not allowed.
+ * Errors: NULL_POINTER, INVALID_HANDLE, BUSY_STEP, UNSUPPORTED (the cache is on the host), DEVICE (also: a stream of another
+ * context), POISONED. Nothing was ordered then.
+ */
+certkv_status certkv_step_after_stream(struct certkv_step *step,
+                                       void *stream);
+
+/**
+ * What `stream` (as in certkv_step_after_stream) is given from now on comes after what the step enqueued so far. Nobody blocks.
+ *
+ * Threads: one at a time per step.
+ * Stream: `stream` waits.
+ * Capture: not allowed.
+ * Errors: as certkv_step_after_stream.
+ */
+certkv_status certkv_step_before_stream(struct certkv_step *step,
+                                        void *stream);
 
 /**
  * Makes the new tokens part of their sequences and ends the step.
@@ -863,9 +936,11 @@ certkv_status certkv_step_abort(struct certkv_step *step);
  * Threads: any, at any time; figures of a cache at work may be a moment apart.
  * Stream: none.
  * Capture: not allowed.
- * Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE, INVALID_HANDLE, POISONED. `memory` is unchanged.
+ * Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE, INVALID_HANDLE, POISONED; on a GPU BUSY_STEP while a step is open. `memory` is
+ * unchanged.
  */
-certkv_status certkv_cache_memory(const struct certkv_cache *cache, struct certkv_memory *memory);
+certkv_status certkv_cache_memory(const struct certkv_cache *cache,
+                                  struct certkv_memory *memory);
 
 #ifdef __cplusplus
 }  // extern "C"

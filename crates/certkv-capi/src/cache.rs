@@ -1,10 +1,10 @@
 //! The cache handle.
 use crate::argument;
 use crate::config::{self, certkv_config};
+use crate::engine::Engine;
 use crate::guard::{Failure, Poison, guard};
 use crate::handle::Registry;
 use crate::status::certkv_status;
-use certkv::Cache;
 use core::ptr;
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ pub struct certkv_cache {
 /// What a cache handle stands for.
 #[derive(Debug)]
 pub(crate) struct Held {
-    pub(crate) engine: Cache,
+    pub(crate) engine: Engine,
     pub(crate) poison: Poison,
 }
 
@@ -33,14 +33,15 @@ pub(crate) fn with<T>(
     held.poison.watch(|| work(&held))
 }
 
-/// Makes a cache and takes all its memory (mapped when first touched). `*cache` is filled; the caller ends it with
-/// certkv_cache_destroy. `config` is borrowed during the call.
+/// Makes a cache and takes all its memory (on the host, mapped when first touched). `*cache` is filled; the caller ends it with
+/// certkv_cache_destroy. `config` is borrowed during the call. On a GPU (`config->device`) its kernels are loaded, or compiled
+/// first, which takes seconds; the calling thread's current CUDA context stays what it is.
 ///
 /// Threads: any, at any time.
 /// Stream: none.
 /// Capture: not allowed.
 /// Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE, RESERVED, INVALID_ARGUMENT, FORMAT, POLICY, BUDGET, OUT_OF_MEMORY,
-/// DEVICE. Nothing is held then, and `*cache` is NULL if it can be written.
+/// DEVICE (also: no driver, no such GPU, no kernels for it). Nothing is held then, and `*cache` is NULL if it can be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn certkv_cache_create(
     config: *const certkv_config,
@@ -51,8 +52,8 @@ pub unsafe extern "C" fn certkv_cache_create(
         // SAFETY: not NULL and aligned; the caller gives a variable of this type.
         unsafe { cache.write(ptr::null_mut()) };
         // SAFETY: the caller gives NULL or a struct of its `struct_size` bytes.
-        let config = unsafe { config::read(config)? };
-        let held = Arc::new(Held { engine: Cache::new(config)?, poison: Poison::default() });
+        let wanted = unsafe { config::read(config)? };
+        let held = Arc::new(Held { engine: Engine::new(wanted)?, poison: Poison::default() });
         // SAFETY: as above.
         unsafe { cache.write(CACHES.insert(held)) };
         Ok(())
@@ -78,12 +79,14 @@ pub unsafe extern "C" fn certkv_cache_destroy(cache: *mut certkv_cache) -> certk
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::Wanted;
     use crate::*;
     use certkv::{Config, Geometry};
 
     #[test]
     fn a_defect_poisons_the_cache_until_it_is_destroyed() {
-        let engine = Cache::new(Config::new(Geometry::new(1, 2, 1, 64).unwrap(), 64)).unwrap();
+        let config = Config::new(Geometry::new(1, 2, 1, 64).unwrap(), 64);
+        let engine = Engine::new(Wanted::Host(config)).unwrap();
         let handle: *mut certkv_cache = CACHES.insert(Arc::new(Held { engine, poison: Poison::default() }));
         let (mut sequence, mut length) = (0, 0);
         // SAFETY: the out parameters are locals.

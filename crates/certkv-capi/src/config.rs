@@ -1,10 +1,13 @@
 //! What a cache is made of, as C says it.
 use crate::argument;
+use crate::engine::Wanted;
 use crate::guard::{Failure, guard};
 use crate::status::certkv_status::{self, CERTKV_FORMAT, CERTKV_INVALID_ARGUMENT, CERTKV_RESERVED};
+use certkv::gpu::GpuConfig;
 use certkv::{Certified, Config, Dtype, Format, Geometry, Policy, Seed000};
 use core::ffi::c_char;
 use core::mem::{offset_of, zeroed};
+use std::path::PathBuf;
 
 /// Element type. A plain integer, so that any value may be passed; those without a name are refused.
 pub type certkv_dtype = i32;
@@ -68,9 +71,24 @@ pub struct certkv_config {
     pub max_sequences: u32,
     /// One of the CERTKV_POLICY values.
     pub policy: certkv_policy,
+    /// Where the cache lies: CERTKV_DEVICE_HOST, or CERTKV_DEVICE_CUDA + the number of a GPU. On a GPU there is one step at a
+    /// time, `scratch_keys` and `scratch_values` of 0 mean room for an eighth of all sides, and `threads` are those of prefill.
+    pub device: u32,
     /// 0.
-    pub reserved: [u64; 4],
+    pub reserved_device: u32,
+    /// On a GPU: most tokens of one sequence; 0 for `max_tokens`.
+    pub max_context: u64,
+    /// On a GPU: a folder with machine code of the kernels, where code that is compiled is kept, too; NULL for none. At most 4095
+    /// bytes. Borrowed during the call.
+    pub kernels: *const c_char,
+    /// 0.
+    pub reserved: [u64; 1],
 }
+
+/// Memory of this process.
+pub const CERTKV_DEVICE_HOST: u32 = 0;
+/// The first GPU; add the number of another.
+pub const CERTKV_DEVICE_CUDA: u32 = 1;
 
 /// Fills `config` with the defaults. `struct_size` is the caller's sizeof(certkv_config); nothing is written beyond it.
 ///
@@ -104,7 +122,7 @@ fn blank() -> certkv_config {
 ///
 /// # Safety
 /// `config` is NULL or a struct of its `struct_size` bytes whose `format` is NULL or a C string.
-pub(crate) unsafe fn read(config: *const certkv_config) -> Result<Config, Failure> {
+pub(crate) unsafe fn read(config: *const certkv_config) -> Result<Wanted, Failure> {
     // SAFETY: by the caller's promise.
     let size = unsafe { argument::struct_size(config, "config", LEAST)? };
     // SAFETY: as above, and the size was checked.
@@ -112,7 +130,7 @@ pub(crate) unsafe fn read(config: *const certkv_config) -> Result<Config, Failur
     let mut given = blank();
     // SAFETY: the caller's struct has `size` bytes, and `given` has no fewer.
     unsafe { core::ptr::copy_nonoverlapping(config.cast::<u8>(), (&raw mut given).cast::<u8>(), size) };
-    if given.reserved != [0; 4] {
+    if given.reserved != [0; 1] || given.reserved_device != 0 {
         return Err(Failure::new(CERTKV_RESERVED, "config->reserved is not 0"));
     }
     let store = match given.store {
@@ -144,7 +162,40 @@ pub(crate) unsafe fn read(config: *const certkv_config) -> Result<Config, Failur
     config.scratch_keys = or(given.scratch_keys, 0);
     config.scratch_values = or(given.scratch_values, 0);
     config.policy = policy(given.policy, given.tolerance)?;
-    Ok(config)
+    let Some(ordinal) = given.device.checked_sub(CERTKV_DEVICE_CUDA) else { return Ok(Wanted::Host(config)) };
+    // SAFETY: NULL or a C string, by the caller's promise.
+    let kernels = unsafe { path(given.kernels)? };
+    let mut gpu = GpuConfig::new(geometry, config.max_tokens);
+    gpu.format = config.formats[0];
+    gpu.max_context = or(given.max_context, config.max_tokens);
+    (gpu.max_sequences, gpu.threads, gpu.policy) = (config.max_sequences, config.threads, config.policy);
+    (gpu.device_budget, gpu.host_budget) = (config.device_budget, config.host_budget);
+    gpu = gpu.with_scratch(0.125);
+    gpu.scratch_keys = or(given.scratch_keys, gpu.scratch_keys);
+    gpu.scratch_values = or(given.scratch_values, gpu.scratch_values);
+    Ok(Wanted::Gpu { ordinal, config: Box::new(gpu), kernels })
+}
+
+/// A folder's name.
+///
+/// # Safety
+/// `text` is NULL or a C string.
+unsafe fn path(text: *const c_char) -> Result<Option<PathBuf>, Failure> {
+    if text.is_null() {
+        return Ok(None);
+    }
+    let mut bytes = Vec::new();
+    for at in 0..4096 {
+        // SAFETY: every byte up to and including the terminator is readable, and none before this one was it.
+        match unsafe { text.add(at).read() } as u8 {
+            0 => {
+                let text = String::from_utf8(bytes).map_err(|_| invalid("config->kernels is not UTF-8".into()))?;
+                return Ok(Some(text.into()));
+            }
+            byte => bytes.push(byte),
+        }
+    }
+    Err(invalid("config->kernels has more than 4095 bytes".into()))
 }
 
 fn invalid(why: String) -> Failure {

@@ -27,21 +27,22 @@ pub struct certkv_error_info {
 struct Latest {
     status: certkv_status,
     message: Option<CString>,
+    cuda_result: i32,
 }
 
 thread_local! {
-    static LATEST: RefCell<Latest> = const { RefCell::new(Latest { status: certkv_status::CERTKV_OK, message: None }) };
+    static LATEST: RefCell<Latest> = const { RefCell::new(Latest { status: certkv_status::CERTKV_OK, message: None, cuda_result: 0 }) };
 }
 
 /// Keeps `failure` for [`certkv_last_error`].
 pub(crate) fn remember(failure: Failure) -> certkv_status {
-    let status = failure.status;
+    let (status, cuda_result) = (failure.status, failure.cuda_result);
     let mut text = failure.message.into_bytes();
     text.retain(|byte| *byte != 0);
     // A thread that is ending has no place for it any more.
     let _ = LATEST.try_with(|latest| {
         if let Ok(mut latest) = latest.try_borrow_mut() {
-            *latest = Latest { status, message: CString::new(text).ok() };
+            *latest = Latest { status, message: CString::new(text).ok(), cuda_result };
         }
     });
     status
@@ -59,14 +60,14 @@ pub unsafe extern "C" fn certkv_last_error(info: *mut certkv_error_info) -> cert
     guard_quiet(|| {
         // SAFETY: the caller gives NULL or a struct of its `struct_size` bytes.
         let size = unsafe { argument::struct_size(info, "info", offset_of!(certkv_error_info, cuda_result))? };
-        let (status, message) = LATEST
+        let (status, message, cuda_result) = LATEST
             .try_with(|latest| {
                 let latest = latest.borrow();
                 // The text lives until the next failure replaces it.
-                (latest.status, latest.message.as_deref().unwrap_or(c"").as_ptr())
+                (latest.status, latest.message.as_deref().unwrap_or(c"").as_ptr(), latest.cuda_result)
             })
-            .unwrap_or((certkv_status::CERTKV_OK, CStr::as_ptr(c"")));
-        let filled = certkv_error_info { struct_size: size as u32, status, cuda_result: 0, reserved: 0, message };
+            .unwrap_or((certkv_status::CERTKV_OK, CStr::as_ptr(c""), 0));
+        let filled = certkv_error_info { struct_size: size as u32, status, cuda_result, reserved: 0, message };
         // SAFETY: as above; `size` is at most the size of `filled`.
         unsafe { argument::write_prefix(info, &filled, size) };
         Ok(())

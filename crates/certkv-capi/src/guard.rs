@@ -1,6 +1,7 @@
 //! The one wrapper around every export: a panic becomes a status, and nothing is printed.
 use crate::error::remember;
 use crate::status::{self, certkv_status};
+use certkv::gpu::CudaError;
 use core::cell::{Cell, RefCell};
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::any::Any;
@@ -12,17 +13,23 @@ use std::sync::Once;
 pub(crate) struct Failure {
     pub(crate) status: certkv_status,
     pub(crate) message: String,
+    /// CUresult behind it, or 0.
+    pub(crate) cuda_result: i32,
 }
 
 impl Failure {
     pub(crate) fn new(status: certkv_status, message: impl Into<String>) -> Self {
-        Self { status, message: message.into() }
+        Self { status, message: message.into(), cuda_result: 0 }
     }
 }
 
 impl From<certkv::Error> for Failure {
     fn from(error: certkv::Error) -> Self {
-        Self::new(status::of(&error), error.to_string())
+        let cuda_result = match &error {
+            certkv::Error::Gpu(CudaError::Call { code, .. } | CudaError::OutOfPinnedMemory { code, .. }) => *code,
+            _ => 0,
+        };
+        Self { cuda_result, ..Self::new(status::of(&error), error.to_string()) }
     }
 }
 

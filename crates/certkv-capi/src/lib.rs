@@ -1,4 +1,4 @@
-//! C ABI of certkv, on host memory. The header `include/certkv.h` is generated from this crate.
+//! C ABI of certkv, on host memory or a GPU. The header `include/certkv.h` is generated from this crate.
 //!
 //! Every export is one call of [`guard::guard`] (or `guard_value` for those that cannot fail), so that no panic crosses
 //! into C. Handles are numbers of a registry dressed as pointers and are never dereferenced: a stale, foreign or
@@ -11,6 +11,7 @@ mod argument;
 mod cache;
 mod certificate;
 mod config;
+mod engine;
 mod error;
 mod guard;
 mod handle;

@@ -1,41 +1,202 @@
 //! A step that keeps its cache alive.
 use crate::cache::Held;
-use certkv::{Chunk, Error, Step};
+use crate::engine::{Engine, OnGpu};
+use crate::guard::Failure;
+use certkv::gpu::{Element, GpuCache, GpuStep, Tensor};
+use certkv::{Certificate, Chunk, Step};
+use core::ffi::c_void;
 use core::mem::transmute;
+use core::ptr::NonNull;
 use std::sync::Arc;
 
-/// A [`Step`] together with the cache that it borrows.
+/// A step together with the cache that it borrows.
 pub(crate) struct OwnedStep {
-    /// Borrows from `cache`; declared first, so dropped first.
-    step: Step<'static>,
+    /// Borrows from `cache`, or from what it has away; declared first, so dropped first.
+    step: Open,
     /// Never replaced. An `Arc`'s target stays where it is when the `Arc` moves.
     cache: Arc<Held>,
 }
 
+enum Open {
+    Host(Step<'static>),
+    Gpu(GpuOpen),
+}
+
+/// A step on a GPU, and the cache that it took away from its place.
+struct GpuOpen {
+    /// `None` once it is over.
+    step: Option<GpuStep<'static>>,
+    /// Dropped after it.
+    _away: Away,
+}
+
+/// The cache of a step; brought back when this is dropped.
+struct Away {
+    cache: NonNull<GpuCache>,
+    home: Arc<Held>,
+}
+
+// SAFETY: stands for a `Box<GpuCache>`, which may be sent if the cache may.
+unsafe impl Send for Away where GpuCache: Send {}
+
+impl Drop for Away {
+    fn drop(&mut self) {
+        // SAFETY: from `Box::into_raw` in `begin`, and nothing borrows from it any more: the step beside it is gone.
+        let cache = unsafe { Box::from_raw(self.cache.as_ptr()) };
+        if let Engine::Gpu(gpu) = &self.home.engine {
+            gpu.bring(cache);
+        }
+    }
+}
+
+impl Drop for GpuOpen {
+    fn drop(&mut self) {
+        // Before the cache goes home.
+        drop(self.step.take());
+    }
+}
+
+impl GpuOpen {
+    fn begin(home: &Arc<Held>, gpu: &OnGpu, chunks: &[Chunk]) -> Result<Self, Failure> {
+        // SAFETY: a box is not null.
+        let cache = unsafe { NonNull::new_unchecked(Box::into_raw(gpu.take()?)) };
+        let away = Away { cache, home: Arc::clone(home) };
+        // SAFETY: a live cache at a fixed address that nothing else reaches; the step is dropped before `away`, and its stretched
+        // lifetime is seen by nobody: see `OwnedStep::with`.
+        let step = unsafe { &mut *cache.as_ptr() }.begin(chunks)?;
+        Ok(Self { step: Some(step), _away: away })
+    }
+}
+
 impl OwnedStep {
-    pub(crate) fn begin(cache: Arc<Held>, chunks: &[Chunk]) -> Result<Self, Error> {
-        let step = cache.engine.begin(chunks)?;
-        // SAFETY: only the lifetime changes. The step borrows `cache.engine`, which lives at a fixed address for as
-        // long as the `Arc` beside it, and both fields are private: the step is dropped, or consumed by `finish`,
-        // before the `Arc`. Nobody sees the stretched lifetime: `with` hands the step out for a lifetime of the
-        // caller's naming.
-        let step = unsafe { transmute::<Step<'_>, Step<'static>>(step) };
+    pub(crate) fn begin(cache: Arc<Held>, chunks: &[Chunk]) -> Result<Self, Failure> {
+        let step = match &cache.engine {
+            Engine::Host(engine) => {
+                let step = engine.begin(chunks)?;
+                // SAFETY: only the lifetime changes. The step borrows `cache.engine`, which lives at a fixed address for as
+                // long as the `Arc` beside it, and both fields are private: the step is dropped, or consumed by `finish`,
+                // before the `Arc`. Nobody sees the stretched lifetime: `with` hands the step out for a lifetime of the
+                // caller's naming.
+                Open::Host(unsafe { transmute::<Step<'_>, Step<'static>>(step) })
+            }
+            Engine::Gpu(gpu) => Open::Gpu(GpuOpen::begin(&cache, gpu, chunks)?),
+        };
         Ok(Self { step, cache })
     }
 
     pub(crate) fn tokens(&self) -> usize {
-        self.step.tokens()
+        match &self.step {
+            Open::Host(step) => step.tokens(),
+            Open::Gpu(open) => open.step.as_ref().map_or(0, GpuStep::tokens),
+        }
     }
 
-    /// Lends the step. The closure must work for every lifetime, so nothing borrowed through the step can leave it.
-    pub(crate) fn with<T>(&mut self, work: impl for<'c> FnOnce(&mut Step<'c>) -> T) -> T {
-        work(&mut self.step)
+    /// Lends the step. The closures must work for every lifetime, so nothing borrowed through the step can leave them.
+    fn with<T>(
+        &mut self,
+        host: impl for<'c> FnOnce(&mut Step<'c>) -> Result<T, certkv::Error>,
+        gpu: impl for<'c> FnOnce(&mut GpuStep<'c>) -> Result<T, certkv::Error>,
+    ) -> Result<T, Failure> {
+        Ok(match &mut self.step {
+            Open::Host(step) => host(step),
+            Open::Gpu(open) => gpu(open.step.as_mut().ok_or_else(crate::step::over)?),
+        }?)
     }
 
-    pub(crate) fn finish(self) -> Result<(), Error> {
+    pub(crate) fn append(&mut self, layer: usize, keys: &[f32], values: &[f32]) -> Result<(), Failure> {
+        self.with(|s| s.append(layer, keys, values), |s| s.append(layer, keys, values))
+    }
+
+    pub(crate) fn append_bits(&mut self, layer: usize, keys: &[u16], values: &[u16]) -> Result<(), Failure> {
+        self.with(|s| s.append_bits(layer, keys, values), |s| s.append_bits(layer, keys, values))
+    }
+
+    /// On a GPU this waits for the outputs.
+    pub(crate) fn attend(
+        &mut self,
+        layer: usize,
+        queries: &[f32],
+        out: &mut [f32],
+        certificates: &mut [Certificate],
+    ) -> Result<(), Failure> {
+        match &mut self.step {
+            Open::Host(step) => Ok(step.attend(layer, queries, out, certificates)?),
+            Open::Gpu(open) => {
+                let step = open.step.as_mut().ok_or_else(crate::step::over)?;
+                step.attend(layer, queries)?;
+                Ok(step.outputs(layer, out, certificates)?)
+            }
+        }
+    }
+
+    fn gpu(&mut self) -> Result<(&OnGpu, &mut GpuStep<'static>), Failure> {
+        let gpu = self.cache.engine.on_gpu()?;
+        match &mut self.step {
+            Open::Gpu(open) => Ok((gpu, open.step.as_mut().ok_or_else(crate::step::over)?)),
+            Open::Host(_) => Err(crate::step::over()),
+        }
+    }
+
+    /// Rows in device memory.
+    ///
+    /// # Safety
+    /// `elements` elements are at each address until the work that this enqueues is done.
+    pub(crate) unsafe fn append_device(
+        &mut self,
+        layer: usize,
+        [keys, values]: [u64; 2],
+        element: Element,
+        elements: usize,
+    ) -> Result<(), Failure> {
+        let (gpu, step) = self.gpu()?;
+        let tensor = |argument, address| {
+            // SAFETY: by the caller's promise.
+            unsafe { Tensor::at(gpu.gpu(), argument, address, element, elements) }.map_err(certkv::Error::Gpu)
+        };
+        Ok(step.append_device(layer, tensor("keys", keys)?, tensor("values", values)?)?)
+    }
+
+    /// Queries and outputs in device memory, single precision.
+    ///
+    /// # Safety
+    /// As [`OwnedStep::append_device`].
+    pub(crate) unsafe fn attend_device(
+        &mut self,
+        layer: usize,
+        [queries, out]: [u64; 2],
+        elements: usize,
+    ) -> Result<(), Failure> {
+        let (gpu, step) = self.gpu()?;
+        let tensor = |argument, address| {
+            // SAFETY: by the caller's promise.
+            unsafe { Tensor::at(gpu.gpu(), argument, address, Element::F32, elements) }.map_err(certkv::Error::Gpu)
+        };
+        Ok(step.attend_device(layer, tensor("queries", queries)?, tensor("out", out)?)?)
+    }
+
+    /// Certificates of a layer that was attended on a GPU; waits for them.
+    pub(crate) fn certificates(&mut self, layer: usize, certificates: &mut [Certificate]) -> Result<(), Failure> {
+        let (_, step) = self.gpu()?;
+        Ok(step.certificates(layer, certificates)?)
+    }
+
+    /// Orders the step's work and that of the caller's `stream`: see [`OnGpu::order`].
+    ///
+    /// # Safety
+    /// As there.
+    pub(crate) unsafe fn order(&mut self, stream: *mut c_void, own_waits: bool) -> Result<(), Failure> {
+        let (gpu, step) = self.gpu()?;
+        // SAFETY: by the caller's promise.
+        unsafe { gpu.order(step.cache().stream(), stream, own_waits) }
+    }
+
+    pub(crate) fn finish(self) -> Result<(), Failure> {
         let Self { step, cache } = self;
-        let finished = step.finish();
+        let finished = match step {
+            Open::Host(step) => step.finish(),
+            Open::Gpu(mut open) => open.step.take().map_or(Ok(()), GpuStep::finish),
+        };
         drop(cache);
-        finished
+        Ok(finished?)
     }
 }

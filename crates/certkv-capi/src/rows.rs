@@ -1,8 +1,9 @@
 //! 16-bit rows on their way into a cache of the same or the other 16-bit type.
 use crate::config::{CERTKV_F16, certkv_dtype};
 use crate::guard::Failure;
+use crate::owned::OwnedStep;
 use crate::status::certkv_status::CERTKV_OUT_OF_MEMORY;
-use certkv::{Dtype, Step};
+use certkv::Dtype;
 use half::{bf16, f16};
 
 /// Rows widened to f32, kept between calls.
@@ -17,7 +18,7 @@ impl Rows {
     /// f32, which holds both exactly, so that there is one rounding.
     pub(crate) fn append(
         &mut self,
-        step: &mut Step<'_>,
+        step: &mut OwnedStep,
         layer: usize,
         keys: &[u16],
         values: &[u16],
@@ -26,11 +27,11 @@ impl Rows {
     ) -> Result<(), Failure> {
         let given = if dtype == CERTKV_F16 { Dtype::F16 } else { Dtype::Bf16 };
         if given == store {
-            return Ok(step.append_bits(layer, keys, values)?);
+            return step.append_bits(layer, keys, values);
         }
         widen(&mut self.keys, keys, given)?;
         widen(&mut self.values, values, given)?;
-        Ok(step.append(layer, &self.keys, &self.values)?)
+        step.append(layer, &self.keys, &self.values)
     }
 }
 

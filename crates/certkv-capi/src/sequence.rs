@@ -35,7 +35,7 @@ pub unsafe extern "C" fn certkv_sequence_create(
         argument::aligned(sequence, "sequence")?;
         // SAFETY: not NULL and aligned; the caller gives a variable of this type.
         unsafe { sequence.write(CERTKV_NO_SEQUENCE) };
-        let made = cache::with(cache, |held| Ok(held.engine.create()?))?;
+        let made = cache::with(cache, |held| held.engine.create())?;
         // SAFETY: as above.
         unsafe { sequence.write(number(made)) };
         Ok(())
@@ -59,7 +59,7 @@ pub unsafe extern "C" fn certkv_sequence_fork(
         argument::aligned(fork, "fork")?;
         // SAFETY: not NULL and aligned; the caller gives a variable of this type.
         unsafe { fork.write(CERTKV_NO_SEQUENCE) };
-        let made = cache::with(cache, |held| Ok(held.engine.fork(id(parent))?))?;
+        let made = cache::with(cache, |held| held.engine.fork(id(parent)))?;
         // SAFETY: as above.
         unsafe { fork.write(number(made)) };
         Ok(())
@@ -82,7 +82,7 @@ pub unsafe extern "C" fn certkv_sequence_truncate(
     guard(|| {
         cache::with(cache, |held| {
             let length = usize::try_from(length).unwrap_or(usize::MAX);
-            Ok(held.engine.truncate(id(sequence), length)?)
+            held.engine.truncate(id(sequence), length)
         })
     })
 }
@@ -95,7 +95,7 @@ pub unsafe extern "C" fn certkv_sequence_truncate(
 /// Errors: NULL_POINTER, INVALID_HANDLE, UNKNOWN_SEQUENCE, BUSY_SEQUENCE, POISONED. Nothing changed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn certkv_sequence_release(cache: *mut certkv_cache, sequence: certkv_sequence) -> certkv_status {
-    guard(|| cache::with(cache, |held| Ok(held.engine.release(id(sequence))?)))
+    guard(|| cache::with(cache, |held| held.engine.release(id(sequence))))
 }
 
 /// Tokens of a sequence, without those of a step that is not finished; `*length` is filled.
@@ -112,7 +112,7 @@ pub unsafe extern "C" fn certkv_sequence_length(
 ) -> certkv_status {
     guard(|| {
         argument::aligned(length, "length")?;
-        let tokens = cache::with(cache, |held| Ok(held.engine.len(id(sequence))?))?;
+        let tokens = cache::with(cache, |held| held.engine.len(id(sequence)))?;
         // SAFETY: not NULL and aligned; the caller gives a variable of this type.
         unsafe { length.write(tokens as u64) };
         Ok(())

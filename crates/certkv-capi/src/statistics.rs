@@ -1,6 +1,7 @@
 //! Bytes and tokens that a cache holds.
 use crate::argument;
 use crate::cache::{self, certkv_cache};
+use crate::engine::Memory;
 use crate::guard::guard;
 use crate::status::certkv_status;
 use core::mem::offset_of;
@@ -45,23 +46,21 @@ pub struct certkv_memory {
 /// Threads: any, at any time; figures of a cache at work may be a moment apart.
 /// Stream: none.
 /// Capture: not allowed.
-/// Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE, INVALID_HANDLE, POISONED. `memory` is unchanged.
+/// Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE, INVALID_HANDLE, POISONED; on a GPU BUSY_STEP while a step is open. `memory` is
+/// unchanged.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn certkv_cache_memory(cache: *const certkv_cache, memory: *mut certkv_memory) -> certkv_status {
     guard(|| {
         // SAFETY: the caller gives NULL or a struct of its `struct_size` bytes.
         let size = unsafe { argument::struct_size(memory, "memory", offset_of!(certkv_memory, tokens))? };
         let filled = cache::with(cache, |held| {
-            // Pages whose last use is over count as free from here on.
-            let live_pages = held.engine.live_pages() as u64;
-            let used = held.engine.memory();
-            let (reserved, limits) = held.engine.reserved();
+            let Memory { live_pages, used, reserved: (reserved, limits) } = held.engine.memory()?;
             let [reserved_packed, reserved_scratch, reserved_tables, reserved_host] = reserved.map(|n| n as u64);
             Ok(certkv_memory {
                 struct_size: size as u32,
                 reserved: 0,
                 tokens: used.tokens as u64,
-                live_pages,
+                live_pages: live_pages as u64,
                 packed: used.packed as u64,
                 scratch: used.scratch as u64,
                 tables: used.tables as u64,

@@ -1,6 +1,7 @@
 //! What every fallible call returns, and how the engine's errors map onto it.
 use crate::guard::guard_value;
 use certkv::Error;
+use certkv::gpu::CudaError;
 use certkv_device::DeviceError;
 use certkv_page::{PageError, TableError};
 use core::ffi::c_char;
@@ -185,8 +186,11 @@ pub(crate) fn of(error: &Error) -> certkv_status {
         Error::OutOfMemory { .. }
         | Error::Device(DeviceError::OutOfMemory { .. } | DeviceError::ArenaSize { .. })
         | Error::Page(PageError::OutOfMemory { .. })
-        | Error::Table(TableError::OutOfMemory { .. }) => CERTKV_OUT_OF_MEMORY,
-        Error::Device(_) => CERTKV_DEVICE,
+        | Error::Table(TableError::OutOfMemory { .. })
+        | Error::Gpu(CudaError::OutOfDeviceMemory { .. } | CudaError::OutOfPinnedMemory { .. }) => CERTKV_OUT_OF_MEMORY,
+        Error::Gpu(CudaError::Misaligned { .. }) => CERTKV_MISALIGNED,
+        Error::Gpu(CudaError::WrongMemorySpace { .. }) => CERTKV_INVALID_ARGUMENT,
+        Error::Device(_) | Error::Gpu(_) | Error::Kernels(_) => CERTKV_DEVICE,
         // Codec, kernel, page, table and control errors have no cause in a caller's arguments: those were checked.
         _ => CERTKV_INTERNAL,
     }
@@ -207,6 +211,15 @@ mod tests {
             cause: Box::new(Error::Device(DeviceError::OutOfMemory { name: "host", bytes: 1 })),
         };
         assert_eq!(of(&cut), CERTKV_OUT_OF_MEMORY);
+        let gpu = [
+            (CudaError::OutOfPinnedMemory { bytes: 1, call: "mmap", code: 12 }, CERTKV_OUT_OF_MEMORY),
+            (CudaError::Misaligned { argument: "keys", address: 8, needs: 16 }, CERTKV_MISALIGNED),
+            (CudaError::WrongMemorySpace { argument: "keys", found: "on the host" }, CERTKV_INVALID_ARGUMENT),
+            (CudaError::NoDriver, CERTKV_DEVICE),
+        ];
+        for (error, status) in gpu {
+            assert_eq!(of(&Error::Gpu(error)), status);
+        }
     }
 
     #[test]

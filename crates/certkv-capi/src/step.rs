@@ -11,6 +11,7 @@ use crate::sequence::{self, certkv_sequence};
 use crate::status::certkv_status::{
     self, CERTKV_BUSY_STEP, CERTKV_INVALID_ARGUMENT, CERTKV_INVALID_HANDLE, CERTKV_LENGTH, CERTKV_UNSUPPORTED,
 };
+use certkv::gpu::Element;
 use certkv::{Certificate, Chunk};
 use core::ptr;
 use parking_lot::Mutex;
@@ -20,7 +21,7 @@ use std::sync::Arc;
 pub type certkv_space = i32;
 /// Ordinary memory of the process.
 pub const CERTKV_SPACE_HOST: certkv_space = 1;
-/// Memory of a GPU. CERTKV_UNSUPPORTED in this version.
+/// Memory of the cache's GPU; CERTKV_UNSUPPORTED for caches on the host.
 pub const CERTKV_SPACE_DEVICE: certkv_space = 2;
 
 /// A step in progress. Opaque.
@@ -68,15 +69,17 @@ fn exclusive(held: &Held) -> Result<parking_lot::MutexGuard<'_, Work>, Failure> 
     held.work.try_lock().ok_or_else(|| Failure::new(CERTKV_BUSY_STEP, "another thread is inside a call on this step"))
 }
 
-fn over() -> Failure {
+pub(crate) fn over() -> Failure {
     Failure::new(CERTKV_INVALID_HANDLE, "the step is over")
 }
 
-fn on_host(space: certkv_space) -> Result<(), Failure> {
-    if space == CERTKV_SPACE_HOST {
-        return Ok(());
+/// Whether buffers are on the GPU of the cache.
+fn on_device(space: certkv_space, held: &Held) -> Result<bool, Failure> {
+    match space {
+        CERTKV_SPACE_HOST => Ok(false),
+        CERTKV_SPACE_DEVICE => held.cache.engine.on_gpu().map(|_| true),
+        _ => Err(Failure::new(CERTKV_UNSUPPORTED, format!("space = {space}: not a CERTKV_SPACE value"))),
     }
-    Err(Failure::new(CERTKV_UNSUPPORTED, format!("space = {space}: this version takes CERTKV_SPACE_HOST only")))
 }
 
 /// Starts a step: reserves every page that the new tokens can need, or none. `chunks` is borrowed during the call; rows
@@ -129,10 +132,12 @@ pub unsafe extern "C" fn certkv_step_begin(
 
 /// Writes the new tokens' keys (after RoPE) and values of one layer, `[tokens][kv_heads * head_dim]` each, `elements`
 /// numbers in each buffer. Once per layer. They are rounded to the cache's 16-bit type. The buffers are borrowed during
-/// the call. `dtype` is CERTKV_F32, CERTKV_F16 or CERTKV_BF16, `space` is CERTKV_SPACE_HOST.
+/// the call. `dtype` is CERTKV_F32, CERTKV_F16 or CERTKV_BF16. With CERTKV_SPACE_DEVICE both are device memory, 16-byte aligned,
+/// in a step of one token per sequence; they must stay as they are until the work is done, nothing is waited for, and a row that
+/// is not finite shows when certificates are read.
 ///
 /// Threads: one at a time per step.
-/// Stream: none.
+/// Stream: host memory none; device memory the cache's own, see certkv_step_after_stream.
 /// Capture: not allowed.
 /// Errors: NULL_POINTER, MISALIGNED, INVALID_ARGUMENT, UNSUPPORTED, INVALID_HANDLE, BUSY_STEP, LAYER, SHAPE, ORDER,
 /// NOT_FINITE, OVERFLOW, OUT_OF_MEMORY, POISONED: nothing was written. DEVICE: the layer counts as not appended and may
@@ -149,27 +154,34 @@ pub unsafe extern "C" fn certkv_step_append(
 ) -> certkv_status {
     guard(|| {
         with(step, |held, work| {
-            on_host(space)?;
+            let device = on_device(space, held)?;
             let geometry = *held.cache.engine.geometry();
             let Work { step, rows, .. } = work;
             let step = step.as_mut().ok_or_else(over)?;
             let expected = step.tokens() as u128 * geometry.kv_width() as u128;
             argument::count(elements, expected, "keys and values")?;
             let layer = layer as usize;
+            if device {
+                let element = element(dtype)?;
+                argument::not_null(keys.cast::<u8>(), "keys")?;
+                argument::not_null(values.cast::<u8>(), "values")?;
+                // SAFETY: the caller gives `elements` elements of this type each, until the work is done.
+                return unsafe { step.append_device(layer, [keys as u64, values as u64], element, elements as usize) };
+            }
             match dtype {
                 CERTKV_F32 => {
                     // SAFETY: the caller gives `elements` floats each, unchanged during the call.
                     let keys = unsafe { argument::slice(keys.cast::<f32>(), elements, "keys")? };
                     // SAFETY: as above.
                     let values = unsafe { argument::slice(values.cast::<f32>(), elements, "values")? };
-                    Ok(step.with(|step| step.append(layer, keys, values))?)
+                    step.append(layer, keys, values)
                 }
                 CERTKV_F16 | CERTKV_BF16 => {
                     // SAFETY: the caller gives `elements` 16-bit patterns each, unchanged during the call.
                     let keys = unsafe { argument::slice(keys.cast::<u16>(), elements, "keys")? };
                     // SAFETY: as above.
                     let values = unsafe { argument::slice(values.cast::<u16>(), elements, "values")? };
-                    step.with(|step| rows.append(step, layer, keys, values, dtype, geometry.store))
+                    rows.append(step, layer, keys, values, dtype, geometry.store)
                 }
                 other => Err(Failure::new(CERTKV_INVALID_ARGUMENT, format!("dtype = {other}: not an element type"))),
             }
@@ -179,10 +191,13 @@ pub unsafe extern "C" fn certkv_step_append(
 
 /// Attention of the new tokens' queries (after RoPE) over everything up to and including themselves, for a layer that
 /// was appended. `queries` is borrowed and `out` filled during the call: `[tokens][q_heads * head_dim]` f32 each,
-/// `elements` numbers in each buffer. `certificates` is filled too, `[tokens][q_heads]`, or NULL with a count of 0.
+/// `elements` numbers in each buffer. `certificates` is filled too, `[tokens][q_heads]`, or NULL with a count of 0. With
+/// CERTKV_SPACE_DEVICE queries and out are device memory, 16-byte aligned, in a step of one token per sequence, and must stay
+/// until the work is done; nothing is waited for but certificates, which are host memory always and say what `out` is worth:
+/// certkv_step_certificates reads them later.
 ///
 /// Threads: one at a time per step.
-/// Stream: none.
+/// Stream: host memory none; device memory the cache's own, see certkv_step_after_stream.
 /// Capture: not allowed.
 /// Errors: NULL_POINTER, MISALIGNED, OVERLAP, UNSUPPORTED, INVALID_HANDLE, BUSY_STEP, LAYER, SHAPE, ORDER, NOT_FINITE,
 /// NO_VISIBLE_TOKEN, UNCERTIFIABLE, OUT_OF_MEMORY, DEVICE, PANIC, POISONED. `out` is unchanged, and the step as it was.
@@ -208,13 +223,27 @@ pub unsafe extern "C" fn certkv_step_attend(
             if heads > 0 {
                 argument::count(n_certificates, tokens * geometry.q_heads as u128, "certificates")?;
             }
-            on_host(space)?;
+            let device = on_device(space, held)?;
             let empty = certkv_certificate::from(&Certificate::UNCERTIFIED);
             for at in 0..heads {
                 // SAFETY: aligned; the caller gives `n_certificates` elements.
                 unsafe { certificates.add(at).write(empty) };
             }
             argument::count(elements, tokens * geometry.q_width() as u128, "queries and out")?;
+            records.clear();
+            records.resize(heads, Certificate::UNCERTIFIED);
+            if device {
+                argument::not_null(queries.cast::<u8>(), "queries")?;
+                argument::not_null(out.cast_const().cast::<u8>(), "out")?;
+                // SAFETY: the caller gives `elements` floats each, until the work is done.
+                unsafe { step.attend_device(layer as usize, [queries as u64, out as u64], elements as usize)? };
+                if heads > 0 {
+                    step.certificates(layer as usize, records)?;
+                }
+                // SAFETY: as for the empty records.
+                unsafe { put(certificates, records) };
+                return Ok(());
+            }
             let len = argument::array(queries, elements, "queries")?;
             argument::array(out, elements, "out")?;
             argument::disjoint((out.cast_const(), len, "out"), (queries, len, "queries"))?;
@@ -225,14 +254,103 @@ pub unsafe extern "C" fn certkv_step_attend(
             let queries = unsafe { core::slice::from_raw_parts(queries, len) };
             // SAFETY: as above, and no other buffer of the call overlaps it.
             let out = unsafe { core::slice::from_raw_parts_mut(out, len) };
+            step.attend(layer as usize, queries, out, records)?;
+            // SAFETY: as for the empty records.
+            unsafe { put(certificates, records) };
+            Ok(())
+        })
+    })
+}
+
+/// # Safety
+/// `to` is aligned and has as many elements.
+unsafe fn put(to: *mut certkv_certificate, records: &[Certificate]) {
+    for (at, record) in records.iter().enumerate() {
+        // SAFETY: by the caller's promise.
+        unsafe { to.add(at).write(certkv_certificate::from(record)) };
+    }
+}
+
+fn element(dtype: certkv_dtype) -> Result<Element, Failure> {
+    match dtype {
+        CERTKV_F32 => Ok(Element::F32),
+        CERTKV_F16 => Ok(Element::F16),
+        CERTKV_BF16 => Ok(Element::Bf16),
+        other => Err(Failure::new(CERTKV_INVALID_ARGUMENT, format!("dtype = {other}: not an element type"))),
+    }
+}
+
+/// Certificates of a layer that was attended in this step, on a GPU: `[tokens][q_heads]` are filled. Waits for them.
+///
+/// Threads: one at a time per step.
+/// Stream: the cache's own; blocks until its work so far is done.
+/// Capture: not allowed.
+/// Errors: NULL_POINTER, MISALIGNED, INVALID_HANDLE, BUSY_STEP, UNSUPPORTED (the cache is on the host), LAYER, SHAPE, ORDER,
+/// NOT_FINITE and OVERFLOW (rows from device memory that were refused), UNCERTIFIABLE, DEVICE, POISONED. The certificates are
+/// CERTKV_UNCERTIFIED, or unchanged if the step, their pointer or their count was refused.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn certkv_step_certificates(
+    step: *mut certkv_step,
+    layer: u32,
+    certificates: *mut certkv_certificate,
+    n_certificates: u64,
+) -> certkv_status {
+    guard(|| {
+        with(step, |held, work| {
+            let Work { step, certificates: records, .. } = work;
+            let step = step.as_mut().ok_or_else(over)?;
+            held.cache.engine.on_gpu()?;
+            let heads = argument::array(certificates, n_certificates, "certificates")?;
+            let expected = step.tokens() as u128 * held.cache.engine.geometry().q_heads as u128;
+            argument::count(n_certificates, expected, "certificates")?;
             records.clear();
             records.resize(heads, Certificate::UNCERTIFIED);
-            step.with(|step| step.attend(layer as usize, queries, out, records))?;
-            for (at, record) in records.iter().enumerate() {
-                // SAFETY: as for the empty records.
-                unsafe { certificates.add(at).write(certkv_certificate::from(record)) };
-            }
-            Ok(())
+            let read = step.certificates(layer as usize, records);
+            // SAFETY: aligned; the caller gives `n_certificates` elements.
+            unsafe { put(certificates, records) };
+            read
+        })
+    })
+}
+
+/// What the step enqueues from now on comes after what `stream` (a CUstream or cudaStream_t; NULL for the default stream) was
+/// given so far. Nobody blocks.
+///
+/// Threads: one at a time per step.
+/// Stream: `stream` is only marked.
+/// Capture: not allowed.
+/// Errors: NULL_POINTER, INVALID_HANDLE, BUSY_STEP, UNSUPPORTED (the cache is on the host), DEVICE (also: a stream of another
+/// context), POISONED. Nothing was ordered then.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn certkv_step_after_stream(
+    step: *mut certkv_step,
+    stream: *mut core::ffi::c_void,
+) -> certkv_status {
+    guard(|| {
+        with(step, |_, work| {
+            let step = work.step.as_mut().ok_or_else(over)?;
+            // SAFETY: the caller gives a live stream.
+            unsafe { step.order(stream, true) }
+        })
+    })
+}
+
+/// What `stream` (as in certkv_step_after_stream) is given from now on comes after what the step enqueued so far. Nobody blocks.
+///
+/// Threads: one at a time per step.
+/// Stream: `stream` waits.
+/// Capture: not allowed.
+/// Errors: as certkv_step_after_stream.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn certkv_step_before_stream(
+    step: *mut certkv_step,
+    stream: *mut core::ffi::c_void,
+) -> certkv_status {
+    guard(|| {
+        with(step, |_, work| {
+            let step = work.step.as_mut().ok_or_else(over)?;
+            // SAFETY: the caller gives a live stream.
+            unsafe { step.order(stream, false) }
         })
     })
 }
@@ -251,7 +369,7 @@ pub unsafe extern "C" fn certkv_step_finish(step: *mut certkv_step) -> certkv_st
             let ending = work.step.take().ok_or_else(over)?;
             let finished = ending.finish();
             STEPS.remove(step)?;
-            Ok(finished?)
+            finished
         })
     })
 }

@@ -140,7 +140,8 @@ fn both_sides_agree_on_every_offset_and_version() {
         certkv_error_info { struct_size, status, cuda_result, reserved, message }
         certkv_config {
             struct_size, layers, q_heads, kv_heads, head_dim, store, scale, threads, format, max_tokens, device_budget,
-            host_budget, scratch_keys, scratch_values, tolerance, max_sequences, policy, reserved,
+            host_budget, scratch_keys, scratch_values, tolerance, max_sequences, policy, device, reserved_device,
+            max_context, kernels, reserved,
         }
         certkv_chunk { sequence, tokens }
         certkv_certificate {

@@ -36,6 +36,23 @@ fn the_example_decodes_with_certificates() {
     assert_eq!(run(&mut Command::new(made)), said);
 }
 
+/// With a GPU the program compares outputs with their bounds; without one it says why and holds nothing.
+#[test]
+fn the_gpu_example_decodes_or_says_why_not() {
+    let dir = scratch("gpu-example");
+    install(&dir);
+    let source = root().join("cpp-examples/gpu_decode.c");
+    for standard in ["c11", "c++17"] {
+        let done = output(Command::new(program(&dir, standard, &source, &["-ldl"])).arg(dir.join("kernels")));
+        let (said, why) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
+        match done.status.code() {
+            Some(0) => assert!(said.contains(": 640 outputs on the GPU, 0 beyond their bound"), "{said}"),
+            Some(3) => assert!(said.is_empty() && why.starts_with("CERTKV_DEVICE: "), "{said}{why}"),
+            other => panic!("{other:?}: {said}{why}"),
+        }
+    }
+}
+
 #[test]
 fn hostile_calls_get_statuses() {
     let dir = scratch("misuse");

@@ -359,6 +359,11 @@ impl GpuCache {
         }
     }
 
+    /// Bytes reserved by class (packed, scratch, tables, host), and the device and host budget.
+    pub fn reserved(&self) -> ([usize; 4], (usize, usize)) {
+        (self.ledger.snapshot().0, self.ledger.limits())
+    }
+
     /// Bytes reserved for one class.
     pub fn reserved_for(&self, class: Class) -> usize {
         self.ledger.used(class)

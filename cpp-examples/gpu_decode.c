@@ -1,0 +1,184 @@
+/* Certified decode on a GPU beside dense attention on the host: rows, queries and outputs of 40 steps in device memory, ordered with
+ * the caller's stream. Prints how many outputs were compared with their bounds.
+ *
+ * cc -std=c11 gpu_decode.c -lcertkv -ldl -lm -o gpu_decode && ./gpu_decode [folder for compiled kernels]
+ * Exit code 0: all within their bounds; 1: not; 3: no GPU, with the reason.
+ */
+#include <certkv.h>
+#include <dlfcn.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { LAYERS = 2, Q_HEADS = 8, KV_HEADS = 2, DIM = 128, PROMPT = 300, STEPS = 40 };
+enum { KV = KV_HEADS * DIM, Q = Q_HEADS * DIM };
+
+/* The driver's calls that a server has anyway. */
+typedef unsigned long long address;
+static int (*init)(unsigned), (*device_get)(int *, int), (*retain)(void **, int), (*set_current)(void *);
+static int (*make_stream)(void **, unsigned), (*wait_stream)(void *), (*allocate)(address *, size_t);
+static int (*to_device)(address, const void *, size_t, void *), (*to_host)(void *, address, size_t, void *);
+
+static float number(void)
+{
+    static uint32_t state = 7;
+    state = state * 1664525u + 1013904223u;
+    return (float)(state >> 8) / 8388608.0f - 1.0f;
+}
+
+static void fill(float *to, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        to[i] = number();
+    }
+}
+
+static void check(int32_t status)
+{
+    certkv_error_info info;
+    if (status != CERTKV_OK) {
+        info.struct_size = (uint32_t)sizeof info;
+        certkv_last_error(&info);
+        fprintf(stderr, "%s: %s\n", certkv_status_name(status), info.message);
+        exit(status == CERTKV_DEVICE ? 3 : 1);
+    }
+}
+
+static void cuda(int result, const char *what)
+{
+    if (result != 0) {
+        fprintf(stderr, "%s: CUresult %d\n", what, result);
+        exit(1);
+    }
+}
+
+static void *symbol(void *library, const char *name)
+{
+    void *found = dlsym(library, name);
+    if (!found) {
+        fprintf(stderr, "%s is missing\n", name);
+        exit(1);
+    }
+    return found;
+}
+
+/* POSIX gives functions as object pointers; C does not convert them. */
+#define LOAD(library, function, name) \
+    do { void *found = symbol(library, name); memcpy(&(function), &found, sizeof found); } while (0)
+
+static certkv_cache *make(uint32_t device, int32_t policy, const char *kernels)
+{
+    certkv_config config;
+    certkv_cache *cache = NULL;
+    check(certkv_config_init(&config, (uint32_t)sizeof config));
+    config.layers = LAYERS;
+    config.q_heads = Q_HEADS;
+    config.kv_heads = KV_HEADS;
+    config.head_dim = DIM;
+    config.max_tokens = 512;
+    config.policy = policy;
+    config.device = device;
+    config.kernels = kernels;
+    check(certkv_cache_create(&config, &cache));
+    return cache;
+}
+
+int main(int argc, char **argv)
+{
+    /* The GPU first: without one there is nothing to compare. */
+    certkv_cache *caches[2];
+    certkv_sequence sequences[2];
+    caches[0] = make(CERTKV_DEVICE_CUDA, CERTKV_POLICY_CERTIFIED, argc > 1 ? argv[1] : NULL);
+    caches[1] = make(CERTKV_DEVICE_HOST, CERTKV_POLICY_DENSE, NULL);
+    void *library = dlopen("libcuda.so.1", RTLD_NOW), *context = NULL, *stream = NULL;
+    int device = 0;
+    LOAD(library, init, "cuInit");
+    LOAD(library, device_get, "cuDeviceGet");
+    LOAD(library, retain, "cuDevicePrimaryCtxRetain");
+    LOAD(library, set_current, "cuCtxSetCurrent");
+    LOAD(library, make_stream, "cuStreamCreate");
+    LOAD(library, wait_stream, "cuStreamSynchronize");
+    LOAD(library, allocate, "cuMemAlloc_v2");
+    LOAD(library, to_device, "cuMemcpyHtoDAsync_v2");
+    LOAD(library, to_host, "cuMemcpyDtoHAsync_v2");
+    cuda(init(0), "cuInit");
+    cuda(device_get(&device, 0), "cuDeviceGet");
+    cuda(retain(&context, device), "cuDevicePrimaryCtxRetain");
+    cuda(set_current(context), "cuCtxSetCurrent");
+    cuda(make_stream(&stream, 1), "cuStreamCreate");
+    address rows[4];
+    const size_t sizes[4] = {KV, KV, Q, Q};
+    for (int i = 0; i < 4; i++) {
+        cuda(allocate(&rows[i], sizes[i] * sizeof(float)), "cuMemAlloc");
+    }
+
+    static float k[PROMPT * KV], v[PROMPT * KV], q[PROMPT * Q], out[PROMPT * Q], exact[PROMPT * Q];
+    certkv_step *steps[2];
+    certkv_certificate found[Q_HEADS];
+    for (int c = 0; c < 2; c++) {
+        check(certkv_sequence_create(caches[c], &sequences[c]));
+        certkv_chunk chunk = {sequences[c], PROMPT};
+        check(certkv_step_begin(caches[c], &chunk, 1, &steps[c]));
+    }
+    for (uint32_t layer = 0; layer < LAYERS; layer++) {
+        fill(k, PROMPT * KV);
+        fill(v, PROMPT * KV);
+        for (int c = 0; c < 2; c++) {
+            check(certkv_step_append(steps[c], layer, k, v, PROMPT * KV, CERTKV_F32, CERTKV_SPACE_HOST));
+        }
+    }
+    for (int c = 0; c < 2; c++) {
+        check(certkv_step_finish(steps[c]));
+    }
+
+    int compared = 0, beyond = 0;
+    double widest = 0.0;
+    for (int t = 0; t < STEPS; t++) {
+        for (int c = 0; c < 2; c++) {
+            certkv_chunk chunk = {sequences[c], 1};
+            check(certkv_step_begin(caches[c], &chunk, 1, &steps[c]));
+        }
+        for (uint32_t layer = 0; layer < LAYERS; layer++) {
+            fill(k, KV);
+            fill(v, KV);
+            fill(q, Q);
+            memset(out, 0xff, Q * sizeof(float));
+            cuda(to_device(rows[0], k, KV * sizeof(float), stream), "keys");
+            cuda(to_device(rows[1], v, KV * sizeof(float), stream), "values");
+            cuda(to_device(rows[2], q, Q * sizeof(float), stream), "queries");
+            cuda(to_device(rows[3], out, Q * sizeof(float), stream), "poison");
+            check(certkv_step_after_stream(steps[0], stream));
+            check(certkv_step_append(steps[0], layer, (void *)(uintptr_t)rows[0], (void *)(uintptr_t)rows[1], KV, CERTKV_F32,
+                                     CERTKV_SPACE_DEVICE));
+            check(certkv_step_attend(steps[0], layer, (float *)(uintptr_t)rows[2], (float *)(uintptr_t)rows[3], Q, NULL, 0,
+                                     CERTKV_SPACE_DEVICE));
+            check(certkv_step_before_stream(steps[0], stream));
+            cuda(to_host(out, rows[3], Q * sizeof(float), stream), "out");
+            cuda(wait_stream(stream), "cuStreamSynchronize");
+            check(certkv_step_certificates(steps[0], layer, found, Q_HEADS));
+            check(certkv_step_append(steps[1], layer, k, v, KV, CERTKV_F32, CERTKV_SPACE_HOST));
+            check(certkv_step_attend(steps[1], layer, q, exact, Q, NULL, 0, CERTKV_SPACE_HOST));
+            for (int h = 0; h < Q_HEADS; h++) {
+                double error = 0.0, norm = 0.0;
+                for (int i = h * DIM; i < (h + 1) * DIM; i++) {
+                    error += ((double)out[i] - exact[i]) * ((double)out[i] - exact[i]);
+                    norm += (double)exact[i] * exact[i];
+                }
+                /* The dense outputs are in single precision themselves. NaN is beyond every bound. */
+                beyond += !(sqrt(error) <= found[h].bound + 1e-5 * sqrt(norm));
+                widest = fmax(widest, found[h].bound / sqrt(norm));
+                compared++;
+            }
+        }
+        for (int c = 0; c < 2; c++) {
+            check(certkv_step_finish(steps[c]));
+        }
+    }
+    printf("certkv %s: %d outputs on the GPU, %d beyond their bound, widest bound %.3f of the norm\n", certkv_version(), compared,
+           beyond, widest);
+    for (int c = 0; c < 2; c++) {
+        check(certkv_cache_destroy(caches[c]));
+    }
+    return beyond != 0;
+}

@@ -1,0 +1,180 @@
+//! What a cache handle runs on: memory of this process, or a GPU.
+use crate::guard::Failure;
+use crate::status::certkv_status::{CERTKV_BUSY_STEP, CERTKV_UNSUPPORTED};
+use certkv::gpu::{Ahead, Compiler, CudaError, Gpu, GpuCache, GpuConfig, GpuStream};
+use certkv::{Cache, Error, Geometry, MemoryUse, SequenceId};
+use certkv_device::cuda::EventPool;
+use core::ffi::c_void;
+use parking_lot::Mutex;
+use std::path::PathBuf;
+
+/// What a configuration asks for.
+pub(crate) enum Wanted {
+    /// A cache in this process's memory.
+    Host(certkv::Config),
+    /// One on a GPU.
+    Gpu {
+        /// Its number.
+        ordinal: u32,
+        /// The cache.
+        config: Box<GpuConfig>,
+        /// A folder with machine code, in which compiled code is kept, too.
+        kernels: Option<PathBuf>,
+    },
+}
+
+/// A cache, wherever it lies.
+#[derive(Debug)]
+pub(crate) enum Engine {
+    /// In memory of the process.
+    Host(Box<Cache>),
+    /// On a GPU.
+    Gpu(OnGpu),
+}
+
+/// Pages and bytes of a cache.
+pub(crate) struct Memory {
+    /// Pages in use.
+    pub(crate) live_pages: usize,
+    /// Bytes in use.
+    pub(crate) used: MemoryUse,
+    /// Bytes reserved by class, and the budgets.
+    pub(crate) reserved: ([usize; 4], (usize, usize)),
+}
+
+/// A cache on a GPU, at home or away with the one step that may be open.
+#[derive(Debug)]
+pub(crate) struct OnGpu {
+    geometry: Geometry,
+    gpu: Gpu,
+    events: EventPool,
+    cache: Mutex<Option<Box<GpuCache>>>,
+}
+
+fn refused(e: CudaError) -> Failure {
+    Failure::from(Error::Gpu(e))
+}
+
+fn away() -> Failure {
+    Failure::new(CERTKV_BUSY_STEP, "a cache on a GPU has one step at a time, and one is open")
+}
+
+impl OnGpu {
+    fn open(ordinal: u32, config: GpuConfig, kernels: Option<PathBuf>) -> Result<Self, Failure> {
+        let gpu = Gpu::open(ordinal).map_err(refused)?;
+        let mut compiler = Compiler::new();
+        if let Some(folder) = kernels {
+            compiler = compiler.with_ahead(Ahead::Folder(folder.clone())).with_cache(folder);
+        }
+        let geometry = config.geometry;
+        let cache = GpuCache::new(&gpu, &compiler, config)?;
+        let events = EventPool::new(&gpu, 2).map_err(refused)?;
+        Ok(Self { geometry, gpu, events, cache: Mutex::new(Some(Box::new(cache))) })
+    }
+
+    /// Works on the cache if no step has it.
+    fn at_home<T>(&self, work: impl FnOnce(&mut GpuCache) -> Result<T, Error>) -> Result<T, Failure> {
+        let mut place = self.cache.lock();
+        Ok(work(place.as_deref_mut().ok_or_else(away)?)?)
+    }
+
+    /// Takes the cache away for a step.
+    pub(crate) fn take(&self) -> Result<Box<GpuCache>, Failure> {
+        self.cache.lock().take().ok_or_else(away)
+    }
+
+    /// Brings it back.
+    pub(crate) fn bring(&self, cache: Box<GpuCache>) {
+        *self.cache.lock() = Some(cache);
+    }
+
+    /// The GPU.
+    pub(crate) fn gpu(&self) -> &Gpu {
+        &self.gpu
+    }
+
+    /// Lets `after` wait for what `before` was given so far, one of the two being the caller's `stream`.
+    ///
+    /// # Safety
+    /// `stream` is NULL, a special handle of CUDA, or a live stream.
+    pub(crate) unsafe fn order(&self, own: &GpuStream, stream: *mut c_void, own_waits: bool) -> Result<(), Failure> {
+        // SAFETY: by the caller's promise; the borrow ends with this call.
+        let theirs = unsafe { GpuStream::borrow(&self.gpu, stream) }.map_err(refused)?;
+        let (before, after) = if own_waits { (&theirs, own) } else { (own, &theirs) };
+        let mark = before.record(&self.events).map_err(refused)?;
+        after.wait(&mark).map_err(refused)
+    }
+}
+
+impl Engine {
+    /// Takes all memory.
+    pub(crate) fn new(wanted: Wanted) -> Result<Self, Failure> {
+        Ok(match wanted {
+            Wanted::Host(config) => Self::Host(Box::new(Cache::new(config)?)),
+            Wanted::Gpu { ordinal, config, kernels } => Self::Gpu(OnGpu::open(ordinal, *config, kernels)?),
+        })
+    }
+
+    /// The GPU's, for what only it has.
+    pub(crate) fn on_gpu(&self) -> Result<&OnGpu, Failure> {
+        match self {
+            Self::Gpu(gpu) => Ok(gpu),
+            Self::Host(_) => Err(Failure::new(CERTKV_UNSUPPORTED, "the cache is not on a GPU (config->device)")),
+        }
+    }
+
+    pub(crate) fn geometry(&self) -> &Geometry {
+        match self {
+            Self::Host(cache) => cache.geometry(),
+            Self::Gpu(gpu) => &gpu.geometry,
+        }
+    }
+
+    pub(crate) fn create(&self) -> Result<SequenceId, Failure> {
+        match self {
+            Self::Host(cache) => Ok(cache.create()?),
+            Self::Gpu(gpu) => gpu.at_home(GpuCache::create),
+        }
+    }
+
+    pub(crate) fn fork(&self, id: SequenceId) -> Result<SequenceId, Failure> {
+        match self {
+            Self::Host(cache) => Ok(cache.fork(id)?),
+            Self::Gpu(gpu) => gpu.at_home(|cache| cache.fork(id)),
+        }
+    }
+
+    pub(crate) fn truncate(&self, id: SequenceId, len: usize) -> Result<(), Failure> {
+        match self {
+            Self::Host(cache) => Ok(cache.truncate(id, len)?),
+            Self::Gpu(gpu) => gpu.at_home(|cache| cache.truncate(id, len)),
+        }
+    }
+
+    pub(crate) fn release(&self, id: SequenceId) -> Result<(), Failure> {
+        match self {
+            Self::Host(cache) => Ok(cache.release(id)?),
+            Self::Gpu(gpu) => gpu.at_home(|cache| cache.release(id)),
+        }
+    }
+
+    pub(crate) fn len(&self, id: SequenceId) -> Result<usize, Failure> {
+        match self {
+            Self::Host(cache) => Ok(cache.len(id)?),
+            Self::Gpu(gpu) => gpu.at_home(|cache| cache.len(id)),
+        }
+    }
+
+    /// What it holds.
+    pub(crate) fn memory(&self) -> Result<Memory, Failure> {
+        // Pages whose last use is over count as free once they were counted.
+        match self {
+            Self::Host(cache) => {
+                Ok(Memory { live_pages: cache.live_pages(), used: cache.memory(), reserved: cache.reserved() })
+            }
+            Self::Gpu(gpu) => gpu.at_home(|cache| {
+                Ok(Memory { live_pages: cache.live_pages(), used: cache.memory(), reserved: cache.reserved() })
+            }),
+        }
+    }
+}
