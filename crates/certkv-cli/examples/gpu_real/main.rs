@@ -36,7 +36,7 @@ fn list<T: std::str::FromStr>(text: &str) -> Result<Vec<T>, Failure> {
     text.split(',').map(|x| x.parse().map_err(|_| format!("`{x}` is not understood").into())).collect()
 }
 
-fn run(words: &[String]) -> Result<bool, Failure> {
+fn run(gpu: &Gpu, words: &[String]) -> Result<bool, Failure> {
     let value = |name: &str| words.iter().position(|w| w == name).and_then(|i| words.get(i + 1)).map(String::as_str);
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let wanted = Wanted {
@@ -60,7 +60,6 @@ fn run(words: &[String]) -> Result<bool, Failure> {
     if let Some(folder) = value("--kernels") {
         compiler = compiler.with_ahead(Ahead::Folder(folder.into())).with_cache(folder);
     }
-    let gpu = Gpu::open(0)?;
     println!("{}", gpu.info().name);
     let model = certkv_cli::model::Llama::load(&model)?;
     let mut sound = true;
@@ -70,11 +69,11 @@ fn run(words: &[String]) -> Result<bool, Failure> {
         println!("context {context}: {} windows read in {:.1} s", windows.len(), start.elapsed().as_secs_f64());
         for &tolerance in &wanted.tolerances {
             for &target in &wanted.targets {
-                let rates = rates::measure(&gpu, &compiler, &wanted, &windows, model.config(), (tolerance, target))?;
+                let rates = rates::measure(gpu, &compiler, &wanted, &windows, model.config(), (tolerance, target))?;
                 rates.print(context, tolerance, target);
                 sound &= rates.beyond() == 0;
                 if wanted.tile > 0 {
-                    tile::measure(&gpu, &compiler, &wanted, &windows, model.config(), (tolerance, target))?;
+                    tile::measure(gpu, &compiler, &wanted, &windows, model.config(), (tolerance, target))?;
                 }
             }
         }
@@ -84,12 +83,19 @@ fn run(words: &[String]) -> Result<bool, Failure> {
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    match run(&words) {
+    let gpu = match Gpu::open(0) {
+        Ok(gpu) => gpu,
+        Err(e) => {
+            eprintln!("{e}");
+            return ExitCode::from(2);
+        }
+    };
+    match run(&gpu, &words) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(e) => {
             eprintln!("{e}");
-            ExitCode::from(if e.to_string().contains("GPU") || e.to_string().contains("driver") { 2 } else { 1 })
+            ExitCode::FAILURE
         }
     }
 }

@@ -1,4 +1,5 @@
 //! Every layer of every window decoded by the cache on the GPU, and what that took.
+#![allow(clippy::neg_cmp_op_on_partial_ord, reason = "NaN is beyond every bound")]
 use crate::tape::Window;
 use crate::{Failure, Wanted};
 use certkv::gpu::{Compiler, Gpu, GpuCache, GpuConfig, SelectStats};
@@ -26,6 +27,13 @@ pub(crate) struct Rates(Vec<Layer>);
 
 fn share(part: usize, whole: usize) -> f64 {
     100.0 * part as f64 / whole.max(1) as f64
+}
+
+fn add(a: &mut SelectStats, b: &SelectStats) {
+    (a.keys, a.values) = (a.keys + b.keys, a.values + b.values);
+    (a.resident, a.missing, a.copies) = (a.resident + b.resident, a.missing + b.missing, a.copies + b.copies);
+    (a.evictions, a.refused, a.direct) = (a.evictions + b.evictions, a.refused + b.refused, a.direct + b.direct);
+    (a.set_keys, a.set_values) = (a.set_keys + b.set_keys, a.set_values + b.set_values);
 }
 
 impl Rates {
@@ -64,12 +72,7 @@ impl Rates {
                 sum.first[k] += l.first[k];
             }
             sum.bounds.extend(&bounds);
-            let (a, b) = (&mut sum.stats, &l.stats);
-            (a.keys, a.values, a.resident, a.missing) =
-                (a.keys + b.keys, a.values + b.values, a.resident + b.resident, a.missing + b.missing);
-            (a.copies, a.evictions, a.refused, a.direct) =
-                (a.copies + b.copies, a.evictions + b.evictions, a.refused + b.refused, a.direct + b.direct);
-            (a.set_keys, a.set_values) = (a.set_keys + b.set_keys, a.set_values + b.set_values);
+            add(&mut sum.stats, &l.stats);
             sum.sides += l.sides;
         }
         sum.bounds.sort_by(f64::total_cmp);
@@ -141,12 +144,7 @@ pub(crate) fn measure(
             step.finish()?;
         }
         for (layer, l) in layers.iter_mut().enumerate() {
-            let (a, b) = (&mut l.stats, cache.selection(layer)?);
-            (a.keys, a.values, a.resident, a.missing) =
-                (a.keys + b.keys, a.values + b.values, a.resident + b.resident, a.missing + b.missing);
-            (a.copies, a.evictions, a.refused, a.direct) =
-                (a.copies + b.copies, a.evictions + b.evictions, a.refused + b.refused, a.direct + b.direct);
-            (a.set_keys, a.set_values) = (a.set_keys + b.set_keys, a.set_values + b.set_values);
+            add(&mut l.stats, &cache.selection(layer)?);
         }
         let m = cache.memory();
         let device = cache.reserved_for(certkv_core::Class::Scratch) + m.packed + m.tables;
