@@ -1,20 +1,18 @@
 #!/usr/bin/env bash
 # run.sh [RESULTS]: what a bundle holds, on a GPU: parity with the CPU, the same small cases under compute-sanitizer if it is
-# installed, and the measurements. Results go to RESULTS (default: results beside this file); the exit code is 0 if something
-# ran and all of it passed. NVRTC may name libnvrtc.so; SKIP lists steps to leave out (smoke, parity, sanitizer, bench).
+# installed (after kernels with planted defects, of which each tool must report its own), the engine, and the measurements. Results
+# go to RESULTS (default: results beside this file); the exit code is 0 if something ran and all of it passed. NVRTC may name
+# libnvrtc.so; SKIP lists steps to leave out (smoke, parity, sanitizer, engine, bench).
 #
-# Programs are called as
-#   cuda_smoke ORDINAL [NVRTC]
-#   gpu_parity --cubins DIR [--nvrtc FILE] --json FILE [--small]
-#   gpu_bench  --cubins DIR [--nvrtc FILE] --json FILE --csv FILE
-# and exit with 0: passed, 2: nothing to run on, else: failed.
+# Programs exit with 0: passed, 2: nothing to run on, else: failed.
 set -uo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 results=${1:-$here/results}
 mkdir -p "$results"
-common=(--cubins "$here/cubins")
+mkdir -p "$results/cache"
+common=(--cubins "$here/cubins" --cache "$results/cache")
 if [ -n "${NVRTC:-}" ]; then
-    common+=(--nvrtc "$NVRTC")
+    export LD_LIBRARY_PATH=$(dirname "$NVRTC")${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 fi
 summary=$results/summary.csv
 echo 'step,status,seconds' >"$summary"
@@ -54,16 +52,28 @@ if command -v nvidia-smi >/dev/null; then
     nvidia-smi --query-gpu=name,driver_version,memory.total,clocks.max.sm --format=csv | tee "$results/gpu.csv"
 fi
 step smoke smoke "$here/bin/cuda_smoke" 0 ${NVRTC:+"$NVRTC"}
-step parity parity "$here/bin/gpu_parity" "${common[@]}" --json "$results/parity.json"
+step parity parity "$here/bin/gpu_parity" "${common[@]}"
 
 sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda*/bin/compute-sanitizer 2>/dev/null | tail -n 1 || true)
+# caught TOOL: whether the tool reports the defect that was planted for it.
+caught() {
+    "${sanitizer:-compute-sanitizer}" --tool "$1" --error-exitcode 9 "$here/bin/gpu_planted" "$1" ${NVRTC:+"$NVRTC"}
+    local status=$?
+    printf 'GATE planted-%s executed=1 failed=0 controls=%d/1 seed=0x0\n' "$1" "$((status == 9))"
+    [ "$status" -eq 9 ]
+}
+export -f caught
+export here sanitizer
 for tool in memcheck racecheck initcheck synccheck; do
-    if [ -x "$here/bin/gpu_parity" ]; then
-        step "$tool" sanitizer "${sanitizer:-compute-sanitizer}" --tool "$tool" --error-exitcode 9 \
-            "$here/bin/gpu_parity" "${common[@]}" --small --json "$results/$tool.json"
+    if [ -x "$here/bin/gpu_parity" ] && command -v "${sanitizer:-compute-sanitizer}" >/dev/null; then
+        step "planted-$tool" sanitizer bash -c "caught $tool"
     fi
+    step "$tool" sanitizer "${sanitizer:-compute-sanitizer}" --tool "$tool" --num-cuda-barriers 200000 --report-api-errors no \
+        --error-exitcode 9 "$here/bin/gpu_parity" "${common[@]}" --small
 done
 
+step engine engine "$here/bin/gpu_engine" --cache "$results/cache" --small
+step verbs bench "$here/bin/gpu_verbs" --cache "$results/cache"
 step bench bench "$here/bin/gpu_bench" "${common[@]}" --json "$results/bench.json" --csv "$results/bench.csv"
 if [ -s "$results/bench.log" ]; then
     grep -v '^$' "$results/bench.log" | tail -n 40

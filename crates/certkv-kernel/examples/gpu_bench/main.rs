@@ -1,4 +1,4 @@
-//! Times of the decode kernel: `gpu_bench [--cache FOLDER] [--cubins FOLDER] [--json FILE] [--shapes 8x32K,8x1K*,..] [--formats a,b]`.
+//! Times of the decode kernel: `gpu_bench [--cache FOLDER] [--cubins FOLDER] [--json FILE] [--csv FILE] [--shapes 8x32K,8x1K*,..] [--formats a,b]`.
 //!
 //! 32 query heads, 8 KV heads, 128 channels; one layer; pages scattered over a pool larger than the L2 cache and rotated; launches
 //! replayed from a graph; medians. Each row: the bare pass, with certificates, and with block masses on top.
@@ -213,6 +213,8 @@ fn bench(gpu: &Gpu, words: &Words) -> Result<(), Failure> {
     let formats = words.value("--formats").unwrap_or("k8-v4g64-b64,k8-v4g64-b32,k8-v8g64-b64,f16-f16-b16");
     let share: f64 = words.value("--promoted").unwrap_or("0").parse()?;
     let mut json = String::from("[");
+    let mut csv =
+        String::from("format,shape,promoted,bytes,bare_us,certified_us,masses_us,masses_min_us,overlapped_us\n");
     for format in formats.split(',') {
         let pool = Pool::new(gpu, &stream, format, ctas)?;
         let quick = Variant::new(pool.layout.clone(), GROUP, arch)?;
@@ -319,6 +321,11 @@ fn bench(gpu: &Gpu, words: &Words) -> Result<(), Failure> {
                 rate(row[2].0),
                 row[3].0
             );
+            let _ = writeln!(
+                csv,
+                "{format},{shape},{share},{bytes},{:.3},{:.3},{:.3},{:.3},{:.3}",
+                row[0].0, row[1].0, row[2].0, row[2].1, row[3].0
+            );
             let _ = write!(
                 json,
                 "{}\n{{\"format\":\"{format}\",\"shape\":\"{shape}\",\"promoted\":{share},\"bytes\":{bytes},\"bare_us\":{:.3},\"certified_us\":{:.3},\"masses_us\":{:.3},\"masses_min_us\":{:.3},\"overlapped_us\":{:.3}}}",
@@ -330,6 +337,9 @@ fn bench(gpu: &Gpu, words: &Words) -> Result<(), Failure> {
                 row[3].0
             );
         }
+    }
+    if let Some(file) = words.value("--csv") {
+        std::fs::write(file, csv)?;
     }
     json.push_str("\n]\n");
     if let Some(file) = words.value("--json") {
