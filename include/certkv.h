@@ -393,7 +393,7 @@ typedef struct certkv_config {
   certkv_policy policy;
   /**
    * Where the cache lies: CERTKV_DEVICE_HOST, or CERTKV_DEVICE_CUDA + the number of a GPU. On a GPU there is one step at a
-   * time, `scratch_keys` and `scratch_values` of 0 mean room for an eighth of all sides, and `threads` are those of prefill.
+   * time, `scratch_keys` and `scratch_values` of 0 mean room for 11% of all sides, and `threads` are those of prefill.
    */
   uint32_t device;
   /**

@@ -3,7 +3,7 @@ use crate::argument;
 use crate::engine::Wanted;
 use crate::guard::{Failure, guard};
 use crate::status::certkv_status::{self, CERTKV_FORMAT, CERTKV_INVALID_ARGUMENT, CERTKV_RESERVED};
-use certkv::gpu::GpuConfig;
+use certkv::gpu::{GpuConfig, SCRATCH_SHARE};
 use certkv::{Certified, Config, Dtype, Format, Geometry, Policy, Seed000};
 use core::ffi::c_char;
 use core::mem::{offset_of, zeroed};
@@ -72,7 +72,7 @@ pub struct certkv_config {
     /// One of the CERTKV_POLICY values.
     pub policy: certkv_policy,
     /// Where the cache lies: CERTKV_DEVICE_HOST, or CERTKV_DEVICE_CUDA + the number of a GPU. On a GPU there is one step at a
-    /// time, `scratch_keys` and `scratch_values` of 0 mean room for an eighth of all sides, and `threads` are those of prefill.
+    /// time, `scratch_keys` and `scratch_values` of 0 mean room for 11% of all sides, and `threads` are those of prefill.
     pub device: u32,
     /// 0.
     pub reserved_device: u32,
@@ -170,7 +170,7 @@ pub(crate) unsafe fn read(config: *const certkv_config) -> Result<Wanted, Failur
     gpu.max_context = or(given.max_context, config.max_tokens);
     (gpu.max_sequences, gpu.threads, gpu.policy) = (config.max_sequences, config.threads, config.policy);
     (gpu.device_budget, gpu.host_budget) = (config.device_budget, config.host_budget);
-    gpu = gpu.with_scratch(0.125);
+    gpu = gpu.with_scratch(SCRATCH_SHARE);
     gpu.scratch_keys = or(given.scratch_keys, gpu.scratch_keys);
     gpu.scratch_values = or(given.scratch_values, gpu.scratch_values);
     Ok(Wanted::Gpu { ordinal, config: Box::new(gpu), kernels })

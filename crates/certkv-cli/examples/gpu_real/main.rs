@@ -2,10 +2,11 @@
 //!
 //! ```text
 //! gpu_real [--contexts 4096,8192,16384,32768] [--tolerances 0.05,0.02] [--steps 64] [--format k8-v4g64-b64] [--model FOLDER]
-//!          [--text FILE] [--kernels FOLDER] [--targets 0.5,0.9] [--scratch 0.125] [--copies 64] [--tile 8] [--threads N] [--json FILE]
+//!          [--text FILE] [--kernels FOLDER] [--targets 0.5,0.9] [--scratch 0.11] [--copies 64] [--tile 8] [--threads N]
 //! ```
 //! The model reads a window of prose and one of code by dense attention on the CPU; keys, values, queries and outputs of the last
-//! `--steps` tokens are kept. Then the cache on the GPU decodes these tokens, and every output is compared with its bound.
+//! `--steps` tokens are kept. Then the cache on the GPU takes the context and, as the end of a prompt, the first two of these tokens; it
+//! decodes the others, and every output is compared with its bound.
 //! `--tile N` repeats the windows' heads until N sequences of 32 query and 8 KV heads are filled, layer by layer, and times recorded
 //! steps of them. Exit code 0: every output within its bound; 1: one was not; 2: no GPU.
 use certkv::gpu::{Ahead, Compiler, Gpu};
@@ -45,7 +46,7 @@ fn run(gpu: &Gpu, words: &[String]) -> Result<bool, Failure> {
         targets: list(value("--targets").unwrap_or("0.9"))?,
         steps: value("--steps").unwrap_or("64").parse()?,
         format: value("--format").unwrap_or(certkv::DEFAULT_FORMAT).into(),
-        scratch: value("--scratch").unwrap_or("0.125").parse()?,
+        scratch: value("--scratch").map_or(Ok(certkv::gpu::SCRATCH_SHARE), str::parse)?,
         copies: value("--copies").unwrap_or("64").parse()?,
         tile: value("--tile").unwrap_or("0").parse()?,
         threads: value("--threads").map_or(Ok(threads), str::parse)?,

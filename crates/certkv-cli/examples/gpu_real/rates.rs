@@ -1,6 +1,6 @@
 //! Every layer of every window decoded by the cache on the GPU, and what that took.
 #![allow(clippy::neg_cmp_op_on_partial_ord, reason = "NaN is beyond every bound")]
-use crate::tape::Window;
+use crate::tape::{LAST, Window};
 use crate::{Failure, Wanted};
 use certkv::gpu::{Compiler, Gpu, GpuCache, GpuConfig, SelectStats};
 use certkv::{Certificate, Certified, Chunk, Geometry, Policy, Rung};
@@ -113,9 +113,16 @@ pub(crate) fn measure(
             step.append_bits(layer, rows.keys.reinterpret_cast(), rows.values.reinterpret_cast())?;
         }
         step.finish()?;
+        let mut step = cache.begin(&[Chunk { sequence, tokens: LAST }])?;
+        for layer in 0..model.layers {
+            let [keys, values, queries] = window.end(layer);
+            step.append(layer, &keys, &values)?;
+            step.attend(layer, &queries)?;
+        }
+        step.finish()?;
         let mut certificates = vec![Certificate::default(); model.heads];
         let mut out = vec![0.0f32; model.q_width()];
-        for (i, rows) in window.steps.iter().enumerate() {
+        for (i, rows) in window.steps[LAST..].iter().enumerate() {
             let mut step = cache.begin(&[Chunk { sequence, tokens: 1 }])?;
             for (layer, row) in rows.iter().enumerate() {
                 step.append(layer, &row.keys, &row.values)?;
@@ -139,7 +146,7 @@ pub(crate) fn measure(
                         l.bounds.push(c.bound() / c.tol);
                     }
                 }
-                l.sides += model.kv_heads * ((tokens + i + 1) / block);
+                l.sides += model.kv_heads * ((tokens + LAST + i + 1) / block);
             }
             step.finish()?;
         }

@@ -18,6 +18,18 @@ pub(crate) struct Row {
     pub(crate) out: Vec<f32>,
 }
 
+/// The first steps, which end the prompt.
+pub(crate) const LAST: usize = 2;
+
+impl Window {
+    /// Keys, values and queries of the rows that end the prompt, in one layer.
+    pub(crate) fn end(&self, layer: usize) -> [Vec<f32>; 3] {
+        let rows = || self.steps[..LAST].iter().map(|step| &step[layer]);
+        let all = |of: fn(&Row) -> &Vec<f32>| rows().flat_map(|row| of(row).iter().copied()).collect();
+        [all(|row| &row.keys), all(|row| &row.values), all(|row| &row.queries)]
+    }
+}
+
 /// One stretch of text.
 pub(crate) struct Window {
     pub(crate) context: Tape,

@@ -1,6 +1,6 @@
 //! Real heads repeated until a batch of a large model is full; recorded steps of it, timed.
 use crate::rates::policy;
-use crate::tape::Window;
+use crate::tape::{LAST, Window};
 use crate::{Failure, Wanted};
 use certkv::gpu::{Compiler, DeviceBuffer, Element, Gpu, GpuCache, GpuConfig, LayerIo, Tensor};
 use certkv::{Certificate, Chunk, Geometry, Policy, Rung};
@@ -70,13 +70,31 @@ pub(crate) fn measure(
             step.append_bits(layer, &rows(0), &rows(1))?;
         }
         step.finish()?;
+        let mut step = cache.begin(&[Chunk { sequence: id, tokens: LAST }])?;
+        for layer in 0..model.layers {
+            let ends: Vec<[Vec<f32>; 3]> = windows.iter().map(|w| w.end(layer)).collect();
+            let rows = |side: usize, width: usize, repeats: usize| {
+                let mut all = Vec::new();
+                for t in 0..LAST {
+                    for head in 0..KV_HEADS {
+                        let (window, from) = source(windows.len(), model.kv_heads, sequence, head);
+                        let row = &ends[window][side][(t * model.kv_heads + from) * width..][..width];
+                        (0..repeats).for_each(|_| all.extend_from_slice(row));
+                    }
+                }
+                all
+            };
+            step.append(layer, &rows(0, dim, 1), &rows(1, dim, 1))?;
+            step.attend(layer, &rows(2, group * dim, repeats))?;
+        }
+        step.finish()?;
         ids.push(id);
     }
     cache.synchronize()?;
     let filled = start.elapsed().as_secs_f64();
     let bits = |x: &f32| half::f16::from_f32(*x).to_bits();
     let mut inputs = Vec::new();
-    for at in 0..wanted.steps {
+    for at in LAST..wanted.steps {
         let mut layers = Vec::new();
         for layer in 0..model.layers {
             let gather = |width: usize, repeats: usize, of: &dyn Fn(&crate::tape::Row) -> Vec<f32>| -> Vec<u16> {
@@ -177,7 +195,7 @@ pub(crate) fn measure(
         );
         // Back to the context, for the next policy.
         for id in &ids {
-            cache.truncate(*id, tokens)?;
+            cache.truncate(*id, tokens + LAST)?;
         }
     }
     Ok(())

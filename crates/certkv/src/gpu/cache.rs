@@ -423,17 +423,18 @@ impl GpuCache {
             ring.area().write(at + 4, part)?;
             let list = ring.area().span(at, bytes)?;
             for layer in 0..core.sizes.layers {
-                core.select(layer, 0, SelectMode::Forget, Some(list))?;
+                core.select(layer, 0, 0, SelectMode::Forget, Some(list))?;
             }
         }
         forgotten.clear();
         Ok(())
     }
 
-    /// Tells the device of the batch and of every change of the tables.
-    pub(super) fn send_tables(&mut self, members: &[Member]) -> Result<(), Error> {
+    /// Tells the device of the batch, of the longer chunks behind it, and of every change of the tables.
+    pub(super) fn send_tables(&mut self, members: &[Member], guests: &[Member]) -> Result<(), Error> {
         let Self { core, mirror, ring, .. } = self;
         mirror.batch(members);
+        mirror.guests(members.len(), guests);
         ring.send(&core.queue, &core.tables, 0, mirror.state())?;
         for piece in mirror.pieces() {
             ring.send(&core.queue, &core.tables, 4 * piece.at, &piece.words)?;

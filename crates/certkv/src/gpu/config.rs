@@ -41,6 +41,10 @@ pub struct GpuConfig {
     pub threads: usize,
 }
 
+/// Share of all sides that scratch has room for unless it is told otherwise: with it, records, tables and scratch of the default
+/// format stay below 0.55 of dense keys and values from 8K tokens on.
+pub const SCRATCH_SHARE: f64 = 0.11;
+
 /// Most promoted sides of one kind in a layer.
 const MOST_SIDES: usize = 1 << 24;
 
@@ -68,7 +72,7 @@ impl GpuConfig {
             plan_target: 0.9,
             threads: 1,
         }
-        .with_scratch(0.125)
+        .with_scratch(SCRATCH_SHARE)
     }
 
     /// The same with scratch for a share of all key sides and as many value sides.

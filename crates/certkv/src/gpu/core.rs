@@ -168,6 +168,12 @@ impl Core {
         })
     }
 
+    /// The same for a batch that begins at a place of the list.
+    pub(super) fn tables_from(&self, place: usize) -> Result<Tables<'_>, Error> {
+        let batch = &self.sizes.tables.batch;
+        Ok(Tables { batch: self.table(&(batch.start + place..batch.end))?, ..self.block_tables()? })
+    }
+
     /// The slice of a buffer that belongs to `layer`.
     fn of_layer<'a>(&self, buffer: &'a DeviceBuffer, layer: usize) -> Result<Span<'a>, Error> {
         let bytes = buffer.len() / self.sizes.layers;
@@ -186,14 +192,17 @@ impl Core {
         2 * self.sizes.row_bytes()
     }
 
-    pub(super) fn staged_queries(&self, seqs: usize, element: Element) -> Result<Tensor<'_>, Error> {
-        let n = seqs * self.sizes.q_heads() * self.sizes.dim;
-        Ok(Tensor::of(&self.inputs, self.query_offset(), element, n)?)
+    /// Queries from the host for places from `first` on.
+    pub(super) fn staged_queries(&self, first: usize, seqs: usize, element: Element) -> Result<Tensor<'_>, Error> {
+        let width = self.sizes.q_heads() * self.sizes.dim;
+        let at = self.query_offset() + first * width * element.bytes();
+        Ok(Tensor::of(&self.inputs, at, element, seqs * width)?)
     }
 
-    pub(super) fn own_outputs(&self, seqs: usize) -> Result<Tensor<'_>, Error> {
-        let n = seqs * self.sizes.q_heads() * self.sizes.dim;
-        Ok(Tensor::of(&self.outputs, 0, Element::F32, n)?)
+    /// Where their outputs go.
+    pub(super) fn own_outputs(&self, first: usize, seqs: usize) -> Result<Tensor<'_>, Error> {
+        let width = self.sizes.q_heads() * self.sizes.dim;
+        Ok(Tensor::of(&self.outputs, 4 * first * width, Element::F32, seqs * width)?)
     }
 
     /// Enqueues one token of every sequence of the batch, in one layer.
@@ -270,6 +279,19 @@ impl Core {
         Ok(Span::of(&self.certificates, (2 * layer + which) * bytes, bytes)?)
     }
 
+    /// Those of the first launch for a batch that begins at a place of the list.
+    pub(super) fn certificates_from(&self, layer: usize, place: usize) -> Result<Span<'_>, Error> {
+        let (bytes, each) = (self.sizes.certificate_bytes(), self.sizes.certificate_bytes() / self.sizes.rows);
+        Ok(Span::of(&self.certificates, 2 * layer * bytes + place * each, bytes - place * each)?)
+    }
+
+    /// Enqueues that nothing is to be copied.
+    pub(super) fn empty_queue(&self, layer: usize) -> Result<(), Error> {
+        let m = &self.sizes.memory;
+        let at = 4 * (layer * m.words + m.queue.start);
+        Ok(self.memory.fill(self.queue.stream(), at, 4 * m.queue.len(), 0)?)
+    }
+
     /// Every block of every head read from the originals.
     pub(super) fn everything(&self, layer: usize) -> Result<Promoted<'_>, Error> {
         let sides = Span::of(&self.sides, layer * self.sizes.side_table_bytes(), self.sizes.side_table_bytes())?;
@@ -324,10 +346,11 @@ impl Core {
         Ok(Span::of(&self.masses, 0, self.masses.len())?)
     }
 
-    /// Enqueues a choice of sides. `only`: the list that the mode works on.
+    /// Enqueues a choice of sides for a batch that begins at `place` of the list. `only`: the list that the mode works on.
     pub(super) fn select(
         &self,
         layer: usize,
+        place: usize,
         seqs: usize,
         mode: SelectMode,
         only: Option<Span<'_>>,
@@ -348,10 +371,10 @@ impl Core {
             ctas: if mode == SelectMode::Forget { self.ctas } else { ((seqs * s.kv_heads) as u32).min(self.ctas) },
             mode,
             seqs,
-            tables: self.block_tables()?,
+            tables: self.tables_from(place)?,
             lens: self.table(&t.after)?,
             packed: self.of_layer(&self.packed, layer)?,
-            certificates: self.certificates(layer, 0)?,
+            certificates: self.certificates_from(layer, place)?,
             masses: self.layer_masses()?,
             only,
             memory,

@@ -45,6 +45,30 @@ pub(super) fn attend(core: &Core, call: &Call<'_>) -> Result<(), Error> {
     }
 }
 
+/// Rounds of a plan after a prompt, at most.
+const ROUNDS: usize = 16;
+
+/// Attention of the sequence at `place`, for its masses, and the plan that they give. Each round copies as much as a step may; what it
+/// took stays.
+pub(super) fn plan(core: &Core, layer: usize, place: usize, query: Tensor<'_>, relative: f32) -> Result<(), Error> {
+    let plain = core.attend_args(layer, 1, query, core.own_outputs(place, 1)?)?;
+    let args = Attend {
+        tables: core.tables_from(place)?,
+        certificates: core.certificates_from(layer, place)?,
+        masses: Some(core.layer_masses()?),
+        relative,
+        ..plain
+    };
+    run(core, &args)?;
+    let s = &core.sizes;
+    for _ in 0..(s.slots[0] + s.slots[1]).div_ceil(s.copies).clamp(1, ROUNDS) {
+        core.empty_queue(layer)?;
+        core.select(layer, place, 1, SelectMode::Plan, None)?;
+        core.gather(layer)?;
+    }
+    Ok(())
+}
+
 fn run(core: &Core, args: &Attend<'_>) -> Result<(), Error> {
     Ok(launch::attend(&core.queue, &core.attend, args)?)
 }
@@ -64,10 +88,10 @@ fn certified(
     }
     let chosen = Attend { promoted: Some(core.chosen(layer)?), masses: Some(core.layer_masses()?), ..*plain };
     first(&Attend { failures: Some(over), ..chosen })?;
-    core.select(layer, plain.seqs, SelectMode::Repair, Some(over))?;
+    core.select(layer, 0, plain.seqs, SelectMode::Repair, Some(over))?;
     let certificates = core.certificates(layer, 1)?;
     run(core, &Attend { certificates, only: Some(over), failures: Some(left), ..chosen })?;
     run(core, &Attend { certificates, only: Some(left), promoted: Some(core.everything(layer)?), ..*plain })?;
-    core.select(layer, plain.seqs, SelectMode::Plan, None)?;
+    core.select(layer, 0, plain.seqs, SelectMode::Plan, None)?;
     core.gather(layer)
 }

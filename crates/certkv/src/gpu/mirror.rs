@@ -103,6 +103,17 @@ impl Mirror {
         state[count.start + 1] = state[count.start + 1].wrapping_add(1).max(1);
     }
 
+    /// Sequences behind the batch, from place `first` on, whose next step is planned: longer chunks, with the lengths that they end
+    /// with.
+    pub(super) fn guests(&mut self, first: usize, guests: &[Member]) {
+        let Self { state, sections: [_, after, tails, batch, _], .. } = self;
+        for (i, m) in guests.iter().enumerate() {
+            state[after.start + m.row] = m.len as u32;
+            state[tails.start + m.row] = m.tail;
+            state[batch.start + first + i] = m.row as u32;
+        }
+    }
+
     /// The state, to be written from word 0 on.
     pub(super) fn state(&self) -> &[u32] {
         &self.state
@@ -188,11 +199,13 @@ mod tests {
         let member = |row, len, tail| Member { row, len, tail };
         mirror.batch(&[member(2, 40, 7), member(0, 3, 1)]);
         mirror.batch(&[member(3, 9, 5)]);
+        mirror.guests(1, &[member(1, 77, 6)]);
         let t = &sizes.tables;
         let at = |r: &Range<usize>, i: usize| mirror.state()[r.start + i];
         assert_eq!((at(&t.before, 2), at(&t.after, 2), at(&t.tails, 2)), (40, 41, 7));
         assert_eq!((at(&t.before, 3), at(&t.after, 3), at(&t.tails, 3)), (9, 10, 5));
         assert_eq!((at(&t.batch, 0), at(&t.count, 0), at(&t.count, 1)), (3, 1, 2));
+        assert_eq!((at(&t.before, 1), at(&t.after, 1), at(&t.tails, 1), at(&t.batch, 1)), (0, 77, 6, 1));
         assert_eq!(mirror.state().len(), t.count.end);
     }
 

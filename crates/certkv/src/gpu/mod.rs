@@ -44,7 +44,7 @@ mod sizes;
 mod step;
 
 pub use self::cache::GpuCache;
-pub use self::config::GpuConfig;
+pub use self::config::{GpuConfig, SCRATCH_SHARE};
 pub use self::record::{GpuGraph, LayerIo};
 pub use self::step::GpuStep;
 pub use certkv_device::cuda::{CudaError, DeviceBuffer, Gpu, GpuStream};

@@ -4,8 +4,8 @@
 //! kernel as on the CPU. *Cost:* the originals of the sequence are put into rows once per layer and head, then `O(n t d)` for
 //! `t` rows over `n` tokens; while it runs, the GPU codes the chunk's blocks.
 use super::cache::GpuCache;
-use super::pages;
-use super::step::Part;
+use super::step::{Part, send_queries};
+use super::{ladder, pages};
 use crate::{Error, Side, centre};
 use certkv_kernel::cuda::encode::{Order, PackItem};
 use certkv_kernel::cuda::launch::{self, Pack};
@@ -122,6 +122,25 @@ fn pack(cache: &mut GpuCache, items: &[u64]) -> Result<(), Error> {
         launch::pack(&core.queue, &core.pack, &args)?;
     }
     Ok(())
+}
+
+/// Chooses what the next step reads exactly from attention of the chunk's last row, whose `query` this is, over the records: else every
+/// head would need a repair then. Enqueues one launch over the sequence, and rounds of choices and copies until scratch could be
+/// full.
+pub(super) fn plan(cache: &mut GpuCache, layer: usize, part: &Part, query: &[f32], relative: f32) -> Result<(), Error> {
+    if cache.core.exact_format || cache.core.sizes.slots == [0; 2] {
+        return Ok(());
+    }
+    cache.batch_queries.clear();
+    cache.batch_queries.extend_from_slice(query);
+    let element = match send_queries(cache, query.len(), part.guest) {
+        Ok(element) => element,
+        // Prefill takes what 16 bits cannot hold; a step would refuse it.
+        Err(Error::Overflow { .. }) => return Ok(()),
+        Err(e) => return Err(e),
+    };
+    let core = &cache.core;
+    ladder::plan(core, layer, part.guest, core.staged_queries(part.guest, 1, element)?, relative)
 }
 
 struct Task {

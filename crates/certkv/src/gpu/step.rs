@@ -27,6 +27,8 @@ pub(super) struct Part {
     pub(super) len: usize,
     /// Place in the batch of the kernels; `None` for a chunk of several tokens.
     pub(super) place: Option<usize>,
+    /// Place behind the batch, of a chunk of several tokens.
+    pub(super) guest: usize,
     /// Until the step is over.
     pub(super) reservation: Option<Reservation>,
 }
@@ -104,6 +106,7 @@ impl<'c> GpuStep<'c> {
             first_row: self.tokens,
             len,
             place,
+            guest: 0,
             reservation: Some(reservation),
         });
         self.tokens += chunk.tokens;
@@ -112,11 +115,16 @@ impl<'c> GpuStep<'c> {
 
     /// Sends lengths, tails and new pages to the device; for longer chunks, fetches the rows of their open blocks.
     fn announce(&mut self) -> Result<(), Error> {
-        let Self { cache, parts, .. } = self;
+        let Self { cache, parts, seqs, .. } = self;
         let mut members = Vec::with_capacity(parts.len());
-        let mut open = Vec::new();
-        for part in parts.iter() {
+        let (mut open, mut guests) = (Vec::new(), Vec::new());
+        for part in parts.iter_mut() {
             let Some(reservation) = &part.reservation else { continue };
+            if part.place.is_none() {
+                part.guest = *seqs + guests.len();
+                let tail = reservation.rows().last().and_then(|span| span.tail).map_or(0, |tail| tail.index);
+                guests.push(Member { row: part.row, len: part.len + part.tokens, tail });
+            }
             for span in reservation.rows() {
                 cache.mirror.set(part.row, span.block, span.host.index, span.packed.map(|page| page.index));
                 let tail = span.tail.map(|tail| tail.index);
@@ -129,7 +137,7 @@ impl<'c> GpuStep<'c> {
             }
         }
         cache.forget()?;
-        cache.send_tables(&members)?;
+        cache.send_tables(&members, &guests)?;
         if parts.iter().any(|part| part.place.is_none()) {
             for (tail, host) in open {
                 prefill::fetch_open(cache, tail, host)?;
@@ -273,10 +281,10 @@ impl<'c> GpuStep<'c> {
             for part in parts.iter().filter(|part| part.place.is_some()) {
                 cache.batch_queries.extend_from_slice(&queries[part.first_row * width..(part.first_row + 1) * width]);
             }
-            let element = send_queries(cache, width)?;
+            let element = send_queries(cache, width, 0)?;
             let core = &cache.core;
-            let query = core.staged_queries(*seqs, element)?;
-            let out = core.own_outputs(*seqs)?;
+            let query = core.staged_queries(0, *seqs, element)?;
+            let out = core.own_outputs(0, *seqs)?;
             ladder::attend(core, &Call { layer, seqs: *seqs, blocks: blocks(core, parts), query, out, rule: *rule })?;
         }
         chunks.clear();
@@ -284,6 +292,10 @@ impl<'c> GpuStep<'c> {
             chunks.resize(expected, f32::NAN);
             for part in parts.iter().filter(|part| part.place.is_none()) {
                 prefill::attend(cache, layer, part, queries, chunks)?;
+                if let Rule::Certified { relative } = *rule {
+                    let last = part.first_row + part.tokens - 1;
+                    prefill::plan(cache, layer, part, &queries[last * width..(last + 1) * width], relative)?;
+                }
             }
         }
         self.last = Some(layer);
@@ -376,10 +388,10 @@ fn blocks(core: &Core, parts: &[Part]) -> usize {
     parts.iter().filter(|part| part.place.is_some()).map(|part| (part.len / s.block + 1) * s.kv_heads).sum()
 }
 
-/// Sends the batch's queries in the type that the kernels take from the host.
-fn send_queries(cache: &mut GpuCache, width: usize) -> Result<Element, Error> {
+/// Sends the batch's queries, for places from `first` on, in the type that the kernels take from the host.
+pub(super) fn send_queries(cache: &mut GpuCache, width: usize, first: usize) -> Result<Element, Error> {
     let GpuCache { core, ring, batch_words, batch_queries, config, .. } = cache;
-    let (queue, at) = (&core.queue, core.query_offset());
+    let (queue, at) = (&core.queue, core.query_offset() + first * width * config.queries.bytes());
     let dtype = match config.queries {
         Element::F32 => {
             ring.send(queue, &core.inputs, at, batch_queries)?;
