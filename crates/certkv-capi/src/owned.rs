@@ -41,7 +41,7 @@ unsafe impl Send for Away where GpuCache: Send {}
 
 impl Drop for Away {
     fn drop(&mut self) {
-        // SAFETY: from `Box::into_raw` in `begin`, and nothing borrows from it any more: the step beside it is gone.
+        // SAFETY: from `Box::leak` in `begin`, and nothing borrows from it any more: the step beside it is gone.
         let cache = unsafe { Box::from_raw(self.cache.as_ptr()) };
         if let Engine::Gpu(gpu) = &self.home.engine {
             gpu.bring(cache);
@@ -58,8 +58,7 @@ impl Drop for GpuOpen {
 
 impl GpuOpen {
     fn begin(home: &Arc<Held>, gpu: &OnGpu, chunks: &[Chunk]) -> Result<Self, Failure> {
-        // SAFETY: a box is not null.
-        let cache = unsafe { NonNull::new_unchecked(Box::into_raw(gpu.take()?)) };
+        let cache = NonNull::from(Box::leak(gpu.take()?));
         let away = Away { cache, home: Arc::clone(home) };
         // SAFETY: a live cache at a fixed address that nothing else reaches; the step is dropped before `away`, and its stretched
         // lifetime is seen by nobody: see `OwnedStep::with`.
