@@ -104,3 +104,20 @@ impl Config {
         Ok(groups)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use certkv_core::geometry::HEAD_DIMS;
+
+    #[test]
+    fn every_head_has_a_default_format_that_fits_it() {
+        for dim in HEAD_DIMS {
+            let config = Config::new(Geometry::new(1, 4, 2, dim).unwrap(), 256);
+            assert_eq!(config.formats, [default_format(dim).parse().unwrap()]);
+            let groups = config.groups().unwrap();
+            assert_eq!((groups.len(), groups[0].2.tokens()), (1, 64), "{dim}");
+        }
+        assert_ne!(default_format(96), DEFAULT_FORMAT);
+    }
+}
