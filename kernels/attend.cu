@@ -221,7 +221,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) ckv_attend(const __grid
             if ((k + STAGES) % 32 == 0) fetch_batch(a, t, ring, k + STAGES);
             const u32 j = ring.lo + (u32)k * WARPS - seg.start;
             const int rows = j < seg.tokens / BLOCK ? BLOCK : (int)(seg.tokens % BLOCK);
-            attend_block(a, ring, aside, q, row_head, j, rows, k, slot, SPLIT ? (u32)k & 1 : parity, st, lot, &known.flags, (u32*)mine);
+            // With one slot the parity is k's own, and takes no register.
+            const u32 phase = SPLIT ? (u32)k & 1 : parity;
+            attend_block(a, ring, aside, q, row_head, j, rows, k, slot, phase, st, lot, &known.flags, (u32*)mine);
             slot = slot + 1 == STAGES ? 0 : slot + 1;
             parity ^= slot == 0;
             if (CKV_CERTIFY && lot.count == LOT) certify_lot(a, lot, q, row_head, sums, aside);

@@ -13,10 +13,11 @@ constexpr bool PAIRED = GROUP <= 4;
 // Column tiles of eight.
 constexpr int NT = PAIRED ? 1 : (GROUP + 7) / 8;
 // What keeps large variants inside the registers, which the outputs of all heads (NT D / 4 a lane) fill first.
-// LEAN: the query lies in shared memory, and blocks are scored chunk by chunk, so that one chunk of scaled queries lives at a time.
+// BY_CHUNK: blocks are scored chunk by chunk, so that one chunk of scaled queries lives at a time. LEAN: the query lies in shared memory, too.
 constexpr bool LEAN = NT == 2 || D == 256;
-// Chunks that are unrolled while they are scored: all where the query lies in registers.
+// Scaled queries of all chunks of a block of 64 tokens, beside the logits of its four tiles, are too many registers for twelve warps.
 constexpr bool BY_CHUNK = LEAN || TILES == 4;
+// Chunks that are unrolled while they are scored: all where the query lies in registers.
 constexpr int UNROLL = LEAN ? (NT == 2 ? 1 : 2) : 16;
 // ASIDE: two column tiles are worked off one after the other, COLUMNS at a time, and what is not needed all the time waits in shared
 // memory, in what will hold the warp's partial result, behind the summary of the open block. See aside.cuh.

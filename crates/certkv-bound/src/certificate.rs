@@ -149,6 +149,17 @@ impl Certificate {
         bytes: BytesRead { packed: 0, scratch: 0, host: 0 },
     };
 
+    /// Of a prompt's rows, which are computed from the originals before any code is read: no component, and no bound on the rounding.
+    pub const PREFILL: Self = Self {
+        status: Status::Exact,
+        rung: Rung::DenseLayer,
+        cause: Cause::Requested,
+        e_key: 0.0,
+        e_val: 0.0,
+        e_drop: 0.0,
+        ..Self::UNCERTIFIED
+    };
+
     /// `E_quant`: the sum of the components or the cap, whichever is less; `+inf` if a component is NaN or negative.
     pub fn quantisation(&self) -> f64 {
         let ok = |x: f64| x >= 0.0;

@@ -271,6 +271,14 @@ unsafe fn put(to: *mut certkv_certificate, records: &[Certificate]) {
     }
 }
 
+/// # Safety
+/// `stream` is NULL, a special handle of CUDA, or a live stream.
+unsafe fn order(work: &mut Work, stream: *mut core::ffi::c_void, own_waits: bool) -> Result<(), Failure> {
+    let step = work.step.as_mut().ok_or_else(over)?;
+    // SAFETY: by the caller's promise.
+    unsafe { step.order(stream, own_waits) }
+}
+
 fn element(dtype: certkv_dtype) -> Result<Element, Failure> {
     match dtype {
         CERTKV_F32 => Ok(Element::F32),
@@ -327,11 +335,8 @@ pub unsafe extern "C" fn certkv_step_after_stream(
     stream: *mut core::ffi::c_void,
 ) -> certkv_status {
     guard(|| {
-        with(step, |_, work| {
-            let step = work.step.as_mut().ok_or_else(over)?;
-            // SAFETY: the caller gives a live stream.
-            unsafe { step.order(stream, true) }
-        })
+        // SAFETY: the caller gives a live stream.
+        with(step, |_, work| unsafe { order(work, stream, true) })
     })
 }
 
@@ -347,11 +352,8 @@ pub unsafe extern "C" fn certkv_step_before_stream(
     stream: *mut core::ffi::c_void,
 ) -> certkv_status {
     guard(|| {
-        with(step, |_, work| {
-            let step = work.step.as_mut().ok_or_else(over)?;
-            // SAFETY: the caller gives a live stream.
-            unsafe { step.order(stream, false) }
-        })
+        // SAFETY: the caller gives a live stream.
+        with(step, |_, work| unsafe { order(work, stream, false) })
     })
 }
 

@@ -9,7 +9,8 @@
 //! decodes the others, and every output is compared with its bound.
 //! `--tile N` repeats the windows' heads until N sequences of 32 query and 8 KV heads are filled, layer by layer, and times recorded
 //! steps of them. Exit code 0: every output within its bound; 1: one was not; 2: no GPU.
-use certkv::gpu::{Ahead, Compiler, Gpu};
+use certkv::gpu::{Ahead, Compiler, Gpu, GpuConfig};
+use certkv::{Certified, Geometry, Policy};
 use std::process::ExitCode;
 
 mod rates;
@@ -31,6 +32,29 @@ pub(crate) struct Wanted {
     pub(crate) copies: usize,
     pub(crate) tile: usize,
     pub(crate) threads: usize,
+}
+
+impl Wanted {
+    /// A cache of `sequences` sequences of at most `context` tokens.
+    pub(crate) fn config(
+        &self,
+        geometry: Geometry,
+        (sequences, context): (usize, usize),
+        (tolerance, target): (f64, f64),
+    ) -> Result<GpuConfig, Failure> {
+        let context = context.next_multiple_of(64);
+        let mut config = GpuConfig::new(geometry, sequences * context);
+        config.format = self.format.parse()?;
+        config.policy = policy(tolerance);
+        config.plan_target = target;
+        (config.max_sequences, config.max_context) = (sequences, context);
+        (config.threads, config.copies_per_step) = (self.threads.min(16), self.copies);
+        Ok(config.with_scratch(self.scratch))
+    }
+}
+
+pub(crate) fn policy(tolerance: f64) -> Policy {
+    Policy::Certified(Certified { tol_rel: tolerance, ..Certified::default() })
 }
 
 fn list<T: std::str::FromStr>(text: &str) -> Result<Vec<T>, Failure> {

@@ -2,8 +2,8 @@
 #![allow(clippy::neg_cmp_op_on_partial_ord, reason = "NaN is beyond every bound")]
 use crate::tape::{LAST, Window};
 use crate::{Failure, Wanted};
-use certkv::gpu::{Compiler, Gpu, GpuCache, GpuConfig, SelectStats};
-use certkv::{Certificate, Certified, Chunk, Geometry, Policy, Rung};
+use certkv::gpu::{Compiler, Gpu, GpuCache, SelectStats};
+use certkv::{Certificate, Chunk, Geometry, Rung};
 use certkv_cli::model::Config;
 use half::slice::HalfFloatSliceExt;
 
@@ -80,10 +80,6 @@ impl Rates {
     }
 }
 
-pub(crate) fn policy(tolerance: f64) -> Policy {
-    Policy::Certified(Certified { tol_rel: tolerance, ..Certified::default() })
-}
-
 /// Decodes all windows, one after the other.
 pub(crate) fn measure(
     gpu: &Gpu,
@@ -97,14 +93,7 @@ pub(crate) fn measure(
     let mut layers = vec![Layer::default(); model.layers];
     for window in windows {
         let tokens = window.context.tokens;
-        let mut config = GpuConfig::new(geometry, (tokens + window.steps.len()).next_multiple_of(64));
-        config.format = wanted.format.parse()?;
-        config.policy = policy(tolerance);
-        config.plan_target = target;
-        config.threads = wanted.threads.min(16);
-        config.copies_per_step = wanted.copies;
-        config.max_sequences = 1;
-        let config = config.with_scratch(wanted.scratch);
+        let config = wanted.config(geometry, (1, tokens + window.steps.len()), (tolerance, target))?;
         let block = config.format.block;
         let mut cache = GpuCache::new(gpu, compiler, config)?;
         let sequence = cache.create()?;

@@ -1,8 +1,7 @@
 //! Real heads repeated until a batch of a large model is full; recorded steps of it, timed.
-use crate::rates::policy;
 use crate::tape::{LAST, Window};
-use crate::{Failure, Wanted};
-use certkv::gpu::{Compiler, DeviceBuffer, Element, Gpu, GpuCache, GpuConfig, LayerIo, Tensor};
+use crate::{Failure, Wanted, policy};
+use certkv::gpu::{Compiler, DeviceBuffer, Element, Gpu, GpuCache, LayerIo, Tensor};
 use certkv::{Certificate, Chunk, Geometry, Policy, Rung};
 use certkv_cli::model::Config;
 use std::time::Instant;
@@ -36,16 +35,8 @@ pub(crate) fn measure(
     }
     let tokens = windows[0].context.tokens;
     let geometry = Geometry::new(model.layers, Q_HEADS, KV_HEADS, dim)?;
-    let mut config = GpuConfig::new(geometry, n * (tokens + wanted.steps + 128));
-    config.format = wanted.format.parse()?;
-    config.policy = policy(tolerance);
-    config.max_context = tokens + wanted.steps + 64;
-    config.max_sequences = n;
-    config.plan_target = target;
+    let mut config = wanted.config(geometry, (n, tokens + wanted.steps + 64), (tolerance, target))?;
     config.queries = Element::F16;
-    config.threads = wanted.threads.min(16);
-    config.copies_per_step = wanted.copies;
-    let config = config.with_scratch(wanted.scratch);
     let start = Instant::now();
     let mut cache = GpuCache::new(gpu, compiler, config)?;
     let mut ids = Vec::new();

@@ -325,8 +325,9 @@ impl Variant {
     /// Blocks of one launch, over all sequences and KV heads, from which [`Variant::wide`] is the better choice on a GPU of
     /// `multiprocessors`: some 8 to each of its warps, and 10 where only one record fits. From there on eight warps are up to 4% faster on
     /// some cards and up to 10% slower on others.
-    pub const fn wide_from(&self, multiprocessors: usize) -> usize {
-        multiprocessors * 12 * if self.layout.format.block == 64 { 10 } else { 8 }
+    pub fn wide_from(&self, multiprocessors: usize) -> usize {
+        let Shape { warps, stages, .. } = self.clone().wide().shape;
+        multiprocessors * warps * if stages == 1 { 10 } else { 8 }
     }
 
     /// The same cut otherwise, for measurements.

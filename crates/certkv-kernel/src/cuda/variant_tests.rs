@@ -131,6 +131,12 @@ fn shapes_are_the_widest_and_deepest_that_fit() {
             if s.stages > 1 {
                 assert!(s.stages == 8 || shared_bytes(&l, group, s.warps, s.stages + 1) > arch.shared_limit());
                 assert!(s.warps == 8 || shared_bytes(&l, group, 2 * s.warps, 2) > arch.shared_limit());
+                // Some eight blocks to a warp, ten where one record fits.
+                let from =
+                    |format, dim| Variant::new(layout(format, dim, Dtype::F16), 4, Arch::Sm90a).unwrap().wide_from(132);
+                let froms = [("k8-v4g32-b32", 128), ("k8-v4g64-b64", 64), ("k8-v4g64-b64", 128)]
+                    .map(|(format, dim)| from(format, dim));
+                assert_eq!(froms, [132 * 12 * 8, 132 * 12 * 8, 132 * 12 * 10]);
             }
         }
     }

@@ -6,7 +6,7 @@ use crate::sequence::SequenceState;
 use crate::step::Part;
 use crate::work::Workspace;
 use crate::{Cache, Error};
-use certkv_bound::{Cause, Certificate, Rung, Status};
+use certkv_bound::Certificate;
 use certkv_control::BitSet;
 use certkv_kernel::Causal;
 
@@ -75,15 +75,7 @@ pub(crate) fn prefill(
     work.pages.close();
     let heads = geometry.q_heads;
     for c in &mut work.certificates[part.first_row * heads..(part.first_row + part.tokens) * heads] {
-        *c = Certificate {
-            status: Status::Exact,
-            rung: Rung::DenseLayer,
-            cause: Cause::Requested,
-            e_key: 0.0,
-            e_val: 0.0,
-            e_drop: 0.0,
-            ..Certificate::UNCERTIFIED
-        };
+        *c = Certificate::PREFILL;
     }
     Ok(())
 }

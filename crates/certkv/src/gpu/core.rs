@@ -28,6 +28,8 @@ pub(super) struct Core {
     pub(super) attend: Function,
     /// The decode kernel cut for throughput.
     wide: (Function, Variant),
+    /// Blocks of a launch from which `wide` decodes it.
+    wide_from: usize,
     append: Function,
     pub(super) pack: Function,
     select: Function,
@@ -89,6 +91,7 @@ impl Core {
         let threads = config.pinning_threads();
         let core = Self {
             attend: kernel(Verb::Attend)?,
+            wide_from: variant.wide_from(ctas as usize),
             wide: (kernels.get(&wide, Verb::Attend)?.clone(), wide),
             append: kernel(Verb::Append)?,
             pack: kernel(Verb::Pack)?,
@@ -233,11 +236,7 @@ impl Core {
 
     /// The cut of the decode kernel for a launch over so many blocks.
     pub(super) fn cut_for(&self, blocks: usize) -> (&Function, &Variant) {
-        if blocks >= self.variant.wide_from(self.ctas as usize) {
-            (&self.wide.0, &self.wide.1)
-        } else {
-            (&self.attend, &self.variant)
-        }
+        if blocks >= self.wide_from { (&self.wide.0, &self.wide.1) } else { (&self.attend, &self.variant) }
     }
 
     /// Arguments of a plain launch over the whole batch: nothing promoted, no lists.

@@ -2,8 +2,7 @@
 use super::results::{self, Results};
 use super::sizes::Sizes;
 use super::step::{GpuStep, Progress};
-use crate::{Certificate, Error, Rung, Status};
-use certkv_bound::Cause;
+use crate::{Certificate, Error, Status};
 
 impl GpuStep<'_> {
     fn sizes(&self) -> &Sizes {
@@ -126,15 +125,7 @@ impl GpuStep<'_> {
                 let shape = (s, &self.cache.layout);
                 found.of(self.rule, place, part.len + 1, shape, core.exact_format, own);
             } else {
-                own.fill(Certificate {
-                    status: Status::Exact,
-                    rung: Rung::DenseLayer,
-                    cause: Cause::Requested,
-                    e_key: 0.0,
-                    e_val: 0.0,
-                    e_drop: 0.0,
-                    ..Certificate::UNCERTIFIED
-                });
+                own.fill(Certificate::PREFILL);
             }
         }
         if all.iter().any(|c| c.status == Status::Failed) {
