@@ -16,28 +16,14 @@
 #include "attend/aside.cuh"
 #include "attend/lot.cuh"
 #include "attend/tail.cuh"
+#include "attend/demand.cuh"
 #include "attend/merge.cuh"
 #include "attend/tasks.cuh"
 #include "attend/ring.cuh"
+#include "attend/refine.cuh"
 
 // What a head's flags say.
 constexpr u32 CANARY_FAILED = 1;
-
-// Rows past the end of the open block weigh nothing.
-CKV_FN void mask_rows(Logits& s, int rows) {
-    // Against constants: sums of a constant and the lane's row would be kept in registers through the whole pass.
-    const int left = rows - (int)(lane() >> 2);
-#pragma unroll
-    for (int t = 0; t < TILES; t++) {
-#pragma unroll
-        for (int nt = 0; nt < COLUMNS; nt++) {
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                if (left <= 16 * t + (i & 2) * 4) s.x[t][nt][i] = -u32_as_float(0x7f800000u);
-            }
-        }
-    }
-}
 
 // What attend_columns must know of a block.
 struct Block {
@@ -48,6 +34,8 @@ struct Block {
     u32* room;  // for the summary of the open block
     int k, slot;  // which of this warp's, and where it lies
     u32 parity;
+    const Limit* limits;
+    u32* refined;  // sides whose residuals were read, keys and values
 };
 
 // Block k's keys, or all of it, have been read: their place is free for another's.
@@ -77,7 +65,8 @@ CKV_FN void attend_columns(const CkvAttendArgs& a, const Ring& ring, const Block
 #pragma unroll
         for (int nt = 0; nt < COLUMNS; nt++) key_sums.square[nt] = 0.0f;
     }
-    if constexpr (SPLIT && LAST) free_slot<KEYS>(a, ring, b);
+    // Residuals take the place of the key codes: until it is known whether they come, it stays.
+    if constexpr (SPLIT && LAST && !REFINABLE) free_slot<KEYS>(a, ring, b);
     if constexpr (SPLIT && FIRST == 0) wait_slot<VALUES>(ring, b.slot, b.parity);
     if (flight.keys) {
         Logits exact;
@@ -99,14 +88,42 @@ CKV_FN void attend_columns(const CkvAttendArgs& a, const Ring& ring, const Block
     float mass[COLUMNS][4];
     follow<FIRST>(s, q, exact_values ? 0.0f : lift_of(u32_as_float(summary[7])), st);
     weigh<FIRST>(s, q, st, w, mass);
+    u32 kind = (exact_keys ? EXACT_KEYS : 0) | (exact_values ? EXACT_VALUES : 0) | (open ? OPEN : 0);
+#if CKV_KEY_REFINE > 0
+    const u32 wants = open ? 0 : wanted(aside, summary, q, st, mass, key_sums, b.limits);
+    const u8* record = (const u8*)ring.places[b.k & 63].record;
+    if ((wants & KEYS) && !exact_keys) {
+        fetch_residuals(ring, b.slot, record + CKV_KEY_RESIDUALS, BLOCK * D / 8 * CKV_KEY_REFINE);
+        kind |= REFINED_KEYS;
+        if (lane() == 0) atomic_add(b.refined, 1);
+        await_residuals(ring);
+        refine_logits(b.record, q, s);
+        follow<FIRST>(s, q, exact_values ? 0.0f : lift_of(u32_as_float(summary[7])), st);
+        weigh<FIRST>(s, q, st, w, mass);
+    }
+    if ((wants & VALUES) && !exact_values) {
+        fetch_residuals(ring, b.slot, record + CKV_VALUE_RESIDUALS, BLOCK * D / 8 * CKV_VALUE_REFINE);
+        kind |= REFINED_VALUES;
+        if (lane() == 0) atomic_add(b.refined + 1, 1);
+    } else if constexpr (SPLIT) {
+        free_slot<KEYS>(a, ring, b);
+    }
+#endif
+    count_mass<FIRST>(mass, st);
     if (flight.values) {
         add_originals<FIRST, true>((const u8*)flight.values, b.rows, w, st);
     } else {
         add_codes<FIRST>(b.record, w, st);
     }
+#if CKV_KEY_REFINE > 0
+    if (kind & REFINED_VALUES) {
+        await_residuals(ring);
+        add_codes<FIRST, true>(b.record, w, st);
+        if constexpr (SPLIT) free_slot<KEYS>(a, ring, b);
+    }
+#endif
 #if CKV_CERTIFY
-    leave<FIRST>(lot, st, mass, key_sums, summary, b.index,
-                 (exact_keys ? EXACT_KEYS : 0) | (exact_values ? EXACT_VALUES : 0) | (open ? OPEN : 0));
+    leave<FIRST>(lot, st, mass, key_sums, summary, b.index, kind);
 #endif
     if constexpr (ASIDE) {
 #pragma unroll
@@ -123,9 +140,9 @@ CKV_FN void attend_columns(const CkvAttendArgs& a, const Ring& ring, const Block
 
 // Block k of this warp into the state.
 CKV_FN void attend_block(const CkvAttendArgs& a, Ring& ring, const Aside& aside, Query& q, u32 row, u32 j, int rows, int k, int slot,
-                         u32 parity, State& st, Lot& lot, u32* flags, u32* room) {
+                         u32 parity, State& st, Lot& lot, u32* flags, u32* room, const Limit* limits, u32* refined) {
     wait_slot<SPLIT ? KEYS : WHOLE>(ring, slot, parity);
-    const Block b = {ring.slots + slot * CKV_RECORD, ring.flights[slot], rows, row, j, room, k, slot, parity};
+    const Block b = {ring.slots + slot * CKV_RECORD, ring.flights[slot], rows, row, j, room, k, slot, parity, limits, refined};
     attend_columns<0>(a, ring, b, aside, q, st, lot, flags);
 }
 
@@ -134,6 +151,7 @@ struct Known {
     Segment segment;
     u32 flags;  // of the head at hand, by any warp
     u32 hi;     // end of this CTA's share of the line
+    u32 refined[2];
 };
 static_assert(sizeof(Known) <= KNOWN_BYTES, "KNOWN_BYTES");
 
@@ -162,11 +180,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) ckv_attend(const __grid
     // In shared memory rather than registers: the loop over blocks needs every register it can get.
     Known& known = *(Known*)at;
     at += KNOWN_BYTES;
+    Limit* limits = (Limit*)at;
+    at += LIMIT_BYTES;
     u32* before = (u32*)at;
 
     const u32 cta = blockIdx.x, me = warp();
 #if CKV_BULK
-    if (threadIdx.x < WARPS * STAGES * PARTS) barrier_init(barriers + threadIdx.x, 1);
+    if (threadIdx.x < WARPS * BARRIERS) barrier_init(barriers + threadIdx.x, 1);
     fence_barrier_init();
 #endif
     grid_dependency_wait();
@@ -178,8 +198,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) ckv_attend(const __grid
 
     Ring ring;
     ring.slots = slots + me * STAGES * CKV_RECORD;
-    ring.barriers = barriers + me * STAGES * PARTS;
+    ring.barriers = barriers + me * BARRIERS;
     ring.flights = flights + me * STAGES;
+    if (lane() == 0) ring.flights[0].phase = 0;
     ring.lo = lo + me;
     ring.count = lo + me < hi ? (int)((hi - lo - me + WARPS - 1) / WARPS) : 0;
     ring.places = places + me * 64;
@@ -187,7 +208,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) ckv_attend(const __grid
     const Segment& seg = known.segment;
     {
         const Segment first = segment_at(a, planned, lo);
-        if (threadIdx.x == 0) known.tasks = planned, known.segment = first, known.flags = 0, known.hi = hi;
+        if (threadIdx.x == 0) known.tasks = planned, known.segment = first, known.flags = 0, known.hi = hi, known.refined[0] = known.refined[1] = 0;
     }
     sync_threads();
     fetch_batch(a, t, ring, 0);
@@ -208,12 +229,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) ckv_attend(const __grid
         await_query();
         prepare_query(a, queries, q);
         prefetch_query(a, seg.head + 1);
+#if CKV_KEY_REFINE > 0
+        // The partials are written behind the last block.
+        probe(a, seg, q, partials, limits);
+#endif
         State st;
         Sums sums;
         clear(st);
         clear(sums);
         const Aside aside = {mine + SUMMARY_WORDS};
-        if constexpr (ASIDE) put_all(aside, st, sums, q);
+        put_all(aside, st, sums, q);
         const int started = k;
 #pragma unroll 1
         for (; k < ring.count && ring.lo + (u32)k * WARPS < end; k++) {
@@ -223,7 +248,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) ckv_attend(const __grid
             const int rows = j < seg.tokens / BLOCK ? BLOCK : (int)(seg.tokens % BLOCK);
             // With one slot the parity is k's own, and takes no register.
             const u32 phase = SPLIT ? (u32)k & 1 : parity;
-            attend_block(a, ring, aside, q, row_head, j, rows, k, slot, phase, st, lot, &known.flags, (u32*)mine);
+            attend_block(a, ring, aside, q, row_head, j, rows, k, slot, phase, st, lot, &known.flags, (u32*)mine, limits,
+                         known.refined);
             slot = slot + 1 == STAGES ? 0 : slot + 1;
             parity ^= slot == 0;
             if (CKV_CERTIFY && lot.count == LOT) certify_lot(a, lot, q, row_head, sums, aside);
@@ -234,7 +260,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) ckv_attend(const __grid
             for (int nt = 0; nt < NT; nt++) take_tile(aside, nt, st);
             syncwarp();
         }
-        store_partial(st, sums, (float)((k - started) * TILES), known.flags, mine);
+        store_partial(st, sums, (float)((k - started) * VALUE_CHAIN), known.flags, mine);
         sync_threads();
 
         const u32 first = share_of(t, seg.start, seg.number), last = share_of(t, seg.start + seg.blocks - 1, seg.number);
@@ -249,7 +275,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) ckv_attend(const __grid
             merge_partials(a, from, count, to, merge, seg.head, centre);
             sync_threads();
             if (!to) {
-                certify_head(a, merge, seg.head, seg.tokens);
+                certify_head(a, merge, seg.head, row_head, seg.tokens);
                 break;
             }
             // One thread speaks for all: what they wrote before the barrier is released with its count.
@@ -269,4 +295,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) ckv_attend(const __grid
         read_query(a, next.head, queries);
         sync_threads();
     }
+#if CKV_KEY_REFINE > 0
+    // Behind the last merge, which all warps were in step for.
+    if (a.refined && threadIdx.x < 2 && known.refined[threadIdx.x]) atomic_add(a.refined + threadIdx.x, known.refined[threadIdx.x]);
+#endif
 }

@@ -8,13 +8,15 @@
 //
 // Macros (see RecordLayout): CKV_DIM, CKV_BLOCK, CKV_STORE, CKV_KEY, CKV_KEY_BITS, CKV_KEY_GROUP, CKV_KEY_META, CKV_VALUE,
 // CKV_VALUE_BITS, CKV_VALUE_GROUP, and the byte offsets CKV_KEY_CODES, CKV_KEY_SCALES, CKV_VALUE_CODES,
-// CKV_VALUE_SCALES, CKV_SUMMARY, CKV_RECORD.
+// CKV_VALUE_SCALES, CKV_SUMMARY, CKV_RECORD; for residual planes CKV_KEY_REFINE, CKV_VALUE_REFINE, CKV_KEY_RESIDUALS and
+// CKV_VALUE_RESIDUALS.
 #pragma once
 #include "machine.cuh"
 #include "codec/affine.cuh"
 #include "codec/channel8.cuh"
 #include "codec/fragment.cuh"
 #include "codec/identity.cuh"
+#include "codec/refine.cuh"
 #include "codec/token_sym.cuh"
 #include "summary.cuh"
 
@@ -26,6 +28,10 @@ constexpr bool KEY_CHANNEL = CKV_KEY == 1, KEY_TOKEN = CKV_KEY == 2, KEY_CODED =
 // Widths and groups that no branch of this layout uses still have to make types.
 constexpr int KEY_BITS = KEY_TOKEN ? CKV_KEY_BITS : 8, VALUE_BITS = VALUE_CODED ? CKV_VALUE_BITS : 8;
 constexpr u32 KEY_GROUP = KEY_TOKEN ? CKV_KEY_GROUP : DIM, VALUE_GROUP = VALUE_CODED ? CKV_VALUE_GROUP : DIM;
+
+// Residual planes, math.md (2.23), are made from the same errors once the codes are measured: the originals stay until then.
+constexpr bool REFINABLE = CKV_KEY_REFINE > 0;
+constexpr u32 SUMMARY_BYTES = REFINABLE ? 48 : 32;
 
 // A row of originals in shared memory: 16 bytes of padding spread the rows over the banks.
 constexpr u32 ROW = DIM + 8;
@@ -41,8 +47,9 @@ constexpr u32 STEPS = KEY_STEPS > VALUE_STEPS ? KEY_STEPS : VALUE_STEPS;
 
 // The shared memory of the CTA, in bytes; the launch asks for PACK_SHARED of them.
 constexpr u32 GRAM_BYTES = KEY_CODED || VALUE_CODED ? 8 * BLOCK * BLOCK : 0;
-constexpr u32 RAW_BYTES = 2 * BLOCK * ROW > GRAM_BYTES ? 2 * BLOCK * ROW : GRAM_BYTES;
-constexpr u32 AT_ERRORS = RAW_BYTES, ERROR_BYTES = 32768;
+constexpr u32 RAW_BYTES = REFINABLE || 2 * BLOCK * ROW > GRAM_BYTES ? 2 * BLOCK * ROW : GRAM_BYTES;
+constexpr u32 AT_GRAM = REFINABLE ? RAW_BYTES : 0;
+constexpr u32 AT_ERRORS = REFINABLE ? AT_GRAM + GRAM_BYTES : RAW_BYTES, ERROR_BYTES = 32768;
 constexpr u32 AT_CHANNELS = AT_ERRORS + ERROR_BYTES, AT_STEPS = AT_CHANNELS + 8 * DIM;
 constexpr u32 AT_SLOTS = AT_STEPS + 12 * STEPS, SLOT_BYTES = 8 * 4 * WARPS;
 constexpr u32 AT_FLAGS = AT_SLOTS + SLOT_BYTES, PACK_SHARED = AT_FLAGS + 4 * 2 * WARPS;
@@ -58,7 +65,8 @@ constexpr u32 ROWS = 0;
 constexpr u32 OVERFLOW = 1, NONFINITE = 2;
 
 struct Work {
-    u16* raw;          // originals, [BLOCK][ROW]; the Gram matrix once they are coded
+    u16* raw;          // originals, [BLOCK][ROW]
+    double* gram;      // the Gram matrix, in their place unless they are needed again
     double* errors;    // x - x^, [channel of the chunk][BLOCK]; ranges and partial sums in between
     double* channels;  // per channel: the centre (values), 1/scale (keys with a scale per channel)
     float* scale;      // [STEPS], and so on: index channel, or group * BLOCK + token
@@ -69,7 +77,7 @@ struct Work {
 };
 CKV_FN Work work_of(u8* shared) {
     float* steps = (float*)(shared + AT_STEPS);
-    return Work{(u16*)shared,  (double*)(shared + AT_ERRORS), (double*)(shared + AT_CHANNELS),
+    return Work{(u16*)shared,  (double*)(shared + AT_GRAM), (double*)(shared + AT_ERRORS), (double*)(shared + AT_CHANNELS),
                 steps,         steps + STEPS,                 steps + 2 * STEPS,
                 (double*)(shared + AT_SLOTS), (u32*)(shared + AT_FLAGS)};
 }
@@ -222,7 +230,7 @@ template <bool KEY> struct Side {
 };
 
 // Codes of channels first .. first + width: to the record, their errors to shared memory. A warp takes a unit at a time.
-template <bool KEY> CKV_FN void code_chunk(const Work& w, u8* section, u32 first, u32 width) {
+template <bool KEY, bool WRITE> CKV_FN void code_chunk(const Work& w, u8* section, u32 first, u32 width) {
     constexpr u32 TILES = BLOCK / 16;
     constexpr int AT_ONCE = DIM > CHUNK ? 2 : 4;
     const u32 units = TILES * width / 32;
@@ -257,7 +265,26 @@ template <bool KEY> CKV_FN void code_chunk(const Work& w, u8* section, u32 first
                 w.errors[local * BLOCK + token] = Side<KEY>::error(x, n, step);
             }
         }
-        store_unit<KEY ? KEY_BITS : VALUE_BITS, COUNT>(section, tile * (DIM / 32) + (first + at) / 32, codes);
+        if (WRITE) store_unit<KEY ? KEY_BITS : VALUE_BITS, COUNT>(section, tile * (DIM / 32) + (first + at) / 32, codes);
+    }
+}
+
+// Residuals of the errors that code_chunk left, to the record; what they leave takes the errors' place.
+template <bool KEY> CKV_FN void refine_chunk(const Work& w, u8* section, u32 first, u32 width) {
+    constexpr u32 TILES = BLOCK / 16;
+    constexpr int BITS = KEY ? CKV_KEY_REFINE : CKV_VALUE_REFINE;
+    const u32 units = TILES * width / 32;
+    for (u32 u = warp(); u < units; u += WARPS) {
+        const u32 tile = u % TILES, at = 32 * (u / TILES);
+        Codes codes = {{0, 0, 0, 0}};
+#pragma unroll 2
+        for (u32 p = 0; p < 16; ++p) {
+            const u32 token = 16 * tile + token_of<KEY>(lane(), p), local = at + channel_of<KEY>(lane(), p);
+            const float scale = Side<KEY>::step(w, token, first + local).scale;
+            double& error = w.errors[local * BLOCK + token];
+            codes.set(p, Residual<BITS>::code(error, (double)scale));
+        }
+        store_unit<BITS, COUNT>(section, tile * (DIM / 32) + (first + at) / 32, codes);
     }
 }
 
@@ -331,6 +358,55 @@ template <bool CODED> CKV_FN double key_magnitude(const Work& w) {
     return cta_sum(square, w.slots);
 }
 
+// Codes all channels and measures the errors: norms of tokens, and their Gram matrix. FINE: the codes are written already; residuals
+// are, and what they leave is measured.
+template <bool KEY, bool FINE> CKV_FN void measure(const Work& w, u8* codes, u8* residuals, Norms& norms, Gram<BLOCK>& gram) {
+    gram.clear();
+#pragma unroll 1
+    for (u32 first = 0; first < DIM; first += CHUNK) {
+        const u32 width = first + CHUNK <= DIM ? CHUNK : DIM - first;
+        code_chunk<KEY, !FINE>(w, codes, first, width);
+        sync_threads();
+        if constexpr (FINE) {
+            refine_chunk<KEY>(w, residuals, first, width);
+            sync_threads();
+        }
+        add_norms<KEY, true>(w, first, width, norms);
+        sync_threads();
+        gram.add(w.errors, width);
+        sync_threads();
+    }
+    // Without residuals the originals are done with: their place takes the matrix.
+    gram.fold(w.errors, w.gram);
+}
+
+// Residual planes of a side and their part of the summary. `largest`: the largest squared norm of a value, which those of refined ones
+// may raise.
+template <bool KEY> CKV_FN void refine(const Work& w, u8* record, bool coded, Gram<BLOCK>& gram, double& largest) {
+    constexpr u32 BITS = KEY ? CKV_KEY_REFINE : CKV_VALUE_REFINE, AT = KEY ? CKV_KEY_RESIDUALS : CKV_VALUE_RESIDUALS;
+    double norm = infinity(), most = infinity();
+    if (coded) {
+        Norms norms = {0.0, 0.0, 0.0, 0.0};
+        sync_threads();
+        measure<KEY, true>(w, record, record + AT, norms, gram);
+        double top[3];
+        largest_norms(w, norms, top);
+        largest = larger(largest, top[1]);
+        most = top[0];
+        norm = spectral<BLOCK>(w.gram, w.errors, w.slots);
+    } else {
+        zero(record, AT, AT + COUNT / 8 * BITS);
+    }
+    if (threadIdx.x == 0) {
+        float* out = (float*)(record + CKV_SUMMARY) + 8;
+        if (KEY) {
+            out[0] = publish(norm), out[1] = publish(sqrt(most));
+        } else {
+            out[2] = publish(sqrt(most)), out[3] = publish(norm);
+        }
+    }
+}
+
 // Packs a side whose originals are in w.raw; `bad` is what each thread has against them. The rest as in pack_side.
 template <bool KEY> CKV_FN u32 pack_staged(const Work& w, u32 bad, const float* centre, u8* record) {
     constexpr bool CODED = KEY ? KEY_CODED : VALUE_CODED;
@@ -354,21 +430,7 @@ template <bool KEY> CKV_FN u32 pack_staged(const Work& w, u32 bad, const float* 
     if constexpr (CODED) {
         Gram<BLOCK> gram;
         if (coded) {
-            gram.clear();
-#pragma unroll 1
-            for (u32 first = 0; first < DIM; first += CHUNK) {
-                const u32 width = first + CHUNK <= DIM ? CHUNK : DIM - first;
-                code_chunk<KEY>(w, record + START, first, width);
-                sync_threads();
-                add_norms<KEY, true>(w, first, width, norms);
-                sync_threads();
-                gram.add(w.errors, width);
-                sync_threads();
-            }
-        }
-        if (coded) {
-            // The originals are done with: their place takes the matrix.
-            gram.fold(w.errors, (double*)w.raw);
+            measure<KEY, false>(w, record + START, nullptr, norms, gram);
         } else {
             add_norms<KEY, false>(w, 0, DIM, norms);
         }
@@ -376,12 +438,13 @@ template <bool KEY> CKV_FN u32 pack_staged(const Work& w, u32 bad, const float* 
         largest_norms(w, norms, top);
         if (coded) {
             if (KEY) mag = key_magnitude<true>(w);
-            errors_norm = spectral<BLOCK>((double*)w.raw, w.errors, w.slots);
+            errors_norm = spectral<BLOCK>(w.gram, w.errors, w.slots);
             zero(record, CODES_END, SCALES);
             zero(record, SCALES_END, END);
         } else {
             for (u32 i = threadIdx.x; i < (END - START) / 16; i += THREADS) ((Vec4*)(record + START))[i] = Vec4{0, 0, 0, 0};
         }
+        if constexpr (REFINABLE) refine<KEY>(w, record, coded, gram, top[1]);
         if (threadIdx.x == 0) {
             const double inf = infinity();
             float* out = (float*)(record + CKV_SUMMARY);
@@ -416,7 +479,7 @@ template <bool KEY> CKV_FN u32 pack_staged(const Work& w, u32 bad, const float* 
             out[KEY ? 3 : 7] = publish(sqrt(top[1]));
         }
     }
-    if (!KEY) zero(record, CKV_SUMMARY + 32, CKV_RECORD);
+    if (!KEY) zero(record, CKV_SUMMARY + SUMMARY_BYTES, CKV_RECORD);
     sync_threads();
     return bad;
 }

@@ -76,7 +76,7 @@ CKV_FN Shares look_again(const CkvSelectArgs& a, const Place& p, const Work& w, 
     const u8* summary = summary_of(a, ldg(a.table + (u64)p.row * a.table_stride + block), p.head);
     Look b;
     Shares s;
-    b.first = ldg((const Vec4*)summary), b.second = ldg((const Vec4*)(summary + 16));
+    load_summary(summary, b);
     load_masses(a.masses + (p.line + block) * GROUP, b.masses);
     score(b, w.scales, w.every != 0, s);
     return s;
@@ -101,7 +101,7 @@ CKV_FN void look(const CkvSelectArgs& a, const Place& p, Work& w, float digits) 
 #pragma unroll
         for (u32 i = 0; i < FLIGHT; i++) {
             if (summaries[i] == nullptr) continue;
-            b[i].first = ldg((const Vec4*)summaries[i]), b[i].second = ldg((const Vec4*)(summaries[i] + 16));
+            load_summary(summaries[i], b[i]);
         }
 #pragma unroll
         for (u32 i = 0; i < FLIGHT; i++) {
@@ -132,9 +132,11 @@ CKV_FN void decide(const CkvSelectArgs& a, const Place& p, Work& w, u32 block, u
         b = Found{(u8)bucket_of(s.key_bits), (u8)bucket_of(s.value_bits), 1, 0};
     }
     const u32 key = b.key, value = b.value, items = items_of(a);
-    const u32 word = b.promoted ? a.promoted[p.line + block] : 0;
+    const u32 old = b.promoted ? a.promoted[p.line + block] : 0;
+    // What an earlier step lent to refinable records is over.
+    const u32 word = REFINABLE ? 0 : old;
     u32 wanted = (KEYS_CODED && key >= threshold ? 1u : 0u) | (VALUES_CODED && value >= threshold ? 2u : 0u);
-    if (word == 0 && wanted == 0) return;
+    if (old == 0 && wanted == 0) return;
     const u32 index = ldg(a.table + (u64)p.row * a.table_stride + block) * a.kv_heads + p.head;
     u32 kept = 0, next;
     if (a.mode == PLAN) {
@@ -144,14 +146,14 @@ CKV_FN void decide(const CkvSelectArgs& a, const Place& p, Work& w, u32 block, u
         if (word > items) *place_of(a, 2 * index, true) = 0, *place_of(a, 2 * index + 1, true) = 0;
     } else {
         // What the row has stays; the rest of what is wanted is lent.
-        next = 1 + items + index;
+        next = REFINABLE && !wanted ? 0 : 1 + items + index;
         if (word != 0) {
             const CkvSides s = a.sides[word - 1];
             if (s.keys) *place_of(a, 2 * index, true) = s.keys, wanted &= ~1u;
             if (s.values) *place_of(a, 2 * index + 1, true) = s.values, wanted &= ~2u;
         }
     }
-    if (next != word) a.promoted[p.line + block] = next;
+    if (next != old) a.promoted[p.line + block] = next;
     if (wanted & 1) atomic_add(w.stats + STAT_KEYS, 1);
     if (wanted & 2) atomic_add(w.stats + STAT_VALUES, 1);
     kept |= wanted;
@@ -193,7 +195,7 @@ CKV_FN void select_head(const CkvSelectArgs& a, const Place& p, const Known& kno
     if (warp() == 0) {
         u32 threshold = LAST;
         for (u32 h = 0; h < GROUP; h++) threshold = w.thresholds[h] < threshold ? w.thresholds[h] : threshold;
-        if (a.mode == REPAIR) {
+        if (a.mode == REPAIR && !REFINABLE) {
             const u32 least = (p.blocks + a.progress - 1) / a.progress;
             threshold = with_progress(w.hist, threshold, least > 0 ? least : 1);
         }

@@ -18,6 +18,14 @@ struct CkvCertificate {
     u32 unused[2];
 };
 
+// What is remembered of a query head from one step to the next; all zero in a new row.
+struct alignas(16) CkvDemand {
+    float norm;    // least ||O'|| of late: an old one counts for a little more with every step
+    float radius;  // the last ||O' - c||
+    float kappa;   // even shares of the tolerance that a side of a block may add unrefined; 0: nothing is known
+    float unused;
+};
+
 // Tables are indexed by row: the number of a sequence in the tables, which append shares; outputs by place in the batch.
 struct CkvAttendArgs {
     const u8* packed;       // record of page p, head h: packed + p * page_stride + h * head_stride
@@ -48,4 +56,8 @@ struct CkvAttendArgs {
     float scale;            // of the logits
     float relative;         // tolerance as a share of the output's norm
     float absolute;         // and as a length: a head passes under the larger
+    CkvDemand* demands;     // [rows][kv_heads * group], see refine.cuh; null: residuals are not read
+    u32* refined;           // [2] counted up: sides whose residuals were read, keys and values; null: not wanted
+    u32 refine_all;         // 1: all residuals are read, and nothing is learned
+    u32 unused;
 };

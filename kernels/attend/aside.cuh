@@ -8,10 +8,14 @@ struct Aside {
 
 // Words of the sums, then those of each column tile, two of the query, then, for the largest heads, logits from codes while those from originals are
 // compared with them.
-constexpr int ASIDE_SUMS = 9, ASIDE_TILE = 10, ASIDE_QUERY = ASIDE_SUMS + NT * ASIDE_TILE, ASIDE_LOGITS = ASIDE_QUERY + 2;
+constexpr int ASIDE_SUMS = 9, ASIDE_TILE = 10, ASIDE_QUERY = ASIDE_SUMS + (ASIDE ? NT * ASIDE_TILE : 0), ASIDE_LOGITS = ASIDE_QUERY + 2;
 constexpr bool LOGITS_ASIDE = ASIDE && D == 256;
 constexpr int ASIDE_WORDS = ASIDE_LOGITS + (LOGITS_ASIDE ? TILES * COLUMNS * 4 : 0);
 static_assert(!ASIDE || SUMMARY_WORDS + 32 * ASIDE_WORDS <= PARTIAL_STRIDE, "they fit into a warp's partial result");
+
+// Refining takes registers, too: then what the certificate needs waits there, if there is room.
+constexpr bool SUMS_ASIDE = ASIDE || (REFINABLE && SUMMARY_WORDS + 32 * ASIDE_SUMS <= PARTIAL_STRIDE);
+constexpr bool QUERY_ASIDE = ASIDE || (REFINABLE && SUMMARY_WORDS + 32 * (ASIDE_QUERY + 2) <= PARTIAL_STRIDE);
 
 CKV_FN float& aside_word(const Aside& aside, int i) { return aside.words[32 * i + (int)lane()]; }
 
@@ -63,13 +67,15 @@ CKV_FN float take_logit(const Aside& aside, const Logits& s, int t, int nt, int 
     return LOGITS_ASIDE ? aside_word(aside, ASIDE_LOGITS + (t * COLUMNS + nt) * 4 + i) : s.x[t][nt][i];
 }
 
-CKV_FN float take_reach(const Aside& aside, const Query& q) { return ASIDE ? aside_word(aside, ASIDE_QUERY) : q.reach; }
-CKV_FN float take_step(const Aside& aside, const Query& q) { return ASIDE ? aside_word(aside, ASIDE_QUERY + 1) : q.step; }
+CKV_FN float take_reach(const Aside& aside, const Query& q) { return QUERY_ASIDE ? aside_word(aside, ASIDE_QUERY) : q.reach; }
+CKV_FN float take_step(const Aside& aside, const Query& q) { return QUERY_ASIDE ? aside_word(aside, ASIDE_QUERY + 1) : q.step; }
 
 // What a head begins with.
 CKV_FN void put_all(const Aside& aside, const State& st, const Sums& sums, const Query& q) {
-    put_sums(aside, sums);
+    if constexpr (SUMS_ASIDE) put_sums(aside, sums);
+    if constexpr (ASIDE) {
 #pragma unroll
-    for (int nt = 0; nt < NT; nt++) put_tile(aside, nt, st), put_units(aside, nt, q);
-    aside_word(aside, ASIDE_QUERY) = q.reach, aside_word(aside, ASIDE_QUERY + 1) = q.step;
+        for (int nt = 0; nt < NT; nt++) put_tile(aside, nt, st), put_units(aside, nt, q);
+    }
+    if constexpr (QUERY_ASIDE) aside_word(aside, ASIDE_QUERY) = q.reach, aside_word(aside, ASIDE_QUERY + 1) = q.step;
 }

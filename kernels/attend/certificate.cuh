@@ -15,7 +15,8 @@ constexpr float U_PAIR = 2.4e-7f;
 constexpr float U_ROW = CKV_STORE == 1 ? 1.6e-5f : U_PAIR;
 
 // Products in a chain of logits: codes or rows, and offsets.
-constexpr float CODE_CHAIN = (PAIRED ? 2.0f : 4.0f) * CHUNKS * (CKV_KEY == 1 ? 2.0f : 1.0f) + 4.0f;
+// Residuals weigh a 256th of the codes, their products as little, and one addition joins the two sums.
+constexpr float CODE_CHAIN = (PAIRED ? 2.0f : 4.0f) * CHUNKS * (CKV_KEY == 1 ? 2.0f : 1.0f) + (REFINABLE ? 5.0f : 4.0f);
 constexpr float ROW_CHAIN = (PAIRED ? 2.0f : 4.0f) * CHUNKS + 4.0f;
 
 CKV_FN constexpr float root(float x, float guess = 16.0f, int steps = 24) {
@@ -25,9 +26,12 @@ constexpr float ROOT_D = root((float)D) * UP;
 constexpr float ROOT_BLOCK = root((float)BLOCK) * UP;
 
 // A coded value is summed as code times scale and offset apart: together they are at most this many times the value's norm,
-// because both lie within the range of their group.
-constexpr float SPREAD = CKV_VALUE == 1 ? 1.0f + 2.0f * root((float)CKV_VALUE_GROUP) * UP : 1.0f;
-constexpr float LARGEST_CODE = CKV_VALUE == 1 ? (float)((1 << CKV_VALUE_BITS) - 1) : 0.0f;
+// because both lie within the range of their group. Residuals reach half a step further, and double a chain.
+constexpr float RESIDUAL_STEP = REFINABLE ? 0.5f : 0.0f;
+constexpr float LARGEST_CODE = CKV_VALUE == 1 ? (float)((1 << CKV_VALUE_BITS) - 1) + RESIDUAL_STEP : 0.0f;
+constexpr float SPREAD =
+    CKV_VALUE == 1 ? 1.0f + 2.0f * (1.0f + RESIDUAL_STEP / (float)((1 << CKV_VALUE_BITS) - 1)) * root((float)CKV_VALUE_GROUP) * UP : 1.0f;
+constexpr int VALUE_CHAIN = TILES * (REFINABLE ? 2 : 1);
 
 // The error summary of a record, in its stored order.
 struct Summary {

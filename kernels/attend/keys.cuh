@@ -106,29 +106,46 @@ struct ChannelSums {
     float z[OFFSET_CHAINS][COLUMNS][4], n[2][COLUMNS][4];
 };
 
-// The scaled query of chunk j.
+// The query of chunk j, its product with the scales, and the latter as pairs of halves; paired columns get the one that is theirs.
+struct ScaledChunk {
+    u32 query_high[COLUMNS][4], query_low[COLUMNS][4], product[COLUMNS][4];
+};
+template <int FIRST>
+CKV_FN void scale_chunk(const u8* scales, const Query& q, int j, u32 (&high)[COLUMNS][4], u32 (&low)[COLUMNS][4], ScaledChunk& of) {
+    const u32 mask = low_columns();
+    u32 sigma[4];
+    channel_scales(scales, j, sigma);
+#pragma unroll
+    for (int nt = 0; nt < COLUMNS; nt++) {
+        query_chunk(q, FIRST + nt, j, of.query_high[nt], of.query_low[nt]);
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const u32 qh = of.query_high[nt][i], ql = of.query_low[nt][i], y = times_high(qh, sigma[i]);
+            of.product[nt][i] = y;
+            if constexpr (PAIRED) {
+                high[nt][i] = query_times(qh, ql, sigma[i], y, mask);
+            } else {
+                high[nt][i] = y;
+                low[nt][i] = times_low(qh, ql, sigma[i]);
+            }
+        }
+    }
+}
+
+// The scaled query of chunk j, and its part of the sums.
 template <int FIRST>
 CKV_FN void scale_query(const u8* scales, const Query& q, int j, u32 (&high)[COLUMNS][4], u32 (&low)[COLUMNS][4], ChannelSums& sums) {
     const u32 mask = low_columns();
-    u32 sigma[4], offset[4];
-    channel_scales(scales, j, sigma);
+    u32 offset[4];
+    ScaledChunk of;
+    scale_chunk<FIRST>(scales, q, j, high, low, of);
     channel_scales(scales + 2 * D, j, offset);
 #pragma unroll
     for (int nt = 0; nt < COLUMNS; nt++) {
         float(&z)[OFFSET_CHAINS][COLUMNS][4] = sums.z;
         float(&n)[2][COLUMNS][4] = sums.n;
-        u32 qh[4], ql[4], y[4];
-        query_chunk(q, FIRST + nt, j, qh, ql);
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            y[i] = times_high(qh[i], sigma[i]);
-            if constexpr (PAIRED) {
-                high[nt][i] = query_times(qh[i], ql[i], sigma[i], y[i], mask);
-            } else {
-                high[nt][i] = y[i];
-                low[nt][i] = times_low(qh[i], ql[i], sigma[i]);
-            }
-        }
+        const u32(&y)[4] = of.product[nt];
+        const u32(&qh)[4] = of.query_high[nt];
         // The scaled query against itself: row h, column h is the sum of its squares; even registers land in rows
         // 0..7, odd ones in rows 8..15.
         mma_f16(n[0][nt], y[0], y[1], y[2], y[3], y[0], y[2]);
@@ -140,7 +157,7 @@ CKV_FN void scale_query(const u8* scales, const Query& q, int j, u32 (&high)[COL
             const u32 z0 = offset[2 * e], z1 = offset[2 * e + 1];
             u32 b0 = qh[2 * e], b1 = qh[2 * e + 1];
 #if CKV_QUERY_LOW
-            const u32 l0 = ql[2 * e], l1 = ql[2 * e + 1];
+            const u32 l0 = of.query_low[nt][2 * e], l1 = of.query_low[nt][2 * e + 1];
             if constexpr (PAIRED) b0 = by_column(b0, l0, mask), b1 = by_column(b1, l1, mask);
             else mma_f16(z[chain][nt], z0, z0, z1, z1, l0, l1);
 #endif

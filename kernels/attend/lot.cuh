@@ -4,23 +4,23 @@
 
 struct Lot {
     Vec4* sums;          // [LOT][HEADS]: sum of weights, of their squares, of (q sigma)^2 over channels, and the exponent
-    u32* summaries;      // [LOT][8]
+    u32* summaries;      // [LOT][SUMMARY_WORDS]
     u32* blocks;         // [LOT][2]: index in the sequence; kind
     int count;
 };
 
-constexpr u32 EXACT_KEYS = 1, EXACT_VALUES = 2, OPEN = 4;
+constexpr u32 EXACT_KEYS = 1, EXACT_VALUES = 2, OPEN = 4, REFINED_KEYS = 8, REFINED_VALUES = 16;
 
 CKV_FN Lot lot_at(u8* shared) {
     Lot l;
     l.sums = (Vec4*)shared;
     l.summaries = (u32*)(shared + 32 * 16);
-    l.blocks = l.summaries + LOT * 8;
+    l.blocks = l.summaries + LOT * SUMMARY_WORDS;
     l.count = 0;
     return l;
 }
 
-// Leaves column tiles from FIRST on of one block. `summary`: eight words that every lane can read.
+// Leaves column tiles from FIRST on of one block. `summary`: SUMMARY_WORDS words that every lane can read.
 template <int FIRST>
 CKV_FN void leave(Lot& l, const State& st, const float (&mass)[COLUMNS][4], const KeySums& keys, const u32* summary, u32 block, u32 kind) {
     const int r = lane() >> 2, c4 = lane() & 3;
@@ -35,32 +35,43 @@ CKV_FN void leave(Lot& l, const State& st, const float (&mass)[COLUMNS][4], cons
         }
     }
     if constexpr (FIRST + COLUMNS < NT) return;
-    if (lane() < 8) l.summaries[l.count * 8 + lane()] = summary[lane()];
-    if (lane() == 8) *(Vec2*)(l.blocks + 2 * l.count) = Vec2{block, kind};
+    if (lane() < SUMMARY_WORDS) l.summaries[l.count * SUMMARY_WORDS + lane()] = summary[lane()];
+    if (lane() == SUMMARY_WORDS) *(Vec2*)(l.blocks + 2 * l.count) = Vec2{block, kind};
     l.count++;
 }
 
-// Certifies what was left. `aside`: where the sums are with ASIDE; they are also returned.
+// Certifies what was left. `aside`: where the sums are with SUMS_ASIDE; they are also returned.
 CKV_FN void certify_lot(const CkvAttendArgs& a, Lot& l, const Query& q, u32 row, Sums& sums, const Aside& aside) {
     syncwarp();
-    if constexpr (ASIDE) take_sums(aside, sums);
+    if constexpr (SUMS_ASIDE) take_sums(aside, sums);
     const int slot = lane() / HEADS, h = lane() % HEADS;
     if (slot < l.count && h < GROUP) {
-        const Summary b = load_summary((const u8*)(l.summaries + slot * 8));
+        const u32* summary = l.summaries + slot * SUMMARY_WORDS;
+        Summary b = load_summary((const u8*)summary);
         const Vec4 left = l.sums[lane()];
         const u32 kind = l.blocks[2 * slot + 1];
+        float finer = 1.0f;
+        if constexpr (REFINABLE) {
+            // What is left of the errors of a side whose residuals were read. The mass word speaks of refined keys in any case: a repair
+            // reads all residuals.
+            const Vec4 fine = *(const Vec4*)(summary + 8);
+            if (!(kind & REFINED_KEYS)) finer = most(u32_as_float(fine.x) * rcp(b.kappa), u32_as_float(fine.y) * rcp(b.eps));
+            if (kind & REFINED_KEYS) b.kappa = u32_as_float(fine.x), b.eps = u32_as_float(fine.y);
+            if (kind & REFINED_VALUES) b.eta = u32_as_float(fine.z), b.sop = u32_as_float(fine.w);
+        }
         const bool keys = kind & EXACT_KEYS, values = kind & EXACT_VALUES;
         const float m = u32_as_float(left.w);
         const float reach = take_reach(aside, q), step = take_step(aside, q);
         const LogitBound bound = code_bound(b, reach, step, u32_as_float(left.z));
         const float zeta = keys ? row_zeta(b.key_norm, reach, step) : bound.zeta;
         rescale(sums, m);
-        const Found found = add_block(sums, b, bound, zeta, keys, values, u32_as_float(left.x), u32_as_float(left.y));
+        Found found = add_block(sums, b, bound, zeta, keys, values, u32_as_float(left.x), u32_as_float(left.y));
+        if constexpr (REFINABLE) found.share *= finer < 1.0f ? finer : 1.0f;
         if (a.masses && !(kind & OPEN)) {
             a.masses[((u64)row * a.table_stride + l.blocks[2 * slot]) * GROUP + h] = mass_word(m, u32_as_float(left.x), found);
         }
     }
-    if constexpr (ASIDE) put_sums(aside, sums);
+    if constexpr (SUMS_ASIDE) put_sums(aside, sums);
     syncwarp();
     l.count = 0;
 }

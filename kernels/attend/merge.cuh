@@ -213,7 +213,7 @@ CKV_APART void merge_partials(const CkvAttendArgs& a, const float* base, int cou
 }
 
 // Certificates of the heads whose outputs were just written. All threads of the CTA.
-CKV_APART void certify_head(const CkvAttendArgs& a, const Merge& merge, u64 head, u32 tokens) {
+CKV_APART void certify_head(const CkvAttendArgs& a, const Merge& merge, u64 head, u32 row_head, u32 tokens) {
     bool failed = false;
     if (threadIdx.x < GROUP) {
         const int h = threadIdx.x;
@@ -228,6 +228,9 @@ CKV_APART void certify_head(const CkvAttendArgs& a, const Merge& merge, u64 head
         if (float_as_u32(s[AT_FLAGS])) c.status = 0;
         if (a.certificates) a.certificates[head * GROUP + h] = c;
         failed = c.status == 0;
+#if CKV_KEY_REFINE > 0
+        if (a.demands && !a.refine_all) learn(a.demands[(u64)row_head * GROUP + h], c);
+#endif
     }
     if (a.failures && threadIdx.x < 32) {
         if (any(failed) && threadIdx.x == 0) a.failures[1 + atomic_add(a.failures, 1)] = (u32)head;

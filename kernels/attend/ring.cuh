@@ -14,7 +14,7 @@ constexpr u32 KEY_PART = CKV_VALUE_CODES;
 struct Flight {
     u64 keys, values;
     u32 tail;
-    u32 pad;
+    u32 phase;  // of a warp's first slot: parity of its barrier for residuals
 };
 
 // Where a block lies: its record, or the open block; 0 or 1 + index of its promoted sides.
@@ -26,7 +26,7 @@ struct alignas(16) Place {
 
 struct Ring {
     u8* slots;        // [STAGES] of this warp
-    u64* barriers;    // [STAGES * PARTS]
+    u64* barriers;    // [BARRIERS]
     Flight* flights;  // [STAGES]
     Place* places;    // [64]: block k at k % 64
     u32 lo;           // first block of this warp in the line
@@ -66,7 +66,7 @@ template <Part PART> CKV_FN void issue(const CkvAttendArgs& a, const Ring& ring,
     if (k < ring.count && (!CKV_BULK || lane() == 0)) {
         const Place p = ring.places[k & 63];
         if (PART != VALUES && lane() == 0) {
-            Flight f = {0, 0, p.tail, 0};
+            Flight f = {0, 0, p.tail, REFINABLE ? ring.flights[slot].phase : 0};
             if (p.tail) {
                 f.keys = p.record, f.values = p.record + SIDE_BYTES;
             } else if (p.promoted) {
@@ -108,8 +108,9 @@ template <Part PART> CKV_FN void wait_slot(const Ring& ring, int slot, u32 parit
 #if CKV_BULK
     barrier_wait(ring.barriers + slot * PARTS + (PART == VALUES ? 1 : 0), parity);
 #else
-    // Parts are issued and needed by turns.
-    cp_async_wait<STAGES * PARTS - 1>();
+    // Parts are issued and needed by turns; keys of the next block come behind the values of this one where residuals take their place
+    // before.
+    cp_async_wait<REFINABLE && PART == VALUES ? 0 : STAGES * PARTS - 1>();
 #endif
     syncwarp();
 }

@@ -19,11 +19,16 @@ constexpr bool LEAN = NT == 2 || D == 256;
 constexpr bool BY_CHUNK = LEAN || TILES == 4;
 // Chunks that are unrolled while they are scored: all where the query lies in registers.
 constexpr int UNROLL = LEAN ? (NT == 2 ? 1 : 2) : 16;
+// Whether records have residual planes, of both sides: refine.cuh.
+constexpr bool REFINABLE = CKV_KEY_REFINE > 0;
+static_assert(!REFINABLE || (CKV_KEY == 1 && CKV_VALUE == 1 && NT == 1), "what is refined is coded, for up to eight heads");
+static_assert(CKV_KEY_REFINE <= 8 && CKV_VALUE_REFINE <= 8, "a plane fits where the key codes were");
 // ASIDE: two column tiles are worked off one after the other, COLUMNS at a time, and what is not needed all the time waits in shared
 // memory, in what will hold the warp's partial result, behind the summary of the open block. See aside.cuh.
 constexpr bool ASIDE = NT == 2 && (D == 256 || (D == 128 && TILES == 4));
 constexpr int COLUMNS = ASIDE ? 1 : NT;
-constexpr int SUMMARY_WORDS = 8;
+// Words of a record's error summary.
+constexpr int SUMMARY_WORDS = REFINABLE ? 12 : 8;
 
 constexpr int WARPS = CKV_WARPS;
 constexpr int STAGES = CKV_STAGES;
@@ -53,11 +58,13 @@ constexpr int PARTIAL_STRIDE = (PARTIAL + 3) / 4 * 4;
 
 constexpr int RING_BYTES = WARPS * STAGES * CKV_RECORD;
 constexpr int MERGE_BYTES = WARPS * PARTIAL_STRIDE * 4;
-constexpr int BARRIER_BYTES = (WARPS * STAGES * PARTS * 8 + 15) / 16 * 16;
+// One of them for residuals.
+constexpr int BARRIERS = STAGES * PARTS + (REFINABLE ? 1 : 0);
+constexpr int BARRIER_BYTES = (WARPS * BARRIERS * 8 + 15) / 16 * 16;
 // What the ring remembers of a block in flight: addresses of promoted sides, and which kind of block it is.
 constexpr int META_BYTES = (WARPS * STAGES * 24 + 15) / 16 * 16;
 // Blocks that wait for their certificate: per warp 32 x four numbers, LOT summaries and descriptions.
-constexpr int LOT_BYTES = 32 * 16 + LOT * (32 + 8);
+constexpr int LOT_BYTES = 32 * 16 + LOT * (4 * SUMMARY_WORDS + 8);
 // Where a warp's next blocks lie: two batches of 32.
 constexpr int BATCH_BYTES = 64 * 16;
 // A warp merges 32 * VECTOR channels of one head at a time.
@@ -72,4 +79,6 @@ constexpr int QUERY_BYTES = (LEAN ? 8 * NT : GROUP) * D * 4;
 // Of more than SAMPLES sequences or listed heads only every n-th is kept in shared memory.
 constexpr int SAMPLES = 256;
 constexpr int ENTRY_BYTES = 4 * (SAMPLES + 8);
-constexpr int SHARED_BYTES = RING_BYTES + MERGE_BYTES + BARRIER_BYTES + META_BYTES + WARPS * (LOT_BYTES + BATCH_BYTES) + FINISH_BYTES + KNOWN_BYTES + QUERY_BYTES + ENTRY_BYTES;
+// What a block may add unrefined, per head.
+constexpr int LIMIT_BYTES = REFINABLE ? 8 * 8 : 0;
+constexpr int SHARED_BYTES = LIMIT_BYTES + RING_BYTES + MERGE_BYTES + BARRIER_BYTES + META_BYTES + WARPS * (LOT_BYTES + BATCH_BYTES) + FINISH_BYTES + KNOWN_BYTES + QUERY_BYTES + ENTRY_BYTES;

@@ -96,10 +96,10 @@ CKV_FN void follow(const Logits& s, const Query& q, float lift, State& st) {
     }
 }
 
-// Logits to weights, and their sums: `mass[nt][0..1]` the block's sums of weights in rows 0..7 and `mass[nt][2..3]` its
+// Logits to weights, and the block's sums: `mass[nt][0..1]` the block's sums of weights in rows 0..7 and `mass[nt][2..3]` its
 // Gram matrix in rows 8..15, of which the diagonal is the sum of squares.
 template <int FIRST>
-CKV_FN void weigh(const Logits& s, const Query& q, State& st, Weights& w, float (&mass)[COLUMNS][4]) {
+CKV_FN void weigh(const Logits& s, const Query& q, const State& st, Weights& w, float (&mass)[COLUMNS][4]) {
     const bool low_half = PAIRED && (lane() & 2);
 #pragma unroll
     for (int nt = 0; nt < COLUMNS; nt++) {
@@ -127,7 +127,12 @@ CKV_FN void weigh(const Logits& s, const Query& q, State& st, Weights& w, float 
             mma_f16(mass[nt], H2_ONE, b0, H2_ONE, b1, b0, b1);
             if constexpr (!PAIRED) mma_f16(mass[nt], H2_ONE, 0u, H2_ONE, 0u, w.rest[t][nt][0], w.rest[t][nt][1]);
         }
-        st.l[FIRST + nt][0] += mass[nt][0];
-        st.l[FIRST + nt][1] += mass[nt][1];
     }
+}
+
+// Adds the block's sums of weights to those of the state.
+template <int FIRST>
+CKV_FN void count_mass(const float (&mass)[COLUMNS][4], State& st) {
+#pragma unroll
+    for (int nt = 0; nt < COLUMNS; nt++) st.l[FIRST + nt][0] += mass[nt][0], st.l[FIRST + nt][1] += mass[nt][1];
 }

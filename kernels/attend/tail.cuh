@@ -8,11 +8,27 @@ CKV_FN float lift_of(float value_norm) {
     return octave > 0 ? (float)octave : 0.0f;
 }
 
+// Rows past the end of the open block weigh nothing.
+CKV_FN void mask_rows(Logits& s, int rows) {
+    // Against constants: sums of a constant and the lane's row would be kept in registers through the whole pass.
+    const int left = rows - (int)(lane() >> 2);
+#pragma unroll
+    for (int t = 0; t < TILES; t++) {
+#pragma unroll
+        for (int nt = 0; nt < COLUMNS; nt++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                if (left <= 16 * t + (i & 2) * 4) s.x[t][nt][i] = -u32_as_float(0x7f800000u);
+            }
+        }
+    }
+}
+
 // Squares of a register of two originals.
 CKV_FN float square_lo(u32 x) { return store_lo(x) * store_lo(x); }
 CKV_FN float square_hi(u32 x) { return store_hi(x) * store_hi(x); }
 
-// Writes the summary's eight words to `to`.
+// Writes the summary's words to `to`.
 CKV_FN void tail_summary(const CkvAttendArgs& a, const u8* keys, const u8* values, int rows, u32 row, u32* to) {
     const int r = lane() >> 2, k = 2 * (lane() & 3);
     float key = 0.0f, value = 0.0f;
@@ -61,6 +77,7 @@ CKV_FN void tail_summary(const CkvAttendArgs& a, const u8* keys, const u8* value
     if (lane() == 0) {
         const float norm = sqrt_ru(value * up);
         to[0] = to[1] = to[2] = to[4] = to[5] = 0;
+        if constexpr (REFINABLE) to[8] = to[9] = to[10] = to[11] = 0;
         to[3] = float_as_u32(sqrt_ru(key * up));
         to[6] = float_as_u32(add_ru(norm, sqrt_ru(centre * up)));
         to[7] = float_as_u32(norm);

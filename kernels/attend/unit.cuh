@@ -94,11 +94,20 @@ CKV_FN void load_codes(const u8* section, int unit, u32 (&h)[8]) {
         }
         if constexpr (CENTRE != 0) {
             // -CENTRE as a half, CENTRE a power of two below 128.
-            constexpr u32 LOG = CENTRE == 2 ? 1 : CENTRE == 4 ? 2 : CENTRE == 16 ? 4 : CENTRE == 32 ? 5 : 6;
+            constexpr u32 LOG = CENTRE == 1 ? 0 : CENTRE == 2 ? 1 : CENTRE == 4 ? 2 : CENTRE == 16 ? 4 : CENTRE == 32 ? 5 : 6;
 #pragma unroll
             for (int i = 0; i < 8; i++) h[i] = h2_add(h[i], h2_const(0xbc00u + LOG * 0x400u));
         }
     }
+}
+
+// Pairs of unit `unit` of residuals of BITS bits, as the parts of a step that they say, (2.23): (r + 1/2) 2^-BITS, exactly.
+template <int BITS>
+CKV_FN void load_residuals(const u8* section, int unit, u32 (&h)[8]) {
+    load_codes<BITS, 1u << (BITS - 1)>(section, unit, h);
+    constexpr u32 STEP = h2_const(0x3c00u - BITS * 0x400u), HALF = h2_const(0x3c00u - (BITS + 1) * 0x400u);
+#pragma unroll
+    for (int i = 0; i < 8; i++) h[i] = h2_fma(h[i], STEP, HALF);
 }
 
 // Pairs of unit `unit` of 16-bit originals, from memory of any kind.

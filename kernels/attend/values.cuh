@@ -59,12 +59,13 @@ CKV_FN void add_originals(const u8* values, int rows, const Weights& w, State& s
 #if CKV_VALUE == 1
 // Values from affine codes, math.md (2.6): sum w v^ = sum (w sigma) code + sum w z. The scale goes into the weights, once per
 // group and token; offsets of all groups are one more product.
-template <int FIRST>
+// RESIDUAL: only what residuals in the place of the key codes say beside that, (2.23).
+template <int FIRST, bool RESIDUAL = false>
 CKV_FN void add_codes(const u8* record, const Weights& w, State& st) {
     constexpr int GROUPS = D / CKV_VALUE_GROUP;
     const u32 mask = low_columns();
     const int r = lane() >> 2, k = 2 * (lane() & 3);
-    const u8* codes = record + CKV_VALUE_CODES;
+    const u8* codes = record + (RESIDUAL ? CKV_KEY_CODES : CKV_VALUE_CODES);
     const u8* scales = record + CKV_VALUE_SCALES;
     const u8* offsets = scales + 2 * BLOCK * GROUPS;
 #pragma unroll
@@ -77,7 +78,7 @@ CKV_FN void add_codes(const u8* record, const Weights& w, State& st) {
             z[i] = g < GROUPS ? *(const u32*)(offsets + (g * BLOCK + token + 8 * (i >> 1)) * 2) : 0u;
         }
 #pragma unroll
-        for (int nt = 0; nt < COLUMNS; nt++) {
+        for (int nt = 0; nt < COLUMNS && !RESIDUAL; nt++) {
             mma_f16(st.offset[FIRST + nt], z[0], z[1], z[2], z[3], w.own[t][nt][0], w.own[t][nt][1]);
             if constexpr (!PAIRED) mma_f16(st.offset[FIRST + nt], z[0], z[1], z[2], z[3], w.rest[t][nt][0], w.rest[t][nt][1]);
         }
@@ -109,7 +110,11 @@ CKV_FN void add_codes(const u8* record, const Weights& w, State& st) {
 #pragma unroll
             for (int u = 0; u < UNITS; u++) {
                 u32 v[8];
-                load_codes<CKV_VALUE_BITS, 0>(codes, t * CHUNKS + j + u, v);
+                if constexpr (RESIDUAL) {
+                    load_residuals<CKV_VALUE_REFINE>(codes, t * CHUNKS + j + u, v);
+                } else {
+                    load_codes<CKV_VALUE_BITS, 0>(codes, t * CHUNKS + j + u, v);
+                }
 #pragma unroll
                 for (int nt = 0; nt < COLUMNS; nt++) {
                     float(&first)[4] = st.o[FIRST + nt][2 * (j + u)];

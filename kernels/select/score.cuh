@@ -7,6 +7,9 @@
 
 constexpr u32 GROUP = CKV_GROUP, BLOCK = CKV_BLOCK;
 constexpr bool KEYS_CODED = CKV_KEY != 0, VALUES_CODED = CKV_VALUE != 0;
+// Records with residual planes have no plan: the decode kernel reads those where it sees that they matter. Promoted are only sides of
+// heads that all residuals do not bring under their tolerance, in one step, by REPAIR.
+constexpr bool REFINABLE = CKV_KEY_REFINE > 0;
 // Blocks whose loads one thread has in flight together.
 constexpr u32 FLIGHT = GROUP <= 4 ? 4 : GROUP <= 8 ? 2 : 1;
 
@@ -33,6 +36,7 @@ struct HeadScale {
 // A block as the scores need it.
 struct Look {
     Vec4 first, second;  // the error summary
+    Vec4 third;          // with residuals: what they leave
     u32 masses[GROUP];
 };
 
@@ -41,6 +45,11 @@ struct Shares {
     float keys[GROUP], values[GROUP];
     u32 key_bits, value_bits;
 };
+
+CKV_FN void load_summary(const u8* at, Look& b) {
+    b.first = ldg((const Vec4*)at), b.second = ldg((const Vec4*)(at + 16));
+    b.third = REFINABLE ? ldg((const Vec4*)(at + 32)) : Vec4{0, 0, 0, 0};
+}
 
 CKV_FN const u8* summary_of(const CkvSelectArgs& a, u32 page, u32 head) {
     return a.packed + page * a.page_stride + head * a.head_stride + CKV_SUMMARY;
@@ -66,7 +75,9 @@ CKV_FN float larger(float a, float b) { return float_as_u32(a) > float_as_u32(b)
 CKV_FN void score(const Look& b, const HeadScale* scales, bool every, Shares& s) {
     const float inf = u32_as_float(0x7f800000u);
     const float kappa = u32_as_float(b.first.x), eps = u32_as_float(b.first.y);
-    const float eta = u32_as_float(b.second.x), sop = u32_as_float(b.second.y), radius = u32_as_float(b.second.z);
+    // A repair of refinable records reads all residuals: what counts is what those leave, of keys in the mass words already.
+    const float eta = u32_as_float(REFINABLE ? b.third.z : b.second.x), sop = u32_as_float(REFINABLE ? b.third.w : b.second.y);
+    const float radius = u32_as_float(b.second.z);
     // A side that has no codes has no finite bound.
     const bool force_keys = every || !(kappa < inf && eps < inf), force_values = every || !(eta < inf);
     float most_key = 0.0f, most_value = 0.0f;

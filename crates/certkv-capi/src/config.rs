@@ -166,7 +166,7 @@ pub(crate) unsafe fn read(config: *const certkv_config) -> Result<Wanted, Failur
     // SAFETY: NULL or a C string, by the caller's promise.
     let kernels = unsafe { path(given.kernels)? };
     let mut gpu = GpuConfig::new(geometry, config.max_tokens);
-    gpu.format = config.formats[0];
+    gpu.formats.clone_from(&config.formats);
     gpu.max_context = or(given.max_context, config.max_tokens);
     (gpu.max_sequences, gpu.threads, gpu.policy) = (config.max_sequences, config.threads, config.policy);
     (gpu.device_budget, gpu.host_budget) = (config.device_budget, config.host_budget);

@@ -77,7 +77,7 @@ impl Engine for GpuEngine {
         }
         let (geometry, tokens) = room(mode, model, capacity)?;
         let mut config = GpuConfig::new(geometry, tokens);
-        config.format = mode.format;
+        config.formats = vec![mode.format];
         config.max_sequences = 2;
         config.threads = self.threads.min(256);
         config.policy = crate::engine::policy(mode.policy);

@@ -3,9 +3,11 @@
 //! Everything is float64 and exact up to the rounding of sums; decoded elements are exact. These are the reference that
 //! kernel tests compare against.
 use crate::error::{CodecError, Input, consistent, sized};
+use crate::refine::Residuals;
 use certkv_core::{
-    Dtype, ErrorSummary, KeyFormat, RecordLayout, ValueFormat,
+    Dtype, ErrorSummary, KeyFormat, RecordLayout, RefinedSummary, ValueFormat,
     layout::{key_index, read_code, value_index},
+    summary::SUMMARY_BYTES,
 };
 use core::ops::Range;
 
@@ -28,6 +30,28 @@ pub fn decode_value(layout: &RecordLayout, record: &[u8], token: usize, out: &mu
     check(layout, record, token, out)?;
     let side = ValueSide::new(layout, record);
     out.iter_mut().enumerate().for_each(|(channel, x)| *x = side.element(token, channel));
+    Ok(())
+}
+
+/// Refined key `k^^` of one token, math.md (2.23), into `out` (dim,); without residuals the decoded key.
+///
+/// # Errors
+/// As [`decode_key`].
+pub fn refined_key(layout: &RecordLayout, record: &[u8], token: usize, out: &mut [f64]) -> Result<(), CodecError> {
+    check(layout, record, token, out)?;
+    let side = KeySide::new(layout, record);
+    out.iter_mut().enumerate().for_each(|(channel, x)| *x = side.element(token, channel) + side.shift(token, channel));
+    Ok(())
+}
+
+/// Refined value `v^^` of one token, math.md (2.23), into `out` (dim,); without residuals the decoded value.
+///
+/// # Errors
+/// As [`decode_key`].
+pub fn refined_value(layout: &RecordLayout, record: &[u8], token: usize, out: &mut [f64]) -> Result<(), CodecError> {
+    check(layout, record, token, out)?;
+    let side = ValueSide::new(layout, record);
+    out.iter_mut().enumerate().for_each(|(channel, x)| *x = side.element(token, channel) + side.shift(token, channel));
     Ok(())
 }
 
@@ -81,6 +105,11 @@ pub fn read_summary(layout: &RecordLayout, record: &[u8]) -> ErrorSummary {
     ErrorSummary::from_bytes(section(record, &layout.summary))
 }
 
+/// The summary of the refined block. A truncated record gives NaN entries, and so does a format without residuals.
+pub fn read_refined_summary(layout: &RecordLayout, record: &[u8]) -> RefinedSummary {
+    RefinedSummary::from_bytes(section(record, &layout.summary).get(SUMMARY_BYTES..).unwrap_or_default())
+}
+
 fn check(layout: &RecordLayout, record: &[u8], token: usize, out: &[f64]) -> Result<(), CodecError> {
     consistent(layout)?;
     sized(Input::Record, record.len(), layout.bytes)?;
@@ -105,16 +134,35 @@ fn number(section: &[u8], meta: Dtype, index: usize) -> f64 {
     }
 }
 
-/// Key codes and scales of a record.
+/// `x^^ - x^` of element `index` of `count`, whose code has this step; 0 without residuals.
+fn shift(residuals: &[u8], bits: u8, count: usize, index: usize, step: f64) -> f64 {
+    if bits == 0 {
+        return 0.0;
+    }
+    let lattice = Residuals::new(bits);
+    lattice.shift(lattice.read(read_code(residuals, bits as usize, count, index)), step)
+}
+
+/// Key codes, scales and residuals of a record.
 struct KeySide<'a> {
     layout: &'a RecordLayout,
     codes: &'a [u8],
     scales: &'a [u8],
+    residuals: &'a [u8],
 }
 
 impl<'a> KeySide<'a> {
     fn new(layout: &'a RecordLayout, record: &'a [u8]) -> Self {
-        Self { layout, codes: section(record, &layout.key_codes), scales: section(record, &layout.key_scales) }
+        let part = |range| section(record, range);
+        let (codes, scales) = (part(&layout.key_codes), part(&layout.key_scales));
+        Self { layout, codes, scales, residuals: part(&layout.key_residuals) }
+    }
+
+    fn shift(&self, token: usize, channel: usize) -> f64 {
+        let l = self.layout;
+        let index = key_index(token, channel, l.dim);
+        // Residuals come with a scale per channel only.
+        shift(self.residuals, l.format.refine.key, l.count(), index, self.scale(channel))
     }
 
     fn code(&self, token: usize, channel: usize) -> f64 {
@@ -142,16 +190,31 @@ impl<'a> KeySide<'a> {
     }
 }
 
-/// Value codes and scales of a record.
+/// Value codes, scales and residuals of a record.
 struct ValueSide<'a> {
     layout: &'a RecordLayout,
     codes: &'a [u8],
     scales: &'a [u8],
+    residuals: &'a [u8],
 }
 
 impl<'a> ValueSide<'a> {
     fn new(layout: &'a RecordLayout, record: &'a [u8]) -> Self {
-        Self { layout, codes: section(record, &layout.value_codes), scales: section(record, &layout.value_scales) }
+        let part = |range| section(record, range);
+        let (codes, scales) = (part(&layout.value_codes), part(&layout.value_scales));
+        Self { layout, codes, scales, residuals: part(&layout.value_residuals) }
+    }
+
+    /// Where the scale of an element lies among the scales.
+    fn scale_index(&self, token: usize, channel: usize) -> usize {
+        let l = self.layout;
+        channel / l.format.value.group(l.dim) * l.tokens() + token
+    }
+
+    fn shift(&self, token: usize, channel: usize) -> f64 {
+        let l = self.layout;
+        let step = number(self.scales, Dtype::F16, self.scale_index(token, channel));
+        shift(self.residuals, l.format.refine.value, l.count(), value_index(token, channel, l.dim), step)
     }
 
     fn element(&self, token: usize, channel: usize) -> f64 {
@@ -160,7 +223,7 @@ impl<'a> ValueSide<'a> {
             ValueFormat::F16 | ValueFormat::Bf16 => number(self.codes, l.store, token * l.dim + channel),
             ValueFormat::Affine { bits, group } => {
                 let code = read_code(self.codes, bits as usize, l.count(), value_index(token, channel, l.dim));
-                let (groups, at) = (l.dim / group as usize, channel / group as usize * l.tokens() + token);
+                let (groups, at) = (l.dim / group as usize, self.scale_index(token, channel));
                 let scale = number(self.scales, Dtype::F16, at);
                 f64::from(code) * scale + number(self.scales, Dtype::F16, groups * l.tokens() + at)
             }

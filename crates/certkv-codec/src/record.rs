@@ -7,9 +7,10 @@ use crate::annotate::{Spectral, publish};
 use crate::error::{CodecError, Input, consistent, sized};
 use crate::numeric::{divisor, sum_square_differences, sum_squares};
 use crate::planes::{place_key_row, place_value_quad, write_planes};
+use crate::refine::{Residuals, inverse};
 use crate::token_sym::{Mode, Sharing, Spec};
 use crate::{affine, channel8, identity, token_sym};
-use certkv_core::{Dtype, ErrorSummary, KeyFormat, RecordLayout, ValueFormat, summary::SUMMARY_BYTES};
+use certkv_core::{Dtype, ErrorSummary, KeyFormat, RecordLayout, RefinedSummary, ValueFormat, summary::SUMMARY_BYTES};
 use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 
 /// Encoder of records of one layout. Owns every buffer that coding needs: [`Encoder::encode`] allocates nothing.
@@ -100,8 +101,20 @@ impl Encoder {
         self.scale_values()?;
 
         out.fill(0);
+        // Both sides leave their errors in one buffer: a side is refined before the next is coded.
         let key = self.write_keys(keys, out);
+        let refined_key = self.refine_keys(out);
         let value = self.write_values(values, out);
+        let mut value_norm = self.value_norm();
+        let refined = refined_key.zip(self.refine_values(out)).map(|(key, value)| {
+            value_norm = value_norm.max(self.value_norm());
+            RefinedSummary {
+                kappa: publish(key.spectral),
+                eps: publish(key.largest),
+                eta: publish(value.largest),
+                sop: publish(value.spectral),
+            }
+        });
         let summary = ErrorSummary {
             kappa: publish(key.spectral),
             eps: publish(key.largest),
@@ -110,10 +123,15 @@ impl Encoder {
             eta: publish(value.largest),
             sop: publish(value.spectral),
             radius: publish(largest_difference(&self.values, &self.centre, dim)),
-            value_norm: publish(self.value_norm()),
+            value_norm: publish(value_norm),
         };
-        if let Some(slot) = out.get_mut(self.layout.summary.clone()).and_then(|s| s.get_mut(..SUMMARY_BYTES)) {
-            slot.copy_from_slice(&summary.to_bytes());
+        if let Some((main, rest)) =
+            out.get_mut(self.layout.summary.clone()).and_then(|s| s.split_at_mut_checked(SUMMARY_BYTES))
+        {
+            main.copy_from_slice(&summary.to_bytes());
+            if let Some(refined) = refined {
+                rest.copy_from_slice(&refined.to_bytes());
+            }
         }
         Ok(())
     }
@@ -183,7 +201,7 @@ impl Encoder {
                 write_scales(self.key_scales.iter(), meta, sigma);
                 write_scales(self.key_offsets.iter(), meta, z);
                 // (3.6) measures the errors in steps of their channel.
-                self.divisors.iter_mut().for_each(|by| *by = 1.0 / *by);
+                self.divisors.iter_mut().zip(&self.key_scales).for_each(|(by, s)| *by = inverse(*s));
             }
             KeyFormat::Token { bits, .. } => {
                 let group = l.format.key.group(dim);
@@ -216,9 +234,8 @@ impl Encoder {
         for (((value, codes), errors), (sigma, z)) in rows.zip(self.errors.chunks_exact_mut(dim)).zip(scales) {
             affine::code_row(value, group, sigma, z, codes, errors);
         }
-        for (quad, run) in self.codes.chunks_exact(4 * dim).zip(self.staged.chunks_exact_mut(4 * dim)) {
-            place_value_quad(quad, dim, run);
-        }
+        self.place_values();
+        let l = &self.layout;
         write_planes(&self.staged, bits as usize, &mut out[l.value_codes.clone()]);
         let (sigma, z) = out[l.value_scales.clone()].split_at_mut(l.tokens() * groups * 2);
         let stride = l.tokens() * 2;
@@ -228,6 +245,49 @@ impl Encoder {
         }
         self.divisors.fill(1.0);
         self.measure()
+    }
+
+    /// Writes the key residuals, math.md (2.23), after [`Encoder::write_keys`]: `errors` become those of the refined keys.
+    /// `None` for a format without residuals.
+    fn refine_keys(&mut self, out: &mut [u8]) -> Option<Errors> {
+        let (bits, dim) = (self.layout.format.refine.key, self.layout.dim);
+        if bits == 0 {
+            return None;
+        }
+        let residuals = Residuals::new(bits);
+        let rows = self.codes.chunks_exact_mut(dim).zip(self.errors.chunks_exact_mut(dim));
+        for (token, (codes, errors)) in rows.enumerate() {
+            // The divisors are the inverses of the steps here.
+            let steps = self.key_scales.iter().zip(&self.divisors).map(|(step, by)| (*step, *by));
+            residuals.row(steps, codes, errors);
+            place_key_row(codes, token, &mut self.staged);
+        }
+        write_planes(&self.staged, bits as usize, &mut out[self.layout.key_residuals.clone()]);
+        Some(self.measure())
+    }
+
+    /// The same for values, after [`Encoder::write_values`].
+    fn refine_values(&mut self, out: &mut [u8]) -> Option<Errors> {
+        let (l, bits, dim) = (&self.layout, self.layout.format.refine.value, self.layout.dim);
+        if bits == 0 {
+            return None;
+        }
+        let (residuals, group) = (Residuals::new(bits), l.format.value.group(dim));
+        let parts = self.codes.chunks_exact_mut(group).zip(self.errors.chunks_exact_mut(group));
+        for ((codes, errors), step) in parts.zip(&self.value_scales) {
+            residuals.row(core::iter::repeat((*step, inverse(*step))), codes, errors);
+        }
+        self.place_values();
+        write_planes(&self.staged, bits as usize, &mut out[self.layout.value_residuals.clone()]);
+        Some(self.measure())
+    }
+
+    /// Stages `codes` in value order.
+    fn place_values(&mut self) {
+        let dim = self.layout.dim;
+        for (quad, run) in self.codes.chunks_exact(4 * dim).zip(self.staged.chunks_exact_mut(4 * dim)) {
+            place_value_quad(quad, dim, run);
+        }
     }
 
     /// Norms of `errors`; for the spectral one, channels are multiplied by `divisors`.
@@ -271,7 +331,7 @@ impl Encoder {
         }
     }
 
-    /// `max_t max(||v_t||, ||v^_t||)`; `errors` holds those of the values.
+    /// `max_t max(||v_t||, ||v^_t||)`; `errors` holds those of the values, coded or refined.
     fn value_norm(&self) -> f64 {
         let rows = self.values.chunks_exact(self.layout.dim).zip(self.errors.chunks_exact(self.layout.dim));
         rows.map(|(v, e)| sum_squares(v).max(sum_square_differences(v, e))).fold(0.0, f64::max).sqrt()

@@ -1,5 +1,63 @@
 //! Residual refinement of an affine code, math.md (2.23): a cheaper promotion than the originals.
 use crate::error::{CodecError, Input, finite, sized};
+use crate::numeric::divisor;
+
+/// Residuals of one width, as float64 integers: what encoders and readers share.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Residuals {
+    half: f64,
+    fine: f64,
+    unit: f64,
+}
+
+impl Residuals {
+    /// Residuals of 1 to 8 bits.
+    pub(crate) fn new(bits: u8) -> Self {
+        let fine = f64::from(1u16 << bits);
+        Self { half: 0.5 * fine, fine, unit: 1.0 / fine }
+    }
+
+    /// `r` for the error `x - x^`; `inverse` is [`inverse`] of the code's step.
+    #[inline(always)]
+    pub(crate) fn code(self, error: f64, inverse: f64) -> f64 {
+        (error * inverse * self.fine).floor().clamp(-self.half, self.half - 1.0)
+    }
+
+    /// `x^^ - x^ = (r + 1/2) step / 2^bits`.
+    #[inline(always)]
+    pub(crate) fn shift(self, r: f64, step: f64) -> f64 {
+        (r + 0.5) * self.unit * step
+    }
+
+    /// The stored form of `r`, `0..2^bits`.
+    #[inline(always)]
+    pub(crate) fn stored(self, r: f64) -> u8 {
+        (r + self.half) as u8
+    }
+
+    /// `r` from its stored form.
+    pub(crate) fn read(self, stored: u8) -> f64 {
+        f64::from(stored) - self.half
+    }
+
+    /// Stored residuals of a row of elements, whose `errors` become those that refinement leaves. `steps` holds the step
+    /// of each element and its [`inverse`].
+    #[inline]
+    pub(crate) fn row(self, steps: impl Iterator<Item = (f64, f64)>, codes: &mut [u8], errors: &mut [f64]) {
+        for ((code, error), (step, inverse)) in codes.iter_mut().zip(errors).zip(steps) {
+            let r = self.code(*error, inverse);
+            *code = self.stored(r);
+            *error -= self.shift(r, step);
+        }
+    }
+}
+
+/// What an error is multiplied by to be counted in steps: `1 / step`, or 1 for step 0, where all errors are 0. Every encoder
+/// multiplies by it: the quotient may fall on the other side of an integer.
+#[inline(always)]
+pub(crate) fn inverse(step: f64) -> f64 {
+    1.0 / divisor(step)
+}
 
 /// Residual codes of `bits` bits, `-2^(bits-1) .. 2^(bits-1)`.
 ///
@@ -11,12 +69,8 @@ use crate::error::{CodecError, Input, finite, sized};
 pub fn encode(x: &[f64], decoded: &[f64], steps: &[f64], bits: u8) -> Result<Vec<i8>, CodecError> {
     check(x.len(), decoded, steps, bits)?;
     finite(Input::Values, x, steps.len())?;
-    let half = f64::from(1u16 << (bits - 1));
-    let fine = 2.0 * half;
-    let residual = |((x, y), step): ((&f64, &f64), &f64)| {
-        let r = if *step > 0.0 { ((x - y) * fine / step).floor() } else { 0.0 };
-        r.clamp(-half, half - 1.0) as i8
-    };
+    let residuals = Residuals::new(bits);
+    let residual = |((x, y), step): ((&f64, &f64), &f64)| residuals.code(x - y, inverse(*step)) as i8;
     Ok(x.iter().zip(decoded).zip(steps.iter().cycle()).map(residual).collect())
 }
 
@@ -26,8 +80,8 @@ pub fn encode(x: &[f64], decoded: &[f64], steps: &[f64], bits: u8) -> Result<Vec
 /// [`CodecError::Shape`] if lengths do not fit or `bits` is not 1 to 8.
 pub fn decode(decoded: &[f64], residual: &[i8], steps: &[f64], bits: u8) -> Result<Vec<f64>, CodecError> {
     check(residual.len(), decoded, steps, bits)?;
-    let fine = f64::from(1u16 << bits);
-    let refined = |((y, r), step): ((&f64, &i8), &f64)| y + (f64::from(*r) + 0.5) * (step / fine);
+    let residuals = Residuals::new(bits);
+    let refined = |((y, r), step): ((&f64, &i8), &f64)| y + residuals.shift(f64::from(*r), *step);
     Ok(decoded.iter().zip(residual).zip(steps.iter().cycle()).map(refined).collect())
 }
 

@@ -1,10 +1,11 @@
 //! How keys and values are coded: the names of formats, and their limits.
 //!
-//! A format is written `KEY-VALUE-bBLOCK`, for example `k8-v4g32-b32`:
+//! A format is written `KEY-VALUE-bBLOCK`, for example `k8-v4g32-b32`, or `KEY-VALUE-bBLOCK-rK.V` with residuals:
 //! - keys: `f16`, `bf16`, `k8` (8 bits per channel and block, f16 scales; `k8f32`, `k8bf16` for other scale types),
 //!   `t4`, `t8` .. (symmetric per token and head, f16 scales; `t4g32` with one scale per 32 channels);
 //! - values: `f16`, `bf16`, `v4g32` (4 bits, one f16 scale and offset per token and 32 channels; 2 to 8 bits);
-//! - block: 16, 32 or 64 tokens.
+//! - block: 16, 32 or 64 tokens;
+//! - residuals: `r5.4` for 5 bits beside each key code and 4 beside each value code, math.md (2.23).
 use crate::Dtype;
 use core::{fmt, str::FromStr};
 
@@ -46,7 +47,27 @@ pub enum ValueFormat {
     },
 }
 
-/// How a block is stored: key format, value format and tokens per block.
+/// Bits of the residuals stored beside the codes of a *refinable* format, math.md (2.23): planes that are read only where
+/// the weights of a block ask for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Refine {
+    /// Residual bits per key element: 1 to 8, or 0 for none on both sides.
+    pub key: u8,
+    /// Residual bits per value element: 1 to 8, or 0 for none on both sides.
+    pub value: u8,
+}
+
+impl Refine {
+    /// No residuals: the record holds codes only.
+    pub const NONE: Refine = Refine { key: 0, value: 0 };
+
+    /// True if neither side has residuals.
+    pub const fn is_none(self) -> bool {
+        self.key == 0 && self.value == 0
+    }
+}
+
+/// How a block is stored: key format, value format, tokens per block and residuals.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Format {
     /// Key side.
@@ -55,12 +76,14 @@ pub struct Format {
     pub value: ValueFormat,
     /// Tokens per block: 16, 32 or 64.
     pub block: usize,
+    /// Residuals beside the codes of both sides; [`Refine::NONE`] for none.
+    pub refine: Refine,
 }
 
 /// Why a format was refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FormatError {
-    /// The text is not of the form `KEY-VALUE-bBLOCK`; carries the part that was not understood.
+    /// The text is not of the form `KEY-VALUE-bBLOCK` or `KEY-VALUE-bBLOCK-rK.V`; carries the part that was not understood.
     Syntax(String),
     /// Bits per code outside 2 to 8.
     Bits(u8),
@@ -80,6 +103,15 @@ pub enum FormatError {
         /// Type of the cache's originals.
         store: Dtype,
     },
+    /// Residual bits other than 1 to 8 on a side, or residuals of a side whose code is not affine with a step per element.
+    Refine {
+        /// Residual bits asked for.
+        refine: Refine,
+        /// Key side they refine.
+        key: KeyFormat,
+        /// Value side they refine.
+        value: ValueFormat,
+    },
 }
 
 impl fmt::Display for FormatError {
@@ -95,6 +127,11 @@ impl fmt::Display for FormatError {
             }
             Self::Block(b) => write!(f, "format: block of {b} tokens; must be 16, 32 or 64"),
             Self::Store { format, store } => write!(f, "format: {format} side in a cache of {store} originals"),
+            Self::Refine { refine, key, value } => write!(
+                f,
+                "format: residuals {refine} beside {key}-{value}; must be 1 to 8 bits on both sides, with keys of 8 bits per \
+                 channel (k8) and affine values (v2 to v8)"
+            ),
         }
     }
 }
@@ -150,7 +187,8 @@ impl ValueFormat {
 
 impl Format {
     /// Dense half precision in blocks of 32: the baseline format.
-    pub const DENSE_F16: Format = Format { key: KeyFormat::F16, value: ValueFormat::F16, block: 32 };
+    pub const DENSE_F16: Format =
+        Format { key: KeyFormat::F16, value: ValueFormat::F16, block: 32, refine: Refine::NONE };
 
     /// Checks the format against a head size and the type of the originals.
     ///
@@ -181,6 +219,12 @@ impl Format {
             ValueFormat::Affine { bits, .. } if !(2..=8).contains(&bits) => return Err(FormatError::Bits(bits)),
             ValueFormat::Affine { group, .. } => group_fits(group as usize)?,
         }
+        let refine = self.refine;
+        let fits = matches!((self.key, self.value), (KeyFormat::Channel8 { .. }, ValueFormat::Affine { .. }))
+            && [refine.key, refine.value].iter().all(|bits| (1..=8).contains(bits));
+        if !(refine.is_none() || fits) {
+            return Err(FormatError::Refine { refine, key: self.key, value: self.value });
+        }
         Ok(self)
     }
 }
@@ -208,9 +252,16 @@ impl fmt::Display for ValueFormat {
     }
 }
 
+impl fmt::Display for Refine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "r{}.{}", self.key, self.value)
+    }
+}
+
 impl fmt::Display for Format {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}-{}-b{}", self.key, self.value, self.block)
+        write!(f, "{}-{}-b{}", self.key, self.value, self.block)?;
+        if self.refine.is_none() { Ok(()) } else { write!(f, "-{}", self.refine) }
     }
 }
 
@@ -253,11 +304,21 @@ impl FromStr for ValueFormat {
     }
 }
 
+impl FromStr for Refine {
+    type Err = FormatError;
+    fn from_str(s: &str) -> Result<Self, FormatError> {
+        let split = s.strip_prefix('r').and_then(|r| r.split_once('.'));
+        let (key, value) = split.ok_or_else(|| FormatError::Syntax(s.to_owned()))?;
+        Ok(Self { key: number(key)?, value: number(value)? })
+    }
+}
+
 impl FromStr for Format {
     type Err = FormatError;
     fn from_str(s: &str) -> Result<Self, FormatError> {
         let mut parts = s.split('-');
-        let (Some(key), Some(value), Some(block), None) = (parts.next(), parts.next(), parts.next(), parts.next())
+        let (Some(key), Some(value), Some(block), refine, None) =
+            (parts.next(), parts.next(), parts.next(), parts.next(), parts.next())
         else {
             return Err(FormatError::Syntax(s.to_owned()));
         };
@@ -266,7 +327,8 @@ impl FromStr for Format {
         if !matches!(block, 16 | 32 | 64) {
             return Err(FormatError::Block(block));
         }
-        Ok(Self { key: key.parse()?, value: value.parse()?, block })
+        let refine = refine.map_or(Ok(Refine::NONE), str::parse)?;
+        Ok(Self { key: key.parse()?, value: value.parse()?, block, refine })
     }
 }
 
@@ -277,7 +339,36 @@ mod tests {
     #[test]
     fn text_round_trips() {
         for s in ["k8-v4g32-b32", "k8f32-v6g64-b16", "t4-v4g32-b64", "t8g32-f16-b16", "f16-f16-b32", "bf16-bf16-b16"] {
-            assert_eq!(s.parse::<Format>().unwrap().to_string(), s);
+            let f = s.parse::<Format>().unwrap();
+            assert_eq!(f.to_string(), s);
+            assert!(f.refine.is_none());
+        }
+        let s = "k8-v4g64-b64-r5.4";
+        let f = s.parse::<Format>().unwrap();
+        assert_eq!((f.to_string().as_str(), f.refine), (s, Refine { key: 5, value: 4 }));
+        let none: Format = "k8-v4g64-b64-r0.0".parse().unwrap();
+        assert_eq!(none, Format { refine: Refine::default(), ..f });
+        assert_eq!(none.to_string(), "k8-v4g64-b64");
+    }
+
+    #[test]
+    fn residuals_need_steps_on_both_sides() {
+        for fine in ["k8-v4g64-b64-r1.8", "k8f32-v2g16-b16-r8.1", "k8bf16-v8g32-b32-r5.4", "f16-f16-b32-r0.0"] {
+            assert!(fine.parse::<Format>().unwrap().validated(128, Dtype::F16).is_ok(), "{fine}");
+        }
+        for (s, key, value) in [
+            ("k8-v4g64-b64", 5, 0),
+            ("k8-v4g64-b64", 0, 4),
+            ("k8-v4g64-b64", 9, 4),
+            ("k8-v4g64-b64", 4, 9),
+            ("t8-v4g64-b64", 5, 4),
+            ("f16-v4g64-b64", 5, 4),
+            ("k8-f16-b64", 5, 4),
+        ] {
+            let f: Format = format!("{s}-r{key}.{value}").parse().unwrap();
+            let wrong = FormatError::Refine { refine: Refine { key, value }, key: f.key, value: f.value };
+            assert!(wrong.to_string().contains(&format!("r{key}.{value}")), "{wrong}");
+            assert_eq!(f.validated(128, Dtype::F16), Err(wrong), "{f}");
         }
     }
 
@@ -285,6 +376,10 @@ mod tests {
     fn refuses_what_it_does_not_understand() {
         for s in ["", "k8", "k8-v4g32", "k9-v4g32-b32", "k8-v4-b32", "k8-v4g32-32", "k8-v4g32-b48", "k8-v4g32-b32-x"] {
             assert!(s.parse::<Format>().is_err(), "{s}");
+        }
+        for s in ["", "r", "r5", "r5.", "r.4", "5.4", "r5.4.3", "r5.4-x", "r-5.4", "r300.4", "r5,4"] {
+            let refused = format!("k8-v4g32-b32-{s}").parse::<Format>();
+            assert!(matches!(refused, Err(FormatError::Syntax(_))), "{s}");
         }
         let f: Format = "k8-v9g32-b32".parse().unwrap();
         assert_eq!(f.validated(128, Dtype::F16), Err(FormatError::Bits(9)));

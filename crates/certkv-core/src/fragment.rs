@@ -1,7 +1,8 @@
 //! Fragment order: the order of codes in a record on a GPU, that of the registers of a matrix product.
 //!
 //! A record on the device has the sections, offsets, scales, summary and codes of [`crate::layout`]; only the order of the
-//! codes inside the two code sections differs. Codes lie in *units* of 16 tokens x 32 channels. A unit gives each of the
+//! codes inside the two code sections differs, and of the residuals inside theirs: a residual lies where a code of its width
+//! would. Codes lie in *units* of 16 tokens x 32 channels. A unit gives each of the
 //! 32 lanes of a warp 16 codes, in 8 pairs: the two codes of a pair are neighbours along the summed axis (channels for
 //! keys, tokens for values) and go into the two halves of one register of an m16n8k16 product.
 //!
@@ -136,7 +137,7 @@ enum Towards {
     Line,
 }
 
-/// Rewrites the codes and uncoded sides of a record of the line order of [`crate::layout`] in fragment order; scales and
+/// Rewrites the codes, residuals and uncoded sides of a record of the line order of [`crate::layout`] in fragment order; scales and
 /// summary are copied.
 ///
 /// # Errors
@@ -160,17 +161,22 @@ fn convert(layout: &RecordLayout, record: &[u8], out: &mut [u8], to: Towards) ->
         }
     }
     out.copy_from_slice(record);
-    if layout.format.key.is_exact() {
+    let format = &layout.format;
+    let key: (Index, Order) = (key_index, key_place);
+    let value: (Index, Order) = (value_index, value_place);
+    if format.key.is_exact() {
         move_words(layout, &layout.key_codes, true, (record, &mut *out), to);
     } else {
-        let bits = layout.format.key.bits();
-        reorder(layout, &layout.key_codes, bits, (key_index, key_place), (record, &mut *out), to);
+        reorder(layout, &layout.key_codes, format.key.bits(), key, (record, &mut *out), to);
     }
-    if layout.format.value.is_exact() {
-        move_words(layout, &layout.value_codes, false, (record, out), to);
+    if format.value.is_exact() {
+        move_words(layout, &layout.value_codes, false, (record, &mut *out), to);
     } else {
-        let bits = layout.format.value.bits();
-        reorder(layout, &layout.value_codes, bits, (value_index, value_place), (record, out), to);
+        reorder(layout, &layout.value_codes, format.value.bits(), value, (record, &mut *out), to);
+    }
+    if !format.refine.is_none() {
+        reorder(layout, &layout.key_residuals, format.refine.key as usize, key, (record, &mut *out), to);
+        reorder(layout, &layout.value_residuals, format.refine.value as usize, value, (record, out), to);
     }
     Ok(())
 }
@@ -331,6 +337,35 @@ mod tests {
             }
         }
         assert_eq!(executed, 4 * 3 * 7 * 3);
+    }
+
+    #[test]
+    fn residuals_lie_where_codes_of_their_width_would() {
+        let mut executed = 0;
+        for dim in HEAD_DIMS {
+            for (tokens, key, value) in [(16, 1, 8), (32, 5, 4), (64, 8, 1), (16, 2, 7), (32, 3, 6), (64, 4, 4)] {
+                let l = layout(&format!("k8-v4g32-b{tokens}-r{key}.{value}"), dim).unwrap();
+                let record: Vec<u8> = (0..l.bytes).map(|i| splitmix64(i as u64 * 5 + key as u64) as u8).collect();
+                let (mut fragment, mut back) = (vec![0xff; l.bytes], vec![0xff; l.bytes]);
+                to_fragment(&l, &record, &mut fragment).unwrap();
+                from_fragment(&l, &fragment, &mut back).unwrap();
+                assert_eq!(back, record, "dim {dim} tokens {tokens} r{key}.{value}");
+                assert_eq!(fragment[l.summary.clone()], record[l.summary.clone()]);
+                let sides = [
+                    (&l.key_residuals, key, key_index as Index, key_place as Order),
+                    (&l.value_residuals, value, value_index, value_place),
+                ];
+                for (section, bits, index, place) in sides {
+                    let (from, into) = (&record[section.clone()], &fragment[section.clone()]);
+                    for (t, c) in (0..tokens).flat_map(|t| (0..dim).map(move |c| (t, c))) {
+                        let want = layout::read_code(from, bits, l.count(), index(t, c, dim));
+                        assert_eq!(read_code(into, bits, l.count(), place(t, c, dim)), want, "{t} {c}");
+                    }
+                }
+                executed += 1;
+            }
+        }
+        assert_eq!(executed, 4 * 6);
     }
 
     #[test]

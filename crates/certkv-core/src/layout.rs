@@ -1,7 +1,9 @@
 //! The one description of a record's bytes.
 //!
 //! A record holds one block (B tokens) of one KV head in the order in which the kernel reads it: key codes, key scales,
-//! value codes, value scales, error summary. Sections start at multiples of 64 bytes.
+//! value codes, value scales, error summary; that is the *main part*, which every pass reads. A refinable format has the
+//! summary of the refined block behind the error summary, in the same section, and two more sections after the main part,
+//! which a pass reads only where weights ask for it: key residuals, value residuals. Sections start at multiples of 64 bytes.
 //!
 //! **Element order.** Key codes: for each tile of 16 tokens, for each quad of 4 channels, for each of the 16 tokens, the
 //! 4 channels; so 64 consecutive codes are 16 tokens x 4 channels. Value codes: for each quad of 4 tokens, for each
@@ -13,9 +15,13 @@
 //! equal segments: byte `i` holds element `i` of segment `j` in bits `w j .. w (j+1)`. So an 8-bit plane is the codes
 //! themselves, and the low nibbles of a 4-bit plane are the first half of the elements.
 //!
+//! **Residuals**, math.md (2.23): `r + 2^(bits-1)` for every element, in the element order and the bit planes of the codes of
+//! their side.
+//!
 //! **Scales.** Per-channel keys: `sigma[d]`, then `z[d]`, in the format's metadata type. Per-token keys:
 //! `scale[group][token]`, f16. Values: `sigma[group][token]`, then `z[group][token]`, f16.
-use crate::{Dtype, Format, Geometry, KeyFormat, ValueFormat, summary::SUMMARY_BYTES};
+use crate::summary::{REFINED_SUMMARY_BYTES, SUMMARY_BYTES};
+use crate::{Dtype, Format, Geometry, KeyFormat, ValueFormat};
 use core::ops::Range;
 
 /// Alignment of every section and of the record.
@@ -103,9 +109,15 @@ pub struct RecordLayout {
     pub value_codes: Range<usize>,
     /// Value scales `sigma[group][token]`, then `z[group][token]`; empty for uncoded values.
     pub value_scales: Range<usize>,
-    /// Error summary.
+    /// Error summary; of a refinable format, the summary of the refined block follows in the same section.
     pub summary: Range<usize>,
-    /// Bytes of the record, a multiple of [`ALIGN`].
+    /// Key residuals (bit planes); empty without refinement.
+    pub key_residuals: Range<usize>,
+    /// Value residuals (bit planes); empty without refinement.
+    pub value_residuals: Range<usize>,
+    /// Bytes of the main part, from the record's start, that every pass reads; a multiple of [`ALIGN`].
+    pub main_bytes: usize,
+    /// Bytes of the record, a multiple of [`ALIGN`]: `main_bytes` and the residuals.
     pub bytes: usize,
 }
 
@@ -138,8 +150,24 @@ impl RecordLayout {
         let key_scales = section(key_scales);
         let value_codes = section(count * format.value.bits() / 8);
         let value_scales = section(value_scales);
-        let summary = section(SUMMARY_BYTES);
-        Ok(Self { format, dim, store, key_codes, key_scales, value_codes, value_scales, summary, bytes: at })
+        let refined = if format.refine.is_none() { 0 } else { REFINED_SUMMARY_BYTES };
+        let summary = section(SUMMARY_BYTES + refined);
+        let key_residuals = section(count * format.refine.key as usize / 8);
+        let value_residuals = section(count * format.refine.value as usize / 8);
+        Ok(Self {
+            format,
+            dim,
+            store,
+            key_codes,
+            key_scales,
+            value_codes,
+            value_scales,
+            summary,
+            main_bytes: key_residuals.start,
+            key_residuals,
+            value_residuals,
+            bytes: at,
+        })
     }
 
     /// Tokens per block.
@@ -167,9 +195,10 @@ impl RecordLayout {
         self.value_codes.len() + self.value_scales.len()
     }
 
-    /// The layout's own arithmetic, math.md section 10: codes, scales and summary, without alignment, per block.
+    /// The layout's own arithmetic, math.md section 10: codes, scales, summaries and residuals, without alignment, per block.
     pub fn net_bytes(&self) -> usize {
-        self.key_bytes() + self.value_bytes() + SUMMARY_BYTES
+        let residuals = self.key_residuals.len() + self.value_residuals.len();
+        self.key_bytes() + self.value_bytes() + self.summary.len() + residuals
     }
 }
 
@@ -184,14 +213,23 @@ mod tests {
     #[test]
     fn sections_tile_the_record_without_overlap() {
         for dim in crate::geometry::HEAD_DIMS {
-            for text in
-                ["k8-v4g32-b32", "k8f32-v6g16-b16", "t4-v3g32-b64", "f16-v8g32-b16", "f16-f16-b64", "t5g32-v7g16-b16"]
-            {
+            for text in [
+                "k8-v4g32-b32",
+                "k8f32-v6g16-b16",
+                "t4-v3g32-b64",
+                "f16-v8g32-b16",
+                "f16-f16-b64",
+                "t5g32-v7g16-b16",
+                "k8-v4g32-b64-r5.4",
+                "k8-v2g16-b16-r1.7",
+            ] {
                 let l = layout(text, dim);
                 let mut end = 0;
-                for r in [&l.key_codes, &l.key_scales, &l.value_codes, &l.value_scales, &l.summary] {
+                let main = [&l.key_codes, &l.key_scales, &l.value_codes, &l.value_scales, &l.summary];
+                for (i, r) in main.into_iter().chain([&l.key_residuals, &l.value_residuals]).enumerate() {
                     assert_eq!(r.start % ALIGN, 0);
                     assert!(r.start >= end && r.start - end < ALIGN);
+                    assert_eq!(r.start >= l.main_bytes, i >= 5, "{text}");
                     end = r.end;
                 }
                 assert!(l.bytes >= end && l.bytes - end < ALIGN && l.bytes.is_multiple_of(ALIGN));
@@ -205,6 +243,26 @@ mod tests {
         // math.md section 10: K8 with f16 scales and 32 tokens 144 bytes a token, V4 g32 80, summary 1.
         assert_eq!(layout("k8-v4g32-b32", 128).bytes, (144 + 80 + 1) * 32 + 32);
         assert_eq!(layout("k8-v6g64-b64", 128).net_bytes(), (136 + 104) * 64 + 32);
+    }
+
+    #[test]
+    fn residuals_leave_the_main_part_as_it_was() {
+        for dim in crate::geometry::HEAD_DIMS {
+            for (text, key, value) in [("k8-v4g32-b64", 5, 4), ("k8f32-v6g16-b16", 1, 8), ("k8bf16-v2g32-b32", 8, 1)] {
+                let (old, l) = (layout(text, dim), layout(&format!("{text}-r{key}.{value}"), dim));
+                assert_eq!((old.main_bytes, old.key_residuals.len(), old.value_residuals.len()), (old.bytes, 0, 0));
+                // The longer summary fits the space that alignment leaves anyway.
+                assert_eq!((l.main_bytes, l.summary.start), (old.bytes, old.summary.start));
+                assert_eq!(l.summary.len(), SUMMARY_BYTES + REFINED_SUMMARY_BYTES);
+                assert_eq!(l.value_scales, old.value_scales);
+                let residuals = l.count() * (key + value) / 8;
+                assert_eq!((l.bytes, l.net_bytes()), (old.bytes + residuals, old.net_bytes() + 16 + residuals));
+                assert_eq!(
+                    (l.key_residuals.len(), l.value_residuals.len()),
+                    (l.count() * key / 8, l.count() * value / 8)
+                );
+            }
+        }
     }
 
     #[test]

@@ -3,11 +3,13 @@
 mod device_cases;
 #[path = "emulated/mod.rs"]
 mod emulated;
+#[path = "emulated_attend/refine.rs"]
+mod refine;
 use certkv_core::Dtype;
 use certkv_kernel::cuda::args::{AttendArgs, Certificate};
 use certkv_kernel::cuda::{Arch, Variant};
 use certkv_testkit::generate::{Kind, Rng};
-use device_cases::{Case, Spec, Verdict};
+use device_cases::{Case, Spec, Verdict, demand_words};
 use emulated::{Buffer, Emulated, Launch};
 use std::cell::RefCell;
 
@@ -23,11 +25,21 @@ struct Run {
     certificates: Vec<Certificate>,
     masses: Vec<u32>,
     failures: Vec<u32>,
+    /// Sides whose residuals were read, keys and values.
+    refined: Vec<u32>,
+    demands: Vec<u32>,
 }
 
 fn run(case: &Case, ctas: usize, how: impl Fn(Launch) -> Launch) -> Run {
-    let variant = variant(&case.spec);
-    let macros: Vec<(&str, i64)> = variant.macros().into_iter().map(|(name, value)| (name, value as i64)).collect();
+    run_variant(case, &variant(&case.spec), true, ctas, how)
+}
+
+/// `bulk`: as on GPUs that copy whole records at once; older ones copy 16 bytes a thread.
+fn run_variant(case: &Case, variant: &Variant, bulk: bool, ctas: usize, how: impl Fn(Launch) -> Launch) -> Run {
+    let mut macros: Vec<(&str, i64)> = variant.macros().into_iter().map(|(name, value)| (name, value as i64)).collect();
+    if !bulk {
+        macros.push(("CKV_BULK", 0));
+    }
     let kernels = Emulated::build("attend.cu", &macros).unwrap_or_else(|e| panic!("{e}"));
     let memory = RefCell::new(Vec::new());
     let keep = |buffer: Buffer| {
@@ -40,7 +52,12 @@ fn run(case: &Case, ctas: usize, how: impl Fn(Launch) -> Launch) -> Run {
     let certificates = Buffer::of(&vec![u32::MAX; placed.heads * Certificate::WORDS]);
     let masses = Buffer::of(&vec![u32::MAX; placed.masses]);
     let failures = Buffer::zeroed((1 + case.launch_heads()) * 4);
+    let demands = case.demands();
+    let before = Buffer::of(&demand_words(&demands));
+    let refined = Buffer::zeroed(8);
     let args = AttendArgs {
+        demands: if demands.is_empty() { 0 } else { before.pointer() },
+        refined: refined.pointer(),
         out: out.pointer(),
         certificates: certificates.pointer(),
         masses: masses.pointer(),
@@ -49,7 +66,7 @@ fn run(case: &Case, ctas: usize, how: impl Fn(Launch) -> Launch) -> Run {
     };
     let memory = memory.into_inner();
     let mut all: Vec<&Buffer> = memory.iter().collect();
-    all.extend([&out, &certificates, &masses, &failures]);
+    all.extend([&out, &certificates, &masses, &failures, &before, &refined]);
     let launch = how(Launch::new(ctas as u32, variant.shape().threads() as u32, variant.shape().shared as u32));
     kernels.launch("ckv_attend", launch, &args, &all).unwrap_or_else(|e| panic!("{:?}: {e}", case.spec));
     let words = certificates.read::<u32>();
@@ -58,20 +75,29 @@ fn run(case: &Case, ctas: usize, how: impl Fn(Launch) -> Launch) -> Run {
         certificates: words.as_chunks().0.iter().map(Certificate::from_words).collect(),
         masses: masses.read(),
         failures: failures.read(),
+        refined: refined.read(),
+        demands: before.read(),
     }
 }
 
 fn check(spec: &Spec, ctas: usize) -> Verdict {
     let case = Case::new(spec);
     let r = run(&case, ctas, |l| l.seed(spec.seed).truncating().noisy());
-    let v = case.judge(&r.out, &r.certificates, &r.masses);
+    checked(&case, &r)
+}
+
+fn checked(case: &Case, r: &Run) -> Verdict {
+    let spec = &case.spec;
+    let mut v = case.judge(&r.out, &r.certificates, &r.masses);
+    v.wrong.extend(case.judge_refined(&r.refined, &r.demands, &r.certificates));
     assert!(v.wrong.is_empty(), "{spec:?}: {} wrong, first {:#?}", v.wrong.len(), &v.wrong[..v.wrong.len().min(5)]);
     println!(
-        "{:16} d {:3} group {:2} {:?}: rounding {:.1e}, e_arith {:.1e}, bound {:.3} of the norm, tightness {:.1}",
+        "{:16} d {:3} group {:2} {:?} {:?}: rounding {:.1e}, e_arith {:.1e}, bound {:.3} of the norm, tightness {:.1}",
         spec.format,
         spec.dim,
         spec.group,
         spec.kind,
+        spec.refine,
         v.rounding,
         v.arith,
         v.relative / v.finite.max(1) as f64,

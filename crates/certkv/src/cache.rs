@@ -91,6 +91,10 @@ impl Cache {
     /// Names the field that is out of range, or the budget that is too small; nothing is held then.
     pub fn new(config: Config) -> Result<Self, Error> {
         let shapes = config.groups()?;
+        if let Some((_, _, layout)) = shapes.iter().find(|(_, _, layout)| !layout.format.refine.is_none()) {
+            let why = format!("{}; refinement planes are read on GPUs only", layout.format);
+            return Err(Error::Config { field: "format", why });
+        }
         let device = SimDevice::new(config.device);
         let ledger = Ledger::new(config.device_budget, config.host_budget);
         let groups = shapes.into_iter().map(|shape| Group::new(&config, shape, &device, &ledger));

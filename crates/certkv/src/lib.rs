@@ -42,7 +42,7 @@ pub use cache::{Cache, Chunk, MemoryUse};
 pub use certkv_bound::{BytesRead, Cause, Certificate, Rung, Status};
 pub use certkv_control::policy::{Certified, Policy, Seed000};
 pub use certkv_core::{
-    Dtype, Format, FormatError, Geometry, GeometryError, KeyFormat, RecordLayout, SequenceId, ValueFormat,
+    Dtype, Format, FormatError, Geometry, GeometryError, KeyFormat, RecordLayout, Refine, SequenceId, ValueFormat,
 };
 pub use certkv_device::{CheckReport, Mode, SimOptions};
 pub use config::{Config, DEFAULT_FORMAT, default_format};

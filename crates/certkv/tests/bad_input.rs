@@ -68,6 +68,18 @@ fn configurations_are_refused_by_field() {
     assert!(matches!(refused(config().with_format(wide)), Error::Format(_)));
     let odd = certkv::Format { block: 48, ..format };
     assert!(matches!(refused(config().with_format(odd)), Error::Format(_)));
+    // Refinement planes are for GPUs, in one layer or in all; a format that they do not fit is refused as a format.
+    let refinable: certkv::Format = "k8-v4g32-b32-r5.4".parse().unwrap();
+    for formats in [vec![refinable], vec![format, refinable]] {
+        match refused(Config { formats, ..config() }) {
+            Error::Config { field: "format", why } => {
+                assert!(why.contains("r5.4") && why.contains("GPUs only"), "{why}")
+            }
+            other => panic!("{other}"),
+        }
+    }
+    let lopsided = certkv::Format { refine: certkv::Refine { key: 5, value: 0 }, ..format };
+    assert!(matches!(refused(config().with_format(lopsided)), Error::Format(_)));
     // More slots than an index can name.
     let deep = Geometry { layers: 4096, ..geometry() };
     assert_eq!(field(Config::new(deep, 1 << 31)), "max_tokens");

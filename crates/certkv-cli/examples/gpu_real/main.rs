@@ -1,7 +1,7 @@
 //! Certified decode of a real model's activations on a GPU: how much is promoted, found and repaired, and how long it takes.
 //!
 //! ```text
-//! gpu_real [--contexts 4096,8192,16384,32768] [--tolerances 0.05,0.02] [--steps 64] [--format k8-v4g64-b64] [--model FOLDER]
+//! gpu_real [--contexts 4096,8192,16384,32768] [--tolerances 0.05,0.02] [--steps 64] [--format k8-v4g64-b64[+F..]] [--model FOLDER]
 //!          [--text FILE] [--kernels FOLDER] [--targets 0.5,0.9] [--scratch 0.11] [--copies 64] [--tile 8] [--threads N]
 //! ```
 //! The model reads a window of prose and one of code by dense attention on the CPU; keys, values, queries and outputs of the last
@@ -44,7 +44,9 @@ impl Wanted {
     ) -> Result<GpuConfig, Failure> {
         let context = context.next_multiple_of(64);
         let mut config = GpuConfig::new(geometry, sequences * context);
-        config.format = self.format.parse()?;
+        let formats = self.format.split('+').map(str::parse).collect::<Result<Vec<_>, _>>()?;
+        config.formats =
+            (0..if formats.len() == 1 { 1 } else { geometry.layers }).map(|l| formats[l % formats.len()]).collect();
         config.policy = policy(tolerance);
         config.plan_target = target;
         (config.max_sequences, config.max_context) = (sequences, context);

@@ -34,6 +34,7 @@ fn add(a: &mut SelectStats, b: &SelectStats) {
     (a.resident, a.missing, a.copies) = (a.resident + b.resident, a.missing + b.missing, a.copies + b.copies);
     (a.evictions, a.refused, a.direct) = (a.evictions + b.evictions, a.refused + b.refused, a.direct + b.direct);
     (a.set_keys, a.set_values) = (a.set_keys + b.set_keys, a.set_values + b.set_values);
+    (a.refined_keys, a.refined_values) = (a.refined_keys + b.refined_keys, a.refined_values + b.refined_values);
 }
 
 impl Rates {
@@ -44,15 +45,15 @@ impl Rates {
 
     pub(crate) fn print(&self, context: usize, tolerance: f64, target: f64) {
         println!(
-            "rates at {context} tokens, tolerance {tolerance}, plan {target}: layer: key blocks, value blocks promoted; in scratch; repaired, dense; first steps repaired; bound / tolerance"
+            "rates at {context} tokens, tolerance {tolerance}, plan {target}: layer: key blocks, value blocks promoted, or refined in the pass; in scratch; repaired, dense; first steps repaired; bound / tolerance"
         );
         let line = |name: &str, l: &Layer, bounds: &[f64]| {
             let s = &l.stats;
-            let set = (s.set_keys + s.set_values) as usize;
+            let set = (s.set_keys + s.set_values + s.refined_keys + s.refined_values) as usize;
             println!(
                 "  {name:>4}: {:5.1}% {:5.1}%  {:5.1}%  {:6.2}% {:5.2}%  {:5.1}%  {:.2} {:.2}  beyond {}  {s:?}",
-                share(s.set_keys as usize, l.sides),
-                share(s.set_values as usize, l.sides),
+                share((s.set_keys + s.refined_keys) as usize, l.sides),
+                share((s.set_values + s.refined_values) as usize, l.sides),
                 share(set.saturating_sub((s.direct + s.refused) as usize), set),
                 share(l.heads[1], l.heads[0]),
                 share(l.heads[2], l.heads[0]),
@@ -94,7 +95,7 @@ pub(crate) fn measure(
     for window in windows {
         let tokens = window.context.tokens;
         let config = wanted.config(geometry, (1, tokens + window.steps.len()), (tolerance, target))?;
-        let block = config.format.block;
+        let block = config.formats[0].block;
         let mut cache = GpuCache::new(gpu, compiler, config)?;
         let sequence = cache.create()?;
         let mut step = cache.begin(&[Chunk { sequence, tokens }])?;

@@ -164,14 +164,14 @@ pub(crate) fn measure(
         let mut sums = [0usize; 4];
         for (layer, b) in before.iter().enumerate() {
             let a = cache.selection(layer)?;
-            sums[0] += (a.set_keys - b.set_keys) as usize;
-            sums[1] += (a.set_values - b.set_values) as usize;
+            sums[0] += (a.set_keys - b.set_keys + a.refined_keys - b.refined_keys) as usize;
+            sums[1] += (a.set_values - b.set_values + a.refined_values - b.refined_values) as usize;
             sums[2] += (a.direct - b.direct) as usize;
             sums[3] += (a.copies - b.copies) as usize;
         }
-        let sides = model.layers * n * KV_HEADS * (tokens / cache.layout().tokens()) * graphs.len();
+        let sides = model.layers * n * KV_HEADS * (tokens / cache.layouts()[0].tokens()) * graphs.len();
         println!(
-            "  tile {n} x {tokens}, {}: us a layer: first {:.1}, median {:.1}, least {:.1}, most {:.1}, last {:.1}; repaired {:.2}%, promoted {:.1}% {:.1}%, direct {}, copies {}",
+            "  tile {n} x {tokens}, {}: us a layer: first {:.1}, median {:.1}, least {:.1}, most {:.1}, last {:.1}; repaired {:.2}%, promoted or refined {:.1}% {:.1}%, direct {}, copies {}",
             if kind == Policy::Packed { "packed".into() } else { format!("certified {tolerance}, plan {target}") },
             first[0],
             sorted[sorted.len() / 2],

@@ -1,6 +1,7 @@
 //! The decode kernel on a GPU against attention in f64: `gpu_parity [--small] [--cubins FOLDER] [--cache FOLDER]`.
 //!
-//! Every geometry, ragged and forked batches, contexts up to 128K, hard data; outputs are poisoned before each run, every case runs
+//! Every geometry, ragged and forked batches, contexts up to 128K, hard data, residuals read never, always and on demand; refinable
+//! formats also with the wide cut. Outputs are poisoned before each run, every case runs
 //! twice and must give the same bits. `--small` runs the cases that a memory checker gets through. Exit code 0: all hold, 1: something
 //! is wrong, 2: no GPU.
 #[path = "../../tests/device_cases/mod.rs"]
@@ -11,7 +12,7 @@ use certkv_device::cuda::{DeviceBuffer, Gpu, GpuStream, LaunchOptions, Priority}
 use certkv_kernel::cuda::args::{AttendArgs, Certificate};
 use certkv_kernel::cuda::{Ahead, Arch, Compiler, Kernels, Variant, Verb};
 use certkv_testkit::generate::Kind;
-use device_cases::{Case, Spec, Verdict};
+use device_cases::{Case, Refining, Spec, Verdict, demand_words};
 use rayon::prelude::*;
 use std::cell::RefCell;
 use std::process::ExitCode;
@@ -52,8 +53,10 @@ fn specs(small: bool) -> Vec<Spec> {
     }
     if small {
         all.truncate(12);
+        all.extend(refinable(true));
         return all;
     }
+    all.extend(refinable(false));
     for kind in Kind::ALL {
         for (store, format) in
             [(Dtype::F16, "k8-v4g32-b32"), (Dtype::Bf16, "k8-v4g64-b64"), (Dtype::F16, "k8-v8g64-b64")]
@@ -70,6 +73,67 @@ fn specs(small: bool) -> Vec<Spec> {
     all
 }
 
+/// Cases of refinable formats; each in every mode.
+fn refinable(small: bool) -> Vec<Spec> {
+    const MODES: [Refining; 5] =
+        [Refining::Never, Refining::All, Refining::OnDemand(0.0), Refining::OnDemand(1.0), Refining::OnDemand(4.0)];
+    let mut all = Vec::new();
+    let mut add = |spec: &Spec, modes: &[Refining]| {
+        all.extend(modes.iter().map(|refine| Spec { refine: *refine, ..spec.clone() }))
+    };
+    let main = |lens: &[usize]| Spec::new("k8-v4g64-b64-r5.4", 128, 4, lens);
+    add(&main(&[300, 64, 7]), &MODES);
+    add(&Spec { keys: 0.0, values: 0.0, ..Spec::new("k8-v4g32-b16-r3.2", 64, 2, &[130, 5]) }, &MODES[1..4]);
+    if small {
+        return all;
+    }
+    let formats = [
+        ("k8-v4g32-b32-r5.4", 96),
+        ("k8-v4g32-b16-r1.1", 128),
+        ("k8-v2g16-b32-r8.4", 64),
+        ("k8-v8g64-b64-r8.8", 128),
+        ("k8-v3g32-b64-r6.7", 64),
+    ];
+    for (i, (format, dim)) in formats.into_iter().enumerate() {
+        for store in [Dtype::F16, Dtype::Bf16] {
+            add(
+                &Spec { store, seed: i as u64, ..Spec::new(format, dim, 1 + (i * 3) % 8, &[90, 40, 333, 1025]) },
+                &MODES,
+            );
+        }
+    }
+    for group in 1..=8 {
+        add(&Spec { seed: group as u64, ..Spec::new("k8-v4g64-b64-r5.4", 128, group, &[500, 50]) }, &MODES[1..4]);
+    }
+    for kind in Kind::ALL {
+        for store in [Dtype::F16, Dtype::Bf16] {
+            let spec = Spec { kind, store, seed: 90 + kind as u64, ..main(&[1500, 64, 7, 511]) };
+            add(&spec, &MODES[1..4]);
+        }
+    }
+    for (tokens, promoted) in [(4096, 0.0), (8192, 0.1), (32768, 0.05)] {
+        let spec = Spec { keys: promoted, values: promoted, seed: tokens as u64, ..main(&[tokens, 1000, tokens / 3]) };
+        // A wide tolerance, so that demands leave something unread.
+        add(&Spec { kind: Kind::Rope, relative: 0.3, ..spec }, &MODES);
+    }
+    all
+}
+
+/// The cuts that a case runs with: that of its variant and, for residuals, the wide one where it is another.
+fn cuts(spec: &Spec, arch: Arch) -> Result<Vec<Variant>, Failure> {
+    let own = Variant::new(spec.layout(), spec.group, arch)?;
+    let wide = own.clone().wide();
+    let both = !own.layout().format.refine.is_none() && wide != own;
+    Ok(if both { vec![own, wide] } else { vec![own] })
+}
+
+/// The mode of a case of a refinable format, for the line that is printed: what was read of what may be.
+fn refining(case: &Case, warps: usize, refined: &[u32]) -> String {
+    let most = case.refinable();
+    let mode = format!("{:?}", case.spec.refine);
+    format!(" {mode:13} {warps:2} warps read {}+{} of {}+{}", refined[0], refined[1], most[0], most[1])
+}
+
 fn certificates(words: &[u32]) -> Vec<Certificate> {
     words.as_chunks().0.iter().map(Certificate::from_words).collect()
 }
@@ -78,6 +142,19 @@ struct Outputs {
     out: Vec<f32>,
     certificates: Vec<u32>,
     masses: Vec<u32>,
+    /// Sides whose residuals were read, keys and values.
+    refined: Vec<u32>,
+    demands: Vec<u32>,
+}
+
+impl Outputs {
+    fn same(&self, other: &Self) -> bool {
+        let bits = |o: &Self| o.out.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+        bits(self) == bits(other)
+            && self.certificates == other.certificates
+            && self.refined == other.refined
+            && self.demands == other.demands
+    }
 }
 
 /// Copies the case to the device once and runs it `runs` times.
@@ -116,7 +193,12 @@ fn run(
     let certificates = DeviceBuffer::new(gpu, placed.heads * size_of::<Certificate>())?;
     let masses = DeviceBuffer::new(gpu, placed.masses * 4)?;
     let failures = DeviceBuffer::new(gpu, (1 + case.launch_heads()) * 4)?;
+    let demand_words = demand_words(&case.demands());
+    let demands = DeviceBuffer::new(gpu, (4 * demand_words.len()).max(16))?;
+    let refined = DeviceBuffer::new(gpu, 8)?;
     let args = AttendArgs {
+        demands: if demand_words.is_empty() { 0 } else { demands.address() },
+        refined: refined.address(),
         out: out.address(),
         certificates: certificates.address(),
         masses: masses.address(),
@@ -131,6 +213,10 @@ fn run(
             buffer.fill(stream, 0, buffer.len(), 0xff)?;
         }
         failures.fill(stream, 0, failures.len(), 0)?;
+        refined.fill(stream, 0, refined.len(), 0)?;
+        if !demand_words.is_empty() {
+            demands.write(stream, 0, &demand_words)?;
+        }
         // SAFETY: every address is that of a live buffer of the size the kernel's argument documents.
         unsafe {
             function.launch(
@@ -146,10 +232,16 @@ fn run(
             out: vec![0.0; placed.outputs],
             certificates: vec![0; placed.heads * Certificate::WORDS],
             masses: vec![0; placed.masses],
+            refined: vec![0; 2],
+            demands: vec![0; demand_words.len()],
         };
         out.read(stream, 0, &mut o.out)?;
         certificates.read(stream, 0, &mut o.certificates)?;
         masses.read(stream, 0, &mut o.masses)?;
+        refined.read(stream, 0, &mut o.refined)?;
+        if !o.demands.is_empty() {
+            demands.read(stream, 0, &mut o.demands)?;
+        }
         all.push(o);
     }
     Ok(all)
@@ -160,9 +252,10 @@ fn all(gpu: &Gpu, small: bool, compiler: &Compiler) -> Result<bool, Failure> {
     let specs = specs(small);
     let mut variants: Vec<Variant> = Vec::new();
     for spec in &specs {
-        let variant = Variant::new(spec.layout(), spec.group, arch)?;
-        if !variants.contains(&variant) {
-            variants.push(variant);
+        for variant in cuts(spec, arch)? {
+            if !variants.contains(&variant) {
+                variants.push(variant);
+            }
         }
     }
     let start = std::time::Instant::now();
@@ -174,17 +267,18 @@ fn all(gpu: &Gpu, small: bool, compiler: &Compiler) -> Result<bool, Failure> {
         let built: Vec<Case> = group.par_iter().map(Case::new).collect();
         let mut ran = Vec::new();
         for case in &built {
-            let variant = Variant::new(case.layout.clone(), case.spec.group, arch)?;
-            ran.push(run(gpu, &stream, &kernels, &variant, case, 2)?);
+            for variant in cuts(&case.spec, arch)? {
+                let runs = run(gpu, &stream, &kernels, &variant, case, 2)?;
+                ran.push((case, variant.shape().warps, runs));
+            }
         }
-        let verdicts: Vec<(Verdict, bool, usize)> = built
+        let verdicts: Vec<(Verdict, bool, usize)> = ran
             .par_iter()
-            .zip(&ran)
-            .map(|(case, runs)| {
-                let bits = |o: &Outputs| o.out.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
-                let same = bits(&runs[0]) == bits(&runs[1]) && runs[0].certificates == runs[1].certificates;
+            .map(|(case, _, runs)| {
+                let same = runs[0].same(&runs[1]);
                 let certificates = certificates(&runs[0].certificates);
-                let verdict = case.judge(&runs[0].out, &certificates, &runs[0].masses);
+                let mut verdict = case.judge(&runs[0].out, &certificates, &runs[0].masses);
+                verdict.wrong.extend(case.judge_refined(&runs[0].refined, &runs[0].demands, &certificates));
                 // The control: an output off by more than the first head's bound must be seen.
                 let mut bent = runs[0].out.clone();
                 bent[0] += 2.5 * certificates[0].bound.min(1e30) + 1e-3;
@@ -192,19 +286,24 @@ fn all(gpu: &Gpu, small: bool, compiler: &Compiler) -> Result<bool, Failure> {
                 (verdict, same, control)
             })
             .collect();
-        for (case, (v, same, control)) in built.iter().zip(verdicts) {
+        for ((case, warps, runs), (v, same, control)) in ran.iter().zip(verdicts) {
             let s = &case.spec;
             cases += 1;
             heads += v.heads;
             wrong += v.wrong.len() + usize::from(!same);
             caught += control;
             println!(
-                "{:16} d {:3} group {:2} {:16} {:22} rounding {:.1e} e_arith {:.1e} bound {:.3}{}{}",
+                "{:17} d {:3} group {:2} {:16} {:22}{} rounding {:.1e} e_arith {:.1e} bound {:.3}{}{}",
                 s.format,
                 s.dim,
                 s.group,
                 format!("{:?}", s.kind),
                 format!("{:?}", s.lens),
+                if case.layout.format.refine.is_none() {
+                    String::new()
+                } else {
+                    refining(case, *warps, &runs[0].refined)
+                },
                 v.rounding,
                 v.arith,
                 v.relative / v.finite.max(1) as f64,

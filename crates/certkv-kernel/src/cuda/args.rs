@@ -111,6 +111,35 @@ pub struct AttendArgs {
     pub relative: f32,
     /// Tolerance as a length. A head passes under the larger of the two.
     pub absolute: f32,
+    /// [`Demand`] `[rows][kv_heads group]`: what is remembered of a head from step to step, all zero in a new row; 0: residuals are not
+    /// read.
+    pub demands: u64,
+    /// `u32[2]`, counted up: sides whose residuals were read, keys and values; 0: not wanted.
+    pub refined: u64,
+    /// 1: all residuals are read, and nothing is remembered.
+    pub refine_all: u32,
+    /// Zero.
+    pub unused: u32,
+}
+
+/// What is remembered of a query head of a refinable format, so that the next step knows how much a block may add to its bound
+/// before its residuals are read. All zero: everything is refined.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[repr(C)]
+pub struct Demand {
+    /// Least norm of the output of late.
+    pub norm: f32,
+    /// Its last distance from the value centre.
+    pub radius: f32,
+    /// Even shares of the tolerance that a side of a block may add unrefined.
+    pub kappa: f32,
+    /// Zero.
+    pub unused: f32,
+}
+
+impl Demand {
+    /// Words of one in device memory.
+    pub const WORDS: usize = size_of::<Self>() / 4;
 }
 
 /// One block and query head in `masses`, as base-2 logarithms: the block's mass (15 bits, steps of 1/32 from -512), what its keys'
@@ -165,7 +194,8 @@ mod tests {
 
     #[test]
     fn structs_have_the_sizes_of_their_twins() {
-        assert_eq!(size_of::<AttendArgs>(), 20 * 8 + 8 * 4);
+        assert_eq!(size_of::<AttendArgs>(), 22 * 8 + 10 * 4);
+        assert_eq!(size_of::<Demand>(), 16);
         assert_eq!(size_of::<Certificate>(), 48);
         assert_eq!(size_of::<Sides>(), 16);
     }

@@ -2,7 +2,7 @@
 //!
 //! What it cannot know is what tables in device memory say: a page number beyond its slab, written there by a mistake, makes the
 //! GPU read or write elsewhere in its own address space. Whoever writes the tables answers for that.
-use super::args::{AttendArgs, Certificate, Element, Sides};
+use super::args::{AttendArgs, Certificate, Demand, Element, Sides};
 use super::encode::{AppendArgs, GatherArgs, Order, PACK_THREADS, PackArgs, PackItem, pack_shared};
 use super::queue::{Queue, Span, Tensor};
 use super::select::{CopyItem, SelectArgs, SelectMode, SlotPool};
@@ -78,6 +78,25 @@ pub struct Attend<'a> {
     pub relative: f32,
     /// Tolerance as a length.
     pub absolute: f32,
+    /// Which residual planes are read.
+    pub refinement: Refinement<'a>,
+}
+
+/// What a launch does with the residual planes of a refinable format (math.md 2.10).
+#[derive(Debug, Clone, Copy, Default)]
+pub enum Refinement<'a> {
+    /// It reads none.
+    #[default]
+    Never,
+    /// It reads those of the blocks whose weights ask for it.
+    OnDemand {
+        /// [`Demand`]`[rows][kv_heads group]`: how much a block may add without.
+        demands: Span<'a>,
+        /// `u32[2]`: sides whose residuals were read are added.
+        refined: Option<Span<'a>>,
+    },
+    /// It reads all.
+    Always,
 }
 
 /// Arguments of [`append`]; see [`AppendArgs`].
@@ -234,6 +253,9 @@ impl Tables<'_> {
     }
 }
 
+/// A kernel starts while the one ahead of it ends: each waits for that end before it touches memory, so the order is the stream's.
+const CHAINED: LaunchOptions = LaunchOptions { programmatic: true, cluster: None };
+
 /// Enqueues `ckv_attend`.
 ///
 /// # Errors
@@ -244,6 +266,13 @@ pub fn attend(queue: &Queue, kernel: &Function, a: &Attend<'_>) -> Result<(), Cu
     let outputs = heads * group * l.dim;
     let tail_bytes = 2 * t.kv_heads * l.original_side_bytes();
     let list = 4 * (1 + heads);
+    let (demands, refined) = match a.refinement {
+        Refinement::OnDemand { demands, refined } => (
+            demands.holding("demands", t.rows * t.kv_heads * group * size_of::<Demand>())?,
+            optional(refined, "refined", 8)?,
+        ),
+        Refinement::Never | Refinement::Always => (0, 0),
+    };
     let args = AttendArgs {
         packed: a.packed.holding("packed", 0)?,
         page_stride: (t.kv_heads * l.bytes) as u64,
@@ -273,12 +302,16 @@ pub fn attend(queue: &Queue, kernel: &Function, a: &Attend<'_>) -> Result<(), Cu
         scale: a.scale,
         relative: a.relative,
         absolute: a.absolute,
+        demands,
+        refined,
+        refine_all: u32::from(matches!(a.refinement, Refinement::Always)),
+        unused: 0,
     };
     let shape = a.variant.shape();
     let (threads, shared) = (word("threads", shape.threads())?, word("shared memory", shape.shared)?);
     // SAFETY: the struct is the kernel's own; every address was checked to hold what the kernel documents, device memory is
     // freed and areas are dropped only after work that uses them (see `queue`), and tables are the caller's.
-    unsafe { kernel.launch(queue.stream(), a.ctas, threads, shared, &args, LaunchOptions::default()) }
+    unsafe { kernel.launch(queue.stream(), a.ctas, threads, shared, &args, CHAINED) }
 }
 
 /// Enqueues `ckv_append`.
@@ -319,7 +352,7 @@ pub fn append(queue: &Queue, kernel: &Function, a: &Append<'_>) -> Result<(), Cu
         flags: a.flags,
     };
     // SAFETY: as in `attend`.
-    unsafe { kernel.launch(queue.stream(), a.ctas, PACK_THREADS, pack_shared(l), &args, LaunchOptions::default()) }
+    unsafe { kernel.launch(queue.stream(), a.ctas, PACK_THREADS, pack_shared(l), &args, CHAINED) }
 }
 
 /// Enqueues `ckv_pack`.
@@ -339,7 +372,7 @@ pub fn pack(queue: &Queue, kernel: &Function, a: &Pack<'_>) -> Result<(), CudaEr
     };
     let (ctas, shared) = (word("count", 2 * a.count)?, pack_shared(a.variant.layout()));
     // SAFETY: as in `attend`; the items' addresses are the caller's, as tables are.
-    unsafe { kernel.launch(queue.stream(), ctas, PACK_THREADS, shared, &args, LaunchOptions::default()) }
+    unsafe { kernel.launch(queue.stream(), ctas, PACK_THREADS, shared, &args, CHAINED) }
 }
 
 impl Slots<'_> {
@@ -400,7 +433,7 @@ pub fn select(queue: &Queue, kernel: &Function, a: &Select<'_>) -> Result<(), Cu
         progress: a.progress,
     };
     // SAFETY: as in `attend`; lists in device memory are the caller's, as tables are.
-    unsafe { kernel.launch(queue.stream(), a.ctas, THREADS, 0, &args, LaunchOptions::default()) }
+    unsafe { kernel.launch(queue.stream(), a.ctas, THREADS, 0, &args, CHAINED) }
 }
 
 /// Enqueues `ckv_gather` of the copies that [`select`] listed in `memory`.
@@ -418,7 +451,7 @@ pub fn gather(queue: &Queue, kernel: &Function, memory: &Memory<'_>) -> Result<(
         unused: 0,
     };
     // SAFETY: as in `attend`; the items were made by `select` from addresses that were checked there.
-    unsafe { kernel.launch(queue.stream(), CTAS, THREADS, 0, &args, LaunchOptions::default()) }
+    unsafe { kernel.launch(queue.stream(), CTAS, THREADS, 0, &args, CHAINED) }
 }
 
 /// Element type that holds originals of `store`.

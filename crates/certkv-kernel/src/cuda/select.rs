@@ -152,11 +152,18 @@ pub struct SelectStats {
     pub set_keys: u32,
     /// The same of values.
     pub set_values: u32,
+    /// Key sides whose residual planes a decode launch read because their weights asked for it.
+    pub refined_keys: u32,
+    /// The same of values.
+    pub refined_values: u32,
 }
 
 impl SelectStats {
     /// Words in device memory.
     pub const WORDS: usize = size_of::<Self>() / 4;
+
+    /// The first of those that the decode kernel counts.
+    pub const REFINED: usize = 10;
 
     /// From its words.
     pub const fn from_words(w: &[u32; Self::WORDS]) -> Self {
@@ -171,6 +178,8 @@ impl SelectStats {
             direct: w[7],
             set_keys: w[8],
             set_values: w[9],
+            refined_keys: w[10],
+            refined_values: w[11],
         }
     }
 }
@@ -184,6 +193,6 @@ mod tests {
         assert_eq!(size_of::<SlotPool>(), 40);
         assert_eq!(size_of::<CopyItem>(), 32);
         assert_eq!(size_of::<SelectArgs>(), 12 * 8 + 2 * 40 + 7 * 8 + 4 * 8 + 8 * 4);
-        assert_eq!(SelectStats::from_words(&[1, 2, 3, 4, 5, 6, 7, 8, 9, 10]).set_values, 10);
+        assert_eq!(SelectStats::from_words(&[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]).refined_values, 12);
     }
 }

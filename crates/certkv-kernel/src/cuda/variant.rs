@@ -159,15 +159,16 @@ const fn partial_stride(dim: usize, group: usize) -> usize {
 
 /// `SHARED_BYTES` of kernels/attend/shape.cuh. The kernel asserts that it counts the same.
 fn shared_bytes(layout: &RecordLayout, group: usize, warps: usize, stages: usize) -> usize {
-    let ring = warps * stages * layout.bytes;
+    let refinable = !layout.format.refine.is_none();
+    let ring = warps * stages * layout.main_bytes;
     let merge = 4 * warps * partial_stride(layout.dim, group);
     // A ring of one slot is filled side by side.
     let parts = if stages == 1 { 2 } else { 1 };
-    let barriers = (8 * warps * stages * parts).next_multiple_of(16);
+    let barriers = (8 * warps * (stages * parts + usize::from(refinable))).next_multiple_of(16);
     let flights = (24 * warps * stages).next_multiple_of(16);
     // Blocks that wait for their certificate, a block and head per lane.
     let heads = if group <= 4 { 4 } else { group.next_power_of_two().max(8) };
-    let lots = warps * (32 * 16 + 32 / heads * 40);
+    let lots = warps * (32 * 16 + 32 / heads * if refinable { 56 } else { 40 });
     // Where a warp's next blocks lie.
     let places = warps * 64 * 16;
     let vector = [4, 2, 1].into_iter().find(|v| layout.dim.is_multiple_of(32 * v)).unwrap_or(1);
@@ -178,7 +179,9 @@ fn shared_bytes(layout: &RecordLayout, group: usize, warps: usize, stages: usize
     // Of many heads or channels all columns of the matrix unit stay there.
     let columns = if group > 8 { 16 } else { 8 };
     let queries = 4 * layout.dim * if group > 8 || layout.dim == 256 { columns } else { group };
-    ring + merge + barriers + flights + lots + places + queries + finish + known + entries
+    // What a block may add unrefined, per head.
+    let limits = if refinable { 64 } else { 0 };
+    ring + merge + barriers + flights + lots + places + queries + finish + known + limits + entries
 }
 
 /// What the kernels of one configuration are specialised for.
@@ -194,7 +197,7 @@ pub struct Variant {
 }
 
 /// Macros of a layout, and of the old one where records are transcoded.
-const LAYOUT_MACROS: [(&str, &str); 15] = [
+const LAYOUT_MACROS: [(&str, &str); 19] = [
     ("CKV_DIM", "CKV_FROM_DIM"),
     ("CKV_BLOCK", "CKV_FROM_BLOCK"),
     ("CKV_STORE", "CKV_FROM_STORE"),
@@ -210,10 +213,14 @@ const LAYOUT_MACROS: [(&str, &str); 15] = [
     ("CKV_VALUE_CODES", "CKV_FROM_VALUE_CODES"),
     ("CKV_VALUE_SCALES", "CKV_FROM_VALUE_SCALES"),
     ("CKV_SUMMARY", "CKV_FROM_SUMMARY"),
+    ("CKV_KEY_REFINE", "CKV_FROM_KEY_REFINE"),
+    ("CKV_VALUE_REFINE", "CKV_FROM_VALUE_REFINE"),
+    ("CKV_KEY_RESIDUALS", "CKV_FROM_KEY_RESIDUALS"),
+    ("CKV_VALUE_RESIDUALS", "CKV_FROM_VALUE_RESIDUALS"),
 ];
 
 /// Values of [`LAYOUT_MACROS`].
-fn layout_values(l: &RecordLayout) -> [usize; 15] {
+fn layout_values(l: &RecordLayout) -> [usize; 19] {
     let (key, value) = (l.format.key, l.format.value);
     let dtype = |t| match t {
         Dtype::F16 => 0,
@@ -245,6 +252,10 @@ fn layout_values(l: &RecordLayout) -> [usize; 15] {
         l.value_codes.start,
         l.value_scales.start,
         l.summary.start,
+        usize::from(l.format.refine.key),
+        usize::from(l.format.refine.value),
+        l.key_residuals.start,
+        l.value_residuals.start,
     ]
 }
 
@@ -277,6 +288,15 @@ impl Variant {
             }
             KeyFormat::Token { .. } | KeyFormat::Channel8 { .. } | KeyFormat::F16 | KeyFormat::Bf16 => {}
         }
+        if !layout.format.refine.is_none() {
+            // More heads or channels leave no registers for a second look at a block.
+            if group > 8 {
+                return unsupported("group of a refinable format:", group, "at most 8 query heads per KV head");
+            }
+            if layout.dim > 128 {
+                return unsupported("head_dim of a refinable format:", layout.dim, "at most 128");
+            }
+        }
         let shape = Shape::fitting(&layout, group, arch.shared_limit())?;
         Ok(Self { layout, group, arch, certify: true, single_queries: false, from: None, shape })
     }
@@ -307,6 +327,16 @@ impl Variant {
                 return Err(VariantError::Unsupported { what, value, needs: "that of the new layout" });
             }
         }
+        for (l, what) in [(&from, "residual bits of the old layout"), (&self.layout, "residual bits of the new layout")]
+        {
+            if !l.format.refine.is_none() {
+                return Err(VariantError::Unsupported {
+                    what,
+                    value: l.format.refine.key.into(),
+                    needs: "none: blocks are packed anew",
+                });
+            }
+        }
         self.from = Some(from);
         Ok(self)
     }
@@ -316,7 +346,8 @@ impl Variant {
     #[must_use]
     pub fn wide(self) -> Self {
         // More heads or channels need more registers than twelve warps leave to each.
-        if self.group > 4 || self.layout.dim > 128 {
+        let refines_singles = self.single_queries && !self.layout.format.refine.is_none();
+        if self.group > 4 || self.layout.dim > 128 || refines_singles {
             return self;
         }
         [2, 1].into_iter().find_map(|stages| self.clone().with_shape(12, stages).ok()).unwrap_or(self)
@@ -394,7 +425,7 @@ impl Variant {
         let from = self.from.iter().flat_map(layout_values);
         let old = LAYOUT_MACROS.into_iter().map(|names| names.1).zip(from);
         let rest = [
-            ("CKV_RECORD", self.layout.bytes),
+            ("CKV_RECORD", self.layout.main_bytes),
             ("CKV_GROUP", self.group),
             ("CKV_WARPS", self.shape.warps),
             ("CKV_STAGES", self.shape.stages),

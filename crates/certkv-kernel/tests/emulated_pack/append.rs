@@ -240,6 +240,8 @@ fn rows_go_to_their_tails_and_pages_and_full_blocks_are_coded() {
         ("k8-v4g32-b16", 64, Dtype::F16, 2, FIRST_CENTRE),
         ("t4-v5g16-b32", 128, Dtype::Bf16, 0, HOST_ROWS),
         ("f16-v8g32-b16", 96, Dtype::F16, 1, FIRST_CENTRE | HOST_ROWS),
+        ("k8-v4g32-b16-r5.4", 64, Dtype::F16, 2, FIRST_CENTRE),
+        ("k8-v3g16-b32-r8.3", 64, Dtype::Bf16, 0, HOST_ROWS),
     ];
     for (text, dim, store, input, kind) in cases {
         let mut world = World::new(text, dim, store);
@@ -277,7 +279,7 @@ fn rows_go_to_their_tails_and_pages_and_full_blocks_are_coded() {
         assert!(world.check(kind).is_err());
     }
     assert!(judged > 30, "{judged}");
-    println!("GATE gpu-append executed={judged} failed=0 controls=6/6 seed=0x0");
+    println!("GATE gpu-append executed={judged} failed=0 controls=10/10 seed=0x0");
 }
 
 #[test]

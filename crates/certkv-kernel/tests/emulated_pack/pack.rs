@@ -1,7 +1,7 @@
 //! ckv_pack against the CPU encoder.
 use super::emulated::{Buffer, Emulated, Launch};
 use super::support::{KINDS, THREADS, block, centre, judge, layout, macros, pack_shared, side};
-use certkv_core::{Dtype, ErrorSummary, RecordLayout};
+use certkv_core::{Dtype, ErrorSummary, RecordLayout, RefinedSummary};
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -44,7 +44,7 @@ fn launch(l: &RecordLayout, grid: u32) -> Launch {
     Launch::new(grid, THREADS, pack_shared(l))
 }
 
-const FORMATS: [&str; 9] = [
+const FORMATS: [&str; 15] = [
     "k8-v4g32-b32",
     "k8-v4g64-b64",
     "k8-v8g64-b64",
@@ -54,6 +54,12 @@ const FORMATS: [&str; 9] = [
     "t8-v5g32-b32",
     "f16-f16-b32",
     "k8bf16-v3g16-b16",
+    "k8-v4g64-b64-r5.4",
+    "k8-v4g32-b32-r8.8",
+    "k8f32-v6g16-b16-r1.1",
+    "k8-v2g32-b16-r3.2",
+    "k8-v8g64-b64-r8.4",
+    "k8bf16-v5g32-b32-r6.7",
 ];
 
 /// Groups that divide the head: a format written for 128 channels may not fit 96.
@@ -97,15 +103,16 @@ fn records_are_the_cpus_in_fragment_order() {
             }
         }
     }
-    // Planted: one bit of every section, and every number of the summary a little off.
-    let l = layout("k8-v4g32-b32", 64, Dtype::F16);
+    // Planted: one bit of every section, and every number of the summaries a little off.
+    let l = layout("k8-v4g32-b32-r5.4", 64, Dtype::F16);
     let kernel = Emulated::build("pack.cu", &macros(&l)).expect("the kernel compiles");
     let one = (block("normal", 1, 32, 64, Dtype::F16), block("sink", 2, 32, 64, Dtype::F16), centre(3, 64));
     let (records, _) = pack(&l, &kernel, std::slice::from_ref(&one), launch(&l, 2));
     assert_eq!(judge(&l, &one.0, &one.1, &one.2, &records[0]), Ok(()));
     let mut at: Vec<usize> =
         vec![l.key_codes.start + 9, l.key_scales.end - 1, l.value_codes.start + 5, l.value_scales.start];
-    at.extend((0..8).map(|i| l.summary.start + 4 * i + 1));
+    at.extend([l.key_residuals.start + 7, l.value_residuals.end - 1]);
+    at.extend((0..12).map(|i| l.summary.start + 4 * i + 1));
     let caught = at.iter().filter(|at| {
         let mut record = records[0].clone();
         record[**at] ^= 4;
@@ -119,18 +126,27 @@ fn records_are_the_cpus_in_fragment_order() {
 
 #[test]
 fn any_order_of_threads_gives_the_same_record() {
-    let l = layout("k8-v4g32-b32", 128, Dtype::F16);
-    let kernel = Emulated::build("pack.cu", &macros(&l)).expect("the kernel compiles");
-    let blocks = [(block("outlier", 5, 32, 128, Dtype::F16), block("normal", 6, 32, 128, Dtype::F16), centre(7, 128))];
-    let (first, _) = pack(&l, &kernel, &blocks, launch(&l, 2));
-    for seed in 1..6 {
-        assert_eq!(pack(&l, &kernel, &blocks, launch(&l, 2).seed(seed)).0, first, "seed {seed}");
+    for format in ["k8-v4g32-b32", "k8-v4g32-b32-r5.4"] {
+        let l = layout(format, 128, Dtype::F16);
+        let kernel = Emulated::build("pack.cu", &macros(&l)).expect("the kernel compiles");
+        let rows = |kind, seed| block(kind, seed, 32, 128, Dtype::F16);
+        let blocks = [(rows("outlier", 5), rows("normal", 6), centre(7, 128))];
+        let (first, _) = pack(&l, &kernel, &blocks, launch(&l, 2));
+        for seed in 1..6 {
+            assert_eq!(pack(&l, &kernel, &blocks, launch(&l, 2).seed(seed)).0, first, "{format} seed {seed}");
+        }
     }
 }
 
 #[test]
 fn a_side_that_does_not_fit_its_scales_has_no_codes_and_true_norms() {
-    let l = layout("k8-v4g32-b32", 64, Dtype::Bf16);
+    for format in ["k8-v4g32-b32", "k8-v4g32-b32-r5.4"] {
+        uncoded_sides(format);
+    }
+}
+
+fn uncoded_sides(format: &str) {
+    let l = layout(format, 64, Dtype::Bf16);
     let kernel = Emulated::build("pack.cu", &macros(&l)).expect("the kernel compiles");
     let plain = || block("normal", 11, 32, 64, Dtype::Bf16);
     let mut wide = plain();
@@ -154,6 +170,18 @@ fn a_side_that_does_not_fit_its_scales_has_no_codes_and_true_norms() {
         let (gone, kept) = if i % 2 == 0 { (keys, values) } else { (values, keys) };
         assert!(record[gone].iter().all(|b| *b == 0), "side {i} is zero");
         assert_eq!(record[kept.clone()], clean[kept], "the other side {i} is coded");
+        if !l.format.refine.is_none() {
+            let of = |record: &[u8]| RefinedSummary::from_bytes(&record[l.summary.start + 32..l.summary.end]);
+            let (r, want) = (of(record), of(&clean));
+            let (keys, values) = (l.key_residuals.clone(), l.value_residuals.clone());
+            let (gone, kept) = if i % 2 == 0 { (keys, values) } else { (values, keys) };
+            assert!(record[gone].iter().all(|b| *b == 0), "side {i} has no residuals");
+            assert_eq!(record[kept.clone()], clean[kept], "those of the other side {i}");
+            let inf = f32::INFINITY;
+            let (key, value) =
+                (RefinedSummary { kappa: inf, eps: inf, ..want }, RefinedSummary { eta: inf, sop: inf, ..want });
+            assert_eq!(r, if i % 2 == 0 { key } else { value }, "{i}");
+        }
         let infinite = if i % 2 == 0 { [s.kappa, s.eps, s.key_mag] } else { [s.eta, s.eta, s.sop] };
         assert_eq!(infinite, [f32::INFINITY; 3], "{i} {s:?}");
         let (norm, other, same) = if i % 2 == 0 {

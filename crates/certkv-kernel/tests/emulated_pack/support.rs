@@ -1,7 +1,7 @@
 //! Layouts, data and the judge of a record.
-use certkv_codec::{Encoder, decode};
+use certkv_codec::{CodecError, Encoder, decode};
 use certkv_core::{
-    Dtype, ErrorSummary, Geometry, KeyFormat, RecordLayout, ValueFormat, fragment,
+    Dtype, ErrorSummary, Geometry, KeyFormat, RecordLayout, RefinedSummary, ValueFormat, fragment,
     hash::{hash64, splitmix64},
 };
 
@@ -43,7 +43,11 @@ pub(crate) fn macros(l: &RecordLayout) -> Vec<(&'static str, i64)> {
         ("CKV_VALUE_CODES", n(l.value_codes.start)),
         ("CKV_VALUE_SCALES", n(l.value_scales.start)),
         ("CKV_SUMMARY", n(l.summary.start)),
-        ("CKV_RECORD", n(l.bytes)),
+        ("CKV_RECORD", n(l.main_bytes)),
+        ("CKV_KEY_REFINE", i64::from(l.format.refine.key)),
+        ("CKV_VALUE_REFINE", i64::from(l.format.refine.value)),
+        ("CKV_KEY_RESIDUALS", n(l.key_residuals.start)),
+        ("CKV_VALUE_RESIDUALS", n(l.value_residuals.start)),
     ]
 }
 
@@ -58,7 +62,10 @@ pub(crate) fn pack_shared(l: &RecordLayout) -> u32 {
     };
     let value_steps = if value.is_exact() { 0 } else { n * (dim / value.group(dim)) };
     let gram = if key.is_exact() && value.is_exact() { 0 } else { 8 * n * n };
-    ((2 * n * (dim + 8)).max(gram) + 32768 + 8 * dim + 12 * key_steps.max(value_steps) + 8 * 4 * 8 + 4 * 2 * 8) as u32
+    let originals = 2 * n * (dim + 8);
+    // Originals that are refined later keep their place.
+    let raw = if l.format.refine.is_none() { originals.max(gram) } else { originals + gram };
+    (raw + 32768 + 8 * dim + 12 * key_steps.max(value_steps) + 8 * 4 * 8 + 4 * 2 * 8) as u32
 }
 
 /// Uniform in [-1, 1).
@@ -153,18 +160,29 @@ pub(crate) fn minus(a: &[f64], b: &[f64]) -> Vec<f64> {
 
 /// Keys and values that a record in fragment order stands for.
 pub(crate) fn decoded(l: &RecordLayout, record: &[u8]) -> (Vec<f64>, Vec<f64>) {
+    rows(l, record, decode::decode_key, decode::decode_value)
+}
+
+/// The same with its residuals.
+fn refined(l: &RecordLayout, record: &[u8]) -> (Vec<f64>, Vec<f64>) {
+    rows(l, record, decode::refined_key, decode::refined_value)
+}
+
+type Row = fn(&RecordLayout, &[u8], usize, &mut [f64]) -> Result<(), CodecError>;
+
+fn rows(l: &RecordLayout, record: &[u8], key: Row, value: Row) -> (Vec<f64>, Vec<f64>) {
     let mut line = vec![0; l.bytes];
     fragment::from_fragment(l, record, &mut line).expect("sizes fit");
     let (mut k, mut v) = (vec![0.0; l.count()], vec![0.0; l.count()]);
     for t in 0..l.tokens() {
         let row = t * l.dim..(t + 1) * l.dim;
-        decode::decode_key(l, &line, t, &mut k[row.clone()]).expect("a row");
-        decode::decode_value(l, &line, t, &mut v[row]).expect("a row");
+        key(l, &line, t, &mut k[row.clone()]).expect("a row");
+        value(l, &line, t, &mut v[row]).expect("a row");
     }
     (k, v)
 }
 
-/// Judges `record` (fragment order) of a block: codes, scales and gaps bit for bit the CPU's, every number of the summary not below
+/// Judges `record` (fragment order) of a block: codes, scales, residuals and gaps bit for bit the CPU's, every number of the summaries not below
 /// what it bounds and at most 2^-20 from the CPU's.
 pub(crate) fn judge(
     l: &RecordLayout,
@@ -174,7 +192,7 @@ pub(crate) fn judge(
     record: &[u8],
 ) -> Result<(), String> {
     let (want, dim) = (reference(l, keys, values, centre), l.dim);
-    let outside = |i: &usize| *i < l.summary.start || *i >= l.summary.start + 32;
+    let outside = |i: &usize| *i < l.summary.start || *i >= l.summary.end;
     if let Some(at) = (0..l.bytes).filter(outside).find(|i| record[*i] != want[*i]) {
         return Err(format!("byte {at} is {:#x}, not {:#x}; {l:?}", record[at], want[at]));
     }
@@ -185,26 +203,51 @@ pub(crate) fn judge(
     let (k, v) = (numbers(l.store, keys), numbers(l.store, values));
     let (kd, vd) = decoded(l, record);
     let (ke, ve) = (minus(&k, &kd), minus(&v, &vd));
-    let scaled: Vec<f64> = match l.format.key {
-        KeyFormat::Channel8 { .. } => {
-            // (3.6) in steps of the channel; steps from the record.
-            let bytes = &line[l.key_scales.clone()];
-            let sigma = |c: usize| match l.format.key {
-                KeyFormat::Channel8 { meta: Dtype::F32 } => {
-                    f64::from(f32::from_le_bytes([bytes[4 * c], bytes[4 * c + 1], bytes[4 * c + 2], bytes[4 * c + 3]]))
-                }
-                KeyFormat::Channel8 { meta } => {
-                    f64::from(meta.decode16(u16::from_le_bytes([bytes[2 * c], bytes[2 * c + 1]])))
-                }
-                _ => 1.0,
-            };
-            ke.iter().enumerate().map(|(i, e)| if sigma(i % dim) > 0.0 { e / sigma(i % dim) } else { *e }).collect()
+    // (3.6) in steps of the channel; steps from the record.
+    let in_steps = |errors: &[f64]| -> Vec<f64> {
+        match l.format.key {
+            KeyFormat::Channel8 { .. } => {
+                let bytes = &line[l.key_scales.clone()];
+                let sigma = |c: usize| match l.format.key {
+                    KeyFormat::Channel8 { meta: Dtype::F32 } => f64::from(f32::from_le_bytes([
+                        bytes[4 * c],
+                        bytes[4 * c + 1],
+                        bytes[4 * c + 2],
+                        bytes[4 * c + 3],
+                    ])),
+                    KeyFormat::Channel8 { meta } => {
+                        f64::from(meta.decode16(u16::from_le_bytes([bytes[2 * c], bytes[2 * c + 1]])))
+                    }
+                    _ => 1.0,
+                };
+                errors
+                    .iter()
+                    .enumerate()
+                    .map(|(i, e)| if sigma(i % dim) > 0.0 { e / sigma(i % dim) } else { *e })
+                    .collect()
+            }
+            _ => errors.to_vec(),
         }
-        _ => ke.clone(),
     };
+    let scaled = in_steps(&ke);
     let from_centre: Vec<f64> = v.iter().enumerate().map(|(i, v)| v - f64::from(centre[i % dim])).collect();
     let exact_values = matches!(l.format.value, ValueFormat::F16 | ValueFormat::Bf16);
-    for (name, got, cpu, truth) in [
+    let mut longest = largest_norm(&v, dim).max(largest_norm(&vd, dim));
+    let mut numbers = Vec::new();
+    if !l.format.refine.is_none() {
+        let of = |record: &[u8]| RefinedSummary::from_bytes(&record[l.summary.start + 32..l.summary.end]);
+        let (got, cpu) = (of(record), of(&want));
+        let (kr, vr) = refined(l, record);
+        let (kf, vf) = (minus(&k, &kr), minus(&v, &vr));
+        longest = longest.max(largest_norm(&vr, dim));
+        numbers.extend([
+            ("refined kappa", got.kappa, cpu.kappa, spectral_from_below(&in_steps(&kf), dim)),
+            ("refined eps", got.eps, cpu.eps, largest_norm(&kf, dim)),
+            ("refined eta", got.eta, cpu.eta, largest_norm(&vf, dim)),
+            ("refined sop", got.sop, cpu.sop, spectral_from_below(&vf, dim)),
+        ]);
+    }
+    numbers.extend([
         ("kappa", got.kappa, cpu.kappa, spectral_from_below(&scaled, dim)),
         ("eps", got.eps, cpu.eps, largest_norm(&ke, dim)),
         ("key_mag", got.key_mag, cpu.key_mag, 0.0),
@@ -212,8 +255,9 @@ pub(crate) fn judge(
         ("eta", got.eta, cpu.eta, if exact_values { 0.0 } else { largest_norm(&ve, dim) }),
         ("sop", got.sop, cpu.sop, spectral_from_below(&ve, dim)),
         ("radius", got.radius, cpu.radius, largest_norm(&from_centre, dim)),
-        ("value_norm", got.value_norm, cpu.value_norm, largest_norm(&v, dim).max(largest_norm(&vd, dim))),
-    ] {
+        ("value_norm", got.value_norm, cpu.value_norm, longest),
+    ]);
+    for (name, got, cpu, truth) in numbers {
         let (got, cpu) = (f64::from(got), f64::from(cpu));
         // The least subnormal is the grid there.
         let near = (got - cpu).abs() <= cpu * 2f64.powi(-20) + 2f64.powi(-149);

@@ -8,7 +8,7 @@ use certkv_codec::token_sym::{Mode, Sharing, Spec};
 use certkv_codec::{
     CodecError, Encoder, affine, annotate, channel8, decode, fp8, identity, logit, pack, refine, token_sym,
 };
-use certkv_core::{Dtype, Format, Geometry, KeyFormat, RecordLayout, ValueFormat};
+use certkv_core::{Dtype, Format, Geometry, KeyFormat, RecordLayout, Refine, ValueFormat};
 
 pub(crate) const FAMILIES: &[Family] = &[
     Family { prefix: "k8_", replay: channel_keys },
@@ -99,7 +99,8 @@ fn layout(
     let geometry = Geometry { store, ..Geometry::new(1, 1, 1, dim).ok()? };
     let dense =
         if store == Dtype::F16 { (KeyFormat::F16, ValueFormat::F16) } else { (KeyFormat::Bf16, ValueFormat::Bf16) };
-    let format = Format { key: key.unwrap_or(dense.0), value: value.unwrap_or(dense.1), block: rows };
+    let format =
+        Format { key: key.unwrap_or(dense.0), value: value.unwrap_or(dense.1), block: rows, refine: Refine::NONE };
     RecordLayout::new(&geometry, format).ok()
 }
 

@@ -1,5 +1,5 @@
 //! The engine's CUDA path against attention in f64: `gpu_engine [--small] [--steps N] [--cubins FOLDER] [--cache FOLDER]
-//! [--format F] [--seed N]`.
+//! [--format F] [--seed N]`; a format for each layer is written `F+F+..`.
 //!
 //! Ragged batches under every policy with forks, truncations, releases and dropped steps; every output is compared with
 //! attention in f64 over the originals, which are read back bit for bit; then a recorded step is replayed beside a twin. Exit
@@ -48,7 +48,7 @@ fn life(gpu: &Gpu, compiler: &Compiler, plan: &Plan, format: &str, store: Dtype)
     let geometry = Geometry { store, ..Geometry::new(layers, q_heads, kv_heads, dim)? };
     let longest = if plan.small { 320 } else { 4096 };
     let mut config = GpuConfig::new(geometry, 8 * longest);
-    config.format = format.parse()?;
+    config.formats = format.split('+').map(str::parse).collect::<Result<_, _>>()?;
     // Room for all promoted sides, for some, and for so few that they push each other out.
     config = config.with_scratch([0.5, 0.1, 0.01][plan.seed as usize % 3]);
     (config.max_context, config.max_sequences, config.threads) = (longest, 12, 4);

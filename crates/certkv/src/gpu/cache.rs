@@ -32,7 +32,8 @@ pub(super) struct Entry {
 pub struct GpuCache {
     pub(super) core: Arc<Core>,
     pub(super) config: GpuConfig,
-    pub(super) layout: RecordLayout,
+    /// By layer.
+    pub(super) layouts: Vec<RecordLayout>,
     pub(super) pools: Pools,
     pub(super) sequences: Slab<Entry>,
     /// Generation of the next sequence.
@@ -70,7 +71,7 @@ impl GpuCache {
     /// Names the field that is out of range, or the budget that is too small; [`Error::Kernels`] where there is no machine code;
     /// [`Error::Gpu`]. Nothing is held then.
     pub fn new(gpu: &Gpu, compiler: &Compiler, config: GpuConfig) -> Result<Self, Error> {
-        let layout = config.layout()?;
+        let layouts = config.layouts()?;
         let ledger = Ledger::new(config.device_budget, config.host_budget);
         let core = Core::new(gpu, compiler, &config, &ledger)?;
         let s = &core.sizes;
@@ -86,14 +87,14 @@ impl GpuCache {
             sequences: Slab::with_capacity(s.rows),
             generation: 0,
             ledger,
-            kernel: Kernel::new(&config.geometry, &layout, certkv_kernel::Arch::detect())?,
+            kernel: Kernel::new(&config.geometry, &layouts[0], certkv_kernel::Arch::detect())?,
             pool: Pool::new(config.threads)?,
             rows: Rows::default(),
             page: Vec::new(),
             batch_words: Vec::new(),
             batch_queries: Vec::new(),
             forgotten: Vec::new(),
-            layout,
+            layouts,
             config,
             core: Arc::new(core),
         })
@@ -104,9 +105,9 @@ impl GpuCache {
         &self.config.geometry
     }
 
-    /// Layout of the records, in fragment order.
-    pub fn layout(&self) -> &RecordLayout {
-        &self.layout
+    /// Layouts of the records of each layer, in fragment order.
+    pub fn layouts(&self) -> &[RecordLayout] {
+        &self.layouts
     }
 
     /// The GPU.
@@ -148,6 +149,7 @@ impl GpuCache {
         let generation = self.generation;
         let slot = self.sequences.vacant_key();
         self.forgive(slot)?;
+        self.unlearn(slot)?;
         self.sequences.insert(Entry { generation, table });
         Ok(SequenceId { slot: slot as u32, generation })
     }
@@ -156,6 +158,15 @@ impl GpuCache {
     fn forgive(&self, row: usize) -> Result<(), Error> {
         let Core { queue, counters, sizes: s, .. } = &*self.core;
         Ok(counters.fill(queue.stream(), 4 * (s.counters.errors.start + row), 4, 0)?)
+    }
+
+    /// A new row has no history.
+    fn unlearn(&self, row: usize) -> Result<(), Error> {
+        let Core { queue, demands, sizes: s, .. } = &*self.core;
+        for layer in (0..s.layers).filter(|layer| self.core.kit(*layer).refinable) {
+            demands.fill(queue.stream(), s.demand_at(layer, row), s.demand_row_bytes(), 0)?;
+        }
+        Ok(())
     }
 
     /// Committed tokens of a sequence.
@@ -310,8 +321,8 @@ impl GpuCache {
         let blocks = self.entry(id)?.table.blocks();
         let page = blocks.get(block).and_then(|entry| entry.packed);
         let page = page.ok_or(Error::Shape { argument: "block", expected: blocks.len(), given: block })?;
-        let mut record = vec![0; s.record_bytes];
-        packed.read(queue.stream(), s.packed_at(layer, page.index) + kv_head * s.record_bytes, &mut record)?;
+        let mut record = vec![0; s.of_layer[layer].record_bytes];
+        packed.read(queue.stream(), s.packed_at(layer, page.index) + kv_head * record.len(), &mut record)?;
         Ok(record)
     }
 
@@ -348,13 +359,13 @@ impl GpuCache {
         let s = &self.core.sizes;
         let used = |pages: &PageAllocator, bytes: usize| {
             let counts = pages.counts();
-            (counts.live + counts.retiring) * s.layers * bytes
+            (counts.live + counts.retiring) * bytes
         };
         MemoryUse {
-            packed: used(&self.pools.packed, s.page_bytes),
-            scratch: used(&self.pools.tail, s.original_bytes),
+            packed: used(&self.pools.packed, s.of_layer.iter().map(|layer| layer.page_bytes).sum()),
+            scratch: used(&self.pools.tail, s.layers * s.original_bytes),
             tables: self.ledger.used(Class::Tables) / s.rows * self.sequences.len(),
-            host: used(&self.pools.host, s.original_bytes),
+            host: used(&self.pools.host, s.layers * s.original_bytes),
             tokens: self.sequences.iter().map(|(_, entry)| entry.table.len()).sum(),
         }
     }

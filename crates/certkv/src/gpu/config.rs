@@ -9,8 +9,8 @@ use core::num::NonZeroUsize;
 pub struct GpuConfig {
     /// Shape of the model's attention.
     pub geometry: Geometry,
-    /// Format of full blocks, in every layer.
-    pub format: Format,
+    /// Format of full blocks: one for all layers, or one per layer. All have the same number of tokens to a block.
+    pub formats: Vec<Format>,
     /// Tokens that all sequences together may hold, each in every layer.
     pub max_tokens: usize,
     /// Tokens that one sequence may hold; tables have this width for every sequence.
@@ -27,8 +27,8 @@ pub struct GpuConfig {
     /// queries that come from the host in single precision are then rounded to that type: what is certified is attention of
     /// the rounded queries.
     pub queries: Element,
-    /// Promoted key sides (one block of one KV head) of which 16-bit copies are kept on the device, in each layer. What is not
-    /// there is read over the host's link when it is needed.
+    /// Promoted key sides (one block of one KV head) of which 16-bit copies are kept on the device, in each layer but those of
+    /// refinable formats, which have their residual planes instead. What is not there is read over the host's link when it is needed.
     pub scratch_keys: usize,
     /// The same for promoted value sides.
     pub scratch_values: usize,
@@ -58,7 +58,7 @@ impl GpuConfig {
         let format = default_format(geometry.head_dim).parse().unwrap_or(Format::DENSE_F16);
         Self {
             geometry,
-            format,
+            formats: vec![format],
             max_tokens,
             max_context: max_tokens,
             max_sequences: 16,
@@ -75,17 +75,29 @@ impl GpuConfig {
         .with_scratch(SCRATCH_SHARE)
     }
 
+    /// The same with another format for every layer; scratch stays what it is, see [`GpuConfig::with_scratch`].
+    #[must_use]
+    pub fn with_format(mut self, format: Format) -> Self {
+        self.formats = vec![format];
+        self
+    }
+
     /// The same with scratch for a share of all key sides and as many value sides.
     #[must_use]
     pub fn with_scratch(mut self, share: f64) -> Self {
-        let sides = self.max_tokens.div_ceil(self.format.block.max(1)).saturating_mul(self.geometry.kv_heads);
+        let sides = self.max_tokens.div_ceil(self.block().max(1)).saturating_mul(self.geometry.kv_heads);
         let slots = ((sides as f64 * share.clamp(0.0, 1.0)).ceil() as usize).min(MOST_SIDES);
         (self.scratch_keys, self.scratch_values) = (slots, slots);
         self
     }
 
-    /// Checks every field and lays a record out.
-    pub(super) fn layout(&self) -> Result<RecordLayout, Error> {
+    /// Tokens per block; 0 without a format, which [`GpuConfig::layouts`] refuses.
+    pub(super) fn block(&self) -> usize {
+        self.formats.first().map_or(0, |format| format.block)
+    }
+
+    /// Checks every field and lays the records of each layer out.
+    pub(super) fn layouts(&self) -> Result<Vec<RecordLayout>, Error> {
         let wrong = |field, why: String| Err(Error::Config { field, why });
         if self.max_sequences > 4096 {
             return wrong("max_sequences", format!("{} sequences; must be 1 to 4096", self.max_sequences));
@@ -106,14 +118,19 @@ impl GpuConfig {
             return wrong("plan_target", format!("{}; must be above 0 and below 1", self.plan_target));
         }
         super::policy::Rule::of(self.policy)?;
-        let mut common = Config::new(self.geometry, self.max_tokens).with_format(self.format);
+        let mut common = Config::new(self.geometry, self.max_tokens);
+        common.formats.clone_from(&self.formats);
         common.max_sequences = self.max_sequences;
         common.threads = self.threads;
         common.policy = self.policy;
-        match common.groups()?.pop() {
-            Some((_, _, layout)) => Ok(layout),
-            None => wrong("geometry", "no layer".into()),
+        if let Some(other) = self.formats.iter().find(|format| format.block != self.block()) {
+            return wrong(
+                "formats",
+                format!("blocks of {} and of {} tokens; must be alike", self.block(), other.block),
+            );
         }
+        let groups = common.groups()?;
+        Ok(groups.into_iter().flat_map(|(_, layers, layout)| core::iter::repeat_n(layout, layers)).collect())
     }
 
     /// Threads as the device layer wants them.

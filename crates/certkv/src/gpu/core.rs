@@ -1,14 +1,15 @@
 //! What lives on the GPU: kernels, buffers and the queue. Shared by a cache and its recordings.
 use super::config::{GpuConfig, STAGING_SLOTS};
+use super::kit::{self, Kit};
 use super::sizes::Sizes;
 use crate::Error;
-use certkv_core::Ledger;
-use certkv_device::cuda::{DeviceBuffer, Function, Gpu};
+use certkv_core::{Ledger, RecordLayout};
+use certkv_device::cuda::{DeviceBuffer, Gpu};
 use certkv_kernel::cuda::args::{Element, Sides};
 use certkv_kernel::cuda::launch::{self, Append, Memory, Promoted, Select, Slots, Tables};
 use certkv_kernel::cuda::queue::{Area, Queue, Span, Tensor};
-use certkv_kernel::cuda::select::SelectMode;
-use certkv_kernel::cuda::{Arch, Compiler, Kernels, PrepareError, Variant, Verb};
+use certkv_kernel::cuda::select::{SelectMode, SelectStats};
+use certkv_kernel::cuda::{Compiler, Kernels, Variant};
 use core::ops::Range;
 
 /// Kernels and memory.
@@ -17,23 +18,15 @@ pub(super) struct Core {
     /// First: its drop waits for the work that uses the rest.
     pub(super) queue: Queue,
     pub(super) sizes: Sizes,
-    pub(super) variant: Variant,
+    /// One to a format.
+    kits: Vec<Kit>,
+    /// Which of them a layer has.
+    kit_of: Vec<usize>,
     pub(super) scale: f32,
     /// See [`GpuConfig::plan_target`].
     plan_target: f32,
     pub(super) store: Element,
-    /// Whether records hold the originals themselves.
-    pub(super) exact_format: bool,
     ctas: u32,
-    pub(super) attend: Function,
-    /// The decode kernel cut for throughput.
-    wide: (Function, Variant),
-    /// Blocks of a launch from which `wide` decodes it.
-    wide_from: usize,
-    append: Function,
-    pub(super) pack: Function,
-    select: Function,
-    gather: Function,
     pub(super) packed: DeviceBuffer,
     pub(super) tails: DeviceBuffer,
     pub(super) tables: DeviceBuffer,
@@ -51,6 +44,8 @@ pub(super) struct Core {
     /// `[layer]`: slots of promoted keys, then of values.
     scratch: DeviceBuffer,
     pub(super) centres: DeviceBuffer,
+    /// `[layer][row][q_head]`: what the decode kernel remembers of heads of refinable formats.
+    pub(super) demands: DeviceBuffer,
     pub(super) partials: DeviceBuffer,
     pub(super) counters: DeviceBuffer,
     /// Keys, values, then queries of the host's batch.
@@ -62,27 +57,32 @@ pub(super) struct Core {
     pub(super) results: Area,
 }
 
-/// The variant that a configuration runs on a GPU.
-pub(super) fn variant(gpu: &Gpu, config: &GpuConfig) -> Result<Variant, Error> {
-    let arch = Arch::of(gpu.info().arch).map_err(PrepareError::Variant)?;
-    let variant = Variant::new(config.layout()?, config.geometry.group(), arch).map_err(PrepareError::Variant)?;
-    Ok(if config.queries == Element::F32 { variant.with_single_queries() } else { variant })
-}
-
 impl Core {
     /// Reserves and takes all memory; loads the kernels.
     pub(super) fn new(gpu: &Gpu, compiler: &Compiler, config: &GpuConfig, ledger: &Ledger) -> Result<Self, Error> {
-        let layout = config.layout()?;
-        let variant = variant(gpu, config)?;
+        let layouts = config.layouts()?;
+        let mut formats: Vec<&RecordLayout> = Vec::new();
+        let mut kit_of = Vec::with_capacity(layouts.len());
+        for layout in &layouts {
+            let known = formats.iter().position(|other| other.format == layout.format);
+            kit_of.push(known.unwrap_or(formats.len()));
+            if known.is_none() {
+                formats.push(layout);
+            }
+        }
+        let variants: Vec<[Variant; 2]> =
+            formats.into_iter().map(|layout| kit::variants(gpu, config, layout)).collect::<Result<_, _>>()?;
+        let Some([first, _]) = variants.first() else {
+            return Err(Error::Config { field: "geometry", why: "no layer".into() });
+        };
         let ctas = gpu.info().multiprocessors.max(1);
-        let sizes = Sizes::new(config, &layout, &variant, ctas as usize)?;
+        let sizes = Sizes::new(config, &layouts, first, ctas as usize)?;
         let too_large = || Error::Config { field: "max_tokens", why: "more than the address space holds".into() };
         for (class, bytes) in sizes.reserved() {
             ledger.reserve(class, bytes.ok_or_else(too_large)?)?;
         }
-        let wide = variant.clone().wide();
-        let kernels = Kernels::prepare(gpu, &[variant.clone(), wide.clone()], compiler)?;
-        let kernel = |verb| kernels.get(&variant, verb).cloned();
+        let kernels = Kernels::prepare(gpu, &variants.concat(), compiler)?;
+        let kits = variants.into_iter().map(|both| Kit::new(&kernels, both, ctas)).collect::<Result<_, _>>()?;
         let queue = Queue::new(gpu)?;
         let buffer = |bytes: Option<usize>| -> Result<DeviceBuffer, Error> {
             Ok(DeviceBuffer::new(gpu, bytes.ok_or_else(too_large)?)?)
@@ -90,14 +90,9 @@ impl Core {
         let layers = sizes.layers;
         let threads = config.pinning_threads();
         let core = Self {
-            attend: kernel(Verb::Attend)?,
-            wide_from: variant.wide_from(ctas as usize),
-            wide: (kernels.get(&wide, Verb::Attend)?.clone(), wide),
-            append: kernel(Verb::Append)?,
-            pack: kernel(Verb::Pack)?,
-            select: kernel(Verb::Select)?,
-            gather: kernel(Verb::Gather)?,
-            packed: buffer(sizes.packed_bytes())?,
+            kits,
+            kit_of,
+            packed: buffer(Some(sizes.packed_bytes()))?,
             tails: buffer(sizes.tail_bytes())?,
             tables: buffer(sizes.table_bytes())?,
             sides: buffer(layers.checked_mul(sizes.side_table_bytes()))?,
@@ -106,8 +101,9 @@ impl Core {
             failures: buffer(layers.checked_mul(2 * sizes.list_bytes()))?,
             promoted: buffer(layers.checked_mul(4 * sizes.tables.exact.len()))?,
             memory: buffer(layers.checked_mul(4 * sizes.memory.words))?,
-            scratch: buffer(layers.checked_mul(sizes.slot_bytes()))?,
+            scratch: buffer(Some(sizes.scratch_bytes()))?,
             centres: buffer(layers.checked_mul(sizes.centre_bytes()))?,
+            demands: buffer(layers.checked_mul(sizes.demand_bytes()))?,
             partials: buffer(Some(sizes.partial_bytes))?,
             counters: buffer(Some(sizes.counter_bytes()))?,
             inputs: buffer(Some(2 * sizes.row_bytes() + sizes.query_bytes()))?,
@@ -119,9 +115,7 @@ impl Core {
             scale: config.geometry.scale,
             plan_target: config.plan_target as f32,
             store: launch::element_of(config.geometry.store),
-            exact_format: config.format.key.is_exact() && config.format.value.is_exact(),
             ctas,
-            variant,
             sizes,
         };
         core.clear()?;
@@ -132,7 +126,7 @@ impl Core {
     fn clear(&self) -> Result<(), Error> {
         let Self { queue, sizes, .. } = self;
         let tables = [&self.tables, &self.masses, &self.certificates, &self.failures, &self.centres, &self.counters];
-        for buffer in tables.into_iter().chain([&self.promoted, &self.memory]) {
+        for buffer in tables.into_iter().chain([&self.promoted, &self.memory, &self.demands]) {
             buffer.fill(queue.stream(), 0, buffer.len(), 0)?;
         }
         let mut sides = Vec::with_capacity(2 * sizes.host_pages * sizes.kv_heads);
@@ -148,6 +142,17 @@ impl Core {
             self.sides.write(queue.stream(), layer * sizes.side_table_bytes(), &sides)?;
         }
         Ok(())
+    }
+
+    /// The kernels of a layer.
+    pub(super) fn kit(&self, layer: usize) -> &Kit {
+        &self.kits[self.kit_of[layer]]
+    }
+
+    /// The layer's pages of records.
+    fn packed_of(&self, layer: usize) -> Result<Span<'_>, Error> {
+        let bytes = self.sizes.packed_pages * self.sizes.of_layer[layer].page_bytes;
+        Ok(Span::of(&self.packed, self.sizes.packed_at(layer, 0), bytes)?)
     }
 
     /// Words of the tables' buffer as a span.
@@ -213,7 +218,7 @@ impl Core {
         let (s, t, c) = (&self.sizes, &self.sizes.tables, &self.sizes.counters);
         let layer_host = s.host_pages * s.original_bytes;
         let args = Append {
-            variant: &self.variant,
+            variant: &self.kit(layer).variant,
             ctas: (seqs * s.kv_heads).min(2 * self.ctas as usize) as u32,
             seqs,
             tables: self.block_tables()?,
@@ -226,17 +231,12 @@ impl Core {
             tail_slots: self.of_layer(&self.tails, layer)?,
             hosts: self.table(&t.hosts)?,
             host_pages: self.originals.span(layer * layer_host, layer_host)?,
-            packed: self.of_layer(&self.packed, layer)?,
+            packed: self.packed_of(layer)?,
             centres: self.of_layer(&self.centres, layer)?,
             status: self.counter(&c.status)?,
             flags: certkv_kernel::cuda::encode::append_flag::FIRST_CENTRE,
         };
-        Ok(launch::append(&self.queue, &self.append, &args)?)
-    }
-
-    /// The cut of the decode kernel for a launch over so many blocks.
-    pub(super) fn cut_for(&self, blocks: usize) -> (&Function, &Variant) {
-        if blocks >= self.wide_from { (&self.wide.0, &self.wide.1) } else { (&self.attend, &self.variant) }
+        Ok(launch::append(&self.queue, &self.kit(layer).append, &args)?)
     }
 
     /// Arguments of a plain launch over the whole batch: nothing promoted, no lists.
@@ -249,12 +249,12 @@ impl Core {
     ) -> Result<launch::Attend<'a>, Error> {
         let (t, c) = (&self.sizes.tables, &self.sizes.counters);
         Ok(launch::Attend {
-            variant: &self.variant,
+            variant: &self.kit(layer).variant,
             ctas: self.ctas,
             seqs,
             tables: self.block_tables()?,
             lens: self.table(&t.after)?,
-            packed: self.of_layer(&self.packed, layer)?,
+            packed: self.packed_of(layer)?,
             promoted: None,
             tail_slots: self.of_layer(&self.tails, layer)?,
             centres: self.of_layer(&self.centres, layer)?,
@@ -269,6 +269,7 @@ impl Core {
             scale: self.scale,
             relative: 0.0,
             absolute: 0.0,
+            refinement: launch::Refinement::Never,
         })
     }
 
@@ -282,6 +283,13 @@ impl Core {
     pub(super) fn certificates_from(&self, layer: usize, place: usize) -> Result<Span<'_>, Error> {
         let (bytes, each) = (self.sizes.certificate_bytes(), self.sizes.certificate_bytes() / self.sizes.rows);
         Ok(Span::of(&self.certificates, 2 * layer * bytes + place * each, bytes - place * each)?)
+    }
+
+    /// How the first launch of a certified step reads residual planes.
+    pub(super) fn on_demand(&self, layer: usize) -> Result<launch::Refinement<'_>, Error> {
+        let stats = self.sizes.stats_of(layer);
+        let refined = Some(self.counter(&(stats.start + SelectStats::REFINED..stats.end))?);
+        Ok(launch::Refinement::OnDemand { demands: self.of_layer(&self.demands, layer)?, refined })
     }
 
     /// Enqueues that nothing is to be copied.
@@ -311,14 +319,14 @@ impl Core {
     fn layer_memory(&self, layer: usize) -> Result<Memory<'_>, Error> {
         let (s, m) = (&self.sizes, &self.sizes.memory);
         let words = |r: &Range<usize>| Span::of(&self.memory, 4 * (layer * m.words + r.start), 4 * r.len());
+        let counts = s.of_layer[layer].slots;
         let slots = |at: usize, own: &[Range<usize>; 2], hand: usize, first: usize| -> Result<Slots<'_>, Error> {
-            let start = layer * s.slot_bytes() + first * s.side_bytes;
             Ok(Slots {
-                memory: Span::of(&self.scratch, start, s.slots[at] * s.side_bytes)?,
+                memory: Span::of(&self.scratch, s.slot_at(layer, first), counts[at] * s.side_bytes)?,
                 owner: words(&own[0])?,
                 stamp: words(&own[1])?,
                 hand: words(&(m.hands.start + hand..m.hands.start + hand + 1))?,
-                count: s.slots[at],
+                count: counts[at],
             })
         };
         Ok(Memory {
@@ -326,7 +334,7 @@ impl Core {
             sides: words(&m.sides)?,
             resident: words(&m.resident)?,
             keys: slots(0, &m.keys, 0, 0)?,
-            values: slots(1, &m.values, 1, s.slots[0])?,
+            values: slots(1, &m.values, 1, counts[0])?,
             copies: words(&m.copies)?,
             queue: words(&m.queue)?,
             pages: s.packed_pages,
@@ -366,13 +374,13 @@ impl Core {
             [None; 4]
         };
         let args = Select {
-            variant: &self.variant,
+            variant: &self.kit(layer).variant,
             ctas: if mode == SelectMode::Forget { self.ctas } else { ((seqs * s.kv_heads) as u32).min(self.ctas) },
             mode,
             seqs,
             tables: self.tables_from(place)?,
             lens: self.table(&t.after)?,
-            packed: self.of_layer(&self.packed, layer)?,
+            packed: self.packed_of(layer)?,
             certificates: self.certificates_from(layer, place)?,
             masses: self.layer_masses()?,
             only,
@@ -385,12 +393,12 @@ impl Core {
             target: if repairs { 0.8 } else { self.plan_target },
             progress: 8,
         };
-        Ok(launch::select(&self.queue, &self.select, &args)?)
+        Ok(launch::select(&self.queue, &self.kit(layer).select, &args)?)
     }
 
     /// Enqueues the copies that the layer's plan listed.
     pub(super) fn gather(&self, layer: usize) -> Result<(), Error> {
-        Ok(launch::gather(&self.queue, &self.gather, &self.layer_memory(layer)?)?)
+        Ok(launch::gather(&self.queue, &self.kit(layer).gather, &self.layer_memory(layer)?)?)
     }
 }
 

@@ -6,12 +6,15 @@
 //! leaves nothing but rounding (math.md (5.26)). Then the plan chooses the next step's sides from this step's masses, and its
 //! copies to scratch come before the next layer's launches.
 //!
-//! *Cost:* the records once, and 7 launches of which those over empty lists take about 3 us; for a listed head its records and
+//! A *refinable* format has no plan: the first pass itself reads the residual planes of the blocks whose weights ask for them, and the
+//! repair reads all of them, and originals where even that is not enough.
+//!
+//! *Cost:* the records once, and 7 launches (4 for a refinable format) of which those over empty lists take about 3 us; for a listed head its records and
 //! promoted sides once more; for a dense one its originals over the link, which is some 90 times slower than device memory.
 use super::core::Core;
 use super::policy::Rule;
 use crate::Error;
-use certkv_kernel::cuda::launch::{self, Attend};
+use certkv_kernel::cuda::launch::{self, Attend, Refinement};
 use certkv_kernel::cuda::queue::Tensor;
 use certkv_kernel::cuda::select::SelectMode;
 
@@ -34,12 +37,12 @@ pub(super) fn attend(core: &Core, call: &Call<'_>) -> Result<(), Error> {
     let plain = core.attend_args(layer, seqs, query, out)?;
     // Lists of heads are short: only the launch over the whole batch can be worth the wide cut.
     let first = |args: &Attend<'_>| -> Result<(), Error> {
-        let (kernel, variant) = core.cut_for(call.blocks);
+        let (kernel, variant) = core.kit(layer).cut_for(call.blocks);
         Ok(launch::attend(&core.queue, kernel, &Attend { variant, ..*args })?)
     };
     match rule {
         Rule::Packed => first(&plain),
-        Rule::Dense if core.exact_format => first(&plain),
+        Rule::Dense if core.kit(layer).exact => first(&plain),
         Rule::Dense => first(&Attend { promoted: Some(core.everything(layer)?), ..plain }),
         Rule::Certified { relative } => certified(core, layer, &Attend { relative, ..plain }, first),
     }
@@ -59,9 +62,9 @@ pub(super) fn plan(core: &Core, layer: usize, place: usize, query: Tensor<'_>, r
         relative,
         ..plain
     };
-    run(core, &args)?;
-    let s = &core.sizes;
-    for _ in 0..(s.slots[0] + s.slots[1]).div_ceil(s.copies).clamp(1, ROUNDS) {
+    run(core, layer, &args)?;
+    let [keys, values] = core.sizes.of_layer[layer].slots;
+    for _ in 0..(keys + values).div_ceil(core.sizes.copies).clamp(1, ROUNDS) {
         core.empty_queue(layer)?;
         core.select(layer, place, 1, SelectMode::Plan, None)?;
         core.gather(layer)?;
@@ -69,8 +72,8 @@ pub(super) fn plan(core: &Core, layer: usize, place: usize, query: Tensor<'_>, r
     Ok(())
 }
 
-fn run(core: &Core, args: &Attend<'_>) -> Result<(), Error> {
-    Ok(launch::attend(&core.queue, &core.attend, args)?)
+fn run(core: &Core, layer: usize, args: &Attend<'_>) -> Result<(), Error> {
+    Ok(launch::attend(&core.queue, &core.kit(layer).attend, args)?)
 }
 
 fn certified(
@@ -81,17 +84,29 @@ fn certified(
 ) -> Result<(), Error> {
     let (over, left) = (core.failure_list(layer, 0)?, core.failure_list(layer, 1)?);
     core.failures.fill(core.queue.stream(), core.list_at(layer, 0), 4, 0)?;
-    if core.exact_format {
+    if core.kit(layer).exact {
         // Nothing to promote: what is over tolerance cannot be bounded, and is an error.
         core.failures.fill(core.queue.stream(), core.list_at(layer, 1), 4, 0)?;
         return first(plain);
     }
     let chosen = Attend { promoted: Some(core.chosen(layer)?), masses: Some(core.layer_masses()?), ..*plain };
+    if core.kit(layer).refinable {
+        first(&Attend { failures: Some(over), promoted: None, refinement: core.on_demand(layer)?, ..chosen })?;
+        core.select(layer, 0, plain.seqs, SelectMode::Repair, Some(over))?;
+        let certificates = core.certificates(layer, 1)?;
+        let all = Refinement::Always;
+        run(core, layer, &Attend { certificates, only: Some(over), failures: Some(left), refinement: all, ..chosen })?;
+        return run(
+            core,
+            layer,
+            &Attend { certificates, only: Some(left), promoted: Some(core.everything(layer)?), ..*plain },
+        );
+    }
     first(&Attend { failures: Some(over), ..chosen })?;
     core.select(layer, 0, plain.seqs, SelectMode::Repair, Some(over))?;
     let certificates = core.certificates(layer, 1)?;
-    run(core, &Attend { certificates, only: Some(over), failures: Some(left), ..chosen })?;
-    run(core, &Attend { certificates, only: Some(left), promoted: Some(core.everything(layer)?), ..*plain })?;
+    run(core, layer, &Attend { certificates, only: Some(over), failures: Some(left), ..chosen })?;
+    run(core, layer, &Attend { certificates, only: Some(left), promoted: Some(core.everything(layer)?), ..*plain })?;
     core.select(layer, 0, plain.seqs, SelectMode::Plan, None)?;
     core.gather(layer)
 }

@@ -162,14 +162,11 @@ mod tests {
 
     fn sizes() -> Sizes {
         let geometry = Geometry::new(2, 4, 2, 64).unwrap();
-        let config = GpuConfig {
-            format: "k8-v4g32-b32".parse().unwrap(),
-            max_sequences: ROWS,
-            ..GpuConfig::new(geometry, STRIDE * 32)
-        };
-        let layout = config.layout().unwrap();
-        let variant = Variant::new(layout.clone(), 2, Arch::Sm90a).unwrap();
-        Sizes::new(&config, &layout, &variant, 4).unwrap()
+        let config = GpuConfig { max_sequences: ROWS, ..GpuConfig::new(geometry, STRIDE * 32) };
+        let config = config.with_format("k8-v4g32-b32".parse().unwrap());
+        let layouts = config.layouts().unwrap();
+        let variant = Variant::new(layouts[0].clone(), 2, Arch::Sm90a).unwrap();
+        Sizes::new(&config, &layouts, &variant, 4).unwrap()
     }
 
     #[test]

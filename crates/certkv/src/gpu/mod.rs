@@ -31,6 +31,7 @@
 mod cache;
 mod config;
 mod core;
+mod kit;
 mod ladder;
 mod mirror;
 mod pages;

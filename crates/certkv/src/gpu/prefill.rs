@@ -49,7 +49,7 @@ pub(super) fn append(cache: &mut GpuCache, layer: usize, part: &Part) -> Result<
             (None, None) => {}
         }
     }
-    pack(cache, &items)
+    pack(cache, layer, &items)
 }
 
 /// The mean of the layer's first values, before its first block is coded.
@@ -85,7 +85,7 @@ fn push_items(
     let core = &cache.core;
     let s = &core.sizes;
     let keys = core.originals.span(at, s.original_bytes)?.address();
-    let record = core.packed.address_of(s.packed_at(layer, packed), s.page_bytes)?;
+    let record = core.packed.address_of(s.packed_at(layer, packed), s.of_layer[layer].page_bytes)?;
     let centre = core.centres.address_of(s.centre_at(layer, row), 4 * s.kv_heads * s.dim)?;
     for head in 0..s.kv_heads {
         let keys = keys + (2 * head * s.side_bytes) as u64;
@@ -93,7 +93,7 @@ fn push_items(
             keys,
             values: keys + s.side_bytes as u64,
             centre: centre + (4 * head * s.dim) as u64,
-            record: record + (head * s.record_bytes) as u64,
+            record: record + (head * s.of_layer[layer].record_bytes) as u64,
         };
         items.extend_from_slice(&item.words());
     }
@@ -101,7 +101,7 @@ fn push_items(
 }
 
 /// Enqueues the coding of all items; the kernel reads its list from the staging ring.
-fn pack(cache: &mut GpuCache, items: &[u64]) -> Result<(), Error> {
+fn pack(cache: &mut GpuCache, layer: usize, items: &[u64]) -> Result<(), Error> {
     let GpuCache { core, ring, .. } = cache;
     let most = (ring.most() - 64) / size_of::<PackItem>();
     for part in items.chunks(most * PackItem::WORDS) {
@@ -112,14 +112,14 @@ fn pack(cache: &mut GpuCache, items: &[u64]) -> Result<(), Error> {
         area.write(at + 64, part)?;
         let status = &core.sizes.counters.status;
         let args = Pack {
-            variant: &core.variant,
+            variant: &core.kit(layer).variant,
             count,
             items: area.span(at + 64, size_of_val(part))?,
             count_word: area.span(at, 4)?,
             status: certkv_kernel::cuda::queue::Span::of(&core.counters, 4 * status.start, 4)?,
             order: Order::Fragment,
         };
-        launch::pack(&core.queue, &core.pack, &args)?;
+        launch::pack(&core.queue, &core.kit(layer).pack, &args)?;
     }
     Ok(())
 }
@@ -128,7 +128,7 @@ fn pack(cache: &mut GpuCache, items: &[u64]) -> Result<(), Error> {
 /// head would need a repair then. Enqueues one launch over the sequence, and rounds of choices and copies until scratch could be
 /// full.
 pub(super) fn plan(cache: &mut GpuCache, layer: usize, part: &Part, query: &[f32], relative: f32) -> Result<(), Error> {
-    if cache.core.exact_format || cache.core.sizes.slots == [0; 2] {
+    if cache.core.kit(layer).exact || cache.core.sizes.of_layer[layer].slots == [0; 2] {
         return Ok(());
     }
     cache.batch_queries.clear();

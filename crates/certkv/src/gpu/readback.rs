@@ -122,8 +122,8 @@ impl GpuStep<'_> {
                 if let Some(error) = found.refusal(part.row, part.first_row) {
                     return Err(error);
                 }
-                let shape = (s, &self.cache.layout);
-                found.of(self.rule, place, part.len + 1, shape, core.exact_format, own);
+                let shape = (s, &self.cache.layouts[layer]);
+                found.of(self.rule, place, part.len + 1, shape, core.kit(layer).exact, own);
             } else {
                 own.fill(Certificate::PREFILL);
             }

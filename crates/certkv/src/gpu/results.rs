@@ -101,6 +101,7 @@ impl Results {
         out: &mut [Certificate],
     ) {
         let blocks = tokens / sizes.block;
+        let residuals = layout.key_residuals.len() + layout.value_residuals.len();
         let open = ((tokens % sizes.block) * sizes.dim * 4) as u64;
         for (h, c) in out.iter_mut().enumerate() {
             let at = place * sizes.q_heads() + h;
@@ -115,7 +116,8 @@ impl Results {
             let dense_pass = dense || (rule == Rule::Dense && !exact_format);
             let passes = 1 + u64::from(repaired) + u64::from(dense);
             c.bytes = BytesRead {
-                packed: passes * (blocks * (layout.net_bytes())) as u64,
+                // Without residual planes: which of them were read is counted by layer (`GpuCache::selection`).
+                packed: passes * (blocks * (layout.net_bytes() - residuals)) as u64,
                 scratch: passes * open,
                 host: if dense_pass { (blocks * 2 * sizes.side_bytes) as u64 } else { 0 },
             };

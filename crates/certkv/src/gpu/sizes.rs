@@ -2,7 +2,7 @@
 use super::config::{GpuConfig, STAGING_SLOTS};
 use crate::Error;
 use certkv_core::{Class, RecordLayout};
-use certkv_kernel::cuda::args::{Certificate, Sides};
+use certkv_kernel::cuda::args::{Certificate, Demand, Sides};
 use certkv_kernel::cuda::select::{CopyItem, SelectStats};
 use certkv_kernel::cuda::{Variant, launch};
 use core::ops::Range;
@@ -54,6 +54,20 @@ pub(super) struct MemorySections {
     pub(super) words: usize,
 }
 
+/// What depends on a layer's format.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct LayerSizes {
+    pub(super) record_bytes: usize,
+    /// Bytes of a page of records.
+    pub(super) page_bytes: usize,
+    /// First byte of the layer's pages of records.
+    packed_at: usize,
+    /// Slots of keys and of values in scratch.
+    pub(super) slots: [usize; 2],
+    /// First byte of them.
+    scratch_at: usize,
+}
+
 /// Shapes, capacities and offsets.
 #[derive(Debug, Clone)]
 pub(super) struct Sizes {
@@ -69,16 +83,16 @@ pub(super) struct Sizes {
     pub(super) packed_pages: usize,
     pub(super) host_pages: usize,
     pub(super) tail_slots: usize,
-    /// Bytes of a page of records, of originals (a tail too), in one layer.
-    pub(super) page_bytes: usize,
+    /// By layer.
+    pub(super) of_layer: Vec<LayerSizes>,
+    packed_bytes: usize,
+    scratch_bytes: usize,
+    /// Bytes of a page of originals (a tail too), in one layer.
     pub(super) original_bytes: usize,
     pub(super) side_bytes: usize,
-    pub(super) record_bytes: usize,
     pub(super) tables: TableSections,
     pub(super) counters: CounterSections,
     pub(super) memory: MemorySections,
-    /// Slots of keys and of values, in one layer.
-    pub(super) slots: [usize; 2],
     pub(super) copies: usize,
     pub(super) partial_bytes: usize,
     /// Bytes of a slot of the staging ring.
@@ -116,12 +130,12 @@ impl Sizes {
     /// [`Error::Config`] for numbers that no machine holds.
     pub(super) fn new(
         config: &GpuConfig,
-        layout: &RecordLayout,
+        layouts: &[RecordLayout],
         variant: &Variant,
         ctas: usize,
     ) -> Result<Self, Error> {
         let g = &config.geometry;
-        let (block, rows) = (layout.tokens(), config.max_sequences);
+        let (block, rows) = (config.block(), config.max_sequences);
         let stride = config.max_context.div_ceil(block);
         let full = config.max_tokens.div_ceil(block);
         let entries = rows.checked_mul(stride).ok_or_else(too_large)?;
@@ -130,11 +144,23 @@ impl Sizes {
         let ([before, after, tails, batch, count, packed, hosts, exact], _) = table.ok_or_else(too_large)?;
         let counters = sections([rows, rows, 1, rows * g.kv_heads, g.layers * SelectStats::WORDS]);
         let ([arrived, errors, status, heads, stats], _) = counters.ok_or_else(too_large)?;
+        let side_bytes = 2 * block * g.head_dim;
         let slots = [config.scratch_keys, config.scratch_values];
+        let (mut of_layer, mut packed_bytes, mut scratch_bytes) = (Vec::with_capacity(g.layers), 0usize, 0usize);
+        for layout in layouts {
+            // Residual planes lie beside the codes: nothing is planned there, and nothing copied.
+            let slots = if layout.format.refine.is_none() { slots } else { [0; 2] };
+            let page_bytes = g.kv_heads * layout.bytes;
+            let (packed_at, scratch_at) = (packed_bytes, scratch_bytes);
+            of_layer.push(LayerSizes { record_bytes: layout.bytes, page_bytes, packed_at, slots, scratch_at });
+            let grow = |at: usize, n: usize, bytes: usize| n.checked_mul(bytes).and_then(|more| at.checked_add(more));
+            packed_bytes = grow(packed_bytes, full, page_bytes).ok_or_else(too_large)?;
+            scratch_bytes = grow(scratch_bytes, slots[0] + slots[1], side_bytes).ok_or_else(too_large)?;
+        }
         let memory =
             MemorySections::new(full.checked_mul(g.kv_heads).ok_or_else(too_large)?, slots, config.copies_per_step)
                 .ok_or_else(too_large)?;
-        let original_bytes = 2 * g.kv_heads * layout.original_side_bytes();
+        let original_bytes = 2 * g.kv_heads * side_bytes;
         // The longest things that travel at once: the state of all rows, one row of a table, one layer's inputs.
         let travels = [4 * count.end, 4 * stride, 4 * rows * (2 * g.kv_width() + g.q_width()), original_bytes];
         let staging_slot = travels.into_iter().max().unwrap_or(0).max(1 << 18).next_multiple_of(4096);
@@ -150,14 +176,14 @@ impl Sizes {
             // An open block has originals too; a tail is given up only after its successor was taken.
             host_pages: full + rows,
             tail_slots: 2 * rows,
-            page_bytes: g.kv_heads * layout.bytes,
+            of_layer,
+            packed_bytes,
+            scratch_bytes: scratch_bytes.max(ALIGN),
             original_bytes,
-            side_bytes: layout.original_side_bytes(),
-            record_bytes: layout.bytes,
+            side_bytes,
             tables: TableSections { before, after, tails, batch, count, packed, hosts, exact },
             counters: CounterSections { arrived, errors, status, heads, stats },
             memory,
-            slots,
             copies: config.copies_per_step,
             partial_bytes: launch::partial_bytes(variant, ctas, rows * g.kv_heads),
             staging_slot,
@@ -179,8 +205,8 @@ impl Sizes {
         self.kv_heads * self.group
     }
 
-    pub(super) fn packed_bytes(&self) -> Option<usize> {
-        self.layers.checked_mul(self.packed_pages)?.checked_mul(self.page_bytes)
+    pub(super) const fn packed_bytes(&self) -> usize {
+        self.packed_bytes
     }
 
     pub(super) fn host_bytes(&self) -> Option<usize> {
@@ -191,9 +217,9 @@ impl Sizes {
         self.layers.checked_mul(self.tail_slots)?.checked_mul(self.original_bytes)
     }
 
-    /// Scratch slots of one layer.
-    pub(super) fn slot_bytes(&self) -> usize {
-        ((self.slots[0] + self.slots[1]) * self.side_bytes).max(ALIGN)
+    /// Scratch slots of all layers.
+    pub(super) const fn scratch_bytes(&self) -> usize {
+        self.scratch_bytes
     }
 
     pub(super) fn table_bytes(&self) -> Option<usize> {
@@ -221,6 +247,16 @@ impl Sizes {
 
     pub(super) fn centre_bytes(&self) -> usize {
         4 * self.rows * self.kv_heads * self.dim
+    }
+
+    /// What is remembered of the query heads of all rows, in one layer.
+    pub(super) fn demand_bytes(&self) -> usize {
+        self.rows * self.demand_row_bytes()
+    }
+
+    /// The same of one row.
+    pub(super) fn demand_row_bytes(&self) -> usize {
+        self.q_heads() * size_of::<Demand>()
     }
 
     pub(super) fn counter_bytes(&self) -> usize {
@@ -255,18 +291,19 @@ impl Sizes {
 
     /// Bytes to reserve, by class; `None` where a product overflows.
     pub(super) fn reserved(&self) -> [(Class, Option<usize>); 4] {
-        let results =
-            self.layers.checked_mul(2 * self.certificate_bytes() + 2 * self.list_bytes() + self.centre_bytes());
+        let results = self.layers.checked_mul(
+            2 * self.certificate_bytes() + 2 * self.list_bytes() + self.centre_bytes() + self.demand_bytes(),
+        );
         let sides = self.layers.checked_mul(self.side_table_bytes());
         let memory = self.layers.checked_mul(4 * self.memory.words + 4 * self.tables.exact.len());
-        let scratch = self.layers.checked_mul(self.slot_bytes()).zip(self.tail_bytes());
+        let scratch = Some(self.scratch_bytes).zip(self.tail_bytes());
         let work = self.partial_bytes + self.counter_bytes() + 2 * self.row_bytes() + 2 * self.query_bytes();
         let tables = [self.table_bytes(), self.mass_bytes(), results, sides, memory, Some(work)];
         let tables = tables.into_iter().try_fold(0usize, |sum, x| sum.checked_add(x?));
         let staging = Some(STAGING_SLOTS * self.staging_slot + self.result_bytes());
         let host = self.host_bytes().zip(staging).and_then(|(a, b)| a.checked_add(b));
         [
-            (Class::Packed, self.packed_bytes()),
+            (Class::Packed, Some(self.packed_bytes)),
             (Class::Scratch, scratch.and_then(|(a, b)| a.checked_add(b))),
             (Class::Tables, tables),
             (Class::Host, host),
@@ -291,7 +328,18 @@ impl Sizes {
 
     /// First byte of page `page` of records in `layer`.
     pub(super) fn packed_at(&self, layer: usize, page: u32) -> usize {
-        (layer * self.packed_pages + page as usize) * self.page_bytes
+        let own = &self.of_layer[layer];
+        own.packed_at + page as usize * own.page_bytes
+    }
+
+    /// First byte of slot `slot` of a layer's scratch: keys first, then values.
+    pub(super) fn slot_at(&self, layer: usize, slot: usize) -> usize {
+        self.of_layer[layer].scratch_at + slot * self.side_bytes
+    }
+
+    /// First byte of what is remembered of `row` in `layer`.
+    pub(super) fn demand_at(&self, layer: usize, row: usize) -> usize {
+        layer * self.demand_bytes() + row * self.demand_row_bytes()
     }
 
     /// First byte of the centres of `row` in `layer`.
@@ -320,11 +368,11 @@ mod tests {
     fn sizes(max_tokens: usize, max_context: usize, max_sequences: usize) -> Result<Sizes, Error> {
         let geometry = Geometry::new(3, 8, 2, 128).unwrap();
         let format = "k8-v4g32-b32".parse().unwrap();
-        let config = GpuConfig { format, max_context, max_sequences, ..GpuConfig::new(geometry, max_tokens) }
-            .with_scratch(0.125);
-        let layout = config.layout()?;
-        let variant = Variant::new(layout.clone(), 4, Arch::Sm90a).unwrap();
-        Sizes::new(&config, &layout, &variant, 132)
+        let config = GpuConfig { max_context, max_sequences, ..GpuConfig::new(geometry, max_tokens) };
+        let config = config.with_format(format).with_scratch(0.125);
+        let layouts = config.layouts()?;
+        let variant = Variant::new(layouts[0].clone(), 4, Arch::Sm90a).unwrap();
+        Sizes::new(&config, &layouts, &variant, 132)
     }
 
     #[test]
@@ -339,7 +387,7 @@ mod tests {
             assert!(range.start % 64 == 0 && range.start >= end && range.len() == len, "{t:?}");
             end = range.end;
         }
-        assert_eq!(s.page_bytes, 2 * s.record_bytes);
+        assert_eq!(s.of_layer[1].page_bytes, 2 * s.of_layer[1].record_bytes);
         assert_eq!(s.original_bytes, 2 * 2 * 32 * 128 * 2);
         let r = s.result_sections();
         for range in [&r.repaired, &r.outputs] {
@@ -364,7 +412,7 @@ mod tests {
         let s = sizes(1000, 1000, 5).unwrap();
         assert_eq!(s.host_at(1, 0), s.host_at(0, s.host_pages as u32 - 1) + s.original_bytes);
         assert_eq!(s.tail_at(2, 0) - s.tail_at(1, 0), s.tail_slots * s.original_bytes);
-        assert_eq!(s.packed_at(2, s.packed_pages as u32 - 1) + s.page_bytes, s.packed_bytes().unwrap());
+        assert_eq!(s.packed_at(2, s.packed_pages as u32 - 1) + s.of_layer[2].page_bytes, s.packed_bytes());
         assert_eq!(s.centre_at(2, 4) + 4 * 2 * 128, 3 * s.centre_bytes());
     }
 

@@ -1,0 +1,122 @@
+//! What a launch does with the residual planes of a refinable format, and what it must then have read.
+use super::{Case, dense, distance};
+use certkv_codec::decode::{read_refined_summary, read_summary};
+use certkv_core::RecordLayout;
+use certkv_kernel::cuda::args::{Certificate, Demand};
+
+/// Which residuals a case reads.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub enum Refining {
+    #[default]
+    Never,
+    All,
+    /// Where weights ask for it, when so many even shares are allowed; 0: rows without history, which read everything.
+    OnDemand(f32),
+}
+
+impl Refining {
+    /// Whether everything that can be refined is; `None`: nobody but the kernel knows what is read.
+    pub fn reads_all(self) -> Option<bool> {
+        match self {
+            Self::Never => Some(false),
+            Self::All => Some(true),
+            Self::OnDemand(kappa) => (kappa == 0.0).then_some(true),
+        }
+    }
+}
+
+/// Sides (keys, values) of a coded block whose residuals make its annotation smaller.
+pub fn finer(l: &RecordLayout, record: &[u8]) -> (bool, bool) {
+    if l.format.refine.is_none() {
+        return (false, false);
+    }
+    let (plain, fine) = (read_summary(l, record), read_refined_summary(l, record));
+    (fine.eps < plain.eps, fine.eta < plain.eta)
+}
+
+impl Case {
+    /// The demands to launch with; empty: the launch takes none. What reads everything gets some, to see that it leaves them alone.
+    pub fn demands(&self) -> Vec<Demand> {
+        let kappa = match self.spec.refine {
+            Refining::Never => return Vec::new(),
+            Refining::OnDemand(0.0) => {
+                return vec![Demand::default(); self.launch_heads() * self.spec.group];
+            }
+            Refining::OnDemand(kappa) => kappa,
+            Refining::All => 1.0,
+        };
+        let scale = (self.spec.dim as f64).powf(-0.5);
+        let mut all = Vec::new();
+        for head in &self.heads {
+            let (keys, values) = (head.data.keys_f64(), head.data.values_f64());
+            let centre: Vec<f64> = head.centre.iter().map(|x| f64::from(*x)).collect();
+            for g in 0..self.spec.group {
+                let (out, _) = dense(&head.data.query_f64(g), &keys, &values, scale);
+                // Some heads remember a norm so small that it fades slower than this step's says.
+                let share = if all.len() % 3 == 2 { 0.5 } else { 1.0 };
+                let norm = share * distance(&out, &vec![0.0; out.len()]) as f32;
+                all.push(Demand { norm, radius: distance(&out, &centre) as f32, kappa, unused: 0.0 });
+            }
+        }
+        all
+    }
+
+    /// Sides that a launch which reads everything reads, keys and values.
+    pub fn refinable(&self) -> [u32; 2] {
+        let mut sides = [0; 2];
+        for head in &self.heads {
+            for (record, exact) in head.records.iter().zip(&head.exact) {
+                let finer = finer(&self.layout, record);
+                sides[0] += u32::from(finer.0 && !exact.0);
+                sides[1] += u32::from(finer.1 && !exact.1);
+            }
+        }
+        sides
+    }
+
+    /// What is wrong with the counters and the demands that a launch left.
+    pub fn judge_refined(&self, refined: &[u32], demands: &[u32], certificates: &[Certificate]) -> Vec<String> {
+        let (mode, most, mut wrong) = (self.spec.refine, self.refinable(), Vec::new());
+        let fits = match mode.reads_all() {
+            Some(true) => refined == most,
+            Some(false) => refined == [0, 0],
+            None => refined[0] <= most[0] && refined[1] <= most[1],
+        };
+        if !fits {
+            wrong.push(format!("{mode:?}: {refined:?} sides refined of {most:?}"));
+        }
+        for ((i, before), got) in self.demands().iter().enumerate().zip(demands.as_chunks::<4>().0) {
+            let (got, c) = (got.map(f32::from_bits), &certificates[i]);
+            let want = if matches!(mode, Refining::OnDemand(_)) { learned(*before, c) } else { *before };
+            let want = [want.norm, want.radius, want.kappa, want.unused];
+            // An output without a number leaves none.
+            if got.iter().zip(want).any(|(a, b)| a.to_bits() != b.to_bits() && !(a.is_nan() && b.is_nan())) {
+                wrong.push(format!("head {i}: demand {got:?} instead of {want:?} after {before:?} ({c:?})"));
+            }
+        }
+        wrong
+    }
+}
+
+/// What a head remembers after a step: `learn` of kernels/attend/demand.cuh.
+fn learned(d: Demand, c: &Certificate) -> Demand {
+    let fresh = d.kappa == 0.0;
+    let faded = d.norm * 1.19;
+    let norm = if fresh || c.norm < faded { c.norm } else { faded };
+    let kappa = if fresh {
+        3.0
+    } else if c.status == 0 {
+        (d.kappa * 0.5).max(0.25)
+    } else if c.bound < 0.5 * c.tolerance {
+        // A launch may be given more than is ever learned.
+        (d.kappa * 1.03).min(4.0)
+    } else {
+        d.kappa
+    };
+    Demand { norm, radius: c.radius, kappa, unused: 0.0 }
+}
+
+/// Demands as the device holds them.
+pub fn demand_words(demands: &[Demand]) -> Vec<u32> {
+    demands.iter().flat_map(|d| [d.norm, d.radius, d.kappa, d.unused].map(f32::to_bits)).collect()
+}

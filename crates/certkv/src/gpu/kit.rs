@@ -1,0 +1,58 @@
+//! The kernels of one format, and what the launches of its layers have to know of it.
+use super::config::GpuConfig;
+use crate::Error;
+use certkv_core::RecordLayout;
+use certkv_device::cuda::{Function, Gpu};
+use certkv_kernel::cuda::args::Element;
+use certkv_kernel::cuda::{Arch, Kernels, PrepareError, Variant, Verb};
+
+/// Kernels of one format.
+#[derive(Debug)]
+pub(super) struct Kit {
+    pub(super) variant: Variant,
+    pub(super) attend: Function,
+    /// The decode kernel cut for throughput.
+    wide: (Function, Variant),
+    /// Blocks of a launch from which `wide` decodes it.
+    wide_from: usize,
+    pub(super) append: Function,
+    pub(super) pack: Function,
+    pub(super) select: Function,
+    pub(super) gather: Function,
+    /// Whether records hold the originals themselves.
+    pub(super) exact: bool,
+    /// Whether records have residual planes.
+    pub(super) refinable: bool,
+}
+
+/// The variant that runs records of `layout` on a GPU, and the same cut for throughput.
+pub(super) fn variants(gpu: &Gpu, config: &GpuConfig, layout: &RecordLayout) -> Result<[Variant; 2], Error> {
+    let arch = Arch::of(gpu.info().arch).map_err(PrepareError::Variant)?;
+    let variant = Variant::new(layout.clone(), config.geometry.group(), arch).map_err(PrepareError::Variant)?;
+    let variant = if config.queries == Element::F32 { variant.with_single_queries() } else { variant };
+    Ok([variant.clone(), variant.wide()])
+}
+
+impl Kit {
+    pub(super) fn new(kernels: &Kernels, [variant, wide]: [Variant; 2], ctas: u32) -> Result<Self, Error> {
+        let kernel = |verb| kernels.get(&variant, verb).cloned();
+        let format = variant.layout().format;
+        Ok(Self {
+            attend: kernel(Verb::Attend)?,
+            wide_from: variant.wide_from(ctas as usize),
+            wide: (kernels.get(&wide, Verb::Attend)?.clone(), wide),
+            append: kernel(Verb::Append)?,
+            pack: kernel(Verb::Pack)?,
+            select: kernel(Verb::Select)?,
+            gather: kernel(Verb::Gather)?,
+            exact: format.key.is_exact() && format.value.is_exact(),
+            refinable: !format.refine.is_none(),
+            variant,
+        })
+    }
+
+    /// The cut of the decode kernel for a launch over so many blocks.
+    pub(super) fn cut_for(&self, blocks: usize) -> (&Function, &Variant) {
+        if blocks >= self.wide_from { (&self.wide.0, &self.wide.1) } else { (&self.attend, &self.variant) }
+    }
+}

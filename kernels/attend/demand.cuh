@@ -1,0 +1,27 @@
+// How much a block may add to the bound of a head before its residuals are read: from what steps before this one have shown.
+#pragma once
+
+// Even shares to begin with, their limits, and how they change: down after a head over tolerance, up after a step that left half of
+// it. `FADE` is how an old least norm rises.
+constexpr float KAPPA = 3.0f, LEAST_KAPPA = 0.25f, MOST_KAPPA = 4.0f, KAPPA_UP = 1.03f, KAPPA_DOWN = 0.5f, FADE = 1.19f;
+
+// Of a head of the group, in shared memory: log2 of what a block may add, relative to weights 2^x; ||O' - c|| and the tolerance.
+struct Limit {
+    float log2_most;
+    float reach;
+};
+
+// What a head has learned from this step. `norm`, `radius`: ||O'||, ||O' - c||.
+CKV_FN void learn(CkvDemand& d, const CkvCertificate& c) {
+    const bool fresh = !(d.kappa > 0.0f);
+    const float faded = d.norm * FADE;
+    d.norm = fresh || c.norm < faded ? c.norm : faded;
+    d.radius = c.radius;
+    if (fresh) {
+        d.kappa = KAPPA;
+    } else if (c.status == 0) {
+        d.kappa = fmaxf(d.kappa * KAPPA_DOWN, LEAST_KAPPA);
+    } else if (c.bound < 0.5f * c.tolerance) {
+        d.kappa = d.kappa * KAPPA_UP < MOST_KAPPA ? d.kappa * KAPPA_UP : MOST_KAPPA;
+    }
+}

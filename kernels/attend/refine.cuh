@@ -1,0 +1,170 @@
+// Residual planes, math.md 2.10: a block whose weights ask for it is read more finely, in the same pass.
+//
+// What a block adds to the bound is known as soon as its weights are. So the pass itself decides, block by block, from the weights it
+// has just computed: no set has to be foreseen, and none is wrong when attention moves. What it needs from elsewhere is one number
+// per head, how much a block may add. An even share of the tolerance is half of 1/blocks for each side; `CkvDemand::kappa` says how
+// many even shares are allowed, and learns from step to step. The sum of exponentials is not known before the pass ends, but a
+// lower bound of it is: that of a few blocks which often hold much of it (probe). With a lower bound, shares are never taken for
+// smaller than they are. Whatever is decided here, the certificate is that of what was read.
+#pragma once
+
+#if CKV_KEY_REFINE > 0
+
+// Blocks that are scored before the others: the open one, the first, the last full ones.
+constexpr int PROBES = 6;
+static_assert(LIMIT_BYTES >= (int)sizeof(Limit) * GROUP && PROBES * GROUP <= PARTIAL_STRIDE, "room");
+
+// log2 of the sum of 2^x over the block's tokens, for the lane's two heads of each column tile.
+CKV_FN void log2_sum(const Logits& s, const Query& q, float (&sum)[COLUMNS][2]) {
+#pragma unroll
+    for (int nt = 0; nt < COLUMNS; nt++) {
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            float most = fmaxf(s.x[0][nt][i], s.x[0][nt][i + 2]);
+#pragma unroll
+            for (int t = 1; t < TILES; t++) most = fmaxf(most, fmaxf(s.x[t][nt][i], s.x[t][nt][i + 2]));
+#pragma unroll
+            for (int d = 4; d < 32; d <<= 1) most = fmaxf(most, shfl_xor(most, d));
+            float total = 0.0f;
+#pragma unroll
+            for (int t = 0; t < TILES; t++) {
+                total += ex2((s.x[t][nt][i] - most) * q.unit[nt][i]) + ex2((s.x[t][nt][i + 2] - most) * q.unit[nt][i]);
+            }
+#pragma unroll
+            for (int d = 4; d < 32; d <<= 1) total += shfl_xor(total, d);
+            sum[nt][i] = most * q.unit[nt][i] + lg2(total);
+        }
+    }
+}
+
+// Fills `limits` for the head at hand. `room`: GROUP * PROBES words. All threads of the CTA; ends with the CTA in step.
+CKV_FN void probe(const CkvAttendArgs& a, const Segment& seg, const Query& q, float* room, Limit* limits) {
+    const u32 full = seg.tokens / BLOCK, rows = seg.tokens % BLOCK;
+    const bool guided = a.demands && !a.refine_all;
+#pragma unroll 1
+    for (int i = warp(); guided && i < PROBES; i += WARPS) {
+        float sum[COLUMNS][2];
+#pragma unroll
+        for (int nt = 0; nt < COLUMNS; nt++) sum[nt][0] = sum[nt][1] = -u32_as_float(0x7f800000u);
+        Logits s;
+        if (i == 0 ? rows > 0 : i == 1 ? full > 0 : full >= (u32)i) {
+            if (i == 0) {
+                const u8* tail = a.tail_base + ldg(a.tails + seg.row) * a.tail_stride + (u64)seg.kv * (2 * SIDE_BYTES);
+                score_originals<0>(tail, q, s);
+                mask_rows(s, (int)rows);
+            } else {
+                const u32 block = i == 1 ? 0 : full + 1 - (u32)i;
+                const u32 page = ldg(a.table + (u64)seg.row * a.table_stride + block);
+                KeySums unused;
+                score_codes<0>(a.packed + page * a.page_stride + seg.kv * a.head_stride, q, s, unused);
+            }
+            log2_sum(s, q, sum);
+        }
+        const int c4 = lane() & 3;
+        if (lane() < 4 && (!PAIRED || c4 < 2)) {
+#pragma unroll
+            for (int nt = 0; nt < COLUMNS; nt++) {
+#pragma unroll
+                for (int e = 0; e < 2; e++) {
+                    if (8 * nt + 2 * c4 + e < GROUP) room[(8 * nt + 2 * c4 + e) * PROBES + i] = sum[nt][e];
+                }
+            }
+        }
+    }
+    sync_threads();
+    if (threadIdx.x < GROUP) {
+        Limit limit = {u32_as_float(a.refine_all ? 0xff800000u : 0x7f800000u), 0.0f};
+        if (guided) {
+            const int h = threadIdx.x;
+            const CkvDemand d = a.demands[((u64)seg.row * a.kv_heads + seg.kv) * GROUP + h];
+            const float tolerance = fmaxf(a.relative * d.norm, a.absolute);
+            float most = room[h * PROBES], total = 0.0f;
+#pragma unroll 1
+            for (int i = 1; i < PROBES; i++) most = fmaxf(most, room[h * PROBES + i]);
+#pragma unroll 1
+            for (int i = 0; i < PROBES; i++) total += ex2(room[h * PROBES + i] - most);
+            // A row without history has kappa 0: everything is refined.
+            limit.log2_most = lg2(d.kappa * tolerance / (2.0f * (float)full)) + most + lg2(total);
+            limit.reach = d.radius + tolerance;
+        }
+        limits[threadIdx.x] = limit;
+    }
+    sync_threads();
+}
+
+// Which sides of a block add more than they may to the bound of one of the heads: KEYS, VALUES, as estimates do. A head's numbers are
+// in the lane of its row and column, see lot.cuh.
+CKV_FN u32 wanted(const Aside& aside, const u32* summary, const Query& q, const State& st, const float (&mass)[COLUMNS][4], const KeySums& sums,
+                  const Limit* limits) {
+    const int r = lane() >> 2, c4 = lane() & 3;
+    const bool mine = c4 == (r & 7) >> 1 && r < GROUP;
+    const bool odd = r & 1;
+    const float reach = shfl(take_reach(aside, q), r % HEADS), step = shfl(take_step(aside, q), r % HEADS);
+    const Limit limit = limits[mine ? r : 0];
+    const float w = odd ? mass[0][1] : mass[0][0], p = root_up(odd ? mass[0][3] : mass[0][2]);
+    const float most = ex2(limit.log2_most - (odd ? st.m[0][1] : st.m[0][0]));
+    const float kappa = u32_as_float(summary[0]), eps = u32_as_float(summary[1]), radius = u32_as_float(summary[6]);
+    const float delta = reach * eps, lambda = kappa * step * root_up(sums.square[0]);
+    const float two = p * lambda, one = w * delta, key = (two < one ? two : one) * (1.0f + 0.5f * delta) * (radius + limit.reach);
+    const float spread = p * u32_as_float(summary[5]), even = w * u32_as_float(summary[4]), value = spread < even ? spread : even;
+    // Written so that NaN is wanted. Codes that happen to be exact are not made worse.
+    const bool finer_keys = u32_as_float(summary[9]) < eps, finer_values = u32_as_float(summary[10]) < u32_as_float(summary[4]);
+    return (finer_keys && any(mine && !(key < most)) ? KEYS : 0) | (finer_values && any(mine && !(value < most)) ? VALUES : 0);
+}
+
+// Starts to copy a plane of residuals of the warp's block over the block's key codes, which have been read.
+CKV_FN void fetch_residuals(const Ring& ring, int slot, const u8* from, u32 bytes) {
+    syncwarp();
+    const u32 to = smem_addr(ring.slots + slot * CKV_RECORD + CKV_KEY_CODES);
+#if CKV_BULK
+    if (lane() == 0) {
+        u64* barrier = ring.barriers + STAGES * PARTS;
+        barrier_expect(barrier, bytes);
+        bulk_load(to, from, bytes, barrier);
+    }
+#else
+    for (u32 i = lane() * 16; i < bytes; i += 512) cp_async16(to + i, from + i);
+    cp_async_commit();
+#endif
+}
+CKV_FN void await_residuals(const Ring& ring) {
+#if CKV_BULK
+    const u32 phase = ring.flights[0].phase;
+    barrier_wait(ring.barriers + STAGES * PARTS, phase);
+    syncwarp();
+    if (lane() == 0) ring.flights[0].phase = phase ^ 1;
+#else
+    cp_async_wait<0>();
+#endif
+    syncwarp();
+}
+
+// Adds what residuals say to logits from codes, (2.23): q.(k^^ - k^) = (q sigma).(r + 1/2) 2^-m.
+CKV_FN void refine_logits(const u8* record, const Query& q, Logits& s) {
+    Logits c;
+#pragma unroll
+    for (int t = 0; t < TILES; t++) clear(c.x[t]);
+#pragma unroll UNROLL
+    for (int j = 0; j < CHUNKS; j++) {
+        u32 high[COLUMNS][4], low[COLUMNS][4];
+        ScaledChunk unused;
+        scale_chunk<0>(record + CKV_KEY_SCALES, q, j, high, low, unused);
+#pragma unroll
+        for (int t = 0; t < TILES; t++) {
+            u32 h[8];
+            load_residuals<CKV_KEY_REFINE>(record + CKV_KEY_CODES, t * CHUNKS + j, h);
+#pragma unroll
+            for (int nt = 0; nt < COLUMNS; nt++) score_unit<false>(h, high[nt], low[nt], c.x[t][nt]);
+        }
+    }
+#pragma unroll
+    for (int t = 0; t < TILES; t++) {
+#pragma unroll
+        for (int nt = 0; nt < COLUMNS; nt++) {
+            join_columns(c.x[t][nt]);
+#pragma unroll
+            for (int i = 0; i < 4; i++) s.x[t][nt][i] += c.x[t][nt][i];
+        }
+    }
+}
+#endif
