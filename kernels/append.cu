@@ -44,6 +44,7 @@ struct CkvAppendArgs {
     u64 record_stride;
     float* centres;      // [row][kv_heads][DIM], value centres
     u32* status;         // OR of what pack_side says; null: not wanted
+    u32* clear;          // a word that is set to 0: the count of a list that later launches of the step fill; null: none
     u32 key_stride;      // elements from one sequence to the next, a multiple of 8
     u32 value_stride;
     u32 blocks;          // entries per row of `hosts` and `packed`
@@ -124,6 +125,7 @@ extern "C" __global__ void __launch_bounds__(256, 2) ckv_append(const __grid_con
     u32* slots = work_of(shared).flags;
     grid_dependency_wait();
     grid_dependency_launch();
+    if (a.clear != nullptr && blockIdx.x == 0 && threadIdx.x == 0) *a.clear = 0;
     const u32 work = a.kv_heads * *a.count;
     for (u32 item = blockIdx.x; item < work; item += gridDim.x) {
         const u32 i = item / a.kv_heads, head = item % a.kv_heads;

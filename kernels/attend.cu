@@ -65,7 +65,7 @@ CKV_FN void attend_columns(const CkvAttendArgs& a, const Ring& ring, const Block
 #pragma unroll
         for (int nt = 0; nt < COLUMNS; nt++) key_sums.square[nt] = 0.0f;
     }
-    // Residuals take the place of the key codes: until it is known whether they come, it stays.
+    // Residuals take the place of the codes: until it is known whether they come, it stays.
     if constexpr (SPLIT && LAST && !REFINABLE) free_slot<KEYS>(a, ring, b);
     if constexpr (SPLIT && FIRST == 0) wait_slot<VALUES>(ring, b.slot, b.parity);
     if (flight.keys) {
@@ -90,10 +90,14 @@ CKV_FN void attend_columns(const CkvAttendArgs& a, const Ring& ring, const Block
     weigh<FIRST>(s, q, st, w, mass);
     u32 kind = (exact_keys ? EXACT_KEYS : 0) | (exact_values ? EXACT_VALUES : 0) | (open ? OPEN : 0);
 #if CKV_KEY_REFINE > 0
-    const u32 wants = open ? 0 : wanted(aside, summary, q, st, mass, key_sums, b.limits);
-    const u8* record = (const u8*)ring.places[b.k & 63].record;
+    const u32 wants = open || !(a.demands || a.refine_all) ? 0 : wanted(aside, summary, q, st, mass, key_sums, b.limits);
+    if ((wants & VALUES) && !exact_values) {
+        // They are copied once the codes have been added.
+        kind |= REFINED_VALUES;
+        if (lane() == 0) bulk_prefetch_l2(stored(ring, b.k) + CKV_VALUE_RESIDUALS, VALUE_PLANE);
+    }
     if ((wants & KEYS) && !exact_keys) {
-        fetch_residuals(ring, b.slot, record + CKV_KEY_RESIDUALS, BLOCK * D / 8 * CKV_KEY_REFINE);
+        fetch_residuals<CKV_KEY_CODES>(ring, b.k, b.slot, CKV_KEY_RESIDUALS, KEY_PLANE);
         kind |= REFINED_KEYS;
         if (lane() == 0) atomic_add(b.refined, 1);
         await_residuals(ring);
@@ -101,13 +105,8 @@ CKV_FN void attend_columns(const CkvAttendArgs& a, const Ring& ring, const Block
         follow<FIRST>(s, q, exact_values ? 0.0f : lift_of(u32_as_float(summary[7])), st);
         weigh<FIRST>(s, q, st, w, mass);
     }
-    if ((wants & VALUES) && !exact_values) {
-        fetch_residuals(ring, b.slot, record + CKV_VALUE_RESIDUALS, BLOCK * D / 8 * CKV_VALUE_REFINE);
-        kind |= REFINED_VALUES;
-        if (lane() == 0) atomic_add(b.refined + 1, 1);
-    } else if constexpr (SPLIT) {
-        free_slot<KEYS>(a, ring, b);
-    }
+    if constexpr (SPLIT) free_slot<KEYS>(a, ring, b);
+    if (lane() == 0) foretell(a, ring, b.k, b.row, b.index, kind);
 #endif
     count_mass<FIRST>(mass, st);
     if (flight.values) {
@@ -117,9 +116,10 @@ CKV_FN void attend_columns(const CkvAttendArgs& a, const Ring& ring, const Block
     }
 #if CKV_KEY_REFINE > 0
     if (kind & REFINED_VALUES) {
+        fetch_residuals<CKV_VALUE_CODES>(ring, b.k, b.slot, CKV_VALUE_RESIDUALS, VALUE_PLANE);
+        if (lane() == 0) atomic_add(b.refined + 1, 1);
         await_residuals(ring);
         add_codes<FIRST, true>(b.record, w, st);
-        if constexpr (SPLIT) free_slot<KEYS>(a, ring, b);
     }
 #endif
 #if CKV_CERTIFY
@@ -248,6 +248,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) ckv_attend(const __grid
             const int rows = j < seg.tokens / BLOCK ? BLOCK : (int)(seg.tokens % BLOCK);
             // With one slot the parity is k's own, and takes no register.
             const u32 phase = SPLIT ? (u32)k & 1 : parity;
+            // What is left over from whole lots; not kept from block to block, for a register.
+            if constexpr (REFINABLE) lot.count = (k - started) % LOT;
             attend_block(a, ring, aside, q, row_head, j, rows, k, slot, phase, st, lot, &known.flags, (u32*)mine, limits,
                          known.refined);
             slot = slot + 1 == STAGES ? 0 : slot + 1;

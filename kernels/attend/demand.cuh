@@ -3,7 +3,7 @@
 
 // Even shares to begin with, their limits, and how they change: down after a head over tolerance, up after a step that left half of
 // it. `FADE` is how an old least norm rises.
-constexpr float KAPPA = 3.0f, LEAST_KAPPA = 0.25f, MOST_KAPPA = 4.0f, KAPPA_UP = 1.03f, KAPPA_DOWN = 0.5f, FADE = 1.19f;
+constexpr float KAPPA = 1.5f, LEAST_KAPPA = 0.125f, MOST_KAPPA = 2.0f, KAPPA_UP = 1.02f, KAPPA_DOWN = 0.5f, FADE = 1.19f;
 
 // Of a head of the group, in shared memory: log2 of what a block may add, relative to weights 2^x; ||O' - c|| and the tolerance.
 struct Limit {
@@ -15,7 +15,8 @@ struct Limit {
 CKV_FN void learn(CkvDemand& d, const CkvCertificate& c) {
     const bool fresh = !(d.kappa > 0.0f);
     const float faded = d.norm * FADE;
-    d.norm = fresh || c.norm < faded ? c.norm : faded;
+    // Written so that NaN does not stay.
+    d.norm = fresh || !(c.norm >= faded) ? c.norm : faded;
     d.radius = c.radius;
     if (fresh) {
         d.kappa = KAPPA;

@@ -48,6 +48,7 @@ CKV_FN void probe(const CkvAttendArgs& a, const Segment& seg, const Query& q, fl
         for (int nt = 0; nt < COLUMNS; nt++) sum[nt][0] = sum[nt][1] = -u32_as_float(0x7f800000u);
         Logits s;
         if (i == 0 ? rows > 0 : i == 1 ? full > 0 : full >= (u32)i) {
+            bool counts = true;
             if (i == 0) {
                 const u8* tail = a.tail_base + ldg(a.tails + seg.row) * a.tail_stride + (u64)seg.kv * (2 * SIDE_BYTES);
                 score_originals<0>(tail, q, s);
@@ -55,10 +56,13 @@ CKV_FN void probe(const CkvAttendArgs& a, const Segment& seg, const Query& q, fl
             } else {
                 const u32 block = i == 1 ? 0 : full + 1 - (u32)i;
                 const u32 page = ldg(a.table + (u64)seg.row * a.table_stride + block);
+                const u8* record = a.packed + page * a.page_stride + seg.kv * a.head_stride;
                 KeySums unused;
-                score_codes<0>(a.packed + page * a.page_stride + seg.kv * a.head_stride, q, s, unused);
+                score_codes<0>(record, q, s, unused);
+                // A side without codes would pass for keys of 0.
+                counts = *(const u32*)(record + CKV_SUMMARY + 4) < 0x7f800000u;
             }
-            log2_sum(s, q, sum);
+            if (counts) log2_sum(s, q, sum);
         }
         const int c4 = lane() & 3;
         if (lane() < 4 && (!PAIRED || c4 < 2)) {
@@ -112,10 +116,17 @@ CKV_FN u32 wanted(const Aside& aside, const u32* summary, const Query& q, const 
     return (finer_keys && any(mine && !(key < most)) ? KEYS : 0) | (finer_values && any(mine && !(value < most)) ? VALUES : 0);
 }
 
-// Starts to copy a plane of residuals of the warp's block over the block's key codes, which have been read.
-CKV_FN void fetch_residuals(const Ring& ring, int slot, const u8* from, u32 bytes) {
+// Bytes of the planes.
+constexpr u32 KEY_PLANE = BLOCK * D / 8 * CKV_KEY_REFINE, VALUE_PLANE = BLOCK * D / 8 * CKV_VALUE_REFINE;
+
+// Block k of the warp as it lies in memory.
+CKV_FN const u8* stored(const Ring& ring, int k) { return (const u8*)ring.places[k & 63].record; }
+
+// Starts to copy a plane of residuals, at `at` in the record, over codes of the same side, at OVER, which have been read.
+template <u32 OVER> CKV_FN void fetch_residuals(const Ring& ring, int k, int slot, u32 at, u32 bytes) {
     syncwarp();
-    const u32 to = smem_addr(ring.slots + slot * CKV_RECORD + CKV_KEY_CODES);
+    const u32 to = smem_addr(ring.slots + slot * CKV_RECORD + OVER);
+    const u8* from = stored(ring, k) + at;
 #if CKV_BULK
     if (lane() == 0) {
         u64* barrier = ring.barriers + STAGES * PARTS;
@@ -137,6 +148,14 @@ CKV_FN void await_residuals(const Ring& ring) {
     cp_async_wait<0>();
 #endif
     syncwarp();
+}
+
+// Remembers which sides of a block were refined, if it is not what the step before remembered: one lane.
+CKV_FN void foretell(const CkvAttendArgs& a, const Ring& ring, int k, u32 row_head, u32 block, u32 kind) {
+    const u32 refined = (kind & REFINED_KEYS ? KEYS : 0) | (kind & REFINED_VALUES ? VALUES : 0);
+    if (a.hints && !(kind & OPEN) && refined != ring.places[k & 63].kind >> HINT_SHIFT) {
+        a.hints[(u64)row_head * a.table_stride + block] = (u8)refined;
+    }
 }
 
 // Adds what residuals say to logits from codes, (2.23): q.(k^^ - k^) = (q sigma).(r + 1/2) 2^-m.

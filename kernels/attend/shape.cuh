@@ -22,7 +22,7 @@ constexpr int UNROLL = LEAN ? (NT == 2 ? 1 : 2) : 16;
 // Whether records have residual planes, of both sides: refine.cuh.
 constexpr bool REFINABLE = CKV_KEY_REFINE > 0;
 static_assert(!REFINABLE || (CKV_KEY == 1 && CKV_VALUE == 1 && NT == 1), "what is refined is coded, for up to eight heads");
-static_assert(CKV_KEY_REFINE <= 8 && CKV_VALUE_REFINE <= 8, "a plane fits where the key codes were");
+static_assert(CKV_KEY_REFINE <= 8 && CKV_VALUE_REFINE <= CKV_VALUE_BITS, "a plane fits where the codes were");
 // ASIDE: two column tiles are worked off one after the other, COLUMNS at a time, and what is not needed all the time waits in shared
 // memory, in what will hold the warp's partial result, behind the summary of the open block. See aside.cuh.
 constexpr bool ASIDE = NT == 2 && (D == 256 || (D == 128 && TILES == 4));

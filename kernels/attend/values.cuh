@@ -59,13 +59,13 @@ CKV_FN void add_originals(const u8* values, int rows, const Weights& w, State& s
 #if CKV_VALUE == 1
 // Values from affine codes, math.md (2.6): sum w v^ = sum (w sigma) code + sum w z. The scale goes into the weights, once per
 // group and token; offsets of all groups are one more product.
-// RESIDUAL: only what residuals in the place of the key codes say beside that, (2.23).
+// RESIDUAL: what residuals in the place of the codes say beside that, (2.23).
 template <int FIRST, bool RESIDUAL = false>
 CKV_FN void add_codes(const u8* record, const Weights& w, State& st) {
     constexpr int GROUPS = D / CKV_VALUE_GROUP;
     const u32 mask = low_columns();
     const int r = lane() >> 2, k = 2 * (lane() & 3);
-    const u8* codes = record + (RESIDUAL ? CKV_KEY_CODES : CKV_VALUE_CODES);
+    const u8* codes = record + CKV_VALUE_CODES;
     const u8* scales = record + CKV_VALUE_SCALES;
     const u8* offsets = scales + 2 * BLOCK * GROUPS;
 #pragma unroll

@@ -55,7 +55,11 @@ fn run_variant(case: &Case, variant: &Variant, bulk: bool, ctas: usize, how: imp
     let demands = case.demands();
     let before = Buffer::of(&demand_words(&demands));
     let refined = Buffer::zeroed(8);
+    // What an earlier step may have left: nothing, and all that a hint can say.
+    let hints: Vec<u8> = (0..case.launch_heads() * case.stride()).map(|i| (i % 5 % 4) as u8).collect();
+    let hints = Buffer::of(&hints);
     let args = AttendArgs {
+        hints: hints.pointer(),
         demands: if demands.is_empty() { 0 } else { before.pointer() },
         refined: refined.pointer(),
         out: out.pointer(),
@@ -66,7 +70,7 @@ fn run_variant(case: &Case, variant: &Variant, bulk: bool, ctas: usize, how: imp
     };
     let memory = memory.into_inner();
     let mut all: Vec<&Buffer> = memory.iter().collect();
-    all.extend([&out, &certificates, &masses, &failures, &before, &refined]);
+    all.extend([&out, &certificates, &masses, &failures, &before, &refined, &hints]);
     let launch = how(Launch::new(ctas as u32, variant.shape().threads() as u32, variant.shape().shared as u32));
     kernels.launch("ckv_attend", launch, &args, &all).unwrap_or_else(|e| panic!("{:?}: {e}", case.spec));
     let words = certificates.read::<u32>();

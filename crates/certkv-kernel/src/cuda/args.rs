@@ -114,6 +114,9 @@ pub struct AttendArgs {
     /// [`Demand`] `[rows][kv_heads group]`: what is remembered of a head from step to step, all zero in a new row; 0: residuals are not
     /// read.
     pub demands: u64,
+    /// `u8[rows][kv_heads][table_stride]`: sides of a block that the step before refined, which are asked for ahead of use; 0: not
+    /// kept. They say nothing about results.
+    pub hints: u64,
     /// `u32[2]`, counted up: sides whose residuals were read, keys and values; 0: not wanted.
     pub refined: u64,
     /// 1: all residuals are read, and nothing is remembered.
@@ -194,7 +197,7 @@ mod tests {
 
     #[test]
     fn structs_have_the_sizes_of_their_twins() {
-        assert_eq!(size_of::<AttendArgs>(), 22 * 8 + 10 * 4);
+        assert_eq!(size_of::<AttendArgs>(), 23 * 8 + 10 * 4);
         assert_eq!(size_of::<Demand>(), 16);
         assert_eq!(size_of::<Certificate>(), 48);
         assert_eq!(size_of::<Sides>(), 16);

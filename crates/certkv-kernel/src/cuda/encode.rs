@@ -70,6 +70,8 @@ pub struct AppendArgs {
     pub centres: u64,
     /// `u32`: what packing could not code; 0: not wanted.
     pub status: u64,
+    /// `u32` that is set to 0: the count of a list that later launches fill; 0: none.
+    pub clear: u64,
     /// Elements of `keys` from one sequence to the next.
     pub key_stride: u32,
     /// Elements of `values` from one sequence to the next.
@@ -187,7 +189,7 @@ mod tests {
 
     #[test]
     fn structs_have_the_sizes_of_their_twins() {
-        assert_eq!(size_of::<AppendArgs>(), 19 * 8 + 6 * 4);
+        assert_eq!(size_of::<AppendArgs>(), 20 * 8 + 6 * 4);
         assert_eq!(size_of::<PackItem>(), 4 * 8);
         assert_eq!(size_of::<PackArgs>(), 3 * 8 + 2 * 4);
         assert_eq!(size_of::<GatherItem>(), 4 * 8);

@@ -92,6 +92,8 @@ pub enum Refinement<'a> {
     OnDemand {
         /// [`Demand`]`[rows][kv_heads group]`: how much a block may add without.
         demands: Span<'a>,
+        /// `u8[rows][kv_heads][stride]`: which sides the step before refined.
+        hints: Option<Span<'a>>,
         /// `u32[2]`: sides whose residuals were read are added.
         refined: Option<Span<'a>>,
     },
@@ -134,6 +136,8 @@ pub struct Append<'a> {
     pub centres: Span<'a>,
     /// `u32`: what could not be coded is added.
     pub status: Span<'a>,
+    /// `u32` that is set to 0.
+    pub clear: Option<Span<'a>>,
     /// Bits of [`append_flag`](super::encode::append_flag).
     pub flags: u32,
 }
@@ -266,12 +270,13 @@ pub fn attend(queue: &Queue, kernel: &Function, a: &Attend<'_>) -> Result<(), Cu
     let outputs = heads * group * l.dim;
     let tail_bytes = 2 * t.kv_heads * l.original_side_bytes();
     let list = 4 * (1 + heads);
-    let (demands, refined) = match a.refinement {
-        Refinement::OnDemand { demands, refined } => (
+    let (demands, hints, refined) = match a.refinement {
+        Refinement::OnDemand { demands, hints, refined } => (
             demands.holding("demands", t.rows * t.kv_heads * group * size_of::<Demand>())?,
+            optional(hints, "hints", t.entries() * t.kv_heads)?,
             optional(refined, "refined", 8)?,
         ),
-        Refinement::Never | Refinement::Always => (0, 0),
+        Refinement::Never | Refinement::Always => (0, 0, 0),
     };
     let args = AttendArgs {
         packed: a.packed.holding("packed", 0)?,
@@ -303,6 +308,7 @@ pub fn attend(queue: &Queue, kernel: &Function, a: &Attend<'_>) -> Result<(), Cu
         relative: a.relative,
         absolute: a.absolute,
         demands,
+        hints,
         refined,
         refine_all: u32::from(matches!(a.refinement, Refinement::Always)),
         unused: 0,
@@ -344,6 +350,7 @@ pub fn append(queue: &Queue, kernel: &Function, a: &Append<'_>) -> Result<(), Cu
         record_stride: l.bytes as u64,
         centres: a.centres.holding("centres", 4 * t.rows * width)?,
         status: a.status.holding("status", 4)?,
+        clear: optional(a.clear, "cleared word", 4)?,
         key_stride: word("keys", width)?,
         value_stride: word("values", width)?,
         blocks: word("table", t.stride)?,

@@ -293,6 +293,14 @@ impl Variant {
             if group > 8 {
                 return unsupported("group of a refinable format:", group, "at most 8 query heads per KV head");
             }
+            let bits = usize::from(layout.format.refine.value);
+            if bits > layout.format.value.bits() {
+                return unsupported(
+                    "value residuals of bits",
+                    bits,
+                    "no more bits than the codes have, whose place they take",
+                );
+            }
             if layout.dim > 128 {
                 return unsupported("head_dim of a refinable format:", layout.dim, "at most 128");
             }

@@ -104,12 +104,12 @@ fn learned(d: Demand, c: &Certificate) -> Demand {
     let faded = d.norm * 1.19;
     let norm = if fresh || c.norm < faded { c.norm } else { faded };
     let kappa = if fresh {
-        3.0
+        1.5
     } else if c.status == 0 {
-        (d.kappa * 0.5).max(0.25)
+        (d.kappa * 0.5).max(0.125)
     } else if c.bound < 0.5 * c.tolerance {
         // A launch may be given more than is ever learned.
-        (d.kappa * 1.03).min(4.0)
+        (d.kappa * 1.02).min(2.0)
     } else {
         d.kappa
     };

@@ -19,12 +19,12 @@ fn refinable_formats_match_attention_in_f64() {
         ("k8-v4g32-b16-r1.1", 64, 1),
         ("k8-v4g32-b32-r3.2", 96, 2),
         ("k8-v6g32-b32-r4.4", 128, 3),
-        ("k8-v2g16-b16-r8.4", 96, 5),
+        ("k8-v2g16-b16-r8.2", 96, 5),
         ("k8-v8g64-b64-r8.8", 64, 6),
         ("k8-v4g32-b64-r5.4", 96, 7),
-        ("k8-v3g64-b32-r5.4", 128, 8),
-        ("k8-v5g32-b16-r6.7", 128, 4),
-        ("k8-v7g32-b32-r2.3", 64, 8),
+        ("k8-v3g64-b32-r5.3", 128, 8),
+        ("k8-v5g32-b16-r6.5", 128, 4),
+        ("k8-v7g32-b32-r7.3", 64, 8),
     ];
     let mut between = [0; 2];
     for (i, (format, dim, group)) in cases.into_iter().enumerate() {

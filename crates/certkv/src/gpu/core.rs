@@ -44,6 +44,8 @@ pub(super) struct Core {
     /// `[layer]`: slots of promoted keys, then of values.
     scratch: DeviceBuffer,
     pub(super) centres: DeviceBuffer,
+    /// `[layer][row][kv_head][stride]`: sides of blocks that the last step refined, a byte each.
+    hints: DeviceBuffer,
     /// `[layer][row][q_head]`: what the decode kernel remembers of heads of refinable formats.
     pub(super) demands: DeviceBuffer,
     pub(super) partials: DeviceBuffer,
@@ -103,6 +105,7 @@ impl Core {
             memory: buffer(layers.checked_mul(4 * sizes.memory.words))?,
             scratch: buffer(Some(sizes.scratch_bytes()))?,
             centres: buffer(layers.checked_mul(sizes.centre_bytes()))?,
+            hints: buffer(layers.checked_mul(sizes.hint_bytes()))?,
             demands: buffer(layers.checked_mul(sizes.demand_bytes()))?,
             partials: buffer(Some(sizes.partial_bytes))?,
             counters: buffer(Some(sizes.counter_bytes()))?,
@@ -126,7 +129,7 @@ impl Core {
     fn clear(&self) -> Result<(), Error> {
         let Self { queue, sizes, .. } = self;
         let tables = [&self.tables, &self.masses, &self.certificates, &self.failures, &self.centres, &self.counters];
-        for buffer in tables.into_iter().chain([&self.promoted, &self.memory, &self.demands]) {
+        for buffer in tables.into_iter().chain([&self.promoted, &self.memory, &self.demands, &self.hints]) {
             buffer.fill(queue.stream(), 0, buffer.len(), 0)?;
         }
         let mut sides = Vec::with_capacity(2 * sizes.host_pages * sizes.kv_heads);
@@ -234,6 +237,8 @@ impl Core {
             packed: self.packed_of(layer)?,
             centres: self.of_layer(&self.centres, layer)?,
             status: self.counter(&c.status)?,
+            // Heads over tolerance in this step.
+            clear: Some(self.failure_list(layer, 0)?),
             flags: certkv_kernel::cuda::encode::append_flag::FIRST_CENTRE,
         };
         Ok(launch::append(&self.queue, &self.kit(layer).append, &args)?)
@@ -289,7 +294,8 @@ impl Core {
     pub(super) fn on_demand(&self, layer: usize) -> Result<launch::Refinement<'_>, Error> {
         let stats = self.sizes.stats_of(layer);
         let refined = Some(self.counter(&(stats.start + SelectStats::REFINED..stats.end))?);
-        Ok(launch::Refinement::OnDemand { demands: self.of_layer(&self.demands, layer)?, refined })
+        let (demands, hints) = (self.of_layer(&self.demands, layer)?, Some(self.of_layer(&self.hints, layer)?));
+        Ok(launch::Refinement::OnDemand { demands, hints, refined })
     }
 
     /// Enqueues that nothing is to be copied.

@@ -29,6 +29,8 @@ pub(super) struct Call<'a> {
     pub(super) query: Tensor<'a>,
     pub(super) out: Tensor<'a>,
     pub(super) rule: Rule,
+    /// Whether the list of heads over tolerance is as the layer's append left it: empty.
+    pub(super) fresh: bool,
 }
 
 /// Enqueues the launches of `call`.
@@ -40,6 +42,9 @@ pub(super) fn attend(core: &Core, call: &Call<'_>) -> Result<(), Error> {
         let (kernel, variant) = core.kit(layer).cut_for(call.blocks);
         Ok(launch::attend(&core.queue, kernel, &Attend { variant, ..*args })?)
     };
+    if !call.fresh {
+        core.failures.fill(core.queue.stream(), core.list_at(layer, 0), 4, 0)?;
+    }
     match rule {
         Rule::Packed => first(&plain),
         Rule::Dense if core.kit(layer).exact => first(&plain),
@@ -83,7 +88,6 @@ fn certified(
     first: impl Fn(&Attend<'_>) -> Result<(), Error>,
 ) -> Result<(), Error> {
     let (over, left) = (core.failure_list(layer, 0)?, core.failure_list(layer, 1)?);
-    core.failures.fill(core.queue.stream(), core.list_at(layer, 0), 4, 0)?;
     if core.kit(layer).exact {
         // Nothing to promote: what is over tolerance cannot be bounded, and is an error.
         core.failures.fill(core.queue.stream(), core.list_at(layer, 1), 4, 0)?;

@@ -65,7 +65,7 @@ impl GpuCache {
             for (layer, io) in layers.iter().enumerate() {
                 core.append(layer, seqs, io.keys, io.values)?;
                 let blocks = seqs * s.kv_heads * s.stride;
-                ladder::attend(&core, &Call { layer, seqs, blocks, query: io.query, out: io.out, rule })?;
+                ladder::attend(&core, &Call { layer, seqs, blocks, query: io.query, out: io.out, rule, fresh: true })?;
             }
             Ok(())
         })?;

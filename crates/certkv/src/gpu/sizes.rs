@@ -254,7 +254,12 @@ impl Sizes {
         self.rows * self.demand_row_bytes()
     }
 
-    /// The same of one row.
+    /// Hints of all blocks of all rows, in one layer.
+    pub(super) fn hint_bytes(&self) -> usize {
+        self.tables.exact.len().next_multiple_of(ALIGN)
+    }
+
+    /// What is remembered of the query heads of one row, in one layer.
     pub(super) fn demand_row_bytes(&self) -> usize {
         self.q_heads() * size_of::<Demand>()
     }
@@ -292,7 +297,11 @@ impl Sizes {
     /// Bytes to reserve, by class; `None` where a product overflows.
     pub(super) fn reserved(&self) -> [(Class, Option<usize>); 4] {
         let results = self.layers.checked_mul(
-            2 * self.certificate_bytes() + 2 * self.list_bytes() + self.centre_bytes() + self.demand_bytes(),
+            2 * self.certificate_bytes()
+                + 2 * self.list_bytes()
+                + self.centre_bytes()
+                + self.demand_bytes()
+                + self.hint_bytes(),
         );
         let sides = self.layers.checked_mul(self.side_table_bytes());
         let memory = self.layers.checked_mul(4 * self.memory.words + 4 * self.tables.exact.len());

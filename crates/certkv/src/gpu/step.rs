@@ -275,6 +275,7 @@ impl<'c> GpuStep<'c> {
             return Err(Error::NonFinite { argument: "queries", token: at / width, element: at % width });
         }
         self.last = None;
+        let fresh = self.progress[layer] == Progress::Appended;
         let Self { cache, parts, seqs, rule, chunks, .. } = self;
         if *seqs > 0 {
             cache.batch_queries.clear();
@@ -285,7 +286,8 @@ impl<'c> GpuStep<'c> {
             let core = &cache.core;
             let query = core.staged_queries(0, *seqs, element)?;
             let out = core.own_outputs(0, *seqs)?;
-            ladder::attend(core, &Call { layer, seqs: *seqs, blocks: blocks(core, parts), query, out, rule: *rule })?;
+            let blocks = blocks(core, parts);
+            ladder::attend(core, &Call { layer, seqs: *seqs, blocks, query, out, rule: *rule, fresh })?;
         }
         chunks.clear();
         if parts.iter().any(|part| part.place.is_none()) {
@@ -323,7 +325,15 @@ impl<'c> GpuStep<'c> {
             self.last = None;
         }
         let blocks = blocks(&self.cache.core, &self.parts);
-        let call = Call { layer, seqs: self.seqs, blocks, query, out, rule: self.rule };
+        let call = Call {
+            layer,
+            seqs: self.seqs,
+            blocks,
+            query,
+            out,
+            rule: self.rule,
+            fresh: self.progress[layer] == Progress::Appended,
+        };
         ladder::attend(&self.cache.core, &call)?;
         self.progress[layer] = Progress::Attended;
         Ok(())
