@@ -101,13 +101,26 @@ CKV_FN void load_codes(const u8* section, int unit, u32 (&h)[8]) {
     }
 }
 
-// Pairs of unit `unit` of residuals of BITS bits, as the parts of a step that they say, (2.23): (r + 1/2) 2^-BITS, exactly.
+// 2^-k as a half, in both halves.
+CKV_FN constexpr u32 h2_shift(u32 k) { return h2_const(0x3c00u - 0x400u * k); }
+
+// Pairs of unit `unit` of residuals of BITS bits as the parts of a step that they say, (2.23): (r + 1/2) 2^-BITS, exactly.
 template <int BITS>
 CKV_FN void load_residuals(const u8* section, int unit, u32 (&h)[8]) {
-    load_codes<BITS, 1u << (BITS - 1)>(section, unit, h);
-    constexpr u32 STEP = h2_const(0x3c00u - BITS * 0x400u), HALF = h2_const(0x3c00u - (BITS + 1) * 0x400u);
+    if constexpr (BITS == 4) {
+        // Sixteen steps above the 1024, so that the half is a bit, too: (1024 + 16 c + 8)/256 - 4.5 = (c - 8 + 1/2)/16.
+        const Vec2 v = *(const Vec2*)(section + unit * 256 + lane() * 8);
+        const u32 w[2] = {v.x, v.y};
 #pragma unroll
-    for (int i = 0; i < 8; i++) h[i] = h2_fma(h[i], STEP, HALF);
+        for (int i = 0; i < 8; i++) {
+            const u32 word = w[i / 4], at = i % 4 == 0 ? word << 4 : word >> (4 * (i % 4) - 4);
+            h[i] = h2_fma(lop_and_or(at, 0x00f000f0u, H2_1024 | 0x00080008u), h2_shift(8), h2_const(0xc480u));
+        }
+    } else {
+        load_codes<BITS, 1u << (BITS - 1)>(section, unit, h);
+#pragma unroll
+        for (int i = 0; i < 8; i++) h[i] = h2_fma(h[i], h2_shift(BITS), h2_shift(BITS + 1));
+    }
 }
 
 // Pairs of unit `unit` of 16-bit originals, from memory of any kind.

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! gpu_real [--contexts 4096,8192,16384,32768] [--tolerances 0.05,0.02] [--steps 64] [--format k8-v4g64-b64[+F..]] [--model FOLDER]
-//!          [--text FILE] [--kernels FOLDER] [--targets 0.5,0.9] [--scratch 0.11] [--copies 64] [--tile 8] [--threads N]
+//!          [--text FILE] [--kernels FOLDER] [--targets 0.5,0.9] [--scratch 0.11] [--copies 64] [--tile 8] [--by-layer]
+//!          [--threads N]
 //! ```
 //! The model reads a window of prose and one of code by dense attention on the CPU; keys, values, queries and outputs of the last
 //! `--steps` tokens are kept. Then the cache on the GPU takes the context and, as the end of a prompt, the first two of these tokens; it
@@ -31,6 +32,8 @@ pub(crate) struct Wanted {
     /// Most copies to scratch of a layer in a step.
     pub(crate) copies: usize,
     pub(crate) tile: usize,
+    /// Whether the tile is filled and timed for each layer by itself.
+    pub(crate) by_layer: bool,
     pub(crate) threads: usize,
 }
 
@@ -75,6 +78,7 @@ fn run(gpu: &Gpu, words: &[String]) -> Result<bool, Failure> {
         scratch: value("--scratch").map_or(Ok(certkv::gpu::SCRATCH_SHARE), str::parse)?,
         copies: value("--copies").unwrap_or("64").parse()?,
         tile: value("--tile").unwrap_or("0").parse()?,
+        by_layer: words.iter().any(|w| w == "--by-layer"),
         threads: value("--threads").map_or(Ok(threads), str::parse)?,
     };
     let assets = certkv_cli::assets::locate(None);
@@ -99,8 +103,15 @@ fn run(gpu: &Gpu, words: &[String]) -> Result<bool, Failure> {
                 let rates = rates::measure(gpu, &compiler, &wanted, &windows, model.config(), (tolerance, target))?;
                 rates.print(context, tolerance, target);
                 sound &= rates.beyond() == 0;
-                if wanted.tile > 0 {
-                    tile::measure(gpu, &compiler, &wanted, &windows, model.config(), (tolerance, target))?;
+                let given = (tolerance, target);
+                if wanted.tile > 0 && !wanted.by_layer {
+                    tile::measure(gpu, &compiler, &wanted, &windows, model.config(), given)?;
+                }
+                for layer in 0..if wanted.tile > 0 && wanted.by_layer { model.config().layers } else { 0 } {
+                    println!("  layer {layer}");
+                    let own: Vec<_> = windows.iter().map(|window| window.of_layer(layer)).collect();
+                    let one = certkv_cli::model::Config { layers: 1, ..model.config().clone() };
+                    tile::measure(gpu, &compiler, &wanted, &own, &one, given)?;
                 }
             }
         }

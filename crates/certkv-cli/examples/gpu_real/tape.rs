@@ -30,6 +30,14 @@ impl Window {
     }
 }
 
+impl Window {
+    /// The same as of a model that has this layer alone.
+    pub(crate) fn of_layer(&self, layer: usize) -> Self {
+        let context = Tape { layers: vec![self.context.layers[layer].clone()], ..self.context.clone() };
+        Self { context, steps: self.steps.iter().map(|step| vec![step[layer].clone()]).collect() }
+    }
+}
+
 /// One stretch of text.
 pub(crate) struct Window {
     pub(crate) context: Tape,
