@@ -8,14 +8,14 @@ struct Aside {
 
 // Words of the sums, then those of each column tile, two of the query, then, for the largest heads, logits from codes while those from originals are
 // compared with them.
-constexpr int ASIDE_SUMS = 9, ASIDE_TILE = 10, ASIDE_QUERY = ASIDE_SUMS + (ASIDE ? NT * ASIDE_TILE : 0), ASIDE_LOGITS = ASIDE_QUERY + 2;
+constexpr int ASIDE_SUMS = 9, ASIDE_TILE = 10, ASIDE_QUERY = ASIDE_SUMS + (ASIDE ? NT * ASIDE_TILE : 0), ASIDE_LOGITS = ASIDE_QUERY + (ASIDE ? 2 : 4);
 constexpr bool LOGITS_ASIDE = ASIDE && D == 256;
 constexpr int ASIDE_WORDS = ASIDE_LOGITS + (LOGITS_ASIDE ? TILES * COLUMNS * 4 : 0);
 static_assert(!ASIDE || SUMMARY_WORDS + 32 * ASIDE_WORDS <= PARTIAL_STRIDE, "they fit into a warp's partial result");
 
 // Refining takes registers, too: then what the certificate needs waits there, if there is room.
 constexpr bool SUMS_ASIDE = ASIDE || (REFINABLE && SUMMARY_WORDS + 32 * ASIDE_SUMS <= PARTIAL_STRIDE);
-constexpr bool QUERY_ASIDE = ASIDE || (REFINABLE && SUMMARY_WORDS + 32 * (ASIDE_QUERY + 2) <= PARTIAL_STRIDE);
+constexpr bool QUERY_ASIDE = ASIDE || (REFINABLE && SUMMARY_WORDS + 32 * ASIDE_LOGITS <= PARTIAL_STRIDE);
 
 CKV_FN float& aside_word(const Aside& aside, int i) { return aside.words[32 * i + (int)lane()]; }
 
@@ -78,4 +78,10 @@ CKV_FN void put_all(const Aside& aside, const State& st, const Sums& sums, const
         for (int nt = 0; nt < NT; nt++) put_tile(aside, nt, st), put_units(aside, nt, q);
     }
     if constexpr (QUERY_ASIDE) aside_word(aside, ASIDE_QUERY) = q.reach, aside_word(aside, ASIDE_QUERY + 1) = q.step;
+    if constexpr (QUERY_ASIDE && !ASIDE) aside_word(aside, ASIDE_QUERY + 2) = q.unit[0][0], aside_word(aside, ASIDE_QUERY + 3) = q.unit[0][1];
+}
+
+// The logit units of a head's only column tile.
+CKV_FN void take_only_units(const Aside& aside, Query& q) {
+    q.unit[0][0] = aside_word(aside, ASIDE_QUERY + 2), q.unit[0][1] = aside_word(aside, ASIDE_QUERY + 3);
 }

@@ -14,7 +14,7 @@ constexpr u32 KEY_PART = CKV_VALUE_CODES;
 struct Flight {
     u64 keys, values;
     u32 tail;
-    u32 phase;  // of a warp's first slot: parity of its barrier for residuals
+    u32 phase;  // of a warp's first slot: parity of its barrier for residuals, and twice the block that the head at hand began with
 };
 
 // Where a block lies: its record, or the open block; 0 or 1 + index of its promoted sides. `kind`: OPEN_PLACE, and above HINT_SHIFT the
