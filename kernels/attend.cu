@@ -107,7 +107,6 @@ CKV_FN void attend_columns(const CkvAttendArgs& a, const Ring& ring, const Block
         weigh<FIRST>(s, q, st, w, mass);
     }
     if constexpr (SPLIT) free_slot<KEYS>(a, ring, b);
-    if (lane() == 0) foretell(a, ring, b.k, b.row, b.index, kind);
 #endif
     count_mass<FIRST>(mass, st);
     if (flight.values) {
@@ -183,8 +182,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) ckv_attend(const __grid
     at += KNOWN_BYTES;
     Limit* limits = (Limit*)at;
     at += LIMIT_BYTES;
-    u32* costs = (u32*)at;
-    at += COST_BYTES;
     u32* before = (u32*)at;
 
     const u32 cta = blockIdx.x, me = warp();
@@ -194,10 +191,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) ckv_attend(const __grid
 #endif
     grid_dependency_wait();
     grid_dependency_launch();
-    Tasks planned = plan(a, before);
-#if CKV_KEY_REFINE > 0
-    weigh_heads(a, planned, costs);
-#endif
+    const Tasks planned = plan(a, before);
     if (cta >= planned.ctas) return;
     const u32 lo = share_start(a, planned, cta), hi = share_start(a, planned, cta + 1);
     if (lo >= hi) return;
@@ -236,7 +230,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) ckv_attend(const __grid
         prepare_query(a, queries, q);
         prefetch_query(a, seg.head + 1);
 #if CKV_KEY_REFINE > 0
-        put_start(ring, k);
         // The partials are written behind the last block.
         probe(a, seg, q, partials, limits);
 #endif
@@ -246,9 +239,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) ckv_attend(const __grid
         clear(sums);
         const Aside aside = {mine + SUMMARY_WORDS};
         put_all(aside, st, sums, q);
-#if CKV_KEY_REFINE == 0
         const int started = k;
-#endif
 #pragma unroll 1
         for (; k < ring.count && ring.lo + (u32)k * WARPS < end; k++) {
             // The batch that holds the next block to be copied, and half of a ring of places ahead.
@@ -258,9 +249,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) ckv_attend(const __grid
             // With one slot the parity is k's own, and takes no register.
             const u32 phase = SPLIT ? (u32)k & 1 : parity;
             // What is left over from whole lots; not kept from block to block, for a register.
-#if CKV_KEY_REFINE > 0
-            lot.count = (k - take_start(ring)) % LOT;
-#endif
+            if constexpr (REFINABLE) lot.count = (k - started) % LOT;
             attend_block(a, ring, aside, q, row_head, j, rows, k, slot, phase, st, lot, &known.flags, (u32*)mine, limits,
                          known.refined);
             slot = slot + 1 == STAGES ? 0 : slot + 1;
@@ -273,9 +262,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) ckv_attend(const __grid
             for (int nt = 0; nt < NT; nt++) take_tile(aside, nt, st);
             syncwarp();
         }
-#if CKV_KEY_REFINE > 0
-        const int started = take_start(ring);
-#endif
         store_partial(st, sums, (float)((k - started) * VALUE_CHAIN), known.flags, mine);
         sync_threads();
 

@@ -243,12 +243,6 @@ extern "C" __global__ void __launch_bounds__(256, 1) ckv_select(const __grid_con
         }
     }
     if (a.mode == FORGET) return forget(a);
-    if (a.costs_from != nullptr) {
-        for (u32 i = blockIdx.x * THREADS + threadIdx.x; i < a.seqs * a.kv_heads; i += gridDim.x * THREADS) {
-            const u32 at = (a.rows ? a.rows[i / a.kv_heads] : i / a.kv_heads) * a.kv_heads + i % a.kv_heads;
-            a.costs_to[at] = a.costs_from[at];
-        }
-    }
     const u32 heads = a.mode == REPAIR ? a.only[0] : a.seqs * a.kv_heads;
     if (blockIdx.x >= heads) return;
     const u32 step = *a.step;

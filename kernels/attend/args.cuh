@@ -57,9 +57,6 @@ struct CkvAttendArgs {
     float relative;         // tolerance as a share of the output's norm
     float absolute;         // and as a length: a head passes under the larger
     CkvDemand* demands;     // [rows][kv_heads * group], see refine.cuh; null: residuals are not read
-    u8* hints;              // [rows][kv_heads][table_stride] sides of a block that the step before refined; null: not kept
-    const u32* costs;       // [rows][kv_heads] what residuals added to the head's work, see tasks.cuh; null: all heads alike
-    u32* costs_next;        // the same as this launch leaves it, for later ones; null: not kept
     u32* refined;           // [2] counted up: sides whose residuals were read, keys and values; null: not wanted
     u32 refine_all;         // 1: all residuals are read, and nothing is learned
     u32 unused;

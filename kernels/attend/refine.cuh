@@ -141,7 +141,7 @@ template <u32 OVER> CKV_FN void fetch_residuals(const Ring& ring, int k, int slo
 CKV_FN void await_residuals(const Ring& ring) {
 #if CKV_BULK
     const u32 phase = ring.flights[0].phase;
-    barrier_wait(ring.barriers + STAGES * PARTS, phase & 1);
+    barrier_wait(ring.barriers + STAGES * PARTS, phase);
     syncwarp();
     if (lane() == 0) ring.flights[0].phase = phase ^ 1;
 #else
@@ -149,26 +149,6 @@ CKV_FN void await_residuals(const Ring& ring) {
 #endif
     syncwarp();
 }
-
-// What residuals of these sides cost.
-CKV_FN u32 cost_of(u32 sides) { return (sides & KEYS ? KEY_COST : 0) + (sides & VALUES ? VALUE_COST : 0); }
-
-// Remembers which sides of a block were refined, if it is not what the step before remembered: one lane.
-CKV_FN void foretell(const CkvAttendArgs& a, const Ring& ring, int k, u32 row_head, u32 block, u32 kind) {
-    const u32 refined = (kind & REFINED_KEYS ? KEYS : 0) | (kind & REFINED_VALUES ? VALUES : 0), before = ring.places[k & 63].kind >> HINT_SHIFT;
-    if (a.hints && !(kind & OPEN) && refined != before) {
-        a.hints[(u64)row_head * a.table_stride + block] = (u8)refined;
-        // Other CTAs may still read what this launch was cut by: the sums are for launches after it.
-        if (a.costs_next) atomic_add(a.costs_next + row_head, cost_of(refined) - cost_of(before));
-    }
-}
-
-// The block of the warp that a head begins with waits in shared memory: the loop over blocks has no register for it. To be set by all
-// lanes before probe.
-CKV_FN void put_start(const Ring& ring, int k) {
-    if (lane() == 0) ring.flights[0].phase = (ring.flights[0].phase & 1) | (u32)k << 1;
-}
-CKV_FN int take_start(const Ring& ring) { return (int)(ring.flights[0].phase >> 1); }
 
 // Adds what residuals say to logits from codes, (2.23): q.(k^^ - k^) = (q sigma).(r + 1/2) 2^-m.
 CKV_FN void refine_logits(const u8* record, const Query& q, Logits& s) {

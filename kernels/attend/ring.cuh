@@ -14,17 +14,15 @@ constexpr u32 KEY_PART = CKV_VALUE_CODES;
 struct Flight {
     u64 keys, values;
     u32 tail;
-    u32 phase;  // of a warp's first slot: parity of its barrier for residuals, and twice the block that the head at hand began with
+    u32 phase;  // of a warp's first slot: parity of its barrier for residuals
 };
 
-// Where a block lies: its record, or the open block; 0 or 1 + index of its promoted sides. `kind`: OPEN_PLACE, and above HINT_SHIFT the
-// sides that the step before refined.
+// Where a block lies: its record, or the open block; 0 or 1 + index of its promoted sides.
 struct alignas(16) Place {
     u64 record;
     u32 promoted;
-    u32 kind;
+    u32 tail;
 };
-constexpr u32 OPEN_PLACE = 1, HINT_SHIFT = 1;
 
 struct Ring {
     u8* slots;        // [STAGES] of this warp
@@ -46,9 +44,6 @@ CKV_FN void fetch_batch(const CkvAttendArgs& a, const Tasks& t, const Ring& ring
         if (j < s.tokens / BLOCK) {
             const u32 page = ldg(a.table + (u64)row * a.table_stride + j);
             p.record = (u64)a.packed + page * a.page_stride + h * a.head_stride;
-#if CKV_KEY_REFINE > 0
-            if (a.hints) p.kind = (u32)a.hints[((u64)row * a.kv_heads + h) * a.table_stride + j] << HINT_SHIFT;
-#endif
             if (a.promoted) {
                 p.promoted = ldg(a.promoted + ((u64)row * a.kv_heads + h) * a.table_stride + j);
                 if (p.promoted) {
@@ -59,7 +54,7 @@ CKV_FN void fetch_batch(const CkvAttendArgs& a, const Tasks& t, const Ring& ring
             }
         } else {
             p.record = (u64)a.tail_base + ldg(a.tails + row) * a.tail_stride + (u64)h * (2 * SIDE_BYTES);
-            p.kind = OPEN_PLACE;
+            p.tail = 1;
         }
         ring.places[k & 63] = p;
     }
@@ -70,17 +65,9 @@ CKV_FN void fetch_batch(const CkvAttendArgs& a, const Tasks& t, const Ring& ring
 template <Part PART> CKV_FN void issue(const CkvAttendArgs& a, const Ring& ring, int k, int slot) {
     if (k < ring.count && (!CKV_BULK || lane() == 0)) {
         const Place p = ring.places[k & 63];
-        const u32 open = p.kind & OPEN_PLACE;
-#if CKV_KEY_REFINE > 0
-        // What the step before refined is probably refined again: then it comes from the second-level cache.
         if (PART != VALUES && lane() == 0) {
-            if (p.kind >> HINT_SHIFT & KEYS) bulk_prefetch_l2((const u8*)p.record + CKV_KEY_RESIDUALS, BLOCK * D / 8 * CKV_KEY_REFINE);
-            if (p.kind >> HINT_SHIFT & VALUES) bulk_prefetch_l2((const u8*)p.record + CKV_VALUE_RESIDUALS, BLOCK * D / 8 * CKV_VALUE_REFINE);
-        }
-#endif
-        if (PART != VALUES && lane() == 0) {
-            Flight f = {0, 0, open, REFINABLE ? ring.flights[slot].phase : 0};
-            if (open) {
+            Flight f = {0, 0, p.tail, REFINABLE ? ring.flights[slot].phase : 0};
+            if (p.tail) {
                 f.keys = p.record, f.values = p.record + SIDE_BYTES;
             } else if (p.promoted) {
                 const CkvSides s = ldg(a.sides + p.promoted - 1);
@@ -93,10 +80,10 @@ template <Part PART> CKV_FN void issue(const CkvAttendArgs& a, const Ring& ring,
         const u8* from = (const u8*)p.record + FROM;
 #if CKV_BULK
         u64* barrier = ring.barriers + slot * PARTS + (PART == VALUES ? 1 : 0);
-        barrier_expect(barrier, open ? 0 : BYTES);
-        if (!open) bulk_load(to, from, BYTES, barrier);
+        barrier_expect(barrier, p.tail ? 0 : BYTES);
+        if (!p.tail) bulk_load(to, from, BYTES, barrier);
 #else
-        if (!open) {
+        if (!p.tail) {
             for (u32 i = lane() * 16; i < BYTES; i += 512) cp_async16(to + i, from + i);
         }
 #endif

@@ -81,6 +81,4 @@ constexpr int SAMPLES = 256;
 constexpr int ENTRY_BYTES = 4 * (SAMPLES + 8);
 // What a block may add unrefined, per head.
 constexpr int LIMIT_BYTES = REFINABLE ? 8 * 8 : 0;
-// Costs of heads before each, and where the CTAs' shares begin: of launches of up to SAMPLES heads and CTAs.
-constexpr int COST_BYTES = REFINABLE ? 2 * 4 * (SAMPLES + 8) : 0;
-constexpr int SHARED_BYTES = LIMIT_BYTES + COST_BYTES + RING_BYTES + MERGE_BYTES + BARRIER_BYTES + META_BYTES + WARPS * (LOT_BYTES + BATCH_BYTES) + FINISH_BYTES + KNOWN_BYTES + QUERY_BYTES + ENTRY_BYTES;
+constexpr int SHARED_BYTES = LIMIT_BYTES + RING_BYTES + MERGE_BYTES + BARRIER_BYTES + META_BYTES + WARPS * (LOT_BYTES + BATCH_BYTES) + FINISH_BYTES + KNOWN_BYTES + QUERY_BYTES + ENTRY_BYTES;

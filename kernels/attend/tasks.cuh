@@ -15,7 +15,6 @@ struct Tasks {
     u32 share, more;    // cost per CTA; the first `more` CTAs have one more
     u32 alike;          // blocks of every head if all have as many and shares end where heads do, else 0
     u32 per;            // then: CTAs per head, or heads per CTA
-    const u32* starts;  // first block of each CTA's share, [ctas + 1], where heads differ in cost; else null
 };
 
 // A sequence of the batch, its row in the tables, and its length.
@@ -44,27 +43,6 @@ constexpr u32 SWITCH = 2;
 // What a head costs beside its blocks.
 constexpr u32 HEAD_COST = SWITCH * WARPS;
 
-// Turns `count` numbers in shared memory into their sums; one warp does, 32 at a time. All threads of the CTA, in step at the end.
-CKV_FN void sum_up(u32* numbers, int count) {
-    if (threadIdx.x < 32) {
-        u32 carry = 0;
-#pragma unroll 1
-        for (int i = 0; i < count; i += 32) {
-            const int at = i + (int)lane();
-            u32 x = at < count ? numbers[at] : 0;
-#pragma unroll
-            for (int d = 1; d < 32; d <<= 1) {
-                const u32 y = shfl(x, (int)lane() - d);
-                if ((int)lane() >= d) x += y;
-            }
-            x += carry;
-            if (at < count) numbers[at] = x;
-            carry = shfl(x, 31);
-        }
-    }
-    sync_threads();
-}
-
 // Cuts the line into shares. Where all heads are alike, shares that end with heads (a whole number of CTAs per head, or of heads
 // per CTA) are taken if the idle rest of the grid costs less than the switches. No more CTAs than give every warp a block.
 CKV_FN void cut(Tasks& t, u32 heads, u32 alike, u32 grid) {
@@ -91,66 +69,9 @@ CKV_FN void cut(Tasks& t, u32 heads, u32 alike, u32 grid) {
     t.more = cost - t.share * t.ctas;
 }
 
-#if CKV_KEY_REFINE > 0
-// What a block costs, in sixteenths of its record; and what residuals add.
-constexpr u32 BLOCK_COST = 16, KEY_COST = BLOCK * D / 8 * CKV_KEY_REFINE * 16 / CKV_RECORD;
-constexpr u32 VALUE_COST = BLOCK * D / 8 * CKV_VALUE_REFINE * 16 / CKV_RECORD;
-
-// Heads whose blocks are refined take longer: shares are cut by what the last step's heads cost. `room`: COST_BYTES of shared memory.
-// All threads of the CTA.
-CKV_FN void weigh_heads(const CkvAttendArgs& a, Tasks& t, u32* room) {
-    const u32 heads = (u32)t.entries * t.heads;
-    t.starts = nullptr;
-    if (!a.costs || a.only || heads > (u32)SAMPLES || gridDim.x > (u32)SAMPLES || t.total == 0) return;
-    u32* sums = room;
-    u32* starts = room + SAMPLES + 8;
-    u32 unused;
-    if (threadIdx.x == 0) sums[0] = 0;
-    for (u32 n = threadIdx.x; n < heads; n += THREADS) {
-        const Sequence s = sequence_of(a, (int)(n / t.heads), unused);
-        sums[n + 1] = (blocks_of(s.tokens) + HEAD_COST) * BLOCK_COST + ldg(a.costs + s.row * a.kv_heads + n % t.heads);
-    }
-    sync_threads();
-    sum_up(sums + 1, (int)heads);
-    // No more CTAs than give every warp a block.
-    const u32 full = (t.total + WARPS - 1) / WARPS, all = sums[heads];
-    t.ctas = full < gridDim.x ? full : gridDim.x;
-    t.alike = 0;
-    for (u32 c = threadIdx.x; c <= t.ctas; c += THREADS) {
-        const u32 at = (u32)((u64)all * c / t.ctas);
-        u32 low = 0, high = heads - 1;
-#pragma unroll 1
-        while (low < high) {
-            const u32 middle = (low + high + 1) / 2;
-            if (sums[middle] <= at) low = middle;
-            else high = middle - 1;
-        }
-        const u32 blocks = blocks_of(sequence_of(a, (int)(low / t.heads), unused).tokens);
-        const u32 cost = sums[low + 1] - sums[low] - HEAD_COST * BLOCK_COST, into = at - sums[low];
-        const u32 inside = into > HEAD_COST * BLOCK_COST ? (u32)((u64)(into - HEAD_COST * BLOCK_COST) * blocks / cost) : 0;
-        starts[c] = c == t.ctas ? t.total : t.before[low / t.heads] + low % t.heads * blocks + inside;
-    }
-    sync_threads();
-    t.starts = starts;
-}
-
-// The CTA whose share holds block `at`: the last that begins there or before.
-CKV_FN u32 share_from(const Tasks& t, u32 at) {
-    u32 low = 0, high = t.ctas - 1;
-#pragma unroll 1
-    while (low < high) {
-        const u32 middle = (low + high + 1) / 2;
-        if (t.starts[middle] <= at) low = middle;
-        else high = middle - 1;
-    }
-    return low;
-}
-#endif
-
 // Fills `before` (shared, ENTRY_BYTES). All threads of the CTA.
 CKV_FN Tasks plan(const CkvAttendArgs& a, u32* before) {
     Tasks t;
-    t.starts = nullptr;
     t.before = before;
     t.heads = a.only ? 1 : a.kv_heads;
     t.entries = a.only ? (int)ld_acquire(a.only) : (int)a.seqs;
@@ -173,7 +94,26 @@ CKV_FN Tasks plan(const CkvAttendArgs& a, u32* before) {
         if (i && blocks_of(sequence_of(a, 0, head).tokens) != last) *uneven = 1;
     }
     sync_threads();
-    if (t.samples > 1) sum_up(before + 1, t.samples);
+    // One warp turns counts into sums, 32 at a time.
+    if (t.samples > 1) {
+        if (threadIdx.x < 32) {
+            u32 carry = 0;
+#pragma unroll 1
+            for (int i = 0; i < t.samples; i += 32) {
+                const int at = i + (int)lane();
+                u32 x = at < t.samples ? before[at + 1] : 0;
+#pragma unroll
+                for (int d = 1; d < 32; d <<= 1) {
+                    const u32 y = shfl(x, (int)lane() - d);
+                    if ((int)lane() >= d) x += y;
+                }
+                x += carry;
+                if (at < t.samples) before[at + 1] = x;
+                carry = shfl(x, 31);
+            }
+        }
+        sync_threads();
+    }
     t.total = before[t.samples];
     t.ctas = 0;
     if (t.total) {
@@ -221,7 +161,6 @@ CKV_FN Entry entry_at(const CkvAttendArgs& a, const Tasks& t, u32 at, u32 each) 
 // First block of a CTA's share. A share may be empty: it lies within the cost of a head.
 CKV_FN u32 share_start(const CkvAttendArgs& a, const Tasks& t, u32 cta) {
     if (cta >= t.ctas) return t.total;
-    if (REFINABLE && t.starts) return t.starts[cta];
     if (t.alike) {
         const u32 heads = t.total / t.alike;
         if (heads > t.ctas || t.per == 1) return cta * (heads > t.ctas ? t.per : 1) * t.alike;
@@ -237,9 +176,6 @@ CKV_FN u32 share_start(const CkvAttendArgs& a, const Tasks& t, u32 cta) {
 
 // The CTA whose share holds block `at` of head number `head` of the launch.
 CKV_FN u32 share_of(const Tasks& t, u32 at, u32 head) {
-#if CKV_KEY_REFINE > 0
-    if (t.starts) return share_from(t, at);
-#endif
     if (t.alike) {
         const u32 heads = t.total / t.alike;
         if (heads > t.ctas || t.per == 1) return heads > t.ctas ? head / t.per : head;

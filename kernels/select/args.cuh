@@ -66,8 +66,6 @@ struct CkvSelectArgs {
     const u32* step;        // at least 1, grows by 1 from step to step
     u32* stats;             // [STATS] counted up; null: not wanted
     u32* clear[4];          // words set to 0 by this launch; null: none
-    const u32* costs_from;  // [rows][kv_heads] copied to `costs_to` for the rows of the batch; null: nothing is
-    u32* costs_to;
     u32 mode;
     u32 seqs;
     u32 kv_heads;

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 const DIMS: [usize; 4] = [64, 96, 128, 256];
 const GROUPS: [usize; 5] = [1, 2, 4, 8, 16];
-const FORMATS: [(&str, Dtype); 8] = [
+const FORMATS: [(&str, Dtype); 9] = [
     ("k8-v4g32-b32", Dtype::F16),
     ("k8-v4g64-b64", Dtype::F16),
     ("k8-v8g64-b64", Dtype::F16),
@@ -14,11 +14,17 @@ const FORMATS: [(&str, Dtype); 8] = [
     ("t8-v4g32-b16", Dtype::F16),
     ("f16-f16-b16", Dtype::F16),
     ("k8-v4g32-b32", Dtype::Bf16),
+    ("k8-v4g64-b64-r8.4", Dtype::F16),
 ];
 /// What the pairs leave out: the formats in use in both cuts, odd widths, small groups, group sizes that fill no tile, no
 /// certificate, single-precision queries.
-const EXTRAS: [&str; 18] = [
+const EXTRAS: [&str; 23] = [
     "k8-v4g64-b64/f16/d128/g4/wide",
+    "k8-v4g64-b64-r8.4/f16/d128/g4",
+    "k8-v4g64-b64-r8.4/f16/d128/g4/wide",
+    "k8-v4g64-b64-r5.4/f16/d128/g4/wide",
+    "k8-v4g32-b32-r4.4/bf16/d64/g8",
+    "k8-v6g32-b16-r3.2/f16/d96/g3/single",
     "k8-v4g64-b32/f16/d128/g4",
     "k8-v4g64-b32/f16/d128/g4/wide",
     "k8-v4g32-b32/f16/d128/g4/wide",

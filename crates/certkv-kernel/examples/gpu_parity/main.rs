@@ -196,18 +196,7 @@ fn run(
     let demand_words = demand_words(&case.demands());
     let demands = DeviceBuffer::new(gpu, (4 * demand_words.len()).max(16))?;
     let refined = DeviceBuffer::new(gpu, 8)?;
-    // The second run has the first one's hints.
-    let hints = DeviceBuffer::new(gpu, case.launch_heads() * case.stride())?;
-    hints.fill(stream, 0, hints.len(), 0)?;
-    // Shares are cut unevenly.
-    let costs: Vec<u32> = (0..case.launch_heads() as u32).map(|i| i * 37 % 11 % 4 * 150).collect();
-    let cost_words = [DeviceBuffer::new(gpu, 4 * costs.len())?, DeviceBuffer::new(gpu, 4 * costs.len())?];
-    cost_words[0].write(stream, 0, &costs)?;
-    cost_words[1].write(stream, 0, &costs)?;
     let args = AttendArgs {
-        hints: hints.address(),
-        costs: cost_words[0].address(),
-        costs_next: cost_words[1].address(),
         demands: if demand_words.is_empty() { 0 } else { demands.address() },
         refined: refined.address(),
         out: out.address(),

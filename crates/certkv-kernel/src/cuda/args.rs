@@ -114,14 +114,6 @@ pub struct AttendArgs {
     /// [`Demand`] `[rows][kv_heads group]`: what is remembered of a head from step to step, all zero in a new row; 0: residuals are not
     /// read.
     pub demands: u64,
-    /// `u8[rows][kv_heads][table_stride]`: sides of a block that the step before refined, which are asked for ahead of use; 0: not
-    /// kept. They say nothing about results.
-    pub hints: u64,
-    /// `u32[rows][kv_heads]`: what residuals added to the work of a head, by which shares are cut; must not change while the launch
-    /// runs. 0: all heads are alike.
-    pub costs: u64,
-    /// `u32[rows][kv_heads]`: the same as this launch leaves it; whoever launches next copies it to `costs`. 0: not kept.
-    pub costs_next: u64,
     /// `u32[2]`, counted up: sides whose residuals were read, keys and values; 0: not wanted.
     pub refined: u64,
     /// 1: all residuals are read, and nothing is remembered.
@@ -202,7 +194,7 @@ mod tests {
 
     #[test]
     fn structs_have_the_sizes_of_their_twins() {
-        assert_eq!(size_of::<AttendArgs>(), 25 * 8 + 10 * 4);
+        assert_eq!(size_of::<AttendArgs>(), 22 * 8 + 10 * 4);
         assert_eq!(size_of::<Demand>(), 16);
         assert_eq!(size_of::<Certificate>(), 48);
         assert_eq!(size_of::<Sides>(), 16);

@@ -92,10 +92,6 @@ pub enum Refinement<'a> {
     OnDemand {
         /// [`Demand`]`[rows][kv_heads group]`: how much a block may add without.
         demands: Span<'a>,
-        /// `u8[rows][kv_heads][stride]`: which sides the step before refined.
-        hints: Option<Span<'a>>,
-        /// `u32[rows][kv_heads]` twice: what residuals add to the work of heads, as this launch is cut by it and as it leaves it.
-        costs: Option<[Span<'a>; 2]>,
         /// `u32[2]`: sides whose residuals were read are added.
         refined: Option<Span<'a>>,
     },
@@ -234,8 +230,6 @@ pub struct Select<'a> {
     pub stats: Span<'a>,
     /// Words that the launch sets to zero.
     pub clear: [Option<Span<'a>>; 4],
-    /// Costs of heads that decode launches are cut by, and as the last one left them, which become the former.
-    pub costs: Option<[Span<'a>; 2]>,
     /// Share of the tolerance that may be left unpromoted.
     pub target: f32,
     /// A repair without a better idea promotes one block in so many.
@@ -274,16 +268,13 @@ pub fn attend(queue: &Queue, kernel: &Function, a: &Attend<'_>) -> Result<(), Cu
     let outputs = heads * group * l.dim;
     let tail_bytes = 2 * t.kv_heads * l.original_side_bytes();
     let list = 4 * (1 + heads);
-    let (demands, hints, refined, costs) = match a.refinement {
-        Refinement::OnDemand { demands, hints, costs, refined } => (
+    let (demands, refined) = match a.refinement {
+        Refinement::OnDemand { demands, refined } => (
             demands.holding("demands", t.rows * t.kv_heads * group * size_of::<Demand>())?,
-            optional(hints, "hints", t.entries() * t.kv_heads)?,
             optional(refined, "refined", 8)?,
-            costs,
         ),
-        Refinement::Never | Refinement::Always => (0, 0, 0, None),
+        Refinement::Never | Refinement::Always => (0, 0),
     };
-    let costs = |which: usize| optional(costs.map(|both| both[which]), "costs", 4 * t.rows * t.kv_heads);
     let args = AttendArgs {
         packed: a.packed.holding("packed", 0)?,
         page_stride: (t.kv_heads * l.bytes) as u64,
@@ -314,9 +305,6 @@ pub fn attend(queue: &Queue, kernel: &Function, a: &Attend<'_>) -> Result<(), Cu
         relative: a.relative,
         absolute: a.absolute,
         demands,
-        hints,
-        costs: costs(0)?,
-        costs_next: costs(1)?,
         refined,
         refine_all: u32::from(matches!(a.refinement, Refinement::Always)),
         unused: 0,
@@ -415,7 +403,6 @@ pub fn select(queue: &Queue, kernel: &Function, a: &Select<'_>) -> Result<(), Cu
     for (address, span) in clear.iter_mut().zip(a.clear) {
         *address = optional(span, "cleared word", 4)?;
     }
-    let costs = |which: usize| optional(a.costs.map(|both| both[which]), "costs", 4 * t.rows * t.kv_heads);
     let args = SelectArgs {
         packed: a.packed.holding("packed", m.pages.saturating_mul(t.kv_heads * l.bytes))?,
         page_stride: (t.kv_heads * l.bytes) as u64,
@@ -439,8 +426,6 @@ pub fn select(queue: &Queue, kernel: &Function, a: &Select<'_>) -> Result<(), Cu
         step: a.step.holding("step", 4)?,
         stats: a.stats.holding("stats", 32)?,
         clear,
-        costs_from: costs(1)?,
-        costs_to: costs(0)?,
         mode: a.mode as u32,
         seqs: word("seqs", a.seqs)?,
         kv_heads: word("kv_heads", t.kv_heads)?,

@@ -110,10 +110,6 @@ pub struct SelectArgs {
     /// Addresses of words that this launch sets to 0, 0 for none; they must not be among what it reads. A repair can so empty
     /// the list for the plan that follows (its copies being complete), and a plan the counts of failures.
     pub clear: [u64; 4],
-    /// `u32[rows][kv_heads]`, copied to `costs_to` for the rows of the batch: what a decode launch left for later ones. 0: nothing is.
-    pub costs_from: u64,
-    /// See `costs_from`.
-    pub costs_to: u64,
     /// [`SelectMode`].
     pub mode: u32,
     /// Sequences.
@@ -196,7 +192,7 @@ mod tests {
     fn structs_have_the_sizes_of_their_twins() {
         assert_eq!(size_of::<SlotPool>(), 40);
         assert_eq!(size_of::<CopyItem>(), 32);
-        assert_eq!(size_of::<SelectArgs>(), 12 * 8 + 2 * 40 + 7 * 8 + 6 * 8 + 8 * 4);
+        assert_eq!(size_of::<SelectArgs>(), 12 * 8 + 2 * 40 + 7 * 8 + 4 * 8 + 8 * 4);
         assert_eq!(SelectStats::from_words(&[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]).refined_values, 12);
     }
 }

@@ -180,8 +180,7 @@ fn shared_bytes(layout: &RecordLayout, group: usize, warps: usize, stages: usize
     let columns = if group > 8 { 16 } else { 8 };
     let queries = 4 * layout.dim * if group > 8 || layout.dim == 256 { columns } else { group };
     // What a block may add unrefined, per head.
-    // And what the heads cost.
-    let limits = if refinable { 64 + 2 * entries } else { 0 };
+    let limits = if refinable { 64 } else { 0 };
     ring + merge + barriers + flights + lots + places + queries + finish + known + limits + entries
 }
 

@@ -173,8 +173,6 @@ impl World {
             keys: pool(0),
             values: pool(1),
             hosts: self.rest[1].pointer(),
-            costs_from: 0,
-            costs_to: 0,
             host_base: HOST_BASE,
             host_stride: 2 * SIDE * self.plan.kv_heads as u64,
             copies: self.copies.pointer(),

@@ -44,10 +44,6 @@ pub(super) struct Core {
     /// `[layer]`: slots of promoted keys, then of values.
     scratch: DeviceBuffer,
     pub(super) centres: DeviceBuffer,
-    /// `[layer][row][kv_head][stride]`: sides of blocks that the last step refined, a byte each.
-    hints: DeviceBuffer,
-    /// `[layer][2][row][kv_head]`: what residuals add to the work of a head, as launches are cut by it and as the last one left it.
-    costs: DeviceBuffer,
     /// `[layer][row][q_head]`: what the decode kernel remembers of heads of refinable formats.
     pub(super) demands: DeviceBuffer,
     pub(super) partials: DeviceBuffer,
@@ -107,8 +103,6 @@ impl Core {
             memory: buffer(layers.checked_mul(4 * sizes.memory.words))?,
             scratch: buffer(Some(sizes.scratch_bytes()))?,
             centres: buffer(layers.checked_mul(sizes.centre_bytes()))?,
-            hints: buffer(layers.checked_mul(sizes.hint_bytes()))?,
-            costs: buffer(layers.checked_mul(2 * sizes.cost_bytes()))?,
             demands: buffer(layers.checked_mul(sizes.demand_bytes()))?,
             partials: buffer(Some(sizes.partial_bytes))?,
             counters: buffer(Some(sizes.counter_bytes()))?,
@@ -132,8 +126,7 @@ impl Core {
     fn clear(&self) -> Result<(), Error> {
         let Self { queue, sizes, .. } = self;
         let tables = [&self.tables, &self.masses, &self.certificates, &self.failures, &self.centres, &self.counters];
-        for buffer in tables.into_iter().chain([&self.promoted, &self.memory, &self.demands, &self.hints, &self.costs])
-        {
+        for buffer in tables.into_iter().chain([&self.promoted, &self.memory, &self.demands]) {
             buffer.fill(queue.stream(), 0, buffer.len(), 0)?;
         }
         let mut sides = Vec::with_capacity(2 * sizes.host_pages * sizes.kv_heads);
@@ -298,14 +291,7 @@ impl Core {
     pub(super) fn on_demand(&self, layer: usize) -> Result<launch::Refinement<'_>, Error> {
         let stats = self.sizes.stats_of(layer);
         let refined = Some(self.counter(&(stats.start + SelectStats::REFINED..stats.end))?);
-        let (demands, hints) = (self.of_layer(&self.demands, layer)?, Some(self.of_layer(&self.hints, layer)?));
-        Ok(launch::Refinement::OnDemand { demands, hints, costs: Some(self.head_costs(layer)?), refined })
-    }
-
-    fn head_costs(&self, layer: usize) -> Result<[Span<'_>; 2], Error> {
-        let bytes = self.sizes.cost_bytes();
-        let of = |which: usize| Span::of(&self.costs, (2 * layer + which) * bytes, bytes);
-        Ok([of(0)?, of(1)?])
+        Ok(launch::Refinement::OnDemand { demands: self.of_layer(&self.demands, layer)?, refined })
     }
 
     /// Enqueues that nothing is to be copied.
@@ -406,7 +392,6 @@ impl Core {
             step: self.table(&(t.count.start + 1..t.count.end))?,
             stats: self.counter(&self.sizes.stats_of(layer))?,
             clear,
-            costs: if repairs && self.kit(layer).refinable { Some(self.head_costs(layer)?) } else { None },
             target: if repairs { 0.8 } else { self.plan_target },
             progress: 8,
         };

@@ -254,16 +254,6 @@ impl Sizes {
         self.rows * self.demand_row_bytes()
     }
 
-    /// Hints of all blocks of all rows, in one layer.
-    pub(super) fn hint_bytes(&self) -> usize {
-        self.tables.exact.len().next_multiple_of(ALIGN)
-    }
-
-    /// A number for each KV head of all rows.
-    pub(super) fn cost_bytes(&self) -> usize {
-        (4 * self.rows * self.kv_heads).next_multiple_of(ALIGN)
-    }
-
     /// What is remembered of the query heads of one row, in one layer.
     pub(super) fn demand_row_bytes(&self) -> usize {
         self.q_heads() * size_of::<Demand>()
@@ -302,12 +292,7 @@ impl Sizes {
     /// Bytes to reserve, by class; `None` where a product overflows.
     pub(super) fn reserved(&self) -> [(Class, Option<usize>); 4] {
         let results = self.layers.checked_mul(
-            2 * self.certificate_bytes()
-                + 2 * self.list_bytes()
-                + self.centre_bytes()
-                + self.demand_bytes()
-                + self.hint_bytes()
-                + 2 * self.cost_bytes(),
+            2 * self.certificate_bytes() + 2 * self.list_bytes() + self.centre_bytes() + self.demand_bytes(),
         );
         let sides = self.layers.checked_mul(self.side_table_bytes());
         let memory = self.layers.checked_mul(4 * self.memory.words + 4 * self.tables.exact.len());
