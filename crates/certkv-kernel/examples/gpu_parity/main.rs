@@ -92,7 +92,7 @@ fn refinable(small: bool) -> Vec<Spec> {
         ("k8-v4g32-b16-r1.1", 128),
         ("k8-v2g16-b32-r8.2", 64),
         ("k8-v8g64-b64-r8.8", 128),
-        ("k8-v3g32-b64-r6.7", 64),
+        ("k8-v3g32-b64-r6.3", 64),
     ];
     for (i, (format, dim)) in formats.into_iter().enumerate() {
         for store in [Dtype::F16, Dtype::Bf16] {

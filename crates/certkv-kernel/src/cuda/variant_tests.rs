@@ -151,6 +151,17 @@ fn what_the_kernels_cannot_read_is_refused_by_name() {
         let error = refused(format, 128, 4).to_string();
         assert!(error.contains(word), "{error}");
     }
+    for (format, dim, group, word) in [
+        ("k8-v4g32-b32-r8.4", 128, 9, "group of a refinable"),
+        ("k8-v4g32-b32-r8.4", 256, 4, "head_dim of a refinable"),
+        ("k8-v4g32-b32-r8.5", 128, 4, "value residuals"),
+    ] {
+        let error = refused(format, dim, group).to_string();
+        assert!(error.contains(word), "{error}");
+    }
+    let refinable = layout("k8-v4g32-b32-r8.4", 128, Dtype::F16);
+    let plain = Variant::new(layout("k8-v4g32-b32", 128, Dtype::F16), 4, Arch::Sm80).unwrap();
+    assert!(plain.transcoding(refinable).unwrap_err().to_string().contains("residual"));
     assert_eq!(refused("k8-v4g32-b32", 128, 0), VariantError::Group(0));
     assert_eq!(refused("k8-v4g32-b32", 128, 17), VariantError::Group(17));
     let v = Variant::new(layout("k8-v4g32-b32", 128, Dtype::F16), 4, Arch::Sm80).unwrap();

@@ -25,6 +25,7 @@ struct Args {
     record_stride: u64,
     centres: u64,
     status: u64,
+    clear: u64,
     key_stride: u32,
     value_stride: u32,
     blocks: u32,
@@ -64,6 +65,8 @@ struct World {
     pack: Buffer,
     centres: Buffer,
     status: Buffer,
+    /// Count of a list, which every launch empties.
+    clear: Buffer,
     /// Every row stored, by table row: (keys, values), each `[HEADS * dim]`.
     stored: Vec<Vec<(Vec<u16>, Vec<u16>)>>,
 }
@@ -90,6 +93,7 @@ impl World {
             pack: Buffer::of(&vec![0xeeu8; ROWS * BLOCKS * (64 + HEADS * l.bytes)]),
             centres: Buffer::of(&centres),
             status: Buffer::zeroed(4),
+            clear: Buffer::of(&[7u32]),
             stored: vec![Vec::new(); ROWS],
             l,
         }
@@ -121,6 +125,7 @@ impl World {
             record_stride: self.l.bytes as u64,
             centres: self.centres.pointer(),
             status: self.status.pointer(),
+            clear: self.clear.pointer(),
             key_stride: stride as u32,
             value_stride: stride as u32,
             blocks: BLOCKS as u32,
@@ -140,12 +145,14 @@ impl World {
             &self.pack,
             &self.centres,
             &self.status,
+            &self.clear,
             keys,
             values,
             &count,
             &rows,
         ];
         self.kernel.launch("ckv_append", how, &args, &memory).expect("the launch runs");
+        assert_eq!(self.clear.read::<u32>(), [0]);
     }
 
     fn launch(&self, grid: u32) -> Launch {

@@ -1,5 +1,5 @@
 //! The ladder on real records: attend, repair the heads over tolerance, attend again; then plan, copy, and the next step.
-use crate::device_cases::{Case, Spec, bytes, side};
+use crate::device_cases::{Case, Refining, Spec, bytes, side};
 use crate::emulated::{Buffer, Emulated, Launch};
 use certkv_kernel::cuda::args::{AttendArgs, Certificate, Sides};
 use certkv_kernel::cuda::select::{CopyItem, SelectArgs, SelectMode, SelectStats, SlotPool};
@@ -272,6 +272,49 @@ fn heads_over_tolerance_come_under_it() {
     assert_eq!(caught, planted);
     assert!(failed_first > 40, "{failed_first}");
     assert!(failed_second * 20 <= failed_first && failed_next * 20 <= failed_first);
+}
+
+/// A refinable format has no plan: a repair reads all residuals, and lends originals of what still stands out then, for one step.
+#[test]
+fn repairs_of_refinable_formats_lend_what_residuals_do_not_bring() {
+    let (mut lent, mut looked_at) = (0, 0);
+    for (relative, seed) in [(0.1, 1), (0.02, 2), (0.002, 3)] {
+        let spec =
+            Spec { relative, keys: 0.0, values: 0.0, seed, ..Spec::new("k8-v4g32-b32-r4.4", 64, 4, &[520, 200, 64]) };
+        let mut l = Ladder::new(&spec, 0);
+        let all = l.case.launch_heads();
+        assert_eq!(l.attend(false).len(), all, "codes alone are too coarse");
+        assert_eq!(l.judge(), 0);
+        l.select(SelectMode::Repair, 0.8);
+        (l.attend.refine_all, l.case.spec.refine) = (1, Refining::All);
+        let left = l.attend(true);
+        l.judge();
+        let direct = l.counted().direct;
+        println!("{relative}: {direct} sides lent, {} of {all} heads left", left.len());
+        assert!(left.len() * 4 <= all, "{relative}: {} of {all}", left.len());
+        assert_eq!(direct > 0, l.promoted_share() > 0.0);
+        lent += u32::from(direct > 0);
+        // The next step is content with residuals: nothing stays lent.
+        (l.attend.refine_all, l.attend.relative, l.case.spec.refine) = (0, 0.3, Refining::Never);
+        let n = l.memory[l.promoted].len() / 4;
+        let words = l.memory[l.promoted].read::<u32>();
+        l.memory[l.promoted].write(0, &vec![0u32; n]);
+        l.attend(false);
+        l.memory[l.promoted].write(0, &words);
+        l.select(SelectMode::Repair, 0.8);
+        let failed = l.memory[l.failures[0]].read::<u32>();
+        let stride = l.case.stride();
+        let words = l.memory[l.promoted].read::<u32>();
+        for head in &failed[1..=failed[0] as usize] {
+            looked_at += 1;
+            assert!(
+                words[*head as usize * stride..][..stride].iter().all(|word| *word == 0),
+                "{relative}: head {head}"
+            );
+        }
+    }
+    assert!(looked_at > 0);
+    assert!((1..3).contains(&lent), "{lent} of 3 tolerances needed originals");
 }
 
 impl Ladder {
