@@ -92,8 +92,8 @@ impl Cache {
     pub fn new(config: Config) -> Result<Self, Error> {
         let shapes = config.groups()?;
         if let Some((_, _, layout)) = shapes.iter().find(|(_, _, layout)| !layout.format.refine.is_none()) {
-            let why = format!("{}; refinement planes are read on GPUs only", layout.format);
-            return Err(Error::Config { field: "format", why });
+            let why = format!("{}; residual planes are read on GPUs only", layout.format);
+            return Err(Error::Config { field: "formats", why });
         }
         let device = SimDevice::new(config.device);
         let ledger = Ledger::new(config.device_budget, config.host_budget);

@@ -68,11 +68,11 @@ fn configurations_are_refused_by_field() {
     assert!(matches!(refused(config().with_format(wide)), Error::Format(_)));
     let odd = certkv::Format { block: 48, ..format };
     assert!(matches!(refused(config().with_format(odd)), Error::Format(_)));
-    // Refinement planes are for GPUs, in one layer or in all; a format that they do not fit is refused as a format.
+    // Residual planes are for GPUs, in one layer or in all; a format that they do not fit is refused as a format.
     let refinable: certkv::Format = "k8-v4g32-b32-r5.4".parse().unwrap();
     for formats in [vec![refinable], vec![format, refinable]] {
         match refused(Config { formats, ..config() }) {
-            Error::Config { field: "format", why } => {
+            Error::Config { field: "formats", why } => {
                 assert!(why.contains("r5.4") && why.contains("GPUs only"), "{why}")
             }
             other => panic!("{other}"),

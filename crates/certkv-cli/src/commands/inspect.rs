@@ -90,17 +90,20 @@ fn layout(format: Format, head_dim: usize) -> Result<(String, Value), CliError> 
     let layout = RecordLayout::new(&geometry, format)?;
     let dense = 2 * 2 * head_dim;
     let mut table = TextTable::new(&["part of a record", "from", "bytes", "bytes a token"]);
-    let parts = [
+    let mut parts = vec![
         ("key codes", &layout.key_codes),
         ("key scales", &layout.key_scales),
         ("value codes", &layout.value_codes),
         ("value scales", &layout.value_scales),
         ("error summary", &layout.summary),
     ];
+    if !format.refine.is_none() {
+        parts.extend([("key residuals", &layout.key_residuals), ("value residuals", &layout.value_residuals)]);
+    }
     let per_token = |bytes: usize| bytes as f64 / layout.tokens() as f64;
-    for (name, range) in parts {
+    for (name, range) in &parts {
         let cells = [range.start.to_string(), range.len().to_string(), format!("{:.2}", per_token(range.len()))];
-        table.row(std::iter::once(name.to_owned()).chain(cells).collect());
+        table.row(std::iter::once((*name).to_owned()).chain(cells).collect());
     }
     let padding = layout.bytes.saturating_sub(layout.net_bytes());
     table.row(vec!["padding".into(), String::new(), padding.to_string(), format!("{:.2}", per_token(padding))]);
