@@ -417,6 +417,30 @@ mod tests {
     }
 
     #[test]
+    fn layers_of_different_formats_lie_one_behind_the_other() {
+        let geometry = Geometry::new(3, 8, 2, 128).unwrap();
+        let formats = ["k8-v4g64-b64", "k8-v4g64-b64-r8.4", "f16-v6g64-b64"].map(|f| f.parse().unwrap());
+        let mut config = GpuConfig { max_sequences: 5, formats: formats.to_vec(), ..GpuConfig::new(geometry, 6400) };
+        let layouts = config.layouts().unwrap();
+        let variant = Variant::new(layouts[0].clone(), 4, Arch::Sm90a).unwrap();
+        let s = Sizes::new(&config, &layouts, &variant, 132).unwrap();
+        for (layer, layout) in layouts.iter().enumerate() {
+            let own = &s.of_layer[layer];
+            assert_eq!((own.record_bytes, own.page_bytes), (layout.bytes, 2 * layout.bytes));
+            let end = s.packed_at(layer, s.packed_pages as u32 - 1) + own.page_bytes;
+            assert_eq!(end, if layer == 2 { s.packed_bytes() } else { s.packed_at(layer + 1, 0) });
+            // Residual planes need no scratch.
+            assert_eq!(own.slots == [0, 0], layer == 1);
+        }
+        assert_eq!(s.slot_at(2, 0), s.slot_at(1, 0));
+        assert_eq!(s.slot_at(2, 2 * config.scratch_keys), s.scratch_bytes());
+        config.formats[1] = "k8-v4g64-b32".parse().unwrap();
+        assert!(matches!(config.layouts(), Err(Error::Config { field: "formats", .. })));
+        config.formats.clear();
+        assert!(matches!(config.layouts(), Err(Error::Config { field: "formats", .. })));
+    }
+
+    #[test]
     fn what_no_machine_holds_is_an_error() {
         assert!(matches!(sizes(0, 1, 1), Err(Error::Config { field: "max_context", .. })));
         assert!(matches!(sizes(100, 101, 1), Err(Error::Config { field: "max_context", .. })));
