@@ -202,6 +202,10 @@ mod tests {
             for text in ["k8-v4g32-b32", "k8-v4g64-b64", "k8-v4g64-b64-r5.4", "t4-v3g32-b64", "f16-f16-b16"] {
                 let geometry = Geometry::new(1, 1, 1, dim).unwrap();
                 let Ok(layout) = RecordLayout::new(&geometry, text.parse().unwrap()) else { continue };
+                // The decode kernel does not refine heads of more channels.
+                if dim > 128 && !layout.format.refine.is_none() {
+                    continue;
+                }
                 // Two CTAs to a multiprocessor, as the launch bounds say.
                 assert!(2 * pack_shared(&layout) as usize <= 226 * 1024, "{text} {dim}");
                 assert!(pack_shared(&layout) as usize <= 98 * 1024, "{text} {dim}");

@@ -102,7 +102,7 @@ impl Case {
 fn learned(d: Demand, c: &Certificate) -> Demand {
     let fresh = d.kappa == 0.0;
     let faded = d.norm * 1.19;
-    let norm = if fresh || c.norm < faded { c.norm } else { faded };
+    let norm = if fresh || !(c.norm >= faded) { c.norm } else { faded };
     let kappa = if fresh {
         1.5
     } else if c.status == 0 {
