@@ -89,8 +89,8 @@ CKV_FN void attend_columns(const CkvAttendArgs& a, const Ring& ring, const Block
     float mass[COLUMNS][4];
     follow<FIRST>(s, q, exact_values ? 0.0f : lift_of(u32_as_float(summary[7])), st);
     weigh<FIRST>(s, q, st, w, mass);
-    u32 kind = (exact_keys ? EXACT_KEYS : 0) | (exact_values ? EXACT_VALUES : 0) | (open ? OPEN : 0);
 #if CKV_KEY_REFINE > 0
+    u32 kind = (exact_keys ? EXACT_KEYS : 0) | (exact_values ? EXACT_VALUES : 0) | (open ? OPEN : 0);
     const u32 wants = open || !(a.demands || a.refine_all) ? 0 : wanted(aside, summary, q, st, mass, key_sums, b.limits);
     if ((wants & VALUES) && !exact_values) {
         // They are copied once the codes have been added.
@@ -121,6 +121,9 @@ CKV_FN void attend_columns(const CkvAttendArgs& a, const Ring& ring, const Block
         await_residuals(ring);
         add_codes<FIRST, true>(b.record, w, st);
     }
+#endif
+#if CKV_KEY_REFINE == 0
+    const u32 kind = (exact_keys ? EXACT_KEYS : 0) | (exact_values ? EXACT_VALUES : 0) | (open ? OPEN : 0);
 #endif
 #if CKV_CERTIFY
     leave<FIRST>(lot, st, mass, key_sums, summary, b.index, kind);
