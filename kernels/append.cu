@@ -18,6 +18,7 @@ constexpr u32 NO_PLACE = 4;    // the sequence has no tail, or its tables end be
 constexpr u32 ADVANCE = 1;      // count the row in `lens`: set in the last layer that shares them
 constexpr u32 FIRST_CENTRE = 2; // a first block that fills row by row fixes the centre: the mean of its values
 constexpr u32 HOST_ROWS = 4;    // host pages get each row at once, [token][channel]; else full blocks, in fragment order
+constexpr u32 SETTLED = 8;      // no launch that may still run writes tables, lengths or the count: they are read meanwhile
 constexpr u32 NONE = 0xffffffffu;
 }  // namespace ckv_append_bits
 
@@ -106,6 +107,24 @@ CKV_FN void put_value(u16* side, u32 token, u32 eighth, const u32 (&two)[4]) {
     }
 }
 
+// Where the next token of a sequence of the batch goes.
+struct Spot {
+    u32 row, len, tail, host, slot;
+    bool placed;
+};
+CKV_FN Spot spot_of(const CkvAppendArgs& a, u32 sequence) {
+    using namespace ckv_append_bits;
+    Spot s = {a.rows == nullptr ? sequence : a.rows[sequence], 0, NONE, NONE, NONE, false};
+    if (s.row == NONE) return s;
+    s.len = a.lens[s.row], s.tail = a.tails[s.row];
+    const u32 block = s.len / BLOCK;
+    s.placed = s.tail != NONE && ((a.hosts == nullptr && a.packed == nullptr) || block < a.blocks);
+    if (!s.placed) return s;
+    if (a.hosts != nullptr) s.host = a.hosts[(u64)s.row * a.blocks + block];
+    if (a.packed != nullptr && s.len % BLOCK + 1 == BLOCK) s.slot = a.packed[(u64)s.row * a.blocks + block];
+    return s;
+}
+
 // The mean of the block's values, the sums in token order as in centre.rs; in step at the end.
 CKV_FN void fix_centre(const u16* values, float* centre) {
     if (threadIdx.x < DIM) {
@@ -123,30 +142,33 @@ extern "C" __global__ void __launch_bounds__(256, 2) ckv_append(const __grid_con
     using namespace ckv_append_bits;
     CKV_DYNAMIC_SHARED(shared);
     u32* slots = work_of(shared).flags;
-    grid_dependency_wait();
     grid_dependency_launch();
-    if (a.clear != nullptr && blockIdx.x == 0 && threadIdx.x == 0) *a.clear = 0;
+    const bool settled = (a.flags & SETTLED) != 0;
+    if (!settled) grid_dependency_wait();
     const u32 work = a.kv_heads * *a.count;
+    Spot first = {NONE, 0, NONE, NONE, NONE, false};
+    if (blockIdx.x < work) first = spot_of(a, blockIdx.x / a.kv_heads);
+    if (settled) grid_dependency_wait();
+    if (a.clear != nullptr && blockIdx.x == 0 && threadIdx.x == 0) *a.clear = 0;
     for (u32 item = blockIdx.x; item < work; item += gridDim.x) {
         const u32 i = item / a.kv_heads, head = item % a.kv_heads;
-        // All rows of the sequence are looked at, this CTA's own head is what it keeps. They are on their way while the
-        // tables are read.
+        const Spot spot = item == blockIdx.x ? first : spot_of(a, i);
+        const u32 row = spot.row, len = spot.len;
+        if (row == NONE) continue;
+        // All rows of the sequence are looked at, this CTA's own head is what it keeps.
         u32 bad = 0, two[4];
         for (u32 e = threadIdx.x; e < a.kv_heads * DIM / 8; e += THREADS) {
             bad |= load_rounded(a.keys, (u64)i * a.key_stride + 8 * e, a.input, two);
             bad |= load_rounded(a.values, (u64)i * a.value_stride + 8 * e, a.input, two);
         }
-        const u32 row = a.rows == nullptr ? i : a.rows[i];
-        if (row == NONE) continue;
-        const u32 len = a.lens[row], block = len / BLOCK, token = len % BLOCK, tail = a.tails[row];
-        if (tail == NONE || ((a.hosts != nullptr || a.packed != nullptr) && block >= a.blocks)) bad |= NO_PLACE;
+        const u32 block = len / BLOCK, token = len % BLOCK;
+        if (!spot.placed) bad |= NO_PLACE;
         bad = cta_union(bad, slots);
 
         if (bad == 0) {
             const u64 at = (u64)(2 * head) * COUNT;
-            u16* open = (u16*)(a.tail_base + tail * a.tail_stride) + at;
-            const u32 host = a.hosts == nullptr ? NONE : a.hosts[(u64)row * a.blocks + block];
-            u16* page = host == NONE ? nullptr : (u16*)(a.host_base + host * a.host_stride) + at;
+            u16* open = (u16*)(a.tail_base + spot.tail * a.tail_stride) + at;
+            u16* page = spot.host == NONE ? nullptr : (u16*)(a.host_base + spot.host * a.host_stride) + at;
             const bool by_row = (a.flags & HOST_ROWS) != 0, full = token + 1 == BLOCK;
             // Half the CTA keeps the key, half the value.
             const u32 half = threadIdx.x / (THREADS / 2), eighth = threadIdx.x % (THREADS / 2);
@@ -166,9 +188,8 @@ extern "C" __global__ void __launch_bounds__(256, 2) ckv_append(const __grid_con
                 // Over the host link in whole lines, where single values of fragment order would go two bytes at a time.
                 for (u32 j = threadIdx.x; j < COUNT / 4; j += THREADS) ((Vec4*)page)[j] = ((const Vec4*)open)[j];
             }
-            const u32 slot = !full || a.packed == nullptr ? NONE : a.packed[(u64)row * a.blocks + block];
-            if (slot != NONE) {
-                u8* record = a.packed_base + slot * a.packed_stride + head * a.record_stride;
+            if (spot.slot != NONE) {
+                u8* record = a.packed_base + spot.slot * a.packed_stride + head * a.record_stride;
                 float* centre = a.centres + ((u64)row * a.kv_heads + head) * DIM;
                 if (block == 0 && (a.flags & FIRST_CENTRE) != 0) fix_centre(open + COUNT, centre);
                 u32 said = pack_side<true>(open, FRAGMENT, centre, record, shared);

@@ -90,7 +90,7 @@ CKV_FN void attend_columns(const CkvAttendArgs& a, const Ring& ring, const Block
     follow<FIRST>(s, q, exact_values ? 0.0f : lift_of(u32_as_float(summary[7])), st);
     weigh<FIRST>(s, q, st, w, mass);
 #if CKV_KEY_REFINE > 0
-    u32 kind = (exact_keys ? EXACT_KEYS : 0) | (exact_values ? EXACT_VALUES : 0) | (open ? OPEN : 0);
+    u32 kind = kind_of(exact_keys, exact_values, open);
     const u32 wants = open || !(a.demands || a.refine_all) ? 0 : wanted(aside, summary, q, st, mass, key_sums, b.limits);
     if ((wants & VALUES) && !exact_values) {
         // They are copied once the codes have been added.
@@ -123,7 +123,8 @@ CKV_FN void attend_columns(const CkvAttendArgs& a, const Ring& ring, const Block
     }
 #endif
 #if CKV_KEY_REFINE == 0
-    const u32 kind = (exact_keys ? EXACT_KEYS : 0) | (exact_values ? EXACT_VALUES : 0) | (open ? OPEN : 0);
+    // Formed here, it takes no register before.
+    const u32 kind = kind_of(exact_keys, exact_values, open);
 #endif
 #if CKV_CERTIFY
     leave<FIRST>(lot, st, mass, key_sums, summary, b.index, kind);
@@ -192,12 +193,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) ckv_attend(const __grid
     if (threadIdx.x < WARPS * BARRIERS) barrier_init(barriers + threadIdx.x, 1);
     fence_barrier_init();
 #endif
-    grid_dependency_wait();
-    grid_dependency_launch();
+    if (!a.settled) grid_dependency_wait();
     const Tasks planned = plan(a, before);
-    if (cta >= planned.ctas) return;
     const u32 lo = share_start(a, planned, cta), hi = share_start(a, planned, cta + 1);
-    if (lo >= hi) return;
+    if (lo >= hi) {
+        // The end of this launch stands for that of the ones ahead.
+        grid_dependency_wait();
+        return;
+    }
 
     Ring ring;
     ring.slots = slots + me * STAGES * CKV_RECORD;
@@ -214,10 +217,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) ckv_attend(const __grid
         if (threadIdx.x == 0) known.tasks = planned, known.segment = first, known.flags = 0, known.hi = hi, known.refined[0] = known.refined[1] = 0;
     }
     sync_threads();
-    fetch_batch(a, t, ring, 0);
+    const bool fresh = fetch_batch(a, t, ring, 0);
+    prefetch_query(a, seg.head);
+    // A record that is being written waits for its writer, and queries for theirs.
+#pragma unroll 1
+    for (int k = 0; !fresh && k < STAGES; k++) issue_block(a, ring, k, k);
+    if (a.settled) grid_dependency_wait();
+    grid_dependency_launch();
     read_query(a, seg.head, queries);
 #pragma unroll 1
-    for (int k = 0; k < STAGES; k++) issue_block(a, ring, k, k);
+    for (int k = 0; fresh && k < STAGES; k++) issue_block(a, ring, k, k);
 
     const Merge merge = {finish, finish + GROUP * SCALARS, (u32*)(finish + GROUP * SCALARS + 2 * GROUP * SLICES)};
     Lot lot = lot_at(lots + me * LOT_BYTES);
@@ -247,7 +256,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) ckv_attend(const __grid
         for (; k < ring.count && ring.lo + (u32)k * WARPS < end; k++) {
             // The batch that holds the next block to be copied, and half of a ring of places ahead.
             if ((k + STAGES) % 32 == 0) fetch_batch(a, t, ring, k + STAGES);
-            const u32 j = ring.lo + (u32)k * WARPS - seg.start;
+            const u32 j = block_at(ring.lo + (u32)k * WARPS - seg.start, seg.blocks);
             const int rows = j < seg.tokens / BLOCK ? BLOCK : (int)(seg.tokens % BLOCK);
             // With one slot the parity is k's own, and takes no register.
             const u32 phase = SPLIT ? (u32)k & 1 : parity;

@@ -59,5 +59,6 @@ struct CkvAttendArgs {
     CkvDemand* demands;     // [rows][kv_heads * group], see refine.cuh; null: residuals are not read
     u32* refined;           // [2] counted up: sides whose residuals were read, keys and values; null: not wanted
     u32 refine_all;         // 1: all residuals are read, and nothing is learned
-    u32 unused;
+    u32 settled;            // 1: lengths, tables, promoted words and the records before the last token's block are what they will be before the
+                            // launches ahead of this one end: they are looked up, and the first records asked for, meanwhile
 };

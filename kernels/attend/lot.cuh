@@ -11,6 +11,11 @@ struct Lot {
 
 constexpr u32 EXACT_KEYS = 1, EXACT_VALUES = 2, OPEN = 4, REFINED_KEYS = 8, REFINED_VALUES = 16;
 
+// How a block is read before residuals are asked for.
+CKV_FN u32 kind_of(bool exact_keys, bool exact_values, bool open) {
+    return (exact_keys ? EXACT_KEYS : 0) | (exact_values ? EXACT_VALUES : 0) | (open ? OPEN : 0);
+}
+
 CKV_FN Lot lot_at(u8* shared) {
     Lot l;
     l.sums = (Vec4*)shared;

@@ -20,9 +20,7 @@ CKV_FN void log2_sum(const Logits& s, const Query& q, float (&sum)[COLUMNS][2]) 
     for (int nt = 0; nt < COLUMNS; nt++) {
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            float most = fmaxf(s.x[0][nt][i], s.x[0][nt][i + 2]);
-#pragma unroll
-            for (int t = 1; t < TILES; t++) most = fmaxf(most, fmaxf(s.x[t][nt][i], s.x[t][nt][i + 2]));
+            float most = largest(s, nt, i);
 #pragma unroll
             for (int d = 4; d < 32; d <<= 1) most = fmaxf(most, shfl_xor(most, d));
             float total = 0.0f;

@@ -33,15 +33,17 @@ struct Ring {
     int count;        // blocks of this warp
 };
 
-// Looks up blocks first..first + 31, one per lane.
-CKV_FN void fetch_batch(const CkvAttendArgs& a, const Tasks& t, const Ring& ring, int first) {
+// Looks up blocks first..first + 31, one per lane. Says whether one of the first STAGES may have been filled by the launch ahead.
+CKV_FN bool fetch_batch(const CkvAttendArgs& a, const Tasks& t, const Ring& ring, int first) {
     const int k = first + (int)lane();
+    bool fresh = false;
     if (k < ring.count) {
         Place p = {0, 0, 0};
         const u32 at = ring.lo + (u32)k * WARPS;
         const Segment s = segment_at(a, t, at);
-        const u32 j = at - s.start, row = s.row, h = s.kv;
+        const u32 j = block_at(at - s.start, s.blocks), row = s.row, h = s.kv;
         if (j < s.tokens / BLOCK) {
+            fresh = lane() < STAGES && (j + 1) * BLOCK == s.tokens;
             const u32 page = ldg(a.table + (u64)row * a.table_stride + j);
             p.record = (u64)a.packed + page * a.page_stride + h * a.head_stride;
             if (a.promoted) {
@@ -59,6 +61,7 @@ CKV_FN void fetch_batch(const CkvAttendArgs& a, const Tasks& t, const Ring& ring
         ring.places[k & 63] = p;
     }
     syncwarp();
+    return any(fresh);
 }
 
 // Starts the copy of a part of block k into `slot`; blocks of a warp are issued in order.

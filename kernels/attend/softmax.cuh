@@ -55,6 +55,14 @@ CKV_FN void clear(State& s) {
     }
 }
 
+// The largest logit of column i of the lane's two, over the lane's tokens.
+CKV_FN float largest(const Logits& s, int nt, int i) {
+    float x = fmaxf(s.x[0][nt][i], s.x[0][nt][i + 2]);
+#pragma unroll
+    for (int t = 1; t < TILES; t++) x = fmaxf(x, fmaxf(s.x[t][nt][i], s.x[t][nt][i + 2]));
+    return x;
+}
+
 // Moves m where a logit plus `lift` comes too close to the end of the halves. Here and below: column tiles from FIRST on.
 template <int FIRST>
 CKV_FN void follow(const Logits& s, const Query& q, float lift, State& st) {
@@ -64,10 +72,7 @@ CKV_FN void follow(const Logits& s, const Query& q, float lift, State& st) {
     for (int nt = 0; nt < COLUMNS; nt++) {
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            float x = fmaxf(s.x[0][nt][i], s.x[0][nt][i + 2]);
-#pragma unroll
-            for (int t = 1; t < TILES; t++) x = fmaxf(x, fmaxf(s.x[t][nt][i], s.x[t][nt][i + 2]));
-            most[nt][i] = fma_rn(x, q.unit[FIRST + nt][i], lift);
+            most[nt][i] = fma_rn(largest(s, nt, i), q.unit[FIRST + nt][i], lift);
             moves |= most[nt][i] > st.m[FIRST + nt][i] + HEADROOM;
         }
     }

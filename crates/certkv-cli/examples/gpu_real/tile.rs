@@ -1,7 +1,7 @@
 //! Real heads repeated until a batch of a large model is full; recorded steps of it, timed.
 use crate::tape::{LAST, Window};
 use crate::{Failure, Wanted, policy};
-use certkv::gpu::{Compiler, DeviceBuffer, Element, Gpu, GpuCache, LayerIo, Tensor};
+use certkv::gpu::{Compiler, DeviceBuffer, Element, Gpu, GpuCache, LayerIo, Tensor, TimedEvent};
 use certkv::{Certificate, Chunk, Geometry, Policy, Rung};
 use certkv_cli::model::Config;
 use std::time::Instant;
@@ -142,13 +142,15 @@ pub(crate) fn measure(
         let chunks: Vec<Chunk> = ids.iter().map(|id| Chunk { sequence: *id, tokens: 1 }).collect();
         let (mut times, mut repaired, mut heads) = (Vec::new(), 0, 0);
         let mut certificates = vec![Certificate::default(); n * Q_HEADS];
+        let timer = TimedEvent::new(gpu)?;
         for graph in &graphs {
             let mut step = cache.begin_with(&chunks, kind)?;
             step.cache().synchronize()?;
-            let start = Instant::now();
+            timer.start(step.cache().stream())?;
             step.replay(graph)?;
+            timer.stop(step.cache().stream())?;
             step.cache().synchronize()?;
-            times.push(start.elapsed().as_secs_f64() * 1e6 / model.layers as f64);
+            times.push(f64::from(timer.elapsed_ms()?) * 1e3 / model.layers as f64);
             for layer in 0..model.layers {
                 if kind != Policy::Packed {
                     step.certificates(layer, &mut certificates)?;

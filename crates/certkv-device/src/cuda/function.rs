@@ -115,6 +115,19 @@ impl Function {
         unsafe { call!(self.module.context.api, cuFuncSetAttribute(self.raw, which, bytes)) }
     }
 
+    /// Leaves as much of a multiprocessor's memory to shared memory as there can be. A multiprocessor whose kernels split it in the same
+    /// way takes the next one while the last still runs.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn prefer_shared_memory(&self) -> Result<(), CudaError> {
+        const ALL: c_int = 100;
+        let _entered = self.module.context.enter()?;
+        let which = Attribute::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT;
+        // SAFETY: a live function.
+        unsafe { call!(self.module.context.api, cuFuncSetAttribute(self.raw, which, ALL)) }
+    }
+
     /// Blocks of `threads` threads and `shared` bytes of dynamic shared memory that fit a multiprocessor at once.
     ///
     /// # Errors

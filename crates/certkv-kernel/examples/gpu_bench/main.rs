@@ -280,6 +280,8 @@ fn bench(gpu: &Gpu, words: &Words) -> Result<(), Failure> {
                         masses: if masses { pool.base.masses } else { 0 },
                         seqs: seqs as u32,
                         table_stride: blocks as u32,
+                        // As the engine launches it behind an append.
+                        settled: u32::from(programmatic),
                         ..pool.base
                     };
                     let options = LaunchOptions { programmatic, ..LaunchOptions::default() };

@@ -208,7 +208,7 @@ fn run(
     let function = kernels.get(variant, Verb::Attend)?;
     let shape = variant.shape();
     let mut all = Vec::new();
-    for _ in 0..runs {
+    for run in 0..runs {
         for buffer in [&out, &certificates, &masses] {
             buffer.fill(stream, 0, buffer.len(), 0xff)?;
         }
@@ -224,8 +224,9 @@ fn run(
                 ctas as u32,
                 shape.threads() as u32,
                 shape.shared as u32,
-                &args,
-                LaunchOptions::default(),
+                // What is settled may start early, by turns.
+                &AttendArgs { settled: (run as u32) & 1, ..args },
+                LaunchOptions { programmatic: run & 1 == 1, ..LaunchOptions::default() },
             )?;
         }
         let mut o = Outputs {

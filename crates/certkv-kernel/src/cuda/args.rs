@@ -118,8 +118,8 @@ pub struct AttendArgs {
     pub refined: u64,
     /// 1: all residuals are read, and nothing is remembered.
     pub refine_all: u32,
-    /// Zero.
-    pub unused: u32,
+    /// 1: see [`launch::Attend::settled`](super::launch::Attend::settled).
+    pub settled: u32,
 }
 
 /// What is remembered of a query head of a refinable format, so that the next step knows how much a block may add to its bound

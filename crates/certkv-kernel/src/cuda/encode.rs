@@ -26,6 +26,8 @@ pub mod append_flag {
     pub const FIRST_CENTRE: u32 = 2;
     /// Host pages get each row at once, `[token][channel]`; else full blocks, in fragment order.
     pub const HOST_ROWS: u32 = 4;
+    /// No launch that may still run when this one starts writes tables, lengths or the count: they are read before the launch ahead ends.
+    pub const SETTLED: u32 = 8;
 }
 
 /// Arguments of `ckv_append`: one new token of every sequence of a batch, all heads, one layer.

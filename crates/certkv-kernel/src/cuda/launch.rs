@@ -80,6 +80,10 @@ pub struct Attend<'a> {
     pub absolute: f32,
     /// Which residual planes are read.
     pub refinement: Refinement<'a>,
+    /// Whether the launches that may still run when this one starts leave lengths, tables, promoted words and the records before each
+    /// sequence's last token's block alone. Those are then looked up, and the first records asked for, before the launch ahead has
+    /// ended; everything else waits for its end in any case.
+    pub settled: bool,
 }
 
 /// What a launch does with the residual planes of a refinable format (math.md 2.10).
@@ -307,7 +311,7 @@ pub fn attend(queue: &Queue, kernel: &Function, a: &Attend<'_>) -> Result<(), Cu
         demands,
         refined,
         refine_all: u32::from(matches!(a.refinement, Refinement::Always)),
-        unused: 0,
+        settled: u32::from(a.settled),
     };
     let shape = a.variant.shape();
     let (threads, shared) = (word("threads", shape.threads())?, word("shared memory", shape.shared)?);

@@ -216,6 +216,7 @@ fn functions(
         }
         // A permission, not a reservation: launches say how much they use.
         function.set_max_dynamic_shared(limit.saturating_sub(info.static_shared)).map_err(load)?;
+        function.prefer_shared_memory().map_err(load)?;
         found.push((kernel, function));
     }
     Ok(found)

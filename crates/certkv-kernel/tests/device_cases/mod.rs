@@ -284,6 +284,8 @@ impl Case {
             relative: spec.relative,
             absolute: 0.0,
             refine_all: u32::from(spec.refine == Refining::All),
+            // Nothing is written while a case runs: either will do.
+            settled: u32::from(spec.seed % 2 == 1),
             ..AttendArgs::default()
         };
         Placed { args, outputs: n * spec.group * d, heads: n * spec.group, masses: n * stride * spec.group }

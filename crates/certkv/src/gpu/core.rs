@@ -6,6 +6,7 @@ use crate::Error;
 use certkv_core::{Ledger, RecordLayout};
 use certkv_device::cuda::{DeviceBuffer, Gpu};
 use certkv_kernel::cuda::args::{Element, Sides};
+use certkv_kernel::cuda::encode::append_flag;
 use certkv_kernel::cuda::launch::{self, Append, Memory, Promoted, Select, Slots, Tables};
 use certkv_kernel::cuda::queue::{Area, Queue, Span, Tensor};
 use certkv_kernel::cuda::select::{SelectMode, SelectStats};
@@ -236,7 +237,8 @@ impl Core {
             status: self.counter(&c.status)?,
             // Heads over tolerance in this step.
             clear: Some(self.failure_list(layer, 0)?),
-            flags: certkv_kernel::cuda::encode::append_flag::FIRST_CENTRE,
+            // Tables are sent before the step's first launch, and no launch writes them.
+            flags: append_flag::FIRST_CENTRE | append_flag::SETTLED,
         };
         Ok(launch::append(&self.queue, &self.kit(layer).append, &args)?)
     }
@@ -272,6 +274,7 @@ impl Core {
             relative: 0.0,
             absolute: 0.0,
             refinement: launch::Refinement::Never,
+            settled: false,
         })
     }
 

@@ -37,10 +37,11 @@ pub(super) struct Call<'a> {
 pub(super) fn attend(core: &Core, call: &Call<'_>) -> Result<(), Error> {
     let Call { layer, seqs, query, out, rule, .. } = *call;
     let plain = core.attend_args(layer, seqs, query, out)?;
-    // Lists of heads are short: only the launch over the whole batch can be worth the wide cut.
+    // Lists of heads are short: only the launch over the whole batch can be worth the wide cut. Behind the layer's append nothing that is
+    // still running can be at the layer's records, but for the block that the append fills: the step's tables were sent before.
     let first = |args: &Attend<'_>| -> Result<(), Error> {
         let (kernel, variant) = core.kit(layer).cut_for(call.blocks);
-        Ok(launch::attend(&core.queue, kernel, &Attend { variant, ..*args })?)
+        Ok(launch::attend(&core.queue, kernel, &Attend { variant, settled: call.fresh, ..*args })?)
     };
     if !call.fresh {
         core.failures.fill(core.queue.stream(), core.list_at(layer, 0), 4, 0)?;

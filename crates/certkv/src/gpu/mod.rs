@@ -49,7 +49,7 @@ pub use self::cache::GpuCache;
 pub use self::config::{GpuConfig, SCRATCH_SHARE};
 pub use self::record::{GpuGraph, LayerIo};
 pub use self::step::GpuStep;
-pub use certkv_device::cuda::{CudaError, DeviceBuffer, Gpu, GpuStream};
+pub use certkv_device::cuda::{CudaError, DeviceBuffer, Gpu, GpuStream, TimedEvent};
 pub use certkv_kernel::cuda::args::Element;
 pub use certkv_kernel::cuda::queue::Tensor;
 pub use certkv_kernel::cuda::select::SelectStats;
