@@ -219,6 +219,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) ckv_attend(const __grid
     sync_threads();
     const bool fresh = fetch_batch(a, t, ring, 0);
     prefetch_query(a, seg.head);
+#if CKV_KEY_REFINE > 0
+    ask_for_probes(a, seg);
+#endif
     // A record that is being written waits for its writer, and queries for theirs.
 #pragma unroll 1
     for (int k = 0; !fresh && k < STAGES; k++) issue_block(a, ring, k, k);
