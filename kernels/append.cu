@@ -142,13 +142,14 @@ extern "C" __global__ void __launch_bounds__(256, 2) ckv_append(const __grid_con
     using namespace ckv_append_bits;
     CKV_DYNAMIC_SHARED(shared);
     u32* slots = work_of(shared).flags;
-    grid_dependency_launch();
     const bool settled = (a.flags & SETTLED) != 0;
     if (!settled) grid_dependency_wait();
     const u32 work = a.kv_heads * *a.count;
     Spot first = {NONE, 0, NONE, NONE, NONE, false};
     if (blockIdx.x < work) first = spot_of(a, blockIdx.x / a.kv_heads);
     if (settled) grid_dependency_wait();
+    // Not before: what comes next would take its place on the multiprocessors and wait there.
+    grid_dependency_launch();
     if (a.clear != nullptr && blockIdx.x == 0 && threadIdx.x == 0) *a.clear = 0;
     for (u32 item = blockIdx.x; item < work; item += gridDim.x) {
         const u32 i = item / a.kv_heads, head = item % a.kv_heads;

@@ -219,9 +219,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) ckv_attend(const __grid
     sync_threads();
     const bool fresh = fetch_batch(a, t, ring, 0);
     prefetch_query(a, seg.head);
-#if CKV_KEY_REFINE > 0
-    ask_for_probes(a, seg);
-#endif
     // A record that is being written waits for its writer, and queries for theirs.
 #pragma unroll 1
     for (int k = 0; !fresh && k < STAGES; k++) issue_block(a, ring, k, k);
@@ -259,7 +256,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) ckv_attend(const __grid
         for (; k < ring.count && ring.lo + (u32)k * WARPS < end; k++) {
             // The batch that holds the next block to be copied, and half of a ring of places ahead.
             if ((k + STAGES) % 32 == 0) fetch_batch(a, t, ring, k + STAGES);
-            const u32 j = block_at(ring.lo + (u32)k * WARPS - seg.start, seg.blocks);
+            const u32 j = ring.lo + (u32)k * WARPS - seg.start;
             const int rows = j < seg.tokens / BLOCK ? BLOCK : (int)(seg.tokens % BLOCK);
             // With one slot the parity is k's own, and takes no register.
             const u32 phase = SPLIT ? (u32)k & 1 : parity;

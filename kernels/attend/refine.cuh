@@ -35,24 +35,6 @@ CKV_FN void log2_sum(const Logits& s, const Query& q, float (&sum)[COLUMNS][2]) 
     }
 }
 
-// Which full block probe i looks at; i > 0.
-CKV_FN bool probed(u32 full, u32 i, u32& block) {
-    block = i == 1 ? 0 : full + 1 - i;
-    return i == 1 ? full > 0 : full >= i;
-}
-CKV_FN const u8* probed_record(const CkvAttendArgs& a, const Segment& seg, u32 block) {
-    const u32 page = ldg(a.table + (u64)seg.row * a.table_stride + block);
-    return a.packed + page * a.page_stride + seg.kv * a.head_stride;
-}
-
-// Asks for what a CTA's probes read, ahead of the records behind which it would queue.
-CKV_FN void ask_for_probes(const CkvAttendArgs& a, const Segment& seg) {
-    u32 block;
-    const u32 i = threadIdx.x;
-    if (i == 0 || i >= PROBES || !a.demands || !probed(seg.tokens / BLOCK, i, block)) return;
-    bulk_prefetch_l2(probed_record(a, seg, block), KEY_PART);
-}
-
 // Fills `limits` for the head at hand. `room`: GROUP * PROBES words. All threads of the CTA; ends with the CTA in step.
 CKV_FN void probe(const CkvAttendArgs& a, const Segment& seg, const Query& q, float* room, Limit* limits) {
     const u32 full = seg.tokens / BLOCK, rows = seg.tokens % BLOCK;
@@ -63,15 +45,16 @@ CKV_FN void probe(const CkvAttendArgs& a, const Segment& seg, const Query& q, fl
 #pragma unroll
         for (int nt = 0; nt < COLUMNS; nt++) sum[nt][0] = sum[nt][1] = -u32_as_float(0x7f800000u);
         Logits s;
-        u32 block;
-        if (i == 0 ? rows > 0 : probed(full, (u32)i, block)) {
+        if (i == 0 ? rows > 0 : i == 1 ? full > 0 : full >= (u32)i) {
             bool counts = true;
             if (i == 0) {
                 const u8* tail = a.tail_base + ldg(a.tails + seg.row) * a.tail_stride + (u64)seg.kv * (2 * SIDE_BYTES);
                 score_originals<0>(tail, q, s);
                 mask_rows(s, (int)rows);
             } else {
-                const u8* record = probed_record(a, seg, block);
+                const u32 block = i == 1 ? 0 : full + 1 - (u32)i;
+                const u32 page = ldg(a.table + (u64)seg.row * a.table_stride + block);
+                const u8* record = a.packed + page * a.page_stride + seg.kv * a.head_stride;
                 KeySums unused;
                 score_codes<0>(record, q, s, unused);
                 // A side without codes would pass for keys of 0.

@@ -41,7 +41,7 @@ CKV_FN bool fetch_batch(const CkvAttendArgs& a, const Tasks& t, const Ring& ring
         Place p = {0, 0, 0};
         const u32 at = ring.lo + (u32)k * WARPS;
         const Segment s = segment_at(a, t, at);
-        const u32 j = block_at(at - s.start, s.blocks), row = s.row, h = s.kv;
+        const u32 j = at - s.start, row = s.row, h = s.kv;
         if (j < s.tokens / BLOCK) {
             fresh = lane() < STAGES && (j + 1) * BLOCK == s.tokens;
             const u32 page = ldg(a.table + (u64)row * a.table_stride + j);

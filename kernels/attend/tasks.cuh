@@ -186,14 +186,6 @@ CKV_FN u32 share_of(const Tasks& t, u32 at, u32 head) {
     return (cost < large ? cost : cost - large) / size + (cost < large ? 0 : t.more);
 }
 
-// Which block lies at place x of a head's part of the line. Neighbours in a sequence often weigh alike, and what is read more finely lies in
-// runs: places next to each other are blocks far apart, so that every share of the line, and every warp, has some of each.
-constexpr u32 RUNS = 64;
-CKV_FN u32 block_at(u32 x, u32 blocks) {
-    const u32 run = x % RUNS, each = blocks / RUNS, more = blocks % RUNS;
-    return run * each + (run < more ? run : more) + x / RUNS;
-}
-
 // One head's blocks in the line.
 struct Segment {
     u32 head;    // sequence of the batch * kv_heads + head
