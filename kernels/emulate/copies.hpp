@@ -28,8 +28,21 @@ static inline bool inside(u64 at, u64 bytes) {
     return false;
 }
 
-static inline void check_global(const void* p, u64 bytes, u64 align, const char* what, Place place) {
+// What the launch ahead may still be writing, up to a thread's grid_dependency_wait.
+static const Range* late = nullptr;
+static u64 late_count = 0;
+
+static inline void check_arrived(u64 at, u64 bytes, const char* what, Place place) {
+    if (late_count == 0 || current->waited) return;
+    for (u64 i = 0; i < late_count; ++i) {
+        if (at < late[i].start + late[i].bytes && late[i].start < at + bytes)
+            return fail("%s: %s at %p before the launch ahead has ended", place.text(), what, (const void*)(size_t)at);
+    }
+}
+
+static inline void check_global(const void* p, u64 bytes, u64 align, const char* what, Place place, bool reads = true) {
     const u64 at = (u64)(size_t)p;
+    if (reads) check_arrived(at, bytes, what, place);
     if (at % align) fail("%s: %s of %llu bytes at misaligned address %p", place.text(), what, bytes, p);
     if (!inside(at, bytes)) fail("%s: %s of %llu bytes out of bounds at %p", place.text(), what, bytes, p);
 }

@@ -44,6 +44,7 @@ struct Place {
 struct Fiber {
     Context context;
     u32 index = 0;
+    bool waited = false;  // for the launch ahead
     const char* waits = "";  // what a blocked fiber waits for, for the report of a deadlock
     Place place{};
 };
@@ -244,6 +245,7 @@ static void run_cta() {
         u8* top = stack_top(i);
         if (!top) return fail("no memory for the stacks of %u threads", blockDim.x);
         fibers[i].index = i;
+        fibers[i].waited = false;
         fibers[i].context.prepare(top, start);
     }
     for (u32 i = 0; i < warp_count; ++i) {

@@ -19,6 +19,8 @@ struct Launch {
     u32 grid, block, shared, options;
     char* error;
     u64 error_bytes;
+    const Range* late;  // what a thread may read through the machine's operations behind its grid_dependency_wait only
+    u64 late_count;
 };
 
 struct Kernel {
@@ -57,6 +59,8 @@ static void run_grid(const Launch& launch) {
     ranges = launch.ranges;
     range_count = launch.range_count;
     last_range = 0;
+    late = launch.late;
+    late_count = launch.late_count;
     options = launch.options;
     launch_seed = order_state = launch.seed;
     noise_state = launch.seed + 1;

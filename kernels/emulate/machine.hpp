@@ -232,7 +232,7 @@ CKV_FN Vec4 ld_stream16(const void* p, CKV_AT) {
 CKV_FN void prefetch_l2(const void*) {}
 CKV_FN void bulk_prefetch_l2(const void* p, u32 bytes, CKV_AT) {
     if (bytes % 16) ckv_emulate::fail("%s: bulk_prefetch_l2 of %u bytes", at.text(), bytes);
-    ckv_emulate::check_global(p, bytes, 16, "bulk_prefetch_l2", at);
+    ckv_emulate::check_global(p, bytes, 16, "bulk_prefetch_l2", at, false);
 }
 CKV_FN u32 ld_acquire(const u32* p, CKV_AT) {
     ckv_emulate::check_global(p, 4, 4, "ld_acquire", at);
@@ -267,7 +267,7 @@ CKV_FN u32 atomic_or(u32* p, u32 v, CKV_AT) {
 CKV_FN void fence_gpu() { asm volatile("" ::: "memory"); }
 CKV_FN void fence_system() { asm volatile("" ::: "memory"); }
 
-// ---- launch control: kernels run one after the other ----
+// ---- launch control: kernels run one after the other, but what a launch says is late may be read behind the wait only ----
 
-CKV_FN void grid_dependency_wait() {}
+CKV_FN void grid_dependency_wait() { ckv_emulate::current->waited = true; }
 CKV_FN void grid_dependency_launch() {}

@@ -5,6 +5,8 @@ mod device_cases;
 mod emulated;
 #[path = "emulated_attend/refine.rs"]
 mod refine;
+#[path = "emulated_attend/settled.rs"]
+mod settled;
 use certkv_core::Dtype;
 use certkv_kernel::cuda::args::{AttendArgs, Certificate};
 use certkv_kernel::cuda::{Arch, Variant};
@@ -36,6 +38,18 @@ fn run(case: &Case, ctas: usize, how: impl Fn(Launch) -> Launch) -> Run {
 
 /// `bulk`: as on GPUs that copy whole records at once; older ones copy 16 bytes a thread.
 fn run_variant(case: &Case, variant: &Variant, bulk: bool, ctas: usize, how: impl Fn(Launch) -> Launch) -> Run {
+    run_behind(case, variant, bulk, ctas, how, |args, _| (*args, Vec::new())).unwrap_or_else(|e| panic!("{e}"))
+}
+
+/// `behind`: the arguments, and what a launch ahead may still be writing.
+fn run_behind(
+    case: &Case,
+    variant: &Variant,
+    bulk: bool,
+    ctas: usize,
+    how: impl Fn(Launch) -> Launch,
+    behind: impl Fn(&AttendArgs, &[&Buffer]) -> (AttendArgs, Vec<(u64, u64)>),
+) -> Result<Run, String> {
     let mut macros: Vec<(&str, i64)> = variant.macros().into_iter().map(|(name, value)| (name, value as i64)).collect();
     if !bulk {
         macros.push(("CKV_BULK", 0));
@@ -68,16 +82,18 @@ fn run_variant(case: &Case, variant: &Variant, bulk: bool, ctas: usize, how: imp
     let mut all: Vec<&Buffer> = memory.iter().collect();
     all.extend([&out, &certificates, &masses, &failures, &before, &refined]);
     let launch = how(Launch::new(ctas as u32, variant.shape().threads() as u32, variant.shape().shared as u32));
-    kernels.launch("ckv_attend", launch, &args, &all).unwrap_or_else(|e| panic!("{:?}: {e}", case.spec));
+    let (args, late) = behind(&args, &all);
+    let ran = kernels.launch_behind("ckv_attend", launch, &args, &all, &late);
+    ran.map_err(|e| format!("{:?}: {e}", case.spec))?;
     let words = certificates.read::<u32>();
-    Run {
+    Ok(Run {
         out: out.read(),
         certificates: words.as_chunks().0.iter().map(Certificate::from_words).collect(),
         masses: masses.read(),
         failures: failures.read(),
         refined: refined.read(),
         demands: before.read(),
-    }
+    })
 }
 
 fn check(spec: &Spec, ctas: usize) -> Verdict {

@@ -184,6 +184,8 @@ struct Request {
     options: u32,
     error: *mut c_char,
     error_bytes: u64,
+    late: *const Range,
+    late_count: u64,
 }
 
 type Entry = unsafe extern "C" fn(*const Request) -> c_int;
@@ -320,6 +322,20 @@ impl Emulated {
         args: &A,
         memory: &[&Buffer],
     ) -> Result<(), String> {
+        self.launch_behind(kernel, how, args, memory, &[])
+    }
+
+    /// The same behind a launch that may still be writing `late`, addresses and sizes, until a thread has waited for its end: to read that
+    /// before is an error.
+    pub(crate) fn launch_behind<A: Copy>(
+        &self,
+        kernel: &str,
+        how: Launch,
+        args: &A,
+        memory: &[&Buffer],
+        late: &[(u64, u64)],
+    ) -> Result<(), String> {
+        let late: Vec<Range> = late.iter().map(|&(start, bytes)| Range { start, bytes }).collect();
         let name = CString::new(kernel).map_err(|e| e.to_string())?;
         let ranges: Vec<Range> = memory.iter().map(|b| Range { start: b.pointer(), bytes: b.bytes as u64 }).collect();
         let mut error = [0u8; 1024];
@@ -336,6 +352,8 @@ impl Emulated {
             options: how.options,
             error: error.as_mut_ptr().cast(),
             error_bytes: error.len() as u64,
+            late: late.as_ptr(),
+            late_count: late.len() as u64,
         };
         // SAFETY: every pointer of the request outlives the call and has the size it says; what the kernel's own pointers
         // reach is memory of the buffers, which nobody else holds references to.
