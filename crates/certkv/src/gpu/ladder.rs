@@ -94,24 +94,22 @@ fn certified(
         core.failures.fill(core.queue.stream(), core.list_at(layer, 1), 4, 0)?;
         return first(plain);
     }
+    let refinable = core.kit(layer).refinable;
     let chosen = Attend { promoted: Some(core.chosen(layer)?), masses: Some(core.layer_masses()?), ..*plain };
-    if core.kit(layer).refinable {
-        first(&Attend { failures: Some(over), promoted: None, refinement: core.on_demand(layer)?, ..chosen })?;
-        core.select(layer, 0, plain.seqs, SelectMode::Repair, Some(over))?;
-        let certificates = core.certificates(layer, 1)?;
-        let all = Refinement::Always;
-        run(core, layer, &Attend { certificates, only: Some(over), failures: Some(left), refinement: all, ..chosen })?;
-        return run(
-            core,
-            layer,
-            &Attend { certificates, only: Some(left), promoted: Some(core.everything(layer)?), ..*plain },
-        );
+    if refinable {
+        let refinement = core.on_demand(layer)?;
+        first(&Attend { failures: Some(over), promoted: None, refinement, ..chosen })?;
+    } else {
+        first(&Attend { failures: Some(over), ..chosen })?;
     }
-    first(&Attend { failures: Some(over), ..chosen })?;
     core.select(layer, 0, plain.seqs, SelectMode::Repair, Some(over))?;
     let certificates = core.certificates(layer, 1)?;
-    run(core, layer, &Attend { certificates, only: Some(over), failures: Some(left), ..chosen })?;
+    let refinement = if refinable { Refinement::Always } else { Refinement::Never };
+    run(core, layer, &Attend { certificates, only: Some(over), failures: Some(left), refinement, ..chosen })?;
     run(core, layer, &Attend { certificates, only: Some(left), promoted: Some(core.everything(layer)?), ..*plain })?;
+    if refinable {
+        return Ok(());
+    }
     core.select(layer, 0, plain.seqs, SelectMode::Plan, None)?;
     core.gather(layer)
 }
