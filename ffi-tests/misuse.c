@@ -134,7 +134,10 @@ static void configurations(void)
     REFUSED(CERTKV_FORMAT, format, "\xff\xfe");
     memset(long_format, 'k', sizeof long_format); /* Not terminated: no more than 64 characters may be read. */
     REFUSED(CERTKV_FORMAT, format, long_format);
+    REFUSED(CERTKV_FORMAT, format, "k8-v8g32-b16+");
+    REFUSED(CERTKV_INVALID_ARGUMENT, format, "k8-v8g32-b16+k8-v8g32-b16+k8-v8g32-b16+k8-v8g32-b16+k8-v8g32-b16");
     REFUSED(CERTKV_OK, format, "k8-v8g32-b16");
+    REFUSED(CERTKV_OK, format, "k8-v8g32-b16+k8-v4g32-b16"); /* One per layer. */
     REFUSED(CERTKV_OK, format, NULL);
     REFUSED(CERTKV_OK, policy, CERTKV_POLICY_SEED000);
 

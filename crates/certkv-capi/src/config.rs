@@ -52,7 +52,8 @@ pub struct certkv_config {
     pub scale: f32,
     /// Worker threads of the CPU kernels, 1 to 256; 0 for 1.
     pub threads: u32,
-    /// Format of all layers, as "k8-v4g64-b64", at most 63 characters; NULL for the default. Borrowed during the call.
+    /// Format of all layers, as "k8-v4g64-b64", or those of each layer, of one block size, with `+` between them; NULL for the
+    /// default. Borrowed during the call.
     pub format: *const c_char,
     /// Tokens that all sequences together may hold, 1 to 2^31.
     pub max_tokens: u64,
@@ -149,7 +150,7 @@ pub(crate) unsafe fn read(config: *const certkv_config) -> Result<Wanted, Failur
     let mut config = Config::new(geometry, usize::try_from(given.max_tokens).unwrap_or(usize::MAX));
     if !given.format.is_null() {
         // SAFETY: a C string, by the caller's promise.
-        config.formats = vec![unsafe { format(given.format)? }];
+        config.formats = unsafe { formats(given.format)? };
     }
     let or = |given: u64, default: usize| match given {
         0 => default,
@@ -184,18 +185,9 @@ unsafe fn path(text: *const c_char) -> Result<Option<PathBuf>, Failure> {
     if text.is_null() {
         return Ok(None);
     }
-    let mut bytes = Vec::new();
-    for at in 0..4096 {
-        // SAFETY: every byte up to and including the terminator is readable, and none before this one was it.
-        match unsafe { text.add(at).read() } as u8 {
-            0 => {
-                let text = String::from_utf8(bytes).map_err(|_| invalid("config->kernels is not UTF-8".into()))?;
-                return Ok(Some(text.into()));
-            }
-            byte => bytes.push(byte),
-        }
-    }
-    Err(invalid("config->kernels has more than 4095 bytes".into()))
+    // SAFETY: by the caller's promise.
+    let text = unsafe { characters(text, "kernels", MOST_PATH, 1) }.map_err(invalid)?;
+    Ok(Some(text.into()))
 }
 
 fn invalid(why: String) -> Failure {
@@ -215,22 +207,38 @@ fn policy(policy: certkv_policy, tolerance: f64) -> Result<Policy, Failure> {
     })
 }
 
-/// Parses a format, reading no byte behind the terminator and no more than a format can have.
+/// One format, or one per layer.
 ///
 /// # Safety
 /// `text` is a C string.
-unsafe fn format(text: *const c_char) -> Result<Format, Failure> {
-    let mut bytes = Vec::with_capacity(64);
-    for at in 0..64 {
+unsafe fn formats(text: *const c_char) -> Result<Vec<Format>, Failure> {
+    let refused = |why: String| Failure::new(CERTKV_FORMAT, why);
+    // SAFETY: by the caller's promise.
+    let text = unsafe { characters(text, "format", MOST_FORMAT, MOST_LAYERS) }.map_err(refused)?;
+    text.split('+').map(|one| one.parse().map_err(|e| Failure::from(certkv::Error::Format(e)))).collect()
+}
+
+/// Most bytes of a folder's name, and of a format; most formats.
+const MOST_PATH: usize = 4095;
+const MOST_FORMAT: usize = 63;
+const MOST_LAYERS: usize = 4096;
+
+/// A C string of at most `parts` parts with `+` between them, of at most `most` bytes each; one part may have any byte. Nothing is read
+/// behind the terminator, nor behind the first byte too many. The error says what `field` has.
+///
+/// # Safety
+/// `text` is a C string.
+unsafe fn characters(text: *const c_char, field: &str, most: usize, parts: usize) -> Result<String, String> {
+    let (mut bytes, mut part, mut plus) = (Vec::new(), 0, 0);
+    loop {
         // SAFETY: every byte up to and including the terminator is readable, and none before this one was it.
-        match unsafe { text.add(at).read() } as u8 {
-            0 => {
-                let text = core::str::from_utf8(&bytes)
-                    .map_err(|_| Failure::new(CERTKV_FORMAT, "config->format is not UTF-8"))?;
-                return text.parse().map_err(|e| Failure::from(certkv::Error::Format(e)));
-            }
-            byte => bytes.push(byte),
+        let byte = unsafe { text.add(bytes.len()).read() } as u8;
+        match byte {
+            0 => return String::from_utf8(bytes).map_err(|_| format!("config->{field} is not UTF-8")),
+            b'+' if plus + 1 < parts => (part, plus) = (0, plus + 1),
+            _ if part == most => return Err(format!("config->{field} has more than {most} characters")),
+            _ => part += 1,
         }
+        bytes.push(byte);
     }
-    Err(Failure::new(CERTKV_FORMAT, "config->format has more than 63 characters"))
 }
