@@ -151,6 +151,8 @@ impl Shape {
 const SCALARS: usize = 12;
 /// `SAMPLES` there: how many sequences or listed heads a CTA keeps the place of.
 const SAMPLES: usize = 256;
+/// Query heads to a KV head of a refinable format, at most: room for what a block may add.
+const MOST_REFINED_HEADS: usize = 8;
 
 /// `PARTIAL_STRIDE` of kernels/attend/shape.cuh: floats of one partial result.
 const fn partial_stride(dim: usize, group: usize) -> usize {
@@ -168,7 +170,8 @@ fn shared_bytes(layout: &RecordLayout, group: usize, warps: usize, stages: usize
     let flights = (24 * warps * stages).next_multiple_of(16);
     // Blocks that wait for their certificate, a block and head per lane.
     let heads = if group <= 4 { 4 } else { group.next_power_of_two().max(8) };
-    let lots = warps * (32 * 16 + 32 / heads * if refinable { 56 } else { 40 });
+    let summary_words = if refinable { 12 } else { 8 };
+    let lots = warps * (32 * 16 + 32 / heads * (4 * summary_words + 8));
     // Where a warp's next blocks lie.
     let places = warps * 64 * 16;
     let vector = [4, 2, 1].into_iter().find(|v| layout.dim.is_multiple_of(32 * v)).unwrap_or(1);
@@ -180,7 +183,7 @@ fn shared_bytes(layout: &RecordLayout, group: usize, warps: usize, stages: usize
     let columns = if group > 8 { 16 } else { 8 };
     let queries = 4 * layout.dim * if group > 8 || layout.dim == 256 { columns } else { group };
     // What a block may add unrefined, per head.
-    let limits = if refinable { 64 } else { 0 };
+    let limits = if refinable { 8 * MOST_REFINED_HEADS } else { 0 };
     ring + merge + barriers + flights + lots + places + queries + finish + known + limits + entries
 }
 
@@ -290,7 +293,7 @@ impl Variant {
         }
         if !layout.format.refine.is_none() {
             // More heads or channels leave no registers for a second look at a block.
-            if group > 8 {
+            if group > MOST_REFINED_HEADS {
                 return unsupported("group of a refinable format:", group, "at most 8 query heads per KV head");
             }
             let bits = usize::from(layout.format.refine.value);
