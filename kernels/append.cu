@@ -107,21 +107,21 @@ CKV_FN void put_value(u16* side, u32 token, u32 eighth, const u32 (&two)[4]) {
     }
 }
 
-// Where the next token of a sequence of the batch goes.
+// Where the next token of a sequence of the batch goes. No launch of this kernel writes the tables; lengths it may.
 struct Spot {
     u32 row, len, tail, host, slot;
     bool placed;
 };
 CKV_FN Spot spot_of(const CkvAppendArgs& a, u32 sequence) {
     using namespace ckv_append_bits;
-    Spot s = {a.rows == nullptr ? sequence : a.rows[sequence], 0, NONE, NONE, NONE, false};
+    Spot s = {a.rows == nullptr ? sequence : ldg(a.rows + sequence), 0, NONE, NONE, NONE, false};
     if (s.row == NONE) return s;
-    s.len = a.lens[s.row], s.tail = a.tails[s.row];
+    s.len = a.lens[s.row], s.tail = ldg(a.tails + s.row);
     const u32 block = s.len / BLOCK;
     s.placed = s.tail != NONE && ((a.hosts == nullptr && a.packed == nullptr) || block < a.blocks);
     if (!s.placed) return s;
-    if (a.hosts != nullptr) s.host = a.hosts[(u64)s.row * a.blocks + block];
-    if (a.packed != nullptr && s.len % BLOCK + 1 == BLOCK) s.slot = a.packed[(u64)s.row * a.blocks + block];
+    if (a.hosts != nullptr) s.host = ldg(a.hosts + (u64)s.row * a.blocks + block);
+    if (a.packed != nullptr && s.len % BLOCK + 1 == BLOCK) s.slot = ldg(a.packed + (u64)s.row * a.blocks + block);
     return s;
 }
 
@@ -144,11 +144,11 @@ extern "C" __global__ void __launch_bounds__(256, 2) ckv_append(const __grid_con
     u32* slots = work_of(shared).flags;
     const bool settled = (a.flags & SETTLED) != 0;
     if (!settled) grid_dependency_wait();
-    const u32 work = a.kv_heads * *a.count;
+    const u32 work = a.kv_heads * ldg(a.count);
     Spot first = {NONE, 0, NONE, NONE, NONE, false};
     if (blockIdx.x < work) first = spot_of(a, blockIdx.x / a.kv_heads);
     if (settled) grid_dependency_wait();
-    // Not before: what comes next would take its place on the multiprocessors and wait there.
+    // Not before: measured, the step is slower when what comes next takes multiprocessors that early.
     grid_dependency_launch();
     if (a.clear != nullptr && blockIdx.x == 0 && threadIdx.x == 0) *a.clear = 0;
     for (u32 item = blockIdx.x; item < work; item += gridDim.x) {

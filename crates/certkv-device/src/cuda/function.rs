@@ -115,8 +115,7 @@ impl Function {
         unsafe { call!(self.module.context.api, cuFuncSetAttribute(self.raw, which, bytes)) }
     }
 
-    /// Leaves as much of a multiprocessor's memory to shared memory as there can be. A multiprocessor whose kernels split it in the same
-    /// way takes the next one while the last still runs.
+    /// Leaves as much of a multiprocessor's memory to shared memory as there can be, so that kernels behind one another split it alike.
     ///
     /// # Errors
     /// The driver's.
