@@ -52,8 +52,8 @@ pub struct certkv_config {
     pub scale: f32,
     /// Worker threads of the CPU kernels, 1 to 256; 0 for 1.
     pub threads: u32,
-    /// Format of all layers, as "k8-v4g64-b64", or those of each layer, of one block size, with `+` between them; NULL for the
-    /// default. Borrowed during the call.
+    /// Format of all layers, as "k8-v4g64-b64", or those of each layer with `+` between them, on a GPU all of one block size; at
+    /// most 63 characters each, NULL for the default. Borrowed during the call.
     pub format: *const c_char,
     /// Tokens that all sequences together may hold, 1 to 2^31.
     pub max_tokens: u64,
