@@ -2,11 +2,12 @@
 // originals; where a row fills its block, the block is coded at once.
 //
 // Everything that changes from step to step is read from device memory, so that one captured launch serves every step. A
-// CTA of 256 threads with PACK_SHARED bytes of shared memory takes one head of one sequence at a time, so that a tail has
-// one writer and packing needs no other CTA; the grid strides over the work, as many CTAs as there can be heads in a batch
-// and not more than two per SM. A row of the tables is named once in a batch. Each CTA looks at all rows of its sequence
-// and takes the same decision as the others: a sequence with a number that is not finite in any head writes nothing,
-// math.md (0.4).
+// CTA of 256 threads with PACK_SHARED bytes of shared memory takes one head of one sequence at a time, both sides of it, or one
+// where the row fills the block: keys and values are then coded side by side. So a side of a tail has one writer, and packing needs
+// no other CTA. The grid strides over the work, first all heads, then the second sides: twice as many CTAs as there can be heads in
+// a batch and not more than two per SM. A row of the tables is named once in a batch. Each CTA looks at all rows of its
+// sequence and takes the same decision as the others: a sequence with a number that is not finite in any head writes
+// nothing, math.md (0.4).
 #include "pack.cuh"
 
 namespace ckv_append_bits {
@@ -20,6 +21,8 @@ constexpr u32 FIRST_CENTRE = 2; // a first block that fills row by row fixes the
 constexpr u32 HOST_ROWS = 4;    // host pages get each row at once, [token][channel]; else full blocks, in fragment order
 constexpr u32 SETTLED = 8;      // no launch that may still run writes tables, lengths or the count: they are read meanwhile
 constexpr u32 NONE = 0xffffffffu;
+// In `arrived`, above the count of CTAs: one that found an error.
+constexpr u32 REFUSED = 65536;
 }  // namespace ckv_append_bits
 
 // Tables hold slot numbers, NONE for no slot; the slot's address is base + number * stride. Bases belong to one layer. A
@@ -107,21 +110,33 @@ CKV_FN void put_value(u16* side, u32 token, u32 eighth, const u32 (&two)[4]) {
     }
 }
 
-// Where the next token of a sequence of the batch goes. No launch of this kernel writes the tables; lengths it may.
+// A sequence of the batch: its row in the tables, and its length. Read again only by a CTA that the length waits for.
+struct Sequence {
+    u32 row, len;
+};
+CKV_FN Sequence sequence_of(const CkvAppendArgs& a, u32 sequence) {
+    const u32 row = a.rows == nullptr ? sequence : ldg(a.rows + sequence);
+    return Sequence{row, row == ckv_append_bits::NONE ? 0 : a.lens[row]};
+}
+// Whether its next token is its block's last.
+CKV_FN bool fills(const Sequence& s) { return s.len % BLOCK + 1 == BLOCK; }
+
+// Where that token goes. No launch of this kernel writes the tables; lengths it may.
 struct Spot {
-    u32 row, len, tail, host, slot;
+    u32 tail, host, slot;
     bool placed;
 };
-CKV_FN Spot spot_of(const CkvAppendArgs& a, u32 sequence) {
+CKV_FN Spot spot_of(const CkvAppendArgs& a, const Sequence& sequence) {
     using namespace ckv_append_bits;
-    Spot s = {a.rows == nullptr ? sequence : ldg(a.rows + sequence), 0, NONE, NONE, NONE, false};
-    if (s.row == NONE) return s;
-    s.len = a.lens[s.row], s.tail = ldg(a.tails + s.row);
-    const u32 block = s.len / BLOCK;
+    Spot s = {NONE, NONE, NONE, false};
+    if (sequence.row == NONE) return s;
+    s.tail = ldg(a.tails + sequence.row);
+    const u32 block = sequence.len / BLOCK;
     s.placed = s.tail != NONE && ((a.hosts == nullptr && a.packed == nullptr) || block < a.blocks);
     if (!s.placed) return s;
-    if (a.hosts != nullptr) s.host = ldg(a.hosts + (u64)s.row * a.blocks + block);
-    if (a.packed != nullptr && s.len % BLOCK + 1 == BLOCK) s.slot = ldg(a.packed + (u64)s.row * a.blocks + block);
+    const u64 at = (u64)sequence.row * a.blocks + block;
+    if (a.hosts != nullptr) s.host = ldg(a.hosts + at);
+    if (a.packed != nullptr && fills(sequence)) s.slot = ldg(a.packed + at);
     return s;
 }
 
@@ -135,77 +150,101 @@ CKV_FN void fix_centre(const u16* values, float* centre) {
     sync_threads();
 }
 
+// What follows a row that fills its block, for one side: the originals' copy on the host, and the codes. `open`: the side in the tail.
+template <bool KEY>
+CKV_FN void close_side(const CkvAppendArgs& a, const Sequence& sequence, u32 slot, u32 head, const u16* open, u16* page, u8* shared) {
+    using namespace ckv_append_bits;
+    // The tail is complete for this CTA: every other row was written by an earlier launch.
+    sync_threads();
+    if (page != nullptr && (a.flags & HOST_ROWS) == 0) {
+        // Over the host link in whole lines, where single values of fragment order would go two bytes at a time.
+        for (u32 j = threadIdx.x; j < COUNT / 8; j += THREADS) ((Vec4*)page)[j] = ((const Vec4*)open)[j];
+    }
+    if (slot == NONE) return;
+    u8* record = a.packed_base + slot * a.packed_stride + head * a.record_stride;
+    float* centre = a.centres + ((u64)sequence.row * a.kv_heads + head) * DIM;
+    if (!KEY && sequence.len < BLOCK && (a.flags & FIRST_CENTRE) != 0) fix_centre(open, centre);
+    const u32 said = pack_side<KEY>(open, FRAGMENT, centre, record, shared);
+    if (said != 0 && a.status != nullptr && threadIdx.x == 0) atomic_or(a.status, said);
+}
+
+// One head of sequence i of the batch: its row, and its block if the row fills it. A row that fills a block is two CTAs' work, the keys'
+// and, `second`, the values'. Returns what speaks against the sequence, which then writes nothing.
+CKV_FN u32 take_row(const CkvAppendArgs& a, const Sequence& sequence, const Spot& spot, u32 i, u32 head, bool second, u8* shared) {
+    using namespace ckv_append_bits;
+    // All rows of the sequence are looked at, this CTA's own head is what it keeps.
+    u32 bad = 0, two[4];
+    for (u32 e = threadIdx.x; e < a.kv_heads * DIM / 8; e += THREADS) {
+        bad |= load_rounded(a.keys, (u64)i * a.key_stride + 8 * e, a.input, two);
+        bad |= load_rounded(a.values, (u64)i * a.value_stride + 8 * e, a.input, two);
+    }
+    if (!spot.placed) bad |= NO_PLACE;
+    bad = cta_union(bad, work_of(shared).flags);
+    if (bad != 0) {
+        if (threadIdx.x == 0) atomic_or(a.errors + sequence.row, bad);
+        return bad;
+    }
+    const u32 token = sequence.len % BLOCK;
+    const bool full = fills(sequence);
+    const u64 at = (u64)(2 * head) * COUNT;
+    u16* open = (u16*)(a.tail_base + spot.tail * a.tail_stride) + at;
+    u16* page = spot.host == NONE ? nullptr : (u16*)(a.host_base + spot.host * a.host_stride) + at;
+    // Half the CTA keeps the key, half the value.
+    const u32 half = threadIdx.x / (THREADS / 2), eighth = threadIdx.x % (THREADS / 2);
+    if (eighth < DIM / 8 && (!full || second == (half != 0))) {
+        const u64 from = half == 0 ? (u64)i * a.key_stride : (u64)i * a.value_stride;
+        load_rounded(half == 0 ? a.keys : a.values, from + head * DIM + 8 * eighth, a.input, two);
+        if (half == 0) {
+            put_key(open, token, eighth, two);
+        } else {
+            put_value(open + COUNT, token, eighth, two);
+        }
+        if (page != nullptr && (a.flags & HOST_ROWS) != 0) {
+            ((Vec4*)(page + half * COUNT + token * DIM))[eighth] = Vec4{two[0], two[1], two[2], two[3]};
+        }
+    }
+    if (full && !second) close_side<true>(a, sequence, spot.slot, head, open, page, shared);
+    if (full && second) close_side<false>(a, sequence, spot.slot, head, open + COUNT, page == nullptr ? nullptr : page + COUNT, shared);
+    return 0;
+}
+
 }  // namespace ckv_encode
 
 extern "C" __global__ void __launch_bounds__(256, 2) ckv_append(const __grid_constant__ CkvAppendArgs a) {
     using namespace ckv_encode;
     using namespace ckv_append_bits;
     CKV_DYNAMIC_SHARED(shared);
-    u32* slots = work_of(shared).flags;
     const bool settled = (a.flags & SETTLED) != 0;
     if (!settled) grid_dependency_wait();
-    const u32 work = a.kv_heads * ldg(a.count);
-    Spot first = {NONE, 0, NONE, NONE, NONE, false};
-    if (blockIdx.x < work) first = spot_of(a, blockIdx.x / a.kv_heads);
+    const u32 heads = a.kv_heads * ldg(a.count), work = 2 * heads;
+    Sequence sequence = {NONE, 0};
+    if (blockIdx.x < work) sequence = sequence_of(a, blockIdx.x % heads / a.kv_heads);
+    const Spot first = spot_of(a, sequence);
     if (settled) grid_dependency_wait();
     // Not before: measured, the step is slower when what comes next takes multiprocessors that early.
     grid_dependency_launch();
     if (a.clear != nullptr && blockIdx.x == 0 && threadIdx.x == 0) *a.clear = 0;
     for (u32 item = blockIdx.x; item < work; item += gridDim.x) {
-        const u32 i = item / a.kv_heads, head = item % a.kv_heads;
-        const Spot spot = item == blockIdx.x ? first : spot_of(a, i);
-        const u32 row = spot.row, len = spot.len;
-        if (row == NONE) continue;
-        // All rows of the sequence are looked at, this CTA's own head is what it keeps.
-        u32 bad = 0, two[4];
-        for (u32 e = threadIdx.x; e < a.kv_heads * DIM / 8; e += THREADS) {
-            bad |= load_rounded(a.keys, (u64)i * a.key_stride + 8 * e, a.input, two);
-            bad |= load_rounded(a.values, (u64)i * a.value_stride + 8 * e, a.input, two);
+        const bool second = item >= heads;
+        const u32 i = item % heads / a.kv_heads, head = item % a.kv_heads;
+        // The next one's, meanwhile: most items are second sides of blocks that do not fill.
+        const u32 following = item + gridDim.x;
+        const Sequence here = sequence;
+        if (following < work) sequence = sequence_of(a, following % heads / a.kv_heads);
+        if (here.row == NONE) continue;
+        u32 bad = 0;
+        if (!second || fills(here)) {
+            bad = take_row(a, here, item == blockIdx.x ? first : spot_of(a, here), i, head, second, shared);
         }
-        const u32 block = len / BLOCK, token = len % BLOCK;
-        if (!spot.placed) bad |= NO_PLACE;
-        bad = cta_union(bad, slots);
-
-        if (bad == 0) {
-            const u64 at = (u64)(2 * head) * COUNT;
-            u16* open = (u16*)(a.tail_base + spot.tail * a.tail_stride) + at;
-            u16* page = spot.host == NONE ? nullptr : (u16*)(a.host_base + spot.host * a.host_stride) + at;
-            const bool by_row = (a.flags & HOST_ROWS) != 0, full = token + 1 == BLOCK;
-            // Half the CTA keeps the key, half the value.
-            const u32 half = threadIdx.x / (THREADS / 2), eighth = threadIdx.x % (THREADS / 2);
-            if (eighth < DIM / 8) {
-                const u64 from = half == 0 ? (u64)i * a.key_stride : (u64)i * a.value_stride;
-                load_rounded(half == 0 ? a.keys : a.values, from + head * DIM + 8 * eighth, a.input, two);
-                if (half == 0) {
-                    put_key(open, token, eighth, two);
-                } else {
-                    put_value(open + COUNT, token, eighth, two);
-                }
-                if (page != nullptr && by_row) ((Vec4*)(page + half * COUNT + token * DIM))[eighth] = Vec4{two[0], two[1], two[2], two[3]};
-            }
-            // A full tail is complete for this CTA: every other row was written by an earlier launch.
-            if (full) sync_threads();
-            if (full && page != nullptr && !by_row) {
-                // Over the host link in whole lines, where single values of fragment order would go two bytes at a time.
-                for (u32 j = threadIdx.x; j < COUNT / 4; j += THREADS) ((Vec4*)page)[j] = ((const Vec4*)open)[j];
-            }
-            if (spot.slot != NONE) {
-                u8* record = a.packed_base + spot.slot * a.packed_stride + head * a.record_stride;
-                float* centre = a.centres + ((u64)row * a.kv_heads + head) * DIM;
-                if (block == 0 && (a.flags & FIRST_CENTRE) != 0) fix_centre(open + COUNT, centre);
-                u32 said = pack_side<true>(open, FRAGMENT, centre, record, shared);
-                said |= pack_side<false>(open + COUNT, FRAGMENT, centre, record, shared);
-                if (said != 0 && a.status != nullptr && threadIdx.x == 0) atomic_or(a.status, said);
-            }
-        } else if (threadIdx.x == 0) {
-            atomic_or(a.errors + row, bad);
-        }
-
-        // The last CTA of the sequence counts the row: the others have read the old length.
+        // The last CTA of the sequence counts the row: the others, idle ones too, have read the old length. Idle ones do not
+        // know what the others found, so that goes with the count.
         sync_threads();
-        if ((a.flags & ADVANCE) != 0 && threadIdx.x == 0 && atomic_add_acq_rel(a.arrived + row, 1) == a.kv_heads - 1) {
-            a.arrived[row] = 0;
-            if (bad == 0) a.lens[row] = len + 1;
+        if ((a.flags & ADVANCE) != 0 && threadIdx.x == 0) {
+            const u32 before = atomic_add_acq_rel(a.arrived + here.row, bad == 0 ? 1 : 1 + REFUSED);
+            if (before % REFUSED == 2 * a.kv_heads - 1) {
+                a.arrived[here.row] = 0;
+                if (before < REFUSED && bad == 0) a.lens[here.row] = here.len + 1;
+            }
         }
     }
 }

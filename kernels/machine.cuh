@@ -21,6 +21,10 @@ struct alignas(8) Vec2 {
     u32 x, y;
 };
 
+// What one product of the matrix unit (mma_f16, mma_bf16) adds to a sum may be off by this share of the largest term or of the sum:
+// 16 terms cut at 2^-25 of the largest and one truncation to f32 (1.25 * 2^-21). docs/gpu.md, "The matrix unit".
+constexpr float U_MMA = 6.0e-7f;
+
 #if defined(CKV_EMULATE)
 #include "emulate/machine.hpp"
 #else

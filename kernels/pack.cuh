@@ -18,7 +18,7 @@
 #include "codec/identity.cuh"
 #include "codec/refine.cuh"
 #include "codec/token_sym.cuh"
-#include "summary.cuh"
+#include "spectral.cuh"
 
 namespace ckv_encode {
 
@@ -46,14 +46,13 @@ constexpr u32 VALUE_STEPS = VALUE_CODED ? BLOCK * (DIM / VALUE_GROUP) : 0;
 constexpr u32 STEPS = KEY_STEPS > VALUE_STEPS ? KEY_STEPS : VALUE_STEPS;
 
 // The shared memory of the CTA, in bytes; the launch asks for PACK_SHARED of them.
-constexpr u32 GRAM_BYTES = KEY_CODED || VALUE_CODED ? 8 * BLOCK * BLOCK : 0;
-constexpr u32 RAW_BYTES = REFINABLE || 2 * BLOCK * ROW > GRAM_BYTES ? 2 * BLOCK * ROW : GRAM_BYTES;
-constexpr u32 AT_GRAM = REFINABLE ? RAW_BYTES : 0;
-constexpr u32 AT_ERRORS = REFINABLE ? AT_GRAM + GRAM_BYTES : RAW_BYTES, ERROR_BYTES = 32768;
-constexpr u32 AT_CHANNELS = AT_ERRORS + ERROR_BYTES, AT_STEPS = AT_CHANNELS + 8 * DIM;
+constexpr u32 AT_ERRORS = 2 * BLOCK * ROW, ERROR_BYTES = 32768;
+// Errors as halves, a row per token, 16 bytes of padding as above.
+constexpr u32 PITCH = CHUNK + 8, AT_HALVES = AT_ERRORS + ERROR_BYTES, HALF_BYTES = KEY_CODED || VALUE_CODED ? 2 * BLOCK * PITCH : 0;
+constexpr u32 AT_CHANNELS = AT_HALVES + HALF_BYTES, AT_STEPS = AT_CHANNELS + 8 * DIM;
 constexpr u32 AT_SLOTS = AT_STEPS + 12 * STEPS, SLOT_BYTES = 8 * 4 * WARPS;
 constexpr u32 AT_FLAGS = AT_SLOTS + SLOT_BYTES, PACK_SHARED = AT_FLAGS + 4 * 2 * WARPS;
-static_assert(8 * Gram<BLOCK>::PARTIALS <= ERROR_BYTES && 8 * BLOCK * BLOCK <= ERROR_BYTES, "sums fit");
+static_assert(4 * BLOCK * Product<BLOCK>::PITCH <= ERROR_BYTES, "powers fit");
 static_assert(8 * CHUNK * BLOCK <= ERROR_BYTES, "errors fit");
 static_assert(8 * 4 * THREADS <= ERROR_BYTES && 8 * BLOCK * PIECES <= ERROR_BYTES, "norms and ranges fit");
 
@@ -66,8 +65,8 @@ constexpr u32 OVERFLOW = 1, NONFINITE = 2;
 
 struct Work {
     u16* raw;          // originals, [BLOCK][ROW]
-    double* gram;      // the Gram matrix, in their place unless they are needed again
-    double* errors;    // x - x^, [channel of the chunk][BLOCK]; ranges and partial sums in between
+    double* errors;    // x - x^, [channel of the chunk][BLOCK]; ranges, partial sums and powers of matrices in between
+    u16* halves;       // the same in steps, [BLOCK][PITCH]
     double* channels;  // per channel: the centre (values), 1/scale (keys with a scale per channel)
     float* scale;      // [STEPS], and so on: index channel, or group * BLOCK + token
     float* offset;
@@ -77,7 +76,7 @@ struct Work {
 };
 CKV_FN Work work_of(u8* shared) {
     float* steps = (float*)(shared + AT_STEPS);
-    return Work{(u16*)shared,  (double*)(shared + AT_GRAM), (double*)(shared + AT_ERRORS), (double*)(shared + AT_CHANNELS),
+    return Work{(u16*)shared,  (double*)(shared + AT_ERRORS), (u16*)(shared + AT_HALVES), (double*)(shared + AT_CHANNELS),
                 steps,         steps + STEPS,                 steps + 2 * STEPS,
                 (double*)(shared + AT_SLOTS), (u32*)(shared + AT_FLAGS)};
 }
@@ -292,22 +291,28 @@ template <bool KEY> CKV_FN void refine_chunk(const Work& w, u8* section, u32 fir
 struct Norms {
     double original, error, decoded, centred;
 };
-// Adds channels first .. first + width: thread = part * BLOCK + token. Keys with a scale per channel leave their errors
-// measured in steps of their channel, (3.6).
-template <bool KEY, bool CODED> CKV_FN void add_norms(const Work& w, u32 first, u32 width, Norms& n) {
+// Adds channels first .. first + width: thread = part * BLOCK + token. Leaves the errors times `unit` as halves; those of keys with a
+// scale per channel in steps of their channel too, (3.6).
+template <bool KEY, bool CODED> CKV_FN void add_norms(const Work& w, u32 first, u32 width, double unit, Norms& n) {
     const u32 token = threadIdx.x % BLOCK;
 #pragma unroll 2
-    for (u32 c = threadIdx.x / BLOCK; c < width; c += THREADS / BLOCK) {
-        const double x = (double)original<STORE>(w.raw[token * ROW + first + c]);
-        const double e = CODED ? w.errors[c * BLOCK + token] : 0.0;
-        n.original += x * x;
-        n.error += e * e;
-        if (!KEY) {
-            const double from_centre = x - w.channels[first + c];
-            n.decoded += (x - e) * (x - e);
-            n.centred += from_centre * from_centre;
+    for (u32 c = 2 * (threadIdx.x / BLOCK); c < width; c += 2 * (THREADS / BLOCK)) {
+        const u32 two = *(const u32*)(w.raw + token * ROW + first + c);
+        float scaled[2];
+#pragma unroll
+        for (u32 i = 0; i < 2; ++i) {
+            const double x = (double)original<STORE>((u16)(i == 0 ? two & 0xffffu : two >> 16));
+            const double e = CODED ? w.errors[(c + i) * BLOCK + token] : 0.0;
+            n.original += x * x;
+            n.error += e * e;
+            if (!KEY) {
+                const double from_centre = x - w.channels[first + c + i];
+                n.decoded += (x - e) * (x - e);
+                n.centred += from_centre * from_centre;
+            }
+            if (CODED) scaled[i] = (float)(e * unit * (KEY && KEY_CHANNEL ? w.channels[first + c + i] : 1.0));
         }
-        if (KEY && KEY_CHANNEL && CODED) w.errors[c * BLOCK + token] = e * w.channels[first + c];
+        if (CODED) *(u32*)(w.halves + token * PITCH + c) = h2_pack(scaled[0], scaled[1]);
     }
 }
 // Largest over the tokens: {error, max(original, decoded), centred}, still squared.
@@ -358,9 +363,22 @@ template <bool CODED> CKV_FN double key_magnitude(const Work& w) {
     return cta_sum(square, w.slots);
 }
 
-// Codes all channels and measures the errors: norms of tokens, and their Gram matrix. FINE: the codes are written already; residuals
-// are, and what they leave is measured.
-template <bool KEY, bool FINE> CKV_FN void measure(const Work& w, u8* codes, u8* residuals, Norms& norms, Gram<BLOCK>& gram) {
+// The power of two that brings the errors of a side's codes to at most about 1 as halves, those of keys with a scale per channel when
+// they are taken in steps: an error is at most half a step.
+template <bool KEY> CKV_FN double unit_of(const Work& w) {
+    if (KEY && KEY_CHANNEL) return 1.0;
+    float largest = 0.0f;
+    for (u32 i = threadIdx.x; i < (KEY ? KEY_STEPS : VALUE_STEPS); i += THREADS) largest = most(largest, w.scale[i]);
+    float none[1] = {0.0f}, top[1] = {largest};
+    cta_sums_and_largest(none, top, (float*)w.slots);
+    // A scale is a value of f16, or 0: then there are no errors.
+    const int exponent = (int)(float_as_u32(top[0]) >> 23) - 127;
+    return top[0] > 0.0f ? exp2i(-exponent) : 1.0;
+}
+
+// Codes all channels and measures the errors: norms of tokens, and the product of the errors as halves. FINE: the codes are written
+// already; residuals are, and what they leave is measured.
+template <bool KEY, bool FINE> CKV_FN void measure(const Work& w, u8* codes, u8* residuals, double unit, Norms& norms, Product<BLOCK>& gram) {
     gram.clear();
 #pragma unroll 1
     for (u32 first = 0; first < DIM; first += CHUNK) {
@@ -371,29 +389,35 @@ template <bool KEY, bool FINE> CKV_FN void measure(const Work& w, u8* codes, u8*
             refine_chunk<KEY>(w, residuals, first, width);
             sync_threads();
         }
-        add_norms<KEY, true>(w, first, width, norms);
+        add_norms<KEY, true>(w, first, width, unit, norms);
         sync_threads();
-        gram.add(w.errors, width);
-        sync_threads();
+        // The next chunk's codes do not touch the halves, and its norms come behind another wait.
+        gram.add(w.halves, PITCH, width);
     }
-    // Without residuals the originals are done with: their place takes the matrix.
-    gram.fold(w.errors, w.gram);
+}
+
+// Upper bound of the spectral norm of the errors, in their own unit; 0 if all are 0.
+CKV_FN double errors_norm_of(const Work& w, const Product<BLOCK>& gram, double unit, double largest_square) {
+    if (largest_square == 0.0) return 0.0;
+    return spectral<BLOCK>(gram, DIM, (u16*)w.errors, (float*)w.slots) / unit;
 }
 
 // Residual planes of a side and their part of the summary. `largest`: the largest squared norm of a value, which those of refined ones
 // may raise.
-template <bool KEY> CKV_FN void refine(const Work& w, u8* record, bool coded, Gram<BLOCK>& gram, double& largest) {
+template <bool KEY> CKV_FN void refine(const Work& w, u8* record, bool coded, double unit, Product<BLOCK>& gram, double& largest) {
     constexpr u32 BITS = KEY ? CKV_KEY_REFINE : CKV_VALUE_REFINE, AT = KEY ? CKV_KEY_RESIDUALS : CKV_VALUE_RESIDUALS;
     double norm = infinity(), most = infinity();
     if (coded) {
         Norms norms = {0.0, 0.0, 0.0, 0.0};
+        // What residuals leave is finer by their bits.
+        unit *= (double)(1u << BITS);
         sync_threads();
-        measure<KEY, true>(w, record, record + AT, norms, gram);
+        measure<KEY, true>(w, record, record + AT, unit, norms, gram);
         double top[3];
         largest_norms(w, norms, top);
         largest = larger(largest, top[1]);
         most = top[0];
-        norm = spectral<BLOCK>(w.gram, w.errors, w.slots);
+        norm = errors_norm_of(w, gram, unit, most);
     } else {
         zero(record, AT, AT + COUNT / 8 * BITS);
     }
@@ -428,23 +452,25 @@ template <bool KEY> CKV_FN u32 pack_staged(const Work& w, u32 bad, const float* 
     Norms norms = {0.0, 0.0, 0.0, 0.0};
     double errors_norm = 0.0;
     if constexpr (CODED) {
-        Gram<BLOCK> gram;
+        Product<BLOCK> gram;
+        double unit = 1.0;
         if (coded) {
-            measure<KEY, false>(w, record + START, nullptr, norms, gram);
+            unit = unit_of<KEY>(w);
+            measure<KEY, false>(w, record + START, nullptr, unit, norms, gram);
         } else {
-            add_norms<KEY, false>(w, 0, DIM, norms);
+            add_norms<KEY, false>(w, 0, DIM, unit, norms);
         }
         double top[3], mag = 0.0;
         largest_norms(w, norms, top);
         if (coded) {
             if (KEY) mag = key_magnitude<true>(w);
-            errors_norm = spectral<BLOCK>(w.gram, w.errors, w.slots);
+            errors_norm = errors_norm_of(w, gram, unit, top[0]);
             zero(record, CODES_END, SCALES);
             zero(record, SCALES_END, END);
         } else {
             for (u32 i = threadIdx.x; i < (END - START) / 16; i += THREADS) ((Vec4*)(record + START))[i] = Vec4{0, 0, 0, 0};
         }
-        if constexpr (REFINABLE) refine<KEY>(w, record, coded, gram, top[1]);
+        if constexpr (REFINABLE) refine<KEY>(w, record, coded, unit, gram, top[1]);
         if (threadIdx.x == 0) {
             const double inf = infinity();
             float* out = (float*)(record + CKV_SUMMARY);
@@ -466,7 +492,7 @@ template <bool KEY> CKV_FN u32 pack_staged(const Work& w, u32 bad, const float* 
         double top[3];
         for (u32 i = threadIdx.x; i < COUNT / 8; i += THREADS)
             ((Vec4*)(record + START))[i] = Identity::gather<KEY, DIM, ROW>(w.raw, i);
-        add_norms<KEY, false>(w, 0, DIM, norms);
+        add_norms<KEY, false>(w, 0, DIM, 1.0, norms);
         largest_norms(w, norms, top);
         double mag = KEY ? key_magnitude<false>(w) : 0.0;
         zero(record, CODES_END, END);

@@ -4,9 +4,6 @@
 // leaves the block's sum of weights W, its sum of squares, and the sums of |q sigma| and (q sigma)^2, without a shuffle.
 #pragma once
 
-// What one product of the matrix unit adds to a sum may be off by this share of the largest term or of the sum: 16 terms cut
-// at 2^-25 of the largest and one truncation to f32 (1.25 * 2^-21). docs/gpu.md, "The matrix unit".
-constexpr float U_MMA = 6.0e-7f;
 // Upward factor over the few roundings of the certificate's own arithmetic.
 constexpr float UP = 1.00001f;
 // What a pair of halves misses of the number it stands for.

@@ -106,10 +106,12 @@ fn append(bench: &Bench<'_>, kernels: &Kernels, variant: &Variant, seqs: usize) 
         ..AppendArgs::default()
     };
     let function = kernels.get(variant, Verb::Append)?;
-    let grid = (seqs * KV_HEADS).min(2 * bench.gpu.info().multiprocessors as usize) as u32;
-    let mut us = [0.0; 2];
-    for (time, len) in us.iter_mut().zip([b / 2, b - 1]) {
+    let grid = (2 * seqs * KV_HEADS).min(2 * bench.gpu.info().multiprocessors as usize) as u32;
+    let mut us = [0.0; 3];
+    // The last without originals on the host: what the codes take.
+    for (time, (len, hosts)) in us.iter_mut().zip([(b / 2, args.hosts), (b - 1, args.hosts), (b - 1, 0)]) {
         lens.write(bench.stream, 0, &vec![len as u32; seqs])?;
+        let args = AppendArgs { hosts, ..args };
         *time = bench.time(|_| {
             // SAFETY: every address is that of a live buffer of the size that the kernel's argument documents.
             unsafe {
@@ -128,9 +130,10 @@ fn append(bench: &Bench<'_>, kernels: &Kernels, variant: &Variant, seqs: usize) 
     let mut bits = vec![0u32; seqs];
     errors.read(bench.stream, 0, &mut bits)?;
     println!(
-        "append, {seqs:2} sequences: {:.2} us; with blocks that fill {:.2} us; per token {:.2} us{}",
+        "append, {seqs:2} sequences: {:.2} us; with blocks that fill {:.2} us ({:.2} us without originals on the host); per token {:.2} us{}",
         us[0],
         us[1],
+        us[2],
         (us[0] * (b - 1) as f64 + us[1]) / b as f64,
         if bits.iter().any(|b| *b != 0) { "  ERROR BITS SET" } else { "" }
     );
@@ -215,12 +218,15 @@ fn all(words: &[String]) -> Result<(), Failure> {
     let gpu = Gpu::open(0)?;
     let opened = start.elapsed();
     let geometry = Geometry::new(1, 4 * KV_HEADS, KV_HEADS, DIM)?;
-    let layout = RecordLayout::new(&geometry, "k8-v4g64-b32".parse()?)?;
-    let variant = Variant::new(layout, 4, Arch::of(gpu.info().arch)?)?;
-    let variants = [variant.clone(), variant.clone().wide()];
+    let arch = Arch::of(gpu.info().arch)?;
+    let mut variants = Vec::new();
+    for format in value("--formats").map_or("k8-v4g64-b64,k8-v4g64-b64-r8.4", |f| f).split(',') {
+        variants.push((format, Variant::new(RecordLayout::new(&geometry, format.parse()?)?, 4, arch)?));
+    }
+    let all: Vec<Variant> = variants.iter().flat_map(|(_, v)| [v.clone(), v.clone().wide()]).collect();
     for pass in ["first", "cached"] {
         let start = Instant::now();
-        let kernels = Kernels::prepare(&gpu, &variants, &compiler)?;
+        let kernels = Kernels::prepare(&gpu, &all, &compiler)?;
         let ms = start.elapsed().as_secs_f64() * 1e3;
         println!(
             "prepare, {pass}: {ms:.1} ms for {} kernels (open {:.0} ms)",
@@ -228,17 +234,21 @@ fn all(words: &[String]) -> Result<(), Failure> {
             opened.as_secs_f64() * 1e3
         );
     }
-    let kernels = Kernels::prepare(&gpu, &variants, &compiler)?;
+    let kernels = Kernels::prepare(&gpu, &all, &compiler)?;
     let stream = GpuStream::new(&gpu, Priority::Normal)?;
     let bench = Bench { gpu: &gpu, stream: &stream };
-    for seqs in [1, 8, 32] {
-        append(&bench, &kernels, &variant, seqs)?;
+    for (format, variant) in &variants {
+        println!("{format}");
+        for seqs in [1, 8, 32] {
+            append(&bench, &kernels, variant, seqs)?;
+        }
+        for blocks in [64, 4096] {
+            pack(&bench, &kernels, variant, blocks)?;
+        }
     }
-    for blocks in [64, 4096] {
-        pack(&bench, &kernels, &variant, blocks)?;
-    }
+    let variant = &variants[0].1;
     for (bytes, ctas) in [(4096, 32), (8192, 16), (32768, 4)] {
-        page_in(&bench, &kernels, &variant, bytes, ctas)?;
+        page_in(&bench, &kernels, variant, bytes, ctas)?;
     }
     Ok(())
 }

@@ -176,12 +176,11 @@ pub fn pack_shared(layout: &RecordLayout) -> u32 {
         KeyFormat::Token { .. } => tokens * (dim / key.group(dim)),
     };
     let value_steps = if value.is_exact() { 0 } else { tokens * (dim / value.group(dim)) };
-    let gram = if key.is_exact() && value.is_exact() { 0 } else { 8 * tokens * tokens };
-    let (warps, errors, slots) = (8, 32768, 8 * 4);
     let originals = 2 * tokens * (dim + 8);
-    // Originals that are refined later keep their place.
-    let raw = if layout.format.refine.is_none() { originals.max(gram) } else { originals + gram };
-    (raw + errors + 8 * dim + 12 * key_steps.max(value_steps) + slots * warps + 4 * 2 * warps) as u32
+    let chunk = dim.min(4096 / tokens);
+    let halves = if key.is_exact() && value.is_exact() { 0 } else { 2 * tokens * (chunk + 8) };
+    let (warps, errors, slots) = (8, 32768, 8 * 4);
+    (originals + errors + halves + 8 * dim + 12 * key_steps.max(value_steps) + slots * warps + 4 * 2 * warps) as u32
 }
 
 #[cfg(test)]

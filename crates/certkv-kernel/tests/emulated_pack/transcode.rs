@@ -132,9 +132,15 @@ fn codes_made_from_codes_bound_both_errors() {
             let (rke, rve) = (minus(&old_k, &numbers(store, &rk)), minus(&old_v, &numbers(store, &rv)));
             let frobenius = |e: &[f64]| e.iter().map(|e| e * e).sum::<f64>().sqrt();
             // Each bound is true, and is the sum of its three parts where the side was coded again.
-            let sums = |got: f32, truth: f64, parts: [f64; 3]| {
+            let within = |got: f32, truth: f64, parts: [f64; 3], above: f64| {
                 let (got, sum) = (f64::from(got), parts.iter().sum::<f64>());
-                got >= truth && got >= sum * (1.0 - 1e-9) && got <= sum * (1.0 + 1e-5) + 1e-40
+                got >= truth && got >= sum * (1.0 - 1e-9) && got <= sum * (1.0 + 1e-5) + above + 1e-40
+            };
+            let sums = |got, truth, parts| within(got, truth, parts, 0.0);
+            // The matrix unit's bound of the new error may lie above the CPU's, as `judge` says.
+            let norms = |got, truth, parts: [f64; 3], largest: f32| {
+                let step = (2.0 * f64::from(largest)).max(2f64.powi(-24));
+                within(got, truth, parts, parts[2] * 2f64.powi(-7) + 1e-5 * step)
             };
             if !same(to.format.key) {
                 let sigma = match from.format.key {
@@ -153,7 +159,7 @@ fn codes_made_from_codes_bound_both_errors() {
                 let parts = [f64::from(was.eps), largest_norm(&rke, dim), f64::from(new.eps)];
                 assert!(sums(got.eps, largest_norm(&ke, dim), parts), "{got:?} {parts:?}");
                 let parts = [f64::from(was.kappa) * sigma, frobenius(&rke), f64::from(new.kappa)];
-                assert!(sums(got.kappa, spectral_from_below(&ke, dim), parts), "{got:?} {parts:?}");
+                assert!(norms(got.kappa, spectral_from_below(&ke, dim), parts, new.eps), "{got:?} {parts:?}");
                 assert_eq!(got.key_norm, was.key_norm);
             }
             if to.format.value != from.format.value {
@@ -165,7 +171,7 @@ fn codes_made_from_codes_bound_both_errors() {
                     caught += usize::from(!sums(got.eta - less, largest_norm(&ve, dim), parts));
                 }
                 let parts = [f64::from(was.sop), frobenius(&rve), f64::from(new.sop)];
-                assert!(sums(got.sop, spectral_from_below(&ve, dim), parts), "{got:?} {parts:?}");
+                assert!(norms(got.sop, spectral_from_below(&ve, dim), parts, new.eta), "{got:?} {parts:?}");
                 assert_eq!(got.radius, was.radius);
                 let norm = largest_norm(&v, dim).max(largest_norm(&now_v, dim));
                 assert!(f64::from(got.value_norm) >= norm && f64::from(got.value_norm) <= 1.5 * norm + 1e-30);

@@ -220,7 +220,7 @@ impl Core {
         let layer_host = s.host_pages * s.original_bytes;
         let args = Append {
             variant: &self.kit(layer).variant,
-            ctas: (seqs * s.kv_heads).min(2 * self.ctas as usize) as u32,
+            ctas: (2 * seqs * s.kv_heads).min(2 * self.ctas as usize) as u32,
             seqs,
             tables: self.block_tables()?,
             count: self.table(&t.count)?,
