@@ -46,14 +46,15 @@ constexpr u32 VALUE_STEPS = VALUE_CODED ? BLOCK * (DIM / VALUE_GROUP) : 0;
 constexpr u32 STEPS = KEY_STEPS > VALUE_STEPS ? KEY_STEPS : VALUE_STEPS;
 
 // The shared memory of the CTA, in bytes; the launch asks for PACK_SHARED of them.
-constexpr u32 AT_ERRORS = 2 * BLOCK * ROW, ERROR_BYTES = 32768;
+// Errors of a channel lie a double more than a block apart: the banks of two channels differ.
+constexpr u32 COLUMN = BLOCK + 1, AT_ERRORS = 2 * BLOCK * ROW, ERROR_BYTES = 8 * CHUNK * COLUMN;
 // Errors as halves, a row per token, 16 bytes of padding as above.
 constexpr u32 PITCH = CHUNK + 8, AT_HALVES = AT_ERRORS + ERROR_BYTES, HALF_BYTES = KEY_CODED || VALUE_CODED ? 2 * BLOCK * PITCH : 0;
-constexpr u32 AT_CHANNELS = AT_HALVES + HALF_BYTES, AT_STEPS = AT_CHANNELS + 8 * DIM;
+constexpr u32 AT_CENTRE = AT_HALVES + HALF_BYTES, AT_INVERSES = AT_CENTRE + 8 * DIM;
+constexpr u32 INVERSES = REFINABLE ? STEPS : KEY_CHANNEL ? DIM : 0, AT_STEPS = AT_INVERSES + 8 * INVERSES;
 constexpr u32 AT_SLOTS = AT_STEPS + 12 * STEPS, SLOT_BYTES = 8 * 4 * WARPS;
 constexpr u32 AT_FLAGS = AT_SLOTS + SLOT_BYTES, PACK_SHARED = AT_FLAGS + 4 * 2 * WARPS;
 static_assert(4 * BLOCK * Product<BLOCK>::PITCH <= ERROR_BYTES, "powers fit");
-static_assert(8 * CHUNK * BLOCK <= ERROR_BYTES, "errors fit");
 static_assert(8 * 4 * THREADS <= ERROR_BYTES && 8 * BLOCK * PIECES <= ERROR_BYTES, "norms and ranges fit");
 
 // Order of the originals that are packed: [token][channel], or fragment order as tails and promoted sides have it.
@@ -65,9 +66,10 @@ constexpr u32 OVERFLOW = 1, NONFINITE = 2;
 
 struct Work {
     u16* raw;          // originals, [BLOCK][ROW]
-    double* errors;    // x - x^, [channel of the chunk][BLOCK]; ranges, partial sums and powers of matrices in between
+    double* errors;    // x - x^, [channel of the chunk][COLUMN]; ranges, partial sums and powers of matrices in between
     u16* halves;       // the same in steps, [BLOCK][PITCH]
-    double* channels;  // per channel: the centre (values), 1/scale (keys with a scale per channel)
+    double* centre;    // per channel
+    double* inverses;  // [INVERSES], 1/scale, or 1 where the scale is 0; index as below
     float* scale;      // [STEPS], and so on: index channel, or group * BLOCK + token
     float* offset;
     float* inverse;
@@ -76,8 +78,8 @@ struct Work {
 };
 CKV_FN Work work_of(u8* shared) {
     float* steps = (float*)(shared + AT_STEPS);
-    return Work{(u16*)shared,  (double*)(shared + AT_ERRORS), (u16*)(shared + AT_HALVES), (double*)(shared + AT_CHANNELS),
-                steps,         steps + STEPS,                 steps + 2 * STEPS,
+    return Work{(u16*)shared,  (double*)(shared + AT_ERRORS), (u16*)(shared + AT_HALVES), (double*)(shared + AT_CENTRE),
+                (double*)(shared + AT_INVERSES), steps, steps + STEPS, steps + 2 * STEPS,
                 (double*)(shared + AT_SLOTS), (u32*)(shared + AT_FLAGS)};
 }
 
@@ -97,6 +99,7 @@ CKV_FN void put_step(const Work& w, u32 at, double scale, double offset) {
     w.scale[at] = (float)scale;
     w.offset[at] = (float)offset;
     w.inverse[at] = inverse_step((float)scale);
+    if (at < INVERSES) w.inverses[at] = 1.0 / (scale > 0.0 ? scale : 1.0);
 }
 CKV_FN Step step_at(const Work& w, u32 at) { return Step{w.scale[at], w.offset[at], w.inverse[at]}; }
 
@@ -159,7 +162,6 @@ CKV_FN u32 channel_scales(const Work& w, u8* section) {
             store_scale<CKV_KEY_META>(section, c, sigma);
             store_scale<CKV_KEY_META>(section, DIM + c, z);
             put_step(w, c, sigma, z);
-            w.channels[c] = 1.0 / (sigma > 0.0 ? sigma : 1.0);
         } else {
             bad = OVERFLOW;
         }
@@ -214,9 +216,9 @@ template <bool KEY> CKV_FN u32 token_scales(const Work& w, u8* section) {
 
 // The codec and the place of its scales for one side.
 template <bool KEY> struct Side {
-    static __device__ __forceinline__ Step step(const Work& w, u32 token, u32 channel) {
-        if (!KEY) return step_at(w, channel / VALUE_GROUP * BLOCK + token);
-        return step_at(w, KEY_CHANNEL ? channel : channel / KEY_GROUP * BLOCK + token);
+    static __device__ __forceinline__ u32 place(u32 token, u32 channel) {
+        if (!KEY) return channel / VALUE_GROUP * BLOCK + token;
+        return KEY_CHANNEL ? channel : channel / KEY_GROUP * BLOCK + token;
     }
     static __device__ __forceinline__ u32 code(float n) {
         if (!KEY) return Affine<VALUE_BITS>::code(n);
@@ -228,60 +230,60 @@ template <bool KEY> struct Side {
     }
 };
 
-// Codes of channels first .. first + width: to the record, their errors to shared memory. A warp takes a unit at a time.
-template <bool KEY, bool WRITE> CKV_FN void code_chunk(const Work& w, u8* section, u32 first, u32 width) {
-    constexpr u32 TILES = BLOCK / 16;
-    constexpr int AT_ONCE = DIM > CHUNK ? 2 : 4;
+// Codes of channels first .. first + width, their errors to shared memory: to the record, or, FINE, those of the residuals of the codes that
+// are there already, and what they leave. A warp takes a unit at a time, a lane 16 elements,
+// a batch in flight.
+template <bool KEY, bool FINE> CKV_FN void code_chunk(const Work& w, u8* section, u32 first, u32 width) {
+    constexpr u32 TILES = BLOCK / 16, BATCH = REFINABLE ? 4 : 8;
+    constexpr int BITS = FINE ? KEY ? CKV_KEY_REFINE : CKV_VALUE_REFINE : KEY ? KEY_BITS : VALUE_BITS;
+    // The code of an element n steps from its offset, and its error.
+    auto code_of = [&w](u32 at, float x, float n, const Step& step, double& error) {
+        error = Side<KEY>::error(x, n, step);
+        if constexpr (FINE) return Residual<BITS>::code(error, (double)step.scale, w.inverses[at]);
+        else return Side<KEY>::code(n);
+    };
     const u32 units = TILES * width / 32;
     for (u32 u = warp(); u < units; u += WARPS) {
         const u32 tile = u % TILES, at = 32 * (u / TILES);
         Codes codes = {{0, 0, 0, 0}};
         u32 unclear = 0;
-        // A few at a time: all sixteen would hold more in flight than there are registers for.
-#pragma unroll(AT_ONCE)
-        for (u32 p = 0; p < 16; ++p) {
-            const u32 token = 16 * tile + token_of<KEY>(lane(), p);
-            const u32 local = at + channel_of<KEY>(lane(), p);
-            const float x = original<STORE>(w.raw[token * ROW + first + local]);
-            const Step step = Side<KEY>::step(w, token, first + local);
-            bool clear;
-            const float n = steps(x, step, clear);
-            if (!clear) unclear |= 1u << p;
-            codes.set(p, Side<KEY>::code(n));
-            w.errors[local * BLOCK + token] = Side<KEY>::error(x, n, step);
+#pragma unroll 1
+        for (u32 batch = 0; batch < 16; batch += BATCH) {
+            float x[BATCH];
+            Step step[BATCH];
+            double error[BATCH];
+            u32 four = 0;
+#pragma unroll
+            for (u32 q = 0; q < BATCH; ++q) {
+                const u32 token = 16 * tile + token_of<KEY>(lane(), batch + q), channel = first + at + channel_of<KEY>(lane(), batch + q);
+                x[q] = original<STORE>(w.raw[token * ROW + channel]);
+                step[q] = step_at(w, Side<KEY>::place(token, channel));
+            }
+#pragma unroll
+            for (u32 q = 0; q < BATCH; ++q) {
+                const u32 token = 16 * tile + token_of<KEY>(lane(), batch + q), channel = first + at + channel_of<KEY>(lane(), batch + q);
+                bool clear;
+                const float n = steps(x[q], step[q], clear);
+                if (!clear) unclear |= 1u << (batch + q);
+                four |= code_of(Side<KEY>::place(token, channel), x[q], n, step[q], error[q]) << (8 * (q % 4));
+                if (q % 4 == 3) codes.set_four((batch + q) / 4, four), four = 0;
+            }
+#pragma unroll
+            for (u32 q = 0; q < BATCH; ++q) {
+                w.errors[(at + channel_of<KEY>(lane(), batch + q)) * COLUMN + 16 * tile + token_of<KEY>(lane(), batch + q)] = error[q];
+            }
         }
-        // The few that the double quotient decides, one division for all places of the loop above.
+        // The few that the double quotient decides, one division for all places of the loops above.
         if (unclear != 0) {
 #pragma unroll 1
             for (u32 p = 0; p < 16; ++p) {
                 if ((unclear >> p & 1) == 0) continue;
-                const u32 token = 16 * tile + token_of<KEY>(lane(), p);
-                const u32 local = at + channel_of<KEY>(lane(), p);
+                const u32 token = 16 * tile + token_of<KEY>(lane(), p), local = at + channel_of<KEY>(lane(), p);
                 const float x = original<STORE>(w.raw[token * ROW + first + local]);
-                const Step step = Side<KEY>::step(w, token, first + local);
-                const float n = exact_steps(x, step);
-                codes.set(p, Side<KEY>::code(n));
-                w.errors[local * BLOCK + token] = Side<KEY>::error(x, n, step);
+                const u32 place = Side<KEY>::place(token, first + local);
+                const Step step = step_at(w, place);
+                codes.set(p, code_of(place, x, exact_steps(x, step), step, w.errors[local * COLUMN + token]));
             }
-        }
-        if (WRITE) store_unit<KEY ? KEY_BITS : VALUE_BITS, COUNT>(section, tile * (DIM / 32) + (first + at) / 32, codes);
-    }
-}
-
-// Residuals of the errors that code_chunk left, to the record; what they leave takes the errors' place.
-template <bool KEY> CKV_FN void refine_chunk(const Work& w, u8* section, u32 first, u32 width) {
-    constexpr u32 TILES = BLOCK / 16;
-    constexpr int BITS = KEY ? CKV_KEY_REFINE : CKV_VALUE_REFINE;
-    const u32 units = TILES * width / 32;
-    for (u32 u = warp(); u < units; u += WARPS) {
-        const u32 tile = u % TILES, at = 32 * (u / TILES);
-        Codes codes = {{0, 0, 0, 0}};
-#pragma unroll 2
-        for (u32 p = 0; p < 16; ++p) {
-            const u32 token = 16 * tile + token_of<KEY>(lane(), p), local = at + channel_of<KEY>(lane(), p);
-            const float scale = Side<KEY>::step(w, token, first + local).scale;
-            double& error = w.errors[local * BLOCK + token];
-            codes.set(p, Residual<BITS>::code(error, (double)scale));
         }
         store_unit<BITS, COUNT>(section, tile * (DIM / 32) + (first + at) / 32, codes);
     }
@@ -292,25 +294,25 @@ struct Norms {
     double original, error, decoded, centred;
 };
 // Adds channels first .. first + width: thread = part * BLOCK + token. Leaves the errors times `unit` as halves; those of keys with a
-// scale per channel in steps of their channel too, (3.6).
-template <bool KEY, bool CODED> CKV_FN void add_norms(const Work& w, u32 first, u32 width, double unit, Norms& n) {
+// scale per channel in steps of their channel too, (3.6). FINE: only what residuals change.
+template <bool KEY, bool CODED, bool FINE = false> CKV_FN void add_norms(const Work& w, u32 first, u32 width, double unit, Norms& n) {
     const u32 token = threadIdx.x % BLOCK;
-#pragma unroll 2
+#pragma unroll 1
     for (u32 c = 2 * (threadIdx.x / BLOCK); c < width; c += 2 * (THREADS / BLOCK)) {
         const u32 two = *(const u32*)(w.raw + token * ROW + first + c);
         float scaled[2];
 #pragma unroll
         for (u32 i = 0; i < 2; ++i) {
             const double x = (double)original<STORE>((u16)(i == 0 ? two & 0xffffu : two >> 16));
-            const double e = CODED ? w.errors[(c + i) * BLOCK + token] : 0.0;
-            n.original += x * x;
+            const double e = CODED ? w.errors[(c + i) * COLUMN + token] : 0.0;
             n.error += e * e;
-            if (!KEY) {
-                const double from_centre = x - w.channels[first + c + i];
-                n.decoded += (x - e) * (x - e);
+            if (!FINE) n.original += x * x;
+            if (!KEY) n.decoded += (x - e) * (x - e);
+            if (!KEY && !FINE) {
+                const double from_centre = x - w.centre[first + c + i];
                 n.centred += from_centre * from_centre;
             }
-            if (CODED) scaled[i] = (float)(e * unit * (KEY && KEY_CHANNEL ? w.channels[first + c + i] : 1.0));
+            if (CODED) scaled[i] = (float)(e * unit * (KEY && KEY_CHANNEL ? w.inverses[first + c + i] : 1.0));
         }
         if (CODED) *(u32*)(w.halves + token * PITCH + c) = h2_pack(scaled[0], scaled[1]);
     }
@@ -376,20 +378,15 @@ template <bool KEY> CKV_FN double unit_of(const Work& w) {
     return top[0] > 0.0f ? exp2i(-exponent) : 1.0;
 }
 
-// Codes all channels and measures the errors: norms of tokens, and the product of the errors as halves. FINE: the codes are written
-// already; residuals are, and what they leave is measured.
-template <bool KEY, bool FINE> CKV_FN void measure(const Work& w, u8* codes, u8* residuals, double unit, Norms& norms, Product<BLOCK>& gram) {
+// Codes all channels and measures the errors: norms of tokens, and the product of the errors as halves. `codes`, FINE: as in code_chunk.
+template <bool KEY, bool FINE> CKV_FN void measure(const Work& w, u8* codes, double unit, Norms& norms, Product<BLOCK>& gram) {
     gram.clear();
 #pragma unroll 1
     for (u32 first = 0; first < DIM; first += CHUNK) {
         const u32 width = first + CHUNK <= DIM ? CHUNK : DIM - first;
-        code_chunk<KEY, !FINE>(w, codes, first, width);
+        code_chunk<KEY, FINE>(w, codes, first, width);
         sync_threads();
-        if constexpr (FINE) {
-            refine_chunk<KEY>(w, residuals, first, width);
-            sync_threads();
-        }
-        add_norms<KEY, true>(w, first, width, unit, norms);
+        add_norms<KEY, true, FINE>(w, first, width, unit, norms);
         sync_threads();
         // The next chunk's codes do not touch the halves, and its norms come behind another wait.
         gram.add(w.halves, PITCH, width);
@@ -412,7 +409,7 @@ template <bool KEY> CKV_FN void refine(const Work& w, u8* record, bool coded, do
         // What residuals leave is finer by their bits.
         unit *= (double)(1u << BITS);
         sync_threads();
-        measure<KEY, true>(w, record, record + AT, unit, norms, gram);
+        measure<KEY, true>(w, record + AT, unit, norms, gram);
         double top[3];
         largest_norms(w, norms, top);
         largest = larger(largest, top[1]);
@@ -440,7 +437,7 @@ template <bool KEY> CKV_FN u32 pack_staged(const Work& w, u32 bad, const float* 
     constexpr u32 META = KEY && KEY_CHANNEL && CKV_KEY_META == 2 ? 4 : 2;
     constexpr u32 SCALES_END = SCALES + (CODED ? KEY ? KEY_CHANNEL ? 2 * DIM * META : 2 * KEY_STEPS : 4 * VALUE_STEPS : 0);
 
-    if (!KEY && threadIdx.x < DIM) w.channels[threadIdx.x] = (double)centre[threadIdx.x];
+    if (!KEY && threadIdx.x < DIM) w.centre[threadIdx.x] = (double)centre[threadIdx.x];
     bad = cta_union(bad, w.flags);
     if (CODED && bad == 0) {
         if constexpr (KEY && KEY_CHANNEL) bad = channel_scales(w, record + SCALES);
@@ -456,7 +453,7 @@ template <bool KEY> CKV_FN u32 pack_staged(const Work& w, u32 bad, const float* 
         double unit = 1.0;
         if (coded) {
             unit = unit_of<KEY>(w);
-            measure<KEY, false>(w, record + START, nullptr, unit, norms, gram);
+            measure<KEY, false>(w, record + START, unit, norms, gram);
         } else {
             add_norms<KEY, false>(w, 0, DIM, unit, norms);
         }
@@ -470,24 +467,18 @@ template <bool KEY> CKV_FN u32 pack_staged(const Work& w, u32 bad, const float* 
         } else {
             for (u32 i = threadIdx.x; i < (END - START) / 16; i += THREADS) ((Vec4*)(record + START))[i] = Vec4{0, 0, 0, 0};
         }
-        if constexpr (REFINABLE) refine<KEY>(w, record, coded, unit, gram, top[1]);
-        if (threadIdx.x == 0) {
-            const double inf = infinity();
-            float* out = (float*)(record + CKV_SUMMARY);
-            if (bad & NONFINITE) top[1] = top[2] = inf;
-            if (!coded) top[0] = errors_norm = mag = inf;
-            if (KEY) {
-                out[0] = publish(errors_norm);
-                out[1] = publish(sqrt(top[0]));
-                out[2] = publish(sqrt(mag));
-                out[3] = publish(sqrt(top[1]));
-            } else {
-                out[4] = publish(sqrt(top[0]));
-                out[5] = publish(errors_norm);
-                out[6] = publish(sqrt(top[2]));
-                out[7] = publish(sqrt(top[1]));
-            }
+        const double inf = infinity();
+        float* out = (float*)(record + CKV_SUMMARY) + (KEY ? 0 : 4);
+        // Three threads a number each, and one the norm that residuals may raise.
+        if (threadIdx.x < 3) {
+            constexpr u32 SPECTRAL = KEY ? 0 : 1;
+            const double norm = sqrt(threadIdx.x == 1 - SPECTRAL ? top[0] : KEY ? mag : top[2]);
+            const bool unbounded = threadIdx.x == 2 && !KEY ? (bad & NONFINITE) != 0 : !coded;
+            out[threadIdx.x] = publish(unbounded ? inf : threadIdx.x == SPECTRAL ? errors_norm : norm);
         }
+        double largest = top[1];
+        if constexpr (REFINABLE) refine<KEY>(w, record, coded, unit, gram, largest);
+        if (threadIdx.x == 3) out[3] = publish(bad & NONFINITE ? inf : sqrt(largest));
     } else {
         double top[3];
         for (u32 i = threadIdx.x; i < COUNT / 8; i += THREADS)

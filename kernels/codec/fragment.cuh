@@ -34,6 +34,10 @@ struct Codes {
             four[w] = (four[w] & ~mask) | (value & mask);
         }
     }
+    __device__ __forceinline__ void set_four(u32 word, u32 codes) {
+#pragma unroll
+        for (u32 w = 0; w < 4; ++w) four[w] = w == word ? codes : four[w];
+    }
     __device__ __forceinline__ u32 bits(u32 p, u32 shift, u32 mask) const { return four[p / 4] >> (8 * (p % 4) + shift) & mask; }
 };
 

@@ -179,8 +179,14 @@ pub fn pack_shared(layout: &RecordLayout) -> u32 {
     let originals = 2 * tokens * (dim + 8);
     let chunk = dim.min(4096 / tokens);
     let halves = if key.is_exact() && value.is_exact() { 0 } else { 2 * tokens * (chunk + 8) };
-    let (warps, errors, slots) = (8, 32768, 8 * 4);
-    (originals + errors + halves + 8 * dim + 12 * key_steps.max(value_steps) + slots * warps + 4 * 2 * warps) as u32
+    let steps = key_steps.max(value_steps);
+    let inverses = match key {
+        _ if !layout.format.refine.is_none() => steps,
+        KeyFormat::Channel8 { .. } => dim,
+        _ => 0,
+    };
+    let (warps, errors, slots) = (8, 8 * chunk * (tokens + 1), 8 * 4);
+    (originals + errors + halves + 8 * dim + 8 * inverses + 12 * steps + slots * warps + 4 * 2 * warps) as u32
 }
 
 #[cfg(test)]
