@@ -110,6 +110,9 @@ CKV_FN void put_value(u16* side, u32 token, u32 eighth, const u32 (&two)[4]) {
     }
 }
 
+// Which head of the batch an item is, of 2 * heads.
+CKV_FN u32 number_of(u32 item, u32 heads) { return item < heads ? item : item - heads; }
+
 // A sequence of the batch: its row in the tables, and its length. Read again only by a CTA that the length waits for.
 struct Sequence {
     u32 row, len;
@@ -218,7 +221,7 @@ extern "C" __global__ void __launch_bounds__(256, 2) ckv_append(const __grid_con
     if (!settled) grid_dependency_wait();
     const u32 heads = a.kv_heads * ldg(a.count), work = 2 * heads;
     Sequence sequence = {NONE, 0};
-    if (blockIdx.x < work) sequence = sequence_of(a, blockIdx.x % heads / a.kv_heads);
+    if (blockIdx.x < work) sequence = sequence_of(a, number_of(blockIdx.x, heads) / a.kv_heads);
     const Spot first = spot_of(a, sequence);
     if (settled) grid_dependency_wait();
     // Not before: measured, the step is slower when what comes next takes multiprocessors that early.
@@ -226,11 +229,11 @@ extern "C" __global__ void __launch_bounds__(256, 2) ckv_append(const __grid_con
     if (a.clear != nullptr && blockIdx.x == 0 && threadIdx.x == 0) *a.clear = 0;
     for (u32 item = blockIdx.x; item < work; item += gridDim.x) {
         const bool second = item >= heads;
-        const u32 i = item % heads / a.kv_heads, head = item % a.kv_heads;
+        const u32 number = number_of(item, heads), i = number / a.kv_heads, head = number - i * a.kv_heads;
         // The next one's, meanwhile: most items are second sides of blocks that do not fill.
         const u32 following = item + gridDim.x;
         const Sequence here = sequence;
-        if (following < work) sequence = sequence_of(a, following % heads / a.kv_heads);
+        if (following < work) sequence = sequence_of(a, number_of(following, heads) / a.kv_heads);
         if (here.row == NONE) continue;
         u32 bad = 0;
         if (!second || fills(here)) {
