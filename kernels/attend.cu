@@ -15,23 +15,28 @@
 #include "attend/certificate.cuh"
 #include "attend/aside.cuh"
 #include "attend/lot.cuh"
+#include "attend/tasks.cuh"
 #include "attend/tail.cuh"
 #include "attend/demand.cuh"
 #include "attend/merge.cuh"
-#include "attend/tasks.cuh"
 #include "attend/ring.cuh"
 #include "attend/refine.cuh"
 
 // What a head's flags say.
 constexpr u32 CANARY_FAILED = 1;
 
+// Blocks that are read from their codes alone, which most are, have a loop of their own: with the code for originals in it, it is too long for
+// the place where instructions are fetched from fast (4% at 32 x 32K, 8% at 1 x 1K). Where residuals are read, registers do not suffice for
+// two loops.
+constexpr bool APART = !REFINABLE;
+
 // What attend_columns must know of a block.
 struct Block {
     const u8* record;
     Flight flight;
     int rows;  // tokens that exist: all but in the open block
-    u32 row, index;
-    u32* room;  // for the summary of the open block
+    u32 index;
+    const u32* room;  // the summary of the open block
     int k, slot;  // which of this warp's, and where it lies
     u32 parity;
     const Limit* limits;
@@ -44,11 +49,13 @@ template <Part PART> CKV_FN void free_slot(const CkvAttendArgs& a, const Ring& r
     issue<PART>(a, ring, b.k + STAGES, b.slot);
 }
 
-// One block into the state, for column tiles from FIRST on.
-template <int FIRST>
+// One block into the state, for column tiles from FIRST on. CODED: none of it is read as originals, which the compiler then leaves out.
+template <int FIRST, bool CODED>
 CKV_FN void attend_columns(const CkvAttendArgs& a, const Ring& ring, const Block& b, const Aside& aside, Query& q, State& st,
                            Lot& lot, u32* flags) {
     constexpr bool LAST = FIRST + COLUMNS >= NT;
+    // Where such blocks have a loop of their own, the others keep their place until they are done.
+    constexpr bool LATE = APART && !CODED;
     Logits s;
     Weights w;
     KeySums key_sums;
@@ -57,7 +64,7 @@ CKV_FN void attend_columns(const CkvAttendArgs& a, const Ring& ring, const Block
         for (int nt = 0; nt < COLUMNS; nt++) take_tile(aside, FIRST + nt, st), take_units(aside, FIRST + nt, q);
     }
     if constexpr (QUERY_ASIDE && !ASIDE) take_only_units(aside, q);
-    const Flight& flight = b.flight;
+    const Flight flight = CODED ? Flight{0, 0, 0, 0} : b.flight;
     const bool open = flight.tail != 0;
     const u32* summary = (const u32*)(b.record + CKV_SUMMARY);
     if (!open) {
@@ -67,25 +74,27 @@ CKV_FN void attend_columns(const CkvAttendArgs& a, const Ring& ring, const Block
         for (int nt = 0; nt < COLUMNS; nt++) key_sums.square[nt] = 0.0f;
     }
     // Residuals take the place of the codes: until it is known whether they come, it stays.
-    if constexpr (SPLIT && LAST && !REFINABLE) free_slot<KEYS>(a, ring, b);
-    if constexpr (SPLIT && FIRST == 0) wait_slot<VALUES>(ring, b.slot, b.parity);
+    if constexpr (SPLIT && LAST && !REFINABLE && !LATE) free_slot<KEYS>(a, ring, b);
+    if constexpr (SPLIT && FIRST == 0) wait_slot<VALUES, !LATE>(ring, b.slot, b.parity);
     if (flight.keys) {
         Logits exact;
-        if constexpr (LOGITS_ASIDE) put_logits(aside, s);
+        float* waiting = logits_of(aside, b.record);
+        if constexpr (LOGITS_ASIDE || LOGITS_IN_SLOT) {
+            if (!open) put_logits(waiting, s);
+        }
         score_originals<FIRST>((const u8*)flight.keys, q, exact);
         if (open) {
             mask_rows(exact, b.rows);
-            if constexpr (FIRST == 0) {
-                tail_summary(a, (const u8*)flight.keys, (const u8*)flight.values, b.rows, b.row, b.room);
-            }
             summary = b.room;
         } else if (KEYS_CODED) {
             // The canary (7.4): codes and originals of one block must agree within the bound.
-            if (!canary<FIRST>(aside, s, exact, key_sums, load_summary((const u8*)summary), q)) *flags = CANARY_FAILED;
+            if (!canary<FIRST>(aside, waiting, s, exact, key_sums, load_summary((const u8*)summary), q)) *flags = CANARY_FAILED;
+            if constexpr (LOGITS_IN_SLOT) fence_shared_async();
         }
         s = exact;
     }
-    const bool exact_keys = flight.keys != 0 || !KEYS_CODED, exact_values = flight.values != 0 || !VALUES_CODED;
+    const bool by_rows = !CODED && (LATE ? ring.flights[b.slot].values : flight.values) != 0;
+    const bool exact_keys = flight.keys != 0 || !KEYS_CODED, exact_values = by_rows || !VALUES_CODED;
     float mass[COLUMNS][4];
     follow<FIRST>(s, q, exact_values ? 0.0f : lift_of(u32_as_float(summary[7])), st);
     weigh<FIRST>(s, q, st, w, mass);
@@ -106,11 +115,12 @@ CKV_FN void attend_columns(const CkvAttendArgs& a, const Ring& ring, const Block
         follow<FIRST>(s, q, exact_values ? 0.0f : lift_of(u32_as_float(summary[7])), st);
         weigh<FIRST>(s, q, st, w, mass);
     }
-    if constexpr (SPLIT) free_slot<KEYS>(a, ring, b);
+    if constexpr (SPLIT && !LATE) free_slot<KEYS>(a, ring, b);
 #endif
     count_mass<FIRST>(mass, st);
-    if (flight.values) {
-        add_originals<FIRST, true>((const u8*)flight.values, b.rows, w, st);
+    if (by_rows) {
+        // Read again rather than kept where the block is still in flight.
+        add_originals<FIRST, true>((const u8*)(LATE ? ring.flights[b.slot].values : flight.values), b.rows, w, st);
     } else {
         add_codes<FIRST>(b.record, w, st);
     }
@@ -134,20 +144,50 @@ CKV_FN void attend_columns(const CkvAttendArgs& a, const Ring& ring, const Block
         for (int nt = 0; nt < COLUMNS; nt++) put_tile(aside, FIRST + nt, st);
     }
     if constexpr (LAST) {
+        if constexpr (SPLIT && LATE) free_slot<KEYS>(a, ring, b);
         free_slot<SPLIT ? VALUES : WHOLE>(a, ring, b);
     } else {
         // Also keeps the compiler from saving what it read for the next column tile.
         syncwarp();
-        attend_columns<FIRST + COLUMNS>(a, ring, b, aside, q, st, lot, flags);
+        attend_columns<FIRST + COLUMNS, CODED>(a, ring, b, aside, q, st, lot, flags);
     }
 }
 
-// Block k of this warp into the state.
-CKV_FN void attend_block(const CkvAttendArgs& a, Ring& ring, const Aside& aside, Query& q, u32 row, u32 j, int rows, int k, int slot,
-                         u32 parity, State& st, Lot& lot, u32* flags, u32* room, const Limit* limits, u32* refined) {
+// Whether block k of this warp, which lies in `slot`, is read from its codes alone. Waits for its keys.
+CKV_FN bool is_coded(const Ring& ring, int slot, u32 parity) {
     wait_slot<SPLIT ? KEYS : WHOLE>(ring, slot, parity);
-    const Block b = {ring.slots + slot * CKV_RECORD, ring.flights[slot], rows, row, j, room, k, slot, parity, limits, refined};
-    attend_columns<0>(a, ring, b, aside, q, st, lot, flags);
+    const Flight& flight = ring.flights[slot];
+    return (flight.keys | flight.values | flight.tail) == 0;
+}
+
+// Where a warp is in its blocks. Block k lies in slot k % STAGES; the parity of its copies is that of k / STAGES.
+struct Cursor {
+    int k, slot;
+    u32 parity;
+
+    __device__ __forceinline__ void next() {
+        k++;
+        slot = slot + 1 == STAGES ? 0 : slot + 1;
+        parity ^= slot == 0;
+    }
+    // With one slot the parity is k's own, and takes no register.
+    __device__ __forceinline__ u32 phase() const { return SPLIT ? (u32)k & 1 : parity; }
+};
+
+// Whether a head's open block is this warp's.
+CKV_FN bool owns(const Ring& ring, u32 hi, const Segment& seg) {
+    const u32 at = seg.start + seg.blocks - 1;
+    return seg.tokens % BLOCK != 0 && at >= ring.range->lo && at < hi && (at - ring.range->lo) % WARPS == 0;
+}
+// Tokens of block k of a warp: all but in the open block.
+CKV_FN int rows_of(const Segment& seg, const Ring& ring, int k) {
+    return ring.range->lo + (u32)k * WARPS - seg.start < seg.tokens / BLOCK ? BLOCK : (int)(seg.tokens % BLOCK);
+}
+template <class T> CKV_FN T least_of(T a, T b) { return a < b ? a : b; }
+// How many of a warp's blocks lie before a place of the line.
+CKV_FN int blocks_before(const Ring& ring, u32 place) {
+    const Range& range = *ring.range;
+    return place > range.lo ? least_of(range.count, (int)((place - range.lo + WARPS - 1) / WARPS)) : 0;
 }
 
 struct Known {
@@ -164,19 +204,9 @@ static_assert(SHARED_BYTES == CKV_SHARED, "CKV_SHARED");
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) ckv_attend(const __grid_constant__ CkvAttendArgs a) {
     CKV_DYNAMIC_SHARED(shared);
-    u8* at = shared;
-    u8* slots = at;
-    at += RING_BYTES;
-    float* partials = (float*)at;
-    at += MERGE_BYTES;
-    u64* barriers = (u64*)at;
-    at += BARRIER_BYTES;
-    Flight* flights = (Flight*)at;
-    at += META_BYTES;
-    u8* lots = at;
-    at += WARPS * LOT_BYTES;
-    Place* places = (Place*)at;
-    at += WARPS * BATCH_BYTES;
+    u8* own = shared + warp() * WARP_BYTES;
+    float* mine = (float*)(own + AT_PARTIAL);
+    u8* at = shared + WARPS * WARP_BYTES;
     Vec4* queries = (Vec4*)at;
     at += QUERY_BYTES;
     float* finish = (float*)at;
@@ -189,8 +219,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) ckv_attend(const __grid
     u32* before = (u32*)at;
 
     const u32 cta = blockIdx.x, me = warp();
+    Ring ring;
+    ring.slots = own;
+    ring.barriers = (u64*)(own + AT_BARRIERS);
+    ring.flights = (Flight*)(own + AT_FLIGHTS);
+    ring.places = (Place*)(own + AT_PLACES);
+    ring.range = (const Range*)(own + AT_RANGE);
 #if CKV_BULK
-    if (threadIdx.x < WARPS * BARRIERS) barrier_init(barriers + threadIdx.x, 1);
+    if (lane() < BARRIERS) barrier_init(ring.barriers + lane(), 1);
     fence_barrier_init();
 #endif
     if (!a.settled) grid_dependency_wait();
@@ -202,14 +238,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) ckv_attend(const __grid
         return;
     }
 
-    Ring ring;
-    ring.slots = slots + me * STAGES * CKV_RECORD;
-    ring.barriers = barriers + me * BARRIERS;
-    ring.flights = flights + me * STAGES;
-    if (lane() == 0) ring.flights[0].phase = 0;
-    ring.lo = lo + me;
-    ring.count = lo + me < hi ? (int)((hi - lo - me + WARPS - 1) / WARPS) : 0;
-    ring.places = places + me * 64;
+    if (lane() == 0) {
+        ring.flights[0].phase = 0;
+        *(Range*)(own + AT_RANGE) = Range{lo + me, lo + me < hi ? (int)((hi - lo - me + WARPS - 1) / WARPS) : 0};
+    }
     const Tasks& t = known.tasks;
     const Segment& seg = known.segment;
     {
@@ -229,67 +261,82 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) ckv_attend(const __grid
     for (int k = 0; fresh && k < STAGES; k++) issue_block(a, ring, k, k);
 
     const Merge merge = {finish, finish + GROUP * SCALARS, (u32*)(finish + GROUP * SCALARS + 2 * GROUP * SLICES)};
-    Lot lot = lot_at(lots + me * LOT_BYTES);
-    float* mine = partials + me * PARTIAL_STRIDE;
-    // Block k lies in slot k % STAGES; the parity of its copies is that of k / STAGES.
-    int k = 0, slot = 0;
-    u32 parity = 0;
+    Lot lot = lot_at(own + AT_LOT);
+    Cursor cursor = {0, 0, 0};
     while (true) {
-        const u32 end = seg.start + seg.blocks < known.hi ? seg.start + seg.blocks : known.hi;
-        const u32 row_head = seg.row * a.kv_heads + seg.kv;
+        // Looked up again where they are needed rather than kept in registers, here and in blocks_before.
+        auto row_head = [&] { return seg.row * a.kv_heads + seg.kv; };
+        auto until = [&] { return blocks_before(ring, least_of(seg.start + seg.blocks, known.hi)); };
         Query q;
         await_query();
         prepare_query(a, queries, q);
         prefetch_query(a, seg.head + 1);
 #if CKV_KEY_REFINE > 0
         // The partials are written behind the last block.
-        probe(a, seg, q, partials, limits);
+        probe(a, seg, q, (float*)(shared + AT_PARTIAL), limits);
 #endif
+        // While nothing of the state lives in registers.
+        if (owns(ring, known.hi, seg)) tail_summary(a, tail_of(a, seg), row_head(), (int)(seg.tokens % BLOCK), (u32*)mine);
         State st;
         Sums sums;
         clear(st);
         clear(sums);
         const Aside aside = {mine + SUMMARY_WORDS};
         put_all(aside, st, sums, q);
-        const int started = k;
+        int& k = cursor.k;
+        k = blocks_before(ring, seg.start);
+        auto block_at = [&](int rows) {
+            return Block{ring.slots + cursor.slot * CKV_RECORD, ring.flights[cursor.slot], rows, ring.range->lo + (u32)k * WARPS - seg.start,
+                         (const u32*)mine, k, cursor.slot, cursor.phase(), limits, known.refined};
+        };
 #pragma unroll 1
-        for (; k < ring.count && ring.lo + (u32)k * WARPS < end; k++) {
+        while (k < until()) {
             // The batch that holds the next block to be copied, and half of a ring of places ahead.
-            if ((k + STAGES) % 32 == 0) fetch_batch(a, t, ring, k + STAGES);
-            const u32 j = ring.lo + (u32)k * WARPS - seg.start;
-            const int rows = j < seg.tokens / BLOCK ? BLOCK : (int)(seg.tokens % BLOCK);
-            // With one slot the parity is k's own, and takes no register.
-            const u32 phase = SPLIT ? (u32)k & 1 : parity;
-            // What is left over from whole lots; not kept from block to block, for a register.
-            if constexpr (REFINABLE) lot.count = (k - started) % LOT;
-            attend_block(a, ring, aside, q, row_head, j, rows, k, slot, phase, st, lot, &known.flags, (u32*)mine, limits,
-                         known.refined);
-            slot = slot + 1 == STAGES ? 0 : slot + 1;
-            parity ^= slot == 0;
-            if (CKV_CERTIFY && lot.count == LOT) certify_lot(a, lot, q, row_head, sums, aside);
+            const int into = (k + STAGES) % 32;
+            if (into == 0) fetch_batch(a, t, ring, k + STAGES);
+            if constexpr (APART) {
+                const int stop = least_of(CKV_CERTIFY ? least_of(k + 32 - into, k + LOT - lot.count) : k + 32 - into, until());
+                bool coded = true;
+#pragma unroll 1
+                while (k < stop && (coded = is_coded(ring, cursor.slot, cursor.phase()))) {
+                    attend_columns<0, true>(a, ring, block_at(BLOCK), aside, q, st, lot, &known.flags);
+                    cursor.next();
+                }
+                if (!coded) {
+                    attend_columns<0, false>(a, ring, block_at(rows_of(seg, ring, k)), aside, q, st, lot, &known.flags);
+                    cursor.next();
+                }
+            } else {
+                // What is left over from whole lots; not kept from block to block, for a register.
+                lot.count = (k - blocks_before(ring, seg.start)) % LOT;
+                wait_slot<SPLIT ? KEYS : WHOLE>(ring, cursor.slot, cursor.phase());
+                attend_columns<0, false>(a, ring, block_at(rows_of(seg, ring, k)), aside, q, st, lot, &known.flags);
+                cursor.next();
+            }
+            if (CKV_CERTIFY && lot.count == LOT) certify_lot(a, lot, q, row_head(), sums, aside);
         }
-        if (CKV_CERTIFY) certify_lot(a, lot, q, row_head, sums, aside);
+        if (CKV_CERTIFY) certify_lot(a, lot, q, row_head(), sums, aside);
         if constexpr (ASIDE) {
 #pragma unroll
             for (int nt = 0; nt < NT; nt++) take_tile(aside, nt, st);
             syncwarp();
         }
-        store_partial(st, sums, (float)((k - started) * VALUE_CHAIN), known.flags, mine);
+        store_partial(st, sums, (float)((until() - blocks_before(ring, seg.start)) * VALUE_CHAIN), known.flags, mine);
         sync_threads();
 
         const u32 first = share_of(t, seg.start, seg.number), last = share_of(t, seg.start + seg.blocks - 1, seg.number);
         const u32 launch_head = a.only ? seg.entry : seg.head;
-        const float* centre = a.centres ? a.centres + (u64)row_head * D : nullptr;
+        const float* centre = a.centres ? a.centres + (u64)row_head() * D : nullptr;
         // First this CTA's warps; the last CTA of a head then goes over what all of them left.
-        const float* from = partials;
-        int count = WARPS;
+        const float* from = (const float*)(shared + AT_PARTIAL);
+        int count = WARPS, stride = WARP_BYTES / 4;
         float* to = first == last ? nullptr : a.partials + (u64)(cta + launch_head) * PARTIAL_STRIDE;
 #pragma unroll 1
         while (true) {
-            merge_partials(a, from, count, to, merge, seg.head, centre);
+            merge_partials(a, from, count, stride, to, merge, seg.head, centre);
             sync_threads();
             if (!to) {
-                certify_head(a, merge, seg.head, row_head, seg.tokens);
+                certify_head(a, merge, seg.head, row_head(), seg.tokens);
                 break;
             }
             // One thread speaks for all: what they wrote before the barrier is released with its count.
@@ -298,7 +345,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) ckv_attend(const __grid
             if (*merge.word != last - first) break;
             if (threadIdx.x == 0) a.counters[launch_head] = 0;
             from = a.partials + (u64)(first + launch_head) * PARTIAL_STRIDE;
-            count = (int)(last - first) + 1;
+            count = (int)(last - first) + 1, stride = PARTIAL_STRIDE;
             to = nullptr;
         }
         const u32 after = seg.start + seg.blocks;

@@ -308,6 +308,12 @@ CKV_FN void barrier_wait(u64* bar, u32 parity) {
     asm volatile("trap;");
 #endif
 }
+// Orders this thread's plain accesses to shared memory before bulk copies into it that are started later.
+CKV_FN void fence_shared_async() {
+#if CKV_BULK
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+}
 // Makes this thread's barrier_init visible to bulk copies; call before the sync that publishes the barriers.
 CKV_FN void fence_barrier_init() {
 #if CKV_BULK

@@ -10,12 +10,15 @@ struct Aside {
 // compared with them.
 constexpr int ASIDE_SUMS = 9, ASIDE_TILE = 10, ASIDE_QUERY = ASIDE_SUMS + (ASIDE ? NT * ASIDE_TILE : 0), ASIDE_LOGITS = ASIDE_QUERY + (ASIDE ? 2 : 4);
 constexpr bool LOGITS_ASIDE = ASIDE && D == 256;
+// Where residuals are read and twelve warps share the registers, those logits wait in place of the codes that they were made from.
+constexpr bool LOGITS_IN_SLOT = !LOGITS_ASIDE && REFINABLE && WARPS > 8 && BLOCK * D / 8 * CKV_KEY_BITS >= 512 * TILES * COLUMNS;
 constexpr int ASIDE_WORDS = ASIDE_LOGITS + (LOGITS_ASIDE ? TILES * COLUMNS * 4 : 0);
 static_assert(!ASIDE || SUMMARY_WORDS + 32 * ASIDE_WORDS <= PARTIAL_STRIDE, "they fit into a warp's partial result");
 
-// Refining takes registers, too: then what the certificate needs waits there, if there is room.
-constexpr bool SUMS_ASIDE = ASIDE || (REFINABLE && SUMMARY_WORDS + 32 * ASIDE_SUMS <= PARTIAL_STRIDE);
-constexpr bool QUERY_ASIDE = ASIDE || (REFINABLE && SUMMARY_WORDS + 32 * ASIDE_LOGITS <= PARTIAL_STRIDE);
+// Refining takes registers, too, and twelve warps have fewer: then what the certificate needs waits there, if there is room.
+constexpr bool FEW = REFINABLE || WARPS > 8;
+constexpr bool SUMS_ASIDE = ASIDE || (FEW && SUMMARY_WORDS + 32 * ASIDE_SUMS <= PARTIAL_STRIDE);
+constexpr bool QUERY_ASIDE = ASIDE || (FEW && SUMMARY_WORDS + 32 * ASIDE_LOGITS <= PARTIAL_STRIDE);
 
 CKV_FN float& aside_word(const Aside& aside, int i) { return aside.words[32 * i + (int)lane()]; }
 
@@ -59,12 +62,16 @@ CKV_FN void take_units(const Aside& aside, int nt, Query& q) {
     for (int i = 0; i < 2; i++) q.unit[nt][i] = aside_word(aside, ASIDE_SUMS + nt * ASIDE_TILE + 8 + i);
 }
 
-CKV_FN void put_logits(const Aside& aside, const Logits& s) {
-#pragma unroll
-    for (int i = 0; i < TILES * COLUMNS * 4; i++) aside_word(aside, ASIDE_LOGITS + i) = s.x[i / (4 * COLUMNS)][i / 4 % COLUMNS][i % 4];
+// Where logits from codes wait: word i of lane l at 32 i + l.
+CKV_FN float* logits_of(const Aside& aside, const u8* record) {
+    return LOGITS_IN_SLOT ? (float*)(record + CKV_KEY_CODES) : aside.words + 32 * ASIDE_LOGITS;
 }
-CKV_FN float take_logit(const Aside& aside, const Logits& s, int t, int nt, int i) {
-    return LOGITS_ASIDE ? aside_word(aside, ASIDE_LOGITS + (t * COLUMNS + nt) * 4 + i) : s.x[t][nt][i];
+CKV_FN void put_logits(float* words, const Logits& s) {
+#pragma unroll
+    for (int i = 0; i < TILES * COLUMNS * 4; i++) words[32 * i + (int)lane()] = s.x[i / (4 * COLUMNS)][i / 4 % COLUMNS][i % 4];
+}
+CKV_FN float take_logit(const float* words, const Logits& s, int t, int nt, int i) {
+    return LOGITS_ASIDE || LOGITS_IN_SLOT ? words[32 * ((t * COLUMNS + nt) * 4 + i) + (int)lane()] : s.x[t][nt][i];
 }
 
 CKV_FN float take_reach(const Aside& aside, const Query& q) { return QUERY_ASIDE ? aside_word(aside, ASIDE_QUERY) : q.reach; }

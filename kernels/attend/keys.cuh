@@ -72,12 +72,12 @@ CKV_FN void score_originals(const u8* keys, const Query& q, Logits& s) {
 #pragma unroll
     for (int t = 0; t < TILES; t++) clear(s.x[t]);
     // The order of the loops decides what lives: all digits, or the sums of all tiles.
-    constexpr int OUTER = LEAN ? CHUNKS : TILES, INNER = LEAN ? TILES : CHUNKS;
+    constexpr int OUTER = BY_CHUNK ? CHUNKS : TILES, INNER = BY_CHUNK ? TILES : CHUNKS;
 #pragma unroll UNROLL
     for (int outer = 0; outer < OUTER; outer++) {
 #pragma unroll
         for (int inner = 0; inner < INNER; inner++) {
-            const int t = LEAN ? inner : outer, j = LEAN ? outer : inner;
+            const int t = BY_CHUNK ? inner : outer, j = BY_CHUNK ? outer : inner;
             u32 h[8], high[COLUMNS][4], low[COLUMNS][4];
             load_original(keys, t * CHUNKS + j, h);
             digits<FIRST, true>(q, j, high, low);

@@ -7,42 +7,82 @@
 // Places of a head's scalars.
 enum { AT_M, AT_L, AT_G, AT_GR, AT_H, AT_V, AT_G_ROWS, AT_GR_ROWS, AT_RADIUS, AT_NORM, AT_CHAIN, AT_FLAGS };
 
+// Sums of a lane's outputs for rows r and r + 8 of its two columns, from `st.o`, with the offsets of their group of channels.
+//
+// Paired: what a head's low column holds belongs to its high one. Each lane of the two gives the other the rows that it does not keep, so
+// that all lanes write: lanes of high columns rows r, those of low ones rows r + 8.
+CKV_FN void store_outputs_paired(const State& st, float* to) {
+    const int r = lane() >> 2, c4 = lane() & 3;
+    const bool low = c4 >= 2;
+    // Two heads' rows lie in the same banks: odd pairs of columns write the second of two chunks first.
+    const bool swap = c4 & 1;
+    const int first = 2 * (c4 & 1);
+    float x[2 * CHUNKS][2];
+#pragma unroll
+    for (int c = 0; c < 2 * CHUNKS; c++) {
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const float upper = st.o[0][c][i], lower = st.o[0][c][i + 2];
+            x[c][i] = (low ? lower : upper) + shfl_xor(low ? upper : lower, 2);
+        }
+    }
+#if CKV_VALUE == 1
+    constexpr int WIDTH = CKV_VALUE_GROUP;
+    float offset[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) offset[i] = st.offset[0][i] + shfl_xor(st.offset[0][i], 2);
+    float z[2] = {0.0f, 0.0f};
+#pragma unroll
+    for (int c = 0; c < 2 * CHUNKS; c++) {
+        const int g = 16 * c / WIDTH;
+        if (16 * c % WIDTH == 0) {
+#pragma unroll
+            for (int i = 0; i < 2; i++) z[i] = shfl(g < 8 ? offset[i] : offset[i + 2], (g & 7) * 4 + c4);
+        }
+#pragma unroll
+        for (int i = 0; i < 2; i++) x[c][i] += z[i];
+    }
+#endif
+#pragma unroll
+    for (int c = 0; c < 2 * CHUNKS; c++) {
+        const int at = 16 * (c ^ (swap ? 1 : 0)) + r + (low ? 8 : 0);
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const float one = x[c][i], other = x[c ^ 1][i];
+            if (first + i < GROUP) to[(first + i) * D + at] = swap ? other : one;
+        }
+    }
+}
+
+// The same of more than four heads: one column each.
+CKV_FN void store_outputs(const State& st, int nt, float* to) {
+    const int r = lane() >> 2, first = 8 * nt + 2 * (lane() & 3);
+#pragma unroll
+    for (int c = 0; c < 2 * CHUNKS; c++) {
+        float o[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) o[i] = st.o[nt][c][i];
+#if CKV_VALUE == 1
+        constexpr int WIDTH = CKV_VALUE_GROUP;
+        const int g = 16 * c / WIDTH;
+        const float z0 = shfl(g < 8 ? st.offset[nt][0] : st.offset[nt][2], (g & 7) * 4 + (int)(lane() & 3));
+        const float z1 = shfl(g < 8 ? st.offset[nt][1] : st.offset[nt][3], (g & 7) * 4 + (int)(lane() & 3));
+        o[0] += z0, o[1] += z1, o[2] += z0, o[3] += z1;
+#endif
+        const int channel = 16 * c + r;
+        if (first < GROUP) to[first * D + channel] = o[0], to[first * D + channel + 8] = o[2];
+        if (first + 1 < GROUP) to[(first + 1) * D + channel] = o[1], to[(first + 1) * D + channel + 8] = o[3];
+    }
+}
+
 // Writes this warp's state to `to`. `chain`: products in its longest sum of values.
 CKV_FN void store_partial(const State& st, Sums& sums, float chain, u32 flags, float* to) {
     const int r = lane() >> 2, c4 = lane() & 3;
     join_sums(st, sums);
 #pragma unroll
     for (int nt = 0; nt < NT; nt++) {
-        // Heads of this lane's columns; in paired columns the low ones come from the other half of the lanes.
-        const int first = PAIRED ? 2 * (c4 & 1) : 8 * nt + 2 * c4;
-        const bool writes = !PAIRED || c4 < 2;
-#if CKV_VALUE == 1
-        float offset[4];
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            offset[i] = st.offset[nt][i];
-            if constexpr (PAIRED) offset[i] += shfl_xor(offset[i], 2);
-        }
-#endif
-#pragma unroll
-        for (int c = 0; c < 2 * CHUNKS; c++) {
-            float o[4];
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                o[i] = st.o[nt][c][i];
-                if constexpr (PAIRED) o[i] += shfl_xor(o[i], 2);
-            }
-#if CKV_VALUE == 1
-            constexpr int WIDTH = CKV_VALUE_GROUP;
-            const int g = 16 * c / WIDTH;
-            const float z0 = shfl(g < 8 ? offset[0] : offset[2], (g & 7) * 4 + c4);
-            const float z1 = shfl(g < 8 ? offset[1] : offset[3], (g & 7) * 4 + c4);
-            o[0] += z0, o[1] += z1, o[2] += z0, o[3] += z1;
-#endif
-            const int channel = 16 * c + r;
-            if (writes && first < GROUP) to[first * D + channel] = o[0], to[first * D + channel + 8] = o[2];
-            if (writes && first + 1 < GROUP) to[(first + 1) * D + channel] = o[1], to[(first + 1) * D + channel + 8] = o[3];
-        }
+        if constexpr (PAIRED) store_outputs_paired(st, to);
+        else store_outputs(st, nt, to);
         float l0 = st.l[nt][0], l1 = st.l[nt][1];
         if constexpr (PAIRED) l0 += shfl_xor(l0, 2), l1 += shfl_xor(l1, 2);
         const int head = PAIRED ? r : 8 * nt + r;
@@ -81,8 +121,8 @@ CKV_FN void read_floats(const float* at, float (&x)[VECTOR]) {
 // One slice of one head's output out of `count` partials, relative to the largest exponent; `l`: the sum of weights. A warp:
 // a partial's exponent and sum per lane, VECTOR channels per lane. The first AHEAD outputs, which do not depend on the exponents,
 // are read at once.
-CKV_FN void merge_slice(const float* base, int count, int head, int slice, float (&x)[VECTOR], float& l) {
-    constexpr int AHEAD = 16;
+CKV_FN void merge_slice(const float* base, int count, int stride, int head, int slice, float (&x)[VECTOR], float& l) {
+    constexpr int AHEAD = 8;
     const float* outputs = base + head * D + slice * 32 * VECTOR + (int)lane() * VECTOR;
     const float* scalars = base + GROUP * D + head * SCALARS;
     float p[AHEAD][VECTOR];
@@ -90,11 +130,11 @@ CKV_FN void merge_slice(const float* base, int count, int head, int slice, float
     for (int i = 0; i < AHEAD; i++) {
 #pragma unroll
         for (int v = 0; v < VECTOR; v++) p[i][v] = 0.0f;
-        if (i < count) read_floats(outputs + i * PARTIAL_STRIDE, p[i]);
+        if (i < count) read_floats(outputs + i * stride, p[i]);
     }
     float m = EMPTY;
 #pragma unroll 1
-    for (int i = lane(); i < count; i += 32) m = fmaxf(m, scalars[i * PARTIAL_STRIDE + AT_M]);
+    for (int i = lane(); i < count; i += 32) m = fmaxf(m, scalars[i * stride + AT_M]);
     m = warp_max(m);
     l = 0.0f;
 #pragma unroll
@@ -102,8 +142,8 @@ CKV_FN void merge_slice(const float* base, int count, int head, int slice, float
 #pragma unroll 1
     for (int first = 0; first < count; first += 32) {
         const int i = first + (int)lane();
-        const float f = i < count ? power_of_two(scalars[i * PARTIAL_STRIDE + AT_M] - m) : 0.0f;
-        if (i < count) l = fma_rn(f, scalars[i * PARTIAL_STRIDE + AT_L], l);
+        const float f = i < count ? power_of_two(scalars[i * stride + AT_M] - m) : 0.0f;
+        if (i < count) l = fma_rn(f, scalars[i * stride + AT_L], l);
         if (first == 0) {
 #pragma unroll
             for (int u = 0; u < AHEAD; u++) {
@@ -115,7 +155,7 @@ CKV_FN void merge_slice(const float* base, int count, int head, int slice, float
 #pragma unroll 4
         for (int u = first ? 0 : AHEAD; u < 32 && first + u < count; u++) {
             float one[VECTOR];
-            read_floats(outputs + (first + u) * PARTIAL_STRIDE, one);
+            read_floats(outputs + (first + u) * stride, one);
             const float g = shfl(f, u);
 #pragma unroll
             for (int v = 0; v < VECTOR; v++) x[v] = fma_rn(one[v], g, x[v]);
@@ -125,16 +165,16 @@ CKV_FN void merge_slice(const float* base, int count, int head, int slice, float
 }
 
 // The scalars of one head out of `count` partials; every lane gets them. A warp.
-CKV_FN void merge_scalars(const float* base, int count, int head, float (&s)[SCALARS]) {
+CKV_FN void merge_scalars(const float* base, int count, int stride, int head, float (&s)[SCALARS]) {
     const float* first = base + GROUP * D + head * SCALARS;
     float m = EMPTY;
-    for (int i = lane(); i < count; i += 32) m = fmaxf(m, first[i * PARTIAL_STRIDE + AT_M]);
+    for (int i = lane(); i < count; i += 32) m = fmaxf(m, first[i * stride + AT_M]);
     m = warp_max(m);
 #pragma unroll
     for (int k = 0; k < SCALARS; k++) s[k] = 0.0f;
     u32 flags = 0;
     for (int i = lane(); i < count; i += 32) {
-        const float* p = first + i * PARTIAL_STRIDE;
+        const float* p = first + i * stride;
         const float f = power_of_two(p[AT_M] - m);
 #pragma unroll
         for (int k = AT_L; k <= AT_GR_ROWS; k++) s[k] = fma_rn(f, p[k], s[k]);
@@ -142,7 +182,8 @@ CKV_FN void merge_scalars(const float* base, int count, int head, float (&s)[SCA
         for (int k = AT_RADIUS; k <= AT_CHAIN; k++) s[k] = most(p[k], s[k]);
         flags |= float_as_u32(p[AT_FLAGS]);
     }
-#pragma unroll
+    // Not unrolled: this runs once a head, and its instructions have to be fetched.
+#pragma unroll 1
     for (int d = 16; d > 0; d >>= 1) {
 #pragma unroll
         for (int k = AT_L; k <= AT_GR_ROWS; k++) s[k] += shfl_xor(s[k], d);
@@ -172,16 +213,16 @@ CKV_FN void store_output(const CkvAttendArgs& a, u64 at, float x) {
 #define CKV_APART CKV_FN
 #endif
 
-// `count` partials at `base` into one at `to` or, without `to`, to the outputs of (sequence, KV head) `head`, with merged scalars and
+// `count` partials, `stride` floats apart from `base` on, into one at `to` or, without `to`, to the outputs of (sequence, KV head) `head`, with merged scalars and
 // norms left in `merge` for certify_head. All warps of the CTA, a slice or a head's scalars each at a time.
-CKV_APART void merge_partials(const CkvAttendArgs& a, const float* base, int count, float* to, const Merge& merge, u64 head,
+CKV_APART void merge_partials(const CkvAttendArgs& a, const float* base, int count, int stride, float* to, const Merge& merge, u64 head,
                            const float* centre) {
 #pragma unroll 1
     for (int item = warp(); item < GROUP * (SLICES + 1); item += WARPS) {
         if (item < GROUP * SLICES) {
             const int h = item / SLICES, channel = item % SLICES * 32 * VECTOR + (int)lane() * VECTOR;
             float x[VECTOR], l;
-            merge_slice(base, count, h, item % SLICES, x, l);
+            merge_slice(base, count, stride, h, item % SLICES, x, l);
             if (to) {
                 float* at = to + h * D + channel;
 #pragma unroll
@@ -202,7 +243,7 @@ CKV_APART void merge_partials(const CkvAttendArgs& a, const float* base, int cou
         } else {
             const int h = item - GROUP * SLICES;
             float s[SCALARS];
-            merge_scalars(base, count, h, s);
+            merge_scalars(base, count, stride, h, s);
             float* at = to ? to + GROUP * D + h * SCALARS : merge.scalars + h * SCALARS;
             if (lane() == 0) {
 #pragma unroll

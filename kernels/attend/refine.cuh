@@ -48,8 +48,7 @@ CKV_FN void probe(const CkvAttendArgs& a, const Segment& seg, const Query& q, fl
         if (i == 0 ? rows > 0 : i == 1 ? full > 0 : full >= (u32)i) {
             bool counts = true;
             if (i == 0) {
-                const u8* tail = a.tail_base + ldg(a.tails + seg.row) * a.tail_stride + (u64)seg.kv * (2 * SIDE_BYTES);
-                score_originals<0>(tail, q, s);
+                score_originals<0>(tail_of(a, seg), q, s);
                 mask_rows(s, (int)rows);
             } else {
                 const u32 block = i == 1 ? 0 : full + 1 - (u32)i;

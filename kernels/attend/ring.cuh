@@ -24,22 +24,28 @@ struct alignas(16) Place {
     u32 tail;
 };
 
+// Which blocks are a warp's. In shared memory, not in registers.
+struct alignas(16) Range {
+    u32 lo;     // the first in the line
+    int count;  // of them, every WARPS-th
+};
+static_assert(sizeof(Range) <= RANGE_BYTES, "RANGE_BYTES");
+
 struct Ring {
     u8* slots;        // [STAGES] of this warp
     u64* barriers;    // [BARRIERS]
     Flight* flights;  // [STAGES]
     Place* places;    // [64]: block k at k % 64
-    u32 lo;           // first block of this warp in the line
-    int count;        // blocks of this warp
+    const Range* range;
 };
 
 // Looks up blocks first..first + 31, one per lane. Says whether one of the first STAGES may have been filled by the launch ahead.
 CKV_FN bool fetch_batch(const CkvAttendArgs& a, const Tasks& t, const Ring& ring, int first) {
     const int k = first + (int)lane();
     bool fresh = false;
-    if (k < ring.count) {
+    if (k < ring.range->count) {
         Place p = {0, 0, 0};
-        const u32 at = ring.lo + (u32)k * WARPS;
+        const u32 at = ring.range->lo + (u32)k * WARPS;
         const Segment s = segment_at(a, t, at);
         const u32 j = at - s.start, row = s.row, h = s.kv;
         if (j < s.tokens / BLOCK) {
@@ -66,7 +72,7 @@ CKV_FN bool fetch_batch(const CkvAttendArgs& a, const Tasks& t, const Ring& ring
 
 // Starts the copy of a part of block k into `slot`; blocks of a warp are issued in order.
 template <Part PART> CKV_FN void issue(const CkvAttendArgs& a, const Ring& ring, int k, int slot) {
-    if (k < ring.count && (!CKV_BULK || lane() == 0)) {
+    if (k < ring.range->count && (!CKV_BULK || lane() == 0)) {
         const Place p = ring.places[k & 63];
         if (PART != VALUES && lane() == 0) {
             Flight f = {0, 0, p.tail, REFINABLE ? ring.flights[slot].phase : 0};
@@ -107,13 +113,13 @@ CKV_FN void issue_block(const CkvAttendArgs& a, const Ring& ring, int k, int slo
 }
 
 // Waits for a slot's block, or for a part of it.
-template <Part PART> CKV_FN void wait_slot(const Ring& ring, int slot, u32 parity) {
+template <Part PART, bool EARLY = true> CKV_FN void wait_slot(const Ring& ring, int slot, u32 parity) {
 #if CKV_BULK
     barrier_wait(ring.barriers + slot * PARTS + (PART == VALUES ? 1 : 0), parity);
 #else
     // Parts are issued and needed by turns; keys of the next block come behind the values of this one where residuals take their place
-    // before.
-    cp_async_wait<REFINABLE && PART == VALUES ? 0 : STAGES * PARTS - 1>();
+    // before, and where it is not freed early.
+    cp_async_wait<(REFINABLE || !EARLY) && PART == VALUES ? 0 : STAGES * PARTS - 1>();
 #endif
     syncwarp();
 }

@@ -56,17 +56,20 @@ constexpr int SCALARS = 12;
 constexpr int PARTIAL = GROUP * D + GROUP * SCALARS;
 constexpr int PARTIAL_STRIDE = (PARTIAL + 3) / 4 * 4;
 
-constexpr int RING_BYTES = WARPS * STAGES * CKV_RECORD;
-constexpr int MERGE_BYTES = WARPS * PARTIAL_STRIDE * 4;
+// What each warp has of shared memory lies together, so that one register and constants name all of it: its slots first.
+constexpr int AT_PARTIAL = STAGES * CKV_RECORD;
 // One of them for residuals.
 constexpr int BARRIERS = STAGES * PARTS + (REFINABLE ? 1 : 0);
-constexpr int BARRIER_BYTES = (WARPS * BARRIERS * 8 + 15) / 16 * 16;
+constexpr int AT_BARRIERS = AT_PARTIAL + PARTIAL_STRIDE * 4;
 // What the ring remembers of a block in flight: addresses of promoted sides, and which kind of block it is.
-constexpr int META_BYTES = (WARPS * STAGES * 24 + 15) / 16 * 16;
-// Blocks that wait for their certificate: per warp 32 x four numbers, LOT summaries and descriptions.
-constexpr int LOT_BYTES = 32 * 16 + LOT * (4 * SUMMARY_WORDS + 8);
-// Where a warp's next blocks lie: two batches of 32.
-constexpr int BATCH_BYTES = 64 * 16;
+constexpr int AT_FLIGHTS = AT_BARRIERS + (BARRIERS * 8 + 15) / 16 * 16;
+// Blocks that wait for their certificate: 32 x four numbers, LOT summaries and descriptions.
+constexpr int AT_LOT = AT_FLIGHTS + (STAGES * 24 + 15) / 16 * 16, LOT_BYTES = 32 * 16 + LOT * (4 * SUMMARY_WORDS + 8);
+// Where its next blocks lie: two batches of 32.
+constexpr int AT_PLACES = AT_LOT + LOT_BYTES;
+// And which they are.
+constexpr int AT_RANGE = AT_PLACES + 64 * 16, RANGE_BYTES = 16, WARP_BYTES = AT_RANGE + RANGE_BYTES;
+static_assert(WARP_BYTES % 16 == 0 && AT_LOT % 16 == 0 && AT_PLACES % 16 == 0, "copies and loads of 16 bytes");
 // A warp merges 32 * VECTOR channels of one head at a time.
 constexpr int VECTOR = D % 128 == 0 ? 4 : D % 64 == 0 ? 2 : 1;
 constexpr int SLICES = D / (32 * VECTOR);
@@ -81,4 +84,4 @@ constexpr int SAMPLES = 256;
 constexpr int ENTRY_BYTES = 4 * (SAMPLES + 8);
 // What a block may add unrefined, per head.
 constexpr int LIMIT_BYTES = REFINABLE ? 8 * 8 : 0;
-constexpr int SHARED_BYTES = LIMIT_BYTES + RING_BYTES + MERGE_BYTES + BARRIER_BYTES + META_BYTES + WARPS * (LOT_BYTES + BATCH_BYTES) + FINISH_BYTES + KNOWN_BYTES + QUERY_BYTES + ENTRY_BYTES;
+constexpr int SHARED_BYTES = WARPS * WARP_BYTES + LIMIT_BYTES + FINISH_BYTES + KNOWN_BYTES + QUERY_BYTES + ENTRY_BYTES;

@@ -28,8 +28,14 @@ CKV_FN void mask_rows(Logits& s, int rows) {
 CKV_FN float square_lo(u32 x) { return store_lo(x) * store_lo(x); }
 CKV_FN float square_hi(u32 x) { return store_hi(x) * store_hi(x); }
 
-// Writes the summary's words to `to`.
-CKV_FN void tail_summary(const CkvAttendArgs& a, const u8* keys, const u8* values, int rows, u32 row, u32* to) {
+// A head's open block: keys, then values.
+CKV_FN const u8* tail_of(const CkvAttendArgs& a, const Segment& seg) {
+    return a.tail_base + ldg(a.tails + seg.row) * a.tail_stride + (u64)seg.kv * (2 * SIDE_BYTES);
+}
+
+// Writes the words of its summary to `to`.
+CKV_FN void tail_summary(const CkvAttendArgs& a, const u8* keys, u32 row, int rows, u32* to) {
+    const u8* values = keys + SIDE_BYTES;
     const int r = lane() >> 2, k = 2 * (lane() & 3);
     float key = 0.0f, value = 0.0f;
 #pragma unroll 1
@@ -88,7 +94,7 @@ CKV_FN void tail_summary(const CkvAttendArgs& a, const u8* keys, const u8* value
 // (7.4) for one block: every token's two logits agree within Delta + zeta for the lane's pair of heads. The lane of row h, column
 // h knows the sums of head h; the lanes that keep certificates know its reach and step.
 template <int FIRST>
-CKV_FN bool canary(const Aside& aside, const Logits& coded, const Logits& exact, const KeySums& keys, const Summary& b,
+CKV_FN bool canary(const Aside& aside, const float* waiting, const Logits& coded, const Logits& exact, const KeySums& keys, const Summary& b,
                    const Query& q) {
     bool good = true;
 #pragma unroll
@@ -107,7 +113,7 @@ CKV_FN bool canary(const Aside& aside, const Logits& coded, const Logits& exact,
             for (int i = 0; i < 4; i++) {
                 // Heads that do not exist have no logits to disagree on.
                 const bool there = PAIRED || 8 * (FIRST + nt) + first + (i & 1) < GROUP;
-                good = good && (!there || fabsf(take_logit(aside, coded, t, nt, i) - exact.x[t][nt][i]) * q.unit[FIRST + nt][i & 1] <= limit[i & 1]);
+                good = good && (!there || fabsf(take_logit(waiting, coded, t, nt, i) - exact.x[t][nt][i]) * q.unit[FIRST + nt][i & 1] <= limit[i & 1]);
             }
         }
     }

@@ -213,6 +213,8 @@ CKV_FN void bulk_load(u32 shared, const void* global, u32 bytes, u64* bar, CKV_A
 }
 CKV_FN void barrier_wait(u64* bar, u32 parity, CKV_AT) { ckv_emulate::wait_phase(bar, parity, at); }
 CKV_FN void fence_barrier_init() { ckv_emulate::publish_barriers(); }
+// Plain accesses come before copies here in any case.
+CKV_FN void fence_shared_async() {}
 
 // ---- global memory ----
 

@@ -166,14 +166,14 @@ fn shared_bytes(layout: &RecordLayout, group: usize, warps: usize, stages: usize
     let merge = 4 * warps * partial_stride(layout.dim, group);
     // A ring of one slot is filled side by side.
     let parts = if stages == 1 { 2 } else { 1 };
-    let barriers = (8 * warps * (stages * parts + usize::from(refinable))).next_multiple_of(16);
-    let flights = (24 * warps * stages).next_multiple_of(16);
+    let barriers = warps * (8 * (stages * parts + usize::from(refinable))).next_multiple_of(16);
+    let flights = warps * (24 * stages).next_multiple_of(16);
     // Blocks that wait for their certificate, a block and head per lane.
     let heads = if group <= 4 { 4 } else { group.next_power_of_two().max(8) };
     let summary_words = if refinable { 12 } else { 8 };
     let lots = warps * (32 * 16 + 32 / heads * (4 * summary_words + 8));
-    // Where a warp's next blocks lie.
-    let places = warps * 64 * 16;
+    // Where a warp's next blocks lie, and which they are.
+    let places = warps * 65 * 16;
     let vector = [4, 2, 1].into_iter().find(|v| layout.dim.is_multiple_of(32 * v)).unwrap_or(1);
     let finish = 4 * (group * SCALARS + 2 * group * (layout.dim / (32 * vector)) + 4);
     let entries = 4 * (SAMPLES + 8);
