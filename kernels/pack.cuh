@@ -234,7 +234,7 @@ template <bool KEY> struct Side {
 // are there already, and what they leave. A warp takes a unit at a time, a lane 16 elements,
 // a batch in flight.
 template <bool KEY, bool FINE> CKV_FN void code_chunk(const Work& w, u8* section, u32 first, u32 width) {
-    constexpr u32 TILES = BLOCK / 16, BATCH = REFINABLE ? 4 : 8;
+    constexpr u32 TILES = BLOCK / 16, BATCH = REFINABLE || DIM > 128 ? 4 : 8;
     constexpr int BITS = FINE ? KEY ? CKV_KEY_REFINE : CKV_VALUE_REFINE : KEY ? KEY_BITS : VALUE_BITS;
     // The code of an element n steps from its offset, and its error.
     auto code_of = [&w](u32 at, float x, float n, const Step& step, double& error) {

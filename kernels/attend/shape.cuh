@@ -68,7 +68,9 @@ constexpr int AT_LOT = AT_FLIGHTS + (STAGES * 24 + 15) / 16 * 16, LOT_BYTES = 32
 // Where its next blocks lie: two batches of 32.
 constexpr int AT_PLACES = AT_LOT + LOT_BYTES;
 // And which they are.
-constexpr int AT_RANGE = AT_PLACES + 64 * 16, RANGE_BYTES = 16, WARP_BYTES = AT_RANGE + RANGE_BYTES;
+constexpr int AT_RANGE = AT_PLACES + 64 * 16, RANGE_BYTES = 16;
+// Slots begin on 128 bytes: bulk copies to other places take longer.
+constexpr int WARP_BYTES = (AT_RANGE + RANGE_BYTES + 127) / 128 * 128;
 static_assert(WARP_BYTES % 16 == 0 && AT_LOT % 16 == 0 && AT_PLACES % 16 == 0, "copies and loads of 16 bytes");
 // A warp merges 32 * VECTOR channels of one head at a time.
 constexpr int VECTOR = D % 128 == 0 ? 4 : D % 64 == 0 ? 2 : 1;

@@ -162,18 +162,19 @@ const fn partial_stride(dim: usize, group: usize) -> usize {
 /// `SHARED_BYTES` of kernels/attend/shape.cuh. The kernel asserts that it counts the same.
 fn shared_bytes(layout: &RecordLayout, group: usize, warps: usize, stages: usize) -> usize {
     let refinable = !layout.format.refine.is_none();
-    let ring = warps * stages * layout.main_bytes;
-    let merge = 4 * warps * partial_stride(layout.dim, group);
+    // What a warp has: its slots, then its partial result.
+    let slots = stages * layout.main_bytes + 4 * partial_stride(layout.dim, group);
     // A ring of one slot is filled side by side.
     let parts = if stages == 1 { 2 } else { 1 };
-    let barriers = warps * (8 * (stages * parts + usize::from(refinable))).next_multiple_of(16);
-    let flights = warps * (24 * stages).next_multiple_of(16);
+    let barriers = (8 * (stages * parts + usize::from(refinable))).next_multiple_of(16);
+    let flights = (24 * stages).next_multiple_of(16);
     // Blocks that wait for their certificate, a block and head per lane.
     let heads = if group <= 4 { 4 } else { group.next_power_of_two().max(8) };
     let summary_words = if refinable { 12 } else { 8 };
-    let lots = warps * (32 * 16 + 32 / heads * (4 * summary_words + 8));
-    // Where a warp's next blocks lie, and which they are.
-    let places = warps * 65 * 16;
+    let lots = 32 * 16 + 32 / heads * (4 * summary_words + 8);
+    // Where its next blocks lie, and which they are.
+    let places = 65 * 16;
+    let warp = (slots + barriers + flights + lots + places).next_multiple_of(128);
     let vector = [4, 2, 1].into_iter().find(|v| layout.dim.is_multiple_of(32 * v)).unwrap_or(1);
     let finish = 4 * (group * SCALARS + 2 * group * (layout.dim / (32 * vector)) + 4);
     let entries = 4 * (SAMPLES + 8);
@@ -184,7 +185,7 @@ fn shared_bytes(layout: &RecordLayout, group: usize, warps: usize, stages: usize
     let queries = 4 * layout.dim * if group > 8 || layout.dim == 256 { columns } else { group };
     // What a block may add unrefined, per head.
     let limits = if refinable { 8 * MOST_REFINED_HEADS } else { 0 };
-    ring + merge + barriers + flights + lots + places + queries + finish + known + limits + entries
+    warps * warp + queries + finish + known + limits + entries
 }
 
 /// What the kernels of one configuration are specialised for.
