@@ -204,9 +204,9 @@ static_assert(SHARED_BYTES == CKV_SHARED, "CKV_SHARED");
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) ckv_attend(const __grid_constant__ CkvAttendArgs a) {
     CKV_DYNAMIC_SHARED(shared);
-    u8* own = shared + warp() * WARP_BYTES;
+    u8* own = shared + RING_BYTES + warp() * WARP_BYTES;
     float* mine = (float*)(own + AT_PARTIAL);
-    u8* at = shared + WARPS * WARP_BYTES;
+    u8* at = shared + RING_BYTES + WARPS * WARP_BYTES;
     Vec4* queries = (Vec4*)at;
     at += QUERY_BYTES;
     float* finish = (float*)at;
@@ -220,7 +220,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) ckv_attend(const __grid
 
     const u32 cta = blockIdx.x, me = warp();
     Ring ring;
-    ring.slots = own;
+    ring.slots = shared + warp() * (STAGES * CKV_RECORD);
     ring.barriers = (u64*)(own + AT_BARRIERS);
     ring.flights = (Flight*)(own + AT_FLIGHTS);
     ring.places = (Place*)(own + AT_PLACES);
@@ -273,7 +273,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) ckv_attend(const __grid
         prefetch_query(a, seg.head + 1);
 #if CKV_KEY_REFINE > 0
         // The partials are written behind the last block.
-        probe(a, seg, q, (float*)(shared + AT_PARTIAL), limits);
+        probe(a, seg, q, (float*)(shared + RING_BYTES + AT_PARTIAL), limits);
 #endif
         // While nothing of the state lives in registers.
         if (owns(ring, known.hi, seg)) tail_summary(a, tail_of(a, seg), row_head(), (int)(seg.tokens % BLOCK), (u32*)mine);
@@ -328,7 +328,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) ckv_attend(const __grid
         const u32 launch_head = a.only ? seg.entry : seg.head;
         const float* centre = a.centres ? a.centres + (u64)row_head() * D : nullptr;
         // First this CTA's warps; the last CTA of a head then goes over what all of them left.
-        const float* from = (const float*)(shared + AT_PARTIAL);
+        const float* from = (const float*)(shared + RING_BYTES + AT_PARTIAL);
         int count = WARPS, stride = WARP_BYTES / 4;
         float* to = first == last ? nullptr : a.partials + (u64)(cta + launch_head) * PARTIAL_STRIDE;
 #pragma unroll 1

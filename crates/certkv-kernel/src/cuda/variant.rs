@@ -162,8 +162,9 @@ const fn partial_stride(dim: usize, group: usize) -> usize {
 /// `SHARED_BYTES` of kernels/attend/shape.cuh. The kernel asserts that it counts the same.
 fn shared_bytes(layout: &RecordLayout, group: usize, warps: usize, stages: usize) -> usize {
     let refinable = !layout.format.refine.is_none();
-    // What a warp has: its slots, then its partial result.
-    let slots = stages * layout.main_bytes + 4 * partial_stride(layout.dim, group);
+    let ring = (warps * stages * layout.main_bytes).next_multiple_of(128);
+    // What a warp has beside its slots.
+    let partial = 4 * partial_stride(layout.dim, group);
     // A ring of one slot is filled side by side.
     let parts = if stages == 1 { 2 } else { 1 };
     let barriers = (8 * (stages * parts + usize::from(refinable))).next_multiple_of(16);
@@ -174,7 +175,7 @@ fn shared_bytes(layout: &RecordLayout, group: usize, warps: usize, stages: usize
     let lots = 32 * 16 + 32 / heads * (4 * summary_words + 8);
     // Where its next blocks lie, and which they are.
     let places = 65 * 16;
-    let warp = (slots + barriers + flights + lots + places).next_multiple_of(128);
+    let warp = partial + barriers + flights + lots + places;
     let vector = [4, 2, 1].into_iter().find(|v| layout.dim.is_multiple_of(32 * v)).unwrap_or(1);
     let finish = 4 * (group * SCALARS + 2 * group * (layout.dim / (32 * vector)) + 4);
     let entries = 4 * (SAMPLES + 8);
@@ -185,7 +186,7 @@ fn shared_bytes(layout: &RecordLayout, group: usize, warps: usize, stages: usize
     let queries = 4 * layout.dim * if group > 8 || layout.dim == 256 { columns } else { group };
     // What a block may add unrefined, per head.
     let limits = if refinable { 8 * MOST_REFINED_HEADS } else { 0 };
-    warps * warp + queries + finish + known + limits + entries
+    ring + warps * warp + queries + finish + known + limits + entries
 }
 
 /// What the kernels of one configuration are specialised for.
