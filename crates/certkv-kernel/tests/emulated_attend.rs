@@ -196,6 +196,31 @@ fn splits_and_shared_pages_change_nothing_that_matters() {
     assert_eq!(failed(&b), over);
 }
 
+/// Blocks of which originals are read stand between coded ones, in rings of one slot and of more, with bulk copies and, before 9.0, without.
+#[test]
+fn originals_between_codes_are_read_in_every_ring() {
+    for (format, dim, group, warps, stages) in [
+        ("k8-v4g64-b64", 128, 4, 4, 1),
+        ("k8-v4g32-b32", 64, 6, 12, 1),
+        ("t4-v5g32-b16", 64, 2, 4, 1),
+        ("f16-v8g32-b16", 96, 12, 4, 1),
+        ("k8-v4g32-b32", 128, 3, 4, 2),
+    ] {
+        for (keys, values) in [(0.4, 0.2), (0.0, 1.0), (1.0, 0.0)] {
+            let spec = Spec { keys, values, seed: dim as u64, ..Spec::new(format, dim, group, &[1500, 130, 7, 64]) };
+            let case = Case::new(&spec);
+            let variant =
+                Variant::new(spec.layout(), spec.group, Arch::Sm80).and_then(|v| v.with_shape(warps, stages)).unwrap();
+            let old = run_variant(&case, &variant, false, 3, |l| l.seed(7).truncating());
+            checked(&case, &old);
+            let new = run_variant(&case, &variant, true, 3, |l| l.seed(7).truncating());
+            let bits = |r: &Run| r.out.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+            assert_eq!(bits(&old), bits(&new), "{spec:?}");
+            assert_eq!(old.masses, new.masses, "{spec:?}");
+        }
+    }
+}
+
 /// Shares of a ragged batch: every block belongs to one CTA, whatever the lengths and the number of CTAs.
 #[test]
 fn ragged_batches_are_cut_without_a_gap() {
