@@ -8,6 +8,8 @@ mod emulated;
 mod gather;
 #[path = "emulated_pack/pack.rs"]
 mod pack;
+#[path = "emulated_pack/spectral.rs"]
+mod spectral;
 #[path = "emulated_pack/support.rs"]
 mod support;
 #[path = "emulated_pack/transcode.rs"]
