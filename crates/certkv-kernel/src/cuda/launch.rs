@@ -108,7 +108,7 @@ pub enum Refinement<'a> {
 pub struct Append<'a> {
     /// What the kernel was made for.
     pub variant: &'a Variant,
-    /// CTAs: at most one to a head of the batch, and two to a multiprocessor.
+    /// CTAs: at most two to a head of the batch, and two to a multiprocessor.
     pub ctas: u32,
     /// Sequences of the batch.
     pub seqs: usize,
