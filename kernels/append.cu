@@ -113,7 +113,8 @@ CKV_FN void put_value(u16* side, u32 token, u32 eighth, const u32 (&two)[4]) {
 // Which head of the batch an item is, of 2 * heads.
 CKV_FN u32 number_of(u32 item, u32 heads) { return item < heads ? item : item - heads; }
 
-// A sequence of the batch: its row in the tables, and its length. Read again only by a CTA that the length waits for.
+// A sequence of the batch: its row in the tables, and its length, which no launch moves before all CTAs of the sequence have counted
+// themselves: an item may look it up before its turn.
 struct Sequence {
     u32 row, len;
 };

@@ -25,9 +25,9 @@
 // What a head's flags say.
 constexpr u32 CANARY_FAILED = 1;
 
-// Blocks that are read from their codes alone, which most are, have a loop of their own: with the code for originals in it, it is too long for
-// the place where instructions are fetched from fast (4% at 32 x 32K, 8% at 1 x 1K). Where residuals are read or heads are large, registers do not suffice for
-// two loops.
+// Blocks that are read from their codes alone, which most are, have a loop of their own: with the code for originals in it, it is too
+// long for the place where instructions are fetched from fast (5% at 32 x 32K, 6% at 1 x 1K). Where residuals are read or heads are
+// large, registers do not suffice for two loops.
 constexpr bool APART = !REFINABLE && D <= 128;
 
 // What attend_columns must know of a block.

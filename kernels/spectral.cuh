@@ -14,29 +14,6 @@ constexpr float HALF_SHARE = 0x1.01p-11f, HALF_FLOOR = 0x1p-25f;
 // Sums and products in single precision here have fewer than 100 roundings in a row.
 constexpr double UP_SINGLE = 1.0 + 0x1p-16;
 
-// Sums of N numbers over the CTA and the largest of N others, none below 0, in every thread; `slots` holds 2 N WARPS floats.
-template <int N> CKV_FN void cta_sums_and_largest(float (&sums)[N], float (&tops)[N], float* slots) {
-#pragma unroll
-    for (int i = 0; i < N; ++i) sums[i] = warp_sum(sums[i]), tops[i] = warp_max(tops[i]);
-    sync_threads();
-    if (lane() == 0) {
-#pragma unroll
-        for (int i = 0; i < N; ++i) slots[2 * N * warp() + i] = sums[i], slots[2 * N * warp() + N + i] = tops[i];
-    }
-    sync_threads();
-    // Each lane one warp's numbers, then what the warps had.
-    const float* mine = slots + 2 * N * (lane() % WARPS);
-#pragma unroll
-    for (int i = 0; i < N; ++i) {
-        sums[i] = mine[i], tops[i] = mine[N + i];
-#pragma unroll
-        for (u32 d = 1; d < WARPS; d <<= 1) {
-            sums[i] += shfl_xor(sums[i], (int)d);
-            tops[i] = fmaxf(tops[i], shfl_xor(tops[i], (int)d));
-        }
-    }
-}
-
 // M M^T of an N-row matrix of halves: tiles of 16 x 8 on or above the diagonal, dealt to the warps of the CTA.
 template <u32 N> struct Product {
     static constexpr u32 COLUMNS = N / 8, TILES = N / 16 * (N / 16 + 1), MOST = (TILES + WARPS - 1) / WARPS;

@@ -55,4 +55,27 @@ CKV_FN double cta_sum(double v, double* slots) {
     return sum;
 }
 
+// Sums of N numbers over the CTA and the largest of N others, none below 0, in every thread; `slots` holds 2 N WARPS floats.
+template <int N> CKV_FN void cta_sums_and_largest(float (&sums)[N], float (&tops)[N], float* slots) {
+#pragma unroll
+    for (int i = 0; i < N; ++i) sums[i] = warp_sum(sums[i]), tops[i] = warp_max(tops[i]);
+    sync_threads();
+    if (lane() == 0) {
+#pragma unroll
+        for (int i = 0; i < N; ++i) slots[2 * N * warp() + i] = sums[i], slots[2 * N * warp() + N + i] = tops[i];
+    }
+    sync_threads();
+    // Each lane one warp's numbers, then what the warps had.
+    const float* mine = slots + 2 * N * (lane() % WARPS);
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+        sums[i] = mine[i], tops[i] = mine[N + i];
+#pragma unroll
+        for (u32 d = 1; d < WARPS; d <<= 1) {
+            sums[i] += shfl_xor(sums[i], (int)d);
+            tops[i] = fmaxf(tops[i], shfl_xor(tops[i], (int)d));
+        }
+    }
+}
+
 }  // namespace ckv_encode

@@ -1,6 +1,6 @@
-//! Times of the kernels around the decode kernel: `gpu_verbs [--cache FOLDER] [--cubins FOLDER]`.
+//! Times of the kernels around the decode kernel: `gpu_verbs [--cache FOLDER] [--cubins FOLDER] [--formats a,b]`.
 //!
-//! Cold start with cached machine code; append of one token, with and without a block that fills; packing of many blocks; page-in of
+//! Cold start with cached machine code; append of one token, with and without blocks that fill, and those with and without originals on the host; packing of many blocks; page-in of
 //! scattered blocks from mapped pinned memory. 8 KV heads of 128 channels, one layer; launches replayed from a graph; medians.
 use certkv_core::{Geometry, RecordLayout};
 use certkv_device::cuda::{DeviceBuffer, Gpu, GpuStream, LaunchOptions, PinnedBuffer, Pod, Priority, TimedEvent};
