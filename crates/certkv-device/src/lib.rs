@@ -17,6 +17,7 @@ pub mod cuda;
 mod error;
 mod fence;
 mod guard;
+pub mod mailbox;
 mod memory;
 mod sim;
 mod stream;

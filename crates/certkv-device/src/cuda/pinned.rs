@@ -9,7 +9,7 @@ use certkv_core::fail_point;
 use core::fmt;
 use core::num::NonZeroUsize;
 use core::ptr;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU64, Ordering};
 use cudarc::driver::sys::CUdeviceptr;
 use std::sync::Arc;
 
@@ -101,6 +101,17 @@ impl PinnedBuffer {
     pub fn pointer(&self, offset: usize, bytes: usize) -> Result<*mut u8, CudaError> {
         check_range("pinned range", offset, bytes, self.len)?;
         Ok(self.start.wrapping_add(offset))
+    }
+
+    /// Word `at` of 8 bytes, which the GPU may be writing at this moment, with 8-byte stores.
+    ///
+    /// # Errors
+    /// [`CudaError::OutOfRange`].
+    pub fn load(&self, at: usize, order: Ordering) -> Result<u64, CudaError> {
+        let word = self.pointer(at.saturating_mul(8), 8)?.cast::<u64>();
+        // SAFETY: in range, aligned as the buffer's start is to a page, alive as long as `self`; the host's own writes exclude readers by
+        // contract, and what the GPU writes meanwhile is outside of the language's memory: such a load sees one of its stores.
+        Ok(unsafe { AtomicU64::from_ptr(word) }.load(order))
     }
 
     /// Copies numbers in. Enqueued copies and kernels that touch the range were promised, where they were enqueued, to

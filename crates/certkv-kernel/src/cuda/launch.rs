@@ -4,6 +4,7 @@
 //! GPU read or write elsewhere in its own address space. Whoever writes the tables answers for that.
 use super::args::{AttendArgs, Certificate, Demand, Element, Sides};
 use super::encode::{AppendArgs, GatherArgs, Order, PACK_THREADS, PackArgs, PackItem, pack_shared};
+use super::publish::{Publish, PublishArgs};
 use super::queue::{Queue, Span, Tensor};
 use super::select::{CopyItem, SelectArgs, SelectMode, SlotPool};
 use super::variant::Variant;
@@ -459,6 +460,41 @@ pub fn gather(queue: &Queue, kernel: &Function, memory: &Memory<'_>) -> Result<(
     };
     // SAFETY: as in `attend`; the items were made by `select` from addresses that were checked there.
     unsafe { kernel.launch(queue.stream(), CTAS, THREADS, 0, &args, CHAINED) }
+}
+
+/// Enqueues `ckv_publish`.
+///
+/// # Errors
+/// As [`attend`]; more layers than one launch can publish.
+pub fn publish(queue: &Queue, kernel: &Function, a: &Publish<'_>) -> Result<(), CudaError> {
+    const THREADS: u32 = 256;
+    if a.layers > super::publish::MOST_LAYERS {
+        return Err(CudaError::BadArgument { argument: "layers", why: "more than one launch can publish" });
+    }
+    let heads = a.most * a.kv_heads * a.group;
+    let list_bytes = a.lists.bytes() / (2 * a.layers).max(1);
+    let args = PublishArgs {
+        certificates: a.certificates.holding("certificates", 2 * a.layers * heads * size_of::<Certificate>())?,
+        lists: a.lists.holding("lists", 2 * a.layers * 4 * (1 + a.most * a.kv_heads))?,
+        errors: a.errors.holding("errors", 4 * a.most)?,
+        rows: a.rows.holding("batch", 4 * a.seqs)?,
+        ring: a.ring.span(0, 8 * a.slots.len())?.address(),
+        published: a.state.holding("published", 16)?,
+        arrived: a.state.holding("published", 16)? + 8,
+        heads_most: heads as u64,
+        list_words: (list_bytes / 4) as u64,
+        slot_words: a.slots.stride() as u64,
+        slots: word("slots", a.slots.count())?,
+        layers: word("layers", a.layers)?,
+        seqs: word("seqs", a.seqs)?,
+        kv_heads: word("kv_heads", a.kv_heads)?,
+        group: word("group", a.group)?,
+        rule: a.rule as u32,
+        attended: a.attended,
+        exact: a.exact,
+    };
+    // SAFETY: as in `attend`; lists and rows in device memory are the caller's, as tables are, and the queue keeps the ring.
+    unsafe { kernel.launch(queue.stream(), args.layers.clamp(1, 64), THREADS, 0, &args, CHAINED) }
 }
 
 /// Element type that holds originals of `store`.

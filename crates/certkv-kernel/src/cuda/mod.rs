@@ -12,6 +12,7 @@ mod compile;
 pub mod encode;
 pub mod launch;
 mod prepare;
+pub mod publish;
 pub mod queue;
 pub mod select;
 mod source;

@@ -14,6 +14,7 @@ use certkv_device::cuda::{
 use core::fmt;
 use core::marker::PhantomData;
 use core::num::NonZeroUsize;
+use core::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 impl Element {
@@ -46,6 +47,11 @@ impl<'a> Span<'a> {
     /// First byte, on the device.
     pub fn address(&self) -> u64 {
         self.address
+    }
+
+    /// Bytes.
+    pub fn bytes(&self) -> usize {
+        self.bytes
     }
 
     /// The address, if `needs` bytes are there.
@@ -164,6 +170,14 @@ impl Area {
     pub fn read<T: Pod>(&self, offset: usize, into: &mut [T]) -> Result<(), CudaError> {
         let _shared = self.host.read().unwrap_or_else(PoisonError::into_inner);
         self.buffer.copy_out(offset, into)
+    }
+
+    /// Word `at` of 8 bytes, which a kernel may be writing at this moment.
+    ///
+    /// # Errors
+    /// [`CudaError::OutOfRange`].
+    pub fn load(&self, at: usize, order: Ordering) -> Result<u64, CudaError> {
+        self.buffer.load(at, order)
     }
 
     /// A range as kernels see it.

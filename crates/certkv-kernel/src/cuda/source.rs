@@ -21,11 +21,14 @@ pub enum Verb {
     Transcode,
     /// Which blocks to promote.
     Select,
+    /// Certificates to memory of the host.
+    Publish,
 }
 
 impl Verb {
     /// All verbs.
-    pub const ALL: [Self; 6] = [Self::Attend, Self::Append, Self::Pack, Self::Gather, Self::Transcode, Self::Select];
+    pub const ALL: [Self; 7] =
+        [Self::Attend, Self::Append, Self::Pack, Self::Gather, Self::Transcode, Self::Select, Self::Publish];
 
     /// Name.
     pub const fn name(self) -> &'static str {
@@ -36,6 +39,7 @@ impl Verb {
             Self::Gather => "gather",
             Self::Transcode => "transcode",
             Self::Select => "select",
+            Self::Publish => "publish",
         }
     }
 
@@ -48,6 +52,7 @@ impl Verb {
             Self::Gather => "gather.cu",
             Self::Transcode => "transcode.cu",
             Self::Select => "select.cu",
+            Self::Publish => "publish.cu",
         }
     }
 
@@ -60,6 +65,7 @@ impl Verb {
             Self::Gather => "ckv_gather",
             Self::Transcode => "ckv_transcode",
             Self::Select => "ckv_select",
+            Self::Publish => "ckv_publish",
         }
     }
 

@@ -5,11 +5,14 @@
 //! attention in f64 over the originals, which are read back bit for bit; then a recorded step is replayed beside a twin. Exit
 //! code 0: all hold, 1: something is wrong, 2: no GPU.
 mod replay;
+mod watch;
 mod world;
 
 use certkv::gpu::{Ahead, Compiler, Gpu, GpuCache, GpuConfig};
 use certkv::{Certified, Dtype, Geometry, Policy};
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 use world::{Failure, Owed, STORES, Tally, World};
 
@@ -52,6 +55,7 @@ fn life(gpu: &Gpu, compiler: &Compiler, plan: &Plan, format: &str, store: Dtype)
     // Room for all promoted sides, for some, and for so few that they push each other out.
     config = config.with_scratch([0.5, 0.1, 0.01][plan.seed as usize % 3]);
     (config.max_context, config.max_sequences, config.threads) = (longest, 12, 4);
+    config.certificate_ring = 4;
     let start = Instant::now();
     let mut cache = GpuCache::new(gpu, compiler, config)?;
     println!("{format} {store}: ready in {:.2} s", start.elapsed().as_secs_f64());
@@ -143,7 +147,16 @@ fn life(gpu: &Gpu, compiler: &Compiler, plan: &Plan, format: &str, store: Dtype)
 fn graphs(gpu: &Gpu, cache: &mut GpuCache, world: &mut World, plan: &Plan) -> Result<bool, Failure> {
     let mut all = true;
     for (name, policy, owed) in policies().into_iter().filter(|p| ["certified 5%", "packed", "dense"].contains(&p.0)) {
-        let r = replay::run(gpu, cache, world, (world.held.len(), plan.replays), (policy, owed))?;
+        let ring = cache.certificate_ring().ok_or("the cache has a ring of certificates")?;
+        let (stop, layer) = (AtomicBool::new(false), world.geometry.layers - 1);
+        let (r, seen) = thread::scope(|scope| {
+            let watcher = scope.spawn(|| watch::watch(&ring, layer, &stop));
+            let r = replay::run(gpu, cache, world, (world.held.len(), plan.replays), (policy, owed));
+            stop.store(true, Ordering::Release);
+            (r, watcher.join())
+        });
+        let (r, seen) = (r?, seen.map_err(|_| "the watcher panicked")?);
+        all &= watch::judge(name.split(' ').next().unwrap_or(name), &r.said, &seen, plan.seed) && r.unpublished == 0;
         r.tally.print(&format!("recorded {name}"));
         let each = |t: Duration| t.as_secs_f64() * 1e6 / r.steps.max(1) as f64;
         println!(

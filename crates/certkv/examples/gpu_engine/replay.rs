@@ -1,4 +1,5 @@
 //! A recorded step, run again and again while sequences grow, beside a twin that is never recorded.
+use crate::watch::Steps;
 use crate::world::{Failure, Inputs, Owed, Tally, World};
 use certkv::gpu::{DeviceBuffer, Element, Gpu, GpuCache, LayerIo, Tensor};
 use certkv::{Certificate, Policy};
@@ -48,6 +49,10 @@ pub(crate) struct Replayed {
     pub(crate) nodes: usize,
     pub(crate) recorded: Duration,
     pub(crate) plain: Duration,
+    /// What steps said of the last layer.
+    pub(crate) said: Steps,
+    /// Steps that the ring did not have when their work was done.
+    pub(crate) unpublished: usize,
 }
 
 /// `steps` steps of the first `seqs` sequences of `world` by a recording; the last `seqs` are their forks and step plainly. What
@@ -84,6 +89,9 @@ pub(crate) fn run(
         step.replay(&graph)?;
         step.certificates(g.layers - 1, &mut certificates)?;
         r.recorded += start.elapsed();
+        r.said.insert(step.number(), certificates.clone());
+        let published = step.cache().certificate_ring().map(|ring| ring.published());
+        r.unpublished += usize::from(published != Some(step.number() + 1));
         world.remember(&recorded, &inputs);
         let mut outs = Vec::new();
         for (layer, b) in buffers.iter().enumerate() {
@@ -104,10 +112,11 @@ pub(crate) fn run(
             let mut out = vec![0.0f32; q];
             step.append(layer, &inputs.keys[layer], &inputs.values[layer])?;
             step.attend(layer, &inputs.queries[layer])?;
-            step.outputs(layer, &mut out, &mut [])?;
+            step.outputs(layer, &mut out, &mut certificates)?;
             let bits = |x: &[f32]| x.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
             r.different += usize::from(must_agree && bits(want) != bits(&out));
         }
+        r.said.insert(step.number(), certificates.clone());
         step.finish()?;
         r.plain += start.elapsed();
         world.remember(&twins, &inputs);

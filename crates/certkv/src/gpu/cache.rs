@@ -2,6 +2,7 @@
 use super::config::GpuConfig;
 use super::core::Core;
 use super::mirror::{Member, Mirror};
+use super::published::CertificateRing;
 use super::ring::Ring;
 use super::rows::Rows;
 use super::step::GpuStep;
@@ -52,6 +53,8 @@ pub struct GpuCache {
     pub(super) batch_queries: Vec<f32>,
     /// Pages and rows, with [`ROW_ENTRY`], of which nothing may be remembered when the next step begins.
     pub(super) forgotten: Vec<u32>,
+    /// Steps whose certificates were enqueued to be published.
+    pub(super) published: u64,
 }
 
 /// One stream orders everything that touches pages, and the host waits for it before it does: a page is free at once.
@@ -94,6 +97,7 @@ impl GpuCache {
             batch_words: Vec::new(),
             batch_queries: Vec::new(),
             forgotten: Vec::new(),
+            published: 0,
             layouts,
             config,
             core: Arc::new(core),
@@ -113,6 +117,11 @@ impl GpuCache {
     /// The GPU.
     pub fn gpu(&self) -> &Gpu {
         self.core.queue.gpu()
+    }
+
+    /// Where steps publish their certificates; `None` unless [`GpuConfig::certificate_ring`] says so.
+    pub fn certificate_ring(&self) -> Option<CertificateRing> {
+        CertificateRing::of(&self.core)
     }
 
     /// Policy of steps that do not name one.

@@ -2,6 +2,7 @@
 use crate::{Config, Error, Policy, default_format};
 use certkv_core::{Format, Geometry, RecordLayout};
 use certkv_kernel::cuda::args::Element;
+use certkv_kernel::cuda::publish::MOST_LAYERS;
 use core::num::NonZeroUsize;
 
 /// Configuration of a [`GpuCache`](super::GpuCache). All memory is taken when the cache is made; nothing grows later.
@@ -37,6 +38,9 @@ pub struct GpuConfig {
     /// Share of the tolerance, in (0, 1), that a plan leaves to the codes. The next step's queries and masses are not those that
     /// the plan was made from: what is left below 1 is room for that, bought with promotions.
     pub plan_target: f64,
+    /// Steps whose certificates stay readable on the host without waiting, at most 4096; 0: none, and steps do not publish theirs. See
+    /// [`GpuCache::certificate_ring`](super::GpuCache::certificate_ring). 16 bytes a layer, sequence and query head each.
+    pub certificate_ring: usize,
     /// Threads of the host's part, 1 to 256: attention of chunks, and touching memory when the cache is made.
     pub threads: usize,
 }
@@ -70,6 +74,7 @@ impl GpuConfig {
             scratch_values: 0,
             copies_per_step: 64,
             plan_target: 0.9,
+            certificate_ring: 0,
             threads: 1,
         }
         .with_scratch(SCRATCH_SHARE)
@@ -116,6 +121,13 @@ impl GpuConfig {
         }
         if !(self.plan_target > 0.0 && self.plan_target < 1.0) {
             return wrong("plan_target", format!("{}; must be above 0 and below 1", self.plan_target));
+        }
+        if self.certificate_ring > 4096 {
+            return wrong("certificate_ring", format!("{} steps; must be at most 4096", self.certificate_ring));
+        }
+        if self.certificate_ring > 0 && self.geometry.layers > MOST_LAYERS {
+            let why = format!("{} layers; certificates of at most {MOST_LAYERS} are published", self.geometry.layers);
+            return wrong("certificate_ring", why);
         }
         super::policy::Rule::of(self.policy)?;
         let mut common = Config::new(self.geometry, self.max_tokens);

@@ -56,6 +56,8 @@ pub(super) struct Core {
     pub(super) originals: Area,
     pub(super) staging: Area,
     pub(super) results: Area,
+    /// Of published certificates.
+    pub(super) ring: Option<Area>,
 }
 
 impl Core {
@@ -112,6 +114,7 @@ impl Core {
             originals: queue.pin(sizes.host_bytes().ok_or_else(too_large)?, threads)?,
             staging: queue.pin(STAGING_SLOTS * sizes.staging_slot, threads)?,
             results: queue.pin(sizes.result_bytes(), threads)?,
+            ring: sizes.ring.map(|slots| queue.pin(8 * slots.len(), threads)).transpose()?,
             queue,
             scale: config.geometry.scale,
             plan_target: config.plan_target as f32,
@@ -161,7 +164,7 @@ impl Core {
         Ok(Span::of(&self.tables, 4 * words.start, 4 * words.len())?)
     }
 
-    fn counter(&self, words: &Range<usize>) -> Result<Span<'_>, Error> {
+    pub(super) fn counter(&self, words: &Range<usize>) -> Result<Span<'_>, Error> {
         Ok(Span::of(&self.counters, 4 * words.start, 4 * words.len())?)
     }
 
@@ -288,6 +291,21 @@ impl Core {
     pub(super) fn certificates_from(&self, layer: usize, place: usize) -> Result<Span<'_>, Error> {
         let (bytes, each) = (self.sizes.certificate_bytes(), self.sizes.certificate_bytes() / self.sizes.rows);
         Ok(Span::of(&self.certificates, 2 * layer * bytes + place * each, bytes - place * each)?)
+    }
+
+    /// Those of all layers.
+    pub(super) fn all_certificates(&self) -> Result<Span<'_>, Error> {
+        Ok(Span::of(&self.certificates, 0, self.certificates.len())?)
+    }
+
+    /// Both lists of all layers.
+    pub(super) fn all_lists(&self) -> Result<Span<'_>, Error> {
+        Ok(Span::of(&self.failures, 0, self.failures.len())?)
+    }
+
+    /// Rows of the batch.
+    pub(super) fn batch(&self) -> Result<Span<'_>, Error> {
+        self.table(&self.sizes.tables.batch)
     }
 
     /// How the first launch of a certified step reads residual planes.

@@ -19,6 +19,7 @@ pub(super) struct Kit {
     pub(super) pack: Function,
     pub(super) select: Function,
     pub(super) gather: Function,
+    pub(super) publish: Function,
     /// Whether records hold the originals themselves.
     pub(super) exact: bool,
     /// Whether records have residual planes.
@@ -45,6 +46,7 @@ impl Kit {
             pack: kernel(Verb::Pack)?,
             select: kernel(Verb::Select)?,
             gather: kernel(Verb::Gather)?,
+            publish: kernel(Verb::Publish)?,
             exact: format.key.is_exact() && format.value.is_exact(),
             refinable: !format.refine.is_none(),
             variant,

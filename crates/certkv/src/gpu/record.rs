@@ -3,6 +3,7 @@ use super::cache::GpuCache;
 use super::core::Core;
 use super::ladder::{self, Call};
 use super::policy::Rule;
+use super::published;
 use super::step::check_queries;
 use crate::{Error, Policy};
 use certkv_kernel::cuda::queue::{Recording, Tensor};
@@ -67,7 +68,7 @@ impl GpuCache {
                 let blocks = seqs * s.kv_heads * s.stride;
                 ladder::attend(&core, &Call { layer, seqs, blocks, query: io.query, out: io.out, rule, fresh: true })?;
             }
-            Ok(())
+            published::publish(&core, seqs, rule, layers.iter().map(|_| true))
         })?;
         Ok(GpuGraph { recording, core, seqs, rule, tensors: PhantomData })
     }

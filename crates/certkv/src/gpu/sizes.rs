@@ -2,9 +2,10 @@
 use super::config::{GpuConfig, STAGING_SLOTS};
 use crate::Error;
 use certkv_core::{Class, RecordLayout};
+use certkv_device::mailbox::Slots;
 use certkv_kernel::cuda::args::{Certificate, Demand, Sides};
 use certkv_kernel::cuda::select::{CopyItem, SelectStats};
-use certkv_kernel::cuda::{Variant, launch};
+use certkv_kernel::cuda::{Variant, launch, publish};
 use core::ops::Range;
 
 /// Sections of a buffer start at multiples of this.
@@ -28,7 +29,7 @@ pub(super) struct TableSections {
     pub(super) exact: Range<usize>,
 }
 
-/// Words of the counters' buffer: zero between launches, but for `errors` and `status`.
+/// Words of the counters' buffer: zero between launches, but for `errors`, `status` and what counts up.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct CounterSections {
     pub(super) arrived: Range<usize>,
@@ -36,6 +37,8 @@ pub(super) struct CounterSections {
     pub(super) status: Range<usize>,
     pub(super) heads: Range<usize>,
     pub(super) stats: Range<usize>,
+    /// Steps so far, 8 bytes, and the CTAs that have published.
+    pub(super) published: Range<usize>,
 }
 
 /// Words of what a layer remembers of its promoted sides.
@@ -97,6 +100,8 @@ pub(super) struct Sizes {
     pub(super) partial_bytes: usize,
     /// Bytes of a slot of the staging ring.
     pub(super) staging_slot: usize,
+    /// Where certificates are published, if they are.
+    pub(super) ring: Option<Slots>,
 }
 
 /// Lays sections of the given numbers of words out.
@@ -142,8 +147,12 @@ impl Sizes {
         let exact = entries.checked_mul(g.kv_heads).ok_or_else(too_large)?;
         let table = sections([rows, rows, rows, rows, 2, entries, entries, exact]);
         let ([before, after, tails, batch, count, packed, hosts, exact], _) = table.ok_or_else(too_large)?;
-        let counters = sections([rows, rows, 1, rows * g.kv_heads, g.layers * SelectStats::WORDS]);
-        let ([arrived, errors, status, heads, stats], _) = counters.ok_or_else(too_large)?;
+        let counters = sections([rows, rows, 1, rows * g.kv_heads, g.layers * SelectStats::WORDS, 4]);
+        let ([arrived, errors, status, heads, stats, published], _) = counters.ok_or_else(too_large)?;
+        let ring = match config.certificate_ring {
+            0 => None,
+            steps => Some(publish::slots(steps, g.layers, rows, g.q_heads).ok_or_else(too_large)?),
+        };
         let side_bytes = 2 * block * g.head_dim;
         let slots = [config.scratch_keys, config.scratch_values];
         let (mut of_layer, mut packed_bytes, mut scratch_bytes) = (Vec::with_capacity(g.layers), 0usize, 0usize);
@@ -182,7 +191,8 @@ impl Sizes {
             original_bytes,
             side_bytes,
             tables: TableSections { before, after, tails, batch, count, packed, hosts, exact },
-            counters: CounterSections { arrived, errors, status, heads, stats },
+            counters: CounterSections { arrived, errors, status, heads, stats, published },
+            ring,
             memory,
             copies: config.copies_per_step,
             partial_bytes: launch::partial_bytes(variant, ctas, rows * g.kv_heads),
@@ -260,7 +270,7 @@ impl Sizes {
     }
 
     pub(super) fn counter_bytes(&self) -> usize {
-        4 * self.counters.stats.end
+        4 * self.counters.published.end
     }
 
     /// Keys or values of one token of every sequence, in the type of the originals.
@@ -300,7 +310,8 @@ impl Sizes {
         let work = self.partial_bytes + self.counter_bytes() + 2 * self.row_bytes() + 2 * self.query_bytes();
         let tables = [self.table_bytes(), self.mass_bytes(), results, sides, memory, Some(work)];
         let tables = tables.into_iter().try_fold(0usize, |sum, x| sum.checked_add(x?));
-        let staging = Some(STAGING_SLOTS * self.staging_slot + self.result_bytes());
+        let ring = self.ring.map_or(0, |slots| 8 * slots.len());
+        let staging = Some(STAGING_SLOTS * self.staging_slot + self.result_bytes() + ring);
         let host = self.host_bytes().zip(staging).and_then(|(a, b)| a.checked_add(b));
         [
             (Class::Packed, Some(self.packed_bytes)),

@@ -5,6 +5,7 @@ use super::ladder::{self, Call};
 use super::mirror::Member;
 use super::policy::Rule;
 use super::prefill;
+use super::published;
 use super::record::GpuGraph;
 use crate::{Chunk, Error, Side};
 use certkv_core::SequenceId;
@@ -61,6 +62,10 @@ pub struct GpuStep<'c> {
     /// The layer whose outputs are in the cache's own buffer, and those of longer chunks.
     pub(super) last: Option<usize>,
     pub(super) chunks: Vec<f32>,
+    /// Under which its certificates are published.
+    number: u64,
+    /// Whether a recording has done so.
+    published: bool,
 }
 
 impl<'c> GpuStep<'c> {
@@ -68,7 +73,7 @@ impl<'c> GpuStep<'c> {
         if chunks.is_empty() {
             return Err(Error::Shape { argument: "chunks", expected: 1, given: 0 });
         }
-        let layers = cache.core.sizes.layers;
+        let (layers, number) = (cache.core.sizes.layers, cache.published);
         let mut step = Self {
             cache,
             rule,
@@ -78,6 +83,8 @@ impl<'c> GpuStep<'c> {
             seqs: 0,
             last: None,
             chunks: Vec::new(),
+            number,
+            published: false,
         };
         for chunk in chunks {
             step.join(chunk)?;
@@ -156,6 +163,12 @@ impl<'c> GpuStep<'c> {
     /// New tokens of all chunks: the rows that `append` and `attend` expect, in the order of the chunks.
     pub fn tokens(&self) -> usize {
         self.tokens
+    }
+
+    /// The step's number in the [ring of certificates](GpuCache::certificate_ring). A step that is neither finished nor replayed does not
+    /// use it up.
+    pub fn number(&self) -> u64 {
+        self.number
     }
 
     pub(super) fn check_layer(&self, layer: usize) -> Result<Progress, Error> {
@@ -351,11 +364,14 @@ impl<'c> GpuStep<'c> {
         graph.check(&self.cache.core, self.seqs, self.rule)?;
         self.progress.fill(Progress::Failed);
         graph.run(&self.cache.core)?;
+        self.cache.published += 1;
+        self.published = true;
         self.progress.fill(Progress::Attended);
         Ok(())
     }
 
-    /// Makes the new tokens part of their sequences. Does not wait: what comes later on the stream sees them.
+    /// Makes the new tokens part of their sequences, and publishes the step's certificates where there is a ring of them. Does not wait: what
+    /// comes later on the stream sees them.
     ///
     /// # Errors
     /// A layer that was not appended. The step is rolled back then.
@@ -363,6 +379,11 @@ impl<'c> GpuStep<'c> {
         let appended = |p: &Progress| matches!(p, Progress::Appended | Progress::Attended);
         if let Some(layer) = self.progress.iter().position(|p| !appended(p)) {
             return Err(Error::Order { layer, why: "the step was finished before the layer was appended" });
+        }
+        if !self.published {
+            let attended = self.progress.iter().map(|p| *p == Progress::Attended);
+            published::publish(&self.cache.core, self.seqs, self.rule, attended)?;
+            self.cache.published += 1;
         }
         let Self { cache, parts, .. } = &mut self;
         for part in parts {

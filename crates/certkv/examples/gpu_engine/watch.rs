@@ -1,0 +1,77 @@
+//! The ring of certificates, watched by another thread while steps run: every step that it sees must be what the step itself says.
+use certkv::gpu::{CertificateRing, Missed, PublishedCertificate, PublishedStep};
+use certkv::{Certificate, Status};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Certificates of one layer, `[sequence][query head]`, by the number of the step.
+pub(crate) type Steps = BTreeMap<u64, Vec<Certificate>>;
+
+/// What a watcher saw.
+#[derive(Debug, Default)]
+pub(crate) struct Seen {
+    steps: BTreeMap<u64, Vec<Option<PublishedCertificate>>>,
+    reads: usize,
+    overwritten: usize,
+    /// Steps that were not the same twice.
+    changed: usize,
+}
+
+/// Reads the newest steps and those about to be overwritten until `stop`.
+pub(crate) fn watch(ring: &CertificateRing, layer: usize, stop: &AtomicBool) -> Seen {
+    let (mut seen, mut step) = (Seen::default(), PublishedStep::default());
+    while !stop.load(Ordering::Acquire) {
+        let newest = ring.published();
+        for number in [newest.wrapping_sub(1), newest.wrapping_sub(ring.len() as u64)] {
+            match ring.read(number, &mut step) {
+                Ok(()) => {
+                    seen.reads += 1;
+                    let places =
+                        (0..step.sequences()).flat_map(|place| (0..step.q_heads()).map(move |head| (place, head)));
+                    let heads: Vec<_> = places.map(|(place, head)| step.head(layer, place, head)).collect();
+                    let known = seen.steps.entry(number).or_insert_with(|| heads.clone());
+                    seen.changed += usize::from(*known != heads);
+                }
+                Err(Missed::Overwritten) => seen.overwritten += 1,
+                Err(Missed::NotYet) => {}
+            }
+        }
+    }
+    seen
+}
+
+fn alike(want: &Certificate, got: Option<&PublishedCertificate>) -> bool {
+    got.is_some_and(|got| {
+        let bound = f64::from(got.bound);
+        let near = (want.bound() - bound).abs() <= 1e-6 * bound.abs() || want.status == Status::Uncertified;
+        near && got.status == want.status && got.rung == want.rung
+    })
+}
+
+/// Compares what was seen with what the steps said, and prints a gate. Returns whether it held.
+pub(crate) fn judge(name: &str, said: &Steps, seen: &Seen, seed: u64) -> bool {
+    let (mut heads, mut failed, mut planted, mut caught) = (0, seen.changed, 0, 0);
+    for (number, want) in said {
+        let Some(got) = seen.steps.get(number) else { continue };
+        failed += usize::from(got.len() != want.len());
+        for (want, got) in want.iter().zip(got) {
+            heads += 1;
+            failed += usize::from(!alike(want, got.as_ref()));
+        }
+        // A bound that is another head's, or a status that was not said, is seen.
+        if let (Some(want), Some(Some(got))) = (want.first(), got.first()) {
+            let other = Status::Failed;
+            planted += 1;
+            caught += usize::from(!alike(want, Some(&PublishedCertificate { status: other, ..*got })));
+        }
+    }
+    println!(
+        "ring {name}: {} steps of {} seen in {} reads, {} overwritten meanwhile",
+        seen.steps.len(),
+        said.len(),
+        seen.reads,
+        seen.overwritten
+    );
+    println!("GATE gpu-engine-ring-{name} executed={heads} failed={failed} controls={caught}/{planted} seed={seed:#x}");
+    failed == 0 && caught == planted && planted > 0
+}

@@ -1,0 +1,98 @@
+// ckv_publish: certificates of a step to memory of the host, where they are read without waiting for the GPU.
+//
+// One launch behind the step's last layer. What it writes is a ring of entries, `certkv_device::mailbox`: this is its writing side. The number of
+// the step comes from device memory, so that a recorded launch publishes every step that it is run for. A CTA takes a layer at a time. Of a
+// head that was repaired, the certificate of the launch that computed it last counts; whoever ran the ladder is known from its lists.
+#include "machine.cuh"
+#include "attend/args.cuh"
+
+// Words of 8 bytes before the first slot, of a slot before its entry, of an entry before its heads, and of a head.
+constexpr u32 RING_HEAD = 8, MARKS = 2, ENTRY_HEAD = 2, HEAD_WORDS = 2;
+// What a head's state says. Status: of certkv_bound's Status; rungs: of its Rung.
+constexpr u32 UNCERTIFIED = 0, CERTIFIED = 1, EXACT = 2, FAILED = 3, ABSENT = 255;
+constexpr u32 PACKED = 0, MORE_KEYS = 1, EXACT_VALUES = 2, DENSE_HEAD = 3, DENSE_LAYER = 4;
+constexpr u32 RULE_PACKED = 0, RULE_CERTIFIED = 1, RULE_DENSE = 2;
+// Layers whose flags the arguments hold.
+constexpr u32 MOST_LAYERS = 256;
+
+struct CkvPublishArgs {
+    const CkvCertificate* certificates;  // [layers][2][heads_most]: of the first launch, and of the last that computed a repaired head
+    const u32* lists;                    // [layers][2][list_words]: count, then seq * kv_heads + head: repaired, and of those dense
+    const u32* errors;                   // [rows] what append refused of a row
+    const u32* rows;                     // [seqs]
+    u64* ring;                           // mapped
+    u64* published;                      // steps so far
+    u32* arrived;                        // zero between launches
+    u64 heads_most;
+    u64 list_words;
+    u64 slot_words;
+    u32 slots;
+    u32 layers;
+    u32 seqs;
+    u32 kv_heads;
+    u32 group;
+    u32 rule;
+    u32 attended[MOST_LAYERS / 32];  // a bit a layer: whether it has certificates of this step
+    u32 exact[MOST_LAYERS / 32];     // whether its records are the originals, of which nothing is repaired
+};
+
+// Two words of a head: bound and tolerance, norm and state.
+CKV_FN Vec4 head_of(const CkvPublishArgs& a, const CkvCertificate& c, u32 place, u32 rung) {
+    const bool sound = fabsf(c.bound) < u32_as_float(0x7f800000u) && fabsf(c.e_arith) < u32_as_float(0x7f800000u);
+    u32 status = FAILED;
+    if (a.rule == RULE_PACKED) status = UNCERTIFIED;
+    else if (a.rule == RULE_CERTIFIED && c.status == CERTIFIED && sound) status = CERTIFIED;
+    else if (c.status == EXACT && sound) status = EXACT;
+    if (a.errors[a.rows[place]]) status = FAILED;
+    return Vec4{float_as_u32(c.bound), float_as_u32(c.tolerance), float_as_u32(c.norm), status | rung << 8};
+}
+
+CKV_FN bool has(const u32* bits, u32 layer) { return bits[layer / 32] >> (layer % 32) & 1; }
+
+extern "C" __global__ void __launch_bounds__(256, 1) ckv_publish(const __grid_constant__ CkvPublishArgs a) {
+    grid_dependency_wait();
+    grid_dependency_launch();
+    const u64 number = *a.published + 1;
+    u64* slot = a.ring + RING_HEAD + (number - 1) % a.slots * a.slot_words;
+    const u32 me = threadIdx.x, heads = a.kv_heads * a.group, all = a.seqs * heads;
+    if (me == 0) {
+        *(volatile u64*)slot = number;
+        fence_system();
+        if (blockIdx.x == 0) {
+            slot[MARKS] = a.seqs | (u64)a.layers << 32;
+            slot[MARKS + 1] = heads | (u64)a.rule << 32;
+        }
+    }
+    sync_threads();
+    for (u32 layer = blockIdx.x; layer < a.layers; layer += gridDim.x) {
+        Vec4* to = (Vec4*)(slot + MARKS + ENTRY_HEAD + (u64)layer * all * HEAD_WORDS);
+        const CkvCertificate* first = a.certificates + 2 * layer * a.heads_most;
+        const CkvCertificate* last = first + a.heads_most;
+        const bool there = has(a.attended, layer);
+        const u32 rung = a.rule == RULE_DENSE ? DENSE_LAYER : PACKED;
+        for (u32 i = me; i < all; i += blockDim.x) to[i] = there ? head_of(a, first[i], i / heads, rung) : Vec4{0, 0, 0, ABSENT};
+        if (a.rule != RULE_CERTIFIED || !there || has(a.exact, layer)) continue;
+        for (u32 list = 0; list < 2; list++) {
+            const u32* ids = a.lists + (2 * layer + list) * a.list_words;
+            const u32 count = ids[0] < a.seqs * a.kv_heads ? ids[0] : a.seqs * a.kv_heads;
+            sync_threads();
+            for (u32 i = me; i < count * a.group; i += blockDim.x) {
+                const u32 at = ids[1 + i / a.group] * a.group + i % a.group;
+                if (at >= all) continue;
+                const u32 repaired = first[at].e_key >= first[at].e_val ? MORE_KEYS : EXACT_VALUES;
+                to[at] = head_of(a, last[at], at / heads, list ? DENSE_HEAD : repaired);
+            }
+        }
+    }
+    // Every thread's words before its CTA's count, every CTA's before the mark.
+    fence_system();
+    sync_threads();
+    if (me == 0 && atomic_add_acq_rel(a.arrived, 1) == gridDim.x - 1) {
+        *a.arrived = 0;
+        *a.published = number;
+        fence_system();
+        ((volatile u64*)slot)[1] = number;
+        fence_system();
+        *(volatile u64*)a.ring = number;
+    }
+}
