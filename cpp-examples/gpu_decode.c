@@ -1,5 +1,6 @@
 /* Certified decode on a GPU beside dense attention on the host: rows, queries and outputs of 40 steps in device memory, ordered with
- * the caller's stream. Prints how many outputs were compared with their bounds.
+ * the caller's stream; from the middle on as a CUDA graph of the caller's, recorded once. Prints how many outputs were compared with
+ * their bounds.
  *
  * cc -std=c11 gpu_decode.c -lcertkv -ldl -lm -o gpu_decode && ./gpu_decode [folder for compiled kernels]
  * Exit code 0: all within their bounds; 1: not; 3: no GPU, with the reason.
@@ -18,7 +19,10 @@ enum { KV = KV_HEADS * DIM, Q = Q_HEADS * DIM };
 typedef unsigned long long address;
 static int (*init)(unsigned), (*device_get)(int *, int), (*retain)(void **, int), (*set_current)(void *);
 static int (*make_stream)(void **, unsigned), (*wait_stream)(void *), (*allocate)(address *, size_t);
+static int (*begin_capture)(void *, int), (*end_capture)(void *, void **), (*launch)(void *, void *);
+static int (*instantiate)(void **, void *, unsigned long long), (*graph_end)(void *), (*run_end)(void *);
 static int (*to_device)(address, const void *, size_t, void *), (*to_host)(void *, address, size_t, void *);
+static int (*move)(address, address, size_t, void *);
 
 static float number(void)
 {
@@ -67,6 +71,42 @@ static void *symbol(void *library, const char *name)
 #define LOAD(library, function, name) \
     do { void *found = symbol(library, name); memcpy(&(function), &found, sizeof found); } while (0)
 
+/* Keys, values, queries and outputs: those of each layer, and where the cache finds them. */
+static const size_t sizes[4] = {KV, KV, Q, Q};
+static address boxes[LAYERS][4], rows[4];
+
+/* All layers of a step on `stream`. Copies stand for what a model computes between its attention layers. */
+static void layers(certkv_step *step, void *stream)
+{
+    for (uint32_t layer = 0; layer < LAYERS; layer++) {
+        for (int i = 0; i < 3; i++) {
+            cuda(move(rows[i], boxes[layer][i], sizes[i] * sizeof(float), stream), "rows");
+        }
+        check(certkv_step_after_stream(step, stream));
+        check(certkv_step_append(step, layer, (void *)(uintptr_t)rows[0], (void *)(uintptr_t)rows[1], KV, CERTKV_F32,
+                                 CERTKV_SPACE_DEVICE));
+        check(certkv_step_attend(step, layer, (float *)(uintptr_t)rows[2], (float *)(uintptr_t)rows[3], Q, NULL, 0,
+                                 CERTKV_SPACE_DEVICE));
+        check(certkv_step_before_stream(step, stream));
+        cuda(move(boxes[layer][3], rows[3], sizes[3] * sizeof(float), stream), "outputs");
+    }
+}
+
+/* The same as a graph: recorded by a step that leaves no trace. */
+static void *record(certkv_cache *cache, const certkv_chunk *chunk, void *stream, certkv_capture **capture)
+{
+    certkv_step *step;
+    void *graph = NULL, *run = NULL;
+    check(certkv_step_begin(cache, chunk, 1, &step));
+    cuda(begin_capture(stream, 1), "cuStreamBeginCapture");
+    layers(step, stream);
+    check(certkv_step_captured(step, stream, capture));
+    cuda(end_capture(stream, &graph), "cuStreamEndCapture");
+    cuda(instantiate(&run, graph, 0), "cuGraphInstantiate");
+    cuda(graph_end(graph), "cuGraphDestroy");
+    return run;
+}
+
 static certkv_cache *make(uint32_t device, int32_t policy, const char *kernels)
 {
     certkv_config config;
@@ -100,20 +140,28 @@ int main(int argc, char **argv)
     LOAD(library, make_stream, "cuStreamCreate");
     LOAD(library, wait_stream, "cuStreamSynchronize");
     LOAD(library, allocate, "cuMemAlloc_v2");
+    LOAD(library, begin_capture, "cuStreamBeginCapture_v2");
+    LOAD(library, end_capture, "cuStreamEndCapture");
+    LOAD(library, instantiate, "cuGraphInstantiateWithFlags");
+    LOAD(library, launch, "cuGraphLaunch");
+    LOAD(library, graph_end, "cuGraphDestroy");
+    LOAD(library, run_end, "cuGraphExecDestroy");
     LOAD(library, to_device, "cuMemcpyHtoDAsync_v2");
     LOAD(library, to_host, "cuMemcpyDtoHAsync_v2");
+    LOAD(library, move, "cuMemcpyDtoDAsync_v2");
     cuda(init(0), "cuInit");
     cuda(device_get(&device, 0), "cuDeviceGet");
     cuda(retain(&context, device), "cuDevicePrimaryCtxRetain");
     cuda(set_current(context), "cuCtxSetCurrent");
     cuda(make_stream(&stream, 1), "cuStreamCreate");
-    address rows[4];
-    const size_t sizes[4] = {KV, KV, Q, Q};
     for (int i = 0; i < 4; i++) {
         cuda(allocate(&rows[i], sizes[i] * sizeof(float)), "cuMemAlloc");
+        for (int layer = 0; layer < LAYERS; layer++) {
+            cuda(allocate(&boxes[layer][i], sizes[i] * sizeof(float)), "cuMemAlloc");
+        }
     }
 
-    static float k[PROMPT * KV], v[PROMPT * KV], q[PROMPT * Q], out[PROMPT * Q], exact[PROMPT * Q];
+    static float k[PROMPT * KV], v[PROMPT * KV], out[Q], exact[Q];
     certkv_step *steps[2];
     certkv_certificate found[Q_HEADS];
     for (int c = 0; c < 2; c++) {
@@ -132,33 +180,42 @@ int main(int argc, char **argv)
         check(certkv_step_finish(steps[c]));
     }
 
+    static float inputs[LAYERS][3][Q];
     int compared = 0, beyond = 0;
     double widest = 0.0;
+    certkv_capture *capture = NULL;
+    void *run = NULL;
     for (int t = 0; t < STEPS; t++) {
+        certkv_chunk chunks[2] = {{sequences[0], 1}, {sequences[1], 1}};
+        if (t == STEPS / 2) {
+            run = record(caches[0], &chunks[0], stream, &capture);
+        }
+        memset(out, 0xff, Q * sizeof(float));
+        for (int layer = 0; layer < LAYERS; layer++) {
+            for (int i = 0; i < 3; i++) {
+                fill(inputs[layer][i], sizes[i]);
+                cuda(to_device(boxes[layer][i], inputs[layer][i], sizes[i] * sizeof(float), stream), "inputs");
+            }
+            cuda(to_device(boxes[layer][3], out, Q * sizeof(float), stream), "poison");
+        }
         for (int c = 0; c < 2; c++) {
-            certkv_chunk chunk = {sequences[c], 1};
-            check(certkv_step_begin(caches[c], &chunk, 1, &steps[c]));
+            check(certkv_step_begin(caches[c], &chunks[c], 1, &steps[c]));
+        }
+        if (run) {
+            check(certkv_step_before_stream(steps[0], stream));
+            cuda(launch(run, stream), "cuGraphLaunch");
+            check(certkv_step_after_stream(steps[0], stream));
+            check(certkv_step_replayed(steps[0], capture));
+        } else {
+            layers(steps[0], stream);
         }
         for (uint32_t layer = 0; layer < LAYERS; layer++) {
-            fill(k, KV);
-            fill(v, KV);
-            fill(q, Q);
-            memset(out, 0xff, Q * sizeof(float));
-            cuda(to_device(rows[0], k, KV * sizeof(float), stream), "keys");
-            cuda(to_device(rows[1], v, KV * sizeof(float), stream), "values");
-            cuda(to_device(rows[2], q, Q * sizeof(float), stream), "queries");
-            cuda(to_device(rows[3], out, Q * sizeof(float), stream), "poison");
-            check(certkv_step_after_stream(steps[0], stream));
-            check(certkv_step_append(steps[0], layer, (void *)(uintptr_t)rows[0], (void *)(uintptr_t)rows[1], KV, CERTKV_F32,
-                                     CERTKV_SPACE_DEVICE));
-            check(certkv_step_attend(steps[0], layer, (float *)(uintptr_t)rows[2], (float *)(uintptr_t)rows[3], Q, NULL, 0,
-                                     CERTKV_SPACE_DEVICE));
-            check(certkv_step_before_stream(steps[0], stream));
-            cuda(to_host(out, rows[3], Q * sizeof(float), stream), "out");
+            const float *k1 = inputs[layer][0], *v1 = inputs[layer][1];
+            cuda(to_host(out, boxes[layer][3], Q * sizeof(float), stream), "out");
             cuda(wait_stream(stream), "cuStreamSynchronize");
             check(certkv_step_certificates(steps[0], layer, found, Q_HEADS));
-            check(certkv_step_append(steps[1], layer, k, v, KV, CERTKV_F32, CERTKV_SPACE_HOST));
-            check(certkv_step_attend(steps[1], layer, q, exact, Q, NULL, 0, CERTKV_SPACE_HOST));
+            check(certkv_step_append(steps[1], layer, k1, v1, KV, CERTKV_F32, CERTKV_SPACE_HOST));
+            check(certkv_step_attend(steps[1], layer, inputs[layer][2], exact, Q, NULL, 0, CERTKV_SPACE_HOST));
             for (int h = 0; h < Q_HEADS; h++) {
                 double error = 0.0, norm = 0.0;
                 for (int i = h * DIM; i < (h + 1) * DIM; i++) {
@@ -175,6 +232,8 @@ int main(int argc, char **argv)
             check(certkv_step_finish(steps[c]));
         }
     }
+    cuda(run_end(run), "cuGraphExecDestroy");
+    check(certkv_capture_destroy(capture));
     printf("certkv %s: %d outputs on the GPU, %d beyond their bound, widest bound %.3f of the norm\n", certkv_version(), compared,
            beyond, widest);
     for (int c = 0; c < 2; c++) {

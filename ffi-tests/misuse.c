@@ -253,6 +253,18 @@ static void appends(certkv_cache *cache, certkv_step *step)
     EXPECT(CERTKV_UNSUPPORTED, certkv_step_before_stream(step, NULL));
     EXPECT(CERTKV_NULL_POINTER, certkv_step_after_stream(NULL, NULL));
     EXPECT(CERTKV_NULL_POINTER, certkv_step_before_stream(NULL, NULL));
+    {
+        certkv_capture *capture = FOREIGN(certkv_capture), *none = NULL;
+        EXPECT(CERTKV_UNSUPPORTED, certkv_step_captured(step, NULL, &capture));
+        TRUE(capture == NULL);
+        EXPECT(CERTKV_NULL_POINTER, certkv_step_captured(step, NULL, NULL));
+        EXPECT(CERTKV_MISALIGNED, certkv_step_captured(step, NULL, ODD(certkv_capture *, &capture)));
+        EXPECT(CERTKV_NULL_POINTER, certkv_step_captured(NULL, NULL, &capture));
+        EXPECT(CERTKV_NULL_POINTER, certkv_step_replayed(step, NULL));
+        EXPECT(CERTKV_INVALID_HANDLE, certkv_step_replayed(step, (certkv_capture *)(void *)step));
+        EXPECT(CERTKV_OK, certkv_capture_destroy(none));
+        EXPECT(CERTKV_INVALID_HANDLE, certkv_capture_destroy((certkv_capture *)(void *)step));
+    }
     EXPECT(CERTKV_NULL_POINTER, certkv_step_certificates(NULL, 0, NULL, 0));
     EXPECT(CERTKV_UNSUPPORTED, certkv_step_certificates(step, 0, NULL, 0));
     EXPECT(CERTKV_UNSUPPORTED, APPEND(step, 0, k, v, KV, F32, 0));

@@ -1,4 +1,4 @@
-/* certkv: certified, paged, compressed KV cache for decode attention. C interface, host memory.
+/* certkv: certified, paged, compressed KV cache for decode attention. C interface, host memory and GPUs.
  *
  * Generated from crates/certkv-capi; do not edit. CERTKV_WRITE_HEADER=1 cargo test -p certkv-capi writes it anew.
  *
@@ -10,8 +10,9 @@
  * that is given with them: this cannot be checked.
  * Structs that may grow start with struct_size. Reserved fields are 0.
  * Threads. All calls may come from any thread and run concurrently; one step takes one call at a time.
- * Stream, Capture. Nothing is enqueued on a device in this version; Capture says whether a call may be made while a
- * CUDA graph is captured.
+ * Stream, Capture. Stream says what a call enqueues where; a cache on a GPU has a stream of its own, which
+ * certkv_step_after_stream and certkv_step_before_stream order with the caller's. Capture says whether a call may be made
+ * while a CUDA graph is captured.
  */
 
 #ifndef CERTKV_H
@@ -275,6 +276,11 @@ typedef int32_t certkv_status;
  * A certified, paged, compressed KV cache. Opaque.
  */
 typedef struct certkv_cache certkv_cache;
+
+/**
+ * What a recorded step holds of a cache. Opaque.
+ */
+typedef struct certkv_capture certkv_capture;
 
 /**
  * A step in progress. Opaque.
@@ -834,7 +840,7 @@ certkv_status certkv_step_begin(struct certkv_cache *cache,
  *
  * Threads: one at a time per step.
  * Stream: host memory none; device memory the cache's own, see certkv_step_after_stream.
- * Capture: not allowed.
+ * Capture: safe with device memory, see certkv_step_captured; host memory and certificates not allowed.
  * Errors: NULL_POINTER, MISALIGNED, INVALID_ARGUMENT, UNSUPPORTED, INVALID_HANDLE, BUSY_STEP, LAYER, SHAPE, ORDER,
  * NOT_FINITE, OVERFLOW, OUT_OF_MEMORY, POISONED: nothing was written. DEVICE: the layer counts as not appended and may
  * be appended again.
@@ -857,7 +863,7 @@ certkv_status certkv_step_append(struct certkv_step *step,
  *
  * Threads: one at a time per step.
  * Stream: host memory none; device memory the cache's own, see certkv_step_after_stream.
- * Capture: not allowed.
+ * Capture: safe with device memory, see certkv_step_captured; host memory and certificates not allowed.
  * Errors: NULL_POINTER, MISALIGNED, OVERLAP, UNSUPPORTED, INVALID_HANDLE, BUSY_STEP, LAYER, SHAPE, ORDER, NOT_FINITE,
  * NO_VISIBLE_TOKEN, UNCERTIFIABLE, OUT_OF_MEMORY, DEVICE, PANIC, POISONED. `out` is unchanged, and the step as it was.
  * The certificates are CERTKV_UNCERTIFIED, or unchanged if the step, their pointer or their count was refused.
@@ -892,7 +898,7 @@ certkv_status certkv_step_certificates(struct certkv_step *step,
  *
  * Threads: one at a time per step.
  * Stream: `stream` is only marked.
- * Capture: not allowed.
+ * Capture: safe; a stream that records makes the other one record.
  * Errors: NULL_POINTER, INVALID_HANDLE, BUSY_STEP, UNSUPPORTED (the cache is on the host), DEVICE (also: a stream of another
  * context), POISONED. Nothing was ordered then.
  */
@@ -904,7 +910,7 @@ certkv_status certkv_step_after_stream(struct certkv_step *step,
  *
  * Threads: one at a time per step.
  * Stream: `stream` waits.
- * Capture: not allowed.
+ * Capture: safe; a stream that records makes the other one record.
  * Errors: as certkv_step_after_stream.
  */
 certkv_status certkv_step_before_stream(struct certkv_step *step,
@@ -930,6 +936,49 @@ certkv_status certkv_step_finish(struct certkv_step *step);
  * Errors: INVALID_HANDLE, for a step that is over already; BUSY_STEP. Nothing changed then.
  */
 certkv_status certkv_step_abort(struct certkv_step *step);
+
+/**
+ * Ends the cache's part of a recording that `stream` began: between certkv_step_after_stream, by which the cache's stream joined it, and this
+ * call, certkv_step_append and certkv_step_attend with device memory went into the graph, beside the caller's own kernels. `stream` waits for the
+ * cache's and may end the recording. The step is over without a trace, as after certkv_step_abort. `*capture` is filled; the caller ends it with
+ * certkv_capture_destroy, after the graph, whose memory it keeps.
+ *
+ * The graph then runs any step of as many sequences, however long: certkv_step_begin; certkv_step_before_stream; the launch on the stream;
+ * certkv_step_after_stream; certkv_step_replayed; certificates if wanted; certkv_step_finish.
+ *
+ * Threads: one at a time per step; the thread that began to record, unless it did so in relaxed mode.
+ * Stream: `stream` waits for the cache's, in the recording.
+ * Capture: required.
+ * Errors: NULL_POINTER, MISALIGNED, INVALID_HANDLE, BUSY_STEP, UNSUPPORTED (the cache is on the host), ORDER (the cache's stream is not recording,
+ * or a layer was not appended, or the step has a chunk of several tokens), DEVICE, POISONED. `*capture` is NULL if it can be written, and
+ * certkv_step_abort still is due; what was recorded so far is of no use.
+ */
+certkv_status certkv_step_captured(struct certkv_step *step,
+                                   void *stream,
+                                   struct certkv_capture **capture);
+
+/**
+ * Says that a graph with `capture` was launched for this step: behind what the step enqueued in certkv_step_begin, and with the cache's stream
+ * behind it. All layers count as appended, and as attended where the recording attended them.
+ *
+ * Threads: one at a time per step.
+ * Stream: none.
+ * Capture: not allowed.
+ * Errors: NULL_POINTER, INVALID_HANDLE, BUSY_STEP, UNSUPPORTED (the cache is on the host), ORDER (a layer was appended already, the capture is
+ * another cache's, or the step has a chunk of several tokens), SHAPE (another number of sequences), POLICY, POISONED. Nothing changed.
+ */
+certkv_status certkv_step_replayed(struct certkv_step *step,
+                                   const struct certkv_capture *capture);
+
+/**
+ * Ends a capture; its graph must not run any more. NULL is allowed.
+ *
+ * Threads: any, at any time.
+ * Stream: none.
+ * Capture: not allowed.
+ * Errors: INVALID_HANDLE, for a capture that has ended already. Nothing changed then.
+ */
+certkv_status certkv_capture_destroy(struct certkv_capture *capture);
 
 /**
  * Fills `memory`, whose `struct_size` must be set, with what the cache holds now.

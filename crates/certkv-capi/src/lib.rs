@@ -9,6 +9,7 @@
 
 mod argument;
 mod cache;
+mod capture;
 mod certificate;
 mod config;
 mod engine;
@@ -24,6 +25,7 @@ mod step;
 mod version;
 
 pub use cache::{certkv_cache, certkv_cache_create, certkv_cache_destroy};
+pub use capture::*;
 pub use certificate::*;
 pub use config::*;
 pub use error::{certkv_error_info, certkv_last_error};

@@ -2,7 +2,7 @@
 use crate::cache::Held;
 use crate::engine::{Engine, OnGpu};
 use crate::guard::Failure;
-use certkv::gpu::{Element, GpuCache, GpuStep, Tensor};
+use certkv::gpu::{Element, GpuCache, GpuCapture, GpuStep, Tensor};
 use certkv::{Certificate, Chunk, Step};
 use core::ffi::c_void;
 use core::mem::transmute;
@@ -187,6 +187,24 @@ impl OwnedStep {
         let (gpu, step) = self.gpu()?;
         // SAFETY: by the caller's promise.
         unsafe { gpu.order(step.cache().stream(), stream, own_waits) }
+    }
+
+    /// Ends the cache's part of a recording, and joins its stream with the caller's.
+    ///
+    /// # Safety
+    /// As [`OnGpu::order`].
+    pub(crate) unsafe fn captured(&mut self, stream: *mut c_void) -> Result<GpuCapture, Failure> {
+        let (gpu, step) = self.gpu()?;
+        let capture = step.captured()?;
+        // SAFETY: by the caller's promise.
+        unsafe { gpu.order(step.cache().stream(), stream, false)? };
+        Ok(capture)
+    }
+
+    /// Says that the caller launched a graph with `capture`.
+    pub(crate) fn replayed(&mut self, capture: &GpuCapture) -> Result<(), Failure> {
+        let (_, step) = self.gpu()?;
+        Ok(step.replayed(capture)?)
     }
 
     pub(crate) fn finish(self) -> Result<(), Failure> {

@@ -65,6 +65,34 @@ fn with(handle: *const certkv_step, work: impl FnOnce(&Held, &mut Work) -> Resul
     held.cache.poison.watch(|| held.poison.watch(|| work(&held, &mut inner)))
 }
 
+/// Runs `work` on the open step of a handle.
+pub(crate) fn on<T>(
+    handle: *const certkv_step,
+    work: impl FnOnce(&mut OwnedStep) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    let mut result = None;
+    with(handle, |_, inner| {
+        result = Some(work(inner.step.as_mut().ok_or_else(over)?)?);
+        Ok(())
+    })?;
+    result.ok_or_else(over)
+}
+
+/// As [`on`], and ends the step if `work` succeeds, rolling it back.
+pub(crate) fn end<T>(
+    handle: *const certkv_step,
+    work: impl FnOnce(&mut OwnedStep) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    let mut result = None;
+    with(handle, |_, inner| {
+        result = Some(work(inner.step.as_mut().ok_or_else(over)?)?);
+        STEPS.remove(handle)?;
+        drop(inner.step.take());
+        Ok(())
+    })?;
+    result.ok_or_else(over)
+}
+
 fn exclusive(held: &Held) -> Result<parking_lot::MutexGuard<'_, Work>, Failure> {
     held.work.try_lock().ok_or_else(|| Failure::new(CERTKV_BUSY_STEP, "another thread is inside a call on this step"))
 }
@@ -138,7 +166,7 @@ pub unsafe extern "C" fn certkv_step_begin(
 ///
 /// Threads: one at a time per step.
 /// Stream: host memory none; device memory the cache's own, see certkv_step_after_stream.
-/// Capture: not allowed.
+/// Capture: safe with device memory, see certkv_step_captured; host memory and certificates not allowed.
 /// Errors: NULL_POINTER, MISALIGNED, INVALID_ARGUMENT, UNSUPPORTED, INVALID_HANDLE, BUSY_STEP, LAYER, SHAPE, ORDER,
 /// NOT_FINITE, OVERFLOW, OUT_OF_MEMORY, POISONED: nothing was written. DEVICE: the layer counts as not appended and may
 /// be appended again.
@@ -198,7 +226,7 @@ pub unsafe extern "C" fn certkv_step_append(
 ///
 /// Threads: one at a time per step.
 /// Stream: host memory none; device memory the cache's own, see certkv_step_after_stream.
-/// Capture: not allowed.
+/// Capture: safe with device memory, see certkv_step_captured; host memory and certificates not allowed.
 /// Errors: NULL_POINTER, MISALIGNED, OVERLAP, UNSUPPORTED, INVALID_HANDLE, BUSY_STEP, LAYER, SHAPE, ORDER, NOT_FINITE,
 /// NO_VISIBLE_TOKEN, UNCERTIFIABLE, OUT_OF_MEMORY, DEVICE, PANIC, POISONED. `out` is unchanged, and the step as it was.
 /// The certificates are CERTKV_UNCERTIFIED, or unchanged if the step, their pointer or their count was refused.
@@ -326,7 +354,7 @@ pub unsafe extern "C" fn certkv_step_certificates(
 ///
 /// Threads: one at a time per step.
 /// Stream: `stream` is only marked.
-/// Capture: not allowed.
+/// Capture: safe; a stream that records makes the other one record.
 /// Errors: NULL_POINTER, INVALID_HANDLE, BUSY_STEP, UNSUPPORTED (the cache is on the host), DEVICE (also: a stream of another
 /// context), POISONED. Nothing was ordered then.
 #[unsafe(no_mangle)]
@@ -344,7 +372,7 @@ pub unsafe extern "C" fn certkv_step_after_stream(
 ///
 /// Threads: one at a time per step.
 /// Stream: `stream` waits.
-/// Capture: not allowed.
+/// Capture: safe; a stream that records makes the other one record.
 /// Errors: as certkv_step_after_stream.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn certkv_step_before_stream(

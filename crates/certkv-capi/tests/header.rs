@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 const STANDARDS: [&str; 6] = ["c99", "c11", "c17", "c++14", "c++17", "c++20"];
 
 const OPENING: &str = "\
-/* certkv: certified, paged, compressed KV cache for decode attention. C interface, host memory.
+/* certkv: certified, paged, compressed KV cache for decode attention. C interface, host memory and GPUs.
  *
  * Generated from crates/certkv-capi; do not edit. CERTKV_WRITE_HEADER=1 cargo test -p certkv-capi writes it anew.
  *
@@ -20,8 +20,9 @@ const OPENING: &str = "\
  * that is given with them: this cannot be checked.
  * Structs that may grow start with struct_size. Reserved fields are 0.
  * Threads. All calls may come from any thread and run concurrently; one step takes one call at a time.
- * Stream, Capture. Nothing is enqueued on a device in this version; Capture says whether a call may be made while a
- * CUDA graph is captured.
+ * Stream, Capture. Stream says what a call enqueues where; a cache on a GPU has a stream of its own, which
+ * certkv_step_after_stream and certkv_step_before_stream order with the caller's. Capture says whether a call may be made
+ * while a CUDA graph is captured.
  */";
 
 fn version_macros() -> String {
@@ -55,7 +56,9 @@ fn generated() -> String {
     config.export.include = vec!["certkv_status".into()];
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let mut builder = cbindgen::Builder::new().with_config(config);
-    for file in ["version", "status", "error", "config", "cache", "sequence", "certificate", "step", "statistics"] {
+    for file in
+        ["version", "status", "error", "config", "cache", "sequence", "certificate", "step", "capture", "statistics"]
+    {
         builder = builder.with_src(source.join(file).with_extension("rs"));
     }
     let mut text = Vec::new();
@@ -78,6 +81,16 @@ fn the_committed_header_is_the_generated_one() {
         assert_eq!(committed, generated, "line {} of include/certkv.h; CERTKV_WRITE_HEADER=1 writes it anew", at + 1);
     }
     assert_eq!(committed.lines().count(), generated.lines().count(), "CERTKV_WRITE_HEADER=1 writes include/certkv.h");
+}
+
+/// A file that the header is not made from would be missed otherwise.
+#[test]
+fn every_exported_function_is_declared() {
+    let symbols = fs::read_to_string(root().join("ffi-tests/symbols.txt")).unwrap();
+    let header = generated();
+    let declared = |name: &str| header.contains(&format!(" {name}(")) || header.contains(&format!("*{name}("));
+    let missing: Vec<&str> = symbols.lines().filter(|name| !declared(name)).collect();
+    assert!(missing.is_empty() && !declared("certkv_step_begi") && symbols.lines().count() > 20, "{missing:?}");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 //! Records, tails and tables lie in device memory, originals in pinned host memory that kernels reach. A decode step is
 //! enqueued without waiting: [`GpuCache::begin`] sends lengths, tails and new pages, then every layer is an append and a fixed
 //! sequence of attention launches, and [`GpuStep::outputs`] or [`GpuStep::certificates`] wait if the host asks. Such a step can
-//! be recorded ([`GpuCache::record`]) and replayed. Longer chunks are appended by way of the host and attended there.
+//! be recorded ([`GpuCache::record`], or [`GpuStep::captured`] between the caller's own kernels) and replayed. Longer chunks are appended by way of the host and attended there.
 //!
 //! ```no_run
 //! use certkv::gpu::{Compiler, Gpu, GpuCache, GpuConfig};
@@ -29,6 +29,7 @@
 //! [`GpuCache::selection`] counts by layer.
 
 mod cache;
+mod capture;
 mod config;
 mod core;
 mod kit;
@@ -47,6 +48,7 @@ mod sizes;
 mod step;
 
 pub use self::cache::GpuCache;
+pub use self::capture::GpuCapture;
 pub use self::config::{GpuConfig, SCRATCH_SHARE};
 pub use self::published::{CertificateRing, PublishedCertificate, PublishedStep};
 pub use self::record::{GpuGraph, LayerIo};

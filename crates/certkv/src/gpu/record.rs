@@ -30,9 +30,9 @@ pub struct LayerIo<'t> {
 pub struct GpuGraph<'t> {
     /// Before the memory that it names.
     recording: Recording,
-    core: Arc<Core>,
-    seqs: usize,
-    rule: Rule,
+    pub(super) core: Arc<Core>,
+    pub(super) seqs: usize,
+    pub(super) rule: Rule,
     tensors: PhantomData<&'t ()>,
 }
 
@@ -78,19 +78,6 @@ impl GpuGraph<'_> {
     /// Kernels, copies and fills in it.
     pub fn nodes(&self) -> usize {
         self.recording.nodes()
-    }
-
-    pub(super) fn check(&self, core: &Arc<Core>, seqs: usize, rule: Rule) -> Result<(), Error> {
-        if !Arc::ptr_eq(&self.core, core) {
-            return Err(Error::Order { layer: 0, why: "the recording is another cache's" });
-        }
-        if self.seqs != seqs {
-            return Err(Error::Shape { argument: "chunks", expected: self.seqs, given: seqs });
-        }
-        if self.rule != rule {
-            return Err(Error::Policy("the recording was made under another".into()));
-        }
-        Ok(())
     }
 
     pub(super) fn run(&self, core: &Core) -> Result<(), Error> {

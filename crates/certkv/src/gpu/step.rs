@@ -13,6 +13,7 @@ use certkv_kernel::cuda::args::Element;
 use certkv_kernel::cuda::queue::Tensor;
 use certkv_kernel::cuda::select::ROW_ENTRY;
 use certkv_page::Reservation;
+use std::sync::Arc;
 
 /// One sequence of a step.
 #[derive(Debug)]
@@ -55,7 +56,7 @@ pub struct GpuStep<'c> {
     pub(super) cache: &'c mut GpuCache,
     pub(super) rule: Rule,
     pub(super) parts: Vec<Part>,
-    progress: Vec<Progress>,
+    pub(super) progress: Vec<Progress>,
     pub(super) tokens: usize,
     /// Sequences with one token each: the batch of the kernels.
     pub(super) seqs: usize,
@@ -240,7 +241,7 @@ impl<'c> GpuStep<'c> {
         self.check_append(layer)
     }
 
-    fn check_batch(&self, layer: usize) -> Result<(), Error> {
+    pub(super) fn check_batch(&self, layer: usize) -> Result<(), Error> {
         if self.seqs == self.parts.len() {
             return Ok(());
         }
@@ -337,7 +338,10 @@ impl<'c> GpuStep<'c> {
         if self.last == Some(layer) {
             self.last = None;
         }
-        let blocks = blocks(&self.cache.core, &self.parts);
+        let core = &self.cache.core;
+        // A recording serves sequences of any length.
+        let most = self.seqs * core.sizes.kv_heads * core.sizes.stride;
+        let blocks = if core.queue.stream().capturing()? { most } else { blocks(core, &self.parts) };
         let call = Call {
             layer,
             seqs: self.seqs,
@@ -357,17 +361,36 @@ impl<'c> GpuStep<'c> {
     /// # Errors
     /// A step that began otherwise, or a recording of another cache, batch or policy; a device error.
     pub fn replay(&mut self, graph: &GpuGraph<'_>) -> Result<(), Error> {
+        self.check_replay(&graph.core, graph.seqs, graph.rule)?;
+        self.progress.fill(Progress::Failed);
+        graph.run(&self.cache.core)?;
+        self.count_published();
+        self.progress.fill(Progress::Attended);
+        Ok(())
+    }
+
+    /// Whether a recording of `seqs` sequences under `rule` may be this step.
+    pub(super) fn check_replay(&self, core: &Arc<Core>, seqs: usize, rule: Rule) -> Result<(), Error> {
         self.check_batch(0)?;
         if let Some(layer) = self.progress.iter().position(|p| *p != Progress::Waiting) {
             return Err(Error::Order { layer, why: "a recording holds the layer's append" });
         }
-        graph.check(&self.cache.core, self.seqs, self.rule)?;
-        self.progress.fill(Progress::Failed);
-        graph.run(&self.cache.core)?;
+        if !Arc::ptr_eq(core, &self.cache.core) {
+            return Err(Error::Order { layer: 0, why: "the recording is another cache's" });
+        }
+        if self.seqs != seqs {
+            return Err(Error::Shape { argument: "chunks", expected: seqs, given: self.seqs });
+        }
+        if self.rule != rule {
+            return Err(Error::Policy("the recording was made under another".into()));
+        }
+        Ok(())
+    }
+
+    /// A recording publishes the step's certificates.
+    pub(super) fn count_published(&mut self) {
         self.cache.published += 1;
         self.published = true;
-        self.progress.fill(Progress::Attended);
-        Ok(())
     }
 
     /// Makes the new tokens part of their sequences, and publishes the step's certificates where there is a ring of them. Does not wait: what
