@@ -174,10 +174,15 @@ struct Cursor {
     __device__ __forceinline__ u32 phase() const { return SPLIT ? (u32)k & 1 : parity; }
 };
 
-// Whether a head's open block is this warp's.
-CKV_FN bool owns(const Ring& ring, u32 hi, const Segment& seg) {
+// Whether a head's open block lies in a share of the line.
+CKV_FN bool holds_tail(u32 lo, u32 hi, const Segment& seg) {
     const u32 at = seg.start + seg.blocks - 1;
-    return seg.tokens % BLOCK != 0 && at >= ring.range->lo && at < hi && (at - ring.range->lo) % WARPS == 0;
+    return seg.tokens % BLOCK != 0 && at >= lo && at < hi;
+}
+// Whether it is this warp's.
+CKV_FN bool owns(const Ring& ring, u32 hi, const Segment& seg) {
+    const u32 lo = ring.range->lo;
+    return holds_tail(lo, hi, seg) && (seg.start + seg.blocks - 1 - lo) % WARPS == 0;
 }
 // Tokens of block k of a warp: all but in the open block.
 CKV_FN int rows_of(const Segment& seg, const Ring& ring, int k) {
@@ -194,8 +199,9 @@ struct Known {
     Tasks tasks;
     Segment segment;
     u32 flags;  // of the head at hand, by any warp
-    u32 hi;     // end of this CTA's share of the line
+    u32 lo, hi;  // this CTA's share of the line
     u32 refined[2];
+    u32 tail[2];  // of the open block of the head at hand: see tail_norms
 };
 static_assert(sizeof(Known) <= KNOWN_BYTES, "KNOWN_BYTES");
 
@@ -246,7 +252,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) ckv_attend(const __grid
     const Segment& seg = known.segment;
     {
         const Segment first = segment_at(a, planned, lo);
-        if (threadIdx.x == 0) known.tasks = planned, known.segment = first, known.flags = 0, known.hi = hi, known.refined[0] = known.refined[1] = 0;
+        if (threadIdx.x == 0) known.tasks = planned, known.segment = first, known.flags = 0, known.lo = lo, known.hi = hi, known.refined[0] = known.refined[1] = known.tail[0] = known.tail[1] = 0;
     }
     sync_threads();
     const bool fresh = fetch_batch(a, t, ring, 0);
@@ -267,6 +273,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) ckv_attend(const __grid
         // Looked up again where they are needed rather than kept in registers, here and in blocks_before.
         auto row_head = [&] { return seg.row * a.kv_heads + seg.kv; };
         auto until = [&] { return blocks_before(ring, least_of(seg.start + seg.blocks, known.hi)); };
+        // While nothing else lives in registers; the barrier of await_query ends it.
+        if (holds_tail(known.lo, known.hi, seg)) tail_norms(tail_of(a, seg), (int)(seg.tokens % BLOCK), known.tail);
         Query q;
         await_query();
         prepare_query(a, queries, q);
@@ -276,7 +284,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) ckv_attend(const __grid
         probe(a, seg, q, (float*)(shared + RING_BYTES + AT_PARTIAL), limits);
 #endif
         // While nothing of the state lives in registers.
-        if (owns(ring, known.hi, seg)) tail_summary(a, tail_of(a, seg), row_head(), (int)(seg.tokens % BLOCK), (u32*)mine);
+        if (owns(ring, known.hi, seg)) tail_summary(a, row_head(), known.tail, (u32*)mine);
         State st;
         Sums sums;
         clear(st);
@@ -352,7 +360,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) ckv_attend(const __grid
         if (after >= known.hi) break;
         const Segment next = segment_at(a, t, after);
         sync_threads();
-        if (threadIdx.x == 0) known.segment = next, known.flags = 0;
+        if (threadIdx.x == 0) known.segment = next, known.flags = 0, known.tail[0] = known.tail[1] = 0;
         read_query(a, next.head, queries);
         sync_threads();
     }

@@ -206,13 +206,6 @@ CKV_FN void store_output(const CkvAttendArgs& a, u64 at, float x) {
     }
 }
 
-// Where registers are scarce (LEAN) the merge is a function of its own, so that nothing of it waits in registers while blocks are read.
-#if CKV_GROUP > 8 || CKV_DIM == 256
-#define CKV_APART __attribute__((noinline)) __device__
-#else
-#define CKV_APART CKV_FN
-#endif
-
 // `count` partials, `stride` floats apart from `base` on, into one at `to` or, without `to`, to the outputs of (sequence, KV head) `head`, with merged scalars and
 // norms left in `merge` for certify_head. All warps of the CTA, a slice or a head's scalars each at a time.
 CKV_APART void merge_partials(const CkvAttendArgs& a, const float* base, int count, int stride, float* to, const Merge& merge, u64 head,

@@ -78,6 +78,8 @@ template <Part PART> CKV_FN void issue(const CkvAttendArgs& a, const Ring& ring,
             Flight f = {0, 0, p.tail, REFINABLE ? ring.flights[slot].phase : 0};
             if (p.tail) {
                 f.keys = p.record, f.values = p.record + SIDE_BYTES;
+                // Read from where it is: what was read of it at the head's start has left the cache since.
+                if constexpr (CKV_BULK && !LEAN) bulk_prefetch_l2((const void*)p.record, 2 * SIDE_BYTES);
             } else if (p.promoted) {
                 const CkvSides s = ldg(a.sides + p.promoted - 1);
                 f.keys = s.keys, f.values = s.values;

@@ -19,6 +19,12 @@ constexpr bool LEAN = NT == 2 || D == 256;
 constexpr bool BY_CHUNK = LEAN || TILES == 4;
 // Chunks that are unrolled while they are scored: all where the query lies in registers.
 constexpr int UNROLL = LEAN ? (NT == 2 ? 1 : 2) : 16;
+// Where registers are scarce (LEAN) what comes before and after the blocks is functions of their own, so that nothing of it waits in registers while blocks are read.
+#if CKV_GROUP > 8 || CKV_DIM == 256
+#define CKV_APART __attribute__((noinline)) __device__
+#else
+#define CKV_APART CKV_FN
+#endif
 // Whether records have residual planes, of both sides: refine.cuh.
 constexpr bool REFINABLE = CKV_KEY_REFINE > 0;
 static_assert(!REFINABLE || (CKV_KEY == 1 && CKV_VALUE == 1 && NT == 1), "what is refined is coded, for up to eight heads");

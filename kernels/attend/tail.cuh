@@ -33,23 +33,27 @@ CKV_FN const u8* tail_of(const CkvAttendArgs& a, const Segment& seg) {
     return a.tail_base + ldg(a.tails + seg.row) * a.tail_stride + (u64)seg.kv * (2 * SIDE_BYTES);
 }
 
-// Writes the words of its summary to `to`.
-CKV_FN void tail_summary(const CkvAttendArgs& a, const u8* keys, u32 row, int rows, u32* to) {
+// Units of each side that are under way at once.
+constexpr int TAIL_LOADS = LEAN ? 1 : 4;
+
+// Largest squares of norms among the open block's rows, keys' and values', into `largest` in shared memory, zero before. All warps of the CTA, a
+// tile each: one warp would wait for memory once a tile, and the CTA for that warp.
+CKV_APART void tail_norms(const u8* keys, int rows, u32* largest) {
     const u8* values = keys + SIDE_BYTES;
     const int r = lane() >> 2, k = 2 * (lane() & 3);
     float key = 0.0f, value = 0.0f;
 #pragma unroll 1
-    for (int t = 0; 16 * t < rows; t++) {
+    for (int t = (int)warp(); 16 * t < rows; t += WARPS) {
         float key_row[2] = {0.0f, 0.0f}, token[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-#pragma unroll 1
+#pragma unroll TAIL_LOADS
         for (int j = 0; j < CHUNKS; j++) {
-            u32 h[8];
+            u32 h[8], v[8];
             load_original(keys, t * CHUNKS + j, h);
+            load_original(values, t * CHUNKS + j, v);
 #pragma unroll
             for (int i = 0; i < 8; i++) key_row[i & 1] += square_lo(h[i]) + square_hi(h[i]);
-            load_original(values, t * CHUNKS + j, h);
 #pragma unroll
-            for (int i = 0; i < 8; i++) token[i & 2] += square_lo(h[i]), token[(i & 2) + 1] += square_hi(h[i]);
+            for (int i = 0; i < 8; i++) token[i & 2] += square_lo(v[i]), token[(i & 2) + 1] += square_hi(v[i]);
         }
 #pragma unroll
         for (int i = 0; i < 2; i++) {
@@ -69,6 +73,19 @@ CKV_FN void tail_summary(const CkvAttendArgs& a, const u8* keys, u32 row, int ro
         key = most(shfl_xor(key, d), key);
         value = most(shfl_xor(value, d), value);
     }
+    // Their bits are in the order of the numbers, none of which is negative; a NaN is above all.
+    if (lane() == 0) atomic_max(largest, float_as_u32(key)), atomic_max(largest + 1, float_as_u32(value));
+}
+
+// As merge_partials, but for many heads, of which the function takes more registers than it spares.
+#if CKV_DIM == 256 && CKV_GROUP <= 8
+#define CKV_SUMMARISE __attribute__((noinline)) __device__
+#else
+#define CKV_SUMMARISE CKV_FN
+#endif
+
+// Writes the words of the open block's summary to `to`. One warp, after all have left their norms.
+CKV_SUMMARISE void tail_summary(const CkvAttendArgs& a, u32 row, const u32* largest, u32* to) {
     float centre = 0.0f;
     if (a.centres) {
         const float* c = a.centres + (u64)row * D;
@@ -81,10 +98,10 @@ CKV_FN void tail_summary(const CkvAttendArgs& a, const u8* keys, u32 row, int ro
     }
     const float up = 1.0001f;
     if (lane() == 0) {
-        const float norm = sqrt_ru(value * up);
+        const float norm = sqrt_ru(u32_as_float(largest[1]) * up);
         to[0] = to[1] = to[2] = to[4] = to[5] = 0;
         if constexpr (REFINABLE) to[8] = to[9] = to[10] = to[11] = 0;
-        to[3] = float_as_u32(sqrt_ru(key * up));
+        to[3] = float_as_u32(sqrt_ru(u32_as_float(largest[0]) * up));
         to[6] = float_as_u32(add_ru(norm, sqrt_ru(centre * up)));
         to[7] = float_as_u32(norm);
     }

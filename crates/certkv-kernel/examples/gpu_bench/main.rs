@@ -38,7 +38,8 @@ fn size(text: &str) -> usize {
     }
 }
 
-/// Tokens of each sequence of a shape: `8x32K` is eight of 32K, `8x1K*` is eight of 1K, 2K, 4K, .. 128K.
+/// Tokens of each sequence of a shape: `8x32K` is eight of 32K, `8x1K*` is eight of 1K, 2K, 4K, .. 128K. Of `32x8160` each has an open
+/// block, as nearly every sequence of a server does.
 fn lengths(shape: &str) -> Result<Vec<usize>, Failure> {
     let parsed = shape.split_once('x').map(|(s, c)| (size(s), size(c.trim_end_matches('*')), c.ends_with('*')));
     match parsed {
@@ -118,7 +119,7 @@ impl Pool {
         };
         let query = upload(gpu, stream, &normals(MOST_SEQS * KV_HEADS * GROUP * DIM, 1.5))?;
         let originals = upload(gpu, stream, &normals(SIDES * count / 16, 1.0))?;
-        let tail = upload(gpu, stream, &normals(KV_HEADS * 2 * count, 1.0))?;
+        let tail = upload(gpu, stream, &normals(MOST_SEQS * KV_HEADS * 2 * count, 1.0))?;
         let step = layout.original_side_bytes() / 16 / 16 * 16;
         let addresses: Vec<u64> = (0..SIDES)
             .flat_map(|i| {
@@ -129,7 +130,7 @@ impl Pool {
             .collect();
         let sides = upload(gpu, stream, &addresses)?;
         let lens = zeroed(gpu, stream, MOST_SEQS * 4)?;
-        let tails = zeroed(gpu, stream, MOST_SEQS * 4)?;
+        let tails = upload(gpu, stream, &(0..MOST_SEQS as u32).collect::<Vec<_>>())?;
         let table = zeroed(gpu, stream, pages * 8)?;
         let heads = MOST_SEQS * KV_HEADS;
         let promoted = zeroed(gpu, stream, pages * KV_HEADS * 4)?;
@@ -148,6 +149,7 @@ impl Pool {
             sides: sides.address(),
             tails: tails.address(),
             tail_base: tail.address(),
+            tail_stride: (KV_HEADS * 2 * layout.original_side_bytes()) as u64,
             query: query.address(),
             out: out.address(),
             certificates: certificates.address(),
