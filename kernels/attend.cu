@@ -67,75 +67,86 @@ CKV_FN void attend_columns(const CkvAttendArgs& a, const Ring& ring, const Block
     const Flight flight = CODED ? Flight{0, 0, 0, 0} : b.flight;
     const bool open = flight.tail != 0;
     const u32* summary = (const u32*)(b.record + CKV_SUMMARY);
-    if (!open) {
-        score_codes<FIRST>(b.record, q, s, key_sums);
-    } else {
-#pragma unroll
-        for (int nt = 0; nt < COLUMNS; nt++) key_sums.square[nt] = 0.0f;
-    }
-    // Residuals take the place of the codes: until it is known whether they come, it stays.
-    if constexpr (SPLIT && LAST && !REFINABLE && !LATE) free_slot<KEYS>(a, ring, b);
-    if constexpr (SPLIT && FIRST == 0) wait_slot<VALUES, !LATE>(ring, b.slot, b.parity);
-    if (flight.keys) {
-        Logits exact;
-        float* waiting = logits_of(aside, b.record);
-        if constexpr (LOGITS_ASIDE || LOGITS_IN_SLOT) {
-            if (!open) put_logits(waiting, s);
-        }
-        score_originals<FIRST>((const u8*)flight.keys, q, exact);
-        if (open) {
-            mask_rows(exact, b.rows);
-            summary = b.room;
-        } else if (KEYS_CODED) {
-            // The canary (7.4): codes and originals of one block must agree within the bound.
-            if (!canary<FIRST>(aside, waiting, s, exact, key_sums, load_summary((const u8*)summary), q)) *flags = CANARY_FAILED;
-            if constexpr (LOGITS_IN_SLOT) fence_shared_async();
-        }
-        s = exact;
-    }
-    const bool by_rows = !CODED && (LATE ? ring.flights[b.slot].values : flight.values) != 0;
-    const bool exact_keys = flight.keys != 0 || !KEYS_CODED, exact_values = by_rows || !VALUES_CODED;
     float mass[COLUMNS][4];
-    follow<FIRST>(s, q, exact_values ? 0.0f : lift_of(u32_as_float(summary[7])), st);
-    weigh<FIRST>(s, q, st, w, mass);
-#if CKV_KEY_REFINE > 0
-    u32 kind = kind_of(exact_keys, exact_values, open);
-    const u32 wants = open || !(a.demands || a.refine_all) ? 0 : wanted(aside, summary, q, st, mass, key_sums, b.limits);
-    if ((wants & VALUES) && !exact_values) {
-        // They are copied once the codes have been added.
-        kind |= REFINED_VALUES;
-        if (lane() == 0) bulk_prefetch_l2(stored(ring, b.k) + CKV_VALUE_RESIDUALS, VALUE_PLANE);
-    }
-    if ((wants & KEYS) && !exact_keys) {
-        fetch_residuals<CKV_KEY_CODES>(ring, b.k, b.slot, CKV_KEY_RESIDUALS, KEY_PLANE);
-        kind |= REFINED_KEYS;
-        if (lane() == 0) atomic_add(b.refined, 1);
-        await_residuals(ring);
-        refine_logits(b.record, q, s);
+    u32 kind = 0;
+    bool by_rows, exact_keys, exact_values;
+    clear(s);
+    // FINER: the residuals of the keys lie where their codes were, and the block is scored and weighed again.
+    bool finer = false;
+#pragma unroll 1
+    while (true) {
+        if (!open) {
+            score_codes<FIRST>(b.record, q, finer, s, key_sums);
+        } else {
+#pragma unroll
+            for (int nt = 0; nt < COLUMNS; nt++) key_sums.square[nt] = 0.0f;
+        }
+        if (!finer) {
+            // Residuals take the place of the codes: until it is known whether they come, it stays.
+            if constexpr (SPLIT && LAST && !REFINABLE && !LATE) free_slot<KEYS>(a, ring, b);
+            if constexpr (SPLIT && FIRST == 0) wait_slot<VALUES, !LATE>(ring, b.slot, b.parity);
+            if (flight.keys) {
+                Logits exact;
+                float* waiting = logits_of(aside, b.record);
+                if constexpr (LOGITS_ASIDE || LOGITS_IN_SLOT) {
+                    if (!open) put_logits(waiting, s);
+                }
+                score_originals<FIRST>((const u8*)flight.keys, q, exact);
+                if (open) {
+                    mask_rows(exact, b.rows);
+                    summary = b.room;
+                } else if (KEYS_CODED) {
+                    // The canary (7.4): codes and originals of one block must agree within the bound.
+                    if (!canary<FIRST>(aside, waiting, s, exact, key_sums, load_summary((const u8*)summary), q)) *flags = CANARY_FAILED;
+                    if constexpr (LOGITS_IN_SLOT) fence_shared_async();
+                }
+                s = exact;
+            }
+            by_rows = !CODED && (LATE ? ring.flights[b.slot].values : flight.values) != 0;
+            exact_keys = flight.keys != 0 || !KEYS_CODED, exact_values = by_rows || !VALUES_CODED;
+        }
         follow<FIRST>(s, q, exact_values ? 0.0f : lift_of(u32_as_float(summary[7])), st);
         weigh<FIRST>(s, q, st, w, mass);
-    }
-    if constexpr (SPLIT && !LATE) free_slot<KEYS>(a, ring, b);
+        if constexpr (!REFINABLE) break;
+#if CKV_KEY_REFINE > 0
+        if (finer) break;
+        kind = kind_of(exact_keys, exact_values, open);
+        const u32 wants = open || !(a.demands || a.refine_all) ? 0 : wanted(aside, summary, q, st, mass, key_sums, b.limits);
+        if ((wants & VALUES) && !exact_values) {
+            // They are copied once the codes have been added.
+            kind |= REFINED_VALUES;
+            if (lane() == 0) bulk_prefetch_l2(stored(ring, b.k) + CKV_VALUE_RESIDUALS, VALUE_PLANE);
+        }
+        if (!(wants & KEYS) || exact_keys) break;
+        kind |= REFINED_KEYS;
+        fetch_residuals<CKV_KEY_CODES>(ring, b.k, b.slot, CKV_KEY_RESIDUALS, KEY_PLANE);
+        if (lane() == 0) atomic_add(b.refined, 1);
+        await_residuals(ring);
+        finer = true;
 #endif
+    }
+    if constexpr (SPLIT && REFINABLE && !LATE) free_slot<KEYS>(a, ring, b);
     count_mass<FIRST>(mass, st);
     if (by_rows) {
         // Read again rather than kept where the block is still in flight.
         add_originals<FIRST, true>((const u8*)(LATE ? ring.flights[b.slot].values : flight.values), b.rows, w, st);
     } else {
-        add_codes<FIRST>(b.record, w, st);
-    }
+        finer = false;
+#pragma unroll 1
+        while (true) {
+            add_codes<FIRST>(b.record, w, finer, st);
+            if constexpr (!REFINABLE) break;
 #if CKV_KEY_REFINE > 0
-    if (kind & REFINED_VALUES) {
-        fetch_residuals<CKV_VALUE_CODES>(ring, b.k, b.slot, CKV_VALUE_RESIDUALS, VALUE_PLANE);
-        if (lane() == 0) atomic_add(b.refined + 1, 1);
-        await_residuals(ring);
-        add_codes<FIRST, true>(b.record, w, st);
+            if (finer || !(kind & REFINED_VALUES)) break;
+            fetch_residuals<CKV_VALUE_CODES>(ring, b.k, b.slot, CKV_VALUE_RESIDUALS, VALUE_PLANE);
+            if (lane() == 0) atomic_add(b.refined + 1, 1);
+            await_residuals(ring);
+            finer = true;
+#endif
+        }
     }
-#endif
-#if CKV_KEY_REFINE == 0
-    // Formed here, it takes no register before.
-    const u32 kind = kind_of(exact_keys, exact_values, open);
-#endif
+    // Formed here where residuals do not need it, it takes no register before.
+    if constexpr (!REFINABLE) kind = kind_of(exact_keys, exact_values, open);
 #if CKV_CERTIFY
     leave<FIRST>(lot, st, mass, key_sums, summary, b.index, kind);
 #endif

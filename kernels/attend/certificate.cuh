@@ -12,8 +12,8 @@ constexpr float U_PAIR = 2.4e-7f;
 constexpr float U_ROW = CKV_STORE == 1 ? 1.6e-5f : U_PAIR;
 
 // Products in a chain of logits: codes or rows, and offsets.
-// Residuals weigh a 256th of the codes, their products as little, and one addition joins the two sums.
-constexpr float CODE_CHAIN = (PAIRED ? 2.0f : 4.0f) * CHUNKS * (CKV_KEY == 1 ? 2.0f : 1.0f) + (REFINABLE ? 5.0f : 4.0f);
+// Residuals are products behind those of the codes, in the same chain, and theirs with the scales weigh at most a quarter of a code each.
+constexpr float CODE_CHAIN = (PAIRED ? 2.0f : 4.0f) * CHUNKS * ((CKV_KEY == 1 ? 2.0f : 1.0f) + (REFINABLE ? 1.0f : 0.0f)) + (REFINABLE ? 6.0f : 4.0f);
 constexpr float ROW_CHAIN = (PAIRED ? 2.0f : 4.0f) * CHUNKS + 4.0f;
 
 CKV_FN constexpr float root(float x, float guess = 16.0f, int steps = 24) {
@@ -23,8 +23,10 @@ constexpr float ROOT_D = root((float)D) * UP;
 constexpr float ROOT_BLOCK = root((float)BLOCK) * UP;
 
 // A coded value is summed as code times scale and offset apart: together they are at most this many times the value's norm,
-// because both lie within the range of their group. Residuals reach half a step further, and double a chain.
-constexpr float RESIDUAL_STEP = REFINABLE ? 0.5f : 0.0f;
+// because both lie within the range of their group. Residuals reach up to a step and half a step back, and double a chain.
+constexpr float RESIDUAL_STEP = REFINABLE ? 1.5f : 0.0f;
+// Half a scale as a half misses 2^-25 of it.
+constexpr float HALF_SCALE = 3.0e-8f;
 constexpr float LARGEST_CODE = CKV_VALUE == 1 ? (float)((1 << CKV_VALUE_BITS) - 1) + RESIDUAL_STEP : 0.0f;
 constexpr float SPREAD =
     CKV_VALUE == 1 ? 1.0f + 2.0f * (1.0f + RESIDUAL_STEP / (float)((1 << CKV_VALUE_BITS) - 1)) * root((float)CKV_VALUE_GROUP) * UP : 1.0f;

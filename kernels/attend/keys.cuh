@@ -47,6 +47,10 @@ CKV_FN void clear(float (&c)[COLUMNS][4]) {
 #pragma unroll
     for (int nt = 0; nt < COLUMNS; nt++) c[nt][0] = c[nt][1] = c[nt][2] = c[nt][3] = 0.0f;
 }
+CKV_FN void clear(Logits& s) {
+#pragma unroll
+    for (int t = 0; t < TILES; t++) clear(s.x[t]);
+}
 
 // The digits of chunk j as score_unit takes them for keys that are (ROWS) or are not originals; paired columns get their own.
 template <int FIRST, bool ROWS>
@@ -69,8 +73,7 @@ CKV_FN void digits(const Query& q, int j, u32 (&high)[COLUMNS][4], u32 (&low)[CO
 // Logits from 16-bit keys in fragment order.
 template <int FIRST>
 CKV_FN void score_originals(const u8* keys, const Query& q, Logits& s) {
-#pragma unroll
-    for (int t = 0; t < TILES; t++) clear(s.x[t]);
+    clear(s);
     // The order of the loops decides what lives: all digits, or the sums of all tiles.
     constexpr int OUTER = BY_CHUNK ? CHUNKS : TILES, INNER = BY_CHUNK ? TILES : CHUNKS;
 #pragma unroll UNROLL
@@ -134,12 +137,14 @@ CKV_FN void scale_chunk(const u8* scales, const Query& q, int j, u32 (&high)[COL
 
 // The scaled query of chunk j, and its part of the sums.
 template <int FIRST>
-CKV_FN void scale_query(const u8* scales, const Query& q, int j, u32 (&high)[COLUMNS][4], u32 (&low)[COLUMNS][4], ChannelSums& sums) {
+CKV_FN void scale_query(const u8* scales, const Query& q, int j, bool finer, u32 (&high)[COLUMNS][4], u32 (&low)[COLUMNS][4],
+                        ChannelSums& sums) {
     const u32 mask = low_columns();
     u32 offset[4];
     ScaledChunk of;
     scale_chunk<FIRST>(scales, q, j, high, low, of);
-    channel_scales(scales + 2 * D, j, offset);
+    // Residuals have no offsets, but half a code each.
+    channel_scales(finer ? scales : scales + 2 * D, j, offset);
 #pragma unroll
     for (int nt = 0; nt < COLUMNS; nt++) {
         float(&z)[OFFSET_CHAINS][COLUMNS][4] = sums.z;
@@ -166,10 +171,32 @@ CKV_FN void scale_query(const u8* scales, const Query& q, int j, u32 (&high)[COL
     }
 }
 
+// Unit `unit` of what lies where codes are: those, or residuals of them.
+CKV_FN void load_keys(const u8* codes, int unit, bool finer, u32 (&h)[8]) {
+    constexpr int BITS = REFINABLE ? CKV_KEY_REFINE : 8;
+    if (BITS == 8 || !finer) {
+        load_codes<8, 128>(codes, unit, h);
+    } else {
+        load_codes<BITS, 1u << (BITS - 1)>(codes, unit, h);
+    }
+}
+
 // Logits from codes with a scale and an offset per channel, math.md (2.3): q k^ = (q sigma).code + q.z. The scaled query and
-// the offset are formed once per block.
+// the offset are formed once per block. FINER: adds what residuals in the place of the codes say beside that, (2.23),
+// q.(k^^ - k^) = ((q sigma).r + (q.sigma)/2) 2^-m, to the logits in `s`, which are 0 before. By the same instructions, because two copies of them are more
+// than is fetched fast (docs/gpu.md).
 template <int FIRST>
-CKV_FN void score_codes(const u8* record, const Query& q, Logits& s, KeySums& sums) {
+CKV_FN void score_codes(const u8* record, const Query& q, bool finer, Logits& s, KeySums& sums) {
+    // What is there already is where the sums begin: in the columns of the high digits, in steps of the residuals.
+    const float begin = finer && !(PAIRED && (lane() & 2)) ? 1.0f / KEY_STEP : 0.0f;
+#pragma unroll
+    for (int t = 0; t < TILES; t++) {
+#pragma unroll
+        for (int nt = 0; nt < COLUMNS; nt++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) s.x[t][nt][i] = REFINABLE ? s.x[t][nt][i] * begin : 0.0f;
+        }
+    }
     const u8* scales = record + CKV_KEY_SCALES;
     const u8* codes = record + CKV_KEY_CODES;
     ChannelSums channels;
@@ -178,18 +205,14 @@ CKV_FN void score_codes(const u8* record, const Query& q, Logits& s, KeySums& su
 #pragma unroll
     for (int e = 0; e < 2; e++) clear(z[e % OFFSET_CHAINS]), clear(n[e]);
     u32 high[BY_CHUNK ? 1 : CHUNKS][COLUMNS][4], low[BY_CHUNK ? 1 : CHUNKS][COLUMNS][4];
-    if constexpr (BY_CHUNK) {
-#pragma unroll
-        for (int t = 0; t < TILES; t++) clear(s.x[t]);
-    }
 #pragma unroll UNROLL
     for (int j = 0; j < CHUNKS; j++) {
-        scale_query<FIRST>(scales, q, j, high[BY_CHUNK ? 0 : j], low[BY_CHUNK ? 0 : j], channels);
+        scale_query<FIRST>(scales, q, j, finer, high[BY_CHUNK ? 0 : j], low[BY_CHUNK ? 0 : j], channels);
         if constexpr (BY_CHUNK) {
 #pragma unroll
             for (int t = 0; t < TILES; t++) {
                 u32 h[8];
-                load_codes<8, 128>(codes, t * CHUNKS + j, h);
+                load_keys(codes, t * CHUNKS + j, finer, h);
 #pragma unroll
                 for (int nt = 0; nt < COLUMNS; nt++) score_unit<false>(h, high[0][nt], low[0][nt], s.x[t][nt]);
             }
@@ -204,6 +227,7 @@ CKV_FN void score_codes(const u8* record, const Query& q, Logits& s, KeySums& su
             if constexpr (OFFSET_CHAINS == 2) z[0][nt][i] += z[OFFSET_CHAINS - 1][nt][i];
             // Without low halves every column has the whole offset: it enters where the high digits are.
             if constexpr (PAIRED && !CKV_QUERY_LOW) z[0][nt][i] = lane() & 2 ? 0.0f : z[0][nt][i];
+            if constexpr (REFINABLE) z[0][nt][i] *= finer ? 0.5f : 1.0f;
         }
     }
 #pragma unroll
@@ -212,13 +236,13 @@ CKV_FN void score_codes(const u8* record, const Query& q, Logits& s, KeySums& su
 #pragma unroll
         for (int nt = 0; nt < COLUMNS; nt++) {
 #pragma unroll
-            for (int i = 0; i < 4; i++) c[0][nt][i] = z[0][nt][i & 1], c[1][nt][i] = BY_CHUNK ? s.x[t][nt][i] : 0.0f;
+            for (int i = 0; i < 4; i++) c[0][nt][i] = z[0][nt][i & 1], c[1][nt][i] = s.x[t][nt][i];
         }
         if constexpr (!BY_CHUNK) {
 #pragma unroll
             for (int j = 0; j < CHUNKS; j++) {
                 u32 h[8];
-                load_codes<8, 128>(codes, t * CHUNKS + j, h);
+                load_keys(codes, t * CHUNKS + j, finer, h);
 #pragma unroll
                 for (int nt = 0; nt < COLUMNS; nt++) score_unit<false>(h, high[j][nt], low[j][nt], c[j & 1][nt]);
             }
@@ -226,7 +250,7 @@ CKV_FN void score_codes(const u8* record, const Query& q, Logits& s, KeySums& su
 #pragma unroll
         for (int nt = 0; nt < COLUMNS; nt++) {
 #pragma unroll
-            for (int i = 0; i < 4; i++) s.x[t][nt][i] = c[0][nt][i] + c[1][nt][i];
+            for (int i = 0; i < 4; i++) s.x[t][nt][i] = (c[0][nt][i] + c[1][nt][i]) * (REFINABLE && finer ? KEY_STEP : 1.0f);
             join_columns(s.x[t][nt]);
         }
     }
@@ -248,14 +272,13 @@ CKV_FN void score_group(const u8* codes, const Query& q, int t, int g, float (&c
 
 // Logits from symmetric codes with a scale per token and group of channels, math.md (2.7).
 template <int FIRST>
-CKV_FN void score_codes(const u8* record, const Query& q, Logits& s, KeySums& sums) {
+CKV_FN void score_codes(const u8* record, const Query& q, bool, Logits& s, KeySums& sums) {
     constexpr int GROUPS = D / CKV_KEY_GROUP;
     const u8* scales = record + CKV_KEY_SCALES;
     const int r = lane() >> 2;
 #pragma unroll
     for (int nt = 0; nt < COLUMNS; nt++) sums.square[nt] = 0.0f;
-#pragma unroll
-    for (int t = 0; t < TILES; t++) clear(s.x[t]);
+    clear(s);
     // As in score_originals.
     constexpr int OUTER = LEAN ? GROUPS : TILES, INNER = LEAN ? TILES : GROUPS;
 #pragma unroll UNROLL
@@ -283,7 +306,7 @@ CKV_FN void score_codes(const u8* record, const Query& q, Logits& s, KeySums& su
 }
 #else
 template <int FIRST>
-CKV_FN void score_codes(const u8* record, const Query& q, Logits& s, KeySums& sums) {
+CKV_FN void score_codes(const u8* record, const Query& q, bool, Logits& s, KeySums& sums) {
 #pragma unroll
     for (int nt = 0; nt < COLUMNS; nt++) sums.square[nt] = 0.0f;
     score_originals<FIRST>(record + CKV_KEY_CODES, q, s);

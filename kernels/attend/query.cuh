@@ -9,10 +9,10 @@
 constexpr float LARGEST_OFFSET = 8188.0f;
 
 struct Query {
-    // Halves of 2^exponent q by chunk and register: register i of a chunk holds channels 8 (lane % 4) + 2 i, + 1. With LEAN
+    // Halves of 2^exponent q by chunk and register: register i of a chunk holds channels 8 (lane % 4) + 2 i, + 1. With QUERY_SHARED
     // they lie in `shared`: a lane's four registers of chunk j and tile nt at (nt CHUNKS + j) 32 + lane, then the low ones.
-    u32 high[LEAN ? 1 : NT][LEAN ? 1 : CHUNKS][4];
-    u32 low[LEAN || !LOW_QUERY ? 1 : NT][LEAN || !LOW_QUERY ? 1 : CHUNKS][4];
+    u32 high[QUERY_SHARED ? 1 : NT][QUERY_SHARED ? 1 : CHUNKS][4];
+    u32 low[QUERY_SHARED || !LOW_QUERY ? 1 : NT][QUERY_SHARED || !LOW_QUERY ? 1 : CHUNKS][4];
     const Vec4* shared;
     // Of the two heads whose logits this lane holds (columns 2 (lane % 4), + 1; paired: modulo 4): base-2 logit per unit.
     float unit[NT][2];
@@ -61,7 +61,7 @@ CKV_FN void query_elements(const CkvAttendArgs& a, const Vec4* shared, int at, f
     }
 }
 
-// Prepares what read_query copied. All threads of the CTA: with LEAN the result takes the place of what was copied.
+// Prepares what read_query copied. All threads of the CTA: with QUERY_SHARED the result takes the place of what was copied.
 CKV_FN void prepare_query(const CkvAttendArgs& a, Vec4* shared, Query& q) {
     const int c4 = lane() & 3, column = lane() >> 2;
     u32 highs[NT][CHUNKS][4], lows[NT][CHUNKS][4];
@@ -130,14 +130,14 @@ CKV_FN void prepare_query(const CkvAttendArgs& a, Vec4* shared, Query& q) {
         if (h >= 8) q.reach = r, q.step = t;
     }
     q.shared = shared;
-    if constexpr (LEAN) sync_threads();
+    if constexpr (QUERY_SHARED) sync_threads();
 #pragma unroll
     for (int nt = 0; nt < NT; nt++) {
 #pragma unroll
         for (int j = 0; j < CHUNKS; j++) {
             const u32(&x)[4] = highs[nt][j];
             const u32(&y)[4] = lows[nt][j];
-            if constexpr (LEAN) {
+            if constexpr (QUERY_SHARED) {
                 // All warps have the same.
                 const int at = (nt * CHUNKS + j) * 32 + (int)lane();
                 if (warp() == 0) {
@@ -153,7 +153,7 @@ CKV_FN void prepare_query(const CkvAttendArgs& a, Vec4* shared, Query& q) {
             }
         }
     }
-    if constexpr (LEAN) sync_threads();
+    if constexpr (QUERY_SHARED) sync_threads();
 }
 
 // Asks for the queries of another head, if there is one.
@@ -192,7 +192,7 @@ CKV_FN u32 query_times(u32 high, u32 low, u32 w, u32 product, u32 mask) {
 
 // The query's registers of chunk j, column tile nt.
 CKV_FN void query_chunk(const Query& q, int nt, int j, u32 (&high)[4], u32 (&low)[4]) {
-    if constexpr (LEAN) {
+    if constexpr (QUERY_SHARED) {
         const Vec4* at = q.shared + (nt * CHUNKS + j) * 32 + lane();
         const Vec4 v = *at, w = LOW_QUERY ? at[NT * CHUNKS * 32] : Vec4{0, 0, 0, 0};
         high[0] = v.x, high[1] = v.y, high[2] = v.z, high[3] = v.w;

@@ -45,6 +45,7 @@ CKV_FN void probe(const CkvAttendArgs& a, const Segment& seg, const Query& q, fl
 #pragma unroll
         for (int nt = 0; nt < COLUMNS; nt++) sum[nt][0] = sum[nt][1] = -u32_as_float(0x7f800000u);
         Logits s;
+        clear(s);
         if (i == 0 ? rows > 0 : i == 1 ? full > 0 : full >= (u32)i) {
             bool counts = true;
             if (i == 0) {
@@ -55,7 +56,7 @@ CKV_FN void probe(const CkvAttendArgs& a, const Segment& seg, const Query& q, fl
                 const u32 page = ldg(a.table + (u64)seg.row * a.table_stride + block);
                 const u8* record = a.packed + page * a.page_stride + seg.kv * a.head_stride;
                 KeySums unused;
-                score_codes<0>(record, q, s, unused);
+                score_codes<0>(record, q, false, s, unused);
                 // A side without codes would pass for keys of 0.
                 counts = *(const u32*)(record + CKV_SUMMARY + 4) < 0x7f800000u;
             }
@@ -145,34 +146,5 @@ CKV_FN void await_residuals(const Ring& ring) {
     cp_async_wait<0>();
 #endif
     syncwarp();
-}
-
-// Adds what residuals say to logits from codes, (2.23): q.(k^^ - k^) = (q sigma).(r + 1/2) 2^-m.
-CKV_FN void refine_logits(const u8* record, const Query& q, Logits& s) {
-    Logits c;
-#pragma unroll
-    for (int t = 0; t < TILES; t++) clear(c.x[t]);
-#pragma unroll UNROLL
-    for (int j = 0; j < CHUNKS; j++) {
-        u32 high[COLUMNS][4], low[COLUMNS][4];
-        ScaledChunk unused;
-        scale_chunk<0>(record + CKV_KEY_SCALES, q, j, high, low, unused);
-#pragma unroll
-        for (int t = 0; t < TILES; t++) {
-            u32 h[8];
-            load_residuals<CKV_KEY_REFINE>(record + CKV_KEY_CODES, t * CHUNKS + j, h);
-#pragma unroll
-            for (int nt = 0; nt < COLUMNS; nt++) score_unit<false>(h, high[nt], low[nt], c.x[t][nt]);
-        }
-    }
-#pragma unroll
-    for (int t = 0; t < TILES; t++) {
-#pragma unroll
-        for (int nt = 0; nt < COLUMNS; nt++) {
-            join_columns(c.x[t][nt]);
-#pragma unroll
-            for (int i = 0; i < 4; i++) s.x[t][nt][i] += c.x[t][nt][i];
-        }
-    }
 }
 #endif

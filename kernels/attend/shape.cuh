@@ -13,12 +13,10 @@ constexpr bool PAIRED = GROUP <= 4;
 // Column tiles of eight.
 constexpr int NT = PAIRED ? 1 : (GROUP + 7) / 8;
 // What keeps large variants inside the registers, which the outputs of all heads (NT D / 4 a lane) fill first.
-// BY_CHUNK: blocks are scored chunk by chunk, so that one chunk of scaled queries lives at a time. LEAN: the query lies in shared memory, too.
+// BY_CHUNK: blocks are scored chunk by chunk, so that one chunk of scaled queries lives at a time. LEAN: so is everything that can be.
 constexpr bool LEAN = NT == 2 || D == 256;
 // Scaled queries of all chunks of a block of 64 tokens, beside the logits of its four tiles, are too many registers for twelve warps.
 constexpr bool BY_CHUNK = LEAN || TILES == 4;
-// Chunks that are unrolled while they are scored: all where the query lies in registers.
-constexpr int UNROLL = LEAN ? (NT == 2 ? 1 : 2) : 16;
 // Where registers are scarce (LEAN) what comes before and after the blocks is functions of their own, so that nothing of it waits in registers while blocks are read.
 #if CKV_GROUP > 8 || CKV_DIM == 256
 #define CKV_APART __attribute__((noinline)) __device__
@@ -27,7 +25,13 @@ constexpr int UNROLL = LEAN ? (NT == 2 ? 1 : 2) : 16;
 #endif
 // Whether records have residual planes, of both sides: refine.cuh.
 constexpr bool REFINABLE = CKV_KEY_REFINE > 0;
+// The query lies in shared memory where registers are scarce.
+constexpr bool QUERY_SHARED = LEAN || REFINABLE;
 static_assert(!REFINABLE || (CKV_KEY == 1 && CKV_VALUE == 1 && NT == 1), "what is refined is coded, for up to eight heads");
+// Chunks that are unrolled while they are scored: all where the query lies in registers.
+constexpr int UNROLL = LEAN ? (NT == 2 ? 1 : 2) : REFINABLE ? 1 : 16;
+// What a unit of a key's residual is, in steps of its code: 2^-m.
+constexpr float KEY_STEP = 1.0f / (float)(1u << CKV_KEY_REFINE);
 static_assert(CKV_KEY_REFINE <= 8 && CKV_VALUE_REFINE <= CKV_VALUE_BITS, "a plane fits where the codes were");
 // ASIDE: two column tiles are worked off one after the other, COLUMNS at a time, and what is not needed all the time waits in shared
 // memory, in what will hold the warp's partial result, behind the summary of the open block. See aside.cuh.
@@ -86,7 +90,7 @@ constexpr int FINISH_BYTES = 4 * (GROUP * SCALARS + 2 * GROUP * SLICES + 4);
 constexpr int KNOWN_BYTES = 128;
 // The queries of a head's group, of up to 32 bits; where they stay there, two registers of halves for every pair of channels in
 // every column.
-constexpr int QUERY_BYTES = (LEAN ? 8 * NT : GROUP) * D * 4;
+constexpr int QUERY_BYTES = (QUERY_SHARED ? 8 * NT : GROUP) * D * 4;
 // Of more than SAMPLES sequences or listed heads only every n-th is kept in shared memory.
 constexpr int SAMPLES = 256;
 constexpr int ENTRY_BYTES = 4 * (SAMPLES + 8);

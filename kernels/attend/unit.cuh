@@ -123,6 +123,26 @@ CKV_FN void load_residuals(const u8* section, int unit, u32 (&h)[8]) {
     }
 }
 
+// How pairs of a 4-bit plane become halves: even and odd pairs, the latter 16 times too large, each by a factor and an offset. Codes
+// c become c; residuals (c + 1/2)/16, the part of (2.23) that fits beside them.
+struct Steps4 {
+    u32 even, even_offset, odd, odd_offset;
+};
+CKV_FN Steps4 steps4(bool residuals) {
+    return residuals ? Steps4{h2_const(0x2c00u), h2_const(0xd3ffu), h2_const(0x1c00u), h2_const(0xc3f0u)}
+                     : Steps4{h2_const(0x3c00u), h2_const(0xe400u), h2_const(0x2c00u), h2_const(0xd400u)};
+}
+CKV_FN void load_steps4(const u8* section, int unit, const Steps4& by, u32 (&h)[8]) {
+    const Vec2 v = *(const Vec2*)(section + unit * 256 + lane() * 8);
+    const u32 w[2] = {v.x, v.y};
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        const u32 word = i % 4 < 2 ? w[i / 4] : w[i / 4] >> 8;
+        h[i] = i % 2 == 0 ? h2_fma(lop_and_or(word, 0x000f000fu, H2_1024), by.even, by.even_offset)
+                          : h2_fma(lop_and_or(word, 0x00f000f0u, H2_1024), by.odd, by.odd_offset);
+    }
+}
+
 // Pairs of unit `unit` of 16-bit originals, from memory of any kind.
 CKV_FN void load_original(const u8* side, int unit, u32 (&h)[8]) {
     const u8* at = side + unit * 1024 + lane() * 32;

@@ -57,17 +57,34 @@ CKV_FN void add_originals(const u8* values, int rows, const Weights& w, State& s
 }
 
 #if CKV_VALUE == 1
+// Whether values' codes and their residuals are units of 4 bits.
+constexpr bool SAME_UNITS = REFINABLE && CKV_VALUE_BITS == 4 && CKV_VALUE_REFINE == 4;
+
+// Unit `unit` of what lies where codes are: those, or residuals of them.
+CKV_FN void load_values(const u8* codes, int unit, bool finer, const Steps4& steps, u32 (&v)[8]) {
+    if constexpr (SAME_UNITS) {
+        load_steps4(codes, unit, steps, v);
+    } else if (REFINABLE && finer) {
+        load_residuals<REFINABLE ? CKV_VALUE_REFINE : 1>(codes, unit, v);
+    } else {
+        load_codes<CKV_VALUE_BITS, 0>(codes, unit, v);
+    }
+}
+
 // Values from affine codes, math.md (2.6): sum w v^ = sum (w sigma) code + sum w z. The scale goes into the weights, once per
 // group and token; offsets of all groups are one more product.
-// RESIDUAL: what residuals in the place of the codes say beside that, (2.23).
-template <int FIRST, bool RESIDUAL = false>
-CKV_FN void add_codes(const u8* record, const Weights& w, State& st) {
+// FINER: adds what residuals in the place of the codes say beside that, (2.23), by the same instructions as in score_codes. Where both have
+// 4 bits they are decoded by the same ones, too, with the half that residuals are off in the place of the offsets.
+template <int FIRST>
+CKV_FN void add_codes(const u8* record, const Weights& w, bool finer, State& st) {
+    const Steps4 steps = steps4(finer);  // with SAME_UNITS
     constexpr int GROUPS = D / CKV_VALUE_GROUP;
     const u32 mask = low_columns();
     const int r = lane() >> 2, k = 2 * (lane() & 3);
     const u8* codes = record + CKV_VALUE_CODES;
     const u8* scales = record + CKV_VALUE_SCALES;
-    const u8* offsets = scales + 2 * BLOCK * GROUPS;
+    const u8* offsets = SAME_UNITS && finer ? scales : scales + 2 * BLOCK * GROUPS;
+    const u32 times = h2_const(finer ? 0xb800u : 0x3c00u);  // -1/2 or 1
 #pragma unroll
     for (int t = 0; t < TILES; t++) {
         const int token = 16 * t + k;
@@ -75,10 +92,11 @@ CKV_FN void add_codes(const u8* record, const Weights& w, State& st) {
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             const int g = r + 8 * (i & 1);
-            z[i] = g < GROUPS ? *(const u32*)(offsets + (g * BLOCK + token + 8 * (i >> 1)) * 2) : 0u;
+            z[i] = g < GROUPS && (SAME_UNITS || !finer) ? *(const u32*)(offsets + (g * BLOCK + token + 8 * (i >> 1)) * 2) : 0u;
+            if constexpr (SAME_UNITS) z[i] = h2_mul(z[i], times);
         }
 #pragma unroll
-        for (int nt = 0; nt < COLUMNS && !RESIDUAL; nt++) {
+        for (int nt = 0; nt < COLUMNS; nt++) {
             mma_f16(st.offset[FIRST + nt], z[0], z[1], z[2], z[3], w.own[t][nt][0], w.own[t][nt][1]);
             if constexpr (!PAIRED) mma_f16(st.offset[FIRST + nt], z[0], z[1], z[2], z[3], w.rest[t][nt][0], w.rest[t][nt][1]);
         }
@@ -110,11 +128,7 @@ CKV_FN void add_codes(const u8* record, const Weights& w, State& st) {
 #pragma unroll
             for (int u = 0; u < UNITS; u++) {
                 u32 v[8];
-                if constexpr (RESIDUAL) {
-                    load_residuals<CKV_VALUE_REFINE>(codes, t * CHUNKS + j + u, v);
-                } else {
-                    load_codes<CKV_VALUE_BITS, 0>(codes, t * CHUNKS + j + u, v);
-                }
+                load_values(codes, t * CHUNKS + j + u, finer, steps, v);
 #pragma unroll
                 for (int nt = 0; nt < COLUMNS; nt++) {
                     float(&first)[4] = st.o[FIRST + nt][2 * (j + u)];
@@ -133,7 +147,7 @@ CKV_FN void add_codes(const u8* record, const Weights& w, State& st) {
 }
 #else
 template <int FIRST>
-CKV_FN void add_codes(const u8* record, const Weights& w, State& st) {
+CKV_FN void add_codes(const u8* record, const Weights& w, bool, State& st) {
     add_originals<FIRST, false>(record + CKV_VALUE_CODES, BLOCK, w, st);
 }
 #endif
