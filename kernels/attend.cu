@@ -206,6 +206,16 @@ CKV_FN int blocks_before(const Ring& ring, u32 place) {
     return place > range.lo ? least_of(range.count, (int)((place - range.lo + WARPS - 1) / WARPS)) : 0;
 }
 
+// Asks for what the head that begins at `at` starts with. One warp.
+CKV_APART void look_ahead(const CkvAttendArgs& a, const Tasks& t, u32 at) {
+    const Segment next = segment_at(a, t, at);
+    if (lane() == 0 && next.tokens % BLOCK) prefetch_tail(a, next);
+#if CKV_KEY_REFINE > 0
+    const u32 full = next.tokens / BLOCK;
+    if (lane() >= 1 && lane() < PROBES && full >= lane()) bulk_prefetch_l2(record_of(a, next, probed(full, (int)lane())), KEY_PART);
+#endif
+}
+
 struct Known {
     Tasks tasks;
     Segment segment;
@@ -213,6 +223,7 @@ struct Known {
     u32 lo, hi;  // this CTA's share of the line
     u32 refined[2];
     u32 tail[2];  // of the open block of the head at hand: see tail_norms
+    u32 done;     // warps that have read their blocks of it
 };
 static_assert(sizeof(Known) <= KNOWN_BYTES, "KNOWN_BYTES");
 
@@ -257,13 +268,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) ckv_attend(const __grid
 
     if (lane() == 0) {
         ring.flights[0].phase = 0;
-        *(Range*)(own + AT_RANGE) = Range{lo + me, lo + me < hi ? (int)((hi - lo - me + WARPS - 1) / WARPS) : 0};
+        *(Range*)(own + AT_RANGE) = Range{lo + me, lo + me < hi ? (int)((hi - lo - me + WARPS - 1) / WARPS) : 0, 0, 0};
     }
     const Tasks& t = known.tasks;
     const Segment& seg = known.segment;
     {
         const Segment first = segment_at(a, planned, lo);
-        if (threadIdx.x == 0) known.tasks = planned, known.segment = first, known.flags = 0, known.lo = lo, known.hi = hi, known.refined[0] = known.refined[1] = known.tail[0] = known.tail[1] = 0;
+        if (threadIdx.x == 0) known.tasks = planned, known.segment = first, known.flags = 0, known.lo = lo, known.hi = hi, known.refined[0] = known.refined[1] = known.tail[0] = known.tail[1] = known.done = 0;
     }
     sync_threads();
     const bool fresh = fetch_batch(a, t, ring, 0);
@@ -281,16 +292,20 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) ckv_attend(const __grid
     Lot lot = lot_at(own + AT_LOT);
     Cursor cursor = {0, 0, 0};
     while (true) {
-        // Looked up again where they are needed rather than kept in registers, here and in blocks_before.
+        // Looked up again where it is needed rather than kept in a register.
         auto row_head = [&] { return seg.row * a.kv_heads + seg.kv; };
-        auto until = [&] { return blocks_before(ring, least_of(seg.start + seg.blocks, known.hi)); };
+        auto norms = [&] {
+            if (holds_tail(known.lo, known.hi, seg)) tail_norms(tail_of(a, seg), (int)(seg.tokens % BLOCK), known.tail);
+        };
         // While nothing else lives in registers; the barrier of await_query ends it.
-        if (holds_tail(known.lo, known.hi, seg)) tail_norms(tail_of(a, seg), (int)(seg.tokens % BLOCK), known.tail);
+        if constexpr (!REFINABLE) norms();
         Query q;
         await_query();
         prepare_query(a, queries, q);
         prefetch_query(a, seg.head + 1);
 #if CKV_KEY_REFINE > 0
+        // Some warps have norms to find and some have probes, whose barriers end both.
+        norms();
         // The partials are written behind the last block.
         probe(a, seg, q, (float*)(shared + RING_BYTES + AT_PARTIAL), limits);
 #endif
@@ -304,17 +319,22 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) ckv_attend(const __grid
         put_all(aside, st, sums, q);
         int& k = cursor.k;
         k = blocks_before(ring, seg.start);
+        if (lane() == 0) {
+            Range* range = (Range*)(own + AT_RANGE);
+            range->begin = k, range->end = blocks_before(ring, least_of(seg.start + seg.blocks, known.hi));
+        }
+        syncwarp();
         auto block_at = [&](int rows) {
             return Block{ring.slots + cursor.slot * CKV_RECORD, ring.flights[cursor.slot], rows, ring.range->lo + (u32)k * WARPS - seg.start,
                          (const u32*)mine, k, cursor.slot, cursor.phase(), limits, known.refined};
         };
 #pragma unroll 1
-        while (k < until()) {
+        while (k < ring.range->end) {
             // The batch that holds the next block to be copied, and half of a ring of places ahead.
             const int into = (k + STAGES) % 32;
             if (into == 0) fetch_batch(a, t, ring, k + STAGES);
             if constexpr (APART) {
-                const int stop = least_of(CKV_CERTIFY ? least_of(k + 32 - into, k + LOT - lot.count) : k + 32 - into, until());
+                const int stop = least_of(CKV_CERTIFY ? least_of(k + 32 - into, k + LOT - lot.count) : k + 32 - into, ring.range->end);
                 bool coded = true;
 #pragma unroll 1
                 while (k < stop && (coded = is_coded(ring, cursor.slot, cursor.phase()))) {
@@ -327,7 +347,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) ckv_attend(const __grid
                 }
             } else {
                 // What is left over from whole lots; not kept from block to block, for a register.
-                lot.count = (k - blocks_before(ring, seg.start)) % LOT;
+                lot.count = (k - ring.range->begin) % LOT;
                 wait_slot<SPLIT ? KEYS : WHOLE>(ring, cursor.slot, cursor.phase());
                 attend_columns<0, false>(a, ring, block_at(rows_of(seg, ring, k)), aside, q, st, lot, &known.flags);
                 cursor.next();
@@ -340,7 +360,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) ckv_attend(const __grid
             for (int nt = 0; nt < NT; nt++) take_tile(aside, nt, st);
             syncwarp();
         }
-        store_partial(st, sums, (float)((until() - blocks_before(ring, seg.start)) * VALUE_CHAIN), known.flags, mine);
+        store_partial(st, sums, (float)((ring.range->end - ring.range->begin) * VALUE_CHAIN), known.flags, mine);
+        const u32 after = seg.start + seg.blocks;
+        // The first warp that is done would only wait.
+        if (after < known.hi && shfl(lane() == 0 ? atomic_add(&known.done, 1) : 0, 0) == 0) look_ahead(a, t, after);
         sync_threads();
 
         const u32 first = share_of(t, seg.start, seg.number), last = share_of(t, seg.start + seg.blocks - 1, seg.number);
@@ -367,11 +390,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) ckv_attend(const __grid
             count = (int)(last - first) + 1, stride = PARTIAL_STRIDE;
             to = nullptr;
         }
-        const u32 after = seg.start + seg.blocks;
         if (after >= known.hi) break;
         const Segment next = segment_at(a, t, after);
         sync_threads();
-        if (threadIdx.x == 0) known.segment = next, known.flags = 0, known.tail[0] = known.tail[1] = 0;
+        if (threadIdx.x == 0) known.segment = next, known.flags = 0, known.tail[0] = known.tail[1] = known.done = 0;
         read_query(a, next.head, queries);
         sync_threads();
     }

@@ -185,7 +185,7 @@ CKV_FN void load_keys(const u8* codes, int unit, bool finer, u32 (&h)[8]) {
 // the offset are formed once per block. FINER: adds what residuals in the place of the codes say beside that, (2.23),
 // q.(k^^ - k^) = ((q sigma).r + (q.sigma)/2) 2^-m, to the logits in `s`, which are 0 before. By the same instructions, because two copies of them are more
 // than is fetched fast (docs/gpu.md).
-template <int FIRST>
+template <int FIRST, int TIMES = UNROLL>
 CKV_FN void score_codes(const u8* record, const Query& q, bool finer, Logits& s, KeySums& sums) {
     // What is there already is where the sums begin: in the columns of the high digits, in steps of the residuals.
     const float begin = finer && !(PAIRED && (lane() & 2)) ? 1.0f / KEY_STEP : 0.0f;
@@ -205,7 +205,7 @@ CKV_FN void score_codes(const u8* record, const Query& q, bool finer, Logits& s,
 #pragma unroll
     for (int e = 0; e < 2; e++) clear(z[e % OFFSET_CHAINS]), clear(n[e]);
     u32 high[BY_CHUNK ? 1 : CHUNKS][COLUMNS][4], low[BY_CHUNK ? 1 : CHUNKS][COLUMNS][4];
-#pragma unroll UNROLL
+#pragma unroll TIMES
     for (int j = 0; j < CHUNKS; j++) {
         scale_query<FIRST>(scales, q, j, finer, high[BY_CHUNK ? 0 : j], low[BY_CHUNK ? 0 : j], channels);
         if constexpr (BY_CHUNK) {

@@ -61,7 +61,7 @@ CKV_FN void query_elements(const CkvAttendArgs& a, const Vec4* shared, int at, f
     }
 }
 
-// Prepares what read_query copied. All threads of the CTA: with QUERY_SHARED the result takes the place of what was copied.
+// Prepares what read_query copied. All threads of the CTA: with QUERY_SHARED the result lies behind what was copied, with LEAN in its place.
 CKV_FN void prepare_query(const CkvAttendArgs& a, Vec4* shared, Query& q) {
     const int c4 = lane() & 3, column = lane() >> 2;
     u32 highs[NT][CHUNKS][4], lows[NT][CHUNKS][4];
@@ -129,8 +129,9 @@ CKV_FN void prepare_query(const CkvAttendArgs& a, Vec4* shared, Query& q) {
         const float r = shfl(reach[NT - 1], 4 * (h & 7)), t = shfl(step[NT - 1], 4 * (h & 7));
         if (h >= 8) q.reach = r, q.step = t;
     }
-    q.shared = shared;
-    if constexpr (QUERY_SHARED) sync_threads();
+    Vec4* prepared = shared + GIVEN_BYTES / 16;
+    q.shared = prepared;
+    if constexpr (LEAN) sync_threads();
 #pragma unroll
     for (int nt = 0; nt < NT; nt++) {
 #pragma unroll
@@ -141,8 +142,8 @@ CKV_FN void prepare_query(const CkvAttendArgs& a, Vec4* shared, Query& q) {
                 // All warps have the same.
                 const int at = (nt * CHUNKS + j) * 32 + (int)lane();
                 if (warp() == 0) {
-                    shared[at] = Vec4{x[0], x[1], x[2], x[3]};
-                    if constexpr (LOW_QUERY) shared[NT * CHUNKS * 32 + at] = Vec4{y[0], y[1], y[2], y[3]};
+                    prepared[at] = Vec4{x[0], x[1], x[2], x[3]};
+                    if constexpr (LOW_QUERY) prepared[NT * CHUNKS * 32 + at] = Vec4{y[0], y[1], y[2], y[3]};
                 }
             } else {
 #pragma unroll

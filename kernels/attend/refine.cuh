@@ -35,10 +35,17 @@ CKV_FN void log2_sum(const Logits& s, const Query& q, float (&sum)[COLUMNS][2]) 
     }
 }
 
+// The block of probe number i >= 1 of a head of `full` whole blocks.
+CKV_FN u32 probed(u32 full, int i) { return i == 1 ? 0 : full + 1 - (u32)i; }
+
 // Fills `limits` for the head at hand. `room`: GROUP * PROBES words. All threads of the CTA; ends with the CTA in step.
 CKV_FN void probe(const CkvAttendArgs& a, const Segment& seg, const Query& q, float* room, Limit* limits) {
     const u32 full = seg.tokens / BLOCK, rows = seg.tokens % BLOCK;
     const bool guided = a.demands && !a.refine_all;
+    // A head a thread, of the warp that has least to probe.
+    const int h = (int)threadIdx.x - (THREADS - 32);
+    const CkvDemand* demand = a.demands + ((u64)seg.row * a.kv_heads + seg.kv) * GROUP + h;
+    if (guided && h >= 0 && h < GROUP) prefetch_l2(demand);
 #pragma unroll 1
     for (int i = warp(); guided && i < PROBES; i += WARPS) {
         float sum[COLUMNS][2];
@@ -52,11 +59,11 @@ CKV_FN void probe(const CkvAttendArgs& a, const Segment& seg, const Query& q, fl
                 score_originals<0>(tail_of(a, seg), q, s);
                 mask_rows(s, (int)rows);
             } else {
-                const u32 block = i == 1 ? 0 : full + 1 - (u32)i;
-                const u32 page = ldg(a.table + (u64)seg.row * a.table_stride + block);
-                const u8* record = a.packed + page * a.page_stride + seg.kv * a.head_stride;
+                const u8* record = record_of(a, seg, probed(full, i));
                 KeySums unused;
-                score_codes<0>(record, q, false, s, unused);
+                // From memory: all of it is asked for at once, and two chunks are in flight.
+                if (lane() == 0) bulk_prefetch_l2(record, KEY_PART);
+                score_codes<0, 2>(record, q, false, s, unused);
                 // A side without codes would pass for keys of 0.
                 counts = *(const u32*)(record + CKV_SUMMARY + 4) < 0x7f800000u;
             }
@@ -74,11 +81,10 @@ CKV_FN void probe(const CkvAttendArgs& a, const Segment& seg, const Query& q, fl
         }
     }
     sync_threads();
-    if (threadIdx.x < GROUP) {
+    if (h >= 0 && h < GROUP) {
         Limit limit = {u32_as_float(a.refine_all ? 0xff800000u : 0x7f800000u), 0.0f};
         if (guided) {
-            const int h = threadIdx.x;
-            const CkvDemand d = a.demands[((u64)seg.row * a.kv_heads + seg.kv) * GROUP + h];
+            const CkvDemand d = *demand;
             const float tolerance = fmaxf(a.relative * d.norm, a.absolute);
             float most = room[h * PROBES], total = 0.0f;
 #pragma unroll 1
@@ -89,7 +95,7 @@ CKV_FN void probe(const CkvAttendArgs& a, const Segment& seg, const Query& q, fl
             limit.log2_most = lg2(d.kappa * tolerance / (2.0f * (float)full)) + most + lg2(total);
             limit.reach = d.radius + tolerance;
         }
-        limits[threadIdx.x] = limit;
+        limits[h] = limit;
     }
     sync_threads();
 }

@@ -26,8 +26,10 @@ struct alignas(16) Place {
 
 // Which blocks are a warp's. In shared memory, not in registers.
 struct alignas(16) Range {
-    u32 lo;     // the first in the line
-    int count;  // of them, every WARPS-th
+    u32 lo;      // the first in the line
+    int count;   // of them, every WARPS-th
+    int begin;   // those of the head at hand
+    int end;
 };
 static_assert(sizeof(Range) <= RANGE_BYTES, "RANGE_BYTES");
 
@@ -38,6 +40,12 @@ struct Ring {
     Place* places;    // [64]: block k at k % 64
     const Range* range;
 };
+
+// Where block `block` of a head lies.
+CKV_FN const u8* record_of(const CkvAttendArgs& a, const Segment& seg, u32 block) {
+    const u32 page = ldg(a.table + (u64)seg.row * a.table_stride + block);
+    return a.packed + page * a.page_stride + seg.kv * a.head_stride;
+}
 
 // Looks up blocks first..first + 31, one per lane. Says whether one of the first STAGES may have been filled by the launch ahead.
 CKV_FN bool fetch_batch(const CkvAttendArgs& a, const Tasks& t, const Ring& ring, int first) {
@@ -50,8 +58,7 @@ CKV_FN bool fetch_batch(const CkvAttendArgs& a, const Tasks& t, const Ring& ring
         const u32 j = at - s.start, row = s.row, h = s.kv;
         if (j < s.tokens / BLOCK) {
             fresh = lane() < STAGES && (j + 1) * BLOCK == s.tokens;
-            const u32 page = ldg(a.table + (u64)row * a.table_stride + j);
-            p.record = (u64)a.packed + page * a.page_stride + h * a.head_stride;
+            p.record = (u64)record_of(a, s, j);
             if (a.promoted) {
                 p.promoted = ldg(a.promoted + ((u64)row * a.kv_heads + h) * a.table_stride + j);
                 if (p.promoted) {

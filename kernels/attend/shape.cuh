@@ -90,7 +90,9 @@ constexpr int FINISH_BYTES = 4 * (GROUP * SCALARS + 2 * GROUP * SLICES + 4);
 constexpr int KNOWN_BYTES = 128;
 // The queries of a head's group, of up to 32 bits; where they stay there, two registers of halves for every pair of channels in
 // every column.
-constexpr int QUERY_BYTES = (QUERY_SHARED ? 8 * NT : GROUP) * D * 4;
+// With LEAN in the place of what they were made from.
+constexpr int PREPARED_BYTES = QUERY_SHARED ? 8 * NT * D * 4 : 0, GIVEN_BYTES = LEAN ? 0 : GROUP * D * 4;
+constexpr int QUERY_BYTES = GIVEN_BYTES + PREPARED_BYTES;
 // Of more than SAMPLES sequences or listed heads only every n-th is kept in shared memory.
 constexpr int SAMPLES = 256;
 constexpr int ENTRY_BYTES = 4 * (SAMPLES + 8);

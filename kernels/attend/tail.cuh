@@ -37,13 +37,13 @@ CKV_FN const u8* tail_of(const CkvAttendArgs& a, const Segment& seg) {
 constexpr int TAIL_LOADS = LEAN ? 1 : 4;
 
 // Largest squares of norms among the open block's rows, keys' and values', into `largest` in shared memory, zero before. All warps of the CTA, a
-// tile each: one warp would wait for memory once a tile, and the CTA for that warp.
+// tile each: one warp would wait for memory once a tile, and the CTA for that warp. From the last warp on: the first ones may have probes.
 CKV_APART void tail_norms(const u8* keys, int rows, u32* largest) {
     const u8* values = keys + SIDE_BYTES;
     const int r = lane() >> 2, k = 2 * (lane() & 3);
     float key = 0.0f, value = 0.0f;
 #pragma unroll 1
-    for (int t = (int)warp(); 16 * t < rows; t += WARPS) {
+    for (int t = WARPS - 1 - (int)warp(); 16 * t < rows; t += WARPS) {
         float key_row[2] = {0.0f, 0.0f}, token[4] = {0.0f, 0.0f, 0.0f, 0.0f};
 #pragma unroll TAIL_LOADS
         for (int j = 0; j < CHUNKS; j++) {
@@ -75,6 +75,14 @@ CKV_APART void tail_norms(const u8* keys, int rows, u32* largest) {
     }
     // Their bits are in the order of the numbers, none of which is negative; a NaN is above all.
     if (lane() == 0) atomic_max(largest, float_as_u32(key)), atomic_max(largest + 1, float_as_u32(value));
+}
+
+// Asks for the open block of a head: the tiles that have rows.
+CKV_FN void prefetch_tail(const CkvAttendArgs& a, const Segment& seg) {
+    const u32 bytes = (seg.tokens % BLOCK + 15) / 16 * (CHUNKS * 1024);
+    const u8* tail = tail_of(a, seg);
+    bulk_prefetch_l2(tail, bytes);
+    bulk_prefetch_l2(tail + SIDE_BYTES, bytes);
 }
 
 // As merge_partials, but for many heads, of which the function takes more registers than it spares.

@@ -181,9 +181,11 @@ fn shared_bytes(layout: &RecordLayout, group: usize, warps: usize, stages: usize
     let entries = 4 * (SAMPLES + 8);
     // What all warps know of the launch and of the head at hand.
     let known = 128;
-    // Of many heads or channels, and where residuals are read, all columns of the matrix unit stay there.
+    // Of many heads or channels all columns of the matrix unit stay there, and behind the queries where residuals are read.
     let columns = if group > 8 { 16 } else { 8 };
-    let queries = 4 * layout.dim * if group > 8 || layout.dim == 256 || refinable { columns } else { group };
+    let lean = group > 8 || layout.dim == 256;
+    let kept = if lean { columns } else { group + if refinable { columns } else { 0 } };
+    let queries = 4 * layout.dim * kept;
     // What a block may add unrefined, per head.
     let limits = if refinable { 8 * MOST_REFINED_HEADS } else { 0 };
     ring + warps * warp + queries + finish + known + limits + entries
