@@ -63,7 +63,7 @@ CKV_FN void probe(const CkvAttendArgs& a, const Segment& seg, const Query& q, fl
                 KeySums unused;
                 // From memory: all of it is asked for at once, and two chunks are in flight.
                 if (lane() == 0) bulk_prefetch_l2(record, KEY_PART);
-                score_codes<0, 2>(record, q, false, s, unused);
+                score_codes<0, BY_CHUNK ? 2 : UNROLL>(record, q, false, s, unused);
                 // A side without codes would pass for keys of 0.
                 counts = *(const u32*)(record + CKV_SUMMARY + 4) < 0x7f800000u;
             }
