@@ -71,7 +71,8 @@ CKV_FN u64 host_address(const CkvSelectArgs& a, u32 row, u32 block, u32 head, u3
     return (u64)a.host_base + page * a.host_stride + (2 * head + side) * SIDE_BYTES;
 }
 
-// PLAN: `item` is wanted next step. `wanted`: not only kept if it is there. `dry`: one of this CTA's searches found nothing.
+// PLAN: `item` is wanted next step. `wanted`: not only kept if it is there. `dry`: one of this CTA's searches found nothing; whoever sees
+// it late searches in vain.
 CKV_FN void serve(const CkvSelectArgs& a, const CkvSlotPool& pool, u32 item, u64 host, bool wanted, u32 step, u32* dry,
                   u32* stats) {
     const u32 there = *(const volatile u32*)(a.resident + item);
@@ -82,7 +83,7 @@ CKV_FN void serve(const CkvSelectArgs& a, const CkvSlotPool& pool, u32 item, u64
     }
     if (!wanted) return;
     atomic_add(stats + STAT_MISSING, 1);
-    if (host == 0 || *(volatile u32*)dry || there) {
+    if (host == 0 || there || atomic_or(dry, 0) != 0) {
         if (!there) atomic_add(stats + STAT_REFUSED, 1);
         return;
     }
@@ -103,7 +104,7 @@ CKV_FN void serve(const CkvSelectArgs& a, const CkvSlotPool& pool, u32 item, u64
         atomic_max(a.queue, place + 1);
     }
     if (!slot) {
-        *(volatile u32*)dry = 1;
+        atomic_or(dry, 1);
         atomic_add(stats + STAT_REFUSED, 1);
     }
     fence_gpu();
