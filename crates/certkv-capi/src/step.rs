@@ -65,17 +65,26 @@ fn with(handle: *const certkv_step, work: impl FnOnce(&Held, &mut Work) -> Resul
     held.cache.poison.watch(|| held.poison.watch(|| work(&held, &mut inner)))
 }
 
+/// Runs `work` on the open step of a handle, and `after` if it succeeds.
+fn attempt<T>(
+    handle: *const certkv_step,
+    work: impl FnOnce(&mut OwnedStep) -> Result<T, Failure>,
+    after: impl FnOnce(&mut Work) -> Result<(), Failure>,
+) -> Result<T, Failure> {
+    let mut result = None;
+    with(handle, |_, inner| {
+        result = Some(work(inner.step.as_mut().ok_or_else(over)?)?);
+        after(inner)
+    })?;
+    result.ok_or_else(over)
+}
+
 /// Runs `work` on the open step of a handle.
 pub(crate) fn on<T>(
     handle: *const certkv_step,
     work: impl FnOnce(&mut OwnedStep) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
-    let mut result = None;
-    with(handle, |_, inner| {
-        result = Some(work(inner.step.as_mut().ok_or_else(over)?)?);
-        Ok(())
-    })?;
-    result.ok_or_else(over)
+    attempt(handle, work, |_| Ok(()))
 }
 
 /// As [`on`], and ends the step if `work` succeeds, rolling it back.
@@ -83,14 +92,11 @@ pub(crate) fn end<T>(
     handle: *const certkv_step,
     work: impl FnOnce(&mut OwnedStep) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
-    let mut result = None;
-    with(handle, |_, inner| {
-        result = Some(work(inner.step.as_mut().ok_or_else(over)?)?);
+    attempt(handle, work, |inner| {
         STEPS.remove(handle)?;
         drop(inner.step.take());
         Ok(())
-    })?;
-    result.ok_or_else(over)
+    })
 }
 
 fn exclusive(held: &Held) -> Result<parking_lot::MutexGuard<'_, Work>, Failure> {
