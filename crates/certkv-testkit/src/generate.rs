@@ -70,11 +70,13 @@ pub enum Kind {
     Rope,
     /// Every 8-bit per-channel key error is near half a step, with a sign that pushes the output one way.
     Aligned,
+    /// Values so small that scales of a few bits, and what is made of them, are subnormal halves.
+    TinyValues,
 }
 
 impl Kind {
     /// Every kind.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Gaussian,
         Self::HeavyTailed,
         Self::Sinks,
@@ -85,6 +87,7 @@ impl Kind {
         Self::HugeNorms,
         Self::Rope,
         Self::Aligned,
+        Self::TinyValues,
     ];
 }
 
@@ -173,6 +176,12 @@ pub fn heads(kind: Kind, shape: Shape, seed: u64) -> Heads {
         }
         Kind::Rope => rope(&mut k, &mut q, d, &mut r),
         Kind::Aligned => {}
+        Kind::TinyValues => {
+            for row in v.chunks_mut(d) {
+                let size = (-12.0 - 8.0 * r.uniform()).exp2();
+                row.iter_mut().for_each(|x| *x *= size);
+            }
+        }
     }
     normalise_logits(&mut q, &k, d, spread);
     match kind {
