@@ -25,8 +25,6 @@ constexpr float ROOT_BLOCK = root((float)BLOCK) * UP;
 // A coded value is summed as code times scale and offset apart: together they are at most this many times the value's norm,
 // because both lie within the range of their group. Residuals reach up to a step and half a step back, and double a chain.
 constexpr float RESIDUAL_STEP = REFINABLE ? 1.5f : 0.0f;
-// Half a scale as a half misses 2^-25 of it.
-constexpr float HALF_SCALE = 3.0e-8f;
 constexpr float LARGEST_CODE = CKV_VALUE == 1 ? (float)((1 << CKV_VALUE_BITS) - 1) + RESIDUAL_STEP : 0.0f;
 constexpr float SPREAD =
     CKV_VALUE == 1 ? 1.0f + 2.0f * (1.0f + RESIDUAL_STEP / (float)((1 << CKV_VALUE_BITS) - 1)) * root((float)CKV_VALUE_GROUP) * UP : 1.0f;

@@ -62,9 +62,7 @@ CKV_FN void certify_lot(const CkvAttendArgs& a, Lot& l, const Query& q, u32 row,
             const Vec4 fine = *(const Vec4*)(summary + 8);
             if (!(kind & REFINED_KEYS)) finer = most(u32_as_float(fine.x) * rcp(b.kappa), u32_as_float(fine.y) * rcp(b.eps));
             if (kind & REFINED_KEYS) b.kappa = u32_as_float(fine.x), b.eps = u32_as_float(fine.y);
-            if (kind & REFINED_VALUES) {
-                b.eta = add_ru(u32_as_float(fine.z), HALF_SCALE * ROOT_D), b.sop = add_ru(u32_as_float(fine.w), HALF_SCALE * ROOT_D * ROOT_BLOCK);
-            }
+            if (kind & REFINED_VALUES) b.eta = u32_as_float(fine.z), b.sop = u32_as_float(fine.w);
         }
         const bool keys = kind & EXACT_KEYS, values = kind & EXACT_VALUES;
         const float m = u32_as_float(left.w);

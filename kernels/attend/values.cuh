@@ -84,7 +84,13 @@ CKV_FN void add_codes(const u8* record, const Weights& w, bool finer, State& st)
     const u8* codes = record + CKV_VALUE_CODES;
     const u8* scales = record + CKV_VALUE_SCALES;
     const u8* offsets = SAME_UNITS && finer ? scales : scales + 2 * BLOCK * GROUPS;
-    const u32 times = h2_const(finer ? 0xb800u : 0x3c00u);  // -1/2 or 1
+    // Half a scale may be no half, so offsets are in units of -1/2 meanwhile. Exact, both ways.
+    const float begin = finer ? -2.0f : 1.0f, end = finer ? -0.5f : 1.0f;
+#pragma unroll
+    for (int nt = 0; SAME_UNITS && nt < COLUMNS; nt++) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) st.offset[FIRST + nt][i] *= begin;
+    }
 #pragma unroll
     for (int t = 0; t < TILES; t++) {
         const int token = 16 * t + k;
@@ -93,7 +99,6 @@ CKV_FN void add_codes(const u8* record, const Weights& w, bool finer, State& st)
         for (int i = 0; i < 4; i++) {
             const int g = r + 8 * (i & 1);
             z[i] = g < GROUPS && (SAME_UNITS || !finer) ? *(const u32*)(offsets + (g * BLOCK + token + 8 * (i >> 1)) * 2) : 0u;
-            if constexpr (SAME_UNITS) z[i] = h2_mul(z[i], times);
         }
 #pragma unroll
         for (int nt = 0; nt < COLUMNS; nt++) {
@@ -143,6 +148,11 @@ CKV_FN void add_codes(const u8* record, const Weights& w, bool finer, State& st)
                 }
             }
         }
+    }
+#pragma unroll
+    for (int nt = 0; SAME_UNITS && nt < COLUMNS; nt++) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) st.offset[FIRST + nt][i] *= end;
     }
 }
 #else

@@ -70,7 +70,7 @@ pub enum Kind {
     Rope,
     /// Every 8-bit per-channel key error is near half a step, with a sign that pushes the output one way.
     Aligned,
-    /// Values so small that scales of a few bits, and what is made of them, are subnormal halves.
+    /// Values that are multiples of the least half: a scale of 4 bits is an odd one, half of which is no half.
     TinyValues,
 }
 
@@ -177,9 +177,10 @@ pub fn heads(kind: Kind, shape: Shape, seed: u64) -> Heads {
         Kind::Rope => rope(&mut k, &mut q, d, &mut r),
         Kind::Aligned => {}
         Kind::TinyValues => {
-            for row in v.chunks_mut(d) {
-                let size = (-12.0 - 8.0 * r.uniform()).exp2();
-                row.iter_mut().for_each(|x| *x *= size);
+            for (i, x) in v.iter_mut().enumerate() {
+                // The ends of the range are in every group of channels.
+                let steps = [0, 75].get(i % 16).copied().unwrap_or_else(|| r.below(76));
+                *x = steps as f64 * (-24.0_f64).exp2();
             }
         }
     }
