@@ -111,7 +111,7 @@ CKV_FN void attend_columns(const CkvAttendArgs& a, const Ring& ring, const Block
 #if CKV_KEY_REFINE > 0
         if (finer) break;
         kind = kind_of(exact_keys, exact_values, open);
-        const u32 wants = open || !(a.demands || a.refine_all) ? 0 : wanted(aside, summary, q, st, mass, key_sums, b.limits);
+        const u32 wants = open || !(a.demands || a.refine_all) ? 0 : wanted(aside, summary, q, st, mass, key_sums, b.limits, b.index, (u32)(b.k - ring.range->begin));
         if ((wants & VALUES) && !exact_values) {
             // They are copied once the codes have been added.
             kind |= REFINED_VALUES;
@@ -237,13 +237,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) ckv_attend(const __grid
     u8* at = shared + RING_BYTES + WARPS * WARP_BYTES;
     Vec4* queries = (Vec4*)at;
     at += QUERY_BYTES;
+    Limit* limits = (Limit*)at;
+    at += LIMIT_BYTES;
     float* finish = (float*)at;
     at += FINISH_BYTES;
     // In shared memory rather than registers: the loop over blocks needs every register it can get.
     Known& known = *(Known*)at;
     at += KNOWN_BYTES;
-    Limit* limits = (Limit*)at;
-    at += LIMIT_BYTES;
     u32* before = (u32*)at;
 
     const u32 cta = blockIdx.x, me = warp();

@@ -3,12 +3,12 @@
 
 // Even shares to begin with, their limits, and how they change: down after a head over tolerance, up after a step that left half of
 // it. `FADE` is how an old least norm rises.
-constexpr float KAPPA = 1.5f, LEAST_KAPPA = 0.125f, MOST_KAPPA = 2.0f, KAPPA_UP = 1.02f, KAPPA_DOWN = 0.5f, FADE = 1.19f;
+constexpr float KAPPA = 3.0f, LEAST_KAPPA = 0.125f, MOST_KAPPA = 3.0f, KAPPA_UP = 1.02f, KAPPA_DOWN = 0.5f, FADE = 1.1f;
 
-// Of a head of the group, in shared memory: log2 of what a block may add, relative to weights 2^x; ||O' - c|| and the tolerance.
-struct Limit {
-    float log2_most;
-    float reach;
+// Of a head of the group, in shared memory. What a block may add to the bound's numerator, as a share of the sum of weights; log2 of that
+// sum over the blocks that were scored first; ||O' - c|| and the tolerance; how many blocks a warp's mean block stands for.
+struct alignas(16) Limit {
+    float share, log2_probed, reach, others;
 };
 
 // What a head has learned from this step. `norm`, `radius`: ||O'||, ||O' - c||.

@@ -1,17 +1,19 @@
 // Residual planes, math.md 2.10: a block whose weights ask for it is read more finely, in the same pass.
 //
 // What a block adds to the bound is known as soon as its weights are. So the pass itself decides, block by block, from the weights it
-// has just computed: no set has to be foreseen, and none is wrong when attention moves. What it needs from elsewhere is one number
-// per head, how much a block may add. An even share of the tolerance is half of 1/blocks for each side; `CkvDemand::kappa` says how
-// many even shares are allowed, and learns from step to step. The sum of exponentials is not known before the pass ends, but a
-// lower bound of it is: that of a few blocks which often hold much of it (probe). With a lower bound, shares are never taken for
-// smaller than they are. Whatever is decided here, the certificate is that of what was read.
+// has just computed: no set has to be foreseen, and none is wrong when attention moves. What it needs from elsewhere is how much a
+// block may add. An even share of the tolerance is half of 1/blocks for each side; `CkvDemand::kappa` says how many even shares are
+// allowed, and learns from step to step. The sum of exponentials is not known before the pass ends. It is taken to be that of a few
+// blocks which are scored first (probe) and, for the others, what those that the warp has read so far promise. Whatever is decided
+// here, the certificate is that of what was read.
 #pragma once
 
 #if CKV_KEY_REFINE > 0
 
 // Blocks that are scored before the others: the open one, the first, the last full ones.
 constexpr int PROBES = 6;
+// How much of what a warp's blocks promise is believed: a promise kept too seldom is a head over tolerance.
+constexpr float OTHERS = 0.7f;
 static_assert(LIMIT_BYTES >= (int)sizeof(Limit) * GROUP && PROBES * GROUP <= PARTIAL_STRIDE, "room");
 
 // log2 of the sum of 2^x over the block's tokens, for the lane's two heads of each column tile.
@@ -82,7 +84,7 @@ CKV_FN void probe(const CkvAttendArgs& a, const Segment& seg, const Query& q, fl
     }
     sync_threads();
     if (h >= 0 && h < GROUP) {
-        Limit limit = {u32_as_float(a.refine_all ? 0xff800000u : 0x7f800000u), 0.0f};
+        Limit limit = {0.0f, -u32_as_float(0x7f800000u), 0.0f, 0.0f};
         if (guided) {
             const CkvDemand d = *demand;
             const float tolerance = fmaxf(a.relative * d.norm, a.absolute);
@@ -92,8 +94,10 @@ CKV_FN void probe(const CkvAttendArgs& a, const Segment& seg, const Query& q, fl
 #pragma unroll 1
             for (int i = 0; i < PROBES; i++) total += ex2(room[h * PROBES + i] - most);
             // A row without history has kappa 0: everything is refined.
-            limit.log2_most = lg2(d.kappa * tolerance / (2.0f * (float)full)) + most + lg2(total);
+            limit.share = d.kappa * tolerance / (2.0f * (float)full);
+            limit.log2_probed = most + lg2(total);
             limit.reach = d.radius + tolerance;
+            limit.others = full > PROBES ? OTHERS * (float)(full + 1 - PROBES) : 0.0f;
         }
         limits[h] = limit;
     }
@@ -101,16 +105,19 @@ CKV_FN void probe(const CkvAttendArgs& a, const Segment& seg, const Query& q, fl
 }
 
 // Which sides of a block add more than they may to the bound of one of the heads: KEYS, VALUES, as estimates do. A head's numbers are
-// in the lane of its row and column, see lot.cuh.
+// in the lane of its row and column, see lot.cuh. `block`: its index; `before`: how many of the head's blocks the warp has read.
 CKV_FN u32 wanted(const Aside& aside, const u32* summary, const Query& q, const State& st, const float (&mass)[COLUMNS][4], const KeySums& sums,
-                  const Limit* limits) {
+                  const Limit* limits, u32 block, u32 before) {
     const int r = lane() >> 2, c4 = lane() & 3;
     const bool mine = c4 == (r & 7) >> 1 && r < GROUP;
     const bool odd = r & 1;
     const float reach = shfl(take_reach(aside, q), r % HEADS), step = shfl(take_step(aside, q), r % HEADS);
     const Limit limit = limits[mine ? r : 0];
     const float w = odd ? mass[0][1] : mass[0][0], p = root_up(odd ? mass[0][3] : mass[0][2]);
-    const float most = ex2(limit.log2_most - (odd ? st.m[0][1] : st.m[0][0]));
+    // A warp that began with the head's first block has one among its own that was scored before, and often the largest.
+    const float own = block > before * WARPS ? (odd ? st.l[0][1] : st.l[0][0]) + w : 0.0f;
+    const float sum = ex2(limit.log2_probed - (odd ? st.m[0][1] : st.m[0][0])) + own * fmaxf(limit.others * rcp((float)(before + 1)), 1.0f);
+    const float most = limit.share * sum;
     const float kappa = u32_as_float(summary[0]), eps = u32_as_float(summary[1]), radius = u32_as_float(summary[6]);
     const float delta = reach * eps, lambda = kappa * step * root_up(sums.square[0]);
     const float two = p * lambda, one = w * delta, key = (two < one ? two : one) * (1.0f + 0.5f * delta) * (radius + limit.reach);

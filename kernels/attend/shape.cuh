@@ -97,5 +97,5 @@ constexpr int QUERY_BYTES = GIVEN_BYTES + PREPARED_BYTES;
 constexpr int SAMPLES = 256;
 constexpr int ENTRY_BYTES = 4 * (SAMPLES + 8);
 // What a block may add unrefined, per head.
-constexpr int LIMIT_BYTES = REFINABLE ? 8 * 8 : 0;
+constexpr int LIMIT_BYTES = REFINABLE ? 8 * 16 : 0;
 constexpr int SHARED_BYTES = RING_BYTES + WARPS * WARP_BYTES + LIMIT_BYTES + FINISH_BYTES + KNOWN_BYTES + QUERY_BYTES + ENTRY_BYTES;

@@ -98,6 +98,18 @@ __attribute__((format(printf, 1, 2))) static void fail(const char* format, ...) 
     }
 }
 
+// What checked code calls at a pointer that is not aligned as its type has to be.
+struct Mismatch {
+    const char* file;
+    u32 line, column;
+    const void* type;
+    u8 log_alignment, kind;
+};
+extern "C" [[noreturn]] void __ubsan_handle_type_mismatch_v1_abort(const Mismatch* of, size_t at) {
+    fail("%s: access to misaligned address %p, no multiple of %u", Place{of->file, (int)of->line}.text(), (const void*)at, 1u << of->log_alignment);
+    abort();
+}
+
 static inline Warp& warp_of(const Fiber* f) { return warps[f->index / 32]; }
 
 static inline void become(Fiber* next) {

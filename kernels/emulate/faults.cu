@@ -61,6 +61,7 @@ extern "C" __global__ void ckv_faults(const __grid_constant__ CkvFaultsArgs args
         while (ld_acquire(args.out) != 77) {
         }
     }
+    if (fault == 17) result = ((const Vec4*)(dynamic + 8))[me % 4].x;  // misaligned load
     syncwarp();
     args.out[me] = result;
 }

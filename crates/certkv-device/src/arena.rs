@@ -3,7 +3,8 @@ use crate::borrow::BorrowWord;
 use crate::error::{Access, ArenaId, DeviceError};
 use crate::guard::{ReadGuard, WriteGuard};
 use crate::memory::{ALIGN, Memory};
-use crate::sim::{SimDevice, SlotHistory};
+use crate::order::History;
+use crate::sim::SimDevice;
 use crate::stream::Stream;
 use certkv_core::fail_point;
 use certkv_core::sync::atomic::{AtomicU64, Ordering};
@@ -33,7 +34,7 @@ pub(crate) struct ArenaCore {
     memory: Memory,
     slots: Vec<Slot>,
     /// Who touched each slot last; checked devices only.
-    pub(crate) history: Option<Mutex<Vec<SlotHistory>>>,
+    pub(crate) history: Option<Mutex<Vec<History>>>,
 }
 
 impl ArenaCore {
@@ -124,7 +125,7 @@ impl Arena {
         let history = if device.checks() {
             let mut slots_seen = Vec::new();
             slots_seen.try_reserve_exact(slots as usize).map_err(|_| none)?;
-            slots_seen.extend((0..slots).map(|_| SlotHistory::default()));
+            slots_seen.extend((0..slots).map(|_| History::default()));
             Some(Mutex::new(slots_seen))
         } else {
             None

@@ -19,6 +19,7 @@ mod fence;
 mod guard;
 pub mod mailbox;
 mod memory;
+mod order;
 mod sim;
 mod stream;
 

@@ -102,6 +102,7 @@ fn every_planted_fault_is_caught() {
         (14, POISON),
         (15, POISON),
         (16, "spins without end"),
+        (17, "access to misaligned address"),
     ];
     let (mut caught, mut clean) = (0, 0);
     for seed in 0..6u64 {

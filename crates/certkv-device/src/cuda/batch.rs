@@ -4,6 +4,7 @@ use super::buffer::DeviceBuffer;
 use super::context::Context;
 use super::error::CudaError;
 use super::gpu::Gpu;
+use super::order::Touch;
 use super::pinned::PinnedBuffer;
 use super::stream::GpuStream;
 use certkv_core::fail_point;
@@ -20,6 +21,8 @@ pub struct CopyBatch {
     to: Vec<CUdeviceptr>,
     from: Vec<CUdeviceptr>,
     bytes: Vec<usize>,
+    /// What they read and write, if the happens-before checker is on.
+    touched: Vec<Touch>,
 }
 
 impl CopyBatch {
@@ -27,7 +30,7 @@ impl CopyBatch {
     pub fn new(gpu: &Gpu, room: usize) -> Self {
         let context = Arc::clone(&gpu.context);
         let (to, from, bytes) = (Vec::with_capacity(room), Vec::with_capacity(room), Vec::with_capacity(room));
-        Self { context, to, from, bytes }
+        Self { context, to, from, bytes, touched: Vec::new() }
     }
 
     /// Empties the list and keeps its room.
@@ -35,6 +38,7 @@ impl CopyBatch {
         self.to.clear();
         self.from.clear();
         self.bytes.clear();
+        self.touched.clear();
     }
 
     /// Copies in the list.
@@ -68,6 +72,12 @@ impl CopyBatch {
             self.to.push(target);
             self.from.push(source);
             self.bytes.push(bytes);
+            if self.context.order.get().is_some() {
+                self.touched.extend([
+                    Touch::write(target, bytes),
+                    Touch::read(from.device_address_of(from_offset, bytes)?, bytes),
+                ]);
+            }
         }
         Ok(())
     }
@@ -92,6 +102,7 @@ impl CopyBatch {
         if self.is_empty() {
             return Ok(());
         }
+        stream.touch(&self.touched)?;
         let batch = self.context.api.cuMemcpyBatchAsync_v2;
         // The special handles (null, 1, 2) are small numbers.
         let batch = if stream.raw.addr() <= 2 || (batch.is_some() && stream.capturing()?) { None } else { batch };

@@ -3,6 +3,7 @@ use super::api::{Driver, OUT_OF_MEMORY, call};
 use super::context::Context;
 use super::error::CudaError;
 use super::gpu::Gpu;
+use super::order::Touch;
 use super::pinned::PinnedBuffer;
 use super::pod::{Pod, check_range};
 use super::stream::GpuStream;
@@ -99,7 +100,7 @@ impl DeviceBuffer {
     pub unsafe fn write_async<T: Pod>(&self, stream: &GpuStream, offset: usize, from: &[T]) -> Result<(), CudaError> {
         let bytes = size_of_val(from);
         // SAFETY: the caller's contract; the range was checked.
-        self.enqueue(stream, offset, bytes, |api, to| unsafe {
+        self.enqueue(stream, (offset, bytes, true), None, |api, to| unsafe {
             call!(api, cuMemcpyHtoDAsync_v2(to, from.as_ptr().cast(), bytes, stream.raw))
         })
     }
@@ -119,7 +120,7 @@ impl DeviceBuffer {
     ) -> Result<(), CudaError> {
         let (bytes, into) = (size_of_val(into), into.as_mut_ptr());
         // SAFETY: the caller's contract; the range was checked, and every bit pattern is a value.
-        self.enqueue(stream, offset, bytes, |api, from| unsafe {
+        self.enqueue(stream, (offset, bytes, false), None, |api, from| unsafe {
             call!(api, cuMemcpyDtoHAsync_v2(into.cast(), from, bytes, stream.raw))
         })
     }
@@ -141,8 +142,9 @@ impl DeviceBuffer {
         bytes: usize,
     ) -> Result<(), CudaError> {
         let host = from.pointer(from_offset, bytes)?;
+        let read = Touch::read(from.device_address_of(from_offset, bytes)?, bytes);
         // SAFETY: the caller's contract; both ranges were checked.
-        self.enqueue(stream, offset, bytes, |api, to| unsafe {
+        self.enqueue(stream, (offset, bytes, true), Some(read), |api, to| unsafe {
             call!(api, cuMemcpyHtoDAsync_v2(to, host.cast(), bytes, stream.raw))
         })
     }
@@ -164,8 +166,9 @@ impl DeviceBuffer {
         bytes: usize,
     ) -> Result<(), CudaError> {
         let host = into.pointer(into_offset, bytes)?;
+        let written = Touch::write(into.device_address_of(into_offset, bytes)?, bytes);
         // SAFETY: the caller's contract; both ranges were checked.
-        self.enqueue(stream, offset, bytes, |api, from| unsafe {
+        self.enqueue(stream, (offset, bytes, false), Some(written), |api, from| unsafe {
             call!(api, cuMemcpyDtoHAsync_v2(host.cast(), from, bytes, stream.raw))
         })
     }
@@ -192,7 +195,7 @@ impl DeviceBuffer {
             return Err(CudaError::BadArgument { argument: "source range", why: "overlaps the destination" });
         }
         // SAFETY: both ranges lie in live buffers of this GPU; freeing a buffer waits for work that uses it.
-        self.enqueue(stream, offset, bytes, |api, to| unsafe {
+        self.enqueue(stream, (offset, bytes, true), Some(Touch::read(source, bytes)), |api, to| unsafe {
             call!(api, cuMemcpyDtoDAsync_v2(to, source, bytes, stream.raw))
         })
     }
@@ -203,17 +206,18 @@ impl DeviceBuffer {
     /// [`CudaError::OutOfRange`], [`CudaError::ForeignStream`]; the driver's.
     pub fn fill(&self, stream: &GpuStream, offset: usize, bytes: usize, value: u8) -> Result<(), CudaError> {
         // SAFETY: the range lies in a live buffer; freeing a buffer waits for work that uses it.
-        self.enqueue(stream, offset, bytes, |api, to| unsafe {
+        self.enqueue(stream, (offset, bytes, true), None, |api, to| unsafe {
             call!(api, cuMemsetD8Async(to, value, bytes, stream.raw))
         })
     }
 
-    /// Checks the range and the stream, and runs `work` with the address in the context. No bytes, no work.
+    /// Checks the range (its offset, bytes, and whether it is written) and the stream, tells the happens-before checker of it and of the `other`
+    /// side, and runs `work` with the address in the context. No bytes, no work.
     fn enqueue(
         &self,
         stream: &GpuStream,
-        offset: usize,
-        bytes: usize,
+        (offset, bytes, writes): (usize, usize, bool),
+        other: Option<Touch>,
         work: impl FnOnce(&Driver, CUdeviceptr) -> Result<(), CudaError>,
     ) -> Result<(), CudaError> {
         let address = self.address_of(offset, bytes)?;
@@ -225,6 +229,8 @@ impl DeviceBuffer {
             return Ok(());
         }
         let _entered = self.context.enter()?;
+        let own = Touch { address, bytes: bytes as u64, writes };
+        stream.touch(&[own, other.unwrap_or(own)])?;
         work(self.context.api, address)
     }
 }
@@ -234,6 +240,9 @@ impl Drop for DeviceBuffer {
         // SAFETY: allocated by us and freed once; the driver waits for work that may use the memory.
         if self.context.release(|api| unsafe { (api.cuMemFree_v2)(self.address) }) {
             self.context.counters.device_bytes.fetch_sub(self.len, Ordering::Relaxed);
+            if let Some(order) = self.context.order.get() {
+                order.free(self.address, self.len);
+            }
         }
     }
 }

@@ -2,10 +2,12 @@
 use super::api::{Driver, call};
 use super::error::CudaError;
 use super::gpu::GpuInfo;
+use super::order::Order;
 use core::marker::PhantomData;
 use core::ptr;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use cudarc::driver::sys::{CUcontext, CUdevice};
+use std::sync::OnceLock;
 
 /// What this process holds on a GPU through us.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -33,6 +35,8 @@ pub(super) struct Context {
     pub(super) raw: CUcontext,
     pub(super) info: GpuInfo,
     pub(super) counters: Counters,
+    /// The happens-before checker, if it is on.
+    pub(super) order: OnceLock<Order>,
 }
 
 // SAFETY: a context is a handle that any thread may use; the driver locks it.
@@ -46,7 +50,11 @@ impl Context {
         let mut raw = ptr::null_mut();
         // SAFETY: a device that the driver named, and room for one handle.
         unsafe { call!(api, cuDevicePrimaryCtxRetain(&raw mut raw, device)) }?;
-        Ok(Self { api, device, raw, info, counters: Counters::default() })
+        let order = OnceLock::new();
+        if cfg!(debug_assertions) {
+            order.get_or_init(Order::default);
+        }
+        Ok(Self { api, device, raw, info, counters: Counters::default(), order })
     }
 
     /// Makes the context current in this thread until the guard is dropped. About as dear as two uncontended locks.

@@ -117,8 +117,39 @@ pub enum CudaError {
         /// What is wrong with it.
         why: &'static str,
     },
+    /// An access is not ordered after an earlier one of the same memory, by a stream, an event or a wait of the host. Reported where
+    /// [`Gpu::check_order`](super::Gpu::check_order) was asked for; the access was not enqueued.
+    Unordered {
+        /// First byte that the later access names.
+        address: u64,
+        /// Bytes that it names.
+        bytes: u64,
+        /// Who used some of them before.
+        earlier: Accessor,
+        /// Who wants to.
+        later: Accessor,
+    },
     /// A fault point was armed by a test.
     Injected(InjectedFault),
+}
+
+/// Who reads or writes memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Accessor {
+    /// The stream's handle; `None`: the host.
+    pub stream: Option<usize>,
+    /// Whether it writes.
+    pub writes: bool,
+}
+
+impl fmt::Display for Accessor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.writes { "a write " } else { "a read " })?;
+        match self.stream {
+            Some(stream) => write!(f, "on stream {stream:#x}"),
+            None => f.write_str("by the host"),
+        }
+    }
 }
 
 impl CudaError {
@@ -170,6 +201,9 @@ impl fmt::Display for CudaError {
                 write!(f, "kernel arguments of {given} bytes where the kernel takes {needs}")
             }
             Self::BadArgument { argument, why } => write!(f, "{argument}: {why}"),
+            Self::Unordered { address, bytes, earlier, later } => {
+                write!(f, "{later} of {bytes} bytes at {address:#x} is not ordered after {earlier}")
+            }
             Self::Injected(fault) => fault.fmt(f),
         }
     }

@@ -3,6 +3,7 @@ use super::api::call;
 use super::context::Context;
 use super::error::CudaError;
 use super::gpu::Gpu;
+use super::order::Mark;
 use super::stream::GpuStream;
 use certkv_core::fail_point;
 use core::fmt;
@@ -58,9 +59,12 @@ impl EventPool {
             None => self.core.make()?,
         };
         // From here on a failure puts the event back.
-        let event = Event { pool: Arc::clone(&self.core), raw };
+        let mut event = Event { pool: Arc::clone(&self.core), raw, mark: Mark::Unknown };
         // SAFETY: both handles are live and of this context.
         unsafe { call!(self.core.context.api, cuEventRecord(raw.0, stream.raw)) }?;
+        if let Some(order) = self.core.context.order.get() {
+            event.mark = order.record(stream.raw.addr(), stream.capturing()?);
+        }
         Ok(event)
     }
 }
@@ -98,6 +102,8 @@ impl Drop for PoolCore {
 pub struct Event {
     pool: Arc<PoolCore>,
     raw: Raw,
+    /// For the happens-before checker.
+    mark: Mark,
 }
 
 impl Event {
@@ -109,7 +115,18 @@ impl Event {
         let api = self.pool.context.api;
         let _entered = self.pool.context.enter()?;
         // SAFETY: a live event.
-        api.ready("cuEventQuery", unsafe { (api.cuEventQuery)(self.raw.0) })
+        let passed = api.ready("cuEventQuery", unsafe { (api.cuEventQuery)(self.raw.0) })?;
+        if passed {
+            self.seen();
+        }
+        Ok(passed)
+    }
+
+    /// The host saw that the mark has passed.
+    fn seen(&self) {
+        if let Some(order) = self.pool.context.order.get() {
+            order.passed(&self.mark);
+        }
     }
 
     /// Blocks until the mark has passed.
@@ -120,7 +137,13 @@ impl Event {
         fail_point!("cuda.synchronize")?;
         let _entered = self.pool.context.enter()?;
         // SAFETY: a live event.
-        unsafe { call!(self.pool.context.api, cuEventSynchronize(self.raw.0)) }
+        unsafe { call!(self.pool.context.api, cuEventSynchronize(self.raw.0)) }?;
+        self.seen();
+        Ok(())
+    }
+
+    pub(super) fn mark(&self) -> &Mark {
+        &self.mark
     }
 
     pub(super) fn context(&self) -> &Arc<Context> {

@@ -2,6 +2,7 @@
 use super::api::call;
 use super::context::Context;
 use super::error::CudaError;
+use super::order::Touch;
 use super::stream::GpuStream;
 use certkv_core::fail_point;
 use core::fmt;
@@ -35,6 +36,9 @@ impl GpuStream {
         let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         // SAFETY: a live stream.
         unsafe { call!(self.context.api, cuStreamBeginCapture_v2(self.raw, mode)) }?;
+        if let Some(order) = self.context.order.get() {
+            order.begin_recording(self.raw.addr());
+        }
         Ok(Capture { stream: self, ended: false, not_send: PhantomData })
     }
 }
@@ -55,6 +59,7 @@ impl Capture<'_> {
         let context = Arc::clone(&self.stream.context);
         let entered = context.enter()?;
         let mut raw = ptr::null_mut();
+        let touched = context.order.get().map(|order| order.end_recording(self.stream.raw.addr())).unwrap_or_default();
         // SAFETY: the stream is live and records since `begin_capture`.
         unsafe { call!(context.api, cuStreamEndCapture(self.stream.raw, &raw mut raw)) }?;
         drop(entered);
@@ -64,7 +69,7 @@ impl Capture<'_> {
                 why: "was spoiled by a call that cannot be recorded",
             });
         }
-        Ok(Graph { context, raw })
+        Ok(Graph { context, raw, touched })
     }
 }
 
@@ -86,6 +91,8 @@ impl fmt::Debug for Capture<'_> {
 pub struct Graph {
     context: Arc<Context>,
     raw: CUgraph,
+    /// What its work reads and writes, if the happens-before checker was on.
+    touched: Arc<[Touch]>,
 }
 
 // SAFETY: a handle without ties to a thread. Not `Sync`: the driver does not lock graphs.
@@ -116,7 +123,7 @@ impl Graph {
         // SAFETY: a live graph, and room for one handle.
         unsafe { call!(context.api, cuGraphInstantiateWithFlags(&raw mut raw, self.raw, 0)) }?;
         drop(entered);
-        Ok(GraphExec { context, raw })
+        Ok(GraphExec { context, raw, touched: Arc::clone(&self.touched) })
     }
 }
 
@@ -131,6 +138,8 @@ impl Drop for Graph {
 pub struct GraphExec {
     context: Arc<Context>,
     raw: CUgraphExec,
+    /// As in [`Graph`].
+    touched: Arc<[Touch]>,
 }
 
 // SAFETY: a handle without ties to a thread. Not `Sync`: the driver does not lock graphs.
@@ -148,6 +157,7 @@ impl GraphExec {
     pub unsafe fn launch(&self, stream: &GpuStream) -> Result<(), CudaError> {
         fail_point!("cuda.graph.launch")?;
         let _entered = stream.enter_with(&self.context, "graph")?;
+        stream.touch(&self.touched)?;
         // SAFETY: both handles are live and of this context; the rest is the caller's contract.
         unsafe { call!(self.context.api, cuGraphLaunch(self.raw, stream.raw)) }
     }

@@ -4,7 +4,7 @@
 //!   below a tenth of a launch). No call leaves a trace in the calling thread.
 //! - Device memory is an address. Copies and kernels that can reach host memory or any address are `unsafe`; what
 //!   they must keep alive until their stream has passed them is in their contract. The rest is checked.
-//! - Nothing here orders streams by itself: [`GpuStream::record`] and [`GpuStream::wait`] do.
+//! - Nothing here orders streams by itself: [`GpuStream::record`] and [`GpuStream::wait`] do. [`Gpu::check_order`] finds where they are missing.
 //! - Handles of one GPU are interchangeable between threads; a graph is used by one thread at a time.
 //! - Dropping a handle never fails: what the driver would not release is counted in [`Usage::unreleased`].
 //!
@@ -24,6 +24,7 @@ mod load;
 mod mapping;
 mod module;
 pub mod nvrtc;
+mod order;
 mod pinned;
 mod pod;
 mod pointer;
@@ -33,12 +34,13 @@ mod timer;
 pub use batch::CopyBatch;
 pub use buffer::DeviceBuffer;
 pub use context::Usage;
-pub use error::CudaError;
+pub use error::{Accessor, CudaError};
 pub use event::{Event, EventPool};
 pub use function::{Dim3, Function, FunctionInfo, LaunchOptions};
 pub use gpu::{Gpu, GpuInfo, MINIMUM_ARCH, MINIMUM_DRIVER, MemoryInfo};
 pub use graph::{Capture, Graph, GraphExec};
 pub use module::Module;
+pub use order::{OrderReport, Touch};
 pub use pinned::PinnedBuffer;
 pub use pod::Pod;
 pub use stream::{GpuStream, Priority};

@@ -4,6 +4,7 @@ use super::context::Context;
 use super::error::CudaError;
 use super::gpu::Gpu;
 use super::mapping::Mapping;
+use super::order::Touch;
 use super::pod::{Pod, check_range};
 use certkv_core::fail_point;
 use core::fmt;
@@ -114,11 +115,17 @@ impl PinnedBuffer {
         Ok(unsafe { AtomicU64::from_ptr(word) }.load(order))
     }
 
+    /// Tells the happens-before checker of an access by the host.
+    fn touch(&self, offset: usize, bytes: usize, writes: bool) -> Result<(), CudaError> {
+        let Some(order) = self.context.order.get() else { return Ok(()) };
+        order.touch_on_host(Touch { address: self.device + offset as u64, bytes: bytes as u64, writes })
+    }
+
     /// Copies numbers in. Enqueued copies and kernels that touch the range were promised, where they were enqueued, to
     /// have passed.
     ///
     /// # Errors
-    /// [`CudaError::OutOfRange`].
+    /// [`CudaError::OutOfRange`]; [`CudaError::Unordered`] if that is checked.
     pub fn copy_in<T: Pod>(&mut self, offset: usize, from: &[T]) -> Result<(), CudaError> {
         // SAFETY: `&mut self` excludes other threads.
         unsafe { self.copy_in_shared(offset, from) }
@@ -130,10 +137,11 @@ impl PinnedBuffer {
     /// No other thread reads or writes the range during the call.
     ///
     /// # Errors
-    /// [`CudaError::OutOfRange`].
+    /// As [`PinnedBuffer::copy_in`].
     pub unsafe fn copy_in_shared<T: Pod>(&self, offset: usize, from: &[T]) -> Result<(), CudaError> {
         let bytes = size_of_val(from);
         let to = self.pointer(offset, bytes)?;
+        self.touch(offset, bytes, true)?;
         // SAFETY: the range was checked; `from` is a borrow, so it is not inside of a range that may be written.
         unsafe { ptr::copy_nonoverlapping(from.as_ptr().cast(), to, bytes) };
         Ok(())
@@ -142,10 +150,11 @@ impl PinnedBuffer {
     /// Copies numbers out; as [`PinnedBuffer::copy_in`].
     ///
     /// # Errors
-    /// [`CudaError::OutOfRange`].
+    /// As [`PinnedBuffer::copy_in`].
     pub fn copy_out<T: Pod>(&self, offset: usize, into: &mut [T]) -> Result<(), CudaError> {
         let bytes = size_of_val(into);
         let from = self.pointer(offset, bytes)?;
+        self.touch(offset, bytes, false)?;
         // SAFETY: the range was checked; writers exclude readers by contract; every bit pattern is a value.
         unsafe { ptr::copy_nonoverlapping(from, into.as_mut_ptr().cast(), bytes) };
         Ok(())
@@ -157,9 +166,10 @@ impl PinnedBuffer {
     /// Neither a thread nor the GPU writes the range while the slice lives.
     ///
     /// # Errors
-    /// [`CudaError::OutOfRange`].
+    /// As [`PinnedBuffer::copy_in`].
     pub unsafe fn bytes(&self, offset: usize, bytes: usize) -> Result<&[u8], CudaError> {
         let start = self.pointer(offset, bytes)?;
+        self.touch(offset, bytes, false)?;
         // SAFETY: the range was checked and is initialised; nobody writes it by contract.
         Ok(unsafe { core::slice::from_raw_parts(start, bytes) })
     }
@@ -171,6 +181,9 @@ impl Drop for PinnedBuffer {
         // SAFETY: registered by us and unregistered once.
         if self.context.release(|api| unsafe { (api.cuMemHostUnregister)(self.start.cast()) }) {
             self.context.counters.pinned_bytes.fetch_sub(mapping.bytes(), Ordering::Relaxed);
+            if let Some(order) = self.context.order.get() {
+                order.free(self.device, self.len);
+            }
         } else {
             // The GPU may still reach the pages: they must not become someone else's.
             mapping.leak();

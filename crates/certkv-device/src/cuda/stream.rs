@@ -102,7 +102,11 @@ impl GpuStream {
         fail_point!("cuda.wait")?;
         let _entered = self.enter_with(event.context(), "event")?;
         // SAFETY: both handles are live and of this context.
-        unsafe { call!(self.context.api, cuStreamWaitEvent(self.raw, event.raw(), 0)) }
+        unsafe { call!(self.context.api, cuStreamWaitEvent(self.raw, event.raw(), 0)) }?;
+        if let Some(order) = self.context.order.get() {
+            order.wait(self.raw.addr(), event.mark());
+        }
+        Ok(())
     }
 
     /// Blocks until all work is done.
@@ -118,7 +122,9 @@ impl GpuStream {
     pub(super) fn finish(&self) -> Result<(), CudaError> {
         let _entered = self.context.enter()?;
         // SAFETY: a live stream.
-        unsafe { call!(self.context.api, cuStreamSynchronize(self.raw)) }
+        unsafe { call!(self.context.api, cuStreamSynchronize(self.raw)) }?;
+        self.finished();
+        Ok(())
     }
 
     /// Whether all work is done.
@@ -129,7 +135,18 @@ impl GpuStream {
         let _entered = self.context.enter()?;
         // SAFETY: a live stream.
         let code = unsafe { (self.context.api.cuStreamQuery)(self.raw) };
-        self.context.api.ready("cuStreamQuery", code)
+        let idle = self.context.api.ready("cuStreamQuery", code)?;
+        if idle {
+            self.finished();
+        }
+        Ok(idle)
+    }
+
+    /// The host saw the end of all its work.
+    fn finished(&self) {
+        if let Some(order) = self.context.order.get() {
+            order.finished(self.raw.addr());
+        }
     }
 
     /// Whether the stream records its work into a graph instead of running it, by us or by its owner.
@@ -163,6 +180,9 @@ impl Drop for GpuStream {
         if self.owned {
             // SAFETY: created by us and destroyed once; the driver releases it when its work is done.
             self.context.release(|api| unsafe { (api.cuStreamDestroy_v2)(self.raw) });
+            if let Some(order) = self.context.order.get() {
+                order.destroy(self.raw.addr());
+            }
         }
     }
 }

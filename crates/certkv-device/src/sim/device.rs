@@ -1,8 +1,8 @@
 //! The device handle: arenas, streams, stamps.
 use crate::arena::Arena;
 use crate::error::DeviceError;
-use crate::sim::checker::CheckReport;
-use crate::sim::clock::VectorClock;
+use crate::order::VectorClock;
+use crate::sim::report::CheckReport;
 use crate::sim::schedule::{Completion, Queue, Schedule};
 use crate::stream::Stream;
 use certkv_core::sync::atomic::{AtomicU32, AtomicU64, Ordering};

@@ -1,8 +1,8 @@
 //! The queues of an adversarial device and the dice that run them.
 use crate::copy::QueuedCopy;
 use crate::error::DeviceError;
-use crate::sim::checker::CheckReport;
-use crate::sim::clock::VectorClock;
+use crate::order::VectorClock;
+use crate::sim::report::CheckReport;
 use certkv_core::hash::splitmix64;
 use certkv_core::sync::Arc;
 use certkv_core::sync::atomic::{AtomicU32, Ordering};

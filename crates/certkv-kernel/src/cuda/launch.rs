@@ -7,6 +7,7 @@ use super::encode::{AppendArgs, GatherArgs, Order, PACK_THREADS, PackArgs, PackI
 use super::publish::{Publish, PublishArgs};
 use super::queue::{Queue, Span, Tensor};
 use super::select::{CopyItem, SelectArgs, SelectMode, SlotPool};
+use super::touched::Touched;
 use super::variant::Variant;
 use certkv_device::cuda::{CudaError, Function, LaunchOptions};
 
@@ -250,10 +251,6 @@ fn word(argument: &'static str, x: usize) -> Result<u32, CudaError> {
     u32::try_from(x).map_err(|_| CudaError::BadArgument { argument, why: "exceeds 32 bits" })
 }
 
-fn optional(span: Option<Span<'_>>, argument: &'static str, needs: usize) -> Result<u64, CudaError> {
-    span.map_or(Ok(0), |s| s.holding(argument, needs))
-}
-
 impl Tables<'_> {
     fn entries(&self) -> usize {
         self.rows * self.stride
@@ -268,6 +265,7 @@ const CHAINED: LaunchOptions = LaunchOptions { programmatic: true, cluster: None
 /// # Errors
 /// [`CudaError::OutOfRange`] names what is too short; the driver's.
 pub fn attend(queue: &Queue, kernel: &Function, a: &Attend<'_>) -> Result<(), CudaError> {
+    let mut on = Touched::new();
     let (l, t) = (a.variant.layout(), &a.tables);
     let (heads, group) = (a.seqs * t.kv_heads, a.variant.group());
     let outputs = heads * group * l.dim;
@@ -275,32 +273,32 @@ pub fn attend(queue: &Queue, kernel: &Function, a: &Attend<'_>) -> Result<(), Cu
     let list = 4 * (1 + heads);
     let (demands, refined) = match a.refinement {
         Refinement::OnDemand { demands, refined } => (
-            demands.holding("demands", t.rows * t.kv_heads * group * size_of::<Demand>())?,
-            optional(refined, "refined", 8)?,
+            on.writes(demands, "demands", t.rows * t.kv_heads * group * size_of::<Demand>())?,
+            on.may_write(refined, "refined", 8)?,
         ),
         Refinement::Never | Refinement::Always => (0, 0),
     };
     let args = AttendArgs {
-        packed: a.packed.holding("packed", 0)?,
+        packed: on.reads(a.packed, "packed", 0)?,
         page_stride: (t.kv_heads * l.bytes) as u64,
         head_stride: l.bytes as u64,
-        rows: t.batch.holding("batch", 4 * a.seqs)?,
-        table: t.packed.holding("table", 4 * t.entries())?,
-        lens: a.lens.holding("lens", 4 * t.rows)?,
-        promoted: optional(a.promoted.map(|p| p.words), "promoted", 4 * t.entries() * t.kv_heads)?,
-        sides: optional(a.promoted.map(|p| p.sides), "sides", size_of::<Sides>())?,
-        tails: t.tails.holding("tails", 4 * t.rows)?,
-        tail_base: a.tail_slots.holding("tail slots", tail_bytes)?,
+        rows: on.reads(t.batch, "batch", 4 * a.seqs)?,
+        table: on.reads(t.packed, "table", 4 * t.entries())?,
+        lens: on.reads(a.lens, "lens", 4 * t.rows)?,
+        promoted: on.may_read(a.promoted.map(|p| p.words), "promoted", 4 * t.entries() * t.kv_heads)?,
+        sides: on.may_read(a.promoted.map(|p| p.sides), "sides", size_of::<Sides>())?,
+        tails: on.reads(t.tails, "tails", 4 * t.rows)?,
+        tail_base: on.reads(a.tail_slots, "tail slots", tail_bytes)?,
         tail_stride: tail_bytes as u64,
-        centres: a.centres.holding("centres", 4 * t.rows * t.kv_heads * l.dim)?,
-        query: a.query.holding("query", outputs)?,
-        out: a.out.holding("out", outputs)?,
-        certificates: a.certificates.holding("certificates", heads * group * size_of::<Certificate>())?,
-        masses: optional(a.masses, "masses", 4 * t.entries() * t.kv_heads * group)?,
-        only: optional(a.only, "only", list)?,
-        failures: optional(a.failures, "failures", list)?,
-        partials: a.partials.holding("partials", partial_bytes(a.variant, a.ctas as usize, heads))?,
-        counters: a.counters.holding("counters", 4 * heads)?,
+        centres: on.reads(a.centres, "centres", 4 * t.rows * t.kv_heads * l.dim)?,
+        query: on.takes(a.query, "query", outputs)?,
+        out: on.gives(a.out, "out", outputs)?,
+        certificates: on.writes(a.certificates, "certificates", heads * group * size_of::<Certificate>())?,
+        masses: on.may_write(a.masses, "masses", 4 * t.entries() * t.kv_heads * group)?,
+        only: on.may_read(a.only, "only", list)?,
+        failures: on.may_write(a.failures, "failures", list)?,
+        partials: on.writes(a.partials, "partials", partial_bytes(a.variant, a.ctas as usize, heads))?,
+        counters: on.writes(a.counters, "counters", 4 * heads)?,
         seqs: word("seqs", a.seqs)?,
         kv_heads: word("kv_heads", t.kv_heads)?,
         table_stride: word("table", t.stride)?,
@@ -316,6 +314,7 @@ pub fn attend(queue: &Queue, kernel: &Function, a: &Attend<'_>) -> Result<(), Cu
     };
     let shape = a.variant.shape();
     let (threads, shared) = (word("threads", shape.threads())?, word("shared memory", shape.shared)?);
+    on.tell(queue)?;
     // SAFETY: the struct is the kernel's own; every address was checked to hold what the kernel documents, device memory is
     // freed and areas are dropped only after work that uses them (see `queue`), and tables are the caller's.
     unsafe { kernel.launch(queue.stream(), a.ctas, threads, shared, &args, CHAINED) }
@@ -326,32 +325,33 @@ pub fn attend(queue: &Queue, kernel: &Function, a: &Attend<'_>) -> Result<(), Cu
 /// # Errors
 /// As [`attend`]; [`CudaError::BadArgument`] if keys and values differ in type.
 pub fn append(queue: &Queue, kernel: &Function, a: &Append<'_>) -> Result<(), CudaError> {
+    let mut on = Touched::new();
     let (l, t) = (a.variant.layout(), &a.tables);
     let (width, tail_bytes) = (t.kv_heads * l.dim, 2 * t.kv_heads * l.original_side_bytes());
     if a.keys.element() != a.values.element() {
         return Err(CudaError::BadArgument { argument: "values", why: "of another type than the keys" });
     }
     let args = AppendArgs {
-        keys: a.keys.holding("keys", a.seqs * width)?,
-        values: a.values.holding("values", a.seqs * width)?,
-        count: a.count.holding("count", 4)?,
-        rows: t.batch.holding("batch", 4 * a.seqs)?,
-        lens: a.lens.holding("lens", 4 * t.rows)?,
-        arrived: a.arrived.holding("arrived", 4 * t.rows)?,
-        errors: a.errors.holding("errors", 4 * t.rows)?,
-        tails: t.tails.holding("tails", 4 * t.rows)?,
-        tail_base: a.tail_slots.holding("tail slots", tail_bytes)?,
+        keys: on.takes(a.keys, "keys", a.seqs * width)?,
+        values: on.takes(a.values, "values", a.seqs * width)?,
+        count: on.reads(a.count, "count", 4)?,
+        rows: on.reads(t.batch, "batch", 4 * a.seqs)?,
+        lens: on.writes(a.lens, "lens", 4 * t.rows)?,
+        arrived: on.writes(a.arrived, "arrived", 4 * t.rows)?,
+        errors: on.writes(a.errors, "errors", 4 * t.rows)?,
+        tails: on.reads(t.tails, "tails", 4 * t.rows)?,
+        tail_base: on.writes(a.tail_slots, "tail slots", tail_bytes)?,
         tail_stride: tail_bytes as u64,
-        hosts: a.hosts.holding("hosts", 4 * t.entries())?,
-        host_base: a.host_pages.holding("host pages", tail_bytes)?,
+        hosts: on.reads(a.hosts, "hosts", 4 * t.entries())?,
+        host_base: on.names(a.host_pages, "host pages", tail_bytes)?,
         host_stride: tail_bytes as u64,
-        packed: t.packed.holding("table", 4 * t.entries())?,
-        packed_base: a.packed.holding("packed", t.kv_heads * l.bytes)?,
+        packed: on.reads(t.packed, "table", 4 * t.entries())?,
+        packed_base: on.writes(a.packed, "packed", t.kv_heads * l.bytes)?,
         packed_stride: (t.kv_heads * l.bytes) as u64,
         record_stride: l.bytes as u64,
-        centres: a.centres.holding("centres", 4 * t.rows * width)?,
-        status: a.status.holding("status", 4)?,
-        clear: optional(a.clear, "cleared word", 4)?,
+        centres: on.writes(a.centres, "centres", 4 * t.rows * width)?,
+        status: on.writes(a.status, "status", 4)?,
+        clear: on.may_write(a.clear, "cleared word", 4)?,
         key_stride: word("keys", width)?,
         value_stride: word("values", width)?,
         blocks: word("table", t.stride)?,
@@ -359,6 +359,7 @@ pub fn append(queue: &Queue, kernel: &Function, a: &Append<'_>) -> Result<(), Cu
         input: a.keys.element() as u32,
         flags: a.flags,
     };
+    on.tell(queue)?;
     // SAFETY: as in `attend`.
     unsafe { kernel.launch(queue.stream(), a.ctas, PACK_THREADS, pack_shared(l), &args, CHAINED) }
 }
@@ -368,28 +369,30 @@ pub fn append(queue: &Queue, kernel: &Function, a: &Append<'_>) -> Result<(), Cu
 /// # Errors
 /// As [`attend`].
 pub fn pack(queue: &Queue, kernel: &Function, a: &Pack<'_>) -> Result<(), CudaError> {
+    let mut on = Touched::new();
     if a.count == 0 {
         return Ok(());
     }
     let args = PackArgs {
-        items: a.items.holding("items", a.count.saturating_mul(size_of::<PackItem>()))?,
-        count: a.count_word.holding("count", 4)?,
-        status: a.status.holding("status", 4)?,
+        items: on.reads(a.items, "items", a.count.saturating_mul(size_of::<PackItem>()))?,
+        count: on.reads(a.count_word, "count", 4)?,
+        status: on.writes(a.status, "status", 4)?,
         order: a.order as u32,
         unused: 0,
     };
     let (ctas, shared) = (word("count", 2 * a.count)?, pack_shared(a.variant.layout()));
+    on.tell(queue)?;
     // SAFETY: as in `attend`; the items' addresses are the caller's, as tables are.
     unsafe { kernel.launch(queue.stream(), ctas, PACK_THREADS, shared, &args, CHAINED) }
 }
 
 impl Slots<'_> {
-    fn pool(&self, side_bytes: usize) -> Result<SlotPool, CudaError> {
+    fn pool(&self, on: &mut Touched, side_bytes: usize) -> Result<SlotPool, CudaError> {
         Ok(SlotPool {
-            base: self.memory.holding("slots", self.count.saturating_mul(side_bytes))?,
-            owner: self.owner.holding("slots", 4 * self.count)?,
-            stamp: self.stamp.holding("slots", 4 * self.count)?,
-            hand: self.hand.holding("slots", 4)?,
+            base: on.reads(self.memory, "slots", self.count.saturating_mul(side_bytes))?,
+            owner: on.writes(self.owner, "slots", 4 * self.count)?,
+            stamp: on.writes(self.stamp, "slots", 4 * self.count)?,
+            hand: on.writes(self.hand, "slots", 4)?,
             count: word("slots", self.count)?,
             unused: 0,
         })
@@ -401,35 +404,36 @@ impl Slots<'_> {
 /// # Errors
 /// As [`attend`].
 pub fn select(queue: &Queue, kernel: &Function, a: &Select<'_>) -> Result<(), CudaError> {
+    let mut on = Touched::new();
     const THREADS: u32 = 256;
     let (l, t, m) = (a.variant.layout(), &a.tables, &a.memory);
     let (heads, items, group) = (a.seqs * t.kv_heads, m.pages * t.kv_heads, a.variant.group());
     let mut clear = [0; 4];
     for (address, span) in clear.iter_mut().zip(a.clear) {
-        *address = optional(span, "cleared word", 4)?;
+        *address = on.may_write(span, "cleared word", 4)?;
     }
     let args = SelectArgs {
-        packed: a.packed.holding("packed", m.pages.saturating_mul(t.kv_heads * l.bytes))?,
+        packed: on.reads(a.packed, "packed", m.pages.saturating_mul(t.kv_heads * l.bytes))?,
         page_stride: (t.kv_heads * l.bytes) as u64,
         head_stride: l.bytes as u64,
-        rows: t.batch.holding("batch", 4 * a.seqs)?,
-        table: t.packed.holding("table", 4 * t.entries())?,
-        lens: a.lens.holding("lens", 4 * t.rows)?,
-        certificates: a.certificates.holding("certificates", heads * group * size_of::<Certificate>())?,
-        masses: a.masses.holding("masses", 4 * t.entries() * t.kv_heads * group)?,
-        only: optional(a.only, "only", 4)?,
-        promoted: m.promoted.holding("promoted", 4 * t.entries() * t.kv_heads)?,
-        sides: m.sides.holding("sides", 2 * items * size_of::<Sides>())?,
-        resident: m.resident.holding("resident", 8 * items)?,
-        keys: m.keys.pool(l.original_side_bytes())?,
-        values: m.values.pool(l.original_side_bytes())?,
-        hosts: a.hosts.holding("hosts", 4 * t.entries())?,
-        host_base: a.host_pages.holding("host pages", 0)?,
+        rows: on.reads(t.batch, "batch", 4 * a.seqs)?,
+        table: on.reads(t.packed, "table", 4 * t.entries())?,
+        lens: on.reads(a.lens, "lens", 4 * t.rows)?,
+        certificates: on.reads(a.certificates, "certificates", heads * group * size_of::<Certificate>())?,
+        masses: on.reads(a.masses, "masses", 4 * t.entries() * t.kv_heads * group)?,
+        only: on.may_read(a.only, "only", 4)?,
+        promoted: on.writes(m.promoted, "promoted", 4 * t.entries() * t.kv_heads)?,
+        sides: on.writes(m.sides, "sides", 2 * items * size_of::<Sides>())?,
+        resident: on.writes(m.resident, "resident", 8 * items)?,
+        keys: m.keys.pool(&mut on, l.original_side_bytes())?,
+        values: m.values.pool(&mut on, l.original_side_bytes())?,
+        hosts: on.reads(a.hosts, "hosts", 4 * t.entries())?,
+        host_base: on.names(a.host_pages, "host pages", 0)?,
         host_stride: (2 * t.kv_heads * l.original_side_bytes()) as u64,
-        copies: m.copies.holding("copies", m.capacity.saturating_mul(size_of::<CopyItem>()))?,
-        queue: m.queue.holding("queue", 8)?,
-        step: a.step.holding("step", 4)?,
-        stats: a.stats.holding("stats", 32)?,
+        copies: on.writes(m.copies, "copies", m.capacity.saturating_mul(size_of::<CopyItem>()))?,
+        queue: on.writes(m.queue, "queue", 8)?,
+        step: on.reads(a.step, "step", 4)?,
+        stats: on.writes(a.stats, "stats", 32)?,
         clear,
         mode: a.mode as u32,
         seqs: word("seqs", a.seqs)?,
@@ -440,6 +444,7 @@ pub fn select(queue: &Queue, kernel: &Function, a: &Select<'_>) -> Result<(), Cu
         target: a.target,
         progress: a.progress,
     };
+    on.tell(queue)?;
     // SAFETY: as in `attend`; lists in device memory are the caller's, as tables are.
     unsafe { kernel.launch(queue.stream(), a.ctas, THREADS, 0, &args, CHAINED) }
 }
@@ -449,15 +454,17 @@ pub fn select(queue: &Queue, kernel: &Function, a: &Select<'_>) -> Result<(), Cu
 /// # Errors
 /// As [`attend`].
 pub fn gather(queue: &Queue, kernel: &Function, memory: &Memory<'_>) -> Result<(), CudaError> {
+    let mut on = Touched::new();
     /// Enough to fill the link with pieces of 4 to 16 KiB.
     const CTAS: u32 = 16;
     const THREADS: u32 = 512;
     let args = GatherArgs {
-        items: memory.copies.holding("copies", memory.capacity.saturating_mul(size_of::<CopyItem>()))?,
-        count: memory.queue.holding("queue", 4)?,
+        items: on.reads(memory.copies, "copies", memory.capacity.saturating_mul(size_of::<CopyItem>()))?,
+        count: on.writes(memory.queue, "queue", 4)?,
         epoch: 0,
         unused: 0,
     };
+    on.tell(queue)?;
     // SAFETY: as in `attend`; the items were made by `select` from addresses that were checked there.
     unsafe { kernel.launch(queue.stream(), CTAS, THREADS, 0, &args, CHAINED) }
 }
@@ -467,6 +474,7 @@ pub fn gather(queue: &Queue, kernel: &Function, memory: &Memory<'_>) -> Result<(
 /// # Errors
 /// As [`attend`]; more layers than one launch can publish.
 pub fn publish(queue: &Queue, kernel: &Function, a: &Publish<'_>) -> Result<(), CudaError> {
+    let mut on = Touched::new();
     const THREADS: u32 = 256;
     if a.layers > super::publish::MOST_LAYERS {
         return Err(CudaError::BadArgument { argument: "layers", why: "more than one launch can publish" });
@@ -474,13 +482,13 @@ pub fn publish(queue: &Queue, kernel: &Function, a: &Publish<'_>) -> Result<(), 
     let heads = a.most * a.kv_heads * a.group;
     let list_bytes = a.lists.bytes() / (2 * a.layers).max(1);
     let args = PublishArgs {
-        certificates: a.certificates.holding("certificates", 2 * a.layers * heads * size_of::<Certificate>())?,
-        lists: a.lists.holding("lists", 2 * a.layers * 4 * (1 + a.most * a.kv_heads))?,
-        errors: a.errors.holding("errors", 4 * a.most)?,
-        rows: a.rows.holding("batch", 4 * a.seqs)?,
+        certificates: on.reads(a.certificates, "certificates", 2 * a.layers * heads * size_of::<Certificate>())?,
+        lists: on.reads(a.lists, "lists", 2 * a.layers * 4 * (1 + a.most * a.kv_heads))?,
+        errors: on.reads(a.errors, "errors", 4 * a.most)?,
+        rows: on.reads(a.rows, "batch", 4 * a.seqs)?,
         ring: a.ring.span(0, 8 * a.slots.len())?.address(),
-        published: a.state.holding("published", 16)?,
-        arrived: a.state.holding("published", 16)? + 8,
+        published: on.writes(a.state, "published", 16)?,
+        arrived: on.writes(a.state, "published", 16)? + 8,
         heads_most: heads as u64,
         list_words: (list_bytes / 4) as u64,
         slot_words: a.slots.stride() as u64,
@@ -493,6 +501,7 @@ pub fn publish(queue: &Queue, kernel: &Function, a: &Publish<'_>) -> Result<(), 
         attended: a.attended,
         exact: a.exact,
     };
+    on.tell(queue)?;
     // SAFETY: as in `attend`; lists and rows in device memory are the caller's, as tables are, and the queue keeps the ring.
     unsafe { kernel.launch(queue.stream(), args.layers.clamp(1, 64), THREADS, 0, &args, CHAINED) }
 }

@@ -16,6 +16,7 @@ pub mod publish;
 pub mod queue;
 pub mod select;
 mod source;
+mod touched;
 mod variant;
 
 pub use ahead::Ahead;

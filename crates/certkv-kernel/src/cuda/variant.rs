@@ -187,7 +187,7 @@ fn shared_bytes(layout: &RecordLayout, group: usize, warps: usize, stages: usize
     let kept = if lean { columns } else { group + if refinable { columns } else { 0 } };
     let queries = 4 * layout.dim * kept;
     // What a block may add unrefined, per head.
-    let limits = if refinable { 8 * MOST_REFINED_HEADS } else { 0 };
+    let limits = if refinable { 16 * MOST_REFINED_HEADS } else { 0 };
     ring + warps * warp + queries + finish + known + limits + entries
 }
 

@@ -101,15 +101,15 @@ impl Case {
 /// What a head remembers after a step: `learn` of kernels/attend/demand.cuh.
 fn learned(d: Demand, c: &Certificate) -> Demand {
     let fresh = d.kappa == 0.0;
-    let faded = d.norm * 1.19;
+    let faded = d.norm * 1.1;
     let norm = if fresh || !(c.norm >= faded) { c.norm } else { faded };
     let kappa = if fresh {
-        1.5
+        3.0
     } else if c.status == 0 {
         (d.kappa * 0.5).max(0.125)
     } else if c.bound < 0.5 * c.tolerance {
         // A launch may be given more than is ever learned.
-        (d.kappa * 1.02).min(2.0)
+        (d.kappa * 1.02).min(3.0)
     } else {
         d.kappa
     };

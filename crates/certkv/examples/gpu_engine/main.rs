@@ -2,8 +2,10 @@
 //! [--format F] [--seed N]`; a format for each layer is written `F+F+..`.
 //!
 //! Ragged batches under every policy with forks, truncations, releases and dropped steps; every output is compared with
-//! attention in f64 over the originals, which are read back bit for bit; then a recorded step is replayed beside a twin. Exit
+//! attention in f64 over the originals, which are read back bit for bit; then a recorded step is replayed beside a twin. The happens-before
+//! checker is on meanwhile. Exit
 //! code 0: all hold, 1: something is wrong, 2: no GPU.
+mod ordered;
 mod replay;
 mod watch;
 mod world;
@@ -211,6 +213,14 @@ fn all(gpu: &Gpu, compiler: &Compiler, plan: &Plan) -> Result<bool, Failure> {
             }
         }
     }
+    let order = gpu.order_report().unwrap_or_default();
+    let (caught, planted) = ordered::planted(gpu)?;
+    println!(
+        "GATE gpu-order executed={} failed={} controls={caught}/{planted} seed={:#x}",
+        order.accesses, order.unordered, plan.seed
+    );
+    println!("{} operations ordered", order.ops);
+    held &= order.accesses > 0 && order.unordered == 0 && caught == planted;
     println!("{}", if held { "all held" } else { "SOMETHING IS WRONG" });
     Ok(held)
 }
@@ -235,7 +245,10 @@ fn main() -> ExitCode {
         format: value("--format").cloned(),
     };
     let gpu = match Gpu::open(0) {
-        Ok(gpu) => gpu,
+        Ok(gpu) => {
+            gpu.check_order();
+            gpu
+        }
         Err(e) => {
             eprintln!("{e}");
             return ExitCode::from(2);

@@ -5,6 +5,7 @@
 //! [`GpuStep::attend_device`] as in any step, and ends with [`GpuStep::captured`]. From then on a step of as many sequences is: begin, let the
 //! stream wait for the cache's, launch the graph, let the cache's stream wait for it, [`GpuStep::replayed`].
 use super::core::Core;
+use super::ordered;
 use super::policy::Rule;
 use super::published;
 use super::step::{GpuStep, Progress};
@@ -55,6 +56,7 @@ impl GpuStep<'_> {
     /// A step that began otherwise, or a capture of another cache, batch or policy: nothing changed.
     pub fn replayed(&mut self, capture: &GpuCapture) -> Result<(), Error> {
         self.check_replay(&capture.core, capture.seqs, capture.rule)?;
+        ordered::tell_pages(self.cache, &self.parts, 0..self.progress.len())?;
         for (progress, attended) in self.progress.iter_mut().zip(&capture.attended) {
             *progress = if *attended { Progress::Attended } else { Progress::Appended };
         }

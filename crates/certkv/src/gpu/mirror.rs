@@ -74,6 +74,16 @@ impl Mirror {
         }
     }
 
+    /// Pages of originals of a row's first blocks.
+    pub(super) fn host_pages(&self, row: usize, blocks: usize) -> impl Iterator<Item = u32> {
+        self.host_words
+            .iter()
+            .skip(row * self.stride)
+            .take(blocks.min(self.stride))
+            .copied()
+            .take_while(|page| *page != NONE)
+    }
+
     fn put(&mut self, packed: bool, row: usize, block: usize, page: u32) {
         let words = if packed { &mut self.packed_words } else { &mut self.host_words };
         let Some(word) = words.get_mut(row * self.stride + block) else { return };

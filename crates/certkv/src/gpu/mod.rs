@@ -35,6 +35,7 @@ mod core;
 mod kit;
 mod ladder;
 mod mirror;
+mod ordered;
 mod pages;
 mod policy;
 mod prefill;

@@ -7,6 +7,7 @@ use super::cache::GpuCache;
 use super::step::{Part, send_queries};
 use super::{ladder, pages};
 use crate::{Error, Side, centre};
+use certkv_device::cuda::Touch;
 use certkv_kernel::cuda::encode::{Order, PackItem};
 use certkv_kernel::cuda::launch::{self, Pack};
 use certkv_kernel::{Block, Causal, Tail};
@@ -85,6 +86,8 @@ fn push_items(
     let core = &cache.core;
     let s = &core.sizes;
     let keys = core.originals.span(at, s.original_bytes)?.address();
+    // The kernel finds the page through the list.
+    core.queue.stream().touch(&[Touch::read(keys, s.original_bytes)])?;
     let record = core.packed.address_of(s.packed_at(layer, packed), s.of_layer[layer].page_bytes)?;
     let centre = core.centres.address_of(s.centre_at(layer, row), 4 * s.kv_heads * s.dim)?;
     for head in 0..s.kv_heads {

@@ -3,6 +3,7 @@ use super::cache::{GpuCache, stamp};
 use super::core::Core;
 use super::ladder::{self, Call};
 use super::mirror::Member;
+use super::ordered;
 use super::policy::Rule;
 use super::prefill;
 use super::published;
@@ -226,6 +227,7 @@ impl<'c> GpuStep<'c> {
         self.check_rows(layer, keys.elements(), values.elements())?;
         self.check_batch(layer)?;
         self.progress[layer] = Progress::Failed;
+        ordered::tell_pages(self.cache, &self.parts, layer..layer + 1)?;
         self.cache.core.append(layer, self.seqs, keys, values)?;
         self.progress[layer] = Progress::Appended;
         Ok(())
@@ -261,6 +263,7 @@ impl<'c> GpuStep<'c> {
                 ring.send(&core.queue, &core.inputs, offset, batch_words)?;
             }
             let [keys, values] = cache.core.staged_rows(*seqs)?;
+            ordered::tell_pages(cache, parts, layer..layer + 1)?;
             cache.core.append(layer, *seqs, keys, values)?;
         }
         for part in parts.iter().filter(|part| part.place.is_none()) {
@@ -363,6 +366,7 @@ impl<'c> GpuStep<'c> {
     pub fn replay(&mut self, graph: &GpuGraph<'_>) -> Result<(), Error> {
         self.check_replay(&graph.core, graph.seqs, graph.rule)?;
         self.progress.fill(Progress::Failed);
+        ordered::tell_pages(self.cache, &self.parts, 0..self.progress.len())?;
         graph.run(&self.cache.core)?;
         self.count_published();
         self.progress.fill(Progress::Attended);

@@ -1,30 +1,6 @@
-//! The happens-before checker: every access to a slot must be ordered after every earlier conflicting one.
+//! The happens-before rule: every access to a piece of memory must be ordered after every earlier conflicting one.
+use super::clock::VectorClock;
 use crate::error::Access;
-use crate::sim::clock::VectorClock;
-
-/// Counters of a tracked device (checked or adversarial); all zero on an eager, unchecked one.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct CheckReport {
-    /// Operations enqueued: guards, copies (two accesses each), records, waits, fills.
-    pub ops: u64,
-    /// Operations that ran later than they were enqueued.
-    pub deferred: u64,
-    /// Accesses refused as `Unordered`.
-    pub unordered: u64,
-    /// Accesses or copies refused as `WrongContent`.
-    pub wrong_content: u64,
-    /// Accesses or copies refused as `Conflict`.
-    pub conflicts: u64,
-    /// Queued copies that failed when they ran, for whatever reason.
-    pub failed_copies: u64,
-}
-
-impl CheckReport {
-    /// Findings of the checker: not failures that were injected.
-    pub fn findings(&self) -> u64 {
-        self.unordered + self.wrong_content + self.conflicts
-    }
-}
 
 /// One access: the `at`-th operation of `stream`.
 #[derive(Debug, Clone, Copy)]
@@ -34,14 +10,14 @@ pub(crate) struct Epoch {
     pub(crate) access: Access,
 }
 
-/// Last write of a slot and the last read of each stream since.
-#[derive(Debug, Default)]
-pub(crate) struct SlotHistory {
+/// Last write of a piece of memory and the last read of each stream since.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct History {
     write: Option<Epoch>,
     reads: Vec<Epoch>,
 }
 
-impl SlotHistory {
+impl History {
     /// The earlier access that an access with this clock is not ordered after, if any.
     pub(crate) fn unordered(&self, access: Access, clock: &VectorClock) -> Option<Epoch> {
         let missed = |e: &&Epoch| clock.get(e.stream) < e.at;
@@ -70,7 +46,7 @@ mod tests {
 
     #[test]
     fn reads_conflict_with_writes_only() {
-        let (mut history, mut one, mut two) = (SlotHistory::default(), VectorClock::default(), VectorClock::default());
+        let (mut history, mut one, mut two) = (History::default(), VectorClock::default(), VectorClock::default());
         let at = one.tick(1);
         history.note(Access::Read, 1, at);
         two.tick(2);

@@ -1,0 +1,28 @@
+//! What the happens-before checker cannot see in the arguments of launches: pages that tables in device memory name.
+use super::cache::GpuCache;
+use super::step::Part;
+use crate::Error;
+use certkv_device::cuda::Touch;
+use core::ops::Range;
+
+/// Tells the checker, if it is on, which pages of originals the launches of `layers` can reach for the batch's single tokens: all blocks of
+/// their sequences, of which the open one is written. The host writes such pages too, but only in steps that first waited for all
+/// of them to be left alone. Nothing while a step is recorded: its runs have other pages.
+pub(super) fn tell_pages(cache: &GpuCache, parts: &[Part], layers: Range<usize>) -> Result<(), Error> {
+    let core = &cache.core;
+    let stream = core.queue.stream();
+    if core.queue.gpu().order_report().is_none() || stream.capturing()? {
+        return Ok(());
+    }
+    let (s, mut touched) = (&core.sizes, Vec::new());
+    for part in parts.iter().filter(|part| part.place.is_some()) {
+        let open = part.len / s.block;
+        for (block, page) in cache.mirror.host_pages(part.row, open + 1).enumerate() {
+            for layer in layers.clone() {
+                let span = core.originals.span(s.host_at(layer, page), s.original_bytes)?;
+                touched.push(Touch { address: span.address(), bytes: span.bytes() as u64, writes: block == open });
+            }
+        }
+    }
+    Ok(stream.touch(&touched)?)
+}
