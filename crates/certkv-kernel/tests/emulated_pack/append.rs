@@ -265,16 +265,25 @@ fn rows_go_to_their_tails_and_pages_and_full_blocks_are_coded() {
             if step % 5 == 0 {
                 batch.push(3);
             }
+            // More places than are looked at at once.
+            if step % 6 == 1 {
+                for at in [0, 2, 4] {
+                    batch.splice(at..at, [NONE; 13]);
+                }
+            }
             let (keys, k) = inputs(batch.len(), dim, stride, input, store, 2 * step as u64);
             let (values, v) = inputs(batch.len(), dim, stride, input, store, 2 * step as u64 + 1);
             let how = world.launch(7 + step as u32 % 13).seed(step as u64).noisy();
-            let flags = ADVANCE | kind | if step % 2 == 0 { SETTLED } else { 0 };
-            // Earlier layers of a step append without counting.
-            if step % 7 == 3 {
-                let uncounted = Given { stride, input, flags: flags & !ADVANCE };
-                world.append(&batch, (&keys, &values), uncounted, how);
+            let flags = kind | if step % 2 == 0 { SETTLED } else { 0 };
+            // Rows are counted by the launch or, as in the engine, by the host.
+            if step % 3 == 0 {
+                world.append(&batch, (&keys, &values), Given { stride, input, flags: flags | ADVANCE }, how);
+            } else {
+                world.append(&batch, (&keys, &values), Given { stride, input, flags }, how);
+                let mut lens = world.lens.read::<u32>();
+                batch.iter().filter(|row| **row != NONE).for_each(|row| lens[*row as usize] += 1);
+                world.lens.write(0, &lens);
             }
-            world.append(&batch, (&keys, &values), Given { stride, input, flags }, how);
             for (i, row) in batch.iter().enumerate().filter(|(_, row)| **row != NONE) {
                 world.stored[*row as usize].push((k[i].clone(), v[i].clone()));
             }
@@ -304,11 +313,12 @@ fn a_sequence_with_a_bad_number_in_any_head_writes_nothing() {
         (0, 65, f32::NEG_INFINITY, 1),
         (1, 3, f32::NAN, 1),
     ] {
-        for side in 0..2 {
+        for (side, flags, len) in [(0, ADVANCE, 15u32), (1, ADVANCE, 15), (0, 0, 15), (1, 0, 15), (0, 0, 6), (1, 0, 6)]
+        {
             let (dim, store) = (64, Dtype::F16);
-            let given = Given { stride: HEADS * dim, input, flags: ADVANCE };
+            let given = Given { stride: HEADS * dim, input, flags };
             let mut world = World::new("k8-v4g32-b16", dim, store);
-            world.lens.write(0, &[15u32, 15, 0, 0]);
+            world.lens.write(0, &[len, len, 0, 0]);
             let (tail, host, pack) = (world.tail.read::<u8>(), world.host.read::<u8>(), world.pack.read::<u8>());
             let dtype = [Dtype::F16, Dtype::Bf16, Dtype::F32][input as usize];
             let (keys, k) = inputs(1, dim, HEADS * dim, input, store, 5);
@@ -321,19 +331,19 @@ fn a_sequence_with_a_bad_number_in_any_head_writes_nothing() {
             }
             world.append(&[1], (&keys, &values), given, world.launch(4));
             assert_eq!(world.errors.read::<u32>(), [0, bit, 0, 0], "input {input} at {at}");
-            assert_eq!(world.lens.read::<u32>(), [15, 15, 0, 0]);
+            assert_eq!(world.lens.read::<u32>(), [len, len, 0, 0]);
             assert_eq!((world.tail.read::<u8>(), world.host.read::<u8>(), world.pack.read::<u8>()), (tail, host, pack));
             // Without the bad number the same launch goes through.
             world.tail.write(0, &vec![0u8; world.tail.len()]);
             keys.write(0, &clean_keys);
             values.write(0, &clean_values);
             world.append(&[1], (&keys, &values), given, world.launch(4));
-            assert_eq!(world.lens.read::<u32>(), [15, 16, 0, 0]);
+            assert_eq!(world.lens.read::<u32>(), [len, len + u32::from(flags == ADVANCE), 0, 0]);
             let zeros = (vec![0; HEADS * dim], vec![0; HEADS * dim]);
-            world.stored[1] = vec![zeros; 15];
+            world.stored[1] = vec![zeros; len as usize];
             world.stored[1].push((k[0].clone(), v[0].clone()));
-            world.lens.write(0, &[0u32]);
-            assert_eq!(world.check(0), Ok(HEADS));
+            world.lens.write(0, &[0, len + 1]);
+            assert_eq!(world.check(0), Ok(if len == 15 { HEADS } else { 0 }));
         }
     }
 }
@@ -345,9 +355,12 @@ fn a_sequence_without_a_place_writes_nothing() {
     world.tails.write(4, &[NONE]);
     let words = Buffer::of(&block("normal", 1, 2 * HEADS, 64, Dtype::F16));
     let (tail, host) = (world.tail.read::<u8>(), world.host.read::<u8>());
-    let given = Given { stride: HEADS * 64, input: 0, flags: ADVANCE };
-    world.append(&[0, 1], (&words, &words), given, world.launch(3));
-    assert_eq!(world.errors.read::<u32>(), [4, 4, 0, 0]);
-    assert_eq!(world.lens.read::<u32>(), [(16 * BLOCKS) as u32, 3, 0, 0]);
-    assert_eq!((world.tail.read::<u8>(), world.host.read::<u8>()), (tail, host));
+    for flags in [ADVANCE, 0] {
+        world.errors.write(0, &[0u32; ROWS]);
+        let given = Given { stride: HEADS * 64, input: 0, flags };
+        world.append(&[0, 1], (&words, &words), given, world.launch(3));
+        assert_eq!(world.errors.read::<u32>(), [4, 4, 0, 0]);
+        assert_eq!(world.lens.read::<u32>(), [(16 * BLOCKS) as u32, 3, 0, 0]);
+        assert_eq!((world.tail.read::<u8>(), world.host.read::<u8>()), (tail.clone(), host.clone()));
+    }
 }

@@ -1,6 +1,6 @@
 //! What every sequence should hold, and attention over it in f64.
 use certkv::gpu::{GpuCache, GpuStep};
-use certkv::{Certificate, Chunk, Dtype, Geometry, Rung, SequenceId, Side, Status};
+use certkv::{Certificate, Chunk, Dtype, Geometry, Policy, Rung, SequenceId, Side, Status};
 use certkv_testkit::generate::Rng;
 use std::thread;
 
@@ -183,6 +183,23 @@ impl World {
             tally.add(&self.judge(layer, chunks, &inputs.queries[layer], &out, &certificates, owed));
         }
         Ok(tally)
+    }
+
+    /// Steps of one token of every sequence whose results nobody reads: the host runs ahead of the GPU, as far as it is let. What became of
+    /// the rows shows in the steps behind.
+    pub(crate) fn hurry(&mut self, cache: &mut GpuCache, steps: usize, policy: Policy) -> Result<(), Failure> {
+        for _ in 0..steps {
+            let batch: Vec<_> = (0..self.held.len()).map(|at| (at, 1)).collect();
+            let (chunks, inputs) = (self.chunks(&batch), self.inputs(batch.len()));
+            let mut step = cache.begin_with(&chunks, policy)?;
+            self.remember(&batch, &inputs);
+            for layer in 0..self.geometry.layers {
+                step.append(layer, &inputs.keys[layer], &inputs.values[layer])?;
+                step.attend(layer, &inputs.queries[layer])?;
+            }
+            step.finish()?;
+        }
+        Ok(())
     }
 
     /// Compares a layer's outputs with f64; a control bends one output beyond its bound.
