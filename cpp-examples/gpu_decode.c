@@ -1,6 +1,6 @@
 /* Certified decode on a GPU beside dense attention on the host: rows, queries and outputs of 40 steps in device memory, ordered with
- * the caller's stream; from the middle on as a CUDA graph of the caller's, recorded once. Prints how many outputs were compared with
- * their bounds.
+ * the caller's stream; from the middle on as a CUDA graph of the caller's, recorded once. Certificates come from the steps, and once more
+ * from the cache's ring, where they are read without waiting. Prints how many outputs were compared with their bounds.
  *
  * cc -std=c11 gpu_decode.c -lcertkv -ldl -lm -o gpu_decode && ./gpu_decode [folder for compiled kernels]
  * Exit code 0: all within their bounds; 1: not; 3: no GPU, with the reason.
@@ -120,8 +120,32 @@ static certkv_cache *make(uint32_t device, int32_t policy, const char *kernels)
     config.policy = policy;
     config.device = device;
     config.kernels = kernels;
+    config.certificate_ring = device == CERTKV_DEVICE_HOST ? 0 : 4;
     check(certkv_cache_create(&config, &cache));
     return cache;
+}
+
+/* How many heads of step `number` the ring shows otherwise than the step itself, whose certificates are `found`. */
+static int published(const certkv_ring *ring, uint64_t number, certkv_certificate found[LAYERS][Q_HEADS])
+{
+    certkv_published_head heads[LAYERS * Q_HEADS];
+    certkv_published_step shape;
+    uint64_t steps = 0;
+    int different = 0;
+    while (steps <= number) {
+        /* The GPU is about to. A server would look again later. */
+        check(certkv_ring_published(ring, &steps));
+    }
+    shape.struct_size = (uint32_t)sizeof shape;
+    check(certkv_ring_read(ring, number, heads, LAYERS * Q_HEADS, &shape));
+    different += shape.layers != LAYERS || shape.sequences != 1 || shape.q_heads != Q_HEADS;
+    for (int i = 0; i < LAYERS * Q_HEADS; i++) {
+        const certkv_certificate *own = &found[i / Q_HEADS][i % Q_HEADS];
+        /* The step adds up the parts of the bound, the ring has the GPU's own sum, which is rounded up. */
+        const double more = heads[i].bound - own->bound;
+        different += !(more >= -1e-6 * own->bound && more <= 1e-4 * own->bound) || heads[i].status != own->status || heads[i].rung != own->rung;
+    }
+    return different;
 }
 
 int main(int argc, char **argv)
@@ -163,7 +187,9 @@ int main(int argc, char **argv)
 
     static float k[PROMPT * KV], v[PROMPT * KV], out[Q], exact[Q];
     certkv_step *steps[2];
-    certkv_certificate found[Q_HEADS];
+    certkv_certificate found[LAYERS][Q_HEADS];
+    certkv_ring *ring = NULL;
+    check(certkv_ring_open(caches[0], &ring));
     for (int c = 0; c < 2; c++) {
         check(certkv_sequence_create(caches[c], &sequences[c]));
         certkv_chunk chunk = {sequences[c], PROMPT};
@@ -181,7 +207,7 @@ int main(int argc, char **argv)
     }
 
     static float inputs[LAYERS][3][Q];
-    int compared = 0, beyond = 0;
+    int compared = 0, beyond = 0, different = 0;
     double widest = 0.0;
     certkv_capture *capture = NULL;
     void *run = NULL;
@@ -213,7 +239,7 @@ int main(int argc, char **argv)
             const float *k1 = inputs[layer][0], *v1 = inputs[layer][1];
             cuda(to_host(out, boxes[layer][3], Q * sizeof(float), stream), "out");
             cuda(wait_stream(stream), "cuStreamSynchronize");
-            check(certkv_step_certificates(steps[0], layer, found, Q_HEADS));
+            check(certkv_step_certificates(steps[0], layer, found[layer], Q_HEADS));
             check(certkv_step_append(steps[1], layer, k1, v1, KV, CERTKV_F32, CERTKV_SPACE_HOST));
             check(certkv_step_attend(steps[1], layer, inputs[layer][2], exact, Q, NULL, 0, CERTKV_SPACE_HOST));
             for (int h = 0; h < Q_HEADS; h++) {
@@ -223,21 +249,25 @@ int main(int argc, char **argv)
                     norm += (double)exact[i] * exact[i];
                 }
                 /* The dense outputs are in single precision themselves. NaN is beyond every bound. */
-                beyond += !(sqrt(error) <= found[h].bound + 1e-5 * sqrt(norm));
-                widest = fmax(widest, found[h].bound / sqrt(norm));
+                beyond += !(sqrt(error) <= found[layer][h].bound + 1e-5 * sqrt(norm));
+                widest = fmax(widest, found[layer][h].bound / sqrt(norm));
                 compared++;
             }
         }
+        uint64_t number = 0;
+        check(certkv_step_number(steps[0], &number));
         for (int c = 0; c < 2; c++) {
             check(certkv_step_finish(steps[c]));
         }
+        different += published(ring, number, found);
     }
+    check(certkv_ring_destroy(ring));
     cuda(run_end(run), "cuGraphExecDestroy");
     check(certkv_capture_destroy(capture));
-    printf("certkv %s: %d outputs on the GPU, %d beyond their bound, widest bound %.3f of the norm\n", certkv_version(), compared,
-           beyond, widest);
+    printf("certkv %s: %d outputs on the GPU, %d beyond their bound, widest bound %.3f of the norm; %d certificates differ in the ring\n",
+           certkv_version(), compared, beyond, widest, different);
     for (int c = 0; c < 2; c++) {
         check(certkv_cache_destroy(caches[c]));
     }
-    return beyond != 0;
+    return beyond != 0 || different != 0;
 }

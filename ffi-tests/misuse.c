@@ -126,7 +126,7 @@ static void configurations(void)
     REFUSED(CERTKV_POLICY, tolerance, NAN);
     REFUSED(CERTKV_POLICY, tolerance, INFINITY);
     REFUSED(CERTKV_RESERVED, reserved[0], 1);
-    REFUSED(CERTKV_RESERVED, reserved_device, 1);
+    REFUSED(CERTKV_UNSUPPORTED, certificate_ring, 1);
     REFUSED(CERTKV_DEVICE, device, UINT32_MAX); /* No driver, or no such GPU. */
     REFUSED(CERTKV_FORMAT, format, "");
     REFUSED(CERTKV_FORMAT, format, "k8");
@@ -264,6 +264,41 @@ static void appends(certkv_cache *cache, certkv_step *step)
         EXPECT(CERTKV_INVALID_HANDLE, certkv_step_replayed(step, (certkv_capture *)(void *)step));
         EXPECT(CERTKV_OK, certkv_capture_destroy(none));
         EXPECT(CERTKV_INVALID_HANDLE, certkv_capture_destroy((certkv_capture *)(void *)step));
+    }
+    {
+        certkv_ring *ring = FOREIGN(certkv_ring), *none = NULL;
+        certkv_published_head heads[4];
+        certkv_published_step shape = {sizeof shape, 1, 2, 3};
+        uint64_t words[2] = {7, 7};
+        EXPECT(CERTKV_UNSUPPORTED, certkv_ring_open(cache, &ring));
+        TRUE(ring == NULL);
+        EXPECT(CERTKV_NULL_POINTER, certkv_ring_open(NULL, &ring));
+        EXPECT(CERTKV_NULL_POINTER, certkv_ring_open(cache, NULL));
+        EXPECT(CERTKV_MISALIGNED, certkv_ring_open(cache, ODD(certkv_ring *, words)));
+        EXPECT(CERTKV_INVALID_HANDLE, certkv_ring_open((certkv_cache *)(void *)step, &ring));
+        EXPECT(CERTKV_NULL_POINTER, certkv_ring_published(NULL, words));
+        EXPECT(CERTKV_NULL_POINTER, certkv_ring_published(FOREIGN(certkv_ring), NULL));
+        EXPECT(CERTKV_MISALIGNED, certkv_ring_published(FOREIGN(certkv_ring), ODD(uint64_t, words)));
+        EXPECT(CERTKV_INVALID_HANDLE, certkv_ring_published(FOREIGN(certkv_ring), words));
+        EXPECT(CERTKV_INVALID_HANDLE, certkv_ring_read(FOREIGN(certkv_ring), 0, heads, 4, &shape));
+        EXPECT(CERTKV_NULL_POINTER, certkv_ring_read(FOREIGN(certkv_ring), 0, NULL, 4, &shape));
+        EXPECT(CERTKV_NULL_POINTER, certkv_ring_read(FOREIGN(certkv_ring), 0, heads, 4, NULL));
+        EXPECT(CERTKV_NULL_POINTER, certkv_ring_read(NULL, 0, heads, 4, &shape));
+        EXPECT(CERTKV_MISALIGNED, certkv_ring_read(FOREIGN(certkv_ring), 0, ODD(certkv_published_head, heads), 2, &shape));
+        EXPECT(CERTKV_MISALIGNED, certkv_ring_read(FOREIGN(certkv_ring), 0, heads, 4, ODD(certkv_published_step, words)));
+        EXPECT(CERTKV_INVALID_ARGUMENT, certkv_ring_read(FOREIGN(certkv_ring), 0, heads, UINT64_MAX, &shape));
+        shape.struct_size = 8;
+        EXPECT(CERTKV_STRUCT_SIZE, certkv_ring_read(FOREIGN(certkv_ring), 0, heads, 4, &shape));
+        shape.struct_size = sizeof shape;
+        memcpy(heads, &shape, sizeof shape);
+        EXPECT(CERTKV_OVERLAP, certkv_ring_read(FOREIGN(certkv_ring), 0, heads, 4, (certkv_published_step *)(void *)heads));
+        TRUE(words[0] == 7 && words[1] == 7 && shape.layers == 1 && shape.sequences == 2 && shape.q_heads == 3);
+        EXPECT(CERTKV_OK, certkv_ring_destroy(none));
+        EXPECT(CERTKV_INVALID_HANDLE, certkv_ring_destroy(FOREIGN(certkv_ring)));
+        EXPECT(CERTKV_UNSUPPORTED, certkv_step_number(step, words));
+        EXPECT(CERTKV_NULL_POINTER, certkv_step_number(NULL, words));
+        EXPECT(CERTKV_NULL_POINTER, certkv_step_number(step, NULL));
+        EXPECT(CERTKV_MISALIGNED, certkv_step_number(step, ODD(uint64_t, words)));
     }
     EXPECT(CERTKV_NULL_POINTER, certkv_step_certificates(NULL, 0, NULL, 0));
     EXPECT(CERTKV_UNSUPPORTED, certkv_step_certificates(step, 0, NULL, 0));

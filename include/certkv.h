@@ -232,6 +232,14 @@ enum certkv_status
    */
   CERTKV_UNCERTIFIABLE = -104,
   /**
+   * The step's certificates are not in the ring yet.
+   */
+  CERTKV_NOT_PUBLISHED = -105,
+  /**
+   * A later step has taken their place in the ring.
+   */
+  CERTKV_OVERWRITTEN = -106,
+  /**
    * The system has no memory.
    */
   CERTKV_OUT_OF_MEMORY = -200,
@@ -281,6 +289,11 @@ typedef struct certkv_cache certkv_cache;
  * What a recorded step holds of a cache. Opaque.
  */
 typedef struct certkv_capture certkv_capture;
+
+/**
+ * Certificates of the last steps of a cache on a GPU, in memory of the host. Opaque.
+ */
+typedef struct certkv_ring certkv_ring;
 
 /**
  * A step in progress. Opaque.
@@ -404,9 +417,9 @@ typedef struct certkv_config {
    */
   uint32_t device;
   /**
-   * 0.
+   * On a GPU: steps whose certificates stay readable on the host without waiting, at most 4096; 0 for none. See certkv_ring_open.
    */
-  uint32_t reserved_device;
+  uint32_t certificate_ring;
   /**
    * On a GPU: most tokens of one sequence; 0 for `max_tokens`.
    */
@@ -555,6 +568,58 @@ typedef struct certkv_certificate {
    */
   uint64_t reserved[2];
 } certkv_certificate;
+
+/**
+ * What was published of one head's output; fields as in certkv_certificate, in single precision.
+ */
+typedef struct certkv_published_head {
+  /**
+   * Upper bound on the distance from attention over the originals; infinite where the layer was not attended.
+   */
+  float bound;
+  /**
+   * Absolute tolerance that was applied.
+   */
+  float tol;
+  /**
+   * Norm of the output.
+   */
+  float out_norm;
+  /**
+   * CERTKV_UNCERTIFIED, _CERTIFIED, _EXACT or _FAILED.
+   */
+  uint8_t status;
+  /**
+   * One of CERTKV_RUNG.
+   */
+  uint8_t rung;
+  /**
+   * 0.
+   */
+  uint16_t reserved;
+} certkv_published_head;
+
+/**
+ * Which heads a step has: `[layers][sequences][q_heads]`, sequences being those with one new token, in the order of the step's chunks.
+ */
+typedef struct certkv_published_step {
+  /**
+   * sizeof(certkv_published_step), set by the caller; nothing is written beyond it.
+   */
+  uint32_t struct_size;
+  /**
+   * Layers of the model.
+   */
+  uint32_t layers;
+  /**
+   * Sequences with one new token.
+   */
+  uint32_t sequences;
+  /**
+   * Query heads of a layer.
+   */
+  uint32_t q_heads;
+} certkv_published_step;
 
 /**
  * Memory of a cache at one moment, in bytes unless it says otherwise. Sequences that are part of a step are left out
@@ -979,6 +1044,69 @@ certkv_status certkv_step_replayed(struct certkv_step *step,
  * Errors: INVALID_HANDLE, for a capture that has ended already. Nothing changed then.
  */
 certkv_status certkv_capture_destroy(struct certkv_capture *capture);
+
+/**
+ * Opens the ring of a cache whose `config->certificate_ring` is not 0. `*ring` is filled; the caller ends it with certkv_ring_destroy. It
+ * stays readable, also while a step is open, and when the cache is destroyed.
+ *
+ * Threads: any, at any time. Reads of one ring take turns: give each thread its own.
+ * Stream: none.
+ * Capture: safe.
+ * Errors: NULL_POINTER, MISALIGNED, INVALID_HANDLE, UNSUPPORTED (the cache is on the host, or has no ring), POISONED. `*ring` is NULL if it
+ * can be written.
+ */
+certkv_status certkv_ring_open(const struct certkv_cache *cache,
+                               struct certkv_ring **ring);
+
+/**
+ * Fills `*steps` with the number of steps that the GPU has published so far: the newest that can be read is one less. Neither waits nor calls
+ * the driver.
+ *
+ * Threads: any, at any time.
+ * Stream: none.
+ * Capture: safe.
+ * Errors: NULL_POINTER, MISALIGNED, INVALID_HANDLE. Nothing changed.
+ */
+certkv_status certkv_ring_published(const struct certkv_ring *ring,
+                                    uint64_t *steps);
+
+/**
+ * Copies what step `number` published to `heads`, `[layers][sequences][q_heads]`, and fills `step`, whose `struct_size` must be set. What is
+ * copied is of that step and whole. `capacity`: heads that there is room for. Neither waits nor calls the driver.
+ *
+ * Threads: any; calls on one ring take turns.
+ * Stream: none.
+ * Capture: safe.
+ * Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE, OVERLAP, INVALID_ARGUMENT, INVALID_HANDLE; NOT_PUBLISHED, OVERWRITTEN (a later step has taken its place):
+ * nothing changed. SHAPE (`capacity` is too small): `step` says how many there are, `heads` is unchanged.
+ */
+certkv_status certkv_ring_read(const struct certkv_ring *ring,
+                               uint64_t number,
+                               struct certkv_published_head *heads,
+                               uint64_t capacity,
+                               struct certkv_published_step *step);
+
+/**
+ * Ends a ring handle. NULL is allowed.
+ *
+ * Threads: any, at any time.
+ * Stream: none.
+ * Capture: safe.
+ * Errors: INVALID_HANDLE, for a ring that has ended already. Nothing changed then.
+ */
+certkv_status certkv_ring_destroy(struct certkv_ring *ring);
+
+/**
+ * Fills `*number` with the number under which the step's certificates will be in the ring, once it is finished or replayed. A step that is
+ * aborted does not use its number up.
+ *
+ * Threads: one at a time per step.
+ * Stream: none.
+ * Capture: safe.
+ * Errors: NULL_POINTER, MISALIGNED, INVALID_HANDLE, BUSY_STEP, UNSUPPORTED (the cache is on the host), POISONED. Nothing changed.
+ */
+certkv_status certkv_step_number(const struct certkv_step *step,
+                                 uint64_t *number);
 
 /**
  * Fills `memory`, whose `struct_size` must be set, with what the cache holds now.

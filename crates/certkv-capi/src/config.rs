@@ -2,7 +2,7 @@
 use crate::argument;
 use crate::engine::Wanted;
 use crate::guard::{Failure, guard};
-use crate::status::certkv_status::{self, CERTKV_FORMAT, CERTKV_INVALID_ARGUMENT, CERTKV_RESERVED};
+use crate::status::certkv_status::{self, CERTKV_FORMAT, CERTKV_INVALID_ARGUMENT, CERTKV_RESERVED, CERTKV_UNSUPPORTED};
 use certkv::gpu::{GpuConfig, SCRATCH_SHARE};
 use certkv::{Certified, Config, Dtype, Format, Geometry, Policy, Seed000};
 use core::ffi::c_char;
@@ -75,8 +75,8 @@ pub struct certkv_config {
     /// Where the cache lies: CERTKV_DEVICE_HOST, or CERTKV_DEVICE_CUDA + the number of a GPU. On a GPU there is one step at a
     /// time, `scratch_keys` and `scratch_values` of 0 mean room for 11% of all sides, and `threads` are those of prefill.
     pub device: u32,
-    /// 0.
-    pub reserved_device: u32,
+    /// On a GPU: steps whose certificates stay readable on the host without waiting, at most 4096; 0 for none. See certkv_ring_open.
+    pub certificate_ring: u32,
     /// On a GPU: most tokens of one sequence; 0 for `max_tokens`.
     pub max_context: u64,
     /// On a GPU: a folder with machine code of the kernels, where code that is compiled is kept, too; NULL for none. At most 4095
@@ -131,7 +131,7 @@ pub(crate) unsafe fn read(config: *const certkv_config) -> Result<Wanted, Failur
     let mut given = blank();
     // SAFETY: the caller's struct has `size` bytes, and `given` has no fewer.
     unsafe { core::ptr::copy_nonoverlapping(config.cast::<u8>(), (&raw mut given).cast::<u8>(), size) };
-    if given.reserved != [0; 1] || given.reserved_device != 0 {
+    if given.reserved != [0; 1] {
         return Err(Failure::new(CERTKV_RESERVED, "config->reserved is not 0"));
     }
     let store = match given.store {
@@ -163,12 +163,19 @@ pub(crate) unsafe fn read(config: *const certkv_config) -> Result<Wanted, Failur
     config.scratch_keys = or(given.scratch_keys, 0);
     config.scratch_values = or(given.scratch_values, 0);
     config.policy = policy(given.policy, given.tolerance)?;
-    let Some(ordinal) = given.device.checked_sub(CERTKV_DEVICE_CUDA) else { return Ok(Wanted::Host(config)) };
+    let Some(ordinal) = given.device.checked_sub(CERTKV_DEVICE_CUDA) else {
+        if given.certificate_ring != 0 {
+            let why = "config->certificate_ring: a cache on the host has none (config->device)";
+            return Err(Failure::new(CERTKV_UNSUPPORTED, why));
+        }
+        return Ok(Wanted::Host(config));
+    };
     // SAFETY: NULL or a C string, by the caller's promise.
     let kernels = unsafe { path(given.kernels)? };
     let mut gpu = GpuConfig::new(geometry, config.max_tokens);
     gpu.formats.clone_from(&config.formats);
     gpu.max_context = or(given.max_context, config.max_tokens);
+    gpu.certificate_ring = given.certificate_ring as usize;
     (gpu.max_sequences, gpu.threads, gpu.policy) = (config.max_sequences, config.threads, config.policy);
     (gpu.device_budget, gpu.host_budget) = (config.device_budget, config.host_budget);
     gpu = gpu.with_scratch(SCRATCH_SHARE);

@@ -1,7 +1,7 @@
 //! What a cache handle runs on: memory of this process, or a GPU.
 use crate::guard::Failure;
 use crate::status::certkv_status::{CERTKV_BUSY_STEP, CERTKV_UNSUPPORTED};
-use certkv::gpu::{Ahead, Compiler, CudaError, Gpu, GpuCache, GpuConfig, GpuStream};
+use certkv::gpu::{Ahead, CertificateRing, Compiler, CudaError, Gpu, GpuCache, GpuConfig, GpuStream};
 use certkv::{Cache, Error, Geometry, MemoryUse, SequenceId};
 use certkv_device::cuda::EventPool;
 use core::ffi::c_void;
@@ -48,6 +48,8 @@ pub(crate) struct OnGpu {
     geometry: Geometry,
     gpu: Gpu,
     events: EventPool,
+    /// Read while a step has the cache, too.
+    ring: Option<CertificateRing>,
     cache: Mutex<Option<Box<GpuCache>>>,
 }
 
@@ -69,7 +71,8 @@ impl OnGpu {
         let geometry = config.geometry;
         let cache = GpuCache::new(&gpu, &compiler, config)?;
         let events = EventPool::new(&gpu, 2).map_err(refused)?;
-        Ok(Self { geometry, gpu, events, cache: Mutex::new(Some(Box::new(cache))) })
+        let ring = cache.certificate_ring();
+        Ok(Self { geometry, gpu, events, ring, cache: Mutex::new(Some(Box::new(cache))) })
     }
 
     /// Works on the cache if no step has it.
@@ -86,6 +89,11 @@ impl OnGpu {
     /// Brings it back.
     pub(crate) fn bring(&self, cache: Box<GpuCache>) {
         *self.cache.lock() = Some(cache);
+    }
+
+    /// Where its steps' certificates are published, if they are.
+    pub(crate) fn ring(&self) -> Option<CertificateRing> {
+        self.ring.clone()
     }
 
     /// The GPU.

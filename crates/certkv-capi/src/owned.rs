@@ -201,6 +201,12 @@ impl OwnedStep {
         Ok(capture)
     }
 
+    /// The step's number in the ring of certificates.
+    pub(crate) fn number(&mut self) -> Result<u64, Failure> {
+        let (_, step) = self.gpu()?;
+        Ok(step.number())
+    }
+
     /// Says that the caller launched a graph with `capture`.
     pub(crate) fn replayed(&mut self, capture: &GpuCapture) -> Result<(), Failure> {
         let (_, step) = self.gpu()?;

@@ -57,6 +57,10 @@ pub enum certkv_status {
     CERTKV_NO_VISIBLE_TOKEN = -103,
     /// An output that has no finite bound; it was not written.
     CERTKV_UNCERTIFIABLE = -104,
+    /// The step's certificates are not in the ring yet.
+    CERTKV_NOT_PUBLISHED = -105,
+    /// A later step has taken their place in the ring.
+    CERTKV_OVERWRITTEN = -106,
 
     /// The system has no memory.
     CERTKV_OUT_OF_MEMORY = -200,
@@ -81,7 +85,7 @@ use certkv_status::*;
 
 impl certkv_status {
     /// All values, for the name table.
-    const ALL: [Self; 30] = [
+    const ALL: [Self; 32] = [
         CERTKV_OK,
         CERTKV_NULL_POINTER,
         CERTKV_MISALIGNED,
@@ -104,6 +108,8 @@ impl certkv_status {
         CERTKV_ORDER,
         CERTKV_NO_VISIBLE_TOKEN,
         CERTKV_UNCERTIFIABLE,
+        CERTKV_NOT_PUBLISHED,
+        CERTKV_OVERWRITTEN,
         CERTKV_OUT_OF_MEMORY,
         CERTKV_CAPACITY,
         CERTKV_TOO_MANY_SEQUENCES,
@@ -138,6 +144,8 @@ impl certkv_status {
             CERTKV_ORDER => c"CERTKV_ORDER",
             CERTKV_NO_VISIBLE_TOKEN => c"CERTKV_NO_VISIBLE_TOKEN",
             CERTKV_UNCERTIFIABLE => c"CERTKV_UNCERTIFIABLE",
+            CERTKV_NOT_PUBLISHED => c"CERTKV_NOT_PUBLISHED",
+            CERTKV_OVERWRITTEN => c"CERTKV_OVERWRITTEN",
             CERTKV_OUT_OF_MEMORY => c"CERTKV_OUT_OF_MEMORY",
             CERTKV_CAPACITY => c"CERTKV_CAPACITY",
             CERTKV_TOO_MANY_SEQUENCES => c"CERTKV_TOO_MANY_SEQUENCES",

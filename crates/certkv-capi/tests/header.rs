@@ -56,9 +56,19 @@ fn generated() -> String {
     config.export.include = vec!["certkv_status".into()];
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let mut builder = cbindgen::Builder::new().with_config(config);
-    for file in
-        ["version", "status", "error", "config", "cache", "sequence", "certificate", "step", "capture", "statistics"]
-    {
+    for file in [
+        "version",
+        "status",
+        "error",
+        "config",
+        "cache",
+        "sequence",
+        "certificate",
+        "step",
+        "capture",
+        "ring",
+        "statistics",
+    ] {
         builder = builder.with_src(source.join(file).with_extension("rs"));
     }
     let mut text = Vec::new();
@@ -153,10 +163,12 @@ fn both_sides_agree_on_every_offset_and_version() {
         certkv_error_info { struct_size, status, cuda_result, reserved, message }
         certkv_config {
             struct_size, layers, q_heads, kv_heads, head_dim, store, scale, threads, format, max_tokens, device_budget,
-            host_budget, scratch_keys, scratch_values, tolerance, max_sequences, policy, device, reserved_device,
+            host_budget, scratch_keys, scratch_values, tolerance, max_sequences, policy, device, certificate_ring,
             max_context, kernels, reserved,
         }
         certkv_chunk { sequence, tokens }
+        certkv_published_head { bound, tol, out_norm, status, rung, reserved }
+        certkv_published_step { struct_size, layers, sequences, q_heads }
         certkv_certificate {
             version, status, rung, cause, reserved8, bound, tol, out_norm, e_key, e_val, e_drop, e_arith, cap,
             candidate_e_key, candidate_e_val, candidate_e_drop, candidate_bound, promoted_keys, promoted_values,
@@ -174,6 +186,8 @@ fn both_sides_agree_on_every_offset_and_version() {
         ("certkv_chunk", 16),
         ("certkv_certificate", 160),
         ("certkv_memory", 104),
+        ("certkv_published_head", 16),
+        ("certkv_published_step", 16),
         ("certkv_status", 4),
     ] {
         let _ = writeln!(text, "  CHECK(sizeof({name}) == {size});");

@@ -237,12 +237,13 @@ impl DeviceBuffer {
 
 impl Drop for DeviceBuffer {
     fn drop(&mut self) {
+        // Before the address can be another's.
+        if let Some(order) = self.context.order.get() {
+            order.free(self.address, self.len);
+        }
         // SAFETY: allocated by us and freed once; the driver waits for work that may use the memory.
         if self.context.release(|api| unsafe { (api.cuMemFree_v2)(self.address) }) {
             self.context.counters.device_bytes.fetch_sub(self.len, Ordering::Relaxed);
-            if let Some(order) = self.context.order.get() {
-                order.free(self.address, self.len);
-            }
         }
     }
 }

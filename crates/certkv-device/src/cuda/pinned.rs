@@ -178,12 +178,13 @@ impl PinnedBuffer {
 impl Drop for PinnedBuffer {
     fn drop(&mut self) {
         let Some(mapping) = self.mapping.take() else { return };
+        // Before the address can be another's.
+        if let Some(order) = self.context.order.get() {
+            order.free(self.device, self.len);
+        }
         // SAFETY: registered by us and unregistered once.
         if self.context.release(|api| unsafe { (api.cuMemHostUnregister)(self.start.cast()) }) {
             self.context.counters.pinned_bytes.fetch_sub(mapping.bytes(), Ordering::Relaxed);
-            if let Some(order) = self.context.order.get() {
-                order.free(self.device, self.len);
-            }
         } else {
             // The GPU may still reach the pages: they must not become someone else's.
             mapping.leak();
