@@ -132,8 +132,8 @@ static int published(const certkv_ring *ring, uint64_t number, certkv_certificat
     certkv_published_step shape;
     uint64_t steps = 0;
     int different = 0;
-    while (steps <= number) {
-        /* The GPU is about to. A server would look again later. */
+    for (long tries = 0; steps <= number && tries < 100000000; tries++) {
+        /* The GPU is about to. A server would look again later; if it never does, the read below says so. */
         check(certkv_ring_published(ring, &steps));
     }
     shape.struct_size = (uint32_t)sizeof shape;

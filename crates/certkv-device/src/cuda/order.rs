@@ -54,9 +54,14 @@ pub struct OrderReport {
 
 impl Gpu {
     /// Turns the happens-before checker on, for this handle and its clones, from now on. Debug builds have it on from the start. Each
-    /// operation then costs a lock and some hundred ns.
+    /// operation then takes a lock and looks up the bytes that it touches.
     pub fn check_order(&self) {
         self.context.order.get_or_init(Order::default);
+    }
+
+    /// Whether the checker is on.
+    pub fn checks_order(&self) -> bool {
+        self.context.order.get().is_some()
     }
 
     /// What the checker has seen; `None` if it is off.
@@ -78,10 +83,9 @@ impl GpuStream {
 }
 
 /// What an event stands for.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug)]
 pub(super) enum Mark {
     /// The checker was off.
-    #[default]
     Unknown,
     /// Everything that this clock covers.
     After(VectorClock),

@@ -265,7 +265,7 @@ const CHAINED: LaunchOptions = LaunchOptions { programmatic: true, cluster: None
 /// # Errors
 /// [`CudaError::OutOfRange`] names what is too short; the driver's.
 pub fn attend(queue: &Queue, kernel: &Function, a: &Attend<'_>) -> Result<(), CudaError> {
-    let mut on = Touched::new();
+    let mut on = Touched::on(queue);
     let (l, t) = (a.variant.layout(), &a.tables);
     let (heads, group) = (a.seqs * t.kv_heads, a.variant.group());
     let outputs = heads * group * l.dim;
@@ -325,7 +325,7 @@ pub fn attend(queue: &Queue, kernel: &Function, a: &Attend<'_>) -> Result<(), Cu
 /// # Errors
 /// As [`attend`]; [`CudaError::BadArgument`] if keys and values differ in type.
 pub fn append(queue: &Queue, kernel: &Function, a: &Append<'_>) -> Result<(), CudaError> {
-    let mut on = Touched::new();
+    let mut on = Touched::on(queue);
     let (l, t) = (a.variant.layout(), &a.tables);
     let (width, tail_bytes) = (t.kv_heads * l.dim, 2 * t.kv_heads * l.original_side_bytes());
     if a.keys.element() != a.values.element() {
@@ -369,7 +369,7 @@ pub fn append(queue: &Queue, kernel: &Function, a: &Append<'_>) -> Result<(), Cu
 /// # Errors
 /// As [`attend`].
 pub fn pack(queue: &Queue, kernel: &Function, a: &Pack<'_>) -> Result<(), CudaError> {
-    let mut on = Touched::new();
+    let mut on = Touched::on(queue);
     if a.count == 0 {
         return Ok(());
     }
@@ -404,7 +404,7 @@ impl Slots<'_> {
 /// # Errors
 /// As [`attend`].
 pub fn select(queue: &Queue, kernel: &Function, a: &Select<'_>) -> Result<(), CudaError> {
-    let mut on = Touched::new();
+    let mut on = Touched::on(queue);
     const THREADS: u32 = 256;
     let (l, t, m) = (a.variant.layout(), &a.tables, &a.memory);
     let (heads, items, group) = (a.seqs * t.kv_heads, m.pages * t.kv_heads, a.variant.group());
@@ -454,7 +454,7 @@ pub fn select(queue: &Queue, kernel: &Function, a: &Select<'_>) -> Result<(), Cu
 /// # Errors
 /// As [`attend`].
 pub fn gather(queue: &Queue, kernel: &Function, memory: &Memory<'_>) -> Result<(), CudaError> {
-    let mut on = Touched::new();
+    let mut on = Touched::on(queue);
     /// Enough to fill the link with pieces of 4 to 16 KiB.
     const CTAS: u32 = 16;
     const THREADS: u32 = 512;
@@ -474,21 +474,22 @@ pub fn gather(queue: &Queue, kernel: &Function, memory: &Memory<'_>) -> Result<(
 /// # Errors
 /// As [`attend`]; more layers than one launch can publish.
 pub fn publish(queue: &Queue, kernel: &Function, a: &Publish<'_>) -> Result<(), CudaError> {
-    let mut on = Touched::new();
+    let mut on = Touched::on(queue);
     const THREADS: u32 = 256;
     if a.layers > super::publish::MOST_LAYERS {
         return Err(CudaError::BadArgument { argument: "layers", why: "more than one launch can publish" });
     }
     let heads = a.most * a.kv_heads * a.group;
     let list_bytes = a.lists.bytes() / (2 * a.layers).max(1);
+    let state = on.writes(a.state, "published", 16)?;
     let args = PublishArgs {
         certificates: on.reads(a.certificates, "certificates", 2 * a.layers * heads * size_of::<Certificate>())?,
         lists: on.reads(a.lists, "lists", 2 * a.layers * 4 * (1 + a.most * a.kv_heads))?,
         errors: on.reads(a.errors, "errors", 4 * a.most)?,
         rows: on.reads(a.rows, "batch", 4 * a.seqs)?,
         ring: a.ring.span(0, 8 * a.slots.len())?.address(),
-        published: on.writes(a.state, "published", 16)?,
-        arrived: on.writes(a.state, "published", 16)? + 8,
+        published: state,
+        arrived: state + 8,
         heads_most: heads as u64,
         list_words: (list_bytes / 4) as u64,
         slot_words: a.slots.stride() as u64,

@@ -2,41 +2,31 @@
 use super::queue::{Queue, Span, Tensor};
 use certkv_device::cuda::{CudaError, Touch};
 
-/// Most arguments of one launch that name memory.
-const MOST: usize = 40;
-
 /// Memory that the arguments of one launch name: each is checked to hold what the kernel needs of it, and all of it is told to the
 /// happens-before checker. The whole of what an argument names counts, as tables in device memory say which part is used.
 pub(super) struct Touched {
-    list: [Touch; MOST],
-    count: usize,
+    /// `None`: the checker is off, and nothing is kept.
+    list: Option<Vec<Touch>>,
 }
 
 impl Touched {
-    pub(super) fn new() -> Self {
-        Self { list: [Touch::read(0, 0); MOST], count: 0 }
+    pub(super) fn on(queue: &Queue) -> Self {
+        Self { list: queue.gpu().checks_order().then(Vec::new) }
     }
 
-    fn push(&mut self, touch: Touch) {
-        if let Some(place) = self.list.get_mut(self.count) {
-            *place = touch;
-            self.count += 1;
-        }
-        debug_assert!(self.count < MOST, "a launch with more arguments than are told");
+    fn note(&mut self, touch: Touch) -> u64 {
+        self.list.iter_mut().for_each(|list| list.push(touch));
+        touch.address
     }
 
     /// The address of what the kernel only reads.
     pub(super) fn reads(&mut self, span: Span<'_>, argument: &'static str, needs: usize) -> Result<u64, CudaError> {
-        let address = span.holding(argument, needs)?;
-        self.push(Touch::read(address, span.bytes()));
-        Ok(address)
+        Ok(self.note(Touch::read(span.holding(argument, needs)?, span.bytes())))
     }
 
     /// The address of what it may write.
     pub(super) fn writes(&mut self, span: Span<'_>, argument: &'static str, needs: usize) -> Result<u64, CudaError> {
-        let address = span.holding(argument, needs)?;
-        self.push(Touch::write(address, span.bytes()));
-        Ok(address)
+        Ok(self.note(Touch::write(span.holding(argument, needs)?, span.bytes())))
     }
 
     /// The same for an argument that may be left out, as address 0.
@@ -66,20 +56,16 @@ impl Touched {
 
     /// Elements that the kernel reads.
     pub(super) fn takes(&mut self, t: Tensor<'_>, argument: &'static str, needs: usize) -> Result<u64, CudaError> {
-        let address = t.holding(argument, needs)?;
-        self.push(Touch::read(address, needs * t.element().bytes()));
-        Ok(address)
+        Ok(self.note(Touch::read(t.holding(argument, needs)?, needs * t.element().bytes())))
     }
 
     /// Elements that it writes.
     pub(super) fn gives(&mut self, t: Tensor<'_>, argument: &'static str, needs: usize) -> Result<u64, CudaError> {
-        let address = t.holding(argument, needs)?;
-        self.push(Touch::write(address, needs * t.element().bytes()));
-        Ok(address)
+        Ok(self.note(Touch::write(t.holding(argument, needs)?, needs * t.element().bytes())))
     }
 
     /// Tells the checker. Before the launch.
     pub(super) fn tell(&self, queue: &Queue) -> Result<(), CudaError> {
-        queue.stream().touch(&self.list[..self.count])
+        self.list.as_deref().map_or(Ok(()), |list| queue.stream().touch(list))
     }
 }

@@ -11,7 +11,7 @@ use core::ops::Range;
 pub(super) fn tell_pages(cache: &GpuCache, parts: &[Part], layers: Range<usize>) -> Result<(), Error> {
     let core = &cache.core;
     let stream = core.queue.stream();
-    if core.queue.gpu().order_report().is_none() || stream.capturing()? {
+    if !core.queue.gpu().checks_order() || stream.capturing()? {
         return Ok(());
     }
     let (s, mut touched) = (&core.sizes, Vec::new());
