@@ -41,8 +41,8 @@ CKV_FN Summary load_summary(const u8* at) {
                    u32_as_float(b.x), u32_as_float(b.y), u32_as_float(b.z), u32_as_float(b.w)};
 }
 
-// Running sums of (5.11) of head lane % HEADS over every LOT-th block, relative to 2^m. `g_rows`, `gr_rows`: blocks whose keys
-// are exact, which enter with their rounding alone.
+// Running sums of (5.11) of head lane % HEADS over every LOT-th block, relative to 2^m. `g_rows`, `gr_rows`: what the rounding of logits and
+// weights adds, (5.28), which is all there is of blocks whose keys are exact.
 struct Sums {
     float m, g, gr, h, v, g_rows, gr_rows;
     float radius, value_norm;
@@ -108,6 +108,17 @@ CKV_FN float row_zeta(float norm, float reach, float step) {
     return (reach * (ROW_CHAIN * U_MMA + 2.0f * U_ROW) + step * ROOT_D * 3.0e-8f) * norm * UP;
 }
 
+// The key term of a block (5.9): what its codes cost, and what the rounding of its logits by `z` adds to that, E(Delta + zeta) - E(Delta) of
+// (5.28).
+struct KeyTerm {
+    float codes, rounding;
+};
+CKV_FN KeyTerm key_term(const LogitBound& k, float z, float W, float P) {
+    const float phi = phi_up(k.delta + z), one = phi * W, two = phi * P;
+    const float codes = least(one * k.delta, two * k.lambda), both = least(one * (k.delta + z), two * (k.lambda + ROOT_BLOCK * z));
+    return KeyTerm{codes, both - codes};
+}
+
 // What add_block found: the key term's share G/W as if the block were scored from codes, and P/W.
 struct Found {
     float share, evenness;
@@ -122,8 +133,9 @@ CKV_FN Found add_block(Sums& s, const Summary& b, const LogitBound& k, float zet
     // x - m is rounded relative to its size; ex2 and the pair of halves each by 2^-22.
     const float z = zeta + 1.3e-7f * fabsf(s.m) + 8.0e-7f;
     const float delta = k.delta + z, lambda = k.lambda + ROOT_BLOCK * z;
-    // (5.9) as if from codes, which is what a promotion would save.
-    const float phi = phi_up(delta), code = least(W * delta * phi, phi * P * lambda) * UP;
+    // As if from codes, which is what a promotion would save.
+    const KeyTerm key = key_term(k, z, W, P);
+    const float code = key.codes * UP;
     s.radius = most(b.radius, s.radius);
     s.value_norm = most(b.value_norm, s.value_norm);
     // 1 - e^-x <= x - x^2/2 + x^3/6, and at most 1.
@@ -134,7 +146,10 @@ CKV_FN Found add_block(Sums& s, const Summary& b, const LogitBound& k, float zet
         const float g = z <= 1.0f ? W * z * (1.0f + z) * UP : u32_as_float(0x7f800000u);
         s.g_rows += g, s.gr_rows += g * b.radius;
     } else {
+        // What their difference lost is less than a millionth.
+        const float rows = key.rounding + code * 1.0e-6f;
         s.g += code, s.gr += code * b.radius;
+        s.g_rows += rows, s.gr_rows += rows * b.radius;
     }
     if (!exact_values) s.v += least(W * b.eta, P * b.sop) * UP;
     const float inverse = rcp(W);
