@@ -49,6 +49,8 @@ template <Part PART> CKV_FN void free_slot(const CkvAttendArgs& a, const Ring& r
     issue<PART>(a, ring, b.k + STAGES, b.slot);
 }
 
+#include "attend/correct.cuh"
+
 // One block into the state, for column tiles from FIRST on. CODED: none of it is read as originals, which the compiler then leaves out.
 template <int FIRST, bool CODED>
 CKV_FN void attend_columns(const CkvAttendArgs& a, const Ring& ring, const Block& b, const Aside& aside, Query& q, State& st,
@@ -108,7 +110,7 @@ CKV_FN void attend_columns(const CkvAttendArgs& a, const Ring& ring, const Block
         follow<FIRST>(s, q, exact_values ? 0.0f : lift_of(u32_as_float(summary[7])), st);
         weigh<FIRST>(s, q, st, w, mass);
         if constexpr (!REFINABLE) break;
-#if CKV_KEY_REFINE > 0
+#if CKV_KEY_REFINE > 0 && !CKV_CORRECT
         if (finer) break;
         kind = kind_of(exact_keys, exact_values, open);
         const u32 wants = open || !(a.demands || a.refine_all) ? 0 : wanted(aside, summary, q, st, mass, key_sums, b.limits, b.index, (u32)(b.k - ring.range->begin));
@@ -136,7 +138,7 @@ CKV_FN void attend_columns(const CkvAttendArgs& a, const Ring& ring, const Block
         while (true) {
             add_codes<FIRST>(b.record, w, finer, st);
             if constexpr (!REFINABLE) break;
-#if CKV_KEY_REFINE > 0
+#if CKV_KEY_REFINE > 0 && !CKV_CORRECT
             if (finer || !(kind & REFINED_VALUES)) break;
             fetch_residuals<CKV_VALUE_CODES>(ring, b.k, b.slot, CKV_VALUE_RESIDUALS, VALUE_PLANE);
             if (lane() == 0) atomic_add(b.refined + 1, 1);
@@ -209,8 +211,8 @@ CKV_FN int blocks_before(const Ring& ring, u32 place) {
 // Asks for what the head that begins at `at` starts with. One warp.
 CKV_APART void look_ahead(const CkvAttendArgs& a, const Tasks& t, u32 at) {
     const Segment next = segment_at(a, t, at);
-    if (lane() == 0 && next.tokens % BLOCK) prefetch_tail(a, next);
-#if CKV_KEY_REFINE > 0
+    if (!CORRECTS && lane() == 0 && next.tokens % BLOCK) prefetch_tail(a, next);
+#if CKV_KEY_REFINE > 0 && !CKV_CORRECT
     const u32 full = next.tokens / BLOCK;
     if (lane() >= 1 && lane() < PROBES && full >= lane()) bulk_prefetch_l2(record_of(a, next, probed(full, (int)lane())), KEY_PART);
 #endif
@@ -295,7 +297,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) ckv_attend(const __grid
         // Looked up again where it is needed rather than kept in a register.
         auto row_head = [&] { return seg.row * a.kv_heads + seg.kv; };
         auto norms = [&] {
-            if (holds_tail(known.lo, known.hi, seg)) tail_norms(tail_of(a, seg), (int)(seg.tokens % BLOCK), known.tail);
+            if (!CORRECTS && holds_tail(known.lo, known.hi, seg)) tail_norms(tail_of(a, seg), (int)(seg.tokens % BLOCK), known.tail);
         };
         // While nothing else lives in registers; the barrier of await_query ends it.
         if constexpr (!REFINABLE) norms();
@@ -303,14 +305,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) ckv_attend(const __grid
         await_query();
         prepare_query(a, queries, q);
         prefetch_query(a, seg.head + 1);
-#if CKV_KEY_REFINE > 0
+#if CKV_KEY_REFINE > 0 && !CKV_CORRECT
         // Some warps have norms to find and some have probes, whose barriers end both.
         norms();
         // The partials are written behind the last block.
         probe(a, seg, q, (float*)(shared + RING_BYTES + AT_PARTIAL), limits);
 #endif
         // While nothing of the state lives in registers.
-        if (owns(ring, known.hi, seg)) tail_summary(a, row_head(), known.tail, (u32*)mine);
+        if (!CORRECTS && owns(ring, known.hi, seg)) tail_summary(a, row_head(), known.tail, (u32*)mine);
         State st;
         Sums sums;
         clear(st);
@@ -347,9 +349,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) ckv_attend(const __grid
                 }
             } else {
                 // What is left over from whole lots; not kept from block to block, for a register.
-                lot.count = (k - ring.range->begin) % LOT;
+                lot.count = (k - ring.range->begin) * (CORRECTS ? 2 : 1) % LOT;
                 wait_slot<SPLIT ? KEYS : WHOLE>(ring, cursor.slot, cursor.phase());
+#if CKV_CORRECT
+                correct_block(a, ring, block_at(BLOCK), aside, q, st, lot);
+#else
                 attend_columns<0, false>(a, ring, block_at(rows_of(seg, ring, k)), aside, q, st, lot, &known.flags);
+#endif
                 cursor.next();
             }
             if (CKV_CERTIFY && lot.count == LOT) certify_lot(a, lot, q, row_head(), sums, aside);
@@ -372,13 +378,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) ckv_attend(const __grid
         // First this CTA's warps; the last CTA of a head then goes over what all of them left.
         const float* from = (const float*)(shared + RING_BYTES + AT_PARTIAL);
         int count = WARPS, stride = WARP_BYTES / 4;
+        const float* kept = CORRECTS ? a.kept + (u64)seg.head * PARTIAL_STRIDE : nullptr;
         float* to = first == last ? nullptr : a.partials + (u64)(cta + launch_head) * PARTIAL_STRIDE;
 #pragma unroll 1
         while (true) {
-            merge_partials(a, from, count, stride, to, merge, seg.head, centre);
+            merge_partials(a, Parts{from, count, stride, to ? nullptr : kept}, to, merge, seg.head, centre);
             sync_threads();
             if (!to) {
-                certify_head(a, merge, seg.head, row_head(), seg.tokens);
+                certify_head(a, merge, seg);
                 break;
             }
             // One thread speaks for all: what they wrote before the barrier is released with its count.

@@ -233,6 +233,7 @@ CKV_FN float lg2(float x) {
     return d;
 }
 // 1/x, error at most 1 ulp.
+CKV_FN u32 popc(u32 x) { return (u32)__popc(x); }
 CKV_FN float rcp(float x) {
     float d;
     asm("rcp.approx.f32 %0, %1;" : "=f"(d) : "f"(x));

@@ -11,43 +11,8 @@
 #include "select/score.cuh"
 #include "select/threshold.cuh"
 #include "select/slots.cuh"
-
-// Blocks that are remembered between the two looks; those behind are scored again.
-constexpr u32 REMEMBERED = 4096;
-// Blocks looked at before the sides found are served.
-constexpr u32 CHUNK = 1024;
-// Bits of a found side beside 2 * block + side.
-constexpr u32 WANTED = 0x80000000u;
-// Two octaves: a side in the present set stays while its share is at least a quarter of the least that was worth fetching.
-constexpr u32 KEEP = 16;
-
-// A block after the first look.
-struct alignas(4) Found {
-    u8 key, value;  // buckets of its sides
-    u8 promoted;    // whether it has a word
-    u8 unused;
-};
-
-struct Work {
-    Histogram hist;
-    HeadScale scales[GROUP];
-    u32 thresholds[GROUP];
-    u32 every;
-    u32 threshold;
-    u32 dry[2];
-    u32 stats[STATS];
-    u32 found;
-    u32 list[2 * CHUNK];
-    Found blocks[REMEMBERED];
-};
-
-// A head of the launch.
-struct Place {
-    u32 head;
-    u32 row;
-    u32 blocks;
-    u64 line;  // of its blocks in `promoted` and `masses`
-};
+#include "select/work.cuh"
+#include "select/refine.cuh"
 
 // Which sides the row has exactly now.
 CKV_FN u32 exact_now(const CkvSelectArgs& a, u32 word) {
@@ -56,29 +21,13 @@ CKV_FN u32 exact_now(const CkvSelectArgs& a, u32 word) {
     return (s.keys ? 1u : 0u) | (s.values ? 2u : 0u);
 }
 
-// Of a certificate, what the scores need.
-struct Known {
-    float tolerance, radius, lse;
-};
-
-// What a head of the group may leave, and how its shares are made of the masses; one thread.
-CKV_FN void scale_of(const CkvSelectArgs& a, const Known& c, HeadScale& s, u32& every) {
-    const float inf = u32_as_float(0x7f800000u);
-    const float target = a.target * c.tolerance;
-    s.log2_total = c.lse * 1.44269504f;
-    s.reach = c.radius + c.tolerance;
-    s.per_target = 1.0f / target;
-    // Without a sum or a tolerance only what is exact will do. Written so that NaN ends there.
-    if (!(target > 0.0f && fabsf(s.log2_total) < inf && c.radius < inf)) atomic_or(&every, 1);
-}
-
 CKV_FN Shares look_again(const CkvSelectArgs& a, const Place& p, const Work& w, u32 block) {
     const u8* summary = summary_of(a, ldg(a.table + (u64)p.row * a.table_stride + block), p.head);
     Look b;
     Shares s;
     load_summary(summary, b);
     load_masses(a.masses + (p.line + block) * GROUP, b.masses);
-    score(b, w.scales, w.every != 0, s);
+    score<REFINABLE>(b, w.scales, w.every != 0, looks_of(a, p.line + block), s);
     return s;
 }
 
@@ -108,7 +57,7 @@ CKV_FN void look(const CkvSelectArgs& a, const Place& p, Work& w, float digits) 
             const u32 j = start + i * THREADS;
             if (j >= p.blocks) continue;
             Shares s;
-            score(b[i], w.scales, w.every != 0, s);
+            score<REFINABLE>(b[i], w.scales, w.every != 0, looks_of(a, p.line + j), s);
             const u32 key = bucket_of(s.key_bits), value = bucket_of(s.value_bits);
             count(w.hist, s.keys, key, digits);
             count(w.hist, s.values, value, digits);
@@ -243,17 +192,18 @@ extern "C" __global__ void __launch_bounds__(256, 1) ckv_select(const __grid_con
         }
     }
     if (a.mode == FORGET) return forget(a);
-    const u32 heads = a.mode == REPAIR ? a.only[0] : a.seqs * a.kv_heads;
+    const bool listed = a.mode == REPAIR || a.mode == REFINE;
+    const u32 heads = listed ? a.only[0] : a.seqs * a.kv_heads;
     if (blockIdx.x >= heads) return;
     const u32 step = *a.step;
     for (u32 i = threadIdx.x; i < STATS; i += THREADS) w.stats[i] = 0;
     for (u32 e = blockIdx.x; e < heads; e += gridDim.x) {
-        const u32 entry = a.mode == REPAIR ? a.only[1 + e] : e;
+        const u32 entry = listed ? a.only[1 + e] : e;
         // Asked for before the row and its length are known.
-        Known known = {0.0f, 0.0f, 0.0f};
+        Known known = {0.0f, 0.0f, 0.0f, 0};
         if (threadIdx.x < GROUP) {
             const CkvCertificate& c = a.certificates[(u64)entry * GROUP + threadIdx.x];
-            known = Known{c.tolerance, c.radius, c.lse};
+            known = Known{c.tolerance, c.radius, c.lse, c.status};
         }
         Place p;
         const u32 seq = entry / a.kv_heads;
@@ -262,6 +212,12 @@ extern "C" __global__ void __launch_bounds__(256, 1) ckv_select(const __grid_con
         p.blocks = a.lens[p.row] / BLOCK;
         if (p.blocks > a.table_stride) p.blocks = a.table_stride;
         p.line = ((u64)p.row * a.kv_heads + p.head) * a.table_stride;
+#if CKV_KEY_REFINE > 0
+        if (a.mode == REFINE) {
+            pick_head(a, p, entry, known, w);
+            continue;
+        }
+#endif
         if (p.blocks > 0) select_head(a, p, known, w, step);
     }
     sync_threads();

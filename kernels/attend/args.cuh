@@ -15,7 +15,13 @@ struct CkvCertificate {
     float lse;           // nats
     u32 status;
     u32 rung;            // written by whoever runs the ladder
-    u32 unused[2];
+    u32 refined_keys;    // of a corrected head: blocks whose residuals the correction read beside what the pass had, of keys, of values
+    u32 refined_values;
+};
+
+// How many blocks of a KV head are corrected, and of how many of them keys and values.
+struct alignas(16) CkvPicked {
+    u32 blocks, keys, values, unused;
 };
 
 // What is remembered of a query head from one step to the next; all zero in a new row.
@@ -58,6 +64,10 @@ struct CkvAttendArgs {
     float absolute;         // and as a length: a head passes under the larger
     CkvDemand* demands;     // [rows][kv_heads * group], see refine.cuh; null: residuals are not read
     u32* refined;           // [2] counted up: sides whose residuals were read, keys and values; null: not wanted
+    u8* looks;              // [rows][kv_heads][table_stride] sides (1 keys, 2 values) whose residuals the pass has read; null: not wanted
+    float* kept;            // [seqs * kv_heads][PARTIAL_STRIDE] state of every head when its pass is over, which a correction starts from; null: not wanted
+    const u32* picks;       // of a correction: [seqs * kv_heads][table_stride] 16 * block + 4 * (sides that the pass read finely) + sides that are to be
+    const CkvPicked* picked; // [seqs * kv_heads]
     u32 refine_all;         // 1: all residuals are read, and nothing is learned
     u32 settled;            // 1: lengths, tables, promoted words and the records before the last token's block are what they will be before the
                             // launches ahead of this one end: they are looked up, and the first records asked for, meanwhile

@@ -8,7 +8,7 @@ struct Aside {
 
 // Words of the sums, then those of each column tile, two of the query, then, for the largest heads, logits from codes while those from originals are
 // compared with them.
-constexpr int ASIDE_SUMS = 9, ASIDE_TILE = 10, ASIDE_QUERY = ASIDE_SUMS + (ASIDE ? NT * ASIDE_TILE : 0), ASIDE_LOGITS = ASIDE_QUERY + (ASIDE ? 2 : 4);
+constexpr int ASIDE_SUMS = CORRECTS ? 10 : 9, ASIDE_TILE = 10, ASIDE_QUERY = ASIDE_SUMS + (ASIDE ? NT * ASIDE_TILE : 0), ASIDE_LOGITS = ASIDE_QUERY + (ASIDE ? 2 : 4);
 constexpr bool LOGITS_ASIDE = ASIDE && D == 256;
 // Where residuals are read and twelve warps share the registers, those logits wait in place of the codes that they were made from.
 constexpr bool LOGITS_IN_SLOT = !LOGITS_ASIDE && REFINABLE && WARPS > 8 && BLOCK * D / 8 * CKV_KEY_BITS >= 512 * TILES * COLUMNS;
@@ -23,15 +23,16 @@ constexpr bool QUERY_ASIDE = ASIDE || (FEW && SUMMARY_WORDS + 32 * ASIDE_LOGITS 
 CKV_FN float& aside_word(const Aside& aside, int i) { return aside.words[32 * i + (int)lane()]; }
 
 CKV_FN void put_sums(const Aside& aside, const Sums& s) {
-    const float x[ASIDE_SUMS] = {s.m, s.g, s.gr, s.h, s.v, s.g_rows, s.gr_rows, s.radius, s.value_norm};
+    const float x[10] = {s.m, s.g, s.gr, s.h, s.v, s.g_rows, s.gr_rows, s.radius, s.value_norm, s.gross};
 #pragma unroll
     for (int i = 0; i < ASIDE_SUMS; i++) aside_word(aside, i) = x[i];
 }
 CKV_FN void take_sums(const Aside& aside, Sums& s) {
-    float x[ASIDE_SUMS];
+    float x[10];
+    x[9] = 0.0f;
 #pragma unroll
     for (int i = 0; i < ASIDE_SUMS; i++) x[i] = aside_word(aside, i);
-    s = Sums{x[0], x[1], x[2], x[3], x[4], x[5], x[6], x[7], x[8]};
+    s = Sums{x[0], x[1], x[2], x[3], x[4], x[5], x[6], x[7], x[8], x[9]};
 }
 
 // The exponents, sums of weights and offsets of column tile `nt`, and its logit units, which do not change.

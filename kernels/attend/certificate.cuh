@@ -42,21 +42,23 @@ CKV_FN Summary load_summary(const u8* at) {
 }
 
 // Running sums of (5.11) of head lane % HEADS over every LOT-th block, relative to 2^m. `g_rows`, `gr_rows`: what the rounding of logits and
-// weights adds, (5.28), which is all there is of blocks whose keys are exact.
+// weights adds, (5.28), which is all there is of blocks whose keys are exact. `gross`: of a correction, all weights added or taken away.
 struct Sums {
     float m, g, gr, h, v, g_rows, gr_rows;
     float radius, value_norm;
+    float gross;
 };
 
 CKV_FN void clear(Sums& s) {
     s.m = EMPTY;
-    s.g = s.gr = s.h = s.v = s.g_rows = s.gr_rows = s.radius = s.value_norm = 0.0f;
+    s.g = s.gr = s.h = s.v = s.g_rows = s.gr_rows = s.radius = s.value_norm = s.gross = 0.0f;
 }
 
 CKV_FN void rescale(Sums& s, float m) {
     const float f = power_of_two(s.m - m);
     s.m = m;
     s.g *= f, s.gr *= f, s.h *= f, s.v *= f, s.g_rows *= f, s.gr_rows *= f;
+    if constexpr (CORRECTS) s.gross *= f;
 }
 
 // Larger of two, keeping NaN.
@@ -156,6 +158,32 @@ CKV_FN Found add_block(Sums& s, const Summary& b, const LogitBound& k, float zet
     return Found{code * inverse, P * inverse};
 }
 
+#if CKV_CORRECT
+// Takes back what a block has added to the sums of (5.11), and never more: by the formulas of add_block, which grow with every operand, of
+// operands that are no larger than those were.
+//
+// The logits are those of the pass to the bit: the same instructions make them from the same operands. Weights differ by the rounding of
+// x - m, which depends on m, and of ex2 and its pair of halves, by less than 1e-5; of both passes that stays in the output, (6.14), and is counted as
+// the rounding of rows is.
+CKV_FN void take_back(Sums& s, const Summary& b, const LogitBound& k, float w, float square) {
+    constexpr float LESS = 0.9999f;
+    const float W = fmaxf(w * 1.0009f - BLOCK * 1.2e-7f, 0.0f), P = fmaxf(root_up(square) * 1.0009f - ROOT_BLOCK * 1.2e-7f, 0.0f);
+    // What codes cost is least without any rounding. What rounding adds grows with it: that of the logits alone, less what the floors of
+    // weights could make of it.
+    const float x = k.delta, g = key_term(k, 0.0f, W, P).codes * LESS;
+    s.g -= g, s.gr -= g * b.radius;
+    const float rows = fmaxf(key_term(k, k.zeta, W, P).rounding * 0.99f - BLOCK * 4.0e-7f * (x * phi_up(x + k.zeta)), 0.0f);
+    s.g_rows -= rows, s.gr_rows -= rows * b.radius;
+    s.h -= least(W * least(x * (1.0f - x * (0.5f - x * 0.16667f)), 1.0f), P * k.lambda) * LESS;
+    s.v -= least(W * b.eta, P * b.sop) * LESS;
+    // Below 2^-50 of the largest there is no weight.
+    constexpr float APART = 2.0f * (64.0f * 6.0e-8f + 8.0e-7f) * UP;
+    const float most_w = w * 1.001f + BLOCK * 6.0e-8f, apart = most_w * APART;
+    s.g_rows += apart, s.gr_rows += apart * ((b.radius + b.eta) * UP), s.h += apart;
+    s.gross += most_w;
+}
+#endif
+
 // x in steps, at least `least` and at most `most`.
 CKV_FN u32 steps(float x, float least, float most) { return (u32)(x > least ? (x < most ? x : most) : least); }
 
@@ -170,8 +198,9 @@ CKV_FN u32 mass_word(float m, float w, const Found& f) {
     return mass << 17 | share << 5 | even;
 }
 
-// The certificate of one head from its merged scalars. `norm`, `radius`: ||O'|| and ||O' - c|| as computed; `tokens` visible.
-CKV_FN CkvCertificate certify(const CkvAttendArgs& a, float m, float l, float g, float gr, float h, float v, float g_rows,
+// The certificate of one head from its merged scalars. `norm`, `radius`: ||O'|| and ||O' - c|| as computed; `tokens`: so many were summed;
+// `gross`: all weights added or taken away, of which `l` is left.
+CKV_FN CkvCertificate certify(const CkvAttendArgs& a, float m, float l, float gross, float g, float gr, float h, float v, float g_rows,
                               float gr_rows, float most_radius, float nu, float chain, float norm, float radius,
                               u32 tokens) {
     const float inf = u32_as_float(0x7f800000u);
@@ -179,16 +208,17 @@ CKV_FN CkvCertificate certify(const CkvAttendArgs& a, float m, float l, float g,
     c.norm = norm;
     c.radius = radius;
     c.rung = 0;
-    c.unused[0] = c.unused[1] = 0;
+    c.refined_keys = c.refined_values = 0;
     c.tolerance = fmaxf(a.relative * norm * 0.9999f, a.absolute);
     c.lse = (m + lg2(l)) * 0.69314718f;
     c.status = 0;
     const float inverse = rcp(l) * UP;
     // (5.27): sums of products of the matrix unit, the pairs' own rounding of weight and of weight times scale, and what
     // underflows as a half: 2^-24 a token, times a code and the root of d.
-    const float digits = (2.0f * chain * U_MMA + 2.0f * U_PAIR) * SPREAD + 8.0e-7f + (CKV_STORE == 1 ? U_ROW : 0.0f);
+    // Differences of weights are pairs of halves that miss a little more.
+    const float digits = (2.0f * chain * U_MMA + (CORRECTS ? 7.0f : 2.0f) * U_PAIR) * SPREAD + 8.0e-7f + (CKV_STORE == 1 ? U_ROW : 0.0f);
     const float floors = (float)tokens * 6.0e-8f * LARGEST_CODE * ROOT_D * inverse;
-    const float accumulated = (nu * (digits + (float)tokens * 6.0e-8f * inverse) + floors) * UP;
+    const float accumulated = (nu * (digits * (CORRECTS ? gross * inverse : 1.0f) + (float)tokens * 6.0e-8f * inverse) + floors) * UP;
     const float reach = radius * UP + accumulated;
     const float left = 1.0f - h * inverse * UP;
     const float over = left > 0.0f ? rcp(left) * UP * UP : inf;

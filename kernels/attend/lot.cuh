@@ -9,7 +9,7 @@ struct Lot {
     int count;
 };
 
-constexpr u32 EXACT_KEYS = 1, EXACT_VALUES = 2, OPEN = 4, REFINED_KEYS = 8, REFINED_VALUES = 16;
+constexpr u32 EXACT_KEYS = 1, EXACT_VALUES = 2, OPEN = 4, REFINED_KEYS = 8, REFINED_VALUES = 16, TAKEN_BACK = 32;
 
 // How a block is read before residuals are asked for.
 CKV_FN u32 kind_of(bool exact_keys, bool exact_values, bool open) {
@@ -55,12 +55,9 @@ CKV_FN void certify_lot(const CkvAttendArgs& a, Lot& l, const Query& q, u32 row,
         Summary b = load_summary((const u8*)summary);
         const Vec4 left = l.sums[lane()];
         const u32 kind = l.blocks[2 * slot + 1];
-        float finer = 1.0f;
         if constexpr (REFINABLE) {
-            // What is left of the errors of a side whose residuals were read. The mass word speaks of refined keys in any case: a repair
-            // reads all residuals.
+            // What is left of the errors of a side whose residuals were read.
             const Vec4 fine = *(const Vec4*)(summary + 8);
-            if (!(kind & REFINED_KEYS)) finer = most(u32_as_float(fine.x) * rcp(b.kappa), u32_as_float(fine.y) * rcp(b.eps));
             if (kind & REFINED_KEYS) b.kappa = u32_as_float(fine.x), b.eps = u32_as_float(fine.y);
             if (kind & REFINED_VALUES) b.eta = u32_as_float(fine.z), b.sop = u32_as_float(fine.w);
         }
@@ -70,11 +67,21 @@ CKV_FN void certify_lot(const CkvAttendArgs& a, Lot& l, const Query& q, u32 row,
         const LogitBound bound = code_bound(b, reach, step, u32_as_float(left.z));
         const float zeta = keys ? row_zeta(b.key_norm, reach, step) : bound.zeta;
         rescale(sums, m);
-        Found found = add_block(sums, b, bound, zeta, keys, values, u32_as_float(left.x), u32_as_float(left.y));
-        if constexpr (REFINABLE) found.share *= finer < 1.0f ? finer : 1.0f;
-        if (a.masses && !(kind & OPEN)) {
-            a.masses[((u64)row * a.table_stride + l.blocks[2 * slot]) * GROUP + h] = mass_word(m, u32_as_float(left.x), found);
+#if CKV_CORRECT
+        if (kind & TAKEN_BACK) {
+            take_back(sums, b, bound, u32_as_float(left.x), u32_as_float(left.y));
+        } else {
+            add_block(sums, b, bound, zeta, keys, values, u32_as_float(left.x), u32_as_float(left.y));
+            sums.gross += u32_as_float(left.x) * 1.001f + BLOCK * 6.0e-8f;
         }
+#else
+        const Found found = add_block(sums, b, bound, zeta, keys, values, u32_as_float(left.x), u32_as_float(left.y));
+        if (a.masses && !(kind & OPEN)) {
+            const u64 at = (u64)row * a.table_stride + l.blocks[2 * slot];
+            a.masses[at * GROUP + h] = mass_word(m, u32_as_float(left.x), found);
+            if (REFINABLE && a.looks && h == 0) a.looks[at] = (u8)((kind & REFINED_KEYS ? KEYS : 0) | (kind & REFINED_VALUES ? VALUES : 0));
+        }
+#endif
     }
     if constexpr (SUMS_ASIDE) put_sums(aside, sums);
     syncwarp();
@@ -96,6 +103,7 @@ CKV_FN void join_sums(const State& st, Sums& s) {
     for (int d = HEADS; d < 32; d <<= 1) {
         s.g += shfl_xor(s.g, d), s.gr += shfl_xor(s.gr, d), s.h += shfl_xor(s.h, d), s.v += shfl_xor(s.v, d);
         s.g_rows += shfl_xor(s.g_rows, d), s.gr_rows += shfl_xor(s.gr_rows, d);
+        if constexpr (CORRECTS) s.gross += shfl_xor(s.gross, d);
         s.radius = most(shfl_xor(s.radius, d), s.radius);
         s.value_norm = most(shfl_xor(s.value_norm, d), s.value_norm);
     }

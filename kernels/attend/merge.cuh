@@ -5,7 +5,7 @@
 #pragma once
 
 // Places of a head's scalars.
-enum { AT_M, AT_L, AT_G, AT_GR, AT_H, AT_V, AT_G_ROWS, AT_GR_ROWS, AT_RADIUS, AT_NORM, AT_CHAIN, AT_FLAGS };
+enum { AT_M, AT_L, AT_G, AT_GR, AT_H, AT_V, AT_G_ROWS, AT_GR_ROWS, AT_GROSS, AT_RADIUS, AT_NORM, AT_CHAIN, AT_FLAGS };
 
 // Sums of a lane's outputs for rows r and r + 8 of its two columns, from `st.o`, with the offsets of their group of channels.
 //
@@ -92,7 +92,7 @@ CKV_FN void store_partial(const State& st, Sums& sums, float chain, u32 flags, f
         float* s = to + GROUP * D + lane() * SCALARS;
         s[AT_M] = sums.m;
         s[AT_G] = sums.g, s[AT_GR] = sums.gr, s[AT_H] = sums.h, s[AT_V] = sums.v;
-        s[AT_G_ROWS] = sums.g_rows, s[AT_GR_ROWS] = sums.gr_rows;
+        s[AT_G_ROWS] = sums.g_rows, s[AT_GR_ROWS] = sums.gr_rows, s[AT_GROSS] = CORRECTS ? sums.gross : 0.0f;
         s[AT_RADIUS] = sums.radius, s[AT_NORM] = sums.value_norm, s[AT_CHAIN] = chain;
         s[AT_FLAGS] = u32_as_float(flags);
     }
@@ -118,23 +118,32 @@ CKV_FN void read_floats(const float* at, float (&x)[VECTOR]) {
     }
 }
 
-// One slice of one head's output out of `count` partials, relative to the largest exponent; `l`: the sum of weights. A warp:
+// Partial results that are merged: `count`, `stride` floats apart, and what a pass has kept that they correct, or null.
+struct Parts {
+    const float* base;
+    int count, stride;
+    const float* kept;
+
+    __device__ __forceinline__ int all() const { return CORRECTS && kept ? count + 1 : count; }
+    __device__ __forceinline__ const float* at(int i) const { return !CORRECTS || i < count ? base + i * stride : kept; }
+};
+
+// One slice of one head's output out of partials, relative to the largest exponent; `l`: the sum of weights. A warp:
 // a partial's exponent and sum per lane, VECTOR channels per lane. The first AHEAD outputs, which do not depend on the exponents,
 // are read at once.
-CKV_FN void merge_slice(const float* base, int count, int stride, int head, int slice, float (&x)[VECTOR], float& l) {
+CKV_FN void merge_slice(const Parts& parts, int head, int slice, float (&x)[VECTOR], float& l) {
     constexpr int AHEAD = 8;
-    const float* outputs = base + head * D + slice * 32 * VECTOR + (int)lane() * VECTOR;
-    const float* scalars = base + GROUP * D + head * SCALARS;
+    const int outputs = head * D + slice * 32 * VECTOR + (int)lane() * VECTOR, scalars = GROUP * D + head * SCALARS, count = parts.all();
     float p[AHEAD][VECTOR];
 #pragma unroll
     for (int i = 0; i < AHEAD; i++) {
 #pragma unroll
         for (int v = 0; v < VECTOR; v++) p[i][v] = 0.0f;
-        if (i < count) read_floats(outputs + i * stride, p[i]);
+        if (i < count) read_floats(parts.at(i) + outputs, p[i]);
     }
     float m = EMPTY;
 #pragma unroll 1
-    for (int i = lane(); i < count; i += 32) m = fmaxf(m, scalars[i * stride + AT_M]);
+    for (int i = lane(); i < count; i += 32) m = fmaxf(m, parts.at(i)[scalars + AT_M]);
     m = warp_max(m);
     l = 0.0f;
 #pragma unroll
@@ -142,8 +151,8 @@ CKV_FN void merge_slice(const float* base, int count, int stride, int head, int 
 #pragma unroll 1
     for (int first = 0; first < count; first += 32) {
         const int i = first + (int)lane();
-        const float f = i < count ? power_of_two(scalars[i * stride + AT_M] - m) : 0.0f;
-        if (i < count) l = fma_rn(f, scalars[i * stride + AT_L], l);
+        const float f = i < count ? power_of_two(parts.at(i)[scalars + AT_M] - m) : 0.0f;
+        if (i < count) l = fma_rn(f, parts.at(i)[scalars + AT_L], l);
         if (first == 0) {
 #pragma unroll
             for (int u = 0; u < AHEAD; u++) {
@@ -155,7 +164,7 @@ CKV_FN void merge_slice(const float* base, int count, int stride, int head, int 
 #pragma unroll 4
         for (int u = first ? 0 : AHEAD; u < 32 && first + u < count; u++) {
             float one[VECTOR];
-            read_floats(outputs + (first + u) * stride, one);
+            read_floats(parts.at(first + u) + outputs, one);
             const float g = shfl(f, u);
 #pragma unroll
             for (int v = 0; v < VECTOR; v++) x[v] = fma_rn(one[v], g, x[v]);
@@ -164,35 +173,43 @@ CKV_FN void merge_slice(const float* base, int count, int stride, int head, int 
     l = warp_sum(l);
 }
 
-// The scalars of one head out of `count` partials; every lane gets them. A warp.
-CKV_FN void merge_scalars(const float* base, int count, int stride, int head, float (&s)[SCALARS]) {
-    const float* first = base + GROUP * D + head * SCALARS;
+// The scalars of one head out of partials; every lane gets them. A warp. AT_CHAIN and AT_GROSS of what is corrected count what was done
+// to all of it: the longest chain of the correction for what it summed, and the one of the pass for what that had.
+CKV_FN void merge_scalars(const Parts& parts, int head, float (&s)[SCALARS]) {
+    const int first = GROUP * D + head * SCALARS, count = parts.all();
     float m = EMPTY;
-    for (int i = lane(); i < count; i += 32) m = fmaxf(m, first[i * stride + AT_M]);
+    for (int i = lane(); i < count; i += 32) m = fmaxf(m, parts.at(i)[first + AT_M]);
     m = warp_max(m);
 #pragma unroll
     for (int k = 0; k < SCALARS; k++) s[k] = 0.0f;
     u32 flags = 0;
     for (int i = lane(); i < count; i += 32) {
-        const float* p = first + i * stride;
+        const float* p = parts.at(i) + first;
         const float f = power_of_two(p[AT_M] - m);
 #pragma unroll
-        for (int k = AT_L; k <= AT_GR_ROWS; k++) s[k] = fma_rn(f, p[k], s[k]);
+        for (int k = AT_L; k <= AT_GROSS; k++) s[k] = fma_rn(f, p[k], s[k]);
 #pragma unroll
-        for (int k = AT_RADIUS; k <= AT_CHAIN; k++) s[k] = most(p[k], s[k]);
+        for (int k = AT_RADIUS; k < AT_CHAIN; k++) s[k] = most(p[k], s[k]);
+        if (!CORRECTS || i < parts.count) s[AT_CHAIN] = most(p[AT_CHAIN], s[AT_CHAIN]);
         flags |= float_as_u32(p[AT_FLAGS]);
     }
     // Not unrolled: this runs once a head, and its instructions have to be fetched.
 #pragma unroll 1
     for (int d = 16; d > 0; d >>= 1) {
 #pragma unroll
-        for (int k = AT_L; k <= AT_GR_ROWS; k++) s[k] += shfl_xor(s[k], d);
+        for (int k = AT_L; k <= AT_GROSS; k++) s[k] += shfl_xor(s[k], d);
 #pragma unroll
         for (int k = AT_RADIUS; k <= AT_CHAIN; k++) s[k] = most(shfl_xor(s[k], d), s[k]);
         flags |= shfl_xor(flags, d);
     }
     s[AT_M] = m;
     s[AT_CHAIN] += (float)count;
+    if (CORRECTS && parts.kept) {
+        const float* p = parts.kept + first;
+        const float before = p[AT_L] * power_of_two(p[AT_M] - m), gross = s[AT_GROSS] + before;
+        s[AT_CHAIN] = (s[AT_CHAIN] * s[AT_GROSS] + (p[AT_CHAIN] + (float)count) * before) * rcp(gross) * UP;
+        s[AT_GROSS] = gross * UP;
+    }
     s[AT_FLAGS] = u32_as_float(flags);
 }
 
@@ -206,21 +223,25 @@ CKV_FN void store_output(const CkvAttendArgs& a, u64 at, float x) {
     }
 }
 
-// `count` partials, `stride` floats apart from `base` on, into one at `to` or, without `to`, to the outputs of (sequence, KV head) `head`, with merged scalars and
+// Partials into one at `to` or, without `to`, to the outputs of (sequence, KV head) `head`, with merged scalars and
 // norms left in `merge` for certify_head. All warps of the CTA, a slice or a head's scalars each at a time.
-CKV_APART void merge_partials(const CkvAttendArgs& a, const float* base, int count, int stride, float* to, const Merge& merge, u64 head,
-                           const float* centre) {
+CKV_APART void merge_partials(const CkvAttendArgs& a, const Parts& parts, float* to, const Merge& merge, u64 head, const float* centre) {
 #pragma unroll 1
     for (int item = warp(); item < GROUP * (SLICES + 1); item += WARPS) {
         if (item < GROUP * SLICES) {
             const int h = item / SLICES, channel = item % SLICES * 32 * VECTOR + (int)lane() * VECTOR;
             float x[VECTOR], l;
-            merge_slice(base, count, stride, h, item % SLICES, x, l);
+            merge_slice(parts, h, item % SLICES, x, l);
             if (to) {
                 float* at = to + h * D + channel;
 #pragma unroll
                 for (int v = 0; v < VECTOR; v++) at[v] = x[v];
                 continue;
+            }
+            if (!CORRECTS && a.kept) {
+                float* at = a.kept + head * PARTIAL_STRIDE + h * D + channel;
+#pragma unroll
+                for (int v = 0; v < VECTOR; v++) at[v] = x[v];
             }
             float norm = 0.0f, radius = 0.0f;
             const float inverse = 1.0f / l;
@@ -236,18 +257,20 @@ CKV_APART void merge_partials(const CkvAttendArgs& a, const float* base, int cou
         } else {
             const int h = item - GROUP * SLICES;
             float s[SCALARS];
-            merge_scalars(base, count, stride, h, s);
+            merge_scalars(parts, h, s);
             float* at = to ? to + GROUP * D + h * SCALARS : merge.scalars + h * SCALARS;
+            float* keep = !CORRECTS && !to && a.kept ? a.kept + head * PARTIAL_STRIDE + GROUP * D + h * SCALARS : at;
             if (lane() == 0) {
 #pragma unroll
-                for (int k = 0; k < SCALARS; k++) at[k] = s[k];
+                for (int k = 0; k < SCALARS; k++) at[k] = keep[k] = s[k];
             }
         }
     }
 }
 
 // Certificates of the heads whose outputs were just written. All threads of the CTA.
-CKV_APART void certify_head(const CkvAttendArgs& a, const Merge& merge, u64 head, u32 row_head, u32 tokens) {
+CKV_APART void certify_head(const CkvAttendArgs& a, const Merge& merge, const Segment& seg) {
+    const u64 head = seg.head;
     bool failed = false;
     if (threadIdx.x < GROUP) {
         const int h = threadIdx.x;
@@ -257,13 +280,16 @@ CKV_APART void certify_head(const CkvAttendArgs& a, const Merge& merge, u64 head
             norm += merge.norms[2 * (h * SLICES + i)], radius += merge.norms[2 * (h * SLICES + i) + 1];
         }
         const float* s = merge.scalars + h * SCALARS;
-        CkvCertificate c = certify(a, s[AT_M], s[AT_L], s[AT_G], s[AT_GR], s[AT_H], s[AT_V], s[AT_G_ROWS], s[AT_GR_ROWS],
+        // A correction takes away and adds again.
+        const u32 tokens = CORRECTS ? ldg(a.lens + seg.row) + 2 * seg.tokens : seg.tokens;
+        CkvCertificate c = certify(a, s[AT_M], s[AT_L], CORRECTS ? s[AT_GROSS] : s[AT_L], s[AT_G], s[AT_GR], s[AT_H], s[AT_V], s[AT_G_ROWS], s[AT_GR_ROWS],
                                    s[AT_RADIUS], s[AT_NORM], s[AT_CHAIN], sqrt_rn(norm), sqrt_ru(radius * UP), tokens);
         if (float_as_u32(s[AT_FLAGS])) c.status = 0;
+        if (CORRECTS) c.refined_keys = a.picked[head].keys, c.refined_values = a.picked[head].values;
         if (a.certificates) a.certificates[head * GROUP + h] = c;
         failed = c.status == 0;
-#if CKV_KEY_REFINE > 0
-        if (a.demands && !a.refine_all) learn(a.demands[(u64)row_head * GROUP + h], c);
+#if CKV_KEY_REFINE > 0 && !CKV_CORRECT
+        if (a.demands && !a.refine_all) learn(a.demands[((u64)seg.row * a.kv_heads + seg.kv) * GROUP + h], c);
 #endif
     }
     if (a.failures && threadIdx.x < 32) {

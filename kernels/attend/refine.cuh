@@ -10,6 +10,44 @@
 
 #if CKV_KEY_REFINE > 0
 
+// Bytes of the planes.
+constexpr u32 KEY_PLANE = BLOCK * D / 8 * CKV_KEY_REFINE, VALUE_PLANE = BLOCK * D / 8 * CKV_VALUE_REFINE;
+
+// Block k of the warp as it lies in memory.
+CKV_FN const u8* stored(const Ring& ring, int k) { return (const u8*)ring.places[k & 63].record; }
+
+// Starts to copy a plane of residuals, at `at` in the record, over codes of the same side, at OVER, which have been read.
+template <u32 OVER> CKV_FN void fetch_residuals(const Ring& ring, int k, int slot, u32 at, u32 bytes) {
+    syncwarp();
+    const u32 to = smem_addr(ring.slots + slot * CKV_RECORD + OVER);
+    const u8* from = stored(ring, k) + at;
+#if CKV_BULK
+    if (lane() == 0) {
+        u64* barrier = ring.barriers + STAGES * PARTS;
+        barrier_expect(barrier, bytes);
+        bulk_load(to, from, bytes, barrier);
+    }
+#else
+    for (u32 i = lane() * 16; i < bytes; i += 512) cp_async16(to + i, from + i);
+    cp_async_commit();
+#endif
+}
+CKV_FN void await_residuals(const Ring& ring) {
+#if CKV_BULK
+    const u32 phase = ring.flights[0].phase;
+    barrier_wait(ring.barriers + STAGES * PARTS, phase);
+    syncwarp();
+    if (lane() == 0) ring.flights[0].phase = phase ^ 1;
+#else
+    cp_async_wait<0>();
+#endif
+    syncwarp();
+}
+#endif
+
+#if CKV_KEY_REFINE > 0 && !CKV_CORRECT
+
+
 // Blocks that are scored before the others: the open one, the first, the last full ones.
 constexpr int PROBES = 6;
 // How much of what a warp's blocks promise is believed: a promise kept too seldom is a head over tolerance.
@@ -125,39 +163,5 @@ CKV_FN u32 wanted(const Aside& aside, const u32* summary, const Query& q, const 
     // Written so that NaN is wanted. Codes that happen to be exact are not made worse.
     const bool finer_keys = u32_as_float(summary[9]) < eps, finer_values = u32_as_float(summary[10]) < u32_as_float(summary[4]);
     return (finer_keys && any(mine && !(key < most)) ? KEYS : 0) | (finer_values && any(mine && !(value < most)) ? VALUES : 0);
-}
-
-// Bytes of the planes.
-constexpr u32 KEY_PLANE = BLOCK * D / 8 * CKV_KEY_REFINE, VALUE_PLANE = BLOCK * D / 8 * CKV_VALUE_REFINE;
-
-// Block k of the warp as it lies in memory.
-CKV_FN const u8* stored(const Ring& ring, int k) { return (const u8*)ring.places[k & 63].record; }
-
-// Starts to copy a plane of residuals, at `at` in the record, over codes of the same side, at OVER, which have been read.
-template <u32 OVER> CKV_FN void fetch_residuals(const Ring& ring, int k, int slot, u32 at, u32 bytes) {
-    syncwarp();
-    const u32 to = smem_addr(ring.slots + slot * CKV_RECORD + OVER);
-    const u8* from = stored(ring, k) + at;
-#if CKV_BULK
-    if (lane() == 0) {
-        u64* barrier = ring.barriers + STAGES * PARTS;
-        barrier_expect(barrier, bytes);
-        bulk_load(to, from, bytes, barrier);
-    }
-#else
-    for (u32 i = lane() * 16; i < bytes; i += 512) cp_async16(to + i, from + i);
-    cp_async_commit();
-#endif
-}
-CKV_FN void await_residuals(const Ring& ring) {
-#if CKV_BULK
-    const u32 phase = ring.flights[0].phase;
-    barrier_wait(ring.barriers + STAGES * PARTS, phase);
-    syncwarp();
-    if (lane() == 0) ring.flights[0].phase = phase ^ 1;
-#else
-    cp_async_wait<0>();
-#endif
-    syncwarp();
 }
 #endif

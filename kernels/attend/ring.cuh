@@ -4,13 +4,10 @@
 // other side is worked on. Half the shared memory of two slots overlaps copies with work just as well.
 #pragma once
 
-// Sides of a record as they are copied.
-enum Part { KEYS = 1, VALUES = 2, WHOLE = 3 };
-
 // Keys are what lies before the values' codes; the summary comes with the values.
 constexpr u32 KEY_PART = CKV_VALUE_CODES;
 
-// What a slot's block is: addresses of promoted sides, or 0; whether it is the open block.
+// What a slot's block is: addresses of promoted sides, or 0; whether it is the open block; in a correction twice its pick's sides.
 struct Flight {
     u64 keys, values;
     u32 tail;
@@ -56,7 +53,11 @@ CKV_FN bool fetch_batch(const CkvAttendArgs& a, const Tasks& t, const Ring& ring
         const u32 at = ring.range->lo + (u32)k * WARPS;
         const Segment s = segment_at(a, t, at);
         const u32 j = at - s.start, row = s.row, h = s.kv;
-        if (j < s.tokens / BLOCK) {
+        if constexpr (CORRECTS) {
+            const u32 pick = ldg(a.picks + (u64)s.head * a.table_stride + j);
+            p.record = (u64)record_of(a, s, pick >> 4);
+            p.tail = (pick & 15) << 1;
+        } else if (j < s.tokens / BLOCK) {
             fresh = lane() < STAGES && (j + 1) * BLOCK == s.tokens;
             p.record = (u64)record_of(a, s, j);
             if (a.promoted) {
@@ -83,7 +84,7 @@ template <Part PART> CKV_FN void issue(const CkvAttendArgs& a, const Ring& ring,
         const Place p = ring.places[k & 63];
         if (PART != VALUES && lane() == 0) {
             Flight f = {0, 0, p.tail, REFINABLE ? ring.flights[slot].phase : 0};
-            if (p.tail) {
+            if (p.tail & 1) {
                 f.keys = p.record, f.values = p.record + SIDE_BYTES;
                 // Read from where it is: what was read of it at the head's start has left the cache since.
                 if constexpr (CKV_BULK && !LEAN) bulk_prefetch_l2((const void*)p.record, 2 * SIDE_BYTES);
@@ -98,10 +99,10 @@ template <Part PART> CKV_FN void issue(const CkvAttendArgs& a, const Ring& ring,
         const u8* from = (const u8*)p.record + FROM;
 #if CKV_BULK
         u64* barrier = ring.barriers + slot * PARTS + (PART == VALUES ? 1 : 0);
-        barrier_expect(barrier, p.tail ? 0 : BYTES);
-        if (!p.tail) bulk_load(to, from, BYTES, barrier);
+        barrier_expect(barrier, p.tail & 1 ? 0 : BYTES);
+        if (!(p.tail & 1)) bulk_load(to, from, BYTES, barrier);
 #else
-        if (!p.tail) {
+        if (!(p.tail & 1)) {
             for (u32 i = lane() * 16; i < BYTES; i += 512) cp_async16(to + i, from + i);
         }
 #endif

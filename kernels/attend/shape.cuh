@@ -25,6 +25,9 @@ constexpr bool BY_CHUNK = LEAN || TILES == 4;
 #endif
 // Whether records have residual planes, of both sides: refine.cuh.
 constexpr bool REFINABLE = CKV_KEY_REFINE > 0;
+// Whether blocks picked after a pass are corrected, and nothing else: correct.cuh.
+constexpr bool CORRECTS = CKV_CORRECT == 1;
+static_assert(!CORRECTS || REFINABLE, "with residuals");
 // The query lies in shared memory where registers are scarce.
 constexpr bool QUERY_SHARED = LEAN || REFINABLE;
 static_assert(!REFINABLE || (CKV_KEY == 1 && CKV_VALUE == 1 && NT == 1), "what is refined is coded, for up to eight heads");
@@ -61,7 +64,7 @@ constexpr int HEADS = GROUP <= 4 ? 4 : GROUP <= 8 ? 8 : 16;
 constexpr int LOT = 32 / HEADS;
 
 // Numbers of the certificate that one head keeps beside its output: see certificate.cuh.
-constexpr int SCALARS = 12;
+constexpr int SCALARS = 13;
 // One partial result: outputs of all heads, then their scalars.
 constexpr int PARTIAL = GROUP * D + GROUP * SCALARS;
 constexpr int PARTIAL_STRIDE = (PARTIAL + 3) / 4 * 4;
@@ -86,7 +89,7 @@ static_assert(WARP_BYTES % 16 == 0 && AT_LOT % 16 == 0 && AT_PLACES % 16 == 0, "
 constexpr int VECTOR = D % 128 == 0 ? 4 : D % 64 == 0 ? 2 : 1;
 constexpr int SLICES = D / (32 * VECTOR);
 // Merged scalars, norms of slices, one word; what all warps know of the launch and of the head at hand.
-constexpr int FINISH_BYTES = 4 * (GROUP * SCALARS + 2 * GROUP * SLICES + 4);
+constexpr int FINISH_BYTES = (4 * (GROUP * SCALARS + 2 * GROUP * SLICES + 4) + 15) / 16 * 16;
 constexpr int KNOWN_BYTES = 128;
 // The queries of a head's group, of up to 32 bits; where they stay there, two registers of halves for every pair of channels in
 // every column.

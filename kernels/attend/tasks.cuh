@@ -34,7 +34,8 @@ CKV_FN Sequence sequence_of(const CkvAttendArgs& a, int entry, u32& head) {
         head = id - s.seq * a.kv_heads;
     }
     s.row = a.rows ? ldg(a.rows + s.seq) : s.seq;
-    s.tokens = ldg(a.lens + s.row);
+    // A correction's line is that of the blocks picked; it goes over a list of heads.
+    s.tokens = CORRECTS ? BLOCK * ldg(&a.picked[s.seq * a.kv_heads + head].blocks) : ldg(a.lens + s.row);
     return s;
 }
 

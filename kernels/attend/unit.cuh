@@ -4,6 +4,9 @@
 // arithmetic on integers: under the exponent of 1024 a code is the mantissa, and one subtraction removes the 1024.
 #pragma once
 
+// Sides of a record, as they are copied and refined.
+enum Part { KEYS = 1, VALUES = 2, WHOLE = 3 };
+
 // 1024 + x in both halves, as bits.
 constexpr u32 H2_1024 = 0x64006400u;
 

@@ -5,6 +5,7 @@
 constexpr u32 PLAN = 0;    // the next step's promoted set of every head of the batch, and the copies it needs
 constexpr u32 REPAIR = 1;  // more for the heads in `only`, at once
 constexpr u32 FORGET = 2;  // nothing is known any more of the pages and rows in `only`
+constexpr u32 REFINE = 3;  // sides of refinable records whose residuals the heads in `only` need, for a correction
 
 // An entry of a FORGET list: a page, or with this bit a row.
 constexpr u32 ROW_ENTRY = 0x80000000u;
@@ -22,7 +23,9 @@ constexpr u32 STAT_REFUSED = 6;    // sides left on codes: no host page, no slot
 constexpr u32 STAT_DIRECT = 7;     // sides to be read over the link (REPAIR)
 constexpr u32 STAT_SET_KEYS = 8;   // key sides in the set that a PLAN leaves, those kept included
 constexpr u32 STAT_SET_VALUES = 9;
-constexpr u32 STATS = 10;
+constexpr u32 STAT_REFINED_KEYS = 10;   // sides picked for their residuals (REFINE)
+constexpr u32 STAT_REFINED_VALUES = 11;
+constexpr u32 STATS = 12;
 
 // One copy, laid out as CkvGatherItem of gather.cu has it.
 struct CkvSelectCopy {
@@ -65,6 +68,10 @@ struct CkvSelectArgs {
     u32* queue;             // {length of `copies`, places given out}; both zero before the first PLAN that fills it
     const u32* step;        // at least 1, grows by 1 from step to step
     u32* stats;             // [STATS] counted up; null: not wanted
+    const u8* looks;        // REFINE: [rows][kv_heads][table_stride] sides whose residuals the pass has read
+    u32* picks;             // REFINE: [seqs * kv_heads][table_stride] see CkvAttendArgs, by block
+    CkvPicked* picked;      // REFINE: [seqs * kv_heads] how many
+    u32* failures;          // REFINE: count, then the heads that no residuals bring under their tolerance are added
     u32* clear[4];          // words set to 0 by this launch; null: none
     u32 mode;
     u32 seqs;

@@ -7,8 +7,8 @@
 
 constexpr u32 GROUP = CKV_GROUP, BLOCK = CKV_BLOCK;
 constexpr bool KEYS_CODED = CKV_KEY != 0, VALUES_CODED = CKV_VALUE != 0;
-// Records with residual planes have no plan: the decode kernel reads those where it sees that they matter. Promoted are only sides of
-// heads that all residuals do not bring under their tolerance, in one step, by REPAIR.
+// Records with residual planes have no plan: which of those matter is known after the pass over the codes (REFINE). Promoted are only sides
+// of heads that all residuals do not bring under their tolerance, in one step, by REPAIR.
 constexpr bool REFINABLE = CKV_KEY_REFINE > 0;
 // Blocks whose loads one thread has in flight together.
 constexpr u32 FLIGHT = GROUP <= 4 ? 4 : GROUP <= 8 ? 2 : 1;
@@ -68,16 +68,24 @@ CKV_FN void load_masses(const u32* at, u32 (&masses)[GROUP]) {
     }
 }
 
+// Which residuals the pass has read of a block.
+CKV_FN u32 looks_of(const CkvSelectArgs& a, u64 at) { return REFINABLE && a.looks ? a.looks[at] : 0; }
+
 CKV_FN float larger(float a, float b) { return float_as_u32(a) > float_as_u32(b) ? a : b; }
 
+// What residuals leave of the key term of a block, as a part of it: at most 1.
+CKV_FN float left_of_keys(const Look& b) {
+    const float x = larger(u32_as_float(b.third.x) * rcp(u32_as_float(b.first.x)), u32_as_float(b.third.y) * rcp(u32_as_float(b.first.y)));
+    return x < 1.0f ? x : 1.0f;
+}
+
 // (5.9) from the mass words (attend/certificate.cuh): g_b D_b + eps h_b <= g_b (R_b + ||O' - c|| + eps), and W eta or P sop, whichever is
-// less.
-CKV_FN void score(const Look& b, const HeadScale* scales, bool every, Shares& s) {
+// less. FINE: what residuals leave of them; the mass words speak of keys as they were read, `looks`.
+template <bool FINE> CKV_FN void score(const Look& b, const HeadScale* scales, bool every, u32 looks, Shares& s) {
     const float inf = u32_as_float(0x7f800000u);
     const float kappa = u32_as_float(b.first.x), eps = u32_as_float(b.first.y);
-    // A repair of refinable records reads all residuals: what counts is what those leave, of keys in the mass words already.
-    const float eta = u32_as_float(REFINABLE ? b.third.z : b.second.x), sop = u32_as_float(REFINABLE ? b.third.w : b.second.y);
-    const float radius = u32_as_float(b.second.z);
+    const float eta = u32_as_float(FINE ? b.third.z : b.second.x), sop = u32_as_float(FINE ? b.third.w : b.second.y);
+    const float radius = u32_as_float(b.second.z), left = FINE && !(looks & 1) ? left_of_keys(b) : 1.0f;
     // A side that has no codes has no finite bound.
     const bool force_keys = every || !(kappa < inf && eps < inf), force_values = every || !(eta < inf);
     float most_key = 0.0f, most_value = 0.0f;
@@ -91,7 +99,7 @@ CKV_FN void score(const Look& b, const HeadScale* scales, bool every, Shares& s)
         const float part = (float)((i32)(word >> 5 & 4095u) - 2048) * 0.015625f, even = (float)(word & 31u) * -0.125f;
         s.keys[h] = s.values[h] = 0.0f;
         if (KEYS_CODED && some) {
-            s.keys[h] = ex2(mass + part) * ((radius + scale.reach) * scale.per_target);
+            s.keys[h] = ex2(mass + part) * ((radius + scale.reach) * scale.per_target) * left;
             most_key = larger(s.keys[h], most_key);
         }
         if (VALUES_CODED && some) {

@@ -40,8 +40,8 @@ CKV_FN void count(Histogram& hist, const float (&shares)[GROUP], u32 bucket, flo
     }
 }
 
-// How many buckets, from the lowest, head `h` can do without; one warp.
-CKV_FN u32 buckets_left(const Histogram& hist, u32 h, float digits) {
+// How many buckets, from the lowest, head `h` can do without if so much may be left; one warp.
+CKV_FN u32 buckets_left(const Histogram& hist, u32 h, float digits, float most = 0.9999f) {
     float sums[EACH], before = 0.0f;
 #pragma unroll
     for (u32 i = 0; i < EACH; i++) {
@@ -60,7 +60,7 @@ CKV_FN u32 buckets_left(const Histogram& hist, u32 h, float digits) {
 #pragma unroll
     for (u32 i = 0; i < EACH; i++) {
         const u32 k = lane() * EACH + i;
-        fits += k < LAST && before + sums[i] <= 0.9999f ? 1.0f : 0.0f;
+        fits += k < LAST && before + sums[i] <= most ? 1.0f : 0.0f;
     }
     return (u32)warp_sum(fits);
 }

@@ -11,7 +11,7 @@ use certkv_core::Dtype;
 use certkv_kernel::cuda::args::{AttendArgs, Certificate};
 use certkv_kernel::cuda::{Arch, Variant};
 use certkv_testkit::generate::{Kind, Rng};
-use device_cases::{Case, Spec, Verdict, demand_words};
+use device_cases::{Case, Correction, Refining, Spec, Verdict, bytes32, demand_words};
 use emulated::{Buffer, Emulated, Launch};
 use std::cell::RefCell;
 
@@ -30,6 +30,11 @@ struct Run {
     /// Sides whose residuals were read, keys and values.
     refined: Vec<u32>,
     demands: Vec<u32>,
+    /// Which they are, `[head][stride]`; empty where nothing chooses.
+    looks: Vec<u8>,
+    /// Of the pass, where that was corrected.
+    before: Vec<Certificate>,
+    correction: Correction,
 }
 
 fn run(case: &Case, ctas: usize, how: impl Fn(Launch) -> Launch) -> Run {
@@ -50,11 +55,14 @@ fn run_behind(
     how: impl Fn(Launch) -> Launch,
     behind: impl Fn(&AttendArgs, &[&Buffer]) -> (AttendArgs, Vec<(u64, u64)>),
 ) -> Result<Run, String> {
-    let mut macros: Vec<(&str, i64)> = variant.macros().into_iter().map(|(name, value)| (name, value as i64)).collect();
-    if !bulk {
-        macros.push(("CKV_BULK", 0));
-    }
-    let kernels = Emulated::build("attend.cu", &macros).unwrap_or_else(|e| panic!("{e}"));
+    let build = |variant: &Variant| {
+        let mut macros: Vec<(&str, i64)> =
+            variant.macros().into_iter().map(|(name, value)| (name, value as i64)).collect();
+        if !bulk {
+            macros.push(("CKV_BULK", 0));
+        }
+        Emulated::build("attend.cu", &macros).unwrap_or_else(|e| panic!("{e}"))
+    };
     let memory = RefCell::new(Vec::new());
     let keep = |buffer: Buffer| {
         let at = buffer.pointer();
@@ -69,7 +77,13 @@ fn run_behind(
     let demands = case.demands();
     let before = Buffer::of(&demand_words(&demands));
     let refined = Buffer::zeroed(8);
+    let kept = Buffer::of(&vec![u32::MAX; case.launch_heads() * variant.partial_stride()]);
+    let looks = Buffer::of(&vec![0xffu8; case.launch_heads() * case.stride()]);
+    let corrects = Case::corrects(&case.spec, variant).unwrap_or_else(|e| panic!("{e}"));
+    let chooses = matches!(case.spec.refine, Refining::OnDemand(_) | Refining::Picked(_));
     let args = AttendArgs {
+        kept: if corrects.is_some() { kept.pointer() } else { 0 },
+        looks: if chooses { looks.pointer() } else { 0 },
         demands: if demands.is_empty() { 0 } else { before.pointer() },
         refined: refined.pointer(),
         out: out.pointer(),
@@ -80,13 +94,48 @@ fn run_behind(
     };
     let memory = memory.into_inner();
     let mut all: Vec<&Buffer> = memory.iter().collect();
-    all.extend([&out, &certificates, &masses, &failures, &before, &refined]);
-    let launch = how(Launch::new(ctas as u32, variant.shape().threads() as u32, variant.shape().shared as u32));
+    all.extend([&out, &certificates, &masses, &failures, &before, &refined, &kept, &looks]);
+    let launch = |of: &Variant| how(Launch::new(ctas as u32, of.shape().threads() as u32, of.shape().shared as u32));
     let (args, late) = behind(&args, &all);
-    let ran = kernels.launch_behind("ckv_attend", launch, &args, &all, &late);
+    let ran = build(variant).launch_behind("ckv_attend", launch(variant), &args, &all, &late);
     ran.map_err(|e| format!("{:?}: {e}", case.spec))?;
+    let said = || -> Vec<Certificate> {
+        certificates.read::<u32>().as_chunks().0.iter().map(Certificate::from_words).collect()
+    };
+    let pass = said();
+    let mut correction = Correction::default();
+    if let Some((variant, c)) = corrects.zip(case.correction(&looks.read::<u8>())) {
+        let [picks, picked, only] = [&c.picks, &c.counts(), &c.only].map(|words| Buffer::of(&bytes32(words)));
+        // A list of its own.
+        failures.write(0, &[0u32]);
+        let args = AttendArgs {
+            picks: picks.pointer(),
+            picked: picked.pointer(),
+            only: only.pointer(),
+            demands: 0,
+            looks: 0,
+            masses: 0,
+            promoted: 0,
+            settled: 0,
+            ..args
+        };
+        let all: Vec<&Buffer> = all.iter().copied().chain([&picks, &picked, &only]).collect();
+        let ran = build(&variant).launch_behind("ckv_attend", launch(&variant), &args, &all, &[]);
+        ran.map_err(|e| format!("{:?}, the correction: {e}", case.spec))?;
+        correction = c;
+    }
+    let looks = if !correction.looks.is_empty() {
+        correction.looks.clone()
+    } else if chooses {
+        looks.read()
+    } else {
+        Vec::new()
+    };
     let words = certificates.read::<u32>();
     Ok(Run {
+        looks,
+        before: pass,
+        correction,
         out: out.read(),
         certificates: words.as_chunks().0.iter().map(Certificate::from_words).collect(),
         masses: masses.read(),
@@ -104,8 +153,9 @@ fn check(spec: &Spec, ctas: usize) -> Verdict {
 
 fn checked(case: &Case, r: &Run) -> Verdict {
     let spec = &case.spec;
-    let mut v = case.judge(&r.out, &r.certificates, &r.masses);
-    v.wrong.extend(case.judge_refined(&r.refined, &r.demands, &r.certificates));
+    let mut v = case.judge(&r.out, &r.certificates, &r.masses, &r.looks);
+    v.wrong.extend(case.judge_refined(&r.refined, &r.demands, &r.before));
+    v.wrong.extend(case.judge_picked(&r.correction.picked, &r.certificates));
     assert!(v.wrong.is_empty(), "{spec:?}: {} wrong, first {:#?}", v.wrong.len(), &v.wrong[..v.wrong.len().min(5)]);
     println!(
         "{:16} d {:3} group {:2} {:?} {:?}: rounding {:.1e}, e_arith {:.1e}, bound {:.3} of the norm, tightness {:.1}",

@@ -18,11 +18,13 @@ const FORMATS: [(&str, Dtype); 9] = [
 ];
 /// What the pairs leave out: the formats in use in both cuts, odd widths, small groups, group sizes that fill no tile, no
 /// certificate, single-precision queries.
-const EXTRAS: [&str; 23] = [
+const EXTRAS: [&str; 25] = [
     "k8-v4g64-b64/f16/d128/g4/wide",
     "k8-v4g64-b64-r8.4/f16/d128/g4",
     "k8-v4g64-b64-r8.4/f16/d128/g4/wide",
     "k8-v4g64-b64-r5.4/f16/d128/g4/wide",
+    "k8-v4g64-b64-r8.4/f16/d128/g4/correct/single",
+    "k8-v4g32-b32-r4.4/bf16/d64/g8/correct",
     "k8-v4g32-b32-r4.4/bf16/d64/g8",
     "k8-v6g32-b16-r3.2/f16/d96/g3/single",
     "k8-v4g64-b32/f16/d128/g4",
@@ -140,9 +142,8 @@ pub(crate) fn full(archs: &[Arch]) -> Result<Vec<Job>, String> {
     jobs(&variants)
 }
 
-/// Variants named as `FORMAT/STORE/dDIM/gGROUP`, then `/plain`, `/single`, `/wide` or
-/// `/from=FORMAT`, separated by commas, on every
-/// architecture. With `/from` only the transcoding is compiled.
+/// Variants named as `FORMAT/STORE/dDIM/gGROUP`, then any of `/correct`, `/plain`, `/single`, `/wide`, or `/from=FORMAT`, separated by commas, on
+/// every architecture. With `/from` only the transcoding is compiled.
 pub(crate) fn listed(list: &str, archs: &[Arch]) -> Result<Vec<Job>, String> {
     let mut variants = Vec::new();
     for arch in archs {
@@ -169,21 +170,21 @@ fn parse(text: &str, arch: Arch) -> Result<Variant, String> {
         let format = format.parse().map_err(|e: certkv_core::FormatError| error(&e))?;
         RecordLayout::new(&geometry, format).map_err(|e| error(&e))
     };
-    let variant = Variant::new(layout(format)?, group, arch).map_err(|e| error(&e))?;
-    match rest {
-        [] => Ok(variant),
-        ["plain"] => Ok(variant.uncertified()),
-        ["single"] => Ok(variant.with_single_queries()),
-        ["wide"] => Ok(variant.wide()),
-        [from] => {
-            let old = layout(
-                from.strip_prefix("from=")
-                    .ok_or(bad("only /plain, /single, /wide or /from=FORMAT may follow the group"))?,
-            )?;
-            variant.transcoding(old).map_err(|e| error(&e))
-        }
-        _ => Err(bad("only one of /plain, /single, /wide and /from=FORMAT")),
+    let mut variant = Variant::new(layout(format)?, group, arch).map_err(|e| error(&e))?;
+    for part in rest {
+        variant = match *part {
+            "correct" => variant.correcting().map_err(|e| error(&e))?,
+            "plain" => variant.uncertified(),
+            "single" => variant.with_single_queries(),
+            "wide" => variant.wide(),
+            from => {
+                let why = "only /correct, /plain, /single, /wide or /from=FORMAT may follow the group";
+                let old = layout(from.strip_prefix("from=").ok_or(bad(why))?)?;
+                variant.transcoding(old).map_err(|e| error(&e))?
+            }
+        };
     }
+    Ok(variant)
 }
 
 /// A job for every verb of every variant, each program once.
@@ -219,6 +220,9 @@ fn label(variant: &Variant, recipe: &Recipe) -> String {
         parts.push(format!("g{}", variant.group()));
     }
     parts.push(format!("sm_{}", variant.arch()));
+    if recipe.uses("CKV_CORRECT") && variant.corrects() {
+        parts.push("correct".to_owned());
+    }
     if recipe.uses("CKV_CERTIFY") && !variant.certifies() {
         parts.push("plain".to_owned());
     }

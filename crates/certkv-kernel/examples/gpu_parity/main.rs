@@ -1,6 +1,6 @@
 //! The decode kernel on a GPU against attention in f64: `gpu_parity [--small] [--cubins FOLDER] [--cache FOLDER]`.
 //!
-//! Every geometry, ragged and forked batches, contexts up to 128K, hard data, residuals read never, always and on demand; refinable
+//! Every geometry, ragged and forked batches, contexts up to 128K, hard data, residuals read never, always, on demand and in corrections; refinable
 //! formats also with the wide cut. Outputs are poisoned before each run, every case runs
 //! twice and must give the same bits. `--small` runs the cases that a memory checker gets through. Exit code 0: all hold, 1: something
 //! is wrong, 2: no GPU.
@@ -12,7 +12,7 @@ use certkv_device::cuda::{DeviceBuffer, Gpu, GpuStream, LaunchOptions, Priority}
 use certkv_kernel::cuda::args::{AttendArgs, Certificate};
 use certkv_kernel::cuda::{Ahead, Arch, Compiler, Kernels, Variant, Verb};
 use certkv_testkit::generate::Kind;
-use device_cases::{Case, Refining, Spec, Verdict, demand_words};
+use device_cases::{Case, Correction, Refining, Spec, Verdict, bytes32, demand_words};
 use rayon::prelude::*;
 use std::cell::RefCell;
 use std::process::ExitCode;
@@ -75,15 +75,21 @@ fn specs(small: bool) -> Vec<Spec> {
 
 /// Cases of refinable formats; each in every mode.
 fn refinable(small: bool) -> Vec<Spec> {
-    const MODES: [Refining; 5] =
-        [Refining::Never, Refining::All, Refining::OnDemand(0.0), Refining::OnDemand(1.0), Refining::OnDemand(4.0)];
+    const MODES: [Refining; 6] = [
+        Refining::Never,
+        Refining::All,
+        Refining::OnDemand(0.0),
+        Refining::OnDemand(1.0),
+        Refining::Picked(0.3),
+        Refining::OnDemand(4.0),
+    ];
     let mut all = Vec::new();
     let mut add = |spec: &Spec, modes: &[Refining]| {
         all.extend(modes.iter().map(|refine| Spec { refine: *refine, ..spec.clone() }))
     };
     let main = |lens: &[usize]| Spec::new("k8-v4g64-b64-r5.4", 128, 4, lens);
     add(&main(&[300, 64, 7]), &MODES);
-    add(&Spec { keys: 0.0, values: 0.0, ..Spec::new("k8-v4g32-b16-r3.2", 64, 2, &[130, 5]) }, &MODES[1..4]);
+    add(&Spec { keys: 0.0, values: 0.0, ..Spec::new("k8-v4g32-b16-r3.2", 64, 2, &[130, 5]) }, &MODES[1..5]);
     if small {
         return all;
     }
@@ -103,12 +109,12 @@ fn refinable(small: bool) -> Vec<Spec> {
         }
     }
     for group in 1..=8 {
-        add(&Spec { seed: group as u64, ..Spec::new("k8-v4g64-b64-r5.4", 128, group, &[500, 50]) }, &MODES[1..4]);
+        add(&Spec { seed: group as u64, ..Spec::new("k8-v4g64-b64-r5.4", 128, group, &[500, 50]) }, &MODES[1..5]);
     }
     for kind in Kind::ALL {
         for store in [Dtype::F16, Dtype::Bf16] {
             let spec = Spec { kind, store, seed: 90 + kind as u64, ..main(&[1500, 64, 7, 511]) };
-            add(&spec, &MODES[1..4]);
+            add(&spec, &MODES[1..5]);
         }
     }
     for (tokens, promoted) in [(4096, 0.0), (8192, 0.1), (32768, 0.05)] {
@@ -145,6 +151,11 @@ struct Outputs {
     /// Sides whose residuals were read, keys and values.
     refined: Vec<u32>,
     demands: Vec<u32>,
+    /// Which they are; empty where nothing chooses.
+    looks: Vec<u8>,
+    /// Of the pass, where that was corrected.
+    before: Vec<u32>,
+    correction: Correction,
 }
 
 impl Outputs {
@@ -154,6 +165,7 @@ impl Outputs {
             && self.certificates == other.certificates
             && self.refined == other.refined
             && self.demands == other.demands
+            && self.looks == other.looks
     }
 }
 
@@ -196,7 +208,18 @@ fn run(
     let demand_words = demand_words(&case.demands());
     let demands = DeviceBuffer::new(gpu, (4 * demand_words.len()).max(16))?;
     let refined = DeviceBuffer::new(gpu, 8)?;
+    let kept = DeviceBuffer::new(gpu, 4 * case.launch_heads() * variant.partial_stride())?;
+    let looks = DeviceBuffer::new(gpu, case.launch_heads() * case.stride())?;
+    let corrects = Case::corrects(&case.spec, variant)?;
+    let chooses = matches!(case.spec.refine, Refining::OnDemand(_) | Refining::Picked(_));
+    let words = |words: &[u32]| -> Result<DeviceBuffer, Failure> {
+        let buffer = DeviceBuffer::new(gpu, 4 * words.len())?;
+        buffer.write(stream, 0, &bytes32(words))?;
+        Ok(buffer)
+    };
     let args = AttendArgs {
+        kept: if corrects.is_some() { kept.address() } else { 0 },
+        looks: if chooses { looks.address() } else { 0 },
         demands: if demand_words.is_empty() { 0 } else { demands.address() },
         refined: refined.address(),
         out: out.address(),
@@ -205,11 +228,16 @@ fn run(
         failures: failures.address(),
         ..placed.args
     };
-    let function = kernels.get(variant, Verb::Attend)?;
-    let shape = variant.shape();
+    let launch = |variant: &Variant, args: &AttendArgs, programmatic| -> Result<(), Failure> {
+        let (function, shape) = (kernels.get(variant, Verb::Attend)?, variant.shape());
+        let (threads, shared) = (shape.threads() as u32, shape.shared as u32);
+        let options = LaunchOptions { programmatic, ..LaunchOptions::default() };
+        // SAFETY: every address is that of a live buffer of the size the kernel's argument documents.
+        Ok(unsafe { function.launch(stream, ctas as u32, threads, shared, args, options) }?)
+    };
     let mut all = Vec::new();
     for run in 0..runs {
-        for buffer in [&out, &certificates, &masses] {
+        for buffer in [&out, &certificates, &masses, &kept, &looks] {
             buffer.fill(stream, 0, buffer.len(), 0xff)?;
         }
         failures.fill(stream, 0, failures.len(), 0)?;
@@ -217,19 +245,29 @@ fn run(
         if !demand_words.is_empty() {
             demands.write(stream, 0, &demand_words)?;
         }
-        // SAFETY: every address is that of a live buffer of the size the kernel's argument documents.
-        unsafe {
-            function.launch(
-                stream,
-                ctas as u32,
-                shape.threads() as u32,
-                shape.shared as u32,
-                // What is settled may start early, by turns.
-                &AttendArgs { settled: (run as u32) & 1, ..args },
-                LaunchOptions { programmatic: run & 1 == 1, ..LaunchOptions::default() },
-            )?;
+        // What is settled may start early, by turns.
+        let early = run & 1 == 1;
+        launch(variant, &AttendArgs { settled: u32::from(early), ..args }, early)?;
+        let mut said = vec![0u8; if chooses { looks.len() } else { 0 }];
+        if chooses {
+            looks.read(stream, 0, &mut said)?;
+        }
+        let mut before = vec![0; placed.heads * Certificate::WORDS];
+        certificates.read(stream, 0, &mut before)?;
+        let mut correction = Correction::default();
+        if let Some((variant, c)) = corrects.as_ref().zip(case.correction(&said)) {
+            let [picks, picked, only] = [words(&c.picks)?, words(&c.counts())?, words(&c.only)?];
+            let (picks, picked, only) = (picks.address(), picked.address(), only.address());
+            failures.fill(stream, 0, 4, 0)?;
+            let none = AttendArgs { demands: 0, looks: 0, masses: 0, promoted: 0, settled: 0, ..args };
+            launch(variant, &AttendArgs { picks, picked, only, ..none }, early)?;
+            stream.synchronize()?;
+            (said, correction) = (c.looks.clone(), c);
         }
         let mut o = Outputs {
+            looks: said,
+            before,
+            correction,
             out: vec![0.0; placed.outputs],
             certificates: vec![0; placed.heads * Certificate::WORDS],
             masses: vec![0; placed.masses],
@@ -254,8 +292,10 @@ fn all(gpu: &Gpu, small: bool, compiler: &Compiler) -> Result<bool, Failure> {
     let mut variants: Vec<Variant> = Vec::new();
     for spec in &specs {
         for variant in cuts(spec, arch)? {
-            if !variants.contains(&variant) {
-                variants.push(variant);
+            for variant in Case::corrects(spec, &variant)?.into_iter().chain([variant]) {
+                if !variants.contains(&variant) {
+                    variants.push(variant);
+                }
             }
         }
     }
@@ -278,12 +318,14 @@ fn all(gpu: &Gpu, small: bool, compiler: &Compiler) -> Result<bool, Failure> {
             .map(|(case, _, runs)| {
                 let same = runs[0].same(&runs[1]);
                 let certificates = certificates(&runs[0].certificates);
-                let mut verdict = case.judge(&runs[0].out, &certificates, &runs[0].masses);
-                verdict.wrong.extend(case.judge_refined(&runs[0].refined, &runs[0].demands, &certificates));
+                let (r, before) = (&runs[0], self::certificates(&runs[0].before));
+                let mut verdict = case.judge(&r.out, &certificates, &r.masses, &r.looks);
+                verdict.wrong.extend(case.judge_refined(&r.refined, &r.demands, &before));
+                verdict.wrong.extend(case.judge_picked(&r.correction.picked, &certificates));
                 // The control: an output off by more than the first head's bound must be seen.
                 let mut bent = runs[0].out.clone();
                 bent[0] += 2.5 * certificates[0].bound.min(1e30) + 1e-3;
-                let control = case.judge(&bent, &certificates, &[]).wrong.len().min(1);
+                let control = case.judge(&bent, &certificates, &[], &r.looks).wrong.len().min(1);
                 (verdict, same, control)
             })
             .collect();

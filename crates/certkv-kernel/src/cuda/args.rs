@@ -46,8 +46,24 @@ pub struct Certificate {
     pub status: u32,
     /// Rung that produced the output; written by whoever runs the ladder.
     pub rung: u32,
+    /// Of a corrected head: blocks whose keys' residuals the correction read beside what the pass had.
+    pub refined_keys: u32,
+    /// The same of values.
+    pub refined_values: u32,
+}
+
+/// How many blocks of a KV head a correction goes over. [`SelectMode::Refine`](super::select::SelectMode::Refine) writes it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[repr(C)]
+pub struct Picked {
+    /// Blocks picked.
+    pub blocks: u32,
+    /// Of them, those whose keys' residuals the pass has not read.
+    pub keys: u32,
+    /// The same of values.
+    pub values: u32,
     /// Zero.
-    pub unused: [u32; 2],
+    pub unused: u32,
 }
 
 /// Arguments of `ckv_attend`. Shapes: `seqs` sequences, `kv_heads` KV heads, `group` query heads to each, `dim` channels. Tables are
@@ -116,6 +132,15 @@ pub struct AttendArgs {
     pub demands: u64,
     /// `u32[2]`, counted up: sides whose residuals were read, keys and values; 0: not wanted.
     pub refined: u64,
+    /// `u8[rows][kv_heads][table_stride]`: sides (1 keys, 2 values) whose residuals the pass has read; 0: not wanted.
+    pub looks: u64,
+    /// `[seqs kv_heads]` partial results: the state of every head when its pass is over, from which a correction starts; 0: not wanted.
+    pub kept: u64,
+    /// Of a correction: `u32[seqs kv_heads][table_stride]`, `16 block + 4 looks + sides` of the blocks that it goes over, `sides` those that are to have
+    /// been read with residuals.
+    pub picks: u64,
+    /// [`Picked`]`[seqs kv_heads]`.
+    pub picked: u64,
     /// 1: all residuals are read, and nothing is remembered.
     pub refine_all: u32,
     /// 1: see [`launch::Attend::settled`](super::launch::Attend::settled).
@@ -166,7 +191,8 @@ impl Certificate {
             lse: f(7),
             status: w[8],
             rung: w[9],
-            unused: [w[10], w[11]],
+            refined_keys: w[10],
+            refined_values: w[11],
         }
     }
 }
@@ -194,7 +220,8 @@ mod tests {
 
     #[test]
     fn structs_have_the_sizes_of_their_twins() {
-        assert_eq!(size_of::<AttendArgs>(), 22 * 8 + 10 * 4);
+        assert_eq!(size_of::<AttendArgs>(), 26 * 8 + 10 * 4);
+        assert_eq!(size_of::<Picked>(), 16);
         assert_eq!(size_of::<Demand>(), 16);
         assert_eq!(size_of::<Certificate>(), 48);
         assert_eq!(size_of::<Sides>(), 16);

@@ -2,11 +2,11 @@
 //!
 //! What it cannot know is what tables in device memory say: a page number beyond its slab, written there by a mistake, makes the
 //! GPU read or write elsewhere in its own address space. Whoever writes the tables answers for that.
-use super::args::{AttendArgs, Certificate, Demand, Element, Sides};
+use super::args::{AttendArgs, Certificate, Demand, Element, Picked, Sides};
 use super::encode::{AppendArgs, GatherArgs, Order, PACK_THREADS, PackArgs, PackItem, pack_shared};
 use super::publish::{Publish, PublishArgs};
 use super::queue::{Queue, Span, Tensor};
-use super::select::{CopyItem, SelectArgs, SelectMode, SlotPool};
+use super::select::{CopyItem, SelectArgs, SelectMode, SelectStats, SlotPool};
 use super::touched::Touched;
 use super::variant::Variant;
 use certkv_device::cuda::{CudaError, Function, LaunchOptions};
@@ -82,6 +82,8 @@ pub struct Attend<'a> {
     pub absolute: f32,
     /// Which residual planes are read.
     pub refinement: Refinement<'a>,
+    /// Room for the state of every head, from which a correction starts: [`kept_bytes`]. A pass fills it, a correction reads it.
+    pub kept: Option<Span<'a>>,
     /// Whether the launches that may still run when this one starts leave lengths, tables, promoted words and the records before each
     /// sequence's last token's block alone. Those are then looked up, and the first records asked for, before the launch ahead has
     /// ended; everything else waits for its end in any case.
@@ -100,9 +102,22 @@ pub enum Refinement<'a> {
         demands: Span<'a>,
         /// `u32[2]`: sides whose residuals were read are added.
         refined: Option<Span<'a>>,
+        /// `u8[rows][kv_heads][stride]`: which were, by block.
+        looks: Option<Span<'a>>,
     },
     /// It reads all.
     Always,
+    /// It corrects what a pass has kept of the heads in `only`: a launch of a [correcting](Variant::correcting) variant.
+    Picked(Picks<'a>),
+}
+
+/// Blocks to correct, and with which residuals: [`SelectMode::Refine`] writes them.
+#[derive(Debug, Clone, Copy)]
+pub struct Picks<'a> {
+    /// `u32[seqs kv_heads][stride]`: see [`AttendArgs::picks`].
+    pub blocks: Span<'a>,
+    /// [`Picked`]`[seqs kv_heads]`.
+    pub counts: Span<'a>,
 }
 
 /// Arguments of [`append`]; see [`AppendArgs`].
@@ -201,6 +216,17 @@ pub struct Memory<'a> {
     pub capacity: usize,
 }
 
+/// What [`SelectMode::Refine`] works with.
+#[derive(Debug, Clone, Copy)]
+pub struct Refine<'a> {
+    /// `u8[rows][kv_heads][stride]`: sides whose residuals the pass has read.
+    pub looks: Span<'a>,
+    /// What it writes for the correction.
+    pub picks: Picks<'a>,
+    /// A list to which it adds the heads that no residuals bring under their tolerance.
+    pub failures: Span<'a>,
+}
+
 /// Arguments of [`select`]; see [`SelectArgs`].
 #[derive(Debug, Clone, Copy)]
 pub struct Select<'a> {
@@ -232,8 +258,10 @@ pub struct Select<'a> {
     pub host_pages: Span<'a>,
     /// `u32`: number of the step, from 1.
     pub step: Span<'a>,
-    /// `u32[8]`, counted up.
+    /// [`SelectStats`], counted up.
     pub stats: Span<'a>,
+    /// With [`SelectMode::Refine`].
+    pub refine: Option<Refine<'a>>,
     /// Words that the launch sets to zero.
     pub clear: [Option<Span<'a>>; 4],
     /// Share of the tolerance that may be left unpromoted.
@@ -245,6 +273,34 @@ pub struct Select<'a> {
 /// Bytes of partial results of a launch of `ctas` CTAs over `heads` KV heads of sequences.
 pub fn partial_bytes(variant: &Variant, ctas: usize, heads: usize) -> usize {
     4 * variant.partial_stride() * (ctas + heads)
+}
+
+/// Bytes of [`Attend::kept`] for a batch of `heads` KV heads of sequences.
+pub fn kept_bytes(variant: &Variant, heads: usize) -> usize {
+    4 * variant.partial_stride() * heads
+}
+
+/// Addresses of the kept state, the picks and their counts.
+fn corrected(on: &mut Touched, a: &Attend<'_>, heads: usize) -> Result<[u64; 3], CudaError> {
+    let kept = kept_bytes(a.variant, heads);
+    let wrong = |argument, why| Err(CudaError::BadArgument { argument, why });
+    let Refinement::Picked(picks) = a.refinement else {
+        if a.variant.corrects() {
+            return wrong("refinement", "without picks: the variant corrects");
+        }
+        return Ok([on.may_write(a.kept, "kept", kept)?, 0, 0]);
+    };
+    if !a.variant.corrects() {
+        return wrong("variant", "corrects nothing");
+    }
+    if a.kept.is_none() || a.only.is_none() {
+        return wrong("refinement", "picks without the state that they correct, or a list of heads");
+    }
+    Ok([
+        on.may_read(a.kept, "kept", kept)?,
+        on.reads(picks.blocks, "picks", 4 * heads * a.tables.stride)?,
+        on.reads(picks.counts, "picked", heads * size_of::<Picked>())?,
+    ])
 }
 
 fn word(argument: &'static str, x: usize) -> Result<u32, CudaError> {
@@ -271,13 +327,15 @@ pub fn attend(queue: &Queue, kernel: &Function, a: &Attend<'_>) -> Result<(), Cu
     let outputs = heads * group * l.dim;
     let tail_bytes = 2 * t.kv_heads * l.original_side_bytes();
     let list = 4 * (1 + heads);
-    let (demands, refined) = match a.refinement {
-        Refinement::OnDemand { demands, refined } => (
+    let [demands, refined, looks] = match a.refinement {
+        Refinement::OnDemand { demands, refined, looks } => [
             on.writes(demands, "demands", t.rows * t.kv_heads * group * size_of::<Demand>())?,
             on.may_write(refined, "refined", 8)?,
-        ),
-        Refinement::Never | Refinement::Always => (0, 0),
+            on.may_write(looks, "looks", t.entries() * t.kv_heads)?,
+        ],
+        Refinement::Never | Refinement::Always | Refinement::Picked(_) => [0; 3],
     };
+    let [kept, picks, picked] = corrected(&mut on, a, heads)?;
     let args = AttendArgs {
         packed: on.reads(a.packed, "packed", 0)?,
         page_stride: (t.kv_heads * l.bytes) as u64,
@@ -309,6 +367,10 @@ pub fn attend(queue: &Queue, kernel: &Function, a: &Attend<'_>) -> Result<(), Cu
         absolute: a.absolute,
         demands,
         refined,
+        looks,
+        kept,
+        picks,
+        picked,
         refine_all: u32::from(matches!(a.refinement, Refinement::Always)),
         settled: u32::from(a.settled),
     };
@@ -412,6 +474,19 @@ pub fn select(queue: &Queue, kernel: &Function, a: &Select<'_>) -> Result<(), Cu
     for (address, span) in clear.iter_mut().zip(a.clear) {
         *address = on.may_write(span, "cleared word", 4)?;
     }
+    let wrong = |argument, why| Err(CudaError::BadArgument { argument, why });
+    if a.mode == SelectMode::Refine && (a.refine.is_none() || l.format.refine.is_none()) {
+        return wrong("mode", "of a format without residuals, or without room for picks");
+    }
+    let [looks, picks, picked, failures] = match a.refine {
+        Some(r) => [
+            on.reads(r.looks, "looks", t.entries() * t.kv_heads)?,
+            on.writes(r.picks.blocks, "picks", 4 * heads * t.stride)?,
+            on.writes(r.picks.counts, "picked", heads * size_of::<Picked>())?,
+            on.writes(r.failures, "failures", 4 * (1 + heads))?,
+        ],
+        None => [0; 4],
+    };
     let args = SelectArgs {
         packed: on.reads(a.packed, "packed", m.pages.saturating_mul(t.kv_heads * l.bytes))?,
         page_stride: (t.kv_heads * l.bytes) as u64,
@@ -433,7 +508,11 @@ pub fn select(queue: &Queue, kernel: &Function, a: &Select<'_>) -> Result<(), Cu
         copies: on.writes(m.copies, "copies", m.capacity.saturating_mul(size_of::<CopyItem>()))?,
         queue: on.writes(m.queue, "queue", 8)?,
         step: on.reads(a.step, "step", 4)?,
-        stats: on.writes(a.stats, "stats", 32)?,
+        stats: on.writes(a.stats, "stats", 4 * SelectStats::WORDS)?,
+        looks,
+        picks,
+        picked,
+        failures,
         clear,
         mode: a.mode as u32,
         seqs: word("seqs", a.seqs)?,

@@ -18,6 +18,9 @@ pub enum SelectMode {
     Repair = 1,
     /// Forgets the pages and rows in `only`: no slot, side or word refers to them afterwards.
     Forget = 2,
+    /// Picks the sides of refinable records whose residuals the heads in `only` need beside those that the pass has read, for the correction that
+    /// follows; heads that no residuals bring under their tolerance are added to `failures` instead.
+    Refine = 3,
 }
 
 /// In a [`SelectMode::Forget`] list: the entry is a row, not a page.
@@ -105,8 +108,16 @@ pub struct SelectArgs {
     pub queue: u64,
     /// `u32`: number of the step, from 1.
     pub step: u64,
-    /// `u32[10]`, counted up: see [`SelectStats`]; 0: not wanted.
+    /// `u32[12]`, counted up: see [`SelectStats`]; 0: not wanted.
     pub stats: u64,
+    /// Refine: `u8[rows][kv_heads][table_stride]`, see [`AttendArgs::looks`](super::args::AttendArgs::looks); also of use to a repair, 0 without.
+    pub looks: u64,
+    /// Refine: `u32[seqs kv_heads][table_stride]`, see [`AttendArgs::picks`](super::args::AttendArgs::picks).
+    pub picks: u64,
+    /// Refine: [`Picked`](super::args::Picked)`[seqs kv_heads]`.
+    pub picked: u64,
+    /// Refine: a count, then heads.
+    pub failures: u64,
     /// Addresses of words that this launch sets to 0, 0 for none; they must not be among what it reads. A repair can so empty
     /// the list for the plan that follows (its copies being complete), and a plan the counts of failures.
     pub clear: [u64; 4],
@@ -152,7 +163,7 @@ pub struct SelectStats {
     pub set_keys: u32,
     /// The same of values.
     pub set_values: u32,
-    /// Key sides whose residual planes a decode launch read because their weights asked for it.
+    /// Key sides whose residual planes a decode launch read because their weights asked for it, and those that corrections read.
     pub refined_keys: u32,
     /// The same of values.
     pub refined_values: u32,
@@ -192,7 +203,7 @@ mod tests {
     fn structs_have_the_sizes_of_their_twins() {
         assert_eq!(size_of::<SlotPool>(), 40);
         assert_eq!(size_of::<CopyItem>(), 32);
-        assert_eq!(size_of::<SelectArgs>(), 12 * 8 + 2 * 40 + 7 * 8 + 4 * 8 + 8 * 4);
+        assert_eq!(size_of::<SelectArgs>(), 12 * 8 + 2 * 40 + 11 * 8 + 4 * 8 + 8 * 4);
         assert_eq!(SelectStats::from_words(&[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]).refined_values, 12);
     }
 }

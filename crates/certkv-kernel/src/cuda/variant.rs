@@ -148,7 +148,7 @@ impl Shape {
 }
 
 /// Scalars of a head beside its output: `SCALARS` of kernels/attend/shape.cuh.
-const SCALARS: usize = 12;
+const SCALARS: usize = 13;
 /// `SAMPLES` there: how many sequences or listed heads a CTA keeps the place of.
 const SAMPLES: usize = 256;
 /// Query heads to a KV head of a refinable format, at most: room for what a block may add.
@@ -177,7 +177,7 @@ fn shared_bytes(layout: &RecordLayout, group: usize, warps: usize, stages: usize
     let places = 65 * 16;
     let warp = partial + barriers + flights + lots + places;
     let vector = [4, 2, 1].into_iter().find(|v| layout.dim.is_multiple_of(32 * v)).unwrap_or(1);
-    let finish = 4 * (group * SCALARS + 2 * group * (layout.dim / (32 * vector)) + 4);
+    let finish = (4 * (group * SCALARS + 2 * group * (layout.dim / (32 * vector)) + 4)).next_multiple_of(16);
     let entries = 4 * (SAMPLES + 8);
     // What all warps know of the launch and of the head at hand.
     let known = 128;
@@ -199,6 +199,7 @@ pub struct Variant {
     arch: Arch,
     certify: bool,
     single_queries: bool,
+    corrects: bool,
     from: Option<RecordLayout>,
     shape: Shape,
 }
@@ -313,7 +314,8 @@ impl Variant {
             }
         }
         let shape = Shape::fitting(&layout, group, arch.shared_limit())?;
-        Ok(Self { layout, group, arch, certify: true, single_queries: false, from: None, shape })
+        let (certify, single_queries, corrects) = (true, false, false);
+        Ok(Self { layout, group, arch, certify, single_queries, corrects, from: None, shape })
     }
 
     /// The same without certificates: what certifying costs is measured against this one. Its outputs are uncertified.
@@ -328,6 +330,22 @@ impl Variant {
     pub fn with_single_queries(mut self) -> Self {
         self.single_queries = true;
         self
+    }
+
+    /// The decode kernel that corrects blocks picked after a pass over records of a format with residuals. Other verbs are those of the variant itself.
+    ///
+    /// # Errors
+    /// [`VariantError::Unsupported`] for a format without.
+    pub fn correcting(mut self) -> Result<Self, VariantError> {
+        if self.layout.format.refine.is_none() {
+            return Err(VariantError::Unsupported {
+                what: "residuals of bits",
+                value: 0,
+                needs: "some to correct with",
+            });
+        }
+        self.corrects = true;
+        Ok(self)
     }
 
     /// The same with [`Verb::Transcode`], from records of the layout `from` to its own.
@@ -409,6 +427,11 @@ impl Variant {
         self.certify
     }
 
+    /// Whether the decode kernel corrects what a pass has kept.
+    pub fn corrects(&self) -> bool {
+        self.corrects
+    }
+
     /// Whether queries may be in single precision.
     pub fn takes_single_queries(&self) -> bool {
         self.single_queries
@@ -419,9 +442,12 @@ impl Variant {
         self.from.as_ref()
     }
 
-    /// Verbs that this variant has: transcoding only from a layout.
+    /// Verbs that this variant has: transcoding only from a layout, and nothing but the decode kernel where that corrects.
     pub fn verbs(&self) -> impl Iterator<Item = Verb> {
-        Verb::ALL.into_iter().filter(|verb| *verb != Verb::Transcode || self.from.is_some())
+        let has = |verb: &Verb| {
+            (*verb != Verb::Transcode || self.from.is_some()) && (*verb == Verb::Attend || !self.corrects)
+        };
+        Verb::ALL.into_iter().filter(has)
     }
 
     /// How a CTA of the decode kernel is cut.
@@ -444,6 +470,7 @@ impl Variant {
             ("CKV_GROUP", self.group),
             ("CKV_WARPS", self.shape.warps),
             ("CKV_STAGES", self.shape.stages),
+            ("CKV_CORRECT", usize::from(self.corrects)),
             ("CKV_CERTIFY", usize::from(self.certify)),
             ("CKV_QUERY_LOW", usize::from(self.single_queries)),
             ("CKV_SHARED", self.shape.shared),
@@ -453,11 +480,14 @@ impl Variant {
 }
 
 impl fmt::Display for Variant {
-    /// `k8-v4g32-b32/f16/d128/g4/sm_90a`, then `/plain` if it does not certify, `/single` if it takes queries in
+    /// `k8-v4g32-b32/f16/d128/g4/sm_90a`, then `/correct` if it corrects, `/plain` if it does not certify, `/single` if it takes queries in
     /// single precision, `/from=FORMAT` if it transcodes.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let l = &self.layout;
         write!(f, "{}/{}/d{}/g{}/sm_{}", l.format, l.store, l.dim, self.group, self.arch)?;
+        if self.corrects {
+            f.write_str("/correct")?;
+        }
         if !self.certify {
             f.write_str("/plain")?;
         }

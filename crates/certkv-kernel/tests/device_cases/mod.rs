@@ -16,7 +16,7 @@ use certkv_core::{Dtype, ErrorSummary, Geometry, RecordLayout, RefinedSummary};
 use certkv_kernel::cuda::args::{AttendArgs, Certificate, Element, MassWord, Sides};
 use certkv_testkit::generate::{Heads, Kind, Rng, Shape, decode, heads};
 use refined::finer;
-pub use refined::{Refining, demand_words};
+pub use refined::{Correction, Refining, demand_words};
 
 /// What a case is made of.
 #[derive(Debug, Clone)]
@@ -273,7 +273,7 @@ impl Case {
             masses: 0,
             only: 0,
             failures: 0,
-            partials: room((ctas + n) * (spec.group * (d + 12) + 4) * 4),
+            partials: room((ctas + n) * (spec.group * (d + 13) + 4) * 4),
             counters: room(n * 4),
             seqs: spec.lens.len() as u32,
             kv_heads: spec.kv_heads as u32,
@@ -291,14 +291,16 @@ impl Case {
         Placed { args, outputs: n * spec.group * d, heads: n * spec.group, masses: n * stride * spec.group }
     }
 
-    /// Compares outputs and certificates with attention in f64. Returns what is wrong, and the largest figures seen.
-    pub fn judge(&self, out: &[f32], certificates: &[Certificate], masses: &[u32]) -> Verdict {
+    /// Compares outputs and certificates with attention in f64. Returns what is wrong, and the largest figures seen. `looks`: sides whose
+    /// residuals were read, `[head][stride]`; empty: as the mode says.
+    pub fn judge(&self, out: &[f32], certificates: &[Certificate], masses: &[u32], looks: &[u8]) -> Verdict {
         let (spec, l) = (&self.spec, &self.layout);
         let (b, d, stride) = (l.tokens(), spec.dim, self.stride());
         let scale = (d as f64).powf(-0.5);
         let mut v = Verdict::default();
-        // What was read on demand is the kernel's choice: its operands are not known then, only what it says of its error.
-        let reads_all = spec.refine.reads_all();
+        let all = spec.refine.reads_all() == Some(true);
+        // Masses are those of the pass, which a correction does not change.
+        let corrected = matches!(spec.refine, Refining::Picked(_));
         for (i, head) in self.heads.iter().enumerate() {
             let (keys, values) = (head.data.keys_f64(), head.data.values_f64());
             let tokens = head.data.shape.tokens;
@@ -306,9 +308,9 @@ impl Case {
             let mut exact = true;
             for (j, record) in head.records.iter().enumerate() {
                 let finer = finer(l, record);
-                let all = reads_all == Some(true);
-                let key = if all && finer.0 { refined_key } else { decode_key };
-                let value = if all && finer.1 { refined_value } else { decode_value };
+                let look = looks.get(i * stride + j).copied().unwrap_or(if all { 3 } else { 0 });
+                let key = if look & 1 != 0 && finer.0 { refined_key } else { decode_key };
+                let value = if look & 2 != 0 && finer.1 { refined_value } else { decode_value };
                 for t in 0..b {
                     let at = (j * b + t) * d..(j * b + t + 1) * d;
                     if !head.exact[j].0 && !l.format.key.is_exact() {
@@ -328,7 +330,7 @@ impl Case {
                 let row = i * spec.group + g;
                 let got: Vec<f64> = out[row * d..(row + 1) * d].iter().map(|x| f64::from(*x)).collect();
                 let c = certificates[row];
-                let (error, rounding) = (distance(&got, &truth), reads_all.map_or(0.0, |_| distance(&got, &used)));
+                let (error, rounding) = (distance(&got, &truth), distance(&got, &used));
                 let norm = got.iter().map(|x| x * x).sum::<f64>().sqrt();
                 v.heads += 1;
                 if c.status == 0 && c.bound == f32::INFINITY && !got.iter().all(|x| x.is_finite()) {
@@ -347,7 +349,7 @@ impl Case {
                         .push(format!("head {i}.{g}: rounding {rounding:.3e} above e_arith {:.3e} ({c:?})", c.e_arith));
                 }
                 let lse = certkv_testkit::oracle::log_sum_exp(&logits);
-                if reads_all.is_some() && !((lse - f64::from(c.lse)).abs() <= 1e-4 + 1e-5 * lse.abs()) {
+                if !((lse - f64::from(c.lse)).abs() <= 1e-4 + 1e-5 * lse.abs()) {
                     v.wrong.push(format!("head {i}.{g}: lse {} instead of {lse}", c.lse));
                 }
                 if !((norm - f64::from(c.norm)).abs() <= 1e-3 * norm) {
@@ -365,7 +367,7 @@ impl Case {
                     v.relative += f64::from(c.bound) / norm;
                     v.finite += 1;
                 }
-                if masses.is_empty() || reads_all.is_none() {
+                if masses.is_empty() || corrected {
                     continue;
                 }
                 for j in 0..tokens / b {

@@ -2,7 +2,9 @@
 use super::{Case, dense, distance};
 use certkv_codec::decode::{read_refined_summary, read_summary};
 use certkv_core::RecordLayout;
-use certkv_kernel::cuda::args::{Certificate, Demand};
+use certkv_kernel::cuda::args::{Certificate, Demand, Picked};
+use certkv_kernel::cuda::{Variant, VariantError};
+use certkv_testkit::generate::Rng;
 
 /// Which residuals a case reads.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -12,7 +14,12 @@ pub enum Refining {
     All,
     /// Where weights ask for it, when so many even shares are allowed; 0: rows without history, which read everything.
     OnDemand(f32),
+    /// On demand, and then of so large a share of the other sides: a correction.
+    Picked(f64),
 }
+
+/// What a pass that is corrected is allowed.
+const PASS_KAPPA: f32 = 2.0;
 
 impl Refining {
     /// Whether everything that can be refined is; `None`: nobody but the kernel knows what is read.
@@ -21,7 +28,27 @@ impl Refining {
             Self::Never => Some(false),
             Self::All => Some(true),
             Self::OnDemand(kappa) => (kappa == 0.0).then_some(true),
+            Self::Picked(_) => None,
         }
+    }
+}
+
+/// What a correction is given, and what has been read behind it.
+#[derive(Debug, Clone, Default)]
+pub struct Correction {
+    /// `[head][stride]`: `16 block + 4 looks + sides`.
+    pub picks: Vec<u32>,
+    /// By head.
+    pub picked: Vec<Picked>,
+    /// A count, then the heads that have picks, in no order.
+    pub only: Vec<u32>,
+    /// `[head][stride]`: sides.
+    pub looks: Vec<u8>,
+}
+
+impl Correction {
+    pub fn counts(&self) -> Vec<u32> {
+        self.picked.iter().flat_map(|p| [p.blocks, p.keys, p.values, 0]).collect()
     }
 }
 
@@ -43,6 +70,7 @@ impl Case {
                 return vec![Demand::default(); self.launch_heads() * self.spec.group];
             }
             Refining::OnDemand(kappa) => kappa,
+            Refining::Picked(_) => PASS_KAPPA,
             Refining::All => 1.0,
         };
         let scale = (self.spec.dim as f64).powf(-0.5);
@@ -61,6 +89,55 @@ impl Case {
         all
     }
 
+    /// The picks of a case that corrects what a pass with these looks has left.
+    pub fn correction(&self, looks: &[u8]) -> Option<Correction> {
+        let Refining::Picked(share) = self.spec.refine else { return None };
+        let stride = self.stride();
+        let mut r = Rng::new(self.spec.seed ^ 0x91c);
+        let mut c = Correction { picks: vec![u32::MAX; self.heads.len() * stride], ..Correction::default() };
+        (c.looks, c.only) = (looks.to_vec(), vec![0]);
+        for (i, head) in self.heads.iter().enumerate() {
+            let mut of = Picked::default();
+            for (j, (record, exact)) in head.records.iter().zip(&head.exact).enumerate() {
+                let (finer, before) = (finer(&self.layout, record), looks[i * stride + j]);
+                let (key, value) = (r.chance(share) && finer.0, r.chance(share) && finer.1);
+                let sides = before | u8::from(key) | 2 * u8::from(value);
+                // What the pass has read from originals is not corrected. Some heads have no picks; some blocks have nothing new.
+                if exact.0 || exact.1 || i % 5 == 4 || sides == before && !r.chance(0.1) {
+                    continue;
+                }
+                c.looks[i * stride + j] = sides;
+                c.picks[i * stride + of.blocks as usize] = (16 * j) as u32 + 4 * u32::from(before) + u32::from(sides);
+                of.blocks += 1;
+                of.keys += u32::from(sides & !before & 1);
+                of.values += u32::from(sides & !before & 2) / 2;
+            }
+            if of.blocks > 0 {
+                c.only.push(i as u32);
+            }
+            c.picked.push(of);
+        }
+        c.only[1..].reverse();
+        c.only[0] = c.only.len() as u32 - 1;
+        Some(c)
+    }
+
+    /// The variant of the correction, if the case has one.
+    pub fn corrects(spec: &super::Spec, variant: &Variant) -> Result<Option<Variant>, VariantError> {
+        matches!(spec.refine, Refining::Picked(_)).then(|| variant.clone().correcting()).transpose()
+    }
+
+    /// What certificates of a case that corrects say wrongly of what was read.
+    pub fn judge_picked(&self, picked: &[Picked], certificates: &[Certificate]) -> Vec<String> {
+        let group = self.spec.group;
+        let wanted = |i: usize| picked.get(i / group).map_or((0, 0), |p| (p.keys, p.values));
+        let wrong = |(i, c): (usize, &Certificate)| {
+            let said = (c.refined_keys, c.refined_values);
+            (said != wanted(i)).then(|| format!("head {i}: {said:?} sides refined instead of {:?}", wanted(i)))
+        };
+        certificates.iter().enumerate().filter_map(wrong).collect()
+    }
+
     /// Sides that a launch which reads everything reads, keys and values.
     pub fn refinable(&self) -> [u32; 2] {
         let mut sides = [0; 2];
@@ -75,6 +152,7 @@ impl Case {
     }
 
     /// What is wrong with the counters and the demands that a launch left.
+    /// `certificates`: those of the pass.
     pub fn judge_refined(&self, refined: &[u32], demands: &[u32], certificates: &[Certificate]) -> Vec<String> {
         let (mode, most, mut wrong) = (self.spec.refine, self.refinable(), Vec::new());
         let fits = match mode.reads_all() {
@@ -87,7 +165,8 @@ impl Case {
         }
         for ((i, before), got) in self.demands().iter().enumerate().zip(demands.as_chunks::<4>().0) {
             let (got, c) = (got.map(f32::from_bits), &certificates[i]);
-            let want = if matches!(mode, Refining::OnDemand(_)) { learned(*before, c) } else { *before };
+            let want =
+                if matches!(mode, Refining::OnDemand(_) | Refining::Picked(_)) { learned(*before, c) } else { *before };
             let want = [want.norm, want.radius, want.kappa, want.unused];
             // An output without a number leaves none.
             if got.iter().zip(want).any(|(a, b)| a.to_bits() != b.to_bits() && !(a.is_nan() && b.is_nan())) {

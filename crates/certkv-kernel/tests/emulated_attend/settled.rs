@@ -1,5 +1,5 @@
 //! What a launch may read before the one ahead of it has ended: what it was told is settled, and nothing else.
-use crate::device_cases::{Case, Spec};
+use crate::device_cases::{Case, Refining, Spec};
 use crate::emulated::Buffer;
 use crate::{Run, run_behind, variant};
 use certkv_kernel::cuda::args::AttendArgs;
@@ -39,8 +39,10 @@ fn settled(
             let args = AttendArgs { settled: 1, ..*args };
             let outputs = [args.out, args.certificates, args.masses, args.failures, args.counters, args.partials];
             let inputs = [args.query, args.centres, args.tail_base].into_iter().chain(outputs);
-            let mut late: Vec<_> =
-                inputs.chain((args.demands != 0).then_some(args.demands)).map(|p| whole(memory, p)).collect();
+            let mut late: Vec<_> = inputs
+                .chain([args.demands, args.kept, args.looks].into_iter().filter(|p| *p != 0))
+                .map(|p| whole(memory, p))
+                .collect();
             late.extend(filled(case, &args, memory));
             late.extend(and(&args, memory));
             (args, late)
@@ -57,7 +59,8 @@ fn cases() -> Vec<(Case, usize)> {
         ("f16-f16-b16", 64, 6, vec![48, 33], 1),
     ] {
         for keys in [0.0, 0.3] {
-            let spec = Spec { keys, seed: ctas as u64, ..Spec::new(format, dim, group, &lens) };
+            let refine = if format.contains("-r") { Refining::Picked(0.5) } else { Refining::Never };
+            let spec = Spec { keys, refine, seed: ctas as u64, ..Spec::new(format, dim, group, &lens) };
             all.push((Case::new(&spec), ctas));
         }
     }

@@ -189,6 +189,7 @@ impl World {
             capacity: self.plan.capacity as u32,
             target: 0.9,
             progress: 8,
+            ..SelectArgs::default()
         }
     }
 

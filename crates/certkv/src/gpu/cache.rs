@@ -172,7 +172,7 @@ impl GpuCache {
     /// A new row has no history.
     fn unlearn(&self, row: usize) -> Result<(), Error> {
         let Core { queue, demands, sizes: s, .. } = &*self.core;
-        for layer in (0..s.layers).filter(|layer| self.core.kit(*layer).refinable) {
+        for layer in (0..s.layers).filter(|layer| self.core.kit(*layer).corrects.is_some()) {
             demands.fill(queue.stream(), s.demand_at(layer, row), s.demand_row_bytes(), 0)?;
         }
         Ok(())

@@ -7,7 +7,7 @@ use certkv_core::{Ledger, RecordLayout};
 use certkv_device::cuda::{DeviceBuffer, Gpu};
 use certkv_kernel::cuda::args::{Element, Sides};
 use certkv_kernel::cuda::encode::append_flag;
-use certkv_kernel::cuda::launch::{self, Append, Memory, Promoted, Select, Slots, Tables};
+use certkv_kernel::cuda::launch::{self, Append, Memory, Picks, Promoted, Refine, Select, Slots, Tables};
 use certkv_kernel::cuda::queue::{Area, Queue, Span, Tensor};
 use certkv_kernel::cuda::select::{SelectMode, SelectStats};
 use certkv_kernel::cuda::{Compiler, Kernels, Variant};
@@ -47,6 +47,8 @@ pub(super) struct Core {
     pub(super) centres: DeviceBuffer,
     /// `[layer][row][q_head]`: what the decode kernel remembers of heads of refinable formats.
     pub(super) demands: DeviceBuffer,
+    /// What corrections of refinable formats work with, one layer after the other.
+    corrections: DeviceBuffer,
     pub(super) partials: DeviceBuffer,
     pub(super) counters: DeviceBuffer,
     /// Keys, values, then queries of the host's batch.
@@ -73,9 +75,9 @@ impl Core {
                 formats.push(layout);
             }
         }
-        let variants: Vec<[Variant; 2]> =
+        let variants: Vec<Vec<Variant>> =
             formats.into_iter().map(|layout| kit::variants(gpu, config, layout)).collect::<Result<_, _>>()?;
-        let Some([first, _]) = variants.first() else {
+        let Some(first) = variants.first().and_then(|all| all.first()) else {
             return Err(Error::Config { field: "geometry", why: "no layer".into() });
         };
         let ctas = gpu.info().multiprocessors.max(1);
@@ -85,7 +87,7 @@ impl Core {
             ledger.reserve(class, bytes.ok_or_else(too_large)?)?;
         }
         let kernels = Kernels::prepare(gpu, &variants.concat(), compiler)?;
-        let kits = variants.into_iter().map(|both| Kit::new(&kernels, both, ctas)).collect::<Result<_, _>>()?;
+        let kits = variants.iter().map(|all| Kit::new(&kernels, all, ctas)).collect::<Result<_, _>>()?;
         let queue = Queue::new(gpu)?;
         let buffer = |bytes: Option<usize>| -> Result<DeviceBuffer, Error> {
             Ok(DeviceBuffer::new(gpu, bytes.ok_or_else(too_large)?)?)
@@ -107,6 +109,7 @@ impl Core {
             scratch: buffer(Some(sizes.scratch_bytes()))?,
             centres: buffer(layers.checked_mul(sizes.centre_bytes()))?,
             demands: buffer(layers.checked_mul(sizes.demand_bytes()))?,
+            corrections: buffer(sizes.correction_bytes())?,
             partials: buffer(Some(sizes.partial_bytes))?,
             counters: buffer(Some(sizes.counter_bytes()))?,
             inputs: buffer(Some(2 * sizes.row_bytes() + sizes.query_bytes()))?,
@@ -130,7 +133,7 @@ impl Core {
     fn clear(&self) -> Result<(), Error> {
         let Self { queue, sizes, .. } = self;
         let tables = [&self.tables, &self.masses, &self.certificates, &self.failures, &self.centres, &self.counters];
-        for buffer in tables.into_iter().chain([&self.promoted, &self.memory, &self.demands]) {
+        for buffer in tables.into_iter().chain([&self.promoted, &self.memory, &self.demands, &self.corrections]) {
             buffer.fill(queue.stream(), 0, buffer.len(), 0)?;
         }
         let mut sides = Vec::with_capacity(2 * sizes.host_pages * sizes.kv_heads);
@@ -277,6 +280,7 @@ impl Core {
             relative: 0.0,
             absolute: 0.0,
             refinement: launch::Refinement::Never,
+            kept: None,
             settled: false,
         })
     }
@@ -312,7 +316,42 @@ impl Core {
     pub(super) fn on_demand(&self, layer: usize) -> Result<launch::Refinement<'_>, Error> {
         let stats = self.sizes.stats_of(layer);
         let refined = Some(self.counter(&(stats.start + SelectStats::REFINED..stats.end))?);
-        Ok(launch::Refinement::OnDemand { demands: self.of_layer(&self.demands, layer)?, refined })
+        let looks = Some(self.looks()?);
+        Ok(launch::Refinement::OnDemand { demands: self.of_layer(&self.demands, layer)?, refined, looks })
+    }
+
+    fn correction(&self, bytes: &Range<usize>) -> Result<Span<'_>, Error> {
+        Ok(Span::of(&self.corrections, bytes.start, bytes.len())?)
+    }
+
+    /// The list of heads to be corrected: empty between layers.
+    pub(super) fn correction_list(&self) -> Result<Span<'_>, Error> {
+        self.correction(&self.sizes.corrections.list)
+    }
+
+    /// The state that a pass leaves for the correction.
+    pub(super) fn kept(&self) -> Result<Span<'_>, Error> {
+        self.correction(&self.sizes.corrections.kept)
+    }
+
+    /// Sides whose residuals the pass has read.
+    fn looks(&self) -> Result<Span<'_>, Error> {
+        self.correction(&self.sizes.corrections.looks)
+    }
+
+    /// The blocks to correct.
+    pub(super) fn picks(&self) -> Result<Picks<'_>, Error> {
+        let s = &self.sizes.corrections;
+        Ok(Picks { blocks: self.correction(&s.picks)?, counts: self.correction(&s.picked)? })
+    }
+
+    /// Enqueues that no head is to be corrected: where no repair came behind the last correction.
+    pub(super) fn empty_corrections(&self) -> Result<(), Error> {
+        let list = &self.sizes.corrections.list;
+        if list.is_empty() {
+            return Ok(());
+        }
+        Ok(self.corrections.fill(self.queue.stream(), list.start, 4, 0)?)
     }
 
     /// Enqueues that nothing is to be copied.
@@ -391,8 +430,15 @@ impl Core {
         // A repair empties the lists of those that come after it: the copies on the one are complete.
         let queue = |i: usize| Span::of(&self.memory, 4 * (layer * m.words + m.queue.start + i), 4);
         let repairs = mode == SelectMode::Repair;
+        let refinable = self.kit(layer).corrects.is_some();
+        let corrected = if refinable { Some(self.correction_list()?) } else { None };
+        let refine = if refinable {
+            Some(Refine { looks: self.looks()?, picks: self.picks()?, failures: self.failure_list(layer, 0)? })
+        } else {
+            None
+        };
         let clear = if repairs {
-            [Some(queue(0)?), Some(queue(1)?), Some(Span::of(&self.failures, self.list_at(layer, 1), 4)?), None]
+            [Some(queue(0)?), Some(queue(1)?), Some(Span::of(&self.failures, self.list_at(layer, 1), 4)?), corrected]
         } else {
             [None; 4]
         };
@@ -412,8 +458,13 @@ impl Core {
             host_pages: self.originals.span(layer * layer_host, layer_host)?,
             step: self.table(&(t.count.start + 1..t.count.end))?,
             stats: self.counter(&self.sizes.stats_of(layer))?,
+            refine,
             clear,
-            target: if repairs { 0.8 } else { self.plan_target },
+            target: match mode {
+                SelectMode::Repair => 0.8,
+                SelectMode::Refine => REFINE_TARGET,
+                SelectMode::Plan | SelectMode::Forget => self.plan_target,
+            },
             progress: 8,
         };
         Ok(launch::select(&self.queue, &self.kit(layer).select, &args)?)
@@ -424,6 +475,9 @@ impl Core {
         Ok(launch::gather(&self.queue, &self.kit(layer).gather, &self.layer_memory(layer)?)?)
     }
 }
+
+/// Share of the tolerance that a correction leaves to the codes: with 0.97 every head that residuals could serve was served.
+const REFINE_TARGET: f32 = 0.95;
 
 /// Bytes of one entry of the table of sides.
 const _: () = assert!(size_of::<Sides>() == 16);

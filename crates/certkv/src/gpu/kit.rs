@@ -22,20 +22,28 @@ pub(super) struct Kit {
     pub(super) publish: Function,
     /// Whether records hold the originals themselves.
     pub(super) exact: bool,
-    /// Whether records have residual planes.
-    pub(super) refinable: bool,
+    /// The decode kernel that corrects, if records have residual planes.
+    pub(super) corrects: Option<(Function, Variant)>,
 }
 
-/// The variant that runs records of `layout` on a GPU, and the same cut for throughput.
-pub(super) fn variants(gpu: &Gpu, config: &GpuConfig, layout: &RecordLayout) -> Result<[Variant; 2], Error> {
+/// The variant that runs records of `layout` on a GPU, the same cut for throughput, and for records with residual planes the one that corrects.
+pub(super) fn variants(gpu: &Gpu, config: &GpuConfig, layout: &RecordLayout) -> Result<Vec<Variant>, Error> {
     let arch = Arch::of(gpu.info().arch).map_err(PrepareError::Variant)?;
     let variant = Variant::new(layout.clone(), config.geometry.group(), arch).map_err(PrepareError::Variant)?;
     let variant = if config.queries == Element::F32 { variant.with_single_queries() } else { variant };
-    Ok([variant.clone(), variant.wide()])
+    let corrects = (!layout.format.refine.is_none()).then(|| variant.clone().correcting());
+    let corrects = corrects.transpose().map_err(PrepareError::Variant)?;
+    Ok([variant.clone(), variant.wide()].into_iter().chain(corrects).collect())
 }
 
 impl Kit {
-    pub(super) fn new(kernels: &Kernels, [variant, wide]: [Variant; 2], ctas: u32) -> Result<Self, Error> {
+    /// For what [`variants`] gave.
+    pub(super) fn new(kernels: &Kernels, variants: &[Variant], ctas: u32) -> Result<Self, Error> {
+        let [variant, wide, corrects @ ..] = variants else {
+            return Err(Error::Config { field: "formats", why: "no kernels".into() });
+        };
+        let (variant, wide) = (variant.clone(), wide.clone());
+        let corrects = corrects.first().map(|v| kernels.get(v, Verb::Attend).map(|f| (f.clone(), v.clone())));
         let kernel = |verb| kernels.get(&variant, verb).cloned();
         let format = variant.layout().format;
         Ok(Self {
@@ -48,7 +56,7 @@ impl Kit {
             gather: kernel(Verb::Gather)?,
             publish: kernel(Verb::Publish)?,
             exact: format.key.is_exact() && format.value.is_exact(),
-            refinable: !format.refine.is_none(),
+            corrects: corrects.transpose()?,
             variant,
         })
     }

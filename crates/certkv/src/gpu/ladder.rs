@@ -6,11 +6,13 @@
 //! leaves nothing but rounding (math.md (5.26)). Then the plan chooses the next step's sides from this step's masses, and its
 //! copies to scratch come before the next layer's launches.
 //!
-//! A *refinable* format has no plan: the first pass itself reads the residual planes of the blocks whose weights ask for them, and the
-//! repair reads all of them, and originals where even that is not enough.
+//! A *refinable* format has no plan: the first pass itself reads the residual planes of the blocks whose weights ask for them. For heads over
+//! tolerance more sides are picked, by this step's masses and outputs, and a correction takes their blocks away and adds them again (math.md (6.6),
+//! (6.11)). Where no residuals are enough the repair reads all of them, and originals of what then stands out.
 //!
-//! *Cost:* the records once, and 7 launches (4 for a refinable format) of which those over empty lists take about 3 us; for a listed head its records and
-//! promoted sides once more; for a dense one its originals over the link, which is some 90 times slower than device memory.
+//! *Cost:* the records once, and 7 launches (6 for a refinable format) of which those over empty lists take about 3 us; for a block picked its record and
+//! residuals; for a listed head its records and promoted sides once more; for a dense one its originals over the link, which is some 90 times slower
+//! than device memory.
 use super::core::Core;
 use super::policy::Rule;
 use crate::Error;
@@ -45,6 +47,7 @@ pub(super) fn attend(core: &Core, call: &Call<'_>) -> Result<(), Error> {
     };
     if !call.fresh {
         core.failures.fill(core.queue.stream(), core.list_at(layer, 0), 4, 0)?;
+        core.empty_corrections()?;
     }
     match rule {
         Rule::Packed => first(&plain),
@@ -94,20 +97,24 @@ fn certified(
         core.failures.fill(core.queue.stream(), core.list_at(layer, 1), 4, 0)?;
         return first(plain);
     }
-    let refinable = core.kit(layer).refinable;
+    let corrects = core.kit(layer).corrects.as_ref();
     let chosen = Attend { promoted: Some(core.chosen(layer)?), masses: Some(core.layer_masses()?), ..*plain };
-    if refinable {
-        let refinement = core.on_demand(layer)?;
-        first(&Attend { failures: Some(over), promoted: None, refinement, ..chosen })?;
+    if let Some((kernel, variant)) = corrects {
+        let (kept, listed) = (Some(core.kept()?), core.correction_list()?);
+        first(&Attend { failures: Some(listed), promoted: None, refinement: core.on_demand(layer)?, kept, ..chosen })?;
+        core.select(layer, 0, plain.seqs, SelectMode::Refine, Some(listed))?;
+        let refinement = Refinement::Picked(core.picks()?);
+        let args = Attend { variant, only: Some(listed), failures: Some(over), kept, refinement, ..*plain };
+        launch::attend(&core.queue, kernel, &args)?;
     } else {
         first(&Attend { failures: Some(over), ..chosen })?;
     }
     core.select(layer, 0, plain.seqs, SelectMode::Repair, Some(over))?;
     let certificates = core.certificates(layer, 1)?;
-    let refinement = if refinable { Refinement::Always } else { Refinement::Never };
+    let refinement = if corrects.is_some() { Refinement::Always } else { Refinement::Never };
     run(core, layer, &Attend { certificates, only: Some(over), failures: Some(left), refinement, ..chosen })?;
     run(core, layer, &Attend { certificates, only: Some(left), promoted: Some(core.everything(layer)?), ..*plain })?;
-    if refinable {
+    if corrects.is_some() {
         return Ok(());
     }
     core.select(layer, 0, plain.seqs, SelectMode::Plan, None)?;

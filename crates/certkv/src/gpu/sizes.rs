@@ -3,7 +3,7 @@ use super::config::{GpuConfig, STAGING_SLOTS};
 use crate::Error;
 use certkv_core::{Class, RecordLayout};
 use certkv_device::mailbox::Slots;
-use certkv_kernel::cuda::args::{Certificate, Demand, Sides};
+use certkv_kernel::cuda::args::{Certificate, Demand, Picked, Sides};
 use certkv_kernel::cuda::select::{CopyItem, SelectStats};
 use certkv_kernel::cuda::{Variant, launch, publish};
 use core::ops::Range;
@@ -57,6 +57,21 @@ pub(super) struct MemorySections {
     pub(super) words: usize,
 }
 
+/// Bytes of what corrections work with; all empty without a refinable format.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct CorrectionSections {
+    /// Heads to be corrected.
+    pub(super) list: Range<usize>,
+    /// `[head of the batch]`: how many blocks.
+    pub(super) picked: Range<usize>,
+    /// `[head of the batch][stride]`: which.
+    pub(super) picks: Range<usize>,
+    /// `[head of the batch]`: its state when the pass is over.
+    pub(super) kept: Range<usize>,
+    /// `[row][kv_head][stride]`, a byte each: which residuals the pass has read.
+    pub(super) looks: Range<usize>,
+}
+
 /// What depends on a layer's format.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct LayerSizes {
@@ -96,6 +111,7 @@ pub(super) struct Sizes {
     pub(super) tables: TableSections,
     pub(super) counters: CounterSections,
     pub(super) memory: MemorySections,
+    pub(super) corrections: CorrectionSections,
     pub(super) copies: usize,
     pub(super) partial_bytes: usize,
     /// Bytes of a slot of the staging ring.
@@ -169,6 +185,19 @@ impl Sizes {
         let memory =
             MemorySections::new(full.checked_mul(g.kv_heads).ok_or_else(too_large)?, slots, config.copies_per_step)
                 .ok_or_else(too_large)?;
+        let refinable = layouts.iter().any(|layout| !layout.format.refine.is_none());
+        let most = if refinable { rows * g.kv_heads } else { 0 };
+        let bytes = [
+            4 * (most + usize::from(refinable)),
+            most * size_of::<Picked>(),
+            4 * most * stride,
+            launch::kept_bytes(variant, most),
+            most * stride,
+        ];
+        let words = bytes.map(|n| n.div_ceil(4));
+        let (sections_of, _) = sections(words).ok_or_else(too_large)?;
+        let [list, picked, picks, kept, looks] = sections_of.map(|words| 4 * words.start..4 * words.end);
+        let corrections = CorrectionSections { list, picked, picks, kept, looks };
         let original_bytes = 2 * g.kv_heads * side_bytes;
         // The longest things that travel at once: the state of all rows, one row of a table, one layer's inputs.
         let travels = [4 * count.end, 4 * stride, 4 * rows * (2 * g.kv_width() + g.q_width()), original_bytes];
@@ -194,6 +223,7 @@ impl Sizes {
             counters: CounterSections { arrived, errors, status, heads, stats, published },
             ring,
             memory,
+            corrections,
             copies: config.copies_per_step,
             partial_bytes: launch::partial_bytes(variant, ctas, rows * g.kv_heads),
             staging_slot,
@@ -264,6 +294,10 @@ impl Sizes {
         self.rows * self.demand_row_bytes()
     }
 
+    pub(super) fn correction_bytes(&self) -> Option<usize> {
+        Some(self.corrections.looks.end.max(ALIGN))
+    }
+
     /// What is remembered of the query heads of one row, in one layer.
     pub(super) fn demand_row_bytes(&self) -> usize {
         self.q_heads() * size_of::<Demand>()
@@ -308,7 +342,8 @@ impl Sizes {
         let memory = self.layers.checked_mul(4 * self.memory.words + 4 * self.tables.exact.len());
         let scratch = Some(self.scratch_bytes).zip(self.tail_bytes());
         let work = self.partial_bytes + self.counter_bytes() + 2 * self.row_bytes() + 2 * self.query_bytes();
-        let tables = [self.table_bytes(), self.mass_bytes(), results, sides, memory, Some(work)];
+        let tables =
+            [self.table_bytes(), self.mass_bytes(), results, sides, memory, self.correction_bytes(), Some(work)];
         let tables = tables.into_iter().try_fold(0usize, |sum, x| sum.checked_add(x?));
         let ring = self.ring.map_or(0, |slots| 8 * slots.len());
         let staging = Some(STAGING_SLOTS * self.staging_slot + self.result_bytes() + ring);
