@@ -101,7 +101,7 @@ impl Case {
             for (j, (record, exact)) in head.records.iter().zip(&head.exact).enumerate() {
                 let (finer, before) = (finer(&self.layout, record), looks[i * stride + j]);
                 let (key, value) = (r.chance(share) && finer.0, r.chance(share) && finer.1);
-                let sides = before | u8::from(key) | 2 * u8::from(value);
+                let sides = before | u8::from(key) | (2 * u8::from(value));
                 // What the pass has read from originals is not corrected. Some heads have no picks; some blocks have nothing new.
                 if exact.0 || exact.1 || i % 5 == 4 || sides == before && !r.chance(0.1) {
                     continue;

@@ -116,8 +116,10 @@ impl Results {
             let dense_pass = dense || (rule == Rule::Dense && !exact_format);
             let passes = 1 + u64::from(repaired) + u64::from(dense);
             c.bytes = BytesRead {
-                // Without residual planes: which of them were read is counted by layer (`GpuCache::selection`).
-                packed: passes * (blocks * (layout.net_bytes() - residuals)) as u64,
+                // Of residual planes those that a correction read; what the pass read of them is counted by layer (`GpuCache::selection`).
+                packed: passes * (blocks * (layout.net_bytes() - residuals)) as u64
+                    + u64::from(first.refined_keys) * layout.key_residuals.len() as u64
+                    + u64::from(first.refined_values) * layout.value_residuals.len() as u64,
                 scratch: passes * open,
                 host: if dense_pass { (blocks * 2 * sizes.side_bytes) as u64 } else { 0 },
             };
