@@ -4,6 +4,7 @@
 // of the group straight from the codes on the matrix unit, keeps a running softmax and the sums of the certificate, and adds
 // the values; promoted blocks and the open one are read as 16-bit originals. Warps merge in shared memory, CTAs through one
 // partial each; the last CTA of a head writes its outputs and certificates. Nothing is read twice and nothing waits for the host.
+// With CKV_CORRECT it goes over some blocks that such a pass has read, and corrects what that has kept: attend/correct.cuh.
 #include "machine.cuh"
 #include "attend/args.cuh"
 #include "attend/shape.cuh"
@@ -21,6 +22,7 @@
 #include "attend/merge.cuh"
 #include "attend/ring.cuh"
 #include "attend/refine.cuh"
+#include "attend/correct.cuh"
 
 // What a head's flags say.
 constexpr u32 CANARY_FAILED = 1;
@@ -29,27 +31,6 @@ constexpr u32 CANARY_FAILED = 1;
 // long for the place where instructions are fetched from fast (5% at 32 x 32K, 6% at 1 x 1K). Where residuals are read or heads are
 // large, registers do not suffice for two loops.
 constexpr bool APART = !REFINABLE && D <= 128;
-
-// What attend_columns must know of a block.
-struct Block {
-    const u8* record;
-    Flight flight;
-    int rows;  // tokens that exist: all but in the open block
-    u32 index;
-    const u32* room;  // the summary of the open block
-    int k, slot;  // which of this warp's, and where it lies
-    u32 parity;
-    const Limit* limits;
-    u32* refined;  // sides whose residuals were read, keys and values
-};
-
-// Block k's keys, or all of it, have been read: their place is free for another's.
-template <Part PART> CKV_FN void free_slot(const CkvAttendArgs& a, const Ring& ring, const Block& b) {
-    syncwarp();
-    issue<PART>(a, ring, b.k + STAGES, b.slot);
-}
-
-#include "attend/correct.cuh"
 
 // One block into the state, for column tiles from FIRST on. CODED: none of it is read as originals, which the compiler then leaves out.
 template <int FIRST, bool CODED>

@@ -47,7 +47,6 @@ CKV_FN void await_residuals(const Ring& ring) {
 
 #if CKV_KEY_REFINE > 0 && !CKV_CORRECT
 
-
 // Blocks that are scored before the others: the open one, the first, the last full ones.
 constexpr int PROBES = 6;
 // How much of what a warp's blocks promise is believed: a promise kept too seldom is a head over tolerance.

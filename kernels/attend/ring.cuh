@@ -133,3 +133,22 @@ template <Part PART, bool EARLY = true> CKV_FN void wait_slot(const Ring& ring, 
 #endif
     syncwarp();
 }
+
+// What must be known of a block to attend to it.
+struct Block {
+    const u8* record;
+    Flight flight;
+    int rows;  // tokens that exist: all but in the open block
+    u32 index;
+    const u32* room;  // the summary of the open block
+    int k, slot;  // which of this warp's, and where it lies
+    u32 parity;
+    const Limit* limits;
+    u32* refined;  // sides whose residuals were read, keys and values
+};
+
+// Block k's keys, or all of it, have been read: their place is free for another's.
+template <Part PART> CKV_FN void free_slot(const CkvAttendArgs& a, const Ring& ring, const Block& b) {
+    syncwarp();
+    issue<PART>(a, ring, b.k + STAGES, b.slot);
+}

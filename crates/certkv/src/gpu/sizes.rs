@@ -190,9 +190,9 @@ impl Sizes {
         let bytes = [
             4 * (most + usize::from(refinable)),
             most * size_of::<Picked>(),
-            4 * most * stride,
+            most.saturating_mul(4).saturating_mul(stride),
             launch::kept_bytes(variant, most),
-            most * stride,
+            most.saturating_mul(stride),
         ];
         let words = bytes.map(|n| n.div_ceil(4));
         let (sections_of, _) = sections(words).ok_or_else(too_large)?;
