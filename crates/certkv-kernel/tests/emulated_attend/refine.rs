@@ -111,6 +111,31 @@ fn a_correction_with_all_residuals_certifies_nearly_what_one_pass_does() {
     );
 }
 
+/// Control: of a correction that had not happened, or had gone over other blocks, the judge says so.
+#[test]
+fn the_judge_sees_corrections_that_did_not_happen() {
+    let (mut caught, mut executed) = (0, 0);
+    for seed in 0..4 {
+        let refine = Refining::Picked(0.6);
+        let spec = Spec { refine, seed, keys: 0.0, values: 0.0, ..Spec::new("k8-v2g16-b16-r8.2", 64, 2, &[300, 90]) };
+        let case = Case::new(&spec);
+        let r = run(&case, 3, |l| l.seed(seed).truncating().noisy());
+        checked(&case, &r);
+        let before: Vec<u8> = (0..r.looks.len()).map(|_| 0).collect();
+        let others: Vec<u8> = r.looks.iter().map(|look| look ^ 2).collect();
+        for wrong in [before, others] {
+            executed += 1;
+            caught += usize::from(!case.judge(&r.out, &r.certificates, &[], &wrong).wrong.is_empty());
+        }
+        let mut counts = r.correction.picked.clone();
+        counts.iter_mut().for_each(|p| p.keys += 1);
+        executed += 1;
+        caught += usize::from(!case.judge_picked(&counts, &r.certificates).is_empty());
+    }
+    println!("GATE gpu-corrections-judge executed={executed} failed=0 controls={caught}/{executed} seed=0x0");
+    assert_eq!(caught, executed);
+}
+
 #[test]
 fn weights_decide_what_is_read() {
     // A few tokens hold most of the mass; the others' share of a wide tolerance is small.
