@@ -99,6 +99,7 @@ template <class T> CKV_FN T shfl_xor(T v, int mask) { return ckv_machine::shuffl
 template <class T> CKV_FN T shfl_down(T v, int d) { return ckv_machine::shuffle<2>(v, d); }
 // Whether p holds in some lane; also any(p).
 CKV_FN bool warp_any(bool p) { return __any_sync(0xffffffffu, p); }
+CKV_FN u32 popc(u32 x) { return (u32)__popc(x); }
 // One bit per lane: p of lane i is bit i; also ballot(p).
 CKV_FN u32 warp_ballot(bool p) { return __ballot_sync(0xffffffffu, p); }
 // The lanes wait for each other and see each other's writes.
@@ -233,7 +234,6 @@ CKV_FN float lg2(float x) {
     return d;
 }
 // 1/x, error at most 1 ulp.
-CKV_FN u32 popc(u32 x) { return (u32)__popc(x); }
 CKV_FN float rcp(float x) {
     float d;
     asm("rcp.approx.f32 %0, %1;" : "=f"(d) : "f"(x));

@@ -118,7 +118,8 @@ struct KeyTerm {
 CKV_FN KeyTerm key_term(const LogitBound& k, float z, float W, float P) {
     const float phi = phi_up(k.delta + z), one = phi * W, two = phi * P;
     const float codes = least(one * k.delta, two * k.lambda), both = least(one * (k.delta + z), two * (k.lambda + ROOT_BLOCK * z));
-    return KeyTerm{codes, both - codes};
+    // What their difference lost is less than a millionth. Terms that no sum could hold are the codes' alone.
+    return both < 1.0e30f ? KeyTerm{codes, both - codes + codes * 1.0e-6f} : KeyTerm{both, 0.0f};
 }
 
 // What add_block found: the key term's share G/W as if the block were scored from codes, and P/W.
@@ -148,10 +149,8 @@ CKV_FN Found add_block(Sums& s, const Summary& b, const LogitBound& k, float zet
         const float g = z <= 1.0f ? W * z * (1.0f + z) * UP : u32_as_float(0x7f800000u);
         s.g_rows += g, s.gr_rows += g * b.radius;
     } else {
-        // What their difference lost is less than a millionth.
-        const float rows = key.rounding + code * 1.0e-6f;
         s.g += code, s.gr += code * b.radius;
-        s.g_rows += rows, s.gr_rows += rows * b.radius;
+        s.g_rows += key.rounding, s.gr_rows += key.rounding * b.radius;
     }
     if (!exact_values) s.v += least(W * b.eta, P * b.sop) * UP;
     const float inverse = rcp(W);
@@ -224,13 +223,14 @@ CKV_FN CkvCertificate certify(const CkvAttendArgs& a, float m, float l, float gr
     const float over = left > 0.0f ? rcp(left) * UP * UP : inf;
     c.e_key = (gr + reach * g) * inverse * over;
     c.e_val = v * inverse * over;
-    const float rows = (gr_rows + reach * g_rows) * inverse * over;
-    const float cap = most_radius + reach;
-    // Written so that NaN ends in infinity.
-    const float sum = c.e_key + c.e_val;
-    const float quant = sum <= cap ? sum : (cap < inf ? cap : inf);
-    const float total = quant + rows + accumulated;
-    const bool finite = l > 0.0f && l < inf && total < inf && norm < inf;
+    // No weights, however wrong, take the output farther than the cap: it holds for what codes and rounding do together. Written so that NaN
+    // ends in infinity.
+    const float cap = most_radius + reach, moved = gr_rows + reach * g_rows;
+    const float all_rows = moved == 0.0f ? 0.0f : moved * inverse * over, rows = all_rows > cap ? cap : all_rows;
+    const float sum = c.e_key + c.e_val, whole = sum + rows, most_whole = cap < inf ? cap : inf;
+    const float quant = sum <= cap ? sum : most_whole;
+    const float total = (whole <= cap ? whole : most_whole) + accumulated;
+    const bool finite = l > 0.0f && l < inf && total < inf && rows < inf && norm < inf;
     if (!finite) {
         c.e_key = c.e_val = c.e_arith = c.bound = inf;
         return c;

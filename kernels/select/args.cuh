@@ -68,7 +68,7 @@ struct CkvSelectArgs {
     u32* queue;             // {length of `copies`, places given out}; both zero before the first PLAN that fills it
     const u32* step;        // at least 1, grows by 1 from step to step
     u32* stats;             // [STATS] counted up; null: not wanted
-    const u8* looks;        // REFINE: [rows][kv_heads][table_stride] sides whose residuals the pass has read
+    const u8* looks;        // REFINE, REPAIR: [rows][kv_heads][table_stride] sides whose residuals the pass has read; null: none
     u32* picks;             // REFINE: [seqs * kv_heads][table_stride] see CkvAttendArgs, by block
     CkvPicked* picked;      // REFINE: [seqs * kv_heads] how many
     u32* failures;          // REFINE: count, then the heads that no residuals bring under their tolerance are added

@@ -131,13 +131,12 @@ fn run_behind(
     } else {
         Vec::new()
     };
-    let words = certificates.read::<u32>();
     Ok(Run {
         looks,
         before: pass,
         correction,
         out: out.read(),
-        certificates: words.as_chunks().0.iter().map(Certificate::from_words).collect(),
+        certificates: said(),
         masses: masses.read(),
         failures: failures.read(),
         refined: refined.read(),
@@ -197,6 +196,32 @@ fn formats_heads_and_groups_match_attention_in_f64() {
         check(&Spec { seed: group as u64, ..Spec::new("k8-v4g32-b16", 64, group, &[61]) }, 2);
     }
     check(&Spec::new("k8-v4g32-b32", 256, 2, &[75]), 2);
+}
+
+/// However far the logits' errors reach, no two convex combinations of values lie farther apart than these do: the cap holds for all that a bound
+/// counts, with what rounding adds to a term that has long lost its meaning.
+#[test]
+fn no_bound_exceeds_the_cap() {
+    for (format, longer) in
+        [("t4-v4g32-b32", 8.0), ("t4-v4g32-b32", 60.0), ("k8-v4g64-b64-r5.4", 400.0), ("k8-v4g32-b32", 2000.0)]
+    {
+        let spec = Spec { keys: 0.0, values: 0.0, ..Spec::new(format, 64, 2, &[300, 64]) };
+        let mut case = Case::new(&spec);
+        for head in &mut case.heads {
+            let scaled = |x: &u16| Dtype::F16.encode16(Dtype::F16.decode16(*x) * longer);
+            head.data.queries = head.data.queries.iter().map(scaled).collect();
+        }
+        let r = run(&case, 3, |l| l.seed(5));
+        for (i, c) in r.certificates.iter().enumerate() {
+            let head = &case.heads[i / spec.group];
+            let away = |row: &[f64]| -> f64 {
+                row.iter().zip(&head.centre).map(|(v, c)| (v - f64::from(*c)).powi(2)).sum::<f64>().sqrt()
+            };
+            let most = head.data.values_f64().chunks_exact(spec.dim).map(away).fold(0.0, f64::max);
+            let cap = most + f64::from(c.radius);
+            assert!(f64::from(c.bound) <= 1.1 * cap, "{format} x {longer}, head {i}: {} above {cap}: {c:?}", c.bound);
+        }
+    }
 }
 
 /// Where registers are scarce the kernel keeps the query in shared memory and works off its column tiles apart.

@@ -6,7 +6,7 @@ use certkv_codec::Encoder;
 use certkv_core::{Geometry, RecordLayout, fragment::to_fragment};
 use certkv_device::cuda::{DeviceBuffer, Gpu, GpuStream, GraphExec, LaunchOptions, Priority, TimedEvent};
 use certkv_kernel::cuda::args::{AttendArgs, Certificate, Element};
-use certkv_kernel::cuda::{Ahead, Arch, Compiler, Kernels, Variant, Verb};
+use certkv_kernel::cuda::{Ahead, Arch, Compiler, Kernels, Variant, Verb, launch};
 use certkv_testkit::generate::Rng;
 use rayon::prelude::*;
 use std::fmt::Write as _;
@@ -84,6 +84,7 @@ impl Pool {
     fn new(gpu: &Gpu, stream: &GpuStream, format: &str, ctas: usize) -> Result<Self, Failure> {
         let geometry = Geometry::new(1, GROUP * KV_HEADS, KV_HEADS, DIM)?;
         let layout = RecordLayout::new(&geometry, format.parse()?)?;
+        let variant = Variant::new(layout.clone(), GROUP, Arch::of(gpu.info().arch)?)?;
         let count = layout.count();
         let page_stride = KV_HEADS * layout.bytes;
         let pages = POOL_BYTES / page_stride;
@@ -138,7 +139,7 @@ impl Pool {
         let certificates = zeroed(gpu, stream, heads * GROUP * size_of::<Certificate>())?;
         let masses = zeroed(gpu, stream, (pages + MOST_SEQS) * KV_HEADS * GROUP * 4)?;
         let failures = zeroed(gpu, stream, (1 + heads) * 1024)?;
-        let partials = zeroed(gpu, stream, (ctas + heads) * (GROUP * (DIM + 12) + 4) * 4)?;
+        let partials = zeroed(gpu, stream, launch::partial_bytes(&variant, ctas, heads))?;
         let counters = zeroed(gpu, stream, heads * 4)?;
         let base = AttendArgs {
             packed: packed.address(),

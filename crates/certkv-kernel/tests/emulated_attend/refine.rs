@@ -121,7 +121,7 @@ fn the_judge_sees_corrections_that_did_not_happen() {
         let case = Case::new(&spec);
         let r = run(&case, 3, |l| l.seed(seed).truncating().noisy());
         checked(&case, &r);
-        let before: Vec<u8> = (0..r.looks.len()).map(|_| 0).collect();
+        let before = vec![0u8; r.looks.len()];
         let others: Vec<u8> = r.looks.iter().map(|look| look ^ 2).collect();
         for wrong in [before, others] {
             executed += 1;

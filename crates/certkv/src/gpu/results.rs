@@ -116,7 +116,8 @@ impl Results {
             let dense_pass = dense || (rule == Rule::Dense && !exact_format);
             let passes = 1 + u64::from(repaired) + u64::from(dense);
             c.bytes = BytesRead {
-                // Of residual planes those that a correction read; what the pass read of them is counted by layer (`GpuCache::selection`).
+                // Of a correction the residual planes, not the records that it read again; what the pass read of planes is counted by layer
+                // (`GpuCache::selection`).
                 packed: passes * (blocks * (layout.net_bytes() - residuals)) as u64
                     + u64::from(first.refined_keys) * layout.key_residuals.len() as u64
                     + u64::from(first.refined_values) * layout.value_residuals.len() as u64,
