@@ -13,6 +13,7 @@ pub mod geometry;
 pub mod hash;
 pub mod id;
 pub mod layout;
+pub mod plant;
 pub mod round;
 pub mod summary;
 pub mod sync;

@@ -3,7 +3,7 @@ use crate::error::{PageError, TableError};
 use crate::pools::{CopyOp, PageClass, PageRef, Pools};
 use crate::stamp::Stamp;
 use crate::table::{BlockEntry, BlockTable};
-use certkv_core::PageId;
+use certkv_core::{PageId, planted};
 
 /// One new page of `class`.
 pub(crate) fn allocate(pools: &Pools, class: PageClass) -> Result<PageId, TableError> {
@@ -17,6 +17,33 @@ pub(crate) fn return_unseen(pools: &Pools, class: PageClass, id: PageId) {
 }
 
 impl BlockTable {
+    /// A table over full blocks that somebody else holds, with references of its own.
+    ///
+    /// # Errors
+    /// [`TableError::BadShape`] for more blocks than fit, [`TableError::Page`], [`TableError::OutOfMemory`]; nothing changed.
+    pub(crate) fn adopt(
+        pools: &Pools,
+        block: usize,
+        max_blocks: usize,
+        full: impl Iterator<Item = BlockEntry>,
+    ) -> Result<Self, TableError> {
+        let mut table = Self::create(pools, block, max_blocks)?;
+        // Room for all of them was taken, and no page is the table's until they are shared.
+        let mut entries = core::mem::take(&mut table.entries);
+        for entry in full {
+            if entries.len() == max_blocks {
+                return Err(TableError::BadShape { block, max_blocks });
+            }
+            entries.push(entry);
+        }
+        if !planted!(B6) {
+            share(pools, &entries)?;
+        }
+        table.len = entries.len() * block;
+        table.entries = entries;
+        Ok(table)
+    }
+
     /// A table with the same tokens: full blocks are shared, an open block gets pages of its own. The copies fill those
     /// pages: the caller enqueues them before either sequence is written, truncated or released.
     ///
@@ -64,16 +91,23 @@ impl BlockTable {
 }
 
 /// One more reference to every page of full blocks, all or none.
-fn share(pools: &Pools, full: &[BlockEntry]) -> Result<(), TableError> {
+pub(crate) fn share(pools: &Pools, full: &[BlockEntry]) -> Result<(), TableError> {
     let of = |class| move |error: PageError| TableError::Page { class, error };
     let hosts = full.iter().map(|entry| entry.host);
     pools.host.retain_all(hosts.clone()).map_err(of(PageClass::Host))?;
     pools.packed.retain_all(full.iter().filter_map(|entry| entry.packed)).map_err(of(PageClass::Packed)).inspect_err(
         |_| {
             for host in hosts {
-                // Never the last reference: the table that is forked holds one.
+                // Never the last reference: whoever shares holds one.
                 let _ = pools.host.release(host);
             }
         },
     )
+}
+
+/// Takes back what [`share`] did, while another owner still holds the pages.
+pub(crate) fn unshare(pools: &Pools, full: &[BlockEntry]) {
+    for page in full.iter().flat_map(|entry| entry.pages()) {
+        let _ = pools.of(page.class).release(page.id);
+    }
 }

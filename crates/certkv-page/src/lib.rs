@@ -8,18 +8,20 @@
 //!   the device's arenas. Counts references; keeps the queue of retiring pages.
 //! * [`lease`]: a pin that gives itself back. Whoever looks a page up holds a lease, never a bare id.
 //! * [`table`]: [`BlockTable`], the pages of one sequence in one KV group; append, fork, truncate, release.
+//! * [`prefix`]: [`PrefixIndex`], full blocks that other sequences may continue from, found by their tokens.
+//! * [`policy`]: which of those go first when room is needed.
 //!
 //! Three rules hold everywhere. An operation that fails changes nothing. A page whose last reference is gone is reused
 //! only after a fence that covers every access to it ([`Stamp`]). A freed slot gets a new generation, so an id that
 //! outlives its page is an error and never another sequence's data.
-//!
-//! Nothing here knows tokens or keys of prefixes: a later index may map them to pages without touching the tables.
 #![forbid(unsafe_code)]
 
 pub mod alloc;
 pub mod error;
 pub mod lease;
+pub mod policy;
 pub mod pools;
+pub mod prefix;
 pub mod reserve;
 pub mod stamp;
 pub mod table;
@@ -40,7 +42,9 @@ pub use check::Violation;
 pub use error::{PageError, TableError};
 pub use inspect::Counts;
 pub use lease::Lease;
+pub use policy::EvictionPolicy;
 pub use pools::{CopyOp, Dropped, PageClass, PageRef, Pools};
+pub use prefix::PrefixIndex;
 pub use reserve::{Reservation, RowSpan};
 pub use stamp::Stamp;
 pub use table::{BlockEntry, BlockTable, CommitError, Committed, Need};

@@ -123,6 +123,11 @@ impl Dropped {
         Some(dropped)
     }
 
+    /// Room for `n` more pages, if the host has the memory.
+    pub(crate) fn grow(&mut self, n: usize) {
+        let _ = self.more.try_reserve(n);
+    }
+
     /// Adds a page. Without room it is given up behind [`Stamp::IDLE`], which is always safe.
     pub(crate) fn push(&mut self, class: PageClass, id: PageId) {
         let page = PageRef { class, id };

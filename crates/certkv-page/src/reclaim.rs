@@ -2,6 +2,7 @@
 use crate::alloc::PageAllocator;
 use crate::books::{Books, List};
 use crate::stamp::Stamp;
+use certkv_core::planted;
 
 /// Pages taken off the retiring queue while the device is asked about them. Whatever is not freed goes back in order,
 /// also when the caller's closure panics.
@@ -63,7 +64,7 @@ impl PageAllocator {
         let (mut walk, mut next) = Walk::start(self);
         let mut total = 0;
         while let Some(stamp) = next {
-            let go = stamp == Stamp::UNTOUCHED || passed(stamp);
+            let go = stamp == Stamp::UNTOUCHED || planted!(B3) || passed(stamp);
             let (freed, following) = walk.settle(stamp, go);
             total += freed;
             next = following;

@@ -44,6 +44,13 @@ pub struct Need {
     pub tail: usize,
 }
 
+impl Need {
+    /// Pages by class.
+    pub fn by_class(self) -> [(PageClass, usize); 3] {
+        [(PageClass::Host, self.host), (PageClass::Packed, self.packed), (PageClass::Tail, self.tail)]
+    }
+}
+
 /// What a commit did.
 #[derive(Debug)]
 pub struct Committed {

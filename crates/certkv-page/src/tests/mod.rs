@@ -4,6 +4,7 @@ mod faults;
 mod gate;
 mod lease;
 mod model;
+mod prefix;
 mod states;
 mod table;
 mod verify;

@@ -1,0 +1,117 @@
+//! Bugs on purpose: each class of failure that caches of this kind had in the field can be brought back, so that a test
+//! shows that it would be seen. docs/states.md lists them with the rule that each one breaks.
+//!
+//! `planted!(B2)` is `false` in every build without the feature `planted`. With it, it is true on a thread that armed the
+//! bug, or everywhere with the bug's own feature, `planted_b2`.
+
+/// Classes of failures, numbered as in docs/states.md.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Bug {
+    /// A store to the host reads a page before its writer is done.
+    B1,
+    /// A load overwrites a slot that is still read.
+    B2,
+    /// A page is back in the pool while a step still uses it.
+    B3,
+    /// A staging buffer is written again before its copy ran.
+    B4,
+    /// Host memory is reused while a copy still reads it.
+    B5,
+    /// Something is looked up, not held, and evicted before it is used.
+    B6,
+    /// A reference is given up twice and nobody notices.
+    B7,
+    /// An old name finds what took its place.
+    B8,
+    /// A row that nobody wrote takes part.
+    B12,
+    /// An offset is computed in 32 bits.
+    B14,
+    /// Codes and scales are not of the same block.
+    B17,
+    /// A copy failed and nobody looks.
+    B18,
+}
+
+/// All of them.
+pub const BUGS: [Bug; 12] =
+    [Bug::B1, Bug::B2, Bug::B3, Bug::B4, Bug::B5, Bug::B6, Bug::B7, Bug::B8, Bug::B12, Bug::B14, Bug::B17, Bug::B18];
+
+/// Whether bug `$bug` is to be committed here.
+#[macro_export]
+macro_rules! planted {
+    ($bug:ident) => {
+        $crate::plant::is_armed($crate::plant::Bug::$bug)
+    };
+}
+
+#[cfg(not(feature = "planted"))]
+#[doc(hidden)]
+#[inline(always)]
+pub const fn is_armed(_: Bug) -> bool {
+    false
+}
+
+#[cfg(feature = "planted")]
+pub use armed::*;
+
+#[cfg(feature = "planted")]
+mod armed {
+    use super::Bug;
+    use std::cell::Cell;
+
+    thread_local! {
+        static ARMED: Cell<Option<Bug>> = const { Cell::new(None) };
+        static COMMITTED: Cell<u64> = const { Cell::new(0) };
+    }
+
+    const ALWAYS: [(Bug, bool); 12] = [
+        (Bug::B1, cfg!(feature = "planted_b1")),
+        (Bug::B2, cfg!(feature = "planted_b2")),
+        (Bug::B3, cfg!(feature = "planted_b3")),
+        (Bug::B4, cfg!(feature = "planted_b4")),
+        (Bug::B5, cfg!(feature = "planted_b5")),
+        (Bug::B6, cfg!(feature = "planted_b6")),
+        (Bug::B7, cfg!(feature = "planted_b7")),
+        (Bug::B8, cfg!(feature = "planted_b8")),
+        (Bug::B12, cfg!(feature = "planted_b12")),
+        (Bug::B14, cfg!(feature = "planted_b14")),
+        (Bug::B17, cfg!(feature = "planted_b17")),
+        (Bug::B18, cfg!(feature = "planted_b18")),
+    ];
+
+    #[doc(hidden)]
+    pub fn is_armed(bug: Bug) -> bool {
+        let armed = ARMED.get() == Some(bug) || ALWAYS.contains(&(bug, true));
+        if armed {
+            COMMITTED.set(COMMITTED.get() + 1);
+        }
+        armed
+    }
+
+    /// Commits `bug` on this thread until the next call, and counts from 0; `None`: none.
+    pub fn arm(bug: Option<Bug>) {
+        ARMED.set(bug);
+        COMMITTED.set(0);
+    }
+
+    /// How often this thread came to a place where it had to commit an armed bug, since the last [`arm`].
+    pub fn committed() -> u64 {
+        COMMITTED.get()
+    }
+}
+
+#[cfg(all(test, feature = "planted"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_armed_bug_is_committed_and_only_here() {
+        arm(Some(Bug::B2));
+        assert!(planted!(B2) && !planted!(B3));
+        assert_eq!(committed(), 1);
+        std::thread::scope(|s| s.spawn(|| assert!(!planted!(B2))).join()).unwrap();
+        arm(None);
+        assert!(!planted!(B2));
+    }
+}

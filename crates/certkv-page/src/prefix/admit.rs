@@ -1,0 +1,108 @@
+//! Whether a request would fit, and how much to evict before anybody has to wait.
+use super::index::{PrefixIndex, State};
+use crate::inspect::Counts;
+use crate::pools::PageClass;
+use crate::table::Need;
+
+/// What a request would find.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Admission {
+    /// Free pages are enough.
+    Fits,
+    /// Free pages and those whose fences have yet to pass are enough.
+    FitsSoon,
+    /// Enough, once cached units that nobody uses are evicted.
+    FitsAfterEviction {
+        /// Units to evict.
+        units: usize,
+    },
+    /// Not even then: sequences have to end, or give pages up.
+    Lacks {
+        /// Number of the KV group.
+        group: usize,
+        /// The class of pages that is short.
+        class: PageClass,
+        /// Pages short.
+        pages: usize,
+    },
+}
+
+/// When to evict ahead of time, in pages of one class.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Watermarks {
+    /// Eviction starts below this many free or retiring pages.
+    pub low: usize,
+    /// It ends at this many.
+    pub high: usize,
+}
+
+impl Watermarks {
+    /// Pages to evict now: 0 unless `counts` are below the low mark.
+    pub const fn wanted(self, counts: Counts) -> usize {
+        let coming = counts.free + counts.retiring;
+        if coming < self.low { self.high.saturating_sub(coming) } else { 0 }
+    }
+}
+
+impl<T> PrefixIndex<T> {
+    /// Whether `needs`, one per group as [`BlockTable::plan_append`](crate::BlockTable::plan_append) gives them, could be
+    /// taken now. Nothing is reserved, so the answer is old when another thread allocates. Looks at every entry if free pages
+    /// do not suffice.
+    pub fn admit(&self, needs: &[Need]) -> Admission {
+        let mut soon = true;
+        let mut short = 0;
+        for (group, need) in self.groups.iter().zip(needs) {
+            for (class, wanted) in need.by_class() {
+                let counts = group.pools.of(class).counts();
+                soon &= wanted <= counts.free;
+                let missing = wanted.saturating_sub(counts.free + counts.retiring);
+                // Tails are never cached; a unit has as many host pages as packed ones.
+                let each = if class == PageClass::Tail { 0 } else { self.unit() / group.block };
+                short = short.max(if each == 0 && missing > 0 { usize::MAX } else { missing.div_ceil(each.max(1)) });
+            }
+        }
+        if short == 0 {
+            return if soon { Admission::Fits } else { Admission::FitsSoon };
+        }
+        let idle = self.idle_units();
+        if short <= idle {
+            return Admission::FitsAfterEviction { units: short };
+        }
+        for (number, (group, need)) in self.groups.iter().zip(needs).enumerate() {
+            for (class, wanted) in need.by_class() {
+                let counts = group.pools.of(class).counts();
+                let each = if class == PageClass::Tail { 0 } else { self.unit() / group.block };
+                let there = counts.free + counts.retiring + idle * each;
+                if wanted > there {
+                    return Admission::Lacks { group: number, class, pages: wanted - there };
+                }
+            }
+        }
+        // Pages came back between the two looks.
+        Admission::FitsSoon
+    }
+
+    /// Units that eviction could free, one after the other: nobody uses their pages, nor those of a block behind them.
+    pub fn idle_units(&self) -> usize {
+        let mut state = self.state.lock();
+        state.walks += 1;
+        let State { entries, walks, .. } = &mut *state;
+        let slots: Vec<u32> = entries.slots().collect();
+        let mut held = 0;
+        for slot in &slots {
+            if self.is_unused(entries.pages_of(*slot)) {
+                continue;
+            }
+            // It and everything before it has to stay.
+            let mut at = *slot;
+            while let Some(node) = entries.nodes.get_mut(at as usize)
+                && node.seen != *walks
+            {
+                node.seen = *walks;
+                held += 1;
+                at = node.parent;
+            }
+        }
+        slots.len() - held
+    }
+}

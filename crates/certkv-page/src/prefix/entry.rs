@@ -1,0 +1,172 @@
+//! The entries of the index: a slab of nodes of a tree, with their tokens and pages side by side.
+use super::index::GroupShape;
+use super::key::{BlockKey, Leading, MarkDigest};
+use crate::error::TableError;
+use crate::table::BlockEntry;
+use certkv_core::planted;
+use std::collections::HashMap;
+
+pub(super) const NONE: u32 = u32::MAX;
+
+#[derive(Debug)]
+pub(super) struct Node<T> {
+    pub(super) key: BlockKey,
+    /// The block before it; [`NONE`] for a first block.
+    pub(super) parent: u32,
+    /// What the first block follows: tells first blocks of different scopes apart when keys are compared in full.
+    pub(super) root: BlockKey,
+    pub(super) children: u32,
+    pub(super) marks: MarkDigest,
+    /// `None` for a free slot.
+    pub(super) note: Option<T>,
+    /// The index's clock when it was last used.
+    pub(super) used: u64,
+    /// Scratch of a walk: the walk that last came by.
+    pub(super) seen: u64,
+}
+
+/// Everything that a block is compared with, beside its key.
+#[derive(Clone, Copy)]
+pub(super) struct Content<'a> {
+    pub(super) parent: u32,
+    pub(super) root: BlockKey,
+    pub(super) tokens: &'a [u32],
+    pub(super) marks: MarkDigest,
+}
+
+#[derive(Debug)]
+pub(super) struct Entries<T> {
+    pub(super) nodes: Vec<Node<T>>,
+    free: Vec<u32>,
+    by_key: HashMap<BlockKey, u32, Leading>,
+    tokens: Vec<u32>,
+    pages: Vec<BlockEntry>,
+    capacity: usize,
+    unit: usize,
+    /// Blocks of all groups in one entry.
+    blocks: usize,
+    /// Bits of a key that count. Fewer than all only in tests, which need collisions.
+    pub(super) key_bits: u32,
+}
+
+/// Bytes of one entry.
+pub(super) const fn bytes_of<T>(unit: usize, blocks: usize) -> usize {
+    let map = 2 * (size_of::<(BlockKey, u32)>() + 1);
+    size_of::<Node<T>>() + size_of::<u32>() + map + unit * size_of::<u32>() + blocks * size_of::<BlockEntry>()
+}
+
+impl<T> Entries<T> {
+    pub(super) fn create(capacity: usize, unit: usize, groups: &[GroupShape]) -> Result<Self, TableError> {
+        let memory = |_| TableError::OutOfMemory { what: "a prefix index" };
+        let blocks = groups.iter().map(|group| unit / group.block).sum::<usize>();
+        let too_large = || TableError::BadShape { block: unit, max_blocks: capacity };
+        let slots = u32::try_from(capacity).ok().filter(|n| *n < NONE).ok_or_else(too_large)?;
+        let (mut nodes, mut free, mut tokens, mut pages) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let mut by_key = HashMap::with_hasher(Leading::default());
+        nodes.try_reserve_exact(capacity).map_err(memory)?;
+        free.try_reserve_exact(capacity).map_err(memory)?;
+        tokens.try_reserve_exact(capacity.checked_mul(unit).ok_or_else(too_large)?).map_err(memory)?;
+        pages.try_reserve_exact(capacity.checked_mul(blocks).ok_or_else(too_large)?).map_err(memory)?;
+        // Twice the entries: a table at most half full clears its deletion marks in place and never grows.
+        by_key.try_reserve(capacity.checked_mul(2).ok_or_else(too_large)?).map_err(memory)?;
+        free.extend((0..slots).rev());
+        Ok(Self { nodes, free, by_key, tokens, pages, capacity, unit, blocks, key_bits: 256 })
+    }
+
+    pub(super) fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.by_key.len()
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.free.is_empty()
+    }
+
+    /// A key as far as it counts.
+    fn cut(&self, key: BlockKey) -> BlockKey {
+        if self.key_bits >= 256 {
+            return key;
+        }
+        let mut short = BlockKey([0; 32]);
+        let whole = (self.key_bits / 8) as usize;
+        short.0[..whole].copy_from_slice(&key.0[..whole]);
+        short
+    }
+
+    /// The entry under `key`, if there is one: `Err` if it is another block all the same.
+    pub(super) fn find(&self, key: BlockKey, content: &Content<'_>) -> Option<Result<u32, ()>> {
+        let slot = *self.by_key.get(&self.cut(key))?;
+        let node = &self.nodes[slot as usize];
+        let same = node.key == key
+            && (node.parent, node.root, node.marks) == (content.parent, content.root, content.marks)
+            && self.tokens_of(slot) == content.tokens;
+        Some(if same { Ok(slot) } else { Err(()) })
+    }
+
+    fn tokens_of(&self, slot: u32) -> &[u32] {
+        let start = slot as usize * self.unit;
+        &self.tokens[start..start + self.unit]
+    }
+
+    /// Pages of all groups, group by group.
+    pub(super) fn pages_of(&self, slot: u32) -> &[BlockEntry] {
+        let start = slot as usize * self.blocks;
+        &self.pages[start..start + self.blocks]
+    }
+
+    /// Adds an entry; `None` and nothing changed if there is no room.
+    pub(super) fn insert(
+        &mut self,
+        key: BlockKey,
+        content: &Content<'_>,
+        pages: impl Iterator<Item = BlockEntry>,
+        note: T,
+        now: u64,
+    ) -> Option<u32> {
+        let slot = self.free.pop()?;
+        let at = slot as usize;
+        let Content { parent, root, tokens, marks } = *content;
+        let node = Node { key, parent, root, children: 0, marks, note: Some(note), used: now, seen: 0 };
+        // Slots are handed out in order the first time, so a new one is the next.
+        if at == self.nodes.len() {
+            self.nodes.push(node);
+            self.tokens.extend_from_slice(tokens);
+            self.pages.extend(pages);
+        } else {
+            self.nodes[at] = node;
+            self.tokens[at * self.unit..(at + 1) * self.unit].copy_from_slice(tokens);
+            let places = &mut self.pages[at * self.blocks..(at + 1) * self.blocks];
+            places.iter_mut().zip(pages).for_each(|(place, page)| *place = page);
+        }
+        if let Some(parent) = self.nodes.get_mut(parent as usize) {
+            parent.children += 1;
+        }
+        let short = self.cut(key);
+        self.by_key.insert(short, slot);
+        Some(slot)
+    }
+
+    /// Removes an entry without children. Its pages stay readable until the slot is used again.
+    pub(super) fn remove(&mut self, slot: u32) {
+        let node = &mut self.nodes[slot as usize];
+        debug_assert_eq!(node.children, 0);
+        node.note = None;
+        let (key, parent) = (node.key, node.parent);
+        let short = self.cut(key);
+        if !planted!(B8) {
+            self.by_key.remove(&short);
+        }
+        if let Some(parent) = self.nodes.get_mut(parent as usize) {
+            parent.children -= 1;
+        }
+        self.free.push(slot);
+    }
+
+    /// Slots in use.
+    pub(super) fn slots(&self) -> impl Iterator<Item = u32> + '_ {
+        self.nodes.iter().enumerate().filter(|(_, node)| node.note.is_some()).map(|(slot, _)| slot as u32)
+    }
+}

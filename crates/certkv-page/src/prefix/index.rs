@@ -1,0 +1,328 @@
+//! The tree of cached blocks.
+use super::entry::{Content, Entries, NONE, bytes_of};
+use super::evict::Evicted;
+use super::key::{BlockKey, Chain, Prompt};
+use crate::error::TableError;
+use crate::fork::{share, unshare};
+use crate::policy::EvictionPolicy;
+use crate::pools::Pools;
+use crate::sync::Mutex;
+use crate::table::BlockTable;
+
+/// One KV group of the engine.
+#[derive(Debug, Clone)]
+pub struct GroupShape {
+    /// Its allocators.
+    pub pools: Pools,
+    /// Tokens per block.
+    pub block: usize,
+    /// Blocks that a table of the group can hold.
+    pub max_blocks: usize,
+}
+
+/// What was found of a prompt: tables with references of their own, and the notes of the units in order.
+#[derive(Debug)]
+pub struct Hit<T> {
+    /// Tokens found, in whole units.
+    pub tokens: usize,
+    /// One table per group, each of `tokens` tokens. Left to drop, their pages are given back.
+    pub tables: Vec<BlockTable>,
+    /// One note per unit.
+    pub notes: Vec<T>,
+}
+
+/// Why a publication ended before the last full unit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stop {
+    /// The caller had no note for the unit: its pages do not fit those of the cached unit before it.
+    Declined,
+    /// Another block has the same key. It stays; this one is not published.
+    Collision,
+    /// The index is full of entries in use.
+    Full,
+    /// A page could not be shared.
+    Page(TableError),
+}
+
+/// What a publication did.
+#[derive(Debug)]
+#[must_use = "evicted pages wait to be retired"]
+pub struct Published {
+    /// Units that were there before.
+    pub known: usize,
+    /// Units added.
+    pub added: usize,
+    /// Why it ended early, if it did.
+    pub stop: Option<Stop>,
+    /// What had to go for it.
+    pub evicted: Evicted,
+}
+
+/// What an index has seen since it was made. Ages are in look-ups and publications.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PrefixStats {
+    /// Look-ups.
+    pub lookups: u64,
+    /// Full units asked for, over all look-ups.
+    pub asked: u64,
+    /// Units found.
+    pub hits: u64,
+    /// Units published.
+    pub published: u64,
+    /// Units evicted.
+    pub evicted: u64,
+    /// Keys under which another block was found.
+    pub collisions: u64,
+    /// Sum over hits of the time since the unit's last use.
+    pub age_at_hit: u64,
+    /// Sum over evictions of the time since the unit's last use.
+    pub age_at_eviction: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct State<T> {
+    pub(super) entries: Entries<T>,
+    pub(super) policy: Box<dyn EvictionPolicy>,
+    pub(super) stats: PrefixStats,
+    /// Look-ups and publications so far.
+    pub(super) clock: u64,
+    /// Walks over the tree so far.
+    pub(super) walks: u64,
+    /// Slots of the path at hand, first block first.
+    path: Vec<u32>,
+}
+
+/// Cached blocks of prompts, in units of the largest block of all groups.
+///
+/// A unit is found under the key of everything up to its end, and only if parent, tokens and marks are the same in full: a
+/// forged or chance collision of keys is a miss. One lock, held for as long as a look-up walks its path; nobody asks the
+/// device under it.
+#[derive(Debug)]
+pub struct PrefixIndex<T> {
+    pub(super) groups: Vec<GroupShape>,
+    unit: usize,
+    pub(super) state: Mutex<State<T>>,
+}
+
+impl<T> PrefixIndex<T> {
+    /// An index of at most `capacity` units over `groups`, which evicts as `policy` says. All memory but the notes' is
+    /// taken here.
+    ///
+    /// # Errors
+    /// [`TableError::BadShape`] without groups, or if a block does not divide the largest; [`TableError::OutOfMemory`].
+    pub fn create(
+        groups: Vec<GroupShape>,
+        capacity: usize,
+        policy: Box<dyn EvictionPolicy>,
+    ) -> Result<Self, TableError> {
+        let unit = groups.iter().map(|group| group.block).max().unwrap_or(0);
+        if unit == 0 || groups.iter().any(|group| group.block == 0 || !unit.is_multiple_of(group.block)) {
+            return Err(TableError::BadShape { block: unit, max_blocks: capacity });
+        }
+        let entries = Entries::create(capacity, unit, &groups)?;
+        let longest = groups.iter().map(|group| group.max_blocks * group.block / unit).max().unwrap_or(0);
+        let mut path = Vec::new();
+        path.try_reserve_exact(longest).map_err(|_| TableError::OutOfMemory { what: "a prefix index" })?;
+        let state = State { entries, policy, stats: PrefixStats::default(), clock: 0, walks: 0, path };
+        Ok(Self { groups, unit, state: Mutex::new(state) })
+    }
+
+    /// Host bytes of an index, notes not counted: for the ledger.
+    pub fn bytes(groups: &[GroupShape], capacity: usize) -> usize {
+        let unit = groups.iter().map(|group| group.block).max().unwrap_or(1);
+        let blocks = groups.iter().map(|group| unit / group.block.max(1)).sum();
+        capacity.saturating_mul(bytes_of::<T>(unit, blocks))
+    }
+
+    /// From here on only the first `bits` of a key count: tests need collisions.
+    #[cfg(all(test, not(loom), not(shuttle)))]
+    pub(crate) fn shorten_keys(&self, bits: u32) {
+        self.state.lock().entries.key_bits = bits;
+    }
+
+    /// Tokens per unit.
+    pub fn unit(&self) -> usize {
+        self.unit
+    }
+
+    /// Units cached.
+    pub fn len(&self) -> usize {
+        self.state.lock().entries.len()
+    }
+
+    /// Nothing cached.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Most units that can be cached.
+    pub fn capacity(&self) -> usize {
+        self.state.lock().entries.capacity()
+    }
+
+    /// What it has seen.
+    pub fn stats(&self) -> PrefixStats {
+        self.state.lock().stats
+    }
+
+    /// The longest cached prefix of `prompt`, and tables that own it. A prompt that is cached whole is found whole: whoever
+    /// needs its last token computed anew passes the prompt without it.
+    ///
+    /// Costs a hash and a comparison a unit, and two references a block.
+    ///
+    /// # Errors
+    /// [`TableError::OutOfMemory`], [`TableError::Page`] if a page has no room for another reference; nothing changed.
+    pub fn longest(&self, chain: &Chain, prompt: Prompt<'_>) -> Result<Hit<T>, TableError>
+    where
+        T: Clone,
+    {
+        let mut state = self.state.lock();
+        let State { entries, policy, stats, clock, path, .. } = &mut *state;
+        *clock += 1;
+        stats.lookups += 1;
+        stats.asked += (prompt.tokens.len() / self.unit) as u64;
+        path.clear();
+        for (key, content) in self.keys(chain, prompt) {
+            let parent = path.last().copied().unwrap_or(NONE);
+            match entries.find(key, &Content { parent, ..content }) {
+                Some(Ok(slot)) if path.len() < path.capacity() => path.push(slot),
+                Some(Err(())) => {
+                    stats.collisions += 1;
+                    break;
+                }
+                _ => break,
+            }
+        }
+        let tables = self.tables(entries, path)?;
+        let mut notes = Vec::new();
+        notes.try_reserve_exact(path.len()).map_err(|_| TableError::OutOfMemory { what: "a prefix" })?;
+        for slot in path.iter() {
+            let node = &mut entries.nodes[*slot as usize];
+            notes.extend(node.note.clone());
+            stats.age_at_hit += *clock - node.used;
+            node.used = *clock;
+        }
+        stats.hits += path.len() as u64;
+        path.iter().rev().for_each(|slot| policy.touch(*slot));
+        Ok(Hit { tokens: path.len() * self.unit, tables, notes })
+    }
+
+    /// Keys of the full units of a prompt and what they are compared with, but for the parent.
+    fn keys<'a>(
+        &self,
+        chain: &'a Chain,
+        prompt: Prompt<'a>,
+    ) -> impl Iterator<Item = (BlockKey, Content<'a>)> + use<'a, T> {
+        let (unit, root) = (self.unit, chain.root());
+        prompt.tokens.chunks_exact(unit).enumerate().scan(root, move |parent, (i, tokens)| {
+            let marks = chain.marks(&prompt, i * unit, unit);
+            let key = chain.next(parent, tokens, &marks);
+            *parent = key;
+            Some((key, Content { parent: NONE, root, tokens, marks }))
+        })
+    }
+
+    /// Tables over the pages of a path, with references of their own.
+    fn tables(&self, entries: &Entries<T>, path: &[u32]) -> Result<Vec<BlockTable>, TableError> {
+        let mut tables = Vec::new();
+        tables.try_reserve_exact(self.groups.len()).map_err(|_| TableError::OutOfMemory { what: "a prefix" })?;
+        let mut first = 0;
+        for GroupShape { pools, block, max_blocks } in &self.groups {
+            let each = self.unit / block;
+            let pages = path.iter().flat_map(|slot| &entries.pages_of(*slot)[first..first + each]);
+            tables.push(BlockTable::adopt(pools, *block, *max_blocks, pages.copied())?);
+            first += each;
+        }
+        Ok(tables)
+    }
+
+    /// Caches the full units of a sequence: `prompt` is what it holds from its first token on, `tables` its pages, one table
+    /// per group. Units that are there already stay as they are.
+    ///
+    /// `note` gives what to remember of a new unit, from its number and the note of the unit before it; `None` ends the
+    /// publication, for pages that cannot follow those that are cached.
+    pub fn publish(
+        &self,
+        chain: &Chain,
+        prompt: Prompt<'_>,
+        tables: &[&BlockTable],
+        mut note: impl FnMut(usize, Option<&T>) -> Option<T>,
+    ) -> Published {
+        let mut published = Published { known: 0, added: 0, stop: None, evicted: Evicted::new(&self.groups) };
+        let held = tables.iter().map(|table| table.len()).min().unwrap_or(0);
+        if tables.len() != self.groups.len() {
+            published.stop = Some(Stop::Declined);
+            return published;
+        }
+        let tokens = &prompt.tokens[..prompt.tokens.len().min(held)];
+        let mut state = self.state.lock();
+        state.clock += 1;
+        let now = state.clock;
+        let mut path = core::mem::take(&mut state.path);
+        path.clear();
+        for (unit, (key, content)) in self.keys(chain, Prompt { tokens, ..prompt }).enumerate() {
+            let parent = path.last().copied().unwrap_or(NONE);
+            let content = Content { parent, ..content };
+            match state.entries.find(key, &content) {
+                Some(Ok(slot)) => {
+                    state.entries.nodes[slot as usize].used = now;
+                    published.known += 1;
+                    path.push(slot);
+                    continue;
+                }
+                Some(Err(())) => {
+                    state.stats.collisions += 1;
+                    published.stop = Some(Stop::Collision);
+                    break;
+                }
+                None => {}
+            }
+            let before = state.entries.nodes.get(parent as usize).and_then(|node| node.note.as_ref());
+            let Some(remark) = note(unit, before) else {
+                published.stop = Some(Stop::Declined);
+                break;
+            };
+            if state.entries.is_full() && !self.evict_one(&mut state, parent, &mut published.evicted) {
+                published.stop = Some(Stop::Full);
+                break;
+            }
+            if let Err(error) = self.share_unit(tables, unit) {
+                published.stop = Some(Stop::Page(error));
+                break;
+            }
+            let pages = tables.iter().flat_map(|table| unit_of(table, self.unit, unit)).copied();
+            match state.entries.insert(key, &content, pages, remark, now) {
+                Some(slot) => path.push(slot),
+                // There was room a moment ago, under this lock.
+                None => break,
+            }
+            published.added += 1;
+        }
+        state.stats.published += published.added as u64;
+        let State { policy, entries, .. } = &mut *state;
+        let (known, added) = path.split_at(published.known);
+        added.iter().rev().for_each(|slot| policy.insert(*slot, &entries.nodes[*slot as usize].key));
+        known.iter().rev().for_each(|slot| policy.touch(*slot));
+        state.path = path;
+        published
+    }
+
+    /// One more reference to every page of a unit, all or none.
+    fn share_unit(&self, tables: &[&BlockTable], unit: usize) -> Result<(), TableError> {
+        for (done, table) in tables.iter().enumerate() {
+            if let Err(error) = share(table.pools(), unit_of(table, self.unit, unit)) {
+                for undo in &tables[..done] {
+                    unshare(undo.pools(), unit_of(undo, self.unit, unit));
+                }
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Blocks of one unit of a table.
+fn unit_of(table: &BlockTable, tokens: usize, unit: usize) -> &[crate::table::BlockEntry] {
+    let each = tokens / table.block_size();
+    &table.blocks()[unit * each..(unit + 1) * each]
+}

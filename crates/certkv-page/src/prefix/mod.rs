@@ -1,0 +1,19 @@
+//! Blocks that other sequences may continue from, found by what was said.
+//!
+//! * [`key`]: names of blocks, 256-bit keyed hashes over every field that decides what a page holds.
+//! * [`index`]: [`PrefixIndex`], a tree of cached blocks. Longest prefix, publication, eviction.
+//! * [`admit`]: whether a request would fit, and how much to evict ahead of time.
+//!
+//! The index holds a reference of its own on every page it names. A look-up returns tables that hold theirs, taken under
+//! the same lock under which an eviction removes an entry: what was found cannot go before it is used.
+pub mod admit;
+pub mod index;
+pub mod key;
+
+mod entry;
+mod evict;
+
+pub use admit::{Admission, Watermarks};
+pub use evict::Evicted;
+pub use index::{GroupShape, Hit, PrefixIndex, PrefixStats, Published, Stop};
+pub use key::{BlockKey, Chain, Mark, MarkDigest, NoRandomness, PrefixSecret, Prompt, Scope};

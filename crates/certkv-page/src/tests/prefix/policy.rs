@@ -1,0 +1,126 @@
+//! Orders of eviction.
+use crate::policy::{EvictionPolicy, Lru, S3Fifo};
+use crate::prefix::BlockKey;
+use certkv_core::hash::splitmix64;
+use std::collections::{HashMap, HashSet};
+
+fn key(n: u64) -> BlockKey {
+    let mut bytes = [0; 32];
+    bytes[..8].copy_from_slice(&splitmix64(n).to_le_bytes());
+    BlockKey(bytes)
+}
+
+#[test]
+fn lru_lets_the_longest_unused_go_and_passes_over_what_is_in_use() {
+    let mut lru = Lru::new(4);
+    (0..4).for_each(|slot| lru.insert(slot, &key(slot.into())));
+    lru.touch(0);
+    lru.remove(2);
+    assert_eq!(lru.victim(&mut |slot| slot != 1), Some(3));
+    // 1 was in use, and is now younger than 0.
+    assert_eq!(lru.victim(&mut |_| true), Some(0));
+    assert_eq!(lru.victim(&mut |_| false), None);
+    assert_eq!((lru.victim(&mut |_| true), lru.victim(&mut |_| true)), (Some(1), None));
+    assert!(lru.is_empty());
+}
+
+/// A cache of `capacity` keys under a policy: hits among `asked`.
+fn hits(policy: &mut dyn EvictionPolicy, capacity: usize, asked: impl Iterator<Item = u64>) -> (usize, usize) {
+    let (mut slots, mut keys, mut free) = (HashMap::new(), HashMap::new(), (0..capacity as u32).collect::<Vec<_>>());
+    let (mut hits, mut total) = (0, 0);
+    for name in asked {
+        total += 1;
+        if let Some(slot) = slots.get(&name) {
+            policy.touch(*slot);
+            hits += 1;
+            continue;
+        }
+        let slot = free.pop().unwrap_or_else(|| {
+            let slot = policy.victim(&mut |_| true).expect("somebody goes");
+            slots.remove(&keys.remove(&slot).expect("a victim was in the cache"));
+            slot
+        });
+        slots.insert(name, slot);
+        keys.insert(slot, name);
+        policy.insert(slot, &key(name));
+        assert_eq!(policy.len(), slots.len());
+    }
+    (hits, total)
+}
+
+/// Sixty names that come again and again, and between any two of them three that never do.
+fn with_scans(n: u64) -> impl Iterator<Item = u64> {
+    (0..n).map(|i| if i % 4 == 0 { splitmix64(i) % 60 } else { 1000 + i })
+}
+
+#[test]
+fn a_scan_does_not_flush_what_is_used() {
+    let hot = |policy: &mut dyn EvictionPolicy| {
+        let (hits, total) = hits(policy, 100, with_scans(40_000));
+        hits as f64 / (total / 4) as f64
+    };
+    let (lru, s3) = (hot(&mut Lru::new(100)), hot(&mut S3Fifo::new(100)));
+    println!("hits of the names that come again: LRU {lru:.2}, S3-FIFO {s3:.2}");
+    assert!(s3 > 0.9, "S3-FIFO {s3}");
+    assert!(lru < 0.5, "LRU {lru}: the scan was no scan");
+}
+
+#[test]
+fn both_let_everything_go_once_and_nothing_twice() {
+    for policy in [&mut Lru::new(64) as &mut dyn EvictionPolicy, &mut S3Fifo::new(64)] {
+        let mut seed = 5;
+        let mut roll = |n: u64| {
+            seed = splitmix64(seed);
+            seed % n
+        };
+        let (mut inside, mut free) = (HashSet::new(), (0..64u32).collect::<Vec<_>>());
+        for step in 0..20_000 {
+            match roll(4) {
+                0 | 1 if !free.is_empty() => {
+                    let slot = free.swap_remove(roll(free.len() as u64) as usize);
+                    policy.insert(slot, &key(roll(200)));
+                    inside.insert(slot);
+                }
+                2 => {
+                    let used: HashSet<u32> = inside.iter().copied().filter(|s| (s + step) % 3 == 0).collect();
+                    match policy.victim(&mut |slot| !used.contains(&slot)) {
+                        Some(slot) => {
+                            assert!(inside.remove(&slot) && !used.contains(&slot));
+                            free.push(slot);
+                        }
+                        None => assert_eq!(used.len(), inside.len(), "somebody was idle"),
+                    }
+                }
+                _ => {
+                    if let Some(slot) = inside.iter().next().copied() {
+                        if roll(8) == 0 {
+                            policy.remove(slot);
+                            inside.remove(&slot);
+                            free.push(slot);
+                        } else {
+                            policy.touch(slot);
+                        }
+                    }
+                }
+            }
+            assert_eq!(policy.len(), inside.len());
+        }
+    }
+}
+
+#[test]
+fn who_comes_back_soon_was_no_stray() {
+    let mut policy = S3Fifo::new(20);
+    (0..20).for_each(|slot| policy.insert(slot, &key(slot.into())));
+    assert_eq!(policy.victim(&mut |_| true), Some(0));
+    // The name that just went comes back in the slot that is free, beside a new one.
+    policy.insert(0, &key(0));
+    assert_eq!(policy.victim(&mut |_| true), Some(1));
+    policy.insert(1, &key(100));
+    // A hundred strays later it is still there.
+    for stray in 0..100 {
+        let slot = policy.victim(&mut |_| true).unwrap();
+        assert_ne!(slot, 0);
+        policy.insert(slot, &key(1000 + stray));
+    }
+}
