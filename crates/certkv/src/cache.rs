@@ -1,5 +1,6 @@
 //! The cache: sequences, their pages, and the memory behind them.
 use crate::group::Group;
+use crate::prefix::Prefixes;
 use crate::sequence::SequenceState;
 use crate::work::Workspace;
 use crate::{Config, Error, Policy, Side, Step};
@@ -11,6 +12,7 @@ use certkv_tier::Lane;
 use core::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::{Mutex, ReentrantMutex};
 use slab::Slab;
+use std::sync::Arc;
 
 /// Tokens to append to one sequence in one step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,7 +74,9 @@ pub struct Cache {
     /// Copies promoted sides to scratch; `None` without scratch.
     pub(crate) fills: Option<Lane>,
     pub(crate) groups: Vec<Group>,
-    pub(crate) ledger: Ledger,
+    pub(crate) ledger: Arc<Ledger>,
+    /// `None` where blocks end with their sequences.
+    pub(crate) prefixes: Option<Prefixes>,
     pub(crate) pool: Pool,
     /// Number of the next exploration draw.
     draws: AtomicU64,
@@ -96,13 +100,13 @@ impl Cache {
             return Err(Error::Config { field: "formats", why });
         }
         let device = SimDevice::new(config.device);
-        let ledger = Ledger::new(config.device_budget, config.host_budget);
+        let ledger = Arc::new(Ledger::new(config.device_budget, config.host_budget));
         let groups = shapes.into_iter().map(|shape| Group::new(&config, shape, &device, &ledger));
         let groups = groups.collect::<Result<Vec<_>, _>>()?;
         let (main, lane) = (device.stream("main"), device.stream("lane"));
         let fills = groups.iter().any(|group| group.scratch.is_some()).then(|| Lane::new(&device, "fills"));
         let pool = Pool::new(config.threads)?;
-        Ok(Self {
+        let mut cache = Self {
             config,
             device,
             main,
@@ -110,12 +114,17 @@ impl Cache {
             fills,
             groups,
             ledger,
+            prefixes: None,
             pool,
             draws: AtomicU64::new(0),
             sequences: Mutex::default(),
             turn: ReentrantMutex::new(()),
             workspaces: Mutex::default(),
-        })
+        };
+        if let Some(prefixes) = &cache.config.prefixes {
+            cache.prefixes = Some(Prefixes::new(&cache.config, prefixes, &cache)?);
+        }
+        Ok(cache)
     }
 
     /// Shape of the model.
@@ -146,7 +155,7 @@ impl Cache {
         self.insert(state)
     }
 
-    fn insert(&self, state: SequenceState) -> Result<SequenceId, Error> {
+    pub(crate) fn insert(&self, state: SequenceState) -> Result<SequenceId, Error> {
         let mut sequences = self.sequences.lock();
         let max_sequences = self.config.max_sequences;
         if sequences.live.len() >= max_sequences {
@@ -177,7 +186,11 @@ impl Cache {
     }
 
     /// Runs `work` on a sequence that no step holds.
-    fn with<T>(&self, id: SequenceId, work: impl FnOnce(&mut SequenceState) -> Result<T, Error>) -> Result<T, Error> {
+    pub(crate) fn with<T>(
+        &self,
+        id: SequenceId,
+        work: impl FnOnce(&mut SequenceState) -> Result<T, Error>,
+    ) -> Result<T, Error> {
         let mut state = self.take(id)?;
         let result = work(&mut state);
         self.put_back(id, state);
@@ -204,6 +217,15 @@ impl Cache {
     /// As [`Cache::create`], unknown or busy parent, or no page for the open block. Nothing changed.
     pub fn fork(&self, id: SequenceId) -> Result<SequenceId, Error> {
         let _turn = self.turn.lock();
+        loop {
+            match self.try_fork(id) {
+                Err(error) if self.make_room(&error)? => {}
+                result => return result,
+            }
+        }
+    }
+
+    fn try_fork(&self, id: SequenceId) -> Result<SequenceId, Error> {
         let fork = self.with(id, |parent| {
             self.join_lane()?;
             let mut tables = Vec::with_capacity(self.groups.len());
@@ -231,6 +253,15 @@ impl Cache {
     /// [`Error::Shortened`] after a failure half-way: it is cut to whole blocks.
     pub fn truncate(&self, id: SequenceId, len: usize) -> Result<(), Error> {
         let _turn = self.turn.lock();
+        loop {
+            match self.try_truncate(id, len) {
+                Err(error) if self.make_room(&error)? => {}
+                result => return result,
+            }
+        }
+    }
+
+    fn try_truncate(&self, id: SequenceId, len: usize) -> Result<(), Error> {
         self.with(id, |state| {
             if len > state.len() {
                 return Err(Error::Length { asked: len, len: state.len() });
@@ -292,7 +323,7 @@ impl Cache {
 
     /// Makes room in scratch: copies of originals that are about to lose their last owner. None of them would be found
     /// again, as its key has a generation that is over.
-    fn forget_promoted(&self, group: &Group, dropped: &Dropped) {
+    pub(crate) fn forget_promoted(&self, group: &Group, dropped: &Dropped) {
         let Some(scratch) = &group.scratch else { return };
         for page in dropped.pages().filter(|page| page.class == PageClass::Host) {
             if group.pools.host.references(page.id) == Ok(1) {
@@ -364,7 +395,13 @@ impl Cache {
         for group in &self.groups {
             group.pools.reclaim(&mut |stamp| self.passed(stamp));
         }
-        Step::begin(self, chunks, policy)
+        loop {
+            match Step::begin(self, chunks, policy) {
+                // Every round evicts something, so there is a last one.
+                Err(error) if self.make_room(&error)? => {}
+                result => return result,
+            }
+        }
     }
 
     /// The 16-bit originals of tokens `0..len` of one side of one KV head, `[len][head_dim]`, read back from the host.
@@ -439,7 +476,7 @@ impl Cache {
         self.device.report()
     }
 
-    /// Pages in use over all groups and classes: 0 after every sequence was released and the device is idle.
+    /// Pages in use over all groups and classes: 0 after every sequence was released, no prefix is cached and the device is idle.
     pub fn live_pages(&self) -> usize {
         let live = |group: &Group| {
             group.pools.reclaim(&mut |stamp| self.passed(stamp));

@@ -1,5 +1,5 @@
 //! What a cache is made of: geometry, formats, capacity, budgets, policy.
-use crate::{Error, Policy};
+use crate::{Error, Policy, PrefixConfig};
 use certkv_core::{Format, Geometry, RecordLayout};
 use certkv_device::SimOptions;
 
@@ -38,6 +38,9 @@ pub struct Config {
     pub policy: Policy,
     /// Worker threads of the CPU kernels, 1 to 256; 1 runs everything on the calling thread.
     pub threads: usize,
+    /// Full blocks that outlive their sequences, for others to continue from ([`crate::Cache::publish`],
+    /// [`crate::Cache::create_from`]). They live in the same pages and give way to sequences that need them.
+    pub prefixes: Option<PrefixConfig>,
     /// How the simulated device runs and whether it checks ordering.
     pub device: SimOptions,
 }
@@ -58,6 +61,7 @@ impl Config {
             scratch_values: 0,
             policy: Policy::default(),
             threads: 1,
+            prefixes: None,
             device: SimOptions::default(),
         }
     }

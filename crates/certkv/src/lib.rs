@@ -33,6 +33,7 @@ mod config;
 mod error;
 pub mod gpu;
 mod group;
+mod prefix;
 pub mod seal;
 mod sequence;
 mod step;
@@ -45,7 +46,9 @@ pub use certkv_core::{
     Dtype, Format, FormatError, Geometry, GeometryError, KeyFormat, RecordLayout, Refine, SequenceId, ValueFormat,
 };
 pub use certkv_device::{CheckReport, Mode, SimOptions};
+pub use certkv_page::prefix::{Admission, Mark, PrefixSecret, PrefixStats, Prompt, Stop};
 pub use config::{Config, DEFAULT_FORMAT, default_format};
 pub use error::Error;
 pub use group::Side;
+pub use prefix::{Eviction, PrefixConfig, PrefixScope, PublishedPrefix};
 pub use step::Step;

@@ -1,0 +1,318 @@
+//! Sequences that continue from blocks which another one wrote.
+//!
+//! What is cached is the pages themselves: codes, error summaries and originals. A sequence that continues from them reads
+//! the same bytes as the one that wrote them, so outputs and bounds over them are the same, bit for bit.
+use crate::sequence::SequenceState;
+use crate::{Cache, Config, Error};
+use certkv_control::BitSet;
+use certkv_core::{BudgetExceeded, Class, Ledger, SequenceId};
+use certkv_page::policy::{EvictionPolicy, Lru, S3Fifo};
+use certkv_page::prefix::{
+    Admission, Chain, Evicted, GroupShape, PrefixIndex, PrefixSecret, PrefixStats, Prompt, Scope, Stop,
+};
+use certkv_page::{BlockTable, Need, PageClass, PageError};
+use core::fmt::Write;
+use std::sync::Arc;
+
+/// Which cached prefix goes first when room is needed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Eviction {
+    /// The one that was not used for longest.
+    Lru,
+    /// As S3-FIFO says: prompts that come only once do not push out those that come again.
+    #[default]
+    S3Fifo,
+}
+
+/// Whether, and how, blocks outlive their sequences.
+#[derive(Debug, Clone)]
+pub struct PrefixConfig {
+    /// Key of all names. A server that keeps pages for other processes gives its own.
+    pub secret: PrefixSecret,
+    /// Most units (blocks of the largest size) that are cached.
+    pub units: usize,
+    /// Who goes first.
+    pub eviction: Eviction,
+}
+
+/// Who may share, and all but the tokens that decides what a page holds. See [`Scope`], of which this is what the cache
+/// cannot know.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PrefixScope<'a> {
+    /// The circle of trust, set by the server and never by its client.
+    pub domain: &'a [u8],
+    /// The model's weights, by name or digest, with whatever else decides its rows (rotation, quantisation).
+    pub model: &'a [u8],
+    /// The adapter on top of it, if any.
+    pub adapter: Option<&'a [u8]>,
+    /// A further division.
+    pub salt: Option<&'a [u8]>,
+    /// Class of tolerance, where the server keeps several.
+    pub tolerance: u32,
+    /// Position of the first token.
+    pub first_position: u64,
+}
+
+impl<'a> PrefixScope<'a> {
+    /// One model without adapters, positions from 0.
+    pub const fn new(domain: &'a [u8], model: &'a [u8]) -> Self {
+        Self { domain, model, adapter: None, salt: None, tolerance: 0, first_position: 0 }
+    }
+}
+
+/// What a publication came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PublishedPrefix {
+    /// Tokens of the sequence that are cached now.
+    pub cached: usize,
+    /// Of these, new with this call.
+    pub added: usize,
+    /// Why what follows is not cached, if there are more full units.
+    pub stop: Option<Stop>,
+}
+
+/// Value centres of all layers: the codes of a sequence's blocks are relative to them. Counted while anybody holds them.
+#[derive(Debug)]
+struct Centres {
+    layers: Vec<Vec<f32>>,
+    ledger: Arc<Ledger>,
+    bytes: usize,
+}
+
+impl Centres {
+    fn of(state: &SequenceState, ledger: &Arc<Ledger>) -> Result<Self, BudgetExceeded> {
+        let bytes = state.centres.iter().map(|layer| layer.len() * 4).sum();
+        ledger.reserve(Class::Tables, bytes)?;
+        Ok(Self { layers: state.centres.clone(), ledger: Arc::clone(ledger), bytes })
+    }
+
+    fn are_those_of(&self, state: &SequenceState) -> bool {
+        let bits = |layers: &[Vec<f32>]| layers.iter().flatten().map(|x| x.to_bits()).collect::<Vec<_>>();
+        self.layers.len() == state.centres.len() && bits(&self.layers) == bits(&state.centres)
+    }
+}
+
+impl Drop for Centres {
+    fn drop(&mut self) {
+        self.ledger.release(Class::Tables, self.bytes);
+    }
+}
+
+/// What is remembered of a unit beside its pages.
+#[derive(Debug, Clone)]
+struct Note {
+    centres: Arc<Centres>,
+    /// Blocks of the unit without codes: layer, block of the sequence.
+    uncoded: Arc<[(u32, u32)]>,
+}
+
+/// The cached prefixes of a cache.
+#[derive(Debug)]
+pub(crate) struct Prefixes {
+    index: PrefixIndex<Note>,
+    secret: PrefixSecret,
+    /// Geometry and formats in words, for the names.
+    layout: String,
+}
+
+impl Prefixes {
+    pub(crate) fn new(config: &Config, prefixes: &PrefixConfig, cache: &Cache) -> Result<Self, Error> {
+        if prefixes.units == 0 || prefixes.units > 1 << 24 {
+            let why = format!("{} units; must be 1 to 2^24", prefixes.units);
+            return Err(Error::Config { field: "prefixes", why });
+        }
+        let shape = |group: &crate::group::Group| GroupShape {
+            pools: group.pools.clone(),
+            block: group.layout.tokens(),
+            max_blocks: group.max_blocks,
+        };
+        let groups: Vec<GroupShape> = cache.groups.iter().map(shape).collect();
+        cache.ledger.reserve(Class::Tables, PrefixIndex::<Note>::bytes(&groups, prefixes.units))?;
+        let policy: Box<dyn EvictionPolicy> = match prefixes.eviction {
+            Eviction::Lru => Box::new(Lru::new(prefixes.units)),
+            Eviction::S3Fifo => Box::new(S3Fifo::new(prefixes.units)),
+        };
+        let g = &config.geometry;
+        let mut layout = format!("page 1, {} x {} heads of {} {:?}", g.layers, g.kv_heads, g.head_dim, g.store);
+        for group in &cache.groups {
+            // Writing to a string does not fail.
+            let _ = write!(layout, ", {} x {}", group.layers, group.layout.format);
+        }
+        let index = PrefixIndex::create(groups, prefixes.units, policy).map_err(Error::from_table)?;
+        Ok(Self { index, secret: prefixes.secret.clone(), layout })
+    }
+
+    fn chain(&self, scope: &PrefixScope<'_>) -> Chain {
+        let PrefixScope { domain, model, adapter, salt, tolerance, first_position } = *scope;
+        let layout = self.layout.as_bytes();
+        Chain::new(&self.secret, &Scope { domain, model, adapter, salt, layout, tolerance, first_position })
+    }
+}
+
+impl Cache {
+    fn prefixes(&self) -> Result<&Prefixes, Error> {
+        let why = || "prefixes are not cached: `prefixes` is `None`".to_owned();
+        self.prefixes.as_ref().ok_or_else(|| Error::Config { field: "prefixes", why: why() })
+    }
+
+    /// A new sequence that holds the longest cached prefix of `prompt`, and how many tokens that is: the caller appends what
+    /// follows. Its pages are shared, none is copied.
+    ///
+    /// A prompt that is cached whole is found whole. A model that needs the last token's output passes the prompt without it.
+    ///
+    /// # Errors
+    /// As [`Cache::create`]; [`Error::Config`] where prefixes are not cached. Nothing changed.
+    pub fn create_from(&self, scope: &PrefixScope<'_>, prompt: Prompt<'_>) -> Result<(SequenceId, usize), Error> {
+        let prefixes = self.prefixes()?;
+        let _turn = self.turn.lock();
+        let hit = prefixes.index.longest(&prefixes.chain(scope), prompt).map_err(Error::from_table)?;
+        let geometry = &self.config.geometry;
+        let mut state = SequenceState::new(&self.groups, geometry.layers, geometry.kv_heads)?;
+        if let Some(Note { centres, .. }) = hit.notes.last() {
+            state.centres.clone_from(&centres.layers);
+        }
+        for (layer, block) in hit.notes.iter().flat_map(|note| note.uncoded.iter()) {
+            let (uncoded, block) = (&mut state.uncoded[*layer as usize], *block as usize);
+            uncoded.resize(uncoded.capacity().max(block + 1));
+            uncoded.insert(block);
+        }
+        state.tables = hit.tables;
+        Ok((self.insert(state)?, hit.tokens))
+    }
+
+    /// Caches the full blocks of a sequence, so that others may continue from them, now and after it was released. `prompt`
+    /// is what the sequence holds from its first token on; it may be shorter, and what is longer is ignored. Calling it again
+    /// as the sequence grows adds what is new.
+    ///
+    /// Blocks that are cached already stay. If they were written beside this sequence rather than by it (two prompts at once),
+    /// the codes of later blocks may not fit them; then nothing more is added, and `stop` says so.
+    ///
+    /// # Errors
+    /// Unknown or busy sequence; [`Error::Config`] where prefixes are not cached.
+    pub fn publish(
+        &self,
+        id: SequenceId,
+        scope: &PrefixScope<'_>,
+        prompt: Prompt<'_>,
+    ) -> Result<PublishedPrefix, Error> {
+        let prefixes = self.prefixes()?;
+        let _turn = self.turn.lock();
+        let (unit, published) = self.with(id, |state| {
+            let tables: Vec<&BlockTable> = state.tables.iter().collect();
+            let unit = prefixes.index.unit();
+            // The centres last seen to be this sequence's: units of one path share them.
+            let mut same: Option<Arc<Centres>> = None;
+            let published = prefixes.index.publish(&prefixes.chain(scope), prompt, &tables, |number, before| {
+                let centres = match (before, &same) {
+                    (Some(note), Some(same)) if Arc::ptr_eq(&note.centres, same) => Arc::clone(same),
+                    (Some(note), _) => note.centres.are_those_of(state).then(|| Arc::clone(&note.centres))?,
+                    (None, _) => Arc::new(Centres::of(state, &self.ledger).ok()?),
+                };
+                same = Some(Arc::clone(&centres));
+                Some(Note { centres, uncoded: self.uncoded_in(state, number, unit) })
+            });
+            Ok((unit, published))
+        })?;
+        let (known, added, stop) = (published.known, published.added, published.stop);
+        self.retire_evicted(published.evicted)?;
+        Ok(PublishedPrefix { cached: (known + added) * unit, added: added * unit, stop })
+    }
+
+    /// Blocks of one unit that have no codes.
+    fn uncoded_in(&self, state: &SequenceState, number: usize, unit: usize) -> Arc<[(u32, u32)]> {
+        let mut found = Vec::new();
+        for group in &self.groups {
+            let each = unit / group.layout.tokens();
+            for layer in group.first..group.first + group.layers {
+                let uncoded: &BitSet = &state.uncoded[layer];
+                let blocks = (number * each..(number + 1) * each).filter(|b| *b < uncoded.capacity());
+                found.extend(blocks.filter(|b| uncoded.contains(*b)).map(|b| (layer as u32, b as u32)));
+            }
+        }
+        found.into()
+    }
+
+    /// Gives back the pages of evicted units once nothing reads them.
+    fn retire_evicted(&self, evicted: Evicted) -> Result<usize, Error> {
+        for (group, dropped) in self.groups.iter().zip(evicted.groups()) {
+            self.forget_promoted(group, dropped);
+        }
+        let units = evicted.units;
+        evicted.retire(|| self.stamp())?;
+        for group in &self.groups {
+            group.pools.reclaim(&mut |stamp| self.passed(stamp));
+        }
+        Ok(units)
+    }
+
+    /// Forgets up to `units` cached units that no sequence uses; returns how many. The cache does it by itself where pages run
+    /// out; a server that wants pages free ahead of time, or has new weights, calls it with what it likes.
+    ///
+    /// # Errors
+    /// [`Error::Config`] where prefixes are not cached.
+    pub fn evict_prefixes(&self, units: usize) -> Result<usize, Error> {
+        let prefixes = self.prefixes()?;
+        let _turn = self.turn.lock();
+        self.retire_evicted(prefixes.index.evict(units))
+    }
+
+    /// Units cached now, and what was asked, found and evicted since the cache was made; `None` where prefixes are not cached.
+    pub fn prefix_stats(&self) -> Option<(usize, PrefixStats)> {
+        self.prefixes.as_ref().map(|prefixes| (prefixes.index.len(), prefixes.index.stats()))
+    }
+
+    /// Whether `tokens` more tokens of a sequence, or of a new one, would find their pages. Nothing is reserved.
+    ///
+    /// # Errors
+    /// Unknown or busy sequence; [`Error::TooLong`].
+    pub fn admit(&self, id: Option<SequenceId>, tokens: usize) -> Result<Admission, Error> {
+        let _turn = self.turn.lock();
+        let needs: Vec<Need> = match id {
+            Some(id) => self.with(id, |state| {
+                let needs = state.tables.iter().map(|table| table.plan_append(tokens));
+                needs.collect::<Result<_, _>>().map_err(Error::from_table)
+            })?,
+            None => {
+                let tables = self.groups.iter().map(|g| BlockTable::create(&g.pools, g.layout.tokens(), g.max_blocks));
+                let needs = tables.map(|table| table.and_then(|table| table.plan_append(tokens)));
+                needs.collect::<Result<_, _>>().map_err(Error::from_table)?
+            }
+        };
+        for group in &self.groups {
+            group.pools.reclaim(&mut |stamp| self.passed(stamp));
+        }
+        if let Some(prefixes) = &self.prefixes {
+            return Ok(prefixes.index.admit(&needs));
+        }
+        let mut answer = Admission::Fits;
+        for (number, (group, need)) in self.groups.iter().zip(&needs).enumerate() {
+            for (class, wanted) in need.by_class() {
+                let counts = group.pools.of(class).counts();
+                let there = counts.free + counts.retiring;
+                if wanted > there {
+                    return Ok(Admission::Lacks { group: number, class, pages: wanted - there });
+                }
+                if wanted > counts.free {
+                    answer = Admission::FitsSoon;
+                }
+            }
+        }
+        Ok(answer)
+    }
+
+    /// Evicts for a request that was refused; whether it is worth another try. Pages that only wait for a fence are not worth
+    /// evicting others for.
+    pub(crate) fn make_room(&self, error: &Error) -> Result<bool, Error> {
+        let Error::CapacityExhausted { class, cause: PageError::Exhausted { asked, free, retiring, .. } } = error
+        else {
+            return Ok(false);
+        };
+        let Some(prefixes) = &self.prefixes else { return Ok(false) };
+        let missing = asked.saturating_sub(free + retiring);
+        if missing == 0 || *class == PageClass::Tail.name() {
+            return Ok(false);
+        }
+        // A unit has at least one page of every class that is cached; it may have more.
+        Ok(self.retire_evicted(prefixes.index.evict(missing))? > 0)
+    }
+}
