@@ -255,7 +255,7 @@ impl Cache {
         let _turn = self.turn.lock();
         loop {
             match self.try_truncate(id, len) {
-                Err(error) if self.make_room(&error)? => {}
+                Err(error) if self.make_room(&error)? || self.forget_reopened(id, len, &error)? => {}
                 result => return result,
             }
         }

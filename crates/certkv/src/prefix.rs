@@ -300,6 +300,27 @@ impl Cache {
         Ok(answer)
     }
 
+    /// After a cut was refused for want of a host page: forgets the cached units whose pages it would have copied, so that the
+    /// sequence can write its own. Whether there were any.
+    pub(crate) fn forget_reopened(&self, id: SequenceId, len: usize, error: &Error) -> Result<bool, Error> {
+        let (Some(prefixes), Error::CapacityExhausted { class: "host", .. }) = (&self.prefixes, error) else {
+            return Ok(false);
+        };
+        let evicted = self.with(id, |state| {
+            let blocks = state.tables.iter().enumerate().filter_map(|(group, table)| {
+                let (block, rows) = (len / table.block_size(), len % table.block_size());
+                let entry = table.blocks().get(block).filter(|entry| rows > 0 && entry.tail.is_none())?;
+                Some(prefixes.index.forget(group, entry.host))
+            });
+            Ok(blocks.collect::<Vec<_>>())
+        })?;
+        let mut units = 0;
+        for evicted in evicted {
+            units += self.retire_evicted(evicted)?;
+        }
+        Ok(units > 0)
+    }
+
     /// Evicts for a request that was refused; whether it is worth another try. Pages that only wait for a fence are not worth
     /// evicting others for.
     pub(crate) fn make_room(&self, error: &Error) -> Result<bool, Error> {
@@ -313,6 +334,10 @@ impl Cache {
             return Ok(false);
         }
         // A unit has at least one page of every class that is cached; it may have more.
-        Ok(self.retire_evicted(prefixes.index.evict(missing))? > 0)
+        let mut evicted = prefixes.index.evict(missing);
+        if evicted.units == 0 {
+            evicted = prefixes.index.evict_stranded();
+        }
+        Ok(self.retire_evicted(evicted)? > 0)
     }
 }

@@ -4,13 +4,30 @@
 #![allow(clippy::neg_cmp_op_on_partial_ord, reason = "!(error <= bound) is how NaN fails")]
 mod common;
 
-use certkv::{Cache, CheckReport, Chunk, Config, Error, Geometry, Mode, Policy, SequenceId, Side, SimOptions};
+use certkv::{
+    Cache, CheckReport, Chunk, Config, Error, Eviction, Geometry, Mode, Policy, PrefixConfig, PrefixScope,
+    PrefixSecret, SequenceId, Side, SimOptions,
+};
+use certkv_core::hash::splitmix64;
 use certkv_testkit::generate::Rng;
 use certkv_testkit::oracle::{distance, norm};
 use common::{Answer, Model, decode_faults, fill, original_faults, random_queries, random_rows, step};
 use std::sync::Arc;
 
 const TOLERANCE: f64 = 0.05;
+
+const CIRCLES: [PrefixScope<'_>; 2] = [PrefixScope::new(b"one", b"model"), PrefixScope::new(b"two", b"model")];
+
+/// A token per row: its rows in all layers decide its number.
+fn tokens(geometry: &Geometry, model: &Model) -> Vec<u32> {
+    let (width, len) = (geometry.kv_width(), model.len(geometry));
+    let row = |at: usize| {
+        let words =
+            model.keys.iter().chain(&model.values).flat_map(move |side| side[at * width..(at + 1) * width].iter());
+        words.fold(0, |h, word| splitmix64(h ^ u64::from(*word)))
+    };
+    (0..len).map(|at| row(at) as u32).collect()
+}
 
 #[derive(Default)]
 struct Tally {
@@ -21,6 +38,9 @@ struct Tally {
     forks: u64,
     reopened: u64,
     dropped: u64,
+    published: u64,
+    continued: u64,
+    evicted: u64,
     refused: u64,
     exhausted: u64,
     planted: u64,
@@ -36,6 +56,8 @@ struct World {
     eager: bool,
     live: Vec<(SequenceId, Model)>,
     released: Vec<SequenceId>,
+    /// What was published lately, by circle.
+    library: Vec<(usize, Model)>,
     r: Rng,
     tally: Tally,
 }
@@ -57,6 +79,11 @@ impl World {
             formats: vec![pair[0], pair[0], pair[1], pair[0]],
             max_sequences: 2 + r.below(4),
             threads: 1 + r.below(2),
+            prefixes: Some(PrefixConfig {
+                secret: PrefixSecret::new([9; 32]),
+                units: 1 + r.below(12),
+                eviction: if r.chance(0.5) { Eviction::Lru } else { Eviction::S3Fifo },
+            }),
             device,
             ..Config::new(geometry, max_tokens)
         };
@@ -71,6 +98,7 @@ impl World {
             eager,
             live: Vec::new(),
             released: Vec::new(),
+            library: Vec::new(),
             r,
             tally: Tally::default(),
         }
@@ -306,6 +334,50 @@ impl World {
         }
     }
 
+    /// Caches what a sequence holds; it must be found at once, by its own circle and by no other.
+    fn publish(&mut self) {
+        let i = self.r.below(self.live.len());
+        let (id, model) = self.live[i].clone();
+        let (circle, tokens) = (self.r.below(2), tokens(&self.geometry, &model));
+        match self.cache.publish(id, &CIRCLES[circle], tokens[..].into()) {
+            Ok(done) => {
+                self.tally.published += done.added as u64;
+                let size = self.blocks.iter().max().copied().unwrap_or(1);
+                self.expect(
+                    done.stop.is_some() || done.cached == model.len(&self.geometry) / size * size,
+                    "not all is cached",
+                );
+                if done.cached > 0 {
+                    self.library.push((circle, model));
+                }
+            }
+            Err(e) => self.expect(false, &format!("publish: {e}")),
+        }
+        if self.library.len() > 8 {
+            self.library.swap_remove(0);
+        }
+    }
+
+    /// A sequence from what is cached of a prompt that was published once.
+    fn resume(&mut self) {
+        if self.library.is_empty() {
+            return self.publish();
+        }
+        let (circle, mut model) = self.library[self.r.below(self.library.len())].clone();
+        let tokens = tokens(&self.geometry, &model);
+        let asked = self.r.below(tokens.len() + 1);
+        match self.cache.create_from(&CIRCLES[circle], tokens[..asked].into()) {
+            Ok((id, found)) => {
+                self.expect(found <= asked, "more was found than asked for");
+                self.tally.continued += found as u64;
+                model.truncate(&self.geometry, found);
+                self.live.push((id, model));
+            }
+            Err(Error::TooManySequences { .. }) => {}
+            Err(e) => self.expect(false, &format!("create_from: {e}")),
+        }
+    }
+
     fn release(&mut self) {
         let i = self.r.below(self.live.len());
         let (id, _) = self.live.swap_remove(i);
@@ -353,6 +425,8 @@ impl World {
                 2 | 3 => self.fork(),
                 4..=6 => self.truncate(),
                 7 => self.release(),
+                8 | 9 => self.publish(),
+                10 | 11 => self.resume(),
                 _ => self.step(),
             }
             self.check();
@@ -363,6 +437,9 @@ impl World {
             let released = self.cache.release(id);
             self.expect(released.is_ok(), "release failed");
         }
+        self.tally.evicted = self.cache.prefix_stats().map_or(0, |(_, stats)| stats.evicted);
+        let cached = self.cache.evict_prefixes(usize::MAX);
+        self.expect(cached.is_ok(), "evict_prefixes failed");
         let live = self.cache.live_pages();
         self.expect(live == 0, &format!("{live} pages live after everything was released"));
         // The whole capacity is there again.
@@ -407,6 +484,9 @@ fn gate(id: &str, seeds: std::ops::Range<u64>, operations: u64, device: impl Fn(
             (&mut total.forks, t.forks),
             (&mut total.reopened, t.reopened),
             (&mut total.dropped, t.dropped),
+            (&mut total.published, t.published),
+            (&mut total.continued, t.continued),
+            (&mut total.evicted, t.evicted),
             (&mut total.refused, t.refused),
             (&mut total.exhausted, t.exhausted),
             (&mut total.planted, t.planted),
@@ -418,8 +498,17 @@ fn gate(id: &str, seeds: std::ops::Range<u64>, operations: u64, device: impl Fn(
     }
     let t = total;
     println!(
-        "{id}: decodes {} prefills {} forks {} reopened {} dropped {} refused {} exhausted {} device operations {ops}",
-        t.decodes, t.prefills, t.forks, t.reopened, t.dropped, t.refused, t.exhausted
+        "{id}: decodes {} prefills {} forks {} reopened {} dropped {} published {} continued {} evicted {} refused {} exhausted {} device operations {ops}",
+        t.decodes,
+        t.prefills,
+        t.forks,
+        t.reopened,
+        t.dropped,
+        t.published,
+        t.continued,
+        t.evicted,
+        t.refused,
+        t.exhausted
     );
     println!(
         "GATE {id} executed={} failed={} controls={}/{} seed={:#x}",
@@ -431,6 +520,9 @@ fn gate(id: &str, seeds: std::ops::Range<u64>, operations: u64, device: impl Fn(
         ("forks", t.forks),
         ("reopened", t.reopened),
         ("dropped", t.dropped),
+        ("published", t.published),
+        ("continued", t.continued),
+        ("evicted", t.evicted),
         ("refused", t.refused),
         ("exhausted", t.exhausted),
     ] {

@@ -3,7 +3,7 @@ use super::index::GroupShape;
 use super::key::{BlockKey, Leading, MarkDigest};
 use crate::error::TableError;
 use crate::table::BlockEntry;
-use certkv_core::planted;
+use certkv_core::{PageId, planted};
 use std::collections::HashMap;
 
 pub(super) const NONE: u32 = u32::MAX;
@@ -41,6 +41,10 @@ pub(super) struct Entries<T> {
     by_key: HashMap<BlockKey, u32, Leading>,
     tokens: Vec<u32>,
     pages: Vec<BlockEntry>,
+    /// By group and host slot: the entry that names the page, so that no page is named twice.
+    owners: Vec<Vec<u32>>,
+    /// By block of an entry: its group.
+    group_of: Vec<usize>,
     capacity: usize,
     unit: usize,
     /// Blocks of all groups in one entry.
@@ -70,7 +74,15 @@ impl<T> Entries<T> {
         // Twice the entries: a table at most half full clears its deletion marks in place and never grows.
         by_key.try_reserve(capacity.checked_mul(2).ok_or_else(too_large)?).map_err(memory)?;
         free.extend((0..slots).rev());
-        Ok(Self { nodes, free, by_key, tokens, pages, capacity, unit, blocks, key_bits: 256 })
+        let (mut owners, mut group_of) = (Vec::new(), Vec::new());
+        for (number, group) in groups.iter().enumerate() {
+            let mut of_group = Vec::new();
+            of_group.try_reserve_exact(group.pools.host.capacity()).map_err(memory)?;
+            of_group.resize(group.pools.host.capacity(), NONE);
+            owners.push(of_group);
+            group_of.extend(core::iter::repeat_n(number, unit / group.block));
+        }
+        Ok(Self { nodes, free, by_key, tokens, pages, owners, group_of, capacity, unit, blocks, key_bits: 256 })
     }
 
     pub(super) fn capacity(&self) -> usize {
@@ -117,6 +129,37 @@ impl<T> Entries<T> {
         &self.pages[start..start + self.blocks]
     }
 
+    /// Whether an entry names one of these pages already: blocks of all groups, group by group.
+    pub(super) fn names_any(&self, pages: impl Iterator<Item = BlockEntry>) -> bool {
+        let owner = |(page, group): (BlockEntry, &usize)| self.owners[*group].get(page.host.index as usize);
+        pages.zip(&self.group_of).filter_map(owner).any(|owner| *owner != NONE)
+    }
+
+    /// The entry that names a page.
+    pub(super) fn owner(&self, group: usize, host: PageId) -> Option<u32> {
+        let slot = *self.owners.get(group)?.get(host.index as usize)?;
+        (slot != NONE && self.pages_of(slot).iter().any(|page| page.host == host)).then_some(slot)
+    }
+
+    /// An entry without children that follows `slot`, or is it. Looks at every entry once per block in between.
+    pub(super) fn leaf_behind(&self, mut slot: u32) -> u32 {
+        while self.nodes[slot as usize].children > 0
+            && let Some(child) = self.slots().find(|child| self.nodes[*child as usize].parent == slot)
+        {
+            slot = child;
+        }
+        slot
+    }
+
+    fn set_owner(&mut self, slot: u32, owner: u32) {
+        let start = slot as usize * self.blocks;
+        for (page, group) in self.pages[start..start + self.blocks].iter().zip(&self.group_of) {
+            if let Some(place) = self.owners[*group].get_mut(page.host.index as usize) {
+                *place = owner;
+            }
+        }
+    }
+
     /// Adds an entry; `None` and nothing changed if there is no room.
     pub(super) fn insert(
         &mut self,
@@ -146,6 +189,7 @@ impl<T> Entries<T> {
         }
         let short = self.cut(key);
         self.by_key.insert(short, slot);
+        self.set_owner(slot, slot);
         Some(slot)
     }
 
@@ -162,6 +206,7 @@ impl<T> Entries<T> {
         if let Some(parent) = self.nodes.get_mut(parent as usize) {
             parent.children -= 1;
         }
+        self.set_owner(slot, NONE);
         self.free.push(slot);
     }
 

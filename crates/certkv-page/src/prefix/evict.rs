@@ -2,9 +2,10 @@
 use super::entry::NONE;
 use super::index::{GroupShape, PrefixIndex, State};
 use crate::error::PageError;
-use crate::pools::Dropped;
+use crate::pools::{Dropped, PageRef, Pools};
 use crate::stamp::Stamp;
 use crate::table::BlockEntry;
+use certkv_core::PageId;
 
 /// References that the index gave up. Enqueue what still uses the pages, then [`retire`](Self::retire).
 #[derive(Debug)]
@@ -69,6 +70,39 @@ impl<T> PrefixIndex<T> {
         evicted
     }
 
+    /// Removes one unit that is not idle and still keeps a page from being free: one of its pages, or of a unit before it, is
+    /// nobody else's. That happens where a sequence was cut inside a unit, or holds copies of its own of what was cached. For
+    /// when [`evict`](Self::evict) finds nothing more; looks at every entry.
+    pub fn evict_stranded(&self) -> Evicted {
+        let mut evicted = Evicted::new(&self.groups);
+        let mut state = self.state.lock();
+        let State { entries, policy, stats, .. } = &mut *state;
+        let lone = |slot: &u32| {
+            let mut pages = self.pages_of(entries.pages_of(*slot));
+            pages.any(|(pools, page)| pools.of(page.class).references(page.id) == Ok(1))
+        };
+        let Some(slot) = entries.slots().find(lone) else { return evicted };
+        let leaf = entries.leaf_behind(slot);
+        policy.remove(leaf);
+        stats.evicted += 1;
+        self.remove(&mut state, leaf, &mut evicted);
+        evicted
+    }
+
+    /// Removes the unit that names `host`, a page of group number `group`, and all units behind it: for a sequence that is
+    /// about to write the page and shares it with the index alone.
+    pub fn forget(&self, group: usize, host: PageId) -> Evicted {
+        let mut evicted = Evicted::new(&self.groups);
+        let mut state = self.state.lock();
+        while let Some(slot) = state.entries.owner(group, host) {
+            let leaf = state.entries.leaf_behind(slot);
+            state.policy.remove(leaf);
+            state.stats.evicted += 1;
+            self.remove(&mut state, leaf, &mut evicted);
+        }
+        evicted
+    }
+
     /// Forgets everything: after new weights, say. Sequences that use the pages keep them.
     pub fn clear(&self) -> Evicted {
         let mut evicted = Evicted::new(&self.groups);
@@ -96,11 +130,16 @@ impl<T> PrefixIndex<T> {
 
     /// Nobody but the index holds these pages, so that giving them up frees them.
     pub(super) fn is_unused(&self, pages: &[BlockEntry]) -> bool {
-        let mut rest = pages;
-        self.groups.iter().all(|GroupShape { pools, block, .. }| {
+        self.pages_of(pages).all(|(pools, page)| pools.of(page.class).references(page.id) == Ok(1))
+    }
+
+    /// The pages of a unit, group by group.
+    fn pages_of<'a>(&'a self, entries: &'a [BlockEntry]) -> impl Iterator<Item = (&'a Pools, PageRef)> + 'a {
+        let mut rest = entries;
+        self.groups.iter().flat_map(move |GroupShape { pools, block, .. }| {
             let (mine, others) = rest.split_at(self.unit() / block);
             rest = others;
-            mine.iter().flat_map(|entry| entry.pages()).all(|page| pools.of(page.class).references(page.id) == Ok(1))
+            mine.iter().flat_map(move |entry| entry.pages().map(move |page| (pools, page)))
         })
     }
 

@@ -38,6 +38,8 @@ pub enum Stop {
     Declined,
     /// Another block has the same key. It stays; this one is not published.
     Collision,
+    /// Its pages are cached already under another name: in another scope, say.
+    Elsewhere,
     /// The index is full of entries in use.
     Full,
     /// A page could not be shared.
@@ -94,6 +96,8 @@ pub(super) struct State<T> {
 
 /// Cached blocks of prompts, in units of the largest block of all groups.
 ///
+/// A page has one name at most, and the index one reference to it: so a page with one reference is the index's alone.
+///
 /// A unit is found under the key of everything up to its end, and only if parent, tokens and marks are the same in full: a
 /// forged or chance collision of keys is a miss. One lock, held for as long as a look-up walks its path; nobody asks the
 /// device under it.
@@ -131,7 +135,8 @@ impl<T> PrefixIndex<T> {
     pub fn bytes(groups: &[GroupShape], capacity: usize) -> usize {
         let unit = groups.iter().map(|group| group.block).max().unwrap_or(1);
         let blocks = groups.iter().map(|group| unit / group.block.max(1)).sum();
-        capacity.saturating_mul(bytes_of::<T>(unit, blocks))
+        let owners: usize = groups.iter().map(|group| group.pools.host.capacity() * size_of::<u32>()).sum();
+        capacity.saturating_mul(bytes_of::<T>(unit, blocks)).saturating_add(owners)
     }
 
     /// From here on only the first `bits` of a key count: tests need collisions.
@@ -277,6 +282,11 @@ impl<T> PrefixIndex<T> {
                 }
                 None => {}
             }
+            let pages = || tables.iter().flat_map(|table| unit_of(table, self.unit, unit)).copied();
+            if state.entries.names_any(pages()) {
+                published.stop = Some(Stop::Elsewhere);
+                break;
+            }
             let before = state.entries.nodes.get(parent as usize).and_then(|node| node.note.as_ref());
             let Some(remark) = note(unit, before) else {
                 published.stop = Some(Stop::Declined);
@@ -290,8 +300,7 @@ impl<T> PrefixIndex<T> {
                 published.stop = Some(Stop::Page(error));
                 break;
             }
-            let pages = tables.iter().flat_map(|table| unit_of(table, self.unit, unit)).copied();
-            match state.entries.insert(key, &content, pages, remark, now) {
+            match state.entries.insert(key, &content, pages(), remark, now) {
                 Some(slot) => path.push(slot),
                 // There was room a moment ago, under this lock.
                 None => break,

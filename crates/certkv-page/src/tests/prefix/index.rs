@@ -90,6 +90,20 @@ fn scopes_never_meet() {
 }
 
 #[test]
+fn a_page_has_one_name() {
+    let pools = pools(16, 16, 4);
+    let index = index(&pools, 8);
+    let tokens: Vec<u32> = (0..8).collect();
+    let table = filled(&pools, 8);
+    assert_eq!(publish(&index, &chain(b"a"), &tokens, &table), (0, 2, None));
+    assert_eq!(publish(&index, &chain(b"b"), &tokens, &table), (0, 0, Some(Stop::Elsewhere)));
+    let (fork, _) = table.fork().unwrap();
+    assert_eq!(publish(&index, &chain(b"a"), &[9; 8], &fork), (0, 0, Some(Stop::Elsewhere)));
+    index.clear().retire(|| Stamp(1)).unwrap();
+    assert_eq!(publish(&index, &chain(b"b"), &tokens, &table), (0, 2, None));
+}
+
+#[test]
 fn a_collision_of_keys_is_a_miss() {
     let pools = pools(64, 64, 4);
     let index = index(&pools, 32);
@@ -232,4 +246,23 @@ fn admission_counts_what_could_be_had() {
     let marks = Watermarks { low: 2, high: 5 };
     let counts = |free, retiring| crate::Counts { free, retiring, ..Default::default() };
     assert_eq!([counts(2, 0), counts(1, 1), counts(1, 0), counts(0, 0)].map(|c| marks.wanted(c)), [0, 0, 4, 5]);
+}
+
+/// A unit of two blocks of which a cut sequence still uses the first: not idle, but its second page can be had.
+#[test]
+fn a_unit_that_is_used_in_part_can_be_evicted_at_last() {
+    let (small, large) = (pools(8, 8, 4), pools(8, 8, 4));
+    let shape = |pools: &Pools, block| GroupShape { pools: pools.clone(), block, max_blocks: 16 };
+    let index = PrefixIndex::create(vec![shape(&small, 2), shape(&large, 4)], 4, Box::new(Lru::new(4))).unwrap();
+    let mut tables = [BlockTable::create(&small, 2, 16).unwrap(), BlockTable::create(&large, 4, 16).unwrap()];
+    tables.iter_mut().for_each(|table| append(table, 8));
+    let tokens: Vec<u32> = (0..8).collect();
+    drop(index.publish(&chain(b"a"), (&tokens[..]).into(), &[&tables[0], &tables[1]], |_, _| Some(())));
+    assert_eq!(index.evict_stranded().units, 0, "all is used");
+    tables.iter_mut().for_each(|table| drop(table.truncate(2).unwrap().retire(|| Stamp(1))));
+    assert_eq!(index.evict(9).units, 1, "the second unit is idle");
+    assert_eq!(index.evict(9).units, 0, "the first is not: the cut sequence uses a block of it");
+    assert_eq!(index.evict_stranded().units, 1);
+    assert_eq!((index.evict_stranded().units, index.len()), (0, 0));
+    assert_eq!((free(&small)[0], free(&large)[0]), (7, 7), "what is used stays with who uses it");
 }
