@@ -3,7 +3,7 @@ use crate::books::Books;
 use crate::error::PageError;
 use crate::stamp::Stamp;
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::{Arc, Mutex};
+use crate::sync::{Arc, Mutex, MutexGuard};
 use crate::word::{FIRST_GENERATION, Operation, PageWord, Snapshot, State};
 use certkv_core::{PageId, fail_point, planted};
 use core::fmt;
@@ -14,6 +14,26 @@ use core::fmt;
 pub struct Released {
     /// No reference is left: the caller must [`retire`](PageAllocator::retire) the page.
     pub last: bool,
+}
+
+/// The lock of a class while several pages are let go.
+pub(crate) struct LettingGo<'a> {
+    pages: &'a PageAllocator,
+    books: MutexGuard<'a, Books>,
+}
+
+impl LettingGo<'_> {
+    /// As [`PageAllocator::release`]: whether no reference is left.
+    pub(crate) fn release(&mut self, id: PageId) -> Result<bool, PageError> {
+        Ok(self.pages.drop_reference(&mut self.books, id)? == 0)
+    }
+
+    /// As [`PageAllocator::retire`].
+    pub(crate) fn retire(&mut self, id: PageId, stamp: Stamp) -> Result<(), PageError> {
+        self.pages.mark_retiring(&mut self.books, id)?;
+        self.books.enqueue(id.index, stamp);
+        Ok(())
+    }
 }
 
 pub(crate) struct Shared {
@@ -217,6 +237,11 @@ impl PageAllocator {
         Ok(Released { last })
     }
 
+    /// To give up references or retire pages, several under one lock.
+    pub(crate) fn letting_go(&self) -> LettingGo<'_> {
+        LettingGo { pages: self, books: self.shared.books.lock() }
+    }
+
     fn drop_reference(&self, books: &mut Books, id: PageId) -> Result<u32, PageError> {
         let counted = self.counted(books, id)?;
         let left = counted.checked_sub(1).or(if planted!(B7) { Some(0) } else { None });
@@ -231,10 +256,7 @@ impl PageAllocator {
     /// # Errors
     /// [`PageError::Shared`] while a reference is left; [`PageError::Refused`] when it is Closing or already retired.
     pub fn retire(&self, id: PageId, stamp: Stamp) -> Result<(), PageError> {
-        let mut books = self.shared.books.lock();
-        self.mark_retiring(&mut books, id)?;
-        books.enqueue(id.index, stamp);
-        Ok(())
+        self.letting_go().retire(id, stamp)
     }
 
     /// Retires a page without references that no stream ever touched. `true`: it is free now; `false`: a lease holds
@@ -244,6 +266,23 @@ impl PageAllocator {
     /// As [`retire`](Self::retire).
     pub fn retire_now(&self, id: PageId) -> Result<bool, PageError> {
         self.retire_now_locked(&mut self.shared.books.lock(), id)
+    }
+
+    /// Gives up the only reference to a page that no stream ever touched, and frees it: [`release`](Self::release) and
+    /// [`retire_now`](Self::retire_now) under one lock. `false`: a lease holds it still.
+    ///
+    /// # Errors
+    /// [`PageError::Stale`], [`PageError::Unreferenced`], [`PageError::Shared`]; nothing changes.
+    pub fn give_back(&self, id: PageId) -> Result<bool, PageError> {
+        let mut books = self.shared.books.lock();
+        match self.counted(&books, id)? {
+            1 => {}
+            0 => return Err(PageError::Unreferenced { id }),
+            references => return Err(PageError::Shared { id, references }),
+        }
+        books.slots[id.index as usize].references = 0;
+        // Closing is the one state that does not retire: the reference comes back.
+        self.retire_now_locked(&mut books, id).inspect_err(|_| books.slots[id.index as usize].references = 1)
     }
 
     fn retire_now_locked(&self, books: &mut Books, id: PageId) -> Result<bool, PageError> {

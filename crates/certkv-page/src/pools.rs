@@ -84,15 +84,14 @@ impl Pools {
     /// the caller; shared ones go through [`Dropped`], which takes the stamp after the release.
     pub(crate) fn give_up(&self, page: PageRef, stamp: Stamp) -> Result<(), PageError> {
         let pages = self.of(page.class);
-        if !pages.release(page.id)?.last {
-            return Ok(());
+        if stamp == Stamp::UNTOUCHED {
+            return pages.give_back(page.id).map(drop);
         }
-        match stamp {
-            Stamp::UNTOUCHED => pages.retire_now(page.id).map(drop),
-            _ => pages.retire(page.id, stamp),
-        }
+        if pages.release(page.id)?.last { pages.retire(page.id, stamp) } else { Ok(()) }
     }
 }
+
+const CLASSES: [PageClass; 3] = [PageClass::Host, PageClass::Packed, PageClass::Tail];
 
 /// Dropping a block or two, as a decode step does, needs no heap.
 const INLINE: usize = 6;
@@ -161,25 +160,31 @@ impl Dropped {
         let mut refused = None;
         // Not again when `record` panicked the first time: the pages left are the last owner's.
         if !core::mem::replace(&mut self.released, true) {
-            let pools = &self.pools;
-            let mut is_last = |page: PageRef| match pools.of(page.class).release(page.id) {
-                Ok(released) => released.last,
-                Err(error) => {
-                    refused.get_or_insert(error);
-                    false
+            let Self { pools, inline, more, .. } = self;
+            for class in CLASSES {
+                let mut pages = pools.of(class).letting_go();
+                let mut keeps = |page: PageRef| {
+                    page.class != class
+                        || pages.release(page.id).unwrap_or_else(|error| {
+                            refused.get_or_insert(error);
+                            false
+                        })
+                };
+                for place in inline.iter_mut() {
+                    *place = place.filter(|page| keeps(*page));
                 }
-            };
-            for place in &mut self.inline {
-                *place = place.filter(|page| is_last(*page));
+                more.retain(|page| keeps(*page));
             }
-            self.more.retain(|page| is_last(*page));
         }
         let count = self.pages().count();
         if count > 0 {
             let stamp = record();
-            for page in self.pages() {
-                if let Err(error) = self.pools.of(page.class).retire(page.id, stamp) {
-                    refused.get_or_insert(error);
+            for class in CLASSES {
+                let mut pages = self.pools.of(class).letting_go();
+                for page in self.pages().filter(|page| page.class == class) {
+                    if let Err(error) = pages.retire(page.id, stamp) {
+                        refused.get_or_insert(error);
+                    }
                 }
             }
         }

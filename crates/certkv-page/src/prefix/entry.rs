@@ -1,9 +1,11 @@
 //! The entries of the index: a slab of nodes of a tree, with their tokens and pages side by side.
 use super::index::GroupShape;
-use super::key::{BlockKey, Leading, MarkDigest};
+use super::key::{BlockKey, MarkDigest};
 use crate::error::TableError;
 use crate::table::BlockEntry;
 use certkv_core::{PageId, planted};
+use core::hash::{BuildHasher, Hash, Hasher};
+use foldhash::quality::RandomState;
 use std::collections::HashMap;
 
 pub(super) const NONE: u32 = u32::MAX;
@@ -25,7 +27,7 @@ pub(super) struct Node<T> {
     pub(super) seen: u64,
 }
 
-/// Everything that a block is compared with, beside its key.
+/// Everything that decides whether a block is the one that is looked for.
 #[derive(Clone, Copy)]
 pub(super) struct Content<'a> {
     pub(super) parent: u32,
@@ -38,7 +40,9 @@ pub(super) struct Content<'a> {
 pub(super) struct Entries<T> {
     pub(super) nodes: Vec<Node<T>>,
     free: Vec<u32>,
-    by_key: HashMap<BlockKey, u32, Leading>,
+    /// By the hash of parent, tokens and marks. It only says where to look: what is there is compared in full.
+    places: HashMap<u64, u32, Uniform>,
+    random: RandomState,
     tokens: Vec<u32>,
     pages: Vec<BlockEntry>,
     /// By group and host slot: the entry that names the page, so that no page is named twice.
@@ -49,13 +53,13 @@ pub(super) struct Entries<T> {
     unit: usize,
     /// Blocks of all groups in one entry.
     blocks: usize,
-    /// Bits of a key that count. Fewer than all only in tests, which need collisions.
-    pub(super) key_bits: u32,
+    /// Bits of a hash that count. Fewer than all only in tests, which need collisions.
+    pub(super) hash_bits: u32,
 }
 
 /// Bytes of one entry.
 pub(super) const fn bytes_of<T>(unit: usize, blocks: usize) -> usize {
-    let map = 2 * (size_of::<(BlockKey, u32)>() + 1);
+    let map = 2 * (size_of::<(u64, u32)>() + 1);
     size_of::<Node<T>>() + size_of::<u32>() + map + unit * size_of::<u32>() + blocks * size_of::<BlockEntry>()
 }
 
@@ -66,13 +70,13 @@ impl<T> Entries<T> {
         let too_large = || TableError::BadShape { block: unit, max_blocks: capacity };
         let slots = u32::try_from(capacity).ok().filter(|n| *n < NONE).ok_or_else(too_large)?;
         let (mut nodes, mut free, mut tokens, mut pages) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        let mut by_key = HashMap::with_hasher(Leading::default());
+        let mut places = HashMap::with_hasher(Uniform::default());
         nodes.try_reserve_exact(capacity).map_err(memory)?;
         free.try_reserve_exact(capacity).map_err(memory)?;
         tokens.try_reserve_exact(capacity.checked_mul(unit).ok_or_else(too_large)?).map_err(memory)?;
         pages.try_reserve_exact(capacity.checked_mul(blocks).ok_or_else(too_large)?).map_err(memory)?;
         // Twice the entries: a table at most half full clears its deletion marks in place and never grows.
-        by_key.try_reserve(capacity.checked_mul(2).ok_or_else(too_large)?).map_err(memory)?;
+        places.try_reserve(capacity.checked_mul(2).ok_or_else(too_large)?).map_err(memory)?;
         free.extend((0..slots).rev());
         let (mut owners, mut group_of) = (Vec::new(), Vec::new());
         for (number, group) in groups.iter().enumerate() {
@@ -82,7 +86,20 @@ impl<T> Entries<T> {
             owners.push(of_group);
             group_of.extend(core::iter::repeat_n(number, unit / group.block));
         }
-        Ok(Self { nodes, free, by_key, tokens, pages, owners, group_of, capacity, unit, blocks, key_bits: 256 })
+        Ok(Self {
+            nodes,
+            free,
+            places,
+            random: RandomState::default(),
+            tokens,
+            pages,
+            owners,
+            group_of,
+            capacity,
+            unit,
+            blocks,
+            hash_bits: 64,
+        })
     }
 
     pub(super) fn capacity(&self) -> usize {
@@ -90,30 +107,32 @@ impl<T> Entries<T> {
     }
 
     pub(super) fn len(&self) -> usize {
-        self.by_key.len()
+        self.capacity - self.free.len()
     }
 
     pub(super) fn is_full(&self) -> bool {
         self.free.is_empty()
     }
 
-    /// A key as far as it counts.
-    fn cut(&self, key: BlockKey) -> BlockKey {
-        if self.key_bits >= 256 {
-            return key;
+    fn hash(&self, content: &Content<'_>) -> u64 {
+        let mut hasher = self.random.build_hasher();
+        // A slot is its block's name while blocks follow it; scopes differ in their first blocks.
+        match content.parent {
+            NONE => content.root.hash(&mut hasher),
+            parent => parent.hash(&mut hasher),
         }
-        let mut short = BlockKey([0; 32]);
-        let whole = (self.key_bits / 8) as usize;
-        short.0[..whole].copy_from_slice(&key.0[..whole]);
-        short
+        content.tokens.hash(&mut hasher);
+        if content.marks != MarkDigest::NONE {
+            content.marks.hash(&mut hasher);
+        }
+        hasher.finish() >> (64 - self.hash_bits)
     }
 
-    /// The entry under `key`, if there is one: `Err` if it is another block all the same.
-    pub(super) fn find(&self, key: BlockKey, content: &Content<'_>) -> Option<Result<u32, ()>> {
-        let slot = *self.by_key.get(&self.cut(key))?;
+    /// The entry of a block: `Err` if another one is in its place.
+    pub(super) fn find(&self, content: &Content<'_>) -> Option<Result<u32, ()>> {
+        let slot = *self.places.get(&self.hash(content))?;
         let node = &self.nodes[slot as usize];
-        let same = node.key == key
-            && (node.parent, node.root, node.marks) == (content.parent, content.root, content.marks)
+        let same = (node.parent, node.root, node.marks) == (content.parent, content.root, content.marks)
             && self.tokens_of(slot) == content.tokens;
         Some(if same { Ok(slot) } else { Err(()) })
     }
@@ -127,6 +146,11 @@ impl<T> Entries<T> {
     pub(super) fn pages_of(&self, slot: u32) -> &[BlockEntry] {
         let start = slot as usize * self.blocks;
         &self.pages[start..start + self.blocks]
+    }
+
+    /// Key of the block that a child of `parent` follows.
+    pub(super) fn key_of(&self, parent: u32, root: BlockKey) -> BlockKey {
+        self.nodes.get(parent as usize).map_or(root, |node| node.key)
     }
 
     /// Whether an entry names one of these pages already: blocks of all groups, group by group.
@@ -187,8 +211,8 @@ impl<T> Entries<T> {
         if let Some(parent) = self.nodes.get_mut(parent as usize) {
             parent.children += 1;
         }
-        let short = self.cut(key);
-        self.by_key.insert(short, slot);
+        let hash = self.hash(content);
+        self.places.insert(hash, slot);
         self.set_owner(slot, slot);
         Some(slot)
     }
@@ -198,10 +222,10 @@ impl<T> Entries<T> {
         let node = &mut self.nodes[slot as usize];
         debug_assert_eq!(node.children, 0);
         node.note = None;
-        let (key, parent) = (node.key, node.parent);
-        let short = self.cut(key);
+        let (parent, root, marks) = (node.parent, node.root, node.marks);
+        let hash = self.hash(&Content { parent, root, marks, tokens: self.tokens_of(slot) });
         if !planted!(B8) {
-            self.by_key.remove(&short);
+            self.places.remove(&hash);
         }
         if let Some(parent) = self.nodes.get_mut(parent as usize) {
             parent.children -= 1;
@@ -213,5 +237,28 @@ impl<T> Entries<T> {
     /// Slots in use.
     pub(super) fn slots(&self) -> impl Iterator<Item = u32> + '_ {
         self.nodes.iter().enumerate().filter(|(_, node)| node.note.is_some()).map(|(slot, _)| slot as u32)
+    }
+}
+
+/// Takes a number that is a hash already for its hash.
+#[derive(Debug, Clone, Copy, Default)]
+struct Uniform(u64);
+
+impl BuildHasher for Uniform {
+    type Hasher = Self;
+    fn build_hasher(&self) -> Self {
+        Self(0)
+    }
+}
+
+impl Hasher for Uniform {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.0 = self.0.rotate_left(8) ^ u64::from(*byte));
+    }
+    fn write_u64(&mut self, n: u64) {
+        self.0 = n;
     }
 }

@@ -1,7 +1,7 @@
 //! The tree of cached blocks.
 use super::entry::{Content, Entries, NONE, bytes_of};
 use super::evict::Evicted;
-use super::key::{BlockKey, Chain, Prompt};
+use super::key::{Chain, Prompt};
 use crate::error::TableError;
 use crate::fork::{share, unshare};
 use crate::policy::EvictionPolicy;
@@ -36,7 +36,7 @@ pub struct Hit<T> {
 pub enum Stop {
     /// The caller had no note for the unit: its pages do not fit those of the cached unit before it.
     Declined,
-    /// Another block has the same key. It stays; this one is not published.
+    /// Another block has the same hash. It stays; this one is not published.
     Collision,
     /// Its pages are cached already under another name: in another scope, say.
     Elsewhere,
@@ -73,7 +73,7 @@ pub struct PrefixStats {
     pub published: u64,
     /// Units evicted.
     pub evicted: u64,
-    /// Keys under which another block was found.
+    /// Blocks in whose place another one was found.
     pub collisions: u64,
     /// Sum over hits of the time since the unit's last use.
     pub age_at_hit: u64,
@@ -98,8 +98,8 @@ pub(super) struct State<T> {
 ///
 /// A page has one name at most, and the index one reference to it: so a page with one reference is the index's alone.
 ///
-/// A unit is found under the key of everything up to its end, and only if parent, tokens and marks are the same in full: a
-/// forged or chance collision of keys is a miss. One lock, held for as long as a look-up walks its path; nobody asks the
+/// A unit is found by comparing scope, parent, tokens and marks in full; a hash only says where to look, and a collision of
+/// hashes is a miss. Its key, the name that goes outside the process, is computed once, when it is published. One lock, held for as long as a look-up walks its path; nobody asks the
 /// device under it.
 #[derive(Debug)]
 pub struct PrefixIndex<T> {
@@ -139,10 +139,10 @@ impl<T> PrefixIndex<T> {
         capacity.saturating_mul(bytes_of::<T>(unit, blocks)).saturating_add(owners)
     }
 
-    /// From here on only the first `bits` of a key count: tests need collisions.
+    /// From here on only the first `bits` of a hash count: tests need collisions.
     #[cfg(all(test, not(loom), not(shuttle)))]
-    pub(crate) fn shorten_keys(&self, bits: u32) {
-        self.state.lock().entries.key_bits = bits;
+    pub(crate) fn shorten_hashes(&self, bits: u32) {
+        self.state.lock().entries.hash_bits = bits;
     }
 
     /// Tokens per unit.
@@ -173,7 +173,7 @@ impl<T> PrefixIndex<T> {
     /// The longest cached prefix of `prompt`, and tables that own it. A prompt that is cached whole is found whole: whoever
     /// needs its last token computed anew passes the prompt without it.
     ///
-    /// Costs a hash and a comparison a unit, and two references a block.
+    /// Costs a hash of 64 bits and a comparison a unit, and two references a block.
     ///
     /// # Errors
     /// [`TableError::OutOfMemory`], [`TableError::Page`] if a page has no room for another reference; nothing changed.
@@ -187,9 +187,9 @@ impl<T> PrefixIndex<T> {
         stats.lookups += 1;
         stats.asked += (prompt.tokens.len() / self.unit) as u64;
         path.clear();
-        for (key, content) in self.keys(chain, prompt) {
+        for content in self.units(chain, prompt) {
             let parent = path.last().copied().unwrap_or(NONE);
-            match entries.find(key, &Content { parent, ..content }) {
+            match entries.find(&Content { parent, ..content }) {
                 Some(Ok(slot)) if path.len() < path.capacity() => path.push(slot),
                 Some(Err(())) => {
                     stats.collisions += 1;
@@ -212,18 +212,12 @@ impl<T> PrefixIndex<T> {
         Ok(Hit { tokens: path.len() * self.unit, tables, notes })
     }
 
-    /// Keys of the full units of a prompt and what they are compared with, but for the parent.
-    fn keys<'a>(
-        &self,
-        chain: &'a Chain,
-        prompt: Prompt<'a>,
-    ) -> impl Iterator<Item = (BlockKey, Content<'a>)> + use<'a, T> {
+    /// The full units of a prompt as they are compared, but for the parent.
+    fn units<'a>(&self, chain: &'a Chain, prompt: Prompt<'a>) -> impl Iterator<Item = Content<'a>> + use<'a, T> {
         let (unit, root) = (self.unit, chain.root());
-        prompt.tokens.chunks_exact(unit).enumerate().scan(root, move |parent, (i, tokens)| {
+        prompt.tokens.chunks_exact(unit).enumerate().map(move |(i, tokens)| {
             let marks = chain.marks(&prompt, i * unit, unit);
-            let key = chain.next(parent, tokens, &marks);
-            *parent = key;
-            Some((key, Content { parent: NONE, root, tokens, marks }))
+            Content { parent: NONE, root, tokens, marks }
         })
     }
 
@@ -265,10 +259,10 @@ impl<T> PrefixIndex<T> {
         let now = state.clock;
         let mut path = core::mem::take(&mut state.path);
         path.clear();
-        for (unit, (key, content)) in self.keys(chain, Prompt { tokens, ..prompt }).enumerate() {
+        for (unit, content) in self.units(chain, Prompt { tokens, ..prompt }).enumerate() {
             let parent = path.last().copied().unwrap_or(NONE);
             let content = Content { parent, ..content };
-            match state.entries.find(key, &content) {
+            match state.entries.find(&content) {
                 Some(Ok(slot)) => {
                     state.entries.nodes[slot as usize].used = now;
                     published.known += 1;
@@ -300,6 +294,7 @@ impl<T> PrefixIndex<T> {
                 published.stop = Some(Stop::Page(error));
                 break;
             }
+            let key = chain.next(&state.entries.key_of(parent, content.root), content.tokens, &content.marks);
             match state.entries.insert(key, &content, pages(), remark, now) {
                 Some(slot) => path.push(slot),
                 // There was room a moment ago, under this lock.

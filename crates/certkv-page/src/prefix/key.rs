@@ -108,6 +108,9 @@ impl<'a> From<&'a [u32]> for Prompt<'a> {
     }
 }
 
+/// Tokens of the largest block.
+const MOST_AT_ONCE: usize = 64;
+
 /// Hashes blocks of one scope.
 #[derive(Debug, Clone)]
 pub struct Chain {
@@ -118,7 +121,6 @@ pub struct Chain {
 /// Tags of what is hashed. A number is never used for anything else.
 mod tag {
     pub(super) const ROOT: u8 = 1;
-    pub(super) const BLOCK: u8 = 2;
     pub(super) const MARKS: u8 = 3;
     pub(super) const DOMAIN: u8 = 16;
     pub(super) const MODEL: u8 = 17;
@@ -129,8 +131,7 @@ mod tag {
     pub(super) const LAYOUT: u8 = 22;
     pub(super) const TOLERANCE: u8 = 23;
     pub(super) const POSITION: u8 = 24;
-    pub(super) const TOKENS: u8 = 25;
-    pub(super) const MARK: u8 = 26;
+    pub(super) const MARK: u8 = 25;
 }
 
 /// A keyed hash of tagged fields.
@@ -188,20 +189,32 @@ impl Chain {
         self.root
     }
 
-    /// Key of the block of `tokens` behind `parent`.
+    /// Key of the block of `tokens` behind `parent`: the hash of the tokens, keyed with the parent. A block with marks is
+    /// behind its marks, which are behind the parent; what they hash is no whole number of tokens, so that neither is taken
+    /// for the other.
     pub fn next(&self, parent: &BlockKey, tokens: &[u32], marks: &MarkDigest) -> BlockKey {
-        let mut fields = Fields::new(&self.secret, tag::BLOCK);
-        fields.0.update(&parent.0);
-        fields.0.update(&marks.0);
-        fields.begin(tag::TOKENS, tokens.len());
-        let mut bytes = [0; 256];
-        for part in tokens.chunks(64) {
-            for (place, token) in bytes.chunks_exact_mut(4).zip(part) {
+        let mut key = parent.0;
+        if *marks != MarkDigest::NONE {
+            let mut bytes = [tag::MARKS; 33];
+            bytes[1..].copy_from_slice(&marks.0);
+            key = *blake3::keyed_hash(&key, &bytes).as_bytes();
+        }
+        let mut bytes = [0; 4 * MOST_AT_ONCE];
+        let put = |bytes: &mut [u8; 4 * MOST_AT_ONCE], tokens: &[u32]| {
+            for (place, token) in bytes.chunks_exact_mut(4).zip(tokens) {
                 place.copy_from_slice(&token.to_le_bytes());
             }
-            fields.0.update(&bytes[..4 * part.len()]);
+        };
+        if tokens.len() <= MOST_AT_ONCE {
+            put(&mut bytes, tokens);
+            return BlockKey(*blake3::keyed_hash(&key, &bytes[..4 * tokens.len()]).as_bytes());
         }
-        BlockKey(fields.finish())
+        let mut hasher = blake3::Hasher::new_keyed(&key);
+        for part in tokens.chunks(MOST_AT_ONCE) {
+            put(&mut bytes, part);
+            hasher.update(&bytes[..4 * part.len()]);
+        }
+        BlockKey(*hasher.finalize().as_bytes())
     }
 
     /// Digest of the marks that stand in `block` tokens from `start` on.
@@ -222,37 +235,10 @@ impl Chain {
 }
 
 /// Digest of the marks of one block.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct MarkDigest([u8; 32]);
 
 impl MarkDigest {
-    /// A block without marks.
+    /// A block without marks; no list of marks has this digest but by a chance of 2^-256.
     pub const NONE: Self = Self([0; 32]);
-}
-
-/// Takes the leading bytes of a key for its hash.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Leading(u64);
-
-impl core::hash::BuildHasher for Leading {
-    type Hasher = Self;
-    fn build_hasher(&self) -> Self {
-        Self(0)
-    }
-}
-
-impl core::hash::Hasher for Leading {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-    fn write(&mut self, bytes: &[u8]) {
-        if let Some((head, _)) = bytes.split_first_chunk() {
-            self.0 ^= u64::from_le_bytes(*head);
-        }
-    }
-    fn write_u64(&mut self, n: u64) {
-        self.0 ^= n;
-    }
-    // The length of the array, which is always the same.
-    fn write_usize(&mut self, _: usize) {}
 }

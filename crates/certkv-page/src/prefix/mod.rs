@@ -1,6 +1,7 @@
 //! Blocks that other sequences may continue from, found by what was said.
 //!
-//! * [`key`]: names of blocks, 256-bit keyed hashes over every field that decides what a page holds.
+//! * [`key`]: names of blocks, 256-bit keyed hashes over every field that decides what a page holds: what a page is called
+//!   outside the process.
 //! * [`index`]: [`PrefixIndex`], a tree of cached blocks. Longest prefix, publication, eviction.
 //! * [`admit`]: whether a request would fit, and how much to evict ahead of time.
 //!

@@ -59,6 +59,26 @@ fn many_pages_come_all_or_none() {
 }
 
 #[test]
+fn a_page_that_nobody_saw_goes_back_in_one_call() {
+    let pages = PageAllocator::create(1).unwrap();
+    let id = pages.allocate().unwrap();
+    assert_eq!(pages.give_back(id), Ok(true));
+    assert!(matches!(pages.give_back(id), Err(PageError::Stale { .. })));
+    let id = pages.allocate().unwrap();
+    pages.apply(Operation::CloseBegin, id).unwrap();
+    assert!(matches!(pages.give_back(id), Err(PageError::Refused { .. })));
+    assert_eq!(pages.references(id), Ok(1), "refused, and nothing changed");
+    pages.apply(Operation::CloseCommit, id).unwrap();
+    pages.retain(id).unwrap();
+    assert_eq!(pages.give_back(id), Err(PageError::Shared { id, references: 2 }));
+    assert!(!pages.release(id).unwrap().last);
+    let lease = pages.lease(id).unwrap();
+    assert_eq!(pages.give_back(id), Ok(false), "a reader holds it");
+    drop(lease);
+    assert_eq!(pages.reclaim(&mut |_| false), 1, "no fence to wait for");
+}
+
+#[test]
 fn a_second_release_is_an_error_without_effect() {
     let pages = PageAllocator::create(1).unwrap();
     let id = packed(&pages);

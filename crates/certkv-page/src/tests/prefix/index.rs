@@ -104,11 +104,11 @@ fn a_page_has_one_name() {
 }
 
 #[test]
-fn a_collision_of_keys_is_a_miss() {
+fn a_collision_of_hashes_is_a_miss() {
     let pools = pools(64, 64, 4);
     let index = index(&pools, 32);
-    // One byte of the key counts: 256 names for everything.
-    index.shorten_keys(8);
+    // One byte of the hash counts: 256 places for everything.
+    index.shorten_hashes(8);
     let mut collided = 0;
     for first in 0..400u32 {
         let tokens: Vec<u32> = (0..4).map(|i| first * 4 + i).collect();
@@ -259,7 +259,9 @@ fn a_unit_that_is_used_in_part_can_be_evicted_at_last() {
     let tokens: Vec<u32> = (0..8).collect();
     drop(index.publish(&chain(b"a"), (&tokens[..]).into(), &[&tables[0], &tables[1]], |_, _| Some(())));
     assert_eq!(index.evict_stranded().units, 0, "all is used");
-    tables.iter_mut().for_each(|table| drop(table.truncate(2).unwrap().retire(|| Stamp(1))));
+    for table in &mut tables {
+        table.truncate(2).unwrap().retire(|| Stamp(1)).unwrap();
+    }
     assert_eq!(index.evict(9).units, 1, "the second unit is idle");
     assert_eq!(index.evict(9).units, 0, "the first is not: the cut sequence uses a block of it");
     assert_eq!(index.evict_stranded().units, 1);
