@@ -86,7 +86,7 @@ mod tests {
     #[test]
     fn a_defect_poisons_the_cache_until_it_is_destroyed() {
         let config = Config::new(Geometry::new(1, 2, 1, 64).unwrap(), 64);
-        let engine = Engine::new(Wanted::Host(config)).unwrap();
+        let engine = Engine::new(Wanted::Host(Box::new(config))).unwrap();
         let handle: *mut certkv_cache = CACHES.insert(Arc::new(Held { engine, poison: Poison::default() }));
         let (mut sequence, mut length) = (0, 0);
         // SAFETY: the out parameters are locals.

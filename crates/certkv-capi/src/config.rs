@@ -168,7 +168,7 @@ pub(crate) unsafe fn read(config: *const certkv_config) -> Result<Wanted, Failur
             let why = "config->certificate_ring: a cache on the host has none (config->device)";
             return Err(Failure::new(CERTKV_UNSUPPORTED, why));
         }
-        return Ok(Wanted::Host(config));
+        return Ok(Wanted::Host(Box::new(config)));
     };
     // SAFETY: NULL or a C string, by the caller's promise.
     let kernels = unsafe { path(given.kernels)? };

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 /// What a configuration asks for.
 pub(crate) enum Wanted {
     /// A cache in this process's memory.
-    Host(certkv::Config),
+    Host(Box<certkv::Config>),
     /// One on a GPU.
     Gpu {
         /// Its number.
@@ -118,7 +118,7 @@ impl Engine {
     /// Takes all memory.
     pub(crate) fn new(wanted: Wanted) -> Result<Self, Failure> {
         Ok(match wanted {
-            Wanted::Host(config) => Self::Host(Box::new(Cache::new(config)?)),
+            Wanted::Host(config) => Self::Host(Box::new(Cache::new(*config)?)),
             Wanted::Gpu { ordinal, config, kernels } => Self::Gpu(OnGpu::open(ordinal, *config, kernels)?),
         })
     }

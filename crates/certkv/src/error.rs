@@ -1,4 +1,5 @@
 //! What can go wrong, by argument. Every error says whose fault it is and leaves the cache as it was.
+use crate::save::SaveError;
 use certkv_codec::CodecError;
 use certkv_control::ControlError;
 use certkv_core::{BudgetExceeded, FormatError, GeometryError, SequenceId};
@@ -132,6 +133,8 @@ pub enum Error {
     Table(TableError),
     /// A controller refused its inputs.
     Control(ControlError),
+    /// A saved sequence could not be written, or is refused.
+    Save(SaveError),
     /// Host memory for a work area could not be had.
     OutOfMemory {
         /// What it was for.
@@ -179,6 +182,7 @@ impl fmt::Display for Error {
             Self::Page(e) => write!(f, "pages: {e}"),
             Self::Table(e) => write!(f, "pages: {e}"),
             Self::Control(e) => write!(f, "control: {e}"),
+            Self::Save(e) => e.fmt(f),
             Self::OutOfMemory { what, bytes } => write!(f, "{what}: {bytes} bytes of host memory could not be had"),
         }
     }
@@ -195,4 +199,4 @@ macro_rules! from {
     )*};
 }
 from!(GeometryError => Geometry, FormatError => Format, BudgetExceeded => Budget, DeviceError => Device,
-      CudaError => Gpu, PrepareError => Kernels, CodecError => Codec, KernelError => Kernel, PageError => Page, ControlError => Control);
+      CudaError => Gpu, PrepareError => Kernels, CodecError => Codec, KernelError => Kernel, PageError => Page, ControlError => Control, SaveError => Save);

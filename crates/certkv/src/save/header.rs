@@ -1,0 +1,65 @@
+//! What a file is of, in lines of `name value`: whoever wonders can read it.
+use super::error::SaveError;
+use crate::cache::Cache;
+use core::fmt::Write;
+
+/// More is no header.
+pub(super) const MOST_BYTES: usize = 1 << 20;
+/// Codes, summaries and layout of records: another number, another meaning of the same bytes.
+const CODECS: u32 = 1;
+const TOKENS: &str = "tokens";
+
+/// Names and values, in order.
+pub(super) struct Header(Vec<(String, String)>);
+
+/// The header of a sequence of `tokens` tokens of `cache`.
+pub(super) fn of(cache: &Cache, model: &[u8], tokens: usize) -> Header {
+    let g = &cache.config.geometry;
+    let mut lines = Vec::new();
+    let mut line = |name: &str, value: String| lines.push((name.to_owned(), value));
+    line("layers", g.layers.to_string());
+    line("query-heads", g.q_heads.to_string());
+    line("kv-heads", g.kv_heads.to_string());
+    line("head-dim", g.head_dim.to_string());
+    line("store", g.store.to_string());
+    line("scale", format!("{:08x}", g.scale.to_bits()));
+    line("codecs", CODECS.to_string());
+    line("groups", cache.groups.len().to_string());
+    for group in &cache.groups {
+        line("group", format!("{} x {}", group.layers, group.layout.format));
+    }
+    let hex = model.iter().fold(String::new(), |mut hex, byte| {
+        // Writing to a string does not fail.
+        let _ = write!(hex, "{byte:02x}");
+        hex
+    });
+    line("model", hex);
+    line(TOKENS, tokens.to_string());
+    Header(lines)
+}
+
+impl Header {
+    pub(super) fn text(&self) -> String {
+        self.0.iter().fold(String::new(), |text, (name, value)| text + name + " " + value + "\n")
+    }
+
+    /// Tokens of a file with header `bytes`, if all else is as here.
+    pub(super) fn accepts(&self, bytes: &[u8]) -> Result<usize, SaveError> {
+        let malformed = |why| SaveError::Malformed { section: "header", why };
+        let text = core::str::from_utf8(bytes).map_err(|_| malformed("not text"))?;
+        let mut lines = text.lines();
+        for (name, here) in &self.0 {
+            let (what, file) =
+                lines.next().and_then(|line| line.split_once(' ')).ok_or(malformed("a line is missing"))?;
+            if what == TOKENS && name == TOKENS {
+                return file.parse().map_err(|_| malformed("no number of tokens"));
+            }
+            if (what, file) != (name, here) {
+                let (what, here) =
+                    if what == name { (name.clone(), here.clone()) } else { (what.into(), "none".into()) };
+                return Err(SaveError::Differs { what, file: file.to_owned(), here });
+            }
+        }
+        Err(malformed("no number of tokens"))
+    }
+}

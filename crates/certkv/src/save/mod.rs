@@ -1,0 +1,252 @@
+//! A sequence in a file: everything that its next outputs and bounds depend on, bit for bit.
+//!
+//! * [`frame`]: magic, then sections of tag, length, contents and a digest of everything so far. So sections cannot be
+//!   exchanged, left out or cut off unseen.
+//! * [`header`]: text that says what the file is of, line by line.
+//! * [`state`]: what the sequence remembers beside its pages: centres, blocks without codes, promoted sets.
+//!
+//! Behind those come the pages, block by block and group by group: originals, and for full blocks seal and records. A file is
+//! refused with the reason before anything of it is used; what was taken for it goes back.
+mod error;
+mod frame;
+mod header;
+mod state;
+
+pub use error::SaveError;
+
+use crate::cache::Cache;
+use crate::group::{Group, SEAL_BYTES};
+use crate::seal::{Seal, SealError};
+use crate::sequence::SequenceState;
+use crate::{Error, SequenceId, Side};
+use certkv_core::PageId;
+use certkv_page::{BlockEntry, Reservation, RowSpan};
+use frame::{Reader, Tag, Writer};
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::{BufReader, BufWriter, Read, Write};
+use std::path::Path;
+
+/// Whose sequences these are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SaveScope<'a> {
+    /// What the rows depend on and the cache cannot know: weights, adapter, rotation of positions. A file is restored only
+    /// under the same bytes.
+    pub model: &'a [u8],
+    /// Key of the digests. Without one they tell damage, with one also forgery: a file from elsewhere is refused.
+    pub key: Option<&'a [u8; 32]>,
+}
+
+/// The page that a seal in a file names.
+const NO_PAGE: PageId = PageId { index: 0, generation: 0 };
+
+/// Whether a packed page is the one it should be, as it was sealed.
+fn check_seal(group: &Group, layer: usize, block: usize, page: PageId, bytes: &[u8]) -> Result<(), SaveError> {
+    let wrong = |why| SaveError::Malformed { section: Tag::Block.name(), why };
+    match Seal::read(&bytes[..SEAL_BYTES + group.kv_heads * group.layout.bytes]) {
+        Ok(seal) if (Seal { digest: 0, ..seal }) == Seal::new(&group.layout, layer, block, page) => Ok(()),
+        Ok(_) => Err(wrong("the seal of another page")),
+        Err(SealError::NotAPage) => Err(wrong("a page without a seal")),
+        Err(SealError::Digest { .. }) => Err(wrong("records that are not those of their seal")),
+    }
+}
+
+/// A sequence that is out of the cache's table while it is saved; it goes back whatever happens.
+struct Taken<'c> {
+    cache: &'c Cache,
+    id: SequenceId,
+    state: Option<Box<SequenceState>>,
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        if let Some(state) = self.state.take() {
+            self.cache.put_back(self.id, state);
+        }
+    }
+}
+
+impl Cache {
+    /// Writes a sequence to `out` and returns its bytes. The sequence is busy meanwhile and unchanged afterwards; other
+    /// sequences go on between its blocks.
+    ///
+    /// Restored, here or in another cache of the same geometry and formats, it gives the outputs and certificates that it
+    /// would have given.
+    ///
+    /// # Errors
+    /// Unknown or busy sequence; [`SaveError::Io`]: what was written so far is of no use.
+    pub fn save(&self, id: SequenceId, scope: &SaveScope<'_>, out: &mut dyn Write) -> Result<u64, Error> {
+        let taken = Taken { cache: self, id, state: Some(self.take(id)?) };
+        let Some(state) = taken.state.as_deref() else { return Err(Error::BusySequence(id)) };
+        let mut writer = Writer::begin(out, scope.key)?;
+        writer.section(Tag::Header, header::of(self, scope.model, state.len()).text().as_bytes())?;
+        let mut bytes = Vec::new();
+        state::write(state, &mut bytes);
+        writer.section(Tag::State, &bytes)?;
+        for (group, table) in self.groups.iter().zip(&state.tables) {
+            for (block, entry) in table.blocks().iter().enumerate() {
+                bytes.clear();
+                let rows = (table.len() - block * table.block_size()).min(table.block_size());
+                self.copy_out(group, block, entry, rows, &mut bytes)?;
+                writer.section(Tag::Block, &bytes)?;
+            }
+        }
+        writer.section(Tag::End, &[])?;
+        writer.finish()
+    }
+
+    /// Pages of one block, layer by layer: originals, then seal and records if it is full. Rows that are not the sequence's,
+    /// left by an earlier owner of the page, are not; and the seal names no page, as it will get another.
+    fn copy_out(
+        &self,
+        group: &Group,
+        block: usize,
+        entry: &BlockEntry,
+        rows: usize,
+        bytes: &mut Vec<u8>,
+    ) -> Result<(), Error> {
+        let _turn = self.turn.lock();
+        for layer in group.first..group.first + group.layers {
+            let start = bytes.len();
+            let page = group.host.read_tagged(group.slot(entry.host, layer), &self.main, Group::tag(entry.host))?;
+            bytes.extend_from_slice(page.bytes());
+            for (head, side) in (0..group.kv_heads).flat_map(|head| [(head, Side::Key), (head, Side::Value)]) {
+                let words = group.side(head, side);
+                bytes[start + 2 * (words.start + rows * group.layout.dim)..start + 2 * words.end].fill(0);
+            }
+            let Some(packed) = entry.packed else { continue };
+            let start = bytes.len();
+            let page = group.packed.read_tagged(group.slot(packed, layer), &self.main, Group::tag(packed))?;
+            bytes.extend_from_slice(page.bytes());
+            check_seal(group, layer, block, packed, &bytes[start..])?;
+            Seal::new(&group.layout, layer, block, NO_PAGE).write(&mut bytes[start..]);
+        }
+        Ok(())
+    }
+
+    /// Makes a new sequence from what [`Cache::save`] wrote.
+    ///
+    /// # Errors
+    /// [`Error::Save`] says why a file is refused; as [`Cache::create`] and [`Cache::begin`] if there is no room. Nothing
+    /// changed.
+    pub fn restore(&self, scope: &SaveScope<'_>, from: &mut dyn Read) -> Result<SequenceId, Error> {
+        let mut reader = Reader::begin(from, scope.key)?;
+        let mut bytes = Vec::new();
+        reader.section(Tag::Header, header::MOST_BYTES, &mut bytes)?;
+        let tokens = header::of(self, scope.model, 0).accepts(&bytes)?;
+        let geometry = &self.config.geometry;
+        let mut state = SequenceState::new(&self.groups, geometry.layers, geometry.kv_heads)?;
+        for table in &state.tables {
+            table.plan_append(tokens).map_err(Error::from_table)?;
+        }
+        reader.section(Tag::State, usize::MAX, &mut bytes)?;
+        state::read(self, tokens, &bytes, &mut state)?;
+
+        let mut reservations = Vec::new();
+        let filled = || -> Result<(), Error> {
+            for (index, group) in self.groups.iter().enumerate() {
+                let reservation = self.reserve_all(&mut state, index, tokens)?;
+                reservations.push(reservation);
+                for span in reservations[index].rows() {
+                    let of_layer =
+                        group.host.slot_bytes() + if span.packed.is_some() { group.packed.slot_bytes() } else { 0 };
+                    reader.section(Tag::Block, group.layers * of_layer, &mut bytes)?;
+                    self.copy_in(group, span, &mut bytes)?;
+                }
+            }
+            Ok(reader.section(Tag::End, 0, &mut Vec::new())?)
+        }();
+        let _turn = self.turn.lock();
+        let abort = |reservations: Vec<Reservation>| {
+            reservations.into_iter().for_each(|reservation| reservation.abort(|| self.stamp()));
+        };
+        if let Err(error) = filled {
+            abort(reservations);
+            return Err(error);
+        }
+        for (table, reservation) in state.tables.iter_mut().zip(reservations) {
+            // Nobody else knows the table; a refusal leaves it and the pages to their drops.
+            let committed = table.commit(reservation).map_err(|e| Error::from_table(e.error))?;
+            committed.dropped.retire(|| self.stamp())?;
+        }
+        self.insert(state)
+    }
+
+    /// Pages for all tokens of a table, evicting cached prefixes if they are in the way.
+    fn reserve_all(&self, state: &mut SequenceState, index: usize, tokens: usize) -> Result<Reservation, Error> {
+        let _turn = self.turn.lock();
+        self.groups[index].pools.reclaim(&mut |stamp| self.passed(stamp));
+        loop {
+            match state.tables[index].reserve(tokens).map_err(Error::from_table) {
+                Err(error) if self.make_room(&error)? => {}
+                result => return result,
+            }
+        }
+    }
+
+    /// Fills the pages of one block from what [`Cache::copy_out`] collected. The records are checked against the seal that
+    /// they came with, and get one that names their new page.
+    fn copy_in(&self, group: &Group, span: RowSpan, bytes: &mut [u8]) -> Result<(), Error> {
+        let _turn = self.turn.lock();
+        // New pages, whose former readers have passed; rows may follow on the lane.
+        let expected = group.layers * (group.host.slot_bytes() + span.packed.map_or(0, |_| group.packed.slot_bytes()));
+        if bytes.len() != expected {
+            return Err(
+                SaveError::Malformed { section: Tag::Block.name(), why: "other pages than the header says" }.into()
+            );
+        }
+        let mut rest = bytes;
+        for layer in group.first..group.first + group.layers {
+            let (originals, others) = rest.split_at_mut(group.host.slot_bytes());
+            rest = others;
+            for (arena, page) in [(&group.host, Some(span.host)), (&group.tail, span.tail)] {
+                let Some(page) = page else { continue };
+                let mut guard = arena.write(group.slot(page, layer), &self.main)?;
+                guard.set_tag(Group::tag(page));
+                guard.bytes_mut().copy_from_slice(originals);
+            }
+            let Some(packed) = span.packed else { continue };
+            let (records, others) = rest.split_at_mut(group.packed.slot_bytes());
+            rest = others;
+            check_seal(group, layer, span.block, NO_PAGE, records)?;
+            let mut guard = group.packed.write(group.slot(packed, layer), &self.main)?;
+            guard.set_tag(Group::tag(packed));
+            guard.bytes_mut().copy_from_slice(records);
+            Seal::new(&group.layout, layer, span.block, packed).write(guard.bytes_mut());
+        }
+        Ok(())
+    }
+
+    /// [`Cache::save`] to a file that appears under its name only when it is whole and on the disk.
+    ///
+    /// # Errors
+    /// As [`Cache::save`]; a file of that name is as it was.
+    pub fn save_file(&self, id: SequenceId, scope: &SaveScope<'_>, path: &Path) -> Result<u64, Error> {
+        let mut name = OsString::from(".");
+        name.push(path.file_name().unwrap_or_default());
+        name.push(format!(".{}-{:x}", std::process::id(), id.to_bits()));
+        let partial = path.with_file_name(name);
+        let written = || -> Result<u64, Error> {
+            let mut out = BufWriter::with_capacity(1 << 20, File::create(&partial).map_err(SaveError::from)?);
+            let bytes = self.save(id, scope, &mut out)?;
+            let file = out.into_inner().map_err(|e| SaveError::from(e.into_error()))?;
+            file.sync_all().map_err(SaveError::from)?;
+            fs::rename(&partial, path).map_err(SaveError::from)?;
+            Ok(bytes)
+        }();
+        if written.is_err() {
+            // The error that matters is the first.
+            let _ = fs::remove_file(&partial);
+        }
+        written
+    }
+
+    /// [`Cache::restore`] from a file.
+    ///
+    /// # Errors
+    /// As [`Cache::restore`].
+    pub fn restore_file(&self, scope: &SaveScope<'_>, path: &Path) -> Result<SequenceId, Error> {
+        let file = File::open(path).map_err(SaveError::from)?;
+        self.restore(scope, &mut BufReader::with_capacity(1 << 20, file))
+    }
+}

@@ -1,0 +1,137 @@
+//! What a sequence remembers beside its pages, as numbers of eight bytes: centres, blocks without codes, and per head what
+//! the next step starts from.
+use super::error::SaveError;
+use crate::attend::decide::Hint;
+use crate::cache::Cache;
+use crate::sequence::{HeadMemory, SequenceState};
+use certkv_control::BitSet;
+
+fn put(out: &mut Vec<u8>, n: u64) {
+    out.extend_from_slice(&n.to_le_bytes());
+}
+
+fn put_floats(out: &mut Vec<u8>, floats: &[f32]) {
+    put(out, floats.len() as u64);
+    floats.iter().for_each(|x| out.extend_from_slice(&x.to_bits().to_le_bytes()));
+}
+
+fn put_set(out: &mut Vec<u8>, set: &BitSet) {
+    put(out, set.capacity() as u64);
+    set.words().iter().for_each(|word| put(out, *word));
+}
+
+/// Appends the state of a sequence.
+pub(super) fn write(state: &SequenceState, out: &mut Vec<u8>) {
+    let SequenceState { tables: _, centres, heads, uncoded } = state;
+    centres.iter().for_each(|centre| put_floats(out, centre));
+    uncoded.iter().for_each(|set| put_set(out, set));
+    for HeadMemory { keys, delta, lambda, flat, hints } in heads {
+        put_set(out, keys);
+        for known in [delta, lambda] {
+            put(out, known.len() as u64);
+            known.iter().for_each(|row| put_floats(out, row));
+        }
+        put(out, u64::from(*flat));
+        put(out, hints.len() as u64);
+        for Hint { norm, radius } in hints {
+            put(out, norm.to_bits());
+            put(out, radius.to_bits());
+        }
+    }
+}
+
+const fn malformed(why: &'static str) -> SaveError {
+    SaveError::Malformed { section: "state", why }
+}
+
+/// The bytes that are left.
+struct Rest<'a>(&'a [u8]);
+
+impl Rest<'_> {
+    fn bytes<const N: usize>(&mut self) -> Result<[u8; N], SaveError> {
+        let (first, rest) = self.0.split_first_chunk().ok_or(malformed("shorter than it says"))?;
+        self.0 = rest;
+        Ok(*first)
+    }
+
+    fn number(&mut self) -> Result<u64, SaveError> {
+        Ok(u64::from_le_bytes(self.bytes()?))
+    }
+
+    /// A number of things, at most `most`.
+    fn count(&mut self, most: usize) -> Result<usize, SaveError> {
+        let n = self.number()?;
+        usize::try_from(n).ok().filter(|n| *n <= most).ok_or(malformed("more than the sequence can have"))
+    }
+
+    fn floats(&mut self, most: usize, may: impl Fn(f32) -> bool) -> Result<Vec<f32>, SaveError> {
+        let n = self.count(most)?;
+        let mut floats = Vec::with_capacity(n);
+        for _ in 0..n {
+            let x = f32::from_bits(u32::from_le_bytes(self.bytes()?));
+            if !may(x) {
+                return Err(malformed("a number that cannot be"));
+            }
+            floats.push(x);
+        }
+        Ok(floats)
+    }
+
+    fn set(&mut self, most: usize) -> Result<BitSet, SaveError> {
+        let capacity = self.count(most)?;
+        let mut set = BitSet::new(capacity);
+        for first in (0..capacity).step_by(64) {
+            let word = self.number()?;
+            for bit in (0..64).filter(|bit| word >> bit & 1 == 1) {
+                if !set.insert(first + bit) {
+                    return Err(malformed("a block outside the sequence"));
+                }
+            }
+        }
+        Ok(set)
+    }
+}
+
+/// Reads the state of a sequence of `tokens` tokens into a new one.
+pub(super) fn read(cache: &Cache, tokens: usize, bytes: &[u8], state: &mut SequenceState) -> Result<(), SaveError> {
+    let geometry = &cache.config.geometry;
+    let mut rest = Rest(bytes);
+    let blocks_of = |layer: usize| {
+        let group = cache.groups.iter().find(|group| group.holds(layer));
+        group.map_or(0, |group| tokens.div_ceil(group.layout.tokens()).min(group.max_blocks))
+    };
+    for (layer, centre) in state.centres.iter_mut().enumerate() {
+        *centre = rest.floats(geometry.kv_width(), f32::is_finite)?;
+        let full = cache.groups.iter().find(|group| group.holds(layer)).is_some_and(|g| tokens >= g.layout.tokens());
+        if centre.len() != if full { geometry.kv_width() } else { 0 } {
+            return Err(malformed("a centre of another width"));
+        }
+    }
+    // Sets may have room for a block that was begun and given up.
+    for (layer, set) in state.uncoded.iter_mut().enumerate() {
+        *set = rest.set(blocks_of(layer) + 1)?;
+    }
+    for (index, head) in state.heads.iter_mut().enumerate() {
+        let most = blocks_of(index / geometry.kv_heads) + 1;
+        head.keys = rest.set(most)?;
+        for known in [&mut head.delta, &mut head.lambda] {
+            let rows = rest.count(geometry.group())?;
+            for _ in 0..rows {
+                known.push(rest.floats(most, |x| !x.is_nan())?);
+            }
+        }
+        head.flat = match rest.number()? {
+            0 => false,
+            1 => true,
+            _ => return Err(malformed("neither yes nor no")),
+        };
+        for _ in 0..rest.count(geometry.group())? {
+            let (norm, radius) = (f64::from_bits(rest.number()?), f64::from_bits(rest.number()?));
+            if !(norm >= 0.0 && radius >= 0.0) {
+                return Err(malformed("a number that cannot be"));
+            }
+            head.hints.push(Hint { norm, radius });
+        }
+    }
+    if rest.0.is_empty() { Ok(()) } else { Err(malformed("longer than it says")) }
+}

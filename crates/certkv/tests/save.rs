@@ -1,0 +1,298 @@
+//! Sequences in files: what comes back is what went in, to the last bit of every certificate, or a reason.
+mod common;
+
+use certkv::{
+    Cache, Certificate, Chunk, Config, Dtype, Error, Geometry, Mode, Policy, SaveError, SaveScope, SequenceId,
+    SimOptions,
+};
+use certkv_testkit::generate::Rng;
+use common::{Answer, Model, fill, original_faults, random_queries, random_rows, step};
+use std::io::{self, Read, Write};
+
+const SCOPE: SaveScope<'_> = SaveScope { model: b"weights 7, theta 10000", key: None };
+
+fn geometry() -> Geometry {
+    Geometry::new(3, 4, 2, 64).unwrap()
+}
+
+fn config(max_tokens: usize) -> Config {
+    let formats = ["k8-v4g32-b16", "t4-v4g32-b32", "k8-v4g32-b16"].map(|f| f.parse().unwrap());
+    let device = SimOptions { mode: Mode::Eager, check: true };
+    Config { formats: formats.into(), device, ..Config::new(geometry(), max_tokens) }
+}
+
+/// A sequence that has decoded for a while, so that there is something to remember.
+fn lived(cache: &Cache, tokens: usize, r: &mut Rng) -> (SequenceId, Model) {
+    let id = cache.create().unwrap();
+    let mut model = Model::new(&geometry());
+    let decoded = tokens.min(9);
+    if tokens > decoded {
+        let rows = random_rows(&geometry(), tokens - decoded, r);
+        fill(cache, id, &rows).unwrap();
+        model.append(&rows);
+    }
+    for _ in 0..decoded {
+        let rows = random_rows(&geometry(), 1, r);
+        step(cache, id, &rows, &random_queries(&geometry(), 1, r), Policy::default()).unwrap();
+        model.append(&rows);
+    }
+    (id, model)
+}
+
+fn saved(cache: &Cache, id: SequenceId) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    assert_eq!(cache.save(id, &SCOPE, &mut bytes).unwrap(), bytes.len() as u64);
+    bytes
+}
+
+fn same(a: &[Answer], b: &[Answer]) -> bool {
+    let certificates =
+        |answers: &[Answer]| -> Vec<Certificate> { answers.iter().flat_map(|a| a.certificates.clone()).collect() };
+    a.iter().zip(b).all(|(a, b)| a.bits() == b.bits()) && certificates(a) == certificates(b)
+}
+
+/// Why `bytes` are refused; the cache must be as it was.
+fn refusal(cache: &Cache, scope: &SaveScope<'_>, mut bytes: &[u8]) -> SaveError {
+    let before = (cache.live_pages(), cache.memory());
+    let refused = cache.restore(scope, &mut bytes);
+    assert_eq!((cache.live_pages(), cache.memory()), before, "a refused file left something behind");
+    match refused {
+        Err(Error::Save(error)) => error,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_restored_sequence_goes_on_as_it_would_have() {
+    let mut r = Rng::new(1);
+    for tokens in [0, 1, 15, 16, 17, 64, 75, 96, 130] {
+        let cache = Cache::new(config(600)).unwrap();
+        // Pages of the other cache lie elsewhere, and it is larger.
+        let other = Cache::new(config(900)).unwrap();
+        lived(&other, 40, &mut r);
+        let (id, mut model) = lived(&cache, tokens, &mut r);
+        let bytes = saved(&cache, id);
+        let [here, there] = [&cache, &other].map(|cache| cache.restore(&SCOPE, &mut &bytes[..]).unwrap());
+        assert!(saved(&cache, here) == bytes, "saved again it is the same file");
+        for _ in 0..24 {
+            let (rows, queries) = (random_rows(&geometry(), 1, &mut r), random_queries(&geometry(), 1, &mut r));
+            let run = |cache: &Cache, id| step(cache, id, &rows, &queries, Policy::default()).unwrap();
+            let answers = [run(&cache, id), run(&cache, here), run(&other, there)];
+            assert!(same(&answers[0], &answers[1]) && same(&answers[0], &answers[2]), "{tokens} tokens");
+            model.append(&rows);
+        }
+        assert_eq!(original_faults(&cache, here, &model) + original_faults(&other, there, &model), 0);
+        cache.truncate(here, model.len(&geometry()) / 2).unwrap();
+        assert_eq!((cache.check_report().findings(), other.check_report().findings()), (0, 0));
+    }
+}
+
+/// Codes whose scale overflows its type do not exist; the block is read from its originals, there as here.
+#[test]
+fn blocks_without_codes_come_back() {
+    let geometry = Geometry { store: Dtype::Bf16, ..geometry() };
+    let cache = Cache::new(Config { geometry, ..config(200) }).unwrap();
+    let id = cache.create().unwrap();
+    let mut rows = Model::new(&geometry);
+    let mut r = Rng::new(2);
+    for side in rows.keys.iter_mut().chain(&mut rows.values) {
+        let huge = |r: &mut Rng| Dtype::Bf16.encode16((r.normal() * 1e34) as f32);
+        side.extend((0..40 * geometry.kv_width()).map(|i| if i % 7 == 0 { huge(&mut r) } else { 0 }));
+    }
+    fill(&cache, id, &rows).unwrap();
+    let bytes = saved(&cache, id);
+    let back = cache.restore(&SCOPE, &mut &bytes[..]).unwrap();
+    assert!(saved(&cache, back) == bytes);
+    assert_eq!(original_faults(&cache, back, &rows), 0);
+    let more = random_rows(&geometry, 1, &mut r);
+    let queries = vec![1e-30; geometry.q_width()];
+    let answers = [id, back].map(|id| step(&cache, id, &more, &queries, Policy::Dense).unwrap());
+    assert!(same(&answers[0], &answers[1]));
+}
+
+#[test]
+fn a_file_of_something_else_is_refused_with_the_reason() {
+    let mut r = Rng::new(3);
+    let cache = Cache::new(config(200)).unwrap();
+    let (id, _) = lived(&cache, 40, &mut r);
+    let bytes = saved(&cache, id);
+    let differs = |what: &str, other: Config, scope: &SaveScope<'_>| {
+        let error = refusal(&Cache::new(other).unwrap(), scope, &bytes);
+        assert!(matches!(&error, SaveError::Differs { what: found, .. } if found == what), "{what}: {error}");
+    };
+    let shape = |layers, q, kv, dim| Config {
+        geometry: Geometry::new(layers, q, kv, dim).unwrap(),
+        formats: config(200).formats,
+        ..config(200)
+    };
+    differs("query-heads", shape(3, 8, 2, 64), &SCOPE);
+    differs("kv-heads", shape(3, 4, 4, 64), &SCOPE);
+    differs("head-dim", shape(3, 4, 2, 128), &SCOPE);
+    differs("layers", Config { formats: vec!["k8-v4g32-b16".parse().unwrap()], ..shape(4, 4, 2, 64) }, &SCOPE);
+    differs("store", Config { geometry: Geometry { store: Dtype::Bf16, ..geometry() }, ..config(200) }, &SCOPE);
+    differs("scale", Config { geometry: Geometry { scale: 0.1, ..geometry() }, ..config(200) }, &SCOPE);
+    differs("groups", Config { formats: vec!["k8-v4g32-b16".parse().unwrap()], ..config(200) }, &SCOPE);
+    let formats = ["k8-v4g32-b16", "t4-v4g32-b16", "k8-v4g32-b16"].map(|f| f.parse().unwrap());
+    differs("group", Config { formats: formats.into(), ..config(200) }, &SCOPE);
+    differs("model", config(200), &SaveScope { model: b"weights 8, theta 10000", ..SCOPE });
+    assert_eq!(refusal(&cache, &SCOPE, b"CERTKV"), SaveError::NotASequence);
+    assert_eq!(refusal(&cache, &SCOPE, b"something else altogether"), SaveError::NotASequence);
+    let mut newer = bytes.clone();
+    newer[8] = 2;
+    assert_eq!(refusal(&cache, &SCOPE, &newer), SaveError::Version { found: 2, known: 1 });
+    let text = String::from_utf8_lossy(&bytes[24..300]);
+    assert!(text.starts_with("layers 3\nquery-heads 4\n"), "whoever opens it can read what it is: {text}");
+}
+
+#[test]
+fn a_key_tells_forgery() {
+    let mut r = Rng::new(4);
+    let cache = Cache::new(config(200)).unwrap();
+    let (id, _) = lived(&cache, 40, &mut r);
+    let (mine, other) = ([1; 32], [2; 32]);
+    let scope = |key| SaveScope { key, ..SCOPE };
+    let mut keyed = Vec::new();
+    cache.save(id, &scope(Some(&mine)), &mut keyed).unwrap();
+    for (key, bytes) in [(Some(&other), &keyed), (None, &keyed), (Some(&mine), &saved(&cache, id))] {
+        assert_eq!(refusal(&cache, &scope(key), bytes), SaveError::Damaged { section: "header" });
+    }
+    cache.restore(&scope(Some(&mine)), &mut &keyed[..]).unwrap();
+}
+
+#[test]
+fn damage_is_seen_wherever_it_is() {
+    let mut r = Rng::new(5);
+    let cache = Cache::new(config(400)).unwrap();
+    let (id, _) = lived(&cache, 75, &mut r);
+    let bytes = saved(&cache, id);
+    let (mut flips, mut cuts, mut swaps) = (0, 0, 0);
+    // All of the head, and a thousand places behind it.
+    let places = (0..800).chain((0..1000).map(|_| r.below(bytes.len()))).collect::<Vec<_>>();
+    for at in places {
+        let mut damaged = bytes.clone();
+        damaged[at] ^= 1 << r.below(8);
+        refusal(&cache, &SCOPE, &damaged);
+        flips += 1;
+    }
+    for _ in 0..300 {
+        let end = r.below(bytes.len());
+        let error = refusal(&cache, &SCOPE, &bytes[..end]);
+        assert!(matches!(error, SaveError::Truncated { .. } | SaveError::NotASequence), "{error}");
+        cuts += 1;
+    }
+    // Two stretches exchanged, as torn or misdirected writes leave them.
+    for _ in 0..300 {
+        let (a, b, n) = (r.below(bytes.len() - 512), r.below(bytes.len() - 512), 2 + r.below(510));
+        let mut damaged = bytes.clone();
+        damaged[a..a + n].copy_from_slice(&bytes[b..b + n]);
+        damaged[b..b + n].copy_from_slice(&bytes[a..a + n]);
+        if damaged != bytes {
+            refusal(&cache, &SCOPE, &damaged);
+            swaps += 1;
+        }
+    }
+    let mut longer = bytes.clone();
+    longer.extend_from_slice(b"what follows is somebody else's");
+    let back = cache.restore(&SCOPE, &mut &longer[..]).unwrap();
+    assert!(saved(&cache, back) == bytes, "the control: the undamaged file");
+    println!("GATE save-corruption executed={} failed=0 controls=1/1 seed=0x5", flips + cuts + swaps);
+    assert!(flips >= 1000 && cuts >= 300 && swaps >= 200);
+}
+
+/// A disk that is full after `left` bytes, and a reader that breaks off.
+struct Breaks {
+    left: usize,
+    bytes: Vec<u8>,
+    at: usize,
+}
+
+impl Write for Breaks {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let n = bytes.len().min(self.left);
+        self.left -= n;
+        if n == 0 && !bytes.is_empty() { Err(io::ErrorKind::StorageFull.into()) } else { Ok(n) }
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Read for Breaks {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let n = into.len().min(self.left);
+        into[..n].copy_from_slice(&self.bytes[self.at..self.at + n]);
+        (self.at, self.left) = (self.at + n, self.left - n);
+        if n == 0 && !into.is_empty() { Err(io::ErrorKind::ConnectionReset.into()) } else { Ok(n) }
+    }
+}
+
+#[test]
+fn a_disk_that_fails_costs_nothing() {
+    let mut r = Rng::new(6);
+    let cache = Cache::new(config(300)).unwrap();
+    let (id, model) = lived(&cache, 75, &mut r);
+    let bytes = saved(&cache, id);
+    let live = cache.live_pages();
+    for _ in 0..200 {
+        let left = r.below(bytes.len());
+        let failed = cache.save(id, &SCOPE, &mut Breaks { left, bytes: vec![], at: 0 });
+        assert!(
+            matches!(failed, Err(Error::Save(SaveError::Io { kind: io::ErrorKind::StorageFull, .. }))),
+            "{failed:?}"
+        );
+        let failed = cache.restore(&SCOPE, &mut Breaks { left, bytes: bytes.clone(), at: 0 });
+        assert!(
+            matches!(failed, Err(Error::Save(SaveError::Io { kind: io::ErrorKind::ConnectionReset, .. }))),
+            "{failed:?}"
+        );
+    }
+    assert_eq!((cache.live_pages(), original_faults(&cache, id, &model)), (live, 0));
+    assert!(saved(&cache, id) == bytes);
+}
+
+#[test]
+fn no_room_is_an_error_and_leaves_none_behind() {
+    let mut r = Rng::new(7);
+    let cache = Cache::new(config(600)).unwrap();
+    let (id, _) = lived(&cache, 130, &mut r);
+    let bytes = saved(&cache, id);
+    let small = Cache::new(config(100)).unwrap();
+    assert!(matches!(small.restore(&SCOPE, &mut &bytes[..]), Err(Error::TooLong { tokens: 130, .. })));
+    let full = Cache::new(config(200)).unwrap();
+    lived(&full, 100, &mut r);
+    let live = full.live_pages();
+    assert!(matches!(full.restore(&SCOPE, &mut &bytes[..]), Err(Error::CapacityExhausted { .. })));
+    let one = Cache::new(Config { max_sequences: 1, ..config(600) }).unwrap();
+    one.create().unwrap();
+    assert!(matches!(one.restore(&SCOPE, &mut &bytes[..]), Err(Error::TooManySequences { .. })));
+    assert_eq!((full.live_pages(), small.live_pages(), one.live_pages()), (live, 0, 0));
+
+    let busy = cache.begin(&[Chunk { sequence: id, tokens: 1 }]).unwrap();
+    assert!(matches!(cache.save(id, &SCOPE, &mut Vec::new()), Err(Error::BusySequence(_))));
+    drop(busy);
+    cache.release(id).unwrap();
+    assert!(matches!(cache.save(id, &SCOPE, &mut Vec::new()), Err(Error::UnknownSequence(_))));
+}
+
+#[test]
+fn a_file_appears_when_it_is_whole() {
+    let mut r = Rng::new(8);
+    let cache = Cache::new(config(300)).unwrap();
+    let (id, model) = lived(&cache, 75, &mut r);
+    let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("save-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let path = folder.join("one.certkv");
+    std::fs::write(&path, "an older file").unwrap();
+    let missing = cache.save_file(id, &SCOPE, &folder.join("no such folder/one.certkv"));
+    assert!(matches!(missing, Err(Error::Save(SaveError::Io { kind: io::ErrorKind::NotFound, .. }))));
+    let busy = cache.begin(&[Chunk { sequence: id, tokens: 1 }]).unwrap();
+    assert!(cache.save_file(id, &SCOPE, &path).is_err());
+    drop(busy);
+    assert_eq!(std::fs::read(&path).unwrap(), b"an older file", "a failed save leaves it alone");
+    cache.save_file(id, &SCOPE, &path).unwrap();
+    let back = cache.restore_file(&SCOPE, &path).unwrap();
+    assert_eq!(original_faults(&cache, back, &model), 0);
+    assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 1, "nothing partial is left");
+    assert!(matches!(cache.restore_file(&SCOPE, &folder), Err(Error::Save(_))));
+    std::fs::remove_dir_all(&folder).unwrap();
+}
