@@ -42,8 +42,16 @@ pub(super) enum Progress {
     Waiting,
     Appended,
     Attended,
+    /// Appended, and an attention began that was not enqueued to its end: results are of no step, and lists are not empty.
+    Broken,
     /// A failed append may have written rows past the committed length; appending again overwrites them.
     Failed,
+}
+
+impl Progress {
+    pub(super) fn is_appended(self) -> bool {
+        matches!(self, Self::Appended | Self::Attended | Self::Broken)
+    }
 }
 
 /// A step in progress. Dropping it without [`GpuStep::finish`] gives back what it reserved: the sequences are as before.
@@ -180,13 +188,15 @@ impl<'c> GpuStep<'c> {
     fn check_append(&self, layer: usize) -> Result<(), Error> {
         match self.check_layer(layer)? {
             Progress::Waiting | Progress::Failed => Ok(()),
-            Progress::Appended | Progress::Attended => Err(Error::Order { layer, why: "appended twice in one step" }),
+            Progress::Appended | Progress::Attended | Progress::Broken => {
+                Err(Error::Order { layer, why: "appended twice in one step" })
+            }
         }
     }
 
     fn check_attend(&self, layer: usize) -> Result<(), Error> {
         match self.check_layer(layer)? {
-            Progress::Appended | Progress::Attended => Ok(()),
+            Progress::Appended | Progress::Attended | Progress::Broken => Ok(()),
             Progress::Waiting | Progress::Failed => Err(Error::Order { layer, why: "attended before it was appended" }),
         }
     }
@@ -280,7 +290,8 @@ impl<'c> GpuStep<'c> {
     /// computed by the CPU before the call returns.
     ///
     /// # Errors
-    /// A bad layer, shape or order, a query that is not finite, or a device error.
+    /// A bad layer, shape or order, a query that is not finite, or a device error: the layer counts as not attended and may be attended
+    /// again.
     pub fn attend(&mut self, layer: usize, queries: &[f32]) -> Result<(), Error> {
         self.check_attend(layer)?;
         let width = self.cache.geometry().q_width();
@@ -293,6 +304,7 @@ impl<'c> GpuStep<'c> {
         }
         self.last = None;
         let fresh = self.progress[layer] == Progress::Appended;
+        self.progress[layer] = Progress::Broken;
         let Self { cache, parts, seqs, rule, chunks, .. } = self;
         if *seqs > 0 {
             cache.batch_queries.clear();
@@ -354,6 +366,7 @@ impl<'c> GpuStep<'c> {
             rule: self.rule,
             fresh: self.progress[layer] == Progress::Appended,
         };
+        self.progress[layer] = Progress::Broken;
         ladder::attend(&self.cache.core, &call)?;
         self.progress[layer] = Progress::Attended;
         Ok(())
@@ -403,8 +416,7 @@ impl<'c> GpuStep<'c> {
     /// # Errors
     /// A layer that was not appended. The step is rolled back then.
     pub fn finish(mut self) -> Result<(), Error> {
-        let appended = |p: &Progress| matches!(p, Progress::Appended | Progress::Attended);
-        if let Some(layer) = self.progress.iter().position(|p| !appended(p)) {
+        if let Some(layer) = self.progress.iter().position(|p| !p.is_appended()) {
             return Err(Error::Order { layer, why: "the step was finished before the layer was appended" });
         }
         if !self.published {
