@@ -12,6 +12,7 @@ use certkv_kernel::cuda::queue::{Area, Queue, Span, Tensor};
 use certkv_kernel::cuda::select::{SelectMode, SelectStats};
 use certkv_kernel::cuda::{Compiler, Kernels, Variant};
 use core::ops::Range;
+use core::sync::atomic::{AtomicBool, Ordering};
 
 /// Kernels and memory.
 #[derive(Debug)]
@@ -60,6 +61,8 @@ pub(super) struct Core {
     pub(super) results: Area,
     /// Of published certificates.
     pub(super) ring: Option<Area>,
+    /// By layer: a plan listed copies to scratch, and the launch that makes them was refused.
+    owed: Vec<AtomicBool>,
 }
 
 impl Core {
@@ -119,6 +122,7 @@ impl Core {
             results: queue.pin(sizes.result_bytes(), threads)?,
             ring: sizes.ring.map(|slots| queue.pin(8 * slots.len(), threads)).transpose()?,
             queue,
+            owed: (0..layers).map(|_| AtomicBool::new(false)).collect(),
             scale: config.geometry.scale,
             plan_target: config.plan_target as f32,
             store: launch::element_of(config.geometry.store),
@@ -470,9 +474,31 @@ impl Core {
         Ok(launch::select(&self.queue, &self.kit(layer).select, &args)?)
     }
 
+    /// Enqueues a plan for a batch that begins at `place` of the list, and the copies that it lists.
+    pub(super) fn plan(&self, layer: usize, place: usize, seqs: usize) -> Result<(), Error> {
+        self.select(layer, place, seqs, SelectMode::Plan, None)?;
+        // From here on words name slots that have yet to be filled.
+        self.owed[layer].store(true, Ordering::Relaxed);
+        self.gather(layer)
+    }
+
     /// Enqueues the copies that the layer's plan listed.
-    pub(super) fn gather(&self, layer: usize) -> Result<(), Error> {
-        Ok(launch::gather(&self.queue, &self.kit(layer).gather, &self.layer_memory(layer)?)?)
+    fn gather(&self, layer: usize) -> Result<(), Error> {
+        launch::gather(&self.queue, &self.kit(layer).gather, &self.layer_memory(layer)?)?;
+        self.owed[layer].store(false, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Makes the copies that were refused after a plan: before them nothing of the layer may be read from scratch, nor its list be emptied.
+    /// To make them twice does no harm.
+    pub(super) fn settle_copies(&self, layer: usize) -> Result<(), Error> {
+        if !self.owed[layer].load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        if self.queue.stream().capturing()? {
+            return Err(Error::Order { layer, why: "copies of an attention that failed would be recorded, not made" });
+        }
+        self.gather(layer)
     }
 }
 

@@ -153,6 +153,9 @@ impl<'c> GpuStep<'c> {
                 }
             }
         }
+        for layer in 0..cache.core.sizes.layers {
+            cache.core.settle_copies(layer)?;
+        }
         cache.forget()?;
         cache.send_tables(&members, &guests)?;
         if parts.iter().any(|part| part.place.is_none()) {
