@@ -264,6 +264,10 @@ impl<'c> GpuStep<'c> {
     }
 
     fn append_rows(&mut self, layer: usize) -> Result<(), Error> {
+        if self.progress[layer] == Progress::Failed && self.seqs < self.parts.len() {
+            // What the append that failed had enqueued may still read the pages that the host is to write.
+            self.cache.core.queue.finish()?;
+        }
         self.progress[layer] = Progress::Failed;
         let Self { cache, parts, seqs, .. } = self;
         if *seqs > 0 {
