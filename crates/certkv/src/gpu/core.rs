@@ -63,6 +63,8 @@ pub(super) struct Core {
     pub(super) ring: Option<Area>,
     /// By layer: a plan listed copies to scratch, and the launch that makes them was refused.
     owed: Vec<AtomicBool>,
+    /// The list of heads to be corrected was begun, and no repair came behind it to empty it.
+    listed: AtomicBool,
 }
 
 impl Core {
@@ -123,6 +125,7 @@ impl Core {
             ring: sizes.ring.map(|slots| queue.pin(8 * slots.len(), threads)).transpose()?,
             queue,
             owed: (0..layers).map(|_| AtomicBool::new(false)).collect(),
+            listed: AtomicBool::new(false),
             scale: config.geometry.scale,
             plan_target: config.plan_target as f32,
             store: launch::element_of(config.geometry.store),
@@ -489,16 +492,29 @@ impl Core {
         Ok(())
     }
 
-    /// Makes the copies that were refused after a plan: before them nothing of the layer may be read from scratch, nor its list be emptied.
-    /// To make them twice does no harm.
-    pub(super) fn settle_copies(&self, layer: usize) -> Result<(), Error> {
-        if !self.owed[layer].load(Ordering::Relaxed) {
+    /// Says that the list of heads to be corrected is in use, or empty again.
+    pub(super) fn correcting(&self, listed: bool) {
+        self.listed.store(listed, Ordering::Relaxed);
+    }
+
+    /// Finishes what an attention left that was not enqueued to its end: copies that a plan of the layer counts on, without which nothing may
+    /// be read from scratch, nor their list be emptied; and heads on the list of corrections. To make copies twice does no harm.
+    pub(super) fn settle(&self, layer: usize) -> Result<(), Error> {
+        let (owed, listed) = (self.owed[layer].load(Ordering::Relaxed), self.listed.load(Ordering::Relaxed));
+        if !owed && !listed {
             return Ok(());
         }
         if self.queue.stream().capturing()? {
-            return Err(Error::Order { layer, why: "copies of an attention that failed would be recorded, not made" });
+            return Err(Error::Order {
+                layer,
+                why: "what an attention that failed left would be recorded, not finished",
+            });
         }
-        self.gather(layer)
+        if listed {
+            self.empty_corrections()?;
+            self.correcting(false);
+        }
+        if owed { self.gather(layer) } else { Ok(()) }
     }
 }
 

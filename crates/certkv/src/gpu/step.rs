@@ -154,7 +154,7 @@ impl<'c> GpuStep<'c> {
             }
         }
         for layer in 0..cache.core.sizes.layers {
-            cache.core.settle_copies(layer)?;
+            cache.core.settle(layer)?;
         }
         cache.forget()?;
         cache.send_tables(&members, &guests)?;
