@@ -44,13 +44,14 @@ pub const IGNORED: &[(&str, &str)] = &[
     ("cuStreamSynchronize", "the wait of a drop: it is tried again"),
     ("cuStreamEndCapture", "of a recording that is given up: it is tried again"),
     ("cuStreamIsCapturing", "of a recording that is given up: it is ended as if it went on"),
-    ("cuFuncGetParamInfo", "code 1 says that there is no such parameter; a launch is then refused by its size"),
 ];
 
 /// The code that fits a call best: memory runs out, all else is refused or unknown by turns.
 pub fn code_for(name: &str, n: u64) -> i32 {
     match name {
         "cuMemAlloc_v2" | "cuMemHostRegister_v2" | "cuGraphInstantiateWithFlags" | "cuModuleLoadData" => 2,
+        // Code 1 is an answer: there is no such parameter.
+        "cuFuncGetParamInfo" => 999,
         _ if n.is_multiple_of(2) => 1,
         _ => 999,
     }
@@ -159,7 +160,6 @@ impl Tally {
                     Some(CudaError::Call { call, code, .. }) => (*call, *code),
                     Some(CudaError::OutOfDeviceMemory { .. }) => ("cuMemAlloc_v2", 2),
                     Some(CudaError::OutOfPinnedMemory { call, code, .. }) => (*call, *code),
-                    Some(CudaError::ArgumentSize { .. }) => ("cuFuncGetParamInfo", first.code),
                     _ => ("", 0),
                 };
                 // A lost context may be met first by a call whose failure is ignored.

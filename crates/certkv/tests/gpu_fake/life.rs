@@ -1,6 +1,6 @@
 //! A cache's life, and a model of what it must hold: sequences with their rows, bit for bit.
-use crate::fake_cuda::sweep::Ran;
-use crate::kernels::{BLOCK, DIM, GROUP, KV_HEADS};
+use crate::fake_cuda::sweep::{Fault, Ran};
+use crate::kernels::{BLOCK, DIM, GROUP, KV_HEADS, Plant, planted};
 use certkv::gpu::{Compiler, DeviceBuffer, Element, Gpu, GpuCache, GpuConfig, GpuStep, GpuStream, LayerIo, Tensor};
 use certkv::{Certificate, Certified, Chunk, Error, Geometry, Policy, SequenceId, Side, Status};
 use certkv_device::cuda::{CudaError, EventPool, Priority};
@@ -13,14 +13,17 @@ const HEADS: usize = GROUP * KV_HEADS;
 /// In an output that was not written.
 const UNTOUCHED: f32 = -777.0;
 
+/// Formats of records: with a plan and scratch, with residual planes and corrections, and the originals themselves.
+pub(crate) const FORMATS: [&str; 3] = ["k8-v4g32-b16", "k8-v4g32-b16-r8.4", "f16-f16-b16"];
+
 /// A small cache.
-pub(crate) fn config() -> GpuConfig {
+pub(crate) fn config(format: &str) -> GpuConfig {
     let geometry = Geometry::new(LAYERS, HEADS, KV_HEADS, DIM).expect("a geometry");
     let mut config = GpuConfig::new(geometry, 8 * BLOCK);
     config.max_context = 5 * BLOCK;
     config.max_sequences = 4;
     config.certificate_ring = 2;
-    config.with_format(format!("k8-v4g32-b{BLOCK}").parse().expect("a format"))
+    config.with_format(format.parse().expect("a format"))
 }
 
 fn certified() -> Policy {
@@ -65,10 +68,12 @@ pub(crate) struct Life {
     manner: Manner,
     /// The first error.
     first: Option<Error>,
+    /// Errors that it may yet meet.
+    patience: usize,
+    /// The error after those.
+    last: Option<String>,
     /// Promises that were broken.
     pub(crate) wrong: Vec<String>,
-    /// Steps committed.
-    steps: usize,
 }
 
 /// The driver's error in one of the engine's.
@@ -85,9 +90,19 @@ pub(crate) fn driver_error(error: &Error) -> Option<CudaError> {
 struct Over;
 
 impl Life {
-    pub(crate) fn new(gpu: &Gpu, compiler: &Compiler, manner: Manner) -> Result<Self, Error> {
-        let cache = GpuCache::new(gpu, compiler, config())?;
-        Ok(Self { cache, held: Vec::new(), rng: Rng::new(7), manner, first: None, wrong: Vec::new(), steps: 0 })
+    fn new(gpu: &Gpu, compiler: &Compiler, how: (&str, Manner), patience: usize) -> Result<Self, Error> {
+        let (format, manner) = how;
+        let cache = GpuCache::new(gpu, compiler, config(format))?;
+        Ok(Self {
+            cache,
+            held: Vec::new(),
+            rng: Rng::new(7),
+            manner,
+            first: None,
+            patience,
+            last: None,
+            wrong: Vec::new(),
+        })
     }
 
     /// Notes an error, and looks whether the cache is what it was. The script goes on unless the context is lost.
@@ -97,17 +112,21 @@ impl Life {
                 self.wrong.push(format!("another length after: {error}"));
             }
         }
-        let cuda = driver_error(&error);
-        if self.first.is_some() && cuda.is_none() {
-            self.wrong.push(format!("after the fault: {error}"));
+        if driver_error(&error).is_none() {
+            self.wrong.push(format!("not the driver's: {error}"));
         }
-        let again = self.first.is_some();
+        let text = error.to_string();
         self.first.get_or_insert(error);
-        // One fault is met once; what fails twice is lost.
-        if again { Err(Over) } else { Ok(()) }
+        // As many are met as there are faults: what fails once more is lost.
+        if self.patience == 0 {
+            self.last = Some(text);
+            return Err(Over);
+        }
+        self.patience -= 1;
+        Ok(())
     }
 
-    /// Does it, and once more if the driver refused.
+    /// Does it, and again if the driver refused.
     fn stubbornly<T>(&mut self, mut verb: impl FnMut(&mut Self) -> Result<T, Error>) -> Result<T, Over> {
         loop {
             match verb(self) {
@@ -145,19 +164,18 @@ impl Life {
         let cut = |held: &mut Held, len: usize| {
             held.rows.iter_mut().flatten().for_each(|side| side.truncate(len * KV));
         };
-        match self.cache.truncate(self.held[at].id, len) {
-            Ok(()) => cut(&mut self.held[at], len),
-            Err(Error::Shortened { len: left, cause }) => {
-                if left > len || !left.is_multiple_of(BLOCK) {
-                    self.wrong.push(format!("cut to {left} for {len}"));
+        loop {
+            match self.cache.truncate(self.held[at].id, len) {
+                Ok(()) => break cut(&mut self.held[at], len),
+                Err(Error::Shortened { len: left, cause }) => {
+                    if left > len || !left.is_multiple_of(BLOCK) {
+                        self.wrong.push(format!("cut to {left} for {len}"));
+                    }
+                    cut(&mut self.held[at], left);
+                    self.met(*cause)?;
+                    break;
                 }
-                cut(&mut self.held[at], left);
-                self.met(*cause)?;
-            }
-            Err(error) => {
-                self.met(error)?;
-                self.stubbornly(|life| life.cache.truncate(life.held[at].id, len))?;
-                cut(&mut self.held[at], len);
+                Err(error) => self.met(error)?,
             }
         }
         Ok(())
@@ -174,7 +192,9 @@ impl Life {
             }
             first += tokens;
         }
-        self.steps += 1;
+        if planted(Plant::OtherRow) {
+            self.held[parts[0].0].rows[1][0][0] ^= 1;
+        }
     }
 
     fn chunks(&self, parts: &[(usize, usize)]) -> Vec<Chunk> {
@@ -186,7 +206,7 @@ impl Life {
         let rows = self.rows(parts);
         self.stubbornly(|life| {
             let (chunks, manner, mut wrong) = (life.chunks(parts), life.manner, Vec::new());
-            // Fed to `met` later: the step holds the cache.
+            // Of calls that were made again: noted later, as the step holds the cache.
             let mut errors = Vec::new();
             let done = (|| {
                 let mut step = life.cache.begin_with(&chunks, policy)?;
@@ -198,6 +218,7 @@ impl Life {
             life.wrong.append(&mut wrong);
             for error in errors {
                 life.first.get_or_insert(error);
+                life.patience = life.patience.saturating_sub(1);
             }
             done
         })?;
@@ -270,6 +291,31 @@ impl Life {
         self.stubbornly(|life| life.cache.synchronize())
     }
 
+    /// What is left of a cache that the driver serves no more: every call is an error of the driver, and what takes no driver works.
+    fn afterlife(&mut self, gpu: &Gpu) {
+        let mut wrong = Vec::new();
+        let mut refused = |verb: &str, result: Result<(), Error>| match result {
+            Err(error) if driver_error(&error).is_some() => {}
+            other => wrong.push(format!("{verb} on a lost context: {other:?}")),
+        };
+        refused("create", self.cache.create().map(drop));
+        refused("synchronize", self.cache.synchronize());
+        refused("selection", self.cache.selection(0).map(drop));
+        refused("a buffer", DeviceBuffer::new(gpu, 64).map(drop).map_err(Error::from));
+        while let Some(Held { id, .. }) = self.held.pop() {
+            refused("fork", self.cache.fork(id).map(drop));
+            refused("originals", self.cache.originals(id, 0, 0, Side::Key).map(drop));
+            refused("begin", self.cache.begin(&[Chunk { sequence: id, tokens: 1 }]).map(drop));
+            if let Err(error) = self.cache.release(id) {
+                self.wrong.push(format!("release on a lost context: {error}"));
+            }
+        }
+        if self.cache.live_pages() != 0 {
+            self.wrong.push("pages are live after every release".to_owned());
+        }
+        self.wrong.append(&mut wrong);
+    }
+
     /// Steps by a recording of the cache's own.
     fn replays(&mut self, gpu: &Gpu, of: &[usize]) -> Result<(), Over> {
         let buffers = self.stubbornly(|_| Buffers::all(gpu, of.len()))?;
@@ -323,6 +369,8 @@ impl Life {
         for _ in 0..2 {
             let rows = self.rows(&parts);
             self.stubbornly(|life| {
+                // A run that the cache was not told of may still use the buffers.
+                stream.synchronize()?;
                 fill(&buffers, life.cache.stream(), &rows)?;
                 let chunks = life.chunks(&parts);
                 let mut step = life.cache.begin_with(&chunks, certified())?;
@@ -463,18 +511,27 @@ fn in_step(
 }
 
 /// A life from the driver's start to its end.
-pub(crate) fn run(compiler: &Compiler, manner: Manner, wrong: &mut Vec<String>) -> Ran {
+pub(crate) fn run(compiler: &Compiler, how: (&str, Manner), faults: &[Fault], wrong: &mut Vec<String>) -> Ran {
     let failed = |error: Error| (error.to_string(), driver_error(&error));
     let gpu = match Gpu::open(0) {
         Ok(gpu) => gpu,
         Err(error) => return Ran { result: Err(failed(error.into())), unreleased: 0 },
     };
-    let result = match Life::new(&gpu, compiler, manner) {
+    let result = match Life::new(&gpu, compiler, how, faults.len()) {
         Err(error) => Err(failed(error)),
         Ok(mut life) => {
             let ended = life.script(&gpu);
+            if planted(Plant::Leak) {
+                core::mem::forget(DeviceBuffer::new(&gpu, 64));
+            }
+            match life.last.take() {
+                Some(_) if faults.iter().any(|fault| fault.lost) => life.afterlife(&gpu),
+                Some(again) => life.wrong.push(format!("failed again: {again}")),
+                None => {}
+            }
             wrong.append(&mut life.wrong);
             match life.first.take() {
+                _ if planted(Plant::Swallowed) => Ok(()),
                 None if ended.is_err() => Err(("the script ended early".to_owned(), None)),
                 None => Ok(()),
                 Some(error) => Err(failed(error)),

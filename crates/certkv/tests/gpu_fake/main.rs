@@ -7,9 +7,11 @@ mod kernels;
 mod life;
 
 use certkv::gpu::Compiler;
+use certkv_testkit::generate::Rng;
 use fake_cuda::Fake;
 use fake_cuda::sweep::{Fault, Tally, Watchdog, code_for};
-use life::Manner;
+use kernels::Plant;
+use life::{FORMATS, Manner};
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -25,11 +27,19 @@ fn alone() -> (&'static Fake, &'static Compiler, MutexGuard<'static, ()>) {
     (fake, COMPILER.get_or_init(Compiler::new), turn)
 }
 
+/// One life: its format, whether the GPU works only when it is asked, and how errors are met.
+#[derive(Debug, Clone, Copy)]
+struct How {
+    format: &'static str,
+    deferred: bool,
+    manner: Manner,
+}
+
 /// One life under `faults`.
-fn live(tally: &mut Tally, fake: &Fake, compiler: &Compiler, faults: &[Fault], deferred: bool, manner: Manner) {
+fn live(tally: &mut Tally, fake: &Fake, compiler: &Compiler, faults: &[Fault], how: How) {
     let mut wrong = Vec::new();
-    kernels::forget();
-    tally.run(fake, faults, deferred, || life::run(compiler, manner, &mut wrong));
+    kernels::begin(how.format);
+    tally.run(fake, faults, how.deferred, || life::run(compiler, (how.format, how.manner), faults, &mut wrong));
     for (count, what) in
         [(&kernels::OVERFLOWS, "heads behind the end of a list"), (&kernels::LOST, "lists of copies lost")]
     {
@@ -39,26 +49,93 @@ fn live(tally: &mut Tally, fake: &Fake, compiler: &Compiler, faults: &[Fault], d
         }
     }
     let failed = fake.last_failed();
-    tally.wrong.extend(wrong.iter().map(|w| format!("{failed} ({faults:?}, deferred {deferred}, {manner:?}): {w}")));
+    tally.wrong.extend(wrong.iter().map(|w| format!("{failed} ({faults:?}, {how:?}): {w}")));
 }
 
-/// Calls from one failed to the next: all of them where they run fast.
-const STRIDE: usize = if cfg!(debug_assertions) { 11 } else { 1 };
+/// How far the sweep goes: every call where they run fast.
+const FULL: bool = !cfg!(debug_assertions);
+const SEED: u64 = 0x5eed_cafe_0002;
+/// Lives with two faults.
+const PAIRS: usize = if FULL { 2000 } else { 150 };
+
+/// Names of the calls of a life without a fault.
+fn calls(fake: &Fake, compiler: &Compiler, how: How) -> Vec<&'static str> {
+    let mut tally = Tally::default();
+    live(&mut tally, fake, compiler, &[], how);
+    assert!(tally.wrong.is_empty(), "without a fault: {:?}", tally.wrong);
+    fake.trace()
+}
+
+/// Calls to be failed: all; or each `stride`-th and the first and last of each function.
+fn chosen(names: &[&'static str], stride: usize) -> Vec<usize> {
+    let edge = |i: &usize| names[..*i].contains(&names[*i]) && names[i + 1..].contains(&names[*i]);
+    (0..names.len()).filter(|i| FULL || i.is_multiple_of(stride) || !edge(i)).collect()
+}
+
+/// The calls of a life fail, once each with a code that fits; or for good.
+fn sweep(fake: &Fake, compiler: &Compiler, how: How, stride: usize, lost: bool) -> Tally {
+    let mut all = Tally::default();
+    let names = calls(fake, compiler, how);
+    for i in chosen(&names, stride) {
+        let at = i as u64 + 1;
+        let code = if lost { [700, 719, 999][i % 3] } else { code_for(names[i], at) };
+        live(&mut all, fake, compiler, &[Fault { at, code, lost }], how);
+    }
+    println!("{how:?}, lost {lost}: {} of {} calls", all.executed, names.len());
+    all
+}
+
+const fn how(format: &'static str, deferred: bool, manner: Manner) -> How {
+    How { format, deferred, manner }
+}
 
 #[test]
 fn a_cache_outlives_the_failure_of_any_call() {
     let (fake, compiler, _turn) = alone();
     let mut all = Tally::default();
-    for (i, (deferred, manner)) in [(false, Manner::Anew), (true, Manner::Again)].into_iter().enumerate() {
-        live(&mut all, fake, compiler, &[], deferred, manner);
-        let names = fake.trace();
-        println!("{} calls, deferred {deferred}, {manner:?}", names.len());
-        for (at, name) in names.iter().enumerate().skip(i).step_by(STRIDE) {
-            let at = at as u64 + 1;
-            let usual = Fault { at, code: code_for(name, at), lost: false };
-            live(&mut all, fake, compiler, &[usual], deferred, manner);
-        }
+    let [planned, refined, exact] = FORMATS;
+    all.add(sweep(fake, compiler, how(planned, false, Manner::Anew), 23, false));
+    all.add(sweep(fake, compiler, how(planned, true, Manner::Again), 29, false));
+    all.add(sweep(fake, compiler, how(refined, true, Manner::Anew), 37, false));
+    all.add(sweep(fake, compiler, how(refined, false, Manner::Again), 41, false));
+    all.add(sweep(fake, compiler, how(exact, true, Manner::Again), 61, false));
+    all.add(sweep(fake, compiler, how(planned, true, Manner::Anew), 43, true));
+    all.add(sweep(fake, compiler, how(refined, false, Manner::Again), 47, true));
+    let pairs = how(planned, true, Manner::Anew);
+    let (calls, mut random) = (calls(fake, compiler, pairs).len(), Rng::new(SEED));
+    for _ in 0..PAIRS {
+        let mut fault =
+            || Fault { at: 1 + random.below(calls) as u64, code: [1, 2, 999][random.below(3)], lost: false };
+        let two = [fault(), fault()];
+        live(&mut all, fake, compiler, &two, pairs);
     }
     all.print_wrong();
-    println!("GATE fake-driver-engine executed={} failed={} controls=0/0 seed=0x0", all.executed, all.wrong.len());
+    println!("ignored, with the number of lives: {:?}", all.survived);
+    let (caught, planted) = controls(fake, compiler);
+    println!(
+        "GATE fake-driver-engine executed={} failed={} controls={caught}/{planted} seed={SEED:#x}",
+        all.executed,
+        all.wrong.len()
+    );
+    assert!(all.wrong.is_empty() && caught == planted);
+}
+
+/// Planted defects, and how many of them are seen.
+fn controls(fake: &Fake, compiler: &Compiler) -> (usize, usize) {
+    let plants = [Plant::StaleOutput, Plant::NoCopies, Plant::Leak, Plant::OtherRow, Plant::Swallowed];
+    let sees = |what: &Plant| {
+        kernels::plant(*what);
+        let mut tally = Tally::default();
+        let how = how(FORMATS[0], false, Manner::Anew);
+        let at = if *what == Plant::Swallowed { fake.calls() / 2 } else { 1 << 40 };
+        // An error that is swallowed is one of many: a launch in the middle of a life.
+        let names = fake.trace();
+        let at =
+            names.iter().skip(at as usize).position(|n| *n == "cuLaunchKernelEx").map_or(at, |i| at + i as u64 + 1);
+        let faults = if *what == Plant::Swallowed { vec![Fault { at, code: 1, lost: false }] } else { Vec::new() };
+        live(&mut tally, fake, compiler, &faults, how);
+        kernels::plant(Plant::Nothing);
+        !tally.wrong.is_empty()
+    };
+    (plants.iter().filter(|what| sees(what)).count(), plants.len())
 }
