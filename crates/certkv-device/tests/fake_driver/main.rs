@@ -3,6 +3,7 @@
 //! panics, hangs or leaks, and the driver was never used in a way that it need not survive.
 #[path = "../fake_cuda/mod.rs"]
 mod fake_cuda;
+mod machine;
 mod workload;
 
 use fake_cuda::Fake;
@@ -65,21 +66,20 @@ fn every_call_fails_once_and_for_good() {
     for deferred in [false, true] {
         all.add(sweep(fake, deferred, |ran| ran));
     }
-    let mut state = SEED;
+    let (lengths, mut state) = ([false, true].map(|deferred| calls(fake, deferred).len() as u64), SEED);
     for pair in 0..PAIRS {
-        let deferred = pair % 2 == 0;
-        let names = if pair < 2 { calls(fake, deferred) } else { Vec::new() };
-        let most = 700.max(names.len() as u64);
+        let deferred = pair % 2 == 1;
         let faults = [(); 2].map(|()| {
-            let at = 1 + next(&mut state) % most;
+            let at = 1 + next(&mut state) % lengths[usize::from(deferred)];
             Fault { at, code: [1, 2, 999][next(&mut state) as usize % 3], lost: false }
         });
         all.run(fake, &faults, deferred, workload::run);
     }
     all.print_wrong();
     println!("ignored, with the number of runs: {:?}", all.survived);
-    let never: Vec<_> = table().into_iter().filter(|name| !all.reached.contains(name.as_str())).collect();
-    println!("functions made to fail: {} of {}; never: {never:?}", all.reached.len(), table().len());
+    let table = workload::driver_functions();
+    let never: Vec<_> = table.iter().filter(|name| !all.reached.contains(name.as_str())).collect();
+    println!("functions made to fail: {} of {}; never: {never:?}", all.reached.len(), table.len());
     let (caught, planted) = controls(fake);
     println!(
         "GATE fake-driver executed={} failed={} controls={caught}/{planted} seed={SEED:#x}",
@@ -88,14 +88,6 @@ fn every_call_fails_once_and_for_good() {
     );
     assert!(all.wrong.is_empty() && never.is_empty() && caught == planted);
     assert!(all.survived.keys().all(|name| IGNORED.iter().any(|(ignored, _)| ignored == name)));
-}
-
-/// Functions of the driver that the library has in its table.
-fn table() -> Vec<String> {
-    let source = include_str!("../../src/cuda/api.rs");
-    let names =
-        source.split("fn cu").skip(1).filter_map(|rest| rest.split_once('(').map(|(name, _)| format!("cu{name}")));
-    names.collect()
 }
 
 /// Defects put into the work on purpose, and how many of them a sweep finds.

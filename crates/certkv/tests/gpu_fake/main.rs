@@ -6,12 +6,13 @@ mod fake_cuda;
 mod kernels;
 mod life;
 
-use certkv::gpu::Compiler;
+use certkv::Error;
+use certkv::gpu::{Compiler, CudaError, Gpu, GpuCache};
 use certkv_testkit::generate::Rng;
 use fake_cuda::Fake;
 use fake_cuda::sweep::{Fault, Tally, Watchdog, code_for};
 use kernels::Plant;
-use life::{FORMATS, Manner};
+use life::{FORMATS, Manner, config};
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -138,4 +139,50 @@ fn controls(fake: &Fake, compiler: &Compiler) -> (usize, usize) {
         !tally.wrong.is_empty()
     };
     (plants.iter().filter(|what| sees(what)).count(), plants.len())
+}
+
+/// A cache that does not fit takes nothing, whichever allocation it is that does not; one that fits is served in the same process.
+#[test]
+fn a_cache_that_does_not_fit_takes_nothing() {
+    let (fake, compiler, _turn) = alone();
+    fake.reset();
+    let gpu = Gpu::open(0).expect("the fake");
+    let before = fake.live();
+    let [device, pinned] = {
+        let _cache = GpuCache::new(&gpu, compiler, config(FORMATS[0])).expect("no limit");
+        let usage = gpu.usage();
+        [usage.device_bytes, usage.pinned_bytes]
+    };
+    let mut refused = 0;
+    for sixteenth in 0..16 {
+        fake.limit_device(device * sixteenth / 16);
+        let error = GpuCache::new(&gpu, compiler, config(FORMATS[0])).map(drop);
+        assert!(matches!(error, Err(Error::Gpu(CudaError::OutOfDeviceMemory { .. }))), "{error:?}");
+        assert_eq!((fake.live(), gpu.usage()), (before, Default::default()));
+        fake.limit_device(usize::MAX);
+        fake.limit_pinned(pinned * sixteenth / 16);
+        let error = GpuCache::new(&gpu, compiler, config(FORMATS[0])).map(drop);
+        let pinned = matches!(
+            error,
+            Err(Error::Gpu(CudaError::OutOfPinnedMemory { call: "cuMemHostRegister_v2", code: 2, .. }))
+        );
+        assert!(pinned, "{error:?}");
+        assert_eq!((fake.live(), gpu.usage()), (before, Default::default()));
+        fake.limit_pinned(usize::MAX);
+        refused += 2;
+    }
+    // Just enough is enough, and a smaller one fits where the larger did not.
+    fake.limit_device(device);
+    fake.limit_pinned(pinned);
+    drop(GpuCache::new(&gpu, compiler, config(FORMATS[0])).expect("as much as it says"));
+    fake.limit_device(device - 1);
+    assert!(GpuCache::new(&gpu, compiler, config(FORMATS[0])).is_err());
+    let mut smaller = config(FORMATS[0]);
+    (smaller.max_tokens, smaller.max_context, smaller.max_sequences) = (2 * kernels::BLOCK, kernels::BLOCK, 1);
+    let mut cache = GpuCache::new(&gpu, compiler, smaller).expect("a smaller one");
+    cache.create().expect("and it works");
+    drop(cache);
+    drop(gpu);
+    assert_eq!((fake.live(), fake.reaped(), fake.violations()), ([0; 8], [0; 8], 0));
+    println!("GATE fake-driver-limits executed={refused} failed=0 controls=1/1 seed=0x0");
 }
