@@ -56,6 +56,13 @@ pub fn load(library: &Path) -> *mut c_void {
     handle
 }
 
+/// Functions of the driver that the library has in its table.
+pub fn driver_functions() -> Vec<String> {
+    let source = include_str!("../../src/cuda/api.rs");
+    let names = source.split("fn cu").skip(1).filter_map(|rest| rest.split_once('('));
+    names.map(|(name, _)| format!("cu{name}")).collect()
+}
+
 /// Kinds of things that the fake counts, in its numbers.
 pub const KINDS: [&str; 8] =
     ["allocations", "registrations", "streams", "events", "graphs", "runnable graphs", "modules", "contexts"];

@@ -1,5 +1,5 @@
 //! Runs a piece of work again and again, with another call of the driver made to fail each time, and judges what came of it.
-use super::{CONTEXT, Fake, KINDS};
+use super::{CONTEXT, Fake, KINDS, driver_functions};
 use certkv_device::cuda::CudaError;
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -198,6 +198,15 @@ impl Tally {
         for (name, n) in other.survived {
             *self.survived.entry(name).or_default() += n;
         }
+    }
+
+    /// Prints how many functions of the driver were made to fail, and names and returns the others.
+    pub fn print_reached(&self) -> Vec<String> {
+        let table = driver_functions();
+        let never: Vec<_> = table.iter().filter(|name| !self.reached.contains(name.as_str())).cloned().collect();
+        println!("ignored, with the number of runs: {:?}", self.survived);
+        println!("functions made to fail: {} of {}; never: {never:?}", table.len() - never.len(), table.len());
+        never
     }
 
     /// Prints what broke a promise, shortened.

@@ -1,7 +1,7 @@
 //! Machines that are not what we need: drivers without one of their functions, too old, or without a GPU.
-use crate::fake_cuda::{Fake, build, driver_sources, folder};
-use crate::workload::{self, driver_functions};
-use crate::{alone, fake_cuda::sweep::Ran};
+use crate::fake_cuda::sweep::Ran;
+use crate::fake_cuda::{Fake, build, driver_functions, driver_sources, folder};
+use crate::{alone, workload};
 use certkv_device::cuda::{CudaError, DeviceBuffer, Gpu, GpuStream, PinnedBuffer, Priority};
 use std::num::NonZeroUsize;
 use std::path::Path;

@@ -76,10 +76,7 @@ fn every_call_fails_once_and_for_good() {
         all.run(fake, &faults, deferred, workload::run);
     }
     all.print_wrong();
-    println!("ignored, with the number of runs: {:?}", all.survived);
-    let table = workload::driver_functions();
-    let never: Vec<_> = table.iter().filter(|name| !all.reached.contains(name.as_str())).collect();
-    println!("functions made to fail: {} of {}; never: {never:?}", all.reached.len(), table.len());
+    let never = all.print_reached();
     let (caught, planted) = controls(fake);
     println!(
         "GATE fake-driver executed={} failed={} controls={caught}/{planted} seed={SEED:#x}",

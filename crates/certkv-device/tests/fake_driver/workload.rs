@@ -35,13 +35,6 @@ pub(crate) fn declare(fake: &Fake) {
     fake.kernel("idle", 0, None);
 }
 
-/// Functions of the driver that the library has in its table.
-pub(crate) fn driver_functions() -> Vec<String> {
-    let source = include_str!("../../src/cuda/api.rs");
-    let names = source.split("fn cu").skip(1).filter_map(|rest| rest.split_once('('));
-    names.map(|(name, _)| format!("cu{name}")).collect()
-}
-
 /// The smallest file that passes for machine code.
 fn cubin() -> Vec<u8> {
     let mut file = vec![0u8; 64 + 8 + 64];

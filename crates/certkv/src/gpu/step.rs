@@ -346,7 +346,8 @@ impl<'c> GpuStep<'c> {
     /// worth.
     ///
     /// # Errors
-    /// A bad layer, shape or order, a longer chunk, single precision where the kernels take 16 bits only, or a device error.
+    /// A bad layer, shape or order, a longer chunk, single precision where the kernels take 16 bits only, or a device error: as
+    /// [`GpuStep::attend`]; `out` may be written then, and is worth nothing.
     pub fn attend_device(&mut self, layer: usize, query: Tensor<'_>, out: Tensor<'_>) -> Result<(), Error> {
         self.check_attend(layer)?;
         self.check_batch(layer)?;
