@@ -32,7 +32,7 @@ pub struct Fault {
 /// Calls whose failure changes nothing that a caller would have to know, with the reason.
 pub const IGNORED: &[(&str, &str)] = &[
     ("cuCtxPopCurrent_v2", "the work is done; the thread keeps our context on its stack"),
-    ("cuCtxPushCurrent_v2", "in front of a release: counted as unreleased"),
+    ("cuCtxPushCurrent_v2", "in front of a release: counted as unreleased; or of a call that is tried again"),
     ("cuMemFree_v2", "a release: counted as unreleased"),
     ("cuMemHostUnregister", "a release: counted as unreleased, and the pages stay mapped"),
     ("cuStreamDestroy_v2", "a release: counted as unreleased"),
@@ -55,6 +55,12 @@ pub fn code_for(name: &str, n: u64) -> i32 {
         _ if n.is_multiple_of(2) => 1,
         _ => 999,
     }
+}
+
+/// Whether what comes after a failed push of the context is the same once more.
+fn is_repeated(after: &[&str]) -> bool {
+    let repeated = ["cuStreamSynchronize", "cuStreamEndCapture", "cuStreamIsCapturing"];
+    after.first() == Some(&"cuCtxPushCurrent_v2") && after.get(1).is_some_and(|call| repeated.contains(call))
 }
 
 /// What a sweep came to.
@@ -93,26 +99,26 @@ impl Watchdog {
             }
         });
     }
-
-    /// A long piece of work goes on.
-    pub fn tick() {
-        RUNS.fetch_add(1, Ordering::Relaxed);
-    }
 }
 
 impl Tally {
-    /// One run under `faults`, judged.
-    pub fn run(&mut self, fake: &Fake, faults: &[Fault], deferred: bool, work: impl FnOnce() -> Ran) {
-        fake.reset();
-        fake.empty_stack();
-        fake.defer(deferred);
-        for fault in faults {
-            fake.fail(fault.at, fault.code, fault.lost);
+    /// One run under `faults`, judged. One that takes too long is run again: it may have waited for the machine.
+    pub fn run(&mut self, fake: &Fake, faults: &[Fault], deferred: bool, mut work: impl FnMut() -> Ran) {
+        let mut run = || {
+            fake.reset();
+            fake.empty_stack();
+            fake.defer(deferred);
+            for fault in faults {
+                fake.fail(fault.at, fault.code, fault.lost);
+            }
+            RUNS.fetch_add(1, Ordering::Relaxed);
+            let start = Instant::now();
+            (catch_unwind(AssertUnwindSafe(&mut work)), start.elapsed())
+        };
+        let (mut ran, mut took) = run();
+        if took > MOST {
+            (ran, took) = run();
         }
-        RUNS.fetch_add(1, Ordering::Relaxed);
-        let start = Instant::now();
-        let ran = catch_unwind(AssertUnwindSafe(work));
-        let took = start.elapsed();
         let injected = fake.injected();
         self.executed += injected;
         let failed = fake.last_failed();
@@ -151,7 +157,9 @@ impl Tally {
             Ok(()) if fake.injected() == 0 => wrong.push("the call was never made".to_owned()),
             Ok(()) => {
                 *self.survived.entry(failed).or_default() += 1;
-                if !IGNORED.iter().any(|(name, _)| *name == failed) {
+                let ignored = IGNORED.iter().any(|(name, _)| *name == failed);
+                let released = failed != "cuCtxPushCurrent_v2" || ran.unreleased > 0;
+                if !ignored || !(released || is_repeated(&fake.trace()[first.at as usize..])) {
                     wrong.push("the failure was not reported".to_owned());
                 }
             }
