@@ -166,7 +166,8 @@ impl Fake {
         });
     }
 
-    fn symbol(&self, name: &CStr) -> *mut c_void {
+    /// A function of the library.
+    pub fn symbol(&self, name: &CStr) -> *mut c_void {
         // SAFETY: a loaded library and a string that ends in zero.
         let symbol = unsafe { libc::dlsym(self.handle, name.as_ptr()) };
         assert!(!symbol.is_null(), "{name:?} is missing");

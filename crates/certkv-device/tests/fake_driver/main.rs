@@ -3,6 +3,7 @@
 //! panics, hangs or leaks, and the driver was never used in a way that it need not survive.
 #[path = "../fake_cuda/mod.rs"]
 mod fake_cuda;
+mod honest;
 mod machine;
 mod workload;
 

@@ -56,6 +56,7 @@ struct mark {
 struct op {
     enum { COPY, FILL, RECORD, WAIT, KERNEL } kind;
     address to, from;
+    bool to_known, from_known; /* in an allocation or a registration, when it was enqueued */
     size_t bytes;
     unsigned char value;
     handle object; /* event or function */

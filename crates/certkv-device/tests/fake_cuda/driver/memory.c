@@ -125,13 +125,19 @@ static bool fits(address first, size_t bytes, enum side side) {
     return side == ANYWHERE || allocated == (side == ON_DEVICE);
 }
 
+static int enqueue_copy(struct object *stream, address to, address from, size_t bytes) {
+    struct op op = {.kind = COPY, .to = to, .from = from, .bytes = bytes};
+    fake_accessible(to, bytes, &op.to_known);
+    fake_accessible(from, bytes, &op.from_known);
+    return fake_enqueue(stream, &op);
+}
+
 static int copy(address to, enum side to_side, address from, enum side from_side, size_t bytes, handle stream) {
     struct object *s = fake_stream_of(stream);
     if (!s) return INVALID_HANDLE;
     if (!fits(to, bytes, to_side)) return fake_violation("a copy to where nothing is");
     if (!fits(from, bytes, from_side)) return fake_violation("a copy from where nothing is");
-    struct op op = {.kind = COPY, .to = to, .from = from, .bytes = bytes};
-    return fake_enqueue(s, &op);
+    return enqueue_copy(s, to, from, bytes);
 }
 
 EXPORT int cuMemcpyHtoDAsync_v2(address to, const void *from, size_t bytes, handle stream) {
@@ -178,10 +184,7 @@ EXPORT int cuMemcpyBatchAsync_v2(
     for (size_t i = 0; i < count; i++)
         if (!fits(to[i], bytes[i], ANYWHERE) || !fits(from[i], bytes[i], ANYWHERE))
             return fake_violation("a copy of a batch where nothing is");
-    for (size_t i = 0; i < count; i++) {
-        struct op op = {.kind = COPY, .to = to[i], .from = from[i], .bytes = bytes[i]};
-        fake_enqueue(s, &op);
-    }
+    for (size_t i = 0; i < count; i++) enqueue_copy(s, to[i], from[i], bytes[i]);
     return OK;
 }
 

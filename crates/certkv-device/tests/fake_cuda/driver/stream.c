@@ -42,13 +42,16 @@ static double now(void) {
 void fake_run(const struct op *op) {
     bool known;
     switch (op->kind) {
-    case COPY:
-        if (!fake_accessible(op->to, op->bytes, &known) || !fake_accessible(op->from, op->bytes, &known)) {
+    case COPY: {
+        bool from_known;
+        bool there = fake_accessible(op->to, op->bytes, &known) && fake_accessible(op->from, op->bytes, &from_known);
+        if (!there || known < op->to_known || from_known < op->from_known) {
             fake_violation("memory of a copy was freed before the copy ran");
             return;
         }
         memmove(fake_host(op->to), fake_host(op->from), op->bytes);
         return;
+    }
     case FILL:
         if (!fake_accessible(op->to, op->bytes, &known) || !known) {
             fake_violation("memory of a fill was freed before the fill ran");
