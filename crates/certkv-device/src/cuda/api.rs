@@ -77,6 +77,8 @@ function_table! {
     }
 }
 
+/// `CUDA_ERROR_INVALID_VALUE`.
+pub(super) const INVALID_VALUE: i32 = 1;
 /// `CUDA_ERROR_OUT_OF_MEMORY`.
 pub(super) const OUT_OF_MEMORY: i32 = 2;
 /// `CUDA_ERROR_STUB_LIBRARY`: the library is the linker's stand-in for a driver.

@@ -75,9 +75,10 @@ impl DeviceBuffer {
     /// # Errors
     /// [`CudaError::OutOfRange`], [`CudaError::ForeignStream`]; the driver's.
     pub fn write<T: Pod>(&self, stream: &GpuStream, offset: usize, from: &[T]) -> Result<(), CudaError> {
-        // SAFETY: `from` is borrowed until the stream was waited for below, or until the context is lost.
+        // SAFETY: `from` is borrowed until the stream was waited for below, or until the context is lost. A driver that refuses to
+        // wait again and again on a context that works is none: only a stream that records does so, and that spoils the recording.
         unsafe { self.write_async(stream, offset, from) }?;
-        stream.finish()
+        stream.settle()
     }
 
     /// Waits for the stream and copies numbers from here.
@@ -85,9 +86,10 @@ impl DeviceBuffer {
     /// # Errors
     /// [`CudaError::OutOfRange`], [`CudaError::ForeignStream`]; the driver's.
     pub fn read<T: Pod>(&self, stream: &GpuStream, offset: usize, into: &mut [T]) -> Result<(), CudaError> {
-        // SAFETY: `into` is borrowed until the stream was waited for below, or until the context is lost.
+        // SAFETY: `into` is borrowed until the stream was waited for below, or until the context is lost. A driver that refuses to
+        // wait again and again on a context that works is none: only a stream that records does so, and that spoils the recording.
         unsafe { self.read_async(stream, offset, into) }?;
-        stream.finish()
+        stream.settle()
     }
 
     /// Enqueues a copy of numbers to here. Truly asynchronous from pinned memory only.

@@ -1,5 +1,5 @@
 //! Kernels and their launches.
-use super::api::call;
+use super::api::{INVALID_VALUE, call};
 use super::error::CudaError;
 use super::module::Loaded;
 use super::stream::GpuStream;
@@ -77,20 +77,23 @@ impl Function {
             unsafe { call!(api, cuFuncGetAttribute(&raw mut value, which, raw)) }?;
             Ok(value.unsigned_abs())
         };
-        let parameter = |index| {
+        let parameter = |index| -> Result<Option<usize>, CudaError> {
+            let Some(info) = api.cuFuncGetParamInfo else { return Ok(None) };
             let (mut offset, mut bytes) = (0, 0);
             // SAFETY: a live function, and room for two sizes.
-            let code = unsafe { (api.cuFuncGetParamInfo?)(raw, index, &raw mut offset, &raw mut bytes) };
-            Some(if code == 0 { bytes } else { 0 })
+            match unsafe { info(raw, index, &raw mut offset, &raw mut bytes) } {
+                INVALID_VALUE => Ok(Some(0)),
+                code => api.check("cuFuncGetParamInfo", code).map(|()| Some(bytes)),
+            }
         };
         let info = FunctionInfo {
             registers: attribute(Attribute::CU_FUNC_ATTRIBUTE_NUM_REGS)?,
             local_bytes: attribute(Attribute::CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES)? as usize,
             static_shared: attribute(Attribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)? as usize,
             max_threads: attribute(Attribute::CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK)?,
-            argument_bytes: parameter(0),
+            argument_bytes: parameter(0)?,
         };
-        if parameter(1).is_some_and(|bytes| bytes > 0) {
+        if parameter(1)?.is_some_and(|bytes| bytes > 0) {
             return Err(CudaError::BadArgument { argument: "kernel", why: "takes more than one parameter" });
         }
         drop(entered);

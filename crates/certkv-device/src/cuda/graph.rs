@@ -49,8 +49,9 @@ impl Capture<'_> {
     /// # Errors
     /// The driver's, if a call in between spoiled the recording; the stream works as before.
     pub fn end(mut self) -> Result<Graph, CudaError> {
-        self.ended = true;
-        let graph = self.finish()?;
+        let graph = self.finish();
+        self.ended = graph.is_ok();
+        let graph = graph?;
         fail_point!("cuda.graph.end")?;
         Ok(graph)
     }
@@ -75,8 +76,14 @@ impl Capture<'_> {
 
 impl Drop for Capture<'_> {
     fn drop(&mut self) {
-        if !self.ended {
-            drop(self.finish());
+        /// Of a call that the driver refused for another reason than the recording.
+        const TRIES: usize = 4;
+        // A stream that went on recording would swallow everything after it. A recording that was spoiled ends with its error.
+        for _ in 0..TRIES {
+            if self.ended || self.stream.capturing() == Ok(false) {
+                break;
+            }
+            self.ended = self.finish().is_ok();
         }
     }
 }

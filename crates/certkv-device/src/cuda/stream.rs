@@ -127,6 +127,17 @@ impl GpuStream {
         Ok(())
     }
 
+    /// [`GpuStream::finish`] for a copy whose memory is the caller's only as long as the call: a wait that was refused on a GPU that still
+    /// works leaves the copy under way, so it is asked for again. Its error stays one.
+    pub(super) fn settle(&self) -> Result<(), CudaError> {
+        const WAITS: usize = 4;
+        let first = self.finish();
+        if let Err(error) = &first {
+            let _settled = (1..WAITS).any(|_| error.context_lost() || self.finish().is_ok());
+        }
+        first
+    }
+
     /// Whether all work is done.
     ///
     /// # Errors

@@ -38,8 +38,7 @@ impl GpuStep<'_> {
                 why: "the cache's stream is not recording: it waits for no stream that is",
             });
         }
-        let appended = |p: &Progress| matches!(p, Progress::Appended | Progress::Attended);
-        if let Some(layer) = self.progress.iter().position(|p| !appended(p)) {
+        if let Some(layer) = self.progress.iter().position(|p| !p.is_appended()) {
             return Err(Error::Order { layer, why: "the recording ended before the layer was appended" });
         }
         let attended: Vec<bool> = self.progress.iter().map(|p| *p == Progress::Attended).collect();

@@ -12,6 +12,7 @@ use certkv_kernel::cuda::queue::{Area, Queue, Span, Tensor};
 use certkv_kernel::cuda::select::{SelectMode, SelectStats};
 use certkv_kernel::cuda::{Compiler, Kernels, Variant};
 use core::ops::Range;
+use core::sync::atomic::{AtomicBool, Ordering};
 
 /// Kernels and memory.
 #[derive(Debug)]
@@ -60,6 +61,10 @@ pub(super) struct Core {
     pub(super) results: Area,
     /// Of published certificates.
     pub(super) ring: Option<Area>,
+    /// By layer: a plan listed copies to scratch, and the launch that makes them was refused.
+    owed: Vec<AtomicBool>,
+    /// The list of heads to be corrected was begun, and no repair came behind it to empty it.
+    listed: AtomicBool,
 }
 
 impl Core {
@@ -119,6 +124,8 @@ impl Core {
             results: queue.pin(sizes.result_bytes(), threads)?,
             ring: sizes.ring.map(|slots| queue.pin(8 * slots.len(), threads)).transpose()?,
             queue,
+            owed: (0..layers).map(|_| AtomicBool::new(false)).collect(),
+            listed: AtomicBool::new(false),
             scale: config.geometry.scale,
             plan_target: config.plan_target as f32,
             store: launch::element_of(config.geometry.store),
@@ -470,9 +477,44 @@ impl Core {
         Ok(launch::select(&self.queue, &self.kit(layer).select, &args)?)
     }
 
+    /// Enqueues a plan for a batch that begins at `place` of the list, and the copies that it lists.
+    pub(super) fn plan(&self, layer: usize, place: usize, seqs: usize) -> Result<(), Error> {
+        self.select(layer, place, seqs, SelectMode::Plan, None)?;
+        // From here on words name slots that have yet to be filled.
+        self.owed[layer].store(true, Ordering::Relaxed);
+        self.gather(layer)
+    }
+
     /// Enqueues the copies that the layer's plan listed.
-    pub(super) fn gather(&self, layer: usize) -> Result<(), Error> {
-        Ok(launch::gather(&self.queue, &self.kit(layer).gather, &self.layer_memory(layer)?)?)
+    fn gather(&self, layer: usize) -> Result<(), Error> {
+        launch::gather(&self.queue, &self.kit(layer).gather, &self.layer_memory(layer)?)?;
+        self.owed[layer].store(false, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Says that the list of heads to be corrected is in use, or empty again.
+    pub(super) fn correcting(&self, listed: bool) {
+        self.listed.store(listed, Ordering::Relaxed);
+    }
+
+    /// Finishes what an attention left that was not enqueued to its end: copies that a plan of the layer counts on, without which nothing may
+    /// be read from scratch, nor their list be emptied; and heads on the list of corrections. To make copies twice does no harm.
+    pub(super) fn settle(&self, layer: usize) -> Result<(), Error> {
+        let (owed, listed) = (self.owed[layer].load(Ordering::Relaxed), self.listed.load(Ordering::Relaxed));
+        if !owed && !listed {
+            return Ok(());
+        }
+        if self.queue.stream().capturing()? {
+            return Err(Error::Order {
+                layer,
+                why: "what an attention that failed left would be recorded, not finished",
+            });
+        }
+        if listed {
+            self.empty_corrections()?;
+            self.correcting(false);
+        }
+        if owed { self.gather(layer) } else { Ok(()) }
     }
 }
 

@@ -38,6 +38,7 @@ pub(super) struct Call<'a> {
 /// Enqueues the launches of `call`.
 pub(super) fn attend(core: &Core, call: &Call<'_>) -> Result<(), Error> {
     let Call { layer, seqs, query, out, rule, .. } = *call;
+    core.settle(layer)?;
     let plain = core.attend_args(layer, seqs, query, out)?;
     // Lists of heads are short: only the launch over the whole batch can be worth the wide cut. Behind the layer's append nothing that is
     // still running can be at the layer's records, but for the block that the append fills: the step's tables were sent before.
@@ -63,6 +64,7 @@ const ROUNDS: usize = 16;
 /// Attention of the sequence at `place`, for its masses, and the plan that they give. Each round copies as much as a step may; what it
 /// took stays.
 pub(super) fn plan(core: &Core, layer: usize, place: usize, query: Tensor<'_>, relative: f32) -> Result<(), Error> {
+    core.settle(layer)?;
     let plain = core.attend_args(layer, 1, query, core.own_outputs(place, 1)?)?;
     let args = Attend {
         tables: core.tables_from(place)?,
@@ -75,8 +77,7 @@ pub(super) fn plan(core: &Core, layer: usize, place: usize, query: Tensor<'_>, r
     let [keys, values] = core.sizes.of_layer[layer].slots;
     for _ in 0..(keys + values).div_ceil(core.sizes.copies).clamp(1, ROUNDS) {
         core.empty_queue(layer)?;
-        core.select(layer, place, 1, SelectMode::Plan, None)?;
-        core.gather(layer)?;
+        core.plan(layer, place, 1)?;
     }
     Ok(())
 }
@@ -101,6 +102,7 @@ fn certified(
     let chosen = Attend { promoted: Some(core.chosen(layer)?), masses: Some(core.layer_masses()?), ..*plain };
     if let Some((kernel, variant)) = corrects {
         let (kept, listed) = (Some(core.kept()?), core.correction_list()?);
+        core.correcting(true);
         first(&Attend { failures: Some(listed), promoted: None, refinement: core.on_demand(layer)?, kept, ..chosen })?;
         core.select(layer, 0, plain.seqs, SelectMode::Refine, Some(listed))?;
         let refinement = Refinement::Picked(core.picks()?);
@@ -110,6 +112,8 @@ fn certified(
         first(&Attend { failures: Some(over), ..chosen })?;
     }
     core.select(layer, 0, plain.seqs, SelectMode::Repair, Some(over))?;
+    // A repair empties it.
+    core.correcting(false);
     let certificates = core.certificates(layer, 1)?;
     let refinement = if corrects.is_some() { Refinement::Always } else { Refinement::Never };
     run(core, layer, &Attend { certificates, only: Some(over), failures: Some(left), refinement, ..chosen })?;
@@ -117,6 +121,5 @@ fn certified(
     if corrects.is_some() {
         return Ok(());
     }
-    core.select(layer, 0, plain.seqs, SelectMode::Plan, None)?;
-    core.gather(layer)
+    core.plan(layer, 0, plain.seqs)
 }

@@ -62,6 +62,7 @@ impl GpuCache {
             check_queries(self, io.query.element())?;
         }
         let core = Arc::clone(&self.core);
+        (0..s.layers).try_for_each(|layer| core.settle(layer))?;
         let recording = core.queue.record(|| -> Result<(), Error> {
             for (layer, io) in layers.iter().enumerate() {
                 core.append(layer, seqs, io.keys, io.values)?;

@@ -42,8 +42,16 @@ pub(super) enum Progress {
     Waiting,
     Appended,
     Attended,
+    /// Appended, and an attention began that was not enqueued to its end: results are of no step, and lists are not empty.
+    Broken,
     /// A failed append may have written rows past the committed length; appending again overwrites them.
     Failed,
+}
+
+impl Progress {
+    pub(super) fn is_appended(self) -> bool {
+        matches!(self, Self::Appended | Self::Attended | Self::Broken)
+    }
 }
 
 /// A step in progress. Dropping it without [`GpuStep::finish`] gives back what it reserved: the sequences are as before.
@@ -145,6 +153,9 @@ impl<'c> GpuStep<'c> {
                 }
             }
         }
+        for layer in 0..cache.core.sizes.layers {
+            cache.core.settle(layer)?;
+        }
         cache.forget()?;
         cache.send_tables(&members, &guests)?;
         if parts.iter().any(|part| part.place.is_none()) {
@@ -180,13 +191,15 @@ impl<'c> GpuStep<'c> {
     fn check_append(&self, layer: usize) -> Result<(), Error> {
         match self.check_layer(layer)? {
             Progress::Waiting | Progress::Failed => Ok(()),
-            Progress::Appended | Progress::Attended => Err(Error::Order { layer, why: "appended twice in one step" }),
+            Progress::Appended | Progress::Attended | Progress::Broken => {
+                Err(Error::Order { layer, why: "appended twice in one step" })
+            }
         }
     }
 
     fn check_attend(&self, layer: usize) -> Result<(), Error> {
         match self.check_layer(layer)? {
-            Progress::Appended | Progress::Attended => Ok(()),
+            Progress::Appended | Progress::Attended | Progress::Broken => Ok(()),
             Progress::Waiting | Progress::Failed => Err(Error::Order { layer, why: "attended before it was appended" }),
         }
     }
@@ -251,6 +264,10 @@ impl<'c> GpuStep<'c> {
     }
 
     fn append_rows(&mut self, layer: usize) -> Result<(), Error> {
+        if self.progress[layer] == Progress::Failed && self.seqs < self.parts.len() {
+            // What the append that failed had enqueued may still read the pages that the host is to write.
+            self.cache.core.queue.finish()?;
+        }
         self.progress[layer] = Progress::Failed;
         let Self { cache, parts, seqs, .. } = self;
         if *seqs > 0 {
@@ -280,7 +297,8 @@ impl<'c> GpuStep<'c> {
     /// computed by the CPU before the call returns.
     ///
     /// # Errors
-    /// A bad layer, shape or order, a query that is not finite, or a device error.
+    /// A bad layer, shape or order, a query that is not finite, or a device error: the layer counts as not attended and may be attended
+    /// again.
     pub fn attend(&mut self, layer: usize, queries: &[f32]) -> Result<(), Error> {
         self.check_attend(layer)?;
         let width = self.cache.geometry().q_width();
@@ -293,6 +311,7 @@ impl<'c> GpuStep<'c> {
         }
         self.last = None;
         let fresh = self.progress[layer] == Progress::Appended;
+        self.progress[layer] = Progress::Broken;
         let Self { cache, parts, seqs, rule, chunks, .. } = self;
         if *seqs > 0 {
             cache.batch_queries.clear();
@@ -327,7 +346,8 @@ impl<'c> GpuStep<'c> {
     /// worth.
     ///
     /// # Errors
-    /// A bad layer, shape or order, a longer chunk, single precision where the kernels take 16 bits only, or a device error.
+    /// A bad layer, shape or order, a longer chunk, single precision where the kernels take 16 bits only, or a device error: as
+    /// [`GpuStep::attend`]; `out` may be written then, and is worth nothing.
     pub fn attend_device(&mut self, layer: usize, query: Tensor<'_>, out: Tensor<'_>) -> Result<(), Error> {
         self.check_attend(layer)?;
         self.check_batch(layer)?;
@@ -354,6 +374,7 @@ impl<'c> GpuStep<'c> {
             rule: self.rule,
             fresh: self.progress[layer] == Progress::Appended,
         };
+        self.progress[layer] = Progress::Broken;
         ladder::attend(&self.cache.core, &call)?;
         self.progress[layer] = Progress::Attended;
         Ok(())
@@ -403,8 +424,7 @@ impl<'c> GpuStep<'c> {
     /// # Errors
     /// A layer that was not appended. The step is rolled back then.
     pub fn finish(mut self) -> Result<(), Error> {
-        let appended = |p: &Progress| matches!(p, Progress::Appended | Progress::Attended);
-        if let Some(layer) = self.progress.iter().position(|p| !appended(p)) {
+        if let Some(layer) = self.progress.iter().position(|p| !p.is_appended()) {
             return Err(Error::Order { layer, why: "the step was finished before the layer was appended" });
         }
         if !self.published {

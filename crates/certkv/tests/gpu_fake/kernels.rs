@@ -1,0 +1,201 @@
+//! Bodies for the fake driver's kernels: as much as it takes to see which launches ran. Attention gives each head its own query back,
+//! so that an output tells which step it is of; append stores rows as the real kernel does; a share of the heads goes up the ladder.
+use crate::fake_cuda::Fake;
+use certkv_core::fragment::original_index;
+use certkv_kernel::cuda::args::{AttendArgs, Certificate};
+use certkv_kernel::cuda::encode::{AppendArgs, GatherArgs, PackArgs};
+use certkv_kernel::cuda::publish::PublishArgs;
+use certkv_kernel::cuda::select::{SelectArgs, SelectMode};
+use std::collections::BTreeSet;
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+pub(crate) const KV_HEADS: usize = 2;
+pub(crate) const GROUP: usize = 2;
+pub(crate) const DIM: usize = 64;
+pub(crate) const BLOCK: usize = 16;
+const SIDE: usize = BLOCK * DIM;
+
+/// Heads that did not fit a list: a list was not emptied before it was filled again. On a GPU they are written behind it.
+pub(crate) static OVERFLOWS: AtomicU64 = AtomicU64::new(0);
+
+/// Copies that were never made although a plan counts on them.
+pub(crate) static LOST: AtomicU64 = AtomicU64::new(0);
+/// Lists of copies that wait to be made, by address.
+static WAITING: Mutex<BTreeSet<u64>> = Mutex::new(BTreeSet::new());
+
+/// Whether records are the originals themselves: what is read from them is exact.
+static EXACT: AtomicBool = AtomicBool::new(false);
+
+/// Defects that a test plants to see whether it sees them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub(crate) enum Plant {
+    Nothing,
+    /// The dense rung claims an output that it does not write.
+    StaleOutput,
+    /// Copies of a plan are not made.
+    NoCopies,
+    /// A buffer is never freed.
+    Leak,
+    /// A committed row differs.
+    OtherRow,
+    /// Nobody is told of an error.
+    Swallowed,
+}
+
+static PLANTED: AtomicU32 = AtomicU32::new(0);
+
+/// Plants a defect from now on.
+pub(crate) fn plant(what: Plant) {
+    PLANTED.store(what as u32, Ordering::Relaxed);
+}
+
+/// Whether that defect is planted.
+pub(crate) fn planted(what: Plant) -> bool {
+    PLANTED.load(Ordering::Relaxed) == what as u32
+}
+
+/// Another life begins, of a cache with records of `format`.
+pub(crate) fn begin(format: &str) {
+    waiting().clear();
+    EXACT.store(format.starts_with("f16-f16"), Ordering::Relaxed);
+    OVERFLOWS.store(0, Ordering::Relaxed);
+    LOST.store(0, Ordering::Relaxed);
+}
+
+fn waiting() -> MutexGuard<'static, BTreeSet<u64>> {
+    WAITING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Where the fake maps the host's memory for the device, see `memory.c`.
+const MAPPED: u64 = 1 << 56;
+
+fn host<T>(address: u64) -> *mut T {
+    (if address >= MAPPED { address - MAPPED } else { address }) as *mut T
+}
+
+/// Arguments of a launch.
+///
+/// # Safety
+/// `raw` are those of a kernel that was declared with `T`.
+unsafe fn arguments<T: Copy>(raw: *const c_void) -> T {
+    // SAFETY: as many bytes are there by contract, in any alignment.
+    unsafe { raw.cast::<T>().read_unaligned() }
+}
+
+fn word(address: u64, at: usize) -> u32 {
+    // SAFETY: launches name live memory of the fake of the extent that their arguments say, which the engine checked.
+    unsafe { host::<u32>(address).add(at).read() }
+}
+
+fn set(address: u64, at: usize, value: u32) {
+    // SAFETY: as in `word`; nothing else runs meanwhile.
+    unsafe { host::<u32>(address).add(at).write(value) }
+}
+
+/// Adds a head to a list of at most `most`.
+fn list(address: u64, head: usize, most: usize) {
+    let count = word(address, 0) as usize;
+    if count >= most {
+        OVERFLOWS.fetch_add(1, Ordering::Relaxed);
+        return;
+    }
+    set(address, 1 + count, head as u32);
+    set(address, 0, count as u32 + 1);
+}
+
+extern "C" fn attend(raw: *const c_void) {
+    // SAFETY: declared with this struct.
+    let a: AttendArgs = unsafe { arguments(raw) };
+    let heads = a.seqs as usize * a.kv_heads as usize;
+    let listed = |only| (0..word(only, 0) as usize).map(move |i| word(only, 1 + i) as usize).collect();
+    let all: Vec<usize> = if a.only == 0 { (0..heads).collect() } else { listed(a.only) };
+    for head in all {
+        for q in head * GROUP..(head + 1) * GROUP {
+            let (at, certificate) = (q * DIM, host::<Certificate>(a.certificates).wrapping_add(q));
+            let first = word(a.query, head * GROUP * DIM);
+            let certified = a.relative > 0.0;
+            let over = a.failures != 0
+                && !EXACT.load(Ordering::Relaxed)
+                && first.wrapping_mul(0x9e37_79b9) >> 30 <= u32::from(a.only == 0);
+            let dense = a.promoted != 0 && a.failures == 0;
+            let exact = dense || EXACT.load(Ordering::Relaxed);
+            let status = if exact { 2 } else { u32::from(certified && !over) };
+            let bound = if over { f32::INFINITY } else { 0.001 };
+            for i in 0..if dense && planted(Plant::StaleOutput) { 0 } else { DIM } {
+                set(a.out, at + i, if over { 0x7fc0_0000 } else { word(a.query, at + i) });
+            }
+            let made = Certificate { bound, tolerance: 1.0, norm: 2.0, status, ..Certificate::default() };
+            // SAFETY: as in `word`; nothing else runs meanwhile.
+            unsafe { certificate.write(made) };
+            if over && q % GROUP == 0 {
+                list(a.failures, head, heads);
+            }
+        }
+    }
+}
+
+extern "C" fn append(raw: *const c_void) {
+    // SAFETY: declared with this struct.
+    let a: AppendArgs = unsafe { arguments(raw) };
+    assert_eq!(a.input, 0, "rows are halves");
+    if a.clear != 0 {
+        set(a.clear, 0, 0);
+    }
+    for place in 0..word(a.count, 0) as usize {
+        let row = word(a.rows, place) as usize;
+        let (len, tail) = (word(a.lens, row) as usize, u64::from(word(a.tails, row)));
+        let slot = host::<u16>(a.tail_base + tail * a.tail_stride);
+        for head in 0..a.kv_heads as usize {
+            for (side, rows, stride) in [(0, a.keys, a.key_stride), (1, a.values, a.value_stride)] {
+                for channel in 0..DIM {
+                    let from = host::<u16>(rows).wrapping_add(place * stride as usize + head * DIM + channel);
+                    let to = (2 * head + side) * SIDE + original_index(len % BLOCK, channel, DIM, side == 0);
+                    // SAFETY: as in `word`; nothing else runs meanwhile.
+                    unsafe { slot.add(to).write(from.read()) };
+                }
+            }
+        }
+        let page = word(a.hosts, row * a.blocks as usize + len / BLOCK);
+        if len % BLOCK == BLOCK - 1 {
+            let to = host::<u16>(a.host_base + u64::from(page) * a.host_stride);
+            // SAFETY: as above: a slot and a page of as many bytes.
+            unsafe { to.copy_from_nonoverlapping(slot, a.host_stride as usize / 2) };
+        }
+    }
+}
+
+extern "C" fn select(raw: *const c_void) {
+    // SAFETY: declared with this struct.
+    let a: SelectArgs = unsafe { arguments(raw) };
+    for address in a.clear.into_iter().filter(|address| *address != 0) {
+        set(address, 0, 0);
+    }
+    // What a plan lists is to be copied before the list is begun anew, or read.
+    if a.mode != SelectMode::Forget as u32 {
+        LOST.fetch_add(u64::from(waiting().remove(&a.queue)), Ordering::Relaxed);
+    }
+    if a.mode == SelectMode::Plan as u32 {
+        waiting().insert(a.queue);
+    }
+}
+
+extern "C" fn gather(raw: *const c_void) {
+    // SAFETY: declared with this struct.
+    let a: GatherArgs = unsafe { arguments(raw) };
+    if !planted(Plant::NoCopies) {
+        waiting().remove(&a.count);
+    }
+}
+
+/// Names the kernels.
+pub(crate) fn declare(fake: &Fake) {
+    fake.kernel("ckv_attend", size_of::<AttendArgs>(), Some(attend));
+    fake.kernel("ckv_append", size_of::<AppendArgs>(), Some(append));
+    fake.kernel("ckv_select", size_of::<SelectArgs>(), Some(select));
+    fake.kernel("ckv_pack", size_of::<PackArgs>(), None);
+    fake.kernel("ckv_gather", size_of::<GatherArgs>(), Some(gather));
+    fake.kernel("ckv_publish", size_of::<PublishArgs>(), None);
+}

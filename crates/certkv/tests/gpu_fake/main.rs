@@ -1,0 +1,187 @@
+//! The cache on a GPU over a fake driver: every call made to fail once and for good, in the life of a cache. A failure is a typed
+//! error that names the call; what was committed is there bit for bit; the same call succeeds the next time; no output is claimed
+//! that this step did not write; nothing leaks.
+#[path = "../../../certkv-device/tests/fake_cuda/mod.rs"]
+mod fake_cuda;
+mod hurry;
+mod kernels;
+mod life;
+
+use certkv::Error;
+use certkv::gpu::{Compiler, CudaError, Gpu, GpuCache};
+use certkv_testkit::generate::Rng;
+use fake_cuda::Fake;
+use fake_cuda::sweep::{Fault, Tally, Watchdog, code_for};
+use kernels::Plant;
+use life::{FORMATS, Manner, config};
+use std::sync::atomic::Ordering;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+/// The fake is one for the process: tests take turns.
+fn alone() -> (&'static Fake, &'static Compiler, MutexGuard<'static, ()>) {
+    static TURN: Mutex<()> = Mutex::new(());
+    static COMPILER: OnceLock<Compiler> = OnceLock::new();
+    let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    Watchdog::start();
+    let fake = Fake::get();
+    fake.with_compiler();
+    kernels::declare(fake);
+    (fake, COMPILER.get_or_init(Compiler::new), turn)
+}
+
+/// One life: its format, whether the GPU works only when it is asked, and how errors are met.
+#[derive(Debug, Clone, Copy)]
+struct How {
+    format: &'static str,
+    deferred: bool,
+    manner: Manner,
+}
+
+/// One life under `faults`.
+fn live(tally: &mut Tally, fake: &Fake, compiler: &Compiler, faults: &[Fault], how: How) {
+    let mut wrong = Vec::new();
+    kernels::begin(how.format);
+    tally.run(fake, faults, how.deferred, || life::run(compiler, (how.format, how.manner), faults, &mut wrong));
+    for (count, what) in
+        [(&kernels::OVERFLOWS, "heads behind the end of a list"), (&kernels::LOST, "lists of copies lost")]
+    {
+        let count = count.load(Ordering::Relaxed);
+        if count > 0 {
+            wrong.push(format!("{count} {what}"));
+        }
+    }
+    let failed = fake.last_failed();
+    tally.wrong.extend(wrong.iter().map(|w| format!("{failed} ({faults:?}, {how:?}): {w}")));
+}
+
+/// How far the sweep goes: every call where they run fast.
+const FULL: bool = !cfg!(debug_assertions);
+const SEED: u64 = 0x5eed_cafe_0002;
+/// Lives with two faults.
+const PAIRS: usize = if FULL { 2000 } else { 150 };
+
+/// Names of the calls of a life without a fault.
+fn calls(fake: &Fake, compiler: &Compiler, how: How) -> Vec<&'static str> {
+    let mut tally = Tally::default();
+    live(&mut tally, fake, compiler, &[], how);
+    assert!(tally.wrong.is_empty(), "without a fault: {:?}", tally.wrong);
+    fake.trace()
+}
+
+/// Calls to be failed: all; or each `stride`-th and the first and last of each function.
+fn chosen(names: &[&'static str], stride: usize) -> Vec<usize> {
+    let edge = |i: &usize| names[..*i].contains(&names[*i]) && names[i + 1..].contains(&names[*i]);
+    (0..names.len()).filter(|i| FULL || i.is_multiple_of(stride) || !edge(i)).collect()
+}
+
+/// The calls of a life fail, once each with a code that fits; or for good.
+fn sweep(fake: &Fake, compiler: &Compiler, how: How, stride: usize, lost: bool) -> Tally {
+    let mut all = Tally::default();
+    let names = calls(fake, compiler, how);
+    for i in chosen(&names, stride) {
+        let at = i as u64 + 1;
+        let code = if lost { [700, 719, 999][i % 3] } else { code_for(names[i], at) };
+        live(&mut all, fake, compiler, &[Fault { at, code, lost }], how);
+    }
+    println!("{how:?}, lost {lost}: {} of {} calls", all.executed, names.len());
+    all
+}
+
+const fn how(format: &'static str, deferred: bool, manner: Manner) -> How {
+    How { format, deferred, manner }
+}
+
+#[test]
+fn a_cache_outlives_the_failure_of_any_call() {
+    let (fake, compiler, _turn) = alone();
+    let mut all = Tally::default();
+    let [planned, refined, exact] = FORMATS;
+    all.add(sweep(fake, compiler, how(planned, false, Manner::Anew), 23, false));
+    all.add(sweep(fake, compiler, how(planned, true, Manner::Again), 29, false));
+    all.add(sweep(fake, compiler, how(refined, true, Manner::Anew), 37, false));
+    all.add(sweep(fake, compiler, how(refined, false, Manner::Again), 41, false));
+    all.add(sweep(fake, compiler, how(exact, true, Manner::Again), 61, false));
+    all.add(sweep(fake, compiler, how(planned, true, Manner::Anew), 43, true));
+    all.add(sweep(fake, compiler, how(refined, false, Manner::Again), 47, true));
+    let pairs = how(planned, true, Manner::Anew);
+    let (names, mut random) = (calls(fake, compiler, pairs), Rng::new(SEED));
+    for _ in 0..PAIRS {
+        let two = [(); 2].map(|()| {
+            let i = random.below(names.len());
+            Fault { at: i as u64 + 1, code: code_for(names[i], random.bits()), lost: false }
+        });
+        live(&mut all, fake, compiler, &two, pairs);
+    }
+    all.print_wrong();
+    all.print_reached();
+    let (caught, planted) = controls(fake, compiler);
+    println!(
+        "GATE fake-driver-engine executed={} failed={} controls={caught}/{planted} seed={SEED:#x}",
+        all.executed,
+        all.wrong.len()
+    );
+    assert!(all.wrong.is_empty() && caught == planted);
+}
+
+/// Planted defects, and how many of them are seen.
+fn controls(fake: &Fake, compiler: &Compiler) -> (usize, usize) {
+    let plants = [Plant::StaleOutput, Plant::NoCopies, Plant::Leak, Plant::OtherRow, Plant::Swallowed];
+    let how = how(FORMATS[0], false, Manner::Anew);
+    let launch = calls(fake, compiler, how).iter().rposition(|name| *name == "cuLaunchKernelEx");
+    let sees = |what: &Plant| {
+        kernels::plant(*what);
+        let mut tally = Tally::default();
+        let at = launch.map_or(0, |i| i as u64 + 1);
+        let faults = if *what == Plant::Swallowed { vec![Fault { at, code: 1, lost: false }] } else { Vec::new() };
+        live(&mut tally, fake, compiler, &faults, how);
+        kernels::plant(Plant::Nothing);
+        !tally.wrong.is_empty()
+    };
+    (plants.iter().filter(|what| sees(what)).count(), plants.len())
+}
+
+/// A cache that does not fit takes nothing, whichever allocation it is that does not; one that fits is served in the same process.
+#[test]
+fn a_cache_that_does_not_fit_takes_nothing() {
+    let (fake, compiler, _turn) = alone();
+    fake.reset();
+    let gpu = Gpu::open(0).expect("the fake");
+    let before = fake.live();
+    let [device, pinned] = {
+        let _cache = GpuCache::new(&gpu, compiler, config(FORMATS[0])).expect("no limit");
+        let usage = gpu.usage();
+        [usage.device_bytes, usage.pinned_bytes]
+    };
+    let mut refused = 0;
+    for sixteenth in 0..16 {
+        fake.limit_device(device * sixteenth / 16);
+        let error = GpuCache::new(&gpu, compiler, config(FORMATS[0])).map(drop);
+        assert!(matches!(error, Err(Error::Gpu(CudaError::OutOfDeviceMemory { .. }))), "{error:?}");
+        assert_eq!((fake.live(), gpu.usage()), (before, Default::default()));
+        fake.limit_device(usize::MAX);
+        fake.limit_pinned(pinned * sixteenth / 16);
+        let error = GpuCache::new(&gpu, compiler, config(FORMATS[0])).map(drop);
+        let pinned = matches!(
+            error,
+            Err(Error::Gpu(CudaError::OutOfPinnedMemory { call: "cuMemHostRegister_v2", code: 2, .. }))
+        );
+        assert!(pinned, "{error:?}");
+        assert_eq!((fake.live(), gpu.usage()), (before, Default::default()));
+        fake.limit_pinned(usize::MAX);
+        refused += 2;
+    }
+    // Just enough is enough, and a smaller one fits where the larger did not.
+    fake.limit_device(device);
+    fake.limit_pinned(pinned);
+    drop(GpuCache::new(&gpu, compiler, config(FORMATS[0])).expect("as much as it says"));
+    fake.limit_device(device - 1);
+    assert!(GpuCache::new(&gpu, compiler, config(FORMATS[0])).is_err());
+    let mut smaller = config(FORMATS[0]);
+    (smaller.max_tokens, smaller.max_context, smaller.max_sequences) = (2 * kernels::BLOCK, kernels::BLOCK, 1);
+    let mut cache = GpuCache::new(&gpu, compiler, smaller).expect("a smaller one");
+    cache.create().expect("and it works");
+    drop(cache);
+    drop(gpu);
+    assert_eq!((fake.live(), fake.reaped(), fake.violations()), ([0; 8], [0; 8], 0));
+    println!("GATE fake-driver-limits executed={refused} failed=0 controls=1/1 seed=0x0");
+}
