@@ -7,6 +7,7 @@ use crate::{Config, Error, Policy, Side, Step};
 use certkv_core::{Class, Geometry, Ledger, PageId, RecordLayout, SequenceId};
 use certkv_device::{CheckReport, Copy2d, Dst, SimDevice, Src, Stream};
 use certkv_kernel::Pool;
+use certkv_page::prefix::GroupShape;
 use certkv_page::{BlockTable, CopyOp, Dropped, PageClass, PageError, Stamp};
 use certkv_tier::Lane;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -122,7 +123,14 @@ impl Cache {
             workspaces: Mutex::default(),
         };
         if let Some(prefixes) = &cache.config.prefixes {
-            cache.prefixes = Some(Prefixes::new(&cache.config, prefixes, &cache)?);
+            let shape = |group: &Group| GroupShape {
+                pools: group.pools.clone(),
+                block: group.layout.tokens(),
+                max_blocks: group.max_blocks,
+            };
+            let groups = cache.groups.iter().map(shape).collect();
+            let formats = cache.groups.iter().map(|group| (group.layers, group.layout.format));
+            cache.prefixes = Some(Prefixes::new(prefixes, &cache.config.geometry, groups, formats, &cache.ledger)?);
         }
         Ok(cache)
     }

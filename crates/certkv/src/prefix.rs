@@ -3,12 +3,12 @@
 //! What is cached is the pages themselves: codes, error summaries and originals. A sequence that continues from them reads
 //! the same bytes as the one that wrote them, so outputs and bounds over them are the same, bit for bit.
 use crate::sequence::SequenceState;
-use crate::{Cache, Config, Error};
+use crate::{Cache, Error};
 use certkv_control::BitSet;
-use certkv_core::{BudgetExceeded, Class, Ledger, SequenceId};
+use certkv_core::{BudgetExceeded, Class, Format, Geometry, Ledger, SequenceId};
 use certkv_page::policy::{EvictionPolicy, Lru, S3Fifo};
 use certkv_page::prefix::{
-    Admission, Chain, Evicted, GroupShape, PrefixIndex, PrefixSecret, PrefixStats, Prompt, Scope, Stop,
+    Admission, Chain, Evicted, GroupShape, PrefixIndex, PrefixSecret, PrefixStats, Prompt, Published, Scope, Stop,
 };
 use certkv_page::{BlockTable, Need, PageClass, PageError};
 use core::fmt::Write;
@@ -71,24 +71,31 @@ pub struct PublishedPrefix {
     pub stop: Option<Stop>,
 }
 
+impl PublishedPrefix {
+    pub(crate) fn of(published: &Published, unit: usize) -> Self {
+        let Published { known, added, stop, .. } = published;
+        Self { cached: (known + added) * unit, added: added * unit, stop: *stop }
+    }
+}
+
 /// Value centres of all layers: the codes of a sequence's blocks are relative to them. Counted while anybody holds them.
 #[derive(Debug)]
-struct Centres {
-    layers: Vec<Vec<f32>>,
+pub(crate) struct Centres {
+    pub(crate) layers: Vec<Vec<f32>>,
     ledger: Arc<Ledger>,
     bytes: usize,
 }
 
 impl Centres {
-    fn of(state: &SequenceState, ledger: &Arc<Ledger>) -> Result<Self, BudgetExceeded> {
-        let bytes = state.centres.iter().map(|layer| layer.len() * 4).sum();
+    fn of(layers: &[Vec<f32>], ledger: &Arc<Ledger>) -> Result<Self, BudgetExceeded> {
+        let bytes = layers.iter().map(|layer| layer.len() * 4).sum();
         ledger.reserve(Class::Tables, bytes)?;
-        Ok(Self { layers: state.centres.clone(), ledger: Arc::clone(ledger), bytes })
+        Ok(Self { layers: layers.to_vec(), ledger: Arc::clone(ledger), bytes })
     }
 
-    fn are_those_of(&self, state: &SequenceState) -> bool {
+    fn are(&self, layers: &[Vec<f32>]) -> bool {
         let bits = |layers: &[Vec<f32>]| layers.iter().flatten().map(|x| x.to_bits()).collect::<Vec<_>>();
-        self.layers.len() == state.centres.len() && bits(&self.layers) == bits(&state.centres)
+        self.layers.len() == layers.len() && bits(&self.layers) == bits(layers)
     }
 }
 
@@ -100,59 +107,88 @@ impl Drop for Centres {
 
 /// What is remembered of a unit beside its pages.
 #[derive(Debug, Clone)]
-struct Note {
-    centres: Arc<Centres>,
-    /// Blocks of the unit without codes: layer, block of the sequence.
-    uncoded: Arc<[(u32, u32)]>,
+pub(crate) struct Note {
+    pub(crate) centres: Arc<Centres>,
+    /// Blocks of the unit without codes, where records do not say so themselves: layer, block of the sequence.
+    pub(crate) uncoded: Arc<[(u32, u32)]>,
 }
 
 /// The cached prefixes of a cache.
 #[derive(Debug)]
 pub(crate) struct Prefixes {
-    index: PrefixIndex<Note>,
+    pub(crate) index: PrefixIndex<Note>,
     secret: PrefixSecret,
     /// Geometry and formats in words, for the names.
     layout: String,
 }
 
 impl Prefixes {
-    pub(crate) fn new(config: &Config, prefixes: &PrefixConfig, cache: &Cache) -> Result<Self, Error> {
-        if prefixes.units == 0 || prefixes.units > 1 << 24 {
-            let why = format!("{} units; must be 1 to 2^24", prefixes.units);
+    /// An index over `groups`, of layers in so many formats each.
+    pub(crate) fn new(
+        config: &PrefixConfig,
+        geometry: &Geometry,
+        groups: Vec<GroupShape>,
+        formats: impl Iterator<Item = (usize, Format)>,
+        ledger: &Ledger,
+    ) -> Result<Self, Error> {
+        let PrefixConfig { secret, units, eviction } = config;
+        if *units == 0 || *units > 1 << 24 {
+            let why = format!("{units} units; must be 1 to 2^24");
             return Err(Error::Config { field: "prefixes", why });
         }
-        let shape = |group: &crate::group::Group| GroupShape {
-            pools: group.pools.clone(),
-            block: group.layout.tokens(),
-            max_blocks: group.max_blocks,
+        ledger.reserve(Class::Tables, PrefixIndex::<Note>::bytes(&groups, *units))?;
+        let policy: Box<dyn EvictionPolicy> = match eviction {
+            Eviction::Lru => Box::new(Lru::new(*units)),
+            Eviction::S3Fifo => Box::new(S3Fifo::new(*units)),
         };
-        let groups: Vec<GroupShape> = cache.groups.iter().map(shape).collect();
-        cache.ledger.reserve(Class::Tables, PrefixIndex::<Note>::bytes(&groups, prefixes.units))?;
-        let policy: Box<dyn EvictionPolicy> = match prefixes.eviction {
-            Eviction::Lru => Box::new(Lru::new(prefixes.units)),
-            Eviction::S3Fifo => Box::new(S3Fifo::new(prefixes.units)),
-        };
-        let g = &config.geometry;
+        let g = geometry;
         let mut layout = format!("page 1, {} x {} heads of {} {:?}", g.layers, g.kv_heads, g.head_dim, g.store);
-        for group in &cache.groups {
+        for (layers, format) in formats {
             // Writing to a string does not fail.
-            let _ = write!(layout, ", {} x {}", group.layers, group.layout.format);
+            let _ = write!(layout, ", {layers} x {format}");
         }
-        let index = PrefixIndex::create(groups, prefixes.units, policy).map_err(Error::from_table)?;
-        Ok(Self { index, secret: prefixes.secret.clone(), layout })
+        let index = PrefixIndex::create(groups, *units, policy).map_err(Error::from_table)?;
+        Ok(Self { index, secret: secret.clone(), layout })
     }
 
-    fn chain(&self, scope: &PrefixScope<'_>) -> Chain {
+    /// Publishes a sequence with these tables and centres; `uncoded` names the blocks of a unit without codes.
+    pub(crate) fn publish(
+        &self,
+        scope: &PrefixScope<'_>,
+        prompt: Prompt<'_>,
+        tables: &[&BlockTable],
+        centres: &[Vec<f32>],
+        ledger: &Arc<Ledger>,
+        uncoded: impl Fn(usize) -> Arc<[(u32, u32)]>,
+    ) -> Published {
+        // The centres last seen to be this sequence's: units of one path share them.
+        let mut same: Option<Arc<Centres>> = None;
+        self.index.publish(&self.chain(scope), prompt, tables, |number, before| {
+            let found = match (before, &same) {
+                (Some(note), Some(same)) if Arc::ptr_eq(&note.centres, same) => Arc::clone(same),
+                (Some(note), _) => note.centres.are(centres).then(|| Arc::clone(&note.centres))?,
+                (None, _) => Arc::new(Centres::of(centres, ledger).ok()?),
+            };
+            same = Some(Arc::clone(&found));
+            Some(Note { centres: found, uncoded: uncoded(number) })
+        })
+    }
+
+    pub(crate) fn chain(&self, scope: &PrefixScope<'_>) -> Chain {
         let PrefixScope { domain, model, adapter, salt, tolerance, first_position } = *scope;
         let layout = self.layout.as_bytes();
         Chain::new(&self.secret, &Scope { domain, model, adapter, salt, layout, tolerance, first_position })
     }
 }
 
+/// The answer of a cache that was configured without.
+pub(crate) fn not_cached() -> Error {
+    Error::Config { field: "prefixes", why: "prefixes are not cached: it is `None`".to_owned() }
+}
+
 impl Cache {
     fn prefixes(&self) -> Result<&Prefixes, Error> {
-        let why = || "prefixes are not cached: `prefixes` is `None`".to_owned();
-        self.prefixes.as_ref().ok_or_else(|| Error::Config { field: "prefixes", why: why() })
+        self.prefixes.as_ref().ok_or_else(not_cached)
     }
 
     /// A new sequence that holds the longest cached prefix of `prompt`, and how many tokens that is: the caller appends what
@@ -197,25 +233,15 @@ impl Cache {
     ) -> Result<PublishedPrefix, Error> {
         let prefixes = self.prefixes()?;
         let _turn = self.turn.lock();
-        let (unit, published) = self.with(id, |state| {
+        let unit = prefixes.index.unit();
+        let published = self.with(id, |state| {
             let tables: Vec<&BlockTable> = state.tables.iter().collect();
-            let unit = prefixes.index.unit();
-            // The centres last seen to be this sequence's: units of one path share them.
-            let mut same: Option<Arc<Centres>> = None;
-            let published = prefixes.index.publish(&prefixes.chain(scope), prompt, &tables, |number, before| {
-                let centres = match (before, &same) {
-                    (Some(note), Some(same)) if Arc::ptr_eq(&note.centres, same) => Arc::clone(same),
-                    (Some(note), _) => note.centres.are_those_of(state).then(|| Arc::clone(&note.centres))?,
-                    (None, _) => Arc::new(Centres::of(state, &self.ledger).ok()?),
-                };
-                same = Some(Arc::clone(&centres));
-                Some(Note { centres, uncoded: self.uncoded_in(state, number, unit) })
-            });
-            Ok((unit, published))
+            let uncoded = |number| self.uncoded_in(state, number, unit);
+            Ok(prefixes.publish(scope, prompt, &tables, &state.centres, &self.ledger, uncoded))
         })?;
-        let (known, added, stop) = (published.known, published.added, published.stop);
+        let summary = PublishedPrefix::of(&published, unit);
         self.retire_evicted(published.evicted)?;
-        Ok(PublishedPrefix { cached: (known + added) * unit, added: added * unit, stop })
+        Ok(summary)
     }
 
     /// Blocks of one unit that have no codes.

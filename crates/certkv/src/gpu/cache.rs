@@ -7,12 +7,14 @@ use super::ring::Ring;
 use super::rows::Rows;
 use super::step::GpuStep;
 use super::{pages, policy::Rule};
+use crate::prefix::Prefixes;
 use crate::{Chunk, Error, MemoryUse, Policy, Side};
 use certkv_core::{Class, Geometry, Ledger, RecordLayout, SequenceId};
 use certkv_device::cuda::{Gpu, GpuStream};
 use certkv_kernel::cuda::Compiler;
 use certkv_kernel::cuda::select::{ROW_ENTRY, SelectMode, SelectStats};
 use certkv_kernel::{Kernel, Pool};
+use certkv_page::prefix::GroupShape;
 use certkv_page::{BlockTable, CopyOp, Dropped, PageAllocator, PageClass, Pools, Stamp};
 use slab::Slab;
 use std::sync::Arc;
@@ -41,7 +43,9 @@ pub struct GpuCache {
     generation: u32,
     pub(super) mirror: Mirror,
     pub(super) ring: Ring,
-    ledger: Ledger,
+    pub(super) ledger: Arc<Ledger>,
+    /// `None` where blocks end with their sequences.
+    pub(super) prefixes: Option<Prefixes>,
     /// For chunks.
     pub(super) kernel: Kernel,
     pub(super) pool: Pool,
@@ -63,7 +67,7 @@ pub(super) fn stamp() -> Stamp {
 }
 
 /// Pages of records among those that a table gave up.
-fn coded(dropped: &Dropped) -> impl Iterator<Item = u32> + '_ {
+pub(super) fn coded(dropped: &Dropped) -> impl Iterator<Item = u32> + '_ {
     dropped.pages().filter(|page| page.class == PageClass::Packed).map(|page| page.id.index)
 }
 
@@ -75,7 +79,7 @@ impl GpuCache {
     /// [`Error::Gpu`]. Nothing is held then.
     pub fn new(gpu: &Gpu, compiler: &Compiler, config: GpuConfig) -> Result<Self, Error> {
         let layouts = config.layouts()?;
-        let ledger = Ledger::new(config.device_budget, config.host_budget);
+        let ledger = Arc::new(Ledger::new(config.device_budget, config.host_budget));
         let core = Core::new(gpu, compiler, &config, &ledger)?;
         let s = &core.sizes;
         let pools = Pools {
@@ -83,7 +87,16 @@ impl GpuCache {
             packed: PageAllocator::create(s.packed_pages)?,
             tail: PageAllocator::create(s.tail_slots)?,
         };
+        let prefixes = match &config.prefixes {
+            None => None,
+            Some(prefixes) => {
+                let group = GroupShape { pools: pools.clone(), block: s.block, max_blocks: s.stride };
+                let formats = layouts.iter().map(|layout| (1, layout.format));
+                Some(Prefixes::new(prefixes, &config.geometry, vec![group], formats, &ledger)?)
+            }
+        };
         Ok(Self {
+            prefixes,
             mirror: Mirror::new(s),
             ring: Ring::new(core.staging.clone(), s.staging_slot),
             pools,
@@ -129,7 +142,7 @@ impl GpuCache {
         self.config.policy
     }
 
-    fn entry(&self, id: SequenceId) -> Result<&Entry, Error> {
+    pub(super) fn entry(&self, id: SequenceId) -> Result<&Entry, Error> {
         let found = self.sequences.get(id.slot as usize).filter(|entry| entry.generation == id.generation);
         found.ok_or(Error::UnknownSequence(id))
     }
@@ -149,7 +162,7 @@ impl GpuCache {
         self.insert(table)
     }
 
-    fn insert(&mut self, table: BlockTable) -> Result<SequenceId, Error> {
+    pub(super) fn insert(&mut self, table: BlockTable) -> Result<SequenceId, Error> {
         let max_sequences = self.core.sizes.rows;
         if self.sequences.len() >= max_sequences {
             return Err(Error::TooManySequences { max_sequences });
@@ -193,7 +206,12 @@ impl GpuCache {
     pub fn fork(&mut self, id: SequenceId) -> Result<SequenceId, Error> {
         let parent = id.slot as usize;
         self.reclaim();
-        let (table, copies) = self.entry(id)?.table.fork().map_err(Error::from_table)?;
+        let (table, copies) = loop {
+            match self.entry(id)?.table.fork().map_err(Error::from_table) {
+                Err(error) if self.make_room_after(&error)? => {}
+                result => break result?,
+            }
+        };
         // The table is dropped, and its pages given back, if anything fails.
         self.execute(copies.into_iter())?;
         let blocks: Vec<_> = table.blocks().iter().map(|b| (b.host.index, b.packed.map(|p| p.index))).collect();
@@ -230,7 +248,12 @@ impl GpuCache {
         if len > table.len() {
             return Err(Error::Length { asked: len, len: table.len() });
         }
-        let ops = table.truncate(len).map_err(Error::from_table)?;
+        let ops = loop {
+            match self.entry_mut(id)?.table.truncate(len).map_err(Error::from_table) {
+                Err(error) if self.make_room_after(&error)? || self.forget_reopened(id, len, &error)? => {}
+                result => break result?,
+            }
+        };
         let gone: Vec<u32> = coded(ops.dropped()).collect();
         self.forget_later(id, gone);
         let moved = self.execute(ops.copies()).and_then(|()| self.forgive(id.slot as usize));
@@ -279,6 +302,7 @@ impl GpuCache {
     pub fn begin_with(&mut self, chunks: &[Chunk], policy: Policy) -> Result<GpuStep<'_>, Error> {
         let rule = Rule::of(policy)?;
         self.reclaim();
+        self.make_room_for(chunks)?;
         GpuStep::begin(self, chunks, rule)
     }
 
@@ -389,13 +413,13 @@ impl GpuCache {
         self.ledger.used(class)
     }
 
-    /// Pages in use over all classes: 0 after every sequence was released.
+    /// Pages in use over all classes: 0 after every sequence was released and no prefix is cached.
     pub fn live_pages(&self) -> usize {
         self.reclaim();
         [&self.pools.host, &self.pools.packed, &self.pools.tail].map(|p| p.counts().live).iter().sum()
     }
 
-    fn reclaim(&self) {
+    pub(super) fn reclaim(&self) {
         self.pools.reclaim(&mut |_| true);
     }
 

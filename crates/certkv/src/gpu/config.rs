@@ -1,5 +1,5 @@
 //! What a cache on a GPU is made of.
-use crate::{Config, Error, Policy, default_format};
+use crate::{Config, Error, Policy, PrefixConfig, default_format};
 use certkv_core::{Format, Geometry, RecordLayout};
 use certkv_kernel::cuda::args::Element;
 use certkv_kernel::cuda::publish::MOST_LAYERS;
@@ -41,6 +41,9 @@ pub struct GpuConfig {
     /// Steps whose certificates stay readable on the host without waiting, at most 4096; 0: none, and steps do not publish theirs. See
     /// [`GpuCache::certificate_ring`](super::GpuCache::certificate_ring). 16 bytes a layer, sequence and query head each.
     pub certificate_ring: usize,
+    /// Full blocks that outlive their sequences, for others to continue from. They live in the same pages and give way to sequences
+    /// that need them.
+    pub prefixes: Option<PrefixConfig>,
     /// Threads of the host's part, 1 to 256: attention of chunks, and touching memory when the cache is made.
     pub threads: usize,
 }
@@ -75,6 +78,7 @@ impl GpuConfig {
             copies_per_step: 64,
             plan_target: 0.9,
             certificate_ring: 0,
+            prefixes: None,
             threads: 1,
         }
         .with_scratch(SCRATCH_SHARE)

@@ -39,6 +39,7 @@ mod ordered;
 mod pages;
 mod policy;
 mod prefill;
+mod prefix;
 mod published;
 mod readback;
 mod record;

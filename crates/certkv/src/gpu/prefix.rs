@@ -1,0 +1,183 @@
+//! Sequences that continue from blocks which another one wrote: pages are shared, centres are sent to the new row.
+use super::cache::{GpuCache, coded, stamp};
+use super::core::Core;
+use crate::prefix::{PrefixScope, Prefixes, PublishedPrefix, not_cached};
+use crate::{Chunk, Error};
+use certkv_core::SequenceId;
+use certkv_page::prefix::{Admission, Evicted, PrefixStats, Prompt};
+use certkv_page::{BlockTable, Need, PageClass, PageError};
+use std::sync::Arc;
+
+impl GpuCache {
+    fn prefixes(&self) -> Result<&Prefixes, Error> {
+        self.prefixes.as_ref().ok_or_else(not_cached)
+    }
+
+    /// As [`Cache::create_from`](crate::Cache::create_from). Does not wait for the device.
+    ///
+    /// # Errors
+    /// As [`GpuCache::create`]; [`Error::Config`] where prefixes are not cached. Nothing changed.
+    pub fn create_from(&mut self, scope: &PrefixScope<'_>, prompt: Prompt<'_>) -> Result<(SequenceId, usize), Error> {
+        let prefixes = self.prefixes()?;
+        let hit = prefixes.index.longest(&prefixes.chain(scope), prompt).map_err(Error::from_table)?;
+        let Some(table) = hit.tables.into_iter().next() else { return Err(not_cached()) };
+        let blocks: Vec<_> = table.blocks().iter().map(|b| (b.host.index, b.packed.map(|p| p.index))).collect();
+        let id = self.insert(table)?;
+        let row = id.slot as usize;
+        for (block, (host, packed)) in blocks.into_iter().enumerate() {
+            self.mirror.set(row, block, host, packed);
+        }
+        let sent = hit.notes.last().map_or(Ok(()), |note| self.send_centres(row, &note.centres.layers));
+        match sent {
+            Ok(()) => Ok((id, hit.tokens)),
+            Err(error) => {
+                self.release(id)?;
+                Err(error)
+            }
+        }
+    }
+
+    /// Writes the centres of a row, by way of the staging ring.
+    fn send_centres(&mut self, row: usize, layers: &[Vec<f32>]) -> Result<(), Error> {
+        let core = Arc::clone(&self.core);
+        for (layer, centre) in layers.iter().enumerate() {
+            self.ring.send(&core.queue, &core.centres, core.sizes.centre_at(layer, row), centre)?;
+        }
+        Ok(())
+    }
+
+    /// As [`Cache::publish`](crate::Cache::publish). Waits for the device if there is a full block.
+    ///
+    /// # Errors
+    /// Unknown sequence; [`Error::Config`] where prefixes are not cached; the driver's: nothing was cached then.
+    pub fn publish(
+        &mut self,
+        id: SequenceId,
+        scope: &PrefixScope<'_>,
+        prompt: Prompt<'_>,
+    ) -> Result<PublishedPrefix, Error> {
+        let unit = self.prefixes()?.index.unit();
+        if self.entry(id)?.table.len().min(prompt.tokens.len()) < unit {
+            return Ok(PublishedPrefix::default());
+        }
+        let centres = self.centres_of(id.slot as usize)?;
+        let (prefixes, table) = (self.prefixes()?, &self.entry(id)?.table);
+        // Records without codes say so themselves: their summaries are infinite.
+        let published = prefixes.publish(scope, prompt, &[table], &centres, &self.ledger, |_| Arc::new([]));
+        let summary = PublishedPrefix::of(&published, unit);
+        self.retire_evicted(published.evicted)?;
+        Ok(summary)
+    }
+
+    fn centres_of(&self, row: usize) -> Result<Vec<Vec<f32>>, Error> {
+        let Core { queue, centres, sizes: s, .. } = &*self.core;
+        let read = |layer| {
+            let mut centre = vec![0f32; s.kv_heads * s.dim];
+            centres.read(queue.stream(), s.centre_at(layer, row), &mut centre)?;
+            Ok(centre)
+        };
+        (0..s.layers).map(read).collect()
+    }
+
+    /// What is remembered of their pages goes with the next step; the stream that reads them is the one that writes them anew.
+    fn retire_evicted(&mut self, evicted: Evicted) -> Result<usize, Error> {
+        let gone: Vec<u32> = evicted.groups().iter().flat_map(coded).collect();
+        self.forgotten.extend(gone);
+        let units = evicted.units;
+        evicted.retire(stamp)?;
+        self.reclaim();
+        Ok(units)
+    }
+
+    /// As [`Cache::evict_prefixes`](crate::Cache::evict_prefixes).
+    ///
+    /// # Errors
+    /// [`Error::Config`] where prefixes are not cached.
+    pub fn evict_prefixes(&mut self, units: usize) -> Result<usize, Error> {
+        let evicted = self.prefixes()?.index.evict(units);
+        self.retire_evicted(evicted)
+    }
+
+    /// As [`Cache::prefix_stats`](crate::Cache::prefix_stats).
+    pub fn prefix_stats(&self) -> Option<(usize, PrefixStats)> {
+        self.prefixes.as_ref().map(|prefixes| (prefixes.index.len(), prefixes.index.stats()))
+    }
+
+    /// As [`Cache::admit`](crate::Cache::admit).
+    ///
+    /// # Errors
+    /// Unknown sequence; [`Error::TooLong`].
+    pub fn admit(&self, id: Option<SequenceId>, tokens: usize) -> Result<Admission, Error> {
+        let s = &self.core.sizes;
+        let need = match id {
+            Some(id) => self.entry(id)?.table.plan_append(tokens),
+            None => BlockTable::create(&self.pools, s.block, s.stride).and_then(|table| table.plan_append(tokens)),
+        };
+        let need = need.map_err(Error::from_table)?;
+        self.reclaim();
+        if let Some(prefixes) = &self.prefixes {
+            return Ok(prefixes.index.admit(&[need]));
+        }
+        let short = self.missing(need).into_iter().find(|(_, pages)| *pages > 0);
+        Ok(short.map_or(Admission::Fits, |(class, pages)| Admission::Lacks { group: 0, class, pages }))
+    }
+
+    /// Pages that are not free, by class.
+    fn missing(&self, need: Need) -> [(PageClass, usize); 3] {
+        need.by_class().map(|(class, pages)| (class, pages.saturating_sub(self.pools.of(class).counts().free)))
+    }
+
+    /// Evicts what the chunks of a step need; what is wrong with them, the step says.
+    pub(super) fn make_room_for(&mut self, chunks: &[Chunk]) -> Result<(), Error> {
+        if self.prefixes.is_none() {
+            return Ok(());
+        }
+        let mut need = Need::default();
+        for chunk in chunks {
+            let Ok(entry) = self.entry(chunk.sequence) else { return Ok(()) };
+            let Ok(more) = entry.table.plan_append(chunk.tokens) else { return Ok(()) };
+            need = Need { host: need.host + more.host, packed: need.packed + more.packed, tail: need.tail + more.tail };
+        }
+        loop {
+            let [(_, host), (_, packed), _] = self.missing(need);
+            if host.max(packed) == 0 || self.evict_some(host.max(packed))? == 0 {
+                return Ok(());
+            }
+        }
+    }
+
+    fn evict_some(&mut self, units: usize) -> Result<usize, Error> {
+        let prefixes = self.prefixes()?;
+        let mut evicted = prefixes.index.evict(units);
+        if evicted.units == 0 {
+            evicted = prefixes.index.evict_stranded();
+        }
+        self.retire_evicted(evicted)
+    }
+
+    /// Evicts for a call that was refused; whether it is worth another try.
+    pub(super) fn make_room_after(&mut self, error: &Error) -> Result<bool, Error> {
+        match error {
+            Error::CapacityExhausted { class, cause: PageError::Exhausted { asked, free, .. } }
+                if self.prefixes.is_some() && *class != PageClass::Tail.name() =>
+            {
+                Ok(self.evict_some(asked.saturating_sub(*free))? > 0)
+            }
+            _ => Ok(false),
+        }
+    }
+
+    /// After a cut was refused for want of a host page: forgets the cached unit whose page it would have copied.
+    pub(super) fn forget_reopened(&mut self, id: SequenceId, len: usize, error: &Error) -> Result<bool, Error> {
+        let (Some(prefixes), Error::CapacityExhausted { class: "host", .. }) = (&self.prefixes, error) else {
+            return Ok(false);
+        };
+        let table = &self.entry(id)?.table;
+        let (block, rows) = (len / table.block_size(), len % table.block_size());
+        let Some(entry) = table.blocks().get(block).filter(|entry| rows > 0 && entry.tail.is_none()) else {
+            return Ok(false);
+        };
+        let evicted = prefixes.index.forget(0, entry.host);
+        Ok(self.retire_evicted(evicted)? > 0)
+    }
+}
