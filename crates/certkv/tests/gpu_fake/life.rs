@@ -2,7 +2,10 @@
 use crate::fake_cuda::sweep::{Fault, Ran};
 use crate::kernels::{BLOCK, DIM, GROUP, KV_HEADS, Plant, planted};
 use certkv::gpu::{Compiler, DeviceBuffer, Element, Gpu, GpuCache, GpuConfig, GpuStep, GpuStream, LayerIo, Tensor};
-use certkv::{Certificate, Certified, Chunk, Error, Geometry, Policy, SequenceId, Side, Status};
+use certkv::{
+    Certificate, Certified, Chunk, Error, Eviction, Geometry, Policy, PrefixConfig, PrefixScope, PrefixSecret,
+    SequenceId, Side, Status,
+};
 use certkv_device::cuda::{CudaError, EventPool, Priority};
 use certkv_testkit::generate::Rng;
 
@@ -21,8 +24,9 @@ pub(crate) fn config(format: &str) -> GpuConfig {
     let geometry = Geometry::new(LAYERS, HEADS, KV_HEADS, DIM).expect("a geometry");
     let mut config = GpuConfig::new(geometry, 8 * BLOCK);
     config.max_context = 5 * BLOCK;
-    config.max_sequences = 4;
+    config.max_sequences = 6;
     config.certificate_ring = 2;
+    config.prefixes = Some(PrefixConfig { secret: PrefixSecret::new([1; 32]), units: 4, eviction: Eviction::Lru });
     config.with_format(format.parse().expect("a format"))
 }
 
@@ -160,6 +164,22 @@ impl Life {
         Ok(self.held.len() - 1)
     }
 
+    /// Caches the full blocks of a sequence and begins another one with them.
+    fn continued(&mut self, at: usize) -> Result<usize, Over> {
+        let whole = self.held[at].len() / BLOCK * BLOCK;
+        let tokens: Vec<u32> = (0..self.held[at].len() as u32).collect();
+        let scope = PrefixScope::new(b"domain", b"model");
+        let done = self.stubbornly(|life| life.cache.publish(life.held[at].id, &scope, tokens[..].into()))?;
+        let (id, found) = self.stubbornly(|life| life.cache.create_from(&scope, tokens[..].into()))?;
+        if (done.cached, found) != (whole, whole) {
+            self.wrong.push(format!("{whole} tokens, cached {done:?}, found {found}"));
+        }
+        let cut = |side: &Vec<u16>| side[..found * KV].to_vec();
+        let rows = self.held[at].rows.iter().map(|[keys, values]| [cut(keys), cut(values)]).collect();
+        self.held.push(Held { id, rows });
+        Ok(self.held.len() - 1)
+    }
+
     fn truncate(&mut self, at: usize, len: usize) -> Result<(), Over> {
         let cut = |held: &mut Held, len: usize| {
             held.rows.iter_mut().flatten().for_each(|side| side.truncate(len * KV));
@@ -256,6 +276,17 @@ impl Life {
         self.step(&[(b, 1), (c, 5), (a, 3)], certified())?;
         self.step(&[(c, 1), (b, 1)], Policy::Packed)?;
         self.verify()?;
+        let e = self.continued(a)?;
+        self.step(&[(e, 1), (a, 1)], certified())?;
+        // Inside a block that is cached: it is copied, and stays what it is.
+        self.truncate(e, BLOCK / 2)?;
+        self.step(&[(e, 1)], certified())?;
+        self.verify()?;
+        self.released()?;
+        let f = self.continued(a)?;
+        self.step(&[(f, 2)], certified())?;
+        self.verify()?;
+        self.released()?;
         self.truncate(a, BLOCK + 1)?;
         self.truncate(a, BLOCK / 2)?;
         while self.held[a].len() < BLOCK + 1 {
@@ -265,13 +296,11 @@ impl Life {
         self.captures(gpu, &[b, c])?;
         self.verify()?;
         self.looks()?;
-        while let Some(held) = self.held.pop() {
-            if let Err(error) = self.cache.release(held.id) {
-                self.wrong.push(format!("a release failed: {error}"));
-            }
-            if self.cache.len(held.id).is_ok() {
-                self.wrong.push("an id is valid after its release".to_owned());
-            }
+        while !self.held.is_empty() {
+            self.released()?;
+        }
+        if self.cache.evict_prefixes(9).ok() != Some(1) {
+            self.wrong.push("the cached block is not there at the end".to_owned());
         }
         if self.cache.live_pages() != 0 {
             self.wrong.push(format!("{} pages are live at the end", self.cache.live_pages()));
@@ -281,6 +310,18 @@ impl Life {
         self.step(&[(d, 2)], certified())?;
         self.step(&[(d, 1)], certified())?;
         self.verify()
+    }
+
+    /// Ends the sequence that was begun last.
+    fn released(&mut self) -> Result<(), Over> {
+        let Some(held) = self.held.pop() else { return Ok(()) };
+        if let Err(error) = self.cache.release(held.id) {
+            self.wrong.push(format!("a release failed: {error}"));
+        }
+        if self.cache.len(held.id).is_ok() {
+            self.wrong.push("an id is valid after its release".to_owned());
+        }
+        Ok(())
     }
 
     /// What only looks.
@@ -310,7 +351,7 @@ impl Life {
                 self.wrong.push(format!("release on a lost context: {error}"));
             }
         }
-        if self.cache.live_pages() != 0 {
+        if self.cache.evict_prefixes(9).is_err() || self.cache.live_pages() != 0 {
             self.wrong.push("pages are live after every release".to_owned());
         }
         self.wrong.append(&mut wrong);
