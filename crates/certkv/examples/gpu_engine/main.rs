@@ -11,7 +11,7 @@ mod watch;
 mod world;
 
 use certkv::gpu::{Ahead, Compiler, Gpu, GpuCache, GpuConfig};
-use certkv::{Certified, Dtype, Geometry, Policy};
+use certkv::{Certified, Dtype, Eviction, Geometry, Policy, PrefixConfig, PrefixSecret};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -58,6 +58,8 @@ fn life(gpu: &Gpu, compiler: &Compiler, plan: &Plan, format: &str, store: Dtype)
     config = config.with_scratch([0.5, 0.1, 0.01][plan.seed as usize % 3]);
     (config.max_context, config.max_sequences, config.threads) = (longest, 12, 4);
     config.certificate_ring = 4;
+    config.prefixes =
+        Some(PrefixConfig { secret: PrefixSecret::random()?, units: 4 * longest / 32, eviction: Eviction::S3Fifo });
     let start = Instant::now();
     let mut cache = GpuCache::new(gpu, compiler, config)?;
     println!("{format} {store}: ready in {:.2} s", start.elapsed().as_secs_f64());
@@ -144,10 +146,18 @@ fn life(gpu: &Gpu, compiler: &Compiler, plan: &Plan, format: &str, store: Dtype)
     while !world.held.is_empty() {
         world.release(&mut cache, 0)?;
     }
+    let (units, prefixes) = cache.prefix_stats().unwrap_or_default();
+    println!(
+        "GATE gpu-engine-prefixes executed={} failed={} controls=0/0 seed={:#x}, {units} units, {prefixes:?}",
+        prefixes.hits,
+        usize::from(prefixes.hits == 0),
+        plan.seed
+    );
+    cache.evict_prefixes(usize::MAX)?;
     let left = cache.live_pages();
     println!("GATE gpu-engine-leaks executed={n} failed={left} controls=0/0 seed={:#x}", plan.seed);
     let caught = sum.controls == sum.planted && sum.planted > 0;
-    Ok(sum.failed + lost + left == 0 && caught && graphs && refused)
+    Ok(sum.failed + lost + left == 0 && prefixes.hits > 0 && caught && graphs && refused)
 }
 
 /// Recordings of a step under three policies. Returns whether everything held.
@@ -192,14 +202,16 @@ fn disturb(cache: &mut GpuCache, world: &mut World, step: usize) -> Result<(), F
     let n = world.held.len();
     let at = world.rng.below(n.max(1));
     match step % 6 {
-        0 if n < 9 => world.fork(cache, at),
+        0 if n < 8 => world.fork(cache, at),
         2 if n > 0 => {
             let len = world.rng.below(world.held[at].len + 1);
             // Not always far back: often within the last block, or to its edge.
             let near = world.held[at].len.saturating_sub(1 + step % 40);
             world.truncate(cache, at, if step.is_multiple_of(4) { len } else { near })
         }
+        3 | 5 if n > 7 => world.release(cache, at),
         3 if n > 5 => world.release(cache, at),
+        1 | 4 if (1..11).contains(&n) => world.resume(cache, at),
         5 if n < 7 => world.create(cache),
         _ => Ok(()),
     }

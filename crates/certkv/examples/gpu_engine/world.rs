@@ -1,6 +1,7 @@
 //! What every sequence should hold, and attention over it in f64.
 use certkv::gpu::{GpuCache, GpuStep};
-use certkv::{Certificate, Chunk, Dtype, Geometry, Policy, Rung, SequenceId, Side, Status};
+use certkv::{Certificate, Chunk, Dtype, Geometry, Policy, PrefixScope, Rung, SequenceId, Side, Status};
+use certkv_core::hash::splitmix64;
 use certkv_testkit::generate::Rng;
 use std::thread;
 
@@ -111,14 +112,38 @@ impl World {
         Ok(())
     }
 
+    /// Caches the full blocks of a sequence and begins another one with them.
+    pub(crate) fn resume(&mut self, cache: &mut GpuCache, at: usize) -> Result<(), Failure> {
+        let width = self.geometry.kv_width();
+        let held = &self.held[at];
+        // A token per row: its rows in all layers decide its number.
+        let row = |token: usize| {
+            let sides = held.keys.iter().chain(&held.values);
+            let words = sides.flat_map(|side| &side[token * width..(token + 1) * width]);
+            words.fold(0, |h, word| splitmix64(h ^ u64::from(*word))) as u32
+        };
+        let tokens: Vec<u32> = (0..held.len).map(row).collect();
+        let scope = PrefixScope::new(b"one", b"model");
+        cache.publish(held.id, &scope, tokens[..].into())?;
+        let (id, found) = cache.create_from(&scope, tokens[..].into())?;
+        self.held.push(Held { id, ..self.held[at].clone() });
+        let cut = self.held.len() - 1;
+        self.shorten(cut, found);
+        Ok(())
+    }
+
     pub(crate) fn truncate(&mut self, cache: &mut GpuCache, at: usize, len: usize) -> Result<(), Failure> {
         cache.truncate(self.held[at].id, len)?;
+        self.shorten(at, len);
+        Ok(())
+    }
+
+    fn shorten(&mut self, at: usize, len: usize) {
         let (width, held) = (self.geometry.kv_width(), &mut self.held[at]);
         held.len = len;
         for rows in held.keys.iter_mut().chain(&mut held.values) {
             rows.truncate(len * width);
         }
-        Ok(())
     }
 
     pub(crate) fn release(&mut self, cache: &mut GpuCache, at: usize) -> Result<(), Failure> {
