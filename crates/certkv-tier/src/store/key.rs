@@ -3,7 +3,7 @@ use core::fmt;
 
 /// 256 bits that name a page outside the process: a keyed hash over everything that changes its contents. Whoever makes
 /// keys salts them per tenant; the store compares all 32 bytes and never a part of them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StoreKey(pub [u8; 32]);
 
 impl StoreKey {
@@ -28,6 +28,12 @@ impl StoreKey {
 impl fmt::Display for StoreKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for StoreKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "StoreKey({self})")
     }
 }
 
