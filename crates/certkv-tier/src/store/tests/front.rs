@@ -5,8 +5,6 @@ use crate::store::{
     Backend, Completion, MemoryStore, Outcome, Parts, Put, StillRunning, Store, StoreConfig, StoreError, StoreKey,
 };
 use core::time::Duration;
-use std::io::{ErrorKind, Read};
-use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -79,8 +77,11 @@ fn too_many_batches_are_handed_back() {
     drained(&store, 1);
 }
 
+#[cfg(target_os = "linux")]
 #[test]
 fn the_descriptor_is_readable_while_completions_wait() {
+    use std::io::{ErrorKind, Read};
+    use std::os::fd::AsFd;
     let (store, gate) = gated(1);
     // Non-blocking and shared with the store's own: a read takes the signal, as an event loop would.
     let mut event = std::fs::File::from(store.as_fd().try_clone_to_owned().unwrap());
