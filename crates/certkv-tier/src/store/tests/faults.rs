@@ -202,7 +202,7 @@ fn in_memory(fault: Fault, seed: u64, fail: &[u64]) -> Result<(u64, u64), String
 fn in_files(fault: Fault, seed: u64, fail: &[u64]) -> Result<(u64, u64), String> {
     let folder = Folder::new();
     let files = FileStore::open(config(&folder, u64::MAX)).unwrap();
-    told(files, fault, (seed, 6), fail, |files| {
+    told(files, fault, (seed, 4), fail, |files| {
         assert_eq!(census(&folder.0), (files.bytes(), 0));
         files.bytes()
     })
@@ -241,7 +241,7 @@ fn sweep_points(seed: u64) -> (u64, Vec<String>) {
             fired.set(fail::fired());
             fail::arm(None);
         };
-        let told = story(seed, 5, run, disarm);
+        let told = story(seed, 3, run, disarm);
         fail::arm(None);
         if let Some(point) = fired.get() {
             executed += 1;
@@ -268,7 +268,7 @@ fn gate_every_call_fails_in_turn_and_in_pairs() {
         add(sweep(in_memory, Fault::Refuses, hash64(&[SEED, seed]), 60));
         add(sweep(in_memory, Fault::DoesItAnyway, hash64(&[SEED, 50 + seed]), 30));
     }
-    add(sweep(in_files, Fault::Refuses, hash64(&[SEED, 100]), 30));
+    add(sweep(in_files, Fault::Refuses, hash64(&[SEED, 100]), 15));
     add(sweep_points(hash64(&[SEED, 200])));
     // Stores with these bugs are told from ones without.
     let planted = [Fault::Swallows, Fault::Tears];

@@ -220,13 +220,14 @@ fn pages_over_the_limit_go_neither_in_nor_out() {
 #[test]
 fn many_callers_share_a_store() {
     let client = Client::new(MemoryStore::new(NO_QUOTA), 3);
-    let store = &client.0;
+    let (store, start) = (&client.0, Instant::now());
     std::thread::scope(|scope| {
         for t in 0..4u64 {
             scope.spawn(move || {
                 for i in 0..50 {
                     let mut batch: Vec<Put> = vec![put(t * 50 + i, 1, 300)];
                     while let Err(busy) = store.submit_put(batch) {
+                        assert!(start.elapsed() < PATIENCE);
                         batch = busy.batch;
                         std::thread::yield_now();
                     }
