@@ -80,9 +80,6 @@ impl FileStore {
             Err(TryLockError::Error(error)) => return Err(at(&lock_path, error)),
         }
         let found = walk::prepare(&config.root).map_err(|e| at(&config.root, e))?;
-        if config.durability == Durability::Synced {
-            publish::sync_folder(&config.root).map_err(|e| at(&config.root, e))?;
-        }
         Ok(Self {
             config,
             books: Mutex::new(Books::new(found.bytes)),

@@ -31,7 +31,13 @@ impl FileStore {
         let io = |error: io::Error| failed(key, record_bytes(record), &error);
         injected(key, fail_point!("store.file.create"))?;
         let new = Temporary(self.temporary(folder));
-        let mut file = File::create_new(&new.0).map_err(io)?;
+        let mut file = match File::create_new(&new.0) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                self.make_folder(folder).map_err(io)?;
+                File::create_new(&new.0).map_err(io)?
+            }
+            result => result.map_err(io)?,
+        };
         for part in record {
             injected(key, fail_point!("store.file.write"))?;
             file.write_all(part).map_err(io)?;
@@ -66,6 +72,18 @@ impl FileStore {
             let _ = if had_old { fs::rename(&old.0, path) } else { fs::remove_file(path) };
         }
         result
+    }
+
+    /// Makes a folder for the first record in it; the root must still be there.
+    fn make_folder(&self, folder: &Path) -> io::Result<()> {
+        match fs::create_dir(folder) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            result => result?,
+        }
+        match self.config.durability {
+            Durability::Synced => sync_folder(&self.config.root),
+            Durability::Fast => Ok(()),
+        }
     }
 }
 

@@ -28,11 +28,8 @@ pub(super) fn temporary_path(folder: &Path, number: u64) -> PathBuf {
     folder.join(format!("{TEMPORARY}{number}"))
 }
 
-/// Makes all folders, removes temporary files and counts the rest.
+/// Removes temporary files and counts the rest.
 pub(super) fn prepare(root: &Path) -> io::Result<Found> {
-    for first in 0..=u8::MAX {
-        fs::create_dir_all(root.join(folder_name(first)))?;
-    }
     let mut found = Found { bytes: 0, swept: 0 };
     each_file(root, |first, name, entry| {
         if name.starts_with(TEMPORARY) {
@@ -70,7 +67,13 @@ fn record(first: u8, name: &str, entry: &fs::DirEntry) -> io::Result<Option<(Sto
 
 fn each_file(root: &Path, mut each: impl FnMut(u8, &str, &fs::DirEntry) -> io::Result<()>) -> io::Result<()> {
     for first in 0..=u8::MAX {
-        for entry in fs::read_dir(root.join(folder_name(first)))? {
+        let entries = match fs::read_dir(root.join(folder_name(first))) {
+            Ok(entries) => entries,
+            // Folders are made by the first put into them.
+            Err(error) if error.kind() == ErrorKind::NotFound => continue,
+            Err(error) => return Err(error),
+        };
+        for entry in entries {
             let entry = entry?;
             if let Some(name) = entry.file_name().to_str() {
                 each(first, name, &entry)?;

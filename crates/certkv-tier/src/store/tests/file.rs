@@ -128,6 +128,7 @@ fn what_a_crash_left_is_swept_and_never_found() {
     // Not ours, or not where it belongs: left alone, never counted, never found.
     fs::write(shard.join("notes.txt"), b"hello").unwrap();
     let wrong = folder.0.join(if shard.ends_with("00") { "01" } else { "00" });
+    fs::create_dir_all(&wrong).unwrap();
     fs::write(wrong.join(path(&folder.0, 1).file_name().unwrap()), &record).unwrap();
     let backend = FileStore::open(config(&folder, 1 << 20)).unwrap();
     assert_eq!((backend.swept(), backend.bytes()), (2, record.len() as u64));
