@@ -15,6 +15,8 @@ mod borrow;
 mod copy;
 pub mod cuda;
 mod error;
+#[cfg(target_os = "linux")]
+mod eventfd;
 mod fence;
 mod guard;
 pub mod mailbox;
@@ -26,6 +28,8 @@ mod stream;
 pub use arena::{Arena, UNTAGGED};
 pub use copy::{BatchError, Copy2d, Dst, Src};
 pub use error::{Access, ArenaId, DeviceError, Held};
+#[cfg(target_os = "linux")]
+pub use eventfd::EventFd;
 pub use fence::Fence;
 pub use guard::{ReadGuard, WriteGuard};
 pub use sim::{CheckReport, Mode, SimDevice, SimOptions};

@@ -1,5 +1,5 @@
-//! Residency and moves: the scratch cache of promoted blocks (Tier-0), the pool of originals (Tier-2), and the lanes
-//! that copy between them.
+//! Residency and moves: the scratch cache of promoted blocks (Tier-0), the pool of originals (Tier-2), the lanes that
+//! copy between them, and the [`store`] of whole pages outside the process (Tier-3).
 //!
 //! A move returns a fence or a [`MoveError`] that carries back what did not move. Nothing is visible before its copy
 //! was seen to have succeeded; nothing that someone holds or may still read is overwritten. No lock is held while a
@@ -12,6 +12,9 @@ mod lane;
 mod original;
 mod scratch;
 mod side;
+// Real threads and real I/O: nothing for a model checker.
+#[cfg(not(any(loom, shuttle)))]
+pub mod store;
 
 pub use error::{MoveCause, MoveError};
 pub use host::{Originals, RowStore};
