@@ -48,6 +48,8 @@ pub use certkv_core::{
 };
 pub use certkv_device::{CheckReport, Mode, SimOptions};
 pub use certkv_page::prefix::{Admission, Mark, PrefixSecret, PrefixStats, Prompt, Stop};
+/// Tier-3: stores of pages outside the process.
+pub use certkv_tier::store;
 pub use config::{Config, DEFAULT_FORMAT, default_format};
 pub use error::Error;
 pub use group::Side;

@@ -174,6 +174,11 @@ impl Prefixes {
         })
     }
 
+    /// Geometry and formats in words.
+    pub(crate) fn layout(&self) -> &str {
+        &self.layout
+    }
+
     pub(crate) fn chain(&self, scope: &PrefixScope<'_>) -> Chain {
         let PrefixScope { domain, model, adapter, salt, tolerance, first_position } = *scope;
         let layout = self.layout.as_bytes();
@@ -187,7 +192,7 @@ pub(crate) fn not_cached() -> Error {
 }
 
 impl Cache {
-    fn prefixes(&self) -> Result<&Prefixes, Error> {
+    pub(crate) fn prefixes(&self) -> Result<&Prefixes, Error> {
         self.prefixes.as_ref().ok_or_else(not_cached)
     }
 
@@ -245,7 +250,7 @@ impl Cache {
     }
 
     /// Blocks of one unit that have no codes.
-    fn uncoded_in(&self, state: &SequenceState, number: usize, unit: usize) -> Arc<[(u32, u32)]> {
+    pub(crate) fn uncoded_in(&self, state: &SequenceState, number: usize, unit: usize) -> Arc<[(u32, u32)]> {
         let mut found = Vec::new();
         for group in &self.groups {
             let each = unit / group.layout.tokens();
@@ -259,7 +264,7 @@ impl Cache {
     }
 
     /// Gives back the pages of evicted units once nothing reads them.
-    fn retire_evicted(&self, evicted: Evicted) -> Result<usize, Error> {
+    pub(crate) fn retire_evicted(&self, evicted: Evicted) -> Result<usize, Error> {
         for (group, dropped) in self.groups.iter().zip(evicted.groups()) {
             self.forget_promoted(group, dropped);
         }

@@ -212,6 +212,21 @@ impl<T> PrefixIndex<T> {
         Ok(Hit { tokens: path.len() * self.unit, tables, notes })
     }
 
+    /// Units of `prompt` that are cached from its first on. Holds nothing and counts as no use.
+    pub fn known(&self, chain: &Chain, prompt: Prompt<'_>) -> usize {
+        let state = self.state.lock();
+        let mut parent = NONE;
+        let units =
+            self.units(chain, prompt).take_while(|content| match state.entries.find(&Content { parent, ..*content }) {
+                Some(Ok(slot)) => {
+                    parent = slot;
+                    true
+                }
+                _ => false,
+            });
+        units.count()
+    }
+
     /// The full units of a prompt as they are compared, but for the parent.
     fn units<'a>(&self, chain: &'a Chain, prompt: Prompt<'a>) -> impl Iterator<Item = Content<'a>> + use<'a, T> {
         let (unit, root) = (self.unit, chain.root());

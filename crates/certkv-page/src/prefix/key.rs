@@ -218,7 +218,7 @@ impl Chain {
     }
 
     /// Digest of the marks that stand in `block` tokens from `start` on.
-    pub(crate) fn marks(&self, prompt: &Prompt<'_>, start: usize, block: usize) -> MarkDigest {
+    pub fn marks(&self, prompt: &Prompt<'_>, start: usize, block: usize) -> MarkDigest {
         let first = prompt.marks.partition_point(|mark| mark.at < start);
         let mut here = prompt.marks[first..].iter().take_while(|mark| mark.at < start + block).peekable();
         if here.peek().is_none() {

@@ -11,6 +11,7 @@ mod error;
 mod frame;
 mod header;
 mod state;
+mod unit;
 
 pub use error::SaveError;
 

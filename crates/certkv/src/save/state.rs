@@ -6,11 +6,11 @@ use crate::cache::Cache;
 use crate::sequence::{HeadMemory, SequenceState};
 use certkv_control::BitSet;
 
-fn put(out: &mut Vec<u8>, n: u64) {
+pub(super) fn put(out: &mut Vec<u8>, n: u64) {
     out.extend_from_slice(&n.to_le_bytes());
 }
 
-fn put_floats(out: &mut Vec<u8>, floats: &[f32]) {
+pub(super) fn put_floats(out: &mut Vec<u8>, floats: &[f32]) {
     put(out, floats.len() as u64);
     floats.iter().for_each(|x| out.extend_from_slice(&x.to_bits().to_le_bytes()));
 }
@@ -45,7 +45,7 @@ const fn malformed(why: &'static str) -> SaveError {
 }
 
 /// The bytes that are left.
-struct Rest<'a>(&'a [u8]);
+pub(super) struct Rest<'a>(pub(super) &'a [u8]);
 
 impl Rest<'_> {
     fn bytes<const N: usize>(&mut self) -> Result<[u8; N], SaveError> {
@@ -54,17 +54,17 @@ impl Rest<'_> {
         Ok(*first)
     }
 
-    fn number(&mut self) -> Result<u64, SaveError> {
+    pub(super) fn number(&mut self) -> Result<u64, SaveError> {
         Ok(u64::from_le_bytes(self.bytes()?))
     }
 
     /// A number of things, at most `most`.
-    fn count(&mut self, most: usize) -> Result<usize, SaveError> {
+    pub(super) fn count(&mut self, most: usize) -> Result<usize, SaveError> {
         let n = self.number()?;
         usize::try_from(n).ok().filter(|n| *n <= most).ok_or(malformed("more than the sequence can have"))
     }
 
-    fn floats(&mut self, most: usize, may: impl Fn(f32) -> bool) -> Result<Vec<f32>, SaveError> {
+    pub(super) fn floats(&mut self, most: usize, may: impl Fn(f32) -> bool) -> Result<Vec<f32>, SaveError> {
         let n = self.count(most)?;
         let mut floats = Vec::with_capacity(n);
         for _ in 0..n {
