@@ -296,3 +296,79 @@ fn a_file_appears_when_it_is_whole() {
     assert!(matches!(cache.restore_file(&SCOPE, &folder), Err(Error::Save(_))));
     std::fs::remove_dir_all(&folder).unwrap();
 }
+
+/// The sections of a file: tag and contents.
+fn sections(file: &[u8]) -> Vec<(u32, Vec<u8>)> {
+    let (mut at, mut out) = (12, Vec::new());
+    while at < file.len() {
+        let tag = u32::from_le_bytes(file[at..at + 4].try_into().unwrap());
+        let length = u64::from_le_bytes(file[at + 4..at + 12].try_into().unwrap()) as usize;
+        out.push((tag, file[at + 12..at + 12 + length].to_vec()));
+        at += 12 + length + 32;
+    }
+    out
+}
+
+/// A file of these sections, with digests that are right.
+fn forged(sections: &[(u32, Vec<u8>)]) -> Vec<u8> {
+    let mut file = [&b"CERTKVS\n"[..], &1u32.to_le_bytes()].concat();
+    for (tag, contents) in sections {
+        file.extend_from_slice(&tag.to_le_bytes());
+        file.extend_from_slice(&(contents.len() as u64).to_le_bytes());
+        file.extend_from_slice(contents);
+        let digest = blake3::hash(&file);
+        file.extend_from_slice(digest.as_bytes());
+    }
+    file
+}
+
+/// Whoever writes files with right digests can write nonsense: no panic, no page lost, and what is taken is a sequence.
+#[test]
+fn nonsense_with_right_digests_harms_nobody() {
+    let mut r = Rng::new(9);
+    let cache = Cache::new(config(300)).unwrap();
+    let (id, _) = lived(&cache, 75, &mut r);
+    let whole = sections(&saved(&cache, id));
+    assert!(forged(&whole) == saved(&cache, id), "the control: the forger writes what we write");
+    let live = cache.live_pages();
+    let (mut refused, mut taken) = (0, 0);
+    for _ in 0..1500 {
+        let mut parts = whole.clone();
+        for _ in 0..1 + r.below(3) {
+            // Header and state are parsed; pages are copied.
+            let which = if r.chance(0.8) { r.below(2) } else { r.below(parts.len()) };
+            let contents = &mut parts[which].1;
+            match r.below(5) {
+                0 if !contents.is_empty() => {
+                    let at = r.below(contents.len());
+                    contents[at] ^= 1 << r.below(8);
+                }
+                1 => contents.truncate(r.below(contents.len() + 1)),
+                2 => contents.extend((0..r.below(40)).map(|_| r.bits() as u8)),
+                3 if contents.len() >= 8 => {
+                    let at = r.below(contents.len() / 8) * 8;
+                    let n = [0, 1, u64::MAX, u64::MAX / 4, 1 << 32, r.bits()][r.below(6)];
+                    contents[at..at + 8].copy_from_slice(&n.to_le_bytes());
+                }
+                _ => {
+                    let (a, b) = (r.below(parts.len()), r.below(parts.len()));
+                    parts.swap(a, b);
+                }
+            }
+        }
+        match cache.restore(&SCOPE, &mut &forged(&parts)[..]) {
+            Ok(back) => {
+                taken += 1;
+                let rows = random_rows(&geometry(), 1, &mut r);
+                // Whatever it remembers, the step ends in an answer or an error.
+                let _ = step(&cache, back, &rows, &random_queries(&geometry(), 1, &mut r), Policy::default());
+                cache.release(back).unwrap();
+            }
+            Err(Error::Save(_) | Error::TooLong { .. } | Error::CapacityExhausted { .. }) => refused += 1,
+            Err(other) => panic!("{other}"),
+        }
+        assert_eq!(cache.live_pages(), live);
+    }
+    println!("GATE save-nonsense executed=1500 failed=0 controls=1/1 seed=0x9 refused={refused} taken={taken}");
+    assert!(refused > 700 && taken > 0);
+}
