@@ -28,6 +28,11 @@ impl LettingGo<'_> {
         Ok(self.pages.drop_reference(&mut self.books, id)? == 0)
     }
 
+    /// Whether there is one reference to the page.
+    pub(crate) fn is_sole(&self, id: PageId) -> bool {
+        self.pages.counted(&self.books, id) == Ok(1)
+    }
+
     /// As [`PageAllocator::retire`].
     pub(crate) fn retire(&mut self, id: PageId, stamp: Stamp) -> Result<(), PageError> {
         self.pages.mark_retiring(&mut self.books, id)?;
@@ -82,6 +87,11 @@ impl PageAllocator {
     /// Host bytes that a slab of `capacity` slots takes: for the ledger.
     pub const fn bytes(capacity: usize) -> usize {
         capacity.saturating_mul(size_of::<PageWord>() + size_of::<crate::books::Slot>())
+    }
+
+    /// Where the slab is: handles on one slab have one address.
+    pub(crate) fn address(&self) -> usize {
+        core::ptr::from_ref(&*self.shared).addr()
     }
 
     /// Slots of the class.

@@ -1,6 +1,7 @@
 //! Entries go: to make room, or because nothing of what they hold is valid any more.
 use super::entry::NONE;
 use super::index::{GroupShape, PrefixIndex, State};
+use crate::alloc::LettingGo;
 use crate::error::PageError;
 use crate::pools::{Dropped, PageRef, Pools};
 use crate::stamp::Stamp;
@@ -66,7 +67,19 @@ impl<T> PrefixIndex<T> {
     pub fn evict(&self, units: usize) -> Evicted {
         let mut evicted = Evicted::new(&self.groups);
         let mut state = self.state.lock();
-        while evicted.units < units && self.evict_one(&mut state, NONE, &mut evicted) {}
+        let mut gone = Vec::new();
+        let mut books = self.books();
+        while gone.len() < units
+            && gone.try_reserve(1).is_ok()
+            && let Some(slot) = self.evict_leaf(&mut state, NONE, &mut books)
+        {
+            gone.push(slot);
+        }
+        // Whoever takes references over may need the books. Pages of a slot are there until it is used again.
+        drop(books);
+        for slot in gone {
+            evicted.take(&self.groups, self.unit(), state.entries.pages_of(slot));
+        }
         evicted
     }
 
@@ -117,15 +130,36 @@ impl<T> PrefixIndex<T> {
 
     /// Makes room for one entry. `spared` stays: a new entry is about to follow it.
     pub(super) fn evict_one(&self, state: &mut State<T>, spared: u32, evicted: &mut Evicted) -> bool {
+        let victim = self.evict_leaf(state, spared, &mut self.books());
+        if let Some(slot) = victim {
+            evicted.take(&self.groups, self.unit(), state.entries.pages_of(slot));
+        }
+        victim.is_some()
+    }
+
+    /// The books of all classes but tails, which are never cached: locked once for as many questions as there are.
+    fn books(&self) -> Vec<[LettingGo<'_>; 2]> {
+        self.groups.iter().map(|group| [group.pools.host.letting_go(), group.pools.packed.letting_go()]).collect()
+    }
+
+    /// Removes the entry that the policy picks, and returns its slot.
+    fn evict_leaf(&self, state: &mut State<T>, spared: u32, books: &mut [[LettingGo<'_>; 2]]) -> Option<u32> {
         let State { entries, policy, .. } = state;
-        let victim = policy.victim(&mut |slot| {
-            slot != spared && entries.nodes[slot as usize].children == 0 && self.is_unused(entries.pages_of(slot))
-        });
-        let Some(slot) = victim else { return false };
+        let slot = policy.victim(&mut |slot| {
+            let mut rest = entries.pages_of(slot);
+            slot != spared
+                && entries.nodes[slot as usize].children == 0
+                && self.groups.iter().zip(&mut *books).all(|(group, [host, packed])| {
+                    let (mine, others) = rest.split_at(self.unit() / group.block);
+                    rest = others;
+                    mine.iter()
+                        .all(|entry| host.is_sole(entry.host) && entry.packed.is_none_or(|id| packed.is_sole(id)))
+                })
+        })?;
         state.stats.evicted += 1;
         state.stats.age_at_eviction += state.clock - state.entries.nodes[slot as usize].used;
-        self.remove(state, slot, evicted);
-        true
+        state.entries.remove(slot);
+        Some(slot)
     }
 
     /// Nobody but the index holds these pages, so that giving them up frees them.

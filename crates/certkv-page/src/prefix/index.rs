@@ -2,12 +2,14 @@
 use super::entry::{Content, Entries, NONE, bytes_of};
 use super::evict::Evicted;
 use super::key::{Chain, Prompt};
+use crate::alloc::PageAllocator;
 use crate::error::TableError;
 use crate::fork::{share, unshare};
 use crate::policy::EvictionPolicy;
 use crate::pools::Pools;
 use crate::sync::Mutex;
-use crate::table::BlockTable;
+use crate::table::{BlockEntry, BlockTable};
+use core::ops::Range;
 
 /// One KV group of the engine.
 #[derive(Debug, Clone)]
@@ -113,7 +115,8 @@ impl<T> PrefixIndex<T> {
     /// taken here.
     ///
     /// # Errors
-    /// [`TableError::BadShape`] without groups, or if a block does not divide the largest; [`TableError::OutOfMemory`].
+    /// [`TableError::BadShape`] without groups, if a block does not divide the largest, or if two classes have one allocator;
+    /// [`TableError::OutOfMemory`].
     pub fn create(
         groups: Vec<GroupShape>,
         capacity: usize,
@@ -121,6 +124,12 @@ impl<T> PrefixIndex<T> {
     ) -> Result<Self, TableError> {
         let unit = groups.iter().map(|group| group.block).max().unwrap_or(0);
         if unit == 0 || groups.iter().any(|group| group.block == 0 || !unit.is_multiple_of(group.block)) {
+            return Err(TableError::BadShape { block: unit, max_blocks: capacity });
+        }
+        // Their books are locked side by side.
+        let mut pages: Vec<&PageAllocator> = groups.iter().flat_map(|g| [&g.pools.host, &g.pools.packed]).collect();
+        pages.sort_by_key(|pages| pages.address());
+        if pages.windows(2).any(|two| two[0].address() == two[1].address()) {
             return Err(TableError::BadShape { block: unit, max_blocks: capacity });
         }
         let entries = Entries::create(capacity, unit, &groups)?;
@@ -291,7 +300,7 @@ impl<T> PrefixIndex<T> {
                 }
                 None => {}
             }
-            let pages = || tables.iter().flat_map(|table| unit_of(table, self.unit, unit)).copied();
+            let pages = || tables.iter().flat_map(|table| units_of(table, self.unit, unit..unit + 1)).copied();
             if state.entries.names_any(pages()) {
                 published.stop = Some(Stop::Elsewhere);
                 break;
@@ -305,10 +314,6 @@ impl<T> PrefixIndex<T> {
                 published.stop = Some(Stop::Full);
                 break;
             }
-            if let Err(error) = self.share_unit(tables, unit) {
-                published.stop = Some(Stop::Page(error));
-                break;
-            }
             let key = chain.next(&state.entries.key_of(parent, content.root), content.tokens, &content.marks);
             match state.entries.insert(key, &content, pages(), remark, now) {
                 Some(slot) => path.push(slot),
@@ -316,6 +321,14 @@ impl<T> PrefixIndex<T> {
                 None => break,
             }
             published.added += 1;
+        }
+        // New units are next to each other in every table, and nobody sees them before the lock is open: their references are
+        // taken at once. The policy does not know them yet, so none of them was evicted for another.
+        if let Err(error) = self.share_units(tables, published.known..published.known + published.added) {
+            for slot in path.drain(published.known..).rev() {
+                state.entries.remove(slot);
+            }
+            (published.added, published.stop) = (0, Some(Stop::Page(error)));
         }
         state.stats.published += published.added as u64;
         let State { policy, entries, .. } = &mut *state;
@@ -326,12 +339,12 @@ impl<T> PrefixIndex<T> {
         published
     }
 
-    /// One more reference to every page of a unit, all or none.
-    fn share_unit(&self, tables: &[&BlockTable], unit: usize) -> Result<(), TableError> {
+    /// One more reference to every page of units, all or none.
+    fn share_units(&self, tables: &[&BlockTable], units: Range<usize>) -> Result<(), TableError> {
         for (done, table) in tables.iter().enumerate() {
-            if let Err(error) = share(table.pools(), unit_of(table, self.unit, unit)) {
+            if let Err(error) = share(table.pools(), units_of(table, self.unit, units.clone())) {
                 for undo in &tables[..done] {
-                    unshare(undo.pools(), unit_of(undo, self.unit, unit));
+                    unshare(undo.pools(), units_of(undo, self.unit, units.clone()));
                 }
                 return Err(error);
             }
@@ -340,8 +353,8 @@ impl<T> PrefixIndex<T> {
     }
 }
 
-/// Blocks of one unit of a table.
-fn unit_of(table: &BlockTable, tokens: usize, unit: usize) -> &[crate::table::BlockEntry] {
+/// Blocks of some units of a table.
+fn units_of(table: &BlockTable, tokens: usize, units: Range<usize>) -> &[BlockEntry] {
     let each = tokens / table.block_size();
-    &table.blocks()[unit * each..(unit + 1) * each]
+    &table.blocks()[units.start * each..units.end * each]
 }

@@ -202,6 +202,9 @@ fn groups_of_different_blocks_share_units() {
     assert_eq!(hit.tables[1].blocks(), &tables[1].blocks()[..2]);
     drop((done, hit, tables, index));
     assert_eq!((free(&small), free(&large)), ([32, 32, 4], [32, 32, 4]));
+    let twice = vec![shape(&small, 2), shape(&small, 8)];
+    let refused = PrefixIndex::<()>::create(twice, 4, Box::new(Lru::new(4))).map(drop);
+    assert!(matches!(refused, Err(TableError::BadShape { .. })));
     let uneven = vec![shape(&small, 3), shape(&large, 8)];
     let refused = PrefixIndex::<()>::create(uneven, 4, Box::new(Lru::new(4))).map(drop);
     assert!(matches!(refused, Err(TableError::BadShape { .. })));
