@@ -1,7 +1,7 @@
 //! The pin protocol under every interleaving: real scratch, real eager device, model threads.
-use crate::scratch::Planted;
 use crate::{Item, Lane, MoveCause, MoveError, Scratch, ScratchConfig, Side, SideKey};
 use certkv_core::PageId;
+use certkv_core::plant::{self, Bug};
 use certkv_core::sync::{Arc, thread};
 use certkv_device::{Arena, DeviceError, Mode, SimDevice, SimOptions, Stream};
 
@@ -46,14 +46,13 @@ impl World {
     }
 }
 
-fn evict_while_reading(planted: Option<Planted>) {
+fn evict_while_reading(bug: Option<Bug>) {
+    // All of a model's threads are one of the machine's.
+    plant::arm(bug);
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(2);
     builder.check(move || {
         let world = Arc::new(world());
-        if let Some(bug) = planted {
-            world.scratch.plant(bug);
-        }
         let other = world.clone();
         let reader = thread::spawn(move || other.read(0).unwrap());
         if let Err(error) = world.fetch(1) {
@@ -73,7 +72,7 @@ fn a_pinned_slot_is_never_refilled() {
 #[test]
 #[should_panic]
 fn control_ignored_pins_are_caught() {
-    evict_while_reading(Some(Planted::PinIgnored));
+    evict_while_reading(Some(Bug::B6));
 }
 
 #[test]
