@@ -15,7 +15,7 @@ mod staging;
 
 use certkv_core::plant::{self, BUGS, Bug};
 
-const SEED: u64 = 0x62_7567_73;
+const SEED: u64 = 0x6275_6773;
 
 /// What a run does: operations, or what it found wrong.
 type Run = fn(u64) -> Result<u64, String>;
