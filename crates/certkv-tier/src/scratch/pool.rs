@@ -76,7 +76,6 @@ impl Pool {
         self.arena.as_ref().map_or(0, Arena::reserved_bytes) + self.lock().reserved_bytes()
     }
 
-    /// A defect for tests: sides are found before their copies were seen to have ended.
     #[cfg(test)]
     pub(crate) fn show_early(&self) {
         self.lock().early = true;

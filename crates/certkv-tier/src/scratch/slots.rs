@@ -84,6 +84,7 @@ pub(crate) struct Slots {
     batch: u64,
     pub(crate) readers: Vec<Stream>,
     pub(crate) stats: ScratchStats,
+    /// A defect for tests: sides are found before their copies were seen to have ended.
     #[cfg(test)]
     pub(crate) early: bool,
 }
