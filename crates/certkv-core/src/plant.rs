@@ -53,7 +53,7 @@ pub const fn is_armed(_: Bug) -> bool {
 }
 
 #[cfg(feature = "planted")]
-pub use armed::*;
+pub use armed::{arm, committed, is_armed};
 
 #[cfg(feature = "planted")]
 mod armed {
@@ -65,7 +65,7 @@ mod armed {
         static COMMITTED: Cell<u64> = const { Cell::new(0) };
     }
 
-    const ALWAYS: [(Bug, bool); 12] = [
+    pub(super) const ALWAYS: [(Bug, bool); 12] = [
         (Bug::B1, cfg!(feature = "planted_b1")),
         (Bug::B2, cfg!(feature = "planted_b2")),
         (Bug::B3, cfg!(feature = "planted_b3")),
@@ -103,15 +103,46 @@ mod armed {
 
 #[cfg(all(test, feature = "planted"))]
 mod tests {
+    use super::armed::ALWAYS;
     use super::*;
+
+    /// Whether a bug's own feature is on.
+    fn always(bug: Bug) -> bool {
+        ALWAYS.contains(&(bug, true))
+    }
 
     #[test]
     fn only_the_armed_bug_is_committed_and_only_here() {
-        arm(Some(Bug::B2));
-        assert!(planted!(B2) && !planted!(B3));
-        assert_eq!(committed(), 1);
-        std::thread::scope(|s| s.spawn(|| assert!(!planted!(B2))).join()).unwrap();
+        for armed in BUGS {
+            arm(Some(armed));
+            for bug in BUGS {
+                assert_eq!(is_armed(bug), bug == armed || always(bug));
+            }
+            assert!(committed() > 0);
+            std::thread::scope(|s| s.spawn(|| assert_eq!(is_armed(armed), always(armed))).join()).unwrap();
+        }
         arm(None);
-        assert!(!planted!(B2));
+        assert_eq!((planted!(B2), committed()), (always(Bug::B2), u64::from(always(Bug::B2))));
+    }
+
+    /// A row that is missing, or names another's feature, would be a feature that commits nothing.
+    #[test]
+    fn every_bug_has_a_feature_of_its_own() {
+        let (source, manifest) = (include_str!("plant.rs"), include_str!("../Cargo.toml"));
+        assert_eq!(ALWAYS.map(|(bug, _)| bug), BUGS);
+        for bug in BUGS {
+            let feature = format!("planted_{bug:?}").to_lowercase();
+            assert!(manifest.contains(&format!("\n{feature} = [\"planted\"]\n")), "{feature} is not declared");
+            assert!(
+                source.contains(&format!("(Bug::{bug:?}, cfg!(feature = \"{feature}\"))")),
+                "{feature} is not asked"
+            );
+        }
+    }
+
+    #[cfg(feature = "planted_b2")]
+    #[test]
+    fn a_feature_commits_its_bug_where_nobody_armed_it() {
+        assert!(std::thread::spawn(|| planted!(B2)).join().unwrap());
     }
 }

@@ -6,9 +6,9 @@ use crate::memory::{ALIGN, Memory};
 use crate::order::History;
 use crate::sim::SimDevice;
 use crate::stream::Stream;
-use certkv_core::fail_point;
 use certkv_core::sync::atomic::{AtomicU64, Ordering};
 use certkv_core::sync::{Arc, Mutex};
+use certkv_core::{fail_point, planted};
 use core::ops::Range;
 use core::ptr::NonNull;
 
@@ -69,8 +69,10 @@ impl ArenaCore {
     /// First byte of an existing slot. The caller holds the slot's borrow word while it dereferences the pointer.
     pub(crate) fn pointer(&self, slot: u32) -> NonNull<u8> {
         assert!((slot as usize) < self.slots.len());
-        // SAFETY: the slot exists, so its offset lies inside the allocation of `slots * stride` bytes.
-        unsafe { self.memory.base().add(slot as usize * self.stride) }
+        let offset = slot as usize * self.stride;
+        let offset = if planted!(B14) { offset & 0xffff_ffff } else { offset };
+        // SAFETY: the slot exists, so its offset, and a smaller one, lies inside the allocation of `slots * stride` bytes.
+        unsafe { self.memory.base().add(offset) }
     }
 
     pub(crate) fn tag(&self, slot: u32) -> u64 {

@@ -289,3 +289,82 @@ fn a_fork_and_a_truncation_share_no_open_page() {
         assert_eq!([&pools.host, &pools.packed, &pools.tail].map(|p| p.check().unwrap().free), [3, 1, 2]);
     });
 }
+
+/// A block is closed while another thread asks for its codes: it is refused, or they are final.
+#[test]
+fn a_closing_block_is_refused_or_final() {
+    static FIRST: [std::sync::atomic::AtomicUsize; 2] = [const { std::sync::atomic::AtomicUsize::new(0) }; 2];
+    loom::model(|| {
+        let pools = Pools {
+            host: PageAllocator::create(1).unwrap(),
+            packed: PageAllocator::create(1).unwrap(),
+            tail: PageAllocator::create(0).unwrap(),
+        };
+        let mut table = BlockTable::create(&pools, 1, 1).unwrap();
+        let reservation = table.reserve(1).unwrap();
+        let page = reservation.rows().find_map(|span| span.packed).unwrap();
+        let codes = Arc::new(AtomicU32::new(0));
+        let reader = {
+            let (packed, codes) = (pools.packed.clone(), codes.clone());
+            thread::spawn(move || match packed.lease(page) {
+                Ok(_lease) => {
+                    assert_eq!(codes.load(Relaxed), 1, "codes that are not final");
+                    true
+                }
+                Err(PageError::Refused { .. }) => false,
+                Err(error) => panic!("{error}"),
+            })
+        };
+        codes.store(1, Relaxed);
+        table.commit(reservation).unwrap().dropped.retire(|| Stamp(1)).unwrap();
+        assert_eq!(pools.packed.snapshot(page).unwrap().state, State::Packed);
+        FIRST[usize::from(reader.join().unwrap())].fetch_add(1, Relaxed);
+        drop(table);
+        pools.reclaim(&mut |_| true);
+        assert_eq!((pools.host.check().unwrap().free, pools.packed.check().unwrap().free), (1, 1));
+    });
+    let [refused, read] = FIRST.each_ref().map(|n| n.load(Relaxed));
+    println!("refused in {refused} executions, read in {read}");
+    assert!(refused > 0 && read > 0);
+}
+
+/// A page is freed and given out as the target of a copy while somebody asks for what it held: nobody reads the copy under
+/// the old name.
+#[test]
+fn a_page_that_is_read_is_no_copys_target() {
+    static SEEN: [std::sync::atomic::AtomicUsize; 3] = [const { std::sync::atomic::AtomicUsize::new(0) }; 3];
+    loom::model(|| {
+        let pages = PageAllocator::create(1).unwrap();
+        let old = packed(&pages);
+        let rows = Arc::new(AtomicU32::new(1));
+        let reader = {
+            let (pages, rows) = (pages.clone(), rows.clone());
+            thread::spawn(move || match pages.lease(old) {
+                Ok(_lease) => {
+                    assert_eq!(rows.load(Relaxed), 1, "the old id reads the copy");
+                    true
+                }
+                Err(PageError::Stale { .. } | PageError::Refused { .. }) => false,
+                Err(error) => panic!("{error}"),
+            })
+        };
+        last_reference_gone(&pages, old);
+        pages.retire(old, Stamp(1)).unwrap();
+        pages.reclaim(&mut |_| true);
+        let target = pages.allocate();
+        match target {
+            Ok(new) => {
+                assert_ne!(new, old);
+                rows.store(2, Relaxed);
+            }
+            Err(PageError::Exhausted { .. }) => {}
+            Err(error) => panic!("{error}"),
+        }
+        let (read, copied) = (reader.join().unwrap(), target.is_ok());
+        assert!(read || copied, "the page is lost");
+        SEEN[usize::from(read) * (1 + usize::from(copied))].fetch_add(1, Relaxed);
+    });
+    let [refused, held, over] = SEEN.each_ref().map(|n| n.load(Relaxed));
+    println!("freed first in {refused} executions, held in {held}, read before in {over}");
+    assert!(refused > 0 && held > 0 && over > 0);
+}

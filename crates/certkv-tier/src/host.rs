@@ -4,6 +4,7 @@ use crate::lane::Lane;
 use crate::original::OriginalLayout;
 use crate::scratch::Item;
 use crate::side::{Side, SideKey};
+use certkv_core::planted;
 use certkv_device::{Arena, Copy2d, DeviceError, Dst, Fence, SimDevice, Src};
 use core::ops::Range;
 
@@ -57,7 +58,9 @@ impl Originals {
     /// [`MoveError`] names the items that were not enqueued. Storing an item again is always allowed.
     pub fn store(&self, lane: &Lane, written: &Fence, tails: &Arena, items: &[RowStore]) -> Result<Fence, MoveError> {
         let none = |error| MoveError::all(items.len(), MoveCause::Device(error));
-        lane.wait(written).map_err(none)?;
+        if !planted!(B1) {
+            lane.wait(written).map_err(none)?;
+        }
         let mut not_moved = Vec::new();
         for (i, item) in items.iter().enumerate() {
             if let Err(error) = self.store_item(lane, tails, item) {

@@ -1,4 +1,5 @@
 //! Lanes: copy streams of the tier manager.
+use certkv_core::planted;
 use certkv_core::sync::Mutex;
 use certkv_device::{Copy2d, DeviceError, Dst, Fence, SimDevice, Src, Stream};
 
@@ -73,7 +74,7 @@ impl Lane {
 
     /// The last fence, if work behind it may be in flight: what a page that this lane read must be retired behind.
     pub fn last_fence(&self) -> Option<Fence> {
-        self.last.lock().clone()
+        if planted!(B5) { None } else { self.last.lock().clone() }
     }
 
     /// Waits on the host until the lane has run everything.

@@ -1,6 +1,8 @@
 //! Random operations against a plain model: rows in vectors, attention in `f64`. Whatever happens - chunks of any size,
 //! forks, truncations, dropped steps, refused rows, exhausted pages - the cache holds the model's rows bit for bit, and
 //! decode outputs are within their bounds of exact attention over them. `CERTKV_MODEL_OPS` sets how many operations.
+//!
+//! Long because the driver's verbs share one world and one tally.
 #![allow(clippy::neg_cmp_op_on_partial_ord, reason = "!(error <= bound) is how NaN fails")]
 mod common;
 

@@ -8,18 +8,6 @@ use certkv_core::sync::atomic::{AtomicU32, Ordering};
 use certkv_core::sync::{Arc, Mutex, MutexGuard};
 use certkv_device::{Arena, DeviceError, SimDevice, Stream};
 
-/// Defects that tests plant.
-#[cfg(test)]
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Planted {
-    /// A slot is refilled without waiting for its readers (B2).
-    ReadersIgnored,
-    /// A side is found before its copy was seen to have succeeded (B1, B18).
-    VisibleEarly,
-    /// A pinned slot is evicted (B6).
-    PinIgnored,
-}
-
 #[derive(Debug)]
 pub(crate) struct Pool {
     /// `None` if the side has no slots.
@@ -89,7 +77,7 @@ impl Pool {
     }
 
     #[cfg(test)]
-    pub(crate) fn plant(&self, bug: Planted) {
-        self.lock().planted = Some(bug);
+    pub(crate) fn show_early(&self) {
+        self.lock().early = true;
     }
 }

@@ -5,6 +5,7 @@ use crate::scratch::pool::Pool;
 use crate::scratch::slots::Reserved;
 use crate::scratch::{Item, Scratch};
 use crate::side::Side;
+use certkv_core::planted;
 use certkv_device::{Arena, DeviceError, Dst, Fence, Src, Stream};
 use core::mem::take;
 
@@ -142,6 +143,9 @@ fn fill(
     {
         readers.push(after.clone());
     }
+    if planted!(B2) {
+        readers.clear();
+    }
     let ordered = readers.iter().try_for_each(|stream| lane.wait(&stream.record()?));
     if let Err(error) = ordered {
         let mut slots = pool.lock();
@@ -188,10 +192,6 @@ fn reserve(
                 not_moved.push((i, MoveCause::Full));
             }
         }
-    }
-    #[cfg(test)]
-    if slots.planted == Some(crate::scratch::pool::Planted::ReadersIgnored) {
-        readers = 0;
     }
     readers
 }

@@ -2,7 +2,7 @@
 use crate::scratch::ScratchStats;
 use crate::side::{Mix, SideKey};
 use certkv_core::{
-    PageId,
+    PageId, planted,
     sync::atomic::{AtomicU32, Ordering},
 };
 use certkv_device::{Fence, Stream};
@@ -84,8 +84,9 @@ pub(crate) struct Slots {
     batch: u64,
     pub(crate) readers: Vec<Stream>,
     pub(crate) stats: ScratchStats,
+    /// A defect for tests: sides are found before their copies were seen to have ended.
     #[cfg(test)]
-    pub(crate) planted: Option<crate::scratch::pool::Planted>,
+    pub(crate) early: bool,
 }
 
 impl Slots {
@@ -121,7 +122,7 @@ impl Slots {
             readers: Vec::with_capacity(4),
             stats: ScratchStats::default(),
             #[cfg(test)]
-            planted: None,
+            early: false,
         })
     }
 
@@ -229,11 +230,7 @@ impl Slots {
 
     /// Acquire pairs with the Release of the last lease: its reads are over.
     fn held(&self, slot: u32, pins: &[AtomicU32]) -> bool {
-        #[cfg(test)]
-        if self.planted == Some(crate::scratch::pool::Planted::PinIgnored) {
-            return false;
-        }
-        pins[slot as usize].load(Ordering::Acquire) != 0
+        !planted!(B6) && pins[slot as usize].load(Ordering::Acquire) != 0
     }
 
     /// A reserved slot whose copy is in flight behind `fence`.
@@ -264,12 +261,13 @@ impl Slots {
     /// Whether nothing is left to wait for.
     fn settle_slot(&mut self, slot: u32, pins: &[AtomicU32]) -> bool {
         #[cfg(test)]
-        let unseen = self.planted == Some(crate::scratch::pool::Planted::VisibleEarly);
+        let early = self.early;
         #[cfg(not(test))]
-        let unseen = false;
+        let early = false;
         let entry = &mut self.slots[slot as usize];
         if let Some(fence) = &entry.fill {
-            let outcome = if unseen { Ok(true) } else { fence.completed() };
+            let outcome = if early { Ok(true) } else { fence.completed() };
+            let outcome = outcome.or_else(|error| if planted!(B18) { Ok(true) } else { Err(error) });
             if outcome == Ok(false) {
                 return false;
             }

@@ -1,23 +1,25 @@
 //! Random use over random schedules with injected faults: pages change owners, sides come and go, leases are held.
 //! The checker must find nothing, every word read must be right; each planted defect must be found.
 use super::world::{PAGES, World, page, right, sides_of};
-use crate::scratch::Planted;
 use crate::{ScratchLease, SideKey};
 use certkv_core::PageId;
 use certkv_core::fail;
 use certkv_core::hash::splitmix64;
+use certkv_core::plant::{self, Bug};
 use certkv_device::{DeviceError, Fence, Mode};
 
+/// What is planted in a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Bug {
-    Scratch(Planted),
-    /// The caller rewrites an original that a fill in flight still reads (B5).
-    RewrittenUnderFill,
+enum Plant {
+    Nothing,
+    Bug(Bug),
+    /// Sides are found before their copies were seen to have ended.
+    Early,
 }
 
-/// Ignored pins are planted elsewhere: here the readers' fence, refused while their guards live, is in front of them.
-const BUGS: [Bug; 3] =
-    [Bug::Scratch(Planted::ReadersIgnored), Bug::Scratch(Planted::VisibleEarly), Bug::RewrittenUnderFill];
+/// Ignored pins (B6) are planted elsewhere: here the readers' fence, refused while their guards live, is in front of them.
+const PLANTS: [Plant; 5] =
+    [Plant::Bug(Bug::B1), Plant::Bug(Bug::B2), Plant::Bug(Bug::B5), Plant::Bug(Bug::B18), Plant::Early];
 
 enum Host {
     /// The original is there.
@@ -32,7 +34,6 @@ struct Run {
     world: World,
     hosts: Vec<Host>,
     leases: Vec<ScratchLease>,
-    bug: Option<Bug>,
     dice: u64,
     hits: u64,
 }
@@ -121,7 +122,6 @@ impl Run {
         let Ok(written) = self.world.readers[0].record() else { return Ok(()) };
         // Fills may still read the page's last owner.
         if let Some(fills) = self.world.fills.last_fence()
-            && self.bug != Some(Bug::RewrittenUnderFill)
             && self.world.stores.wait(&fills).is_err()
         {
             return Ok(());
@@ -152,14 +152,14 @@ fn expected(result: Result<(), DeviceError>) -> Result<(), DeviceError> {
 }
 
 /// Operations and hits of a clean run, or what was found.
-fn run(seed: u64, bug: Option<Bug>) -> Result<(u64, u64), String> {
+fn run(seed: u64, what: Plant) -> Result<(u64, u64), String> {
     let slots = [1 + (seed % 3) as u32, 1 + (seed / 3 % 3) as u32];
-    let world = World::stored(Mode::Adversarial { seed }, slots[0], slots[1]);
-    if let Some(Bug::Scratch(planted)) = bug {
-        world.scratch.plant(planted);
+    let world = World::try_stored(Mode::Adversarial { seed }, slots[0], slots[1])?;
+    if what == Plant::Early {
+        world.scratch.show_early();
     }
     let hosts = (0..PAGES).map(|p| Host::Stored(page(p))).collect();
-    let mut run = Run { world, hosts, leases: Vec::new(), bug, dice: splitmix64(!seed), hits: 0 };
+    let mut run = Run { world, hosts, leases: Vec::new(), dice: splitmix64(!seed), hits: 0 };
     for _ in 0..150 {
         let (armed, nth) = (run.roll(6) == 0, 1 + run.roll(6));
         fail::arm(armed.then_some(nth));
@@ -184,7 +184,7 @@ fn gate_adversarial_use() {
     let seeds = std::env::var("CERTKV_SIM_SEEDS").ok().and_then(|s| s.parse().ok()).unwrap_or(default);
     let (mut ops, mut hits, mut failed, start) = (0, 0, 0, std::time::Instant::now());
     for seed in 0..seeds {
-        match run(seed, None) {
+        match run(seed, Plant::Nothing) {
             Ok((n, h)) => (ops, hits) = (ops + n, hits + h),
             Err(finding) => {
                 println!("seed {seed}: {finding}");
@@ -194,12 +194,15 @@ fn gate_adversarial_use() {
     }
     println!("clean: {seeds} seeds, {:.0} seeds/s, {hits} hits", seeds as f64 / start.elapsed().as_secs_f64());
     let mut caught = 0;
-    for bug in BUGS {
-        let found = (0..500).filter(|&seed| run(seed, Some(bug)).is_err()).count();
-        println!("planted {bug:?}: caught in {found} of 500 seeds");
+    for what in PLANTS {
+        plant::arm(if let Plant::Bug(bug) = what { Some(bug) } else { None });
+        let found = (0..500).filter(|&seed| run(seed, what).is_err()).count();
+        assert!(what == Plant::Early || plant::committed() > 0, "{what:?} was never reached");
+        plant::arm(None);
+        println!("planted {what:?}: caught in {found} of 500 seeds");
         caught += usize::from(found > 0);
     }
-    println!("GATE tier-sim executed={ops} failed={failed} controls={caught}/{} seed=0x0", BUGS.len());
+    println!("GATE tier-sim executed={ops} failed={failed} controls={caught}/{} seed=0x0", PLANTS.len());
     assert!(ops > 100 * seeds && hits > 10 * seeds, "the gate did not run: {ops} ops, {hits} hits");
-    assert_eq!((failed, caught), (0, BUGS.len()));
+    assert_eq!((failed, caught), (0, PLANTS.len()));
 }

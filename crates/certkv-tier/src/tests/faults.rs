@@ -1,8 +1,8 @@
 //! Every fault point in turn: nothing is lost, nothing incomplete is visible, the books stay exact.
 use super::world::{PAGES, World, page, sides_of, tag, word};
-use crate::scratch::Planted;
 use crate::{Scratch, ScratchConfig};
 use certkv_core::fail;
+use certkv_core::plant::{self, Bug};
 use certkv_device::{DeviceError, Mode};
 
 const SLOTS: [u32; 2] = [3, 3];
@@ -50,11 +50,11 @@ fn recovers(world: &World) {
     world.assert_books(SLOTS, 0);
 }
 
-fn sweep(mode: Mode, planted: Option<Planted>) -> u64 {
+fn sweep(mode: Mode, early: bool) -> u64 {
     for nth in 1.. {
         let world = World::stored(mode, SLOTS[0], SLOTS[1]);
-        if let Some(bug) = planted {
-            world.scratch.plant(bug);
+        if early {
+            world.scratch.show_early();
         }
         fail::arm(Some(nth));
         scenario(&world);
@@ -72,16 +72,20 @@ fn sweep(mode: Mode, planted: Option<Planted>) -> u64 {
 fn gate_every_fault_point_in_turn() {
     let mut executed = 0;
     for seed in 0..40 {
-        executed += sweep(Mode::Adversarial { seed }, None);
+        executed += sweep(Mode::Adversarial { seed }, false);
     }
-    executed += sweep(Mode::Eager, None);
-    let caught = (0..40).any(|seed| {
-        let planted = move || sweep(Mode::Adversarial { seed }, Some(Planted::VisibleEarly));
-        std::panic::catch_unwind(planted).is_err()
-    });
+    executed += sweep(Mode::Eager, false);
+    let caught =
+        |early| (0..40).any(|seed| std::panic::catch_unwind(|| sweep(Mode::Adversarial { seed }, early)).is_err());
+    let early = caught(true);
+    plant::arm(Some(Bug::B18));
+    let ignored = caught(false);
+    assert!(plant::committed() > 0);
+    plant::arm(None);
     fail::arm(None);
-    println!("GATE tier-faults executed={executed} failed=0 controls={}/1 seed=0x0", u8::from(caught));
-    assert!(caught && executed > 1000, "{executed}");
+    let caught = u8::from(early) + u8::from(ignored);
+    println!("GATE tier-faults executed={executed} failed=0 controls={caught}/2 seed=0x0");
+    assert!(caught == 2 && executed > 1000, "{executed}");
 }
 
 #[test]

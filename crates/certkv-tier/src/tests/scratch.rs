@@ -1,7 +1,7 @@
 //! The cache, one rule at a time.
 use super::world::{World, key, page, sides_of};
-use crate::scratch::Planted;
 use crate::{Item, Lane, MoveCause, Offer, Scratch, ScratchConfig, ScratchStats, Side};
+use certkv_core::plant::{self, Bug};
 use certkv_device::{DeviceError, Mode, SimDevice, SimOptions};
 
 #[test]
@@ -184,10 +184,10 @@ fn an_offer_comes_after_the_stream_it_names() {
 #[test]
 fn a_pin_is_respected_in_production_and_its_loss_is_caught() {
     let device = SimDevice::new(SimOptions { mode: Mode::Eager, check: false });
-    for (planted, cause) in [(None, "no slot"), (Some(Planted::PinIgnored), "while 1 readers hold it")] {
+    for (bug, cause) in [(None, "no slot"), (Some(Bug::B6), "while 1 readers hold it")] {
         let config = ScratchConfig { key_slots: 1, value_slots: 0, slot_bytes: 64 };
         let scratch = Scratch::new(&device, config).unwrap();
-        planted.into_iter().for_each(|bug| scratch.plant(bug));
+        plant::arm(bug);
         let (lane, compute) = (Lane::new(&device, "lane"), device.stream("compute"));
         let originals = device.arena("originals", 2, 64).unwrap();
         let item = |p| Item { key: key(page(p), 0, 0, Side::Key), slot: p, range: 0..64, tag: None };
@@ -197,6 +197,7 @@ fn a_pin_is_respected_in_production_and_its_loss_is_caught() {
         // The second chance of the only slot is used up by the first refusal.
         let error = scratch.prefetch(&lane, &originals, &[item(1)]).unwrap_err();
         assert!(error.to_string().contains(cause), "{error}");
+        plant::arm(None);
         drop(lease);
         assert!(scratch.prefetch(&lane, &originals, &[item(1)]).is_ok());
     }

@@ -94,13 +94,18 @@ impl World {
 
     /// A machine whose pages 0.. hold their first generation and have been stored.
     pub(super) fn stored(mode: Mode, key_slots: u32, value_slots: u32) -> Self {
-        let world = Self::new(mode, key_slots, value_slots).unwrap();
+        Self::try_stored(mode, key_slots, value_slots).unwrap()
+    }
+
+    pub(super) fn try_stored(mode: Mode, key_slots: u32, value_slots: u32) -> Result<Self, String> {
+        let world = Self::new(mode, key_slots, value_slots).map_err(|e| e.to_string())?;
         for page in (0..PAGES).map(page) {
-            world.write_tail(page).unwrap();
-            let written = world.readers[0].record().unwrap();
-            world.store(page, &written).unwrap().synchronize().unwrap();
+            world.write_tail(page).map_err(|e| e.to_string())?;
+            let written = world.readers[0].record().map_err(|e| e.to_string())?;
+            let stored = world.store(page, &written).map_err(|e| e.to_string())?;
+            stored.synchronize().map_err(|e| e.to_string())?;
         }
-        world
+        Ok(world)
     }
 
     /// Every slot is in one state; `pins` leases are alive.

@@ -7,6 +7,8 @@ mod prefill;
 pub(crate) mod promoted;
 pub(crate) mod published;
 mod terms;
+#[cfg(test)]
+mod tests;
 
 use crate::group::{Group, Side};
 use crate::sequence::SequenceState;

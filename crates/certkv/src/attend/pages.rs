@@ -4,7 +4,7 @@ use crate::group::{Group, Side};
 use crate::step::Part;
 use crate::{Cache, Error};
 use certkv_control::BitSet;
-use certkv_core::PageId;
+use certkv_core::{PageId, planted};
 use certkv_device::ReadGuard;
 use certkv_kernel::{Block, BlockSource, Tail};
 
@@ -114,7 +114,7 @@ impl Pages {
         Some(Tail {
             keys: &guard.words()[group.side(head, Side::Key)],
             values: &guard.words()[group.side(head, Side::Value)],
-            tokens: self.tail_tokens,
+            tokens: self.tail_tokens + usize::from(planted!(B12)),
             centre_norm,
         })
     }

@@ -1,6 +1,7 @@
 //! Pinned memory through which the host's words travel, used slot after slot.
 use super::config::STAGING_SLOTS;
 use crate::Error;
+use certkv_core::planted;
 use certkv_device::cuda::{DeviceBuffer, Event, Pod};
 use certkv_kernel::cuda::queue::{Area, Queue};
 
@@ -38,7 +39,7 @@ impl Ring {
         if self.used + bytes > self.slot_bytes {
             self.passed[self.now] = Some(queue.mark()?);
             let next = (self.now + 1) % STAGING_SLOTS;
-            if let Some(event) = &self.passed[next] {
+            if let Some(event) = self.passed[next].as_ref().filter(|_| !planted!(B4)) {
                 event.synchronize()?;
             }
             self.passed[next] = None;

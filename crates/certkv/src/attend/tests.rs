@@ -1,0 +1,103 @@
+//! Rows that nobody wrote take no part: whatever lies behind an open block's last row, answers have the same bits.
+use crate::group::{Group, Side};
+use crate::{Cache, Certificate, Certified, Chunk, Config, Error, Geometry, Mode, Policy, SequenceId, SimOptions};
+use certkv_core::hash::splitmix64;
+use certkv_core::plant::{self, Bug};
+
+const DIM: usize = 64;
+const KV_HEADS: usize = 2;
+const BLOCK: usize = 16;
+
+/// What lies in rows that were not written.
+#[derive(Debug, Clone, Copy)]
+enum Fill {
+    Zero,
+    Nan,
+    Infinity,
+    /// Rows of another sequence.
+    Tenant,
+}
+
+/// Finite halves.
+fn halves(seed: u64, n: usize) -> Vec<u16> {
+    (0..n as u64).map(|i| splitmix64(seed ^ i << 20) as u16 & 0xbbff).collect()
+}
+
+fn fill_slot(cache: &Cache, group: &Group, id: SequenceId, fill: Fill) -> Result<(), Error> {
+    cache.join_lane()?;
+    cache.with(id, |state| {
+        let (len, entry) = (state.len(), state.tables[0].blocks().last().copied());
+        let Some(entry) = entry.filter(|_| len % BLOCK > 0) else { return Ok(()) };
+        for layer in 0..group.layers {
+            for (arena, page) in [(&group.host, Some(entry.host)), (&group.tail, entry.tail)] {
+                let Some(page) = page else { continue };
+                let mut guard = arena.write_tagged(group.slot(page, layer), &cache.main, Group::tag(page))?;
+                for (head, side) in (0..KV_HEADS).flat_map(|head| [(head, Side::Key), (head, Side::Value)]) {
+                    let rows = &mut guard.words_mut()[group.side(head, side)][len % BLOCK * DIM..];
+                    match fill {
+                        Fill::Zero => rows.fill(0),
+                        Fill::Nan => rows.fill(0x7e01),
+                        Fill::Infinity => rows.fill(0x7c00),
+                        Fill::Tenant => rows.copy_from_slice(&halves(77, rows.len())),
+                    }
+                }
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Bits of the outputs and bounds of steps of every kind, or what stopped them.
+fn answers(len: usize, fill: Fill) -> Result<Vec<u64>, Error> {
+    let geometry = Geometry::new(2, 2 * KV_HEADS, KV_HEADS, DIM)?;
+    let device = SimOptions { mode: Mode::Eager, check: true };
+    let formats = vec!["k8-v4g32-b16".parse()?];
+    let cache = Cache::new(Config { formats, device, ..Config::new(geometry, 4 * BLOCK) })?;
+    let id = cache.create()?;
+    let certified = Policy::Certified(Certified::default());
+    let mut bits = Vec::new();
+    for (n, (tokens, policy)) in
+        [(len, certified), (1, certified), (1, Policy::Dense), (1, Policy::Packed), (2, certified)]
+            .into_iter()
+            .enumerate()
+    {
+        fill_slot(&cache, &cache.groups[0], id, fill)?;
+        let mut step = cache.begin_with(&[Chunk { sequence: id, tokens }], policy)?;
+        for layer in 0..2 {
+            let seed = (n * 2 + layer) as u64;
+            let [keys, values] = [seed, !seed].map(|seed| halves(seed, tokens * KV_HEADS * DIM));
+            step.append_bits(layer, &keys, &values)?;
+            let queries: Vec<f32> =
+                halves(seed << 8, tokens * 2 * KV_HEADS * DIM).iter().map(|h| f32::from(*h) / 65536.0 - 0.5).collect();
+            let mut out = vec![0.0; queries.len()];
+            let mut certificates = vec![Certificate::default(); tokens * 2 * KV_HEADS];
+            step.attend(layer, &queries, &mut out, &mut certificates)?;
+            bits.extend(out.iter().map(|x| u64::from(x.to_bits())));
+            bits.extend(certificates.iter().map(|c| c.bound().to_bits()));
+        }
+        step.finish()?;
+    }
+    Ok(bits)
+}
+
+/// Lengths for which four fills do not give one answer.
+fn unlike() -> Vec<usize> {
+    let bits = |len, fill| answers(len, fill).map_err(|e| e.to_string());
+    let same = |len| {
+        let first = bits(len, Fill::Zero);
+        first.is_ok() && [Fill::Nan, Fill::Infinity, Fill::Tenant].iter().all(|fill| bits(len, *fill) == first)
+    };
+    (1..2 * BLOCK).filter(|len| !same(*len)).collect()
+}
+
+#[test]
+fn unwritten_rows_take_no_part() {
+    let failed = unlike();
+    plant::arm(Some(Bug::B12));
+    let seen = unlike();
+    assert!(plant::committed() > 0, "a row too many was never read");
+    plant::arm(None);
+    let (executed, caught) = (4 * (2 * BLOCK - 1), u8::from(seen.len() > BLOCK));
+    println!("GATE unwritten-rows executed={executed} failed={} controls={caught}/1 seed=0x4d", failed.len());
+    assert_eq!((failed, caught), (vec![], 1), "a row too many is seen at lengths {seen:?} only");
+}

@@ -1,0 +1,95 @@
+//! Failures that caches of this kind had in the field (docs/states.md, section 5), brought back one at a time where the
+//! rule against each is kept: every one of them is seen, and nothing is where none is planted.
+#[path = "../common/mod.rs"]
+mod common;
+#[path = "../../../certkv-device/tests/fake_cuda/mod.rs"]
+mod fake_cuda;
+#[path = "../gpu_fake/kernels.rs"]
+#[allow(dead_code, reason = "its controls belong to another gate")]
+mod kernels;
+mod life;
+mod pages;
+mod rows;
+mod slots;
+mod staging;
+
+use certkv_core::plant::{self, BUGS, Bug};
+
+const SEED: u64 = 0x6275_6773;
+
+/// What a run does: operations, or what it found wrong.
+type Run = fn(u64) -> Result<u64, String>;
+
+/// A bug, what looks for it, and how many runs it gets.
+struct Check {
+    bug: Bug,
+    what: &'static str,
+    runs: u64,
+    run: Run,
+}
+
+const fn check(bug: Bug, what: &'static str, runs: u64, run: Run) -> Check {
+    Check { bug, what, runs, run }
+}
+
+/// Runs of a life: each is some forty operations.
+const LIVES: u64 = if cfg!(debug_assertions) { 100 } else { 400 };
+
+const CHECKS: [Check; 12] = [
+    check(Bug::B1, "order of a life's accesses", LIVES, life::run),
+    check(Bug::B2, "order of a life's accesses", LIVES, life::run),
+    check(Bug::B3, "order of a life's accesses", LIVES, life::run),
+    check(Bug::B4, "order of the host's writes to pinned memory", 4, staging::run),
+    check(Bug::B5, "order of a life's accesses", LIVES, life::run),
+    check(Bug::B6, "tags and originals of a life", LIVES, life::run),
+    check(Bug::B7, "a second release", LIVES, pages::run),
+    check(Bug::B8, "ids that a life meets", LIVES, life::run),
+    check(Bug::B12, "bits under four fills of unwritten rows", LIVES, rows::run),
+    check(Bug::B14, "bytes of slots 4 GiB apart", 4, slots::run),
+    check(Bug::B17, "a life's bounds", LIVES, life::run),
+    check(Bug::B18, "tags of a life's sides", LIVES, life::run),
+];
+
+/// Seed of a check's run.
+fn seed(run: u64) -> u64 {
+    SEED ^ run << 32
+}
+
+#[test]
+fn every_planted_bug_is_caught() {
+    let (mut executed, mut failed, mut caught) = (0, 0, 0);
+    let mut clean: Vec<(Run, u64)> = Vec::new();
+    for Check { run, runs, .. } in &CHECKS {
+        match clean.iter_mut().find(|(known, _)| std::ptr::fn_addr_eq(*known, *run)) {
+            Some((_, most)) => *most = (*most).max(*runs),
+            None => clean.push((*run, *runs)),
+        }
+    }
+    plant::arm(None);
+    for (run, runs) in clean {
+        for n in 0..runs {
+            executed += 1;
+            if let Err(what) = run(seed(n)) {
+                println!("nothing planted, seed {:#x}: {what}", seed(n));
+                failed += 1;
+            }
+        }
+    }
+    for Check { bug, what, runs, run } in &CHECKS {
+        plant::arm(Some(*bug));
+        let found: Vec<String> = (0..*runs).filter_map(|n| run(seed(n)).err()).collect();
+        let committed = plant::committed();
+        plant::arm(None);
+        executed += runs;
+        let first = found.first().map_or("", |first| first);
+        println!(
+            "planted {bug:?}: {what}: caught in {} of {runs} runs, committed {committed} times: {first}",
+            found.len()
+        );
+        assert!(committed > 0, "{bug:?} was never reached");
+        caught += usize::from(!found.is_empty());
+    }
+    println!("GATE planted executed={executed} failed={failed} controls={caught}/{} seed={SEED:#x}", BUGS.len());
+    assert!(BUGS.iter().all(|bug| CHECKS.iter().any(|check| check.bug == *bug)));
+    assert_eq!((failed, caught), (0, BUGS.len()));
+}
