@@ -1,4 +1,4 @@
-//! Failures that caches of this kind had in the field (docs/states.md, section 5), brought back one at a time where the
+//! Failures that caches of this kind had in the field (docs/states.md, section 7), brought back one at a time where the
 //! rule against each is kept: every one of them is seen, and nothing is where none is planted.
 #[path = "../common/mod.rs"]
 mod common;
