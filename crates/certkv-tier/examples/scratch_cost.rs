@@ -1,4 +1,4 @@
-//! Prints what look-ups and fills cost on this machine: `cargo run --release --example cost`.
+//! Prints what look-ups and fills cost on this machine: `cargo run --release -p certkv-tier --example scratch_cost`.
 use certkv_core::PageId;
 use certkv_device::{Mode, SimDevice, SimOptions};
 use certkv_tier::{Lane, OriginalLayout, Originals, Scratch, ScratchConfig, Side, SideKey};

@@ -1,4 +1,4 @@
-//! Prints what a guard, a copy and a fence cost on this machine: `cargo run --release --example cost`.
+//! Prints what a guard, a copy and a fence cost on this machine: `cargo run --release -p certkv-device --example device_cost`.
 use certkv_device::{DeviceError, Dst, Mode, SimDevice, SimOptions, Src};
 use std::time::Instant;
 
