@@ -43,7 +43,7 @@ fn a_second_release_passes() -> bool {
 #[test]
 fn random_operations_keep_every_promise() {
     let (mut executed, mut refused, mut failed, mut reached) = (0, 0, vec![], [0; 8]);
-    for world in 0..WORLDS {
+    for world in 0..super::worlds(WORLDS) {
         let seed = SEED ^ world << 32;
         let (ops, full, seen, verdict) = run(seed, None);
         let Coverage { filled, forks, reopened, copied, moves, blocked, freed, held } = seen;

@@ -11,6 +11,11 @@ mod verify;
 
 use crate::{PageAllocator, Pools};
 
+/// Worlds of a gate: `usual`, or as many as `CERTKV_PAGE_WORLDS` says for a long run.
+fn worlds(usual: u64) -> u64 {
+    std::env::var("CERTKV_PAGE_WORLDS").ok().and_then(|n| n.parse().ok()).unwrap_or(usual)
+}
+
 /// Pools of `host`, `packed`, `tail` pages.
 fn pools(host: usize, packed: usize, tail: usize) -> Pools {
     let create = |n| PageAllocator::create(n).unwrap();

@@ -320,7 +320,7 @@ fn run(seed: u64) -> ([u64; 5], Verdict) {
 #[test]
 fn random_histories_find_what_was_published() {
     let (mut reached, mut failed) = ([0; 5], Vec::new());
-    for world in 0..WORLDS {
+    for world in 0..super::super::worlds(WORLDS) {
         let (counts, verdict) = run(SEED ^ world << 32);
         reached.iter_mut().zip(counts).for_each(|(sum, n)| *sum += n);
         if let Err(what) = verdict {
