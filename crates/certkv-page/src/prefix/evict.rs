@@ -60,6 +60,13 @@ impl Evicted {
     }
 }
 
+impl<T> State<T> {
+    fn count_eviction(&mut self, slot: u32) {
+        self.stats.evicted += 1;
+        self.stats.age_at_eviction.record(self.clock - self.entries.nodes[slot as usize].used);
+    }
+}
+
 impl<T> PrefixIndex<T> {
     /// Removes up to `units` idle units, as the policy picks them. An entry is idle when no cached block follows it and no
     /// sequence uses its pages.
@@ -76,7 +83,7 @@ impl<T> PrefixIndex<T> {
     pub fn evict_stranded(&self) -> Evicted {
         let mut evicted = Evicted::new(&self.groups);
         let mut state = self.state.lock();
-        let State { entries, policy, stats, .. } = &mut *state;
+        let State { entries, policy, .. } = &mut *state;
         let lone = |slot: &u32| {
             let mut pages = self.pages_of(entries.pages_of(*slot));
             pages.any(|(pools, page)| pools.of(page.class).references(page.id) == Ok(1))
@@ -84,7 +91,7 @@ impl<T> PrefixIndex<T> {
         let Some(slot) = entries.slots().find(lone) else { return evicted };
         let leaf = entries.leaf_behind(slot);
         policy.remove(leaf);
-        stats.evicted += 1;
+        state.count_eviction(leaf);
         self.remove(&mut state, leaf, &mut evicted);
         evicted
     }
@@ -97,7 +104,7 @@ impl<T> PrefixIndex<T> {
         while let Some(slot) = state.entries.owner(group, host) {
             let leaf = state.entries.leaf_behind(slot);
             state.policy.remove(leaf);
-            state.stats.evicted += 1;
+            state.count_eviction(leaf);
             self.remove(&mut state, leaf, &mut evicted);
         }
         evicted
@@ -122,8 +129,7 @@ impl<T> PrefixIndex<T> {
             slot != spared && entries.nodes[slot as usize].children == 0 && self.is_unused(entries.pages_of(slot))
         });
         let Some(slot) = victim else { return false };
-        state.stats.evicted += 1;
-        state.stats.age_at_eviction += state.clock - state.entries.nodes[slot as usize].used;
+        state.count_eviction(slot);
         self.remove(state, slot, evicted);
         true
     }
