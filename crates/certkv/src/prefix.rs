@@ -3,9 +3,10 @@
 //! What is cached is the pages themselves: codes, error summaries and originals. A sequence that continues from them reads
 //! the same bytes as the one that wrote them, so outputs and bounds over them are the same, bit for bit.
 use crate::sequence::SequenceState;
-use crate::{Cache, Config, Error};
+use crate::sizes::GroupSizes;
+use crate::{Cache, Config, Error, PrefixUse};
 use certkv_control::BitSet;
-use certkv_core::{BudgetExceeded, Class, Ledger, SequenceId};
+use certkv_core::{BudgetExceeded, Class, Ledger, SequenceId, span};
 use certkv_page::policy::{EvictionPolicy, Lru, S3Fifo};
 use certkv_page::prefix::{
     Admission, Chain, Evicted, GroupShape, PrefixIndex, PrefixSecret, PrefixStats, Prompt, Scope, Stop,
@@ -116,18 +117,32 @@ pub(crate) struct Prefixes {
 }
 
 impl Prefixes {
-    pub(crate) fn new(config: &Config, prefixes: &PrefixConfig, cache: &Cache) -> Result<Self, Error> {
-        if prefixes.units == 0 || prefixes.units > 1 << 24 {
-            let why = format!("{} units; must be 1 to 2^24", prefixes.units);
+    /// Bytes of the index and of what decides who goes.
+    ///
+    /// # Errors
+    /// A number of units that is out of range.
+    pub(crate) fn bytes(prefixes: &PrefixConfig, groups: &[GroupSizes]) -> Result<usize, Error> {
+        let units = prefixes.units;
+        if units == 0 || units > 1 << 24 {
+            let why = format!("{units} units; must be 1 to 2^24");
             return Err(Error::Config { field: "prefixes", why });
         }
+        let shapes: Vec<_> = groups.iter().map(|g| (g.layout.tokens(), g.host_pages, g.max_blocks)).collect();
+        let policy = match prefixes.eviction {
+            Eviction::Lru => Lru::bytes(units),
+            Eviction::S3Fifo => S3Fifo::bytes(units),
+        };
+        Ok(PrefixIndex::<Note>::bytes(&shapes, units).saturating_add(policy))
+    }
+
+    /// Its bytes are reserved.
+    pub(crate) fn new(config: &Config, prefixes: &PrefixConfig, cache: &Cache) -> Result<Self, Error> {
         let shape = |group: &crate::group::Group| GroupShape {
             pools: group.pools.clone(),
             block: group.layout.tokens(),
             max_blocks: group.max_blocks,
         };
         let groups: Vec<GroupShape> = cache.groups.iter().map(shape).collect();
-        cache.ledger.reserve(Class::Tables, PrefixIndex::<Note>::bytes(&groups, prefixes.units))?;
         let policy: Box<dyn EvictionPolicy> = match prefixes.eviction {
             Eviction::Lru => Box::new(Lru::new(prefixes.units)),
             Eviction::S3Fifo => Box::new(S3Fifo::new(prefixes.units)),
@@ -140,6 +155,11 @@ impl Prefixes {
         }
         let index = PrefixIndex::create(groups, prefixes.units, policy).map_err(Error::from_table)?;
         Ok(Self { index, secret: prefixes.secret.clone(), layout })
+    }
+
+    /// Units cached, and what happened so far.
+    pub(crate) fn used(&self) -> PrefixUse {
+        PrefixUse { units: self.index.len(), most: self.index.capacity(), stats: self.index.stats() }
     }
 
     fn chain(&self, scope: &PrefixScope<'_>) -> Chain {
@@ -164,8 +184,10 @@ impl Cache {
     /// As [`Cache::create`]; [`Error::Config`] where prefixes are not cached. Nothing changed.
     pub fn create_from(&self, scope: &PrefixScope<'_>, prompt: Prompt<'_>) -> Result<(SequenceId, usize), Error> {
         let prefixes = self.prefixes()?;
+        let span = span!("continue", asked = (prompt.tokens.len()), found = _);
         let _turn = self.turn.lock();
         let hit = prefixes.index.longest(&prefixes.chain(scope), prompt).map_err(Error::from_table)?;
+        span.record("found", hit.tokens as u64);
         let geometry = &self.config.geometry;
         let mut state = SequenceState::new(&self.groups, geometry.layers, geometry.kv_heads)?;
         if let Some(Note { centres, .. }) = hit.notes.last() {
@@ -196,6 +218,7 @@ impl Cache {
         prompt: Prompt<'_>,
     ) -> Result<PublishedPrefix, Error> {
         let prefixes = self.prefixes()?;
+        let span = span!("publish", asked = (prompt.tokens.len()), added = _);
         let _turn = self.turn.lock();
         let (unit, published) = self.with(id, |state| {
             let tables: Vec<&BlockTable> = state.tables.iter().collect();
@@ -214,6 +237,7 @@ impl Cache {
             Ok((unit, published))
         })?;
         let (known, added, stop) = (published.known, published.added, published.stop);
+        span.record("added", (added * unit) as u64);
         self.retire_evicted(published.evicted)?;
         Ok(PublishedPrefix { cached: (known + added) * unit, added: added * unit, stop })
     }
@@ -234,6 +258,7 @@ impl Cache {
 
     /// Gives back the pages of evicted units once nothing reads them.
     fn retire_evicted(&self, evicted: Evicted) -> Result<usize, Error> {
+        let _span = (evicted.units > 0).then(|| span!("evict", units = (evicted.units)));
         for (group, dropped) in self.groups.iter().zip(evicted.groups()) {
             self.forget_promoted(group, dropped);
         }
