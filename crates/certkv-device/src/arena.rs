@@ -152,9 +152,17 @@ impl Arena {
         self.core.slot_bytes
     }
 
-    /// Bytes this arena takes from a budget: padded slots and their words.
-    pub fn reserved_bytes(&self) -> usize {
-        self.core.slots.len() * (self.core.stride + size_of::<Slot>()) + ALIGN
+    /// Bytes of the slots of an arena, padded as they lie.
+    pub const fn padded_bytes(slots: usize, slot_bytes: usize) -> usize {
+        match slot_bytes.checked_next_multiple_of(ALIGN) {
+            Some(stride) => slots.saturating_mul(stride),
+            None => usize::MAX,
+        }
+    }
+
+    /// Bytes of the words beside them: who holds a slot, and whose it is. What a checked device notes besides is not counted.
+    pub const fn book_bytes(slots: usize) -> usize {
+        slots.saturating_mul(size_of::<Slot>())
     }
 
     /// Shared access to a slot for work that `stream` runs now. Everything ordered before it on the stream has run.

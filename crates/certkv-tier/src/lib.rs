@@ -20,7 +20,7 @@ pub use error::{MoveCause, MoveError};
 pub use host::{Originals, RowStore};
 pub use lane::Lane;
 pub use original::{LayoutError, OriginalLayout};
-pub use scratch::{Census, Item, Offer, Scratch, ScratchConfig, ScratchLease, ScratchStats};
+pub use scratch::{Census, Item, Occupancy, Offer, Scratch, ScratchConfig, ScratchLease, ScratchStats};
 pub use side::{Side, SideKey};
 
 #[cfg(all(test, loom))]

@@ -1,10 +1,13 @@
 //! The cache: sequences, their pages, and the memory behind them.
+use crate::counters::{Counters, Kind};
 use crate::group::Group;
 use crate::prefix::Prefixes;
 use crate::sequence::SequenceState;
+use crate::sizes::Sizes;
 use crate::work::Workspace;
 use crate::{Config, Error, Policy, Side, Step};
-use certkv_core::{Class, Geometry, Ledger, PageId, RecordLayout, SequenceId, planted};
+use certkv_core::budget::CLASSES;
+use certkv_core::{Class, Geometry, Ledger, PageId, RecordLayout, SequenceId, planted, span};
 use certkv_device::{CheckReport, Copy2d, Dst, SimDevice, Src, Stream};
 use certkv_kernel::Pool;
 use certkv_page::prefix::GroupShape;
@@ -53,7 +56,10 @@ struct Entry {
     state: Option<Box<SequenceState>>,
 }
 
-#[derive(Debug, Default)]
+/// Bytes of a sequence beside its groups' tables.
+pub(crate) const ENTRY_BYTES: usize = size_of::<Entry>() + size_of::<usize>() + size_of::<SequenceState>();
+
+#[derive(Debug)]
 struct Sequences {
     live: Slab<Entry>,
     /// Generation of the next sequence, so that a slot's ids never repeat within 2^32 creations.
@@ -79,6 +85,10 @@ pub struct Cache {
     /// `None` where blocks end with their sequences.
     pub(crate) prefixes: Option<Prefixes>,
     pub(crate) pool: Pool,
+    /// What happened so far.
+    pub(crate) counters: Counters,
+    /// What one sequence can grow to.
+    pub(crate) sequence_bytes: usize,
     /// Number of the next exploration draw.
     draws: AtomicU64,
     sequences: Mutex<Sequences>,
@@ -95,18 +105,20 @@ impl Cache {
     /// # Errors
     /// Names the field that is out of range, or the budget that is too small; nothing is held then.
     pub fn new(config: Config) -> Result<Self, Error> {
-        let shapes = config.groups()?;
-        if let Some((_, _, layout)) = shapes.iter().find(|(_, _, layout)| !layout.format.refine.is_none()) {
-            let why = format!("{}; residual planes are read on GPUs only", layout.format);
-            return Err(Error::Config { field: "formats", why });
+        let sizes = Sizes::new(&config)?;
+        let ledger = Arc::new(Ledger::new(config.device_budget, config.host_budget));
+        for (class, bytes) in CLASSES.into_iter().zip(sizes.reserved()) {
+            ledger.reserve(class, bytes)?;
         }
         let device = SimDevice::new(config.device);
-        let ledger = Arc::new(Ledger::new(config.device_budget, config.host_budget));
-        let groups = shapes.into_iter().map(|shape| Group::new(&config, shape, &device, &ledger));
+        let sequence_bytes = sizes.sequence_bytes();
+        let groups = sizes.groups.into_iter().map(|group| Group::new(&config, group, &device));
         let groups = groups.collect::<Result<Vec<_>, _>>()?;
         let (main, lane) = (device.stream("main"), device.stream("lane"));
         let fills = groups.iter().any(|group| group.scratch.is_some()).then(|| Lane::new(&device, "fills"));
         let pool = Pool::new(config.threads)?;
+        // Their memory is reserved: the table never grows.
+        let sequences = Sequences { live: Slab::with_capacity(config.max_sequences), generation: 0 };
         let mut cache = Self {
             config,
             device,
@@ -117,8 +129,10 @@ impl Cache {
             ledger,
             prefixes: None,
             pool,
+            counters: Counters::default(),
+            sequence_bytes,
             draws: AtomicU64::new(0),
-            sequences: Mutex::default(),
+            sequences: Mutex::new(sequences),
             turn: ReentrantMutex::new(()),
             workspaces: Mutex::default(),
         };
@@ -130,7 +144,7 @@ impl Cache {
             };
             let groups = cache.groups.iter().map(shape).collect();
             let formats = cache.groups.iter().map(|group| (group.layers, group.layout.format));
-            cache.prefixes = Some(Prefixes::new(prefixes, &cache.config.geometry, groups, formats, &cache.ledger)?);
+            cache.prefixes = Some(Prefixes::new(prefixes, &cache.config.geometry, groups, formats)?);
         }
         Ok(cache)
     }
@@ -456,14 +470,14 @@ impl Cache {
         for group in &self.groups {
             // A page that still waits for its fence occupies its slot.
             group.pools.reclaim(&mut |stamp| self.passed(stamp));
-            let used = |pages: &certkv_page::PageAllocator, bytes: usize| {
+            let used = |pages: &certkv_page::PageAllocator| {
                 let counts = pages.counts();
-                (counts.live + counts.retiring) * group.layers * bytes
+                counts.live + counts.retiring
             };
-            memory.packed += used(&group.pools.packed, group.packed.slot_bytes().next_multiple_of(64));
-            memory.scratch += used(&group.pools.tail, group.tail.slot_bytes().next_multiple_of(64));
+            memory.packed += group.sizes.of_packed(used(&group.pools.packed));
+            memory.scratch += group.sizes.of_originals(used(&group.pools.tail));
             memory.scratch += group.scratch_bytes();
-            memory.host += used(&group.pools.host, group.host.slot_bytes().next_multiple_of(64));
+            memory.host += group.sizes.of_originals(used(&group.pools.host));
         }
         for (_, entry) in &self.sequences.lock().live {
             if let Some(state) = &entry.state {
@@ -476,7 +490,9 @@ impl Cache {
 
     /// Reserved bytes by class (packed, scratch, tables, host) and the two limits (device, host).
     pub fn reserved(&self) -> ([usize; 4], (usize, usize)) {
-        (self.ledger.snapshot().0, self.ledger.limits())
+        let ([packed, scratch, tables, host, _], [device_limit, host_limit, _]) =
+            (self.ledger.books().used, self.ledger.limits());
+        ([packed, scratch, tables, host], (device_limit, host_limit))
     }
 
     /// What the ordering checker saw, if it is on.
@@ -518,12 +534,25 @@ impl Cache {
     /// Runs the copies of a fork or truncation on the computing stream, for every layer of the group. Rows on their way to
     /// the host come first: the caller has joined the lane.
     fn execute(&self, group: &Group, copies: impl Iterator<Item = CopyOp>) -> Result<(), Error> {
+        let mut copies = copies.peekable();
+        if copies.peek().is_none() {
+            return Ok(());
+        }
+        let span = span!("copy", first_layer = (group.first), layers = (group.layers), bytes = _);
+        let moved = self.copy_pages(group, copies);
+        span.record("bytes", *moved.as_ref().unwrap_or(&0));
+        self.counters.moved(Kind::Copy, moved)?;
+        Ok(())
+    }
+
+    /// Bytes copied.
+    fn copy_pages(&self, group: &Group, copies: impl Iterator<Item = CopyOp>) -> Result<u64, Error> {
         let arena = |class| if class == PageClass::Host { &group.host } else { &group.tail };
         let side_bytes = group.layout.original_side_bytes();
-        let mut copied = false;
+        let mut copied = 0;
         for op in copies {
-            copied = true;
             let bytes = op.rows * group.layout.dim * 2;
+            copied += (group.layers * 2 * group.kv_heads * bytes) as u64;
             for layer in group.first..group.first + group.layers {
                 let src = Src {
                     arena: arena(op.from.class),
@@ -538,10 +567,8 @@ impl Cache {
             }
         }
         // A copy that was enqueued may still fail. Nobody may read its destination before that is known.
-        if copied {
-            self.main.synchronize()?;
-        }
-        Ok(())
+        self.counters.wait(|| self.main.synchronize())?;
+        Ok(copied)
     }
 
     /// The computing stream waits for the lane.
@@ -573,6 +600,19 @@ impl Cache {
             Some(work) => Ok(work),
             None => Workspace::new(self),
         }
+    }
+
+    /// Sequences, those that a step holds, and the tokens of the others.
+    pub(crate) fn held(&self) -> (usize, usize, usize) {
+        let sequences = self.sequences.lock();
+        let (mut busy, mut tokens) = (0, 0);
+        for (_, entry) in &sequences.live {
+            match &entry.state {
+                Some(state) => tokens += state.len(),
+                None => busy += 1,
+            }
+        }
+        (sequences.live.len(), busy, tokens)
     }
 
     pub(crate) fn return_workspace(&self, work: Box<Workspace>) {

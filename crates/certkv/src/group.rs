@@ -2,13 +2,13 @@
 //!
 //! A page id is valid in every layer of the group: page `p` of layer `l` is arena slot `p * layers + (l - first)`. So a
 //! block is allocated once for all layers, and a slot is locked by one layer at a time.
-use crate::sequence::SequenceState;
+use crate::sizes::GroupSizes;
 use crate::{Config, Error};
-use certkv_core::{Class, Geometry, Ledger, PageId, RecordLayout};
+use certkv_core::{PageId, RecordLayout};
 use certkv_device::{Arena, SimDevice};
 use certkv_kernel::Kernel;
 use certkv_page::{PageAllocator, Pools};
-use certkv_tier::{Scratch, ScratchConfig};
+use certkv_tier::Scratch;
 use core::ops::Range;
 
 /// Bytes in front of the records of a packed page: its seal.
@@ -30,86 +30,32 @@ pub(crate) struct Group {
     /// Promoted sides; `None` where the configuration has no room for any.
     pub(crate) scratch: Option<Scratch>,
     pub(crate) max_blocks: usize,
-}
-
-/// Pages of each class that a configuration needs in a group of block size `block`: host, packed, tail.
-fn capacities(config: &Config, block: usize) -> (usize, usize, usize) {
-    let full = config.max_tokens.div_ceil(block);
-    // An open block has originals too; a tail is retired only after its successor was taken.
-    (full + config.max_sequences, full, 2 * config.max_sequences)
-}
-
-/// The group's share of the scratch slots: each layer has as many as any other, to within one of the total.
-fn scratch(
-    config: &Config,
-    layers: Range<usize>,
-    side_bytes: usize,
-    device: &SimDevice,
-    ledger: &Ledger,
-) -> Result<Option<Scratch>, Error> {
-    let share = |slots: usize| {
-        let up_to = |layer: usize| slots * layer / config.geometry.layers;
-        (up_to(layers.end) - up_to(layers.start)) as u32
-    };
-    let slots = ScratchConfig {
-        key_slots: share(config.scratch_keys),
-        value_slots: share(config.scratch_values),
-        slot_bytes: side_bytes,
-    };
-    let sides = slots.key_slots as usize + slots.value_slots as usize;
-    let bytes = sides.saturating_mul(side_bytes.next_multiple_of(64));
-    if bytes == 0 {
-        return Ok(None);
-    }
-    ledger.reserve(Class::Scratch, bytes)?;
-    let scratch = Scratch::new(device, slots)?;
-    ledger.reserve(Class::Tables, scratch.reserved_bytes().saturating_sub(bytes))?;
-    Ok(Some(scratch))
+    pub(crate) sizes: GroupSizes,
 }
 
 impl Group {
-    /// Reserves the group's bytes in the ledger and takes its memory.
-    pub(crate) fn new(
-        config: &Config,
-        (first, layers, layout): (usize, usize, RecordLayout),
-        device: &SimDevice,
-        ledger: &Ledger,
-    ) -> Result<Self, Error> {
-        let geometry: &Geometry = &config.geometry;
-        let (host, packed, tail) = capacities(config, layout.tokens());
-        let page_bytes = SEAL_BYTES + geometry.kv_heads * layout.bytes;
-        let original_bytes = geometry.kv_heads * 2 * layout.original_side_bytes();
-        let max_blocks = config.max_tokens.div_ceil(layout.tokens()) + 1;
-        let too_large = || Error::Config { field: "max_tokens", why: "more slots than a 32-bit index can name".into() };
-        let slots = |pages: usize| u32::try_from(pages * layers).map_err(|_| too_large());
-        let arena = |name, pages: usize, bytes: usize, class: Class| -> Result<Arena, Error> {
-            let slots = slots(pages)?;
-            let total = (slots as usize).checked_mul(bytes.next_multiple_of(64)).ok_or_else(too_large)?;
-            ledger.reserve(class, total)?;
-            Ok(device.arena(name, slots, bytes)?)
+    /// Takes the memory of a group. Its bytes are reserved.
+    pub(crate) fn new(config: &Config, sizes: GroupSizes, device: &SimDevice) -> Result<Self, Error> {
+        let arena = |name, pages: usize, bytes: usize| -> Result<Arena, Error> {
+            Ok(device.arena(name, sizes.slots(pages)?, bytes)?)
         };
-        let packed_arena = arena("packed", packed, page_bytes, Class::Packed)?;
-        let tail_arena = arena("tail", tail, original_bytes, Class::Scratch)?;
-        let host_arena = arena("host", host, original_bytes, Class::Host)?;
-        let scratch = scratch(config, first..first + layers, layout.original_side_bytes(), device, ledger)?;
-        ledger
-            .reserve(Class::Tables, config.max_sequences * SequenceState::most_bytes(geometry, layers, max_blocks))?;
         Ok(Self {
-            first,
-            layers,
-            kv_heads: geometry.kv_heads,
-            kernel: Kernel::new(geometry, &layout, certkv_kernel::Arch::detect())?,
-            layout,
+            first: sizes.first,
+            layers: sizes.layers,
+            kv_heads: config.geometry.kv_heads,
+            kernel: Kernel::new(&config.geometry, &sizes.layout, certkv_kernel::Arch::detect())?,
+            layout: sizes.layout.clone(),
+            packed: arena("packed", sizes.packed_pages, sizes.page_bytes)?,
+            tail: arena("tail", sizes.tail_pages, sizes.original_bytes)?,
+            host: arena("host", sizes.host_pages, sizes.original_bytes)?,
+            scratch: sizes.scratch.map(|sides| Scratch::new(device, sides)).transpose()?,
             pools: Pools {
-                host: PageAllocator::create(host)?,
-                packed: PageAllocator::create(packed)?,
-                tail: PageAllocator::create(tail)?,
+                host: PageAllocator::create(sizes.host_pages)?,
+                packed: PageAllocator::create(sizes.packed_pages)?,
+                tail: PageAllocator::create(sizes.tail_pages)?,
             },
-            packed: packed_arena,
-            host: host_arena,
-            tail: tail_arena,
-            scratch,
-            max_blocks,
+            max_blocks: sizes.max_blocks,
+            sizes,
         })
     }
 

@@ -30,29 +30,40 @@ mod attend;
 mod cache;
 mod centre;
 mod config;
+mod counters;
 mod error;
 pub mod gpu;
 mod group;
+mod plan;
 mod prefix;
 mod save;
 pub mod seal;
 mod sequence;
+mod sizes;
+mod snapshot;
 mod step;
 mod work;
 
 pub use cache::{Cache, Chunk, MemoryUse};
 pub use certkv_bound::{BytesRead, Cause, Certificate, Rung, Status};
 pub use certkv_control::policy::{Certified, Policy, Seed000};
+pub use certkv_core::Histogram;
+pub use certkv_core::budget::{ByClass, CLASSES, Class, POOLS, Pool};
 pub use certkv_core::{
     Dtype, Format, FormatError, Geometry, GeometryError, KeyFormat, RecordLayout, Refine, SequenceId, ValueFormat,
 };
 pub use certkv_device::{CheckReport, Mode, SimOptions};
+pub use certkv_page::Counts;
 pub use certkv_page::prefix::{Admission, Mark, PrefixSecret, PrefixStats, Prompt, Stop};
 /// Tier-3: stores of pages outside the process.
 pub use certkv_tier::store;
+pub use certkv_tier::{Occupancy, ScratchStats};
 pub use config::{Config, DEFAULT_FORMAT, default_format};
+pub use counters::{Moves, Outputs};
 pub use error::Error;
 pub use group::Side;
+pub use plan::{Plan, PoolPlan, Requests, RequestsPlan};
 pub use prefix::{Eviction, PrefixConfig, PrefixScope, PublishedPrefix};
 pub use save::{SaveError, SaveScope};
+pub use snapshot::{ClassUse, PageUse, PoolUse, PrefixUse, ScratchUse, Snapshot};
 pub use step::Step;

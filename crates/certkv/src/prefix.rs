@@ -3,9 +3,9 @@
 //! What is cached is the pages themselves: codes, error summaries and originals. A sequence that continues from them reads
 //! the same bytes as the one that wrote them, so outputs and bounds over them are the same, bit for bit.
 use crate::sequence::SequenceState;
-use crate::{Cache, Error};
+use crate::{Cache, Error, PrefixUse};
 use certkv_control::BitSet;
-use certkv_core::{BudgetExceeded, Class, Format, Geometry, Ledger, SequenceId};
+use certkv_core::{BudgetExceeded, Class, Format, Geometry, Ledger, SequenceId, span};
 use certkv_page::policy::{EvictionPolicy, Lru, S3Fifo};
 use certkv_page::prefix::{
     Admission, Chain, Evicted, GroupShape, PrefixIndex, PrefixSecret, PrefixStats, Prompt, Published, Scope, Stop,
@@ -123,20 +123,31 @@ pub(crate) struct Prefixes {
 }
 
 impl Prefixes {
-    /// An index over `groups`, of layers in so many formats each.
+    /// Bytes of the index and of what decides who goes. Of each group: tokens per block, host pages, blocks of a table.
+    ///
+    /// # Errors
+    /// A number of units that is out of range.
+    pub(crate) fn bytes(prefixes: &PrefixConfig, groups: &[(usize, usize, usize)]) -> Result<usize, Error> {
+        let units = prefixes.units;
+        if units == 0 || units > 1 << 24 {
+            let why = format!("{units} units; must be 1 to 2^24");
+            return Err(Error::Config { field: "prefixes", why });
+        }
+        let policy = match prefixes.eviction {
+            Eviction::Lru => Lru::bytes(units),
+            Eviction::S3Fifo => S3Fifo::bytes(units),
+        };
+        Ok(PrefixIndex::<Note>::bytes(groups, units).saturating_add(policy))
+    }
+
+    /// An index over `groups`, of layers in so many formats each. Its bytes are reserved.
     pub(crate) fn new(
         config: &PrefixConfig,
         geometry: &Geometry,
         groups: Vec<GroupShape>,
         formats: impl Iterator<Item = (usize, Format)>,
-        ledger: &Ledger,
     ) -> Result<Self, Error> {
         let PrefixConfig { secret, units, eviction } = config;
-        if *units == 0 || *units > 1 << 24 {
-            let why = format!("{units} units; must be 1 to 2^24");
-            return Err(Error::Config { field: "prefixes", why });
-        }
-        ledger.reserve(Class::Tables, PrefixIndex::<Note>::bytes(&groups, *units))?;
         let policy: Box<dyn EvictionPolicy> = match eviction {
             Eviction::Lru => Box::new(Lru::new(*units)),
             Eviction::S3Fifo => Box::new(S3Fifo::new(*units)),
@@ -149,6 +160,11 @@ impl Prefixes {
         }
         let index = PrefixIndex::create(groups, *units, policy).map_err(Error::from_table)?;
         Ok(Self { index, secret: secret.clone(), layout })
+    }
+
+    /// Units cached, and what happened so far.
+    pub(crate) fn used(&self) -> PrefixUse {
+        PrefixUse { units: self.index.len(), most: self.index.capacity(), stats: self.index.stats() }
     }
 
     /// Publishes a sequence with these tables and centres; `uncoded` names the blocks of a unit without codes.
@@ -205,8 +221,10 @@ impl Cache {
     /// As [`Cache::create`]; [`Error::Config`] where prefixes are not cached. Nothing changed.
     pub fn create_from(&self, scope: &PrefixScope<'_>, prompt: Prompt<'_>) -> Result<(SequenceId, usize), Error> {
         let prefixes = self.prefixes()?;
+        let span = span!("continue", asked = (prompt.tokens.len()), found = _);
         let _turn = self.turn.lock();
         let hit = prefixes.index.longest(&prefixes.chain(scope), prompt).map_err(Error::from_table)?;
+        span.record("found", hit.tokens as u64);
         let geometry = &self.config.geometry;
         let mut state = SequenceState::new(&self.groups, geometry.layers, geometry.kv_heads)?;
         if let Some(Note { centres, .. }) = hit.notes.last() {
@@ -237,6 +255,7 @@ impl Cache {
         prompt: Prompt<'_>,
     ) -> Result<PublishedPrefix, Error> {
         let prefixes = self.prefixes()?;
+        let span = span!("publish", asked = (prompt.tokens.len()), added = _);
         let _turn = self.turn.lock();
         let unit = prefixes.index.unit();
         let published = self.with(id, |state| {
@@ -245,6 +264,7 @@ impl Cache {
             Ok(prefixes.publish(scope, prompt, &tables, &state.centres, &self.ledger, uncoded))
         })?;
         let summary = PublishedPrefix::of(&published, unit);
+        span.record("added", summary.added as u64);
         self.retire_evicted(published.evicted)?;
         Ok(summary)
     }
@@ -265,6 +285,7 @@ impl Cache {
 
     /// Gives back the pages of evicted units once nothing reads them.
     pub(crate) fn retire_evicted(&self, evicted: Evicted) -> Result<usize, Error> {
+        let _span = (evicted.units > 0).then(|| span!("evict", units = (evicted.units)));
         for (group, dropped) in self.groups.iter().zip(evicted.groups()) {
             self.forget_promoted(group, dropped);
         }

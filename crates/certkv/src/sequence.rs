@@ -38,7 +38,8 @@ impl HeadMemory {
 
     /// Bytes at `blocks` blocks of `heads` query heads.
     fn most_bytes(blocks: usize, heads: usize) -> usize {
-        whole_words(blocks) * (2 * 4 * heads) + whole_words(blocks) / 8 + heads * size_of::<Hint>() + size_of::<Self>()
+        let known = 2 * heads * (whole_words(blocks) * 4 + size_of::<Vec<f32>>());
+        known + set_bytes(blocks) + heads * size_of::<Hint>() + size_of::<Self>()
     }
 
     /// True if the next step takes one pass on codes: the last one was flat, and came to an output.
@@ -47,7 +48,8 @@ impl HeadMemory {
     }
 
     fn bytes(&self) -> usize {
-        let known: usize = self.delta.iter().chain(&self.lambda).map(|k| k.capacity() * 4).sum();
+        let known: usize =
+            self.delta.iter().chain(&self.lambda).map(|k| k.capacity() * 4 + size_of::<Vec<f32>>()).sum();
         known + self.keys.words().len() * 8 + self.hints.capacity() * size_of::<Hint>() + size_of::<Self>()
     }
 }
@@ -55,6 +57,11 @@ impl HeadMemory {
 /// `blocks` rounded up to whole words of a bit set.
 fn whole_words(blocks: usize) -> usize {
     blocks.next_multiple_of(64)
+}
+
+/// Most bytes of a set of blocks, which grows by doubling.
+fn set_bytes(blocks: usize) -> usize {
+    (2 * whole_words(blocks) / 8).max(32)
 }
 
 /// State of a live sequence.
@@ -88,16 +95,18 @@ impl SequenceState {
 
     /// Bytes of tables and memory.
     pub(crate) fn bytes(&self) -> usize {
-        let tables: usize = self.tables.iter().map(|t| BlockTable::bytes(t.max_blocks())).sum();
-        let centres: usize = self.centres.iter().map(|c| c.len() * 4).sum();
-        let uncoded: usize = self.uncoded.iter().map(|u| u.words().len() * 8).sum();
+        let table = |t: &BlockTable| BlockTable::bytes(t.max_blocks()) + size_of::<BlockTable>();
+        let tables: usize = self.tables.iter().map(table).sum();
+        let centres: usize = self.centres.iter().map(|c| c.len() * 4 + size_of::<Vec<f32>>()).sum();
+        let uncoded: usize = self.uncoded.iter().map(|u| u.words().len() * 8 + size_of::<BitSet>()).sum();
         tables + centres + uncoded + self.heads.iter().map(HeadMemory::bytes).sum::<usize>()
     }
 
     /// The most that [`SequenceState::bytes`] can become, for one group of `layers` layers.
     pub(crate) fn most_bytes(geometry: &Geometry, layers: usize, max_blocks: usize) -> usize {
         let head = HeadMemory::most_bytes(max_blocks, geometry.group()) + geometry.head_dim * 4;
-        BlockTable::bytes(max_blocks) + layers * (geometry.kv_heads * head + whole_words(max_blocks) / 8)
+        let layer = size_of::<Vec<f32>>() + set_bytes(max_blocks) + size_of::<BitSet>();
+        BlockTable::bytes(max_blocks) + size_of::<BlockTable>() + layers * (geometry.kv_heads * head + layer)
     }
 
     /// Forgets what concerns blocks from `blocks` on, in one layer group.

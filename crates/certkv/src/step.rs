@@ -1,11 +1,12 @@
 //! One step: a ragged batch of new tokens, layer by layer, committed as a whole.
 use crate::append::Rows;
 use crate::cache::Chunk;
+use crate::counters::Kind;
 use crate::sequence::SequenceState;
 use crate::work::Workspace;
 use crate::{Cache, Error, Policy};
 use certkv_bound::{Certificate, Status};
-use certkv_core::SequenceId;
+use certkv_core::{SequenceId, span};
 use certkv_page::{PageError, Reservation, TableError};
 
 /// One sequence of a step.
@@ -134,7 +135,10 @@ impl<'c> Step<'c> {
         let _turn = self.cache.turn.lock();
         self.progress[layer] = Progress::Failed;
         for part in &mut self.parts {
-            crate::append::append(self.cache, group, index, layer, part, work)?;
+            let bytes = (part.tokens * 4 * group.kv_heads * group.layout.dim) as u64;
+            let _span = span!("store", layer = layer, tokens = (part.tokens), bytes = bytes);
+            let stored = crate::append::append(self.cache, group, index, layer, part, work);
+            self.cache.counters.moved(Kind::Store, stored.map(|()| bytes))?;
         }
         // The computing stream waits for the lane before it reads the host.
         self.cache.join_lane()?;
@@ -186,7 +190,13 @@ impl<'c> Step<'c> {
         work.certificates.clear();
         work.certificates.resize(heads, Certificate::UNCERTIFIED);
         for part in &mut self.parts {
-            crate::attend::attend(self.cache, group, index, layer, part, self.policy, queries, work)?;
+            let done = crate::attend::attend(self.cache, group, index, layer, part, self.policy, queries, work);
+            if let Err(error) = done {
+                if matches!(error, Error::Uncertifiable { .. }) {
+                    self.cache.counters.withheld(heads);
+                }
+                return Err(error);
+            }
         }
         // Under every policy: what may not be used is not returned. A chunk's rows have no bound that would tell.
         let rows = work.certificates.iter().zip(work.out.chunks_exact(geometry.head_dim));
@@ -196,7 +206,17 @@ impl<'c> Step<'c> {
             Status::Certified | Status::Exact => !row.iter().all(|x| x.is_finite()),
         };
         if rows.into_iter().any(unusable) {
+            self.cache.counters.withheld(heads);
             return Err(Error::Uncertifiable { layer });
+        }
+        for part in &self.parts {
+            let outputs = part.tokens * geometry.q_heads;
+            if part.tokens == 1 {
+                let first = part.first_row * geometry.q_heads;
+                self.cache.counters.decoded(&work.certificates[first..first + outputs], geometry.group());
+            } else {
+                self.cache.counters.prompted(outputs);
+            }
         }
         out.copy_from_slice(&work.out);
         if !certificates.is_empty() {

@@ -17,6 +17,10 @@ impl Links {
         Self(vec![Link { older: NIL, younger: NIL }; slots])
     }
 
+    pub(super) const fn bytes(slots: usize) -> usize {
+        slots.saturating_mul(size_of::<Link>())
+    }
+
     fn at(&mut self, slot: u32) -> &mut Link {
         let at = slot as usize;
         if at >= self.0.len() {

@@ -16,6 +16,11 @@ impl Lru {
     pub fn new(entries: usize) -> Self {
         Self { links: Links::new(entries), queue: Queue::EMPTY }
     }
+
+    /// Host bytes for an index of `entries` entries: for the ledger.
+    pub const fn bytes(entries: usize) -> usize {
+        Links::bytes(entries)
+    }
 }
 
 impl EvictionPolicy for Lru {

@@ -2,6 +2,7 @@
 use super::EvictionPolicy;
 use super::list::{Links, Queue};
 use crate::prefix::BlockKey;
+use certkv_core::budget::hash_table_bytes;
 use std::collections::{HashMap, VecDeque};
 
 /// Uses that are counted; more make no difference.
@@ -40,6 +41,15 @@ impl S3Fifo {
             small_share: (entries / 10).max(1),
             ghosts: Ghosts::new(entries),
         }
+    }
+
+    /// Host bytes for an index of `entries` entries: for the ledger.
+    pub const fn bytes(entries: usize) -> usize {
+        let ghosts = entries.saturating_add(1).saturating_mul(size_of::<(u64, u64)>());
+        Links::bytes(entries)
+            .saturating_add(entries.saturating_mul(size_of::<Entry>()))
+            .saturating_add(ghosts)
+            .saturating_add(hash_table_bytes::<(u64, u64)>(entries.saturating_add(1)))
     }
 
     fn entry(&mut self, slot: u32) -> &mut Entry {

@@ -3,6 +3,7 @@ use super::index::GroupShape;
 use super::key::{BlockKey, MarkDigest};
 use crate::error::TableError;
 use crate::table::BlockEntry;
+use certkv_core::budget::hash_table_bytes;
 use certkv_core::{PageId, planted};
 use core::hash::{BuildHasher, Hash, Hasher};
 use foldhash::quality::RandomState;
@@ -57,10 +58,14 @@ pub(super) struct Entries<T> {
     pub(super) hash_bits: u32,
 }
 
-/// Bytes of one entry.
+/// Bytes of one entry, its place in the table of hashes not counted.
 pub(super) const fn bytes_of<T>(unit: usize, blocks: usize) -> usize {
-    let map = 2 * (size_of::<(u64, u32)>() + 1);
-    size_of::<Node<T>>() + size_of::<u32>() + map + unit * size_of::<u32>() + blocks * size_of::<BlockEntry>()
+    size_of::<Node<T>>() + size_of::<u32>() + unit * size_of::<u32>() + blocks * size_of::<BlockEntry>()
+}
+
+/// Bytes of the table of hashes.
+pub(super) const fn places_bytes(capacity: usize) -> usize {
+    hash_table_bytes::<(u64, u32)>(capacity.saturating_mul(2))
 }
 
 impl<T> Entries<T> {

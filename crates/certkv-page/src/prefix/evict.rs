@@ -61,6 +61,13 @@ impl Evicted {
     }
 }
 
+impl<T> State<T> {
+    fn count_eviction(&mut self, slot: u32) {
+        self.stats.evicted += 1;
+        self.stats.age_at_eviction.record(self.clock - self.entries.nodes[slot as usize].used);
+    }
+}
+
 impl<T> PrefixIndex<T> {
     /// Removes up to `units` idle units, as the policy picks them. An entry is idle when no cached block follows it and no
     /// sequence uses its pages.
@@ -89,7 +96,7 @@ impl<T> PrefixIndex<T> {
     pub fn evict_stranded(&self) -> Evicted {
         let mut evicted = Evicted::new(&self.groups);
         let mut state = self.state.lock();
-        let State { entries, policy, stats, .. } = &mut *state;
+        let State { entries, policy, .. } = &mut *state;
         let lone = |slot: &u32| {
             let mut pages = self.pages_of(entries.pages_of(*slot));
             pages.any(|(pools, page)| pools.of(page.class).references(page.id) == Ok(1))
@@ -97,7 +104,7 @@ impl<T> PrefixIndex<T> {
         let Some(slot) = entries.slots().find(lone) else { return evicted };
         let leaf = entries.leaf_behind(slot);
         policy.remove(leaf);
-        stats.evicted += 1;
+        state.count_eviction(leaf);
         self.remove(&mut state, leaf, &mut evicted);
         evicted
     }
@@ -110,7 +117,7 @@ impl<T> PrefixIndex<T> {
         while let Some(slot) = state.entries.owner(group, host) {
             let leaf = state.entries.leaf_behind(slot);
             state.policy.remove(leaf);
-            state.stats.evicted += 1;
+            state.count_eviction(leaf);
             self.remove(&mut state, leaf, &mut evicted);
         }
         evicted
@@ -156,8 +163,7 @@ impl<T> PrefixIndex<T> {
                         .all(|entry| host.is_sole(entry.host) && entry.packed.is_none_or(|id| packed.is_sole(id)))
                 })
         })?;
-        state.stats.evicted += 1;
-        state.stats.age_at_eviction += state.clock - state.entries.nodes[slot as usize].used;
+        state.count_eviction(slot);
         state.entries.remove(slot);
         Some(slot)
     }

@@ -1,5 +1,5 @@
 //! The tree of cached blocks.
-use super::entry::{Content, Entries, NONE, bytes_of};
+use super::entry::{Content, Entries, NONE, bytes_of, places_bytes};
 use super::evict::Evicted;
 use super::key::{Chain, Prompt};
 use crate::alloc::PageAllocator;
@@ -9,6 +9,7 @@ use crate::policy::EvictionPolicy;
 use crate::pools::Pools;
 use crate::sync::Mutex;
 use crate::table::{BlockEntry, BlockTable};
+use certkv_core::Histogram;
 use core::ops::Range;
 
 /// One KV group of the engine.
@@ -77,10 +78,10 @@ pub struct PrefixStats {
     pub evicted: u64,
     /// Blocks in whose place another one was found.
     pub collisions: u64,
-    /// Sum over hits of the time since the unit's last use.
-    pub age_at_hit: u64,
-    /// Sum over evictions of the time since the unit's last use.
-    pub age_at_eviction: u64,
+    /// Over hits, the time since the unit's last use.
+    pub age_at_hit: Histogram,
+    /// Over evictions, the time since the unit's last use.
+    pub age_at_eviction: Histogram,
 }
 
 #[derive(Debug)]
@@ -140,12 +141,15 @@ impl<T> PrefixIndex<T> {
         Ok(Self { groups, unit, state: Mutex::new(state) })
     }
 
-    /// Host bytes of an index, notes not counted: for the ledger.
-    pub fn bytes(groups: &[GroupShape], capacity: usize) -> usize {
-        let unit = groups.iter().map(|group| group.block).max().unwrap_or(1);
-        let blocks = groups.iter().map(|group| unit / group.block.max(1)).sum();
-        let owners: usize = groups.iter().map(|group| group.pools.host.capacity() * size_of::<u32>()).sum();
-        capacity.saturating_mul(bytes_of::<T>(unit, blocks)).saturating_add(owners)
+    /// Host bytes of an index over groups of `(block, host pages, most blocks of a table)`; notes and policy not counted. For the ledger.
+    pub fn bytes(groups: &[(usize, usize, usize)], capacity: usize) -> usize {
+        let unit = groups.iter().map(|(block, ..)| *block).max().unwrap_or(1).max(1);
+        let blocks = groups.iter().map(|(block, ..)| unit / (*block).max(1)).sum();
+        let owners =
+            groups.iter().fold(0usize, |sum, (_, pages, _)| sum.saturating_add(pages.saturating_mul(size_of::<u32>())));
+        let path = groups.iter().map(|(block, _, most)| most.saturating_mul(*block) / unit).max().unwrap_or(0);
+        let entries = capacity.saturating_mul(bytes_of::<T>(unit, blocks)).saturating_add(places_bytes(capacity));
+        entries.saturating_add(owners).saturating_add(path.saturating_mul(size_of::<u32>()))
     }
 
     /// From here on only the first `bits` of a hash count: tests need collisions.
@@ -213,7 +217,7 @@ impl<T> PrefixIndex<T> {
         for slot in path.iter() {
             let node = &mut entries.nodes[*slot as usize];
             notes.extend(node.note.clone());
-            stats.age_at_hit += *clock - node.used;
+            stats.age_at_hit.record(*clock - node.used);
             node.used = *clock;
         }
         stats.hits += path.len() as u64;

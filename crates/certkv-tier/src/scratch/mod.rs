@@ -5,6 +5,7 @@ mod prefetch;
 mod slots;
 
 use crate::side::{Side, SideKey};
+use certkv_core::Histogram;
 use certkv_core::sync::{Arc, Mutex};
 use certkv_device::{DeviceError, SimDevice, Stream};
 use core::ops::{Add, Range};
@@ -13,7 +14,7 @@ use prefetch::Work;
 
 pub use lease::ScratchLease;
 pub use prefetch::Offer;
-pub use slots::Census;
+pub use slots::{Census, Occupancy};
 
 /// Sizes of a [`Scratch`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,23 +53,30 @@ pub struct ScratchStats {
     pub evictions: u64,
     /// Sides brought in and seen to be complete.
     pub filled: u64,
+    /// Sides that found no slot: all held, being filled, or spared.
+    pub refused: u64,
     /// Sides whose copy failed, at once or later.
     pub failed: u64,
     /// Sides dropped because their page was retired.
     pub invalidated: u64,
+    /// Over evictions, the batches since the side was last asked for.
+    pub age_at_eviction: Histogram,
 }
 
 impl Add for ScratchStats {
     type Output = Self;
-    fn add(self, other: Self) -> Self {
+    fn add(mut self, other: Self) -> Self {
+        self.age_at_eviction += &other.age_at_eviction;
         Self {
             hits: self.hits + other.hits,
             misses: self.misses + other.misses,
             pending: self.pending + other.pending,
             evictions: self.evictions + other.evictions,
             filled: self.filled + other.filled,
+            refused: self.refused + other.refused,
             failed: self.failed + other.failed,
             invalidated: self.invalidated + other.invalidated,
+            age_at_eviction: self.age_at_eviction,
         }
     }
 }
@@ -143,14 +151,20 @@ impl Scratch {
         self.pool(side).census()
     }
 
+    /// Slots of one side and its counters as they are: asks no fence, and costs one lock however many slots there are.
+    pub fn glance(&self, side: Side) -> (Occupancy, ScratchStats) {
+        self.pool(side).glance()
+    }
+
     /// Sides of one kind that fit.
     pub fn slots_of(&self, side: Side) -> usize {
         self.pool(side).pins().len()
     }
 
-    /// Bytes taken from a budget: the slots and the books about them.
-    pub fn reserved_bytes(&self) -> usize {
-        self.keys.reserved_bytes() + self.values.reserved_bytes()
+    /// Bytes that a cache of these sizes takes: of the slots, and of the books about them.
+    pub fn bytes(config: &ScratchConfig) -> (usize, usize) {
+        let sides = [config.key_slots, config.value_slots].map(|slots| Pool::bytes(slots, config.slot_bytes));
+        (sides[0].0.saturating_add(sides[1].0), sides[0].1.saturating_add(sides[1].1))
     }
 
     fn pool(&self, side: Side) -> &Arc<Pool> {

@@ -1,7 +1,7 @@
 //! One side's slots, their memory and their pins.
 use crate::scratch::ScratchStats;
 use crate::scratch::lease::Pin;
-use crate::scratch::slots::{Census, Slots};
+use crate::scratch::slots::{Census, Occupancy, Slots};
 use crate::side::SideKey;
 use certkv_core::PageId;
 use certkv_core::sync::atomic::{AtomicU32, Ordering};
@@ -72,8 +72,19 @@ impl Pool {
         slots.census(&self.pins)
     }
 
-    pub(crate) fn reserved_bytes(&self) -> usize {
-        self.arena.as_ref().map_or(0, Arena::reserved_bytes) + self.lock().reserved_bytes()
+    pub(crate) fn glance(&self) -> (Occupancy, ScratchStats) {
+        let slots = self.lock();
+        (slots.occupancy(), slots.stats)
+    }
+
+    /// Bytes of so many slots, and of the books about them.
+    pub(crate) fn bytes(slots: u32, bytes: usize) -> (usize, usize) {
+        if slots == 0 {
+            return (0, 0);
+        }
+        let sides = Arena::padded_bytes(slots as usize, bytes);
+        let pins = slots as usize * size_of::<AtomicU32>();
+        (sides, Arena::book_bytes(slots as usize).saturating_add(pins).saturating_add(Slots::bytes(slots as usize)))
     }
 
     #[cfg(test)]

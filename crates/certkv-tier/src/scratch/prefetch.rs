@@ -5,7 +5,7 @@ use crate::scratch::pool::Pool;
 use crate::scratch::slots::Reserved;
 use crate::scratch::{Item, Scratch};
 use crate::side::Side;
-use certkv_core::planted;
+use certkv_core::{planted, span};
 use certkv_device::{Arena, DeviceError, Dst, Fence, Src, Stream};
 use core::mem::take;
 
@@ -87,6 +87,7 @@ impl Scratch {
 
     /// The fence behind what was enqueued, if anything was; `not_moved` lists what was not, in order.
     fn prefetch_in(&self, work: &mut Work, how: Offer<'_>, items: &[Item]) -> Result<Option<Fence>, DeviceError> {
+        let span = span!("fill", sides = (items.len()), moved = _, refused = _);
         let Work { planned, readers, not_moved } = work;
         let sides = [(Side::Key, self.pool(Side::Key)), (Side::Value, self.pool(Side::Value))];
         for ((side, pool), planned) in sides.iter().zip(planned.iter_mut()) {
@@ -113,6 +114,8 @@ impl Scratch {
             }
         }
         not_moved.sort_unstable_by_key(|&(item, _)| item);
+        span.record("moved", planned.iter().flatten().filter(|p| p.enqueued && fence.is_ok()).count() as u64);
+        span.record("refused", not_moved.len() as u64);
         fence
     }
 }
@@ -189,6 +192,7 @@ fn reserve(
             }
             Reserved::Full => {
                 full = true;
+                slots.stats.refused += 1;
                 not_moved.push((i, MoveCause::Full));
             }
         }

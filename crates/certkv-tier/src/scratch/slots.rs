@@ -2,7 +2,9 @@
 use crate::scratch::ScratchStats;
 use crate::side::{Mix, SideKey};
 use certkv_core::{
-    PageId, planted,
+    PageId,
+    budget::hash_table_bytes,
+    planted,
     sync::atomic::{AtomicU32, Ordering},
 };
 use certkv_device::{Fence, Stream};
@@ -40,6 +42,17 @@ pub struct Census {
     pub retiring: u32,
     /// Leases alive.
     pub pins: u32,
+}
+
+/// Slots of one side by what can be told without a look at each. The three add up to the capacity.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Occupancy {
+    /// Free slots.
+    pub empty: usize,
+    /// Slots that hold a side, or are being filled with one.
+    pub named: usize,
+    /// Slots that wait for leases or copies.
+    pub retiring: usize,
 }
 
 #[derive(Debug)]
@@ -221,6 +234,7 @@ impl Slots {
             if !take(&mut entry.referenced) {
                 self.unlink(slot);
                 self.stats.evictions += 1;
+                self.stats.age_at_eviction.record(self.batch - self.slots[slot as usize].batch);
                 return Some(slot);
             }
             again = true;
@@ -353,12 +367,17 @@ impl Slots {
         }
     }
 
-    /// Bytes of the book itself.
-    pub(crate) fn reserved_bytes(&self) -> usize {
+    /// Bytes of a book about `n` slots.
+    pub(crate) const fn bytes(n: usize) -> usize {
+        // Beside the slots: a place in the free list, two in the list of unsettled ones.
         let per_slot = size_of::<Slot>() + 3 * size_of::<u32>();
-        let per_entry = size_of::<(SideKey, u32)>() + 1;
-        let per_page = size_of::<(PageId, u32)>() + 1;
-        self.slots.len() * per_slot + self.index.capacity() * per_entry + self.pages.capacity() * per_page
+        let tables = hash_table_bytes::<(SideKey, u32)>(2 * n).saturating_add(hash_table_bytes::<(PageId, u32)>(2 * n));
+        n.saturating_mul(per_slot).saturating_add(tables)
+    }
+
+    pub(crate) fn occupancy(&self) -> Occupancy {
+        let (empty, named) = (self.free.len(), self.index.len());
+        Occupancy { empty, named, retiring: self.slots.len().saturating_sub(empty + named) }
     }
 
     pub(crate) fn census(&self, pins: &[AtomicU32]) -> Census {

@@ -115,6 +115,12 @@ impl World {
             let census = self.scratch.census(side);
             assert_eq!(census.empty + census.filling + census.valid + census.retiring, slots, "{side}: {census:?}");
             held += census.pins;
+            let (seen, _) = self.scratch.glance(side);
+            let named = (census.filling + census.valid) as usize;
+            assert_eq!(
+                (seen.empty, seen.named, seen.retiring),
+                (census.empty as usize, named, census.retiring as usize)
+            );
         }
         assert_eq!(held, pins);
     }

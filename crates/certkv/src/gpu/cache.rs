@@ -7,9 +7,10 @@ use super::ring::Ring;
 use super::rows::Rows;
 use super::step::GpuStep;
 use super::{pages, policy::Rule};
+use crate::counters::Kind;
 use crate::prefix::Prefixes;
 use crate::{Chunk, Error, MemoryUse, Policy, Side};
-use certkv_core::{Class, Geometry, Ledger, RecordLayout, SequenceId};
+use certkv_core::{Class, Geometry, Ledger, RecordLayout, SequenceId, span};
 use certkv_device::cuda::{Gpu, GpuStream};
 use certkv_kernel::cuda::Compiler;
 use certkv_kernel::cuda::select::{ROW_ENTRY, SelectMode, SelectStats};
@@ -92,7 +93,7 @@ impl GpuCache {
             Some(prefixes) => {
                 let group = GroupShape { pools: pools.clone(), block: s.block, max_blocks: s.stride };
                 let formats = layouts.iter().map(|layout| (1, layout.format));
-                Some(Prefixes::new(prefixes, &config.geometry, vec![group], formats, &ledger)?)
+                Some(Prefixes::new(prefixes, &config.geometry, vec![group], formats)?)
             }
         };
         Ok(Self {
@@ -325,7 +326,7 @@ impl GpuCache {
         if let Some(tail) = tail {
             core.queue.download(&core.tails, s.tail_at(layer, tail.index), &core.results, 0, s.original_bytes)?;
         }
-        core.queue.finish()?;
+        core.finish()?;
         let mut rows = Vec::with_capacity(table.len() * s.dim);
         let mut page = vec![0; s.original_bytes / 2];
         for entry in table.blocks().iter().take(blocks) {
@@ -383,7 +384,15 @@ impl GpuCache {
     /// # Errors
     /// The driver's, and those of the work.
     pub fn synchronize(&self) -> Result<(), Error> {
-        Ok(self.core.queue.finish()?)
+        self.core.finish()
+    }
+
+    /// Tables of live sequences as far as they are reserved for them, and what cached prefixes take.
+    pub(super) fn table_bytes(&self) -> usize {
+        let s = &self.core.sizes;
+        let reserved = s.reserved()[Class::Tables as usize] - s.prefix_bytes;
+        let of_prefixes = self.ledger.used(Class::Tables).saturating_sub(reserved);
+        reserved / s.rows * self.sequences.len() + of_prefixes
     }
 
     /// Bytes in use now. Tables count for every live sequence as far as they are reserved for it.
@@ -397,7 +406,7 @@ impl GpuCache {
         MemoryUse {
             packed: used(&self.pools.packed, s.of_layer.iter().map(|layer| layer.page_bytes).sum()),
             scratch: used(&self.pools.tail, s.layers * s.original_bytes),
-            tables: self.ledger.used(Class::Tables) / s.rows * self.sequences.len(),
+            tables: self.table_bytes(),
             host: used(&self.pools.host, s.layers * s.original_bytes),
             tokens: self.sequences.iter().map(|(_, entry)| entry.table.len()).sum(),
         }
@@ -405,7 +414,9 @@ impl GpuCache {
 
     /// Bytes reserved by class (packed, scratch, tables, host), and the device and host budget.
     pub fn reserved(&self) -> ([usize; 4], (usize, usize)) {
-        (self.ledger.snapshot().0, self.ledger.limits())
+        let ([packed, scratch, tables, host, _], [device_limit, host_limit, _]) =
+            (self.ledger.books().used, self.ledger.limits());
+        ([packed, scratch, tables, host], (device_limit, host_limit))
     }
 
     /// Bytes reserved for one class.
@@ -426,8 +437,23 @@ impl GpuCache {
     /// Copies of a fork or truncation. An open block has its rows in its tail alone, so that only tails are written: from a
     /// tail, or from the page of a block that was full.
     fn execute(&self, copies: impl Iterator<Item = CopyOp>) -> Result<(), Error> {
+        let mut copies = copies.filter(|op| op.to.class == PageClass::Tail).peekable();
+        if copies.peek().is_none() {
+            return Ok(());
+        }
+        let span = span!("copy", first_layer = 0, layers = (self.core.sizes.layers), bytes = _);
+        let moved = self.copy_tails(copies);
+        span.record("bytes", *moved.as_ref().unwrap_or(&0));
+        self.core.host.moved(Kind::Copy, moved)?;
+        Ok(())
+    }
+
+    /// Bytes that were enqueued to be copied.
+    fn copy_tails(&self, copies: impl Iterator<Item = CopyOp>) -> Result<u64, Error> {
         let Core { queue, tails, originals, sizes: s, .. } = &*self.core;
-        for op in copies.filter(|op| op.to.class == PageClass::Tail) {
+        let mut copied = 0;
+        for op in copies {
+            copied += (s.layers * s.original_bytes) as u64;
             for layer in 0..s.layers {
                 let to = s.tail_at(layer, op.to.id.index);
                 match op.from.class {
@@ -444,7 +470,7 @@ impl GpuCache {
                 }
             }
         }
-        Ok(())
+        Ok(copied)
     }
 
     /// Pages that may be given to other tokens, of a row whose blocks are not what they were. A page that others share is

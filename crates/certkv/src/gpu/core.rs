@@ -1,8 +1,11 @@
 //! What lives on the GPU: kernels, buffers and the queue. Shared by a cache and its recordings.
 use super::config::{GpuConfig, STAGING_SLOTS};
 use super::kit::{self, Kit};
+use super::plan::GpuMachine;
 use super::sizes::Sizes;
 use crate::Error;
+use crate::counters::Counters;
+use certkv_core::budget::CLASSES;
 use certkv_core::{Ledger, RecordLayout};
 use certkv_device::cuda::{DeviceBuffer, Gpu};
 use certkv_kernel::cuda::args::{Element, Sides};
@@ -65,11 +68,14 @@ pub(super) struct Core {
     owed: Vec<AtomicBool>,
     /// The list of heads to be corrected was begun, and no repair came behind it to empty it.
     listed: AtomicBool,
+    /// What the host did and waited for.
+    pub(super) host: Counters,
 }
 
 impl Core {
     /// Reserves and takes all memory; loads the kernels.
     pub(super) fn new(gpu: &Gpu, compiler: &Compiler, config: &GpuConfig, ledger: &Ledger) -> Result<Self, Error> {
+        let machine = GpuMachine::of(gpu)?;
         let layouts = config.layouts()?;
         let mut formats: Vec<&RecordLayout> = Vec::new();
         let mut kit_of = Vec::with_capacity(layouts.len());
@@ -81,15 +87,12 @@ impl Core {
             }
         }
         let variants: Vec<Vec<Variant>> =
-            formats.into_iter().map(|layout| kit::variants(gpu, config, layout)).collect::<Result<_, _>>()?;
-        let Some(first) = variants.first().and_then(|all| all.first()) else {
-            return Err(Error::Config { field: "geometry", why: "no layer".into() });
-        };
-        let ctas = gpu.info().multiprocessors.max(1);
-        let sizes = Sizes::new(config, &layouts, first, ctas as usize)?;
+            formats.into_iter().map(|layout| kit::variants(machine.arch, config, layout)).collect::<Result<_, _>>()?;
+        let ctas = machine.multiprocessors.max(1);
+        let sizes = Sizes::of(config, machine)?;
         let too_large = || Error::Config { field: "max_tokens", why: "more than the address space holds".into() };
-        for (class, bytes) in sizes.reserved() {
-            ledger.reserve(class, bytes.ok_or_else(too_large)?)?;
+        for (class, bytes) in CLASSES.into_iter().zip(sizes.reserved()) {
+            ledger.reserve(class, bytes)?;
         }
         let kernels = Kernels::prepare(gpu, &variants.concat(), compiler)?;
         let kits = variants.iter().map(|all| Kit::new(&kernels, all, ctas)).collect::<Result<_, _>>()?;
@@ -126,6 +129,7 @@ impl Core {
             queue,
             owed: (0..layers).map(|_| AtomicBool::new(false)).collect(),
             listed: AtomicBool::new(false),
+            host: Counters::default(),
             scale: config.geometry.scale,
             plan_target: config.plan_target as f32,
             store: launch::element_of(config.geometry.store),
@@ -156,6 +160,11 @@ impl Core {
             self.sides.write(queue.stream(), layer * sizes.side_table_bytes(), &sides)?;
         }
         Ok(())
+    }
+
+    /// Waits for everything enqueued, and counts the wait.
+    pub(super) fn finish(&self) -> Result<(), Error> {
+        Ok(self.host.wait(|| self.queue.finish())?)
     }
 
     /// The kernels of a layer.

@@ -2,7 +2,7 @@
 use super::config::GpuConfig;
 use crate::Error;
 use certkv_core::RecordLayout;
-use certkv_device::cuda::{Function, Gpu};
+use certkv_device::cuda::Function;
 use certkv_kernel::cuda::args::Element;
 use certkv_kernel::cuda::{Arch, Kernels, PrepareError, Variant, Verb};
 
@@ -27,8 +27,7 @@ pub(super) struct Kit {
 }
 
 /// The variant that runs records of `layout` on a GPU, the same cut for throughput, and for records with residual planes the one that corrects.
-pub(super) fn variants(gpu: &Gpu, config: &GpuConfig, layout: &RecordLayout) -> Result<Vec<Variant>, Error> {
-    let arch = Arch::of(gpu.info().arch).map_err(PrepareError::Variant)?;
+pub(super) fn variants(arch: Arch, config: &GpuConfig, layout: &RecordLayout) -> Result<Vec<Variant>, Error> {
     let variant = Variant::new(layout.clone(), config.geometry.group(), arch).map_err(PrepareError::Variant)?;
     let variant = if config.queries == Element::F32 { variant.with_single_queries() } else { variant };
     let corrects = (!layout.format.refine.is_none()).then(|| variant.clone().correcting());

@@ -93,7 +93,7 @@ impl GpuStep<'_> {
         if outputs {
             from_results(&core.outputs, 0, &r.outputs, 4 * seqs * width)?;
         }
-        core.queue.finish()?;
+        core.finish()?;
         let words = |at: usize, n: usize| -> Result<Vec<u32>, Error> {
             let mut words = vec![0u32; n];
             core.results.read(at, &mut words)?;

@@ -1,9 +1,10 @@
 //! Pinned memory through which the host's words travel, used slot after slot.
 use super::config::STAGING_SLOTS;
 use crate::Error;
-use certkv_core::planted;
+use certkv_core::{Histogram, planted};
 use certkv_device::cuda::{DeviceBuffer, Event, Pod};
 use certkv_kernel::cuda::queue::{Area, Queue};
+use std::time::Instant;
 
 /// A ring of slots. The host waits only when it is a whole ring ahead of the GPU.
 #[derive(Debug)]
@@ -14,11 +15,13 @@ pub(super) struct Ring {
     passed: [Option<Event>; STAGING_SLOTS],
     now: usize,
     used: usize,
+    /// How long the host waited, in nanoseconds.
+    pub(super) waits: Histogram,
 }
 
 impl Ring {
     pub(super) fn new(area: Area, slot_bytes: usize) -> Self {
-        Self { area, slot_bytes, passed: [const { None }; STAGING_SLOTS], now: 0, used: 0 }
+        Self { area, slot_bytes, passed: [const { None }; STAGING_SLOTS], now: 0, used: 0, waits: Histogram::default() }
     }
 
     /// The memory behind the ring.
@@ -40,7 +43,9 @@ impl Ring {
             self.passed[self.now] = Some(queue.mark()?);
             let next = (self.now + 1) % STAGING_SLOTS;
             if let Some(event) = self.passed[next].as_ref().filter(|_| !planted!(B4)) {
+                let start = Instant::now();
                 event.synchronize()?;
+                self.waits.record(u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX));
             }
             self.passed[next] = None;
             (self.now, self.used) = (next, 0);

@@ -1,11 +1,17 @@
 //! Bytes and offsets of everything a cache holds on the GPU. Pure arithmetic.
+use super::cache::Entry;
 use super::config::{GpuConfig, STAGING_SLOTS};
+use super::kit;
+use super::plan::GpuMachine;
 use crate::Error;
+use crate::prefix::Prefixes;
+use certkv_core::budget::ByClass;
 use certkv_core::{Class, RecordLayout};
 use certkv_device::mailbox::Slots;
 use certkv_kernel::cuda::args::{Certificate, Demand, Picked, Sides};
 use certkv_kernel::cuda::select::{CopyItem, SelectStats};
 use certkv_kernel::cuda::{Variant, launch, publish};
+use certkv_page::{BlockTable, PageAllocator};
 use core::ops::Range;
 
 /// Sections of a buffer start at multiples of this.
@@ -118,6 +124,9 @@ pub(super) struct Sizes {
     pub(super) staging_slot: usize,
     /// Where certificates are published, if they are.
     pub(super) ring: Option<Slots>,
+    /// Of cached prefixes on the host, and the most that publishing may add.
+    pub(super) prefix_bytes: usize,
+    pub(super) later: usize,
 }
 
 /// Lays sections of the given numbers of words out.
@@ -147,6 +156,22 @@ fn too_large() -> Error {
 }
 
 impl Sizes {
+    /// Of a cache on a machine.
+    ///
+    /// # Errors
+    /// A configuration that is refused, or has no kernels there.
+    pub(super) fn of(config: &GpuConfig, machine: GpuMachine) -> Result<Self, Error> {
+        let layouts = config.layouts()?;
+        let Some(first) = layouts.first() else {
+            return Err(Error::Config { field: "geometry", why: "no layer".into() });
+        };
+        let variants = kit::variants(machine.arch, config, first)?;
+        let Some(variant) = variants.first() else {
+            return Err(Error::Config { field: "formats", why: "no kernels".into() });
+        };
+        Self::new(config, &layouts, variant, machine.multiprocessors.max(1) as usize)
+    }
+
     /// # Errors
     /// [`Error::Config`] for numbers that no machine holds.
     pub(super) fn new(
@@ -227,6 +252,11 @@ impl Sizes {
             copies: config.copies_per_step,
             partial_bytes: launch::partial_bytes(variant, ctas, rows * g.kv_heads),
             staging_slot,
+            prefix_bytes: match &config.prefixes {
+                Some(prefixes) => Prefixes::bytes(prefixes, &[(block, full + rows, stride)])?,
+                None => 0,
+            },
+            later: config.prefixes.as_ref().map_or(0, |p| p.units.saturating_mul(4 * g.layers * g.kv_width())),
         };
         // Words of promoted sides count from 1 up to pages times heads.
         let items = sizes.host_pages.saturating_mul(sizes.kv_heads).saturating_mul(2);
@@ -237,7 +267,27 @@ impl Sizes {
     }
 
     fn total(&self) -> Option<usize> {
-        self.reserved().iter().try_fold(0usize, |sum, (_, bytes)| sum.checked_add((*bytes)?))
+        self.products().iter().try_fold(0usize, |sum, (_, bytes)| sum.checked_add((*bytes)?))
+    }
+
+    /// Bytes to reserve, by class.
+    pub(super) fn reserved(&self) -> ByClass {
+        let mut classes = ByClass::default();
+        for (class, bytes) in self.products() {
+            // Sizes whose products overflow are not made.
+            classes[class as usize] = bytes.unwrap_or(usize::MAX);
+        }
+        let tables = &mut classes[Class::Tables as usize];
+        *tables = tables.saturating_add(self.prefix_bytes);
+        classes
+    }
+
+    /// Words and lists of the host about pages and sequences.
+    fn books(&self) -> Option<usize> {
+        let pages = [self.host_pages, self.packed_pages, self.tail_slots].map(PageAllocator::bytes);
+        let tables = self.rows.checked_mul(BlockTable::bytes(self.stride) + size_of::<Entry>() + size_of::<usize>())?;
+        let mirror = 4 * (self.tables.count.end + self.tables.packed.len() + self.tables.hosts.len());
+        pages.into_iter().chain([tables, mirror]).try_fold(0usize, usize::checked_add)
     }
 
     /// Query heads.
@@ -333,8 +383,8 @@ impl Sizes {
         ResultSections { errors, repaired, dense, first, second, outputs: start..start + self.query_bytes() }
     }
 
-    /// Bytes to reserve, by class; `None` where a product overflows.
-    pub(super) fn reserved(&self) -> [(Class, Option<usize>); 4] {
+    /// Bytes by class; `None` where a product overflows.
+    fn products(&self) -> [(Class, Option<usize>); 4] {
         let results = self.layers.checked_mul(
             2 * self.certificate_bytes() + 2 * self.list_bytes() + self.centre_bytes() + self.demand_bytes(),
         );
@@ -347,7 +397,8 @@ impl Sizes {
         let tables = tables.into_iter().try_fold(0usize, |sum, x| sum.checked_add(x?));
         let ring = self.ring.map_or(0, |slots| 8 * slots.len());
         let staging = Some(STAGING_SLOTS * self.staging_slot + self.result_bytes() + ring);
-        let host = self.host_bytes().zip(staging).and_then(|(a, b)| a.checked_add(b));
+        let host = [self.host_bytes(), staging, self.books()];
+        let host = host.into_iter().try_fold(0usize, |sum, x| sum.checked_add(x?));
         [
             (Class::Packed, Some(self.packed_bytes)),
             (Class::Scratch, scratch.and_then(|(a, b)| a.checked_add(b))),

@@ -163,7 +163,7 @@ impl<'c> GpuStep<'c> {
                 prefill::fetch_open(cache, tail, host)?;
             }
             // From here on the host reads and writes pages of originals itself.
-            cache.core.queue.finish()?;
+            cache.core.finish()?;
         }
         Ok(())
     }
@@ -266,7 +266,7 @@ impl<'c> GpuStep<'c> {
     fn append_rows(&mut self, layer: usize) -> Result<(), Error> {
         if self.progress[layer] == Progress::Failed && self.seqs < self.parts.len() {
             // What the append that failed had enqueued may still read the pages that the host is to write.
-            self.cache.core.queue.finish()?;
+            self.cache.core.finish()?;
         }
         self.progress[layer] = Progress::Failed;
         let Self { cache, parts, seqs, .. } = self;

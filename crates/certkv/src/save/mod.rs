@@ -16,16 +16,17 @@ mod unit;
 pub use error::SaveError;
 
 use crate::cache::Cache;
+use crate::counters::Kind;
 use crate::group::{Group, SEAL_BYTES};
 use crate::seal::{Seal, SealError};
 use crate::sequence::SequenceState;
 use crate::{Error, SequenceId, Side};
-use certkv_core::PageId;
+use certkv_core::{PageId, span};
 use certkv_page::{BlockEntry, Reservation, RowSpan};
 use frame::{Reader, Tag, Writer};
 use std::ffi::OsString;
 use std::fs::{self, File};
-use std::io::{BufReader, BufWriter, Read, Write};
+use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::path::Path;
 
 /// Whose sequences these are.
@@ -67,6 +68,20 @@ impl Drop for Taken<'_> {
     }
 }
 
+/// Counts what is read.
+struct Counted<'r> {
+    from: &'r mut dyn Read,
+    bytes: u64,
+}
+
+impl Read for Counted<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let n = self.from.read(into)?;
+        self.bytes += n as u64;
+        Ok(n)
+    }
+}
+
 impl Cache {
     /// Writes a sequence to `out` and returns its bytes. The sequence is busy meanwhile and unchanged afterwards; other
     /// sequences go on between its blocks.
@@ -77,6 +92,13 @@ impl Cache {
     /// # Errors
     /// Unknown or busy sequence; [`SaveError::Io`]: what was written so far is of no use.
     pub fn save(&self, id: SequenceId, scope: &SaveScope<'_>, out: &mut dyn Write) -> Result<u64, Error> {
+        let span = span!("save", bytes = _);
+        let written = self.counters.moved(Kind::Save, self.write_out(id, scope, out))?;
+        span.record("bytes", written);
+        Ok(written)
+    }
+
+    fn write_out(&self, id: SequenceId, scope: &SaveScope<'_>, out: &mut dyn Write) -> Result<u64, Error> {
         let taken = Taken { cache: self, id, state: Some(self.take(id)?) };
         let Some(state) = taken.state.as_deref() else { return Err(Error::BusySequence(id)) };
         let mut writer = Writer::begin(out, scope.key)?;
@@ -131,6 +153,15 @@ impl Cache {
     /// [`Error::Save`] says why a file is refused; as [`Cache::create`] and [`Cache::begin`] if there is no room. Nothing
     /// changed.
     pub fn restore(&self, scope: &SaveScope<'_>, from: &mut dyn Read) -> Result<SequenceId, Error> {
+        let span = span!("restore", bytes = _);
+        let mut from = Counted { from, bytes: 0 };
+        let restored = self.read_in(scope, &mut from);
+        let bytes = from.bytes;
+        span.record("bytes", bytes);
+        self.counters.moved_with(Kind::Restore, restored, |_| bytes)
+    }
+
+    fn read_in(&self, scope: &SaveScope<'_>, from: &mut dyn Read) -> Result<SequenceId, Error> {
         let mut reader = Reader::begin(from, scope.key)?;
         let mut bytes = Vec::new();
         reader.section(Tag::Header, header::MOST_BYTES, &mut bytes)?;

@@ -1,0 +1,228 @@
+//! What a cache would take, before it takes it.
+use crate::sizes::Sizes;
+use crate::{Config, Error};
+use certkv_core::budget::{ByClass, Class, POOLS, by_pool};
+use core::fmt;
+
+/// Bytes needed of one pool, against its budget.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PoolPlan {
+    /// Bytes needed.
+    pub bytes: usize,
+    /// Bytes allowed; `usize::MAX` for no limit.
+    pub budget: usize,
+}
+
+impl PoolPlan {
+    /// Bytes missing; 0 if they suffice.
+    pub const fn lacks(&self) -> usize {
+        self.bytes.saturating_sub(self.budget)
+    }
+}
+
+/// What a cache takes when it is made, in bytes: exactly what its ledger will say. See [`Config::plan`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Plan {
+    /// By class, in the order of [`crate::CLASSES`].
+    pub classes: ByClass,
+    /// Device memory.
+    pub device: PoolPlan,
+    /// Host memory, pinned where there is a GPU.
+    pub host: PoolPlan,
+    /// The most that is reserved later, in tables: value centres of cached prefixes, as they are published. A budget that has no room
+    /// for them is no error: those prefixes are not cached. 0 without prefixes.
+    pub later: usize,
+}
+
+impl Plan {
+    pub(crate) fn new(classes: ByClass, later: usize, device_budget: usize, host_budget: usize) -> Self {
+        let [device, host, _] = by_pool(&classes);
+        Self {
+            classes,
+            device: PoolPlan { bytes: device, budget: device_budget },
+            host: PoolPlan { bytes: host, budget: host_budget },
+            later,
+        }
+    }
+
+    /// Bytes of one class.
+    pub const fn of(&self, class: Class) -> usize {
+        self.classes[class as usize]
+    }
+
+    /// Whether the budgets suffice.
+    pub const fn fits(&self) -> bool {
+        self.device.lacks() == 0 && self.host.lacks() == 0
+    }
+
+    /// The answer for so many requests of so many tokens each in a cache of this configuration, whose own `max_tokens`,
+    /// `max_sequences` and scratch do not count. Allocates nothing; asks some thirty plans.
+    ///
+    /// # Errors
+    /// A configuration that is refused, or no request, or a request without tokens.
+    pub fn for_requests(config: &Config, requests: Requests) -> Result<RequestsPlan, Error> {
+        requests.answer(|count| {
+            let config = config.for_requests(Requests { count, ..requests });
+            Ok((config.plan()?, config.max_tokens, config.max_sequences))
+        })
+    }
+}
+
+impl fmt::Display for Plan {
+    /// `fits`, or `lacks` with the bytes of each pool that is short.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let short = POOLS.into_iter().zip([self.device.lacks(), self.host.lacks()]).filter(|(_, bytes)| *bytes > 0);
+        let mut any = false;
+        for (pool, bytes) in short {
+            f.write_str(if any { " and " } else { "lacks " })?;
+            write!(f, "{bytes} bytes of {pool} memory")?;
+            any = true;
+        }
+        if any { Ok(()) } else { f.write_str("fits") }
+    }
+}
+
+/// Requests that are to live side by side, none of them sharing a block with another.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Requests {
+    /// How many.
+    pub count: usize,
+    /// Tokens of each: prompt and answer.
+    pub tokens: usize,
+    /// Share of all key sides, and of all value sides, of which scratch keeps 16-bit copies, 0 to 1. What a tolerance needs depends on
+    /// the model, and no rule is honest for all: docs/gpu.md has what was measured on one ([`crate::gpu::SCRATCH_SHARE`]).
+    pub scratch: f64,
+}
+
+/// What requests come to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RequestsPlan {
+    /// Bytes for all of them.
+    pub plan: Plan,
+    /// The configuration's `max_tokens` for them: each request in whole blocks.
+    pub max_tokens: usize,
+    /// The configuration's `max_sequences` for them.
+    pub max_sequences: usize,
+    /// The most requests of this length that fit the budgets, up to what a cache can have at all.
+    pub most: usize,
+}
+
+/// No cache has more sequences.
+const MOST_REQUESTS: usize = 1 << 20;
+
+impl Requests {
+    /// The answer, from the plan of any number of requests. What a plan refuses does not fit.
+    pub(crate) fn answer(
+        self,
+        plan: impl Fn(usize) -> Result<(Plan, usize, usize), Error>,
+    ) -> Result<RequestsPlan, Error> {
+        let wrong = |field, why: &str| Err(Error::Config { field, why: why.into() });
+        if self.count == 0 || self.tokens == 0 {
+            return wrong("requests", "at least one, of at least one token");
+        }
+        if !(0.0..=1.0).contains(&self.scratch) {
+            return wrong("requests", "scratch must be a share of 0 to 1");
+        }
+        let (found, max_tokens, max_sequences) = plan(self.count)?;
+        let fits = |count: usize| plan(count).is_ok_and(|(plan, ..)| plan.fits());
+        // More requests never need less.
+        let (mut most, mut beyond) = (0, MOST_REQUESTS + 1);
+        while most + 1 < beyond {
+            let count = most + (beyond - most) / 2;
+            if fits(count) {
+                most = count;
+            } else {
+                beyond = count;
+            }
+        }
+        Ok(RequestsPlan { plan: found, max_tokens, max_sequences, most })
+    }
+
+    /// Tokens of all requests, each in whole blocks.
+    pub(crate) fn in_blocks(&self, block: usize) -> usize {
+        let each = self.tokens.checked_next_multiple_of(block.max(1)).unwrap_or(usize::MAX);
+        each.saturating_mul(self.count)
+    }
+}
+
+impl Config {
+    /// What [`crate::Cache::new`] would reserve, without reserving it. Pure arithmetic; allocates a few words a layer.
+    ///
+    /// # Errors
+    /// As [`crate::Cache::new`] for a field that is out of range. A budget that is too small is no error here.
+    pub fn plan(&self) -> Result<Plan, Error> {
+        let sizes = Sizes::new(self)?;
+        Ok(Plan::new(sizes.reserved(), sizes.later, self.device_budget, self.host_budget))
+    }
+
+    /// The same configuration with room for these requests and no more.
+    #[must_use]
+    pub fn for_requests(&self, requests: Requests) -> Self {
+        let block = self.formats.iter().map(|format| format.block).max().unwrap_or(1);
+        let max_tokens = requests.in_blocks(block);
+        let layers = self.geometry.layers;
+        let each = if self.formats.len() == 1 { layers } else { 1 };
+        let blocks =
+            self.formats.iter().map(|format| max_tokens / format.block.max(1) * each).fold(0, usize::saturating_add);
+        let sides = blocks.saturating_mul(self.geometry.kv_heads) as f64 * requests.scratch;
+        let slots = (sides.ceil() as usize).min(MOST_SIDES);
+        Self { max_tokens, max_sequences: requests.count, scratch_keys: slots, scratch_values: slots, ..self.clone() }
+    }
+}
+
+/// Most sides of one kind in a cache's scratch.
+const MOST_SIDES: usize = 1 << 24;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Geometry;
+
+    fn config() -> Config {
+        Config::new(Geometry::new(2, 8, 2, 64).unwrap(), 1)
+    }
+
+    #[test]
+    fn the_most_that_fits_fits_and_one_more_does_not() {
+        let requests = Requests { count: 5, tokens: 1000, scratch: 0.05 };
+        let needs = Plan::for_requests(&config(), requests).unwrap();
+        assert_eq!((needs.max_tokens, needs.max_sequences, needs.plan.fits()), (5 * 1024, 5, true));
+        // Budgets of exactly that much, then of a byte less of either.
+        let (device, host) = (needs.plan.device.bytes, needs.plan.host.bytes);
+        for (device_budget, host_budget, most, said) in [
+            (device, host, 5, "fits"),
+            (device - 1, host, 4, "lacks 1 bytes of device memory"),
+            (device, host - 7, 4, "lacks 7 bytes of host memory"),
+            (device - 2, host - 3, 4, "lacks 2 bytes of device memory and 3 bytes of host memory"),
+            (0, host, 0, "device"),
+        ] {
+            let config = Config { device_budget, host_budget, ..config() };
+            let answer = Plan::for_requests(&config, requests).unwrap();
+            assert_eq!(answer.most, most);
+            assert!(answer.plan.to_string().contains(said), "{}", answer.plan);
+            let made = |count| crate::Cache::new(config.for_requests(Requests { count, ..requests })).is_ok();
+            assert!((most == 0 || made(most)) && !made(most + 1));
+        }
+    }
+
+    #[test]
+    fn what_no_cache_has_is_refused() {
+        for (count, tokens, scratch) in
+            [(0, 1, 0.0), (1, 0, 0.0), (1, 1, -0.1), (1, 1, f64::NAN), (1 << 21, 1, 0.0), (2, usize::MAX, 0.0)]
+        {
+            assert!(matches!(
+                Plan::for_requests(&config(), Requests { count, tokens, scratch }),
+                Err(Error::Config { .. })
+            ));
+        }
+    }
+
+    #[test]
+    fn scratch_is_a_share_of_all_sides() {
+        let mut config = config();
+        config.formats = vec!["k8-v4g32-b32".parse().unwrap(), "k8-v4g32-b64".parse().unwrap()];
+        let made = config.for_requests(Requests { count: 3, tokens: 100, scratch: 0.5 });
+        // 12 blocks of 32 tokens, 6 of 64, two heads.
+        assert_eq!((made.max_tokens, made.scratch_keys, made.scratch_values), (384, 18, 18));
+    }
+}
