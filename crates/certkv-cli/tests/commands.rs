@@ -20,7 +20,7 @@ fn scratch(name: &str) -> PathBuf {
 
 #[test]
 fn usage_is_code_2() {
-    let bad: [&[&str]; 17] = [
+    let bad: [&[&str]; 22] = [
         &[],
         &["fly"],
         &["--fly"],
@@ -38,11 +38,18 @@ fn usage_is_code_2() {
         &["bench", "--device", "cuda:0"],
         &["conform"],
         &["bench", "--heads", "5", "--kv-heads", "2"],
+        &["plan", "--requests", "0"],
+        &["plan", "--device-budget", "80 GB"],
+        &["plan", "--tokens", "99999999999999G"],
+        &["plan", "--scratch", "2"],
+        &["plan", "--on", "abacus"],
     ];
     for args in bad {
         assert_eq!(code(args).0, 2, "{args:?}: {}", code(args).1);
     }
-    for args in [&["--help"][..], &["eval", "--help"], &["demo", "-h"], &["bench", "-h"], &["--version"]] {
+    for args in
+        [&["--help"][..], &["eval", "--help"], &["demo", "-h"], &["bench", "-h"], &["plan", "-h"], &["--version"]]
+    {
         assert_eq!(code(args).0, 0, "{args:?}");
     }
 }
@@ -113,6 +120,34 @@ fn things_are_inspected() {
     let value: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert_eq!((ok, value["tokens"].as_u64()), (0, Some(32)));
     assert!(value["of_dense"].as_f64().unwrap() < 0.5);
+}
+
+#[test]
+fn requests_are_planned() {
+    let json = |more: &[&str]| -> serde_json::Value {
+        let shape =
+            ["plan", "--json", "--layers", "4", "--heads", "8", "--kv-heads", "2", "--requests", "5", "--tokens", "1K"];
+        let (ok, text) = code(&[&shape[..], more].concat());
+        assert_eq!(ok, 0, "{text}");
+        serde_json::from_str(&text).unwrap()
+    };
+    let free = json(&[]);
+    assert_eq!((free["fits"].as_bool(), free["device"]["budget"].is_null()), (Some(true), true));
+    assert_eq!((free["max_tokens"].as_u64(), free["max_sequences"].as_u64()), (Some(5 << 10), Some(5)));
+    let needs = free["device"]["bytes"].as_u64().unwrap();
+    // The answer is what a cache takes.
+    let geometry = certkv::Geometry::new(4, 8, 2, 128).unwrap();
+    let config = certkv::Config { max_sequences: 5, ..certkv::Config::new(geometry, 5 << 10) };
+    let (reserved, _) = certkv::Cache::new(config).unwrap().reserved();
+    assert_eq!(needs, reserved[..3].iter().sum::<usize>() as u64);
+    let tight = json(&["--device-budget", &(needs - 1).to_string()]);
+    assert_eq!((tight["fits"].as_bool(), tight["device"]["lacks"].as_u64()), (Some(false), Some(1)));
+    assert_eq!(tight["most_requests"].as_u64(), Some(4));
+    let (ok, text) = code(&["plan", "--on", "h200", "--device-budget", "100G"]);
+    assert!(ok == 0 && text.contains("lacks") && text.contains("requests of this length fit"), "{text}");
+    assert!(text.lines().count() == 5 && text.contains("max_tokens 2097152, max_sequences 64"), "{text}");
+    let (refused, text) = code(&["plan", "--heads", "5", "--kv-heads", "2"]);
+    assert_eq!(refused, 3, "{text}");
 }
 
 #[test]

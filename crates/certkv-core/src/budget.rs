@@ -41,12 +41,34 @@ pub const POOLS: [Pool; 3] = [Pool::Device, Pool::Host, Pool::Disk];
 pub type ByPool = [usize; POOLS.len()];
 
 impl Class {
+    /// In a word.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Packed => "packed",
+            Self::Scratch => "scratch",
+            Self::Tables => "tables",
+            Self::Host => "host",
+            Self::Disk => "disk",
+        }
+    }
+
     /// Whose budget it counts against.
     pub const fn pool(self) -> Pool {
         match self {
             Self::Packed | Self::Scratch | Self::Tables => Pool::Device,
             Self::Host => Pool::Host,
             Self::Disk => Pool::Disk,
+        }
+    }
+}
+
+impl Pool {
+    /// In a word.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Device => "device",
+            Self::Host => "host",
+            Self::Disk => "disk",
         }
     }
 }
@@ -76,23 +98,13 @@ pub const fn hash_table_bytes<T>(entries: usize) -> usize {
 
 impl fmt::Display for Class {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Class::Packed => "packed",
-            Class::Scratch => "scratch",
-            Class::Tables => "tables",
-            Class::Host => "host",
-            Class::Disk => "disk",
-        })
+        f.write_str(self.name())
     }
 }
 
 impl fmt::Display for Pool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Pool::Device => "device",
-            Pool::Host => "host",
-            Pool::Disk => "disk",
-        })
+        f.write_str(self.name())
     }
 }
 

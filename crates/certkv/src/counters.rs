@@ -125,9 +125,12 @@ impl Counters {
         add(&self.prompt, outputs as u64);
     }
 
-    /// Counts outputs that were not given.
-    pub(crate) fn withheld(&self, outputs: usize) {
-        add(&self.statuses[Status::Failed as usize], outputs as u64);
+    /// Counts the outputs of a call that is refused because one of them has no bound.
+    pub(crate) fn withheld(&self, result: Result<(), Error>, outputs: usize) -> Result<(), Error> {
+        if matches!(result, Err(Error::Uncertifiable { .. })) {
+            add(&self.statuses[Status::Failed as usize], outputs as u64);
+        }
+        result
     }
 
     pub(crate) fn moves(&self, kind: Kind) -> Moves {
@@ -204,6 +207,15 @@ mod tests {
         assert_eq!(counters.read(), BytesRead { packed: 14, scratch: 6, host: 4 });
         let outputs = counters.outputs();
         assert_eq!((outputs.exact, outputs.by_rung), (6, [0, 0, 0, 6, 0]));
+    }
+
+    #[test]
+    fn outputs_without_a_bound_are_failed_and_those_of_other_errors_are_none() {
+        let counters = Counters::default();
+        assert!(counters.withheld(Err(Error::Uncertifiable { layer: 3 }), 8).is_err());
+        assert!(counters.withheld(Err(Error::NoVisibleToken), 8).is_err());
+        counters.withheld(Ok(()), 8).unwrap();
+        assert_eq!(counters.outputs(), Outputs { failed: 8, ..Outputs::default() });
     }
 
     #[test]

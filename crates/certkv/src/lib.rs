@@ -36,6 +36,8 @@ pub mod gpu;
 mod group;
 mod plan;
 mod prefix;
+#[cfg(feature = "metrics")]
+mod publish;
 mod save;
 pub mod seal;
 mod sequence;

@@ -191,12 +191,7 @@ impl<'c> Step<'c> {
         work.certificates.resize(heads, Certificate::UNCERTIFIED);
         for part in &mut self.parts {
             let done = crate::attend::attend(self.cache, group, index, layer, part, self.policy, queries, work);
-            if let Err(error) = done {
-                if matches!(error, Error::Uncertifiable { .. }) {
-                    self.cache.counters.withheld(heads);
-                }
-                return Err(error);
-            }
+            self.cache.counters.withheld(done, heads)?;
         }
         // Under every policy: what may not be used is not returned. A chunk's rows have no bound that would tell.
         let rows = work.certificates.iter().zip(work.out.chunks_exact(geometry.head_dim));
@@ -206,8 +201,7 @@ impl<'c> Step<'c> {
             Status::Certified | Status::Exact => !row.iter().all(|x| x.is_finite()),
         };
         if rows.into_iter().any(unusable) {
-            self.cache.counters.withheld(heads);
-            return Err(Error::Uncertifiable { layer });
+            return self.cache.counters.withheld(Err(Error::Uncertifiable { layer }), heads);
         }
         for part in &self.parts {
             let outputs = part.tokens * geometry.q_heads;

@@ -108,7 +108,7 @@ fn grow(cache: &Cache, id: SequenceId, tokens: usize, r: &mut Rng) {
     for _ in 0..tokens / 64 {
         fill(cache, id, &random_rows(cache.geometry(), 64, r)).unwrap();
     }
-    if tokens % 64 > 0 {
+    if !tokens.is_multiple_of(64) {
         fill(cache, id, &random_rows(cache.geometry(), tokens % 64, r)).unwrap();
     }
 }

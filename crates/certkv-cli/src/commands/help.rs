@@ -9,6 +9,7 @@ certkv - a compressed KV cache whose every attention output carries a certificat
   certkv conform DIR      replays golden vectors, prints the largest deviation of each quantity
   certkv bench            decode attention beside a plain memory read
   certkv inspect WHAT     what a model folder, a format, a packed page, vectors or curves hold
+  certkv plan             bytes that so many requests take, and whether they fit
 
 `certkv COMMAND --help` lists the options of a command.
 Exit codes: 0 success, 1 a check failed, 2 usage, 3 a file, value or device was refused, 4 internal error.
@@ -92,4 +93,23 @@ certkv bench [options]: one decode step of one layer, dense, packed and certifie
   --seed N           seed of the data (default 1)
   --json             print the result as JSON
   --quiet            no progress bars
+";
+
+/// `certkv plan --help`.
+pub const PLAN: &str = "\
+certkv plan [options]: the bytes that so many requests take in a cache, whether they fit, and how many would
+
+  --requests N       requests that live side by side (default 64)
+  --tokens N         tokens of each, prompt and answer; 32K is 32768 (default 32K)
+  --format F         format of full blocks (default: the library's)
+  --layers N         layers (default 32)
+  --heads N          query heads (default 32)
+  --kv-heads N       key/value heads (default 8)
+  --head-dim N       channels of a head (default 128)
+  --device-budget B  bytes of device memory, such as 80G (default: no limit)
+  --host-budget B    bytes of host memory for the originals (default: no limit)
+  --scratch S        share of all sides of which 16-bit copies are kept on the device, 0 to 1; what a tolerance
+                     needs depends on the model (default 0, on h200 0.11)
+  --on M             cpu (default), or h200: no GPU is needed to plan for one
+  --json             print the answer as JSON
 ";

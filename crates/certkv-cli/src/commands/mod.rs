@@ -7,6 +7,7 @@ pub mod eval;
 pub mod finish;
 pub mod help;
 pub mod inspect;
+pub mod plan;
 
 use crate::{error::CliError, output::print};
 use std::{ffi::OsString, io::Write};
@@ -33,6 +34,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>, out: &mut dyn Write) -> Res
         "bench" => bench::run(parser, out),
         "conform" => conform::run(parser, out),
         "inspect" => inspect::run(parser, out),
+        "plan" => plan::run(parser, out),
         "help" => print(out, help::MAIN),
         other => Err(CliError::Usage(format!("there is no command `{other}`\n\n{}", help::MAIN))),
     }

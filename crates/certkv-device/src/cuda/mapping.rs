@@ -20,12 +20,21 @@ unsafe impl Send for Mapping {}
 // SAFETY: a mapping by itself hands out a raw pointer only.
 unsafe impl Sync for Mapping {}
 
+const fn page_of(bytes: usize) -> usize {
+    if bytes >= HUGE { HUGE } else { PAGE }
+}
+
+/// Bytes that a mapping of `bytes` takes: whole pages. `None` if the address space does not hold them.
+pub(super) const fn mapped_bytes(bytes: usize) -> Option<usize> {
+    bytes.checked_next_multiple_of(page_of(bytes))
+}
+
 impl Mapping {
     /// Maps `bytes`, rounded up to whole pages, and touches all of them with `threads` threads.
     pub(super) fn new(bytes: usize, threads: NonZeroUsize) -> Result<Self, CudaError> {
         let failed = |code| CudaError::OutOfPinnedMemory { bytes, call: "mmap", code };
-        let page = if bytes >= HUGE { HUGE } else { PAGE };
-        let rounded = bytes.checked_next_multiple_of(page).filter(|n| *n > 0).ok_or_else(|| failed(libc::ENOMEM))?;
+        let page = page_of(bytes);
+        let rounded = mapped_bytes(bytes).filter(|n| *n > 0).ok_or_else(|| failed(libc::ENOMEM))?;
         // Room to cut the start off up to a multiple of the page.
         let room = rounded.checked_add(page - PAGE).ok_or_else(|| failed(libc::ENOMEM))?;
         let (read_write, private) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);

@@ -3,7 +3,7 @@ use super::api::{OUT_OF_MEMORY, call};
 use super::context::Context;
 use super::error::CudaError;
 use super::gpu::Gpu;
-use super::mapping::Mapping;
+use super::mapping::{Mapping, mapped_bytes};
 use super::order::Touch;
 use super::pod::{Pod, check_range};
 use certkv_core::fail_point;
@@ -32,6 +32,12 @@ unsafe impl Send for PinnedBuffer {}
 unsafe impl Sync for PinnedBuffer {}
 
 impl PinnedBuffer {
+    /// Bytes of host memory that a buffer of `bytes` takes: whole pages, huge ones from 2 MiB on. For the ledger; `None` if no address
+    /// space holds them.
+    pub const fn mapped_bytes(bytes: usize) -> Option<usize> {
+        mapped_bytes(bytes)
+    }
+
     /// Maps, touches with `threads` threads and registers. About 30 ms a GiB with 16 threads and huge pages.
     ///
     /// A failure leaves nothing behind. Memory that the machine does not have may be refused only by the system's

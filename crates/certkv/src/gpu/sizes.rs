@@ -7,6 +7,7 @@ use crate::Error;
 use crate::prefix::Prefixes;
 use certkv_core::budget::ByClass;
 use certkv_core::{Class, RecordLayout};
+use certkv_device::cuda::PinnedBuffer;
 use certkv_device::mailbox::Slots;
 use certkv_kernel::cuda::args::{Certificate, Demand, Picked, Sides};
 use certkv_kernel::cuda::select::{CopyItem, SelectStats};
@@ -395,9 +396,11 @@ impl Sizes {
         let tables =
             [self.table_bytes(), self.mass_bytes(), results, sides, memory, self.correction_bytes(), Some(work)];
         let tables = tables.into_iter().try_fold(0usize, |sum, x| sum.checked_add(x?));
-        let ring = self.ring.map_or(0, |slots| 8 * slots.len());
-        let staging = Some(STAGING_SLOTS * self.staging_slot + self.result_bytes() + ring);
-        let host = [self.host_bytes(), staging, self.books()];
+        let ring = self.ring.map_or(Some(0), |slots| PinnedBuffer::mapped_bytes(8 * slots.len()));
+        let staging = PinnedBuffer::mapped_bytes(STAGING_SLOTS * self.staging_slot);
+        let results = PinnedBuffer::mapped_bytes(self.result_bytes());
+        let originals = self.host_bytes().and_then(PinnedBuffer::mapped_bytes);
+        let host = [originals, staging, results, ring, self.books()];
         let host = host.into_iter().try_fold(0usize, |sum, x| sum.checked_add(x?));
         [
             (Class::Packed, Some(self.packed_bytes)),

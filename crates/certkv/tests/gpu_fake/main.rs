@@ -6,6 +6,7 @@ mod fake_cuda;
 mod hurry;
 mod kernels;
 mod life;
+mod plan;
 
 use certkv::Error;
 use certkv::gpu::{Compiler, CudaError, Gpu, GpuCache};

@@ -1,0 +1,146 @@
+//! The spans that docs/metrics.md names open and close around their moves, with their fields, and no other does.
+mod common;
+
+use certkv::{
+    Cache, Certified, Config, Eviction, Geometry, Policy, PrefixConfig, PrefixScope, PrefixSecret, SaveScope,
+};
+use certkv_testkit::generate::Rng;
+use common::{fill, random_queries, random_rows, step};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Level, Metadata, Subscriber};
+
+#[derive(Debug, Default, Clone)]
+struct Seen {
+    name: &'static str,
+    values: BTreeMap<&'static str, u64>,
+    entered: usize,
+    left: usize,
+    closed: bool,
+}
+
+impl Visit for Seen {
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        self.values.insert(field.name(), value);
+    }
+    fn record_debug(&mut self, field: &Field, _: &dyn std::fmt::Debug) {
+        panic!("{field} is not a number");
+    }
+}
+
+/// Keeps every span.
+#[derive(Debug, Default, Clone)]
+struct Listener(Arc<Mutex<Vec<Seen>>>);
+
+impl Listener {
+    fn with(&self, id: &Id, change: impl FnOnce(&mut Seen)) {
+        change(&mut self.0.lock().unwrap()[id.into_u64() as usize - 1]);
+    }
+
+    fn spans(&self, name: &str) -> Vec<Seen> {
+        self.0.lock().unwrap().iter().filter(|seen| seen.name == name).cloned().collect()
+    }
+}
+
+impl Subscriber for Listener {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.target() == "certkv"
+    }
+    fn new_span(&self, span: &Attributes<'_>) -> Id {
+        assert_eq!(span.metadata().level(), &Level::DEBUG);
+        let mut seen = Seen { name: span.metadata().name(), ..Seen::default() };
+        span.record(&mut seen);
+        let mut all = self.0.lock().unwrap();
+        all.push(seen);
+        Id::from_u64(all.len() as u64)
+    }
+    fn record(&self, span: &Id, values: &Record<'_>) {
+        self.with(span, |seen| values.record(seen));
+    }
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+    fn event(&self, event: &Event<'_>) {
+        panic!("nothing but spans: {event:?}");
+    }
+    fn enter(&self, span: &Id) {
+        self.with(span, |seen| seen.entered += 1);
+    }
+    fn exit(&self, span: &Id) {
+        self.with(span, |seen| seen.left += 1);
+    }
+    fn try_close(&self, span: Id) -> bool {
+        self.with(&span, |seen| seen.closed = true);
+        true
+    }
+}
+
+/// The table of docs/metrics.md: name, and its fields.
+fn documented() -> BTreeMap<String, BTreeSet<String>> {
+    let text = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/metrics.md")).unwrap();
+    let spans = text.lines().skip_while(|line| !line.starts_with("| span")).skip(2).take_while(|l| l.starts_with('|'));
+    let row = |row: &str| {
+        let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
+        let fields = cells[2].split('(').next().unwrap().split(',').map(|field| field.trim().to_owned()).collect();
+        (cells[0].trim_matches('`').to_owned(), fields)
+    };
+    spans.map(row).collect()
+}
+
+fn work(listener: &Listener) {
+    let geometry = Geometry::new(2, 4, 2, 64).unwrap();
+    let prefixes = PrefixConfig { secret: PrefixSecret::new([5; 32]), units: 8, eviction: Eviction::Lru };
+    let format = "t2-v3g32-b16".parse().unwrap();
+    let config = Config { scratch_keys: 6, scratch_values: 4, prefixes: Some(prefixes), ..Config::new(geometry, 1024) };
+    let cache = Cache::new(config.with_format(format)).unwrap();
+    let mut r = Rng::new(1);
+    let id = cache.create().unwrap();
+    fill(&cache, id, &random_rows(&geometry, 150, &mut r)).unwrap();
+    let policy = Policy::Certified(Certified { tol_rel: 0.005, ..Certified::default() });
+    for _ in 0..3 {
+        let (rows, queries) = (random_rows(&geometry, 1, &mut r), random_queries(&geometry, 1, &mut r));
+        step(&cache, id, &rows, &queries, policy).unwrap();
+    }
+    let stored = listener.spans("store");
+    assert_eq!(stored.len(), 2 * 4, "a span a layer and step");
+    assert_eq!(stored[1].values, [("layer", 1), ("tokens", 150), ("bytes", 150 * 2 * 64 * 4)].into());
+
+    let (scope, names) = (PrefixScope::new(b"tenant", b"model"), (0..150).collect::<Vec<u32>>());
+    cache.publish(id, &scope, names[..].into()).unwrap();
+    assert_eq!(listener.spans("publish")[0].values, [("asked", 150), ("added", 128)].into());
+    let (again, _) = cache.create_from(&scope, names[..70].into()).unwrap();
+    assert_eq!(listener.spans("continue")[0].values, [("asked", 70), ("found", 64)].into());
+    let fork = cache.fork(id).unwrap();
+    // The open block's nine rows, and the host's, of two heads and sides in two layers.
+    assert_eq!(listener.spans("copy")[0].values["layers"], 2);
+    assert_eq!(listener.spans("copy")[0].values["bytes"], cache.snapshot().copies.done.sum);
+    let (mut file, whose) = (Vec::new(), SaveScope { model: b"model", key: None });
+    cache.save(id, &whose, &mut file).unwrap();
+    assert_eq!(listener.spans("save")[0].values, [("bytes", file.len() as u64)].into());
+    let back = cache.restore(&whose, &mut &file[..]).unwrap();
+    assert_eq!(listener.spans("restore")[0].values, [("bytes", file.len() as u64)].into());
+    for id in [id, again, fork, back] {
+        cache.release(id).unwrap();
+    }
+    assert_eq!(cache.evict_prefixes(3).unwrap(), 3);
+    assert_eq!(listener.spans("evict").last().unwrap().values, [("units", 3)].into());
+    let fills = listener.spans("fill");
+    let moved: u64 = fills.iter().map(|fill| fill.values["moved"]).sum();
+    let filled: u64 = cache.snapshot().scratch.unwrap().iter().map(|side| side.stats.filled).sum();
+    assert!(moved > 0 && filled <= moved, "{filled} seen to be there, {moved} enqueued");
+}
+
+#[test]
+fn spans_open_and_close_around_moves() {
+    let listener = Listener::default();
+    tracing::subscriber::with_default(listener.clone(), || work(&listener));
+    let all = listener.0.lock().unwrap().clone();
+    let wrong = |seen: &Seen| (seen.entered, seen.left, seen.closed) != (1, 1, true);
+    assert!(!all.is_empty() && !all.iter().any(wrong), "{:?}", all.iter().find(|seen| wrong(seen)));
+    let mut names: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for seen in &all {
+        let fields = seen.values.keys().map(|field| (*field).to_owned()).collect();
+        names.entry(seen.name.to_owned()).or_insert(fields);
+    }
+    assert_eq!(documented(), names);
+}
