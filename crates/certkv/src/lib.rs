@@ -44,6 +44,7 @@ mod sequence;
 mod sizes;
 mod snapshot;
 mod step;
+mod truncate;
 mod work;
 
 pub use cache::{Cache, Chunk, MemoryUse};
