@@ -105,12 +105,14 @@ impl PageAllocator {
     }
 
     /// The word of `id`, if the class has such a slot.
+    #[inline(always)]
     pub(crate) fn word(&self, id: PageId) -> Result<&PageWord, PageError> {
         let capacity = self.capacity();
         self.shared.words.get(id.index as usize).ok_or(PageError::OutOfRange { id, capacity })
     }
 
     /// One transition of the word of `id`.
+    #[inline]
     pub(crate) fn apply(&self, operation: Operation, id: PageId) -> Result<Snapshot, PageError> {
         self.word(id)?.apply(operation, id.generation).map_err(|e| PageError::of_word(id, e))
     }
@@ -119,6 +121,7 @@ impl PageAllocator {
     ///
     /// # Errors
     /// [`PageError::OutOfRange`], [`PageError::Stale`].
+    #[inline(always)]
     pub fn snapshot(&self, id: PageId) -> Result<Snapshot, PageError> {
         let now = self.word(id)?.snapshot();
         if now.generation == id.generation { Ok(now) } else { Err(PageError::Stale { id, found: now.generation }) }
@@ -161,6 +164,7 @@ impl PageAllocator {
         Ok(())
     }
 
+    #[inline(always)]
     fn require(&self, books: &Books, asked: usize) -> Result<(), PageError> {
         let (free, retiring) = (books.free.len, books.retiring.len + books.detached);
         if asked <= free {
@@ -170,6 +174,7 @@ impl PageAllocator {
         }
     }
 
+    #[inline(always)]
     fn take(&self, books: &mut Books) -> Result<PageId, PageError> {
         let index = books.free.head;
         let Some(word) = self.shared.words.get(index as usize) else {
@@ -181,8 +186,15 @@ impl PageAllocator {
             });
         };
         // A free slot's word changes only under this lock.
-        let id = PageId { index, generation: word.snapshot().generation };
-        self.apply(Operation::Open, id)?;
+        let id = match word.open_free() {
+            Some(generation) => PageId { index, generation },
+            // A slot on the list that is not free was tampered with: the refusal says how it was found.
+            None => {
+                let id = PageId { index, generation: word.snapshot().generation };
+                self.apply(Operation::Open, id)?;
+                id
+            }
+        };
         books.free.pop_front(&mut books.slots);
         books.slots[index as usize].references = 1;
         books.live += 1;
@@ -190,8 +202,12 @@ impl PageAllocator {
     }
 
     /// References of a current id; 0 when it is retiring or about to be.
+    #[inline(always)]
     fn counted(&self, books: &Books, id: PageId) -> Result<u32, PageError> {
-        self.snapshot(id)?;
+        let found = self.word(id)?.generation();
+        if found != id.generation {
+            return Err(PageError::Stale { id, found });
+        }
         Ok(books.slots[id.index as usize].references)
     }
 
@@ -292,16 +308,40 @@ impl PageAllocator {
         }
         books.slots[id.index as usize].references = 0;
         // Closing is the one state that does not retire: the reference comes back.
-        self.retire_now_locked(&mut books, id).inspect_err(|_| books.slots[id.index as usize].references = 1)
+        match self.leave(&mut books, id) {
+            Ok(freed) => Ok(freed),
+            Err(error) => {
+                books.slots[id.index as usize].references = 1;
+                Err(error)
+            }
+        }
     }
 
     fn retire_now_locked(&self, books: &mut Books, id: PageId) -> Result<bool, PageError> {
-        self.mark_retiring(books, id)?;
-        let freed = self.free(books, id.index);
-        if !freed {
-            books.enqueue(id.index, Stamp::UNTOUCHED);
+        match self.counted(books, id)? {
+            0 => {}
+            references => return Err(PageError::Shared { id, references }),
         }
-        Ok(freed)
+        self.leave(books, id)
+    }
+
+    /// Takes a page without references out of the live ones: to the free list, or in line if somebody holds it.
+    #[inline(always)]
+    fn leave(&self, books: &mut Books, id: PageId) -> Result<bool, PageError> {
+        let left = self.word(id)?.retire_or_free(id.generation).map_err(|e| PageError::of_word(id, e))?;
+        books.live -= 1;
+        match left {
+            State::Free => {
+                let Books { free, slots, .. } = books;
+                free.push_front(slots, id.index);
+            }
+            State::Worn => books.worn += 1,
+            _ => {
+                books.enqueue(id.index, Stamp::UNTOUCHED);
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// The page stops being live and is in no list yet.

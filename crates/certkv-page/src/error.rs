@@ -137,6 +137,30 @@ pub enum TableError {
         /// Tokens in the table.
         len: usize,
     },
+    /// A cut to a length whose window needs blocks that were given up. The table can be cut to `least` and more, or to
+    /// `within` and less.
+    WindowPassed {
+        /// Length asked for.
+        asked: usize,
+        /// Smallest length behind the sinks that the table can be cut to.
+        least: usize,
+        /// Tokens of the blocks that hold the sinks.
+        within: usize,
+    },
+    /// More tokens in one reservation than the window was made for.
+    LongChunk {
+        /// Tokens asked for.
+        tokens: usize,
+        /// Most tokens at once.
+        chunk: usize,
+    },
+    /// A window of no token, or a chunk of none.
+    BadWindow {
+        /// Tokens of the window.
+        tokens: usize,
+        /// Most tokens at once.
+        chunk: usize,
+    },
     /// A block size of 0, or more rows than can be counted.
     BadShape {
         /// Tokens per block.
@@ -148,6 +172,10 @@ pub enum TableError {
     ForeignReservation,
     /// The table changed since the reservation was made.
     OutdatedReservation,
+    /// The sequence is swapped out: it comes back before it is continued or shared.
+    SwappedOut,
+    /// The sequence is not swapped out.
+    NotOut,
     /// The host has no memory for the table.
     OutOfMemory {
         /// What the memory was for.
@@ -161,9 +189,18 @@ impl fmt::Display for TableError {
             Self::Page { class, error } => write!(f, "{class} page: {error}"),
             Self::TooLong { len, tokens, limit } => write!(f, "{len} + {tokens} tokens, the table holds {limit}"),
             Self::BeyondEnd { asked, len } => write!(f, "cannot truncate to {asked} tokens, there are {len}"),
+            Self::WindowPassed { asked, least, within } => {
+                write!(f, "cannot truncate to {asked} tokens: its window is gone; {least} or more, or {within} or less")
+            }
+            Self::LongChunk { tokens, chunk } => write!(f, "{tokens} tokens at once, the window allows {chunk}"),
+            Self::BadWindow { tokens, chunk } => {
+                write!(f, "a window of {tokens} tokens and chunks of {chunk}: both must be at least 1")
+            }
             Self::BadShape { block, max_blocks } => write!(f, "{max_blocks} blocks of {block} tokens is no table"),
             Self::ForeignReservation => f.write_str("the reservation was made for another table"),
             Self::OutdatedReservation => f.write_str("the table changed since the reservation was made"),
+            Self::NotOut => f.write_str("the sequence is not swapped out"),
+            Self::SwappedOut => f.write_str("the sequence is swapped out"),
             Self::OutOfMemory { what } => write!(f, "no host memory for {what}"),
         }
     }

@@ -44,16 +44,19 @@ impl BlockTable {
         Ok(table)
     }
 
-    /// A table with the same tokens: full blocks are shared, an open block gets pages of its own. The copies fill those
+    /// A table with the same tokens: full blocks that are there are shared, an open block gets pages of its own. The copies fill those
     /// pages: the caller enqueues them before either sequence is written, truncated or released.
     ///
     /// # Errors
-    /// [`TableError::Page`], [`TableError::OutOfMemory`]; nothing changed.
+    /// [`TableError::Page`], [`TableError::OutOfMemory`], [`TableError::SwappedOut`]; nothing changed.
     pub fn fork(&self) -> Result<(BlockTable, Vec<CopyOp>), TableError> {
-        let mut fork = Self::create(&self.pools, self.block, self.max_blocks())?;
+        self.require_in()?;
+        let mut fork = Self::with_room(&self.pools, self.block, self.max_blocks(), self.room())?;
+        (fork.window, fork.hole) = (self.window, self.hole());
         let mut copies = Vec::new();
         copies.try_reserve_exact(2).map_err(|_| TableError::OutOfMemory { what: "the copies of a fork" })?;
-        let (full, open) = self.entries.split_at(self.len / self.block);
+        let open = self.place(self.len / self.block).unwrap_or(self.entries.len()).min(self.entries.len());
+        let (full, open) = self.entries.split_at(open);
         let pools = &self.pools;
 
         let own = match open.first() {
@@ -84,7 +87,7 @@ impl BlockTable {
             if let Some(from) = from.tail {
                 copy(PageClass::Tail, from, tail);
             }
-            fork.entries.push(BlockEntry { host, packed: None, tail: Some(tail) });
+            fork.entries.push(BlockEntry { host, packed: None, tail: Some(tail), swapped: None });
         }
         Ok((fork, copies))
     }

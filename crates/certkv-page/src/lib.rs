@@ -7,7 +7,9 @@
 //! * [`alloc`]: [`PageAllocator`], a slab of slot *indices* of one page class. The memory behind the indices belongs to
 //!   the device's arenas. Counts references; keeps the queue of retiring pages.
 //! * [`lease`]: a pin that gives itself back. Whoever looks a page up holds a lease, never a bare id.
-//! * [`table`]: [`BlockTable`], the pages of one sequence in one KV group; append, fork, truncate, release.
+//! * [`table`]: [`BlockTable`], the pages of one sequence in one KV group; append, fork, truncate, swap, release.
+//! * [`window`]: tables that give up what no later query can see.
+//! * [`streams`]: tables of groups whose tokens have mixed widths, a stream for each head and width.
 //! * [`prefix`]: [`PrefixIndex`], full blocks that other sequences may continue from, found by their tokens.
 //! * [`policy`]: which of those go first when room is needed.
 //!
@@ -24,7 +26,9 @@ pub mod pools;
 pub mod prefix;
 pub mod reserve;
 pub mod stamp;
+pub mod streams;
 pub mod table;
+pub mod window;
 pub mod word;
 
 mod books;
@@ -32,6 +36,7 @@ mod check;
 mod fork;
 mod inspect;
 mod reclaim;
+mod swap;
 mod truncate;
 
 pub(crate) use certkv_core::sync;
@@ -47,8 +52,10 @@ pub use pools::{CopyOp, Dropped, PageClass, PageRef, Pools};
 pub use prefix::PrefixIndex;
 pub use reserve::{Reservation, RowSpan};
 pub use stamp::Stamp;
-pub use table::{BlockEntry, BlockTable, CommitError, Committed, Need};
+pub use swap::SwapPlan;
+pub use table::{BlockEntry, BlockTable, CommitError, Committed, Need, SwappedPage};
 pub use truncate::TruncateOps;
+pub use window::Window;
 pub use word::{Operation, PageWord, Reason, Refused, Snapshot, State, WordError};
 
 #[cfg(all(test, loom))]

@@ -212,6 +212,7 @@ fn what_was_found_is_not_evicted() {
             host: PageAllocator::create(1).unwrap(),
             packed: PageAllocator::create(1).unwrap(),
             tail: PageAllocator::create(0).unwrap(),
+            swap: PageAllocator::create(0).unwrap(),
         };
         let group = GroupShape { pools: pools.clone(), block: 1, max_blocks: 1 };
         let index = Arc::new(PrefixIndex::create(vec![group], 1, Box::new(Lru::new(1))).unwrap());
@@ -261,6 +262,7 @@ fn a_fork_and_a_truncation_share_no_open_page() {
             host: PageAllocator::create(3).unwrap(),
             packed: PageAllocator::create(1).unwrap(),
             tail: PageAllocator::create(2).unwrap(),
+            swap: PageAllocator::create(0).unwrap(),
         };
         let mut parent = BlockTable::create(&pools, 2, 1).unwrap();
         let reservation = parent.reserve(2).unwrap();
@@ -299,6 +301,7 @@ fn a_closing_block_is_refused_or_final() {
             host: PageAllocator::create(1).unwrap(),
             packed: PageAllocator::create(1).unwrap(),
             tail: PageAllocator::create(0).unwrap(),
+            swap: PageAllocator::create(0).unwrap(),
         };
         let mut table = BlockTable::create(&pools, 1, 1).unwrap();
         let reservation = table.reserve(1).unwrap();

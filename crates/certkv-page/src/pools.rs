@@ -1,4 +1,4 @@
-//! The three page classes of one KV group, and references on their way out.
+//! The page classes of one KV group, and references on their way out.
 use crate::alloc::PageAllocator;
 use crate::error::PageError;
 use crate::stamp::Stamp;
@@ -14,6 +14,8 @@ pub enum PageClass {
     Packed,
     /// 16-bit rows in device scratch (Tier-0), while the block is open.
     Tail,
+    /// Codes in host memory, while the sequence is swapped out.
+    Swap,
 }
 
 impl PageClass {
@@ -23,6 +25,7 @@ impl PageClass {
             Self::Host => "host",
             Self::Packed => "packed",
             Self::Tail => "tail",
+            Self::Swap => "swap",
         }
     }
 }
@@ -63,6 +66,8 @@ pub struct Pools {
     pub packed: PageAllocator,
     /// Scratch slots of open blocks.
     pub tail: PageAllocator,
+    /// Pages of records in host memory, of sequences that are swapped out.
+    pub swap: PageAllocator,
 }
 
 impl Pools {
@@ -72,12 +77,13 @@ impl Pools {
             PageClass::Host => &self.host,
             PageClass::Packed => &self.packed,
             PageClass::Tail => &self.tail,
+            PageClass::Swap => &self.swap,
         }
     }
 
-    /// [`PageAllocator::reclaim`] on all three; returns how many pages became free.
+    /// [`PageAllocator::reclaim`] on each; returns how many pages became free.
     pub fn reclaim(&self, passed: &mut dyn FnMut(Stamp) -> bool) -> usize {
-        self.host.reclaim(passed) + self.packed.reclaim(passed) + self.tail.reclaim(passed)
+        CLASSES.into_iter().map(|class| self.of(class).reclaim(passed)).sum()
     }
 
     /// Gives up one reference and, if it was the last, retires the page behind `stamp`. For pages whose only owner is
@@ -91,7 +97,7 @@ impl Pools {
     }
 }
 
-const CLASSES: [PageClass; 3] = [PageClass::Host, PageClass::Packed, PageClass::Tail];
+const CLASSES: [PageClass; 4] = [PageClass::Host, PageClass::Packed, PageClass::Tail, PageClass::Swap];
 
 /// Dropping a block or two, as a decode step does, needs no heap.
 const INLINE: usize = 6;

@@ -4,6 +4,7 @@ use crate::pools::{Dropped, PageClass, PageRef, Pools};
 use crate::reserve::{NewPages, Reservation};
 use crate::stamp::Stamp;
 use crate::sync::atomic::AtomicBool;
+use crate::window::Window;
 use crate::word::Operation;
 use certkv_core::PageId;
 use core::fmt;
@@ -18,15 +19,33 @@ pub struct BlockEntry {
     pub packed: Option<PageId>,
     /// The scratch slot, while the block is open.
     pub tail: Option<PageId>,
+    /// The codes in host memory, while the sequence is swapped out.
+    pub swapped: Option<SwappedPage>,
+}
+
+/// Codes of a full block that left the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SwappedPage {
+    /// Where they are.
+    pub page: PageId,
+    /// The page they left. If another table kept it alive, it is shared again on the way back: what is Packed under one
+    /// generation never changes.
+    pub left: PageId,
 }
 
 impl BlockEntry {
+    /// All rows are there, and codes of them, wherever they are.
+    pub const fn is_full(&self) -> bool {
+        self.packed.is_some() || self.swapped.is_some()
+    }
+
     pub(crate) fn pages(self) -> impl Iterator<Item = PageRef> {
         let page = |class| move |id| PageRef { class, id };
         [
             Some(self.host).map(page(PageClass::Host)),
             self.packed.map(page(PageClass::Packed)),
             self.tail.map(page(PageClass::Tail)),
+            self.swapped.map(|swapped| swapped.page).map(page(PageClass::Swap)),
         ]
         .into_iter()
         .flatten()
@@ -56,8 +75,10 @@ impl Need {
 pub struct Committed {
     /// The blocks that became full.
     pub filled: Range<usize>,
-    /// The tail slot that the filled block no longer needs.
+    /// The tail slot that the filled block no longer needs, and the pages of blocks that the window has passed.
     pub dropped: Dropped,
+    /// Blocks that the window has passed, by their number in the sequence.
+    pub passed: Range<usize>,
 }
 
 /// A commit that did not happen; the reservation comes back whole.
@@ -81,16 +102,27 @@ impl core::error::Error for CommitError {}
 /// All blocks but the last are full: their pages are Packed and may be shared with forks. The last may be open: its host
 /// page and tail are Open and have one owner, so no page can be written through two tables. A slot index is valid in
 /// every layer of the group.
+///
+/// With a [`Window`] the pages of blocks that no later query can see are given up by the commit that moves the window past
+/// them; all other blocks keep their numbers.
 #[derive(Debug)]
 pub struct BlockTable {
     pub(crate) pools: Pools,
-    serial: u64,
+    pub(crate) serial: u64,
     /// Moves on with every change, so that a reservation made before it is recognised.
     pub(crate) version: u64,
     pub(crate) block: usize,
     max_blocks: usize,
     pub(crate) len: usize,
+    /// The blocks that are there, in order.
     pub(crate) entries: Vec<BlockEntry>,
+    /// Swapped out: nothing is appended or shared.
+    pub(crate) out: bool,
+    /// Most of them at once.
+    room: usize,
+    pub(crate) window: Option<Window>,
+    /// Blocks that are gone, all of them between `entries[hole.start - 1]` and `entries[hole.start]`.
+    pub(crate) hole: Range<usize>,
     spare: NewPages,
 }
 
@@ -101,11 +133,15 @@ impl BlockTable {
     /// # Errors
     /// [`TableError::BadShape`], [`TableError::OutOfMemory`].
     pub fn create(pools: &Pools, block: usize, max_blocks: usize) -> Result<Self, TableError> {
+        Self::with_room(pools, block, max_blocks, max_blocks)
+    }
+
+    pub(crate) fn with_room(pools: &Pools, block: usize, max_blocks: usize, room: usize) -> Result<Self, TableError> {
         if block == 0 || block.checked_mul(max_blocks).is_none() {
             return Err(TableError::BadShape { block, max_blocks });
         }
         let mut entries = Vec::new();
-        entries.try_reserve_exact(max_blocks).map_err(|_| TableError::OutOfMemory { what: "a block table" })?;
+        entries.try_reserve_exact(room).map_err(|_| TableError::OutOfMemory { what: "a block table" })?;
         let serial = pools.host.next_serial();
         Ok(Self {
             pools: pools.clone(),
@@ -115,13 +151,22 @@ impl BlockTable {
             max_blocks,
             len: 0,
             entries,
+            out: false,
+            room,
+            window: None,
+            hole: 0..0,
             spare: NewPages::default(),
         })
     }
 
-    /// Host bytes of a table of `max_blocks` blocks: for the ledger.
-    pub const fn bytes(max_blocks: usize) -> usize {
-        max_blocks.saturating_mul(size_of::<BlockEntry>())
+    /// Host bytes of a table with room for `blocks` blocks at once: for the ledger.
+    pub const fn bytes(blocks: usize) -> usize {
+        blocks.saturating_mul(size_of::<BlockEntry>())
+    }
+
+    /// Most blocks that the table has at once: `max_blocks`, or what its window comes to.
+    pub fn room(&self) -> usize {
+        self.room
     }
 
     /// Tokens committed.
@@ -144,7 +189,8 @@ impl BlockTable {
         self.max_blocks
     }
 
-    /// The blocks in order; all full but perhaps the last.
+    /// The blocks that are there, in order; all full but perhaps the last. Without a window the index is the block's number, with
+    /// one see [`BlockTable::place`].
     pub fn blocks(&self) -> &[BlockEntry] {
         &self.entries
     }
@@ -157,16 +203,23 @@ impl BlockTable {
     /// No other table can reach a page of this block. Always true of an open block. `false` for a block that the table
     /// does not have.
     pub fn is_exclusive(&self, block: usize) -> bool {
-        self.entries
-            .get(block)
+        self.get(block)
             .is_some_and(|entry| entry.pages().all(|page| self.pools.of(page.class).references(page.id) == Ok(1)))
     }
 
-    /// Pages that appending `tokens` takes.
+    /// Pages that appending `tokens` in one reservation takes; of a sequence that is swapped out, with those of its return.
     ///
     /// # Errors
-    /// [`TableError::TooLong`].
+    /// [`TableError::TooLong`]; [`TableError::LongChunk`] for more than the window allows at once.
     pub fn plan_append(&self, tokens: usize) -> Result<Need, TableError> {
+        match self.window {
+            Some(Window { chunk, .. }) if tokens > chunk => Err(TableError::LongChunk { tokens, chunk }),
+            _ => self.count(tokens),
+        }
+    }
+
+    /// Pages of `tokens` more tokens.
+    pub(crate) fn count(&self, tokens: usize) -> Result<Need, TableError> {
         let (len, size, limit) = (self.len, self.block, self.max_blocks * self.block);
         if tokens > limit - len {
             return Err(TableError::TooLong { len, tokens, limit });
@@ -174,14 +227,21 @@ impl BlockTable {
         let end = len + tokens;
         let host = end.div_ceil(size) - len.div_ceil(size);
         let tail = usize::from(host > 0 && !end.is_multiple_of(size));
-        Ok(Need { host, packed: end / size - len / size, tail })
+        let need = Need { host, packed: end / size - len / size, tail };
+        if !self.out {
+            return Ok(need);
+        }
+        let open = usize::from(!len.is_multiple_of(size));
+        let full = self.entries.iter().filter(|entry| entry.swapped.is_some()).count();
+        Ok(Need { packed: need.packed + full, tail: need.tail + open, ..need })
     }
 
     /// Takes all pages for `tokens` more tokens, or none. The table does not change.
     ///
     /// # Errors
-    /// [`TableError::TooLong`], [`TableError::Page`].
+    /// As [`BlockTable::plan_append`]; [`TableError::Page`]; [`TableError::SwappedOut`].
     pub fn reserve(&mut self, tokens: usize) -> Result<Reservation, TableError> {
+        self.require_in()?;
         let need = self.plan_append(tokens)?;
         let mut reservation = Reservation {
             pools: self.pools.clone(),
@@ -205,7 +265,9 @@ impl BlockTable {
     }
 
     /// Makes the reserved rows part of the sequence: the caller has written (or enqueued) all of them, and the codes of
-    /// the blocks they fill. Those blocks become Packed; the tail of the one that was open is given up.
+    /// the blocks they fill. Those blocks become Packed; the tail of the one that was open is given up, and so are blocks that
+    /// the window has passed. A step of one token allocates nothing; should the host lack memory for the list of a long chunk,
+    /// the rest is retired behind [`Stamp::IDLE`].
     ///
     /// # Errors
     /// [`CommitError`] with the reservation; the table is unchanged.
@@ -214,11 +276,15 @@ impl BlockTable {
         if let Err(error) = self.prepare(&reservation) {
             return Err(CommitError { error, reservation });
         }
-        let mut dropped = Dropped::new(&self.pools);
-        let before = self.len;
+        let (before, len) = (self.len, self.len + reservation.tokens);
+        let unseen = self.unseen(len);
+        // Two pages of each block that goes, and a tail.
+        let mut dropped =
+            Dropped::with_room(&self.pools, 2 * unseen.len() + 1).unwrap_or_else(|| Dropped::new(&self.pools));
         for span in reservation.spans() {
             let full = span.packed.is_some();
-            let entry = BlockEntry { host: span.host, packed: span.packed, tail: if full { None } else { span.tail } };
+            let tail = if full { None } else { span.tail };
+            let entry = BlockEntry { host: span.host, packed: span.packed, tail, swapped: None };
             if let Some(packed) = span.packed {
                 // `prepare` and `reserve` closed these pages, and nobody else may open or commit them.
                 let closed = self.pools.host.apply(Operation::CloseCommit, span.host);
@@ -229,15 +295,20 @@ impl BlockTable {
             if full && let Some(tail) = span.tail {
                 dropped.push(PageClass::Tail, tail);
             }
-            match self.entries.get_mut(span.block) {
+            match self.place(span.block).and_then(|place| self.entries.get_mut(place)) {
                 Some(place) => *place = entry,
                 None => self.entries.push(entry),
             }
         }
-        self.len += reservation.tokens;
+        let passed = self.hole.end..self.hole.end + unseen.len();
+        for page in self.entries.drain(unseen).flat_map(BlockEntry::pages) {
+            dropped.push(page.class, page.id);
+        }
+        self.hole.end = passed.end;
+        self.len = len;
         self.version += 1;
         self.spare = reservation.into_spare();
-        Ok(Committed { filled: before / self.block..self.len / self.block, dropped })
+        Ok(Committed { filled: before / self.block..self.len / self.block, dropped, passed })
     }
 
     /// Closes the host pages of the blocks that become full, all or none.

@@ -51,7 +51,8 @@ impl TruncateOps {
 /// A block that was full and is open again.
 struct Reopened {
     host: PageId,
-    tail: PageId,
+    /// `None` while the sequence is swapped out.
+    tail: Option<PageId>,
     /// The old host page stays with others; its rows must be copied.
     source: Option<Lease>,
 }
@@ -59,17 +60,23 @@ struct Reopened {
 impl BlockTable {
     /// Cuts the sequence to `len` tokens. Whole blocks behind it are given up. A full block that becomes partial is
     /// reopened: it gets a new tail, filled from the originals, and gives up its codes; originals that are shared with a
-    /// fork, or held by a reader, are copied to a new page first. An originals page that is reopened in place gets a new
+    /// fork, or held by a reader, are copied to a new page first. Swapped out, there is no tail until it comes back. An originals page that is reopened in place gets a new
     /// generation, so that nothing cached under its old id is found again.
     ///
+    /// A table with a window can be cut to any length whose window is still there; that is so for a cut of up to
+    /// [`Window::slack`](crate::Window::slack) tokens.
+    ///
     /// # Errors
-    /// [`TableError::BeyondEnd`]; [`TableError::Page`] when no page is free or the originals are being moved;
+    /// [`TableError::BeyondEnd`]; [`TableError::WindowPassed`]; [`TableError::Page`] when no page is free or the originals are being moved;
     /// [`TableError::OutOfMemory`]. Nothing changed.
     pub fn truncate(&mut self, len: usize) -> Result<TruncateOps, TableError> {
         if len > self.len {
             return Err(TableError::BeyondEnd { asked: len, len: self.len });
         }
-        let (keep, rows) = (len.div_ceil(self.block), len % self.block);
+        self.check_cut(len)?;
+        let rows = len % self.block;
+        // Never in the hole, or the window would not be there.
+        let keep = self.place(len.div_ceil(self.block)).unwrap_or(self.hole.start).min(self.entries.len());
         let gone = self.entries[keep..].iter().flat_map(|entry| entry.pages()).count();
         // Two more for the codes and the shared originals of a reopened block.
         let dropped = Dropped::with_room(&self.pools, gone + 2);
@@ -81,7 +88,7 @@ impl BlockTable {
 
         let last = keep.checked_sub(1).and_then(|block| self.entries.get(block).copied());
         // A block that was open before only shrinks: its rows stay where they are.
-        if let Some(old) = last.filter(|entry| rows > 0 && entry.tail.is_none()) {
+        if let Some(old) = last.filter(|entry| rows > 0 && entry.is_full()) {
             let Reopened { host, tail, source } = self.reopen(old)?;
             let page = |class, id| PageRef { class, id };
             let from = if source.is_some() { old.host } else { host };
@@ -92,16 +99,20 @@ impl BlockTable {
             } else {
                 ops.renamed = Some((old.host, host));
             }
-            ops.copies[1] = copy(page(PageClass::Tail, tail));
+            ops.copies[1] = tail.and_then(|tail| copy(page(PageClass::Tail, tail)));
             ops.source = source;
             if let Some(packed) = old.packed {
                 ops.dropped.push(PageClass::Packed, packed);
             }
-            self.entries[keep - 1] = BlockEntry { host, packed: None, tail: Some(tail) };
+            if let Some(swapped) = old.swapped {
+                ops.dropped.push(PageClass::Swap, swapped.page);
+            }
+            self.entries[keep - 1] = BlockEntry { host, packed: None, tail, swapped: None };
         }
         for page in self.entries.drain(keep..).flat_map(BlockEntry::pages) {
             ops.dropped.push(page.class, page.id);
         }
+        self.close_hole(len);
         self.len = len;
         self.version += 1;
         Ok(ops)
@@ -110,9 +121,11 @@ impl BlockTable {
     /// Pages for a full block that becomes open. The reopening in place comes last: it cannot be undone.
     fn reopen(&self, old: BlockEntry) -> Result<Reopened, TableError> {
         let pools = &self.pools;
-        let tail = allocate(pools, PageClass::Tail)?;
+        let tail = if self.out { None } else { Some(allocate(pools, PageClass::Tail)?) };
         let undo = |error| {
-            return_unseen(pools, PageClass::Tail, tail);
+            if let Some(tail) = tail {
+                return_unseen(pools, PageClass::Tail, tail);
+            }
             Err(error)
         };
         let of_host = |error| TableError::Page { class: PageClass::Host, error };

@@ -180,12 +180,13 @@ pub fn step(operation: Operation, page: Snapshot) -> Result<Snapshot, Reason> {
     }
 }
 
+const GENERATION_SHIFT: u32 = 32;
 const STATE_SHIFT: u32 = 24;
 const MOVING_BIT: u64 = 1 << 23;
 
 impl Snapshot {
     const fn pack(self) -> u64 {
-        (self.generation as u64) << 32
+        (self.generation as u64) << GENERATION_SHIFT
             | (self.state as u64) << STATE_SHIFT
             | if self.moving { MOVING_BIT } else { 0 }
             | self.pins as u64
@@ -202,7 +203,7 @@ impl Snapshot {
             _ => State::Worn,
         };
         let pins = (bits & (MOVING_BIT - 1)) as u32;
-        Self { generation: (bits >> 32) as u32, state, moving: bits & MOVING_BIT != 0, pins }
+        Self { generation: (bits >> GENERATION_SHIFT) as u32, state, moving: bits & MOVING_BIT != 0, pins }
     }
 }
 
@@ -226,13 +227,65 @@ impl PageWord {
     /// # Errors
     /// [`WordError`], and nothing changed. A lost race is not an error: the operation is judged again on the new word.
     pub fn apply(&self, operation: Operation, generation: u32) -> Result<Snapshot, WordError> {
+        self.change(generation, operation, |now| step(operation, now))
+    }
+
+    /// The generation as it is now.
+    #[inline]
+    pub(crate) fn generation(&self) -> u32 {
+        (self.0.load(Ordering::Acquire) >> GENERATION_SHIFT) as u32
+    }
+
+    /// [`Operation::Retire`], and [`Operation::Free`] at once if nobody holds the page: one compare-and-swap for both. A page that is
+    /// free again takes the short way, on bits; a test compares it with [`step`].
+    ///
+    /// # Errors
+    /// As [`PageWord::apply`] for the retirement.
+    #[inline]
+    pub(crate) fn retire_or_free(&self, generation: u32) -> Result<State, WordError> {
+        let seen = self.0.load(Ordering::Acquire);
+        let low = seen as u32;
+        // Neither moved nor pinned.
+        let idle = low == (State::Open as u32) << STATE_SHIFT || low == (State::Packed as u32) << STATE_SHIFT;
+        if idle && (seen >> GENERATION_SHIFT) as u32 == generation && generation != u32::MAX {
+            // Free is 0, and so is all else beside the generation.
+            let next = u64::from(generation + 1) << GENERATION_SHIFT;
+            if self.0.compare_exchange(seen, next, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+                return Ok(State::Free);
+            }
+        }
+        let left = self.change(generation, Operation::Retire, |now| {
+            let retiring = step(Operation::Retire, now)?;
+            Ok(step(Operation::Free, retiring).unwrap_or(retiring))
+        })?;
+        Ok(left.state)
+    }
+
+    /// [`Operation::Open`] on whatever generation a free slot has, which is returned, by whoever holds the lock of the free list: no other
+    /// operation is allowed on a free page, and what is refused writes nothing, so that a store will do. `None`: not free.
+    #[inline]
+    pub(crate) fn open_free(&self) -> Option<u32> {
+        let seen = self.0.load(Ordering::Acquire);
+        if seen as u32 != (State::Free as u32) << STATE_SHIFT {
+            return None;
+        }
+        self.0.store(seen | (State::Open as u64) << STATE_SHIFT, Ordering::Release);
+        Some((seen >> GENERATION_SHIFT) as u32)
+    }
+
+    fn change(
+        &self,
+        generation: u32,
+        operation: Operation,
+        step: impl Fn(Snapshot) -> Result<Snapshot, Reason>,
+    ) -> Result<Snapshot, WordError> {
         let mut seen = self.0.load(Ordering::Acquire);
         loop {
             let now = Snapshot::unpack(seen);
             if now.generation != generation {
                 return Err(WordError::Stale { asked: generation, found: now.generation });
             }
-            let next = step(operation, now).map_err(|reason| {
+            let next = step(now).map_err(|reason| {
                 let Snapshot { state, moving, pins, .. } = now;
                 WordError::Refused(Refused { operation, reason, state, moving, pins })
             })?;

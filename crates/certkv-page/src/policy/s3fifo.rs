@@ -87,9 +87,13 @@ impl EvictionPolicy for S3Fifo {
     }
 
     fn victim(&mut self, idle: &mut dyn FnMut(u32) -> bool) -> Option<u32> {
-        // An entry moves up once and has at most `MOST_USES` turns; after one more turn each, all are in use.
-        for _ in 0..(2 + usize::from(MOST_USES)) * self.len() {
-            let from_main = self.small.len < self.small_share && self.main.len > 0 || self.small.len == 0;
+        // Entries of the main queue that may not go: when those are all, the small queue is asked, however short it is. What it
+        // holds may be all that follows them.
+        let mut vain = 0;
+        // An entry moves up once and has at most `MOST_USES` turns; once more with a round in vain before, and all are in use.
+        for _ in 0..(4 + 2 * usize::from(MOST_USES)) * self.len() {
+            let main_first = self.small.len < self.small_share && vain <= self.main.len;
+            let from_main = main_first && self.main.len > 0 || self.small.len == 0;
             let queue = if from_main { &mut self.main } else { &mut self.small };
             let slot = queue.pop(&mut self.links)?;
             let entry = self.entry(slot);
@@ -105,6 +109,7 @@ impl EvictionPolicy for S3Fifo {
                 return Some(slot);
             } else {
                 // In use, or others build on it: that is a use.
+                vain += usize::from(from_main);
                 self.push(slot, true);
             }
         }

@@ -43,6 +43,9 @@ pub enum Stop {
     Collision,
     /// Its pages are cached already under another name: in another scope, say.
     Elsewhere,
+    /// A table with a window gave up pages of the unit. What comes before the hole can be published, and what comes behind it
+    /// if the units before are cached.
+    Gone,
     /// The index is full of entries in use.
     Full,
     /// A page could not be shared.
@@ -266,6 +269,8 @@ impl<T> PrefixIndex<T> {
     /// Caches the full units of a sequence: `prompt` is what it holds from its first token on, `tables` its pages, one table
     /// per group. Units that are there already stay as they are.
     ///
+    /// A table with a window is published as far as its pages are there. What is found continues in tables without a window.
+    ///
     /// `note` gives what to remember of a new unit, from its number and the note of the unit before it; `None` ends the
     /// publication, for pages that cannot follow those that are cached.
     pub fn publish(
@@ -277,7 +282,7 @@ impl<T> PrefixIndex<T> {
     ) -> Published {
         let mut published = Published { known: 0, added: 0, stop: None, evicted: Evicted::new(&self.groups) };
         let held = tables.iter().map(|table| table.len()).min().unwrap_or(0);
-        if tables.len() != self.groups.len() {
+        if tables.len() != self.groups.len() || tables.iter().any(|table| table.is_out()) {
             published.stop = Some(Stop::Declined);
             return published;
         }
@@ -304,7 +309,12 @@ impl<T> PrefixIndex<T> {
                 }
                 None => {}
             }
-            let pages = || tables.iter().flat_map(|table| units_of(table, self.unit, unit..unit + 1)).copied();
+            if !tables.iter().all(|table| units_of(table, self.unit, unit..unit + 1).is_some()) {
+                published.stop = Some(Stop::Gone);
+                break;
+            }
+            let pages =
+                || tables.iter().filter_map(|table| units_of(table, self.unit, unit..unit + 1)).flatten().copied();
             if state.entries.names_any(pages()) {
                 published.stop = Some(Stop::Elsewhere);
                 break;
@@ -346,9 +356,9 @@ impl<T> PrefixIndex<T> {
     /// One more reference to every page of units, all or none.
     fn share_units(&self, tables: &[&BlockTable], units: Range<usize>) -> Result<(), TableError> {
         for (done, table) in tables.iter().enumerate() {
-            if let Err(error) = share(table.pools(), units_of(table, self.unit, units.clone())) {
+            if let Err(error) = share(table.pools(), units_of(table, self.unit, units.clone()).unwrap_or(&[])) {
                 for undo in &tables[..done] {
-                    unshare(undo.pools(), units_of(undo, self.unit, units.clone()));
+                    unshare(undo.pools(), units_of(undo, self.unit, units.clone()).unwrap_or(&[]));
                 }
                 return Err(error);
             }
@@ -357,8 +367,9 @@ impl<T> PrefixIndex<T> {
     }
 }
 
-/// Blocks of some units of a table.
-fn units_of(table: &BlockTable, tokens: usize, units: Range<usize>) -> &[BlockEntry] {
+/// Blocks of some units of a table, if all are there. Units that were found to be there one by one are so together: the hole is
+/// one range.
+fn units_of(table: &BlockTable, tokens: usize, units: Range<usize>) -> Option<&[BlockEntry]> {
     let each = tokens / table.block_size();
-    &table.blocks()[units.start * each..units.end * each]
+    table.run(units.start * each..units.end * each)
 }

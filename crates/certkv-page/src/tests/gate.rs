@@ -42,12 +42,15 @@ fn a_second_release_passes() -> bool {
 
 #[test]
 fn random_operations_keep_every_promise() {
-    let (mut executed, mut refused, mut failed, mut reached) = (0, 0, vec![], [0; 8]);
+    let (mut executed, mut refused, mut failed, mut reached) = (0, 0, vec![], [0; 14]);
     for world in 0..super::worlds(WORLDS) {
         let seed = SEED ^ world << 32;
         let (ops, full, seen, verdict) = run(seed, None);
-        let Coverage { filled, forks, reopened, copied, moves, blocked, freed, held } = seen;
-        for (sum, n) in reached.iter_mut().zip([filled, forks, reopened, copied, moves, blocked, freed, held]) {
+        let Coverage { filled, forks, reopened, copied, moves, blocked, freed, held, passed, barred, .. } = seen;
+        let Coverage { swapped, returned, shared_again, cut_outside, .. } = seen;
+        let usual = [filled, forks, reopened, copied, moves, blocked, freed, held, passed, barred];
+        let all = usual.into_iter().chain([swapped, returned, shared_again, cut_outside]);
+        for (sum, n) in reached.iter_mut().zip(all) {
             *sum += n;
         }
         executed += ops;
@@ -93,7 +96,7 @@ fn random_operations_keep_every_promise() {
     assert_eq!((missed, unseen), (vec![], vec![]));
     assert!(
         reached.iter().all(|n| *n >= 100),
-        "filled, forks, reopened, copied, moves, blocked, freed, held: {reached:?}"
+        "filled, forks, reopened, copied, moves, blocked, freed, held, passed, barred, swapped, returned, shared again, cut outside: {reached:?}"
     );
     assert!(executed >= 100_000, "{executed} operations are too few");
     assert!(refused > executed / 200, "pools so large that only {refused} calls were refused prove little");

@@ -6,8 +6,10 @@ mod lease;
 mod model;
 mod prefix;
 mod states;
+mod streams;
 mod table;
 mod verify;
+mod window;
 
 use crate::{PageAllocator, Pools};
 
@@ -19,5 +21,5 @@ fn worlds(usual: u64) -> u64 {
 /// Pools of `host`, `packed`, `tail` pages.
 fn pools(host: usize, packed: usize, tail: usize) -> Pools {
     let create = |n| PageAllocator::create(n).unwrap();
-    Pools { host: create(host), packed: create(packed), tail: create(tail) }
+    Pools { host: create(host), packed: create(packed), tail: create(tail), swap: create(packed) }
 }

@@ -6,14 +6,14 @@ use super::verify::Verdict;
 use crate::word::{Operation, Snapshot, State};
 use crate::{
     BlockTable, CopyOp, Dropped, Lease, PageClass, PageError, PageId, PageRef, Pools, Reservation, RowSpan, Stamp,
-    TableError,
+    TableError, Window,
 };
 use certkv_core::hash::splitmix64;
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 
 /// What a row holds before anyone wrote it: the leavings of an earlier owner.
 const POISON: u64 = 0xDEAD;
-const CLASSES: [PageClass; 3] = [PageClass::Host, PageClass::Packed, PageClass::Tail];
+const CLASSES: [PageClass; 4] = [PageClass::Host, PageClass::Packed, PageClass::Tail, PageClass::Swap];
 
 /// A defect that the driver commits on purpose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,6 +39,25 @@ pub(super) enum Plant {
 pub(super) struct Sequence {
     pub(super) table: BlockTable,
     pub(super) tokens: Vec<u64>,
+    /// Blocks whose pages must be gone.
+    pub(super) gone: BTreeSet<usize>,
+}
+
+impl Sequence {
+    /// Blocks that nobody sees from now on, by the rule on tokens: query `p` sees `t < sinks` and `t + window > p`.
+    fn slide(&mut self, block: usize) -> usize {
+        let Some(w) = self.table.window() else { return 0 };
+        let slack = w.slack.unwrap_or(block);
+        let next = self.tokens.len();
+        // The earliest query that may still come. One that cannot be is as if it were the first.
+        let earliest = next.saturating_sub(slack);
+        let sees = |t: usize| t < w.sinks || t + w.tokens > earliest;
+        let with_sinks = |b: usize| b * block < w.sinks;
+        let unseen = |b: &usize| !with_sinks(*b) && (b * block..(b + 1) * block).all(|t| !sees(t));
+        let before = self.gone.len();
+        self.gone.extend((0..next / block).filter(unseen));
+        self.gone.len() - before
+    }
 }
 
 /// Someone who still looks at rows of a page: device work until `until`, or a lease.
@@ -52,7 +71,7 @@ pub(super) struct Reader {
 pub(super) struct World {
     pub(super) pools: Pools,
     pub(super) block: usize,
-    pub(super) arenas: [Vec<u64>; 3],
+    pub(super) arenas: [Vec<u64>; 4],
     pub(super) sequences: Vec<Sequence>,
     pub(super) readers: Vec<Reader>,
     names: HashSet<PageRef>,
@@ -78,6 +97,13 @@ pub(super) struct Coverage {
     pub(super) blocked: u64,
     pub(super) freed: u64,
     pub(super) held: u64,
+    pub(super) swapped: u64,
+    pub(super) returned: u64,
+    pub(super) shared_again: u64,
+    pub(super) cut_outside: u64,
+    /// Blocks that a window passed, and cuts that a hole refused.
+    pub(super) passed: u64,
+    pub(super) barred: u64,
 }
 
 fn which(class: PageClass) -> usize {
@@ -90,8 +116,9 @@ impl World {
         let draw =
             |salt: u64, from: u64, to: u64| (from + splitmix64(seed ^ splitmix64(salt)) % (to - from + 1)) as usize;
         let block = [1, 2, 4, 5][draw(1, 0, 3)];
-        let sizes = [draw(2, 8, 64), draw(3, 8, 64), draw(4, 8, 16)];
-        let pools = super::pools(sizes[0], sizes[1], sizes[2]);
+        let sizes = [draw(2, 8, 64), draw(3, 8, 64), draw(4, 8, 16), draw(5, 2, 32)];
+        let swap = crate::PageAllocator::create(sizes[3]).unwrap();
+        let pools = Pools { swap, ..super::pools(sizes[0], sizes[1], sizes[2]) };
         let arenas = sizes.map(|n| vec![POISON; n * block]);
         let (names, sequences, readers, movers, seen) = Default::default();
         let (issued, done, next_token) = (2, 0, 1 << 32);
@@ -185,7 +212,12 @@ impl World {
     fn allow<T>(&mut self, result: Result<T, TableError>) -> Result<Option<T>, String> {
         match result {
             Ok(value) => Ok(Some(value)),
-            Err(TableError::Page { error: PageError::Exhausted { .. }, .. } | TableError::TooLong { .. }) => {
+            Err(
+                TableError::Page { error: PageError::Exhausted { .. }, .. }
+                | TableError::TooLong { .. }
+                | TableError::SwappedOut
+                | TableError::LongChunk { .. },
+            ) => {
                 self.refused += 1;
                 Ok(None)
             }
@@ -213,26 +245,42 @@ impl World {
     fn act(&mut self, kind: u8, a: u64, b: u64) -> Verdict {
         let pick = if self.sequences.is_empty() { None } else { Some(a as usize % self.sequences.len()) };
         let small = b as usize % (3 * self.block + 2);
-        match (kind % 20, pick) {
+        match (kind % 22, pick) {
             (0, _) if self.sequences.len() < 6 => {
                 let limit = 2 + b as usize % 14;
-                let table = BlockTable::create(&self.pools, self.block, limit).map_err(|e| e.to_string())?;
-                self.sequences.push(Sequence { table, tokens: vec![] });
+                let table = if a.is_multiple_of(2) {
+                    BlockTable::create(&self.pools, self.block, limit)
+                } else {
+                    let window = Window {
+                        tokens: 1 + (b >> 8) as usize % (3 * self.block),
+                        sinks: (b >> 16) as usize % (2 * self.block + 1),
+                        slack: [None, Some(0), Some(1), Some(2 * self.block)][(b >> 24) as usize % 4],
+                        chunk: 1 + (b >> 32) as usize % (4 * self.block),
+                    };
+                    BlockTable::windowed(&self.pools, self.block, 16 * limit, window)
+                };
+                let table = table.map_err(|e| e.to_string())?;
+                self.sequences.push(Sequence { table, tokens: vec![], gone: BTreeSet::new() });
             }
             (1..=5, Some(s)) => {
                 let made = self.sequences[s].table.reserve(small);
                 let Some(reservation) = self.allow(made)? else { return Ok(()) };
-                let begun = self.sequences[s].table.blocks().len();
+                let begun = self.sequences[s].tokens.len().div_ceil(self.block);
                 let tokens = self.fill(&reservation, begun)?;
                 let done = self.sequences[s].table.commit(reservation).map_err(|e| e.error.to_string())?;
                 self.sequences[s].tokens.extend(tokens);
                 self.seen.filled += done.filled.len() as u64;
+                let gone = self.sequences[s].slide(self.block);
+                if done.passed.len() != gone {
+                    return Err(format!("{:?} passed, the model has {gone}", done.passed));
+                }
+                self.seen.passed += gone as u64;
                 self.retire(done.dropped)?;
             }
             (6, Some(s)) => {
                 let made = self.sequences[s].table.reserve(small);
                 let Some(reservation) = self.allow(made)? else { return Ok(()) };
-                let begun = self.sequences[s].table.blocks().len();
+                let begun = self.sequences[s].tokens.len().div_ceil(self.block);
                 match a % 3 {
                     0 => drop(reservation),
                     how => {
@@ -248,8 +296,9 @@ impl World {
                 let Some((table, copies)) = self.allow(made)? else { return Ok(()) };
                 self.copy(&copies)?;
                 self.seen.forks += 1;
-                let tokens = self.sequences[s].tokens.clone();
-                self.sequences.push(Sequence { table, tokens });
+                let Sequence { tokens, gone, .. } = &self.sequences[s];
+                let (tokens, gone) = (tokens.clone(), gone.clone());
+                self.sequences.push(Sequence { table, tokens, gone });
             }
             (9..=11, Some(s)) => self.truncate(s, b)?,
             (12, Some(s)) => {
@@ -259,6 +308,7 @@ impl World {
             (13 | 14, Some(s)) => self.read(s, b)?,
             (15, Some(s)) => self.lease(s, b)?,
             (18, Some(s)) => self.shift(s, b)?,
+            (19 | 20, Some(s)) => self.swap(s, b)?,
             (16, _) => {
                 let at = self.readers.iter().position(|reader| reader.lease.is_some());
                 if let Some(at) = at {
@@ -275,6 +325,38 @@ impl World {
         Ok(())
     }
 
+    /// Swaps a sequence out, or in; or plans it and thinks better of it.
+    fn swap(&mut self, s: usize, b: u64) -> Verdict {
+        let table = &self.sequences[s].table;
+        let made = if table.is_out() { table.swap_in() } else { table.swap_out() };
+        let Some(plan) = self.allow(made)? else { return Ok(()) };
+        for (_, op) in plan.copies() {
+            // Originals of an open block are the sequence's already.
+            if op.to.class != PageClass::Host {
+                self.greet(op.to.class, op.to.id)?;
+            }
+            if !self.planted(Plant::SkipCopy) {
+                let rows = self.rows(op.from, op.rows).to_vec();
+                self.write(op.to, 0, &rows);
+            }
+        }
+        self.issued += 1;
+        let stamp = Stamp(self.issued);
+        match b % 5 {
+            0 => plan.abort(|| stamp),
+            1 => drop(plan),
+            _ => {
+                let (out, shared) = (plan.out(), plan.shared() as u64);
+                let dropped = self.sequences[s].table.commit_swap(plan).map_err(|(e, _)| format!("swap: {e}"))?;
+                self.seen.swapped += u64::from(out);
+                self.seen.returned += u64::from(!out);
+                self.seen.shared_again += shared;
+                self.retire(dropped)?;
+            }
+        }
+        Ok(())
+    }
+
     fn truncate(&mut self, s: usize, b: u64) -> Verdict {
         let len = self.sequences[s].table.len();
         // Mostly near the end, as a speculative decoder does.
@@ -284,10 +366,41 @@ impl World {
             len - (b >> 8) as usize % (len.min(3) + 1)
         };
         let made = self.sequences[s].table.truncate(to);
+        let Sequence { table, gone, .. } = &mut self.sequences[s];
+        let window = table.window();
+        // What the next query would see must be there; what is refused must not be.
+        let sees = |at: usize| (0..=at).filter(move |t| window.is_some_and(|w| *t < w.sinks || t + w.tokens > at));
+        let block = self.block;
+        let missing =
+            |at: usize, gone: &BTreeSet<usize>| at > 0 && sees(at).any(|t| t < at && gone.contains(&(t / block)));
+        let inside = gone.first().is_some_and(|first| to > first * block);
+        if let Err(TableError::WindowPassed { asked, least, within }) = &made {
+            self.seen.barred += 1;
+            let all = (*asked == to)
+                && gone.first().is_some_and(|first| first * block == *within)
+                && !missing(*least, gone)
+                && (missing(*least - 1, gone) || gone.contains(&((*least - 1) / block)));
+            self.refused += 1;
+            return if all && (missing(to, gone) || gone.contains(&(to / block))) {
+                Ok(())
+            } else {
+                Err(format!("a cut to {to} was refused: {least} and more, {within} and less"))
+            };
+        }
+        if made.is_ok() && inside && (missing(to, gone) || gone.contains(&(to / block))) {
+            return Err(format!("a cut to {to} left a query without tokens"));
+        }
+        if made.is_ok() && !inside {
+            gone.clear();
+        }
         let Some(ops) = self.allow(made)? else { return Ok(()) };
         let copies: Vec<CopyOp> = ops.copies().collect();
-        self.seen.reopened += u64::from(copies.len() == 1);
-        self.seen.copied += u64::from(copies.len() == 2);
+        if self.sequences[s].table.is_out() {
+            self.seen.cut_outside += u64::from(to < len);
+        } else {
+            self.seen.reopened += u64::from(copies.len() == 1);
+            self.seen.copied += u64::from(copies.len() == 2);
+        }
         self.copy(&copies)?;
         self.issued += 1;
         let stamp = Stamp(if self.planted(Plant::OldStamp) { 1 } else { self.issued });
@@ -313,9 +426,9 @@ impl World {
     /// A page of the sequence and how many of its rows are written.
     fn some_page(&self, s: usize, b: u64) -> Option<(PageRef, usize)> {
         let table = &self.sequences[s].table;
-        let at = b as usize % table.blocks().len().max(1);
-        let pages: Vec<PageRef> = table.blocks().get(at)?.pages().collect();
-        Some((pages[(b >> 16) as usize % pages.len()], self.block.min(table.len() - at * self.block)))
+        let (number, entry) = table.numbered().nth(b as usize % table.blocks().len().max(1))?;
+        let pages: Vec<PageRef> = entry.pages().collect();
+        Some((pages[(b >> 16) as usize % pages.len()], self.block.min(table.len() - number * self.block)))
     }
 
     fn read(&mut self, s: usize, b: u64) -> Verdict {
@@ -365,7 +478,7 @@ impl World {
         let early = self.planted(Plant::EarlyReclaim);
         let running = self.readers.iter().any(|reader| reader.lease.is_none());
         let same = self.planted(Plant::SameGeneration);
-        let class = CLASSES[(b % 3) as usize];
+        let class = CLASSES[(b % 4) as usize];
         let pages = self.pools.of(class).clone();
         let before: Vec<Snapshot> = pages.shared.words.iter().map(|word| word.snapshot()).collect();
         let freed = pages.reclaim(&mut |stamp| {

@@ -122,3 +122,36 @@ fn no_walk_through_the_table_breaks_its_promises() {
     }
     assert!(known.len() >= 12, "{}", known.len());
 }
+
+/// The short ways on bits do what the table says, from every word.
+#[test]
+fn short_ways_are_the_tables() {
+    use crate::word::{MAX_PINS, PageWord, Snapshot, State, step};
+    let states = [State::Free, State::Open, State::Closing, State::Packed, State::Retiring, State::Worn];
+    let (mut opened, mut freed) = (0, 0);
+    for (state, moving) in states.into_iter().flat_map(|state| [(state, false), (state, true)]) {
+        for (pins, generation) in [0, 1, MAX_PINS].into_iter().flat_map(|pins| [1, 77, u32::MAX].map(|g| (pins, g))) {
+            let page = Snapshot { generation, state, moving, pins };
+            let word = || {
+                let word = PageWord::free_at(1);
+                word.force(page);
+                word
+            };
+            let (short, long) = (word(), step(Operation::Open, page));
+            assert_eq!(short.open_free(), long.ok().filter(|_| pins == 0 && !moving).map(|p| p.generation));
+            if pins == 0 && !moving {
+                assert_eq!(short.snapshot(), long.unwrap_or(page));
+            }
+            opened += usize::from(long.is_ok());
+
+            let short = word();
+            let retiring = step(Operation::Retire, page);
+            let left = retiring.map(|p| step(Operation::Free, p).unwrap_or(p));
+            assert_eq!(short.retire_or_free(generation).ok(), left.ok().map(|p| p.state));
+            assert_eq!(short.snapshot(), left.unwrap_or(page));
+            freed += usize::from(left.is_ok_and(|p| p.state == State::Free));
+            assert!(word().retire_or_free(generation.wrapping_sub(1)).is_err());
+        }
+    }
+    assert!(opened > 0 && freed > 0);
+}

@@ -18,12 +18,19 @@ impl World {
         for (s, sequence) in self.sequences.iter().enumerate() {
             let (table, tokens) = (&sequence.table, &sequence.tokens);
             require(table.len() == tokens.len(), || format!("sequence {s}: {} tokens, {}", table.len(), tokens.len()))?;
-            require(table.blocks().len() == tokens.len().div_ceil(self.block), || format!("sequence {s}: blocks"))?;
-            for (b, (entry, rows)) in table.blocks().iter().zip(tokens.chunks(self.block)).enumerate() {
+            let kept = (0..tokens.len().div_ceil(self.block)).filter(|b| !sequence.gone.contains(b));
+            require(table.numbered().map(|(b, _)| b).eq(kept), || format!("sequence {s}: blocks {:?}", table.hole()))?;
+            require(table.blocks().len() <= table.room(), || {
+                format!("sequence {s}: more blocks than it has room for")
+            })?;
+            for (b, entry) in table.numbered() {
+                require(table.get(b) == Some(entry), || format!("{s}.{b} is not where its number says"))?;
+                let rows = &tokens[b * self.block..tokens.len().min((b + 1) * self.block)];
                 let full = rows.len() == self.block;
-                require(entry.packed.is_some() == full && entry.tail.is_none() == full, || {
-                    format!("{s}.{b}: {entry:?}")
-                })?;
+                let (inside, outside) = (full && !table.is_out(), full && table.is_out());
+                let tail = !full && !table.is_out();
+                let found = (entry.packed.is_some(), entry.swapped.is_some(), entry.tail.is_some());
+                require(found == (inside, outside, tail), || format!("{s}.{b}: {entry:?}"))?;
                 for page in entry.pages() {
                     *owners.entry(page).or_default() += 1;
                     let stored = self.rows(page, rows.len());
@@ -35,7 +42,7 @@ impl World {
                 require(full || table.is_exclusive(b), || format!("{s}.{b} is open and shared"))?;
             }
         }
-        for class in [PageClass::Host, PageClass::Packed, PageClass::Tail] {
+        for class in [PageClass::Host, PageClass::Packed, PageClass::Tail, PageClass::Swap] {
             let pages = self.pools.of(class);
             let counts = pages.check().map_err(|v| format!("{class}: {v}"))?;
             let live = owners.keys().filter(|page| page.class == class).count();

@@ -1,9 +1,10 @@
 //! The prefix index: keys, one rule each, then random histories against a plain model.
+mod circles;
 mod index;
 mod key;
 mod model;
-
 mod policy;
+mod room;
 
 use crate::prefix::{Chain, PrefixSecret, Scope};
 
@@ -13,6 +14,6 @@ fn scope(domain: &[u8]) -> Scope<'_> {
     Scope { domain, model: b"m", adapter: None, salt: None, layout: b"l", tolerance: 5, first_position: 0 }
 }
 
-fn chain(domain: &[u8]) -> Chain {
+pub(super) fn chain(domain: &[u8]) -> Chain {
     Chain::new(&SECRET, &scope(domain))
 }

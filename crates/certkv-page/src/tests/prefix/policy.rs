@@ -2,6 +2,7 @@
 use crate::policy::{EvictionPolicy, Lru, S3Fifo};
 use crate::prefix::BlockKey;
 use certkv_core::hash::splitmix64;
+use proptest::prelude::*;
 use std::collections::{HashMap, HashSet};
 
 fn key(n: u64) -> BlockKey {
@@ -22,6 +23,59 @@ fn lru_lets_the_longest_unused_go_and_passes_over_what_is_in_use() {
     assert_eq!(lru.victim(&mut |_| false), None);
     assert_eq!((lru.victim(&mut |_| true), lru.victim(&mut |_| true)), (Some(1), None));
     assert!(lru.is_empty());
+}
+
+/// A short small queue behind a main one in use is no reason to find nobody.
+#[test]
+fn whoever_may_go_is_found() {
+    let mut fifo = S3Fifo::new(100);
+    // Two that came back are in the main queue; what follows them is new.
+    (0..2).for_each(|slot| fifo.insert(slot, &key(slot.into())));
+    assert_eq!([(); 2].map(|()| fifo.victim(&mut |_| true)), [Some(0), Some(1)]);
+    (0..3).for_each(|slot| fifo.insert(slot, &key(slot.into())));
+    assert_eq!(fifo.victim(&mut |slot| slot == 2), Some(2));
+    assert_eq!(fifo.victim(&mut |_| false), None);
+}
+
+proptest! {
+    #[test]
+    fn nobody_is_found_only_if_nobody_may_go(
+        size in 1..80usize, deeds in prop::collection::vec((0..6u8, any::<u64>()), 1..300), which in 0..2,
+    ) {
+        let mut policy: Box<dyn EvictionPolicy> =
+            if which == 0 { Box::new(Lru::new(size)) } else { Box::new(S3Fifo::new(size)) };
+        let mut live: Vec<(u32, u64)> = vec![];
+        for (deed, n) in deeds {
+            let at = n as usize % live.len().max(1);
+            match deed {
+                0 | 1 if live.len() < size => {
+                    let slot = (0..size as u32).find(|s| live.iter().all(|l| l.0 != *s)).unwrap();
+                    // Names come back, so that ghosts are known.
+                    let name = n % (2 * size as u64);
+                    if live.iter().all(|l| l.1 != name) {
+                        policy.insert(slot, &key(name));
+                        live.push((slot, name));
+                    }
+                }
+                2 if !live.is_empty() => policy.touch(live[at].0),
+                3 if !live.is_empty() => {
+                    policy.remove(live[at].0);
+                    live.remove(at);
+                }
+                _ => {
+                    let idle = |slot: u32| splitmix64(n ^ u64::from(slot)).is_multiple_of([2, 7, 40][n as usize % 3]);
+                    let some = live.iter().any(|l| idle(l.0));
+                    let found = policy.victim(&mut |slot| idle(slot));
+                    prop_assert_eq!(found.is_some(), some);
+                    if let Some(slot) = found {
+                        prop_assert!(idle(slot));
+                        live.retain(|l| l.0 != slot);
+                    }
+                }
+            }
+            prop_assert_eq!(policy.len(), live.len());
+        }
+    }
 }
 
 /// A cache of `capacity` keys under a policy: hits among `asked`.
