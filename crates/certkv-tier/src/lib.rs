@@ -1,5 +1,5 @@
 //! Residency and moves: the scratch cache of promoted blocks (Tier-0), the pool of originals (Tier-2), the lanes that
-//! copy between them, and the [`store`] of whole pages outside the process (Tier-3).
+//! copy between them, the [`store`] of whole pages outside the process (Tier-3), and the [`spill`] of originals to it.
 //!
 //! A move returns a fence or a [`MoveError`] that carries back what did not move. Nothing is visible before its copy
 //! was seen to have succeeded; nothing that someone holds or may still read is overwritten. No lock is held while a
@@ -12,6 +12,7 @@ mod lane;
 mod original;
 mod scratch;
 mod side;
+pub mod spill;
 // Real threads and real I/O: nothing for a model checker.
 #[cfg(not(any(loom, shuttle)))]
 pub mod store;
