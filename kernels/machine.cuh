@@ -100,6 +100,8 @@ template <class T> CKV_FN T shfl_down(T v, int d) { return ckv_machine::shuffle<
 // Whether p holds in some lane; also any(p).
 CKV_FN bool warp_any(bool p) { return __any_sync(0xffffffffu, p); }
 CKV_FN u32 popc(u32 x) { return (u32)__popc(x); }
+// The upper 64 bits of a product.
+CKV_FN u64 mul_hi64(u64 a, u64 b) { return __umul64hi(a, b); }
 // One bit per lane: p of lane i is bit i; also ballot(p).
 CKV_FN u32 warp_ballot(bool p) { return __ballot_sync(0xffffffffu, p); }
 // The lanes wait for each other and see each other's writes.

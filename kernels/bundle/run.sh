@@ -73,6 +73,8 @@ for tool in memcheck racecheck initcheck synccheck; do
 done
 
 step engine engine "$here/bin/gpu_engine" --cache "$results/cache" --small
+step swap engine "$here/bin/gpu_swap" --cache "$results/cache" --tokens 4096
+step states engine "$here/bin/gpu_states" "${common[@]}"
 step verbs bench "$here/bin/gpu_verbs" --cache "$results/cache"
 step bench bench "$here/bin/gpu_bench" "${common[@]}" --json "$results/bench.json" --csv "$results/bench.csv"
 if [ -s "$results/bench.log" ]; then

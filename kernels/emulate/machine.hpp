@@ -187,6 +187,7 @@ CKV_FN float b_hi(u32 a) { return u32_as_float(a & 0xffff0000u); }
 CKV_FN float ex2(float x) { return ckv_emulate::noisy((float)std::exp2((double)x), 2); }
 CKV_FN float lg2(float x) { return ckv_emulate::noisy((float)std::log2((double)x), 2); }
 CKV_FN u32 popc(u32 x) { return (u32)__builtin_popcount(x); }
+CKV_FN u64 mul_hi64(u64 a, u64 b) { return (u64)((unsigned __int128)a * b >> 64); }
 CKV_FN float rcp(float x) { return ckv_emulate::noisy(1.0f / x, 1); }
 CKV_FN float fma_rn(float a, float b, float c) { return ckv_emulate::canonical(std::fmaf(a, b, c)); }
 CKV_FN float fma_ru(float a, float b, float c) {

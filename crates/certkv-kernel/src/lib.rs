@@ -42,6 +42,6 @@ pub use error::KernelError;
 pub use masses::{BlockTile, HeadTile, Mass, Masses, MassesMut, TILE};
 pub use partial::Partial;
 pub use pool::{Pool, splits};
-pub use prefill::Causal;
+pub use prefill::{Causal, CausalWindow};
 pub use repair::Repair;
 pub use score::Scores;

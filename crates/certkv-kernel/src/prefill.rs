@@ -28,8 +28,8 @@ pub(crate) struct Strip<'a> {
     pub(crate) q: &'a [Line],
     /// Base-2 logits per unit of `q.k`.
     pub(crate) unit: f32,
-    /// Tokens of the stretch that each row sees, 0 to 64.
-    pub(crate) visible: &'a [usize],
+    /// Tokens of the stretch that each row sees: bit `t` for token `t`.
+    pub(crate) visible: &'a [u64],
     pub(crate) exponent: &'a mut [f32],
     pub(crate) l: &'a mut [f32],
     /// `[row][dim/16]`.
@@ -52,6 +52,42 @@ pub struct Causal<'a> {
     pub rows: usize,
     /// Position of the first row: row `i` sees tokens `0 ..= first + i`.
     pub first: usize,
+    /// Which of them; `None` for all.
+    pub window: Option<CausalWindow>,
+}
+
+/// Of the tokens up to its own, the row at position `p` sees token `t` if `t < sinks`, or if `t + tokens > p` and `t >= after`.
+/// Positions are those in the source, which may lack tokens that no row sees: `after` is then where it goes on behind them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CausalWindow {
+    /// Newest tokens that are seen, the row's own among them.
+    pub tokens: usize,
+    /// First tokens that every row sees.
+    pub sinks: usize,
+    /// First token of the source that is not a sink and may be seen.
+    pub after: usize,
+}
+
+/// Bits `from..to`, as far as they are in 0 to 64.
+fn bits(from: usize, to: usize) -> u64 {
+    let below = |n: usize| if n >= STRETCH { u64::MAX } else { (1 << n) - 1 };
+    below(to) & !below(from)
+}
+
+impl CausalWindow {
+    /// First token of the row at position `p` that is not seen as a sink.
+    fn first(&self, p: usize) -> usize {
+        (p + 1).saturating_sub(self.tokens).max(self.after)
+    }
+}
+
+/// Tokens of the stretch from `base` on that the row at position `p` sees.
+fn visible(window: Option<CausalWindow>, p: usize, base: usize) -> u64 {
+    let end = (p + 1).saturating_sub(base);
+    match window {
+        None => bits(0, end),
+        Some(w) => bits(w.first(p).saturating_sub(base), end) | bits(0, w.sinks.saturating_sub(base).min(end)),
+    }
 }
 
 impl Kernel {
@@ -102,9 +138,17 @@ impl Kernel {
             let end = first + rows;
             let mut base = 0;
             while base < end {
+                // What no row sees is not read.
+                if let Some(w) = task.window
+                    && base >= w.sinks
+                    && base + STRETCH <= w.first(first)
+                {
+                    base += STRETCH;
+                    continue;
+                }
                 self.unpack(source, blocks, tail.as_ref(), base, end, &mut stretch)?;
                 for (r, v) in state.visible[..rows * heads].iter_mut().enumerate() {
-                    *v = (first + r / heads + 1).saturating_sub(base).min(STRETCH);
+                    *v = visible(task.window, first + r / heads, base);
                 }
                 let n = rows * heads;
                 let mut strip = Strip {
@@ -190,7 +234,7 @@ impl Kernel {
 /// Rows of one pass.
 struct State {
     q: Vec<Line>,
-    visible: Vec<usize>,
+    visible: Vec<u64>,
     exponent: Vec<f32>,
     l: Vec<f32>,
     o: Vec<Line>,

@@ -12,5 +12,7 @@ mod pack;
 mod spectral;
 #[path = "emulated_pack/support.rs"]
 mod support;
+#[path = "emulated_pack/swap.rs"]
+mod swap;
 #[path = "emulated_pack/transcode.rs"]
 mod transcode;

@@ -180,7 +180,7 @@ fn prefill_is_causal_attention_over_the_originals() {
         for arch in archs() {
             let kernel = Kernel::new(&cache.geometry, &cache.layout, arch).unwrap();
             let mut out = vec![f32::NAN; rows * heads * dim];
-            let task = Causal { queries: &queries, stride, rows, first };
+            let task = Causal { queries: &queries, stride, rows, first, window: None };
             kernel.prefill(&task, &source, source.len(), cache.tail(), &mut out).unwrap();
             for (i, row) in out.chunks_exact(dim).enumerate() {
                 let (r, h) = (i / heads, i % heads);
@@ -193,11 +193,11 @@ fn prefill_is_causal_attention_over_the_originals() {
             // A row alone has the same bits as in company.
             for r in [0, 5, 130] {
                 let mut alone = vec![f32::NAN; heads * dim];
-                let task = Causal { queries: &queries[r * stride..], stride, rows: 1, first: first + r };
+                let task = Causal { queries: &queries[r * stride..], stride, rows: 1, first: first + r, window: None };
                 kernel.prefill(&task, &source, source.len(), cache.tail(), &mut alone).unwrap();
                 assert_eq!(bits(&alone), bits(&out[r * heads * dim..(r + 1) * heads * dim]), "{}", arch.name());
             }
-            let short = Causal { queries: &queries, stride, rows, first: first + 1 };
+            let short = Causal { queries: &queries, stride, rows, first: first + 1, window: None };
             assert!(kernel.prefill(&short, &source, source.len(), cache.tail(), &mut out).is_err());
         }
     }

@@ -108,7 +108,7 @@ impl Workload {
         let group = self.kernel.heads() * DIM;
         let queries = vec![0.1f32; rows * group];
         let mut out = vec![0.0f32; rows * group];
-        let task = Causal { queries: &queries, stride: group, rows, first };
+        let task = Causal { queries: &queries, stride: group, rows, first, window: None };
         self.kernel.prefill(&task, &source, self.blocks, None, &mut out).expect("a valid prefill");
         std::hint::black_box(&out);
     }

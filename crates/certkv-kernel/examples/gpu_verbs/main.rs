@@ -1,11 +1,13 @@
 //! Times of the kernels around the decode kernel: `gpu_verbs [--cache FOLDER] [--cubins FOLDER] [--formats a,b]`.
 //!
 //! Cold start with cached machine code; append of one token, with and without blocks that fill, and those with and without originals on the host; packing of many blocks; page-in of
-//! scattered blocks from mapped pinned memory. 8 KV heads of 128 channels, one layer; launches replayed from a graph; medians.
+//! scattered blocks from mapped pinned memory; whole pages out and in. 8 KV heads of 128 channels, one layer; launches replayed from a graph; medians.
+use certkv_core::hash::splitmix64;
 use certkv_core::{Geometry, RecordLayout};
 use certkv_device::cuda::{DeviceBuffer, Gpu, GpuStream, LaunchOptions, PinnedBuffer, Pod, Priority, TimedEvent};
 use certkv_kernel::cuda::args::Element;
 use certkv_kernel::cuda::encode::{AppendArgs, GatherArgs, GatherItem, PACK_THREADS, PackArgs, PackItem, pack_shared};
+use certkv_kernel::cuda::swap::{SwapArgs, digest};
 use certkv_kernel::cuda::{Ahead, Arch, Compiler, Kernels, Variant, Verb};
 use certkv_testkit::generate::Rng;
 use std::num::NonZeroUsize;
@@ -205,6 +207,55 @@ fn page_in(bench: &Bench<'_>, kernels: &Kernels, variant: &Variant, bytes: usize
     Ok(())
 }
 
+/// Pages of records between device and pinned memory; contents and digests are compared once.
+fn swap(bench: &Bench<'_>, kernels: &Kernels, variant: &Variant, ctas: u32) -> Result<(), Failure> {
+    let bytes = KV_HEADS * variant.layout().bytes;
+    let pages = (64 << 20) / bytes;
+    let threads = NonZeroUsize::new(16).unwrap_or(NonZeroUsize::MIN);
+    let host = PinnedBuffer::new(bench.gpu, pages * bytes, threads)?;
+    let contents: Vec<u32> = (0..(pages * bytes / 4) as u64).map(|i| splitmix64(i) as u32).collect();
+    let device = bench.upload(&contents)?;
+    let digests = bench.zeroed(8 * pages)?;
+    let function = kernels.get(variant, Verb::Swap)?;
+    // Scattered on the device.
+    let place = |page: usize| (page * 7919 % pages) * bytes;
+    for out in [true, false] {
+        let items: Vec<u64> = (0..pages)
+            .flat_map(|i| {
+                let inside = device.address() + place(i) as u64;
+                let outside = host.device_address() + (i * bytes) as u64;
+                let (from, to) = if out { (inside, outside) } else { (outside, inside) };
+                [from, to, bytes as u64, digests.address() + 8 * i as u64]
+            })
+            .collect();
+        let list = bench.upload(&items)?;
+        let args = SwapArgs { items: list.address(), count: pages as u32, unused: 0 };
+        let us = bench.time(|_| {
+            // SAFETY: every address is that of a live buffer of the size that the kernel's argument documents.
+            unsafe { function.launch(bench.stream, ctas, 512, 0, &args, LaunchOptions::default())? };
+            Ok(())
+        })?;
+        let mut found = vec![0u64; pages];
+        digests.read(bench.stream, 0, &mut found)?;
+        let (mut page, mut wrong) = (vec![0u32; bytes / 4], 0);
+        for (i, found) in found.into_iter().enumerate() {
+            if out {
+                host.copy_out(i * bytes, &mut page)?;
+            } else {
+                device.read(bench.stream, place(i), &mut page)?;
+            }
+            let raw: Vec<u8> = page.iter().flat_map(|word| word.to_le_bytes()).collect();
+            wrong += usize::from(page != contents[place(i) / 4..][..bytes / 4] || found != digest(&raw));
+        }
+        println!(
+            "swap {:3}, {pages} pages of {bytes} bytes by {ctas:2} CTAs: {:.1} GB/s, {wrong} wrong",
+            if out { "out" } else { "in" },
+            (pages * bytes) as f64 / us * 1e-3
+        );
+    }
+    Ok(())
+}
+
 fn all(words: &[String]) -> Result<(), Failure> {
     let value = |name: &str| words.iter().position(|w| w == name).and_then(|i| words.get(i + 1));
     let mut compiler = Compiler::new();
@@ -249,6 +300,9 @@ fn all(words: &[String]) -> Result<(), Failure> {
     let variant = &variants[0].1;
     for (bytes, ctas) in [(4096, 32), (8192, 16), (32768, 4)] {
         page_in(&bench, &kernels, variant, bytes, ctas)?;
+    }
+    for ctas in [8, 16, 32, 64] {
+        swap(&bench, &kernels, variant, ctas)?;
     }
     Ok(())
 }

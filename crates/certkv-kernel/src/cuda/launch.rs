@@ -303,7 +303,7 @@ fn corrected(on: &mut Touched, a: &Attend<'_>, heads: usize) -> Result<[u64; 3],
     ])
 }
 
-fn word(argument: &'static str, x: usize) -> Result<u32, CudaError> {
+pub(super) fn word(argument: &'static str, x: usize) -> Result<u32, CudaError> {
     u32::try_from(x).map_err(|_| CudaError::BadArgument { argument, why: "exceeds 32 bits" })
 }
 
@@ -314,7 +314,7 @@ impl Tables<'_> {
 }
 
 /// A kernel starts while the one ahead of it ends: each waits for that end before it touches memory, so the order is the stream's.
-const CHAINED: LaunchOptions = LaunchOptions { programmatic: true, cluster: None };
+pub(super) const CHAINED: LaunchOptions = LaunchOptions { programmatic: true, cluster: None };
 
 /// Enqueues `ckv_attend`.
 ///

@@ -16,6 +16,7 @@ pub mod publish;
 pub mod queue;
 pub mod select;
 mod source;
+pub mod swap;
 mod touched;
 mod variant;
 

@@ -23,12 +23,22 @@ pub enum Verb {
     Select,
     /// Certificates to memory of the host.
     Publish,
+    /// Whole pages out of device memory, and back.
+    Swap,
 }
 
 impl Verb {
     /// All verbs.
-    pub const ALL: [Self; 7] =
-        [Self::Attend, Self::Append, Self::Pack, Self::Gather, Self::Transcode, Self::Select, Self::Publish];
+    pub const ALL: [Self; 8] = [
+        Self::Attend,
+        Self::Append,
+        Self::Pack,
+        Self::Gather,
+        Self::Transcode,
+        Self::Select,
+        Self::Publish,
+        Self::Swap,
+    ];
 
     /// Name.
     pub const fn name(self) -> &'static str {
@@ -40,6 +50,7 @@ impl Verb {
             Self::Transcode => "transcode",
             Self::Select => "select",
             Self::Publish => "publish",
+            Self::Swap => "swap",
         }
     }
 
@@ -53,6 +64,7 @@ impl Verb {
             Self::Transcode => "transcode.cu",
             Self::Select => "select.cu",
             Self::Publish => "publish.cu",
+            Self::Swap => "swap.cu",
         }
     }
 
@@ -66,6 +78,7 @@ impl Verb {
             Self::Transcode => "ckv_transcode",
             Self::Select => "ckv_select",
             Self::Publish => "ckv_publish",
+            Self::Swap => "ckv_swap",
         }
     }
 

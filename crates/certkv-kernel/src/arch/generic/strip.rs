@@ -20,9 +20,9 @@ pub(crate) fn unpack(keys: Rows<'_>, values: Rows<'_>, store: Dtype, n: usize, a
 
 /// Moves one row's state to the weights of its logits `x`; returns them in place.
 #[inline(always)]
-pub(crate) fn weigh_row(x: &mut [Line; 4], visible: usize, exponent: &mut f32, l: &mut f32, o: &mut [Line]) {
+pub(crate) fn weigh_row(x: &mut [Line; 4], visible: u64, exponent: &mut f32, l: &mut f32, o: &mut [Line]) {
     let mut most = *exponent;
-    for t in 0..visible {
+    for t in (0..64).filter(|t| visible >> t & 1 == 1) {
         let v = &mut x[t / 16].0[t % 16];
         *v = if *v < -CLAMP {
             -CLAMP
@@ -44,7 +44,7 @@ pub(crate) fn weigh_row(x: &mut [Line; 4], visible: usize, exponent: &mut f32, l
     let mut sum = Line::ZERO;
     for t in 0..64 {
         let v = &mut x[t / 16].0[t % 16];
-        *v = if t < visible { weight(*v, most) } else { 0.0 };
+        *v = if visible >> t & 1 == 1 { weight(*v, most) } else { 0.0 };
         sum.0[t % 16] += *v;
     }
     *l += sum.sum();

@@ -87,10 +87,7 @@ unsafe fn block<const N: usize>(s: &Stretch, rows: &mut Strip<'_>, r: usize) {
     let mut w = [[Line::ZERO; 4]; N];
     for i in 0..N {
         let visible = rows.visible[r + i];
-        let mask = |j: usize| -> __mmask16 {
-            let seen = visible.saturating_sub(16 * j).min(16);
-            ((1u32 << seen) - 1) as u16
-        };
+        let mask = |j: usize| -> __mmask16 { (visible >> (16 * j)) as u16 };
         let mut most = _mm512_set1_ps(rows.exponent[r + i]);
         for (j, x) in x[i].iter_mut().enumerate() {
             // The operand order keeps NaN: min and max return their second operand when one is NaN.
@@ -119,8 +116,8 @@ unsafe fn block<const N: usize>(s: &Stretch, rows: &mut Strip<'_>, r: usize) {
     }
     let values = s.values.as_ptr().cast::<f32>();
     let o = rows.o.as_mut_ptr().cast::<f32>();
-    // The last row of the block sees the most tokens.
-    let seen = (0..N).map(|i| rows.visible[r + i]).max().unwrap_or(0);
+    // Behind the last token that any row of the block sees, all weights are 0.
+    let seen = 64 - (0..N).fold(0, |any, i| any | rows.visible[r + i]).leading_zeros() as usize;
     let mut c = 0;
     while c < dim {
         let wide = (dim - c).min(64) / 16;
@@ -295,7 +292,13 @@ mod tests {
                 q.iter_mut()
                     .enumerate()
                     .for_each(|(i, l)| l.0 = std::array::from_fn(|j| 3.0 * random((i * 16 + j) as u64 ^ 77)));
-                let visible: Vec<usize> = (0..n).map(|i| (i * 5 + 7) % 65).collect();
+                // Prefixes, and among them rows with a gap.
+                let visible: Vec<u64> = (0..n)
+                    .map(|i| (1u128 << ((i * 5 + 7) % 65)) as u64)
+                    .map(|end| end.wrapping_sub(1))
+                    .enumerate()
+                    .map(|(i, seen)| if i % 3 == 2 { seen & !0x00ff_ff00 } else { seen })
+                    .collect();
                 let run = |f: fn(&Stretch, &mut Strip<'_>)| {
                     let (mut e, mut l, mut o) = (vec![-2.0 * CLAMP; n], vec![0.0; n], lines(n * dim / 16));
                     for _ in 0..2 {
