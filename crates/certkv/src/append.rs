@@ -160,7 +160,8 @@ fn store_rows(
     let mut targets = [(&group.host, &cache.lane, Some(span.host)), (&group.tail, &cache.main, span.tail)];
     for (arena, stream, page) in &mut targets {
         let Some(page) = *page else { continue };
-        let (slot, tag) = (group.slot(page, layer), Group::tag(page));
+        let tag = Group::tag(page);
+        let slot = if arena.same(&group.host) { group.host_slot(page, layer)? } else { group.slot(page, layer) };
         // The first row claims the slot; later ones must find it still theirs.
         let mut guard = if span.first_row == 0 {
             let mut guard = arena.write(slot, stream)?;
@@ -250,16 +251,15 @@ fn encode(
             let record = &mut page[group.record(head)];
             record.fill(0);
             let (keys, values) = block.split_at(words);
-            let summary = uncoded_summary(keys, values, centre, cache.geometry().store);
+            let summary = uncoded_summary(keys, values, dim, centre, cache.geometry().store);
             record[group.layout.summary.clone()].copy_from_slice(&summary.to_bytes());
         }
     }
     Ok(coded)
 }
 
-/// Summary of a block that has no codes: no bound on codes, the true norms of its originals for the arithmetic.
-fn uncoded_summary(keys: &[u16], values: &[u16], centre: &[f32], store: Dtype) -> ErrorSummary {
-    let dim = centre.len();
+/// Summary of a block that has no codes, of rows of `dim` elements; an empty centre is zero: no bound on codes, the true norms of its originals for the arithmetic.
+pub(crate) fn uncoded_summary(keys: &[u16], values: &[u16], dim: usize, centre: &[f32], store: Dtype) -> ErrorSummary {
     let norm = |row: &[u16], less: &dyn Fn(usize) -> f64| {
         row.iter().enumerate().map(|(c, b)| (f64::from(store.decode16(*b)) - less(c)).powi(2)).sum::<f64>().sqrt()
     };
@@ -275,7 +275,7 @@ fn uncoded_summary(keys: &[u16], values: &[u16], centre: &[f32], store: Dtype) -
         key_norm: most(keys, &|_| 0.0),
         eta: inf,
         sop: inf,
-        radius: most(values, &|c| f64::from(centre[c])),
+        radius: most(values, &|c| f64::from(centre.get(c).copied().unwrap_or(0.0))),
         value_norm: most(values, &|_| 0.0),
     }
 }

@@ -4,14 +4,15 @@ use crate::group::Group;
 use crate::prefix::Prefixes;
 use crate::sequence::SequenceState;
 use crate::sizes::Sizes;
+use crate::spill::{Ask, Spilling, Turn};
 use crate::work::Workspace;
-use crate::{Config, Error, Policy, Side, Step};
+use crate::{Config, Error, Policy, Side, Step, seal};
 use certkv_core::budget::CLASSES;
 use certkv_core::{Class, Geometry, Ledger, RecordLayout, SequenceId, planted, span};
-use certkv_device::{CheckReport, Copy2d, Dst, SimDevice, Src, Stream};
+use certkv_device::{CheckReport, Copy2d, DeviceError, Dst, Fence, SimDevice, Src, Stream};
 use certkv_kernel::Pool;
 use certkv_page::prefix::GroupShape;
-use certkv_page::{CopyOp, Dropped, PageClass, Stamp};
+use certkv_page::{CopyOp, Dropped, PageClass, PageRef, Pools, Stamp};
 use certkv_tier::Lane;
 use core::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::{Mutex, ReentrantMutex};
@@ -36,7 +37,7 @@ pub struct MemoryUse {
     pub scratch: usize,
     /// Block tables and per-head memory of live sequences.
     pub tables: usize,
-    /// 16-bit originals in use (host).
+    /// 16-bit originals in use, and codes of sequences that are swapped out (host).
     pub host: usize,
     /// Tokens held by live sequences; shared blocks count for each.
     pub tokens: usize,
@@ -46,6 +47,21 @@ impl MemoryUse {
     /// Device bytes: packed, scratch and tables.
     pub fn device(&self) -> usize {
         self.packed + self.scratch + self.tables
+    }
+}
+
+/// A sequence that is out of the table; it goes back whatever happens.
+struct Taken<'c> {
+    cache: &'c Cache,
+    id: SequenceId,
+    state: Option<Box<SequenceState>>,
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        if let Some(state) = self.state.take() {
+            self.cache.put_back(self.id, state);
+        }
     }
 }
 
@@ -84,6 +100,8 @@ pub struct Cache {
     pub(crate) ledger: Arc<Ledger>,
     /// `None` where blocks end with their sequences.
     pub(crate) prefixes: Option<Prefixes>,
+    /// `None` where all originals stay in host memory.
+    pub(crate) spill: Option<Spilling>,
     pub(crate) pool: Pool,
     /// What happened so far.
     pub(crate) counters: Counters,
@@ -106,12 +124,16 @@ impl Cache {
     /// Names the field that is out of range, or the budget that is too small; nothing is held then.
     pub fn new(config: Config) -> Result<Self, Error> {
         let sizes = Sizes::new(&config)?;
-        let ledger = Arc::new(Ledger::new(config.device_budget, config.host_budget));
+        let disk = config.spill.as_ref().map_or(0, |spill| spill.disk_budget);
+        let ledger = Arc::new(Ledger::new(config.device_budget, config.host_budget).with_disk(disk));
         for (class, bytes) in CLASSES.into_iter().zip(sizes.reserved()) {
             ledger.reserve(class, bytes)?;
         }
         let device = SimDevice::new(config.device);
         let sequence_bytes = sizes.sequence_bytes();
+        let shape = seal::digest(format!("{:?}", config.geometry).as_bytes());
+        let spill =
+            config.spill.as_ref().map(|spill| Spilling::new(spill, &sizes.groups, shape, &ledger)).transpose()?;
         let groups = sizes.groups.into_iter().map(|group| Group::new(&config, group, &device));
         let groups = groups.collect::<Result<Vec<_>, _>>()?;
         let (main, lane) = (device.stream("main"), device.stream("lane"));
@@ -128,6 +150,7 @@ impl Cache {
             groups,
             ledger,
             prefixes: None,
+            spill,
             pool,
             counters: Counters::default(),
             sequence_bytes,
@@ -213,10 +236,19 @@ impl Cache {
         id: SequenceId,
         work: impl FnOnce(&mut SequenceState) -> Result<T, Error>,
     ) -> Result<T, Error> {
-        let mut state = self.take(id)?;
-        let result = work(&mut state);
-        self.put_back(id, state);
-        result
+        let mut taken = Taken { cache: self, id, state: Some(self.take(id)?) };
+        // There until the drop.
+        taken.state.as_deref_mut().map_or(Err(Error::BusySequence(id)), work)
+    }
+
+    /// Asks a sequence that no step holds, in place: a thread that asks does not make it busy for another.
+    fn ask<T>(&self, id: SequenceId, what: impl FnOnce(&SequenceState) -> T) -> Result<T, Error> {
+        match self.sequences.lock().live.get(id.slot as usize) {
+            Some(entry) if entry.generation == id.generation => {
+                entry.state.as_deref().map(what).ok_or(Error::BusySequence(id))
+            }
+            _ => Err(Error::UnknownSequence(id)),
+        }
     }
 
     /// Committed tokens of a sequence.
@@ -224,13 +256,15 @@ impl Cache {
     /// # Errors
     /// [`Error::UnknownSequence`], [`Error::BusySequence`].
     pub fn len(&self, id: SequenceId) -> Result<usize, Error> {
-        // Read in place: a thread that asks does not make the sequence busy for another.
-        match self.sequences.lock().live.get(id.slot as usize) {
-            Some(entry) if entry.generation == id.generation => {
-                entry.state.as_ref().map(|state| state.len()).ok_or(Error::BusySequence(id))
-            }
-            _ => Err(Error::UnknownSequence(id)),
-        }
+        self.ask(id, SequenceState::len)
+    }
+
+    /// Whether a sequence is swapped out.
+    ///
+    /// # Errors
+    /// As [`Cache::len`].
+    pub fn is_swapped_out(&self, id: SequenceId) -> Result<bool, Error> {
+        self.ask(id, SequenceState::is_out)
     }
 
     /// A new sequence with the same tokens. Full blocks are shared; an open block is copied.
@@ -238,24 +272,25 @@ impl Cache {
     /// # Errors
     /// As [`Cache::create`], unknown or busy parent, or no page for the open block. Nothing changed.
     pub fn fork(&self, id: SequenceId) -> Result<SequenceId, Error> {
-        let _turn = self.turn.lock();
+        let mut turn = self.turn.lock();
         loop {
-            match self.try_fork(id) {
+            match self.try_fork(&mut turn, id) {
                 Err(error) if self.make_room(&error)? => {}
                 result => return result,
             }
         }
     }
 
-    fn try_fork(&self, id: SequenceId) -> Result<SequenceId, Error> {
+    fn try_fork(&self, turn: &mut Turn<'_>, id: SequenceId) -> Result<SequenceId, Error> {
         let fork = self.with(id, |parent| {
             self.join_lane()?;
             let mut tables = Vec::with_capacity(self.groups.len());
-            for (group, table) in self.groups.iter().zip(&parent.tables) {
+            for (index, (group, table)) in self.groups.iter().zip(&parent.tables).enumerate() {
                 group.pools.reclaim(&mut |stamp| self.passed(stamp));
                 let (fork, copies) = table.fork().map_err(Error::from_table)?;
                 // The table is dropped, and its pages retired, if a copy or a later table fails.
                 tables.push(fork);
+                self.house_copies(turn, index, copies.iter().copied())?;
                 self.execute(group, copies.into_iter())?;
             }
             Ok(SequenceState {
@@ -293,6 +328,7 @@ impl Cache {
             dropped.retire(|| self.stamp())?;
             group.pools.reclaim(&mut |stamp| self.passed(stamp));
         }
+        self.sweep_all();
         Ok(())
     }
 
@@ -310,12 +346,13 @@ impl Cache {
     /// As [`Cache::begin`], and a refused policy parameter.
     pub fn begin_with(&self, chunks: &[Chunk], policy: Policy) -> Result<Step<'_>, Error> {
         policy.validated().map_err(|e| Error::Policy(e.to_string()))?;
-        let _turn = self.turn.lock();
+        let mut turn = self.turn.lock();
         for group in &self.groups {
             group.pools.reclaim(&mut |stamp| self.passed(stamp));
         }
+        self.tend();
         loop {
-            match Step::begin(self, chunks, policy) {
+            match Step::begin(self, &mut turn, chunks, policy) {
                 // Every round evicts something, so there is a last one.
                 Err(error) if self.make_room(&error)? => {}
                 result => return result,
@@ -326,18 +363,24 @@ impl Cache {
     /// The 16-bit originals of tokens `0..len` of one side of one KV head, `[len][head_dim]`, read back from the host.
     ///
     /// # Errors
-    /// Unknown or busy sequence, bad layer or head, or the device's refusal.
+    /// [`Error::Gone`] for a layer whose window has passed some of them; unknown or busy sequence, bad layer or head, or the device's refusal.
     pub fn originals(&self, id: SequenceId, layer: usize, kv_head: usize, side: Side) -> Result<Vec<u16>, Error> {
         let (index, group) = self.group_of(layer)?;
         if kv_head >= group.kv_heads {
             return Err(Error::Shape { argument: "kv_head", expected: group.kv_heads, given: kv_head });
         }
-        let _turn = self.turn.lock();
+        let mut turn = self.turn.lock();
         self.with(id, |state| {
             let table = &state.tables[index];
             let mut rows = Vec::with_capacity(table.len() * group.layout.dim);
-            for block in table.blocks() {
-                let page = group.host.read_tagged(group.slot(block.host, layer), &self.main, Group::tag(block.host))?;
+            if !table.hole().is_empty() {
+                let (hole, size) = (table.hole(), table.block_size());
+                return Err(Error::Gone { first: hole.start * size, end: hole.end * size });
+            }
+            for (block, entry) in table.blocks().iter().enumerate() {
+                self.bring(&mut turn, index, Some(id), &[Ask { block, layer, page: entry.host }])?;
+                let slot = group.host_slot(entry.host, layer)?;
+                let page = group.host.read_tagged(slot, &self.main, Group::tag(entry.host))?;
                 rows.extend_from_slice(&page.words()[group.side(kv_head, side)]);
             }
             rows.truncate(table.len() * group.layout.dim);
@@ -353,9 +396,10 @@ impl Cache {
         let (index, group) = self.group_of(layer)?;
         let _turn = self.turn.lock();
         self.with(id, |state| {
-            let blocks = state.tables[index].blocks();
-            let page = blocks.get(block).and_then(|entry| entry.packed);
-            let page = page.ok_or(Error::Shape { argument: "block", expected: blocks.len(), given: block })?;
+            let table = &state.tables[index];
+            let page = table.get(block).and_then(|entry| entry.packed);
+            let expected = table.len().div_ceil(table.block_size());
+            let page = page.ok_or(Error::Shape { argument: "block", expected, given: block })?;
             let guard = group.packed.read_tagged(group.slot(page, layer), &self.main, Group::tag(page))?;
             Ok(guard.bytes().to_vec())
         })
@@ -374,7 +418,8 @@ impl Cache {
             memory.packed += group.sizes.of_packed(used(&group.pools.packed));
             memory.scratch += group.sizes.of_originals(used(&group.pools.tail));
             memory.scratch += group.scratch_bytes();
-            memory.host += group.sizes.of_originals(used(&group.pools.host));
+            memory.host += group.host_bytes(used(&group.pools.host));
+            memory.host += group.sizes.of_packed(used(&group.pools.swap));
         }
         for (_, entry) in &self.sequences.lock().live {
             if let Some(state) = &entry.state {
@@ -399,9 +444,14 @@ impl Cache {
 
     /// Pages in use over all groups and classes: 0 after every sequence was released, no prefix is cached and the device is idle.
     pub fn live_pages(&self) -> usize {
+        if self.spill.is_some() {
+            let _turn = self.turn.lock();
+            self.sweep_all();
+        }
         let live = |group: &Group| {
             group.pools.reclaim(&mut |stamp| self.passed(stamp));
-            [&group.pools.host, &group.pools.packed, &group.pools.tail].map(|p| p.counts().live).iter().sum::<usize>()
+            let Pools { host, packed, tail, swap } = &group.pools;
+            [host, packed, tail, swap].map(|pages| pages.counts().live).iter().sum::<usize>()
         };
         self.groups.iter().map(live).sum()
     }
@@ -414,14 +464,17 @@ impl Cache {
     /// A stamp that follows everything enqueued on all streams. The computing stream does not wait for the copies to
     /// scratch.
     pub(crate) fn stamp(&self) -> Stamp {
-        let after = self.lane.record().and_then(|lane| {
-            self.main.wait(&lane)?;
-            let done = self.main.record()?;
-            let Some(fills) = self.fills.as_ref().filter(|_| !planted!(B5)) else { return Ok(done) };
-            fills.wait(&done)?;
-            fills.finish()
-        });
-        after.map_or(Stamp::IDLE, |fence| Stamp(fence.stamp()))
+        self.fence().map_or(Stamp::IDLE, |fence| Stamp(fence.stamp()))
+    }
+
+    /// The fence of such a stamp.
+    pub(crate) fn fence(&self) -> Result<Fence, DeviceError> {
+        let lane = self.lane.record()?;
+        self.main.wait(&lane)?;
+        let done = self.main.record()?;
+        let Some(fills) = self.fills.as_ref().filter(|_| !planted!(B5)) else { return Ok(done) };
+        fills.wait(&done)?;
+        fills.finish()
     }
 
     pub(crate) fn passed(&self, stamp: Stamp) -> bool {
@@ -442,22 +495,33 @@ impl Cache {
         Ok(())
     }
 
+    /// Frames for the host pages that copies go to.
+    pub(crate) fn house_copies(
+        &self,
+        turn: &mut Turn<'_>,
+        index: usize,
+        copies: impl Iterator<Item = CopyOp>,
+    ) -> Result<(), Error> {
+        let to_host = copies.filter(|op| op.to.class == PageClass::Host);
+        to_host.map(|op| op.to.id).try_for_each(|page| self.house(turn, index, &[page]))
+    }
+
     /// Bytes copied.
     fn copy_pages(&self, group: &Group, copies: impl Iterator<Item = CopyOp>) -> Result<u64, Error> {
         let arena = |class| if class == PageClass::Host { &group.host } else { &group.tail };
+        let slot = |page: PageRef, layer| match page.class {
+            PageClass::Host => group.host_slot(page.id, layer),
+            _ => Ok(group.slot(page.id, layer)),
+        };
         let side_bytes = group.layout.original_side_bytes();
         let mut copied = 0;
         for op in copies {
             let bytes = op.rows * group.layout.dim * 2;
             copied += (group.layers * 2 * group.kv_heads * bytes) as u64;
             for layer in group.first..group.first + group.layers {
-                let src = Src {
-                    arena: arena(op.from.class),
-                    slot: group.slot(op.from.id, layer),
-                    range: 0..bytes,
-                    expect: None,
-                };
-                let dst = Dst { arena: arena(op.to.class), slot: group.slot(op.to.id, layer), offset: 0 };
+                let src =
+                    Src { arena: arena(op.from.class), slot: slot(op.from, layer)?, range: 0..bytes, expect: None };
+                let dst = Dst { arena: arena(op.to.class), slot: slot(op.to, layer)?, offset: 0 };
                 let sides = Copy2d { count: 2 * group.kv_heads, pitch: side_bytes };
                 self.device.copy_2d(&self.main, src, dst, sides)?;
                 dst.arena.write(dst.slot, &self.main)?.set_tag(Group::tag(op.to.id));

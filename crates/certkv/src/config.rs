@@ -1,7 +1,8 @@
 //! What a cache is made of: geometry, formats, capacity, budgets, policy.
-use crate::{Error, Policy, PrefixConfig};
+use crate::{Error, Policy, PrefixConfig, Spill};
 use certkv_core::{Format, Geometry, RecordLayout};
 use certkv_device::SimOptions;
+use certkv_page::Window;
 
 /// The fewest bytes stored and the quickest to attend to, within a point of the fewest bytes read at a tolerance of 5% on the
 /// reference model; `docs/formats.md` has the curves behind it. See [`default_format`].
@@ -13,20 +14,36 @@ pub const fn default_format(head_dim: usize) -> &'static str {
     if head_dim.is_multiple_of(64) { DEFAULT_FORMAT } else { "k8-v4g32-b64" }
 }
 
+/// Consecutive layers that share block tables.
+#[derive(Debug, Clone)]
+pub(crate) struct LayerGroup {
+    pub(crate) first: usize,
+    pub(crate) layers: usize,
+    pub(crate) layout: RecordLayout,
+    pub(crate) window: Option<Window>,
+}
+
 /// Configuration of a [`crate::Cache`]. All memory is taken when the cache is made; nothing grows later.
 #[derive(Debug, Clone)]
 pub struct Config {
     /// Shape of the model's attention.
     pub geometry: Geometry,
-    /// One format for all layers, or one per layer. Consecutive layers of equal format share a block table.
+    /// One format for all layers, or one per layer. Consecutive layers of equal format and window share a block table.
     pub formats: Vec<Format>,
+    /// What the queries of each layer see: `None` for all tokens up to their own, else the last [`Window::tokens`] of them, their
+    /// own among these, and the first [`Window::sinks`] of the sequence. One per layer, one for all, or empty, which is `None`
+    /// for all. A layer with a window keeps the pages of what its next queries can see and of [`Window::slack`] tokens more, so
+    /// its memory does not grow with the context; a step has at most [`Window::chunk`] tokens of a sequence.
+    ///
+    /// Sequences of such a cache are not saved, and it caches no prefixes.
+    pub windows: Vec<Option<Window>>,
     /// Tokens that all sequences together may hold, each in every layer.
     pub max_tokens: usize,
     /// Sequences that may live at once.
     pub max_sequences: usize,
     /// Bytes of device memory: packed pages, scratch and tables.
     pub device_budget: usize,
-    /// Bytes of host memory for the originals.
+    /// Bytes of host memory: originals, and codes of sequences that are swapped out.
     pub host_budget: usize,
     /// Promoted key sides (one block of one KV head in one layer) of which 16-bit copies are kept in scratch, over all
     /// layers, up to 2^24. 0 keeps none: originals are read where they lie, without a copy. That is the best choice where
@@ -41,6 +58,11 @@ pub struct Config {
     /// Full blocks that outlive their sequences, for others to continue from ([`crate::Cache::publish`],
     /// [`crate::Cache::create_from`]). They live in the same pages and give way to sequences that need them.
     pub prefixes: Option<PrefixConfig>,
+    /// Tokens whose codes sequences that are swapped out may leave in host memory ([`crate::Cache::swap_out`]), each in
+    /// every layer.
+    pub swap_tokens: usize,
+    /// Where originals of live sequences go that host memory has no room for. `None`: all of them have their room there.
+    pub spill: Option<Spill>,
     /// How the simulated device runs and whether it checks ordering.
     pub device: SimOptions,
 }
@@ -53,6 +75,7 @@ impl Config {
         Self {
             geometry,
             formats: vec![format],
+            windows: Vec::new(),
             max_tokens,
             max_sequences: 16,
             device_budget: usize::MAX,
@@ -62,6 +85,8 @@ impl Config {
             policy: Policy::default(),
             threads: 1,
             prefixes: None,
+            swap_tokens: 0,
+            spill: None,
             device: SimOptions::default(),
         }
     }
@@ -73,8 +98,43 @@ impl Config {
         self
     }
 
-    /// Checks every field and spreads the formats over the layers: `(first layer, layers, layout)` of each KV group.
-    pub(crate) fn groups(&self) -> Result<Vec<(usize, usize, RecordLayout)>, Error> {
+    /// The same with one window for every layer.
+    #[must_use]
+    pub fn with_window(mut self, window: Window) -> Self {
+        self.windows = vec![Some(window)];
+        self
+    }
+
+    /// Checks the windows by themselves and beside what they do not go with.
+    fn check_windows(&self) -> Result<(), Error> {
+        let wrong = |field, why: String| Err(Error::Config { field, why });
+        let (given, layers) = (self.windows.len(), self.geometry.layers);
+        if given > 1 && given != layers {
+            return wrong("windows", format!("{given} windows for {layers} layers; give none, one, or one per layer"));
+        }
+        for window in self.windows.iter().flatten() {
+            for (what, n) in [("window", window.tokens), ("chunk", window.chunk)] {
+                if n == 0 || n > 1 << 31 {
+                    return wrong("windows", format!("a {what} of {n} tokens; must be 1 to 2^31"));
+                }
+            }
+            if window.sinks > 1 << 31 || window.slack.is_some_and(|slack| slack > 1 << 31) {
+                return wrong("windows", "sinks and slack must be at most 2^31 tokens".to_owned());
+            }
+        }
+        if self.prefixes.is_some() && self.windows.iter().any(Option::is_some) {
+            let why = "a layer with a window gives up pages that a cached prefix needs; use one or the other";
+            return wrong("prefixes", why.to_owned());
+        }
+        if self.spill.is_some() && self.windows.iter().any(Option::is_some) {
+            let why = "originals of layers with windows do not spill: their windows bound them; use one or the other";
+            return wrong("spill", why.to_owned());
+        }
+        Ok(())
+    }
+
+    /// Checks every field and spreads the formats and windows over the layers.
+    pub(crate) fn groups(&self) -> Result<Vec<LayerGroup>, Error> {
         let geometry = self.geometry.validated()?;
         let wrong = |field, why: String| Err(Error::Config { field, why });
         if self.formats.len() != 1 && self.formats.len() != geometry.layers {
@@ -96,13 +156,22 @@ impl Config {
                 return wrong(field, format!("{slots} sides; must be at most 2^24"));
             }
         }
+        if self.swap_tokens > 1 << 31 {
+            return wrong("swap_tokens", format!("{} tokens; must be at most 2^31", self.swap_tokens));
+        }
+        self.spill.as_ref().map_or(Ok(()), Spill::validated)?;
         self.policy.validated().map_err(|e| Error::Policy(e.to_string()))?;
-        let mut groups: Vec<(usize, usize, RecordLayout)> = Vec::new();
+        self.check_windows()?;
+        let mut groups: Vec<LayerGroup> = Vec::new();
         for layer in 0..geometry.layers {
             let format = self.formats[if self.formats.len() == 1 { 0 } else { layer }];
+            let window = self.windows.get(if self.windows.len() == 1 { 0 } else { layer }).copied().flatten();
             match groups.last_mut() {
-                Some((_, layers, layout)) if layout.format == format => *layers += 1,
-                _ => groups.push((layer, 1, RecordLayout::new(&geometry, format)?)),
+                Some(group) if group.layout.format == format && group.window == window => group.layers += 1,
+                _ => {
+                    let layout = RecordLayout::new(&geometry, format)?;
+                    groups.push(LayerGroup { first: layer, layers: 1, layout, window });
+                }
             }
         }
         Ok(groups)
@@ -120,7 +189,7 @@ mod tests {
             let config = Config::new(Geometry::new(1, 4, 2, dim).unwrap(), 256);
             assert_eq!(config.formats, [default_format(dim).parse().unwrap()]);
             let groups = config.groups().unwrap();
-            assert_eq!((groups.len(), groups[0].2.tokens()), (1, 64), "{dim}");
+            assert_eq!((groups.len(), groups[0].layout.tokens()), (1, 64), "{dim}");
         }
         assert_ne!(default_format(96), DEFAULT_FORMAT);
     }

@@ -15,6 +15,14 @@ pub(crate) enum Kind {
     Save,
     /// A sequence from a file.
     Restore,
+    /// A sequence's codes out of the device's memory.
+    SwapOut,
+    /// And back.
+    SwapIn,
+    /// Originals of one block in one layer to the store.
+    Spill,
+    /// What one read of originals lacked, from the store.
+    Fetch,
 }
 
 /// Moves of one kind by what became of them.
@@ -55,7 +63,7 @@ struct Tally {
 /// The numbers themselves.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
-    moves: [Tally; 4],
+    moves: [Tally; 8],
     statuses: [AtomicU64; 4],
     rungs: [AtomicU64; 5],
     prompt: AtomicU64,
@@ -93,6 +101,15 @@ impl Counters {
             Err(_) => add(&tally.failed, 1),
         }
         result
+    }
+
+    /// Counts originals that were to be stored: their bytes, or whether they were refused for want of room.
+    pub(crate) fn put(&self, result: Result<u64, bool>) {
+        let Tally { done, refused, failed } = &self.moves[Kind::Spill as usize];
+        match result {
+            Ok(bytes) => done.record(bytes),
+            Err(full) => add(if full { refused } else { failed }, 1),
+        }
     }
 
     /// Times a wait of the host for the device. Two looks at the clock.
@@ -169,6 +186,8 @@ impl Error {
             Self::UnknownSequence(_)
             | Self::BusySequence(_)
             | Self::TooManySequences { .. }
+            | Self::SwappedOut
+            | Self::NotSwappedOut
             | Self::CapacityExhausted { .. }
             | Self::TooLong { .. }
             | Self::Budget(_)

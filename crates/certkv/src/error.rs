@@ -1,5 +1,7 @@
 //! What can go wrong, by argument. Every error says whose fault it is and leaves the cache as it was.
 use crate::save::SaveError;
+use crate::seal::SealError;
+use crate::spill::FetchError;
 use certkv_codec::CodecError;
 use certkv_control::ControlError;
 use certkv_core::{BudgetExceeded, FormatError, GeometryError, SequenceId};
@@ -36,7 +38,20 @@ pub enum Error {
         /// Slots configured.
         max_sequences: usize,
     },
-    /// The capacity of a page class is used up. `class` is `host`, `packed` or `tail`.
+    /// The sequence is swapped out: [`crate::Cache::swap_in`] comes first.
+    SwappedOut,
+    /// The sequence is not swapped out.
+    NotSwappedOut,
+    /// Codes of a block are not those that were swapped out. The sequence stays outside.
+    Damaged {
+        /// Layer of the page.
+        layer: usize,
+        /// Index of the block in its sequence.
+        block: usize,
+        /// What is wrong.
+        why: SealError,
+    },
+    /// The capacity of a page class is used up. `class` is `host`, `packed`, `tail` or `swap`.
     CapacityExhausted {
         /// Which pages ran out.
         class: &'static str,
@@ -58,6 +73,30 @@ pub enum Error {
         asked: usize,
         /// Length of the sequence.
         len: usize,
+    },
+    /// A truncation to a length at which some layer's window is gone. Possible are `least` and more, and `within` and less, as
+    /// far as that layer is concerned.
+    WindowPassed {
+        /// Length asked for.
+        asked: usize,
+        /// Smallest length behind the sinks.
+        least: usize,
+        /// Tokens of the blocks that hold the sinks.
+        within: usize,
+    },
+    /// Tokens that a layer with a window no longer has.
+    Gone {
+        /// The first of them.
+        first: usize,
+        /// The first token behind them.
+        end: usize,
+    },
+    /// More tokens of a sequence in one step than a layer's window was made for.
+    LongChunk {
+        /// Tokens to be appended.
+        tokens: usize,
+        /// Most tokens at once: [`Window::chunk`](crate::Window::chunk).
+        chunk: usize,
     },
     /// A truncation failed half-way. The sequence was cut to whole blocks: its length is `len` now.
     Shortened {
@@ -135,6 +174,9 @@ pub enum Error {
     Control(ControlError),
     /// A saved sequence could not be written, or is refused.
     Save(SaveError),
+    /// Originals that lie in the store could not be read. No output was written; what does not need them works, and a later try
+    /// may succeed.
+    Fetch(FetchError),
     /// Host memory for a work area could not be had.
     OutOfMemory {
         /// What it was for.
@@ -154,11 +196,22 @@ impl fmt::Display for Error {
             Self::UnknownSequence(id) => write!(f, "{id}: no such sequence"),
             Self::BusySequence(id) => write!(f, "{id}: already part of a step"),
             Self::TooManySequences { max_sequences } => write!(f, "all {max_sequences} sequence slots are taken"),
+            Self::SwappedOut => f.write_str("the sequence is swapped out"),
+            Self::NotSwappedOut => f.write_str("the sequence is not swapped out"),
+            Self::Damaged { layer, block, why } => write!(f, "layer {layer}, block {block}: {why}"),
             Self::CapacityExhausted { class, cause } => write!(f, "{class} pages: {cause}"),
             Self::TooLong { tokens, len, limit } => {
                 write!(f, "chunk.tokens: {tokens} more on {len} tokens; a sequence holds at most {limit}")
             }
             Self::Length { asked, len } => write!(f, "length {asked} asked of a sequence of {len} tokens"),
+            Self::WindowPassed { asked, least, within } => write!(
+                f,
+                "length {asked}: a layer's window at that length is gone; {least} or more, or {within} or less"
+            ),
+            Self::Gone { first, end } => write!(f, "tokens {first} to {end} have left the layer's window"),
+            Self::LongChunk { tokens, chunk } => {
+                write!(f, "chunk.tokens: {tokens} at once; a layer's window allows {chunk}")
+            }
             Self::Shortened { len, cause } => write!(f, "cut to {len} tokens, less than asked, after: {cause}"),
             Self::Layer { layer, layers } => write!(f, "layer {layer} of {layers}"),
             Self::Shape { argument, expected, given } => {
@@ -183,6 +236,7 @@ impl fmt::Display for Error {
             Self::Table(e) => write!(f, "pages: {e}"),
             Self::Control(e) => write!(f, "control: {e}"),
             Self::Save(e) => e.fmt(f),
+            Self::Fetch(e) => e.fmt(f),
             Self::OutOfMemory { what, bytes } => write!(f, "{what}: {bytes} bytes of host memory could not be had"),
         }
     }

@@ -7,9 +7,11 @@ use crate::{Config, Error};
 use certkv_core::{PageId, RecordLayout};
 use certkv_device::{Arena, SimDevice};
 use certkv_kernel::Kernel;
-use certkv_page::{PageAllocator, Pools};
+use certkv_page::{BlockEntry, BlockTable, PageAllocator, Pools, TableError, Window};
 use certkv_tier::Scratch;
+use certkv_tier::spill::map::Residency;
 use core::ops::Range;
+use parking_lot::Mutex;
 
 /// Bytes in front of the records of a packed page: its seal.
 pub(crate) const SEAL_BYTES: usize = 64;
@@ -27,9 +29,14 @@ pub(crate) struct Group {
     pub(crate) packed: Arena,
     pub(crate) host: Arena,
     pub(crate) tail: Arena,
+    /// Codes of sequences that are swapped out; `None` where the configuration has no room for any.
+    pub(crate) swap: Option<Arena>,
     /// Promoted sides; `None` where the configuration has no room for any.
     pub(crate) scratch: Option<Scratch>,
+    /// Where the originals of each block and layer are; `None` where `host` has room for all of them.
+    pub(crate) residency: Option<Mutex<Residency>>,
     pub(crate) max_blocks: usize,
+    pub(crate) window: Option<Window>,
     pub(crate) sizes: GroupSizes,
 }
 
@@ -47,16 +54,40 @@ impl Group {
             layout: sizes.layout.clone(),
             packed: arena("packed", sizes.packed_pages, sizes.page_bytes)?,
             tail: arena("tail", sizes.tail_pages, sizes.original_bytes)?,
-            host: arena("host", sizes.host_pages, sizes.original_bytes)?,
+            host: match &sizes.frames {
+                Some(frames) => device.arena("host", frames.slots, sizes.original_bytes)?,
+                None => arena("host", sizes.host_pages, sizes.original_bytes)?,
+            },
+            residency: sizes.residency()?,
+            swap: match sizes.swap_pages {
+                0 => None,
+                pages => Some(arena("swap", pages, sizes.page_bytes)?),
+            },
             scratch: sizes.scratch.map(|sides| Scratch::new(device, sides)).transpose()?,
             pools: Pools {
                 host: PageAllocator::create(sizes.host_pages)?,
                 packed: PageAllocator::create(sizes.packed_pages)?,
                 tail: PageAllocator::create(sizes.tail_pages)?,
+                swap: PageAllocator::create(sizes.swap_pages)?,
             },
             max_blocks: sizes.max_blocks,
+            window: sizes.window,
             sizes,
         })
+    }
+
+    /// An empty table of the group.
+    pub(crate) fn table(&self) -> Result<BlockTable, TableError> {
+        let (pools, block, most) = (&self.pools, self.layout.tokens(), self.max_blocks);
+        match self.window {
+            Some(window) => BlockTable::windowed(pools, block, most, window),
+            None => BlockTable::create(pools, block, most),
+        }
+    }
+
+    /// Whole blocks of sinks, which every head's memory begins with; `None` without a window.
+    pub(crate) fn fixed_blocks(&self) -> Option<usize> {
+        self.window.map(|window| window.sinks / self.layout.tokens())
     }
 
     /// Arena slot of `page` in `layer`.
@@ -83,6 +114,17 @@ impl Group {
     pub(crate) fn record(&self, head: usize) -> Range<usize> {
         let start = SEAL_BYTES + head * self.layout.bytes;
         start..start + self.layout.bytes
+    }
+
+    /// Where a page of codes lies: on the device, or swapped out.
+    pub(crate) fn codes_of(&self, entry: &BlockEntry) -> Option<(&Arena, PageId)> {
+        let swapped = || Some((self.swap.as_ref()?, entry.swapped?.page));
+        entry.packed.map(|page| (&self.packed, page)).or_else(swapped)
+    }
+
+    /// Bytes of a packed page in one layer, without padding.
+    pub(crate) fn sealed_bytes(&self) -> usize {
+        SEAL_BYTES + self.kv_heads * self.layout.bytes
     }
 
     /// Bytes of scratch that hold promoted sides, or are about to.

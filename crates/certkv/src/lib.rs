@@ -43,7 +43,9 @@ pub mod seal;
 mod sequence;
 mod sizes;
 mod snapshot;
+mod spill;
 mod step;
+mod swap;
 mod truncate;
 mod work;
 
@@ -56,8 +58,9 @@ pub use certkv_core::{
     Dtype, Format, FormatError, Geometry, GeometryError, KeyFormat, RecordLayout, Refine, SequenceId, ValueFormat,
 };
 pub use certkv_device::{CheckReport, Mode, SimOptions};
-pub use certkv_page::Counts;
 pub use certkv_page::prefix::{Admission, Mark, PrefixSecret, PrefixStats, Prompt, Stop};
+pub use certkv_page::{Counts, Window};
+pub use certkv_tier::spill::records::RecordStats;
 /// Tier-3: stores of pages outside the process.
 pub use certkv_tier::store;
 pub use certkv_tier::{Occupancy, ScratchStats};
@@ -69,4 +72,5 @@ pub use plan::{Plan, PoolPlan, Requests, RequestsPlan};
 pub use prefix::{Eviction, PrefixConfig, PrefixScope, PublishedPrefix};
 pub use save::{SaveError, SaveScope};
 pub use snapshot::{ClassUse, PageUse, PoolUse, PrefixUse, ScratchUse, Snapshot};
+pub use spill::{FetchCause, FetchError, Spill, SpillUse};
 pub use step::Step;

@@ -146,7 +146,8 @@ impl Requests {
 }
 
 impl Config {
-    /// What [`crate::Cache::new`] would reserve, without reserving it. Pure arithmetic; allocates a few words a layer.
+    /// What [`crate::Cache::new`] would reserve, without reserving it. Records of spilled originals are no part of it: they come later,
+    /// up to [`crate::Spill::disk_budget`]. Pure arithmetic; allocates a few words a layer.
     ///
     /// # Errors
     /// As [`crate::Cache::new`] for a field that is out of range. A budget that is too small is no error here.

@@ -259,6 +259,9 @@ impl Cache {
         let _turn = self.turn.lock();
         let unit = prefixes.index.unit();
         let published = self.with(id, |state| {
+            if state.is_out() {
+                return Err(Error::SwappedOut);
+            }
             let tables: Vec<&BlockTable> = state.tables.iter().collect();
             let uncoded = |number| self.uncoded_in(state, number, unit);
             Ok(prefixes.publish(scope, prompt, &tables, &state.centres, &self.ledger, uncoded))
@@ -294,6 +297,9 @@ impl Cache {
         for group in &self.groups {
             group.pools.reclaim(&mut |stamp| self.passed(stamp));
         }
+        if units > 0 {
+            self.sweep_all();
+        }
         Ok(units)
     }
 
@@ -313,7 +319,8 @@ impl Cache {
         self.prefixes.as_ref().map(|prefixes| (prefixes.index.len(), prefixes.index.stats()))
     }
 
-    /// Whether `tokens` more tokens of a sequence, or of a new one, would find their pages. Nothing is reserved.
+    /// Whether `tokens` more tokens of a sequence, or of a new one, would find their pages, in steps as long as windows allow.
+    /// Nothing is reserved.
     ///
     /// # Errors
     /// Unknown or busy sequence; [`Error::TooLong`].
@@ -321,12 +328,12 @@ impl Cache {
         let _turn = self.turn.lock();
         let needs: Vec<Need> = match id {
             Some(id) => self.with(id, |state| {
-                let needs = state.tables.iter().map(|table| table.plan_append(tokens));
+                let needs = state.tables.iter().map(|table| table.plan_growth(tokens));
                 needs.collect::<Result<_, _>>().map_err(Error::from_table)
             })?,
             None => {
-                let tables = self.groups.iter().map(|g| BlockTable::create(&g.pools, g.layout.tokens(), g.max_blocks));
-                let needs = tables.map(|table| table.and_then(|table| table.plan_append(tokens)));
+                let tables = self.groups.iter().map(|group| group.table());
+                let needs = tables.map(|table| table.and_then(|table| table.plan_growth(tokens)));
                 needs.collect::<Result<_, _>>().map_err(Error::from_table)?
             }
         };
@@ -361,7 +368,7 @@ impl Cache {
         let evicted = self.with(id, |state| {
             let blocks = state.tables.iter().enumerate().filter_map(|(group, table)| {
                 let (block, rows) = (len / table.block_size(), len % table.block_size());
-                let entry = table.blocks().get(block).filter(|entry| rows > 0 && entry.tail.is_none())?;
+                let entry = table.get(block).filter(|entry| rows > 0 && entry.is_full())?;
                 Some(prefixes.index.forget(group, entry.host))
             });
             Ok(blocks.collect::<Vec<_>>())
@@ -382,7 +389,7 @@ impl Cache {
         };
         let Some(prefixes) = &self.prefixes else { return Ok(false) };
         let missing = asked.saturating_sub(free + retiring);
-        if missing == 0 || *class == PageClass::Tail.name() {
+        if missing == 0 || ![PageClass::Host, PageClass::Packed].map(PageClass::name).contains(class) {
             return Ok(false);
         }
         // A unit has at least one page of every class that is cached; it may have more.

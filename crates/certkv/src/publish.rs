@@ -2,6 +2,7 @@
 //! that there is a recorder.
 use crate::counters::{Moves, Outputs};
 use crate::snapshot::{PageUse, PrefixUse, ScratchUse, Snapshot};
+use crate::spill::SpillUse;
 use crate::{BytesRead, Histogram};
 use certkv_core::histogram::BUCKETS;
 use metrics::{Label, counter, gauge};
@@ -49,7 +50,9 @@ impl To {
     }
 
     fn pages(&self, number: usize, pages: &PageUse) {
-        for (class, counts) in [("host", &pages.host), ("packed", &pages.packed), ("tail", &pages.tail)] {
+        for (class, counts) in
+            [("host", &pages.host), ("packed", &pages.packed), ("tail", &pages.tail), ("swap", &pages.swap)]
+        {
             let states =
                 [("free", counts.free), ("live", counts.live), ("retiring", counts.retiring), ("worn", counts.worn)];
             for (state, n) in states {
@@ -104,6 +107,24 @@ impl To {
             "certkv_prefix_age_at_eviction_count",
         ];
         self.histogram(eviction, &[], &stats.age_at_eviction);
+    }
+
+    fn spill(&self, spill: &SpillUse) {
+        let places =
+            [("resident", spill.resident), ("stored", spill.stored), ("spilled", spill.spilled), ("free", spill.free)];
+        for (state, n) in places {
+            self.gauge("certkv_spill_slots", &[("state", state)], n);
+        }
+        for (result, n) in [("done", spill.records.deleted), ("failed", spill.records.delete_failures)] {
+            self.counter("certkv_spill_deletes", &[("result", result)], n);
+        }
+        self.gauge("certkv_spill_doomed", &[], spill.records.doomed);
+        let waits = [
+            "certkv_spill_wait_nanoseconds_bucket",
+            "certkv_spill_wait_nanoseconds_sum",
+            "certkv_spill_wait_nanoseconds_count",
+        ];
+        self.histogram(waits, &[], &spill.waits);
     }
 
     fn moves(&self, kind: &'static str, moves: &Moves) {
@@ -165,11 +186,16 @@ impl Snapshot {
         to.gauge("certkv_tokens", &[], self.tokens);
         self.scratch.iter().flatten().for_each(|scratch| to.scratch(scratch));
         self.prefixes.iter().for_each(|prefixes| to.prefixes(prefixes));
+        self.spill.iter().for_each(|spill| to.spill(spill));
         let moves = [
+            ("spill", self.spills.as_ref()),
+            ("fetch", self.fetches.as_ref()),
             ("store", self.stores.as_ref()),
             ("copy", Some(&self.copies)),
-            ("save", self.saves.as_ref()),
-            ("restore", self.restores.as_ref()),
+            ("save", Some(&self.saves)),
+            ("restore", Some(&self.restores)),
+            ("swap out", Some(&self.swap_outs)),
+            ("swap in", Some(&self.swap_ins)),
         ];
         for (kind, moves) in moves {
             moves.into_iter().for_each(|moves| to.moves(kind, moves));

@@ -30,6 +30,8 @@ pub struct Seal {
 pub enum SealError {
     /// Shorter than a seal, or not starting with its magic.
     NotAPage,
+    /// Sealed as another page: of another layer, block, life of its slot, or format.
+    Another,
     /// The records are not those that were sealed.
     Digest {
         /// Digest in the seal.
@@ -43,6 +45,7 @@ impl core::fmt::Display for SealError {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
             Self::NotAPage => f.write_str("not a packed page"),
+            Self::Another => f.write_str("sealed as another page"),
             Self::Digest { sealed, found } => write!(f, "sealed digest {sealed:#018x}, records give {found:#018x}"),
         }
     }
@@ -98,13 +101,23 @@ impl Seal {
         head[48..56].copy_from_slice(&self.digest.to_le_bytes());
     }
 
+    /// Whether `page` begins with a page that is sealed as this one, whatever its digest here.
+    ///
+    /// # Errors
+    /// [`SealError`].
+    pub(crate) fn check(self, page: &[u8]) -> Result<(), SealError> {
+        let found = Self { digest: 0, ..Self::read(page)? };
+        if found == (Self { digest: 0, ..self }) { Ok(()) } else { Err(SealError::Another) }
+    }
+
     /// Reads the seal of `page` and checks its digest.
     ///
     /// # Errors
     /// [`SealError`].
     pub fn read(page: &[u8]) -> Result<Self, SealError> {
         let (head, records) = page.split_at_checked(SEAL_BYTES).ok_or(SealError::NotAPage)?;
-        if head[..8] != MAGIC {
+        // Where nothing is said there is nothing.
+        if head[..8] != MAGIC || head[36..40] != [0; 4] || head[56..] != [0; 8] {
             return Err(SealError::NotAPage);
         }
         let word = |i: usize| head[i..i + 4].iter().rev().fold(0u32, |w, b| w << 8 | u32::from(*b));

@@ -20,6 +20,8 @@ pub(crate) struct HeadMemory {
     pub(crate) flat: bool,
     /// What the last output of each query head tells; empty before the first.
     pub(crate) hints: Vec<Hint>,
+    /// With a window, blocks are counted as they are visible: whole blocks of sinks, then those from this one on.
+    pub(crate) from: usize,
 }
 
 impl HeadMemory {
@@ -33,6 +35,40 @@ impl HeadMemory {
                 k.reserve_exact(whole_words(blocks).saturating_sub(k.len()));
                 k.resize(blocks, f32::INFINITY);
             }
+        }
+    }
+
+    /// Moves on to the visible blocks `0..fixed` and `from..`. What is known of blocks that are no longer visible goes; after a
+    /// cut, so does what is known of all but the sinks.
+    pub(crate) fn slide(&mut self, fixed: usize, from: usize) {
+        let old = self.from.max(fixed);
+        self.from = from;
+        if from < old {
+            self.truncate(fixed);
+        }
+        let (gone, blocks) = (from.saturating_sub(old), self.keys.capacity());
+        if gone == 0 {
+            return;
+        }
+        for b in fixed..blocks {
+            if self.keys.contains(b + gone) {
+                self.keys.insert(b);
+            } else {
+                self.keys.remove(b);
+            }
+        }
+        self.keys.resize(blocks.saturating_sub(gone).max(fixed.min(blocks)));
+        for known in self.delta.iter_mut().chain(&mut self.lambda) {
+            let end = known.len().min(fixed + gone);
+            known.drain(fixed.min(end)..end);
+        }
+    }
+
+    /// Forgets all blocks but the first `blocks`.
+    pub(crate) fn truncate(&mut self, blocks: usize) {
+        self.keys.resize(blocks);
+        for known in self.delta.iter_mut().chain(&mut self.lambda) {
+            known.truncate(blocks);
         }
     }
 
@@ -79,7 +115,7 @@ pub(crate) struct SequenceState {
 
 impl SequenceState {
     pub(crate) fn new(groups: &[Group], layers: usize, kv_heads: usize) -> Result<Self, Error> {
-        let tables = groups.iter().map(|g| BlockTable::create(&g.pools, g.layout.tokens(), g.max_blocks));
+        let tables = groups.iter().map(Group::table);
         Ok(Self {
             tables: tables.collect::<Result<_, _>>().map_err(Error::from_table)?,
             centres: vec![Vec::new(); layers],
@@ -93,35 +129,50 @@ impl SequenceState {
         self.tables.first().map_or(0, BlockTable::len)
     }
 
+    /// Swapped out.
+    pub(crate) fn is_out(&self) -> bool {
+        self.tables.iter().any(BlockTable::is_out)
+    }
+
     /// Bytes of tables and memory.
     pub(crate) fn bytes(&self) -> usize {
-        let table = |t: &BlockTable| BlockTable::bytes(t.max_blocks()) + size_of::<BlockTable>();
+        let table = |t: &BlockTable| BlockTable::bytes(t.room()) + size_of::<BlockTable>();
         let tables: usize = self.tables.iter().map(table).sum();
         let centres: usize = self.centres.iter().map(|c| c.len() * 4 + size_of::<Vec<f32>>()).sum();
         let uncoded: usize = self.uncoded.iter().map(|u| u.words().len() * 8 + size_of::<BitSet>()).sum();
         tables + centres + uncoded + self.heads.iter().map(HeadMemory::bytes).sum::<usize>()
     }
 
-    /// The most that [`SequenceState::bytes`] can become, for one group of `layers` layers.
-    pub(crate) fn most_bytes(geometry: &Geometry, layers: usize, max_blocks: usize) -> usize {
-        let head = HeadMemory::most_bytes(max_blocks, geometry.group()) + geometry.head_dim * 4;
+    /// The most that [`SequenceState::bytes`] can become, for one group of `layers` layers whose tables have at most `room` of
+    /// `max_blocks` blocks at once. Blocks without codes are a bit each, under their number in the sequence.
+    pub(crate) fn most_bytes(
+        geometry: &Geometry,
+        layers: usize,
+        room: usize,
+        max_blocks: usize,
+        windowed: bool,
+    ) -> usize {
+        // Rows that are gathered from blocks that are seen in part count as blocks while they are read.
+        let seen = if windowed { room + 3 } else { room };
+        let head = HeadMemory::most_bytes(seen, geometry.group()) + geometry.head_dim * 4;
         let layer = size_of::<Vec<f32>>() + set_bytes(max_blocks) + size_of::<BitSet>();
-        BlockTable::bytes(max_blocks) + size_of::<BlockTable>() + layers * (geometry.kv_heads * head + layer)
+        BlockTable::bytes(room) + size_of::<BlockTable>() + layers * (geometry.kv_heads * head + layer)
     }
 
     /// Forgets what concerns blocks from `blocks` on, in one layer group.
-    pub(crate) fn forget_from(&mut self, layers: core::ops::Range<usize>, kv_heads: usize, blocks: usize) {
-        for layer in layers {
+    pub(crate) fn forget_from(&mut self, group: &Group, blocks: usize) {
+        let kv_heads = group.kv_heads;
+        for layer in group.first..group.first + group.layers {
             self.uncoded[layer].resize(blocks);
             if blocks == 0 {
                 // No block was annotated with the centre; rows that are gone leave no trace in later bounds.
                 self.centres[layer].clear();
             }
             for head in &mut self.heads[layer * kv_heads..(layer + 1) * kv_heads] {
-                head.keys.resize(blocks);
-                for known in head.delta.iter_mut().chain(&mut head.lambda) {
-                    known.truncate(blocks);
-                }
+                head.truncate(match group.fixed_blocks() {
+                    Some(fixed) if blocks > fixed => fixed + blocks.saturating_sub(head.from.max(fixed)),
+                    _ => blocks,
+                });
             }
         }
     }

@@ -1,4 +1,5 @@
 //! Bytes of everything that a cache takes when it is made. Pure arithmetic: creation and planning both start here.
+use crate::config::LayerGroup;
 use crate::group::SEAL_BYTES;
 use crate::prefix::Prefixes;
 use crate::sequence::SequenceState;
@@ -6,8 +7,20 @@ use crate::{Config, Error, Side};
 use certkv_core::budget::ByClass;
 use certkv_core::{Class, RecordLayout};
 use certkv_device::Arena;
-use certkv_page::PageAllocator;
+use certkv_page::{PageAllocator, Window};
+use certkv_tier::spill::map::Residency;
+use certkv_tier::spill::records::Records;
 use certkv_tier::{Scratch, ScratchConfig};
+use parking_lot::Mutex;
+
+/// Host memory of a group that spills.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Frames {
+    /// Arena slots for originals.
+    pub(crate) slots: u32,
+    /// Of these, kept for reading.
+    pub(crate) reserve: usize,
+}
 
 /// Of a KV group.
 #[derive(Debug, Clone)]
@@ -19,11 +32,17 @@ pub(crate) struct GroupSizes {
     pub(crate) host_pages: usize,
     pub(crate) packed_pages: usize,
     pub(crate) tail_pages: usize,
+    /// For codes of sequences that are swapped out.
+    pub(crate) swap_pages: usize,
     /// Bytes of a packed page in one layer: seal and records.
     pub(crate) page_bytes: usize,
     /// Bytes of a page of originals, and of a tail, in one layer.
     pub(crate) original_bytes: usize,
     pub(crate) max_blocks: usize,
+    /// `None` where every page has a slot in every layer.
+    pub(crate) frames: Option<Frames>,
+    /// What queries see; `None` for everything.
+    pub(crate) window: Option<Window>,
     /// `None` where the configuration has no room for a side.
     pub(crate) scratch: Option<ScratchConfig>,
     /// What a sequence can grow to in this group.
@@ -36,15 +55,21 @@ pub(crate) struct Sizes {
     pub(crate) groups: Vec<GroupSizes>,
     sequences: usize,
     prefix_bytes: usize,
+    /// Of spilling: records on their way.
+    buffer_bytes: usize,
     /// What publishing may add at the most: value centres, which every path of cached blocks has its own of.
     pub(crate) later: usize,
 }
 
 impl GroupSizes {
-    fn new(config: &Config, (first, layers, layout): (usize, usize, RecordLayout)) -> Result<Self, Error> {
+    fn new(config: &Config, group: LayerGroup) -> Result<Self, Error> {
+        let LayerGroup { first, layers, layout, window } = group;
         let geometry = &config.geometry;
         let full = config.max_tokens.div_ceil(layout.tokens());
         let max_blocks = full + 1;
+        // Of one sequence at once, and of all of them.
+        let room = window.map_or(max_blocks, |window| window.most_blocks(layout.tokens(), max_blocks));
+        let all = room.saturating_mul(config.max_sequences);
         // Each layer has as many scratch slots as any other, to within one of the total.
         let share = |slots: usize| {
             let up_to = |layer: usize| slots * layer / geometry.layers;
@@ -55,24 +80,63 @@ impl GroupSizes {
             value_slots: share(config.scratch_values),
             slot_bytes: layout.original_side_bytes(),
         };
-        let sizes = Self {
+        let mut sizes = Self {
             first,
             layers,
             // An open block has originals too; a tail is retired only after its successor was taken.
-            host_pages: full + config.max_sequences,
-            packed_pages: full,
+            host_pages: (full + config.max_sequences).min(all),
+            packed_pages: full.min(all),
             tail_pages: 2 * config.max_sequences,
+            swap_pages: config.swap_tokens.div_ceil(layout.tokens()),
             page_bytes: SEAL_BYTES + geometry.kv_heads * layout.bytes,
             original_bytes: geometry.kv_heads * 2 * layout.original_side_bytes(),
             max_blocks,
+            window,
+            frames: None,
             scratch: (scratch.key_slots > 0 || scratch.value_slots > 0).then_some(scratch),
-            sequence_bytes: SequenceState::most_bytes(geometry, layers, max_blocks),
+            sequence_bytes: SequenceState::most_bytes(geometry, layers, room, max_blocks, window.is_some()),
             layout,
         };
-        for pages in [sizes.host_pages, sizes.packed_pages, sizes.tail_pages] {
+        for pages in [sizes.host_pages, sizes.packed_pages, sizes.tail_pages, sizes.swap_pages] {
             sizes.slots(pages)?;
         }
+        if let Some(spill) = &config.spill {
+            sizes.frames = Some(sizes.frames(spill.host_tokens, config.max_sequences)?);
+        }
         Ok(sizes)
+    }
+
+    /// Room for `host_tokens` tokens and the open blocks in every layer, and to read the longest sequence in one layer, or one page.
+    fn frames(&self, host_tokens: usize, sequences: usize) -> Result<Frames, Error> {
+        let (all, blocks) = (self.slots(self.host_pages)?, host_tokens.div_ceil(self.layout.tokens()).max(1));
+        let reserve = self.max_blocks.max(self.layers);
+        let wanted = blocks.saturating_add(sequences).saturating_mul(self.layers).saturating_add(reserve);
+        Ok(match u32::try_from(wanted).ok().filter(|frames| *frames < all) {
+            Some(slots) => Frames { slots, reserve },
+            None => Frames { slots: all, reserve: 0 },
+        })
+    }
+
+    /// The map of a group that spills.
+    pub(crate) fn residency(&self) -> Result<Option<Mutex<Residency>>, Error> {
+        let Some(Frames { slots: frames, reserve }) = self.frames else { return Ok(None) };
+        let map = Residency::new(self.host_pages, self.layers, frames as usize, reserve);
+        let bytes = self.map_bytes();
+        Ok(Some(Mutex::new(map.ok_or(Error::OutOfMemory { what: "the map of spilled originals", bytes })?)))
+    }
+
+    fn map_bytes(&self) -> usize {
+        self.frames.map_or(0, |frames| Residency::bytes(self.host_pages, self.layers, frames.slots as usize))
+    }
+
+    /// Slots for originals.
+    fn host_slots(&self) -> usize {
+        self.frames.map_or(self.host_pages * self.layers, |frames| frames.slots as usize)
+    }
+
+    /// Bytes of so many slots of originals.
+    pub(crate) fn of_frames(&self, frames: usize) -> usize {
+        Arena::padded_bytes(frames, self.original_bytes)
     }
 
     /// Arena slots of so many pages.
@@ -99,9 +163,15 @@ impl GroupSizes {
 
     /// Words and lists about pages and slots.
     fn books(&self) -> usize {
-        let pages = [self.host_pages, self.packed_pages, self.tail_pages];
-        let books = |n: &usize| PageAllocator::bytes(*n).saturating_add(Arena::book_bytes(*n * self.layers));
-        pages.iter().map(books).fold(0, usize::saturating_add)
+        let of = |pages, slots| PageAllocator::bytes(pages).saturating_add(Arena::book_bytes(slots));
+        let books = [
+            of(self.host_pages, self.host_slots()),
+            of(self.packed_pages, self.packed_pages * self.layers),
+            of(self.tail_pages, self.tail_pages * self.layers),
+            of(self.swap_pages, self.swap_pages * self.layers),
+            self.map_bytes(),
+        ];
+        books.into_iter().fold(0, usize::saturating_add)
     }
 }
 
@@ -110,7 +180,7 @@ impl Sizes {
     /// Names the field that is out of range.
     pub(crate) fn new(config: &Config) -> Result<Self, Error> {
         let shapes = config.groups()?;
-        if let Some((_, _, layout)) = shapes.iter().find(|(_, _, layout)| !layout.format.refine.is_none()) {
+        if let Some(LayerGroup { layout, .. }) = shapes.iter().find(|group| !group.layout.format.refine.is_none()) {
             let why = format!("{}; residual planes are read on GPUs only", layout.format);
             return Err(Error::Config { field: "formats", why });
         }
@@ -124,7 +194,14 @@ impl Sizes {
         };
         let units = config.prefixes.as_ref().map_or(0, |prefixes| prefixes.units);
         let centres = 4 * config.geometry.layers * config.geometry.kv_width();
-        Ok(Self { groups, sequences: config.max_sequences, prefix_bytes, later: units.saturating_mul(centres) })
+        let record = groups.iter().map(|group| Records::buffer_bytes(group.original_bytes)).max().unwrap_or(0);
+        Ok(Self {
+            groups,
+            sequences: config.max_sequences,
+            prefix_bytes,
+            buffer_bytes: config.spill.as_ref().map_or(0, |spill| spill.in_flight.saturating_mul(record)),
+            later: units.saturating_mul(centres),
+        })
     }
 
     /// What one sequence can grow to.
@@ -143,7 +220,8 @@ impl Sizes {
         for group in &self.groups {
             add(Class::Packed, group.of_packed(group.packed_pages));
             add(Class::Scratch, group.of_originals(group.tail_pages));
-            add(Class::Host, group.of_originals(group.host_pages));
+            add(Class::Host, group.of_frames(group.host_slots()));
+            add(Class::Host, group.of_packed(group.swap_pages));
             add(Class::Tables, group.books());
             let (sides, books) = group.scratch.as_ref().map_or((0, 0), Scratch::bytes);
             add(Class::Scratch, sides);
@@ -151,6 +229,7 @@ impl Sizes {
         }
         add(Class::Tables, self.sequences.saturating_mul(self.sequence_bytes()));
         add(Class::Tables, self.prefix_bytes);
+        add(Class::Host, self.buffer_bytes);
         classes
     }
 }

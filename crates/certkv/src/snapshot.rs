@@ -4,7 +4,7 @@ use crate::counters::{Kind, Moves, Outputs};
 use crate::group::Group;
 use crate::prefix::Prefixes;
 use crate::sizes::SIDES;
-use crate::{BytesRead, PrefixStats, Side};
+use crate::{BytesRead, PrefixStats, Side, SpillUse};
 use certkv_core::Histogram;
 use certkv_core::budget::{CLASSES, Class, Ledger, POOLS, Pool, by_pool};
 use certkv_page::{Counts, PageAllocator};
@@ -23,6 +23,8 @@ pub struct PageUse {
     pub packed: Counts,
     /// Open blocks.
     pub tail: Counts,
+    /// Codes of sequences that are swapped out.
+    pub swap: Counts,
 }
 
 /// Bytes of one class.
@@ -97,14 +99,24 @@ pub struct Snapshot {
     pub scratch: Option<[ScratchUse; 2]>,
     /// `None` where prefixes are not cached.
     pub prefixes: Option<PrefixUse>,
+    /// Where originals are, over all KV groups; `None` where they are not spilled.
+    pub spill: Option<SpillUse>,
+    /// Originals of one block in one layer to the store, each with its bytes. `None` where they are not spilled.
+    pub spills: Option<Moves>,
+    /// What reads of originals lacked, from the store: each the bytes that one read brought. `None` where they are not spilled.
+    pub fetches: Option<Moves>,
     /// Rows of one layer of one sequence to the host. `None` on a GPU, whose kernels store them.
     pub stores: Option<Moves>,
     /// Open blocks of forks and cuts, copied.
     pub copies: Moves,
-    /// Sequences written to files. `None` on a GPU.
-    pub saves: Option<Moves>,
-    /// Sequences read from files. `None` on a GPU.
-    pub restores: Option<Moves>,
+    /// Sequences written to files.
+    pub saves: Moves,
+    /// Sequences read from files.
+    pub restores: Moves,
+    /// Sequences swapped out.
+    pub swap_outs: Moves,
+    /// Sequences swapped in.
+    pub swap_ins: Moves,
     /// Outputs by what was shown of them. `None` on a GPU, whose certificates come by [`crate::gpu::GpuCache::certificate_ring`].
     pub outputs: Option<Outputs>,
     /// Bytes that decode steps read: of codes, and of 16-bit rows from scratch and from the host, open blocks with the latter. Once for the
@@ -156,8 +168,10 @@ impl Cache {
         for group in &self.groups {
             used[Class::Packed as usize] += group.sizes.of_packed(taken(&group.pools.packed));
             used[Class::Scratch as usize] += group.sizes.of_originals(taken(&group.pools.tail)) + group.scratch_seen();
-            used[Class::Host as usize] += group.sizes.of_originals(taken(&group.pools.host));
+            used[Class::Host as usize] += group.host_bytes(taken(&group.pools.host));
+            used[Class::Host as usize] += group.sizes.of_packed(taken(&group.pools.swap));
         }
+        used[Class::Disk as usize] = self.ledger.used(Class::Disk);
         used[Class::Tables as usize] = sequences * self.sequence_bytes;
         let (classes, pools) = bytes_of(&self.ledger, &used);
         let pages = |group: &Group| PageUse {
@@ -166,6 +180,7 @@ impl Cache {
             host: group.pools.host.counts(),
             packed: group.pools.packed.counts(),
             tail: group.pools.tail.counts(),
+            swap: group.pools.swap.counts(),
         };
         Snapshot {
             pages: self.groups.iter().map(pages).collect(),
@@ -176,10 +191,15 @@ impl Cache {
             tokens,
             scratch: self.fills.as_ref().map(|_| SIDES.map(|side| self.scratch_use(side))),
             prefixes: self.prefixes.as_ref().map(Prefixes::used),
+            spill: self.spill_use(),
+            spills: self.spill.as_ref().map(|_| self.counters.moves(Kind::Spill)),
+            fetches: self.spill.as_ref().map(|_| self.counters.moves(Kind::Fetch)),
             stores: Some(self.counters.moves(Kind::Store)),
             copies: self.counters.moves(Kind::Copy),
-            saves: Some(self.counters.moves(Kind::Save)),
-            restores: Some(self.counters.moves(Kind::Restore)),
+            saves: self.counters.moves(Kind::Save),
+            restores: self.counters.moves(Kind::Restore),
+            swap_outs: self.counters.moves(Kind::SwapOut),
+            swap_ins: self.counters.moves(Kind::SwapIn),
             outputs: Some(self.counters.outputs()),
             read: Some(self.counters.read()),
             waits: self.counters.waits(),

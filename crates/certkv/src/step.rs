@@ -3,6 +3,7 @@ use crate::append::Rows;
 use crate::cache::Chunk;
 use crate::counters::Kind;
 use crate::sequence::SequenceState;
+use crate::spill::Turn;
 use crate::work::Workspace;
 use crate::{Cache, Error, Policy};
 use certkv_bound::{Certificate, Status};
@@ -49,7 +50,12 @@ pub struct Step<'c> {
 }
 
 impl<'c> Step<'c> {
-    pub(crate) fn begin(cache: &'c Cache, chunks: &[Chunk], policy: Policy) -> Result<Self, Error> {
+    pub(crate) fn begin(
+        cache: &'c Cache,
+        turn: &mut Turn<'_>,
+        chunks: &[Chunk],
+        policy: Policy,
+    ) -> Result<Self, Error> {
         if chunks.is_empty() {
             return Err(Error::Shape { argument: "chunks", expected: 1, given: 0 });
         }
@@ -84,9 +90,23 @@ impl<'c> Step<'c> {
             // Reserved, hence no more than the cache holds: the sum cannot overflow.
             step.tokens += chunk.tokens;
         }
+        step.house(turn)?;
         // New rows go to pages of open blocks, which the computing stream may have read: prefill, inspection.
         cache.join_main()?;
         Ok(step)
+    }
+
+    /// Frames for the originals of new blocks.
+    fn house(&self, turn: &mut Turn<'_>) -> Result<(), Error> {
+        if self.cache.spill.is_none() {
+            return Ok(());
+        }
+        for index in 0..self.cache.groups.len() {
+            let spans = self.parts.iter().filter_map(|part| part.reservations.get(index)).flat_map(|r| r.rows());
+            let pages: Vec<_> = spans.filter(|span| span.first_row == 0).map(|span| span.host).collect();
+            self.cache.house(turn, index, &pages)?;
+        }
+        Ok(())
     }
 
     /// New tokens of all chunks: the rows that `append` and `attend` expect, in the order of the chunks.
@@ -183,14 +203,15 @@ impl<'c> Step<'c> {
             return Err(Error::NonFinite { argument: "queries", token, element });
         }
         let work = self.work.as_mut().ok_or(Error::Order { layer, why: "the step is over" })?;
-        let _turn = self.cache.turn.lock();
+        let mut turn = self.cache.turn.lock();
         work.out.clear();
         work.out.resize(expected, f32::NAN);
         work.wanted.parts = self.parts.len();
         work.certificates.clear();
         work.certificates.resize(heads, Certificate::UNCERTIFIED);
         for part in &mut self.parts {
-            let done = crate::attend::attend(self.cache, group, index, layer, part, self.policy, queries, work);
+            let done =
+                crate::attend::attend(self.cache, &mut turn, group, index, layer, part, self.policy, queries, work);
             self.cache.counters.withheld(done, heads)?;
         }
         // Under every policy: what may not be used is not returned. A chunk's rows have no bound that would tell.
@@ -229,11 +250,17 @@ impl<'c> Step<'c> {
         }
         let _turn = self.cache.turn.lock();
         for part in &mut self.parts {
-            for (table, reservation) in part.state.tables.iter_mut().zip(part.reservations.drain(..)) {
+            let tables = part.state.tables.iter_mut().zip(&self.cache.groups);
+            for ((table, group), reservation) in tables.zip(part.reservations.drain(..)) {
                 let committed = table.commit(reservation).map_err(|e| Error::from_table(e.error))?;
+                self.cache.forget_promoted(group, &committed.dropped);
+                for entry in committed.filled.clone().filter_map(|block| table.get(block)) {
+                    self.cache.close_originals(group, entry.host);
+                }
                 committed.dropped.retire(|| self.cache.stamp())?;
             }
         }
+        self.cache.tend();
         Ok(())
     }
 }
@@ -246,10 +273,9 @@ impl Drop for Step<'_> {
                 reservation.abort(|| self.cache.stamp());
             }
             // Blocks that were coded in this step are gone; what was remembered of them goes too.
-            let (len, kv_heads) = (part.state.len(), self.cache.geometry().kv_heads);
+            let len = part.state.len();
             for group in &self.cache.groups {
-                let layers = group.first..group.first + group.layers;
-                part.state.forget_from(layers, kv_heads, len / group.layout.tokens());
+                part.state.forget_from(group, len / group.layout.tokens());
             }
             self.cache.put_back(part.id, part.state);
         }
@@ -268,7 +294,11 @@ impl Error {
             }
             TableError::Page { error, .. } => Self::Page(error),
             TableError::TooLong { len, tokens, limit } => Self::TooLong { tokens, len, limit },
+            TableError::WindowPassed { asked, least, within } => Self::WindowPassed { asked, least, within },
+            TableError::LongChunk { tokens, chunk } => Self::LongChunk { tokens, chunk },
             TableError::BeyondEnd { asked, len } => Self::Length { asked, len },
+            TableError::SwappedOut => Self::SwappedOut,
+            TableError::NotOut => Self::NotSwappedOut,
             other => Self::Table(other),
         }
     }

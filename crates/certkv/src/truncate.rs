@@ -3,38 +3,44 @@ use crate::Error;
 use crate::cache::Cache;
 use crate::group::Group;
 use crate::sequence::SequenceState;
+use crate::spill::Turn;
 use certkv_core::{PageId, SequenceId};
 use certkv_page::{BlockTable, PageError};
 
 impl Cache {
-    /// Cuts a sequence to `len` tokens. A block that becomes partial is reopened from its originals, bit for bit.
+    /// Cuts a sequence to `len` tokens. A block that becomes partial is reopened from its originals, bit for bit; where they were
+    /// spilled, they are read first.
     ///
     /// # Errors
-    /// [`Error::Length`] past the end; unknown or busy; no page for the reopened block: the sequence is unchanged.
+    /// [`Error::Length`] past the end; [`Error::WindowPassed`] if a layer's window at that length is gone; unknown or busy; no page for the reopened block: the sequence is unchanged.
     /// [`Error::Shortened`] after a failure half-way: it is cut to whole blocks.
     pub fn truncate(&self, id: SequenceId, len: usize) -> Result<(), Error> {
-        let _turn = self.turn.lock();
+        let mut turn = self.turn.lock();
         loop {
-            match self.try_truncate(id, len) {
+            match self.try_truncate(&mut turn, id, len) {
                 Err(error) if self.make_room(&error)? || self.forget_reopened(id, len, &error)? => {}
-                result => return result,
+                result => {
+                    self.sweep_all();
+                    return result;
+                }
             }
         }
     }
 
-    fn try_truncate(&self, id: SequenceId, len: usize) -> Result<(), Error> {
+    fn try_truncate(&self, turn: &mut Turn<'_>, id: SequenceId, len: usize) -> Result<(), Error> {
         self.with(id, |state| {
             if len > state.len() {
                 return Err(Error::Length { asked: len, len: state.len() });
             }
             for (group, table) in self.groups.iter().zip(&state.tables) {
+                table.check_cut(len).map_err(Error::from_table)?;
                 group.pools.reclaim(&mut |stamp| self.passed(stamp));
                 // All groups or none: the pages that a reopened block needs are there before the first is cut.
                 let (block, rows) = (len / table.block_size(), len % table.block_size());
-                let reopens = rows > 0 && table.blocks().get(block).is_some_and(|entry| entry.tail.is_none());
+                let reopens = rows > 0 && table.get(block).is_some_and(|entry| entry.is_full());
                 let copies = reopens && !table.is_exclusive(block);
                 for (pages, wanted, class) in
-                    [(&group.pools.tail, reopens, "tail"), (&group.pools.host, copies, "host")]
+                    [(&group.pools.tail, reopens && !table.is_out(), "tail"), (&group.pools.host, copies, "host")]
                 {
                     let counts = pages.counts();
                     if wanted && counts.free == 0 {
@@ -44,12 +50,13 @@ impl Cache {
                     }
                 }
             }
+            self.prepare_cut(turn, id, state, len)?;
             // Rows on their way to the host come first, and so do copies that read a page which may be reopened.
             self.join_lane()?;
             self.join_fills()?;
-            for (index, group) in self.groups.iter().enumerate() {
+            for index in 0..self.groups.len() {
                 let before = state.tables[index].len();
-                if let Err(cause) = self.cut(group, &mut state.tables[index], len) {
+                if let Err(cause) = self.cut(turn, index, &mut state.tables[index], len) {
                     if index == 0 && state.tables[0].len() == before {
                         return Err(cause);
                     }
@@ -62,22 +69,27 @@ impl Cache {
     }
 
     /// Cuts one group's table and does what that leaves to do: labels, copies, retirement.
-    fn cut(&self, group: &Group, table: &mut BlockTable, len: usize) -> Result<(), Error> {
+    fn cut(&self, turn: &mut Turn<'_>, index: usize, table: &mut BlockTable, len: usize) -> Result<(), Error> {
+        let group = &self.groups[index];
         let ops = table.truncate(len).map_err(Error::from_table)?;
-        let moved = self.relabel(group, ops.renamed()).and_then(|()| self.execute(group, ops.copies()));
+        let moved = self.relabel(index, ops.renamed());
+        let moved = moved.and_then(|()| self.house_copies(turn, index, ops.copies()));
+        let moved = moved.and_then(|()| self.execute(group, ops.copies()));
         self.forget_promoted(group, ops.dropped());
         ops.retire(|| self.stamp())?;
         moved
     }
 
     /// Reopened in place: the same rows under a new generation, in every layer.
-    fn relabel(&self, group: &Group, renamed: Option<(PageId, PageId)>) -> Result<(), Error> {
+    fn relabel(&self, index: usize, renamed: Option<(PageId, PageId)>) -> Result<(), Error> {
         let Some((old, new)) = renamed else { return Ok(()) };
+        let group = &self.groups[index];
+        self.renew_originals(index, old, new)?;
         if let Some(scratch) = &group.scratch {
             scratch.invalidate_page(old);
         }
         for layer in group.first..group.first + group.layers {
-            group.host.write(group.slot(new, layer), &self.main)?.set_tag(Group::tag(new));
+            group.host.write(group.host_slot(new, layer)?, &self.main)?.set_tag(Group::tag(new));
         }
         Ok(())
     }
@@ -87,7 +99,11 @@ impl Cache {
     fn cut_to_whole_blocks(&self, state: &mut SequenceState, len: usize, cause: Error) -> Error {
         // Block sizes are powers of two, so the largest is a multiple of all.
         let size = self.groups.iter().map(|group| group.layout.tokens()).max().unwrap_or(1);
-        let whole = len / size * size;
+        let mut whole = len / size * size;
+        // A window may have passed that length; it never passes 0.
+        while whole > 0 && state.tables.iter().any(|table| table.check_cut(whole).is_err()) {
+            whole -= size;
+        }
         for (group, table) in self.groups.iter().zip(&mut state.tables) {
             let cut = table.truncate(whole).map_err(Error::from_table);
             let cut = cut.and_then(|ops| {
@@ -105,8 +121,7 @@ impl Cache {
     /// Forgets what is known of blocks behind `len`.
     fn forget(&self, state: &mut SequenceState, len: usize) {
         for group in &self.groups {
-            let layers = group.first..group.first + group.layers;
-            state.forget_from(layers, self.config.geometry.kv_heads, len / group.layout.tokens());
+            state.forget_from(group, len / group.layout.tokens());
         }
     }
 }

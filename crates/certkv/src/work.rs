@@ -29,6 +29,8 @@ pub(crate) struct Workspace {
     pub(crate) pages: Pages,
     /// What the layer being read leaves to copy to scratch.
     pub(crate) wanted: Wanted,
+    /// Blocks of the layer being read that are read exactly whatever is decided.
+    pub(crate) uncoded: BitSet,
     /// `[kv head]`.
     pub(crate) heads: Vec<HeadWork>,
 }
@@ -51,6 +53,8 @@ pub(crate) struct HeadWork {
     pub(crate) memory: HeadMemory,
     /// Weights between the two sweeps of a certified step.
     pub(crate) scores: Scores,
+    /// One pass has made the outputs of the step.
+    pub(crate) summed: bool,
     /// Blocks without codes, read exactly whatever is decided.
     pub(crate) uncoded: usize,
     /// Keys that were scored from codes first and then exactly.
@@ -102,6 +106,7 @@ impl Workspace {
             certificates: Vec::new(),
             pages: Pages::default(),
             wanted: Wanted::default(),
+            uncoded: BitSet::default(),
             heads,
         }))
     }
@@ -122,6 +127,7 @@ impl HeadWork {
             resident: Resident::default(),
             memory: HeadMemory::default(),
             scores: Scores::new(),
+            summed: false,
             uncoded: 0,
             rescored: 0,
             picks: Vec::new(),

@@ -26,6 +26,7 @@ impl Run {
         let geometry = Geometry::new(2, 2, 1, 64).unwrap();
         let formats = vec!["k8-v4g32-b16".parse().unwrap(), "t4-v4g32-b32".parse().unwrap()];
         let config = Config::new(geometry, 400);
+        let config = Config { swap_tokens: 200, ..config };
         Config { formats, device, max_sequences: 4, scratch_keys: keys, scratch_values: values, ..config }
     }
 
@@ -111,7 +112,24 @@ impl Run {
         self.note(released);
     }
 
-    /// Fills, decodes, forks, cuts shared, own and open blocks, and releases one of three sequences.
+    /// Out and back; what fails leaves the sequence where it was.
+    fn swap(&mut self, i: usize) {
+        let id = self.live[i].0;
+        let out = self.cache.swap_out(id);
+        let out = self.note(out).is_some();
+        assert_eq!(self.cache.is_swapped_out(id).unwrap(), out);
+        if !out {
+            return;
+        }
+        let back = self.cache.swap_in(id);
+        if self.note(back).is_none() {
+            // One fault was injected, and it is over.
+            assert!(self.cache.is_swapped_out(id).unwrap());
+            self.cache.swap_in(id).unwrap();
+        }
+    }
+
+    /// Fills, decodes, forks, cuts shared, own and open blocks, swaps, and releases one of three sequences.
     fn script(&mut self) {
         let Some(a) = self.create() else { return };
         self.fill(a, 70);
@@ -120,8 +138,10 @@ impl Run {
         }
         let Some(b) = self.fork(a) else { return };
         self.decode(b);
+        self.swap(a);
         self.truncate(b, 40);
         self.fill(b, 30);
+        self.swap(b);
         self.truncate(a, 75);
         self.truncate(a, 37);
         self.decode(a);

@@ -43,6 +43,8 @@ struct Tally {
     published: u64,
     continued: u64,
     evicted: u64,
+    swapped: u64,
+    returned: u64,
     refused: u64,
     exhausted: u64,
     planted: u64,
@@ -86,6 +88,7 @@ impl World {
                 units: 1 + r.below(12),
                 eviction: if r.chance(0.5) { Eviction::Lru } else { Eviction::S3Fifo },
             }),
+            swap_tokens: r.below(2) * max_tokens,
             device,
             ..Config::new(geometry, max_tokens)
         };
@@ -139,11 +142,57 @@ impl World {
         }
     }
 
+    /// Swaps a sequence out, or back.
+    fn swap(&mut self) {
+        let i = self.r.below(self.live.len());
+        if !self.away(i) {
+            match self.cache.swap_out(self.live[i].0) {
+                Ok(_) => self.tally.swapped += 1,
+                Err(Error::CapacityExhausted { class: "swap", .. }) => self.tally.exhausted += 1,
+                Err(e) => self.expect(false, &format!("swap_out: {e}")),
+            }
+        } else if self.r.chance(0.5) {
+            self.bring(i);
+        } else {
+            let id = self.live[i].0;
+            let refused = matches!(self.cache.fork(id), Err(Error::SwappedOut))
+                && matches!(self.cache.begin(&[Chunk { sequence: id, tokens: 1 }]), Err(Error::SwappedOut));
+            self.expect(refused, "a sequence that is away was forked or continued");
+        }
+    }
+
+    fn away(&self, i: usize) -> bool {
+        matches!(self.cache.is_swapped_out(self.live[i].0), Ok(true))
+    }
+
+    /// Whether a sequence is on the device, or could be brought back.
+    fn bring(&mut self, i: usize) -> bool {
+        if !self.away(i) {
+            return true;
+        }
+        match self.cache.swap_in(self.live[i].0) {
+            Ok(_) => {
+                self.tally.returned += 1;
+                return true;
+            }
+            Err(Error::CapacityExhausted { .. }) => {
+                self.tally.exhausted += 1;
+                let wrong = self.must_fit(&self.lens());
+                self.expect(!wrong, "refused a return whose pages were there");
+            }
+            Err(e) => self.expect(false, &format!("swap_in: {e}")),
+        }
+        false
+    }
+
     /// A step over one to three sequences: sometimes with refused rows first, sometimes dropped half-way.
     fn step(&mut self) {
         let mut chosen: Vec<usize> = (0..self.live.len()).filter(|_| self.r.chance(0.5)).take(3).collect();
         if chosen.is_empty() {
             chosen.push(self.r.below(self.live.len()));
+        }
+        if !chosen.iter().all(|i| self.bring(*i)) {
+            return;
         }
         let mut chunks = Vec::new();
         let mut rows = Vec::new();
@@ -263,6 +312,9 @@ impl World {
     /// Forks, and decodes the same token on both: equal bits, as the certificate's memory is forked too.
     fn fork(&mut self) {
         let i = self.r.below(self.live.len());
+        if !self.bring(i) {
+            return;
+        }
         let (parent, model) = self.live[i].clone();
         match self.cache.fork(parent) {
             Ok(fork) => {
@@ -339,6 +391,9 @@ impl World {
     /// Caches what a sequence holds; it must be found at once, by its own circle and by no other.
     fn publish(&mut self) {
         let i = self.r.below(self.live.len());
+        if !self.bring(i) {
+            return;
+        }
         let (id, model) = self.live[i].clone();
         let (circle, tokens) = (self.r.below(2), tokens(&self.geometry, &model));
         match self.cache.publish(id, &CIRCLES[circle], tokens[..].into()) {
@@ -421,7 +476,7 @@ impl World {
     fn run(mut self, operations: u64) -> (Tally, CheckReport) {
         while self.tally.operations < operations {
             self.tally.operations += 1;
-            match self.r.below(20) {
+            match self.r.below(22) {
                 _ if self.live.is_empty() => self.create(),
                 0 | 1 => self.create(),
                 2 | 3 => self.fork(),
@@ -429,6 +484,7 @@ impl World {
                 7 => self.release(),
                 8 | 9 => self.publish(),
                 10 | 11 => self.resume(),
+                20 | 21 => self.swap(),
                 _ => self.step(),
             }
             self.check();
@@ -489,6 +545,8 @@ fn gate(id: &str, seeds: std::ops::Range<u64>, operations: u64, device: impl Fn(
             (&mut total.published, t.published),
             (&mut total.continued, t.continued),
             (&mut total.evicted, t.evicted),
+            (&mut total.swapped, t.swapped),
+            (&mut total.returned, t.returned),
             (&mut total.refused, t.refused),
             (&mut total.exhausted, t.exhausted),
             (&mut total.planted, t.planted),
@@ -500,7 +558,7 @@ fn gate(id: &str, seeds: std::ops::Range<u64>, operations: u64, device: impl Fn(
     }
     let t = total;
     println!(
-        "{id}: decodes {} prefills {} forks {} reopened {} dropped {} published {} continued {} evicted {} refused {} exhausted {} device operations {ops}",
+        "{id}: decodes {} prefills {} forks {} reopened {} dropped {} published {} continued {} evicted {} swapped {} returned {} refused {} exhausted {} device operations {ops}",
         t.decodes,
         t.prefills,
         t.forks,
@@ -509,6 +567,8 @@ fn gate(id: &str, seeds: std::ops::Range<u64>, operations: u64, device: impl Fn(
         t.published,
         t.continued,
         t.evicted,
+        t.swapped,
+        t.returned,
         t.refused,
         t.exhausted
     );
@@ -525,6 +585,8 @@ fn gate(id: &str, seeds: std::ops::Range<u64>, operations: u64, device: impl Fn(
         ("published", t.published),
         ("continued", t.continued),
         ("evicted", t.evicted),
+        ("swapped", t.swapped),
+        ("returned", t.returned),
         ("refused", t.refused),
         ("exhausted", t.exhausted),
     ] {

@@ -3,7 +3,7 @@ mod common;
 
 use certkv::{
     Cache, Certified, Class, Config, Eviction, Geometry, Policy, Pool, PrefixConfig, PrefixScope, PrefixSecret,
-    SaveScope, Snapshot,
+    SaveScope, Snapshot, Spill, store::MemoryStore,
 };
 use certkv_testkit::generate::Rng;
 use common::{fill, random_queries, random_rows, step};
@@ -81,6 +81,7 @@ fn worked() -> Snapshot {
         scratch_values: 4,
         prefixes: Some(prefixes),
         device_budget: 1 << 26,
+        spill: Some(Spill::new(Arc::new(MemoryStore::new(u64::MAX)), 160)),
         ..Config::new(geometry, 1024).with_format("t2-v3g32-b16".parse().unwrap())
     };
     let cache = Cache::new(config).unwrap();
@@ -145,7 +146,7 @@ fn every_documented_name_is_emitted_and_no_other() {
     // A cache without scratch and prefixes says nothing of them.
     let (bare, kept) = (Cache::new(Config::new(Geometry::new(1, 2, 1, 64).unwrap(), 64)).unwrap(), Kept::default());
     metrics::with_local_recorder(&kept, || bare.snapshot().publish("b"));
-    assert!(emitted(&kept).keys().all(|name| !name.contains("scratch") && !name.contains("prefix")));
+    assert!(emitted(&kept).keys().all(|name| !["scratch", "prefix", "spill"].iter().any(|part| name.contains(part))));
     assert!(
         !emitted(&kept).contains_key("certkv_pool_budget_bytes")
             || kept.get("certkv_pool_budget_bytes cache=b pool=disk") == 0.0
@@ -164,7 +165,7 @@ fn what_is_published_is_the_snapshot() {
     assert_eq!(kept.get("certkv_sequences cache=a state=idle"), 4.0);
     assert_eq!(kept.get("certkv_moves cache=a kind=restore result=refused"), 1.0);
     assert_eq!(kept.get("certkv_moves cache=a kind=save result=done"), 1.0);
-    let saved = snapshot.saves.unwrap().done.sum;
+    let saved = snapshot.saves.done.sum;
     assert_eq!(kept.get("certkv_move_bytes_sum cache=a kind=save"), saved as f64);
     assert_eq!(kept.get("certkv_move_bytes_bucket cache=a kind=save le=+Inf"), 1.0);
     // Buckets are cumulative: the one that holds the saved bytes is the first with a count.

@@ -2,7 +2,8 @@
 mod common;
 
 use certkv::{
-    Cache, Certified, Config, Eviction, Geometry, Policy, PrefixConfig, PrefixScope, PrefixSecret, SaveScope,
+    Cache, Certified, Config, Eviction, Geometry, Policy, PrefixConfig, PrefixScope, PrefixSecret, SaveScope, Spill,
+    store::MemoryStore,
 };
 use certkv_testkit::generate::Rng;
 use common::{fill, random_queries, random_rows, step};
@@ -91,7 +92,13 @@ fn work(listener: &Listener) {
     let geometry = Geometry::new(2, 4, 2, 64).unwrap();
     let prefixes = PrefixConfig { secret: PrefixSecret::new([5; 32]), units: 8, eviction: Eviction::Lru };
     let format = "t2-v3g32-b16".parse().unwrap();
-    let config = Config { scratch_keys: 6, scratch_values: 4, prefixes: Some(prefixes), ..Config::new(geometry, 1024) };
+    let config = Config {
+        swap_tokens: 256,
+        scratch_keys: 6,
+        scratch_values: 4,
+        prefixes: Some(prefixes),
+        ..Config::new(geometry, 1024)
+    };
     let cache = Cache::new(config.with_format(format)).unwrap();
     let mut r = Rng::new(1);
     let id = cache.create().unwrap();
@@ -119,6 +126,9 @@ fn work(listener: &Listener) {
     assert_eq!(listener.spans("save")[0].values, [("bytes", file.len() as u64)].into());
     let back = cache.restore(&whose, &mut &file[..]).unwrap();
     assert_eq!(listener.spans("restore")[0].values, [("bytes", file.len() as u64)].into());
+    for (name, moved) in [("swap out", cache.swap_out(back).unwrap()), ("swap in", cache.swap_in(back).unwrap())] {
+        assert_eq!(listener.spans(name)[0].values, [("bytes", moved)].into());
+    }
     for id in [id, again, fork, back] {
         cache.release(id).unwrap();
     }
@@ -130,10 +140,31 @@ fn work(listener: &Listener) {
     assert!(moved > 0 && filled <= moved, "{filled} seen to be there, {moved} enqueued");
 }
 
+/// Originals to a store and back.
+fn spill(listener: &Listener) {
+    let geometry = Geometry::new(4, 2, 1, 64).unwrap();
+    let spill = Some(Spill::new(Arc::new(MemoryStore::new(u64::MAX)), 16));
+    let config = Config { spill, max_sequences: 1, ..Config::new(geometry, 512) };
+    let cache = Cache::new(config.with_format("k8-v4g32-b16".parse().unwrap())).unwrap();
+    let (mut r, id) = (Rng::new(1), cache.create().unwrap());
+    for _ in 0..40 {
+        fill(&cache, id, &random_rows(&geometry, 10, &mut r)).unwrap();
+    }
+    let (rows, queries) = (random_rows(&geometry, 1, &mut r), random_queries(&geometry, 1, &mut r));
+    step(&cache, id, &rows, &queries, Policy::Dense).unwrap();
+    let slots: u64 = listener.spans("spill").iter().map(|span| span.values["slots"]).sum();
+    let bytes: u64 = listener.spans("fetch").iter().map(|span| span.values["bytes"]).sum();
+    let snapshot = cache.snapshot();
+    assert!(slots >= snapshot.spills.unwrap().done.count() && bytes == snapshot.fetches.unwrap().done.sum && bytes > 0);
+}
+
 #[test]
 fn spans_open_and_close_around_moves() {
     let listener = Listener::default();
-    tracing::subscriber::with_default(listener.clone(), || work(&listener));
+    tracing::subscriber::with_default(listener.clone(), || {
+        work(&listener);
+        spill(&listener);
+    });
     let all = listener.0.lock().unwrap().clone();
     let wrong = |seen: &Seen| (seen.entered, seen.left, seen.closed) != (1, 1, true);
     assert!(!all.is_empty() && !all.iter().any(wrong), "{:?}", all.iter().find(|seen| wrong(seen)));

@@ -1,7 +1,7 @@
 //! The engine's CUDA path against attention in f64: `gpu_engine [--small] [--steps N] [--cubins FOLDER] [--cache FOLDER]
 //! [--format F] [--seed N]`; a format for each layer is written `F+F+..`.
 //!
-//! Ragged batches under every policy with forks, truncations, releases and dropped steps; every output is compared with
+//! Ragged batches under every policy with forks, truncations, swaps, releases and dropped steps; every output is compared with
 //! attention in f64 over the originals, which are read back bit for bit; then a recorded step is replayed beside a twin. The happens-before
 //! checker is on meanwhile. Exit
 //! code 0: all hold, 1: something is wrong, 2: no GPU.
@@ -58,6 +58,7 @@ fn life(gpu: &Gpu, compiler: &Compiler, plan: &Plan, format: &str, store: Dtype)
     config = config.with_scratch([0.5, 0.1, 0.01][plan.seed as usize % 3]);
     (config.max_context, config.max_sequences, config.threads) = (longest, 12, 4);
     config.certificate_ring = 4;
+    config.swap_tokens = longest;
     config.prefixes =
         Some(PrefixConfig { secret: PrefixSecret::random()?, units: 4 * longest / 32, eviction: Eviction::S3Fifo });
     let start = Instant::now();
@@ -79,6 +80,10 @@ fn life(gpu: &Gpu, compiler: &Compiler, plan: &Plan, format: &str, store: Dtype)
     let (mut rows, mut lost) = world.read_back(&mut cache)?;
     for i in 0..plan.steps {
         disturb(&mut cache, &mut world, i)?;
+        if i % 5 == 2 && !world.held.is_empty() {
+            let at = world.rng.below(world.held.len());
+            world.swap(&mut cache, at)?;
+        }
         let (name, policy, owed) = policies()[i / 2 % 5];
         // Far enough for the staging memory to come round several times.
         let held: usize = world.held.iter().map(|h| h.len + 8).sum();

@@ -132,6 +132,13 @@ impl World {
         Ok(())
     }
 
+    /// Leaves the device and comes back.
+    pub(crate) fn swap(&mut self, cache: &mut GpuCache, at: usize) -> Result<(), Failure> {
+        cache.swap_out(self.held[at].id)?;
+        cache.swap_in(self.held[at].id)?;
+        Ok(())
+    }
+
     pub(crate) fn truncate(&mut self, cache: &mut GpuCache, at: usize, len: usize) -> Result<(), Failure> {
         cache.truncate(self.held[at].id, len)?;
         self.shorten(at, len);

@@ -33,12 +33,12 @@ impl Hint {
 impl HeadCall<'_> {
     /// Outputs and masses of one step, on the way that the last step's decision suggests: two sweeps where something was
     /// promoted or many values were skipped, one pass where codes served for everything.
-    pub(crate) fn attend(&self, policy: &Certified, draw: u64, w: &mut HeadWork) -> Result<(), Error> {
-        if !w.memory.is_plain() || policy.explore_rate > 0.0 {
-            self.two_sweeps(policy, draw, w)?;
-            let nothing = w.touched.is_empty() && w.memory.keys.is_empty() && w.values.len() == w.uncoded;
-            w.memory.flat = nothing && !self.skips_pay(w.skipped.len());
-            return Ok(());
+    ///
+    /// This is everything up to the sets: what comes after, [`HeadCall::sum`], reads the originals that they name.
+    pub(crate) fn look(&self, policy: &Certified, draw: u64, w: &mut HeadWork) -> Result<(), Error> {
+        w.summed = w.memory.is_plain() && !(policy.explore_rate > 0.0);
+        if !w.summed {
+            return self.first_sweep(policy, draw, w);
         }
         self.pass(w)?;
         self.learn(w);
@@ -49,14 +49,24 @@ impl HeadCall<'_> {
         Ok(())
     }
 
+    /// The outputs by the sets in force, unless one pass has made them.
+    pub(crate) fn sum(&self, w: &mut HeadWork) -> Result<(), Error> {
+        if !w.summed {
+            self.second_sweep(w)?;
+            let nothing = w.touched.is_empty() && w.memory.keys.is_empty() && w.values.len() == w.uncoded;
+            w.memory.flat = nothing && !self.skips_pay(w.skipped.len());
+        }
+        Ok(())
+    }
+
     /// Whether leaving `skipped` blocks' values unread is worth a second sweep. Two sweeps take about a quarter longer than
     /// one pass if all values are read; this weighs bytes higher than time.
     fn skips_pay(&self, skipped: usize) -> bool {
         4 * skipped >= self.blocks
     }
 
-    /// Scores all keys (those of the guess exactly), decides, and sums the values.
-    fn two_sweeps(&self, policy: &Certified, draw: u64, w: &mut HeadWork) -> Result<(), Error> {
+    /// Scores all keys (those of the guess exactly), and decides.
+    fn first_sweep(&self, policy: &Certified, draw: u64, w: &mut HeadWork) -> Result<(), Error> {
         let kernel = &self.group.kernel;
         let tail = self.pages.tail(self.group, self.head, self.centre_norm());
         let tail = tail.as_ref();
@@ -70,6 +80,14 @@ impl HeadCall<'_> {
         self.learn(w);
         self.decide(policy, w)?;
         self.explore(policy.explore_rate, draw, w);
+        Ok(())
+    }
+
+    /// Scores promoted keys again, and sums the values.
+    fn second_sweep(&self, w: &mut HeadWork) -> Result<(), Error> {
+        let (kernel, queries) = (&self.group.kernel, self.queries);
+        let tail = self.pages.tail(self.group, self.head, self.centre_norm());
+        let tail = tail.as_ref();
         self.hold(Side::Key, w.touched.iter().copied(), &mut w.resident)?;
         self.hold(Side::Value, w.values.iter(), &mut w.resident)?;
         if !w.touched.is_empty() {

@@ -6,15 +6,17 @@ pub(crate) mod pages;
 mod prefill;
 pub(crate) mod promoted;
 pub(crate) mod published;
+pub(crate) mod seen;
 mod terms;
 #[cfg(test)]
 mod tests;
 
 use crate::group::{Group, Side};
 use crate::sequence::SequenceState;
+use crate::spill::Turn;
 use crate::step::Part;
 use crate::work::{HeadWork, Workspace};
-use crate::{Cache, Error, Policy};
+use crate::{Cache, Error, Policy, SequenceId};
 use certified::HeadCall;
 use certkv_bound::{Cause, Certificate, Rung, Status};
 use certkv_control::BitSet;
@@ -25,6 +27,7 @@ use pages::Pages;
 #[allow(clippy::too_many_arguments, reason = "one call site; the values have nothing else in common")]
 pub(crate) fn attend(
     cache: &Cache,
+    turn: &mut Turn<'_>,
     group: &Group,
     index: usize,
     layer: usize,
@@ -35,12 +38,12 @@ pub(crate) fn attend(
 ) -> Result<(), Error> {
     work.wanted.clear();
     let result = if part.tokens > 1 {
-        prefill::prefill(cache, group, index, layer, part, queries, work)
+        prefill::prefill(cache, turn, group, index, layer, part, queries, work)
     } else {
-        decode(cache, group, index, layer, part, policy, queries, work)
+        decode(cache, turn, group, index, layer, part, policy, queries, work)
     };
     if result.is_ok() && part.tokens == 1 && matches!(policy, Policy::Certified(_)) {
-        work.wanted.collect(cache, group, layer, part, &work.heads, &work.pages);
+        work.wanted.collect(group, layer, part, &work.heads, &work.pages, &work.uncoded);
     }
     // A fence stands for finished reads: the guards go before one is recorded.
     work.pages.close();
@@ -53,6 +56,7 @@ pub(crate) fn attend(
 #[allow(clippy::too_many_arguments, reason = "one call site; the values have nothing else in common")]
 fn decode(
     cache: &Cache,
+    turn: &mut Turn<'_>,
     group: &Group,
     index: usize,
     layer: usize,
@@ -63,16 +67,20 @@ fn decode(
 ) -> Result<(), Error> {
     let geometry = cache.geometry();
     let group_width = geometry.group() * geometry.head_dim;
-    let blocks = (part.len + 1) / group.layout.tokens();
     work.pages.open(cache, group, index, layer, part, true)?;
     let first_row = part.first_row;
-    let SequenceState { centres, heads: memory, uncoded, .. } = &mut *part.state;
-    uncoded[layer].resize(blocks);
+    let SequenceState { centres, heads: memory, uncoded: known, .. } = &mut *part.state;
+    known[layer].resize((part.len + 1) / group.layout.tokens());
     let memory = &mut memory[layer * geometry.kv_heads..(layer + 1) * geometry.kv_heads];
-    let Workspace { pages, heads, out, certificates, .. } = work;
+    let Workspace { pages, heads, out, certificates, uncoded, .. } = work;
+    pages.uncoded(&known[layer], uncoded);
+    let (blocks, seen) = (pages.blocks(), pages.seen());
     let row = &queries[first_row * geometry.q_width()..(first_row + 1) * geometry.q_width()];
     for (w, m) in heads.iter_mut().zip(memory.iter_mut()) {
-        w.begin(blocks, &uncoded[layer]);
+        w.begin(blocks, uncoded);
+        if let Some(seen) = seen {
+            m.slide(seen.fixed, seen.from);
+        }
         m.resize(blocks, geometry.group());
         if let Policy::Certified(p) = policy {
             // A guess made under a wider cap is no guess under this one.
@@ -83,11 +91,15 @@ fn decode(
         }
         core::mem::swap(&mut w.memory, m);
     }
-    let call =
-        Decode { cache, group, layer, row, group_width, centre: &centres[layer], uncoded: &uncoded[layer], blocks };
-    let done = call.step(policy, pages, heads);
+    let (sequence, centre) = (part.id, &centres[layer][..]);
+    let call = Decode { cache, group, index, layer, sequence, row, group_width, centre, uncoded, blocks };
+    let done = call.step(policy, turn, pages, heads);
     for (w, m) in heads.iter_mut().zip(memory) {
         core::mem::swap(&mut w.memory, m);
+        if let Some(seen) = seen {
+            // What was gathered for this query is no block of the next.
+            m.truncate(seen.blocks);
+        }
     }
     done?;
     for (head, w) in heads.iter().enumerate() {
@@ -103,7 +115,10 @@ fn decode(
 pub(crate) struct Decode<'a> {
     pub(crate) cache: &'a Cache,
     pub(crate) group: &'a Group,
+    /// Number of the group.
+    pub(crate) index: usize,
     pub(crate) layer: usize,
+    pub(crate) sequence: SequenceId,
     /// The token's queries, `[q_heads][dim]`.
     pub(crate) row: &'a [f32],
     pub(crate) group_width: usize,
@@ -114,12 +129,16 @@ pub(crate) struct Decode<'a> {
 
 impl Decode<'_> {
     /// Outputs and certificates of every head under `policy`.
-    fn step(&self, policy: Policy, pages: &mut Pages, heads: &mut [HeadWork]) -> Result<(), Error> {
-        for b in self.uncoded.iter() {
-            pages.fetch(self.cache, self.group, self.layer, b)?;
-        }
+    fn step(
+        &self,
+        policy: Policy,
+        turn: &mut Turn<'_>,
+        pages: &mut Pages,
+        heads: &mut [HeadWork],
+    ) -> Result<(), Error> {
+        self.need(turn, pages, heads, |wanted, _| wanted.extend(self.uncoded.iter()))?;
         match policy {
-            Policy::Dense => self.all_dense(Cause::Requested, Rung::DenseLayer, pages, heads),
+            Policy::Dense => self.all_dense(Cause::Requested, Rung::DenseLayer, turn, pages, heads),
             Policy::Packed => {
                 self.run(pages, heads, |head, w| {
                     head.count_pass(w);
@@ -130,13 +149,14 @@ impl Decode<'_> {
                 Ok(())
             }
             Policy::Certified(p) => {
-                // Any block may turn out to be worth reading exactly, except where codes served for everything so far.
-                if !heads.iter().all(|w| w.memory.is_plain() && !(p.explore_rate > 0.0)) {
-                    self.fetch_all(pages)?;
+                // Any block may turn out to be worth reading exactly, except where codes served for everything so far. Where
+                // originals are spilled, only those are asked for that are read.
+                if !self.spills() && !heads.iter().all(|w| w.memory.is_plain() && !(p.explore_rate > 0.0)) {
+                    self.fetch_all(turn, pages, heads)?;
                 }
-                self.certified(&p, pages, heads)
+                self.certified(&p, turn, pages, heads)
             }
-            Policy::Seed000(p) => self.published(&p, pages, heads),
+            Policy::Seed000(p) => self.published(&p, turn, pages, heads),
         }
     }
 
@@ -180,6 +200,7 @@ impl Decode<'_> {
         &self,
         cause: Cause,
         rung: Rung,
+        turn: &mut Turn<'_>,
         pages: &mut Pages,
         heads: &mut [HeadWork],
     ) -> Result<(), Error> {
@@ -187,49 +208,117 @@ impl Decode<'_> {
             w.dense.fill(true);
             w.certificates.iter_mut().for_each(|c| c.cause = cause);
         }
-        self.fetch_all(pages)?;
+        self.fetch_all(turn, pages, heads)?;
         self.run(pages, heads, |head, w| head.dense(rung, w))
     }
 
-    pub(crate) fn fetch_all(&self, pages: &mut Pages) -> Result<(), Error> {
-        (0..self.blocks).try_for_each(|b| pages.fetch(self.cache, self.group, self.layer, b))
+    fn fetch_all(&self, turn: &mut Turn<'_>, pages: &mut Pages, heads: &mut [HeadWork]) -> Result<(), Error> {
+        self.need(turn, pages, heads, |wanted, _| wanted.extend(0..self.blocks))
+    }
+
+    /// Originals can be elsewhere than in host memory.
+    fn spills(&self) -> bool {
+        self.cache.spill.is_some()
+    }
+
+    /// Holds the originals of the blocks that `wants` lists. Those that were spilled are read first, all at once; for that time no
+    /// page is held, and no side in scratch.
+    pub(crate) fn need(
+        &self,
+        turn: &mut Turn<'_>,
+        pages: &mut Pages,
+        heads: &mut [HeadWork],
+        wants: impl FnOnce(&mut Vec<usize>, &[HeadWork]),
+    ) -> Result<(), Error> {
+        let Self { cache, group, layer, .. } = *self;
+        pages.want(|wanted| wants(wanted, heads));
+        if pages.lacks(group, layer) {
+            heads.iter_mut().for_each(|w| w.resident.clear());
+            pages.bring(cache, self.index, layer, self.sequence, turn)?;
+            for (number, w) in heads.iter_mut().enumerate() {
+                let head = self.head(pages, number);
+                let HeadWork { keys, values, resident, .. } = w;
+                head.hold(Side::Key, keys.iter(), resident)?;
+                head.hold(Side::Value, values.iter(), resident)?;
+            }
+        }
+        pages.hold_wanted(cache, group, layer)
+    }
+
+    /// As [`Decode::need`] for what is read exactly by the sets in force and the picks; nothing where all is held anyway.
+    fn need_sets(&self, turn: &mut Turn<'_>, pages: &mut Pages, heads: &mut [HeadWork]) -> Result<(), Error> {
+        if !self.spills() {
+            return Ok(());
+        }
+        self.need(turn, pages, heads, |wanted, heads| {
+            for w in heads {
+                let picks = w.picks.iter().map(|i| *i as usize % self.blocks.max(1));
+                wanted.extend(w.keys.iter().chain(w.values.iter()).chain(picks));
+            }
+        })
     }
 
     /// Heads marked for rung 3, and the whole layer on a failed canary (rung 4).
-    pub(crate) fn fall_back(&self, pages: &mut Pages, heads: &mut [HeadWork]) -> Result<(), Error> {
+    pub(crate) fn fall_back(
+        &self,
+        turn: &mut Turn<'_>,
+        pages: &mut Pages,
+        heads: &mut [HeadWork],
+    ) -> Result<(), Error> {
         if heads.iter().any(|w| w.corrupt.is_some()) {
-            return self.all_dense(Cause::Integrity, Rung::DenseLayer, pages, heads);
+            return self.all_dense(Cause::Integrity, Rung::DenseLayer, turn, pages, heads);
         }
         if heads.iter().any(|w| w.dense.contains(&true)) {
-            self.fetch_all(pages)?;
+            self.fetch_all(turn, pages, heads)?;
             self.run(pages, heads, |head, w| head.dense(Rung::DenseHead, w))?;
         }
         Ok(())
     }
 
     /// The certified step: math.md 6.6 and 8.
-    fn certified(&self, policy: &Certified, pages: &mut Pages, heads: &mut [HeadWork]) -> Result<(), Error> {
+    fn certified(
+        &self,
+        policy: &Certified,
+        turn: &mut Turn<'_>,
+        pages: &mut Pages,
+        heads: &mut [HeadWork],
+    ) -> Result<(), Error> {
         let draw = if policy.explore_rate > 0.0 { self.cache.next_draw() } else { 0 };
-        self.run(pages, heads, |head, w| {
+        let first = |head: &HeadCall<'_>, w: &mut HeadWork| {
             // The guess, and blocks without codes.
             head.hold(Side::Key, w.keys.iter(), &mut w.resident)?;
             head.hold(Side::Value, w.values.iter(), &mut w.resident)?;
-            head.attend(policy, draw, w)?;
+            head.look(policy, draw, w)
+        };
+        let second = |head: &HeadCall<'_>, w: &mut HeadWork| {
+            head.sum(w)?;
             w.rescored = w.touched.len();
             head.count_pass(w);
             head.certify(policy.tol_rel, w)?;
             w.certificates.iter_mut().for_each(Certificate::keep_candidate);
             Ok(())
-        })?;
+        };
+        if self.spills() {
+            self.need_sets(turn, pages, heads)?;
+            self.run(pages, heads, first)?;
+            self.need_sets(turn, pages, heads)?;
+            self.run(pages, heads, second)?;
+        } else {
+            self.run(pages, heads, |head, w| first(head, w).and_then(|()| second(head, w)))?;
+        }
         loop {
             self.run(pages, heads, |head, w| head.choose(policy, w))?;
             if heads.iter().any(|w| w.corrupt.is_some()) || heads.iter().all(|w| w.picks.is_empty()) {
                 break;
             }
-            self.fetch_all(pages)?;
+            if self.spills() {
+                self.need_sets(turn, pages, heads)?;
+            } else {
+                self.fetch_all(turn, pages, heads)?;
+            }
             self.promote(policy, pages, heads)?;
         }
-        self.fall_back(pages, heads)?;
+        self.fall_back(turn, pages, heads)?;
         for c in heads.iter_mut().flat_map(|w| &mut w.certificates) {
             if c.status == Status::Uncertified {
                 // The last word: what is returned is within the tolerance, or the call fails.

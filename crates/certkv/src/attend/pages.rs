@@ -1,12 +1,15 @@
 //! The pages that one layer of one sequence is read from, held while they are read.
 use crate::attend::promoted::Resident;
+use crate::attend::seen::{Gathered, Rows, Seen};
 use crate::group::{Group, Side};
+use crate::spill::{Ask, Turn};
 use crate::step::Part;
-use crate::{Cache, Error};
+use crate::{Cache, Error, SequenceId};
 use certkv_control::BitSet;
 use certkv_core::{PageId, planted};
 use certkv_device::ReadGuard;
 use certkv_kernel::{Block, BlockSource, Tail};
+use core::ops::Range;
 
 /// Guards of one layer's pages; the buffers are kept from call to call.
 #[derive(Debug, Default)]
@@ -17,15 +20,30 @@ pub(crate) struct Pages {
     host: Vec<Option<ReadGuard>>,
     /// Ids of the originals of every block, the open one included.
     host_ids: Vec<PageId>,
+    /// Blocks whose originals are to be held.
+    wanted: Vec<usize>,
+    /// What is asked of the store.
+    asks: Vec<Ask>,
+    /// Ids of what is held, to be held again.
+    packed_ids: Vec<PageId>,
+    tail_id: Option<PageId>,
     /// The open block's rows.
     tail: Option<ReadGuard>,
     /// Tokens in the open block.
     tail_tokens: usize,
+    /// Whole blocks, and how many of them are not of this step.
+    blocks: usize,
+    closed: usize,
+    /// What the query sees, in a layer with a window.
+    seen: Option<Seen>,
+    /// Rows of blocks that are seen in part.
+    gathered: Gathered,
 }
 
 impl Pages {
     /// Finds the pages of `part` in `layer` with all tokens of the step visible, and holds the packed ones (if `packed`)
-    /// and the tail.
+    /// and the tail. A decode step (`packed`) of a layer with a window finds what its query sees, see [`Seen`]; a chunk all that
+    /// is there.
     pub(crate) fn open(
         &mut self,
         cache: &Cache,
@@ -38,38 +56,197 @@ impl Pages {
         self.close();
         let size = group.layout.tokens();
         let total = part.len + part.tokens;
-        let full = total / size;
         self.tail_tokens = total % size;
-        let committed = &part.state.tables[index].blocks()[..part.len / size];
+        let table = &part.state.tables[index];
+        let (seen, rows) = match group.window.filter(|_| packed) {
+            Some(window) => {
+                let (seen, rows) = Seen::new(window, size, total);
+                (Some(seen), rows)
+            }
+            None => (None, Default::default()),
+        };
+        self.seen = seen;
+        let gathers = rows.iter().any(|(_, rows)| !rows.is_empty());
+        let whole = |block: usize| seen.is_none_or(|s| block < s.fixed || block >= s.from);
         let hold = |id: PageId| group.packed.read_tagged(group.slot(id, layer), &cache.main, Group::tag(id));
-        for entry in committed {
-            self.host_ids.push(entry.host);
-            if let (true, Some(id)) = (packed, entry.packed) {
-                self.packed.push(hold(id)?);
+        let originals = |id: PageId| group.host.read_tagged(group.slot(id, layer), &cache.main, Group::tag(id));
+        // Guards of blocks that are seen in part, with the rows: at most the sinks' last and the window's first.
+        let mut parts: [Option<(ReadGuard, Range<usize>)>; 2] = [None, None];
+        let mut take = |block: usize, host: PageId| -> Result<(), Error> {
+            for (place, (number, rows)) in parts.iter_mut().zip(&rows) {
+                if *number == block && !rows.is_empty() {
+                    *place = Some((originals(host)?, rows.clone()));
+                }
+            }
+            Ok(())
+        };
+        for (block, entry) in table.numbered().filter(|(_, entry)| entry.tail.is_none()) {
+            take(block, entry.host)?;
+            if whole(block) {
+                self.host_ids.push(entry.host);
+                self.closed += 1;
+                if let (true, Some(id)) = (packed, entry.packed) {
+                    self.packed.push(hold(id)?);
+                    self.packed_ids.push(id);
+                }
             }
         }
+        self.blocks = self.closed;
         for span in part.reservations.get(index).into_iter().flat_map(|r| r.rows()) {
-            self.host_ids.push(span.host);
+            let (full, whole) = (span.packed.is_some(), whole(span.block));
+            if full {
+                take(span.block, span.host)?;
+            }
+            // The open block is no block of its own where its rows are gathered.
+            if if full { whole } else { !gathers } {
+                self.host_ids.push(span.host);
+            }
+            self.blocks += usize::from(full && whole);
             match (span.packed, span.tail) {
-                (Some(id), _) if packed => self.packed.push(hold(id)?),
+                (Some(id), _) if packed && whole => {
+                    self.packed.push(hold(id)?);
+                    self.packed_ids.push(id);
+                }
                 (None, Some(id)) => {
                     let guard = group.tail.read_tagged(group.slot(id, layer), &cache.main, Group::tag(id))?;
                     self.tail = Some(guard);
+                    self.tail_id = Some(id);
                 }
                 _ => {}
             }
         }
         self.host.resize_with(self.host_ids.len(), || None);
-        if (packed && self.packed.len() != full) || self.tail.is_some() != (self.tail_tokens > 0) {
+        let expected = seen.map_or(total / size - table.hole().len(), |seen| seen.blocks);
+        if self.blocks != expected || (packed && self.packed.len() != expected) {
             return Err(Error::Order { layer, why: "a page of the sequence is missing" });
+        }
+        if self.tail.is_some() != (self.tail_tokens > 0) {
+            return Err(Error::Order { layer, why: "a page of the sequence is missing" });
+        }
+        if gathers {
+            self.gather(cache, group, layer, &part.state.centres[layer], &parts, &rows)?;
         }
         Ok(())
     }
 
-    /// Holds the originals of `block`.
-    pub(crate) fn fetch(&mut self, cache: &Cache, group: &Group, layer: usize, block: usize) -> Result<(), Error> {
-        if let (Some(slot @ None), Some(&id)) = (self.host.get_mut(block), self.host_ids.get(block)) {
-            *slot = Some(group.host.read_tagged(group.slot(id, layer), &cache.main, Group::tag(id))?);
+    /// Copies the rows that are seen of blocks in part, and of the open one. Costs a copy of fewer than three blocks.
+    fn gather(
+        &mut self,
+        cache: &Cache,
+        group: &Group,
+        layer: usize,
+        centre: &[f32],
+        parts: &[Option<(ReadGuard, Range<usize>)>; 2],
+        rows: &[Rows; 3],
+    ) -> Result<(), Error> {
+        let tail = self.tail.as_ref().map_or(&[][..], |guard| guard.words());
+        let mut from: [(&[u16], Range<usize>); 3] = Default::default();
+        for ((to, part), (_, rows)) in from.iter_mut().zip(parts.iter().chain([&None])).zip(rows) {
+            *to = match part {
+                Some((guard, rows)) => (guard.words(), rows.clone()),
+                // The open block, of which the sinks or the window may be a part.
+                None => (tail, rows.clone()),
+            };
+            if to.0.is_empty() && !to.1.is_empty() {
+                return Err(Error::Order { layer, why: "a page that is seen in part is missing" });
+            }
+        }
+        self.gathered.fill(group, &from, centre, cache.geometry().store);
+        self.tail = None;
+        self.tail_tokens = self.gathered.rest(group.layout.tokens());
+        Ok(())
+    }
+
+    /// Blocks that are read: whole ones, then those of gathered rows.
+    pub(crate) fn blocks(&self) -> usize {
+        self.blocks + self.gathered.blocks
+    }
+
+    /// Blocks, of these the first, whose originals are final: not of this step.
+    pub(crate) fn closed(&self) -> usize {
+        self.closed
+    }
+
+    /// What the query sees, in a layer with a window.
+    pub(crate) fn seen(&self) -> Option<Seen> {
+        self.seen
+    }
+
+    /// Blocks without codes as they are read, from those of the sequence.
+    pub(crate) fn uncoded(&self, known: &BitSet, into: &mut BitSet) {
+        match self.seen {
+            None => into.copy_from(known),
+            Some(seen) => {
+                into.clear();
+                into.resize(self.blocks());
+                let number = |b: usize| if b < seen.fixed { b } else { b - seen.fixed + seen.from };
+                for b in (0..self.blocks).filter(|b| known.contains(number(*b))) {
+                    into.insert(b);
+                }
+                for b in self.blocks..self.blocks() {
+                    into.insert(b);
+                }
+            }
+        }
+    }
+
+    /// Lists the blocks whose originals are to be held.
+    pub(crate) fn want(&mut self, list: impl FnOnce(&mut Vec<usize>)) {
+        self.wanted.clear();
+        list(&mut self.wanted);
+    }
+
+    /// Whether originals of a listed block are not in host memory.
+    pub(crate) fn lacks(&self, group: &Group, layer: usize) -> bool {
+        let Some(map) = group.map() else { return false };
+        let map = map.lock();
+        let absent = |block: &usize| match (self.host.get(*block), self.host_ids.get(*block)) {
+            (Some(None), Some(id)) => map.frame(group.slot_id(*id, layer)).is_none(),
+            _ => false,
+        };
+        self.wanted.iter().any(absent)
+    }
+
+    /// Reads the originals of listed blocks from the store where they lie there alone. Everything is let go meanwhile, and held
+    /// again on return.
+    ///
+    /// # Errors
+    /// [`Error::Fetch`]; nothing is held then.
+    pub(crate) fn bring(
+        &mut self,
+        cache: &Cache,
+        index: usize,
+        layer: usize,
+        sequence: SequenceId,
+        turn: &mut Turn<'_>,
+    ) -> Result<(), Error> {
+        let group = &cache.groups[index];
+        let held = self.host.iter().enumerate().filter(|(_, guard)| guard.is_some()).map(|(block, _)| block);
+        self.wanted.extend(held);
+        self.wanted.sort_unstable();
+        self.wanted.dedup();
+        self.packed.clear();
+        self.host.iter_mut().for_each(|guard| *guard = None);
+        self.tail = None;
+        self.asks.clear();
+        let ids = &self.host_ids;
+        self.asks.extend(self.wanted.iter().filter_map(|&block| Some(Ask { block, layer, page: *ids.get(block)? })));
+        cache.bring(turn, index, Some(sequence), &self.asks)?;
+        for &id in &self.packed_ids {
+            self.packed.push(group.packed.read_tagged(group.slot(id, layer), &cache.main, Group::tag(id))?);
+        }
+        if let Some(id) = self.tail_id {
+            self.tail = Some(group.tail.read_tagged(group.slot(id, layer), &cache.main, Group::tag(id))?);
+        }
+        Ok(())
+    }
+
+    /// Holds the originals of the listed blocks.
+    pub(crate) fn hold_wanted(&mut self, cache: &Cache, group: &Group, layer: usize) -> Result<(), Error> {
+        for &block in &self.wanted {
+            if let (Some(guard @ None), Some(&id)) = (self.host.get_mut(block), self.host_ids.get(block)) {
+                *guard = Some(group.host.read_tagged(group.host_slot(id, layer)?, &cache.main, Group::tag(id))?);
+            }
         }
         Ok(())
     }
@@ -79,8 +256,13 @@ impl Pages {
         self.packed.clear();
         self.host.clear();
         self.host_ids.clear();
+        self.wanted.clear();
+        self.packed_ids.clear();
+        self.tail_id = None;
         self.tail = None;
         self.tail_tokens = 0;
+        self.gathered.clear();
+        (self.blocks, self.closed, self.seen) = (0, 0, None);
     }
 
     /// Blocks that have originals, the open one included.
@@ -93,23 +275,35 @@ impl Pages {
         self.host_ids.get(block).copied()
     }
 
-    /// Tokens of the open block.
+    /// Tokens of the open block, or of gathered rows behind the last block.
     pub(crate) fn tail_tokens(&self) -> usize {
         self.tail_tokens
     }
 
     /// Originals of one side of `block`, if they are held.
     pub(crate) fn original<'a>(&'a self, group: &Group, block: usize, head: usize, side: Side) -> Option<&'a [u16]> {
-        self.host.get(block)?.as_ref().map(|guard| &guard.words()[group.side(head, side)])
+        match block.checked_sub(self.blocks) {
+            Some(gathered) if gathered < self.gathered.blocks => Some(self.gathered.side(group, gathered, head, side)),
+            _ => self.host.get(block)?.as_ref().map(|guard| &guard.words()[group.side(head, side)]),
+        }
     }
 
     /// Record of `head` in `block`; empty if the pages were opened without records.
     pub(crate) fn record<'a>(&'a self, group: &Group, block: usize, head: usize) -> &'a [u8] {
-        self.packed.get(block).map_or(&[], |guard| &guard.bytes()[group.record(head)])
+        match self.packed.get(block) {
+            Some(guard) => &guard.bytes()[group.record(head)],
+            None => block.checked_sub(self.blocks).map_or(&[], |gathered| self.gathered.record(group, gathered, head)),
+        }
     }
 
     /// The open block of `head`.
     pub(crate) fn tail<'a>(&'a self, group: &Group, head: usize, centre_norm: f32) -> Option<Tail<'a>> {
+        if !self.gathered.is_empty() {
+            let first = self.gathered.blocks * group.layout.tokens();
+            let of = |side| self.gathered.from(group, first, head, side);
+            let (keys, values, tokens) = (of(Side::Key), of(Side::Value), self.tail_tokens);
+            return (tokens > 0).then_some(Tail { keys, values, tokens, centre_norm });
+        }
         let guard = self.tail.as_ref()?;
         Some(Tail {
             keys: &guard.words()[group.side(head, Side::Key)],

@@ -3,12 +3,13 @@ use crate::attend::decide::Hint;
 use crate::attend::pages::{Pages, View};
 use crate::group::Group;
 use crate::sequence::SequenceState;
+use crate::spill::Turn;
 use crate::step::Part;
 use crate::work::Workspace;
 use crate::{Cache, Error};
 use certkv_bound::Certificate;
 use certkv_control::BitSet;
-use certkv_kernel::Causal;
+use certkv_kernel::{Causal, CausalWindow};
 
 /// Queries per task: the kernel unpacks the past once for each.
 const ROWS: usize = 64;
@@ -23,8 +24,10 @@ struct Task {
 }
 
 /// Attention of all rows of `part`. Peak memory is the chunk's outputs; costs one unpacking of the past per 64 rows.
+#[allow(clippy::too_many_arguments, reason = "one call site; the values have nothing else in common")]
 pub(crate) fn prefill(
     cache: &Cache,
+    turn: &mut Turn<'_>,
     group: &Group,
     index: usize,
     layer: usize,
@@ -36,11 +39,23 @@ pub(crate) fn prefill(
     let (width, group_width) = (geometry.q_width(), geometry.group() * geometry.head_dim);
     let pages: &mut Pages = &mut work.pages;
     pages.open(cache, group, index, layer, part, false)?;
-    for block in 0..pages.host_blocks() {
-        pages.fetch(cache, group, layer, block)?;
+    let all = 0..pages.host_blocks();
+    pages.want(|wanted| wanted.extend(all));
+    if pages.lacks(group, layer) {
+        pages.bring(cache, index, layer, part.id, turn)?;
     }
+    pages.hold_wanted(cache, group, layer)?;
     let pages: &Pages = pages;
-    let blocks = (part.len + part.tokens) / group.layout.tokens();
+    let blocks = pages.blocks();
+    // Tokens that the window has passed are not in the source.
+    let table = &part.state.tables[index];
+    let (hole, size) = (table.hole(), group.layout.tokens());
+    let position = part.len - hole.len() * size;
+    let window = group.window.map(|window| CausalWindow {
+        tokens: window.tokens,
+        sinks: window.sinks,
+        after: if hole.is_empty() { 0 } else { hole.start * size },
+    });
     let mut all = BitSet::new(blocks);
     all.insert_all();
     let mut tasks = Vec::new();
@@ -58,8 +73,9 @@ pub(crate) fn prefill(
         |(), _, task| {
             let view = View::exact(pages, group, task.head, &all);
             let start = (part.first_row + task.first) * width + task.head * group_width;
-            let causal =
-                Causal { queries: &queries[start..], stride: width, rows: task.rows, first: part.len + task.first };
+            let queries = &queries[start..];
+            let first = position + task.first;
+            let causal = Causal { queries, stride: width, rows: task.rows, first, window };
             let tail = pages.tail(group, task.head, 0.0);
             task.result = group.kernel.prefill(&causal, &view, blocks, tail, &mut task.out).map_err(Error::from);
         },

@@ -98,30 +98,31 @@ impl Wanted {
     /// whose originals are final: those of this step may still be rolled back.
     pub(crate) fn collect(
         &mut self,
-        cache: &Cache,
         group: &Group,
         layer: usize,
         part: &Part,
         heads: &[HeadWork],
         pages: &Pages,
+        uncoded: &BitSet,
     ) {
         let Some(scratch) = &group.scratch else { return };
-        let closed = part.len / group.layout.tokens();
-        let memory = &part.state.heads[layer * cache.geometry().kv_heads..];
-        let uncoded = &part.state.uncoded[layer];
+        let closed = pages.closed();
+        let memory = &part.state.heads[layer * group.kv_heads..];
         for (head, (w, memory)) in heads.iter().zip(memory).enumerate() {
             let keys = memory.keys.iter().chain(uncoded.iter().filter(|b| !memory.keys.contains(*b)));
             let keys = keys.map(|block| (Side::Key, block));
             let values = w.values.iter().map(|block| (Side::Value, block));
             for (side, block) in keys.chain(values).filter(|(_, block)| *block < closed) {
                 let Some(page) = pages.host_id(block).filter(|_| scratch.slots_of(side) > 0) else { continue };
+                // What was read exactly is in host memory still.
+                let Ok(slot) = group.host_slot(page, layer) else { continue };
                 if self.items.try_reserve(1).is_err() {
                     return;
                 }
                 let words = group.side(head, side);
                 self.items.push(Item {
                     key: SideKey::new(page, layer - group.first, head, side),
-                    slot: group.slot(page, layer),
+                    slot,
                     range: 2 * words.start..2 * words.end,
                     tag: Some(Group::tag(page)),
                 });

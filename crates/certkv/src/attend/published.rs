@@ -8,6 +8,7 @@ use crate::attend::Decode;
 use crate::attend::certified::HeadCall;
 use crate::attend::pages::Pages;
 use crate::attend::terms::HeadScale;
+use crate::spill::Turn;
 use crate::work::HeadWork;
 use certkv_bound::checks::{boundary_ok, rank_consistent};
 use certkv_bound::published::{PublishedBound, published_value_term};
@@ -40,7 +41,13 @@ fn log_mass(w: &HeadWork, h: usize, b: usize) -> f64 {
 
 impl Decode<'_> {
     /// Runs the two phases and the paper's ladder.
-    pub(crate) fn published(&self, policy: &Seed000, pages: &mut Pages, heads: &mut [HeadWork]) -> Result<(), Error> {
+    pub(crate) fn published(
+        &self,
+        policy: &Seed000,
+        turn: &mut Turn<'_>,
+        pages: &mut Pages,
+        heads: &mut [HeadWork],
+    ) -> Result<(), Error> {
         let draw = if policy.explore_rate > 0.0 { self.cache.next_draw() } else { 0 };
         self.run(pages, heads, |head, w| {
             head.count_pass(w);
@@ -49,13 +56,11 @@ impl Decode<'_> {
             head.explore(policy.explore_rate, draw, w);
             Ok(())
         })?;
-        for w in heads.iter() {
-            for b in w.keys.iter().chain(w.values.iter()) {
-                pages.fetch(self.cache, self.group, self.layer, b)?;
-            }
-        }
+        self.need(turn, pages, heads, |wanted, heads| {
+            heads.iter().for_each(|w| wanted.extend(w.keys.iter().chain(w.values.iter())));
+        })?;
         self.run(pages, heads, |head, w| head.attend_mixed(policy, w))?;
-        self.fall_back(pages, heads)
+        self.fall_back(turn, pages, heads)
     }
 }
 

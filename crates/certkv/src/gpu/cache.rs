@@ -6,6 +6,7 @@ use super::published::CertificateRing;
 use super::ring::Ring;
 use super::rows::Rows;
 use super::step::GpuStep;
+use super::swap::Seals;
 use super::{pages, policy::Rule};
 use crate::counters::Kind;
 use crate::prefix::Prefixes;
@@ -60,6 +61,8 @@ pub struct GpuCache {
     pub(super) forgotten: Vec<u32>,
     /// Steps whose certificates were enqueued to be published.
     pub(super) published: u64,
+    /// Of what is swapped out.
+    pub(super) seals: Seals,
 }
 
 /// One stream orders everything that touches pages, and the host waits for it before it does: a page is free at once.
@@ -87,6 +90,7 @@ impl GpuCache {
             host: PageAllocator::create(s.host_pages)?,
             packed: PageAllocator::create(s.packed_pages)?,
             tail: PageAllocator::create(s.tail_slots)?,
+            swap: PageAllocator::create(s.swap_pages)?,
         };
         let prefixes = match &config.prefixes {
             None => None,
@@ -98,6 +102,7 @@ impl GpuCache {
         };
         Ok(Self {
             prefixes,
+            seals: Seals::new(&layouts, s.swap_pages),
             mirror: Mirror::new(s),
             ring: Ring::new(core.staging.clone(), s.staging_slot),
             pools,
@@ -246,6 +251,7 @@ impl GpuCache {
     pub fn truncate(&mut self, id: SequenceId, len: usize) -> Result<(), Error> {
         self.reclaim();
         let table = &mut self.entry_mut(id)?.table;
+        let out = table.is_out();
         if len > table.len() {
             return Err(Error::Length { asked: len, len: table.len() });
         }
@@ -257,7 +263,8 @@ impl GpuCache {
         };
         let gone: Vec<u32> = coded(ops.dropped()).collect();
         self.forget_later(id, gone);
-        let moved = self.execute(ops.copies()).and_then(|()| self.forgive(id.slot as usize));
+        let moved = if out { self.copy_originals(ops.copies()) } else { self.execute(ops.copies()) };
+        let moved = moved.and_then(|()| self.forgive(id.slot as usize));
         ops.retire(stamp)?;
         let Err(cause) = moved else { return Ok(()) };
         let size = self.core.sizes.block;
@@ -329,9 +336,11 @@ impl GpuCache {
         core.finish()?;
         let mut rows = Vec::with_capacity(table.len() * s.dim);
         let mut page = vec![0; s.original_bytes / 2];
-        for entry in table.blocks().iter().take(blocks) {
+        // Swapped out, an open block has its rows there, too.
+        let on_host = blocks + usize::from(rest > 0 && tail.is_none());
+        for (block, entry) in table.blocks().iter().enumerate().take(on_host) {
             core.originals.read(s.host_at(layer, entry.host.index), &mut page)?;
-            pages::rows_of(&core, &page, kv_head, side, s.block, &mut rows);
+            pages::rows_of(&core, &page, kv_head, side, if block < blocks { s.block } else { rest }, &mut rows);
         }
         if tail.is_some() {
             core.results.read(0, &mut page)?;
@@ -403,11 +412,12 @@ impl GpuCache {
             let counts = pages.counts();
             (counts.live + counts.retiring) * bytes
         };
+        let page_bytes = s.of_layer.iter().map(|layer| layer.page_bytes).sum();
         MemoryUse {
-            packed: used(&self.pools.packed, s.of_layer.iter().map(|layer| layer.page_bytes).sum()),
+            packed: used(&self.pools.packed, page_bytes),
             scratch: used(&self.pools.tail, s.layers * s.original_bytes),
             tables: self.table_bytes(),
-            host: used(&self.pools.host, s.layers * s.original_bytes),
+            host: used(&self.pools.host, s.layers * s.original_bytes) + used(&self.pools.swap, page_bytes),
             tokens: self.sequences.iter().map(|(_, entry)| entry.table.len()).sum(),
         }
     }
@@ -427,7 +437,8 @@ impl GpuCache {
     /// Pages in use over all classes: 0 after every sequence was released and no prefix is cached.
     pub fn live_pages(&self) -> usize {
         self.reclaim();
-        [&self.pools.host, &self.pools.packed, &self.pools.tail].map(|p| p.counts().live).iter().sum()
+        let Pools { host, packed, tail, swap } = &self.pools;
+        [host, packed, tail, swap].map(|p| p.counts().live).iter().sum()
     }
 
     pub(super) fn reclaim(&self) {
@@ -465,8 +476,8 @@ impl GpuCache {
                         let from = s.host_at(layer, op.from.id.index);
                         queue.upload(tails, to, originals, from, s.original_bytes)?;
                     }
-                    // Codes are never copied.
-                    PageClass::Packed => {}
+                    // Codes are not copied here.
+                    PageClass::Packed | PageClass::Swap => {}
                 }
             }
         }
@@ -475,7 +486,7 @@ impl GpuCache {
 
     /// Pages that may be given to other tokens, of a row whose blocks are not what they were. A page that others share is
     /// forgotten for them, too: they read its codes until it is promoted again.
-    fn forget_later(&mut self, id: SequenceId, pages: Vec<u32>) {
+    pub(super) fn forget_later(&mut self, id: SequenceId, pages: Vec<u32>) {
         self.forgotten.extend(pages);
         self.forgotten.push(ROW_ENTRY | id.slot);
     }

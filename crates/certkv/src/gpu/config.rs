@@ -3,6 +3,7 @@ use crate::{Config, Error, Policy, PrefixConfig, default_format};
 use certkv_core::{Format, Geometry, RecordLayout};
 use certkv_kernel::cuda::args::Element;
 use certkv_kernel::cuda::publish::MOST_LAYERS;
+use certkv_page::Window;
 use core::num::NonZeroUsize;
 
 /// Configuration of a [`GpuCache`](super::GpuCache). All memory is taken when the cache is made; nothing grows later.
@@ -20,7 +21,7 @@ pub struct GpuConfig {
     pub max_sequences: usize,
     /// Bytes of device memory: packed pages, tails, tables, results.
     pub device_budget: usize,
-    /// Bytes of pinned host memory: originals and staging.
+    /// Bytes of pinned host memory: originals, records of sequences that are swapped out, staging.
     pub host_budget: usize,
     /// What a step does unless it is told otherwise. [`Policy::Seed000`] is for the CPU.
     pub policy: Policy,
@@ -44,8 +45,13 @@ pub struct GpuConfig {
     /// Full blocks that outlive their sequences, for others to continue from. They live in the same pages and give way to sequences
     /// that need them.
     pub prefixes: Option<PrefixConfig>,
+    /// Tokens whose records sequences that are swapped out may leave in pinned memory, each in every layer
+    /// ([`GpuCache::swap_out`](super::GpuCache::swap_out)).
+    pub swap_tokens: usize,
     /// Threads of the host's part, 1 to 256: attention of chunks, and touching memory when the cache is made.
     pub threads: usize,
+    /// As [`Config::windows`]. There are no kernels for them: anything but `None` is refused.
+    pub windows: Vec<Option<Window>>,
 }
 
 /// Share of all sides that scratch has room for unless it is told otherwise: with it, records, tables and scratch of the default
@@ -79,7 +85,9 @@ impl GpuConfig {
             plan_target: 0.9,
             certificate_ring: 0,
             prefixes: None,
+            swap_tokens: 0,
             threads: 1,
+            windows: Vec::new(),
         }
         .with_scratch(SCRATCH_SHARE)
     }
@@ -133,11 +141,15 @@ impl GpuConfig {
             let why = format!("{} layers; certificates of at most {MOST_LAYERS} are published", self.geometry.layers);
             return wrong("certificate_ring", why);
         }
+        if self.windows.iter().any(Option::is_some) {
+            return wrong("windows", "sliding windows are read on CPUs only; must be none".to_owned());
+        }
         super::policy::Rule::of(self.policy)?;
         let mut common = Config::new(self.geometry, self.max_tokens);
         common.formats.clone_from(&self.formats);
         common.max_sequences = self.max_sequences;
         common.threads = self.threads;
+        common.swap_tokens = self.swap_tokens;
         common.policy = self.policy;
         if let Some(other) = self.formats.iter().find(|format| format.block != self.block()) {
             return wrong(
@@ -146,7 +158,7 @@ impl GpuConfig {
             );
         }
         let groups = common.groups()?;
-        Ok(groups.into_iter().flat_map(|(_, layers, layout)| core::iter::repeat_n(layout, layers)).collect())
+        Ok(groups.into_iter().flat_map(|group| core::iter::repeat_n(group.layout, group.layers)).collect())
     }
 
     /// Threads as the device layer wants them.

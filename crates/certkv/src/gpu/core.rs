@@ -47,7 +47,7 @@ pub(super) struct Core {
     /// `[layer]`: what is known of promoted sides.
     memory: DeviceBuffer,
     /// `[layer]`: slots of promoted keys, then of values.
-    scratch: DeviceBuffer,
+    pub(super) scratch: DeviceBuffer,
     pub(super) centres: DeviceBuffer,
     /// `[layer][row][q_head]`: what the decode kernel remembers of heads of refinable formats.
     pub(super) demands: DeviceBuffer,
@@ -64,6 +64,8 @@ pub(super) struct Core {
     pub(super) results: Area,
     /// Of published certificates.
     pub(super) ring: Option<Area>,
+    /// Records of sequences that are swapped out, and digests of what passed.
+    pub(super) swap: Option<Area>,
     /// By layer: a plan listed copies to scratch, and the launch that makes them was refused.
     owed: Vec<AtomicBool>,
     /// The list of heads to be corrected was begun, and no repair came behind it to empty it.
@@ -125,6 +127,10 @@ impl Core {
             originals: queue.pin(sizes.host_bytes().ok_or_else(too_large)?, threads)?,
             staging: queue.pin(STAGING_SLOTS * sizes.staging_slot, threads)?,
             results: queue.pin(sizes.result_bytes(), threads)?,
+            swap: match sizes.swap_area_bytes().ok_or_else(too_large)? {
+                0 => None,
+                bytes => Some(queue.pin(bytes, threads)?),
+            },
             ring: sizes.ring.map(|slots| queue.pin(8 * slots.len(), threads)).transpose()?,
             queue,
             owed: (0..layers).map(|_| AtomicBool::new(false)).collect(),

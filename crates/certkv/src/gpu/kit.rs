@@ -20,6 +20,7 @@ pub(super) struct Kit {
     pub(super) select: Function,
     pub(super) gather: Function,
     pub(super) publish: Function,
+    pub(super) swap: Function,
     /// Whether records hold the originals themselves.
     pub(super) exact: bool,
     /// The decode kernel that corrects, if records have residual planes.
@@ -54,6 +55,7 @@ impl Kit {
             select: kernel(Verb::Select)?,
             gather: kernel(Verb::Gather)?,
             publish: kernel(Verb::Publish)?,
+            swap: kernel(Verb::Swap)?,
             exact: format.key.is_exact() && format.value.is_exact(),
             corrects: corrects.transpose()?,
             variant,

@@ -41,15 +41,18 @@ mod plan;
 mod policy;
 mod prefill;
 mod prefix;
+mod probe;
 mod published;
 mod readback;
 mod record;
 mod results;
 mod ring;
 mod rows;
+mod save;
 mod sizes;
 mod snapshot;
 mod step;
+mod swap;
 
 pub use self::cache::GpuCache;
 pub use self::capture::GpuCapture;

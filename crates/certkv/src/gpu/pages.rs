@@ -51,3 +51,16 @@ pub(super) fn rows_of(core: &Core, page: &[u16], head: usize, side: Side, tokens
         out.extend((0..dim).map(|channel| from[original_index(token, channel, dim, keys)]));
     }
 }
+
+/// The page with its first `tokens` rows alone: what others left behind them is not the sequence's.
+pub(super) fn first_rows(core: &Core, page: &[u16], tokens: usize) -> Vec<u16> {
+    let mut first = vec![0; page.len()];
+    let (side, dim) = (elements(core).0, core.sizes.dim);
+    for (at, keys) in (0..2 * core.sizes.kv_heads).map(|i| (i * side, i % 2 == 0)) {
+        for (token, channel) in (0..tokens).flat_map(|token| (0..dim).map(move |channel| (token, channel))) {
+            let index = at + original_index(token, channel, dim, keys);
+            first[index] = page[index];
+        }
+    }
+    first
+}

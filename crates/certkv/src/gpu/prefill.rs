@@ -210,7 +210,13 @@ pub(super) fn attend(
             |(), _, task| {
                 let start = (part.first_row + task.first) * width + head * group_width;
                 let rows = task.out.len() / group_width;
-                let causal = Causal { queries: &queries[start..], stride: width, rows, first: part.len + task.first };
+                let causal = Causal {
+                    queries: &queries[start..],
+                    stride: width,
+                    rows,
+                    first: part.len + task.first,
+                    window: None,
+                };
                 task.result = kernel.prefill(&causal, &source, blocks, tail, &mut task.out).map_err(Error::from);
             },
         );

@@ -159,7 +159,8 @@ impl GpuCache {
     pub(super) fn make_room_after(&mut self, error: &Error) -> Result<bool, Error> {
         match error {
             Error::CapacityExhausted { class, cause: PageError::Exhausted { asked, free, .. } }
-                if self.prefixes.is_some() && *class != PageClass::Tail.name() =>
+                if self.prefixes.is_some()
+                    && [PageClass::Host, PageClass::Packed].map(PageClass::name).contains(class) =>
             {
                 Ok(self.evict_some(asked.saturating_sub(*free))? > 0)
             }
@@ -174,7 +175,7 @@ impl GpuCache {
         };
         let table = &self.entry(id)?.table;
         let (block, rows) = (len / table.block_size(), len % table.block_size());
-        let Some(entry) = table.blocks().get(block).filter(|entry| rows > 0 && entry.tail.is_none()) else {
+        let Some(entry) = table.blocks().get(block).filter(|entry| rows > 0 && entry.is_full()) else {
             return Ok(false);
         };
         let evicted = prefixes.index.forget(0, entry.host);

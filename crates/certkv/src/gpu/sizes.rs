@@ -87,6 +87,8 @@ pub(super) struct LayerSizes {
     pub(super) page_bytes: usize,
     /// First byte of the layer's pages of records.
     packed_at: usize,
+    /// First byte of its pages in host memory.
+    swap_at: usize,
     /// Slots of keys and of values in scratch.
     pub(super) slots: [usize; 2],
     /// First byte of them.
@@ -108,9 +110,12 @@ pub(super) struct Sizes {
     pub(super) packed_pages: usize,
     pub(super) host_pages: usize,
     pub(super) tail_slots: usize,
+    /// Pages of records in host memory.
+    pub(super) swap_pages: usize,
     /// By layer.
     pub(super) of_layer: Vec<LayerSizes>,
     packed_bytes: usize,
+    swap_bytes: usize,
     scratch_bytes: usize,
     /// Bytes of a page of originals (a tail too), in one layer.
     pub(super) original_bytes: usize,
@@ -197,15 +202,18 @@ impl Sizes {
         };
         let side_bytes = 2 * block * g.head_dim;
         let slots = [config.scratch_keys, config.scratch_values];
+        let swap_pages = config.swap_tokens.div_ceil(block);
         let (mut of_layer, mut packed_bytes, mut scratch_bytes) = (Vec::with_capacity(g.layers), 0usize, 0usize);
+        let mut swap_bytes = 0usize;
         for layout in layouts {
             // Residual planes lie beside the codes: nothing is planned there, and nothing copied.
             let slots = if layout.format.refine.is_none() { slots } else { [0; 2] };
             let page_bytes = g.kv_heads * layout.bytes;
-            let (packed_at, scratch_at) = (packed_bytes, scratch_bytes);
-            of_layer.push(LayerSizes { record_bytes: layout.bytes, page_bytes, packed_at, slots, scratch_at });
+            let (packed_at, scratch_at, swap_at) = (packed_bytes, scratch_bytes, swap_bytes);
+            of_layer.push(LayerSizes { record_bytes: layout.bytes, page_bytes, packed_at, swap_at, slots, scratch_at });
             let grow = |at: usize, n: usize, bytes: usize| n.checked_mul(bytes).and_then(|more| at.checked_add(more));
             packed_bytes = grow(packed_bytes, full, page_bytes).ok_or_else(too_large)?;
+            swap_bytes = grow(swap_bytes, swap_pages, page_bytes).ok_or_else(too_large)?;
             scratch_bytes = grow(scratch_bytes, slots[0] + slots[1], side_bytes).ok_or_else(too_large)?;
         }
         let memory =
@@ -240,6 +248,8 @@ impl Sizes {
             // An open block has originals too; a tail is given up only after its successor was taken.
             host_pages: full + rows,
             tail_slots: 2 * rows,
+            swap_pages,
+            swap_bytes,
             of_layer,
             packed_bytes,
             scratch_bytes: scratch_bytes.max(ALIGN),
@@ -285,10 +295,11 @@ impl Sizes {
 
     /// Words and lists of the host about pages and sequences.
     fn books(&self) -> Option<usize> {
-        let pages = [self.host_pages, self.packed_pages, self.tail_slots].map(PageAllocator::bytes);
+        let pages = [self.host_pages, self.packed_pages, self.tail_slots, self.swap_pages].map(PageAllocator::bytes);
+        let seals = self.swap_pages.checked_mul(8 * self.layers)?;
         let tables = self.rows.checked_mul(BlockTable::bytes(self.stride) + size_of::<Entry>() + size_of::<usize>())?;
         let mirror = 4 * (self.tables.count.end + self.tables.packed.len() + self.tables.hosts.len());
-        pages.into_iter().chain([tables, mirror]).try_fold(0usize, usize::checked_add)
+        pages.into_iter().chain([tables, mirror, seals]).try_fold(0usize, usize::checked_add)
     }
 
     /// Query heads.
@@ -400,7 +411,10 @@ impl Sizes {
         let staging = PinnedBuffer::mapped_bytes(STAGING_SLOTS * self.staging_slot);
         let results = PinnedBuffer::mapped_bytes(self.result_bytes());
         let originals = self.host_bytes().and_then(PinnedBuffer::mapped_bytes);
-        let host = [originals, staging, results, ring, self.books()];
+        let swap = self
+            .swap_area_bytes()
+            .and_then(|bytes| if bytes == 0 { Some(0) } else { PinnedBuffer::mapped_bytes(bytes) });
+        let host = [originals, staging, results, ring, swap, self.books()];
         let host = host.into_iter().try_fold(0usize, |sum, x| sum.checked_add(x?));
         [
             (Class::Packed, Some(self.packed_bytes)),
@@ -430,6 +444,22 @@ impl Sizes {
     pub(super) fn packed_at(&self, layer: usize, page: u32) -> usize {
         let own = &self.of_layer[layer];
         own.packed_at + page as usize * own.page_bytes
+    }
+
+    /// First byte of page `page` of records in `layer`, in host memory.
+    pub(super) fn swap_at(&self, layer: usize, page: u32) -> usize {
+        let own = &self.of_layer[layer];
+        own.swap_at + page as usize * own.page_bytes
+    }
+
+    /// Where the digest of that page comes, `u64` each, behind all pages.
+    pub(super) fn swap_digest_at(&self, layer: usize, page: u32) -> usize {
+        self.swap_bytes + 8 * (layer * self.swap_pages + page as usize)
+    }
+
+    /// Pages of records in host memory and their digests.
+    pub(super) fn swap_area_bytes(&self) -> Option<usize> {
+        self.swap_pages.checked_mul(8 * self.layers)?.checked_add(self.swap_bytes)
     }
 
     /// First byte of slot `slot` of a layer's scratch: keys first, then values.

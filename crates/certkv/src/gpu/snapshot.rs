@@ -20,7 +20,7 @@ impl GpuCache {
         used[Class::Packed as usize] = taken(&pools.packed) * page_bytes;
         used[Class::Scratch as usize] = taken(&pools.tail) * s.layers * s.original_bytes;
         used[Class::Tables as usize] = self.table_bytes();
-        used[Class::Host as usize] = taken(&pools.host) * s.layers * s.original_bytes;
+        used[Class::Host as usize] = taken(&pools.host) * s.layers * s.original_bytes + taken(&pools.swap) * page_bytes;
         let (classes, pools) = bytes_of(&self.ledger, &used);
         let mut waits = self.core.host.waits();
         waits += &self.ring.waits;
@@ -31,6 +31,7 @@ impl GpuCache {
                 host: self.pools.host.counts(),
                 packed: self.pools.packed.counts(),
                 tail: self.pools.tail.counts(),
+                swap: self.pools.swap.counts(),
             }],
             classes,
             pools,
@@ -39,10 +40,15 @@ impl GpuCache {
             tokens: self.sequences.iter().map(|(_, entry)| entry.table.len()).sum(),
             scratch: None,
             prefixes: self.prefixes.as_ref().map(Prefixes::used),
+            spill: None,
+            spills: None,
+            fetches: None,
             stores: None,
             copies: self.core.host.moves(Kind::Copy),
-            saves: None,
-            restores: None,
+            saves: self.core.host.moves(Kind::Save),
+            restores: self.core.host.moves(Kind::Restore),
+            swap_outs: self.core.host.moves(Kind::SwapOut),
+            swap_ins: self.core.host.moves(Kind::SwapIn),
             outputs: None,
             read: None,
             waits,

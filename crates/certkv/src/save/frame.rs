@@ -12,7 +12,7 @@ const STEP: usize = 1 << 20;
 
 /// What a section is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Tag {
+pub(crate) enum Tag {
     Header = 1,
     State = 2,
     Block = 3,
@@ -20,7 +20,7 @@ pub(super) enum Tag {
 }
 
 impl Tag {
-    pub(super) fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Header => "header",
             Self::State => "state",
@@ -37,14 +37,14 @@ fn hasher(key: Option<&[u8; 32]>) -> blake3::Hasher {
     }
 }
 
-pub(super) struct Writer<'a> {
+pub(crate) struct Writer<'a> {
     out: &'a mut dyn Write,
     so_far: blake3::Hasher,
     bytes: u64,
 }
 
 impl<'a> Writer<'a> {
-    pub(super) fn begin(out: &'a mut dyn Write, key: Option<&[u8; 32]>) -> Result<Self, SaveError> {
+    pub(crate) fn begin(out: &'a mut dyn Write, key: Option<&[u8; 32]>) -> Result<Self, SaveError> {
         let mut writer = Self { out, so_far: hasher(key), bytes: 0 };
         writer.put(&MAGIC)?;
         writer.put(&VERSION.to_le_bytes())?;
@@ -57,7 +57,7 @@ impl<'a> Writer<'a> {
         Ok(self.out.write_all(bytes)?)
     }
 
-    pub(super) fn section(&mut self, tag: Tag, contents: &[u8]) -> Result<(), SaveError> {
+    pub(crate) fn section(&mut self, tag: Tag, contents: &[u8]) -> Result<(), SaveError> {
         self.put(&(tag as u32).to_le_bytes())?;
         self.put(&(contents.len() as u64).to_le_bytes())?;
         self.put(contents)?;
@@ -65,19 +65,19 @@ impl<'a> Writer<'a> {
         self.put(digest.as_bytes())
     }
 
-    pub(super) fn finish(self) -> Result<u64, crate::Error> {
+    pub(crate) fn finish(self) -> Result<u64, crate::Error> {
         self.out.flush().map_err(SaveError::from)?;
         Ok(self.bytes)
     }
 }
 
-pub(super) struct Reader<'a> {
+pub(crate) struct Reader<'a> {
     from: &'a mut dyn Read,
     so_far: blake3::Hasher,
 }
 
 impl<'a> Reader<'a> {
-    pub(super) fn begin(from: &'a mut dyn Read, key: Option<&[u8; 32]>) -> Result<Self, SaveError> {
+    pub(crate) fn begin(from: &'a mut dyn Read, key: Option<&[u8; 32]>) -> Result<Self, SaveError> {
         let mut reader = Self { from, so_far: hasher(key) };
         let mut magic = [0; 8];
         match reader.take(&mut magic) {
@@ -100,7 +100,7 @@ impl<'a> Reader<'a> {
     }
 
     /// The contents of the next section, which must be a `tag` of at most `most` bytes.
-    pub(super) fn section(&mut self, tag: Tag, most: usize, into: &mut Vec<u8>) -> Result<(), SaveError> {
+    pub(crate) fn section(&mut self, tag: Tag, most: usize, into: &mut Vec<u8>) -> Result<(), SaveError> {
         let section = tag.name();
         into.clear();
         let (mut number, mut length) = ([0; 4], [0; 8]);

@@ -1,20 +1,32 @@
 //! What a file is of, in lines of `name value`: whoever wonders can read it.
 use super::error::SaveError;
 use crate::cache::Cache;
+use certkv_core::{Format, Geometry};
 use core::fmt::Write;
 
 /// More is no header.
-pub(super) const MOST_BYTES: usize = 1 << 20;
+pub(crate) const MOST_BYTES: usize = 1 << 20;
 /// Codes, summaries and layout of records: another number, another meaning of the same bytes.
 const CODECS: u32 = 1;
 const TOKENS: &str = "tokens";
 
 /// Names and values, in order.
-pub(super) struct Header(Vec<(String, String)>);
+pub(crate) struct Header(Vec<(String, String)>);
 
 /// The header of a sequence of `tokens` tokens of `cache`.
-pub(super) fn of(cache: &Cache, model: &[u8], tokens: usize) -> Header {
-    let g = &cache.config.geometry;
+pub(crate) fn of_cache(cache: &Cache, model: &[u8], tokens: usize) -> Header {
+    let groups = cache.groups.iter().map(|group| (group.layers, group.layout.format));
+    of(&cache.config.geometry, None, groups, model, tokens)
+}
+
+/// The header of a sequence whose codes are in an order that has a name, or in the order of tokens and channels.
+pub(crate) fn of(
+    g: &Geometry,
+    order: Option<&str>,
+    groups: impl ExactSizeIterator<Item = (usize, Format)>,
+    model: &[u8],
+    tokens: usize,
+) -> Header {
     let mut lines = Vec::new();
     let mut line = |name: &str, value: String| lines.push((name.to_owned(), value));
     line("layers", g.layers.to_string());
@@ -24,9 +36,12 @@ pub(super) fn of(cache: &Cache, model: &[u8], tokens: usize) -> Header {
     line("store", g.store.to_string());
     line("scale", format!("{:08x}", g.scale.to_bits()));
     line("codecs", CODECS.to_string());
-    line("groups", cache.groups.len().to_string());
-    for group in &cache.groups {
-        line("group", format!("{} x {}", group.layers, group.layout.format));
+    if let Some(order) = order {
+        line("order", order.to_owned());
+    }
+    line("groups", groups.len().to_string());
+    for (layers, format) in groups {
+        line("group", format!("{layers} x {format}"));
     }
     let hex = model.iter().fold(String::new(), |mut hex, byte| {
         // Writing to a string does not fail.
@@ -39,12 +54,12 @@ pub(super) fn of(cache: &Cache, model: &[u8], tokens: usize) -> Header {
 }
 
 impl Header {
-    pub(super) fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         self.0.iter().fold(String::new(), |text, (name, value)| text + name + " " + value + "\n")
     }
 
     /// Tokens of a file with header `bytes`, if all else is as here.
-    pub(super) fn accepts(&self, bytes: &[u8]) -> Result<usize, SaveError> {
+    pub(crate) fn accepts(&self, bytes: &[u8]) -> Result<usize, SaveError> {
         let malformed = |why| SaveError::Malformed { section: "header", why };
         let text = core::str::from_utf8(bytes).map_err(|_| malformed("not text"))?;
         let mut lines = text.lines();

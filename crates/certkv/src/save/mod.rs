@@ -8,18 +8,19 @@
 //! Behind those come the pages, block by block and group by group: originals, and for full blocks seal and records. A file is
 //! refused with the reason before anything of it is used; what was taken for it goes back.
 mod error;
-mod frame;
-mod header;
-mod state;
+pub(crate) mod frame;
+pub(crate) mod header;
+pub(crate) mod state;
 mod unit;
 
 pub use error::SaveError;
 
 use crate::cache::Cache;
 use crate::counters::Kind;
-use crate::group::{Group, SEAL_BYTES};
+use crate::group::Group;
 use crate::seal::{Seal, SealError};
 use crate::sequence::SequenceState;
+use crate::spill::Ask;
 use crate::{Error, SequenceId, Side};
 use certkv_core::{PageId, span};
 use certkv_page::{BlockEntry, Reservation, RowSpan};
@@ -44,34 +45,21 @@ const NO_PAGE: PageId = PageId { index: 0, generation: 0 };
 
 /// Whether a packed page is the one it should be, as it was sealed.
 fn check_seal(group: &Group, layer: usize, block: usize, page: PageId, bytes: &[u8]) -> Result<(), SaveError> {
-    let wrong = |why| SaveError::Malformed { section: Tag::Block.name(), why };
-    match Seal::read(&bytes[..SEAL_BYTES + group.kv_heads * group.layout.bytes]) {
-        Ok(seal) if (Seal { digest: 0, ..seal }) == Seal::new(&group.layout, layer, block, page) => Ok(()),
-        Ok(_) => Err(wrong("the seal of another page")),
-        Err(SealError::NotAPage) => Err(wrong("a page without a seal")),
-        Err(SealError::Digest { .. }) => Err(wrong("records that are not those of their seal")),
-    }
-}
-
-/// A sequence that is out of the cache's table while it is saved; it goes back whatever happens.
-struct Taken<'c> {
-    cache: &'c Cache,
-    id: SequenceId,
-    state: Option<Box<SequenceState>>,
-}
-
-impl Drop for Taken<'_> {
-    fn drop(&mut self) {
-        if let Some(state) = self.state.take() {
-            self.cache.put_back(self.id, state);
-        }
-    }
+    let sealed = Seal::new(&group.layout, layer, block, page).check(&bytes[..group.sealed_bytes()]);
+    sealed.map_err(|wrong| SaveError::Malformed {
+        section: Tag::Block.name(),
+        why: match wrong {
+            SealError::Another => "the seal of another page",
+            SealError::NotAPage => "a page without a seal",
+            SealError::Digest { .. } => "records that are not those of their seal",
+        },
+    })
 }
 
 /// Counts what is read.
-struct Counted<'r> {
-    from: &'r mut dyn Read,
-    bytes: u64,
+pub(crate) struct Counted<'r> {
+    pub(crate) from: &'r mut dyn Read,
+    pub(crate) bytes: u64,
 }
 
 impl Read for Counted<'_> {
@@ -86,31 +74,48 @@ impl Cache {
     /// Writes a sequence to `out` and returns its bytes. The sequence is busy meanwhile and unchanged afterwards; other
     /// sequences go on between its blocks.
     ///
-    /// Restored, here or in another cache of the same geometry and formats, it gives the outputs and certificates that it
-    /// would have given.
+    /// A sequence that is swapped out is saved as any other. Restored, here or in another cache of the same geometry and
+    /// formats, it gives the outputs and certificates that it would have given.
     ///
     /// # Errors
-    /// Unknown or busy sequence; [`SaveError::Io`]: what was written so far is of no use.
+    /// [`Error::Config`] where a layer has a window; unknown or busy sequence; [`SaveError::Io`]: what was written so far is of no use.
     pub fn save(&self, id: SequenceId, scope: &SaveScope<'_>, out: &mut dyn Write) -> Result<u64, Error> {
         let span = span!("save", bytes = _);
-        let written = self.counters.moved(Kind::Save, self.write_out(id, scope, out))?;
+        let written = self.counters.moved(Kind::Save, self.with(id, |state| self.write_out(id, state, scope, out)))?;
         span.record("bytes", written);
         Ok(written)
     }
 
-    fn write_out(&self, id: SequenceId, scope: &SaveScope<'_>, out: &mut dyn Write) -> Result<u64, Error> {
-        let taken = Taken { cache: self, id, state: Some(self.take(id)?) };
-        let Some(state) = taken.state.as_deref() else { return Err(Error::BusySequence(id)) };
+    /// # Errors
+    /// [`Error::Config`] with windows: a file holds all pages of a sequence.
+    fn saveable(&self) -> Result<(), Error> {
+        match self.groups.iter().all(|group| group.window.is_none()) {
+            true => Ok(()),
+            false => {
+                let why = "sequences of layers with a window are not saved or restored".to_owned();
+                Err(Error::Config { field: "windows", why })
+            }
+        }
+    }
+
+    fn write_out(
+        &self,
+        id: SequenceId,
+        state: &SequenceState,
+        scope: &SaveScope<'_>,
+        out: &mut dyn Write,
+    ) -> Result<u64, Error> {
+        self.saveable()?;
         let mut writer = Writer::begin(out, scope.key)?;
-        writer.section(Tag::Header, header::of(self, scope.model, state.len()).text().as_bytes())?;
+        writer.section(Tag::Header, header::of_cache(self, scope.model, state.len()).text().as_bytes())?;
         let mut bytes = Vec::new();
         state::write(state, &mut bytes);
         writer.section(Tag::State, &bytes)?;
-        for (group, table) in self.groups.iter().zip(&state.tables) {
+        for (index, table) in state.tables.iter().enumerate() {
             for (block, entry) in table.blocks().iter().enumerate() {
                 bytes.clear();
                 let rows = (table.len() - block * table.block_size()).min(table.block_size());
-                self.copy_out(group, block, entry, rows, &mut bytes)?;
+                self.copy_out(index, Some(id), block, entry, rows, &mut bytes)?;
                 writer.section(Tag::Block, &bytes)?;
             }
         }
@@ -122,24 +127,31 @@ impl Cache {
     /// left by an earlier owner of the page, are not; and the seal names no page, as it will get another.
     fn copy_out(
         &self,
-        group: &Group,
+        index: usize,
+        sequence: Option<SequenceId>,
         block: usize,
         entry: &BlockEntry,
         rows: usize,
         bytes: &mut Vec<u8>,
     ) -> Result<(), Error> {
-        let _turn = self.turn.lock();
-        for layer in group.first..group.first + group.layers {
+        let (mut turn, group) = (self.turn.lock(), &self.groups[index]);
+        let layers = group.first..group.first + group.layers;
+        if self.spill.is_some() {
+            let asks: Vec<_> = layers.clone().map(|layer| Ask { block, layer, page: entry.host }).collect();
+            self.bring(&mut turn, index, sequence, &asks)?;
+        }
+        for layer in layers {
             let start = bytes.len();
-            let page = group.host.read_tagged(group.slot(entry.host, layer), &self.main, Group::tag(entry.host))?;
+            let page =
+                group.host.read_tagged(group.host_slot(entry.host, layer)?, &self.main, Group::tag(entry.host))?;
             bytes.extend_from_slice(page.bytes());
             for (head, side) in (0..group.kv_heads).flat_map(|head| [(head, Side::Key), (head, Side::Value)]) {
                 let words = group.side(head, side);
                 bytes[start + 2 * (words.start + rows * group.layout.dim)..start + 2 * words.end].fill(0);
             }
-            let Some(packed) = entry.packed else { continue };
+            let Some((arena, packed)) = group.codes_of(entry) else { continue };
             let start = bytes.len();
-            let page = group.packed.read_tagged(group.slot(packed, layer), &self.main, Group::tag(packed))?;
+            let page = arena.read_tagged(group.slot(packed, layer), &self.main, Group::tag(packed))?;
             bytes.extend_from_slice(page.bytes());
             check_seal(group, layer, block, packed, &bytes[start..])?;
             Seal::new(&group.layout, layer, block, NO_PAGE).write(&mut bytes[start..]);
@@ -162,10 +174,11 @@ impl Cache {
     }
 
     fn read_in(&self, scope: &SaveScope<'_>, from: &mut dyn Read) -> Result<SequenceId, Error> {
+        self.saveable()?;
         let mut reader = Reader::begin(from, scope.key)?;
         let mut bytes = Vec::new();
         reader.section(Tag::Header, header::MOST_BYTES, &mut bytes)?;
-        let tokens = header::of(self, scope.model, 0).accepts(&bytes)?;
+        let tokens = header::of_cache(self, scope.model, 0).accepts(&bytes)?;
         let geometry = &self.config.geometry;
         let mut state = SequenceState::new(&self.groups, geometry.layers, geometry.kv_heads)?;
         for table in &state.tables {
@@ -183,7 +196,7 @@ impl Cache {
                     let of_layer =
                         group.host.slot_bytes() + if span.packed.is_some() { group.packed.slot_bytes() } else { 0 };
                     reader.section(Tag::Block, group.layers * of_layer, &mut bytes)?;
-                    self.copy_in(group, span, &mut bytes)?;
+                    self.copy_in(index, span, &mut bytes)?;
                 }
             }
             Ok(reader.section(Tag::End, 0, &mut Vec::new())?)
@@ -191,6 +204,7 @@ impl Cache {
         let _turn = self.turn.lock();
         let abort = |reservations: Vec<Reservation>| {
             reservations.into_iter().for_each(|reservation| reservation.abort(|| self.stamp()));
+            self.sweep_all();
         };
         if let Err(error) = filled {
             abort(reservations);
@@ -218,8 +232,8 @@ impl Cache {
 
     /// Fills the pages of one block from what [`Cache::copy_out`] collected. The records are checked against the seal that
     /// they came with, and get one that names their new page.
-    fn copy_in(&self, group: &Group, span: RowSpan, bytes: &mut [u8]) -> Result<(), Error> {
-        let _turn = self.turn.lock();
+    fn copy_in(&self, index: usize, span: RowSpan, bytes: &mut [u8]) -> Result<(), Error> {
+        let (mut turn, group) = (self.turn.lock(), &self.groups[index]);
         // New pages, whose former readers have passed; rows may follow on the lane.
         let expected = group.layers * (group.host.slot_bytes() + span.packed.map_or(0, |_| group.packed.slot_bytes()));
         if bytes.len() != expected {
@@ -227,13 +241,16 @@ impl Cache {
                 SaveError::Malformed { section: Tag::Block.name(), why: "other pages than the header says" }.into()
             );
         }
+        self.house(&mut turn, index, &[span.host])?;
         let mut rest = bytes;
         for layer in group.first..group.first + group.layers {
             let (originals, others) = rest.split_at_mut(group.host.slot_bytes());
             rest = others;
             for (arena, page) in [(&group.host, Some(span.host)), (&group.tail, span.tail)] {
                 let Some(page) = page else { continue };
-                let mut guard = arena.write(group.slot(page, layer), &self.main)?;
+                let slot =
+                    if arena.same(&group.host) { group.host_slot(page, layer)? } else { group.slot(page, layer) };
+                let mut guard = arena.write(slot, &self.main)?;
                 guard.set_tag(Group::tag(page));
                 guard.bytes_mut().copy_from_slice(originals);
             }
@@ -246,6 +263,11 @@ impl Cache {
             guard.bytes_mut().copy_from_slice(records);
             Seal::new(&group.layout, layer, span.block, packed).write(guard.bytes_mut());
         }
+        if span.packed.is_some() {
+            // Nobody adds rows before the commit, so a sequence may be longer than host memory has room for.
+            self.close_originals(group, span.host);
+            self.tend();
+        }
         Ok(())
     }
 
@@ -254,23 +276,7 @@ impl Cache {
     /// # Errors
     /// As [`Cache::save`]; a file of that name is as it was.
     pub fn save_file(&self, id: SequenceId, scope: &SaveScope<'_>, path: &Path) -> Result<u64, Error> {
-        let mut name = OsString::from(".");
-        name.push(path.file_name().unwrap_or_default());
-        name.push(format!(".{}-{:x}", std::process::id(), id.to_bits()));
-        let partial = path.with_file_name(name);
-        let written = || -> Result<u64, Error> {
-            let mut out = BufWriter::with_capacity(1 << 20, File::create(&partial).map_err(SaveError::from)?);
-            let bytes = self.save(id, scope, &mut out)?;
-            let file = out.into_inner().map_err(|e| SaveError::from(e.into_error()))?;
-            file.sync_all().map_err(SaveError::from)?;
-            fs::rename(&partial, path).map_err(SaveError::from)?;
-            Ok(bytes)
-        }();
-        if written.is_err() {
-            // The error that matters is the first.
-            let _ = fs::remove_file(&partial);
-        }
-        written
+        into_file(path, id, |out| self.save(id, scope, out))
     }
 
     /// [`Cache::restore`] from a file.
@@ -281,4 +287,29 @@ impl Cache {
         let file = File::open(path).map_err(SaveError::from)?;
         self.restore(scope, &mut BufReader::with_capacity(1 << 20, file))
     }
+}
+
+/// Writes a file that appears under its name only when it is whole and on the disk.
+pub(crate) fn into_file(
+    path: &Path,
+    id: SequenceId,
+    save: impl FnOnce(&mut dyn Write) -> Result<u64, Error>,
+) -> Result<u64, Error> {
+    let mut name = OsString::from(".");
+    name.push(path.file_name().unwrap_or_default());
+    name.push(format!(".{}-{:x}", std::process::id(), id.to_bits()));
+    let partial = path.with_file_name(name);
+    let written = || -> Result<u64, Error> {
+        let mut out = BufWriter::with_capacity(1 << 20, File::create(&partial).map_err(SaveError::from)?);
+        let bytes = save(&mut out)?;
+        let file = out.into_inner().map_err(|e| SaveError::from(e.into_error()))?;
+        file.sync_all().map_err(SaveError::from)?;
+        fs::rename(&partial, path).map_err(SaveError::from)?;
+        Ok(bytes)
+    }();
+    if written.is_err() {
+        // The error that matters is the first.
+        let _ = fs::remove_file(&partial);
+    }
+    written
 }

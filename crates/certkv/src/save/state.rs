@@ -6,11 +6,11 @@ use crate::cache::Cache;
 use crate::sequence::{HeadMemory, SequenceState};
 use certkv_control::BitSet;
 
-pub(super) fn put(out: &mut Vec<u8>, n: u64) {
+pub(crate) fn put(out: &mut Vec<u8>, n: u64) {
     out.extend_from_slice(&n.to_le_bytes());
 }
 
-pub(super) fn put_floats(out: &mut Vec<u8>, floats: &[f32]) {
+pub(crate) fn put_floats(out: &mut Vec<u8>, floats: &[f32]) {
     put(out, floats.len() as u64);
     floats.iter().for_each(|x| out.extend_from_slice(&x.to_bits().to_le_bytes()));
 }
@@ -21,11 +21,11 @@ fn put_set(out: &mut Vec<u8>, set: &BitSet) {
 }
 
 /// Appends the state of a sequence.
-pub(super) fn write(state: &SequenceState, out: &mut Vec<u8>) {
+pub(crate) fn write(state: &SequenceState, out: &mut Vec<u8>) {
     let SequenceState { tables: _, centres, heads, uncoded } = state;
     centres.iter().for_each(|centre| put_floats(out, centre));
     uncoded.iter().for_each(|set| put_set(out, set));
-    for HeadMemory { keys, delta, lambda, flat, hints } in heads {
+    for HeadMemory { keys, delta, lambda, flat, hints, from: _ } in heads {
         put_set(out, keys);
         for known in [delta, lambda] {
             put(out, known.len() as u64);
@@ -45,7 +45,7 @@ const fn malformed(why: &'static str) -> SaveError {
 }
 
 /// The bytes that are left.
-pub(super) struct Rest<'a>(pub(super) &'a [u8]);
+pub(crate) struct Rest<'a>(pub(crate) &'a [u8]);
 
 impl Rest<'_> {
     fn bytes<const N: usize>(&mut self) -> Result<[u8; N], SaveError> {
@@ -54,17 +54,17 @@ impl Rest<'_> {
         Ok(*first)
     }
 
-    pub(super) fn number(&mut self) -> Result<u64, SaveError> {
+    pub(crate) fn number(&mut self) -> Result<u64, SaveError> {
         Ok(u64::from_le_bytes(self.bytes()?))
     }
 
     /// A number of things, at most `most`.
-    pub(super) fn count(&mut self, most: usize) -> Result<usize, SaveError> {
+    pub(crate) fn count(&mut self, most: usize) -> Result<usize, SaveError> {
         let n = self.number()?;
         usize::try_from(n).ok().filter(|n| *n <= most).ok_or(malformed("more than the sequence can have"))
     }
 
-    pub(super) fn floats(&mut self, most: usize, may: impl Fn(f32) -> bool) -> Result<Vec<f32>, SaveError> {
+    pub(crate) fn floats(&mut self, most: usize, may: impl Fn(f32) -> bool) -> Result<Vec<f32>, SaveError> {
         let n = self.count(most)?;
         let mut floats = Vec::with_capacity(n);
         for _ in 0..n {
@@ -93,7 +93,7 @@ impl Rest<'_> {
 }
 
 /// Reads the state of a sequence of `tokens` tokens into a new one.
-pub(super) fn read(cache: &Cache, tokens: usize, bytes: &[u8], state: &mut SequenceState) -> Result<(), SaveError> {
+pub(crate) fn read(cache: &Cache, tokens: usize, bytes: &[u8], state: &mut SequenceState) -> Result<(), SaveError> {
     let geometry = &cache.config.geometry;
     let mut rest = Rest(bytes);
     let blocks_of = |layer: usize| {

@@ -89,11 +89,11 @@ impl Cache {
             put(&mut bytes, u64::from(*layer));
             put(&mut bytes, u64::from(*block));
         }
-        for (group, table) in self.groups.iter().zip(tables) {
+        for (index, table) in tables.iter().enumerate() {
             let each = unit / table.block_size();
             for block in number * each..(number + 1) * each {
                 let Some(entry) = table.blocks().get(block) else { return Err(malformed("no such block").into()) };
-                self.copy_out(group, block, entry, table.block_size(), &mut bytes)?;
+                self.copy_out(index, None, block, entry, table.block_size(), &mut bytes)?;
             }
         }
         Ok(bytes)
@@ -108,6 +108,7 @@ impl Cache {
             dropped.retire(|| self.stamp())?;
             group.pools.reclaim(&mut |stamp| self.passed(stamp));
         }
+        self.sweep_all();
         Ok(())
     }
 
@@ -204,6 +205,7 @@ impl Cache {
         let _turn = self.turn.lock();
         if !matches!(filled, Ok(true)) {
             reservations.into_iter().for_each(|reservation| reservation.abort(|| self.stamp()));
+            self.sweep_all();
             return filled;
         }
         for (table, reservation) in state.tables.iter_mut().zip(reservations) {
@@ -238,7 +240,7 @@ impl Cache {
             for span in reservations[index].rows() {
                 let (block, others) = rest.split_at_mut_checked(bytes).ok_or(malformed("shorter than it says"))?;
                 rest = others;
-                self.copy_in(group, span, block)?;
+                self.copy_in(index, span, block)?;
             }
         }
         if rest.is_empty() { Ok(true) } else { Err(malformed("longer than it says").into()) }

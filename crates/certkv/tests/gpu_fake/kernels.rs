@@ -6,6 +6,7 @@ use certkv_kernel::cuda::args::{AttendArgs, Certificate};
 use certkv_kernel::cuda::encode::{AppendArgs, GatherArgs, PackArgs};
 use certkv_kernel::cuda::publish::PublishArgs;
 use certkv_kernel::cuda::select::{SelectArgs, SelectMode};
+use certkv_kernel::cuda::swap::{SwapArgs, SwapItem, digest};
 use std::collections::BTreeSet;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -43,6 +44,8 @@ pub(crate) enum Plant {
     OtherRow,
     /// Nobody is told of an error.
     Swallowed,
+    /// A bit falls over in a page that is swapped out.
+    Rot,
 }
 
 static PLANTED: AtomicU32 = AtomicU32::new(0);
@@ -190,6 +193,28 @@ extern "C" fn gather(raw: *const c_void) {
     }
 }
 
+extern "C" fn swap(raw: *const c_void) {
+    // SAFETY: declared with this struct.
+    let a: SwapArgs = unsafe { arguments(raw) };
+    for i in 0..a.count as usize {
+        // SAFETY: as in `word`: a list of as many items.
+        let item = unsafe { host::<SwapItem>(a.items).add(i).read() };
+        let (from, to, bytes) = (host::<u8>(item.from), host::<u8>(item.to), item.bytes as usize);
+        // SAFETY: two pages of as many bytes; nothing else runs meanwhile.
+        unsafe {
+            // Pages of this machine are never packed: something to be told apart by.
+            let out = item.to >= MAPPED;
+            if out {
+                from.add(5 + i).write(17 + i as u8);
+            } else if planted(Plant::Rot) {
+                from.add(9).write(!from.add(9).read());
+            }
+            to.copy_from_nonoverlapping(from, bytes);
+            host::<u64>(item.digest).write(digest(core::slice::from_raw_parts(to, bytes)));
+        }
+    }
+}
+
 /// Names the kernels.
 pub(crate) fn declare(fake: &Fake) {
     fake.kernel("ckv_attend", size_of::<AttendArgs>(), Some(attend));
@@ -197,5 +222,6 @@ pub(crate) fn declare(fake: &Fake) {
     fake.kernel("ckv_select", size_of::<SelectArgs>(), Some(select));
     fake.kernel("ckv_pack", size_of::<PackArgs>(), None);
     fake.kernel("ckv_gather", size_of::<GatherArgs>(), Some(gather));
+    fake.kernel("ckv_swap", size_of::<SwapArgs>(), Some(swap));
     fake.kernel("ckv_publish", size_of::<PublishArgs>(), None);
 }

@@ -1,10 +1,12 @@
 //! A cache's life, and a model of what it must hold: sequences with their rows, bit for bit.
+mod away;
+
 use crate::fake_cuda::sweep::{Fault, Ran};
 use crate::kernels::{BLOCK, DIM, GROUP, KV_HEADS, Plant, planted};
 use certkv::gpu::{Compiler, DeviceBuffer, Element, Gpu, GpuCache, GpuConfig, GpuStep, GpuStream, LayerIo, Tensor};
 use certkv::{
-    Certificate, Certified, Chunk, Error, Eviction, Geometry, Policy, PrefixConfig, PrefixScope, PrefixSecret,
-    SequenceId, Side, Status,
+    Certificate, Certified, Chunk, Error, Eviction, Geometry, Policy, PrefixConfig, PrefixSecret, SequenceId, Side,
+    Status,
 };
 use certkv_device::cuda::{CudaError, EventPool, Priority};
 use certkv_testkit::generate::Rng;
@@ -26,6 +28,7 @@ pub(crate) fn config(format: &str) -> GpuConfig {
     config.max_context = 5 * BLOCK;
     config.max_sequences = 6;
     config.certificate_ring = 2;
+    config.swap_tokens = 3 * BLOCK;
     config.prefixes = Some(PrefixConfig { secret: PrefixSecret::new([1; 32]), units: 4, eviction: Eviction::Lru });
     config.with_format(format.parse().expect("a format"))
 }
@@ -164,22 +167,6 @@ impl Life {
         Ok(self.held.len() - 1)
     }
 
-    /// Caches the full blocks of a sequence and begins another one with them.
-    fn continued(&mut self, at: usize) -> Result<usize, Over> {
-        let whole = self.held[at].len() / BLOCK * BLOCK;
-        let tokens: Vec<u32> = (0..self.held[at].len() as u32).collect();
-        let scope = PrefixScope::new(b"domain", b"model");
-        let done = self.stubbornly(|life| life.cache.publish(life.held[at].id, &scope, tokens[..].into()))?;
-        let (id, found) = self.stubbornly(|life| life.cache.create_from(&scope, tokens[..].into()))?;
-        if (done.cached, found) != (whole, whole) {
-            self.wrong.push(format!("{whole} tokens, cached {done:?}, found {found}"));
-        }
-        let cut = |side: &Vec<u16>| side[..found * KV].to_vec();
-        let rows = self.held[at].rows.iter().map(|[keys, values]| [cut(keys), cut(values)]).collect();
-        self.held.push(Held { id, rows });
-        Ok(self.held.len() - 1)
-    }
-
     fn truncate(&mut self, at: usize, len: usize) -> Result<(), Over> {
         let cut = |held: &mut Held, len: usize| {
             held.rows.iter_mut().flatten().for_each(|side| side.truncate(len * KV));
@@ -284,6 +271,13 @@ impl Life {
         self.verify()?;
         self.released()?;
         let f = self.continued(a)?;
+        // Its pages are cached, and stay while it is away.
+        let len = self.held[f].len();
+        self.stubbornly(|life| life.cache.swap_out(life.held[f].id))?;
+        self.stubbornly(|life| life.cache.swap_in(life.held[f].id))?;
+        if self.held[f].len() != len {
+            self.wrong.push("another length after a swap".to_owned());
+        }
         self.step(&[(f, 2)], certified())?;
         self.verify()?;
         self.released()?;
@@ -292,6 +286,15 @@ impl Life {
         while self.held[a].len() < BLOCK + 1 {
             self.step(&[(a, 1)], certified())?;
         }
+        let own = self.create()?;
+        self.step(&[(own, 2 * BLOCK + 3)], certified())?;
+        self.saved(own)?;
+        self.swapped(own, 2 * BLOCK + 1)?;
+        self.step(&[(own, 1)], certified())?;
+        self.swapped(own, BLOCK + 5)?;
+        self.step(&[(own, 1)], certified())?;
+        self.verify()?;
+        self.released()?;
         self.replays(gpu, &[a, b])?;
         self.captures(gpu, &[b, c])?;
         self.verify()?;
@@ -336,6 +339,8 @@ impl Life {
     fn afterlife(&mut self, gpu: &Gpu) {
         let mut wrong = Vec::new();
         let mut refused = |verb: &str, result: Result<(), Error>| match result {
+            // One that was swapped out when the context was lost is away still.
+            Err(Error::SwappedOut) if verb != "originals" => {}
             Err(error) if driver_error(&error).is_some() => {}
             other => wrong.push(format!("{verb} on a lost context: {other:?}")),
         };

@@ -1,0 +1,250 @@
+//! Sequences out of a GPU's memory and back, and through a file: `gpu_swap [--tokens N] [--layers N] [--rounds N]
+//! [--cubins FOLDER] [--cache FOLDER] [--formats F,G]`.
+//!
+//! A sequence is saved and restored, and leaves and returns between its steps while the restored one stays: outputs and certificates of
+//! both are compared bit for bit. Then the rate of leaving and returning beside that of one pinned copy of as many bytes. Exit code 0: all
+//! hold, 1: something is wrong, 2: no GPU.
+use certkv::gpu::{Ahead, Compiler, CudaError, DeviceBuffer, Gpu, GpuCache, GpuConfig};
+use certkv::{Certificate, Certified, Chunk, Geometry, Policy, SaveScope, SequenceId};
+use certkv_kernel::cuda::queue::Queue;
+use certkv_testkit::generate::Rng;
+use std::num::NonZeroUsize;
+use std::process::ExitCode;
+use std::time::Instant;
+
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+const FILE: SaveScope<'_> = SaveScope { model: b"gpu_swap", key: None };
+const RUNS: usize = 5;
+
+struct Plan {
+    tokens: usize,
+    layers: usize,
+    rounds: usize,
+}
+
+fn normal(n: usize, r: &mut Rng) -> Vec<f32> {
+    (0..n).map(|_| r.normal() as f32).collect()
+}
+
+/// Outputs and certificates of one token in one layer.
+type Answer = (Vec<u32>, Vec<Certificate>);
+
+/// The same, layer by layer.
+type Answers = Vec<Answer>;
+
+/// One token; its rows and queries come from the seed.
+fn decode(cache: &mut GpuCache, sequence: SequenceId, seed: u64, policy: Policy) -> Result<Answers, Failure> {
+    let g = *cache.geometry();
+    let mut r = Rng::new(seed);
+    let mut step = cache.begin_with(&[Chunk { sequence, tokens: 1 }], policy)?;
+    let mut answers = Vec::new();
+    for layer in 0..g.layers {
+        let (keys, values) = (normal(g.kv_width(), &mut r), normal(g.kv_width(), &mut r));
+        let queries: Vec<f32> = normal(g.q_width(), &mut r).iter().map(|x| 2.0 * x).collect();
+        step.append(layer, &keys, &values)?;
+        step.attend(layer, &queries)?;
+        let (mut out, mut certificates) = (vec![f32::NAN; g.q_width()], vec![Certificate::default(); g.q_heads]);
+        step.outputs(layer, &mut out, &mut certificates)?;
+        answers.push((out.iter().map(|x| x.to_bits()).collect(), certificates));
+    }
+    step.finish()?;
+    Ok(answers)
+}
+
+/// Heads whose output or certificate is another one.
+fn different(a: &Answers, b: &Answers, dim: usize) -> usize {
+    let heads = |(a, b): (&Answer, &Answer)| {
+        let outputs = a.0.chunks(dim).zip(b.0.chunks(dim)).map(|(a, b)| a != b);
+        let certificates = a.1.iter().zip(&b.1).map(|(a, b)| a != b);
+        outputs.zip(certificates).filter(|(out, certificate)| *out || *certificate).count()
+    };
+    a.iter().zip(b).map(heads).sum()
+}
+
+fn cache_of(gpu: &Gpu, compiler: &Compiler, plan: &Plan, format: &str) -> Result<GpuCache, Failure> {
+    let geometry = Geometry::new(plan.layers, 32, 8, 128)?;
+    let room = plan.tokens + 1024;
+    let config = GpuConfig {
+        max_context: room,
+        max_sequences: 4,
+        swap_tokens: room,
+        threads: 16,
+        ..GpuConfig::new(geometry, 2 * room)
+    };
+    Ok(GpuCache::new(gpu, compiler, config.with_format(format.parse()?))?)
+}
+
+fn fill(cache: &mut GpuCache, tokens: usize, seed: u64) -> Result<SequenceId, Failure> {
+    let g = *cache.geometry();
+    let mut r = Rng::new(seed);
+    let sequence = cache.create()?;
+    let mut step = cache.begin(&[Chunk { sequence, tokens }])?;
+    for layer in 0..g.layers {
+        // One token in sixteen is drawn, the others are it with signs and places exchanged: drawing takes longer than coding.
+        let mut rows = || -> Vec<f32> {
+            let drawn = normal(tokens.div_ceil(16) * g.kv_width(), &mut r);
+            let row = |t: usize| {
+                let from = &drawn[t / 16 * g.kv_width()..(t / 16 + 1) * g.kv_width()];
+                let turn = t % 16 * 37;
+                (0..g.kv_width())
+                    .map(move |c| if (c + t).is_multiple_of(3) { -1.0 } else { 1.0 } * from[(c + turn) % from.len()])
+            };
+            (0..tokens).flat_map(row).collect()
+        };
+        let (keys, values) = (rows(), rows());
+        step.append(layer, &keys, &values)?;
+    }
+    step.finish()?;
+    Ok(sequence)
+}
+
+/// Whether everything held.
+fn as_if_it_had_stayed(cache: &mut GpuCache, plan: &Plan, format: &str) -> Result<bool, Failure> {
+    let (refines, g) = (format.contains("-r"), *cache.geometry());
+    // What is promoted of other formats is chosen anew.
+    let policy = if refines { Policy::Certified(Certified::default()) } else { Policy::Packed };
+    let (mut executed, mut failed, mut caught) = (0, 0, 0);
+    for tokens in [1, 63, 64, 200, 1000] {
+        let leaves = fill(cache, tokens, tokens as u64)?;
+        decode(cache, leaves, 5, policy)?;
+        let mut file = Vec::new();
+        cache.save(leaves, &FILE, &mut file)?;
+        let stays = cache.restore(&FILE, &mut &file[..])?;
+        let mut again = Vec::new();
+        cache.save(stays, &FILE, &mut again)?;
+        failed += usize::from(again != file);
+        for round in 0..plan.rounds {
+            cache.swap_out(leaves)?;
+            let len = cache.len(leaves)?;
+            let cut = if round % 3 == 1 { len.saturating_sub(round) } else { len };
+            cache.truncate(leaves, cut)?;
+            cache.truncate(stays, cut)?;
+            cache.swap_in(leaves)?;
+            let seed = (1000 * tokens + round) as u64;
+            let (a, b) = (decode(cache, leaves, seed, policy)?, decode(cache, stays, seed, policy)?);
+            executed += g.layers * g.q_heads;
+            failed += different(&a, &b, g.head_dim);
+            let mut other = b.clone();
+            other[0].0[1] ^= 1;
+            caught += different(&a, &other, g.head_dim).min(1);
+        }
+        cache.release(leaves)?;
+        cache.release(stays)?;
+    }
+    failed += cache.live_pages();
+    println!(
+        "GATE gpu-swap-{format} executed={executed} failed={failed} controls={caught}/{} seed=0x5",
+        5 * plan.rounds
+    );
+    Ok(failed == 0 && caught == 5 * plan.rounds)
+}
+
+fn median(mut times: Vec<f64>) -> f64 {
+    times.sort_by(f64::total_cmp);
+    times[times.len() / 2]
+}
+
+fn seconds<T>(work: impl FnOnce() -> Result<T, Failure>) -> Result<(f64, T), Failure> {
+    let start = Instant::now();
+    let done = work()?;
+    Ok((start.elapsed().as_secs_f64(), done))
+}
+
+/// Leaving and returning beside one pinned copy of as many bytes.
+fn rates(gpu: &Gpu, cache: &mut GpuCache, plan: &Plan, format: &str) -> Result<(), Failure> {
+    let id = fill(cache, plan.tokens, 9)?;
+    cache.synchronize()?;
+    let (mut out, mut back, mut bytes) = (Vec::new(), Vec::new(), 0);
+    for _ in 0..RUNS {
+        let (time, moved) = seconds(|| Ok(cache.swap_out(id)?))?;
+        out.push(time);
+        bytes = moved as usize;
+        back.push(seconds(|| Ok(cache.swap_in(id)?))?.0);
+    }
+    let (time, file) = seconds(|| {
+        let mut file = Vec::new();
+        cache.save(id, &FILE, &mut file)?;
+        Ok(file)
+    })?;
+    let (again, restored) = seconds(|| Ok(cache.restore(&FILE, &mut &file[..])?))?;
+    cache.release(id)?;
+    cache.release(restored)?;
+    let queue = Queue::new(gpu)?;
+    let area = queue.pin(bytes, NonZeroUsize::new(16).unwrap_or(NonZeroUsize::MIN))?;
+    let buffer = DeviceBuffer::new(gpu, bytes)?;
+    let (mut down, mut up) = (Vec::new(), Vec::new());
+    for _ in 0..RUNS {
+        let copies = seconds(|| {
+            queue.download(&buffer, 0, &area, 0, bytes)?;
+            Ok(queue.finish()?)
+        })?;
+        down.push(copies.0);
+        let copies = seconds(|| {
+            queue.upload(&buffer, 0, &area, 0, bytes)?;
+            Ok(queue.finish()?)
+        })?;
+        up.push(copies.0);
+    }
+    let [out, back, down, up] = [out, back, down, up].map(median);
+    let rate = |seconds: f64| bytes as f64 / seconds * 1e-9;
+    println!("{format}: {} tokens, {} layers, {:.1} MB", plan.tokens, plan.layers, bytes as f64 * 1e-6);
+    println!(
+        "  out  {:7.2} ms  {:5.1} GB/s  {:.2} of one pinned copy's {:.1}",
+        out * 1e3,
+        rate(out),
+        down / out,
+        rate(down)
+    );
+    println!(
+        "  back {:7.2} ms  {:5.1} GB/s  {:.2} of one pinned copy's {:.1}",
+        back * 1e3,
+        rate(back),
+        up / back,
+        rate(up)
+    );
+    println!("  saved {:.0} MB in {:.2} s, restored in {:.2} s", file.len() as f64 * 1e-6, time, again);
+    Ok(())
+}
+
+fn all(words: &[String]) -> Result<bool, Failure> {
+    let value = |name: &str| words.iter().position(|w| w == name).and_then(|i| words.get(i + 1));
+    let number = |name: &str, usual: usize| value(name).and_then(|x| x.parse().ok()).unwrap_or(usual);
+    let mut compiler = Compiler::new();
+    if let Some(folder) = value("--cubins") {
+        compiler = compiler.with_ahead(Ahead::Folder(folder.into()));
+    }
+    if let Some(folder) = value("--cache") {
+        compiler = compiler.with_cache(folder);
+    }
+    let plan =
+        Plan { tokens: number("--tokens", 32768), layers: number("--layers", 4), rounds: number("--rounds", 12) };
+    let gpu = Gpu::open(0)?;
+    let mut held = true;
+    let formats: Vec<&str> = value("--formats").map_or("k8-v4g64-b64-r8.4,k8-v4g64-b64", |f| f).split(',').collect();
+    for format in &formats {
+        let mut cache = cache_of(&gpu, &compiler, &plan, format)?;
+        rates(&gpu, &mut cache, &plan, format)?;
+    }
+    // Rates are those of a server: without the checker, which is on from here.
+    gpu.check_order();
+    for format in formats {
+        let small = Plan { tokens: 1024, layers: plan.layers.min(2), ..plan };
+        let mut cache = cache_of(&gpu, &compiler, &small, format)?;
+        held &= as_if_it_had_stayed(&mut cache, &small, format)?;
+    }
+    println!("{}", if held { "all held" } else { "SOMETHING IS WRONG" });
+    Ok(held)
+}
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    match all(&words) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(e) => {
+            eprintln!("{e}");
+            ExitCode::from(if e.is::<CudaError>() { 2 } else { 1 })
+        }
+    }
+}

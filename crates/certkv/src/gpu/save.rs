@@ -1,0 +1,271 @@
+//! A sequence of a cache on a GPU in a file, bit for bit: the format of [`crate::save`](crate::Cache::save), with codes and originals in
+//! the order in which kernels read them.
+use super::cache::{GpuCache, stamp};
+use super::core::Core;
+use super::pages;
+use crate::Error;
+use crate::counters::Kind;
+use crate::save::frame::{Reader, Tag, Writer};
+use crate::save::{Counted, header, into_file, state};
+use crate::{SaveError, SaveScope};
+use certkv_core::{SequenceId, span};
+use certkv_kernel::cuda::args::Demand;
+use certkv_page::{BlockEntry, BlockTable, Reservation, RowSpan};
+use std::fs::File;
+use std::io::{BufReader, Read, Write};
+use std::path::Path;
+use std::sync::Arc;
+
+/// What the header calls the order of codes.
+const ORDER: &str = "fragments";
+
+/// What a row of the tables remembers, by layer.
+struct Memory {
+    /// Empty until the first block is full.
+    centre: Vec<f32>,
+    /// [`Demand`] of every query head; empty without residual planes.
+    demands: Vec<f32>,
+}
+
+const fn malformed(why: &'static str) -> SaveError {
+    SaveError::Malformed { section: "state", why }
+}
+
+impl GpuCache {
+    /// As [`Cache::save`](crate::Cache::save). Waits for the device, and between blocks for each copy from it: a file is slower.
+    ///
+    /// A restored sequence has the records, rows and centres of this one, and of formats with residual planes all that its next
+    /// outputs and certificates depend on. Promoted sides of others are chosen anew by the first step.
+    ///
+    /// # Errors
+    /// Unknown sequence; the driver's; [`SaveError::Io`]: what was written so far is of no use.
+    pub fn save(&mut self, id: SequenceId, scope: &SaveScope<'_>, out: &mut dyn Write) -> Result<u64, Error> {
+        let span = span!("save", bytes = _);
+        let written = self.write_out(id, scope, out);
+        let written = self.core.host.moved(Kind::Save, written)?;
+        span.record("bytes", written);
+        Ok(written)
+    }
+
+    fn header(&self, scope: &SaveScope<'_>, tokens: usize) -> header::Header {
+        let groups = self.layouts.iter().map(|layout| (1, layout.format));
+        header::of(&self.config.geometry, Some(ORDER), groups, scope.model, tokens)
+    }
+
+    fn write_out(&mut self, id: SequenceId, scope: &SaveScope<'_>, out: &mut dyn Write) -> Result<u64, Error> {
+        let (row, core) = (id.slot as usize, Arc::clone(&self.core));
+        let table = &self.entry(id)?.table;
+        let (len, size) = (table.len(), table.block_size());
+        // Rows of an open block are on the device alone.
+        if let Some((host, tail)) = table.blocks().last().and_then(|entry| Some((entry.host, entry.tail?))) {
+            super::prefill::fetch_open(self, tail.index, host.index)?;
+        }
+        core.finish()?;
+        let mut writer = Writer::begin(out, scope.key)?;
+        writer.section(Tag::Header, self.header(scope, len).text().as_bytes())?;
+        let mut bytes = Vec::new();
+        for layer in 0..core.sizes.layers {
+            let memory = core.recall(layer, row, len >= size)?;
+            state::put_floats(&mut bytes, &memory.centre);
+            state::put_floats(&mut bytes, &memory.demands);
+        }
+        writer.section(Tag::State, &bytes)?;
+        for (block, entry) in table.blocks().iter().enumerate() {
+            bytes.clear();
+            for layer in 0..core.sizes.layers {
+                core.copy_out(layer, entry, (len - block * size).min(size), &mut bytes)?;
+            }
+            writer.section(Tag::Block, &bytes)?;
+        }
+        writer.section(Tag::End, &[])?;
+        writer.finish()
+    }
+
+    /// As [`Cache::restore`](crate::Cache::restore). Waits for the device.
+    ///
+    /// # Errors
+    /// [`Error::Save`] says why a file is refused; as [`GpuCache::create`] and [`GpuCache::begin`] if there is no room; the
+    /// driver's. Nothing changed.
+    pub fn restore(&mut self, scope: &SaveScope<'_>, from: &mut dyn Read) -> Result<SequenceId, Error> {
+        let span = span!("restore", bytes = _);
+        let mut from = Counted { from, bytes: 0 };
+        let restored = self.read_in(scope, &mut from);
+        let bytes = from.bytes;
+        span.record("bytes", bytes);
+        self.core.host.moved_with(Kind::Restore, restored, |_| bytes)
+    }
+
+    fn read_in(&mut self, scope: &SaveScope<'_>, from: &mut dyn Read) -> Result<SequenceId, Error> {
+        let core = Arc::clone(&self.core);
+        let s = &core.sizes;
+        let mut reader = Reader::begin(from, scope.key)?;
+        let mut bytes = Vec::new();
+        reader.section(Tag::Header, header::MOST_BYTES, &mut bytes)?;
+        let tokens = self.header(scope, 0).accepts(&bytes)?;
+        let mut table = BlockTable::create(&self.pools, s.block, s.stride).map_err(Error::from_table)?;
+        table.plan_append(tokens).map_err(Error::from_table)?;
+        if self.sequences.len() >= s.rows {
+            return Err(Error::TooManySequences { max_sequences: s.rows });
+        }
+        reader.section(Tag::State, usize::MAX, &mut bytes)?;
+        let memory = core.parse(&bytes, tokens >= s.block)?;
+        let reservation = self.reserve_all(&mut table, tokens)?;
+        let filled = (|| -> Result<(), Error> {
+            // What read the pages before has yet to pass: the host writes them.
+            core.finish()?;
+            for span in reservation.rows() {
+                let records = |layer: usize| if span.packed.is_some() { s.of_layer[layer].page_bytes } else { 0 };
+                let expected = (0..s.layers).map(|layer| s.original_bytes + records(layer)).sum();
+                reader.section(Tag::Block, expected, &mut bytes)?;
+                if bytes.len() != expected {
+                    let why = "other pages than the header says";
+                    return Err(SaveError::Malformed { section: Tag::Block.name(), why }.into());
+                }
+                core.copy_in(&span, &bytes)?;
+            }
+            Ok(reader.section(Tag::End, 0, &mut bytes)?)
+        })();
+        if let Err(error) = filled.and_then(|()| core.finish()) {
+            reservation.abort(stamp);
+            return Err(error);
+        }
+        // Nobody else knows the table; a refusal leaves it and the pages to their drops.
+        let committed = table.commit(reservation).map_err(|e| Error::from_table(e.error))?;
+        committed.dropped.retire(stamp)?;
+        self.settle_restored(table, &memory)
+    }
+
+    fn settle_restored(&mut self, table: BlockTable, memory: &[Memory]) -> Result<SequenceId, Error> {
+        let core = Arc::clone(&self.core);
+        let blocks: Vec<BlockEntry> = table.blocks().to_vec();
+        let id = self.insert(table)?;
+        let row = id.slot as usize;
+        for (block, entry) in blocks.into_iter().enumerate() {
+            self.mirror.set(row, block, entry.host.index, entry.packed.map(|page| page.index));
+        }
+        let known = memory.iter().enumerate().try_for_each(|(layer, memory)| core.remember(layer, row, memory));
+        match known {
+            Ok(()) => Ok(id),
+            Err(error) => {
+                self.release(id)?;
+                Err(error)
+            }
+        }
+    }
+
+    /// Pages for all tokens of a table, evicting cached prefixes if they are in the way.
+    fn reserve_all(&mut self, table: &mut BlockTable, tokens: usize) -> Result<Reservation, Error> {
+        self.reclaim();
+        loop {
+            match table.reserve(tokens).map_err(Error::from_table) {
+                Err(error) if self.make_room_after(&error)? => {}
+                result => return result,
+            }
+        }
+    }
+
+    /// As [`Cache::save_file`](crate::Cache::save_file).
+    ///
+    /// # Errors
+    /// As [`GpuCache::save`]; a file of that name is as it was.
+    pub fn save_file(&mut self, id: SequenceId, scope: &SaveScope<'_>, path: &Path) -> Result<u64, Error> {
+        into_file(path, id, |out| self.save(id, scope, out))
+    }
+
+    /// [`GpuCache::restore`] from a file.
+    ///
+    /// # Errors
+    /// As [`GpuCache::restore`].
+    pub fn restore_file(&mut self, scope: &SaveScope<'_>, path: &Path) -> Result<SequenceId, Error> {
+        let file = File::open(path).map_err(SaveError::from)?;
+        self.restore(scope, &mut BufReader::with_capacity(1 << 20, file))
+    }
+}
+
+impl Core {
+    /// Whether the layer remembers how its heads were refined.
+    fn has_demands(&self, layer: usize) -> bool {
+        self.kit(layer).corrects.is_some()
+    }
+
+    fn recall(&self, layer: usize, row: usize, coded: bool) -> Result<Memory, Error> {
+        let (s, stream) = (&self.sizes, self.queue.stream());
+        let mut centre = vec![0f32; if coded { s.kv_heads * s.dim } else { 0 }];
+        let mut demands = vec![0f32; if self.has_demands(layer) { s.q_heads() * Demand::WORDS } else { 0 }];
+        if coded {
+            self.centres.read(stream, s.centre_at(layer, row), &mut centre)?;
+        }
+        if !demands.is_empty() {
+            self.demands.read(stream, s.demand_at(layer, row), &mut demands)?;
+        }
+        Ok(Memory { centre, demands })
+    }
+
+    fn remember(&self, layer: usize, row: usize, memory: &Memory) -> Result<(), Error> {
+        let (s, stream) = (&self.sizes, self.queue.stream());
+        if !memory.centre.is_empty() {
+            self.centres.write(stream, s.centre_at(layer, row), &memory.centre)?;
+        }
+        if !memory.demands.is_empty() {
+            self.demands.write(stream, s.demand_at(layer, row), &memory.demands)?;
+        }
+        Ok(())
+    }
+
+    /// What a file remembers, by layer.
+    fn parse(&self, bytes: &[u8], coded: bool) -> Result<Vec<Memory>, SaveError> {
+        let s = &self.sizes;
+        let (width, all) = (s.kv_heads * s.dim, s.q_heads() * Demand::WORDS);
+        let mut rest = state::Rest(bytes);
+        let mut memory = Vec::with_capacity(s.layers);
+        for layer in 0..s.layers {
+            let centre = rest.floats(width, f32::is_finite)?;
+            let demands = rest.floats(all, |x| x >= 0.0)?;
+            let expected = (if coded { width } else { 0 }, if self.has_demands(layer) { all } else { 0 });
+            if (centre.len(), demands.len()) != expected {
+                return Err(malformed("more or less than a sequence remembers"));
+            }
+            memory.push(Memory { centre, demands });
+        }
+        if rest.0.is_empty() { Ok(memory) } else { Err(malformed("longer than it says")) }
+    }
+
+    /// Originals of one layer of a block, its first `rows` alone, then its records. Whoever asks has waited for the device.
+    fn copy_out(&self, layer: usize, entry: &BlockEntry, rows: usize, bytes: &mut Vec<u8>) -> Result<(), Error> {
+        let s = &self.sizes;
+        let mut page = vec![0u16; s.original_bytes / 2];
+        self.originals.read(s.host_at(layer, entry.host.index), &mut page)?;
+        if rows < s.block {
+            page = pages::first_rows(self, &page, rows);
+        }
+        bytes.extend(page.iter().flat_map(|word| word.to_le_bytes()));
+        let start = bytes.len();
+        bytes.resize(start + if entry.is_full() { s.of_layer[layer].page_bytes } else { 0 }, 0);
+        let into = &mut bytes[start..];
+        match (entry.packed, entry.swapped, &self.swap) {
+            (Some(packed), ..) => self.packed.read(self.queue.stream(), s.packed_at(layer, packed.index), into)?,
+            (None, Some(swapped), Some(swap)) => swap.read(s.swap_at(layer, swapped.page.index), into)?,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Fills the pages of one block from what [`Core::copy_out`] collected, layer by layer.
+    fn copy_in(&self, span: &RowSpan, mut bytes: &[u8]) -> Result<(), Error> {
+        let s = &self.sizes;
+        for layer in 0..s.layers {
+            let (originals, rest) = bytes.split_at(s.original_bytes);
+            let at = s.host_at(layer, span.host.index);
+            self.originals.write(at, originals)?;
+            bytes = rest;
+            if let Some(tail) = span.tail.filter(|_| span.packed.is_none()) {
+                self.queue.upload(&self.tails, s.tail_at(layer, tail.index), &self.originals, at, s.original_bytes)?;
+            }
+            let Some(packed) = span.packed else { continue };
+            let (records, rest) = bytes.split_at(s.of_layer[layer].page_bytes);
+            self.packed.write(self.queue.stream(), s.packed_at(layer, packed.index), records)?;
+            bytes = rest;
+        }
+        Ok(())
+    }
+}

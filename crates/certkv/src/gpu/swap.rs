@@ -1,0 +1,255 @@
+//! A whole sequence out of the GPU's memory and back, at the rate of the link.
+//!
+//! A kernel copies pages and makes their digests of what it has read on the way: of device memory when they leave, of host memory when
+//! they return. A seal is such a digest with who the page is: layer, block, format and the life of the slot that it lies in.
+use super::cache::{GpuCache, coded, stamp};
+use super::core::Core;
+use crate::Error;
+use crate::counters::Kind;
+use crate::seal::{SealError, format_id};
+use crate::swap::nothing_outside;
+use certkv_core::{PageId, RecordLayout, SequenceId, hash::splitmix64, span};
+use certkv_kernel::cuda::queue::{Area, Span};
+use certkv_kernel::cuda::swap::{self, SwapItem};
+use certkv_page::{CopyOp, PageClass, SwapPlan};
+use std::sync::Arc;
+
+/// A page of one layer on its way.
+struct Passing {
+    layer: usize,
+    block: usize,
+    /// Its place in host memory.
+    page: PageId,
+}
+
+/// Pages to a launch: it runs while the next list is made.
+const PER_LAUNCH: usize = 1024;
+
+/// Seals of what is swapped out.
+#[derive(Debug)]
+pub(super) struct Seals {
+    /// Numbers of the layers' formats.
+    formats: Vec<u64>,
+    pages: usize,
+    /// `[layer][page]`.
+    words: Vec<u64>,
+}
+
+impl Seals {
+    pub(super) fn new(layouts: &[RecordLayout], pages: usize) -> Self {
+        Self { formats: layouts.iter().map(format_id).collect(), pages, words: vec![0; layouts.len() * pages] }
+    }
+
+    /// The seal of a page, from the digests of all places.
+    fn of(&self, Passing { layer, block, page }: &Passing, digests: &[u64]) -> u64 {
+        let who = [*layer as u64, *block as u64, u64::from(page.index), u64::from(page.generation)];
+        let who = who.into_iter().fold(self.formats[*layer], |seal, word| splitmix64(seal ^ word));
+        splitmix64(who ^ digests[self.at(*layer, *page)])
+    }
+
+    fn at(&self, layer: usize, page: PageId) -> usize {
+        layer * self.pages + page.index as usize
+    }
+}
+
+impl GpuCache {
+    /// As [`Cache::swap_out`](crate::Cache::swap_out): records go to pinned memory
+    /// ([`GpuConfig::swap_tokens`](super::GpuConfig::swap_tokens)), an open block's rows to its originals. What the sequence
+    /// remembers beside them, its row in the tables, stays. Waits for the device; one launch to some thousand pages.
+    ///
+    /// # Errors
+    /// As [`Cache::swap_out`](crate::Cache::swap_out). The sequence is where it was.
+    pub fn swap_out(&mut self, id: SequenceId) -> Result<u64, Error> {
+        let span = span!("swap out", bytes = _);
+        let moved = self.leave(id);
+        let moved = self.core.host.moved(Kind::SwapOut, moved)?;
+        span.record("bytes", moved);
+        Ok(moved)
+    }
+
+    /// As [`Cache::swap_in`](crate::Cache::swap_in). Promoted sides are chosen anew by the first step, so that outputs of formats without
+    /// residual planes need not be those of a sequence that stayed; their certificates hold as any. Waits for the device.
+    ///
+    /// # Errors
+    /// As [`Cache::swap_in`](crate::Cache::swap_in). The sequence stays swapped out.
+    pub fn swap_in(&mut self, id: SequenceId) -> Result<u64, Error> {
+        let span = span!("swap in", bytes = _);
+        let moved = self.come_back(id);
+        let moved = self.core.host.moved(Kind::SwapIn, moved)?;
+        span.record("bytes", moved);
+        Ok(moved)
+    }
+
+    /// Whether a sequence is swapped out.
+    ///
+    /// # Errors
+    /// Unknown.
+    pub fn is_swapped_out(&self, id: SequenceId) -> Result<bool, Error> {
+        Ok(self.entry(id)?.table.is_out())
+    }
+
+    fn leave(&mut self, id: SequenceId) -> Result<u64, Error> {
+        self.reclaim();
+        let plan = self.entry(id)?.table.swap_out().map_err(Error::from_table)?;
+        match self.pass(&plan) {
+            Ok((passing, bytes)) => {
+                let digests = self.digests()?;
+                for passed in passing {
+                    let (at, seal) = (self.seals.at(passed.layer, passed.page), self.seals.of(&passed, &digests));
+                    self.seals.words[at] = seal;
+                }
+                self.settle_swap(id, plan)?;
+                Ok(bytes)
+            }
+            Err(error) => {
+                plan.abort(stamp);
+                Err(error)
+            }
+        }
+    }
+
+    fn come_back(&mut self, id: SequenceId) -> Result<u64, Error> {
+        self.reclaim();
+        let plan = loop {
+            match self.entry(id)?.table.swap_in().map_err(Error::from_table) {
+                Err(error) if self.make_room_after(&error)? => {}
+                result => break result?,
+            }
+        };
+        let moved = self.pass(&plan).and_then(|(passing, bytes)| self.compare(&passing).map(|()| bytes));
+        match moved {
+            Ok(bytes) => {
+                self.settle_swap(id, plan)?;
+                let blocks: Vec<_> = self.entry(id)?.table.blocks().to_vec();
+                for (block, entry) in blocks.into_iter().enumerate() {
+                    self.mirror.set(id.slot as usize, block, entry.host.index, entry.packed.map(|page| page.index));
+                }
+                Ok(bytes)
+            }
+            Err(error) => {
+                plan.abort(stamp);
+                Err(error)
+            }
+        }
+    }
+
+    fn settle_swap(&mut self, id: SequenceId, plan: SwapPlan) -> Result<(), Error> {
+        // The plan is this table's, and nothing happened to it since.
+        let dropped = self.entry_mut(id)?.table.commit_swap(plan).map_err(|(error, _)| Error::from_table(error))?;
+        let gone: Vec<u32> = coded(&dropped).collect();
+        self.forget_later(id, gone);
+        dropped.retire(stamp)?;
+        self.reclaim();
+        Ok(())
+    }
+
+    /// Makes the copies of a plan and waits for them: the pages of records, and the bytes that moved.
+    fn pass(&mut self, plan: &SwapPlan) -> Result<(Vec<Passing>, u64), Error> {
+        let core = Arc::clone(&self.core);
+        let Core { queue, tails, originals, sizes: s, .. } = &*core;
+        let mut passing = Vec::with_capacity(plan.copies().len() * s.layers);
+        let mut list = Vec::with_capacity(PER_LAUNCH * SwapItem::WORDS);
+        let mut bytes = 0;
+        for (block, op) in plan.copies() {
+            match (op.from.class, op.to.class) {
+                (PageClass::Tail, PageClass::Host) => {
+                    super::prefill::fetch_open(self, op.from.id.index, op.to.id.index)?;
+                    bytes += (s.layers * s.original_bytes) as u64;
+                }
+                (PageClass::Host, PageClass::Tail) => {
+                    for layer in 0..s.layers {
+                        let (from, to) = (s.host_at(layer, op.from.id.index), s.tail_at(layer, op.to.id.index));
+                        queue.upload(tails, to, originals, from, s.original_bytes)?;
+                    }
+                    bytes += (s.layers * s.original_bytes) as u64;
+                }
+                _ => {
+                    for layer in 0..s.layers {
+                        core.swap_item(layer, op)?.words().into_iter().for_each(|word| list.push(word));
+                        let page = if plan.out() { op.to.id } else { op.from.id };
+                        passing.push(Passing { layer, block: *block, page });
+                        bytes += s.of_layer[layer].page_bytes as u64;
+                        if list.len() == PER_LAUNCH * SwapItem::WORDS {
+                            self.launch_swap(plan.out(), &list)?;
+                            list.clear();
+                        }
+                    }
+                }
+            }
+        }
+        if !list.is_empty() {
+            self.launch_swap(plan.out(), &list)?;
+        }
+        core.finish()?;
+        Ok((passing, bytes))
+    }
+
+    /// Enqueues the copies of a list, which travels by the staging ring.
+    fn launch_swap(&mut self, out: bool, items: &[u64]) -> Result<(), Error> {
+        let Self { core, ring, .. } = self;
+        let at = ring.take(&core.queue, size_of_val(items))?;
+        ring.area().write(at, items)?;
+        let list = ring.area().span(at, size_of_val(items))?;
+        let (area, pages) = (core.swap_area()?, core.sizes.swap_digest_at(0, 0));
+        let device = Span::of(&core.packed, 0, core.packed.len())?;
+        let (host, digests) = (area.span(0, pages)?, area.span(pages, area.len() - pages)?);
+        let areas = if out { [device, host, digests] } else { [host, device, digests] };
+        Ok(swap::launch(&core.queue, &core.kit(0).swap, list, items.len() / SwapItem::WORDS, areas)?)
+    }
+
+    /// What the kernel made of the pages that passed, by place. Others' are of long ago.
+    fn digests(&self) -> Result<Vec<u64>, Error> {
+        let mut digests = vec![0; self.seals.words.len()];
+        if !digests.is_empty() {
+            self.core.swap_area()?.read(self.core.sizes.swap_digest_at(0, 0), &mut digests)?;
+        }
+        Ok(digests)
+    }
+
+    /// Whether what came from host memory is what left.
+    fn compare(&self, passing: &[Passing]) -> Result<(), Error> {
+        let digests = self.digests()?;
+        for passed in passing {
+            let (sealed, found) =
+                (self.seals.words[self.seals.at(passed.layer, passed.page)], self.seals.of(passed, &digests));
+            if sealed != found {
+                let Passing { layer, block, .. } = *passed;
+                return Err(Error::Damaged { layer, block, why: SealError::Digest { sealed, found } });
+            }
+        }
+        Ok(())
+    }
+
+    /// Originals of a block that was cut while its sequence is swapped out, copied by the host.
+    pub(super) fn copy_originals(&self, copies: impl Iterator<Item = CopyOp>) -> Result<(), Error> {
+        let Core { originals, sizes: s, .. } = &*self.core;
+        let mut page = vec![0u16; s.original_bytes / 2];
+        for op in copies.filter(|op| op.to.class == PageClass::Host) {
+            self.core.finish()?;
+            for layer in 0..s.layers {
+                originals.read(s.host_at(layer, op.from.id.index), &mut page)?;
+                originals.write(s.host_at(layer, op.to.id.index), &page)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Core {
+    fn swap_area(&self) -> Result<&Area, Error> {
+        self.swap.as_ref().ok_or_else(nothing_outside)
+    }
+
+    fn swap_item(&self, layer: usize, op: &CopyOp) -> Result<SwapItem, Error> {
+        let (s, swap) = (&self.sizes, self.swap_area()?);
+        let bytes = s.of_layer[layer].page_bytes;
+        let (packed, outside) =
+            if op.from.class == PageClass::Packed { (op.from.id, op.to.id) } else { (op.to.id, op.from.id) };
+        let inside = Span::of(&self.packed, s.packed_at(layer, packed.index), bytes)?;
+        let outside_span = swap.span(s.swap_at(layer, outside.index), bytes)?;
+        let digest = swap.span(s.swap_digest_at(layer, outside.index), 8)?;
+        let (from, to) =
+            if op.from.class == PageClass::Packed { (inside, outside_span) } else { (outside_span, inside) };
+        Ok(SwapItem::new(from, to, digest)?)
+    }
+}

@@ -1,0 +1,189 @@
+//! A whole sequence out of the device's memory and back, so that others have room while it waits.
+use crate::Error;
+use crate::cache::Cache;
+use crate::counters::Kind;
+use crate::group::Group;
+use crate::seal::Seal;
+use crate::sequence::SequenceState;
+use certkv_core::{SequenceId, span};
+use certkv_page::{CopyOp, PageClass, SwapPlan};
+
+impl Cache {
+    /// Moves the codes of a sequence to host memory ([`Config::swap_tokens`](crate::Config::swap_tokens)) and gives up all
+    /// its pages on the device: packed pages, and the tail of an open block, whose rows the host has. Returns the bytes
+    /// moved.
+    ///
+    /// The id stays valid. Until [`Cache::swap_in`] the sequence can be truncated, saved and released; a step with it, a fork
+    /// and its publication are refused with [`Error::SwappedOut`]. Pages that forks or cached prefixes share stay with them.
+    ///
+    /// The sequence is busy meanwhile; other calls go on between its blocks. Every page is compared with its seal on the way.
+    ///
+    /// # Errors
+    /// Unknown or busy; [`Error::SwappedOut`] already; [`Error::CapacityExhausted`] of class `swap`; [`Error::Damaged`]; the
+    /// device's refusal. The sequence is where it was.
+    pub fn swap_out(&self, id: SequenceId) -> Result<u64, Error> {
+        let span = span!("swap out", bytes = _);
+        let moved = self.counters.moved(Kind::SwapOut, self.with(id, |state| self.swap(state, true)))?;
+        span.record("bytes", moved);
+        Ok(moved)
+    }
+
+    /// Brings a sequence back. Its next outputs and certificates are those that it would have had without leaving. Pages of
+    /// codes that others kept meanwhile are shared again and not copied. Returns the bytes moved.
+    ///
+    /// # Errors
+    /// Unknown or busy; [`Error::NotSwappedOut`]; [`Error::CapacityExhausted`] of class `packed` or `tail`: cached prefixes
+    /// have given way by then; [`Error::Damaged`] if the codes are not what left; the device's refusal. The sequence stays
+    /// swapped out.
+    pub fn swap_in(&self, id: SequenceId) -> Result<u64, Error> {
+        let span = span!("swap in", bytes = _);
+        let moved = self.counters.moved(Kind::SwapIn, self.with(id, |state| self.swap(state, false)))?;
+        span.record("bytes", moved);
+        Ok(moved)
+    }
+
+    fn swap(&self, state: &mut SequenceState, out: bool) -> Result<u64, Error> {
+        let mut plans = Vec::with_capacity(self.groups.len());
+        for index in 0..self.groups.len() {
+            // Plans are dropped, and their pages given back, if a later one or a copy fails.
+            plans.push(self.plan_swap(state, index, out)?);
+        }
+        let mut moved = 0;
+        for (group, plan) in self.groups.iter().zip(&plans) {
+            moved += self.copy_swap(group, plan)?;
+        }
+        let _turn = self.turn.lock();
+        for ((group, table), plan) in self.groups.iter().zip(&mut state.tables).zip(plans) {
+            // The plan is this table's and nothing happened to it since.
+            let dropped = table.commit_swap(plan).map_err(|(error, _)| Error::from_table(error))?;
+            dropped.retire(|| self.stamp())?;
+            group.pools.reclaim(&mut |stamp| self.passed(stamp));
+        }
+        Ok(moved)
+    }
+
+    fn plan_swap(&self, state: &SequenceState, index: usize, out: bool) -> Result<SwapPlan, Error> {
+        let _turn = self.turn.lock();
+        let table = &state.tables[index];
+        self.groups[index].pools.reclaim(&mut |stamp| self.passed(stamp));
+        loop {
+            let plan = if out { table.swap_out() } else { table.swap_in() };
+            match plan.map_err(Error::from_table) {
+                Err(error) if self.make_room(&error)? => {}
+                result => return result,
+            }
+        }
+    }
+
+    fn copy_swap(&self, group: &Group, plan: &SwapPlan) -> Result<u64, Error> {
+        let mut moved = 0;
+        for (block, op) in plan.copies() {
+            let _turn = self.turn.lock();
+            match (op.from.class, op.to.class) {
+                (PageClass::Packed | PageClass::Swap, _) => moved += self.copy_codes(group, *block, op)?,
+                // The lane has brought the rows to the host before.
+                (PageClass::Tail, _) => {}
+                _ => {
+                    self.join_lane()?;
+                    self.execute(group, core::iter::once(*op))?;
+                }
+            }
+        }
+        Ok(moved)
+    }
+
+    /// Copies one page of codes in every layer. It is compared with its seal, and gets the seal of where it goes.
+    fn copy_codes(&self, group: &Group, block: usize, op: &CopyOp) -> Result<u64, Error> {
+        let Some(outside) = &group.swap else { return Err(nothing_outside()) };
+        let arena = |class| if class == PageClass::Packed { &group.packed } else { outside };
+        for layer in group.first..group.first + group.layers {
+            let (from, to) = (group.slot(op.from.id, layer), group.slot(op.to.id, layer));
+            let page = arena(op.from.class).read_tagged(from, &self.main, Group::tag(op.from.id))?;
+            let bytes = &page.bytes()[..group.sealed_bytes()];
+            let damaged = |why| Error::Damaged { layer, block, why };
+            Seal::new(&group.layout, layer, block, op.from.id).check(bytes).map_err(damaged)?;
+            let mut guard = arena(op.to.class).write(to, &self.main)?;
+            guard.set_tag(Group::tag(op.to.id));
+            guard.bytes_mut()[..bytes.len()].copy_from_slice(bytes);
+            Seal::new(&group.layout, layer, block, op.to.id).write(guard.bytes_mut());
+        }
+        Ok((group.layers * group.sealed_bytes()) as u64)
+    }
+}
+
+/// No page is given out where there is no memory behind them.
+pub(crate) fn nothing_outside() -> Error {
+    Error::Config { field: "swap_tokens", why: "nothing can be swapped out: it is 0".to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::seal::SealError;
+    use crate::{Chunk, Config, Geometry};
+    use certkv_core::hash::splitmix64;
+
+    /// A bit anywhere, a page of another block, layer or life, the halves of two pages: seen when the sequence returns, which it
+    /// then does not; and not seen once the damage is undone.
+    #[test]
+    fn damage_outside_is_seen_and_repaired_it_is_not() {
+        let config = Config { swap_tokens: 256, ..Config::new(Geometry::new(2, 4, 2, 64).unwrap(), 256) };
+        let cache = Cache::new(config.with_format("k8-v4g32-b16".parse().unwrap())).unwrap();
+        let id = cache.create().unwrap();
+        let mut step = cache.begin(&[Chunk { sequence: id, tokens: 70 }]).unwrap();
+        let rows: Vec<f32> = (0..70 * 128).map(|i| splitmix64(i) as f32 / 1e19).collect();
+        (0..2).for_each(|layer| step.append(layer, &rows, &rows).unwrap());
+        step.finish().unwrap();
+        cache.swap_out(id).unwrap();
+        let group = &cache.groups[0];
+        let outside = group.swap.as_ref().unwrap();
+        let pages: Vec<_> = cache
+            .with(id, |state| Ok(state.tables[0].blocks().iter().filter_map(|b| b.swapped).collect::<Vec<_>>()))
+            .unwrap();
+        assert_eq!(pages.len(), 4);
+        let read = |block: usize, layer: usize| {
+            let slot = group.slot(pages[block].page, layer);
+            outside.read(slot, &cache.main).unwrap().bytes().to_vec()
+        };
+        let write = |block: usize, layer: usize, bytes: &[u8]| {
+            let slot = group.slot(pages[block].page, layer);
+            outside.write(slot, &cache.main).unwrap().bytes_mut().copy_from_slice(bytes);
+        };
+        let (mut seen, mut kinds) = (0, [0; 4]);
+        for case in 0..1000u64 {
+            let draw = |salt: u64, n: usize| (splitmix64(case << 8 | salt) % n as u64) as usize;
+            let (block, layer, kind) = (draw(1, 4), draw(2, 2), draw(3, 4));
+            let whole = read(block, layer);
+            let mut bad = whole.clone();
+            match kind {
+                0 => bad[draw(4, group.sealed_bytes())] ^= 1 << draw(5, 8),
+                1 => bad = read((block + 1 + draw(6, 3)) % 4, layer),
+                2 => bad = read(block, 1 - layer),
+                _ => {
+                    let at = 64 + draw(7, group.sealed_bytes() - 128);
+                    bad[at..].copy_from_slice(&read((block + 1) % 4, layer)[at..]);
+                }
+            }
+            if bad == whole {
+                continue;
+            }
+            write(block, layer, &bad);
+            let before = cache.memory();
+            match cache.swap_in(id) {
+                Err(Error::Damaged { layer: at, block: of, why }) => {
+                    assert_eq!((at, of), (layer, block));
+                    assert!(kind != 0 || why != SealError::Another || draw(4, group.sealed_bytes()) < 64);
+                    seen += 1;
+                    kinds[kind] += 1;
+                }
+                Ok(_) => panic!("case {case}, kind {kind}: not seen"),
+                Err(other) => panic!("{other}"),
+            }
+            assert_eq!(cache.memory(), before);
+            write(block, layer, &whole);
+        }
+        println!("GATE swap-damage executed=1000 failed=0 controls={seen}/{seen} seed=0x0 kinds={kinds:?}");
+        assert!(kinds.iter().all(|n| *n > 100), "{kinds:?}");
+        assert_eq!(cache.swap_in(id).unwrap(), (4 * 2 * group.sealed_bytes()) as u64);
+    }
+}
