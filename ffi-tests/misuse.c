@@ -1,44 +1,8 @@
 /* Everything a careless or hostile caller can hand in, and the status that it must get. Prints what differs. */
-#include <certkv.h>
-#include <math.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <string.h>
-
-enum { Q_HEADS = 4, KV_HEADS = 2, DIM = 64, KV = KV_HEADS * DIM, Q = Q_HEADS * DIM };
-
-static int checks = 0, failed = 0;
-
-static void expect(int line, const char *call, int32_t got, int32_t want)
-{
-    checks++;
-    if (got != want) {
-        failed++;
-        printf("line %d: %s: %s, not %s\n", line, call, certkv_status_name(got), certkv_status_name(want));
-    }
-}
-#define EXPECT(want, call) expect(__LINE__, #call, (call), (want))
-#define TRUE(what) expect(__LINE__, #what, (what) ? CERTKV_OK : CERTKV_INTERNAL, CERTKV_OK)
-
-/* A pointer that nobody gave out, and one that is not aligned. Neither may be followed. */
-#define FOREIGN(type) ((type *)(void *)&failed)
-#define ODD(type, pointer) ((type *)(void *)((char *)(void *)(pointer) + 1))
+#include "check.h"
 
 static float k[KV], v[KV], q[Q], out[Q];
 static certkv_certificate certs[Q_HEADS + 1];
-
-static certkv_config small(void)
-{
-    certkv_config config;
-    EXPECT(CERTKV_OK, certkv_config_init(&config, (uint32_t)sizeof config));
-    config.layers = 2;
-    config.q_heads = Q_HEADS;
-    config.kv_heads = KV_HEADS;
-    config.head_dim = DIM;
-    config.max_tokens = 128;
-    config.max_sequences = 3;
-    return config;
-}
 
 static int32_t create(const certkv_config *config)
 {
@@ -90,6 +54,7 @@ static void configurations(void)
     REFUSED(CERTKV_STRUCT_SIZE, struct_size, UINT32_MAX);
     REFUSED(CERTKV_INVALID_ARGUMENT, struct_size, offsetof(certkv_config, store)); /* No max_tokens. */
     REFUSED(CERTKV_OK, struct_size, offsetof(certkv_config, tolerance));           /* An older header. */
+    REFUSED(CERTKV_OK, struct_size, offsetof(certkv_config, prefix_units));
     memset(&newer, 0, sizeof newer);
     newer.config = small();
     newer.config.struct_size = (uint32_t)sizeof newer;
@@ -125,7 +90,20 @@ static void configurations(void)
     REFUSED(CERTKV_POLICY, tolerance, -0.5);
     REFUSED(CERTKV_POLICY, tolerance, NAN);
     REFUSED(CERTKV_POLICY, tolerance, INFINITY);
-    REFUSED(CERTKV_RESERVED, reserved[0], 1);
+    REFUSED(CERTKV_RESERVED, reserved, 1);
+    REFUSED(CERTKV_INVALID_ARGUMENT, swap_tokens, UINT64_MAX);
+    REFUSED(CERTKV_INVALID_ARGUMENT, swap_tokens, ((uint64_t)1 << 31) + 1);
+    REFUSED(CERTKV_OK, swap_tokens, 1);
+    REFUSED(CERTKV_INVALID_ARGUMENT, prefix_units, UINT64_MAX);
+    REFUSED(CERTKV_INVALID_ARGUMENT, prefix_units, (1 << 24) + 1);
+    REFUSED(CERTKV_OK, prefix_units, 4);
+    REFUSED(CERTKV_INVALID_ARGUMENT, prefix_eviction, 2);
+    REFUSED(CERTKV_INVALID_ARGUMENT, prefix_eviction, -1);
+    REFUSED(CERTKV_OK, prefix_eviction, CERTKV_EVICTION_LRU);
+    config.prefix_units = 4;
+    config.prefix_secret = (const uint8_t *)(uintptr_t)UINT64_MAX; /* 32 bytes that end behind the last address. */
+    EXPECT(CERTKV_INVALID_ARGUMENT, create(&config));
+    config = small();
     REFUSED(CERTKV_UNSUPPORTED, certificate_ring, 1);
     REFUSED(CERTKV_DEVICE, device, UINT32_MAX); /* No driver, or no such GPU. */
     REFUSED(CERTKV_FORMAT, format, "");
@@ -189,14 +167,6 @@ static void sequences(certkv_cache *cache)
     EXPECT(CERTKV_OK, certkv_sequence_release(cache, a));
     EXPECT(CERTKV_OK, certkv_sequence_release(cache, c));
     EXPECT(CERTKV_OK, certkv_sequence_release(cache, d));
-}
-
-static int32_t begin(certkv_cache *cache, certkv_sequence sequence, uint64_t tokens, certkv_step **step)
-{
-    certkv_chunk chunk;
-    chunk.sequence = sequence;
-    chunk.tokens = tokens;
-    return certkv_step_begin(cache, &chunk, 1, step);
 }
 
 static void beginnings(certkv_cache *cache)
@@ -493,6 +463,5 @@ int main(void)
     EXPECT(CERTKV_OK, certkv_cache_destroy(cache));
     orphans();
     errors();
-    printf("checks %d failed %d\n", checks, failed);
-    return failed != 0;
+    return report();
 }

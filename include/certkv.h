@@ -136,7 +136,7 @@
 
 /**
  * Result of a call. 0 is success; errors are negative, one range per group: -1 arguments, -100 state, -200 memory,
- * -300 device, -400 panics. New values may be added to a group.
+ * -300 device, -400 panics, -500 files. New values may be added to a group.
  */
 enum certkv_status
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
@@ -240,6 +240,14 @@ enum certkv_status
    */
   CERTKV_OVERWRITTEN = -106,
   /**
+   * The sequence is swapped out: certkv_sequence_swap_in comes first.
+   */
+  CERTKV_SWAPPED_OUT = -107,
+  /**
+   * The sequence is not swapped out.
+   */
+  CERTKV_NOT_SWAPPED_OUT = -108,
+  /**
    * The system has no memory.
    */
   CERTKV_OUT_OF_MEMORY = -200,
@@ -260,6 +268,10 @@ enum certkv_status
    */
   CERTKV_DEVICE = -300,
   /**
+   * Codes of a block are not those that were written: memory was damaged.
+   */
+  CERTKV_DAMAGED = -301,
+  /**
    * A defect of the library was caught. The object is poisoned.
    */
   CERTKV_PANIC = -400,
@@ -271,6 +283,18 @@ enum certkv_status
    * The library contradicted itself without panicking; please report the message.
    */
   CERTKV_INTERNAL = -402,
+  /**
+   * A file could not be written or read.
+   */
+  CERTKV_FILE = -500,
+  /**
+   * A file is no saved sequence, or one of another version, model, geometry or format.
+   */
+  CERTKV_FILE_REFUSED = -501,
+  /**
+   * A file ends too early, is not what was written, or was written with another key.
+   */
+  CERTKV_FILE_DAMAGED = -502,
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L
@@ -335,6 +359,11 @@ typedef int32_t certkv_dtype;
  * How a step decides what to read exactly.
  */
 typedef int32_t certkv_policy;
+
+/**
+ * Which cached prefix goes first when room is needed.
+ */
+typedef int32_t certkv_eviction;
 
 /**
  * Configuration of a cache. Fill it with certkv_config_init, then set the geometry and `max_tokens`; 0 in any other
@@ -430,9 +459,27 @@ typedef struct certkv_config {
    */
   const char *kernels;
   /**
+   * Tokens whose codes sequences that are swapped out may leave in host memory, at most 2^31; 0 for none. See
+   * certkv_sequence_swap_out.
+   */
+  uint64_t swap_tokens;
+  /**
+   * Units (blocks of the largest size) that outlive their sequences at most, up to 2^24, for others to continue from; 0 for none. See
+   * certkv_cache_publish.
+   */
+  uint64_t prefix_units;
+  /**
+   * 32 bytes from which the names of cached prefixes are made; NULL for bytes from the operating system. Borrowed during the call.
+   */
+  const uint8_t *prefix_secret;
+  /**
+   * Which cached prefix goes first when room is needed: one of the CERTKV_EVICTION values.
+   */
+  certkv_eviction prefix_eviction;
+  /**
    * 0.
    */
-  uint64_t reserved[1];
+  uint32_t reserved;
 } certkv_config;
 
 /**
@@ -440,6 +487,113 @@ typedef struct certkv_config {
  * released; later sequences have other numbers. Never 0.
  */
 typedef uint64_t certkv_sequence;
+
+/**
+ * Whose sequences files hold. Set all of it to 0 bytes, then `struct_size` and what there is to say. Borrowed during a call.
+ */
+typedef struct certkv_save_scope {
+  /**
+   * sizeof(certkv_save_scope) of the caller's header.
+   */
+  uint32_t struct_size;
+  /**
+   * 0.
+   */
+  uint32_t reserved;
+  /**
+   * What the rows depend on and the cache cannot know, by name or digest: weights, adapter, rotation of positions. A file is restored
+   * under the same bytes only.
+   */
+  const void *model;
+  /**
+   * Bytes of it, at most 4096.
+   */
+  uint64_t model_bytes;
+  /**
+   * 32 bytes, the key of the digests; NULL for none. Without one they tell damage, with one forgery, too.
+   */
+  const uint8_t *key;
+} certkv_save_scope;
+
+/**
+ * Who may share cached prefixes, and all but the tokens that decides what a page holds: two scopes that differ in one field share nothing.
+ * Set all of it to 0 bytes, then `struct_size` and what there is to say. Names are any bytes, at most 4096; longer ones by a digest.
+ * Borrowed during a call.
+ */
+typedef struct certkv_prefix_scope {
+  /**
+   * sizeof(certkv_prefix_scope) of the caller's header.
+   */
+  uint32_t struct_size;
+  /**
+   * Class of tolerance, where the server keeps several.
+   */
+  uint32_t tolerance_class;
+  /**
+   * The circle of trust: a tenant, say. The server sets it, never its client: within a domain, whoever sends a prompt can tell by the
+   * time it takes whether somebody sent it before.
+   */
+  const void *domain;
+  /**
+   * Bytes of it.
+   */
+  uint64_t domain_bytes;
+  /**
+   * The model's weights, with whatever else decides its rows (rotation, quantisation).
+   */
+  const void *model;
+  /**
+   * Bytes of it.
+   */
+  uint64_t model_bytes;
+  /**
+   * The adapter on top of the model; NULL for none, which is not the same as one of 0 bytes.
+   */
+  const void *adapter;
+  /**
+   * Bytes of it.
+   */
+  uint64_t adapter_bytes;
+  /**
+   * A further division; NULL for none.
+   */
+  const void *salt;
+  /**
+   * Bytes of it.
+   */
+  uint64_t salt_bytes;
+  /**
+   * Position of the first token.
+   */
+  uint64_t first_position;
+} certkv_prefix_scope;
+
+/**
+ * Why a publication ended before the last full unit.
+ */
+typedef int32_t certkv_stop;
+
+/**
+ * What a publication came to.
+ */
+typedef struct certkv_publication {
+  /**
+   * sizeof(certkv_publication), set by the caller; nothing is written beyond it.
+   */
+  uint32_t struct_size;
+  /**
+   * Why what follows is not cached: one of the CERTKV_STOP values.
+   */
+  certkv_stop stop;
+  /**
+   * Tokens of the sequence that are cached now.
+   */
+  uint64_t cached;
+  /**
+   * Of these, new with this call.
+   */
+  uint64_t added;
+} certkv_publication;
 
 /**
  * Tokens to append to one sequence in one step.
@@ -639,7 +793,7 @@ typedef struct certkv_memory {
    */
   uint64_t tokens;
   /**
-   * Pages in use; 0 after every sequence was released.
+   * Pages in use; 0 after every sequence was released and every cached prefix evicted.
    */
   uint64_t live_pages;
   /**
@@ -655,7 +809,7 @@ typedef struct certkv_memory {
    */
   uint64_t tables;
   /**
-   * 16-bit originals in use (host).
+   * 16-bit originals in use, and codes of sequences that are swapped out (host).
    */
   uint64_t host;
   /**
@@ -671,7 +825,7 @@ typedef struct certkv_memory {
    */
   uint64_t reserved_tables;
   /**
-   * The same for originals.
+   * The same for host memory.
    */
   uint64_t reserved_host;
   /**
@@ -683,6 +837,262 @@ typedef struct certkv_memory {
    */
   uint64_t host_limit;
 } certkv_memory;
+
+/**
+ * Bytes of one class.
+ */
+typedef struct certkv_class_use {
+  /**
+   * Of pages, slots and sequences in use. Of tables, what is reserved for every live sequence.
+   */
+  uint64_t used;
+  /**
+   * Reserved.
+   */
+  uint64_t reserved;
+  /**
+   * The most that was ever reserved.
+   */
+  uint64_t peak;
+} certkv_class_use;
+
+/**
+ * Bytes of one memory.
+ */
+typedef struct certkv_pool_use {
+  /**
+   * Reserved.
+   */
+  uint64_t reserved;
+  /**
+   * The most that was ever reserved.
+   */
+  uint64_t peak;
+  /**
+   * The budget; UINT64_MAX for none.
+   */
+  uint64_t budget;
+} certkv_pool_use;
+
+/**
+ * Pages of one kind by where they are, over all groups of layers: a page has a slot in each layer of its group.
+ */
+typedef struct certkv_page_use {
+  /**
+   * Ready to be used.
+   */
+  uint64_t free;
+  /**
+   * In use.
+   */
+  uint64_t live;
+  /**
+   * Given up; something may still read them.
+   */
+  uint64_t retiring;
+  /**
+   * Never used again: 0 until one was freed 2^32 times.
+   */
+  uint64_t worn;
+} certkv_page_use;
+
+/**
+ * Moves of one kind by what became of them. They begin with the cache and never go down.
+ */
+typedef struct certkv_moves {
+  /**
+   * Done.
+   */
+  uint64_t done;
+  /**
+   * Bytes of these.
+   */
+  uint64_t bytes;
+  /**
+   * Not begun, or given up: no room, or nothing that may be moved.
+   */
+  uint64_t refused;
+  /**
+   * The device, or the file, failed. What was to be moved is where it was.
+   */
+  uint64_t failed;
+} certkv_moves;
+
+/**
+ * A cache in numbers. Each is right at some moment of the call; two need not be of the same moment while other threads work.
+ */
+typedef struct certkv_snapshot {
+  /**
+   * sizeof(certkv_snapshot), set by the caller; nothing is written beyond it.
+   */
+  uint32_t struct_size;
+  /**
+   * 0.
+   */
+  uint32_t reserved;
+  /**
+   * Live sequences.
+   */
+  uint64_t sequences;
+  /**
+   * Of these, in a step that has not ended or in another thread's call; their tokens are not counted.
+   */
+  uint64_t busy;
+  /**
+   * Tokens of the other sequences; shared blocks count for each.
+   */
+  uint64_t tokens;
+  /**
+   * Packed pages: codes, scales, summaries.
+   */
+  struct certkv_class_use packed;
+  /**
+   * Open blocks and exact sides (16-bit, device). Bytes in use are on a GPU those of open blocks.
+   */
+  struct certkv_class_use scratch;
+  /**
+   * Block tables and what else is held for sequences, prefixes and work.
+   */
+  struct certkv_class_use tables;
+  /**
+   * 16-bit originals, and codes of sequences that are swapped out.
+   */
+  struct certkv_class_use host;
+  /**
+   * Device memory: packed, scratch and tables.
+   */
+  struct certkv_pool_use device_memory;
+  /**
+   * Host memory.
+   */
+  struct certkv_pool_use host_memory;
+  /**
+   * Pages of codes.
+   */
+  struct certkv_page_use packed_pages;
+  /**
+   * Pages of open blocks.
+   */
+  struct certkv_page_use open_pages;
+  /**
+   * Pages of originals.
+   */
+  struct certkv_page_use host_pages;
+  /**
+   * Pages of codes of sequences that are swapped out.
+   */
+  struct certkv_page_use swap_pages;
+  /**
+   * Rows of one layer of one sequence to the host; 0 on a GPU, whose kernels store them.
+   */
+  struct certkv_moves stores;
+  /**
+   * Open blocks of forks and cuts, copied.
+   */
+  struct certkv_moves copies;
+  /**
+   * Sequences to files.
+   */
+  struct certkv_moves saves;
+  /**
+   * Sequences from files.
+   */
+  struct certkv_moves restores;
+  /**
+   * Sequences swapped out.
+   */
+  struct certkv_moves swap_outs;
+  /**
+   * Sequences swapped in.
+   */
+  struct certkv_moves swap_ins;
+  /**
+   * Units of prefixes cached, and the most that can be; these and the following are 0 without `config->prefix_units`.
+   */
+  uint64_t prefix_units;
+  /**
+   * See `prefix_units`.
+   */
+  uint64_t prefix_capacity;
+  /**
+   * Look-ups so far, by certkv_sequence_create_from.
+   */
+  uint64_t prefix_lookups;
+  /**
+   * Full units that they asked for.
+   */
+  uint64_t prefix_asked;
+  /**
+   * Units that they found.
+   */
+  uint64_t prefix_hits;
+  /**
+   * Units published so far.
+   */
+  uint64_t prefix_published;
+  /**
+   * Units evicted so far.
+   */
+  uint64_t prefix_evicted;
+} certkv_snapshot;
+
+/**
+ * What a configuration would take, in bytes: what certkv_snapshot calls reserved in a new cache.
+ */
+typedef struct certkv_plan {
+  /**
+   * sizeof(certkv_plan), set by the caller; nothing is written beyond it.
+   */
+  uint32_t struct_size;
+  /**
+   * 1 where `config->device` is a GPU and this machine has no CUDA driver: what the cache would take on an H200. Else 0.
+   */
+  uint32_t assumed;
+  /**
+   * Packed pages: codes, scales, summaries.
+   */
+  uint64_t packed;
+  /**
+   * Open blocks and exact sides (16-bit, device).
+   */
+  uint64_t scratch;
+  /**
+   * Block tables and what else is held for sequences, prefixes and work.
+   */
+  uint64_t tables;
+  /**
+   * 16-bit originals, and codes of sequences that are swapped out.
+   */
+  uint64_t host;
+  /**
+   * Device memory in all: packed, scratch and tables.
+   */
+  uint64_t device_bytes;
+  /**
+   * Its budget; UINT64_MAX for none.
+   */
+  uint64_t device_budget;
+  /**
+   * Bytes by which it is short; 0 if it suffices.
+   */
+  uint64_t device_lacks;
+  /**
+   * Host memory in all.
+   */
+  uint64_t host_bytes;
+  /**
+   * Its budget; UINT64_MAX for none.
+   */
+  uint64_t host_budget;
+  /**
+   * Bytes by which it is short; 0 if it suffices.
+   */
+  uint64_t host_lacks;
+  /**
+   * The most that cached prefixes add to the tables as they are published; those for which a budget has no room are not cached.
+   */
+  uint64_t later;
+} certkv_plan;
 
 /**
  * In a configuration: f16. Refused elsewhere.
@@ -725,9 +1135,54 @@ typedef struct certkv_memory {
 #define CERTKV_POLICY_SEED000 3
 
 /**
+ * As S3-FIFO says: prompts that come only once do not push out those that come again. The default.
+ */
+#define CERTKV_EVICTION_S3FIFO 0
+
+/**
+ * The one that was not used for longest.
+ */
+#define CERTKV_EVICTION_LRU 1
+
+/**
  * No sequence.
  */
 #define CERTKV_NO_SEQUENCE 0
+
+/**
+ * It did not.
+ */
+#define CERTKV_STOP_NONE 0
+
+/**
+ * The codes of what follows do not fit those of the cached unit before it, which another sequence wrote at the same time.
+ */
+#define CERTKV_STOP_DECLINED 1
+
+/**
+ * Another block has the same hash; it stays.
+ */
+#define CERTKV_STOP_COLLISION 2
+
+/**
+ * Its pages are cached already under another name: in another scope, say.
+ */
+#define CERTKV_STOP_ELSEWHERE 3
+
+/**
+ * Pages of the unit were given up.
+ */
+#define CERTKV_STOP_GONE 4
+
+/**
+ * `config->prefix_units` are cached, and all of them are in use.
+ */
+#define CERTKV_STOP_FULL 5
+
+/**
+ * A page could not be shared.
+ */
+#define CERTKV_STOP_PAGE 6
 
 /**
  * Ordinary memory of the process.
@@ -803,7 +1258,7 @@ certkv_status certkv_config_init(struct certkv_config *config,
  * Threads: any, at any time.
  * Stream: none.
  * Capture: not allowed.
- * Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE, RESERVED, INVALID_ARGUMENT, FORMAT, POLICY, BUDGET, OUT_OF_MEMORY,
+ * Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE, RESERVED, INVALID_ARGUMENT, UNSUPPORTED, FORMAT, POLICY, BUDGET, OUT_OF_MEMORY,
  * DEVICE (also: no driver, no such GPU, no kernels for it). Nothing is held then, and `*cache` is NULL if it can be written.
  */
 certkv_status certkv_cache_create(const struct certkv_config *config,
@@ -825,8 +1280,8 @@ certkv_status certkv_cache_destroy(struct certkv_cache *cache);
  * Threads: any, at any time.
  * Stream: none.
  * Capture: not allowed.
- * Errors: NULL_POINTER, MISALIGNED, INVALID_HANDLE, TOO_MANY_SEQUENCES, OUT_OF_MEMORY, POISONED. Nothing changed, and
- * `*sequence` is CERTKV_NO_SEQUENCE if it can be written.
+ * Errors: NULL_POINTER, MISALIGNED, INVALID_HANDLE, TOO_MANY_SEQUENCES, OUT_OF_MEMORY, POISONED; on a GPU DEVICE, and BUSY_STEP
+ * while a step is open, as of every call on its sequences. Nothing changed, and `*sequence` is CERTKV_NO_SEQUENCE if it can be written.
  */
 certkv_status certkv_sequence_create(struct certkv_cache *cache,
                                      certkv_sequence *sequence);
@@ -837,7 +1292,7 @@ certkv_status certkv_sequence_create(struct certkv_cache *cache,
  * Threads: any, at any time.
  * Stream: none.
  * Capture: not allowed.
- * Errors: as certkv_sequence_create; UNKNOWN_SEQUENCE, BUSY_SEQUENCE, CAPACITY, DEVICE. Nothing changed, and `*fork`
+ * Errors: as certkv_sequence_create; UNKNOWN_SEQUENCE, BUSY_SEQUENCE, SWAPPED_OUT, CAPACITY, DEVICE. Nothing changed, and `*fork`
  * is CERTKV_NO_SEQUENCE if it can be written.
  */
 certkv_status certkv_sequence_fork(struct certkv_cache *cache,
@@ -845,7 +1300,7 @@ certkv_status certkv_sequence_fork(struct certkv_cache *cache,
                                    certkv_sequence *fork);
 
 /**
- * Cuts a sequence to its first `length` tokens.
+ * Cuts a sequence to its first `length` tokens, also one that is swapped out.
  *
  * Threads: any, at any time.
  * Stream: none.
@@ -880,6 +1335,140 @@ certkv_status certkv_sequence_length(const struct certkv_cache *cache,
                                      uint64_t *length);
 
 /**
+ * Takes a sequence's codes out of device memory into room that `config->swap_tokens` gave them, so that others find pages. Until
+ * certkv_sequence_swap_in it has its tokens and may be cut, saved and released, and neither stepped nor forked nor published. Pages that forks
+ * or cached prefixes share stay with them. `*bytes` is filled with the bytes moved; `bytes` may be NULL.
+ *
+ * Threads: any, at any time; on the host other calls go on between the sequence's blocks, on a GPU they wait.
+ * Stream: on a GPU the cache's own; blocks until its work is done.
+ * Capture: not allowed.
+ * Errors: MISALIGNED, NULL_POINTER (`cache`), INVALID_HANDLE, UNKNOWN_SEQUENCE, BUSY_SEQUENCE, SWAPPED_OUT (already), CAPACITY (of
+ * `config->swap_tokens`), DAMAGED, DEVICE, OUT_OF_MEMORY, POISONED; on a GPU BUSY_STEP while a step is open. The sequence is where it
+ * was, and `*bytes` is unchanged.
+ */
+certkv_status certkv_sequence_swap_out(struct certkv_cache *cache,
+                                       certkv_sequence sequence,
+                                       uint64_t *bytes);
+
+/**
+ * Brings a sequence back. On the host its next outputs and certificates are those that it would have had without leaving, on a GPU too
+ * for formats with residual planes; others choose anew there what is read exactly, under the same tolerance. `*bytes` is filled with the
+ * bytes moved; `bytes` may be NULL.
+ *
+ * Threads: as certkv_sequence_swap_out.
+ * Stream: on a GPU the cache's own; blocks until its work is done.
+ * Capture: not allowed.
+ * Errors: MISALIGNED, NULL_POINTER (`cache`), INVALID_HANDLE, UNKNOWN_SEQUENCE, BUSY_SEQUENCE, NOT_SWAPPED_OUT, CAPACITY (cached prefixes
+ * have given way by then), DAMAGED (the codes are not what left), DEVICE, OUT_OF_MEMORY, POISONED; on a GPU BUSY_STEP while a step is open.
+ * The sequence stays swapped out, and `*bytes` is unchanged.
+ */
+certkv_status certkv_sequence_swap_in(struct certkv_cache *cache,
+                                      certkv_sequence sequence,
+                                      uint64_t *bytes);
+
+/**
+ * Whether a sequence is swapped out; `*swapped_out` is filled with 1 or 0.
+ *
+ * Threads: any, at any time.
+ * Stream: none.
+ * Capture: not allowed.
+ * Errors: NULL_POINTER, MISALIGNED, INVALID_HANDLE, UNKNOWN_SEQUENCE, BUSY_SEQUENCE, POISONED; on a GPU BUSY_STEP while a step is open.
+ * `*swapped_out` is unchanged.
+ */
+certkv_status certkv_sequence_is_swapped_out(const struct certkv_cache *cache,
+                                             certkv_sequence sequence,
+                                             uint32_t *swapped_out);
+
+/**
+ * Writes a sequence to a file that appears under its name when it is whole and on the disk, in place of one that was there. The sequence
+ * is unchanged; one that is swapped out is saved as any other. `path` is UTF-8, ends with a 0 byte and has at most 4095 others; `scope` and
+ * `path` are borrowed during the call. `*bytes` is filled with the bytes written; `bytes` may be NULL.
+ *
+ * Threads: any, at any time; the sequence is busy meanwhile. On the host other calls go on between its blocks, on a GPU they wait.
+ * Stream: on a GPU the cache's own; blocks until its work is done.
+ * Capture: not allowed.
+ * Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE, RESERVED, INVALID_ARGUMENT, INVALID_HANDLE, UNKNOWN_SEQUENCE, BUSY_SEQUENCE, FILE, DEVICE,
+ * OUT_OF_MEMORY, POISONED; on a GPU BUSY_STEP while a step is open. A file of that name is as it was, and `*bytes` is unchanged.
+ */
+certkv_status certkv_sequence_save(struct certkv_cache *cache,
+                                   certkv_sequence sequence,
+                                   const struct certkv_save_scope *scope,
+                                   const char *path,
+                                   uint64_t *bytes);
+
+/**
+ * Makes a sequence from a file that certkv_sequence_save wrote: in this cache, or in another one of the same geometry and formats on the
+ * same kind of machine (codes lie in another order on a GPU). `*sequence` is filled. What the sequence would have returned next, it
+ * returns; on a GPU formats without residual planes choose anew what is read exactly, under the same tolerance. `scope` and `path`: as
+ * certkv_sequence_save.
+ *
+ * Threads: any, at any time; on a GPU other calls wait.
+ * Stream: on a GPU the cache's own; blocks until its work is done.
+ * Capture: not allowed.
+ * Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE, RESERVED, INVALID_ARGUMENT, INVALID_HANDLE, FILE, FILE_REFUSED, FILE_DAMAGED (also: another
+ * key), TOO_MANY_SEQUENCES, LENGTH, CAPACITY, DEVICE, OUT_OF_MEMORY, POISONED; on a GPU BUSY_STEP while a step is open. Nothing changed, and
+ * `*sequence` is CERTKV_NO_SEQUENCE if it can be written.
+ */
+certkv_status certkv_sequence_restore(struct certkv_cache *cache,
+                                      const struct certkv_save_scope *scope,
+                                      const char *path,
+                                      certkv_sequence *sequence);
+
+/**
+ * Caches the full blocks of a sequence, so that others may continue from them (certkv_sequence_create_from), now and after it was released.
+ * `tokens` are the numbers of the tokens that it holds, from its first on: they may be fewer, and those behind its end are ignored. Calling it
+ * again as the sequence grows adds what is new. `scope` and `tokens` are borrowed during the call. `*published`, whose `struct_size` must be
+ * set, is filled; `published` may be NULL.
+ *
+ * Threads: any, at any time.
+ * Stream: on a GPU the cache's own; blocks until its work is done if there is a full block.
+ * Capture: not allowed.
+ * Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE, INVALID_ARGUMENT, LENGTH (`n_tokens` beyond 2^31), INVALID_HANDLE, UNSUPPORTED (the cache keeps
+ * no prefixes), UNKNOWN_SEQUENCE, BUSY_SEQUENCE, SWAPPED_OUT, DEVICE, OUT_OF_MEMORY, POISONED; on a GPU BUSY_STEP while a step is open. Nothing
+ * was cached, and `*published` is unchanged.
+ */
+certkv_status certkv_cache_publish(struct certkv_cache *cache,
+                                   certkv_sequence sequence,
+                                   const struct certkv_prefix_scope *scope,
+                                   const uint32_t *tokens,
+                                   uint64_t n_tokens,
+                                   struct certkv_publication *published);
+
+/**
+ * Makes a sequence that holds the longest cached prefix of the prompt `tokens`; the caller appends what follows. Its pages are shared, none is
+ * copied. `*sequence` is filled, and `*found` with the tokens that it holds, 0 if nothing was cached; `found` may be NULL. A prompt that is
+ * cached whole is found whole: who needs the last token's output gives the prompt without it. `scope` and `tokens` are borrowed during the
+ * call.
+ *
+ * Threads: any, at any time.
+ * Stream: none; on a GPU the cache's own, not waited for.
+ * Capture: not allowed.
+ * Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE, INVALID_ARGUMENT, LENGTH (`n_tokens` beyond 2^31), INVALID_HANDLE, UNSUPPORTED (the cache keeps
+ * no prefixes), TOO_MANY_SEQUENCES, DEVICE, OUT_OF_MEMORY, POISONED; on a GPU BUSY_STEP while a step is open. Nothing changed, `*found` neither,
+ * and `*sequence` is CERTKV_NO_SEQUENCE if it can be written.
+ */
+certkv_status certkv_sequence_create_from(struct certkv_cache *cache,
+                                          const struct certkv_prefix_scope *scope,
+                                          const uint32_t *tokens,
+                                          uint64_t n_tokens,
+                                          certkv_sequence *sequence,
+                                          uint64_t *found);
+
+/**
+ * Forgets up to `units` cached units that no sequence uses, UINT64_MAX for all of them; `*evicted` is filled with how many, and `evicted`
+ * may be NULL. The cache does it by itself where pages run out; a server that wants pages free ahead of time, or has new weights, calls it.
+ *
+ * Threads: any, at any time.
+ * Stream: none.
+ * Capture: not allowed.
+ * Errors: MISALIGNED, NULL_POINTER (`cache`), INVALID_HANDLE, UNSUPPORTED (the cache keeps no prefixes), DEVICE, POISONED; on a GPU BUSY_STEP
+ * while a step is open. `*evicted` is unchanged.
+ */
+certkv_status certkv_cache_evict_prefixes(struct certkv_cache *cache,
+                                          uint64_t units,
+                                          uint64_t *evicted);
+
+/**
  * Starts a step: reserves every page that the new tokens can need, or none. `chunks` is borrowed during the call; rows
  * of later calls are in its order. `*step` is filled; certkv_step_finish or certkv_step_abort ends it. The sequences
  * are busy until then.
@@ -888,7 +1477,7 @@ certkv_status certkv_sequence_length(const struct certkv_cache *cache,
  * Stream: none.
  * Capture: not allowed.
  * Errors: NULL_POINTER, MISALIGNED, INVALID_ARGUMENT, INVALID_HANDLE, SHAPE (no chunk, or one without tokens),
- * UNKNOWN_SEQUENCE, BUSY_SEQUENCE, LENGTH, CAPACITY, OUT_OF_MEMORY, POISONED. Nothing changed, and `*step` is NULL if
+ * UNKNOWN_SEQUENCE, BUSY_SEQUENCE, SWAPPED_OUT, LENGTH, CAPACITY, OUT_OF_MEMORY, POISONED. Nothing changed, and `*step` is NULL if
  * it can be written.
  */
 certkv_status certkv_step_begin(struct certkv_cache *cache,
@@ -1119,6 +1708,32 @@ certkv_status certkv_step_number(const struct certkv_step *step,
  */
 certkv_status certkv_cache_memory(const struct certkv_cache *cache,
                                   struct certkv_memory *memory);
+
+/**
+ * Fills `snapshot`, whose `struct_size` must be set, with the cache in numbers. Waits for nobody but the holders of short locks: neither
+ * for a step on the host nor for the device.
+ *
+ * Threads: any, at any time.
+ * Stream: none.
+ * Capture: not allowed.
+ * Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE, INVALID_HANDLE, POISONED; on a GPU BUSY_STEP while a step is open. `snapshot` is unchanged.
+ */
+certkv_status certkv_cache_snapshot(const struct certkv_cache *cache,
+                                    struct certkv_snapshot *snapshot);
+
+/**
+ * Fills `plan`, whose `struct_size` must be set, with what certkv_cache_create would take for `config`. Nothing is taken, and a budget that
+ * is short is no error. `config` is borrowed during the call. Where `config->device` is a GPU of this machine, its driver is started if
+ * nothing else has (0.1 s); what the driver takes for itself is no part of the plan.
+ *
+ * Threads: any, at any time.
+ * Stream: none.
+ * Capture: not allowed.
+ * Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE, RESERVED, INVALID_ARGUMENT, UNSUPPORTED, FORMAT, POLICY, DEVICE (no such GPU, or one without
+ * kernels). `plan` is unchanged.
+ */
+certkv_status certkv_config_plan(const struct certkv_config *config,
+                                 struct certkv_plan *plan);
 
 #ifdef __cplusplus
 }  // extern "C"

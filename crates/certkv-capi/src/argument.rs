@@ -3,6 +3,8 @@ use crate::guard::Failure;
 use crate::status::certkv_status::{
     CERTKV_INVALID_ARGUMENT, CERTKV_MISALIGNED, CERTKV_NULL_POINTER, CERTKV_OVERLAP, CERTKV_SHAPE, CERTKV_STRUCT_SIZE,
 };
+use core::ffi::{c_char, c_void};
+use core::mem::zeroed;
 use core::{ptr, slice};
 
 /// Larger sizes are taken for garbage: no struct of this library comes near.
@@ -112,6 +114,88 @@ pub(crate) unsafe fn unknown_tail<T>(object: *const T, name: &str) -> Result<(),
 pub(crate) unsafe fn write_prefix<T>(object: *mut T, value: &T, size: usize) {
     // SAFETY: both sides have `size` bytes by the caller's promise; `value` is a Rust reference that C cannot alias.
     unsafe { ptr::copy_nonoverlapping(ptr::from_ref(value).cast::<u8>(), object.cast::<u8>(), size) };
+}
+
+/// A copy of a caller's growing struct. Fields that its header does not have are 0; a newer one must have set none that this library
+/// does not know.
+///
+/// # Safety
+/// `object` is NULL or a struct of its `struct_size` bytes, and zero bits are a value of `T`.
+pub(crate) unsafe fn read_struct<T: Copy>(object: *const T, name: &str, least: usize) -> Result<T, Failure> {
+    // SAFETY: by the caller's promise.
+    let size = unsafe { struct_size(object, name, least)? };
+    // SAFETY: as above, and the size was checked.
+    unsafe { unknown_tail(object, name)? };
+    // SAFETY: zero bits are a value, by the caller's promise.
+    let mut given: T = unsafe { zeroed() };
+    // SAFETY: the caller's struct has `size` bytes, and `given` has no fewer.
+    unsafe { ptr::copy_nonoverlapping(object.cast::<u8>(), (&raw mut given).cast::<u8>(), size) };
+    Ok(given)
+}
+
+/// An out parameter that may be NULL: aligned if it is not.
+pub(crate) fn optional<T>(pointer: *const T, name: &str) -> Result<(), Failure> {
+    if pointer.is_null() { Ok(()) } else { aligned(pointer, name) }
+}
+
+/// Writes `value` unless `pointer` is NULL.
+///
+/// # Safety
+/// `pointer` passed [`optional`] and is NULL or a variable of this type.
+pub(crate) unsafe fn put<T>(pointer: *mut T, value: T) {
+    if !pointer.is_null() {
+        // SAFETY: not NULL, aligned, and a variable of this type by the caller's promise.
+        unsafe { pointer.write(value) };
+    }
+}
+
+/// Most bytes of a name: who needs more gives a digest.
+pub(crate) const MOST_NAME: u64 = 4096;
+
+/// A name of any bytes, at most [`MOST_NAME`].
+///
+/// # Safety
+/// If `pointer` is not NULL, `bytes` bytes at it are readable and stay unchanged while the slice lives.
+pub(crate) unsafe fn name<'a>(pointer: *const c_void, bytes: u64, name: &str) -> Result<&'a [u8], Failure> {
+    if bytes > MOST_NAME {
+        let why = format!("{name}: {bytes} bytes, must be at most {MOST_NAME}; longer ones by a digest");
+        return Err(Failure::new(CERTKV_INVALID_ARGUMENT, why));
+    }
+    // SAFETY: by the caller's promise.
+    unsafe { slice(pointer.cast::<u8>(), bytes, name) }
+}
+
+/// A secret of 32 bytes.
+///
+/// # Safety
+/// If `pointer` is not NULL, 32 bytes at it are readable.
+pub(crate) unsafe fn key(pointer: *const u8, name: &str) -> Result<[u8; 32], Failure> {
+    array(pointer, 32, name)?;
+    // SAFETY: not NULL and within the address space, by `array`; readable by the caller's promise; bytes have no alignment.
+    Ok(unsafe { pointer.cast::<[u8; 32]>().read() })
+}
+
+/// Most bytes of the name of a file or a folder.
+pub(crate) const MOST_PATH: usize = 4095;
+
+/// A C string of at most `parts` parts with `+` between them, of at most `most` bytes each; one part may have any byte. Nothing is read
+/// behind the terminator, nor behind the first byte too many. The error says what `name` has.
+///
+/// # Safety
+/// `text` is a C string.
+pub(crate) unsafe fn characters(text: *const c_char, name: &str, most: usize, parts: usize) -> Result<String, String> {
+    let (mut bytes, mut part, mut plus) = (Vec::new(), 0, 0);
+    loop {
+        // SAFETY: every byte up to and including the terminator is readable, and none before this one was it.
+        let byte = unsafe { text.add(bytes.len()).read() } as u8;
+        match byte {
+            0 => return String::from_utf8(bytes).map_err(|_| format!("{name} is not UTF-8")),
+            b'+' if plus + 1 < parts => (part, plus) = (0, plus + 1),
+            _ if part == most => return Err(format!("{name} has more than {most} characters")),
+            _ => part += 1,
+        }
+        bytes.push(byte);
+    }
 }
 
 #[cfg(test)]

@@ -40,7 +40,7 @@ pub(crate) fn with<T>(
 /// Threads: any, at any time.
 /// Stream: none.
 /// Capture: not allowed.
-/// Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE, RESERVED, INVALID_ARGUMENT, FORMAT, POLICY, BUDGET, OUT_OF_MEMORY,
+/// Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE, RESERVED, INVALID_ARGUMENT, UNSUPPORTED, FORMAT, POLICY, BUDGET, OUT_OF_MEMORY,
 /// DEVICE (also: no driver, no such GPU, no kernels for it). Nothing is held then, and `*cache` is NULL if it can be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn certkv_cache_create(

@@ -4,7 +4,7 @@ use crate::engine::Wanted;
 use crate::guard::{Failure, guard};
 use crate::status::certkv_status::{self, CERTKV_FORMAT, CERTKV_INVALID_ARGUMENT, CERTKV_RESERVED, CERTKV_UNSUPPORTED};
 use certkv::gpu::{GpuConfig, SCRATCH_SHARE};
-use certkv::{Certified, Config, Dtype, Format, Geometry, Policy, Seed000};
+use certkv::{Certified, Config, Dtype, Eviction, Format, Geometry, Policy, PrefixConfig, PrefixSecret, Seed000};
 use core::ffi::c_char;
 use core::mem::{offset_of, zeroed};
 use std::path::PathBuf;
@@ -82,9 +82,26 @@ pub struct certkv_config {
     /// On a GPU: a folder with machine code of the kernels, where code that is compiled is kept, too; NULL for none. At most 4095
     /// bytes. Borrowed during the call.
     pub kernels: *const c_char,
+    /// Tokens whose codes sequences that are swapped out may leave in host memory, at most 2^31; 0 for none. See
+    /// certkv_sequence_swap_out.
+    pub swap_tokens: u64,
+    /// Units (blocks of the largest size) that outlive their sequences at most, up to 2^24, for others to continue from; 0 for none. See
+    /// certkv_cache_publish.
+    pub prefix_units: u64,
+    /// 32 bytes from which the names of cached prefixes are made; NULL for bytes from the operating system. Borrowed during the call.
+    pub prefix_secret: *const u8,
+    /// Which cached prefix goes first when room is needed: one of the CERTKV_EVICTION values.
+    pub prefix_eviction: certkv_eviction,
     /// 0.
-    pub reserved: [u64; 1],
+    pub reserved: u32,
 }
+
+/// Which cached prefix goes first when room is needed.
+pub type certkv_eviction = i32;
+/// As S3-FIFO says: prompts that come only once do not push out those that come again. The default.
+pub const CERTKV_EVICTION_S3FIFO: certkv_eviction = 0;
+/// The one that was not used for longest.
+pub const CERTKV_EVICTION_LRU: certkv_eviction = 1;
 
 /// Memory of this process.
 pub const CERTKV_DEVICE_HOST: u32 = 0;
@@ -122,16 +139,12 @@ fn blank() -> certkv_config {
 /// Reads a caller's configuration and says it in the engine's words.
 ///
 /// # Safety
-/// `config` is NULL or a struct of its `struct_size` bytes whose `format` is NULL or a C string.
+/// `config` is NULL or a struct of its `struct_size` bytes whose `format` and `kernels` are NULL or C strings and whose `prefix_secret` is
+/// NULL or has 32 bytes.
 pub(crate) unsafe fn read(config: *const certkv_config) -> Result<Wanted, Failure> {
-    // SAFETY: by the caller's promise.
-    let size = unsafe { argument::struct_size(config, "config", LEAST)? };
-    // SAFETY: as above, and the size was checked.
-    unsafe { argument::unknown_tail(config, "config")? };
-    let mut given = blank();
-    // SAFETY: the caller's struct has `size` bytes, and `given` has no fewer.
-    unsafe { core::ptr::copy_nonoverlapping(config.cast::<u8>(), (&raw mut given).cast::<u8>(), size) };
-    if given.reserved != [0; 1] {
+    // SAFETY: by the caller's promise, and as for `blank`.
+    let given = unsafe { argument::read_struct(config, "config", LEAST)? };
+    if given.reserved != 0 {
         return Err(Failure::new(CERTKV_RESERVED, "config->reserved is not 0"));
     }
     let store = match given.store {
@@ -163,6 +176,9 @@ pub(crate) unsafe fn read(config: *const certkv_config) -> Result<Wanted, Failur
     config.scratch_keys = or(given.scratch_keys, 0);
     config.scratch_values = or(given.scratch_values, 0);
     config.policy = policy(given.policy, given.tolerance)?;
+    config.swap_tokens = or(given.swap_tokens, 0);
+    // SAFETY: by the caller's promise.
+    config.prefixes = unsafe { prefixes(&given)? };
     let Some(ordinal) = given.device.checked_sub(CERTKV_DEVICE_CUDA) else {
         if given.certificate_ring != 0 {
             let why = "config->certificate_ring: a cache on the host has none (config->device)";
@@ -177,11 +193,36 @@ pub(crate) unsafe fn read(config: *const certkv_config) -> Result<Wanted, Failur
     gpu.max_context = or(given.max_context, config.max_tokens);
     gpu.certificate_ring = given.certificate_ring as usize;
     (gpu.max_sequences, gpu.threads, gpu.policy) = (config.max_sequences, config.threads, config.policy);
+    (gpu.swap_tokens, gpu.prefixes) = (config.swap_tokens, config.prefixes.take());
     (gpu.device_budget, gpu.host_budget) = (config.device_budget, config.host_budget);
     gpu = gpu.with_scratch(SCRATCH_SHARE);
     gpu.scratch_keys = or(given.scratch_keys, gpu.scratch_keys);
     gpu.scratch_values = or(given.scratch_values, gpu.scratch_values);
     Ok(Wanted::Gpu { ordinal, config: Box::new(gpu), kernels })
+}
+
+/// Whether and how blocks outlive their sequences.
+///
+/// # Safety
+/// `given.prefix_secret` is NULL or has 32 bytes.
+unsafe fn prefixes(given: &certkv_config) -> Result<Option<PrefixConfig>, Failure> {
+    let eviction = match given.prefix_eviction {
+        CERTKV_EVICTION_S3FIFO => Eviction::S3Fifo,
+        CERTKV_EVICTION_LRU => Eviction::Lru,
+        other => return Err(invalid(format!("config->prefix_eviction = {other}: not a CERTKV_EVICTION value"))),
+    };
+    if given.prefix_units == 0 {
+        return Ok(None);
+    }
+    let secret = if given.prefix_secret.is_null() {
+        let none = |e| Failure::new(CERTKV_UNSUPPORTED, format!("config->prefix_secret is NULL, and {e}"));
+        PrefixSecret::random().map_err(none)?
+    } else {
+        // SAFETY: by the caller's promise.
+        PrefixSecret::new(unsafe { argument::key(given.prefix_secret, "config->prefix_secret")? })
+    };
+    let units = usize::try_from(given.prefix_units).unwrap_or(usize::MAX);
+    Ok(Some(PrefixConfig { secret, units, eviction }))
 }
 
 /// A folder's name.
@@ -193,7 +234,7 @@ unsafe fn path(text: *const c_char) -> Result<Option<PathBuf>, Failure> {
         return Ok(None);
     }
     // SAFETY: by the caller's promise.
-    let text = unsafe { characters(text, "kernels", MOST_PATH, 1) }.map_err(invalid)?;
+    let text = unsafe { argument::characters(text, "config->kernels", argument::MOST_PATH, 1) }.map_err(invalid)?;
     Ok(Some(text.into()))
 }
 
@@ -221,31 +262,10 @@ fn policy(policy: certkv_policy, tolerance: f64) -> Result<Policy, Failure> {
 unsafe fn formats(text: *const c_char) -> Result<Vec<Format>, Failure> {
     let refused = |why: String| Failure::new(CERTKV_FORMAT, why);
     // SAFETY: by the caller's promise.
-    let text = unsafe { characters(text, "format", MOST_FORMAT, MOST_LAYERS) }.map_err(refused)?;
+    let text = unsafe { argument::characters(text, "config->format", MOST_FORMAT, MOST_LAYERS) }.map_err(refused)?;
     text.split('+').map(|one| one.parse().map_err(|e| Failure::from(certkv::Error::Format(e)))).collect()
 }
 
-/// Most bytes of a folder's name, and of a format; most formats.
-const MOST_PATH: usize = 4095;
+/// Most bytes of a format; most formats.
 const MOST_FORMAT: usize = 63;
 const MOST_LAYERS: usize = 4096;
-
-/// A C string of at most `parts` parts with `+` between them, of at most `most` bytes each; one part may have any byte. Nothing is read
-/// behind the terminator, nor behind the first byte too many. The error says what `field` has.
-///
-/// # Safety
-/// `text` is a C string.
-unsafe fn characters(text: *const c_char, field: &str, most: usize, parts: usize) -> Result<String, String> {
-    let (mut bytes, mut part, mut plus) = (Vec::new(), 0, 0);
-    loop {
-        // SAFETY: every byte up to and including the terminator is readable, and none before this one was it.
-        let byte = unsafe { text.add(bytes.len()).read() } as u8;
-        match byte {
-            0 => return String::from_utf8(bytes).map_err(|_| format!("config->{field} is not UTF-8")),
-            b'+' if plus + 1 < parts => (part, plus) = (0, plus + 1),
-            _ if part == most => return Err(format!("config->{field} has more than {most} characters")),
-            _ => part += 1,
-        }
-        bytes.push(byte);
-    }
-}

@@ -1,8 +1,8 @@
 //! What a cache handle runs on: memory of this process, or a GPU.
 use crate::guard::Failure;
 use crate::status::certkv_status::{CERTKV_BUSY_STEP, CERTKV_UNSUPPORTED};
-use certkv::gpu::{Ahead, CertificateRing, Compiler, CudaError, Gpu, GpuCache, GpuConfig, GpuStream};
-use certkv::{Cache, Error, Geometry, MemoryUse, SequenceId};
+use certkv::gpu::{Ahead, CertificateRing, Compiler, CudaError, Gpu, GpuCache, GpuConfig, GpuMachine, GpuStream};
+use certkv::{Cache, Error, Geometry, MemoryUse, Plan, SequenceId};
 use certkv_device::cuda::EventPool;
 use core::ffi::c_void;
 use parking_lot::Mutex;
@@ -21,6 +21,20 @@ pub(crate) enum Wanted {
         /// A folder with machine code, in which compiled code is kept, too.
         kernels: Option<PathBuf>,
     },
+}
+
+impl Wanted {
+    /// What it would take, and whether that is of the machine at hand: without a CUDA driver it is of an H200.
+    pub(crate) fn plan(&self) -> Result<(Plan, bool), Failure> {
+        match self {
+            Self::Host(config) => Ok((config.plan()?, true)),
+            Self::Gpu { ordinal, config, .. } => match Gpu::open(*ordinal) {
+                Ok(gpu) => Ok((config.plan(GpuMachine::of(&gpu)?)?, true)),
+                Err(CudaError::NoDriver) => Ok((config.plan(GpuMachine::H200)?, false)),
+                Err(other) => Err(refused(other)),
+            },
+        }
+    }
 }
 
 /// A cache, wherever it lies.
@@ -138,51 +152,44 @@ impl Engine {
         }
     }
 
-    pub(crate) fn create(&self) -> Result<SequenceId, Failure> {
+    /// Runs one verb where the cache lies. On a GPU an open step has the cache, which is a status; another thread's call is waited for.
+    pub(crate) fn on<T>(
+        &self,
+        host: impl FnOnce(&Cache) -> Result<T, Error>,
+        gpu: impl FnOnce(&mut GpuCache) -> Result<T, Error>,
+    ) -> Result<T, Failure> {
         match self {
-            Self::Host(cache) => Ok(cache.create()?),
-            Self::Gpu(gpu) => gpu.at_home(GpuCache::create),
+            Self::Host(cache) => Ok(host(cache)?),
+            Self::Gpu(at) => at.at_home(gpu),
         }
+    }
+
+    pub(crate) fn create(&self) -> Result<SequenceId, Failure> {
+        self.on(Cache::create, GpuCache::create)
     }
 
     pub(crate) fn fork(&self, id: SequenceId) -> Result<SequenceId, Failure> {
-        match self {
-            Self::Host(cache) => Ok(cache.fork(id)?),
-            Self::Gpu(gpu) => gpu.at_home(|cache| cache.fork(id)),
-        }
+        self.on(|cache| cache.fork(id), |cache| cache.fork(id))
     }
 
     pub(crate) fn truncate(&self, id: SequenceId, len: usize) -> Result<(), Failure> {
-        match self {
-            Self::Host(cache) => Ok(cache.truncate(id, len)?),
-            Self::Gpu(gpu) => gpu.at_home(|cache| cache.truncate(id, len)),
-        }
+        self.on(|cache| cache.truncate(id, len), |cache| cache.truncate(id, len))
     }
 
     pub(crate) fn release(&self, id: SequenceId) -> Result<(), Failure> {
-        match self {
-            Self::Host(cache) => Ok(cache.release(id)?),
-            Self::Gpu(gpu) => gpu.at_home(|cache| cache.release(id)),
-        }
+        self.on(|cache| cache.release(id), |cache| cache.release(id))
     }
 
     pub(crate) fn len(&self, id: SequenceId) -> Result<usize, Failure> {
-        match self {
-            Self::Host(cache) => Ok(cache.len(id)?),
-            Self::Gpu(gpu) => gpu.at_home(|cache| cache.len(id)),
-        }
+        self.on(|cache| cache.len(id), |cache| cache.len(id))
     }
 
     /// What it holds.
     pub(crate) fn memory(&self) -> Result<Memory, Failure> {
         // Pages whose last use is over count as free once they were counted.
-        match self {
-            Self::Host(cache) => {
-                Ok(Memory { live_pages: cache.live_pages(), used: cache.memory(), reserved: cache.reserved() })
-            }
-            Self::Gpu(gpu) => gpu.at_home(|cache| {
-                Ok(Memory { live_pages: cache.live_pages(), used: cache.memory(), reserved: cache.reserved() })
-            }),
-        }
+        self.on(
+            |cache| Ok(Memory { live_pages: cache.live_pages(), used: cache.memory(), reserved: cache.reserved() }),
+            |cache| Ok(Memory { live_pages: cache.live_pages(), used: cache.memory(), reserved: cache.reserved() }),
+        )
     }
 }

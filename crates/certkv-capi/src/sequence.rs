@@ -15,7 +15,7 @@ pub(crate) fn id(sequence: certkv_sequence) -> SequenceId {
     SequenceId { slot: sequence as u32, generation: (sequence >> 32) as u32 }
 }
 
-fn number(id: SequenceId) -> certkv_sequence {
+pub(crate) fn number(id: SequenceId) -> certkv_sequence {
     (u64::from(id.generation) << 32) | u64::from(id.slot)
 }
 
@@ -24,8 +24,8 @@ fn number(id: SequenceId) -> certkv_sequence {
 /// Threads: any, at any time.
 /// Stream: none.
 /// Capture: not allowed.
-/// Errors: NULL_POINTER, MISALIGNED, INVALID_HANDLE, TOO_MANY_SEQUENCES, OUT_OF_MEMORY, POISONED. Nothing changed, and
-/// `*sequence` is CERTKV_NO_SEQUENCE if it can be written.
+/// Errors: NULL_POINTER, MISALIGNED, INVALID_HANDLE, TOO_MANY_SEQUENCES, OUT_OF_MEMORY, POISONED; on a GPU DEVICE, and BUSY_STEP
+/// while a step is open, as of every call on its sequences. Nothing changed, and `*sequence` is CERTKV_NO_SEQUENCE if it can be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn certkv_sequence_create(
     cache: *mut certkv_cache,
@@ -47,7 +47,7 @@ pub unsafe extern "C" fn certkv_sequence_create(
 /// Threads: any, at any time.
 /// Stream: none.
 /// Capture: not allowed.
-/// Errors: as certkv_sequence_create; UNKNOWN_SEQUENCE, BUSY_SEQUENCE, CAPACITY, DEVICE. Nothing changed, and `*fork`
+/// Errors: as certkv_sequence_create; UNKNOWN_SEQUENCE, BUSY_SEQUENCE, SWAPPED_OUT, CAPACITY, DEVICE. Nothing changed, and `*fork`
 /// is CERTKV_NO_SEQUENCE if it can be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn certkv_sequence_fork(
@@ -66,7 +66,7 @@ pub unsafe extern "C" fn certkv_sequence_fork(
     })
 }
 
-/// Cuts a sequence to its first `length` tokens.
+/// Cuts a sequence to its first `length` tokens, also one that is swapped out.
 ///
 /// Threads: any, at any time.
 /// Stream: none.

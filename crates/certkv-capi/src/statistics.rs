@@ -17,7 +17,7 @@ pub struct certkv_memory {
     pub reserved: u32,
     /// Tokens held by live sequences; shared blocks count for each.
     pub tokens: u64,
-    /// Pages in use; 0 after every sequence was released.
+    /// Pages in use; 0 after every sequence was released and every cached prefix evicted.
     pub live_pages: u64,
     /// Packed pages in use: codes, scales, summaries, padding.
     pub packed: u64,
@@ -25,7 +25,7 @@ pub struct certkv_memory {
     pub scratch: u64,
     /// Block tables and per-head memory of live sequences.
     pub tables: u64,
-    /// 16-bit originals in use (host).
+    /// 16-bit originals in use, and codes of sequences that are swapped out (host).
     pub host: u64,
     /// Taken when the cache was made for: packed pages.
     pub reserved_packed: u64,
@@ -33,7 +33,7 @@ pub struct certkv_memory {
     pub reserved_scratch: u64,
     /// The same for tables.
     pub reserved_tables: u64,
-    /// The same for originals.
+    /// The same for host memory.
     pub reserved_host: u64,
     /// Device budget; UINT64_MAX for none.
     pub device_limit: u64,

@@ -1,13 +1,13 @@
 //! What every fallible call returns, and how the engine's errors map onto it.
 use crate::guard::guard_value;
-use certkv::Error;
 use certkv::gpu::CudaError;
+use certkv::{Error, SaveError};
 use certkv_device::DeviceError;
 use certkv_page::{PageError, TableError};
 use core::ffi::c_char;
 
 /// Result of a call. 0 is success; errors are negative, one range per group: -1 arguments, -100 state, -200 memory,
-/// -300 device, -400 panics. New values may be added to a group.
+/// -300 device, -400 panics, -500 files. New values may be added to a group.
 #[repr(i32)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum certkv_status {
@@ -61,6 +61,10 @@ pub enum certkv_status {
     CERTKV_NOT_PUBLISHED = -105,
     /// A later step has taken their place in the ring.
     CERTKV_OVERWRITTEN = -106,
+    /// The sequence is swapped out: certkv_sequence_swap_in comes first.
+    CERTKV_SWAPPED_OUT = -107,
+    /// The sequence is not swapped out.
+    CERTKV_NOT_SWAPPED_OUT = -108,
 
     /// The system has no memory.
     CERTKV_OUT_OF_MEMORY = -200,
@@ -73,6 +77,8 @@ pub enum certkv_status {
 
     /// The device refused an operation.
     CERTKV_DEVICE = -300,
+    /// Codes of a block are not those that were written: memory was damaged.
+    CERTKV_DAMAGED = -301,
 
     /// A defect of the library was caught. The object is poisoned.
     CERTKV_PANIC = -400,
@@ -80,12 +86,19 @@ pub enum certkv_status {
     CERTKV_POISONED = -401,
     /// The library contradicted itself without panicking; please report the message.
     CERTKV_INTERNAL = -402,
+
+    /// A file could not be written or read.
+    CERTKV_FILE = -500,
+    /// A file is no saved sequence, or one of another version, model, geometry or format.
+    CERTKV_FILE_REFUSED = -501,
+    /// A file ends too early, is not what was written, or was written with another key.
+    CERTKV_FILE_DAMAGED = -502,
 }
 use certkv_status::*;
 
 impl certkv_status {
     /// All values, for the name table.
-    const ALL: [Self; 32] = [
+    const ALL: [Self; 38] = [
         CERTKV_OK,
         CERTKV_NULL_POINTER,
         CERTKV_MISALIGNED,
@@ -110,14 +123,20 @@ impl certkv_status {
         CERTKV_UNCERTIFIABLE,
         CERTKV_NOT_PUBLISHED,
         CERTKV_OVERWRITTEN,
+        CERTKV_SWAPPED_OUT,
+        CERTKV_NOT_SWAPPED_OUT,
         CERTKV_OUT_OF_MEMORY,
         CERTKV_CAPACITY,
         CERTKV_TOO_MANY_SEQUENCES,
         CERTKV_BUDGET,
         CERTKV_DEVICE,
+        CERTKV_DAMAGED,
         CERTKV_PANIC,
         CERTKV_POISONED,
         CERTKV_INTERNAL,
+        CERTKV_FILE,
+        CERTKV_FILE_REFUSED,
+        CERTKV_FILE_DAMAGED,
     ];
 
     const fn name(self) -> &'static core::ffi::CStr {
@@ -146,14 +165,20 @@ impl certkv_status {
             CERTKV_UNCERTIFIABLE => c"CERTKV_UNCERTIFIABLE",
             CERTKV_NOT_PUBLISHED => c"CERTKV_NOT_PUBLISHED",
             CERTKV_OVERWRITTEN => c"CERTKV_OVERWRITTEN",
+            CERTKV_SWAPPED_OUT => c"CERTKV_SWAPPED_OUT",
+            CERTKV_NOT_SWAPPED_OUT => c"CERTKV_NOT_SWAPPED_OUT",
             CERTKV_OUT_OF_MEMORY => c"CERTKV_OUT_OF_MEMORY",
             CERTKV_CAPACITY => c"CERTKV_CAPACITY",
             CERTKV_TOO_MANY_SEQUENCES => c"CERTKV_TOO_MANY_SEQUENCES",
             CERTKV_BUDGET => c"CERTKV_BUDGET",
             CERTKV_DEVICE => c"CERTKV_DEVICE",
+            CERTKV_DAMAGED => c"CERTKV_DAMAGED",
             CERTKV_PANIC => c"CERTKV_PANIC",
             CERTKV_POISONED => c"CERTKV_POISONED",
             CERTKV_INTERNAL => c"CERTKV_INTERNAL",
+            CERTKV_FILE => c"CERTKV_FILE",
+            CERTKV_FILE_REFUSED => c"CERTKV_FILE_REFUSED",
+            CERTKV_FILE_DAMAGED => c"CERTKV_FILE_DAMAGED",
         }
     }
 }
@@ -181,8 +206,20 @@ pub(crate) fn of(error: &Error) -> certkv_status {
         Error::BusySequence(_) => CERTKV_BUSY_SEQUENCE,
         Error::TooManySequences { .. } => CERTKV_TOO_MANY_SEQUENCES,
         Error::CapacityExhausted { .. } => CERTKV_CAPACITY,
-        Error::Length { .. } | Error::TooLong { .. } => CERTKV_LENGTH,
+        Error::Length { .. }
+        | Error::TooLong { .. }
+        | Error::WindowPassed { .. }
+        | Error::Gone { .. }
+        | Error::LongChunk { .. } => CERTKV_LENGTH,
         Error::Shortened { cause, .. } => of(cause),
+        Error::SwappedOut => CERTKV_SWAPPED_OUT,
+        Error::NotSwappedOut => CERTKV_NOT_SWAPPED_OUT,
+        Error::Damaged { .. } => CERTKV_DAMAGED,
+        Error::Save(SaveError::Io { .. }) => CERTKV_FILE,
+        Error::Save(SaveError::Truncated { .. } | SaveError::Damaged { .. } | SaveError::Malformed { .. }) => {
+            CERTKV_FILE_DAMAGED
+        }
+        Error::Save(_) => CERTKV_FILE_REFUSED,
         Error::Layer { .. } => CERTKV_LAYER,
         Error::Shape { .. } => CERTKV_SHAPE,
         Error::NonFinite { .. } => CERTKV_NOT_FINITE,
@@ -227,6 +264,31 @@ mod tests {
         ];
         for (error, status) in gpu {
             assert_eq!(of(&Error::Gpu(error)), status);
+        }
+    }
+
+    #[test]
+    fn swaps_and_files_have_statuses_of_their_own() {
+        use certkv::seal::SealError;
+        let damaged = Error::Damaged { layer: 1, block: 2, why: SealError::Another };
+        for (error, status) in [
+            (Error::SwappedOut, CERTKV_SWAPPED_OUT),
+            (Error::NotSwappedOut, CERTKV_NOT_SWAPPED_OUT),
+            (damaged, CERTKV_DAMAGED),
+        ] {
+            assert_eq!(of(&error), status);
+        }
+        let text = || "x".to_owned();
+        for (error, status) in [
+            (SaveError::Io { kind: std::io::ErrorKind::NotFound, text: text() }, CERTKV_FILE),
+            (SaveError::NotASequence, CERTKV_FILE_REFUSED),
+            (SaveError::Version { found: 2, known: 1 }, CERTKV_FILE_REFUSED),
+            (SaveError::Differs { what: text(), file: text(), here: text() }, CERTKV_FILE_REFUSED),
+            (SaveError::Truncated { section: "state" }, CERTKV_FILE_DAMAGED),
+            (SaveError::Damaged { section: "state" }, CERTKV_FILE_DAMAGED),
+            (SaveError::Malformed { section: "state", why: "x" }, CERTKV_FILE_DAMAGED),
+        ] {
+            assert_eq!(of(&Error::Save(error)), status);
         }
     }
 

@@ -124,7 +124,7 @@ fn on_device(space: certkv_space, held: &Held) -> Result<bool, Failure> {
 /// Stream: none.
 /// Capture: not allowed.
 /// Errors: NULL_POINTER, MISALIGNED, INVALID_ARGUMENT, INVALID_HANDLE, SHAPE (no chunk, or one without tokens),
-/// UNKNOWN_SEQUENCE, BUSY_SEQUENCE, LENGTH, CAPACITY, OUT_OF_MEMORY, POISONED. Nothing changed, and `*step` is NULL if
+/// UNKNOWN_SEQUENCE, BUSY_SEQUENCE, SWAPPED_OUT, LENGTH, CAPACITY, OUT_OF_MEMORY, POISONED. Nothing changed, and `*step` is NULL if
 /// it can be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn certkv_step_begin(

@@ -63,11 +63,16 @@ fn generated() -> String {
         "config",
         "cache",
         "sequence",
+        "swap",
+        "save",
+        "prefix",
         "certificate",
         "step",
         "capture",
         "ring",
         "statistics",
+        "snapshot",
+        "plan",
     ] {
         builder = builder.with_src(source.join(file).with_extension("rs"));
     }
@@ -164,7 +169,7 @@ fn both_sides_agree_on_every_offset_and_version() {
         certkv_config {
             struct_size, layers, q_heads, kv_heads, head_dim, store, scale, threads, format, max_tokens, device_budget,
             host_budget, scratch_keys, scratch_values, tolerance, max_sequences, policy, device, certificate_ring,
-            max_context, kernels, reserved,
+            max_context, kernels, swap_tokens, prefix_units, prefix_secret, prefix_eviction, reserved,
         }
         certkv_chunk { sequence, tokens }
         certkv_published_head { bound, tol, out_norm, status, rung, reserved }
@@ -178,16 +183,44 @@ fn both_sides_agree_on_every_offset_and_version() {
             struct_size, reserved, tokens, live_pages, packed, scratch, tables, host, reserved_packed, reserved_scratch,
             reserved_tables, reserved_host, device_limit, host_limit,
         }
+        certkv_save_scope { struct_size, reserved, model, model_bytes, key }
+        certkv_prefix_scope {
+            struct_size, tolerance_class, domain, domain_bytes, model, model_bytes, adapter, adapter_bytes, salt,
+            salt_bytes, first_position,
+        }
+        certkv_publication { struct_size, stop, cached, added }
+        certkv_class_use { used, reserved, peak }
+        certkv_pool_use { reserved, peak, budget }
+        certkv_page_use { free, live, retiring, worn }
+        certkv_moves { done, bytes, refused, failed }
+        certkv_snapshot {
+            struct_size, reserved, sequences, busy, tokens, packed, scratch, tables, host, device_memory, host_memory,
+            packed_pages, open_pages, host_pages, swap_pages, stores, copies, saves, restores, swap_outs, swap_ins,
+            prefix_units, prefix_capacity, prefix_lookups, prefix_asked, prefix_hits, prefix_published, prefix_evicted,
+        }
+        certkv_plan {
+            struct_size, assumed, packed, scratch, tables, host, device_bytes, device_budget, device_lacks, host_bytes,
+            host_budget, host_lacks, later,
+        }
     );
     // The sizes are part of the ABI: what changes them needs new names.
     for (name, size) in [
         ("certkv_error_info", 24),
-        ("certkv_config", 128),
+        ("certkv_config", 152),
         ("certkv_chunk", 16),
         ("certkv_certificate", 160),
         ("certkv_memory", 104),
         ("certkv_published_head", 16),
         ("certkv_published_step", 16),
+        ("certkv_save_scope", 32),
+        ("certkv_prefix_scope", 80),
+        ("certkv_publication", 24),
+        ("certkv_class_use", 24),
+        ("certkv_pool_use", 24),
+        ("certkv_page_use", 32),
+        ("certkv_moves", 32),
+        ("certkv_snapshot", 552),
+        ("certkv_plan", 96),
         ("certkv_status", 4),
     ] {
         let _ = writeln!(text, "  CHECK(sizeof({name}) == {size});");

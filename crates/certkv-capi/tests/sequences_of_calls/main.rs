@@ -1,69 +1,26 @@
 //! Random calls through the C functions against a small model of what they do: no panic, the status that the model
 //! says, and no page left at the end.
+mod call;
+use call::{Call, call};
 use certkv_c::certkv_status::*;
 use certkv_c::*;
 use core::cell::RefCell;
 use core::ptr;
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
+use std::ffi::CString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 const KV: usize = 64;
 const Q: usize = 2 * 64;
 const SLOTS: usize = 3;
 const MAX_TOKENS: u64 = 160;
 const LAYERS: u32 = 2;
-
-#[derive(Debug, Clone)]
-enum Call {
-    Create(usize),
-    Fork {
-        from: usize,
-        to: usize,
-    },
-    Truncate {
-        slot: usize,
-        length: u64,
-    },
-    Release(usize),
-    Length(usize),
-    Memory,
-    Begin(Vec<(usize, u64)>),
-    Append {
-        layer: u32,
-        dtype: i32,
-        hostile: bool,
-    },
-    Attend {
-        layer: u32,
-        certificates: bool,
-    },
-    Finish,
-    Abort,
-    /// All layers of a step, as a well-behaved caller makes them.
-    Whole {
-        slot: usize,
-        tokens: u64,
-    },
-}
-
-fn call() -> impl Strategy<Value = Call> {
-    let slot = || 0..SLOTS;
-    prop_oneof![
-        3 => slot().prop_map(Call::Create),
-        2 => (slot(), slot()).prop_map(|(from, to)| Call::Fork { from, to }),
-        3 => (slot(), 0..90u64).prop_map(|(slot, length)| Call::Truncate { slot, length }),
-        2 => slot().prop_map(Call::Release),
-        1 => slot().prop_map(Call::Length),
-        1 => Just(Call::Memory),
-        6 => proptest::collection::vec((slot(), 0..50u64), 0..3).prop_map(Call::Begin),
-        8 => (0..3u32, 0..5i32, proptest::bool::weighted(0.2))
-            .prop_map(|(layer, dtype, hostile)| Call::Append { layer, dtype, hostile }),
-        4 => (0..3u32, any::<bool>()).prop_map(|(layer, certificates)| Call::Attend { layer, certificates }),
-        1 => Just(Call::Finish),
-        1 => Just(Call::Abort),
-        5 => (slot(), 1..50u64).prop_map(|(slot, tokens)| Call::Whole { slot, tokens }),
-    ]
-}
+/// Of a block, and so of a cached unit.
+const BLOCK: u64 = 16;
+const FILES: usize = 2;
 
 /// Slots and tokens of a step.
 type Parts = Vec<(usize, u64)>;
@@ -74,6 +31,10 @@ struct Model {
     /// Number and length of each live sequence; ended ones stay in `stale`.
     slots: [Option<(certkv_sequence, u64)>; SLOTS],
     stale: Vec<certkv_sequence>,
+    /// Which of them are swapped out.
+    out: [bool; SLOTS],
+    /// Lengths of saved sequences.
+    files: [Option<u64>; FILES],
     /// Slots and tokens of the step, and which layers were appended.
     step: Option<(Parts, Vec<bool>)>,
 }
@@ -84,6 +45,10 @@ struct Caller {
     model: Model,
     noise: u64,
     statuses: Vec<certkv_status>,
+    /// Bytes swapped, tokens restored, tokens found in prefixes: calls that did something.
+    moved: [u64; 3],
+    /// For files.
+    folder: PathBuf,
 }
 
 impl Caller {
@@ -111,6 +76,14 @@ impl Caller {
             None => CERTKV_UNKNOWN_SEQUENCE,
             Some(_) if self.busy(slot) => CERTKV_BUSY_SEQUENCE,
             Some(_) => CERTKV_OK,
+        }
+    }
+
+    /// The same for a call that needs the sequence's codes.
+    fn standing_inside(&self, slot: usize) -> certkv_status {
+        match self.standing(slot) {
+            CERTKV_OK if self.model.out[slot] => CERTKV_SWAPPED_OUT,
+            other => other,
         }
     }
 
@@ -151,7 +124,7 @@ impl Caller {
                 }
                 // SAFETY: the out parameter is a local.
                 let got = unsafe { certkv_sequence_fork(self.cache, self.sequence(*from), &mut made) };
-                if self.saw_pages(got, self.standing(*from))? {
+                if self.saw_pages(got, self.standing_inside(*from))? {
                     self.model.slots[*to] = self.model.slots[*from].map(|(_, length)| (made, length));
                 }
             }
@@ -173,6 +146,7 @@ impl Caller {
                     && let Some((sequence, _)) = self.model.slots[*slot].take()
                 {
                     self.model.stale.push(sequence);
+                    self.model.out[*slot] = false;
                 }
             }
             Call::Length(slot) => {
@@ -189,6 +163,17 @@ impl Caller {
                     let tokens: u64 = self.model.slots.iter().flatten().map(|(_, length)| length).sum();
                     prop_assert_eq!(memory.tokens, tokens);
                 }
+            }
+            Call::SwapOut(slot) | Call::SwapIn(slot) | Call::IsOut(slot) => self.swap(*slot, call)?,
+            Call::Save { slot, file } | Call::Restore { slot, file } => self.file(*slot, *file, call)?,
+            Call::Publish(slot) => self.publish(*slot)?,
+            Call::CreateFrom { slot, tokens } => self.create_from(*slot, *tokens)?,
+            Call::Evict(units) => {
+                let mut evicted = u64::MAX;
+                // SAFETY: the out parameter is a local.
+                let got = unsafe { certkv_cache_evict_prefixes(self.cache, *units, &mut evicted) };
+                self.saw(got, CERTKV_OK)?;
+                prop_assert!(evicted <= *units);
             }
             Call::Begin(parts) => self.begin(parts)?,
             Call::Append { layer, dtype, hostile } => self.append(*layer, *dtype, *hostile)?,
@@ -212,6 +197,91 @@ impl Caller {
         Ok(())
     }
 
+    fn swap(&mut self, slot: usize, call: &Call) -> Result<(), TestCaseError> {
+        let (sequence, standing, is_out) = (self.sequence(slot), self.standing(slot), self.model.out[slot]);
+        let (mut out, mut bytes) = (7, u64::MAX);
+        // SAFETY: the out parameters are locals.
+        let got = unsafe {
+            match call {
+                Call::SwapOut(_) => certkv_sequence_swap_out(self.cache, sequence, &mut bytes),
+                Call::SwapIn(_) => certkv_sequence_swap_in(self.cache, sequence, &mut bytes),
+                _ => certkv_sequence_is_swapped_out(self.cache, sequence, &mut out),
+            }
+        };
+        let want = match (standing, call) {
+            (CERTKV_OK, Call::SwapOut(_)) if is_out => CERTKV_SWAPPED_OUT,
+            (CERTKV_OK, Call::SwapIn(_)) if !is_out => CERTKV_NOT_SWAPPED_OUT,
+            (other, _) => other,
+        };
+        if self.saw_pages(got, want)? {
+            match call {
+                Call::SwapOut(_) => self.model.out[slot] = true,
+                Call::SwapIn(_) => {
+                    self.model.out[slot] = false;
+                    self.moved[0] += bytes;
+                }
+                _ => prop_assert_eq!(out, u32::from(is_out)),
+            }
+        }
+        prop_assert!(got == CERTKV_OK || (out, bytes) == (7, u64::MAX));
+        Ok(())
+    }
+
+    fn file(&mut self, slot: usize, file: usize, call: &Call) -> Result<(), TestCaseError> {
+        // SAFETY: integers and pointers, for which zero bits are a value.
+        let mut scope: certkv_save_scope = unsafe { core::mem::zeroed() };
+        scope.struct_size = size_of::<certkv_save_scope>() as u32;
+        let path = CString::new(self.folder.join(file.to_string()).into_os_string().into_encoded_bytes()).unwrap();
+        if matches!(call, Call::Save { .. }) {
+            let sequence = self.sequence(slot);
+            // SAFETY: a whole scope, a C string, no bytes wanted.
+            let got = unsafe { certkv_sequence_save(self.cache, sequence, &scope, path.as_ptr(), ptr::null_mut()) };
+            if self.saw(got, self.standing(slot))? {
+                self.model.files[file] = self.model.slots[slot].map(|(_, length)| length);
+            }
+        } else if self.model.slots[slot].is_none() {
+            let mut made = 7;
+            // SAFETY: a whole scope, a C string and a local.
+            let got = unsafe { certkv_sequence_restore(self.cache, &scope, path.as_ptr(), &mut made) };
+            let want = if self.model.files[file].is_some() { CERTKV_OK } else { CERTKV_FILE };
+            if self.saw_pages(got, want)? {
+                self.model.slots[slot] = self.model.files[file].map(|length| (made, length));
+                self.moved[1] += self.model.files[file].unwrap_or(0);
+            }
+        }
+        Ok(())
+    }
+
+    /// Every sequence claims to hold the same tokens. Some do not, which nobody can see: it costs publications that stop early.
+    fn publish(&mut self, slot: usize) -> Result<(), TestCaseError> {
+        let (scope, tokens) = (prefix_scope(), prompt(MAX_TOKENS));
+        let mut done = certkv_publication { struct_size: size_of::<certkv_publication>() as u32, ..Default::default() };
+        let (sequence, n) = (self.sequence(slot), tokens.len() as u64);
+        // SAFETY: a whole scope, a slice and a local.
+        let got = unsafe { certkv_cache_publish(self.cache, sequence, &scope, tokens.as_ptr(), n, &mut done) };
+        if self.saw(got, self.standing_inside(slot))? {
+            let full = self.model.slots[slot].map_or(0, |(_, length)| length / BLOCK * BLOCK);
+            prop_assert!(done.added <= done.cached && done.cached <= full, "{done:?} of {full}");
+            prop_assert!(done.cached == full || done.stop != CERTKV_STOP_NONE, "{done:?} of {full}");
+        }
+        Ok(())
+    }
+
+    fn create_from(&mut self, slot: usize, n: u64) -> Result<(), TestCaseError> {
+        if self.model.slots[slot].is_some() {
+            return Ok(());
+        }
+        let (scope, tokens, mut made, mut found) = (prefix_scope(), prompt(n), 7, u64::MAX);
+        // SAFETY: a whole scope, a slice and locals.
+        let got = unsafe { certkv_sequence_create_from(self.cache, &scope, tokens.as_ptr(), n, &mut made, &mut found) };
+        if self.saw(got, CERTKV_OK)? {
+            prop_assert!(found <= n && found.is_multiple_of(BLOCK), "{found} of {n}");
+            self.model.slots[slot] = Some((made, found));
+            self.moved[2] += found;
+        }
+        Ok(())
+    }
+
     fn begin(&mut self, parts: &[(usize, u64)]) -> Result<(), TestCaseError> {
         if self.model.step.is_some() {
             return Ok(());
@@ -231,6 +301,7 @@ impl Caller {
                 CERTKV_OK if parts[..at].iter().any(|(earlier, _)| earlier == slot) => CERTKV_BUSY_SEQUENCE,
                 // The last block of a table may be longer than the limit on tokens.
                 CERTKV_OK if length + tokens > MAX_TOKENS && got == CERTKV_LENGTH => got,
+                CERTKV_OK if self.model.out[*slot] => CERTKV_SWAPPED_OUT,
                 CERTKV_OK => continue,
                 refused => refused,
             };
@@ -343,6 +414,27 @@ impl Caller {
     }
 }
 
+fn prefix_scope() -> certkv_prefix_scope {
+    // SAFETY: integers and pointers, for which zero bits are a value.
+    let mut scope: certkv_prefix_scope = unsafe { core::mem::zeroed() };
+    scope.struct_size = size_of::<certkv_prefix_scope>() as u32;
+    scope
+}
+
+fn prompt(tokens: u64) -> Vec<u32> {
+    (0..tokens as u32).map(|i| i.wrapping_mul(2_654_435_761)).collect()
+}
+
+/// A folder of its own for every run.
+fn folder() -> PathBuf {
+    static RUNS: AtomicU64 = AtomicU64::new(0);
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("sequences_of_calls");
+    let dir = dir.join(RUNS.fetch_add(1, Ordering::Relaxed).to_string());
+    let _ = fs::remove_dir_all(&dir);
+    fs::create_dir_all(&dir).unwrap();
+    dir
+}
+
 fn memory(cache: *mut certkv_cache) -> certkv_memory {
     let mut memory = certkv_memory { struct_size: size_of::<certkv_memory>() as u32, ..Default::default() };
     // SAFETY: the struct has the size that it says.
@@ -360,15 +452,25 @@ fn new_cache(policy: i32, store: i32) -> *mut certkv_cache {
         (config.layers, config.q_heads, config.kv_heads, config.head_dim) = (LAYERS, 2, 1, 64);
         (config.max_tokens, config.max_sequences) = (MAX_TOKENS, SLOTS as u32);
         (config.policy, config.store) = (policy, store);
+        (config.swap_tokens, config.prefix_units) = (4 * BLOCK, 4);
+        config.format = c"k8-v4g64-b16".as_ptr();
         assert_eq!(certkv_cache_create(&config, &mut cache), CERTKV_OK);
     }
     cache
 }
 
-/// Runs the calls on a new cache, ends everything, and gives the statuses that were seen.
-fn play(calls: &[Call], policy: i32, store: i32, noise: u64) -> Result<Vec<certkv_status>, TestCaseError> {
+/// Runs the calls on a new cache, ends everything, and gives the statuses that were seen and what was moved.
+fn play(calls: &[Call], policy: i32, store: i32, noise: u64) -> Result<(Vec<certkv_status>, [u64; 3]), TestCaseError> {
     let cache = new_cache(policy, store);
-    let mut caller = Caller { cache, step: ptr::null_mut(), model: Model::default(), noise, statuses: Vec::new() };
+    let mut caller = Caller {
+        cache,
+        step: ptr::null_mut(),
+        model: Model::default(),
+        noise,
+        statuses: Vec::new(),
+        moved: [0; 3],
+        folder: folder(),
+    };
     for call in calls {
         caller.apply(call)?;
     }
@@ -379,11 +481,13 @@ fn play(calls: &[Call], policy: i32, store: i32, noise: u64) -> Result<Vec<certk
         caller.apply(&Call::Length(slot))?;
         caller.apply(&Call::Release(slot))?;
     }
+    caller.apply(&Call::Evict(u64::MAX))?;
     let left = memory(cache);
     prop_assert_eq!((left.live_pages, left.tokens, left.tables), (0, 0, 0));
     // SAFETY: a live handle.
     prop_assert_eq!(unsafe { certkv_cache_destroy(cache) }, CERTKV_OK);
-    Ok(caller.statuses)
+    let _ = fs::remove_dir_all(&caller.folder);
+    Ok((caller.statuses, caller.moved))
 }
 
 #[test]
@@ -393,13 +497,17 @@ fn any_calls_do_what_the_model_says_and_leave_no_page() {
     let calls = proptest::collection::vec(call(), 1..80);
     let config = ProptestConfig { cases: 512, failure_persistence: None, ..ProptestConfig::default() };
     let mut runner = TestRunner::new(config);
-    let seen = RefCell::new(Vec::new());
+    let (seen, moved) = (RefCell::new(Vec::new()), RefCell::new([0; 3]));
     let run = runner.run(&(calls, policies, stores, any::<u64>()), |(calls, policy, store, noise)| {
-        seen.borrow_mut().extend(play(&calls, policy, store, noise)?);
+        let (statuses, did) = play(&calls, policy, store, noise)?;
+        seen.borrow_mut().extend(statuses);
+        moved.borrow_mut().iter_mut().zip(did).for_each(|(sum, n)| *sum += n);
         Ok(())
     });
     run.unwrap_or_else(|e| panic!("{e}"));
-    let seen = seen.into_inner();
+    let (seen, moved) = (seen.into_inner(), moved.into_inner());
+    println!("bytes swapped in, tokens restored, tokens found: {moved:?}");
+    assert!(moved.iter().all(|n| *n > 50), "nothing was moved: {moved:?}");
     // The calls went somewhere: every status that they can meet was met, and no other.
     let expected = [
         CERTKV_OK,
@@ -413,6 +521,9 @@ fn any_calls_do_what_the_model_says_and_leave_no_page() {
         CERTKV_LENGTH,
         CERTKV_BUSY_SEQUENCE,
         CERTKV_ORDER,
+        CERTKV_SWAPPED_OUT,
+        CERTKV_NOT_SWAPPED_OUT,
+        CERTKV_FILE,
     ];
     let missed: Vec<_> = expected.iter().filter(|status| !seen.contains(status)).collect();
     assert!(missed.is_empty(), "never met: {missed:?}");
@@ -432,7 +543,15 @@ fn the_token_that_fills_a_block_has_a_finite_bound_under_every_policy() {
 fn a_leak_would_be_seen() {
     let calls = [Call::Create(0), Call::Whole { slot: 0, tokens: 40 }, Call::Fork { from: 0, to: 1 }];
     let cache = new_cache(CERTKV_POLICY_CERTIFIED, CERTKV_F16);
-    let mut caller = Caller { cache, step: ptr::null_mut(), model: Model::default(), noise: 1, statuses: Vec::new() };
+    let mut caller = Caller {
+        cache,
+        step: ptr::null_mut(),
+        model: Model::default(),
+        noise: 1,
+        statuses: Vec::new(),
+        moved: [0; 3],
+        folder: folder(),
+    };
     calls.iter().for_each(|call| caller.apply(call).unwrap());
     caller.apply(&Call::Release(0)).unwrap();
     assert!(caller.statuses.iter().all(|s| *s == CERTKV_OK), "{:?}", caller.statuses);

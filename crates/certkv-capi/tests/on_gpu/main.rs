@@ -1,0 +1,141 @@
+//! The same C functions for a cache on a GPU, over a driver without one: which calls they come to, and what they say while a step is open.
+#[path = "../lives/cache.rs"]
+mod cache;
+#[path = "../../../certkv-device/tests/fake_cuda/mod.rs"]
+mod fake_cuda;
+#[allow(dead_code, reason = "bodies of kernels that other tests plant defects in")]
+#[path = "../../../certkv/tests/gpu_fake/kernels.rs"]
+mod kernels;
+
+use cache::{BLOCK, Cache, c_path, config, folder, message, prefix_scope, save_scope};
+use certkv_c::certkv_status::*;
+use certkv_c::*;
+use core::ptr;
+use fake_cuda::Fake;
+
+const TOKENS: u64 = 40;
+const WIDTH: usize = kernels::KV_HEADS * kernels::DIM;
+
+/// Appends rows, all of which are some ones.
+fn append(cache: &Cache, sequence: certkv_sequence, tokens: u64) {
+    let step = cache.begin(sequence, tokens).unwrap();
+    let rows = vec![0x3c00u16; tokens as usize * WIDTH];
+    let (at, n) = (rows.as_ptr().cast(), rows.len() as u64);
+    for layer in 0..cache::LAYERS {
+        // SAFETY: both buffers have the elements that are given with them.
+        let done = unsafe { certkv_step_append(step, layer, at, at, n, CERTKV_F16, CERTKV_SPACE_HOST) };
+        assert_eq!(done, CERTKV_OK, "{}", message());
+    }
+    // SAFETY: a live handle.
+    assert_eq!(unsafe { certkv_step_finish(step) }, CERTKV_OK, "{}", message());
+}
+
+fn swap_out(cache: &Cache, sequence: certkv_sequence) -> Result<u64, certkv_status> {
+    let mut bytes = 7;
+    // SAFETY: the out parameter is a local.
+    match unsafe { certkv_sequence_swap_out(cache.0, sequence, &mut bytes) } {
+        CERTKV_OK => Ok(bytes),
+        refused => Err(refused),
+    }
+}
+
+fn swap_in(cache: &Cache, sequence: certkv_sequence) -> Result<u64, certkv_status> {
+    let mut bytes = 7;
+    // SAFETY: the out parameter is a local.
+    match unsafe { certkv_sequence_swap_in(cache.0, sequence, &mut bytes) } {
+        CERTKV_OK => Ok(bytes),
+        refused => Err(refused),
+    }
+}
+
+#[test]
+fn a_cache_on_a_gpu_has_the_same_verbs() {
+    let fake = Fake::get();
+    fake.with_compiler();
+    kernels::declare(fake);
+    kernels::begin("k8-v4g32-b16");
+    let config = certkv_config {
+        device: CERTKV_DEVICE_CUDA,
+        q_heads: (kernels::KV_HEADS * kernels::GROUP) as u32,
+        kv_heads: kernels::KV_HEADS as u32,
+        ..config()
+    };
+    let mut plan = certkv_plan { struct_size: size_of::<certkv_plan>() as u32, ..Default::default() };
+    // SAFETY: whole structs.
+    assert_eq!(unsafe { certkv_config_plan(&config, &mut plan) }, CERTKV_OK, "{}", message());
+    let cache = Cache::new(&config);
+    let seen = cache.snapshot();
+    let reserved = [seen.packed, seen.scratch, seen.tables, seen.host].map(|class| class.reserved);
+    assert_eq!([plan.packed, plan.scratch, plan.tables, plan.host], reserved);
+    assert_eq!((plan.assumed, plan.device_lacks, plan.host_lacks), (0, 0, 0));
+
+    let a = cache.create();
+    append(&cache, a, TOKENS);
+    let scope = prefix_scope(b"tenant");
+    let tokens: Vec<u32> = (0..TOKENS as u32).collect();
+
+    // Away and back.
+    assert_eq!((cache.is_out(a), swap_in(&cache, a)), (0, Err(CERTKV_NOT_SWAPPED_OUT)));
+    let bytes = swap_out(&cache, a).unwrap();
+    assert_eq!((cache.is_out(a), cache.length(a), cache.snapshot().swap_pages.live), (1, TOKENS, 2));
+    assert_eq!(cache.begin(a, 1), Err(CERTKV_SWAPPED_OUT));
+    assert_eq!(cache.publish(a, &scope, &tokens), Err(CERTKV_SWAPPED_OUT));
+    assert_eq!(swap_out(&cache, a), Err(CERTKV_SWAPPED_OUT));
+    assert_eq!((swap_in(&cache, a), cache.is_out(a)), (Ok(bytes), 0));
+    kernels::plant(kernels::Plant::Rot);
+    assert_eq!(swap_out(&cache, a), Ok(bytes));
+    assert_eq!((swap_in(&cache, a), cache.is_out(a)), (Err(CERTKV_DAMAGED), 1), "{}", message());
+    // It falls back with the next copy.
+    assert_eq!((swap_in(&cache, a), cache.is_out(a)), (Ok(bytes), 0));
+    kernels::plant(kernels::Plant::Nothing);
+
+    // Into a file and back; a file of the host's cache is another one.
+    let dir = folder("on_gpu");
+    let (path, other) = (c_path(&dir.join("gpu")), c_path(&dir.join("host")));
+    let named = save_scope(b"weights", Some(&[5; 32]));
+    let written = cache.save(a, &named, &path).unwrap();
+    let restored = cache.restore(&named, &path).unwrap();
+    assert_eq!((cache.length(restored), cache.save(restored, &named, &path)), (TOKENS, Ok(written)));
+    assert_eq!(cache.restore(&save_scope(b"other", Some(&[5; 32])), &path), Err(CERTKV_FILE_REFUSED));
+    let host = Cache::new(&certkv_config { device: CERTKV_DEVICE_HOST, ..config });
+    let b = host.create();
+    append(&host, b, TOKENS);
+    host.save(b, &named, &other).unwrap();
+    assert_eq!(cache.restore(&named, &other), Err(CERTKV_FILE_REFUSED));
+    assert_eq!(host.restore(&named, &path), Err(CERTKV_FILE_REFUSED));
+    cache.release(restored);
+
+    // Published and found.
+    let done = cache.publish(a, &scope, &tokens).unwrap();
+    assert_eq!((done.cached, done.added, done.stop), (2 * BLOCK, 2 * BLOCK, CERTKV_STOP_NONE));
+    let (next, found) = cache.create_from(&scope, &tokens).unwrap();
+    assert_eq!((found, cache.length(next)), (2 * BLOCK, 2 * BLOCK));
+
+    // While a step is open the cache is with it.
+    let step = cache.begin(next, 1).unwrap();
+    let (mut out, mut plain, mut figures) = (7, 7, certkv_snapshot { struct_size: 552, ..Default::default() });
+    // SAFETY: locals and whole structs.
+    unsafe {
+        assert_eq!(certkv_sequence_is_swapped_out(cache.0, a, &mut out), CERTKV_BUSY_STEP);
+        assert_eq!(certkv_cache_snapshot(cache.0, &mut figures), CERTKV_BUSY_STEP);
+        assert_eq!(certkv_sequence_create(cache.0, &mut plain), CERTKV_BUSY_STEP);
+        assert_eq!(certkv_cache_publish(cache.0, a, &scope, tokens.as_ptr(), 4, ptr::null_mut()), CERTKV_BUSY_STEP);
+    }
+    assert_eq!((swap_out(&cache, a), swap_in(&cache, a)), (Err(CERTKV_BUSY_STEP), Err(CERTKV_BUSY_STEP)));
+    assert_eq!(
+        (cache.save(a, &named, &path), cache.restore(&named, &path)),
+        (Err(CERTKV_BUSY_STEP), Err(CERTKV_BUSY_STEP))
+    );
+    assert_eq!((cache.create_from(&scope, &tokens), cache.evict(1)), (Err(CERTKV_BUSY_STEP), Err(CERTKV_BUSY_STEP)));
+    // SAFETY: a live handle.
+    assert_eq!(unsafe { certkv_step_abort(step) }, CERTKV_OK);
+
+    [a, next].into_iter().for_each(|sequence| cache.release(sequence));
+    assert_eq!(cache.evict(u64::MAX), Ok(2));
+    let left = cache.snapshot();
+    assert_eq!((left.sequences, left.packed_pages.live, left.host_pages.live, left.swap_pages.live), (0, 0, 0, 0));
+    assert_eq!((left.saves.done, left.restores.done, left.swap_outs.done, left.swap_ins.done), (2, 1, 2, 2));
+    assert_eq!((left.swap_ins.bytes, left.prefix_evicted), (2 * bytes, 2));
+    drop(cache);
+    assert_eq!(fake.violations(), 0, "{}", fake.last_violation());
+}
