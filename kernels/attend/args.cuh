@@ -50,7 +50,8 @@ struct CkvAttendArgs {
     void* out;              // the same shape, of type out_type
     CkvCertificate* certificates; // [seqs][kv_heads * group]
     u32* masses;            // [rows][kv_heads][table_stride][group]: see mass_word; null: not wanted
-    const u32* only;        // count, then seq * kv_heads + head of each head to compute; null: all
+    u32* only;              // count, then seq * kv_heads + head of each head to compute, once; behind room for all heads, where their order is
+                            // written, as much room; null: all
     u32* failures;          // count, then seq * kv_heads + head of each head over tolerance; null: not wanted
     float* partials;        // [ctas + heads of the launch][PARTIAL_STRIDE]
     u32* counters;          // [heads of the launch], zero between launches

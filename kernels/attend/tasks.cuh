@@ -1,7 +1,7 @@
 // Which blocks a warp works on: all blocks of a ragged batch in one line, cut evenly. A head costs some blocks more than it has.
 //
-// Entries are sequences (each with all KV heads) or, with a list, single heads. Every CTA sums the entries' blocks by itself:
-// lengths are read on the device, so a captured launch stays right while they grow.
+// Entries are sequences (each with all KV heads) or, with a list, single heads in their order. Every CTA sums the entries' blocks by
+// itself: lengths are read on the device, so a captured launch stays right while they grow.
 #pragma once
 
 struct Tasks {
@@ -22,6 +22,9 @@ struct Sequence {
     u32 seq, row, tokens;
 };
 
+// The heads listed, in their order: see order_list.
+CKV_FN u32* order_of(const CkvAttendArgs& a) { return a.only + 1 + a.seqs * a.kv_heads; }
+
 CKV_FN u32 blocks_of(u32 tokens) { return (tokens + BLOCK - 1) / BLOCK; }
 
 // The sequence of an entry; `head`: the entry's head, 0 for a whole sequence.
@@ -29,7 +32,7 @@ CKV_FN Sequence sequence_of(const CkvAttendArgs& a, int entry, u32& head) {
     Sequence s = {(u32)entry, 0, 0};
     head = 0;
     if (a.only) {
-        const u32 id = ldg(a.only + 1 + entry);
+        const u32 id = order_of(a)[entry];
         s.seq = id / a.kv_heads;
         head = id - s.seq * a.kv_heads;
     }
@@ -70,12 +73,45 @@ CKV_FN void cut(Tasks& t, u32 heads, u32 alike, u32 grid) {
     t.more = cost - t.share * t.ctas;
 }
 
+// Writes the heads listed in their order, and returns how many they are. A list is in the order in which CTAs ended, and where the line is
+// cut, and so how sums round, must not depend on that. Every CTA does it for itself and writes the same words. `bits`: shared, SAMPLES
+// words. All threads of the CTA.
+CKV_APART int order_list(const CkvAttendArgs& a, u32* bits) {
+    const u32 listed = ld_acquire(a.only), heads = a.seqs * a.kv_heads;
+    u32* order = order_of(a);
+    u32 found = 0;
+#pragma unroll 1
+    for (u32 first = 0; listed && first < heads; first += 32 * SAMPLES) {
+        const u32 left = (heads - first + 31) / 32, words = left < SAMPLES ? left : SAMPLES;
+        for (u32 i = threadIdx.x; i < words; i += THREADS) bits[i] = 0;
+        sync_threads();
+#pragma unroll 1
+        for (u32 i = threadIdx.x; i < listed; i += THREADS) {
+            const u32 at = ldg(a.only + 1 + i) - first;
+            if (at < 32 * words) atomic_or(bits + at / 32, 1u << at % 32);
+        }
+        sync_threads();
+#pragma unroll 1
+        for (u32 i = threadIdx.x; i < words; i += THREADS) {
+            u32 at = found;
+#pragma unroll 4
+            for (u32 j = 0; j < i; j++) at += popc(bits[j]);
+#pragma unroll 1
+            for (u32 rest = bits[i]; rest; rest &= rest - 1) order[at++] = first + 32 * i + popc((rest & (0u - rest)) - 1);
+        }
+#pragma unroll 4
+        for (u32 j = 0; j < words; j++) found += popc(bits[j]);
+        sync_threads();
+    }
+    return (int)found;
+}
+
 // Fills `before` (shared, ENTRY_BYTES). All threads of the CTA.
 CKV_FN Tasks plan(const CkvAttendArgs& a, u32* before) {
     Tasks t;
     t.before = before;
     t.heads = a.only ? 1 : a.kv_heads;
-    t.entries = a.only ? (int)ld_acquire(a.only) : (int)a.seqs;
+    t.entries = a.only ? order_list(a, before) : (int)a.seqs;
     t.stride = (t.entries + SAMPLES - 1) / SAMPLES;
     t.samples = t.stride > 1 ? (t.entries + t.stride - 1) / t.stride : t.entries;
     u32* uneven = before + SAMPLES + 1;

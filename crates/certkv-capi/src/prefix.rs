@@ -4,7 +4,7 @@ use crate::cache::{self, Held, certkv_cache};
 use crate::guard::{Failure, guard};
 use crate::sequence::{CERTKV_NO_SEQUENCE, certkv_sequence, id, number};
 use crate::status::certkv_status::{self, CERTKV_LENGTH, CERTKV_UNSUPPORTED};
-use certkv::{Error, PrefixScope, Prompt, PublishedPrefix, Stop};
+use certkv::{PrefixScope, Prompt, PublishedPrefix, Stop};
 use core::ffi::c_void;
 use core::mem::offset_of;
 
@@ -158,13 +158,7 @@ pub unsafe extern "C" fn certkv_cache_publish(
         let id = id(sequence);
         let done = cache::with(cache, |held| {
             keeps(held)?;
-            held.engine.on(
-                |on| on.publish(id, &scope, prompt),
-                |on| match on.is_swapped_out(id)? {
-                    true => Err(Error::SwappedOut),
-                    false => on.publish(id, &scope, prompt),
-                },
-            )
+            held.engine.on(|on| on.publish(id, &scope, prompt), |on| on.publish(id, &scope, prompt))
         })?;
         let Some(size) = size else { return Ok(()) };
         let PublishedPrefix { cached, added, stop: why } = done;

@@ -1,9 +1,27 @@
 //! Sequences that leave the device's memory and return.
 use crate::argument;
-use crate::cache::{self, certkv_cache};
-use crate::guard::guard;
+use crate::cache::{self, Held, certkv_cache};
+use crate::guard::{Failure, guard};
 use crate::sequence::{certkv_sequence, id};
 use crate::status::certkv_status;
+
+/// Runs `swap` and says what it moved.
+///
+/// # Safety
+/// `bytes` is NULL or names a variable that may be written.
+unsafe fn moved(
+    cache: *mut certkv_cache,
+    bytes: *mut u64,
+    swap: impl FnOnce(&Held) -> Result<u64, Failure>,
+) -> certkv_status {
+    guard(|| {
+        argument::optional(bytes, "bytes")?;
+        let moved = cache::with(cache, |held| swap(held))?;
+        // SAFETY: checked above; the caller gives NULL or a variable of this type.
+        unsafe { argument::put(bytes, moved) };
+        Ok(())
+    })
+}
 
 /// Takes a sequence's codes out of device memory into room that `config->swap_tokens` gave them, so that others find pages. Until
 /// certkv_sequence_swap_in it has its tokens and may be cut, saved and released, and neither stepped nor forked nor published. Pages that forks
@@ -21,14 +39,10 @@ pub unsafe extern "C" fn certkv_sequence_swap_out(
     sequence: certkv_sequence,
     bytes: *mut u64,
 ) -> certkv_status {
-    guard(|| {
-        argument::optional(bytes, "bytes")?;
-        let id = id(sequence);
-        let moved = cache::with(cache, |held| held.engine.on(|on| on.swap_out(id), |on| on.swap_out(id)))?;
-        // SAFETY: checked above; the caller gives NULL or a variable of this type.
-        unsafe { argument::put(bytes, moved) };
-        Ok(())
-    })
+    // SAFETY: the caller gives NULL or a variable.
+    unsafe {
+        moved(cache, bytes, |held| held.engine.on(|on| on.swap_out(id(sequence)), |on| on.swap_out(id(sequence))))
+    }
 }
 
 /// Brings a sequence back. On the host its next outputs and certificates are those that it would have had without leaving, on a GPU too
@@ -47,14 +61,8 @@ pub unsafe extern "C" fn certkv_sequence_swap_in(
     sequence: certkv_sequence,
     bytes: *mut u64,
 ) -> certkv_status {
-    guard(|| {
-        argument::optional(bytes, "bytes")?;
-        let id = id(sequence);
-        let moved = cache::with(cache, |held| held.engine.on(|on| on.swap_in(id), |on| on.swap_in(id)))?;
-        // SAFETY: checked above; the caller gives NULL or a variable of this type.
-        unsafe { argument::put(bytes, moved) };
-        Ok(())
-    })
+    // SAFETY: the caller gives NULL or a variable.
+    unsafe { moved(cache, bytes, |held| held.engine.on(|on| on.swap_in(id(sequence)), |on| on.swap_in(id(sequence)))) }
 }
 
 /// Whether a sequence is swapped out; `*swapped_out` is filled with 1 or 0.

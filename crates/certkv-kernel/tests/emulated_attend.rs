@@ -3,6 +3,8 @@
 mod device_cases;
 #[path = "emulated/mod.rs"]
 mod emulated;
+#[path = "emulated_attend/lists.rs"]
+mod lists;
 #[path = "emulated_attend/refine.rs"]
 mod refine;
 #[path = "emulated_attend/settled.rs"]
@@ -32,6 +34,8 @@ struct Run {
     demands: Vec<u32>,
     /// Which they are, `[head][stride]`; empty where nothing chooses.
     looks: Vec<u8>,
+    /// Room for a list of heads to compute and their order, all zero unless the caller gave one.
+    list: Vec<u32>,
     /// Of the pass, where that was corrected.
     before: Vec<Certificate>,
     correction: Correction,
@@ -92,9 +96,10 @@ fn run_behind(
         failures: failures.pointer(),
         ..placed.args
     };
+    let list = Buffer::zeroed((1 + 2 * case.launch_heads()) * 4);
     let memory = memory.into_inner();
     let mut all: Vec<&Buffer> = memory.iter().collect();
-    all.extend([&out, &certificates, &masses, &failures, &before, &refined, &kept, &looks]);
+    all.extend([&out, &certificates, &masses, &failures, &before, &refined, &kept, &looks, &list]);
     let launch = |of: &Variant| how(Launch::new(ctas as u32, of.shape().threads() as u32, of.shape().shared as u32));
     let (args, late) = behind(&args, &all);
     let ran = build(variant).launch_behind("ckv_attend", launch(variant), &args, &all, &late);
@@ -105,13 +110,14 @@ fn run_behind(
     let pass = said();
     let mut correction = Correction::default();
     if let Some((variant, c)) = corrects.zip(case.correction(&looks.read::<u8>())) {
-        let [picks, picked, only] = [&c.picks, &c.counts(), &c.only].map(|words| Buffer::of(&bytes32(words)));
+        list.write(0, &c.only);
+        let [picks, picked] = [&c.picks, &c.counts()].map(|words| Buffer::of(&bytes32(words)));
         // A list of its own.
         failures.write(0, &[0u32]);
         let args = AttendArgs {
             picks: picks.pointer(),
             picked: picked.pointer(),
-            only: only.pointer(),
+            only: list.pointer(),
             demands: 0,
             looks: 0,
             masses: 0,
@@ -119,7 +125,7 @@ fn run_behind(
             settled: 0,
             ..args
         };
-        let all: Vec<&Buffer> = all.iter().copied().chain([&picks, &picked, &only]).collect();
+        let all: Vec<&Buffer> = all.iter().copied().chain([&picks, &picked]).collect();
         let ran = build(&variant).launch_behind("ckv_attend", launch(&variant), &args, &all, &[]);
         ran.map_err(|e| format!("{:?}, the correction: {e}", case.spec))?;
         correction = c;
@@ -133,6 +139,7 @@ fn run_behind(
     };
     Ok(Run {
         looks,
+        list: list.read(),
         before: pass,
         correction,
         out: out.read(),

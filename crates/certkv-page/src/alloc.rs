@@ -105,7 +105,7 @@ impl PageAllocator {
     }
 
     /// The word of `id`, if the class has such a slot.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn word(&self, id: PageId) -> Result<&PageWord, PageError> {
         let capacity = self.capacity();
         self.shared.words.get(id.index as usize).ok_or(PageError::OutOfRange { id, capacity })
@@ -121,7 +121,7 @@ impl PageAllocator {
     ///
     /// # Errors
     /// [`PageError::OutOfRange`], [`PageError::Stale`].
-    #[inline(always)]
+    #[inline]
     pub fn snapshot(&self, id: PageId) -> Result<Snapshot, PageError> {
         let now = self.word(id)?.snapshot();
         if now.generation == id.generation { Ok(now) } else { Err(PageError::Stale { id, found: now.generation }) }
@@ -164,7 +164,7 @@ impl PageAllocator {
         Ok(())
     }
 
-    #[inline(always)]
+    #[inline]
     fn require(&self, books: &Books, asked: usize) -> Result<(), PageError> {
         let (free, retiring) = (books.free.len, books.retiring.len + books.detached);
         if asked <= free {
@@ -174,7 +174,7 @@ impl PageAllocator {
         }
     }
 
-    #[inline(always)]
+    #[inline]
     fn take(&self, books: &mut Books) -> Result<PageId, PageError> {
         let index = books.free.head;
         let Some(word) = self.shared.words.get(index as usize) else {
@@ -202,7 +202,7 @@ impl PageAllocator {
     }
 
     /// References of a current id; 0 when it is retiring or about to be.
-    #[inline(always)]
+    #[inline]
     fn counted(&self, books: &Books, id: PageId) -> Result<u32, PageError> {
         let found = self.word(id)?.generation();
         if found != id.generation {
@@ -326,22 +326,27 @@ impl PageAllocator {
     }
 
     /// Takes a page without references out of the live ones: to the free list, or in line if somebody holds it.
-    #[inline(always)]
+    #[inline]
     fn leave(&self, books: &mut Books, id: PageId) -> Result<bool, PageError> {
         let left = self.word(id)?.retire_or_free(id.generation).map_err(|e| PageError::of_word(id, e))?;
         books.live -= 1;
-        match left {
-            State::Free => {
-                let Books { free, slots, .. } = books;
-                free.push_front(slots, id.index);
-            }
-            State::Worn => books.worn += 1,
-            _ => {
-                books.enqueue(id.index, Stamp::UNTOUCHED);
-                return Ok(false);
-            }
+        let freed = Self::settle(books, id.index, left);
+        if !freed {
+            books.enqueue(id.index, Stamp::UNTOUCHED);
         }
-        Ok(true)
+        Ok(freed)
+    }
+
+    /// Counts a slot that was let go among those it belongs to. `false`: somebody holds it still.
+    #[inline]
+    fn settle(books: &mut Books, index: u32, state: State) -> bool {
+        match state {
+            State::Free => books.free.push_front(&mut books.slots, index),
+            // Out of generations: a slot lost for good is better than an id that means two pages.
+            State::Worn => books.worn += 1,
+            _ => return false,
+        }
+        true
     }
 
     /// The page stops being live and is in no list yet.
@@ -357,19 +362,8 @@ impl PageAllocator {
     /// Frees a retiring slot that is in no list. `false`: pinned or being moved, and nothing changed.
     pub(crate) fn free(&self, books: &mut Books, index: u32) -> bool {
         let word = &self.shared.words[index as usize];
-        match word.apply(Operation::Free, word.snapshot().generation) {
-            Ok(Snapshot { state: State::Free, .. }) => {
-                let Books { free, slots, .. } = books;
-                free.push_front(slots, index);
-                true
-            }
-            // Out of generations: a slot lost for good is better than an id that means two pages.
-            Ok(_) => {
-                books.worn += 1;
-                true
-            }
-            Err(_) => false,
-        }
+        let left = word.apply(Operation::Free, word.snapshot().generation);
+        left.is_ok_and(|page| Self::settle(books, index, page.state))
     }
 
     /// Makes a Packed page writable again for its only owner, under a new generation: what was cached under `id` can

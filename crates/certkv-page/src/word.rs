@@ -5,8 +5,9 @@
 //! [  generation  ] [ state ] [moving] [  pins   ]
 //! ```
 //!
-//! Every transition names the generation it is meant for and is one compare-and-swap. What is allowed is decided by the
-//! pure function [`step`] and by nothing else.
+//! Every transition names the generation it is meant for and is one compare-and-swap; giving up a page that nobody holds is
+//! two transitions, Retire and Free, in one. One is a store: a free page opens under the lock of the free list, and nothing
+//! else may happen to it. What is allowed is decided by the pure function [`step`] and by nothing else.
 use crate::sync::atomic::{AtomicU64, Ordering};
 use core::fmt;
 

@@ -4,10 +4,13 @@
 //! A sequence is saved and restored, and leaves and returns between its steps while the restored one stays: outputs and certificates of
 //! both are compared bit for bit. Then the rate of leaving and returning beside that of one pinned copy of as many bytes. Exit code 0: all
 //! hold, 1: something is wrong, 2: no GPU.
-use certkv::gpu::{Ahead, Compiler, CudaError, DeviceBuffer, Gpu, GpuCache, GpuConfig};
+#[path = "common/mod.rs"]
+mod common;
+use certkv::gpu::{Compiler, CudaError, DeviceBuffer, Gpu, GpuCache, GpuConfig};
 use certkv::{Certificate, Certified, Chunk, Geometry, Policy, SaveScope, SequenceId};
 use certkv_kernel::cuda::queue::Queue;
 use certkv_testkit::generate::Rng;
+use common::Words;
 use std::num::NonZeroUsize;
 use std::process::ExitCode;
 use std::time::Instant;
@@ -207,21 +210,17 @@ fn rates(gpu: &Gpu, cache: &mut GpuCache, plan: &Plan, format: &str) -> Result<(
     Ok(())
 }
 
-fn all(words: &[String]) -> Result<bool, Failure> {
-    let value = |name: &str| words.iter().position(|w| w == name).and_then(|i| words.get(i + 1));
-    let number = |name: &str, usual: usize| value(name).and_then(|x| x.parse().ok()).unwrap_or(usual);
-    let mut compiler = Compiler::new();
-    if let Some(folder) = value("--cubins") {
-        compiler = compiler.with_ahead(Ahead::Folder(folder.into()));
-    }
-    if let Some(folder) = value("--cache") {
-        compiler = compiler.with_cache(folder);
-    }
-    let plan =
-        Plan { tokens: number("--tokens", 32768), layers: number("--layers", 4), rounds: number("--rounds", 12) };
+fn all(words: &Words) -> Result<bool, Failure> {
+    let compiler = words.compiler();
+    let plan = Plan {
+        tokens: words.number("--tokens", 32768),
+        layers: words.number("--layers", 4),
+        rounds: words.number("--rounds", 12),
+    };
     let gpu = Gpu::open(0)?;
     let mut held = true;
-    let formats: Vec<&str> = value("--formats").map_or("k8-v4g64-b64-r8.4,k8-v4g64-b64", |f| f).split(',').collect();
+    let formats: Vec<&str> =
+        words.value("--formats").map_or("k8-v4g64-b64-r8.4,k8-v4g64-b64", |f| f).split(',').collect();
     for format in &formats {
         let mut cache = cache_of(&gpu, &compiler, &plan, format)?;
         rates(&gpu, &mut cache, &plan, format)?;
@@ -238,7 +237,7 @@ fn all(words: &[String]) -> Result<bool, Failure> {
 }
 
 fn main() -> ExitCode {
-    let words: Vec<String> = std::env::args().skip(1).collect();
+    let words = Words::given();
     match all(&words) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,

@@ -247,7 +247,7 @@ impl Cache {
     /// the codes of later blocks may not fit them; then nothing more is added, and `stop` says so.
     ///
     /// # Errors
-    /// Unknown or busy sequence; [`Error::Config`] where prefixes are not cached.
+    /// Unknown or busy sequence; [`Error::SwappedOut`]; [`Error::Config`] where prefixes are not cached.
     pub fn publish(
         &self,
         id: SequenceId,

@@ -256,7 +256,10 @@ fn run(
         certificates.read(stream, 0, &mut before)?;
         let mut correction = Correction::default();
         if let Some((variant, c)) = corrects.as_ref().zip(case.correction(&said)) {
-            let [picks, picked, only] = [words(&c.picks)?, words(&c.counts())?, words(&c.only)?];
+            let mut list = c.only.clone();
+            // And for their order.
+            list.resize(1 + 2 * case.launch_heads(), 0);
+            let [picks, picked, only] = [words(&c.picks)?, words(&c.counts())?, words(&list)?];
             let (picks, picked, only) = (picks.address(), picked.address(), only.address());
             failures.fill(stream, 0, 4, 0)?;
             let none = AttendArgs { demands: 0, looks: 0, masses: 0, promoted: 0, settled: 0, ..args };

@@ -103,7 +103,8 @@ pub struct AttendArgs {
     pub certificates: u64,
     /// `u32[rows][kv_heads][table_stride][group]`: see [`MassWord`]; 0: not wanted.
     pub masses: u64,
-    /// `u32`: a count, then `seq kv_heads + head` of each head to compute; 0: all.
+    /// `u32`: a count, then `seq kv_heads + head` of each head to compute, once; behind room for all heads, where their order is written,
+    /// as much room. 0: all.
     pub only: u64,
     /// `u32`: a count, then `seq kv_heads + head` of each head over tolerance; 0: not wanted.
     pub failures: u64,

@@ -66,7 +66,7 @@ pub struct Attend<'a> {
     pub certificates: Span<'a>,
     /// `u32[rows][kv_heads][stride][group]`.
     pub masses: Option<Span<'a>>,
-    /// A list of heads to compute; `None`: all.
+    /// A list of heads to compute, [`list_bytes`]; `None`: all.
     pub only: Option<Span<'a>>,
     /// A list for the heads over tolerance, its count zero before the launch.
     pub failures: Option<Span<'a>>,
@@ -280,6 +280,11 @@ pub fn kept_bytes(variant: &Variant, heads: usize) -> usize {
     4 * variant.partial_stride() * heads
 }
 
+/// Bytes of a list of heads of a batch that has so many: a count, the heads listed, and their order, which a launch over them writes.
+pub const fn list_bytes(heads: usize) -> usize {
+    4 * (1 + 2 * heads)
+}
+
 /// Addresses of the kept state, the picks and their counts.
 fn corrected(on: &mut Touched, a: &Attend<'_>, heads: usize) -> Result<[u64; 3], CudaError> {
     let kept = kept_bytes(a.variant, heads);
@@ -326,7 +331,6 @@ pub fn attend(queue: &Queue, kernel: &Function, a: &Attend<'_>) -> Result<(), Cu
     let (heads, group) = (a.seqs * t.kv_heads, a.variant.group());
     let outputs = heads * group * l.dim;
     let tail_bytes = 2 * t.kv_heads * l.original_side_bytes();
-    let list = 4 * (1 + heads);
     let [demands, refined, looks] = match a.refinement {
         Refinement::OnDemand { demands, refined, looks } => [
             on.writes(demands, "demands", t.rows * t.kv_heads * group * size_of::<Demand>())?,
@@ -353,8 +357,8 @@ pub fn attend(queue: &Queue, kernel: &Function, a: &Attend<'_>) -> Result<(), Cu
         out: on.gives(a.out, "out", outputs)?,
         certificates: on.writes(a.certificates, "certificates", heads * group * size_of::<Certificate>())?,
         masses: on.may_write(a.masses, "masses", 4 * t.entries() * t.kv_heads * group)?,
-        only: on.may_read(a.only, "only", list)?,
-        failures: on.may_write(a.failures, "failures", list)?,
+        only: on.may_write(a.only, "only", list_bytes(heads))?,
+        failures: on.may_write(a.failures, "failures", 4 * (1 + heads))?,
         partials: on.writes(a.partials, "partials", partial_bytes(a.variant, a.ctas as usize, heads))?,
         counters: on.writes(a.counters, "counters", 4 * heads)?,
         seqs: word("seqs", a.seqs)?,

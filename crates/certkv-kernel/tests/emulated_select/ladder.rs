@@ -78,8 +78,8 @@ impl Ladder {
         let masses_at = add(zeros(placed.masses * 4)).1;
         let (promoted, promoted_at) = add(zeros(entries * stride * 4));
         let (sides, sides_at) = add(zeros(2 * pages * heads * size_of::<Sides>()));
-        let (first, first_at) = add(zeros((1 + entries) * 4));
-        let (second, _) = add(zeros((1 + entries) * 4));
+        let (first, first_at) = add(zeros((1 + 2 * entries) * 4));
+        let (second, _) = add(zeros((1 + 2 * entries) * 4));
         let (stats, stats_at) = add(zeros(SelectStats::WORDS * 4));
         let (step, step_at) = add(Buffer::of(&[1u32]));
         let mut pool = || SlotPool {

@@ -3,15 +3,17 @@
 //!
 //! Ragged batches under every policy with forks, truncations, swaps, releases and dropped steps; every output is compared with
 //! attention in f64 over the originals, which are read back bit for bit; then a recorded step is replayed beside a twin. The happens-before
-//! checker is on meanwhile. Exit
-//! code 0: all hold, 1: something is wrong, 2: no GPU.
+//! checker is on meanwhile. Exit code 0: all hold, 1: something is wrong, 2: no GPU.
+#[path = "../common/mod.rs"]
+mod common;
 mod ordered;
 mod replay;
 mod watch;
 mod world;
 
-use certkv::gpu::{Ahead, Compiler, Gpu, GpuCache, GpuConfig};
+use certkv::gpu::{Compiler, Gpu, GpuCache, GpuConfig};
 use certkv::{Certified, Dtype, Eviction, Geometry, Policy, PrefixConfig, PrefixSecret};
+use common::Words;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -248,23 +250,15 @@ fn all(gpu: &Gpu, compiler: &Compiler, plan: &Plan) -> Result<bool, Failure> {
 }
 
 fn main() -> ExitCode {
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    let value = |name: &str| words.iter().position(|w| w == name).and_then(|i| words.get(i + 1));
-    let number = |name: &str, usual: usize| value(name).and_then(|x| x.parse().ok()).unwrap_or(usual);
-    let mut compiler = Compiler::new();
-    if let Some(folder) = value("--cubins") {
-        compiler = compiler.with_ahead(Ahead::Folder(folder.into()));
-    }
-    if let Some(folder) = value("--cache") {
-        compiler = compiler.with_cache(folder);
-    }
-    let small = words.iter().any(|w| w == "--small");
+    let words = Words::given();
+    let compiler = words.compiler();
+    let small = words.has("--small");
     let plan = Plan {
         small,
-        steps: number("--steps", if small { 48 } else { 160 }),
-        replays: number("--replays", if small { 40 } else { 200 }),
-        seed: number("--seed", 1) as u64,
-        format: value("--format").cloned(),
+        steps: words.number("--steps", if small { 48 } else { 160 }),
+        replays: words.number("--replays", if small { 40 } else { 200 }),
+        seed: words.number("--seed", 1) as u64,
+        format: words.value("--format").cloned(),
     };
     let gpu = match Gpu::open(0) {
         Ok(gpu) => {

@@ -5,6 +5,8 @@
 //! step a thousand times while pages change hands), `limits` (B20: caches that the machine has no memory for). `far` pins some 11 GB of host
 //! memory, with `--few` next to nothing: that shows that the program works, and nothing of far pages. Exit code 0: all hold, 1: something is wrong, 2: no GPU.
 mod bench;
+#[path = "../common/mod.rs"]
+mod common;
 mod far;
 mod limits;
 mod replays;
@@ -12,7 +14,8 @@ mod unwritten;
 
 use bench::{Bench, Failure};
 use certkv::Geometry;
-use certkv::gpu::{Ahead, Compiler, Gpu};
+use certkv::gpu::Gpu;
+use common::Words;
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -32,27 +35,19 @@ fn part(name: &str, bench: &Bench<'_>, (replays, few): (usize, bool)) -> Result<
     Ok(held)
 }
 
-fn all(gpu: &Gpu, words: &[String]) -> Result<bool, Failure> {
-    let value = |name: &str| words.iter().position(|w| w == name).and_then(|i| words.get(i + 1));
-    let number = |name: &str, usual: usize| value(name).and_then(|x| x.parse().ok()).unwrap_or(usual);
-    let mut compiler = Compiler::new();
-    if let Some(folder) = value("--cubins") {
-        compiler = compiler.with_ahead(Ahead::Folder(folder.into()));
-    }
-    if let Some(folder) = value("--cache") {
-        compiler = compiler.with_cache(folder);
-    }
+fn all(gpu: &Gpu, words: &Words) -> Result<bool, Failure> {
+    let compiler = words.compiler();
     let bench = Bench {
         gpu,
         compiler: &compiler,
         geometry: Geometry::new(2, 32, 8, 128)?,
         formats: ["k8-v4g64-b64", "k8-v4g64-b64-r8.4"],
         block: 64,
-        seed: number("--seed", 1) as u64,
+        seed: words.number("--seed", 1) as u64,
         stubs: false,
     };
-    let chosen = value("--only").map_or_else(|| PARTS.join(","), Clone::clone);
-    let how = (number("--replays", 1000), words.iter().any(|w| w == "--few"));
+    let chosen = words.value("--only").map_or_else(|| PARTS.join(","), Clone::clone);
+    let how = (words.number("--replays", 1000), words.has("--few"));
     let mut held = true;
     for name in chosen.split(',') {
         // A part that ends early is wrong, and the others still say what they have to say.
@@ -66,7 +61,7 @@ fn all(gpu: &Gpu, words: &[String]) -> Result<bool, Failure> {
 }
 
 fn main() -> ExitCode {
-    let words: Vec<String> = std::env::args().skip(1).collect();
+    let words = Words::given();
     let gpu = match Gpu::open(0) {
         Ok(gpu) => gpu,
         Err(error) => {

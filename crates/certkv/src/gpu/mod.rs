@@ -24,7 +24,7 @@
 //!
 //! Where this differs from the CPU: one repair, whose sides come from scratch or over the host's link (of a refinable format behind a
 //! correction of the blocks that need their residuals), then the dense rung; what the next step reads exactly is chosen on the device; the canary (math.md (7.4)) is checked
-//! for keys read exactly; a record has no seal; [`Policy::Seed000`](crate::Policy::Seed000), ranking conditions and exploration
+//! for keys read exactly; a record has no seal while it lies on the device; [`Policy::Seed000`](crate::Policy::Seed000), ranking conditions and exploration
 //! are refused; certificates count the bytes of passes over records, of residuals that a correction read and of dense heads, not those of promoted
 //! blocks, of records that a correction read again and of residuals read in the pass, which [`GpuCache::selection`] counts by layer.
 

@@ -49,7 +49,8 @@ impl GpuCache {
     /// As [`Cache::publish`](crate::Cache::publish). Waits for the device if there is a full block.
     ///
     /// # Errors
-    /// Unknown sequence; [`Error::Config`] where prefixes are not cached; the driver's: nothing was cached then.
+    /// Unknown sequence; [`Error::SwappedOut`]; [`Error::Config`] where prefixes are not cached; the driver's. Nothing was cached
+    /// then.
     pub fn publish(
         &mut self,
         id: SequenceId,
@@ -57,7 +58,11 @@ impl GpuCache {
         prompt: Prompt<'_>,
     ) -> Result<PublishedPrefix, Error> {
         let unit = self.prefixes()?.index.unit();
-        if self.entry(id)?.table.len().min(prompt.tokens.len()) < unit {
+        let table = &self.entry(id)?.table;
+        if table.is_out() {
+            return Err(Error::SwappedOut);
+        }
+        if table.len().min(prompt.tokens.len()) < unit {
             return Ok(PublishedPrefix::default());
         }
         let centres = self.centres_of(id.slot as usize)?;
@@ -135,6 +140,9 @@ impl GpuCache {
         let mut need = Need::default();
         for chunk in chunks {
             let Ok(entry) = self.entry(chunk.sequence) else { return Ok(()) };
+            if entry.table.is_out() {
+                return Ok(());
+            }
             let Ok(more) = entry.table.plan_append(chunk.tokens) else { return Ok(()) };
             need = Need { host: need.host + more.host, packed: need.packed + more.packed, tail: need.tail + more.tail };
         }

@@ -222,7 +222,7 @@ impl Sizes {
         let refinable = layouts.iter().any(|layout| !layout.format.refine.is_none());
         let most = if refinable { rows * g.kv_heads } else { 0 };
         let bytes = [
-            4 * (most + usize::from(refinable)),
+            if refinable { launch::list_bytes(most) } else { 0 },
             most * size_of::<Picked>(),
             most.saturating_mul(4).saturating_mul(stride),
             launch::kept_bytes(variant, most),
@@ -342,9 +342,9 @@ impl Sizes {
         self.rows * self.q_heads() * size_of::<Certificate>()
     }
 
-    /// A list of heads: its count, then as many as there can be, up to a multiple that keeps lists aligned.
+    /// A list of heads, as many as there can be, up to a multiple that keeps lists aligned.
     pub(super) fn list_bytes(&self) -> usize {
-        (4 * (1 + self.rows * self.kv_heads)).next_multiple_of(ALIGN)
+        launch::list_bytes(self.rows * self.kv_heads).next_multiple_of(ALIGN)
     }
 
     pub(super) fn centre_bytes(&self) -> usize {

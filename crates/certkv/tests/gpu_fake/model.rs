@@ -132,6 +132,8 @@ impl World {
             }
             9 | 10 => {
                 let published = self.cache.publish(id, &SCOPE, tokens[..].into());
+                let out = self.cache.is_swapped_out(id).expect("a sequence");
+                assert_eq!(out, matches!(published, Err(Error::SwappedOut)), "published from outside");
                 self.allow(published);
                 let created = self.cache.create_from(&SCOPE, tokens[..].into());
                 if let Some((new, found)) = self.allow(created) {
