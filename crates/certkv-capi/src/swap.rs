@@ -13,14 +13,12 @@ unsafe fn moved(
     cache: *mut certkv_cache,
     bytes: *mut u64,
     swap: impl FnOnce(&Held) -> Result<u64, Failure>,
-) -> certkv_status {
-    guard(|| {
-        argument::optional(bytes, "bytes")?;
-        let moved = cache::with(cache, |held| swap(held))?;
-        // SAFETY: checked above; the caller gives NULL or a variable of this type.
-        unsafe { argument::put(bytes, moved) };
-        Ok(())
-    })
+) -> Result<(), Failure> {
+    argument::optional(bytes, "bytes")?;
+    let moved = cache::with(cache, |held| swap(held))?;
+    // SAFETY: checked above; the caller gives NULL or a variable of this type.
+    unsafe { argument::put(bytes, moved) };
+    Ok(())
 }
 
 /// Takes a sequence's codes out of device memory into room that `config->swap_tokens` gave them, so that others find pages. Until
@@ -39,10 +37,11 @@ pub unsafe extern "C" fn certkv_sequence_swap_out(
     sequence: certkv_sequence,
     bytes: *mut u64,
 ) -> certkv_status {
-    // SAFETY: the caller gives NULL or a variable.
-    unsafe {
-        moved(cache, bytes, |held| held.engine.on(|on| on.swap_out(id(sequence)), |on| on.swap_out(id(sequence))))
-    }
+    guard(|| {
+        let swap = |held: &Held| held.engine.on(|on| on.swap_out(id(sequence)), |on| on.swap_out(id(sequence)));
+        // SAFETY: the caller gives NULL or a variable.
+        unsafe { moved(cache, bytes, swap) }
+    })
 }
 
 /// Brings a sequence back. On the host its next outputs and certificates are those that it would have had without leaving, on a GPU too
@@ -61,8 +60,11 @@ pub unsafe extern "C" fn certkv_sequence_swap_in(
     sequence: certkv_sequence,
     bytes: *mut u64,
 ) -> certkv_status {
-    // SAFETY: the caller gives NULL or a variable.
-    unsafe { moved(cache, bytes, |held| held.engine.on(|on| on.swap_in(id(sequence)), |on| on.swap_in(id(sequence)))) }
+    guard(|| {
+        let swap = |held: &Held| held.engine.on(|on| on.swap_in(id(sequence)), |on| on.swap_in(id(sequence)));
+        // SAFETY: the caller gives NULL or a variable.
+        unsafe { moved(cache, bytes, swap) }
+    })
 }
 
 /// Whether a sequence is swapped out; `*swapped_out` is filled with 1 or 0.
