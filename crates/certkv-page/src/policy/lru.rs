@@ -1,7 +1,6 @@
 //! Least recently used.
 use super::EvictionPolicy;
 use super::list::{Links, Queue};
-use crate::prefix::BlockKey;
 
 /// Evicts what was not used for longest. A long run of prompts that never come again flushes it; [`super::S3Fifo`] does
 /// not let that happen.
@@ -24,7 +23,7 @@ impl Lru {
 }
 
 impl EvictionPolicy for Lru {
-    fn insert(&mut self, slot: u32, _: &BlockKey) {
+    fn insert(&mut self, slot: u32, _: u64) {
         self.queue.push(&mut self.links, slot);
     }
 

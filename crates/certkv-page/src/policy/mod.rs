@@ -6,7 +6,6 @@ mod s3fifo;
 pub use lru::Lru;
 pub use s3fifo::S3Fifo;
 
-use crate::prefix::BlockKey;
 use core::fmt;
 
 /// An order of eviction over the entries of an index. It decides the order only: what may go at all, the index says.
@@ -14,8 +13,9 @@ use core::fmt;
 /// Calls come one at a time, under the index's lock. An entry is in the policy from [`insert`](Self::insert) until
 /// [`remove`](Self::remove) or until [`victim`](Self::victim) returned it; a slot is used again afterwards.
 pub trait EvictionPolicy: fmt::Debug + Send {
-    /// `slot` holds a new entry. Of a new path, the deepest comes first.
-    fn insert(&mut self, slot: u32, key: &BlockKey);
+    /// `slot` holds a new entry. Of a new path, the deepest comes first. `name` is a hash of all that the entry stands for: the same
+    /// contents have the same name as long as the index lives.
+    fn insert(&mut self, slot: u32, name: u64);
 
     /// The entry was used. Of a path, the deepest comes first, so that what others build on counts as younger.
     fn touch(&mut self, slot: u32);

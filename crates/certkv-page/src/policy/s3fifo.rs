@@ -1,7 +1,6 @@
 //! Three first-in-first-out queues: scan-resistant.
 use super::EvictionPolicy;
 use super::list::{Links, Queue};
-use crate::prefix::BlockKey;
 use certkv_core::budget::hash_table_bytes;
 use std::collections::{HashMap, VecDeque};
 
@@ -68,8 +67,7 @@ impl S3Fifo {
 }
 
 impl EvictionPolicy for S3Fifo {
-    fn insert(&mut self, slot: u32, key: &BlockKey) {
-        let key = key.head();
+    fn insert(&mut self, slot: u32, key: u64) {
         *self.entry(slot) = Entry { key, ..Entry::default() };
         let known = self.ghosts.take(key);
         self.push(slot, known);

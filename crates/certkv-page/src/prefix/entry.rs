@@ -13,7 +13,8 @@ pub(super) const NONE: u32 = u32::MAX;
 
 #[derive(Debug)]
 pub(super) struct Node<T> {
-    pub(super) key: BlockKey,
+    /// Hash of all that it stands for, from the root on.
+    pub(super) name: u64,
     /// The block before it; [`NONE`] for a first block.
     pub(super) parent: u32,
     /// What the first block follows: tells first blocks of different scopes apart when keys are compared in full.
@@ -41,7 +42,7 @@ pub(super) struct Content<'a> {
 pub(super) struct Entries<T> {
     pub(super) nodes: Vec<Node<T>>,
     free: Vec<u32>,
-    /// By the hash of parent, tokens and marks. It only says where to look: what is there is compared in full.
+    /// By the first bits of names. They only say where to look: what is there is compared in full.
     places: HashMap<u64, u32, Uniform>,
     random: RandomState,
     tokens: Vec<u32>,
@@ -119,27 +120,39 @@ impl<T> Entries<T> {
         self.free.is_empty()
     }
 
-    fn hash(&self, content: &Content<'_>) -> u64 {
+    fn name(&self, content: &Content<'_>) -> u64 {
         let mut hasher = self.random.build_hasher();
-        // A slot is its block's name while blocks follow it; scopes differ in their first blocks.
-        match content.parent {
-            NONE => content.root.hash(&mut hasher),
-            parent => parent.hash(&mut hasher),
+        match self.nodes.get(content.parent as usize) {
+            None => content.root.hash(&mut hasher),
+            Some(parent) => parent.name.hash(&mut hasher),
         }
         content.tokens.hash(&mut hasher);
         if content.marks != MarkDigest::NONE {
             content.marks.hash(&mut hasher);
         }
-        hasher.finish() >> (64 - self.hash_bits)
+        hasher.finish()
+    }
+
+    fn place_of(&self, name: u64) -> u64 {
+        name >> (64 - self.hash_bits)
     }
 
     /// The entry of a block: `Err` if another one is in its place.
     pub(super) fn find(&self, content: &Content<'_>) -> Option<Result<u32, ()>> {
-        let slot = *self.places.get(&self.hash(content))?;
+        let slot = *self.places.get(&self.place_of(self.name(content)))?;
+        Some(if self.is(slot, content) { Ok(slot) } else { Err(()) })
+    }
+
+    /// The entry of a block, if it names this page of the first group: without a hash.
+    pub(super) fn find_by_page(&self, content: &Content<'_>, page: &BlockEntry) -> Option<u32> {
+        self.owner(0, page.host).filter(|slot| self.is(*slot, content))
+    }
+
+    /// Whether an entry is that of a block: compared in full.
+    fn is(&self, slot: u32, content: &Content<'_>) -> bool {
         let node = &self.nodes[slot as usize];
-        let same = (node.parent, node.root, node.marks) == (content.parent, content.root, content.marks)
-            && self.tokens_of(slot) == content.tokens;
-        Some(if same { Ok(slot) } else { Err(()) })
+        (node.parent, node.root, node.marks) == (content.parent, content.root, content.marks)
+            && self.tokens_of(slot) == content.tokens
     }
 
     fn tokens_of(&self, slot: u32) -> &[u32] {
@@ -151,11 +164,6 @@ impl<T> Entries<T> {
     pub(super) fn pages_of(&self, slot: u32) -> &[BlockEntry] {
         let start = slot as usize * self.blocks;
         &self.pages[start..start + self.blocks]
-    }
-
-    /// Key of the block that a child of `parent` follows.
-    pub(super) fn key_of(&self, parent: u32, root: BlockKey) -> BlockKey {
-        self.nodes.get(parent as usize).map_or(root, |node| node.key)
     }
 
     /// Whether an entry names one of these pages already: blocks of all groups, group by group.
@@ -192,7 +200,6 @@ impl<T> Entries<T> {
     /// Adds an entry; `None` and nothing changed if there is no room.
     pub(super) fn insert(
         &mut self,
-        key: BlockKey,
         content: &Content<'_>,
         pages: impl Iterator<Item = BlockEntry>,
         note: T,
@@ -201,7 +208,8 @@ impl<T> Entries<T> {
         let slot = self.free.pop()?;
         let at = slot as usize;
         let Content { parent, root, tokens, marks } = *content;
-        let node = Node { key, parent, root, children: 0, marks, note: Some(note), used: now, seen: 0 };
+        let name = self.name(content);
+        let node = Node { name, parent, root, children: 0, marks, note: Some(note), used: now, seen: 0 };
         // Slots are handed out in order the first time, so a new one is the next.
         if at == self.nodes.len() {
             self.nodes.push(node);
@@ -216,8 +224,7 @@ impl<T> Entries<T> {
         if let Some(parent) = self.nodes.get_mut(parent as usize) {
             parent.children += 1;
         }
-        let hash = self.hash(content);
-        self.places.insert(hash, slot);
+        self.places.insert(self.place_of(name), slot);
         self.set_owner(slot, slot);
         Some(slot)
     }
@@ -227,10 +234,9 @@ impl<T> Entries<T> {
         let node = &mut self.nodes[slot as usize];
         debug_assert_eq!(node.children, 0);
         node.note = None;
-        let (parent, root, marks) = (node.parent, node.root, node.marks);
-        let hash = self.hash(&Content { parent, root, marks, tokens: self.tokens_of(slot) });
+        let (parent, name) = (node.parent, node.name);
         if !planted!(B8) {
-            self.places.remove(&hash);
+            self.places.remove(&self.place_of(name));
         }
         if let Some(parent) = self.nodes.get_mut(parent as usize) {
             parent.children -= 1;

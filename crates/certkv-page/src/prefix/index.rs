@@ -105,7 +105,7 @@ pub(super) struct State<T> {
 /// A page has one name at most, and the index one reference to it: so a page with one reference is the index's alone.
 ///
 /// A unit is found by comparing scope, parent, tokens and marks in full; a hash only says where to look, and a collision of
-/// hashes is a miss. Its key, the name that goes outside the process, is computed once, when it is published. One lock, held for as long as a look-up walks its path; nobody asks the
+/// hashes is a miss. Its key ([`Chain::next`]), the name that goes outside the process, is computed when it does. One lock, held for as long as a look-up walks its path; nobody asks the
 /// device under it.
 #[derive(Debug)]
 pub struct PrefixIndex<T> {
@@ -295,7 +295,10 @@ impl<T> PrefixIndex<T> {
         for (unit, content) in self.units(chain, Prompt { tokens, ..prompt }).enumerate() {
             let parent = path.last().copied().unwrap_or(NONE);
             let content = Content { parent, ..content };
-            match state.entries.find(&content) {
+            let first = units_of(tables[0], self.unit, unit..unit + 1).and_then(<[_]>::first);
+            // Most are known by the pages that they were found with.
+            let found = first.and_then(|page| state.entries.find_by_page(&content, page)).map(Ok);
+            match found.or_else(|| state.entries.find(&content)) {
                 Some(Ok(slot)) => {
                     state.entries.nodes[slot as usize].used = now;
                     published.known += 1;
@@ -328,8 +331,7 @@ impl<T> PrefixIndex<T> {
                 published.stop = Some(Stop::Full);
                 break;
             }
-            let key = chain.next(&state.entries.key_of(parent, content.root), content.tokens, &content.marks);
-            match state.entries.insert(key, &content, pages(), remark, now) {
+            match state.entries.insert(&content, pages(), remark, now) {
                 Some(slot) => path.push(slot),
                 // There was room a moment ago, under this lock.
                 None => break,
@@ -347,7 +349,7 @@ impl<T> PrefixIndex<T> {
         state.stats.published += published.added as u64;
         let State { policy, entries, .. } = &mut *state;
         let (known, added) = path.split_at(published.known);
-        added.iter().rev().for_each(|slot| policy.insert(*slot, &entries.nodes[*slot as usize].key));
+        added.iter().rev().for_each(|slot| policy.insert(*slot, entries.nodes[*slot as usize].name));
         known.iter().rev().for_each(|slot| policy.touch(*slot));
         state.path = path;
         published

@@ -1,20 +1,13 @@
 //! Orders of eviction.
 use crate::policy::{EvictionPolicy, Lru, S3Fifo};
-use crate::prefix::BlockKey;
 use certkv_core::hash::splitmix64;
 use proptest::prelude::*;
 use std::collections::{HashMap, HashSet};
 
-fn key(n: u64) -> BlockKey {
-    let mut bytes = [0; 32];
-    bytes[..8].copy_from_slice(&splitmix64(n).to_le_bytes());
-    BlockKey(bytes)
-}
-
 #[test]
 fn lru_lets_the_longest_unused_go_and_passes_over_what_is_in_use() {
     let mut lru = Lru::new(4);
-    (0..4).for_each(|slot| lru.insert(slot, &key(slot.into())));
+    (0..4).for_each(|slot| lru.insert(slot, slot.into()));
     lru.touch(0);
     lru.remove(2);
     assert_eq!(lru.victim(&mut |slot| slot != 1), Some(3));
@@ -30,9 +23,9 @@ fn lru_lets_the_longest_unused_go_and_passes_over_what_is_in_use() {
 fn whoever_may_go_is_found() {
     let mut fifo = S3Fifo::new(100);
     // Two that came back are in the main queue; what follows them is new.
-    (0..2).for_each(|slot| fifo.insert(slot, &key(slot.into())));
+    (0..2).for_each(|slot| fifo.insert(slot, slot.into()));
     assert_eq!([(); 2].map(|()| fifo.victim(&mut |_| true)), [Some(0), Some(1)]);
-    (0..3).for_each(|slot| fifo.insert(slot, &key(slot.into())));
+    (0..3).for_each(|slot| fifo.insert(slot, slot.into()));
     assert_eq!(fifo.victim(&mut |slot| slot == 2), Some(2));
     assert_eq!(fifo.victim(&mut |_| false), None);
 }
@@ -53,7 +46,7 @@ proptest! {
                     // Names come back, so that ghosts are known.
                     let name = n % (2 * size as u64);
                     if live.iter().all(|l| l.1 != name) {
-                        policy.insert(slot, &key(name));
+                        policy.insert(slot, name);
                         live.push((slot, name));
                     }
                 }
@@ -96,7 +89,7 @@ fn hits(policy: &mut dyn EvictionPolicy, capacity: usize, asked: impl Iterator<I
         });
         slots.insert(name, slot);
         keys.insert(slot, name);
-        policy.insert(slot, &key(name));
+        policy.insert(slot, name);
         assert_eq!(policy.len(), slots.len());
     }
     (hits, total)
@@ -132,7 +125,7 @@ fn both_let_everything_go_once_and_nothing_twice() {
             match roll(4) {
                 0 | 1 if !free.is_empty() => {
                     let slot = free.swap_remove(roll(free.len() as u64) as usize);
-                    policy.insert(slot, &key(roll(200)));
+                    policy.insert(slot, roll(200));
                     inside.insert(slot);
                 }
                 2 => {
@@ -165,16 +158,16 @@ fn both_let_everything_go_once_and_nothing_twice() {
 #[test]
 fn who_comes_back_soon_was_no_stray() {
     let mut policy = S3Fifo::new(20);
-    (0..20).for_each(|slot| policy.insert(slot, &key(slot.into())));
+    (0..20).for_each(|slot| policy.insert(slot, slot.into()));
     assert_eq!(policy.victim(&mut |_| true), Some(0));
     // The name that just went comes back in the slot that is free, beside a new one.
-    policy.insert(0, &key(0));
+    policy.insert(0, 0);
     assert_eq!(policy.victim(&mut |_| true), Some(1));
-    policy.insert(1, &key(100));
+    policy.insert(1, 100);
     // A hundred strays later it is still there.
     for stray in 0..100 {
         let slot = policy.victim(&mut |_| true).unwrap();
         assert_ne!(slot, 0);
-        policy.insert(slot, &key(1000 + stray));
+        policy.insert(slot, 1000 + stray);
     }
 }

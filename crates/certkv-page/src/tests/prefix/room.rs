@@ -1,7 +1,7 @@
 //! Making room ends: the questions and rounds of one request, counted.
 use super::chain;
 use crate::policy::{EvictionPolicy, Lru, S3Fifo};
-use crate::prefix::{BlockKey, GroupShape, PrefixIndex, Prompt};
+use crate::prefix::{GroupShape, PrefixIndex, Prompt};
 use crate::{BlockTable, PageError, Pools, Stamp, TableError};
 use certkv_core::hash::splitmix64;
 use std::sync::Arc;
@@ -22,8 +22,8 @@ struct Counted {
 }
 
 impl EvictionPolicy for Counted {
-    fn insert(&mut self, slot: u32, key: &BlockKey) {
-        self.policy.insert(slot, key);
+    fn insert(&mut self, slot: u32, name: u64) {
+        self.policy.insert(slot, name);
     }
 
     fn touch(&mut self, slot: u32) {
