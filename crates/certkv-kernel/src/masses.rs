@@ -152,9 +152,10 @@ impl Masses {
         self.heads
     }
 
-    /// Grows to at least `blocks` blocks and clears every entry: lanes that no pass writes count as absent.
+    /// Makes room for `blocks` blocks, up to a whole tile, and clears every entry: lanes that no pass writes count as absent. There are as
+    /// many tiles as that, whatever was here before: certificates count them.
     pub fn reset(&mut self, blocks: usize) {
-        let tiles = blocks.div_ceil(TILE).max(self.blocks.len());
+        let tiles = blocks.div_ceil(TILE);
         self.blocks.clear();
         self.rows.clear();
         self.blocks.resize(tiles, BlockTile::ZERO);

@@ -161,6 +161,20 @@ pub enum TableError {
         /// Most tokens at once.
         chunk: usize,
     },
+    /// Blocks can be left out right behind those of the sinks, once, and not beyond the end of the table.
+    NoHole {
+        /// The block to go on with.
+        block: usize,
+        /// Tokens in the table.
+        len: usize,
+    },
+    /// More than a block at once of a sequence that is restored, or not from a block's first token on.
+    NotABlock {
+        /// Tokens in the table.
+        len: usize,
+        /// Tokens asked for.
+        tokens: usize,
+    },
     /// A block size of 0, or more rows than can be counted.
     BadShape {
         /// Tokens per block.
@@ -195,6 +209,10 @@ impl fmt::Display for TableError {
             Self::LongChunk { tokens, chunk } => write!(f, "{tokens} tokens at once, the window allows {chunk}"),
             Self::BadWindow { tokens, chunk } => {
                 write!(f, "a window of {tokens} tokens and chunks of {chunk}: both must be at least 1")
+            }
+            Self::NoHole { block, len } => write!(f, "cannot go on with block {block} behind {len} tokens"),
+            Self::NotABlock { len, tokens } => {
+                write!(f, "{tokens} tokens behind {len} are no block of a sequence that is restored")
             }
             Self::BadShape { block, max_blocks } => write!(f, "{max_blocks} blocks of {block} tokens is no table"),
             Self::ForeignReservation => f.write_str("the reservation was made for another table"),

@@ -243,6 +243,10 @@ impl BlockTable {
     pub fn reserve(&mut self, tokens: usize) -> Result<Reservation, TableError> {
         self.require_in()?;
         let need = self.plan_append(tokens)?;
+        self.take_pages(need, tokens)
+    }
+
+    pub(crate) fn take_pages(&mut self, need: Need, tokens: usize) -> Result<Reservation, TableError> {
         let mut reservation = Reservation {
             pools: self.pools.clone(),
             table: self.serial,

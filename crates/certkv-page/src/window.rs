@@ -4,6 +4,7 @@
 //! the numbers that they have in the sequence; those that are gone are one range, the *hole*, behind the sinks' last block.
 use crate::error::TableError;
 use crate::pools::Pools;
+use crate::reserve::Reservation;
 use crate::table::{BlockEntry, BlockTable, Need};
 use core::ops::Range;
 
@@ -136,6 +137,35 @@ impl BlockTable {
             packed: need.packed.min(most.saturating_sub(full)),
             ..need
         })
+    }
+
+    /// Leaves out the blocks before `block`, behind the sinks', as if they had been there and were given up: for a sequence that is
+    /// restored from what is left of it. The table has the sinks' blocks, and goes on with `block`.
+    ///
+    /// # Errors
+    /// [`TableError::NoHole`] without a window, elsewhere, a second time, or beyond the end; nothing changed.
+    pub fn leave_out(&mut self, block: usize) -> Result<(), TableError> {
+        let behind_sinks = self.window.is_some() && self.hole.is_empty() && self.len == self.hole.start * self.block;
+        if !behind_sinks || self.out || block < self.hole.start || block > self.max_blocks() {
+            return Err(TableError::NoHole { block, len: self.len });
+        }
+        (self.hole.end, self.len) = (block, block * self.block);
+        self.version += 1;
+        Ok(())
+    }
+
+    /// As [`BlockTable::reserve`] of the next block of a sequence that is restored, or of its last rows, however short the window's
+    /// chunks are.
+    ///
+    /// # Errors
+    /// [`TableError::NotABlock`] if it is none; as [`BlockTable::reserve`].
+    pub fn reserve_block(&mut self, tokens: usize) -> Result<Reservation, TableError> {
+        self.require_in()?;
+        if tokens > self.block || !self.len.is_multiple_of(self.block) {
+            return Err(TableError::NotABlock { len: self.len, tokens });
+        }
+        let need = self.count(tokens)?;
+        self.take_pages(need, tokens)
     }
 
     /// Whether the table can be cut to `len` tokens, as far as its window goes.

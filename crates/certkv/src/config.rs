@@ -35,7 +35,7 @@ pub struct Config {
     /// for all. A layer with a window keeps the pages of what its next queries can see and of [`Window::slack`] tokens more, so
     /// its memory does not grow with the context; a step has at most [`Window::chunk`] tokens of a sequence.
     ///
-    /// Sequences of such a cache are not saved, and it caches no prefixes.
+    /// Such a cache caches no prefixes. Of its sequences what is left is saved, and restored where windows and sinks are the same.
     pub windows: Vec<Option<Window>>,
     /// Tokens that all sequences together may hold, each in every layer.
     pub max_tokens: usize,

@@ -3,7 +3,7 @@ mod common;
 
 use certkv::{
     Cache, Certificate, Chunk, Config, Dtype, Error, Geometry, Mode, Policy, SaveError, SaveScope, SequenceId,
-    SimOptions,
+    SimOptions, Window,
 };
 use certkv_testkit::generate::Rng;
 use common::{Answer, Model, fill, original_faults, random_queries, random_rows, step};
@@ -21,13 +21,19 @@ fn config(max_tokens: usize) -> Config {
     Config { formats: formats.into(), device, ..Config::new(geometry(), max_tokens) }
 }
 
+/// The first layers with windows, of which a sequence holds a part.
+fn windowed(max_tokens: usize) -> Config {
+    let window = Window { tokens: 40, sinks: 5, slack: Some(20), chunk: 50 };
+    Config { windows: vec![Some(window), Some(window.with_sinks(0)), None], ..config(max_tokens) }
+}
+
 /// A sequence that has decoded for a while, so that there is something to remember.
 fn lived(cache: &Cache, tokens: usize, r: &mut Rng) -> (SequenceId, Model) {
     let id = cache.create().unwrap();
     let mut model = Model::new(&geometry());
     let decoded = tokens.min(9);
-    if tokens > decoded {
-        let rows = random_rows(&geometry(), tokens - decoded, r);
+    while model.len(&geometry()) < tokens - decoded {
+        let rows = random_rows(&geometry(), (tokens - decoded - model.len(&geometry())).min(50), r);
         fill(cache, id, &rows).unwrap();
         model.append(&rows);
     }
@@ -85,6 +91,56 @@ fn a_restored_sequence_goes_on_as_it_would_have() {
         cache.truncate(here, model.len(&geometry()) / 2).unwrap();
         assert_eq!((cache.check_report().findings(), other.check_report().findings()), (0, 0));
     }
+}
+
+/// Of layers with windows what is left comes back, after cuts and out of a swap, in a cache that keeps more than it has to.
+#[test]
+fn what_is_left_of_a_window_comes_back() {
+    let mut r = Rng::new(6);
+    for tokens in [0, 5, 16, 61, 64, 100, 257, 400] {
+        let cache = Cache::new(Config { swap_tokens: 500, ..windowed(1200) }).unwrap();
+        let keeps = |w: Option<Window>| w.map(|w| Window { slack: Some(90), chunk: 7, ..w });
+        let other = windowed(1500);
+        let other = Cache::new(Config { windows: other.windows.into_iter().map(keeps).collect(), ..other }).unwrap();
+        let (id, model) = lived(&cache, tokens, &mut r);
+        cache.truncate(id, tokens.saturating_sub(r.below(20))).unwrap();
+        let bytes = saved(&cache, id);
+        cache.swap_out(id).unwrap();
+        assert!(saved(&cache, id) == bytes, "swapped out it is the same file");
+        cache.swap_in(id).unwrap();
+        let [here, there] = [&cache, &other].map(|cache| cache.restore(&SCOPE, &mut &bytes[..]).unwrap());
+        assert!(saved(&cache, here) == bytes && saved(&other, there) == bytes, "saved again it is the same file");
+        for _ in 0..70 {
+            let (rows, queries) = (random_rows(&geometry(), 1, &mut r), random_queries(&geometry(), 1, &mut r));
+            let run = |cache: &Cache, id| step(cache, id, &rows, &queries, Policy::default()).unwrap();
+            let answers = [run(&cache, id), run(&cache, here), run(&other, there)];
+            assert!(same(&answers[0], &answers[1]) && same(&answers[0], &answers[2]), "{tokens} tokens");
+        }
+        // More than what is left is not in the file.
+        let whole = saved_whole(&model, &mut r);
+        assert!(tokens < 200 || bytes.len() * 10 < whole * 9, "{} bytes, {whole} whole", bytes.len());
+        [id, here].into_iter().for_each(|id| cache.release(id).unwrap());
+        other.release(there).unwrap();
+        assert_eq!((cache.live_pages(), other.live_pages()), (0, 0));
+    }
+    // Another window is another sequence.
+    let cache = Cache::new(windowed(300)).unwrap();
+    let (id, _) = lived(&cache, 80, &mut r);
+    let bytes = saved(&cache, id);
+    for tokens in [39, 41] {
+        let narrow = |w: Option<Window>| w.map(|w| Window { tokens, ..w });
+        let config = windowed(300);
+        let other = Cache::new(Config { windows: config.windows.into_iter().map(narrow).collect(), ..config }).unwrap();
+        assert!(matches!(refusal(&other, &SCOPE, &bytes), SaveError::Differs { what, .. } if what == "group"));
+    }
+    assert!(matches!(refusal(&Cache::new(config(300)).unwrap(), &SCOPE, &bytes), SaveError::Differs { .. }));
+}
+
+/// Bytes of a file of as many tokens without windows.
+fn saved_whole(model: &Model, r: &mut Rng) -> usize {
+    let cache = Cache::new(config(600)).unwrap();
+    let (id, _) = lived(&cache, model.len(&geometry()), r);
+    saved(&cache, id).len()
 }
 
 /// Codes whose scale overflows its type do not exist; the block is read from its originals, there as here.
@@ -325,9 +381,14 @@ fn forged(sections: &[(u32, Vec<u8>)]) -> Vec<u8> {
 /// Whoever writes files with right digests can write nonsense: no panic, no page lost, and what is taken is a sequence.
 #[test]
 fn nonsense_with_right_digests_harms_nobody() {
-    let mut r = Rng::new(9);
-    let cache = Cache::new(config(300)).unwrap();
-    let (id, _) = lived(&cache, 75, &mut r);
+    nonsense(config(300), 75, 9);
+    nonsense(windowed(300), 140, 10);
+}
+
+fn nonsense(config: Config, tokens: usize, seed: u64) {
+    let mut r = Rng::new(seed);
+    let cache = Cache::new(config).unwrap();
+    let (id, _) = lived(&cache, tokens, &mut r);
     let whole = sections(&saved(&cache, id));
     assert!(forged(&whole) == saved(&cache, id), "the control: the forger writes what we write");
     let live = cache.live_pages();
@@ -369,6 +430,6 @@ fn nonsense_with_right_digests_harms_nobody() {
         }
         assert_eq!(cache.live_pages(), live);
     }
-    println!("GATE save-nonsense executed=1500 failed=0 controls=1/1 seed=0x9 refused={refused} taken={taken}");
+    println!("GATE save-nonsense executed=1500 failed=0 controls=1/1 seed={seed:#x} refused={refused} taken={taken}");
     assert!(refused > 700 && taken > 0);
 }

@@ -13,6 +13,8 @@ use proptest::prelude::*;
 
 const FORMATS: [&str; 5] = ["k8-v4g32-b16", "k8-v4g32-b32", "k8-v4g64-b64", "t4-v4g32-b32", "k8-f16-b32"];
 
+const SCOPE: SaveScope<'_> = SaveScope { model: b"m", key: None };
+
 fn geometry() -> Geometry {
     Geometry::new(2, 4, 2, 64).unwrap()
 }
@@ -106,7 +108,7 @@ proptest! {
             let (at, alive) = (r.below(sequences.len()), sequences.len());
             let (id, model) = &mut sequences[at];
             let len = model.len(&geometry());
-            match r.below(8) {
+            match r.below(9) {
                 0 if len > 0 => {
                     // Within the slack a cut always works; beyond it, it works or says what would.
                     let to = if r.chance(0.5) { r.below(len) } else { len - r.below(slack.unwrap_or(block).min(len) + 1) };
@@ -133,6 +135,16 @@ proptest! {
                     if let Ok(certkv::Admission::Fits) = cache.admit(Some(*id), n) {
                         let (faults, _) = advance(&cache, *id, model, &windows, n, Policy::default(), &mut r);
                         prop_assert_eq!(faults, 0, "a chunk of {} at {}", n, len);
+                    }
+                }
+                4 => {
+                    // Saved and restored, it goes on in its own place.
+                    let mut file = Vec::new();
+                    cache.save(*id, &SCOPE, &mut file).unwrap();
+                    match cache.restore(&SCOPE, &mut &file[..]) {
+                        Ok(back) => cache.release(core::mem::replace(id, back)).unwrap(),
+                        Err(Error::CapacityExhausted { .. } | Error::TooManySequences { .. }) => {}
+                        Err(other) => prop_assert!(false, "{other}"),
                     }
                 }
                 _ => for _ in 0..6 {
@@ -261,14 +273,6 @@ fn what_does_not_go_with_windows_is_refused_by_name() {
     let prefixes = Some(PrefixConfig { secret: PrefixSecret::new([1; 32]), units: 4, eviction: Eviction::Lru });
     assert_eq!(field(Config { prefixes, ..with(vec![Some(Window::new(4))]) }), "prefixes");
 
-    let cache = Cache::new(with(vec![Some(Window::new(4)), None])).unwrap();
-    let id = cache.create().unwrap();
-    let scope = SaveScope { model: b"m", key: None };
-    for refused in
-        [cache.save(id, &scope, &mut Vec::new()).map(drop), cache.restore(&scope, &mut &[0u8; 16][..]).map(drop)]
-    {
-        assert!(matches!(refused, Err(Error::Config { field: "windows", .. })), "{refused:?}");
-    }
     let machine = certkv::gpu::GpuMachine::H200;
     let gpu = GpuConfig { windows: vec![Some(Window::new(4))], ..GpuConfig::new(geometry(), 1024) };
     assert!(matches!(gpu.plan(machine), Err(Error::Config { field: "windows", .. })));

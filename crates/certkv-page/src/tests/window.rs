@@ -186,3 +186,86 @@ proptest! {
         }
     }
 }
+
+/// What is left of a table, block by block into a new one.
+fn rebuilt(of: &BlockTable, window: Window) -> BlockTable {
+    let mut table = BlockTable::windowed(of.pools(), of.block_size(), of.max_blocks(), window).unwrap();
+    for (number, _) in of.numbered() {
+        if number == of.hole().end {
+            table.leave_out(number).unwrap();
+        }
+        let rows = (of.len() - number * of.block_size()).min(of.block_size());
+        let reservation = table.reserve_block(rows).unwrap();
+        assert!(table.blocks().len() < table.room());
+        table.commit(reservation).unwrap().dropped.retire(|| Stamp(1)).unwrap();
+    }
+    // Nothing is left behind the hole where a sequence was cut there.
+    if !of.hole().is_empty() && table.hole().is_empty() {
+        table.leave_out(of.hole().end).unwrap();
+    }
+    table.pools().reclaim(&mut |_| true);
+    table
+}
+
+proptest! {
+    /// A table that is rebuilt from what is left of another one goes on as that does.
+    #[test]
+    fn what_is_left_of_a_table_makes_another_one(
+        (block, tokens, sinks, slack, chunk) in (1usize..5, 1usize..12, 0usize..7, 0usize..9, 1usize..9),
+        seed in any::<u64>(),
+    ) {
+        let (pools, window) = (pools(200, 200, 8), window(tokens, sinks, slack, chunk));
+        let mut table = BlockTable::windowed(&pools, block, 60, window).unwrap();
+        let mut twin: Option<BlockTable> = None;
+        for i in 0..40u64 {
+            let roll = splitmix64(seed ^ i);
+            let more = 1 + (roll >> 8) as usize % chunk;
+            let cut = table.len().saturating_sub((roll >> 8) as usize % (slack + 2));
+            for table in [Some(&mut table), twin.as_mut()].into_iter().flatten() {
+                if roll % 4 > 0 {
+                    if table.len() + more <= 60 * block {
+                        append(table, more);
+                    }
+                } else if table.check_cut(cut).is_ok() {
+                    table.truncate(cut).unwrap().retire(|| Stamp(1)).unwrap();
+                    table.pools().reclaim(&mut |_| true);
+                }
+            }
+            if roll % 7 == 0 || twin.is_none() {
+                twin = Some(rebuilt(&table, window));
+            }
+            let twin = twin.as_ref().unwrap();
+            prop_assert_eq!((table.len(), table.hole(), numbers(&table)), (twin.len(), twin.hole(), numbers(twin)));
+            for len in 0..=table.len() {
+                prop_assert_eq!(table.check_cut(len), twin.check_cut(len));
+            }
+        }
+        drop((table, twin));
+        pools.reclaim(&mut |_| true);
+        prop_assert_eq!(live(&pools), [0, 0, 0]);
+    }
+}
+
+#[test]
+fn blocks_are_left_out_behind_the_sinks_alone() {
+    let pools = pools(16, 16, 4);
+    let mut whole = BlockTable::create(&pools, 4, 10).unwrap();
+    assert_eq!(whole.leave_out(3).unwrap_err(), TableError::NoHole { block: 3, len: 0 });
+    let mut table = BlockTable::windowed(&pools, 4, 10, window(6, 5, 2, 8)).unwrap();
+    assert_eq!(table.leave_out(3).unwrap_err(), TableError::NoHole { block: 3, len: 0 });
+    append(&mut table, 8);
+    for block in [1, 11] {
+        assert_eq!(table.leave_out(block).unwrap_err(), TableError::NoHole { block, len: 8 });
+    }
+    let stale = table.reserve_block(4).unwrap();
+    table.leave_out(5).unwrap();
+    assert_eq!((table.len(), table.hole(), numbers(&table)), (20, 2..5, vec![0, 1]));
+    assert_eq!(table.leave_out(6).unwrap_err(), TableError::NoHole { block: 6, len: 20 });
+    let refused = table.commit(stale).unwrap_err();
+    assert_eq!(refused.error, TableError::OutdatedReservation);
+    refused.reservation.abort(|| Stamp(1));
+    assert_eq!(table.reserve_block(5).unwrap_err(), TableError::NotABlock { len: 20, tokens: 5 });
+    append(&mut table, 3);
+    assert_eq!(table.reserve_block(2).unwrap_err(), TableError::NotABlock { len: 23, tokens: 2 });
+    assert!(matches!(table.check_cut(21), Err(TableError::WindowPassed { .. })));
+}

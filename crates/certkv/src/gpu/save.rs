@@ -48,7 +48,7 @@ impl GpuCache {
     }
 
     fn header(&self, scope: &SaveScope<'_>, tokens: usize) -> header::Header {
-        let groups = self.layouts.iter().map(|layout| (1, layout.format));
+        let groups = self.layouts.iter().map(|layout| (1, layout.format, None));
         header::of(&self.config.geometry, Some(ORDER), groups, scope.model, tokens)
     }
 

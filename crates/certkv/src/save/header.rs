@@ -2,6 +2,7 @@
 use super::error::SaveError;
 use crate::cache::Cache;
 use certkv_core::{Format, Geometry};
+use certkv_page::Window;
 use core::fmt::Write;
 
 /// More is no header.
@@ -15,7 +16,7 @@ pub(crate) struct Header(Vec<(String, String)>);
 
 /// The header of a sequence of `tokens` tokens of `cache`.
 pub(crate) fn of_cache(cache: &Cache, model: &[u8], tokens: usize) -> Header {
-    let groups = cache.groups.iter().map(|group| (group.layers, group.layout.format));
+    let groups = cache.groups.iter().map(|group| (group.layers, group.layout.format, group.window));
     of(&cache.config.geometry, None, groups, model, tokens)
 }
 
@@ -23,7 +24,7 @@ pub(crate) fn of_cache(cache: &Cache, model: &[u8], tokens: usize) -> Header {
 pub(crate) fn of(
     g: &Geometry,
     order: Option<&str>,
-    groups: impl ExactSizeIterator<Item = (usize, Format)>,
+    groups: impl ExactSizeIterator<Item = (usize, Format, Option<Window>)>,
     model: &[u8],
     tokens: usize,
 ) -> Header {
@@ -40,8 +41,9 @@ pub(crate) fn of(
         line("order", order.to_owned());
     }
     line("groups", groups.len().to_string());
-    for (layers, format) in groups {
-        line("group", format!("{layers} x {format}"));
+    for (layers, format, window) in groups {
+        let seen = window.map_or(String::new(), |w| format!(", the last {} tokens and {} sinks", w.tokens, w.sinks));
+        line("group", format!("{layers} x {format}{seen}"));
     }
     let hex = model.iter().fold(String::new(), |mut hex, byte| {
         // Writing to a string does not fail.

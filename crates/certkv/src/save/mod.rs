@@ -23,7 +23,7 @@ use crate::sequence::SequenceState;
 use crate::spill::Ask;
 use crate::{Error, SequenceId, Side};
 use certkv_core::{PageId, span};
-use certkv_page::{BlockEntry, Reservation, RowSpan};
+use certkv_page::{BlockEntry, BlockTable, Reservation, RowSpan, TableError};
 use frame::{Reader, Tag, Writer};
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -78,24 +78,12 @@ impl Cache {
     /// formats, it gives the outputs and certificates that it would have given.
     ///
     /// # Errors
-    /// [`Error::Config`] where a layer has a window; unknown or busy sequence; [`SaveError::Io`]: what was written so far is of no use.
+    /// Unknown or busy sequence; [`SaveError::Io`]: what was written so far is of no use.
     pub fn save(&self, id: SequenceId, scope: &SaveScope<'_>, out: &mut dyn Write) -> Result<u64, Error> {
         let span = span!("save", bytes = _);
         let written = self.counters.moved(Kind::Save, self.with(id, |state| self.write_out(id, state, scope, out)))?;
         span.record("bytes", written);
         Ok(written)
-    }
-
-    /// # Errors
-    /// [`Error::Config`] with windows: a file holds all pages of a sequence.
-    fn saveable(&self) -> Result<(), Error> {
-        match self.groups.iter().all(|group| group.window.is_none()) {
-            true => Ok(()),
-            false => {
-                let why = "sequences of layers with a window are not saved or restored".to_owned();
-                Err(Error::Config { field: "windows", why })
-            }
-        }
     }
 
     fn write_out(
@@ -105,14 +93,13 @@ impl Cache {
         scope: &SaveScope<'_>,
         out: &mut dyn Write,
     ) -> Result<u64, Error> {
-        self.saveable()?;
         let mut writer = Writer::begin(out, scope.key)?;
         writer.section(Tag::Header, header::of_cache(self, scope.model, state.len()).text().as_bytes())?;
         let mut bytes = Vec::new();
-        state::write(state, &mut bytes);
+        state::write(&self.groups, state, &mut bytes);
         writer.section(Tag::State, &bytes)?;
         for (index, table) in state.tables.iter().enumerate() {
-            for (block, entry) in table.blocks().iter().enumerate() {
+            for (block, entry) in table.numbered() {
                 bytes.clear();
                 let rows = (table.len() - block * table.block_size()).min(table.block_size());
                 self.copy_out(index, Some(id), block, entry, rows, &mut bytes)?;
@@ -174,7 +161,6 @@ impl Cache {
     }
 
     fn read_in(&self, scope: &SaveScope<'_>, from: &mut dyn Read) -> Result<SequenceId, Error> {
-        self.saveable()?;
         let mut reader = Reader::begin(from, scope.key)?;
         let mut bytes = Vec::new();
         reader.section(Tag::Header, header::MOST_BYTES, &mut bytes)?;
@@ -182,52 +168,95 @@ impl Cache {
         let geometry = &self.config.geometry;
         let mut state = SequenceState::new(&self.groups, geometry.layers, geometry.kv_heads)?;
         for table in &state.tables {
-            table.plan_append(tokens).map_err(Error::from_table)?;
+            table.plan_growth(tokens).map_err(Error::from_table)?;
         }
         reader.section(Tag::State, usize::MAX, &mut bytes)?;
-        state::read(self, tokens, &bytes, &mut state)?;
+        let holes = state::read(self, tokens, &bytes, &mut state)?;
 
         let mut reservations = Vec::new();
         let filled = || -> Result<(), Error> {
+            let mut block = |index: usize, span: RowSpan| -> Result<(), Error> {
+                let group = &self.groups[index];
+                let of_layer =
+                    group.host.slot_bytes() + if span.packed.is_some() { group.packed.slot_bytes() } else { 0 };
+                reader.section(Tag::Block, group.layers * of_layer, &mut bytes)?;
+                self.copy_in(index, span, &mut bytes)
+            };
             for (index, group) in self.groups.iter().enumerate() {
-                let reservation = self.reserve_all(&mut state, index, tokens)?;
-                reservations.push(reservation);
-                for span in reservations[index].rows() {
-                    let of_layer =
-                        group.host.slot_bytes() + if span.packed.is_some() { group.packed.slot_bytes() } else { 0 };
-                    reader.section(Tag::Block, group.layers * of_layer, &mut bytes)?;
-                    self.copy_in(index, span, &mut bytes)?;
+                if group.window.is_some() {
+                    self.read_window(&mut state, index, tokens, holes[index], &mut block)?;
+                    continue;
                 }
+                let reservation = self.reserve_all(&mut state.tables[index], |table| table.reserve(tokens))?;
+                reservations.push((index, reservation));
+                let (_, reservation) = &reservations[reservations.len() - 1];
+                reservation.rows().try_for_each(|span| block(index, span))?;
             }
             Ok(reader.section(Tag::End, 0, &mut Vec::new())?)
         }();
         let _turn = self.turn.lock();
-        let abort = |reservations: Vec<Reservation>| {
-            reservations.into_iter().for_each(|reservation| reservation.abort(|| self.stamp()));
-            self.sweep_all();
-        };
         if let Err(error) = filled {
-            abort(reservations);
+            reservations.into_iter().for_each(|(_, reservation)| reservation.abort(|| self.stamp()));
+            // Blocks of windows are their tables'.
+            for table in state.tables {
+                table.release().retire(|| self.stamp())?;
+            }
+            self.sweep_all();
             return Err(error);
         }
-        for (table, reservation) in state.tables.iter_mut().zip(reservations) {
+        for (index, reservation) in reservations {
             // Nobody else knows the table; a refusal leaves it and the pages to their drops.
-            let committed = table.commit(reservation).map_err(|e| Error::from_table(e.error))?;
+            let committed = state.tables[index].commit(reservation).map_err(|e| Error::from_table(e.error))?;
             committed.dropped.retire(|| self.stamp())?;
         }
         self.insert(state)
     }
 
-    /// Pages for all tokens of a table, evicting cached prefixes if they are in the way.
-    fn reserve_all(&self, state: &mut SequenceState, index: usize, tokens: usize) -> Result<Reservation, Error> {
+    /// Pages of a table, evicting cached prefixes if they are in the way.
+    fn reserve_all(
+        &self,
+        table: &mut BlockTable,
+        mut reserve: impl FnMut(&mut BlockTable) -> Result<Reservation, TableError>,
+    ) -> Result<Reservation, Error> {
         let _turn = self.turn.lock();
-        self.groups[index].pools.reclaim(&mut |stamp| self.passed(stamp));
+        table.pools().reclaim(&mut |stamp| self.passed(stamp));
         loop {
-            match state.tables[index].reserve(tokens).map_err(Error::from_table) {
+            match reserve(table).map_err(Error::from_table) {
                 Err(error) if self.make_room(&error)? => {}
                 result => return result,
             }
         }
+    }
+
+    /// What is left of a group with a window, block by block: the sinks', then those from block `hole` on.
+    fn read_window(
+        &self,
+        state: &mut SequenceState,
+        index: usize,
+        tokens: usize,
+        hole: usize,
+        block: &mut impl FnMut(usize, RowSpan) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let (table, size) = (&mut state.tables[index], self.groups[index].layout.tokens());
+        let sinks = table.hole().start;
+        while table.len() < tokens {
+            let number = table.len() / size;
+            if number == sinks && hole > sinks && table.hole().is_empty() {
+                table.leave_out(hole).map_err(Error::from_table)?;
+                continue;
+            }
+            let rows = (tokens - table.len()).min(size);
+            let reservation = self.reserve_all(table, |table| table.reserve_block(rows))?;
+            let read = reservation.rows().try_for_each(|span| block(index, span));
+            let _turn = self.turn.lock();
+            if let Err(error) = read {
+                reservation.abort(|| self.stamp());
+                return Err(error);
+            }
+            let committed = table.commit(reservation).map_err(|e| Error::from_table(e.error))?;
+            committed.dropped.retire(|| self.stamp())?;
+        }
+        Ok(())
     }
 
     /// Fills the pages of one block from what [`Cache::copy_out`] collected. The records are checked against the seal that

@@ -3,6 +3,7 @@
 use super::error::SaveError;
 use crate::attend::decide::Hint;
 use crate::cache::Cache;
+use crate::group::Group;
 use crate::sequence::{HeadMemory, SequenceState};
 use certkv_control::BitSet;
 
@@ -21,10 +22,15 @@ fn put_set(out: &mut Vec<u8>, set: &BitSet) {
 }
 
 /// Appends the state of a sequence.
-pub(crate) fn write(state: &SequenceState, out: &mut Vec<u8>) {
-    let SequenceState { tables: _, centres, heads, uncoded } = state;
+pub(crate) fn write(groups: &[Group], state: &SequenceState, out: &mut Vec<u8>) {
+    let SequenceState { tables, centres, heads, uncoded } = state;
     centres.iter().for_each(|centre| put_floats(out, centre));
     uncoded.iter().for_each(|set| put_set(out, set));
+    for (group, table) in groups.iter().zip(tables).filter(|(group, _)| group.window.is_some()) {
+        put(out, table.hole().end as u64);
+        let of_heads = group.first * group.kv_heads..(group.first + group.layers) * group.kv_heads;
+        heads[of_heads].iter().for_each(|head| put(out, head.from as u64));
+    }
     for HeadMemory { keys, delta, lambda, flat, hints, from: _ } in heads {
         put_set(out, keys);
         for known in [delta, lambda] {
@@ -92,8 +98,13 @@ impl Rest<'_> {
     }
 }
 
-/// Reads the state of a sequence of `tokens` tokens into a new one.
-pub(crate) fn read(cache: &Cache, tokens: usize, bytes: &[u8], state: &mut SequenceState) -> Result<(), SaveError> {
+/// Reads the state of a sequence of `tokens` tokens into a new one. For every group the block behind its hole, 0 without a window.
+pub(crate) fn read(
+    cache: &Cache,
+    tokens: usize,
+    bytes: &[u8],
+    state: &mut SequenceState,
+) -> Result<Vec<usize>, SaveError> {
     let geometry = &cache.config.geometry;
     let mut rest = Rest(bytes);
     let blocks_of = |layer: usize| {
@@ -111,8 +122,24 @@ pub(crate) fn read(cache: &Cache, tokens: usize, bytes: &[u8], state: &mut Seque
     for (layer, set) in state.uncoded.iter_mut().enumerate() {
         *set = rest.set(blocks_of(layer) + 1)?;
     }
+    let mut holes = vec![0; cache.groups.len()];
+    for (group, hole) in cache.groups.iter().zip(&mut holes) {
+        let Some(window) = group.window else { continue };
+        let size = group.layout.tokens();
+        let sinks = window.sink_blocks(size);
+        *hole = rest.count(sinks.max(tokens / size))?.max(sinks);
+        // What the next query sees is there.
+        if *hole > sinks && *hole * size > window.first(tokens) {
+            return Err(malformed("a window with a hole in it"));
+        }
+        for head in &mut state.heads[group.first * group.kv_heads..(group.first + group.layers) * group.kv_heads] {
+            // Where it was at the last step, before the sequence may have been cut.
+            head.from = rest.count(group.max_blocks + 1)?;
+        }
+    }
     for (index, head) in state.heads.iter_mut().enumerate() {
-        let most = blocks_of(index / geometry.kv_heads) + 1;
+        // Of a layer with a window, rows that are gathered count as blocks.
+        let most = blocks_of(index / geometry.kv_heads) + 3;
         head.keys = rest.set(most)?;
         for known in [&mut head.delta, &mut head.lambda] {
             let rows = rest.count(geometry.group())?;
@@ -133,5 +160,5 @@ pub(crate) fn read(cache: &Cache, tokens: usize, bytes: &[u8], state: &mut Seque
             head.hints.push(Hint { norm, radius });
         }
     }
-    if rest.0.is_empty() { Ok(()) } else { Err(malformed("longer than it says")) }
+    if rest.0.is_empty() { Ok(holes) } else { Err(malformed("longer than it says")) }
 }

@@ -231,7 +231,7 @@ impl Cache {
     ) -> Result<bool, Error> {
         let mut rest = pages;
         for (index, group) in self.groups.iter().enumerate() {
-            match self.reserve_all(state, index, unit) {
+            match self.reserve_all(&mut state.tables[index], |table| table.reserve(unit)) {
                 Ok(reservation) => reservations.push(reservation),
                 Err(Error::CapacityExhausted { .. } | Error::TooLong { .. }) => return Ok(false),
                 Err(error) => return Err(error),
