@@ -166,7 +166,7 @@ public:
     [[nodiscard]] const T *operator->() const noexcept { return there(), &*value_; }
     [[nodiscard]] T value_or(T other) &&noexcept { return ok() ? std::move(*value_) : std::move(other); }
     // Throws an Exception instead. Not there where exceptions are off.
-    [[nodiscard]] T value_or_throw() &&;
+    [[nodiscard]] inline T value_or_throw() &&;
 
 private:
     void there() const noexcept
