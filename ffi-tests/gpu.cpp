@@ -1,4 +1,4 @@
-// What needs a GPU: Ring, Capture, streams and device memory. A cache on the host refuses all of it; with a GPU see gpu_decode.c.
+// What needs a GPU: Ring, Capture, streams and device memory. A cache on the host refuses all of it; success is in device.cpp.
 #include "check.hpp"
 
 static_assert(moves_only<certkv::Ring> && moves_only<certkv::Capture>);

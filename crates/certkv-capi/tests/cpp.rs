@@ -145,7 +145,7 @@ fn files_of_different_modes_link_together() {
 }
 
 /// One program per object, and how many checks it makes at least.
-const PROGRAMS: [(&str, u32); 9] = [
+const PROGRAMS: [(&str, u32); 10] = [
     ("result", 30),
     ("cache", 35),
     ("sequence", 55),
@@ -154,6 +154,7 @@ const PROGRAMS: [(&str, u32); 9] = [
     ("prefixes", 30),
     ("figures", 14),
     ("gpu", 27),
+    ("device", 35),
     ("thrown", 4),
 ];
 
