@@ -134,8 +134,9 @@ static void refusals(const certkv::Cache &cache, const certkv::Sequence &sequenc
     const certkv::span<const float> fewer(k.data(), KV - 1);
     const certkv::span<certkv_certificate> four(certificates.data(), Q_HEADS);
     REFUSED(CERTKV_ORDER, "append", step.attend(0, q, out, four));
-    REFUSED(CERTKV_SHAPE, "keys and values", step.append(0, fewer, v));
-    REFUSED(CERTKV_SHAPE, "keys and values", step.append(0, bits, {bits.data(), 1}, CERTKV_F16));
+    REFUSED(CERTKV_SHAPE, "keys and values differ", step.append(0, fewer, v));
+    REFUSED(CERTKV_SHAPE, "keys and values differ", step.append(0, k, fewer));
+    REFUSED(CERTKV_SHAPE, "keys and values differ", step.append(0, bits, {bits.data(), 1}, CERTKV_F16));
     REFUSED(CERTKV_SHAPE, "127", step.append(0, fewer, fewer));
     REFUSED(CERTKV_INVALID_ARGUMENT, "dtype", step.append(0, bits, bits, CERTKV_F32));
     REFUSED(CERTKV_INVALID_ARGUMENT, "dtype", step.append(0, bits, bits, CERTKV_DTYPE_DEFAULT));
@@ -146,7 +147,8 @@ static void refusals(const certkv::Cache &cache, const certkv::Sequence &sequenc
     REFUSED(CERTKV_NULL_POINTER, "keys", step.append(0, {nullptr, KV}, v));
     OK(step.append(0, k, v));
     REFUSED(CERTKV_ORDER, "append", step.append(0, k, v));
-    REFUSED(CERTKV_SHAPE, "queries and out", step.attend(0, q, {out.data(), Q - 1}, four));
+    REFUSED(CERTKV_SHAPE, "queries and out differ", step.attend(0, q, {out.data(), Q - 1}, four));
+    REFUSED(CERTKV_SHAPE, "queries and out differ", step.attend(0, {q.data(), Q - 1}, out, four)); // C cannot see this one.
     REFUSED(CERTKV_SHAPE, "certificates", step.attend(0, q, out, certificates));
     REFUSED(CERTKV_OVERLAP, "out", step.attend(0, out, out, four));
     OK(step.attend(0, q, out, four));

@@ -10,8 +10,8 @@
 // CERTKV_NULL_POINTER. Destructors end what the object holds and drop errors; close(), release() and abort() return them.
 // Order of ending. A Sequence or Step must not outlive its Cache: declare the Cache first. The library refuses one that does, as no
 // handle is ever given out twice, but what it held has ended with the cache.
-// Cost. Nothing is allocated here. A call that succeeds writes a word or two beside what C does; the text of an error is copied when there
-// is one.
+// Cost. Nothing is allocated here. Optimised, a call that succeeds costs a test of its status; the text of an error is copied when there is
+// one.
 // Threads. No state is kept here. What is const may be called from any thread at any time: all of Cache, Sequence, Ring and Capture but
 // moving and ending them. A Step is for one thread at a time.
 
