@@ -34,6 +34,12 @@ fn the_example_decodes_with_certificates() {
     link.arg(&source).arg(built("libcertkv_c.a")).args(["-lpthread", "-ldl", "-lm", "-lgcc_s", "-o"]).arg(&made);
     run(&mut link);
     assert_eq!(run(&mut Command::new(made)), said);
+    // In C++ with certkv.hpp: the same numbers.
+    let source = source.with_extension("cpp");
+    assert!(std::fs::read_to_string(&source).expect("the example").lines().count() < 80, "shorter than in C");
+    for standard in ["c++17", "c++20"] {
+        assert_eq!(run(&mut Command::new(program(&dir, standard, &source, &["-Wshadow", "-Wconversion"]))), said);
+    }
 }
 
 /// With a GPU the program compares outputs with their bounds; without one it says why and holds nothing.

@@ -1,0 +1,102 @@
+// Cache and Config: making, moving, ending, and what every call says of a cache that is not there.
+#include "check.hpp"
+
+static_assert(moves_only<certkv::Cache> && sizeof(certkv::Cache) == sizeof(void *));
+
+static void configs()
+{
+    const certkv::Config fresh;
+    certkv_config c;
+    TRUE(certkv_config_init(&c, static_cast<std::uint32_t>(sizeof c)) == CERTKV_OK);
+    TRUE(fresh.struct_size == sizeof(certkv_config) && fresh.layers == c.layers && fresh.tolerance == c.tolerance);
+    TRUE(fresh.max_sequences == c.max_sequences && fresh.format == c.format && fresh.policy == c.policy && fresh.reserved == 0);
+    certkv::Config config = small();
+    config.reserved = 1;
+    REFUSED(CERTKV_RESERVED, "reserved", certkv::Cache::create(config));
+    config = small();
+    config.format = "k8";
+    REFUSED(CERTKV_FORMAT, "k8", certkv::Cache::create(config));
+    config = small();
+    config.host_budget = 1;
+    REFUSED(CERTKV_BUDGET, "host", certkv::Cache::create(config));
+}
+
+static void lives()
+{
+    auto made = certkv::Cache::create(small());
+    OK(made);
+    certkv::Cache cache = *std::move(made);
+    TRUE(cache && !*made && cache.get() != nullptr); // NOLINT: a moved-from cache is empty.
+    certkv::Cache other = std::move(cache);
+    TRUE(other && !cache && cache.get() == nullptr);
+    cache = std::move(other);
+    certkv::Cache &itself = cache;
+    cache = std::move(itself);
+    TRUE(cache && !other);
+    // Assignment ends what was there, and so does a destructor.
+    certkv::Cache second = *certkv::Cache::create(small());
+    certkv_cache *const before = second.get();
+    second = std::move(cache);
+    TRUE(certkv_cache_destroy(before) == CERTKV_INVALID_HANDLE);
+    certkv_cache *inside = nullptr;
+    {
+        const certkv::Cache brief = *certkv::Cache::create(small());
+        inside = brief.get();
+    }
+    TRUE(certkv_cache_destroy(inside) == CERTKV_INVALID_HANDLE);
+    // What was given up lives on, and may be taken back.
+    certkv_cache *raw = second.detach();
+    TRUE(raw != nullptr && !second);
+    certkv::Cache taken(raw);
+    OK(taken.create_sequence());
+    OK(taken.close());
+    TRUE(!taken);
+    OK(taken.close()); // There is nothing left to end.
+    TRUE(certkv_cache_destroy(raw) == CERTKV_INVALID_HANDLE);
+    certkv::Cache stale(raw);
+    REFUSED(CERTKV_INVALID_HANDLE, "cache", stale.create_sequence());
+    REFUSED(CERTKV_INVALID_HANDLE, "cache", stale.close());
+    TRUE(!stale);
+    OK(stale.close());
+}
+
+static void empty()
+{
+    const certkv::Cache none;
+    const certkv::Sequence no_sequence;
+    const certkv::SaveScope saved("model");
+    const certkv::PrefixScope prefix("tenant", "model");
+    REFUSED(CERTKV_NULL_POINTER, "cache", none.create_sequence());
+    REFUSED(CERTKV_NULL_POINTER, "cache", none.begin(no_sequence));
+    REFUSED(CERTKV_NULL_POINTER, "cache", none.restore(saved, "file"));
+    REFUSED(CERTKV_NULL_POINTER, "cache", none.create_from(prefix, {}));
+    REFUSED(CERTKV_NULL_POINTER, "cache", none.evict_prefixes());
+    REFUSED(CERTKV_NULL_POINTER, "cache", none.open_ring());
+    REFUSED(CERTKV_NULL_POINTER, "cache", none.memory());
+    REFUSED(CERTKV_NULL_POINTER, "cache", none.snapshot());
+}
+
+// A cache ends before what it lent: nothing dangles, and destructors are quiet.
+static void outlived()
+{
+    certkv::Sequence sequence;
+    certkv::Step step;
+    {
+        const certkv::Cache cache = *certkv::Cache::create(small());
+        sequence = filled(cache);
+        step = *cache.begin(sequence);
+    }
+    REFUSED(CERTKV_INVALID_HANDLE, "cache", sequence.length());
+    REFUSED(CERTKV_INVALID_HANDLE, "cache", sequence.release());
+    TRUE(!sequence);
+    OK(step.abort());
+}
+
+int main()
+{
+    configs();
+    lives();
+    empty();
+    outlived();
+    return report();
+}

@@ -1,0 +1,697 @@
+// certkv for C++17 and later: the functions of certkv.h as types that own what they hold. Header only; link libcertkv.
+// Long because it is one file: that is what a server copies, and what certkv.h is.
+//
+// The contract of every call (arguments, memory, threads, stream, capture, errors) is in certkv.h under the C name that is given here.
+//
+// Results. Every call that can fail returns a Result: a value, or an Error with a status and a text of its own. Nothing throws, unless a
+// Result is asked to: `Cache::create(config).value_or_throw()`. There is no macro for that, so files that ask and files that do not see
+// the same classes and link together. Without exceptions (-fno-exceptions -fno-rtti) all else is there.
+// Ownership. Objects move and do not copy. A moved-from or closed object is empty: ending it again is no error, other calls on it return
+// CERTKV_NULL_POINTER. Destructors end what the object holds and drop errors; close(), release() and abort() return them.
+// Order of ending. A Sequence or Step must not outlive its Cache: declare the Cache first. The library refuses one that does, as no
+// handle is ever given out twice, but what it held has ended with the cache.
+// Cost. Nothing is allocated here. Optimised, a call that succeeds costs a test of its status; the text of an error is copied when there is
+// one.
+// Threads. No state is kept here. What is const may be called from any thread at any time: all of Cache, Sequence, Ring and Capture but
+// moving and ending them. A Step is for one thread at a time.
+
+#ifndef CERTKV_HPP
+#define CERTKV_HPP
+
+#include "certkv.h"
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <optional>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+
+namespace certkv {
+
+// A borrowed array. It is not std::span even where there is one: signatures would differ between files of C++17 and of C++20 that are
+// linked together. It is made from any lvalue with data() and size(), from C arrays, from std::span and, read-only, from temporaries.
+template <class T>
+class span {
+    template <class Container>
+    using pointee = std::remove_pointer_t<decltype(std::declval<Container &>().data())>;
+    // Qualifiers may be added, but no derived class becomes its base: the stride would be wrong.
+    template <class Container, class = decltype(std::declval<Container &>().size())>
+    using if_fits = std::enable_if_t<std::is_convertible_v<pointee<Container> (*)[], T (*)[]>>;
+
+public:
+    using element_type = T;
+
+    constexpr span() noexcept = default;
+    constexpr span(T *data, std::size_t size) noexcept : data_(data), size_(size) {}
+    template <std::size_t N>
+    constexpr span(T (&array)[N]) noexcept : data_(array), size_(N) {}
+    template <class Container, class = if_fits<Container>>
+    constexpr span(Container &container) noexcept : data_(container.data()), size_(container.size()) {}
+    template <class Container, class = if_fits<const Container>>
+    constexpr span(const Container &container) noexcept : data_(container.data()), size_(container.size()) {}
+
+    [[nodiscard]] constexpr T *data() const noexcept { return data_; }
+    [[nodiscard]] constexpr std::size_t size() const noexcept { return size_; }
+    [[nodiscard]] constexpr bool empty() const noexcept { return size_ == 0; }
+    [[nodiscard]] constexpr T *begin() const noexcept { return data_; }
+    [[nodiscard]] constexpr T *end() const noexcept { return data_ + size_; }
+    [[nodiscard]] constexpr T &operator[](std::size_t at) const noexcept { return data_[at]; }
+
+private:
+    T *data_ = nullptr;
+    std::size_t size_ = 0;
+};
+
+// Version of the running library: certkv_version, certkv_version_number.
+[[nodiscard]] inline const char *version() noexcept { return certkv_version(); }
+[[nodiscard]] inline std::uint32_t version_number() noexcept { return certkv_version_number(); }
+
+// Name of a status: certkv_status_name.
+[[nodiscard]] inline const char *status_name(certkv_status status) noexcept { return certkv_status_name(status); }
+
+// What went wrong. It has its own copy of the text, since the thread's next failure (a destructor's, say) replaces the library's; a text
+// of more than 247 bytes is cut.
+class [[nodiscard]] Error {
+public:
+    // No error.
+    Error() noexcept : status_(CERTKV_OK), cuda_result_(0) {}
+    Error(certkv_status status, const char *message, std::int32_t cuda_result = 0) noexcept : status_(status), cuda_result_(cuda_result)
+    {
+        copy(message);
+    }
+    Error(const Error &other) noexcept : status_(other.status_), cuda_result_(other.cuda_result_) { copy_if_any(other); }
+    Error &operator=(const Error &other) noexcept
+    {
+        if (this != &other) {
+            status_ = other.status_;
+            cuda_result_ = other.cuda_result_;
+            copy_if_any(other);
+        }
+        return *this;
+    }
+    ~Error() = default;
+
+    // The calling thread's latest failure: certkv_last_error.
+    static Error latest() noexcept
+    {
+        certkv_error_info info{};
+        info.struct_size = static_cast<std::uint32_t>(sizeof info);
+        if (certkv_last_error(&info) != CERTKV_OK || info.message == nullptr) {
+            return {};
+        }
+        return {info.status, info.message, info.cuda_result};
+    }
+    // A call of this thread has just returned `status`.
+    static Error of(certkv_status status) noexcept
+    {
+        const Error last = latest();
+        return last.status_ == status ? last : Error(status, certkv_status_name(status));
+    }
+
+    [[nodiscard]] certkv_status status() const noexcept { return status_; }
+    // CUresult behind it; 0 if no CUDA call was.
+    [[nodiscard]] std::int32_t cuda_result() const noexcept { return cuda_result_; }
+    // Ends with a 0 byte; valid as long as this object.
+    [[nodiscard]] const char *message() const noexcept { return status_ == CERTKV_OK ? "" : message_; }
+    [[nodiscard]] const char *name() const noexcept { return certkv_status_name(status_); }
+
+private:
+    void copy(const char *text) noexcept
+    {
+        std::size_t size = 0;
+        while (size < sizeof message_ - 1 && text[size] != '\0') {
+            size++;
+        }
+        // A character of several bytes is kept whole or not at all.
+        while (size > 0 && (static_cast<unsigned char>(text[size]) & 0xc0u) == 0x80u) {
+            size--;
+        }
+        std::memcpy(message_, text, size);
+        message_[size] = '\0';
+    }
+    // Without an error the text was never written.
+    void copy_if_any(const Error &other) noexcept
+    {
+        if (other.status_ != CERTKV_OK) {
+            std::memcpy(message_, other.message_, std::strlen(other.message_) + 1);
+        }
+    }
+
+    certkv_status status_;
+    std::int32_t cuda_result_;
+    char message_[248];
+};
+
+// A value, or why there is none. Reading the value of a failed one ends the program (std::abort): there is nothing to read.
+template <class T>
+class [[nodiscard]] Result {
+public:
+    Result(T value) noexcept : value_(std::move(value)) {}
+    Result(const Error &error) noexcept : error_(error) {}
+
+    [[nodiscard]] bool ok() const noexcept { return value_.has_value(); }
+    [[nodiscard]] explicit operator bool() const noexcept { return ok(); }
+    [[nodiscard]] certkv_status status() const noexcept { return error_.status(); }
+    [[nodiscard]] const Error &error() const noexcept { return error_; }
+
+    [[nodiscard]] T &operator*() &noexcept { return there(), *value_; }
+    [[nodiscard]] const T &operator*() const &noexcept { return there(), *value_; }
+    [[nodiscard]] T &&operator*() &&noexcept { return there(), std::move(*value_); }
+    [[nodiscard]] T *operator->() noexcept { return there(), &*value_; }
+    [[nodiscard]] const T *operator->() const noexcept { return there(), &*value_; }
+    [[nodiscard]] T value_or(T other) &&noexcept { return ok() ? std::move(*value_) : std::move(other); }
+    // Throws an Exception instead. Not there where exceptions are off.
+    [[nodiscard]] inline T value_or_throw() &&;
+
+private:
+    void there() const noexcept
+    {
+        if (!ok()) {
+            std::abort();
+        }
+    }
+
+    Error error_;
+    std::optional<T> value_;
+};
+
+// Success, or why not.
+template <>
+class [[nodiscard]] Result<void> {
+public:
+    Result() noexcept = default;
+    Result(const Error &error) noexcept : error_(error) {}
+
+    [[nodiscard]] bool ok() const noexcept { return error_.status() == CERTKV_OK; }
+    [[nodiscard]] explicit operator bool() const noexcept { return ok(); }
+    [[nodiscard]] certkv_status status() const noexcept { return error_.status(); }
+    [[nodiscard]] const Error &error() const noexcept { return error_; }
+    // Throws an Exception instead. Not there where exceptions are off.
+    inline void value_or_throw() const;
+
+private:
+    Error error_;
+};
+
+#ifdef __cpp_exceptions
+// What value_or_throw throws.
+class Exception : public std::exception {
+public:
+    explicit Exception(const Error &error) noexcept : error_(error) {}
+    [[nodiscard]] const Error &error() const noexcept { return error_; }
+    [[nodiscard]] const char *what() const noexcept override { return error_.message(); }
+
+private:
+    Error error_;
+};
+
+template <class T>
+T Result<T>::value_or_throw() &&
+{
+    if (!ok()) {
+        throw Exception(error_);
+    }
+    return std::move(*value_);
+}
+
+inline void Result<void>::value_or_throw() const
+{
+    if (!ok()) {
+        throw Exception(error_);
+    }
+}
+#endif
+
+namespace detail {
+
+inline Result<void> done(certkv_status status) noexcept
+{
+    if (status != CERTKV_OK) {
+        return Error::of(status);
+    }
+    return {};
+}
+
+template <class T>
+Result<T> done(certkv_status status, T &value) noexcept
+{
+    if (status != CERTKV_OK) {
+        return Error::of(status);
+    }
+    return std::move(value);
+}
+
+// A struct that says its size.
+template <class Struct>
+Struct sized() noexcept
+{
+    Struct made{};
+    made.struct_size = static_cast<std::uint32_t>(sizeof made);
+    return made;
+}
+
+// Bytes of a name that is there, if only as no byte at all.
+inline const void *bytes(std::string_view name) noexcept { return name.data() == nullptr ? "" : name.data(); }
+
+// A pointer from the library and the function that ends it.
+template <class T, certkv_status (*End)(T *)>
+class Handle {
+public:
+    Handle() noexcept = default;
+    // Owns from now on what the library gave.
+    explicit Handle(T *handle) noexcept : handle_(handle) {}
+    Handle(Handle &&other) noexcept : handle_(other.detach()) {}
+    Handle &operator=(Handle &&other) noexcept
+    {
+        if (this != &other) {
+            end();
+            handle_ = other.detach();
+        }
+        return *this;
+    }
+    Handle(const Handle &) = delete;
+    Handle &operator=(const Handle &) = delete;
+    ~Handle() { end(); }
+
+    [[nodiscard]] explicit operator bool() const noexcept { return handle_ != nullptr; }
+    // For C calls; stays owned.
+    [[nodiscard]] T *get() const noexcept { return handle_; }
+    // Gives it up without ending it.
+    [[nodiscard]] T *detach() noexcept { return std::exchange(handle_, nullptr); }
+
+protected:
+    // Empty afterwards, unless the call has to be made again (CERTKV_BUSY_STEP).
+    Result<void> ended() noexcept
+    {
+        const certkv_status status = End(handle_);
+        if (status == CERTKV_OK || status == CERTKV_INVALID_HANDLE) {
+            handle_ = nullptr;
+        }
+        return done(status);
+    }
+
+    T *handle_ = nullptr;
+
+private:
+    void end() noexcept
+    {
+        if (handle_ != nullptr) {
+            static_cast<void>(End(handle_));
+        }
+    }
+};
+
+} // namespace detail
+
+// certkv_config with its defaults set (certkv_config_init): the geometry and max_tokens remain to be said.
+struct Config : certkv_config {
+    Config() noexcept : certkv_config(detail::sized<certkv_config>())
+    {
+        // It refuses only a size that this is not; then 0 in every field means the default, too.
+        static_cast<void>(certkv_config_init(this, struct_size));
+    }
+    // certkv_config_plan.
+    [[nodiscard]] Result<certkv_plan> plan() const noexcept
+    {
+        certkv_plan plan = detail::sized<certkv_plan>();
+        return detail::done(certkv_config_plan(this, &plan), plan);
+    }
+};
+
+// Whose sequences files hold: certkv_save_scope. Borrows what it is given.
+struct SaveScope : certkv_save_scope {
+    explicit SaveScope(std::string_view model_name) noexcept : certkv_save_scope(detail::sized<certkv_save_scope>())
+    {
+        model = detail::bytes(model_name);
+        model_bytes = model_name.size();
+    }
+    SaveScope &with_key(const std::array<std::uint8_t, 32> &secret) noexcept
+    {
+        key = secret.data();
+        return *this;
+    }
+    SaveScope &with_key(const std::array<std::uint8_t, 32> &&) = delete; // It would be gone before the call.
+};
+
+// Who may share cached prefixes: certkv_prefix_scope. Borrows what it is given; `tolerance_class` and `first_position` are set as they are.
+struct PrefixScope : certkv_prefix_scope {
+    PrefixScope(std::string_view domain_name, std::string_view model_name) noexcept
+        : certkv_prefix_scope(detail::sized<certkv_prefix_scope>())
+    {
+        domain = detail::bytes(domain_name);
+        domain_bytes = domain_name.size();
+        model = detail::bytes(model_name);
+        model_bytes = model_name.size();
+    }
+    // One without a name is not none.
+    PrefixScope &with_adapter(std::string_view name) noexcept
+    {
+        adapter = detail::bytes(name);
+        adapter_bytes = name.size();
+        return *this;
+    }
+    PrefixScope &with_salt(std::string_view name) noexcept
+    {
+        salt = detail::bytes(name);
+        salt_bytes = name.size();
+        return *this;
+    }
+};
+
+// Owns a sequence of a Cache, which it must not outlive. Calls may come from any thread. One that is destroyed while a step has it, or on a
+// GPU while any step is open, stays in its cache until that ends: release() says so.
+class [[nodiscard]] Sequence {
+public:
+    Sequence() noexcept = default;
+    // Owns from now on what the library gave.
+    Sequence(certkv_cache *cache, certkv_sequence id) noexcept : cache_(cache), id_(id) {}
+    Sequence(Sequence &&other) noexcept : cache_(other.cache_), id_(other.detach()) {}
+    Sequence &operator=(Sequence &&other) noexcept
+    {
+        if (this != &other) {
+            end();
+            cache_ = other.cache_;
+            id_ = other.detach();
+        }
+        return *this;
+    }
+    Sequence(const Sequence &) = delete;
+    Sequence &operator=(const Sequence &) = delete;
+    ~Sequence() { end(); }
+
+    [[nodiscard]] explicit operator bool() const noexcept { return id_ != CERTKV_NO_SEQUENCE; }
+    // For C calls; stays owned.
+    [[nodiscard]] certkv_sequence id() const noexcept { return id_; }
+    // Gives it up without releasing it.
+    [[nodiscard]] certkv_sequence detach() noexcept
+    {
+        cache_ = nullptr;
+        return std::exchange(id_, static_cast<certkv_sequence>(CERTKV_NO_SEQUENCE));
+    }
+    // Its part of a step of several sequences, see Cache::begin.
+    [[nodiscard]] certkv_chunk chunk(std::uint64_t tokens = 1) const noexcept { return certkv_chunk{id_, tokens}; }
+
+    // certkv_sequence_release. Empty afterwards, unless the call has to be made again (CERTKV_BUSY_SEQUENCE, CERTKV_BUSY_STEP).
+    [[nodiscard]] Result<void> release() noexcept
+    {
+        if (id_ == CERTKV_NO_SEQUENCE) {
+            return {};
+        }
+        const certkv_status status = certkv_sequence_release(cache_, id_);
+        if (status == CERTKV_OK || status == CERTKV_UNKNOWN_SEQUENCE || status == CERTKV_INVALID_HANDLE) {
+            static_cast<void>(detach());
+        }
+        return detail::done(status);
+    }
+    // certkv_sequence_fork.
+    [[nodiscard]] Result<Sequence> fork() const noexcept
+    {
+        certkv_sequence made = CERTKV_NO_SEQUENCE;
+        const certkv_status status = certkv_sequence_fork(cache_, id_, &made);
+        Sequence owned(cache_, made);
+        return detail::done(status, owned);
+    }
+    // certkv_sequence_truncate.
+    [[nodiscard]] Result<void> truncate(std::uint64_t length) const noexcept
+    {
+        return detail::done(certkv_sequence_truncate(cache_, id_, length));
+    }
+    // certkv_sequence_length.
+    [[nodiscard]] Result<std::uint64_t> length() const noexcept
+    {
+        std::uint64_t tokens = 0;
+        return detail::done(certkv_sequence_length(cache_, id_, &tokens), tokens);
+    }
+    // certkv_sequence_swap_out; the bytes moved.
+    [[nodiscard]] Result<std::uint64_t> swap_out() const noexcept
+    {
+        std::uint64_t moved = 0;
+        return detail::done(certkv_sequence_swap_out(cache_, id_, &moved), moved);
+    }
+    // certkv_sequence_swap_in; the bytes moved.
+    [[nodiscard]] Result<std::uint64_t> swap_in() const noexcept
+    {
+        std::uint64_t moved = 0;
+        return detail::done(certkv_sequence_swap_in(cache_, id_, &moved), moved);
+    }
+    // certkv_sequence_is_swapped_out.
+    [[nodiscard]] Result<bool> is_swapped_out() const noexcept
+    {
+        std::uint32_t out = 0;
+        const certkv_status status = certkv_sequence_is_swapped_out(cache_, id_, &out);
+        bool is = out != 0;
+        return detail::done(status, is);
+    }
+    // certkv_sequence_save, to a path in UTF-8 that ends with a 0 byte; the bytes written.
+    [[nodiscard]] Result<std::uint64_t> save(const certkv_save_scope &scope, const char *path) const noexcept
+    {
+        std::uint64_t written = 0;
+        return detail::done(certkv_sequence_save(cache_, id_, &scope, path, &written), written);
+    }
+    // certkv_cache_publish.
+    [[nodiscard]] Result<certkv_publication> publish(const certkv_prefix_scope &scope, span<const std::uint32_t> tokens) const noexcept
+    {
+        certkv_publication published = detail::sized<certkv_publication>();
+        return detail::done(certkv_cache_publish(cache_, id_, &scope, tokens.data(), tokens.size(), &published), published);
+    }
+
+private:
+    void end() noexcept
+    {
+        if (id_ != CERTKV_NO_SEQUENCE) {
+            static_cast<void>(certkv_sequence_release(cache_, id_));
+        }
+    }
+
+    certkv_cache *cache_ = nullptr;
+    certkv_sequence id_ = CERTKV_NO_SEQUENCE;
+};
+
+// A sequence that continues from a cached prefix, and the tokens that it holds by that.
+struct [[nodiscard]] Continued {
+    Sequence sequence;
+    std::uint64_t found;
+};
+
+// What a recorded step holds of a cache; it must outlive its graph. Any thread, no stream.
+class [[nodiscard]] Capture : public detail::Handle<certkv_capture, certkv_capture_destroy> {
+public:
+    using Handle::Handle;
+    // certkv_capture_destroy.
+    [[nodiscard]] Result<void> close() noexcept { return ended(); }
+};
+
+// Certificates of the last steps of a cache on a GPU, also after the cache's end. Any thread; reads of one take turns. No call waits.
+class [[nodiscard]] Ring : public detail::Handle<certkv_ring, certkv_ring_destroy> {
+public:
+    using Handle::Handle;
+    // certkv_ring_destroy.
+    [[nodiscard]] Result<void> close() noexcept { return ended(); }
+    // certkv_ring_published.
+    [[nodiscard]] Result<std::uint64_t> published() const noexcept
+    {
+        std::uint64_t steps = 0;
+        return detail::done(certkv_ring_published(handle_, &steps), steps);
+    }
+    // certkv_ring_read. `shape` is filled, also where `heads` has too little room (CERTKV_SHAPE).
+    [[nodiscard]] Result<void> read(std::uint64_t number, span<certkv_published_head> heads, certkv_published_step &shape) const noexcept
+    {
+        shape.struct_size = static_cast<std::uint32_t>(sizeof shape);
+        return detail::done(certkv_ring_read(handle_, number, heads.data(), heads.size(), &shape));
+    }
+};
+
+// A step in progress, of a Cache that it must not outlive: what it borrows is the cache's, and goes with it. One thread at a time. finish()
+// makes its tokens part of their sequences; one that is destroyed before that leaves no trace. Calls with host memory return when they are
+// done; those with device memory enqueue on the cache's stream, which after_stream() and before_stream() order with the caller's.
+class [[nodiscard]] Step : public detail::Handle<certkv_step, certkv_step_abort> {
+public:
+    using Handle::Handle;
+    // certkv_step_append of f32 in host memory.
+    [[nodiscard]] Result<void> append(std::uint32_t layer, span<const float> keys, span<const float> values) noexcept
+    {
+        return rows(layer, keys, values, CERTKV_F32);
+    }
+    // certkv_step_append of 16-bit patterns in host memory, CERTKV_F16 or CERTKV_BF16.
+    [[nodiscard]] Result<void> append(std::uint32_t layer, span<const std::uint16_t> keys, span<const std::uint16_t> values,
+                                      certkv_dtype dtype) noexcept
+    {
+        if (dtype == CERTKV_F32) {
+            return Error(CERTKV_INVALID_ARGUMENT, "dtype is CERTKV_F32, and keys and values are of 16 bits");
+        }
+        return rows(layer, keys, values, dtype);
+    }
+    // certkv_step_append of device memory, `elements` numbers in each buffer.
+    [[nodiscard]] Result<void> append_device(std::uint32_t layer, const void *keys, const void *values, std::uint64_t elements,
+                                             certkv_dtype dtype) noexcept
+    {
+        return detail::done(certkv_step_append(handle_, layer, keys, values, elements, dtype, CERTKV_SPACE_DEVICE));
+    }
+    // certkv_step_attend in host memory; without `certificates` none are returned.
+    [[nodiscard]] Result<void> attend(std::uint32_t layer, span<const float> queries, span<float> out,
+                                      span<certkv_certificate> certificates = {}) noexcept
+    {
+        if (queries.size() != out.size()) {
+            return Error(CERTKV_SHAPE, "queries and out differ in size");
+        }
+        return detail::done(certkv_step_attend(handle_, layer, queries.data(), out.data(), out.size(), certificates.data(),
+                                               certificates.size(), CERTKV_SPACE_HOST));
+    }
+    // certkv_step_attend in device memory, `elements` numbers in each buffer. With `certificates`, which are host memory, it waits.
+    [[nodiscard]] Result<void> attend_device(std::uint32_t layer, const float *queries, float *out, std::uint64_t elements,
+                                             span<certkv_certificate> certificates = {}) noexcept
+    {
+        return detail::done(certkv_step_attend(handle_, layer, queries, out, elements, certificates.data(), certificates.size(),
+                                               CERTKV_SPACE_DEVICE));
+    }
+    // certkv_step_certificates. Waits.
+    [[nodiscard]] Result<void> certificates(std::uint32_t layer, span<certkv_certificate> filled) noexcept
+    {
+        return detail::done(certkv_step_certificates(handle_, layer, filled.data(), filled.size()));
+    }
+    // certkv_step_after_stream.
+    [[nodiscard]] Result<void> after_stream(void *stream) noexcept
+    {
+        return detail::done(certkv_step_after_stream(handle_, stream));
+    }
+    // certkv_step_before_stream.
+    [[nodiscard]] Result<void> before_stream(void *stream) noexcept
+    {
+        return detail::done(certkv_step_before_stream(handle_, stream));
+    }
+    // certkv_step_number.
+    [[nodiscard]] Result<std::uint64_t> number() noexcept
+    {
+        std::uint64_t number = 0;
+        return detail::done(certkv_step_number(handle_, &number), number);
+    }
+    // certkv_step_finish. The step is over, and this object empty, unless an error leaves certkv_step_abort due.
+    [[nodiscard]] Result<void> finish() noexcept
+    {
+        const certkv_status status = certkv_step_finish(handle_);
+        // Others keep the handle, unknown ones too: aborting a step that is over does nothing.
+        if (status == CERTKV_OK || status == CERTKV_ORDER || status == CERTKV_DEVICE || status == CERTKV_INTERNAL ||
+            status == CERTKV_INVALID_HANDLE) {
+            handle_ = nullptr;
+        }
+        return detail::done(status);
+    }
+    // certkv_step_abort. Empty afterwards, unless another thread is inside a call on the step (CERTKV_BUSY_STEP).
+    [[nodiscard]] Result<void> abort() noexcept { return ended(); }
+    // certkv_step_captured. The step is over, and this object empty, if it succeeds.
+    [[nodiscard]] Result<Capture> captured(void *stream) noexcept
+    {
+        certkv_capture *made = nullptr;
+        const certkv_status status = certkv_step_captured(handle_, stream, &made);
+        if (status == CERTKV_OK) {
+            handle_ = nullptr;
+        }
+        Capture owned(made);
+        return detail::done(status, owned);
+    }
+    // certkv_step_replayed.
+    [[nodiscard]] Result<void> replayed(const Capture &capture) noexcept
+    {
+        return detail::done(certkv_step_replayed(handle_, capture.get()));
+    }
+
+private:
+    template <class T>
+    [[nodiscard]] Result<void> rows(std::uint32_t layer, span<T> keys, span<T> values, certkv_dtype dtype) noexcept
+    {
+        if (keys.size() != values.size()) {
+            return Error(CERTKV_SHAPE, "keys and values differ in size");
+        }
+        return detail::done(
+            certkv_step_append(handle_, layer, keys.data(), values.data(), keys.size(), dtype, CERTKV_SPACE_HOST));
+    }
+};
+
+// Owns a cache. Calls may come from any thread at any time; on a GPU its work goes to a stream of its own.
+class [[nodiscard]] Cache : public detail::Handle<certkv_cache, certkv_cache_destroy> {
+public:
+    using Handle::Handle;
+    // certkv_cache_create.
+    [[nodiscard]] static Result<Cache> create(const certkv_config &config) noexcept
+    {
+        certkv_cache *made = nullptr;
+        const certkv_status status = certkv_cache_create(&config, &made);
+        Cache owned(made);
+        return detail::done(status, owned);
+    }
+    // certkv_cache_destroy.
+    [[nodiscard]] Result<void> close() noexcept { return ended(); }
+    // certkv_sequence_create.
+    [[nodiscard]] Result<Sequence> create_sequence() const noexcept
+    {
+        certkv_sequence made = CERTKV_NO_SEQUENCE;
+        const certkv_status status = certkv_sequence_create(handle_, &made);
+        Sequence owned(handle_, made);
+        return detail::done(status, owned);
+    }
+    // certkv_sequence_create_from.
+    [[nodiscard]] Result<Continued> create_from(const certkv_prefix_scope &scope, span<const std::uint32_t> tokens) const noexcept
+    {
+        certkv_sequence made = CERTKV_NO_SEQUENCE;
+        std::uint64_t found = 0;
+        const certkv_status status = certkv_sequence_create_from(handle_, &scope, tokens.data(), tokens.size(), &made, &found);
+        Continued owned{Sequence(handle_, made), found};
+        return detail::done(status, owned);
+    }
+    // certkv_sequence_restore, from a path in UTF-8 that ends with a 0 byte.
+    [[nodiscard]] Result<Sequence> restore(const certkv_save_scope &scope, const char *path) const noexcept
+    {
+        certkv_sequence made = CERTKV_NO_SEQUENCE;
+        const certkv_status status = certkv_sequence_restore(handle_, &scope, path, &made);
+        Sequence owned(handle_, made);
+        return detail::done(status, owned);
+    }
+    // certkv_cache_evict_prefixes; how many went.
+    [[nodiscard]] Result<std::uint64_t> evict_prefixes(std::uint64_t units = UINT64_MAX) const noexcept
+    {
+        std::uint64_t evicted = 0;
+        return detail::done(certkv_cache_evict_prefixes(handle_, units, &evicted), evicted);
+    }
+    // certkv_step_begin, of one sequence or of several (Sequence::chunk).
+    [[nodiscard]] Result<Step> begin(span<const certkv_chunk> chunks) const noexcept
+    {
+        certkv_step *made = nullptr;
+        const certkv_status status = certkv_step_begin(handle_, chunks.data(), chunks.size(), &made);
+        Step owned(made);
+        return detail::done(status, owned);
+    }
+    [[nodiscard]] Result<Step> begin(const Sequence &sequence, std::uint64_t tokens = 1) const noexcept
+    {
+        const certkv_chunk chunk = sequence.chunk(tokens);
+        return begin(span<const certkv_chunk>(&chunk, 1));
+    }
+    // certkv_ring_open.
+    [[nodiscard]] Result<Ring> open_ring() const noexcept
+    {
+        certkv_ring *made = nullptr;
+        const certkv_status status = certkv_ring_open(handle_, &made);
+        Ring owned(made);
+        return detail::done(status, owned);
+    }
+    // certkv_cache_memory.
+    [[nodiscard]] Result<certkv_memory> memory() const noexcept
+    {
+        certkv_memory memory = detail::sized<certkv_memory>();
+        return detail::done(certkv_cache_memory(handle_, &memory), memory);
+    }
+    // certkv_cache_snapshot.
+    [[nodiscard]] Result<certkv_snapshot> snapshot() const noexcept
+    {
+        certkv_snapshot snapshot = detail::sized<certkv_snapshot>();
+        return detail::done(certkv_cache_snapshot(handle_, &snapshot), snapshot);
+    }
+};
+
+} // namespace certkv
+
+#endif // CERTKV_HPP
