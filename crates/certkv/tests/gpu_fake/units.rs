@@ -328,6 +328,34 @@ fn a_machine_refuses_the_other_ones_units() {
     });
 }
 
+/// Pages that a released sequence's last step still writes are filled behind it.
+#[test]
+fn an_import_waits_for_those_before_it() {
+    let (fake, compiler, _turn) = alone();
+    fake.reset();
+    kernels::begin(FORMATS[0]);
+    fake.defer(true);
+    let gpu = Gpu::open(0).expect("the fake");
+    let (mut one, shelf) = (published(&gpu, compiler, config(FORMATS[0])), Shelf::new());
+    shelf.put(export(&mut one));
+    let mut other = GpuCache::new(&gpu, compiler, config(FORMATS[0])).expect("a cache");
+    let id = other.create().expect("a sequence");
+    for tokens in [BLOCK - 1, 1] {
+        let mut step = other.begin_with(&[Chunk { sequence: id, tokens }], Policy::Packed).expect("room");
+        for layer in 0..LAYERS {
+            step.append_bits(layer, &vec![0x3c00; tokens * KV], &vec![0x3c00; tokens * KV]).expect("rows");
+        }
+        step.finish().expect("a step");
+    }
+    // Nobody has waited for the append that closes the block.
+    other.release(id).expect("a release");
+    let found = shelf.get(missing(&other));
+    assert_eq!(import(&mut other, &found).expect("units"), UNITS);
+    assert!(bytes(&mut one) == bytes(&mut other), "rows of the sequence before");
+    assert_eq!((emptied(&mut one), emptied(&mut other), fake.violations()), (UNITS, UNITS, 0));
+    fake.defer(false);
+}
+
 #[test]
 fn units_without_room_stay_away() {
     pair(|gpu, compiler, [one, _], shelf| {
