@@ -83,7 +83,7 @@ pub(crate) fn export<E: Engine>(
             let each = unit / table.block_size();
             for block in number * each..(number + 1) * each {
                 let entry = table.get(block).ok_or(malformed("no such block"))?;
-                engine.block_out(group, block, &entry, &mut page)?;
+                engine.block_out(group, block, entry, &mut page)?;
             }
         }
         unit::end(&mut page);

@@ -175,7 +175,7 @@ fn damage_is_never_data() {
             for forged in [false, true] {
                 let in_page = at.checked_sub(HEAD).filter(|at| *at < LAYERS * each).map(|at| at % each);
                 // With a new digest the centres and originals are as good as any.
-                if forged && !in_page.is_some_and(|at| at >= ORIGINALS) {
+                if forged && in_page.is_none_or(|at| at < ORIGINALS) {
                     continue;
                 }
                 let mut damaged = puts[unit].clone();
