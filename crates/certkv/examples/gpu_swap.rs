@@ -1,23 +1,30 @@
-//! Sequences out of a GPU's memory and back, and through a file: `gpu_swap [--tokens N] [--layers N] [--rounds N]
+//! Sequences out of a GPU's memory and back, and through a file; prefixes through a store: `gpu_swap [--tokens N] [--layers N] [--rounds N]
 //! [--cubins FOLDER] [--cache FOLDER] [--formats F,G]`.
 //!
 //! A sequence is saved and restored, and leaves and returns between its steps while the restored one stays: outputs and certificates of
-//! both are compared bit for bit. Then the rate of leaving and returning beside that of one pinned copy of as many bytes. Exit code 0: all
+//! both are compared bit for bit. Cached prefixes go from one cache to a second one, and sequences that begin with them are compared in the
+//! same way. Before that the rate of leaving and returning beside that of one pinned copy of as many bytes. Exit code 0: all
 //! hold, 1: something is wrong, 2: no GPU.
 #[path = "common/mod.rs"]
 mod common;
 use certkv::gpu::{Compiler, CudaError, DeviceBuffer, Gpu, GpuCache, GpuConfig};
-use certkv::{Certificate, Certified, Chunk, Geometry, Policy, SaveScope, SequenceId};
+use certkv::store::{Get, MemoryStore, Outcome, Store, StoreConfig};
+use certkv::{
+    Certificate, Certified, Chunk, Eviction, Geometry, Policy, PrefixConfig, PrefixScope, PrefixSecret, SaveScope,
+    SequenceId,
+};
 use certkv_kernel::cuda::queue::Queue;
 use certkv_testkit::generate::Rng;
 use common::Words;
 use std::num::NonZeroUsize;
 use std::process::ExitCode;
-use std::time::Instant;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 const FILE: SaveScope<'_> = SaveScope { model: b"gpu_swap", key: None };
+const PREFIX: PrefixScope<'_> = PrefixScope::new(b"gpu_swap", b"gpu_swap");
 const RUNS: usize = 5;
 
 struct Plan {
@@ -73,6 +80,7 @@ fn cache_of(gpu: &Gpu, compiler: &Compiler, plan: &Plan, format: &str) -> Result
         max_sequences: 4,
         swap_tokens: room,
         threads: 16,
+        prefixes: Some(PrefixConfig { secret: PrefixSecret::new([5; 32]), units: 64, eviction: Eviction::Lru }),
         ..GpuConfig::new(geometry, 2 * room)
     };
     Ok(GpuCache::new(gpu, compiler, config.with_format(format.parse()?))?)
@@ -102,11 +110,14 @@ fn fill(cache: &mut GpuCache, tokens: usize, seed: u64) -> Result<SequenceId, Fa
     Ok(sequence)
 }
 
+/// What to compare under: of formats without residual planes, what is promoted is chosen anew.
+fn policy_of(format: &str) -> Policy {
+    if format.contains("-r") { Policy::Certified(Certified::default()) } else { Policy::Packed }
+}
+
 /// Whether everything held.
 fn as_if_it_had_stayed(cache: &mut GpuCache, plan: &Plan, format: &str) -> Result<bool, Failure> {
-    let (refines, g) = (format.contains("-r"), *cache.geometry());
-    // What is promoted of other formats is chosen anew.
-    let policy = if refines { Policy::Certified(Certified::default()) } else { Policy::Packed };
+    let (policy, g) = (policy_of(format), *cache.geometry());
     let (mut executed, mut failed, mut caught) = (0, 0, 0);
     for tokens in [1, 63, 64, 200, 1000] {
         let leaves = fill(cache, tokens, tokens as u64)?;
@@ -141,6 +152,67 @@ fn as_if_it_had_stayed(cache: &mut GpuCache, plan: &Plan, format: &str) -> Resul
         5 * plan.rounds
     );
     Ok(failed == 0 && caught == 5 * plan.rounds)
+}
+
+/// What was submitted and is there.
+fn stored(store: &Store) -> Result<Vec<Get>, Failure> {
+    store.wait_timeout(Duration::from_secs(60));
+    let (mut done, mut found) = (Vec::new(), Vec::new());
+    store.drain_completions(&mut done);
+    for (get, result) in
+        done.into_iter().flat_map(|done| if let Outcome::Get(got) = done.outcome { got } else { vec![] })
+    {
+        result?;
+        found.push(get);
+    }
+    Ok(found)
+}
+
+/// Whether sequences over units that came from a store are those over the units that were written here.
+fn as_where_it_was_written(
+    one: &mut GpuCache,
+    other: &mut GpuCache,
+    plan: &Plan,
+    format: &str,
+) -> Result<bool, Failure> {
+    let (policy, g) = (policy_of(format), *one.geometry());
+    let store = Store::new(Arc::new(MemoryStore::new(u64::MAX)), StoreConfig::default())?;
+    let (mut executed, mut failed, mut caught) = (0, 0, 0);
+    for tokens in [64, 200, 1000] {
+        let prompt: Vec<u32> = (0..tokens as u32).map(|t| t ^ (tokens as u32) << 16).collect();
+        let writer = fill(one, tokens, tokens as u64)?;
+        let cached = one.publish(writer, &PREFIX, prompt[..].into())?.cached;
+        one.release(writer)?;
+        store.submit_put(one.export_prefix(&PREFIX, prompt[..].into(), 0)?)?;
+        stored(&store)?;
+        store.submit_get(other.missing_prefix(&PREFIX, prompt[..].into())?)?;
+        let came = other.import_prefix(&PREFIX, prompt[..].into(), &stored(&store)?)?;
+        let ((a, here), (b, there)) =
+            (one.create_from(&PREFIX, prompt[..].into())?, other.create_from(&PREFIX, prompt[..].into())?);
+        failed += [cached, came, here, there].into_iter().filter(|n| *n == 0 || *n != tokens / 64 * 64).count();
+        let mut files = [Vec::new(), Vec::new()];
+        one.save(a, &FILE, &mut files[0])?;
+        other.save(b, &FILE, &mut files[1])?;
+        failed += usize::from(files[0] != files[1]);
+        for round in 0..plan.rounds {
+            let seed = (1000 * tokens + round) as u64;
+            let (a, b) = (decode(one, a, seed, policy)?, decode(other, b, seed, policy)?);
+            executed += g.layers * g.q_heads;
+            failed += different(&a, &b, g.head_dim);
+            let mut changed = b.clone();
+            changed[0].0[1] ^= 1;
+            caught += different(&a, &changed, g.head_dim).min(1);
+        }
+        one.release(a)?;
+        other.release(b)?;
+    }
+    for cache in [one, other] {
+        cache.evict_prefixes(usize::MAX)?;
+        failed += cache.live_pages();
+    }
+    let planted = 3 * plan.rounds;
+    println!("GATE gpu-units-{format} executed={executed} failed={failed} controls={caught}/{planted} seed=0x5");
+    Ok(failed == 0 && caught == planted)
 }
 
 fn median(mut times: Vec<f64>) -> f64 {
@@ -231,6 +303,8 @@ fn all(words: &Words) -> Result<bool, Failure> {
         let small = Plan { tokens: 1024, layers: plan.layers.min(2), ..plan };
         let mut cache = cache_of(&gpu, &compiler, &small, format)?;
         held &= as_if_it_had_stayed(&mut cache, &small, format)?;
+        let mut other = cache_of(&gpu, &compiler, &small, format)?;
+        held &= as_where_it_was_written(&mut cache, &mut other, &small, format)?;
     }
     println!("{}", if held { "all held" } else { "SOMETHING IS WRONG" });
     Ok(held)

@@ -2,6 +2,7 @@
 use crate::counters::{Counters, Kind};
 use crate::group::Group;
 use crate::prefix::Prefixes;
+use crate::save::header::Order;
 use crate::sequence::SequenceState;
 use crate::sizes::Sizes;
 use crate::spill::{Ask, Spilling, Turn};
@@ -167,7 +168,7 @@ impl Cache {
             };
             let groups = cache.groups.iter().map(shape).collect();
             let formats = cache.groups.iter().map(|group| (group.layers, group.layout.format));
-            cache.prefixes = Some(Prefixes::new(prefixes, &cache.config.geometry, groups, formats)?);
+            cache.prefixes = Some(Prefixes::new(prefixes, &cache.config.geometry, groups, formats, Order::Rows)?);
         }
         Ok(cache)
     }

@@ -2,6 +2,7 @@
 //!
 //! What is cached is the pages themselves: codes, error summaries and originals. A sequence that continues from them reads
 //! the same bytes as the one that wrote them, so outputs and bounds over them are the same, bit for bit.
+use crate::save::header::Order;
 use crate::sequence::SequenceState;
 use crate::{Cache, Error, PrefixUse};
 use certkv_control::BitSet;
@@ -140,12 +141,13 @@ impl Prefixes {
         Ok(PrefixIndex::<Note>::bytes(groups, units).saturating_add(policy))
     }
 
-    /// An index over `groups`, of layers in so many formats each. Its bytes are reserved.
+    /// An index over `groups`, of layers in so many formats each, whose pages are in `order`. Its bytes are reserved.
     pub(crate) fn new(
         config: &PrefixConfig,
         geometry: &Geometry,
         groups: Vec<GroupShape>,
         formats: impl Iterator<Item = (usize, Format)>,
+        order: Order,
     ) -> Result<Self, Error> {
         let PrefixConfig { secret, units, eviction } = config;
         let policy: Box<dyn EvictionPolicy> = match eviction {
@@ -157,6 +159,10 @@ impl Prefixes {
         for (layers, format) in formats {
             // Writing to a string does not fail.
             let _ = write!(layout, ", {layers} x {format}");
+        }
+        // Machines of both kinds may share a store: what one of them cannot read has another name there.
+        if order != Order::Rows {
+            let _ = write!(layout, ", {}", order.name());
         }
         let index = PrefixIndex::create(groups, *units, policy).map_err(Error::from_table)?;
         Ok(Self { index, secret: secret.clone(), layout })
@@ -273,7 +279,7 @@ impl Cache {
     }
 
     /// Blocks of one unit that have no codes.
-    pub(crate) fn uncoded_in(&self, state: &SequenceState, number: usize, unit: usize) -> Arc<[(u32, u32)]> {
+    fn uncoded_in(&self, state: &SequenceState, number: usize, unit: usize) -> Arc<[(u32, u32)]> {
         let mut found = Vec::new();
         for group in &self.groups {
             let each = unit / group.layout.tokens();

@@ -133,3 +133,36 @@ fn units_of_another_place_are_refused() {
     small.evict_prefixes(9).unwrap();
     assert_eq!(small.live_pages(), live);
 }
+
+/// Between a cache and a store a unit lies in somebody's memory: the store seals what it is given.
+#[test]
+fn a_unit_that_was_changed_on_its_way_is_no_unit() {
+    let mut r = Rng::new(3);
+    let store = Store::new(Arc::new(MemoryStore::new(u64::MAX)), StoreConfig::default()).unwrap();
+    let (one, other) = (cache(5, 400), cache(5, 400));
+    let tokens: Vec<u32> = (0..64).collect();
+    let id = one.create().unwrap();
+    fill(&one, id, &random_rows(&geometry(), 64, &mut r)).unwrap();
+    one.publish(id, &SCOPE, tokens[..].into()).unwrap();
+    let puts = one.export_prefix(&SCOPE, tokens[..].into(), 0).unwrap();
+    let import = |put| {
+        store.submit_put(vec![put]).unwrap();
+        outcome(&store);
+        let found = get_all(&store, other.missing_prefix(&SCOPE, tokens[..].into()).unwrap());
+        let result = other.import_prefix(&SCOPE, tokens[..].into(), &found);
+        let units = other.evict_prefixes(9).unwrap();
+        assert_eq!(other.live_pages(), 0);
+        (result, units)
+    };
+    assert_eq!(import(puts[0].clone()).0.unwrap(), 32, "the second is not there yet");
+    let length = puts[1].page.len();
+    for at in (0..64).chain((64..length).step_by(211)).chain(length - 16..length) {
+        let mut put = puts[1].clone();
+        put.page[at] ^= 1 << (at % 8);
+        let (result, units) = import(put);
+        assert!(matches!(result, Err(Error::Save(SaveError::Damaged { section: "unit" }))), "byte {at}: {result:?}");
+        assert_eq!(units, 1, "what came before");
+    }
+    let (result, units) = import(puts[1].clone());
+    assert_eq!((result.unwrap(), units), (64, 2), "as it was");
+}

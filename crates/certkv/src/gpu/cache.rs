@@ -10,6 +10,7 @@ use super::swap::Seals;
 use super::{pages, policy::Rule};
 use crate::counters::Kind;
 use crate::prefix::Prefixes;
+use crate::save::header::Order;
 use crate::{Chunk, Error, MemoryUse, Policy, Side};
 use certkv_core::{Class, Geometry, Ledger, RecordLayout, SequenceId, span};
 use certkv_device::cuda::{Gpu, GpuStream};
@@ -97,7 +98,7 @@ impl GpuCache {
             Some(prefixes) => {
                 let group = GroupShape { pools: pools.clone(), block: s.block, max_blocks: s.stride };
                 let formats = layouts.iter().map(|layout| (1, layout.format));
-                Some(Prefixes::new(prefixes, &config.geometry, vec![group], formats)?)
+                Some(Prefixes::new(prefixes, &config.geometry, vec![group], formats, Order::Fragments)?)
             }
         };
         Ok(Self {

@@ -53,6 +53,7 @@ mod sizes;
 mod snapshot;
 mod step;
 mod swap;
+mod units;
 
 pub use self::cache::GpuCache;
 pub use self::capture::GpuCapture;

@@ -9,7 +9,7 @@ use certkv_page::{BlockTable, Need, PageClass, PageError};
 use std::sync::Arc;
 
 impl GpuCache {
-    fn prefixes(&self) -> Result<&Prefixes, Error> {
+    pub(super) fn prefixes(&self) -> Result<&Prefixes, Error> {
         self.prefixes.as_ref().ok_or_else(not_cached)
     }
 
@@ -85,7 +85,7 @@ impl GpuCache {
     }
 
     /// What is remembered of their pages goes with the next step; the stream that reads them is the one that writes them anew.
-    fn retire_evicted(&mut self, evicted: Evicted) -> Result<usize, Error> {
+    pub(super) fn retire_evicted(&mut self, evicted: Evicted) -> Result<usize, Error> {
         let gone: Vec<u32> = evicted.groups().iter().flat_map(coded).collect();
         self.forgotten.extend(gone);
         let units = evicted.units;

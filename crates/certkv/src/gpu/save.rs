@@ -6,7 +6,8 @@ use super::pages;
 use crate::Error;
 use crate::counters::Kind;
 use crate::save::frame::{Reader, Tag, Writer};
-use crate::save::{Counted, header, into_file, state};
+use crate::save::header::{self, Order};
+use crate::save::{Counted, into_file, state};
 use crate::{SaveError, SaveScope};
 use certkv_core::{SequenceId, span};
 use certkv_kernel::cuda::args::Demand;
@@ -15,9 +16,6 @@ use std::fs::File;
 use std::io::{BufReader, Read, Write};
 use std::path::Path;
 use std::sync::Arc;
-
-/// What the header calls the order of codes.
-const ORDER: &str = "fragments";
 
 /// What a row of the tables remembers, by layer.
 struct Memory {
@@ -49,7 +47,7 @@ impl GpuCache {
 
     fn header(&self, scope: &SaveScope<'_>, tokens: usize) -> header::Header {
         let groups = self.layouts.iter().map(|layout| (1, layout.format, None));
-        header::of(&self.config.geometry, Some(ORDER), groups, scope.model, tokens)
+        header::of(&self.config.geometry, Order::Fragments, groups, scope.model, tokens)
     }
 
     fn write_out(&mut self, id: SequenceId, scope: &SaveScope<'_>, out: &mut dyn Write) -> Result<u64, Error> {
@@ -73,7 +71,8 @@ impl GpuCache {
         for (block, entry) in table.blocks().iter().enumerate() {
             bytes.clear();
             for layer in 0..core.sizes.layers {
-                core.copy_out(layer, entry, (len - block * size).min(size), &mut bytes)?;
+                core.originals_out(layer, entry, (len - block * size).min(size), &mut bytes)?;
+                core.records_out(layer, entry, &mut bytes)?;
             }
             writer.section(Tag::Block, &bytes)?;
         }
@@ -154,7 +153,7 @@ impl GpuCache {
     }
 
     /// Pages for all tokens of a table, evicting cached prefixes if they are in the way.
-    fn reserve_all(&mut self, table: &mut BlockTable, tokens: usize) -> Result<Reservation, Error> {
+    pub(super) fn reserve_all(&mut self, table: &mut BlockTable, tokens: usize) -> Result<Reservation, Error> {
         self.reclaim();
         loop {
             match table.reserve(tokens).map_err(Error::from_table) {
@@ -230,8 +229,14 @@ impl Core {
         if rest.0.is_empty() { Ok(memory) } else { Err(malformed("longer than it says")) }
     }
 
-    /// Originals of one layer of a block, its first `rows` alone, then its records. Whoever asks has waited for the device.
-    fn copy_out(&self, layer: usize, entry: &BlockEntry, rows: usize, bytes: &mut Vec<u8>) -> Result<(), Error> {
+    /// Originals of one layer of a block, its first `rows` alone. Whoever asks has waited for the device.
+    pub(super) fn originals_out(
+        &self,
+        layer: usize,
+        entry: &BlockEntry,
+        rows: usize,
+        bytes: &mut Vec<u8>,
+    ) -> Result<(), Error> {
         let s = &self.sizes;
         let mut page = vec![0u16; s.original_bytes / 2];
         self.originals.read(s.host_at(layer, entry.host.index), &mut page)?;
@@ -239,6 +244,12 @@ impl Core {
             page = pages::first_rows(self, &page, rows);
         }
         bytes.extend(page.iter().flat_map(|word| word.to_le_bytes()));
+        Ok(())
+    }
+
+    /// Records of one layer of a block, if it has some. Waits for the device.
+    pub(super) fn records_out(&self, layer: usize, entry: &BlockEntry, bytes: &mut Vec<u8>) -> Result<(), Error> {
+        let s = &self.sizes;
         let start = bytes.len();
         bytes.resize(start + if entry.is_full() { s.of_layer[layer].page_bytes } else { 0 }, 0);
         let into = &mut bytes[start..];
@@ -250,21 +261,28 @@ impl Core {
         Ok(())
     }
 
-    /// Fills the pages of one block from what [`Core::copy_out`] collected, layer by layer.
+    /// Fills the pages of one block from what [`Core::originals_out`] and [`Core::records_out`] collected, layer by layer.
     fn copy_in(&self, span: &RowSpan, mut bytes: &[u8]) -> Result<(), Error> {
         let s = &self.sizes;
         for layer in 0..s.layers {
             let (originals, rest) = bytes.split_at(s.original_bytes);
-            let at = s.host_at(layer, span.host.index);
-            self.originals.write(at, originals)?;
+            let (records, rest) = rest.split_at(if span.packed.is_some() { s.of_layer[layer].page_bytes } else { 0 });
+            self.page_in(layer, span, originals, records)?;
             bytes = rest;
-            if let Some(tail) = span.tail.filter(|_| span.packed.is_none()) {
+        }
+        Ok(())
+    }
+
+    /// Fills the pages of one block in one layer. Whoever asks has waited for the device: the host writes originals.
+    pub(super) fn page_in(&self, layer: usize, span: &RowSpan, originals: &[u8], records: &[u8]) -> Result<(), Error> {
+        let (s, at) = (&self.sizes, self.sizes.host_at(layer, span.host.index));
+        self.originals.write(at, originals)?;
+        match (span.packed, span.tail) {
+            (Some(packed), _) => self.packed.write(self.queue.stream(), s.packed_at(layer, packed.index), records)?,
+            (None, Some(tail)) => {
                 self.queue.upload(&self.tails, s.tail_at(layer, tail.index), &self.originals, at, s.original_bytes)?;
             }
-            let Some(packed) = span.packed else { continue };
-            let (records, rest) = bytes.split_at(s.of_layer[layer].page_bytes);
-            self.packed.write(self.queue.stream(), s.packed_at(layer, packed.index), records)?;
-            bytes = rest;
+            (None, None) => {}
         }
         Ok(())
     }

@@ -11,19 +11,37 @@ pub(crate) const MOST_BYTES: usize = 1 << 20;
 const CODECS: u32 = 1;
 const TOKENS: &str = "tokens";
 
+/// In which order codes and originals lie: what one machine writes the other cannot read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Order {
+    /// Of tokens and channels; a header does not mention it.
+    Rows,
+    /// In which kernels of a GPU read them.
+    Fragments,
+}
+
+impl Order {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Rows => "rows",
+            Self::Fragments => "fragments",
+        }
+    }
+}
+
 /// Names and values, in order.
 pub(crate) struct Header(Vec<(String, String)>);
 
 /// The header of a sequence of `tokens` tokens of `cache`.
 pub(crate) fn of_cache(cache: &Cache, model: &[u8], tokens: usize) -> Header {
     let groups = cache.groups.iter().map(|group| (group.layers, group.layout.format, group.window));
-    of(&cache.config.geometry, None, groups, model, tokens)
+    of(&cache.config.geometry, Order::Rows, groups, model, tokens)
 }
 
-/// The header of a sequence whose codes are in an order that has a name, or in the order of tokens and channels.
+/// The header of a sequence whose codes are in `order`.
 pub(crate) fn of(
     g: &Geometry,
-    order: Option<&str>,
+    order: Order,
     groups: impl ExactSizeIterator<Item = (usize, Format, Option<Window>)>,
     model: &[u8],
     tokens: usize,
@@ -37,8 +55,8 @@ pub(crate) fn of(
     line("store", g.store.to_string());
     line("scale", format!("{:08x}", g.scale.to_bits()));
     line("codecs", CODECS.to_string());
-    if let Some(order) = order {
-        line("order", order.to_owned());
+    if order != Order::Rows {
+        line("order", order.name().to_owned());
     }
     line("groups", groups.len().to_string());
     for (layers, format, window) in groups {

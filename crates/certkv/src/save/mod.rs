@@ -10,8 +10,10 @@
 mod error;
 pub(crate) mod frame;
 pub(crate) mod header;
+mod prefix;
 pub(crate) mod state;
-mod unit;
+pub(crate) mod unit;
+pub(crate) mod units;
 
 pub use error::SaveError;
 
@@ -22,7 +24,7 @@ use crate::seal::{Seal, SealError};
 use crate::sequence::SequenceState;
 use crate::spill::Ask;
 use crate::{Error, SequenceId, Side};
-use certkv_core::{PageId, span};
+use certkv_core::{PageId, RecordLayout, span};
 use certkv_page::{BlockEntry, BlockTable, Reservation, RowSpan, TableError};
 use frame::{Reader, Tag, Writer};
 use std::ffi::OsString;
@@ -41,12 +43,16 @@ pub struct SaveScope<'a> {
 }
 
 /// The page that a seal in a file names.
-const NO_PAGE: PageId = PageId { index: 0, generation: 0 };
+pub(crate) const NO_PAGE: PageId = PageId { index: 0, generation: 0 };
 
 /// Whether a packed page is the one it should be, as it was sealed.
-fn check_seal(group: &Group, layer: usize, block: usize, page: PageId, bytes: &[u8]) -> Result<(), SaveError> {
-    let sealed = Seal::new(&group.layout, layer, block, page).check(&bytes[..group.sealed_bytes()]);
-    sealed.map_err(|wrong| SaveError::Malformed {
+pub(crate) fn check_seal(
+    layout: &RecordLayout,
+    (layer, block): (usize, usize),
+    page: PageId,
+    sealed: &[u8],
+) -> Result<(), SaveError> {
+    Seal::new(layout, layer, block, page).check(sealed).map_err(|wrong| SaveError::Malformed {
         section: Tag::Block.name(),
         why: match wrong {
             SealError::Another => "the seal of another page",
@@ -140,7 +146,7 @@ impl Cache {
             let start = bytes.len();
             let page = arena.read_tagged(group.slot(packed, layer), &self.main, Group::tag(packed))?;
             bytes.extend_from_slice(page.bytes());
-            check_seal(group, layer, block, packed, &bytes[start..])?;
+            check_seal(&group.layout, (layer, block), packed, &bytes[start..start + group.sealed_bytes()])?;
             Seal::new(&group.layout, layer, block, NO_PAGE).write(&mut bytes[start..]);
         }
         Ok(())
@@ -180,7 +186,7 @@ impl Cache {
                 let of_layer =
                     group.host.slot_bytes() + if span.packed.is_some() { group.packed.slot_bytes() } else { 0 };
                 reader.section(Tag::Block, group.layers * of_layer, &mut bytes)?;
-                self.copy_in(index, span, &mut bytes)
+                self.copy_in(index, &span, &bytes)
             };
             for (index, group) in self.groups.iter().enumerate() {
                 if group.window.is_some() {
@@ -261,7 +267,7 @@ impl Cache {
 
     /// Fills the pages of one block from what [`Cache::copy_out`] collected. The records are checked against the seal that
     /// they came with, and get one that names their new page.
-    fn copy_in(&self, index: usize, span: RowSpan, bytes: &mut [u8]) -> Result<(), Error> {
+    fn copy_in(&self, index: usize, span: &RowSpan, bytes: &[u8]) -> Result<(), Error> {
         let (mut turn, group) = (self.turn.lock(), &self.groups[index]);
         // New pages, whose former readers have passed; rows may follow on the lane.
         let expected = group.layers * (group.host.slot_bytes() + span.packed.map_or(0, |_| group.packed.slot_bytes()));
@@ -273,7 +279,7 @@ impl Cache {
         self.house(&mut turn, index, &[span.host])?;
         let mut rest = bytes;
         for layer in group.first..group.first + group.layers {
-            let (originals, others) = rest.split_at_mut(group.host.slot_bytes());
+            let (originals, others) = rest.split_at(group.host.slot_bytes());
             rest = others;
             for (arena, page) in [(&group.host, Some(span.host)), (&group.tail, span.tail)] {
                 let Some(page) = page else { continue };
@@ -284,9 +290,9 @@ impl Cache {
                 guard.bytes_mut().copy_from_slice(originals);
             }
             let Some(packed) = span.packed else { continue };
-            let (records, others) = rest.split_at_mut(group.packed.slot_bytes());
+            let (records, others) = rest.split_at(group.packed.slot_bytes());
             rest = others;
-            check_seal(group, layer, span.block, NO_PAGE, records)?;
+            check_seal(&group.layout, (layer, span.block), NO_PAGE, &records[..group.sealed_bytes()])?;
             let mut guard = group.packed.write(group.slot(packed, layer), &self.main)?;
             guard.set_tag(Group::tag(packed));
             guard.bytes_mut().copy_from_slice(records);

@@ -3,7 +3,7 @@
 use crate::fake_cuda::Fake;
 use certkv_core::fragment::original_index;
 use certkv_kernel::cuda::args::{AttendArgs, Certificate};
-use certkv_kernel::cuda::encode::{AppendArgs, GatherArgs, PackArgs};
+use certkv_kernel::cuda::encode::{AppendArgs, GatherArgs, PackArgs, PackItem};
 use certkv_kernel::cuda::publish::PublishArgs;
 use certkv_kernel::cuda::select::{SelectArgs, SelectMode};
 use certkv_kernel::cuda::swap::{SwapArgs, SwapItem, digest};
@@ -17,6 +17,8 @@ pub(crate) const GROUP: usize = 2;
 pub(crate) const DIM: usize = 64;
 pub(crate) const BLOCK: usize = 16;
 const SIDE: usize = BLOCK * DIM;
+/// Where a record is marked, behind what `swap` marks.
+pub(crate) const MARK: usize = 64;
 
 /// Heads that did not fit a list: a list was not emptied before it was filled again. On a GPU they are written behind it.
 pub(crate) static OVERFLOWS: AtomicU64 = AtomicU64::new(0);
@@ -140,6 +142,30 @@ extern "C" fn attend(raw: *const c_void) {
     }
 }
 
+/// A mark of both sides in place of their codes.
+///
+/// # Safety
+/// Two sides and a record lie there.
+unsafe fn code(sides: *const u16, record: u64) {
+    // SAFETY: by contract; nothing else runs meanwhile.
+    unsafe {
+        let mark = digest(core::slice::from_raw_parts(sides.cast(), 4 * SIDE));
+        host::<u8>(record).add(MARK).cast::<u64>().write_unaligned(mark);
+    }
+}
+
+extern "C" fn pack(raw: *const c_void) {
+    // SAFETY: declared with this struct.
+    let a: PackArgs = unsafe { arguments(raw) };
+    for i in 0..word(a.count, 0) as usize {
+        // SAFETY: as in `word`: a list of as many items.
+        unsafe {
+            let item = host::<PackItem>(a.items).add(i).read();
+            code(host::<u16>(item.keys), item.record);
+        }
+    }
+}
+
 extern "C" fn append(raw: *const c_void) {
     // SAFETY: declared with this struct.
     let a: AppendArgs = unsafe { arguments(raw) };
@@ -166,6 +192,11 @@ extern "C" fn append(raw: *const c_void) {
             let to = host::<u16>(a.host_base + u64::from(page) * a.host_stride);
             // SAFETY: as above: a slot and a page of as many bytes.
             unsafe { to.copy_from_nonoverlapping(slot, a.host_stride as usize / 2) };
+            for head in 0..if a.packed == 0 { 0 } else { a.kv_heads as usize } {
+                let record = u64::from(word(a.packed, row * a.blocks as usize + len / BLOCK)) * a.packed_stride;
+                // SAFETY: as above: two sides of each head.
+                unsafe { code(slot.add(2 * head * SIDE), a.packed_base + record + head as u64 * a.record_stride) };
+            }
         }
     }
 }
@@ -202,7 +233,7 @@ extern "C" fn swap(raw: *const c_void) {
         let (from, to, bytes) = (host::<u8>(item.from), host::<u8>(item.to), item.bytes as usize);
         // SAFETY: two pages of as many bytes; nothing else runs meanwhile.
         unsafe {
-            // Pages of this machine are never packed: something to be told apart by.
+            // Codes of this machine are a mark of a record's rows: something to be told apart by.
             let out = item.to >= MAPPED;
             if out {
                 from.add(5 + i).write(17 + i as u8);
@@ -220,7 +251,7 @@ pub(crate) fn declare(fake: &Fake) {
     fake.kernel("ckv_attend", size_of::<AttendArgs>(), Some(attend));
     fake.kernel("ckv_append", size_of::<AppendArgs>(), Some(append));
     fake.kernel("ckv_select", size_of::<SelectArgs>(), Some(select));
-    fake.kernel("ckv_pack", size_of::<PackArgs>(), None);
+    fake.kernel("ckv_pack", size_of::<PackArgs>(), Some(pack));
     fake.kernel("ckv_gather", size_of::<GatherArgs>(), Some(gather));
     fake.kernel("ckv_swap", size_of::<SwapArgs>(), Some(swap));
     fake.kernel("ckv_publish", size_of::<PublishArgs>(), None);

@@ -1,5 +1,6 @@
 //! A cache's life, and a model of what it must hold: sequences with their rows, bit for bit.
 mod away;
+pub(crate) mod travel;
 
 use crate::fake_cuda::sweep::{Fault, Ran};
 use crate::kernels::{BLOCK, DIM, GROUP, KV_HEADS, Plant, planted};

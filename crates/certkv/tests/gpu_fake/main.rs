@@ -8,7 +8,9 @@ mod kernels;
 mod life;
 mod model;
 mod plan;
+mod shelf;
 mod states;
+mod units;
 
 use certkv::Error;
 use certkv::gpu::{Compiler, CudaError, Gpu, GpuCache};

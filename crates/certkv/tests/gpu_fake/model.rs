@@ -2,6 +2,7 @@
 //! rows are. Whatever happens, originals are the model's bit for bit, and no page is left when everything is released.
 use crate::kernels::{BLOCK, DIM, KV_HEADS};
 use crate::life::{FORMATS, LAYERS, config};
+use crate::shelf::Shelf;
 use crate::{alone, kernels};
 use certkv::gpu::{Compiler, Gpu, GpuCache};
 use certkv::{Chunk, Error, Eviction, Policy, PrefixScope, SaveScope, SequenceId, Side};
@@ -14,15 +15,18 @@ const OPERATIONS: usize = 100;
 const SCOPE: PrefixScope<'_> = PrefixScope::new(b"domain", b"model");
 const FILE: SaveScope<'_> = SaveScope { model: b"model", key: None };
 
-struct World {
+struct World<'s> {
     cache: GpuCache,
+    /// Units travel there, by way of the shelf.
+    beside: GpuCache,
+    shelf: &'s Shelf,
     live: Vec<(SequenceId, Vec<u32>)>,
     r: Rng,
     refused: usize,
     planted: usize,
     caught: usize,
-    /// Forks, cuts, swaps out and in, continuations, files.
-    seen: [usize; 6],
+    /// Forks, cuts, swaps out and in, continuations, files, units from the shelf here and beside.
+    seen: [usize; 8],
 }
 
 /// One element of a token's row.
@@ -32,7 +36,13 @@ fn element(token: u32, layer: usize, side: Side, at: usize) -> u16 {
     splitmix64(u64::from(token) << 32 | salt as u64) as u16 & 0xbbff
 }
 
-impl World {
+/// Rows of one head of one layer.
+fn expected(tokens: &[u32], (layer, head, side): (usize, usize, Side)) -> Vec<u16> {
+    let row = |token: u32| (head * DIM..(head + 1) * DIM).map(move |at| element(token, layer, side, at));
+    tokens.iter().flat_map(|token| row(*token)).collect()
+}
+
+impl World<'_> {
     fn pick(&mut self) -> Option<usize> {
         if self.live.is_empty() { None } else { Some(self.r.below(self.live.len())) }
     }
@@ -90,7 +100,7 @@ impl World {
     }
 
     fn operate(&mut self) {
-        let kind = self.r.below(16);
+        let kind = self.r.below(18);
         let Some(at) = self.pick().filter(|_| kind > 1) else {
             let created = self.cache.create();
             if let Some(id) = self.allow(created) {
@@ -150,8 +160,47 @@ impl World {
                     self.seen[5] += 1;
                 }
             }
+            12 | 13 => self.travel(at),
             _ => self.step(),
         }
+    }
+
+    /// Cached units of a sequence go to the shelf, and from there to where they are missing: into the other cache, or into this one
+    /// in place of the sequence.
+    fn travel(&mut self, at: usize) {
+        let (id, tokens) = &self.live[at];
+        let (id, tokens) = (*id, &tokens.clone()[..]);
+        let puts = self.cache.export_prefix(&SCOPE, tokens.into(), 0).expect("units");
+        let here = !puts.is_empty() && self.r.chance(0.7);
+        self.shelf.put(puts);
+        if here {
+            self.cache.release(id).expect("a release");
+            self.live.swap_remove(at);
+            self.cache.evict_prefixes(usize::MAX).expect("evictions");
+        }
+        let cache = if here { &mut self.cache } else { &mut self.beside };
+        let before = cache.prefix_stats().map_or(0, |(units, _)| units);
+        let found = self.shelf.get(cache.missing_prefix(&SCOPE, tokens.into()).expect("names"));
+        let cached = cache.import_prefix(&SCOPE, tokens.into(), &found).expect("whole units, or no room");
+        assert!(cached <= tokens.len() && cached.is_multiple_of(BLOCK));
+        let imported = cache.prefix_stats().map_or(0, |(units, _)| units) > before;
+        self.seen[if here { 6 } else { 7 }] += usize::from(imported);
+        if cached == 0 {
+            return;
+        }
+        let created = cache.create_from(&SCOPE, tokens.into());
+        let Some((id, len)) = self.allow(created) else { return };
+        assert_eq!(len, cached);
+        if here {
+            self.live.push((id, tokens[..len].to_vec()));
+            return;
+        }
+        let (layer, head) = (self.r.below(LAYERS), self.r.below(KV_HEADS));
+        let got = self.beside.originals(id, layer, head, Side::Value).expect("originals");
+        assert_eq!(got, expected(&tokens[..len], (layer, head, Side::Value)), "other originals beside");
+        self.beside.release(id).expect("a release");
+        let units = if self.r.chance(0.3) { usize::MAX } else { 0 };
+        self.beside.evict_prefixes(units).expect("evictions");
     }
 
     /// Whether originals of one head of one layer of one sequence are those of its tokens.
@@ -160,12 +209,7 @@ impl World {
         let (layer, head) = (self.r.below(LAYERS), self.r.below(KV_HEADS));
         let side = if self.r.chance(0.5) { Side::Key } else { Side::Value };
         let got = self.cache.originals(id, layer, head, side).expect("originals");
-        let row = |token: &u32| {
-            let token = *token;
-            (head * DIM..(head + 1) * DIM).map(move |at| element(token, layer, side, at))
-        };
-        let want: Vec<u16> = tokens.iter().flat_map(row).collect();
-        got == want
+        got == expected(tokens, (layer, head, side))
     }
 
     fn verify(&mut self, at: usize) {
@@ -182,7 +226,7 @@ impl World {
 }
 
 /// What was refused, reached, planted and caught.
-fn world(compiler: &Compiler, seed: u64) -> (usize, [usize; 6], [usize; 2]) {
+fn world(compiler: &Compiler, shelf: &Shelf, seed: u64) -> (usize, [usize; 8], [usize; 2]) {
     kernels::begin(FORMATS[0]);
     let gpu = Gpu::open(0).expect("the fake");
     let mut config = config(FORMATS[seed as usize % 3]);
@@ -191,9 +235,22 @@ fn world(compiler: &Compiler, seed: u64) -> (usize, [usize; 6], [usize; 2]) {
     if let (Some(prefixes), true) = (&mut config.prefixes, seed % 2 == 1) {
         (prefixes.units, prefixes.eviction) = (64, Eviction::S3Fifo);
     }
+    let mut other = config.clone();
+    other.max_tokens = 6 * BLOCK;
     let cache = GpuCache::new(&gpu, compiler, config).expect("a cache");
-    let mut world =
-        World { cache, live: Vec::new(), r: Rng::new(seed), refused: 0, planted: 0, caught: 0, seen: [0; 6] };
+    let beside = GpuCache::new(&gpu, compiler, other).expect("a cache");
+    shelf.clear();
+    let mut world = World {
+        cache,
+        beside,
+        shelf,
+        live: Vec::new(),
+        r: Rng::new(seed),
+        refused: 0,
+        planted: 0,
+        caught: 0,
+        seen: [0; 8],
+    };
     for _ in 0..OPERATIONS {
         world.operate();
         if let Some(at) = world.pick() {
@@ -210,6 +267,8 @@ fn world(compiler: &Compiler, seed: u64) -> (usize, [usize; 6], [usize; 2]) {
     let evicted = world.cache.evict_prefixes(usize::MAX).expect("evictions");
     let (units, _) = world.cache.prefix_stats().expect("prefixes are cached");
     assert_eq!((world.cache.live_pages(), units), (0, 0), "seed {seed}: pages are left, {evicted} units evicted");
+    world.beside.evict_prefixes(usize::MAX).expect("evictions");
+    assert_eq!(world.beside.live_pages(), 0, "seed {seed}: pages are left beside");
     (world.refused, world.seen, [world.planted, world.caught])
 }
 
@@ -217,15 +276,16 @@ fn world(compiler: &Compiler, seed: u64) -> (usize, [usize; 6], [usize; 2]) {
 fn the_cache_is_its_model() {
     let (fake, compiler, _turn) = alone();
     fake.reset();
-    let (mut refused, mut seen, mut planted, mut caught) = (0, [0; 6], 0, 0);
+    let (mut refused, mut seen, mut planted, mut caught) = (0, [0; 8], 0, 0);
+    let shelf = Shelf::new();
     for seed in 0..WORLDS {
-        let (full, reached, controls) = world(compiler, seed);
+        let (full, reached, controls) = world(compiler, &shelf, seed);
         refused += full;
         (planted, caught) = (planted + controls[0], caught + controls[1]);
         seen.iter_mut().zip(reached).for_each(|(sum, n)| *sum += n);
     }
     println!(
-        "GATE gpu-model executed={} failed=0 controls={caught}/{planted} seed=0x0 refused={refused} forks, cuts, swaps out and in, continued, restored: {seen:?}",
+        "GATE gpu-model executed={} failed=0 controls={caught}/{planted} seed=0x0 refused={refused} forks, cuts, swaps out and in, continued, restored, imported here and beside: {seen:?}",
         WORLDS as usize * OPERATIONS
     );
     assert_eq!(caught, planted);

@@ -1,0 +1,136 @@
+//! Cached prefixes of a cache on a GPU in a store: units of [`crate::save`](crate::Cache::export_prefix), with codes and originals in the
+//! order in which kernels read them.
+//!
+//! Records have no seal while they lie on the device. They get one when they leave, behind the originals of their layer, and it is
+//! compared before they are written again.
+use super::cache::{GpuCache, stamp};
+use crate::Error;
+use crate::group::SEAL_BYTES;
+use crate::prefix::{PrefixScope, Prefixes};
+use crate::save::header::Order;
+use crate::save::units::{self, Arriving, Engine};
+use crate::save::{NO_PAGE, check_seal};
+use crate::seal::Seal;
+use certkv_page::prefix::Prompt;
+use certkv_page::{BlockEntry, BlockTable, Reservation, RowSpan};
+use certkv_tier::store::{Get, Put};
+
+impl GpuCache {
+    /// As [`Cache::export_prefix`](crate::Cache::export_prefix). Waits for the device, and for each copy from it.
+    ///
+    /// # Errors
+    /// [`Error::Config`] where prefixes are not cached; the driver's.
+    pub fn export_prefix(
+        &mut self,
+        scope: &PrefixScope<'_>,
+        prompt: Prompt<'_>,
+        first: usize,
+    ) -> Result<Vec<Put>, Error> {
+        units::export(self, scope, prompt, first)
+    }
+
+    /// As [`Cache::missing_prefix`](crate::Cache::missing_prefix). Units that a CPU wrote have other names.
+    ///
+    /// # Errors
+    /// [`Error::Config`] where prefixes are not cached.
+    pub fn missing_prefix(&self, scope: &PrefixScope<'_>, prompt: Prompt<'_>) -> Result<Vec<Get>, Error> {
+        units::missing(self, scope, prompt)
+    }
+
+    /// As [`Cache::import_prefix`](crate::Cache::import_prefix). Waits for the device.
+    ///
+    /// # Errors
+    /// As [`Cache::import_prefix`](crate::Cache::import_prefix); the driver's: units before the one that it refused are cached.
+    pub fn import_prefix(
+        &mut self,
+        scope: &PrefixScope<'_>,
+        prompt: Prompt<'_>,
+        units: &[Get],
+    ) -> Result<usize, Error> {
+        units::import(self, scope, prompt, units)
+    }
+}
+
+impl Engine for GpuCache {
+    const ORDER: Order = Order::Fragments;
+
+    fn prefixes(&self) -> Result<&Prefixes, Error> {
+        GpuCache::prefixes(self)
+    }
+
+    fn shape(&self) -> (usize, usize) {
+        (self.core.sizes.layers, self.config.geometry.kv_width())
+    }
+
+    fn group_of(&self, _layer: usize) -> usize {
+        0
+    }
+
+    fn block_bytes(&self, _group: usize) -> usize {
+        let s = &self.core.sizes;
+        s.of_layer.iter().map(|layer| s.original_bytes + SEAL_BYTES + layer.page_bytes).sum()
+    }
+
+    fn block_out(&mut self, _group: usize, block: usize, entry: &BlockEntry, bytes: &mut Vec<u8>) -> Result<(), Error> {
+        // Kernels write originals.
+        self.core.finish()?;
+        bytes.reserve(self.block_bytes(0));
+        for (layer, layout) in self.layouts.iter().enumerate() {
+            self.core.originals_out(layer, entry, self.core.sizes.block, bytes)?;
+            let sealed = bytes.len();
+            bytes.resize(sealed + SEAL_BYTES, 0);
+            self.core.records_out(layer, entry, bytes)?;
+            Seal::new(layout, layer, block, NO_PAGE).write(&mut bytes[sealed..]);
+        }
+        Ok(())
+    }
+
+    fn reserve(&mut self, table: &mut BlockTable, tokens: usize) -> Result<Reservation, Error> {
+        self.reserve_all(table, tokens)
+    }
+
+    fn block_in(&mut self, _group: usize, span: &RowSpan, bytes: &[u8]) -> Result<(), Error> {
+        let s = &self.core.sizes;
+        // What read the pages before has yet to pass: the host writes them.
+        self.core.finish()?;
+        let mut rest = bytes;
+        for (layer, layout) in self.layouts.iter().enumerate() {
+            let (originals, others) = rest.split_at(s.original_bytes);
+            let (sealed, others) = others.split_at(SEAL_BYTES + s.of_layer[layer].page_bytes);
+            rest = others;
+            check_seal(layout, (layer, span.block), NO_PAGE, sealed)?;
+            self.core.page_in(layer, span, originals, &sealed[SEAL_BYTES..])?;
+        }
+        Ok(())
+    }
+
+    fn abort(&mut self, reservations: Vec<Reservation>) {
+        reservations.into_iter().for_each(|reservation| reservation.abort(stamp));
+        self.reclaim();
+    }
+
+    fn commit(&mut self, tables: &mut [BlockTable], reservations: Vec<Reservation>) -> Result<(), Error> {
+        for (table, reservation) in tables.iter_mut().zip(reservations) {
+            // Nobody else knows the table; a refusal leaves it and the pages to their drops.
+            let committed = table.commit(reservation).map_err(|e| Error::from_table(e.error))?;
+            committed.dropped.retire(stamp)?;
+        }
+        Ok(())
+    }
+
+    fn publish(&mut self, scope: &PrefixScope<'_>, prompt: Prompt<'_>, arrived: &Arriving) -> Result<usize, Error> {
+        let done = arrived.publish(GpuCache::prefixes(self)?, scope, prompt, &self.ledger);
+        let units = done.known + done.added;
+        self.retire_evicted(done.evicted)?;
+        Ok(units)
+    }
+
+    /// Nothing is forgotten of their pages: those of cached units stay, and nobody has read the others.
+    fn give_up(&mut self, tables: Vec<BlockTable>) -> Result<(), Error> {
+        for table in tables {
+            table.release().retire(stamp)?;
+        }
+        self.reclaim();
+        Ok(())
+    }
+}
