@@ -222,7 +222,7 @@ proptest! {
             let more = 1 + (roll >> 8) as usize % chunk;
             let cut = table.len().saturating_sub((roll >> 8) as usize % (slack + 2));
             for table in [Some(&mut table), twin.as_mut()].into_iter().flatten() {
-                if roll % 4 > 0 {
+                if !roll.is_multiple_of(4) {
                     if table.len() + more <= 60 * block {
                         append(table, more);
                     }
@@ -231,7 +231,7 @@ proptest! {
                     table.pools().reclaim(&mut |_| true);
                 }
             }
-            if roll % 7 == 0 || twin.is_none() {
+            if roll.is_multiple_of(7) || twin.is_none() {
                 twin = Some(rebuilt(&table, window));
             }
             let twin = twin.as_ref().unwrap();
