@@ -71,6 +71,7 @@ static void empty()
     REFUSED(CERTKV_NULL_POINTER, "cache", none.restore(saved, "file"));
     REFUSED(CERTKV_NULL_POINTER, "cache", none.create_from(prefix, {}));
     REFUSED(CERTKV_NULL_POINTER, "cache", none.evict_prefixes());
+    REFUSED(CERTKV_NULL_POINTER, "cache", none.admit(1));
     REFUSED(CERTKV_NULL_POINTER, "cache", none.open_ring());
     REFUSED(CERTKV_NULL_POINTER, "cache", none.memory());
     REFUSED(CERTKV_NULL_POINTER, "cache", none.snapshot());

@@ -22,7 +22,11 @@ static void hits(const certkv::Cache &cache)
     TRUE(published->stop == CERTKV_STOP_NONE && published->cached == 2 * BLOCK && published->added == 2 * BLOCK);
     const auto elsewhere = a.publish(other, prompt);
     TRUE(elsewhere && elsewhere->stop == CERTKV_STOP_ELSEWHERE && elsewhere->cached == 0);
+    TRUE(a.admit(1)->verdict == CERTKV_FITS && cache.admit(256)->verdict == CERTKV_LACKS);
+    TRUE(cache.admit(256)->pages == 2 && cache.admit(256)->units == 0);
     OK(a.release());
+    TRUE(cache.admit(256)->verdict == CERTKV_FITS_AFTER_EVICTION && cache.admit(256)->units == 2);
+    REFUSED(CERTKV_LENGTH, "tokens", cache.admit(1000));
     auto next = cache.create_from(scope, prompt);
     OK(next);
     TRUE(next->found == 2 * BLOCK && *next->sequence.length() == 2 * BLOCK);

@@ -596,6 +596,33 @@ typedef struct certkv_publication {
 } certkv_publication;
 
 /**
+ * Whether pages suffice.
+ */
+typedef int32_t certkv_verdict;
+
+/**
+ * What a request would find.
+ */
+typedef struct certkv_admission {
+  /**
+   * sizeof(certkv_admission), set by the caller; nothing is written beyond it.
+   */
+  uint32_t struct_size;
+  /**
+   * One of the CERTKV_FITS values, or CERTKV_LACKS.
+   */
+  certkv_verdict verdict;
+  /**
+   * Of CERTKV_FITS_AFTER_EVICTION: units of cached prefixes to evict. Else 0.
+   */
+  uint64_t units;
+  /**
+   * Of CERTKV_LACKS: pages that are short, of the class that is short first. Else 0.
+   */
+  uint64_t pages;
+} certkv_admission;
+
+/**
  * Tokens to append to one sequence in one step.
  */
 typedef struct certkv_chunk {
@@ -1185,6 +1212,26 @@ typedef struct certkv_plan {
 #define CERTKV_STOP_PAGE 6
 
 /**
+ * Free pages are enough.
+ */
+#define CERTKV_FITS 0
+
+/**
+ * They are, with pages that are given back once work under way has passed them.
+ */
+#define CERTKV_FITS_SOON 1
+
+/**
+ * They are, once cached prefixes that nobody uses have gone; a step evicts them by itself.
+ */
+#define CERTKV_FITS_AFTER_EVICTION 2
+
+/**
+ * They are not: sequences have to end, to be cut or to be swapped out.
+ */
+#define CERTKV_LACKS 3
+
+/**
  * Ordinary memory of the process.
  */
 #define CERTKV_SPACE_HOST 1
@@ -1467,6 +1514,22 @@ certkv_status certkv_sequence_create_from(struct certkv_cache *cache,
 certkv_status certkv_cache_evict_prefixes(struct certkv_cache *cache,
                                           uint64_t units,
                                           uint64_t *evicted);
+
+/**
+ * Whether `tokens` more tokens of `sequence`, or of a new sequence where it is CERTKV_NO_SEQUENCE, would find their pages now; of a
+ * sequence that is swapped out, with those of its return. Nothing is reserved: the answer is old as soon as another thread takes pages.
+ * `admission`, whose `struct_size` must be set, is filled.
+ *
+ * Threads: any, at any time.
+ * Stream: none.
+ * Capture: not allowed.
+ * Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE, INVALID_HANDLE, UNKNOWN_SEQUENCE, BUSY_SEQUENCE, LENGTH (no cache of this configuration
+ * would have room), OUT_OF_MEMORY, POISONED; on a GPU BUSY_STEP while a step is open. `admission` is unchanged.
+ */
+certkv_status certkv_cache_admit(const struct certkv_cache *cache,
+                                 certkv_sequence sequence,
+                                 uint64_t tokens,
+                                 struct certkv_admission *admission);
 
 /**
  * Starts a step: reserves every page that the new tokens can need, or none. `chunks` is borrowed during the call; rows

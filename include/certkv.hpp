@@ -427,6 +427,12 @@ public:
         std::uint64_t tokens = 0;
         return detail::done(certkv_sequence_length(cache_, id_, &tokens), tokens);
     }
+    // certkv_cache_admit of more tokens.
+    [[nodiscard]] Result<certkv_admission> admit(std::uint64_t tokens) const noexcept
+    {
+        certkv_admission admission = detail::sized<certkv_admission>();
+        return detail::done(certkv_cache_admit(cache_, id_, tokens, &admission), admission);
+    }
     // certkv_sequence_swap_out; the bytes moved.
     [[nodiscard]] Result<std::uint64_t> swap_out() const noexcept
     {
@@ -650,6 +656,12 @@ public:
         const certkv_status status = certkv_sequence_restore(handle_, &scope, path, &made);
         Sequence owned(handle_, made);
         return detail::done(status, owned);
+    }
+    // certkv_cache_admit of a new sequence.
+    [[nodiscard]] Result<certkv_admission> admit(std::uint64_t tokens) const noexcept
+    {
+        certkv_admission admission = detail::sized<certkv_admission>();
+        return detail::done(certkv_cache_admit(handle_, CERTKV_NO_SEQUENCE, tokens, &admission), admission);
     }
     // certkv_cache_evict_prefixes; how many went.
     [[nodiscard]] Result<std::uint64_t> evict_prefixes(std::uint64_t units = UINT64_MAX) const noexcept

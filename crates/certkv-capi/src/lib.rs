@@ -7,6 +7,7 @@
 #![allow(non_camel_case_types, reason = "types bear the names they have in C")]
 #![allow(clippy::missing_safety_doc, reason = "the contract of each export is written for C callers")]
 
+mod admit;
 mod argument;
 mod cache;
 mod capture;
@@ -30,6 +31,7 @@ mod step;
 mod swap;
 mod version;
 
+pub use admit::*;
 pub use cache::{certkv_cache, certkv_cache_create, certkv_cache_destroy};
 pub use capture::*;
 pub use certificate::*;

@@ -66,6 +66,7 @@ fn generated() -> String {
         "swap",
         "save",
         "prefix",
+        "admit",
         "certificate",
         "step",
         "capture",

@@ -60,7 +60,8 @@ fn the_gpu_example_decodes_or_says_why_not() {
 }
 
 /// One program per object, and how many checks it makes at least.
-const HOSTILE: [(&str, u32); 5] = [("misuse", 300), ("swap", 60), ("save", 80), ("snapshot", 50), ("prefixes", 100)];
+const HOSTILE: [(&str, u32); 6] =
+    [("misuse", 300), ("swap", 60), ("save", 80), ("snapshot", 50), ("prefixes", 100), ("admit", 50)];
 
 #[test]
 fn hostile_calls_get_statuses() {

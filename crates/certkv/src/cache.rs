@@ -243,7 +243,7 @@ impl Cache {
     }
 
     /// Asks a sequence that no step holds, in place: a thread that asks does not make it busy for another.
-    fn ask<T>(&self, id: SequenceId, what: impl FnOnce(&SequenceState) -> T) -> Result<T, Error> {
+    pub(crate) fn ask<T>(&self, id: SequenceId, what: impl FnOnce(&SequenceState) -> T) -> Result<T, Error> {
         match self.sequences.lock().live.get(id.slot as usize) {
             Some(entry) if entry.generation == id.generation => {
                 entry.state.as_deref().map(what).ok_or(Error::BusySequence(id))

@@ -333,10 +333,10 @@ impl Cache {
     pub fn admit(&self, id: Option<SequenceId>, tokens: usize) -> Result<Admission, Error> {
         let _turn = self.turn.lock();
         let needs: Vec<Need> = match id {
-            Some(id) => self.with(id, |state| {
-                let needs = state.tables.iter().map(|table| table.plan_growth(tokens));
-                needs.collect::<Result<_, _>>().map_err(Error::from_table)
-            })?,
+            Some(id) => {
+                let of = |state: &SequenceState| state.tables.iter().map(|t| t.plan_growth(tokens)).collect();
+                self.ask::<Result<_, _>>(id, of)?.map_err(Error::from_table)?
+            }
             None => {
                 let tables = self.groups.iter().map(|group| group.table());
                 let needs = tables.map(|table| table.and_then(|table| table.plan_growth(tokens)));

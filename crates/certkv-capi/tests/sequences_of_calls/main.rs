@@ -45,8 +45,8 @@ struct Caller {
     model: Model,
     noise: u64,
     statuses: Vec<certkv_status>,
-    /// Bytes swapped, tokens restored, tokens found in prefixes: calls that did something.
-    moved: [u64; 3],
+    /// Bytes swapped, tokens restored, tokens found in prefixes, tokens said not to fit: calls that did something.
+    moved: [u64; 4],
     /// For files.
     folder: PathBuf,
 }
@@ -282,6 +282,23 @@ impl Caller {
         Ok(())
     }
 
+    /// Whether a step of so many tokens is said to fit, which it then has to.
+    fn admit(&mut self, slot: usize, tokens: u64) -> Result<bool, TestCaseError> {
+        let mut seen = certkv_admission { struct_size: size_of::<certkv_admission>() as u32, ..Default::default() };
+        seen.verdict = 7;
+        let sequence = self.sequence(slot);
+        // SAFETY: the struct has the size that it says.
+        let got = unsafe { certkv_cache_admit(self.cache, sequence, tokens, &mut seen) };
+        let length = self.model.slots[slot].map_or(0, |(_, length)| length);
+        let too_long = length + tokens > MAX_TOKENS && got == CERTKV_LENGTH;
+        let told = self.saw(got, if too_long { got } else { self.standing(slot) })?;
+        prop_assert_eq!((CERTKV_FITS..=CERTKV_LACKS).contains(&seen.verdict), told);
+        prop_assert_eq!(seen.units > 0, seen.verdict == CERTKV_FITS_AFTER_EVICTION);
+        prop_assert_eq!(seen.pages > 0, seen.verdict == CERTKV_LACKS);
+        self.moved[3] += if seen.verdict == CERTKV_LACKS { tokens } else { 0 };
+        Ok(told && seen.verdict != CERTKV_LACKS)
+    }
+
     fn begin(&mut self, parts: &[(usize, u64)]) -> Result<(), TestCaseError> {
         if self.model.step.is_some() {
             return Ok(());
@@ -290,6 +307,10 @@ impl Caller {
             .iter()
             .map(|(slot, tokens)| certkv_chunk { sequence: self.sequence(*slot), tokens: *tokens })
             .collect();
+        let fits = match parts {
+            [(slot, tokens)] => self.admit(*slot, *tokens)?,
+            _ => false,
+        };
         // SAFETY: the chunks are a slice, the out parameter a field.
         let got = unsafe { certkv_step_begin(self.cache, chunks.as_ptr(), chunks.len() as u64, &mut self.step) };
         let mut want = if parts.is_empty() { CERTKV_SHAPE } else { CERTKV_OK };
@@ -309,7 +330,10 @@ impl Caller {
         }
         self.statuses.push(got);
         // An earlier part may find no page before a later one is looked at.
-        prop_assert!(got == want || got == CERTKV_CAPACITY && !parts.is_empty(), "{got:?}, not {want:?}");
+        prop_assert!(
+            got == want || got == CERTKV_CAPACITY && !parts.is_empty() && !fits,
+            "{got:?}, not {want:?}; {fits}"
+        );
         prop_assert_eq!(self.step.is_null(), got != CERTKV_OK);
         if got == CERTKV_OK {
             self.model.step = Some((parts.to_vec(), vec![false; LAYERS as usize]));
@@ -460,7 +484,7 @@ fn new_cache(policy: i32, store: i32) -> *mut certkv_cache {
 }
 
 /// Runs the calls on a new cache, ends everything, and gives the statuses that were seen and what was moved.
-fn play(calls: &[Call], policy: i32, store: i32, noise: u64) -> Result<(Vec<certkv_status>, [u64; 3]), TestCaseError> {
+fn play(calls: &[Call], policy: i32, store: i32, noise: u64) -> Result<(Vec<certkv_status>, [u64; 4]), TestCaseError> {
     let cache = new_cache(policy, store);
     let mut caller = Caller {
         cache,
@@ -468,7 +492,7 @@ fn play(calls: &[Call], policy: i32, store: i32, noise: u64) -> Result<(Vec<cert
         model: Model::default(),
         noise,
         statuses: Vec::new(),
-        moved: [0; 3],
+        moved: [0; 4],
         folder: folder(),
     };
     for call in calls {
@@ -497,7 +521,7 @@ fn any_calls_do_what_the_model_says_and_leave_no_page() {
     let calls = proptest::collection::vec(call(), 1..80);
     let config = ProptestConfig { cases: 512, failure_persistence: None, ..ProptestConfig::default() };
     let mut runner = TestRunner::new(config);
-    let (seen, moved) = (RefCell::new(Vec::new()), RefCell::new([0; 3]));
+    let (seen, moved) = (RefCell::new(Vec::new()), RefCell::new([0; 4]));
     let run = runner.run(&(calls, policies, stores, any::<u64>()), |(calls, policy, store, noise)| {
         let (statuses, did) = play(&calls, policy, store, noise)?;
         seen.borrow_mut().extend(statuses);
@@ -506,7 +530,7 @@ fn any_calls_do_what_the_model_says_and_leave_no_page() {
     });
     run.unwrap_or_else(|e| panic!("{e}"));
     let (seen, moved) = (seen.into_inner(), moved.into_inner());
-    println!("bytes swapped in, tokens restored, tokens found: {moved:?}");
+    println!("bytes swapped in, tokens restored, found, said not to fit: {moved:?}");
     assert!(moved.iter().all(|n| *n > 50), "nothing was moved: {moved:?}");
     // The calls went somewhere: every status that they can meet was met, and no other.
     let expected = [
@@ -549,7 +573,7 @@ fn a_leak_would_be_seen() {
         model: Model::default(),
         noise: 1,
         statuses: Vec::new(),
-        moved: [0; 3],
+        moved: [0; 4],
         folder: folder(),
     };
     calls.iter().for_each(|call| caller.apply(call).unwrap());
