@@ -188,6 +188,20 @@ impl Cache {
         }
     }
 
+    /// Verdict, units and pages.
+    pub(crate) fn admit(&self, sequence: certkv_sequence, tokens: u64) -> Result<(i32, u64, u64), certkv_status> {
+        let size = size_of::<certkv_admission>() as u32;
+        let mut seen = certkv_admission { struct_size: size, verdict: 7, units: 7, pages: 7 };
+        // SAFETY: the struct has the size that it says.
+        match unsafe { certkv_cache_admit(self.0, sequence, tokens, &mut seen) } {
+            CERTKV_OK => Ok((seen.verdict, seen.units, seen.pages)),
+            refused => {
+                assert_eq!((seen.verdict, seen.units, seen.pages), (7, 7, 7));
+                Err(refused)
+            }
+        }
+    }
+
     pub(crate) fn evict(&self, units: u64) -> Result<u64, certkv_status> {
         let mut evicted = 7;
         // SAFETY: the out parameter is a local.

@@ -50,6 +50,7 @@ fn a_sequence_continues_from_what_another_one_wrote() {
     // What a sequence uses stays, the rest goes; then all.
     assert_eq!((cache.evict(u64::MAX), cache.snapshot().prefix_units), (Ok(1), 1));
     cache.release(half);
+    assert_eq!(cache.admit(99, 1), Err(CERTKV_UNKNOWN_SEQUENCE));
     assert_eq!((cache.evict(0), cache.evict(u64::MAX), cache.evict(5)), (Ok(0), Ok(1), Ok(0)));
     let seen = cache.snapshot();
     assert_eq!((seen.prefix_units, seen.prefix_capacity, seen.prefix_published, seen.prefix_evicted), (0, 8, 2, 2));

@@ -111,6 +111,11 @@ fn a_cache_on_a_gpu_has_the_same_verbs() {
     let (next, found) = cache.create_from(&scope, &tokens).unwrap();
     assert_eq!((found, cache.length(next)), (2 * BLOCK, 2 * BLOCK));
 
+    // Of ten blocks two are in use, and may be had once nobody uses them.
+    assert_eq!(cache.admit(a, 1), Ok((CERTKV_FITS, 0, 0)));
+    assert_eq!(cache.admit(CERTKV_NO_SEQUENCE, 8 * BLOCK), Ok((CERTKV_FITS, 0, 0)));
+    assert_eq!(cache.admit(CERTKV_NO_SEQUENCE, 10 * BLOCK), Ok((CERTKV_LACKS, 0, 2)));
+
     // While a step is open the cache is with it.
     let step = cache.begin(next, 1).unwrap();
     let (mut out, mut plain, mut figures) = (7, 7, certkv_snapshot { struct_size: 552, ..Default::default() });
@@ -122,6 +127,7 @@ fn a_cache_on_a_gpu_has_the_same_verbs() {
         assert_eq!(certkv_cache_publish(cache.0, a, &scope, tokens.as_ptr(), 4, ptr::null_mut()), CERTKV_BUSY_STEP);
     }
     assert_eq!((swap_out(&cache, a), swap_in(&cache, a)), (Err(CERTKV_BUSY_STEP), Err(CERTKV_BUSY_STEP)));
+    assert_eq!(cache.admit(a, 1), Err(CERTKV_BUSY_STEP));
     assert_eq!(
         (cache.save(a, &named, &path), cache.restore(&named, &path)),
         (Err(CERTKV_BUSY_STEP), Err(CERTKV_BUSY_STEP))
@@ -131,6 +137,7 @@ fn a_cache_on_a_gpu_has_the_same_verbs() {
     assert_eq!(unsafe { certkv_step_abort(step) }, CERTKV_OK);
 
     [a, next].into_iter().for_each(|sequence| cache.release(sequence));
+    assert_eq!(cache.admit(CERTKV_NO_SEQUENCE, 10 * BLOCK), Ok((CERTKV_FITS_AFTER_EVICTION, 2, 0)));
     assert_eq!(cache.evict(u64::MAX), Ok(2));
     let left = cache.snapshot();
     assert_eq!((left.sequences, left.packed_pages.live, left.host_pages.live, left.swap_pages.live), (0, 0, 0, 0));
