@@ -13,7 +13,7 @@ use certkv_core::{Class, Geometry, Ledger, RecordLayout, SequenceId, planted, sp
 use certkv_device::{CheckReport, Copy2d, DeviceError, Dst, Fence, SimDevice, Src, Stream};
 use certkv_kernel::Pool;
 use certkv_page::prefix::GroupShape;
-use certkv_page::{CopyOp, Dropped, PageClass, PageRef, Pools, Stamp};
+use certkv_page::{BlockTable, CopyOp, Dropped, PageClass, PageRef, Pools, Stamp};
 use certkv_tier::Lane;
 use core::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::{Mutex, ReentrantMutex};
@@ -323,7 +323,12 @@ impl Cache {
         let _turn = self.turn.lock();
         let state = self.take(id)?;
         self.sequences.lock().live.try_remove(id.slot as usize);
-        for (group, table) in self.groups.iter().zip(state.tables) {
+        self.end(state.tables)
+    }
+
+    /// Ends tables that nobody can reach any more, one per group. Whoever calls has the turn.
+    pub(crate) fn end(&self, tables: Vec<BlockTable>) -> Result<(), Error> {
+        for (group, table) in self.groups.iter().zip(tables) {
             let dropped = table.release();
             self.forget_promoted(group, &dropped);
             dropped.retire(|| self.stamp())?;

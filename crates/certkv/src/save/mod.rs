@@ -203,11 +203,8 @@ impl Cache {
         let _turn = self.turn.lock();
         if let Err(error) = filled {
             reservations.into_iter().for_each(|(_, reservation)| reservation.abort(|| self.stamp()));
-            // Blocks of windows are their tables'.
-            for table in state.tables {
-                table.release().retire(|| self.stamp())?;
-            }
-            self.sweep_all();
+            // Blocks of windows are their tables'. The error that matters is the first.
+            let _ = self.end(state.tables);
             return Err(error);
         }
         for (index, reservation) in reservations {

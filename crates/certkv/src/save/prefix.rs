@@ -98,13 +98,6 @@ impl Engine for &Cache {
 
     fn give_up(&mut self, tables: Vec<BlockTable>) -> Result<(), Error> {
         let _turn = self.turn.lock();
-        for (group, table) in self.groups.iter().zip(tables) {
-            let dropped = table.release();
-            self.forget_promoted(group, &dropped);
-            dropped.retire(|| self.stamp())?;
-            group.pools.reclaim(&mut |stamp| self.passed(stamp));
-        }
-        self.sweep_all();
-        Ok(())
+        self.end(tables)
     }
 }
