@@ -13,7 +13,7 @@ pub enum ControlError {
         /// Length needed.
         need: usize,
     },
-    /// A number is NaN or negative where a mass, gain, cost or need was expected.
+    /// A number is NaN, negative or without end where a mass, gain, cost or need was expected.
     Invalid {
         /// Name of the argument.
         what: &'static str,
@@ -22,6 +22,22 @@ pub enum ControlError {
     },
     /// Taking every item does not reach the need.
     Infeasible,
+    /// Not even the cheapest level of every item fits.
+    BelowFloor {
+        /// What those cost.
+        floor: f64,
+        /// What there is.
+        budget: f64,
+    },
+    /// No widths have this sum.
+    Bits {
+        /// Bits asked for.
+        budget: usize,
+        /// Bits if all have the least width.
+        floor: usize,
+        /// Bits if all have the largest.
+        ceiling: usize,
+    },
     /// More items than a 32-bit index can name.
     TooMany(usize),
 }
@@ -30,8 +46,10 @@ impl fmt::Display for ControlError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::Length { what, got, need } => write!(f, "{what} has {got} entries, {need} are needed"),
-            Self::Invalid { what, index } => write!(f, "{what}[{index}] is NaN or negative"),
+            Self::Invalid { what, index } => write!(f, "{what}[{index}] is no number that it may be"),
             Self::Infeasible => f.write_str("all items together do not reach the need"),
+            Self::BelowFloor { floor, budget } => write!(f, "a budget of {budget} is below the floor of {floor}"),
+            Self::Bits { budget, floor, ceiling } => write!(f, "{budget} bits: possible are {floor} to {ceiling}"),
             Self::TooMany(n) => write!(f, "{n} items: at most 2^32 - 1 can be named"),
         }
     }
@@ -46,6 +64,14 @@ pub(crate) fn length(what: &'static str, got: usize, need: usize) -> Result<(), 
 /// Refuses NaN and negative entries.
 pub(crate) fn non_negative(what: &'static str, x: &[f64]) -> Result<(), ControlError> {
     match x.iter().position(|&v| !(v >= 0.0)) {
+        Some(index) => Err(ControlError::Invalid { what, index }),
+        None => Ok(()),
+    }
+}
+
+/// Refuses entries that are negative or not finite.
+pub(crate) fn finite(what: &'static str, x: &[f64]) -> Result<(), ControlError> {
+    match x.iter().position(|&v| !(v >= 0.0 && v.is_finite())) {
         Some(index) => Err(ControlError::Invalid { what, index }),
         None => Ok(()),
     }

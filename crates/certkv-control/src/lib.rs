@@ -7,9 +7,12 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::neg_cmp_op_on_partial_ord, reason = "!(rest <= eps) is how NaN fails closed")]
 
+pub mod allocate;
+pub mod bits;
 pub mod bitset;
 pub mod cover;
 pub mod coverage;
+pub mod danger;
 pub mod error;
 pub mod explore;
 pub mod group_cover;
@@ -19,9 +22,12 @@ pub mod policy;
 pub mod seed000;
 pub mod values;
 
+pub use allocate::{Allocation, Allocator, Choices};
+pub use bits::allocate_bits;
 pub use bitset::BitSet;
 pub use cover::{Cover, CoverSolver};
 pub use coverage::Coverage;
+pub use danger::{Gate, danger};
 pub use error::ControlError;
 pub use group_cover::{Gains, GroupCover};
 pub use policy::{Policy, PolicyError};

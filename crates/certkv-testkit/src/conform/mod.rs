@@ -11,6 +11,7 @@ use std::{fmt, fs, io, path::Path};
 mod bytes;
 mod certificates;
 mod codecs;
+mod control;
 mod formats;
 mod report;
 mod select;
@@ -26,14 +27,19 @@ pub(crate) struct Family {
 }
 
 /// Every family of this build. A module that replays files exports its own `FAMILIES` and is added here.
-const FAMILIES: &[&[Family]] =
-    &[formats::FAMILIES, codecs::FAMILIES, bytes::FAMILIES, certificates::FAMILIES, select::FAMILIES, steps::FAMILIES];
+const FAMILIES: &[&[Family]] = &[
+    formats::FAMILIES,
+    codecs::FAMILIES,
+    bytes::FAMILIES,
+    certificates::FAMILIES,
+    select::FAMILIES,
+    control::FAMILIES,
+    steps::FAMILIES,
+];
 
 /// Prefixes that belong to parts which this build does not have, and what they are.
 const NOT_IN_THIS_BUILD: &[(&str, &str)] = &[
-    ("alloc_bytes", "byte allocation"),
     ("codebook", "Lloyd-Max codebooks"),
-    ("gate", "two-threshold gate"),
     ("gtq", "Block-GTQ keys"),
     ("rdr", "rate-distortion retention"),
     ("rht", "randomised Hadamard rotation"),
