@@ -20,6 +20,7 @@ pub mod guess;
 pub mod joint;
 pub mod policy;
 pub mod seed000;
+pub mod smartkv;
 pub mod values;
 
 pub use allocate::{Allocation, Allocator, Choices};

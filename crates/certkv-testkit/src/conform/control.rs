@@ -2,12 +2,15 @@
 use super::certificates::{BOUND_LIMIT, columns};
 use super::{ConformError, Family, Report};
 use crate::cgv::Vectors;
+use certkv_control::smartkv::{Hysteresis, Importance, Items, Ladder, WidthAllocator, interval, kl, moved};
 use certkv_control::{Allocator, Choices, Gate, allocate_bits, danger};
 
 pub(crate) const FAMILIES: &[Family] = &[
     Family { prefix: "alloc_bytes", replay: alloc_bytes },
     Family { prefix: "gtq_alloc", replay: gtq_alloc },
     Family { prefix: "gate", replay: gate },
+    Family { prefix: "smartkv", replay: smartkv },
+    Family { prefix: "smartkv_interval", replay: smartkv_interval },
 ];
 
 fn alloc_bytes(_: &str, v: &Vectors, report: &mut Report) -> Result<(), ConformError> {
@@ -43,5 +46,53 @@ fn gate(_: &str, v: &Vectors, report: &mut Report) -> Result<(), ConformError> {
     let mut gate = Gate::default();
     let on = v.f64s("trace")?.into_iter().map(|x| i64::from(gate.step(x)));
     report.exact_ints("gate", on, &v.i64s("on")?);
+    Ok(())
+}
+
+/// A trace of steps with growing items: scores, what may change, widths, drift.
+fn smartkv(_: &str, v: &Vectors, report: &mut Report) -> Result<(), ConformError> {
+    let (cost, ladder) = (v.f64s("cost_2_3_4_8")?, v.i64s("ladder")?);
+    let bits: Vec<u8> = ladder.iter().map(|b| *b as u8).collect();
+    let refused = ConformError::refused;
+    let mut importance = Importance::new(v.matrix("attn0")?.0, Default::default()).map_err(refused)?;
+    let (mut hysteresis, mut allocator) = (Hysteresis::default(), WidthAllocator::new());
+    let (mut score, mut before, mut previous) = (Vec::new(), Vec::new(), Vec::<u8>::new());
+    for step in (0..).take_while(|step| v.has(&format!("attn{step}"))) {
+        let of = |name: &str| format!("{name}{step}");
+        importance.update(&v.f64s(&of("attn"))?, step).map_err(refused)?;
+        importance.scores(step, &mut score);
+        report.relative("SmartKV scores", &score, &v.f64s(&of("score"))?, BOUND_LIMIT);
+        hysteresis.check(&score).map_err(refused)?;
+        for (name, set) in [("up", hysteresis.may_rise()), ("down", hysteresis.may_fall())] {
+            let got = (0..score.len()).map(|item| i64::from(set.contains(item)));
+            report.exact_ints("SmartKV: what may change", got, &v.i64s(&of(name))?);
+        }
+        let (may_rise, may_fall) = (hysteresis.may_rise(), hysteresis.may_fall());
+        let items = Items { score: &score, previous: &previous, may_rise, may_fall, protected: [4, 2] };
+        let budget = v.scalar(&of("budget"))?;
+        let found = allocator.solve(&Ladder { bits: &bits, cost: &cost }, &items, 0.6, budget).map_err(refused)?;
+        let widths = found.level.iter().map(|level| ladder[usize::from(*level)]);
+        report.exact_ints("SmartKV widths", widths, &v.i64s(&of("bits"))?);
+        report.exact("SmartKV bytes", &[found.used], &[v.scalar(&of("used"))?]);
+        report.exact_ints("SmartKV: forced", [i64::from(found.forced)], &v.i64s(&of("forced"))?);
+        let changed = previous.iter().zip(found.level).enumerate().filter(|(_, (a, b))| a != b);
+        let changed: Vec<usize> = changed.map(|(item, _)| item).collect();
+        previous.clear();
+        previous.extend_from_slice(found.level);
+        changed.into_iter().for_each(|item| hysteresis.changed(item));
+        if v.has(&of("kl")) {
+            let drift = [kl(&score, &before).map_err(refused)?, moved(&score, &before, 5.0).map_err(refused)?];
+            report.relative("SmartKV drift", &drift, &[v.scalar(&of("kl"))?, v.scalar(&of("moved"))?], BOUND_LIMIT);
+        }
+        before.clone_from(&score);
+    }
+    Ok(())
+}
+
+fn smartkv_interval(_: &str, v: &Vectors, report: &mut Report) -> Result<(), ConformError> {
+    for row in v.i64s("rows")?.chunks_exact(4) {
+        let found = interval(row[0] as usize, row[1] as usize, row[2] as usize);
+        report.exact_ints("SmartKV interval", [found as i64], &row[3..]);
+    }
     Ok(())
 }

@@ -43,7 +43,6 @@ const NOT_IN_THIS_BUILD: &[(&str, &str)] = &[
     ("gtq", "Block-GTQ keys"),
     ("rdr", "rate-distortion retention"),
     ("rht", "randomised Hadamard rotation"),
-    ("smartkv", "SmartKV allocation"),
     ("sph", "spherical keys"),
     ("tq", "TurboQuant keys"),
 ];

@@ -1,0 +1,161 @@
+//! Scores of items, from the attention that they get step by step.
+use crate::ControlError;
+use crate::error::{finite, length};
+
+/// How attention becomes a score, math.md (9.6) to (9.10).
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ImportanceRule {
+    /// Share of an item's importance that stays from step to step.
+    pub keep: f64,
+    /// The same of a head's concentration.
+    pub keep_head: f64,
+    /// Share of importance in a score; the rest is the last step's attention, weighed by head.
+    pub mix: f64,
+    /// Steps in which a score falls to 1/e as its item ages.
+    pub life: f64,
+}
+
+impl Default for ImportanceRule {
+    fn default() -> Self {
+        Self { keep: 0.9, keep_head: 0.95, mix: 0.7, life: 512.0 }
+    }
+}
+
+/// Keeps head weights finite where no head attends to anything.
+const LEAST_MEAN: f64 = 1e-6;
+
+#[derive(Debug, Clone, Copy)]
+struct Item {
+    importance: f64,
+    /// `keep^updates`: what a start from 0 still takes away.
+    left: f64,
+    born: u64,
+    /// Attention of the last step, weighed by head.
+    last: f64,
+}
+
+/// What is remembered of the items of one layer, first item first.
+#[derive(Debug, Clone)]
+pub struct Importance {
+    rule: ImportanceRule,
+    /// Concentration of each head's attention, `sum A^2`.
+    heads: Vec<f64>,
+    items: Vec<Item>,
+}
+
+impl Importance {
+    /// No items, for `heads` heads.
+    ///
+    /// # Errors
+    /// [`ControlError::Invalid`] for a share outside 0 to 1, or a life that is not positive.
+    pub fn new(heads: usize, rule: ImportanceRule) -> Result<Self, ControlError> {
+        let share = |x: f64| (0.0..1.0).contains(&x);
+        let right = share(rule.keep) && share(rule.keep_head) && (0.0..=1.0).contains(&rule.mix) && rule.life > 0.0;
+        if right {
+            Ok(Self { rule, heads: vec![1.0; heads], items: Vec::new() })
+        } else {
+            Err(ControlError::Invalid { what: "rule", index: 0 })
+        }
+    }
+
+    /// Items seen.
+    pub fn len(&self) -> usize {
+        self.items.len()
+    }
+
+    /// None yet.
+    pub fn is_empty(&self) -> bool {
+        self.items.is_empty()
+    }
+
+    /// Forgets all items but the first `len`: the sequence was cut.
+    pub fn truncate(&mut self, len: usize) {
+        self.items.truncate(len);
+    }
+
+    /// Takes the attention of a step, `[head][item]`; items beyond those seen are new with it. Allocates for new items alone.
+    ///
+    /// # Errors
+    /// [`ControlError::Length`] if it is no whole number of rows, or there are fewer items than were seen; [`ControlError::Invalid`] for a
+    /// weight that is negative or not finite. Nothing changed.
+    pub fn update(&mut self, attention: &[f64], step: u64) -> Result<(), ControlError> {
+        let (heads, rule) = (self.heads.len(), self.rule);
+        let n = attention.len().checked_div(heads).unwrap_or(0).max(self.items.len());
+        length("attention", attention.len(), heads * n)?;
+        finite("attention", attention)?;
+        self.items.resize(n, Item { importance: 0.0, left: 1.0, born: step, last: 0.0 });
+        for (i, item) in self.items.iter_mut().enumerate() {
+            let mean = (0..heads).map(|h| attention[h * n + i]).sum::<f64>() / heads as f64;
+            item.importance = rule.keep * item.importance + (1.0 - rule.keep) * mean;
+            item.left *= rule.keep;
+            item.last = 0.0;
+        }
+        for (head, row) in self.heads.iter_mut().zip(attention.chunks_exact(n.max(1))) {
+            *head = rule.keep_head * *head + (1.0 - rule.keep_head) * row.iter().map(|a| a * a).sum::<f64>();
+        }
+        let mean = self.heads.iter().sum::<f64>() / heads as f64 + LEAST_MEAN;
+        for (head, row) in self.heads.iter().zip(attention.chunks_exact(n.max(1))) {
+            for (item, a) in self.items.iter_mut().zip(row) {
+                item.last += head / mean * a / heads as f64;
+            }
+        }
+        Ok(())
+    }
+
+    /// Scores of all items at a step; `scores` is overwritten.
+    pub fn scores(&self, step: u64, scores: &mut Vec<f64>) {
+        let ImportanceRule { mix, life, .. } = self.rule;
+        scores.clear();
+        scores.extend(self.items.iter().map(|item| {
+            let age = step.saturating_sub(item.born) as f64;
+            (mix * (item.importance / (1.0 - item.left)) + (1.0 - mix) * item.last) * (-age / life).exp()
+        }));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Steady attention is its own importance from the first step on, whatever the item's age; a head that attends to few counts more.
+    #[test]
+    fn steady_attention_is_told_at_once() {
+        let rule = ImportanceRule { mix: 1.0, life: f64::INFINITY, ..ImportanceRule::default() };
+        let mut importance = Importance::new(2, rule).unwrap();
+        let mut scores = Vec::new();
+        for step in 0..5 {
+            importance.update(&[0.75, 0.25, 0.5, 0.5], step).unwrap();
+            importance.scores(step, &mut scores);
+            assert!((scores[0] - 0.625).abs() < 1e-12 && (scores[1] - 0.375).abs() < 1e-12, "{scores:?}");
+        }
+        let mut last = Importance::new(2, ImportanceRule { mix: 0.0, keep_head: 0.0, ..rule }).unwrap();
+        last.update(&[1.0, 0.0, 0.5, 0.5], 0).unwrap();
+        last.scores(0, &mut scores);
+        assert!(scores[0] / scores[1] > 4.9, "{scores:?}");
+    }
+
+    #[test]
+    fn scores_age_and_what_cannot_be_is_refused() {
+        let mut importance = Importance::new(1, ImportanceRule::default()).unwrap();
+        importance.update(&[1.0], 3).unwrap();
+        let (mut now, mut later) = (Vec::new(), Vec::new());
+        importance.scores(3, &mut now);
+        importance.scores(3 + 512, &mut later);
+        assert!((later[0] / now[0] - (-1f64).exp()).abs() < 1e-12);
+        importance.update(&[0.5, 0.5], 4).unwrap();
+        assert!(matches!(importance.update(&[1.0], 5), Err(ControlError::Length { .. })));
+        assert!(matches!(importance.update(&[1.0, f64::NAN], 5), Err(ControlError::Invalid { index: 1, .. })));
+        importance.truncate(1);
+        importance.update(&[1.0], 5).unwrap();
+        assert_eq!(importance.len(), 1);
+        let two = Importance::new(2, ImportanceRule::default());
+        assert!(matches!(two.unwrap().update(&[1.0; 3], 0), Err(ControlError::Length { got: 3, need: 2, .. })));
+        for rule in [
+            ImportanceRule { keep: 1.0, ..ImportanceRule::default() },
+            ImportanceRule { mix: f64::NAN, ..ImportanceRule::default() },
+            ImportanceRule { life: 0.0, ..ImportanceRule::default() },
+        ] {
+            assert!(Importance::new(1, rule).is_err());
+        }
+    }
+}
