@@ -1,6 +1,7 @@
 //! One level for every item within a budget of bytes: hull moves by what they save, math.md (9.5).
 use crate::ControlError;
 use crate::error::{countable, finite, length};
+use crate::moves::{Move, Spender};
 
 /// What each level of each item would cost and lose, `[item][level]`; levels in any order.
 #[derive(Debug, Clone, Copy)]
@@ -26,26 +27,14 @@ pub struct Allocation<'a> {
     pub slack: f64,
 }
 
-/// A step along an item's hull.
-#[derive(Debug, Clone, Copy)]
-struct Move {
-    /// Loss saved per byte, not above that of the item's move before.
-    ratio: f64,
-    item: u32,
-    /// Which of the item's moves.
-    number: u32,
-    to: u32,
-}
-
 /// Work buffers of [`Allocator::solve`].
 #[derive(Debug, Clone, Default)]
 pub struct Allocator {
     order: Vec<u32>,
     hull: Vec<u32>,
     moves: Vec<Move>,
+    spender: Spender,
     level: Vec<u32>,
-    /// Moves made of each item; `u32::MAX` once one did not fit.
-    made: Vec<u32>,
 }
 
 impl Allocator {
@@ -60,60 +49,51 @@ impl Allocator {
     ///
     /// # Errors
     /// [`ControlError::BelowFloor`] if not even the cheapest levels fit; [`ControlError::Length`]; [`ControlError::Invalid`] for a
-    /// cost or loss that is negative or not finite; [`ControlError::TooMany`].
+    /// cost or loss that is negative or not finite; [`ControlError::TooMany`] items or levels.
     pub fn solve(&mut self, choices: &Choices<'_>, budget: f64) -> Result<Allocation<'_>, ControlError> {
         let Choices { levels, cost, loss } = *choices;
         length("loss", loss.len(), cost.len())?;
         let items = cost.len().checked_div(levels).unwrap_or(0);
         length("cost", cost.len(), items * levels)?;
         countable(cost.len())?;
+        if levels > usize::from(u16::MAX) {
+            return Err(ControlError::TooMany(levels));
+        }
         finite("cost", cost)?;
         finite("loss", loss)?;
         self.level.clear();
         self.moves.clear();
-        let (mut used, mut lost) = (0.0, 0.0);
+        let mut used = 0.0;
         for item in 0..items {
             let of_item = item * levels..(item + 1) * levels;
             let (cost, loss) = (&cost[of_item.clone()], &loss[of_item]);
             self.trace(cost, loss);
             self.level.extend(self.hull.first());
             used += self.hull.first().map_or(0.0, |j| cost[*j as usize]);
-            lost += self.hull.first().map_or(0.0, |j| loss[*j as usize]);
             let mut least = f64::INFINITY;
             for (number, pair) in self.hull.windows(2).enumerate() {
                 let [a, b] = [pair[0], pair[1]].map(|j| j as usize);
+                let more = cost[b] - cost[a];
                 // Rounding must not let a later move overtake an earlier one.
-                least = ((loss[a] - loss[b]) / (cost[b] - cost[a])).min(least);
-                self.moves.push(Move { ratio: least, item: item as u32, number: number as u32, to: pair[1] });
+                least = ((loss[a] - loss[b]) / more).min(least);
+                self.moves.push(Move::new(least, more, item as u32, number as u16, pair[1] as u16));
             }
         }
         if !(used <= budget) {
             return Err(ControlError::BelowFloor { floor: used, budget });
         }
-        self.moves.sort_unstable_by(|a, b| {
-            b.ratio.total_cmp(&a.ratio).then(a.item.cmp(&b.item)).then(a.number.cmp(&b.number))
+        let Self { moves, spender, level, .. } = self;
+        // On a hull the loss falls: the lower of two is the later one's.
+        let lower =
+            |item: usize, to: u32, now: u32| loss[item * levels + to as usize] < loss[item * levels + now as usize];
+        let (used, left) = spender.spend(moves, items, used, budget, |m| {
+            let (item, to) = (m.item as usize, u32::from(m.to));
+            if lower(item, to, level[item]) {
+                level[item] = to;
+            }
         });
-        self.made.clear();
-        self.made.resize(items, 0);
-        let mut slack = None;
-        for step in &self.moves {
-            let (item, made) = (step.item as usize, &mut self.made[step.item as usize]);
-            if *made != step.number {
-                continue;
-            }
-            let at = |level: u32| item * levels + level as usize;
-            let (from, to) = (at(self.level[item]), at(step.to));
-            let (more, saved) = (cost[to] - cost[from], loss[from] - loss[to]);
-            if used + more > budget {
-                *made = u32::MAX;
-                slack.get_or_insert(saved);
-                continue;
-            }
-            (used, lost) = (used + more, lost - saved);
-            *made += 1;
-            self.level[item] = step.to;
-        }
-        Ok(Allocation { level: &self.level, used, loss: lost, slack: slack.unwrap_or(0.0) })
+        let lost = level.iter().enumerate().map(|(item, level)| loss[item * levels + *level as usize]).sum();
+        Ok(Allocation { level, used, loss: lost, slack: left.map_or(0.0, |m| m.brings()) })
     }
 
     /// Puts the levels of one item's lower convex hull into `hull`, from the cheapest on: along it the loss falls, and less and less per
@@ -122,10 +102,15 @@ impl Allocator {
         let Self { order, hull, .. } = self;
         order.clear();
         order.extend(0..cost.len() as u32);
-        order.sort_unstable_by(|&a, &b| {
-            let (i, j) = (a as usize, b as usize);
-            cost[i].total_cmp(&cost[j]).then(loss[i].total_cmp(&loss[j])).then(a.cmp(&b))
-        });
+        // Most callers list levels from the best or from the cheapest on.
+        if cost.is_sorted_by(|a, b| a > b) {
+            order.reverse();
+        } else if !cost.is_sorted_by(|a, b| a < b) {
+            order.sort_unstable_by(|&a, &b| {
+                let (i, j) = (a as usize, b as usize);
+                cost[i].total_cmp(&cost[j]).then(loss[i].total_cmp(&loss[j])).then(a.cmp(&b))
+            });
+        }
         hull.clear();
         for &j in &*order {
             let (c, l) = (cost[j as usize], loss[j as usize]);

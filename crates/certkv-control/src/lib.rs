@@ -18,6 +18,7 @@ pub mod explore;
 pub mod group_cover;
 pub mod guess;
 pub mod joint;
+mod moves;
 pub mod policy;
 pub mod seed000;
 pub mod smartkv;

@@ -1,7 +1,7 @@
 //! A width for every item within a budget: steps up the ladder by what they bring per byte, math.md (9.11) to (9.13).
 use crate::error::{countable, finite, length, non_negative};
+use crate::moves::{Move, Spender};
 use crate::{BitSet, ControlError};
-use std::collections::BinaryHeap;
 
 /// Widths that an item can have, ascending, and what an item costs at each, metadata included.
 #[derive(Debug, Clone, Copy)]
@@ -47,36 +47,15 @@ pub struct Widths<'a> {
 /// Scores below this count as this.
 const LEAST_SCORE: f64 = 1e-6;
 
-/// A step up; the one that brings most per byte first, of equal ones the lowest item.
-#[derive(Debug, Clone, Copy)]
-struct Step {
-    ratio: f64,
-    item: u32,
-}
-
-impl Ord for Step {
-    fn cmp(&self, other: &Self) -> core::cmp::Ordering {
-        self.ratio.total_cmp(&other.ratio).then(other.item.cmp(&self.item))
-    }
-}
-impl PartialOrd for Step {
-    fn partial_cmp(&self, other: &Self) -> Option<core::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-impl PartialEq for Step {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other).is_eq()
-    }
-}
-impl Eq for Step {}
-
 /// Work buffers of [`WidthAllocator::solve`].
 #[derive(Debug, Clone, Default)]
 pub struct WidthAllocator {
     level: Vec<u8>,
     most: Vec<u8>,
-    heap: BinaryHeap<Step>,
+    /// Value and cost of the step up from each level.
+    steps: Vec<(f64, f64)>,
+    moves: Vec<Move>,
+    spender: Spender,
 }
 
 impl WidthAllocator {
@@ -148,28 +127,21 @@ impl WidthAllocator {
                 return Err(ControlError::BelowFloor { floor: used, budget });
             }
         }
+        let Self { level, most, steps, moves, spender } = self;
         let worth = |level: usize| f64::from(bits[level]).powf(alpha);
-        let step = |item: usize, level: u8| {
-            let level = usize::from(level);
-            let brings = items.score[item].max(LEAST_SCORE) * (worth(level + 1) - worth(level));
-            Step { ratio: brings / (cost[level + 1] - cost[level]), item: item as u32 }
-        };
-        self.heap.clear();
-        let (level, most) = (&mut self.level, &self.most);
-        self.heap.extend((0..n).filter(|i| level[*i] < most[*i]).map(|i| step(i, level[i])));
-        while let Some(Step { item, .. }) = self.heap.pop() {
-            let item = item as usize;
-            let at = usize::from(level[item]);
-            let more = cost[at + 1] - cost[at];
-            if used + more > budget {
-                continue;
-            }
-            used += more;
-            level[item] += 1;
-            if level[item] < most[item] {
-                self.heap.push(step(item, level[item]));
+        steps.clear();
+        steps.extend((0..bits.len() - 1).map(|i| (worth(i + 1) - worth(i), cost[i + 1] - cost[i])));
+        moves.clear();
+        for (item, (level, most)) in level.iter().zip(&*most).enumerate() {
+            let (score, mut least) = (items.score[item].max(LEAST_SCORE), f64::INFINITY);
+            for (number, at) in (*level..*most).enumerate() {
+                let (brings, more) = steps[usize::from(at)];
+                // A step that brings more than the one before it waits for that one.
+                least = (score * brings / more).min(least);
+                moves.push(Move::new(least, more, item as u32, number as u16, u16::from(at) + 1));
             }
         }
+        let (used, _) = spender.spend(moves, n, used, budget, |m| level[m.item as usize] += 1);
         Ok(Widths { level, used, forced })
     }
 }
