@@ -2,6 +2,7 @@
 use super::certificates::{BOUND_LIMIT, columns};
 use super::{ConformError, Family, Report};
 use crate::cgv::Vectors;
+use certkv_control::retention::{Change, Limits, Retention, RetentionRule};
 use certkv_control::smartkv::{Hysteresis, Importance, Items, Ladder, WidthAllocator, interval, kl, moved};
 use certkv_control::{Allocator, Choices, Gate, allocate_bits, danger};
 
@@ -9,6 +10,7 @@ pub(crate) const FAMILIES: &[Family] = &[
     Family { prefix: "alloc_bytes", replay: alloc_bytes },
     Family { prefix: "gtq_alloc", replay: gtq_alloc },
     Family { prefix: "gate", replay: gate },
+    Family { prefix: "rdr", replay: retention },
     Family { prefix: "smartkv", replay: smartkv },
     Family { prefix: "smartkv_interval", replay: smartkv_interval },
 ];
@@ -93,6 +95,32 @@ fn smartkv_interval(_: &str, v: &Vectors, report: &mut Report) -> Result<(), Con
     for row in v.i64s("rows")?.chunks_exact(4) {
         let found = interval(row[0] as usize, row[1] as usize, row[2] as usize);
         report.exact_ints("SmartKV interval", [found as i64], &row[3..]);
+    }
+    Ok(())
+}
+
+/// Updates under changing budgets, with limits of a layer and a head.
+fn retention(_: &str, v: &Vectors, report: &mut Report) -> Result<(), ConformError> {
+    let keys = v.i64s("keys")?.chunks_exact(3).map(|key| (key[0] as u32, key[1] as u32)).collect();
+    let (cost, rule) = (v.f64s("cost")?, v.f64s("rho_up_rho_dn_cooldown")?);
+    let rule = RetentionRule { up: rule[0], down: rule[1], cooldown: rule[2] as u32 };
+    let heads: Vec<_> =
+        v.f64s("head_cap_layer_head_bytes")?.chunks_exact(3).map(|c| ((c[0] as u32, c[1] as u32), c[2])).collect();
+    let layers: Vec<_> = v.f64s("layer_cap_layer_bytes")?.chunks_exact(2).map(|c| (c[0] as u32, c[1])).collect();
+    let mut retention = Retention::new(keys, v.matrix("cost")?.1, rule).map_err(ConformError::refused)?;
+    for step in (0..).take_while(|step| v.has(&format!("dist{step}"))) {
+        let of = |name: &str| format!("{name}{step}");
+        let limits = Limits { budget: v.scalar(&of("budget"))?, layers: &layers, heads: &heads };
+        let done = retention.update(&cost, &v.f64s(&of("dist"))?, &limits, None).map_err(ConformError::refused)?;
+        let ints = |x: &[u32]| x.iter().map(|x| i64::from(*x)).collect::<Vec<_>>();
+        report.exact_ints("retention levels", ints(retention.levels()), &v.i64s(&of("level"))?);
+        report.exact_ints("retention: rests", ints(retention.rests()), &v.i64s(&of("cool"))?);
+        let changes =
+            |all: &[Change]| all.iter().flat_map(|c| [c.item, c.from, c.to]).map(i64::from).collect::<Vec<_>>();
+        report.exact_ints("retention: down", changes(&done.down), &v.i64s(&of("down"))?);
+        report.exact_ints("retention: up", changes(&done.up), &v.i64s(&of("up"))?);
+        report.exact_ints("retention: forced", [done.forced as i64], &v.i64s(&of("forced"))?);
+        report.relative("retention bytes", &[done.used], &[v.scalar(&of("used"))?], BOUND_LIMIT);
     }
     Ok(())
 }

@@ -41,7 +41,6 @@ const FAMILIES: &[&[Family]] = &[
 const NOT_IN_THIS_BUILD: &[(&str, &str)] = &[
     ("codebook", "Lloyd-Max codebooks"),
     ("gtq", "Block-GTQ keys"),
-    ("rdr", "rate-distortion retention"),
     ("rht", "randomised Hadamard rotation"),
     ("sph", "spherical keys"),
     ("tq", "TurboQuant keys"),
