@@ -51,8 +51,7 @@ pub(crate) struct Spender {
 
 impl Spender {
     /// Makes moves of `items` items by descending ratio, ties by item, as long as `used` and what they take stay within `budget`, and tells
-    /// `make` of each; of one item's moves, the last that it is told of may come before earlier ones. Returns what is used then, and the
-    /// first move that did not fit.
+    /// `make` of each, in no order. Returns what is used then, and the first move that did not fit.
     pub(crate) fn spend(
         &mut self,
         moves: &mut [Move],
