@@ -105,7 +105,7 @@ impl PageAllocator {
     }
 
     /// The word of `id`, if the class has such a slot.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn word(&self, id: PageId) -> Result<&PageWord, PageError> {
         let capacity = self.capacity();
         self.shared.words.get(id.index as usize).ok_or(PageError::OutOfRange { id, capacity })
@@ -121,7 +121,7 @@ impl PageAllocator {
     ///
     /// # Errors
     /// [`PageError::OutOfRange`], [`PageError::Stale`].
-    #[inline]
+    #[inline(always)]
     pub fn snapshot(&self, id: PageId) -> Result<Snapshot, PageError> {
         let now = self.word(id)?.snapshot();
         if now.generation == id.generation { Ok(now) } else { Err(PageError::Stale { id, found: now.generation }) }
@@ -164,7 +164,7 @@ impl PageAllocator {
         Ok(())
     }
 
-    #[inline]
+    #[inline(always)]
     fn require(&self, books: &Books, asked: usize) -> Result<(), PageError> {
         let (free, retiring) = (books.free.len, books.retiring.len + books.detached);
         if asked <= free {
@@ -174,7 +174,7 @@ impl PageAllocator {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn take(&self, books: &mut Books) -> Result<PageId, PageError> {
         let index = books.free.head;
         let Some(word) = self.shared.words.get(index as usize) else {
@@ -202,7 +202,7 @@ impl PageAllocator {
     }
 
     /// References of a current id; 0 when it is retiring or about to be.
-    #[inline]
+    #[inline(always)]
     fn counted(&self, books: &Books, id: PageId) -> Result<u32, PageError> {
         let found = self.word(id)?.generation();
         if found != id.generation {
@@ -326,7 +326,7 @@ impl PageAllocator {
     }
 
     /// Takes a page without references out of the live ones: to the free list, or in line if somebody holds it.
-    #[inline]
+    #[inline(always)]
     fn leave(&self, books: &mut Books, id: PageId) -> Result<bool, PageError> {
         let left = self.word(id)?.retire_or_free(id.generation).map_err(|e| PageError::of_word(id, e))?;
         books.live -= 1;
@@ -338,7 +338,7 @@ impl PageAllocator {
     }
 
     /// Counts a slot that was let go among those it belongs to. `false`: somebody holds it still.
-    #[inline]
+    #[inline(always)]
     fn settle(books: &mut Books, index: u32, state: State) -> bool {
         match state {
             State::Free => books.free.push_front(&mut books.slots, index),
