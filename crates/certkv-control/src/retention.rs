@@ -194,6 +194,14 @@ impl Work<'_> {
     }
 }
 
+/// Refuses limits out of order: they are searched.
+fn ascending<K: Ord>(what: &'static str, limits: &[(K, f64)]) -> Result<(), ControlError> {
+    match limits.windows(2).position(|two| two[0].0 >= two[1].0) {
+        Some(index) => Err(ControlError::Invalid { what, index }),
+        None => Ok(()),
+    }
+}
+
 impl Retention {
     /// Items with these (layer, head), in their order, all at their best level, with `levels` levels each.
     ///
@@ -227,14 +235,14 @@ impl Retention {
     }
 
     /// One update: what exceeds a limit of a head, then of a layer, then of all goes down; then what costs next to nothing; then slack goes to
-    /// `candidates` (all where it is `None`). `cost` and `loss` are `[item][level]`. Costs a logarithm an item that changes.
+    /// `candidates` (all where it is `None`). `cost` and `loss` are `[item][level]`. Costs a look at every item, and a logarithm a change.
     ///
     /// For divisible items the levels are optimal under all limits (Theorem 9.3). An item that went down by itself goes up again only when
     /// its loss has grown by a factor of `up / down`.
     ///
     /// # Errors
     /// [`ControlError::BelowFloor`] if a limit cannot be met even with every item of it at its cheapest; [`ControlError::Length`];
-    /// [`ControlError::Invalid`] for a cost or loss that is negative or not finite. Nothing changed.
+    /// [`ControlError::Invalid`] for a cost or loss that is negative or not finite, or limits that do not ascend. Nothing changed.
     pub fn update(
         &mut self,
         cost: &[f64],
@@ -247,6 +255,8 @@ impl Retention {
         length("loss", loss.len(), n * self.levels)?;
         finite("cost", cost)?;
         finite("loss", loss)?;
+        ascending("limits.layers", limits.layers)?;
+        ascending("limits.heads", limits.heads)?;
         let mut work = Work {
             levels: self.levels,
             cost,
@@ -292,8 +302,8 @@ impl Retention {
             let item = offer.item as usize;
             let key = keys[item];
             let more = work.at(item, offer.to).0 - work.at(item, work.level[item]).0;
-            let layer = limits.layers.iter().position(|(layer, _)| *layer == key.0);
-            let head = limits.heads.iter().position(|(head, _)| *head == key);
+            let layer = limits.layers.binary_search_by_key(&key.0, |(layer, _)| *layer).ok();
+            let head = limits.heads.binary_search_by_key(&key, |(head, _)| *head).ok();
             let fits = |left: f64| more <= left + TINY;
             if !(fits(left) && layer.is_none_or(|i| fits(layers[i])) && head.is_none_or(|i| fits(heads[i]))) {
                 continue;
@@ -419,6 +429,12 @@ mod tests {
             retention.update(&[1.0, 0.0], &[0.0, f64::NAN], &limits, None),
             Err(ControlError::Invalid { .. })
         ));
+        for layers in [[(1, 1.0), (0, 1.0)], [(2, 1.0), (2, 1.0)]] {
+            let refused = retention.update(&[1.0, 0.0], &[0.0, 1.0], &Limits { layers: &layers, ..limits }, None);
+            assert_eq!(refused, Err(ControlError::Invalid { what: "limits.layers", index: 0 }));
+        }
+        let heads = [((1, 0), 1.0), ((0, 5), 1.0)];
+        assert!(retention.update(&[1.0, 0.0], &[0.0, 1.0], &Limits { heads: &heads, ..limits }, None).is_err());
         assert_eq!((mass(0.5, &[0.1, 0.9], 0.6), mass(0.5, &[], 0.6)), (0.6 * 0.5 + 0.4 * 0.9, 0.5));
         assert_eq!((drop_distortion(0.5, 3.0), drop_distortion(1.0, 3.0)), (3.0, f64::INFINITY));
         assert_eq!((distortion(0.5, 0.0, 3.0), distortion(0.5, 2f64.ln(), 3.0)), (0.0, 1.5));
