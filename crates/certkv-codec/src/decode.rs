@@ -4,6 +4,8 @@
 //! kernel tests compare against.
 use crate::error::{CodecError, Input, consistent, sized};
 use crate::refine::Residuals;
+use crate::rotation::{self, Rotation};
+use crate::turboquant::level_bytes;
 use certkv_core::{
     Dtype, ErrorSummary, KeyFormat, RecordLayout, RefinedSummary, ValueFormat,
     layout::{key_index, read_code, value_index},
@@ -19,6 +21,9 @@ pub fn decode_key(layout: &RecordLayout, record: &[u8], token: usize, out: &mut 
     check(layout, record, token, out)?;
     let side = KeySide::new(layout, record);
     out.iter_mut().enumerate().for_each(|(channel, x)| *x = side.element(token, channel));
+    if matches!(layout.format.key, KeyFormat::Turbo { .. }) {
+        turn_back(out);
+    }
     Ok(())
 }
 
@@ -30,6 +35,9 @@ pub fn decode_value(layout: &RecordLayout, record: &[u8], token: usize, out: &mu
     check(layout, record, token, out)?;
     let side = ValueSide::new(layout, record);
     out.iter_mut().enumerate().for_each(|(channel, x)| *x = side.element(token, channel));
+    if matches!(layout.format.value, ValueFormat::Turbo { .. }) {
+        turn_back(out);
+    }
     Ok(())
 }
 
@@ -38,6 +46,9 @@ pub fn decode_value(layout: &RecordLayout, record: &[u8], token: usize, out: &mu
 /// # Errors
 /// As [`decode_key`].
 pub fn refined_key(layout: &RecordLayout, record: &[u8], token: usize, out: &mut [f64]) -> Result<(), CodecError> {
+    if layout.format.refine.is_none() {
+        return decode_key(layout, record, token, out);
+    }
     check(layout, record, token, out)?;
     let side = KeySide::new(layout, record);
     out.iter_mut().enumerate().for_each(|(channel, x)| *x = side.element(token, channel) + side.shift(token, channel));
@@ -49,6 +60,9 @@ pub fn refined_key(layout: &RecordLayout, record: &[u8], token: usize, out: &mut
 /// # Errors
 /// As [`decode_key`].
 pub fn refined_value(layout: &RecordLayout, record: &[u8], token: usize, out: &mut [f64]) -> Result<(), CodecError> {
+    if layout.format.refine.is_none() {
+        return decode_value(layout, record, token, out);
+    }
     check(layout, record, token, out)?;
     let side = ValueSide::new(layout, record);
     out.iter_mut().enumerate().for_each(|(channel, x)| *x = side.element(token, channel) + side.shift(token, channel));
@@ -56,7 +70,7 @@ pub fn refined_value(layout: &RecordLayout, record: &[u8], token: usize, out: &m
 }
 
 /// Logits `s q.k^_t` of every token, (tokens,), summed from codes in the codec's own order: per-channel scales fold
-/// into the query, per-token scales multiply a group's sum.
+/// into the query, per-token scales multiply a group's sum, and TurboQuant turns the query.
 ///
 /// # Errors
 /// [`CodecError::Shape`] if the record or `q` does not fit the layout.
@@ -67,8 +81,13 @@ pub fn score_plain(layout: &RecordLayout, record: &[u8], q: &[f64], scale: f64) 
     let side = KeySide::new(layout, record);
     let dim = layout.dim;
     let group = layout.format.key.group(dim);
+    let mut q = q.to_vec();
+    if matches!(layout.format.key, KeyFormat::Turbo { .. }) {
+        Rotation::new(dim, rotation::SEED).turn(&mut q);
+    }
     let logit = |t: usize| match layout.format.key {
         KeyFormat::F16 | KeyFormat::Bf16 => (0..dim).map(|c| q[c] * side.element(t, c)).sum::<f64>(),
+        KeyFormat::Turbo { .. } => (0..dim).map(|c| q[c] * side.level(t, c)).sum::<f64>() * side.scale(t),
         KeyFormat::Channel8 { .. } => {
             let codes: f64 = (0..dim).map(|c| (q[c] * side.scale(c)) * side.code(t, c)).sum();
             codes + (0..dim).map(|c| q[c] * side.scale(dim + c)).sum::<f64>()
@@ -94,9 +113,14 @@ pub fn accumulate_plain(
     check(layout, record, 0, out)?;
     sized(Input::Weights, weights.len(), layout.tokens())?;
     let side = ValueSide::new(layout, record);
+    let mut sum = vec![0.0; layout.dim];
     for (token, w) in weights.iter().enumerate() {
-        out.iter_mut().enumerate().for_each(|(channel, x)| *x += w * side.element(token, channel));
+        sum.iter_mut().enumerate().for_each(|(channel, x)| *x += w * side.element(token, channel));
     }
+    if matches!(layout.format.value, ValueFormat::Turbo { .. }) {
+        turn_back(&mut sum);
+    }
+    out.iter_mut().zip(&sum).for_each(|(x, s)| *x += s);
     Ok(())
 }
 
@@ -143,19 +167,27 @@ fn shift(residuals: &[u8], bits: u8, count: usize, index: usize, step: f64) -> f
     lattice.shift(lattice.read(read_code(residuals, bits as usize, count, index)), step)
 }
 
-/// Key codes, scales and residuals of a record.
+/// A row of a TurboQuant side as it was before its rotation.
+fn turn_back(row: &mut [f64]) {
+    Rotation::new(row.len(), rotation::SEED).turn_back(row);
+}
+
+/// Key codes, scales and residuals of a record. Elements of a TurboQuant side are those of the rotated vector.
 struct KeySide<'a> {
     layout: &'a RecordLayout,
     codes: &'a [u8],
     scales: &'a [u8],
     residuals: &'a [u8],
+    levels: [u8; 64],
 }
 
 impl<'a> KeySide<'a> {
     fn new(layout: &'a RecordLayout, record: &'a [u8]) -> Self {
         let part = |range| section(record, range);
         let (codes, scales) = (part(&layout.key_codes), part(&layout.key_scales));
-        Self { layout, codes, scales, residuals: part(&layout.key_residuals) }
+        let levels =
+            if let KeyFormat::Turbo { bits } = layout.format.key { level_bytes(layout.dim, bits) } else { [0; 64] };
+        Self { layout, codes, scales, residuals: part(&layout.key_residuals), levels }
     }
 
     fn shift(&self, token: usize, channel: usize) -> f64 {
@@ -172,6 +204,14 @@ impl<'a> KeySide<'a> {
         f64::from(code) - f64::from(1u16 << (bits - 1))
     }
 
+    /// What a TurboQuant code stands for, per unit of its radius.
+    fn level(&self, token: usize, channel: usize) -> f64 {
+        let l = self.layout;
+        let bits = l.format.key.bits();
+        let code = read_code(self.codes, bits, l.count(), key_index(token, channel, l.dim));
+        f64::from(self.levels[usize::from(code) % 64]) - 128.0
+    }
+
     fn scale(&self, index: usize) -> f64 {
         let meta = if let KeyFormat::Channel8 { meta } = self.layout.format.key { meta } else { Dtype::F16 };
         number(self.scales, meta, index)
@@ -186,23 +226,27 @@ impl<'a> KeySide<'a> {
                 let group = channel / l.format.key.group(l.dim);
                 self.code(token, channel) * self.scale(group * l.tokens() + token)
             }
+            KeyFormat::Turbo { .. } => self.level(token, channel) * self.scale(token),
         }
     }
 }
 
-/// Value codes, scales and residuals of a record.
+/// Value codes, scales and residuals of a record. Elements of a TurboQuant side are those of the rotated vector.
 struct ValueSide<'a> {
     layout: &'a RecordLayout,
     codes: &'a [u8],
     scales: &'a [u8],
     residuals: &'a [u8],
+    levels: [u8; 64],
 }
 
 impl<'a> ValueSide<'a> {
     fn new(layout: &'a RecordLayout, record: &'a [u8]) -> Self {
         let part = |range| section(record, range);
         let (codes, scales) = (part(&layout.value_codes), part(&layout.value_scales));
-        Self { layout, codes, scales, residuals: part(&layout.value_residuals) }
+        let levels =
+            if let ValueFormat::Turbo { bits } = layout.format.value { level_bytes(layout.dim, bits) } else { [0; 64] };
+        Self { layout, codes, scales, residuals: part(&layout.value_residuals), levels }
     }
 
     /// Where the scale of an element lies among the scales.
@@ -226,6 +270,10 @@ impl<'a> ValueSide<'a> {
                 let (groups, at) = (l.dim / group as usize, self.scale_index(token, channel));
                 let scale = number(self.scales, Dtype::F16, at);
                 f64::from(code) * scale + number(self.scales, Dtype::F16, groups * l.tokens() + at)
+            }
+            ValueFormat::Turbo { bits } => {
+                let code = read_code(self.codes, bits as usize, l.count(), value_index(token, channel, l.dim));
+                (f64::from(self.levels[usize::from(code) % 64]) - 128.0) * number(self.scales, Dtype::F16, token)
             }
         }
     }

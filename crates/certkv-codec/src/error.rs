@@ -27,6 +27,12 @@ pub enum Input {
     Output,
     /// Tokens, channels, groups or bits asked for.
     Parameters,
+    /// Bits of the pairs of a head.
+    Schedule,
+    /// Balance scale of the channels of a head.
+    Balance,
+    /// Key centre of the head.
+    KeyCentre,
 }
 
 impl fmt::Display for Input {
@@ -43,6 +49,9 @@ impl fmt::Display for Input {
             Self::Record => "record",
             Self::Output => "output",
             Self::Parameters => "parameters",
+            Self::Schedule => "schedule",
+            Self::Balance => "balance scale",
+            Self::KeyCentre => "key centre",
         })
     }
 }
@@ -79,6 +88,22 @@ pub enum CodecError {
         /// What was needed: a length, or a divisor of the length, or the largest parameter allowed.
         want: usize,
     },
+    /// A pair of channels has a width that no codebook has.
+    Width {
+        /// The pair.
+        pair: usize,
+        /// Its bits.
+        bits: u8,
+        /// Most bits that there are.
+        most: u8,
+    },
+    /// A balance scale is zero, negative, NaN or infinite.
+    NotPositive {
+        /// Which argument.
+        input: Input,
+        /// Channel of the head.
+        channel: usize,
+    },
 }
 
 impl fmt::Display for CodecError {
@@ -91,6 +116,10 @@ impl fmt::Display for CodecError {
                 write!(f, "{input}: the scale or offset at token {row}, channel {channel} does not fit {meta}")
             }
             Self::Shape { input, got, want } => write!(f, "{input}: size {got} does not fit {want}"),
+            Self::Width { pair, bits, most } => {
+                write!(f, "schedule: pair {pair} has {bits} bits; 1 to {most} are coded")
+            }
+            Self::NotPositive { input, channel } => write!(f, "{input}: not positive and finite at channel {channel}"),
         }
     }
 }

@@ -11,14 +11,18 @@ pub mod affine;
 pub mod annotate;
 pub mod bytes;
 pub mod channel8;
+pub mod codebook;
 pub mod decode;
 pub mod fp8;
+pub mod gtq;
 pub mod identity;
 pub mod logit;
 pub mod pack;
 pub mod record;
 pub mod refine;
+pub mod rotation;
 pub mod token_sym;
+pub mod turboquant;
 
 mod error;
 mod numeric;

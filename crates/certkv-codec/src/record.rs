@@ -2,18 +2,22 @@
 //!
 //! The bytes are those of `certkv_core::layout`; the codes are bit for bit those of [`crate::channel8`],
 //! [`crate::token_sym`] and [`crate::affine`], whose row functions this module calls; the summary is measured on the
-//! decoded block as in [`crate::annotate`].
+//! decoded block as in [`crate::annotate`]. A TurboQuant side ([`crate::turboquant`], levels as bytes) is rotated first and
+//! measured as it lies: a rotation leaves every norm as it was.
 use crate::annotate::{Spectral, publish};
 use crate::error::{CodecError, Input, consistent, sized};
 use crate::numeric::{divisor, sum_square_differences, sum_squares};
 use crate::planes::{place_key_row, place_value_quad, write_planes};
 use crate::refine::{Residuals, inverse};
+use crate::rotation::{self, Rotation};
 use crate::token_sym::{Mode, Sharing, Spec};
-use crate::{affine, channel8, identity, token_sym};
+use crate::turboquant::{Book, round_radius};
+use crate::{affine, channel8, identity, token_sym, turboquant};
 use certkv_core::{
     Dtype, ErrorSummary, KeyFormat, RecordLayout, RefinedSummary, ValueFormat, planted, summary::SUMMARY_BYTES,
 };
 use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
+use std::sync::Arc;
 
 /// Encoder of records of one layout. Owns every buffer that coding needs: [`Encoder::encode`] allocates nothing.
 #[derive(Debug, Clone)]
@@ -34,7 +38,30 @@ pub struct Encoder {
     errors: Vec<f64>,
     panels: Vec<[f64; 4]>,
     spectral: Spectral,
+    turbo: Option<Turbo>,
 }
+
+/// What TurboQuant sides need.
+#[derive(Debug, Clone)]
+struct Turbo {
+    rotation: Rotation<f64>,
+    keys: Option<Arc<Book>>,
+    values: Option<Arc<Book>>,
+}
+
+impl Turbo {
+    fn new(layout: &RecordLayout) -> Option<Self> {
+        let dim = layout.dim;
+        let keys = if let KeyFormat::Turbo { bits } = layout.format.key { Some(Book::bytes(dim, bits)) } else { None };
+        let values =
+            if let ValueFormat::Turbo { bits } = layout.format.value { Some(Book::bytes(dim, bits)) } else { None };
+        let rotation = Rotation::new(dim, rotation::SEED);
+        (keys.is_some() || values.is_some()).then_some(Self { rotation, keys, values })
+    }
+}
+
+/// At least what a rotation in float64 is off by, relative to the vector's norm: some twenty roundings of 2^-53.
+const TURNED: f64 = 1.0 / (1u64 << 46) as f64;
 
 /// What a side contributes to the summary.
 #[derive(Default)]
@@ -43,6 +70,14 @@ struct Errors {
     spectral: f64,
     /// `max_t ||e_t||`.
     largest: f64,
+}
+
+impl Errors {
+    /// The same for `rows` rotated vectors of at most this norm, whose rotation was rounded.
+    fn turned(self, norm: f64, rows: usize) -> Self {
+        let off = TURNED * norm;
+        Self { spectral: self.spectral + off * (rows as f64).sqrt(), largest: self.largest + off }
+    }
 }
 
 impl Encoder {
@@ -77,6 +112,7 @@ impl Encoder {
             errors: vec![0.0; count],
             panels: vec![[0.0; 4]; count / 4],
             spectral: Spectral::new(n),
+            turbo: if valid.is_ok() { Turbo::new(layout) } else { None },
         }
     }
 
@@ -98,6 +134,9 @@ impl Encoder {
         widen(keys, store, &mut self.single, &mut self.keys);
         widen(values, store, &mut self.single, &mut self.values);
         self.centre.iter_mut().zip(centre).for_each(|(c, x)| *c = f64::from(*x));
+        let key_norm = largest(&self.keys, dim);
+        let radius = largest_difference(&self.values, &self.centre, dim);
+        self.turn();
         // Every scale first: whatever can fail has failed before the first byte is written.
         self.scale_keys()?;
         self.scale_values()?;
@@ -121,10 +160,10 @@ impl Encoder {
             kappa: publish(key.spectral),
             eps: publish(key.largest),
             key_mag: publish(self.key_magnitude()),
-            key_norm: publish(self.keys.chunks_exact(dim).map(sum_squares).fold(0.0, f64::max).sqrt()),
+            key_norm: publish(key_norm),
             eta: publish(value.largest),
             sop: publish(value.spectral),
-            radius: publish(largest_difference(&self.values, &self.centre, dim)),
+            radius: publish(radius),
             value_norm: publish(value_norm),
         };
         if let Some((main, rest)) =
@@ -153,6 +192,17 @@ impl Encoder {
         }
     }
 
+    /// Rotates the sides that are coded so.
+    fn turn(&mut self) {
+        let Some(turbo) = &mut self.turbo else { return };
+        for (book, side) in [(&turbo.keys, &mut self.keys), (&turbo.values, &mut self.values)] {
+            if book.is_some() {
+                let rows = side.chunks_exact_mut(self.layout.dim);
+                rows.for_each(|row| turbo.rotation.turn(row));
+            }
+        }
+    }
+
     fn scale_keys(&mut self) -> Result<(), CodecError> {
         let dim = self.layout.dim;
         match self.layout.format.key {
@@ -170,12 +220,20 @@ impl Encoder {
                 }
                 Ok(())
             }
+            KeyFormat::Turbo { .. } => {
+                let Some(book) = self.turbo.as_ref().and_then(|t| t.keys.as_ref()) else { return Ok(()) };
+                fit(book, &self.keys, dim, Input::Keys, &mut self.codes, &mut self.key_scales)
+            }
         }
     }
 
     fn scale_values(&mut self) -> Result<(), CodecError> {
+        let dim = self.layout.dim;
+        if let Some(book) = self.turbo.as_ref().and_then(|t| t.values.as_ref()) {
+            return fit(book, &self.values, dim, Input::Values, &mut self.codes, &mut self.value_scales);
+        }
         let ValueFormat::Affine { bits, group } = self.layout.format.value else { return Ok(()) };
-        let (dim, group) = (self.layout.dim, group as usize);
+        let group = group as usize;
         let sigma = self.value_scales.chunks_exact_mut(dim / group);
         let scales = sigma.zip(self.value_offsets.chunks_exact_mut(dim / group));
         for (row, (value, (sigma, z))) in self.values.chunks_exact(dim).zip(scales).enumerate() {
@@ -218,13 +276,39 @@ impl Encoder {
                 }
                 self.divisors.fill(1.0);
             }
+            KeyFormat::Turbo { .. } => {
+                let Some(book) = self.turbo.as_ref().and_then(|t| t.keys.as_ref()) else { return Errors::default() };
+                for ((token, ((key, codes), errors)), radius) in rows.zip(&self.key_scales) {
+                    book.code_row(key, codes);
+                    book.errors(key, codes, *radius, errors);
+                    place_key_row(codes, token, &mut self.staged);
+                }
+                write_scales(self.key_scales.iter(), Dtype::F16, &mut out[l.key_scales.clone()]);
+                self.divisors.fill(1.0);
+            }
         }
         write_planes(&self.staged, l.format.key.bits(), &mut out[l.key_codes.clone()]);
-        self.measure()
+        let turned = matches!(l.format.key, KeyFormat::Turbo { .. });
+        let errors = self.measure();
+        if turned { errors.turned(largest(&self.keys, dim), self.layout.tokens()) } else { errors }
     }
 
     fn write_values(&mut self, words: &[u16], out: &mut [u8]) -> Errors {
         let (l, dim) = (&self.layout, self.layout.dim);
+        if let Some(book) = self.turbo.as_ref().and_then(|t| t.values.as_ref()) {
+            let rows = self.values.chunks_exact(dim).zip(self.codes.chunks_exact_mut(dim));
+            for (((value, codes), errors), radius) in
+                rows.zip(self.errors.chunks_exact_mut(dim)).zip(&self.value_scales)
+            {
+                book.code_row(value, codes);
+                book.errors(value, codes, *radius, errors);
+            }
+            write_scales(self.value_scales.iter(), Dtype::F16, &mut out[l.value_scales.clone()]);
+            self.place_values();
+            write_planes(&self.staged, self.layout.format.value.bits(), &mut out[self.layout.value_codes.clone()]);
+            self.divisors.fill(1.0);
+            return self.measure().turned(largest(&self.values, dim), self.layout.tokens());
+        }
         let ValueFormat::Affine { bits, group } = l.format.value else {
             write_words(words, &mut out[l.value_codes.clone()]);
             self.errors.fill(0.0);
@@ -326,6 +410,10 @@ impl Encoder {
                 let scales = self.key_scales.iter().zip(&self.key_offsets);
                 scales.map(|(s, z)| 128.0 * s + z.abs()).map(|x| x * x).sum::<f64>().sqrt()
             }
+            KeyFormat::Turbo { bits } => {
+                let most = self.key_scales.iter().fold(0.0f64, |m, s| s.max(m));
+                turboquant::last_level(bits) * most * (dim as f64).sqrt()
+            }
             KeyFormat::Token { bits, .. } => {
                 let group = self.layout.format.key.group(dim);
                 let half = f64::from(1u16 << (bits - 1));
@@ -340,6 +428,26 @@ impl Encoder {
         let rows = self.values.chunks_exact(self.layout.dim).zip(self.errors.chunks_exact(self.layout.dim));
         rows.map(|(v, e)| sum_squares(v).max(sum_square_differences(v, e))).fold(0.0, f64::max).sqrt()
     }
+}
+
+/// Radii of a rotated side, (tokens,).
+fn fit(
+    book: &Book,
+    side: &[f64],
+    dim: usize,
+    input: Input,
+    codes: &mut [u8],
+    radii: &mut [f64],
+) -> Result<(), CodecError> {
+    for (row, (y, radius)) in side.chunks_exact(dim).zip(radii).enumerate() {
+        *radius = round_radius(book.code_row(y, &mut codes[..dim]), input, row, Dtype::F16)?;
+    }
+    Ok(())
+}
+
+/// Norm of the longest row.
+fn largest(side: &[f64], dim: usize) -> f64 {
+    side.chunks_exact(dim).map(sum_squares).fold(0.0, f64::max).sqrt()
 }
 
 fn largest_difference(x: &[f64], centre: &[f64], dim: usize) -> f64 {

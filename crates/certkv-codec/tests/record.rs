@@ -2,7 +2,7 @@
 mod common;
 
 use certkv_codec::token_sym::{Mode, Sharing, Spec};
-use certkv_codec::{CodecError, Encoder, Input, affine, channel8, decode, token_sym};
+use certkv_codec::{CodecError, Encoder, Input, affine, channel8, decode, token_sym, turboquant};
 use certkv_core::{Dtype, ErrorSummary, Geometry, KeyFormat, RecordLayout, ValueFormat, layout::key_index};
 use common::{block, difference, largest_norm, numbers, spectral, uniform};
 use proptest::prelude::*;
@@ -34,6 +34,13 @@ fn reference_keys(l: &RecordLayout, keys: &[f64]) -> (Vec<f64>, Vec<f64>, Option
             let x = by_channel(&decoded);
             (decoded, x, None)
         }
+        KeyFormat::Turbo { bits } => {
+            let b = turboquant::encode_bytes(keys, dim, bits).unwrap();
+            let rows = b.codes.chunks_exact(dim).zip(&b.radius);
+            let turned: Vec<f64> =
+                rows.flat_map(|(c, r)| c.iter().map(|c| b.levels[usize::from(*c)] * r).collect::<Vec<_>>()).collect();
+            (b.decode(), by_channel(&turned), None)
+        }
     }
 }
 
@@ -43,6 +50,7 @@ fn reference_values(l: &RecordLayout, values: &[f64]) -> Vec<f64> {
         ValueFormat::Affine { bits, group } => {
             affine::encode(values, l.dim, group as usize, bits, Dtype::F16).unwrap().decode()
         }
+        ValueFormat::Turbo { bits } => turboquant::encode_bytes(values, l.dim, bits).unwrap().decode(),
     }
 }
 
@@ -88,7 +96,7 @@ fn judge(l: &RecordLayout, words: (&[u16], &[u16]), centre: &[f32], record: &[u8
     let magnitude = x.iter().map(|x| x * x).sum::<f64>().sqrt();
     // Steps of token codes are only an upper bound of what their codes reach.
     let mag_fits = match l.format.key {
-        KeyFormat::Token { .. } => f64::from(s.key_mag) >= magnitude,
+        KeyFormat::Token { .. } | KeyFormat::Turbo { .. } => f64::from(s.key_mag) >= magnitude,
         _ => rounded_up(s.key_mag, magnitude),
     };
     for (name, fine) in [
@@ -118,8 +126,10 @@ fn encode_and_judge(text: &str, dim: usize, store: Dtype, seed: u64) -> Result<b
     Ok(true)
 }
 
-const KEYS: [&str; 14] =
-    ["k8", "k8f32", "k8bf16", "t2", "t3", "t4", "t5", "t6", "t7", "t8", "t4g32", "t8g16", "f16", "bf16"];
+const KEYS: [&str; 17] = [
+    "k8", "k8f32", "k8bf16", "t2", "t3", "t4", "t5", "t6", "t7", "t8", "t4g32", "t8g16", "f16", "bf16", "tq1", "tq4",
+    "tq6",
+];
 
 #[test]
 fn every_format_is_the_reference_in_kernel_order() {
@@ -129,9 +139,13 @@ fn every_format_is_the_reference_in_kernel_order() {
             for (i, (bits, group)) in
                 (2..=8).flat_map(|b| [16, 32, 64, 128].map(|g| (b, g))).chain([(0, 0)]).enumerate()
             {
-                let store = if KEYS[i % 14] == "bf16" { Dtype::Bf16 } else { Dtype::F16 };
-                let value = if bits == 0 { "f16".to_owned() } else { format!("v{bits}g{group}") };
-                let text = format!("{}-{value}-b{tokens}", KEYS[i % 14]);
+                let store = if KEYS[i % KEYS.len()] == "bf16" { Dtype::Bf16 } else { Dtype::F16 };
+                let value = match bits {
+                    0 => "f16".to_owned(),
+                    _ if group == 128 => format!("tq{}", bits - 2),
+                    _ => format!("v{bits}g{group}"),
+                };
+                let text = format!("{}-{value}-b{tokens}", KEYS[i % KEYS.len()]);
                 let seed = (executed * 31 + dim * 7 + tokens) as u64;
                 executed += usize::from(encode_and_judge(&text, dim, store, seed).unwrap());
             }

@@ -2,8 +2,9 @@
 //!
 //! A format is written `KEY-VALUE-bBLOCK`, for example `k8-v4g32-b32`, or `KEY-VALUE-bBLOCK-rK.V` with residuals:
 //! - keys: `f16`, `bf16`, `k8` (8 bits per channel and block, f16 scales; `k8f32`, `k8bf16` for other scale types),
-//!   `t4`, `t8` .. (symmetric per token and head, f16 scales; `t4g32` with one scale per 32 channels);
-//! - values: `f16`, `bf16`, `v4g32` (4 bits, one f16 scale and offset per token and 32 channels; 2 to 8 bits);
+//!   `t4`, `t8` .. (symmetric per token and head, f16 scales; `t4g32` with one scale per 32 channels), `tq4` (TurboQuant:
+//!   rotated, 1 to 6 bits, one f16 radius per token);
+//! - values: `f16`, `bf16`, `v4g32` (4 bits, one f16 scale and offset per token and 32 channels; 2 to 8 bits), `tq4`;
 //! - block: 16, 32 or 64 tokens;
 //! - residuals: `r5.4` for 5 bits beside each key code and 4 beside each value code, math.md (2.23).
 use crate::Dtype;
@@ -29,6 +30,11 @@ pub enum KeyFormat {
         /// Channels that share a scale; 0 for all of the head.
         group: u16,
     },
+    /// TurboQuant, math.md (2.14)-(2.17b): codes of the rotated key, one f16 radius per token.
+    Turbo {
+        /// Bits of one code: 1 to [`TURBO_BITS`].
+        bits: u8,
+    },
 }
 
 /// How the values of a block are coded.
@@ -45,7 +51,15 @@ pub enum ValueFormat {
         /// Channels that share a scale and an offset.
         group: u16,
     },
+    /// TurboQuant, math.md (2.14)-(2.17b): codes of the rotated value, one f16 radius per token.
+    Turbo {
+        /// Bits of one code: 1 to [`TURBO_BITS`].
+        bits: u8,
+    },
 }
+
+/// Most bits of a TurboQuant code in a record: its levels are bytes, and more of them would fall together.
+pub const TURBO_BITS: u8 = 6;
 
 /// Bits of the residuals stored beside the codes of a *refinable* format, math.md (2.23): planes that are read only where
 /// the weights of a block ask for it.
@@ -87,6 +101,8 @@ pub enum FormatError {
     Syntax(String),
     /// Bits per code outside 2 to 8.
     Bits(u8),
+    /// Bits per TurboQuant code outside 1 to [`TURBO_BITS`].
+    TurboBits(u8),
     /// The group does not divide the head, or is not a multiple of 16 channels.
     Group {
         /// Channels per scale.
@@ -119,6 +135,7 @@ impl fmt::Display for FormatError {
         match self {
             Self::Syntax(s) => write!(f, "format: `{s}` is not understood; write for example `k8-v4g32-b32`"),
             Self::Bits(b) => write!(f, "format: {b} bits per code; must be 2 to 8"),
+            Self::TurboBits(b) => write!(f, "format: {b} bits per TurboQuant code; must be 1 to {TURBO_BITS}"),
             Self::Group { group, head_dim } => {
                 write!(
                     f,
@@ -143,7 +160,7 @@ impl KeyFormat {
         match self {
             Self::F16 | Self::Bf16 => 16,
             Self::Channel8 { .. } => 8,
-            Self::Token { bits, .. } => bits as usize,
+            Self::Token { bits, .. } | Self::Turbo { bits } => bits as usize,
         }
     }
 
@@ -155,7 +172,7 @@ impl KeyFormat {
     /// Channels that share a scale in a head of `head_dim` channels (1 for a scale per channel).
     pub const fn group(self, head_dim: usize) -> usize {
         match self {
-            Self::Token { group: 0, .. } | Self::F16 | Self::Bf16 => head_dim,
+            Self::Token { group: 0, .. } | Self::Turbo { .. } | Self::F16 | Self::Bf16 => head_dim,
             Self::Token { group, .. } => group as usize,
             Self::Channel8 { .. } => 1,
         }
@@ -167,7 +184,7 @@ impl ValueFormat {
     pub const fn bits(self) -> usize {
         match self {
             Self::F16 | Self::Bf16 => 16,
-            Self::Affine { bits, .. } => bits as usize,
+            Self::Affine { bits, .. } | Self::Turbo { bits } => bits as usize,
         }
     }
 
@@ -205,6 +222,8 @@ impl Format {
                 Ok(())
             }
         };
+        let turbo_fits =
+            |bits: u8| if (1..=TURBO_BITS).contains(&bits) { Ok(()) } else { Err(FormatError::TurboBits(bits)) };
         let is_store = |format: Dtype| if format == store { Ok(()) } else { Err(FormatError::Store { format, store }) };
         match self.key {
             KeyFormat::F16 => is_store(Dtype::F16)?,
@@ -212,12 +231,14 @@ impl Format {
             KeyFormat::Channel8 { .. } => {}
             KeyFormat::Token { bits, .. } if !(2..=8).contains(&bits) => return Err(FormatError::Bits(bits)),
             KeyFormat::Token { .. } => group_fits(self.key.group(head_dim))?,
+            KeyFormat::Turbo { bits } => turbo_fits(bits)?,
         }
         match self.value {
             ValueFormat::F16 => is_store(Dtype::F16)?,
             ValueFormat::Bf16 => is_store(Dtype::Bf16)?,
             ValueFormat::Affine { bits, .. } if !(2..=8).contains(&bits) => return Err(FormatError::Bits(bits)),
             ValueFormat::Affine { group, .. } => group_fits(group as usize)?,
+            ValueFormat::Turbo { bits } => turbo_fits(bits)?,
         }
         let refine = self.refine;
         let fits = matches!((self.key, self.value), (KeyFormat::Channel8 { .. }, ValueFormat::Affine { .. }))
@@ -238,6 +259,7 @@ impl fmt::Display for KeyFormat {
             Self::Channel8 { meta } => write!(f, "k8{meta}"),
             Self::Token { bits, group: 0 } => write!(f, "t{bits}"),
             Self::Token { bits, group } => write!(f, "t{bits}g{group}"),
+            Self::Turbo { bits } => write!(f, "tq{bits}"),
         }
     }
 }
@@ -248,6 +270,7 @@ impl fmt::Display for ValueFormat {
             Self::F16 => f.write_str("f16"),
             Self::Bf16 => f.write_str("bf16"),
             Self::Affine { bits, group } => write!(f, "v{bits}g{group}"),
+            Self::Turbo { bits } => write!(f, "tq{bits}"),
         }
     }
 }
@@ -278,6 +301,7 @@ impl FromStr for KeyFormat {
             "k8" | "k8f16" => Self::Channel8 { meta: Dtype::F16 },
             "k8f32" => Self::Channel8 { meta: Dtype::F32 },
             "k8bf16" => Self::Channel8 { meta: Dtype::Bf16 },
+            _ if s.starts_with("tq") => Self::Turbo { bits: number(&s[2..])? },
             _ => {
                 let rest = s.strip_prefix('t').ok_or_else(|| FormatError::Syntax(s.to_owned()))?;
                 match rest.split_once('g') {
@@ -295,6 +319,7 @@ impl FromStr for ValueFormat {
         Ok(match s {
             "f16" => Self::F16,
             "bf16" => Self::Bf16,
+            _ if s.starts_with("tq") => Self::Turbo { bits: number(&s[2..])? },
             _ => {
                 let split = s.strip_prefix('v').and_then(|r| r.split_once('g'));
                 let (bits, group) = split.ok_or_else(|| FormatError::Syntax(s.to_owned()))?;
@@ -338,7 +363,15 @@ mod tests {
 
     #[test]
     fn text_round_trips() {
-        for s in ["k8-v4g32-b32", "k8f32-v6g64-b16", "t4-v4g32-b64", "t8g32-f16-b16", "f16-f16-b32", "bf16-bf16-b16"] {
+        for s in [
+            "k8-v4g32-b32",
+            "k8f32-v6g64-b16",
+            "t4-v4g32-b64",
+            "t8g32-f16-b16",
+            "tq4-tq3-b64",
+            "f16-f16-b32",
+            "bf16-bf16-b16",
+        ] {
             let f = s.parse::<Format>().unwrap();
             assert_eq!(f.to_string(), s);
             assert!(f.refine.is_none());
@@ -374,7 +407,18 @@ mod tests {
 
     #[test]
     fn refuses_what_it_does_not_understand() {
-        for s in ["", "k8", "k8-v4g32", "k9-v4g32-b32", "k8-v4-b32", "k8-v4g32-32", "k8-v4g32-b48", "k8-v4g32-b32-x"] {
+        for s in [
+            "",
+            "k8",
+            "k8-v4g32",
+            "k9-v4g32-b32",
+            "k8-v4-b32",
+            "k8-v4g32-32",
+            "k8-v4g32-b48",
+            "k8-v4g32-b32-x",
+            "tq-tq4-b64",
+            "tq4-tqx-b64",
+        ] {
             assert!(s.parse::<Format>().is_err(), "{s}");
         }
         for s in ["", "r", "r5", "r5.", "r.4", "5.4", "r5.4.3", "r5.4-x", "r-5.4", "r300.4", "r5,4"] {
@@ -383,6 +427,10 @@ mod tests {
         }
         let f: Format = "k8-v9g32-b32".parse().unwrap();
         assert_eq!(f.validated(128, Dtype::F16), Err(FormatError::Bits(9)));
+        for (s, bits) in [("tq7-tq4-b64", 7), ("tq4-tq0-b64", 0)] {
+            let f: Format = s.parse().unwrap();
+            assert_eq!(f.validated(128, Dtype::F16), Err(FormatError::TurboBits(bits)));
+        }
         let f: Format = "k8-v4g48-b32".parse().unwrap();
         assert_eq!(f.validated(128, Dtype::F16), Err(FormatError::Group { group: 48, head_dim: 128 }));
         assert!(f.validated(96, Dtype::F16).is_ok());

@@ -19,7 +19,8 @@
 //! their side.
 //!
 //! **Scales.** Per-channel keys: `sigma[d]`, then `z[d]`, in the format's metadata type. Per-token keys:
-//! `scale[group][token]`, f16. Values: `sigma[group][token]`, then `z[group][token]`, f16.
+//! `scale[group][token]`, f16. Values: `sigma[group][token]`, then `z[group][token]`, f16. TurboQuant, either side:
+//! `radius[token]`, f16.
 use crate::summary::{REFINED_SUMMARY_BYTES, SUMMARY_BYTES};
 use crate::{Dtype, Format, Geometry, KeyFormat, ValueFormat};
 use core::ops::Range;
@@ -103,11 +104,11 @@ pub struct RecordLayout {
     pub store: Dtype,
     /// Key codes (bit planes), or the 16-bit keys themselves.
     pub key_codes: Range<usize>,
-    /// Key scales: `sigma[d], z[d]` per channel, or `scale[group][token]`; empty for uncoded keys.
+    /// Key scales: `sigma[d], z[d]` per channel, or `scale[group][token]`, or `radius[token]`; empty for uncoded keys.
     pub key_scales: Range<usize>,
     /// Value codes (bit planes), or the 16-bit values themselves.
     pub value_codes: Range<usize>,
-    /// Value scales `sigma[group][token]`, then `z[group][token]`; empty for uncoded values.
+    /// Value scales `sigma[group][token]`, then `z[group][token]`, or `radius[token]`; empty for uncoded values.
     pub value_scales: Range<usize>,
     /// Error summary; of a refinable format, the summary of the refined block follows in the same section.
     pub summary: Range<usize>,
@@ -134,11 +135,12 @@ impl RecordLayout {
         let key_scales = match format.key {
             KeyFormat::F16 | KeyFormat::Bf16 => 0,
             KeyFormat::Channel8 { meta } => 2 * dim * meta.bytes(),
-            KeyFormat::Token { .. } => tokens * (dim / format.key.group(dim)) * 2,
+            KeyFormat::Token { .. } | KeyFormat::Turbo { .. } => tokens * (dim / format.key.group(dim)) * 2,
         };
         let value_scales = match format.value {
             ValueFormat::F16 | ValueFormat::Bf16 => 0,
             ValueFormat::Affine { .. } => 2 * tokens * (dim / format.value.group(dim)) * 2,
+            ValueFormat::Turbo { .. } => tokens * 2,
         };
         let mut at = 0;
         let mut section = |bytes: usize| {
@@ -220,6 +222,7 @@ mod tests {
                 "f16-v8g32-b16",
                 "f16-f16-b64",
                 "t5g32-v7g16-b16",
+                "tq3-tq5-b32",
                 "k8-v4g32-b64-r5.4",
                 "k8-v2g16-b16-r1.7",
             ] {
@@ -243,6 +246,9 @@ mod tests {
         // math.md section 10: K8 with f16 scales and 32 tokens 144 bytes a token, V4 g32 80, summary 1.
         assert_eq!(layout("k8-v4g32-b32", 128).bytes, (144 + 80 + 1) * 32 + 32);
         assert_eq!(layout("k8-v6g64-b64", 128).net_bytes(), (136 + 104) * 64 + 32);
+        // TurboQuant: 4 bits and a radius of 2 bytes a side.
+        assert_eq!(layout("tq4-tq4-b64", 128).net_bytes(), (66 + 66) * 64 + 32);
+        assert!(layout("tq4-tq4-b64", 128).bytes <= 136 * 64 && layout("tq3-tq3-b64", 128).bytes <= 104 * 64);
     }
 
     #[test]
@@ -268,7 +274,7 @@ mod tests {
     #[test]
     fn codes_of_every_width_round_trip_in_both_orders() {
         for dim in [64, 96] {
-            for bits in 2..=8usize {
+            for bits in 1..=8usize {
                 let count = 16 * dim;
                 let mut section = vec![0; count * bits / 8];
                 let code = |i: usize| (crate::hash::splitmix64(i as u64) & ((1 << bits) - 1)) as u8;

@@ -46,6 +46,19 @@ fn planted_deviations() -> (usize, usize) {
         ("sym8_static", "saturated", 0),
         ("fp8codec_e4m3", "s", 2),
         ("k8refine_d64_n16_f32", "residual", 30),
+        ("rht_48", "y", 7),
+        ("codebooks", "n64", 2),
+        ("tq4_m64_lsq", "codes", 3),
+        ("tq4_m64_lsq", "xhat", 7),
+        ("gtq_half", "codes_b3", 9),
+        ("gtq_half", "bits", 4),
+        ("gtq_half", "xhat", 7),
+        ("gtq_inter", "score_geo", 5),
+        ("gtq_inter", "balance", 2),
+        ("gtq_inter", "channels_b2", 0),
+        ("gtq_inter", "sopg", 2),
+        ("gtq_inter", "lambda_groups", 6),
+        ("gtq_alloc", "bits0", 0),
         ("round_e5m2", "up", 6),
         ("hash", "hash64_seed_7_9", 1),
         ("bytes", "rows", 16),
@@ -111,7 +124,7 @@ fn malformed_golden_files_are_errors() {
 }
 
 /// Small files of every family.
-const SMALL: [&str; 16] = [
+const SMALL: [&str; 17] = [
     "k8_d64_n5_f16_huge",
     "k8refine_d128_n1_f16",
     "v4_d64_n1_g8",
@@ -119,6 +132,7 @@ const SMALL: [&str; 16] = [
     "sym4_token_tread",
     "sym8_static",
     "fp8codec_e5m2",
+    "gtq_inter",
     "reject_overflow",
     "bytes",
     "hash",

@@ -13,9 +13,11 @@ mod certificates;
 mod codecs;
 mod control;
 mod formats;
+mod gtq;
 mod report;
 mod select;
 mod steps;
+mod turbo;
 
 /// How one prefix of files is replayed.
 #[derive(Clone, Copy)]
@@ -30,6 +32,8 @@ pub(crate) struct Family {
 const FAMILIES: &[&[Family]] = &[
     formats::FAMILIES,
     codecs::FAMILIES,
+    turbo::FAMILIES,
+    gtq::FAMILIES,
     bytes::FAMILIES,
     certificates::FAMILIES,
     select::FAMILIES,
@@ -38,13 +42,7 @@ const FAMILIES: &[&[Family]] = &[
 ];
 
 /// Prefixes that belong to parts which this build does not have, and what they are.
-const NOT_IN_THIS_BUILD: &[(&str, &str)] = &[
-    ("codebook", "Lloyd-Max codebooks"),
-    ("gtq", "Block-GTQ keys"),
-    ("rht", "randomised Hadamard rotation"),
-    ("sph", "spherical keys"),
-    ("tq", "TurboQuant keys"),
-];
+const NOT_IN_THIS_BUILD: &[(&str, &str)] = &[("sph", "spherical keys")];
 
 /// Why a replay could not be completed.
 #[derive(Debug)]

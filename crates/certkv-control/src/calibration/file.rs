@@ -1,0 +1,189 @@
+//! Calibrations as bytes, little-endian:
+//!
+//! | bytes | what |
+//! |---|---|
+//! | 8 | magic |
+//! | 4 | version |
+//! | 4 each | layers, q_heads, kv_heads, head_dim, rotary, budget |
+//! | 1 each | pairing, score, least bits, most bits, centred, balanced, two zeros |
+//! | 8 | tokens |
+//! | 32 each | digests of model and text |
+//! | per layer and key head | f64 query energies, f64 key energies (by pair), f64 mean key, f32 least and greatest key, balance, centre (by channel), bits (a byte a pair) |
+//! | 8 | checksum of all before it |
+//!
+//! The checksum chains an invertible step over words of 8 bytes, so a change within one word is always found.
+use super::{Calibration, CalibrationError, HeadScheme, Heads, Rule, Seen, Source};
+use crate::score::SCORES;
+use certkv_core::{Pairing, hash::splitmix64};
+
+/// How the file begins.
+pub const MAGIC: [u8; 8] = *b"certkvGQ";
+/// The version that is written and read.
+pub const VERSION: u32 = 1;
+
+const HEADER: usize = 8 + 4 + 6 * 4 + 8 + 8 + 64;
+const CHECKSUM: usize = 8;
+const PAIRINGS: [Pairing; 2] = [Pairing::Half, Pairing::Interleaved];
+
+fn checksum(bytes: &[u8]) -> u64 {
+    let words = bytes.chunks(8).map(|chunk| {
+        let mut word = [0; 8];
+        word[..chunk.len()].copy_from_slice(chunk);
+        u64::from_le_bytes(word)
+    });
+    words.fold(bytes.len() as u64, |h, word| splitmix64(h ^ word))
+}
+
+impl Calibration {
+    /// The file.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let (heads, rule, source) = (&self.heads, &self.rule, &self.source);
+        let mut out = MAGIC.to_vec();
+        out.extend(VERSION.to_le_bytes());
+        for n in [heads.layers, heads.q_heads, heads.kv_heads, heads.head_dim, heads.rotary, rule.budget] {
+            // All of them were checked to be small.
+            out.extend((n as u32).to_le_bytes());
+        }
+        let at = |found: Option<usize>| found.unwrap_or(usize::from(u8::MAX)) as u8;
+        let pairing = at(PAIRINGS.iter().position(|p| *p == heads.pairing));
+        let score = at(SCORES.iter().position(|s| *s == rule.score));
+        out.extend([pairing, score, rule.least, rule.most, rule.centred.into(), rule.balanced.into(), 0, 0]);
+        out.extend(source.tokens.to_le_bytes());
+        out.extend(source.model);
+        out.extend(source.text);
+        for (seen, scheme) in self.seen.iter().zip(&self.schemes) {
+            for numbers in [&seen.queries, &seen.keys, &seen.mean] {
+                out.extend(numbers.iter().flat_map(|x| x.to_le_bytes()));
+            }
+            for numbers in [&seen.low, &seen.high, &scheme.balance, &scheme.centre] {
+                out.extend(numbers.iter().flat_map(|x| x.to_le_bytes()));
+            }
+            out.extend(&scheme.bits);
+        }
+        let sum = checksum(&out);
+        out.extend(sum.to_le_bytes());
+        out
+    }
+
+    /// Reads what [`Calibration::to_bytes`] wrote. Memory grows with the file's length and not with what its header claims.
+    ///
+    /// # Errors
+    /// [`CalibrationError`] says what is wrong: not a calibration, another version, cut, longer, changed, or holding what no
+    /// calibration holds.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, CalibrationError> {
+        let mut file = Reader(bytes);
+        let short = |need| CalibrationError::Truncated { have: bytes.len(), need };
+        let magic = file.take(MAGIC.len()).ok_or(short(HEADER + CHECKSUM))?;
+        if magic != MAGIC {
+            return Err(CalibrationError::Magic);
+        }
+        let found = file.u32().ok_or(short(HEADER + CHECKSUM))?;
+        if found != VERSION {
+            return Err(CalibrationError::Version { found });
+        }
+        let (heads, rule, source) = header(&mut file).ok_or(short(HEADER + CHECKSUM))??;
+        let (pairs, dim, count) = (heads.pairs(), heads.head_dim, heads.layers * heads.kv_heads);
+        let need = HEADER + count * (17 * pairs + 24 * dim) + CHECKSUM;
+        if bytes.len() < need {
+            return Err(short(need));
+        }
+        if bytes.len() > need {
+            return Err(CalibrationError::Trailing { bytes: bytes.len() - need });
+        }
+        let (body, sum) = bytes.split_at(need - CHECKSUM);
+        if sum != checksum(body).to_le_bytes() {
+            return Err(CalibrationError::Checksum);
+        }
+        let (mut seen, mut schemes) = (Vec::with_capacity(count), Vec::with_capacity(count));
+        for at in 0..count {
+            let (head, scheme) = file.head(pairs, dim).ok_or(short(need))?;
+            head.check(&heads, at)?;
+            scheme.check(&heads, &rule, at)?;
+            seen.push(head);
+            schemes.push(scheme);
+        }
+        Ok(Self { heads, source, rule, seen, schemes })
+    }
+}
+
+/// The header behind magic and version; none if the bytes end in it.
+fn header(file: &mut Reader<'_>) -> Option<Result<(Heads, Rule, Source), CalibrationError>> {
+    let mut numbers = [0; 6];
+    for n in &mut numbers {
+        *n = file.u32()? as usize;
+    }
+    let [pairing, score, least, most, centred, balanced, zero, last] = file.array::<8>()?;
+    let tokens = u64::from_le_bytes(file.array()?);
+    let source = Source { model: file.array()?, text: file.array()?, tokens };
+    let field = |what, found: u8| CalibrationError::Field { what, found: u64::from(found) };
+    let read = || {
+        let [layers, q_heads, kv_heads, head_dim, rotary, budget] = numbers;
+        let pairing = *PAIRINGS.get(usize::from(pairing)).ok_or(field("pairing", pairing))?;
+        let score = *SCORES.get(usize::from(score)).ok_or(field("score", score))?;
+        for (what, flag, most) in [("centred", centred, 1), ("balanced", balanced, 1), ("reserved", zero | last, 0)] {
+            if flag > most {
+                return Err(field(what, flag));
+            }
+        }
+        let heads = Heads { layers, q_heads, kv_heads, head_dim, rotary, pairing };
+        let rule = Rule { budget, least, most, score, centred: centred == 1, balanced: balanced == 1 };
+        heads.check()?;
+        rule.check(&heads)?;
+        Ok((heads, rule, source))
+    };
+    Some(read())
+}
+
+impl HeadScheme {
+    fn check(&self, heads: &Heads, rule: &Rule, at: usize) -> Result<(), CalibrationError> {
+        let (layer, head) = (at / heads.kv_heads, at % heads.kv_heads);
+        let refuse = |what, index| Err(CalibrationError::Number { layer, head, what, index });
+        if let Some(index) = self.bits.iter().position(|b| !(rule.least..=rule.most).contains(b)) {
+            return refuse("bits", index);
+        }
+        if self.bits.iter().map(|b| usize::from(*b)).sum::<usize>() != rule.budget {
+            return refuse("bits", self.bits.len());
+        }
+        if let Some(index) = self.balance.iter().position(|s| !(*s > 0.0 && s.is_finite())) {
+            return refuse("balance", index);
+        }
+        match self.centre.iter().position(|c| !c.is_finite()) {
+            Some(index) => refuse("centre", index),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What is left of the bytes.
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, n: usize) -> Option<&'a [u8]> {
+        let (taken, rest) = self.0.split_at_checked(n)?;
+        self.0 = rest;
+        Some(taken)
+    }
+
+    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        self.take(N)?.try_into().ok()
+    }
+
+    fn u32(&mut self) -> Option<u32> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    fn f64s(&mut self, n: usize) -> Option<Vec<f64>> {
+        Some(self.take(8 * n)?.as_chunks::<8>().0.iter().map(|b| f64::from_le_bytes(*b)).collect())
+    }
+
+    fn f32s(&mut self, n: usize) -> Option<Vec<f32>> {
+        Some(self.take(4 * n)?.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect())
+    }
+
+    fn head(&mut self, pairs: usize, dim: usize) -> Option<(Seen, HeadScheme)> {
+        let (queries, keys, mean) = (self.f64s(pairs)?, self.f64s(pairs)?, self.f64s(dim)?);
+        let (low, high) = (self.f32s(dim)?, self.f32s(dim)?);
+        let (balance, centre, bits) = (self.f32s(dim)?, self.f32s(dim)?, self.take(pairs)?.to_vec());
+        Some((Seen { queries, keys, mean, low, high }, HeadScheme { bits, balance, centre }))
+    }
+}
