@@ -8,7 +8,9 @@
 #include "machine.cuh"
 #include "attend/args.cuh"
 #include "attend/shape.cuh"
+#include "window.cuh"
 #include "attend/unit.cuh"
+#include "attend/turn.cuh"
 #include "attend/query.cuh"
 #include "attend/keys.cuh"
 #include "attend/softmax.cuh"
@@ -48,7 +50,7 @@ CKV_FN void attend_columns(const CkvAttendArgs& a, const Ring& ring, const Block
     }
     if constexpr (QUERY_ASIDE && !ASIDE) take_only_units(aside, q);
     const Flight flight = CODED ? Flight{0, 0, 0, 0} : b.flight;
-    const bool open = flight.tail != 0;
+    const bool open = WINDOWED ? (flight.tail & 1) != 0 : flight.tail != 0;
     const u32* summary = (const u32*)(b.record + CKV_SUMMARY);
     float mass[COLUMNS][4];
     u32 kind = 0;
@@ -67,7 +69,7 @@ CKV_FN void attend_columns(const CkvAttendArgs& a, const Ring& ring, const Block
         if (!finer) {
             // Residuals take the place of the codes: until it is known whether they come, it stays.
             if constexpr (SPLIT && LAST && !REFINABLE && !LATE) free_slot<KEYS>(a, ring, b);
-            if constexpr (SPLIT && FIRST == 0) wait_slot<VALUES, !LATE>(ring, b.slot, b.parity);
+            if constexpr (SPLIT && FIRST == 0) wait_slot<VALUES, LAST && !LATE>(ring, b.slot, b.parity);
             if (flight.keys) {
                 Logits exact;
                 float* waiting = logits_of(aside, b.record);
@@ -88,6 +90,8 @@ CKV_FN void attend_columns(const CkvAttendArgs& a, const Ring& ring, const Block
             by_rows = !CODED && (LATE ? ring.flights[b.slot].values : flight.values) != 0;
             exact_keys = flight.keys != 0 || !KEYS_CODED, exact_values = by_rows || !VALUES_CODED;
         }
+        // Behind the canary, which compares whole blocks. Again behind the residuals, which are added to what is here.
+        if (WINDOWED && !CODED) hide_rows(s, hidden_of(flight.tail));
         follow<FIRST>(s, q, exact_values ? 0.0f : lift_of(u32_as_float(summary[7])), st);
         weigh<FIRST>(s, q, st, w, mass);
         if constexpr (!REFINABLE) break;
@@ -110,6 +114,10 @@ CKV_FN void attend_columns(const CkvAttendArgs& a, const Ring& ring, const Block
     }
     if constexpr (SPLIT && REFINABLE && !LATE) free_slot<KEYS>(a, ring, b);
     count_mass<FIRST>(mass, st);
+#if CKV_VALUE == 2
+    // Codes add to rotated sums. Those that are read from codes alone find them so.
+    if constexpr (!(APART && CODED)) turn_state<FIRST, LAST>(st, !by_rows);
+#endif
     if (by_rows) {
         // Read again rather than kept where the block is still in flight.
         add_originals<FIRST, true>((const u8*)(LATE ? ring.flights[b.slot].values : flight.values), b.rows, w, st);
@@ -180,7 +188,7 @@ CKV_FN bool owns(const Ring& ring, u32 hi, const Segment& seg) {
 }
 // Tokens of block k of a warp: all but in the open block.
 CKV_FN int rows_of(const Segment& seg, const Ring& ring, int k) {
-    return ring.range->lo + (u32)k * WARPS - seg.start < seg.tokens / BLOCK ? BLOCK : (int)(seg.tokens % BLOCK);
+    return ring.range->lo + (u32)k * WARPS - seg.start < full_blocks(seg) ? BLOCK : (int)(seg.tokens % BLOCK);
 }
 template <class T> CKV_FN T least_of(T a, T b) { return a < b ? a : b; }
 // How many of a warp's blocks lie before a place of the line.
@@ -194,10 +202,20 @@ CKV_APART void look_ahead(const CkvAttendArgs& a, const Tasks& t, u32 at) {
     const Segment next = segment_at(a, t, at);
     if (!CORRECTS && lane() == 0 && next.tokens % BLOCK) prefetch_tail(a, next);
 #if CKV_KEY_REFINE > 0 && !CKV_CORRECT
-    const u32 full = next.tokens / BLOCK;
-    if (lane() >= 1 && lane() < PROBES && full >= lane()) bulk_prefetch_l2(record_of(a, next, probed(full, (int)lane())), KEY_PART);
+    const u32 full = full_blocks(next);
+    if (lane() >= 1 && lane() < PROBES && full >= lane()) {
+        bulk_prefetch_l2(record_of(a, next, seen_of(a, next.tokens).number(probed(full, (int)lane()))), KEY_PART);
+    }
 #endif
 }
+
+#if CKV_VALUE == 2
+// All column tiles.
+CKV_FN void turn_all(State& st, bool rotated) {
+    turn_state<0, NT == COLUMNS>(st, rotated);
+    if constexpr (NT > COLUMNS) turn_state<COLUMNS, true>(st, rotated);
+}
+#endif
 
 struct Known {
     Tasks tasks;
@@ -278,7 +296,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) ckv_attend(const __grid
         // Looked up again where it is needed rather than kept in a register.
         auto row_head = [&] { return seg.row * a.kv_heads + seg.kv; };
         auto norms = [&] {
-            if (!CORRECTS && holds_tail(known.lo, known.hi, seg)) tail_norms(tail_of(a, seg), (int)(seg.tokens % BLOCK), known.tail);
+            if (!CORRECTS && holds_tail(known.lo, known.hi, seg)) tail_norms(tail_of(a, seg), (int)(seg.tokens % BLOCK), hidden_in_tail(a, seg), known.tail);
         };
         // While nothing else lives in registers; the barrier of await_query ends it.
         if constexpr (!REFINABLE) norms();
@@ -319,6 +337,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) ckv_attend(const __grid
             if constexpr (APART) {
                 const int stop = least_of(CKV_CERTIFY ? least_of(k + 32 - into, k + LOT - lot.count) : k + 32 - into, ring.range->end);
                 bool coded = true;
+#if CKV_VALUE == 2
+                if (st.turns % 2 && k < stop && is_coded(ring, cursor.slot, cursor.phase())) turn_all(st, true);
+#endif
 #pragma unroll 1
                 while (k < stop && (coded = is_coded(ring, cursor.slot, cursor.phase()))) {
                     attend_columns<0, true>(a, ring, block_at(BLOCK), aside, q, st, lot, &known.flags);
@@ -339,15 +360,20 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) ckv_attend(const __grid
 #endif
                 cursor.next();
             }
-            if (CKV_CERTIFY && lot.count == LOT) certify_lot(a, lot, q, row_head(), sums, aside);
+            if (CKV_CERTIFY && lot.count == LOT) certify_lot(a, lot, q, row_head(), seg.tokens, sums, aside);
         }
-        if (CKV_CERTIFY) certify_lot(a, lot, q, row_head(), sums, aside);
+        if (CKV_CERTIFY) certify_lot(a, lot, q, row_head(), seg.tokens, sums, aside);
         if constexpr (ASIDE) {
 #pragma unroll
             for (int nt = 0; nt < NT; nt++) take_tile(aside, nt, st);
             syncwarp();
         }
-        store_partial(st, sums, (float)((ring.range->end - ring.range->begin) * VALUE_CHAIN), known.flags, mine);
+        float chain = (float)((ring.range->end - ring.range->begin) * VALUE_CHAIN);
+#if CKV_VALUE == 2
+        turn_all(st, TURN_MERGED);
+        chain += (float)st.turns * TURN_CHAIN;
+#endif
+        store_partial(st, sums, chain, known.flags, mine);
         const u32 after = seg.start + seg.blocks;
         // The first warp that is done would only wait.
         if (after < known.hi && shfl(lane() == 0 ? atomic_add(&known.done, 1) : 0, 0) == 0) look_ahead(a, t, after);

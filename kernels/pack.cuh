@@ -18,6 +18,7 @@
 #include "codec/identity.cuh"
 #include "codec/refine.cuh"
 #include "codec/token_sym.cuh"
+#include "codec/turboquant.cuh"
 #include "spectral.cuh"
 
 namespace ckv_encode {
@@ -25,8 +26,9 @@ namespace ckv_encode {
 constexpr u32 DIM = CKV_DIM, BLOCK = CKV_BLOCK, COUNT = DIM * BLOCK;
 constexpr int STORE = CKV_STORE;
 constexpr bool KEY_CHANNEL = CKV_KEY == 1, KEY_TOKEN = CKV_KEY == 2, KEY_CODED = CKV_KEY != 0, VALUE_CODED = CKV_VALUE != 0;
+constexpr bool KEY_TURBO = CKV_KEY == 3, VALUE_TURBO = CKV_VALUE == 2;
 // Widths and groups that no branch of this layout uses still have to make types.
-constexpr int KEY_BITS = KEY_TOKEN ? CKV_KEY_BITS : 8, VALUE_BITS = VALUE_CODED ? CKV_VALUE_BITS : 8;
+constexpr int KEY_BITS = KEY_TOKEN || KEY_TURBO ? CKV_KEY_BITS : 8, VALUE_BITS = VALUE_CODED ? CKV_VALUE_BITS : 8;
 constexpr u32 KEY_GROUP = KEY_TOKEN ? CKV_KEY_GROUP : DIM, VALUE_GROUP = VALUE_CODED ? CKV_VALUE_GROUP : DIM;
 
 // Residual planes, math.md (2.23), are made from the same errors once the codes are measured: the originals stay until then.
@@ -41,7 +43,7 @@ constexpr u32 CHUNK = DIM < 4096 / BLOCK ? DIM : 4096 / BLOCK;
 constexpr u32 PIECE = 16, PIECES = DIM / PIECE;
 
 // Scales of a side that live in shared memory.
-constexpr u32 KEY_STEPS = KEY_CHANNEL ? DIM : KEY_TOKEN ? BLOCK * (DIM / KEY_GROUP) : 0;
+constexpr u32 KEY_STEPS = KEY_CHANNEL ? DIM : KEY_TOKEN || KEY_TURBO ? BLOCK * (DIM / KEY_GROUP) : 0;
 constexpr u32 VALUE_STEPS = VALUE_CODED ? BLOCK * (DIM / VALUE_GROUP) : 0;
 constexpr u32 STEPS = KEY_STEPS > VALUE_STEPS ? KEY_STEPS : VALUE_STEPS;
 
@@ -359,18 +361,21 @@ template <bool CODED> CKV_FN double key_magnitude(const Work& w) {
         double x = 0.0;
 #pragma unroll 4
         for (u32 t = 0; t < BLOCK; ++t) x = larger((double)w.scale[threadIdx.x * BLOCK + t], x);
-        x *= (double)(1u << (KEY_BITS - 1));
+        // The largest code; TurboQuant's largest level.
+        x *= KEY_TURBO ? 63.0 : (double)(1u << (KEY_BITS - 1));
         square = x * x * (double)KEY_GROUP;
     }
     return cta_sum(square, w.slots);
 }
 
 // The power of two that brings the errors of a side's codes to at most about 1 as halves, those of keys with a scale per channel when
-// they are taken in steps: an error is at most half a step.
+// they are taken in steps: an error is at most half a step. One of a rotated row is at most its norm, which may lie far below the least
+// radius of f16.
 template <bool KEY> CKV_FN double unit_of(const Work& w) {
     if (KEY && KEY_CHANNEL) return 1.0;
     float largest = 0.0f;
-    for (u32 i = threadIdx.x; i < (KEY ? KEY_STEPS : VALUE_STEPS); i += THREADS) largest = most(largest, w.scale[i]);
+    const float* sizes = (KEY ? KEY_TURBO : VALUE_TURBO) ? w.offset : w.scale;
+    for (u32 i = threadIdx.x; i < (KEY ? KEY_STEPS : VALUE_STEPS); i += THREADS) largest = most(largest, sizes[i]);
     float none[1] = {0.0f}, top[1] = {largest};
     cta_sums_and_largest(none, top, (float*)w.slots);
     // A scale is a value of f16, or 0: then there are no errors.
@@ -428,6 +433,10 @@ template <bool KEY> CKV_FN void refine(const Work& w, u8* record, bool coded, do
     }
 }
 
+}  // namespace ckv_encode
+#include "pack_turbo.cuh"
+namespace ckv_encode {
+
 // Packs a side whose originals are in w.raw; `bad` is what each thread has against them. The rest as in pack_side.
 template <bool KEY> CKV_FN u32 pack_staged(const Work& w, u32 bad, const float* centre, u8* record) {
     constexpr bool CODED = KEY ? KEY_CODED : VALUE_CODED;
@@ -435,13 +444,17 @@ template <bool KEY> CKV_FN u32 pack_staged(const Work& w, u32 bad, const float* 
     constexpr u32 END = KEY ? CKV_VALUE_CODES : CKV_SUMMARY;
     constexpr u32 CODES_END = START + COUNT / 8 * (CODED ? KEY ? KEY_BITS : VALUE_BITS : 16);
     constexpr u32 META = KEY && KEY_CHANNEL && CKV_KEY_META == 2 ? 4 : 2;
-    constexpr u32 SCALES_END = SCALES + (CODED ? KEY ? KEY_CHANNEL ? 2 * DIM * META : 2 * KEY_STEPS : 4 * VALUE_STEPS : 0);
+    constexpr u32 SCALES_END = SCALES + (CODED ? KEY ? KEY_CHANNEL ? 2 * DIM * META : 2 * KEY_STEPS : (VALUE_TURBO ? 2 : 4) * VALUE_STEPS : 0);
+    constexpr bool TURBO = KEY ? KEY_TURBO : VALUE_TURBO;
 
     if (!KEY && threadIdx.x < DIM) w.centre[threadIdx.x] = (double)centre[threadIdx.x];
     bad = cta_union(bad, w.flags);
     if (CODED && bad == 0) {
         if constexpr (KEY && KEY_CHANNEL) bad = channel_scales(w, record + SCALES);
-        if constexpr (!(KEY && KEY_CHANNEL) && CODED) bad = token_scales<KEY>(w, record + SCALES);
+#if CKV_KEY == 3 || CKV_VALUE == 2
+        if constexpr (TURBO) bad = turbo_scales<KEY>(w, record + SCALES);
+#endif
+        if constexpr (!(KEY && KEY_CHANNEL) && CODED && !TURBO) bad = token_scales<KEY>(w, record + SCALES);
         bad = cta_union(bad, w.flags);
     }
     const bool coded = CODED && bad == 0;
@@ -453,15 +466,35 @@ template <bool KEY> CKV_FN u32 pack_staged(const Work& w, u32 bad, const float* 
         double unit = 1.0;
         if (coded) {
             unit = unit_of<KEY>(w);
-            measure<KEY, false>(w, record + START, unit, norms, gram);
-        } else {
-            add_norms<KEY, false>(w, 0, DIM, unit, norms);
+            if constexpr (!TURBO) measure<KEY, false>(w, record + START, unit, norms, gram);
         }
+#if CKV_KEY == 3 || CKV_VALUE == 2
+        // Of a rotated side errors and decoded rows are measured where they are made, originals as ever.
+        double turned[3] = {0.0, 0.0, 0.0};
+        if constexpr (TURBO) {
+            double largest[2] = {0.0, 0.0};
+            if (coded) turbo_measure<KEY>(w, record + START, unit, gram, largest);
+            turned[0] = largest[0], turned[1] = largest[1];
+        }
+#endif
+        if (TURBO || !coded) add_norms<KEY, false>(w, 0, DIM, unit, norms);
         double top[3], mag = 0.0;
         largest_norms(w, norms, top);
+#if CKV_KEY == 3 || CKV_VALUE == 2
+        double off = 0.0;
+        if constexpr (TURBO) {
+            cta_largest(turned, w.slots);
+            off = TURNED * sqrt(larger(top[1], turned[1]));
+            const double error = sqrt(turned[0]) + off;
+            if (coded) top[0] = error * error, top[1] = KEY ? top[1] : larger(top[1], turned[1]);
+        }
+#endif
         if (coded) {
             if (KEY) mag = key_magnitude<true>(w);
             errors_norm = errors_norm_of(w, gram, unit, top[0]);
+#if CKV_KEY == 3 || CKV_VALUE == 2
+            if constexpr (TURBO) errors_norm += off * (double)BLOCK;
+#endif
             zero(record, CODES_END, SCALES);
             zero(record, SCALES_END, END);
         } else {

@@ -9,6 +9,7 @@
 #include "attend/args.cuh"
 #include "select/args.cuh"
 #include "select/score.cuh"
+#include "window.cuh"
 #include "select/threshold.cuh"
 #include "select/slots.cuh"
 #include "select/work.cuh"
@@ -22,12 +23,12 @@ CKV_FN u32 exact_now(const CkvSelectArgs& a, u32 word) {
 }
 
 CKV_FN Shares look_again(const CkvSelectArgs& a, const Place& p, const Work& w, u32 block) {
-    const u8* summary = summary_of(a, ldg(a.table + (u64)p.row * a.table_stride + block), p.head);
+    const u8* summary = summary_of(a, ldg(a.table + (u64)p.row * a.table_stride + NUMBER(p, block)), p.head);
     Look b;
     Shares s;
     load_summary(summary, b);
-    load_masses(a.masses + (p.line + block) * GROUP, b.masses);
-    score<REFINABLE>(b, w.scales, w.every != 0, looks_of(a, p.line + block), s);
+    load_masses(a.masses + (p.line + NUMBER(p, block)) * GROUP, b.masses);
+    score<REFINABLE>(b, w.scales, w.every != 0, looks_of(a, p.line + NUMBER(p, block)), s);
     return s;
 }
 
@@ -43,9 +44,9 @@ CKV_FN void look(const CkvSelectArgs& a, const Place& p, Work& w, float digits) 
             summaries[i] = nullptr;
             words[i] = 0;
             if (j >= p.blocks) continue;
-            summaries[i] = summary_of(a, ldg(a.table + (u64)p.row * a.table_stride + j), p.head);
-            load_masses(a.masses + (p.line + j) * GROUP, b[i].masses);
-            words[i] = a.promoted[p.line + j];
+            summaries[i] = summary_of(a, ldg(a.table + (u64)p.row * a.table_stride + NUMBER(p, j)), p.head);
+            load_masses(a.masses + (p.line + NUMBER(p, j)) * GROUP, b[i].masses);
+            words[i] = a.promoted[p.line + NUMBER(p, j)];
         }
 #pragma unroll
         for (u32 i = 0; i < FLIGHT; i++) {
@@ -57,7 +58,7 @@ CKV_FN void look(const CkvSelectArgs& a, const Place& p, Work& w, float digits) 
             const u32 j = start + i * THREADS;
             if (j >= p.blocks) continue;
             Shares s;
-            score<REFINABLE>(b[i], w.scales, w.every != 0, looks_of(a, p.line + j), s);
+            score<REFINABLE>(b[i], w.scales, w.every != 0, looks_of(a, p.line + NUMBER(p, j)), s);
             const u32 key = bucket_of(s.key_bits), value = bucket_of(s.value_bits);
             count(w.hist, s.keys, key, digits);
             count(w.hist, s.values, value, digits);
@@ -81,12 +82,12 @@ CKV_FN void decide(const CkvSelectArgs& a, const Place& p, Work& w, u32 block, u
         b = Found{(u8)bucket_of(s.key_bits), (u8)bucket_of(s.value_bits), 1, 0};
     }
     const u32 key = b.key, value = b.value, items = items_of(a);
-    const u32 old = b.promoted ? a.promoted[p.line + block] : 0;
+    const u32 old = b.promoted ? a.promoted[p.line + NUMBER(p, block)] : 0;
     // What an earlier step lent to refinable records is over.
     const u32 word = REFINABLE ? 0 : old;
     u32 wanted = (KEYS_CODED && key >= threshold ? 1u : 0u) | (VALUES_CODED && value >= threshold ? 2u : 0u);
     if (old == 0 && wanted == 0) return;
-    const u32 index = ldg(a.table + (u64)p.row * a.table_stride + block) * a.kv_heads + p.head;
+    const u32 index = ldg(a.table + (u64)p.row * a.table_stride + NUMBER(p, block)) * a.kv_heads + p.head;
     u32 kept = 0, next;
     if (a.mode == PLAN) {
         if (word != 0) kept = (KEYS_CODED && key >= keep ? 1u : 0u) | (VALUES_CODED && value >= keep ? 2u : 0u);
@@ -102,14 +103,14 @@ CKV_FN void decide(const CkvSelectArgs& a, const Place& p, Work& w, u32 block, u
             if (s.values) *place_of(a, 2 * index + 1, true) = s.values, wanted &= ~2u;
         }
     }
-    if (next != old) a.promoted[p.line + block] = next;
+    if (next != old) a.promoted[p.line + NUMBER(p, block)] = next;
     if (wanted & 1) atomic_add(w.stats + STAT_KEYS, 1);
     if (wanted & 2) atomic_add(w.stats + STAT_VALUES, 1);
     kept |= wanted;
     if (a.mode == PLAN && (kept & 1)) atomic_add(w.stats + STAT_SET_KEYS, 1);
     if (a.mode == PLAN && (kept & 2)) atomic_add(w.stats + STAT_SET_VALUES, 1);
-    if (kept & 1) w.list[atomic_add(&w.found, 1)] = 2 * block | (wanted & 1 ? WANTED : 0);
-    if (kept & 2) w.list[atomic_add(&w.found, 1)] = 2 * block + 1 | (wanted & 2 ? WANTED : 0);
+    if (kept & 1) w.list[atomic_add(&w.found, 1)] = 2 * NUMBER(p, block) | (wanted & 1 ? WANTED : 0);
+    if (kept & 2) w.list[atomic_add(&w.found, 1)] = 2 * NUMBER(p, block) + 1 | (wanted & 2 ? WANTED : 0);
 }
 
 CKV_FN void serve_list(const CkvSelectArgs& a, const Place& p, Work& w, u32 step) {
@@ -211,6 +212,10 @@ extern "C" __global__ void __launch_bounds__(256, 1) ckv_select(const __grid_con
         p.row = a.rows ? a.rows[seq] : seq;
         p.blocks = a.lens[p.row] / BLOCK;
         if (p.blocks > a.table_stride) p.blocks = a.table_stride;
+#if CKV_WINDOW
+        p.seen = seen_of(a, a.lens[p.row]);
+        p.blocks = p.blocks > p.seen.skip ? p.blocks - p.seen.skip : 0;
+#endif
         p.line = ((u64)p.row * a.kv_heads + p.head) * a.table_stride;
 #if CKV_KEY_REFINE > 0
         if (a.mode == REFINE) {

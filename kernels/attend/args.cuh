@@ -72,4 +72,6 @@ struct CkvAttendArgs {
     u32 refine_all;         // 1: all residuals are read, and nothing is learned
     u32 settled;            // 1: lengths, tables, promoted words and the records before the last token's block are what they will be before the
                             // launches ahead of this one end: they are looked up, and the first records asked for, meanwhile
+    u32 window;             // of a variant with windows: newest tokens that a query sees, its own among them, at least 1
+    u32 sinks;              // and first tokens of the sequence
 };

@@ -25,10 +25,13 @@ constexpr float ROOT_BLOCK = root((float)BLOCK) * UP;
 // A coded value is summed as code times scale and offset apart: together they are at most this many times the value's norm,
 // because both lie within the range of their group. Residuals reach up to a step and half a step back, and double a chain.
 constexpr float RESIDUAL_STEP = REFINABLE ? 1.5f : 0.0f;
-constexpr float LARGEST_CODE = CKV_VALUE == 1 ? (float)((1 << CKV_VALUE_BITS) - 1) + RESIDUAL_STEP : 0.0f;
+// TurboQuant's levels are below 1: see add_codes.
+constexpr float LARGEST_CODE = CKV_VALUE == 1 ? (float)((1 << CKV_VALUE_BITS) - 1) + RESIDUAL_STEP : CKV_VALUE == 2 ? 1.0f : 0.0f;
 constexpr float SPREAD =
     CKV_VALUE == 1 ? 1.0f + 2.0f * (1.0f + RESIDUAL_STEP / (float)((1 << CKV_VALUE_BITS) - 1)) * root((float)CKV_VALUE_GROUP) * UP : 1.0f;
 constexpr int VALUE_CHAIN = TILES * (REFINABLE ? 2 : 1);
+// A rotation of what was summed, in products of a chain.
+constexpr float TURN_CHAIN = TURN_ROUNDING / U_MMA * UP, MERGED_CHAIN = TURBO_VALUES ? TURN_CHAIN : 0.0f;
 
 // The error summary of a record, in its stored order.
 struct Summary {
@@ -101,7 +104,7 @@ CKV_FN LogitBound code_bound(const Summary& b, float reach, float step, float sq
     r.delta = reach * b.eps * UP + digit;
     r.lambda = reach * b.kappa * UP + ROOT_BLOCK * digit;
 #endif
-    r.zeta = reach * b.key_mag * (CODE_CHAIN * U_MMA + 4.0f * U_PAIR) * UP;
+    r.zeta = reach * b.key_mag * (CODE_CHAIN * U_MMA + 4.0f * U_PAIR + (TURBO_KEYS ? TURN_ROUNDING : 0.0f)) * UP;
     return r;
 }
 

@@ -61,7 +61,7 @@ CKV_FN void digits(const Query& q, int j, u32 (&high)[COLUMNS][4], u32 (&low)[CO
         if constexpr (ROWS) {
             query_rows(q, FIRST + nt, j, high[nt], low[nt]);
         } else {
-            query_chunk(q, FIRST + nt, j, high[nt], low[nt]);
+            query_chunk<QUERIES == 2>(q, FIRST + nt, j, high[nt], low[nt]);
         }
         if constexpr (PAIRED) {
 #pragma unroll
@@ -302,6 +302,40 @@ CKV_FN void score_codes(const u8* record, const Query& q, bool, Logits& s, KeySu
     for (int t = 0; t < TILES; t++) {
 #pragma unroll
         for (int nt = 0; nt < COLUMNS; nt++) join_columns(s.x[t][nt]);
+    }
+}
+#elif CKV_KEY == 3
+// Logits from levels of the rotated key with a radius per token, math.md (2.17b).
+template <int FIRST>
+CKV_FN void score_codes(const u8* record, const Query& q, bool, Logits& s, KeySums& sums) {
+    constexpr Levels LEVELS = levels_of(CKV_KEY_LEVELS);
+    const u8* radii = record + CKV_KEY_SCALES;
+    const int r = lane() >> 2;
+#pragma unroll
+    for (int nt = 0; nt < COLUMNS; nt++) sums.square[nt] = 0.0f;
+    clear(s);
+#pragma unroll UNROLL
+    for (int j = 0; j < CHUNKS; j++) {
+        u32 high[COLUMNS][4], low[COLUMNS][4];
+        digits<FIRST, false>(q, j, high, low);
+#pragma unroll
+        for (int t = 0; t < TILES; t++) {
+            u32 h[8];
+            load_levels<CKV_KEY_BITS, 0>(record + CKV_KEY_CODES, t * CHUNKS + j, LEVELS, h);
+#pragma unroll
+            for (int nt = 0; nt < COLUMNS; nt++) score_unit<false>(h, high[nt], low[nt], s.x[t][nt]);
+        }
+    }
+#pragma unroll
+    for (int t = 0; t < TILES; t++) {
+        const u8* at = radii + (16 * t + r) * 2;
+        const float first = h_lo(*(const u16*)at), second = h_lo(*(const u16*)(at + 16));
+#pragma unroll
+        for (int nt = 0; nt < COLUMNS; nt++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) s.x[t][nt][i] *= i < 2 ? first : second;
+            join_columns(s.x[t][nt]);
+        }
     }
 }
 #else

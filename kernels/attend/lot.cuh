@@ -5,7 +5,7 @@
 struct Lot {
     Vec4* sums;          // [LOT][HEADS]: sum of weights, of their squares, of (q sigma)^2 over channels, and the exponent
     u32* summaries;      // [LOT][SUMMARY_WORDS]
-    u32* blocks;         // [LOT][2]: index in the sequence; kind
+    u32* blocks;         // [LOT][2]: index among those of the sequence that are seen; kind
     int count;
 };
 
@@ -45,8 +45,8 @@ CKV_FN void leave(Lot& l, const State& st, const float (&mass)[COLUMNS][4], cons
     l.count++;
 }
 
-// Certifies what was left. `aside`: where the sums are with SUMS_ASIDE; they are also returned.
-CKV_FN void certify_lot(const CkvAttendArgs& a, Lot& l, const Query& q, u32 row, Sums& sums, const Aside& aside) {
+// Certifies what was left. `aside`: where the sums are with SUMS_ASIDE; they are also returned. `tokens`: of the sequence.
+CKV_FN void certify_lot(const CkvAttendArgs& a, Lot& l, const Query& q, u32 row, u32 tokens, Sums& sums, const Aside& aside) {
     syncwarp();
     if constexpr (SUMS_ASIDE) take_sums(aside, sums);
     const int slot = lane() / HEADS, h = lane() % HEADS;
@@ -77,7 +77,7 @@ CKV_FN void certify_lot(const CkvAttendArgs& a, Lot& l, const Query& q, u32 row,
 #else
         const Found found = add_block(sums, b, bound, zeta, keys, values, u32_as_float(left.x), u32_as_float(left.y));
         if (a.masses && !(kind & OPEN)) {
-            const u64 at = (u64)row * a.table_stride + l.blocks[2 * slot];
+            const u64 at = (u64)row * a.table_stride + seen_of(a, tokens).number(l.blocks[2 * slot]);
             a.masses[at * GROUP + h] = mass_word(m, u32_as_float(left.x), found);
             if (REFINABLE && a.looks && h == 0) a.looks[at] = (u8)((kind & REFINED_KEYS ? KEYS : 0) | (kind & REFINED_VALUES ? VALUES : 0));
         }

@@ -243,6 +243,9 @@ CKV_APART void merge_partials(const CkvAttendArgs& a, const Parts& parts, float*
 #pragma unroll
                 for (int v = 0; v < VECTOR; v++) at[v] = x[v];
             }
+#if CKV_VALUE == 2
+            if constexpr (TURN_MERGED) turn_output(x);
+#endif
             float norm = 0.0f, radius = 0.0f;
             const float inverse = 1.0f / l;
 #pragma unroll
@@ -281,9 +284,9 @@ CKV_APART void certify_head(const CkvAttendArgs& a, const Merge& merge, const Se
         }
         const float* s = merge.scalars + h * SCALARS;
         // A correction takes away and adds again.
-        const u32 tokens = CORRECTS ? ldg(a.lens + seg.row) + 2 * seg.tokens : seg.tokens;
+        const u32 seen = seen_tokens(a, CORRECTS ? ldg(a.lens + seg.row) : seg.tokens), tokens = CORRECTS ? seen + 2 * seg.tokens : seen;
         CkvCertificate c = certify(a, s[AT_M], s[AT_L], CORRECTS ? s[AT_GROSS] : s[AT_L], s[AT_G], s[AT_GR], s[AT_H], s[AT_V], s[AT_G_ROWS], s[AT_GR_ROWS],
-                                   s[AT_RADIUS], s[AT_NORM], s[AT_CHAIN], sqrt_rn(norm), sqrt_ru(radius * UP), tokens);
+                                   s[AT_RADIUS], s[AT_NORM], s[AT_CHAIN] + MERGED_CHAIN, sqrt_rn(norm), sqrt_ru(radius * UP), tokens);
         if (float_as_u32(s[AT_FLAGS])) c.status = 0;
         if (CORRECTS) c.refined_keys = a.picked[head].keys, c.refined_values = a.picked[head].values;
         if (a.certificates) a.certificates[head * GROUP + h] = c;

@@ -10,7 +10,8 @@ constexpr float LARGEST_OFFSET = 8188.0f;
 
 struct Query {
     // Halves of 2^exponent q by chunk and register: register i of a chunk holds channels 8 (lane % 4) + 2 i, + 1. With QUERY_SHARED
-    // they lie in `shared`: a lane's four registers of chunk j and tile nt at (nt CHUNKS + j) 32 + lane, then the low ones.
+    // they lie in `shared`: a lane's four registers of chunk j and tile nt at (nt CHUNKS + j) 32 + lane, then the low ones; then the same
+    // of the rotated query, where there is one.
     u32 high[QUERY_SHARED ? 1 : NT][QUERY_SHARED ? 1 : CHUNKS][4];
     u32 low[QUERY_SHARED || !LOW_QUERY ? 1 : NT][QUERY_SHARED || !LOW_QUERY ? 1 : CHUNKS][4];
     const Vec4* shared;
@@ -61,6 +62,15 @@ CKV_FN void query_elements(const CkvAttendArgs& a, const Vec4* shared, int at, f
     }
 }
 
+// 2^exponent puts the largest magnitude into [4, 8); a zero or subnormal query keeps the least normal exponent.
+CKV_FN i32 query_exponent(float most) {
+    const i32 power = (i32)(float_as_u32(most) >> 23) - 127;
+    return 2 - (power < -100 ? -100 : power);
+}
+[[maybe_unused]] CKV_FN float query_factor(float most) { return u32_as_float((u32)(127 + query_exponent(most)) << 23); }
+// From a query to the rotated one, in vectors.
+[[maybe_unused]] constexpr int QUERY_STRIDE = 2 * NT * CHUNKS * 32;
+
 // Prepares what read_query copied. All threads of the CTA: with QUERY_SHARED the result lies behind what was copied, with LEAN in its place.
 CKV_FN void prepare_query(const CkvAttendArgs& a, Vec4* shared, Query& q) {
     const int c4 = lane() & 3, column = lane() >> 2;
@@ -92,9 +102,7 @@ CKV_FN void prepare_query(const CkvAttendArgs& a, Vec4* shared, Query& q) {
             most = fmaxf(most, shfl_xor(most, d));
             square += shfl_xor(square, d);
         }
-        // 2^exponent puts `most` into [4, 8); a zero or subnormal query keeps the least normal exponent.
-        const i32 power = (i32)(float_as_u32(most) >> 23) - 127;
-        const i32 exponent = 2 - (power < -100 ? -100 : power);
+        const i32 exponent = query_exponent(most);
         const float up = u32_as_float((u32)(127 + exponent) << 23), down = u32_as_float((u32)(127 - exponent) << 23);
 #pragma unroll
         for (int j = 0; j < CHUNKS; j++) {
@@ -131,7 +139,7 @@ CKV_FN void prepare_query(const CkvAttendArgs& a, Vec4* shared, Query& q) {
     }
     Vec4* prepared = shared + GIVEN_BYTES / 16;
     q.shared = prepared;
-    if constexpr (LEAN) sync_threads();
+    if constexpr (LEAN && QUERIES == 1) sync_threads();
 #pragma unroll
     for (int nt = 0; nt < NT; nt++) {
 #pragma unroll
@@ -154,6 +162,41 @@ CKV_FN void prepare_query(const CkvAttendArgs& a, Vec4* shared, Query& q) {
             }
         }
     }
+#if CKV_KEY == 3
+    // One warp, another than the one that stores the query as it is, where there are several. Single precision, whose rounding is in the bound of the
+    // logits (code_bound); pairs of halves, as above.
+    if (warp() == WARPS / 2) {
+#pragma unroll 1
+        for (int nt = 0; nt < NT; nt++) {
+            const int head = PAIRED ? column & 3 : 8 * nt + column;
+            const bool there = head < GROUP;
+            float x[CHUNKS][8], most = 0.0f;
+#pragma unroll
+            for (int j = 0; j < CHUNKS; j++) query_elements(a, shared, (there ? head : 0) * D + 32 * j + 8 * c4, x[j]);
+#pragma unroll
+            for (int j = 0; j < CHUNKS; j++) {
+#pragma unroll
+                for (int i = 0; i < 8; i++) x[j][i] = there ? x[j][i] : 0.0f, most = fmaxf(most, fabsf(x[j][i]));
+            }
+#pragma unroll
+            for (int d = 1; d < 4; d <<= 1) most = fmaxf(most, shfl_xor(most, d));
+            const float up = query_factor(most);
+            turn_query(x);
+#pragma unroll
+            for (int j = 0; j < CHUNKS; j++) {
+                u32 own[4], rest[4];
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    const float lo = x[j][2 * i] * up, hi = x[j][2 * i + 1] * up;
+                    own[i] = h2_pack(lo, hi), rest[i] = h2_pack(lo - h_lo(own[i]), hi - h_hi(own[i]));
+                }
+                Vec4* at = prepared + QUERY_STRIDE + (nt * CHUNKS + j) * 32 + lane();
+                at[0] = Vec4{own[0], own[1], own[2], own[3]};
+                at[NT * CHUNKS * 32] = Vec4{rest[0], rest[1], rest[2], rest[3]};
+            }
+        }
+    }
+#endif
     if constexpr (QUERY_SHARED) sync_threads();
 }
 
@@ -191,10 +234,11 @@ CKV_FN u32 query_times(u32 high, u32 low, u32 w, u32 product, u32 mask) {
 #endif
 }
 
-// The query's registers of chunk j, column tile nt.
+// The query's registers of chunk j, column tile nt; those of the rotated query, if TURNED.
+template <bool TURNED = false>
 CKV_FN void query_chunk(const Query& q, int nt, int j, u32 (&high)[4], u32 (&low)[4]) {
     if constexpr (QUERY_SHARED) {
-        const Vec4* at = q.shared + (nt * CHUNKS + j) * 32 + lane();
+        const Vec4* at = q.shared + (TURNED ? QUERY_STRIDE : 0) + (nt * CHUNKS + j) * 32 + lane();
         const Vec4 v = *at, w = LOW_QUERY ? at[NT * CHUNKS * 32] : Vec4{0, 0, 0, 0};
         high[0] = v.x, high[1] = v.y, high[2] = v.z, high[3] = v.w;
         low[0] = w.x, low[1] = w.y, low[2] = w.z, low[3] = w.w;

@@ -74,12 +74,12 @@ CKV_FN void log2_sum(const Logits& s, const Query& q, float (&sum)[COLUMNS][2]) 
     }
 }
 
-// The block of probe number i >= 1 of a head of `full` whole blocks.
+// The block of probe number i >= 1 of a head of `full` whole blocks that are seen.
 CKV_FN u32 probed(u32 full, int i) { return i == 1 ? 0 : full + 1 - (u32)i; }
 
 // Fills `limits` for the head at hand. `room`: GROUP * PROBES words. All threads of the CTA; ends with the CTA in step.
 CKV_FN void probe(const CkvAttendArgs& a, const Segment& seg, const Query& q, float* room, Limit* limits) {
-    const u32 full = seg.tokens / BLOCK, rows = seg.tokens % BLOCK;
+    const u32 full = full_blocks(seg), rows = seg.tokens % BLOCK;
     const bool guided = a.demands && !a.refine_all;
     // A head a thread, of the warp that has least to probe.
     const int h = (int)threadIdx.x - (THREADS - 32);
@@ -97,12 +97,16 @@ CKV_FN void probe(const CkvAttendArgs& a, const Segment& seg, const Query& q, fl
             if (i == 0) {
                 score_originals<0>(tail_of(a, seg), q, s);
                 mask_rows(s, (int)rows);
+                if constexpr (WINDOWED) hide_rows(s, hidden_in_tail(a, seg));
             } else {
-                const u8* record = record_of(a, seg, probed(full, i));
+                const Seen seen = seen_of(a, seg.tokens);
+                const u32 block = seen.number(probed(full, i));
+                const u8* record = record_of(a, seg, block);
                 KeySums unused;
                 // From memory: all of it is asked for at once, and two chunks are in flight.
                 if (lane() == 0) bulk_prefetch_l2(record, KEY_PART);
                 score_codes<0, BY_CHUNK ? 2 : UNROLL>(record, q, false, s, unused);
+                if constexpr (WINDOWED) hide_rows(s, seen.hidden(block));
                 // A side without codes would pass for keys of 0.
                 counts = *(const u32*)(record + CKV_SUMMARY + 4) < 0x7f800000u;
             }

@@ -7,7 +7,8 @@
 // Keys are what lies before the values' codes; the summary comes with the values.
 constexpr u32 KEY_PART = CKV_VALUE_CODES;
 
-// What a slot's block is: addresses of promoted sides, or 0; whether it is the open block; in a correction twice its pick's sides.
+// What a slot's block is: addresses of promoted sides, or 0; whether it is the open block; in a correction twice its pick's sides; of one that is
+// seen in part, what a window hides of it, 256 times.
 struct Flight {
     u64 keys, values;
     u32 tail;
@@ -57,11 +58,15 @@ CKV_FN bool fetch_batch(const CkvAttendArgs& a, const Tasks& t, const Ring& ring
             const u32 pick = ldg(a.picks + (u64)s.head * a.table_stride + j);
             p.record = (u64)record_of(a, s, pick >> 4);
             p.tail = (pick & 15) << 1;
-        } else if (j < s.tokens / BLOCK) {
-            fresh = lane() < STAGES && (j + 1) * BLOCK == s.tokens;
-            p.record = (u64)record_of(a, s, j);
+            if constexpr (WINDOWED) p.tail |= seen_of(a, ldg(a.lens + row)).hidden(pick >> 4) << 8;
+        } else if (j < full_blocks(s)) {
+            const Seen seen = seen_of(a, s.tokens);
+            const u32 block = seen.number(j);
+            fresh = lane() < STAGES && (block + 1) * BLOCK == s.tokens;
+            p.record = (u64)record_of(a, s, block);
+            if constexpr (WINDOWED) p.tail = seen.hidden(block) << 8;
             if (a.promoted) {
-                p.promoted = ldg(a.promoted + ((u64)row * a.kv_heads + h) * a.table_stride + j);
+                p.promoted = ldg(a.promoted + ((u64)row * a.kv_heads + h) * a.table_stride + block);
                 if (p.promoted) {
                     const CkvSides sides = ldg(a.sides + p.promoted - 1);
                     if (sides.keys) bulk_prefetch_l2((const void*)sides.keys, SIDE_BYTES);
@@ -71,6 +76,7 @@ CKV_FN bool fetch_batch(const CkvAttendArgs& a, const Tasks& t, const Ring& ring
         } else {
             p.record = (u64)a.tail_base + ldg(a.tails + row) * a.tail_stride + (u64)h * (2 * SIDE_BYTES);
             p.tail = 1;
+            if constexpr (WINDOWED) p.tail |= hidden_in_tail(a, s) << 8;
         }
         ring.places[k & 63] = p;
     }
@@ -128,7 +134,7 @@ template <Part PART, bool EARLY = true> CKV_FN void wait_slot(const Ring& ring, 
     barrier_wait(ring.barriers + slot * PARTS + (PART == VALUES ? 1 : 0), parity);
 #else
     // Parts are issued and needed by turns; keys of the next block come behind the values of this one where residuals take their place
-    // before, and where it is not freed early.
+    // before, and where it is not freed early: not before values are waited for, and not before the last column tile.
     cp_async_wait<(REFINABLE || !EARLY) && PART == VALUES ? 0 : STAGES * PARTS - 1>();
 #endif
     syncwarp();
@@ -139,7 +145,7 @@ struct Block {
     const u8* record;
     Flight flight;
     int rows;  // tokens that exist: all but in the open block
-    u32 index;
+    u32 index;  // among those of the sequence that are seen
     const u32* room;  // the summary of the open block
     int k, slot;  // which of this warp's, and where it lies
     u32 parity;

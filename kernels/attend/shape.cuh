@@ -29,10 +29,12 @@ constexpr bool REFINABLE = CKV_KEY_REFINE > 0;
 constexpr bool CORRECTS = CKV_CORRECT == 1;
 static_assert(!CORRECTS || REFINABLE, "with residuals");
 // The query lies in shared memory where registers are scarce.
-constexpr bool QUERY_SHARED = LEAN || REFINABLE;
+// Or where it is needed twice: as it is for originals, and rotated for TurboQuant's codes.
+constexpr int QUERIES = CKV_KEY == 3 ? 2 : 1;
+constexpr bool QUERY_SHARED = LEAN || REFINABLE || QUERIES == 2;
 static_assert(!REFINABLE || (CKV_KEY == 1 && CKV_VALUE == 1 && NT == 1), "what is refined is coded, for up to eight heads");
 // Chunks that are unrolled while they are scored: all where the query, or what was made of all of it, lies in registers.
-constexpr int UNROLL = LEAN ? (NT == 2 ? 1 : 2) : REFINABLE && BY_CHUNK ? 1 : 16;
+constexpr int UNROLL = LEAN ? (NT == 2 ? 1 : 2) : (REFINABLE && BY_CHUNK) || QUERIES == 2 ? 1 : 16;
 // What a unit of a key's residual is, in steps of its code: 2^-m.
 constexpr float KEY_STEP = 1.0f / (float)(1u << CKV_KEY_REFINE);
 static_assert(CKV_KEY_REFINE <= 8 && CKV_VALUE_REFINE <= CKV_VALUE_BITS, "a plane fits where the codes were");
@@ -54,7 +56,7 @@ constexpr bool KEYS_CODED = CKV_KEY != 0;
 // Queries are pairs of bf16 where all keys are, else of halves.
 constexpr bool BF16_QUERY = CKV_STORE == 1 && !KEYS_CODED;
 // Whether their low halves can be other than zero.
-constexpr bool LOW_QUERY = CKV_QUERY_LOW || BF16_QUERY;
+constexpr bool LOW_QUERY = CKV_QUERY_LOW || BF16_QUERY || QUERIES == 2;
 constexpr bool VALUES_CODED = CKV_VALUE != 0;
 // Bytes of one side of a block as 16-bit originals.
 constexpr int SIDE_BYTES = 2 * BLOCK * D;
@@ -93,8 +95,8 @@ constexpr int FINISH_BYTES = (4 * (GROUP * SCALARS + 2 * GROUP * SLICES + 4) + 1
 constexpr int KNOWN_BYTES = 128;
 // The queries of a head's group, of up to 32 bits; where they stay there, two registers of halves for every pair of channels in
 // every column.
-// With LEAN in the place of what they were made from.
-constexpr int PREPARED_BYTES = QUERY_SHARED ? 8 * NT * D * 4 : 0, GIVEN_BYTES = LEAN ? 0 : GROUP * D * 4;
+// With LEAN in the place of what they were made from, unless there are two of them.
+constexpr int PREPARED_BYTES = QUERY_SHARED ? 8 * NT * D * 4 * QUERIES : 0, GIVEN_BYTES = LEAN && QUERIES == 1 ? 0 : GROUP * D * 4;
 constexpr int QUERY_BYTES = GIVEN_BYTES + PREPARED_BYTES;
 // Of more than SAMPLES sequences or listed heads only every n-th is kept in shared memory.
 constexpr int SAMPLES = 256;

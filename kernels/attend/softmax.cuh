@@ -15,6 +15,10 @@ struct State {
     // Sums of weights: every row of the product with ones. Paired: high parts in high columns, low parts in low ones.
     float l[NT][2];
     float o[NT][2 * CHUNKS][4];
+#if CKV_VALUE == 2
+    // How often that was rotated or turned back: it is rotated while this is even.
+    u32 turns;
+#endif
 #if CKV_VALUE == 1
     // Sums of w z by group of channels: rows are groups.
     float offset[NT][4];
@@ -43,6 +47,9 @@ CKV_FN float power_of_two(float k) {
 }
 
 CKV_FN void clear(State& s) {
+#if CKV_VALUE == 2
+    s.turns = 0;
+#endif
 #pragma unroll
     for (int nt = 0; nt < NT; nt++) {
 #pragma unroll

@@ -2,9 +2,10 @@
 #pragma once
 
 // How far above 16 a block's values reach, in octaves: its weights are kept that much smaller, so that a weight times a scale
-// stays a finite half (|sigma| <= 2.02 value_norm / (2^bits - 1)).
+// stays a finite half (|sigma| <= 2.02 value_norm / (2^bits - 1); 64 radii of TurboQuant are at most 0.6 of it).
 CKV_FN float lift_of(float value_norm) {
-    const i32 octave = (i32)(float_as_u32(value_norm) >> 23 & 0xffu) - 126 - CKV_VALUE_BITS;
+    constexpr i32 BITS = TURBO_VALUES ? 2 : CKV_VALUE_BITS;
+    const i32 octave = (i32)(float_as_u32(value_norm) >> 23 & 0xffu) - 126 - BITS;
     return octave > 0 ? (float)octave : 0.0f;
 }
 
@@ -24,6 +25,30 @@ CKV_FN void mask_rows(Logits& s, int rows) {
     }
 }
 
+// Which rows of a block in flight a window hides: see Seen::hidden.
+CKV_FN u32 hidden_of(u32 tail) { return tail >> 8; }
+CKV_FN bool hides(u32 hidden, u32 row) { return row >= (hidden & 0xffu) && row < hidden >> 8; }
+
+// Rows that a window hides weigh nothing.
+CKV_FN void hide_rows(Logits& s, u32 hidden) {
+    if (hidden == 0) return;
+    const int first = (int)(hidden & 0xffu) - (int)(lane() >> 2), end = (int)(hidden >> 8) - (int)(lane() >> 2);
+#pragma unroll
+    for (int t = 0; t < TILES; t++) {
+#pragma unroll
+        for (int nt = 0; nt < COLUMNS; nt++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const int at = 16 * t + (i & 2) * 4;
+                if (at >= first && at < end) s.x[t][nt][i] = -u32_as_float(0x7f800000u);
+            }
+        }
+    }
+}
+
+// Which rows of a head's open block it hides.
+CKV_FN u32 hidden_in_tail(const CkvAttendArgs& a, const Segment& seg) { return seen_of(a, seg.tokens).hidden(seg.tokens / BLOCK); }
+
 // Squares of a register of two originals.
 CKV_FN float square_lo(u32 x) { return store_lo(x) * store_lo(x); }
 CKV_FN float square_hi(u32 x) { return store_hi(x) * store_hi(x); }
@@ -36,9 +61,9 @@ CKV_FN const u8* tail_of(const CkvAttendArgs& a, const Segment& seg) {
 // Units of each side that are under way at once.
 constexpr int TAIL_LOADS = LEAN ? 1 : 4;
 
-// Largest squares of norms among the open block's rows, keys' and values', into `largest` in shared memory, zero before. All warps of the CTA, a
+// Largest squares of norms among the open block's rows that are seen, keys' and values', into `largest` in shared memory, zero before. All warps of the CTA, a
 // tile each: one warp would wait for memory once a tile, and the CTA for that warp. From the last warp on: the first ones may have probes.
-CKV_APART void tail_norms(const u8* keys, int rows, u32* largest) {
+CKV_APART void tail_norms(const u8* keys, int rows, u32 hidden, u32* largest) {
     const u8* values = keys + SIDE_BYTES;
     const int r = lane() >> 2, k = 2 * (lane() & 3);
     float key = 0.0f, value = 0.0f;
@@ -59,13 +84,15 @@ CKV_APART void tail_norms(const u8* keys, int rows, u32* largest) {
         for (int i = 0; i < 2; i++) {
             key_row[i] += shfl_xor(key_row[i], 1);
             key_row[i] += shfl_xor(key_row[i], 2);
-            if (16 * t + r + 8 * i < rows) key = most(key_row[i], key);
+            const int row = 16 * t + r + 8 * i;
+            if (row < rows && !(WINDOWED && hides(hidden, (u32)row))) key = most(key_row[i], key);
         }
 #pragma unroll
         for (int i = 0; i < 4; i++) {
 #pragma unroll
             for (int d = 4; d < 32; d <<= 1) token[i] += shfl_xor(token[i], d);
-            if (16 * t + k + (i & 1) + (i & 2) * 4 < rows) value = most(token[i], value);
+            const int row = 16 * t + k + (i & 1) + (i & 2) * 4;
+            if (row < rows && !(WINDOWED && hides(hidden, (u32)row))) value = most(token[i], value);
         }
     }
 #pragma unroll

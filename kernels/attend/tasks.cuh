@@ -25,7 +25,11 @@ struct Sequence {
 // The heads listed, in their order: see order_list.
 CKV_FN u32* order_of(const CkvAttendArgs& a) { return a.only + 1 + a.seqs * a.kv_heads; }
 
-CKV_FN u32 blocks_of(u32 tokens) { return (tokens + BLOCK - 1) / BLOCK; }
+// Blocks in the line of a sequence of so many tokens; a correction's are counted as they were picked.
+CKV_FN u32 blocks_of(const CkvAttendArgs& a, u32 tokens) {
+    const u32 all = (tokens + BLOCK - 1) / BLOCK;
+    return WINDOWED && !CORRECTS ? all - seen_of(a, tokens).skip : all;
+}
 
 // The sequence of an entry; `head`: the entry's head, 0 for a whole sequence.
 CKV_FN Sequence sequence_of(const CkvAttendArgs& a, int entry, u32& head) {
@@ -121,14 +125,14 @@ CKV_FN Tasks plan(const CkvAttendArgs& a, u32* before) {
         u32 sum = 0, head, last = 0;
 #pragma unroll 1
         for (int e = i * t.stride; e < (i + 1) * t.stride && e < t.entries; e++) {
-            const u32 blocks = blocks_of(sequence_of(a, e, head).tokens);
+            const u32 blocks = blocks_of(a, sequence_of(a, e, head).tokens);
             if (e > i * t.stride && blocks != last) *uneven = 1;
             last = blocks;
             sum += blocks * t.heads;
         }
         before[i + 1] = sum;
         // The sums of alike entries are alike too, but for the last sample's.
-        if (i && blocks_of(sequence_of(a, 0, head).tokens) != last) *uneven = 1;
+        if (i && blocks_of(a, sequence_of(a, 0, head).tokens) != last) *uneven = 1;
     }
     sync_threads();
     // One warp turns counts into sums, 32 at a time.
@@ -185,12 +189,12 @@ CKV_FN Entry entry_at(const CkvAttendArgs& a, const Tasks& t, u32 at, u32 each) 
     e.index = low * t.stride;
     e.before = t.before[low];
     e.sequence = sequence_of(a, e.index, e.head);
-    e.blocks = blocks_of(e.sequence.tokens);
+    e.blocks = blocks_of(a, e.sequence.tokens);
 #pragma unroll 1
     for (int i = 1; i < t.stride && e.before + e.blocks * t.heads + (u32)(e.index + 1) * each <= at; i++) {
         e.before += e.blocks * t.heads;
         e.sequence = sequence_of(a, ++e.index, e.head);
-        e.blocks = blocks_of(e.sequence.tokens);
+        e.blocks = blocks_of(a, e.sequence.tokens);
     }
     return e;
 }
@@ -234,6 +238,10 @@ struct Segment {
     u32 blocks;  // the open block included
     u32 tokens;
 };
+// Those of them that are full.
+CKV_FN u32 full_blocks(const Segment& seg) {
+    return WINDOWED ? seg.blocks - (seg.tokens % BLOCK ? 1u : 0u) : seg.tokens / BLOCK;
+}
 
 // The segment that holds block `at`.
 CKV_FN Segment segment_at(const CkvAttendArgs& a, const Tasks& t, u32 at) {

@@ -155,6 +155,45 @@ CKV_FN void add_codes(const u8* record, const Weights& w, bool finer, State& st)
         for (int i = 0; i < 4; i++) st.offset[FIRST + nt][i] *= end;
     }
 }
+#elif CKV_VALUE == 2
+// Levels of the rotated value with a radius per token, math.md (2.17b): sum w v^ = sum (w radius) level, rotated. Levels are taken 64
+// times too small and radii as much too large, so that what is lost where a weight thins out as a half is less.
+template <int FIRST>
+CKV_FN void add_codes(const u8* record, const Weights& w, bool, State& st) {
+    constexpr Levels LEVELS = levels_of(CKV_VALUE_LEVELS);
+    constexpr u32 UP64 = h2_const(0x5400u);
+    const u32 mask = low_columns();
+    const int k = 2 * (lane() & 3);
+    const u8* radii = record + CKV_VALUE_SCALES;
+#pragma unroll
+    for (int t = 0; t < TILES; t++) {
+        u32 b[COLUMNS][2], low[PAIRED ? 1 : COLUMNS][2];
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const u32 sigma = h2_mul(*(const u32*)(radii + (16 * t + k + 8 * i) * 2), UP64);
+#pragma unroll
+            for (int nt = 0; nt < COLUMNS; nt++) {
+                const u32 high = high_weights(w, t, nt, i), rest = low_weights(w, t, nt, i), y = h2_mul(high, sigma);
+                if constexpr (PAIRED) {
+                    b[nt][i] = h2_fma(rest, sigma, h2_fma(high, sigma, (y & mask) ^ 0x80008000u));
+                } else {
+                    b[nt][i] = y;
+                    low[nt][i] = times_low(high, rest, sigma);
+                }
+            }
+        }
+#pragma unroll
+        for (int j = 0; j < CHUNKS; j++) {
+            u32 v[8];
+            load_levels<CKV_VALUE_BITS, 6>(record + CKV_VALUE_CODES, t * CHUNKS + j, LEVELS, v);
+#pragma unroll
+            for (int nt = 0; nt < COLUMNS; nt++) {
+                add_unit(v, b[nt][0], b[nt][1], st.o[FIRST + nt][2 * j], st.o[FIRST + nt][2 * j + 1]);
+                if constexpr (!PAIRED) add_unit(v, low[nt][0], low[nt][1], st.o[FIRST + nt][2 * j], st.o[FIRST + nt][2 * j + 1]);
+            }
+        }
+    }
+}
 #else
 template <int FIRST>
 CKV_FN void add_codes(const u8* record, const Weights& w, bool, State& st) {

@@ -134,10 +134,12 @@ template <class F> static inline u32 each_half(F f) {
     return (u32)half_bits(f(0), Round::nearest) | (u32)half_bits(f(16), Round::nearest) << 16;
 }
 
-// An approximation off by up to `ulps`, when the launch asks for it; exact results stay.
+// An approximation off by up to `ulps`, when the launch asks for it; exact results stay. As on a machine the same number is off by the
+// same wherever it comes up: two lanes that compute it have the same bits.
 static inline float noisy(float x, int ulps) {
     if (!(options & NOISY_APPROXIMATIONS) || !std::isfinite(x) || x == 0 || x == 1.0f) return canonical(x);
-    const int by = (int)(mix(noise_state) % (2 * (u64)ulps + 1)) - ulps;
+    u64 own = noise_state + ((u64)bits<u32>(x) << 20);
+    const int by = (int)(mix(own) % (2 * (u64)ulps + 1)) - ulps;
     for (int i = 0; i < std::abs(by); ++i) x = std::nextafterf(x, by > 0 ? HUGE_VALF : -HUGE_VALF);
     return x;
 }

@@ -81,4 +81,6 @@ struct CkvSelectArgs {
     u32 capacity;           // copies at most on the list, also what one PLAN may queue for a step
     float target;           // share of the tolerance that may be left unpromoted
     u32 progress;           // REPAIR promotes at least 1/progress of the blocks more where the target asks for nothing new
+    u32 window;             // see CkvAttendArgs
+    u32 sinks;
 };

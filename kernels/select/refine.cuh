@@ -35,8 +35,8 @@ CKV_FN void look_fine(const CkvSelectArgs& a, const Place& p, Work& w, float dig
             const u32 j = start + i * THREADS;
             summaries[i] = nullptr;
             if (j >= p.blocks) continue;
-            summaries[i] = summary_of(a, ldg(a.table + (u64)p.row * a.table_stride + j), p.head);
-            load_masses(a.masses + (p.line + j) * GROUP, b[i].masses);
+            summaries[i] = summary_of(a, ldg(a.table + (u64)p.row * a.table_stride + NUMBER(p, j)), p.head);
+            load_masses(a.masses + (p.line + NUMBER(p, j)) * GROUP, b[i].masses);
         }
 #pragma unroll
         for (u32 i = 0; i < FLIGHT; i++) {
@@ -47,7 +47,7 @@ CKV_FN void look_fine(const CkvSelectArgs& a, const Place& p, Work& w, float dig
             const u32 j = start + i * THREADS;
             if (summaries[i] == nullptr) continue;
             Shares s, left;
-            look_at(b[i], w.scales, a.looks[p.line + j], s, left);
+            look_at(b[i], w.scales, a.looks[p.line + NUMBER(p, j)], s, left);
 #pragma unroll
             for (u32 h = 0; h < GROUP; h++) {
                 rest[h] += (left.keys[h] < s.keys[h] ? left.keys[h] : s.keys[h]) + (left.values[h] < s.values[h] ? left.values[h] : s.values[h]);
@@ -65,9 +65,9 @@ CKV_FN Found found_again(const CkvSelectArgs& a, const Place& p, const Work& w, 
     if (block < REMEMBERED) return w.blocks[block];
     Look b;
     Shares s, left;
-    load_summary(summary_of(a, ldg(a.table + (u64)p.row * a.table_stride + block), p.head), b);
-    load_masses(a.masses + (p.line + block) * GROUP, b.masses);
-    look_at(b, w.scales, a.looks[p.line + block], s, left);
+    load_summary(summary_of(a, ldg(a.table + (u64)p.row * a.table_stride + NUMBER(p, block)), p.head), b);
+    load_masses(a.masses + (p.line + NUMBER(p, block)) * GROUP, b.masses);
+    look_at(b, w.scales, a.looks[p.line + NUMBER(p, block)], s, left);
     gain(s.keys, left.keys, s.key_bits), gain(s.values, left.values, s.value_bits);
     return Found{(u8)bucket_of(s.key_bits), (u8)bucket_of(s.value_bits), 0, 0};
 }
@@ -93,8 +93,8 @@ CKV_FN void write_picks(const CkvSelectArgs& a, const Place& p, u32 entry, Work&
         }
         if (sides) {
             // What was read finely stays so.
-            const u32 before = a.looks[p.line + j];
-            to[at + popc(all & ((1u << lane()) - 1))] = 16 * j + 4 * before + (before | sides);
+            const u32 before = a.looks[p.line + NUMBER(p, j)];
+            to[at + popc(all & ((1u << lane()) - 1))] = 16 * NUMBER(p, j) + 4 * before + (before | sides);
         }
         sync_threads();
         if (threadIdx.x == 0) w.picked.blocks += total;

@@ -5,7 +5,7 @@
 constexpr u32 REMEMBERED = 4096;
 // Blocks looked at before the sides found are served.
 constexpr u32 CHUNK = 1024;
-// Bits of a found side beside 2 * block + side.
+// Bits of a found side beside 2 * number of its block + side.
 constexpr u32 WANTED = 0x80000000u;
 // Two octaves: a side in the present set stays while its share is at least a quarter of the least that was worth fetching.
 constexpr u32 KEEP = 16;
@@ -39,9 +39,19 @@ struct Work {
 struct Place {
     u32 head;
     u32 row;
-    u32 blocks;
-    u64 line;  // of its blocks in `promoted` and `masses`
+    u32 blocks;  // full ones that are seen
+    u64 line;    // of its blocks in `promoted` and `masses`
+#if CKV_WINDOW
+    Seen seen;
+#endif
 };
+
+// Number in tables of the j-th of a head's blocks. A macro, so that variants without windows stay as they are to the register.
+#if CKV_WINDOW
+#define NUMBER(p, j) (p).seen.number(j)
+#else
+#define NUMBER(p, j) (j)
+#endif
 
 // Of a certificate, what the scores need.
 struct Known {

@@ -11,8 +11,10 @@ use crate::partial::Partial;
 use crate::query::{Digits, HEADS, KeyCodes, Scaling, Shape, Softmax, ValueCodes, ValueScratch, X_STRIDE};
 use crate::slack::{Slack, gamma, inflate, logit_chain};
 use crate::stage::Stage;
+use crate::turbo::Turbo;
 use certkv_core::{Dtype, ErrorSummary, Geometry, KeyFormat, RecordLayout, ValueFormat};
 use core::ops::Range;
+use std::sync::Arc;
 
 /// Attention of one geometry on records of one layout, on one instruction set. Cheap to clone, shared freely.
 #[derive(Clone)]
@@ -26,6 +28,8 @@ pub struct Kernel {
     pub(crate) root: f32,
     pub(crate) arch: Arch,
     pub(crate) ops: &'static Ops,
+    /// Rotation and levels of TurboQuant sides.
+    pub(crate) turbo: Option<Arc<Turbo>>,
 }
 
 impl core::fmt::Debug for Kernel {
@@ -84,9 +88,12 @@ impl Kernel {
         }
         let ops = arch.ops().ok_or(KernelError::Unavailable(arch.name()))?;
         let shape = Shape { heads: geometry.group(), dim: layout.dim, tokens: layout.tokens() };
-        let rounding = gamma(logit_chain(shape.dim));
+        let turbo = Turbo::new(layout).map(Arc::new);
+        // A rotated query is off by so many roundings of its norm, and a logit by that times the norm of the key.
+        let turns = turbo.as_ref().filter(|t| t.keys.is_some()).map_or(0, |t| t.rotation.roundings());
+        let rounding = gamma(logit_chain(shape.dim) + turns);
         let (gamma, root) = (inflate(rounding), inflate((shape.tokens as f64).sqrt()));
-        Ok(Self { layout: layout.clone(), shape, scale: geometry.scale, rounding, gamma, root, arch, ops })
+        Ok(Self { layout: layout.clone(), shape, scale: geometry.scale, rounding, gamma, root, arch, ops, turbo })
     }
 
     /// The same kernel for another number of query heads (1 to 16), for a ladder that recomputes some heads only.
@@ -141,7 +148,7 @@ impl Kernel {
         }
         work.softmax = Softmax::new();
         work.stage.clear();
-        work.values.middle.fill(Line::ZERO);
+        work.values.clear();
         work.centre = norm(source.centre());
         let mut entry = Entry::ZERO;
         let mut next = (!blocks.is_empty()).then(|| source.block(blocks.start));
@@ -210,10 +217,16 @@ impl Kernel {
             work.reach[h] = inflate(f64::from(self.scale) * square(q).sqrt());
         }
         fill(&mut work.q, queries);
-        if matches!(self.layout.format.key, KeyFormat::Token { .. }) {
+        if matches!(self.layout.format.key, KeyFormat::Token { .. } | KeyFormat::Turbo { .. }) {
             let (n, group) = (dim / 16, self.layout.format.key.group(dim));
+            let mut turned = [Line::ZERO; 16];
             for h in 0..heads {
-                digits_of(&work.q[h * n..(h + 1) * n], h, group, &mut work.digits);
+                let mut q = &work.q[h * n..(h + 1) * n];
+                if let Some(turbo) = self.turbo.as_ref().filter(|t| t.keys.is_some()) {
+                    turbo.turn(q, &mut turned);
+                    q = &turned[..n];
+                }
+                digits_of(q, h, group, &mut work.digits);
                 (work.digits.l1[h], work.digits.square[h]) = (work.reach[h], work.reach[h]);
             }
         }
@@ -265,9 +278,10 @@ impl Kernel {
         let (bits, mut mul, mut add) = (l.format.key.bits(), [0.0; HEADS], [0.0; HEADS]);
         // Bounds below are sums of non-negative terms with at most `logit_chain` roundings each.
         let up = 1.0 + 2.0 * self.rounding;
-        let half = f64::from(1u32 << (bits - 1));
+        let levels = self.turbo.as_ref().and_then(|t| t.keys.as_ref());
+        let half = f64::from(1u32 << (if levels.is_some() { 8 } else { bits } - 1));
         let scaling = match l.format.key {
-            KeyFormat::Token { .. } => {
+            KeyFormat::Token { .. } | KeyFormat::Turbo { .. } => {
                 // `Delta <= s ||q|| eps`; the residual of each channel meets a code of at most 2^(b-1), and the largest scale.
                 let largest = half * f64::from(largest_f16(scales)) * s;
                 entry.slack.set_keys(f64::from(summary.eps), largest * up, f64::from(summary.kappa));
@@ -295,7 +309,7 @@ impl Kernel {
                 Scaling::Channel
             }
         };
-        let codes = KeyCodes { section, bits, scaling, mul, add };
+        let codes = KeyCodes { section, bits, levels, scaling, mul, add };
         let scratch = &mut work.values.codes;
         (self.ops.score_codes)(&codes, &work.digits, scratch, shape, &mut work.x, &mut work.ahead.record);
         Ok(())
@@ -308,9 +322,7 @@ impl Kernel {
         for h in (0..self.shape.heads).take_while(|_| s.moved) {
             if s.rescale[h] != 1.0 {
                 out.rescale(h, s.rescale[h]);
-                for line in &mut work.values.middle[h * crate::query::GROUPS..(h + 1) * crate::query::GROUPS] {
-                    line.scale(s.rescale[h]);
-                }
+                work.values.rescale(h, self.shape, s.rescale[h]);
                 out.l[h] *= s.rescale[h];
                 s.skipped[h] *= s.rescale[h];
             }
@@ -346,19 +358,24 @@ impl Kernel {
         }
         let s = &work.softmax;
         match l.format.value {
-            ValueFormat::Affine { bits, group } if !entry.exact_values => {
+            ValueFormat::Affine { .. } | ValueFormat::Turbo { .. } if !entry.exact_values => {
                 let v = ValueCodes {
                     section: part(index, block.record, &l.value_codes, "record")?,
-                    bits: usize::from(bits),
-                    group: usize::from(group),
+                    bits: l.format.value.bits(),
+                    levels: self.turbo.as_ref().and_then(|t| t.values.as_ref()),
+                    group: l.format.value.group(shape.dim),
                     scales: part(index, block.record, &l.value_scales, "record")?,
                 };
                 let ahead = &mut work.ahead.record;
-                let slack = (self.ops.value_codes)(&v, &work.x, s, shape, &mut work.values, &mut out.o, ahead);
+                // Rotated values have a sum of their own, see `close`.
+                let mut turned = core::mem::take(&mut work.values.turned);
+                let sums = if v.levels.is_some() { &mut turned } else { &mut out.o };
+                let slack = (self.ops.value_codes)(&v, &work.x, s, shape, &mut work.values, sums, ahead);
+                work.values.turned = turned;
                 // The counterpart of (4.14) for weights: each product is off by half a unit and meets a centred code of at
                 // most 2^(m-1); with a weight too small for digits, by all of it. The relative roundings of digit and unit
                 // (9 u) are in the chain that `close` declares.
-                let half_codes = f64::from(1u32 << (bits - 1)) * shape.tokens as f64 * f64::from(slack.sigma);
+                let half_codes = f64::from(v.half()) * shape.tokens as f64 * f64::from(slack.sigma);
                 entry.slack.set_values(0.5 / f64::from(self.ops.weight_levels) * half_codes);
                 // The two parts of a coded value are summed apart: their sizes, not that of the value, carry rounding.
                 entry.value_norm = inflate(f64::from(entry.value_norm) + 2.0 * f64::from(slack.middle));
@@ -424,6 +441,15 @@ impl Kernel {
                     }
                 }
             }
+        }
+        if let (Some(turbo), ValueFormat::Turbo { .. }, true) =
+            (self.turbo.as_ref(), self.layout.format.value, out.tokens > 0)
+        {
+            for h in 0..shape.heads {
+                turbo.add_back(&work.values.turned[h * n..(h + 1) * n], &mut out.o[h * n..(h + 1) * n]);
+            }
+            // The rotation, and one more sum.
+            out.chain += turbo.rotation.roundings() + 1;
         }
         if let (ValueFormat::Affine { group, .. }, true) = (self.layout.format.value, out.tokens > 0) {
             let group = usize::from(group);

@@ -64,7 +64,7 @@ impl Kernel {
         out.o.fill(Line::ZERO);
         out.chain = 0;
         work.softmax = Softmax { exponent: out.exponent, ..Softmax::new() };
-        work.values.middle.fill(Line::ZERO);
+        work.values.clear();
         work.centre = norm(source.centre());
         let exact = self.layout.format.value.is_exact();
         let mut next = (scores.blocks > 0).then(|| source.block(0));

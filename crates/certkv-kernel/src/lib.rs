@@ -33,6 +33,7 @@ mod repair;
 mod score;
 mod slack;
 mod stage;
+mod turbo;
 
 pub use arch::Arch;
 pub use attend::{Kernel, Workspace};

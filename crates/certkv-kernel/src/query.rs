@@ -81,6 +81,8 @@ pub(crate) enum Scaling<'a> {
 pub(crate) struct KeyCodes<'a> {
     pub(crate) section: &'a [u8],
     pub(crate) bits: usize,
+    /// Bytes that stand for the codes, 128 too large ([`certkv_codec::turboquant::level_bytes`]); `None` where codes stand for themselves.
+    pub(crate) levels: Option<&'a Levels>,
     pub(crate) scaling: Scaling<'a>,
     /// Per head: value of one unit of the integer sum, in base-2 logits.
     pub(crate) mul: [f32; HEADS],
@@ -88,14 +90,47 @@ pub(crate) struct KeyCodes<'a> {
     pub(crate) add: [f32; HEADS],
 }
 
+impl KeyCodes<'_> {
+    /// What a stored code is too large by.
+    #[inline]
+    pub(crate) fn half(&self) -> i32 {
+        1 << (if self.levels.is_some() { 8 } else { self.bits } - 1)
+    }
+}
+
+/// A table of [`certkv_codec::turboquant::level_bytes`].
+pub(crate) type Levels = [u8; 64];
+
 /// Coded values of one block.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ValueCodes<'a> {
     pub(crate) section: &'a [u8],
     pub(crate) bits: usize,
+    /// As [`KeyCodes::levels`]. Such values have no offsets: a level of 0 stands for 0.
+    pub(crate) levels: Option<&'a Levels>,
     pub(crate) group: usize,
-    /// f16 `sigma[group][token]`, then `z[group][token]`.
+    /// f16 `sigma[group][token]`, then `z[group][token]` unless there are levels.
     pub(crate) scales: &'a [u8],
+}
+
+impl ValueCodes<'_> {
+    /// Bits of a code once it is looked up.
+    #[inline]
+    pub(crate) fn width(&self) -> usize {
+        if self.levels.is_some() { 8 } else { self.bits }
+    }
+
+    /// `2^(m-1)`, what a stored code is too large by.
+    #[inline]
+    pub(crate) fn half(&self) -> i32 {
+        1 << (self.width() - 1)
+    }
+
+    /// Bytes of scales that are read.
+    #[inline]
+    pub(crate) fn scale_bytes(&self, shape: Shape) -> usize {
+        shape.tokens * (shape.dim / self.group) * if self.levels.is_some() { 2 } else { 4 }
+    }
 }
 
 /// What a coded value block contributes to the bound.
@@ -155,9 +190,24 @@ pub(crate) struct ValueScratch {
     pub(crate) words: Vec<u16>,
     /// `sum_t w_t mid[g][t]` by lane, `[head][GROUPS]`.
     pub(crate) middle: Vec<Line>,
+    /// Sums of rotated values, `[head][dim / 16]`: turned back once, when the pass is closed.
+    pub(crate) turned: Vec<Line>,
 }
 
 impl ValueScratch {
+    /// Nothing summed.
+    pub(crate) fn clear(&mut self) {
+        self.middle.fill(Line::ZERO);
+        self.turned.fill(Line::ZERO);
+    }
+
+    /// Multiplies what is summed of one head by a power of two.
+    pub(crate) fn rescale(&mut self, head: usize, shape: Shape, by: f32) {
+        let lines = shape.dim_lines();
+        let turned = self.turned[head * lines..(head + 1) * lines].iter_mut();
+        turned.chain(&mut self.middle[head * GROUPS..(head + 1) * GROUPS]).for_each(|line| line.scale(by));
+    }
+
     pub(crate) fn new() -> Self {
         Self {
             codes: vec![crate::line::Codes([0; 64]); 256],
@@ -165,6 +215,7 @@ impl ValueScratch {
             units: [[0.0; HEADS]; GROUPS],
             words: vec![0; HEADS * 64],
             middle: crate::line::lines(HEADS * GROUPS),
+            turned: crate::line::lines(HEADS * 16),
         }
     }
 }

@@ -2,7 +2,7 @@
 use crate::attend::{Kernel, Workspace, norm};
 use crate::block::BlockSource;
 use crate::error::KernelError;
-use crate::line::Line;
+use crate::line::{Line, lines};
 use crate::masses::MassesMut;
 use crate::partial::Partial;
 use crate::query::{Softmax, X_STRIDE};
@@ -52,16 +52,16 @@ impl Kernel {
         let (mut old, mut new) = (self.partial(), self.partial());
         let mut entries = Vec::with_capacity(list.len());
         let mut softmax = [Softmax::new(), Softmax::new()];
-        let mut middle = [work.values.middle.clone(), work.values.middle.clone()];
-        middle.iter_mut().for_each(|m| m.fill(Line::ZERO));
+        let zero = || (lines(work.values.middle.len()), lines(work.values.turned.len()));
+        let mut sums = [zero(), zero()];
         for (&index, canary) in list.iter().zip(canary.iter_mut()) {
             let mut x = Vec::new();
             let mut side = |i: usize, block, out: &mut Partial, work: &mut Workspace| {
                 core::mem::swap(&mut work.softmax, &mut softmax[i]);
-                core::mem::swap(&mut work.values.middle, &mut middle[i]);
+                swap_sums(work, &mut sums[i]);
                 let entry = self.one(index, block, work, out, &mut x);
                 core::mem::swap(&mut work.softmax, &mut softmax[i]);
-                core::mem::swap(&mut work.values.middle, &mut middle[i]);
+                swap_sums(work, &mut sums[i]);
                 entry
             };
             let a = side(0, before.block(index), &mut old, work)?;
@@ -82,7 +82,7 @@ impl Kernel {
         }
         for (i, out) in [&mut old, &mut new].into_iter().enumerate() {
             core::mem::swap(&mut work.softmax, &mut softmax[i]);
-            core::mem::swap(&mut work.values.middle, &mut middle[i]);
+            swap_sums(work, &mut sums[i]);
             self.close(before.centre(), work, out);
         }
         let mut changed = partial.clone();
@@ -97,6 +97,12 @@ impl Kernel {
         }
         Ok(Repair::Done)
     }
+}
+
+/// Exchanges the sums that a workspace keeps beside the output.
+fn swap_sums(work: &mut Workspace, sums: &mut (Vec<Line>, Vec<Line>)) {
+    core::mem::swap(&mut work.values.middle, &mut sums.0);
+    core::mem::swap(&mut work.values.turned, &mut sums.1);
 }
 
 /// Largest ratio of everything ever added or taken away to what is left. Rounding errors stay relative to the former, so

@@ -112,7 +112,7 @@ impl Kernel {
             gamma: self.gamma,
             root: self.root,
             levels: self.ops.weight_levels,
-            token: matches!(self.layout.format.key, KeyFormat::Token { .. }),
+            token: matches!(self.layout.format.key, KeyFormat::Token { .. } | KeyFormat::Turbo { .. }),
         }
     }
 

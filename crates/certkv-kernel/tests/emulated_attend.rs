@@ -9,6 +9,8 @@ mod lists;
 mod refine;
 #[path = "emulated_attend/settled.rs"]
 mod settled;
+#[path = "emulated_attend/window.rs"]
+mod window;
 use certkv_core::Dtype;
 use certkv_kernel::cuda::args::{AttendArgs, Certificate};
 use certkv_kernel::cuda::{Arch, Variant};
@@ -21,7 +23,12 @@ use std::cell::RefCell;
 fn variant(spec: &Spec) -> Variant {
     let stages = if spec.layout().tokens() == 64 { 1 } else { 2 };
     let variant = Variant::new(spec.layout(), spec.group, Arch::Sm90a).and_then(|v| v.with_shape(4, stages));
-    variant.unwrap_or_else(|e| panic!("{e}"))
+    seeing(variant.unwrap_or_else(|e| panic!("{e}")), spec)
+}
+
+/// The same for queries that see what those of the case do.
+fn seeing(variant: Variant, spec: &Spec) -> Variant {
+    if spec.sight.is_some() { variant.windowed() } else { variant }
 }
 
 struct Run {
@@ -196,6 +203,11 @@ fn formats_heads_and_groups_match_attention_in_f64() {
         ("t8g32-v4g32-b16", 64),
         ("t6-v7g64-b16", 128),
         ("f16-f16-b16", 64),
+        ("tq4-tq4-b64", 128),
+        ("tq3-tq2-b32", 64),
+        ("tq1-v4g32-b16", 64),
+        ("k8-tq4-b32", 128),
+        ("tq2-tq3-b64", 256),
     ] {
         check(&Spec { seed: dim as u64, ..Spec::new(format, dim, 2, &[90, 40]) }, 4);
     }
@@ -241,6 +253,8 @@ fn many_heads_and_channels_match_attention_in_f64() {
         ("t4-v4g64-b16", 256, 16, Dtype::F16),
         ("k8-v4g32-b32", 256, 12, Dtype::Bf16),
         ("bf16-bf16-b16", 128, 12, Dtype::Bf16),
+        ("tq4-tq4-b64", 128, 12, Dtype::F16),
+        ("tq4-tq1-b32", 256, 16, Dtype::Bf16),
     ] {
         check(&Spec { store, seed: (dim + group) as u64, ..Spec::new(format, dim, group, &[75, 20]) }, 3);
     }
@@ -251,7 +265,9 @@ fn hard_data_stays_within_the_bound() {
     for kind in Kind::ALL {
         for store in [Dtype::F16, Dtype::Bf16] {
             let seed = 40 + kind as u64;
-            check(&Spec { kind, store, seed, ..Spec::new("k8-v4g32-b32", 64, 4, &[200, 32, 7]) }, 3);
+            for format in ["k8-v4g32-b32", "tq4-tq4-b32"] {
+                check(&Spec { kind, store, seed, ..Spec::new(format, 64, 4, &[200, 32, 7]) }, 3);
+            }
         }
     }
 }
@@ -287,9 +303,15 @@ fn originals_between_codes_are_read_in_every_ring() {
         ("t4-v5g32-b16", 64, 2, 4, 1),
         ("f16-v8g32-b16", 96, 12, 4, 1),
         ("k8-v4g32-b32", 128, 3, 4, 2),
+        ("tq4-tq4-b64", 128, 4, 4, 1),
+        ("tq4-tq3-b32", 64, 6, 12, 2),
+        ("k8-tq4-b32", 256, 9, 4, 1),
+        ("k8-v4g64-b64", 128, 12, 4, 1),
     ] {
         for (keys, values) in [(0.4, 0.2), (0.0, 1.0), (1.0, 0.0)] {
-            let spec = Spec { keys, values, seed: dim as u64, ..Spec::new(format, dim, group, &[1500, 130, 7, 64]) };
+            // Several blocks to each warp; large groups take long to emulate.
+            let lens: &[usize] = if group > 8 { &[330, 130, 7] } else { &[1500, 130, 7, 64] };
+            let spec = Spec { keys, values, seed: dim as u64, ..Spec::new(format, dim, group, lens) };
             let case = Case::new(&spec);
             let variant =
                 Variant::new(spec.layout(), spec.group, Arch::Sm80).and_then(|v| v.with_shape(warps, stages)).unwrap();

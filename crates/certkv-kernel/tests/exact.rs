@@ -48,7 +48,9 @@ fn bits(x: &[f32]) -> Vec<u32> {
 
 #[test]
 fn runs_and_threads_give_the_same_bits() {
-    for (format, tokens) in [("k8-v4g32-b32", 9000), ("t4-v8g16-b16", 5000), ("f16-f16-b64", 9001)] {
+    for (format, tokens) in
+        [("k8-v4g32-b32", 9000), ("t4-v8g16-b16", 5000), ("tq4-tq4-b64", 9000), ("f16-f16-b64", 9001)]
+    {
         let mut cache = Cache::new(format, 64, 4, tokens, 1, 11);
         cache.promote(5, 0.2);
         let source = cache.source();
@@ -97,7 +99,8 @@ fn repair_is_the_pass_with_the_new_sides() {
     let (mut done, mut again, mut alarms, mut planted) = (0, 0, 0, 0);
     for case in 0..60u64 {
         let seed = hash64(&[0xec, case]);
-        let format = ["k8-v4g32-b32", "t4-v4g16-b16", "k8-v6g64-b64", "k8f32-f16-b16"][case as usize % 4];
+        let format =
+            ["k8-v4g32-b32", "t4-v4g16-b16", "k8-v6g64-b64", "k8f32-f16-b16", "tq4-tq4-b32"][case as usize % 5];
         let mut before = Cache::new(format, [64, 128][case as usize / 4 % 2], 3, 900, (seed % 7) as usize, seed);
         before.promote(seed, 0.1);
         before.skip(seed, [0.0, 0.5][case as usize % 2]);

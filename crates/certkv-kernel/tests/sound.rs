@@ -6,7 +6,7 @@ use certkv_kernel::{Arch, Certificate, Kernel, KernelError, Masses, Partial, Sco
 use common::{Cache, KINDS, distance, norm};
 
 /// Formats x group sizes that the layouts allow.
-const FORMATS: [&str; 19] = [
+const FORMATS: [&str; 25] = [
     "k8-v4g64-b64",
     "k8-v4g32-b32",
     "k8-v4g16-b32",
@@ -24,6 +24,12 @@ const FORMATS: [&str; 19] = [
     "t8-v4g16-b64",
     "t5g16-v3g64-b32",
     "t2-f16-b16",
+    "tq4-tq4-b64",
+    "tq4-tq4-b16",
+    "tq3-tq2-b32",
+    "tq6-v4g16-b32",
+    "k8-tq5-b64",
+    "tq1-tq6-b64",
     "f16-f16-b32",
     "bf16-bf16-b16",
 ];

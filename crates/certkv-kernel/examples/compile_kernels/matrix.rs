@@ -17,8 +17,8 @@ const FORMATS: [(&str, Dtype); 9] = [
     ("k8-v4g64-b64-r8.4", Dtype::F16),
 ];
 /// What the pairs leave out: the formats in use in both cuts, odd widths, small groups, group sizes that fill no tile, no
-/// certificate, single-precision queries.
-const EXTRAS: [&str; 25] = [
+/// certificate, single-precision queries, windows.
+const EXTRAS: [&str; 40] = [
     "k8-v4g64-b64/f16/d128/g4/wide",
     "k8-v4g64-b64-r8.4/f16/d128/g4",
     "k8-v4g64-b64-r8.4/f16/d128/g4/wide",
@@ -44,6 +44,21 @@ const EXTRAS: [&str; 25] = [
     "k8-v4g32-b32/f16/d128/g8/plain",
     "k8-v4g32-b32/f16/d128/g4/single",
     "t8-v4g32-b16/bf16/d128/g8/single",
+    "k8-v4g64-b64/f16/d128/g4/window",
+    "k8-v4g64-b64/f16/d128/g4/window/wide",
+    "k8-v4g64-b64-r8.4/f16/d128/g4/window",
+    "k8-v4g64-b64-r8.4/f16/d128/g4/window/wide",
+    "k8-v4g64-b64-r8.4/f16/d128/g4/correct/window",
+    "k8-v4g32-b32/f16/d128/g8/window",
+    "k8-v4g32-b32/bf16/d64/g8/window",
+    "t4-v4g32-b32/f16/d256/g2/window/single",
+    "tq4-tq4-b64/f16/d128/g4",
+    "tq4-tq4-b64/f16/d128/g4/wide",
+    "tq4-v4g64-b64/f16/d128/g4/wide",
+    "tq3-tq3-b64/f16/d128/g4",
+    "tq2-tq1-b32/bf16/d64/g8",
+    "tq4-tq4-b32/f16/d256/g2",
+    "tq4-tq4-b64/f16/d128/g12",
 ];
 /// New and old formats of transcoded records, one per architecture in turn.
 const TRANSCODED: [&str; 6] = [
@@ -142,7 +157,7 @@ pub(crate) fn full(archs: &[Arch]) -> Result<Vec<Job>, String> {
     jobs(&variants)
 }
 
-/// Variants named as `FORMAT/STORE/dDIM/gGROUP`, then any of `/correct`, `/plain`, `/single`, `/wide`, or `/from=FORMAT`, separated by commas, on
+/// Variants named as `FORMAT/STORE/dDIM/gGROUP`, then any of `/correct`, `/plain`, `/single`, `/window`, `/wide`, or `/from=FORMAT`, separated by commas, on
 /// every architecture. With `/from` only the transcoding is compiled.
 pub(crate) fn listed(list: &str, archs: &[Arch]) -> Result<Vec<Job>, String> {
     let mut variants = Vec::new();
@@ -176,9 +191,10 @@ fn parse(text: &str, arch: Arch) -> Result<Variant, String> {
             "correct" => variant.correcting().map_err(|e| error(&e))?,
             "plain" => variant.uncertified(),
             "single" => variant.with_single_queries(),
+            "window" => variant.windowed(),
             "wide" => variant.wide(),
             from => {
-                let why = "only /correct, /plain, /single, /wide or /from=FORMAT may follow the group";
+                let why = "only /correct, /plain, /single, /window, /wide or /from=FORMAT may follow the group";
                 let old = layout(from.strip_prefix("from=").ok_or(bad(why))?)?;
                 variant.transcoding(old).map_err(|e| error(&e))?
             }
@@ -222,6 +238,9 @@ fn label(variant: &Variant, recipe: &Recipe) -> String {
     parts.push(format!("sm_{}", variant.arch()));
     if recipe.uses("CKV_CORRECT") && variant.corrects() {
         parts.push("correct".to_owned());
+    }
+    if recipe.uses("CKV_WINDOW") && variant.is_windowed() {
+        parts.push("window".to_owned());
     }
     if recipe.uses("CKV_CERTIFY") && !variant.certifies() {
         parts.push("plain".to_owned());

@@ -1,8 +1,10 @@
-//! The decode kernel on a GPU against attention in f64: `gpu_parity [--small] [--cubins FOLDER] [--cache FOLDER]`.
+//! The decode kernel on a GPU against attention in f64: `gpu_parity [--small] [--only TEXT] [--cubins FOLDER]
+//! [--cache FOLDER]`.
 //!
-//! Every geometry, ragged and forked batches, contexts up to 128K, hard data, residuals read never, always, on demand and in corrections; refinable
-//! formats also with the wide cut. Outputs are poisoned before each run, every case runs
-//! twice and must give the same bits. `--small` runs the cases that a memory checker gets through. Exit code 0: all hold, 1: something
+//! Every geometry, ragged and forked batches, contexts up to 128K, hard data, residuals read never, always, on demand and in corrections, sliding
+//! windows with sinks; refinable and TurboQuant formats also with the wide cut. Outputs are poisoned before each run, every case runs
+//! twice and must give the same bits. `--only`: formats whose name holds the text. `--small` runs the cases that a memory checker gets through. Exit
+//! code 0: all hold, 1: something
 //! is wrong, 2: no GPU.
 #[path = "../../tests/device_cases/mod.rs"]
 mod device_cases;
@@ -10,7 +12,7 @@ mod device_cases;
 use certkv_core::Dtype;
 use certkv_device::cuda::{DeviceBuffer, Gpu, GpuStream, LaunchOptions, Priority};
 use certkv_kernel::cuda::args::{AttendArgs, Certificate};
-use certkv_kernel::cuda::{Ahead, Arch, Compiler, Kernels, Variant, Verb};
+use certkv_kernel::cuda::{Ahead, Arch, Compiler, Kernels, Sight, Variant, Verb};
 use certkv_testkit::generate::Kind;
 use device_cases::{Case, Correction, Refining, Spec, Verdict, bytes32, demand_words};
 use rayon::prelude::*;
@@ -38,10 +40,16 @@ fn specs(small: bool) -> Vec<Spec> {
         "f16-f16-b16",
         "k8-f16-b16",
         "f16-v4g32-b16",
+        "tq4-tq4-b64",
+        "tq3-tq2-b32",
+        "tq1-v4g32-b16",
+        "k8-tq4-b32",
     ];
     for (i, format) in formats.into_iter().enumerate() {
         for dim in [64, 96, 128, 256] {
-            if !format.parse::<certkv_core::Format>().is_ok_and(|f| f.validated(dim, Dtype::F16).is_ok()) {
+            let fits = format.parse::<certkv_core::Format>().is_ok_and(|f| f.validated(dim, Dtype::F16).is_ok());
+            // TurboQuant rotates powers of two on a GPU.
+            if !fits || (format.contains("tq") && !dim.is_power_of_two()) {
                 continue;
             }
             let group = 1 + (i * 5 + dim / 32) % 8;
@@ -53,19 +61,22 @@ fn specs(small: bool) -> Vec<Spec> {
     }
     if small {
         all.truncate(12);
-        all.extend(refinable(true));
+        all.extend(refinable(true).into_iter().chain(windowed(true)));
         return all;
     }
-    all.extend(refinable(false));
+    all.extend(refinable(false).into_iter().chain(windowed(false)));
     for kind in Kind::ALL {
-        for (store, format) in
-            [(Dtype::F16, "k8-v4g32-b32"), (Dtype::Bf16, "k8-v4g64-b64"), (Dtype::F16, "k8-v8g64-b64")]
-        {
+        for (store, format) in [
+            (Dtype::F16, "k8-v4g32-b32"),
+            (Dtype::Bf16, "k8-v4g64-b64"),
+            (Dtype::F16, "k8-v8g64-b64"),
+            (Dtype::Bf16, "tq4-tq4-b64"),
+        ] {
             all.push(Spec { kind, store, seed: 70 + kind as u64, ..Spec::new(format, 128, 4, &[1500, 64, 7, 511]) });
         }
     }
     for (tokens, promoted) in [(8192, 0.1), (32768, 0.05), (131072, 0.02)] {
-        for format in ["k8-v4g32-b32", "k8-v4g64-b64"] {
+        for format in ["k8-v4g32-b32", "k8-v4g64-b64", "tq4-tq4-b64"] {
             let spec = Spec::new(format, 128, 4, &[tokens, 1000, tokens / 3]);
             all.push(Spec { keys: promoted, values: promoted, kind: Kind::Rope, seed: tokens as u64, ..spec });
         }
@@ -125,11 +136,51 @@ fn refinable(small: bool) -> Vec<Spec> {
     all
 }
 
+/// Cases of layers with windows: both edges anywhere in a block, windows within the open block and far longer than the context.
+fn windowed(small: bool) -> Vec<Spec> {
+    let see = |tokens, sinks, spec: Spec| Spec { sight: Some(Sight { tokens, sinks }), ..spec };
+    let main = |lens: &[usize]| Spec::new("k8-v4g64-b64", 128, 4, lens);
+    let fine = |refine, lens: &[usize]| Spec { refine, ..Spec::new("k8-v4g64-b64-r8.4", 128, 4, lens) };
+    let mut all = vec![
+        see(70, 5, main(&[300, 64, 7])),
+        see(150, 21, fine(Refining::OnDemand(1.5), &[300, 130, 7])),
+        see(150, 21, fine(Refining::Picked(0.5), &[300, 130, 7])),
+    ];
+    if small {
+        return all;
+    }
+    for (i, (tokens, sinks)) in
+        [(1, 0), (17, 4), (64, 64), (128, 0), (129, 1), (500, 70), (4096, 4), (1 << 20, 9)].into_iter().enumerate()
+    {
+        let lens = [8192, 1000, 4096, 33, 511];
+        all.push(see(tokens, sinks, Spec { seed: i as u64, ..main(&lens) }));
+        for (format, dim, group, store) in [
+            ("k8-v4g32-b32", 64, 8, Dtype::Bf16),
+            ("t4-v4g32-b16", 96, 3, Dtype::F16),
+            ("f16-f16-b16", 128, 12, Dtype::F16),
+            ("tq4-tq4-b64", 128, 4, Dtype::F16),
+            ("k8-v4g32-b32", 256, 2, Dtype::F16),
+        ] {
+            all.push(see(
+                tokens,
+                sinks,
+                Spec { store, seed: i as u64, ..Spec::new(format, dim, group, &[1500, 129, 7]) },
+            ));
+        }
+        for refine in [Refining::Never, Refining::All, Refining::OnDemand(1.0), Refining::Picked(0.3)] {
+            let spec = Spec { kind: Kind::Rope, relative: 0.3, seed: i as u64, ..fine(refine, &lens) };
+            all.push(see(tokens, sinks, spec));
+        }
+    }
+    all
+}
+
 /// The cuts that a case runs with: that of its variant and, for residuals, the wide one where it is another.
 fn cuts(spec: &Spec, arch: Arch) -> Result<Vec<Variant>, Failure> {
     let own = Variant::new(spec.layout(), spec.group, arch)?;
+    let own = if spec.sight.is_some() { own.windowed() } else { own };
     let wide = own.clone().wide();
-    let both = !own.layout().format.refine.is_none() && wide != own;
+    let both = (!own.layout().format.refine.is_none() || spec.format.contains("tq")) && wide != own;
     Ok(if both { vec![own, wide] } else { vec![own] })
 }
 
@@ -289,9 +340,8 @@ fn run(
     Ok(all)
 }
 
-fn all(gpu: &Gpu, small: bool, compiler: &Compiler) -> Result<bool, Failure> {
+fn all(gpu: &Gpu, specs: Vec<Spec>, compiler: &Compiler) -> Result<bool, Failure> {
     let arch = Arch::of(gpu.info().arch)?;
-    let specs = specs(small);
     let mut variants: Vec<Variant> = Vec::new();
     for spec in &specs {
         for variant in cuts(spec, arch)? {
@@ -339,12 +389,13 @@ fn all(gpu: &Gpu, small: bool, compiler: &Compiler) -> Result<bool, Failure> {
             wrong += v.wrong.len() + usize::from(!same);
             caught += control;
             println!(
-                "{:17} d {:3} group {:2} {:16} {:22}{} rounding {:.1e} e_arith {:.1e} bound {:.3}{}{}",
+                "{:17} d {:3} group {:2} {:16} {:22}{}{} rounding {:.1e} e_arith {:.1e} bound {:.3}{}{}",
                 s.format,
                 s.dim,
                 s.group,
                 format!("{:?}", s.kind),
                 format!("{:?}", s.lens),
+                s.sight.map_or(String::new(), |w| format!(" window {} sinks {}", w.tokens, w.sinks)),
                 if case.layout.format.refine.is_none() {
                     String::new()
                 } else {
@@ -379,7 +430,11 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    match all(&gpu, words.iter().any(|w| w == "--small"), &compiler) {
+    let mut specs = specs(words.iter().any(|w| w == "--small"));
+    if let Some(text) = value("--only") {
+        specs.retain(|s| s.format.contains(text.as_str()));
+    }
+    match all(&gpu, specs, &compiler) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(e) => {

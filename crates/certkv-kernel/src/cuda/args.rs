@@ -146,6 +146,10 @@ pub struct AttendArgs {
     pub refine_all: u32,
     /// 1: see [`launch::Attend::settled`](super::launch::Attend::settled).
     pub settled: u32,
+    /// Of a variant with windows: newest tokens that a query sees, its own among them, at least 1.
+    pub window: u32,
+    /// And first tokens of the sequence.
+    pub sinks: u32,
 }
 
 /// What is remembered of a query head of a refinable format, so that the next step knows how much a block may add to its bound
@@ -221,7 +225,7 @@ mod tests {
 
     #[test]
     fn structs_have_the_sizes_of_their_twins() {
-        assert_eq!(size_of::<AttendArgs>(), 26 * 8 + 10 * 4);
+        assert_eq!(size_of::<AttendArgs>(), 26 * 8 + 12 * 4);
         assert_eq!(size_of::<Picked>(), 16);
         assert_eq!(size_of::<Demand>(), 16);
         assert_eq!(size_of::<Certificate>(), 48);

@@ -4,9 +4,9 @@
 //! GPU read or write elsewhere in its own address space. Whoever writes the tables answers for that.
 use super::args::{AttendArgs, Certificate, Demand, Element, Picked, Sides};
 use super::encode::{AppendArgs, GatherArgs, Order, PACK_THREADS, PackArgs, PackItem, pack_shared};
-use super::publish::{Publish, PublishArgs};
 use super::queue::{Queue, Span, Tensor};
 use super::select::{CopyItem, SelectArgs, SelectMode, SelectStats, SlotPool};
+use super::sight::{Sight, sight_of};
 use super::touched::Touched;
 use super::variant::Variant;
 use certkv_device::cuda::{CudaError, Function, LaunchOptions};
@@ -88,6 +88,8 @@ pub struct Attend<'a> {
     /// sequence's last token's block alone. Those are then looked up, and the first records asked for, before the launch ahead has
     /// ended; everything else waits for its end in any case.
     pub settled: bool,
+    /// What queries see, of a variant that is [windowed](Variant::windowed); `None`: everything.
+    pub sight: Option<Sight>,
 }
 
 /// What a launch does with the residual planes of a refinable format (math.md 2.10).
@@ -268,6 +270,8 @@ pub struct Select<'a> {
     pub target: f32,
     /// A repair without a better idea promotes one block in so many.
     pub progress: u32,
+    /// As [`Attend::sight`].
+    pub sight: Option<Sight>,
 }
 
 /// Bytes of partial results of a launch of `ctas` CTAs over `heads` KV heads of sequences.
@@ -340,6 +344,7 @@ pub fn attend(queue: &Queue, kernel: &Function, a: &Attend<'_>) -> Result<(), Cu
         Refinement::Never | Refinement::Always | Refinement::Picked(_) => [0; 3],
     };
     let [kept, picks, picked] = corrected(&mut on, a, heads)?;
+    let [window, sinks] = sight_of(a.variant, a.sight)?;
     let args = AttendArgs {
         packed: on.reads(a.packed, "packed", 0)?,
         page_stride: (t.kv_heads * l.bytes) as u64,
@@ -377,6 +382,8 @@ pub fn attend(queue: &Queue, kernel: &Function, a: &Attend<'_>) -> Result<(), Cu
         picked,
         refine_all: u32::from(matches!(a.refinement, Refinement::Always)),
         settled: u32::from(a.settled),
+        window,
+        sinks,
     };
     let shape = a.variant.shape();
     let (threads, shared) = (word("threads", shape.threads())?, word("shared memory", shape.shared)?);
@@ -482,6 +489,7 @@ pub fn select(queue: &Queue, kernel: &Function, a: &Select<'_>) -> Result<(), Cu
     if a.mode == SelectMode::Refine && (a.refine.is_none() || l.format.refine.is_none()) {
         return wrong("mode", "of a format without residuals, or without room for picks");
     }
+    let [window, sinks] = sight_of(a.variant, a.sight)?;
     let [looks, picks, picked, failures] = match a.refine {
         Some(r) => [
             on.reads(r.looks, "looks", t.entries() * t.kv_heads)?,
@@ -526,6 +534,8 @@ pub fn select(queue: &Queue, kernel: &Function, a: &Select<'_>) -> Result<(), Cu
         capacity: word("copies", m.capacity)?,
         target: a.target,
         progress: a.progress,
+        window,
+        sinks,
     };
     on.tell(queue)?;
     // SAFETY: as in `attend`; lists in device memory are the caller's, as tables are.
@@ -550,44 +560,6 @@ pub fn gather(queue: &Queue, kernel: &Function, memory: &Memory<'_>) -> Result<(
     on.tell(queue)?;
     // SAFETY: as in `attend`; the items were made by `select` from addresses that were checked there.
     unsafe { kernel.launch(queue.stream(), CTAS, THREADS, 0, &args, CHAINED) }
-}
-
-/// Enqueues `ckv_publish`.
-///
-/// # Errors
-/// As [`attend`]; more layers than one launch can publish.
-pub fn publish(queue: &Queue, kernel: &Function, a: &Publish<'_>) -> Result<(), CudaError> {
-    let mut on = Touched::on(queue);
-    const THREADS: u32 = 256;
-    if a.layers > super::publish::MOST_LAYERS {
-        return Err(CudaError::BadArgument { argument: "layers", why: "more than one launch can publish" });
-    }
-    let heads = a.most * a.kv_heads * a.group;
-    let list_bytes = a.lists.bytes() / (2 * a.layers).max(1);
-    let state = on.writes(a.state, "published", 16)?;
-    let args = PublishArgs {
-        certificates: on.reads(a.certificates, "certificates", 2 * a.layers * heads * size_of::<Certificate>())?,
-        lists: on.reads(a.lists, "lists", 2 * a.layers * 4 * (1 + a.most * a.kv_heads))?,
-        errors: on.reads(a.errors, "errors", 4 * a.most)?,
-        rows: on.reads(a.rows, "batch", 4 * a.seqs)?,
-        ring: a.ring.span(0, 8 * a.slots.len())?.address(),
-        published: state,
-        arrived: state + 8,
-        heads_most: heads as u64,
-        list_words: (list_bytes / 4) as u64,
-        slot_words: a.slots.stride() as u64,
-        slots: word("slots", a.slots.count())?,
-        layers: word("layers", a.layers)?,
-        seqs: word("seqs", a.seqs)?,
-        kv_heads: word("kv_heads", a.kv_heads)?,
-        group: word("group", a.group)?,
-        rule: a.rule as u32,
-        attended: a.attended,
-        exact: a.exact,
-    };
-    on.tell(queue)?;
-    // SAFETY: as in `attend`; lists and rows in device memory are the caller's, as tables are, and the queue keeps the ring.
-    unsafe { kernel.launch(queue.stream(), args.layers.clamp(1, 64), THREADS, 0, &args, CHAINED) }
 }
 
 /// Element type that holds originals of `store`.

@@ -15,14 +15,17 @@ mod prepare;
 pub mod publish;
 pub mod queue;
 pub mod select;
+mod sight;
 mod source;
 pub mod swap;
 mod touched;
+mod turbo;
 mod variant;
 
 pub use ahead::Ahead;
 pub use cache::seal;
 pub use compile::{CompileError, Compiler, Cubin, Note, Origin, Recipe};
 pub use prepare::{Kernels, PrepareError, Prepared};
+pub use sight::Sight;
 pub use source::Verb;
 pub use variant::{Arch, Shape, Variant, VariantError};

@@ -1,5 +1,9 @@
 //! What `ckv_publish` writes: certificates of a step as the host reads them without waiting, in a ring of [`Slots`].
-use super::queue::{Area, Span};
+use super::args::Certificate;
+use super::launch::{CHAINED, word};
+use super::queue::{Area, Queue, Span};
+use super::touched::Touched;
+use certkv_device::cuda::{CudaError, Function};
 use certkv_device::mailbox::{Slots, Words};
 use core::sync::atomic::Ordering;
 
@@ -176,6 +180,44 @@ impl Words for Area {
     fn load(&self, at: usize, order: Ordering) -> u64 {
         Self::load(self, at, order).unwrap_or(0)
     }
+}
+
+/// Enqueues `ckv_publish`.
+///
+/// # Errors
+/// [`CudaError::OutOfRange`] names what is too short; more layers than one launch can publish.
+pub fn launch(queue: &Queue, kernel: &Function, a: &Publish<'_>) -> Result<(), CudaError> {
+    let mut on = Touched::on(queue);
+    const THREADS: u32 = 256;
+    if a.layers > MOST_LAYERS {
+        return Err(CudaError::BadArgument { argument: "layers", why: "more than one launch can publish" });
+    }
+    let heads = a.most * a.kv_heads * a.group;
+    let list_bytes = a.lists.bytes() / (2 * a.layers).max(1);
+    let state = on.writes(a.state, "published", 16)?;
+    let args = PublishArgs {
+        certificates: on.reads(a.certificates, "certificates", 2 * a.layers * heads * size_of::<Certificate>())?,
+        lists: on.reads(a.lists, "lists", 2 * a.layers * 4 * (1 + a.most * a.kv_heads))?,
+        errors: on.reads(a.errors, "errors", 4 * a.most)?,
+        rows: on.reads(a.rows, "batch", 4 * a.seqs)?,
+        ring: a.ring.span(0, 8 * a.slots.len())?.address(),
+        published: state,
+        arrived: state + 8,
+        heads_most: heads as u64,
+        list_words: (list_bytes / 4) as u64,
+        slot_words: a.slots.stride() as u64,
+        slots: word("slots", a.slots.count())?,
+        layers: word("layers", a.layers)?,
+        seqs: word("seqs", a.seqs)?,
+        kv_heads: word("kv_heads", a.kv_heads)?,
+        group: word("group", a.group)?,
+        rule: a.rule as u32,
+        attended: a.attended,
+        exact: a.exact,
+    };
+    on.tell(queue)?;
+    // SAFETY: as in `launch::attend`; lists and rows in device memory are the caller's, as tables are, and the queue keeps the ring.
+    unsafe { kernel.launch(queue.stream(), args.layers.clamp(1, 64), THREADS, 0, &args, CHAINED) }
 }
 
 #[cfg(test)]

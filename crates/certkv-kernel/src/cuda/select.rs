@@ -137,6 +137,10 @@ pub struct SelectArgs {
     pub target: f32,
     /// A repair whose target asks for nothing new promotes `1/progress` of the blocks, at least 1.
     pub progress: u32,
+    /// As [`AttendArgs::window`](super::args::AttendArgs::window): blocks that are not seen have no masses.
+    pub window: u32,
+    /// As [`AttendArgs::sinks`](super::args::AttendArgs::sinks).
+    pub sinks: u32,
 }
 
 /// What launches counted, each side of a block for itself.
@@ -203,7 +207,7 @@ mod tests {
     fn structs_have_the_sizes_of_their_twins() {
         assert_eq!(size_of::<SlotPool>(), 40);
         assert_eq!(size_of::<CopyItem>(), 32);
-        assert_eq!(size_of::<SelectArgs>(), 12 * 8 + 2 * 40 + 11 * 8 + 4 * 8 + 8 * 4);
+        assert_eq!(size_of::<SelectArgs>(), 12 * 8 + 2 * 40 + 11 * 8 + 4 * 8 + 10 * 4);
         assert_eq!(SelectStats::from_words(&[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]).refined_values, 12);
     }
 }

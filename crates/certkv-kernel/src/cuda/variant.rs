@@ -1,5 +1,6 @@
 //! What a kernel is specialised for, as macros of its source.
 use super::source::Verb;
+use super::turbo;
 use certkv_core::{Dtype, KeyFormat, RecordLayout, ValueFormat};
 use core::fmt;
 
@@ -184,7 +185,13 @@ fn shared_bytes(layout: &RecordLayout, group: usize, warps: usize, stages: usize
     // Of many heads or channels all columns of the matrix unit stay there, and behind the queries where residuals are read.
     let columns = if group > 8 { 16 } else { 8 };
     let lean = group > 8 || layout.dim == 256;
-    let kept = if lean { columns } else { group + if refinable { columns } else { 0 } };
+    let twice = matches!(layout.format.key, KeyFormat::Turbo { .. });
+    let kept = match (lean, twice) {
+        // As it is, and rotated.
+        (_, true) => group + 2 * columns,
+        (true, false) => columns,
+        (false, false) => group + if refinable { columns } else { 0 },
+    };
     let queries = 4 * layout.dim * kept;
     // What a block may add unrefined, per head.
     let limits = if refinable { 16 * MOST_REFINED_HEADS } else { 0 };
@@ -200,6 +207,7 @@ pub struct Variant {
     certify: bool,
     single_queries: bool,
     corrects: bool,
+    windowed: bool,
     from: Option<RecordLayout>,
     shape: Shape,
 }
@@ -239,10 +247,12 @@ fn layout_values(l: &RecordLayout) -> [usize; 19] {
         KeyFormat::F16 | KeyFormat::Bf16 => (0, Dtype::F16),
         KeyFormat::Channel8 { meta } => (1, meta),
         KeyFormat::Token { .. } => (2, Dtype::F16),
+        KeyFormat::Turbo { .. } => (3, Dtype::F16),
     };
     let value_kind = match value {
         ValueFormat::F16 | ValueFormat::Bf16 => 0,
         ValueFormat::Affine { .. } => 1,
+        ValueFormat::Turbo { .. } => 2,
     };
     [
         l.dim,
@@ -294,7 +304,15 @@ impl Variant {
             KeyFormat::Token { .. } if !layout.format.key.group(layout.dim).is_multiple_of(32) => {
                 return unsupported("key group", layout.format.key.group(layout.dim), "a multiple of 32 channels");
             }
-            KeyFormat::Token { .. } | KeyFormat::Channel8 { .. } | KeyFormat::F16 | KeyFormat::Bf16 => {}
+            _ => {}
+        }
+        for bits in turbo::widths(&layout) {
+            if !layout.dim.is_power_of_two() {
+                return unsupported("head_dim of a tq format:", layout.dim, "a power of two");
+            }
+            if bits > turbo::MOST_BITS {
+                return unsupported("tq codes of bits", bits.into(), "at most 4: sixteen levels are looked up at once");
+            }
         }
         if !layout.format.refine.is_none() {
             // More heads or channels leave no registers for a second look at a block.
@@ -314,8 +332,8 @@ impl Variant {
             }
         }
         let shape = Shape::fitting(&layout, group, arch.shared_limit())?;
-        let (certify, single_queries, corrects) = (true, false, false);
-        Ok(Self { layout, group, arch, certify, single_queries, corrects, from: None, shape })
+        let (certify, single_queries, corrects, windowed) = (true, false, false, false);
+        Ok(Self { layout, group, arch, certify, single_queries, corrects, windowed, from: None, shape })
     }
 
     /// The same without certificates: what certifying costs is measured against this one. Its outputs are uncertified.
@@ -329,6 +347,13 @@ impl Variant {
     #[must_use]
     pub fn with_single_queries(mut self) -> Self {
         self.single_queries = true;
+        self
+    }
+
+    /// The same for layers whose queries see a sliding window with sinks ([`Sight`](super::Sight)) and no other token.
+    #[must_use]
+    pub fn windowed(mut self) -> Self {
+        self.windowed = true;
         self
     }
 
@@ -362,6 +387,10 @@ impl Variant {
         }
         for (l, what) in [(&from, "residual bits of the old layout"), (&self.layout, "residual bits of the new layout")]
         {
+            if turbo::widths(l).next().is_some() {
+                let (what, needs) = ("tq codes of bits", "none where records are transcoded");
+                return Err(VariantError::Unsupported { what, value: l.format.key.bits(), needs });
+            }
             if !l.format.refine.is_none() {
                 return Err(VariantError::Unsupported {
                     what,
@@ -432,6 +461,11 @@ impl Variant {
         self.corrects
     }
 
+    /// Whether queries see a window.
+    pub fn is_windowed(&self) -> bool {
+        self.windowed
+    }
+
     /// Whether queries may be in single precision.
     pub fn takes_single_queries(&self) -> bool {
         self.single_queries
@@ -471,22 +505,26 @@ impl Variant {
             ("CKV_WARPS", self.shape.warps),
             ("CKV_STAGES", self.shape.stages),
             ("CKV_CORRECT", usize::from(self.corrects)),
+            ("CKV_WINDOW", usize::from(self.windowed)),
             ("CKV_CERTIFY", usize::from(self.certify)),
             ("CKV_QUERY_LOW", usize::from(self.single_queries)),
             ("CKV_SHARED", self.shape.shared),
         ];
-        new.chain(rest).chain(old).collect()
+        new.chain(rest).chain(old).chain(turbo::macros(&self.layout)).collect()
     }
 }
 
 impl fmt::Display for Variant {
-    /// `k8-v4g32-b32/f16/d128/g4/sm_90a`, then `/correct` if it corrects, `/plain` if it does not certify, `/single` if it takes queries in
+    /// `k8-v4g32-b32/f16/d128/g4/sm_90a`, then `/correct` if it corrects, `/window` if queries see one, `/plain` if it does not certify, `/single` if it takes queries in
     /// single precision, `/from=FORMAT` if it transcodes.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let l = &self.layout;
         write!(f, "{}/{}/d{}/g{}/sm_{}", l.format, l.store, l.dim, self.group, self.arch)?;
         if self.corrects {
             f.write_str("/correct")?;
+        }
+        if self.windowed {
+            f.write_str("/window")?;
         }
         if !self.certify {
             f.write_str("/plain")?;

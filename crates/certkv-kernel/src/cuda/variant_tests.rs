@@ -52,7 +52,9 @@ fn macros_are_what_the_sources_ask_for() {
 fn no_source_uses_a_macro_that_is_not_set() {
     let l = layout("k8-v4g32-b32", 128, Dtype::F16);
     let variant = Variant::new(l.clone(), 4, Arch::Sm90a).unwrap().transcoding(l).unwrap();
-    let set: Vec<&str> = variant.macros().iter().map(|m| m.0).collect();
+    // Some are set for rotated sides only, where alone they are used.
+    let turbo = Variant::new(layout("tq4-tq4-b32", 128, Dtype::F16), 4, Arch::Sm90a).unwrap();
+    let set: Vec<&str> = variant.macros().iter().chain(&turbo.macros()).map(|m| m.0).collect();
     // Defined by the sources themselves, and the prefix as comments name it.
     let own = ["CKV_BULK", "CKV_LINE", "CKV_FN", "CKV_DYNAMIC_SHARED", "CKV_STATIC_SHARED", "CKV_EMULATE", "CKV_FROM_"];
     assert!(variant.verbs().count() > 0);
@@ -65,6 +67,30 @@ fn no_source_uses_a_macro_that_is_not_set() {
             assert!(defined, "{verb}: {word} is set by nobody");
         }
     }
+}
+
+#[test]
+fn rotated_sides_have_up_to_sixteen_levels_and_powers_of_two() {
+    let new = |text: &str, dim: usize| Variant::new(layout(text, dim, Dtype::F16), 4, Arch::Sm90a);
+    let turbo = new("tq4-tq2-b64", 128).unwrap();
+    // Ascending magnitudes below 64, a byte each; thresholds below 1.
+    let levels = (value(&turbo, "CKV_KEY_LEVELS") as u64).to_le_bytes();
+    assert!(levels.windows(2).all(|w| w[0] < w[1]) && levels[7] == 63);
+    let at = |name| f64::from_bits(value(&turbo, name) as u64);
+    assert!(0.0 < at("CKV_KEY_THRESHOLD_1") && at("CKV_KEY_THRESHOLD_1") < at("CKV_KEY_THRESHOLD_7"));
+    assert!(at("CKV_KEY_THRESHOLD_7") < 0.5 && at("CKV_VALUE_THRESHOLD_1") > 0.0 && at("CKV_VALUE_THRESHOLD_2") == 0.0);
+    for (text, dim, what) in [
+        ("tq4-tq4-b32", 96, "head_dim of a tq format:"),
+        ("tq5-tq4-b32", 64, "tq codes of bits"),
+        ("k8-tq6-b32", 64, "tq codes of bits"),
+    ] {
+        assert!(matches!(new(text, dim), Err(VariantError::Unsupported { what: said, .. }) if said == what), "{text}");
+    }
+    let (old, plain) = (layout("tq4-tq4-b32", 128, Dtype::F16), new("k8-v4g32-b32", 128).unwrap());
+    assert!(
+        plain.transcoding(old).is_err()
+            && new("tq4-v4g32-b32", 128).unwrap().transcoding(layout("k8-v4g32-b32", 128, Dtype::F16)).is_err()
+    );
 }
 
 #[test]
@@ -198,4 +224,14 @@ fn what_corrects_is_a_decode_kernel_for_residuals() {
     assert!(corrects.to_string().contains("/correct"));
     let plain = Variant::new(layout("k8-v4g64-b64", 128, Dtype::F16), 4, Arch::Sm90a).unwrap();
     assert!(plain.correcting().unwrap_err().to_string().contains("residuals"));
+}
+
+#[test]
+fn windows_are_a_variant_of_their_own() {
+    let plain = Variant::new(layout("k8-v4g64-b64", 128, Dtype::F16), 4, Arch::Sm90a).unwrap();
+    let windowed = plain.clone().windowed();
+    let differ: Vec<&str> =
+        plain.macros().iter().zip(windowed.macros()).filter(|(a, b)| *a != b).map(|(a, _)| a.0).collect();
+    assert_eq!((differ, windowed.shape()), (vec!["CKV_WINDOW"], plain.shape()));
+    assert!(windowed.is_windowed() && !plain.is_windowed() && windowed.to_string().ends_with("/window"));
 }

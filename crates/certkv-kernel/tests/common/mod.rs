@@ -5,6 +5,8 @@
     clippy::needless_range_loop,
     reason = "each test binary uses its part; formulas keep indices"
 )]
+use certkv_codec::rotation::{self, Rotation};
+use certkv_codec::turboquant;
 use certkv_core::hash::splitmix64;
 use certkv_core::layout::{key_index, read_code, value_index, write_code};
 use certkv_core::round::{Fp, down, nearest, up, up_f32};
@@ -293,6 +295,16 @@ pub fn encode(l: &RecordLayout, keys: &[u16], values: &[u16], centre: &[f64]) ->
                 }
             }
         }
+        KeyFormat::Turbo { bits } => {
+            let coded = turboquant::encode_bytes(&k.concat(), dim, bits).unwrap();
+            for t in 0..n {
+                put(&mut record[l.key_scales.clone()], Dtype::F16, t, coded.radius[t]);
+                for c in 0..dim {
+                    let (at, code) = (key_index(t, c, dim), coded.codes[t * dim + c]);
+                    write_code(&mut record[l.key_codes.clone()], usize::from(bits), count, at, code);
+                }
+            }
+        }
         _ => words(&mut record[l.key_codes.clone()], keys),
     }
     match l.format.value {
@@ -314,6 +326,16 @@ pub fn encode(l: &RecordLayout, keys: &[u16], values: &[u16], centre: &[f64]) ->
                         let at = value_index(t, g * group + i, dim);
                         write_code(&mut record[l.value_codes.clone()], bits, count, at, code.min(levels) as u8);
                     }
+                }
+            }
+        }
+        ValueFormat::Turbo { bits } => {
+            let coded = turboquant::encode_bytes(&v.concat(), dim, bits).unwrap();
+            for t in 0..n {
+                put(&mut record[l.value_scales.clone()], Dtype::F16, t, coded.radius[t]);
+                for c in 0..dim {
+                    let (at, code) = (value_index(t, c, dim), coded.codes[t * dim + c]);
+                    write_code(&mut record[l.value_codes.clone()], usize::from(bits), count, at, code);
                 }
             }
         }
@@ -342,6 +364,11 @@ pub fn decode(l: &RecordLayout, record: &[u8]) -> (Vec<Vec<f64>>, Vec<Vec<f64>>)
             let scale = get(&record[l.key_scales.clone()], Dtype::F16, c / l.format.key.group(dim) * n + t);
             (f64::from(code) - f64::from(1u32 << (bits - 1))) * scale
         }
+        KeyFormat::Turbo { bits } => {
+            let code = read_code(&record[l.key_codes.clone()], usize::from(bits), count, key_index(t, c, dim));
+            let level = f64::from(turboquant::level_bytes(dim, bits)[usize::from(code)]) - 128.0;
+            level * get(&record[l.key_scales.clone()], Dtype::F16, t)
+        }
         _ => word(&l.key_codes, t, c),
     });
     let values = rows(&|t, c| match l.format.value {
@@ -351,8 +378,20 @@ pub fn decode(l: &RecordLayout, record: &[u8]) -> (Vec<Vec<f64>>, Vec<Vec<f64>>)
             let s = &record[l.value_scales.clone()];
             f64::from(code) * get(s, Dtype::F16, g * n + t) + get(s, Dtype::F16, (groups + g) * n + t)
         }
+        ValueFormat::Turbo { bits } => {
+            let code = read_code(&record[l.value_codes.clone()], usize::from(bits), count, value_index(t, c, dim));
+            let level = f64::from(turboquant::level_bytes(dim, bits)[usize::from(code)]) - 128.0;
+            level * get(&record[l.value_scales.clone()], Dtype::F16, t)
+        }
         _ => word(&l.value_codes, t, c),
     });
+    let back = |mut rows: Vec<Vec<f64>>| {
+        let rotation = Rotation::<f64>::new(dim, rotation::SEED);
+        rows.iter_mut().for_each(|row| rotation.turn_back(row));
+        rows
+    };
+    let keys = if matches!(l.format.key, KeyFormat::Turbo { .. }) { back(keys) } else { keys };
+    let values = if matches!(l.format.value, ValueFormat::Turbo { .. }) { back(values) } else { values };
     (keys, values)
 }
 
@@ -380,6 +419,11 @@ fn summary(l: &RecordLayout, record: &[u8], k: &[Vec<f64>], v: &[Vec<f64>], cent
                 let (sigma, z) = (get(s, meta, c), get(s, meta, dim + c));
                 scaled.iter_mut().for_each(|r| r[c] = if sigma == 0.0 { 0.0 } else { r[c] / sigma });
                 128.0 * sigma + z.abs()
+            }
+            // The largest level of every rotated channel.
+            KeyFormat::Turbo { .. } => {
+                let radii = (0..l.tokens()).map(|t| get(&record[l.key_scales.clone()], Dtype::F16, t));
+                127.0 * radii.fold(0.0, f64::max)
             }
             _ => dk.iter().map(|r| r[c].abs()).fold(0.0, f64::max),
         })

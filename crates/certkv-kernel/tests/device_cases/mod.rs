@@ -13,6 +13,7 @@ use certkv_codec::decode::{decode_key, decode_value, refined_key, refined_value}
 use certkv_codec::{CodecError, Encoder};
 use certkv_core::fragment::{key_place, to_fragment, value_place};
 use certkv_core::{Dtype, ErrorSummary, Geometry, RecordLayout, RefinedSummary};
+use certkv_kernel::cuda::Sight;
 use certkv_kernel::cuda::args::{AttendArgs, Certificate, Element, MassWord, Sides};
 use certkv_testkit::generate::{Heads, Kind, Rng, Shape, decode, heads};
 use refined::finer;
@@ -37,6 +38,8 @@ pub struct Spec {
     pub relative: f32,
     /// What becomes of residuals; for refinable formats.
     pub refine: Refining,
+    /// What queries see; `None`: everything.
+    pub sight: Option<Sight>,
     pub seed: u64,
 }
 
@@ -55,6 +58,7 @@ impl Spec {
             forked: false,
             relative: 0.05,
             refine: Refining::Never,
+            sight: None,
             seed: 1,
         }
     }
@@ -178,6 +182,22 @@ impl Case {
         self.spec.lens.iter().max().unwrap() / self.layout.tokens() + 1
     }
 
+    /// Whether the query of a sequence of `tokens` tokens sees token `t`, by the rule itself.
+    fn sees_token(&self, tokens: usize, t: usize) -> bool {
+        self.spec.sight.is_none_or(|sight| t < sight.sinks as usize || t + sight.tokens as usize >= tokens)
+    }
+
+    /// The tokens that it sees.
+    pub fn seen(&self, tokens: usize) -> Vec<usize> {
+        (0..tokens).filter(|t| self.sees_token(tokens, *t)).collect()
+    }
+
+    /// Whether it sees a token of full block `j`.
+    pub fn sees(&self, tokens: usize, j: usize) -> bool {
+        let b = self.layout.tokens();
+        (j * b..(j + 1) * b).any(|t| self.sees_token(tokens, t))
+    }
+
     /// Heads of the launch, partial results it may need, for `ctas` CTAs.
     pub fn launch_heads(&self) -> usize {
         self.spec.lens.len() * self.spec.kv_heads
@@ -207,6 +227,11 @@ impl Case {
         let mut fragment = vec![0; l.bytes];
         for (s, &tokens) in spec.lens.iter().enumerate() {
             for j in 0..tokens / b {
+                if !self.sees(tokens, j) {
+                    // Its pages are gone: what is read of them is an error.
+                    (0..spec.kv_heads).for_each(|h| promoted[(s * spec.kv_heads + h) * stride + j] = u32::MAX);
+                    continue;
+                }
                 let shared = spec.forked && s > 0 && j < tokens.min(spec.lens[0]) / b;
                 let page = if shared { table[j] } else { free.pop().unwrap() };
                 table[s * stride + j] = page;
@@ -286,6 +311,8 @@ impl Case {
             refine_all: u32::from(spec.refine == Refining::All),
             // Nothing is written while a case runs: either will do.
             settled: u32::from(spec.seed % 2 == 1),
+            window: spec.sight.map_or(0, |sight| sight.tokens),
+            sinks: spec.sight.map_or(0, |sight| sight.sinks),
             ..AttendArgs::default()
         };
         Placed { args, outputs: n * spec.group * d, heads: n * spec.group, masses: n * stride * spec.group }
@@ -304,9 +331,10 @@ impl Case {
         for (i, head) in self.heads.iter().enumerate() {
             let (keys, values) = (head.data.keys_f64(), head.data.values_f64());
             let tokens = head.data.shape.tokens;
+            let seen = self.seen(tokens);
             let (mut used_keys, mut used_values) = (keys.clone(), values.clone());
             let mut exact = true;
-            for (j, record) in head.records.iter().enumerate() {
+            for (j, record) in head.records.iter().enumerate().filter(|(j, _)| self.sees(tokens, *j)) {
                 let finer = finer(l, record);
                 let look = looks.get(i * stride + j).copied().unwrap_or(if all { 3 } else { 0 });
                 let key = if look & 1 != 0 && finer.0 { refined_key } else { decode_key };
@@ -325,8 +353,8 @@ impl Case {
             }
             for g in 0..spec.group {
                 let q = head.data.query_f64(g);
-                let (truth, _) = dense(&q, &keys, &values, scale);
-                let (used, logits) = dense(&q, &used_keys, &used_values, scale);
+                let (truth, _) = dense_over(&seen, &q, &keys, &values, scale);
+                let (used, logits) = dense_over(&seen, &q, &used_keys, &used_values, scale);
                 let row = i * spec.group + g;
                 let got: Vec<f64> = out[row * d..(row + 1) * d].iter().map(|x| f64::from(*x)).collect();
                 let c = certificates[row];
@@ -371,9 +399,16 @@ impl Case {
                     continue;
                 }
                 for j in 0..tokens / b {
-                    let mass =
-                        certkv_testkit::oracle::log_sum_exp(&logits[j * b..(j + 1) * b]) / std::f64::consts::LN_2;
+                    let place = |t: usize| seen.partition_point(|other| *other < t);
+                    let own = &logits[place(j * b)..place((j + 1) * b)];
                     let word = MassWord(masses[(i * stride + j) * spec.group + g]);
+                    if own.is_empty() {
+                        if word.0 != u32::MAX {
+                            v.wrong.push(format!("head {i}.{g} block {j}: a mass of what is not seen"));
+                        }
+                        continue;
+                    }
+                    let mass = certkv_testkit::oracle::log_sum_exp(own) / std::f64::consts::LN_2;
                     let said = word.log2_mass().map_or(f64::NEG_INFINITY, f64::from);
                     let top = lse / std::f64::consts::LN_2;
                     // Weights thin out 37 octaves below the largest.
@@ -381,7 +416,6 @@ impl Case {
                         v.wrong.push(format!("head {i}.{g} block {j}: log-mass {said} instead of {mass}"));
                     }
                     // Weights of codes are not those of originals, within the bound of the logits: wide margins.
-                    let own = &logits[j * b..(j + 1) * b];
                     let most = own.iter().fold(f64::MIN, |a, x| a.max(*x));
                     let (sum, square) = own.iter().fold((0.0, 0.0), |(s, q), x| {
                         let w = (x - most).exp();
@@ -397,6 +431,14 @@ impl Case {
         }
         v
     }
+}
+
+/// Attention over some tokens, and their logits.
+fn dense_over(seen: &[usize], q: &[f64], keys: &[f64], values: &[f64], scale: f64) -> (Vec<f64>, Vec<f64>) {
+    let of = |rows: &[f64]| -> Vec<f64> {
+        seen.iter().flat_map(|t| rows[t * q.len()..(t + 1) * q.len()].iter().copied()).collect()
+    };
+    dense(q, &of(keys), &of(values), scale)
 }
 
 fn dense(q: &[f64], keys: &[f64], values: &[f64], scale: f64) -> (Vec<f64>, Vec<f64>) {

@@ -1,5 +1,5 @@
 //! What a launch does with the residual planes of a refinable format, and what it must then have read.
-use super::{Case, dense, distance};
+use super::{Case, dense_over, distance};
 use certkv_codec::decode::{read_refined_summary, read_summary};
 use certkv_core::RecordLayout;
 use certkv_kernel::cuda::args::{Certificate, Demand, Picked};
@@ -79,7 +79,8 @@ impl Case {
             let (keys, values) = (head.data.keys_f64(), head.data.values_f64());
             let centre: Vec<f64> = head.centre.iter().map(|x| f64::from(*x)).collect();
             for g in 0..self.spec.group {
-                let (out, _) = dense(&head.data.query_f64(g), &keys, &values, scale);
+                let seen = self.seen(head.data.shape.tokens);
+                let (out, _) = dense_over(&seen, &head.data.query_f64(g), &keys, &values, scale);
                 // Some heads remember a norm so small that it fades slower than this step's says.
                 let share = if all.len() % 3 == 2 { 0.5 } else { 1.0 };
                 let norm = share * distance(&out, &vec![0.0; out.len()]) as f32;
@@ -103,7 +104,8 @@ impl Case {
                 let (key, value) = (r.chance(share) && finer.0, r.chance(share) && finer.1);
                 let sides = before | u8::from(key) | (2 * u8::from(value));
                 // What the pass has read from originals is not corrected. Some heads have no picks; some blocks have nothing new.
-                if exact.0 || exact.1 || i % 5 == 4 || sides == before && !r.chance(0.1) {
+                let unseen = !self.sees(head.data.shape.tokens, j);
+                if unseen || exact.0 || exact.1 || i % 5 == 4 || sides == before && !r.chance(0.1) {
                     continue;
                 }
                 c.looks[i * stride + j] = sides;
@@ -142,7 +144,11 @@ impl Case {
     pub fn refinable(&self) -> [u32; 2] {
         let mut sides = [0; 2];
         for head in &self.heads {
-            for (record, exact) in head.records.iter().zip(&head.exact) {
+            let tokens = head.data.shape.tokens;
+            for (j, (record, exact)) in head.records.iter().zip(&head.exact).enumerate() {
+                if !self.sees(tokens, j) {
+                    continue;
+                }
                 let finer = finer(&self.layout, record);
                 sides[0] += u32::from(finer.0 && !exact.0);
                 sides[1] += u32::from(finer.1 && !exact.1);

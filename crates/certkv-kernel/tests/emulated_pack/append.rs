@@ -254,6 +254,7 @@ fn rows_go_to_their_tails_and_pages_and_full_blocks_are_coded() {
         ("f16-v8g32-b16", 96, Dtype::F16, 1, FIRST_CENTRE | HOST_ROWS),
         ("k8-v4g32-b16-r5.4", 64, Dtype::F16, 2, FIRST_CENTRE),
         ("k8-v3g16-b32-r8.3", 64, Dtype::Bf16, 0, HOST_ROWS),
+        ("tq4-tq4-b32", 64, Dtype::F16, 0, FIRST_CENTRE),
     ];
     for (text, dim, store, input, kind) in cases {
         let mut world = World::new(text, dim, store);

@@ -44,7 +44,7 @@ fn launch(l: &RecordLayout, grid: u32) -> Launch {
     Launch::new(grid, THREADS, pack_shared(l))
 }
 
-const FORMATS: [&str; 15] = [
+const FORMATS: [&str; 19] = [
     "k8-v4g32-b32",
     "k8-v4g64-b64",
     "k8-v8g64-b64",
@@ -60,11 +60,15 @@ const FORMATS: [&str; 15] = [
     "k8-v2g32-b16-r3.2",
     "k8-v8g64-b64-r8.4",
     "k8bf16-v5g32-b32-r6.7",
+    "tq4-tq4-b64",
+    "tq3-tq2-b32",
+    "tq1-v4g32-b16",
+    "k8-tq4-b64",
 ];
 
 /// Groups that divide the head: a format written for 128 channels may not fit 96.
 fn fits(text: &str, dim: usize) -> bool {
-    !(dim == 96 && text.contains("g64"))
+    !(dim == 96 && (text.contains("g64") || text.contains("tq")))
 }
 
 fn of_store(text: &str, store: Dtype) -> String {

@@ -5,6 +5,8 @@ use certkv_core::{
     hash::{hash64, splitmix64},
 };
 
+use certkv_kernel::cuda::{Arch, Variant};
+
 pub(crate) use certkv_kernel::cuda::encode::pack_shared;
 
 /// Threads of a CTA that packs.
@@ -26,9 +28,15 @@ pub(crate) fn macros(l: &RecordLayout) -> Vec<(&'static str, i64)> {
         KeyFormat::F16 | KeyFormat::Bf16 => (0, Dtype::F16),
         KeyFormat::Channel8 { meta } => (1, meta),
         KeyFormat::Token { .. } => (2, Dtype::F16),
+        KeyFormat::Turbo { .. } => (3, Dtype::F16),
     };
     let n = |x: usize| x as i64;
-    vec![
+    // Levels, thresholds and signs of TurboQuant sides: those of the host.
+    let turbo =
+        |(name, _): &(&str, usize)| ["CKV_TURN_", "_LEVELS", "_THRESHOLD_"].iter().any(|part| name.contains(part));
+    let host = Variant::new(l.clone(), 1, Arch::Sm90a).map(|v| v.macros()).unwrap_or_default();
+    let mut all: Vec<(&'static str, i64)> = host.into_iter().filter(turbo).map(|(name, x)| (name, n(x))).collect();
+    all.extend([
         ("CKV_DIM", n(l.dim)),
         ("CKV_BLOCK", n(l.tokens())),
         ("CKV_GROUP", 4),
@@ -37,7 +45,10 @@ pub(crate) fn macros(l: &RecordLayout) -> Vec<(&'static str, i64)> {
         ("CKV_KEY_BITS", n(l.format.key.bits())),
         ("CKV_KEY_GROUP", n(l.format.key.group(l.dim))),
         ("CKV_KEY_META", number(meta)),
-        ("CKV_VALUE", i64::from(!l.format.value.is_exact())),
+        (
+            "CKV_VALUE",
+            if matches!(l.format.value, ValueFormat::Turbo { .. }) { 2 } else { i64::from(!l.format.value.is_exact()) },
+        ),
         ("CKV_VALUE_BITS", n(l.format.value.bits())),
         ("CKV_VALUE_GROUP", n(l.format.value.group(l.dim))),
         ("CKV_KEY_CODES", n(l.key_codes.start)),
@@ -50,7 +61,8 @@ pub(crate) fn macros(l: &RecordLayout) -> Vec<(&'static str, i64)> {
         ("CKV_VALUE_REFINE", i64::from(l.format.refine.value)),
         ("CKV_KEY_RESIDUALS", n(l.key_residuals.start)),
         ("CKV_VALUE_RESIDUALS", n(l.value_residuals.start)),
-    ]
+    ]);
+    all
 }
 
 /// Uniform in [-1, 1).

@@ -24,6 +24,7 @@ pub(crate) fn kernel(group: usize) -> Emulated {
         ("CKV_VALUE", 1),
         ("CKV_SUMMARY", SUMMARY as i64),
         ("CKV_KEY_REFINE", 0),
+        ("CKV_WINDOW", 0),
     ];
     Emulated::build("select.cu", &macros).unwrap_or_else(|e| panic!("{e}"))
 }

@@ -1,7 +1,7 @@
 //! Logits of one block: digits of the scaled query, integer dot products on codes, and plain dot products on rows.
 use crate::block::Side;
 use crate::line::{Codes, Line, madd};
-use crate::query::{Cursor, DIGIT_STRIDE, Digits, GROUPS, KeyCodes, QUERY_LEVELS, Scaling, Shape, X_STRIDE};
+use crate::query::{Cursor, DIGIT_STRIDE, Digits, GROUPS, KeyCodes, Levels, QUERY_LEVELS, Scaling, Shape, X_STRIDE};
 use certkv_core::{Dtype, layout::planes};
 
 /// Element `i` of a metadata array of type `meta`.
@@ -130,6 +130,17 @@ pub(crate) fn unpack(section: &[u8], bits: usize, count: usize, raise: usize, ou
     }
 }
 
+/// [`unpack`], and what the codes stand for where a table says so.
+#[inline(always)]
+pub(crate) fn unpack_levels(section: &[u8], bits: usize, count: usize, levels: Option<&Levels>, out: &mut [Codes]) {
+    unpack(section, bits, count, 0, out);
+    if let Some(levels) = levels {
+        for line in &mut out[..count / 64] {
+            line.0.iter_mut().for_each(|code| *code = levels[usize::from(*code) % 64]);
+        }
+    }
+}
+
 /// Logits on codes.
 pub(crate) fn score_codes(
     k: &KeyCodes<'_>,
@@ -139,8 +150,8 @@ pub(crate) fn score_codes(
     x: &mut [Line],
     _: &mut Cursor,
 ) {
-    unpack(k.section, k.bits, shape.tokens * shape.dim, 0, scratch);
-    let half = 1i32 << (k.bits - 1);
+    unpack_levels(k.section, k.bits, shape.tokens * shape.dim, k.levels, scratch);
+    let half = k.half();
     let group = match k.scaling {
         Scaling::Channel => shape.dim,
         Scaling::Token { group, .. } => group,

@@ -1,5 +1,5 @@
 //! `o += sum_t w_t v_t` for one block: integer dot products on codes, fused multiply-adds on rows.
-use super::keys::{meta_at, nearest, row, unpack};
+use super::keys::{meta_at, nearest, row, unpack_levels};
 use crate::block::Side;
 use crate::line::{Line, madd};
 use crate::query::{Cursor, GROUPS, HEADS, Shape, Softmax, ValueCodes, ValueScratch, ValueSlack, X_STRIDE};
@@ -20,17 +20,18 @@ pub(crate) fn value_codes(
     _: &mut Cursor,
 ) -> ValueSlack {
     let (dim, tokens, lines) = (shape.dim, shape.tokens, shape.dim_lines());
-    unpack(v.section, v.bits, tokens * dim, 0, &mut scratch.codes);
+    unpack_levels(v.section, v.bits, tokens * dim, v.levels, &mut scratch.codes);
     let groups = dim / v.group;
     let mut slack = Slack::default();
     for g in 0..groups {
         let mut scales = [[Line::ZERO; 4]; 2];
-        for (i, part) in scales.iter_mut().enumerate() {
-            for t in 0..tokens {
-                part[t / 16].0[t % 16] = meta_at(v.scales, Dtype::F16, (i * groups + g) * tokens + t);
-            }
+        for t in 0..tokens {
+            let at = |i: usize| meta_at(v.scales, Dtype::F16, (i * groups + g) * tokens + t);
+            scales[0][t / 16].0[t % 16] = at(0);
+            // Without offsets: what makes the middle 0.
+            scales[1][t / 16].0[t % 16] = if v.levels.is_some() { -(v.half() as f32) * at(0) } else { at(1) };
         }
-        let plan = Plan { group: g, levels: 65535.0, half: (1i32 << (v.bits - 1)) as f32 };
+        let plan = Plan { group: g, levels: 65535.0, half: v.half() as f32 };
         let units = plan.digits(&mut scales, w, s, shape, scratch, &mut slack);
         for h in 0..shape.heads {
             for c in g * v.group..(g + 1) * v.group {

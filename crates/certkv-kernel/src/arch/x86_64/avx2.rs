@@ -12,7 +12,7 @@ use crate::line::{Codes, Line, madd};
 use crate::masses::{BlockTile, HeadTile};
 use crate::prefill::{STRETCH, Stretch, Strip};
 use crate::query::{
-    Cursor, Digits, HEADS, KeyCodes, Scaling, Shape, Softmax, ValueCodes, ValueScratch, ValueSlack, X_STRIDE,
+    Cursor, Digits, HEADS, KeyCodes, Levels, Scaling, Shape, Softmax, ValueCodes, ValueScratch, ValueSlack, X_STRIDE,
 };
 use crate::stage::{RawBlocks, RawHead, Shared, seal_body};
 use certkv_core::Dtype;
@@ -170,6 +170,27 @@ unsafe fn all_heads(
     }
 }
 
+/// The plain unpacking, and levels by byte shuffles where 16 are enough.
+#[target_feature(enable = "avx2,fma,f16c")]
+fn unpack(section: &[u8], bits: usize, count: usize, levels: Option<&Levels>, out: &mut [Codes]) {
+    match levels {
+        Some(levels) if bits <= 4 => {
+            plain_keys::unpack(section, bits, count, 0, out);
+            // SAFETY: 16 of the 64 bytes of the table; lines are 64 aligned bytes.
+            unsafe {
+                let table = _mm256_broadcastsi128_si256(_mm_loadu_si128(levels.as_ptr().cast()));
+                for line in &mut out[..count / 64] {
+                    for half in 0..2 {
+                        let p = line.0.as_mut_ptr().add(32 * half).cast::<__m256i>();
+                        _mm256_store_si256(p, _mm256_shuffle_epi8(table, _mm256_load_si256(p)));
+                    }
+                }
+            }
+        }
+        _ => plain_keys::unpack_levels(section, bits, count, levels, out),
+    }
+}
+
 fn score_codes(k: &KeyCodes<'_>, digits: &Digits, scratch: &mut [Codes], shape: Shape, x: &mut [Line], _: &mut Cursor) {
     let count = shape.tokens * shape.dim;
     assert!(k.section.len() >= count * k.bits / 8 && scratch.len() * 64 >= count);
@@ -184,10 +205,10 @@ fn score_codes(k: &KeyCodes<'_>, digits: &Digits, scratch: &mut [Codes], shape: 
         let codes: *const u8 = if k.bits == 8 {
             k.section.as_ptr()
         } else {
-            plain_keys::unpack(k.section, k.bits, shape.tokens * shape.dim, 0, scratch);
+            unpack(k.section, k.bits, shape.tokens * shape.dim, k.levels, scratch);
             scratch.as_ptr().cast()
         };
-        let half = 1i16 << (k.bits - 1);
+        let half = k.half() as i16;
         let group = match k.scaling {
             Scaling::Channel => shape.dim,
             Scaling::Token { group, .. } => group,
@@ -271,7 +292,7 @@ fn value_codes(
 ) -> ValueSlack {
     let count = shape.tokens * shape.dim;
     assert!(v.section.len() >= count * v.bits / 8 && scratch.codes.len() * 64 >= count);
-    assert!(v.scales.len() >= 4 * shape.tokens * (shape.dim / v.group) && scratch.words.len() >= HEADS * 64);
+    assert!(v.scales.len() >= v.scale_bytes(shape) && scratch.words.len() >= HEADS * 64);
     /// # Safety
     /// The asserts above.
     #[target_feature(enable = "avx2,fma,f16c")]
@@ -287,7 +308,7 @@ fn value_codes(
         let codes: *const u8 = if v.bits == 8 {
             v.section.as_ptr()
         } else {
-            plain_keys::unpack(v.section, v.bits, tokens * dim, 0, &mut scratch.codes);
+            unpack(v.section, v.bits, tokens * dim, v.levels, &mut scratch.codes);
             scratch.codes.as_ptr().cast()
         };
         let groups = dim / v.group;
@@ -295,22 +316,30 @@ fn value_codes(
         for g in 0..groups {
             let mut scales = [[Line::ZERO; 4]; 2];
             for (i, part) in scales.iter_mut().enumerate() {
+                if i == 1 && v.levels.is_some() {
+                    break;
+                }
                 for l in 0..tokens / 16 {
-                    // SAFETY: 16 tokens of the group's sigma or z lie inside the scales.
+                    // SAFETY: 16 tokens of the group's sigma, or of z where there is one, lie inside the scales.
                     part[l] = unsafe {
                         let at = (i * groups + g) * tokens + 16 * l;
                         load16(v.scales.as_ptr().add(2 * at).cast(), Dtype::F16)
                     };
                 }
             }
-            let plan = Plan { group: g, levels: LEVELS, half: (1i32 << (v.bits - 1)) as f32 };
+            if v.levels.is_some() {
+                // Without offsets: what makes the middle 0.
+                scales[1] = scales[0];
+                scales[1].iter_mut().for_each(|line| line.scale(-(v.half() as f32)));
+            }
+            let plan = Plan { group: g, levels: LEVELS, half: v.half() as f32 };
             let units = plan.digits(&mut scales, w, s, shape, scratch, &mut slack);
             for line in g * v.group / 16..(g + 1) * v.group / 16 {
                 // SAFETY: all token quads of 16 channels lie inside the codes; a head has 64 words.
                 unsafe {
                     let words = (scratch.words.as_ptr().cast(), 64);
                     let from = codes.add(64 * line);
-                    all_heads(from, 4 * dim, tokens / 4, words, 1i16 << (v.bits - 1), shape.heads, &mut sums);
+                    all_heads(from, 4 * dim, tokens / 4, words, v.half() as i16, shape.heads, &mut sums);
                 }
                 for h in 0..shape.heads {
                     let slot = &mut o[h * lines + line].0;

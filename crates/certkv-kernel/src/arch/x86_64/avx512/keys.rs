@@ -3,7 +3,7 @@ use super::{lanes, larger, load16, max4, place, put, split, step, sum16};
 use crate::arch::generic::keys::unpack;
 use crate::block::Side;
 use crate::line::{Codes, Line};
-use crate::query::{Cursor, DIGIT_STRIDE, Digits, HEADS, KeyCodes, QUERY_LEVELS, Scaling, Shape, X_STRIDE};
+use crate::query::{Cursor, DIGIT_STRIDE, Digits, HEADS, KeyCodes, Levels, QUERY_LEVELS, Scaling, Shape, X_STRIDE};
 use certkv_core::Dtype;
 use core::arch::x86_64::*;
 
@@ -190,19 +190,23 @@ pub(super) fn score_codes(
     // SAFETY: the table is handed out only where the features exist; the asserts give the lengths.
     unsafe {
         if k.bits == 4 && shape.tokens >= 32 {
-            heads::<2, true>(k, k.section.as_ptr(), digits, shape, x, ahead);
+            match k.levels {
+                Some(_) => heads::<2, LEVELS4>(k, k.section.as_ptr(), digits, shape, x, ahead),
+                None => heads::<2, CODES4>(k, k.section.as_ptr(), digits, shape, x, ahead),
+            }
             return;
         }
         let codes = if k.bits == 8 {
             k.section.as_ptr()
         } else {
             unpack_wide(k.section, k.bits, count, 0, scratch);
+            look_up(k.levels, &mut scratch[..count / 64]);
             scratch.as_ptr().cast()
         };
         if shape.tokens >= 32 {
-            heads::<2, false>(k, codes, digits, shape, x, ahead);
+            heads::<2, BYTES>(k, codes, digits, shape, x, ahead);
         } else {
-            heads::<1, false>(k, codes, digits, shape, x, ahead);
+            heads::<1, BYTES>(k, codes, digits, shape, x, ahead);
         }
     }
 }
@@ -218,12 +222,31 @@ pub(super) fn unpack_wide(section: &[u8], bits: usize, count: usize, raise: usiz
     }
 }
 
+/// How the inner loops find codes: as bytes, as two nibbles a byte, or as nibbles that stand for a level.
+pub(super) const BYTES: u8 = 0;
+pub(super) const CODES4: u8 = 1;
+pub(super) const LEVELS4: u8 = 2;
+
+/// What unpacked codes stand for, where a table says so.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi")]
+pub(super) fn look_up(levels: Option<&Levels>, lines: &mut [Codes]) {
+    let Some(levels) = levels else { return };
+    // SAFETY: the table and every line are 64 bytes, lines aligned.
+    unsafe {
+        let table = _mm512_loadu_si512(levels.as_ptr().cast());
+        for line in lines {
+            let p = line.0.as_mut_ptr().cast();
+            _mm512_store_si512(p, _mm512_permutexvar_epi8(_mm512_load_si512(p), table));
+        }
+    }
+}
+
 /// All heads and tiles, `T` tiles at a time.
 ///
 /// # Safety
-/// The asserts of [`score_codes`]; `codes` points at the section (`W4`) or at `tokens * dim` bytes of 8-bit codes.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
-unsafe fn heads<const T: usize, const W4: bool>(
+/// The asserts of [`score_codes`]; `codes` points at the section (nibbles) or at `tokens * dim` bytes of 8-bit codes.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vnni")]
+unsafe fn heads<const T: usize, const W: u8>(
     k: &KeyCodes<'_>,
     codes: *const u8,
     digits: &Digits,
@@ -236,9 +259,9 @@ unsafe fn heads<const T: usize, const W4: bool>(
         // SAFETY: as the function's; `h` plus the width of each call is at most `heads`.
         unsafe {
             match shape.heads - h {
-                1 => tiles::<1, T, W4>(k, codes, digits, h, shape, x, ahead),
-                2 | 3 => tiles::<2, T, W4>(k, codes, digits, h, shape, x, ahead),
-                _ => tiles::<4, T, W4>(k, codes, digits, h, shape, x, ahead),
+                1 => tiles::<1, T, W>(k, codes, digits, h, shape, x, ahead),
+                2 | 3 => tiles::<2, T, W>(k, codes, digits, h, shape, x, ahead),
+                _ => tiles::<4, T, W>(k, codes, digits, h, shape, x, ahead),
             }
         }
         h += match shape.heads - h {
@@ -254,8 +277,8 @@ unsafe fn heads<const T: usize, const W4: bool>(
 /// # Safety
 /// As [`heads`].
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
-unsafe fn tiles<const H: usize, const T: usize, const W4: bool>(
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vnni")]
+unsafe fn tiles<const H: usize, const T: usize, const W: u8>(
     k: &KeyCodes<'_>,
     codes: *const u8,
     digits: &Digits,
@@ -266,14 +289,14 @@ unsafe fn tiles<const H: usize, const T: usize, const W4: bool>(
 ) {
     let (count, quads) = (shape.tokens / 16, shape.dim / 4);
     let base = digits.bytes[first * DIGIT_STRIDE..].as_ptr();
-    let half = 1i32 << (k.bits - 1);
+    let half = k.half();
     // Per-channel keys have asked for lines while their digits were made; others have the key loop only.
-    let twice = !W4 && !matches!(k.scaling, Scaling::Channel);
+    let twice = W == BYTES && !matches!(k.scaling, Scaling::Channel);
     for pair in 0..count / T {
         // With nibbles the two tiles of a byte line are half a block apart.
         let mut tile = [0; T];
         for i in 0..T {
-            tile[i] = if W4 { pair + i * count / 2 } else { pair * T + i };
+            tile[i] = if W != BYTES { pair + i * count / 2 } else { pair * T + i };
         }
         let mut logit = [[_mm512_setzero_ps(); T]; H];
         let groups = match k.scaling {
@@ -287,7 +310,7 @@ unsafe fn tiles<const H: usize, const T: usize, const W4: bool>(
                 bias[h] = -half * digits.sums[first + h][g];
             }
             // SAFETY: tiles and quads lie inside the codes, `first + H <= heads` digits exist.
-            let sums = unsafe { products::<H, T, W4>(codes, tile, range, quads, base, bias, ahead, twice) };
+            let sums = unsafe { products::<H, T, W>(codes, k.levels, tile, range, quads, base, bias, ahead, twice) };
             for i in 0..T {
                 let scale = match k.scaling {
                     Scaling::Channel => None,
@@ -320,9 +343,10 @@ unsafe fn tiles<const H: usize, const T: usize, const W4: bool>(
 /// # Safety
 /// The quads of the tiles lie inside `codes`; `base` has `H` heads of digits at [`DIGIT_STRIDE`].
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
-unsafe fn products<const H: usize, const T: usize, const W4: bool>(
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vnni")]
+unsafe fn products<const H: usize, const T: usize, const W: u8>(
     codes: *const u8,
+    levels: Option<&Levels>,
     tile: [usize; T],
     range: core::ops::Range<usize>,
     quads: usize,
@@ -334,6 +358,8 @@ unsafe fn products<const H: usize, const T: usize, const W4: bool>(
     let mut low = [[_mm512_setzero_si512(); T]; H];
     let mut high = [[_mm512_setzero_si512(); T]; H];
     let nibble = _mm512_set1_epi8(15);
+    // SAFETY: the table is 64 bytes.
+    let table = levels.map_or(nibble, |t| unsafe { _mm512_loadu_si512(t.as_ptr().cast()) });
     let mut cursor = *ahead;
     for quad in range {
         step(&mut cursor);
@@ -343,11 +369,17 @@ unsafe fn products<const H: usize, const T: usize, const W4: bool>(
         let mut line = [_mm512_setzero_si512(); T];
         // SAFETY: as the function's.
         unsafe {
-            if W4 {
+            if W != BYTES {
                 let p = codes.add((tile[0] * quads + quad) * 64);
                 let raw = _mm512_loadu_si512(p.cast());
-                line[0] = _mm512_and_si512(raw, nibble);
-                line[T - 1] = _mm512_and_si512(_mm512_srli_epi16::<4>(raw), nibble);
+                if W == CODES4 {
+                    line[0] = _mm512_and_si512(raw, nibble);
+                    line[T - 1] = _mm512_and_si512(_mm512_srli_epi16::<4>(raw), nibble);
+                } else {
+                    // The table repeats itself every 16 bytes: what else is in an index does not matter.
+                    line[0] = _mm512_permutexvar_epi8(raw, table);
+                    line[T - 1] = _mm512_permutexvar_epi8(_mm512_srli_epi16::<4>(raw), table);
+                }
             } else {
                 for i in 0..T {
                     let p = codes.add((tile[i] * quads + quad) * 64);

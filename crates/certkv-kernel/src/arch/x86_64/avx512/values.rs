@@ -1,10 +1,10 @@
 //! `o += sum_t w_t v_t` for one block.
-use super::keys::unpack_wide;
+use super::keys::{BYTES, CODES4, LEVELS4, look_up, unpack_wide};
 use super::{larger, load16, place, split, step};
 use crate::arch::generic::values::LEAST_WEIGHT;
 use crate::block::Side;
 use crate::line::Line;
-use crate::query::{Cursor, GROUPS, HEADS, Shape, Softmax, ValueCodes, ValueScratch, ValueSlack, X_STRIDE};
+use crate::query::{Cursor, GROUPS, HEADS, Levels, Shape, Softmax, ValueCodes, ValueScratch, ValueSlack, X_STRIDE};
 use certkv_core::Dtype;
 use core::arch::x86_64::*;
 
@@ -25,27 +25,31 @@ pub(super) fn value_codes(
     let count = shape.tokens * shape.dim;
     assert!(shape.heads <= HEADS && w.len() >= shape.heads * X_STRIDE && o.len() >= shape.heads * shape.dim_lines());
     assert!(v.section.len() >= count * v.bits / 8 && scratch.codes.len() * 64 >= count);
-    assert!(v.scales.len() >= 4 * shape.tokens * (shape.dim / v.group));
+    assert!(v.scales.len() >= v.scale_bytes(shape));
     assert!(scratch.bytes.len() * 64 >= GROUPS * HEADS * STRIDE && scratch.middle.len() >= HEADS * GROUPS);
     assert!(shape.dim / v.group <= GROUPS);
     // SAFETY: the table is handed out only where the features exist; the asserts give the lengths.
     unsafe {
-        match (shape.tokens / 16, v.bits) {
-            (1, 4) => coded::<1, true>(v, v.section.as_ptr(), w, s, shape, scratch, o, ahead),
-            (2, 4) => coded::<2, true>(v, v.section.as_ptr(), w, s, shape, scratch, o, ahead),
-            (_, 4) => coded::<4, true>(v, v.section.as_ptr(), w, s, shape, scratch, o, ahead),
-            (lines, bits) => {
+        match (shape.tokens / 16, v.bits, v.levels) {
+            (1, 4, None) => coded::<1, CODES4>(v, v.section.as_ptr(), w, s, shape, scratch, o, ahead),
+            (2, 4, None) => coded::<2, CODES4>(v, v.section.as_ptr(), w, s, shape, scratch, o, ahead),
+            (_, 4, None) => coded::<4, CODES4>(v, v.section.as_ptr(), w, s, shape, scratch, o, ahead),
+            (1, 4, _) => coded::<1, LEVELS4>(v, v.section.as_ptr(), w, s, shape, scratch, o, ahead),
+            (2, 4, _) => coded::<2, LEVELS4>(v, v.section.as_ptr(), w, s, shape, scratch, o, ahead),
+            (_, 4, _) => coded::<4, LEVELS4>(v, v.section.as_ptr(), w, s, shape, scratch, o, ahead),
+            (lines, bits, _) => {
                 let codes = if bits == 8 {
                     v.section.as_ptr()
                 } else {
                     // Codes raised to the top of their byte: flipping bit 7 then makes them signed and centred.
-                    unpack_wide(v.section, bits, count, 8 - bits, &mut scratch.codes);
+                    unpack_wide(v.section, bits, count, 8 - v.width(), &mut scratch.codes);
+                    look_up(v.levels, &mut scratch.codes[..count / 64]);
                     scratch.codes.as_ptr().cast()
                 };
                 match lines {
-                    1 => coded::<1, false>(v, codes, w, s, shape, scratch, o, ahead),
-                    2 => coded::<2, false>(v, codes, w, s, shape, scratch, o, ahead),
-                    _ => coded::<4, false>(v, codes, w, s, shape, scratch, o, ahead),
+                    1 => coded::<1, BYTES>(v, codes, w, s, shape, scratch, o, ahead),
+                    2 => coded::<2, BYTES>(v, codes, w, s, shape, scratch, o, ahead),
+                    _ => coded::<4, BYTES>(v, codes, w, s, shape, scratch, o, ahead),
                 }
             }
         }
@@ -75,9 +79,9 @@ unsafe fn largest_f16<const N: usize>(p: *const u8) -> f32 {
 /// `N` lines of tokens.
 ///
 /// # Safety
-/// The asserts of [`value_codes`]; `codes` points at the section (`W4`) or at `tokens * dim` bytes.
+/// The asserts of [`value_codes`]; `codes` points at the section (nibbles) or at `tokens * dim` bytes.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vnni,f16c")]
-unsafe fn coded<const N: usize, const W4: bool>(
+unsafe fn coded<const N: usize, const W: u8>(
     v: &ValueCodes<'_>,
     codes: *const u8,
     w: &[Line],
@@ -89,9 +93,9 @@ unsafe fn coded<const N: usize, const W4: bool>(
 ) -> ValueSlack {
     let (tokens, dim) = (16 * N, shape.dim);
     let groups = dim / v.group;
-    let half = _mm512_set1_ps((1i32 << (v.bits - 1)) as f32);
-    // Codes stand `8 - bits` bits too high.
-    let raised = 1.0 / (1u32 << (8 - v.bits)) as f32;
+    let half = _mm512_set1_ps(v.half() as f32);
+    // Codes stand `8 - bits` bits too high, levels do not.
+    let raised = 1.0 / (1u32 << (8 - v.width())) as f32;
     let zero = _mm512_setzero_ps();
     // Largest sigma of each group, and the factor that brings it to the largest digit.
     let (mut largest, mut factor) = ([0.0f32; GROUPS], [0.0f32; GROUPS]);
@@ -122,10 +126,14 @@ unsafe fn coded<const N: usize, const W4: bool>(
         let (mut sigma, mut mid) = ([zero; N], [zero; N]);
         let factor = _mm512_set1_ps(factor[g]);
         for l in 0..N {
-            // SAFETY: 16 tokens of the group's sigma and z lie inside the scales.
+            // SAFETY: 16 tokens of the group's sigma, and of z where there is one, lie inside the scales.
             let z = unsafe {
                 sigma[l] = load16::<false>(v.scales.as_ptr().add(2 * (g * tokens + 16 * l)).cast());
-                load16::<false>(v.scales.as_ptr().add(2 * ((groups + g) * tokens + 16 * l)).cast())
+                match v.levels {
+                    // Without offsets: what makes the middle 0.
+                    Some(_) => _mm512_mul_ps(sigma[l], _mm512_sub_ps(zero, half)),
+                    None => load16::<false>(v.scales.as_ptr().add(2 * ((groups + g) * tokens + 16 * l)).cast()),
+                }
             };
             mid[l] = _mm512_fmadd_ps(sigma[l], half, z);
             middle[l] = _mm512_fmadd_ps(mid[l], mid[l], middle[l]);
@@ -175,10 +183,10 @@ unsafe fn coded<const N: usize, const W4: bool>(
             // SAFETY: as the function's; `line + 2 <= end` in the wide form.
             unsafe {
                 if line + 2 <= end {
-                    group_heads::<2, W4>(codes, ahead, digits, line, units, shape, o);
+                    group_heads::<2, W>(codes, v.levels, ahead, digits, line, units, shape, o);
                     line += 2;
                 } else {
-                    group_heads::<1, W4>(codes, ahead, digits, line, units, shape, o);
+                    group_heads::<1, W>(codes, v.levels, ahead, digits, line, units, shape, o);
                     line += 1;
                 }
             }
@@ -193,9 +201,10 @@ unsafe fn coded<const N: usize, const W4: bool>(
 /// # Safety
 /// As [`coded`]; channels `16 line .. 16 (line + L)` exist.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
-unsafe fn group_heads<const L: usize, const W4: bool>(
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vnni")]
+unsafe fn group_heads<const L: usize, const W: u8>(
     codes: *const u8,
+    levels: Option<&Levels>,
     ahead: &mut Cursor,
     digits: *const u8,
     line: usize,
@@ -208,9 +217,9 @@ unsafe fn group_heads<const L: usize, const W4: bool>(
         // SAFETY: as the function's; `h` plus the width of each call is at most `heads`.
         unsafe {
             match shape.heads - h {
-                1 => products::<1, L, W4>(codes, ahead, digits, line, units, h, shape, o),
-                2 | 3 => products::<2, L, W4>(codes, ahead, digits, line, units, h, shape, o),
-                _ => products::<4, L, W4>(codes, ahead, digits, line, units, h, shape, o),
+                1 => products::<1, L, W>(codes, levels, ahead, digits, line, units, h, shape, o),
+                2 | 3 => products::<2, L, W>(codes, levels, ahead, digits, line, units, h, shape, o),
+                _ => products::<4, L, W>(codes, levels, ahead, digits, line, units, h, shape, o),
             }
         }
         h += match shape.heads - h {
@@ -250,9 +259,10 @@ unsafe fn quad<const H: usize, const L: usize>(digits: *const u8, codes: [__m512
 /// # Safety
 /// As [`group_heads`], `first + H <= heads`.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
-unsafe fn products<const H: usize, const L: usize, const W4: bool>(
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vnni")]
+unsafe fn products<const H: usize, const L: usize, const W: u8>(
     codes: *const u8,
+    levels: Option<&Levels>,
     ahead: &mut Cursor,
     digits: *const u8,
     line: usize,
@@ -266,7 +276,10 @@ unsafe fn products<const H: usize, const L: usize, const W4: bool>(
     let flip = _mm512_set1_epi8(-128);
     let top = _mm512_set1_epi8(-16);
     let quads = shape.tokens / 4;
-    for q in 0..if W4 { quads / 2 } else { quads } {
+    // SAFETY: the table is 64 bytes.
+    let table = levels.map_or(zero, |t| unsafe { _mm512_loadu_si512(t.as_ptr().cast()) });
+    let table = _mm512_xor_si512(table, flip);
+    for q in 0..if W != BYTES { quads / 2 } else { quads } {
         // SAFETY: quad `q` of channels `16 line ..` lies inside the codes (half of the quads for nibbles); a head has low
         // and high digit bytes of 64 tokens and `4 q + 4 <= tokens <= 64`.
         unsafe {
@@ -277,7 +290,15 @@ unsafe fn products<const H: usize, const L: usize, const W4: bool>(
                 step(ahead);
                 raw[l] = _mm512_loadu_si512(p.add(64 * l).cast());
             }
-            if W4 {
+            if W == LEVELS4 {
+                // The table repeats itself every 16 bytes: what else is in an index does not matter.
+                for l in 0..L {
+                    even[l] = _mm512_permutexvar_epi8(raw[l], table);
+                    odd[l] = _mm512_permutexvar_epi8(_mm512_srli_epi16::<4>(raw[l]), table);
+                }
+                quad::<H, L>(digits.add(place(q)), even, &mut sums);
+                quad::<H, L>(digits.add(place(q + quads / 2)), odd, &mut sums);
+            } else if W == CODES4 {
                 // Nibbles to the top of their bytes, then bit 7 flipped: (raw ^ 0x80) & 0xf0 in one ternary operation.
                 for l in 0..L {
                     even[l] = _mm512_ternarylogic_epi64::<0x28>(_mm512_slli_epi16::<4>(raw[l]), flip, top);

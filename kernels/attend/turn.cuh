@@ -1,0 +1,223 @@
+// TurboQuant sides, math.md 2.7: what codes stand for, and the rotation R = H D / sqrt(n) of query and output, (2.10).
+//
+// Keys are scored with the rotated query; what values sum to is rotated while codes are added and is turned back for originals and
+// at the end. A rotation is additions between registers and between lanes: no memory.
+#pragma once
+
+constexpr bool TURBO_KEYS = CKV_KEY == 3, TURBO_VALUES = CKV_VALUE == 2;
+static_assert(!(TURBO_KEYS || TURBO_VALUES) || (D & (D - 1)) == 0, "one transform");
+
+// Roundings of a rotated vector, each relative to its norm: stages, the factor and its product. rotation.rs: roundings.
+constexpr int TURN_STAGES = D == 64 ? 6 : D == 128 ? 7 : 8;
+constexpr float TURN_ROUNDING = (TURN_STAGES + 2) * 6.0e-8f;
+
+#if CKV_KEY == 3 || CKV_VALUE == 2
+// Signs of 32 channels: set bits are -1.
+CKV_FN constexpr u32 turn_signs(int chunk) {
+    constexpr u32 WORDS[8] = {CKV_TURN_0, CKV_TURN_1, CKV_TURN_2, CKV_TURN_3, CKV_TURN_4, CKV_TURN_5, CKV_TURN_6, CKV_TURN_7};
+    return WORDS[chunk];
+}
+CKV_FN float with_sign(float x, u32 bit) { return u32_as_float(float_as_u32(x) ^ bit << 31); }
+constexpr float TURN_FACTOR = D == 64 ? 0.125f : D == 128 ? 0.08838834764831845f : 0.0625f;
+
+// R q of one column: x[j][i] is channel 32 j + 8 (lane % 4) + i. The four lanes of a column together.
+CKV_FN void turn_query(float (&x)[CHUNKS][8]) {
+    const int c4 = lane() & 3;
+#pragma unroll
+    for (int j = 0; j < CHUNKS; j++) {
+        const u32 signs = turn_signs(j) >> (8 * c4);
+#pragma unroll
+        for (int i = 0; i < 8; i++) x[j][i] = with_sign(x[j][i], signs >> i & 1);
+#pragma unroll
+        for (int half = 1; half < 8; half *= 2) {
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                if (i & half) continue;
+                const float a = x[j][i], b = x[j][i + half];
+                x[j][i] = a + b, x[j][i + half] = a - b;
+            }
+        }
+#pragma unroll
+        for (int d = 1; d < 4; d *= 2) {
+            const bool upper = c4 & d;
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                const float other = shfl_xor(x[j][i], d);
+                x[j][i] = upper ? other - x[j][i] : x[j][i] + other;
+            }
+        }
+    }
+#pragma unroll
+    for (int half = 1; half < CHUNKS; half *= 2) {
+#pragma unroll
+        for (int j = 0; j < CHUNKS; j++) {
+            if (j & half) continue;
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                const float a = x[j][i], b = x[j + half][i];
+                x[j][i] = a + b, x[j + half][i] = a - b;
+            }
+        }
+    }
+#pragma unroll
+    for (int j = 0; j < CHUNKS; j++) {
+#pragma unroll
+        for (int i = 0; i < 8; i++) x[j][i] *= TURN_FACTOR;
+    }
+}
+#endif
+
+#if CKV_VALUE == 2
+// What a column tile has summed becomes R of it, or, BACK, is turned back. o[2 j + e][i] is channel 32 j + 16 e + 8 (i / 2) + lane / 4.
+CKV_FN void turn_sums(float (&o)[2 * CHUNKS][4], bool back) {
+    const int r = lane() >> 2;
+    // Which signs are this lane's: bit 2 e + i / 2 of chunk j.
+#pragma unroll
+    for (int c = 0; c < 2 * CHUNKS; c++) {
+        const u32 signs = turn_signs(c / 2) >> (16 * (c & 1) + r);
+#pragma unroll
+        for (int i = 0; i < 4; i++) o[c][i] = with_sign(o[c][i], back ? 0 : signs >> (8 * (i / 2)) & 1);
+#pragma unroll
+        for (int d = 1; d < 8; d *= 2) {
+            const bool upper = r & d;
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const float other = shfl_xor(o[c][i], 4 * d);
+                o[c][i] = upper ? other - o[c][i] : o[c][i] + other;
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const float a = o[c][i], b = o[c][i + 2];
+            o[c][i] = a + b, o[c][i + 2] = a - b;
+        }
+    }
+#pragma unroll
+    for (int half = 1; half < 2 * CHUNKS; half *= 2) {
+#pragma unroll
+        for (int c = 0; c < 2 * CHUNKS; c++) {
+            if (c & half) continue;
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const float a = o[c][i], b = o[c + half][i];
+                o[c][i] = a + b, o[c + half][i] = a - b;
+            }
+        }
+    }
+#pragma unroll
+    for (int c = 0; c < 2 * CHUNKS; c++) {
+        const u32 signs = turn_signs(c / 2) >> (16 * (c & 1) + r);
+#pragma unroll
+        for (int i = 0; i < 4; i++) o[c][i] = with_sign(o[c][i] * TURN_FACTOR, back ? signs >> (8 * (i / 2)) & 1 : 0);
+    }
+}
+#endif
+
+#if CKV_VALUE == 2
+// Where a warp merges a whole head, the merged output is turned back, once, and partial results are rotated; else each warp's sums are.
+constexpr bool TURN_MERGED = SLICES == 1;
+
+// R^T of a merged output: x[v] is channel VECTOR lane + v.
+CKV_FN void turn_output(float (&x)[VECTOR]) {
+    static_assert(!TURN_MERGED || D == 32 * VECTOR, "a head's channels");
+#pragma unroll
+    for (int half = 1; half < VECTOR; half *= 2) {
+#pragma unroll
+        for (int v = 0; v < VECTOR; v++) {
+            if (v & half) continue;
+            const float a = x[v], b = x[v + half];
+            x[v] = a + b, x[v + half] = a - b;
+        }
+    }
+#pragma unroll
+    for (int d = 1; d < 32; d *= 2) {
+        const bool upper = lane() & d;
+#pragma unroll
+        for (int v = 0; v < VECTOR; v++) {
+            const float other = shfl_xor(x[v], d);
+            x[v] = upper ? other - x[v] : x[v] + other;
+        }
+    }
+    u32 signs = 0;
+#pragma unroll
+    for (int chunk = 0; chunk < VECTOR; chunk++) {
+        // A mask: of a choice the compiler would make a table in memory.
+        signs |= turn_signs(chunk) & (0u - (u32)((int)lane() * VECTOR / 32 == chunk));
+    }
+#pragma unroll
+    for (int v = 0; v < VECTOR; v++) x[v] = with_sign(x[v] * TURN_FACTOR, signs >> ((lane() * VECTOR + v) % 32) & 1);
+}
+
+// Has the sums of column tiles from FIRST on rotated, or as they are. LAST: no other tiles follow.
+template <int FIRST, bool LAST, class S>
+CKV_FN void turn_state(S& st, bool rotated) {
+    if (rotated == (st.turns % 2 == 0)) return;
+#pragma unroll
+    for (int nt = 0; nt < COLUMNS; nt++) turn_sums(st.o[FIRST + nt], !rotated);
+    if constexpr (LAST) st.turns++;
+}
+#endif
+
+// What codes stand for: eight magnitudes below 64. Sixteen levels are found by two look-ups of four bytes in eight; where bit 3 of a
+// nibble says that the other table has it, prmt repeats the highest bit of what it found, which is 0.
+struct Levels {
+    u32 negative[2], positive[2];
+};
+CKV_FN constexpr Levels levels_of(u64 magnitudes) {
+    constexpr u64 MIDDLE = 0x4040404040404040ull;
+    const u64 below = MIDDLE - magnitudes, above = MIDDLE + magnitudes;
+    return Levels{{(u32)below, (u32)(below >> 32)}, {(u32)above, (u32)(above >> 32)}};
+}
+
+// Bits 0, 1 .. of a byte, and of another 16 bits higher, to the nibbles of a word: fields of two bits, or of one.
+CKV_FN u32 spread2(u32 x) {
+    x &= 0x00ff00ffu;
+    x = (x | x << 4) & 0x0f0f0f0fu;
+    return (x | x << 2) & 0x33333333u;
+}
+CKV_FN u32 spread1(u32 x) {
+    x &= 0x000f000fu;
+    x = (x | x << 6) & 0x03030303u;
+    return (x | x << 3) & 0x11111111u;
+}
+
+// Pairs of unit `unit` of codes of BITS bits, 1 to 4, as levels times 2^-SHIFT. Nibbles: sign (set: positive) and magnitude.
+template <int BITS, u32 SHIFT>
+CKV_FN void load_levels(const u8* section, int unit, const Levels& levels, u32 (&h)[8]) {
+    static_assert(BITS >= 1 && BITS <= 4, "");
+    constexpr int COUNT = BLOCK * D;
+    const int l = (int)lane();
+    u32 w[2];
+    if constexpr (BITS == 4) {
+        const Vec2 v = *(const Vec2*)(section + unit * 256 + l * 8);
+        w[0] = v.x, w[1] = v.y;
+    } else {
+        u32 two = 0, one = 0;
+        if constexpr (BITS >= 2) two = *(const u32*)(section + unit * 128 + l * 4);
+        if constexpr (BITS & 1) {
+            const u32 b = *(const u16*)(section + (BITS == 3 ? COUNT / 4 : 0) + unit * 64 + l * 2);
+            one = (b & 0xffu) | (b & 0xff00u) << 8;
+        }
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const u32 x = spread2(two >> (8 * half)), y = spread1(one >> (4 * half));
+            if constexpr (BITS == 3) w[half] = (x & 0x22222222u) << 2 | (x & 0x11111111u) << 1 | y;
+            if constexpr (BITS == 2) w[half] = (x & 0x22222222u) << 2 | (x & 0x11111111u);
+            if constexpr (BITS == 1) w[half] = y << 3;
+        }
+    }
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const u32 at = w[half], other = at ^ 0x88888888u;
+        // Levels plus 64 of the first elements of four pairs, and of the second ones.
+        const u32 a = prmt(levels.negative[0], levels.negative[1], at) | prmt(levels.positive[0], levels.positive[1], other);
+        const u32 b = prmt(levels.negative[0], levels.negative[1], at >> 16) | prmt(levels.positive[0], levels.positive[1], other >> 16);
+        const u32 first = prmt(a, b, 0x5140), second = prmt(a, b, 0x7362);
+        const u32 pairs[4] = {prmt(first, H2_1024, 0x7150), prmt(first, H2_1024, 0x7352), prmt(second, H2_1024, 0x7150), prmt(second, H2_1024, 0x7352)};
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            // (1024 + 64 + level) 2^-SHIFT less 1088 2^-SHIFT: both are halves.
+            h[4 * half + i] = SHIFT == 0 ? h2_add(pairs[i], minus_1024(64)) : h2_fma(pairs[i], h2_shift(SHIFT), h2_const(0xe440u - 0x400u * SHIFT));
+        }
+    }
+}

@@ -1,0 +1,78 @@
+// Codes one TurboQuant side of a full block: the part of pack.cuh that goes by rotated rows. A warp takes a row at a time.
+#pragma once
+
+namespace ckv_encode {
+
+#if CKV_KEY == 3 || CKV_VALUE == 2
+constexpr u32 PER = DIM / 32;
+
+// A row as its codec sees it.
+CKV_FN void rotated(const Work& w, u32 token, double (&y)[PER]) {
+#pragma unroll
+    for (u32 m = 0; m < PER; ++m) y[m] = (double)original<STORE>(w.raw[token * ROW + 32 * m + lane()]);
+    turn_row<DIM>(y);
+}
+
+// Codes of all rows, a byte each, in the place of errors; radii to `section` and w.scale, norms to w.offset. Returns OVERFLOW if one
+// does not fit.
+template <bool KEY> CKV_FN u32 turbo_scales(const Work& w, u8* section) {
+    u8* staged = (u8*)w.errors;
+    u32 bad = 0;
+#pragma unroll 1
+    for (u32 t = warp(); t < BLOCK; t += WARPS) {
+        double y[PER];
+        u32 codes[PER];
+        rotated(w, t, y);
+        double norm;
+        const double radius = Turbo<KEY>::code_row(y, codes, norm);
+#pragma unroll
+        for (u32 m = 0; m < PER; ++m) staged[t * DIM + 32 * m + lane()] = (u8)codes[m];
+        if (!is_finite(radius)) bad = OVERFLOW;
+        if (lane() == 0 && is_finite(radius)) store_scale<F16>(section, t, radius), put_step(w, t, radius, norm);
+    }
+    return bad;
+}
+
+// The codes to the record, and the errors: their product, and in `top` the largest squared norm of an error and of a decoded row.
+template <bool KEY> CKV_FN void turbo_measure(const Work& w, u8* section, double unit, Product<BLOCK>& gram, double (&top)[2]) {
+    constexpr u32 TILES = BLOCK / 16;
+    const u8* staged = (const u8*)w.errors;
+#pragma unroll 1
+    for (u32 u = warp(); u < TILES * (DIM / 32); u += WARPS) {
+        const u32 tile = u / (DIM / 32), chunk = u % (DIM / 32);
+        Codes codes = {{0, 0, 0, 0}};
+#pragma unroll 1
+        for (u32 p = 0; p < 16; ++p) {
+            codes.set(p, staged[(16 * tile + token_of<KEY>(lane(), p)) * DIM + 32 * chunk + channel_of<KEY>(lane(), p)]);
+        }
+        store_unit<Turbo<KEY>::bits, COUNT>(section, u, codes);
+    }
+    gram.clear();
+    top[0] = top[1] = 0.0;
+#pragma unroll 1
+    for (u32 first = 0; first < DIM; first += CHUNK) {
+        const u32 width = first + CHUNK <= DIM ? CHUNK : DIM - first;
+#pragma unroll 1
+        for (u32 t = warp(); t < BLOCK; t += WARPS) {
+            double y[PER];
+            rotated(w, t, y);
+            const double radius = (double)w.scale[t];
+            double error = 0.0, decoded = 0.0;
+#pragma unroll
+            for (u32 m = 0; m < PER; ++m) {
+                const u32 c = 32 * m + lane();
+                const double x = Turbo<KEY>::level(staged[t * DIM + c]) * radius, e = y[m] - x;
+                error += e * e, decoded += x * x;
+                if (c >= first && c < first + width) w.halves[t * PITCH + c - first] = h_rn((float)(e * unit));
+            }
+            error = warp_total(error), decoded = warp_total(decoded);
+            top[0] = error > top[0] ? error : top[0], top[1] = decoded > top[1] ? decoded : top[1];
+        }
+        sync_threads();
+        gram.add(w.halves, PITCH, width);
+        sync_threads();
+    }
+}
+#endif
+
+}  // namespace ckv_encode
