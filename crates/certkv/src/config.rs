@@ -61,7 +61,8 @@ pub struct Config {
     /// Tokens whose codes sequences that are swapped out may leave in host memory ([`crate::Cache::swap_out`]), each in
     /// every layer.
     pub swap_tokens: usize,
-    /// Where originals of live sequences go that host memory has no room for. `None`: all of them have their room there.
+    /// Where originals of live sequences go that host memory has no room for. `None`: all of them have their room there. Those of layers
+    /// with a window stay, as their windows bound them.
     pub spill: Option<Spill>,
     /// How the simulated device runs and whether it checks ordering.
     pub device: SimOptions,
@@ -126,8 +127,8 @@ impl Config {
             let why = "a layer with a window gives up pages that a cached prefix needs; use one or the other";
             return wrong("prefixes", why.to_owned());
         }
-        if self.spill.is_some() && self.windows.iter().any(Option::is_some) {
-            let why = "originals of layers with windows do not spill: their windows bound them; use one or the other";
+        if self.spill.is_some() && !self.windows.is_empty() && self.windows.iter().all(Option::is_some) {
+            let why = "every layer has a window, which bounds its originals: there is nothing to spill";
             return wrong("spill", why.to_owned());
         }
         Ok(())

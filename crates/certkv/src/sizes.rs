@@ -100,7 +100,8 @@ impl GroupSizes {
         for pages in [sizes.host_pages, sizes.packed_pages, sizes.tail_pages, sizes.swap_pages] {
             sizes.slots(pages)?;
         }
-        if let Some(spill) = &config.spill {
+        // A window bounds its layers' originals: they stay.
+        if let (Some(spill), None) = (&config.spill, window) {
             sizes.frames = Some(sizes.frames(spill.host_tokens, config.max_sequences)?);
         }
         Ok(sizes)

@@ -141,7 +141,7 @@ fn repairs_fetch_keys_and_values_and_come_back_under_the_tolerance() {
     let mut rungs = [0u64; 5];
     let mut executed = 0;
     for (seed, format) in
-        ["k8-v2g32-b16", "t2-v8g16-b16", "t4-v4g32-b32", COARSE].into_iter().cycle().take(12).enumerate()
+        ["k8-v2g32-b16", "t2-v8g16-b16", "t4-v4g32-b32", COARSE, "tq4-tq4-b32"].into_iter().cycle().take(15).enumerate()
     {
         let (cache, sequence, model, mut r) = filled(format, 230, 1, seed as u64);
         let g = *cache.geometry();

@@ -16,7 +16,7 @@ fn geometry() -> Geometry {
 }
 
 fn config(max_tokens: usize) -> Config {
-    let formats = ["k8-v4g32-b16", "t4-v4g32-b32", "k8-v4g32-b16"].map(|f| f.parse().unwrap());
+    let formats = ["k8-v4g32-b16", "t4-v4g32-b32", "tq4-tq4-b16"].map(|f| f.parse().unwrap());
     let device = SimOptions { mode: Mode::Eager, check: true };
     Config { formats: formats.into(), device, ..Config::new(geometry(), max_tokens) }
 }

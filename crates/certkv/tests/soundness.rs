@@ -5,7 +5,7 @@ use certkv::{Cache, Certificate, Certified, Chunk, Config, Geometry, Policy, Run
 use certkv_testkit::generate::{GEOMETRIES, Kind, Rng, Shape, heads};
 use certkv_testkit::oracle::{Attention, distance, norm};
 
-const FORMATS: [&str; 10] = [
+const FORMATS: [&str; 13] = [
     "k8-v4g64-b64",
     "k8-v4g32-b32",
     "k8-v8g64-b64",
@@ -16,6 +16,9 @@ const FORMATS: [&str; 10] = [
     "t2-v3g32-b64",
     "k8-f16-b32",
     "f16-v4g32-b16",
+    "tq4-tq4-b64",
+    "tq3-tq3-b32",
+    "k8-tq2-b16",
 ];
 const TOLERANCES: [f64; 5] = [0.01, 0.02, 0.05, 0.1, 0.2];
 

@@ -11,7 +11,8 @@ use certkv_testkit::oracle::{Attention, distance};
 use common::{Answer, Model, decode_faults, fill, random_queries, random_rows, step};
 use proptest::prelude::*;
 
-const FORMATS: [&str; 5] = ["k8-v4g32-b16", "k8-v4g32-b32", "k8-v4g64-b64", "t4-v4g32-b32", "k8-f16-b32"];
+const FORMATS: [&str; 6] =
+    ["tq4-tq4-b32", "k8-v4g32-b16", "k8-v4g32-b32", "k8-v4g64-b64", "t4-v4g32-b32", "k8-f16-b32"];
 
 const SCOPE: SaveScope<'_> = SaveScope { model: b"m", key: None };
 
@@ -271,10 +272,36 @@ fn what_does_not_go_with_windows_is_refused_by_name() {
     }
     assert_eq!(field(with(vec![None; 3])), "windows");
     let prefixes = Some(PrefixConfig { secret: PrefixSecret::new([1; 32]), units: 4, eviction: Eviction::Lru });
-    assert_eq!(field(Config { prefixes, ..with(vec![Some(Window::new(4))]) }), "prefixes");
+    assert_eq!(field(Config { prefixes: prefixes.clone(), ..with(vec![Some(Window::new(4))]) }), "prefixes");
 
     let machine = certkv::gpu::GpuMachine::H200;
-    let gpu = GpuConfig { windows: vec![Some(Window::new(4))], ..GpuConfig::new(geometry(), 1024) };
-    assert!(matches!(gpu.plan(machine), Err(Error::Config { field: "windows", .. })));
-    assert!(GpuConfig { windows: vec![None], ..gpu }.plan(machine).is_ok());
+    let gpu = |windows: &[Option<Window>]| GpuConfig { windows: windows.to_vec(), ..GpuConfig::new(geometry(), 1024) };
+    let field = |config: GpuConfig| match config.plan(machine) {
+        Err(Error::Config { field, .. }) => field,
+        other => panic!("{other:?}"),
+    };
+    for window in [Window::new(0), Window { chunk: 0, ..Window::new(4) }, Window::new(usize::MAX)] {
+        assert_eq!(field(gpu(&[None, Some(window)])), "windows");
+    }
+    assert_eq!(field(gpu(&[None; 3])), "windows");
+    assert_eq!(field(GpuConfig { prefixes, ..gpu(&[Some(Window::new(4)), None]) }), "prefixes");
+    assert!(gpu(&[Some(Window::new(4)), None]).plan(machine).is_ok() && gpu(&[None]).plan(machine).is_ok());
+}
+
+/// On a GPU, too, the pages of a layer with a window follow from it and not from the context.
+#[test]
+fn pages_on_a_gpu_follow_from_the_windows() {
+    let plan = |windows: &[Option<Window>], context: usize| {
+        let config = GpuConfig { max_sequences: 2, ..GpuConfig::new(geometry(), context) };
+        let config = GpuConfig { windows: windows.to_vec(), scratch_keys: 0, scratch_values: 0, ..config };
+        config.plan(certkv::gpu::GpuMachine::H200).unwrap()
+    };
+    let packed = |windows: &[Option<Window>], context| plan(windows, context).of(certkv::Class::Packed);
+    let [narrow, wide] = [64, 640].map(|tokens| Some(Window { chunk: 32, ..Window::new(tokens).with_sinks(4) }));
+    assert_eq!(packed(&[narrow], 12_800), packed(&[narrow], 128_000));
+    assert!(packed(&[narrow], 128_000) * 40 < packed(&[], 128_000));
+    // Every group of layers has its own.
+    let half = |windows: &[Option<Window>]| packed(windows, 128_000) / 2;
+    assert_eq!(packed(&[narrow, wide], 128_000), half(&[narrow]) + half(&[wide]));
+    assert_eq!(packed(&[narrow, None], 128_000), half(&[narrow]) + half(&[]));
 }

@@ -1,9 +1,10 @@
 //! The engine's CUDA path against attention in f64: `gpu_engine [--small] [--steps N] [--cubins FOLDER] [--cache FOLDER]
-//! [--format F] [--seed N]`; a format for each layer is written `F+F+..`.
+//! [--format F] [--window N] [--sinks N] [--only windows] [--seed N]`; a format for each layer is written `F+F+..`.
 //!
 //! Ragged batches under every policy with forks, truncations, swaps, releases and dropped steps; every output is compared with
-//! attention in f64 over the originals, which are read back bit for bit; then a recorded step is replayed beside a twin. The happens-before
-//! checker is on meanwhile. Exit code 0: all hold, 1: something is wrong, 2: no GPU.
+//! attention in f64 over the originals, which are read back bit for bit; then a recorded step is replayed beside a twin. Then the same in caches
+//! whose layers have sliding windows with sinks, all of them and every second one, of `--window` and `--sinks` tokens. The happens-before checker is on
+//! meanwhile. Exit code 0: all hold, 1: something is wrong, 2: no GPU.
 #[path = "../common/mod.rs"]
 mod common;
 mod ordered;
@@ -12,7 +13,7 @@ mod watch;
 mod world;
 
 use certkv::gpu::{Compiler, Gpu, GpuCache, GpuConfig};
-use certkv::{Certified, Dtype, Eviction, Geometry, Policy, PrefixConfig, PrefixSecret};
+use certkv::{Certified, Dtype, Eviction, Geometry, Policy, PrefixConfig, PrefixSecret, Window};
 use common::Words;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,6 +28,9 @@ struct Plan {
     replays: usize,
     seed: u64,
     format: Option<String>,
+    /// Of the lives with windows.
+    window: Window,
+    only_windows: bool,
 }
 
 fn certified(tol_rel: f64) -> (Policy, Owed) {
@@ -49,8 +53,23 @@ fn policies() -> [(&'static str, Policy, Owed); 5] {
     ]
 }
 
+/// What layers see.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Sight {
+    Everything,
+    /// All of them a window.
+    Windows,
+    /// The first and every second layer after it.
+    Mixed,
+}
+
 /// One cache's life. Returns whether everything held.
-fn life(gpu: &Gpu, compiler: &Compiler, plan: &Plan, format: &str, store: Dtype) -> Result<bool, Failure> {
+fn life(
+    gpu: &Gpu,
+    compiler: &Compiler,
+    plan: &Plan,
+    (format, store, sight): (&str, Dtype, Sight),
+) -> Result<bool, Failure> {
     let (layers, q_heads, kv_heads, dim) = if plan.small { (2, 4, 2, 64) } else { (4, 16, 4, 128) };
     let geometry = Geometry { store, ..Geometry::new(layers, q_heads, kv_heads, dim)? };
     let longest = if plan.small { 320 } else { 4096 };
@@ -61,12 +80,17 @@ fn life(gpu: &Gpu, compiler: &Compiler, plan: &Plan, format: &str, store: Dtype)
     (config.max_context, config.max_sequences, config.threads) = (longest, 12, 4);
     config.certificate_ring = 4;
     config.swap_tokens = longest;
-    config.prefixes =
-        Some(PrefixConfig { secret: PrefixSecret::random()?, units: 4 * longest / 32, eviction: Eviction::S3Fifo });
+    // A layer with a window gives up what a cached prefix needs.
+    let prefixed = sight == Sight::Everything;
+    let cached = PrefixConfig { secret: PrefixSecret::random()?, units: 4 * longest / 32, eviction: Eviction::S3Fifo };
+    config.prefixes = prefixed.then_some(cached);
+    let sees = |layer: &usize| sight == Sight::Windows || sight == Sight::Mixed && layer.is_multiple_of(2);
+    config.windows = (0..layers).map(|layer| sees(&layer).then_some(plan.window)).collect();
+    let windows = config.windows.clone();
     let start = Instant::now();
     let mut cache = GpuCache::new(gpu, compiler, config)?;
-    println!("{format} {store}: ready in {:.2} s", start.elapsed().as_secs_f64());
-    let mut world = World::new(geometry, plan.seed);
+    println!("{format} {store} {sight:?}: ready in {:.2} s", start.elapsed().as_secs_f64());
+    let mut world = World::new(geometry, windows, plan.seed);
     let prompts: &[usize] = if plan.small { &[70, 1, 33, 64] } else { &[1500, 1, 33, 700, 128] };
     let mut tallies = policies().map(|p| (p.0, Tally::default()));
     let mut prefill = Tally::default();
@@ -81,7 +105,7 @@ fn life(gpu: &Gpu, compiler: &Compiler, plan: &Plan, format: &str, store: Dtype)
     step.finish()?;
     let (mut rows, mut lost) = world.read_back(&mut cache)?;
     for i in 0..plan.steps {
-        disturb(&mut cache, &mut world, i)?;
+        disturb(&mut cache, &mut world, i, prefixed)?;
         if i % 5 == 2 && !world.held.is_empty() {
             let at = world.rng.below(world.held.len());
             world.swap(&mut cache, at)?;
@@ -144,6 +168,10 @@ fn life(gpu: &Gpu, compiler: &Compiler, plan: &Plan, format: &str, store: Dtype)
     for at in 0..world.held.len() {
         let len = world.held[at].len.min(longest / 4 + 11 * at);
         world.truncate(&mut cache, at, len)?;
+        // Where the window has passed that: from the beginning.
+        if world.held[at].len > len {
+            world.truncate(&mut cache, at, 0)?;
+        }
     }
     let refused = replay::refusal(gpu, &mut cache, &mut world)?;
     println!("GATE gpu-engine-refusals executed=2 failed={} controls=1/1 seed={:#x}", usize::from(!refused), plan.seed);
@@ -157,14 +185,16 @@ fn life(gpu: &Gpu, compiler: &Compiler, plan: &Plan, format: &str, store: Dtype)
     println!(
         "GATE gpu-engine-prefixes executed={} failed={} controls=0/0 seed={:#x}, {units} units, {prefixes:?}",
         prefixes.hits,
-        usize::from(prefixes.hits == 0),
+        usize::from(prefixed && prefixes.hits == 0),
         plan.seed
     );
-    cache.evict_prefixes(usize::MAX)?;
+    if prefixed {
+        cache.evict_prefixes(usize::MAX)?;
+    }
     let left = cache.live_pages();
     println!("GATE gpu-engine-leaks executed={n} failed={left} controls=0/0 seed={:#x}", plan.seed);
     let caught = sum.controls == sum.planted && sum.planted > 0;
-    Ok(sum.failed + lost + left == 0 && prefixes.hits > 0 && caught && graphs && refused)
+    Ok(sum.failed + lost + left == 0 && (!prefixed || prefixes.hits > 0) && caught && graphs && refused)
 }
 
 /// Recordings of a step under three policies. Returns whether everything held.
@@ -204,8 +234,8 @@ fn graphs(gpu: &Gpu, cache: &mut GpuCache, world: &mut World, plan: &Plan) -> Re
     Ok(all)
 }
 
-/// Forks, truncations, releases and new sequences.
-fn disturb(cache: &mut GpuCache, world: &mut World, step: usize) -> Result<(), Failure> {
+/// Forks, truncations, releases and new sequences; where prefixes are not cached, files.
+fn disturb(cache: &mut GpuCache, world: &mut World, step: usize, prefixed: bool) -> Result<(), Failure> {
     let n = world.held.len();
     let at = world.rng.below(n.max(1));
     match step % 6 {
@@ -218,7 +248,8 @@ fn disturb(cache: &mut GpuCache, world: &mut World, step: usize) -> Result<(), F
         }
         3 | 5 if n > 7 => world.release(cache, at),
         3 if n > 5 => world.release(cache, at),
-        1 | 4 if (1..11).contains(&n) => world.resume(cache, at),
+        1 | 4 if (1..11).contains(&n) && prefixed => world.resume(cache, at),
+        1 if (1..9).contains(&n) && !prefixed => world.copy(cache, at),
         5 if n < 7 => world.create(cache),
         _ => Ok(()),
     }
@@ -229,13 +260,15 @@ fn all(gpu: &Gpu, compiler: &Compiler, plan: &Plan) -> Result<bool, Failure> {
     println!("{}, sm_{}, {} multiprocessors", info.name, info.arch_number(), info.multiprocessors);
     let usual = if plan.small { "k8-v4g32-b16" } else { "k8-v4g32-b32" };
     let mut held = true;
-    match &plan.format {
-        Some(format) => held &= life(gpu, compiler, plan, format, Dtype::F16)?,
-        None => {
-            for store in STORES {
-                held &= life(gpu, compiler, plan, usual, store)?;
-            }
-        }
+    for store in STORES.into_iter().filter(|_| plan.format.is_none() && !plan.only_windows) {
+        held &= life(gpu, compiler, plan, (usual, store, Sight::Everything))?;
+    }
+    if let (Some(format), false) = (&plan.format, plan.only_windows) {
+        held &= life(gpu, compiler, plan, (format, Dtype::F16, Sight::Everything))?;
+    }
+    for sight in [Sight::Windows, Sight::Mixed] {
+        let format = plan.format.as_deref().unwrap_or(usual);
+        held &= life(gpu, compiler, plan, (format, Dtype::F16, sight))?;
     }
     let order = gpu.order_report().unwrap_or_default();
     let (caught, planted) = ordered::planted(gpu)?;
@@ -259,6 +292,11 @@ fn main() -> ExitCode {
         replays: words.number("--replays", if small { 40 } else { 200 }),
         seed: words.number("--seed", 1) as u64,
         format: words.value("--format").cloned(),
+        window: Window {
+            chunk: 4096,
+            ..Window::new(words.number("--window", if small { 40 } else { 500 })).with_sinks(words.number("--sinks", 5))
+        },
+        only_windows: words.value("--only").is_some_and(|only| only == "windows"),
     };
     let gpu = match Gpu::open(0) {
         Ok(gpu) => {

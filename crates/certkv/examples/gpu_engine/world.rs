@@ -1,6 +1,8 @@
 //! What every sequence should hold, and attention over it in f64.
 use certkv::gpu::{GpuCache, GpuStep};
-use certkv::{Certificate, Chunk, Dtype, Geometry, Policy, PrefixScope, Rung, SequenceId, Side, Status};
+use certkv::{
+    Certificate, Chunk, Dtype, Error, Geometry, Policy, PrefixScope, Rung, SaveScope, SequenceId, Side, Status, Window,
+};
 use certkv_core::hash::splitmix64;
 use certkv_testkit::generate::Rng;
 use std::thread;
@@ -86,17 +88,20 @@ pub(crate) struct World {
     offsets: Vec<Vec<f64>>,
     /// What each 16-bit pattern stands for.
     numbers: Vec<f64>,
+    /// By layer: what queries see.
+    windows: Vec<Option<Window>>,
 }
 
 impl World {
-    pub(crate) fn new(geometry: Geometry, seed: u64) -> Self {
+    /// `windows`: one per layer.
+    pub(crate) fn new(geometry: Geometry, windows: Vec<Option<Window>>, seed: u64) -> Self {
         let mut rng = Rng::new(seed);
         let width = geometry.kv_width();
         let offsets = (0..geometry.layers)
             .map(|_| (0..width).map(|_| if rng.chance(0.1) { 6.0 * rng.normal() } else { rng.normal() }).collect())
             .collect();
         let numbers = (0..=u16::MAX).map(|bits| f64::from(geometry.store.decode16(bits))).collect();
-        Self { geometry, rng, held: Vec::new(), offsets, numbers }
+        Self { geometry, rng, held: Vec::new(), offsets, numbers, windows }
     }
 
     pub(crate) fn create(&mut self, cache: &mut GpuCache) -> Result<(), Failure> {
@@ -132,6 +137,15 @@ impl World {
         Ok(())
     }
 
+    /// Goes to a file, and comes back as another sequence.
+    pub(crate) fn copy(&mut self, cache: &mut GpuCache, at: usize) -> Result<(), Failure> {
+        let (scope, mut file) = (SaveScope { model: b"model", key: None }, Vec::new());
+        cache.save(self.held[at].id, &scope, &mut file)?;
+        let id = cache.restore(&scope, &mut &file[..])?;
+        self.held.push(Held { id, ..self.held[at].clone() });
+        Ok(())
+    }
+
     /// Leaves the device and comes back.
     pub(crate) fn swap(&mut self, cache: &mut GpuCache, at: usize) -> Result<(), Failure> {
         cache.swap_out(self.held[at].id)?;
@@ -140,7 +154,11 @@ impl World {
     }
 
     pub(crate) fn truncate(&mut self, cache: &mut GpuCache, at: usize, len: usize) -> Result<(), Failure> {
-        cache.truncate(self.held[at].id, len)?;
+        match cache.truncate(self.held[at].id, len) {
+            // What a query there would see is gone.
+            Err(Error::WindowPassed { .. }) if self.windows.iter().any(Option::is_some) => return Ok(()),
+            cut => cut?,
+        }
         self.shorten(at, len);
         Ok(())
     }
@@ -347,10 +365,13 @@ impl World {
         let row = |rows: &[u16], t: usize, c: usize| self.numbers[usize::from(rows[t * width + kv * d + c])];
         let (keys, values) = (&held.keys[layer], &held.values[layer]);
         let logit = |t: usize| (0..d).map(|c| f64::from(query[c]) * row(keys, t, c)).sum::<f64>() * f64::from(g.scale);
-        let logits: Vec<f64> = (0..seen).map(logit).collect();
+        // The rule itself: the query's own position is `seen - 1`.
+        let sees = |t: &usize| self.windows[layer].is_none_or(|w| *t < w.sinks || *t + w.tokens >= seen);
+        let tokens: Vec<usize> = (0..seen).filter(sees).collect();
+        let logits: Vec<f64> = tokens.iter().map(|t| logit(*t)).collect();
         let most = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let (mut out, mut sum) = (vec![0.0; d], 0.0);
-        for (t, z) in logits.iter().enumerate() {
+        for (t, z) in tokens.into_iter().zip(&logits) {
             let w = (z - most).exp();
             sum += w;
             for (c, o) in out.iter_mut().enumerate() {
@@ -369,7 +390,11 @@ impl World {
             for layer in 0..g.layers {
                 for head in 0..g.kv_heads {
                     for (side, want) in [(Side::Key, &held.keys[layer]), (Side::Value, &held.values[layer])] {
-                        let got = cache.originals(held.id, layer, head, side)?;
+                        let got = match cache.originals(held.id, layer, head, side) {
+                            // Of what the window has passed the rows are gone.
+                            Err(Error::Gone { .. }) if self.windows[layer].is_some() => continue,
+                            got => got?,
+                        };
                         let want = want.chunks_exact(width).flat_map(|row| &row[head * d..(head + 1) * d]);
                         let same = got.len() == held.len * d && got.iter().eq(want);
                         rows += held.len;

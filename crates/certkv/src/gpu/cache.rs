@@ -5,6 +5,7 @@ use super::mirror::{Member, Mirror};
 use super::published::CertificateRing;
 use super::ring::Ring;
 use super::rows::Rows;
+use super::sizes::GroupSizes;
 use super::step::GpuStep;
 use super::swap::Seals;
 use super::{pages, policy::Rule};
@@ -26,7 +27,19 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) generation: u32,
-    pub(super) table: BlockTable,
+    /// By group of layers; all of the same length.
+    pub(super) tables: Vec<BlockTable>,
+}
+
+impl Entry {
+    /// Committed tokens.
+    pub(super) fn len(&self) -> usize {
+        self.tables.first().map_or(0, BlockTable::len)
+    }
+
+    pub(super) fn is_out(&self) -> bool {
+        self.tables.first().is_some_and(BlockTable::is_out)
+    }
 }
 
 /// A paged, compressed, certified KV cache in GPU memory, the originals in pinned host memory.
@@ -40,7 +53,8 @@ pub struct GpuCache {
     pub(super) config: GpuConfig,
     /// By layer.
     pub(super) layouts: Vec<RecordLayout>,
-    pub(super) pools: Pools,
+    /// By group of layers.
+    pub(super) pools: Vec<Pools>,
     pub(super) sequences: Slab<Entry>,
     /// Generation of the next sequence.
     generation: u32,
@@ -58,8 +72,8 @@ pub struct GpuCache {
     /// Numbers on their way to the ring.
     pub(super) batch_words: Vec<u16>,
     pub(super) batch_queries: Vec<f32>,
-    /// Pages and rows, with [`ROW_ENTRY`], of which nothing may be remembered when the next step begins.
-    pub(super) forgotten: Vec<u32>,
+    /// By group: pages and rows, with [`ROW_ENTRY`], of which nothing may be remembered when the next step begins.
+    pub(super) forgotten: Vec<Vec<u32>>,
     /// Steps whose certificates were enqueued to be published.
     pub(super) published: u64,
     /// Of what is swapped out.
@@ -87,18 +101,23 @@ impl GpuCache {
         let ledger = Arc::new(Ledger::new(config.device_budget, config.host_budget));
         let core = Core::new(gpu, compiler, &config, &ledger)?;
         let s = &core.sizes;
-        let pools = Pools {
-            host: PageAllocator::create(s.host_pages)?,
-            packed: PageAllocator::create(s.packed_pages)?,
-            tail: PageAllocator::create(s.tail_slots)?,
-            swap: PageAllocator::create(s.swap_pages)?,
+        let of_group = |group: &GroupSizes| -> Result<Pools, Error> {
+            Ok(Pools {
+                host: PageAllocator::create(group.host_pages)?,
+                packed: PageAllocator::create(group.packed_pages)?,
+                tail: PageAllocator::create(s.tail_slots)?,
+                swap: PageAllocator::create(s.swap_pages)?,
+            })
         };
+        let pools = s.groups.iter().map(of_group).collect::<Result<Vec<_>, _>>()?;
         let prefixes = match &config.prefixes {
             None => None,
             Some(prefixes) => {
-                let group = GroupShape { pools: pools.clone(), block: s.block, max_blocks: s.stride };
+                // One, as no layer has a window.
+                let shape = |pools: &Pools| GroupShape { pools: pools.clone(), block: s.block, max_blocks: s.stride };
+                let groups = pools.iter().map(shape).collect();
                 let formats = layouts.iter().map(|layout| (1, layout.format));
-                Some(Prefixes::new(prefixes, &config.geometry, vec![group], formats, Order::Fragments)?)
+                Some(Prefixes::new(prefixes, &config.geometry, groups, formats, Order::Fragments)?)
             }
         };
         Ok(Self {
@@ -116,7 +135,7 @@ impl GpuCache {
             page: Vec::new(),
             batch_words: Vec::new(),
             batch_queries: Vec::new(),
-            forgotten: Vec::new(),
+            forgotten: vec![Vec::new(); s.groups.len()],
             published: 0,
             layouts,
             config,
@@ -165,11 +184,11 @@ impl GpuCache {
     /// [`Error::TooManySequences`], or out of memory.
     pub fn create(&mut self) -> Result<SequenceId, Error> {
         let s = &self.core.sizes;
-        let table = BlockTable::create(&self.pools, s.block, s.stride).map_err(Error::from_table)?;
-        self.insert(table)
+        let tables = s.block_tables(&self.pools).map_err(Error::from_table)?;
+        self.insert(tables)
     }
 
-    pub(super) fn insert(&mut self, table: BlockTable) -> Result<SequenceId, Error> {
+    pub(super) fn insert(&mut self, tables: Vec<BlockTable>) -> Result<SequenceId, Error> {
         let max_sequences = self.core.sizes.rows;
         if self.sequences.len() >= max_sequences {
             return Err(Error::TooManySequences { max_sequences });
@@ -179,12 +198,12 @@ impl GpuCache {
         let slot = self.sequences.vacant_key();
         self.forgive(slot)?;
         self.unlearn(slot)?;
-        self.sequences.insert(Entry { generation, table });
+        self.sequences.insert(Entry { generation, tables });
         Ok(SequenceId { slot: slot as u32, generation })
     }
 
     /// Clears what the device found wrong with rows of a sequence.
-    fn forgive(&self, row: usize) -> Result<(), Error> {
+    pub(super) fn forgive(&self, row: usize) -> Result<(), Error> {
         let Core { queue, counters, sizes: s, .. } = &*self.core;
         Ok(counters.fill(queue.stream(), 4 * (s.counters.errors.start + row), 4, 0)?)
     }
@@ -203,7 +222,7 @@ impl GpuCache {
     /// # Errors
     /// [`Error::UnknownSequence`].
     pub fn len(&self, id: SequenceId) -> Result<usize, Error> {
-        Ok(self.entry(id)?.table.len())
+        Ok(self.entry(id)?.len())
     }
 
     /// A new sequence with the same tokens. Full blocks are shared; an open block is copied on the device.
@@ -213,26 +232,39 @@ impl GpuCache {
     pub fn fork(&mut self, id: SequenceId) -> Result<SequenceId, Error> {
         let parent = id.slot as usize;
         self.reclaim();
-        let (table, copies) = loop {
-            match self.entry(id)?.table.fork().map_err(Error::from_table) {
+        let forked = loop {
+            // All groups or none: tables are dropped, and their pages given back, if anything fails.
+            let forked: Result<Vec<_>, _> = self.entry(id)?.tables.iter().map(BlockTable::fork).collect();
+            match forked.map_err(Error::from_table) {
                 Err(error) if self.make_room_after(&error)? => {}
                 result => break result?,
             }
         };
-        // The table is dropped, and its pages given back, if anything fails.
-        self.execute(copies.into_iter())?;
-        let blocks: Vec<_> = table.blocks().iter().map(|b| (b.host.index, b.packed.map(|p| p.index))).collect();
-        let fork = self.insert(table)?;
-        let row = fork.slot as usize;
-        for (block, (host, packed)) in blocks.into_iter().enumerate() {
-            self.mirror.set(row, block, host, packed);
+        let mut tables = Vec::with_capacity(forked.len());
+        for (group, (table, copies)) in forked.into_iter().enumerate() {
+            self.execute(group, copies.into_iter())?;
+            tables.push(table);
         }
+        let fork = self.insert(tables)?;
+        let row = fork.slot as usize;
+        self.mirror_table(row);
         let centres = self.copy_centres(parent, row);
         if let Err(error) = centres {
             self.release(fork)?;
             return Err(error);
         }
         Ok(fork)
+    }
+
+    /// Tells the mirror of all blocks of a row.
+    pub(super) fn mirror_table(&mut self, row: usize) {
+        let Self { mirror, sequences, .. } = self;
+        let Some(entry) = sequences.get(row) else { return };
+        for (group, table) in entry.tables.iter().enumerate() {
+            for (block, pages) in table.numbered() {
+                mirror.set(group, row, block, pages.host.index, pages.packed.map(|page| page.index));
+            }
+        }
     }
 
     fn copy_centres(&self, from: usize, to: usize) -> Result<(), Error> {
@@ -244,40 +276,6 @@ impl GpuCache {
         Ok(())
     }
 
-    /// Cuts a sequence to `len` tokens. A block that becomes partial is reopened from its originals, bit for bit.
-    ///
-    /// # Errors
-    /// [`Error::Length`] past the end; unknown; no page for the reopened block: the sequence is unchanged. [`Error::Shortened`]
-    /// if the device refused a copy: the sequence is cut to whole blocks.
-    pub fn truncate(&mut self, id: SequenceId, len: usize) -> Result<(), Error> {
-        self.reclaim();
-        let table = &mut self.entry_mut(id)?.table;
-        let out = table.is_out();
-        if len > table.len() {
-            return Err(Error::Length { asked: len, len: table.len() });
-        }
-        let ops = loop {
-            match self.entry_mut(id)?.table.truncate(len).map_err(Error::from_table) {
-                Err(error) if self.make_room_after(&error)? || self.forget_reopened(id, len, &error)? => {}
-                result => break result?,
-            }
-        };
-        let gone: Vec<u32> = coded(ops.dropped()).collect();
-        self.forget_later(id, gone);
-        let moved = if out { self.copy_originals(ops.copies()) } else { self.execute(ops.copies()) };
-        let moved = moved.and_then(|()| self.forgive(id.slot as usize));
-        ops.retire(stamp)?;
-        let Err(cause) = moved else { return Ok(()) };
-        let size = self.core.sizes.block;
-        let whole = len / size * size;
-        let table = &mut self.entry_mut(id)?.table;
-        let ops = table.truncate(whole).map_err(Error::from_table)?;
-        let gone: Vec<u32> = coded(ops.dropped()).collect();
-        self.forget_later(id, gone);
-        ops.retire(stamp)?;
-        Err(Error::Shortened { len: whole, cause: Box::new(cause) })
-    }
-
     /// Ends a sequence; its id is refused from now on. Pages it shared stay with the others.
     ///
     /// # Errors
@@ -285,10 +283,12 @@ impl GpuCache {
     pub fn release(&mut self, id: SequenceId) -> Result<(), Error> {
         self.entry(id)?;
         if let Some(entry) = self.sequences.try_remove(id.slot as usize) {
-            let dropped = entry.table.release();
-            let gone: Vec<u32> = coded(&dropped).collect();
-            self.forget_later(id, gone);
-            dropped.retire(stamp)?;
+            for (group, table) in entry.tables.into_iter().enumerate() {
+                let dropped = table.release();
+                let gone: Vec<u32> = coded(&dropped).collect();
+                self.forget_later(id, group, gone);
+                dropped.retire(stamp)?;
+            }
         }
         self.reclaim();
         Ok(())
@@ -318,7 +318,7 @@ impl GpuCache {
     /// The 16-bit originals of tokens `0..len` of one side of one KV head, `[len][head_dim]`. Waits for the device.
     ///
     /// # Errors
-    /// Unknown sequence, bad layer or head, or the device's refusal.
+    /// [`Error::Gone`] if the window has passed some of them; unknown sequence, bad layer or head, or the device's refusal.
     pub fn originals(&mut self, id: SequenceId, layer: usize, kv_head: usize, side: Side) -> Result<Vec<u16>, Error> {
         let core = Arc::clone(&self.core);
         let s = &core.sizes;
@@ -328,7 +328,11 @@ impl GpuCache {
         if kv_head >= s.kv_heads {
             return Err(Error::Shape { argument: "kv_head", expected: s.kv_heads, given: kv_head });
         }
-        let table = &self.entry(id)?.table;
+        let table = &self.entry(id)?.tables[s.group_of(layer)];
+        if !table.hole().is_empty() {
+            let hole = table.hole();
+            return Err(Error::Gone { first: hole.start * s.block, end: hole.end * s.block });
+        }
         let (blocks, rest) = (table.len() / s.block, table.len() % s.block);
         let tail = table.blocks().get(blocks).and_then(|entry| entry.tail);
         if let Some(tail) = tail {
@@ -362,9 +366,10 @@ impl GpuCache {
         if kv_head >= s.kv_heads {
             return Err(Error::Shape { argument: "kv_head", expected: s.kv_heads, given: kv_head });
         }
-        let blocks = self.entry(id)?.table.blocks();
-        let page = blocks.get(block).and_then(|entry| entry.packed);
-        let page = page.ok_or(Error::Shape { argument: "block", expected: blocks.len(), given: block })?;
+        let table = &self.entry(id)?.tables[s.group_of(layer)];
+        let page = table.get(block).and_then(|entry| entry.packed);
+        let blocks = table.len() / s.block;
+        let page = page.ok_or(Error::Shape { argument: "block", expected: blocks, given: block })?;
         let mut record = vec![0; s.of_layer[layer].record_bytes];
         packed.read(queue.stream(), s.packed_at(layer, page.index) + kv_head * record.len(), &mut record)?;
         Ok(record)
@@ -413,14 +418,15 @@ impl GpuCache {
             let counts = pages.counts();
             (counts.live + counts.retiring) * bytes
         };
-        let page_bytes = s.of_layer.iter().map(|layer| layer.page_bytes).sum();
-        MemoryUse {
-            packed: used(&self.pools.packed, page_bytes),
-            scratch: used(&self.pools.tail, s.layers * s.original_bytes),
-            tables: self.table_bytes(),
-            host: used(&self.pools.host, s.layers * s.original_bytes) + used(&self.pools.swap, page_bytes),
-            tokens: self.sequences.iter().map(|(_, entry)| entry.table.len()).sum(),
+        let tokens = self.sequences.iter().map(|(_, entry)| entry.len()).sum();
+        let mut sum = MemoryUse { tables: self.table_bytes(), tokens, ..MemoryUse::default() };
+        for (group, pools) in s.groups.iter().zip(&self.pools) {
+            let originals = group.layers.len() * s.original_bytes;
+            sum.packed += used(&pools.packed, group.page_bytes);
+            sum.scratch += used(&pools.tail, originals);
+            sum.host += used(&pools.host, originals) + used(&pools.swap, group.page_bytes);
         }
+        sum
     }
 
     /// Bytes reserved by class (packed, scratch, tables, host), and the device and host budget.
@@ -438,35 +444,41 @@ impl GpuCache {
     /// Pages in use over all classes: 0 after every sequence was released and no prefix is cached.
     pub fn live_pages(&self) -> usize {
         self.reclaim();
-        let Pools { host, packed, tail, swap } = &self.pools;
-        [host, packed, tail, swap].map(|p| p.counts().live).iter().sum()
+        let of_group = |Pools { host, packed, tail, swap }: &Pools| -> usize {
+            [host, packed, tail, swap].map(|pages| pages.counts().live).iter().sum()
+        };
+        self.pools.iter().map(of_group).sum()
     }
 
     pub(super) fn reclaim(&self) {
-        self.pools.reclaim(&mut |_| true);
+        for pools in &self.pools {
+            pools.reclaim(&mut |_| true);
+        }
     }
 
-    /// Copies of a fork or truncation. An open block has its rows in its tail alone, so that only tails are written: from a
-    /// tail, or from the page of a block that was full.
-    fn execute(&self, copies: impl Iterator<Item = CopyOp>) -> Result<(), Error> {
+    /// Copies of a fork or truncation, in the layers of a group. An open block has its rows in its tail alone, so that only tails are
+    /// written: from a tail, or from the page of a block that was full.
+    pub(super) fn execute(&self, group: usize, copies: impl Iterator<Item = CopyOp>) -> Result<(), Error> {
         let mut copies = copies.filter(|op| op.to.class == PageClass::Tail).peekable();
         if copies.peek().is_none() {
             return Ok(());
         }
-        let span = span!("copy", first_layer = 0, layers = (self.core.sizes.layers), bytes = _);
-        let moved = self.copy_tails(copies);
+        let layers = &self.core.sizes.groups[group].layers;
+        let first = layers.first().copied().unwrap_or(0);
+        let span = span!("copy", first_layer = first, layers = (layers.len()), bytes = _);
+        let moved = self.copy_tails(layers, copies);
         span.record("bytes", *moved.as_ref().unwrap_or(&0));
         self.core.host.moved(Kind::Copy, moved)?;
         Ok(())
     }
 
     /// Bytes that were enqueued to be copied.
-    fn copy_tails(&self, copies: impl Iterator<Item = CopyOp>) -> Result<u64, Error> {
+    fn copy_tails(&self, layers: &[usize], copies: impl Iterator<Item = CopyOp>) -> Result<u64, Error> {
         let Core { queue, tails, originals, sizes: s, .. } = &*self.core;
         let mut copied = 0;
         for op in copies {
-            copied += (s.layers * s.original_bytes) as u64;
-            for layer in 0..s.layers {
+            copied += (layers.len() * s.original_bytes) as u64;
+            for layer in layers.iter().copied() {
                 let to = s.tail_at(layer, op.to.id.index);
                 match op.from.class {
                     PageClass::Tail => {
@@ -485,30 +497,32 @@ impl GpuCache {
         Ok(copied)
     }
 
-    /// Pages that may be given to other tokens, of a row whose blocks are not what they were. A page that others share is
+    /// Pages of a group that may be given to other tokens, of a row whose blocks are not what they were. A page that others share is
     /// forgotten for them, too: they read its codes until it is promoted again.
-    pub(super) fn forget_later(&mut self, id: SequenceId, pages: Vec<u32>) {
-        self.forgotten.extend(pages);
-        self.forgotten.push(ROW_ENTRY | id.slot);
+    pub(super) fn forget_later(&mut self, id: SequenceId, group: usize, pages: Vec<u32>) {
+        self.forgotten[group].extend(pages);
+        self.forgotten[group].push(ROW_ENTRY | id.slot);
     }
 
     /// Enqueues, in every layer, that nothing is remembered of pages and rows that changed hands. A launch to a layer, and only
-    /// after truncations, releases and steps that were dropped.
+    /// after truncations, releases, steps that were dropped, and steps in which a window passed a block.
     pub(super) fn forget(&mut self) -> Result<(), Error> {
         let Self { core, ring, forgotten, .. } = self;
-        forgotten.sort_unstable();
-        forgotten.dedup();
-        for part in forgotten.chunks(ring.most() / 4 - 1) {
-            let bytes = 4 * (1 + part.len());
-            let at = ring.take(&core.queue, bytes)?;
-            ring.area().write(at, &[part.len() as u32])?;
-            ring.area().write(at + 4, part)?;
-            let list = ring.area().span(at, bytes)?;
-            for layer in 0..core.sizes.layers {
-                core.select(layer, 0, 0, SelectMode::Forget, Some(list))?;
+        for (group, forgotten) in core.sizes.groups.iter().zip(forgotten) {
+            forgotten.sort_unstable();
+            forgotten.dedup();
+            for part in forgotten.chunks(ring.most() / 4 - 1) {
+                let bytes = 4 * (1 + part.len());
+                let at = ring.take(&core.queue, bytes)?;
+                ring.area().write(at, &[part.len() as u32])?;
+                ring.area().write(at + 4, part)?;
+                let list = ring.area().span(at, bytes)?;
+                for layer in &group.layers {
+                    core.select(*layer, 0, 0, SelectMode::Forget, Some(list))?;
+                }
             }
+            forgotten.clear();
         }
-        forgotten.clear();
         Ok(())
     }
 

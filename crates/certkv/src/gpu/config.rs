@@ -50,7 +50,7 @@ pub struct GpuConfig {
     pub swap_tokens: usize,
     /// Threads of the host's part, 1 to 256: attention of chunks, and touching memory when the cache is made.
     pub threads: usize,
-    /// As [`Config::windows`]. There are no kernels for them: anything but `None` is refused.
+    /// As [`Config::windows`]. Layers of equal window share block tables, whatever their formats.
     pub windows: Vec<Option<Window>>,
 }
 
@@ -99,6 +99,13 @@ impl GpuConfig {
         self
     }
 
+    /// The same with one window for every layer.
+    #[must_use]
+    pub fn with_window(mut self, window: Window) -> Self {
+        self.windows = vec![Some(window)];
+        self
+    }
+
     /// The same with scratch for a share of all key sides and as many value sides.
     #[must_use]
     pub fn with_scratch(mut self, share: f64) -> Self {
@@ -141,9 +148,6 @@ impl GpuConfig {
             let why = format!("{} layers; certificates of at most {MOST_LAYERS} are published", self.geometry.layers);
             return wrong("certificate_ring", why);
         }
-        if self.windows.iter().any(Option::is_some) {
-            return wrong("windows", "sliding windows are read on CPUs only; must be none".to_owned());
-        }
         super::policy::Rule::of(self.policy)?;
         let mut common = Config::new(self.geometry, self.max_tokens);
         common.formats.clone_from(&self.formats);
@@ -151,6 +155,8 @@ impl GpuConfig {
         common.threads = self.threads;
         common.swap_tokens = self.swap_tokens;
         common.policy = self.policy;
+        common.windows.clone_from(&self.windows);
+        common.prefixes.clone_from(&self.prefixes);
         if let Some(other) = self.formats.iter().find(|format| format.block != self.block()) {
             return wrong(
                 "formats",

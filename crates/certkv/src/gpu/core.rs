@@ -3,6 +3,7 @@ use super::config::{GpuConfig, STAGING_SLOTS};
 use super::kit::{self, Kit};
 use super::plan::GpuMachine;
 use super::sizes::Sizes;
+use super::window;
 use crate::Error;
 use crate::counters::Counters;
 use certkv_core::budget::CLASSES;
@@ -13,7 +14,7 @@ use certkv_kernel::cuda::encode::append_flag;
 use certkv_kernel::cuda::launch::{self, Append, Memory, Picks, Promoted, Refine, Select, Slots, Tables};
 use certkv_kernel::cuda::queue::{Area, Queue, Span, Tensor};
 use certkv_kernel::cuda::select::{SelectMode, SelectStats};
-use certkv_kernel::cuda::{Compiler, Kernels, Variant};
+use certkv_kernel::cuda::{Compiler, Kernels, Sight, Variant};
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, Ordering};
 
@@ -23,7 +24,7 @@ pub(super) struct Core {
     /// First: its drop waits for the work that uses the rest.
     pub(super) queue: Queue,
     pub(super) sizes: Sizes,
-    /// One to a format.
+    /// One to a format, with windows and without.
     kits: Vec<Kit>,
     /// Which of them a layer has.
     kit_of: Vec<usize>,
@@ -79,17 +80,17 @@ impl Core {
     pub(super) fn new(gpu: &Gpu, compiler: &Compiler, config: &GpuConfig, ledger: &Ledger) -> Result<Self, Error> {
         let machine = GpuMachine::of(gpu)?;
         let layouts = config.layouts()?;
-        let mut formats: Vec<&RecordLayout> = Vec::new();
+        let mut formats: Vec<(&RecordLayout, bool)> = Vec::new();
         let mut kit_of = Vec::with_capacity(layouts.len());
-        for layout in &layouts {
-            let known = formats.iter().position(|other| other.format == layout.format);
+        for (layout, window) in layouts.iter().zip(window::by_layer(config)) {
+            let known = formats.iter().position(|(of, seen)| of.format == layout.format && *seen == window.is_some());
             kit_of.push(known.unwrap_or(formats.len()));
             if known.is_none() {
-                formats.push(layout);
+                formats.push((layout, window.is_some()));
             }
         }
-        let variants: Vec<Vec<Variant>> =
-            formats.into_iter().map(|layout| kit::variants(machine.arch, config, layout)).collect::<Result<_, _>>()?;
+        let of = |(layout, windowed)| kit::variants(machine.arch, config, layout, windowed);
+        let variants: Vec<Vec<Variant>> = formats.into_iter().map(of).collect::<Result<_, _>>()?;
         let ctas = machine.multiprocessors.max(1);
         let sizes = Sizes::of(config, machine)?;
         let too_large = || Error::Config { field: "max_tokens", why: "more than the address space holds".into() };
@@ -114,7 +115,7 @@ impl Core {
             masses: buffer(sizes.mass_bytes())?,
             certificates: buffer(layers.checked_mul(2 * sizes.certificate_bytes()))?,
             failures: buffer(layers.checked_mul(2 * sizes.list_bytes()))?,
-            promoted: buffer(layers.checked_mul(4 * sizes.tables.exact.len()))?,
+            promoted: buffer(layers.checked_mul(4 * sizes.exact_words))?,
             memory: buffer(layers.checked_mul(4 * sizes.memory.words))?,
             scratch: buffer(Some(sizes.scratch_bytes()))?,
             centres: buffer(layers.checked_mul(sizes.centre_bytes()))?,
@@ -153,10 +154,10 @@ impl Core {
         for buffer in tables.into_iter().chain([&self.promoted, &self.memory, &self.demands, &self.corrections]) {
             buffer.fill(queue.stream(), 0, buffer.len(), 0)?;
         }
-        let mut sides = Vec::with_capacity(2 * sizes.host_pages * sizes.kv_heads);
+        let mut sides = Vec::with_capacity(sizes.side_table_bytes() / 8);
         for layer in 0..sizes.layers {
             sides.clear();
-            for page in 0..sizes.host_pages {
+            for page in 0..sizes.group(layer).host_pages {
                 let start = sizes.host_at(layer, page as u32);
                 let first = self.originals.span(start, sizes.original_bytes)?.address();
                 for side in 0..2 * sizes.kv_heads {
@@ -178,9 +179,14 @@ impl Core {
         &self.kits[self.kit_of[layer]]
     }
 
+    /// What queries of a layer see.
+    fn sight(&self, layer: usize) -> Option<Sight> {
+        self.sizes.window(layer).map(window::sight)
+    }
+
     /// The layer's pages of records.
     fn packed_of(&self, layer: usize) -> Result<Span<'_>, Error> {
-        let bytes = self.sizes.packed_pages * self.sizes.of_layer[layer].page_bytes;
+        let bytes = self.sizes.group(layer).packed_pages * self.sizes.of_layer[layer].page_bytes;
         Ok(Span::of(&self.packed, self.sizes.packed_at(layer, 0), bytes)?)
     }
 
@@ -193,22 +199,23 @@ impl Core {
         Ok(Span::of(&self.counters, 4 * words.start, 4 * words.len())?)
     }
 
-    fn block_tables(&self) -> Result<Tables<'_>, Error> {
-        let (s, t) = (&self.sizes, &self.sizes.tables);
+    /// Block tables of a layer's group.
+    fn block_tables(&self, layer: usize) -> Result<Tables<'_>, Error> {
+        let (s, t, own) = (&self.sizes, &self.sizes.tables, &self.sizes.group(layer).tables);
         Ok(Tables {
             rows: s.rows,
             stride: s.stride,
             kv_heads: s.kv_heads,
             batch: self.table(&t.batch)?,
-            tails: self.table(&t.tails)?,
-            packed: self.table(&t.packed)?,
+            tails: self.table(&own.tails)?,
+            packed: self.table(&own.packed)?,
         })
     }
 
     /// The same for a batch that begins at a place of the list.
-    pub(super) fn tables_from(&self, place: usize) -> Result<Tables<'_>, Error> {
+    pub(super) fn tables_from(&self, layer: usize, place: usize) -> Result<Tables<'_>, Error> {
         let batch = &self.sizes.tables.batch;
-        Ok(Tables { batch: self.table(&(batch.start + place..batch.end))?, ..self.block_tables()? })
+        Ok(Tables { batch: self.table(&(batch.start + place..batch.end))?, ..self.block_tables(layer)? })
     }
 
     /// The slice of a buffer that belongs to `layer`.
@@ -245,12 +252,12 @@ impl Core {
     /// Enqueues one token of every sequence of the batch, in one layer.
     pub(super) fn append(&self, layer: usize, seqs: usize, keys: Tensor<'_>, values: Tensor<'_>) -> Result<(), Error> {
         let (s, t, c) = (&self.sizes, &self.sizes.tables, &self.sizes.counters);
-        let layer_host = s.host_pages * s.original_bytes;
+        let hosts = s.group(layer);
         let args = Append {
             variant: &self.kit(layer).variant,
             ctas: (2 * seqs * s.kv_heads).min(2 * self.ctas as usize) as u32,
             seqs,
-            tables: self.block_tables()?,
+            tables: self.block_tables(layer)?,
             count: self.table(&t.count)?,
             lens: self.table(&t.before)?,
             arrived: self.counter(&c.arrived)?,
@@ -258,8 +265,8 @@ impl Core {
             keys,
             values,
             tail_slots: self.of_layer(&self.tails, layer)?,
-            hosts: self.table(&t.hosts)?,
-            host_pages: self.originals.span(layer * layer_host, layer_host)?,
+            hosts: self.table(&hosts.tables.hosts)?,
+            host_pages: self.originals.span(s.host_at(layer, 0), hosts.host_pages * s.original_bytes)?,
             packed: self.packed_of(layer)?,
             centres: self.of_layer(&self.centres, layer)?,
             status: self.counter(&c.status)?,
@@ -284,7 +291,7 @@ impl Core {
             variant: &self.kit(layer).variant,
             ctas: self.ctas,
             seqs,
-            tables: self.block_tables()?,
+            tables: self.block_tables(layer)?,
             lens: self.table(&t.after)?,
             packed: self.packed_of(layer)?,
             promoted: None,
@@ -304,6 +311,7 @@ impl Core {
             refinement: launch::Refinement::Never,
             kept: None,
             settled: false,
+            sight: self.sight(layer),
         })
     }
 
@@ -386,7 +394,7 @@ impl Core {
     /// Every block of every head read from the originals.
     pub(super) fn everything(&self, layer: usize) -> Result<Promoted<'_>, Error> {
         let sides = Span::of(&self.sides, layer * self.sizes.side_table_bytes(), self.sizes.side_table_bytes())?;
-        Ok(Promoted { words: self.table(&self.sizes.tables.exact)?, sides })
+        Ok(Promoted { words: self.table(&self.sizes.group(layer).tables.exact)?, sides })
     }
 
     /// First byte of a list of heads over tolerance: after the first launch (0), after the repair (1).
@@ -421,7 +429,7 @@ impl Core {
             values: slots(1, &m.values, 1, counts[0])?,
             copies: words(&m.copies)?,
             queue: words(&m.queue)?,
-            pages: s.packed_pages,
+            pages: s.group(layer).packed_pages,
             capacity: s.copies,
         })
     }
@@ -447,7 +455,7 @@ impl Core {
         only: Option<Span<'_>>,
     ) -> Result<(), Error> {
         let (s, t) = (&self.sizes, &self.sizes.tables);
-        let (layer_host, m) = (s.host_pages * s.original_bytes, &s.memory);
+        let (group, m) = (s.group(layer), &s.memory);
         let memory = self.layer_memory(layer)?;
         // A repair empties the lists of those that come after it: the copies on the one are complete.
         let queue = |i: usize| Span::of(&self.memory, 4 * (layer * m.words + m.queue.start + i), 4);
@@ -469,15 +477,15 @@ impl Core {
             ctas: if mode == SelectMode::Forget { self.ctas } else { ((seqs * s.kv_heads) as u32).min(self.ctas) },
             mode,
             seqs,
-            tables: self.tables_from(place)?,
+            tables: self.tables_from(layer, place)?,
             lens: self.table(&t.after)?,
             packed: self.packed_of(layer)?,
             certificates: self.certificates_from(layer, place)?,
             masses: self.layer_masses()?,
             only,
             memory,
-            hosts: self.table(&t.hosts)?,
-            host_pages: self.originals.span(layer * layer_host, layer_host)?,
+            hosts: self.table(&group.tables.hosts)?,
+            host_pages: self.originals.span(s.host_at(layer, 0), group.host_pages * s.original_bytes)?,
             step: self.table(&(t.count.start + 1..t.count.end))?,
             stats: self.counter(&self.sizes.stats_of(layer))?,
             refine,
@@ -488,6 +496,7 @@ impl Core {
                 SelectMode::Plan | SelectMode::Forget => self.plan_target,
             },
             progress: 8,
+            sight: self.sight(layer),
         };
         Ok(launch::select(&self.queue, &self.kit(layer).select, &args)?)
     }

@@ -1,4 +1,4 @@
-//! The kernels of one format, and what the launches of its layers have to know of it.
+//! The kernels of one format, with windows or without, and what the launches of its layers have to know of it.
 use super::config::GpuConfig;
 use crate::Error;
 use certkv_core::RecordLayout;
@@ -6,7 +6,7 @@ use certkv_device::cuda::Function;
 use certkv_kernel::cuda::args::Element;
 use certkv_kernel::cuda::{Arch, Kernels, PrepareError, Variant, Verb};
 
-/// Kernels of one format.
+/// Kernels of one format, with windows or without.
 #[derive(Debug)]
 pub(super) struct Kit {
     pub(super) variant: Variant,
@@ -28,9 +28,17 @@ pub(super) struct Kit {
 }
 
 /// The variant that runs records of `layout` on a GPU, the same cut for throughput, and for records with residual planes the one that corrects.
-pub(super) fn variants(arch: Arch, config: &GpuConfig, layout: &RecordLayout) -> Result<Vec<Variant>, Error> {
+///
+/// `windowed`: for layers with a window.
+pub(super) fn variants(
+    arch: Arch,
+    config: &GpuConfig,
+    layout: &RecordLayout,
+    windowed: bool,
+) -> Result<Vec<Variant>, Error> {
     let variant = Variant::new(layout.clone(), config.geometry.group(), arch).map_err(PrepareError::Variant)?;
     let variant = if config.queries == Element::F32 { variant.with_single_queries() } else { variant };
+    let variant = if windowed { variant.windowed() } else { variant };
     let corrects = (!layout.format.refine.is_none()).then(|| variant.clone().correcting());
     let corrects = corrects.transpose().map_err(PrepareError::Variant)?;
     Ok([variant.clone(), variant.wide()].into_iter().chain(corrects).collect())

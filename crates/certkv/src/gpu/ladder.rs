@@ -67,7 +67,7 @@ pub(super) fn plan(core: &Core, layer: usize, place: usize, query: Tensor<'_>, r
     core.settle(layer)?;
     let plain = core.attend_args(layer, 1, query, core.own_outputs(place, 1)?)?;
     let args = Attend {
-        tables: core.tables_from(place)?,
+        tables: core.tables_from(layer, place)?,
         certificates: core.certificates_from(layer, place)?,
         masses: Some(core.layer_masses()?),
         relative,

@@ -1,12 +1,13 @@
 //! The host's copy of the block tables, and which pieces of it the device has yet to see. Pure.
-use super::sizes::Sizes;
+use super::sections::{GroupSections, TableSections};
+use super::sizes::{GroupSizes, Sizes};
 use certkv_kernel::cuda::encode::NONE;
-use core::ops::Range;
 
 /// A run of changed entries of one row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Run {
-    /// Which table: pages of records, or of originals.
+    /// Whose tables, and which: pages of records, or of originals.
+    group: usize,
     packed: bool,
     row: usize,
     first: usize,
@@ -22,91 +23,92 @@ pub(super) struct Piece {
     pub(super) words: Vec<u32>,
 }
 
+/// Block tables of a group of layers.
+#[derive(Debug)]
+struct GroupTables {
+    sections: GroupSections,
+    packed: Vec<u32>,
+    hosts: Vec<u32>,
+}
+
 /// Tables as the host knows them.
 #[derive(Debug)]
 pub(super) struct Mirror {
     stride: usize,
     kv_heads: usize,
-    packed: Range<usize>,
-    hosts: Range<usize>,
-    exact: Range<usize>,
+    groups: Vec<GroupTables>,
     /// The words in front of the block tables: lengths, tails, the batch.
     state: Vec<u32>,
-    sections: [Range<usize>; 5],
-    packed_words: Vec<u32>,
-    host_words: Vec<u32>,
+    sections: TableSections,
     changed: Vec<Run>,
 }
 
 /// A sequence of the batch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Member {
     /// Row in the tables.
     pub(super) row: usize,
     /// Tokens before the step.
     pub(super) len: usize,
-    /// Slot of the open block.
-    pub(super) tail: u32,
+    /// Slot of the open block, by group.
+    pub(super) tails: Vec<u32>,
 }
 
 impl Mirror {
     pub(super) fn new(sizes: &Sizes) -> Self {
-        let t = &sizes.tables;
+        let of_group = |group: &GroupSizes| GroupTables {
+            packed: vec![NONE; group.tables.packed.len()],
+            hosts: vec![NONE; group.tables.hosts.len()],
+            sections: group.tables.clone(),
+        };
         Self {
             stride: sizes.stride,
             kv_heads: sizes.kv_heads,
-            packed: t.packed.clone(),
-            hosts: t.hosts.clone(),
-            exact: t.exact.clone(),
-            state: vec![0; t.count.end],
-            sections: [t.before.clone(), t.after.clone(), t.tails.clone(), t.batch.clone(), t.count.clone()],
-            packed_words: vec![NONE; t.packed.len()],
-            host_words: vec![NONE; t.hosts.len()],
+            groups: sizes.groups.iter().map(of_group).collect(),
+            state: vec![0; sizes.tables.count.end],
+            sections: sizes.tables.clone(),
             changed: Vec::new(),
         }
     }
 
-    /// Names the pages of a block; `None` leaves the page of its records as it is.
-    pub(super) fn set(&mut self, row: usize, block: usize, host: u32, packed: Option<u32>) {
-        self.put(false, row, block, host);
+    /// Names the pages of a block in a group; `None` leaves the page of its records as it is.
+    pub(super) fn set(&mut self, group: usize, row: usize, block: usize, host: u32, packed: Option<u32>) {
+        self.put((group, false), row, block, host);
         if let Some(packed) = packed {
-            self.put(true, row, block, packed);
+            self.put((group, true), row, block, packed);
         }
     }
 
-    /// Pages of originals of a row's first blocks.
-    pub(super) fn host_pages(&self, row: usize, blocks: usize) -> impl Iterator<Item = u32> {
-        self.host_words
-            .iter()
-            .skip(row * self.stride)
-            .take(blocks.min(self.stride))
-            .copied()
-            .take_while(|page| *page != NONE)
+    /// Pages of originals of a row's first blocks in a group.
+    pub(super) fn host_pages(&self, group: usize, row: usize, blocks: usize) -> impl Iterator<Item = u32> {
+        let words = self.groups[group].hosts.iter().skip(row * self.stride);
+        words.take(blocks.min(self.stride)).copied().take_while(|page| *page != NONE)
     }
 
-    fn put(&mut self, packed: bool, row: usize, block: usize, page: u32) {
-        let words = if packed { &mut self.packed_words } else { &mut self.host_words };
+    fn put(&mut self, (group, packed): (usize, bool), row: usize, block: usize, page: u32) {
+        let tables = &mut self.groups[group];
+        let words = if packed { &mut tables.packed } else { &mut tables.hosts };
         let Some(word) = words.get_mut(row * self.stride + block) else { return };
         if *word == page {
             return;
         }
         *word = page;
-        // Rows grow block by block and both tables grow together: the last run of the table is the one to extend.
-        let last = self.changed.iter_mut().rev().take(2).find(|run| run.packed == packed);
-        match last {
+        // Rows grow block by block and all tables grow together: the last run of the table is the one to extend.
+        let mut last = self.changed.iter_mut().rev().take(2 * self.groups.len());
+        match last.find(|run| (run.group, run.packed) == (group, packed)) {
             Some(run) if run.row == row && run.first + run.len == block => run.len += 1,
-            _ => self.changed.push(Run { packed, row, first: block, len: 1 }),
+            _ => self.changed.push(Run { group, packed, row, first: block, len: 1 }),
         }
     }
 
     /// Lengths, tails and rows of a batch of one token each, under the next step's number.
     pub(super) fn batch(&mut self, members: &[Member]) {
-        let Self { state, sections: [before, after, tails, batch, count], .. } = self;
+        let Self { state, groups, sections: TableSections { before, after, batch, count }, .. } = self;
         for (place, m) in members.iter().enumerate() {
             let (len, row) = (m.len as u32, m.row);
             state[before.start + row] = len;
             state[after.start + row] = len + 1;
-            state[tails.start + row] = m.tail;
+            put_tails(state, groups, m);
             state[batch.start + place] = row as u32;
         }
         state[count.start] = members.len() as u32;
@@ -116,10 +118,10 @@ impl Mirror {
     /// Sequences behind the batch, from place `first` on, whose next step is planned: longer chunks, with the lengths that they end
     /// with.
     pub(super) fn guests(&mut self, first: usize, guests: &[Member]) {
-        let Self { state, sections: [_, after, tails, batch, _], .. } = self;
+        let Self { state, groups, sections: TableSections { after, batch, .. }, .. } = self;
         for (i, m) in guests.iter().enumerate() {
             state[after.start + m.row] = m.len as u32;
-            state[tails.start + m.row] = m.tail;
+            put_tails(state, groups, m);
             state[batch.start + first + i] = m.row as u32;
         }
     }
@@ -133,14 +135,15 @@ impl Mirror {
     pub(super) fn pieces(&self) -> impl Iterator<Item = Piece> + '_ {
         self.changed.iter().flat_map(|run| {
             let at = run.row * self.stride + run.first;
-            let words = if run.packed { &self.packed_words } else { &self.host_words };
+            let GroupTables { sections, packed, hosts } = &self.groups[run.group];
+            let words = if run.packed { packed } else { hosts };
             let words = words[at..at + run.len].to_vec();
-            let section = if run.packed { &self.packed } else { &self.hosts };
+            let section = if run.packed { &sections.packed } else { &sections.hosts };
             // Under these words a head reads everything from the originals: sides are numbered by page and head.
             let heads = if run.packed { 0 } else { self.kv_heads };
             let exact: Vec<Piece> = (0..heads)
                 .map(|head| Piece {
-                    at: self.exact.start + (run.row * self.kv_heads + head) * self.stride + run.first,
+                    at: sections.exact.start + (run.row * self.kv_heads + head) * self.stride + run.first,
                     words: words.iter().map(|page| exact_word(*page, head, self.kv_heads)).collect(),
                 })
                 .collect();
@@ -151,6 +154,12 @@ impl Mirror {
     /// The device has been told of everything.
     pub(super) fn settle(&mut self) {
         self.changed.clear();
+    }
+}
+
+fn put_tails(state: &mut [u32], groups: &[GroupTables], m: &Member) {
+    for (group, tail) in groups.iter().zip(&m.tails) {
+        state[group.sections.tails.start + m.row] = *tail;
     }
 }
 
@@ -165,6 +174,8 @@ mod tests {
     use crate::gpu::GpuConfig;
     use certkv_core::Geometry;
     use certkv_kernel::cuda::{Arch, Variant};
+    use certkv_page::Window;
+    use core::ops::Range;
     use proptest::prelude::*;
 
     const ROWS: usize = 4;
@@ -174,6 +185,8 @@ mod tests {
         let geometry = Geometry::new(2, 4, 2, 64).unwrap();
         let config = GpuConfig { max_sequences: ROWS, ..GpuConfig::new(geometry, STRIDE * 32) };
         let config = config.with_format("k8-v4g32-b32".parse().unwrap());
+        // Two groups.
+        let config = GpuConfig { windows: vec![None, Some(Window::new(64))], ..config };
         let layouts = config.layouts().unwrap();
         let variant = Variant::new(layouts[0].clone(), 2, Arch::Sm90a).unwrap();
         Sizes::new(&config, &layouts, &variant, 4).unwrap()
@@ -184,18 +197,19 @@ mod tests {
         let sizes = sizes();
         let mut mirror = Mirror::new(&sizes);
         for block in 0..5 {
-            mirror.set(1, block, 10 + block as u32, Some(20 + block as u32));
+            mirror.set(0, 1, block, 10 + block as u32, Some(20 + block as u32));
         }
-        mirror.set(1, 5, 15, None);
+        mirror.set(0, 1, 5, 15, None);
         let pieces: Vec<Piece> = mirror.pieces().collect();
+        let t = &sizes.groups[0].tables;
         // Originals, their two heads' words, records.
         assert_eq!(pieces.iter().map(|p| p.words.len()).collect::<Vec<_>>(), [6, 6, 6, 5]);
-        assert_eq!(pieces[0].at, sizes.tables.hosts.start + STRIDE);
-        assert_eq!(pieces[2].at, sizes.tables.exact.start + (2 + 1) * STRIDE);
+        assert_eq!(pieces[0].at, t.hosts.start + STRIDE);
+        assert_eq!(pieces[2].at, t.exact.start + (2 + 1) * STRIDE);
         assert_eq!(pieces[2].words[0], 1 + 10 * 2 + 1);
-        assert_eq!(pieces[3], Piece { at: sizes.tables.packed.start + STRIDE, words: vec![20, 21, 22, 23, 24] });
+        assert_eq!(pieces[3], Piece { at: t.packed.start + STRIDE, words: vec![20, 21, 22, 23, 24] });
         mirror.settle();
-        mirror.set(1, 3, 13, Some(23));
+        mirror.set(0, 1, 3, 13, Some(23));
         assert_eq!(mirror.pieces().count(), 0, "what is known is not sent again");
     }
 
@@ -203,16 +217,16 @@ mod tests {
     fn a_batch_names_rows_lengths_and_tails_and_leaves_others_alone() {
         let sizes = sizes();
         let mut mirror = Mirror::new(&sizes);
-        let member = |row, len, tail| Member { row, len, tail };
+        let member = |row, len, tail| Member { row, len, tails: vec![tail, tail + 1] };
         mirror.batch(&[member(2, 40, 7), member(0, 3, 1)]);
         mirror.batch(&[member(3, 9, 5)]);
         mirror.guests(1, &[member(1, 77, 6)]);
-        let t = &sizes.tables;
+        let (t, [one, two]) = (&sizes.tables, &sizes.groups[..]) else { panic!("two groups") };
         let at = |r: &Range<usize>, i: usize| mirror.state()[r.start + i];
-        assert_eq!((at(&t.before, 2), at(&t.after, 2), at(&t.tails, 2)), (40, 41, 7));
-        assert_eq!((at(&t.before, 3), at(&t.after, 3), at(&t.tails, 3)), (9, 10, 5));
+        assert_eq!((at(&t.before, 2), at(&t.after, 2), at(&one.tables.tails, 2)), (40, 41, 7));
+        assert_eq!((at(&t.before, 3), at(&t.after, 3), at(&two.tables.tails, 3)), (9, 10, 6));
         assert_eq!((at(&t.batch, 0), at(&t.count, 0), at(&t.count, 1)), (3, 1, 2));
-        assert_eq!((at(&t.before, 1), at(&t.after, 1), at(&t.tails, 1), at(&t.batch, 1)), (0, 77, 6, 1));
+        assert_eq!((at(&t.before, 1), at(&t.after, 1), at(&one.tables.tails, 1), at(&t.batch, 1)), (0, 77, 6, 1));
         assert_eq!(mirror.state().len(), t.count.end);
     }
 
@@ -220,20 +234,22 @@ mod tests {
         /// After any changes, sent at any times, the device has what the host has.
         #[test]
         fn the_device_ends_with_the_hosts_tables(
-            changes in prop::collection::vec((0..ROWS, 0..STRIDE, 0u32..50, prop::option::of(0u32..50), any::<bool>()), 1..60),
+            changes in prop::collection::vec(
+                (0..2usize, 0..ROWS, 0..STRIDE, 0u32..50, prop::option::of(0u32..50), any::<bool>()), 1..60),
         ) {
             let sizes = sizes();
             let mut mirror = Mirror::new(&sizes);
-            let mut device = vec![NONE; sizes.tables.exact.end];
-            let (mut hosts, mut packed) = (vec![NONE; ROWS * STRIDE], vec![NONE; ROWS * STRIDE]);
+            let mut device = vec![NONE; sizes.groups[1].tables.exact.end];
+            let mut known = vec![[vec![NONE; ROWS * STRIDE], vec![NONE; ROWS * STRIDE]]; 2];
             let send = |mirror: &mut Mirror, device: &mut Vec<u32>| {
                 for piece in mirror.pieces() {
                     device[piece.at..piece.at + piece.words.len()].copy_from_slice(&piece.words);
                 }
                 mirror.settle();
             };
-            for (row, block, host, page, sends) in changes {
-                mirror.set(row, block, host, page);
+            for (group, row, block, host, page, sends) in changes {
+                mirror.set(group, row, block, host, page);
+                let [hosts, packed] = &mut known[group];
                 hosts[row * STRIDE + block] = host;
                 if let Some(page) = page {
                     packed[row * STRIDE + block] = page;
@@ -243,13 +259,15 @@ mod tests {
                 }
             }
             send(&mut mirror, &mut device);
-            let t = &sizes.tables;
-            prop_assert_eq!(&device[t.hosts.clone()], &hosts[..]);
-            prop_assert_eq!(&device[t.packed.clone()], &packed[..]);
-            for (i, host) in hosts.iter().enumerate().filter(|(_, host)| **host != NONE) {
-                for head in 0..2 {
-                    let word = device[t.exact.start + (i / STRIDE * 2 + head) * STRIDE + i % STRIDE];
-                    prop_assert_eq!(word, 1 + host * 2 + head as u32);
+            for (group, [hosts, packed]) in sizes.groups.iter().zip(&known) {
+                let t = &group.tables;
+                prop_assert_eq!(&device[t.hosts.clone()], &hosts[..]);
+                prop_assert_eq!(&device[t.packed.clone()], &packed[..]);
+                for (i, host) in hosts.iter().enumerate().filter(|(_, host)| **host != NONE) {
+                    for head in 0..2 {
+                        let word = device[t.exact.start + (i / STRIDE * 2 + head) * STRIDE + i % STRIDE];
+                        prop_assert_eq!(word, 1 + host * 2 + head as u32);
+                    }
                 }
             }
         }

@@ -49,11 +49,14 @@ mod results;
 mod ring;
 mod rows;
 mod save;
+mod sections;
 mod sizes;
 mod snapshot;
 mod step;
 mod swap;
+mod truncate;
 mod units;
+mod window;
 
 pub use self::cache::GpuCache;
 pub use self::capture::GpuCapture;

@@ -17,8 +17,13 @@ pub(super) fn tell_pages(cache: &GpuCache, parts: &[Part], layers: Range<usize>)
     let (s, mut touched) = (&core.sizes, Vec::new());
     for part in parts.iter().filter(|part| part.place.is_some()) {
         let open = part.len / s.block;
-        for (block, page) in cache.mirror.host_pages(part.row, open + 1).enumerate() {
-            for layer in layers.clone() {
+        for layer in layers.clone() {
+            // Pages that the window has passed may be others' by now.
+            let group = s.group_of(layer);
+            let table = cache.sequences.get(part.row).and_then(|entry| entry.tables.get(group));
+            let hole = table.map_or(0..0, |table| table.hole());
+            let pages = cache.mirror.host_pages(group, part.row, open + 1).enumerate();
+            for (block, page) in pages.filter(|(block, _)| !hole.contains(block)) {
                 let span = core.originals.span(s.host_at(layer, page), s.original_bytes)?;
                 touched.push(Touch { address: span.address(), bytes: span.bytes() as u64, writes: block == open });
             }

@@ -10,17 +10,17 @@ use crate::{Error, Side, centre};
 use certkv_device::cuda::Touch;
 use certkv_kernel::cuda::encode::{Order, PackItem};
 use certkv_kernel::cuda::launch::{self, Pack};
-use certkv_kernel::{Block, Causal, Tail};
+use certkv_kernel::{Block, Causal, CausalWindow, Tail};
 use certkv_page::RowSpan;
 
 /// Queries per task: the kernel unpacks the past once for each.
 const ROWS: usize = 64;
 
-/// Rows of an open block that so far are on the device alone: enqueues their copies to the host's page, in every layer.
-pub(super) fn fetch_open(cache: &GpuCache, tail: u32, host: u32) -> Result<(), Error> {
+/// Rows of an open block that so far are on the device alone: enqueues their copies to the host's page, in every layer of the group.
+pub(super) fn fetch_open(cache: &GpuCache, group: usize, tail: u32, host: u32) -> Result<(), Error> {
     let core = &cache.core;
     let s = &core.sizes;
-    for layer in 0..s.layers {
+    for layer in s.groups[group].layers.iter().copied() {
         let (from, to) = (s.tail_at(layer, tail), s.host_at(layer, host));
         core.queue.download(&core.tails, from, &core.originals, to, s.original_bytes)?;
     }
@@ -29,7 +29,7 @@ pub(super) fn fetch_open(cache: &GpuCache, tail: u32, host: u32) -> Result<(), E
 
 /// Writes the chunk's rows and codes the blocks that they fill. `token` is the chunk's first row in the step.
 pub(super) fn append(cache: &mut GpuCache, layer: usize, part: &Part) -> Result<(), Error> {
-    let Some(reservation) = &part.reservation else { return Ok(()) };
+    let Some(reservation) = part.reservations.get(cache.core.sizes.group_of(layer)) else { return Ok(()) };
     let size = cache.core.sizes.block;
     let spans: Vec<RowSpan> = reservation.rows().collect();
     if part.len < size && part.len + part.tokens >= size {
@@ -161,16 +161,26 @@ pub(super) fn attend(
     queries: &[f32],
     out: &mut [f32],
 ) -> Result<(), Error> {
-    let Some(reservation) = &part.reservation else { return Ok(()) };
+    let own = cache.core.sizes.group_of(layer);
+    let Some(reservation) = part.reservations.get(own) else { return Ok(()) };
     let GpuCache { core, page, pool, kernel, sequences, .. } = cache;
     let (s, total) = (&core.sizes, part.len + part.tokens);
-    let committed = sequences.get(part.row).map_or(&[][..], |entry| entry.table.blocks());
-    // Pages of all blocks: those of the table, then those of the step, which may replace the last.
-    let mut hosts: Vec<u32> = committed.iter().map(|entry| entry.host.index).collect();
+    let Some(table) = sequences.get(part.row).and_then(|entry| entry.tables.get(own)) else { return Ok(()) };
+    // Pages of all blocks: those of the table, then those of the step, which may replace the last. What the window has passed is not
+    // there; positions are those among what is.
+    let hole = table.hole();
+    let gone = hole.len() * s.block;
+    let mut hosts: Vec<u32> = table.blocks().iter().map(|entry| entry.host.index).collect();
     for span in reservation.rows() {
-        hosts.truncate(span.block);
+        hosts.truncate(span.block - hole.len());
         hosts.push(span.host.index);
     }
+    let window = s.window(layer).map(|window| CausalWindow {
+        tokens: window.tokens,
+        sinks: window.sinks,
+        after: if hole.is_empty() { 0 } else { hole.start * s.block },
+    });
+    let total = total - gone;
     let (blocks, rest) = (total / s.block, total % s.block);
     let (side, width, group_width) = (s.block * s.dim, s.q_heads() * s.dim, s.group * s.dim);
     let mut sides: Vec<[Vec<u16>; 2]> = (0..s.kv_heads).map(|_| [Vec::new(), Vec::new()]).collect();
@@ -214,8 +224,8 @@ pub(super) fn attend(
                     queries: &queries[start..],
                     stride: width,
                     rows,
-                    first: part.len + task.first,
-                    window: None,
+                    first: part.len - gone + task.first,
+                    window,
                 };
                 task.result = kernel.prefill(&causal, &source, blocks, tail, &mut task.out).map_err(Error::from);
             },

@@ -5,7 +5,7 @@ use crate::prefix::{PrefixScope, Prefixes, PublishedPrefix, not_cached};
 use crate::{Chunk, Error};
 use certkv_core::SequenceId;
 use certkv_page::prefix::{Admission, Evicted, PrefixStats, Prompt};
-use certkv_page::{BlockTable, Need, PageClass, PageError};
+use certkv_page::{BlockTable, Need, PageClass, PageError, TableError};
 use std::sync::Arc;
 
 impl GpuCache {
@@ -20,13 +20,9 @@ impl GpuCache {
     pub fn create_from(&mut self, scope: &PrefixScope<'_>, prompt: Prompt<'_>) -> Result<(SequenceId, usize), Error> {
         let prefixes = self.prefixes()?;
         let hit = prefixes.index.longest(&prefixes.chain(scope), prompt).map_err(Error::from_table)?;
-        let Some(table) = hit.tables.into_iter().next() else { return Err(not_cached()) };
-        let blocks: Vec<_> = table.blocks().iter().map(|b| (b.host.index, b.packed.map(|p| p.index))).collect();
-        let id = self.insert(table)?;
+        let id = self.insert(hit.tables)?;
         let row = id.slot as usize;
-        for (block, (host, packed)) in blocks.into_iter().enumerate() {
-            self.mirror.set(row, block, host, packed);
-        }
+        self.mirror_table(row);
         let sent = hit.notes.last().map_or(Ok(()), |note| self.send_centres(row, &note.centres.layers));
         match sent {
             Ok(()) => Ok((id, hit.tokens)),
@@ -58,7 +54,7 @@ impl GpuCache {
         prompt: Prompt<'_>,
     ) -> Result<PublishedPrefix, Error> {
         let unit = self.prefixes()?.index.unit();
-        let table = &self.entry(id)?.table;
+        let table = &self.entry(id)?;
         if table.is_out() {
             return Err(Error::SwappedOut);
         }
@@ -66,9 +62,9 @@ impl GpuCache {
             return Ok(PublishedPrefix::default());
         }
         let centres = self.centres_of(id.slot as usize)?;
-        let (prefixes, table) = (self.prefixes()?, &self.entry(id)?.table);
+        let (prefixes, tables) = (self.prefixes()?, self.entry(id)?.tables.iter().collect::<Vec<_>>());
         // Records without codes say so themselves: their summaries are infinite.
-        let published = prefixes.publish(scope, prompt, &[table], &centres, &self.ledger, |_| Arc::new([]));
+        let published = prefixes.publish(scope, prompt, &tables, &centres, &self.ledger, |_| Arc::new([]));
         let summary = PublishedPrefix::of(&published, unit);
         self.retire_evicted(published.evicted)?;
         Ok(summary)
@@ -86,8 +82,9 @@ impl GpuCache {
 
     /// What is remembered of their pages goes with the next step; the stream that reads them is the one that writes them anew.
     pub(super) fn retire_evicted(&mut self, evicted: Evicted) -> Result<usize, Error> {
-        let gone: Vec<u32> = evicted.groups().iter().flat_map(coded).collect();
-        self.forgotten.extend(gone);
+        for (forgotten, dropped) in self.forgotten.iter_mut().zip(evicted.groups()) {
+            forgotten.extend(coded(dropped));
+        }
         let units = evicted.units;
         evicted.retire(stamp)?;
         self.reclaim();
@@ -114,22 +111,27 @@ impl GpuCache {
     /// Unknown sequence; [`Error::TooLong`].
     pub fn admit(&self, id: Option<SequenceId>, tokens: usize) -> Result<Admission, Error> {
         let s = &self.core.sizes;
-        let need = match id {
-            Some(id) => self.entry(id)?.table.plan_append(tokens),
-            None => BlockTable::create(&self.pools, s.block, s.stride).and_then(|table| table.plan_append(tokens)),
+        let of = |tables: &[BlockTable]| tables.iter().map(|table| table.plan_growth(tokens)).collect();
+        let needs: Result<Vec<Need>, TableError> = match id {
+            Some(id) => of(&self.entry(id)?.tables),
+            None => s.block_tables(&self.pools).and_then(|tables| of(&tables)),
         };
-        let need = need.map_err(Error::from_table)?;
+        let needs = needs.map_err(Error::from_table)?;
         self.reclaim();
         if let Some(prefixes) = &self.prefixes {
-            return Ok(prefixes.index.admit(&[need]));
+            return Ok(prefixes.index.admit(&needs));
         }
-        let short = self.missing(need).into_iter().find(|(_, pages)| *pages > 0);
-        Ok(short.map_or(Admission::Fits, |(class, pages)| Admission::Lacks { group: 0, class, pages }))
+        for (group, need) in needs.into_iter().enumerate() {
+            if let Some((class, pages)) = self.missing(group, need).into_iter().find(|(_, pages)| *pages > 0) {
+                return Ok(Admission::Lacks { group, class, pages });
+            }
+        }
+        Ok(Admission::Fits)
     }
 
-    /// Pages that are not free, by class.
-    fn missing(&self, need: Need) -> [(PageClass, usize); 3] {
-        need.by_class().map(|(class, pages)| (class, pages.saturating_sub(self.pools.of(class).counts().free)))
+    /// Pages of a group that are not free, by class.
+    fn missing(&self, group: usize, need: Need) -> [(PageClass, usize); 3] {
+        need.by_class().map(|(class, pages)| (class, pages.saturating_sub(self.pools[group].of(class).counts().free)))
     }
 
     /// Evicts what the chunks of a step need; what is wrong with them, the step says.
@@ -140,14 +142,16 @@ impl GpuCache {
         let mut need = Need::default();
         for chunk in chunks {
             let Ok(entry) = self.entry(chunk.sequence) else { return Ok(()) };
-            if entry.table.is_out() {
+            if entry.is_out() {
                 return Ok(());
             }
-            let Ok(more) = entry.table.plan_append(chunk.tokens) else { return Ok(()) };
+            let Some(Ok(more)) = entry.tables.first().map(|table| table.plan_append(chunk.tokens)) else {
+                return Ok(());
+            };
             need = Need { host: need.host + more.host, packed: need.packed + more.packed, tail: need.tail + more.tail };
         }
         loop {
-            let [(_, host), (_, packed), _] = self.missing(need);
+            let [(_, host), (_, packed), _] = self.missing(0, need);
             if host.max(packed) == 0 || self.evict_some(host.max(packed))? == 0 {
                 return Ok(());
             }
@@ -181,7 +185,8 @@ impl GpuCache {
         let (Some(prefixes), Error::CapacityExhausted { class: "host", .. }) = (&self.prefixes, error) else {
             return Ok(false);
         };
-        let table = &self.entry(id)?.table;
+        // One group, where prefixes are cached.
+        let Some(table) = self.entry(id)?.tables.first() else { return Ok(false) };
         let (block, rows) = (len / table.block_size(), len % table.block_size());
         let Some(entry) = table.blocks().get(block).filter(|entry| rows > 0 && entry.is_full()) else {
             return Ok(false);

@@ -24,13 +24,14 @@ impl GpuCache {
         Ok(())
     }
 
-    /// Pages of originals and of records of a sequence's blocks. Not part of the interface.
+    /// Pages of originals and of records of a sequence's blocks, in its first group of layers. Not part of the interface.
     ///
     /// # Errors
     /// Unknown sequence.
     #[doc(hidden)]
     pub fn places(&self, id: SequenceId) -> Result<Vec<(u32, Option<u32>)>, Error> {
-        let blocks = self.entry(id)?.table.blocks();
+        let Some(table) = self.entry(id)?.tables.first() else { return Ok(Vec::new()) };
+        let blocks = table.blocks();
         Ok(blocks.iter().map(|block| (block.host.index, block.packed.map(|page| page.index))).collect())
     }
 

@@ -8,8 +8,8 @@ use super::core::Core;
 use super::policy::Rule;
 use crate::{Error, Rung, Status};
 use certkv_device::mailbox::{Missed, Slots};
-use certkv_kernel::cuda::launch;
-use certkv_kernel::cuda::publish::{ENTRY_HEAD, LayerSet, Publish, PublishRule, head_of, shape_of, words_of};
+
+use certkv_kernel::cuda::publish::{self, ENTRY_HEAD, LayerSet, Publish, PublishRule, head_of, shape_of, words_of};
 use certkv_kernel::cuda::queue::Area;
 
 /// Certificates of the last steps of a cache, see [`GpuCache::certificate_ring`](super::GpuCache::certificate_ring). Clones read the same
@@ -130,5 +130,5 @@ pub(super) fn publish(core: &Core, seqs: usize, rule: Rule, attended: impl Itera
         attended: layers(&mut { attended }),
         exact: layers(&mut (0..s.layers).map(|layer| core.kit(layer).exact)),
     };
-    Ok(launch::publish(&core.queue, &core.kit(0).publish, &args)?)
+    Ok(publish::launch(&core.queue, &core.kit(0).publish, &args)?)
 }

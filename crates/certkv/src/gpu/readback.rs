@@ -122,8 +122,8 @@ impl GpuStep<'_> {
                 if let Some(error) = found.refusal(part.row, part.first_row) {
                     return Err(error);
                 }
-                let shape = (s, &self.cache.layouts[layer]);
-                found.of(self.rule, place, part.len + 1, shape, core.kit(layer).exact, own);
+                let (shape, window) = ((s, &self.cache.layouts[layer]), s.window(layer));
+                found.of(self.rule, place, (part.len + 1, window), shape, core.kit(layer).exact, own);
             } else {
                 own.fill(Certificate::PREFILL);
             }

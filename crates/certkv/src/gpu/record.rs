@@ -4,7 +4,7 @@ use super::core::Core;
 use super::ladder::{self, Call};
 use super::policy::Rule;
 use super::published;
-use super::step::check_queries;
+use super::step::{check_queries, most_blocks};
 use crate::{Error, Policy};
 use certkv_kernel::cuda::queue::{Recording, Tensor};
 use core::marker::PhantomData;
@@ -66,7 +66,7 @@ impl GpuCache {
         let recording = core.queue.record(|| -> Result<(), Error> {
             for (layer, io) in layers.iter().enumerate() {
                 core.append(layer, seqs, io.keys, io.values)?;
-                let blocks = seqs * s.kv_heads * s.stride;
+                let blocks = most_blocks(&core, layer, seqs);
                 ladder::attend(&core, &Call { layer, seqs, blocks, query: io.query, out: io.out, rule, fresh: true })?;
             }
             published::publish(&core, seqs, rule, layers.iter().map(|_| true))

@@ -1,11 +1,13 @@
 //! Results as the host reads them: the device's certificates in the engine's words. Pure.
 use super::policy::Rule;
 use super::sizes::Sizes;
+use super::window::blocks_seen;
 use crate::{Certificate, Error, Rung, Status};
 use certkv_bound::{BytesRead, Cause};
 use certkv_core::RecordLayout;
 use certkv_kernel::cuda::args;
 use certkv_kernel::cuda::encode::append_error;
+use certkv_page::Window;
 
 /// One layer's results, copied from the device.
 #[derive(Debug, Default)]
@@ -90,17 +92,18 @@ fn is_listed(list: &[u32], head: usize) -> bool {
 }
 
 impl Results {
-    /// Certificates of the sequence at `place` of the batch, after a step that left it with `tokens` tokens.
+    /// Certificates of the sequence at `place` of the batch, after a step that left it with `tokens` tokens, of which queries see `window`.
     pub(super) fn of(
         &self,
         rule: Rule,
         place: usize,
-        tokens: usize,
+        (tokens, window): (usize, Option<Window>),
         (sizes, layout): (&Sizes, &RecordLayout),
         exact_format: bool,
         out: &mut [Certificate],
     ) {
-        let blocks = tokens / sizes.block;
+        // Full ones that were read.
+        let blocks = blocks_seen(window, sizes.block, tokens) - usize::from(!tokens.is_multiple_of(sizes.block));
         let residuals = layout.key_residuals.len() + layout.value_residuals.len();
         let open = ((tokens % sizes.block) * sizes.dim * 4) as u64;
         for (h, c) in out.iter_mut().enumerate() {

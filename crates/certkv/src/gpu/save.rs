@@ -11,7 +11,7 @@ use crate::save::{Counted, into_file, state};
 use crate::{SaveError, SaveScope};
 use certkv_core::{SequenceId, span};
 use certkv_kernel::cuda::args::Demand;
-use certkv_page::{BlockEntry, BlockTable, Reservation, RowSpan};
+use certkv_page::{BlockEntry, BlockTable, Reservation, RowSpan, TableError};
 use std::fs::File;
 use std::io::{BufReader, Read, Write};
 use std::path::Path;
@@ -46,17 +46,21 @@ impl GpuCache {
     }
 
     fn header(&self, scope: &SaveScope<'_>, tokens: usize) -> header::Header {
-        let groups = self.layouts.iter().map(|layout| (1, layout.format, None));
+        let sizes = &self.core.sizes;
+        let groups = self.layouts.iter().enumerate();
+        let groups = groups.map(|(layer, layout)| (1, layout.format, sizes.window(layer)));
         header::of(&self.config.geometry, Order::Fragments, groups, scope.model, tokens)
     }
 
     fn write_out(&mut self, id: SequenceId, scope: &SaveScope<'_>, out: &mut dyn Write) -> Result<u64, Error> {
         let (row, core) = (id.slot as usize, Arc::clone(&self.core));
-        let table = &self.entry(id)?.table;
-        let (len, size) = (table.len(), table.block_size());
+        let entry = self.entry(id)?;
+        let (len, size) = (entry.len(), core.sizes.block);
         // Rows of an open block are on the device alone.
-        if let Some((host, tail)) = table.blocks().last().and_then(|entry| Some((entry.host, entry.tail?))) {
-            super::prefill::fetch_open(self, tail.index, host.index)?;
+        for (group, table) in entry.tables.iter().enumerate() {
+            if let Some((host, tail)) = table.blocks().last().and_then(|entry| Some((entry.host, entry.tail?))) {
+                super::prefill::fetch_open(self, group, tail.index, host.index)?;
+            }
         }
         core.finish()?;
         let mut writer = Writer::begin(out, scope.key)?;
@@ -67,14 +71,19 @@ impl GpuCache {
             state::put_floats(&mut bytes, &memory.centre);
             state::put_floats(&mut bytes, &memory.demands);
         }
+        for table in entry.tables.iter().filter(|table| table.window().is_some()) {
+            state::put(&mut bytes, table.hole().end as u64);
+        }
         writer.section(Tag::State, &bytes)?;
-        for (block, entry) in table.blocks().iter().enumerate() {
-            bytes.clear();
-            for layer in 0..core.sizes.layers {
-                core.originals_out(layer, entry, (len - block * size).min(size), &mut bytes)?;
-                core.records_out(layer, entry, &mut bytes)?;
+        for (group, table) in core.sizes.groups.iter().zip(&entry.tables) {
+            for (block, entry) in table.numbered() {
+                bytes.clear();
+                for layer in group.layers.iter().copied() {
+                    core.originals_out(layer, entry, (len - block * size).min(size), &mut bytes)?;
+                    core.records_out(layer, entry, &mut bytes)?;
+                }
+                writer.section(Tag::Block, &bytes)?;
             }
-            writer.section(Tag::Block, &bytes)?;
         }
         writer.section(Tag::End, &[])?;
         writer.finish()
@@ -101,47 +110,88 @@ impl GpuCache {
         let mut bytes = Vec::new();
         reader.section(Tag::Header, header::MOST_BYTES, &mut bytes)?;
         let tokens = self.header(scope, 0).accepts(&bytes)?;
-        let mut table = BlockTable::create(&self.pools, s.block, s.stride).map_err(Error::from_table)?;
-        table.plan_append(tokens).map_err(Error::from_table)?;
+        let mut tables = s.block_tables(&self.pools).map_err(Error::from_table)?;
+        for table in &tables {
+            table.plan_growth(tokens).map_err(Error::from_table)?;
+        }
         if self.sequences.len() >= s.rows {
             return Err(Error::TooManySequences { max_sequences: s.rows });
         }
         reader.section(Tag::State, usize::MAX, &mut bytes)?;
-        let memory = core.parse(&bytes, tokens >= s.block)?;
-        let reservation = self.reserve_all(&mut table, tokens)?;
-        let filled = (|| -> Result<(), Error> {
-            // What read the pages before has yet to pass: the host writes them.
-            core.finish()?;
-            for span in reservation.rows() {
-                let records = |layer: usize| if span.packed.is_some() { s.of_layer[layer].page_bytes } else { 0 };
-                let expected = (0..s.layers).map(|layer| s.original_bytes + records(layer)).sum();
+        let (memory, holes) = core.parse(&bytes, tokens)?;
+        let mut filled = Ok(());
+        for ((group, table), hole) in s.groups.iter().zip(&mut tables).zip(holes) {
+            let mut block = |span: &RowSpan| -> Result<(), Error> {
+                let packed = if span.packed.is_some() { group.page_bytes } else { 0 };
+                let expected = group.layers.len() * s.original_bytes + packed;
                 reader.section(Tag::Block, expected, &mut bytes)?;
                 if bytes.len() != expected {
                     let why = "other pages than the header says";
                     return Err(SaveError::Malformed { section: Tag::Block.name(), why }.into());
                 }
-                core.copy_in(&span, &bytes)?;
+                core.copy_in(&group.layers, span, &bytes)
+            };
+            filled = filled.and_then(|()| match hole {
+                None => self.fill(table, |table| table.reserve(tokens), &mut block),
+                Some(hole) => self.fill_window(table, tokens, hole, &mut block),
+            });
+        }
+        let filled = filled.and_then(|()| Ok(reader.section(Tag::End, 0, &mut bytes)?));
+        match filled.and_then(|()| core.finish()) {
+            Ok(()) => self.settle_restored(tables, &memory),
+            Err(error) => {
+                for table in tables {
+                    table.release().retire(stamp)?;
+                }
+                Err(error)
             }
-            Ok(reader.section(Tag::End, 0, &mut bytes)?)
-        })();
-        if let Err(error) = filled.and_then(|()| core.finish()) {
+        }
+    }
+
+    /// Takes pages for more tokens of a table that nobody else knows, and commits them when `block` has filled each.
+    fn fill(
+        &mut self,
+        table: &mut BlockTable,
+        reserve: impl Fn(&mut BlockTable) -> Result<Reservation, TableError>,
+        block: &mut impl FnMut(&RowSpan) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let reservation = self.reserve_all(table, reserve)?;
+        // What read the pages before has yet to pass: the host writes them.
+        let filled = self.core.finish().and_then(|()| reservation.rows().try_for_each(|span| block(&span)));
+        if let Err(error) = filled {
             reservation.abort(stamp);
             return Err(error);
         }
-        // Nobody else knows the table; a refusal leaves it and the pages to their drops.
         let committed = table.commit(reservation).map_err(|e| Error::from_table(e.error))?;
         committed.dropped.retire(stamp)?;
-        self.settle_restored(table, &memory)
+        Ok(())
     }
 
-    fn settle_restored(&mut self, table: BlockTable, memory: &[Memory]) -> Result<SequenceId, Error> {
-        let core = Arc::clone(&self.core);
-        let blocks: Vec<BlockEntry> = table.blocks().to_vec();
-        let id = self.insert(table)?;
-        let row = id.slot as usize;
-        for (block, entry) in blocks.into_iter().enumerate() {
-            self.mirror.set(row, block, entry.host.index, entry.packed.map(|page| page.index));
+    /// The same block by block of what a window has left: the sinks' blocks, then those from block `hole` on.
+    fn fill_window(
+        &mut self,
+        table: &mut BlockTable,
+        tokens: usize,
+        hole: usize,
+        block: &mut impl FnMut(&RowSpan) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let (size, sinks) = (table.block_size(), table.hole().start);
+        while table.len() < tokens {
+            if table.len() / size == sinks && hole > sinks && table.hole().is_empty() {
+                table.leave_out(hole).map_err(Error::from_table)?;
+                continue;
+            }
+            let rows = (tokens - table.len()).min(size);
+            self.fill(table, |table| table.reserve_block(rows), block)?;
         }
+        Ok(())
+    }
+
+    fn settle_restored(&mut self, tables: Vec<BlockTable>, memory: &[Memory]) -> Result<SequenceId, Error> {
+        let core = Arc::clone(&self.core);
+        let id = self.insert(tables)?;
+        let row = id.slot as usize;
+        self.mirror_table(row);
         let known = memory.iter().enumerate().try_for_each(|(layer, memory)| core.remember(layer, row, memory));
         match known {
             Ok(()) => Ok(id),
@@ -152,11 +202,15 @@ impl GpuCache {
         }
     }
 
-    /// Pages for all tokens of a table, evicting cached prefixes if they are in the way.
-    pub(super) fn reserve_all(&mut self, table: &mut BlockTable, tokens: usize) -> Result<Reservation, Error> {
+    /// Pages of a table, evicting cached prefixes if they are in the way.
+    pub(super) fn reserve_all(
+        &mut self,
+        table: &mut BlockTable,
+        reserve: impl Fn(&mut BlockTable) -> Result<Reservation, TableError>,
+    ) -> Result<Reservation, Error> {
         self.reclaim();
         loop {
-            match table.reserve(tokens).map_err(Error::from_table) {
+            match reserve(table).map_err(Error::from_table) {
                 Err(error) if self.make_room_after(&error)? => {}
                 result => return result,
             }
@@ -211,9 +265,10 @@ impl Core {
         Ok(())
     }
 
-    /// What a file remembers, by layer.
-    fn parse(&self, bytes: &[u8], coded: bool) -> Result<Vec<Memory>, SaveError> {
+    /// What a file of `tokens` tokens remembers, by layer; and, of groups with windows, the block behind the hole.
+    fn parse(&self, bytes: &[u8], tokens: usize) -> Result<(Vec<Memory>, Vec<Option<usize>>), SaveError> {
         let s = &self.sizes;
+        let coded = tokens >= s.block;
         let (width, all) = (s.kv_heads * s.dim, s.q_heads() * Demand::WORDS);
         let mut rest = state::Rest(bytes);
         let mut memory = Vec::with_capacity(s.layers);
@@ -226,7 +281,18 @@ impl Core {
             }
             memory.push(Memory { centre, demands });
         }
-        if rest.0.is_empty() { Ok(memory) } else { Err(malformed("longer than it says")) }
+        let mut holes = vec![None; s.groups.len()];
+        for (group, hole) in s.groups.iter().zip(&mut holes) {
+            let Some(window) = group.window else { continue };
+            let sinks = window.sink_blocks(s.block);
+            let end = rest.count(sinks.max(tokens / s.block))?.max(sinks);
+            // What the next query sees is there.
+            if end > sinks && end * s.block > window.first(tokens) {
+                return Err(malformed("a window with a hole in it"));
+            }
+            *hole = Some(end);
+        }
+        if rest.0.is_empty() { Ok((memory, holes)) } else { Err(malformed("longer than it says")) }
     }
 
     /// Originals of one layer of a block, its first `rows` alone. Whoever asks has waited for the device.
@@ -262,9 +328,9 @@ impl Core {
     }
 
     /// Fills the pages of one block from what [`Core::originals_out`] and [`Core::records_out`] collected, layer by layer.
-    fn copy_in(&self, span: &RowSpan, mut bytes: &[u8]) -> Result<(), Error> {
+    fn copy_in(&self, layers: &[usize], span: &RowSpan, mut bytes: &[u8]) -> Result<(), Error> {
         let s = &self.sizes;
-        for layer in 0..s.layers {
+        for layer in layers.iter().copied() {
             let (originals, rest) = bytes.split_at(s.original_bytes);
             let (records, rest) = rest.split_at(if span.packed.is_some() { s.of_layer[layer].page_bytes } else { 0 });
             self.page_in(layer, span, originals, records)?;

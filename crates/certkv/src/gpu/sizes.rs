@@ -3,6 +3,10 @@ use super::cache::Entry;
 use super::config::{GpuConfig, STAGING_SLOTS};
 use super::kit;
 use super::plan::GpuMachine;
+use super::sections::{
+    ALIGN, CorrectionSections, CounterSections, GroupSections, MemorySections, TableSections, sections, table_sections,
+};
+use super::window;
 use crate::Error;
 use crate::prefix::Prefixes;
 use certkv_core::budget::ByClass;
@@ -10,73 +14,23 @@ use certkv_core::{Class, RecordLayout};
 use certkv_device::cuda::PinnedBuffer;
 use certkv_device::mailbox::Slots;
 use certkv_kernel::cuda::args::{Certificate, Demand, Picked, Sides};
-use certkv_kernel::cuda::select::{CopyItem, SelectStats};
+use certkv_kernel::cuda::select::SelectStats;
 use certkv_kernel::cuda::{Variant, launch, publish};
-use certkv_page::{BlockTable, PageAllocator};
+use certkv_page::{BlockTable, PageAllocator, Pools, TableError, Window};
 use core::ops::Range;
 
-/// Sections of a buffer start at multiples of this.
-const ALIGN: usize = 256;
-
-/// Words of 32 bits in the tables' buffer, by section. `state` is written once a step: tokens before and after it, tails,
-/// rows of the batch, their number.
+/// Layers with the same window: they share block tables, and have pages of their own.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct TableSections {
-    pub(super) before: Range<usize>,
-    pub(super) after: Range<usize>,
-    pub(super) tails: Range<usize>,
-    pub(super) batch: Range<usize>,
-    /// Sequences of the batch, then the number of the step.
-    pub(super) count: Range<usize>,
-    /// `[row][stride]`: pages of records.
-    pub(super) packed: Range<usize>,
-    /// `[row][stride]`: pages of originals.
-    pub(super) hosts: Range<usize>,
-    /// `[row][kv_head][stride]`: promoted words under which everything is read from the originals.
-    pub(super) exact: Range<usize>,
-}
-
-/// Words of the counters' buffer: zero between launches, but for `errors`, `status` and what counts up.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct CounterSections {
-    pub(super) arrived: Range<usize>,
-    pub(super) errors: Range<usize>,
-    pub(super) status: Range<usize>,
-    pub(super) heads: Range<usize>,
-    pub(super) stats: Range<usize>,
-    /// Steps so far, 8 bytes, and the CTAs that have published.
-    pub(super) published: Range<usize>,
-}
-
-/// Words of what a layer remembers of its promoted sides.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct MemorySections {
-    pub(super) sides: Range<usize>,
-    pub(super) resident: Range<usize>,
-    /// Owner and stamp of every slot of keys, then of values.
-    pub(super) keys: [Range<usize>; 2],
-    pub(super) values: [Range<usize>; 2],
-    /// Where the searches for slots go on.
-    pub(super) hands: Range<usize>,
-    pub(super) queue: Range<usize>,
-    pub(super) copies: Range<usize>,
-    /// Of all sections, with what separates layers.
-    pub(super) words: usize,
-}
-
-/// Bytes of what corrections work with; all empty without a refinable format.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct CorrectionSections {
-    /// Heads to be corrected.
-    pub(super) list: Range<usize>,
-    /// `[head of the batch]`: how many blocks.
-    pub(super) picked: Range<usize>,
-    /// `[head of the batch][stride]`: which.
-    pub(super) picks: Range<usize>,
-    /// `[head of the batch]`: its state when the pass is over.
-    pub(super) kept: Range<usize>,
-    /// `[row][kv_head][stride]`, a byte each: which residuals the pass has read.
-    pub(super) looks: Range<usize>,
+pub(super) struct GroupSizes {
+    /// What their queries see; `None`: everything.
+    pub(super) window: Option<Window>,
+    /// Their numbers.
+    pub(super) layers: Vec<usize>,
+    pub(super) packed_pages: usize,
+    pub(super) host_pages: usize,
+    /// Bytes of a page of records in all of them.
+    pub(super) page_bytes: usize,
+    pub(super) tables: GroupSections,
 }
 
 /// What depends on a layer's format.
@@ -89,6 +43,8 @@ pub(super) struct LayerSizes {
     packed_at: usize,
     /// First byte of its pages in host memory.
     swap_at: usize,
+    /// First byte of its pages of originals.
+    host_at: usize,
     /// Slots of keys and of values in scratch.
     pub(super) slots: [usize; 2],
     /// First byte of them.
@@ -103,24 +59,31 @@ pub(super) struct Sizes {
     pub(super) rows: usize,
     /// Blocks per row of the tables.
     pub(super) stride: usize,
+    pub(super) groups: Vec<GroupSizes>,
+    /// By layer.
+    group_of: Vec<usize>,
     pub(super) kv_heads: usize,
     pub(super) group: usize,
     pub(super) dim: usize,
     pub(super) block: usize,
-    pub(super) packed_pages: usize,
-    pub(super) host_pages: usize,
+    /// Of each group.
     pub(super) tail_slots: usize,
-    /// Pages of records in host memory.
+    /// Pages of records in host memory, of each group.
     pub(super) swap_pages: usize,
     /// By layer.
     pub(super) of_layer: Vec<LayerSizes>,
     packed_bytes: usize,
+    host_bytes: usize,
     swap_bytes: usize,
     scratch_bytes: usize,
     /// Bytes of a page of originals (a tail too), in one layer.
     pub(super) original_bytes: usize,
     pub(super) side_bytes: usize,
     pub(super) tables: TableSections,
+    /// Words of `[row][kv_head][stride]`.
+    pub(super) exact_words: usize,
+    /// Pages of originals of the largest group.
+    side_pages: usize,
     pub(super) counters: CounterSections,
     pub(super) memory: MemorySections,
     pub(super) corrections: CorrectionSections,
@@ -133,28 +96,6 @@ pub(super) struct Sizes {
     /// Of cached prefixes on the host, and the most that publishing may add.
     pub(super) prefix_bytes: usize,
     pub(super) later: usize,
-}
-
-/// Lays sections of the given numbers of words out.
-fn sections<const N: usize>(words: [usize; N]) -> Option<([Range<usize>; N], usize)> {
-    let mut at = 0usize;
-    let mut out = [const { 0..0 }; N];
-    for (range, n) in out.iter_mut().zip(words) {
-        *range = at..at.checked_add(n)?;
-        at = range.end.checked_next_multiple_of(ALIGN / 4)?;
-    }
-    Some((out, at))
-}
-
-impl MemorySections {
-    /// For so many heads of pages, slots and copies.
-    fn new(items: usize, [keys, values]: [usize; 2], copies: usize) -> Option<Self> {
-        let side_words = items.checked_mul(2 * size_of::<Sides>() / 4)?;
-        let copy_words = copies.checked_mul(size_of::<CopyItem>() / 4)?;
-        let ([sides, resident, ko, ks, vo, vs, hands, queue, copies], words) =
-            sections([side_words, 2 * items, keys, keys, values, values, 2, 2, copy_words])?;
-        Some(Self { sides, resident, keys: [ko, ks], values: [vo, vs], hands, queue, copies, words })
-    }
 }
 
 fn too_large() -> Error {
@@ -171,7 +112,8 @@ impl Sizes {
         let Some(first) = layouts.first() else {
             return Err(Error::Config { field: "geometry", why: "no layer".into() });
         };
-        let variants = kit::variants(machine.arch, config, first)?;
+        // Windows do not change the size of anything here.
+        let variants = kit::variants(machine.arch, config, first, false)?;
         let Some(variant) = variants.first() else {
             return Err(Error::Config { field: "formats", why: "no kernels".into() });
         };
@@ -189,11 +131,32 @@ impl Sizes {
         let g = &config.geometry;
         let (block, rows) = (config.block(), config.max_sequences);
         let stride = config.max_context.div_ceil(block);
-        let full = config.max_tokens.div_ceil(block);
+        let all = config.max_tokens.div_ceil(block);
+        let by_window = window::groups(&window::by_layer(config));
+        let mut group_of = vec![0; g.layers];
+        for (group, (_, layers)) in by_window.iter().enumerate() {
+            layers.iter().for_each(|layer| group_of[*layer] = group);
+        }
         let entries = rows.checked_mul(stride).ok_or_else(too_large)?;
         let exact = entries.checked_mul(g.kv_heads).ok_or_else(too_large)?;
-        let table = sections([rows, rows, rows, rows, 2, entries, entries, exact]);
-        let ([before, after, tails, batch, count, packed, hosts, exact], _) = table.ok_or_else(too_large)?;
+        let (tables, sections_of_groups) =
+            table_sections(by_window.len(), rows, entries, exact).ok_or_else(too_large)?;
+        let of_group = |((window, layers), tables): ((Option<Window>, Vec<usize>), GroupSections)| {
+            // Blocks of all sequences at once.
+            let room = window.map_or(usize::MAX, |window| window.most_blocks(block, stride).saturating_mul(rows));
+            GroupSizes {
+                window,
+                packed_pages: all.min(room),
+                // An open block has originals too; a tail is given up only after its successor was taken.
+                host_pages: all.saturating_add(rows).min(room),
+                page_bytes: layers.iter().map(|layer| g.kv_heads * layouts[*layer].bytes).sum(),
+                layers,
+                tables,
+            }
+        };
+        let groups: Vec<GroupSizes> = by_window.into_iter().zip(sections_of_groups).map(of_group).collect();
+        let most_of = |pages: fn(&GroupSizes) -> usize| groups.iter().map(pages).max().unwrap_or(0);
+        let (packed_pages, host_pages) = (most_of(|group| group.packed_pages), most_of(|group| group.host_pages));
         let counters = sections([rows, rows, 1, rows * g.kv_heads, g.layers * SelectStats::WORDS, 4]);
         let ([arrived, errors, status, heads, stats, published], _) = counters.ok_or_else(too_large)?;
         let ring = match config.certificate_ring {
@@ -201,24 +164,30 @@ impl Sizes {
             steps => Some(publish::slots(steps, g.layers, rows, g.q_heads).ok_or_else(too_large)?),
         };
         let side_bytes = 2 * block * g.head_dim;
+        let original_bytes = 2 * g.kv_heads * side_bytes;
         let slots = [config.scratch_keys, config.scratch_values];
         let swap_pages = config.swap_tokens.div_ceil(block);
         let (mut of_layer, mut packed_bytes, mut scratch_bytes) = (Vec::with_capacity(g.layers), 0usize, 0usize);
-        let mut swap_bytes = 0usize;
-        for layout in layouts {
+        let (mut swap_bytes, mut host_bytes) = (0usize, 0usize);
+        for (layout, group) in layouts.iter().zip(group_of.iter().map(|group| &groups[*group])) {
             // Residual planes lie beside the codes: nothing is planned there, and nothing copied.
             let slots = if layout.format.refine.is_none() { slots } else { [0; 2] };
             let page_bytes = g.kv_heads * layout.bytes;
-            let (packed_at, scratch_at, swap_at) = (packed_bytes, scratch_bytes, swap_bytes);
-            of_layer.push(LayerSizes { record_bytes: layout.bytes, page_bytes, packed_at, swap_at, slots, scratch_at });
+            let (packed_at, scratch_at, swap_at, host_at) = (packed_bytes, scratch_bytes, swap_bytes, host_bytes);
+            let record_bytes = layout.bytes;
+            of_layer.push(LayerSizes { record_bytes, page_bytes, packed_at, swap_at, host_at, slots, scratch_at });
             let grow = |at: usize, n: usize, bytes: usize| n.checked_mul(bytes).and_then(|more| at.checked_add(more));
-            packed_bytes = grow(packed_bytes, full, page_bytes).ok_or_else(too_large)?;
+            packed_bytes = grow(packed_bytes, group.packed_pages, page_bytes).ok_or_else(too_large)?;
+            host_bytes = grow(host_bytes, group.host_pages, original_bytes).ok_or_else(too_large)?;
             swap_bytes = grow(swap_bytes, swap_pages, page_bytes).ok_or_else(too_large)?;
             scratch_bytes = grow(scratch_bytes, slots[0] + slots[1], side_bytes).ok_or_else(too_large)?;
         }
-        let memory =
-            MemorySections::new(full.checked_mul(g.kv_heads).ok_or_else(too_large)?, slots, config.copies_per_step)
-                .ok_or_else(too_large)?;
+        let memory = MemorySections::new(
+            packed_pages.checked_mul(g.kv_heads).ok_or_else(too_large)?,
+            slots,
+            config.copies_per_step,
+        )
+        .ok_or_else(too_large)?;
         let refinable = layouts.iter().any(|layout| !layout.format.refine.is_none());
         let most = if refinable { rows * g.kv_heads } else { 0 };
         let bytes = [
@@ -232,30 +201,31 @@ impl Sizes {
         let (sections_of, _) = sections(words).ok_or_else(too_large)?;
         let [list, picked, picks, kept, looks] = sections_of.map(|words| 4 * words.start..4 * words.end);
         let corrections = CorrectionSections { list, picked, picks, kept, looks };
-        let original_bytes = 2 * g.kv_heads * side_bytes;
         // The longest things that travel at once: the state of all rows, one row of a table, one layer's inputs.
-        let travels = [4 * count.end, 4 * stride, 4 * rows * (2 * g.kv_width() + g.q_width()), original_bytes];
+        let travels = [4 * tables.count.end, 4 * stride, 4 * rows * (2 * g.kv_width() + g.q_width()), original_bytes];
         let staging_slot = travels.into_iter().max().unwrap_or(0).max(1 << 18).next_multiple_of(4096);
         let sizes = Self {
             layers: g.layers,
             rows,
             stride,
+            groups,
+            group_of,
             kv_heads: g.kv_heads,
             group: g.group(),
             dim: g.head_dim,
             block,
-            packed_pages: full,
-            // An open block has originals too; a tail is given up only after its successor was taken.
-            host_pages: full + rows,
+            side_pages: host_pages,
             tail_slots: 2 * rows,
             swap_pages,
             swap_bytes,
+            host_bytes,
             of_layer,
             packed_bytes,
             scratch_bytes: scratch_bytes.max(ALIGN),
             original_bytes,
             side_bytes,
-            tables: TableSections { before, after, tails, batch, count, packed, hosts, exact },
+            tables,
+            exact_words: exact,
             counters: CounterSections { arrived, errors, status, heads, stats, published },
             ring,
             memory,
@@ -264,17 +234,40 @@ impl Sizes {
             partial_bytes: launch::partial_bytes(variant, ctas, rows * g.kv_heads),
             staging_slot,
             prefix_bytes: match &config.prefixes {
-                Some(prefixes) => Prefixes::bytes(prefixes, &[(block, full + rows, stride)])?,
+                Some(prefixes) => Prefixes::bytes(prefixes, &[(block, host_pages, stride)])?,
                 None => 0,
             },
             later: config.prefixes.as_ref().map_or(0, |p| p.units.saturating_mul(4 * g.layers * g.kv_width())),
         };
         // Words of promoted sides count from 1 up to pages times heads.
-        let items = sizes.host_pages.saturating_mul(sizes.kv_heads).saturating_mul(2);
+        let items = sizes.side_pages.saturating_mul(sizes.kv_heads).saturating_mul(2);
         if items > (1 << 31) - 2 || sizes.total().is_none() {
             return Err(too_large());
         }
         Ok(sizes)
+    }
+
+    /// The group of a layer.
+    pub(super) fn group_of(&self, layer: usize) -> usize {
+        self.group_of[layer]
+    }
+
+    pub(super) fn group(&self, layer: usize) -> &GroupSizes {
+        &self.groups[self.group_of[layer]]
+    }
+
+    /// What queries of a layer see.
+    pub(super) fn window(&self, layer: usize) -> Option<Window> {
+        self.group(layer).window
+    }
+
+    /// A new sequence's block tables, by group.
+    pub(super) fn block_tables(&self, pools: &[Pools]) -> Result<Vec<BlockTable>, TableError> {
+        let table = |(group, pools): (&GroupSizes, &Pools)| match group.window {
+            Some(window) => BlockTable::windowed(pools, self.block, self.stride, window),
+            None => BlockTable::create(pools, self.block, self.stride),
+        };
+        self.groups.iter().zip(pools).map(table).collect()
     }
 
     fn total(&self) -> Option<usize> {
@@ -295,11 +288,17 @@ impl Sizes {
 
     /// Words and lists of the host about pages and sequences.
     fn books(&self) -> Option<usize> {
-        let pages = [self.host_pages, self.packed_pages, self.tail_slots, self.swap_pages].map(PageAllocator::bytes);
-        let seals = self.swap_pages.checked_mul(8 * self.layers)?;
-        let tables = self.rows.checked_mul(BlockTable::bytes(self.stride) + size_of::<Entry>() + size_of::<usize>())?;
-        let mirror = 4 * (self.tables.count.end + self.tables.packed.len() + self.tables.hosts.len());
-        pages.into_iter().chain([tables, mirror, seals]).try_fold(0usize, usize::checked_add)
+        let mut all = self.swap_pages.checked_mul(8 * self.layers)?.checked_add(4 * self.tables.count.end)?;
+        all = all.checked_add(self.rows.checked_mul(size_of::<Entry>() + size_of::<usize>())?)?;
+        for group in &self.groups {
+            let pages = [group.host_pages, group.packed_pages, self.tail_slots, self.swap_pages];
+            let room = group.window.map_or(self.stride, |window| window.most_blocks(self.block, self.stride));
+            let tables = self.rows.checked_mul(BlockTable::bytes(room) + size_of::<BlockTable>())?;
+            let mirror = 4 * (group.tables.packed.len() + group.tables.hosts.len());
+            let of_group = pages.map(PageAllocator::bytes).into_iter().chain([tables, mirror]);
+            all = of_group.into_iter().try_fold(all, usize::checked_add)?;
+        }
+        Some(all)
     }
 
     /// Query heads.
@@ -312,7 +311,7 @@ impl Sizes {
     }
 
     pub(super) fn host_bytes(&self) -> Option<usize> {
-        self.layers.checked_mul(self.host_pages)?.checked_mul(self.original_bytes)
+        Some(self.host_bytes)
     }
 
     pub(super) fn tail_bytes(&self) -> Option<usize> {
@@ -325,16 +324,16 @@ impl Sizes {
     }
 
     pub(super) fn table_bytes(&self) -> Option<usize> {
-        self.tables.exact.end.checked_mul(4)
+        self.groups.last()?.tables.exact.end.checked_mul(4)
     }
 
-    /// Sides of all pages of originals, in one layer.
+    /// Sides of all pages of originals, in one layer; as many as the largest group has.
     pub(super) fn side_table_bytes(&self) -> usize {
-        self.host_pages * self.kv_heads * size_of::<Sides>()
+        self.side_pages * self.kv_heads * size_of::<Sides>()
     }
 
     pub(super) fn mass_bytes(&self) -> Option<usize> {
-        self.tables.exact.len().checked_mul(4 * self.group)
+        self.exact_words.checked_mul(4 * self.group)
     }
 
     /// Certificates of one launch.
@@ -401,7 +400,7 @@ impl Sizes {
             2 * self.certificate_bytes() + 2 * self.list_bytes() + self.centre_bytes() + self.demand_bytes(),
         );
         let sides = self.layers.checked_mul(self.side_table_bytes());
-        let memory = self.layers.checked_mul(4 * self.memory.words + 4 * self.tables.exact.len());
+        let memory = self.layers.checked_mul(4 * self.memory.words + 4 * self.exact_words);
         let scratch = Some(self.scratch_bytes).zip(self.tail_bytes());
         let work = self.partial_bytes + self.counter_bytes() + 2 * self.row_bytes() + 2 * self.query_bytes();
         let tables =
@@ -432,7 +431,7 @@ impl Sizes {
 
     /// First byte of page `page` of originals in `layer`.
     pub(super) fn host_at(&self, layer: usize, page: u32) -> usize {
-        (layer * self.host_pages + page as usize) * self.original_bytes
+        self.of_layer[layer].host_at + page as usize * self.original_bytes
     }
 
     /// First byte of tail `slot` in `layer`.
@@ -508,10 +507,11 @@ mod tests {
     #[test]
     fn sections_are_aligned_apart_and_as_long_as_their_tables() {
         let s = sizes(1000, 700, 5).unwrap();
-        assert_eq!((s.stride, s.packed_pages, s.host_pages, s.tail_slots), (22, 32, 37, 10));
-        let t = &s.tables;
+        let [group] = &s.groups[..] else { panic!("{:?}", s.groups) };
+        assert_eq!((s.stride, group.packed_pages, group.host_pages, s.tail_slots), (22, 32, 37, 10));
+        let (t, own) = (&s.tables, &group.tables);
         let lens = [5, 5, 5, 5, 2, 110, 110, 220];
-        let all = [&t.before, &t.after, &t.tails, &t.batch, &t.count, &t.packed, &t.hosts, &t.exact];
+        let all = [&t.before, &t.after, &own.tails, &t.batch, &t.count, &own.packed, &own.hosts, &own.exact];
         let mut end = 0;
         for (range, len) in all.into_iter().zip(lens) {
             assert!(range.start % 64 == 0 && range.start >= end && range.len() == len, "{t:?}");
@@ -540,9 +540,9 @@ mod tests {
     #[test]
     fn addresses_of_pages_do_not_overlap_between_layers() {
         let s = sizes(1000, 1000, 5).unwrap();
-        assert_eq!(s.host_at(1, 0), s.host_at(0, s.host_pages as u32 - 1) + s.original_bytes);
+        assert_eq!(s.host_at(1, 0), s.host_at(0, s.groups[0].host_pages as u32 - 1) + s.original_bytes);
         assert_eq!(s.tail_at(2, 0) - s.tail_at(1, 0), s.tail_slots * s.original_bytes);
-        assert_eq!(s.packed_at(2, s.packed_pages as u32 - 1) + s.of_layer[2].page_bytes, s.packed_bytes());
+        assert_eq!(s.packed_at(2, s.groups[0].packed_pages as u32 - 1) + s.of_layer[2].page_bytes, s.packed_bytes());
         assert_eq!(s.centre_at(2, 4) + 4 * 2 * 128, 3 * s.centre_bytes());
     }
 
@@ -557,7 +557,7 @@ mod tests {
         for (layer, layout) in layouts.iter().enumerate() {
             let own = &s.of_layer[layer];
             assert_eq!((own.record_bytes, own.page_bytes), (layout.bytes, 2 * layout.bytes));
-            let end = s.packed_at(layer, s.packed_pages as u32 - 1) + own.page_bytes;
+            let end = s.packed_at(layer, s.groups[0].packed_pages as u32 - 1) + own.page_bytes;
             assert_eq!(end, if layer == 2 { s.packed_bytes() } else { s.packed_at(layer + 1, 0) });
             // Residual planes need no scratch.
             assert_eq!(own.slots == [0, 0], layer == 1);

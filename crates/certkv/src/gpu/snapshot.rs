@@ -14,30 +14,34 @@ impl GpuCache {
     ///
     /// Costs a few short locks, a walk over the live sequences and one allocation.
     pub fn snapshot(&self) -> Snapshot {
-        let (s, pools) = (&self.core.sizes, &self.pools);
-        let page_bytes: usize = s.of_layer.iter().map(|layer| layer.page_bytes).sum();
+        let s = &self.core.sizes;
         let mut used = [0; CLASSES.len()];
-        used[Class::Packed as usize] = taken(&pools.packed) * page_bytes;
-        used[Class::Scratch as usize] = taken(&pools.tail) * s.layers * s.original_bytes;
         used[Class::Tables as usize] = self.table_bytes();
-        used[Class::Host as usize] = taken(&pools.host) * s.layers * s.original_bytes + taken(&pools.swap) * page_bytes;
+        let mut pages = Vec::with_capacity(s.groups.len());
+        for (group, pools) in s.groups.iter().zip(&self.pools) {
+            let originals = group.layers.len() * s.original_bytes;
+            used[Class::Packed as usize] += taken(&pools.packed) * group.page_bytes;
+            used[Class::Scratch as usize] += taken(&pools.tail) * originals;
+            used[Class::Host as usize] += taken(&pools.host) * originals + taken(&pools.swap) * group.page_bytes;
+            pages.push(PageUse {
+                first_layer: group.layers.first().copied().unwrap_or(0),
+                layers: group.layers.len(),
+                host: pools.host.counts(),
+                packed: pools.packed.counts(),
+                tail: pools.tail.counts(),
+                swap: pools.swap.counts(),
+            });
+        }
         let (classes, pools) = bytes_of(&self.ledger, &used);
         let mut waits = self.core.host.waits();
         waits += &self.ring.waits;
         Snapshot {
-            pages: vec![PageUse {
-                first_layer: 0,
-                layers: s.layers,
-                host: self.pools.host.counts(),
-                packed: self.pools.packed.counts(),
-                tail: self.pools.tail.counts(),
-                swap: self.pools.swap.counts(),
-            }],
+            pages,
             classes,
             pools,
             sequences: self.sequences.len(),
             busy: 0,
-            tokens: self.sequences.iter().map(|(_, entry)| entry.table.len()).sum(),
+            tokens: self.sequences.iter().map(|(_, entry)| entry.len()).sum(),
             scratch: None,
             prefixes: self.prefixes.as_ref().map(Prefixes::used),
             spill: None,

@@ -1,5 +1,5 @@
 //! One step: a ragged batch of new tokens, layer by layer, committed as a whole.
-use super::cache::{GpuCache, stamp};
+use super::cache::{GpuCache, coded, stamp};
 use super::core::Core;
 use super::ladder::{self, Call};
 use super::mirror::Member;
@@ -8,6 +8,7 @@ use super::policy::Rule;
 use super::prefill;
 use super::published;
 use super::record::GpuGraph;
+use super::window::blocks_seen;
 use crate::{Chunk, Error, Side};
 use certkv_core::SequenceId;
 use certkv_kernel::cuda::args::Element;
@@ -32,8 +33,8 @@ pub(super) struct Part {
     pub(super) place: Option<usize>,
     /// Place behind the batch, of a chunk of several tokens.
     pub(super) guest: usize,
-    /// Until the step is over.
-    pub(super) reservation: Option<Reservation>,
+    /// By group of layers, until the step is over.
+    pub(super) reservations: Vec<Reservation>,
 }
 
 /// How far a layer has come.
@@ -111,9 +112,11 @@ impl<'c> GpuStep<'c> {
         if self.parts.iter().any(|part| part.id == chunk.sequence) {
             return Err(Error::BusySequence(chunk.sequence));
         }
-        let table = &mut self.cache.entry_mut(chunk.sequence)?.table;
-        let len = table.len();
-        let reservation = table.reserve(chunk.tokens).map_err(Error::from_table)?;
+        let entry = self.cache.entry_mut(chunk.sequence)?;
+        let len = entry.len();
+        // All groups or none: what was reserved goes back if one refuses.
+        let reserved: Result<Vec<_>, _> = entry.tables.iter_mut().map(|table| table.reserve(chunk.tokens)).collect();
+        let reservations = reserved.map_err(Error::from_table)?;
         let place = (chunk.tokens == 1).then_some(self.seqs);
         self.seqs += usize::from(place.is_some());
         self.parts.push(Part {
@@ -124,7 +127,7 @@ impl<'c> GpuStep<'c> {
             len,
             place,
             guest: 0,
-            reservation: Some(reservation),
+            reservations,
         });
         self.tokens += chunk.tokens;
         Ok(())
@@ -136,21 +139,27 @@ impl<'c> GpuStep<'c> {
         let mut members = Vec::with_capacity(parts.len());
         let (mut open, mut guests) = (Vec::new(), Vec::new());
         for part in parts.iter_mut() {
-            let Some(reservation) = &part.reservation else { continue };
-            if part.place.is_none() {
-                part.guest = *seqs + guests.len();
-                let tail = reservation.rows().last().and_then(|span| span.tail).map_or(0, |tail| tail.index);
-                guests.push(Member { row: part.row, len: part.len + part.tokens, tail });
-            }
-            for span in reservation.rows() {
-                cache.mirror.set(part.row, span.block, span.host.index, span.packed.map(|page| page.index));
-                let tail = span.tail.map(|tail| tail.index);
-                if part.place.is_some() {
-                    let tail = tail.ok_or(Error::Order { layer: 0, why: "an open block has no tail" })?;
-                    members.push(Member { row: part.row, len: part.len, tail });
-                } else if let Some(tail) = tail.filter(|_| span.first_row > 0) {
-                    open.push((tail, span.host.index));
+            let mut tails = Vec::with_capacity(part.reservations.len());
+            for (group, reservation) in part.reservations.iter().enumerate() {
+                for span in reservation.rows() {
+                    let packed = span.packed.map(|page| page.index);
+                    cache.mirror.set(group, part.row, span.block, span.host.index, packed);
+                    if let Some(tail) = span.tail.filter(|_| part.place.is_none() && span.first_row > 0) {
+                        open.push((group, tail.index, span.host.index));
+                    }
                 }
+                let tail = reservation.rows().last().and_then(|span| span.tail).map(|tail| tail.index);
+                if part.place.is_some() && tail.is_none() {
+                    return Err(Error::Order { layer: 0, why: "an open block has no tail" });
+                }
+                // A chunk that ends with a block has no open one.
+                tails.push(tail.unwrap_or(0));
+            }
+            if part.place.is_some() {
+                members.push(Member { row: part.row, len: part.len, tails });
+            } else {
+                part.guest = *seqs + guests.len();
+                guests.push(Member { row: part.row, len: part.len + part.tokens, tails });
             }
         }
         for layer in 0..cache.core.sizes.layers {
@@ -159,8 +168,8 @@ impl<'c> GpuStep<'c> {
         cache.forget()?;
         cache.send_tables(&members, &guests)?;
         if parts.iter().any(|part| part.place.is_none()) {
-            for (tail, host) in open {
-                prefill::fetch_open(cache, tail, host)?;
+            for (group, tail, host) in open {
+                prefill::fetch_open(cache, group, tail, host)?;
             }
             // From here on the host reads and writes pages of originals itself.
             cache.core.finish()?;
@@ -322,7 +331,7 @@ impl<'c> GpuStep<'c> {
             let core = &cache.core;
             let query = core.staged_queries(0, *seqs, element)?;
             let out = core.own_outputs(0, *seqs)?;
-            let blocks = blocks(core, parts);
+            let blocks = blocks(core, layer, parts);
             ladder::attend(core, &Call { layer, seqs: *seqs, blocks, query, out, rule: *rule, fresh })?;
         }
         chunks.clear();
@@ -363,8 +372,8 @@ impl<'c> GpuStep<'c> {
         }
         let core = &self.cache.core;
         // A recording serves sequences of any length.
-        let most = self.seqs * core.sizes.kv_heads * core.sizes.stride;
-        let blocks = if core.queue.stream().capturing()? { most } else { blocks(core, &self.parts) };
+        let most = most_blocks(core, layer, self.seqs);
+        let blocks = if core.queue.stream().capturing()? { most } else { blocks(core, layer, &self.parts) };
         let call = Call {
             layer,
             seqs: self.seqs,
@@ -434,10 +443,13 @@ impl<'c> GpuStep<'c> {
         }
         let Self { cache, parts, .. } = &mut self;
         for part in parts {
-            let Some(reservation) = part.reservation.take() else { continue };
-            let table = &mut cache.entry_mut(part.id)?.table;
-            let committed = table.commit(reservation).map_err(|e| Error::from_table(e.error))?;
-            committed.dropped.retire(stamp)?;
+            for (group, reservation) in core::mem::take(&mut part.reservations).into_iter().enumerate() {
+                let table = &mut cache.entry_mut(part.id)?.tables[group];
+                let committed = table.commit(reservation).map_err(|e| Error::from_table(e.error))?;
+                // Of pages that a window has passed nothing may be remembered; other blocks of the row are what they were.
+                cache.forgotten[group].extend(coded(&committed.dropped));
+                committed.dropped.retire(stamp)?;
+            }
         }
         Ok(())
     }
@@ -446,13 +458,13 @@ impl<'c> GpuStep<'c> {
 impl Drop for GpuStep<'_> {
     fn drop(&mut self) {
         for part in &mut self.parts {
-            if let Some(reservation) = part.reservation.take() {
+            for (group, reservation) in core::mem::take(&mut part.reservations).into_iter().enumerate() {
                 // Blocks that were coded in this step are gone; what was chosen of them goes before their pages are used.
-                let coded = reservation.rows().filter_map(|span| span.packed);
-                let before = self.cache.forgotten.len();
-                self.cache.forgotten.extend(coded.map(|page| page.index));
-                if self.cache.forgotten.len() > before {
-                    self.cache.forgotten.push(ROW_ENTRY | part.row as u32);
+                let forgotten = &mut self.cache.forgotten[group];
+                let before = forgotten.len();
+                forgotten.extend(reservation.rows().filter_map(|span| span.packed).map(|page| page.index));
+                if forgotten.len() > before {
+                    forgotten.push(ROW_ENTRY | part.row as u32);
                 }
                 reservation.abort(stamp);
             }
@@ -460,10 +472,17 @@ impl Drop for GpuStep<'_> {
     }
 }
 
-/// Blocks that attention of the batch's new tokens reads.
-fn blocks(core: &Core, parts: &[Part]) -> usize {
+/// As many blocks, but for one a head, as attention of `seqs` sequences can read in a layer.
+pub(super) fn most_blocks(core: &Core, layer: usize, seqs: usize) -> usize {
     let s = &core.sizes;
-    parts.iter().filter(|part| part.place.is_some()).map(|part| (part.len / s.block + 1) * s.kv_heads).sum()
+    seqs * s.kv_heads * blocks_seen(s.window(layer), s.block, s.stride * s.block)
+}
+
+/// Blocks that attention of the batch's new tokens reads in a layer.
+fn blocks(core: &Core, layer: usize, parts: &[Part]) -> usize {
+    let s = &core.sizes;
+    let seen = |part: &Part| blocks_seen(s.window(layer), s.block, part.len + 1);
+    parts.iter().filter(|part| part.place.is_some()).map(|part| seen(part) * s.kv_heads).sum()
 }
 
 /// Sends the batch's queries, for places from `first` on, in the type that the kernels take from the host.

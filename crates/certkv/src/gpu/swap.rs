@@ -11,7 +11,7 @@ use crate::swap::nothing_outside;
 use certkv_core::{PageId, RecordLayout, SequenceId, hash::splitmix64, span};
 use certkv_kernel::cuda::queue::{Area, Span};
 use certkv_kernel::cuda::swap::{self, SwapItem};
-use certkv_page::{CopyOp, PageClass, SwapPlan};
+use certkv_page::{BlockTable, CopyOp, PageClass, SwapPlan, TableError};
 use std::sync::Arc;
 
 /// A page of one layer on its way.
@@ -85,24 +85,24 @@ impl GpuCache {
     /// # Errors
     /// Unknown.
     pub fn is_swapped_out(&self, id: SequenceId) -> Result<bool, Error> {
-        Ok(self.entry(id)?.table.is_out())
+        Ok(self.entry(id)?.is_out())
     }
 
     fn leave(&mut self, id: SequenceId) -> Result<u64, Error> {
         self.reclaim();
-        let plan = self.entry(id)?.table.swap_out().map_err(Error::from_table)?;
-        match self.pass(&plan) {
+        let plans = self.plan_swap(id, BlockTable::swap_out)?;
+        match self.pass_all(&plans) {
             Ok((passing, bytes)) => {
                 let digests = self.digests()?;
                 for passed in passing {
                     let (at, seal) = (self.seals.at(passed.layer, passed.page), self.seals.of(&passed, &digests));
                     self.seals.words[at] = seal;
                 }
-                self.settle_swap(id, plan)?;
+                self.settle_swap(id, plans)?;
                 Ok(bytes)
             }
             Err(error) => {
-                plan.abort(stamp);
+                plans.into_iter().for_each(|plan| plan.abort(stamp));
                 Err(error)
             }
         }
@@ -110,61 +110,93 @@ impl GpuCache {
 
     fn come_back(&mut self, id: SequenceId) -> Result<u64, Error> {
         self.reclaim();
-        let plan = loop {
-            match self.entry(id)?.table.swap_in().map_err(Error::from_table) {
+        let plans = loop {
+            match self.plan_swap(id, BlockTable::swap_in) {
                 Err(error) if self.make_room_after(&error)? => {}
                 result => break result?,
             }
         };
-        let moved = self.pass(&plan).and_then(|(passing, bytes)| self.compare(&passing).map(|()| bytes));
+        let moved = self.pass_all(&plans).and_then(|(passing, bytes)| self.compare(&passing).map(|()| bytes));
         match moved {
             Ok(bytes) => {
-                self.settle_swap(id, plan)?;
-                let blocks: Vec<_> = self.entry(id)?.table.blocks().to_vec();
-                for (block, entry) in blocks.into_iter().enumerate() {
-                    self.mirror.set(id.slot as usize, block, entry.host.index, entry.packed.map(|page| page.index));
-                }
+                self.settle_swap(id, plans)?;
+                self.mirror_table(id.slot as usize);
                 Ok(bytes)
             }
             Err(error) => {
-                plan.abort(stamp);
+                plans.into_iter().for_each(|plan| plan.abort(stamp));
                 Err(error)
             }
         }
     }
 
-    fn settle_swap(&mut self, id: SequenceId, plan: SwapPlan) -> Result<(), Error> {
-        // The plan is this table's, and nothing happened to it since.
-        let dropped = self.entry_mut(id)?.table.commit_swap(plan).map_err(|(error, _)| Error::from_table(error))?;
-        let gone: Vec<u32> = coded(&dropped).collect();
-        self.forget_later(id, gone);
-        dropped.retire(stamp)?;
+    /// A plan for every group of layers, or none.
+    fn plan_swap(
+        &self,
+        id: SequenceId,
+        plan: impl Fn(&BlockTable) -> Result<SwapPlan, TableError>,
+    ) -> Result<Vec<SwapPlan>, Error> {
+        let mut plans = Vec::with_capacity(self.pools.len());
+        for table in &self.entry(id)?.tables {
+            match plan(table) {
+                Ok(plan) => plans.push(plan),
+                Err(error) => {
+                    plans.into_iter().for_each(|plan: SwapPlan| plan.abort(stamp));
+                    self.reclaim();
+                    return Err(Error::from_table(error));
+                }
+            }
+        }
+        Ok(plans)
+    }
+
+    fn settle_swap(&mut self, id: SequenceId, plans: Vec<SwapPlan>) -> Result<(), Error> {
+        for (group, plan) in plans.into_iter().enumerate() {
+            // The plan is this table's, and nothing happened to it since.
+            let table = &mut self.entry_mut(id)?.tables[group];
+            let dropped = table.commit_swap(plan).map_err(|(error, _)| Error::from_table(error))?;
+            let gone: Vec<u32> = coded(&dropped).collect();
+            self.forget_later(id, group, gone);
+            dropped.retire(stamp)?;
+        }
         self.reclaim();
         Ok(())
     }
 
-    /// Makes the copies of a plan and waits for them: the pages of records, and the bytes that moved.
-    fn pass(&mut self, plan: &SwapPlan) -> Result<(Vec<Passing>, u64), Error> {
+    /// Makes the copies of all groups' plans and waits for them.
+    fn pass_all(&mut self, plans: &[SwapPlan]) -> Result<(Vec<Passing>, u64), Error> {
+        let (mut all, mut sum) = (Vec::new(), 0);
+        for (group, plan) in plans.iter().enumerate() {
+            let (passing, bytes) = self.pass(group, plan)?;
+            all.extend(passing);
+            sum += bytes;
+        }
+        Ok((all, sum))
+    }
+
+    /// Makes the copies of a group's plan and waits for them: the pages of records, and the bytes that moved.
+    fn pass(&mut self, group: usize, plan: &SwapPlan) -> Result<(Vec<Passing>, u64), Error> {
         let core = Arc::clone(&self.core);
         let Core { queue, tails, originals, sizes: s, .. } = &*core;
-        let mut passing = Vec::with_capacity(plan.copies().len() * s.layers);
+        let layers = &s.groups[group].layers;
+        let mut passing = Vec::with_capacity(plan.copies().len() * layers.len());
         let mut list = Vec::with_capacity(PER_LAUNCH * SwapItem::WORDS);
         let mut bytes = 0;
         for (block, op) in plan.copies() {
             match (op.from.class, op.to.class) {
                 (PageClass::Tail, PageClass::Host) => {
-                    super::prefill::fetch_open(self, op.from.id.index, op.to.id.index)?;
-                    bytes += (s.layers * s.original_bytes) as u64;
+                    super::prefill::fetch_open(self, group, op.from.id.index, op.to.id.index)?;
+                    bytes += (layers.len() * s.original_bytes) as u64;
                 }
                 (PageClass::Host, PageClass::Tail) => {
-                    for layer in 0..s.layers {
+                    for layer in layers.iter().copied() {
                         let (from, to) = (s.host_at(layer, op.from.id.index), s.tail_at(layer, op.to.id.index));
                         queue.upload(tails, to, originals, from, s.original_bytes)?;
                     }
-                    bytes += (s.layers * s.original_bytes) as u64;
+                    bytes += (layers.len() * s.original_bytes) as u64;
                 }
                 _ => {
-                    for layer in 0..s.layers {
+                    for layer in layers.iter().copied() {
                         core.swap_item(layer, op)?.words().into_iter().for_each(|word| list.push(word));
                         let page = if plan.out() { op.to.id } else { op.from.id };
                         passing.push(Passing { layer, block: *block, page });
@@ -220,13 +252,13 @@ impl GpuCache {
         Ok(())
     }
 
-    /// Originals of a block that was cut while its sequence is swapped out, copied by the host.
-    pub(super) fn copy_originals(&self, copies: impl Iterator<Item = CopyOp>) -> Result<(), Error> {
+    /// Originals of a group's block that was cut while its sequence is swapped out, copied by the host.
+    pub(super) fn copy_originals(&self, group: usize, copies: impl Iterator<Item = CopyOp>) -> Result<(), Error> {
         let Core { originals, sizes: s, .. } = &*self.core;
         let mut page = vec![0u16; s.original_bytes / 2];
         for op in copies.filter(|op| op.to.class == PageClass::Host) {
             self.core.finish()?;
-            for layer in 0..s.layers {
+            for layer in s.groups[group].layers.iter().copied() {
                 originals.read(s.host_at(layer, op.from.id.index), &mut page)?;
                 originals.write(s.host_at(layer, op.to.id.index), &page)?;
             }

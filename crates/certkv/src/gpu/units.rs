@@ -86,7 +86,7 @@ impl Engine for GpuCache {
     }
 
     fn reserve(&mut self, table: &mut BlockTable, tokens: usize) -> Result<Reservation, Error> {
-        self.reserve_all(table, tokens)
+        self.reserve_all(table, |table| table.reserve(tokens))
     }
 
     fn block_in(&mut self, _group: usize, span: &RowSpan, bytes: &[u8]) -> Result<(), Error> {

@@ -2,7 +2,7 @@
 //! so that an output tells which step it is of; append stores rows as the real kernel does; a share of the heads goes up the ladder.
 use crate::fake_cuda::Fake;
 use certkv_core::fragment::original_index;
-use certkv_kernel::cuda::args::{AttendArgs, Certificate};
+use certkv_kernel::cuda::args::{AttendArgs, Certificate, Sides};
 use certkv_kernel::cuda::encode::{AppendArgs, GatherArgs, PackArgs, PackItem};
 use certkv_kernel::cuda::publish::PublishArgs;
 use certkv_kernel::cuda::select::{SelectArgs, SelectMode};
@@ -111,9 +111,65 @@ fn list(address: u64, head: usize, most: usize) {
     set(address, 0, count as u32 + 1);
 }
 
+/// What a launch of attention would read of a full block of a head of the batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Read {
+    pub(crate) place: usize,
+    pub(crate) head: usize,
+    /// Number of the block in the sequence.
+    pub(crate) block: usize,
+    /// The mark in its record.
+    pub(crate) mark: u64,
+    /// The mark of the originals that its promoted word names, if it names some.
+    pub(crate) originals: Option<u64>,
+}
+
+/// What launches over the whole batch read since the last [`reads`], launch by launch; `None`: nobody asked.
+static READS: Mutex<Option<Vec<Vec<Read>>>> = Mutex::new(None);
+
+/// What launches read since the last call, if it was to be noted; notes it from now on.
+pub(crate) fn reads() -> Vec<Vec<Read>> {
+    READS.lock().unwrap_or_else(PoisonError::into_inner).replace(Vec::new()).unwrap_or_default()
+}
+
+/// No longer notes it.
+pub(crate) fn no_reads() {
+    *READS.lock().unwrap_or_else(PoisonError::into_inner) = None;
+}
+
+/// The blocks that a launch sees, by the rule itself.
+fn seen(a: &AttendArgs) -> Vec<Read> {
+    let mut all = Vec::new();
+    for place in 0..a.seqs as usize {
+        let row = word(a.rows, place) as usize;
+        let len = word(a.lens, row) as usize;
+        let sees = |t: usize| a.window == 0 || t < a.sinks as usize || t + a.window as usize >= len;
+        for block in (0..len / BLOCK).filter(|b| (b * BLOCK..(b + 1) * BLOCK).any(sees)) {
+            let page = u64::from(word(a.table, row * a.table_stride as usize + block));
+            for head in 0..a.kv_heads as usize {
+                let record = a.packed + page * a.page_stride + head as u64 * a.head_stride;
+                let at = (row * a.kv_heads as usize + head) * a.table_stride as usize + block;
+                let promoted = if a.promoted == 0 { 0 } else { word(a.promoted, at) as usize };
+                // SAFETY: as in `word`: a record of a live page, and the sides that a word names.
+                let (mark, originals) = unsafe {
+                    let mark = host::<u8>(record).add(MARK).cast::<u64>().read_unaligned();
+                    let keys = |i| host::<Sides>(a.sides).add(i).read().keys;
+                    let of = |i| digest(core::slice::from_raw_parts(host::<u8>(keys(i)), 4 * SIDE));
+                    (mark, promoted.checked_sub(1).map(of))
+                };
+                all.push(Read { place, head, block, mark, originals });
+            }
+        }
+    }
+    all
+}
+
 extern "C" fn attend(raw: *const c_void) {
     // SAFETY: declared with this struct.
     let a: AttendArgs = unsafe { arguments(raw) };
+    if let (Some(reads), 0) = (READS.lock().unwrap_or_else(PoisonError::into_inner).as_mut(), a.only) {
+        reads.push(seen(&a));
+    }
     let heads = a.seqs as usize * a.kv_heads as usize;
     let listed = |only| (0..word(only, 0) as usize).map(move |i| word(only, 1 + i) as usize).collect();
     let all: Vec<usize> = if a.only == 0 { (0..heads).collect() } else { listed(a.only) };

@@ -11,6 +11,7 @@ mod plan;
 mod shelf;
 mod states;
 mod units;
+mod window;
 
 use certkv::Error;
 use certkv::gpu::{Compiler, CudaError, Gpu, GpuCache};

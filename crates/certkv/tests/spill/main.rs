@@ -7,3 +7,4 @@ mod life;
 mod places;
 mod threads;
 mod unruly;
+mod window;

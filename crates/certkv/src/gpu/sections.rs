@@ -1,0 +1,119 @@
+//! Sections of buffers in device memory, one after the other. Pure arithmetic.
+use certkv_kernel::cuda::args::Sides;
+use certkv_kernel::cuda::select::CopyItem;
+use core::ops::Range;
+
+/// Sections of a buffer start at multiples of this.
+pub(super) const ALIGN: usize = 256;
+
+/// Words of 32 bits in the tables' buffer, by section. `state` is written once a step: tokens before and after it, tails,
+/// rows of the batch, their number.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct TableSections {
+    pub(super) before: Range<usize>,
+    pub(super) after: Range<usize>,
+    pub(super) batch: Range<usize>,
+    /// Sequences of the batch, then the number of the step.
+    pub(super) count: Range<usize>,
+}
+
+/// Those of a group of layers: tails, which are among the state, then its tables.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct GroupSections {
+    pub(super) tails: Range<usize>,
+    /// `[row][stride]`: pages of records.
+    pub(super) packed: Range<usize>,
+    /// `[row][stride]`: pages of originals.
+    pub(super) hosts: Range<usize>,
+    /// `[row][kv_head][stride]`: promoted words under which everything is read from the originals.
+    pub(super) exact: Range<usize>,
+}
+
+/// Words of the counters' buffer: zero between launches, but for `errors`, `status` and what counts up.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct CounterSections {
+    pub(super) arrived: Range<usize>,
+    pub(super) errors: Range<usize>,
+    pub(super) status: Range<usize>,
+    pub(super) heads: Range<usize>,
+    pub(super) stats: Range<usize>,
+    /// Steps so far, 8 bytes, and the CTAs that have published.
+    pub(super) published: Range<usize>,
+}
+
+/// Words of what a layer remembers of its promoted sides.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct MemorySections {
+    pub(super) sides: Range<usize>,
+    pub(super) resident: Range<usize>,
+    /// Owner and stamp of every slot of keys, then of values.
+    pub(super) keys: [Range<usize>; 2],
+    pub(super) values: [Range<usize>; 2],
+    /// Where the searches for slots go on.
+    pub(super) hands: Range<usize>,
+    pub(super) queue: Range<usize>,
+    pub(super) copies: Range<usize>,
+    /// Of all sections, with what separates layers.
+    pub(super) words: usize,
+}
+
+/// Bytes of what corrections work with; all empty without a refinable format.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct CorrectionSections {
+    /// Heads to be corrected.
+    pub(super) list: Range<usize>,
+    /// `[head of the batch]`: how many blocks.
+    pub(super) picked: Range<usize>,
+    /// `[head of the batch][stride]`: which.
+    pub(super) picks: Range<usize>,
+    /// `[head of the batch]`: its state when the pass is over.
+    pub(super) kept: Range<usize>,
+    /// `[row][kv_head][stride]`, a byte each: which residuals the pass has read.
+    pub(super) looks: Range<usize>,
+}
+
+/// Lays sections of the given numbers of words out, one after the other from `at` on, and moves it behind them.
+fn lay_out<const N: usize>(at: &mut usize, words: [usize; N]) -> Option<[Range<usize>; N]> {
+    let mut out = [const { 0..0 }; N];
+    for (range, n) in out.iter_mut().zip(words) {
+        *range = *at..at.checked_add(n)?;
+        *at = range.end.checked_next_multiple_of(ALIGN / 4)?;
+    }
+    Some(out)
+}
+
+/// The same from the beginning, and where they end.
+pub(super) fn sections<const N: usize>(words: [usize; N]) -> Option<([Range<usize>; N], usize)> {
+    let mut at = 0;
+    Some((lay_out(&mut at, words)?, at))
+}
+
+/// Sections of the tables' buffer, with those of each group.
+pub(super) fn table_sections(
+    groups: usize,
+    rows: usize,
+    entries: usize,
+    exact: usize,
+) -> Option<(TableSections, Vec<GroupSections>)> {
+    let at = &mut 0;
+    let [before, after] = lay_out(at, [rows; 2])?;
+    let tails = (0..groups).map(|_| lay_out(at, [rows])).collect::<Option<Vec<_>>>()?;
+    let [batch, count] = lay_out(at, [rows, 2])?;
+    let of_group = |[tails]: [Range<usize>; 1]| {
+        let [packed, hosts, exact] = lay_out(at, [entries, entries, exact])?;
+        Some(GroupSections { tails, packed, hosts, exact })
+    };
+    let of_groups = tails.into_iter().map(of_group).collect::<Option<Vec<_>>>()?;
+    Some((TableSections { before, after, batch, count }, of_groups))
+}
+
+impl MemorySections {
+    /// For so many heads of pages, slots and copies.
+    pub(super) fn new(items: usize, [keys, values]: [usize; 2], copies: usize) -> Option<Self> {
+        let side_words = items.checked_mul(2 * size_of::<Sides>() / 4)?;
+        let copy_words = copies.checked_mul(size_of::<CopyItem>() / 4)?;
+        let ([sides, resident, ko, ks, vo, vs, hands, queue, copies], words) =
+            sections([side_words, 2 * items, keys, keys, values, values, 2, 2, copy_words])?;
+        Some(Self { sides, resident, keys: [ko, ks], values: [vo, vs], hands, queue, copies, words })
+    }
+}

@@ -1,0 +1,86 @@
+//! Cutting a sequence shorter: all groups of layers, or as far as whole blocks go.
+use super::cache::{GpuCache, coded, stamp};
+use crate::Error;
+use certkv_core::SequenceId;
+use certkv_page::PageError;
+
+impl GpuCache {
+    /// Cuts a sequence to `len` tokens. A block that becomes partial is reopened from its originals, bit for bit.
+    ///
+    /// # Errors
+    /// [`Error::Length`] past the end; [`Error::WindowPassed`] if the window at that length is gone; unknown; no page for the reopened
+    /// block: the sequence is unchanged. [`Error::Shortened`] if the device refused a copy: the sequence is cut to whole blocks.
+    pub fn truncate(&mut self, id: SequenceId, len: usize) -> Result<(), Error> {
+        self.reclaim();
+        let entry = self.entry(id)?;
+        if len > entry.len() {
+            return Err(Error::Length { asked: len, len: entry.len() });
+        }
+        self.check_cut(id, len)?;
+        for group in 0..self.pools.len() {
+            if let Err(cause) = self.cut(id, group, len) {
+                let unchanged = group == 0 && self.entry(id)?.tables[0].len() != len;
+                return if unchanged { Err(cause) } else { self.cut_to_whole_blocks(id, len, cause) };
+            }
+        }
+        if let Err(cause) = self.forgive(id.slot as usize) {
+            return self.cut_to_whole_blocks(id, len, cause);
+        }
+        Ok(())
+    }
+
+    /// Whether every group can be cut, as far as windows go; of several, whether the pages that reopened blocks need are there.
+    fn check_cut(&self, id: SequenceId, len: usize) -> Result<(), Error> {
+        let (tables, several) = (&self.entry(id)?.tables, self.pools.len() > 1);
+        for (table, pools) in tables.iter().zip(&self.pools) {
+            table.check_cut(len).map_err(Error::from_table)?;
+            let (block, rows) = (len / table.block_size(), len % table.block_size());
+            let reopens = several && rows > 0 && table.get(block).is_some_and(|entry| entry.is_full());
+            let copies = reopens && !table.is_exclusive(block);
+            for (pages, wanted, class) in
+                [(&pools.tail, reopens && !table.is_out(), "tail"), (&pools.host, copies, "host")]
+            {
+                let counts = pages.counts();
+                if wanted && counts.free == 0 {
+                    let (retiring, capacity) = (counts.retiring, pages.capacity());
+                    let cause = PageError::Exhausted { asked: 1, free: 0, retiring, capacity };
+                    return Err(Error::CapacityExhausted { class, cause });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Cuts one group's table, and copies the rows of a block that is reopened.
+    fn cut(&mut self, id: SequenceId, group: usize, len: usize) -> Result<(), Error> {
+        let out = self.entry(id)?.is_out();
+        let ops = loop {
+            match self.entry_mut(id)?.tables[group].truncate(len).map_err(Error::from_table) {
+                Err(error) if self.make_room_after(&error)? || self.forget_reopened(id, len, &error)? => {}
+                result => break result?,
+            }
+        };
+        let gone: Vec<u32> = coded(ops.dropped()).collect();
+        self.forget_later(id, group, gone);
+        let moved = if out { self.copy_originals(group, ops.copies()) } else { self.execute(group, ops.copies()) };
+        ops.retire(stamp)?;
+        moved
+    }
+
+    /// After a failure half-way: every group is cut to the last length at which all blocks are whole, which needs no page and no copy.
+    fn cut_to_whole_blocks(&mut self, id: SequenceId, len: usize, cause: Error) -> Result<(), Error> {
+        let size = self.core.sizes.block;
+        let mut whole = len / size * size;
+        // A window may have passed that length; it never passes 0.
+        while whole > 0 && self.entry(id)?.tables.iter().any(|table| table.check_cut(whole).is_err()) {
+            whole -= size;
+        }
+        for group in 0..self.pools.len() {
+            let ops = self.entry_mut(id)?.tables[group].truncate(whole).map_err(Error::from_table)?;
+            let gone: Vec<u32> = coded(ops.dropped()).collect();
+            self.forget_later(id, group, gone);
+            ops.retire(stamp)?;
+        }
+        Err(Error::Shortened { len: whole, cause: Box::new(cause) })
+    }
+}
