@@ -3,6 +3,7 @@
 
 pub mod assets;
 pub mod bench;
+pub mod calibrate;
 pub mod commands;
 pub mod demo;
 pub mod engine;

@@ -21,12 +21,20 @@ pub fn print(out: &mut dyn Write, text: &str) -> Result<(), CliError> {
 /// # Errors
 /// [`CliError::Input`] naming the path.
 pub fn write_file(path: &Path, text: &str) -> Result<(), CliError> {
+    write_bytes(path, text.as_bytes())
+}
+
+/// As [`write_file`], for what is no text.
+///
+/// # Errors
+/// [`CliError::Input`] naming the path.
+pub fn write_bytes(path: &Path, bytes: &[u8]) -> Result<(), CliError> {
     let refuse = |e: std::io::Error| CliError::input(format!("cannot write {}: {e}", path.display()));
     let name = path.file_name().ok_or_else(|| CliError::input(format!("{} is not a file name", path.display())))?;
     let mut partial = name.to_owned();
     partial.push(".partial");
     let partial = path.with_file_name(partial);
-    std::fs::write(&partial, text).map_err(refuse)?;
+    std::fs::write(&partial, bytes).map_err(refuse)?;
     std::fs::rename(&partial, path).map_err(|e| {
         // The half of the work that exists must not stay behind.
         let _ = std::fs::remove_file(&partial);

@@ -20,7 +20,7 @@ fn scratch(name: &str) -> PathBuf {
 
 #[test]
 fn usage_is_code_2() {
-    let bad: [&[&str]; 22] = [
+    let bad: [&[&str]; 31] = [
         &[],
         &["fly"],
         &["--fly"],
@@ -43,13 +43,28 @@ fn usage_is_code_2() {
         &["plan", "--tokens", "99999999999999G"],
         &["plan", "--scratch", "2"],
         &["plan", "--on", "abacus"],
+        &["calibrate"],
+        &["calibrate", "model", "--out", "x"],
+        &["calibrate", "--compare", "a"],
+        &["calibrate", "model", "--evidence", "--out", "x"],
+        &["calibrate", "model", "--score", "l1"],
+        &["calibrate", "model", "--style", "thirds"],
+        &["calibrate", "model", "--budget", "NaN"],
+        &["calibrate", "model", "--centre", "maybe"],
+        &["calibrate", "model", "--least", "0"],
     ];
     for args in bad {
         assert_eq!(code(args).0, 2, "{args:?}: {}", code(args).1);
     }
-    for args in
-        [&["--help"][..], &["eval", "--help"], &["demo", "-h"], &["bench", "-h"], &["plan", "-h"], &["--version"]]
-    {
+    for args in [
+        &["--help"][..],
+        &["calibrate", "--help"],
+        &["eval", "--help"],
+        &["demo", "-h"],
+        &["bench", "-h"],
+        &["plan", "-h"],
+        &["--version"],
+    ] {
         assert_eq!(code(args).0, 0, "{args:?}");
     }
 }
@@ -109,6 +124,81 @@ fn packed_pages_are_inspected_and_damage_is_seen() {
     assert_eq!(code(&["inspect", &name]).0, 3);
     std::fs::write(&path, &page[..20]).unwrap();
     assert_eq!(code(&["inspect", &name]).0, 3);
+}
+
+#[test]
+fn calibrations_are_written_compared_and_refused() {
+    let assets = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../assets");
+    let path = |p: &Path| p.to_str().unwrap().to_owned();
+    let (model, text) = (path(&assets.join("ref-d128")), path(&assets.join("eval/text.bin")));
+    let folder = scratch("calibrations");
+    let [a, b, short] = ["a", "b", "short"].map(|name| path(&folder.join(name)));
+    let make = |skip: &str, to: &str, more: &[&str]| {
+        let line =
+            ["calibrate", &model, "--text", &text, "--skip", skip, "--tokens", "96", "--context", "64", "--out", to];
+        code(&[&line[..], &["--quiet"], more].concat())
+    };
+    let (ok, said) = make("0", &a, &[]);
+    assert!(ok == 0 && said.contains("96 tokens; 3 bits") && said.lines().count() == 2 + 12, "{said}");
+    let file = std::fs::read(&a).unwrap();
+    let found = certkv_control::Calibration::from_bytes(&file).unwrap();
+    assert_eq!((found.heads().layers, found.heads().pairs(), found.rule().budget), (6, 64, 192));
+    assert_eq!(found.source().tokens, 96);
+    // The same again gives the same bytes, and no distance.
+    assert_eq!(make("0", &b, &[]).0, 0);
+    assert_eq!(std::fs::read(&b).unwrap(), file);
+    let (ok, said) = code(&["calibrate", "--compare", &a, &b]);
+    assert!(
+        ok == 0 && said.contains("the same model, the same text") && said.contains(" all    0.0000  1.0000"),
+        "{said}"
+    );
+    let (ok, said) = make("9000", &b, &["--budget", "2.5", "--published", "--json"]);
+    let value: serde_json::Value = serde_json::from_str(&said).unwrap();
+    assert_eq!((ok, value["score"].as_str(), value["bits"][5][1].as_array().map(Vec::len)), (0, Some("avg"), Some(64)));
+    let (ok, said) = code(&["calibrate", "--compare", &b, &a, "--json"]);
+    let value: serde_json::Value = serde_json::from_str(&said).unwrap();
+    assert!(ok == 0 && value[0]["hamming"].as_f64().unwrap() > 0.1 && value[0]["regret"].as_f64().unwrap() > 0.0);
+
+    // Damage, text that is too short, rules that cannot be: a reason, and no file.
+    let mut damaged = file.clone();
+    damaged[5000] ^= 4;
+    std::fs::write(&b, &damaged).unwrap();
+    for (bytes, part) in [(&damaged[..], "damaged"), (&file[..900], "has 900 bytes"), (b"none", "4 bytes")] {
+        std::fs::write(&b, bytes).unwrap();
+        let (code, said) = code(&["calibrate", "--compare", &a, &b]);
+        assert!(code == 3 && said.contains(part), "{code} {said}");
+    }
+    for (skip, more, part) in [
+        ("262100", &["--tokens", "96"][..], "has 45 tokens; at least 96 are needed"),
+        ("262144", &["--tokens", "1"], "has 0 tokens; at least 64 are needed"),
+        ("0", &["--least", "4", "--most", "4"], "budget cannot be 192"),
+        ("0", &["--least", "4", "--most", "3"], "widths cannot be"),
+    ] {
+        let (code, said) = make(skip, &short, more);
+        assert!(code == 3 && said.contains(part), "{code} {said}");
+    }
+    assert!(!Path::new(&short).exists());
+    let nowhere = code(&["calibrate", "/nowhere", "--text", &text, "--out", &short]);
+    assert!(nowhere.0 == 3 && nowhere.1.contains("config.json"), "{}", nowhere.1);
+}
+
+#[test]
+fn schedules_are_measured_on_text_that_they_have_not_seen() {
+    let assets = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../assets/ref-d128");
+    let line = ["calibrate", assets.to_str().unwrap(), "--evidence", "--tokens", "256", "--budget", "3", "--quiet"];
+    let (ok, said) = code(&[&line[..], &["--json"]].concat());
+    assert_eq!(ok, 0, "{said}");
+    let value: serde_json::Value = serde_json::from_str(&said).unwrap();
+    let rows = value[0]["rows"].as_array().unwrap();
+    let errors = |name: &str| -> Vec<f64> {
+        let row = rows.iter().find(|r| r["coding"] == name).unwrap_or_else(|| panic!("{name} in {said}"));
+        row["error"].as_array().unwrap().iter().map(|e| e.as_f64().unwrap()).collect()
+    };
+    let (uniform, ours) = (errors("TurboQuant"), errors("Block-GTQ logit2, centred, balanced"));
+    assert_eq!(uniform.len(), 6);
+    assert!(uniform.iter().zip(&ours).all(|(u, o)| o < u), "{uniform:?} {ours:?}");
+    let (seen, said) = code(&[&line[..], &["--held-skip", "100"]].concat());
+    assert!(seen == 2 && said.contains("--held-skip"), "{said}");
 }
 
 #[test]

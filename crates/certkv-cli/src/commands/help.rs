@@ -6,6 +6,7 @@ certkv - a compressed KV cache whose every attention output carries a certificat
 
   certkv demo             the bundled model, several ways, in under three minutes; writes report.html
   certkv eval             any model folder, task files, formats and tolerances
+  certkv calibrate MODEL  what Block-GTQ needs to know of a model: energies, schedules, centres; compares two such files
   certkv conform DIR      replays golden vectors, prints the largest deviation of each quantity
   certkv bench            decode attention beside a plain memory read
   certkv inspect WHAT     what a model folder, a format, a packed page, vectors or curves hold
@@ -58,6 +59,34 @@ certkv eval [options]: runs prompts and text through several caches and compares
   --json             print the data of the report as JSON instead of the table
   --device D         cpu (default), or cuda:N: caches on a GPU, the model on the CPU; seed000 stays on the CPU
   --kernels DIR      with cuda:N: machine code made ahead of time, and where what is compiled is kept
+  --threads N        threads (default: all)
+  --quiet            no progress bars
+";
+
+/// `certkv calibrate --help`.
+pub const CALIBRATE: &str = "\
+certkv calibrate MODEL --text FILE --out FILE [options]: runs the model over the text, measures the energies of each
+pair of channels by layer and key head, and writes them with the Block-GTQ schemes chosen from them (math.md 9.1)
+certkv calibrate --compare A B: how far the schemes in A are from those in B, layer by layer
+certkv calibrate MODEL --evidence [options]: logit errors on held-out text, beside TurboQuant at equal bits
+
+  --text FILE        text to read, byte by byte; with --evidence the bundled one if not given
+  --skip N           bytes of it to leave out first (default 0)
+  --tokens N         tokens to read, at least 64 (default 2048, or what there is)
+  --context N        a longer text is read in sequences of so many tokens (default 4096)
+  --budget BITS      mean bits of a channel, 1 to 8, such as 3 or 2.5 (default 3; --evidence: 2, then 3)
+  --score NAME       avg, max, geo, keys, queries (as published) or logit2 (default)
+  --style NAME       channels of a pair: half (default; what the model runner computes) or inter
+  --centre yes|no    code keys around their mean (default yes)
+  --balance yes|no   code keys in the balanced metric (default yes)
+  --published        the source paper's rule: avg, no centre, no balance
+  --least N          fewest bits of a pair (default 1)
+  --most N           most bits of a pair (default 8)
+  --out FILE         the calibration to write
+  --held-out FILE    with --evidence: the text to measure on (default: the one of --text)
+  --held-skip N      with --evidence: bytes of it to leave out first (default 65536)
+  --assets DIR       where ref-d128/ and eval/ lie (default: the assets of this source tree)
+  --json             print the result as JSON
   --threads N        threads (default: all)
   --quiet            no progress bars
 ";

@@ -1,6 +1,7 @@
 //! The commands of the program.
 pub mod args;
 pub mod bench;
+pub mod calibrate;
 pub mod conform;
 pub mod demo;
 pub mod eval;
@@ -31,6 +32,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>, out: &mut dyn Write) -> Res
     match command.as_str() {
         "demo" => demo::run(parser, out),
         "eval" => eval::run(parser, out),
+        "calibrate" => calibrate::run(parser, out),
         "bench" => bench::run(parser, out),
         "conform" => conform::run(parser, out),
         "inspect" => inspect::run(parser, out),

@@ -8,6 +8,7 @@ use super::{
 };
 use crate::model::{Attention, AttentionError, Config, Pass, flat::Flat, tape::Tape};
 use certkv_bound::{Certificate, Rung, Status};
+use certkv_codec::turboquant;
 use certkv_core::{Format, KeyFormat, ValueFormat};
 use half::f16;
 
@@ -51,6 +52,14 @@ fn symmetric(x: &mut [f32], bits: u8) {
     }
 }
 
+/// `x`, rows of `d` channels, through TurboQuant codes. Rows that cannot be coded stay as they are.
+fn turbo(x: &mut [f32], d: usize, bits: u8) {
+    let wide: Vec<f64> = x.iter().map(|x| f64::from(*x)).collect();
+    if let Ok(block) = turboquant::encode_bytes(&wide, d, bits) {
+        x.iter_mut().zip(block.decode()).for_each(|(x, y)| *x = y as f32);
+    }
+}
+
 /// One block of one layer, `[block][kv_width]`, there and back.
 fn quantize(format: Format, d: usize, width: usize, keys: &mut [f32], values: &mut [f32]) {
     match format.key {
@@ -59,10 +68,13 @@ fn quantize(format: Format, d: usize, width: usize, keys: &mut [f32], values: &m
             let group = if group == 0 { d } else { usize::from(group) };
             keys.chunks_mut(group).for_each(|g| symmetric(g, bits));
         }
-        _ => {}
+        KeyFormat::Turbo { bits } => turbo(keys, d, bits),
+        KeyFormat::F16 | KeyFormat::Bf16 => {}
     }
-    if let ValueFormat::Affine { bits, group } = format.value {
-        values.chunks_mut(usize::from(group)).for_each(|g| affine(g, 1, bits));
+    match format.value {
+        ValueFormat::Affine { bits, group } => values.chunks_mut(usize::from(group)).for_each(|g| affine(g, 1, bits)),
+        ValueFormat::Turbo { bits } => turbo(values, d, bits),
+        ValueFormat::F16 | ValueFormat::Bf16 => {}
     }
 }
 

@@ -67,21 +67,9 @@ impl Weights {
     /// # Errors
     /// [`ModelError`] names the file or tensor at fault.
     pub fn read(folder: &Path) -> Result<Self, ModelError> {
-        let index = folder.join("model.safetensors.index.json");
         let mut weights = Self::default();
-        if index.is_file() {
-            let text =
-                std::fs::read_to_string(&index).map_err(|source| ModelError::Read { path: index.clone(), source })?;
-            let Index { weight_map } =
-                serde_json::from_str(&text).map_err(|source| ModelError::Json { path: index, source })?;
-            let mut shards: Vec<&String> = weight_map.values().collect();
-            shards.sort_unstable();
-            shards.dedup();
-            for name in shards {
-                weights.read_file(&shard(folder, name)?)?;
-            }
-        } else {
-            weights.read_file(&folder.join("model.safetensors"))?;
+        for file in weight_files(folder)? {
+            weights.read_file(&file)?;
         }
         Ok(weights)
     }
@@ -149,6 +137,24 @@ fn check(name: &str, weight: &Weight, shape: &[usize]) -> Result<(), ModelError>
         return Ok(());
     }
     Err(ModelError::Shape { tensor: name.into(), expected: shape.to_vec(), found: weight.shape.clone() })
+}
+
+/// The files that hold the tensors of `folder`: its shards in order of name, or the one file.
+///
+/// # Errors
+/// [`ModelError`] for an index that cannot be read, or that points out of the folder.
+pub fn weight_files(folder: &Path) -> Result<Vec<PathBuf>, ModelError> {
+    let index = folder.join("model.safetensors.index.json");
+    if !index.is_file() {
+        return Ok(vec![folder.join("model.safetensors")]);
+    }
+    let text = std::fs::read_to_string(&index).map_err(|source| ModelError::Read { path: index.clone(), source })?;
+    let Index { weight_map } =
+        serde_json::from_str(&text).map_err(|source| ModelError::Json { path: index, source })?;
+    let mut shards: Vec<&String> = weight_map.values().collect();
+    shards.sort_unstable();
+    shards.dedup();
+    shards.into_iter().map(|name| shard(folder, name)).collect()
 }
 
 /// A shard must lie in the folder itself: an index is data and may not point elsewhere.

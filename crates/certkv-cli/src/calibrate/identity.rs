@@ -1,0 +1,25 @@
+//! What a calibration remembers of the model and the text: digests of their bytes.
+use crate::model::{ModelError, weights::weight_files};
+use std::path::Path;
+
+/// Digest of the files of a model folder that decide what it computes: configuration and weights, each behind its length.
+///
+/// # Errors
+/// [`ModelError`] naming the file that cannot be read.
+pub fn model_digest(folder: &Path) -> Result<[u8; 32], ModelError> {
+    let mut hasher = blake3::Hasher::new();
+    let mut files = vec![folder.join("config.json")];
+    files.extend(weight_files(folder)?);
+    for path in files {
+        let refuse = |source| ModelError::Read { path: path.clone(), source };
+        let file = std::fs::File::open(&path).map_err(refuse)?;
+        hasher.update(&file.metadata().map_err(refuse)?.len().to_le_bytes());
+        hasher.update_reader(file).map_err(refuse)?;
+    }
+    Ok(hasher.finalize().into())
+}
+
+/// Digest of the bytes that were read.
+pub fn text_digest(text: &[u8]) -> [u8; 32] {
+    blake3::hash(text).into()
+}

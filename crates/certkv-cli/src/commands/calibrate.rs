@@ -1,0 +1,282 @@
+//! `certkv calibrate`: energies and Block-GTQ schemes of a model, their distances, and what they are worth.
+use super::{
+    args::{Common, bounded, number},
+    help,
+};
+use crate::{
+    assets,
+    calibrate::{self, Captured, Coding, Measured, Reading},
+    error::CliError,
+    model::Llama,
+    output::{print, write_bytes},
+};
+use certkv_codec::turboquant::Radius;
+use certkv_control::{
+    Calibration, CalibrationError, Score,
+    calibration::{Distance, Heads, Rule, Source},
+};
+use certkv_core::Pairing;
+use serde_json::{Value, json};
+use std::{
+    io::Write,
+    path::{Path, PathBuf},
+};
+
+/// The options as given.
+#[derive(Debug)]
+struct Options {
+    common: Common,
+    paths: Vec<PathBuf>,
+    compare: bool,
+    evidence: bool,
+    text: Option<PathBuf>,
+    skip: usize,
+    tokens: Option<usize>,
+    context: usize,
+    budget: Option<f64>,
+    rule: Rule,
+    pairing: Pairing,
+    out: Option<PathBuf>,
+    held_out: Option<PathBuf>,
+    held_skip: usize,
+}
+
+const MOST: usize = 1 << 30;
+
+fn parse(mut parser: lexopt::Parser) -> Result<Option<Options>, CliError> {
+    use lexopt::prelude::*;
+    let mut o = Options {
+        common: Common::default(),
+        paths: Vec::new(),
+        compare: false,
+        evidence: false,
+        text: None,
+        skip: 0,
+        tokens: None,
+        context: 4096,
+        budget: None,
+        rule: Rule::new(0),
+        pairing: Pairing::Half,
+        out: None,
+        held_out: None,
+        held_skip: 1 << 16,
+    };
+    while let Some(arg) = parser.next()? {
+        let name = match arg {
+            Short('h') | Long("help") => return Ok(None),
+            Value(path) => {
+                o.paths.push(path.into());
+                continue;
+            }
+            Long(name) => name.to_owned(),
+            other => return Err(other.unexpected().into()),
+        };
+        let p = &mut parser;
+        match name.as_str() {
+            "compare" => o.compare = true,
+            "evidence" => o.evidence = true,
+            "text" => o.text = Some(p.value()?.into()),
+            "skip" => o.skip = bounded(p, "--skip", 0, MOST)?,
+            "tokens" => o.tokens = Some(bounded(p, "--tokens", 1, MOST)?),
+            "context" => o.context = bounded(p, "--context", 16, 1 << 20)?,
+            "budget" => o.budget = Some(budget(p)?),
+            "score" => o.rule.score = named(p, "--score")?,
+            "style" => o.pairing = named(p, "--style")?,
+            "centre" => o.rule.centred = yes_or_no(p, "--centre")?,
+            "balance" => o.rule.balanced = yes_or_no(p, "--balance")?,
+            "published" => o.rule = Rule { least: o.rule.least, most: o.rule.most, ..Rule::published(0) },
+            "least" => o.rule.least = bounded(p, "--least", 1, 8)? as u8,
+            "most" => o.rule.most = bounded(p, "--most", 1, 8)? as u8,
+            "out" => o.out = Some(p.value()?.into()),
+            "held-out" => o.held_out = Some(p.value()?.into()),
+            "held-skip" => o.held_skip = bounded(p, "--held-skip", 0, MOST)?,
+            other => {
+                if !["assets", "json", "threads", "quiet"].contains(&other) || !o.common.take(other, p)? {
+                    return Err(CliError::Usage(format!("calibrate: there is no option --{other}")));
+                }
+            }
+        }
+    }
+    Ok(Some(o))
+}
+
+fn budget(parser: &mut lexopt::Parser) -> Result<f64, CliError> {
+    let bits: f64 = number(parser, "--budget")?;
+    if (1.0..=8.0).contains(&bits) { Ok(bits) } else { Err(CliError::Usage(format!("--budget: {bits} is not 1 to 8"))) }
+}
+
+fn named<T: std::str::FromStr<Err: std::fmt::Display>>(p: &mut lexopt::Parser, option: &str) -> Result<T, CliError> {
+    use lexopt::ValueExt;
+    let name = p.value()?.string()?;
+    name.parse().map_err(|e| CliError::Usage(format!("{option}: `{name}`: {e}")))
+}
+
+fn yes_or_no(parser: &mut lexopt::Parser, option: &str) -> Result<bool, CliError> {
+    use lexopt::ValueExt;
+    match parser.value()?.string()?.as_str() {
+        "yes" => Ok(true),
+        "no" => Ok(false),
+        other => Err(CliError::Usage(format!("{option}: `{other}` is neither `yes` nor `no`"))),
+    }
+}
+
+/// Calibrates, compares or measures.
+///
+/// # Errors
+/// [`CliError`] for bad options, a model, text or calibration that is refused.
+pub fn run(parser: lexopt::Parser, out: &mut dyn Write) -> Result<(), CliError> {
+    let Some(o) = parse(parser)? else { return print(out, help::CALIBRATE) };
+    o.common.start_threads();
+    match (o.compare, o.evidence, o.paths.as_slice()) {
+        (true, false, [a, b]) => compare(&o, a, b, out),
+        (true, ..) => Err(CliError::Usage("calibrate: --compare takes two calibrations and nothing else".into())),
+        (false, true, _) if o.out.is_some() => {
+            Err(CliError::Usage("calibrate: --evidence writes no calibration; leave --out away".into()))
+        }
+        (false, true, [model]) => evidence(&o, model, out),
+        (false, false, [model]) => calibrate(&o, model, out),
+        (false, ..) => Err(CliError::Usage("calibrate: one model folder is needed".into())),
+    }
+}
+
+fn input(e: impl std::error::Error + Send + Sync + 'static) -> CliError {
+    CliError::Input(Box::new(e))
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, CliError> {
+    std::fs::read(path).map_err(|e| CliError::input(format!("cannot read {}: {e}", path.display())))
+}
+
+/// The text behind its first `skip` bytes; nothing of a shorter one.
+fn text(path: &Path, skip: usize) -> Result<Vec<u8>, CliError> {
+    let mut text = read(path)?;
+    text.drain(..skip.min(text.len()));
+    Ok(text)
+}
+
+impl Options {
+    fn rule(&self, heads: &Heads, bits: f64) -> Rule {
+        Rule { budget: (bits * heads.pairs() as f64).round() as usize, ..self.rule }
+    }
+}
+
+/// Runs the model over the text.
+fn observe(o: &Options, model: &Llama, folder: &Path, text: &[u8], bits: f64) -> Result<Calibration, CliError> {
+    let heads = calibrate::heads(model.config(), o.pairing);
+    o.rule(&heads, bits).check(&heads).map_err(input)?;
+    let reading = Reading { text, tokens: o.tokens, context: o.context };
+    let sequences = reading.sequences(model.config().positions).map_err(input)?;
+    let total: usize = sequences.iter().map(|s| s.len() + 1).sum();
+    let mut bar = o.common.progress().bar("calibrate", total as u64);
+    let (seen, tokens) = calibrate::observe(model, heads, &sequences, |tokens| bar.advance(tokens as u64))?;
+    bar.finish();
+    let digest = calibrate::text_digest(&sequences.concat());
+    let source = Source { model: calibrate::model_digest(folder)?, text: digest, tokens };
+    Calibration::choose(heads, source, o.rule(&heads, bits), seen).map_err(input)
+}
+
+fn calibrate(o: &Options, folder: &Path, out: &mut dyn Write) -> Result<(), CliError> {
+    let (Some(path), Some(to)) = (&o.text, &o.out) else {
+        return Err(CliError::Usage("calibrate: --text FILE and --out FILE are needed".into()));
+    };
+    let model = Llama::load(folder)?;
+    let found = observe(o, &model, folder, &text(path, o.skip)?, o.budget.unwrap_or(3.0))?;
+    write_bytes(to, &found.to_bytes())?;
+    if o.common.json {
+        return show(out, &value(&found));
+    }
+    print(out, &calibrate::summary(&found).map_err(input)?)
+}
+
+fn compare(o: &Options, a: &Path, b: &Path, out: &mut dyn Write) -> Result<(), CliError> {
+    let load = |path: &Path| {
+        let refused = |e: CalibrationError| CliError::input(format!("{}: {e}", path.display()));
+        Calibration::from_bytes(&read(path)?).map_err(refused)
+    };
+    let (a, b) = (load(a)?, load(b)?);
+    let layers = a.distances(&b).map_err(input)?;
+    if o.common.json {
+        let row = |d: &Distance| json!({"hamming": d.hamming(), "high_bits": d.high_bits(), "regret": d.regret()});
+        return show(out, &Value::Array(layers.iter().map(row).collect()));
+    }
+    let same = |x: bool| if x { "the same" } else { "another" };
+    let (s, t) = (a.source(), b.source());
+    let said = format!(
+        "{} model, {} text, {} and {} tokens\n",
+        same(s.model == t.model),
+        same(s.text == t.text),
+        s.tokens,
+        t.tokens
+    );
+    print(out, &(said + &calibrate::compared(&layers)))
+}
+
+fn evidence(o: &Options, folder: &Path, out: &mut dyn Write) -> Result<(), CliError> {
+    let path = match &o.text {
+        Some(path) => path.clone(),
+        None => assets::locate(o.common.assets.as_deref())?.join("eval/text.bin"),
+    };
+    let model = Llama::load(folder)?;
+    let found = observe(o, &model, folder, &text(&path, o.skip)?, o.budget.unwrap_or(3.0))?;
+    let tokens = found.source().tokens as usize;
+    let held_path = o.held_out.as_ref().unwrap_or(&path);
+    if *held_path == path && o.held_skip < o.skip + tokens && o.skip < o.held_skip + tokens {
+        return Err(CliError::Usage("calibrate: --held-skip leaves text that the calibration has read".into()));
+    }
+    let held = text(held_path, o.held_skip)?;
+    let length = tokens.min(model.config().positions) - 1;
+    if held.len() < length {
+        return Err(input(CalibrationError::Tokens { have: held.len() as u64 + 1, need: length as u64 + 1 }));
+    }
+    let mut bar = o.common.progress().bar("held-out text", length as u64 + 1);
+    let rows = calibrate::capture(&model, *found.heads(), &held[..length], |tokens| bar.advance(tokens as u64))?;
+    bar.finish();
+    let (mut said, mut values) = (String::new(), Vec::new());
+    for bits in o.budget.map_or(vec![2.0, 3.0], |bits| vec![bits]) {
+        let measured = measure(o, &rows, &found, bits)?;
+        values.push(json!({"bits": bits, "rows": measured.iter().map(row).collect::<Vec<_>>()}));
+        said += &format!("{bits} bits of a channel, {} tokens read, {} held out\n", tokens, length + 1);
+        said += &calibrate::evidence_table(&measured);
+        said.push('\n');
+    }
+    if o.common.json { show(out, &Value::Array(values)) } else { print(out, &said) }
+}
+
+/// TurboQuant first; then the published rule, and every score in every metric.
+fn measure(o: &Options, rows: &Captured, found: &Calibration, bits: f64) -> Result<Vec<Measured>, CliError> {
+    let metrics = [(false, false), (true, false), (false, true), (true, true)];
+    let of = |score, (centred, balanced)| Rule { score, centred, balanced, ..o.rule(found.heads(), bits) };
+    let coding = |rule, radius| Coding { rule, radius };
+    let mut codings = Vec::new();
+    if bits.fract() == 0.0 {
+        let uniform = |metric| Rule { least: bits as u8, most: bits as u8, ..of(Score::Average, metric) };
+        codings.extend(metrics.map(|metric| coding(uniform(metric), Radius::LeastSquares)));
+        codings.push(coding(uniform(metrics[0]), Radius::Norm));
+    }
+    codings.push(coding(of(Score::Average, metrics[0]), Radius::Norm));
+    for metric in metrics {
+        codings.extend(certkv_control::score::SCORES.map(|score| coding(of(score, metric), Radius::LeastSquares)));
+    }
+    let heads = found.heads();
+    let mut bar = o.common.progress().bar(&format!("{bits} bits"), (heads.layers * heads.kv_heads) as u64);
+    let measured = calibrate::measure(rows, found, &codings, || bar.advance(1)).map_err(CliError::Input)?;
+    bar.finish();
+    Ok(measured)
+}
+
+fn row(m: &Measured) -> Value {
+    json!({"coding": m.coding.name(), "bytes": m.bytes, "error": m.error, "divergence": m.divergence, "overlap": m.overlap})
+}
+
+fn value(c: &Calibration) -> Value {
+    let heads = c.heads();
+    let bits = |layer: usize| {
+        (0..heads.kv_heads).filter_map(|head| Some(c.head(layer, head)?.1.bits.clone())).collect::<Vec<_>>()
+    };
+    json!({"tokens": c.source().tokens, "score": c.rule().score.name(), "bits": (0..heads.layers).map(bits).collect::<Vec<_>>()})
+}
+
+fn show(out: &mut dyn Write, value: &Value) -> Result<(), CliError> {
+    let text = serde_json::to_string_pretty(value).map_err(|e| CliError::Internal(Box::new(e)))?;
+    print(out, &(text + "\n"))
+}
