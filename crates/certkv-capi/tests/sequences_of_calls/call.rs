@@ -46,10 +46,11 @@ pub(crate) enum Call {
     },
     Finish,
     Abort,
-    /// All layers of a step, as a well-behaved caller makes them.
+    /// All layers of a step, as a well-behaved caller makes them, at times with keys that are refused first.
     Whole {
         slot: usize,
         tokens: u64,
+        hostile: bool,
     },
 }
 
@@ -77,6 +78,7 @@ pub(crate) fn call() -> impl Strategy<Value = Call> {
         4 => (0..3u32, any::<bool>()).prop_map(|(layer, certificates)| Call::Attend { layer, certificates }),
         2 => Just(Call::Finish),
         2 => Just(Call::Abort),
-        8 => (slot(), 1..50u64).prop_map(|(slot, tokens)| Call::Whole { slot, tokens }),
+        8 => (slot(), 1..50u64, proptest::bool::weighted(0.2))
+            .prop_map(|(slot, tokens, hostile)| Call::Whole { slot, tokens, hostile }),
     ]
 }

@@ -185,9 +185,12 @@ impl Caller {
                 let live = self.model.step.take().is_some() || self.step.is_null();
                 self.saw(got, if live { CERTKV_OK } else { CERTKV_INVALID_HANDLE })?;
             }
-            Call::Whole { slot, tokens } => {
+            Call::Whole { slot, tokens, hostile } => {
                 self.begin(&[(*slot, *tokens)])?;
                 for layer in 0..LAYERS {
+                    if *hostile {
+                        self.append(layer, CERTKV_F32, true)?;
+                    }
                     self.append(layer, CERTKV_F32, false)?;
                     self.attend(layer, true)?;
                 }
@@ -549,15 +552,20 @@ fn any_calls_do_what_the_model_says_and_leave_no_page() {
         CERTKV_NOT_SWAPPED_OUT,
         CERTKV_FILE,
     ];
-    let missed: Vec<_> = expected.iter().filter(|status| !seen.contains(status)).collect();
-    assert!(missed.is_empty(), "never met: {missed:?}");
+    let met = expected.map(|status| (status, seen.iter().filter(|seen| **seen == status).count()));
+    println!("statuses met: {met:?}");
+    assert!(met.iter().all(|(_, times)| *times > 0), "never met: {met:?}");
     let strange = seen.iter().find(|status| !expected.contains(status) && **status != CERTKV_CAPACITY);
     assert_eq!(strange, None);
 }
 
 #[test]
 fn the_token_that_fills_a_block_has_a_finite_bound_under_every_policy() {
-    let calls = [Call::Create(0), Call::Whole { slot: 0, tokens: 31 }, Call::Whole { slot: 0, tokens: 1 }];
+    let calls = [
+        Call::Create(0),
+        Call::Whole { slot: 0, tokens: 31, hostile: false },
+        Call::Whole { slot: 0, tokens: 1, hostile: false },
+    ];
     for policy in [CERTKV_POLICY_DENSE, CERTKV_POLICY_CERTIFIED] {
         play(&calls, policy, CERTKV_F16, 0).unwrap_or_else(|e| panic!("policy {policy}: {e}"));
     }
@@ -565,7 +573,7 @@ fn the_token_that_fills_a_block_has_a_finite_bound_under_every_policy() {
 
 #[test]
 fn a_leak_would_be_seen() {
-    let calls = [Call::Create(0), Call::Whole { slot: 0, tokens: 40 }, Call::Fork { from: 0, to: 1 }];
+    let calls = [Call::Create(0), Call::Whole { slot: 0, tokens: 40, hostile: false }, Call::Fork { from: 0, to: 1 }];
     let cache = new_cache(CERTKV_POLICY_CERTIFIED, CERTKV_F16);
     let mut caller = Caller {
         cache,
