@@ -33,7 +33,8 @@ pub struct Encoder {
     divisors: Vec<f64>,
     value_scales: Vec<f64>,
     value_offsets: Vec<f64>,
-    codes: Vec<u8>,
+    key_codes: Vec<u8>,
+    value_codes: Vec<u8>,
     staged: Vec<u8>,
     errors: Vec<f64>,
     panels: Vec<[f64; 4]>,
@@ -107,7 +108,8 @@ impl Encoder {
             divisors: vec![0.0; dim],
             value_scales: vec![0.0; n * value_groups],
             value_offsets: vec![0.0; n * value_groups],
-            codes: vec![0; count],
+            key_codes: vec![0; count],
+            value_codes: vec![0; count],
             staged: vec![0; count],
             errors: vec![0.0; count],
             panels: vec![[0.0; 4]; count / 4],
@@ -222,7 +224,7 @@ impl Encoder {
             }
             KeyFormat::Turbo { .. } => {
                 let Some(book) = self.turbo.as_ref().and_then(|t| t.keys.as_ref()) else { return Ok(()) };
-                fit(book, &self.keys, dim, Input::Keys, &mut self.codes, &mut self.key_scales)
+                fit(book, &self.keys, dim, Input::Keys, &mut self.key_codes, &mut self.key_scales)
             }
         }
     }
@@ -230,7 +232,7 @@ impl Encoder {
     fn scale_values(&mut self) -> Result<(), CodecError> {
         let dim = self.layout.dim;
         if let Some(book) = self.turbo.as_ref().and_then(|t| t.values.as_ref()) {
-            return fit(book, &self.values, dim, Input::Values, &mut self.codes, &mut self.value_scales);
+            return fit(book, &self.values, dim, Input::Values, &mut self.value_codes, &mut self.value_scales);
         }
         let ValueFormat::Affine { bits, group } = self.layout.format.value else { return Ok(()) };
         let group = group as usize;
@@ -244,7 +246,7 @@ impl Encoder {
 
     fn write_keys(&mut self, words: &[u16], out: &mut [u8]) -> Errors {
         let (l, dim) = (&self.layout, self.layout.dim);
-        let rows = self.keys.chunks_exact(dim).zip(self.codes.chunks_exact_mut(dim));
+        let rows = self.keys.chunks_exact(dim).zip(self.key_codes.chunks_exact_mut(dim));
         let rows = rows.zip(self.errors.chunks_exact_mut(dim)).enumerate();
         match l.format.key {
             KeyFormat::F16 | KeyFormat::Bf16 => {
@@ -279,7 +281,6 @@ impl Encoder {
             KeyFormat::Turbo { .. } => {
                 let Some(book) = self.turbo.as_ref().and_then(|t| t.keys.as_ref()) else { return Errors::default() };
                 for ((token, ((key, codes), errors)), radius) in rows.zip(&self.key_scales) {
-                    book.code_row(key, codes);
                     book.errors(key, codes, *radius, errors);
                     place_key_row(codes, token, &mut self.staged);
                 }
@@ -296,11 +297,10 @@ impl Encoder {
     fn write_values(&mut self, words: &[u16], out: &mut [u8]) -> Errors {
         let (l, dim) = (&self.layout, self.layout.dim);
         if let Some(book) = self.turbo.as_ref().and_then(|t| t.values.as_ref()) {
-            let rows = self.values.chunks_exact(dim).zip(self.codes.chunks_exact_mut(dim));
+            let rows = self.values.chunks_exact(dim).zip(self.value_codes.chunks_exact_mut(dim));
             for (((value, codes), errors), radius) in
                 rows.zip(self.errors.chunks_exact_mut(dim)).zip(&self.value_scales)
             {
-                book.code_row(value, codes);
                 book.errors(value, codes, *radius, errors);
             }
             write_scales(self.value_scales.iter(), Dtype::F16, &mut out[l.value_scales.clone()]);
@@ -316,7 +316,7 @@ impl Encoder {
         };
         let (group, groups) = (group as usize, dim / group as usize);
         let scales = self.value_scales.chunks_exact(groups).zip(self.value_offsets.chunks_exact(groups));
-        let rows = self.values.chunks_exact(dim).zip(self.codes.chunks_exact_mut(dim));
+        let rows = self.values.chunks_exact(dim).zip(self.value_codes.chunks_exact_mut(dim));
         for (((value, codes), errors), (sigma, z)) in rows.zip(self.errors.chunks_exact_mut(dim)).zip(scales) {
             affine::code_row(value, group, sigma, z, codes, errors);
         }
@@ -343,7 +343,7 @@ impl Encoder {
             return None;
         }
         let residuals = Residuals::new(bits);
-        let rows = self.codes.chunks_exact_mut(dim).zip(self.errors.chunks_exact_mut(dim));
+        let rows = self.key_codes.chunks_exact_mut(dim).zip(self.errors.chunks_exact_mut(dim));
         for (token, (codes, errors)) in rows.enumerate() {
             // The divisors are the inverses of the steps here.
             let steps = self.key_scales.iter().zip(&self.divisors).map(|(step, by)| (*step, *by));
@@ -361,7 +361,7 @@ impl Encoder {
             return None;
         }
         let (residuals, group) = (Residuals::new(bits), l.format.value.group(dim));
-        let parts = self.codes.chunks_exact_mut(group).zip(self.errors.chunks_exact_mut(group));
+        let parts = self.value_codes.chunks_exact_mut(group).zip(self.errors.chunks_exact_mut(group));
         for ((codes, errors), step) in parts.zip(&self.value_scales) {
             residuals.row(core::iter::repeat((*step, inverse(*step))), codes, errors);
         }
@@ -370,10 +370,10 @@ impl Encoder {
         Some(self.measure())
     }
 
-    /// Stages `codes` in value order.
+    /// Stages `value_codes` in value order.
     fn place_values(&mut self) {
         let dim = self.layout.dim;
-        for (quad, run) in self.codes.chunks_exact(4 * dim).zip(self.staged.chunks_exact_mut(4 * dim)) {
+        for (quad, run) in self.value_codes.chunks_exact(4 * dim).zip(self.staged.chunks_exact_mut(4 * dim)) {
             place_value_quad(quad, dim, run);
         }
     }
@@ -430,7 +430,7 @@ impl Encoder {
     }
 }
 
-/// Radii of a rotated side, (tokens,).
+/// Codes and radii of a rotated side, (tokens, dim) and (tokens,).
 fn fit(
     book: &Book,
     side: &[f64],
@@ -439,8 +439,9 @@ fn fit(
     codes: &mut [u8],
     radii: &mut [f64],
 ) -> Result<(), CodecError> {
-    for (row, (y, radius)) in side.chunks_exact(dim).zip(radii).enumerate() {
-        *radius = round_radius(book.code_row(y, &mut codes[..dim]), input, row, Dtype::F16)?;
+    let rows = side.chunks_exact(dim).zip(codes.chunks_exact_mut(dim)).zip(radii);
+    for (row, ((y, codes), radius)) in rows.enumerate() {
+        *radius = round_radius(book.code_row(y, codes), input, row, Dtype::F16)?;
     }
     Ok(())
 }

@@ -80,14 +80,16 @@ impl GroupSizes {
             value_slots: share(config.scratch_values),
             slot_bytes: layout.original_side_bytes(),
         };
+        let swap_pages = config.swap_tokens.div_ceil(layout.tokens());
         let mut sizes = Self {
             first,
             layers,
-            // An open block has originals too; a tail is retired only after its successor was taken.
-            host_pages: (full + config.max_sequences).min(all),
+            // An open block has originals too; a tail is retired only after its successor was taken. Sequences that are swapped out
+            // keep theirs, beside those that take their place.
+            host_pages: (full + swap_pages + config.max_sequences).min(all),
             packed_pages: full.min(all),
             tail_pages: 2 * config.max_sequences,
-            swap_pages: config.swap_tokens.div_ceil(layout.tokens()),
+            swap_pages,
             page_bytes: SEAL_BYTES + geometry.kv_heads * layout.bytes,
             original_bytes: geometry.kv_heads * 2 * layout.original_side_bytes(),
             max_blocks,

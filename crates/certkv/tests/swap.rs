@@ -109,6 +109,22 @@ fn what_others_kept_is_shared_again_and_not_copied() {
 }
 
 #[test]
+fn sequences_that_are_out_leave_others_all_tokens() {
+    let config = Config { max_sequences: 2, ..config(320, 320) };
+    let cache = Cache::new(config).unwrap();
+    let (out, rows) = with_tokens(&cache, 320, 8);
+    cache.swap_out(out).unwrap();
+    let (other, others) = with_tokens(&cache, 320, 9);
+    assert_eq!(original_faults(&cache, out, &rows) + original_faults(&cache, other, &others), 0);
+    assert!(matches!(cache.swap_in(out), Err(Error::CapacityExhausted { class: "packed", .. })));
+    cache.release(other).unwrap();
+    cache.swap_in(out).unwrap();
+    assert_eq!(original_faults(&cache, out, &rows), 0);
+    cache.release(out).unwrap();
+    assert_eq!(cache.live_pages(), 0);
+}
+
+#[test]
 fn what_cannot_be_is_refused_and_changes_nothing() {
     let prefixes = PrefixConfig { secret: PrefixSecret::new([1; 32]), units: 8, eviction: Eviction::Lru };
     let cache = Cache::new(Config { prefixes: Some(prefixes), ..config(160, 96) }).unwrap();

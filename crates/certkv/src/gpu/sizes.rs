@@ -132,6 +132,7 @@ impl Sizes {
         let (block, rows) = (config.block(), config.max_sequences);
         let stride = config.max_context.div_ceil(block);
         let all = config.max_tokens.div_ceil(block);
+        let swap_pages = config.swap_tokens.div_ceil(block);
         let by_window = window::groups(&window::by_layer(config));
         let mut group_of = vec![0; g.layers];
         for (group, (_, layers)) in by_window.iter().enumerate() {
@@ -147,8 +148,9 @@ impl Sizes {
             GroupSizes {
                 window,
                 packed_pages: all.min(room),
-                // An open block has originals too; a tail is given up only after its successor was taken.
-                host_pages: all.saturating_add(rows).min(room),
+                // An open block has originals too; a tail is given up only after its successor was taken. Sequences that are
+                // swapped out keep theirs, beside those that take their place.
+                host_pages: all.saturating_add(swap_pages).saturating_add(rows).min(room),
                 page_bytes: layers.iter().map(|layer| g.kv_heads * layouts[*layer].bytes).sum(),
                 layers,
                 tables,
@@ -166,7 +168,6 @@ impl Sizes {
         let side_bytes = 2 * block * g.head_dim;
         let original_bytes = 2 * g.kv_heads * side_bytes;
         let slots = [config.scratch_keys, config.scratch_values];
-        let swap_pages = config.swap_tokens.div_ceil(block);
         let (mut of_layer, mut packed_bytes, mut scratch_bytes) = (Vec::with_capacity(g.layers), 0usize, 0usize);
         let (mut swap_bytes, mut host_bytes) = (0usize, 0usize);
         for (layout, group) in layouts.iter().zip(group_of.iter().map(|group| &groups[*group])) {
