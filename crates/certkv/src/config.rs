@@ -59,7 +59,7 @@ pub struct Config {
     /// [`crate::Cache::create_from`]). They live in the same pages and give way to sequences that need them.
     pub prefixes: Option<PrefixConfig>,
     /// Tokens whose codes sequences that are swapped out may leave in host memory ([`crate::Cache::swap_out`]), each in
-    /// every layer.
+    /// every layer. Originals have as much more room: others have all of `max_tokens`.
     pub swap_tokens: usize,
     /// Where originals of live sequences go that host memory has no room for. `None`: all of them have their room there. Those of layers
     /// with a window stay, as their windows bound them.

@@ -46,7 +46,7 @@ pub struct GpuConfig {
     /// that need them.
     pub prefixes: Option<PrefixConfig>,
     /// Tokens whose records sequences that are swapped out may leave in pinned memory, each in every layer
-    /// ([`GpuCache::swap_out`](super::GpuCache::swap_out)).
+    /// ([`GpuCache::swap_out`](super::GpuCache::swap_out)). Originals have as much more room: others have all of `max_tokens`.
     pub swap_tokens: usize,
     /// Threads of the host's part, 1 to 256: attention of chunks, and touching memory when the cache is made.
     pub threads: usize,

@@ -149,8 +149,8 @@ impl Sizes {
                 window,
                 packed_pages: all.min(room),
                 // An open block has originals too; a tail is given up only after its successor was taken. Sequences that are
-                // swapped out keep theirs, beside those that take their place.
-                host_pages: all.saturating_add(swap_pages).saturating_add(rows).min(room),
+                // swapped out keep theirs, beside those that take their place; no more than all sequences can have.
+                host_pages: all.saturating_add(swap_pages.min(entries)).saturating_add(rows).min(room),
                 page_bytes: layers.iter().map(|layer| g.kv_heads * layouts[*layer].bytes).sum(),
                 layers,
                 tables,

@@ -10,6 +10,7 @@ mod model;
 mod plan;
 mod shelf;
 mod states;
+mod swap;
 mod units;
 mod window;
 
