@@ -1,8 +1,9 @@
 //! Logits of one block: digits of the scaled query, integer dot products on codes, and plain dot products on rows.
+use super::unpack::unpack_levels;
 use crate::block::Side;
 use crate::line::{Codes, Line, madd};
-use crate::query::{Cursor, DIGIT_STRIDE, Digits, GROUPS, KeyCodes, Levels, QUERY_LEVELS, Scaling, Shape, X_STRIDE};
-use certkv_core::{Dtype, layout::planes};
+use crate::query::{Cursor, DIGIT_STRIDE, Digits, GROUPS, KeyCodes, QUERY_LEVELS, Scaling, Shape, X_STRIDE};
+use certkv_core::Dtype;
 
 /// Element `i` of a metadata array of type `meta`.
 #[inline]
@@ -99,44 +100,6 @@ pub(crate) fn channel_heads(q: &[Line], [sigma, z]: &[[Line; 16]; 2], shape: Sha
         if out.step[h] != 0.0 {
             // Half a step a channel (4.15): wide code does not measure the residual either.
             out.residual[h] = out.step[h] * (0.5 * shape.dim as f32);
-        }
-    }
-}
-
-/// Codes of any width to one byte each, shifted left by `raise`, in code order.
-#[inline(always)]
-pub(crate) fn unpack(section: &[u8], bits: usize, count: usize, raise: usize, out: &mut [Codes]) {
-    let mut first = true;
-    for p in planes(bits, count) {
-        let mask = ((1u16 << p.width) - 1) as u8;
-        let up = p.shift + raise;
-        for segment in 0..8 / p.width {
-            let shift = p.width * segment;
-            let source = &section[p.offset..p.offset + p.bytes];
-            let target = &mut out[segment * p.bytes / 64..];
-            for (chunk, line) in source.as_chunks::<64>().0.iter().zip(target) {
-                if first {
-                    for i in 0..64 {
-                        line.0[i] = ((chunk[i] >> shift) & mask) << up;
-                    }
-                } else {
-                    for i in 0..64 {
-                        line.0[i] |= ((chunk[i] >> shift) & mask) << up;
-                    }
-                }
-            }
-        }
-        first = false;
-    }
-}
-
-/// [`unpack`], and what the codes stand for where a table says so.
-#[inline(always)]
-pub(crate) fn unpack_levels(section: &[u8], bits: usize, count: usize, levels: Option<&Levels>, out: &mut [Codes]) {
-    unpack(section, bits, count, 0, out);
-    if let Some(levels) = levels {
-        for line in &mut out[..count / 64] {
-            line.0.iter_mut().for_each(|code| *code = levels[usize::from(*code) % 64]);
         }
     }
 }

@@ -5,6 +5,7 @@ use super::Ops;
 pub(crate) mod keys;
 pub(crate) mod softmax;
 pub(crate) mod strip;
+pub(crate) mod unpack;
 pub(crate) mod values;
 
 /// The portable functions.

@@ -1,5 +1,6 @@
 //! `o += sum_t w_t v_t` for one block: integer dot products on codes, fused multiply-adds on rows.
-use super::keys::{meta_at, nearest, row, unpack_levels};
+use super::keys::{meta_at, nearest, row};
+use super::unpack::unpack_levels;
 use crate::block::Side;
 use crate::line::{Line, madd};
 use crate::query::{Cursor, GROUPS, HEADS, Shape, Softmax, ValueCodes, ValueScratch, ValueSlack, X_STRIDE};

@@ -5,7 +5,9 @@
 //! at the end. The float parts are the plain ones, compiled with wider registers.
 use crate::arch::Ops;
 use crate::arch::generic::values::{Plan, Slack};
-use crate::arch::generic::{keys as plain_keys, softmax as plain_softmax, strip as plain_strip};
+use crate::arch::generic::{
+    keys as plain_keys, softmax as plain_softmax, strip as plain_strip, unpack as plain_unpack,
+};
 use crate::block::{Rows, Side};
 use crate::certify::{Sums, tiles_body};
 use crate::line::{Codes, Line, madd};
@@ -170,25 +172,38 @@ unsafe fn all_heads(
     }
 }
 
-/// The plain unpacking, and levels by byte shuffles where 16 are enough.
+/// The plain unpacking, and levels by byte shuffles.
 #[target_feature(enable = "avx2,fma,f16c")]
 fn unpack(section: &[u8], bits: usize, count: usize, levels: Option<&Levels>, out: &mut [Codes]) {
     match levels {
+        None => plain_unpack::unpack::<false>(section, bits, count, out, |codes| codes),
         Some(levels) if bits <= 4 => {
-            plain_keys::unpack(section, bits, count, 0, out);
-            // SAFETY: 16 of the 64 bytes of the table; lines are 64 aligned bytes.
-            unsafe {
-                let table = _mm256_broadcastsi128_si256(_mm_loadu_si128(levels.as_ptr().cast()));
-                for line in &mut out[..count / 64] {
-                    for half in 0..2 {
-                        let p = line.0.as_mut_ptr().add(32 * half).cast::<__m256i>();
-                        _mm256_store_si256(p, _mm256_shuffle_epi8(table, _mm256_load_si256(p)));
-                    }
-                }
-            }
+            plain_unpack::unpack::<false>(section, bits, count, out, |codes| look_up::<1>(levels, codes))
         }
-        _ => plain_keys::unpack_levels(section, bits, count, levels, out),
+        Some(levels) => plain_unpack::unpack::<false>(section, bits, count, out, |codes| look_up::<4>(levels, codes)),
     }
+}
+
+/// What codes below `16 N` stand for.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn look_up<const N: usize>(levels: &Levels, mut codes: plain_unpack::Bytes) -> plain_unpack::Bytes {
+    for half in codes.as_chunks_mut::<32>().0 {
+        // SAFETY: 16 of the 64 bytes of the table; 32 bytes of codes.
+        unsafe {
+            let code = _mm256_loadu_si256(half.as_ptr().cast());
+            let mut found = _mm256_setzero_si256();
+            for n in 0..N {
+                let table = _mm256_broadcastsi128_si256(_mm_loadu_si128(levels.as_ptr().add(16 * n).cast()));
+                // A byte above 127 finds 0: those of other parts of the table are raised there.
+                let own = _mm256_sub_epi8(code, _mm256_set1_epi8(16 * n as i8));
+                let own = _mm256_adds_epu8(own, _mm256_set1_epi8(0x70));
+                found = _mm256_or_si256(found, _mm256_shuffle_epi8(table, own));
+            }
+            _mm256_storeu_si256(half.as_mut_ptr().cast(), found);
+        }
+    }
+    codes
 }
 
 fn score_codes(k: &KeyCodes<'_>, digits: &Digits, scratch: &mut [Codes], shape: Shape, x: &mut [Line], _: &mut Cursor) {

@@ -1,6 +1,6 @@
 //! Logits of one block.
 use super::{lanes, larger, load16, max4, place, put, split, step, sum16};
-use crate::arch::generic::keys::unpack;
+use crate::arch::generic::unpack::{self as plain, Bytes};
 use crate::block::Side;
 use crate::line::{Codes, Line};
 use crate::query::{Cursor, DIGIT_STRIDE, Digits, HEADS, KeyCodes, Levels, QUERY_LEVELS, Scaling, Shape, X_STRIDE};
@@ -199,8 +199,7 @@ pub(super) fn score_codes(
         let codes = if k.bits == 8 {
             k.section.as_ptr()
         } else {
-            unpack_wide(k.section, k.bits, count, 0, scratch);
-            look_up(k.levels, &mut scratch[..count / 64]);
+            unpack::<false>(k.section, k.bits, count, k.levels, scratch);
             scratch.as_ptr().cast()
         };
         if shape.tokens >= 32 {
@@ -211,35 +210,36 @@ pub(super) fn score_codes(
     }
 }
 
-/// [`unpack`] compiled with wide instructions.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
-pub(super) fn unpack_wide(section: &[u8], bits: usize, count: usize, raise: usize, out: &mut [Codes]) {
-    match bits {
-        // Known widths let the compiler see the planes.
-        4 => unpack(section, 4, count, raise, out),
-        6 => unpack(section, 6, count, raise, out),
-        _ => unpack(section, bits, count, raise, out),
+/// The plain unpacking, and levels by one byte shuffle.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi")]
+pub(super) fn unpack<const RAISED: bool>(
+    section: &[u8],
+    bits: usize,
+    count: usize,
+    levels: Option<&Levels>,
+    out: &mut [Codes],
+) {
+    let Some(levels) = levels else { return plain::unpack::<RAISED>(section, bits, count, out, |codes| codes) };
+    plain::unpack::<false>(section, bits, count, out, |codes| look_up(levels, codes));
+}
+
+/// What codes stand for.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi")]
+fn look_up(levels: &Levels, mut codes: Bytes) -> Bytes {
+    // SAFETY: the table and the codes are 64 bytes.
+    unsafe {
+        let table = _mm512_loadu_si512(levels.as_ptr().cast());
+        let found = _mm512_permutexvar_epi8(_mm512_loadu_si512(codes.as_ptr().cast()), table);
+        _mm512_storeu_si512(codes.as_mut_ptr().cast(), found);
     }
+    codes
 }
 
 /// How the inner loops find codes: as bytes, as two nibbles a byte, or as nibbles that stand for a level.
 pub(super) const BYTES: u8 = 0;
 pub(super) const CODES4: u8 = 1;
 pub(super) const LEVELS4: u8 = 2;
-
-/// What unpacked codes stand for, where a table says so.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi")]
-pub(super) fn look_up(levels: Option<&Levels>, lines: &mut [Codes]) {
-    let Some(levels) = levels else { return };
-    // SAFETY: the table and every line are 64 bytes, lines aligned.
-    unsafe {
-        let table = _mm512_loadu_si512(levels.as_ptr().cast());
-        for line in lines {
-            let p = line.0.as_mut_ptr().cast();
-            _mm512_store_si512(p, _mm512_permutexvar_epi8(_mm512_load_si512(p), table));
-        }
-    }
-}
 
 /// All heads and tiles, `T` tiles at a time.
 ///

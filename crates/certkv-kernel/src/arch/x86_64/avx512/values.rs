@@ -1,5 +1,5 @@
 //! `o += sum_t w_t v_t` for one block.
-use super::keys::{BYTES, CODES4, LEVELS4, look_up, unpack_wide};
+use super::keys::{BYTES, CODES4, LEVELS4, unpack};
 use super::{larger, load16, place, split, step};
 use crate::arch::generic::values::LEAST_WEIGHT;
 use crate::block::Side;
@@ -41,9 +41,8 @@ pub(super) fn value_codes(
                 let codes = if bits == 8 {
                     v.section.as_ptr()
                 } else {
-                    // Codes raised to the top of their byte: flipping bit 7 then makes them signed and centred.
-                    unpack_wide(v.section, bits, count, 8 - v.width(), &mut scratch.codes);
-                    look_up(v.levels, &mut scratch.codes[..count / 64]);
+                    // Codes raised to the top of their byte: flipping bit 7 then makes them signed and centred. Levels are there.
+                    unpack::<true>(v.section, bits, count, v.levels, &mut scratch.codes);
                     scratch.codes.as_ptr().cast()
                 };
                 match lines {

@@ -1,0 +1,111 @@
+//! Codes of any width to one byte each, in one pass over the planes: each line of a plane is read once for all the segments
+//! that lie in it.
+use crate::line::Codes;
+use crate::query::Levels;
+
+/// A line of codes.
+pub(crate) type Bytes = [u8; 64];
+
+/// Unpacks `count` codes of `bits` bits, a multiple of 512, in code order; `RAISED` ones stand at the top of their byte. `stand` says
+/// what a line of codes stands for.
+#[inline(always)]
+pub(crate) fn unpack<const RAISED: bool>(
+    section: &[u8],
+    bits: usize,
+    count: usize,
+    out: &mut [Codes],
+    stand: impl Fn(Bytes) -> Bytes,
+) {
+    // Known widths let the compiler see the planes.
+    match bits {
+        1 => planes_of::<1, RAISED>(section, count, out, stand),
+        2 => planes_of::<2, RAISED>(section, count, out, stand),
+        3 => planes_of::<3, RAISED>(section, count, out, stand),
+        4 => planes_of::<4, RAISED>(section, count, out, stand),
+        5 => planes_of::<5, RAISED>(section, count, out, stand),
+        6 => planes_of::<6, RAISED>(section, count, out, stand),
+        7 => planes_of::<7, RAISED>(section, count, out, stand),
+        _ => planes_of::<8, RAISED>(section, count, out, stand),
+    }
+}
+
+/// A plane of `width` bits has `count width / 512` lines, and line `j + s m` of the codes, `m` being those of the narrowest plane, lies
+/// in its line `j + (s mod r) m`, segment `s / r`, `r` being how often it is as wide as the narrowest.
+#[inline(always)]
+fn planes_of<const BITS: usize, const RAISED: bool>(
+    section: &[u8],
+    count: usize,
+    out: &mut [Codes],
+    stand: impl Fn(Bytes) -> Bytes,
+) {
+    let lines = section.as_chunks::<64>().0;
+    let narrow = BITS & BITS.wrapping_neg();
+    let m = count / 64 * narrow / 8;
+    let raise = if RAISED { 8 - BITS } else { 0 };
+    // Where each plane begins, widest first, as `certkv_core::layout::planes` has it.
+    let plane = |width: usize| &lines[m * (BITS & !(2 * width - 1)) / narrow..][..m * width / narrow];
+    let planes = [8, 4, 2, 1].map(|width| if BITS & width != 0 { plane(width) } else { &[] });
+    let out = &mut out[..count / 64];
+    for j in 0..m {
+        for s in 0..8 / narrow {
+            let mut code = [0u8; 64];
+            for (plane, width) in planes.iter().zip([8, 4, 2, 1]) {
+                if BITS & width == 0 {
+                    continue;
+                }
+                let (r, mask) = (width / narrow, ((1u16 << width) - 1) as u8);
+                let (segment, up) = (width * (s / r), (BITS & (width - 1)) + raise);
+                let line = &plane[j + s % r * m];
+                for i in 0..64 {
+                    code[i] |= (line[i] >> segment & mask) << up;
+                }
+            }
+            out[j + s * m].0 = stand(code);
+        }
+    }
+}
+
+/// What codes stand for where a table says so, one at a time.
+#[inline(always)]
+pub(crate) fn look_up(levels: &Levels, codes: Bytes) -> Bytes {
+    codes.map(|code| levels[usize::from(code) % 64])
+}
+
+/// [`unpack`], and what the codes stand for where a table says so.
+#[inline(always)]
+pub(crate) fn unpack_levels(section: &[u8], bits: usize, count: usize, levels: Option<&Levels>, out: &mut [Codes]) {
+    match levels {
+        Some(levels) => unpack::<false>(section, bits, count, out, |codes| look_up(levels, codes)),
+        None => unpack::<false>(section, bits, count, out, |codes| codes),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use certkv_core::hash::splitmix64;
+    use certkv_core::layout::{read_code, write_code};
+
+    #[test]
+    fn codes_come_out_in_order() {
+        for (bits, count) in (1..=8).flat_map(|bits| [512, 1024, 1536, 64 * 256].map(|count| (bits, count))) {
+            let mut section = vec![0; count * bits / 8];
+            let codes: Vec<u8> = (0..count).map(|i| (splitmix64(i as u64) >> 13) as u8 >> (8 - bits)).collect();
+            codes.iter().enumerate().for_each(|(i, code)| write_code(&mut section, bits, count, i, *code));
+            assert!((0..count).all(|i| read_code(&section, bits, count, i) == codes[i]));
+            let mut out = vec![Codes([0xaa; 64]); count / 64];
+            let same = |out: &[Codes], want: &dyn Fn(u8) -> u8| {
+                out.iter().flat_map(|line| line.0).zip(&codes).all(|(got, code)| got == want(*code))
+            };
+            unpack::<false>(&section, bits, count, &mut out, |codes| codes);
+            assert!(same(&out, &|code| code), "{bits} bits, {count} codes");
+            unpack::<true>(&section, bits, count, &mut out, |codes| codes);
+            assert!(same(&out, &|code| code << (8 - bits)), "{bits} bits, {count} codes, raised");
+            if bits <= 6 {
+                let levels: Levels = core::array::from_fn(|i| (7 * i + 3) as u8);
+                unpack_levels(&section, bits, count, Some(&levels), &mut out);
+                assert!(same(&out, &|code| levels[usize::from(code)]), "{bits} bits, {count} codes, levels");
+            }
+        }
+    }
+}
