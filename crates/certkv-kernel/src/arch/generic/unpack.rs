@@ -41,28 +41,43 @@ fn planes_of<const BITS: usize, const RAISED: bool>(
     let lines = section.as_chunks::<64>().0;
     let narrow = BITS & BITS.wrapping_neg();
     let m = count / 64 * narrow / 8;
-    let raise = if RAISED { 8 - BITS } else { 0 };
     // Where each plane begins, widest first, as `certkv_core::layout::planes` has it.
     let plane = |width: usize| &lines[m * (BITS & !(2 * width - 1)) / narrow..][..m * width / narrow];
     let planes = [8, 4, 2, 1].map(|width| if BITS & width != 0 { plane(width) } else { &[] });
     let out = &mut out[..count / 64];
     for j in 0..m {
-        for s in 0..8 / narrow {
-            let mut code = [0u8; 64];
-            for (plane, width) in planes.iter().zip([8, 4, 2, 1]) {
-                if BITS & width == 0 {
-                    continue;
+        // One by one, so that shifts and masks are constants.
+        macro_rules! segment {
+            ($($s:literal)*) => {$(
+                if $s < 8 / narrow {
+                    out[j + $s * m].0 = stand(line_of::<BITS, RAISED, $s>(&planes, j, m));
                 }
-                let (r, mask) = (width / narrow, ((1u16 << width) - 1) as u8);
-                let (segment, up) = (width * (s / r), (BITS & (width - 1)) + raise);
-                let line = &plane[j + s % r * m];
-                for i in 0..64 {
-                    code[i] |= (line[i] >> segment & mask) << up;
-                }
-            }
-            out[j + s * m].0 = stand(code);
+            )*};
+        }
+        segment!(0 1 2 3 4 5 6 7);
+    }
+}
+
+/// Line `j + S m` of the codes.
+#[inline(always)]
+fn line_of<const BITS: usize, const RAISED: bool, const S: usize>(planes: &[&[Bytes]; 4], j: usize, m: usize) -> Bytes {
+    let narrow = BITS & BITS.wrapping_neg();
+    let raise = if RAISED { 8 - BITS } else { 0 };
+    let mut code = [0u8; 64];
+    for (plane, width) in planes.iter().zip([8, 4, 2, 1]) {
+        if BITS & width == 0 {
+            continue;
+        }
+        let r = width / narrow;
+        let (from, to) = (width * (S / r), (BITS & (width - 1)) + raise);
+        let mask = (((1u16 << width) - 1) << to) as u8;
+        let line = &plane[j + S % r * m];
+        for i in 0..64 {
+            let moved = if from >= to { line[i] >> (from - to) } else { line[i] << (to - from) };
+            code[i] |= moved & mask;
         }
     }
+    code
 }
 
 /// What codes stand for where a table says so, one at a time.
