@@ -1,9 +1,8 @@
 //! `include/certkv.hpp`: every compiler mode takes it, programs in C++ get what they were promised, and misuse does not compile.
 mod common;
-use common::{compiler, install, output, program, root, run, scratch};
+use common::{compiler, install, note, output, program, root, run, scratch, with};
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -28,19 +27,6 @@ fn compiled(command: &mut Command, dir: &Path, name: &str, text: &str) -> PathBu
     dir.join(name).with_extension("o")
 }
 
-/// g++ or clang++ for a standard.
-fn with(name: &str, standard: &str) -> Command {
-    let given = compiler(standard);
-    let mut command = Command::new(name);
-    command.args(given.get_args());
-    command
-}
-
-/// Says what was left out, also where the test passes: the output of a passing test is not shown, but for what goes past the macros.
-fn note(what: &str) {
-    let _ = writeln!(std::io::stderr(), "NOTE certkv.hpp: {what}");
-}
-
 fn header() -> String {
     fs::read_to_string(root().join("include/certkv.hpp")).expect("include/certkv.hpp")
 }
@@ -53,12 +39,12 @@ fn every_compiler_mode_takes_the_header() {
     for name in ["g++", "clang++"] {
         if Command::new(name).arg("--version").output().is_err() {
             assert_ne!(name, "g++", "the tests of the C ABI need g++");
-            note(&format!("{name} is not there: the header was not compiled with it"));
+            note(&format!("certkv.hpp: {name} is not there: the header was not compiled with it"));
             continue;
         }
         for standard in ["c++17", "c++20", "c++23"] {
             if standard == "c++23" && !object(&mut with(name, standard), &dir, "none", "").status.success() {
-                note(&format!("{name} does not take {standard}: the header was not compiled with it"));
+                note(&format!("certkv.hpp: {name} does not take {standard}: the header was not compiled with it"));
                 continue;
             }
             for bare in [&[][..], &BARE] {

@@ -1,6 +1,7 @@
 //! C and C++ from tests: compilers, the library that was built with the test, and running what was made.
 #![allow(dead_code, reason = "each test uses its part")]
 use std::fs;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -38,6 +39,19 @@ pub(crate) fn compiler(standard: &str) -> Command {
     command.arg(format!("-std={standard}")).args(["-Wall", "-Wextra", "-pedantic", "-Werror"]);
     command.arg("-I").arg(root().join("include"));
     command
+}
+
+/// The same with the compiler `name`.
+pub(crate) fn with(name: &str, standard: &str) -> Command {
+    let given = compiler(standard);
+    let mut command = Command::new(name);
+    command.args(given.get_args());
+    command
+}
+
+/// Says what was left out, also where the test passes: the output of a passing test is not shown, but for what goes past the macros.
+pub(crate) fn note(what: &str) {
+    let _ = writeln!(std::io::stderr(), "NOTE {what}");
 }
 
 /// The file `name` that cargo built from this crate beside the test that runs.
