@@ -1,7 +1,7 @@
 //! One level for every item within a budget of bytes: hull moves by what they save, math.md (9.5).
 use crate::ControlError;
 use crate::error::{countable, finite, length};
-use crate::moves::{Move, Spender};
+use crate::moves::{MOST, Move, Spender};
 
 /// What each level of each item would cost and lose, `[item][level]`; levels in any order.
 #[derive(Debug, Clone, Copy)]
@@ -56,7 +56,7 @@ impl Allocator {
         let items = cost.len().checked_div(levels).unwrap_or(0);
         length("cost", cost.len(), items * levels)?;
         countable(cost.len())?;
-        if levels > usize::from(u16::MAX) {
+        if levels > MOST {
             return Err(ControlError::TooMany(levels));
         }
         finite("cost", cost)?;
@@ -83,15 +83,10 @@ impl Allocator {
             return Err(ControlError::BelowFloor { floor: used, budget });
         }
         let Self { moves, spender, level, .. } = self;
-        // On a hull the loss falls: the lower of two is the later one's.
-        let lower =
-            |item: usize, to: u32, now: u32| loss[item * levels + to as usize] < loss[item * levels + now as usize];
-        let (used, left) = spender.spend(moves, items, used, budget, |m| {
-            let (item, to) = (m.item as usize, u32::from(m.to));
-            if lower(item, to, level[item]) {
-                level[item] = to;
-            }
-        });
+        let (used, left) = spender.spend(moves, items, used, budget);
+        for (item, level) in level.iter_mut().enumerate() {
+            *level = spender.reached(item).map_or(*level, u32::from);
+        }
         let lost = level.iter().enumerate().map(|(item, level)| loss[item * levels + *level as usize]).sum();
         Ok(Allocation { level, used, loss: lost, slack: left.map_or(0.0, |m| m.brings()) })
     }
@@ -100,32 +95,40 @@ impl Allocator {
     /// byte.
     fn trace(&mut self, cost: &[f64], loss: &[f64]) {
         let Self { order, hull, .. } = self;
-        order.clear();
-        order.extend(0..cost.len() as u32);
+        let n = cost.len() as u32;
         // Most callers list levels from the best or from the cheapest on.
         if cost.is_sorted_by(|a, b| a > b) {
-            order.reverse();
-        } else if !cost.is_sorted_by(|a, b| a < b) {
+            walk(hull, cost, loss, (0..n).rev());
+        } else if cost.is_sorted_by(|a, b| a < b) {
+            walk(hull, cost, loss, 0..n);
+        } else {
+            order.clear();
+            order.extend(0..n);
             order.sort_unstable_by(|&a, &b| {
                 let (i, j) = (a as usize, b as usize);
                 cost[i].total_cmp(&cost[j]).then(loss[i].total_cmp(&loss[j])).then(a.cmp(&b))
             });
+            walk(hull, cost, loss, order.iter().copied());
         }
-        hull.clear();
-        for &j in &*order {
-            let (c, l) = (cost[j as usize], loss[j as usize]);
-            if hull.last().is_some_and(|last| l >= loss[*last as usize]) {
-                continue;
-            }
-            while let [.., a, b] = hull[..] {
-                let (a, b) = (a as usize, b as usize);
-                if (loss[a] - loss[b]) * (c - cost[b]) > (loss[b] - l) * (cost[b] - cost[a]) {
-                    break;
-                }
-                hull.pop();
-            }
-            hull.push(j);
+    }
+}
+
+/// [`Allocator::trace`] over levels by ascending cost.
+fn walk(hull: &mut Vec<u32>, cost: &[f64], loss: &[f64], levels: impl Iterator<Item = u32>) {
+    hull.clear();
+    for j in levels {
+        let (c, l) = (cost[j as usize], loss[j as usize]);
+        if hull.last().is_some_and(|last| l >= loss[*last as usize]) {
+            continue;
         }
+        while let [.., a, b] = hull[..] {
+            let (a, b) = (a as usize, b as usize);
+            if (loss[a] - loss[b]) * (c - cost[b]) > (loss[b] - l) * (cost[b] - cost[a]) {
+                break;
+            }
+            hull.pop();
+        }
+        hull.push(j);
     }
 }
 

@@ -141,7 +141,10 @@ impl WidthAllocator {
                 moves.push(Move::new(least, more, item as u32, number as u16, u16::from(at) + 1));
             }
         }
-        let (used, _) = spender.spend(moves, n, used, budget, |m| level[m.item as usize] += 1);
+        let (used, _) = spender.spend(moves, n, used, budget);
+        for (item, level) in level.iter_mut().enumerate() {
+            *level = spender.reached(item).map_or(*level, |to| to as u8);
+        }
         Ok(Widths { level, used, forced })
     }
 }
