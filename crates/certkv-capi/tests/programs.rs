@@ -42,19 +42,25 @@ fn the_example_decodes_with_certificates() {
     }
 }
 
-/// With a GPU the program compares outputs with their bounds; without one it says why and holds nothing.
+/// With a GPU the programs compare outputs with their bounds; without one they say why and hold nothing.
 #[test]
-fn the_gpu_example_decodes_or_says_why_not() {
+fn the_gpu_examples_decode_or_say_why_not() {
     let dir = scratch("gpu-example");
     install(&dir);
-    let source = root().join("cpp-examples/gpu_decode.c");
-    for standard in ["c11", "c++17"] {
-        let done = output(Command::new(program(&dir, standard, &source, &["-ldl"])).arg(dir.join("kernels")));
-        let (said, why) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
-        match done.status.code() {
-            Some(0) => assert!(said.contains(": 640 outputs on the GPU, 0 beyond their bound"), "{said}"),
-            Some(3) => assert!(said.is_empty() && why.starts_with("CERTKV_DEVICE: "), "{said}{why}"),
-            other => panic!("{other:?}: {said}{why}"),
+    let examples = [
+        ("gpu_decode.c", ["c11", "c++17"], ": 640 outputs on the GPU, 0 beyond their bound"),
+        ("cuda_stream.cpp", ["c++17", "c++20"], ": 1920 outputs of 3 sequences, 0 beyond their bound"),
+    ];
+    for (name, standards, well) in examples {
+        let source = root().join("cpp-examples").join(name);
+        for standard in standards {
+            let done = output(Command::new(program(&dir, standard, &source, &["-ldl"])).arg(dir.join("kernels")));
+            let (said, why) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
+            match done.status.code() {
+                Some(0) => assert!(said.contains(well), "{said}"),
+                Some(3) => assert!(said.is_empty() && why.starts_with("CERTKV_DEVICE: "), "{said}{why}"),
+                other => panic!("{other:?}: {said}{why}"),
+            }
         }
     }
 }
