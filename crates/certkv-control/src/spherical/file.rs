@@ -104,7 +104,7 @@ fn header(file: &mut Reader<'_>) -> Option<Result<Header, CalibrationError>> {
             return Err(field("reserved", *found));
         }
         let heads = KeyHeads { layers, kv_heads, head_dim };
-        heads.check(tier)?;
+        heads.check(tier.group())?;
         Ok((heads, tier, Training { objective, seed, rounds }, source))
     };
     Some(read())

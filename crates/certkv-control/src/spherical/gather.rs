@@ -8,7 +8,6 @@ use certkv_codec::spherical::Tier;
 #[derive(Debug, Clone)]
 pub struct Gather {
     heads: KeyHeads,
-    tier: Tier,
     /// Row-major (tokens, head_dim), one for each layer and head.
     keys: Vec<Vec<f32>>,
 }
@@ -17,10 +16,10 @@ impl Gather {
     /// Nothing seen yet.
     ///
     /// # Errors
-    /// [`CalibrationError::Field`] for heads that cannot be, or whose channels are no whole number of groups.
-    pub fn new(heads: KeyHeads, tier: Tier) -> Result<Self, CalibrationError> {
-        heads.check(tier)?;
-        Ok(Self { heads, tier, keys: vec![Vec::new(); heads.layers * heads.kv_heads] })
+    /// [`CalibrationError::Field`] for heads that cannot be.
+    pub fn new(heads: KeyHeads) -> Result<Self, CalibrationError> {
+        heads.check(1)?;
+        Ok(Self { heads, keys: vec![Vec::new(); heads.layers * heads.kv_heads] })
     }
 
     /// Adds keys of a layer, token-major (tokens, kv_heads * head_dim), as attention sees them: after RoPE.
@@ -56,13 +55,20 @@ impl Gather {
     ///
     /// # Errors
     /// [`CalibrationError::Directions`] if a group has too few keys that are not zero; [`CalibrationError::Rows`] for a layer or head
-    /// that there is not.
-    pub fn train_head(&self, layer: usize, head: usize, training: &Training) -> Result<HeadBooks, CalibrationError> {
+    /// that there is not; [`CalibrationError::Field`] if the channels of a head are no whole number of the tier's groups.
+    pub fn train_head(
+        &self,
+        layer: usize,
+        head: usize,
+        tier: Tier,
+        training: &Training,
+    ) -> Result<HeadBooks, CalibrationError> {
+        self.heads.check(tier.group())?;
         let KeyHeads { layers, kv_heads, head_dim } = self.heads;
         if layer >= layers || head >= kv_heads {
             return Err(CalibrationError::Rows { what: "head", got: head, want: kv_heads - 1 });
         }
-        let (width, count) = (self.tier.group(), self.tier.words());
+        let (width, count) = (tier.group(), tier.words());
         let keys = &self.keys[layer * kv_heads + head];
         let mut books = HeadBooks { words: Vec::new(), loss: Vec::new() };
         for group in 0..head_dim / width {

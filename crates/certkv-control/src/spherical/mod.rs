@@ -26,13 +26,13 @@ pub struct KeyHeads {
 }
 
 impl KeyHeads {
-    fn check(&self, tier: Tier) -> Result<(), CalibrationError> {
+    fn check(&self, group: usize) -> Result<(), CalibrationError> {
         let field = |what, found: usize, fine: bool| {
             if fine { Ok(()) } else { Err(CalibrationError::Field { what, found: found as u64 }) }
         };
         field("layers", self.layers, (1..=4096).contains(&self.layers))?;
         field("kv_heads", self.kv_heads, (1..=1024).contains(&self.kv_heads))?;
-        let whole = self.head_dim.is_multiple_of(tier.group());
+        let whole = self.head_dim.is_multiple_of(group);
         field("head_dim", self.head_dim, whole && (1..=1024).contains(&self.head_dim))
     }
 
@@ -98,7 +98,7 @@ impl Codebooks {
         training: Training,
         books: Vec<HeadBooks>,
     ) -> Result<Self, CalibrationError> {
-        heads.check(tier)?;
+        heads.check(tier.group())?;
         if u32::try_from(training.rounds).is_err() {
             return Err(CalibrationError::Field { what: "rounds", found: training.rounds as u64 });
         }

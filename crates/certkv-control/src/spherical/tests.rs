@@ -12,8 +12,8 @@ fn keys(tokens: usize, seed: usize) -> Vec<f32> {
     (0..tokens * 64).map(|i| number(i ^ (seed << 20)) * if i % 64 == 3 { 20.0 } else { 1.0 }).collect()
 }
 
-fn gathered(tier: Tier, tokens: usize) -> Gather {
-    let mut gather = Gather::new(HEADS, tier).unwrap();
+fn gathered(tokens: usize) -> Gather {
+    let mut gather = Gather::new(HEADS).unwrap();
     for layer in 0..2 {
         for (part, rows) in [tokens / 2, tokens - tokens / 2].into_iter().enumerate() {
             gather.add(layer, &keys(rows, 2 * layer + part)).unwrap();
@@ -27,9 +27,9 @@ fn source() -> Source {
 }
 
 fn codebooks(tier: Tier) -> Codebooks {
-    let gather = gathered(tier, 200);
+    let gather = gathered(200);
     assert_eq!(gather.tokens(), 200);
-    let books = (0..4).map(|at| gather.train_head(at / 2, at % 2, &TRAINING).unwrap()).collect();
+    let books = (0..4).map(|at| gather.train_head(at / 2, at % 2, tier, &TRAINING).unwrap()).collect();
     Codebooks::new(HEADS, source(), tier, TRAINING, books).unwrap()
 }
 
@@ -82,15 +82,15 @@ fn heads_are_trained_on_their_own_keys_and_work_in_the_codec() {
 
 #[test]
 fn bad_keys_and_few_keys_are_refused() {
-    let mut gather = gathered(Tier::B1, 63);
-    let e = gather.train_head(1, 1, &TRAINING).unwrap_err();
+    let mut gather = gathered(63);
+    let e = gather.train_head(1, 1, Tier::B1, &TRAINING).unwrap_err();
     assert_eq!(e, CalibrationError::Directions { layer: 1, head: 1, group: 0, have: 63, need: 64 });
     assert_eq!(
         e.to_string(),
         "calibration: layer 1, key head 1, group 0: 63 keys that are not zero; 64 directions need as many"
     );
-    assert!(matches!(gather.train_head(2, 0, &TRAINING), Err(CalibrationError::Rows { what: "head", .. })));
-    assert!(matches!(gather.train_head(0, 2, &TRAINING), Err(CalibrationError::Rows { what: "head", .. })));
+    assert!(matches!(gather.train_head(2, 0, Tier::B1, &TRAINING), Err(CalibrationError::Rows { what: "head", .. })));
+    assert!(matches!(gather.train_head(0, 2, Tier::B1, &TRAINING), Err(CalibrationError::Rows { what: "head", .. })));
     assert!(matches!(gather.add(0, &[0.0; 63]), Err(CalibrationError::Rows { what: "keys", .. })));
     assert!(matches!(gather.add(2, &[0.0; 64]), Err(CalibrationError::Rows { what: "layer", .. })));
     let mut bad = keys(3, 1);
@@ -101,20 +101,23 @@ fn bad_keys_and_few_keys_are_refused() {
     // Groups that are zero in some tokens have fewer directions than tokens.
     let mut silent = keys(64, 3);
     silent[5 * 64 + 16..5 * 64 + 32].fill(0.0);
-    let mut gather = Gather::new(HEADS, Tier::B1).unwrap();
+    let mut gather = Gather::new(HEADS).unwrap();
     (0..2).for_each(|layer| gather.add(layer, &silent).unwrap());
-    let e = gather.train_head(0, 0, &TRAINING).unwrap_err();
+    let e = gather.train_head(0, 0, Tier::B1, &TRAINING).unwrap_err();
     assert_eq!(e, CalibrationError::Directions { layer: 0, head: 0, group: 1, have: 63, need: 64 });
-    assert!(gather.train_head(0, 1, &TRAINING).is_ok());
+    assert!(gather.train_head(0, 1, Tier::B1, &TRAINING).is_ok());
     for (what, heads) in [
         ("layers", KeyHeads { layers: 0, ..HEADS }),
         ("kv_heads", KeyHeads { kv_heads: 0, ..HEADS }),
-        ("head_dim", KeyHeads { head_dim: 40, ..HEADS }),
         ("head_dim", KeyHeads { head_dim: 0, ..HEADS }),
     ] {
-        let e = Gather::new(heads, Tier::B1).unwrap_err();
+        let e = Gather::new(heads).unwrap_err();
         assert!(matches!(e, CalibrationError::Field { what: found, .. } if found == what), "{e}");
     }
+    let mut broken = Gather::new(KeyHeads { head_dim: 48, ..HEADS }).unwrap();
+    (0..2).for_each(|layer| broken.add(layer, &[1.0; 96]).unwrap());
+    let e = broken.train_head(0, 0, Tier::B3, &TRAINING).unwrap_err();
+    assert_eq!(e, CalibrationError::Field { what: "head_dim", found: 48 });
 }
 
 #[test]
