@@ -20,7 +20,7 @@ fn scratch(name: &str) -> PathBuf {
 
 #[test]
 fn usage_is_code_2() {
-    let bad: [&[&str]; 39] = [
+    let bad: [&[&str]; 41] = [
         &[],
         &["fly"],
         &["--fly"],
@@ -57,6 +57,8 @@ fn usage_is_code_2() {
         &["calibrate", "model", "--spherical", "b1", "--out", "y"],
         &["calibrate", "model", "--spherical", "b1", "--evidence", "--out", "y"],
         &["calibrate", "model", "--spherical", "b1", "--budget", "3"],
+        &["calibrate", "model", "--spherical", "b1", "--text", "x", "--out", "y", "--drift"],
+        &["calibrate", "model", "--evidence", "--drift"],
         &["calibrate", "model", "--spherical", "b1", "--objective", "length"],
         &["calibrate", "model", "--text", "x", "--out", "y", "--objective", "cosine"],
         &["calibrate", "model", "--text", "x", "--out", "y", "--seed", "3"],
@@ -270,6 +272,22 @@ fn trained_directions_are_measured_beside_random_ones() {
         }
     }
     assert_eq!(row("TurboQuant, 1 bits")["bytes"].as_f64(), Some(18.0));
+    // Distributions move more where all layers are coded than where any one is, and most with random directions.
+    let (ok, said) = code(&[&line[..], &["--spherical", "b3", "--objective", "energy", "--drift", "--json"]].concat());
+    assert_eq!(ok, 0, "{said}");
+    let value: serde_json::Value = serde_json::from_str(&said).unwrap();
+    let drift = |name: &str| value["drift"].as_array().unwrap().iter().find(|d| d["coding"] == name).unwrap().clone();
+    let number = |d: &serde_json::Value, what: &str| d[what].as_f64().unwrap();
+    let (random, trained) = (drift("spherical b3 random"), drift("spherical b3 energy"));
+    for d in [&random, &trained] {
+        let layers = d["layers"].as_array().unwrap();
+        assert!(layers.len() == 6 && layers.iter().all(|l| l.as_f64().unwrap() > 0.0), "{d}");
+        assert!(
+            layers.iter().all(|l| l.as_f64().unwrap() < number(d, "mean")) && number(d, "mean") < number(d, "most")
+        );
+        assert!((0.0..1.0).contains(&number(d, "overlap")), "{d}");
+    }
+    assert!(number(&trained, "mean") < number(&random, "mean"), "{trained} {random}");
     let (seen, said) = code(&[&line[..], &["--spherical", "b3", "--held-skip", "100"]].concat());
     assert!(seen == 2 && said.contains("--held-skip"), "{said}");
 }

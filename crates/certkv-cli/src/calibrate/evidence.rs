@@ -7,7 +7,7 @@ use certkv_core::{Dtype, round};
 use rayon::prelude::*;
 
 /// Most attended tokens that are compared.
-const TOP: usize = 10;
+pub(super) const TOP: usize = 10;
 /// Every so manyth query of the second half is measured.
 const STRIDE: usize = 4;
 
@@ -196,14 +196,14 @@ fn log_sum(z: &[f64]) -> f64 {
 }
 
 /// `KL(p || p')` of the softmax of two rows of logits.
-fn divergence(exact: &[f64], coded: &[f64]) -> f64 {
+pub(super) fn divergence(exact: &[f64], coded: &[f64]) -> f64 {
     let (a, b) = (log_sum(exact), log_sum(coded));
     // Rounding can take what is 0 a little below it.
     exact.iter().zip(coded).map(|(x, y)| (x - a).exp() * ((x - a) - (y - b))).sum::<f64>().max(0.0)
 }
 
 /// Positions of the largest logits, ties to the lowest.
-fn top(z: &[f64]) -> Vec<usize> {
+pub(super) fn top(z: &[f64]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..z.len()).collect();
     let most = TOP.min(z.len());
     if most < z.len() {

@@ -1,5 +1,6 @@
 //! Calibrations of Block-GTQ and codebooks of spherical keys: a model reads a text, and what its queries and keys look like is kept.
 mod coding;
+mod drift;
 mod evidence;
 mod identity;
 mod run;
@@ -8,6 +9,7 @@ mod table;
 mod watch;
 
 pub use coding::{Coding, ways};
+pub use drift::{Drift, drift, drift_table};
 pub use evidence::{Captured, Measured, Way, capture, measure};
 pub use identity::{model_digest, text_digest};
 pub use run::{Reading, heads, observe, watch};

@@ -44,6 +44,7 @@ pub(super) struct Options {
     spherical: Option<Tiers>,
     pub(super) objective: Option<Objective>,
     pub(super) rounds: Option<usize>,
+    pub(super) drift: bool,
 }
 
 const MOST: usize = 1 << 30;
@@ -68,6 +69,7 @@ fn parse(mut parser: lexopt::Parser) -> Result<Option<Options>, CliError> {
         spherical: None,
         objective: None,
         rounds: None,
+        drift: false,
     };
     let mut given = Vec::new();
     while let Some(arg) = parser.next()? {
@@ -102,6 +104,7 @@ fn parse(mut parser: lexopt::Parser) -> Result<Option<Options>, CliError> {
             "held-skip" => o.held_skip = bounded(p, "--held-skip", 0, MOST)?,
             "spherical" => o.spherical = Some(tiers(p)?),
             "objective" => o.objective = Some(named(p, "--objective")?),
+            "drift" => o.drift = true,
             "rounds" => o.rounds = Some(bounded(p, "--rounds", 0, 1 << 16)?),
             other => {
                 if !["assets", "json", "threads", "quiet", "seed"].contains(&other) || !o.common.take(other, p)? {
@@ -124,7 +127,7 @@ fn parse(mut parser: lexopt::Parser) -> Result<Option<Options>, CliError> {
 /// Options of Block-GTQ's schemes, and of spherical codebooks.
 const OF_SCHEMES: [&str; 9] =
     ["compare", "budget", "score", "style", "centre", "balance", "published", "least", "most"];
-const OF_CODEBOOKS: [&str; 3] = ["objective", "rounds", "seed"];
+const OF_CODEBOOKS: [&str; 4] = ["objective", "rounds", "seed", "drift"];
 
 /// What `--spherical` names.
 #[derive(Debug, Clone, Copy)]
@@ -177,6 +180,7 @@ pub fn run(parser: lexopt::Parser, out: &mut dyn Write) -> Result<(), CliError> 
         (false, true, _) if o.out.is_some() => {
             Err(CliError::Usage("calibrate: --evidence writes no calibration; leave --out away".into()))
         }
+        (false, false, _) if o.drift => Err(CliError::Usage("calibrate: --drift is a part of --evidence".into())),
         (false, true, [model]) => match o.spherical {
             None => evidence(&o, model, out),
             Some(Tiers::All) => codebooks::evidence(&o, model, &Tier::ALL, out),
@@ -272,26 +276,25 @@ impl Options {
         }
     }
 
-    /// Queries and keys of `tokens` tokens of the held-out text, of which none may be among the `read` tokens read of `path`.
-    pub(super) fn held_out(
-        &self,
-        model: &Llama,
-        heads: Heads,
-        path: &Path,
-        read: usize,
-        tokens: usize,
-    ) -> Result<Captured, CliError> {
+    /// Bytes of the held-out text for `tokens` tokens, of which none may be among the `read` tokens read of `path`.
+    pub(super) fn held_out(&self, model: &Llama, path: &Path, read: usize, tokens: usize) -> Result<Vec<u8>, CliError> {
         let held_path = self.held_out.as_deref().unwrap_or(path);
         if held_path == path && self.held_skip < self.skip + read && self.skip < self.held_skip + tokens {
             return Err(CliError::Usage("calibrate: --held-skip leaves text that the calibration has read".into()));
         }
-        let held = text(held_path, self.held_skip)?;
+        let mut held = text(held_path, self.held_skip)?;
         let length = tokens.min(model.config().positions) - 1;
         if held.len() < length {
             return Err(input(CalibrationError::Tokens { have: held.len() as u64 + 1, need: length as u64 + 1 }));
         }
-        let mut bar = self.common.progress().bar("held-out text", length as u64 + 1);
-        let rows = calibrate::capture(model, heads, &held[..length], |tokens| bar.advance(tokens as u64))?;
+        held.truncate(length);
+        Ok(held)
+    }
+
+    /// Queries and keys of a held-out text.
+    pub(super) fn capture(&self, model: &Llama, heads: Heads, held: &[u8]) -> Result<Captured, CliError> {
+        let mut bar = self.common.progress().bar("held-out text", held.len() as u64 + 1);
+        let rows = calibrate::capture(model, heads, held, |tokens| bar.advance(tokens as u64))?;
         bar.finish();
         Ok(rows)
     }
@@ -302,16 +305,13 @@ fn evidence(o: &Options, folder: &Path, out: &mut dyn Write) -> Result<(), CliEr
     let model = Llama::load(folder)?;
     let found = observe(o, &model, folder, &text(&path, o.skip)?, o.budget.unwrap_or(3.0))?;
     let tokens = found.source().tokens as usize;
-    let rows = o.held_out(&model, *found.heads(), &path, tokens, tokens)?;
+    let held = o.held_out(&model, &path, tokens, tokens)?;
+    let rows = o.capture(&model, *found.heads(), &held)?;
     let (mut said, mut values) = (String::new(), Vec::new());
     for bits in o.budget.map_or(vec![2.0, 3.0], |bits| vec![bits]) {
         let measured = measure(o, &rows, &found, bits)?;
         values.push(json!({"bits": bits, "rows": measured.iter().map(row).collect::<Vec<_>>()}));
-        said += &format!(
-            "{bits} bits of a channel, {} tokens read, {} held out\n",
-            tokens,
-            tokens.min(model.config().positions)
-        );
+        said += &format!("{bits} bits of a channel, {tokens} tokens read, {} held out\n", held.len() + 1);
         said += &calibrate::evidence_table(&measured);
         said.push('\n');
     }

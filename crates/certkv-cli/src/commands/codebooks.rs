@@ -1,7 +1,7 @@
 //! `certkv calibrate --spherical`: codebooks of a model's keys, and what they are worth beside others.
 use super::calibrate::{Options, input, row, show, text};
 use crate::{
-    calibrate::{self, Coding, Pair, Reading, Way},
+    calibrate::{self, Coding, Drift, Pair, Reading, Way},
     error::CliError,
     model::Llama,
     output::{print, write_bytes},
@@ -97,8 +97,8 @@ pub(super) fn evidence(o: &Options, folder: &Path, tiers: &[Tier], out: &mut dyn
     let mut meter = Meter::new(calibrate::heads(model.config(), o.pairing)).map_err(input)?;
     let found = read(o, folder, &model, &path, Some(&mut meter))?;
     let tokens = found.source.tokens as usize;
-    let held = tokens.min(HELD).min(model.config().positions);
-    let rows = o.held_out(&model, found.heads, &path, tokens, held)?;
+    let held = o.held_out(&model, &path, tokens, tokens.min(HELD))?;
+    let rows = o.capture(&model, found.heads, &held)?;
 
     let mut ways = rotated(&found, meter)?;
     for &tier in tiers {
@@ -124,11 +124,27 @@ pub(super) fn evidence(o: &Options, folder: &Path, tiers: &[Tier], out: &mut dyn
     let mut bar = o.common.progress().bar("logits", (found.heads.layers * found.heads.kv_heads) as u64);
     let measured = calibrate::measure(&rows, &ways, || bar.advance(1)).map_err(input)?;
     bar.finish();
+    let drifts = if o.drift { drift(o, &model, &held, &ways)? } else { Vec::new() };
     if o.common.json {
-        return show(out, &json!({"tokens": tokens, "rows": measured.iter().map(row).collect::<Vec<_>>()}));
+        let drifts: Vec<Value> = drifts.iter().map(drift_row).collect();
+        let rows: Vec<Value> = measured.iter().map(row).collect();
+        return show(out, &json!({"tokens": tokens, "rows": rows, "drift": drifts}));
     }
-    let said = format!("spherical keys in blocks of {BLOCK}, {tokens} tokens read, {held} held out\n");
-    print(out, &(said + &calibrate::evidence_table(&measured)))
+    let said = format!("spherical keys in blocks of {BLOCK}, {tokens} tokens read, {} held out\n", held.len() + 1);
+    print(out, &(said + &calibrate::evidence_table(&measured) + &calibrate::drift_table(&drifts)))
+}
+
+fn drift(o: &Options, model: &Llama, held: &[u8], ways: &[Way<'_>]) -> Result<Vec<Drift>, CliError> {
+    let runs = 1 + ways.len() * (model.config().layers + 1);
+    let bar: Mutex<Bar> = o.common.progress().bar("drift", runs as u64).into();
+    let step = || bar.lock().unwrap_or_else(PoisonError::into_inner).advance(1);
+    let found = calibrate::drift(model, held, BLOCK, ways, step).map_err(CliError::Input)?;
+    bar.into_inner().unwrap_or_else(PoisonError::into_inner).finish();
+    Ok(found)
+}
+
+fn drift_row(d: &Drift) -> Value {
+    json!({"coding": d.name, "layers": d.layers, "mean": d.mean, "most": d.most, "overlap": d.overlap})
 }
 
 /// Directions by layer and key head.

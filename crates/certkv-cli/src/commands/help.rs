@@ -87,6 +87,7 @@ certkv calibrate MODEL --evidence --spherical TIER: the same measurements of tho
   --spherical TIER   b1, b2 or b3 (with --evidence also all): codebooks by layer, key head and group of channels
   --objective NAME   with --spherical: energy (default; the squared error of keys) or cosine (as published)
   --rounds N         with --spherical: most rounds of training (default 40)
+  --drift            with --evidence and --spherical: also how far next-token distributions move, layer by layer
   --seed N           with --spherical: of the first directions (default 1)
   --out FILE         the calibration, or the codebooks, to write
   --held-out FILE    with --evidence: the text to measure on (default: the one of --text)
