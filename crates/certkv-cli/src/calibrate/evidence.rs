@@ -45,12 +45,15 @@ pub fn capture(model: &Llama, heads: Heads, text: &[u8], done: impl FnMut(usize)
 /// Decoded keys (tokens, channels) of a layer's key head, and the bytes of one key.
 type Coded = Result<(Vec<f64>, f64), CodecError>;
 
+/// Codes the keys (tokens, channels) of a layer and key head.
+type Coder<'a> = dyn Fn(usize, usize, &[f64]) -> Coded + Sync + 'a;
+
 /// A way to code keys.
 pub struct Way<'a> {
     /// Its name in tables.
     pub name: String,
-    /// Codes the keys (tokens, channels) of a layer and key head.
-    pub code: Box<dyn Fn(usize, usize, &[f64]) -> Coded + Sync + 'a>,
+    /// What it does with keys.
+    pub code: Box<Coder<'a>>,
 }
 
 /// Errors of one way to code over one text.

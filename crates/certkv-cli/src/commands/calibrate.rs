@@ -1,5 +1,5 @@
 //! `certkv calibrate`: energies and Block-GTQ schemes of a model, their distances, and what they are worth. What `--spherical` asks
-//! for is in [`super::codebooks`].
+//! for is in `codebooks.rs`.
 use super::{
     args::{Common, bounded, number},
     codebooks, help,
