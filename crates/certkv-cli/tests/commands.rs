@@ -20,7 +20,7 @@ fn scratch(name: &str) -> PathBuf {
 
 #[test]
 fn usage_is_code_2() {
-    let bad: [&[&str]; 31] = [
+    let bad: [&[&str]; 41] = [
         &[],
         &["fly"],
         &["--fly"],
@@ -52,6 +52,16 @@ fn usage_is_code_2() {
         &["calibrate", "model", "--budget", "NaN"],
         &["calibrate", "model", "--centre", "maybe"],
         &["calibrate", "model", "--least", "0"],
+        &["calibrate", "model", "--spherical", "b4"],
+        &["calibrate", "model", "--spherical", "all", "--text", "x", "--out", "y"],
+        &["calibrate", "model", "--spherical", "b1", "--out", "y"],
+        &["calibrate", "model", "--spherical", "b1", "--evidence", "--out", "y"],
+        &["calibrate", "model", "--spherical", "b1", "--budget", "3"],
+        &["calibrate", "model", "--spherical", "b1", "--text", "x", "--out", "y", "--drift"],
+        &["calibrate", "model", "--evidence", "--drift"],
+        &["calibrate", "model", "--spherical", "b1", "--objective", "length"],
+        &["calibrate", "model", "--text", "x", "--out", "y", "--objective", "cosine"],
+        &["calibrate", "model", "--text", "x", "--out", "y", "--seed", "3"],
     ];
     for args in bad {
         assert_eq!(code(args).0, 2, "{args:?}: {}", code(args).1);
@@ -198,6 +208,87 @@ fn schedules_are_measured_on_text_that_they_have_not_seen() {
     assert_eq!(uniform.len(), 6);
     assert!(uniform.iter().zip(&ours).all(|(u, o)| o < u), "{uniform:?} {ours:?}");
     let (seen, said) = code(&[&line[..], &["--held-skip", "100"]].concat());
+    assert!(seen == 2 && said.contains("--held-skip"), "{said}");
+}
+
+#[test]
+fn codebooks_are_written_and_refused() {
+    use certkv_control::spherical::{Codebooks, Objective};
+    let assets = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../assets");
+    let path = |p: &Path| p.to_str().unwrap().to_owned();
+    let (model, text) = (path(&assets.join("ref-d128")), path(&assets.join("eval/text.bin")));
+    let folder = scratch("codebooks");
+    let [a, b, none] = ["a", "b", "none"].map(|name| path(&folder.join(name)));
+    let make = |tier: &str, tokens: &str, to: &str, more: &[&str]| {
+        let line =
+            ["calibrate", &model, "--spherical", tier, "--text", &text, "--tokens", tokens, "--out", to, "--quiet"];
+        code(&[&line[..], more].concat())
+    };
+    let (ok, said) = make("b1", "160", &a, &[]);
+    assert!(ok == 0 && said.contains("160 tokens, objective `energy`") && said.lines().count() == 2 + 12, "{said}");
+    let file = std::fs::read(&a).unwrap();
+    let found = Codebooks::from_bytes(&file).unwrap();
+    assert_eq!((found.heads().layers, found.heads().kv_heads, found.heads().head_dim), (6, 2, 128));
+    assert_eq!((found.source().tokens, found.head(5, 1).unwrap().words.len()), (160, 128 * 64));
+    // The same again gives the same bytes; another seed and objective do not.
+    assert_eq!(make("b1", "160", &b, &["--threads", "1"]).0, 0);
+    assert_eq!(std::fs::read(&b).unwrap(), file);
+    let (ok, said) = make("b1", "160", &b, &["--seed", "2", "--objective", "cosine", "--rounds", "3", "--json"]);
+    let value: serde_json::Value = serde_json::from_str(&said).unwrap();
+    let losses = value["losses"][5][1].as_array().map(Vec::len);
+    assert_eq!((ok, value["objective"].as_str(), losses), (0, Some("cosine"), Some(8)));
+    let other = Codebooks::from_bytes(&std::fs::read(&b).unwrap()).unwrap();
+    assert_eq!((other.training().objective, other.training().rounds, other.training().seed), (Objective::Cosine, 3, 2));
+    assert_ne!(other.head(0, 0), found.head(0, 0));
+    // A text with fewer tokens than directions, and a file that is none: a reason, and no file.
+    let (code_, said) = make("b1", "63", &none, &["--skip", "262082"]);
+    assert!(code_ == 3 && said.contains("at least 64 are needed"), "{code_} {said}");
+    assert!(!Path::new(&none).exists());
+    let (code_, said) = code(&["calibrate", "--compare", &a, &b]);
+    assert!(code_ == 3 && said.contains("the file is none"), "{code_} {said}");
+}
+
+#[test]
+fn trained_directions_are_measured_beside_random_ones() {
+    let assets = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../assets/ref-d128");
+    let line = ["calibrate", assets.to_str().unwrap(), "--evidence", "--tokens", "256", "--quiet"];
+    let (ok, said) = code(&[&line[..], &["--spherical", "all", "--json"]].concat());
+    assert_eq!(ok, 0, "{said}");
+    let value: serde_json::Value = serde_json::from_str(&said).unwrap();
+    let rows = value["rows"].as_array().unwrap();
+    let row = |name: &str| rows.iter().find(|r| r["coding"] == name).unwrap_or_else(|| panic!("{name} in {said}"));
+    let errors = |name: &str| -> Vec<f64> {
+        row(name)["error"].as_array().unwrap().iter().map(|e| e.as_f64().unwrap()).collect()
+    };
+    for (tier, bytes) in [("b1", 14.25), ("b2", 12.25), ("b3", 6.125)] {
+        let name = |what: &str| format!("spherical {tier} {what}");
+        assert_eq!(row(&name("random"))["bytes"].as_f64(), Some(bytes));
+        let random = errors(&name("random"));
+        assert_eq!(random.len(), 6);
+        for trained in ["energy", "cosine", "cosine, norm"] {
+            // 256 tokens are few for 64 directions, and enough for this.
+            let trained = errors(&name(trained));
+            assert!(trained.iter().zip(&random).all(|(t, r)| t < r), "{tier} {trained:?} {random:?}");
+        }
+    }
+    assert_eq!(row("TurboQuant, 1 bits")["bytes"].as_f64(), Some(18.0));
+    // Distributions move more where all layers are coded than where any one is, and most with random directions.
+    let (ok, said) = code(&[&line[..], &["--spherical", "b3", "--objective", "energy", "--drift", "--json"]].concat());
+    assert_eq!(ok, 0, "{said}");
+    let value: serde_json::Value = serde_json::from_str(&said).unwrap();
+    let drift = |name: &str| value["drift"].as_array().unwrap().iter().find(|d| d["coding"] == name).unwrap().clone();
+    let number = |d: &serde_json::Value, what: &str| d[what].as_f64().unwrap();
+    let (random, trained) = (drift("spherical b3 random"), drift("spherical b3 energy"));
+    for d in [&random, &trained] {
+        let layers = d["layers"].as_array().unwrap();
+        assert!(layers.len() == 6 && layers.iter().all(|l| l.as_f64().unwrap() > 0.0), "{d}");
+        assert!(
+            layers.iter().all(|l| l.as_f64().unwrap() < number(d, "mean")) && number(d, "mean") < number(d, "most")
+        );
+        assert!((0.0..1.0).contains(&number(d, "overlap")), "{d}");
+    }
+    assert!(number(&trained, "mean") < number(&random, "mean"), "{trained} {random}");
+    let (seen, said) = code(&[&line[..], &["--spherical", "b3", "--held-skip", "100"]].concat());
     assert!(seen == 2 && said.contains("--held-skip"), "{said}");
 }
 

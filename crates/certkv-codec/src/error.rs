@@ -33,6 +33,8 @@ pub enum Input {
     Balance,
     /// Key centre of the head.
     KeyCentre,
+    /// Directions of the groups of a head.
+    Codebook,
 }
 
 impl fmt::Display for Input {
@@ -52,6 +54,7 @@ impl fmt::Display for Input {
             Self::Schedule => "schedule",
             Self::Balance => "balance scale",
             Self::KeyCentre => "key centre",
+            Self::Codebook => "codebook",
         })
     }
 }
@@ -104,6 +107,13 @@ pub enum CodecError {
         /// Channel of the head.
         channel: usize,
     },
+    /// A direction of a codebook is not finite, or not of length 1.
+    NotUnit {
+        /// Group of channels whose codebook it is.
+        group: usize,
+        /// Its place there.
+        word: usize,
+    },
 }
 
 impl fmt::Display for CodecError {
@@ -120,6 +130,9 @@ impl fmt::Display for CodecError {
                 write!(f, "schedule: pair {pair} has {bits} bits; 1 to {most} are coded")
             }
             Self::NotPositive { input, channel } => write!(f, "{input}: not positive and finite at channel {channel}"),
+            Self::NotUnit { group, word } => {
+                write!(f, "codebook: direction {word} of group {group} is not of length 1")
+            }
         }
     }
 }

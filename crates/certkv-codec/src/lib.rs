@@ -21,6 +21,7 @@ pub mod pack;
 pub mod record;
 pub mod refine;
 pub mod rotation;
+pub mod spherical;
 pub mod token_sym;
 pub mod turboquant;
 

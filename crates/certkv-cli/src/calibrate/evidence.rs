@@ -1,24 +1,15 @@
-//! What Block-GTQ does to the logits of a text that it was not calibrated on, beside TurboQuant at equal bits.
+//! What codes of keys do to the logits of a text that they were not calibrated on.
 use super::{run::watch, watch::Rows};
 use crate::model::{AttentionError, Llama, ModelError};
-use certkv_codec::{
-    CodecError,
-    gtq::{self, BlockGtq, Scheme},
-    turboquant::Radius,
-};
-use certkv_control::{
-    Calibration, CalibrationError,
-    calibration::{Heads, Rule},
-};
+use certkv_codec::CodecError;
+use certkv_control::calibration::Heads;
 use certkv_core::{Dtype, round};
 use rayon::prelude::*;
 
 /// Most attended tokens that are compared.
-const TOP: usize = 10;
+pub(super) const TOP: usize = 10;
 /// Every so manyth query of the second half is measured.
 const STRIDE: usize = 4;
-/// Seed of the rotations.
-const SEED: u64 = 1;
 
 /// Queries and keys of a text, by layer, token-major.
 #[derive(Debug, Clone)]
@@ -31,10 +22,14 @@ impl Rows for Captured {
     fn see(&mut self, layer: usize, q: &[f32], k: &[f32]) -> Result<(), AttentionError> {
         let rows = self.layers.get_mut(layer).ok_or(AttentionError::Order("layer past the end"))?;
         rows.0.extend_from_slice(q);
-        // A cache stores its originals in half precision; codes are made from those.
-        rows.1.extend(k.iter().map(|x| round::nearest(f64::from(*x), Dtype::F16.into()) as f32));
+        rows.1.extend(originals(k));
         Ok(())
     }
+}
+
+/// Keys as a cache stores them: its originals have half precision, and codes are made from those.
+pub(super) fn originals(k: &[f32]) -> impl Iterator<Item = f32> {
+    k.iter().map(|x| round::nearest(f64::from(*x), Dtype::F16.into()) as f32)
 }
 
 /// Runs the model over one sequence and keeps its queries and keys.
@@ -47,39 +42,25 @@ pub fn capture(model: &Llama, heads: Heads, text: &[u8], done: impl FnMut(usize)
     Ok(rows)
 }
 
+/// Decoded keys (tokens, channels) of a layer's key head, and the bytes of one key.
+type Coded = Result<(Vec<f64>, f64), CodecError>;
+
+/// Codes the keys (tokens, channels) of a layer and key head.
+type Coder<'a> = dyn Fn(usize, usize, &[f64]) -> Coded + Sync + 'a;
+
 /// A way to code keys.
-#[derive(Debug, Clone, Copy)]
-pub struct Coding {
-    /// How schemes are chosen; with least bits equal to most, all pairs have one width.
-    pub rule: Rule,
-    /// Which radius is stored.
-    pub radius: Radius,
-}
-
-impl Coding {
-    /// One width for all pairs: TurboQuant.
-    pub fn is_uniform(&self) -> bool {
-        self.rule.least == self.rule.most
-    }
-
+pub struct Way<'a> {
     /// Its name in tables.
-    pub fn name(&self) -> String {
-        let codec = if self.is_uniform() { "TurboQuant".to_owned() } else { format!("Block-GTQ {}", self.rule.score) };
-        let metric = match (self.rule.centred, self.rule.balanced) {
-            (false, false) => "",
-            (true, false) => ", centred",
-            (false, true) => ", balanced",
-            (true, true) => ", centred, balanced",
-        };
-        format!("{codec}{metric}{}", if self.radius == Radius::Norm { ", norm" } else { "" })
-    }
+    pub name: String,
+    /// What it does with keys.
+    pub code: Box<Coder<'a>>,
 }
 
-/// Errors of one coding over one text.
+/// Errors of one way to code over one text.
 #[derive(Debug, Clone)]
 pub struct Measured {
-    /// The coding.
-    pub coding: Coding,
+    /// Name of the way.
+    pub name: String,
     /// Mean absolute error of a logit, by layer, in nats.
     pub error: Vec<f64>,
     /// Mean `KL(p || p')` of attention over all layers and heads, in nats.
@@ -101,43 +82,21 @@ struct Sums {
     bytes: f64,
 }
 
-/// Codes the keys of `rows` in each of `codings`, with schemes that `calibration` gives them, and compares logits: queries of the
-/// second half, each with all tokens up to its own.
+/// Codes the keys of `rows` in each of the ways, and compares logits: queries of the second half, each with all tokens up to its own.
 ///
 /// # Errors
-/// [`CalibrationError`] for a rule that cannot be or a calibration of other heads; what the codec refuses comes out of it as
-/// [`CodecError`].
-pub fn measure(
-    rows: &Captured,
-    calibration: &Calibration,
-    codings: &[Coding],
-    mut done: impl FnMut(),
-) -> Result<Vec<Measured>, Box<dyn std::error::Error + Send + Sync>> {
+/// What a codec refuses.
+pub fn measure(rows: &Captured, ways: &[Way<'_>], mut done: impl FnMut()) -> Result<Vec<Measured>, CodecError> {
     let heads = rows.heads;
-    calibration.check_for(&heads, &calibration.source().model)?;
-    let chosen: Vec<Calibration> =
-        codings.iter().map(|c| calibration.with_rule(c.rule)).collect::<Result<_, CalibrationError>>()?;
-    let mut sums = vec![vec![Sums::default(); heads.layers]; codings.len()];
+    let mut sums = vec![vec![Sums::default(); heads.layers]; ways.len()];
     for layer in 0..heads.layers {
         for head in 0..heads.kv_heads {
             let seen = Head::new(rows, layer, head);
-            let work: Vec<(&Calibration, &Coding)> = chosen.iter().zip(codings).collect();
-            let found: Vec<Sums> = work
-                .into_par_iter()
-                .map(|(calibration, coding)| {
-                    let Some((_, scheme)) = calibration.head(layer, head) else { return Ok(Sums::default()) };
-                    let wide = |x: &[f32]| x.iter().map(|x| f64::from(*x)).collect::<Vec<f64>>();
-                    let (balance, centre) = (wide(&scheme.balance), wide(&scheme.centre));
-                    let (pairing, rotary) = (heads.pairing, heads.rotary);
-                    let codec = BlockGtq::new(&Scheme {
-                        pairing,
-                        rotary,
-                        balance: Some(&balance),
-                        centre: Some(&centre),
-                        radius: coding.radius,
-                        ..Scheme::new(&scheme.bits, SEED)
-                    })?;
-                    seen.compare(&codec)
+            let found: Vec<Sums> = ways
+                .par_iter()
+                .map(|way| {
+                    let (decoded, bytes) = (way.code)(layer, head, &seen.keys)?;
+                    Ok(seen.compare(&decoded, bytes))
                 })
                 .collect::<Result<_, CodecError>>()?;
             for (sums, found) in sums.iter_mut().zip(found) {
@@ -154,14 +113,14 @@ pub fn measure(
             done();
         }
     }
-    Ok(codings.iter().zip(sums).map(|(coding, layers)| finish(*coding, &heads, &layers)).collect())
+    Ok(ways.iter().zip(sums).map(|(way, layers)| finish(way.name.clone(), &heads, &layers)).collect())
 }
 
-fn finish(coding: Coding, heads: &Heads, layers: &[Sums]) -> Measured {
+fn finish(name: String, heads: &Heads, layers: &[Sums]) -> Measured {
     let total = |f: fn(&Sums) -> f64| layers.iter().map(f).sum::<f64>();
     let queries = total(|s| s.queries);
     Measured {
-        coding,
+        name,
         error: layers.iter().map(|s| s.error / s.logits).collect(),
         divergence: total(|s| s.divergence) / queries,
         overlap: total(|s| s.overlap) / queries,
@@ -203,11 +162,9 @@ impl Head {
         Self { dim, keys: keys.iter().map(|x| f64::from(*x)).collect(), queries }
     }
 
-    fn compare(&self, codec: &BlockGtq) -> Result<Sums, CodecError> {
-        let decoded = gtq::decode(codec, &gtq::encode(codec, &self.keys)?)?;
+    fn compare(&self, decoded: &[f64], bytes: f64) -> Sums {
         let decoded: Vec<f32> = decoded.iter().map(|x| *x as f32).collect();
-        let packed = |group: &gtq::Group| (group.channels().len() * usize::from(group.bits())).div_ceil(8) + 2;
-        let mut sums = Sums { bytes: codec.groups().iter().map(packed).sum::<usize>() as f64, ..Sums::default() };
+        let mut sums = Sums { bytes, ..Sums::default() };
         for Query { q, logits: exact, top: before } in &self.queries {
             let coded = logits(q, &decoded[..exact.len() * self.dim]);
             sums.logits += exact.len() as f64;
@@ -217,7 +174,7 @@ impl Head {
             let after = top(&coded);
             sums.overlap += before.iter().filter(|t| after.contains(t)).count() as f64 / before.len().max(1) as f64;
         }
-        Ok(sums)
+        sums
     }
 }
 
@@ -242,14 +199,14 @@ fn log_sum(z: &[f64]) -> f64 {
 }
 
 /// `KL(p || p')` of the softmax of two rows of logits.
-fn divergence(exact: &[f64], coded: &[f64]) -> f64 {
+pub(super) fn divergence(exact: &[f64], coded: &[f64]) -> f64 {
     let (a, b) = (log_sum(exact), log_sum(coded));
     // Rounding can take what is 0 a little below it.
     exact.iter().zip(coded).map(|(x, y)| (x - a).exp() * ((x - a) - (y - b))).sum::<f64>().max(0.0)
 }
 
 /// Positions of the largest logits, ties to the lowest.
-fn top(z: &[f64]) -> Vec<usize> {
+pub(super) fn top(z: &[f64]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..z.len()).collect();
     let most = TOP.min(z.len());
     if most < z.len() {

@@ -1,12 +1,18 @@
-//! Calibrations of Block-GTQ: a model reads a text, and what its queries and keys look like is kept.
+//! Calibrations of Block-GTQ and codebooks of spherical keys: a model reads a text, and what its queries and keys look like is kept.
+mod coding;
+mod drift;
 mod evidence;
 mod identity;
 mod run;
+mod spherical;
 mod table;
 mod watch;
 
-pub use evidence::{Captured, Coding, Measured, capture, measure};
+pub use coding::{Coding, ways};
+pub use drift::{Drift, drift, drift_table};
+pub use evidence::{Captured, Measured, Way, capture, measure};
 pub use identity::{model_digest, text_digest};
-pub use run::{Reading, heads, observe};
+pub use run::{Reading, heads, observe, watch};
+pub use spherical::{codebook_summary, key_heads, random_words, spherical_way, train};
 pub use table::{compared, evidence_table, summary};
-pub use watch::{Rows, Watch};
+pub use watch::{Pair, Rows, Watch};

@@ -52,7 +52,7 @@ pub fn heads(config: &Config, pairing: Pairing) -> Heads {
 ///
 /// # Errors
 /// What the model or `rows` says.
-pub(super) fn watch(
+pub fn watch(
     model: &Llama,
     sequences: &[&[u8]],
     rows: &mut dyn Rows,

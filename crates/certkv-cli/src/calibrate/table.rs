@@ -76,7 +76,7 @@ pub fn compared(layers: &[Distance]) -> String {
 /// Errors by layer, a row for each coding; the first row is what the others are compared with.
 pub fn evidence_table(rows: &[Measured]) -> String {
     let Some(first) = rows.first() else { return String::new() };
-    let width = rows.iter().map(|r| r.coding.name().len()).max().unwrap_or(0);
+    let width = rows.iter().map(|r| r.name.len()).max().unwrap_or(0);
     let layers: Vec<String> = (0..first.error.len()).map(|l| format!("{:>7}", format!("l{l}"))).collect();
     let mut text = format!("{:width$} bytes {}    wins       KL  top 10\n", "mean logit error, nats", layers.join(""));
     for row in rows {
@@ -85,7 +85,7 @@ pub fn evidence_table(rows: &[Measured]) -> String {
         let _ = writeln!(
             text,
             "{:width$} {:>5.1} {} {wins:>3} of {} {:>8.5} {:>7.3}",
-            row.coding.name(),
+            row.name,
             row.bytes,
             errors.join(""),
             row.error.len(),

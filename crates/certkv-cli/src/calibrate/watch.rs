@@ -10,6 +10,16 @@ pub trait Rows {
     fn see(&mut self, layer: usize, q: &[f32], k: &[f32]) -> Result<(), AttentionError>;
 }
 
+/// Two who look at the same rows.
+pub struct Pair<'a>(pub &'a mut dyn Rows, pub &'a mut dyn Rows);
+
+impl Rows for Pair<'_> {
+    fn see(&mut self, layer: usize, q: &[f32], k: &[f32]) -> Result<(), AttentionError> {
+        self.0.see(layer, q, k)?;
+        self.1.see(layer, q, k)
+    }
+}
+
 /// An attention that passes every call on and shows `rows` what it saw.
 pub struct Watch<'a> {
     inner: &'a mut dyn Attention,

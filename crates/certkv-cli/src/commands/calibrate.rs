@@ -1,7 +1,8 @@
-//! `certkv calibrate`: energies and Block-GTQ schemes of a model, their distances, and what they are worth.
+//! `certkv calibrate`: energies and Block-GTQ schemes of a model, their distances, and what they are worth. What `--spherical` asks
+//! for is in `codebooks.rs`.
 use super::{
     args::{Common, bounded, number},
-    help,
+    codebooks, help,
 };
 use crate::{
     assets,
@@ -10,10 +11,11 @@ use crate::{
     model::Llama,
     output::{print, write_bytes},
 };
-use certkv_codec::turboquant::Radius;
+use certkv_codec::{spherical::Tier, turboquant::Radius};
 use certkv_control::{
     Calibration, CalibrationError, Score,
     calibration::{Distance, Heads, Rule, Source},
+    spherical::Objective,
 };
 use certkv_core::Pairing;
 use serde_json::{Value, json};
@@ -24,21 +26,25 @@ use std::{
 
 /// The options as given.
 #[derive(Debug)]
-struct Options {
-    common: Common,
+pub(super) struct Options {
+    pub(super) common: Common,
     paths: Vec<PathBuf>,
     compare: bool,
     evidence: bool,
-    text: Option<PathBuf>,
-    skip: usize,
-    tokens: Option<usize>,
-    context: usize,
+    pub(super) text: Option<PathBuf>,
+    pub(super) skip: usize,
+    pub(super) tokens: Option<usize>,
+    pub(super) context: usize,
     budget: Option<f64>,
     rule: Rule,
-    pairing: Pairing,
-    out: Option<PathBuf>,
+    pub(super) pairing: Pairing,
+    pub(super) out: Option<PathBuf>,
     held_out: Option<PathBuf>,
     held_skip: usize,
+    spherical: Option<Tiers>,
+    pub(super) objective: Option<Objective>,
+    pub(super) rounds: Option<usize>,
+    pub(super) drift: bool,
 }
 
 const MOST: usize = 1 << 30;
@@ -60,7 +66,12 @@ fn parse(mut parser: lexopt::Parser) -> Result<Option<Options>, CliError> {
         out: None,
         held_out: None,
         held_skip: 1 << 16,
+        spherical: None,
+        objective: None,
+        rounds: None,
+        drift: false,
     };
+    let mut given = Vec::new();
     while let Some(arg) = parser.next()? {
         let name = match arg {
             Short('h') | Long("help") => return Ok(None),
@@ -71,6 +82,7 @@ fn parse(mut parser: lexopt::Parser) -> Result<Option<Options>, CliError> {
             Long(name) => name.to_owned(),
             other => return Err(other.unexpected().into()),
         };
+        given.push(name.clone());
         let p = &mut parser;
         match name.as_str() {
             "compare" => o.compare = true,
@@ -90,14 +102,49 @@ fn parse(mut parser: lexopt::Parser) -> Result<Option<Options>, CliError> {
             "out" => o.out = Some(p.value()?.into()),
             "held-out" => o.held_out = Some(p.value()?.into()),
             "held-skip" => o.held_skip = bounded(p, "--held-skip", 0, MOST)?,
+            "spherical" => o.spherical = Some(tiers(p)?),
+            "objective" => o.objective = Some(named(p, "--objective")?),
+            "drift" => o.drift = true,
+            "rounds" => o.rounds = Some(bounded(p, "--rounds", 0, 1 << 16)?),
             other => {
-                if !["assets", "json", "threads", "quiet"].contains(&other) || !o.common.take(other, p)? {
+                if !["assets", "json", "threads", "quiet", "seed"].contains(&other) || !o.common.take(other, p)? {
                     return Err(CliError::Usage(format!("calibrate: there is no option --{other}")));
                 }
             }
         }
     }
-    Ok(Some(o))
+    // An option without effect is a misunderstanding.
+    let (idle, why) = match o.spherical {
+        Some(_) => (&OF_SCHEMES[..], "is not for"),
+        None => (&OF_CODEBOOKS[..], "needs"),
+    };
+    match given.iter().find(|name| idle.contains(&name.as_str())) {
+        Some(name) => Err(CliError::Usage(format!("calibrate: --{name} {why} --spherical"))),
+        None => Ok(Some(o)),
+    }
+}
+
+/// Options of Block-GTQ's schemes, and of spherical codebooks.
+const OF_SCHEMES: [&str; 9] =
+    ["compare", "budget", "score", "style", "centre", "balance", "published", "least", "most"];
+const OF_CODEBOOKS: [&str; 4] = ["objective", "rounds", "seed", "drift"];
+
+/// What `--spherical` names.
+#[derive(Debug, Clone, Copy)]
+enum Tiers {
+    One(Tier),
+    All,
+}
+
+fn tiers(parser: &mut lexopt::Parser) -> Result<Tiers, CliError> {
+    use lexopt::ValueExt;
+    let name = parser.value()?.string()?;
+    if name == "all" {
+        return Ok(Tiers::All);
+    }
+    name.parse()
+        .map(Tiers::One)
+        .map_err(|e| CliError::Usage(format!("--spherical: `{name}`: {e}, and `all` with --evidence")))
 }
 
 fn budget(parser: &mut lexopt::Parser) -> Result<f64, CliError> {
@@ -133,13 +180,22 @@ pub fn run(parser: lexopt::Parser, out: &mut dyn Write) -> Result<(), CliError> 
         (false, true, _) if o.out.is_some() => {
             Err(CliError::Usage("calibrate: --evidence writes no calibration; leave --out away".into()))
         }
-        (false, true, [model]) => evidence(&o, model, out),
-        (false, false, [model]) => calibrate(&o, model, out),
+        (false, false, _) if o.drift => Err(CliError::Usage("calibrate: --drift is a part of --evidence".into())),
+        (false, true, [model]) => match o.spherical {
+            None => evidence(&o, model, out),
+            Some(Tiers::All) => codebooks::evidence(&o, model, &Tier::ALL, out),
+            Some(Tiers::One(tier)) => codebooks::evidence(&o, model, &[tier], out),
+        },
+        (false, false, [model]) => match o.spherical {
+            None => calibrate(&o, model, out),
+            Some(Tiers::All) => Err(CliError::Usage("calibrate: a file holds one tier: b1, b2 or b3".into())),
+            Some(Tiers::One(tier)) => codebooks::calibrate(&o, model, tier, out),
+        },
         (false, ..) => Err(CliError::Usage("calibrate: one model folder is needed".into())),
     }
 }
 
-fn input(e: impl std::error::Error + Send + Sync + 'static) -> CliError {
+pub(super) fn input(e: impl std::error::Error + Send + Sync + 'static) -> CliError {
     CliError::Input(Box::new(e))
 }
 
@@ -148,7 +204,7 @@ fn read(path: &Path) -> Result<Vec<u8>, CliError> {
 }
 
 /// The text behind its first `skip` bytes; nothing of a shorter one.
-fn text(path: &Path, skip: usize) -> Result<Vec<u8>, CliError> {
+pub(super) fn text(path: &Path, skip: usize) -> Result<Vec<u8>, CliError> {
     let mut text = read(path)?;
     text.drain(..skip.min(text.len()));
     Ok(text)
@@ -211,31 +267,51 @@ fn compare(o: &Options, a: &Path, b: &Path, out: &mut dyn Write) -> Result<(), C
     print(out, &(said + &calibrate::compared(&layers)))
 }
 
+impl Options {
+    /// Where the text to read is: the bundled one if none is named.
+    pub(super) fn text_path(&self) -> Result<PathBuf, CliError> {
+        match &self.text {
+            Some(path) => Ok(path.clone()),
+            None => Ok(assets::locate(self.common.assets.as_deref())?.join("eval/text.bin")),
+        }
+    }
+
+    /// Bytes of the held-out text for `tokens` tokens, of which none may be among the `read` tokens read of `path`.
+    pub(super) fn held_out(&self, model: &Llama, path: &Path, read: usize, tokens: usize) -> Result<Vec<u8>, CliError> {
+        let held_path = self.held_out.as_deref().unwrap_or(path);
+        if held_path == path && self.held_skip < self.skip + read && self.skip < self.held_skip + tokens {
+            return Err(CliError::Usage("calibrate: --held-skip leaves text that the calibration has read".into()));
+        }
+        let mut held = text(held_path, self.held_skip)?;
+        let length = tokens.min(model.config().positions) - 1;
+        if held.len() < length {
+            return Err(input(CalibrationError::Tokens { have: held.len() as u64 + 1, need: length as u64 + 1 }));
+        }
+        held.truncate(length);
+        Ok(held)
+    }
+
+    /// Queries and keys of a held-out text.
+    pub(super) fn capture(&self, model: &Llama, heads: Heads, held: &[u8]) -> Result<Captured, CliError> {
+        let mut bar = self.common.progress().bar("held-out text", held.len() as u64 + 1);
+        let rows = calibrate::capture(model, heads, held, |tokens| bar.advance(tokens as u64))?;
+        bar.finish();
+        Ok(rows)
+    }
+}
+
 fn evidence(o: &Options, folder: &Path, out: &mut dyn Write) -> Result<(), CliError> {
-    let path = match &o.text {
-        Some(path) => path.clone(),
-        None => assets::locate(o.common.assets.as_deref())?.join("eval/text.bin"),
-    };
+    let path = o.text_path()?;
     let model = Llama::load(folder)?;
     let found = observe(o, &model, folder, &text(&path, o.skip)?, o.budget.unwrap_or(3.0))?;
     let tokens = found.source().tokens as usize;
-    let held_path = o.held_out.as_ref().unwrap_or(&path);
-    if *held_path == path && o.held_skip < o.skip + tokens && o.skip < o.held_skip + tokens {
-        return Err(CliError::Usage("calibrate: --held-skip leaves text that the calibration has read".into()));
-    }
-    let held = text(held_path, o.held_skip)?;
-    let length = tokens.min(model.config().positions) - 1;
-    if held.len() < length {
-        return Err(input(CalibrationError::Tokens { have: held.len() as u64 + 1, need: length as u64 + 1 }));
-    }
-    let mut bar = o.common.progress().bar("held-out text", length as u64 + 1);
-    let rows = calibrate::capture(&model, *found.heads(), &held[..length], |tokens| bar.advance(tokens as u64))?;
-    bar.finish();
+    let held = o.held_out(&model, &path, tokens, tokens)?;
+    let rows = o.capture(&model, *found.heads(), &held)?;
     let (mut said, mut values) = (String::new(), Vec::new());
     for bits in o.budget.map_or(vec![2.0, 3.0], |bits| vec![bits]) {
         let measured = measure(o, &rows, &found, bits)?;
         values.push(json!({"bits": bits, "rows": measured.iter().map(row).collect::<Vec<_>>()}));
-        said += &format!("{bits} bits of a channel, {} tokens read, {} held out\n", tokens, length + 1);
+        said += &format!("{bits} bits of a channel, {tokens} tokens read, {} held out\n", held.len() + 1);
         said += &calibrate::evidence_table(&measured);
         said.push('\n');
     }
@@ -259,13 +335,14 @@ fn measure(o: &Options, rows: &Captured, found: &Calibration, bits: f64) -> Resu
     }
     let heads = found.heads();
     let mut bar = o.common.progress().bar(&format!("{bits} bits"), (heads.layers * heads.kv_heads) as u64);
-    let measured = calibrate::measure(rows, found, &codings, || bar.advance(1)).map_err(CliError::Input)?;
+    let ways = calibrate::ways(found, &codings).map_err(input)?;
+    let measured = calibrate::measure(rows, &ways, || bar.advance(1)).map_err(input)?;
     bar.finish();
     Ok(measured)
 }
 
-fn row(m: &Measured) -> Value {
-    json!({"coding": m.coding.name(), "bytes": m.bytes, "error": m.error, "divergence": m.divergence, "overlap": m.overlap})
+pub(super) fn row(m: &Measured) -> Value {
+    json!({"coding": m.name, "bytes": m.bytes, "error": m.error, "divergence": m.divergence, "overlap": m.overlap})
 }
 
 fn value(c: &Calibration) -> Value {
@@ -276,7 +353,7 @@ fn value(c: &Calibration) -> Value {
     json!({"tokens": c.source().tokens, "score": c.rule().score.name(), "bits": (0..heads.layers).map(bits).collect::<Vec<_>>()})
 }
 
-fn show(out: &mut dyn Write, value: &Value) -> Result<(), CliError> {
+pub(super) fn show(out: &mut dyn Write, value: &Value) -> Result<(), CliError> {
     let text = serde_json::to_string_pretty(value).map_err(|e| CliError::Internal(Box::new(e)))?;
     print(out, &(text + "\n"))
 }

@@ -28,7 +28,8 @@ pub fn run(mut parser: lexopt::Parser, out: &mut dyn Write) -> Result<(), CliErr
     if report.passed() {
         Ok(())
     } else {
-        Err(CliError::Check(format!("{} deviations past their limit", report.failures.len())))
+        let (deviations, unknown) = (report.failures.len(), report.unknown.len());
+        Err(CliError::Check(format!("{deviations} deviations past their limit, {unknown} files that nothing replays")))
     }
 }
 
@@ -47,7 +48,7 @@ fn as_json(report: &Report) -> Result<String, CliError> {
     let failures: Vec<String> = report.failures.iter().map(|f| format!("{}: {}", f.file, f.quantity)).collect();
     let value = serde_json::json!({
         "files": report.files, "passed": report.passed(), "quantities": quantities, "failures": failures,
-        "skipped": report.skipped
+        "unknown": report.unknown
     });
     Ok(serde_json::to_string_pretty(&value).map_err(|e| CliError::Internal(Box::new(e)))? + "\n")
 }

@@ -69,6 +69,8 @@ certkv calibrate MODEL --text FILE --out FILE [options]: runs the model over the
 pair of channels by layer and key head, and writes them with the Block-GTQ schemes chosen from them (math.md 9.1)
 certkv calibrate --compare A B: how far the schemes in A are from those in B, layer by layer
 certkv calibrate MODEL --evidence [options]: logit errors on held-out text, beside TurboQuant at equal bits
+certkv calibrate MODEL --spherical TIER --text FILE --out FILE: trains the directions of spherical keys (math.md 2.9)
+certkv calibrate MODEL --evidence --spherical TIER: the same measurements of those, and of directions drawn at random
 
   --text FILE        text to read, byte by byte; with --evidence the bundled one if not given
   --skip N           bytes of it to leave out first (default 0)
@@ -82,7 +84,12 @@ certkv calibrate MODEL --evidence [options]: logit errors on held-out text, besi
   --published        the source paper's rule: avg, no centre, no balance
   --least N          fewest bits of a pair (default 1)
   --most N           most bits of a pair (default 8)
-  --out FILE         the calibration to write
+  --spherical TIER   b1, b2 or b3 (with --evidence also all): codebooks by layer, key head and group of channels
+  --objective NAME   with --spherical: energy (default; the squared error of keys) or cosine (as published)
+  --rounds N         with --spherical: most rounds of training (default 40)
+  --drift            with --evidence and --spherical: also how far next-token distributions move, layer by layer
+  --seed N           with --spherical: of the first directions (default 1)
+  --out FILE         the calibration, or the codebooks, to write
   --held-out FILE    with --evidence: the text to measure on (default: the one of --text)
   --held-skip N      with --evidence: bytes of it to leave out first (default 65536)
   --assets DIR       where ref-d128/ and eval/ lie (default: the assets of this source tree)

@@ -2,6 +2,7 @@
 pub mod args;
 pub mod bench;
 pub mod calibrate;
+mod codebooks;
 pub mod conform;
 pub mod demo;
 pub mod eval;

@@ -62,6 +62,18 @@ impl Flat {
         self.open = None;
     }
 
+    /// Keys of a layer and head, row-major (tokens, channels); nothing of a layer or head that there is not.
+    pub fn keys(&self, layer: usize, head: usize) -> &[f32] {
+        self.keys.get(layer).and_then(|heads| heads.get(head)).map_or(&[], Vec::as_slice)
+    }
+
+    /// Puts `keys` (rows, channels) in place of those from token `from` on: what later queries see. Rows past the last are left out.
+    pub fn replace_keys(&mut self, layer: usize, head: usize, from: usize, keys: &[f32]) {
+        let stored = self.keys.get_mut(layer).and_then(|heads| heads.get_mut(head));
+        let part = stored.and_then(|stored| stored.get_mut(from * self.head_dim..));
+        part.into_iter().flatten().zip(keys).for_each(|(old, new)| *old = *new);
+    }
+
     /// Opens a chunk of `tokens` tokens; what an unfinished one stored is forgotten.
     pub fn open(&mut self, tokens: usize) {
         self.truncate(self.length);

@@ -11,6 +11,8 @@ pub enum CalibrationError {
     Version {
         /// The version that it names.
         found: u32,
+        /// The version that is read.
+        known: u32,
     },
     /// The file is shorter than its own header says.
     Truncated {
@@ -71,6 +73,19 @@ pub enum CalibrationError {
         /// Tokens needed.
         need: u64,
     },
+    /// A group of channels has fewer directions than its codebook.
+    Directions {
+        /// Layer.
+        layer: usize,
+        /// Key head of the layer.
+        head: usize,
+        /// Group of channels of the head.
+        group: usize,
+        /// Keys whose group is not zero.
+        have: usize,
+        /// Directions of the codebook.
+        need: usize,
+    },
     /// The schemes could not be chosen.
     Rule(ControlError),
 }
@@ -80,7 +95,7 @@ impl fmt::Display for CalibrationError {
         f.write_str("calibration: ")?;
         match *self {
             Self::Magic => f.write_str("the file is none"),
-            Self::Version { found } => write!(f, "the file has version {found}; {} is read", super::VERSION),
+            Self::Version { found, known } => write!(f, "the file has version {found}; {known} is read"),
             Self::Truncated { have, need } => write!(f, "the file has {have} bytes of {need}"),
             Self::Trailing { bytes } => write!(f, "the file has {bytes} bytes too many"),
             Self::Checksum => f.write_str("the file was changed or damaged after it was written"),
@@ -92,6 +107,10 @@ impl fmt::Display for CalibrationError {
             Self::OtherModel => f.write_str("made for a model with other weights or another configuration"),
             Self::Rows { what, got, want } => write!(f, "{what}: {got}, where {want} are needed"),
             Self::Tokens { have, need } => write!(f, "the text has {have} tokens; at least {need} are needed"),
+            Self::Directions { layer, head, group, have, need } => write!(
+                f,
+                "layer {layer}, key head {head}, group {group}: {have} keys that are not zero; {need} directions need as many"
+            ),
             Self::Rule(e) => write!(f, "{e}"),
         }
     }

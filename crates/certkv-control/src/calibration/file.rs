@@ -25,7 +25,7 @@ const HEADER: usize = 8 + 4 + 6 * 4 + 8 + 8 + 64;
 const CHECKSUM: usize = 8;
 const PAIRINGS: [Pairing; 2] = [Pairing::Half, Pairing::Interleaved];
 
-fn checksum(bytes: &[u8]) -> u64 {
+pub(crate) fn checksum(bytes: &[u8]) -> u64 {
     let words = bytes.chunks(8).map(|chunk| {
         let mut word = [0; 8];
         word[..chunk.len()].copy_from_slice(chunk);
@@ -79,7 +79,7 @@ impl Calibration {
         }
         let found = file.u32().ok_or(short(HEADER + CHECKSUM))?;
         if found != VERSION {
-            return Err(CalibrationError::Version { found });
+            return Err(CalibrationError::Version { found, known: VERSION });
         }
         let (heads, rule, source) = header(&mut file).ok_or(short(HEADER + CHECKSUM))??;
         let (pairs, dim, count) = (heads.pairs(), heads.head_dim, heads.layers * heads.kv_heads);
@@ -155,28 +155,28 @@ impl HeadScheme {
 }
 
 /// What is left of the bytes.
-struct Reader<'a>(&'a [u8]);
+pub(crate) struct Reader<'a>(pub(crate) &'a [u8]);
 
 impl<'a> Reader<'a> {
-    fn take(&mut self, n: usize) -> Option<&'a [u8]> {
+    pub(crate) fn take(&mut self, n: usize) -> Option<&'a [u8]> {
         let (taken, rest) = self.0.split_at_checked(n)?;
         self.0 = rest;
         Some(taken)
     }
 
-    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+    pub(crate) fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
         self.take(N)?.try_into().ok()
     }
 
-    fn u32(&mut self) -> Option<u32> {
+    pub(crate) fn u32(&mut self) -> Option<u32> {
         self.array().map(u32::from_le_bytes)
     }
 
-    fn f64s(&mut self, n: usize) -> Option<Vec<f64>> {
+    pub(crate) fn f64s(&mut self, n: usize) -> Option<Vec<f64>> {
         Some(self.take(8 * n)?.as_chunks::<8>().0.iter().map(|b| f64::from_le_bytes(*b)).collect())
     }
 
-    fn f32s(&mut self, n: usize) -> Option<Vec<f32>> {
+    pub(crate) fn f32s(&mut self, n: usize) -> Option<Vec<f32>> {
         Some(self.take(4 * n)?.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect())
     }
 

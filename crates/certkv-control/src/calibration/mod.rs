@@ -15,6 +15,7 @@ mod meter;
 pub use distance::Distance;
 pub use error::CalibrationError;
 pub use file::{MAGIC, VERSION};
+pub(crate) use file::{Reader, checksum};
 pub use meter::Meter;
 
 /// The heads of a model.

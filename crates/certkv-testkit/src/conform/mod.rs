@@ -3,7 +3,7 @@
 //! A directory of `.cgv` files is dispatched by file-name prefix to *families*; each family recomputes what its files
 //! hold and records deviations in the [`Report`]. What counts as equal is the table "What equality means" of the
 //! specification: most codec quantities are bit-exact (limit 0), annotations are one-sided, bounds have small relative
-//! limits. Files that no family of this build knows are listed as skipped with the reason, never silently passed.
+//! limits. A file that no family knows fails the replay: nothing is passed over.
 use crate::cgv::{CgvError, Vectors};
 pub use report::{Failure, Quantity, Report};
 use std::{fmt, fs, io, path::Path};
@@ -16,6 +16,7 @@ mod formats;
 mod gtq;
 mod report;
 mod select;
+mod spherical;
 mod steps;
 mod turbo;
 
@@ -34,15 +35,13 @@ const FAMILIES: &[&[Family]] = &[
     codecs::FAMILIES,
     turbo::FAMILIES,
     gtq::FAMILIES,
+    spherical::FAMILIES,
     bytes::FAMILIES,
     certificates::FAMILIES,
     select::FAMILIES,
     control::FAMILIES,
     steps::FAMILIES,
 ];
-
-/// Prefixes that belong to parts which this build does not have, and what they are.
-const NOT_IN_THIS_BUILD: &[(&str, &str)] = &[("sph", "spherical keys")];
 
 /// Why a replay could not be completed.
 #[derive(Debug)]
@@ -134,11 +133,7 @@ pub fn replay_bytes(name: &str, bytes: &[u8], report: &mut Report) -> Result<(),
     let family =
         FAMILIES.iter().copied().flatten().filter(|f| name.starts_with(f.prefix)).max_by_key(|f| f.prefix.len());
     let Some(family) = family else {
-        let reason = match NOT_IN_THIS_BUILD.iter().find(|(p, _)| name.starts_with(p)) {
-            Some((_, what)) => format!("not in this build: {what}"),
-            None => "no family replays this file".to_owned(),
-        };
-        report.skipped.push((name.to_owned(), reason));
+        report.unknown.push(name.to_owned());
         return Ok(());
     };
     let run = |report: &mut Report| {
