@@ -60,12 +60,16 @@ fn generated() -> String {
         "version",
         "status",
         "error",
+        "callbacks",
+        "store",
+        "window",
         "config",
         "cache",
         "sequence",
         "swap",
         "save",
         "prefix",
+        "offload",
         "admit",
         "certificate",
         "step",
@@ -170,8 +174,15 @@ fn both_sides_agree_on_every_offset_and_version() {
         certkv_config {
             struct_size, layers, q_heads, kv_heads, head_dim, store, scale, threads, format, max_tokens, device_budget,
             host_budget, scratch_keys, scratch_values, tolerance, max_sequences, policy, device, certificate_ring,
-            max_context, kernels, swap_tokens, prefix_units, prefix_secret, prefix_eviction, reserved,
+            max_context, kernels, swap_tokens, prefix_units, prefix_secret, prefix_eviction, reserved, spill_store,
+            spill_host_tokens, spill_budget, spill_workers, spill_in_flight, spill_deadline_ms, n_windows, windows,
         }
+        certkv_window { tokens, sinks, chunk }
+        certkv_store_key { bytes }
+        certkv_put_item { key, head, head_bytes, body, body_bytes, result, code }
+        certkv_get_item { key, buffer, capacity, bytes, result, code }
+        certkv_key_item { key, result, code }
+        certkv_store_callbacks { struct_size, reserved, context, put, get, exists, remove, destroy }
         certkv_chunk { sequence, tokens }
         certkv_published_head { bound, tol, out_norm, status, rung, reserved }
         certkv_published_step { struct_size, layers, sequences, q_heads }
@@ -198,6 +209,8 @@ fn both_sides_agree_on_every_offset_and_version() {
             struct_size, reserved, sequences, busy, tokens, packed, scratch, tables, host, device_memory, host_memory,
             packed_pages, open_pages, host_pages, swap_pages, stores, copies, saves, restores, swap_outs, swap_ins,
             prefix_units, prefix_capacity, prefix_lookups, prefix_asked, prefix_hits, prefix_published, prefix_evicted,
+            originals_resident, originals_stored, originals_spilled, originals_free, spills, fetches, records_deleted,
+            record_delete_failures, records_doomed, disk, disk_memory,
         }
         certkv_plan {
             struct_size, assumed, packed, scratch, tables, host, device_bytes, device_budget, device_lacks, host_bytes,
@@ -207,7 +220,13 @@ fn both_sides_agree_on_every_offset_and_version() {
     // The sizes are part of the ABI: what changes them needs new names.
     for (name, size) in [
         ("certkv_error_info", 24),
-        ("certkv_config", 152),
+        ("certkv_config", 200),
+        ("certkv_window", 24),
+        ("certkv_store_key", 32),
+        ("certkv_put_item", 72),
+        ("certkv_get_item", 64),
+        ("certkv_key_item", 40),
+        ("certkv_store_callbacks", 56),
         ("certkv_chunk", 16),
         ("certkv_certificate", 160),
         ("certkv_memory", 104),
@@ -220,7 +239,7 @@ fn both_sides_agree_on_every_offset_and_version() {
         ("certkv_pool_use", 24),
         ("certkv_page_use", 32),
         ("certkv_moves", 32),
-        ("certkv_snapshot", 552),
+        ("certkv_snapshot", 720),
         ("certkv_plan", 96),
         ("certkv_status", 4),
     ] {
