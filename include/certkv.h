@@ -10,6 +10,7 @@
  * that is given with them: this cannot be checked.
  * Structs that may grow start with struct_size. Reserved fields are 0.
  * Threads. All calls may come from any thread and run concurrently; one step takes one call at a time.
+ * Callbacks. The functions of a host's own store (certkv_store_callbacks) are the only ones; they run on threads of the library.
  * Stream, Capture. Stream says what a call enqueues where; a cache on a GPU has a stream of its own, which
  * certkv_step_after_stream and certkv_step_before_stream order with the caller's. Capture says whether a call may be made
  * while a CUDA graph is captured.
@@ -219,7 +220,8 @@ enum certkv_status
    */
   CERTKV_OVERLAP = -15,
   /**
-   * A length beyond the end of the sequence, or beyond what the cache can hold.
+   * A length beyond the end of the sequence, or beyond what the cache can hold, or tokens that a layer's window no longer has, or more of
+   * them in one step than its chunk.
    */
   CERTKV_LENGTH = -16,
   /**
@@ -495,8 +497,9 @@ typedef struct certkv_key_item {
  * and what is said to be set may be set, until the function returns, also where the call that wanted it has given up waiting.
  *
  * Threads. They are called on threads of the library, several at once, never on one of the host's. No lock of the library is held, so they may
- * call into it, for the cache that they serve too: such a call that needs the store itself (to begin, attend, cut or save what has spilled)
- * waits for the callback, and gives up after `config->spill_deadline_ms`. A cache must not be destroyed from within a callback of its store.
+ * call into it, for the cache that they serve too. A call that needs the store itself (to begin, attend, cut or save what has spilled) waits for
+ * the call that waits for the callback, and one of the two ends with CERTKV_STORE_LATE or CERTKV_CAPACITY after `config->spill_deadline_ms`. A
+ * cache must not be destroyed from within a callback of its store.
  * They must return, by no exception and no longjmp. While one of them does not, the calls that wait for it end with CERTKV_STORE_LATE, and
  * neither its thread nor `context` goes.
  */
@@ -688,7 +691,8 @@ typedef struct certkv_config {
   /**
    * On the host: a store for the originals of live sequences for which host memory has no room; NULL for none. The cache keeps it: the handle may
    * be destroyed. What a step reads from codes costs what it did; originals that it needs and that have left are read from the store first, and
-   * what the store did to them is a status of that step. certkv_cache_destroy deletes what the cache has there, as far as the store answers.
+   * what the store did to them is a status of that step. certkv_cache_destroy deletes what the cache has there, as far as the store answers; a
+   * process that does not get to it leaves records that nobody will ask for, so that a store for these alone can be emptied.
    */
   struct certkv_store *spill_store;
   /**
@@ -1668,14 +1672,15 @@ certkv_status certkv_config_init(struct certkv_config *config,
  * Threads: any, at any time.
  * Stream: none.
  * Capture: not allowed.
- * Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE, RESERVED, INVALID_ARGUMENT, UNSUPPORTED, FORMAT, POLICY, BUDGET, OUT_OF_MEMORY,
- * DEVICE (also: no driver, no such GPU, no kernels for it). Nothing is held then, and `*cache` is NULL if it can be written.
+ * Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE, RESERVED, INVALID_ARGUMENT, INVALID_HANDLE (of `config->spill_store`), UNSUPPORTED, FORMAT,
+ * POLICY, BUDGET, OUT_OF_MEMORY, DEVICE (also: no driver, no such GPU, no kernels for it). Nothing is held then, and `*cache` is NULL if it can be written.
  */
 certkv_status certkv_cache_create(const struct certkv_config *config,
                                   struct certkv_cache **cache);
 
 /**
- * Ends a cache and its sequences. NULL is allowed. Calls and steps under way keep its memory until they are over.
+ * Ends a cache and its sequences. NULL is allowed. Calls and steps under way keep its memory until they are over. What it has in
+ * `config->spill_store` is deleted, which waits for the store, at most as long as `config->spill_deadline_ms` says and once more for its threads.
  *
  * Threads: any, at any time.
  * Stream: none.
@@ -2224,8 +2229,8 @@ certkv_status certkv_cache_snapshot(const struct certkv_cache *cache,
  * Threads: any, at any time.
  * Stream: none.
  * Capture: not allowed.
- * Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE, RESERVED, INVALID_ARGUMENT, UNSUPPORTED, FORMAT, POLICY, DEVICE (no such GPU, or one without
- * kernels). `plan` is unchanged.
+ * Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE, RESERVED, INVALID_ARGUMENT, INVALID_HANDLE (of `config->spill_store`), UNSUPPORTED, FORMAT, POLICY,
+ * DEVICE (no such GPU, or one without kernels). `plan` is unchanged.
  */
 certkv_status certkv_config_plan(const struct certkv_config *config,
                                  struct certkv_plan *plan);

@@ -89,8 +89,9 @@ pub struct certkv_key_item {
 /// and what is said to be set may be set, until the function returns, also where the call that wanted it has given up waiting.
 ///
 /// Threads. They are called on threads of the library, several at once, never on one of the host's. No lock of the library is held, so they may
-/// call into it, for the cache that they serve too: such a call that needs the store itself (to begin, attend, cut or save what has spilled)
-/// waits for the callback, and gives up after `config->spill_deadline_ms`. A cache must not be destroyed from within a callback of its store.
+/// call into it, for the cache that they serve too. A call that needs the store itself (to begin, attend, cut or save what has spilled) waits for
+/// the call that waits for the callback, and one of the two ends with CERTKV_STORE_LATE or CERTKV_CAPACITY after `config->spill_deadline_ms`. A
+/// cache must not be destroyed from within a callback of its store.
 /// They must return, by no exception and no longjmp. While one of them does not, the calls that wait for it end with CERTKV_STORE_LATE, and
 /// neither its thread nor `context` goes.
 #[repr(C)]

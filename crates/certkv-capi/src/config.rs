@@ -101,7 +101,8 @@ pub struct certkv_config {
     pub reserved: u32,
     /// On the host: a store for the originals of live sequences for which host memory has no room; NULL for none. The cache keeps it: the handle may
     /// be destroyed. What a step reads from codes costs what it did; originals that it needs and that have left are read from the store first, and
-    /// what the store did to them is a status of that step. certkv_cache_destroy deletes what the cache has there, as far as the store answers.
+    /// what the store did to them is a status of that step. certkv_cache_destroy deletes what the cache has there, as far as the store answers; a
+    /// process that does not get to it leaves records that nobody will ask for, so that a store for these alone can be emptied.
     pub spill_store: *mut certkv_store,
     /// Tokens whose originals have room in host memory, in every layer, until the store has them: at least the longest chunk. Beside them there is
     /// room for the open blocks, and for the longest sequence in one layer.

@@ -45,7 +45,8 @@ pub enum certkv_status {
     CERTKV_UNSUPPORTED = -14,
     /// Two buffers overlap, one of which is written.
     CERTKV_OVERLAP = -15,
-    /// A length beyond the end of the sequence, or beyond what the cache can hold.
+    /// A length beyond the end of the sequence, or beyond what the cache can hold, or tokens that a layer's window no longer has, or more of
+    /// them in one step than its chunk.
     CERTKV_LENGTH = -16,
 
     /// The sequence is part of a step that is not over, or named twice in one step.

@@ -224,7 +224,7 @@ impl Cache {
         let (scope, mut n) = (prefix_scope(b"tenant"), 7);
         let (at, len) = (tokens.as_ptr(), tokens.len() as u64);
         // SAFETY: a whole scope, a slice and a local.
-        let said = unsafe { certkv_cache_export_prefix(self.0, store, &scope, at, len, first, 2_000, &mut n) };
+        let said = unsafe { certkv_cache_export_prefix(self.0, store, &scope, at, len, first, 20_000, &mut n) };
         assert!(said == CERTKV_OK || n == 7);
         if said == CERTKV_OK { Ok(n) } else { Err(said) }
     }
@@ -234,7 +234,7 @@ impl Cache {
         let (scope, mut n) = (prefix_scope(b"tenant"), [7; 2]);
         let (at, len, [missing, stored]) = (tokens.as_ptr(), tokens.len() as u64, &mut n);
         // SAFETY: a whole scope, a slice and locals.
-        let said = unsafe { certkv_cache_missing_prefix(self.0, store, &scope, at, len, 2_000, missing, stored) };
+        let said = unsafe { certkv_cache_missing_prefix(self.0, store, &scope, at, len, 20_000, missing, stored) };
         assert!(said == CERTKV_OK || n == [7; 2]);
         if said == CERTKV_OK { Ok(n) } else { Err(said) }
     }

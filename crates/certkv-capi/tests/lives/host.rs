@@ -57,6 +57,8 @@ pub(crate) struct Host {
     go_on: (Mutex<bool>, Condvar),
     /// Called from within the next get.
     pub(crate) inside: Mutex<Option<Box<dyn FnMut() + Send>>>,
+    /// Called from within the next put.
+    pub(crate) inside_put: Mutex<Option<Box<dyn FnMut() + Send>>>,
     /// Another thread was inside while one was.
     now: AtomicI64,
     pub(crate) together: AtomicBool,
@@ -99,6 +101,10 @@ unsafe extern "C" fn put(context: *mut c_void, items: *mut certkv_put_item, n: u
     // SAFETY: by the caller's promise.
     let (host, items) = unsafe { (&*context.cast::<Host>(), core::slice::from_raw_parts_mut(items, n as usize)) };
     let (_visit, way) = (Visit::new(host), *host.puts.lock().unwrap());
+    let inside = host.inside_put.lock().unwrap().take();
+    if let Some(mut inside) = inside {
+        inside();
+    }
     assert!(!items.is_empty());
     for item in items {
         host.put.fetch_add(1, Ordering::SeqCst);

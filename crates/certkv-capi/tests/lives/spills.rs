@@ -65,7 +65,7 @@ fn lives_alike(store: &Store) -> certkv_snapshot {
             (Cache::new(&certkv_config { policy, ..spilling(store) }), Cache::new(&certkv_config { policy, ..wide() }));
         let ids = [&spilled, &plain].map(|cache| [fill(cache, 300, 1), fill(cache, 280, 77)]);
         for seed in 0..6 {
-            for which in 0..2 {
+            for which in [0, 1] {
                 let [a, b] = [(&spilled, ids[0][which]), (&plain, ids[1][which])]
                     .map(|(cache, id)| bits(cache.append(id, 1, seed)));
                 assert!(a == b, "outputs and certificates");
@@ -203,7 +203,7 @@ fn a_host_that_takes_nothing_fills_host_memory_up() {
     let store = host.store();
     for way in [Way::Fails, Way::Silent, Way::Babbles, Way::Refuses, Way::Huge] {
         *host.puts.lock().unwrap() = way;
-        let cache = Cache::new(&certkv_config { spill_deadline_ms: 1_000, ..spilling(&store) });
+        let cache = Cache::new(&certkv_config { spill_deadline_ms: 5_000, ..spilling(&store) });
         let a = cache.create();
         let mut said = Ok(0);
         for i in 0..30 {
@@ -249,7 +249,7 @@ fn a_host_that_does_not_return_is_late_and_the_cache_goes_on() {
     let host = Arc::new(Host::default());
     let store = host.store();
     let (cache, plain) =
-        (Cache::new(&certkv_config { spill_deadline_ms: 200, ..spilling(&store) }), Cache::new(&wide()));
+        (Cache::new(&certkv_config { spill_deadline_ms: 1_500, ..spilling(&store) }), Cache::new(&wide()));
     let [a, b] = [&cache, &plain].map(|cache| fill(cache, 500, 1));
     let right = attend(&plain, b, 3);
     *host.gets.lock().unwrap() = Way::Hangs;
@@ -279,7 +279,7 @@ fn a_host_that_does_not_return_is_late_and_the_cache_goes_on() {
 fn a_callback_may_call_the_cache_that_it_serves() {
     let host = Arc::new(Host::default());
     let store = host.store();
-    let config = certkv_config { spill_deadline_ms: 300, spill_workers: 1, ..spilling(&store) };
+    let config = certkv_config { spill_deadline_ms: 1_500, spill_workers: 1, ..spilling(&store) };
     let (cache, plain) = (Arc::new(Cache::new(&config)), Cache::new(&wide()));
     let [a, b] = [&*cache, &plain].map(|cache| fill(cache, 500, 1));
     let right = attend(&plain, b, 3);
@@ -295,6 +295,18 @@ fn a_callback_may_call_the_cache_that_it_serves() {
     }));
     assert_eq!(attend(&cache, a, 3), right, "{}", message());
     assert_eq!(tell.recv_timeout(WAIT).unwrap(), (1, 3 * Q * LAYERS as usize));
+    let (done, tell) = std::sync::mpsc::channel();
+    let inner = Arc::downgrade(&cache);
+    *host.inside_put.lock().unwrap() = Some(Box::new(move || {
+        let cache = inner.upgrade().unwrap();
+        let made = cache.create();
+        let length = cache.length(made);
+        cache.release(made);
+        done.send((length, cache.snapshot().disk.used)).unwrap();
+    }));
+    cache.release(fill(&cache, 100, 50));
+    let (length, used) = tell.recv_timeout(WAIT).unwrap();
+    assert!(length == 0 && used > 0);
     // What waits for the callback itself: nobody waits for ever.
     let (done, tell) = std::sync::mpsc::channel();
     let inner = Arc::downgrade(&cache);
