@@ -99,7 +99,6 @@ fn what_was_spilled_comes_back_to_the_bit() {
     lives_alike(&store);
     assert!(host.got.load(SeqCst) > 20 && host.put.load(SeqCst) > 20 && host.looked.load(SeqCst) == 0);
     assert_eq!((host.len(), host.on_mine.load(SeqCst)), (0, 0), "what a cache had there goes with it");
-    assert!(host.together.load(SeqCst), "four threads");
     assert_eq!(host.destroyed.load(SeqCst), 0);
     drop(store);
     assert_eq!((host.destroyed.load(SeqCst), Arc::strong_count(&host)), (1, 1));
@@ -120,6 +119,26 @@ fn what_was_spilled_comes_back_to_the_bit() {
     // SAFETY: as above.
     assert_eq!(unsafe { certkv_store_open_files(folder.as_ptr(), 0, CERTKV_FILES_SYNCED, &mut again) }, CERTKV_OK);
     drop(Store(again));
+}
+
+#[test]
+fn as_many_threads_call_the_store_as_were_asked_for() {
+    for (workers, together) in [(0, true), (1, false)] {
+        let host = Arc::new(Host::default());
+        let store = host.store();
+        let cache = Cache::new(&certkv_config { spill_workers: workers, ..spilling(&store) });
+        let a = fill(&cache, 500, 1);
+        // The first get waits for another thread to come.
+        let (inner, patience) = (Arc::downgrade(&host), Duration::from_millis(if together { 15_000 } else { 300 }));
+        *host.inside.lock().unwrap() = Some(Box::new(move || {
+            let (host, start) = (inner.upgrade().unwrap(), Instant::now());
+            while !host.together.load(SeqCst) && start.elapsed() < patience {
+                std::thread::yield_now();
+            }
+        }));
+        assert!(attend(&cache, a, 3).is_ok(), "{}", message());
+        assert_eq!(host.together.load(SeqCst), together);
+    }
 }
 
 #[test]
@@ -218,7 +237,10 @@ fn a_host_that_takes_nothing_fills_host_memory_up() {
         }
         assert_eq!(said, Err(CERTKV_CAPACITY), "{way:?}");
         let held = cache.length(a);
-        assert!(held >= 64 && host.len() == 0 && attend(&cache, a, 3).is_ok(), "what is in host memory is there");
+        assert!(held >= 64 && host.len() == 0, "{way:?}: {held} tokens");
+        // What is in host memory is there; one more token may be the first of a block.
+        let said = attend(&cache, a, 3);
+        assert!(said.is_ok() || held % BLOCK == 0 && said == Err(CERTKV_CAPACITY), "{way:?} {held}: {}", message());
         assert!(cache.snapshot().spills.refused + cache.snapshot().spills.failed > 0);
         // It has room again.
         *host.puts.lock().unwrap() = Way::Right;
@@ -256,7 +278,7 @@ fn a_host_that_does_not_return_is_late_and_the_cache_goes_on() {
     let start = Instant::now();
     let said = attend(&cache, a, 3);
     assert_eq!(said, Err(CERTKV_STORE_LATE), "{}", message());
-    assert!(start.elapsed() < WAIT && message().contains("did not answer"), "{}", message());
+    assert!(start.elapsed() < WAIT && message().contains("did not answer in 1.5s"), "{}", message());
     // Others go on; who needs the store is late again.
     assert_eq!(attend(&cache, a, 3), Err(CERTKV_STORE_LATE));
     assert_eq!(cache.length(a), 500);
