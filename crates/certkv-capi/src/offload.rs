@@ -4,8 +4,8 @@ use crate::cache::{self, Held, certkv_cache};
 use crate::guard::{Failure, guard};
 use crate::prefix::{certkv_prefix_scope, keeps, prompt, scope};
 use crate::status::certkv_status::{
-    self, CERTKV_FILE_DAMAGED, CERTKV_FILE_REFUSED, CERTKV_OUT_OF_MEMORY, CERTKV_STORE_DAMAGED, CERTKV_STORE_FAILED,
-    CERTKV_STORE_LATE,
+    self, CERTKV_DAMAGED, CERTKV_FILE_DAMAGED, CERTKV_FILE_REFUSED, CERTKV_OUT_OF_MEMORY, CERTKV_STORE_DAMAGED,
+    CERTKV_STORE_FAILED, CERTKV_STORE_LATE,
 };
 use crate::status::of_store;
 use crate::store::{backend, certkv_store};
@@ -129,10 +129,10 @@ fn refused(error: StoreError) -> Failure {
     Failure::new(of_store(&error), format!("store: {error}"))
 }
 
-/// A unit is refused as one of a store, not of a file.
-fn of_unit(failure: Failure) -> Failure {
-    match failure.status {
-        CERTKV_FILE_DAMAGED | CERTKV_FILE_REFUSED => Failure { status: CERTKV_STORE_DAMAGED, ..failure },
+/// What the engine says of units as of files: from a store they are damaged there, on their way to one they were damaged here.
+fn of_units(status: certkv_status) -> impl Fn(Failure) -> Failure {
+    move |failure| match failure.status {
+        CERTKV_FILE_DAMAGED | CERTKV_FILE_REFUSED => Failure { status, ..failure },
         _ => failure,
     }
 }
@@ -195,7 +195,7 @@ pub unsafe extern "C" fn certkv_cache_export_prefix(
                 let puts = held
                     .engine
                     .on(|on| on.export_prefix(&scope, part, from), |on| on.export_prefix(&scope, part, from));
-                let puts = puts.map_err(of_unit)?;
+                let puts = puts.map_err(of_units(CERTKV_DAMAGED))?;
                 if puts.is_empty() {
                     break;
                 }
@@ -306,7 +306,7 @@ pub unsafe extern "C" fn certkv_cache_import_prefix(
                         |on| on.import_prefix(&scope, prompt, &found),
                         |on| on.import_prefix(&scope, prompt, &found),
                     );
-                    now = imported.map_err(of_unit)?;
+                    now = imported.map_err(of_units(CERTKV_STORE_DAMAGED))?;
                 }
                 if let Some(failure) = end {
                     return Err(failure);
@@ -323,4 +323,27 @@ pub unsafe extern "C" fn certkv_cache_import_prefix(
         unsafe { argument::put(cached, now as u64) };
         Ok(())
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_unit_is_damaged_where_it_was() {
+        for (said, to, from) in [
+            (CERTKV_FILE_DAMAGED, CERTKV_DAMAGED, CERTKV_STORE_DAMAGED),
+            (CERTKV_FILE_REFUSED, CERTKV_DAMAGED, CERTKV_STORE_DAMAGED),
+            (CERTKV_STORE_LATE, CERTKV_STORE_LATE, CERTKV_STORE_LATE),
+        ] {
+            let of = |status| of_units(status)(Failure::new(said, "x")).status;
+            assert_eq!((of(CERTKV_DAMAGED), of(CERTKV_STORE_DAMAGED)), (to, from));
+        }
+    }
+
+    #[test]
+    fn a_piece_is_some_units_and_not_too_many_bytes() {
+        let of = |bytes| piece(&PrefixUnit { tokens: 64, bytes });
+        assert_eq!([0, 1, 1 << 20, 8 << 20, 64 << 20, usize::MAX].map(of), [16, 16, 16, 8, 1, 1]);
+    }
 }
