@@ -49,6 +49,23 @@ fn limit(quota: u64) -> u64 {
     if quota == 0 { u64::MAX } else { quota }
 }
 
+/// A folder as a store.
+///
+/// # Safety
+/// `path` is NULL or a C string.
+unsafe fn files(path: *const c_char, quota: u64, flags: u32) -> Result<Arc<dyn Backend>, Failure> {
+    // SAFETY: by the caller's promise.
+    let root = unsafe { argument::path(path)? };
+    if flags & !(CERTKV_FILES_SYNCED | CERTKV_FILES_READ_BACK) != 0 {
+        return Err(Failure::new(CERTKV_INVALID_ARGUMENT, format!("flags = {flags:#x}: not CERTKV_FILES values")));
+    }
+    let durability = if flags & CERTKV_FILES_SYNCED != 0 { Durability::Synced } else { Durability::Fast };
+    let read_back = flags & CERTKV_FILES_READ_BACK != 0;
+    let opened = FileStore::open(FileConfig { root, quota, durability, read_back });
+    // The text names the path.
+    Ok(Arc::new(opened.map_err(|error| Failure::new(CERTKV_FILE, format!("path {error}")))?))
+}
+
 /// For certkv_store_open_files: a record counts as stored when the disk has it. Without it, when every process of this machine sees it; a loss of
 /// power may then take records away, or damage them, which is seen.
 pub const CERTKV_FILES_SYNCED: u32 = 1;
@@ -91,21 +108,9 @@ pub unsafe extern "C" fn certkv_store_open_files(
     flags: u32,
     store: *mut *mut certkv_store,
 ) -> certkv_status {
-    let open = || -> Result<Arc<dyn Backend>, Failure> {
-        // SAFETY: the caller gives NULL or a C string.
-        let root = unsafe { argument::path(path)? };
-        if flags & !(CERTKV_FILES_SYNCED | CERTKV_FILES_READ_BACK) != 0 {
-            return Err(Failure::new(CERTKV_INVALID_ARGUMENT, format!("flags = {flags:#x}: not CERTKV_FILES values")));
-        }
-        let durability = if flags & CERTKV_FILES_SYNCED != 0 { Durability::Synced } else { Durability::Fast };
-        let read_back = flags & CERTKV_FILES_READ_BACK != 0;
-        let opened = FileStore::open(FileConfig { root, quota: limit(quota), durability, read_back });
-        // The text names the path.
-        Ok(Arc::new(opened.map_err(|error| Failure::new(CERTKV_FILE, format!("path {error}")))?))
-    };
     guard(|| {
-        // SAFETY: the caller gives NULL or a variable.
-        unsafe { give(store, open) }
+        // SAFETY: the caller gives NULL or a C string, and NULL or a variable.
+        unsafe { give(store, || files(path, limit(quota), flags)) }
     })
 }
 
