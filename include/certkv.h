@@ -697,7 +697,8 @@ typedef struct certkv_config {
   struct certkv_store *spill_store;
   /**
    * Tokens whose originals have room in host memory, in every layer, until the store has them: at least the longest chunk. Beside them there is
-   * room for the open blocks, and for the longest sequence in one layer.
+   * room for the open blocks, and, for each run of layers of one format and window, for the longest sequence in one of them: a run of few layers
+   * saves little, and one of one layer nothing.
    */
   uint64_t spill_host_tokens;
   /**
@@ -1804,7 +1805,8 @@ certkv_status certkv_sequence_is_swapped_out(const struct certkv_cache *cache,
  * Stream: on a GPU the cache's own; blocks until its work is done.
  * Capture: not allowed.
  * Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE, RESERVED, INVALID_ARGUMENT, INVALID_HANDLE, UNKNOWN_SEQUENCE, BUSY_SEQUENCE, FILE, DEVICE,
- * OUT_OF_MEMORY, POISONED; of originals that are spilled, STORE_FAILED, STORE_LATE, STORE_NOT_FOUND, STORE_DAMAGED, CAPACITY; on a GPU BUSY_STEP while a step is open. A file of that name is as it was, and `*bytes` is unchanged.
+ * OUT_OF_MEMORY, POISONED; of originals that are spilled, STORE_FAILED, STORE_LATE, STORE_NOT_FOUND, STORE_DAMAGED, CAPACITY; on a GPU
+ * BUSY_STEP while a step is open. A file of that name is as it was, and `*bytes` is unchanged.
  */
 certkv_status certkv_sequence_save(struct certkv_cache *cache,
                                    certkv_sequence sequence,

@@ -105,7 +105,8 @@ pub struct certkv_config {
     /// process that does not get to it leaves records that nobody will ask for, so that a store for these alone can be emptied.
     pub spill_store: *mut certkv_store,
     /// Tokens whose originals have room in host memory, in every layer, until the store has them: at least the longest chunk. Beside them there is
-    /// room for the open blocks, and for the longest sequence in one layer.
+    /// room for the open blocks, and, for each run of layers of one format and window, for the longest sequence in one of them: a run of few layers
+    /// saves little, and one of one layer nothing.
     pub spill_host_tokens: u64,
     /// Most bytes of records in the store; 0 for no limit.
     pub spill_budget: u64,

@@ -75,7 +75,8 @@ fn at(path: &Path, failure: Failure) -> Failure {
 /// Stream: on a GPU the cache's own; blocks until its work is done.
 /// Capture: not allowed.
 /// Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE, RESERVED, INVALID_ARGUMENT, INVALID_HANDLE, UNKNOWN_SEQUENCE, BUSY_SEQUENCE, FILE, DEVICE,
-/// OUT_OF_MEMORY, POISONED; of originals that are spilled, STORE_FAILED, STORE_LATE, STORE_NOT_FOUND, STORE_DAMAGED, CAPACITY; on a GPU BUSY_STEP while a step is open. A file of that name is as it was, and `*bytes` is unchanged.
+/// OUT_OF_MEMORY, POISONED; of originals that are spilled, STORE_FAILED, STORE_LATE, STORE_NOT_FOUND, STORE_DAMAGED, CAPACITY; on a GPU
+/// BUSY_STEP while a step is open. A file of that name is as it was, and `*bytes` is unchanged.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn certkv_sequence_save(
     cache: *mut certkv_cache,
