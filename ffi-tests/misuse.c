@@ -23,6 +23,50 @@ static int32_t create(const certkv_config *config)
         EXPECT(want, create(&config_));  \
     } while (0)
 
+static int32_t windowed(uint64_t tokens, uint64_t sinks, uint64_t chunk)
+{
+    certkv_config config = small();
+    certkv_window window;
+    window.tokens = tokens;
+    window.sinks = sinks;
+    window.chunk = chunk;
+    config.windows = &window;
+    config.n_windows = 1;
+    return create(&config);
+}
+
+static void windows(void)
+{
+    certkv_config config = small();
+    certkv_window each[3] = {{16, 2, 0}, {0, 0, 0}, {1, 1, 1}};
+    const uint64_t many = ((uint64_t)1 << 31) + 1;
+    EXPECT(CERTKV_OK, windowed(0, 0, 0));
+    EXPECT(CERTKV_OK, windowed(1, 0, 0));
+    EXPECT(CERTKV_OK, windowed(many - 1, many - 1, many - 1));
+    EXPECT(CERTKV_INVALID_ARGUMENT, windowed(0, 1, 0));
+    EXPECT(CERTKV_INVALID_ARGUMENT, windowed(0, 0, 1));
+    EXPECT(CERTKV_INVALID_ARGUMENT, windowed(many, 0, 0));
+    EXPECT(CERTKV_INVALID_ARGUMENT, windowed(1, many, 0));
+    EXPECT(CERTKV_INVALID_ARGUMENT, windowed(1, 0, many));
+    EXPECT(CERTKV_INVALID_ARGUMENT, windowed(UINT64_MAX, UINT64_MAX, UINT64_MAX));
+    config.windows = each;
+    EXPECT(CERTKV_OK, create(&config)); /* None are read. */
+    config.n_windows = 2;
+    EXPECT(CERTKV_OK, create(&config)); /* One per layer. */
+    config.prefix_units = 4;
+    EXPECT(CERTKV_INVALID_ARGUMENT, create(&config));
+    config.prefix_units = 0;
+    config.n_windows = 3;
+    EXPECT(CERTKV_INVALID_ARGUMENT, create(&config));
+    config.n_windows = UINT32_MAX;
+    config.windows = (const certkv_window *)(uintptr_t)(UINT64_MAX - 7);
+    EXPECT(CERTKV_INVALID_ARGUMENT, create(&config));
+    config.windows = ODD(const certkv_window, each);
+    EXPECT(CERTKV_MISALIGNED, create(&config));
+    config.windows = NULL;
+    EXPECT(CERTKV_NULL_POINTER, create(&config));
+}
+
 static void configurations(void)
 {
     struct {
@@ -104,6 +148,11 @@ static void configurations(void)
     config.prefix_secret = (const uint8_t *)(uintptr_t)UINT64_MAX; /* 32 bytes that end behind the last address. */
     EXPECT(CERTKV_INVALID_ARGUMENT, create(&config));
     config = small();
+    REFUSED(CERTKV_OK, struct_size, offsetof(certkv_config, spill_store));
+    REFUSED(CERTKV_INVALID_HANDLE, spill_store, FOREIGN(certkv_store));
+    REFUSED(CERTKV_OK, spill_host_tokens, UINT64_MAX); /* Without a store. */
+    REFUSED(CERTKV_OK, spill_workers, UINT32_MAX);
+    windows();
     REFUSED(CERTKV_UNSUPPORTED, certificate_ring, 1);
     REFUSED(CERTKV_DEVICE, device, UINT32_MAX); /* No driver, or no such GPU. */
     REFUSED(CERTKV_FORMAT, format, "");

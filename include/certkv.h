@@ -10,6 +10,7 @@
  * that is given with them: this cannot be checked.
  * Structs that may grow start with struct_size. Reserved fields are 0.
  * Threads. All calls may come from any thread and run concurrently; one step takes one call at a time.
+ * Callbacks. The functions of a host's own store (certkv_store_callbacks) are the only ones; they run on threads of the library.
  * Stream, Capture. Stream says what a call enqueues where; a cache on a GPU has a stream of its own, which
  * certkv_step_after_stream and certkv_step_before_stream order with the caller's. Capture says whether a call may be made
  * while a CUDA graph is captured.
@@ -27,6 +28,17 @@
 #define CERTKV_VERSION_NUMBER \
   (CERTKV_VERSION_MAJOR * 1000000 + CERTKV_VERSION_MINOR * 1000 + CERTKV_VERSION_PATCH)
 #define CERTKV_VERSION_STRING "0.1.0"
+
+/**
+ * For certkv_store_open_files: a record counts as stored when the disk has it. Without it, when every process of this machine sees it; a loss of
+ * power may then take records away, or damage them, which is seen.
+ */
+#define CERTKV_FILES_SYNCED 1
+
+/**
+ * For certkv_store_open_files: each file is read back and compared before it gets its name.
+ */
+#define CERTKV_FILES_READ_BACK 2
 
 /**
  * Memory of this process.
@@ -136,7 +148,7 @@
 
 /**
  * Result of a call. 0 is success; errors are negative, one range per group: -1 arguments, -100 state, -200 memory,
- * -300 device, -400 panics, -500 files. New values may be added to a group.
+ * -300 device, -400 panics, -500 files, -600 stores. New values may be added to a group.
  */
 enum certkv_status
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
@@ -208,7 +220,8 @@ enum certkv_status
    */
   CERTKV_OVERLAP = -15,
   /**
-   * A length beyond the end of the sequence, or beyond what the cache can hold.
+   * A length beyond the end of the sequence, or beyond what the cache can hold, or tokens that a layer's window no longer has, or more of
+   * them in one step than its chunk.
    */
   CERTKV_LENGTH = -16,
   /**
@@ -295,6 +308,26 @@ enum certkv_status
    * A file ends too early, is not what was written, or was written with another key.
    */
   CERTKV_FILE_DAMAGED = -502,
+  /**
+   * A store failed, or is gone; what is in it may be had later.
+   */
+  CERTKV_STORE_FAILED = -600,
+  /**
+   * A store did not answer in time.
+   */
+  CERTKV_STORE_LATE = -601,
+  /**
+   * A store has no room.
+   */
+  CERTKV_STORE_FULL = -602,
+  /**
+   * A store lost a record that was put there.
+   */
+  CERTKV_STORE_NOT_FOUND = -603,
+  /**
+   * What a store gave back is not what was put there.
+   */
+  CERTKV_STORE_DAMAGED = -604,
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L
@@ -325,6 +358,16 @@ typedef struct certkv_ring certkv_ring;
 typedef struct certkv_step certkv_step;
 
 /**
+ * A place outside the process that keeps records under keys of 32 bytes (Tier-3): originals of live sequences (`config->spill_store`) and
+ * cached prefixes (certkv_cache_export_prefix). Opaque.
+ *
+ * One store may serve several caches, and those of other processes: no two records of different contents have one name. Every record is sealed
+ * with its name and a digest, and what comes back is compared before a byte of it is used: a record that was damaged, cut, replaced by another one
+ * or is of an earlier time is CERTKV_STORE_DAMAGED and never data.
+ */
+typedef struct certkv_store certkv_store;
+
+/**
  * What went wrong in the calling thread's latest failed call.
  */
 typedef struct certkv_error_info {
@@ -351,6 +394,152 @@ typedef struct certkv_error_info {
 } certkv_error_info;
 
 /**
+ * Name of a record: 32 bytes that are as good as random. All of them tell it from others.
+ */
+typedef struct certkv_store_key {
+  /**
+   * The bytes.
+   */
+  uint8_t bytes[32];
+} certkv_store_key;
+
+/**
+ * What a callback says of one item. Items are given with CERTKV_ITEM_FAILED: one that the callback does not set has failed.
+ */
+typedef int32_t certkv_item_result;
+
+/**
+ * A record to be stored in place of what is under its key: `head` and then `body`. It becomes visible whole or not at all.
+ */
+typedef struct certkv_put_item {
+  /**
+   * Its name.
+   */
+  struct certkv_store_key key;
+  /**
+   * The first bytes of the record.
+   */
+  const void *head;
+  /**
+   * How many.
+   */
+  uint64_t head_bytes;
+  /**
+   * The bytes behind them.
+   */
+  const void *body;
+  /**
+   * How many.
+   */
+  uint64_t body_bytes;
+  /**
+   * Set by the callback: one of the CERTKV_ITEM values.
+   */
+  certkv_item_result result;
+  /**
+   * Set by the callback, if it likes: a number for the text of an error, errno say.
+   */
+  int32_t code;
+} certkv_put_item;
+
+/**
+ * A record to be read.
+ */
+typedef struct certkv_get_item {
+  /**
+   * Its name.
+   */
+  struct certkv_store_key key;
+  /**
+   * Where to, `head` and `body` one behind the other.
+   */
+  void *buffer;
+  /**
+   * Bytes of the buffer: no record that was put under this key by this kind of cache has more.
+   */
+  uint64_t capacity;
+  /**
+   * Set by the callback: bytes of the record.
+   */
+  uint64_t bytes;
+  /**
+   * Set by the callback: one of the CERTKV_ITEM values.
+   */
+  certkv_item_result result;
+  /**
+   * As of certkv_put_item.
+   */
+  int32_t code;
+} certkv_get_item;
+
+/**
+ * A record to be looked for, or to be deleted.
+ */
+typedef struct certkv_key_item {
+  /**
+   * Its name.
+   */
+  struct certkv_store_key key;
+  /**
+   * Set by the callback: one of the CERTKV_ITEM values. To delete a record that is not there is CERTKV_ITEM_DONE.
+   */
+  certkv_item_result result;
+  /**
+   * As of certkv_put_item.
+   */
+  int32_t code;
+} certkv_key_item;
+
+/**
+ * Functions of a store. Set all of it to 0 bytes, then `struct_size`, `context` and the functions.
+ *
+ * Each does a batch of `n` items, at least one, and blocks until it is done. The items are the library's; they and what they point to may be read,
+ * and what is said to be set may be set, until the function returns, also where the call that wanted it has given up waiting.
+ *
+ * Threads. They are called on threads of the library, several at once, never on one of the host's. No lock of the library is held, so they may
+ * call into it, for the cache that they serve too. A call that needs the store itself (to begin, attend, cut or save what has spilled) waits for
+ * the call that waits for the callback, and one of the two ends with CERTKV_STORE_LATE or CERTKV_CAPACITY after `config->spill_deadline_ms`. A
+ * cache must not be destroyed from within a callback of its store.
+ * They must return, by no exception and no longjmp. While one of them does not, the calls that wait for it end with CERTKV_STORE_LATE, and
+ * neither its thread nor `context` goes.
+ */
+typedef struct certkv_store_callbacks {
+  /**
+   * sizeof(certkv_store_callbacks) of the caller's header.
+   */
+  uint32_t struct_size;
+  /**
+   * 0.
+   */
+  uint32_t reserved;
+  /**
+   * Handed to each function.
+   */
+  void *context;
+  /**
+   * Stores records.
+   */
+  void (*put)(void *context, struct certkv_put_item *items, uint64_t n);
+  /**
+   * Reads records.
+   */
+  void (*get)(void *context, struct certkv_get_item *items, uint64_t n);
+  /**
+   * Looks for records: done, or not found.
+   */
+  void (*exists)(void *context, struct certkv_key_item *items, uint64_t n);
+  /**
+   * Deletes records.
+   */
+  void (*remove)(void *context, struct certkv_key_item *items, uint64_t n);
+  /**
+   * Called once, after all others have returned, when nobody uses the store any more: on the thread that ended its last user, or on one of the
+   * library's. NULL for nothing to do.
+   */
+  void (*destroy)(void *context);
+} certkv_store_callbacks;
+
+/**
  * Element type. A plain integer, so that any value may be passed; those without a name are refused.
  */
 typedef int32_t certkv_dtype;
@@ -364,6 +553,25 @@ typedef int32_t certkv_policy;
  * Which cached prefix goes first when room is needed.
  */
 typedef int32_t certkv_eviction;
+
+/**
+ * What the queries of a layer see: the last `tokens` tokens, their own among them, and the first `sinks` of the sequence. All 0 for a layer
+ * without a window.
+ */
+typedef struct certkv_window {
+  /**
+   * Newest tokens that a query sees, its own among them, at most 2^31; 0 for all, and then the other fields are 0.
+   */
+  uint64_t tokens;
+  /**
+   * First tokens of the sequence that every later query sees as well, at most 2^31.
+   */
+  uint64_t sinks;
+  /**
+   * Most tokens of a sequence in one step, at most 2^31; 0 for 512.
+   */
+  uint64_t chunk;
+} certkv_window;
 
 /**
  * Configuration of a cache. Fill it with certkv_config_init, then set the geometry and `max_tokens`; 0 in any other
@@ -480,6 +688,43 @@ typedef struct certkv_config {
    * 0.
    */
   uint32_t reserved;
+  /**
+   * On the host: a store for the originals of live sequences for which host memory has no room; NULL for none. The cache keeps it: the handle may
+   * be destroyed. What a step reads from codes costs what it did; originals that it needs and that have left are read from the store first, and
+   * what the store did to them is a status of that step. certkv_cache_destroy deletes what the cache has there, as far as the store answers; a
+   * process that does not get to it leaves records that nobody will ask for, so that a store for these alone can be emptied.
+   */
+  struct certkv_store *spill_store;
+  /**
+   * Tokens whose originals have room in host memory, in every layer, until the store has them: at least the longest chunk. Beside them there is
+   * room for the open blocks, and, for each run of layers of one format and window, for the longest sequence in one of them: a run of few layers
+   * saves little, and one of one layer nothing.
+   */
+  uint64_t spill_host_tokens;
+  /**
+   * Most bytes of records in the store; 0 for no limit.
+   */
+  uint64_t spill_budget;
+  /**
+   * Threads that call the store, at most 256; 0 for 4.
+   */
+  uint32_t spill_workers;
+  /**
+   * Records (one block in one layer) under way at once, 2 to 65536; 0 for 32. Each has a buffer in host memory.
+   */
+  uint32_t spill_in_flight;
+  /**
+   * How long a call waits for the store at most, in milliseconds, up to a day; 0 for 10 seconds.
+   */
+  uint32_t spill_deadline_ms;
+  /**
+   * Elements of `windows`: 0, 1 for all layers, or one per layer.
+   */
+  uint32_t n_windows;
+  /**
+   * What the queries of each layer see. Not with `prefix_units`; with `spill_store` where a layer has none. Borrowed during the call.
+   */
+  const struct certkv_window *windows;
 } certkv_config;
 
 /**
@@ -1061,6 +1306,50 @@ typedef struct certkv_snapshot {
    * Units evicted so far.
    */
   uint64_t prefix_evicted;
+  /**
+   * Originals of one block in one layer that are in host memory alone; these and the following are 0 without `config->spill_store`.
+   */
+  uint64_t originals_resident;
+  /**
+   * In host memory and in the store.
+   */
+  uint64_t originals_stored;
+  /**
+   * In the store alone.
+   */
+  uint64_t originals_spilled;
+  /**
+   * Room of host memory that nothing is in.
+   */
+  uint64_t originals_free;
+  /**
+   * Originals of one block in one layer to the store.
+   */
+  struct certkv_moves spills;
+  /**
+   * What reads of originals lacked, from the store: each what one read brought.
+   */
+  struct certkv_moves fetches;
+  /**
+   * Records deleted so far.
+   */
+  uint64_t records_deleted;
+  /**
+   * Deletes that failed; each is tried again.
+   */
+  uint64_t record_delete_failures;
+  /**
+   * Records that wait for their delete.
+   */
+  uint64_t records_doomed;
+  /**
+   * Records in the store, `used` being what is `reserved`.
+   */
+  struct certkv_class_use disk;
+  /**
+   * The same, with `config->spill_budget`.
+   */
+  struct certkv_pool_use disk_memory;
 } certkv_snapshot;
 
 /**
@@ -1120,6 +1409,32 @@ typedef struct certkv_plan {
    */
   uint64_t later;
 } certkv_plan;
+
+/**
+ * Done: the record is stored, is in its buffer, is there, is not there any more.
+ */
+#define CERTKV_ITEM_DONE 0
+
+/**
+ * Not done; so is any number that is none of these. What is under the key is what was there, or of a put or a delete whose answer was lost, what it
+ * should be.
+ */
+#define CERTKV_ITEM_FAILED 1
+
+/**
+ * Of a get or an exists: there is no such record.
+ */
+#define CERTKV_ITEM_NOT_FOUND 2
+
+/**
+ * Of a put: there is no room. The key has what it had.
+ */
+#define CERTKV_ITEM_FULL 3
+
+/**
+ * Of a get: the record has more bytes than the buffer.
+ */
+#define CERTKV_ITEM_TOO_LARGE 4
 
 /**
  * In a configuration: f16. Refused elsewhere.
@@ -1287,6 +1602,59 @@ const char *certkv_status_name(int32_t status);
 certkv_status certkv_last_error(struct certkv_error_info *info);
 
 /**
+ * Makes a store of the host's own functions. `*store` is filled; the caller ends it with certkv_store_destroy. `callbacks` is borrowed during the
+ * call; `callbacks->context` is the store's until `callbacks->destroy` was called.
+ *
+ * Threads: any, at any time.
+ * Stream: none.
+ * Capture: safe.
+ * Errors: NULL_POINTER (also: a function that must be there), MISALIGNED, STRUCT_SIZE, RESERVED. No function was called, `destroy` neither, and
+ * `*store` is NULL if it can be written.
+ */
+certkv_status certkv_store_create(const struct certkv_store_callbacks *callbacks,
+                                  struct certkv_store **store);
+
+/**
+ * Opens a folder as a store, or makes it: one file a record. Nothing else belongs there, and one process at a time has it open. What a crash left
+ * half-written is removed, and the bytes are counted, which looks at every file. `path` is UTF-8, ends with a 0 byte, has at most 4095 others and
+ * is borrowed during the call. `quota`: most bytes of all files; 0 for no limit. `flags`: CERTKV_FILES values, added. `*store` is filled; the caller
+ * ends it with certkv_store_destroy.
+ *
+ * Threads: any, at any time.
+ * Stream: none.
+ * Capture: safe.
+ * Errors: NULL_POINTER, MISALIGNED, INVALID_ARGUMENT, FILE (also: the folder is open already). `*store` is NULL if it can be written; the folder may
+ * have been made.
+ */
+certkv_status certkv_store_open_files(const char *path,
+                                      uint64_t quota,
+                                      uint32_t flags,
+                                      struct certkv_store **store);
+
+/**
+ * Makes a store in this process's memory, of at most `quota` bytes; 0 for no limit. For tests, and to measure other stores against. `*store` is
+ * filled; the caller ends it with certkv_store_destroy.
+ *
+ * Threads: any, at any time.
+ * Stream: none.
+ * Capture: safe.
+ * Errors: NULL_POINTER, MISALIGNED. Nothing is held then.
+ */
+certkv_status certkv_store_create_memory(uint64_t quota,
+                                         struct certkv_store **store);
+
+/**
+ * Ends a handle. NULL is allowed. The store itself ends, and `callbacks->destroy` is called, when no cache and no call uses it any more: caches that
+ * spill to it keep it until they are destroyed.
+ *
+ * Threads: any, at any time.
+ * Stream: none.
+ * Capture: safe.
+ * Errors: INVALID_HANDLE, for a store that is destroyed already; nothing happened then.
+ */
+certkv_status certkv_store_destroy(struct certkv_store *store);
+
+/**
  * Fills `config` with the defaults. `struct_size` is the caller's sizeof(certkv_config); nothing is written beyond it.
  *
  * Threads: any, at any time.
@@ -1305,14 +1673,15 @@ certkv_status certkv_config_init(struct certkv_config *config,
  * Threads: any, at any time.
  * Stream: none.
  * Capture: not allowed.
- * Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE, RESERVED, INVALID_ARGUMENT, UNSUPPORTED, FORMAT, POLICY, BUDGET, OUT_OF_MEMORY,
- * DEVICE (also: no driver, no such GPU, no kernels for it). Nothing is held then, and `*cache` is NULL if it can be written.
+ * Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE, RESERVED, INVALID_ARGUMENT, INVALID_HANDLE (of `config->spill_store`), UNSUPPORTED, FORMAT,
+ * POLICY, BUDGET, OUT_OF_MEMORY, DEVICE (also: no driver, no such GPU, no kernels for it). Nothing is held then, and `*cache` is NULL if it can be written.
  */
 certkv_status certkv_cache_create(const struct certkv_config *config,
                                   struct certkv_cache **cache);
 
 /**
- * Ends a cache and its sequences. NULL is allowed. Calls and steps under way keep its memory until they are over.
+ * Ends a cache and its sequences. NULL is allowed. Calls and steps under way keep its memory until they are over. What it has in
+ * `config->spill_store` is deleted, which waits for the store, at most as long as `config->spill_deadline_ms` says and once more for its threads.
  *
  * Threads: any, at any time.
  * Stream: none.
@@ -1352,7 +1721,8 @@ certkv_status certkv_sequence_fork(struct certkv_cache *cache,
  * Threads: any, at any time.
  * Stream: none.
  * Capture: not allowed.
- * Errors: NULL_POINTER, INVALID_HANDLE, UNKNOWN_SEQUENCE, BUSY_SEQUENCE, LENGTH, CAPACITY, POISONED: nothing changed.
+ * Errors: NULL_POINTER, INVALID_HANDLE, UNKNOWN_SEQUENCE, BUSY_SEQUENCE, LENGTH, CAPACITY, POISONED; of originals of the block that is cut and
+ * that are spilled, STORE_FAILED, STORE_LATE, STORE_NOT_FOUND, STORE_DAMAGED: nothing changed.
  * DEVICE, OUT_OF_MEMORY: the sequence may have been cut to whole blocks instead; certkv_sequence_length says.
  */
 certkv_status certkv_sequence_truncate(struct certkv_cache *cache,
@@ -1435,7 +1805,8 @@ certkv_status certkv_sequence_is_swapped_out(const struct certkv_cache *cache,
  * Stream: on a GPU the cache's own; blocks until its work is done.
  * Capture: not allowed.
  * Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE, RESERVED, INVALID_ARGUMENT, INVALID_HANDLE, UNKNOWN_SEQUENCE, BUSY_SEQUENCE, FILE, DEVICE,
- * OUT_OF_MEMORY, POISONED; on a GPU BUSY_STEP while a step is open. A file of that name is as it was, and `*bytes` is unchanged.
+ * OUT_OF_MEMORY, POISONED; of originals that are spilled, STORE_FAILED, STORE_LATE, STORE_NOT_FOUND, STORE_DAMAGED, CAPACITY; on a GPU
+ * BUSY_STEP while a step is open. A file of that name is as it was, and `*bytes` is unchanged.
  */
 certkv_status certkv_sequence_save(struct certkv_cache *cache,
                                    certkv_sequence sequence,
@@ -1516,6 +1887,73 @@ certkv_status certkv_cache_evict_prefixes(struct certkv_cache *cache,
                                           uint64_t *evicted);
 
 /**
+ * Puts cached units of the prompt `tokens` into a store, from unit number `first_unit` on: a unit is a block of the largest size of the cache's
+ * formats, 64 tokens by default. What is under their names is replaced. After certkv_cache_publish, units before
+ * `(published.cached - published.added)` tokens went there with an earlier call. Names depend on `config->prefix_secret`: a cache that is to find
+ * these units has the same. `scope` and `tokens` as certkv_cache_publish. `timeout_ms`: how long the call waits for the store in all; 0 for 10
+ * seconds. `*exported` is filled with the units that are in the store by this call; `exported` may be NULL.
+ *
+ * Threads: any, at any time; the store is called on threads of the library. On the host other calls go on between blocks, on a GPU they wait while
+ * units are copied, and not while the store has them.
+ * Stream: on a GPU the cache's own; blocks until its work is done.
+ * Capture: not allowed.
+ * Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE, INVALID_ARGUMENT, LENGTH (`n_tokens` beyond 2^31), INVALID_HANDLE, UNSUPPORTED (the cache keeps
+ * no prefixes), STORE_FAILED, STORE_LATE, STORE_FULL, DAMAGED, DEVICE, OUT_OF_MEMORY, POISONED; on a GPU BUSY_STEP while a step is open; where
+ * originals are spilled what reading them can say (certkv_sequence_save), too. The cache is unchanged and so is `*exported`; units may be in the
+ * store, each whole.
+ */
+certkv_status certkv_cache_export_prefix(struct certkv_cache *cache,
+                                         struct certkv_store *store,
+                                         const struct certkv_prefix_scope *scope,
+                                         const uint32_t *tokens,
+                                         uint64_t n_tokens,
+                                         uint64_t first_unit,
+                                         uint32_t timeout_ms,
+                                         uint64_t *exported);
+
+/**
+ * Says what of a prompt is not cached: `*missing` is filled with its full units that the cache lacks, and `*stored` with how many of these the store
+ * has, from the first of them on without a gap: so many certkv_cache_import_prefix will find, unless one is damaged. `missing` and `stored` may be
+ * NULL; `store` too if `stored` is. Other arguments as certkv_cache_export_prefix.
+ *
+ * Threads: as certkv_cache_export_prefix.
+ * Stream: none.
+ * Capture: not allowed.
+ * Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE, INVALID_ARGUMENT, LENGTH (`n_tokens` beyond 2^31), INVALID_HANDLE, UNSUPPORTED (the cache keeps
+ * no prefixes), STORE_FAILED, STORE_LATE, OUT_OF_MEMORY, POISONED; on a GPU BUSY_STEP while a step is open. Nothing changed, neither `*missing` nor
+ * `*stored`.
+ */
+certkv_status certkv_cache_missing_prefix(struct certkv_cache *cache,
+                                          struct certkv_store *store,
+                                          const struct certkv_prefix_scope *scope,
+                                          const uint32_t *tokens,
+                                          uint64_t n_tokens,
+                                          uint32_t timeout_ms,
+                                          uint64_t *missing,
+                                          uint64_t *stored);
+
+/**
+ * Caches units of a prompt that a store has and the cache lacks, up to the first that is in neither: certkv_sequence_create_from finds them then.
+ * Outputs and certificates over them are those of the cache that wrote them. Units come from the kind of machine that wrote them (codes lie in
+ * another order on a GPU). One for which there is no room, or whose codes do not fit the unit before it, ends it, and that is no error. `*cached` is
+ * filled with the tokens of the prompt that are cached now; `cached` may be NULL. Other arguments as certkv_cache_export_prefix.
+ *
+ * Threads: as certkv_cache_export_prefix.
+ * Stream: on a GPU the cache's own; blocks until its work is done.
+ * Capture: not allowed.
+ * Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE, INVALID_ARGUMENT, LENGTH (`n_tokens` beyond 2^31), INVALID_HANDLE, UNSUPPORTED (the cache keeps
+ * no prefixes), STORE_FAILED, STORE_LATE, STORE_DAMAGED, DEVICE, OUT_OF_MEMORY, POISONED; on a GPU BUSY_STEP while a step is open. Units before the
+ * one that was not to be had may be cached; `*cached` is unchanged.
+ */
+certkv_status certkv_cache_import_prefix(struct certkv_cache *cache,
+                                         struct certkv_store *store,
+                                         const struct certkv_prefix_scope *scope,
+                                         const uint32_t *tokens,
+                                         uint64_t n_tokens,
+                                         uint32_t timeout_ms,
+                                         uint64_t *cached);
+
+/**
  * Whether `tokens` more tokens of `sequence`, or of a new sequence where it is CERTKV_NO_SEQUENCE, would find their pages now; of a
  * sequence that is swapped out, with those of its return. Nothing is reserved: the answer is old as soon as another thread takes pages.
  * `admission`, whose `struct_size` must be set, is filled.
@@ -1540,8 +1978,8 @@ certkv_status certkv_cache_admit(const struct certkv_cache *cache,
  * Stream: none.
  * Capture: not allowed.
  * Errors: NULL_POINTER, MISALIGNED, INVALID_ARGUMENT, INVALID_HANDLE, SHAPE (no chunk, or one without tokens),
- * UNKNOWN_SEQUENCE, BUSY_SEQUENCE, SWAPPED_OUT, LENGTH, CAPACITY, OUT_OF_MEMORY, POISONED. Nothing changed, and `*step` is NULL if
- * it can be written.
+ * UNKNOWN_SEQUENCE, BUSY_SEQUENCE, SWAPPED_OUT, LENGTH, CAPACITY (also: `config->spill_store` took no originals to make room, or not in
+ * time), OUT_OF_MEMORY, POISONED. Nothing changed, and `*step` is NULL if it can be written.
  */
 certkv_status certkv_step_begin(struct certkv_cache *cache,
                                 const struct certkv_chunk *chunks,
@@ -1582,7 +2020,8 @@ certkv_status certkv_step_append(struct certkv_step *step,
  * Stream: host memory none; device memory the cache's own, see certkv_step_after_stream.
  * Capture: safe with device memory, see certkv_step_captured; host memory and certificates not allowed.
  * Errors: NULL_POINTER, MISALIGNED, OVERLAP, UNSUPPORTED, INVALID_HANDLE, BUSY_STEP, LAYER, SHAPE, ORDER, NOT_FINITE,
- * NO_VISIBLE_TOKEN, UNCERTIFIABLE, OUT_OF_MEMORY, DEVICE, PANIC, POISONED. `out` is unchanged, and the step as it was.
+ * NO_VISIBLE_TOKEN, UNCERTIFIABLE, OUT_OF_MEMORY, DEVICE, PANIC, POISONED; of originals that it needs and that are spilled, STORE_FAILED,
+ * STORE_LATE, STORE_NOT_FOUND, STORE_DAMAGED, CAPACITY (a later try may succeed). `out` is unchanged, and the step as it was.
  * The certificates are CERTKV_UNCERTIFIED, or unchanged if the step, their pointer or their count was refused.
  */
 certkv_status certkv_step_attend(struct certkv_step *step,
@@ -1792,8 +2231,8 @@ certkv_status certkv_cache_snapshot(const struct certkv_cache *cache,
  * Threads: any, at any time.
  * Stream: none.
  * Capture: not allowed.
- * Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE, RESERVED, INVALID_ARGUMENT, UNSUPPORTED, FORMAT, POLICY, DEVICE (no such GPU, or one without
- * kernels). `plan` is unchanged.
+ * Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE, RESERVED, INVALID_ARGUMENT, INVALID_HANDLE (of `config->spill_store`), UNSUPPORTED, FORMAT, POLICY,
+ * DEVICE (no such GPU, or one without kernels). `plan` is unchanged.
  */
 certkv_status certkv_config_plan(const struct certkv_config *config,
                                  struct certkv_plan *plan);

@@ -12,8 +12,8 @@
 // handle is ever given out twice, but what it held has ended with the cache.
 // Cost. Nothing is allocated here. Optimised, a call that succeeds costs a test of its status; the text of an error is copied when there is
 // one.
-// Threads. No state is kept here. What is const may be called from any thread at any time: all of Cache, Sequence, Ring and Capture but
-// moving and ending them. A Step is for one thread at a time.
+// Threads. No state is kept here. What is const may be called from any thread at any time: all of Cache, Sequence, Store, Ring and Capture
+// but moving and ending them. A Step is for one thread at a time.
 
 #ifndef CERTKV_HPP
 #define CERTKV_HPP
@@ -26,6 +26,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <memory>
 #include <optional>
 #include <string_view>
 #include <type_traits>
@@ -363,6 +364,121 @@ struct PrefixScope : certkv_prefix_scope {
     }
 };
 
+namespace detail {
+
+// Makes a call that may throw; what it had not done by then stays undone. Not there where exceptions are off.
+template <class Call>
+inline void caught(Call &&call) noexcept;
+
+#ifdef __cpp_exceptions
+template <class Call>
+void caught(Call &&call) noexcept
+{
+    try {
+        call();
+    } catch (...) {
+        // Items whose result was not set say that they failed.
+    }
+}
+#endif
+
+// The functions of a class for certkv_store_callbacks.
+template <class Backend>
+struct Calls {
+    static Backend &of(void *context) noexcept { return *static_cast<Backend *>(context); }
+    template <class Item>
+    static span<Item> batch(Item *items, std::uint64_t n) noexcept
+    {
+        return span<Item>(items, static_cast<std::size_t>(n));
+    }
+    template <bool Throws, class Call>
+    static void run(Call &&call) noexcept
+    {
+        if constexpr (Throws) {
+            caught(call);
+        } else {
+            call();
+        }
+    }
+    static void put(void *context, certkv_put_item *items, std::uint64_t n) noexcept
+    {
+        run<!noexcept(of(context).put(batch(items, n)))>([&] { of(context).put(batch(items, n)); });
+    }
+    static void get(void *context, certkv_get_item *items, std::uint64_t n) noexcept
+    {
+        run<!noexcept(of(context).get(batch(items, n)))>([&] { of(context).get(batch(items, n)); });
+    }
+    static void exists(void *context, certkv_key_item *items, std::uint64_t n) noexcept
+    {
+        run<!noexcept(of(context).exists(batch(items, n)))>([&] { of(context).exists(batch(items, n)); });
+    }
+    static void remove(void *context, certkv_key_item *items, std::uint64_t n) noexcept
+    {
+        run<!noexcept(of(context).remove(batch(items, n)))>([&] { of(context).remove(batch(items, n)); });
+    }
+    static void destroy(void *context) noexcept { delete static_cast<Backend *>(context); }
+};
+
+} // namespace detail
+
+// Owns a handle of a store (Tier-3): for Config::spill_store, and for Cache::export_prefix. Caches that spill to it keep the store itself. Any thread.
+class [[nodiscard]] Store : public detail::Handle<certkv_store, certkv_store_destroy> {
+public:
+    using Handle::Handle;
+    // certkv_store_create of a class of the program's own, with these functions, which are called on threads of the library, several at once:
+    //     void put(certkv::span<certkv_put_item>);
+    //     void get(certkv::span<certkv_get_item>);
+    //     void exists(certkv::span<certkv_key_item>);
+    //     void remove(certkv::span<certkv_key_item>);
+    // They set the result of each item; certkv_store_callbacks has the contract. What they throw ends there, and items that were not done by then
+    // have failed. Where exceptions are off they are noexcept. The object is the store's from now on, also if this fails, and is deleted with it.
+    template <class Backend>
+    [[nodiscard]] static Result<Store> of(std::unique_ptr<Backend> backend) noexcept
+    {
+        if (backend == nullptr) {
+            return Error(CERTKV_NULL_POINTER, "backend is empty");
+        }
+        certkv_store_callbacks callbacks = detail::sized<certkv_store_callbacks>();
+        callbacks.context = backend.get();
+        callbacks.put = detail::Calls<Backend>::put;
+        callbacks.get = detail::Calls<Backend>::get;
+        callbacks.exists = detail::Calls<Backend>::exists;
+        callbacks.remove = detail::Calls<Backend>::remove;
+        callbacks.destroy = detail::Calls<Backend>::destroy;
+        certkv_store *made = nullptr;
+        const certkv_status status = certkv_store_create(&callbacks, &made);
+        if (status == CERTKV_OK) {
+            static_cast<void>(backend.release());
+        }
+        Store owned(made);
+        return detail::done(status, owned);
+    }
+    // certkv_store_open_files, at a path in UTF-8 that ends with a 0 byte.
+    [[nodiscard]] static Result<Store> files(const char *path, std::uint64_t quota = 0, std::uint32_t flags = 0) noexcept
+    {
+        certkv_store *made = nullptr;
+        const certkv_status status = certkv_store_open_files(path, quota, flags, &made);
+        Store owned(made);
+        return detail::done(status, owned);
+    }
+    // certkv_store_create_memory.
+    [[nodiscard]] static Result<Store> memory(std::uint64_t quota = 0) noexcept
+    {
+        certkv_store *made = nullptr;
+        const certkv_status status = certkv_store_create_memory(quota, &made);
+        Store owned(made);
+        return detail::done(status, owned);
+    }
+    // certkv_store_destroy.
+    [[nodiscard]] Result<void> close() noexcept { return ended(); }
+};
+
+// Units of a prompt that a cache lacks, and how many of them a store has, from the first on.
+struct Missing {
+    std::uint64_t missing;
+    std::uint64_t stored;
+};
+
 // Owns a sequence of a Cache, which it must not outlive. Calls may come from any thread. One that is destroyed while a step has it, or on a
 // GPU while any step is open, stays in its cache until that ends: release() says so.
 class [[nodiscard]] Sequence {
@@ -668,6 +784,41 @@ public:
     {
         std::uint64_t evicted = 0;
         return detail::done(certkv_cache_evict_prefixes(handle_, units, &evicted), evicted);
+    }
+    // certkv_cache_export_prefix; the units that are in the store by this.
+    [[nodiscard]] Result<std::uint64_t> export_prefix(const Store &store, const certkv_prefix_scope &scope, span<const std::uint32_t> tokens,
+                                                      std::uint64_t first_unit = 0, std::uint32_t timeout_ms = 0) const noexcept
+    {
+        std::uint64_t units = 0;
+        const certkv_status status =
+            certkv_cache_export_prefix(handle_, store.get(), &scope, tokens.data(), tokens.size(), first_unit, timeout_ms, &units);
+        return detail::done(status, units);
+    }
+    // certkv_cache_missing_prefix, without a store; the units that the cache lacks.
+    [[nodiscard]] Result<std::uint64_t> missing_prefix(const certkv_prefix_scope &scope, span<const std::uint32_t> tokens) const noexcept
+    {
+        std::uint64_t units = 0;
+        const certkv_status status =
+            certkv_cache_missing_prefix(handle_, nullptr, &scope, tokens.data(), tokens.size(), 0, &units, nullptr);
+        return detail::done(status, units);
+    }
+    // certkv_cache_missing_prefix.
+    [[nodiscard]] Result<Missing> missing_prefix(const Store &store, const certkv_prefix_scope &scope, span<const std::uint32_t> tokens,
+                                                 std::uint32_t timeout_ms = 0) const noexcept
+    {
+        Missing units{};
+        const certkv_status status = certkv_cache_missing_prefix(handle_, store.get(), &scope, tokens.data(), tokens.size(), timeout_ms,
+                                                                 &units.missing, &units.stored);
+        return detail::done(status, units);
+    }
+    // certkv_cache_import_prefix; the tokens that are cached now.
+    [[nodiscard]] Result<std::uint64_t> import_prefix(const Store &store, const certkv_prefix_scope &scope, span<const std::uint32_t> tokens,
+                                                      std::uint32_t timeout_ms = 0) const noexcept
+    {
+        std::uint64_t cached = 0;
+        const certkv_status status =
+            certkv_cache_import_prefix(handle_, store.get(), &scope, tokens.data(), tokens.size(), timeout_ms, &cached);
+        return detail::done(status, cached);
     }
     // certkv_step_begin, of one sequence or of several (Sequence::chunk).
     [[nodiscard]] Result<Step> begin(span<const certkv_chunk> chunks) const noexcept

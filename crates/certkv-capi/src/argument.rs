@@ -6,6 +6,7 @@ use crate::status::certkv_status::{
 use core::ffi::{c_char, c_void};
 use core::mem::zeroed;
 use core::{ptr, slice};
+use std::path::PathBuf;
 
 /// Larger sizes are taken for garbage: no struct of this library comes near.
 const LARGEST_STRUCT: usize = 4096;
@@ -196,6 +197,18 @@ pub(crate) unsafe fn characters(text: *const c_char, name: &str, most: usize, pa
         }
         bytes.push(byte);
     }
+}
+
+/// The name of a file or a folder, from an argument that is called `path`.
+///
+/// # Safety
+/// `path` is NULL or a C string.
+pub(crate) unsafe fn path(path: *const c_char) -> Result<PathBuf, Failure> {
+    not_null(path, "path")?;
+    let invalid = |why: String| Failure::new(CERTKV_INVALID_ARGUMENT, why);
+    // SAFETY: by the caller's promise.
+    let text = unsafe { characters(path, "path", MOST_PATH, 1) }.map_err(invalid)?;
+    if text.is_empty() { Err(invalid("path is empty".to_owned())) } else { Ok(text.into()) }
 }
 
 #[cfg(test)]

@@ -40,8 +40,8 @@ pub(crate) fn with<T>(
 /// Threads: any, at any time.
 /// Stream: none.
 /// Capture: not allowed.
-/// Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE, RESERVED, INVALID_ARGUMENT, UNSUPPORTED, FORMAT, POLICY, BUDGET, OUT_OF_MEMORY,
-/// DEVICE (also: no driver, no such GPU, no kernels for it). Nothing is held then, and `*cache` is NULL if it can be written.
+/// Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE, RESERVED, INVALID_ARGUMENT, INVALID_HANDLE (of `config->spill_store`), UNSUPPORTED, FORMAT,
+/// POLICY, BUDGET, OUT_OF_MEMORY, DEVICE (also: no driver, no such GPU, no kernels for it). Nothing is held then, and `*cache` is NULL if it can be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn certkv_cache_create(
     config: *const certkv_config,
@@ -60,7 +60,8 @@ pub unsafe extern "C" fn certkv_cache_create(
     })
 }
 
-/// Ends a cache and its sequences. NULL is allowed. Calls and steps under way keep its memory until they are over.
+/// Ends a cache and its sequences. NULL is allowed. Calls and steps under way keep its memory until they are over. What it has in
+/// `config->spill_store` is deleted, which waits for the store, at most as long as `config->spill_deadline_ms` says and once more for its threads.
 ///
 /// Threads: any, at any time.
 /// Stream: none.

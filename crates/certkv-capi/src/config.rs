@@ -3,10 +3,15 @@ use crate::argument;
 use crate::engine::Wanted;
 use crate::guard::{Failure, guard};
 use crate::status::certkv_status::{self, CERTKV_FORMAT, CERTKV_INVALID_ARGUMENT, CERTKV_RESERVED, CERTKV_UNSUPPORTED};
+use crate::store::{self, certkv_store};
+use crate::window::{self, certkv_window};
 use certkv::gpu::{GpuConfig, SCRATCH_SHARE};
-use certkv::{Certified, Config, Dtype, Eviction, Format, Geometry, Policy, PrefixConfig, PrefixSecret, Seed000};
+use certkv::{
+    Certified, Config, Dtype, Eviction, Format, Geometry, Policy, PrefixConfig, PrefixSecret, Seed000, Spill,
+};
 use core::ffi::c_char;
 use core::mem::{offset_of, zeroed};
+use core::time::Duration;
 use std::path::PathBuf;
 
 /// Element type. A plain integer, so that any value may be passed; those without a name are refused.
@@ -94,6 +99,27 @@ pub struct certkv_config {
     pub prefix_eviction: certkv_eviction,
     /// 0.
     pub reserved: u32,
+    /// On the host: a store for the originals of live sequences for which host memory has no room; NULL for none. The cache keeps it: the handle may
+    /// be destroyed. What a step reads from codes costs what it did; originals that it needs and that have left are read from the store first, and
+    /// what the store did to them is a status of that step. certkv_cache_destroy deletes what the cache has there, as far as the store answers; a
+    /// process that does not get to it leaves records that nobody will ask for, so that a store for these alone can be emptied.
+    pub spill_store: *mut certkv_store,
+    /// Tokens whose originals have room in host memory, in every layer, until the store has them: at least the longest chunk. Beside them there is
+    /// room for the open blocks, and, for each run of layers of one format and window, for the longest sequence in one of them: a run of few layers
+    /// saves little, and one of one layer nothing.
+    pub spill_host_tokens: u64,
+    /// Most bytes of records in the store; 0 for no limit.
+    pub spill_budget: u64,
+    /// Threads that call the store, at most 256; 0 for 4.
+    pub spill_workers: u32,
+    /// Records (one block in one layer) under way at once, 2 to 65536; 0 for 32. Each has a buffer in host memory.
+    pub spill_in_flight: u32,
+    /// How long a call waits for the store at most, in milliseconds, up to a day; 0 for 10 seconds.
+    pub spill_deadline_ms: u32,
+    /// Elements of `windows`: 0, 1 for all layers, or one per layer.
+    pub n_windows: u32,
+    /// What the queries of each layer see. Not with `prefix_units`; with `spill_store` where a layer has none. Borrowed during the call.
+    pub windows: *const certkv_window,
 }
 
 /// Which cached prefix goes first when room is needed.
@@ -140,7 +166,7 @@ fn blank() -> certkv_config {
 ///
 /// # Safety
 /// `config` is NULL or a struct of its `struct_size` bytes whose `format` and `kernels` are NULL or C strings and whose `prefix_secret` is
-/// NULL or has 32 bytes.
+/// NULL or has 32 bytes, and whose `windows` is NULL or has `n_windows` elements.
 pub(crate) unsafe fn read(config: *const certkv_config) -> Result<Wanted, Failure> {
     // SAFETY: by the caller's promise, and as for `blank`.
     let given = unsafe { argument::read_struct(config, "config", LEAST)? };
@@ -179,13 +205,21 @@ pub(crate) unsafe fn read(config: *const certkv_config) -> Result<Wanted, Failur
     config.swap_tokens = or(given.swap_tokens, 0);
     // SAFETY: by the caller's promise.
     config.prefixes = unsafe { prefixes(&given)? };
+    // SAFETY: by the caller's promise.
+    config.windows = unsafe { window::read(given.windows, given.n_windows)? };
     let Some(ordinal) = given.device.checked_sub(CERTKV_DEVICE_CUDA) else {
         if given.certificate_ring != 0 {
             let why = "config->certificate_ring: a cache on the host has none (config->device)";
             return Err(Failure::new(CERTKV_UNSUPPORTED, why));
         }
+        config.spill = spill(&given)?;
         return Ok(Wanted::Host(Box::new(config)));
     };
+    if !given.spill_store.is_null() {
+        let why =
+            "config->spill_store: a cache on a GPU keeps its originals, whose pages its kernels name (config->device)";
+        return Err(Failure::new(CERTKV_UNSUPPORTED, why));
+    }
     // SAFETY: NULL or a C string, by the caller's promise.
     let kernels = unsafe { path(given.kernels)? };
     let mut gpu = GpuConfig::new(geometry, config.max_tokens);
@@ -194,6 +228,7 @@ pub(crate) unsafe fn read(config: *const certkv_config) -> Result<Wanted, Failur
     gpu.certificate_ring = given.certificate_ring as usize;
     (gpu.max_sequences, gpu.threads, gpu.policy) = (config.max_sequences, config.threads, config.policy);
     (gpu.swap_tokens, gpu.prefixes) = (config.swap_tokens, config.prefixes.take());
+    gpu.windows.clone_from(&config.windows);
     (gpu.device_budget, gpu.host_budget) = (config.device_budget, config.host_budget);
     gpu = gpu.with_scratch(SCRATCH_SHARE);
     gpu.scratch_keys = or(given.scratch_keys, gpu.scratch_keys);
@@ -224,6 +259,37 @@ unsafe fn prefixes(given: &certkv_config) -> Result<Option<PrefixConfig>, Failur
     let units = usize::try_from(given.prefix_units).unwrap_or(usize::MAX);
     Ok(Some(PrefixConfig { secret, units, eviction }))
 }
+
+/// Where originals go that host memory has no room for.
+fn spill(given: &certkv_config) -> Result<Option<Spill>, Failure> {
+    if given.spill_store.is_null() {
+        return Ok(None);
+    }
+    let (workers, in_flight) = (given.spill_workers as usize, given.spill_in_flight as usize);
+    if workers > 256 {
+        return Err(invalid(format!("config->spill_workers = {workers}: must be at most 256")));
+    }
+    if in_flight == 1 || in_flight > 1 << 16 {
+        return Err(invalid(format!("config->spill_in_flight = {in_flight}: must be 2 to 65536")));
+    }
+    if given.spill_deadline_ms > DAY_MS {
+        let why = format!("config->spill_deadline_ms = {}: must be at most {DAY_MS}", given.spill_deadline_ms);
+        return Err(invalid(why));
+    }
+    let tokens = usize::try_from(given.spill_host_tokens).unwrap_or(usize::MAX);
+    let mut spill = Spill::new(store::backend(given.spill_store)?, tokens);
+    let or = |given: usize, default: usize| if given == 0 { default } else { given };
+    spill.workers = or(workers, spill.workers);
+    spill.in_flight = or(in_flight, spill.in_flight);
+    spill.disk_budget = or(usize::try_from(given.spill_budget).unwrap_or(usize::MAX), spill.disk_budget);
+    if given.spill_deadline_ms != 0 {
+        spill.deadline = Duration::from_millis(given.spill_deadline_ms.into());
+    }
+    Ok(Some(spill))
+}
+
+/// Milliseconds of a day.
+const DAY_MS: u32 = 24 * 60 * 60 * 1000;
 
 /// A folder's name.
 ///

@@ -10,6 +10,7 @@
 mod admit;
 mod argument;
 mod cache;
+mod callbacks;
 mod capture;
 mod certificate;
 mod config;
@@ -17,6 +18,7 @@ mod engine;
 mod error;
 mod guard;
 mod handle;
+mod offload;
 mod owned;
 mod plan;
 mod prefix;
@@ -28,15 +30,22 @@ mod snapshot;
 mod statistics;
 mod status;
 mod step;
+mod store;
 mod swap;
 mod version;
+mod window;
 
 pub use admit::*;
 pub use cache::{certkv_cache, certkv_cache_create, certkv_cache_destroy};
+pub use callbacks::{
+    CERTKV_ITEM_DONE, CERTKV_ITEM_FAILED, CERTKV_ITEM_FULL, CERTKV_ITEM_NOT_FOUND, CERTKV_ITEM_TOO_LARGE,
+    certkv_get_item, certkv_item_result, certkv_key_item, certkv_put_item, certkv_store_callbacks, certkv_store_key,
+};
 pub use capture::*;
 pub use certificate::*;
 pub use config::*;
 pub use error::{certkv_error_info, certkv_last_error};
+pub use offload::*;
 pub use plan::{certkv_config_plan, certkv_plan};
 pub use prefix::*;
 pub use ring::*;
@@ -46,5 +55,7 @@ pub use snapshot::*;
 pub use statistics::{certkv_cache_memory, certkv_memory};
 pub use status::{certkv_status, certkv_status_name};
 pub use step::*;
+pub use store::*;
 pub use swap::*;
 pub use version::{certkv_version, certkv_version_number};
+pub use window::certkv_window;

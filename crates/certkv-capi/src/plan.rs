@@ -45,8 +45,8 @@ pub struct certkv_plan {
 /// Threads: any, at any time.
 /// Stream: none.
 /// Capture: not allowed.
-/// Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE, RESERVED, INVALID_ARGUMENT, UNSUPPORTED, FORMAT, POLICY, DEVICE (no such GPU, or one without
-/// kernels). `plan` is unchanged.
+/// Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE, RESERVED, INVALID_ARGUMENT, INVALID_HANDLE (of `config->spill_store`), UNSUPPORTED, FORMAT, POLICY,
+/// DEVICE (no such GPU, or one without kernels). `plan` is unchanged.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn certkv_config_plan(config: *const certkv_config, plan: *mut certkv_plan) -> certkv_status {
     guard(|| {

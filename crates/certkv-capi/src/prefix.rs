@@ -73,10 +73,12 @@ pub struct certkv_publication {
 /// Longer prompts fit no cache.
 const MOST_TOKENS: u64 = 1 << 31;
 
+/// The engine's scope of a caller's.
+///
 /// # Safety
 /// `given` is NULL or a struct of its `struct_size` bytes, and its pointers are NULL or have the bytes that it says, unchanged while the
 /// result lives.
-unsafe fn scope<'a>(given: *const certkv_prefix_scope) -> Result<PrefixScope<'a>, Failure> {
+pub(crate) unsafe fn scope<'a>(given: *const certkv_prefix_scope) -> Result<PrefixScope<'a>, Failure> {
     // SAFETY: by the caller's promise; integers and pointers, for which zero bits are a value.
     let given = unsafe { argument::read_struct(given, "scope", offset_of!(certkv_prefix_scope, adapter))? };
     // SAFETY: by the caller's promise.
@@ -95,9 +97,11 @@ unsafe fn scope<'a>(given: *const certkv_prefix_scope) -> Result<PrefixScope<'a>
     })
 }
 
+/// The prompt of so many tokens.
+///
 /// # Safety
 /// `tokens` is NULL or has `n_tokens` elements, unchanged while the slice lives.
-unsafe fn prompt<'a>(tokens: *const u32, n_tokens: u64) -> Result<Prompt<'a>, Failure> {
+pub(crate) unsafe fn prompt<'a>(tokens: *const u32, n_tokens: u64) -> Result<Prompt<'a>, Failure> {
     if n_tokens > MOST_TOKENS {
         return Err(Failure::new(CERTKV_LENGTH, format!("n_tokens = {n_tokens}: more than 2^31")));
     }
@@ -106,7 +110,7 @@ unsafe fn prompt<'a>(tokens: *const u32, n_tokens: u64) -> Result<Prompt<'a>, Fa
 }
 
 /// Refuses a cache that keeps no prefixes.
-fn keeps(held: &Held) -> Result<(), Failure> {
+pub(crate) fn keeps(held: &Held) -> Result<(), Failure> {
     let kept = held.engine.on(|on| Ok(on.prefix_stats().is_some()), |on| Ok(on.prefix_stats().is_some()))?;
     let why = "the cache keeps no prefixes (config->prefix_units)";
     if kept { Ok(()) } else { Err(Failure::new(CERTKV_UNSUPPORTED, why)) }

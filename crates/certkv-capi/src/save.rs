@@ -3,13 +3,11 @@ use crate::argument;
 use crate::cache::{self, certkv_cache};
 use crate::guard::{Failure, guard};
 use crate::sequence::{CERTKV_NO_SEQUENCE, certkv_sequence, id, number};
-use crate::status::certkv_status::{
-    self, CERTKV_FILE, CERTKV_FILE_DAMAGED, CERTKV_FILE_REFUSED, CERTKV_INVALID_ARGUMENT, CERTKV_RESERVED,
-};
+use crate::status::certkv_status::{self, CERTKV_FILE, CERTKV_FILE_DAMAGED, CERTKV_FILE_REFUSED, CERTKV_RESERVED};
 use certkv::SaveScope;
 use core::ffi::{c_char, c_void};
 use core::mem::offset_of;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Whose sequences files hold. Set all of it to 0 bytes, then `struct_size` and what there is to say. Borrowed during a call.
 #[repr(C)]
@@ -59,16 +57,6 @@ unsafe fn scope<'a>(given: *const certkv_save_scope) -> Result<Scope<'a>, Failur
     Ok(Scope { model, key })
 }
 
-/// # Safety
-/// `path` is NULL or a C string.
-unsafe fn file(path: *const c_char) -> Result<PathBuf, Failure> {
-    argument::not_null(path, "path")?;
-    let invalid = |why: String| Failure::new(CERTKV_INVALID_ARGUMENT, why);
-    // SAFETY: by the caller's promise.
-    let text = unsafe { argument::characters(path, "path", argument::MOST_PATH, 1) }.map_err(invalid)?;
-    if text.is_empty() { Err(invalid("path is empty".to_owned())) } else { Ok(text.into()) }
-}
-
 /// Says which file it was.
 fn at(path: &Path, failure: Failure) -> Failure {
     match failure.status {
@@ -87,7 +75,8 @@ fn at(path: &Path, failure: Failure) -> Failure {
 /// Stream: on a GPU the cache's own; blocks until its work is done.
 /// Capture: not allowed.
 /// Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE, RESERVED, INVALID_ARGUMENT, INVALID_HANDLE, UNKNOWN_SEQUENCE, BUSY_SEQUENCE, FILE, DEVICE,
-/// OUT_OF_MEMORY, POISONED; on a GPU BUSY_STEP while a step is open. A file of that name is as it was, and `*bytes` is unchanged.
+/// OUT_OF_MEMORY, POISONED; of originals that are spilled, STORE_FAILED, STORE_LATE, STORE_NOT_FOUND, STORE_DAMAGED, CAPACITY; on a GPU
+/// BUSY_STEP while a step is open. A file of that name is as it was, and `*bytes` is unchanged.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn certkv_sequence_save(
     cache: *mut certkv_cache,
@@ -101,7 +90,7 @@ pub unsafe extern "C" fn certkv_sequence_save(
         // SAFETY: the caller gives NULL or a scope with what it names.
         let scope = unsafe { self::scope(scope)? };
         // SAFETY: the caller gives NULL or a C string.
-        let path = unsafe { file(path)? };
+        let path = unsafe { argument::path(path)? };
         let (id, lent) = (id(sequence), scope.lent());
         let written = cache::with(cache, |held| {
             let saved = held.engine.on(|on| on.save_file(id, &lent, &path), |on| on.save_file(id, &lent, &path));
@@ -138,7 +127,7 @@ pub unsafe extern "C" fn certkv_sequence_restore(
         // SAFETY: the caller gives NULL or a scope with what it names.
         let scope = unsafe { self::scope(scope)? };
         // SAFETY: the caller gives NULL or a C string.
-        let path = unsafe { file(path)? };
+        let path = unsafe { argument::path(path)? };
         let lent = scope.lent();
         let made = cache::with(cache, |held| {
             let restored = held.engine.on(|on| on.restore_file(&lent, &path), |on| on.restore_file(&lent, &path));

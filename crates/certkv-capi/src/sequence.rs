@@ -71,7 +71,8 @@ pub unsafe extern "C" fn certkv_sequence_fork(
 /// Threads: any, at any time.
 /// Stream: none.
 /// Capture: not allowed.
-/// Errors: NULL_POINTER, INVALID_HANDLE, UNKNOWN_SEQUENCE, BUSY_SEQUENCE, LENGTH, CAPACITY, POISONED: nothing changed.
+/// Errors: NULL_POINTER, INVALID_HANDLE, UNKNOWN_SEQUENCE, BUSY_SEQUENCE, LENGTH, CAPACITY, POISONED; of originals of the block that is cut and
+/// that are spilled, STORE_FAILED, STORE_LATE, STORE_NOT_FOUND, STORE_DAMAGED: nothing changed.
 /// DEVICE, OUT_OF_MEMORY: the sequence may have been cut to whole blocks instead; certkv_sequence_length says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn certkv_sequence_truncate(

@@ -118,6 +118,28 @@ pub struct certkv_snapshot {
     pub prefix_published: u64,
     /// Units evicted so far.
     pub prefix_evicted: u64,
+    /// Originals of one block in one layer that are in host memory alone; these and the following are 0 without `config->spill_store`.
+    pub originals_resident: u64,
+    /// In host memory and in the store.
+    pub originals_stored: u64,
+    /// In the store alone.
+    pub originals_spilled: u64,
+    /// Room of host memory that nothing is in.
+    pub originals_free: u64,
+    /// Originals of one block in one layer to the store.
+    pub spills: certkv_moves,
+    /// What reads of originals lacked, from the store: each what one read brought.
+    pub fetches: certkv_moves,
+    /// Records deleted so far.
+    pub records_deleted: u64,
+    /// Deletes that failed; each is tried again.
+    pub record_delete_failures: u64,
+    /// Records that wait for their delete.
+    pub records_doomed: u64,
+    /// Records in the store, `used` being what is `reserved`.
+    pub disk: certkv_class_use,
+    /// The same, with `config->spill_budget`.
+    pub disk_memory: certkv_pool_use,
 }
 
 /// Fills `snapshot`, whose `struct_size` must be set, with the cache in numbers. Waits for nobody but the holders of short locks: neither
@@ -178,6 +200,7 @@ impl From<&Snapshot> for certkv_snapshot {
         let class = |class| certkv_class_use::from(seen.class(class));
         let pool = |pool| certkv_pool_use::from(seen.pool(pool));
         let prefixes = seen.prefixes.unwrap_or(PrefixUse { units: 0, most: 0, stats: Default::default() });
+        let spill = seen.spill.unwrap_or_default();
         Self {
             struct_size: 0,
             reserved: 0,
@@ -207,6 +230,17 @@ impl From<&Snapshot> for certkv_snapshot {
             prefix_hits: prefixes.stats.hits,
             prefix_published: prefixes.stats.published,
             prefix_evicted: prefixes.stats.evicted,
+            originals_resident: spill.resident as u64,
+            originals_stored: spill.stored as u64,
+            originals_spilled: spill.spilled as u64,
+            originals_free: spill.free as u64,
+            spills: seen.spills.as_ref().map(certkv_moves::from).unwrap_or_default(),
+            fetches: seen.fetches.as_ref().map(certkv_moves::from).unwrap_or_default(),
+            records_deleted: spill.records.deleted,
+            record_delete_failures: spill.records.delete_failures,
+            records_doomed: spill.records.doomed as u64,
+            disk: class(Class::Disk),
+            disk_memory: pool(Pool::Disk),
         }
     }
 }

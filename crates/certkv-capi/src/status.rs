@@ -1,13 +1,14 @@
 //! What every fallible call returns, and how the engine's errors map onto it.
 use crate::guard::guard_value;
 use certkv::gpu::CudaError;
-use certkv::{Error, SaveError};
+use certkv::store::StoreError;
+use certkv::{Error, FetchCause, SaveError};
 use certkv_device::DeviceError;
 use certkv_page::{PageError, TableError};
 use core::ffi::c_char;
 
 /// Result of a call. 0 is success; errors are negative, one range per group: -1 arguments, -100 state, -200 memory,
-/// -300 device, -400 panics, -500 files. New values may be added to a group.
+/// -300 device, -400 panics, -500 files, -600 stores. New values may be added to a group.
 #[repr(i32)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum certkv_status {
@@ -44,7 +45,8 @@ pub enum certkv_status {
     CERTKV_UNSUPPORTED = -14,
     /// Two buffers overlap, one of which is written.
     CERTKV_OVERLAP = -15,
-    /// A length beyond the end of the sequence, or beyond what the cache can hold.
+    /// A length beyond the end of the sequence, or beyond what the cache can hold, or tokens that a layer's window no longer has, or more of
+    /// them in one step than its chunk.
     CERTKV_LENGTH = -16,
 
     /// The sequence is part of a step that is not over, or named twice in one step.
@@ -93,12 +95,23 @@ pub enum certkv_status {
     CERTKV_FILE_REFUSED = -501,
     /// A file ends too early, is not what was written, or was written with another key.
     CERTKV_FILE_DAMAGED = -502,
+
+    /// A store failed, or is gone; what is in it may be had later.
+    CERTKV_STORE_FAILED = -600,
+    /// A store did not answer in time.
+    CERTKV_STORE_LATE = -601,
+    /// A store has no room.
+    CERTKV_STORE_FULL = -602,
+    /// A store lost a record that was put there.
+    CERTKV_STORE_NOT_FOUND = -603,
+    /// What a store gave back is not what was put there.
+    CERTKV_STORE_DAMAGED = -604,
 }
 use certkv_status::*;
 
 impl certkv_status {
     /// All values, for the name table.
-    const ALL: [Self; 38] = [
+    const ALL: [Self; 43] = [
         CERTKV_OK,
         CERTKV_NULL_POINTER,
         CERTKV_MISALIGNED,
@@ -137,6 +150,11 @@ impl certkv_status {
         CERTKV_FILE,
         CERTKV_FILE_REFUSED,
         CERTKV_FILE_DAMAGED,
+        CERTKV_STORE_FAILED,
+        CERTKV_STORE_LATE,
+        CERTKV_STORE_FULL,
+        CERTKV_STORE_NOT_FOUND,
+        CERTKV_STORE_DAMAGED,
     ];
 
     const fn name(self) -> &'static core::ffi::CStr {
@@ -179,6 +197,11 @@ impl certkv_status {
             CERTKV_FILE => c"CERTKV_FILE",
             CERTKV_FILE_REFUSED => c"CERTKV_FILE_REFUSED",
             CERTKV_FILE_DAMAGED => c"CERTKV_FILE_DAMAGED",
+            CERTKV_STORE_FAILED => c"CERTKV_STORE_FAILED",
+            CERTKV_STORE_LATE => c"CERTKV_STORE_LATE",
+            CERTKV_STORE_FULL => c"CERTKV_STORE_FULL",
+            CERTKV_STORE_NOT_FOUND => c"CERTKV_STORE_NOT_FOUND",
+            CERTKV_STORE_DAMAGED => c"CERTKV_STORE_DAMAGED",
         }
     }
 }
@@ -220,6 +243,7 @@ pub(crate) fn of(error: &Error) -> certkv_status {
             CERTKV_FILE_DAMAGED
         }
         Error::Save(_) => CERTKV_FILE_REFUSED,
+        Error::Fetch(error) => of_fetch(&error.cause),
         Error::Layer { .. } => CERTKV_LAYER,
         Error::Shape { .. } => CERTKV_SHAPE,
         Error::NonFinite { .. } => CERTKV_NOT_FINITE,
@@ -238,6 +262,28 @@ pub(crate) fn of(error: &Error) -> certkv_status {
         Error::Device(_) | Error::Gpu(_) | Error::Kernels(_) => CERTKV_DEVICE,
         // Codec, kernel, page, table and control errors have no cause in a caller's arguments: those were checked.
         _ => CERTKV_INTERNAL,
+    }
+}
+
+/// The status of originals that could not be read.
+fn of_fetch(cause: &FetchCause) -> certkv_status {
+    match cause {
+        FetchCause::Store(error) => of_store(error),
+        FetchCause::Late { .. } => CERTKV_STORE_LATE,
+        FetchCause::NoRoom => CERTKV_CAPACITY,
+        FetchCause::Device(_) => CERTKV_DEVICE,
+        _ => CERTKV_INTERNAL,
+    }
+}
+
+/// The status of a record that was not put, or not had.
+pub(crate) fn of_store(error: &StoreError) -> certkv_status {
+    match error {
+        StoreError::NotFound { .. } => CERTKV_STORE_NOT_FOUND,
+        StoreError::Full { .. } => CERTKV_STORE_FULL,
+        // A record longer than any that was put.
+        StoreError::Corrupt { .. } | StoreError::TooLarge { .. } => CERTKV_STORE_DAMAGED,
+        _ => CERTKV_STORE_FAILED,
     }
 }
 
@@ -290,6 +336,33 @@ mod tests {
         ] {
             assert_eq!(of(&Error::Save(error)), status);
         }
+    }
+
+    #[test]
+    fn stores_are_told_apart_from_what_they_hold() {
+        use certkv::seal::SealError as Changed;
+        use certkv::store::{SealError, StoreKey};
+        use certkv::{FetchError, SaveError};
+        let key = StoreKey([7; 32]);
+        let store = |error| FetchCause::Store(error);
+        let causes = [
+            (store(StoreError::NotFound { key }), CERTKV_STORE_NOT_FOUND),
+            (store(StoreError::Full { key, bytes: 1, free: None }), CERTKV_STORE_FULL),
+            (store(StoreError::Corrupt { key, reason: SealError::NotAPage }), CERTKV_STORE_DAMAGED),
+            (store(StoreError::TooLarge { key, bytes: 2, limit: 1 }), CERTKV_STORE_DAMAGED),
+            (store(StoreError::unavailable(key, "gone")), CERTKV_STORE_FAILED),
+            (store(StoreError::Panicked { key }), CERTKV_STORE_FAILED),
+            (store(StoreError::Closed { key }), CERTKV_STORE_FAILED),
+            (FetchCause::Late { after: core::time::Duration::from_secs(1) }, CERTKV_STORE_LATE),
+            (FetchCause::NoRoom, CERTKV_CAPACITY),
+            (FetchCause::Device(DeviceError::OutOfMemory { name: "host", bytes: 1 }), CERTKV_DEVICE),
+        ];
+        for (cause, status) in causes {
+            assert_eq!(of(&Error::Fetch(FetchError { sequence: None, layer: 0, block: 0, cause })), status);
+        }
+        // Neither is damage of a page in memory, nor of a file.
+        assert_eq!(of(&Error::Damaged { layer: 0, block: 0, why: Changed::Another }), CERTKV_DAMAGED);
+        assert_eq!(of(&Error::Save(SaveError::Damaged { section: "state" })), CERTKV_FILE_DAMAGED);
     }
 
     #[test]

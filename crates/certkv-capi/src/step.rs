@@ -124,8 +124,8 @@ fn on_device(space: certkv_space, held: &Held) -> Result<bool, Failure> {
 /// Stream: none.
 /// Capture: not allowed.
 /// Errors: NULL_POINTER, MISALIGNED, INVALID_ARGUMENT, INVALID_HANDLE, SHAPE (no chunk, or one without tokens),
-/// UNKNOWN_SEQUENCE, BUSY_SEQUENCE, SWAPPED_OUT, LENGTH, CAPACITY, OUT_OF_MEMORY, POISONED. Nothing changed, and `*step` is NULL if
-/// it can be written.
+/// UNKNOWN_SEQUENCE, BUSY_SEQUENCE, SWAPPED_OUT, LENGTH, CAPACITY (also: `config->spill_store` took no originals to make room, or not in
+/// time), OUT_OF_MEMORY, POISONED. Nothing changed, and `*step` is NULL if it can be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn certkv_step_begin(
     cache: *mut certkv_cache,
@@ -234,7 +234,8 @@ pub unsafe extern "C" fn certkv_step_append(
 /// Stream: host memory none; device memory the cache's own, see certkv_step_after_stream.
 /// Capture: safe with device memory, see certkv_step_captured; host memory and certificates not allowed.
 /// Errors: NULL_POINTER, MISALIGNED, OVERLAP, UNSUPPORTED, INVALID_HANDLE, BUSY_STEP, LAYER, SHAPE, ORDER, NOT_FINITE,
-/// NO_VISIBLE_TOKEN, UNCERTIFIABLE, OUT_OF_MEMORY, DEVICE, PANIC, POISONED. `out` is unchanged, and the step as it was.
+/// NO_VISIBLE_TOKEN, UNCERTIFIABLE, OUT_OF_MEMORY, DEVICE, PANIC, POISONED; of originals that it needs and that are spilled, STORE_FAILED,
+/// STORE_LATE, STORE_NOT_FOUND, STORE_DAMAGED, CAPACITY (a later try may succeed). `out` is unchanged, and the step as it was.
 /// The certificates are CERTKV_UNCERTIFIED, or unchanged if the step, their pointer or their count was refused.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn certkv_step_attend(

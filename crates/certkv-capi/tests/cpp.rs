@@ -137,7 +137,7 @@ fn files_of_different_modes_link_together() {
 }
 
 /// One program per object, and how many checks it makes at least.
-const PROGRAMS: [(&str, u32); 10] = [
+const PROGRAMS: [(&str, u32); 11] = [
     ("result", 30),
     ("cache", 35),
     ("sequence", 55),
@@ -147,7 +147,8 @@ const PROGRAMS: [(&str, u32); 10] = [
     ("figures", 14),
     ("gpu", 27),
     ("device", 35),
-    ("thrown", 4),
+    ("store", 60),
+    ("thrown", 9),
 ];
 
 fn passes(name: &str, least: u32, made: &Path, dir: &Path) {
@@ -201,7 +202,7 @@ fn memory_is_sound_under_sanitizers() {
     let dir = scratch("cpp_sanitizers");
     install(&dir);
     let sanitizers = ["-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
-    for name in ["result", "cache", "sequence", "step", "thrown"] {
+    for name in ["result", "cache", "sequence", "step", "store", "thrown"] {
         let source = root().join("ffi-tests").join(name).with_extension("cpp");
         passes(name, 4, &program(&dir, "c++17", &source, &sanitizers), &dir);
     }
@@ -265,6 +266,8 @@ fn misuse_does_not_compile() {
         ("auto a = std::move(step);", "auto a = step;", "deleted"),
         ("auto a = std::move(ring);", "auto a = ring;", "deleted"),
         ("auto a = std::move(capture);", "auto a = capture;", "deleted"),
+        ("auto a = *certkv::Store::memory();", "auto b = certkv::Store::memory(); auto a = *b;", "deleted"),
+        ("(void)certkv::Store::memory();", "certkv::Store::memory();", "nodiscard"),
         ("certkv::Cache a; a = std::move(cache);", "certkv::Cache a; a = cache;", "deleted"),
         ("auto a = *cache.begin(sequence);", "auto b = cache.begin(sequence); auto a = *b;", "deleted"),
         ("(void)step.attend(0, fixed, row);", "(void)step.attend(0, row, fixed);", "convert"),
@@ -287,6 +290,20 @@ fn misuse_does_not_compile() {
         let said = String::from_utf8_lossy(&done.stderr);
         assert!(!done.status.success() && said.contains("never defined"), "{call}: {said}");
     }
+    // Nor may a store's functions throw, and they have to say that they do not.
+    let store = |promise: &str| {
+        let functions: String = [("put", "put"), ("get", "get"), ("exists", "key"), ("remove", "key")]
+            .map(|(name, item)| format!("void {name}(certkv::span<certkv_{item}_item>) {promise} {{}}\n"))
+            .concat();
+        format!(
+            "#include <certkv.hpp>\nstruct Own {{ {functions} }};\nbool made() {{ return certkv::Store::of(std::make_unique<Own>()).ok(); }}\n"
+        )
+    };
+    compiled(&mut compiler("c++17"), &dir, "right", &store(""));
+    compiled(compiler("c++17").args(BARE), &dir, "right", &store("noexcept"));
+    let done = object(compiler("c++17").args(BARE), &dir, "wrong", &store(""));
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert!(!done.status.success() && said.contains("never defined"), "{said}");
 }
 
 /// Defined, where std::optional would read what is not there.

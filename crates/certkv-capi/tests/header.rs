@@ -21,6 +21,7 @@ const OPENING: &str = "\
  * that is given with them: this cannot be checked.
  * Structs that may grow start with struct_size. Reserved fields are 0.
  * Threads. All calls may come from any thread and run concurrently; one step takes one call at a time.
+ * Callbacks. The functions of a host's own store (certkv_store_callbacks) are the only ones; they run on threads of the library.
  * Stream, Capture. Stream says what a call enqueues where; a cache on a GPU has a stream of its own, which
  * certkv_step_after_stream and certkv_step_before_stream order with the caller's. Capture says whether a call may be made
  * while a CUDA graph is captured.
@@ -61,12 +62,16 @@ fn generated() -> String {
         "version",
         "status",
         "error",
+        "callbacks",
+        "store",
+        "window",
         "config",
         "cache",
         "sequence",
         "swap",
         "save",
         "prefix",
+        "offload",
         "admit",
         "certificate",
         "step",
@@ -181,8 +186,15 @@ fn both_sides_agree_on_every_offset_and_version() {
         certkv_config {
             struct_size, layers, q_heads, kv_heads, head_dim, store, scale, threads, format, max_tokens, device_budget,
             host_budget, scratch_keys, scratch_values, tolerance, max_sequences, policy, device, certificate_ring,
-            max_context, kernels, swap_tokens, prefix_units, prefix_secret, prefix_eviction, reserved,
+            max_context, kernels, swap_tokens, prefix_units, prefix_secret, prefix_eviction, reserved, spill_store,
+            spill_host_tokens, spill_budget, spill_workers, spill_in_flight, spill_deadline_ms, n_windows, windows,
         }
+        certkv_window { tokens, sinks, chunk }
+        certkv_store_key { bytes }
+        certkv_put_item { key, head, head_bytes, body, body_bytes, result, code }
+        certkv_get_item { key, buffer, capacity, bytes, result, code }
+        certkv_key_item { key, result, code }
+        certkv_store_callbacks { struct_size, reserved, context, put, get, exists, remove, destroy }
         certkv_chunk { sequence, tokens }
         certkv_published_head { bound, tol, out_norm, status, rung, reserved }
         certkv_published_step { struct_size, layers, sequences, q_heads }
@@ -209,6 +221,8 @@ fn both_sides_agree_on_every_offset_and_version() {
             struct_size, reserved, sequences, busy, tokens, packed, scratch, tables, host, device_memory, host_memory,
             packed_pages, open_pages, host_pages, swap_pages, stores, copies, saves, restores, swap_outs, swap_ins,
             prefix_units, prefix_capacity, prefix_lookups, prefix_asked, prefix_hits, prefix_published, prefix_evicted,
+            originals_resident, originals_stored, originals_spilled, originals_free, spills, fetches, records_deleted,
+            record_delete_failures, records_doomed, disk, disk_memory,
         }
         certkv_plan {
             struct_size, assumed, packed, scratch, tables, host, device_bytes, device_budget, device_lacks, host_bytes,
@@ -218,7 +232,13 @@ fn both_sides_agree_on_every_offset_and_version() {
     // The sizes are part of the ABI: what changes them needs new names.
     for (name, size) in [
         ("certkv_error_info", 24),
-        ("certkv_config", 152),
+        ("certkv_config", 200),
+        ("certkv_window", 24),
+        ("certkv_store_key", 32),
+        ("certkv_put_item", 72),
+        ("certkv_get_item", 64),
+        ("certkv_key_item", 40),
+        ("certkv_store_callbacks", 56),
         ("certkv_chunk", 16),
         ("certkv_certificate", 160),
         ("certkv_memory", 104),
@@ -231,7 +251,7 @@ fn both_sides_agree_on_every_offset_and_version() {
         ("certkv_pool_use", 24),
         ("certkv_page_use", 32),
         ("certkv_moves", 32),
-        ("certkv_snapshot", 552),
+        ("certkv_snapshot", 720),
         ("certkv_plan", 96),
         ("certkv_status", 4),
     ] {

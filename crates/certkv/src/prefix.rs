@@ -61,6 +61,15 @@ impl<'a> PrefixScope<'a> {
     }
 }
 
+/// Sizes of a unit of a cached prefix.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PrefixUnit {
+    /// Tokens of it: a block of the largest size.
+    pub tokens: usize,
+    /// Most bytes of its page in a store, without the envelope: what [`StoreConfig::page_bytes`](crate::store::StoreConfig) has to allow.
+    pub bytes: usize,
+}
+
 /// What a publication came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PublishedPrefix {

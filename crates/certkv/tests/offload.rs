@@ -34,6 +34,10 @@ fn outcome(store: &Store) -> Outcome {
 
 fn put_all(store: &Store, cache: &Cache, tokens: &[u32], first: usize) -> usize {
     let puts = cache.export_prefix(&SCOPE, tokens.into(), first).unwrap();
+    let unit = cache.prefix_unit().unwrap();
+    // Centres of three layers are all there; no block is without codes, so no word names one.
+    let around = 16 * (2 + 1 + 2);
+    assert!(puts.iter().all(|put| put.page.len() + around == unit.bytes) && unit.tokens == 32);
     store.submit_put(puts).unwrap();
     let Outcome::Put(results) = outcome(store) else { panic!("another outcome") };
     assert!(results.iter().all(|(_, result)| result.is_ok()));
@@ -69,6 +73,8 @@ fn through(store: &Store) {
     assert_eq!(other.import_prefix(&SCOPE, tokens[..].into(), &found).unwrap(), 96);
     assert_eq!(other.import_prefix(&SCOPE, tokens[..].into(), &found).unwrap(), 96, "again: they are there already");
     assert_eq!(other.missing_prefix(&SCOPE, tokens[..].into()).unwrap().len(), 0);
+    let seen = other.prefix_stats().unwrap().1;
+    assert_eq!((seen.lookups, seen.asked, seen.hits), (0, 0, 0), "what is carried was not looked up");
     let (there, tokens_found) = other.create_from(&SCOPE, tokens[..].into()).unwrap();
     let (here, _) = one.create_from(&SCOPE, tokens[..].into()).unwrap();
     model.truncate(&geometry(), 96);

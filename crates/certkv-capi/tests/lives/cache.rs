@@ -30,6 +30,11 @@ pub(crate) fn config() -> certkv_config {
 /// A cache that ends with its test.
 pub(crate) struct Cache(pub(crate) *mut certkv_cache);
 
+// SAFETY: a handle is a number, and calls may come from any thread.
+unsafe impl Send for Cache {}
+// SAFETY: as above, at once.
+unsafe impl Sync for Cache {}
+
 impl Drop for Cache {
     fn drop(&mut self) {
         // SAFETY: a live handle.
@@ -212,6 +217,41 @@ impl Cache {
                 Err(refused)
             }
         }
+    }
+
+    /// Units, put into the store.
+    pub(crate) fn export(&self, store: *mut certkv_store, tokens: &[u32], first: u64) -> Result<u64, certkv_status> {
+        let (scope, mut n) = (prefix_scope(b"tenant"), 7);
+        let (at, len) = (tokens.as_ptr(), tokens.len() as u64);
+        // SAFETY: a whole scope, a slice and a local.
+        let said = unsafe { certkv_cache_export_prefix(self.0, store, &scope, at, len, first, 20_000, &mut n) };
+        assert!(said == CERTKV_OK || n == 7);
+        if said == CERTKV_OK { Ok(n) } else { Err(said) }
+    }
+
+    /// Units that are missing, and of these in the store.
+    pub(crate) fn missing(&self, store: *mut certkv_store, tokens: &[u32]) -> Result<[u64; 2], certkv_status> {
+        let (scope, mut n) = (prefix_scope(b"tenant"), [7; 2]);
+        let (at, len, [missing, stored]) = (tokens.as_ptr(), tokens.len() as u64, &mut n);
+        // SAFETY: a whole scope, a slice and locals.
+        let said = unsafe { certkv_cache_missing_prefix(self.0, store, &scope, at, len, 20_000, missing, stored) };
+        assert!(said == CERTKV_OK || n == [7; 2]);
+        if said == CERTKV_OK { Ok(n) } else { Err(said) }
+    }
+
+    /// Tokens that are cached now.
+    pub(crate) fn import(
+        &self,
+        store: *mut certkv_store,
+        tokens: &[u32],
+        timeout_ms: u32,
+    ) -> Result<u64, certkv_status> {
+        let (scope, mut n) = (prefix_scope(b"tenant"), 7);
+        let (at, len) = (tokens.as_ptr(), tokens.len() as u64);
+        // SAFETY: a whole scope, a slice and a local.
+        let said = unsafe { certkv_cache_import_prefix(self.0, store, &scope, at, len, timeout_ms, &mut n) };
+        assert!(said == CERTKV_OK || n == 7);
+        if said == CERTKV_OK { Ok(n) } else { Err(said) }
     }
 }
 

@@ -1,10 +1,14 @@
-//! What becomes of sequences, through the C functions: out of memory and back, into files and back, from each other's prefixes; and the
-//! figures that a cache and a configuration give of themselves.
+//! What becomes of sequences, through the C functions: out of memory and back, into files and back, from each other's prefixes, with originals
+//! and prefixes in stores; and the figures that a cache and a configuration give of themselves.
 mod cache;
+mod carried;
 mod figures;
 mod files;
+mod host;
 mod prefixes;
+mod spills;
 mod swaps;
+mod windows;
 
 pub(crate) use cache::*;
 pub(crate) use certkv_c::certkv_status::*;

@@ -111,6 +111,24 @@ fn a_cache_on_a_gpu_has_the_same_verbs() {
     let (next, found) = cache.create_from(&scope, &tokens).unwrap();
     assert_eq!((found, cache.length(next)), (2 * BLOCK, 2 * BLOCK));
 
+    // Into a store and back, under names of the GPU's own.
+    let mut store = ptr::null_mut();
+    // SAFETY: the out parameter is a local.
+    assert_eq!(unsafe { certkv_store_create_memory(0, &mut store) }, CERTKV_OK);
+    assert_eq!((cache.export(store, &tokens, 0), cache.export(store, &tokens, 1)), (Ok(2), Ok(1)));
+    assert_eq!(cache.missing(store, &tokens), Ok([0, 0]));
+    [a, next].into_iter().for_each(|sequence| cache.release(sequence));
+    assert_eq!((cache.evict(u64::MAX), cache.missing(store, &tokens)), (Ok(2), Ok([2, 2])));
+    assert_eq!((host.missing(store, &tokens), host.import(store, &tokens, 0)), (Ok([2, 0]), Ok(0)));
+    assert_eq!(cache.import(store, &tokens, 0), Ok(2 * BLOCK), "{}", message());
+    let [(a, _), (next, found)] = [0, 1].map(|_| cache.create_from(&scope, &tokens).unwrap());
+    assert_eq!((found, cache.length(next)), (2 * BLOCK, 2 * BLOCK));
+    let spilled = certkv_config { spill_store: store, ..config };
+    let mut none = ptr::dangling_mut();
+    // SAFETY: whole structs and a local.
+    assert_eq!(unsafe { certkv_cache_create(&spilled, &mut none) }, CERTKV_UNSUPPORTED);
+    assert!(none.is_null() && message().contains("config->spill_store"), "{}", message());
+
     // Of ten blocks two are in use, and may be had once nobody uses them.
     assert_eq!(cache.admit(a, 1), Ok((CERTKV_FITS, 0, 0)));
     assert_eq!(cache.admit(CERTKV_NO_SEQUENCE, 8 * BLOCK), Ok((CERTKV_FITS, 0, 0)));
@@ -133,6 +151,11 @@ fn a_cache_on_a_gpu_has_the_same_verbs() {
         (Err(CERTKV_BUSY_STEP), Err(CERTKV_BUSY_STEP))
     );
     assert_eq!((cache.create_from(&scope, &tokens), cache.evict(1)), (Err(CERTKV_BUSY_STEP), Err(CERTKV_BUSY_STEP)));
+    assert_eq!(
+        (cache.export(store, &tokens, 0), cache.import(store, &tokens, 0)),
+        (Err(CERTKV_BUSY_STEP), Err(CERTKV_BUSY_STEP))
+    );
+    assert_eq!(cache.missing(store, &tokens), Err(CERTKV_BUSY_STEP));
     // SAFETY: a live handle.
     assert_eq!(unsafe { certkv_step_abort(step) }, CERTKV_OK);
 
@@ -142,7 +165,19 @@ fn a_cache_on_a_gpu_has_the_same_verbs() {
     let left = cache.snapshot();
     assert_eq!((left.sequences, left.packed_pages.live, left.host_pages.live, left.swap_pages.live), (0, 0, 0, 0));
     assert_eq!((left.saves.done, left.restores.done, left.swap_outs.done, left.swap_ins.done), (2, 1, 2, 2));
-    assert_eq!((left.swap_ins.bytes, left.prefix_evicted), (2 * bytes, 2));
+    assert_eq!((left.swap_ins.bytes, left.prefix_evicted), (2 * bytes, 4));
     drop(cache);
+
+    // Windows, in one layer of two: its blocks go as they leave it.
+    let windows = [certkv_window { tokens: 20, sinks: 3, chunk: 0 }, certkv_window::default()];
+    let (n_windows, windows) = (windows.len() as u32, windows.as_ptr());
+    let cache = Cache::new(&certkv_config { n_windows, windows, prefix_units: 0, ..config });
+    let a = cache.create();
+    (0..3).for_each(|_| append(&cache, a, TOKENS));
+    // Without a window there are seven full blocks; of the other layer there are the sinks', and what 20 tokens and a block of slack are in.
+    assert_eq!((cache.length(a), cache.snapshot().packed_pages.live), (3 * TOKENS, 7 + 1 + 2));
+    drop(cache);
+    // SAFETY: a live handle.
+    assert_eq!(unsafe { certkv_store_destroy(store) }, CERTKV_OK);
     assert_eq!(fake.violations(), 0, "{}", fake.last_violation());
 }

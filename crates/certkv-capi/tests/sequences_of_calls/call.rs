@@ -34,6 +34,11 @@ pub(crate) enum Call {
         tokens: u64,
     },
     Evict(u64),
+    /// To files, or back.
+    Carry {
+        tokens: u64,
+        out: bool,
+    },
     Begin(Vec<(usize, u64)>),
     Append {
         layer: u32,
@@ -72,6 +77,7 @@ pub(crate) fn call() -> impl Strategy<Value = Call> {
         2 => slot().prop_map(Call::Publish),
         3 => (slot(), 0..160u64).prop_map(|(slot, tokens)| Call::CreateFrom { slot, tokens }),
         1 => (0..3u64).prop_map(Call::Evict),
+        1 => (0..100u64, any::<bool>()).prop_map(|(tokens, out)| Call::Carry { tokens, out }),
         3 => proptest::collection::vec((slot(), 0..50u64), 0..3).prop_map(Call::Begin),
         8 => (0..3u32, 0..5i32, proptest::bool::weighted(0.2))
             .prop_map(|(layer, dtype, hostile)| Call::Append { layer, dtype, hostile }),

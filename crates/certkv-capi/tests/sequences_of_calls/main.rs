@@ -1,6 +1,7 @@
 //! Random calls through the C functions against a small model of what they do: no panic, the status that the model
 //! says, and no page left at the end.
 mod call;
+mod carry;
 use call::{Call, call};
 use certkv_c::certkv_status::*;
 use certkv_c::*;
@@ -175,6 +176,7 @@ impl Caller {
                 self.saw(got, CERTKV_OK)?;
                 prop_assert!(evicted <= *units);
             }
+            Call::Carry { tokens, out } => drop(self.carry(*tokens, *out)?),
             Call::Begin(parts) => self.begin(parts)?,
             Call::Append { layer, dtype, hostile } => self.append(*layer, *dtype, *hostile)?,
             Call::Attend { layer, certificates } => self.attend(*layer, *certificates)?,

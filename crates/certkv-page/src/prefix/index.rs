@@ -202,18 +202,7 @@ impl<T> PrefixIndex<T> {
         *clock += 1;
         stats.lookups += 1;
         stats.asked += (prompt.tokens.len() / self.unit) as u64;
-        path.clear();
-        for content in self.units(chain, prompt) {
-            let parent = path.last().copied().unwrap_or(NONE);
-            match entries.find(&Content { parent, ..content }) {
-                Some(Ok(slot)) if path.len() < path.capacity() => path.push(slot),
-                Some(Err(())) => {
-                    stats.collisions += 1;
-                    break;
-                }
-                _ => break,
-            }
-        }
+        stats.collisions += u64::from(self.follow(entries, chain, prompt, path));
         let tables = self.tables(entries, path)?;
         let mut notes = Vec::new();
         notes.try_reserve_exact(path.len()).map_err(|_| TableError::OutOfMemory { what: "a prefix" })?;
@@ -226,6 +215,37 @@ impl<T> PrefixIndex<T> {
         stats.hits += path.len() as u64;
         path.iter().rev().for_each(|slot| policy.touch(*slot));
         Ok(Hit { tokens: path.len() * self.unit, tables, notes })
+    }
+
+    /// As [`PrefixIndex::longest`], for whoever copies what is cached: no use of it. Nothing is counted, and nothing stays longer for it.
+    ///
+    /// # Errors
+    /// As [`PrefixIndex::longest`].
+    pub fn hold(&self, chain: &Chain, prompt: Prompt<'_>) -> Result<Hit<T>, TableError>
+    where
+        T: Clone,
+    {
+        let mut state = self.state.lock();
+        let State { entries, path, .. } = &mut *state;
+        self.follow(entries, chain, prompt, path);
+        let tables = self.tables(entries, path)?;
+        let mut notes = Vec::new();
+        notes.try_reserve_exact(path.len()).map_err(|_| TableError::OutOfMemory { what: "a prefix" })?;
+        notes.extend(path.iter().filter_map(|slot| entries.nodes[*slot as usize].note.clone()));
+        Ok(Hit { tokens: path.len() * self.unit, tables, notes })
+    }
+
+    /// Fills `path` with the cached units of `prompt` from its first on; whether another unit of the same hash ended it.
+    fn follow(&self, entries: &Entries<T>, chain: &Chain, prompt: Prompt<'_>, path: &mut Vec<u32>) -> bool {
+        path.clear();
+        for content in self.units(chain, prompt) {
+            let parent = path.last().copied().unwrap_or(NONE);
+            match entries.find(&Content { parent, ..content }) {
+                Some(Ok(slot)) if path.len() < path.capacity() => path.push(slot),
+                found => return matches!(found, Some(Err(()))),
+            }
+        }
+        false
     }
 
     /// Units of `prompt` that are cached from its first on. Holds nothing and counts as no use.

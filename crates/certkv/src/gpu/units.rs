@@ -6,7 +6,7 @@
 use super::cache::{GpuCache, stamp};
 use crate::Error;
 use crate::group::SEAL_BYTES;
-use crate::prefix::{PrefixScope, Prefixes};
+use crate::prefix::{PrefixScope, PrefixUnit, Prefixes};
 use crate::save::header::Order;
 use crate::save::units::{self, Arriving, Engine};
 use crate::save::{NO_PAGE, check_seal};
@@ -16,6 +16,14 @@ use certkv_page::{BlockEntry, BlockTable, Reservation, RowSpan};
 use certkv_tier::store::{Get, Put};
 
 impl GpuCache {
+    /// As [`Cache::prefix_unit`](crate::Cache::prefix_unit).
+    ///
+    /// # Errors
+    /// [`Error::Config`] where prefixes are not cached.
+    pub fn prefix_unit(&self) -> Result<PrefixUnit, Error> {
+        units::size(self)
+    }
+
     /// As [`Cache::export_prefix`](crate::Cache::export_prefix). Waits for the device, and for each copy from it.
     ///
     /// # Errors
@@ -64,6 +72,10 @@ impl Engine for GpuCache {
 
     fn group_of(&self, _layer: usize) -> usize {
         0
+    }
+
+    fn block_tokens(&self, _group: usize) -> usize {
+        self.core.sizes.block
     }
 
     fn block_bytes(&self, _group: usize) -> usize {

@@ -3,12 +3,20 @@ use super::header::Order;
 use super::units::{self, Arriving, Engine};
 use crate::Error;
 use crate::cache::Cache;
-use crate::prefix::{PrefixScope, Prefixes};
+use crate::prefix::{PrefixScope, PrefixUnit, Prefixes};
 use certkv_page::prefix::Prompt;
 use certkv_page::{BlockEntry, BlockTable, Reservation, RowSpan};
 use certkv_tier::store::{Get, Put};
 
 impl Cache {
+    /// Sizes of a unit: what is cached, and goes to a store, as one.
+    ///
+    /// # Errors
+    /// [`Error::Config`] where prefixes are not cached.
+    pub fn prefix_unit(&self) -> Result<PrefixUnit, Error> {
+        units::size(&self)
+    }
+
     /// Cached units of `prompt` from unit `first` on, to be put into a [`Store`](certkv_tier::store::Store). Copies their pages,
     /// one block at a time; other calls go on in between.
     ///
@@ -53,6 +61,10 @@ impl Engine for &Cache {
 
     fn group_of(&self, layer: usize) -> usize {
         self.groups.iter().position(|group| group.holds(layer)).unwrap_or(self.groups.len())
+    }
+
+    fn block_tokens(&self, group: usize) -> usize {
+        self.groups[group].layout.tokens()
     }
 
     fn block_bytes(&self, group: usize) -> usize {

@@ -100,6 +100,11 @@ pub(crate) fn begin(note: &Note) -> Vec<u8> {
     bytes
 }
 
+/// Most bytes that [`begin`] and [`end`] put around the pages of `blocks` blocks, each of one layer.
+pub(crate) const fn most_around((layers, width): (usize, usize), blocks: usize) -> usize {
+    layers * (8 + 4 * width) + 8 + 16 * blocks + DIGEST
+}
+
 /// What is behind them: between a cache and a store a unit is in somebody's memory.
 pub(crate) fn end(bytes: &mut Vec<u8>) {
     let all = digest(bytes);

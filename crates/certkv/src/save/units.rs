@@ -2,7 +2,7 @@
 use super::header::Order;
 use super::unit::{self, Names, Unit, malformed, page_of};
 use crate::Error;
-use crate::prefix::{Note, PrefixScope, Prefixes};
+use crate::prefix::{Note, PrefixScope, PrefixUnit, Prefixes};
 use certkv_core::Ledger;
 use certkv_page::prefix::{Hit, Prompt, Published};
 use certkv_page::{BlockEntry, BlockTable, Reservation, RowSpan};
@@ -19,6 +19,8 @@ pub(crate) trait Engine {
     fn shape(&self) -> (usize, usize);
     /// Number of the group that a layer is in.
     fn group_of(&self, layer: usize) -> usize;
+    /// Tokens of a full block.
+    fn block_tokens(&self, group: usize) -> usize;
     /// Bytes of the pages of a full block.
     fn block_bytes(&self, group: usize) -> usize;
     /// Appends the pages of a full block to `bytes`, layer by layer.
@@ -66,6 +68,16 @@ impl Arriving {
     }
 }
 
+/// As [`Cache::prefix_unit`](crate::Cache::prefix_unit).
+pub(crate) fn size<E: Engine>(engine: &E) -> Result<PrefixUnit, Error> {
+    let tokens = engine.prefixes()?.index.unit();
+    let (layers, width) = engine.shape();
+    let each = |group: usize| tokens / engine.block_tokens(group);
+    let pages: usize = (0..=engine.group_of(layers - 1)).map(|group| each(group) * engine.block_bytes(group)).sum();
+    let blocks: usize = (0..layers).map(|layer| each(engine.group_of(layer))).sum();
+    Ok(PrefixUnit { tokens, bytes: unit::most_around((layers, width), blocks).saturating_add(pages) })
+}
+
 /// As [`Cache::export_prefix`](crate::Cache::export_prefix).
 pub(crate) fn export<E: Engine>(
     engine: &mut E,
@@ -74,7 +86,7 @@ pub(crate) fn export<E: Engine>(
     first: usize,
 ) -> Result<Vec<Put>, Error> {
     let prefixes = engine.prefixes()?;
-    let hit = prefixes.index.longest(&prefixes.chain(scope), prompt).map_err(Error::from_table)?;
+    let hit = prefixes.index.hold(&prefixes.chain(scope), prompt).map_err(Error::from_table)?;
     let (names, unit) = (Names::new(prefixes, E::ORDER, scope, prompt), prefixes.index.unit());
     let names = names.zip(&hit.notes).enumerate().skip(first);
     let out = names.map(|(number, ((key, identity), note))| {
@@ -110,7 +122,7 @@ pub(crate) fn import<E: Engine>(
     units: &[Get],
 ) -> Result<usize, Error> {
     let prefixes = engine.prefixes()?;
-    let hit = prefixes.index.longest(&prefixes.chain(scope), prompt).map_err(Error::from_table)?;
+    let hit = prefixes.index.hold(&prefixes.chain(scope), prompt).map_err(Error::from_table)?;
     let (cached, unit) = (hit.notes.len(), prefixes.index.unit());
     let mut names = Names::new(prefixes, E::ORDER, scope, prompt).enumerate().skip(cached);
     let mut arriving = Arriving::behind(hit);

@@ -189,21 +189,26 @@ impl Drop for Cache {
     /// Deletes what lies in the store, as far as the back end answers in time.
     fn drop(&mut self) {
         let Some(spill) = &self.spill else { return };
+        let (until, mut events, mut io) = (Instant::now() + spill.deadline, Vec::new(), spill.records.courier());
+        let mut wait_while = |busy: &mut dyn FnMut(&mut Courier<'_>) -> bool| loop {
+            io.drain(&mut events);
+            let left = until.saturating_duration_since(Instant::now());
+            if !busy(&mut io) || left.is_zero() {
+                return;
+            }
+            io.wait(left.min(Duration::from_millis(100)));
+        };
+        // Batches run in any order: a delete could be done before the put that it is to undo.
+        wait_while(&mut |_| spill.records.stats().putting > 0);
         for (index, group) in self.groups.iter().enumerate() {
             let Some(map) = group.map() else { continue };
             map.lock().records(|slot| {
                 spill.records.bury(core::iter::once(Record { group: index as u32, slot }));
             });
         }
-        let (until, mut events, mut io) = (Instant::now() + spill.deadline, Vec::new(), spill.records.courier());
-        loop {
-            io.drain(&mut events);
+        wait_while(&mut |io| {
             io.delete();
-            let left = until.saturating_duration_since(Instant::now());
-            if spill.records.stats().doomed == 0 && io.under_way() == 0 || left.is_zero() {
-                return;
-            }
-            io.wait(left.min(Duration::from_millis(100)));
-        }
+            spill.records.stats().doomed > 0 || io.under_way() > 0
+        });
     }
 }

@@ -142,6 +142,38 @@ fn a_cache_that_goes_takes_its_records_along() {
     assert_eq!(backend.bytes(), 0);
 }
 
+/// Memory that takes its time to put.
+struct Unhurried(MemoryStore);
+
+impl Backend for Unhurried {
+    fn put(&self, key: &StoreKey, record: &Parts<'_>) -> Result<(), StoreError> {
+        std::thread::sleep(Duration::from_millis(30));
+        self.0.put(key, record)
+    }
+
+    fn get(&self, key: &StoreKey, limit: usize, into: &mut Vec<u8>) -> Result<(), StoreError> {
+        self.0.get(key, limit, into)
+    }
+
+    fn exists(&self, key: &StoreKey) -> Result<bool, StoreError> {
+        self.0.exists(key)
+    }
+
+    fn delete(&self, key: &StoreKey) -> Result<(), StoreError> {
+        self.0.delete(key)
+    }
+}
+
+#[test]
+fn a_put_that_is_under_way_does_not_outlive_its_cache() {
+    let backend = Arc::new(Unhurried(MemoryStore::new(u64::MAX)));
+    let cache = Cache::new(spilling(DEVICE, backend.clone())).unwrap();
+    filled(&cache, 300);
+    assert!(cache.snapshot().spill.unwrap().records.putting > 0);
+    drop(cache);
+    assert_eq!(backend.0.bytes(), 0, "a delete was done before the put that it was to undo");
+}
+
 #[test]
 fn less_host_memory_is_planned_and_taken() {
     let backend: Arc<dyn Backend> = Arc::new(MemoryStore::new(u64::MAX));
