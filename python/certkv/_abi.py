@@ -8,6 +8,8 @@ CERTKV_VERSION_MAJOR = 0
 CERTKV_VERSION_MINOR = 1
 CERTKV_VERSION_PATCH = 0
 CERTKV_VERSION_STRING = "0.1.0"
+CERTKV_FILES_SYNCED = 1
+CERTKV_FILES_READ_BACK = 2
 CERTKV_DEVICE_HOST = 0
 CERTKV_DEVICE_CUDA = 1
 CERTKV_CERTIFICATE_VERSION = 1
@@ -29,6 +31,11 @@ CERTKV_CAUSE_INTEGRITY = 5
 CERTKV_CAUSE_EXHAUSTED = 6
 CERTKV_CAUSE_TIER_UNAVAILABLE = 7
 CERTKV_CAUSE_REQUESTED = 8
+CERTKV_ITEM_DONE = 0
+CERTKV_ITEM_FAILED = 1
+CERTKV_ITEM_NOT_FOUND = 2
+CERTKV_ITEM_FULL = 3
+CERTKV_ITEM_TOO_LARGE = 4
 CERTKV_DTYPE_DEFAULT = 0
 CERTKV_F32 = 1
 CERTKV_F16 = 2
@@ -93,6 +100,11 @@ CERTKV_INTERNAL = -402
 CERTKV_FILE = -500
 CERTKV_FILE_REFUSED = -501
 CERTKV_FILE_DAMAGED = -502
+CERTKV_STORE_FAILED = -600
+CERTKV_STORE_LATE = -601
+CERTKV_STORE_FULL = -602
+CERTKV_STORE_NOT_FOUND = -603
+CERTKV_STORE_DAMAGED = -604
 
 #: Name of every status that this header knows.
 STATUS_NAMES = {
@@ -134,8 +146,14 @@ STATUS_NAMES = {
     -500: "CERTKV_FILE",
     -501: "CERTKV_FILE_REFUSED",
     -502: "CERTKV_FILE_DAMAGED",
+    -600: "CERTKV_STORE_FAILED",
+    -601: "CERTKV_STORE_LATE",
+    -602: "CERTKV_STORE_FULL",
+    -603: "CERTKV_STORE_NOT_FOUND",
+    -604: "CERTKV_STORE_DAMAGED",
 }
 
+certkv_item_result = ctypes.c_int32
 certkv_dtype = ctypes.c_int32
 certkv_policy = ctypes.c_int32
 certkv_eviction = ctypes.c_int32
@@ -152,6 +170,64 @@ class certkv_error_info(ctypes.Structure):
         ("cuda_result", ctypes.c_int32),
         ("reserved", ctypes.c_uint32),
         ("message", ctypes.c_char_p),
+    ]
+
+
+class certkv_store_key(ctypes.Structure):
+    _fields_ = [
+        ("bytes", ctypes.c_uint8 * 32),
+    ]
+
+
+class certkv_put_item(ctypes.Structure):
+    _fields_ = [
+        ("key", certkv_store_key),
+        ("head", ctypes.c_void_p),
+        ("head_bytes", ctypes.c_uint64),
+        ("body", ctypes.c_void_p),
+        ("body_bytes", ctypes.c_uint64),
+        ("result", certkv_item_result),
+        ("code", ctypes.c_int32),
+    ]
+
+
+class certkv_get_item(ctypes.Structure):
+    _fields_ = [
+        ("key", certkv_store_key),
+        ("buffer", ctypes.c_void_p),
+        ("capacity", ctypes.c_uint64),
+        ("bytes", ctypes.c_uint64),
+        ("result", certkv_item_result),
+        ("code", ctypes.c_int32),
+    ]
+
+
+class certkv_key_item(ctypes.Structure):
+    _fields_ = [
+        ("key", certkv_store_key),
+        ("result", certkv_item_result),
+        ("code", ctypes.c_int32),
+    ]
+
+
+class certkv_store_callbacks(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint32),
+        ("context", ctypes.c_void_p),
+        ("put", ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.POINTER(certkv_put_item), ctypes.c_uint64)),
+        ("get", ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.POINTER(certkv_get_item), ctypes.c_uint64)),
+        ("exists", ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.POINTER(certkv_key_item), ctypes.c_uint64)),
+        ("remove", ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.POINTER(certkv_key_item), ctypes.c_uint64)),
+        ("destroy", ctypes.CFUNCTYPE(None, ctypes.c_void_p)),
+    ]
+
+
+class certkv_window(ctypes.Structure):
+    _fields_ = [
+        ("tokens", ctypes.c_uint64),
+        ("sinks", ctypes.c_uint64),
+        ("chunk", ctypes.c_uint64),
     ]
 
 
@@ -183,6 +259,14 @@ class certkv_config(ctypes.Structure):
         ("prefix_secret", ctypes.POINTER(ctypes.c_uint8)),
         ("prefix_eviction", certkv_eviction),
         ("reserved", ctypes.c_uint32),
+        ("spill_store", ctypes.c_void_p),
+        ("spill_host_tokens", ctypes.c_uint64),
+        ("spill_budget", ctypes.c_uint64),
+        ("spill_workers", ctypes.c_uint32),
+        ("spill_in_flight", ctypes.c_uint32),
+        ("spill_deadline_ms", ctypes.c_uint32),
+        ("n_windows", ctypes.c_uint32),
+        ("windows", ctypes.POINTER(certkv_window)),
     ]
 
 
@@ -370,6 +454,17 @@ class certkv_snapshot(ctypes.Structure):
         ("prefix_hits", ctypes.c_uint64),
         ("prefix_published", ctypes.c_uint64),
         ("prefix_evicted", ctypes.c_uint64),
+        ("originals_resident", ctypes.c_uint64),
+        ("originals_stored", ctypes.c_uint64),
+        ("originals_spilled", ctypes.c_uint64),
+        ("originals_free", ctypes.c_uint64),
+        ("spills", certkv_moves),
+        ("fetches", certkv_moves),
+        ("records_deleted", ctypes.c_uint64),
+        ("record_delete_failures", ctypes.c_uint64),
+        ("records_doomed", ctypes.c_uint64),
+        ("disk", certkv_class_use),
+        ("disk_memory", certkv_pool_use),
     ]
 
 
@@ -394,6 +489,12 @@ class certkv_plan(ctypes.Structure):
 #: Every struct that is not opaque, by name.
 STRUCTS = {
     "certkv_error_info": certkv_error_info,
+    "certkv_store_key": certkv_store_key,
+    "certkv_put_item": certkv_put_item,
+    "certkv_get_item": certkv_get_item,
+    "certkv_key_item": certkv_key_item,
+    "certkv_store_callbacks": certkv_store_callbacks,
+    "certkv_window": certkv_window,
     "certkv_config": certkv_config,
     "certkv_save_scope": certkv_save_scope,
     "certkv_prefix_scope": certkv_prefix_scope,
@@ -434,6 +535,35 @@ PROTOTYPES = {
         certkv_status,
         [
             ctypes.POINTER(certkv_error_info),
+        ],
+    ),
+    "certkv_store_create": (
+        certkv_status,
+        [
+            ctypes.POINTER(certkv_store_callbacks),
+            ctypes.POINTER(ctypes.c_void_p),
+        ],
+    ),
+    "certkv_store_open_files": (
+        certkv_status,
+        [
+            ctypes.c_char_p,
+            ctypes.c_uint64,
+            ctypes.c_uint32,
+            ctypes.POINTER(ctypes.c_void_p),
+        ],
+    ),
+    "certkv_store_create_memory": (
+        certkv_status,
+        [
+            ctypes.c_uint64,
+            ctypes.POINTER(ctypes.c_void_p),
+        ],
+    ),
+    "certkv_store_destroy": (
+        certkv_status,
+        [
+            ctypes.c_void_p,
         ],
     ),
     "certkv_config_init": (
@@ -564,6 +694,44 @@ PROTOTYPES = {
         [
             ctypes.c_void_p,
             ctypes.c_uint64,
+            ctypes.POINTER(ctypes.c_uint64),
+        ],
+    ),
+    "certkv_cache_export_prefix": (
+        certkv_status,
+        [
+            ctypes.c_void_p,
+            ctypes.c_void_p,
+            ctypes.POINTER(certkv_prefix_scope),
+            ctypes.POINTER(ctypes.c_uint32),
+            ctypes.c_uint64,
+            ctypes.c_uint64,
+            ctypes.c_uint32,
+            ctypes.POINTER(ctypes.c_uint64),
+        ],
+    ),
+    "certkv_cache_missing_prefix": (
+        certkv_status,
+        [
+            ctypes.c_void_p,
+            ctypes.c_void_p,
+            ctypes.POINTER(certkv_prefix_scope),
+            ctypes.POINTER(ctypes.c_uint32),
+            ctypes.c_uint64,
+            ctypes.c_uint32,
+            ctypes.POINTER(ctypes.c_uint64),
+            ctypes.POINTER(ctypes.c_uint64),
+        ],
+    ),
+    "certkv_cache_import_prefix": (
+        certkv_status,
+        [
+            ctypes.c_void_p,
+            ctypes.c_void_p,
+            ctypes.POINTER(certkv_prefix_scope),
+            ctypes.POINTER(ctypes.c_uint32),
+            ctypes.c_uint64,
+            ctypes.c_uint32,
             ctypes.POINTER(ctypes.c_uint64),
         ],
     ),

@@ -96,6 +96,11 @@ class Declarations(unittest.TestCase):
         self.assertEqual(constant_differences(HEADER), [])
 
 
+    def test_the_package_has_the_version_of_the_library(self):
+        said = (ROOT / "python/pyproject.toml").read_text()
+        self.assertIn(f'\nversion = "{_abi.CERTKV_VERSION_STRING}"\n', said)
+
+
 class Planted(unittest.TestCase):
     """Each check sees a difference."""
 

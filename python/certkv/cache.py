@@ -1,0 +1,216 @@
+"""A cache, its sequences and its steps."""
+import ctypes
+import weakref
+
+from . import _abi
+from .buffers import alike, number, take
+from .errors import Error
+
+_u64 = ctypes.c_uint64
+
+
+class _Owned:
+    """A handle of the library that is ended once: by close(), by the end of a `with` block, or with the object."""
+
+    def __init__(self, end):
+        self._end = weakref.finalize(self, end)
+
+    @property
+    def closed(self):
+        """Whether it was ended."""
+        return not self._end.alive
+
+    def close(self):
+        """Ends it. A second call does nothing."""
+        self._end()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, trace):
+        self.close()
+
+
+class Cache(_Owned):
+    """A cache; made by Library.cache. Calls may come from any thread. Closing it ends what it holds: its sequences and steps are closed then."""
+
+    def __init__(self, library, config):
+        handle = ctypes.c_void_p()
+        library.call("certkv_cache_create", ctypes.byref(config), ctypes.byref(handle))
+        self.library, self.q_heads, self._handle = library, config.q_heads, handle
+        super().__init__(lambda: library.call("certkv_cache_destroy", handle))
+
+    def handle(self):
+        """The certkv_cache pointer, for calls that have no method here."""
+        if self.closed:
+            raise ValueError("the cache is closed")
+        return self._handle
+
+    def sequence(self):
+        """A new Sequence without tokens."""
+        made = _u64()
+        self.library.call("certkv_sequence_create", self.handle(), ctypes.byref(made))
+        return Sequence(self, made.value)
+
+    def restore(self, path, model):
+        """The Sequence of a file that Sequence.save wrote for `model` (bytes or str that name the model)."""
+        made, scope = _u64(), _scope(model)
+        self.library.call("certkv_sequence_restore", self.handle(), ctypes.byref(scope[0]), str(path).encode(), ctypes.byref(made))
+        return Sequence(self, made.value)
+
+    def step(self, chunks):
+        """A Step of `chunks`, pairs of a Sequence and how many tokens it gets; of one Sequence alone, one token."""
+        if isinstance(chunks, Sequence):
+            chunks = [(chunks, 1)]
+        return Step(self, list(chunks))
+
+    def memory(self):
+        """certkv_memory: what is held and reserved, in bytes."""
+        memory = _abi.certkv_memory(struct_size=ctypes.sizeof(_abi.certkv_memory))
+        self.library.call("certkv_cache_memory", self.handle(), ctypes.byref(memory))
+        return memory
+
+
+def _scope(model):
+    """A certkv_save_scope without a key, and the bytes that it borrows."""
+    name = model.encode() if isinstance(model, str) else bytes(model)
+    kept = ctypes.create_string_buffer(name, len(name) + 1)
+    scope = _abi.certkv_save_scope(struct_size=ctypes.sizeof(_abi.certkv_save_scope))
+    scope.model, scope.model_bytes = ctypes.cast(kept, ctypes.c_void_p), len(name)
+    return scope, kept
+
+
+class Sequence(_Owned):
+    """A sequence of a cache; made by Cache.sequence, Cache.restore and fork. It keeps its cache."""
+
+    def __init__(self, cache, number):
+        self.cache, self._number = cache, number
+
+        def release():
+            # Gone with its cache otherwise.
+            if not cache.closed:
+                cache.library.call("certkv_sequence_release", cache.handle(), number)
+
+        super().__init__(release)
+
+    def number(self):
+        """Its certkv_sequence."""
+        if self.closed:
+            raise ValueError("the sequence is closed")
+        return self._number
+
+    def _call(self, name, *arguments):
+        self.cache.library.call(name, self.cache.handle(), self.number(), *arguments)
+
+    def _told(self, name, *arguments):
+        told = _u64()
+        self._call(name, *arguments, ctypes.byref(told))
+        return told.value
+
+    def __len__(self):
+        return self._told("certkv_sequence_length")
+
+    def fork(self):
+        """A Sequence with the same tokens; full blocks are shared."""
+        return Sequence(self.cache, self._told("certkv_sequence_fork"))
+
+    def truncate(self, length):
+        """Keeps the first `length` tokens."""
+        self._call("certkv_sequence_truncate", length)
+
+    def swap_out(self):
+        """Moves its codes to host memory, for others to use their room; the bytes moved."""
+        return self._told("certkv_sequence_swap_out")
+
+    def swap_in(self):
+        """Brings them back; the bytes moved."""
+        return self._told("certkv_sequence_swap_in")
+
+    def save(self, path, model):
+        """Writes it to a file that Cache.restore reads for the same `model`; the bytes written."""
+        scope = _scope(model)
+        return self._told("certkv_sequence_save", ctypes.byref(scope[0]), str(path).encode())
+
+
+class Step(_Owned):
+    """A step in progress; one thread at a time. The end of its `with` block finishes it, an exception in it drops it without a trace.
+
+    Calls with host memory return when they are done. Those with device memory are enqueued on the cache's stream: after_stream(mine) before them
+    makes it wait for the caller's, before_stream(mine) behind them the other way round, and buffers stay until then.
+    """
+
+    def __init__(self, cache, chunks):
+        handle, self.cache = ctypes.c_void_p(), cache
+        if any(sequence.cache is not cache for sequence, _ in chunks):
+            raise ValueError("a sequence is another cache's")
+        batch = (_abi.certkv_chunk * len(chunks))(*((sequence.number(), tokens) for sequence, tokens in chunks))
+        cache.library.call("certkv_step_begin", cache.handle(), batch, len(chunks), ctypes.byref(handle))
+        # Sequences stay at least as long as the step that they are busy with.
+        self._handle, self._chunks, self._heads = handle, chunks, sum(tokens for _, tokens in chunks) * cache.q_heads
+
+        def abort():
+            if cache.closed:
+                return
+            try:
+                cache.library.call("certkv_step_abort", handle)
+            except Error as error:
+                # Over already: some failures of finish() end it.
+                if error.status != _abi.CERTKV_INVALID_HANDLE:
+                    raise
+
+        super().__init__(abort)
+
+    def handle(self):
+        """The certkv_step pointer, for calls that have no method here."""
+        self.cache.handle()
+        if self.closed:
+            raise ValueError("the step is over")
+        return self._handle
+
+    def _call(self, name, *arguments):
+        self.cache.library.call(name, self.handle(), *arguments)
+
+    def __exit__(self, kind, error, trace):
+        try:
+            if kind is None and not self.closed:
+                self.finish()
+        finally:
+            self.close()
+
+    def append(self, layer, keys, values):
+        """Keys (after RoPE) and values of the new tokens in one layer, (tokens, kv_heads, head_dim) of one type each."""
+        k, v = take("keys", keys), take("values", values)
+        alike(k, v, ("keys", "values"))
+        self._call("certkv_step_append", layer, k.address, v.address, k.elements, number(k), k.space)
+
+    def attend(self, layer, queries, out, certificates=True):
+        """Attention of the new tokens over everything up to them: `queries` and `out` are (tokens, q_heads, head_dim), f32. Returns the certificates,
+        an array of certkv_certificate by token and head, or None without them. With device memory they are waited for."""
+        q, o = take("queries", queries), take("out", out, write=True)
+        alike(q, o, ("queries", "out"))
+        if q.dtype != "f32":
+            raise TypeError(f"queries and out hold {q.dtype}, not f32")
+        found = (_abi.certkv_certificate * self._heads)() if certificates else None
+        f32 = ctypes.POINTER(ctypes.c_float)
+        self._call("certkv_step_attend", layer, ctypes.cast(q.address, f32), ctypes.cast(o.address, f32), q.elements, found,
+                   self._heads if certificates else 0, q.space)
+        return found
+
+    def certificates(self, layer):
+        """Those of a layer that was attended, later. Waits."""
+        found = (_abi.certkv_certificate * self._heads)()
+        self._call("certkv_step_certificates", layer, found, len(found))
+        return found
+
+    def after_stream(self, stream):
+        """The cache's stream waits for `stream` (an address, such as torch.cuda.current_stream().cuda_stream)."""
+        self._call("certkv_step_after_stream", stream)
+
+    def before_stream(self, stream):
+        """`stream` waits for the cache's."""
+        self._call("certkv_step_before_stream", stream)
+
+    def finish(self):
+        """Makes the new tokens part of their sequences. The step is over."""
+        self._call("certkv_step_finish")
+        self._end.detach()

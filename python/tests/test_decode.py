@@ -1,0 +1,238 @@
+"""Lives of sequences through the package, each output against attention in float64, and calls that must be refused.
+
+CERTKV_LIBRARY=path/to/libcertkv.so.0 python3 -m unittest discover -s python/tests, with numpy
+"""
+import gc
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import numpy
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(ROOT / "python"))
+
+import certkv  # noqa: E402
+from certkv import _abi  # noqa: E402
+
+PATH = os.environ["CERTKV_LIBRARY"]
+LIBRARY = certkv.load(PATH)
+compared = 0
+
+
+def attention(q, keys, values):
+    """Of one query, (q_heads, d), over (tokens, kv_heads, d), in float64."""
+    group = q.shape[0] // keys.shape[1]
+    k, v = (numpy.repeat(rows.astype(numpy.float64), group, 1) for rows in (keys, values))
+    logits = numpy.einsum("hd,thd->ht", q.astype(numpy.float64), k) / numpy.sqrt(q.shape[1])
+    weights = numpy.exp(logits - logits.max(1, keepdims=True))
+    return numpy.einsum("ht,thd->hd", weights / weights.sum(1, keepdims=True), v)
+
+
+def beyond(out, exact, certificates, shrink=1.0):
+    """How many heads are further from `exact` than their bound, times `shrink`, allows."""
+    global compared
+    errors = numpy.linalg.norm(out.astype(numpy.float64) - exact, axis=1)
+    compared += len(errors)
+    return sum(not (error <= c.bound * shrink) for error, c in zip(errors, certificates))
+
+
+class Tensor:
+    """What the package uses of a torch tensor."""
+
+    def __init__(self, array, dtype="torch.float32", contiguous=True, is_cuda=False):
+        self.array, self.dtype, self.contiguous, self.is_cuda = array, dtype, contiguous, is_cuda
+
+    def data_ptr(self):
+        return self.array.ctypes.data
+
+    def numel(self):
+        return self.array.size
+
+    def is_contiguous(self):
+        return self.contiguous
+
+
+def small(**fields):
+    return LIBRARY.cache(**{**dict(layers=1, q_heads=2, kv_heads=1, head_dim=64, max_tokens=256, max_sequences=4), **fields})
+
+
+def rows(*shape, kind=numpy.float32):
+    return numpy.zeros(shape, kind)
+
+
+class Lives(unittest.TestCase):
+    def decode(self, seed, shape, lengths, kind):
+        layers, q_heads, kv_heads, dim = shape
+        random = numpy.random.default_rng(seed)
+
+        def number(*shape):
+            made = random.standard_normal(shape).astype(numpy.float32)
+            return made.astype(kind)
+
+        wrong = [0, 0]
+        with LIBRARY.cache(layers=layers, q_heads=q_heads, kv_heads=kv_heads, head_dim=dim, max_tokens=4096, max_sequences=4) as cache:
+            sequences = [cache.sequence() for _ in lengths]
+            past = [[[number(n, kv_heads, dim), number(n, kv_heads, dim)] for n in lengths] for _ in range(layers)]
+            with cache.step(list(zip(sequences, lengths))) as step:
+                for layer in range(layers):
+                    k, v = (numpy.concatenate([rows[side] for rows in past[layer]]) for side in range(2))
+                    step.append(layer, k, v)
+            # One more goes on from the first.
+            sequences.append(sequences[0].fork())
+            for layer in past:
+                layer.append([rows.copy() for rows in layer[0]])
+            for turn in range(4):
+                with cache.step([(sequence, 1) for sequence in sequences]) as step:
+                    for layer in range(layers):
+                        k, v = number(len(sequences), kv_heads, dim), number(len(sequences), kv_heads, dim)
+                        q = random.standard_normal((len(sequences), q_heads, dim)).astype(numpy.float32)
+                        out = numpy.full_like(q, numpy.nan)
+                        step.append(layer, k, v)
+                        # As a torch tensor now and then.
+                        found = step.attend(layer, Tensor(q), Tensor(out)) if turn % 2 else step.attend(layer, q, out)
+                        for at, own in enumerate(past[layer]):
+                            own[0], own[1] = numpy.concatenate([own[0], k[at : at + 1]]), numpy.concatenate([own[1], v[at : at + 1]])
+                            # The cache holds what 16 bits hold.
+                            exact = attention(q[at], *(side.astype(numpy.float16) for side in own))
+                            mine = found[at * q_heads : (at + 1) * q_heads]
+                            self.assertTrue(all(c.status in (_abi.CERTKV_CERTIFIED, _abi.CERTKV_EXACT) for c in mine))
+                            wrong[0] += beyond(out[at], exact, mine)
+                            wrong[1] += beyond(out[at], exact, mine, 1e-3)
+            self.assertEqual([len(sequence) for sequence in sequences], [n + 4 for n in [*lengths, lengths[0]]])
+            for sequence in sequences:
+                sequence.close()
+            self.assertEqual(cache.memory().live_pages, 0)
+        return wrong
+
+    def test_outputs_are_within_their_bounds(self):
+        shapes = [(1, 2, 1, 64), (2, 4, 4, 64), (2, 8, 2, 128), (1, 8, 1, 96)]
+        for seed, shape in enumerate(shapes * 2):
+            for kind in (numpy.float32, numpy.float16):
+                wrong = self.decode(seed, shape, [(1, 200), (64, 129), (300, 33)][seed % 3], kind)
+                self.assertEqual(wrong[0], 0, (seed, shape, kind))
+                # Planted: bounds a thousand times as small do not hold.
+                self.assertGreater(wrong[1], 0, (seed, shape, kind))
+
+    def test_a_sequence_is_cut_swapped_saved_and_restored(self):
+        with small(swap_tokens=256) as cache, tempfile.TemporaryDirectory() as folder:
+            sequence, k = cache.sequence(), numpy.arange(100 * 64, dtype=numpy.float32).reshape(100, 1, 64) / 6400
+            with cache.step([(sequence, 100)]) as step:
+                step.append(0, k, -k)
+            self.assertGreater(sequence.swap_out(), 0)
+            self.assertGreater(sequence.swap_in(), 0)
+            file = pathlib.Path(folder, "one")
+            self.assertEqual(sequence.save(file, "model"), file.stat().st_size)
+            again, q = cache.restore(file, b"model"), numpy.ones((2, 2, 64), numpy.float32)
+            outs = numpy.zeros_like(q)
+            with cache.step([(sequence, 1), (again, 1)]) as step:
+                step.append(0, rows(2, 1, 64), rows(2, 1, 64))
+                step.attend(0, q, outs)
+            self.assertTrue(numpy.array_equal(outs[0], outs[1]) and numpy.any(outs[0]))
+            sequence.truncate(7)
+            self.assertEqual((len(sequence), len(again)), (7, 101))
+            with self.assertRaises(certkv.Error) as refused:
+                cache.restore(file, "another model")
+            self.assertEqual(refused.exception.name, "CERTKV_FILE_REFUSED")
+
+    def test_the_example_says_what_the_one_in_c_says(self):
+        with tempfile.TemporaryDirectory() as folder:
+            program = pathlib.Path(folder, "minimal_decode")
+            library = pathlib.Path(folder, "libcertkv.so.0")
+            library.symlink_to(pathlib.Path(PATH).resolve())
+            source = ROOT / "cpp-examples/minimal_decode.c"
+            subprocess.run(["gcc", "-std=c11", "-I", ROOT / "include", source, library, "-lm", f"-Wl,-rpath,{folder}", "-o", program], check=True)
+            in_c = subprocess.run([program], check=True, capture_output=True, text=True).stdout
+            run = [sys.executable, ROOT / "python/examples/minimal_decode.py", PATH]
+            in_python = subprocess.run(run, check=True, capture_output=True, text=True, env={"PYTHONPATH": str(ROOT / "python")}).stdout
+        self.assertEqual(in_python, in_c)
+
+
+class Refused(unittest.TestCase):
+    def refused(self, kind, words, call, *arguments, **named):
+        with self.assertRaises(kind) as refused:
+            call(*arguments, **named)
+        self.assertIn(words, str(refused.exception))
+
+    def test_buffers(self):
+        with small() as cache:
+            step, good = cache.step(cache.sequence()), rows(1, 1, 64)
+            for bad, kind, words in [
+                (rows(1, 1, 64, kind=numpy.float64), TypeError, "keys holds float64"),
+                (rows(1, 1, 128)[:, :, ::2], ValueError, "keys is not contiguous"),
+                (Tensor(good, contiguous=False), ValueError, "keys is not contiguous"),
+                (Tensor(good, dtype="torch.int64"), TypeError, "keys holds torch.int64"),
+                (rows(1, 1, 32), ValueError, "keys and values differ in elements"),
+                (rows(1, 1, 64, kind=numpy.float16), ValueError, "keys and values differ in dtype"),
+                (Tensor(good, is_cuda=True), ValueError, "keys and values differ in space"),
+                ([0.0] * 64, TypeError, "keys is a list"),
+            ]:
+                self.refused(kind, words, step.append, 0, bad, good)
+            self.refused(certkv.Error, "CERTKV_SHAPE", step.append, 0, rows(2, 1, 64), rows(2, 1, 64))
+            self.refused(certkv.Error, "CERTKV_LAYER", step.append, 1, good, good)
+            self.refused(certkv.Error, "CERTKV_NOT_FINITE", step.append, 0, good + numpy.nan, good)
+            self.refused(certkv.Error, "CERTKV_UNSUPPORTED", step.append, 0, Tensor(good, is_cuda=True), Tensor(good, is_cuda=True))
+            step.append(0, Tensor(good.astype(numpy.float16), "torch.float16"), certkv.Pointer(rows(64, kind=numpy.float16).ctypes.data, 64, "f16"))
+            fixed = rows(1, 2, 64)
+            fixed.flags.writeable = False
+            self.refused(ValueError, "out is read-only", step.attend, 0, rows(1, 2, 64), fixed)
+            self.refused(TypeError, "queries and out hold f16", step.attend, 0, *[rows(1, 2, 64, kind=numpy.float16)] * 2)
+            self.refused(TypeError, "dtype is 'f8'", certkv.Pointer, 0, 1, "f8")
+            self.refused(ValueError, "must not be negative", certkv.Pointer, -1, 1)
+            step.close()
+
+    def test_what_is_over(self):
+        cache = small()
+        sequence = cache.sequence()
+        self.refused(certkv.Error, "CERTKV_ORDER", cache.step(sequence).finish)
+        gc.collect()
+        with self.assertRaises(KeyError), cache.step(sequence) as step:
+            step.append(0, rows(1, 1, 64), rows(1, 1, 64))
+            self.refused(certkv.Error, "CERTKV_BUSY_SEQUENCE", cache.step, sequence)
+            raise KeyError
+        self.assertEqual(len(sequence), 0)
+        self.refused(ValueError, "the step is over", step.append, 0, rows(1, 1, 64), rows(1, 1, 64))
+        with cache.step(sequence) as step:
+            step.append(0, rows(1, 1, 64), rows(1, 1, 64))
+        self.assertEqual(len(sequence), 1)
+        other = sequence.fork()
+        sequence.close()
+        sequence.close()
+        self.refused(ValueError, "the sequence is closed", len, sequence)
+        self.assertEqual(len(other), 1)
+        del other
+        gc.collect()
+        self.assertEqual(cache.memory().live_pages, 0)
+        left = cache.sequence()
+        cache.close()
+        cache.close()
+        self.refused(ValueError, "the cache is closed", cache.memory)
+        # What belonged to a cache that is closed bothers none that may have its address now.
+        again = small()
+        kept = again.sequence()
+        left.close()
+        self.assertEqual(len(kept), 0)
+        with small() as other:
+            self.refused(ValueError, "another cache's", other.step, kept)
+
+    def test_configurations_and_libraries(self):
+        self.refused(certkv.Error, "CERTKV_INVALID_ARGUMENT", small, head_dim=63)
+        self.refused(certkv.Error, "CERTKV_", small, format="k9")
+        self.refused(TypeError, "no field depth", small, depth=3)
+        self.refused(OSError, "nowhere", certkv.load, "/nowhere/libcertkv.so")
+        with tempfile.TemporaryDirectory() as folder:
+            other = pathlib.Path(folder, "other.so")
+            subprocess.run(["gcc", "-shared", "-x", "c", "/dev/null", "-o", other], check=True)
+            self.refused(ImportError, "is not certkv", certkv.load, other)
+
+
+def tearDownModule():
+    print(f"outputs compared: {compared}")
+
+
+if __name__ == "__main__":
+    unittest.main()
