@@ -50,15 +50,7 @@ impl Caller {
 #[test]
 fn units_come_back_from_files() {
     let cache = new_cache(CERTKV_POLICY_CERTIFIED, CERTKV_F16);
-    let mut caller = Caller {
-        cache,
-        step: ptr::null_mut(),
-        model: Model::default(),
-        noise: 1,
-        statuses: Vec::new(),
-        moved: [0; 4],
-        folder: folder(),
-    };
+    let mut caller = Caller::new(cache, 1);
     let calls =
         [Call::Create(0), Call::Whole { slot: 0, tokens: 40, hostile: false }, Call::Publish(0), Call::Release(0)];
     calls.iter().for_each(|call| caller.apply(call).unwrap());

@@ -53,6 +53,11 @@ struct Caller {
 }
 
 impl Caller {
+    fn new(cache: *mut certkv_cache, noise: u64) -> Self {
+        let (model, statuses) = (Model::default(), Vec::new());
+        Self { cache, step: ptr::null_mut(), model, noise, statuses, moved: [0; 4], folder: folder() }
+    }
+
     fn number(&mut self) -> f32 {
         self.noise = self.noise.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
         (self.noise >> 40) as f32 / (1 << 23) as f32 - 1.0
@@ -491,15 +496,7 @@ fn new_cache(policy: i32, store: i32) -> *mut certkv_cache {
 /// Runs the calls on a new cache, ends everything, and gives the statuses that were seen and what was moved.
 fn play(calls: &[Call], policy: i32, store: i32, noise: u64) -> Result<(Vec<certkv_status>, [u64; 4]), TestCaseError> {
     let cache = new_cache(policy, store);
-    let mut caller = Caller {
-        cache,
-        step: ptr::null_mut(),
-        model: Model::default(),
-        noise,
-        statuses: Vec::new(),
-        moved: [0; 4],
-        folder: folder(),
-    };
+    let mut caller = Caller::new(cache, noise);
     for call in calls {
         caller.apply(call)?;
     }
@@ -577,15 +574,7 @@ fn the_token_that_fills_a_block_has_a_finite_bound_under_every_policy() {
 fn a_leak_would_be_seen() {
     let calls = [Call::Create(0), Call::Whole { slot: 0, tokens: 40, hostile: false }, Call::Fork { from: 0, to: 1 }];
     let cache = new_cache(CERTKV_POLICY_CERTIFIED, CERTKV_F16);
-    let mut caller = Caller {
-        cache,
-        step: ptr::null_mut(),
-        model: Model::default(),
-        noise: 1,
-        statuses: Vec::new(),
-        moved: [0; 4],
-        folder: folder(),
-    };
+    let mut caller = Caller::new(cache, 1);
     calls.iter().for_each(|call| caller.apply(call).unwrap());
     caller.apply(&Call::Release(0)).unwrap();
     assert!(caller.statuses.iter().all(|s| *s == CERTKV_OK), "{:?}", caller.statuses);

@@ -10,11 +10,10 @@
 //! | 32 each | digests of model and text |
 //! | per layer and key head | f64 query energies, f64 key energies (by pair), f64 mean key, f32 least and greatest key, balance, centre (by channel), bits (a byte a pair) |
 //! | 8 | checksum of all before it |
-//!
-//! The checksum chains an invertible step over words of 8 bytes, so a change within one word is always found.
+use super::sealed::{self, CHECKSUM, Reader};
 use super::{Calibration, CalibrationError, HeadScheme, Heads, Rule, Seen, Source};
 use crate::score::SCORES;
-use certkv_core::{Pairing, hash::splitmix64};
+use certkv_core::Pairing;
 
 /// How the file begins.
 pub const MAGIC: [u8; 8] = *b"certkvGQ";
@@ -22,24 +21,13 @@ pub const MAGIC: [u8; 8] = *b"certkvGQ";
 pub const VERSION: u32 = 1;
 
 const HEADER: usize = 8 + 4 + 6 * 4 + 8 + 8 + 64;
-const CHECKSUM: usize = 8;
 const PAIRINGS: [Pairing; 2] = [Pairing::Half, Pairing::Interleaved];
-
-pub(crate) fn checksum(bytes: &[u8]) -> u64 {
-    let words = bytes.chunks(8).map(|chunk| {
-        let mut word = [0; 8];
-        word[..chunk.len()].copy_from_slice(chunk);
-        u64::from_le_bytes(word)
-    });
-    words.fold(bytes.len() as u64, |h, word| splitmix64(h ^ word))
-}
 
 impl Calibration {
     /// The file.
     pub fn to_bytes(&self) -> Vec<u8> {
         let (heads, rule, source) = (&self.heads, &self.rule, &self.source);
-        let mut out = MAGIC.to_vec();
-        out.extend(VERSION.to_le_bytes());
+        let mut out = sealed::begin(MAGIC, VERSION);
         for n in [heads.layers, heads.q_heads, heads.kv_heads, heads.head_dim, heads.rotary, rule.budget] {
             // All of them were checked to be small.
             out.extend((n as u32).to_le_bytes());
@@ -60,9 +48,7 @@ impl Calibration {
             }
             out.extend(&scheme.bits);
         }
-        let sum = checksum(&out);
-        out.extend(sum.to_le_bytes());
-        out
+        sealed::end(out)
     }
 
     /// Reads what [`Calibration::to_bytes`] wrote. Memory grows with the file's length and not with what its header claims.
@@ -71,29 +57,12 @@ impl Calibration {
     /// [`CalibrationError`] says what is wrong: not a calibration, another version, cut, longer, changed, or holding what no
     /// calibration holds.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, CalibrationError> {
-        let mut file = Reader(bytes);
         let short = |need| CalibrationError::Truncated { have: bytes.len(), need };
-        let magic = file.take(MAGIC.len()).ok_or(short(HEADER + CHECKSUM))?;
-        if magic != MAGIC {
-            return Err(CalibrationError::Magic);
-        }
-        let found = file.u32().ok_or(short(HEADER + CHECKSUM))?;
-        if found != VERSION {
-            return Err(CalibrationError::Version { found, known: VERSION });
-        }
+        let mut file = sealed::open(bytes, MAGIC, VERSION, HEADER)?;
         let (heads, rule, source) = header(&mut file).ok_or(short(HEADER + CHECKSUM))??;
         let (pairs, dim, count) = (heads.pairs(), heads.head_dim, heads.layers * heads.kv_heads);
         let need = HEADER + count * (17 * pairs + 24 * dim) + CHECKSUM;
-        if bytes.len() < need {
-            return Err(short(need));
-        }
-        if bytes.len() > need {
-            return Err(CalibrationError::Trailing { bytes: bytes.len() - need });
-        }
-        let (body, sum) = bytes.split_at(need - CHECKSUM);
-        if sum != checksum(body).to_le_bytes() {
-            return Err(CalibrationError::Checksum);
-        }
+        sealed::whole(bytes, need)?;
         let (mut seen, mut schemes) = (Vec::with_capacity(count), Vec::with_capacity(count));
         for at in 0..count {
             let (head, scheme) = file.head(pairs, dim).ok_or(short(need))?;
@@ -154,32 +123,7 @@ impl HeadScheme {
     }
 }
 
-/// What is left of the bytes.
-pub(crate) struct Reader<'a>(pub(crate) &'a [u8]);
-
-impl<'a> Reader<'a> {
-    pub(crate) fn take(&mut self, n: usize) -> Option<&'a [u8]> {
-        let (taken, rest) = self.0.split_at_checked(n)?;
-        self.0 = rest;
-        Some(taken)
-    }
-
-    pub(crate) fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
-        self.take(N)?.try_into().ok()
-    }
-
-    pub(crate) fn u32(&mut self) -> Option<u32> {
-        self.array().map(u32::from_le_bytes)
-    }
-
-    pub(crate) fn f64s(&mut self, n: usize) -> Option<Vec<f64>> {
-        Some(self.take(8 * n)?.as_chunks::<8>().0.iter().map(|b| f64::from_le_bytes(*b)).collect())
-    }
-
-    pub(crate) fn f32s(&mut self, n: usize) -> Option<Vec<f32>> {
-        Some(self.take(4 * n)?.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect())
-    }
-
+impl Reader<'_> {
     fn head(&mut self, pairs: usize, dim: usize) -> Option<(Seen, HeadScheme)> {
         let (queries, keys, mean) = (self.f64s(pairs)?, self.f64s(pairs)?, self.f64s(dim)?);
         let (low, high) = (self.f32s(dim)?, self.f32s(dim)?);

@@ -11,11 +11,11 @@ mod distance;
 mod error;
 mod file;
 mod meter;
+pub(crate) mod sealed;
 
 pub use distance::Distance;
 pub use error::CalibrationError;
 pub use file::{MAGIC, VERSION};
-pub(crate) use file::{Reader, checksum};
 pub use meter::Meter;
 
 /// The heads of a model.
@@ -310,4 +310,4 @@ fn scheme(heads: &Heads, rule: &Rule, seen: &Seen) -> Result<HeadScheme, Calibra
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -39,7 +39,7 @@ fn calibration() -> Calibration {
 }
 
 /// As `bytes`, with a checksum that fits.
-fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {
+pub(crate) fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {
     let end = bytes.len() - 8;
     let mut h = end as u64;
     for chunk in bytes[..end].chunks(8) {

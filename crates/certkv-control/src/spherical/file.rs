@@ -11,7 +11,8 @@
 //! | per layer and key head | f64 loss by group, f32 directions (groups, words, channels of a group) |
 //! | 8 | checksum of all before it, as in a calibration |
 use super::{Codebooks, HeadBooks, KeyHeads, Objective, Training};
-use crate::calibration::{CalibrationError, Reader, Source, checksum};
+use crate::calibration::sealed::{self, CHECKSUM, Reader};
+use crate::calibration::{CalibrationError, Source};
 use certkv_codec::spherical::Tier;
 
 /// How the file begins.
@@ -20,14 +21,12 @@ pub const MAGIC: [u8; 8] = *b"certkvSP";
 pub const VERSION: u32 = 1;
 
 const HEADER: usize = 8 + 4 + 4 * 4 + 8 + 2 * 8 + 64;
-const CHECKSUM: usize = 8;
 
 impl Codebooks {
     /// The file.
     pub fn to_bytes(&self) -> Vec<u8> {
         let KeyHeads { layers, kv_heads, head_dim } = self.heads;
-        let mut out = MAGIC.to_vec();
-        out.extend(VERSION.to_le_bytes());
+        let mut out = sealed::begin(MAGIC, VERSION);
         for n in [layers, kv_heads, head_dim, self.training.rounds] {
             // All of them were checked to be small.
             out.extend((n as u32).to_le_bytes());
@@ -44,9 +43,7 @@ impl Codebooks {
             out.extend(head.loss.iter().flat_map(|x| x.to_le_bytes()));
             out.extend(head.words.iter().flat_map(|x| x.to_le_bytes()));
         }
-        let sum = checksum(&out);
-        out.extend(sum.to_le_bytes());
-        out
+        sealed::end(out)
     }
 
     /// Reads what [`Codebooks::to_bytes`] wrote. Memory grows with the file's length and not with what its header claims.
@@ -55,29 +52,12 @@ impl Codebooks {
     /// [`CalibrationError`] says what is wrong: no codebooks, another version, cut, longer, changed, or holding what no codebook
     /// holds, such as a direction that is not of length 1.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, CalibrationError> {
-        let mut file = Reader(bytes);
         let short = |need| CalibrationError::Truncated { have: bytes.len(), need };
-        let magic = file.take(MAGIC.len()).ok_or(short(HEADER + CHECKSUM))?;
-        if magic != MAGIC {
-            return Err(CalibrationError::Magic);
-        }
-        let found = file.u32().ok_or(short(HEADER + CHECKSUM))?;
-        if found != VERSION {
-            return Err(CalibrationError::Version { found, known: VERSION });
-        }
+        let mut file = sealed::open(bytes, MAGIC, VERSION, HEADER)?;
         let (heads, tier, training, source) = header(&mut file).ok_or(short(HEADER + CHECKSUM))??;
         let (groups, count) = (heads.head_dim / tier.group(), heads.layers * heads.kv_heads);
         let need = HEADER + count * groups * (8 + 4 * tier.book_len()) + CHECKSUM;
-        if bytes.len() < need {
-            return Err(short(need));
-        }
-        if bytes.len() > need {
-            return Err(CalibrationError::Trailing { bytes: bytes.len() - need });
-        }
-        let (body, sum) = bytes.split_at(need - CHECKSUM);
-        if sum != checksum(body).to_le_bytes() {
-            return Err(CalibrationError::Checksum);
-        }
+        sealed::whole(bytes, need)?;
         let mut head = || Some(HeadBooks { loss: file.f64s(groups)?, words: file.f32s(groups * tier.book_len())? });
         let books = (0..count).map(|_| head().ok_or(short(need))).collect::<Result<_, _>>()?;
         Self::new(heads, source, tier, training, books)

@@ -1,4 +1,5 @@
 use super::*;
+use crate::calibration::tests::sealed;
 use certkv_core::hash::splitmix64;
 
 const HEADS: KeyHeads = KeyHeads { layers: 2, kv_heads: 2, head_dim: 32 };
@@ -31,19 +32,6 @@ fn codebooks(tier: Tier) -> Codebooks {
     assert_eq!(gather.tokens(), 200);
     let books = (0..4).map(|at| gather.train_head(at / 2, at % 2, tier, &TRAINING).unwrap()).collect();
     Codebooks::new(HEADS, source(), tier, TRAINING, books).unwrap()
-}
-
-/// As `bytes`, with a checksum that fits.
-fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {
-    let end = bytes.len() - 8;
-    let mut h = end as u64;
-    for chunk in bytes[..end].chunks(8) {
-        let mut word = [0; 8];
-        word[..chunk.len()].copy_from_slice(chunk);
-        h = splitmix64(h ^ u64::from_le_bytes(word));
-    }
-    bytes[end..].copy_from_slice(&h.to_le_bytes());
-    bytes
 }
 
 #[test]
