@@ -312,17 +312,21 @@ fn originals_between_codes_are_read_in_every_ring() {
             // Several blocks to each warp; large groups take long to emulate.
             let lens: &[usize] = if group > 8 { &[330, 130, 7] } else { &[1500, 130, 7, 64] };
             let spec = Spec { keys, values, seed: dim as u64, ..Spec::new(format, dim, group, lens) };
-            let case = Case::new(&spec);
             let variant =
                 Variant::new(spec.layout(), spec.group, Arch::Sm80).and_then(|v| v.with_shape(warps, stages)).unwrap();
-            let old = run_variant(&case, &variant, false, 3, |l| l.seed(7).truncating());
-            checked(&case, &old);
-            let new = run_variant(&case, &variant, true, 3, |l| l.seed(7).truncating());
-            let bits = |r: &Run| r.out.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
-            assert_eq!(bits(&old), bits(&new), "{spec:?}");
-            assert_eq!(old.masses, new.masses, "{spec:?}");
+            with_bulk_copies_as_without(&spec, &variant);
         }
     }
+}
+
+/// Runs a case either way, against float64 and bit for bit.
+fn with_bulk_copies_as_without(spec: &Spec, variant: &Variant) {
+    let case = Case::new(spec);
+    let [old, new] = [false, true].map(|bulk| run_variant(&case, variant, bulk, 3, |l| l.seed(7).truncating()));
+    checked(&case, &old);
+    let bits = |r: &Run| r.out.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+    assert_eq!(bits(&old), bits(&new), "{spec:?}");
+    assert_eq!(old.masses, new.masses, "{spec:?}");
 }
 
 /// Shares of a ragged batch: every block belongs to one CTA, whatever the lengths and the number of CTAs.
