@@ -63,7 +63,16 @@ fn check(spec: &Spec, warps: usize, stages: usize) -> Verdict {
     assert!(v.wrong.is_empty(), "{spec:?}: {} wrong, first {:#?}", v.wrong.len(), &v.wrong[..v.wrong.len().min(5)]);
     println!(
         "{:16} d {:3} group {:2} {:?} {:?}: {} outputs, rounding {:.1e}, e_arith {:.1e}, bound {:.3} of the norm, tightness {:.1}",
-        spec.format, spec.dim, spec.group, spec.kind, spec.chunks, v.outputs, v.rounding, v.arith, v.relative, v.tightness,
+        spec.format,
+        spec.dim,
+        spec.group,
+        spec.kind,
+        spec.chunks,
+        v.outputs,
+        v.rounding,
+        v.arith,
+        v.relative,
+        v.tightness,
     );
     v
 }
@@ -116,7 +125,8 @@ fn windows_and_sinks_hide_what_they_hide() {
     for (tokens, sinks) in [(1, 0), (20, 0), (40, 5), (33, 16), (100, 40), (1000, 3)] {
         for format in ["k8-v4g32-b32", "tq4-tq4-b16"] {
             let sight = Some(Sight { tokens, sinks });
-            let spec = Spec { sight, seed: u64::from(tokens), ..Spec::new(format, 64, 2, &[(150, 60), (0, 50), (96, 1)]) };
+            let spec =
+                Spec { sight, seed: u64::from(tokens), ..Spec::new(format, 64, 2, &[(150, 60), (0, 50), (96, 1)]) };
             check(&spec, 2, 2);
         }
     }
@@ -166,5 +176,12 @@ fn what_is_no_number_is_never_certified() {
 fn macros() {
     let spec = Spec::new(Box::leak(std::env::var("FMT").unwrap().into_boxed_str()), 128, 4, &[(0, 1)]);
     let v = Variant::new(spec.layout(), 4, Arch::Sm90a).unwrap();
-    println!("{}", v.macros().iter().map(|(n, x)| format!("-D{n}={x}{}", if *x > 0xffff_ffff { "ull" } else { "" })).collect::<Vec<_>>().join(" "));
+    println!(
+        "{}",
+        v.macros()
+            .iter()
+            .map(|(n, x)| format!("-D{n}={x}{}", if *x > 0xffff_ffff { "ull" } else { "" }))
+            .collect::<Vec<_>>()
+            .join(" ")
+    );
 }

@@ -248,7 +248,6 @@ pub fn extend(queue: &Queue, kernel: &Function, a: &Extend<'_>) -> Result<(), Cu
     unsafe { kernel.launch(queue.stream(), ctas, threads, shared, &args, CHAINED) }
 }
 
-
 #[cfg(test)]
 mod tests {
     use super::*;

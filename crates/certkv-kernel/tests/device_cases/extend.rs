@@ -1,8 +1,13 @@
 //! Cases for the extend kernel: chunks of queries over sequences with packed pages, and causal attention in f64 to compare with. The same cases
 //! run on the emulator and on the device.
-#![allow(dead_code, unreachable_pub, clippy::neg_cmp_op_on_partial_ord, reason = "each test program uses its part; NaN fails every check")]
-use certkv_codec::decode::{decode_key, decode_value};
+#![allow(
+    dead_code,
+    unreachable_pub,
+    clippy::neg_cmp_op_on_partial_ord,
+    reason = "each test program uses its part; NaN fails every check"
+)]
 use certkv_codec::Encoder;
+use certkv_codec::decode::{decode_key, decode_value};
 use certkv_core::fragment::{key_place, to_fragment, value_place};
 use certkv_core::{Dtype, Geometry, RecordLayout};
 use certkv_kernel::cuda::args::{Certificate, Element};
@@ -105,7 +110,8 @@ impl Case {
         for (s, &(before, tokens)) in spec.chunks.iter().enumerate() {
             let first = all.len();
             for h in 0..spec.kv_heads {
-                let shape = Shape { tokens: before + tokens, head_dim: d, group: spec.group, block: b, store: spec.store };
+                let shape =
+                    Shape { tokens: before + tokens, head_dim: d, group: spec.group, block: b, store: spec.store };
                 let seed = spec.seed.wrapping_mul(977) + (s * 64 + h) as u64;
                 let mut data = heads(spec.kind, shape, seed);
                 // `OneToken` ignores the length asked for.
@@ -186,10 +192,20 @@ impl Case {
                     to_fragment(l, &head.records[j], &mut fragment).unwrap();
                     let range = j * b * d..(j + 1) * b * d;
                     if l.format.key.is_exact() {
-                        fragment[l.key_codes.clone()].copy_from_slice(&bytes(&side(&head.data.keys[range.clone()], b, d, true)));
+                        fragment[l.key_codes.clone()].copy_from_slice(&bytes(&side(
+                            &head.data.keys[range.clone()],
+                            b,
+                            d,
+                            true,
+                        )));
                     }
                     if l.format.value.is_exact() {
-                        fragment[l.value_codes.clone()].copy_from_slice(&bytes(&side(&head.data.values[range], b, d, false)));
+                        fragment[l.value_codes.clone()].copy_from_slice(&bytes(&side(
+                            &head.data.values[range],
+                            b,
+                            d,
+                            false,
+                        )));
                     }
                     let at = page as usize * page_stride + h * l.bytes;
                     packed[at..at + l.bytes].copy_from_slice(&fragment);
@@ -257,9 +273,11 @@ impl Case {
                 .collect();
             for token in 0..tokens {
                 let position = before + token;
-                let sees = |t: usize| spec.sight.is_none_or(|w| t < w.sinks as usize || t + w.tokens as usize > position);
+                let sees =
+                    |t: usize| spec.sight.is_none_or(|w| t < w.sinks as usize || t + w.tokens as usize > position);
                 let seen: Vec<usize> = (0..=position).filter(|t| sees(*t)).collect();
-                let exact = l.format.key.is_exact() && l.format.value.is_exact() || seen.iter().all(|t| *t >= before / b * b);
+                let exact =
+                    l.format.key.is_exact() && l.format.value.is_exact() || seen.iter().all(|t| *t >= before / b * b);
                 for h in 0..self.q_heads() {
                     let [keys, values, coded_keys, coded_values] = &used[h / spec.group];
                     let q = decode(&self.queries[row * d..(row + 1) * d], spec.store);
