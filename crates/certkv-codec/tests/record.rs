@@ -34,7 +34,7 @@ fn reference_keys(l: &RecordLayout, keys: &[f64]) -> (Vec<f64>, Vec<f64>, Option
             let x = by_channel(&decoded);
             (decoded, x, None)
         }
-        KeyFormat::Turbo { bits } => {
+        KeyFormat::Turbo { bits, .. } => {
             let b = turboquant::encode_bytes(keys, dim, bits).unwrap();
             let rows = b.codes.chunks_exact(dim).zip(&b.radius);
             let turned: Vec<f64> =

@@ -68,7 +68,7 @@ fn quantize(format: Format, d: usize, width: usize, keys: &mut [f32], values: &m
             let group = if group == 0 { d } else { usize::from(group) };
             keys.chunks_mut(group).for_each(|g| symmetric(g, bits));
         }
-        KeyFormat::Turbo { bits } => turbo(keys, d, bits),
+        KeyFormat::Turbo { bits, .. } => turbo(keys, d, bits),
         KeyFormat::F16 | KeyFormat::Bf16 => {}
     }
     match format.value {
