@@ -95,12 +95,12 @@ mod tests {
             Err(CodecError::Shape { input: Input::Balance, got: 1, want: 2 })
         ));
         for bad in [f32::NAN, f32::INFINITY] {
-            let refused = KeyMetric::new(&[0.0, bad], &fine);
-            assert_eq!(refused, Err(CodecError::NonFinite { input: Input::KeyCentre, row: 0, channel: 1 }));
+            let refused = KeyMetric::new(&[0.0, bad], &fine).err();
+            assert_eq!(refused, Some(CodecError::NonFinite { input: Input::KeyCentre, row: 0, channel: 1 }));
         }
         for bad in [0.0, -1.0, f32::NAN, f32::INFINITY, f32::from_bits(1)] {
-            let refused = KeyMetric::new(&fine, &[1.0, bad]);
-            assert_eq!(refused, Err(CodecError::NotPositive { input: Input::Balance, channel: 1 }));
+            let refused = KeyMetric::new(&fine, &[1.0, bad]).err();
+            assert_eq!(refused, Some(CodecError::NotPositive { input: Input::Balance, channel: 1 }));
         }
     }
 }

@@ -56,7 +56,7 @@ fn set_keys(cache: &mut Cache, mut key: impl FnMut(usize) -> Vec<f64>) {
 #[test]
 fn offsets_and_unbalanced_channels_cost_nothing() {
     let dim = 128;
-    let spread = |c: usize| if c % 8 == 0 { 4.0 } else { 0.25 };
+    let spread = |c: usize| if c.is_multiple_of(8) { 4.0 } else { 0.25 };
     let mean = |c: usize| if c % 16 < 2 { 8.0 } else { 0.0 };
     let mut answers = Vec::new();
     for format in ["tq4-f16-b32", "ctq4-f16-b32"] {

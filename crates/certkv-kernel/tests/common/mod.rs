@@ -89,7 +89,7 @@ fn metric(kind: usize, dim: usize, seed: u64) -> (Vec<f32>, Vec<f32>) {
     let mean = |c: usize| match kind {
         1 if c % 37 == 3 => 20.0,
         3 => 1.0,
-        4 if c % 2 == 0 => 0.75,
+        4 if c.is_multiple_of(2) => 0.75,
         _ => 0.0,
     };
     let centre = (0..dim).map(|c| (mean(c) + 0.2 * rng.normal()) as f32).collect();
