@@ -126,7 +126,7 @@ impl Cache {
     /// Names the field that is out of range, or the budget that is too small; nothing is held then.
     pub fn new(config: Config) -> Result<Self, Error> {
         let sizes = Sizes::new(&config)?;
-        let calibrated = Calibrated::of(&config)?.map(Arc::new);
+        let calibrated = Calibrated::of(&config)?;
         let disk = config.spill.as_ref().map_or(0, |spill| spill.disk_budget);
         let ledger = Arc::new(Ledger::new(config.device_budget, config.host_budget).with_disk(disk));
         for (class, bytes) in CLASSES.into_iter().zip(sizes.reserved()) {
@@ -137,8 +137,7 @@ impl Cache {
         let shape = seal::digest(format!("{:?}", config.geometry).as_bytes());
         let spill =
             config.spill.as_ref().map(|spill| Spilling::new(spill, &sizes.groups, shape, &ledger)).transpose()?;
-        let calibrated = calibrated.as_ref();
-        let groups = sizes.groups.into_iter().map(|group| Group::new(&config, group, calibrated, &device));
+        let groups = sizes.groups.into_iter().map(|group| Group::new(&config, group, &calibrated, &device));
         let groups = groups.collect::<Result<Vec<_>, _>>()?;
         let (main, lane) = (device.stream("main"), device.stream("lane"));
         let fills = groups.iter().any(|group| group.scratch.is_some()).then(|| Lane::new(&device, "fills"));
@@ -171,8 +170,8 @@ impl Cache {
             };
             let groups = cache.groups.iter().map(shape).collect();
             let formats = cache.groups.iter().map(|group| (group.layers, group.layout.format));
-            let (geometry, calibration) = (&cache.config.geometry, cache.calibration());
-            cache.prefixes = Some(Prefixes::new(prefixes, geometry, groups, formats, calibration, Order::Rows)?);
+            let (g, by) = (&cache.config.geometry, cache.calibration());
+            cache.prefixes = Some(Prefixes::new(prefixes, g, groups, formats, by, Order::Rows)?);
         }
         Ok(cache)
     }
@@ -185,11 +184,6 @@ impl Cache {
     /// Policy of steps that do not name one.
     pub fn policy(&self) -> Policy {
         self.config.policy
-    }
-
-    /// Name of the calibration that codes depend on: the BLAKE3 digest of its file, in hex.
-    pub fn calibration(&self) -> Option<&str> {
-        self.groups.iter().find_map(|group| group.calibrated.as_ref()).map(|calibrated| calibrated.name())
     }
 
     /// Layout of the records of `layer`.

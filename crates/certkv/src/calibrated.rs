@@ -2,7 +2,7 @@
 //!
 //! Its name is the BLAKE3 digest of its file, in hex: what `b3sum FILE` prints. A seal holds a number made of it, a saved sequence
 //! and the names of cached prefixes hold all of it, so that codes are never read under another calibration.
-use crate::{Config, Error};
+use crate::{Cache, Config, Error};
 use certkv_codec::KeyMetric;
 use certkv_control::{Calibration, calibration::CalibrationError};
 use certkv_core::hash::hash64;
@@ -22,7 +22,7 @@ impl Calibrated {
     /// # Errors
     /// [`Error::Config`] for one that is missing, given where no format needs it, or of a centre or scale that keys cannot be coded
     /// in; [`Error::Calibration`] for one of another geometry.
-    pub(crate) fn of(config: &Config) -> Result<Option<Self>, Error> {
+    pub(crate) fn of(config: &Config) -> Result<Option<Arc<Self>>, Error> {
         let wrong = |why: String| Err(Error::Config { field: "calibration", why });
         let format = config.formats.iter().find(|format| format.key.is_calibrated());
         let (calibration, format) = match (&config.calibration, format) {
@@ -60,7 +60,7 @@ impl Calibrated {
                 _ => return wrong(format!("no scheme of layer {layer}, head {head}, which {format} needs")),
             }
         }
-        Ok(Some(found))
+        Ok(Some(Arc::new(found)))
     }
 
     /// What keys of a head are coded in: there for every head, once [`Calibrated::of`] has looked. A few comparisons a channel.
@@ -77,5 +77,12 @@ impl Calibrated {
     /// 64 bits of its name, for seals.
     pub(crate) const fn number(&self) -> u64 {
         self.number
+    }
+}
+
+impl Cache {
+    /// Name of the calibration that codes depend on, if they do: the BLAKE3 digest of its file, in hex.
+    pub fn calibration(&self) -> Option<&str> {
+        self.groups.iter().find_map(|group| group.calibrated.as_ref()).map(|calibrated| calibrated.name())
     }
 }

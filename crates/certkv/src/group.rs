@@ -51,7 +51,7 @@ impl Group {
     pub(crate) fn new(
         config: &Config,
         sizes: GroupSizes,
-        calibrated: Option<&Arc<Calibrated>>,
+        calibrated: &Option<Arc<Calibrated>>,
         device: &SimDevice,
     ) -> Result<Self, Error> {
         let arena = |name, pages: usize, bytes: usize| -> Result<Arena, Error> {
@@ -62,7 +62,7 @@ impl Group {
             layers: sizes.layers,
             kv_heads: config.geometry.kv_heads,
             kernel: Kernel::new(&config.geometry, &sizes.layout, certkv_kernel::Arch::detect())?,
-            calibrated: calibrated.filter(|_| sizes.layout.format.key.is_calibrated()).cloned(),
+            calibrated: calibrated.clone().filter(|_| sizes.layout.format.key.is_calibrated()),
             layout: sizes.layout.clone(),
             packed: arena("packed", sizes.packed_pages, sizes.page_bytes)?,
             tail: arena("tail", sizes.tail_pages, sizes.original_bytes)?,
