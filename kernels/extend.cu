@@ -18,17 +18,15 @@
 // Starts to copy block `b` to a slot, if there is one. All threads.
 CKV_FN void fetch(const CkvExtendArgs& a, const Tile& t, u32 b, u8* slot) {
     if (b < t.blocks) {
-        const u8* from;
-        int bytes;
-        if (b < t.packed) {
-            from = a.packed + ldg(a.table + (u64)t.chunk.row * a.table_stride + b) * a.page_stride + t.head * a.head_stride;
-            bytes = CKV_RECORD;
-        } else {
-            from = a.staged + (u64)(t.chunk.staged + b - t.packed) * a.staged_stride + (u64)t.head * (2 * SIDE_BYTES);
-            bytes = 2 * SIDE_BYTES;
-        }
         const u32 to = smem_addr(slot);
-        for (int at = 16 * (int)threadIdx.x; at < bytes; at += 16 * THREADS) cp_async16(to + at, from + at);
+        const int first = 16 * (int)threadIdx.x;
+        if (b < t.packed) {
+            const u8* from = a.packed + ldg(a.table + (u64)t.chunk.row * a.table_stride + b) * a.page_stride + t.head * a.head_stride;
+            for (int at = first; at < CKV_RECORD; at += 16 * THREADS) cp_async16(to + slot_of(at), from + at);
+        } else {
+            const u8* from = a.staged + (u64)(t.chunk.staged + b - t.packed) * a.staged_stride + (u64)t.head * (2 * SIDE_BYTES);
+            for (int at = first; at < 2 * SIDE_BYTES; at += 16 * THREADS) cp_async16(to + spread_out(at), from + at);
+        }
     }
     cp_async_commit();
 }
@@ -83,7 +81,7 @@ CKV_FN void extend_block(const CkvExtendArgs& a, const Tile& t, const u8* block,
         score<CODED>(block, first, q, s);
         if (sight == SOME) mask(a, t, at + 16 * first, s);
         follow(q, s, st, mass);
-        weigh(s, st, certify, w, mass);
+        weigh(q, s, st, certify, w, mass);
         add<CODED>(block, first, rows, w, st);
     }
 #pragma unroll
@@ -128,7 +126,7 @@ CKV_FN void store_rows(const CkvExtendArgs& a, const Tile& t, const float* centr
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1) ckv_extend(const __grid_constant__ CkvExtendArgs a) {
+extern "C" __global__ void __launch_bounds__(THREADS, CTAS) ckv_extend(const __grid_constant__ CkvExtendArgs a) {
     CKV_DYNAMIC_SHARED(shared);
     grid_dependency_wait();
     // What is needed once a block lies in shared memory: registers are for outputs.
@@ -173,7 +171,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) ckv_extend(const __grid
         const int rows = left < BLOCK ? left : BLOCK;
         u32* norms = (u32*)(shared + AT_NORMS) + 2 * line.slot;
         if (certify) {
-            row_norms<WARPS, 1>(block, rows, 0, norms);
+            row_norms<WARPS, 1, Spread>(block, rows, 0, norms);
             sync_threads();
         }
         const Sight sight = sight_of(a, span, at);

@@ -11,9 +11,14 @@ CKV_FN bool hides(u32 hidden, u32 row) { return row >= (hidden & 0xffu) && row <
 CKV_FN float square_lo(u32 x) { return store_lo(x) * store_lo(x); }
 CKV_FN float square_hi(u32 x) { return store_hi(x) * store_hi(x); }
 
+// Units where memory has them.
+struct InOrder {
+    static __device__ __forceinline__ void load(const u8* side, int unit, u32 (&h)[8]) { load_original(side, unit, h); }
+};
+
 // Largest squares of norms among a block's rows that are seen, keys' and values', into `largest` in shared memory, zero before. All warps of the CTA, a
 // tile each: one warp would wait for memory once a tile, and the CTA for that warp. From the last warp on: the first ones may have probes.
-template <int WARP_COUNT, int LOADS>
+template <int WARP_COUNT, int LOADS, class Units>
 CKV_FN void row_norms(const u8* keys, int rows, u32 hidden, u32* largest) {
     const u8* values = keys + SIDE_BYTES;
     const int r = lane() >> 2, k = 2 * (lane() & 3);
@@ -24,8 +29,8 @@ CKV_FN void row_norms(const u8* keys, int rows, u32 hidden, u32* largest) {
 #pragma unroll LOADS
         for (int j = 0; j < CHUNKS; j++) {
             u32 h[8], v[8];
-            load_original(keys, t * CHUNKS + j, h);
-            load_original(values, t * CHUNKS + j, v);
+            Units::load(keys, t * CHUNKS + j, h);
+            Units::load(values, t * CHUNKS + j, v);
 #pragma unroll
             for (int i = 0; i < 8; i++) key_row[i & 1] += square_lo(h[i]) + square_hi(h[i]);
 #pragma unroll

@@ -58,7 +58,7 @@ CKV_FN const u8* tail_of(const CkvAttendArgs& a, const Segment& seg) {
 constexpr int TAIL_LOADS = LEAN ? 1 : 4;
 
 // Of the open block: see row_norms.
-CKV_APART void tail_norms(const u8* keys, int rows, u32 hidden, u32* largest) { row_norms<WARPS, TAIL_LOADS>(keys, rows, hidden, largest); }
+CKV_APART void tail_norms(const u8* keys, int rows, u32 hidden, u32* largest) { row_norms<WARPS, TAIL_LOADS, InOrder>(keys, rows, hidden, largest); }
 
 // Asks for the open block of a head: the tiles that have rows.
 CKV_FN void prefetch_tail(const CkvAttendArgs& a, const Segment& seg) {

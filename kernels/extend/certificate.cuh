@@ -36,17 +36,15 @@ CKV_FN float scaled_square(const u8* record, const Query& q) {
         load_key_scales(record, j, s);
 #pragma unroll
         for (int mt = 0; mt < MT; mt++) {
-            u32 x[2][4];
-            load_query(q, mt, 0, j, x[0]), load_query(q, mt, 1, j, x[1]);
-#pragma unroll
-            for (int i = 0; i < 4; i++) x[0][i] = h2_mul(x[0][i], s.scale[i]), x[1][i] = h2_mul(x[1][i], s.scale[i]);
-            // The rows against themselves: on the diagonal their squares' sums.
 #pragma unroll
             for (int e = 0; e < 2; e++) {
+                u32 x[4];
+                load_query(q, mt, j, e, x);
 #pragma unroll
-                for (int half = 0; half < 2; half++) {
-                    mma_f16(n[mt][half], x[0][2 * e], x[1][2 * e], x[0][2 * e + 1], x[1][2 * e + 1], x[half][2 * e], x[half][2 * e + 1]);
-                }
+                for (int i = 0; i < 4; i++) x[i] = h2_mul(x[i], s.scale[2 * e + i / 2]);
+                // The rows against themselves: on the diagonal their squares' sums.
+                mma_f16(n[mt][0], x[0], x[1], x[2], x[3], x[0], x[2]);
+                mma_f16(n[mt][1], x[0], x[1], x[2], x[3], x[1], x[3]);
             }
         }
     }

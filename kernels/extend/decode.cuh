@@ -13,6 +13,26 @@ CKV_FN void as_halves(u32 (&h)[8]) {
 #endif
 }
 
+// Originals lie in a slot otherwise than in memory: of each unit first the first sixteen bytes of all lanes, then the others, so that eight lanes read
+// from as many banks. Where byte `at` of a side goes, for whole pieces of 16.
+CKV_FN int spread_out(int at) { return (at & ~1023) | (at >> 4 & 1) << 9 | (at >> 5 & 31) << 4; }
+CKV_FN void load_spread(const u8* side, int unit, u32 (&h)[8]) {
+    const u8* at = side + unit * 1024 + lane() * 16;
+    const Vec4 a = *(const Vec4*)at, b = *(const Vec4*)(at + 512);
+    h[0] = a.x, h[1] = a.y, h[2] = a.z, h[3] = a.w;
+    h[4] = b.x, h[5] = b.y, h[6] = b.z, h[7] = b.w;
+}
+struct Spread {
+    static __device__ __forceinline__ void load(const u8* side, int unit, u32 (&h)[8]) { load_spread(side, unit, h); }
+};
+
+// Where byte `at` of a record goes.
+CKV_FN int slot_of(int at) {
+    if (!KEYS_CODED && at >= CKV_KEY_CODES && at < CKV_KEY_CODES + SIDE_BYTES) return CKV_KEY_CODES + spread_out(at - CKV_KEY_CODES);
+    if (!VALUES_CODED && at >= CKV_VALUE_CODES && at < CKV_VALUE_CODES + SIDE_BYTES) return CKV_VALUE_CODES + spread_out(at - CKV_VALUE_CODES);
+    return at;
+}
+
 // Scales and offsets of the lane's eight channels of a chunk.
 struct KeyScales {
     u32 scale[4], offset[4];
@@ -50,7 +70,7 @@ CKV_FN void key_unit(const u8* record, int t, int j, const KeyScales& s, u32 (&h
 #pragma unroll
     for (int i = 0; i < 8; i++) h[i] = h2_mul(h[i], i & 1 ? second : first);
 #else
-    load_original(record + CKV_KEY_CODES, t * CHUNKS + j, h);
+    load_spread(record + CKV_KEY_CODES, t * CHUNKS + j, h);
     as_halves(h);
 #endif
 }
@@ -82,18 +102,18 @@ CKV_FN void value_unit(const u8* record, int t, int j, u32 (&h)[8]) {
 #pragma unroll
     for (int i = 0; i < 8; i++) h[i] = h2_mul(h[i], i & 2 ? second : first);
 #else
-    load_original(record + CKV_VALUE_CODES, t * CHUNKS + j, h);
+    load_spread(record + CKV_VALUE_CODES, t * CHUNKS + j, h);
     as_halves(h);
 #endif
 }
 
 // The same of a block of originals. Values of rows from `rows` on were never written: not numbers to be multiplied, not even by zero.
 CKV_FN void key_rows(const u8* block, int t, int j, u32 (&h)[8]) {
-    load_original(block, t * CHUNKS + j, h);
+    load_spread(block, t * CHUNKS + j, h);
     as_halves(h);
 }
 CKV_FN void value_rows(const u8* block, int t, int j, int rows, u32 (&h)[8]) {
-    load_original(block + SIDE_BYTES, t * CHUNKS + j, h);
+    load_spread(block + SIDE_BYTES, t * CHUNKS + j, h);
     as_halves(h);
     if (rows >= BLOCK) return;
     const int left = rows - 16 * t - 2 * (int)(lane() & 3);

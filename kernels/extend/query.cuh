@@ -1,6 +1,7 @@
 // A warp's queries as rows of products of the matrix unit: halves, each divided by a power of two so that its largest channel lies in [4, 8).
 //
-// They lie in shared memory: eight channels of row 16 mt + 8 half + lane / 4, from 32 j + 8 (lane % 4) on, at ((2 mt + half) CHUNKS + j) 32 + lane.
+// They lie in shared memory as a lane wants them: the four registers of product e of chunk j, channels 32 j + 8 (lane % 4) + 4 e to + 3 of rows 16 mt + lane / 4
+// and 8 more, at ((mt CHUNKS + j) 2 + e) 32 + lane.
 #pragma once
 
 struct Query {
@@ -53,10 +54,9 @@ CKV_FN void row_elements(const CkvExtendArgs& a, bool there, u64 at, float (&x)[
 }
 
 CKV_FN void put_query(const Query& q, int i, int j, const float (&x)[8], float up) {
-    u32 two[4];
+    u32* at = (u32*)(q.halves + ((i / 2 * CHUNKS + j) * 2) * 32 + lane()) + i % 2;
 #pragma unroll
-    for (int c = 0; c < 4; c++) two[c] = h2_pack(x[2 * c] * up, x[2 * c + 1] * up);
-    q.halves[(i * CHUNKS + j) * 32 + lane()] = Vec4{two[0], two[1], two[2], two[3]};
+    for (int c = 0; c < 4; c++) at[(c / 2) * 128 + (c % 2) * 2] = h2_pack(x[2 * c] * up, x[2 * c + 1] * up);
 }
 
 // Reads them; TURNED: rotated, for TurboQuant's keys. A row of each lane at a time, and as they are eight channels at a time: outputs may be in the other
@@ -89,9 +89,11 @@ CKV_FN void prepare_queries(const CkvExtendArgs& a, const Tile& t, const Query& 
         }
         i32 power = (i32)(float_as_u32(most) >> 23) - 127;
         power = power < -100 ? -100 : power;
-        const float up = u32_as_float((u32)(129 - power) << 23), down = u32_as_float((u32)(125 + power) << 23);
+        // The scale's sign goes with the query: a unit is not negative, nor 0, so that what is hidden stays below everything.
+        const float sign = a.scale < 0.0f ? -1.0f : 1.0f;
+        const float up = sign * u32_as_float((u32)(129 - power) << 23), down = u32_as_float((u32)(125 + power) << 23);
         if ((lane() & 3) == 0) {
-            q.units[number] = a.scale * 1.44269504f * down;
+            q.units[number] = fmaxf(fabsf(a.scale) * 1.44269504f * down, 1.0e-37f);
             q.units[ROWS + number] = mul_ru(fabsf(a.scale), sqrt_ru(square * 1.0001f));
             q.units[2 * ROWS + number] = mul_ru(fabsf(a.scale), down);
         }
@@ -116,8 +118,8 @@ CKV_FN void prepare_queries(const CkvExtendArgs& a, const Tile& t, const Query& 
     syncwarp();
 }
 
-// Registers of chunk j: of rows 16 mt + 8 half + lane / 4 two of each product.
-CKV_FN void load_query(const Query& q, int mt, int half, int j, u32 (&x)[4]) {
-    const Vec4 v = q.halves[((2 * mt + half) * CHUNKS + j) * 32 + lane()];
+// Registers of product e of chunk j: of rows lane / 4 and 8 more, then of both two channels on.
+CKV_FN void load_query(const Query& q, int mt, int j, int e, u32 (&x)[4]) {
+    const Vec4 v = q.halves[((mt * CHUNKS + j) * 2 + e) * 32 + lane()];
     x[0] = v.x, x[1] = v.y, x[2] = v.z, x[3] = v.w;
 }

@@ -54,11 +54,11 @@ CKV_FN void score(const u8* block, int first, const Query& q, Logits& s) {
 #pragma unroll
         for (int n = 0; n < 2 * SUB; n++) s.x[mt][n][0] = s.x[mt][n][1] = s.x[mt][n][2] = s.x[mt][n][3] = 0.0f;
     }
-#pragma unroll 1
+#pragma unroll SCORED_AT_ONCE
     for (int j = 0; j < CHUNKS; j++) {
         u32 x[MT][2][4];
 #pragma unroll
-        for (int mt = 0; mt < MT; mt++) load_query(q, mt, 0, j, x[mt][0]), load_query(q, mt, 1, j, x[mt][1]);
+        for (int mt = 0; mt < MT; mt++) load_query(q, mt, j, 0, x[mt][0]), load_query(q, mt, j, 1, x[mt][1]);
         KeyScales scales;
         if constexpr (CODED) load_key_scales(block, j, scales);
 #pragma unroll
@@ -70,9 +70,9 @@ CKV_FN void score(const u8* block, int first, const Query& q, Logits& s) {
             for (int mt = 0; mt < MT; mt++) {
 #pragma unroll
                 for (int e = 0; e < 2; e++) {
-                    const u32 a0 = x[mt][0][2 * e], a1 = x[mt][1][2 * e], a2 = x[mt][0][2 * e + 1], a3 = x[mt][1][2 * e + 1];
-                    mma_f16(s.x[mt][2 * t], a0, a1, a2, a3, h[4 * e], h[4 * e + 2]);
-                    mma_f16(s.x[mt][2 * t + 1], a0, a1, a2, a3, h[4 * e + 1], h[4 * e + 3]);
+                    const u32(&a)[4] = x[mt][e];
+                    mma_f16(s.x[mt][2 * t], a[0], a[1], a[2], a[3], h[4 * e], h[4 * e + 2]);
+                    mma_f16(s.x[mt][2 * t + 1], a[0], a[1], a[2], a[3], h[4 * e + 1], h[4 * e + 3]);
                 }
             }
         }
@@ -97,27 +97,19 @@ CKV_FN void mask(const CkvExtendArgs& a, const Tile& tile, i32 at, Logits& s) {
     }
 }
 
-// Logits become base-2 ones, less the running exponent, which moves where one comes too close to the end of the halves.
-CKV_FN void follow(const Query& q, Logits& s, State& st, Mass& mass) {
+// The running exponents move where a logit comes too close to the end of the halves.
+CKV_FN void follow(const Query& q, const Logits& s, State& st, Mass& mass) {
     float most[MT][2];
     bool moves = false;
 #pragma unroll
     for (int mt = 0; mt < MT; mt++) {
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            float x = -u32_as_float(0x7f800000u);
-            const float unit = unit_of(q, mt, half);
+            float x = s.x[mt][0][2 * half];
 #pragma unroll
-            for (int n = 0; n < 2 * SUB; n++) {
-#pragma unroll
-                for (int i = 2 * half; i < 2 * half + 2; i++) {
-                    const bool hidden = s.x[mt][n][i] == -u32_as_float(0x7f800000u);
-                    s.x[mt][n][i] = hidden ? s.x[mt][n][i] : s.x[mt][n][i] * unit;
-                    x = fmaxf(x, s.x[mt][n][i]);
-                }
-            }
-            most[mt][half] = x;
-            moves |= x > st.m[mt][half] + HEADROOM;
+            for (int n = 0; n < 2 * SUB; n++) x = fmaxf(x, fmaxf(s.x[mt][n][2 * half], s.x[mt][n][2 * half + 1]));
+            most[mt][half] = x * unit_of(q, mt, half);
+            moves |= most[mt][half] > st.m[mt][half] + HEADROOM;
         }
     }
     if (!any(moves)) return;
@@ -143,20 +135,21 @@ CKV_FN void follow(const Query& q, Logits& s, State& st, Mass& mass) {
 struct Weights {
     u32 w[MT][SUB][4];
 };
-CKV_FN void weigh(const Logits& s, const State& st, bool certify, Weights& w, Mass& mass) {
+CKV_FN void weigh(const Query& q, const Logits& s, const State& st, bool certify, Weights& w, Mass& mass) {
 #pragma unroll
     for (int mt = 0; mt < MT; mt++) {
 #pragma unroll
-        for (int t = 0; t < SUB; t++) {
+        for (int half = 0; half < 2; half++) {
+            const float unit = unit_of(q, mt, half), m = -st.m[mt][half];
 #pragma unroll
-            for (int i = 0; i < 4; i++) {
-                const int half = i & 1, n = 2 * t + (i >> 1);
-                const float p0 = ex2(s.x[mt][n][2 * half] - st.m[mt][half]), p1 = ex2(s.x[mt][n][2 * half + 1] - st.m[mt][half]);
-                w.w[mt][t][i] = h2_pack(p0, p1);
+            for (int n = 0; n < 2 * SUB; n++) {
+                const float p0 = ex2_flushed(fma_rn(s.x[mt][n][2 * half], unit, m)), p1 = ex2_flushed(fma_rn(s.x[mt][n][2 * half + 1], unit, m));
+                w.w[mt][n / 2][2 * (n & 1) + half] = h2_pack(p0, p1);
                 if (certify) mass.square[mt][half] = fma_rn(p0, p0, fma_rn(p1, p1, mass.square[mt][half]));
             }
-            mma_f16(mass.weight[mt], w.w[mt][t][0], w.w[mt][t][1], w.w[mt][t][2], w.w[mt][t][3], H2_ONE, H2_ONE);
         }
+#pragma unroll
+        for (int t = 0; t < SUB; t++) mma_f16(mass.weight[mt], w.w[mt][t][0], w.w[mt][t][1], w.w[mt][t][2], w.w[mt][t][3], H2_ONE, H2_ONE);
     }
 }
 

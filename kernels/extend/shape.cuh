@@ -4,6 +4,8 @@
 
 constexpr int WARPS = CKV_EXTEND_WARPS, THREADS = 32 * WARPS;
 constexpr int STAGES = CKV_EXTEND_STAGES;
+// CTAs to a multiprocessor: one decodes and weighs while the other multiplies.
+constexpr int CTAS = CKV_EXTEND_CTAS;
 // A warp's queries: as many as leave registers for their outputs. In tiles of 16, the rows of a product.
 constexpr int MT = D <= 128 ? 2 : 1, ROWS = 16 * MT;
 // A CTA's: the query heads of whole tokens.
@@ -11,6 +13,9 @@ constexpr int TILE = WARPS * ROWS / GROUP;
 static_assert(TILE >= 1, "the heads of a token");
 // Tiles of 16 tokens whose logits live at once.
 constexpr int SUB = TILES < 2 ? TILES : 2;
+
+// Chunks of channels that are scored in one go: loads of the next run ahead of the products of one.
+constexpr int SCORED_AT_ONCE = 4;
 
 // A slot holds a record, or both sides of a block of originals.
 constexpr int SLOT = ((CKV_RECORD > 2 * SIDE_BYTES ? CKV_RECORD : 2 * SIDE_BYTES) + 127) / 128 * 128;

@@ -19,6 +19,8 @@ pub struct ExtendShape {
     pub shared: usize,
     /// Tokens of a chunk whose queries a CTA has, for one KV head.
     pub tokens: usize,
+    /// CTAs that a multiprocessor is to hold.
+    pub ctas: usize,
 }
 
 /// Queries of a warp: `ROWS` of kernels/extend/shape.cuh.
@@ -34,17 +36,21 @@ fn shared_bytes(layout: &RecordLayout, warps: usize, stages: usize) -> usize {
 }
 
 impl ExtendShape {
-    /// The widest that keeps two blocks in flight, and as deep as fits `limit` bytes; else the widest. `None` if nothing fits.
+    /// Two narrow CTAs to a multiprocessor where both fit: they wait apart, which is worth 8% (docs/gpu.md). Else the widest that keeps two blocks in
+    /// flight, or the widest. `None` if nothing fits `limit` bytes.
     pub(super) fn fitting(layout: &RecordLayout, group: usize, limit: usize) -> Option<Self> {
-        let wide = [8, 4].into_iter().flat_map(|warps| (2..=4).rev().map(move |stages| (warps, stages)));
-        let narrow = [8, 4, 2, 1].into_iter().map(|warps| (warps, 1));
-        wide.chain(narrow).find_map(|(warps, stages)| Self::cut(layout, group, limit, warps, stages))
+        let shapes = [(4, 2), (8, 3), (8, 2), (4, 2), (8, 1), (4, 1), (2, 1), (1, 1)];
+        let mut cut = shapes.into_iter().filter_map(|(warps, stages)| Self::cut(layout, group, limit, warps, stages));
+        let first = cut.next()?;
+        if first.ctas == 2 { Some(first) } else { Some(cut.next().unwrap_or(first)) }
     }
 
     /// So many warps and blocks in flight, if they fit.
     pub(super) fn cut(layout: &RecordLayout, group: usize, limit: usize, warps: usize, stages: usize) -> Option<Self> {
         let (shared, tokens) = (shared_bytes(layout, warps, stages), warps * rows(layout.dim) / group);
-        (shared <= limit && tokens > 0).then_some(Self { warps, stages, shared, tokens })
+        // What the system keeps for each of them comes from the same memory: the limit leaves out one such part and one more.
+        let ctas = if warps <= 4 && 2 * (shared + 1024) <= limit + 2048 { 2 } else { 1 };
+        (shared <= limit && tokens > 0).then_some(Self { warps, stages, shared, tokens, ctas })
     }
 
     /// Threads of a CTA.
@@ -260,7 +266,7 @@ mod tests {
 
     #[test]
     fn chunks_lie_behind_each_other() {
-        let shape = ExtendShape { warps: 8, stages: 2, shared: 0, tokens: 64 };
+        let shape = ExtendShape { warps: 8, stages: 2, shared: 0, tokens: 64, ctas: 1 };
         let (chunks, tiles, blocks) = chunks_of(&shape, 32, [(3, 40, 100), (1, 64, 1), (0, 0, 64)]);
         assert_eq!((tiles, blocks), (2 + 1 + 1, 4 + 1 + 2));
         assert_eq!(chunks[1], ExtendChunk { row: 1, before: 64, tokens: 1, first_row: 100, staged: 4, first_tile: 2 });

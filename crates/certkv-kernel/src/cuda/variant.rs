@@ -537,6 +537,7 @@ impl Variant {
             ("CKV_EXTEND_WARPS", self.extend.warps),
             ("CKV_EXTEND_STAGES", self.extend.stages),
             ("CKV_EXTEND_SHARED", self.extend.shared),
+            ("CKV_EXTEND_CTAS", self.extend.ctas),
         ];
         new.chain(rest).chain(old).chain(turbo::macros(&self.layout)).collect()
     }
