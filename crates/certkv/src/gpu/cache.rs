@@ -117,7 +117,7 @@ impl GpuCache {
                 let shape = |pools: &Pools| GroupShape { pools: pools.clone(), block: s.block, max_blocks: s.stride };
                 let groups = pools.iter().map(shape).collect();
                 let formats = layouts.iter().map(|layout| (1, layout.format));
-                Some(Prefixes::new(prefixes, &config.geometry, groups, formats, Order::Fragments)?)
+                Some(Prefixes::new(prefixes, &config.geometry, groups, formats, None, Order::Fragments)?)
             }
         };
         Ok(Self {
