@@ -114,7 +114,7 @@ fn hard_data_and_bf16_stay_within_the_bound() {
         for store in [Dtype::F16, Dtype::Bf16] {
             for format in ["k8-v4g32-b32", "tq4-tq4-b32"] {
                 let seed = 40 + kind as u64;
-                check(&Spec { kind, store, seed, ..Spec::new(format, 64, 4, &[(100, 30), (32, 7)]) }, 2, 2);
+                check(&Spec { kind, store, seed, ..Spec::new(format, 64, 4, &[(70, 20), (32, 3)]) }, 2, 2);
             }
         }
     }
@@ -167,21 +167,6 @@ fn what_is_no_number_is_never_certified() {
     let r = run(&case, &variant(&spec, 2, 2), true, Element::F32, 1);
     for (i, c) in r.certificates.iter().enumerate() {
         // The cap holds whatever codes say; nothing is certified by it.
-        assert_eq!(c.status == 0 && !(c.e_key + c.e_val <= c.bound), i % 4 < 2, "head {}: {c:?}", i % 4);
+        assert_eq!(c.status == 0 && !(c.e_key + c.e_val).is_finite(), i % 4 < 2, "head {}: {c:?}", i % 4);
     }
-}
-
-#[test]
-#[ignore = "prints macros"]
-fn macros() {
-    let spec = Spec::new(Box::leak(std::env::var("FMT").unwrap().into_boxed_str()), 128, 4, &[(0, 1)]);
-    let v = Variant::new(spec.layout(), 4, Arch::Sm90a).unwrap();
-    println!(
-        "{}",
-        v.macros()
-            .iter()
-            .map(|(n, x)| format!("-D{n}={x}{}", if *x > 0xffff_ffff { "ull" } else { "" }))
-            .collect::<Vec<_>>()
-            .join(" ")
-    );
 }

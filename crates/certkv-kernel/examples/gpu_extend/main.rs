@@ -43,8 +43,9 @@ fn specs(small: bool) -> Vec<Spec> {
     for (i, format) in formats.into_iter().enumerate() {
         for dim in [64, 96, 128, 256] {
             let fits = format.parse::<certkv_core::Format>().is_ok_and(|f| f.validated(dim, Dtype::F16).is_ok());
-            let fits =
-                fits && !(format.contains("tq") && !dim.is_power_of_two()) && !(format.contains("-r") && dim > 128);
+            // TurboQuant rotates powers of two on a GPU; residual planes are for heads of up to 128 channels.
+            let rotated = !format.contains("tq") || dim.is_power_of_two();
+            let fits = fits && rotated && (dim <= 128 || !format.contains("-r"));
             if fits {
                 let group = 1 + (i * 5 + dim / 32) % 8;
                 all.push(Spec {

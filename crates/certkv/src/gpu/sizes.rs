@@ -206,7 +206,8 @@ impl Sizes {
         let (sections_of, _) = sections(words).ok_or_else(too_large)?;
         let [list, picked, picks, kept, looks] = sections_of.map(|words| 4 * words.start..4 * words.end);
         let corrections = CorrectionSections { list, picked, picks, kept, looks };
-        let chunks = ChunkSections::new(config.chunk_tokens, (block, original_bytes), (g.q_heads, g.head_dim));
+        let chunk_tokens = config.chunk_tokens.min(config.max_context);
+        let chunks = ChunkSections::new(chunk_tokens, (block, original_bytes), (g.q_heads, g.head_dim));
         // The longest things that travel at once: the state of all rows, one row of a table, one layer's inputs.
         let travels = [4 * tables.count.end, 4 * stride, 4 * rows * (2 * g.kv_width() + g.q_width()), original_bytes];
         let staging_slot = travels.into_iter().max().unwrap_or(0).max(1 << 18).next_multiple_of(4096);
@@ -236,7 +237,7 @@ impl Sizes {
             ring,
             memory,
             corrections,
-            chunk_tokens: config.chunk_tokens,
+            chunk_tokens,
             chunks: chunks.ok_or_else(too_large)?,
             copies: config.copies_per_step,
             partial_bytes: launch::partial_bytes(variant, ctas, rows * g.kv_heads),

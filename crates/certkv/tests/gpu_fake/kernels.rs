@@ -4,6 +4,7 @@ use crate::fake_cuda::Fake;
 use certkv_core::fragment::original_index;
 use certkv_kernel::cuda::args::{AttendArgs, Certificate, Sides};
 use certkv_kernel::cuda::encode::{AppendArgs, GatherArgs, PackArgs, PackItem};
+use certkv_kernel::cuda::extend::{ExtendArgs, ExtendChunk};
 use certkv_kernel::cuda::publish::PublishArgs;
 use certkv_kernel::cuda::select::{SelectArgs, SelectMode};
 use certkv_kernel::cuda::swap::{SwapArgs, SwapItem, digest};
@@ -22,6 +23,9 @@ pub(crate) const MARK: usize = 64;
 
 /// Heads that did not fit a list: a list was not emptied before it was filled again. On a GPU they are written behind it.
 pub(crate) static OVERFLOWS: AtomicU64 = AtomicU64::new(0);
+
+/// Heads of longer chunks that were attended.
+pub(crate) static EXTENDED: AtomicU64 = AtomicU64::new(0);
 
 /// Copies that were never made although a plan counts on them.
 pub(crate) static LOST: AtomicU64 = AtomicU64::new(0);
@@ -198,6 +202,27 @@ extern "C" fn attend(raw: *const c_void) {
     }
 }
 
+/// Every query back, as attention does. Chunks of an odd number of tokens are over tolerance, and the CPU's.
+extern "C" fn extend(raw: *const c_void) {
+    // SAFETY: declared with this struct.
+    let a: ExtendArgs = unsafe { arguments(raw) };
+    for chunk in 0..a.chunk_count as usize {
+        // SAFETY: as in `word`: a list of as many chunks.
+        let chunk = unsafe { host::<ExtendChunk>(a.chunks).add(chunk).read() };
+        let heads = a.kv_heads as usize * GROUP;
+        for head in chunk.first_row as usize * heads..(chunk.first_row + chunk.tokens) as usize * heads {
+            let status = if chunk.tokens % 2 == 1 { 0 } else { 2 };
+            for i in head * DIM..(head + 1) * DIM {
+                set(a.out, i, word(a.query, i));
+            }
+            let made = Certificate { bound: 0.001, tolerance: 1.0, norm: 2.0, status, ..Certificate::default() };
+            // SAFETY: as in `word`; nothing else runs meanwhile.
+            unsafe { host::<Certificate>(a.certificates).add(head).write(made) };
+            EXTENDED.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
 /// A mark of both sides in place of their codes.
 ///
 /// # Safety
@@ -310,5 +335,6 @@ pub(crate) fn declare(fake: &Fake) {
     fake.kernel("ckv_pack", size_of::<PackArgs>(), Some(pack));
     fake.kernel("ckv_gather", size_of::<GatherArgs>(), Some(gather));
     fake.kernel("ckv_swap", size_of::<SwapArgs>(), Some(swap));
+    fake.kernel("ckv_extend", size_of::<ExtendArgs>(), Some(extend));
     fake.kernel("ckv_publish", size_of::<PublishArgs>(), None);
 }

@@ -30,6 +30,7 @@ pub(crate) fn config(format: &str) -> GpuConfig {
     config.max_sequences = 6;
     config.certificate_ring = 2;
     config.swap_tokens = 3 * BLOCK;
+    config.chunk_tokens = 2 * BLOCK;
     config.prefixes = Some(PrefixConfig { secret: PrefixSecret::new([1; 32]), units: 4, eviction: Eviction::Lru });
     config.with_format(format.parse().expect("a format"))
 }
@@ -510,7 +511,7 @@ fn judge(out: &[f32], certificates: &[Certificate], queries: &[f32], claims: boo
     }
 }
 
-/// One layer of a step: append, attend twice, read. Decode rows alone are judged: a prompt's are computed by the CPU.
+/// One layer of a step: append, attend twice, read. A prompt's rows are judged where the GPU attended them.
 fn in_step(
     step: &mut GpuStep<'_>,
     (layer, policy, manner): (usize, Policy, Manner),
@@ -553,6 +554,12 @@ fn in_step(
     for row in rows.decoded.iter().copied() {
         let (q, c) = (row * Q..(row + 1) * Q, &certificates[row * HEADS..(row + 1) * HEADS]);
         judge(&out[q.clone()], c, &rows.queries[layer][q], policy != Policy::Packed, wrong);
+    }
+    for row in (0..tokens).filter(|row| !rows.decoded.contains(row)) {
+        let (q, c) = (row * Q..(row + 1) * Q, &certificates[row * HEADS..(row + 1) * HEADS]);
+        if c.iter().all(|c| c.bound().is_finite()) {
+            judge(&out[q.clone()], c, &rows.queries[layer][q], true, wrong);
+        }
     }
     Ok(())
 }
