@@ -165,9 +165,10 @@ impl Cache {
                 pools: group.pools.clone(),
                 block: group.layout.tokens(),
                 max_blocks: group.max_blocks,
+                window: group.window,
             };
             let groups = cache.groups.iter().map(shape).collect();
-            let formats = cache.groups.iter().map(|group| (group.layers, group.layout.format));
+            let formats = cache.groups.iter().map(|group| (group.layers, group.layout.format, group.window));
             cache.prefixes = Some(Prefixes::new(prefixes, &cache.config.geometry, groups, formats, Order::Rows)?);
         }
         Ok(cache)
