@@ -70,6 +70,15 @@ pub struct PrefixUnit {
     pub bytes: usize,
 }
 
+/// What is cached of a prompt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct CachedPrefix {
+    /// Tokens of its units that are cached, from the first on.
+    pub cached: usize,
+    /// Of these, tokens that [`Cache::create_from`] finds: all, unless windows are not there.
+    pub found: usize,
+}
+
 /// What a publication came to. Where layers have windows, fewer tokens may be found than there are units: see [`Cache::publish`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PublishedPrefix {
@@ -241,6 +250,12 @@ impl Prefixes {
         self.publish(scope, Prompt { tokens, ..prompt }, page, centres, ledger, coding)
     }
 
+    /// As [`Cache::find_prefix`].
+    pub(crate) fn find(&self, scope: &PrefixScope<'_>, prompt: Prompt<'_>) -> CachedPrefix {
+        let ((cached, found), unit) = (self.index.known(&self.chain(scope), prompt), self.index.unit());
+        CachedPrefix { cached: cached * unit, found: found * unit }
+    }
+
     /// Evicts for a call that was refused, with whole units or blocks of windows.
     pub(crate) fn make_room(&self, class: &str, capacity: usize, pages: usize) -> Option<Evicted> {
         let class = [PageClass::Host, PageClass::Packed].into_iter().find(|known| known.name() == class)?;
@@ -294,6 +309,14 @@ impl Cache {
         }
         state.tables = hit.tables;
         Ok((self.insert(state)?, hit.tokens))
+    }
+
+    /// How much of `prompt` is cached, for whoever has yet to decide where it goes. Holds nothing, and counts as no use.
+    ///
+    /// # Errors
+    /// [`Error::Config`] where prefixes are not cached.
+    pub fn find_prefix(&self, scope: &PrefixScope<'_>, prompt: Prompt<'_>) -> Result<CachedPrefix, Error> {
+        Ok(self.prefixes()?.find(scope, prompt))
     }
 
     /// Caches the full blocks of a sequence, so that others may continue from them, now and after it was released. `prompt`

@@ -59,12 +59,13 @@ impl<T> PrefixIndex<T> {
         }
     }
 
-    /// Units of `prompt` that a look-up would find. Holds nothing and counts as no use.
-    pub fn known(&self, chain: &Chain, prompt: Prompt<'_>) -> usize {
+    /// Units of `prompt` that are cached from its first on, and of these those that a look-up would find. Holds nothing and counts as no
+    /// use.
+    pub fn known(&self, chain: &Chain, prompt: Prompt<'_>) -> (usize, usize) {
         let mut state = self.state.lock();
         let State { entries, path, reach, .. } = &mut *state;
         self.follow(entries, chain, prompt, path);
-        self.usable(entries, path, reach)
+        (path.len(), self.usable(entries, path, reach))
     }
 
     /// Full units of `prompt` that are worth having from elsewhere, in order: those that are not cached, and those that lack blocks which

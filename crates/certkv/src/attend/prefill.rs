@@ -1,6 +1,6 @@
 //! A chunk of several tokens: causal attention over the originals, exact up to the kernel's arithmetic.
 use crate::attend::decide::Hint;
-use crate::attend::pages::{Pages, View};
+use crate::attend::pages::{Pages, View, hidden};
 use crate::group::Group;
 use crate::sequence::SequenceState;
 use crate::spill::Turn;
@@ -48,8 +48,8 @@ pub(crate) fn prefill(
     let pages: &Pages = pages;
     let blocks = pages.blocks();
     // Tokens that the window has passed are not in the source.
-    let table = &part.state.tables[index];
-    let (hole, size) = (table.hole(), group.layout.tokens());
+    let size = group.layout.tokens();
+    let hole = hidden(group.window, size, part.len);
     let position = part.len - hole.len() * size;
     let window = group.window.map(|window| CausalWindow {
         tokens: window.tokens,

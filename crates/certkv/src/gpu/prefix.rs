@@ -1,7 +1,7 @@
 //! Sequences that continue from blocks which another one wrote: pages are shared, centres are sent to the new row.
 use super::cache::{GpuCache, coded, stamp};
 use super::core::Core;
-use crate::prefix::{Coding, PrefixScope, Prefixes, PublishedPrefix, not_cached};
+use crate::prefix::{CachedPrefix, Coding, PrefixScope, Prefixes, PublishedPrefix, not_cached};
 use crate::{Chunk, Error};
 use certkv_core::SequenceId;
 use certkv_page::prefix::{Admission, Evicted, PrefixStats, Prompt};
@@ -31,6 +31,14 @@ impl GpuCache {
                 Err(error)
             }
         }
+    }
+
+    /// As [`Cache::find_prefix`](crate::Cache::find_prefix).
+    ///
+    /// # Errors
+    /// [`Error::Config`] where prefixes are not cached.
+    pub fn find_prefix(&self, scope: &PrefixScope<'_>, prompt: Prompt<'_>) -> Result<CachedPrefix, Error> {
+        Ok(self.prefixes()?.find(scope, prompt))
     }
 
     /// Writes the centres of a row, by way of the staging ring.

@@ -155,7 +155,7 @@ impl World {
         let (turn, letter) = (self.roll(24), self.roll(2) as u32);
         let prompt: Vec<u32> = (0..length).map(|i| if i < turn { letter } else { 1 - letter }).collect();
         let expected = self.expected(scope, &prompt);
-        let known = self.index.known(&self.chains[scope], Prompt::from(&prompt[..]));
+        let (_, known) = self.index.known(&self.chains[scope], Prompt::from(&prompt[..]));
         let hit = self.index.longest(&self.chains[scope], Prompt::from(&prompt[..])).map_err(|e| e.to_string())?;
         if (hit.tokens, known) != (4 * expected, expected) {
             return Err(format!("found {} tokens and {known} units, {expected} can be continued", hit.tokens));
