@@ -210,7 +210,8 @@ pub unsafe extern "C" fn certkv_cache_export_prefix(
     })
 }
 
-/// Says what of a prompt is not cached: `*missing` is filled with its full units that the cache lacks, and `*stored` with how many of these the store
+/// Says what of a prompt is not cached: `*missing` is filled with its full units that the cache lacks, with those that lack pages of windows which
+/// the next query sees, and `*stored` with how many of these the store
 /// has, from the first of them on without a gap: so many certkv_cache_import_prefix will find, unless one is damaged. `missing` and `stored` may be
 /// NULL; `store` too if `stored` is. Other arguments as certkv_cache_export_prefix.
 ///
