@@ -4,7 +4,7 @@ mod common;
 
 use certkv::{
     ByClass, CLASSES, Cache, Certified, Chunk, Class, Config, Eviction, Geometry, Mode, Plan, Policy, Pool,
-    PrefixConfig, PrefixScope, PrefixSecret, SequenceId, SimOptions, Snapshot,
+    PrefixConfig, PrefixScope, PrefixSecret, SequenceId, SimOptions, Snapshot, Window,
 };
 use certkv_testkit::generate::Rng;
 use common::{fill, random_queries, random_rows, step};
