@@ -5,8 +5,8 @@ mod common;
 use certkv::seal::digest;
 use certkv::store::{Get, MemoryStore, Outcome, Put, Store, StoreConfig};
 use certkv::{
-    Admission, Cache, Certificate, Chunk, Config, Error, Eviction, Geometry, Mode, Policy, PrefixConfig, PrefixScope,
-    PrefixSecret, SequenceId, Side, SimOptions, Window,
+    Admission, Cache, Certificate, Chunk, Config, Dtype, Error, Eviction, Geometry, Mode, Policy, PrefixConfig,
+    PrefixScope, PrefixSecret, SequenceId, Side, SimOptions, Window,
 };
 use certkv_testkit::generate::Rng;
 use common::{Answer, Model, decode_faults, exact, fill, random_queries, random_rows, step};
@@ -175,6 +175,50 @@ fn a_continued_sequence_is_one_that_was_appended_whole() {
         [continued, whole].into_iter().for_each(|id| cache.release(id).unwrap());
         emptied(&cache);
     }
+}
+
+/// Two prompts at once: the window of one is coded with other centres, and does not fill the units of the other.
+#[test]
+fn windows_with_another_centre_are_not_mixed() {
+    let cache = Cache::new(config(&windows(), 1000)).unwrap();
+    let (tokens, rows) = ((0..230).collect::<Vec<u32>>(), random_rows(&geometry(), 230, &mut Rng::new(8)));
+    let [one, two, three] = [(); 3].map(|()| cache.create().unwrap());
+    append(&cache, one, &rows, 0, 230).unwrap();
+    // The first unit is filled, too.
+    fill(&cache, two, &part(&rows, 0..70)).unwrap();
+    append(&cache, three, &rows, 0, 70).unwrap();
+    assert_eq!(publish(&cache, one, &tokens), (224, 224));
+    let before = cache.find_prefix(&SCOPE, tokens[..70].into()).unwrap();
+    assert_eq!((before.cached, before.found), (64, 0));
+    assert_eq!((publish(&cache, two, &tokens), found_in_use(&cache, &tokens[..70])), ((0, 0), 0));
+    assert_eq!(publish(&cache, three, &tokens), (64, 0), "the control: the same centres");
+    [one, two, three].into_iter().for_each(|id| cache.release(id).unwrap());
+    emptied(&cache);
+}
+
+/// Rows that no scale holds: which blocks have no codes is known of those that came later, too.
+#[test]
+fn blocks_without_codes_are_known_as_such_wherever_they_came_from() {
+    let wide = Geometry { store: Dtype::Bf16, ..geometry() };
+    let cache = Cache::new(Config { geometry: wide, ..config(&windows(), 1000) }).unwrap();
+    // Patterns of f16 as bf16 ones: some are beyond 65504.
+    let (tokens, rows) = ((0..230).collect::<Vec<u32>>(), random_rows(&geometry(), 230, &mut Rng::new(9)));
+    let [one, two, whole] = [(); 3].map(|()| cache.create().unwrap());
+    append(&cache, one, &rows, 0, 230).unwrap();
+    append(&cache, two, &rows, 0, 130).unwrap();
+    append(&cache, whole, &rows, 0, 128).unwrap();
+    publish(&cache, one, &tokens);
+    assert_eq!(publish(&cache, two, &tokens), (128, 0));
+    let (continued, at) = cache.create_from(&SCOPE, tokens[..130].into()).unwrap();
+    assert_eq!(at, 128);
+    let mut r = Rng::new(10);
+    for _ in 0..20 {
+        let (new, queries) = (random_rows(&geometry(), 1, &mut r), random_queries(&geometry(), 1, &mut r));
+        let answers = [continued, whole].map(|id| step(&cache, id, &new, &queries, Policy::default()).unwrap());
+        assert!(same(&answers[0], &answers[1]));
+    }
+    [one, two, whole, continued].into_iter().for_each(|id| cache.release(id).unwrap());
+    emptied(&cache);
 }
 
 /// The pages of windows run out long before those of the other layers: windows go, oldest first, and the units stay.
