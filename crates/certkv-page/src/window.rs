@@ -69,6 +69,11 @@ impl Window {
         if seen > sinks { seen } else { sinks }
     }
 
+    /// Blocks behind the sinks that no query from the one behind `len` tokens on sees, whether a table still has them or not.
+    pub const fn hidden(&self, block: usize, len: usize) -> Range<usize> {
+        self.sink_blocks(block)..self.first_seen(block, len)
+    }
+
     /// Whether the query behind `len` tokens sees something of block number `number`, one of those before it.
     pub const fn sees_block(&self, block: usize, len: usize, number: usize) -> bool {
         number < self.sink_blocks(block) || number >= self.first_seen(block, len)

@@ -9,7 +9,6 @@ use certkv_control::BitSet;
 use certkv_core::{PageId, planted};
 use certkv_device::ReadGuard;
 use certkv_kernel::{Block, BlockSource, Tail};
-use certkv_page::Window;
 use core::ops::Range;
 
 /// Guards of one layer's pages; the buffers are kept from call to call.
@@ -41,11 +40,6 @@ pub(crate) struct Pages {
     gathered: Gathered,
 }
 
-/// Blocks that no query of a chunk behind `len` tokens sees: they are not in the source of its keys and values.
-pub(crate) fn hidden(window: Option<Window>, size: usize, len: usize) -> Range<usize> {
-    window.map_or(0..0, |window| window.sink_blocks(size)..window.first_seen(size, len))
-}
-
 impl Pages {
     /// Finds the pages of `part` in `layer` with all tokens of the step visible, and holds the packed ones (if `packed`)
     /// and the tail. A decode step (`packed`) of a layer with a window finds what its query sees, see [`Seen`]; a chunk the
@@ -74,7 +68,7 @@ impl Pages {
         self.seen = seen;
         let gathers = rows.iter().any(|(_, rows)| !rows.is_empty());
         // Of a chunk what its first query does not see is in nobody's way, whatever of it the table still has.
-        let hidden = hidden(if packed { None } else { group.window }, size, part.len);
+        let hidden = group.window.filter(|_| !packed).map_or(0..0, |window| window.hidden(size, part.len));
         let whole = |block: usize| seen.map_or(!hidden.contains(&block), |s| block < s.fixed || block >= s.from);
         let hold = |id: PageId| group.packed.read_tagged(group.slot(id, layer), &cache.main, Group::tag(id));
         let originals = |id: PageId| group.host.read_tagged(group.slot(id, layer), &cache.main, Group::tag(id));

@@ -1,6 +1,6 @@
 //! A chunk of several tokens: causal attention over the originals, exact up to the kernel's arithmetic.
 use crate::attend::decide::Hint;
-use crate::attend::pages::{Pages, View, hidden};
+use crate::attend::pages::{Pages, View};
 use crate::group::Group;
 use crate::sequence::SequenceState;
 use crate::spill::Turn;
@@ -47,9 +47,9 @@ pub(crate) fn prefill(
     pages.hold_wanted(cache, group, layer)?;
     let pages: &Pages = pages;
     let blocks = pages.blocks();
-    // Tokens that the window has passed are not in the source.
+    // Blocks that no row sees are not in the source, whatever else the table has.
     let size = group.layout.tokens();
-    let hole = hidden(group.window, size, part.len);
+    let hole = group.window.map_or(0..0, |window| window.hidden(size, part.len));
     let position = part.len - hole.len() * size;
     let window = group.window.map(|window| CausalWindow {
         tokens: window.tokens,
