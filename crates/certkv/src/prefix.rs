@@ -167,12 +167,14 @@ impl Prefixes {
         Ok(PrefixIndex::<Note>::bytes(groups, units).saturating_add(policy))
     }
 
-    /// An index over `groups`, of so many layers in each format and with each window, whose pages are in `order`. Its bytes are reserved.
+    /// An index over `groups`, of so many layers in each format and with each window, whose pages are in `order` and depend on
+    /// `calibration`, if they do on any. Its bytes are reserved.
     pub(crate) fn new(
         config: &PrefixConfig,
         geometry: &Geometry,
         groups: Vec<GroupShape>,
         formats: impl Iterator<Item = (usize, Format, Option<Window>)>,
+        calibration: Option<&str>,
         order: Order,
     ) -> Result<Self, Error> {
         let PrefixConfig { secret, units, eviction } = config;
@@ -188,6 +190,9 @@ impl Prefixes {
             if let Some(Window { tokens, sinks, .. }) = window {
                 let _ = write!(layout, " of {sinks} and {tokens} tokens");
             }
+        }
+        if let Some(name) = calibration {
+            let _ = write!(layout, ", calibration {name}");
         }
         // Machines of both kinds may share a store: what one of them cannot read has another name there.
         if order != Order::Rows {

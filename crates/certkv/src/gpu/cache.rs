@@ -121,7 +121,7 @@ impl GpuCache {
                 };
                 let groups = pools.iter().zip(&s.groups).map(shape).collect();
                 let formats = layouts.iter().enumerate().map(|(l, layout)| (1, layout.format, s.group(l).window));
-                Some(Prefixes::new(prefixes, &config.geometry, groups, formats, Order::Fragments)?)
+                Some(Prefixes::new(prefixes, &config.geometry, groups, formats, None, Order::Fragments)?)
             }
         };
         Ok(Self {

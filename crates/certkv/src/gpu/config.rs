@@ -159,6 +159,9 @@ impl GpuConfig {
             let why = format!("{} layers; certificates of at most {MOST_LAYERS} are published", self.geometry.layers);
             return wrong("certificate_ring", why);
         }
+        if let Some(format) = self.formats.iter().find(|format| format.key.is_calibrated()) {
+            return wrong("formats", format!("{format}: calibrated keys are for caches on the CPU in this release"));
+        }
         super::policy::Rule::of(self.policy)?;
         let mut common = Config::new(self.geometry, self.max_tokens);
         common.formats.clone_from(&self.formats);
