@@ -722,7 +722,7 @@ typedef struct certkv_config {
    */
   uint32_t n_windows;
   /**
-   * What the queries of each layer see. Not with `prefix_units`; with `spill_store` where a layer has none. Borrowed during the call.
+   * What the queries of each layer see. With `spill_store` only where a layer has none. Borrowed during the call.
    */
   const struct certkv_window *windows;
 } certkv_config;
@@ -831,7 +831,7 @@ typedef struct certkv_publication {
    */
   certkv_stop stop;
   /**
-   * Tokens of the sequence that are cached now.
+   * Tokens of the sequence that certkv_sequence_create_from finds now.
    */
   uint64_t cached;
   /**
@@ -858,7 +858,7 @@ typedef struct certkv_admission {
    */
   certkv_verdict verdict;
   /**
-   * Of CERTKV_FITS_AFTER_EVICTION: units of cached prefixes to evict. Else 0.
+   * Of CERTKV_FITS_AFTER_EVICTION: units of cached prefixes to evict; 0 where pages of windows alone are short, which the step takes. Else 0.
    */
   uint64_t units;
   /**
@@ -1835,7 +1835,8 @@ certkv_status certkv_sequence_restore(struct certkv_cache *cache,
 /**
  * Caches the full blocks of a sequence, so that others may continue from them (certkv_sequence_create_from), now and after it was released.
  * `tokens` are the numbers of the tokens that it holds, from its first on: they may be fewer, and those behind its end are ignored. Calling it
- * again as the sequence grows adds what is new. `scope` and `tokens` are borrowed during the call. `*published`, whose `struct_size` must be
+ * again as the sequence grows adds what is new. Of layers with a window (`config->windows`) there is what the next query sees: a prompt is found
+ * again at lengths at which a sequence was published, so publish it when its prompt is in and at its end. `scope` and `tokens` are borrowed during the call. `*published`, whose `struct_size` must be
  * set, is filled; `published` may be NULL.
  *
  * Threads: any, at any time.
@@ -1912,7 +1913,8 @@ certkv_status certkv_cache_export_prefix(struct certkv_cache *cache,
                                          uint64_t *exported);
 
 /**
- * Says what of a prompt is not cached: `*missing` is filled with its full units that the cache lacks, and `*stored` with how many of these the store
+ * Says what of a prompt is not cached: `*missing` is filled with its full units that the cache lacks, with those that lack pages of windows which
+ * the next query sees, and `*stored` with how many of these the store
  * has, from the first of them on without a gap: so many certkv_cache_import_prefix will find, unless one is damaged. `missing` and `stored` may be
  * NULL; `store` too if `stored` is. Other arguments as certkv_cache_export_prefix.
  *

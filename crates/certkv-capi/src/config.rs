@@ -118,7 +118,7 @@ pub struct certkv_config {
     pub spill_deadline_ms: u32,
     /// Elements of `windows`: 0, 1 for all layers, or one per layer.
     pub n_windows: u32,
-    /// What the queries of each layer see. Not with `prefix_units`; with `spill_store` where a layer has none. Borrowed during the call.
+    /// What the queries of each layer see. With `spill_store` only where a layer has none. Borrowed during the call.
     pub windows: *const certkv_window,
 }
 

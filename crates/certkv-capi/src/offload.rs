@@ -210,7 +210,8 @@ pub unsafe extern "C" fn certkv_cache_export_prefix(
     })
 }
 
-/// Says what of a prompt is not cached: `*missing` is filled with its full units that the cache lacks, and `*stored` with how many of these the store
+/// Says what of a prompt is not cached: `*missing` is filled with its full units that the cache lacks, with those that lack pages of windows which
+/// the next query sees, and `*stored` with how many of these the store
 /// has, from the first of them on without a gap: so many certkv_cache_import_prefix will find, unless one is damaged. `missing` and `stored` may be
 /// NULL; `store` too if `stored` is. Other arguments as certkv_cache_export_prefix.
 ///
@@ -294,13 +295,13 @@ pub unsafe extern "C" fn certkv_cache_import_prefix(
         let now = cache::with(cache, |held| {
             let unit = unit_of(held)?;
             let mut wanted = missing(held, &scope, prompt)?;
-            let mut now = (prompt.tokens.len() / unit.tokens - wanted.len()) * unit.tokens;
+            let find = || held.engine.on(|on| on.find_prefix(&scope, prompt), |on| on.find_prefix(&scope, prompt));
+            let mut now = find()?.found;
             let talk = Talk::new(Arc::clone(&backend), &unit, timeout_ms)?;
             while !wanted.is_empty() {
                 let rest = wanted.split_off(piece(&unit).min(wanted.len()));
                 let asked = wanted.len();
                 let (found, end) = talk.get(wanted)?;
-                let before = now;
                 if !found.is_empty() {
                     let imported = held.engine.on(
                         |on| on.import_prefix(&scope, prompt, &found),
@@ -312,7 +313,8 @@ pub unsafe extern "C" fn certkv_cache_import_prefix(
                     return Err(failure);
                 }
                 // Not all were there, or not all had room.
-                if now < before + asked * unit.tokens {
+                let end = found.last().map_or(0, |get| (get.identity().block as usize + 1) * unit.tokens);
+                if found.len() < asked || find()?.cached < end {
                     break;
                 }
                 wanted = rest;

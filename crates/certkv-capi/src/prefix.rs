@@ -64,7 +64,7 @@ pub struct certkv_publication {
     pub struct_size: u32,
     /// Why what follows is not cached: one of the CERTKV_STOP values.
     pub stop: certkv_stop,
-    /// Tokens of the sequence that are cached now.
+    /// Tokens of the sequence that certkv_sequence_create_from finds now.
     pub cached: u64,
     /// Of these, new with this call.
     pub added: u64,
@@ -130,7 +130,8 @@ fn stop(stop: Option<Stop>) -> certkv_stop {
 
 /// Caches the full blocks of a sequence, so that others may continue from them (certkv_sequence_create_from), now and after it was released.
 /// `tokens` are the numbers of the tokens that it holds, from its first on: they may be fewer, and those behind its end are ignored. Calling it
-/// again as the sequence grows adds what is new. `scope` and `tokens` are borrowed during the call. `*published`, whose `struct_size` must be
+/// again as the sequence grows adds what is new. Of layers with a window (`config->windows`) there is what the next query sees: a prompt is found
+/// again at lengths at which a sequence was published, so publish it when its prompt is in and at its end. `scope` and `tokens` are borrowed during the call. `*published`, whose `struct_size` must be
 /// set, is filled; `published` may be NULL.
 ///
 /// Threads: any, at any time.

@@ -214,7 +214,7 @@ fn what_was_found_is_not_evicted() {
             tail: PageAllocator::create(0).unwrap(),
             swap: PageAllocator::create(0).unwrap(),
         };
-        let group = GroupShape { pools: pools.clone(), block: 1, max_blocks: 1 };
+        let group = GroupShape { pools: pools.clone(), block: 1, max_blocks: 1, window: None };
         let index = Arc::new(PrefixIndex::create(vec![group], 1, Box::new(Lru::new(1))).unwrap());
         let scope =
             Scope { domain: b"", model: b"", adapter: None, salt: None, layout: b"", tolerance: 0, first_position: 0 };

@@ -3,6 +3,7 @@
 //! The query at position `p` sees token `t` if `t < sinks` or `t + tokens > p`: a window counts the current token. Blocks keep
 //! the numbers that they have in the sequence; those that are gone are one range, the *hole*, behind the sinks' last block.
 use crate::error::TableError;
+use crate::fork::share;
 use crate::pools::Pools;
 use crate::reserve::Reservation;
 use crate::table::{BlockEntry, BlockTable, Need};
@@ -60,6 +61,22 @@ impl Window {
     /// Tokens before a new one that are kept for it and for those that may be cut off.
     const fn kept(&self, block: usize) -> usize {
         self.tokens.saturating_sub(1).saturating_add(self.slack_of(block))
+    }
+
+    /// First block after the sinks that the query behind `len` tokens sees; at or beyond the end, if it sees none.
+    pub const fn first_seen(&self, block: usize, len: usize) -> usize {
+        let (seen, sinks) = (self.first(len) / block, self.sink_blocks(block));
+        if seen > sinks { seen } else { sinks }
+    }
+
+    /// Blocks behind the sinks that no query from the one behind `len` tokens on sees, whether a table still has them or not.
+    pub const fn hidden(&self, block: usize, len: usize) -> Range<usize> {
+        self.sink_blocks(block)..self.first_seen(block, len)
+    }
+
+    /// Whether the query behind `len` tokens sees something of block number `number`, one of those before it.
+    pub const fn sees_block(&self, block: usize, len: usize, number: usize) -> bool {
+        number < self.sink_blocks(block) || number >= self.first_seen(block, len)
     }
 
     /// First block after the sinks that is kept at `len` tokens.
@@ -152,6 +169,46 @@ impl BlockTable {
         (self.hole.end, self.len) = (block, block * self.block);
         self.version += 1;
         Ok(())
+    }
+
+    /// A table of `end` full blocks that somebody else holds, with references of its own: the sinks', and from the end back as far as
+    /// they are there without a gap, up to what a table of that length keeps. `page` gives those that are there.
+    ///
+    /// # Errors
+    /// As [`BlockTable::windowed`]; [`TableError::BadShape`] for more blocks than fit or if a block that the next query sees is not
+    /// there, [`TableError::Page`]; nothing changed.
+    pub(crate) fn adopt_window(
+        pools: &Pools,
+        (block, max_blocks): (usize, usize),
+        window: Window,
+        end: usize,
+        page: impl Fn(usize) -> Option<BlockEntry>,
+    ) -> Result<Self, TableError> {
+        let mut table = Self::windowed(pools, block, max_blocks, window)?;
+        let bad = TableError::BadShape { block, max_blocks };
+        if end > max_blocks {
+            return Err(bad);
+        }
+        let (len, sinks) = (end * block, window.sink_blocks(block).min(end));
+        let mut first = end;
+        let least = window.first_kept(block, len);
+        while first > least && page(first - 1).is_some() {
+            first -= 1;
+        }
+        if first > window.first_seen(block, len).max(sinks) {
+            return Err(bad);
+        }
+        // Room for all of them was taken, and no page is the table's until they are shared.
+        let mut entries = core::mem::take(&mut table.entries);
+        for number in (0..sinks).chain(first.max(sinks)..end) {
+            entries.push(page(number).ok_or(bad)?);
+        }
+        share(pools, &entries)?;
+        if first > table.hole.start {
+            table.hole.end = first;
+        }
+        (table.entries, table.len) = (entries, len);
+        Ok(table)
     }
 
     /// As [`BlockTable::reserve`] of the next block of a sequence that is restored, or of its last rows, however short the window's

@@ -13,7 +13,6 @@ use certkv_core::budget::CLASSES;
 use certkv_core::{Class, Geometry, Ledger, RecordLayout, SequenceId, planted, span};
 use certkv_device::{CheckReport, Copy2d, DeviceError, Dst, Fence, SimDevice, Src, Stream};
 use certkv_kernel::Pool;
-use certkv_page::prefix::GroupShape;
 use certkv_page::{BlockTable, CopyOp, Dropped, PageClass, PageRef, Pools, Stamp};
 use certkv_tier::Lane;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -163,13 +162,8 @@ impl Cache {
             workspaces: Mutex::default(),
         };
         if let Some(prefixes) = &cache.config.prefixes {
-            let shape = |group: &Group| GroupShape {
-                pools: group.pools.clone(),
-                block: group.layout.tokens(),
-                max_blocks: group.max_blocks,
-            };
-            let groups = cache.groups.iter().map(shape).collect();
-            let formats = cache.groups.iter().map(|group| (group.layers, group.layout.format));
+            let groups = cache.groups.iter().map(Group::shape).collect();
+            let formats = cache.groups.iter().map(|group| (group.layers, group.layout.format, group.window));
             let (g, by) = (&cache.config.geometry, cache.calibration());
             cache.prefixes = Some(Prefixes::new(prefixes, g, groups, formats, by, Order::Rows)?);
         }

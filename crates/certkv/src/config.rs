@@ -41,7 +41,8 @@ pub struct Config {
     /// for all. A layer with a window keeps the pages of what its next queries can see and of [`Window::slack`] tokens more, so
     /// its memory does not grow with the context; a step has at most [`Window::chunk`] tokens of a sequence.
     ///
-    /// Such a cache caches no prefixes. Of its sequences what is left is saved, and restored where windows and sinks are the same.
+    /// Of its sequences what is left is saved, and restored where windows and sinks are the same. With [`Config::prefixes`] the slack is
+    /// at least a block of the largest size unless it is given: so a sequence that is published has the window of its last full unit.
     pub windows: Vec<Option<Window>>,
     /// Tokens that all sequences together may hold, each in every layer.
     pub max_tokens: usize,
@@ -62,7 +63,8 @@ pub struct Config {
     /// Worker threads of the CPU kernels, 1 to 256; 1 runs everything on the calling thread.
     pub threads: usize,
     /// Full blocks that outlive their sequences, for others to continue from ([`crate::Cache::publish`],
-    /// [`crate::Cache::create_from`]). They live in the same pages and give way to sequences that need them.
+    /// [`crate::Cache::create_from`]). They live in the same pages and give way to sequences that need them. Of a layer with a window
+    /// those are few: what live sequences do not take of `max_sequences` times sinks, window, slack and chunk.
     pub prefixes: Option<PrefixConfig>,
     /// Tokens whose codes sequences that are swapped out may leave in host memory ([`crate::Cache::swap_out`]), each in
     /// every layer. Originals have as much more room: others have all of `max_tokens`.
@@ -137,10 +139,6 @@ impl Config {
                 return wrong("windows", "sinks and slack must be at most 2^31 tokens".to_owned());
             }
         }
-        if self.prefixes.is_some() && self.windows.iter().any(Option::is_some) {
-            let why = "a layer with a window gives up pages that a cached prefix needs; use one or the other";
-            return wrong("prefixes", why.to_owned());
-        }
         if self.spill.is_some() && !self.windows.is_empty() && self.windows.iter().all(Option::is_some) {
             let why = "every layer has a window, which bounds its originals: there is nothing to spill";
             return wrong("spill", why.to_owned());
@@ -180,7 +178,11 @@ impl Config {
         let mut groups: Vec<LayerGroup> = Vec::new();
         for layer in 0..geometry.layers {
             let format = self.formats[if self.formats.len() == 1 { 0 } else { layer }];
-            let window = self.windows.get(if self.windows.len() == 1 { 0 } else { layer }).copied().flatten();
+            let mut window = self.windows.get(if self.windows.len() == 1 { 0 } else { layer }).copied().flatten();
+            if let (Some(window), Some(_)) = (&mut window, &self.prefixes) {
+                // Up to a unit is between the end of a sequence and that of its last full unit.
+                window.slack = window.slack.or(self.formats.iter().map(|format| format.block).max());
+            }
             match groups.last_mut() {
                 Some(group) if group.layout.format == format && group.window == window => group.layers += 1,
                 _ => {

@@ -10,6 +10,7 @@ use certkv_codec::KeyMetric;
 use certkv_core::{PageId, RecordLayout};
 use certkv_device::{Arena, SimDevice};
 use certkv_kernel::Kernel;
+use certkv_page::prefix::GroupShape;
 use certkv_page::{BlockEntry, BlockTable, PageAllocator, Pools, TableError, Window};
 use certkv_tier::Scratch;
 use certkv_tier::spill::map::Residency;
@@ -95,6 +96,12 @@ impl Group {
             Some(window) => BlockTable::windowed(pools, block, most, window),
             None => BlockTable::create(pools, block, most),
         }
+    }
+
+    /// What an index of prefixes knows of the group.
+    pub(crate) fn shape(&self) -> GroupShape {
+        let (block, max_blocks) = (self.layout.tokens(), self.max_blocks);
+        GroupShape { pools: self.pools.clone(), block, max_blocks, window: self.window }
     }
 
     /// Whole blocks of sinks, which every head's memory begins with; `None` without a window.

@@ -73,7 +73,7 @@ pub use counters::{Moves, Outputs};
 pub use error::Error;
 pub use group::Side;
 pub use plan::{Plan, PoolPlan, Requests, RequestsPlan};
-pub use prefix::{Eviction, PrefixConfig, PrefixScope, PrefixUnit, PublishedPrefix};
+pub use prefix::{CachedPrefix, Eviction, PrefixConfig, PrefixScope, PrefixUnit, PublishedPrefix};
 pub use save::{SaveError, SaveScope};
 pub use snapshot::{ClassUse, PageUse, PoolUse, PrefixUse, ScratchUse, Snapshot};
 pub use spill::{FetchCause, FetchError, Spill, SpillUse};

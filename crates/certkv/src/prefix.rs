@@ -11,7 +11,7 @@ use certkv_page::policy::{EvictionPolicy, Lru, S3Fifo};
 use certkv_page::prefix::{
     Admission, Chain, Evicted, GroupShape, PrefixIndex, PrefixSecret, PrefixStats, Prompt, Published, Scope, Stop,
 };
-use certkv_page::{BlockTable, Need, PageClass, PageError};
+use certkv_page::{BlockEntry, BlockTable, Need, PageClass, PageError, Window};
 use core::fmt::Write;
 use std::sync::Arc;
 
@@ -70,12 +70,21 @@ pub struct PrefixUnit {
     pub bytes: usize,
 }
 
-/// What a publication came to.
+/// What is cached of a prompt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct CachedPrefix {
+    /// Tokens of its units that are cached, from the first on.
+    pub cached: usize,
+    /// Of these, tokens that [`Cache::create_from`] finds: all, unless windows are not there.
+    pub found: usize,
+}
+
+/// What a publication came to. Where layers have windows, fewer tokens may be found than there are units: see [`Cache::publish`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PublishedPrefix {
-    /// Tokens of the sequence that are cached now.
+    /// Tokens of the sequence that [`Cache::create_from`] finds now.
     pub cached: usize,
-    /// Of these, new with this call.
+    /// Tokens whose units are new with this call.
     pub added: usize,
     /// Why what follows is not cached, if there are more full units.
     pub stop: Option<Stop>,
@@ -83,8 +92,8 @@ pub struct PublishedPrefix {
 
 impl PublishedPrefix {
     pub(crate) fn of(published: &Published, unit: usize) -> Self {
-        let Published { known, added, stop, .. } = published;
-        Self { cached: (known + added) * unit, added: added * unit, stop: *stop }
+        let Published { usable, added, stop, .. } = published;
+        Self { cached: usable * unit, added: added * unit, stop: *stop }
     }
 }
 
@@ -123,6 +132,14 @@ pub(crate) struct Note {
     pub(crate) uncoded: Arc<[(u32, u32)]>,
 }
 
+/// What a publication knows of blocks without codes.
+pub(crate) struct Coding<'a> {
+    /// Those of a unit: layer, block of the sequence.
+    pub(crate) uncoded: &'a dyn Fn(usize) -> Arc<[(u32, u32)]>,
+    /// The group of a layer.
+    pub(crate) group_of: &'a dyn Fn(usize) -> usize,
+}
+
 /// The cached prefixes of a cache.
 #[derive(Debug)]
 pub(crate) struct Prefixes {
@@ -150,13 +167,13 @@ impl Prefixes {
         Ok(PrefixIndex::<Note>::bytes(groups, units).saturating_add(policy))
     }
 
-    /// An index over `groups`, of layers in so many formats each, whose pages are in `order` and depend on `calibration`, if they do
-    /// on any. Its bytes are reserved.
+    /// An index over `groups`, of so many layers in each format and with each window, whose pages are in `order` and depend on
+    /// `calibration`, if they do on any. Its bytes are reserved.
     pub(crate) fn new(
         config: &PrefixConfig,
         geometry: &Geometry,
         groups: Vec<GroupShape>,
-        formats: impl Iterator<Item = (usize, Format)>,
+        formats: impl Iterator<Item = (usize, Format, Option<Window>)>,
         calibration: Option<&str>,
         order: Order,
     ) -> Result<Self, Error> {
@@ -167,9 +184,12 @@ impl Prefixes {
         };
         let g = geometry;
         let mut layout = format!("page 1, {} x {} heads of {} {:?}", g.layers, g.kv_heads, g.head_dim, g.store);
-        for (layers, format) in formats {
+        for (layers, format, window) in formats {
             // Writing to a string does not fail.
             let _ = write!(layout, ", {layers} x {format}");
+            if let Some(Window { tokens, sinks, .. }) = window {
+                let _ = write!(layout, " of {sinks} and {tokens} tokens");
+            }
         }
         if let Some(name) = calibration {
             let _ = write!(layout, ", calibration {name}");
@@ -187,27 +207,64 @@ impl Prefixes {
         PrefixUse { units: self.index.len(), most: self.index.capacity(), stats: self.index.stats() }
     }
 
-    /// Publishes a sequence with these tables and centres; `uncoded` names the blocks of a unit without codes.
+    /// Publishes a sequence with these centres, whose full blocks have the pages that `page` gives by group and block. `coding` says
+    /// which blocks have no codes.
     pub(crate) fn publish(
         &self,
         scope: &PrefixScope<'_>,
         prompt: Prompt<'_>,
-        tables: &[&BlockTable],
+        page: impl Fn(usize, usize) -> Option<BlockEntry>,
         centres: &[Vec<f32>],
         ledger: &Arc<Ledger>,
-        uncoded: impl Fn(usize) -> Arc<[(u32, u32)]>,
+        coding: &Coding<'_>,
     ) -> Published {
         // The centres last seen to be this sequence's: units of one path share them.
         let mut same: Option<Arc<Centres>> = None;
-        self.index.publish(&self.chain(scope), prompt, tables, |number, before| {
-            let found = match (before, &same) {
+        self.index.publish_pages(&self.chain(scope), prompt, page, |unit| {
+            let found = match (unit.own.or(unit.before), &same) {
                 (Some(note), Some(same)) if Arc::ptr_eq(&note.centres, same) => Arc::clone(same),
                 (Some(note), _) => note.centres.are(centres).then(|| Arc::clone(&note.centres))?,
                 (None, _) => Arc::new(Centres::of(centres, ledger).ok()?),
             };
             same = Some(Arc::clone(&found));
-            Some(Note { centres: found, uncoded: uncoded(number) })
+            let uncoded = (coding.uncoded)(unit.number);
+            let Some(own) = unit.own else { return Some(Note { centres: found, uncoded }) };
+            // Of blocks that come to a cached unit this sequence says it, of the others whoever brought them.
+            let comes = |(layer, block): &&(u32, u32)| {
+                unit.filled.contains(&((coding.group_of)(*layer as usize), *block as usize))
+            };
+            let mut all: Vec<(u32, u32)> = own.uncoded.iter().filter(|at| !comes(at)).copied().collect();
+            all.extend(uncoded.iter().filter(comes));
+            Some(Note { centres: found, uncoded: all.into() })
         })
+    }
+
+    /// As [`Prefixes::publish`] of a sequence with these tables.
+    pub(crate) fn publish_tables(
+        &self,
+        scope: &PrefixScope<'_>,
+        prompt: Prompt<'_>,
+        tables: &[BlockTable],
+        centres: &[Vec<f32>],
+        ledger: &Arc<Ledger>,
+        coding: &Coding<'_>,
+    ) -> Published {
+        let held = tables.iter().map(BlockTable::len).min().unwrap_or(0);
+        let tokens = &prompt.tokens[..prompt.tokens.len().min(held)];
+        let page = |group: usize, block: usize| tables.get(group)?.get(block).copied();
+        self.publish(scope, Prompt { tokens, ..prompt }, page, centres, ledger, coding)
+    }
+
+    /// As [`Cache::find_prefix`].
+    pub(crate) fn find(&self, scope: &PrefixScope<'_>, prompt: Prompt<'_>) -> CachedPrefix {
+        let ((cached, found), unit) = (self.index.known(&self.chain(scope), prompt), self.index.unit());
+        CachedPrefix { cached: cached * unit, found: found * unit }
+    }
+
+    /// Evicts for a call that was refused, with whole units or blocks of windows.
+    pub(crate) fn make_room(&self, class: &str, capacity: usize, pages: usize) -> Option<Evicted> {
+        let class = [PageClass::Host, PageClass::Packed].into_iter().find(|known| known.name() == class)?;
+        Some(self.index.make_room_after(class, capacity, pages))
     }
 
     /// Geometry and formats in words.
@@ -259,9 +316,23 @@ impl Cache {
         Ok((self.insert(state)?, hit.tokens))
     }
 
+    /// How much of `prompt` is cached, for whoever has yet to decide where it goes. Holds nothing, and counts as no use.
+    ///
+    /// # Errors
+    /// [`Error::Config`] where prefixes are not cached.
+    pub fn find_prefix(&self, scope: &PrefixScope<'_>, prompt: Prompt<'_>) -> Result<CachedPrefix, Error> {
+        Ok(self.prefixes()?.find(scope, prompt))
+    }
+
     /// Caches the full blocks of a sequence, so that others may continue from them, now and after it was released. `prompt`
     /// is what the sequence holds from its first token on; it may be shorter, and what is longer is ignored. Calling it again
     /// as the sequence grows adds what is new.
+    ///
+    /// Layers with a window have given up what their queries no longer see. Units are cached without it: [`Cache::create_from`] finds a
+    /// prefix up to the greatest length at which the sinks and the window of the next query are there. So a sequence that is published
+    /// when its prompt is in is found for that prompt, published again at its end for that and what follows it; what lies between
+    /// is not. Windows that were published and that nobody uses go first where their pages run out, those that were longest in
+    /// no use; a sequence that still has one gives it back to a unit that is cached without it.
     ///
     /// Blocks that are cached already stay. If they were written beside this sequence rather than by it (two prompts at once),
     /// the codes of later blocks may not fit them; then nothing more is added, and `stop` says so.
@@ -282,9 +353,11 @@ impl Cache {
             if state.is_out() {
                 return Err(Error::SwappedOut);
             }
-            let tables: Vec<&BlockTable> = state.tables.iter().collect();
-            let uncoded = |number| self.uncoded_in(state, number, unit);
-            Ok(prefixes.publish(scope, prompt, &tables, &state.centres, &self.ledger, uncoded))
+            let coding = Coding {
+                uncoded: &|number| self.uncoded_in(state, number, unit),
+                group_of: &|layer| self.group_of(layer).map_or(usize::MAX, |(index, _)| index),
+            };
+            Ok(prefixes.publish_tables(scope, prompt, &state.tables, &state.centres, &self.ledger, &coding))
         })?;
         let summary = PublishedPrefix::of(&published, unit);
         span.record("added", summary.added as u64);
@@ -306,21 +379,21 @@ impl Cache {
         found.into()
     }
 
-    /// Gives back the pages of evicted units once nothing reads them.
+    /// Gives back the pages of evicted units once nothing reads them; returns units, and blocks of windows that went without theirs.
     pub(crate) fn retire_evicted(&self, evicted: Evicted) -> Result<usize, Error> {
-        let _span = (evicted.units > 0).then(|| span!("evict", units = (evicted.units)));
+        let gone = evicted.units + evicted.blocks;
+        let _span = (gone > 0).then(|| span!("evict", units = (evicted.units)));
         for (group, dropped) in self.groups.iter().zip(evicted.groups()) {
             self.forget_promoted(group, dropped);
         }
-        let units = evicted.units;
         evicted.retire(|| self.stamp())?;
         for group in &self.groups {
             group.pools.reclaim(&mut |stamp| self.passed(stamp));
         }
-        if units > 0 {
+        if gone > 0 {
             self.sweep_all();
         }
-        Ok(units)
+        Ok(gone)
     }
 
     /// Forgets up to `units` cached units that no sequence uses; returns how many. The cache does it by itself where pages run
@@ -403,20 +476,14 @@ impl Cache {
     /// Evicts for a request that was refused; whether it is worth another try. Pages that only wait for a fence are not worth
     /// evicting others for.
     pub(crate) fn make_room(&self, error: &Error) -> Result<bool, Error> {
-        let Error::CapacityExhausted { class, cause: PageError::Exhausted { asked, free, retiring, .. } } = error
+        let Error::CapacityExhausted { class, cause: PageError::Exhausted { asked, free, retiring, capacity } } = error
         else {
             return Ok(false);
         };
         let Some(prefixes) = &self.prefixes else { return Ok(false) };
         let missing = asked.saturating_sub(free + retiring);
-        if missing == 0 || ![PageClass::Host, PageClass::Packed].map(PageClass::name).contains(class) {
-            return Ok(false);
-        }
-        // A unit has at least one page of every class that is cached; it may have more.
-        let mut evicted = prefixes.index.evict(missing);
-        if evicted.units == 0 {
-            evicted = prefixes.index.evict_stranded();
-        }
-        Ok(self.retire_evicted(evicted)? > 0)
+        // Of a layer without a window a unit has at least one page of every class that is cached; it may have more.
+        let evicted = (missing > 0).then(|| prefixes.make_room(class, *capacity, missing)).flatten();
+        evicted.map_or(Ok(false), |evicted| Ok(self.retire_evicted(evicted)? > 0))
     }
 }

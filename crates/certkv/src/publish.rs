@@ -98,6 +98,7 @@ impl To {
         }
         self.counter("certkv_prefix_units_published", &[], stats.published);
         self.counter("certkv_prefix_units_evicted", &[], stats.evicted);
+        self.counter("certkv_prefix_blocks_hollowed", &[], stats.hollowed);
         self.counter("certkv_prefix_collisions", &[], stats.collisions);
         let hit = ["certkv_prefix_age_at_hit_bucket", "certkv_prefix_age_at_hit_sum", "certkv_prefix_age_at_hit_count"];
         self.histogram(hit, &[], &stats.age_at_hit);

@@ -1,6 +1,7 @@
 //! Random operations against a plain model: rows in vectors, attention in `f64`. Whatever happens - chunks of any size,
 //! forks, truncations, dropped steps, refused rows, exhausted pages - the cache holds the model's rows bit for bit, and
-//! decode outputs are within their bounds of exact attention over them. `CERTKV_MODEL_OPS` sets how many operations.
+//! decode outputs are within their bounds of exact attention over what of them is visible: some worlds have layers with windows.
+//! `CERTKV_MODEL_OPS` sets how many operations.
 //!
 //! Long because the driver's verbs share one world and one tally.
 #![allow(clippy::neg_cmp_op_on_partial_ord, reason = "!(error <= bound) is how NaN fails")]
@@ -8,12 +9,12 @@ mod common;
 
 use certkv::{
     Cache, CheckReport, Chunk, Config, Error, Eviction, Geometry, Mode, Policy, PrefixConfig, PrefixScope,
-    PrefixSecret, SequenceId, Side, SimOptions,
+    PrefixSecret, SequenceId, Side, SimOptions, Window,
 };
 use certkv_core::hash::splitmix64;
 use certkv_testkit::generate::Rng;
 use certkv_testkit::oracle::{distance, norm};
-use common::{Answer, Model, decode_faults, fill, original_faults, random_queries, random_rows, step};
+use common::{Answer, Model, decode_faults, exact, fill, original_faults, random_queries, random_rows, step};
 use std::sync::Arc;
 
 const TOLERANCE: f64 = 0.05;
@@ -43,6 +44,7 @@ struct Tally {
     published: u64,
     continued: u64,
     evicted: u64,
+    hollowed: u64,
     swapped: u64,
     returned: u64,
     refused: u64,
@@ -56,6 +58,8 @@ struct World {
     geometry: Geometry,
     /// Block size per KV group.
     blocks: Vec<usize>,
+    /// By layer.
+    windows: [Option<Window>; 4],
     max_tokens: usize,
     eager: bool,
     live: Vec<(SequenceId, Model)>,
@@ -80,7 +84,12 @@ impl World {
         ];
         let pair = pairs[r.below(5)].map(|f| f.parse().unwrap());
         let max_tokens = 100 + r.below(200);
+        let mut window =
+            |most: usize| Some(Window { chunk: 70, ..Window::new(1 + r.below(most)).with_sinks(r.below(40)) });
+        let (one, two) = (window(60), window(30));
+        let windows = [[None; 4], [one, one, None, two], [None, None, one, None]][seed as usize % 3];
         let config = Config {
+            windows: windows.to_vec(),
             formats: vec![pair[0], pair[0], pair[1], pair[0]],
             max_sequences: 2 + r.below(4),
             threads: 1 + r.below(2),
@@ -100,6 +109,7 @@ impl World {
             cache,
             geometry,
             blocks,
+            windows,
             max_tokens,
             eager,
             live: Vec::new(),
@@ -285,7 +295,9 @@ impl World {
         let queries = &queries[row * width..(row + 1) * width];
         let out = &answer.out[row * width..(row + 1) * width];
         let certificates = &answer.certificates[row * heads..(row + 1) * heads];
-        let exact = seen.attend(&g, layer, visible, queries);
+        let window = self.windows[layer];
+        let truth = |model: &Model| exact(&g, model, layer, visible - 1, window, queries);
+        let exact = truth(seen);
         if tokens == 1 {
             self.tally.decodes += 1;
             if self.tally.decodes % 50 == 1 {
@@ -293,7 +305,7 @@ impl World {
                 let mut other = seen.clone();
                 other.values[layer].iter_mut().for_each(|bits| *bits = certkv::Dtype::F16.encode16(900.0));
                 self.tally.planted += 1;
-                let wrong = decode_faults(&other.attend(&g, layer, visible, queries), out, certificates, TOLERANCE);
+                let wrong = decode_faults(&truth(&other), out, certificates, TOLERANCE);
                 self.tally.caught += u64::from(wrong > 0);
             }
             let wrong = decode_faults(&exact, out, certificates, TOLERANCE);
@@ -380,6 +392,10 @@ impl World {
                 self.live[i].1.truncate(&geometry, to);
             }
             Err(Error::Length { .. }) => self.expect(to > len, "refused a cut inside the sequence"),
+            Err(Error::WindowPassed { asked, least, within }) => {
+                let passed = asked == to && within < to && to < least && self.windows != [None; 4];
+                self.expect(passed, "refused a cut whose window is there");
+            }
             Err(Error::CapacityExhausted { .. }) => {
                 self.tally.exhausted += 1;
                 let wrong = self.must_fit(&self.lens());
@@ -401,10 +417,9 @@ impl World {
             Ok(done) => {
                 self.tally.published += done.added as u64;
                 let size = self.blocks.iter().max().copied().unwrap_or(1);
-                self.expect(
-                    done.stop.is_some() || done.cached == model.len(&self.geometry) / size * size,
-                    "not all is cached",
-                );
+                let all = model.len(&self.geometry) / size * size;
+                let (found, windows) = (done.cached == all, self.windows != [None; 4] && done.cached < all);
+                self.expect(done.stop.is_some() || found || windows, "not all is cached");
                 if done.cached > 0 {
                     self.library.push((circle, model));
                 }
@@ -461,6 +476,9 @@ impl World {
         let (layer, head) = (self.r.below(self.geometry.layers), self.r.below(self.geometry.kv_heads));
         let side = if self.r.chance(0.5) { Side::Key } else { Side::Value };
         let stored = self.cache.originals(self.live[i].0, layer, head, side);
+        if matches!(stored, Err(Error::Gone { .. })) && self.windows[layer].is_some() {
+            return;
+        }
         let mut rows = self.live[i].1.side(&self.geometry, layer, head, side);
         self.expect(
             matches!(&stored, Ok(stored) if *stored == rows),
@@ -491,27 +509,33 @@ impl World {
             self.check();
         }
         for (id, model) in core::mem::take(&mut self.live) {
-            let wrong = original_faults(&self.cache, id, &model);
+            // Of layers with a window they may be gone.
+            let wrong = if self.windows == [None; 4] { original_faults(&self.cache, id, &model) } else { 0 };
             self.expect(wrong == 0, "originals differ at the end");
             let released = self.cache.release(id);
             self.expect(released.is_ok(), "release failed");
         }
-        self.tally.evicted = self.cache.prefix_stats().map_or(0, |(_, stats)| stats.evicted);
+        let stats = self.cache.prefix_stats().map_or_else(Default::default, |(_, stats)| stats);
+        (self.tally.evicted, self.tally.hollowed) = (stats.evicted, stats.hollowed);
         let cached = self.cache.evict_prefixes(usize::MAX);
         self.expect(cached.is_ok(), "evict_prefixes failed");
         let live = self.cache.live_pages();
         self.expect(live == 0, &format!("{live} pages live after everything was released"));
         // The whole capacity is there again.
         let empty = self.cache.create().unwrap();
-        let rows = random_rows(&self.geometry, self.max_tokens, &mut self.r);
-        let mut refilled = fill(&self.cache, empty, &rows);
-        for _ in 0..1000 {
-            // A queued device frees pages as its schedule goes on.
-            if refilled.is_ok() || self.eager {
-                break;
-            }
-            let _ = self.cache.live_pages();
+        let mut refilled = Ok(());
+        while refilled.is_ok() && self.cache.len(empty).is_ok_and(|len| len < self.max_tokens) {
+            let chunk = (self.max_tokens - self.cache.len(empty).unwrap_or(0)).min(70);
+            let rows = random_rows(&self.geometry, chunk, &mut self.r);
             refilled = fill(&self.cache, empty, &rows);
+            for _ in 0..1000 {
+                // A queued device frees pages as its schedule goes on.
+                if refilled.is_ok() || self.eager {
+                    break;
+                }
+                let _ = self.cache.live_pages();
+                refilled = fill(&self.cache, empty, &rows);
+            }
         }
         self.expect(
             refilled.is_ok(),
@@ -546,6 +570,7 @@ fn gate(id: &str, seeds: std::ops::Range<u64>, operations: u64, device: impl Fn(
             (&mut total.published, t.published),
             (&mut total.continued, t.continued),
             (&mut total.evicted, t.evicted),
+            (&mut total.hollowed, t.hollowed),
             (&mut total.swapped, t.swapped),
             (&mut total.returned, t.returned),
             (&mut total.refused, t.refused),
@@ -559,7 +584,7 @@ fn gate(id: &str, seeds: std::ops::Range<u64>, operations: u64, device: impl Fn(
     }
     let t = total;
     println!(
-        "{id}: decodes {} prefills {} forks {} reopened {} dropped {} published {} continued {} evicted {} swapped {} returned {} refused {} exhausted {} device operations {ops}",
+        "{id}: decodes {} prefills {} forks {} reopened {} dropped {} published {} continued {} evicted {} hollowed {} swapped {} returned {} refused {} exhausted {} device operations {ops}",
         t.decodes,
         t.prefills,
         t.forks,
@@ -568,6 +593,7 @@ fn gate(id: &str, seeds: std::ops::Range<u64>, operations: u64, device: impl Fn(
         t.published,
         t.continued,
         t.evicted,
+        t.hollowed,
         t.swapped,
         t.returned,
         t.refused,
@@ -586,6 +612,7 @@ fn gate(id: &str, seeds: std::ops::Range<u64>, operations: u64, device: impl Fn(
         ("published", t.published),
         ("continued", t.continued),
         ("evicted", t.evicted),
+        ("hollowed", t.hollowed),
         ("swapped", t.swapped),
         ("returned", t.returned),
         ("refused", t.refused),

@@ -4,7 +4,7 @@ mod common;
 
 use certkv::{
     ByClass, CLASSES, Cache, Certified, Chunk, Class, Config, Eviction, Geometry, Mode, Plan, Policy, Pool,
-    PrefixConfig, PrefixScope, PrefixSecret, SequenceId, SimOptions, Snapshot,
+    PrefixConfig, PrefixScope, PrefixSecret, SequenceId, SimOptions, Snapshot, Window,
 };
 use certkv_testkit::generate::Rng;
 use common::{fill, random_queries, random_rows, step};
@@ -193,8 +193,11 @@ fn configs() -> Vec<(String, Config)> {
         // Several groups, with blocks of several sizes.
         let mixed = ["k8-v4g32-b32", "k8-v4g32-b64"].iter().cycle().take(layers).map(|f| f.parse().unwrap()).collect();
         let prefixes = prefixes(64, Eviction::Lru);
-        let config = Config { formats: mixed, scratch_keys: 11, scratch_values: 40, prefixes, ..base };
-        all.push((format!("{layers}x{kv_heads}x{dim} mixed, scratch, LRU"), config));
+        // Windows that hide nothing of these sequences: what counts is what is taken for them.
+        let window = Some(Window { chunk: TOKENS, ..Window::new(TOKENS).with_sinks(3) });
+        let windows = [window, None].iter().cycle().take(layers).copied().collect();
+        let config = Config { formats: mixed, windows, scratch_keys: 11, scratch_values: 40, prefixes, ..base };
+        all.push((format!("{layers}x{kv_heads}x{dim} mixed, windows, scratch, LRU"), config));
     }
     all
 }

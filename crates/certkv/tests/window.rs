@@ -4,11 +4,11 @@
 mod common;
 
 use certkv::gpu::GpuConfig;
-use certkv::{Cache, Chunk, Config, Error, Geometry, Policy, PrefixConfig, PrefixSecret, SaveScope, Side, Window};
-use certkv::{Eviction, Rung, Status};
+use certkv::{Cache, Chunk, Config, Error, Geometry, Policy, SaveScope, Side, Window};
+use certkv::{Rung, Status};
 use certkv_testkit::generate::{Rng, decode};
-use certkv_testkit::oracle::{Attention, distance};
-use common::{Answer, Model, decode_faults, fill, random_queries, random_rows, step};
+use certkv_testkit::oracle::distance;
+use common::{Answer, Model, decode_faults, exact, fill, random_queries, random_rows, step};
 use proptest::prelude::*;
 
 const FORMATS: [&str; 6] =
@@ -24,24 +24,6 @@ fn config(format: &str, window: Window, tokens: usize) -> Config {
     Config { max_sequences: 3, ..Config::new(geometry(), tokens) }
         .with_format(format.parse().unwrap())
         .with_window(window)
-}
-
-/// Exact attention of each query head at position `p` over what it sees, in f64.
-fn exact(model: &Model, layer: usize, p: usize, window: Option<Window>, queries: &[f32]) -> Vec<Vec<f64>> {
-    let g = geometry();
-    let dim = g.head_dim;
-    let seen: Vec<usize> = (0..=p).filter(|t| window.is_none_or(|w| *t < w.sinks || t + w.tokens > p)).collect();
-    let side = |head, side| {
-        let rows = model.side(&g, layer, head, side);
-        let rows: Vec<u16> = seen.iter().flat_map(|t| rows[t * dim..(t + 1) * dim].to_vec()).collect();
-        decode(&rows, g.store)
-    };
-    let of_head = |(h, q): (usize, &[f32])| {
-        let q: Vec<f64> = q.iter().map(|x| f64::from(*x)).collect();
-        let (keys, values) = (side(h / g.group(), Side::Key), side(h / g.group(), Side::Value));
-        Attention::plain(&q, f64::from(g.scale)).dense(&keys, &values, 16).unwrap().output
-    };
-    queries.chunks_exact(dim).enumerate().map(of_head).collect()
 }
 
 /// Appends `tokens` tokens with attention; returns faults: decode outputs beyond their bounds, chunk outputs beyond rounding.
@@ -62,7 +44,7 @@ fn advance(
     let mut faults = 0;
     for (layer, answer) in answers.iter().enumerate() {
         for (i, q) in queries.chunks_exact(g.q_width()).enumerate() {
-            let truth = exact(model, layer, first + i, windows[layer], q);
+            let truth = exact(&g, model, layer, first + i, windows[layer], q);
             let out = &answer.out[i * g.q_width()..(i + 1) * g.q_width()];
             if tokens == 1 && matches!(policy, Policy::Certified(_)) {
                 faults += decode_faults(&truth, out, &answer.certificates, 0.05);
@@ -271,8 +253,6 @@ fn what_does_not_go_with_windows_is_refused_by_name() {
         assert_eq!(field(with(vec![Some(window)])), "windows");
     }
     assert_eq!(field(with(vec![None; 3])), "windows");
-    let prefixes = Some(PrefixConfig { secret: PrefixSecret::new([1; 32]), units: 4, eviction: Eviction::Lru });
-    assert_eq!(field(Config { prefixes: prefixes.clone(), ..with(vec![Some(Window::new(4))]) }), "prefixes");
 
     let machine = certkv::gpu::GpuMachine::H200;
     let gpu = |windows: &[Option<Window>]| GpuConfig { windows: windows.to_vec(), ..GpuConfig::new(geometry(), 1024) };
@@ -284,7 +264,6 @@ fn what_does_not_go_with_windows_is_refused_by_name() {
         assert_eq!(field(gpu(&[None, Some(window)])), "windows");
     }
     assert_eq!(field(gpu(&[None; 3])), "windows");
-    assert_eq!(field(GpuConfig { prefixes, ..gpu(&[Some(Window::new(4)), None]) }), "prefixes");
     assert!(gpu(&[Some(Window::new(4)), None]).plan(machine).is_ok() && gpu(&[None]).plan(machine).is_ok());
 }
 

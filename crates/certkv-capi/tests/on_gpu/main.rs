@@ -171,11 +171,22 @@ fn a_cache_on_a_gpu_has_the_same_verbs() {
     // Windows, in one layer of two: its blocks go as they leave it.
     let windows = [certkv_window { tokens: 20, sinks: 3, chunk: 0 }, certkv_window::default()];
     let (n_windows, windows) = (windows.len() as u32, windows.as_ptr());
-    let cache = Cache::new(&certkv_config { n_windows, windows, prefix_units: 0, ..config });
+    let cache = Cache::new(&certkv_config { n_windows, windows, ..config });
     let a = cache.create();
     (0..3).for_each(|_| append(&cache, a, TOKENS));
     // Without a window there are seven full blocks; of the other layer there are the sinks', and what 20 tokens and a block of slack are in.
     assert_eq!((cache.length(a), cache.snapshot().packed_pages.live), (3 * TOKENS, 7 + 1 + 2));
+    // Found again at its length, and beside it what the sinks' block is a prefix of.
+    let long: Vec<u32> = (0..3 * TOKENS as u32).collect();
+    let done = cache.publish(a, &scope, &long).unwrap();
+    assert_eq!((done.cached, done.added, done.stop), (7 * BLOCK, 7 * BLOCK, CERTKV_STOP_NONE));
+    cache.release(a);
+    for (asked, there) in [(3 * TOKENS, 7 * BLOCK), (4 * BLOCK, BLOCK)] {
+        let (next, found) = cache.create_from(&scope, &long[..asked as usize]).unwrap();
+        assert_eq!((found, cache.length(next)), (there, there));
+        cache.release(next);
+    }
+    assert_eq!((cache.evict(u64::MAX), cache.snapshot().packed_pages.live), (Ok(7), 0));
     drop(cache);
     // SAFETY: a live handle.
     assert_eq!(unsafe { certkv_store_destroy(store) }, CERTKV_OK);

@@ -67,7 +67,7 @@ impl Ours {
         let create = |n| PageAllocator::create(n).expect("memory");
         let pools = Pools { host: create(pages + 8), packed: create(pages), tail: create(16), swap: create(pages) };
         let max_blocks = longest / block;
-        let group = GroupShape { pools: pools.clone(), block, max_blocks };
+        let group = GroupShape { pools: pools.clone(), block, max_blocks, window: None };
         let index = PrefixIndex::create(vec![group], pages, Box::new(Lru::new(pages))).expect("memory");
         let scope = Scope {
             domain: b"t",

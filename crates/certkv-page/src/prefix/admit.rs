@@ -1,5 +1,5 @@
 //! Whether a request would fit, and how much to evict before anybody has to wait.
-use super::index::{PrefixIndex, State};
+use super::index::{GroupShape, PrefixIndex, State};
 use crate::inspect::Counts;
 use crate::pools::PageClass;
 use crate::table::Need;
@@ -13,7 +13,7 @@ pub enum Admission {
     FitsSoon,
     /// Enough, once cached units that nobody uses are evicted.
     FitsAfterEviction {
-        /// Units to evict.
+        /// Units to evict. 0 where pages of windows alone are short: the step that needs them takes them, and units stay.
         units: usize,
     },
     /// Not even then: sequences have to end, or give pages up.
@@ -49,32 +49,45 @@ impl<T> PrefixIndex<T> {
     /// taken now. Nothing is reserved, so the answer is old when another thread allocates. Looks at every entry if free pages
     /// do not suffice.
     pub fn admit(&self, needs: &[Need]) -> Admission {
-        let mut soon = true;
-        let mut short = 0;
-        for (group, need) in self.groups.iter().zip(needs) {
+        let (mut soon, mut short, mut hollow) = (true, 0, false);
+        // Of a group, in a class: pages short, and pages that a unit gives back for sure.
+        let missing = |group: &GroupShape, class, wanted: usize| {
+            let counts = group.pools.of(class).counts();
+            let each = if class == PageClass::Tail || group.window.is_some() { 0 } else { self.unit() / group.block };
+            (wanted.saturating_sub(counts.free + counts.retiring), each, wanted <= counts.free)
+        };
+        // What can be had of a class whose pages do not go with whole units. Tails are never cached.
+        let idle_of = |number: usize, group: &GroupShape, class| {
+            if class == PageClass::Tail || group.window.is_none() { 0 } else { self.idle_pages(number, class) }
+        };
+        for (number, (group, need)) in self.groups.iter().zip(needs).enumerate() {
             for (class, wanted) in need.by_class() {
-                let counts = group.pools.of(class).counts();
-                soon &= wanted <= counts.free;
-                let missing = wanted.saturating_sub(counts.free + counts.retiring);
-                // Tails are never cached; a unit has as many host pages as packed ones.
-                let each = if class == PageClass::Tail { 0 } else { self.unit() / group.block };
-                short = short.max(if each == 0 && missing > 0 { usize::MAX } else { missing.div_ceil(each.max(1)) });
+                let (missing, each, free) = missing(group, class, wanted);
+                soon &= free;
+                if each > 0 {
+                    // A unit has as many host pages as packed ones.
+                    short = short.max(missing.div_ceil(each));
+                } else if missing > 0 {
+                    let idle = idle_of(number, group, class);
+                    if missing > idle {
+                        return Admission::Lacks { group: number, class, pages: missing - idle };
+                    }
+                    hollow = true;
+                }
             }
         }
-        if short == 0 {
+        if short == 0 && !hollow {
             return if soon { Admission::Fits } else { Admission::FitsSoon };
         }
-        let idle = self.idle_units();
+        let idle = if short > 0 { self.idle_units() } else { 0 };
         if short <= idle {
             return Admission::FitsAfterEviction { units: short };
         }
         for (number, (group, need)) in self.groups.iter().zip(needs).enumerate() {
             for (class, wanted) in need.by_class() {
-                let counts = group.pools.of(class).counts();
-                let each = if class == PageClass::Tail { 0 } else { self.unit() / group.block };
-                let there = counts.free + counts.retiring + idle * each;
-                if wanted > there {
-                    return Admission::Lacks { group: number, class, pages: wanted - there };
+                let (missing, each, _) = missing(group, class, wanted);
+                if each > 0 && missing > idle * each {
+                    return Admission::Lacks { group: number, class, pages: missing - idle * each };
                 }
             }
         }

@@ -25,6 +25,8 @@ pub(super) struct Node<T> {
     pub(super) note: Option<T>,
     /// The index's clock when it was last used.
     pub(super) used: u64,
+    /// The same of its blocks of groups with a window: when one of them was last in a window that was found or published.
+    pub(super) seen_at: u64,
     /// Scratch of a walk: the walk that last came by.
     pub(super) seen: u64,
 }
@@ -46,7 +48,8 @@ pub(super) struct Entries<T> {
     places: HashMap<u64, u32, Uniform>,
     random: RandomState,
     tokens: Vec<u32>,
-    pages: Vec<BlockEntry>,
+    /// `None`: a block of a group with a window whose pages are not cached.
+    pages: Vec<Option<BlockEntry>>,
     /// By group and host slot: the entry that names the page, so that no page is named twice.
     owners: Vec<Vec<u32>>,
     /// By block of an entry: its group.
@@ -61,7 +64,7 @@ pub(super) struct Entries<T> {
 
 /// Bytes of one entry, its place in the table of hashes not counted.
 pub(super) const fn bytes_of<T>(unit: usize, blocks: usize) -> usize {
-    size_of::<Node<T>>() + size_of::<u32>() + unit * size_of::<u32>() + blocks * size_of::<BlockEntry>()
+    size_of::<Node<T>>() + size_of::<u32>() + unit * size_of::<u32>() + blocks * size_of::<Option<BlockEntry>>()
 }
 
 /// Bytes of the table of hashes.
@@ -143,9 +146,9 @@ impl<T> Entries<T> {
         Some(if self.is(slot, content) { Ok(slot) } else { Err(()) })
     }
 
-    /// The entry of a block, if it names this page of the first group: without a hash.
-    pub(super) fn find_by_page(&self, content: &Content<'_>, page: &BlockEntry) -> Option<u32> {
-        self.owner(0, page.host).filter(|slot| self.is(*slot, content))
+    /// The entry of a block, if it names this page of a group: without a hash.
+    pub(super) fn find_by_page(&self, content: &Content<'_>, group: usize, page: &BlockEntry) -> Option<u32> {
+        self.owner(group, page.host).filter(|slot| self.is(*slot, content))
     }
 
     /// Whether an entry is that of a block: compared in full.
@@ -161,21 +164,20 @@ impl<T> Entries<T> {
     }
 
     /// Pages of all groups, group by group.
-    pub(super) fn pages_of(&self, slot: u32) -> &[BlockEntry] {
+    pub(super) fn pages_of(&self, slot: u32) -> &[Option<BlockEntry>] {
         let start = slot as usize * self.blocks;
         &self.pages[start..start + self.blocks]
     }
 
-    /// Whether an entry names one of these pages already: blocks of all groups, group by group.
-    pub(super) fn names_any(&self, pages: impl Iterator<Item = BlockEntry>) -> bool {
-        let owner = |(page, group): (BlockEntry, &usize)| self.owners[*group].get(page.host.index as usize);
-        pages.zip(&self.group_of).filter_map(owner).any(|owner| *owner != NONE)
+    /// Whether an entry names this page of a group already, in any life of it.
+    pub(super) fn names(&self, group: usize, page: &BlockEntry) -> bool {
+        self.owners[group].get(page.host.index as usize).is_some_and(|owner| *owner != NONE)
     }
 
     /// The entry that names a page.
     pub(super) fn owner(&self, group: usize, host: PageId) -> Option<u32> {
         let slot = *self.owners.get(group)?.get(host.index as usize)?;
-        (slot != NONE && self.pages_of(slot).iter().any(|page| page.host == host)).then_some(slot)
+        (slot != NONE && self.pages_of(slot).iter().flatten().any(|page| page.host == host)).then_some(slot)
     }
 
     /// An entry without children that follows `slot`, or is it. Looks at every entry once per block in between.
@@ -191,17 +193,29 @@ impl<T> Entries<T> {
     fn set_owner(&mut self, slot: u32, owner: u32) {
         let start = slot as usize * self.blocks;
         for (page, group) in self.pages[start..start + self.blocks].iter().zip(&self.group_of) {
-            if let Some(place) = self.owners[*group].get_mut(page.host.index as usize) {
+            if let Some(place) = page.and_then(|page| self.owners[*group].get_mut(page.host.index as usize)) {
                 *place = owner;
             }
         }
+    }
+
+    /// Gives a block of an entry other pages, or none; returns those that it had.
+    pub(super) fn put_block(&mut self, slot: u32, block: usize, page: Option<BlockEntry>) -> Option<BlockEntry> {
+        let owners = &mut self.owners[self.group_of[block]];
+        let old = core::mem::replace(&mut self.pages[slot as usize * self.blocks + block], page);
+        for (page, owner) in [(old, NONE), (page, slot)] {
+            if let Some(place) = page.and_then(|page| owners.get_mut(page.host.index as usize)) {
+                *place = owner;
+            }
+        }
+        old
     }
 
     /// Adds an entry; `None` and nothing changed if there is no room.
     pub(super) fn insert(
         &mut self,
         content: &Content<'_>,
-        pages: impl Iterator<Item = BlockEntry>,
+        pages: impl Iterator<Item = Option<BlockEntry>>,
         note: T,
         now: u64,
     ) -> Option<u32> {
@@ -209,7 +223,7 @@ impl<T> Entries<T> {
         let at = slot as usize;
         let Content { parent, root, tokens, marks } = *content;
         let name = self.name(content);
-        let node = Node { name, parent, root, children: 0, marks, note: Some(note), used: now, seen: 0 };
+        let node = Node { name, parent, root, children: 0, marks, note: Some(note), used: now, seen_at: now, seen: 0 };
         // Slots are handed out in order the first time, so a new one is the next.
         if at == self.nodes.len() {
             self.nodes.push(node);

@@ -3,7 +3,7 @@ use super::entry::NONE;
 use super::index::{GroupShape, PrefixIndex, State};
 use crate::alloc::LettingGo;
 use crate::error::PageError;
-use crate::pools::{Dropped, PageRef, Pools};
+use crate::pools::{Dropped, PageClass, PageRef};
 use crate::stamp::Stamp;
 use crate::table::BlockEntry;
 use certkv_core::PageId;
@@ -14,13 +14,20 @@ use certkv_core::PageId;
 pub struct Evicted {
     /// Units that are gone.
     pub units: usize,
+    /// Blocks of groups with a window that are gone without their units.
+    pub blocks: usize,
     /// One per group.
     groups: Vec<Dropped>,
 }
 
 impl Evicted {
     pub(super) fn new(groups: &[GroupShape]) -> Self {
-        Self { units: 0, groups: groups.iter().map(|group| Dropped::new(&group.pools)).collect() }
+        Self { units: 0, blocks: 0, groups: groups.iter().map(|group| Dropped::new(&group.pools)).collect() }
+    }
+
+    /// Nothing is gone.
+    pub fn is_empty(&self) -> bool {
+        self.units == 0 && self.blocks == 0
     }
 
     /// What each group gave up.
@@ -47,17 +54,27 @@ impl Evicted {
 
     /// Takes over the references of an entry. Should the host lack memory for the list, they are retired behind
     /// [`Stamp::IDLE`], which is always safe.
-    fn take(&mut self, shapes: &[GroupShape], unit: usize, pages: &[BlockEntry]) {
+    fn take(&mut self, shapes: &[GroupShape], unit: usize, pages: &[Option<BlockEntry>]) {
         let mut rest = pages;
         for (shape, dropped) in shapes.iter().zip(&mut self.groups) {
             let (mine, others) = rest.split_at(unit / shape.block);
             rest = others;
             dropped.grow(2 * mine.len());
-            for page in mine.iter().flat_map(|entry| entry.pages()) {
+            for page in mine.iter().flatten().flat_map(|entry| entry.pages()) {
                 dropped.push(page.class, page.id);
             }
         }
         self.units += 1;
+    }
+
+    /// Takes over the references of one block of a group.
+    fn take_block(&mut self, group: usize, entry: BlockEntry) {
+        let dropped = &mut self.groups[group];
+        dropped.grow(2);
+        for page in entry.pages() {
+            dropped.push(page.class, page.id);
+        }
+        self.blocks += 1;
     }
 }
 
@@ -92,14 +109,15 @@ impl<T> PrefixIndex<T> {
 
     /// Removes one unit that is not idle and still keeps a page from being free: one of its pages, or of a unit before it, is
     /// nobody else's. That happens where a sequence was cut inside a unit, or holds copies of its own of what was cached. For
-    /// when [`evict`](Self::evict) finds nothing more; looks at every entry.
+    /// when [`evict`](Self::evict) finds nothing more; looks at every entry. Pages of groups with a window do not count: they go by
+    /// themselves.
     pub fn evict_stranded(&self) -> Evicted {
         let mut evicted = Evicted::new(&self.groups);
         let mut state = self.state.lock();
         let State { entries, policy, .. } = &mut *state;
         let lone = |slot: &u32| {
-            let mut pages = self.pages_of(entries.pages_of(*slot));
-            pages.any(|(pools, page)| pools.of(page.class).references(page.id) == Ok(1))
+            let mut pages = self.pages_of(entries.pages_of(*slot)).filter(|(shape, _)| shape.window.is_none());
+            pages.any(|(shape, page)| shape.pools.of(page.class).references(page.id) == Ok(1))
         };
         let Some(slot) = entries.slots().find(lone) else { return evicted };
         let leaf = entries.leaf_behind(slot);
@@ -109,11 +127,78 @@ impl<T> PrefixIndex<T> {
         evicted
     }
 
+    /// Makes room in one class of a group: of one with a window the blocks that were in no window for longest, else whole units, as
+    /// [`evict`](Self::evict), or [`evict_stranded`](Self::evict_stranded) where that finds nothing.
+    pub fn make_room(&self, group: usize, class: PageClass, pages: usize) -> Evicted {
+        match self.groups.get(group) {
+            Some(GroupShape { window: Some(_), .. }) => self.hollow(group, class, pages),
+            Some(_) => {
+                let evicted = self.evict(pages);
+                if evicted.units == 0 { self.evict_stranded() } else { evicted }
+            }
+            None => Evicted::new(&self.groups),
+        }
+    }
+
+    /// Makes room after an allocator of `capacity` pages of a class refused, whose group the refusal does not say: in the group of that
+    /// size that has fewest pages left, or the next one where nothing can be had there.
+    pub fn make_room_after(&self, class: PageClass, capacity: usize, pages: usize) -> Evicted {
+        let of_size = |group: &usize| self.groups[*group].pools.of(class).capacity() == capacity;
+        let mut groups: Vec<usize> = (0..self.groups.len()).filter(of_size).collect();
+        groups.sort_by_key(|group| {
+            let counts = self.groups[*group].pools.of(class).counts();
+            (counts.free + counts.retiring, self.groups[*group].window.is_some())
+        });
+        let rooms = groups.into_iter().map(|group| self.make_room(group, class, pages));
+        rooms.into_iter().find(|evicted| !evicted.is_empty()).unwrap_or_else(|| Evicted::new(&self.groups))
+    }
+
+    /// Gives up `pages` pages of a class of a group with a window, or as many as nobody else holds: units stay, with a hole. Looks at
+    /// every entry, and sorts those that have such a page.
+    fn hollow(&self, group: usize, class: PageClass, pages: usize) -> Evicted {
+        let mut evicted = Evicted::new(&self.groups);
+        let mut state = self.state.lock();
+        let (State { entries, stats, .. }, blocks) = (&mut *state, self.blocks_of(group));
+        let mut found: Vec<(u64, u32, usize)> = Vec::new();
+        let sole = self.groups[group].pools.of(class).letting_go();
+        for slot in entries.slots() {
+            let of_class = |entry: &BlockEntry| entry.pages().find(|page| page.class == class).map(|page| page.id);
+            for block in blocks.clone() {
+                let id = entries.pages_of(slot)[block].as_ref().and_then(of_class);
+                // Without memory for the list, those found so far.
+                if id.is_some_and(|id| sole.is_sole(id)) && found.try_reserve(1).is_ok() {
+                    found.push((entries.nodes[slot as usize].seen_at, slot, block));
+                }
+            }
+        }
+        // Whoever takes references over may need the books.
+        drop(sole);
+        found.sort_unstable();
+        for (_, slot, block) in found.into_iter().take(pages) {
+            if let Some(entry) = entries.put_block(slot, block, None) {
+                evicted.take_block(group, entry);
+            }
+        }
+        stats.hollowed += evicted.blocks as u64;
+        evicted
+    }
+
     /// Removes the unit that names `host`, a page of group number `group`, and all units behind it: for a sequence that is
-    /// about to write the page and shares it with the index alone.
+    /// about to write the page and shares it with the index alone. Of a group with a window the block goes, and nothing else.
     pub fn forget(&self, group: usize, host: PageId) -> Evicted {
         let mut evicted = Evicted::new(&self.groups);
         let mut state = self.state.lock();
+        if self.groups.get(group).is_some_and(|shape| shape.window.is_some()) {
+            let State { entries, stats, .. } = &mut *state;
+            let Some(slot) = entries.owner(group, host) else { return evicted };
+            let of_page = |block: &usize| entries.pages_of(slot)[*block].is_some_and(|entry| entry.host == host);
+            let block = self.blocks_of(group).find(of_page);
+            if let Some(entry) = block.and_then(|block| entries.put_block(slot, block, None)) {
+                evicted.take_block(group, entry);
+                stats.hollowed += 1;
+            }
+            return evicted;
+        }
         while let Some(slot) = state.entries.owner(group, host) {
             let leaf = state.entries.leaf_behind(slot);
             state.policy.remove(leaf);
@@ -160,6 +245,7 @@ impl<T> PrefixIndex<T> {
                     let (mine, others) = rest.split_at(self.unit() / group.block);
                     rest = others;
                     mine.iter()
+                        .flatten()
                         .all(|entry| host.is_sole(entry.host) && entry.packed.is_none_or(|id| packed.is_sole(id)))
                 })
         })?;
@@ -169,17 +255,29 @@ impl<T> PrefixIndex<T> {
     }
 
     /// Nobody but the index holds these pages, so that giving them up frees them.
-    pub(super) fn is_unused(&self, pages: &[BlockEntry]) -> bool {
-        self.pages_of(pages).all(|(pools, page)| pools.of(page.class).references(page.id) == Ok(1))
+    pub(super) fn is_unused(&self, pages: &[Option<BlockEntry>]) -> bool {
+        self.pages_of(pages).all(|(shape, page)| shape.pools.of(page.class).references(page.id) == Ok(1))
+    }
+
+    /// Pages of a class of a group with a window that [`make_room`](Self::make_room) could free.
+    pub(super) fn idle_pages(&self, group: usize, class: PageClass) -> usize {
+        let state = self.state.lock();
+        let (entries, blocks) = (&state.entries, self.blocks_of(group));
+        let sole = self.groups[group].pools.of(class).letting_go();
+        let pages = entries.slots().flat_map(|slot| entries.pages_of(slot)[blocks.clone()].iter().flatten());
+        pages.filter(|entry| entry.pages().any(|page| page.class == class && sole.is_sole(page.id))).count()
     }
 
     /// The pages of a unit, group by group.
-    fn pages_of<'a>(&'a self, entries: &'a [BlockEntry]) -> impl Iterator<Item = (&'a Pools, PageRef)> + 'a {
+    fn pages_of<'a>(
+        &'a self,
+        entries: &'a [Option<BlockEntry>],
+    ) -> impl Iterator<Item = (&'a GroupShape, PageRef)> + 'a {
         let mut rest = entries;
-        self.groups.iter().flat_map(move |GroupShape { pools, block, .. }| {
-            let (mine, others) = rest.split_at(self.unit() / block);
+        self.groups.iter().flat_map(move |shape| {
+            let (mine, others) = rest.split_at(self.unit() / shape.block);
             rest = others;
-            mine.iter().flat_map(move |entry| entry.pages().map(move |page| (pools, page)))
+            mine.iter().flatten().flat_map(move |entry| entry.pages().map(move |page| (shape, page)))
         })
     }
 

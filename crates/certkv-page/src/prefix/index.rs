@@ -2,13 +2,14 @@
 use super::entry::{Content, Entries, NONE, bytes_of, places_bytes};
 use super::evict::Evicted;
 use super::key::{Chain, Prompt};
+use super::reach::Reach;
 use crate::alloc::PageAllocator;
 use crate::error::TableError;
-use crate::fork::{share, unshare};
 use crate::policy::EvictionPolicy;
 use crate::pools::Pools;
 use crate::sync::Mutex;
-use crate::table::{BlockEntry, BlockTable};
+use crate::table::BlockTable;
+use crate::window::Window;
 use certkv_core::Histogram;
 use core::ops::Range;
 
@@ -21,6 +22,8 @@ pub struct GroupShape {
     pub block: usize,
     /// Blocks that a table of the group can hold.
     pub max_blocks: usize,
+    /// What its queries see; `None` for everything. Units may lack blocks of a group with a window.
+    pub window: Option<Window>,
 }
 
 /// What was found of a prompt: tables with references of their own, and the notes of the units in order.
@@ -43,8 +46,8 @@ pub enum Stop {
     Collision,
     /// Its pages are cached already under another name: in another scope, say.
     Elsewhere,
-    /// A table with a window gave up pages of the unit. What comes before the hole can be published, and what comes behind it
-    /// if the units before are cached.
+    /// A table with a window gave up pages of the unit, and the index knows of no window in its group. What comes before the hole can
+    /// be published, and what comes behind it if the units before are cached.
     Gone,
     /// The index is full of entries in use.
     Full,
@@ -60,6 +63,10 @@ pub struct Published {
     pub known: usize,
     /// Units added.
     pub added: usize,
+    /// Blocks of groups with a window that units had lacked.
+    pub filled: usize,
+    /// Units of the prompt that a look-up would find now: as many as are cached, or fewer where windows are not.
+    pub usable: usize,
     /// Why it ended early, if it did.
     pub stop: Option<Stop>,
     /// What had to go for it.
@@ -79,6 +86,8 @@ pub struct PrefixStats {
     pub published: u64,
     /// Units evicted.
     pub evicted: u64,
+    /// Blocks of groups with a window that were given up while their units stayed.
+    pub hollowed: u64,
     /// Blocks in whose place another one was found.
     pub collisions: u64,
     /// Over hits, the time since the unit's last use.
@@ -97,10 +106,15 @@ pub(super) struct State<T> {
     /// Walks over the tree so far.
     pub(super) walks: u64,
     /// Slots of the path at hand, first block first.
-    path: Vec<u32>,
+    pub(super) path: Vec<u32>,
+    /// By group: what of its window the path at hand has.
+    pub(super) reach: Vec<Reach>,
 }
 
 /// Cached blocks of prompts, in units of the largest block of all groups.
+///
+/// Of a group with a window a unit may lack blocks: they had left the window when it was published, or were given up since. A prefix
+/// is found up to the longest length at which the next query's window is there in every group ([`super::reach`]).
 ///
 /// A page has one name at most, and the index one reference to it: so a page with one reference is the index's alone.
 ///
@@ -140,7 +154,10 @@ impl<T> PrefixIndex<T> {
         let longest = groups.iter().map(|group| group.max_blocks * group.block / unit).max().unwrap_or(0);
         let mut path = Vec::new();
         path.try_reserve_exact(longest).map_err(|_| TableError::OutOfMemory { what: "a prefix index" })?;
-        let state = State { entries, policy, stats: PrefixStats::default(), clock: 0, walks: 0, path };
+        let mut reach = Vec::new();
+        reach.try_reserve_exact(groups.len()).map_err(|_| TableError::OutOfMemory { what: "a prefix index" })?;
+        reach.resize(groups.len(), Reach::default());
+        let state = State { entries, policy, stats: PrefixStats::default(), clock: 0, walks: 0, path, reach };
         Ok(Self { groups, unit, state: Mutex::new(state) })
     }
 
@@ -152,13 +169,25 @@ impl<T> PrefixIndex<T> {
             groups.iter().fold(0usize, |sum, (_, pages, _)| sum.saturating_add(pages.saturating_mul(size_of::<u32>())));
         let path = groups.iter().map(|(block, _, most)| most.saturating_mul(*block) / unit).max().unwrap_or(0);
         let entries = capacity.saturating_mul(bytes_of::<T>(unit, blocks)).saturating_add(places_bytes(capacity));
-        entries.saturating_add(owners).saturating_add(path.saturating_mul(size_of::<u32>()))
+        let reach = groups.len().saturating_mul(size_of::<Reach>());
+        entries.saturating_add(owners).saturating_add(path.saturating_mul(size_of::<u32>())).saturating_add(reach)
     }
 
     /// From here on only the first `bits` of a hash count: tests need collisions.
     #[cfg(all(test, not(loom), not(shuttle)))]
     pub(crate) fn shorten_hashes(&self, bits: u32) {
         self.state.lock().entries.hash_bits = bits;
+    }
+
+    /// Places of a group's blocks in a unit.
+    pub(super) fn blocks_of(&self, group: usize) -> Range<usize> {
+        let first = self.groups[..group].iter().map(|before| self.unit / before.block).sum::<usize>();
+        first..first + self.unit / self.groups[group].block
+    }
+
+    /// What it was made over.
+    pub fn groups(&self) -> &[GroupShape] {
+        &self.groups
     }
 
     /// Tokens per unit.
@@ -186,10 +215,10 @@ impl<T> PrefixIndex<T> {
         self.state.lock().stats
     }
 
-    /// The longest cached prefix of `prompt`, and tables that own it. A prompt that is cached whole is found whole: whoever
-    /// needs its last token computed anew passes the prompt without it.
+    /// The longest prefix of `prompt` that is cached and can be continued, and tables that own it. A prompt that is cached whole is found
+    /// whole: whoever needs its last token computed anew passes the prompt without it.
     ///
-    /// Costs a hash of 64 bits and a comparison a unit, and two references a block.
+    /// Costs a hash of 64 bits and a comparison a unit, a look at each block with a window, and two references a block.
     ///
     /// # Errors
     /// [`TableError::OutOfMemory`], [`TableError::Page`] if a page has no room for another reference; nothing changed.
@@ -198,11 +227,12 @@ impl<T> PrefixIndex<T> {
         T: Clone,
     {
         let mut state = self.state.lock();
-        let State { entries, policy, stats, clock, path, .. } = &mut *state;
+        let State { entries, policy, stats, clock, path, reach, .. } = &mut *state;
         *clock += 1;
         stats.lookups += 1;
         stats.asked += (prompt.tokens.len() / self.unit) as u64;
         stats.collisions += u64::from(self.follow(entries, chain, prompt, path));
+        path.truncate(self.usable(entries, path, reach));
         let tables = self.tables(entries, path)?;
         let mut notes = Vec::new();
         notes.try_reserve_exact(path.len()).map_err(|_| TableError::OutOfMemory { what: "a prefix" })?;
@@ -212,31 +242,14 @@ impl<T> PrefixIndex<T> {
             stats.age_at_hit.record(*clock - node.used);
             node.used = *clock;
         }
+        self.touch_windows(entries, path, &tables, *clock);
         stats.hits += path.len() as u64;
         path.iter().rev().for_each(|slot| policy.touch(*slot));
         Ok(Hit { tokens: path.len() * self.unit, tables, notes })
     }
 
-    /// As [`PrefixIndex::longest`], for whoever copies what is cached: no use of it. Nothing is counted, and nothing stays longer for it.
-    ///
-    /// # Errors
-    /// As [`PrefixIndex::longest`].
-    pub fn hold(&self, chain: &Chain, prompt: Prompt<'_>) -> Result<Hit<T>, TableError>
-    where
-        T: Clone,
-    {
-        let mut state = self.state.lock();
-        let State { entries, path, .. } = &mut *state;
-        self.follow(entries, chain, prompt, path);
-        let tables = self.tables(entries, path)?;
-        let mut notes = Vec::new();
-        notes.try_reserve_exact(path.len()).map_err(|_| TableError::OutOfMemory { what: "a prefix" })?;
-        notes.extend(path.iter().filter_map(|slot| entries.nodes[*slot as usize].note.clone()));
-        Ok(Hit { tokens: path.len() * self.unit, tables, notes })
-    }
-
     /// Fills `path` with the cached units of `prompt` from its first on; whether another unit of the same hash ended it.
-    fn follow(&self, entries: &Entries<T>, chain: &Chain, prompt: Prompt<'_>, path: &mut Vec<u32>) -> bool {
+    pub(super) fn follow(&self, entries: &Entries<T>, chain: &Chain, prompt: Prompt<'_>, path: &mut Vec<u32>) -> bool {
         path.clear();
         for content in self.units(chain, prompt) {
             let parent = path.last().copied().unwrap_or(NONE);
@@ -248,23 +261,12 @@ impl<T> PrefixIndex<T> {
         false
     }
 
-    /// Units of `prompt` that are cached from its first on. Holds nothing and counts as no use.
-    pub fn known(&self, chain: &Chain, prompt: Prompt<'_>) -> usize {
-        let state = self.state.lock();
-        let mut parent = NONE;
-        let units =
-            self.units(chain, prompt).take_while(|content| match state.entries.find(&Content { parent, ..*content }) {
-                Some(Ok(slot)) => {
-                    parent = slot;
-                    true
-                }
-                _ => false,
-            });
-        units.count()
-    }
-
     /// The full units of a prompt as they are compared, but for the parent.
-    fn units<'a>(&self, chain: &'a Chain, prompt: Prompt<'a>) -> impl Iterator<Item = Content<'a>> + use<'a, T> {
+    pub(super) fn units<'a>(
+        &self,
+        chain: &'a Chain,
+        prompt: Prompt<'a>,
+    ) -> impl Iterator<Item = Content<'a>> + use<'a, T> {
         let (unit, root) = (self.unit, chain.root());
         prompt.tokens.chunks_exact(unit).enumerate().map(move |(i, tokens)| {
             let marks = chain.marks(&prompt, i * unit, unit);
@@ -272,126 +274,25 @@ impl<T> PrefixIndex<T> {
         })
     }
 
-    /// Tables over the pages of a path, with references of their own.
+    /// Tables over the pages of a path that can be continued, with references of their own.
     fn tables(&self, entries: &Entries<T>, path: &[u32]) -> Result<Vec<BlockTable>, TableError> {
         let mut tables = Vec::new();
         tables.try_reserve_exact(self.groups.len()).map_err(|_| TableError::OutOfMemory { what: "a prefix" })?;
         let mut first = 0;
-        for GroupShape { pools, block, max_blocks } in &self.groups {
+        for GroupShape { pools, block, max_blocks, window } in &self.groups {
             let each = self.unit / block;
-            let pages = path.iter().flat_map(|slot| &entries.pages_of(*slot)[first..first + each]);
-            tables.push(BlockTable::adopt(pools, *block, *max_blocks, pages.copied())?);
+            tables.push(match window {
+                None => {
+                    let pages = path.iter().flat_map(|slot| &entries.pages_of(*slot)[first..first + each]);
+                    BlockTable::adopt(pools, *block, *max_blocks, pages.flatten().copied())?
+                }
+                Some(window) => {
+                    let page = |number: usize| entries.pages_of(path[number / each])[first + number % each];
+                    BlockTable::adopt_window(pools, (*block, *max_blocks), *window, path.len() * each, page)?
+                }
+            });
             first += each;
         }
         Ok(tables)
     }
-
-    /// Caches the full units of a sequence: `prompt` is what it holds from its first token on, `tables` its pages, one table
-    /// per group. Units that are there already stay as they are.
-    ///
-    /// A table with a window is published as far as its pages are there. What is found continues in tables without a window.
-    ///
-    /// `note` gives what to remember of a new unit, from its number and the note of the unit before it; `None` ends the
-    /// publication, for pages that cannot follow those that are cached.
-    pub fn publish(
-        &self,
-        chain: &Chain,
-        prompt: Prompt<'_>,
-        tables: &[&BlockTable],
-        mut note: impl FnMut(usize, Option<&T>) -> Option<T>,
-    ) -> Published {
-        let mut published = Published { known: 0, added: 0, stop: None, evicted: Evicted::new(&self.groups) };
-        let held = tables.iter().map(|table| table.len()).min().unwrap_or(0);
-        if tables.len() != self.groups.len() || tables.iter().any(|table| table.is_out()) {
-            published.stop = Some(Stop::Declined);
-            return published;
-        }
-        let tokens = &prompt.tokens[..prompt.tokens.len().min(held)];
-        let mut state = self.state.lock();
-        state.clock += 1;
-        let now = state.clock;
-        let mut path = core::mem::take(&mut state.path);
-        path.clear();
-        for (unit, content) in self.units(chain, Prompt { tokens, ..prompt }).enumerate() {
-            let parent = path.last().copied().unwrap_or(NONE);
-            let content = Content { parent, ..content };
-            let first = units_of(tables[0], self.unit, unit..unit + 1).and_then(<[_]>::first);
-            // Most are known by the pages that they were found with.
-            let found = first.and_then(|page| state.entries.find_by_page(&content, page)).map(Ok);
-            match found.or_else(|| state.entries.find(&content)) {
-                Some(Ok(slot)) => {
-                    state.entries.nodes[slot as usize].used = now;
-                    published.known += 1;
-                    path.push(slot);
-                    continue;
-                }
-                Some(Err(())) => {
-                    state.stats.collisions += 1;
-                    published.stop = Some(Stop::Collision);
-                    break;
-                }
-                None => {}
-            }
-            if !tables.iter().all(|table| units_of(table, self.unit, unit..unit + 1).is_some()) {
-                published.stop = Some(Stop::Gone);
-                break;
-            }
-            let pages =
-                || tables.iter().filter_map(|table| units_of(table, self.unit, unit..unit + 1)).flatten().copied();
-            if state.entries.names_any(pages()) {
-                published.stop = Some(Stop::Elsewhere);
-                break;
-            }
-            let before = state.entries.nodes.get(parent as usize).and_then(|node| node.note.as_ref());
-            let Some(remark) = note(unit, before) else {
-                published.stop = Some(Stop::Declined);
-                break;
-            };
-            if state.entries.is_full() && !self.evict_one(&mut state, parent, &mut published.evicted) {
-                published.stop = Some(Stop::Full);
-                break;
-            }
-            match state.entries.insert(&content, pages(), remark, now) {
-                Some(slot) => path.push(slot),
-                // There was room a moment ago, under this lock.
-                None => break,
-            }
-            published.added += 1;
-        }
-        // New units are next to each other in every table, and nobody sees them before the lock is open: their references are
-        // taken at once. The policy does not know them yet, so none of them was evicted for another.
-        if let Err(error) = self.share_units(tables, published.known..published.known + published.added) {
-            for slot in path.drain(published.known..).rev() {
-                state.entries.remove(slot);
-            }
-            (published.added, published.stop) = (0, Some(Stop::Page(error)));
-        }
-        state.stats.published += published.added as u64;
-        let State { policy, entries, .. } = &mut *state;
-        let (known, added) = path.split_at(published.known);
-        added.iter().rev().for_each(|slot| policy.insert(*slot, entries.nodes[*slot as usize].name));
-        known.iter().rev().for_each(|slot| policy.touch(*slot));
-        state.path = path;
-        published
-    }
-
-    /// One more reference to every page of units, all or none.
-    fn share_units(&self, tables: &[&BlockTable], units: Range<usize>) -> Result<(), TableError> {
-        for (done, table) in tables.iter().enumerate() {
-            if let Err(error) = share(table.pools(), units_of(table, self.unit, units.clone()).unwrap_or(&[])) {
-                for undo in &tables[..done] {
-                    unshare(undo.pools(), units_of(undo, self.unit, units.clone()).unwrap_or(&[]));
-                }
-                return Err(error);
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Blocks of some units of a table, if all are there. Units that were found to be there one by one are so together: the hole is
-/// one range.
-fn units_of(table: &BlockTable, tokens: usize, units: Range<usize>) -> Option<&[BlockEntry]> {
-    let each = tokens / table.block_size();
-    table.run(units.start * each..units.end * each)
 }

@@ -2,7 +2,8 @@
 //!
 //! * [`key`]: names of blocks, 256-bit keyed hashes over every field that decides what a page holds: what a page is called
 //!   outside the process.
-//! * [`index`]: [`PrefixIndex`], a tree of cached blocks. Longest prefix, publication, eviction.
+//! * [`index`]: [`PrefixIndex`], a tree of cached blocks: longest prefix; `reach`, how much of it can be continued where groups have
+//!   windows; `publish`, `evict`, `hold`.
 //! * [`admit`]: whether a request would fit, and how much to evict ahead of time.
 //!
 //! The index holds a reference of its own on every page it names. A look-up returns tables that hold theirs, taken under
@@ -13,8 +14,13 @@ pub mod key;
 
 mod entry;
 mod evict;
+mod hold;
+mod publish;
+mod reach;
 
 pub use admit::{Admission, Watermarks};
 pub use evict::Evicted;
+pub use hold::Held;
 pub use index::{GroupShape, Hit, PrefixIndex, PrefixStats, Published, Stop};
 pub use key::{BlockKey, Chain, Mark, MarkDigest, NoRandomness, PrefixSecret, Prompt, Scope};
+pub use publish::Unnoted;

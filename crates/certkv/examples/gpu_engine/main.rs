@@ -83,10 +83,8 @@ fn life(
     config.certificate_ring = 4;
     config.chunk_tokens = plan.chunks.min(longest);
     config.swap_tokens = longest;
-    // A layer with a window gives up what a cached prefix needs.
-    let prefixed = sight == Sight::Everything;
     let cached = PrefixConfig { secret: PrefixSecret::random()?, units: 4 * longest / 32, eviction: Eviction::S3Fifo };
-    config.prefixes = prefixed.then_some(cached);
+    config.prefixes = Some(cached);
     let sees = |layer: &usize| sight == Sight::Windows || sight == Sight::Mixed && layer.is_multiple_of(2);
     config.windows = (0..layers).map(|layer| sees(&layer).then_some(plan.window)).collect();
     let windows = config.windows.clone();
@@ -108,7 +106,7 @@ fn life(
     step.finish()?;
     let (mut rows, mut lost) = world.read_back(&mut cache)?;
     for i in 0..plan.steps {
-        disturb(&mut cache, &mut world, i, prefixed)?;
+        disturb(&mut cache, &mut world, i, sight != Sight::Everything)?;
         if i % 5 == 2 && !world.held.is_empty() {
             let at = world.rng.below(world.held.len());
             world.swap(&mut cache, at)?;
@@ -194,16 +192,14 @@ fn life(
     println!(
         "GATE gpu-engine-prefixes executed={} failed={} controls=0/0 seed={:#x}, {units} units, {prefixes:?}",
         prefixes.hits,
-        usize::from(prefixed && prefixes.hits == 0),
+        usize::from(prefixes.hits == 0),
         plan.seed
     );
-    if prefixed {
-        cache.evict_prefixes(usize::MAX)?;
-    }
+    cache.evict_prefixes(usize::MAX)?;
     let left = cache.live_pages();
     println!("GATE gpu-engine-leaks executed={n} failed={left} controls=0/0 seed={:#x}", plan.seed);
     let caught = sum.controls == sum.planted && sum.planted > 0;
-    Ok(sum.failed + lost + left == 0 && (!prefixed || prefixes.hits > 0) && caught && graphs && refused)
+    Ok(sum.failed + lost + left == 0 && prefixes.hits > 0 && caught && graphs && refused)
 }
 
 /// Recordings of a step under three policies. Returns whether everything held.
@@ -243,8 +239,8 @@ fn graphs(gpu: &Gpu, cache: &mut GpuCache, world: &mut World, plan: &Plan) -> Re
     Ok(all)
 }
 
-/// Forks, truncations, releases and new sequences; where prefixes are not cached, files.
-fn disturb(cache: &mut GpuCache, world: &mut World, step: usize, prefixed: bool) -> Result<(), Failure> {
+/// Forks, truncations, releases, new sequences and such as begin with cached prefixes; with windows, files.
+fn disturb(cache: &mut GpuCache, world: &mut World, step: usize, windowed: bool) -> Result<(), Failure> {
     let n = world.held.len();
     let at = world.rng.below(n.max(1));
     match step % 6 {
@@ -257,8 +253,8 @@ fn disturb(cache: &mut GpuCache, world: &mut World, step: usize, prefixed: bool)
         }
         3 | 5 if n > 7 => world.release(cache, at),
         3 if n > 5 => world.release(cache, at),
-        1 | 4 if (1..11).contains(&n) && prefixed => world.resume(cache, at),
-        1 if (1..9).contains(&n) && !prefixed => world.copy(cache, at),
+        1 if (1..9).contains(&n) && windowed => world.copy(cache, at),
+        1 | 4 if (1..11).contains(&n) => world.resume(cache, at),
         5 if n < 7 => world.create(cache),
         _ => Ok(()),
     }

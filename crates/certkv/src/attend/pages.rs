@@ -43,8 +43,8 @@ pub(crate) struct Pages {
 
 impl Pages {
     /// Finds the pages of `part` in `layer` with all tokens of the step visible, and holds the packed ones (if `packed`)
-    /// and the tail. A decode step (`packed`) of a layer with a window finds what its query sees, see [`Seen`]; a chunk all that
-    /// is there.
+    /// and the tail. A decode step (`packed`) of a layer with a window finds what its query sees, see [`Seen`]; a chunk the
+    /// blocks that one of its queries sees.
     pub(crate) fn open(
         &mut self,
         cache: &Cache,
@@ -68,7 +68,9 @@ impl Pages {
         };
         self.seen = seen;
         let gathers = rows.iter().any(|(_, rows)| !rows.is_empty());
-        let whole = |block: usize| seen.is_none_or(|s| block < s.fixed || block >= s.from);
+        // Of a chunk what its first query does not see is in nobody's way, whatever of it the table still has.
+        let hidden = group.window.filter(|_| !packed).map_or(0..0, |window| window.hidden(size, part.len));
+        let whole = |block: usize| seen.map_or(!hidden.contains(&block), |s| block < s.fixed || block >= s.from);
         let hold = |id: PageId| group.packed.read_tagged(group.slot(id, layer), &cache.main, Group::tag(id));
         let originals = |id: PageId| group.host.read_tagged(group.slot(id, layer), &cache.main, Group::tag(id));
         // Guards of blocks that are seen in part, with the rows: at most the sinks' last and the window's first.
@@ -117,7 +119,7 @@ impl Pages {
             }
         }
         self.host.resize_with(self.host_ids.len(), || None);
-        let expected = seen.map_or(total / size - table.hole().len(), |seen| seen.blocks);
+        let expected = seen.map_or(total / size - hidden.len(), |seen| seen.blocks);
         if self.blocks != expected || (packed && self.packed.len() != expected) {
             return Err(Error::Order { layer, why: "a page of the sequence is missing" });
         }

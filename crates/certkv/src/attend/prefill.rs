@@ -47,9 +47,9 @@ pub(crate) fn prefill(
     pages.hold_wanted(cache, group, layer)?;
     let pages: &Pages = pages;
     let blocks = pages.blocks();
-    // Tokens that the window has passed are not in the source.
-    let table = &part.state.tables[index];
-    let (hole, size) = (table.hole(), group.layout.tokens());
+    // Blocks that no row sees are not in the source, whatever else the table has.
+    let size = group.layout.tokens();
+    let hole = group.window.map_or(0..0, |window| window.hidden(size, part.len));
     let position = part.len - hole.len() * size;
     let window = group.window.map(|window| CausalWindow {
         tokens: window.tokens,

@@ -113,10 +113,14 @@ impl GpuCache {
         let prefixes = match &config.prefixes {
             None => None,
             Some(prefixes) => {
-                // One, as no layer has a window.
-                let shape = |pools: &Pools| GroupShape { pools: pools.clone(), block: s.block, max_blocks: s.stride };
-                let groups = pools.iter().map(shape).collect();
-                let formats = layouts.iter().map(|layout| (1, layout.format));
+                let shape = |(pools, group): (&Pools, &GroupSizes)| GroupShape {
+                    pools: pools.clone(),
+                    block: s.block,
+                    max_blocks: s.stride,
+                    window: group.window,
+                };
+                let groups = pools.iter().zip(&s.groups).map(shape).collect();
+                let formats = layouts.iter().enumerate().map(|(l, layout)| (1, layout.format, s.group(l).window));
                 Some(Prefixes::new(prefixes, &config.geometry, groups, formats, None, Order::Fragments)?)
             }
         };

@@ -166,11 +166,12 @@ pub(super) fn attend(
     let GpuCache { core, page, pool, kernel, sequences, .. } = cache;
     let (s, total) = (&core.sizes, part.len + part.tokens);
     let Some(table) = sequences.get(part.row).and_then(|entry| entry.tables.get(own)) else { return Ok(()) };
-    // Pages of all blocks: those of the table, then those of the step, which may replace the last. What the window has passed is not
-    // there; positions are those among what is.
-    let hole = table.hole();
+    // Pages of all blocks that a row sees: those of the table, then those of the step, which may replace the last. Positions are those
+    // among them.
+    let hole = s.window(layer).map_or(0..0, |window| window.hidden(s.block, part.len));
     let gone = hole.len() * s.block;
-    let mut hosts: Vec<u32> = table.blocks().iter().map(|entry| entry.host.index).collect();
+    let seen = table.numbered().filter(|(block, _)| !hole.contains(block));
+    let mut hosts: Vec<u32> = seen.map(|(_, entry)| entry.host.index).collect();
     for span in reservation.rows() {
         hosts.truncate(span.block - hole.len());
         hosts.push(span.host.index);

@@ -1,7 +1,7 @@
 //! Sequences that continue from blocks which another one wrote: pages are shared, centres are sent to the new row.
 use super::cache::{GpuCache, coded, stamp};
 use super::core::Core;
-use crate::prefix::{PrefixScope, Prefixes, PublishedPrefix, not_cached};
+use crate::prefix::{CachedPrefix, Coding, PrefixScope, Prefixes, PublishedPrefix, not_cached};
 use crate::{Chunk, Error};
 use certkv_core::SequenceId;
 use certkv_page::prefix::{Admission, Evicted, PrefixStats, Prompt};
@@ -33,6 +33,14 @@ impl GpuCache {
         }
     }
 
+    /// As [`Cache::find_prefix`](crate::Cache::find_prefix).
+    ///
+    /// # Errors
+    /// [`Error::Config`] where prefixes are not cached.
+    pub fn find_prefix(&self, scope: &PrefixScope<'_>, prompt: Prompt<'_>) -> Result<CachedPrefix, Error> {
+        Ok(self.prefixes()?.find(scope, prompt))
+    }
+
     /// Writes the centres of a row, by way of the staging ring.
     fn send_centres(&mut self, row: usize, layers: &[Vec<f32>]) -> Result<(), Error> {
         let core = Arc::clone(&self.core);
@@ -62,9 +70,10 @@ impl GpuCache {
             return Ok(PublishedPrefix::default());
         }
         let centres = self.centres_of(id.slot as usize)?;
-        let (prefixes, tables) = (self.prefixes()?, self.entry(id)?.tables.iter().collect::<Vec<_>>());
+        let (prefixes, tables) = (self.prefixes()?, &self.entry(id)?.tables);
         // Records without codes say so themselves: their summaries are infinite.
-        let published = prefixes.publish(scope, prompt, &tables, &centres, &self.ledger, |_| Arc::new([]));
+        let coding = Coding { uncoded: &|_| Arc::new([]), group_of: &|layer| self.core.sizes.group_of(layer) };
+        let published = prefixes.publish_tables(scope, prompt, tables, &centres, &self.ledger, &coding);
         let summary = PublishedPrefix::of(&published, unit);
         self.retire_evicted(published.evicted)?;
         Ok(summary)
@@ -80,15 +89,15 @@ impl GpuCache {
         (0..s.layers).map(read).collect()
     }
 
-    /// What is remembered of their pages goes with the next step; the stream that reads them is the one that writes them anew.
+    /// Units, and blocks of windows that went without theirs. What is remembered of their pages goes with the next step; the stream that reads them is the one that writes them anew.
     pub(super) fn retire_evicted(&mut self, evicted: Evicted) -> Result<usize, Error> {
         for (forgotten, dropped) in self.forgotten.iter_mut().zip(evicted.groups()) {
             forgotten.extend(coded(dropped));
         }
-        let units = evicted.units;
+        let gone = evicted.units + evicted.blocks;
         evicted.retire(stamp)?;
         self.reclaim();
-        Ok(units)
+        Ok(gone)
     }
 
     /// As [`Cache::evict_prefixes`](crate::Cache::evict_prefixes).
@@ -139,59 +148,58 @@ impl GpuCache {
         if self.prefixes.is_none() {
             return Ok(());
         }
-        let mut need = Need::default();
+        let mut needs = vec![Need::default(); self.pools.len()];
         for chunk in chunks {
             let Ok(entry) = self.entry(chunk.sequence) else { return Ok(()) };
             if entry.is_out() {
                 return Ok(());
             }
-            let Some(Ok(more)) = entry.tables.first().map(|table| table.plan_append(chunk.tokens)) else {
-                return Ok(());
-            };
-            need = Need { host: need.host + more.host, packed: need.packed + more.packed, tail: need.tail + more.tail };
-        }
-        loop {
-            let [(_, host), (_, packed), _] = self.missing(0, need);
-            if host.max(packed) == 0 || self.evict_some(host.max(packed))? == 0 {
-                return Ok(());
+            for (need, table) in needs.iter_mut().zip(&entry.tables) {
+                let Ok(more) = table.plan_append(chunk.tokens) else { return Ok(()) };
+                *need = Need {
+                    host: need.host + more.host,
+                    packed: need.packed + more.packed,
+                    tail: need.tail + more.tail,
+                };
             }
         }
-    }
-
-    fn evict_some(&mut self, units: usize) -> Result<usize, Error> {
-        let prefixes = self.prefixes()?;
-        let mut evicted = prefixes.index.evict(units);
-        if evicted.units == 0 {
-            evicted = prefixes.index.evict_stranded();
+        for (group, need) in needs.into_iter().enumerate() {
+            loop {
+                let short = self.missing(group, need).into_iter().filter(|(class, _)| *class != PageClass::Tail);
+                let Some((class, pages)) = short.max_by_key(|(_, pages)| *pages).filter(|(_, n)| *n > 0) else { break };
+                let evicted = self.prefixes()?.index.make_room(group, class, pages);
+                if self.retire_evicted(evicted)? == 0 {
+                    return Ok(());
+                }
+            }
         }
-        self.retire_evicted(evicted)
+        Ok(())
     }
 
     /// Evicts for a call that was refused; whether it is worth another try.
     pub(super) fn make_room_after(&mut self, error: &Error) -> Result<bool, Error> {
-        match error {
-            Error::CapacityExhausted { class, cause: PageError::Exhausted { asked, free, .. } }
-                if self.prefixes.is_some()
-                    && [PageClass::Host, PageClass::Packed].map(PageClass::name).contains(class) =>
-            {
-                Ok(self.evict_some(asked.saturating_sub(*free))? > 0)
-            }
-            _ => Ok(false),
-        }
+        let (Some(prefixes), Error::CapacityExhausted { class, cause }) = (&self.prefixes, error) else {
+            return Ok(false);
+        };
+        let PageError::Exhausted { asked, free, capacity, .. } = cause else { return Ok(false) };
+        let evicted = prefixes.make_room(class, *capacity, asked.saturating_sub(*free));
+        evicted.map_or(Ok(false), |evicted| Ok(self.retire_evicted(evicted)? > 0))
     }
 
-    /// After a cut was refused for want of a host page: forgets the cached unit whose page it would have copied.
+    /// After a cut was refused for want of a host page: forgets the cached units whose pages it would have copied.
     pub(super) fn forget_reopened(&mut self, id: SequenceId, len: usize, error: &Error) -> Result<bool, Error> {
         let (Some(prefixes), Error::CapacityExhausted { class: "host", .. }) = (&self.prefixes, error) else {
             return Ok(false);
         };
-        // One group, where prefixes are cached.
-        let Some(table) = self.entry(id)?.tables.first() else { return Ok(false) };
-        let (block, rows) = (len / table.block_size(), len % table.block_size());
-        let Some(entry) = table.blocks().get(block).filter(|entry| rows > 0 && entry.is_full()) else {
-            return Ok(false);
-        };
-        let evicted = prefixes.index.forget(0, entry.host);
-        Ok(self.retire_evicted(evicted)? > 0)
+        let blocks = self.entry(id)?.tables.iter().enumerate().filter_map(|(group, table)| {
+            let (block, rows) = (len / table.block_size(), len % table.block_size());
+            let entry = table.get(block).filter(|entry| rows > 0 && entry.is_full())?;
+            Some(prefixes.index.forget(group, entry.host))
+        });
+        let (mut forgotten, blocks) = (0, blocks.collect::<Vec<_>>());
+        for evicted in blocks {
+            forgotten += self.retire_evicted(evicted)?;
+        }
+        Ok(forgotten > 0)
     }
 }

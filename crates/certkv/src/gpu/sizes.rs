@@ -163,6 +163,11 @@ impl Sizes {
         let groups: Vec<GroupSizes> = by_window.into_iter().zip(sections_of_groups).map(of_group).collect();
         let most_of = |pages: fn(&GroupSizes) -> usize| groups.iter().map(pages).max().unwrap_or(0);
         let (packed_pages, host_pages) = (most_of(|group| group.packed_pages), most_of(|group| group.host_pages));
+        let of_groups: Vec<_> = groups.iter().map(|group| (block, group.host_pages, stride)).collect();
+        let prefix_bytes = match &config.prefixes {
+            Some(prefixes) => Prefixes::bytes(prefixes, &of_groups)?,
+            None => 0,
+        };
         let counters = sections([rows, rows, 1, rows * g.kv_heads, g.layers * SelectStats::WORDS, 4]);
         let ([arrived, errors, status, heads, stats, published], _) = counters.ok_or_else(too_large)?;
         let ring = match config.certificate_ring {
@@ -242,10 +247,7 @@ impl Sizes {
             copies: config.copies_per_step,
             partial_bytes: launch::partial_bytes(variant, ctas, rows * g.kv_heads),
             staging_slot,
-            prefix_bytes: match &config.prefixes {
-                Some(prefixes) => Prefixes::bytes(prefixes, &[(block, host_pages, stride)])?,
-                None => 0,
-            },
+            prefix_bytes,
             later: config.prefixes.as_ref().map_or(0, |p| p.units.saturating_mul(4 * g.layers * g.kv_width())),
         };
         // Words of promoted sides count from 1 up to pages times heads.

@@ -16,7 +16,12 @@ impl GpuCache {
         if len > entry.len() {
             return Err(Error::Length { asked: len, len: entry.len() });
         }
-        self.check_cut(id, len)?;
+        loop {
+            match self.check_cut(id, len) {
+                Err(error) if self.make_room_after(&error)? || self.forget_reopened(id, len, &error)? => {}
+                result => break result?,
+            }
+        }
         for group in 0..self.pools.len() {
             if let Err(cause) = self.cut(id, group, len) {
                 let unchanged = group == 0 && self.entry(id)?.tables[0].len() != len;

@@ -70,24 +70,22 @@ impl Engine for GpuCache {
         (self.core.sizes.layers, self.config.geometry.kv_width())
     }
 
-    fn group_of(&self, _layer: usize) -> usize {
-        0
+    fn group_of(&self, layer: usize) -> usize {
+        self.core.sizes.group_of(layer)
     }
 
-    fn block_tokens(&self, _group: usize) -> usize {
-        self.core.sizes.block
-    }
-
-    fn block_bytes(&self, _group: usize) -> usize {
+    fn block_bytes(&self, group: usize) -> usize {
         let s = &self.core.sizes;
-        s.of_layer.iter().map(|layer| s.original_bytes + SEAL_BYTES + layer.page_bytes).sum()
+        let of_layer = |layer: &usize| s.original_bytes + SEAL_BYTES + s.of_layer[*layer].page_bytes;
+        s.groups[group].layers.iter().map(of_layer).sum()
     }
 
-    fn block_out(&mut self, _group: usize, block: usize, entry: &BlockEntry, bytes: &mut Vec<u8>) -> Result<(), Error> {
+    fn block_out(&mut self, group: usize, block: usize, entry: &BlockEntry, bytes: &mut Vec<u8>) -> Result<(), Error> {
         // Kernels write originals.
         self.core.finish()?;
-        bytes.reserve(self.block_bytes(0));
-        for (layer, layout) in self.layouts.iter().enumerate() {
+        bytes.reserve(self.block_bytes(group));
+        for layer in self.core.sizes.groups[group].layers.iter().copied() {
+            let layout = &self.layouts[layer];
             self.core.originals_out(layer, entry, self.core.sizes.block, bytes)?;
             let sealed = bytes.len();
             bytes.resize(sealed + SEAL_BYTES, 0);
@@ -101,12 +99,13 @@ impl Engine for GpuCache {
         self.reserve_all(table, |table| table.reserve(tokens))
     }
 
-    fn block_in(&mut self, _group: usize, span: &RowSpan, bytes: &[u8]) -> Result<(), Error> {
+    fn block_in(&mut self, group: usize, span: &RowSpan, bytes: &[u8]) -> Result<(), Error> {
         let s = &self.core.sizes;
         // What read the pages before has yet to pass: the host writes them.
         self.core.finish()?;
         let mut rest = bytes;
-        for (layer, layout) in self.layouts.iter().enumerate() {
+        for layer in s.groups[group].layers.iter().copied() {
+            let layout = &self.layouts[layer];
             let (originals, others) = rest.split_at(s.original_bytes);
             let (sealed, others) = others.split_at(SEAL_BYTES + s.of_layer[layer].page_bytes);
             rest = others;
@@ -121,20 +120,18 @@ impl Engine for GpuCache {
         self.reclaim();
     }
 
-    fn commit(&mut self, tables: &mut [BlockTable], reservations: Vec<Reservation>) -> Result<(), Error> {
-        for (table, reservation) in tables.iter_mut().zip(reservations) {
-            // Nobody else knows the table; a refusal leaves it and the pages to their drops.
-            let committed = table.commit(reservation).map_err(|e| Error::from_table(e.error))?;
-            committed.dropped.retire(stamp)?;
-        }
+    fn commit(&mut self, table: &mut BlockTable, reservation: Reservation) -> Result<(), Error> {
+        // Nobody else knows the table; a refusal leaves it and the pages to their drops.
+        let committed = table.commit(reservation).map_err(|e| Error::from_table(e.error))?;
+        committed.dropped.retire(stamp)?;
         Ok(())
     }
 
     fn publish(&mut self, scope: &PrefixScope<'_>, prompt: Prompt<'_>, arrived: &Arriving) -> Result<usize, Error> {
-        let done = arrived.publish(GpuCache::prefixes(self)?, scope, prompt, &self.ledger);
-        let units = done.known + done.added;
+        let group_of = |layer| self.core.sizes.group_of(layer);
+        let done = arrived.publish(GpuCache::prefixes(self)?, scope, prompt, &self.ledger, &group_of);
         self.retire_evicted(done.evicted)?;
-        Ok(units)
+        Ok(done.usable)
     }
 
     /// Nothing is forgotten of their pages: those of cached units stay, and nobody has read the others.

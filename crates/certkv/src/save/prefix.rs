@@ -26,7 +26,8 @@ impl Cache {
         units::export(&mut &*self, scope, prompt, first)
     }
 
-    /// What to ask a [`Store`](certkv_tier::store::Store) for: the full units of `prompt` that are not cached here, in order.
+    /// What to ask a [`Store`](certkv_tier::store::Store) for: the full units of `prompt` that are not cached here, in order. Before them,
+    /// where layers have windows, those that are cached without what the query behind the cached units, or behind all of the prompt, sees.
     ///
     /// # Errors
     /// [`Error::Config`] where prefixes are not cached.
@@ -35,9 +36,10 @@ impl Cache {
     }
 
     /// Caches units that a store gave back: those that [`Cache::missing_prefix`] asked for, in that order, up to the first that
-    /// was not there. Returns how many tokens of the prompt are cached now.
+    /// was not there. Returns how many tokens of the prompt [`Cache::create_from`] finds now.
     ///
-    /// A unit that has no room, or whose codes do not fit the unit before it, ends it there; what came before stays.
+    /// A unit that has no room, or whose codes do not fit the unit before it, ends it there; what came before stays. Of layers with a window
+    /// it takes what the query behind the last of `units` sees.
     ///
     /// # Errors
     /// [`Error::Save`] for a get that is of another place or machine or has no page, or a page that is damaged or makes no sense:
@@ -63,10 +65,6 @@ impl Engine for &Cache {
         self.groups.iter().position(|group| group.holds(layer)).unwrap_or(self.groups.len())
     }
 
-    fn block_tokens(&self, group: usize) -> usize {
-        self.groups[group].layout.tokens()
-    }
-
     fn block_bytes(&self, group: usize) -> usize {
         let group = &self.groups[group];
         group.layers * (group.host.slot_bytes() + group.packed.slot_bytes())
@@ -90,22 +88,20 @@ impl Engine for &Cache {
         self.sweep_all();
     }
 
-    fn commit(&mut self, tables: &mut [BlockTable], reservations: Vec<Reservation>) -> Result<(), Error> {
+    fn commit(&mut self, table: &mut BlockTable, reservation: Reservation) -> Result<(), Error> {
         let _turn = self.turn.lock();
-        for (table, reservation) in tables.iter_mut().zip(reservations) {
-            // Nobody else knows the table; a refusal leaves it and the pages to their drops.
-            let committed = table.commit(reservation).map_err(|e| Error::from_table(e.error))?;
-            committed.dropped.retire(|| self.stamp())?;
-        }
+        // Nobody else knows the table; a refusal leaves it and the pages to their drops.
+        let committed = table.commit(reservation).map_err(|e| Error::from_table(e.error))?;
+        committed.dropped.retire(|| self.stamp())?;
         Ok(())
     }
 
     fn publish(&mut self, scope: &PrefixScope<'_>, prompt: Prompt<'_>, arrived: &Arriving) -> Result<usize, Error> {
         let _turn = self.turn.lock();
-        let done = arrived.publish(Cache::prefixes(self)?, scope, prompt, &self.ledger);
-        let units = done.known + done.added;
+        let group_of = |layer| Engine::group_of(self, layer);
+        let done = arrived.publish(Cache::prefixes(self)?, scope, prompt, &self.ledger, &group_of);
         self.retire_evicted(done.evicted)?;
-        Ok(units)
+        Ok(done.usable)
     }
 
     fn give_up(&mut self, tables: Vec<BlockTable>) -> Result<(), Error> {

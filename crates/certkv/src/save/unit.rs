@@ -1,7 +1,7 @@
 //! A unit of a cached prefix as bytes: what it is called, and what it holds.
 //!
-//! The value centres of all layers that its codes are relative to, its blocks without codes, the pages of its blocks, group by
-//! group, and a digest of all of it. The key covers the tokens and everything else that decides what a unit holds, so whoever has
+//! The value centres of all layers that its codes are relative to, its blocks without codes, of each group with a window which of its
+//! blocks are there, the pages of these and of all blocks of the others, group by group, and a digest of all of it. The key covers the tokens and everything else that decides what a unit holds, so whoever has
 //! the same secret finds it, in this process or a later one.
 use super::SaveError;
 use super::header::Order;
@@ -88,8 +88,8 @@ pub(crate) fn page_of<'g>(
     }
 }
 
-/// What is in front of the pages.
-pub(crate) fn begin(note: &Note) -> Vec<u8> {
+/// What is in front of the pages. `there`: of each group with a window, a bit for each of its blocks.
+pub(crate) fn begin(note: &Note, there: impl Iterator<Item = u64>) -> Vec<u8> {
     let mut bytes = Vec::new();
     note.centres.layers.iter().for_each(|centre| put_floats(&mut bytes, centre));
     put(&mut bytes, note.uncoded.len() as u64);
@@ -97,12 +97,13 @@ pub(crate) fn begin(note: &Note) -> Vec<u8> {
         put(&mut bytes, u64::from(*layer));
         put(&mut bytes, u64::from(*block));
     }
+    there.for_each(|bits| put(&mut bytes, bits));
     bytes
 }
 
-/// Most bytes that [`begin`] and [`end`] put around the pages of `blocks` blocks, each of one layer.
-pub(crate) const fn most_around((layers, width): (usize, usize), blocks: usize) -> usize {
-    layers * (8 + 4 * width) + 8 + 16 * blocks + DIGEST
+/// Most bytes that [`begin`] and [`end`] put around the pages of `blocks` blocks, each of one layer, and of so many groups with a window.
+pub(crate) const fn most_around((layers, width): (usize, usize), blocks: usize, windows: usize) -> usize {
+    layers * (8 + 4 * width) + 8 + 16 * blocks + 8 * windows + DIGEST
 }
 
 /// What is behind them: between a cache and a store a unit is in somebody's memory.
@@ -116,16 +117,19 @@ pub(crate) struct Unit<'a> {
     pub(crate) centres: Vec<Vec<f32>>,
     /// Layer and block, as they are said to be.
     pub(crate) uncoded: Arc<[(u32, u32)]>,
+    /// Of each group with a window, a bit for each of its blocks that is there.
+    pub(crate) there: Vec<u64>,
     pub(crate) pages: &'a [u8],
 }
 
 impl<'a> Unit<'a> {
     /// Reads what [`begin`] and [`end`] framed, of a cache of so many layers and elements a row. Which blocks of a layer the unit
-    /// has, `blocks` says.
+    /// has, `blocks` says; how many each group with a window has, `windows`.
     pub(crate) fn read(
         bytes: &'a [u8],
         (layers, width): (usize, usize),
         blocks: impl Fn(usize) -> Range<usize>,
+        windows: impl Iterator<Item = usize>,
     ) -> Result<Self, SaveError> {
         let (bytes, last) = bytes.split_last_chunk::<DIGEST>().ok_or(malformed("shorter than it says"))?;
         if digest(bytes) != u64::from_le_bytes(*last) {
@@ -149,6 +153,10 @@ impl<'a> Unit<'a> {
             }
             uncoded.push((layer as u32, block as u32));
         }
-        Ok(Self { centres, uncoded: uncoded.into(), pages: rest.0 })
+        let mut there = Vec::new();
+        for each in windows {
+            there.push(rest.count((1 << each) - 1).map_err(of_unit)? as u64);
+        }
+        Ok(Self { centres, uncoded: uncoded.into(), there, pages: rest.0 })
     }
 }

@@ -1,10 +1,13 @@
 //! Units out of a cache and into one, whichever machine it is on: what they do alike.
+//!
+//! Of a layer with a window a unit in a store may lack blocks, as a cached one may. What a cache takes of one that comes back are the
+//! blocks that the query behind the last unit at hand sees: others would only be in the way of sequences.
 use super::header::Order;
 use super::unit::{self, Names, Unit, malformed, page_of};
 use crate::Error;
-use crate::prefix::{Note, PrefixScope, PrefixUnit, Prefixes};
+use crate::prefix::{Coding, Note, PrefixScope, PrefixUnit, Prefixes};
 use certkv_core::Ledger;
-use certkv_page::prefix::{Hit, Prompt, Published};
+use certkv_page::prefix::{GroupShape, Held, Prompt, Published};
 use certkv_page::{BlockEntry, BlockTable, Reservation, RowSpan};
 use certkv_tier::store::{Get, Put};
 use std::sync::Arc;
@@ -19,8 +22,6 @@ pub(crate) trait Engine {
     fn shape(&self) -> (usize, usize);
     /// Number of the group that a layer is in.
     fn group_of(&self, layer: usize) -> usize;
-    /// Tokens of a full block.
-    fn block_tokens(&self, group: usize) -> usize;
     /// Bytes of the pages of a full block.
     fn block_bytes(&self, group: usize) -> usize;
     /// Appends the pages of a full block to `bytes`, layer by layer.
@@ -31,28 +32,50 @@ pub(crate) trait Engine {
     fn block_in(&mut self, group: usize, span: &RowSpan, bytes: &[u8]) -> Result<(), Error>;
     /// Gives back pages that were reserved.
     fn abort(&mut self, reservations: Vec<Reservation>);
-    /// Adds reserved and filled pages to the tables of all groups.
-    fn commit(&mut self, tables: &mut [BlockTable], reservations: Vec<Reservation>) -> Result<(), Error>;
-    /// Caches what arrived, and gives back what was evicted for it; returns how many units are cached.
+    /// Adds reserved and filled pages to a table.
+    fn commit(&mut self, table: &mut BlockTable, reservation: Reservation) -> Result<(), Error>;
+    /// Caches what arrived, and gives back what was evicted for it; returns how many units a look-up finds.
     fn publish(&mut self, scope: &PrefixScope<'_>, prompt: Prompt<'_>, arrived: &Arriving) -> Result<usize, Error>;
-    /// Ends tables that nobody else knows.
+    /// Ends tables that nobody else knows, one per group.
     fn give_up(&mut self, tables: Vec<BlockTable>) -> Result<(), Error>;
 }
 
-/// The beginning of a prompt in tables that nobody else knows: what was cached of it, and what comes.
-pub(crate) struct Arriving {
+/// A unit in tables that nobody else knows, one per group, of the blocks that were taken and nothing between them.
+struct Arrived {
+    number: usize,
     tables: Vec<BlockTable>,
+    /// By group: a bit for each block that was taken.
+    taken: Vec<u64>,
+    /// Its blocks without codes.
+    uncoded: Arc<[(u32, u32)]>,
+}
+
+/// The beginning of a prompt: what was cached of it, and what comes.
+pub(crate) struct Arriving {
+    held: Held<Note>,
+    units: Vec<Arrived>,
     /// By layer; empty before the first unit.
     centres: Vec<Vec<f32>>,
-    /// By unit: its blocks without codes.
-    uncoded: Vec<Arc<[(u32, u32)]>>,
+    /// Tokens of a unit.
+    unit: usize,
+    /// Of each group, blocks of a unit.
+    each: Vec<usize>,
 }
 
 impl Arriving {
-    fn behind(hit: Hit<Note>) -> Self {
-        let centres = hit.notes.last().map_or_else(Vec::new, |note| note.centres.layers.clone());
-        let uncoded = hit.notes.into_iter().map(|note| note.uncoded).collect();
-        Self { tables: hit.tables, centres, uncoded }
+    fn behind(held: Held<Note>, unit: usize, groups: &[GroupShape]) -> Self {
+        let centres = held.notes.last().map_or_else(Vec::new, |note| note.centres.layers.clone());
+        let each = groups.iter().map(|group| unit / group.block).collect();
+        Self { held, units: Vec::new(), centres, unit, each }
+    }
+
+    /// Units that are cached, or arrived behind those.
+    fn len(&self) -> usize {
+        self.units.last().map_or(0, |unit| unit.number + 1).max(self.held.notes.len())
+    }
+
+    fn unit(&self, number: usize) -> Option<&Arrived> {
+        self.units.binary_search_by_key(&number, |unit| unit.number).ok().map(|at| &self.units[at])
     }
 
     pub(crate) fn publish(
@@ -61,21 +84,31 @@ impl Arriving {
         scope: &PrefixScope<'_>,
         prompt: Prompt<'_>,
         ledger: &Arc<Ledger>,
+        group_of: &dyn Fn(usize) -> usize,
     ) -> Published {
-        let tables: Vec<&BlockTable> = self.tables.iter().collect();
-        let uncoded = |number: usize| self.uncoded.get(number).map_or_else(|| Arc::from([]), Arc::clone);
-        prefixes.publish(scope, prompt, &tables, &self.centres, ledger, uncoded)
+        let uncoded = |number: usize| self.unit(number).map_or_else(|| Arc::from([]), |unit| Arc::clone(&unit.uncoded));
+        let page = |group: usize, block: usize| {
+            let (unit, bit) = (self.unit(block / self.each[group])?, block % self.each[group]);
+            let (taken, table) = (unit.taken[group], &unit.tables[group]);
+            let there = taken >> bit & 1 == 1;
+            there.then(|| table.blocks().get((taken & ((1 << bit) - 1)).count_ones() as usize).copied())?
+        };
+        let tokens = &prompt.tokens[..prompt.tokens.len().min(self.len() * self.unit)];
+        let coding = Coding { uncoded: &uncoded, group_of };
+        prefixes.publish(scope, Prompt { tokens, ..prompt }, page, &self.centres, ledger, &coding)
     }
 }
 
 /// As [`Cache::prefix_unit`](crate::Cache::prefix_unit).
 pub(crate) fn size<E: Engine>(engine: &E) -> Result<PrefixUnit, Error> {
-    let tokens = engine.prefixes()?.index.unit();
+    let index = &engine.prefixes()?.index;
+    let (tokens, groups) = (index.unit(), index.groups());
     let (layers, width) = engine.shape();
-    let each = |group: usize| tokens / engine.block_tokens(group);
-    let pages: usize = (0..=engine.group_of(layers - 1)).map(|group| each(group) * engine.block_bytes(group)).sum();
+    let each = |group: usize| tokens / groups[group].block;
+    let pages: usize = (0..groups.len()).map(|group| each(group) * engine.block_bytes(group)).sum();
     let blocks: usize = (0..layers).map(|layer| each(engine.group_of(layer))).sum();
-    Ok(PrefixUnit { tokens, bytes: unit::most_around((layers, width), blocks).saturating_add(pages) })
+    let windows = groups.iter().filter(|group| group.window.is_some()).count();
+    Ok(PrefixUnit { tokens, bytes: unit::most_around((layers, width), blocks, windows).saturating_add(pages) })
 }
 
 /// As [`Cache::export_prefix`](crate::Cache::export_prefix).
@@ -86,32 +119,46 @@ pub(crate) fn export<E: Engine>(
     first: usize,
 ) -> Result<Vec<Put>, Error> {
     let prefixes = engine.prefixes()?;
-    let hit = prefixes.index.hold(&prefixes.chain(scope), prompt).map_err(Error::from_table)?;
+    let held = prefixes.index.hold(&prefixes.chain(scope), prompt).map_err(Error::from_table)?;
     let (names, unit) = (Names::new(prefixes, E::ORDER, scope, prompt), prefixes.index.unit());
-    let names = names.zip(&hit.notes).enumerate().skip(first);
+    let groups = prefixes.index.groups().to_vec();
+    let names = names.zip(&held.notes).enumerate().skip(first);
     let out = names.map(|(number, ((key, identity), note))| {
-        let mut page = unit::begin(note);
-        for (group, table) in hit.tables.iter().enumerate() {
-            let each = unit / table.block_size();
-            for block in number * each..(number + 1) * each {
-                let entry = table.get(block).ok_or(malformed("no such block"))?;
-                engine.block_out(group, block, entry, &mut page)?;
+        let blocks = |group: usize| {
+            let each = unit / groups[group].block;
+            number * each..(number + 1) * each
+        };
+        let there = |group: usize| {
+            let bits = blocks(group).enumerate().map(|(i, block)| u64::from(held.block(group, block).is_some()) << i);
+            bits.sum::<u64>()
+        };
+        let windows = (0..groups.len()).filter(|group| groups[*group].window.is_some());
+        let mut page = unit::begin(note, windows.map(there));
+        for (group, shape) in groups.iter().enumerate() {
+            for block in blocks(group) {
+                match held.block(group, block) {
+                    Some(entry) => engine.block_out(group, block, entry, &mut page)?,
+                    None if shape.window.is_some() => {}
+                    None => return Err(malformed("no such block").into()),
+                }
             }
         }
         unit::end(&mut page);
         Ok(Put { key, identity, page })
     });
     let out = out.collect();
-    engine.give_up(hit.tables)?;
+    engine.give_up(held.tables)?;
     out
 }
 
 /// As [`Cache::missing_prefix`](crate::Cache::missing_prefix).
 pub(crate) fn missing<E: Engine>(engine: &E, scope: &PrefixScope<'_>, prompt: Prompt<'_>) -> Result<Vec<Get>, Error> {
     let prefixes = engine.prefixes()?;
-    let cached = prefixes.index.known(&prefixes.chain(scope), prompt);
-    let names = Names::new(prefixes, E::ORDER, scope, prompt).skip(cached);
-    Ok(names.map(|(key, identity)| Get::new(key, identity, Vec::new())).collect())
+    let lacking = prefixes.index.lacking(&prefixes.chain(scope), prompt);
+    let mut lacking = lacking.into_iter().peekable();
+    let names = Names::new(prefixes, E::ORDER, scope, prompt).enumerate();
+    let wanted = names.filter(|(number, _)| lacking.next_if_eq(number).is_some());
+    Ok(wanted.map(|(_, (key, identity))| Get::new(key, identity, Vec::new())).collect())
 }
 
 /// As [`Cache::import_prefix`](crate::Cache::import_prefix).
@@ -122,16 +169,27 @@ pub(crate) fn import<E: Engine>(
     units: &[Get],
 ) -> Result<usize, Error> {
     let prefixes = engine.prefixes()?;
-    let hit = prefixes.index.hold(&prefixes.chain(scope), prompt).map_err(Error::from_table)?;
-    let (cached, unit) = (hit.notes.len(), prefixes.index.unit());
-    let mut names = Names::new(prefixes, E::ORDER, scope, prompt).enumerate().skip(cached);
-    let mut arriving = Arriving::behind(hit);
+    let held = prefixes.index.hold(&prefixes.chain(scope), prompt).map_err(Error::from_table)?;
+    let (cached, unit) = (held.notes.len(), prefixes.index.unit());
+    let mut names = Names::new(prefixes, E::ORDER, scope, prompt).enumerate();
+    let groups = prefixes.index.groups().to_vec();
+    let mut arriving = Arriving::behind(held, unit, &groups);
+    let last = units.last().map_or(0, |get| get.identity().block as usize + 1);
+    // What the query behind them sees.
+    let end = last.max(cached).min(prompt.tokens.len() / unit);
     let mut refused = None;
-    // Units that came to be cached since they were asked for are not looked at.
-    for get in units.iter().filter(|get| get.identity().block as usize >= cached) {
-        let (number, name) = names.next().unzip();
+    for get in units {
+        let number = get.identity().block as usize;
+        // Units that came to be cached since they were asked for are not looked at.
+        let wanted = wanted(&arriving, &groups, number, end);
+        if number < cached && wanted.iter().all(|bits| *bits == 0) {
+            continue;
+        }
+        // Behind what is cached one follows the other.
+        let name =
+            if number <= arriving.len() { names.find(|(n, _)| *n == number).map(|(_, name)| name) } else { None };
         let page = page_of(get, name.as_ref(), E::ORDER).map_err(Error::from);
-        match page.and_then(|page| append(engine, number.unwrap_or_default(), unit, page, &mut arriving)) {
+        match page.and_then(|page| append(engine, &groups, (number, &wanted), page, &mut arriving)) {
             Ok(true) => {}
             Ok(false) => break,
             Err(error) => {
@@ -141,60 +199,105 @@ pub(crate) fn import<E: Engine>(
         }
     }
     let done = engine.publish(scope, prompt, &arriving);
-    engine.give_up(arriving.tables)?;
+    for unit in arriving.units {
+        engine.give_up(unit.tables)?;
+    }
+    engine.give_up(arriving.held.tables)?;
     refused.map_or(done.map(|units| units * unit), Err)
 }
 
-/// Appends a unit to what arrived. `false`: there is no room, or its codes do not fit the unit before it.
+/// By group, a bit for each block of a unit that is not cached and that somebody needs: of a group with a window the query behind `end`
+/// units.
+fn wanted(arriving: &Arriving, groups: &[GroupShape], number: usize, end: usize) -> Vec<u64> {
+    let of_group = |(group, shape): (usize, &GroupShape)| {
+        let each = arriving.each[group];
+        let needed = |block: usize| {
+            let seen = |window: certkv_page::Window| window.sees_block(shape.block, end * arriving.unit, block);
+            arriving.held.block(group, block).is_none() && shape.window.is_none_or(seen)
+        };
+        (0..each).map(|bit| u64::from(needed(number * each + bit)) << bit).sum()
+    };
+    groups.iter().enumerate().map(of_group).collect()
+}
+
+/// Takes what is wanted of a unit. `false`: there is no room, or its codes do not fit the unit before it.
 fn append<E: Engine>(
     engine: &mut E,
-    number: usize,
-    unit: usize,
+    groups: &[GroupShape],
+    (number, wanted): (usize, &[u64]),
     page: &[u8],
     arriving: &mut Arriving,
 ) -> Result<bool, Error> {
-    let each: Vec<usize> = arriving.tables.iter().map(|table| unit / table.block_size()).collect();
     let blocks = |layer| {
-        let each = each.get(engine.group_of(layer)).copied().unwrap_or_default();
+        let each = arriving.each.get(engine.group_of(layer)).copied().unwrap_or_default();
         number * each..(number + 1) * each
     };
-    let Unit { centres, uncoded, pages } = Unit::read(page, engine.shape(), blocks)?;
+    let windows = groups.iter().zip(&arriving.each).filter(|(group, _)| group.window.is_some()).map(|(_, each)| *each);
+    let Unit { centres, uncoded, there, pages } = Unit::read(page, engine.shape(), blocks, windows)?;
     let bits = |layers: &[Vec<f32>]| layers.iter().flatten().map(|x| x.to_bits()).collect::<Vec<_>>();
-    if number > 0 && bits(&centres) != bits(&arriving.centres) {
+    if arriving.len() > 0 && bits(&centres) != bits(&arriving.centres) {
         return Ok(false);
     }
+    if groups.iter().zip(&arriving.each).any(|(group, each)| (number + 1) * each > group.max_blocks) {
+        return Ok(false);
+    }
+    let mut there = there.into_iter();
+    let all = |group: usize| (1u64 << arriving.each[group]) - 1;
+    let there: Vec<u64> = groups
+        .iter()
+        .enumerate()
+        .map(|(group, shape)| shape.window.map_or(Some(all(group)), |_| there.next()).unwrap_or(0))
+        .collect();
+    let taken: Vec<u64> = there.iter().zip(wanted).map(|(there, wanted)| there & wanted).collect();
+    let mut unit = Arrived { number, tables: Vec::new(), taken, uncoded };
     let mut reservations = Vec::new();
-    let filled = fill(engine, unit, pages, &mut arriving.tables, &mut reservations);
+    let filled = fill(engine, groups, &there, pages, &mut unit, &mut reservations);
     if !matches!(filled, Ok(true)) {
-        engine.abort(reservations);
+        engine.abort(reservations.into_iter().flatten().collect());
         return filled;
     }
+    for (table, reservation) in unit.tables.iter_mut().zip(reservations) {
+        if let Some(reservation) = reservation {
+            engine.commit(table, reservation)?;
+        }
+    }
     arriving.centres = centres;
-    arriving.uncoded.push(uncoded);
-    engine.commit(&mut arriving.tables, reservations)?;
+    arriving.units.push(unit);
     Ok(true)
 }
 
-/// Reserves a unit in every group and fills its pages. `false`: no room.
+/// Reserves what is taken of a unit in every group and fills its pages. `false`: no room.
 fn fill<E: Engine>(
     engine: &mut E,
-    unit: usize,
+    groups: &[GroupShape],
+    there: &[u64],
     pages: &[u8],
-    tables: &mut [BlockTable],
-    reservations: &mut Vec<Reservation>,
+    unit: &mut Arrived,
+    reservations: &mut Vec<Option<Reservation>>,
 ) -> Result<bool, Error> {
     let mut rest = pages;
-    for (group, table) in tables.iter_mut().enumerate() {
-        let reservation = match engine.reserve(table, unit) {
-            Ok(reservation) => reservation,
-            Err(Error::CapacityExhausted { .. } | Error::TooLong { .. }) => return Ok(false),
-            Err(error) => return Err(error),
+    for (group, shape) in groups.iter().enumerate() {
+        let (taken, each) = (unit.taken[group], engine.prefixes()?.index.unit() / shape.block);
+        let mut table = BlockTable::create(&shape.pools, shape.block, each).map_err(Error::from_table)?;
+        let reserved = match taken.count_ones() as usize {
+            0 => None,
+            blocks => match engine.reserve(&mut table, blocks * shape.block) {
+                Ok(reservation) => Some(reservation),
+                Err(Error::CapacityExhausted { .. }) => return Ok(false),
+                Err(error) => return Err(error),
+            },
         };
-        let spans: Vec<RowSpan> = reservation.rows().collect();
-        reservations.push(reservation);
-        for span in spans {
+        unit.tables.push(table);
+        let spans: Vec<RowSpan> = reserved.iter().flat_map(Reservation::rows).collect();
+        reservations.push(reserved);
+        let mut spans = spans.into_iter();
+        for bit in (0..each).filter(|bit| there[group] >> bit & 1 == 1) {
             let split = rest.split_at_checked(engine.block_bytes(group)).ok_or(malformed("shorter than it says"))?;
-            engine.block_in(group, &span, split.0)?;
+            if taken >> bit & 1 == 1
+                && let Some(span) = spans.next()
+            {
+                engine.block_in(group, &RowSpan { block: unit.number * each + bit, ..span }, split.0)?;
+            }
             rest = split.1;
         }
     }

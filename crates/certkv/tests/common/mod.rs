@@ -1,6 +1,6 @@
 //! The plain model that the cache is compared with: rows in vectors, attention in `f64`.
 #![allow(dead_code, reason = "each test file uses its part")]
-use certkv::{Cache, Certificate, Chunk, Dtype, Error, Geometry, Policy, Rung, SequenceId, Side, Status};
+use certkv::{Cache, Certificate, Chunk, Dtype, Error, Geometry, Policy, Rung, SequenceId, Side, Status, Window};
 use certkv_testkit::generate::{Rng, decode};
 use certkv_testkit::oracle::{Attention, distance, norm};
 
@@ -59,6 +59,30 @@ impl Model {
             })
             .collect()
     }
+}
+
+/// Exact attention of each query head at position `p` over what it sees, in f64.
+pub(crate) fn exact(
+    g: &Geometry,
+    model: &Model,
+    layer: usize,
+    p: usize,
+    window: Option<Window>,
+    queries: &[f32],
+) -> Vec<Vec<f64>> {
+    let dim = g.head_dim;
+    let seen: Vec<usize> = (0..=p).filter(|t| window.is_none_or(|w| *t < w.sinks || t + w.tokens > p)).collect();
+    let side = |head, side| {
+        let rows = model.side(g, layer, head, side);
+        let rows: Vec<u16> = seen.iter().flat_map(|t| rows[t * dim..(t + 1) * dim].to_vec()).collect();
+        decode(&rows, g.store)
+    };
+    let of_head = |(h, q): (usize, &[f32])| {
+        let q: Vec<f64> = q.iter().map(|x| f64::from(*x)).collect();
+        let (keys, values) = (side(h / g.group(), Side::Key), side(h / g.group(), Side::Value));
+        Attention::plain(&q, f64::from(g.scale)).dense(&keys, &values, 16).unwrap().output
+    };
+    queries.chunks_exact(dim).enumerate().map(of_head).collect()
 }
 
 /// `tokens` random rows: mostly plain, some channels large, now and then a token of zeros.

@@ -1,10 +1,14 @@
 //! Layers with windows over the fake driver: whatever happens to sequences, each launch of attention finds, behind the tables on the device,
 //! the pages of exactly the blocks that its queries see; memory is that of the windows, layer by layer; what a cut cannot have is refused, and nothing leaks.
+//! Sequences begin with cached prefixes, too, which may have come by way of a store.
 use crate::alone;
 use crate::kernels::{self, BLOCK, DIM, GROUP, KV_HEADS, Read};
 use crate::life::{FORMATS, LAYERS, config};
+use crate::shelf::Shelf;
 use certkv::gpu::{Compiler, Gpu, GpuCache, GpuConfig};
-use certkv::{Chunk, Error, Policy, SaveScope, SequenceId, Side, Window};
+use certkv::{
+    Chunk, Error, Eviction, Policy, PrefixConfig, PrefixScope, PrefixSecret, SaveScope, SequenceId, Side, Window,
+};
 use certkv_core::fragment::original_index;
 use certkv_core::hash::splitmix64;
 use certkv_kernel::cuda::swap::digest;
@@ -12,7 +16,8 @@ use certkv_testkit::generate::Rng;
 
 const KV: usize = KV_HEADS * DIM;
 const WORLDS: u64 = 60;
-const OPERATIONS: usize = 120;
+const OPERATIONS: usize = 320;
+const SCOPE: PrefixScope<'_> = PrefixScope::new(b"domain", b"model");
 const FILE: SaveScope<'_> = SaveScope { model: b"model", key: None };
 
 /// One element of a token's row.
@@ -36,8 +41,11 @@ fn mark(tokens: &[u32], layer: usize, head: usize) -> u64 {
     digest(&words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>())
 }
 
-struct World {
+struct World<'s> {
     cache: GpuCache,
+    shelf: &'s Shelf,
+    /// What was published.
+    library: Vec<Vec<u32>>,
     windows: Vec<Option<Window>>,
     live: Vec<(SequenceId, Vec<u32>)>,
     r: Rng,
@@ -45,11 +53,11 @@ struct World {
     refused: usize,
     blocks: usize,
     hidden: usize,
-    /// Forks, cuts, cuts refused, swaps, files.
-    seen: [usize; 5],
+    /// Forks, cuts, cuts refused, swaps, files; of prefixes publications, continuations, hits that windows cut short, and imports.
+    seen: [usize; 9],
 }
 
-impl World {
+impl World<'_> {
     fn allow<T>(&mut self, result: Result<T, Error>) -> Option<T> {
         match result {
             Ok(done) => Some(done),
@@ -147,7 +155,7 @@ impl World {
     }
 
     fn operate(&mut self) {
-        let kind = self.r.below(30);
+        let kind = self.r.below(34);
         if self.live.is_empty() || kind == 0 {
             let created = self.cache.create();
             if let Some(id) = self.allow(created) {
@@ -200,12 +208,57 @@ impl World {
                     self.seen[4] += 1;
                 }
             }
+            8..=10 => {
+                let published = self.cache.publish(id, &SCOPE, tokens[..].into());
+                let out = self.cache.is_swapped_out(id).expect("a sequence");
+                assert_eq!(out, matches!(published, Err(Error::SwappedOut)), "published from outside");
+                let units = self.cache.prefix_stats().expect("prefixes are cached").0;
+                if let Some(done) = self.allow(published) {
+                    assert!(done.cached <= tokens.len() && done.added <= units * BLOCK);
+                    self.seen[5] += usize::from(done.added > 0);
+                    self.library.push(tokens);
+                }
+            }
+            11..=13 => self.resume(),
+            14 if !self.library.is_empty() => {
+                // Everything goes to the shelf and comes back from there.
+                let tokens = self.library[self.r.below(self.library.len())].clone();
+                let puts = self.cache.export_prefix(&SCOPE, tokens[..].into(), 0).expect("units");
+                self.shelf.put(puts);
+                self.cache.evict_prefixes([0, 3, usize::MAX][self.r.below(3)]).expect("evictions");
+                let gets = self.shelf.get(self.cache.missing_prefix(&SCOPE, tokens[..].into()).expect("names"));
+                let before = self.cache.find_prefix(&SCOPE, tokens[..].into()).expect("prefixes are cached").found;
+                let now = self.cache.import_prefix(&SCOPE, tokens[..].into(), &gets).expect("whole units, or no room");
+                assert_eq!(now, self.cache.find_prefix(&SCOPE, tokens[..].into()).expect("prefixes are cached").found);
+                self.seen[8] += usize::from(now > before);
+            }
+            15 => {
+                self.cache.evict_prefixes(self.r.below(4)).expect("evictions");
+            }
             _ => self.step(),
         }
     }
+
+    /// A sequence from what is cached of one that was published.
+    fn resume(&mut self) {
+        // Windows are missing where sequences are long.
+        let longest = self.library.iter().max_by_key(|tokens| tokens.len()).cloned();
+        let Some(mut tokens) = longest else { return };
+        if self.r.chance(0.5) {
+            tokens.clone_from(&self.library[self.r.below(self.library.len())]);
+        }
+        let asked = if self.r.chance(0.5) { tokens.len() } else { self.r.below(tokens.len() + 1) };
+        let peek = self.cache.find_prefix(&SCOPE, tokens[..asked].into()).expect("prefixes are cached");
+        let created = self.cache.create_from(&SCOPE, tokens[..asked].into());
+        let Some((id, found)) = self.allow(created) else { return };
+        assert!(found == peek.found && found <= peek.cached && peek.cached <= asked);
+        self.seen[6] += usize::from(found > 0);
+        self.seen[7] += usize::from(found < peek.cached);
+        self.live.push((id, tokens[..found].to_vec()));
+    }
 }
 
-fn world(compiler: &Compiler, seed: u64, tally: &mut [usize; 8]) {
+fn world(compiler: &Compiler, shelf: &Shelf, seed: u64, tally: &mut [usize; 12]) {
     let mut r = Rng::new(seed);
     let format = FORMATS[seed as usize % 3];
     kernels::begin(format);
@@ -223,7 +276,7 @@ fn world(compiler: &Compiler, seed: u64, tally: &mut [usize; 8]) {
     };
     let config = GpuConfig {
         windows: windows.clone(),
-        prefixes: None,
+        prefixes: Some(PrefixConfig { secret: PrefixSecret::new([1; 32]), units: 60, eviction: Eviction::Lru }),
         max_tokens: 60 * BLOCK,
         max_context: 30 * BLOCK,
         swap_tokens: 12 * BLOCK,
@@ -231,8 +284,9 @@ fn world(compiler: &Compiler, seed: u64, tally: &mut [usize; 8]) {
     };
     let cache = GpuCache::new(&gpu, compiler, config).expect("a cache");
     let windows = (0..LAYERS).map(|layer| windows[layer % windows.len()]).collect();
+    let (live, library) = (Vec::new(), Vec::new());
     let mut world =
-        World { cache, windows, live: Vec::new(), r, next: 0, refused: 0, blocks: 0, hidden: 0, seen: [0; 5] };
+        World { cache, shelf, library, windows, live, r, next: 0, refused: 0, blocks: 0, hidden: 0, seen: [0; 9] };
     for _ in 0..OPERATIONS {
         world.operate();
         for (id, tokens) in &world.live {
@@ -254,6 +308,7 @@ fn world(compiler: &Compiler, seed: u64, tally: &mut [usize; 8]) {
         }
         world.cache.release(id).expect("a release");
     }
+    world.cache.evict_prefixes(usize::MAX).expect("evictions");
     assert_eq!(world.cache.live_pages(), 0, "seed {seed}: pages are left");
     let all = [world.refused, world.blocks, world.hidden].into_iter().chain(world.seen);
     tally.iter_mut().zip(all).for_each(|(sum, n)| *sum += n);
@@ -264,11 +319,14 @@ fn launches_find_the_pages_of_what_is_seen() {
     let (fake, compiler, _turn) = alone();
     fake.reset();
     kernels::reads();
-    let mut tally = [0; 8];
-    (0..WORLDS).for_each(|seed| world(compiler, seed, &mut tally));
+    let (mut tally, shelf) = ([0; 12], Shelf::new());
+    for seed in 0..WORLDS {
+        shelf.clear();
+        world(compiler, &shelf, seed, &mut tally);
+    }
     kernels::no_reads();
     println!(
-        "GATE gpu-windows executed={} failed=0 controls=0/0 seed=0x0 refused, blocks seen, hidden; forks, cuts, refused cuts, swaps, files: {tally:?}",
+        "GATE gpu-windows executed={} failed=0 controls=0/0 seed=0x0 refused, blocks seen, hidden; forks, cuts, refused cuts, swaps, files; published, continued, cut short, imported: {tally:?}",
         tally[1]
     );
     assert!(tally.iter().all(|n| *n > 15), "{tally:?}");

@@ -26,7 +26,7 @@ fn tokens(sequence: u64) -> Vec<u32> {
 fn cached(circle: &Chain, sequences: u64) -> Cached {
     let units = sequences as usize * BLOCKS;
     let pools = super::super::pools(units + BLOCKS, units + BLOCKS, 8);
-    let group = GroupShape { pools: pools.clone(), block: BLOCK, max_blocks: BLOCKS };
+    let group = GroupShape { pools: pools.clone(), block: BLOCK, max_blocks: BLOCKS, window: None };
     let index = PrefixIndex::create(vec![group], units, Box::new(Lru::new(units))).unwrap();
     for sequence in 0..sequences {
         let mut table = BlockTable::create(&pools, BLOCK, BLOCKS).unwrap();

@@ -8,7 +8,7 @@ use crate::{BlockTable, Need, PageClass, Pools, Stamp, TableError};
 const BLOCK: usize = 4;
 
 fn index(pools: &Pools, capacity: usize) -> PrefixIndex<usize> {
-    let group = GroupShape { pools: pools.clone(), block: BLOCK, max_blocks: 16 };
+    let group = GroupShape { pools: pools.clone(), block: BLOCK, max_blocks: 16, window: None };
     PrefixIndex::create(vec![group], capacity, Box::new(Lru::new(capacity))).unwrap()
 }
 
@@ -188,7 +188,7 @@ fn a_note_may_decline() {
 #[test]
 fn groups_of_different_blocks_share_units() {
     let (small, large) = (pools(32, 32, 4), pools(32, 32, 4));
-    let shape = |pools: &Pools, block| GroupShape { pools: pools.clone(), block, max_blocks: 16 };
+    let shape = |pools: &Pools, block| GroupShape { pools: pools.clone(), block, max_blocks: 16, window: None };
     let groups = vec![shape(&small, 2), shape(&large, 8)];
     let index = PrefixIndex::create(groups, 4, Box::new(Lru::new(4))).unwrap();
     assert_eq!(index.unit(), 8);
@@ -255,7 +255,7 @@ fn admission_counts_what_could_be_had() {
 #[test]
 fn a_unit_that_is_used_in_part_can_be_evicted_at_last() {
     let (small, large) = (pools(8, 8, 4), pools(8, 8, 4));
-    let shape = |pools: &Pools, block| GroupShape { pools: pools.clone(), block, max_blocks: 16 };
+    let shape = |pools: &Pools, block| GroupShape { pools: pools.clone(), block, max_blocks: 16, window: None };
     let index = PrefixIndex::create(vec![shape(&small, 2), shape(&large, 4)], 4, Box::new(Lru::new(4))).unwrap();
     let mut tables = [BlockTable::create(&small, 2, 16).unwrap(), BlockTable::create(&large, 4, 16).unwrap()];
     tables.iter_mut().for_each(|table| append(table, 8));

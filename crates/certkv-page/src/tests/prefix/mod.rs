@@ -5,6 +5,7 @@ mod key;
 mod model;
 mod policy;
 mod room;
+mod window;
 
 use crate::prefix::{Chain, PrefixSecret, Scope};
 

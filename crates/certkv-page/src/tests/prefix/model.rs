@@ -1,9 +1,9 @@
 //! Random histories of sequences over a prefix index, against a plain model: what is found is what was published, its pages
-//! hold what the tokens say, and nothing is lost.
+//! hold what the tokens say, and nothing is lost. In two worlds of three half of the groups have windows.
 use super::{SECRET, scope};
 use crate::policy::{EvictionPolicy, Lru, S3Fifo};
 use crate::prefix::{Chain, Evicted, GroupShape, PrefixIndex, Prompt, Scope};
-use crate::{BlockTable, Dropped, PageClass, PageId, Pools, Stamp};
+use crate::{BlockTable, Dropped, PageClass, PageId, Pools, Stamp, Window};
 use certkv_core::hash::{hash64, splitmix64};
 use certkv_core::plant::{self, Bug};
 use std::collections::{HashMap, HashSet};
@@ -12,8 +12,10 @@ const SEED: u64 = 0x7072_6566;
 const WORLDS: u64 = 60;
 const OPS: usize = 1000;
 /// Tokens a block, by group: units of four.
-const BLOCKS: [usize; 2] = [2, 4];
+const BLOCKS: [usize; 4] = [2, 4, 2, 4];
 const MAX_BLOCKS: usize = 24;
+/// Most tokens of one append.
+const CHUNK: usize = 9;
 
 type Verdict = Result<(), String>;
 /// Scope and tokens up to the end of a unit.
@@ -27,6 +29,8 @@ struct Sequence {
 
 struct World {
     groups: Vec<Pools>,
+    /// By group: the first two have none.
+    windows: [Option<Window>; 4],
     index: PrefixIndex<usize>,
     chains: Vec<Chain>,
     sequences: Vec<Sequence>,
@@ -34,6 +38,8 @@ struct World {
     arenas: Vec<HashMap<u32, u64>>,
     /// What is cached, and the page of the first group that tells which unit went.
     cached: HashMap<PageId, Name>,
+    /// What block cached pages of groups with a window are, by group and page.
+    behind: HashMap<(usize, PageId), u64>,
     /// Stamps up to this one have passed.
     passed: u64,
     issued: u64,
@@ -42,17 +48,35 @@ struct World {
     partial: u64,
     evictions: u64,
     refused: u64,
+    /// Blocks put into cached units, blocks that went without their units, look-ups that found less than what is cached.
+    filled: u64,
+    hollowed: u64,
+    shortened: u64,
 }
 
 impl World {
     fn new(seed: u64) -> Self {
         let dice = splitmix64(seed);
         let pages = 24 + (dice % 60) as usize;
+        let mut roll = dice;
+        let mut draw = |n: usize| {
+            roll = splitmix64(roll ^ 0x77);
+            (roll % n as u64) as usize
+        };
+        let mut window = || {
+            let (tokens, sinks, slack) = (1 + draw(14), draw(7), Some(draw(9)));
+            (!seed.is_multiple_of(3)).then_some(Window { tokens, sinks, slack, chunk: CHUNK })
+        };
+        let windows = [None, None, window(), window()];
         let groups: Vec<Pools> =
             BLOCKS.iter().map(|block| super::super::pools(pages * 4 / block, pages * 4 / block, 12)).collect();
-        let shapes = groups.iter().zip(BLOCKS);
-        let shapes =
-            shapes.map(|(pools, block)| GroupShape { pools: pools.clone(), block, max_blocks: MAX_BLOCKS * 4 / block });
+        let shapes = groups.iter().zip(BLOCKS).zip(windows);
+        let shapes = shapes.map(|((pools, block), window)| GroupShape {
+            pools: pools.clone(),
+            block,
+            max_blocks: MAX_BLOCKS * 4 / block,
+            window,
+        });
         let capacity = 4 + (splitmix64(dice) % 40) as usize;
         let policy: Box<dyn EvictionPolicy> =
             if seed.is_multiple_of(2) { Box::new(Lru::new(capacity)) } else { Box::new(S3Fifo::new(capacity)) };
@@ -61,10 +85,12 @@ impl World {
         Self {
             arenas: vec![HashMap::new(); groups.len()],
             groups,
+            windows,
             index,
             chains: scopes.iter().map(|scope| Chain::new(&SECRET, scope)).collect(),
             sequences: Vec::new(),
             cached: HashMap::new(),
+            behind: HashMap::new(),
             passed: 0,
             issued: 1,
             dice,
@@ -72,6 +98,9 @@ impl World {
             partial: 0,
             evictions: 0,
             refused: 0,
+            filled: 0,
+            hollowed: 0,
+            shortened: 0,
         }
     }
 
@@ -93,7 +122,7 @@ impl World {
     }
 
     fn step(&mut self) -> Verdict {
-        match self.roll(16) {
+        match self.roll(18) {
             0..3 => self.begin(),
             3..7 => self.append(),
             7..9 => self.publish(),
@@ -101,6 +130,7 @@ impl World {
             11 => self.fork(),
             12 => self.truncate(),
             13 => self.evict(),
+            14 | 15 => self.hollow(),
             _ => {
                 // The device comes some way.
                 self.passed = self.issued - self.roll(3).min(self.issued as usize) as u64;
@@ -124,11 +154,18 @@ impl World {
         // Two letters and runs of them: prompts have much in common.
         let (turn, letter) = (self.roll(24), self.roll(2) as u32);
         let prompt: Vec<u32> = (0..length).map(|i| if i < turn { letter } else { 1 - letter }).collect();
+        let expected = self.expected(scope, &prompt);
+        let (_, known) = self.index.known(&self.chains[scope], Prompt::from(&prompt[..]));
         let hit = self.index.longest(&self.chains[scope], Prompt::from(&prompt[..])).map_err(|e| e.to_string())?;
-        let names: HashSet<&Name> = self.cached.values().collect();
-        let expected = (1..=length / 4).take_while(|n| names.contains(&(scope, prompt[..4 * n].to_vec()))).count();
-        if hit.tokens != 4 * expected {
-            return Err(format!("found {} tokens, {} are cached", hit.tokens, 4 * expected));
+        if (hit.tokens, known) != (4 * expected, expected) {
+            return Err(format!("found {} tokens and {known} units, {expected} can be continued", hit.tokens));
+        }
+        for (group, table) in hit.tables.iter().enumerate() {
+            let gone =
+                (0..hit.tokens).find(|t| self.sees(group, *t, hit.tokens) && table.get(t / BLOCKS[group]).is_none());
+            if gone.is_some() || table.len() != hit.tokens || table.window() != self.windows[group] {
+                return Err(format!("group {group}: {} tokens, without token {gone:?}", table.len()));
+            }
         }
         if hit.notes != (0..expected).collect::<Vec<_>>() {
             return Err("notes of other units".into());
@@ -139,11 +176,39 @@ impl World {
         Ok(())
     }
 
+    /// A block of a unit: another one where a token of the unit differs, be it behind the block.
+    fn place(&self, scope: usize, tokens: &[u32], group: usize, block: usize) -> u64 {
+        let end = (block * BLOCKS[group] / 4 + 1) * 4;
+        let upto = tokens[..end].iter().map(|t| u64::from(*t));
+        hash64(&[scope as u64, group as u64, block as u64].into_iter().chain(upto).collect::<Vec<_>>())
+    }
+
+    /// Whether the query behind `len` tokens sees token `t`, in the plainest words.
+    fn sees(&self, group: usize, t: usize, len: usize) -> bool {
+        self.windows[group].is_none_or(|w| t < w.sinks || t + w.tokens > len)
+    }
+
+    /// Units of a prompt that can be continued: all of them are cached, and all that the next query sees.
+    fn expected(&mut self, scope: usize, prompt: &[u32]) -> usize {
+        let names: HashSet<&Name> = self.cached.values().collect();
+        let cached = (1..=prompt.len() / 4).take_while(|n| names.contains(&(scope, prompt[..4 * n].to_vec()))).count();
+        let there: HashSet<(usize, u64)> = self.behind.iter().map(|((group, _), content)| (*group, *content)).collect();
+        let usable = |n: &usize| {
+            (2..4).filter(|group| self.windows[*group].is_some()).all(|group| {
+                let seen = (0..4 * n).filter(|t| self.sees(group, *t, 4 * n)).map(|t| t / BLOCKS[group]);
+                seen.into_iter().all(|block| there.contains(&(group, self.place(scope, prompt, group, block))))
+            })
+        };
+        let expected = (0..=cached).rev().find(usable).unwrap_or(0);
+        self.shortened += u64::from(expected < cached);
+        expected
+    }
+
     fn append(&mut self) -> Verdict {
         if self.sequences.is_empty() {
             return Ok(());
         }
-        let (which, count, letter) = (self.roll(self.sequences.len()), 1 + self.roll(9), self.roll(2) as u32);
+        let (which, count, letter) = (self.roll(self.sequences.len()), 1 + self.roll(CHUNK), self.roll(2) as u32);
         let stamp = self.stamp();
         let mut sequence = self.sequences.swap_remove(which);
         let room = MAX_BLOCKS * 4 - sequence.tokens.len();
@@ -182,7 +247,27 @@ impl World {
             let name = (*scope, tokens[..4 * (unit + 1)].to_vec());
             self.cached.insert(tables[1].blocks()[unit].host, name);
         }
-        self.forget(done.evicted, stamp)
+        let mut there: HashSet<(usize, u64)> = self.behind.iter().map(|((group, _), c)| (*group, *c)).collect();
+        let (mut new, mut filled) = (Vec::new(), 0);
+        for (group, block) in (2..4).flat_map(|g| (0..(done.known + done.added) * 4 / BLOCKS[g]).map(move |b| (g, b))) {
+            let Some(entry) = tables[group].get(block).filter(|_| self.windows[group].is_some()) else { continue };
+            let content = self.place(*scope, tokens, group, block);
+            if there.insert((group, content)) {
+                new.push(((group, entry.host), content));
+                filled += usize::from(block * BLOCKS[group] < done.known * 4);
+            }
+        }
+        let (scope, tokens) = (*scope, tokens[..tokens.len() / 4 * 4].to_vec());
+        self.behind.extend(new);
+        self.filled += filled as u64;
+        let (got, usable) = (done.filled, done.usable);
+        let whole = done.stop.is_none();
+        self.forget(done.evicted, stamp)?;
+        let expected = self.expected(scope, &tokens);
+        if got != filled || whole && usable != expected {
+            return Err(format!("{got} blocks filled, not {filled}; {usable} units can be continued, not {expected}"));
+        }
+        Ok(())
     }
 
     /// The model forgets what was evicted.
@@ -194,6 +279,14 @@ impl World {
                 return Err(format!("{page:?} was evicted and never cached"));
             }
         }
+        for group in (2..4).filter(|group| self.windows[*group].is_some()) {
+            for page in self.pages_of(&evicted.groups()[group]) {
+                if self.behind.remove(&(group, page)).is_none() {
+                    return Err(format!("{page:?} of group {group} was evicted and never cached"));
+                }
+            }
+        }
+        self.hollowed += evicted.blocks as u64;
         if gone.len() != evicted.units {
             return Err(format!("{} units, {} pages", evicted.units, gone.len()));
         }
@@ -210,6 +303,21 @@ impl World {
         let evicted = self.index.evict(units);
         if evicted.units != idle.min(units) {
             return Err(format!("{idle} units are idle, {units} wanted, {} evicted", evicted.units));
+        }
+        self.forget(evicted, stamp)
+    }
+
+    /// Room in a group with a window: as many blocks as nobody uses, and no unit.
+    fn hollow(&mut self) -> Verdict {
+        let (group, pages, stamp) = (2 + self.roll(2), 1 + self.roll(6), self.stamp());
+        if self.windows[group].is_none() {
+            return self.evict();
+        }
+        let sole = |(of, page): &&(usize, PageId)| *of == group && self.groups[group].host.references(*page) == Ok(1);
+        let idle = self.behind.keys().filter(sole).count();
+        let evicted = self.index.make_room(group, PageClass::Host, pages);
+        if (evicted.units, evicted.blocks) != (0, idle.min(pages)) {
+            return Err(format!("{idle} blocks are idle, {pages} wanted, {} given up", evicted.blocks));
         }
         self.forget(evicted, stamp)
     }
@@ -250,6 +358,9 @@ impl World {
         // Whole units only: a page that is reopened has other contents than those followed here.
         let to = self.roll(len / 4 + 1) * 4;
         let sequence = &mut self.sequences[which];
+        if sequence.tables.iter().any(|table| table.check_cut(to).is_err()) {
+            return Ok(());
+        }
         for table in &mut sequence.tables {
             table.truncate(to).map_err(|e| e.to_string())?.retire(|| stamp).map_err(|e| e.to_string())?;
         }
@@ -261,8 +372,8 @@ impl World {
     fn check(&self) -> Verdict {
         for (at, Sequence { scope, tokens, tables }) in self.sequences.iter().enumerate() {
             for (group, table) in tables.iter().enumerate() {
-                for block in 0..table.len() / BLOCKS[group] {
-                    let page = table.blocks()[block].host;
+                for (block, entry) in table.numbered().filter(|(block, _)| *block < table.len() / BLOCKS[group]) {
+                    let page = entry.host;
                     if self.groups[group].host.snapshot(page).is_err() {
                         return Err(format!("sequence {at}: {page:?} is not its page any more"));
                     }
@@ -304,8 +415,9 @@ impl World {
     }
 }
 
-/// One world: operations done, hits, hits of a part, evictions, refusals, verdict.
-fn run(seed: u64) -> ([u64; 5], Verdict) {
+/// One world: operations done, hits, hits of a part, evictions, refusals, of windows blocks filled and given up and hits shortened;
+/// verdict.
+fn run(seed: u64) -> ([u64; 8], Verdict) {
     let mut world = World::new(seed);
     let mut verdict = Ok(());
     let mut done = 0;
@@ -313,13 +425,14 @@ fn run(seed: u64) -> ([u64; 5], Verdict) {
         verdict = world.step();
         done += 1;
     }
-    let reached = [done, world.hits, world.partial, world.evictions, world.refused];
+    let (filled, hollowed, shortened) = (world.filled, world.hollowed, world.shortened);
+    let reached = [done, world.hits, world.partial, world.evictions, world.refused, filled, hollowed, shortened];
     (reached, verdict.and_then(|()| world.end()))
 }
 
 #[test]
 fn random_histories_find_what_was_published() {
-    let (mut reached, mut failed) = ([0; 5], Vec::new());
+    let (mut reached, mut failed) = ([0; 8], Vec::new());
     for world in 0..super::super::worlds(WORLDS) {
         let (counts, verdict) = run(SEED ^ world << 32);
         reached.iter_mut().zip(counts).for_each(|(sum, n)| *sum += n);
@@ -347,5 +460,8 @@ fn random_histories_find_what_was_published() {
     );
     assert_eq!(failed, Vec::<String>::new());
     assert_eq!(missed, []);
-    assert!(reached.iter().all(|n| *n >= 200), "operations, hits, hits of a part, evictions, refusals: {reached:?}");
+    assert!(
+        reached.iter().all(|n| *n >= 200),
+        "operations, hits, hits of a part, evictions, refusals, filled, given up, shortened: {reached:?}"
+    );
 }

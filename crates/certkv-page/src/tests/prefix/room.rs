@@ -71,7 +71,7 @@ impl World {
         let policy: Box<dyn EvictionPolicy> =
             if seed.is_multiple_of(2) { Box::new(Lru::new(pages)) } else { Box::new(S3Fifo::new(pages)) };
         let counted = Counted { policy, asked: Arc::clone(&asked) };
-        let group = GroupShape { pools: pools.clone(), block: BLOCK, max_blocks: 64 };
+        let group = GroupShape { pools: pools.clone(), block: BLOCK, max_blocks: 64, window: None };
         let index = PrefixIndex::create(vec![group], pages, Box::new(counted)).unwrap();
         Self { pools, index, asked, tables: Vec::new(), dice }
     }
