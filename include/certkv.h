@@ -725,6 +725,10 @@ typedef struct certkv_config {
    * What the queries of each layer see. Not with `prefix_units`; with `spill_store` where a layer has none. Borrowed during the call.
    */
   const struct certkv_window *windows;
+  /**
+   * Events of cached prefixes that stay readable, the latest so many, at most 2^24; 0 for none, which costs nothing. See certkv_cache_events.
+   */
+  uint64_t prefix_events;
 } certkv_config;
 
 /**
@@ -839,6 +843,76 @@ typedef struct certkv_publication {
    */
   uint64_t added;
 } certkv_publication;
+
+/**
+ * What happened to a unit of a cached prefix.
+ */
+typedef int32_t certkv_event_kind;
+
+/**
+ * An event of one unit: a block of the largest size of the cache's formats.
+ */
+typedef struct certkv_prefix_event {
+  /**
+   * 0 for the first event of a cache; each is one more than the one before.
+   */
+  uint64_t number;
+  /**
+   * One of the CERTKV_EVENT values.
+   */
+  certkv_event_kind kind;
+  /**
+   * Which unit of its prompt it is, from 0.
+   */
+  uint32_t unit;
+  /**
+   * 1 if marks stand in the unit (certkv_prefix_scope): tokens alone do not make its key. Otherwise 0.
+   */
+  uint32_t marked;
+  /**
+   * 0.
+   */
+  uint32_t reserved;
+  /**
+   * Its name: of the scope, all tokens before it and its own. Under this name it is in a store.
+   */
+  struct certkv_store_key key;
+  /**
+   * The name of the unit before it, or of the scope if it is the first. Zeros if `kind` is CERTKV_EVENT_EXPORTED.
+   */
+  struct certkv_store_key parent;
+} certkv_prefix_event;
+
+/**
+ * What a read of events came to.
+ */
+typedef struct certkv_events_read {
+  /**
+   * sizeof(certkv_events_read), set by the caller; nothing is written beyond it.
+   */
+  uint32_t struct_size;
+  /**
+   * Tokens of a unit.
+   */
+  uint32_t unit_tokens;
+  /**
+   * Events that were copied, of consecutive numbers.
+   */
+  uint64_t read;
+  /**
+   * Events between the one that was asked for and the oldest that is left. If this is not 0, who kept a list begins anew
+   * (certkv_cache_cached_prefixes).
+   */
+  uint64_t lost;
+  /**
+   * The number to ask for next time.
+   */
+  uint64_t next;
+  /**
+   * The number that the next event will have: `next`, if nothing is left to read.
+   */
+  uint64_t newest;
+} certkv_events_read;
 
 /**
  * Whether pages suffice.
@@ -1527,6 +1601,21 @@ typedef struct certkv_plan {
 #define CERTKV_STOP_PAGE 6
 
 /**
+ * It is in the cache now: published, or imported from a store.
+ */
+#define CERTKV_EVENT_STORED 1
+
+/**
+ * It is not in the cache any more.
+ */
+#define CERTKV_EVENT_REMOVED 2
+
+/**
+ * It is in a store, too: certkv_cache_export_prefix put it there. It stays there until the store loses it, of which there is no event.
+ */
+#define CERTKV_EVENT_EXPORTED 3
+
+/**
  * Free pages are enough.
  */
 #define CERTKV_FITS 0
@@ -1952,6 +2041,66 @@ certkv_status certkv_cache_import_prefix(struct certkv_cache *cache,
                                          uint64_t n_tokens,
                                          uint32_t timeout_ms,
                                          uint64_t *cached);
+
+/**
+ * Copies events of cached prefixes from number `from` on, or from the oldest that is left, to `events`, as many as there are and have room, and
+ * fills `*read`, whose `struct_size` must be set. `tokens` gets the tokens of each, `read->unit_tokens` for event 0, as many for event 1 and so on;
+ * only those of CERTKV_EVENT_STORED have any, for the others there are zeros. Then there are no more events than `n_tokens` has whole units;
+ * `tokens` may be NULL with 0 `n_tokens` for none. With 0 `n_events` nothing is copied, and `*read` says what there is. Reading removes
+ * nothing: any number of readers ask for any number.
+ *
+ * A router begins with certkv_cache_cached_prefixes, then calls this with the last `read->next` from time to time, and begins again if `read->lost`
+ * is not 0. The cache keeps the latest `config->prefix_events` events.
+ *
+ * Threads: any, at any time, on a GPU also while a step is open; waits for nobody but other readers and who adds an event.
+ * Stream: none.
+ * Capture: safe.
+ * Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE, OVERLAP, INVALID_ARGUMENT (an array beyond memory, or `from` beyond the next event: it is of another
+ * cache), SHAPE (`n_tokens` is not 0 and less than a unit's), INVALID_HANDLE, UNSUPPORTED (the cache keeps no events), POISONED. Nothing changed.
+ */
+certkv_status certkv_cache_events(const struct certkv_cache *cache,
+                                  uint64_t from,
+                                  struct certkv_prefix_event *events,
+                                  uint64_t n_events,
+                                  uint32_t *tokens,
+                                  uint64_t n_tokens,
+                                  struct certkv_events_read *read);
+
+/**
+ * Copies all units that are cached now to `events`, each as if it were stored now, a unit before those that follow it, with their tokens as
+ * certkv_cache_events; `read->read` says how many, and `read->next`, which is their number, which event comes after this moment. For a router that
+ * begins, or that lost events. `config->prefix_units` events have room always. With 0 `n_events` nothing is copied, and `*read` says what
+ * there is.
+ *
+ * Threads: any, at any time. Look-ups wait while all units are copied.
+ * Stream: none.
+ * Capture: safe.
+ * Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE, OVERLAP, INVALID_ARGUMENT, INVALID_HANDLE, UNSUPPORTED (the cache keeps no events), OUT_OF_MEMORY,
+ * POISONED; on a GPU BUSY_STEP while a step is open: nothing changed. SHAPE (too little room, in `events` or in `tokens`): `*read` says how many there
+ * are, `events` and `tokens` are unchanged.
+ */
+certkv_status certkv_cache_cached_prefixes(const struct certkv_cache *cache,
+                                           struct certkv_prefix_event *events,
+                                           uint64_t n_events,
+                                           uint32_t *tokens,
+                                           uint64_t n_tokens,
+                                           struct certkv_events_read *read);
+
+/**
+ * Fills `*key` with what events call the last full unit of the prompt `tokens`, whether it is cached or not; of a prompt without a full unit, with
+ * what they call the scope. So a router names its own prompts, and a host its scopes. `scope` and `tokens` are borrowed during the call.
+ *
+ * Threads: any, at any time.
+ * Stream: none.
+ * Capture: safe.
+ * Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE, INVALID_ARGUMENT, LENGTH (`n_tokens` beyond 2^31), INVALID_HANDLE, UNSUPPORTED (the cache keeps no
+ * prefixes), POISONED; on a GPU BUSY_STEP while a step is open. Nothing changed.
+ */
+certkv_status certkv_cache_prefix_key(const struct certkv_cache *cache,
+                                      const struct certkv_prefix_scope *scope,
+                                      const uint32_t *tokens,
+                                      uint64_t n_tokens,
+                                      struct certkv_store_key *key);
 
 /**
  * Whether `tokens` more tokens of `sequence`, or of a new sequence where it is CERTKV_NO_SEQUENCE, would find their pages now; of a

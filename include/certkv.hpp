@@ -820,6 +820,29 @@ public:
             certkv_cache_import_prefix(handle_, store.get(), &scope, tokens.data(), tokens.size(), timeout_ms, &cached);
         return detail::done(status, cached);
     }
+    // certkv_cache_events, of what is there from number `from` on; without `tokens` none are copied.
+    [[nodiscard]] Result<certkv_events_read> events(std::uint64_t from, span<certkv_prefix_event> filled,
+                                                    span<std::uint32_t> tokens = {}) const noexcept
+    {
+        certkv_events_read read = detail::sized<certkv_events_read>();
+        const certkv_status status =
+            certkv_cache_events(handle_, from, filled.data(), filled.size(), tokens.data(), tokens.size(), &read);
+        return detail::done(status, read);
+    }
+    // certkv_cache_cached_prefixes. `read` is filled, also where there is too little room (CERTKV_SHAPE).
+    [[nodiscard]] Result<void> cached_prefixes(span<certkv_prefix_event> filled, span<std::uint32_t> tokens,
+                                               certkv_events_read &read) const noexcept
+    {
+        read.struct_size = static_cast<std::uint32_t>(sizeof read);
+        return detail::done(
+            certkv_cache_cached_prefixes(handle_, filled.data(), filled.size(), tokens.data(), tokens.size(), &read));
+    }
+    // certkv_cache_prefix_key: the name of the last full unit of a prompt.
+    [[nodiscard]] Result<certkv_store_key> prefix_key(const certkv_prefix_scope &scope, span<const std::uint32_t> tokens) const noexcept
+    {
+        certkv_store_key key{};
+        return detail::done(certkv_cache_prefix_key(handle_, &scope, tokens.data(), tokens.size(), &key), key);
+    }
     // certkv_step_begin, of one sequence or of several (Sequence::chunk).
     [[nodiscard]] Result<Step> begin(span<const certkv_chunk> chunks) const noexcept
     {

@@ -54,6 +54,9 @@ CERTKV_STOP_ELSEWHERE = 3
 CERTKV_STOP_GONE = 4
 CERTKV_STOP_FULL = 5
 CERTKV_STOP_PAGE = 6
+CERTKV_EVENT_STORED = 1
+CERTKV_EVENT_REMOVED = 2
+CERTKV_EVENT_EXPORTED = 3
 CERTKV_FITS = 0
 CERTKV_FITS_SOON = 1
 CERTKV_FITS_AFTER_EVICTION = 2
@@ -159,6 +162,7 @@ certkv_policy = ctypes.c_int32
 certkv_eviction = ctypes.c_int32
 certkv_sequence = ctypes.c_uint64
 certkv_stop = ctypes.c_int32
+certkv_event_kind = ctypes.c_int32
 certkv_verdict = ctypes.c_int32
 certkv_space = ctypes.c_int32
 
@@ -267,6 +271,7 @@ class certkv_config(ctypes.Structure):
         ("spill_deadline_ms", ctypes.c_uint32),
         ("n_windows", ctypes.c_uint32),
         ("windows", ctypes.POINTER(certkv_window)),
+        ("prefix_events", ctypes.c_uint64),
     ]
 
 
@@ -302,6 +307,29 @@ class certkv_publication(ctypes.Structure):
         ("stop", certkv_stop),
         ("cached", ctypes.c_uint64),
         ("added", ctypes.c_uint64),
+    ]
+
+
+class certkv_prefix_event(ctypes.Structure):
+    _fields_ = [
+        ("number", ctypes.c_uint64),
+        ("kind", certkv_event_kind),
+        ("unit", ctypes.c_uint32),
+        ("marked", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint32),
+        ("key", certkv_store_key),
+        ("parent", certkv_store_key),
+    ]
+
+
+class certkv_events_read(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", ctypes.c_uint32),
+        ("unit_tokens", ctypes.c_uint32),
+        ("read", ctypes.c_uint64),
+        ("lost", ctypes.c_uint64),
+        ("next", ctypes.c_uint64),
+        ("newest", ctypes.c_uint64),
     ]
 
 
@@ -499,6 +527,8 @@ STRUCTS = {
     "certkv_save_scope": certkv_save_scope,
     "certkv_prefix_scope": certkv_prefix_scope,
     "certkv_publication": certkv_publication,
+    "certkv_prefix_event": certkv_prefix_event,
+    "certkv_events_read": certkv_events_read,
     "certkv_admission": certkv_admission,
     "certkv_chunk": certkv_chunk,
     "certkv_certificate": certkv_certificate,
@@ -733,6 +763,39 @@ PROTOTYPES = {
             ctypes.c_uint64,
             ctypes.c_uint32,
             ctypes.POINTER(ctypes.c_uint64),
+        ],
+    ),
+    "certkv_cache_events": (
+        certkv_status,
+        [
+            ctypes.c_void_p,
+            ctypes.c_uint64,
+            ctypes.POINTER(certkv_prefix_event),
+            ctypes.c_uint64,
+            ctypes.POINTER(ctypes.c_uint32),
+            ctypes.c_uint64,
+            ctypes.POINTER(certkv_events_read),
+        ],
+    ),
+    "certkv_cache_cached_prefixes": (
+        certkv_status,
+        [
+            ctypes.c_void_p,
+            ctypes.POINTER(certkv_prefix_event),
+            ctypes.c_uint64,
+            ctypes.POINTER(ctypes.c_uint32),
+            ctypes.c_uint64,
+            ctypes.POINTER(certkv_events_read),
+        ],
+    ),
+    "certkv_cache_prefix_key": (
+        certkv_status,
+        [
+            ctypes.c_void_p,
+            ctypes.POINTER(certkv_prefix_scope),
+            ctypes.POINTER(ctypes.c_uint32),
+            ctypes.c_uint64,
+            ctypes.POINTER(certkv_store_key),
         ],
     ),
     "certkv_cache_admit": (

@@ -120,6 +120,8 @@ pub struct certkv_config {
     pub n_windows: u32,
     /// What the queries of each layer see. Not with `prefix_units`; with `spill_store` where a layer has none. Borrowed during the call.
     pub windows: *const certkv_window,
+    /// Events of cached prefixes that stay readable, the latest so many, at most 2^24; 0 for none, which costs nothing. See certkv_cache_events.
+    pub prefix_events: u64,
 }
 
 /// Which cached prefix goes first when room is needed.
@@ -205,6 +207,7 @@ pub(crate) unsafe fn read(config: *const certkv_config) -> Result<Wanted, Failur
     config.swap_tokens = or(given.swap_tokens, 0);
     // SAFETY: by the caller's promise.
     config.prefixes = unsafe { prefixes(&given)? };
+    config.prefix_events = or(given.prefix_events, 0);
     // SAFETY: by the caller's promise.
     config.windows = unsafe { window::read(given.windows, given.n_windows)? };
     let Some(ordinal) = given.device.checked_sub(CERTKV_DEVICE_CUDA) else {
@@ -229,6 +232,7 @@ pub(crate) unsafe fn read(config: *const certkv_config) -> Result<Wanted, Failur
     (gpu.max_sequences, gpu.threads, gpu.policy) = (config.max_sequences, config.threads, config.policy);
     (gpu.swap_tokens, gpu.prefixes) = (config.swap_tokens, config.prefixes.take());
     gpu.windows.clone_from(&config.windows);
+    gpu.prefix_events = config.prefix_events;
     (gpu.device_budget, gpu.host_budget) = (config.device_budget, config.host_budget);
     gpu = gpu.with_scratch(SCRATCH_SHARE);
     gpu.scratch_keys = or(given.scratch_keys, gpu.scratch_keys);

@@ -10,7 +10,7 @@ use crate::status::certkv_status::{
 use crate::status::of_store;
 use crate::store::{backend, certkv_store};
 use certkv::store::{Backend, Completion, Get, Outcome, Put, Store, StoreConfig, StoreError, StoreKey};
-use certkv::{PrefixScope, PrefixUnit, Prompt};
+use certkv::{BlockKey, PrefixScope, PrefixUnit, Prompt};
 use core::time::Duration;
 use std::sync::Arc;
 use std::time::Instant;
@@ -77,12 +77,20 @@ impl Talk {
         over.into_iter().try_for_each(|completion| done(completion.outcome))
     }
 
-    fn put(&self, units: Vec<Put>) -> Result<(), Failure> {
-        let submit = |store: &Store, batch| store.submit_put(batch).is_ok();
-        self.all(units, submit, |outcome| match outcome {
-            Outcome::Put(results) => results.into_iter().try_for_each(|(_, result)| result.map_err(refused)),
-            _ => Ok(()),
-        })
+    /// `stored` hears of each that is there, also if others are not.
+    fn put(&self, units: Vec<Put>, mut stored: impl FnMut(&Put)) -> Result<(), Failure> {
+        let (submit, mut end) = (|store: &Store, batch| store.submit_put(batch).is_ok(), None);
+        self.all(units, submit, |outcome| {
+            let Outcome::Put(results) = outcome else { return Ok(()) };
+            for (unit, result) in results {
+                match result {
+                    Ok(()) => stored(&unit),
+                    Err(error) => end = end.take().or(Some(error)),
+                }
+            }
+            Ok(())
+        })?;
+        end.map_or(Ok(()), |error| Err(refused(error)))
     }
 
     /// Units up to the first that is not there, and why that is not, if it should be.
@@ -200,7 +208,11 @@ pub unsafe extern "C" fn certkv_cache_export_prefix(
                     break;
                 }
                 sent += puts.len();
-                talk.put(puts)?;
+                talk.put(puts, |unit| {
+                    if let Some(events) = &held.events {
+                        events.exported(unit.identity.block, BlockKey(unit.key.0));
+                    }
+                })?;
             }
             Ok(sent)
         })?;

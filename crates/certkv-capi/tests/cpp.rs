@@ -137,13 +137,14 @@ fn files_of_different_modes_link_together() {
 }
 
 /// One program per object, and how many checks it makes at least.
-const PROGRAMS: [(&str, u32); 11] = [
+const PROGRAMS: [(&str, u32); 12] = [
     ("result", 30),
     ("cache", 35),
     ("sequence", 55),
     ("step", 120),
     ("save", 20),
     ("prefixes", 30),
+    ("events", 25),
     ("figures", 14),
     ("gpu", 27),
     ("device", 35),

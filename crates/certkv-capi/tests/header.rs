@@ -72,6 +72,7 @@ fn generated() -> String {
         "save",
         "prefix",
         "offload",
+        "events",
         "admit",
         "certificate",
         "step",
@@ -188,6 +189,7 @@ fn both_sides_agree_on_every_offset_and_version() {
             host_budget, scratch_keys, scratch_values, tolerance, max_sequences, policy, device, certificate_ring,
             max_context, kernels, swap_tokens, prefix_units, prefix_secret, prefix_eviction, reserved, spill_store,
             spill_host_tokens, spill_budget, spill_workers, spill_in_flight, spill_deadline_ms, n_windows, windows,
+            prefix_events,
         }
         certkv_window { tokens, sinks, chunk }
         certkv_store_key { bytes }
@@ -213,6 +215,8 @@ fn both_sides_agree_on_every_offset_and_version() {
             salt_bytes, first_position,
         }
         certkv_publication { struct_size, stop, cached, added }
+        certkv_prefix_event { number, kind, unit, marked, reserved, key, parent }
+        certkv_events_read { struct_size, unit_tokens, read, lost, next, newest }
         certkv_class_use { used, reserved, peak }
         certkv_pool_use { reserved, peak, budget }
         certkv_page_use { free, live, retiring, worn }
@@ -232,7 +236,7 @@ fn both_sides_agree_on_every_offset_and_version() {
     // The sizes are part of the ABI: what changes them needs new names.
     for (name, size) in [
         ("certkv_error_info", 24),
-        ("certkv_config", 200),
+        ("certkv_config", 208),
         ("certkv_window", 24),
         ("certkv_store_key", 32),
         ("certkv_put_item", 72),
@@ -247,6 +251,8 @@ fn both_sides_agree_on_every_offset_and_version() {
         ("certkv_save_scope", 32),
         ("certkv_prefix_scope", 80),
         ("certkv_publication", 24),
+        ("certkv_prefix_event", 88),
+        ("certkv_events_read", 40),
         ("certkv_class_use", 24),
         ("certkv_pool_use", 24),
         ("certkv_page_use", 32),

@@ -168,7 +168,8 @@ impl Cache {
             };
             let groups = cache.groups.iter().map(shape).collect();
             let formats = cache.groups.iter().map(|group| (group.layers, group.layout.format));
-            cache.prefixes = Some(Prefixes::new(prefixes, &cache.config.geometry, groups, formats, Order::Rows)?);
+            let (events, geometry) = (cache.config.prefix_events, &cache.config.geometry);
+            cache.prefixes = Some(Prefixes::new(prefixes, events, geometry, groups, formats, Order::Rows)?);
         }
         Ok(cache)
     }

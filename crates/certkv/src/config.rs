@@ -1,4 +1,5 @@
 //! What a cache is made of: geometry, formats, capacity, budgets, policy.
+use crate::events::MOST_EVENTS;
 use crate::{Error, Policy, PrefixConfig, Spill};
 use certkv_core::{Format, Geometry, RecordLayout};
 use certkv_device::SimOptions;
@@ -58,6 +59,9 @@ pub struct Config {
     /// Full blocks that outlive their sequences, for others to continue from ([`crate::Cache::publish`],
     /// [`crate::Cache::create_from`]). They live in the same pages and give way to sequences that need them.
     pub prefixes: Option<PrefixConfig>,
+    /// Events of cached prefixes that stay readable, the latest so many, at most 2^24; 0 keeps none, and nothing is done for them
+    /// ([`crate::Cache::prefix_events`]).
+    pub prefix_events: usize,
     /// Tokens whose codes sequences that are swapped out may leave in host memory ([`crate::Cache::swap_out`]), each in
     /// every layer. Originals have as much more room: others have all of `max_tokens`.
     pub swap_tokens: usize,
@@ -86,6 +90,7 @@ impl Config {
             policy: Policy::default(),
             threads: 1,
             prefixes: None,
+            prefix_events: 0,
             swap_tokens: 0,
             spill: None,
             device: SimOptions::default(),
@@ -159,6 +164,14 @@ impl Config {
         }
         if self.swap_tokens > 1 << 31 {
             return wrong("swap_tokens", format!("{} tokens; must be at most 2^31", self.swap_tokens));
+        }
+        match self.prefix_events {
+            0 => {}
+            n if n > MOST_EVENTS => return wrong("prefix_events", format!("{n} events; must be at most 2^24")),
+            n if self.prefixes.is_none() => {
+                return wrong("prefix_events", format!("{n} events of prefixes, and none are cached"));
+            }
+            _ => {}
         }
         self.spill.as_ref().map_or(Ok(()), Spill::validated)?;
         self.policy.validated().map_err(|e| Error::Policy(e.to_string()))?;

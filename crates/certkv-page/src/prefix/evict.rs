@@ -164,7 +164,7 @@ impl<T> PrefixIndex<T> {
                 })
         })?;
         state.count_eviction(slot);
-        state.entries.remove(slot);
+        state.remove(slot);
         Some(slot)
     }
 
@@ -185,7 +185,7 @@ impl<T> PrefixIndex<T> {
 
     fn remove(&self, state: &mut State<T>, slot: u32, evicted: &mut Evicted) {
         evicted.take(&self.groups, self.unit(), state.entries.pages_of(slot));
-        state.entries.remove(slot);
+        state.remove(slot);
     }
 }
 

@@ -1,5 +1,6 @@
 //! The tree of cached blocks.
 use super::entry::{Content, Entries, NONE, bytes_of, places_bytes};
+use super::events::{Log, PrefixEvents};
 use super::evict::Evicted;
 use super::key::{Chain, Prompt};
 use crate::alloc::PageAllocator;
@@ -98,6 +99,18 @@ pub(super) struct State<T> {
     pub(super) walks: u64,
     /// Slots of the path at hand, first block first.
     path: Vec<u32>,
+    /// What is told of units; `None` where nobody asked.
+    pub(super) log: Option<Log>,
+}
+
+impl<T> State<T> {
+    /// Removes an entry without children, and says so.
+    pub(super) fn remove(&mut self, slot: u32) {
+        if let Some(log) = &self.log {
+            log.removed(&self.entries, slot);
+        }
+        self.entries.remove(slot);
+    }
 }
 
 /// Cached blocks of prompts, in units of the largest block of all groups.
@@ -112,6 +125,7 @@ pub struct PrefixIndex<T> {
     pub(super) groups: Vec<GroupShape>,
     unit: usize,
     pub(super) state: Mutex<State<T>>,
+    pub(super) events: Option<PrefixEvents>,
 }
 
 impl<T> PrefixIndex<T> {
@@ -140,8 +154,8 @@ impl<T> PrefixIndex<T> {
         let longest = groups.iter().map(|group| group.max_blocks * group.block / unit).max().unwrap_or(0);
         let mut path = Vec::new();
         path.try_reserve_exact(longest).map_err(|_| TableError::OutOfMemory { what: "a prefix index" })?;
-        let state = State { entries, policy, stats: PrefixStats::default(), clock: 0, walks: 0, path };
-        Ok(Self { groups, unit, state: Mutex::new(state) })
+        let state = State { entries, policy, stats: PrefixStats::default(), clock: 0, walks: 0, path, log: None };
+        Ok(Self { groups, unit, state: Mutex::new(state), events: None })
     }
 
     /// Host bytes of an index over groups of `(block, host pages, most blocks of a table)`; notes and policy not counted. For the ledger.
@@ -367,8 +381,11 @@ impl<T> PrefixIndex<T> {
             (published.added, published.stop) = (0, Some(Stop::Page(error)));
         }
         state.stats.published += published.added as u64;
-        let State { policy, entries, .. } = &mut *state;
+        let State { policy, entries, log, .. } = &mut *state;
         let (known, added) = path.split_at(published.known);
+        if let Some(log) = log {
+            added.iter().for_each(|slot| log.stored(entries, chain, *slot));
+        }
         added.iter().rev().for_each(|slot| policy.insert(*slot, entries.nodes[*slot as usize].name));
         known.iter().rev().for_each(|slot| policy.touch(*slot));
         state.path = path;

@@ -117,7 +117,8 @@ impl GpuCache {
                 let shape = |pools: &Pools| GroupShape { pools: pools.clone(), block: s.block, max_blocks: s.stride };
                 let groups = pools.iter().map(shape).collect();
                 let formats = layouts.iter().map(|layout| (1, layout.format));
-                Some(Prefixes::new(prefixes, &config.geometry, groups, formats, Order::Fragments)?)
+                let (events, geometry) = (config.prefix_events, &config.geometry);
+                Some(Prefixes::new(prefixes, events, geometry, groups, formats, Order::Fragments)?)
             }
         };
         Ok(Self {

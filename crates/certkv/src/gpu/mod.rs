@@ -32,6 +32,7 @@ mod cache;
 mod capture;
 mod config;
 mod core;
+mod events;
 mod kit;
 mod ladder;
 mod mirror;

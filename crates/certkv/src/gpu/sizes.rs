@@ -235,7 +235,7 @@ impl Sizes {
             partial_bytes: launch::partial_bytes(variant, ctas, rows * g.kv_heads),
             staging_slot,
             prefix_bytes: match &config.prefixes {
-                Some(prefixes) => Prefixes::bytes(prefixes, &[(block, host_pages, stride)])?,
+                Some(prefixes) => Prefixes::bytes(prefixes, config.prefix_events, &[(block, host_pages, stride)])?,
                 None => 0,
             },
             later: config.prefixes.as_ref().map_or(0, |p| p.units.saturating_mul(4 * g.layers * g.kv_width())),
