@@ -10,7 +10,8 @@
  * that is given with them: this cannot be checked.
  * Structs that may grow start with struct_size. Reserved fields are 0.
  * Threads. All calls may come from any thread and run concurrently; one step takes one call at a time.
- * Callbacks. The functions of a host's own store (certkv_store_callbacks) are the only ones; they run on threads of the library.
+ * Callbacks. There are two kinds: the functions of a host's own store (certkv_store_callbacks), on threads of the library, and its log
+ * (certkv_log_callback), on the host's.
  * Stream, Capture. Stream says what a call enqueues where; a cache on a GPU has a stream of its own, which
  * certkv_step_after_stream and certkv_step_before_stream order with the caller's. Capture says whether a call may be made
  * while a CUDA graph is captured.
@@ -233,7 +234,7 @@ enum certkv_status
    */
   CERTKV_BUSY_STEP = -101,
   /**
-   * Calls of a step out of order.
+   * Calls out of order: of a step, or to change the log from within it.
    */
   CERTKV_ORDER = -102,
   /**
@@ -366,6 +367,24 @@ typedef struct certkv_step certkv_step;
  * or is of an earlier time is CERTKV_STORE_DAMAGED and never data.
  */
 typedef struct certkv_store certkv_store;
+
+/**
+ * How much is said. Each level has those before it.
+ */
+typedef int32_t certkv_log_level;
+
+/**
+ * A host's log. `target` is the part of the library that speaks, "certkv" now; `message` is one line of English in UTF-8. Both are borrowed during
+ * the call.
+ *
+ * It is called on the thread whose call a message is about, before that call returns, on several threads at once. No lock of the library is held:
+ * it may call the library, but for certkv_log_set; what its own calls have to say is not said, and the thread's latest error stays what it was.
+ * It must return, by no exception and no longjmp.
+ */
+typedef void (*certkv_log_callback)(void *user,
+                                    certkv_log_level level,
+                                    const char *target,
+                                    const char *message);
 
 /**
  * What went wrong in the calling thread's latest failed call.
@@ -1485,6 +1504,31 @@ typedef struct certkv_plan {
 } certkv_plan;
 
 /**
+ * Nothing.
+ */
+#define CERTKV_LOG_OFF 0
+
+/**
+ * Defects of the library, and calls on what a defect has left behind.
+ */
+#define CERTKV_LOG_ERROR 1
+
+/**
+ * Calls that failed by the device, memory, a file or a store.
+ */
+#define CERTKV_LOG_WARN 2
+
+/**
+ * Caches that come and go, and what they take.
+ */
+#define CERTKV_LOG_INFO 3
+
+/**
+ * Moves (docs/metrics.md), with their numbers and how long they took, and all other calls that failed.
+ */
+#define CERTKV_LOG_DEBUG 4
+
+/**
  * Done: the record is stored, is in its buffer, is there, is not there any more.
  */
 #define CERTKV_ITEM_DONE 0
@@ -1678,6 +1722,21 @@ uint32_t certkv_version_number(void);
  * Errors: none.
  */
 const char *certkv_status_name(int32_t status);
+
+/**
+ * Gives messages of the library, up to `level`, to `callback` from now on, with `user`; NULL or CERTKV_LOG_OFF ends that. One function hears all
+ * caches of the process. When the call returns, the function that was there before is on no thread any more and is not called again: it and its
+ * `user` may go. Without a function nothing is made for it.
+ *
+ * Threads: any, at any time, but not from within a callback. Waits for the threads that are in the function that goes.
+ * Stream: none.
+ * Capture: safe.
+ * Errors: INVALID_ARGUMENT (`level` is no CERTKV_LOG value), NULL_POINTER (`callback` is NULL and `level` is not CERTKV_LOG_OFF), ORDER (from within a
+ * callback). Nothing changed.
+ */
+certkv_status certkv_log_set(certkv_log_level level,
+                             certkv_log_callback callback,
+                             void *user);
 
 /**
  * Fills `info` with the calling thread's latest failure. A call that succeeds, and this function, leave it as it is.

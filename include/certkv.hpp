@@ -382,6 +382,20 @@ void caught(Call &&call) noexcept
 }
 #endif
 
+// Makes a call of the program's own, as `Throws` says it is.
+template <bool Throws>
+struct Log {
+    template <class Call>
+    static void run(Call &&call) noexcept
+    {
+        if constexpr (Throws) {
+            caught(call);
+        } else {
+            call();
+        }
+    }
+};
+
 // The functions of a class for certkv_store_callbacks.
 template <class Backend>
 struct Calls {
@@ -420,6 +434,24 @@ struct Calls {
 };
 
 } // namespace detail
+
+// Gives what the library has to say, up to `level`, to `sink(level, target, message)`, two std::string_view: certkv_log_set. It is called on the
+// threads that call the library, several at once, and must be there until unset_log() or the next set_log() has returned. What it throws ends
+// there. Where exceptions are off it is noexcept.
+template <class Sink>
+[[nodiscard]] Result<void> set_log(certkv_log_level level, Sink &sink) noexcept
+{
+    const certkv_log_callback call = [](void *user, certkv_log_level said, const char *target, const char *message) noexcept {
+        Sink &heard = *static_cast<Sink *>(user);
+        detail::Log<!noexcept(heard(said, std::string_view(target), std::string_view(message)))>::run(
+            [&]() noexcept(noexcept(heard(said, std::string_view(target), std::string_view(message)))) {
+                heard(said, std::string_view(target), std::string_view(message));
+            });
+    };
+    return detail::done(certkv_log_set(level, call, &sink));
+}
+// Nothing is said any more, and no sink is on any thread: certkv_log_set.
+[[nodiscard]] inline Result<void> unset_log() noexcept { return detail::done(certkv_log_set(CERTKV_LOG_OFF, nullptr, nullptr)); }
 
 // Owns a handle of a store (Tier-3): for Config::spill_store, and for Cache::export_prefix. Caches that spill to it keep the store itself. Any thread.
 class [[nodiscard]] Store : public detail::Handle<certkv_store, certkv_store_destroy> {

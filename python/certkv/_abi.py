@@ -31,6 +31,11 @@ CERTKV_CAUSE_INTEGRITY = 5
 CERTKV_CAUSE_EXHAUSTED = 6
 CERTKV_CAUSE_TIER_UNAVAILABLE = 7
 CERTKV_CAUSE_REQUESTED = 8
+CERTKV_LOG_OFF = 0
+CERTKV_LOG_ERROR = 1
+CERTKV_LOG_WARN = 2
+CERTKV_LOG_INFO = 3
+CERTKV_LOG_DEBUG = 4
 CERTKV_ITEM_DONE = 0
 CERTKV_ITEM_FAILED = 1
 CERTKV_ITEM_NOT_FOUND = 2
@@ -156,6 +161,8 @@ STATUS_NAMES = {
     -604: "CERTKV_STORE_DAMAGED",
 }
 
+certkv_log_level = ctypes.c_int32
+certkv_log_callback = ctypes.CFUNCTYPE(None, ctypes.c_void_p, certkv_log_level, ctypes.c_char_p, ctypes.c_char_p)
 certkv_item_result = ctypes.c_int32
 certkv_dtype = ctypes.c_int32
 certkv_policy = ctypes.c_int32
@@ -559,6 +566,14 @@ PROTOTYPES = {
         ctypes.c_char_p,
         [
             ctypes.c_int32,
+        ],
+    ),
+    "certkv_log_set": (
+        certkv_status,
+        [
+            certkv_log_level,
+            certkv_log_callback,
+            ctypes.c_void_p,
         ],
     ),
     "certkv_last_error": (

@@ -4,6 +4,7 @@ use crate::config::{self, certkv_config};
 use crate::engine::Engine;
 use crate::guard::{Failure, Poison, guard};
 use crate::handle::Registry;
+use crate::log::{self, CERTKV_LOG_INFO};
 use crate::status::certkv_status;
 use certkv::PrefixEvents;
 use core::ptr;
@@ -27,6 +28,15 @@ pub(crate) struct Held {
 impl Held {
     fn new(engine: Engine) -> Result<Self, Failure> {
         let events = engine.on(|on| Ok(on.prefix_events()), |on| Ok(on.prefix_events()))?;
+        let seen = engine.memory()?;
+        log::say(CERTKV_LOG_INFO, || {
+            let ([packed, scratch, tables, host], _) = seen.reserved;
+            let (at, g) =
+                (if matches!(engine, Engine::Host(_)) { "on the host" } else { "on a GPU" }, engine.geometry());
+            let heads = format!("{} query and {} KV heads of {}", g.q_heads, g.kv_heads, g.head_dim);
+            let bytes = format!("packed={packed} scratch={scratch} tables={tables} host={host} bytes");
+            format!("cache created {at}: {} layers, {heads}: {bytes}", g.layers)
+        });
         Ok(Self { engine, events, poison: Poison::default() })
     }
 }
@@ -82,6 +92,7 @@ pub unsafe extern "C" fn certkv_cache_destroy(cache: *mut certkv_cache) -> certk
     guard(|| {
         if !cache.is_null() {
             CACHES.remove(cache)?;
+            log::say(CERTKV_LOG_INFO, || "cache destroyed".to_owned());
         }
         Ok(())
     })

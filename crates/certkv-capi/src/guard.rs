@@ -1,5 +1,6 @@
 //! The one wrapper around every export: a panic becomes a status, and nothing is printed.
 use crate::error::remember;
+use crate::log;
 use crate::status::{self, certkv_status};
 use certkv::gpu::CudaError;
 use core::cell::{Cell, RefCell};
@@ -94,12 +95,23 @@ fn catch<T>(work: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
     panic::catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|payload| Err(describe(&*payload)))
 }
 
+/// Whether a guarded call is under way on this thread.
+pub(crate) fn is_inside() -> bool {
+    DEPTH.try_with(Cell::get).unwrap_or(0) > 0
+}
+
 /// For exports that return a status.
 pub(crate) fn guard(work: impl FnOnce() -> Result<(), Failure>) -> certkv_status {
-    match catch(work) {
+    let done = {
+        let _inside = Inside::enter();
+        catch(work).inspect_err(log::failed)
+    };
+    let status = match done {
         Ok(()) => certkv_status::CERTKV_OK,
         Err(failure) => remember(failure),
-    }
+    };
+    log::hand_over();
+    status
 }
 
 /// For the export that reports errors: its own failures do not replace the one it is asked for.

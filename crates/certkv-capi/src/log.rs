@@ -38,12 +38,7 @@ pub const CERTKV_LOG_DEBUG: certkv_log_level = 4;
 /// it may call the library, but for certkv_log_set; what its own calls have to say is not said, and the thread's latest error stays what it was.
 /// It must return, by no exception and no longjmp.
 pub type certkv_log_callback = Option<
-    unsafe extern "C" fn(
-        user: *mut c_void,
-        level: certkv_log_level,
-        target: *const c_char,
-        message: *const c_char,
-    ),
+    unsafe extern "C" fn(user: *mut c_void, level: certkv_log_level, target: *const c_char, message: *const c_char),
 >;
 
 const TARGET: &CStr = c"certkv";
@@ -54,6 +49,7 @@ const MOST: usize = 64;
 struct Sink {
     call: unsafe extern "C" fn(*mut c_void, certkv_log_level, *const c_char, *const c_char),
     user: *mut c_void,
+    epoch: u64,
     /// Threads that are in `call`, or about to.
     inside: AtomicUsize,
 }
@@ -67,8 +63,11 @@ static SINK: Mutex<Option<Arc<Sink>>> = Mutex::new(None);
 /// A thread has left a sink.
 static LEFT: Condvar = Condvar::new();
 static LEVEL: AtomicI32 = AtomicI32::new(CERTKV_LOG_OFF);
+/// Goes up with every change of the sink: what was said for one is not handed to the next.
+static EPOCH: AtomicU64 = AtomicU64::new(0);
 
 struct Message {
+    epoch: u64,
     level: certkv_log_level,
     text: String,
 }
@@ -95,10 +94,14 @@ pub(crate) fn say(level: certkv_log_level, text: impl FnOnce() -> String) {
     if LEVEL.load(Ordering::Relaxed) < level || telling() || !guard::is_inside() {
         return;
     }
-    let text = text();
+    let (epoch, text) = (EPOCH.load(Ordering::Relaxed), text());
     let _ = WAITING.try_with(|waiting| {
         let mut waiting = waiting.borrow_mut();
-        if waiting.messages.len() < MOST { waiting.messages.push(Message { level, text }) } else { waiting.more += 1 }
+        if waiting.messages.len() < MOST {
+            waiting.messages.push(Message { epoch, level, text })
+        } else {
+            waiting.more += 1
+        }
     });
 }
 
@@ -114,7 +117,7 @@ pub(crate) fn failed(failure: &Failure) {
 
 /// Hands over what this thread has to say: it holds nothing, and no call of it is under way.
 pub(crate) fn hand_over() {
-    if LEVEL.load(Ordering::Relaxed) == CERTKV_LOG_OFF || telling() {
+    if LEVEL.load(Ordering::Relaxed) == CERTKV_LOG_OFF || telling() || guard::is_inside() {
         return;
     }
     let taken = WAITING.try_with(|waiting| {
@@ -134,11 +137,14 @@ pub(crate) fn hand_over() {
     };
     error::kept(|| {
         let _ = TELLING.try_with(|telling| telling.set(true));
-        let more = (more > 0).then(|| Message { level: CERTKV_LOG_INFO, text: format!("{more} more of this call") });
-        for Message { level, text } in messages.into_iter().chain(more) {
-            let level_now = LEVEL.load(Ordering::Relaxed);
+        let more = (more > 0).then(|| Message {
+            epoch: sink.epoch,
+            level: CERTKV_LOG_INFO,
+            text: format!("{more} more of this call"),
+        });
+        for Message { epoch, level, text } in messages.into_iter().chain(more) {
             let Ok(text) = CString::new(text.replace(['\0', '\n'], " ")) else { continue };
-            if level <= level_now {
+            if epoch == sink.epoch {
                 // SAFETY: the host's function, with its pointer, for any thread until certkv_log_set has returned, which waits for `inside`;
                 // both texts are C strings that outlive the call.
                 unsafe { (sink.call)(sink.user, level, TARGET.as_ptr(), text.as_ptr()) };
@@ -177,11 +183,12 @@ pub unsafe extern "C" fn certkv_log_set(
         let sink = match callback {
             _ if level == CERTKV_LOG_OFF => None,
             None => return Err(Failure::new(CERTKV_NULL_POINTER, "callback is NULL, and level is not CERTKV_LOG_OFF")),
-            Some(call) => Some(Arc::new(Sink { call, user, inside: AtomicUsize::new(0) })),
+            Some(call) => Some(Sink { call, user, epoch: 0, inside: AtomicUsize::new(0) }),
         };
         let mut place = SINK.lock();
         LEVEL.store(level, Ordering::Relaxed);
-        let before = core::mem::replace(&mut *place, sink);
+        let epoch = EPOCH.fetch_add(1, Ordering::Relaxed) + 1;
+        let before = core::mem::replace(&mut *place, sink.map(|sink| Arc::new(Sink { epoch, ..sink })));
         while let Some(before) = &before
             && before.inside.load(Ordering::Relaxed) > 0
         {
@@ -269,7 +276,7 @@ impl Subscriber for Spans {
     fn try_close(&self, span: Id) -> bool {
         Self::with(&span, |open, at| {
             let Open { since, text, .. } = open.swap_remove(at);
-            say(CERTKV_LOG_DEBUG, || format!("{text} in {:.0?}", since.elapsed()));
+            say(CERTKV_LOG_DEBUG, || format!("{text} in {} us", since.elapsed().as_micros()));
         });
         true
     }

@@ -21,7 +21,8 @@ const OPENING: &str = "\
  * that is given with them: this cannot be checked.
  * Structs that may grow start with struct_size. Reserved fields are 0.
  * Threads. All calls may come from any thread and run concurrently; one step takes one call at a time.
- * Callbacks. The functions of a host's own store (certkv_store_callbacks) are the only ones; they run on threads of the library.
+ * Callbacks. There are two kinds: the functions of a host's own store (certkv_store_callbacks), on threads of the library, and its log
+ * (certkv_log_callback), on the host's.
  * Stream, Capture. Stream says what a call enqueues where; a cache on a GPU has a stream of its own, which
  * certkv_step_after_stream and certkv_step_before_stream order with the caller's. Capture says whether a call may be made
  * while a CUDA graph is captured.
@@ -61,6 +62,7 @@ fn generated() -> String {
     for file in [
         "version",
         "status",
+        "log",
         "error",
         "callbacks",
         "store",

@@ -94,13 +94,14 @@ fn the_gpu_examples_decode_or_say_why_not() {
 }
 
 /// One program per object, and how many checks it makes at least.
-const HOSTILE: [(&str, u32); 8] = [
+const HOSTILE: [(&str, u32); 9] = [
     ("misuse", 330),
     ("swap", 60),
     ("save", 80),
     ("snapshot", 50),
     ("prefixes", 100),
     ("events", 75),
+    ("log", 45),
     ("admit", 50),
     ("store", 150),
 ];

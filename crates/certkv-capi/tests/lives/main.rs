@@ -6,6 +6,7 @@ mod events;
 mod figures;
 mod files;
 mod host;
+mod log;
 mod prefixes;
 mod spills;
 mod swaps;
