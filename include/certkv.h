@@ -42,6 +42,11 @@
 #define CERTKV_FILES_READ_BACK 2
 
 /**
+ * In `window_slack`: no tokens.
+ */
+#define CERTKV_NO_SLACK UINT64_MAX
+
+/**
  * Memory of this process.
  */
 #define CERTKV_DEVICE_HOST 0
@@ -748,6 +753,11 @@ typedef struct certkv_config {
    * Events of cached prefixes that stay readable, the latest so many, at most 2^24; 0 for none, which costs nothing. See certkv_cache_events.
    */
   uint64_t prefix_events;
+  /**
+   * Tokens behind each window whose pages stay, for sequences to be cut: so far back certkv_sequence_truncate goes; at most 2^31. 0 for a block,
+   * CERTKV_NO_SLACK for none. Only with `windows`.
+   */
+  uint64_t window_slack;
 } certkv_config;
 
 /**
@@ -782,6 +792,25 @@ typedef struct certkv_save_scope {
    */
   const uint8_t *key;
 } certkv_save_scope;
+
+/**
+ * What makes a position of a prompt different from others with the same token: the digest of an image behind its placeholder, say. Prompts share
+ * units only where marks are the same.
+ */
+typedef struct certkv_mark {
+  /**
+   * Position in the prompt, from 0. Several marks may stand at one. Those behind the last token are ignored.
+   */
+  uint64_t at;
+  /**
+   * What is there: any bytes, at most 4096.
+   */
+  const void *what;
+  /**
+   * Bytes of it.
+   */
+  uint64_t what_bytes;
+} certkv_mark;
 
 /**
  * Who may share cached prefixes, and all but the tokens that decides what a page holds: two scopes that differ in one field share nothing.
@@ -834,6 +863,15 @@ typedef struct certkv_prefix_scope {
    * Position of the first token.
    */
   uint64_t first_position;
+  /**
+   * What the numbers of this call's tokens do not tell; NULL for nothing. It is part of the prompt, and here because all calls with a prompt have
+   * a scope.
+   */
+  const struct certkv_mark *marks;
+  /**
+   * Elements of it, at most 2^20, in ascending order of position.
+   */
+  uint64_t n_marks;
 } certkv_prefix_scope;
 
 /**
@@ -973,6 +1011,24 @@ typedef struct certkv_chunk {
    */
   uint64_t tokens;
 } certkv_chunk;
+
+/**
+ * How one step decides what to read exactly. Set all of it to 0 bytes, then `struct_size` and what there is to say.
+ */
+typedef struct certkv_step_options {
+  /**
+   * sizeof(certkv_step_options) of the caller's header.
+   */
+  uint32_t struct_size;
+  /**
+   * One of the CERTKV_POLICY values. It is what is said here, not what the cache was configured with.
+   */
+  certkv_policy policy;
+  /**
+   * Tolerance of the certified policy relative to the norm of the output; 0 for 0.05. Other policies ignore it.
+   */
+  double tolerance;
+} certkv_step_options;
 
 /**
  * Where a buffer lies.
@@ -1284,6 +1340,60 @@ typedef struct certkv_moves {
 } certkv_moves;
 
 /**
+ * Exact sides of one kind in scratch: slots now, and what happened since the cache was made.
+ */
+typedef struct certkv_scratch_use {
+  /**
+   * Slots that are free.
+   */
+  uint64_t empty;
+  /**
+   * Slots that hold a side, or are being filled with one.
+   */
+  uint64_t named;
+  /**
+   * Slots that wait for who still reads them.
+   */
+  uint64_t retiring;
+  /**
+   * Look-ups that found their side.
+   */
+  uint64_t hits;
+  /**
+   * Look-ups that did not.
+   */
+  uint64_t misses;
+  /**
+   * Those of the misses whose side was being filled.
+   */
+  uint64_t pending;
+  /**
+   * Sides that gave way to others.
+   */
+  uint64_t evicted;
+  /**
+   * Sides that went with their page.
+   */
+  uint64_t invalidated;
+  /**
+   * Copies that are done, as far as somebody looked.
+   */
+  uint64_t filled;
+  /**
+   * Copies that found no slot.
+   */
+  uint64_t refused;
+  /**
+   * Copies that failed.
+   */
+  uint64_t failed;
+  /**
+   * Bytes that were copied.
+   */
+  uint64_t filled_bytes;
+} certkv_scratch_use;
+
+/**
  * A cache in numbers. Each is right at some moment of the call; two need not be of the same moment while other threads work.
  */
 typedef struct certkv_snapshot {
@@ -1443,7 +1553,128 @@ typedef struct certkv_snapshot {
    * The same, with `config->spill_budget`.
    */
   struct certkv_pool_use disk_memory;
+  /**
+   * Outputs of decode steps, one per token, layer and query head: within their tolerance. These and the following are 0 on a GPU, up to `read_host`:
+   * its certificates come by certkv_ring_open.
+   */
+  uint64_t outputs_certified;
+  /**
+   * Computed from the originals.
+   */
+  uint64_t outputs_exact;
+  /**
+   * Of policies that claim nothing.
+   */
+  uint64_t outputs_uncertified;
+  /**
+   * Not given: all outputs of calls that ended with CERTKV_UNCERTIFIABLE.
+   */
+  uint64_t outputs_failed;
+  /**
+   * Given outputs by the rung on which they were made (certkv_certificate).
+   */
+  uint64_t outputs_by_rung[5];
+  /**
+   * Outputs of chunks of several tokens, which are exact.
+   */
+  uint64_t prompt_outputs;
+  /**
+   * Bytes that decode steps read, once for the query heads that share a KV head: of codes and summaries.
+   */
+  uint64_t read_packed;
+  /**
+   * Of exact sides in scratch.
+   */
+  uint64_t read_scratch;
+  /**
+   * Of originals in host memory, and of open blocks.
+   */
+  uint64_t read_host;
+  /**
+   * Exact key sides in scratch; 0 without, and on a GPU.
+   */
+  struct certkv_scratch_use scratch_keys;
+  /**
+   * Exact value sides.
+   */
+  struct certkv_scratch_use scratch_values;
+  /**
+   * Times that the host waited for the device.
+   */
+  uint64_t waits;
+  /**
+   * Nanoseconds of these.
+   */
+  uint64_t wait_nanoseconds;
 } certkv_snapshot;
+
+/**
+ * Requests that are to live side by side, none of them sharing a block with another. Set all of it to 0 bytes, then `struct_size` and the rest.
+ */
+typedef struct certkv_requests {
+  /**
+   * sizeof(certkv_requests) of the caller's header.
+   */
+  uint32_t struct_size;
+  /**
+   * 0.
+   */
+  uint32_t reserved;
+  /**
+   * How many, at least 1.
+   */
+  uint64_t count;
+  /**
+   * Tokens of each, prompt and answer, at least 1.
+   */
+  uint64_t tokens;
+  /**
+   * Share of all key sides, and of all value sides, of which scratch keeps copies, 0 to 1.
+   */
+  double scratch;
+} certkv_requests;
+
+/**
+ * What requests come to.
+ */
+typedef struct certkv_requests_plan {
+  /**
+   * sizeof(certkv_requests_plan), set by the caller; nothing is written beyond it.
+   */
+  uint32_t struct_size;
+  /**
+   * As `assumed` of certkv_plan.
+   */
+  uint32_t assumed;
+  /**
+   * `config->max_tokens` for them: each in whole blocks.
+   */
+  uint64_t max_tokens;
+  /**
+   * `config->max_sequences` for them.
+   */
+  uint64_t max_sequences;
+  /**
+   * The most requests of this length that fit the budgets, up to what a cache can have at all.
+   */
+  uint64_t most;
+  /**
+   * Bytes of device memory for them.
+   */
+  uint64_t device_bytes;
+  /**
+   * Bytes by which its budget is short; 0 if it suffices.
+   */
+  uint64_t device_lacks;
+  /**
+   * Bytes of host memory for them.
+   */
+  uint64_t host_bytes;
+  /**
+   * Bytes by which its budget is short; 0 if it suffices.
+   */
+  uint64_t host_lacks;
+} certkv_requests_plan;
 
 /**
  * What a configuration would take, in bytes: what certkv_snapshot calls reserved in a new cache.
@@ -2195,6 +2426,22 @@ certkv_status certkv_step_begin(struct certkv_cache *cache,
                                 struct certkv_step **step);
 
 /**
+ * As certkv_step_begin with a policy of the step's own, from `options`, which is borrowed during the call: requests of one cache may have their own
+ * tolerances, in steps of their own.
+ *
+ * Threads: any, at any time.
+ * Stream: none.
+ * Capture: not allowed.
+ * Errors: as certkv_step_begin, and STRUCT_SIZE, POLICY (a tolerance out of range, or a policy that a GPU does not have). Nothing changed, and `*step`
+ * is NULL if it can be written.
+ */
+certkv_status certkv_step_begin_with(struct certkv_cache *cache,
+                                     const struct certkv_chunk *chunks,
+                                     uint64_t n_chunks,
+                                     const struct certkv_step_options *options,
+                                     struct certkv_step **step);
+
+/**
  * Writes the new tokens' keys (after RoPE) and values of one layer, `[tokens][kv_heads * head_dim]` each, `elements`
  * numbers in each buffer. Once per layer. They are rounded to the cache's 16-bit type. The buffers are borrowed during
  * the call. `dtype` is CERTKV_F32, CERTKV_F16 or CERTKV_BF16. With CERTKV_SPACE_DEVICE both are device memory, 16-byte aligned,
@@ -2430,6 +2677,39 @@ certkv_status certkv_cache_memory(const struct certkv_cache *cache,
  */
 certkv_status certkv_cache_snapshot(const struct certkv_cache *cache,
                                     struct certkv_snapshot *snapshot);
+
+/**
+ * Writes the numbers of docs/metrics.md to `text`, in the format that Prometheus reads (text, version 0.0.4), each with the label `cache`, whose
+ * value is `name`, `name_bytes` bytes of UTF-8, at most 4096. `*bytes` is filled with the bytes of the text, which ends with a 0 byte that is not
+ * counted: `capacity` has room for that, too. With 0 `capacity` nothing is written. 64 KiB are enough but for hundreds of groups of layers. For once a
+ * second, not once a step. `name` is borrowed during the call.
+ *
+ * Threads: any, at any time; waits as certkv_cache_snapshot.
+ * Stream: none.
+ * Capture: not allowed.
+ * Errors: NULL_POINTER, MISALIGNED, INVALID_ARGUMENT, OVERLAP, INVALID_HANDLE, POISONED; on a GPU BUSY_STEP while a step is open: nothing changed. SHAPE
+ * (`capacity` is too small): `*bytes` says how many there are, `text` is unchanged.
+ */
+certkv_status certkv_cache_metrics(const struct certkv_cache *cache,
+                                   const void *name,
+                                   uint64_t name_bytes,
+                                   char *text,
+                                   uint64_t capacity,
+                                   uint64_t *bytes);
+
+/**
+ * Fills `answer`, whose `struct_size` must be set, with what so many requests of one length take in a cache of this configuration, whether the budgets
+ * have it, and how many they would have. `config->max_tokens`, `max_sequences`, `max_context`, `scratch_keys` and `scratch_values` do not count, and
+ * `max_tokens` may be 0. Nothing is taken. `config` and `requests` are borrowed during the call.
+ *
+ * Threads: any, at any time.
+ * Stream: none.
+ * Capture: not allowed.
+ * Errors: as certkv_config_plan; RESERVED and INVALID_ARGUMENT also of `requests`. `answer` is unchanged.
+ */
+certkv_status certkv_config_plan_requests(const struct certkv_config *config,
+                                          const struct certkv_requests *requests,
+                                          struct certkv_requests_plan *answer);
 
 /**
  * Fills `plan`, whose `struct_size` must be set, with what certkv_cache_create would take for `config`. Nothing is taken, and a budget that

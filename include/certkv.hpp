@@ -316,11 +316,31 @@ struct Config : certkv_config {
         // It refuses only a size that this is not; then 0 in every field means the default, too.
         static_cast<void>(certkv_config_init(this, struct_size));
     }
+    // certkv_config_plan_requests: so many requests of so many tokens, with scratch for a share of all sides.
+    [[nodiscard]] Result<certkv_requests_plan> plan_requests(std::uint64_t count, std::uint64_t tokens, double scratch = 0) const noexcept
+    {
+        certkv_requests requests = detail::sized<certkv_requests>();
+        requests.count = count;
+        requests.tokens = tokens;
+        requests.scratch = scratch;
+        certkv_requests_plan answer = detail::sized<certkv_requests_plan>();
+        return detail::done(certkv_config_plan_requests(this, &requests, &answer), answer);
+    }
     // certkv_config_plan.
     [[nodiscard]] Result<certkv_plan> plan() const noexcept
     {
         certkv_plan plan = detail::sized<certkv_plan>();
         return detail::done(certkv_config_plan(this, &plan), plan);
+    }
+};
+
+// A policy for the steps that are begun with it: certkv_step_options.
+struct StepOptions : certkv_step_options {
+    explicit StepOptions(certkv_policy wanted = CERTKV_POLICY_CERTIFIED, double relative_tolerance = 0) noexcept
+        : certkv_step_options(detail::sized<certkv_step_options>())
+    {
+        policy = wanted;
+        tolerance = relative_tolerance;
     }
 };
 
@@ -354,6 +374,13 @@ struct PrefixScope : certkv_prefix_scope {
     {
         adapter = detail::bytes(name);
         adapter_bytes = name.size();
+        return *this;
+    }
+    // What the tokens of the next prompt do not tell: it is borrowed until then.
+    PrefixScope &with_marks(span<const certkv_mark> of_the_prompt) noexcept
+    {
+        marks = of_the_prompt.data();
+        n_marks = of_the_prompt.size();
         return *this;
     }
     PrefixScope &with_salt(std::string_view name) noexcept
@@ -888,6 +915,19 @@ public:
         const certkv_chunk chunk = sequence.chunk(tokens);
         return begin(span<const certkv_chunk>(&chunk, 1));
     }
+    // certkv_step_begin_with, the same under a policy of their own.
+    [[nodiscard]] Result<Step> begin(span<const certkv_chunk> chunks, const certkv_step_options &options) const noexcept
+    {
+        certkv_step *made = nullptr;
+        const certkv_status status = certkv_step_begin_with(handle_, chunks.data(), chunks.size(), &options, &made);
+        Step owned(made);
+        return detail::done(status, owned);
+    }
+    [[nodiscard]] Result<Step> begin(const Sequence &sequence, std::uint64_t tokens, const certkv_step_options &options) const noexcept
+    {
+        const certkv_chunk chunk = sequence.chunk(tokens);
+        return begin(span<const certkv_chunk>(&chunk, 1), options);
+    }
     // certkv_ring_open.
     [[nodiscard]] Result<Ring> open_ring() const noexcept
     {
@@ -901,6 +941,13 @@ public:
     {
         certkv_memory memory = detail::sized<certkv_memory>();
         return detail::done(certkv_cache_memory(handle_, &memory), memory);
+    }
+    // certkv_cache_metrics, to `text`; the bytes of it without the 0 at its end. Without room, the bytes that there are.
+    [[nodiscard]] Result<std::uint64_t> metrics(std::string_view name, span<char> text) const noexcept
+    {
+        std::uint64_t bytes = 0;
+        const void *named = detail::bytes(name);
+        return detail::done(certkv_cache_metrics(handle_, named, name.size(), text.data(), text.size(), &bytes), bytes);
     }
     // certkv_cache_snapshot.
     [[nodiscard]] Result<certkv_snapshot> snapshot() const noexcept

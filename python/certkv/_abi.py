@@ -10,6 +10,7 @@ CERTKV_VERSION_PATCH = 0
 CERTKV_VERSION_STRING = "0.1.0"
 CERTKV_FILES_SYNCED = 1
 CERTKV_FILES_READ_BACK = 2
+CERTKV_NO_SLACK = 18446744073709551615
 CERTKV_DEVICE_HOST = 0
 CERTKV_DEVICE_CUDA = 1
 CERTKV_CERTIFICATE_VERSION = 1
@@ -279,6 +280,7 @@ class certkv_config(ctypes.Structure):
         ("n_windows", ctypes.c_uint32),
         ("windows", ctypes.POINTER(certkv_window)),
         ("prefix_events", ctypes.c_uint64),
+        ("window_slack", ctypes.c_uint64),
     ]
 
 
@@ -289,6 +291,14 @@ class certkv_save_scope(ctypes.Structure):
         ("model", ctypes.c_void_p),
         ("model_bytes", ctypes.c_uint64),
         ("key", ctypes.POINTER(ctypes.c_uint8)),
+    ]
+
+
+class certkv_mark(ctypes.Structure):
+    _fields_ = [
+        ("at", ctypes.c_uint64),
+        ("what", ctypes.c_void_p),
+        ("what_bytes", ctypes.c_uint64),
     ]
 
 
@@ -305,6 +315,8 @@ class certkv_prefix_scope(ctypes.Structure):
         ("salt", ctypes.c_void_p),
         ("salt_bytes", ctypes.c_uint64),
         ("first_position", ctypes.c_uint64),
+        ("marks", ctypes.POINTER(certkv_mark)),
+        ("n_marks", ctypes.c_uint64),
     ]
 
 
@@ -353,6 +365,14 @@ class certkv_chunk(ctypes.Structure):
     _fields_ = [
         ("sequence", certkv_sequence),
         ("tokens", ctypes.c_uint64),
+    ]
+
+
+class certkv_step_options(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", ctypes.c_uint32),
+        ("policy", certkv_policy),
+        ("tolerance", ctypes.c_double),
     ]
 
 
@@ -459,6 +479,23 @@ class certkv_moves(ctypes.Structure):
     ]
 
 
+class certkv_scratch_use(ctypes.Structure):
+    _fields_ = [
+        ("empty", ctypes.c_uint64),
+        ("named", ctypes.c_uint64),
+        ("retiring", ctypes.c_uint64),
+        ("hits", ctypes.c_uint64),
+        ("misses", ctypes.c_uint64),
+        ("pending", ctypes.c_uint64),
+        ("evicted", ctypes.c_uint64),
+        ("invalidated", ctypes.c_uint64),
+        ("filled", ctypes.c_uint64),
+        ("refused", ctypes.c_uint64),
+        ("failed", ctypes.c_uint64),
+        ("filled_bytes", ctypes.c_uint64),
+    ]
+
+
 class certkv_snapshot(ctypes.Structure):
     _fields_ = [
         ("struct_size", ctypes.c_uint32),
@@ -500,6 +537,43 @@ class certkv_snapshot(ctypes.Structure):
         ("records_doomed", ctypes.c_uint64),
         ("disk", certkv_class_use),
         ("disk_memory", certkv_pool_use),
+        ("outputs_certified", ctypes.c_uint64),
+        ("outputs_exact", ctypes.c_uint64),
+        ("outputs_uncertified", ctypes.c_uint64),
+        ("outputs_failed", ctypes.c_uint64),
+        ("outputs_by_rung", ctypes.c_uint64 * 5),
+        ("prompt_outputs", ctypes.c_uint64),
+        ("read_packed", ctypes.c_uint64),
+        ("read_scratch", ctypes.c_uint64),
+        ("read_host", ctypes.c_uint64),
+        ("scratch_keys", certkv_scratch_use),
+        ("scratch_values", certkv_scratch_use),
+        ("waits", ctypes.c_uint64),
+        ("wait_nanoseconds", ctypes.c_uint64),
+    ]
+
+
+class certkv_requests(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint32),
+        ("count", ctypes.c_uint64),
+        ("tokens", ctypes.c_uint64),
+        ("scratch", ctypes.c_double),
+    ]
+
+
+class certkv_requests_plan(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", ctypes.c_uint32),
+        ("assumed", ctypes.c_uint32),
+        ("max_tokens", ctypes.c_uint64),
+        ("max_sequences", ctypes.c_uint64),
+        ("most", ctypes.c_uint64),
+        ("device_bytes", ctypes.c_uint64),
+        ("device_lacks", ctypes.c_uint64),
+        ("host_bytes", ctypes.c_uint64),
+        ("host_lacks", ctypes.c_uint64),
     ]
 
 
@@ -532,12 +606,14 @@ STRUCTS = {
     "certkv_window": certkv_window,
     "certkv_config": certkv_config,
     "certkv_save_scope": certkv_save_scope,
+    "certkv_mark": certkv_mark,
     "certkv_prefix_scope": certkv_prefix_scope,
     "certkv_publication": certkv_publication,
     "certkv_prefix_event": certkv_prefix_event,
     "certkv_events_read": certkv_events_read,
     "certkv_admission": certkv_admission,
     "certkv_chunk": certkv_chunk,
+    "certkv_step_options": certkv_step_options,
     "certkv_certificate": certkv_certificate,
     "certkv_published_head": certkv_published_head,
     "certkv_published_step": certkv_published_step,
@@ -546,7 +622,10 @@ STRUCTS = {
     "certkv_pool_use": certkv_pool_use,
     "certkv_page_use": certkv_page_use,
     "certkv_moves": certkv_moves,
+    "certkv_scratch_use": certkv_scratch_use,
     "certkv_snapshot": certkv_snapshot,
+    "certkv_requests": certkv_requests,
+    "certkv_requests_plan": certkv_requests_plan,
     "certkv_plan": certkv_plan,
 }
 
@@ -831,6 +910,16 @@ PROTOTYPES = {
             ctypes.POINTER(ctypes.c_void_p),
         ],
     ),
+    "certkv_step_begin_with": (
+        certkv_status,
+        [
+            ctypes.c_void_p,
+            ctypes.POINTER(certkv_chunk),
+            ctypes.c_uint64,
+            ctypes.POINTER(certkv_step_options),
+            ctypes.POINTER(ctypes.c_void_p),
+        ],
+    ),
     "certkv_step_append": (
         certkv_status,
         [
@@ -961,6 +1050,25 @@ PROTOTYPES = {
         [
             ctypes.c_void_p,
             ctypes.POINTER(certkv_snapshot),
+        ],
+    ),
+    "certkv_cache_metrics": (
+        certkv_status,
+        [
+            ctypes.c_void_p,
+            ctypes.c_void_p,
+            ctypes.c_uint64,
+            ctypes.c_char_p,
+            ctypes.c_uint64,
+            ctypes.POINTER(ctypes.c_uint64),
+        ],
+    ),
+    "certkv_config_plan_requests": (
+        certkv_status,
+        [
+            ctypes.POINTER(certkv_config),
+            ctypes.POINTER(certkv_requests),
+            ctypes.POINTER(certkv_requests_plan),
         ],
     ),
     "certkv_config_plan": (

@@ -122,7 +122,13 @@ pub struct certkv_config {
     pub windows: *const certkv_window,
     /// Events of cached prefixes that stay readable, the latest so many, at most 2^24; 0 for none, which costs nothing. See certkv_cache_events.
     pub prefix_events: u64,
+    /// Tokens behind each window whose pages stay, for sequences to be cut: so far back certkv_sequence_truncate goes; at most 2^31. 0 for a block,
+    /// CERTKV_NO_SLACK for none. Only with `windows`.
+    pub window_slack: u64,
 }
+
+/// In `window_slack`: no tokens.
+pub const CERTKV_NO_SLACK: u64 = u64::MAX;
 
 /// Which cached prefix goes first when room is needed.
 pub type certkv_eviction = i32;
@@ -203,13 +209,13 @@ pub(crate) unsafe fn read(config: *const certkv_config) -> Result<Wanted, Failur
     config.host_budget = or(given.host_budget, usize::MAX);
     config.scratch_keys = or(given.scratch_keys, 0);
     config.scratch_values = or(given.scratch_values, 0);
-    config.policy = policy(given.policy, given.tolerance)?;
+    config.policy = policy("config", given.policy, given.tolerance)?;
     config.swap_tokens = or(given.swap_tokens, 0);
     // SAFETY: by the caller's promise.
     config.prefixes = unsafe { prefixes(&given)? };
     config.prefix_events = or(given.prefix_events, 0);
     // SAFETY: by the caller's promise.
-    config.windows = unsafe { window::read(given.windows, given.n_windows)? };
+    config.windows = unsafe { window::read(given.windows, given.n_windows, given.window_slack)? };
     let Some(ordinal) = given.device.checked_sub(CERTKV_DEVICE_CUDA) else {
         if given.certificate_ring != 0 {
             let why = "config->certificate_ring: a cache on the host has none (config->device)";
@@ -312,7 +318,8 @@ fn invalid(why: String) -> Failure {
     Failure::new(CERTKV_INVALID_ARGUMENT, why)
 }
 
-fn policy(policy: certkv_policy, tolerance: f64) -> Result<Policy, Failure> {
+/// The policy that `owner` names.
+pub(crate) fn policy(owner: &str, policy: certkv_policy, tolerance: f64) -> Result<Policy, Failure> {
     let certified = Certified::default();
     Ok(match policy {
         // A NaN is not the default: it goes on and is refused.
@@ -321,7 +328,7 @@ fn policy(policy: certkv_policy, tolerance: f64) -> Result<Policy, Failure> {
         CERTKV_POLICY_PACKED => Policy::Packed,
         CERTKV_POLICY_DENSE => Policy::Dense,
         CERTKV_POLICY_SEED000 => Policy::Seed000(Seed000::default()),
-        other => return Err(invalid(format!("config->policy = {other}: not a CERTKV_POLICY value"))),
+        other => return Err(invalid(format!("{owner}->policy = {other}: not a CERTKV_POLICY value"))),
     })
 }
 

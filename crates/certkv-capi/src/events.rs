@@ -3,7 +3,7 @@ use crate::argument;
 use crate::cache::{self, Held, certkv_cache};
 use crate::callbacks::certkv_store_key;
 use crate::guard::{Failure, guard};
-use crate::prefix::{certkv_prefix_scope, keeps, prompt, scope};
+use crate::prefix::{asked, certkv_prefix_scope, keeps};
 use crate::status::certkv_status::{self, CERTKV_INVALID_ARGUMENT, CERTKV_SHAPE, CERTKV_UNSUPPORTED};
 use certkv::{BlockKey, EventKind, PrefixEvent, PrefixEvents};
 use core::mem::offset_of;
@@ -283,10 +283,9 @@ pub unsafe extern "C" fn certkv_cache_prefix_key(
 ) -> certkv_status {
     guard(|| {
         argument::not_null(key, "key")?;
-        // SAFETY: the caller gives NULL or a scope with what it names.
-        let scope = unsafe { self::scope(scope)? };
-        // SAFETY: the caller gives `n_tokens` elements.
-        let prompt = unsafe { prompt(tokens, n_tokens)? };
+        // SAFETY: the caller gives NULL or a scope with what it names, and `n_tokens` elements.
+        let asked = unsafe { asked(scope, tokens, n_tokens)? };
+        let (scope, prompt) = (asked.scope, asked.prompt());
         let BlockKey(bytes) = cache::with(cache, |held| {
             keeps(held)?;
             held.engine.on(|on| on.prefix_key(&scope, prompt), |on| on.prefix_key(&scope, prompt))

@@ -2,7 +2,7 @@
 use crate::argument;
 use crate::cache::{self, Held, certkv_cache};
 use crate::guard::{Failure, guard};
-use crate::prefix::{certkv_prefix_scope, keeps, prompt, scope};
+use crate::prefix::{asked, certkv_prefix_scope, keeps};
 use crate::status::certkv_status::{
     self, CERTKV_DAMAGED, CERTKV_FILE_DAMAGED, CERTKV_FILE_REFUSED, CERTKV_OUT_OF_MEMORY, CERTKV_STORE_DAMAGED,
     CERTKV_STORE_FAILED, CERTKV_STORE_LATE,
@@ -186,10 +186,9 @@ pub unsafe extern "C" fn certkv_cache_export_prefix(
 ) -> certkv_status {
     guard(|| {
         argument::optional(exported, "exported")?;
-        // SAFETY: the caller gives NULL or a scope with what it names.
-        let scope = unsafe { self::scope(scope)? };
-        // SAFETY: the caller gives `n_tokens` elements.
-        let prompt = unsafe { prompt(tokens, n_tokens)? };
+        // SAFETY: the caller gives NULL or a scope with what it names, and `n_tokens` elements.
+        let asked = unsafe { asked(scope, tokens, n_tokens)? };
+        let (scope, prompt) = (asked.scope, asked.prompt());
         let first = usize::try_from(first_unit).unwrap_or(usize::MAX);
         let backend = backend(store)?;
         let sent = cache::with(cache, |held| {
@@ -199,7 +198,7 @@ pub unsafe extern "C" fn certkv_cache_export_prefix(
             let mut sent = 0;
             while first.saturating_add(sent) < units {
                 let from = first + sent;
-                let part = Prompt::from(&prompt.tokens[..(from + piece).min(units) * unit.tokens]);
+                let part = Prompt { tokens: &prompt.tokens[..(from + piece).min(units) * unit.tokens], ..prompt };
                 let puts = held
                     .engine
                     .on(|on| on.export_prefix(&scope, part, from), |on| on.export_prefix(&scope, part, from));
@@ -246,10 +245,9 @@ pub unsafe extern "C" fn certkv_cache_missing_prefix(
     guard(|| {
         argument::optional(missing, "missing")?;
         argument::optional(stored, "stored")?;
-        // SAFETY: the caller gives NULL or a scope with what it names.
-        let scope = unsafe { self::scope(scope)? };
-        // SAFETY: the caller gives `n_tokens` elements.
-        let prompt = unsafe { prompt(tokens, n_tokens)? };
+        // SAFETY: the caller gives NULL or a scope with what it names, and `n_tokens` elements.
+        let asked = unsafe { asked(scope, tokens, n_tokens)? };
+        let (scope, prompt) = (asked.scope, asked.prompt());
         let backend = if stored.is_null() { None } else { Some(backend(store)?) };
         let (lacks, there) = cache::with(cache, |held| {
             let unit = unit_of(held)?;
@@ -298,10 +296,9 @@ pub unsafe extern "C" fn certkv_cache_import_prefix(
 ) -> certkv_status {
     guard(|| {
         argument::optional(cached, "cached")?;
-        // SAFETY: the caller gives NULL or a scope with what it names.
-        let scope = unsafe { self::scope(scope)? };
-        // SAFETY: the caller gives `n_tokens` elements.
-        let prompt = unsafe { prompt(tokens, n_tokens)? };
+        // SAFETY: the caller gives NULL or a scope with what it names, and `n_tokens` elements.
+        let asked = unsafe { asked(scope, tokens, n_tokens)? };
+        let (scope, prompt) = (asked.scope, asked.prompt());
         let backend = backend(store)?;
         let now = cache::with(cache, |held| {
             let unit = unit_of(held)?;

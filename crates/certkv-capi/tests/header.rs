@@ -82,6 +82,7 @@ fn generated() -> String {
         "ring",
         "statistics",
         "snapshot",
+        "metrics",
         "plan",
     ] {
         builder = builder.with_src(source.join(file).with_extension("rs"));
@@ -191,7 +192,7 @@ fn both_sides_agree_on_every_offset_and_version() {
             host_budget, scratch_keys, scratch_values, tolerance, max_sequences, policy, device, certificate_ring,
             max_context, kernels, swap_tokens, prefix_units, prefix_secret, prefix_eviction, reserved, spill_store,
             spill_host_tokens, spill_budget, spill_workers, spill_in_flight, spill_deadline_ms, n_windows, windows,
-            prefix_events,
+            prefix_events, window_slack,
         }
         certkv_window { tokens, sinks, chunk }
         certkv_store_key { bytes }
@@ -214,7 +215,16 @@ fn both_sides_agree_on_every_offset_and_version() {
         certkv_save_scope { struct_size, reserved, model, model_bytes, key }
         certkv_prefix_scope {
             struct_size, tolerance_class, domain, domain_bytes, model, model_bytes, adapter, adapter_bytes, salt,
-            salt_bytes, first_position,
+            salt_bytes, first_position, marks, n_marks,
+        }
+        certkv_mark { at, what, what_bytes }
+        certkv_step_options { struct_size, policy, tolerance }
+        certkv_requests { struct_size, reserved, count, tokens, scratch }
+        certkv_requests_plan {
+            struct_size, assumed, max_tokens, max_sequences, most, device_bytes, device_lacks, host_bytes, host_lacks,
+        }
+        certkv_scratch_use {
+            empty, named, retiring, hits, misses, pending, evicted, invalidated, filled, refused, failed, filled_bytes,
         }
         certkv_publication { struct_size, stop, cached, added }
         certkv_prefix_event { number, kind, unit, marked, reserved, key, parent }
@@ -228,7 +238,9 @@ fn both_sides_agree_on_every_offset_and_version() {
             packed_pages, open_pages, host_pages, swap_pages, stores, copies, saves, restores, swap_outs, swap_ins,
             prefix_units, prefix_capacity, prefix_lookups, prefix_asked, prefix_hits, prefix_published, prefix_evicted,
             originals_resident, originals_stored, originals_spilled, originals_free, spills, fetches, records_deleted,
-            record_delete_failures, records_doomed, disk, disk_memory,
+            record_delete_failures, records_doomed, disk, disk_memory, outputs_certified, outputs_exact,
+            outputs_uncertified, outputs_failed, outputs_by_rung, prompt_outputs, read_packed, read_scratch, read_host,
+            scratch_keys, scratch_values, waits, wait_nanoseconds,
         }
         certkv_plan {
             struct_size, assumed, packed, scratch, tables, host, device_bytes, device_budget, device_lacks, host_bytes,
@@ -238,7 +250,7 @@ fn both_sides_agree_on_every_offset_and_version() {
     // The sizes are part of the ABI: what changes them needs new names.
     for (name, size) in [
         ("certkv_error_info", 24),
-        ("certkv_config", 208),
+        ("certkv_config", 216),
         ("certkv_window", 24),
         ("certkv_store_key", 32),
         ("certkv_put_item", 72),
@@ -251,7 +263,12 @@ fn both_sides_agree_on_every_offset_and_version() {
         ("certkv_published_head", 16),
         ("certkv_published_step", 16),
         ("certkv_save_scope", 32),
-        ("certkv_prefix_scope", 80),
+        ("certkv_prefix_scope", 96),
+        ("certkv_mark", 24),
+        ("certkv_step_options", 16),
+        ("certkv_requests", 32),
+        ("certkv_requests_plan", 64),
+        ("certkv_scratch_use", 96),
         ("certkv_publication", 24),
         ("certkv_prefix_event", 88),
         ("certkv_events_read", 40),
@@ -259,7 +276,7 @@ fn both_sides_agree_on_every_offset_and_version() {
         ("certkv_pool_use", 24),
         ("certkv_page_use", 32),
         ("certkv_moves", 32),
-        ("certkv_snapshot", 720),
+        ("certkv_snapshot", 1032),
         ("certkv_plan", 96),
         ("certkv_status", 4),
     ] {
