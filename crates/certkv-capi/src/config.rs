@@ -2,7 +2,9 @@
 use crate::argument;
 use crate::engine::Wanted;
 use crate::guard::{Failure, guard};
-use crate::status::certkv_status::{self, CERTKV_FORMAT, CERTKV_INVALID_ARGUMENT, CERTKV_RESERVED, CERTKV_UNSUPPORTED};
+use crate::status::certkv_status::{
+    self, CERTKV_FORMAT, CERTKV_INVALID_ARGUMENT, CERTKV_POLICY, CERTKV_RESERVED, CERTKV_UNSUPPORTED,
+};
 use crate::store::{self, certkv_store};
 use crate::window::{self, certkv_window};
 use certkv::gpu::{GpuConfig, SCRATCH_SHARE};
@@ -321,7 +323,7 @@ fn invalid(why: String) -> Failure {
 /// The policy that `owner` names.
 pub(crate) fn policy(owner: &str, policy: certkv_policy, tolerance: f64) -> Result<Policy, Failure> {
     let certified = Certified::default();
-    Ok(match policy {
+    let made = match policy {
         // A NaN is not the default: it goes on and is refused.
         CERTKV_POLICY_CERTIFIED if tolerance == 0.0 => Policy::Certified(certified),
         CERTKV_POLICY_CERTIFIED => Policy::Certified(Certified { tol_rel: tolerance, ..certified }),
@@ -329,7 +331,11 @@ pub(crate) fn policy(owner: &str, policy: certkv_policy, tolerance: f64) -> Resu
         CERTKV_POLICY_DENSE => Policy::Dense,
         CERTKV_POLICY_SEED000 => Policy::Seed000(Seed000::default()),
         other => return Err(invalid(format!("{owner}->policy = {other}: not a CERTKV_POLICY value"))),
-    })
+    };
+    // The one parameter that can be set.
+    let refused = |e: String| Failure::new(CERTKV_POLICY, format!("{owner}->{}", e.replace("tol_rel", "tolerance")));
+    made.validated().map_err(|e| refused(e.to_string()))?;
+    Ok(made)
 }
 
 /// One format, or one per layer.
@@ -346,3 +352,67 @@ unsafe fn formats(text: *const c_char) -> Result<Vec<Format>, Failure> {
 /// Most bytes of a format; most formats.
 const MOST_FORMAT: usize = 63;
 const MOST_LAYERS: usize = 4096;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::*;
+    use certkv_status::*;
+    use core::ptr;
+
+    /// What a refused configuration says.
+    fn said(change: impl FnOnce(&mut certkv_config)) -> String {
+        let (mut config, mut cache) = (blank(), ptr::null_mut());
+        // SAFETY: whole structs and locals; the text lives until the next call.
+        unsafe {
+            assert_eq!(certkv_config_init(&mut config, size_of::<certkv_config>() as u32), CERTKV_OK);
+            (config.layers, config.q_heads, config.kv_heads, config.head_dim, config.max_tokens) = (2, 2, 1, 64, 128);
+            change(&mut config);
+            assert_ne!(certkv_cache_create(&config, &mut cache), CERTKV_OK);
+            let mut info: certkv_error_info = zeroed();
+            info.struct_size = size_of::<certkv_error_info>() as u32;
+            assert_eq!(certkv_last_error(&mut info), CERTKV_OK);
+            core::ffi::CStr::from_ptr(info.message).to_str().unwrap().to_owned()
+        }
+    }
+
+    #[test]
+    fn fields_are_called_what_they_are_called_in_c() {
+        let window = certkv_window { tokens: 1 << 40, ..Default::default() };
+        let three = [certkv_window::default(); 3];
+        type Change<'a> = &'a dyn Fn(&mut certkv_config);
+        let changes: [(&str, Change<'_>); 27] = [
+            ("config->layers = 0", &|c| c.layers = 0),
+            ("config->q_heads = 3000", &|c| c.q_heads = 3000),
+            ("config->kv_heads = 0", &|c| c.kv_heads = 0),
+            ("config->head_dim = 7", &|c| c.head_dim = 7),
+            ("config->store = 9", &|c| c.store = 9),
+            ("config->scale = NaN", &|c| c.scale = f32::NAN),
+            ("config->threads: 257", &|c| c.threads = 257),
+            ("config->format: ", &|c| c.format = c"k8".as_ptr()),
+            ("config->format: 3 formats", &|c| c.format = c"k8-v4g32-b16+k8-v4g32-b16+k8-v4g32-b32".as_ptr()),
+            ("config->max_tokens: 0", &|c| c.max_tokens = 0),
+            ("config->max_tokens: ", &|c| c.max_tokens = u64::MAX),
+            ("config->device_budget: budget: ", &|c| c.device_budget = 1000),
+            ("config->host_budget: budget: ", &|c| c.host_budget = 1000),
+            ("config->scratch_keys: ", &|c| c.scratch_keys = u64::MAX),
+            ("config->scratch_values: ", &|c| c.scratch_values = u64::MAX),
+            ("config->tolerance = -1: must be", &|c| c.tolerance = -1.0),
+            ("config->max_sequences: ", &|c| c.max_sequences = u32::MAX),
+            ("config->policy = 9", &|c| c.policy = 9),
+            ("config->certificate_ring: ", &|c| c.certificate_ring = 1),
+            ("config->swap_tokens: ", &|c| c.swap_tokens = u64::MAX),
+            ("config->prefix_units: ", &|c| c.prefix_units = u64::MAX),
+            ("config->prefix_eviction = 5", &|c| c.prefix_eviction = 5),
+            ("config->reserved", &|c| c.reserved = 1),
+            ("config->windows: 3 windows", &|c| (c.n_windows, c.windows) = (3, three.as_ptr())),
+            ("config->windows: a window of", &|c| (c.n_windows, c.windows) = (1, &window)),
+            ("config->prefix_events: ", &|c| c.prefix_events = 5),
+            ("config->window_slack", &|c| c.window_slack = 5),
+        ];
+        for (words, change) in changes {
+            let said = said(change);
+            assert!(said.starts_with(words), "{said:?} does not begin with {words:?}");
+        }
+    }
+}

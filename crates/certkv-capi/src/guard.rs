@@ -24,13 +24,43 @@ impl Failure {
     }
 }
 
+/// The engine's text, with fields of a configuration by the names that they have in C.
+fn in_c(error: &certkv::Error) -> String {
+    use certkv::{Class, Error};
+    match error {
+        Error::Config { field, why } => format!("config->{}: {why}", field_in_c(field)),
+        // Of nothing but a configuration.
+        Error::Geometry(e) => format!("config->{e}"),
+        Error::Format(e) => format!("config->format: {e}"),
+        Error::Budget(e) => {
+            let field = match e.class {
+                Class::Packed | Class::Scratch | Class::Tables => "device_budget",
+                Class::Host => "host_budget",
+                Class::Disk => "spill_budget",
+            };
+            format!("config->{field}: {e}")
+        }
+        other => other.to_string(),
+    }
+}
+
+/// The field of certkv_config that a field of the engine's configuration comes from.
+fn field_in_c(field: &str) -> &str {
+    match field {
+        "formats" => "format",
+        "prefixes" => "prefix_units",
+        "spill" => "spill_store",
+        same => same,
+    }
+}
+
 impl From<certkv::Error> for Failure {
     fn from(error: certkv::Error) -> Self {
         let cuda_result = match &error {
             certkv::Error::Gpu(CudaError::Call { code, .. } | CudaError::OutOfPinnedMemory { code, .. }) => *code,
             _ => 0,
         };
-        Self { cuda_result, ..Self::new(status::of(&error), error.to_string()) }
+        Self { cuda_result, ..Self::new(status::of(&error), in_c(&error)) }
     }
 }
 
