@@ -10,8 +10,8 @@
  * that is given with them: this cannot be checked.
  * Structs that may grow start with struct_size. Reserved fields are 0.
  * Threads. All calls may come from any thread and run concurrently; one step takes one call at a time.
- * Callbacks. There are two kinds: the functions of a host's own store (certkv_store_callbacks), on threads of the library, and its log
- * (certkv_log_callback), on the host's.
+ * Callbacks. There are three kinds: the functions of a host's own store (certkv_store_callbacks), on threads of the library, its log
+ * (certkv_log_callback) and its memory for pages (certkv_allocator), on the host's.
  * Stream, Capture. Stream says what a call enqueues where; a cache on a GPU has a stream of its own, which
  * certkv_step_after_stream and certkv_step_before_stream order with the caller's. Capture says whether a call may be made
  * while a CUDA graph is captured.
@@ -598,6 +598,41 @@ typedef struct certkv_window {
 } certkv_window;
 
 /**
+ * Functions for the memory in which a cache on the host has its pages: codes, originals, open blocks, scratch, and codes that are swapped out. Set all
+ * of it to 0 bytes, then `struct_size`, `context` and the functions. Other memory (tables, indexes, work areas) is the system's.
+ *
+ * They are copied: they and `context` must stay until the cache, its steps and the calls on it are over, when as many calls of `free` have returned as
+ * calls of `allocate` gave memory. certkv_cache_create calls `allocate` some ten times for each run of layers of one format and window; nothing
+ * is taken later.
+ *
+ * Threads. They are called on the thread that makes the cache, and on the one that ends its last user. No lock of the library is held: they may
+ * call into it, but not for this cache. They must return, by no exception and no longjmp.
+ */
+typedef struct certkv_allocator {
+  /**
+   * sizeof(certkv_allocator) of the caller's header.
+   */
+  uint32_t struct_size;
+  /**
+   * 0.
+   */
+  uint32_t reserved;
+  /**
+   * Handed to each function.
+   */
+  void *context;
+  /**
+   * `bytes` bytes, at least 1, at a multiple of `alignment`, a power of two (64 now); nobody else's until `free`. The library fills them with 0.
+   * NULL if there are none; what is not aligned goes back at once and counts as none: certkv_cache_create returns CERTKV_OUT_OF_MEMORY then.
+   */
+  void *(*allocate)(void *context, uint64_t bytes, uint64_t alignment);
+  /**
+   * Takes back what `allocate` gave for these numbers; never NULL.
+   */
+  void (*free)(void *context, void *memory, uint64_t bytes, uint64_t alignment);
+} certkv_allocator;
+
+/**
  * Configuration of a cache. Fill it with certkv_config_init, then set the geometry and `max_tokens`; 0 in any other
  * field means its default. Fields are added at the end only, and their 0 will mean what the library did before.
  */
@@ -758,6 +793,11 @@ typedef struct certkv_config {
    * CERTKV_NO_SLACK for none. Only with `windows`.
    */
   uint64_t window_slack;
+  /**
+   * On the host: whose memory the pages lie in; NULL for the system's, which is mapped when first touched. Borrowed during the call; its functions and
+   * `context` are not.
+   */
+  const struct certkv_allocator *allocator;
 } certkv_config;
 
 /**

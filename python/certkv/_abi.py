@@ -243,6 +243,16 @@ class certkv_window(ctypes.Structure):
     ]
 
 
+class certkv_allocator(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint32),
+        ("context", ctypes.c_void_p),
+        ("allocate", ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint64)),
+        ("free", ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint64)),
+    ]
+
+
 class certkv_config(ctypes.Structure):
     _fields_ = [
         ("struct_size", ctypes.c_uint32),
@@ -281,6 +291,7 @@ class certkv_config(ctypes.Structure):
         ("windows", ctypes.POINTER(certkv_window)),
         ("prefix_events", ctypes.c_uint64),
         ("window_slack", ctypes.c_uint64),
+        ("allocator", ctypes.POINTER(certkv_allocator)),
     ]
 
 
@@ -604,6 +615,7 @@ STRUCTS = {
     "certkv_key_item": certkv_key_item,
     "certkv_store_callbacks": certkv_store_callbacks,
     "certkv_window": certkv_window,
+    "certkv_allocator": certkv_allocator,
     "certkv_config": certkv_config,
     "certkv_save_scope": certkv_save_scope,
     "certkv_mark": certkv_mark,

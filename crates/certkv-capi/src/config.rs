@@ -1,4 +1,5 @@
 //! What a cache is made of, as C says it.
+use crate::allocator::{self, certkv_allocator};
 use crate::argument;
 use crate::engine::Wanted;
 use crate::guard::{Failure, guard};
@@ -127,6 +128,9 @@ pub struct certkv_config {
     /// Tokens behind each window whose pages stay, for sequences to be cut: so far back certkv_sequence_truncate goes; at most 2^31. 0 for a block,
     /// CERTKV_NO_SLACK for none. Only with `windows`.
     pub window_slack: u64,
+    /// On the host: whose memory the pages lie in; NULL for the system's, which is mapped when first touched. Borrowed during the call; its functions and
+    /// `context` are not.
+    pub allocator: *const certkv_allocator,
 }
 
 /// In `window_slack`: no tokens.
@@ -176,7 +180,7 @@ fn blank() -> certkv_config {
 ///
 /// # Safety
 /// `config` is NULL or a struct of its `struct_size` bytes whose `format` and `kernels` are NULL or C strings and whose `prefix_secret` is
-/// NULL or has 32 bytes, and whose `windows` is NULL or has `n_windows` elements.
+/// NULL or has 32 bytes, whose `windows` is NULL or has `n_windows` elements, and whose `allocator` is as [`allocator::read`] wants it.
 pub(crate) unsafe fn read(config: *const certkv_config) -> Result<Wanted, Failure> {
     // SAFETY: by the caller's promise, and as for `blank`.
     let given = unsafe { argument::read_struct(config, "config", LEAST)? };
@@ -218,6 +222,8 @@ pub(crate) unsafe fn read(config: *const certkv_config) -> Result<Wanted, Failur
     config.prefix_events = or(given.prefix_events, 0);
     // SAFETY: by the caller's promise.
     config.windows = unsafe { window::read(given.windows, given.n_windows, given.window_slack)? };
+    // SAFETY: by the caller's promise.
+    config.memory = unsafe { allocator::read(given.allocator)? };
     let Some(ordinal) = given.device.checked_sub(CERTKV_DEVICE_CUDA) else {
         if given.certificate_ring != 0 {
             let why = "config->certificate_ring: a cache on the host has none (config->device)";
@@ -226,6 +232,10 @@ pub(crate) unsafe fn read(config: *const certkv_config) -> Result<Wanted, Failur
         config.spill = spill(&given)?;
         return Ok(Wanted::Host(Box::new(config)));
     };
+    if config.memory.is_some() {
+        let why = "config->allocator: a cache on a GPU has its pages in memory that the driver knows (config->device)";
+        return Err(Failure::new(CERTKV_UNSUPPORTED, why));
+    }
     if !given.spill_store.is_null() {
         let why =
             "config->spill_store: a cache on a GPU keeps its originals, whose pages its kernels name (config->device)";

@@ -8,6 +8,7 @@
 #![allow(clippy::missing_safety_doc, reason = "the contract of each export is written for C callers")]
 
 mod admit;
+mod allocator;
 mod argument;
 mod cache;
 mod callbacks;
@@ -39,6 +40,7 @@ mod version;
 mod window;
 
 pub use admit::*;
+pub use allocator::certkv_allocator;
 pub use cache::{certkv_cache, certkv_cache_create, certkv_cache_destroy};
 pub use callbacks::{
     CERTKV_ITEM_DONE, CERTKV_ITEM_FAILED, CERTKV_ITEM_FULL, CERTKV_ITEM_NOT_FOUND, CERTKV_ITEM_TOO_LARGE,

@@ -21,8 +21,8 @@ const OPENING: &str = "\
  * that is given with them: this cannot be checked.
  * Structs that may grow start with struct_size. Reserved fields are 0.
  * Threads. All calls may come from any thread and run concurrently; one step takes one call at a time.
- * Callbacks. There are two kinds: the functions of a host's own store (certkv_store_callbacks), on threads of the library, and its log
- * (certkv_log_callback), on the host's.
+ * Callbacks. There are three kinds: the functions of a host's own store (certkv_store_callbacks), on threads of the library, its log
+ * (certkv_log_callback) and its memory for pages (certkv_allocator), on the host's.
  * Stream, Capture. Stream says what a call enqueues where; a cache on a GPU has a stream of its own, which
  * certkv_step_after_stream and certkv_step_before_stream order with the caller's. Capture says whether a call may be made
  * while a CUDA graph is captured.
@@ -67,6 +67,7 @@ fn generated() -> String {
         "callbacks",
         "store",
         "window",
+        "allocator",
         "config",
         "cache",
         "sequence",
@@ -192,9 +193,10 @@ fn both_sides_agree_on_every_offset_and_version() {
             host_budget, scratch_keys, scratch_values, tolerance, max_sequences, policy, device, certificate_ring,
             max_context, kernels, swap_tokens, prefix_units, prefix_secret, prefix_eviction, reserved, spill_store,
             spill_host_tokens, spill_budget, spill_workers, spill_in_flight, spill_deadline_ms, n_windows, windows,
-            prefix_events, window_slack,
+            prefix_events, window_slack, allocator,
         }
         certkv_window { tokens, sinks, chunk }
+        certkv_allocator { struct_size, reserved, context, allocate, free }
         certkv_store_key { bytes }
         certkv_put_item { key, head, head_bytes, body, body_bytes, result, code }
         certkv_get_item { key, buffer, capacity, bytes, result, code }
@@ -250,8 +252,9 @@ fn both_sides_agree_on_every_offset_and_version() {
     // The sizes are part of the ABI: what changes them needs new names.
     for (name, size) in [
         ("certkv_error_info", 24),
-        ("certkv_config", 216),
+        ("certkv_config", 224),
         ("certkv_window", 24),
+        ("certkv_allocator", 32),
         ("certkv_store_key", 32),
         ("certkv_put_item", 72),
         ("certkv_get_item", 64),

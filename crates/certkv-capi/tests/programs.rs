@@ -94,7 +94,7 @@ fn the_gpu_examples_decode_or_say_why_not() {
 }
 
 /// One program per object, and how many checks it makes at least.
-const HOSTILE: [(&str, u32); 10] = [
+const HOSTILE: [(&str, u32); 11] = [
     ("misuse", 330),
     ("swap", 60),
     ("save", 80),
@@ -103,6 +103,7 @@ const HOSTILE: [(&str, u32); 10] = [
     ("events", 75),
     ("log", 45),
     ("parts", 200),
+    ("allocator", 60),
     ("admit", 50),
     ("store", 150),
 ];

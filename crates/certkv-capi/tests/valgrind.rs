@@ -15,8 +15,8 @@ fn watched(made: &Path, dir: &Path) -> Output {
 
 const FOUND: i32 = 99;
 
-const PROGRAMS: [&str; 10] =
-    ["misuse", "swap", "save", "snapshot", "prefixes", "admit", "events", "log", "parts", "store"];
+const PROGRAMS: [&str; 11] =
+    ["misuse", "swap", "save", "snapshot", "prefixes", "admit", "events", "log", "parts", "allocator", "store"];
 
 /// A cache with one layer, a sequence and an open step; `WRONG` has `step`, and rows of one KV head of 64.
 const PLANTED: &str = "\

@@ -130,7 +130,7 @@ impl Cache {
         for (class, bytes) in CLASSES.into_iter().zip(sizes.reserved()) {
             ledger.reserve(class, bytes)?;
         }
-        let device = SimDevice::new(config.device);
+        let device = SimDevice::with_memory(config.device, config.memory.clone());
         let sequence_bytes = sizes.sequence_bytes();
         let shape = seal::digest(format!("{:?}", config.geometry).as_bytes());
         let spill =

@@ -2,8 +2,9 @@
 use crate::events::MOST_EVENTS;
 use crate::{Error, Policy, PrefixConfig, Spill};
 use certkv_core::{Format, Geometry, RecordLayout};
-use certkv_device::SimOptions;
+use certkv_device::{HostMemory, SimOptions};
 use certkv_page::Window;
+use std::sync::Arc;
 
 /// The fewest bytes stored and the quickest to attend to, within a point of the fewest bytes read at a tolerance of 5% on the
 /// reference model; `docs/formats.md` has the curves behind it. See [`default_format`].
@@ -68,6 +69,9 @@ pub struct Config {
     /// Where originals of live sequences go that host memory has no room for. `None`: all of them have their room there. Those of layers
     /// with a window stay, as their windows bound them.
     pub spill: Option<Spill>,
+    /// Where pages, open blocks, originals and scratch lie; `None` for memory of the system, which is mapped when first touched. Another is
+    /// touched when the cache is made.
+    pub memory: Option<Arc<dyn HostMemory>>,
     /// How the simulated device runs and whether it checks ordering.
     pub device: SimOptions,
 }
@@ -93,6 +97,7 @@ impl Config {
             prefix_events: 0,
             swap_tokens: 0,
             spill: None,
+            memory: None,
             device: SimOptions::default(),
         }
     }

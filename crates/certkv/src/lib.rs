@@ -58,7 +58,7 @@ pub use certkv_core::budget::{ByClass, CLASSES, Class, POOLS, Pool};
 pub use certkv_core::{
     Dtype, Format, FormatError, Geometry, GeometryError, KeyFormat, RecordLayout, Refine, SequenceId, ValueFormat,
 };
-pub use certkv_device::{CheckReport, Mode, SimOptions};
+pub use certkv_device::{CheckReport, HostMemory, Mode, SimOptions};
 pub use certkv_page::prefix::{
     Admission, BlockKey, Cached, EventKind, EventsRead, Mark, NotYet, PrefixEvent, PrefixEvents, PrefixSecret,
     PrefixStats, Prompt, Stop,
