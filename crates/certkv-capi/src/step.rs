@@ -146,8 +146,10 @@ pub unsafe extern "C" fn certkv_step_begin(
     n_chunks: u64,
     step: *mut *mut certkv_step,
 ) -> certkv_status {
-    // SAFETY: by the caller's promise.
-    guard(|| unsafe { begin(cache, chunks, n_chunks, || Ok(None), step) })
+    guard(|| {
+        // SAFETY: by the caller's promise.
+        unsafe { begin(cache, chunks, n_chunks, || Ok(None), step) }
+    })
 }
 
 /// As certkv_step_begin with a policy of the step's own, from `options`, which is borrowed during the call: requests of one cache may have their own
@@ -166,13 +168,16 @@ pub unsafe extern "C" fn certkv_step_begin_with(
     options: *const certkv_step_options,
     step: *mut *mut certkv_step,
 ) -> certkv_status {
-    let policy = || {
-        // SAFETY: the caller gives NULL or a struct of its `struct_size` bytes; integers and a float, for which zero bits are a value.
-        let given = unsafe { argument::read_struct(options, "options", offset_of!(certkv_step_options, tolerance))? };
-        config::policy("options", given.policy, given.tolerance).map(Some)
-    };
-    // SAFETY: by the caller's promise.
-    guard(|| unsafe { begin(cache, chunks, n_chunks, policy, step) })
+    guard(|| {
+        let policy = || {
+            let least = offset_of!(certkv_step_options, tolerance);
+            // SAFETY: the caller gives NULL or a struct of its `struct_size` bytes; integers and a float, for which zero bits are a value.
+            let given = unsafe { argument::read_struct(options, "options", least)? };
+            config::policy("options", given.policy, given.tolerance).map(Some)
+        };
+        // SAFETY: by the caller's promise.
+        unsafe { begin(cache, chunks, n_chunks, policy, step) }
+    })
 }
 
 /// Begins a step under a policy, or under the cache's.
