@@ -229,6 +229,12 @@ CKV_FN float ex2(float x) {
     asm("ex2.approx.f32 %0, %1;" : "=f"(d) : "f"(x));
     return d;
 }
+// The same, subnormal results 0: three instructions less.
+CKV_FN float ex2_flushed(float x) {
+    float d;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(d) : "f"(x));
+    return d;
+}
 // log2 x, absolute error at most 2^-22 for x in (0.5, 2), relative error at most 2^-22 elsewhere.
 CKV_FN float lg2(float x) {
     float d;

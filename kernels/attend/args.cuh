@@ -1,22 +1,11 @@
 // Arguments of the attend kernel. The twin in Rust is `AttendArgs`; both are checked against each other's size.
 #pragma once
+#include "verdict.cuh"
 
 // Addresses of a promoted block's 16-bit sides in fragment order, 0 where a side is not promoted.
 struct CkvSides {
     u64 keys;
     u64 values;
-};
-
-// What is known of one query head's output. `status`: 0 uncertified, 1 certified, 2 exact.
-struct CkvCertificate {
-    float e_key, e_val, e_arith, bound;
-    float tolerance;
-    float norm, radius;  // ||O'||, ||O' - c||
-    float lse;           // nats
-    u32 status;
-    u32 rung;            // written by whoever runs the ladder
-    u32 refined_keys;    // of a corrected head: blocks whose residuals the correction read beside what the pass had, of keys, of values
-    u32 refined_values;
 };
 
 // How many blocks of a KV head are corrected, and of how many of them keys and values.

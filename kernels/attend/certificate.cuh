@@ -3,9 +3,8 @@
 // The numbers of query head h live in one lane, that of row h % 8, column h % 8 of an 8 x 8 result: there the matrix unit
 // leaves the block's sum of weights W, its sum of squares, and the sums of |q sigma| and (q sigma)^2, without a shuffle.
 #pragma once
+#include "bound.cuh"
 
-// Upward factor over the few roundings of the certificate's own arithmetic.
-constexpr float UP = 1.00001f;
 // What a pair of halves misses of the number it stands for.
 constexpr float U_PAIR = 2.4e-7f;
 // The same for a pair of bf16, which stands in where originals are bf16.
@@ -15,12 +14,6 @@ constexpr float U_ROW = CKV_STORE == 1 ? 1.6e-5f : U_PAIR;
 // Residuals are products behind those of the codes, in the same chain, and theirs with the scales weigh at most a quarter of a code each.
 constexpr float CODE_CHAIN = (PAIRED ? 2.0f : 4.0f) * CHUNKS * ((CKV_KEY == 1 ? 2.0f : 1.0f) + (REFINABLE ? 1.0f : 0.0f)) + (REFINABLE ? 6.0f : 4.0f);
 constexpr float ROW_CHAIN = (PAIRED ? 2.0f : 4.0f) * CHUNKS + 4.0f;
-
-CKV_FN constexpr float root(float x, float guess = 16.0f, int steps = 24) {
-    return steps == 0 ? guess : root(x, 0.5f * (guess + x / guess), steps - 1);
-}
-constexpr float ROOT_D = root((float)D) * UP;
-constexpr float ROOT_BLOCK = root((float)BLOCK) * UP;
 
 // A coded value is summed as code times scale and offset apart: together they are at most this many times the value's norm,
 // because both lie within the range of their group. Residuals reach up to a step and half a step back, and double a chain.
@@ -32,58 +25,6 @@ constexpr float SPREAD =
 constexpr int VALUE_CHAIN = TILES * (REFINABLE ? 2 : 1);
 // A rotation of what was summed, in products of a chain.
 constexpr float TURN_CHAIN = TURN_ROUNDING / U_MMA * UP, MERGED_CHAIN = TURBO_VALUES ? TURN_CHAIN : 0.0f;
-
-// The error summary of a record, in its stored order.
-struct Summary {
-    float kappa, eps, key_mag, key_norm, eta, sop, radius, value_norm;
-};
-
-CKV_FN Summary load_summary(const u8* at) {
-    const Vec4 a = *(const Vec4*)at, b = *(const Vec4*)(at + 16);
-    return Summary{u32_as_float(a.x), u32_as_float(a.y), u32_as_float(a.z), u32_as_float(a.w),
-                   u32_as_float(b.x), u32_as_float(b.y), u32_as_float(b.z), u32_as_float(b.w)};
-}
-
-// Running sums of (5.11) of head lane % HEADS over every LOT-th block, relative to 2^m. `g_rows`, `gr_rows`: what the rounding of logits and
-// weights adds, (5.28), which is all there is of blocks whose keys are exact. `gross`: of a correction, all weights added or taken away.
-struct Sums {
-    float m, g, gr, h, v, g_rows, gr_rows;
-    float radius, value_norm;
-    float gross;
-};
-
-CKV_FN void clear(Sums& s) {
-    s.m = EMPTY;
-    s.g = s.gr = s.h = s.v = s.g_rows = s.gr_rows = s.radius = s.value_norm = s.gross = 0.0f;
-}
-
-CKV_FN void rescale(Sums& s, float m) {
-    const float f = power_of_two(s.m - m);
-    s.m = m;
-    s.g *= f, s.gr *= f, s.h *= f, s.v *= f, s.g_rows *= f, s.gr_rows *= f;
-    if constexpr (CORRECTS) s.gross *= f;
-}
-
-// Larger of two, keeping NaN.
-CKV_FN float most(float a, float b) { return b <= a ? a : b; }
-// Smaller of two; a NaN in the first is kept.
-CKV_FN float least(float a, float b) { return b < a ? b : a; }
-
-// Square root from above by a relative 2e-4 or less, in three operations; 0, infinity and NaN stay.
-CKV_FN float root_up(float x) { return ex2(0.5f * lg2(x)) * 1.0002f; }
-
-// phi(x) = (e^x - 1)/x from above, for x >= 0.
-CKV_FN float phi_up(float x) {
-    // x^2/6 + x^3/24 + ... <= 0.19 x^2 for x <= 1/2.
-    const float near = 1.0f + x * (0.5f + 0.19f * x);
-    const float far = (ex2(x * 1.4426951f * UP) * UP - 1.0f) * rcp(x);
-    return (x <= 0.5f ? near : far) * UP;
-}
-
-// What bounds the logits of one block for one head: Delta, Lambda and zeta of math.md section 4, in nats.
-struct LogitBound {
-    float delta, lambda, zeta;
-};
 
 // Of a block scored from codes. `square`: sum over channels of (q sigma)^2 in units of the query's step.
 CKV_FN LogitBound code_bound(const Summary& b, float reach, float step, float square) {
@@ -111,53 +52,6 @@ CKV_FN LogitBound code_bound(const Summary& b, float reach, float step, float sq
 // zeta of a block whose keys are 16-bit rows of norm at most `norm`.
 CKV_FN float row_zeta(float norm, float reach, float step) {
     return (reach * (ROW_CHAIN * U_MMA + 2.0f * U_ROW) + step * ROOT_D * 3.0e-8f) * norm * UP;
-}
-
-// The key term of a block (5.9): what its codes cost, and what the rounding of its logits by `z` adds to that, E(Delta + zeta) - E(Delta) of
-// (5.28).
-struct KeyTerm {
-    float codes, rounding;
-};
-CKV_FN KeyTerm key_term(const LogitBound& k, float z, float W, float P) {
-    const float phi = phi_up(k.delta + z), one = phi * W, two = phi * P;
-    const float codes = least(one * k.delta, two * k.lambda), both = least(one * (k.delta + z), two * (k.lambda + ROOT_BLOCK * z));
-    // What their difference lost is less than a millionth. Terms that no sum could hold are the codes' alone.
-    return both < 1.0e30f ? KeyTerm{codes, both - codes + codes * 1.0e-6f} : KeyTerm{both, 0.0f};
-}
-
-// What add_block found: the key term's share G/W as if the block were scored from codes, and P/W.
-struct Found {
-    float share, evenness;
-};
-
-// Adds one block of one head. `w`, `square`: its sum of weights and of their squares, from the high halves alone, relative to
-// the exponent of the sums.
-CKV_FN Found add_block(Sums& s, const Summary& b, const LogitBound& k, float zeta, bool exact_keys, bool exact_values, float w,
-                       float square) {
-    // What the high halves and their floor leave out.
-    const float W = w * 1.001f + BLOCK * 6.0e-8f, P = root_up(square) * 1.001f + ROOT_BLOCK * 6.0e-8f;
-    // x - m is rounded relative to its size; ex2 and the pair of halves each by 2^-22.
-    const float z = zeta + 1.3e-7f * fabsf(s.m) + 8.0e-7f;
-    const float delta = k.delta + z, lambda = k.lambda + ROOT_BLOCK * z;
-    // As if from codes, which is what a promotion would save.
-    const KeyTerm key = key_term(k, z, W, P);
-    const float code = key.codes * UP;
-    s.radius = most(b.radius, s.radius);
-    s.value_norm = most(b.value_norm, s.value_norm);
-    // 1 - e^-x <= x - x^2/2 + x^3/6, and at most 1.
-    const float x = exact_keys ? z : delta, two = P * (exact_keys ? ROOT_BLOCK * z : lambda);
-    s.h += least(W * least(x * (1.0f - x * (0.5f - x * 0.16667f)) * UP, 1.0f), two) * UP;
-    if (exact_keys) {
-        // z is small: (e^z - 1)/z <= 1 + z for z <= 1.
-        const float g = z <= 1.0f ? W * z * (1.0f + z) * UP : u32_as_float(0x7f800000u);
-        s.g_rows += g, s.gr_rows += g * b.radius;
-    } else {
-        s.g += code, s.gr += code * b.radius;
-        s.g_rows += key.rounding, s.gr_rows += key.rounding * b.radius;
-    }
-    if (!exact_values) s.v += least(W * b.eta, P * b.sop) * UP;
-    const float inverse = rcp(W);
-    return Found{code * inverse, P * inverse};
 }
 
 #if CKV_CORRECT
@@ -205,15 +99,6 @@ CKV_FN u32 mass_word(float m, float w, const Found& f) {
 CKV_FN CkvCertificate certify(const CkvAttendArgs& a, float m, float l, float gross, float g, float gr, float h, float v, float g_rows,
                               float gr_rows, float most_radius, float nu, float chain, float norm, float radius,
                               u32 tokens) {
-    const float inf = u32_as_float(0x7f800000u);
-    CkvCertificate c;
-    c.norm = norm;
-    c.radius = radius;
-    c.rung = 0;
-    c.refined_keys = c.refined_values = 0;
-    c.tolerance = fmaxf(a.relative * norm * 0.9999f, a.absolute);
-    c.lse = (m + lg2(l)) * 0.69314718f;
-    c.status = 0;
     const float inverse = rcp(l) * UP;
     // (5.27): sums of products of the matrix unit, the pairs' own rounding of weight and of weight times scale, and what
     // underflows as a half: 2^-24 a token, times a code and the root of d.
@@ -221,30 +106,5 @@ CKV_FN CkvCertificate certify(const CkvAttendArgs& a, float m, float l, float gr
     const float digits = (2.0f * chain * U_MMA + (CORRECTS ? 7.0f : 2.0f) * U_PAIR) * SPREAD + 8.0e-7f + (CKV_STORE == 1 ? U_ROW : 0.0f);
     const float floors = (float)tokens * 6.0e-8f * LARGEST_CODE * ROOT_D * inverse;
     const float accumulated = (nu * (digits * (CORRECTS ? gross * inverse : 1.0f) + (float)tokens * 6.0e-8f * inverse) + floors) * UP;
-    const float reach = radius * UP + accumulated;
-    const float left = 1.0f - h * inverse * UP;
-    const float over = left > 0.0f ? rcp(left) * UP * UP : inf;
-    c.e_key = (gr + reach * g) * inverse * over;
-    c.e_val = v * inverse * over;
-    // No weights, however wrong, take the output farther than the cap: it holds for what codes and rounding do together. Written so that NaN
-    // ends in infinity.
-    const float cap = most_radius + reach, moved = gr_rows + reach * g_rows;
-    const float all_rows = moved == 0.0f ? 0.0f : moved * inverse * over, rows = all_rows > cap ? cap : all_rows;
-    const float sum = c.e_key + c.e_val, whole = sum + rows, most_whole = cap < inf ? cap : inf;
-    const float quant = sum <= cap ? sum : most_whole;
-    const float total = (whole <= cap ? whole : most_whole) + accumulated;
-    const bool finite = l > 0.0f && l < inf && total < inf && rows < inf && norm < inf;
-    if (!finite) {
-        c.e_key = c.e_val = c.e_arith = c.bound = inf;
-        return c;
-    }
-    c.e_arith = (rows + accumulated) * UP;
-    c.bound = total * UP;
-    const bool exact = g == 0.0f && v == 0.0f;
-    if (exact) {
-        c.status = 2;
-    } else if (quant <= c.tolerance) {
-        c.status = 1;
-    }
-    return c;
+    return conclude(Judged{m, l, g, gr, h, v, g_rows, gr_rows, most_radius, norm, radius}, accumulated, a.relative, a.absolute);
 }

@@ -1,12 +1,7 @@
 // What one variant of the decode kernels is made of: sizes fixed when it is compiled.
 #pragma once
+#include "sizes.cuh"
 
-constexpr int D = CKV_DIM;
-constexpr int BLOCK = CKV_BLOCK;
-constexpr int GROUP = CKV_GROUP;
-// Tiles of 16 tokens in a block, chunks of 32 channels in a row.
-constexpr int TILES = BLOCK / 16;
-constexpr int CHUNKS = D / 32;
 // Up to four query heads leave half of the matrix unit's eight columns free: the low digits of query and weights ride there,
 // so that 16-bit operands carry 22 bits at no cost. More heads take a second product for the low digits.
 constexpr bool PAIRED = GROUP <= 4;
@@ -23,8 +18,6 @@ constexpr bool BY_CHUNK = LEAN || TILES == 4;
 #else
 #define CKV_APART CKV_FN
 #endif
-// Whether records have residual planes, of both sides: refine.cuh.
-constexpr bool REFINABLE = CKV_KEY_REFINE > 0;
 // Whether blocks picked after a pass are corrected, and nothing else: correct.cuh.
 constexpr bool CORRECTS = CKV_CORRECT == 1;
 static_assert(!CORRECTS || REFINABLE, "with residuals");
@@ -52,14 +45,10 @@ constexpr int THREADS = 32 * WARPS;
 constexpr bool SPLIT = STAGES == 1;
 constexpr int PARTS = SPLIT ? 2 : 1;
 
-constexpr bool KEYS_CODED = CKV_KEY != 0;
 // Queries are pairs of bf16 where all keys are, else of halves.
 constexpr bool BF16_QUERY = CKV_STORE == 1 && !KEYS_CODED;
 // Whether their low halves can be other than zero.
 constexpr bool LOW_QUERY = CKV_QUERY_LOW || BF16_QUERY || QUERIES == 2;
-constexpr bool VALUES_CODED = CKV_VALUE != 0;
-// Bytes of one side of a block as 16-bit originals.
-constexpr int SIDE_BYTES = 2 * BLOCK * D;
 
 // Query heads as lanes share them: 32 / HEADS blocks are certified at once.
 constexpr int HEADS = GROUP <= 4 ? 4 : GROUP <= 8 ? 8 : 16;
@@ -87,9 +76,6 @@ constexpr int AT_PLACES = AT_LOT + LOT_BYTES;
 constexpr int AT_RANGE = AT_PLACES + 64 * 16, RANGE_BYTES = 16;
 constexpr int WARP_BYTES = AT_RANGE + RANGE_BYTES;
 static_assert(WARP_BYTES % 16 == 0 && AT_LOT % 16 == 0 && AT_PLACES % 16 == 0, "copies and loads of 16 bytes");
-// A warp merges 32 * VECTOR channels of one head at a time.
-constexpr int VECTOR = D % 128 == 0 ? 4 : D % 64 == 0 ? 2 : 1;
-constexpr int SLICES = D / (32 * VECTOR);
 // Merged scalars, norms of slices, one word; what all warps know of the launch and of the head at hand.
 constexpr int FINISH_BYTES = (4 * (GROUP * SCALARS + 2 * GROUP * SLICES + 4) + 15) / 16 * 16;
 constexpr int KNOWN_BYTES = 128;

@@ -3,12 +3,7 @@
 // Base 2, with an integer running exponent m: a token's weight is the same real number for every m, and rescaling is exact. m
 // stands 12 below the largest logit, so that weights as halves reach down 37 octaves below the largest before they thin out.
 #pragma once
-
-// Weights stay below 2^HEADROOM; m is set so that the largest is at most 2^AIM.
-constexpr float HEADROOM = 14.0f;
-constexpr float AIM = 12.0f;
-// Running exponent of an empty sum: integer, far below every logit.
-constexpr float EMPTY = -1073741824.0f;
+#include "bound.cuh"
 
 struct State {
     float m[NT][2];
@@ -39,11 +34,6 @@ CKV_FN u32 high_weights(const Weights& w, int t, int nt, int i) {
 // The low halves; paired: in low columns only.
 CKV_FN u32 low_weights(const Weights& w, int t, int nt, int i) {
     return PAIRED ? w.own[t][nt][i] & low_columns() : w.rest[t][nt][i];
-}
-
-// 2^k for an integer k <= 0 as it comes from exponents; 0 below the normal numbers.
-CKV_FN float power_of_two(float k) {
-    return k < -126.0f ? 0.0f : u32_as_float((u32)((i32)k + 127) << 23);
 }
 
 CKV_FN void clear(State& s) {

@@ -1,5 +1,6 @@
 // The open block has no summary: what one would say of exact rows. And the two looks at a block that is promoted.
 #pragma once
+#include "norms.cuh"
 
 // How far above 16 a block's values reach, in octaves: its weights are kept that much smaller, so that a weight times a scale
 // stays a finite half (|sigma| <= 2.02 value_norm / (2^bits - 1); 64 radii of TurboQuant are at most 0.6 of it).
@@ -27,7 +28,6 @@ CKV_FN void mask_rows(Logits& s, int rows) {
 
 // Which rows of a block in flight a window hides: see Seen::hidden.
 CKV_FN u32 hidden_of(u32 tail) { return tail >> 8; }
-CKV_FN bool hides(u32 hidden, u32 row) { return row >= (hidden & 0xffu) && row < hidden >> 8; }
 
 // Rows that a window hides weigh nothing.
 CKV_FN void hide_rows(Logits& s, u32 hidden) {
@@ -49,10 +49,6 @@ CKV_FN void hide_rows(Logits& s, u32 hidden) {
 // Which rows of a head's open block it hides.
 CKV_FN u32 hidden_in_tail(const CkvAttendArgs& a, const Segment& seg) { return seen_of(a, seg.tokens).hidden(seg.tokens / BLOCK); }
 
-// Squares of a register of two originals.
-CKV_FN float square_lo(u32 x) { return store_lo(x) * store_lo(x); }
-CKV_FN float square_hi(u32 x) { return store_hi(x) * store_hi(x); }
-
 // A head's open block: keys, then values.
 CKV_FN const u8* tail_of(const CkvAttendArgs& a, const Segment& seg) {
     return a.tail_base + ldg(a.tails + seg.row) * a.tail_stride + (u64)seg.kv * (2 * SIDE_BYTES);
@@ -61,48 +57,8 @@ CKV_FN const u8* tail_of(const CkvAttendArgs& a, const Segment& seg) {
 // Units of each side that are under way at once.
 constexpr int TAIL_LOADS = LEAN ? 1 : 4;
 
-// Largest squares of norms among the open block's rows that are seen, keys' and values', into `largest` in shared memory, zero before. All warps of the CTA, a
-// tile each: one warp would wait for memory once a tile, and the CTA for that warp. From the last warp on: the first ones may have probes.
-CKV_APART void tail_norms(const u8* keys, int rows, u32 hidden, u32* largest) {
-    const u8* values = keys + SIDE_BYTES;
-    const int r = lane() >> 2, k = 2 * (lane() & 3);
-    float key = 0.0f, value = 0.0f;
-#pragma unroll 1
-    for (int t = WARPS - 1 - (int)warp(); 16 * t < rows; t += WARPS) {
-        float key_row[2] = {0.0f, 0.0f}, token[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-#pragma unroll TAIL_LOADS
-        for (int j = 0; j < CHUNKS; j++) {
-            u32 h[8], v[8];
-            load_original(keys, t * CHUNKS + j, h);
-            load_original(values, t * CHUNKS + j, v);
-#pragma unroll
-            for (int i = 0; i < 8; i++) key_row[i & 1] += square_lo(h[i]) + square_hi(h[i]);
-#pragma unroll
-            for (int i = 0; i < 8; i++) token[i & 2] += square_lo(v[i]), token[(i & 2) + 1] += square_hi(v[i]);
-        }
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            key_row[i] += shfl_xor(key_row[i], 1);
-            key_row[i] += shfl_xor(key_row[i], 2);
-            const int row = 16 * t + r + 8 * i;
-            if (row < rows && !(WINDOWED && hides(hidden, (u32)row))) key = most(key_row[i], key);
-        }
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-#pragma unroll
-            for (int d = 4; d < 32; d <<= 1) token[i] += shfl_xor(token[i], d);
-            const int row = 16 * t + k + (i & 1) + (i & 2) * 4;
-            if (row < rows && !(WINDOWED && hides(hidden, (u32)row))) value = most(token[i], value);
-        }
-    }
-#pragma unroll
-    for (int d = 1; d < 32; d <<= 1) {
-        key = most(shfl_xor(key, d), key);
-        value = most(shfl_xor(value, d), value);
-    }
-    // Their bits are in the order of the numbers, none of which is negative; a NaN is above all.
-    if (lane() == 0) atomic_max(largest, float_as_u32(key)), atomic_max(largest + 1, float_as_u32(value));
-}
+// Of the open block: see row_norms.
+CKV_APART void tail_norms(const u8* keys, int rows, u32 hidden, u32* largest) { row_norms<WARPS, TAIL_LOADS, InOrder>(keys, rows, hidden, largest); }
 
 // Asks for the open block of a head: the tiles that have rows.
 CKV_FN void prefetch_tail(const CkvAttendArgs& a, const Segment& seg) {

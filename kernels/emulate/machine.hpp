@@ -185,6 +185,10 @@ CKV_FN float b_hi(u32 a) { return u32_as_float(a & 0xffff0000u); }
 // ---- floats ----
 
 CKV_FN float ex2(float x) { return ckv_emulate::noisy((float)std::exp2((double)x), 2); }
+CKV_FN float ex2_flushed(float x) {
+    const float y = ex2(x);
+    return std::fabs(y) < 1.17549435e-38f ? 0.0f : y;
+}
 CKV_FN float lg2(float x) { return ckv_emulate::noisy((float)std::log2((double)x), 2); }
 CKV_FN u32 popc(u32 x) { return (u32)__builtin_popcount(x); }
 CKV_FN u64 mul_hi64(u64 a, u64 b) { return (u64)((unsigned __int128)a * b >> 64); }

@@ -10,6 +10,7 @@ pub mod args;
 mod cache;
 mod compile;
 pub mod encode;
+pub mod extend;
 pub mod launch;
 mod prepare;
 pub mod publish;

@@ -25,11 +25,13 @@ pub enum Verb {
     Publish,
     /// Whole pages out of device memory, and back.
     Swap,
+    /// Attention of chunks of queries.
+    Extend,
 }
 
 impl Verb {
     /// All verbs.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Attend,
         Self::Append,
         Self::Pack,
@@ -38,6 +40,7 @@ impl Verb {
         Self::Select,
         Self::Publish,
         Self::Swap,
+        Self::Extend,
     ];
 
     /// Name.
@@ -51,6 +54,7 @@ impl Verb {
             Self::Select => "select",
             Self::Publish => "publish",
             Self::Swap => "swap",
+            Self::Extend => "extend",
         }
     }
 
@@ -65,6 +69,7 @@ impl Verb {
             Self::Select => "select.cu",
             Self::Publish => "publish.cu",
             Self::Swap => "swap.cu",
+            Self::Extend => "extend.cu",
         }
     }
 
@@ -79,6 +84,7 @@ impl Verb {
             Self::Select => "ckv_select",
             Self::Publish => "ckv_publish",
             Self::Swap => "ckv_swap",
+            Self::Extend => "ckv_extend",
         }
     }
 

@@ -1,4 +1,5 @@
 //! What a kernel is specialised for, as macros of its source.
+use super::extend::ExtendShape;
 use super::source::Verb;
 use super::turbo;
 use certkv_core::{Dtype, KeyFormat, RecordLayout, ValueFormat};
@@ -210,6 +211,7 @@ pub struct Variant {
     windowed: bool,
     from: Option<RecordLayout>,
     shape: Shape,
+    extend: ExtendShape,
 }
 
 /// Macros of a layout, and of the old one where records are transcoded.
@@ -331,9 +333,12 @@ impl Variant {
                 return unsupported("head_dim of a refinable format:", layout.dim, "at most 128");
             }
         }
-        let shape = Shape::fitting(&layout, group, arch.shared_limit())?;
+        let limit = arch.shared_limit();
+        let shape = Shape::fitting(&layout, group, limit)?;
+        let extend = ExtendShape::fitting(&layout, group, limit)
+            .ok_or(VariantError::SharedMemory { needs: layout.main_bytes, limit })?;
         let (certify, single_queries, corrects, windowed) = (true, false, false, false);
-        Ok(Self { layout, group, arch, certify, single_queries, corrects, windowed, from: None, shape })
+        Ok(Self { layout, group, arch, certify, single_queries, corrects, windowed, from: None, shape, extend })
     }
 
     /// The same without certificates: what certifying costs is measured against this one. Its outputs are uncertified.
@@ -436,6 +441,18 @@ impl Variant {
         Ok(self)
     }
 
+    /// The same with a CTA of the extend kernel cut otherwise, for measurements and tests.
+    ///
+    /// # Errors
+    /// [`VariantError::SharedMemory`] if that does not fit.
+    pub fn with_extend_shape(mut self, warps: usize, stages: usize) -> Result<Self, VariantError> {
+        let limit = self.arch.shared_limit();
+        self.extend = ExtendShape::cut(&self.layout, self.group, limit, warps, stages)
+            .filter(|s| (1..=16).contains(&s.warps) && s.stages > 0)
+            .ok_or(VariantError::SharedMemory { needs: self.layout.main_bytes, limit })?;
+        Ok(self)
+    }
+
     /// The records.
     pub fn layout(&self) -> &RecordLayout {
         &self.layout
@@ -489,6 +506,11 @@ impl Variant {
         self.shape
     }
 
+    /// How a CTA of the extend kernel is cut.
+    pub fn extend_shape(&self) -> ExtendShape {
+        self.extend
+    }
+
     /// Floats of one partial result of the decode kernel.
     pub fn partial_stride(&self) -> usize {
         partial_stride(self.layout.dim, self.group)
@@ -509,6 +531,10 @@ impl Variant {
             ("CKV_CERTIFY", usize::from(self.certify)),
             ("CKV_QUERY_LOW", usize::from(self.single_queries)),
             ("CKV_SHARED", self.shape.shared),
+            ("CKV_EXTEND_WARPS", self.extend.warps),
+            ("CKV_EXTEND_STAGES", self.extend.stages),
+            ("CKV_EXTEND_SHARED", self.extend.shared),
+            ("CKV_EXTEND_CTAS", self.extend.ctas),
         ];
         new.chain(rest).chain(old).chain(turbo::macros(&self.layout)).collect()
     }

@@ -1,0 +1,231 @@
+//! Attention of chunks on a GPU: `gpu_extend [--small] [--times] [--formats a,b] [--cubins FOLDER] [--cache FOLDER]`.
+//!
+//! Against causal attention in f64, with poisoned outputs and two runs that must give the same bits; then, with `--times`, the times of long chunks, with and
+//! without certificates: 32 query and 8 KV heads of 128 channels. Exit code 0: all hold, 1: something is wrong, 2: no GPU.
+#[path = "../../tests/device_cases/extend.rs"]
+mod extend_cases;
+mod times;
+
+use certkv_core::Dtype;
+use certkv_device::cuda::{DeviceBuffer, Gpu, GpuStream, LaunchOptions, Priority};
+use certkv_kernel::cuda::args::{Certificate, Element};
+use certkv_kernel::cuda::extend::ExtendArgs;
+use certkv_kernel::cuda::{Ahead, Arch, Compiler, Kernels, Sight, Variant, Verb};
+use certkv_testkit::generate::Kind;
+use extend_cases::{Case, Spec};
+use rayon::prelude::*;
+use std::cell::RefCell;
+use std::process::ExitCode;
+
+pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+fn specs(small: bool) -> Vec<Spec> {
+    let mut all = vec![
+        Spec::new("k8-v4g64-b64", 128, 4, &[(130, 70), (0, 200), (64, 1)]),
+        Spec::new("tq4-tq4-b64", 128, 4, &[(300, 100)]),
+    ];
+    if small {
+        return all;
+    }
+    let formats = [
+        "k8-v4g16-b16",
+        "k8-v6g32-b32",
+        "k8-v8g64-b64",
+        "t4-v5g32-b32",
+        "t8g32-v3g32-b16",
+        "f16-f16-b16",
+        "f16-v4g32-b64",
+        "tq3-tq2-b32",
+        "tq1-v4g32-b16",
+        "k8-tq4-b32",
+        "k8-v4g64-b64-r8.4",
+    ];
+    for (i, format) in formats.into_iter().enumerate() {
+        for dim in [64, 96, 128, 256] {
+            let fits = format.parse::<certkv_core::Format>().is_ok_and(|f| f.validated(dim, Dtype::F16).is_ok());
+            let fits =
+                fits && !(format.contains("tq") && !dim.is_power_of_two()) && !(format.contains("-r") && dim > 128);
+            if fits {
+                let group = 1 + (i * 5 + dim / 32) % 8;
+                all.push(Spec {
+                    seed: (i * 7 + dim) as u64,
+                    ..Spec::new(format, dim, group, &[(333, 140), (40, 90), (0, 17)])
+                });
+            }
+        }
+    }
+    for group in 1..=16 {
+        all.push(Spec { seed: group as u64, ..Spec::new("k8-v4g64-b64", 128, group, &[(161, 50), (700, 9)]) });
+    }
+    for kind in Kind::ALL {
+        for (store, format) in
+            [(Dtype::F16, "k8-v4g64-b64"), (Dtype::Bf16, "k8-v4g32-b32"), (Dtype::Bf16, "tq4-tq4-b64")]
+        {
+            all.push(Spec {
+                kind,
+                store,
+                seed: 70 + kind as u64,
+                ..Spec::new(format, 128, 4, &[(1500, 70), (64, 33)])
+            });
+        }
+    }
+    for (tokens, sinks) in [(1, 0), (64, 64), (129, 1), (500, 70), (1 << 20, 9)] {
+        for format in ["k8-v4g64-b64", "tq4-tq4-b32"] {
+            let sight = Some(Sight { tokens, sinks });
+            all.push(Spec { sight, ..Spec::new(format, 128, 4, &[(1500, 200), (0, 300)]) });
+        }
+    }
+    for (before, tokens) in [(8192, 64), (32768, 20)] {
+        for format in ["k8-v4g64-b64", "tq4-tq4-b64"] {
+            all.push(Spec { kind: Kind::Rope, seed: before as u64, ..Spec::new(format, 128, 4, &[(before, tokens)]) });
+        }
+    }
+    all
+}
+
+struct Outputs {
+    out: Vec<f32>,
+    certificates: Vec<u32>,
+}
+
+fn run(
+    gpu: &Gpu,
+    stream: &GpuStream,
+    kernels: &Kernels,
+    variant: &Variant,
+    case: &Case,
+) -> Result<[Outputs; 2], Failure> {
+    let (memory, failed) = (RefCell::new(Vec::new()), RefCell::new(None));
+    let placed = case.place(variant, &mut |bytes| match DeviceBuffer::new(gpu, bytes.len().max(16))
+        .and_then(|b| b.write(stream, 0, bytes).map(|()| b))
+    {
+        Ok(buffer) => {
+            let at = buffer.address();
+            memory.borrow_mut().push(buffer);
+            at
+        }
+        Err(e) => {
+            *failed.borrow_mut() = Some(e);
+            0
+        }
+    });
+    if let Some(e) = failed.into_inner() {
+        return Err(e.into());
+    }
+    let out = DeviceBuffer::new(gpu, placed.outputs * 4)?;
+    let certificates = DeviceBuffer::new(gpu, placed.heads * size_of::<Certificate>())?;
+    let args = ExtendArgs {
+        out: out.address(),
+        out_type: Element::F32 as u32,
+        certificates: certificates.address(),
+        ..placed.args
+    };
+    let (function, shape) = (kernels.get(variant, Verb::Extend)?, variant.extend_shape());
+    let once = || -> Result<Outputs, Failure> {
+        for buffer in [&out, &certificates] {
+            buffer.fill(stream, 0, buffer.len(), 0xff)?;
+        }
+        let (ctas, threads) = (args.tiles * args.kv_heads, shape.threads() as u32);
+        // SAFETY: every address is that of a live buffer of the size the kernel's argument documents.
+        unsafe { function.launch(stream, ctas, threads, shape.shared as u32, &args, LaunchOptions::default())? };
+        let mut o =
+            Outputs { out: vec![0.0; placed.outputs], certificates: vec![0; placed.heads * Certificate::WORDS] };
+        out.read(stream, 0, &mut o.out)?;
+        certificates.read(stream, 0, &mut o.certificates)?;
+        Ok(o)
+    };
+    Ok([once()?, once()?])
+}
+
+fn parity(gpu: &Gpu, stream: &GpuStream, compiler: &Compiler, specs: &[Spec]) -> Result<bool, Failure> {
+    let arch = Arch::of(gpu.info().arch)?;
+    let variants: Vec<Variant> = specs
+        .iter()
+        .map(|s| {
+            Ok(if s.sight.is_some() {
+                Variant::new(s.layout(), s.group, arch)?.windowed()
+            } else {
+                Variant::new(s.layout(), s.group, arch)?
+            })
+        })
+        .collect::<Result<_, Failure>>()?;
+    let kernels = Kernels::prepare_verbs(gpu, &variants, &[Verb::Extend], compiler)?;
+    let cases: Vec<Case> = specs.par_iter().map(Case::new).collect();
+    let mut ran = Vec::new();
+    for (case, variant) in cases.iter().zip(&variants) {
+        ran.push(run(gpu, stream, &kernels, variant, case)?);
+    }
+    let judged: Vec<_> = cases
+        .par_iter()
+        .zip(&ran)
+        .map(|(case, [first, second])| {
+            let bits = |o: &Outputs| o.out.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+            let same = bits(first) == bits(second) && first.certificates == second.certificates;
+            let certificates: Vec<Certificate> =
+                first.certificates.as_chunks().0.iter().map(Certificate::from_words).collect();
+            // Control: an output moved beyond its bound must be found.
+            let mut bent = first.out.clone();
+            bent[0] += 2.5 * certificates[0].bound.min(1e30) + 1e-3;
+            (case.judge(&first.out, &certificates), same, !case.judge(&bent, &certificates).wrong.is_empty())
+        })
+        .collect();
+    let (mut outputs, mut wrong, mut caught) = (0, 0, 0);
+    for (case, (v, same, control)) in cases.iter().zip(&judged) {
+        let s = &case.spec;
+        outputs += v.outputs;
+        wrong += v.wrong.len() + usize::from(!same);
+        caught += usize::from(*control);
+        println!(
+            "{:18} d {:3} group {:2} {:16} {:28} {:12} rounding {:.1e} e_arith {:.1e} bound {:.3}{}{}",
+            s.format,
+            s.dim,
+            s.group,
+            format!("{:?}", s.kind),
+            format!("{:?}", s.chunks),
+            s.sight.map_or(String::new(), |w| format!("window {}+{}", w.tokens, w.sinks)),
+            v.rounding,
+            v.arith,
+            v.relative,
+            if *same { "" } else { "  TWO RUNS DIFFER" },
+            v.wrong.first().map(|w| format!("  WRONG {} {w}", v.wrong.len())).unwrap_or_default(),
+        );
+    }
+    println!("GATE gpu-extend executed={outputs} failed={wrong} controls={caught}/{} seed=0x1", cases.len());
+    Ok(wrong == 0 && caught == cases.len())
+}
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let value = |name: &str| words.iter().position(|w| w == name).and_then(|i| words.get(i + 1));
+    let mut compiler = Compiler::new();
+    if let Some(folder) = value("--cubins") {
+        compiler = compiler.with_ahead(Ahead::Folder(folder.into()));
+    }
+    if let Some(folder) = value("--cache") {
+        compiler = compiler.with_cache(folder);
+    }
+    let gpu = match Gpu::open(0) {
+        Ok(gpu) => gpu,
+        Err(e) => {
+            eprintln!("{e}");
+            return ExitCode::from(2);
+        }
+    };
+    let all = || -> Result<bool, Failure> {
+        let stream = GpuStream::new(&gpu, Priority::default())?;
+        let good = parity(&gpu, &stream, &compiler, &specs(words.iter().any(|w| w == "--small")))?;
+        if words.iter().any(|w| w == "--times") {
+            let formats = value("--formats").map_or("k8-v4g64-b64,tq4-tq4-b64,f16-f16-b64", String::as_str);
+            times::print(&gpu, &stream, &compiler, formats.split(','))?;
+        }
+        Ok(good)
+    };
+    match all() {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(e) => {
+            eprintln!("{e}");
+            ExitCode::FAILURE
+        }
+    }
+}

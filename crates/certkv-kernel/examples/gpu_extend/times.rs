@@ -1,0 +1,151 @@
+//! Times of long chunks. The records of one random block are at every page, each page in its own memory.
+use super::Failure;
+use certkv_codec::Encoder;
+use certkv_core::fragment::to_fragment;
+use certkv_core::{Dtype, Geometry, RecordLayout};
+use certkv_device::cuda::{DeviceBuffer, Gpu, GpuStream, LaunchOptions, TimedEvent};
+use certkv_kernel::cuda::args::{Certificate, Element};
+use certkv_kernel::cuda::extend::{ExtendArgs, chunks_of};
+use certkv_kernel::cuda::{Arch, Compiler, Kernels, Variant, Verb};
+use certkv_testkit::generate::Rng;
+
+const DIM: usize = 128;
+const KV_HEADS: usize = 8;
+const GROUP: usize = 4;
+
+/// Tokens before each chunk, tokens of it, chunks.
+const SHAPES: [(usize, usize, usize); 6] =
+    [(32768, 2048, 1), (0, 2048, 1), (0, 8192, 1), (0, 131_072, 1), (131_072, 512, 1), (8192, 128, 8)];
+
+fn normals(n: usize, seed: u64) -> Vec<u16> {
+    let mut r = Rng::new(seed);
+    (0..n).map(|_| Dtype::F16.encode16(r.normal() as f32)).collect()
+}
+
+/// Products that the chunks need, in units of 10^12 operations.
+fn tera(before: usize, tokens: usize, chunks: usize) -> f64 {
+    let seen = before as f64 * tokens as f64 + tokens as f64 * (tokens as f64 + 1.0) / 2.0;
+    4.0 * DIM as f64 * (KV_HEADS * GROUP * chunks) as f64 * seen * 1e-12
+}
+
+pub(crate) fn print<'a>(
+    gpu: &Gpu,
+    stream: &GpuStream,
+    compiler: &Compiler,
+    formats: impl Iterator<Item = &'a str>,
+) -> Result<(), Failure> {
+    let arch = Arch::of(gpu.info().arch)?;
+    println!(
+        "{:20} {:>8} {:>7} {:>6} {:>12} {:>10} {:>12} {:>10}",
+        "format", "before", "tokens", "chunks", "us", "TFLOP/s", "certified us", "TFLOP/s"
+    );
+    for format in formats {
+        let layout = RecordLayout::new(&Geometry::new(1, GROUP * KV_HEADS, KV_HEADS, DIM)?, format.parse()?)?;
+        let variant = Variant::new(layout, GROUP, arch)?;
+        let kernels = Kernels::prepare_verbs(gpu, core::slice::from_ref(&variant), &[Verb::Extend], compiler)?;
+        for (before, tokens, chunks) in SHAPES {
+            let us =
+                [false, true].map(|certify| time(gpu, stream, &kernels, &variant, (before, tokens, chunks), certify));
+            let [plain, certified] = us;
+            let (plain, certified, tera) = (plain?, certified?, tera(before, tokens, chunks));
+            println!(
+                "{format:20} {before:8} {tokens:7} {chunks:6} {plain:12.1} {:10.1} {certified:12.1} {:10.1}",
+                tera / plain * 1e6,
+                tera / certified * 1e6
+            );
+        }
+    }
+    Ok(())
+}
+
+fn time(
+    gpu: &Gpu,
+    stream: &GpuStream,
+    kernels: &Kernels,
+    variant: &Variant,
+    (before, tokens, chunks): (usize, usize, usize),
+    certify: bool,
+) -> Result<f64, Failure> {
+    let l = variant.layout();
+    let b = l.tokens();
+    let upload = |bytes: &[u8]| -> Result<DeviceBuffer, Failure> {
+        let buffer = DeviceBuffer::new(gpu, bytes.len().max(16))?;
+        buffer.write(stream, 0, bytes)?;
+        Ok(buffer)
+    };
+    let words = |x: &[u16]| x.iter().flat_map(|w| w.to_le_bytes()).collect::<Vec<_>>();
+    let shape = variant.extend_shape();
+    let (list, tiles, staged) = chunks_of(&shape, b, (0..chunks as u32).map(|row| (row, before as u32, tokens as u32)));
+    let pages = (before / b * chunks).max(1);
+    let (keys, values) = (normals(b * DIM, 1), normals(b * DIM, 2));
+    let mut record = vec![0; l.bytes];
+    let mut fragment = vec![0; l.bytes];
+    if l.format.key.is_exact() || l.format.value.is_exact() {
+        // Rows in any order are as good.
+        record[l.key_codes.clone()].copy_from_slice(&words(&keys)[..l.key_codes.len()]);
+        record[l.value_codes.clone()].copy_from_slice(&words(&values)[..l.value_codes.len()]);
+        fragment.copy_from_slice(&record);
+    } else {
+        Encoder::new(l).encode(&keys, &values, &[0.0; DIM], &mut record)?;
+        to_fragment(l, &record, &mut fragment)?;
+    }
+    let page = fragment.repeat(KV_HEADS);
+    let packed = DeviceBuffer::new(gpu, pages * page.len())?;
+    for at in 0..pages {
+        packed.write(stream, at * page.len(), &page)?;
+    }
+    let table = upload(&(0..pages as u32).flat_map(u32::to_le_bytes).collect::<Vec<_>>())?;
+    let side = words(&normals(b * DIM, 3));
+    let block = side.repeat(2 * KV_HEADS);
+    let staging = DeviceBuffer::new(gpu, staged as usize * block.len())?;
+    for at in 0..staged as usize {
+        staging.write(stream, at * block.len(), &block)?;
+    }
+    let rows = tokens * chunks * KV_HEADS * GROUP;
+    let mut queries = normals(DIM * 4096, 4);
+    queries = queries.into_iter().cycle().take(rows * DIM).collect();
+    let query = upload(&words(&queries))?;
+    let out = DeviceBuffer::new(gpu, rows * DIM * 2)?;
+    let certificates = DeviceBuffer::new(gpu, rows * size_of::<Certificate>())?;
+    let listed = upload(&list.iter().flat_map(|c| c.words()).flat_map(u32::to_le_bytes).collect::<Vec<_>>())?;
+    let args = ExtendArgs {
+        chunks: listed.address(),
+        packed: packed.address(),
+        page_stride: page.len() as u64,
+        head_stride: l.bytes as u64,
+        table: table.address(),
+        staged: staging.address(),
+        staged_stride: block.len() as u64,
+        query: query.address(),
+        out: out.address(),
+        certificates: if certify { certificates.address() } else { 0 },
+        chunk_count: chunks as u32,
+        tiles,
+        kv_heads: KV_HEADS as u32,
+        table_stride: (before / b) as u32,
+        query_type: Element::F16 as u32,
+        out_type: Element::F16 as u32,
+        scale: (DIM as f32).powf(-0.5),
+        relative: 0.05,
+        ..ExtendArgs::default()
+    };
+    let function = kernels.get(variant, Verb::Extend)?;
+    let launch = || -> Result<(), Failure> {
+        let (ctas, threads) = (args.tiles * args.kv_heads, shape.threads() as u32);
+        // SAFETY: every address is that of a live buffer of the size the kernel's argument documents.
+        Ok(unsafe { function.launch(stream, ctas, threads, shape.shared as u32, &args, LaunchOptions::default()) }?)
+    };
+    let timer = TimedEvent::new(gpu)?;
+    let mut times = Vec::new();
+    for i in 0..12 {
+        timer.start(stream)?;
+        launch()?;
+        timer.stop(stream)?;
+        stream.synchronize()?;
+        if i >= 2 {
+            times.push(f64::from(timer.elapsed_ms()?) * 1e3);
+        }
+    }
+    times.sort_by(f64::total_cmp);
+    Ok(times[times.len() / 2])
+}

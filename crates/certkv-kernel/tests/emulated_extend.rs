@@ -1,0 +1,187 @@
+//! The extend kernel of the GPU, run on the emulator, against causal attention in f64: outputs and bounds of every query of every chunk.
+#[path = "emulated/mod.rs"]
+mod emulated;
+#[path = "device_cases/extend.rs"]
+mod extend_cases;
+use certkv_core::Dtype;
+use certkv_kernel::cuda::args::{Certificate, Element};
+use certkv_kernel::cuda::extend::ExtendArgs;
+use certkv_kernel::cuda::{Arch, Sight, Variant};
+use certkv_testkit::generate::Kind;
+use emulated::{Buffer, Emulated, Launch};
+use extend_cases::{Case, Spec, Verdict};
+use std::cell::RefCell;
+
+fn variant(spec: &Spec, warps: usize, stages: usize) -> Variant {
+    let variant = Variant::new(spec.layout(), spec.group, Arch::Sm90a).and_then(|v| v.with_extend_shape(warps, stages));
+    let variant = variant.unwrap_or_else(|e| panic!("{e}"));
+    if spec.sight.is_some() { variant.windowed() } else { variant }
+}
+
+struct Run {
+    out: Vec<f32>,
+    certificates: Vec<Certificate>,
+}
+
+fn run(case: &Case, variant: &Variant, certify: bool, out_type: Element, seed: u64) -> Run {
+    let macros: Vec<(&str, i64)> = variant.macros().into_iter().map(|(name, value)| (name, value as i64)).collect();
+    let kernel = Emulated::build("extend.cu", &macros).unwrap_or_else(|e| panic!("{e}"));
+    let memory = RefCell::new(Vec::new());
+    let placed = case.place(variant, &mut |bytes| {
+        let buffer = Buffer::of(bytes);
+        let at = buffer.pointer();
+        memory.borrow_mut().push(buffer);
+        at
+    });
+    let out = Buffer::of(&vec![0xffu8; placed.outputs * out_type.bytes()]);
+    let certificates = Buffer::of(&vec![u32::MAX; placed.heads * Certificate::WORDS]);
+    let args = ExtendArgs {
+        out: out.pointer(),
+        out_type: out_type as u32,
+        certificates: if certify { certificates.pointer() } else { 0 },
+        ..placed.args
+    };
+    let memory = memory.into_inner();
+    let all: Vec<&Buffer> = memory.iter().chain([&out, &certificates]).collect();
+    let shape = variant.extend_shape();
+    let ctas = args.tiles * args.kv_heads;
+    let launch = Launch::new(ctas, shape.threads() as u32, shape.shared as u32).seed(seed).truncating().noisy();
+    kernel.launch("ckv_extend", launch, &args, &all).unwrap_or_else(|e| panic!("{:?}: {e}", case.spec));
+    let out = match out_type {
+        Element::F32 => out.read(),
+        Element::F16 => out.read::<u16>().iter().map(|x| Dtype::F16.decode16(*x)).collect(),
+        Element::Bf16 => out.read::<u16>().iter().map(|x| Dtype::Bf16.decode16(*x)).collect(),
+    };
+    let certificates = certificates.read::<u32>().as_chunks().0.iter().map(Certificate::from_words).collect();
+    Run { out, certificates }
+}
+
+fn check(spec: &Spec, warps: usize, stages: usize) -> Verdict {
+    let case = Case::new(spec);
+    let r = run(&case, &variant(spec, warps, stages), true, Element::F32, spec.seed);
+    let v = case.judge(&r.out, &r.certificates);
+    assert!(v.wrong.is_empty(), "{spec:?}: {} wrong, first {:#?}", v.wrong.len(), &v.wrong[..v.wrong.len().min(5)]);
+    println!(
+        "{:16} d {:3} group {:2} {:?} {:?}: {} outputs, rounding {:.1e}, e_arith {:.1e}, bound {:.3} of the norm, tightness {:.1}",
+        spec.format,
+        spec.dim,
+        spec.group,
+        spec.kind,
+        spec.chunks,
+        v.outputs,
+        v.rounding,
+        v.arith,
+        v.relative,
+        v.tightness,
+    );
+    v
+}
+
+#[test]
+fn chunks_over_packed_pages_match_attention_in_f64() {
+    check(&Spec::new("k8-v4g64-b64", 128, 4, &[(130, 70)]), 2, 2);
+    check(&Spec::new("k8-v4g32-b32", 128, 4, &[(64, 33), (0, 40), (95, 2)]), 2, 3);
+}
+
+#[test]
+fn formats_heads_and_groups_match_attention_in_f64() {
+    for (format, dim) in [
+        ("k8-v4g16-b16", 64),
+        ("k8-v6g32-b32", 96),
+        ("k8-v8g64-b32", 64),
+        ("t4-v5g32-b32", 64),
+        ("t8g32-v3g32-b16", 64),
+        ("f16-f16-b16", 64),
+        ("f16-v4g64-b64", 128),
+        ("tq4-tq4-b64", 128),
+        ("tq3-tq2-b32", 64),
+        ("k8-tq4-b32", 128),
+        ("tq1-v4g32-b16", 64),
+        ("tq2-tq3-b64", 256),
+        ("k8-v4g64-b64-r8.4", 128),
+    ] {
+        check(&Spec { seed: dim as u64, ..Spec::new(format, dim, 2, &[(67, 45), (16, 5)]) }, 2, 2);
+    }
+    for group in [1, 3, 5, 8, 16] {
+        check(&Spec { seed: group as u64, ..Spec::new("k8-v4g32-b16", 64, group, &[(61, 19)]) }, 2, 2);
+    }
+    check(&Spec::new("k8-v4g32-b32", 256, 2, &[(75, 20)]), 2, 1);
+}
+
+#[test]
+fn hard_data_and_bf16_stay_within_the_bound() {
+    for kind in Kind::ALL {
+        for store in [Dtype::F16, Dtype::Bf16] {
+            for format in ["k8-v4g32-b32", "tq4-tq4-b32"] {
+                let seed = 40 + kind as u64;
+                check(&Spec { kind, store, seed, ..Spec::new(format, 64, 4, &[(100, 30), (32, 7)]) }, 2, 2);
+            }
+        }
+    }
+}
+
+#[test]
+fn windows_and_sinks_hide_what_they_hide() {
+    for (tokens, sinks) in [(1, 0), (20, 0), (40, 5), (33, 16), (100, 40), (1000, 3)] {
+        for format in ["k8-v4g32-b32", "tq4-tq4-b16"] {
+            let sight = Some(Sight { tokens, sinks });
+            let spec =
+                Spec { sight, seed: u64::from(tokens), ..Spec::new(format, 64, 2, &[(150, 60), (0, 50), (96, 1)]) };
+            check(&spec, 2, 2);
+        }
+    }
+}
+
+/// Cuts, stages and an order of threads change no bit; 16-bit outputs are those of single precision, rounded; without certificates the outputs are the
+/// same.
+#[test]
+fn how_it_is_run_changes_nothing() {
+    let spec = Spec::new("k8-v4g32-b32", 64, 3, &[(77, 50), (31, 40)]);
+    let case = Case::new(&spec);
+    let bits = |r: &Run| r.out.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+    let first = run(&case, &variant(&spec, 2, 2), true, Element::F32, 1);
+    for (warps, stages, certify) in [(1, 1, true), (4, 3, true), (2, 2, false), (8, 4, false)] {
+        let other = run(&case, &variant(&spec, warps, stages), certify, Element::F32, 1);
+        assert_eq!(bits(&first), bits(&other), "{warps} warps, {stages} stages");
+    }
+    for (element, dtype) in [(Element::F16, Dtype::F16), (Element::Bf16, Dtype::Bf16)] {
+        let narrow = run(&case, &variant(&spec, 2, 2), true, element, 1);
+        let rounded: Vec<u32> = first.out.iter().map(|x| dtype.decode16(dtype.encode16(*x)).to_bits()).collect();
+        assert_eq!(rounded, bits(&narrow), "{element:?}");
+    }
+}
+
+/// A query, a key or a value that is no number, and a block that could not be coded, leave what they reach uncertified, and nothing else.
+#[test]
+fn what_is_no_number_is_never_certified() {
+    let spec = Spec::new("k8-v4g32-b32", 64, 2, &[(64, 20)]);
+    let mut case = Case::new(&spec);
+    case.spoil_query(3, 1);
+    let r = run(&case, &variant(&spec, 2, 2), true, Element::F32, 1);
+    for (i, c) in r.certificates.iter().enumerate() {
+        let (token, head) = (i / 4, i % 4);
+        assert_eq!(c.bound.is_finite(), (token, head) != (3, 1), "token {token}, head {head}: {c:?}");
+    }
+    let mut case = Case::new(&spec);
+    case.spoil_record(0, 1);
+    let r = run(&case, &variant(&spec, 2, 2), true, Element::F32, 1);
+    for (i, c) in r.certificates.iter().enumerate() {
+        // The cap holds whatever codes say; nothing is certified by it.
+        assert_eq!(c.status == 0 && !(c.e_key + c.e_val <= c.bound), i % 4 < 2, "head {}: {c:?}", i % 4);
+    }
+}
+
+#[test]
+#[ignore = "prints macros"]
+fn macros() {
+    let spec = Spec::new(Box::leak(std::env::var("FMT").unwrap().into_boxed_str()), 128, 4, &[(0, 1)]);
+    let v = Variant::new(spec.layout(), 4, Arch::Sm90a).unwrap();
+    println!(
+        "{}",
+        v.macros()
+            .iter()
+            .map(|(n, x)| format!("-D{n}={x}{}", if *x > 0xffff_ffff { "ull" } else { "" }))
+            .collect::<Vec<_>>()
+            .join(" ")
+    );
+}

@@ -1,0 +1,193 @@
+// Attention of chunks of queries over packed pages: each token of a chunk sees all before it, from codes, and its chunk up to itself, from originals.
+//
+// A CTA takes some tokens of a chunk with the query heads of one KV head, and goes over the blocks that they see: records first, then blocks
+// of staging. A block comes into shared memory once for all warps; each decodes it for its own queries, 32 of them (16 of 256 channels), into the registers
+// of products of halves. Memory beside the arguments is none: outputs stay in registers from the first block to the last. A certificate for every
+// query and head is computed where one is wanted.
+#include "machine.cuh"
+#include "extend/args.cuh"
+#include "extend/shape.cuh"
+#include "attend/unit.cuh"
+#include "attend/turn.cuh"
+#include "extend/tile.cuh"
+#include "extend/query.cuh"
+#include "extend/decode.cuh"
+#include "extend/rows.cuh"
+#include "extend/certificate.cuh"
+
+// Starts to copy block `b` to a slot, if there is one. All threads.
+CKV_FN void fetch(const CkvExtendArgs& a, const Tile& t, u32 b, u8* slot) {
+    if (b < t.blocks) {
+        const u32 to = smem_addr(slot);
+        const int first = 16 * (int)threadIdx.x;
+        if (b < t.packed) {
+            const u8* from = a.packed + ldg(a.table + (u64)t.chunk.row * a.table_stride + b) * a.page_stride + t.head * a.head_stride;
+            for (int at = first; at < CKV_RECORD; at += 16 * THREADS) cp_async16(to + slot_of(at), from + at);
+        } else {
+            const u8* from = a.staged + (u64)(t.chunk.staged + b - t.packed) * a.staged_stride + (u64)t.head * (2 * SIDE_BYTES);
+            for (int at = first; at < 2 * SIDE_BYTES; at += 16 * THREADS) cp_async16(to + spread_out(at), from + at);
+        }
+    }
+    cp_async_commit();
+}
+
+// The blocks that a tile sees, in their order, and the slots that they get.
+struct Line {
+    u32 block, ahead;  // the one at hand; the next one to be asked for
+    int slot;
+};
+
+CKV_FN Line begin(const CkvExtendArgs& a, const Tile& t, u8* shared) {
+    Line line = {seen_from(t, 0), seen_from(t, 0), 0};
+#pragma unroll 1
+    for (int i = 0; i < STAGES - 1; i++) fetch(a, t, line.ahead, shared + i * SLOT), line.ahead = seen_from(t, line.ahead + 1);
+    return line;
+}
+
+CKV_FN void pass(const Tile& t, Line& line) {
+    line.block = seen_from(t, line.block + 1);
+    line.slot = line.slot + 1 == STAGES ? 0 : line.slot + 1;
+}
+
+// Waits for the block at hand, and asks for another in the place of the one before it. All threads.
+CKV_FN const u8* await(const CkvExtendArgs& a, const Tile& t, u8* shared, Line& line) {
+    u32* norms = (u32*)(shared + AT_NORMS) + 2 * line.slot;
+    if constexpr (STAGES == 1) {
+        sync_threads();
+        if (threadIdx.x < 2) norms[threadIdx.x] = 0;
+        fetch(a, t, line.block, shared);
+        cp_async_wait<0>();
+        sync_threads();
+        return shared;
+    }
+    cp_async_wait<STAGES < 2 ? 0 : STAGES - 2>();
+    if (threadIdx.x < 2) norms[threadIdx.x] = 0;
+    // It is there for every thread, and nobody is at the one before it.
+    sync_threads();
+    fetch(a, t, line.ahead, shared + (line.slot == 0 ? STAGES - 1 : line.slot - 1) * SLOT);
+    line.ahead = seen_from(t, line.ahead + 1);
+    return shared + line.slot * SLOT;
+}
+
+// One block into the state. `rows`: those of its tokens that there are.
+template <bool CODED>
+CKV_FN void extend_block(const CkvExtendArgs& a, const Tile& t, const u8* block, i32 at, int rows, Sight sight, bool certify, const Query& q, State& st,
+                         Mass& mass) {
+    clear(mass);
+#pragma unroll 1
+    for (int first = 0; first < TILES; first += SUB) {
+        Logits s;
+        Weights w;
+        score<CODED>(block, first, q, s);
+        if (sight == SOME) mask(a, t, at + 16 * first, s);
+        follow(q, s, st, mass);
+        weigh(q, s, st, certify, w, mass);
+        add<CODED>(block, first, rows, w, st);
+    }
+#pragma unroll
+    for (int mt = 0; mt < MT; mt++) st.l[mt][0] += mass.weight[mt][0], st.l[mt][1] += mass.weight[mt][2];
+}
+
+CKV_FN void store_pair(const CkvExtendArgs& a, u64 at, float x, float y) {
+    if (a.out_type == 2) {
+        *(Vec2*)((float*)a.out + at) = Vec2{float_as_u32(x), float_as_u32(y)};
+    } else {
+        *(u32*)((u16*)a.out + at) = a.out_type == 1 ? b2_pack(x, y) : h2_pack(x, y);
+    }
+}
+
+// Writes the warp's outputs, and leaves their norms and those less the centre, squared.
+CKV_FN void store_rows(const CkvExtendArgs& a, const Tile& t, const float* centre, const State& st, float (&norm)[MT][2], float (&radius)[MT][2]) {
+#pragma unroll
+    for (int mt = 0; mt < MT; mt++) {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const u32 row = row_number(mt, half);
+            const bool there = is_row(t, row);
+            const u64 token = (u64)t.chunk.first_row + t.first + token_of(row);
+            const u64 at = ((token * a.kv_heads + t.head) * GROUP + head_of(row)) * D + 2 * (lane() & 3);
+            const float inverse = 1.0f / st.l[mt][half];
+            float n = 0.0f, r = 0.0f;
+#pragma unroll
+            for (int e = 0; e < EIGHTHS; e++) {
+                float x[2];
+#pragma unroll
+                for (int i = 0; i < 2; i++) {
+                    x[i] = st.o[mt][e][2 * half + i] * inverse;
+                    const float away = x[i] - (centre ? ldg(centre + 8 * e + 2 * (lane() & 3) + i) : 0.0f);
+                    n = fma_rn(x[i], x[i], n), r = fma_rn(away, away, r);
+                }
+                if (there) store_pair(a, at + 8 * e, x[0], x[1]);
+            }
+            n += shfl_xor(n, 1), r += shfl_xor(r, 1);
+            n += shfl_xor(n, 2), r += shfl_xor(r, 2);
+            norm[mt][half] = n, radius[mt][half] = r;
+        }
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, CTAS) ckv_extend(const __grid_constant__ CkvExtendArgs a) {
+    CKV_DYNAMIC_SHARED(shared);
+    grid_dependency_wait();
+    // What is needed once a block lies in shared memory: registers are for outputs.
+    Tile& t = *(Tile*)(shared + AT_TILE);
+    if (threadIdx.x == 0) t = tile_of(a);
+    sync_threads();
+    const Span span = span_of(t);
+    const bool certify = a.certificates != nullptr;
+    const Query q = query_at(shared + AT_QUERIES);
+    Sums& sums = ((Sums*)(shared + AT_SUMS + warp() * SUMS_BYTES))[lane()];
+    static_assert(sizeof(Sums) * 32 == SUMS_BYTES, "SUMS_BYTES");
+    clear(sums);
+    const u64 of_head = ((u64)t.chunk.row * a.kv_heads + t.head) * D;
+    const float* centre = a.centres ? a.centres + of_head : nullptr;
+    float centre_norm = 0.0f;
+    if (centre && certify) {
+        for (int c = lane(); c < D; c += 32) centre_norm = fma_ru(ldg(centre + c), ldg(centre + c), centre_norm);
+        centre_norm = sqrt_ru(warp_sum(centre_norm) * 1.0001f);
+    }
+    State st;
+    Mass mass;
+    clear(st);
+    Line line = begin(a, t, shared);
+    prepare_queries<TURBO_KEYS>(a, t, q);
+#pragma unroll 1
+    for (; line.block < t.packed; pass(t, line)) {
+        const u8* block = await(a, t, shared, line);
+        const i32 at = (i32)(line.block * BLOCK);
+        const Sight sight = sight_of(a, span, at);
+        if (sight == NOTHING) continue;
+        extend_block<true>(a, t, block, at, BLOCK, sight, certify, q, st, mass);
+        if (certify) certify_block<true>(a, t, block, at, load_summary(block + CKV_SUMMARY), q, st, mass, sums);
+    }
+#if CKV_VALUE == 2
+    turn_back(st);
+#endif
+    if constexpr (TURBO_KEYS) prepare_queries<false>(a, t, q);
+#pragma unroll 1
+    for (; line.block < t.blocks; pass(t, line)) {
+        const u8* block = await(a, t, shared, line);
+        const i32 at = (i32)(line.block * BLOCK), left = (i32)(t.chunk.before + t.chunk.tokens) - at;
+        const int rows = left < BLOCK ? left : BLOCK;
+        u32* norms = (u32*)(shared + AT_NORMS) + 2 * line.slot;
+        if (certify) {
+            row_norms<WARPS, 1, Spread>(block, rows, 0, norms);
+            sync_threads();
+        }
+        const Sight sight = sight_of(a, span, at);
+        if (sight == NOTHING) continue;
+        extend_block<false>(a, t, block, at, rows, sight, certify, q, st, mass);
+        if (certify) certify_block<false>(a, t, block, at, summary_of(norms, centre_norm), q, st, mass, sums);
+    }
+    float norm[MT][2], radius[MT][2];
+    store_rows(a, t, centre, st, norm, radius);
+    if (!certify) return;
+    // The lane's row.
+    const float n = own_row(norm), r = own_row(radius), l = own_row(st.l);
+    const u32 c4 = lane() & 3, row = warp() * ROWS + 8 * c4 + (lane() >> 2);
+    if (c4 >= (u32)(2 * MT) || !is_row(t, row)) return;
+    const u32 tokens = t.chunk.before + t.first + token_of(row) + 1;
+    const u64 token = (u64)t.chunk.first_row + t.first + token_of(row);
+    const float products = (float)((tokens + 15) / 16 + TILES);
+    a.certificates[(token * a.kv_heads + t.head) * GROUP + head_of(row)] = certify_row(a, sums, l, sqrt_rn(n), sqrt_ru(r * UP), products, tokens);
+}

@@ -1,0 +1,40 @@
+// Arguments of the extend kernel. The twin in Rust is `ExtendArgs`.
+#pragma once
+#include "verdict.cuh"
+
+// New tokens of one sequence. Their keys and values, and those of the tokens before them that share the first one's block, lie in blocks of
+// staging that follow each other; all before those are records.
+struct CkvChunk {
+    u32 row;         // of the sequence, in the tables
+    u32 before;      // tokens of the sequence before the chunk
+    u32 tokens;      // of the chunk, at least 1
+    u32 first_row;   // of the chunk, in queries and outputs
+    u32 staged;      // block of staging that holds token `before`
+    u32 first_tile;  // tiles of the chunks before this one
+};
+
+struct CkvExtendArgs {
+    const CkvChunk* chunks; // [chunk_count]
+    const u8* packed;       // record of page p, head h: packed + p * page_stride + h * head_stride
+    u64 page_stride;
+    u64 head_stride;
+    const u32* table;       // [rows][table_stride] page of each full block
+    const u8* staged;       // block b: staged + b * staged_stride, [kv_heads][keys, values] in fragment order
+    u64 staged_stride;
+    const float* centres;   // [rows][kv_heads][D] value centres; null: zero
+    const void* query;      // [tokens of all chunks][kv_heads * GROUP][D], of type query_type
+    void* out;              // the same shape, of type out_type
+    CkvCertificate* certificates; // [tokens of all chunks][kv_heads * GROUP]; null: not wanted, and not computed
+    u32 chunk_count;
+    u32 tiles;              // of all chunks
+    u32 kv_heads;
+    u32 table_stride;
+    u32 query_type;         // 0 f16, 1 bf16, 2 f32
+    u32 out_type;           // 0 f16, 1 bf16, 2 f32
+    float scale;            // of the logits
+    float relative;         // tolerance as a share of the output's norm
+    float absolute;         // and as a length: an output passes under the larger
+    u32 window;             // of a variant with windows: newest tokens that a query sees, its own among them, at least 1
+    u32 sinks;              // and first tokens of the sequence
+    u32 unused;
+};

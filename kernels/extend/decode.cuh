@@ -1,0 +1,125 @@
+// Units of keys and of values as halves that are multiplied as they are: of the originals, or of what codes stand for, scales and offsets included,
+// rounded once.
+//
+// For a few queries scales are better multiplied into the query (attend/keys.cuh): for the many of a chunk a unit is decoded once for all of
+// a warp's, and every format is halves from here on.
+#pragma once
+
+// A bf16 pair as halves: exact, but for what is out of their range.
+CKV_FN void as_halves(u32 (&h)[8]) {
+#if CKV_STORE == 1
+#pragma unroll
+    for (int i = 0; i < 8; i++) h[i] = h2_pack(b_lo(h[i]), b_hi(h[i]));
+#endif
+}
+
+// Originals lie in a slot otherwise than in memory: of each unit first the first sixteen bytes of all lanes, then the others, so that eight lanes read
+// from as many banks. Where byte `at` of a side goes, for whole pieces of 16.
+CKV_FN int spread_out(int at) { return (at & ~1023) | (at >> 4 & 1) << 9 | (at >> 5 & 31) << 4; }
+CKV_FN void load_spread(const u8* side, int unit, u32 (&h)[8]) {
+    const u8* at = side + unit * 1024 + lane() * 16;
+    const Vec4 a = *(const Vec4*)at, b = *(const Vec4*)(at + 512);
+    h[0] = a.x, h[1] = a.y, h[2] = a.z, h[3] = a.w;
+    h[4] = b.x, h[5] = b.y, h[6] = b.z, h[7] = b.w;
+}
+struct Spread {
+    static __device__ __forceinline__ void load(const u8* side, int unit, u32 (&h)[8]) { load_spread(side, unit, h); }
+};
+
+// Where byte `at` of a record goes.
+CKV_FN int slot_of(int at) {
+    if (!KEYS_CODED && at >= CKV_KEY_CODES && at < CKV_KEY_CODES + SIDE_BYTES) return CKV_KEY_CODES + spread_out(at - CKV_KEY_CODES);
+    if (!VALUES_CODED && at >= CKV_VALUE_CODES && at < CKV_VALUE_CODES + SIDE_BYTES) return CKV_VALUE_CODES + spread_out(at - CKV_VALUE_CODES);
+    return at;
+}
+
+// Scales and offsets of the lane's eight channels of a chunk.
+struct KeyScales {
+    u32 scale[4], offset[4];
+};
+CKV_FN void load_key_scales(const u8* record, int j, KeyScales& s) {
+#if CKV_KEY == 1
+    const u8* at = record + CKV_KEY_SCALES + (32 * j + 8 * (lane() & 3)) * 2;
+    const Vec4 v = *(const Vec4*)at, z = *(const Vec4*)(at + 2 * D);
+    s.scale[0] = v.x, s.scale[1] = v.y, s.scale[2] = v.z, s.scale[3] = v.w;
+    s.offset[0] = z.x, s.offset[1] = z.y, s.offset[2] = z.z, s.offset[3] = z.w;
+#endif
+}
+
+// Both halves of a register.
+CKV_FN u32 twice(u16 x) { return (u32)x | (u32)x << 16; }
+
+// Chunk j of tile t of a record's keys. Registers 0, 2, 4, 6: token lane / 4 of the tile; the others: token lane / 4 + 8. Channels 8 (lane % 4) and on, a
+// pair for two registers each.
+CKV_FN void key_unit(const u8* record, int t, int j, const KeyScales& s, u32 (&h)[8]) {
+#if CKV_KEY == 1
+    load_codes<8, 128>(record + CKV_KEY_CODES, t * CHUNKS + j, h);
+#pragma unroll
+    for (int i = 0; i < 8; i++) h[i] = h2_fma(h[i], s.scale[i / 2], s.offset[i / 2]);
+#elif CKV_KEY == 2 || CKV_KEY == 3
+#if CKV_KEY == 2
+    load_codes<CKV_KEY_BITS, 1u << (CKV_KEY_BITS - 1)>(record + CKV_KEY_CODES, t * CHUNKS + j, h);
+    const int group = 32 * j / CKV_KEY_GROUP;
+#else
+    constexpr Levels LEVELS = levels_of(CKV_KEY_LEVELS);
+    load_levels<CKV_KEY_BITS, 0>(record + CKV_KEY_CODES, t * CHUNKS + j, LEVELS, h);
+    const int group = 0;
+#endif
+    const u8* at = record + CKV_KEY_SCALES + (group * BLOCK + 16 * t + (lane() >> 2)) * 2;
+    const u32 first = twice(*(const u16*)at), second = twice(*(const u16*)(at + 16));
+#pragma unroll
+    for (int i = 0; i < 8; i++) h[i] = h2_mul(h[i], i & 1 ? second : first);
+#else
+    load_spread(record + CKV_KEY_CODES, t * CHUNKS + j, h);
+    as_halves(h);
+#endif
+}
+
+// Chunk j of tile t of a record's values. Registers 0, 1, 4, 5: tokens 2 (lane % 4) and the next of the tile; the others: 8 tokens on. Channels 16 (i / 4) +
+// 8 (i % 2) + lane / 4.
+CKV_FN void value_unit(const u8* record, int t, int j, u32 (&h)[8]) {
+    const int token = 16 * t + 2 * (int)(lane() & 3);
+#if CKV_VALUE == 1
+    constexpr int GROUPS = D / CKV_VALUE_GROUP;
+    load_codes<CKV_VALUE_BITS, 0>(record + CKV_VALUE_CODES, t * CHUNKS + j, h);
+    const u8* scales = record + CKV_VALUE_SCALES;
+#pragma unroll
+    for (int e = 0; e < 2; e++) {
+        const int group = (32 * j + 16 * e) / CKV_VALUE_GROUP;
+#pragma unroll
+        for (int later = 0; later < 2; later++) {
+            const u8* at = scales + (group * BLOCK + token + 8 * later) * 2;
+            const u32 scale = *(const u32*)at, offset = *(const u32*)(at + 2 * BLOCK * GROUPS);
+#pragma unroll
+            for (int i = 4 * e + 2 * later; i < 4 * e + 2 * later + 2; i++) h[i] = h2_fma(h[i], scale, offset);
+        }
+    }
+#elif CKV_VALUE == 2
+    constexpr Levels LEVELS = levels_of(CKV_VALUE_LEVELS);
+    load_levels<CKV_VALUE_BITS, 0>(record + CKV_VALUE_CODES, t * CHUNKS + j, LEVELS, h);
+    const u8* at = record + CKV_VALUE_SCALES + token * 2;
+    const u32 first = *(const u32*)at, second = *(const u32*)(at + 16);
+#pragma unroll
+    for (int i = 0; i < 8; i++) h[i] = h2_mul(h[i], i & 2 ? second : first);
+#else
+    load_spread(record + CKV_VALUE_CODES, t * CHUNKS + j, h);
+    as_halves(h);
+#endif
+}
+
+// The same of a block of originals. Values of rows from `rows` on were never written: not numbers to be multiplied, not even by zero.
+CKV_FN void key_rows(const u8* block, int t, int j, u32 (&h)[8]) {
+    load_spread(block, t * CHUNKS + j, h);
+    as_halves(h);
+}
+CKV_FN void value_rows(const u8* block, int t, int j, int rows, u32 (&h)[8]) {
+    load_spread(block + SIDE_BYTES, t * CHUNKS + j, h);
+    as_halves(h);
+    if (rows >= BLOCK) return;
+    const int left = rows - 16 * t - 2 * (int)(lane() & 3);
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        const int token = i & 2 ? 8 : 0;
+        h[i] &= left > token + 1 ? 0xffffffffu : left > token ? 0x0000ffffu : 0u;
+    }
+}

@@ -1,0 +1,35 @@
+// How a CTA of the extend kernel is cut.
+#pragma once
+#include "sizes.cuh"
+
+constexpr int WARPS = CKV_EXTEND_WARPS, THREADS = 32 * WARPS;
+constexpr int STAGES = CKV_EXTEND_STAGES;
+// CTAs to a multiprocessor: one decodes and weighs while the other multiplies.
+constexpr int CTAS = CKV_EXTEND_CTAS;
+// A warp's queries: as many as leave registers for their outputs. In tiles of 16, the rows of a product.
+constexpr int MT = D <= 128 ? 2 : 1, ROWS = 16 * MT;
+// A CTA's: the query heads of whole tokens.
+constexpr int TILE = WARPS * ROWS / GROUP;
+static_assert(TILE >= 1, "the heads of a token");
+// Tiles of 16 tokens whose logits live at once.
+constexpr int SUB = TILES < 2 ? TILES : 2;
+
+// Chunks of channels that are scored in one go: loads of the next run ahead of the products of one.
+constexpr int SCORED_AT_ONCE = 4;
+
+// A slot holds a record, or both sides of a block of originals.
+constexpr int SLOT = ((CKV_RECORD > 2 * SIDE_BYTES ? CKV_RECORD : 2 * SIDE_BYTES) + 127) / 128 * 128;
+// A warp's queries as operands, and three numbers of each: see query.cuh.
+constexpr int QUERY_BYTES = ROWS * (2 * D + 12);
+// Sums of the certificate, a row a lane.
+constexpr int SUMS_BYTES = 32 * 40;
+// Largest norms of a block of originals, of its keys and of its values, by slot.
+constexpr int NORM_BYTES = STAGES * 8;
+constexpr int AT_QUERIES = STAGES * SLOT, AT_SUMS = AT_QUERIES + WARPS * QUERY_BYTES, AT_NORMS = AT_SUMS + WARPS * SUMS_BYTES;
+constexpr int AT_TILE = AT_NORMS + NORM_BYTES, TILE_BYTES = 52;
+constexpr int SHARED_BYTES = (AT_TILE + TILE_BYTES + 15) / 16 * 16;
+static_assert(SHARED_BYTES == CKV_EXTEND_SHARED, "CKV_EXTEND_SHARED");
+
+// Names that headers of the decode kernel want.
+constexpr int COLUMNS = 1;
+constexpr bool CORRECTS = false;
