@@ -54,7 +54,9 @@ CKV_FN float scaled_square(const u8* record, const Query& q) {
     for (int mt = 0; mt < MT; mt++) {
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            const float own = r & 1 ? n[mt][half][2 * half + 1] : n[mt][half][2 * half];
+            // A mask: of a choice the compiler would make a table in memory.
+            const u32 odd = 0u - (r & 1), even = ~odd;
+            const float own = u32_as_float((float_as_u32(n[mt][half][2 * half + 1]) & odd) | (float_as_u32(n[mt][half][2 * half]) & even));
             diagonal[mt][half] = shfl(own, (int)(4 * r + (r >> 1)));
         }
     }

@@ -47,7 +47,8 @@ fn in_c(error: &certkv::Error) -> String {
 /// The field of certkv_config that a field of the engine's configuration comes from.
 fn field_in_c(field: &str) -> &str {
     match field {
-        "formats" => "format",
+        // C has no formats that need one.
+        "formats" | "calibration" => "format",
         "prefixes" => "prefix_units",
         "spill" => "spill_store",
         same => same,

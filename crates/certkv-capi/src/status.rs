@@ -222,7 +222,7 @@ pub extern "C" fn certkv_status_name(status: i32) -> *const c_char {
 /// The status of an error of the engine.
 pub(crate) fn of(error: &Error) -> certkv_status {
     match error {
-        Error::Geometry(_) | Error::Config { .. } => CERTKV_INVALID_ARGUMENT,
+        Error::Geometry(_) | Error::Config { .. } | Error::Calibration(_) => CERTKV_INVALID_ARGUMENT,
         Error::Format(_) => CERTKV_FORMAT,
         Error::Budget(_) => CERTKV_BUDGET,
         Error::UnknownSequence(_) => CERTKV_UNKNOWN_SEQUENCE,

@@ -4,18 +4,27 @@ use crate::{
     model::{self, AttentionError},
     sequence::{Layers, One, Store, refused, room},
 };
+use certkv::calibration::Calibration;
 use certkv::{Cache, Certificate, Certified, Chunk, Config, Error, MemoryUse, Policy, Seed000, SequenceId, Step};
+use std::sync::Arc;
 
 /// Caches of this library on the CPU.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct CpuEngine {
     threads: usize,
+    calibration: Option<Arc<Calibration>>,
 }
 
 impl CpuEngine {
     /// Caches that use `threads` threads.
     pub const fn new(threads: usize) -> Self {
-        Self { threads }
+        Self { threads, calibration: None }
+    }
+
+    /// The same with a calibration, for formats that need one.
+    #[must_use]
+    pub fn calibrated(self, calibration: Option<Arc<Calibration>>) -> Self {
+        Self { calibration, ..self }
     }
 }
 
@@ -44,6 +53,7 @@ impl Engine for CpuEngine {
     ) -> Result<Box<dyn Backend>, AttentionError> {
         let (geometry, tokens) = room(mode, model, capacity)?;
         let mut config = Config::new(geometry, tokens).with_format(mode.format);
+        config.calibration = self.calibration.clone().filter(|_| mode.format.key.is_calibrated());
         config.max_sequences = 2;
         config.threads = self.threads;
         config.policy = policy(mode.policy);

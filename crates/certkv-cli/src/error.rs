@@ -29,6 +29,11 @@ impl CliError {
         }
     }
 
+    /// A refused input, by what refused it.
+    pub fn refused(why: impl std::error::Error + Send + Sync + 'static) -> Self {
+        Self::Input(Box::new(why))
+    }
+
     /// A refused input in words.
     pub fn input(reason: impl Into<String>) -> Self {
         Self::Input(reason.into().into())

@@ -20,7 +20,7 @@ fn scratch(name: &str) -> PathBuf {
 
 #[test]
 fn usage_is_code_2() {
-    let bad: [&[&str]; 41] = [
+    let bad: [&[&str]; 44] = [
         &[],
         &["fly"],
         &["--fly"],
@@ -30,6 +30,9 @@ fn usage_is_code_2() {
         &["eval", "--limit", "0"],
         &["eval", "--context", "3"],
         &["eval", "--policy", "hope"],
+        &["eval", "--format", "ctq4-v4g64-b64"],
+        &["eval", "--calibration", "x", "--format", "tq4-v4g64-b64"],
+        &["eval", "--calibration", "x", "--format", "ctq4-v4g64-b64", "--twin"],
         &["eval", "--curves", "x.json", "--policy", "packed"],
         &["eval", "--curves", "x.json", "--twin-only"],
         &["demo", "--threads", "0"],
@@ -190,6 +193,44 @@ fn calibrations_are_written_compared_and_refused() {
     assert!(!Path::new(&short).exists());
     let nowhere = code(&["calibrate", "/nowhere", "--text", &text, "--out", &short]);
     assert!(nowhere.0 == 3 && nowhere.1.contains("config.json"), "{}", nowhere.1);
+}
+
+#[test]
+fn calibrated_keys_are_evaluated_with_the_calibration_of_their_model() {
+    let assets = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../assets");
+    let path = |p: &Path| p.to_str().unwrap().to_owned();
+    let (model, text) = (path(&assets.join("ref-d128")), path(&assets.join("eval/text.bin")));
+    let file = path(&scratch("calibrated").join("file"));
+    let line = ["calibrate", &model, "--text", &text, "--skip", "9000", "--tokens", "96", "--quiet", "--out", &file];
+    assert_eq!(code(&line).0, 0);
+    let eval = |file: &str| {
+        let work = ["--text", "bundled", "--context", "256", "--scored", "8", "--windows", "1", "--witness", "1"];
+        let line = ["eval", "--quiet", "--tasks", "none", "--format", "ctq4-v4g64-b32", "--calibration", file];
+        code(&[&line[..], &work].concat())
+    };
+    let (ok, said) = eval(&file);
+    assert!(ok == 0 && said.contains("ctq4-v4g64-b32"), "{said}");
+    // Nothing, something else, another version, another model: named, with the file.
+    let (whole, nowhere) = (std::fs::read(&file).unwrap(), format!("{file}-nowhere"));
+    let calibration = certkv_control::Calibration::from_bytes(&whole).unwrap();
+    let mut source = *calibration.source();
+    source.model[0] ^= 1;
+    let seen = (0..12).map(|at| calibration.head(at / 2, at % 2).unwrap().0.clone()).collect();
+    let other = certkv_control::Calibration::choose(*calibration.heads(), source, *calibration.rule(), seen).unwrap();
+    let mut newer = whole.clone();
+    newer[8] ^= 64;
+    let cases = [(other.to_bytes(), "weights"), (newer, "version"), (whole[..50].to_vec(), "50 bytes")];
+    for (bytes, part) in cases {
+        std::fs::write(&file, bytes).unwrap();
+        let (code, said) = eval(&file);
+        assert!(code == 3 && said.contains(part) && said.contains(&file), "{code} {said}");
+    }
+    assert!(eval(&nowhere).0 == 3);
+    // The bench has no model: it calibrates on what it measures.
+    let small =
+        ["--context", "256", "--heads", "2", "--kv-heads", "1", "--repeats", "1", "--head-dim", "64", "--quiet"];
+    let (ok, said) = code(&[&["bench", "--format", "ctq4-tq4-b32"][..], &small].concat());
+    assert!(ok == 0 && said.contains("ctq4-tq4-b32"), "{said}");
 }
 
 #[test]

@@ -13,7 +13,8 @@ use certkv_core::{
 };
 use core::ops::Range;
 
-/// Decoded key of one token, into `out` (dim,).
+/// Decoded key of one token, into `out` (dim,); of a calibrated format, in the metric of its codes
+/// ([`KeyMetric::unfold`](crate::KeyMetric::unfold) brings it back).
 ///
 /// # Errors
 /// [`CodecError::Shape`] if the record, the token or `out` does not fit the layout.
@@ -70,7 +71,8 @@ pub fn refined_value(layout: &RecordLayout, record: &[u8], token: usize, out: &m
 }
 
 /// Logits `s q.k^_t` of every token, (tokens,), summed from codes in the codec's own order: per-channel scales fold
-/// into the query, per-token scales multiply a group's sum, and TurboQuant turns the query.
+/// into the query, per-token scales multiply a group's sum, and TurboQuant turns the query. Of a calibrated format `q` is the
+/// folded query, and what its metric adds is not in them.
 ///
 /// # Errors
 /// [`CodecError::Shape`] if the record or `q` does not fit the layout.
@@ -186,7 +188,7 @@ impl<'a> KeySide<'a> {
         let part = |range| section(record, range);
         let (codes, scales) = (part(&layout.key_codes), part(&layout.key_scales));
         let levels =
-            if let KeyFormat::Turbo { bits } = layout.format.key { level_bytes(layout.dim, bits) } else { [0; 64] };
+            if let KeyFormat::Turbo { bits, .. } = layout.format.key { level_bytes(layout.dim, bits) } else { [0; 64] };
         Self { layout, codes, scales, residuals: part(&layout.key_residuals), levels }
     }
 

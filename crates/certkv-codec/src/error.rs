@@ -114,6 +114,11 @@ pub enum CodecError {
         /// Its place there.
         word: usize,
     },
+    /// The format is calibrated and there is no metric to code keys in, or the other way round.
+    Metric {
+        /// One is needed.
+        needed: bool,
+    },
 }
 
 impl fmt::Display for CodecError {
@@ -133,6 +138,8 @@ impl fmt::Display for CodecError {
             Self::NotUnit { group, word } => {
                 write!(f, "codebook: direction {word} of group {group} is not of length 1")
             }
+            Self::Metric { needed: true } => f.write_str("metric: none given for keys that are coded in one"),
+            Self::Metric { needed: false } => f.write_str("metric: given for keys that are coded as they are"),
         }
     }
 }

@@ -17,6 +17,7 @@ pub mod fp8;
 pub mod gtq;
 pub mod identity;
 pub mod logit;
+pub mod metric;
 pub mod pack;
 pub mod record;
 pub mod refine;
@@ -30,4 +31,5 @@ mod numeric;
 mod planes;
 
 pub use error::{CodecError, Input};
+pub use metric::KeyMetric;
 pub use record::Encoder;

@@ -3,9 +3,11 @@
 //! The bytes are those of `certkv_core::layout`; the codes are bit for bit those of [`crate::channel8`],
 //! [`crate::token_sym`] and [`crate::affine`], whose row functions this module calls; the summary is measured on the
 //! decoded block as in [`crate::annotate`]. A TurboQuant side ([`crate::turboquant`], levels as bytes) is rotated first and
-//! measured as it lies: a rotation leaves every norm as it was.
+//! measured as it lies: a rotation leaves every norm as it was. Calibrated keys are measured in the metric that they are coded
+//! in ([`crate::metric`]), as (4.4) and (4.9) want it.
 use crate::annotate::{Spectral, publish};
 use crate::error::{CodecError, Input, consistent, sized};
+use crate::metric::KeyMetric;
 use crate::numeric::{divisor, sum_square_differences, sum_squares};
 use crate::planes::{place_key_row, place_value_quad, write_planes};
 use crate::refine::{Residuals, inverse};
@@ -53,7 +55,8 @@ struct Turbo {
 impl Turbo {
     fn new(layout: &RecordLayout) -> Option<Self> {
         let dim = layout.dim;
-        let keys = if let KeyFormat::Turbo { bits } = layout.format.key { Some(Book::bytes(dim, bits)) } else { None };
+        let keys =
+            if let KeyFormat::Turbo { bits, .. } = layout.format.key { Some(Book::bytes(dim, bits)) } else { None };
         let values =
             if let ValueFormat::Turbo { bits } = layout.format.value { Some(Book::bytes(dim, bits)) } else { None };
         let rotation = Rotation::new(dim, rotation::SEED);
@@ -61,7 +64,8 @@ impl Turbo {
     }
 }
 
-/// At least what a rotation in float64 is off by, relative to the vector's norm: some twenty roundings of 2^-53.
+/// At least what a rotation in float64 is off by, relative to the vector's norm: some twenty roundings of 2^-53, two of a metric
+/// before it included.
 const TURNED: f64 = 1.0 / (1u64 << 46) as f64;
 
 /// What a side contributes to the summary.
@@ -128,16 +132,39 @@ impl Encoder {
     /// zeroed.
     ///
     /// # Errors
-    /// [`CodecError::Shape`], [`CodecError::NonFinite`], or [`CodecError::ScaleOverflow`]: the block stays
-    /// uncompressed. `out` is untouched then.
+    /// [`CodecError::Shape`], [`CodecError::NonFinite`], [`CodecError::Metric`] for a calibrated format, or
+    /// [`CodecError::ScaleOverflow`]: the block stays uncompressed. `out` is untouched then.
     pub fn encode(&mut self, keys: &[u16], values: &[u16], centre: &[f32], out: &mut [u8]) -> Result<(), CodecError> {
+        self.encode_in(None, keys, values, centre, out)
+    }
+
+    /// As [`Encoder::encode`], keys in `metric`: given for a calibrated format, and for no other.
+    ///
+    /// # Errors
+    /// As [`Encoder::encode`]; [`CodecError::Metric`] where the format wants it otherwise.
+    pub fn encode_in(
+        &mut self,
+        metric: Option<&KeyMetric<'_>>,
+        keys: &[u16],
+        values: &[u16],
+        centre: &[f32],
+        out: &mut [u8],
+    ) -> Result<(), CodecError> {
         self.check(keys, values, centre, out)?;
+        let needed = self.layout.format.key.is_calibrated();
+        if metric.is_some() != needed {
+            return Err(CodecError::Metric { needed });
+        }
+        metric.map_or(Ok(()), |m| sized(Input::KeyCentre, m.dim(), self.layout.dim))?;
         let (dim, store) = (self.layout.dim, self.layout.store);
         widen(keys, store, &mut self.single, &mut self.keys);
         widen(values, store, &mut self.single, &mut self.values);
         self.centre.iter_mut().zip(centre).for_each(|(c, x)| *c = f64::from(*x));
         let key_norm = largest(&self.keys, dim);
         let radius = largest_difference(&self.values, &self.centre, dim);
+        if let Some(metric) = metric {
+            self.keys.chunks_exact_mut(dim).for_each(|key| metric.fold(key));
+        }
         self.turn();
         // Every scale first: whatever can fail has failed before the first byte is written.
         self.scale_keys()?;
@@ -410,7 +437,7 @@ impl Encoder {
                 let scales = self.key_scales.iter().zip(&self.key_offsets);
                 scales.map(|(s, z)| 128.0 * s + z.abs()).map(|x| x * x).sum::<f64>().sqrt()
             }
-            KeyFormat::Turbo { bits } => {
+            KeyFormat::Turbo { bits, .. } => {
                 let most = self.key_scales.iter().fold(0.0f64, |m, s| s.max(m));
                 turboquant::last_level(bits) * most * (dim as f64).sqrt()
             }

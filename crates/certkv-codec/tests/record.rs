@@ -2,7 +2,7 @@
 mod common;
 
 use certkv_codec::token_sym::{Mode, Sharing, Spec};
-use certkv_codec::{CodecError, Encoder, Input, affine, channel8, decode, token_sym, turboquant};
+use certkv_codec::{CodecError, Encoder, Input, KeyMetric, affine, channel8, decode, token_sym, turboquant};
 use certkv_core::{Dtype, ErrorSummary, Geometry, KeyFormat, RecordLayout, ValueFormat, layout::key_index};
 use common::{block, difference, largest_norm, numbers, spectral, uniform};
 use proptest::prelude::*;
@@ -34,7 +34,7 @@ fn reference_keys(l: &RecordLayout, keys: &[f64]) -> (Vec<f64>, Vec<f64>, Option
             let x = by_channel(&decoded);
             (decoded, x, None)
         }
-        KeyFormat::Turbo { bits } => {
+        KeyFormat::Turbo { bits, .. } => {
             let b = turboquant::encode_bytes(keys, dim, bits).unwrap();
             let rows = b.codes.chunks_exact(dim).zip(&b.radius);
             let turned: Vec<f64> =
@@ -312,4 +312,54 @@ fn the_judge_sees_planted_errors() {
     }
     println!("GATE record-judge executed={} failed=0 controls={caught}/{} seed=0x51", planted.len(), planted.len());
     assert_eq!(caught, planted.len());
+}
+
+/// Calibrated keys are the codes of `(k - c) S`, measured there; norms of originals are those of the keys.
+#[test]
+fn calibrated_records_are_those_of_the_folded_keys() {
+    for (dim, bits, text) in
+        [(64, 4, "ctq4-tq4-b16"), (96, 6, "ctq6-v4g32-b32"), (128, 3, "ctq3-f16-b16"), (256, 1, "ctq1-tq2-b64")]
+    {
+        let l = layout(text, dim, Dtype::F16).unwrap();
+        let (k, v) = (block(dim as u64, l.tokens(), dim, Dtype::F16), block(5, l.tokens(), dim, Dtype::F16));
+        let values_centre = vec![0.25; dim];
+        let centre: Vec<f32> = (0..dim).map(|c| 2.0 * uniform(9, c) as f32).collect();
+        let balance: Vec<f32> = (0..dim).map(|c| (3.0 * uniform(11, c)).exp2() as f32).collect();
+        let metric = KeyMetric::new(&centre, &balance).unwrap();
+        let (mut e, mut record) = (Encoder::new(&l), vec![0xff; l.bytes]);
+        e.encode_in(Some(&metric), &k, &v, &values_centre, &mut record).unwrap();
+        let keys = numbers(&k, Dtype::F16);
+        let mut folded = keys.clone();
+        folded.chunks_exact_mut(dim).for_each(|key| metric.fold(key));
+        let reference = turboquant::encode_bytes(&folded, dim, bits).unwrap().decode();
+        assert_eq!(read(&l, &record).0, reference, "{text}");
+        let (s, errors) = (decode::read_summary(&l, &record), difference(&folded, &reference));
+        assert!(
+            rounded_up(s.eps, largest_norm(&errors, dim)) && certified(s.kappa, spectral(&errors, dim)),
+            "{text} {s:?}"
+        );
+        assert!(rounded_up(s.key_norm, largest_norm(&keys, dim)), "{text} {s:?}");
+        // A metric of nothing leaves the codes of the plain format.
+        let (zero, one) = (vec![0.0; dim], vec![1.0; dim]);
+        let plain = layout(&text[1..], dim, Dtype::F16).unwrap();
+        let mut same = vec![0; l.bytes];
+        e.encode_in(Some(&KeyMetric::new(&zero, &one).unwrap()), &k, &v, &values_centre, &mut record).unwrap();
+        Encoder::new(&plain).encode(&k, &v, &values_centre, &mut same).unwrap();
+        assert_eq!(record, same, "{text}");
+        // Given if and only if the format wants it, and of its channels; nothing is written otherwise.
+        let refused = e.encode(&k, &v, &values_centre, &mut record);
+        assert_eq!(refused, Err(CodecError::Metric { needed: true }));
+        let refused = Encoder::new(&plain).encode_in(Some(&metric), &k, &v, &values_centre, &mut record);
+        assert_eq!(refused, Err(CodecError::Metric { needed: false }));
+        let short = KeyMetric::new(&centre[1..], &balance[1..]).unwrap();
+        let refused = e.encode_in(Some(&short), &k, &v, &values_centre, &mut record);
+        assert!(matches!(refused, Err(CodecError::Shape { input: Input::KeyCentre, .. })));
+        assert_eq!(record, same);
+    }
+    // A radius that f16 does not hold leaves the block uncoded.
+    let l = layout("ctq4-f16-b16", 64, Dtype::F16).unwrap();
+    let (x, loud) = (block(1, 16, 64, Dtype::F16), vec![1e7; 64]);
+    let metric = KeyMetric::new(&loud, &loud).unwrap();
+    let refused = Encoder::new(&l).encode_in(Some(&metric), &x, &x, &[0.0; 64], &mut vec![0; l.bytes]);
+    assert!(matches!(refused, Err(CodecError::ScaleOverflow { input: Input::Keys, .. })), "{refused:?}");
 }

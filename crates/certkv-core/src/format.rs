@@ -3,7 +3,7 @@
 //! A format is written `KEY-VALUE-bBLOCK`, for example `k8-v4g32-b32`, or `KEY-VALUE-bBLOCK-rK.V` with residuals:
 //! - keys: `f16`, `bf16`, `k8` (8 bits per channel and block, f16 scales; `k8f32`, `k8bf16` for other scale types),
 //!   `t4`, `t8` .. (symmetric per token and head, f16 scales; `t4g32` with one scale per 32 channels), `tq4` (TurboQuant:
-//!   rotated, 1 to 6 bits, one f16 radius per token);
+//!   rotated, 1 to 6 bits, one f16 radius per token), `ctq4` (the same, centred and balanced by a calibration);
 //! - values: `f16`, `bf16`, `v4g32` (4 bits, one f16 scale and offset per token and 32 channels; 2 to 8 bits), `tq4`;
 //! - block: 16, 32 or 64 tokens;
 //! - residuals: `r5.4` for 5 bits beside each key code and 4 beside each value code, math.md (2.23).
@@ -34,6 +34,8 @@ pub enum KeyFormat {
     Turbo {
         /// Bits of one code: 1 to [`TURBO_BITS`].
         bits: u8,
+        /// Keys are coded around the centre and in the balanced metric of a calibration, math.md (2.19a): `ctq4`.
+        calibrated: bool,
     },
 }
 
@@ -160,13 +162,18 @@ impl KeyFormat {
         match self {
             Self::F16 | Self::Bf16 => 16,
             Self::Channel8 { .. } => 8,
-            Self::Token { bits, .. } | Self::Turbo { bits } => bits as usize,
+            Self::Token { bits, .. } | Self::Turbo { bits, .. } => bits as usize,
         }
     }
 
     /// True if decoding gives the originals back.
     pub const fn is_exact(self) -> bool {
         matches!(self, Self::F16 | Self::Bf16)
+    }
+
+    /// True if codes mean something only together with a calibration.
+    pub const fn is_calibrated(self) -> bool {
+        matches!(self, Self::Turbo { calibrated: true, .. })
     }
 
     /// Channels that share a scale in a head of `head_dim` channels (1 for a scale per channel).
@@ -231,7 +238,7 @@ impl Format {
             KeyFormat::Channel8 { .. } => {}
             KeyFormat::Token { bits, .. } if !(2..=8).contains(&bits) => return Err(FormatError::Bits(bits)),
             KeyFormat::Token { .. } => group_fits(self.key.group(head_dim))?,
-            KeyFormat::Turbo { bits } => turbo_fits(bits)?,
+            KeyFormat::Turbo { bits, .. } => turbo_fits(bits)?,
         }
         match self.value {
             ValueFormat::F16 => is_store(Dtype::F16)?,
@@ -259,7 +266,8 @@ impl fmt::Display for KeyFormat {
             Self::Channel8 { meta } => write!(f, "k8{meta}"),
             Self::Token { bits, group: 0 } => write!(f, "t{bits}"),
             Self::Token { bits, group } => write!(f, "t{bits}g{group}"),
-            Self::Turbo { bits } => write!(f, "tq{bits}"),
+            Self::Turbo { bits, calibrated: false } => write!(f, "tq{bits}"),
+            Self::Turbo { bits, calibrated: true } => write!(f, "ctq{bits}"),
         }
     }
 }
@@ -301,7 +309,8 @@ impl FromStr for KeyFormat {
             "k8" | "k8f16" => Self::Channel8 { meta: Dtype::F16 },
             "k8f32" => Self::Channel8 { meta: Dtype::F32 },
             "k8bf16" => Self::Channel8 { meta: Dtype::Bf16 },
-            _ if s.starts_with("tq") => Self::Turbo { bits: number(&s[2..])? },
+            _ if s.starts_with("tq") => Self::Turbo { bits: number(&s[2..])?, calibrated: false },
+            _ if s.starts_with("ctq") => Self::Turbo { bits: number(&s[3..])?, calibrated: true },
             _ => {
                 let rest = s.strip_prefix('t').ok_or_else(|| FormatError::Syntax(s.to_owned()))?;
                 match rest.split_once('g') {
@@ -369,6 +378,7 @@ mod tests {
             "t4-v4g32-b64",
             "t8g32-f16-b16",
             "tq4-tq3-b64",
+            "ctq4-v4g64-b64",
             "f16-f16-b32",
             "bf16-bf16-b16",
         ] {
@@ -382,6 +392,8 @@ mod tests {
         let none: Format = "k8-v4g64-b64-r0.0".parse().unwrap();
         assert_eq!(none, Format { refine: Refine::default(), ..f });
         assert_eq!(none.to_string(), "k8-v4g64-b64");
+        let [plain, calibrated] = ["tq4-v4g64-b64", "ctq4-v4g64-b64"].map(|s| s.parse::<Format>().unwrap());
+        assert!(!plain.key.is_calibrated() && calibrated.key.is_calibrated() && plain != calibrated);
     }
 
     #[test]
@@ -418,6 +430,9 @@ mod tests {
             "k8-v4g32-b32-x",
             "tq-tq4-b64",
             "tq4-tqx-b64",
+            "ctq-tq4-b64",
+            "tq4-ctq4-b64",
+            "ct4-v4g32-b64",
         ] {
             assert!(s.parse::<Format>().is_err(), "{s}");
         }
@@ -427,7 +442,7 @@ mod tests {
         }
         let f: Format = "k8-v9g32-b32".parse().unwrap();
         assert_eq!(f.validated(128, Dtype::F16), Err(FormatError::Bits(9)));
-        for (s, bits) in [("tq7-tq4-b64", 7), ("tq4-tq0-b64", 0)] {
+        for (s, bits) in [("tq7-tq4-b64", 7), ("tq4-tq0-b64", 0), ("ctq7-tq4-b64", 7), ("ctq0-tq4-b64", 0)] {
             let f: Format = s.parse().unwrap();
             assert_eq!(f.validated(128, Dtype::F16), Err(FormatError::TurboBits(bits)));
         }

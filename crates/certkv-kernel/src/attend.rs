@@ -5,6 +5,7 @@ use crate::arch::{Arch, Ops};
 use crate::block::{Block, BlockSource, Rows, Side, Tail};
 use crate::certify::{Certificate, certify};
 use crate::error::KernelError;
+use crate::folded::Folded;
 use crate::line::{Line, fill, lines};
 use crate::masses::{Bounds, Entry, Masses, MassesMut};
 use crate::partial::Partial;
@@ -12,6 +13,7 @@ use crate::query::{Digits, HEADS, KeyCodes, Scaling, Shape, Softmax, ValueCodes,
 use crate::slack::{Slack, gamma, inflate, logit_chain};
 use crate::stage::Stage;
 use crate::turbo::Turbo;
+use certkv_codec::KeyMetric;
 use certkv_core::{Dtype, ErrorSummary, Geometry, KeyFormat, RecordLayout, ValueFormat};
 use core::ops::Range;
 use std::sync::Arc;
@@ -44,6 +46,8 @@ pub struct Workspace {
     pub(crate) q: Vec<Line>,
     /// Upper bounds of `s ||q||`.
     pub(crate) reach: [f32; HEADS],
+    /// What the queries are to calibrated keys.
+    pub(crate) folded: Folded,
     /// Upper bound of the norm of the value centre.
     pub(crate) centre: f32,
     pub(crate) digits: Digits,
@@ -66,6 +70,7 @@ impl Workspace {
         Self {
             q: lines(HEADS * 16),
             reach: [0.0; HEADS],
+            folded: Folded::new(),
             centre: 0.0,
             digits: Digits::new(),
             x: lines(HEADS * X_STRIDE),
@@ -91,6 +96,8 @@ impl Kernel {
         let turbo = Turbo::new(layout).map(Arc::new);
         // A rotated query is off by so many roundings of its norm, and a logit by that times the norm of the key.
         let turns = turbo.as_ref().filter(|t| t.keys.is_some()).map_or(0, |t| t.rotation.roundings());
+        // One more by which a query is divided (4.12a).
+        let turns = turns + usize::from(layout.format.key.is_calibrated());
         let rounding = gamma(logit_chain(shape.dim) + turns);
         let (gamma, root) = (inflate(rounding), inflate((shape.tokens as f64).sqrt()));
         Ok(Self { layout: layout.clone(), shape, scale: geometry.scale, rounding, gamma, root, arch, ops, turbo })
@@ -142,7 +149,7 @@ impl Kernel {
     ) -> Result<(), KernelError> {
         self.check_out(out)?;
         out.clear();
-        self.load_query(queries, work)?;
+        self.load_query(queries, source.key_metric(), work)?;
         if let Some(m) = &masses {
             m.check(blocks.start..blocks.end + usize::from(tail.is_some()), self.shape.heads)?;
         }
@@ -204,8 +211,14 @@ impl Kernel {
         Ok(())
     }
 
-    /// Copies and checks the queries, and makes what does not depend on the block.
-    pub(crate) fn load_query(&self, queries: &[f32], work: &mut Workspace) -> Result<(), KernelError> {
+    /// Copies and checks the queries, and makes what does not depend on the block. Of a calibrated format without `metric`
+    /// nothing can be scored but rows.
+    pub(crate) fn load_query(
+        &self,
+        queries: &[f32],
+        metric: Option<KeyMetric<'_>>,
+        work: &mut Workspace,
+    ) -> Result<(), KernelError> {
         let Shape { heads, dim, .. } = self.shape;
         if queries.len() != heads * dim {
             return Err(KernelError::Length { argument: "queries", expected: heads * dim, given: queries.len() });
@@ -217,17 +230,27 @@ impl Kernel {
             work.reach[h] = inflate(f64::from(self.scale) * square(q).sqrt());
         }
         fill(&mut work.q, queries);
+        let calibrated = self.layout.format.key.is_calibrated();
+        work.folded.clear();
+        if let Some(metric) = metric.filter(|m| calibrated && m.dim() == dim) {
+            work.folded.fold(queries, &metric, self.scale);
+        }
+        if calibrated && !work.folded.ready {
+            return Ok(());
+        }
         if matches!(self.layout.format.key, KeyFormat::Token { .. } | KeyFormat::Turbo { .. }) {
             let (n, group) = (dim / 16, self.layout.format.key.group(dim));
             let mut turned = [Line::ZERO; 16];
             for h in 0..heads {
-                let mut q = &work.q[h * n..(h + 1) * n];
+                let from = if calibrated { &work.folded.q } else { &work.q };
+                let mut q = &from[h * n..(h + 1) * n];
                 if let Some(turbo) = self.turbo.as_ref().filter(|t| t.keys.is_some()) {
                     turbo.turn(q, &mut turned);
                     q = &turned[..n];
                 }
                 digits_of(q, h, group, &mut work.digits);
-                (work.digits.l1[h], work.digits.square[h]) = (work.reach[h], work.reach[h]);
+                let reach = if calibrated { work.folded.reach[h] } else { work.reach[h] };
+                (work.digits.l1[h], work.digits.square[h]) = (reach, reach);
             }
         }
         Ok(())
@@ -273,6 +296,9 @@ impl Kernel {
             (self.ops.score_rows)(&rows, &work.q, unit, shape, &mut work.x);
             return Ok(());
         }
+        if l.format.key.is_calibrated() && !work.folded.ready {
+            return Err(KernelError::Metric { index });
+        }
         let section = part(index, block.record, &l.key_codes, "record")?;
         let scales = part(index, block.record, &l.key_scales, "record")?;
         let (bits, mut mul, mut add) = (l.format.key.bits(), [0.0; HEADS], [0.0; HEADS]);
@@ -282,12 +308,14 @@ impl Kernel {
         let half = f64::from(1u32 << (if levels.is_some() { 8 } else { bits } - 1));
         let scaling = match l.format.key {
             KeyFormat::Token { .. } | KeyFormat::Turbo { .. } => {
-                // `Delta <= s ||q|| eps`; the residual of each channel meets a code of at most 2^(b-1), and the largest scale.
+                // `Delta <= s ||q|| eps`, or (4.4) with the folded query; the residual of each channel meets a code of at most
+                // 2^(b-1), and the largest scale.
                 let largest = half * f64::from(largest_f16(scales)) * s;
                 entry.slack.set_keys(f64::from(summary.eps), largest * up, f64::from(summary.kappa));
                 for h in 0..HEADS {
                     mul[h] = work.digits.step[h] * unit;
                 }
+                add = work.folded.logit;
                 Scaling::Token { scales, group: l.format.key.group(shape.dim) }
             }
             _ => {

@@ -1,4 +1,5 @@
 //! What one pass reads: blocks, and the open block at the end.
+use certkv_codec::KeyMetric;
 
 /// One block of one KV head.
 ///
@@ -26,6 +27,11 @@ pub trait BlockSource: Sync {
     /// The head's value centre `c` that the summaries' `R_b` refer to (3.3), `[dim]`; empty for zero.
     fn centre(&self) -> &[f32] {
         &[]
+    }
+
+    /// What the head's keys are coded in, for a calibrated format. Without one such codes are refused, and exact keys are not.
+    fn key_metric(&self) -> Option<KeyMetric<'_>> {
+        None
     }
 }
 

@@ -46,6 +46,11 @@ pub enum KernelError {
         /// Blocks that the masses hold.
         capacity: usize,
     },
+    /// Keys are to be scored from codes of a calibrated format, and the source has no metric of the head's channels.
+    Metric {
+        /// Index of the block in its source.
+        index: usize,
+    },
     /// A thread pool could not be started.
     Threads(usize),
 }
@@ -67,6 +72,9 @@ impl fmt::Display for KernelError {
                 f,
                 "masses: blocks {start}..{end} do not fit {capacity} blocks, or do not start at a multiple of 16"
             ),
+            Self::Metric { index } => {
+                write!(f, "block {index}: keys are calibrated, and there is no metric to read them in")
+            }
             Self::Threads(n) => write!(f, "pool: {n} threads could not be started"),
         }
     }

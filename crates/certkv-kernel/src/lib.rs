@@ -21,6 +21,7 @@ mod block;
 mod certify;
 pub mod cuda;
 mod error;
+mod folded;
 mod gather;
 mod line;
 mod masses;

@@ -72,7 +72,7 @@ impl Digits {
 pub(crate) enum Scaling<'a> {
     /// `x = mul[h] S + add[h]`: the scales are in the digits.
     Channel,
-    /// `x = mul[h] sum_g scale[g][t] S_g`: f16 scales per token and `group` channels.
+    /// `x = mul[h] sum_g scale[g][t] S_g + add[h]`: f16 scales per token and `group` channels.
     Token { scales: &'a [u8], group: usize },
 }
 

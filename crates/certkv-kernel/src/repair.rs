@@ -47,7 +47,7 @@ impl Kernel {
         for &b in list {
             masses.check(b..b + 1, self.shape.heads)?;
         }
-        self.load_query(queries, work)?;
+        self.load_query(queries, before.key_metric(), work)?;
         work.centre = norm(before.centre());
         let (mut old, mut new) = (self.partial(), self.partial());
         let mut entries = Vec::with_capacity(list.len());

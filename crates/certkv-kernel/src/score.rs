@@ -68,7 +68,7 @@ impl Kernel {
         scores: &mut Scores,
         masses: &mut MassesMut<'_>,
     ) -> Result<(), KernelError> {
-        self.load_query(queries, work)?;
+        self.load_query(queries, source.key_metric(), work)?;
         masses.check(0..blocks + usize::from(tail.is_some()), self.shape.heads)?;
         (scores.blocks, scores.tail) = (blocks, tail.map_or(0, |t| t.tokens));
         scores.weights.resize(self.weights_of(blocks).end, Line::ZERO);
@@ -122,7 +122,7 @@ impl Kernel {
         if canary.len() != list.len() {
             return Err(KernelError::Length { argument: "canary", expected: list.len(), given: canary.len() });
         }
-        self.load_query(queries, work)?;
+        self.load_query(queries, source.key_metric(), work)?;
         work.softmax = scores.take(self)?;
         work.ahead = Ahead::default();
         for (&index, canary) in list.iter().zip(canary.iter_mut()) {
@@ -135,7 +135,8 @@ impl Kernel {
             let mut worst = f32::NEG_INFINITY;
             for h in 0..self.shape.heads {
                 let (delta, before, exponent) = masses.logit_bound(index, h);
-                let allowed = delta + before + zeta(work.reach[h], entry.slack.magnitude, self.gamma);
+                // The keys are rows now.
+                let allowed = delta + before + zeta(work.reach[h], entry.slack.magnitude, 0.0, self.gamma);
                 for l in 0..self.lines() {
                     let weights = &scores.weights[self.weights_of(index).start + h * self.lines() + l].0;
                     for (x, w) in work.x[h * X_STRIDE + l].0.iter().zip(weights) {

@@ -76,10 +76,11 @@ impl Slack {
 }
 
 /// `zeta_b` of (4.12), in nats, for a head with `s ||q|| <= reach` and a block side whose largest products' operands
-/// have norm `mag`: `A_b <= ||q|| mag` by Cauchy-Schwarz. A logit past the clamp would not be the logit: infinite then.
+/// have norm `mag`: `A_b <= ||q|| mag` by Cauchy-Schwarz, and `shift >= |s q.c|` more where a centre was taken off the keys (4.12a).
+/// A logit past the clamp would not be the logit: infinite then.
 #[inline(always)]
-pub(crate) fn zeta(reach: f32, mag: f32, gamma: f32) -> f32 {
-    let a = reach * mag;
+pub(crate) fn zeta(reach: f32, mag: f32, shift: f32, gamma: f32) -> f32 {
+    let a = reach * mag + shift;
     let z = (a * gamma + EXP as f32) * FEW;
     // The product is infinite, or the NaN that failed the comparison.
     if a < REACH { z } else { a * f32::INFINITY }

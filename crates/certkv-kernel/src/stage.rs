@@ -39,13 +39,15 @@ pub(crate) struct Stage {
 pub(crate) struct Shared {
     /// `s ||q||`, rounded up.
     reach: f32,
+    /// What a key centre adds to logits from codes, rounded up.
+    shift: f32,
     /// `gamma` of the logits' chain.
     gamma: f32,
     /// Square root of a block's tokens.
     root: f32,
     /// Largest digit of a weight.
     levels: f32,
-    /// `l1` and `size` are those of the query itself, `size` not squared.
+    /// `l1` and `size` are those of the query that codes meet, `size` not squared.
     token: bool,
 }
 
@@ -99,7 +101,9 @@ pub(crate) fn seal_body(b: &RawBlocks, x: &RawHead, k: Shared, r: &mut HeadTile)
         let s = Slack { magnitude, delta, residual, lambda, digit, key_floor, value_floor };
         let size = if k.token { x.size[i] } else { x.size[i].sqrt() };
         (r.delta[i], r.lambda[i]) = key_bounds(&s, x.l1[i], size, x.residual[i], k.root);
-        r.zeta[i] = zeta(k.reach, magnitude, k.gamma);
+        // Codes scaled per token meet a query that may have been folded (4.12a), rows never do.
+        let (reach, shift) = if k.token && key_floor != 0.0 { (x.l1[i], k.shift) } else { (k.reach, 0.0) };
+        r.zeta[i] = zeta(reach, magnitude, shift, k.gamma);
         r.digit[i] = digit_term(&s, x.max[i], k.levels);
         r.p[i] = x.square[i].sqrt();
     }
@@ -109,6 +113,7 @@ impl Kernel {
     fn shared(&self, head: usize, work: &Workspace) -> Shared {
         Shared {
             reach: work.reach[head],
+            shift: work.folded.shift[head],
             gamma: self.gamma,
             root: self.root,
             levels: self.ops.weight_levels,

@@ -19,7 +19,8 @@ impl Turbo {
     /// `None` for a format without such sides.
     pub(crate) fn new(layout: &RecordLayout) -> Option<Self> {
         let dim = layout.dim;
-        let keys = if let KeyFormat::Turbo { bits } = layout.format.key { Some(level_bytes(dim, bits)) } else { None };
+        let keys =
+            if let KeyFormat::Turbo { bits, .. } = layout.format.key { Some(level_bytes(dim, bits)) } else { None };
         let values =
             if let ValueFormat::Turbo { bits } = layout.format.value { Some(level_bytes(dim, bits)) } else { None };
         let rotation = Rotation::new(dim, rotation::SEED);

@@ -6,7 +6,7 @@ use certkv_kernel::{Arch, Certificate, Kernel, KernelError, Masses, Partial, Sco
 use common::{Cache, KINDS, distance, norm};
 
 /// Formats x group sizes that the layouts allow.
-const FORMATS: [&str; 25] = [
+const FORMATS: [&str; 30] = [
     "k8-v4g64-b64",
     "k8-v4g32-b32",
     "k8-v4g16-b32",
@@ -30,6 +30,11 @@ const FORMATS: [&str; 25] = [
     "tq6-v4g16-b32",
     "k8-tq5-b64",
     "tq1-tq6-b64",
+    "ctq4-tq4-b64",
+    "ctq4-v4g16-b16",
+    "ctq3-v8g32-b32",
+    "ctq6-f16-b32",
+    "ctq1-tq2-b64",
     "f16-f16-b32",
     "bf16-bf16-b16",
 ];

@@ -3,6 +3,7 @@
 //! Tests and the command line import this crate; the library itself never does.
 #![forbid(unsafe_code)]
 
+pub mod calibrate;
 pub mod cgv;
 pub mod conform;
 pub mod generate;

@@ -3,7 +3,6 @@ use crate::Error;
 use crate::cache::Cache;
 use crate::centre;
 use crate::group::{Group, Side};
-use crate::seal::Seal;
 use crate::step::Part;
 use crate::work::Workspace;
 use certkv_codec::CodecError;
@@ -109,13 +108,13 @@ pub(crate) fn append(
             gather(cache, group, layer, span, token, work)?;
             let mut page = group.packed.write(group.slot(packed, layer), &cache.main)?;
             page.set_tag(Group::tag(packed));
-            let coded = encode(cache, group, index, &state.centres[layer], work, page.bytes_mut())?;
+            let coded = encode(cache, group, (index, layer), &state.centres[layer], work, page.bytes_mut())?;
             if !coded {
                 let uncoded = &mut state.uncoded[layer];
                 uncoded.resize(uncoded.capacity().max(span.block + 1));
                 uncoded.insert(span.block);
             }
-            Seal::new(&group.layout, layer, span.block, packed).write(page.bytes_mut());
+            group.seal(layer, span.block, packed).write(page.bytes_mut());
         }
     }
     Ok(())
@@ -219,7 +218,7 @@ fn gather(
 fn encode(
     cache: &Cache,
     group: &Group,
-    index: usize,
+    (index, layer): (usize, usize),
     centre: &[f32],
     work: &mut Workspace,
     page: &mut [u8],
@@ -232,9 +231,10 @@ fn encode(
     cache.pool.run(
         &mut jobs,
         || (),
-        |(), _, (encoder, record, block, centre, result)| {
+        |(), head, (encoder, record, block, centre, result)| {
             let (keys, values) = block.split_at(words);
-            *result = encoder.encode(keys, values, centre, record);
+            let metric = group.key_metric(layer, head);
+            *result = encoder.encode_in(metric.as_ref(), keys, values, centre, record);
         },
     );
     let mut coded = true;

@@ -1,4 +1,5 @@
 //! The cache: sequences, their pages, and the memory behind them.
+use crate::calibrated::Calibrated;
 use crate::counters::{Counters, Kind};
 use crate::group::Group;
 use crate::prefix::Prefixes;
@@ -125,6 +126,7 @@ impl Cache {
     /// Names the field that is out of range, or the budget that is too small; nothing is held then.
     pub fn new(config: Config) -> Result<Self, Error> {
         let sizes = Sizes::new(&config)?;
+        let calibrated = Calibrated::of(&config)?;
         let disk = config.spill.as_ref().map_or(0, |spill| spill.disk_budget);
         let ledger = Arc::new(Ledger::new(config.device_budget, config.host_budget).with_disk(disk));
         for (class, bytes) in CLASSES.into_iter().zip(sizes.reserved()) {
@@ -135,7 +137,7 @@ impl Cache {
         let shape = seal::digest(format!("{:?}", config.geometry).as_bytes());
         let spill =
             config.spill.as_ref().map(|spill| Spilling::new(spill, &sizes.groups, shape, &ledger)).transpose()?;
-        let groups = sizes.groups.into_iter().map(|group| Group::new(&config, group, &device));
+        let groups = sizes.groups.into_iter().map(|group| Group::new(&config, group, &calibrated, &device));
         let groups = groups.collect::<Result<Vec<_>, _>>()?;
         let (main, lane) = (device.stream("main"), device.stream("lane"));
         let fills = groups.iter().any(|group| group.scratch.is_some()).then(|| Lane::new(&device, "fills"));
@@ -168,8 +170,8 @@ impl Cache {
             };
             let groups = cache.groups.iter().map(shape).collect();
             let formats = cache.groups.iter().map(|group| (group.layers, group.layout.format));
-            let (events, geometry) = (cache.config.prefix_events, &cache.config.geometry);
-            cache.prefixes = Some(Prefixes::new(prefixes, events, geometry, groups, formats, Order::Rows)?);
+            let (events, g, by) = (cache.config.prefix_events, &cache.config.geometry, cache.calibration());
+            cache.prefixes = Some(Prefixes::new(prefixes, events, g, groups, formats, by, Order::Rows)?);
         }
         Ok(cache)
     }

@@ -1,6 +1,7 @@
 //! What a cache is made of: geometry, formats, capacity, budgets, policy.
 use crate::events::MOST_EVENTS;
 use crate::{Error, Policy, PrefixConfig, Spill};
+use certkv_control::Calibration;
 use certkv_core::{Format, Geometry, RecordLayout};
 use certkv_device::{HostMemory, SimOptions};
 use certkv_page::Window;
@@ -32,6 +33,10 @@ pub struct Config {
     pub geometry: Geometry,
     /// One format for all layers, or one per layer. Consecutive layers of equal format and window share a block table.
     pub formats: Vec<Format>,
+    /// Centres and balance scales of keys, for formats that code them so (`ctq4`): of this geometry, and of the model whose keys
+    /// these are, which [`Calibration::check_for`] tells. There if and only if a format needs it. What is saved, published or
+    /// exported names it, and is refused under another.
+    pub calibration: Option<Arc<Calibration>>,
     /// What the queries of each layer see: `None` for all tokens up to their own, else the last [`Window::tokens`] of them, their
     /// own among these, and the first [`Window::sinks`] of the sequence. One per layer, one for all, or empty, which is `None`
     /// for all. A layer with a window keeps the pages of what its next queries can see and of [`Window::slack`] tokens more, so
@@ -84,6 +89,7 @@ impl Config {
         Self {
             geometry,
             formats: vec![format],
+            calibration: None,
             windows: Vec::new(),
             max_tokens,
             max_sequences: 16,
@@ -106,6 +112,13 @@ impl Config {
     #[must_use]
     pub fn with_format(mut self, format: Format) -> Self {
         self.formats = vec![format];
+        self
+    }
+
+    /// The same with a calibration, for formats that need one.
+    #[must_use]
+    pub fn with_calibration(mut self, calibration: Arc<Calibration>) -> Self {
+        self.calibration = Some(calibration);
         self
     }
 

@@ -3,7 +3,7 @@ use crate::save::SaveError;
 use crate::seal::SealError;
 use crate::spill::FetchError;
 use certkv_codec::CodecError;
-use certkv_control::ControlError;
+use certkv_control::{CalibrationError, ControlError};
 use certkv_core::{BudgetExceeded, FormatError, GeometryError, SequenceId};
 use certkv_device::DeviceError;
 use certkv_device::cuda::CudaError;
@@ -27,6 +27,8 @@ pub enum Error {
         /// What it must be, and what it was.
         why: String,
     },
+    /// The calibration is not of this geometry.
+    Calibration(CalibrationError),
     /// The configured capacity does not fit a budget.
     Budget(BudgetExceeded),
     /// The id was never given out, or its sequence was released.
@@ -192,6 +194,7 @@ impl fmt::Display for Error {
             Self::Geometry(e) => e.fmt(f),
             Self::Format(e) => e.fmt(f),
             Self::Config { field, why } => write!(f, "config.{field}: {why}"),
+            Self::Calibration(e) => write!(f, "config.calibration: {e}"),
             Self::Budget(e) => e.fmt(f),
             Self::UnknownSequence(id) => write!(f, "{id}: no such sequence"),
             Self::BusySequence(id) => write!(f, "{id}: already part of a step"),
@@ -252,5 +255,5 @@ macro_rules! from {
         }
     )*};
 }
-from!(GeometryError => Geometry, FormatError => Format, BudgetExceeded => Budget, DeviceError => Device,
+from!(GeometryError => Geometry, FormatError => Format, CalibrationError => Calibration, BudgetExceeded => Budget, DeviceError => Device,
       CudaError => Gpu, PrepareError => Kernels, CodecError => Codec, KernelError => Kernel, PageError => Page, ControlError => Control, SaveError => Save);

@@ -2,8 +2,11 @@
 //!
 //! A page id is valid in every layer of the group: page `p` of layer `l` is arena slot `p * layers + (l - first)`. So a
 //! block is allocated once for all layers, and a slot is locked by one layer at a time.
+use crate::calibrated::Calibrated;
+use crate::seal::Seal;
 use crate::sizes::GroupSizes;
 use crate::{Config, Error};
+use certkv_codec::KeyMetric;
 use certkv_core::{PageId, RecordLayout};
 use certkv_device::{Arena, SimDevice};
 use certkv_kernel::Kernel;
@@ -12,6 +15,7 @@ use certkv_tier::Scratch;
 use certkv_tier::spill::map::Residency;
 use core::ops::Range;
 use parking_lot::Mutex;
+use std::sync::Arc;
 
 /// Bytes in front of the records of a packed page: its seal.
 pub(crate) const SEAL_BYTES: usize = 64;
@@ -25,6 +29,8 @@ pub(crate) struct Group {
     pub(crate) kv_heads: usize,
     pub(crate) layout: RecordLayout,
     pub(crate) kernel: Kernel,
+    /// What its keys are coded by; `None` where its format needs nothing.
+    pub(crate) calibrated: Option<Arc<Calibrated>>,
     pub(crate) pools: Pools,
     pub(crate) packed: Arena,
     pub(crate) host: Arena,
@@ -42,7 +48,12 @@ pub(crate) struct Group {
 
 impl Group {
     /// Takes the memory of a group. Its bytes are reserved.
-    pub(crate) fn new(config: &Config, sizes: GroupSizes, device: &SimDevice) -> Result<Self, Error> {
+    pub(crate) fn new(
+        config: &Config,
+        sizes: GroupSizes,
+        calibrated: &Option<Arc<Calibrated>>,
+        device: &SimDevice,
+    ) -> Result<Self, Error> {
         let arena = |name, pages: usize, bytes: usize| -> Result<Arena, Error> {
             Ok(device.arena(name, sizes.slots(pages)?, bytes)?)
         };
@@ -51,6 +62,7 @@ impl Group {
             layers: sizes.layers,
             kv_heads: config.geometry.kv_heads,
             kernel: Kernel::new(&config.geometry, &sizes.layout, certkv_kernel::Arch::detect())?,
+            calibrated: calibrated.clone().filter(|_| sizes.layout.format.key.is_calibrated()),
             layout: sizes.layout.clone(),
             packed: arena("packed", sizes.packed_pages, sizes.page_bytes)?,
             tail: arena("tail", sizes.tail_pages, sizes.original_bytes)?,
@@ -88,6 +100,20 @@ impl Group {
     /// Whole blocks of sinks, which every head's memory begins with; `None` without a window.
     pub(crate) fn fixed_blocks(&self) -> Option<usize> {
         self.window.map(|window| window.sinks / self.layout.tokens())
+    }
+
+    /// What keys of a head are coded in; `None` where they are coded as they are.
+    pub(crate) fn key_metric(&self, layer: usize, head: usize) -> Option<KeyMetric<'_>> {
+        self.calibrated.as_ref().and_then(|calibrated| calibrated.metric(layer, head))
+    }
+
+    /// The seal of a page of codes.
+    pub(crate) fn seal(&self, layer: usize, block: usize, page: PageId) -> Seal {
+        let seal = Seal::new(&self.layout, layer, block, page);
+        match &self.calibrated {
+            Some(calibrated) => seal.under(calibrated.number()),
+            None => seal,
+        }
     }
 
     /// Arena slot of `page` in `layer`.

@@ -28,6 +28,7 @@
 mod append;
 mod attend;
 mod cache;
+mod calibrated;
 mod centre;
 mod config;
 mod counters;
@@ -52,11 +53,14 @@ mod work;
 
 pub use cache::{Cache, Chunk, MemoryUse};
 pub use certkv_bound::{BytesRead, Cause, Certificate, Rung, Status};
+/// What calibrations are read from files with, and the heads and model that they are checked against.
+pub use certkv_control::calibration;
 pub use certkv_control::policy::{Certified, Policy, Seed000};
 pub use certkv_core::Histogram;
 pub use certkv_core::budget::{ByClass, CLASSES, Class, POOLS, Pool};
 pub use certkv_core::{
-    Dtype, Format, FormatError, Geometry, GeometryError, KeyFormat, RecordLayout, Refine, SequenceId, ValueFormat,
+    Dtype, Format, FormatError, Geometry, GeometryError, KeyFormat, Pairing, RecordLayout, Refine, SequenceId,
+    ValueFormat,
 };
 pub use certkv_device::{CheckReport, HostMemory, Mode, SimOptions};
 pub use certkv_page::prefix::{

@@ -157,13 +157,15 @@ impl Prefixes {
         Ok(PrefixIndex::<Note>::bytes(groups, units).saturating_add(policy).saturating_add(events))
     }
 
-    /// An index over `groups`, of layers in so many formats each, whose pages are in `order`, that keeps so many events. Its bytes are reserved.
+    /// An index over `groups`, of layers in so many formats each, whose pages are in `order` and depend on `calibration`, if they do
+    /// on any. It keeps so many events. Its bytes are reserved.
     pub(crate) fn new(
         config: &PrefixConfig,
         events: usize,
         geometry: &Geometry,
         groups: Vec<GroupShape>,
         formats: impl Iterator<Item = (usize, Format)>,
+        calibration: Option<&str>,
         order: Order,
     ) -> Result<Self, Error> {
         let PrefixConfig { secret, units, eviction } = config;
@@ -176,6 +178,9 @@ impl Prefixes {
         for (layers, format) in formats {
             // Writing to a string does not fail.
             let _ = write!(layout, ", {layers} x {format}");
+        }
+        if let Some(name) = calibration {
+            let _ = write!(layout, ", calibration {name}");
         }
         // Machines of both kinds may share a store: what one of them cannot read has another name there.
         if order != Order::Rows {

@@ -1,6 +1,9 @@
 //! The seal in front of a packed page: who it is, in which format, and a digest of its records.
 use crate::group::SEAL_BYTES;
-use certkv_core::{PageId, RecordLayout, hash::splitmix64};
+use certkv_core::{
+    PageId, RecordLayout,
+    hash::{hash64, splitmix64},
+};
 
 const MAGIC: [u8; 8] = *b"CERTKVP1";
 
@@ -19,7 +22,7 @@ pub struct Seal {
     pub dim: u32,
     /// Bytes per record.
     pub record_bytes: u32,
-    /// Hash of the format's text.
+    /// Hash of the format's text, and of the calibration that codes depend on, if they do.
     pub format: u64,
     /// Digest of everything behind the seal; 0 until written.
     pub digest: u64,
@@ -30,7 +33,7 @@ pub struct Seal {
 pub enum SealError {
     /// Shorter than a seal, or not starting with its magic.
     NotAPage,
-    /// Sealed as another page: of another layer, block, life of its slot, or format.
+    /// Sealed as another page: of another layer, block, life of its slot, format or calibration.
     Another,
     /// The records are not those that were sealed.
     Digest {
@@ -84,6 +87,12 @@ impl Seal {
             format: format_id(layout),
             digest: 0,
         }
+    }
+
+    /// The same for codes that mean something under a calibration of this number only.
+    pub(crate) fn under(mut self, calibration: u64) -> Self {
+        self.format = hash64(&[self.format, calibration]);
+        self
     }
 
     /// Seals `page`: writes the seal in front, with the digest of what is behind it.
@@ -159,5 +168,18 @@ mod tests {
             page[at] ^= 1 << (at % 8);
         }
         assert_eq!(Seal::read(&page[..30]), Err(SealError::NotAPage));
+    }
+
+    #[test]
+    fn codes_of_another_calibration_are_another_page() {
+        let geometry = Geometry::new(1, 1, 1, 64).unwrap();
+        let layout = RecordLayout::new(&geometry, "ctq4-tq4-b16".parse().unwrap()).unwrap();
+        let seal = || Seal::new(&layout, 0, 0, PageId { index: 1, generation: 1 });
+        let mut page = vec![7; SEAL_BYTES + layout.bytes];
+        seal().under(5).write(&mut page);
+        assert_eq!(seal().under(5).check(&page), Ok(()));
+        for other in [seal(), seal().under(6), seal().under(0)] {
+            assert_eq!(other.check(&page), Err(SealError::Another));
+        }
     }
 }

@@ -3,7 +3,6 @@ use crate::Error;
 use crate::cache::Cache;
 use crate::counters::Kind;
 use crate::group::Group;
-use crate::seal::Seal;
 use crate::sequence::SequenceState;
 use certkv_core::{SequenceId, span};
 use certkv_page::{CopyOp, PageClass, SwapPlan};
@@ -101,11 +100,11 @@ impl Cache {
             let page = arena(op.from.class).read_tagged(from, &self.main, Group::tag(op.from.id))?;
             let bytes = &page.bytes()[..group.sealed_bytes()];
             let damaged = |why| Error::Damaged { layer, block, why };
-            Seal::new(&group.layout, layer, block, op.from.id).check(bytes).map_err(damaged)?;
+            group.seal(layer, block, op.from.id).check(bytes).map_err(damaged)?;
             let mut guard = arena(op.to.class).write(to, &self.main)?;
             guard.set_tag(Group::tag(op.to.id));
             guard.bytes_mut()[..bytes.len()].copy_from_slice(bytes);
-            Seal::new(&group.layout, layer, block, op.to.id).write(guard.bytes_mut());
+            group.seal(layer, block, op.to.id).write(guard.bytes_mut());
         }
         Ok((group.layers * group.sealed_bytes()) as u64)
     }

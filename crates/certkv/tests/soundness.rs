@@ -2,10 +2,11 @@
 //! originals, and the bound is within the tolerance or the output is exact. `CERTKV_HEAD_STEPS` sets how many head-steps.
 #![allow(clippy::neg_cmp_op_on_partial_ord, reason = "!(error <= bound) is how NaN fails")]
 use certkv::{Cache, Certificate, Certified, Chunk, Config, Geometry, Policy, Rung, Status};
+use certkv_testkit::calibrate::calibration;
 use certkv_testkit::generate::{GEOMETRIES, Kind, Rng, Shape, heads};
 use certkv_testkit::oracle::{Attention, distance, norm};
 
-const FORMATS: [&str; 13] = [
+const FORMATS: [&str; 16] = [
     "k8-v4g64-b64",
     "k8-v4g32-b32",
     "k8-v8g64-b64",
@@ -19,6 +20,9 @@ const FORMATS: [&str; 13] = [
     "tq4-tq4-b64",
     "tq3-tq3-b32",
     "k8-tq2-b16",
+    "ctq4-v4g32-b32",
+    "ctq6-tq4-b64",
+    "ctq2-f16-b16",
 ];
 const TOLERANCES: [f64; 5] = [0.01, 0.02, 0.05, 0.1, 0.2];
 
@@ -49,6 +53,13 @@ fn run(kind: Kind, shape: Shape, format: &str, tol: f64, seed: u64, steps: usize
     let certified = Certified { tol_rel: tol, max_repairs, k_cap, explore_rate, skip_share, ..Certified::default() };
     let policy = Policy::Certified(certified);
     let config = Config { policy, ..Config::new(geometry, n + 64).with_format(format.parse().unwrap()) };
+    let config = if config.formats[0].key.is_calibrated() {
+        let keys: Vec<f32> = case.keys_f64().iter().map(|x| *x as f32).collect();
+        let queries: Vec<f32> = (0..group).flat_map(|h| case.query_f64(h)).map(|x| x as f32).collect();
+        config.with_calibration(calibration(&geometry, &keys, &queries, 0).into())
+    } else {
+        config
+    };
     let cache = Cache::new(config).unwrap();
     let sequence = cache.create().unwrap();
     let prompt = n.saturating_sub(steps);

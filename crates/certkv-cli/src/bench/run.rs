@@ -9,6 +9,8 @@ use crate::{
     progress::Progress,
     stats::quantile,
 };
+use certkv::Pairing;
+use certkv::calibration::{Calibration, CalibrationError, Heads, Meter, Rule, Source};
 use certkv_core::hash::splitmix64;
 use half::f16;
 use std::time::Instant;
@@ -136,6 +138,25 @@ fn prompt(shape: Shape, context: usize, seed: u64) -> Tape {
         layer.values.extend(mean[1].iter().map(|m| f16::from_f32(m + 0.5 * normal.next())));
     }
     Tape { layers: vec![layer], tokens: context }
+}
+
+/// A calibration of the rows that are measured, for formats that need one.
+///
+/// # Errors
+/// [`CalibrationError`] for heads that no calibration has.
+pub fn calibration(plan: &Plan) -> Result<Calibration, CalibrationError> {
+    let Shape { heads: q_heads, kv_heads, head_dim } = plan.shape;
+    let heads = Heads { layers: 1, q_heads, kv_heads, head_dim, rotary: head_dim, pairing: Pairing::Half };
+    let tape = prompt(plan.shape, 512, plan.seed);
+    let keys: Vec<f32> = tape.layers.iter().flat_map(|rows| &rows.keys).map(|x| x.to_f32()).collect();
+    let mut normal = Normal(plan.seed ^ 0x51);
+    let queries: Vec<f32> =
+        (0..tape.tokens).flat_map(|turn| query(plan.shape, &tape, turn * STEADY, &mut normal)).collect();
+    let mut meter = Meter::new(heads)?;
+    meter.add(0, &queries, &keys)?;
+    let (seen, tokens) = meter.finish()?;
+    let source = Source { model: [0; 32], text: [0; 32], tokens };
+    Calibration::choose(heads, source, Rule::new(4 * heads.pairs()), seen)
 }
 
 /// Steps for which a head looks at the same token.

@@ -1,14 +1,20 @@
 //! Values of options, and the options that commands share.
 use crate::{
+    calibrate,
     demo::defaults,
-    engine,
+    engine::CpuEngine,
     error::CliError,
     eval::Engine,
     gpu::{Device, GpuEngine},
+    model::Config,
     progress::Progress,
 };
+use certkv::calibration::Calibration;
 use lexopt::{Parser, ValueExt};
-use std::path::PathBuf;
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 /// Options that every long-running command has.
 #[derive(Debug, Clone, Default)]
@@ -29,6 +35,19 @@ pub struct Common {
     pub device: Device,
     /// `--kernels`.
     pub kernels: Option<PathBuf>,
+}
+
+/// The calibration in `path`, for the model in `folder` of configuration `model`.
+///
+/// # Errors
+/// [`CliError::Input`] naming the file, if it cannot be read, is no calibration, or is one of another model.
+pub fn calibration(path: &Path, folder: &Path, model: &Config) -> Result<Arc<Calibration>, CliError> {
+    let refused = |why: &dyn std::fmt::Display| CliError::input(format!("{}: {why}", path.display()));
+    let bytes = std::fs::read(path).map_err(|e| refused(&e))?;
+    let found = Calibration::from_bytes(&bytes).map_err(|e| refused(&e))?;
+    let heads = calibrate::heads(model, found.heads().pairing);
+    found.check_for(&heads, &calibrate::model_digest(folder)?).map_err(|e| refused(&e))?;
+    Ok(Arc::new(found))
 }
 
 impl Common {
@@ -61,8 +80,20 @@ impl Common {
     /// # Errors
     /// [`CliError::Input`] where the machine has no such GPU, or no driver.
     pub fn engine(&self, threads: usize) -> Result<Box<dyn Engine>, CliError> {
+        self.calibrated_engine(threads, None)
+    }
+
+    /// The same, with a calibration for formats that need one. None does on a GPU.
+    ///
+    /// # Errors
+    /// As [`Common::engine`].
+    pub fn calibrated_engine(
+        &self,
+        threads: usize,
+        calibration: Option<Arc<Calibration>>,
+    ) -> Result<Box<dyn Engine>, CliError> {
         Ok(match self.device {
-            Device::Cpu => engine::engine(threads),
+            Device::Cpu => Box::new(CpuEngine::new(threads).calibrated(calibration)),
             Device::Cuda(ordinal) => Box::new(GpuEngine::open(ordinal, self.kernels.as_deref(), threads)?),
         })
     }

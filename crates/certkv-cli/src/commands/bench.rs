@@ -6,13 +6,13 @@ use super::{
 use crate::{
     bench::{self, Shape},
     demo::defaults,
-    engine,
+    engine::CpuEngine,
     error::CliError,
     eval::{Mode, Policy},
     gpu::Device,
     output::print,
 };
-use std::io::Write;
+use std::{io::Write, sync::Arc};
 
 /// Runs the benchmark.
 ///
@@ -70,7 +70,11 @@ pub fn run(mut parser: lexopt::Parser, out: &mut dyn Write) -> Result<(), CliErr
         modes.push(mode(Policy::Seed000));
     }
     let plan = bench::Plan { shape, contexts, modes, repeats, threads, seed: common.seed_or_default() };
-    let rows = bench::run(&plan, engine::engine(threads).as_mut(), &common.progress())?;
+    // Calibrated on the rows that are measured: there is no model that a file could be of.
+    let needed = plan.modes.iter().any(|mode| mode.format.key.is_calibrated());
+    let found = if needed { Some(Arc::new(bench::calibration(&plan).map_err(CliError::refused)?)) } else { None };
+    let mut engine = CpuEngine::new(threads).calibrated(found);
+    let rows = bench::run(&plan, &mut engine, &common.progress())?;
     if common.json {
         let text = serde_json::to_string_pretty(&rows).map_err(|e| CliError::Internal(Box::new(e)))?;
         print(out, &(text + "\n"))

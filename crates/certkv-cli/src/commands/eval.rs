@@ -1,6 +1,6 @@
 //! `certkv eval`.
 use super::{
-    args::{Common, bounded, tolerance},
+    args::{Common, bounded, calibration, tolerance},
     demo::load_pair,
     finish::finish,
     help,
@@ -40,6 +40,7 @@ struct Options {
     greedy: bool,
     witness: Option<usize>,
     curves: Option<PathBuf>,
+    calibration: Option<PathBuf>,
     command: String,
 }
 
@@ -74,6 +75,7 @@ fn parse(mut parser: lexopt::Parser) -> Result<Option<Options>, CliError> {
             "greedy" => o.greedy = true,
             "witness" => o.witness = Some(bounded(&mut parser, "--witness", 0, MOST)?),
             "curves" => o.curves = Some(parser.value()?.into()),
+            "calibration" => o.calibration = Some(parser.value()?.into()),
             other => {
                 if !o.common.take(other, &mut parser)? {
                     return Err(CliError::Usage(format!("eval: there is no option --{other}")));
@@ -134,6 +136,19 @@ impl Options {
         // The true error takes longer than the steps themselves, and no curve shows it.
         self.witness = self.witness.or(Some(0));
         Ok(())
+    }
+
+    /// A calibration is of one model, and there if a format needs it.
+    fn check_calibration(&self) -> Result<(), CliError> {
+        let format = self.formats.iter().find(|format| format.key.is_calibrated());
+        match (format, &self.calibration) {
+            (Some(format), None) => Err(CliError::Usage(format!("eval: {format} needs --calibration FILE"))),
+            (None, Some(_)) => Err(CliError::Usage("eval: --calibration without a format that needs it (ctq4)".into())),
+            (Some(format), Some(_)) if self.twin => {
+                Err(CliError::Usage(format!("eval: {format} on the outlier twin, whose calibration no file holds")))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn check_policies(&self) -> Result<(), CliError> {
@@ -224,12 +239,17 @@ pub fn run(parser: lexopt::Parser, out: &mut dyn Write) -> Result<(), CliError> 
     let Some(options) = parse(parser)? else { return print(out, help::EVAL) };
     let common = &options.common;
     options.check_policies()?;
+    options.check_calibration()?;
     let threads = common.start_threads();
-    let mut engine = common.engine(threads)?;
     let folder = match &options.model {
         Some(folder) => folder.clone(),
         None => assets::locate(common.assets.as_deref())?.join("ref-d128"),
     };
+    let found = match &options.calibration {
+        Some(path) => Some(calibration(path, &folder, &Config::read(&folder)?)?),
+        None => None,
+    };
+    let mut engine = common.calibrated_engine(threads, found)?;
     let work = options.work(common.assets.as_deref())?;
     let (base, twin) = if options.twin {
         let (base, twin) = load_pair(&folder)?;

@@ -26,6 +26,9 @@ pub struct Fake {
 impl Engine for FakeEngine {
     fn open(&mut self, mode: &Mode, config: &Config, _capacity: usize) -> Result<Box<dyn Backend>, AttentionError> {
         let format = (mode.policy == Policy::Packed).then_some(mode.format);
+        if format.is_some_and(|format| format.key.is_calibrated()) {
+            return Err(AttentionError::Order("calibrated keys, which have no plain form here"));
+        }
         Ok(Box::new(Fake { flat: Flat::new(config), config: config.clone(), format }))
     }
 }
@@ -68,7 +71,7 @@ fn quantize(format: Format, d: usize, width: usize, keys: &mut [f32], values: &m
             let group = if group == 0 { d } else { usize::from(group) };
             keys.chunks_mut(group).for_each(|g| symmetric(g, bits));
         }
-        KeyFormat::Turbo { bits } => turbo(keys, d, bits),
+        KeyFormat::Turbo { bits, .. } => turbo(keys, d, bits),
         KeyFormat::F16 | KeyFormat::Bf16 => {}
     }
     match format.value {

@@ -210,7 +210,13 @@ fn jobs(variants: &[Variant]) -> Result<Vec<Job>, String> {
         for verb in variant.verbs().filter(|verb| variant.from().is_none() || *verb == Verb::Transcode) {
             let recipe = Recipe::new(variant, verb).map_err(|e| e.to_string())?;
             if known.insert(recipe.file()) {
-                let dynamic_shared = if recipe.uses("CKV_SHARED") { variant.shape().shared } else { 0 };
+                let dynamic_shared = if recipe.uses("CKV_SHARED") {
+                    variant.shape().shared
+                } else if recipe.uses("CKV_EXTEND_SHARED") {
+                    variant.extend_shape().shared
+                } else {
+                    0
+                };
                 jobs.push(Job { verb, label: label(variant, &recipe), recipe, dynamic_shared });
             }
         }

@@ -32,7 +32,7 @@ const VALUE: [&str; 8] = [
 ];
 
 fn key_bits(layout: &RecordLayout) -> Option<u8> {
-    if let KeyFormat::Turbo { bits } = layout.format.key { Some(bits) } else { None }
+    if let KeyFormat::Turbo { bits, .. } = layout.format.key { Some(bits) } else { None }
 }
 
 fn value_bits(layout: &RecordLayout) -> Option<u8> {

@@ -306,6 +306,9 @@ impl Variant {
             KeyFormat::Token { .. } if !layout.format.key.group(layout.dim).is_multiple_of(32) => {
                 return unsupported("key group", layout.format.key.group(layout.dim), "a multiple of 32 channels");
             }
+            KeyFormat::Turbo { bits, calibrated: true } => {
+                return unsupported("ctq codes of bits", bits.into(), "keys that no calibration centres (tq)");
+            }
             _ => {}
         }
         for bits in turbo::widths(&layout) {

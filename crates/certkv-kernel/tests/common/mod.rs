@@ -5,6 +5,7 @@
     clippy::needless_range_loop,
     reason = "each test binary uses its part; formulas keep indices"
 )]
+use certkv_codec::KeyMetric;
 use certkv_codec::rotation::{self, Rotation};
 use certkv_codec::turboquant;
 use certkv_core::hash::splitmix64;
@@ -53,16 +54,19 @@ pub struct Cache {
     pub tail_values: Vec<u16>,
     pub tail: usize,
     pub centre: Vec<f64>,
+    /// Key centre and balance scale, of a calibrated format.
+    pub metric: Option<(Vec<f32>, Vec<f32>)>,
     /// Per block: keys exact, values exact.
     pub exact: Vec<(bool, bool)>,
     /// Per block: values left unread, unless they are exact.
     pub skip: Vec<bool>,
 }
 
-/// Blocks with their centre.
+/// Blocks with their centre, and what their keys are coded in.
 pub struct Centred<'a> {
     pub blocks: Vec<Block<'a>>,
     pub centre: Vec<f32>,
+    pub metric: Option<KeyMetric<'a>>,
 }
 
 impl BlockSource for Centred<'_> {
@@ -73,6 +77,24 @@ impl BlockSource for Centred<'_> {
     fn centre(&self) -> &[f32] {
         &self.centre
     }
+
+    fn key_metric(&self) -> Option<KeyMetric<'_>> {
+        self.metric
+    }
+}
+
+/// A centre near the mean of keys of `kind`, or not, and scales from an eighth to eight.
+fn metric(kind: usize, dim: usize, seed: u64) -> (Vec<f32>, Vec<f32>) {
+    let mut rng = Rng(splitmix64(seed ^ 55));
+    let mean = |c: usize| match kind {
+        1 if c % 37 == 3 => 20.0,
+        3 => 1.0,
+        4 if c.is_multiple_of(2) => 0.75,
+        _ => 0.0,
+    };
+    let centre = (0..dim).map(|c| (mean(c) + 0.2 * rng.normal()) as f32).collect();
+    let balance = (0..dim).map(|_| (6.0 * rng.unit() - 3.0).exp2() as f32).collect();
+    (centre, balance)
 }
 
 pub fn geometry(heads: usize, dim: usize, store: Dtype) -> Geometry {
@@ -123,11 +145,13 @@ impl Cache {
         let side = |rng: &mut Rng, n: usize, value: bool, at: usize| -> Vec<u16> {
             (0..n).flat_map(|t| token(rng, kind, dim, value, at + t)).map(|x| store.encode16(x as f32)).collect()
         };
+        let metric = layout.format.key.is_calibrated().then(|| metric(kind, dim, seed));
+        let in_metric = metric.as_ref().map(|(c, b)| KeyMetric::new(c, b).unwrap());
         let blocks = (0..full)
             .map(|b| {
                 let keys = side(&mut rng, block, false, b * block);
                 let values = side(&mut rng, block, true, b * block);
-                let record = encode(&layout, &keys, &values, &centre);
+                let record = encode_in(in_metric, &layout, &keys, &values, &centre);
                 Stored { keys, values, record }
             })
             .collect();
@@ -138,7 +162,7 @@ impl Cache {
         tail_values.resize(block * dim, 0x7fff);
         let exact = vec![(false, false); full];
         let skip = vec![false; full];
-        Self { geometry, layout, queries, blocks, tail_keys, tail_values, tail, centre, exact, skip }
+        Self { geometry, layout, queries, blocks, tail_keys, tail_values, tail, centre, metric, exact, skip }
     }
 
     /// Promotes sides at random.
@@ -170,7 +194,13 @@ impl Cache {
 
     /// [`Cache::source`] with the centre, for skipped values.
     pub fn centred(&self) -> Centred<'_> {
-        Centred { blocks: self.source(), centre: self.centre.iter().map(|&c| c as f32).collect() }
+        let centre = self.centre.iter().map(|&c| c as f32).collect();
+        Centred { blocks: self.source(), centre, metric: self.key_metric() }
+    }
+
+    /// What the keys are coded in.
+    pub fn key_metric(&self) -> Option<KeyMetric<'_>> {
+        self.metric.as_ref().map(|(c, b)| KeyMetric::new(c, b).unwrap())
     }
 
     pub fn tail(&self) -> Option<Tail<'_>> {
@@ -191,7 +221,10 @@ impl Cache {
         };
         let (mut keys, mut values) = (Vec::new(), Vec::new());
         for ((b, e), skip) in self.blocks.iter().zip(&self.exact).zip(&self.skip) {
-            let decoded = decode(&self.layout, &b.record);
+            let mut decoded = decode(&self.layout, &b.record);
+            if let Some(metric) = self.key_metric() {
+                decoded.0.iter_mut().for_each(|key| metric.unfold(key));
+            }
             for t in 0..tokens {
                 keys.push(if used && !e.0 { decoded.0[t].clone() } else { plain(&b.keys, t) });
                 values.push(match used && !e.1 {
@@ -253,11 +286,26 @@ fn get(section: &[u8], meta: Dtype, i: usize) -> f64 {
 
 /// Encodes one block; the error summary is measured on the decoded block.
 pub fn encode(l: &RecordLayout, keys: &[u16], values: &[u16], centre: &[f64]) -> Vec<u8> {
+    encode_in(None, l, keys, values, centre)
+}
+
+/// The same with keys in a metric, where their errors are measured.
+pub fn encode_in(
+    metric: Option<KeyMetric<'_>>,
+    l: &RecordLayout,
+    keys: &[u16],
+    values: &[u16],
+    centre: &[f64],
+) -> Vec<u8> {
     let (dim, n, count) = (l.dim, l.tokens(), l.count());
     let plain = |side: &[u16]| -> Vec<Vec<f64>> {
         (0..n).map(|t| (0..dim).map(|c| f64::from(l.store.decode16(side[t * dim + c]))).collect()).collect()
     };
-    let (k, v) = (plain(keys), plain(values));
+    let (mut k, v) = (plain(keys), plain(values));
+    let key_norm = k.iter().map(|k| norm(k)).fold(0.0, f64::max);
+    if let Some(metric) = metric {
+        k.iter_mut().for_each(|k| metric.fold(k));
+    }
     let mut record = vec![0u8; l.bytes];
     let words = |out: &mut [u8], side: &[u16]| {
         out.chunks_exact_mut(2).zip(side).for_each(|(o, s)| o.copy_from_slice(&s.to_le_bytes()));
@@ -295,7 +343,7 @@ pub fn encode(l: &RecordLayout, keys: &[u16], values: &[u16], centre: &[f64]) ->
                 }
             }
         }
-        KeyFormat::Turbo { bits } => {
+        KeyFormat::Turbo { bits, .. } => {
             let coded = turboquant::encode_bytes(&k.concat(), dim, bits).unwrap();
             for t in 0..n {
                 put(&mut record[l.key_scales.clone()], Dtype::F16, t, coded.radius[t]);
@@ -341,12 +389,12 @@ pub fn encode(l: &RecordLayout, keys: &[u16], values: &[u16], centre: &[f64]) ->
         }
         _ => words(&mut record[l.value_codes.clone()], values),
     }
-    let summary = summary(l, &record, &k, &v, centre);
+    let summary = summary(l, &record, &k, key_norm, &v, centre);
     record[l.summary.clone()].copy_from_slice(&summary.to_bytes());
     record
 }
 
-/// Decoded keys and values, f64.
+/// Decoded keys, in the metric of their codes, and values, f64.
 pub fn decode(l: &RecordLayout, record: &[u8]) -> (Vec<Vec<f64>>, Vec<Vec<f64>>) {
     let (dim, n, count) = (l.dim, l.tokens(), l.count());
     let rows = |f: &dyn Fn(usize, usize) -> f64| -> Vec<Vec<f64>> {
@@ -364,7 +412,7 @@ pub fn decode(l: &RecordLayout, record: &[u8]) -> (Vec<Vec<f64>>, Vec<Vec<f64>>)
             let scale = get(&record[l.key_scales.clone()], Dtype::F16, c / l.format.key.group(dim) * n + t);
             (f64::from(code) - f64::from(1u32 << (bits - 1))) * scale
         }
-        KeyFormat::Turbo { bits } => {
+        KeyFormat::Turbo { bits, .. } => {
             let code = read_code(&record[l.key_codes.clone()], usize::from(bits), count, key_index(t, c, dim));
             let level = f64::from(turboquant::level_bytes(dim, bits)[usize::from(code)]) - 128.0;
             level * get(&record[l.key_scales.clone()], Dtype::F16, t)
@@ -403,7 +451,14 @@ fn spectral(e: &[Vec<f64>]) -> f64 {
     sums.min(trace).sqrt()
 }
 
-fn summary(l: &RecordLayout, record: &[u8], k: &[Vec<f64>], v: &[Vec<f64>], centre: &[f64]) -> ErrorSummary {
+fn summary(
+    l: &RecordLayout,
+    record: &[u8],
+    k: &[Vec<f64>],
+    key_norm: f64,
+    v: &[Vec<f64>],
+    centre: &[f64],
+) -> ErrorSummary {
     let (dk, dv) = decode(l, record);
     let minus = |a: &[Vec<f64>], b: &[Vec<f64>]| -> Vec<Vec<f64>> {
         a.iter().zip(b).map(|(a, b)| a.iter().zip(b).map(|(x, y)| x - y).collect()).collect()
@@ -434,7 +489,7 @@ fn summary(l: &RecordLayout, record: &[u8], k: &[Vec<f64>], v: &[Vec<f64>], cent
         kappa: up(spectral(&scaled)),
         eps: up(widest(&ek)),
         key_mag: up(norm(&mag)),
-        key_norm: up(widest(k)),
+        key_norm: up(key_norm),
         eta: up(widest(&ev)),
         sop: up(spectral(&ev)),
         radius: up(widest(&centred)),

@@ -1,10 +1,10 @@
 //! The engine's CUDA path against attention in f64: `gpu_engine [--small] [--steps N] [--cubins FOLDER] [--cache FOLDER]
-//! [--format F] [--window N] [--sinks N] [--only windows] [--seed N]`; a format for each layer is written `F+F+..`.
+//! [--format F] [--window N] [--sinks N] [--chunks N] [--only windows] [--seed N]`; a format for each layer is written `F+F+..`.
 //!
 //! Ragged batches under every policy with forks, truncations, swaps, releases and dropped steps; every output is compared with
 //! attention in f64 over the originals, which are read back bit for bit; then a recorded step is replayed beside a twin. Then the same in caches
 //! whose layers have sliding windows with sinks, all of them and every second one, of `--window` and `--sinks` tokens. The happens-before checker is on
-//! meanwhile. Exit code 0: all hold, 1: something is wrong, 2: no GPU.
+//! meanwhile. Longer chunks of up to `--chunks` tokens are attended by the GPU. Exit code 0: all hold, 1: something is wrong, 2: no GPU.
 #[path = "../common/mod.rs"]
 mod common;
 mod ordered;
@@ -31,6 +31,8 @@ struct Plan {
     /// Of the lives with windows.
     window: Window,
     only_windows: bool,
+    /// Longest chunk that the GPU attends.
+    chunks: usize,
 }
 
 fn certified(tol_rel: f64) -> (Policy, Owed) {
@@ -79,6 +81,7 @@ fn life(
     config = config.with_scratch([0.5, 0.1, 0.01][plan.seed as usize % 3]);
     (config.max_context, config.max_sequences, config.threads) = (longest, 12, 4);
     config.certificate_ring = 4;
+    config.chunk_tokens = plan.chunks.min(longest);
     config.swap_tokens = longest;
     // A layer with a window gives up what a cached prefix needs.
     let prefixed = sight == Sight::Everything;
@@ -120,7 +123,7 @@ fn life(
         let mut batch = Vec::new();
         for at in 0..world.held.len() {
             if world.rng.chance(0.8) && world.held[at].len + 8 < longest {
-                let chunk = if world.rng.chance(0.05) { 2 + world.rng.below(40) } else { 1 };
+                let chunk = if world.rng.chance(0.1) { 2 + world.rng.below(40) } else { 1 };
                 batch.push((at, chunk.min(longest - world.held[at].len)));
             }
         }
@@ -157,6 +160,12 @@ fn life(
     println!(
         "GATE gpu-engine executed={} failed={} controls={}/{} seed={:#x}",
         sum.heads, sum.failed, sum.controls, sum.planted, plan.seed
+    );
+    println!(
+        "GATE gpu-engine-chunks executed={} failed={} controls=0/0 seed={:#x}",
+        sum.extended,
+        usize::from(plan.chunks > 0 && sum.extended == 0),
+        plan.seed
     );
     println!("GATE gpu-engine-originals executed={rows} failed={lost} controls=0/0 seed={:#x}", plan.seed);
     for layer in 0..cache.geometry().layers {
@@ -296,6 +305,7 @@ fn main() -> ExitCode {
             chunk: 4096,
             ..Window::new(words.number("--window", if small { 40 } else { 500 })).with_sinks(words.number("--sinks", 5))
         },
+        chunks: words.number("--chunks", if small { 64 } else { 1024 }),
         only_windows: words.value("--only").is_some_and(|only| only == "windows"),
     };
     let gpu = match Gpu::open(0) {

@@ -12,6 +12,7 @@ use crate::group::{Group, Side};
 use crate::work::HeadWork;
 use certkv_bound::ladder::decide;
 use certkv_bound::{Action, BytesRead, Cause, Rung, Situation, Status};
+use certkv_codec::KeyMetric;
 use certkv_control::policy::Certified;
 use certkv_control::{BitSet, Gains};
 use certkv_device::Stream;
@@ -31,6 +32,8 @@ pub(crate) struct HeadCall<'a> {
     /// `[query heads of the group][dim]`.
     pub(crate) queries: &'a [f32],
     pub(crate) centre: &'a [f32],
+    /// What keys are coded in, if not as they are.
+    pub(crate) metric: Option<KeyMetric<'a>>,
     pub(crate) blocks: usize,
 }
 
@@ -110,8 +113,8 @@ impl HeadCall<'_> {
         values: &'v BitSet,
         skipped: &'v BitSet,
     ) -> View<'v> {
-        let Self { pages, group, head, centre, .. } = *self;
-        View { pages, group, head, resident: Some(resident), keys, values, skipped, centre }
+        let Self { pages, group, head, centre, metric, .. } = *self;
+        View { pages, group, head, resident: Some(resident), keys, values, skipped, centre, metric }
     }
 
     /// Finishes the outputs and certificates of every head from the state of the pass and its masses.

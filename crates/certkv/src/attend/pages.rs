@@ -5,6 +5,7 @@ use crate::group::{Group, Side};
 use crate::spill::{Ask, Turn};
 use crate::step::Part;
 use crate::{Cache, Error, SequenceId};
+use certkv_codec::KeyMetric;
 use certkv_control::BitSet;
 use certkv_core::{PageId, planted};
 use certkv_device::ReadGuard;
@@ -329,13 +330,15 @@ pub(crate) struct View<'a> {
     pub(crate) skipped: &'a BitSet,
     /// The head's value centre.
     pub(crate) centre: &'a [f32],
+    /// What the head's keys are coded in, if not as they are.
+    pub(crate) metric: Option<KeyMetric<'a>>,
 }
 
 impl<'a> View<'a> {
     /// The originals of `all` blocks.
     pub(crate) fn exact(pages: &'a Pages, group: &'a Group, head: usize, all: &'a BitSet) -> Self {
         static NONE: BitSet = BitSet::EMPTY;
-        Self { pages, group, head, resident: None, keys: all, values: all, skipped: &NONE, centre: &[] }
+        Self { pages, group, head, resident: None, keys: all, values: all, skipped: &NONE, centre: &[], metric: None }
     }
 }
 
@@ -358,5 +361,9 @@ impl BlockSource for View<'_> {
 
     fn centre(&self) -> &[f32] {
         self.centre
+    }
+
+    fn key_metric(&self) -> Option<KeyMetric<'_>> {
+        self.metric
     }
 }

@@ -118,7 +118,7 @@ impl GpuCache {
                 let groups = pools.iter().map(shape).collect();
                 let formats = layouts.iter().map(|layout| (1, layout.format));
                 let (events, geometry) = (config.prefix_events, &config.geometry);
-                Some(Prefixes::new(prefixes, events, geometry, groups, formats, Order::Fragments)?)
+                Some(Prefixes::new(prefixes, events, geometry, groups, formats, None, Order::Fragments)?)
             }
         };
         Ok(Self {

@@ -50,6 +50,12 @@ pub struct GpuConfig {
     /// Tokens whose records sequences that are swapped out may leave in pinned memory, each in every layer
     /// ([`GpuCache::swap_out`](super::GpuCache::swap_out)). Originals have as much more room: others have all of `max_tokens`.
     pub swap_tokens: usize,
+    /// Longest chunk of several tokens whose attention is computed on the GPU, up to `max_context`; 0: on the CPU, as that of longer ones. It takes
+    /// device memory for the chunk's originals, queries, outputs and certificates, some 40 KB a token of a model of 32 query heads and 8 KV heads of
+    /// 128 channels. What the chunk's tokens see of each other is read from originals there; what was stored before, from codes: under
+    /// [`Policy::Packed`] as it is, under [`Policy::Certified`] where that is within tolerance for every token and head of the layer, else the CPU reads the
+    /// originals. Under [`Policy::Dense`] a chunk with codes before it is the CPU's.
+    pub chunk_tokens: usize,
     /// Threads of the host's part, 1 to 256: attention of chunks, and touching memory when the cache is made.
     pub threads: usize,
     /// As [`Config::windows`]. Layers of equal window share block tables, whatever their formats.
@@ -89,6 +95,7 @@ impl GpuConfig {
             prefixes: None,
             prefix_events: 0,
             swap_tokens: 0,
+            chunk_tokens: 0,
             threads: 1,
             windows: Vec::new(),
         }
@@ -133,6 +140,10 @@ impl GpuConfig {
             let why = format!("{} tokens; must be 1 to max_tokens = {}", self.max_context, self.max_tokens);
             return wrong("max_context", why);
         }
+        if self.chunk_tokens > self.max_context {
+            let why = format!("{} tokens; must be at most max_context = {}", self.chunk_tokens, self.max_context);
+            return wrong("chunk_tokens", why);
+        }
         for (field, n) in [("scratch_keys", self.scratch_keys), ("scratch_values", self.scratch_values)] {
             if n > MOST_SIDES {
                 return wrong(field, format!("{n} sides; must be at most 2^24"));
@@ -150,6 +161,9 @@ impl GpuConfig {
         if self.certificate_ring > 0 && self.geometry.layers > MOST_LAYERS {
             let why = format!("{} layers; certificates of at most {MOST_LAYERS} are published", self.geometry.layers);
             return wrong("certificate_ring", why);
+        }
+        if let Some(format) = self.formats.iter().find(|format| format.key.is_calibrated()) {
+            return wrong("formats", format!("{format}: calibrated keys are for caches on the CPU in this release"));
         }
         super::policy::Rule::of(self.policy)?;
         let mut common = Config::new(self.geometry, self.max_tokens);

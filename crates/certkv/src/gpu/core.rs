@@ -11,6 +11,7 @@ use certkv_core::{Ledger, RecordLayout};
 use certkv_device::cuda::{DeviceBuffer, Gpu};
 use certkv_kernel::cuda::args::{Element, Sides};
 use certkv_kernel::cuda::encode::append_flag;
+use certkv_kernel::cuda::extend::{self, Extend, ExtendChunk};
 use certkv_kernel::cuda::launch::{self, Append, Memory, Picks, Promoted, Refine, Select, Slots, Tables};
 use certkv_kernel::cuda::queue::{Area, Queue, Span, Tensor};
 use certkv_kernel::cuda::select::{SelectMode, SelectStats};
@@ -59,6 +60,8 @@ pub(super) struct Core {
     /// Keys, values, then queries of the host's batch.
     pub(super) inputs: DeviceBuffer,
     pub(super) outputs: DeviceBuffer,
+    /// What attention of longer chunks works with.
+    pub(super) chunks: Option<DeviceBuffer>,
     /// `[layer][page]`: originals.
     pub(super) originals: Area,
     pub(super) staging: Area,
@@ -97,8 +100,9 @@ impl Core {
         for (class, bytes) in CLASSES.into_iter().zip(sizes.reserved()) {
             ledger.reserve(class, bytes)?;
         }
-        let kernels = Kernels::prepare(gpu, &variants.concat(), compiler)?;
-        let kits = variants.iter().map(|all| Kit::new(&kernels, all, ctas)).collect::<Result<_, _>>()?;
+        let extends = sizes.chunk_tokens > 0;
+        let kernels = Kernels::prepare_verbs(gpu, &variants.concat(), &kit::verbs(extends), compiler)?;
+        let kits = variants.iter().map(|all| Kit::new(&kernels, all, ctas, extends)).collect::<Result<_, _>>()?;
         let queue = Queue::new(gpu)?;
         let buffer = |bytes: Option<usize>| -> Result<DeviceBuffer, Error> {
             Ok(DeviceBuffer::new(gpu, bytes.ok_or_else(too_large)?)?)
@@ -125,6 +129,7 @@ impl Core {
             counters: buffer(Some(sizes.counter_bytes()))?,
             inputs: buffer(Some(2 * sizes.row_bytes() + sizes.query_bytes()))?,
             outputs: buffer(Some(sizes.query_bytes()))?,
+            chunks: if extends { Some(buffer(Some(sizes.chunk_bytes()))?) } else { None },
             originals: queue.pin(sizes.host_bytes().ok_or_else(too_large)?, threads)?,
             staging: queue.pin(STAGING_SLOTS * sizes.staging_slot, threads)?,
             results: queue.pin(sizes.result_bytes(), threads)?,
@@ -313,6 +318,43 @@ impl Core {
             settled: false,
             sight: self.sight(layer),
         })
+    }
+
+    /// Enqueues attention of one longer chunk, all of whose inputs are in `buffer`.
+    pub(super) fn extend(
+        &self,
+        layer: usize,
+        chunk: ExtendChunk,
+        buffer: &DeviceBuffer,
+        relative: f32,
+    ) -> Result<(), Error> {
+        let (s, of) = (&self.sizes, &self.sizes.chunks);
+        let Some(kernel) = &self.kit(layer).extend else {
+            return Err(Error::Config { field: "chunk_tokens", why: "no kernels".into() });
+        };
+        let span = |bytes: &Range<usize>| Span::of(buffer, bytes.start, bytes.len());
+        let elements = chunk.tokens as usize * s.q_heads() * s.dim;
+        let t = self.block_tables(layer)?;
+        let args = Extend {
+            variant: &self.kit(layer).variant,
+            chunks: &[chunk],
+            listed: span(&of.list)?,
+            rows: t.rows,
+            stride: t.stride,
+            kv_heads: t.kv_heads,
+            table: t.packed,
+            packed: self.packed_of(layer)?,
+            staged: span(&of.staged)?,
+            centres: self.of_layer(&self.centres, layer)?,
+            query: Tensor::of(buffer, of.queries.start, Element::F32, elements)?,
+            out: Tensor::of(buffer, of.outputs.start, Element::F32, elements)?,
+            certificates: Some(span(&of.certificates)?),
+            scale: self.scale,
+            relative,
+            absolute: 0.0,
+            sight: self.sight(layer),
+        };
+        Ok(extend::extend(&self.queue, kernel, &args)?)
     }
 
     /// Certificates of the first launch (0) or of the dense one (1).

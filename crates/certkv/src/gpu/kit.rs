@@ -21,10 +21,17 @@ pub(super) struct Kit {
     pub(super) gather: Function,
     pub(super) publish: Function,
     pub(super) swap: Function,
+    /// Attention of longer chunks, where the cache has room for them.
+    pub(super) extend: Option<Function>,
     /// Whether records hold the originals themselves.
     pub(super) exact: bool,
     /// The decode kernel that corrects, if records have residual planes.
     pub(super) corrects: Option<(Function, Variant)>,
+}
+
+/// What is prepared for a cache, with attention of longer chunks or without.
+pub(super) fn verbs(extends: bool) -> Vec<Verb> {
+    Verb::ALL.into_iter().filter(|verb| extends || *verb != Verb::Extend).collect()
 }
 
 /// The variant that runs records of `layout` on a GPU, the same cut for throughput, and for records with residual planes the one that corrects.
@@ -45,8 +52,8 @@ pub(super) fn variants(
 }
 
 impl Kit {
-    /// For what [`variants`] gave.
-    pub(super) fn new(kernels: &Kernels, variants: &[Variant], ctas: u32) -> Result<Self, Error> {
+    /// For what [`variants`] gave. `extends`: with the kernel for longer chunks.
+    pub(super) fn new(kernels: &Kernels, variants: &[Variant], ctas: u32, extends: bool) -> Result<Self, Error> {
         let [variant, wide, corrects @ ..] = variants else {
             return Err(Error::Config { field: "formats", why: "no kernels".into() });
         };
@@ -64,6 +71,7 @@ impl Kit {
             gather: kernel(Verb::Gather)?,
             publish: kernel(Verb::Publish)?,
             swap: kernel(Verb::Swap)?,
+            extend: extends.then(|| kernel(Verb::Extend)).transpose()?,
             exact: format.key.is_exact() && format.value.is_exact(),
             corrects: corrects.transpose()?,
             variant,

@@ -33,6 +33,7 @@ mod capture;
 mod config;
 mod core;
 mod events;
+mod extend;
 mod kit;
 mod ladder;
 mod mirror;

@@ -124,6 +124,10 @@ impl GpuStep<'_> {
                 }
                 let (shape, window) = ((s, &self.cache.layouts[layer]), s.window(layer));
                 found.of(self.rule, place, (part.len + 1, window), shape, core.kit(layer).exact, own);
+            } else if let Some(extended) = self.extended[layer].get(part.first_row * heads..) {
+                let known = extended.get(..own.len()).unwrap_or(&[]);
+                own.fill(Certificate::PREFILL);
+                own[..known.len()].copy_from_slice(known);
             } else {
                 own.fill(Certificate::PREFILL);
             }

@@ -85,6 +85,22 @@ impl Head<'_> {
     }
 }
 
+/// Of a query of a longer chunk, from the one pass that there is: what is not bounded, or not within tolerance under a policy that asks for it, has
+/// failed.
+pub(super) fn of_chunk(rule: Rule, from: &args::Certificate) -> Certificate {
+    let mut c = figures(from);
+    let sound = from.bound.is_finite() && c.bound().is_finite();
+    c.status = match (rule, from.status) {
+        (_, 2) if sound => Status::Exact,
+        (Rule::Certified { .. }, 1) if sound => Status::Certified,
+        (Rule::Packed, _) if sound => Status::Uncertified,
+        _ => Status::Failed,
+    };
+    (c.candidate_e_key, c.candidate_e_val) = (c.e_key, c.e_val);
+    c.candidate_bound = c.bound();
+    c
+}
+
 /// Whether a list names the head.
 fn is_listed(list: &[u32], head: usize) -> bool {
     let count = list.first().map_or(0, |n| *n as usize);
@@ -190,6 +206,19 @@ mod tests {
         assert_eq!(head(CERTIFIED, &device(7, 0.1, 0.1, 0.21), None).status, Status::Failed);
         assert_eq!(head(Rule::Dense, &good, None).status, Status::Failed, "dense is exact or nothing");
         assert_eq!(head(Rule::Dense, &device(2, 0.0, 0.0, 0.01), None).rung, Rung::DenseLayer);
+    }
+
+    #[test]
+    fn a_chunk_is_exact_certified_or_not_kept() {
+        let good = device(1, 0.1, 0.1, 0.21);
+        assert_eq!(of_chunk(CERTIFIED, &good).status, Status::Certified);
+        assert_eq!(of_chunk(Rule::Packed, &good).status, Status::Uncertified);
+        assert_eq!(of_chunk(Rule::Dense, &good).status, Status::Failed);
+        assert_eq!(of_chunk(CERTIFIED, &device(0, 0.4, 0.3, 0.71)).status, Status::Failed);
+        for rule in [CERTIFIED, Rule::Packed, Rule::Dense] {
+            assert_eq!(of_chunk(rule, &device(2, 0.0, 0.0, 0.01)).status, Status::Exact);
+            assert_eq!(of_chunk(rule, &device(1, 0.1, 0.1, f32::INFINITY)).status, Status::Failed);
+        }
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Sections of buffers in device memory, one after the other. Pure arithmetic.
-use certkv_kernel::cuda::args::Sides;
+use certkv_kernel::cuda::args::{Certificate, Sides};
+use certkv_kernel::cuda::extend::ExtendChunk;
 use certkv_kernel::cuda::select::CopyItem;
 use core::ops::Range;
 
@@ -70,6 +71,44 @@ pub(super) struct CorrectionSections {
     pub(super) kept: Range<usize>,
     /// `[row][kv_head][stride]`, a byte each: which residuals the pass has read.
     pub(super) looks: Range<usize>,
+}
+
+/// Bytes of what attention of longer chunks works with; all empty without room for any.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct ChunkSections {
+    /// What the kernel is told of the chunk.
+    pub(super) list: Range<usize>,
+    /// Originals of its blocks, in the order of the sequence.
+    pub(super) staged: Range<usize>,
+    /// `[token][query head][dim]`, single precision; outputs the same.
+    pub(super) queries: Range<usize>,
+    pub(super) outputs: Range<usize>,
+    /// `[token][query head]`.
+    pub(super) certificates: Range<usize>,
+}
+
+impl ChunkSections {
+    /// For chunks of `tokens` tokens, whose first may lie anywhere in a block.
+    pub(super) fn new(
+        tokens: usize,
+        (block, original_bytes): (usize, usize),
+        (q_heads, dim): (usize, usize),
+    ) -> Option<Self> {
+        let heads = tokens.checked_mul(q_heads)?;
+        let blocks = if tokens == 0 { 0 } else { tokens.div_ceil(block) + 1 };
+        let list = if tokens == 0 { 0 } else { ExtendChunk::WORDS };
+        let words = [
+            list,
+            blocks.checked_mul(original_bytes / 4)?,
+            heads.checked_mul(dim)?,
+            heads.checked_mul(dim)?,
+            heads.checked_mul(Certificate::WORDS)?,
+        ];
+        let ([list, staged, queries, outputs, certificates], _) = sections(words)?;
+        let [list, staged, queries, outputs, certificates] =
+            [list, staged, queries, outputs, certificates].map(|r| 4 * r.start..4 * r.end);
+        Some(Self { list, staged, queries, outputs, certificates })
+    }
 }
 
 /// Lays sections of the given numbers of words out, one after the other from `at` on, and moves it behind them.

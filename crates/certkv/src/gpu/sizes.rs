@@ -4,7 +4,8 @@ use super::config::{GpuConfig, STAGING_SLOTS};
 use super::kit;
 use super::plan::GpuMachine;
 use super::sections::{
-    ALIGN, CorrectionSections, CounterSections, GroupSections, MemorySections, TableSections, sections, table_sections,
+    ALIGN, ChunkSections, CorrectionSections, CounterSections, GroupSections, MemorySections, TableSections, sections,
+    table_sections,
 };
 use super::window;
 use crate::Error;
@@ -87,6 +88,9 @@ pub(super) struct Sizes {
     pub(super) counters: CounterSections,
     pub(super) memory: MemorySections,
     pub(super) corrections: CorrectionSections,
+    /// Longest chunk that is attended here, and what that takes.
+    pub(super) chunk_tokens: usize,
+    pub(super) chunks: ChunkSections,
     pub(super) copies: usize,
     pub(super) partial_bytes: usize,
     /// Bytes of a slot of the staging ring.
@@ -202,6 +206,7 @@ impl Sizes {
         let (sections_of, _) = sections(words).ok_or_else(too_large)?;
         let [list, picked, picks, kept, looks] = sections_of.map(|words| 4 * words.start..4 * words.end);
         let corrections = CorrectionSections { list, picked, picks, kept, looks };
+        let chunks = ChunkSections::new(config.chunk_tokens, (block, original_bytes), (g.q_heads, g.head_dim));
         // The longest things that travel at once: the state of all rows, one row of a table, one layer's inputs.
         let travels = [4 * tables.count.end, 4 * stride, 4 * rows * (2 * g.kv_width() + g.q_width()), original_bytes];
         let staging_slot = travels.into_iter().max().unwrap_or(0).max(1 << 18).next_multiple_of(4096);
@@ -231,6 +236,8 @@ impl Sizes {
             ring,
             memory,
             corrections,
+            chunk_tokens: config.chunk_tokens,
+            chunks: chunks.ok_or_else(too_large)?,
             copies: config.copies_per_step,
             partial_bytes: launch::partial_bytes(variant, ctas, rows * g.kv_heads),
             staging_slot,
@@ -360,6 +367,11 @@ impl Sizes {
         Some(self.corrections.looks.end.max(ALIGN))
     }
 
+    /// What attention of longer chunks works with.
+    pub(super) fn chunk_bytes(&self) -> usize {
+        self.chunks.certificates.end
+    }
+
     /// What is remembered of the query heads of one row, in one layer.
     pub(super) fn demand_row_bytes(&self) -> usize {
         self.q_heads() * size_of::<Demand>()
@@ -404,8 +416,8 @@ impl Sizes {
         let memory = self.layers.checked_mul(4 * self.memory.words + 4 * self.exact_words);
         let scratch = Some(self.scratch_bytes).zip(self.tail_bytes());
         let work = self.partial_bytes + self.counter_bytes() + 2 * self.row_bytes() + 2 * self.query_bytes();
-        let tables =
-            [self.table_bytes(), self.mass_bytes(), results, sides, memory, self.correction_bytes(), Some(work)];
+        let work = work.checked_add(self.chunk_bytes());
+        let tables = [self.table_bytes(), self.mass_bytes(), results, sides, memory, self.correction_bytes(), work];
         let tables = tables.into_iter().try_fold(0usize, |sum, x| sum.checked_add(x?));
         let ring = self.ring.map_or(Some(0), |slots| PinnedBuffer::mapped_bytes(8 * slots.len()));
         let staging = PinnedBuffer::mapped_bytes(STAGING_SLOTS * self.staging_slot);

@@ -1,6 +1,7 @@
 //! One step: a ragged batch of new tokens, layer by layer, committed as a whole.
 use super::cache::{GpuCache, coded, stamp};
 use super::core::Core;
+use super::extend;
 use super::ladder::{self, Call};
 use super::mirror::Member;
 use super::ordered;
@@ -9,7 +10,7 @@ use super::prefill;
 use super::published;
 use super::record::GpuGraph;
 use super::window::blocks_seen;
-use crate::{Chunk, Error, Side};
+use crate::{Certificate, Chunk, Error, Side};
 use certkv_core::SequenceId;
 use certkv_kernel::cuda::args::Element;
 use certkv_kernel::cuda::queue::Tensor;
@@ -73,6 +74,8 @@ pub struct GpuStep<'c> {
     /// The layer whose outputs are in the cache's own buffer, and those of longer chunks.
     pub(super) last: Option<usize>,
     pub(super) chunks: Vec<f32>,
+    /// By layer: certificates of all tokens' heads, if the GPU attended a longer chunk of it.
+    pub(super) extended: Vec<Vec<Certificate>>,
     /// Under which its certificates are published.
     number: u64,
     /// Whether a recording has done so.
@@ -94,6 +97,7 @@ impl<'c> GpuStep<'c> {
             seqs: 0,
             last: None,
             chunks: Vec::new(),
+            extended: vec![Vec::new(); layers],
             number,
             published: false,
         };
@@ -303,7 +307,7 @@ impl<'c> GpuStep<'c> {
     /// layer; [`GpuStep::outputs`] reads the result. `queries` is `[tokens][q_heads * head_dim]`.
     ///
     /// A chunk of one token is a decode step under the step's policy. A longer chunk is causal attention over the originals,
-    /// computed by the CPU before the call returns.
+    /// computed by the CPU before the call returns; or on the GPU, over originals and codes: [`GpuConfig::chunk_tokens`](super::GpuConfig::chunk_tokens).
     ///
     /// # Errors
     /// A bad layer, shape or order, a query that is not finite, or a device error: the layer counts as not attended and may be attended
@@ -321,7 +325,9 @@ impl<'c> GpuStep<'c> {
         self.last = None;
         let fresh = self.progress[layer] == Progress::Appended;
         self.progress[layer] = Progress::Broken;
-        let Self { cache, parts, seqs, rule, chunks, .. } = self;
+        let Self { cache, parts, seqs, rule, chunks, extended, tokens, .. } = self;
+        let heads = cache.geometry().q_heads;
+        extended[layer].clear();
         if *seqs > 0 {
             cache.batch_queries.clear();
             for part in parts.iter().filter(|part| part.place.is_some()) {
@@ -338,7 +344,13 @@ impl<'c> GpuStep<'c> {
         if parts.iter().any(|part| part.place.is_none()) {
             chunks.resize(expected, f32::NAN);
             for part in parts.iter().filter(|part| part.place.is_none()) {
-                prefill::attend(cache, layer, part, queries, chunks)?;
+                match extend::attend(cache, layer, part, (queries, chunks), *rule)? {
+                    Some(certificates) => {
+                        extended[layer].resize(*tokens * heads, Certificate::PREFILL);
+                        extended[layer][part.first_row * heads..][..certificates.len()].copy_from_slice(&certificates);
+                    }
+                    None => prefill::attend(cache, layer, part, queries, chunks)?,
+                }
                 if let Rule::Certified { relative } = *rule {
                     let last = part.first_row + part.tokens - 1;
                     prefill::plan(cache, layer, part, &queries[last * width..(last + 1) * width], relative)?;

@@ -110,7 +110,7 @@ impl Engine for GpuCache {
             let (originals, others) = rest.split_at(s.original_bytes);
             let (sealed, others) = others.split_at(SEAL_BYTES + s.of_layer[layer].page_bytes);
             rest = others;
-            check_seal(layout, (layer, span.block), NO_PAGE, sealed)?;
+            check_seal(Seal::new(layout, layer, span.block, NO_PAGE), sealed)?;
             self.core.page_in(layer, span, originals, &sealed[SEAL_BYTES..])?;
         }
         Ok(())

@@ -35,14 +35,15 @@ pub(crate) struct Header(Vec<(String, String)>);
 /// The header of a sequence of `tokens` tokens of `cache`.
 pub(crate) fn of_cache(cache: &Cache, model: &[u8], tokens: usize) -> Header {
     let groups = cache.groups.iter().map(|group| (group.layers, group.layout.format, group.window));
-    of(&cache.config.geometry, Order::Rows, groups, model, tokens)
+    of(&cache.config.geometry, Order::Rows, groups, cache.calibration(), model, tokens)
 }
 
-/// The header of a sequence whose codes are in `order`.
+/// The header of a sequence whose codes are in `order`, and depend on `calibration`, if they do on any.
 pub(crate) fn of(
     g: &Geometry,
     order: Order,
     groups: impl ExactSizeIterator<Item = (usize, Format, Option<Window>)>,
+    calibration: Option<&str>,
     model: &[u8],
     tokens: usize,
 ) -> Header {
@@ -62,6 +63,9 @@ pub(crate) fn of(
     for (layers, format, window) in groups {
         let seen = window.map_or(String::new(), |w| format!(", the last {} tokens and {} sinks", w.tokens, w.sinks));
         line("group", format!("{layers} x {format}{seen}"));
+    }
+    if let Some(name) = calibration {
+        line("calibration", name.to_owned());
     }
     let hex = model.iter().fold(String::new(), |mut hex, byte| {
         // Writing to a string does not fail.

@@ -24,7 +24,7 @@ use crate::seal::{Seal, SealError};
 use crate::sequence::SequenceState;
 use crate::spill::Ask;
 use crate::{Error, SequenceId, Side};
-use certkv_core::{PageId, RecordLayout, span};
+use certkv_core::{PageId, span};
 use certkv_page::{BlockEntry, BlockTable, Reservation, RowSpan, TableError};
 use frame::{Reader, Tag, Writer};
 use std::ffi::OsString;
@@ -46,13 +46,8 @@ pub struct SaveScope<'a> {
 pub(crate) const NO_PAGE: PageId = PageId { index: 0, generation: 0 };
 
 /// Whether a packed page is the one it should be, as it was sealed.
-pub(crate) fn check_seal(
-    layout: &RecordLayout,
-    (layer, block): (usize, usize),
-    page: PageId,
-    sealed: &[u8],
-) -> Result<(), SaveError> {
-    Seal::new(layout, layer, block, page).check(sealed).map_err(|wrong| SaveError::Malformed {
+pub(crate) fn check_seal(seal: Seal, sealed: &[u8]) -> Result<(), SaveError> {
+    seal.check(sealed).map_err(|wrong| SaveError::Malformed {
         section: Tag::Block.name(),
         why: match wrong {
             SealError::Another => "the seal of another page",
@@ -146,8 +141,8 @@ impl Cache {
             let start = bytes.len();
             let page = arena.read_tagged(group.slot(packed, layer), &self.main, Group::tag(packed))?;
             bytes.extend_from_slice(page.bytes());
-            check_seal(&group.layout, (layer, block), packed, &bytes[start..start + group.sealed_bytes()])?;
-            Seal::new(&group.layout, layer, block, NO_PAGE).write(&mut bytes[start..]);
+            check_seal(group.seal(layer, block, packed), &bytes[start..start + group.sealed_bytes()])?;
+            group.seal(layer, block, NO_PAGE).write(&mut bytes[start..]);
         }
         Ok(())
     }
@@ -289,11 +284,11 @@ impl Cache {
             let Some(packed) = span.packed else { continue };
             let (records, others) = rest.split_at(group.packed.slot_bytes());
             rest = others;
-            check_seal(&group.layout, (layer, span.block), NO_PAGE, &records[..group.sealed_bytes()])?;
+            check_seal(group.seal(layer, span.block, NO_PAGE), &records[..group.sealed_bytes()])?;
             let mut guard = group.packed.write(group.slot(packed, layer), &self.main)?;
             guard.set_tag(Group::tag(packed));
             guard.bytes_mut().copy_from_slice(records);
-            Seal::new(&group.layout, layer, span.block, packed).write(guard.bytes_mut());
+            group.seal(layer, span.block, packed).write(guard.bytes_mut());
         }
         if span.packed.is_some() {
             // Nobody adds rows before the commit, so a sequence may be longer than host memory has room for.

@@ -1,0 +1,88 @@
+//! The calibration that codes of a cache depend on: checked once, when the cache is made, and named wherever codes are kept.
+//!
+//! Its name is the BLAKE3 digest of its file, in hex: what `b3sum FILE` prints. A seal holds a number made of it, a saved sequence
+//! and the names of cached prefixes hold all of it, so that codes are never read under another calibration.
+use crate::{Cache, Config, Error};
+use certkv_codec::KeyMetric;
+use certkv_control::{Calibration, calibration::CalibrationError};
+use certkv_core::hash::hash64;
+use std::sync::Arc;
+
+/// A calibration and its name.
+#[derive(Debug)]
+pub(crate) struct Calibrated {
+    calibration: Arc<Calibration>,
+    name: String,
+    number: u64,
+}
+
+impl Calibrated {
+    /// The calibration of `config`; `None` where no format needs one.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for one that is missing, given where no format needs it, or of a centre or scale that keys cannot be coded
+    /// in; [`Error::Calibration`] for one of another geometry.
+    pub(crate) fn of(config: &Config) -> Result<Option<Arc<Self>>, Error> {
+        let wrong = |why: String| Err(Error::Config { field: "calibration", why });
+        let format = config.formats.iter().find(|format| format.key.is_calibrated());
+        let (calibration, format) = match (&config.calibration, format) {
+            (None, None) => return Ok(None),
+            (None, Some(format)) => {
+                return wrong(format!("none; {format} codes keys by one (`certkv calibrate` makes it)"));
+            }
+            (Some(_), None) => {
+                return wrong("no format has calibrated keys (such as ctq4); it must be `None`".to_owned());
+            }
+            (Some(calibration), Some(format)) => (calibration, format),
+        };
+        let (heads, g) = (calibration.heads(), &config.geometry);
+        for (what, file, wanted) in [
+            ("layers", heads.layers, g.layers),
+            ("q_heads", heads.q_heads, g.q_heads),
+            ("kv_heads", heads.kv_heads, g.kv_heads),
+            ("head_dim", heads.head_dim, g.head_dim),
+        ] {
+            if file != wanted {
+                return Err(CalibrationError::OtherHeads { what, file, wanted }.into());
+            }
+        }
+        let digest = blake3::hash(&calibration.to_bytes());
+        let words = digest.as_bytes().as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
+        let found = Self {
+            calibration: Arc::clone(calibration),
+            name: digest.to_hex().to_string(),
+            number: hash64(&words.collect::<Vec<_>>()),
+        };
+        for (layer, head) in (0..g.layers).flat_map(|layer| (0..g.kv_heads).map(move |head| (layer, head))) {
+            match calibration.head(layer, head).map(|(_, scheme)| KeyMetric::new(&scheme.centre, &scheme.balance)) {
+                Some(Ok(metric)) if metric.dim() == g.head_dim => {}
+                Some(Err(refused)) => return wrong(format!("layer {layer}, head {head}: {refused}")),
+                _ => return wrong(format!("no scheme of layer {layer}, head {head}, which {format} needs")),
+            }
+        }
+        Ok(Some(Arc::new(found)))
+    }
+
+    /// What keys of a head are coded in: there for every head, once [`Calibrated::of`] has looked. A few comparisons a channel.
+    pub(crate) fn metric(&self, layer: usize, kv_head: usize) -> Option<KeyMetric<'_>> {
+        let (_, scheme) = self.calibration.head(layer, kv_head)?;
+        KeyMetric::new(&scheme.centre, &scheme.balance).ok()
+    }
+
+    /// The digest of its file, in hex.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// 64 bits of its name, for seals.
+    pub(crate) const fn number(&self) -> u64 {
+        self.number
+    }
+}
+
+impl Cache {
+    /// Name of the calibration that codes depend on, if they do: the BLAKE3 digest of its file, in hex.
+    pub fn calibration(&self) -> Option<&str> {
+        self.groups.iter().find_map(|group| group.calibrated.as_ref()).map(|calibrated| calibrated.name())
+    }
+}

@@ -1,0 +1,61 @@
+//! Attention of a longer chunk on the GPU: its own tokens from originals, what was stored before from codes (`kernels/extend.cu`).
+//!
+//! *Cost:* the originals of the chunk's blocks once over the host's link, `O(t n d)` products for `t` tokens that see up to `n`, and the outputs back. The
+//! call waits for them, as the step's outputs are the host's.
+use super::cache::GpuCache;
+use super::policy::Rule;
+use super::results;
+use super::step::Part;
+use crate::{Certificate, Error, Status};
+use certkv_kernel::cuda::args;
+use certkv_kernel::cuda::extend::ExtendChunk;
+
+/// Causal attention of the chunk's rows, written to `out`; `queries` and `out` are the step's, `[token][q_heads dim]`. Returns the certificates,
+/// `[token][q_heads]`, or `None` where the policy wants what only originals give: `out` is what it was.
+pub(super) fn attend(
+    cache: &mut GpuCache,
+    layer: usize,
+    part: &Part,
+    (queries, out): (&[f32], &mut [f32]),
+    rule: Rule,
+) -> Result<Option<Vec<Certificate>>, Error> {
+    let GpuCache { core, ring, .. } = cache;
+    let (s, of) = (&core.sizes, &core.sizes.chunks);
+    let (Some(buffer), Some(reservation)) = (&core.chunks, part.reservations.get(s.group_of(layer))) else {
+        return Ok(None);
+    };
+    let coded = part.len >= s.block && !core.kit(layer).exact;
+    let relative = match rule {
+        Rule::Dense if coded => return Ok(None),
+        Rule::Certified { relative } => relative,
+        Rule::Dense | Rule::Packed => 0.0,
+    };
+    if part.tokens > s.chunk_tokens {
+        return Ok(None);
+    }
+    for span in reservation.rows() {
+        let at = of.staged.start + (span.block - part.len / s.block) * s.original_bytes;
+        core.queue.upload(buffer, at, &core.originals, s.host_at(layer, span.host.index), s.original_bytes)?;
+    }
+    let width = s.q_heads() * s.dim;
+    let rows = part.first_row * width..(part.first_row + part.tokens) * width;
+    ring.send(&core.queue, buffer, of.queries.start, &queries[rows.clone()])?;
+    let chunk = ExtendChunk {
+        row: part.row as u32,
+        before: part.len as u32,
+        tokens: part.tokens as u32,
+        ..ExtendChunk::default()
+    };
+    ring.send(&core.queue, buffer, of.list.start, &chunk.words())?;
+    core.extend(layer, chunk, buffer, relative)?;
+    core.finish()?;
+    let mut words = vec![0u32; part.tokens * s.q_heads() * args::Certificate::WORDS];
+    buffer.read(core.queue.stream(), of.certificates.start, &mut words)?;
+    let certificates: Vec<Certificate> =
+        results::certificates(&words).iter().map(|c| results::of_chunk(rule, c)).collect();
+    if certificates.iter().any(|c| c.status == Status::Failed) {
+        return Ok(None);
+    }
+    buffer.read(core.queue.stream(), of.outputs.start, &mut out[rows])?;
+    Ok(Some(certificates))
+}
