@@ -602,7 +602,7 @@ typedef struct certkv_window {
  * of it to 0 bytes, then `struct_size`, `context` and the functions. Other memory (tables, indexes, work areas) is the system's.
  *
  * They are copied: they and `context` must stay until the cache, its steps and the calls on it are over, when as many calls of `free` have returned as
- * calls of `allocate` gave memory. certkv_cache_create calls `allocate` some ten times for each run of layers of one format and window; nothing
+ * calls of `allocate` gave memory. certkv_cache_create calls `allocate` a few times for each run of layers of one format and window; nothing
  * is taken later.
  *
  * Threads. They are called on the thread that makes the cache, and on the one that ends its last user. No lock of the library is held: they may
@@ -2721,8 +2721,8 @@ certkv_status certkv_cache_snapshot(const struct certkv_cache *cache,
 /**
  * Writes the numbers of docs/metrics.md to `text`, in the format that Prometheus reads (text, version 0.0.4), each with the label `cache`, whose
  * value is `name`, `name_bytes` bytes of UTF-8, at most 4096. `*bytes` is filled with the bytes of the text, which ends with a 0 byte that is not
- * counted: `capacity` has room for that, too. With 0 `capacity` nothing is written. 64 KiB are enough but for hundreds of groups of layers. For once a
- * second, not once a step. `name` is borrowed during the call.
+ * counted: `capacity` has room for that, too. With 0 `capacity` nothing is written; the text grows as
+ * things happen, so give more than was said then. For once a second, not once a step. `name` is borrowed during the call.
  *
  * Threads: any, at any time; waits as certkv_cache_snapshot.
  * Stream: none.

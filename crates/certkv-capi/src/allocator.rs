@@ -12,7 +12,7 @@ use std::sync::Arc;
 /// of it to 0 bytes, then `struct_size`, `context` and the functions. Other memory (tables, indexes, work areas) is the system's.
 ///
 /// They are copied: they and `context` must stay until the cache, its steps and the calls on it are over, when as many calls of `free` have returned as
-/// calls of `allocate` gave memory. certkv_cache_create calls `allocate` some ten times for each run of layers of one format and window; nothing
+/// calls of `allocate` gave memory. certkv_cache_create calls `allocate` a few times for each run of layers of one format and window; nothing
 /// is taken later.
 ///
 /// Threads. They are called on the thread that makes the cache, and on the one that ends its last user. No lock of the library is held: they may

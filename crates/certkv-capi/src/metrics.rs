@@ -115,8 +115,8 @@ impl Kept {
 
 /// Writes the numbers of docs/metrics.md to `text`, in the format that Prometheus reads (text, version 0.0.4), each with the label `cache`, whose
 /// value is `name`, `name_bytes` bytes of UTF-8, at most 4096. `*bytes` is filled with the bytes of the text, which ends with a 0 byte that is not
-/// counted: `capacity` has room for that, too. With 0 `capacity` nothing is written. 64 KiB are enough but for hundreds of groups of layers. For once a
-/// second, not once a step. `name` is borrowed during the call.
+/// counted: `capacity` has room for that, too. With 0 `capacity` nothing is written; the text grows as
+/// things happen, so give more than was said then. For once a second, not once a step. `name` is borrowed during the call.
 ///
 /// Threads: any, at any time; waits as certkv_cache_snapshot.
 /// Stream: none.
