@@ -93,8 +93,33 @@ static void outlived()
     OK(step.abort());
 }
 
+// A step under a policy of its own.
+static void policies()
+{
+    const certkv::Cache cache = *certkv::Cache::create(small());
+    const certkv::Sequence sequence = filled(cache);
+    const std::vector<float> row = rows(1, 3), queries(Q, 0.25f);
+    std::vector<float> out(Q);
+    std::vector<certkv_certificate> certificates(Q_HEADS);
+    const auto decode = [&](certkv::Result<certkv::Step> step) {
+        OK(step);
+        for (std::uint32_t layer = 0; layer < 2; layer++) {
+            OK(step->append(layer, row, row));
+            OK(step->attend(layer, queries, out, certificates));
+        }
+        OK(step->finish());
+        return certificates[0].status;
+    };
+    TRUE(decode(cache.begin(sequence, 1, certkv::StepOptions(CERTKV_POLICY_DENSE))) == CERTKV_EXACT);
+    TRUE(decode(cache.begin(sequence, 1, certkv::StepOptions(CERTKV_POLICY_PACKED))) == CERTKV_UNCERTIFIED);
+    TRUE(decode(cache.begin(sequence, 1, certkv::StepOptions())) == CERTKV_CERTIFIED);
+    REFUSED(CERTKV_POLICY, "tol", cache.begin(sequence, 1, certkv::StepOptions(CERTKV_POLICY_CERTIFIED, -1)));
+    REFUSED(CERTKV_INVALID_ARGUMENT, "options->policy", cache.begin(sequence, 1, certkv::StepOptions(9)));
+}
+
 int main()
 {
+    policies();
     configs();
     lives();
     empty();

@@ -17,6 +17,15 @@ int main()
     TRUE(seen->packed.reserved == plan->packed && seen->tables.reserved == plan->tables && seen->host.reserved == plan->host);
     TRUE(memory->reserved_packed == plan->packed && memory->tokens == TOKENS && seen->tokens == TOKENS);
     TRUE(seen->sequences == 1 && seen->packed_pages.live == 2 && memory->live_pages > 0 && plan->device_lacks == 0);
+    const auto many = config.plan_requests(3, 100);
+    TRUE(many && many->max_tokens == 3 * 112 && many->most > 3 && many->device_bytes > 0);
+    REFUSED(CERTKV_INVALID_ARGUMENT, "requests->count", config.plan_requests(0, 100));
+    REFUSED(CERTKV_INVALID_ARGUMENT, "requests->scratch", config.plan_requests(1, 100, 2));
+    std::vector<char> text(65536);
+    const auto bytes = cache.metrics("a", text);
+    TRUE(bytes && *bytes == std::strlen(text.data()) && std::strstr(text.data(), "certkv_tokens{cache=\"a\"} 40\n") != nullptr);
+    TRUE(*cache.metrics("a", {}) == *bytes);
+    REFUSED(CERTKV_SHAPE, "text", cache.metrics("a", {text.data(), 5}));
     config.device_budget = plan->device_bytes - 1;
     TRUE(config.plan()->device_lacks == 1);
     config.tolerance = -1;

@@ -154,6 +154,7 @@ static void configurations(void)
     REFUSED(CERTKV_OK, spill_workers, UINT32_MAX);
     windows();
     REFUSED(CERTKV_UNSUPPORTED, certificate_ring, 1);
+    REFUSED(CERTKV_UNSUPPORTED, chunk_tokens, 1);
     REFUSED(CERTKV_DEVICE, device, UINT32_MAX); /* No driver, or no such GPU. */
     REFUSED(CERTKV_FORMAT, format, "");
     REFUSED(CERTKV_FORMAT, format, "k8");

@@ -34,6 +34,9 @@ static void hits(const certkv::Cache &cache)
     certkv::PrefixScope later("tenant", "model");
     later.first_position = 1;
     TRUE(cache.create_from(later, prompt)->found == 0 && cache.create_from(scope, {})->found == 0);
+    const std::vector<certkv_mark> marks{{BLOCK, "image", 5}};
+    certkv::PrefixScope marked("tenant", "model");
+    TRUE(cache.create_from(marked.with_marks(marks), prompt)->found == BLOCK && marked.n_marks == 1);
     TRUE(*cache.evict_prefixes() == 0); // In use.
     const certkv::Sequence taken = std::move(next->sequence);
     TRUE(*taken.length() == 2 * BLOCK);

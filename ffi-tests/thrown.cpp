@@ -1,5 +1,5 @@
 // value_or_throw: values come out, errors are thrown with their status and text, and unwinding ends what was begun. What a store of the
-// program's own throws is a status of the call that needed it.
+// program's own throws is a status of the call that needed it; what its log throws is nothing.
 #include "check.hpp"
 #include <memory>
 #include <stdexcept>
@@ -61,6 +61,23 @@ static void stores()
     sequence.release().value_or_throw();
 }
 
+// A log that throws is heard, and what it throws ends there.
+static void logs()
+{
+    struct {
+        int said = 0;
+        void operator()(certkv_log_level, std::string_view, std::string_view)
+        {
+            said++;
+            throw std::runtime_error("no more");
+        }
+    } loud;
+    certkv::set_log(CERTKV_LOG_INFO, loud).value_or_throw();
+    certkv::Cache::create(small()).value_or_throw().close().value_or_throw();
+    TRUE(loud.said == 2);
+    certkv::unset_log().value_or_throw();
+}
+
 int main()
 {
     certkv::Config config = small();
@@ -90,5 +107,6 @@ int main()
     sequence.release().value_or_throw();
     cache.close().value_or_throw();
     stores();
+    logs();
     return report();
 }

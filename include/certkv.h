@@ -10,7 +10,8 @@
  * that is given with them: this cannot be checked.
  * Structs that may grow start with struct_size. Reserved fields are 0.
  * Threads. All calls may come from any thread and run concurrently; one step takes one call at a time.
- * Callbacks. The functions of a host's own store (certkv_store_callbacks) are the only ones; they run on threads of the library.
+ * Callbacks. There are three kinds: the functions of a host's own store (certkv_store_callbacks), on threads of the library, its log
+ * (certkv_log_callback) and its memory for pages (certkv_allocator), on the host's.
  * Stream, Capture. Stream says what a call enqueues where; a cache on a GPU has a stream of its own, which
  * certkv_step_after_stream and certkv_step_before_stream order with the caller's. Capture says whether a call may be made
  * while a CUDA graph is captured.
@@ -39,6 +40,11 @@
  * For certkv_store_open_files: each file is read back and compared before it gets its name.
  */
 #define CERTKV_FILES_READ_BACK 2
+
+/**
+ * In `window_slack`: no tokens.
+ */
+#define CERTKV_NO_SLACK UINT64_MAX
 
 /**
  * Memory of this process.
@@ -233,7 +239,7 @@ enum certkv_status
    */
   CERTKV_BUSY_STEP = -101,
   /**
-   * Calls of a step out of order.
+   * Calls out of order: of a step, or to change the log from within it.
    */
   CERTKV_ORDER = -102,
   /**
@@ -366,6 +372,24 @@ typedef struct certkv_step certkv_step;
  * or is of an earlier time is CERTKV_STORE_DAMAGED and never data.
  */
 typedef struct certkv_store certkv_store;
+
+/**
+ * How much is said. Each level has those before it.
+ */
+typedef int32_t certkv_log_level;
+
+/**
+ * A host's log. `target` is the part of the library that speaks, "certkv" now; `message` is one line of English in UTF-8. Both are borrowed during
+ * the call.
+ *
+ * It is called on the thread whose call a message is about, before that call returns, on several threads at once. No lock of the library is held:
+ * it may call the library, but for certkv_log_set; what its own calls have to say is not said, and the thread's latest error stays what it was.
+ * It must return, by no exception and no longjmp.
+ */
+typedef void (*certkv_log_callback)(void *user,
+                                    certkv_log_level level,
+                                    const char *target,
+                                    const char *message);
 
 /**
  * What went wrong in the calling thread's latest failed call.
@@ -574,6 +598,41 @@ typedef struct certkv_window {
 } certkv_window;
 
 /**
+ * Functions for the memory in which a cache on the host has its pages: codes, originals, open blocks, scratch, and codes that are swapped out. Set all
+ * of it to 0 bytes, then `struct_size`, `context` and the functions. Other memory (tables, indexes, work areas) is the system's.
+ *
+ * They are copied: they and `context` must stay until the cache, its steps and the calls on it are over, when as many calls of `free` have returned as
+ * calls of `allocate` gave memory. certkv_cache_create calls `allocate` a few times for each run of layers of one format and window; nothing
+ * is taken later.
+ *
+ * Threads. They are called on the thread that makes the cache, and on the one that ends its last user. No lock of the library is held: they may
+ * call into it, but not for this cache. They must return, by no exception and no longjmp.
+ */
+typedef struct certkv_allocator {
+  /**
+   * sizeof(certkv_allocator) of the caller's header.
+   */
+  uint32_t struct_size;
+  /**
+   * 0.
+   */
+  uint32_t reserved;
+  /**
+   * Handed to each function.
+   */
+  void *context;
+  /**
+   * `bytes` bytes, at least 1, at a multiple of `alignment`, a power of two (64 now); nobody else's until `free`. The library fills them with 0.
+   * NULL if there are none; what is not aligned goes back at once and counts as none: certkv_cache_create returns CERTKV_OUT_OF_MEMORY then.
+   */
+  void *(*allocate)(void *context, uint64_t bytes, uint64_t alignment);
+  /**
+   * Takes back what `allocate` gave for these numbers; never NULL.
+   */
+  void (*free)(void *context, void *memory, uint64_t bytes, uint64_t alignment);
+} certkv_allocator;
+
+/**
  * Configuration of a cache. Fill it with certkv_config_init, then set the geometry and `max_tokens`; 0 in any other
  * field means its default. Fields are added at the end only, and their 0 will mean what the library did before.
  */
@@ -725,6 +784,26 @@ typedef struct certkv_config {
    * What the queries of each layer see. With `spill_store` only where a layer has none. Borrowed during the call.
    */
   const struct certkv_window *windows;
+  /**
+   * Events of cached prefixes that stay readable, the latest so many, at most 2^24; 0 for none, which costs nothing. See certkv_cache_events.
+   */
+  uint64_t prefix_events;
+  /**
+   * Tokens behind each window whose pages stay, for sequences to be cut: so far back certkv_sequence_truncate goes; at most 2^31. 0 for a block,
+   * CERTKV_NO_SLACK for none. Only with `windows`.
+   */
+  uint64_t window_slack;
+  /**
+   * On the host: whose memory the pages lie in; NULL for the system's, which is mapped when first touched. Borrowed during the call; its functions and
+   * `context` are not.
+   */
+  const struct certkv_allocator *allocator;
+  /**
+   * On a GPU: longest chunk of several tokens whose attention is computed there; 0 for none: on the CPU, from originals, as that of longer ones. What was
+   * stored before a chunk is read from codes, under CERTKV_POLICY_CERTIFIED where that is within tolerance, else from originals on the CPU. Takes
+   * device memory, some 40 KB a token of 32 query heads and 8 key/value heads of 128 channels.
+   */
+  uint64_t chunk_tokens;
 } certkv_config;
 
 /**
@@ -759,6 +838,25 @@ typedef struct certkv_save_scope {
    */
   const uint8_t *key;
 } certkv_save_scope;
+
+/**
+ * What makes a position of a prompt different from others with the same token: the digest of an image behind its placeholder, say. Prompts share
+ * units only where marks are the same.
+ */
+typedef struct certkv_mark {
+  /**
+   * Position in the prompt, from 0. Several marks may stand at one. Those behind the last token are ignored.
+   */
+  uint64_t at;
+  /**
+   * What is there: any bytes, at most 4096.
+   */
+  const void *what;
+  /**
+   * Bytes of it.
+   */
+  uint64_t what_bytes;
+} certkv_mark;
 
 /**
  * Who may share cached prefixes, and all but the tokens that decides what a page holds: two scopes that differ in one field share nothing.
@@ -811,6 +909,15 @@ typedef struct certkv_prefix_scope {
    * Position of the first token.
    */
   uint64_t first_position;
+  /**
+   * What the numbers of this call's tokens do not tell; NULL for nothing. It is part of the prompt, and here because all calls with a prompt have
+   * a scope.
+   */
+  const struct certkv_mark *marks;
+  /**
+   * Elements of it, at most 2^20, in ascending order of position.
+   */
+  uint64_t n_marks;
 } certkv_prefix_scope;
 
 /**
@@ -839,6 +946,76 @@ typedef struct certkv_publication {
    */
   uint64_t added;
 } certkv_publication;
+
+/**
+ * What happened to a unit of a cached prefix.
+ */
+typedef int32_t certkv_event_kind;
+
+/**
+ * An event of one unit: a block of the largest size of the cache's formats.
+ */
+typedef struct certkv_prefix_event {
+  /**
+   * 0 for the first event of a cache; each is one more than the one before.
+   */
+  uint64_t number;
+  /**
+   * One of the CERTKV_EVENT values.
+   */
+  certkv_event_kind kind;
+  /**
+   * Which unit of its prompt it is, from 0.
+   */
+  uint32_t unit;
+  /**
+   * 1 if marks stand in the unit (certkv_prefix_scope): tokens alone do not make its key. Otherwise 0.
+   */
+  uint32_t marked;
+  /**
+   * 0.
+   */
+  uint32_t reserved;
+  /**
+   * Its name: of the scope, all tokens before it and its own. Under this name it is in a store.
+   */
+  struct certkv_store_key key;
+  /**
+   * The name of the unit before it, or of the scope if it is the first. Zeros if `kind` is CERTKV_EVENT_EXPORTED.
+   */
+  struct certkv_store_key parent;
+} certkv_prefix_event;
+
+/**
+ * What a read of events came to.
+ */
+typedef struct certkv_events_read {
+  /**
+   * sizeof(certkv_events_read), set by the caller; nothing is written beyond it.
+   */
+  uint32_t struct_size;
+  /**
+   * Tokens of a unit.
+   */
+  uint32_t unit_tokens;
+  /**
+   * Events that were copied, of consecutive numbers.
+   */
+  uint64_t read;
+  /**
+   * Events between the one that was asked for and the oldest that is left. If this is not 0, who kept a list begins anew
+   * (certkv_cache_cached_prefixes).
+   */
+  uint64_t lost;
+  /**
+   * The number to ask for next time.
+   */
+  uint64_t next;
+  /**
+   * The number that the next event will have: `next`, if nothing is left to read.
+   */
+  uint64_t newest;
+} certkv_events_read;
 
 /**
  * Whether pages suffice.
@@ -880,6 +1057,24 @@ typedef struct certkv_chunk {
    */
   uint64_t tokens;
 } certkv_chunk;
+
+/**
+ * How one step decides what to read exactly. Set all of it to 0 bytes, then `struct_size` and what there is to say.
+ */
+typedef struct certkv_step_options {
+  /**
+   * sizeof(certkv_step_options) of the caller's header.
+   */
+  uint32_t struct_size;
+  /**
+   * One of the CERTKV_POLICY values. It is what is said here, not what the cache was configured with.
+   */
+  certkv_policy policy;
+  /**
+   * Tolerance of the certified policy relative to the norm of the output; 0 for 0.05. Other policies ignore it.
+   */
+  double tolerance;
+} certkv_step_options;
 
 /**
  * Where a buffer lies.
@@ -1191,6 +1386,60 @@ typedef struct certkv_moves {
 } certkv_moves;
 
 /**
+ * Exact sides of one kind in scratch: slots now, and what happened since the cache was made.
+ */
+typedef struct certkv_scratch_use {
+  /**
+   * Slots that are free.
+   */
+  uint64_t empty;
+  /**
+   * Slots that hold a side, or are being filled with one.
+   */
+  uint64_t named;
+  /**
+   * Slots that wait for who still reads them.
+   */
+  uint64_t retiring;
+  /**
+   * Look-ups that found their side.
+   */
+  uint64_t hits;
+  /**
+   * Look-ups that did not.
+   */
+  uint64_t misses;
+  /**
+   * Those of the misses whose side was being filled.
+   */
+  uint64_t pending;
+  /**
+   * Sides that gave way to others.
+   */
+  uint64_t evicted;
+  /**
+   * Sides that went with their page.
+   */
+  uint64_t invalidated;
+  /**
+   * Copies that are done, as far as somebody looked.
+   */
+  uint64_t filled;
+  /**
+   * Copies that found no slot.
+   */
+  uint64_t refused;
+  /**
+   * Copies that failed.
+   */
+  uint64_t failed;
+  /**
+   * Bytes that were copied.
+   */
+  uint64_t filled_bytes;
+} certkv_scratch_use;
+
+/**
  * A cache in numbers. Each is right at some moment of the call; two need not be of the same moment while other threads work.
  */
 typedef struct certkv_snapshot {
@@ -1350,7 +1599,128 @@ typedef struct certkv_snapshot {
    * The same, with `config->spill_budget`.
    */
   struct certkv_pool_use disk_memory;
+  /**
+   * Outputs of decode steps, one per token, layer and query head: within their tolerance. These and the following are 0 on a GPU, up to `read_host`:
+   * its certificates come by certkv_ring_open.
+   */
+  uint64_t outputs_certified;
+  /**
+   * Computed from the originals.
+   */
+  uint64_t outputs_exact;
+  /**
+   * Of policies that claim nothing.
+   */
+  uint64_t outputs_uncertified;
+  /**
+   * Not given: all outputs of calls that ended with CERTKV_UNCERTIFIABLE.
+   */
+  uint64_t outputs_failed;
+  /**
+   * Given outputs by the rung on which they were made (certkv_certificate).
+   */
+  uint64_t outputs_by_rung[5];
+  /**
+   * Outputs of chunks of several tokens, which are exact.
+   */
+  uint64_t prompt_outputs;
+  /**
+   * Bytes that decode steps read, once for the query heads that share a KV head: of codes and summaries.
+   */
+  uint64_t read_packed;
+  /**
+   * Of exact sides in scratch.
+   */
+  uint64_t read_scratch;
+  /**
+   * Of originals in host memory, and of open blocks.
+   */
+  uint64_t read_host;
+  /**
+   * Exact key sides in scratch; 0 without, and on a GPU.
+   */
+  struct certkv_scratch_use scratch_keys;
+  /**
+   * Exact value sides.
+   */
+  struct certkv_scratch_use scratch_values;
+  /**
+   * Times that the host waited for the device.
+   */
+  uint64_t waits;
+  /**
+   * Nanoseconds of these.
+   */
+  uint64_t wait_nanoseconds;
 } certkv_snapshot;
+
+/**
+ * Requests that are to live side by side, none of them sharing a block with another. Set all of it to 0 bytes, then `struct_size` and the rest.
+ */
+typedef struct certkv_requests {
+  /**
+   * sizeof(certkv_requests) of the caller's header.
+   */
+  uint32_t struct_size;
+  /**
+   * 0.
+   */
+  uint32_t reserved;
+  /**
+   * How many, at least 1.
+   */
+  uint64_t count;
+  /**
+   * Tokens of each, prompt and answer, at least 1.
+   */
+  uint64_t tokens;
+  /**
+   * Share of all key sides, and of all value sides, of which scratch keeps copies, 0 to 1.
+   */
+  double scratch;
+} certkv_requests;
+
+/**
+ * What requests come to.
+ */
+typedef struct certkv_requests_plan {
+  /**
+   * sizeof(certkv_requests_plan), set by the caller; nothing is written beyond it.
+   */
+  uint32_t struct_size;
+  /**
+   * As `assumed` of certkv_plan.
+   */
+  uint32_t assumed;
+  /**
+   * `config->max_tokens` for them: each in whole blocks.
+   */
+  uint64_t max_tokens;
+  /**
+   * `config->max_sequences` for them.
+   */
+  uint64_t max_sequences;
+  /**
+   * The most requests of this length that fit the budgets, up to what a cache can have at all.
+   */
+  uint64_t most;
+  /**
+   * Bytes of device memory for them.
+   */
+  uint64_t device_bytes;
+  /**
+   * Bytes by which its budget is short; 0 if it suffices.
+   */
+  uint64_t device_lacks;
+  /**
+   * Bytes of host memory for them.
+   */
+  uint64_t host_bytes;
+  /**
+   * Bytes by which its budget is short; 0 if it suffices.
+   */
+  uint64_t host_lacks;
+} certkv_requests_plan;
 
 /**
  * What a configuration would take, in bytes: what certkv_snapshot calls reserved in a new cache.
@@ -1409,6 +1779,31 @@ typedef struct certkv_plan {
    */
   uint64_t later;
 } certkv_plan;
+
+/**
+ * Nothing.
+ */
+#define CERTKV_LOG_OFF 0
+
+/**
+ * Defects of the library, and calls on what a defect has left behind.
+ */
+#define CERTKV_LOG_ERROR 1
+
+/**
+ * Calls that failed by the device, memory, a file or a store.
+ */
+#define CERTKV_LOG_WARN 2
+
+/**
+ * Caches that come and go, and what they take.
+ */
+#define CERTKV_LOG_INFO 3
+
+/**
+ * Moves (docs/metrics.md), with their numbers and how long they took, and all other calls that failed.
+ */
+#define CERTKV_LOG_DEBUG 4
 
 /**
  * Done: the record is stored, is in its buffer, is there, is not there any more.
@@ -1527,6 +1922,21 @@ typedef struct certkv_plan {
 #define CERTKV_STOP_PAGE 6
 
 /**
+ * It is in the cache now: published, or imported from a store.
+ */
+#define CERTKV_EVENT_STORED 1
+
+/**
+ * It is not in the cache any more.
+ */
+#define CERTKV_EVENT_REMOVED 2
+
+/**
+ * It is in a store, too: certkv_cache_export_prefix put it there. It stays there until the store loses it, of which there is no event.
+ */
+#define CERTKV_EVENT_EXPORTED 3
+
+/**
  * Free pages are enough.
  */
 #define CERTKV_FITS 0
@@ -1589,6 +1999,21 @@ uint32_t certkv_version_number(void);
  * Errors: none.
  */
 const char *certkv_status_name(int32_t status);
+
+/**
+ * Gives messages of the library, up to `level`, to `callback` from now on, with `user`; NULL or CERTKV_LOG_OFF ends that. One function hears all
+ * caches of the process. When the call returns, the function that was there before is on no thread any more and is not called again: it and its
+ * `user` may go. Without a function nothing is made for it.
+ *
+ * Threads: any, at any time, but not from within a callback. Waits for the threads that are in the function that goes.
+ * Stream: none.
+ * Capture: safe.
+ * Errors: INVALID_ARGUMENT (`level` is no CERTKV_LOG value), NULL_POINTER (`callback` is NULL and `level` is not CERTKV_LOG_OFF), ORDER (from within a
+ * callback). Nothing changed.
+ */
+certkv_status certkv_log_set(certkv_log_level level,
+                             certkv_log_callback callback,
+                             void *user);
 
 /**
  * Fills `info` with the calling thread's latest failure. A call that succeeds, and this function, leave it as it is.
@@ -1956,6 +2381,66 @@ certkv_status certkv_cache_import_prefix(struct certkv_cache *cache,
                                          uint64_t *cached);
 
 /**
+ * Copies events of cached prefixes from number `from` on, or from the oldest that is left, to `events`, as many as there are and have room, and
+ * fills `*read`, whose `struct_size` must be set. `tokens` gets the tokens of each, `read->unit_tokens` for event 0, as many for event 1 and so on;
+ * only those of CERTKV_EVENT_STORED have any, for the others there are zeros. Then there are no more events than `n_tokens` has whole units;
+ * `tokens` may be NULL with 0 `n_tokens` for none. With 0 `n_events` nothing is copied, and `*read` says what there is. Reading removes
+ * nothing: any number of readers ask for any number.
+ *
+ * A router begins with certkv_cache_cached_prefixes, then calls this with the last `read->next` from time to time, and begins again if `read->lost`
+ * is not 0. The cache keeps the latest `config->prefix_events` events.
+ *
+ * Threads: any, at any time, on a GPU also while a step is open; waits for nobody but other readers and who adds an event.
+ * Stream: none.
+ * Capture: safe.
+ * Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE, OVERLAP, INVALID_ARGUMENT (an array beyond memory, or `from` beyond the next event: it is of another
+ * cache), SHAPE (`n_tokens` is not 0 and less than a unit's), INVALID_HANDLE, UNSUPPORTED (the cache keeps no events), POISONED. Nothing changed.
+ */
+certkv_status certkv_cache_events(const struct certkv_cache *cache,
+                                  uint64_t from,
+                                  struct certkv_prefix_event *events,
+                                  uint64_t n_events,
+                                  uint32_t *tokens,
+                                  uint64_t n_tokens,
+                                  struct certkv_events_read *read);
+
+/**
+ * Copies all units that are cached now to `events`, each as if it were stored now, a unit before those that follow it, with their tokens as
+ * certkv_cache_events; `read->read` says how many, and `read->next`, which is their number, which event comes after this moment. For a router that
+ * begins, or that lost events. `config->prefix_units` events have room always. With 0 `n_events` nothing is copied, and `*read` says what
+ * there is.
+ *
+ * Threads: any, at any time. Look-ups wait while all units are copied.
+ * Stream: none.
+ * Capture: safe.
+ * Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE, OVERLAP, INVALID_ARGUMENT, INVALID_HANDLE, UNSUPPORTED (the cache keeps no events), OUT_OF_MEMORY,
+ * POISONED; on a GPU BUSY_STEP while a step is open: nothing changed. SHAPE (too little room, in `events` or in `tokens`): `*read` says how many there
+ * are, `events` and `tokens` are unchanged.
+ */
+certkv_status certkv_cache_cached_prefixes(const struct certkv_cache *cache,
+                                           struct certkv_prefix_event *events,
+                                           uint64_t n_events,
+                                           uint32_t *tokens,
+                                           uint64_t n_tokens,
+                                           struct certkv_events_read *read);
+
+/**
+ * Fills `*key` with what events call the last full unit of the prompt `tokens`, whether it is cached or not; of a prompt without a full unit, with
+ * what they call the scope. So a router names its own prompts, and a host its scopes. `scope` and `tokens` are borrowed during the call.
+ *
+ * Threads: any, at any time.
+ * Stream: none.
+ * Capture: safe.
+ * Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE, INVALID_ARGUMENT, LENGTH (`n_tokens` beyond 2^31), INVALID_HANDLE, UNSUPPORTED (the cache keeps no
+ * prefixes), POISONED; on a GPU BUSY_STEP while a step is open. Nothing changed.
+ */
+certkv_status certkv_cache_prefix_key(const struct certkv_cache *cache,
+                                      const struct certkv_prefix_scope *scope,
+                                      const uint32_t *tokens,
+                                      uint64_t n_tokens,
+                                      struct certkv_store_key *key);
+
+/**
  * Whether `tokens` more tokens of `sequence`, or of a new sequence where it is CERTKV_NO_SEQUENCE, would find their pages now; of a
  * sequence that is swapped out, with those of its return. Nothing is reserved: the answer is old as soon as another thread takes pages.
  * `admission`, whose `struct_size` must be set, is filled.
@@ -1987,6 +2472,22 @@ certkv_status certkv_step_begin(struct certkv_cache *cache,
                                 const struct certkv_chunk *chunks,
                                 uint64_t n_chunks,
                                 struct certkv_step **step);
+
+/**
+ * As certkv_step_begin with a policy of the step's own, from `options`, which is borrowed during the call: requests of one cache may have their own
+ * tolerances, in steps of their own.
+ *
+ * Threads: any, at any time.
+ * Stream: none.
+ * Capture: not allowed.
+ * Errors: as certkv_step_begin, and STRUCT_SIZE, POLICY (a tolerance out of range, or a policy that a GPU does not have). Nothing changed, and `*step`
+ * is NULL if it can be written.
+ */
+certkv_status certkv_step_begin_with(struct certkv_cache *cache,
+                                     const struct certkv_chunk *chunks,
+                                     uint64_t n_chunks,
+                                     const struct certkv_step_options *options,
+                                     struct certkv_step **step);
 
 /**
  * Writes the new tokens' keys (after RoPE) and values of one layer, `[tokens][kv_heads * head_dim]` each, `elements`
@@ -2224,6 +2725,39 @@ certkv_status certkv_cache_memory(const struct certkv_cache *cache,
  */
 certkv_status certkv_cache_snapshot(const struct certkv_cache *cache,
                                     struct certkv_snapshot *snapshot);
+
+/**
+ * Writes the numbers of docs/metrics.md to `text`, in the format that Prometheus reads (text, version 0.0.4), each with the label `cache`, whose
+ * value is `name`, `name_bytes` bytes of UTF-8, at most 4096. `*bytes` is filled with the bytes of the text, which ends with a 0 byte that is not
+ * counted: `capacity` has room for that, too. With 0 `capacity` nothing is written; the text grows as
+ * things happen, so give more than was said then. For once a second, not once a step. `name` is borrowed during the call.
+ *
+ * Threads: any, at any time; waits as certkv_cache_snapshot.
+ * Stream: none.
+ * Capture: not allowed.
+ * Errors: NULL_POINTER, MISALIGNED, INVALID_ARGUMENT, OVERLAP, INVALID_HANDLE, POISONED; on a GPU BUSY_STEP while a step is open: nothing changed. SHAPE
+ * (`capacity` is too small): `*bytes` says how many there are, `text` is unchanged.
+ */
+certkv_status certkv_cache_metrics(const struct certkv_cache *cache,
+                                   const void *name,
+                                   uint64_t name_bytes,
+                                   char *text,
+                                   uint64_t capacity,
+                                   uint64_t *bytes);
+
+/**
+ * Fills `answer`, whose `struct_size` must be set, with what so many requests of one length take in a cache of this configuration, whether the budgets
+ * have it, and how many they would have. `config->max_tokens`, `max_sequences`, `max_context`, `scratch_keys` and `scratch_values` do not count, and
+ * `max_tokens` may be 0. Nothing is taken. `config` and `requests` are borrowed during the call.
+ *
+ * Threads: any, at any time.
+ * Stream: none.
+ * Capture: not allowed.
+ * Errors: as certkv_config_plan; RESERVED and INVALID_ARGUMENT also of `requests`. `answer` is unchanged.
+ */
+certkv_status certkv_config_plan_requests(const struct certkv_config *config,
+                                          const struct certkv_requests *requests,
+                                          struct certkv_requests_plan *answer);
 
 /**
  * Fills `plan`, whose `struct_size` must be set, with what certkv_cache_create would take for `config`. Nothing is taken, and a budget that

@@ -316,11 +316,31 @@ struct Config : certkv_config {
         // It refuses only a size that this is not; then 0 in every field means the default, too.
         static_cast<void>(certkv_config_init(this, struct_size));
     }
+    // certkv_config_plan_requests: so many requests of so many tokens, with scratch for a share of all sides.
+    [[nodiscard]] Result<certkv_requests_plan> plan_requests(std::uint64_t count, std::uint64_t tokens, double scratch = 0) const noexcept
+    {
+        certkv_requests requests = detail::sized<certkv_requests>();
+        requests.count = count;
+        requests.tokens = tokens;
+        requests.scratch = scratch;
+        certkv_requests_plan answer = detail::sized<certkv_requests_plan>();
+        return detail::done(certkv_config_plan_requests(this, &requests, &answer), answer);
+    }
     // certkv_config_plan.
     [[nodiscard]] Result<certkv_plan> plan() const noexcept
     {
         certkv_plan plan = detail::sized<certkv_plan>();
         return detail::done(certkv_config_plan(this, &plan), plan);
+    }
+};
+
+// A policy for the steps that are begun with it: certkv_step_options.
+struct StepOptions : certkv_step_options {
+    explicit StepOptions(certkv_policy wanted = CERTKV_POLICY_CERTIFIED, double relative_tolerance = 0) noexcept
+        : certkv_step_options(detail::sized<certkv_step_options>())
+    {
+        policy = wanted;
+        tolerance = relative_tolerance;
     }
 };
 
@@ -356,6 +376,13 @@ struct PrefixScope : certkv_prefix_scope {
         adapter_bytes = name.size();
         return *this;
     }
+    // What the tokens of the next prompt do not tell: it is borrowed until then.
+    PrefixScope &with_marks(span<const certkv_mark> of_the_prompt) noexcept
+    {
+        marks = of_the_prompt.data();
+        n_marks = of_the_prompt.size();
+        return *this;
+    }
     PrefixScope &with_salt(std::string_view name) noexcept
     {
         salt = detail::bytes(name);
@@ -381,6 +408,20 @@ void caught(Call &&call) noexcept
     }
 }
 #endif
+
+// Makes a call of the program's own, as `Throws` says it is.
+template <bool Throws>
+struct Log {
+    template <class Call>
+    static void run(Call &&call) noexcept
+    {
+        if constexpr (Throws) {
+            caught(call);
+        } else {
+            call();
+        }
+    }
+};
 
 // The functions of a class for certkv_store_callbacks.
 template <class Backend>
@@ -420,6 +461,24 @@ struct Calls {
 };
 
 } // namespace detail
+
+// Gives what the library has to say, up to `level`, to `sink(level, target, message)`, two std::string_view: certkv_log_set. It is called on the
+// threads that call the library, several at once, and must be there until unset_log() or the next set_log() has returned. What it throws ends
+// there. Where exceptions are off it is noexcept.
+template <class Sink>
+[[nodiscard]] Result<void> set_log(certkv_log_level level, Sink &sink) noexcept
+{
+    const certkv_log_callback call = [](void *user, certkv_log_level said, const char *target, const char *message) noexcept {
+        Sink &heard = *static_cast<Sink *>(user);
+        detail::Log<!noexcept(heard(said, std::string_view(target), std::string_view(message)))>::run(
+            [&]() noexcept(noexcept(heard(said, std::string_view(target), std::string_view(message)))) {
+                heard(said, std::string_view(target), std::string_view(message));
+            });
+    };
+    return detail::done(certkv_log_set(level, call, &sink));
+}
+// Nothing is said any more, and no sink is on any thread: certkv_log_set.
+[[nodiscard]] inline Result<void> unset_log() noexcept { return detail::done(certkv_log_set(CERTKV_LOG_OFF, nullptr, nullptr)); }
 
 // Owns a handle of a store (Tier-3): for Config::spill_store, and for Cache::export_prefix. Caches that spill to it keep the store itself. Any thread.
 class [[nodiscard]] Store : public detail::Handle<certkv_store, certkv_store_destroy> {
@@ -820,6 +879,29 @@ public:
             certkv_cache_import_prefix(handle_, store.get(), &scope, tokens.data(), tokens.size(), timeout_ms, &cached);
         return detail::done(status, cached);
     }
+    // certkv_cache_events, of what is there from number `from` on; without `tokens` none are copied.
+    [[nodiscard]] Result<certkv_events_read> events(std::uint64_t from, span<certkv_prefix_event> filled,
+                                                    span<std::uint32_t> tokens = {}) const noexcept
+    {
+        certkv_events_read read = detail::sized<certkv_events_read>();
+        const certkv_status status =
+            certkv_cache_events(handle_, from, filled.data(), filled.size(), tokens.data(), tokens.size(), &read);
+        return detail::done(status, read);
+    }
+    // certkv_cache_cached_prefixes. `read` is filled, also where there is too little room (CERTKV_SHAPE).
+    [[nodiscard]] Result<void> cached_prefixes(span<certkv_prefix_event> filled, span<std::uint32_t> tokens,
+                                               certkv_events_read &read) const noexcept
+    {
+        read.struct_size = static_cast<std::uint32_t>(sizeof read);
+        return detail::done(
+            certkv_cache_cached_prefixes(handle_, filled.data(), filled.size(), tokens.data(), tokens.size(), &read));
+    }
+    // certkv_cache_prefix_key: the name of the last full unit of a prompt.
+    [[nodiscard]] Result<certkv_store_key> prefix_key(const certkv_prefix_scope &scope, span<const std::uint32_t> tokens) const noexcept
+    {
+        certkv_store_key key{};
+        return detail::done(certkv_cache_prefix_key(handle_, &scope, tokens.data(), tokens.size(), &key), key);
+    }
     // certkv_step_begin, of one sequence or of several (Sequence::chunk).
     [[nodiscard]] Result<Step> begin(span<const certkv_chunk> chunks) const noexcept
     {
@@ -832,6 +914,19 @@ public:
     {
         const certkv_chunk chunk = sequence.chunk(tokens);
         return begin(span<const certkv_chunk>(&chunk, 1));
+    }
+    // certkv_step_begin_with, the same under a policy of their own.
+    [[nodiscard]] Result<Step> begin(span<const certkv_chunk> chunks, const certkv_step_options &options) const noexcept
+    {
+        certkv_step *made = nullptr;
+        const certkv_status status = certkv_step_begin_with(handle_, chunks.data(), chunks.size(), &options, &made);
+        Step owned(made);
+        return detail::done(status, owned);
+    }
+    [[nodiscard]] Result<Step> begin(const Sequence &sequence, std::uint64_t tokens, const certkv_step_options &options) const noexcept
+    {
+        const certkv_chunk chunk = sequence.chunk(tokens);
+        return begin(span<const certkv_chunk>(&chunk, 1), options);
     }
     // certkv_ring_open.
     [[nodiscard]] Result<Ring> open_ring() const noexcept
@@ -846,6 +941,13 @@ public:
     {
         certkv_memory memory = detail::sized<certkv_memory>();
         return detail::done(certkv_cache_memory(handle_, &memory), memory);
+    }
+    // certkv_cache_metrics, to `text`; the bytes of it without the 0 at its end. Without room, the bytes that there are.
+    [[nodiscard]] Result<std::uint64_t> metrics(std::string_view name, span<char> text) const noexcept
+    {
+        std::uint64_t bytes = 0;
+        const void *named = detail::bytes(name);
+        return detail::done(certkv_cache_metrics(handle_, named, name.size(), text.data(), text.size(), &bytes), bytes);
     }
     // certkv_cache_snapshot.
     [[nodiscard]] Result<certkv_snapshot> snapshot() const noexcept

@@ -10,6 +10,7 @@ CERTKV_VERSION_PATCH = 0
 CERTKV_VERSION_STRING = "0.1.0"
 CERTKV_FILES_SYNCED = 1
 CERTKV_FILES_READ_BACK = 2
+CERTKV_NO_SLACK = 18446744073709551615
 CERTKV_DEVICE_HOST = 0
 CERTKV_DEVICE_CUDA = 1
 CERTKV_CERTIFICATE_VERSION = 1
@@ -31,6 +32,11 @@ CERTKV_CAUSE_INTEGRITY = 5
 CERTKV_CAUSE_EXHAUSTED = 6
 CERTKV_CAUSE_TIER_UNAVAILABLE = 7
 CERTKV_CAUSE_REQUESTED = 8
+CERTKV_LOG_OFF = 0
+CERTKV_LOG_ERROR = 1
+CERTKV_LOG_WARN = 2
+CERTKV_LOG_INFO = 3
+CERTKV_LOG_DEBUG = 4
 CERTKV_ITEM_DONE = 0
 CERTKV_ITEM_FAILED = 1
 CERTKV_ITEM_NOT_FOUND = 2
@@ -54,6 +60,9 @@ CERTKV_STOP_ELSEWHERE = 3
 CERTKV_STOP_GONE = 4
 CERTKV_STOP_FULL = 5
 CERTKV_STOP_PAGE = 6
+CERTKV_EVENT_STORED = 1
+CERTKV_EVENT_REMOVED = 2
+CERTKV_EVENT_EXPORTED = 3
 CERTKV_FITS = 0
 CERTKV_FITS_SOON = 1
 CERTKV_FITS_AFTER_EVICTION = 2
@@ -153,12 +162,15 @@ STATUS_NAMES = {
     -604: "CERTKV_STORE_DAMAGED",
 }
 
+certkv_log_level = ctypes.c_int32
+certkv_log_callback = ctypes.CFUNCTYPE(None, ctypes.c_void_p, certkv_log_level, ctypes.c_char_p, ctypes.c_char_p)
 certkv_item_result = ctypes.c_int32
 certkv_dtype = ctypes.c_int32
 certkv_policy = ctypes.c_int32
 certkv_eviction = ctypes.c_int32
 certkv_sequence = ctypes.c_uint64
 certkv_stop = ctypes.c_int32
+certkv_event_kind = ctypes.c_int32
 certkv_verdict = ctypes.c_int32
 certkv_space = ctypes.c_int32
 
@@ -231,6 +243,16 @@ class certkv_window(ctypes.Structure):
     ]
 
 
+class certkv_allocator(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint32),
+        ("context", ctypes.c_void_p),
+        ("allocate", ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint64)),
+        ("free", ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint64)),
+    ]
+
+
 class certkv_config(ctypes.Structure):
     _fields_ = [
         ("struct_size", ctypes.c_uint32),
@@ -267,6 +289,10 @@ class certkv_config(ctypes.Structure):
         ("spill_deadline_ms", ctypes.c_uint32),
         ("n_windows", ctypes.c_uint32),
         ("windows", ctypes.POINTER(certkv_window)),
+        ("prefix_events", ctypes.c_uint64),
+        ("window_slack", ctypes.c_uint64),
+        ("allocator", ctypes.POINTER(certkv_allocator)),
+        ("chunk_tokens", ctypes.c_uint64),
     ]
 
 
@@ -277,6 +303,14 @@ class certkv_save_scope(ctypes.Structure):
         ("model", ctypes.c_void_p),
         ("model_bytes", ctypes.c_uint64),
         ("key", ctypes.POINTER(ctypes.c_uint8)),
+    ]
+
+
+class certkv_mark(ctypes.Structure):
+    _fields_ = [
+        ("at", ctypes.c_uint64),
+        ("what", ctypes.c_void_p),
+        ("what_bytes", ctypes.c_uint64),
     ]
 
 
@@ -293,6 +327,8 @@ class certkv_prefix_scope(ctypes.Structure):
         ("salt", ctypes.c_void_p),
         ("salt_bytes", ctypes.c_uint64),
         ("first_position", ctypes.c_uint64),
+        ("marks", ctypes.POINTER(certkv_mark)),
+        ("n_marks", ctypes.c_uint64),
     ]
 
 
@@ -302,6 +338,29 @@ class certkv_publication(ctypes.Structure):
         ("stop", certkv_stop),
         ("cached", ctypes.c_uint64),
         ("added", ctypes.c_uint64),
+    ]
+
+
+class certkv_prefix_event(ctypes.Structure):
+    _fields_ = [
+        ("number", ctypes.c_uint64),
+        ("kind", certkv_event_kind),
+        ("unit", ctypes.c_uint32),
+        ("marked", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint32),
+        ("key", certkv_store_key),
+        ("parent", certkv_store_key),
+    ]
+
+
+class certkv_events_read(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", ctypes.c_uint32),
+        ("unit_tokens", ctypes.c_uint32),
+        ("read", ctypes.c_uint64),
+        ("lost", ctypes.c_uint64),
+        ("next", ctypes.c_uint64),
+        ("newest", ctypes.c_uint64),
     ]
 
 
@@ -318,6 +377,14 @@ class certkv_chunk(ctypes.Structure):
     _fields_ = [
         ("sequence", certkv_sequence),
         ("tokens", ctypes.c_uint64),
+    ]
+
+
+class certkv_step_options(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", ctypes.c_uint32),
+        ("policy", certkv_policy),
+        ("tolerance", ctypes.c_double),
     ]
 
 
@@ -424,6 +491,23 @@ class certkv_moves(ctypes.Structure):
     ]
 
 
+class certkv_scratch_use(ctypes.Structure):
+    _fields_ = [
+        ("empty", ctypes.c_uint64),
+        ("named", ctypes.c_uint64),
+        ("retiring", ctypes.c_uint64),
+        ("hits", ctypes.c_uint64),
+        ("misses", ctypes.c_uint64),
+        ("pending", ctypes.c_uint64),
+        ("evicted", ctypes.c_uint64),
+        ("invalidated", ctypes.c_uint64),
+        ("filled", ctypes.c_uint64),
+        ("refused", ctypes.c_uint64),
+        ("failed", ctypes.c_uint64),
+        ("filled_bytes", ctypes.c_uint64),
+    ]
+
+
 class certkv_snapshot(ctypes.Structure):
     _fields_ = [
         ("struct_size", ctypes.c_uint32),
@@ -465,6 +549,43 @@ class certkv_snapshot(ctypes.Structure):
         ("records_doomed", ctypes.c_uint64),
         ("disk", certkv_class_use),
         ("disk_memory", certkv_pool_use),
+        ("outputs_certified", ctypes.c_uint64),
+        ("outputs_exact", ctypes.c_uint64),
+        ("outputs_uncertified", ctypes.c_uint64),
+        ("outputs_failed", ctypes.c_uint64),
+        ("outputs_by_rung", ctypes.c_uint64 * 5),
+        ("prompt_outputs", ctypes.c_uint64),
+        ("read_packed", ctypes.c_uint64),
+        ("read_scratch", ctypes.c_uint64),
+        ("read_host", ctypes.c_uint64),
+        ("scratch_keys", certkv_scratch_use),
+        ("scratch_values", certkv_scratch_use),
+        ("waits", ctypes.c_uint64),
+        ("wait_nanoseconds", ctypes.c_uint64),
+    ]
+
+
+class certkv_requests(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint32),
+        ("count", ctypes.c_uint64),
+        ("tokens", ctypes.c_uint64),
+        ("scratch", ctypes.c_double),
+    ]
+
+
+class certkv_requests_plan(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", ctypes.c_uint32),
+        ("assumed", ctypes.c_uint32),
+        ("max_tokens", ctypes.c_uint64),
+        ("max_sequences", ctypes.c_uint64),
+        ("most", ctypes.c_uint64),
+        ("device_bytes", ctypes.c_uint64),
+        ("device_lacks", ctypes.c_uint64),
+        ("host_bytes", ctypes.c_uint64),
+        ("host_lacks", ctypes.c_uint64),
     ]
 
 
@@ -495,12 +616,17 @@ STRUCTS = {
     "certkv_key_item": certkv_key_item,
     "certkv_store_callbacks": certkv_store_callbacks,
     "certkv_window": certkv_window,
+    "certkv_allocator": certkv_allocator,
     "certkv_config": certkv_config,
     "certkv_save_scope": certkv_save_scope,
+    "certkv_mark": certkv_mark,
     "certkv_prefix_scope": certkv_prefix_scope,
     "certkv_publication": certkv_publication,
+    "certkv_prefix_event": certkv_prefix_event,
+    "certkv_events_read": certkv_events_read,
     "certkv_admission": certkv_admission,
     "certkv_chunk": certkv_chunk,
+    "certkv_step_options": certkv_step_options,
     "certkv_certificate": certkv_certificate,
     "certkv_published_head": certkv_published_head,
     "certkv_published_step": certkv_published_step,
@@ -509,7 +635,10 @@ STRUCTS = {
     "certkv_pool_use": certkv_pool_use,
     "certkv_page_use": certkv_page_use,
     "certkv_moves": certkv_moves,
+    "certkv_scratch_use": certkv_scratch_use,
     "certkv_snapshot": certkv_snapshot,
+    "certkv_requests": certkv_requests,
+    "certkv_requests_plan": certkv_requests_plan,
     "certkv_plan": certkv_plan,
 }
 
@@ -529,6 +658,14 @@ PROTOTYPES = {
         ctypes.c_char_p,
         [
             ctypes.c_int32,
+        ],
+    ),
+    "certkv_log_set": (
+        certkv_status,
+        [
+            certkv_log_level,
+            certkv_log_callback,
+            ctypes.c_void_p,
         ],
     ),
     "certkv_last_error": (
@@ -735,6 +872,39 @@ PROTOTYPES = {
             ctypes.POINTER(ctypes.c_uint64),
         ],
     ),
+    "certkv_cache_events": (
+        certkv_status,
+        [
+            ctypes.c_void_p,
+            ctypes.c_uint64,
+            ctypes.POINTER(certkv_prefix_event),
+            ctypes.c_uint64,
+            ctypes.POINTER(ctypes.c_uint32),
+            ctypes.c_uint64,
+            ctypes.POINTER(certkv_events_read),
+        ],
+    ),
+    "certkv_cache_cached_prefixes": (
+        certkv_status,
+        [
+            ctypes.c_void_p,
+            ctypes.POINTER(certkv_prefix_event),
+            ctypes.c_uint64,
+            ctypes.POINTER(ctypes.c_uint32),
+            ctypes.c_uint64,
+            ctypes.POINTER(certkv_events_read),
+        ],
+    ),
+    "certkv_cache_prefix_key": (
+        certkv_status,
+        [
+            ctypes.c_void_p,
+            ctypes.POINTER(certkv_prefix_scope),
+            ctypes.POINTER(ctypes.c_uint32),
+            ctypes.c_uint64,
+            ctypes.POINTER(certkv_store_key),
+        ],
+    ),
     "certkv_cache_admit": (
         certkv_status,
         [
@@ -750,6 +920,16 @@ PROTOTYPES = {
             ctypes.c_void_p,
             ctypes.POINTER(certkv_chunk),
             ctypes.c_uint64,
+            ctypes.POINTER(ctypes.c_void_p),
+        ],
+    ),
+    "certkv_step_begin_with": (
+        certkv_status,
+        [
+            ctypes.c_void_p,
+            ctypes.POINTER(certkv_chunk),
+            ctypes.c_uint64,
+            ctypes.POINTER(certkv_step_options),
             ctypes.POINTER(ctypes.c_void_p),
         ],
     ),
@@ -883,6 +1063,25 @@ PROTOTYPES = {
         [
             ctypes.c_void_p,
             ctypes.POINTER(certkv_snapshot),
+        ],
+    ),
+    "certkv_cache_metrics": (
+        certkv_status,
+        [
+            ctypes.c_void_p,
+            ctypes.c_void_p,
+            ctypes.c_uint64,
+            ctypes.c_char_p,
+            ctypes.c_uint64,
+            ctypes.POINTER(ctypes.c_uint64),
+        ],
+    ),
+    "certkv_config_plan_requests": (
+        certkv_status,
+        [
+            ctypes.POINTER(certkv_config),
+            ctypes.POINTER(certkv_requests),
+            ctypes.POINTER(certkv_requests_plan),
         ],
     ),
     "certkv_config_plan": (

@@ -11,6 +11,11 @@ use std::path::PathBuf;
 /// Larger sizes are taken for garbage: no struct of this library comes near.
 const LARGEST_STRUCT: usize = 4096;
 
+/// A value out of its range.
+pub(crate) fn invalid(why: String) -> Failure {
+    Failure::new(CERTKV_INVALID_ARGUMENT, why)
+}
+
 /// Refuses NULL.
 pub(crate) fn not_null<T>(pointer: *const T, name: &str) -> Result<(), Failure> {
     if pointer.is_null() { Err(Failure::new(CERTKV_NULL_POINTER, format!("{name} is NULL"))) } else { Ok(()) }

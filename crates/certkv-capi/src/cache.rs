@@ -4,7 +4,9 @@ use crate::config::{self, certkv_config};
 use crate::engine::Engine;
 use crate::guard::{Failure, Poison, guard};
 use crate::handle::Registry;
+use crate::log::{self, CERTKV_LOG_INFO};
 use crate::status::certkv_status;
+use certkv::PrefixEvents;
 use core::ptr;
 use std::sync::Arc;
 
@@ -18,7 +20,25 @@ pub struct certkv_cache {
 #[derive(Debug)]
 pub(crate) struct Held {
     pub(crate) engine: Engine,
+    /// Read while a step has the cache, too.
+    pub(crate) events: Option<PrefixEvents>,
     pub(crate) poison: Poison,
+}
+
+impl Held {
+    fn new(engine: Engine) -> Result<Self, Failure> {
+        let events = engine.on(|on| Ok(on.prefix_events()), |on| Ok(on.prefix_events()))?;
+        let seen = engine.memory()?;
+        log::say(CERTKV_LOG_INFO, || {
+            let ([packed, scratch, tables, host], _) = seen.reserved;
+            let (at, g) =
+                (if matches!(engine, Engine::Host(_)) { "on the host" } else { "on a GPU" }, engine.geometry());
+            let heads = format!("{} query and {} KV heads of {}", g.q_heads, g.kv_heads, g.head_dim);
+            let bytes = format!("packed={packed} scratch={scratch} tables={tables} host={host} bytes");
+            format!("cache created {at}: {} layers, {heads}: {bytes}", g.layers)
+        });
+        Ok(Self { engine, events, poison: Poison::default() })
+    }
 }
 
 static CACHES: Registry<Held> = Registry::new(0xc5, "cache");
@@ -53,9 +73,9 @@ pub unsafe extern "C" fn certkv_cache_create(
         unsafe { cache.write(ptr::null_mut()) };
         // SAFETY: the caller gives NULL or a struct of its `struct_size` bytes.
         let wanted = unsafe { config::read(config)? };
-        let held = Arc::new(Held { engine: Engine::new(wanted)?, poison: Poison::default() });
+        let held = Held::new(Engine::new(wanted)?)?;
         // SAFETY: as above.
-        unsafe { cache.write(CACHES.insert(held)) };
+        unsafe { cache.write(CACHES.insert(Arc::new(held))) };
         Ok(())
     })
 }
@@ -72,6 +92,7 @@ pub unsafe extern "C" fn certkv_cache_destroy(cache: *mut certkv_cache) -> certk
     guard(|| {
         if !cache.is_null() {
             CACHES.remove(cache)?;
+            log::say(CERTKV_LOG_INFO, || "cache destroyed".to_owned());
         }
         Ok(())
     })
@@ -88,7 +109,7 @@ mod tests {
     fn a_defect_poisons_the_cache_until_it_is_destroyed() {
         let config = Config::new(Geometry::new(1, 2, 1, 64).unwrap(), 64);
         let engine = Engine::new(Wanted::Host(Box::new(config))).unwrap();
-        let handle: *mut certkv_cache = CACHES.insert(Arc::new(Held { engine, poison: Poison::default() }));
+        let handle: *mut certkv_cache = CACHES.insert(Arc::new(Held::new(engine).unwrap()));
         let (mut sequence, mut length) = (0, 0);
         // SAFETY: the out parameters are locals.
         unsafe {

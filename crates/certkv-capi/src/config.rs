@@ -1,8 +1,11 @@
 //! What a cache is made of, as C says it.
+use crate::allocator::{self, certkv_allocator};
 use crate::argument;
 use crate::engine::Wanted;
 use crate::guard::{Failure, guard};
-use crate::status::certkv_status::{self, CERTKV_FORMAT, CERTKV_INVALID_ARGUMENT, CERTKV_RESERVED, CERTKV_UNSUPPORTED};
+use crate::status::certkv_status::{
+    self, CERTKV_FORMAT, CERTKV_INVALID_ARGUMENT, CERTKV_POLICY, CERTKV_RESERVED, CERTKV_UNSUPPORTED,
+};
 use crate::store::{self, certkv_store};
 use crate::window::{self, certkv_window};
 use certkv::gpu::{GpuConfig, SCRATCH_SHARE};
@@ -120,7 +123,22 @@ pub struct certkv_config {
     pub n_windows: u32,
     /// What the queries of each layer see. With `spill_store` only where a layer has none. Borrowed during the call.
     pub windows: *const certkv_window,
+    /// Events of cached prefixes that stay readable, the latest so many, at most 2^24; 0 for none, which costs nothing. See certkv_cache_events.
+    pub prefix_events: u64,
+    /// Tokens behind each window whose pages stay, for sequences to be cut: so far back certkv_sequence_truncate goes; at most 2^31. 0 for a block,
+    /// CERTKV_NO_SLACK for none. Only with `windows`.
+    pub window_slack: u64,
+    /// On the host: whose memory the pages lie in; NULL for the system's, which is mapped when first touched. Borrowed during the call; its functions and
+    /// `context` are not.
+    pub allocator: *const certkv_allocator,
+    /// On a GPU: longest chunk of several tokens whose attention is computed there; 0 for none: on the CPU, from originals, as that of longer ones. What was
+    /// stored before a chunk is read from codes, under CERTKV_POLICY_CERTIFIED where that is within tolerance, else from originals on the CPU. Takes
+    /// device memory, some 40 KB a token of 32 query heads and 8 key/value heads of 128 channels.
+    pub chunk_tokens: u64,
 }
+
+/// In `window_slack`: no tokens.
+pub const CERTKV_NO_SLACK: u64 = u64::MAX;
 
 /// Which cached prefix goes first when room is needed.
 pub type certkv_eviction = i32;
@@ -166,7 +184,7 @@ fn blank() -> certkv_config {
 ///
 /// # Safety
 /// `config` is NULL or a struct of its `struct_size` bytes whose `format` and `kernels` are NULL or C strings and whose `prefix_secret` is
-/// NULL or has 32 bytes, and whose `windows` is NULL or has `n_windows` elements.
+/// NULL or has 32 bytes, whose `windows` is NULL or has `n_windows` elements, and whose `allocator` is as [`allocator::read`] wants it.
 pub(crate) unsafe fn read(config: *const certkv_config) -> Result<Wanted, Failure> {
     // SAFETY: by the caller's promise, and as for `blank`.
     let given = unsafe { argument::read_struct(config, "config", LEAST)? };
@@ -201,20 +219,31 @@ pub(crate) unsafe fn read(config: *const certkv_config) -> Result<Wanted, Failur
     config.host_budget = or(given.host_budget, usize::MAX);
     config.scratch_keys = or(given.scratch_keys, 0);
     config.scratch_values = or(given.scratch_values, 0);
-    config.policy = policy(given.policy, given.tolerance)?;
+    config.policy = policy("config", given.policy, given.tolerance)?;
     config.swap_tokens = or(given.swap_tokens, 0);
     // SAFETY: by the caller's promise.
     config.prefixes = unsafe { prefixes(&given)? };
+    config.prefix_events = or(given.prefix_events, 0);
     // SAFETY: by the caller's promise.
-    config.windows = unsafe { window::read(given.windows, given.n_windows)? };
+    config.windows = unsafe { window::read(given.windows, given.n_windows, given.window_slack)? };
+    // SAFETY: by the caller's promise.
+    config.memory = unsafe { allocator::read(given.allocator)? };
     let Some(ordinal) = given.device.checked_sub(CERTKV_DEVICE_CUDA) else {
         if given.certificate_ring != 0 {
             let why = "config->certificate_ring: a cache on the host has none (config->device)";
             return Err(Failure::new(CERTKV_UNSUPPORTED, why));
         }
+        if given.chunk_tokens != 0 {
+            let why = "config->chunk_tokens: a cache on the host attends chunks of any length (config->device)";
+            return Err(Failure::new(CERTKV_UNSUPPORTED, why));
+        }
         config.spill = spill(&given)?;
         return Ok(Wanted::Host(Box::new(config)));
     };
+    if config.memory.is_some() {
+        let why = "config->allocator: a cache on a GPU has its pages in memory that the driver knows (config->device)";
+        return Err(Failure::new(CERTKV_UNSUPPORTED, why));
+    }
     if !given.spill_store.is_null() {
         let why =
             "config->spill_store: a cache on a GPU keeps its originals, whose pages its kernels name (config->device)";
@@ -229,6 +258,8 @@ pub(crate) unsafe fn read(config: *const certkv_config) -> Result<Wanted, Failur
     (gpu.max_sequences, gpu.threads, gpu.policy) = (config.max_sequences, config.threads, config.policy);
     (gpu.swap_tokens, gpu.prefixes) = (config.swap_tokens, config.prefixes.take());
     gpu.windows.clone_from(&config.windows);
+    gpu.prefix_events = config.prefix_events;
+    gpu.chunk_tokens = or(given.chunk_tokens, 0);
     (gpu.device_budget, gpu.host_budget) = (config.device_budget, config.host_budget);
     gpu = gpu.with_scratch(SCRATCH_SHARE);
     gpu.scratch_keys = or(given.scratch_keys, gpu.scratch_keys);
@@ -308,17 +339,22 @@ fn invalid(why: String) -> Failure {
     Failure::new(CERTKV_INVALID_ARGUMENT, why)
 }
 
-fn policy(policy: certkv_policy, tolerance: f64) -> Result<Policy, Failure> {
+/// The policy that `owner` names.
+pub(crate) fn policy(owner: &str, policy: certkv_policy, tolerance: f64) -> Result<Policy, Failure> {
     let certified = Certified::default();
-    Ok(match policy {
+    let made = match policy {
         // A NaN is not the default: it goes on and is refused.
         CERTKV_POLICY_CERTIFIED if tolerance == 0.0 => Policy::Certified(certified),
         CERTKV_POLICY_CERTIFIED => Policy::Certified(Certified { tol_rel: tolerance, ..certified }),
         CERTKV_POLICY_PACKED => Policy::Packed,
         CERTKV_POLICY_DENSE => Policy::Dense,
         CERTKV_POLICY_SEED000 => Policy::Seed000(Seed000::default()),
-        other => return Err(invalid(format!("config->policy = {other}: not a CERTKV_POLICY value"))),
-    })
+        other => return Err(invalid(format!("{owner}->policy = {other}: not a CERTKV_POLICY value"))),
+    };
+    // The one parameter that can be set.
+    let refused = |e: String| Failure::new(CERTKV_POLICY, format!("{owner}->{}", e.replace("tol_rel", "tolerance")));
+    made.validated().map_err(|e| refused(e.to_string()))?;
+    Ok(made)
 }
 
 /// One format, or one per layer.
@@ -335,3 +371,67 @@ unsafe fn formats(text: *const c_char) -> Result<Vec<Format>, Failure> {
 /// Most bytes of a format; most formats.
 const MOST_FORMAT: usize = 63;
 const MOST_LAYERS: usize = 4096;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::*;
+    use certkv_status::*;
+    use core::ptr;
+
+    /// What a refused configuration says.
+    fn said(change: impl FnOnce(&mut certkv_config)) -> String {
+        let (mut config, mut cache) = (blank(), ptr::null_mut());
+        // SAFETY: whole structs and locals; the text lives until the next call.
+        unsafe {
+            assert_eq!(certkv_config_init(&mut config, size_of::<certkv_config>() as u32), CERTKV_OK);
+            (config.layers, config.q_heads, config.kv_heads, config.head_dim, config.max_tokens) = (2, 2, 1, 64, 128);
+            change(&mut config);
+            assert_ne!(certkv_cache_create(&config, &mut cache), CERTKV_OK);
+            let mut info: certkv_error_info = zeroed();
+            info.struct_size = size_of::<certkv_error_info>() as u32;
+            assert_eq!(certkv_last_error(&mut info), CERTKV_OK);
+            core::ffi::CStr::from_ptr(info.message).to_str().unwrap().to_owned()
+        }
+    }
+
+    #[test]
+    fn fields_are_called_what_they_are_called_in_c() {
+        let window = certkv_window { tokens: 1 << 40, ..Default::default() };
+        let three = [certkv_window::default(); 3];
+        type Change<'a> = &'a dyn Fn(&mut certkv_config);
+        let changes: [(&str, Change<'_>); 27] = [
+            ("config->layers = 0", &|c| c.layers = 0),
+            ("config->q_heads = 3000", &|c| c.q_heads = 3000),
+            ("config->kv_heads = 0", &|c| c.kv_heads = 0),
+            ("config->head_dim = 7", &|c| c.head_dim = 7),
+            ("config->store = 9", &|c| c.store = 9),
+            ("config->scale = NaN", &|c| c.scale = f32::NAN),
+            ("config->threads: 257", &|c| c.threads = 257),
+            ("config->format: ", &|c| c.format = c"k8".as_ptr()),
+            ("config->format: 3 formats", &|c| c.format = c"k8-v4g32-b16+k8-v4g32-b16+k8-v4g32-b32".as_ptr()),
+            ("config->max_tokens: 0", &|c| c.max_tokens = 0),
+            ("config->max_tokens: ", &|c| c.max_tokens = u64::MAX),
+            ("config->device_budget: budget: ", &|c| c.device_budget = 1000),
+            ("config->host_budget: budget: ", &|c| c.host_budget = 1000),
+            ("config->scratch_keys: ", &|c| c.scratch_keys = u64::MAX),
+            ("config->scratch_values: ", &|c| c.scratch_values = u64::MAX),
+            ("config->tolerance = -1: must be", &|c| c.tolerance = -1.0),
+            ("config->max_sequences: ", &|c| c.max_sequences = u32::MAX),
+            ("config->policy = 9", &|c| c.policy = 9),
+            ("config->certificate_ring: ", &|c| c.certificate_ring = 1),
+            ("config->swap_tokens: ", &|c| c.swap_tokens = u64::MAX),
+            ("config->prefix_units: ", &|c| c.prefix_units = u64::MAX),
+            ("config->prefix_eviction = 5", &|c| c.prefix_eviction = 5),
+            ("config->reserved", &|c| c.reserved = 1),
+            ("config->windows: 3 windows", &|c| (c.n_windows, c.windows) = (3, three.as_ptr())),
+            ("config->windows: a window of", &|c| (c.n_windows, c.windows) = (1, &window)),
+            ("config->prefix_events: ", &|c| c.prefix_events = 5),
+            ("config->window_slack", &|c| c.window_slack = 5),
+        ];
+        for (words, change) in changes {
+            let said = said(change);
+            assert!(said.starts_with(words), "{said:?} does not begin with {words:?}");
+        }
+    }
+}

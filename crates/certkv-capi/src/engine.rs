@@ -2,7 +2,7 @@
 use crate::guard::Failure;
 use crate::status::certkv_status::{CERTKV_BUSY_STEP, CERTKV_UNSUPPORTED};
 use certkv::gpu::{Ahead, CertificateRing, Compiler, CudaError, Gpu, GpuCache, GpuConfig, GpuMachine, GpuStream};
-use certkv::{Cache, Error, Geometry, MemoryUse, Plan, SequenceId};
+use certkv::{Cache, Error, Geometry, MemoryUse, Plan, Requests, RequestsPlan, SequenceId};
 use certkv_device::cuda::EventPool;
 use core::ffi::c_void;
 use parking_lot::Mutex;
@@ -31,6 +31,20 @@ impl Wanted {
             Self::Gpu { ordinal, config, .. } => match Gpu::open(*ordinal) {
                 Ok(gpu) => Ok((config.plan(GpuMachine::of(&gpu)?)?, true)),
                 Err(CudaError::NoDriver) => Ok((config.plan(GpuMachine::H200)?, false)),
+                Err(other) => Err(refused(other)),
+            },
+        }
+    }
+}
+
+impl Wanted {
+    /// As [`Wanted::plan`], for requests.
+    pub(crate) fn plan_requests(&self, requests: Requests) -> Result<(RequestsPlan, bool), Failure> {
+        match self {
+            Self::Host(config) => Ok((Plan::for_requests(config, requests)?, true)),
+            Self::Gpu { ordinal, config, .. } => match Gpu::open(*ordinal) {
+                Ok(gpu) => Ok((config.plan_requests(GpuMachine::of(&gpu)?, requests)?, true)),
+                Err(CudaError::NoDriver) => Ok((config.plan_requests(GpuMachine::H200, requests)?, false)),
                 Err(other) => Err(refused(other)),
             },
         }

@@ -48,6 +48,16 @@ pub(crate) fn remember(failure: Failure) -> certkv_status {
     status
 }
 
+/// Runs `work`, after which the thread's latest failure is what it was.
+pub(crate) fn kept(work: impl FnOnce()) {
+    let none = || Latest { status: certkv_status::CERTKV_OK, message: None, cuda_result: 0 };
+    let before = LATEST.try_with(|latest| latest.replace(none()));
+    work();
+    if let Ok(before) = before {
+        let _ = LATEST.try_with(|latest| latest.replace(before));
+    }
+}
+
 /// Fills `info` with the calling thread's latest failure. A call that succeeds, and this function, leave it as it is.
 /// `info->struct_size` must be set.
 ///

@@ -1,5 +1,6 @@
 //! The one wrapper around every export: a panic becomes a status, and nothing is printed.
 use crate::error::remember;
+use crate::log;
 use crate::status::{self, certkv_status};
 use certkv::gpu::CudaError;
 use core::cell::{Cell, RefCell};
@@ -23,13 +24,44 @@ impl Failure {
     }
 }
 
+/// The engine's text, with fields of a configuration by the names that they have in C.
+fn in_c(error: &certkv::Error) -> String {
+    use certkv::{Class, Error};
+    match error {
+        Error::Config { field, why } => format!("config->{}: {why}", field_in_c(field)),
+        // Of nothing but a configuration.
+        Error::Geometry(e) => format!("config->{e}"),
+        Error::Format(e) => format!("config->format: {e}"),
+        Error::Budget(e) => {
+            let field = match e.class {
+                Class::Packed | Class::Scratch | Class::Tables => "device_budget",
+                Class::Host => "host_budget",
+                Class::Disk => "spill_budget",
+            };
+            format!("config->{field}: {e}")
+        }
+        other => other.to_string(),
+    }
+}
+
+/// The field of certkv_config that a field of the engine's configuration comes from.
+fn field_in_c(field: &str) -> &str {
+    match field {
+        // C has no formats that need one.
+        "formats" | "calibration" => "format",
+        "prefixes" => "prefix_units",
+        "spill" => "spill_store",
+        same => same,
+    }
+}
+
 impl From<certkv::Error> for Failure {
     fn from(error: certkv::Error) -> Self {
         let cuda_result = match &error {
             certkv::Error::Gpu(CudaError::Call { code, .. } | CudaError::OutOfPinnedMemory { code, .. }) => *code,
             _ => 0,
         };
-        Self { cuda_result, ..Self::new(status::of(&error), error.to_string()) }
+        Self { cuda_result, ..Self::new(status::of(&error), in_c(&error)) }
     }
 }
 
@@ -94,12 +126,23 @@ fn catch<T>(work: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
     panic::catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|payload| Err(describe(&*payload)))
 }
 
+/// Whether a guarded call is under way on this thread.
+pub(crate) fn is_inside() -> bool {
+    DEPTH.try_with(Cell::get).unwrap_or(0) > 0
+}
+
 /// For exports that return a status.
 pub(crate) fn guard(work: impl FnOnce() -> Result<(), Failure>) -> certkv_status {
-    match catch(work) {
+    let done = {
+        let _inside = Inside::enter();
+        catch(work).inspect_err(log::failed)
+    };
+    let status = match done {
         Ok(()) => certkv_status::CERTKV_OK,
         Err(failure) => remember(failure),
-    }
+    };
+    log::hand_over();
+    status
 }
 
 /// For the export that reports errors: its own failures do not replace the one it is asked for.

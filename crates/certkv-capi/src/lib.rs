@@ -8,6 +8,7 @@
 #![allow(clippy::missing_safety_doc, reason = "the contract of each export is written for C callers")]
 
 mod admit;
+mod allocator;
 mod argument;
 mod cache;
 mod callbacks;
@@ -16,8 +17,11 @@ mod certificate;
 mod config;
 mod engine;
 mod error;
+mod events;
 mod guard;
 mod handle;
+mod log;
+mod metrics;
 mod offload;
 mod owned;
 mod plan;
@@ -36,6 +40,7 @@ mod version;
 mod window;
 
 pub use admit::*;
+pub use allocator::certkv_allocator;
 pub use cache::{certkv_cache, certkv_cache_create, certkv_cache_destroy};
 pub use callbacks::{
     CERTKV_ITEM_DONE, CERTKV_ITEM_FAILED, CERTKV_ITEM_FULL, CERTKV_ITEM_NOT_FOUND, CERTKV_ITEM_TOO_LARGE,
@@ -45,8 +50,11 @@ pub use capture::*;
 pub use certificate::*;
 pub use config::*;
 pub use error::{certkv_error_info, certkv_last_error};
+pub use events::*;
+pub use log::*;
+pub use metrics::certkv_cache_metrics;
 pub use offload::*;
-pub use plan::{certkv_config_plan, certkv_plan};
+pub use plan::*;
 pub use prefix::*;
 pub use ring::*;
 pub use save::{certkv_save_scope, certkv_sequence_restore, certkv_sequence_save};

@@ -2,7 +2,7 @@
 use crate::argument;
 use crate::cache::{self, Held, certkv_cache};
 use crate::guard::{Failure, guard};
-use crate::prefix::{certkv_prefix_scope, keeps, prompt, scope};
+use crate::prefix::{asked, certkv_prefix_scope, keeps};
 use crate::status::certkv_status::{
     self, CERTKV_DAMAGED, CERTKV_FILE_DAMAGED, CERTKV_FILE_REFUSED, CERTKV_OUT_OF_MEMORY, CERTKV_STORE_DAMAGED,
     CERTKV_STORE_FAILED, CERTKV_STORE_LATE,
@@ -10,7 +10,7 @@ use crate::status::certkv_status::{
 use crate::status::of_store;
 use crate::store::{backend, certkv_store};
 use certkv::store::{Backend, Completion, Get, Outcome, Put, Store, StoreConfig, StoreError, StoreKey};
-use certkv::{PrefixScope, PrefixUnit, Prompt};
+use certkv::{BlockKey, PrefixScope, PrefixUnit, Prompt};
 use core::time::Duration;
 use std::sync::Arc;
 use std::time::Instant;
@@ -77,12 +77,20 @@ impl Talk {
         over.into_iter().try_for_each(|completion| done(completion.outcome))
     }
 
-    fn put(&self, units: Vec<Put>) -> Result<(), Failure> {
-        let submit = |store: &Store, batch| store.submit_put(batch).is_ok();
-        self.all(units, submit, |outcome| match outcome {
-            Outcome::Put(results) => results.into_iter().try_for_each(|(_, result)| result.map_err(refused)),
-            _ => Ok(()),
-        })
+    /// `stored` hears of each that is there, also if others are not.
+    fn put(&self, units: Vec<Put>, mut stored: impl FnMut(&Put)) -> Result<(), Failure> {
+        let (submit, mut end) = (|store: &Store, batch| store.submit_put(batch).is_ok(), None);
+        self.all(units, submit, |outcome| {
+            let Outcome::Put(results) = outcome else { return Ok(()) };
+            for (unit, result) in results {
+                match result {
+                    Ok(()) => stored(&unit),
+                    Err(error) => end = end.take().or(Some(error)),
+                }
+            }
+            Ok(())
+        })?;
+        end.map_or(Ok(()), |error| Err(refused(error)))
     }
 
     /// Units up to the first that is not there, and why that is not, if it should be.
@@ -178,10 +186,9 @@ pub unsafe extern "C" fn certkv_cache_export_prefix(
 ) -> certkv_status {
     guard(|| {
         argument::optional(exported, "exported")?;
-        // SAFETY: the caller gives NULL or a scope with what it names.
-        let scope = unsafe { self::scope(scope)? };
-        // SAFETY: the caller gives `n_tokens` elements.
-        let prompt = unsafe { prompt(tokens, n_tokens)? };
+        // SAFETY: the caller gives NULL or a scope with what it names, and `n_tokens` elements.
+        let asked = unsafe { asked(scope, tokens, n_tokens)? };
+        let (scope, prompt) = (asked.scope, asked.prompt());
         let first = usize::try_from(first_unit).unwrap_or(usize::MAX);
         let backend = backend(store)?;
         let sent = cache::with(cache, |held| {
@@ -191,7 +198,7 @@ pub unsafe extern "C" fn certkv_cache_export_prefix(
             let mut sent = 0;
             while first.saturating_add(sent) < units {
                 let from = first + sent;
-                let part = Prompt::from(&prompt.tokens[..(from + piece).min(units) * unit.tokens]);
+                let part = Prompt { tokens: &prompt.tokens[..(from + piece).min(units) * unit.tokens], ..prompt };
                 let puts = held
                     .engine
                     .on(|on| on.export_prefix(&scope, part, from), |on| on.export_prefix(&scope, part, from));
@@ -200,7 +207,11 @@ pub unsafe extern "C" fn certkv_cache_export_prefix(
                     break;
                 }
                 sent += puts.len();
-                talk.put(puts)?;
+                talk.put(puts, |unit| {
+                    if let Some(events) = &held.events {
+                        events.exported(unit.identity.block, BlockKey(unit.key.0));
+                    }
+                })?;
             }
             Ok(sent)
         })?;
@@ -235,10 +246,9 @@ pub unsafe extern "C" fn certkv_cache_missing_prefix(
     guard(|| {
         argument::optional(missing, "missing")?;
         argument::optional(stored, "stored")?;
-        // SAFETY: the caller gives NULL or a scope with what it names.
-        let scope = unsafe { self::scope(scope)? };
-        // SAFETY: the caller gives `n_tokens` elements.
-        let prompt = unsafe { prompt(tokens, n_tokens)? };
+        // SAFETY: the caller gives NULL or a scope with what it names, and `n_tokens` elements.
+        let asked = unsafe { asked(scope, tokens, n_tokens)? };
+        let (scope, prompt) = (asked.scope, asked.prompt());
         let backend = if stored.is_null() { None } else { Some(backend(store)?) };
         let (lacks, there) = cache::with(cache, |held| {
             let unit = unit_of(held)?;
@@ -287,10 +297,9 @@ pub unsafe extern "C" fn certkv_cache_import_prefix(
 ) -> certkv_status {
     guard(|| {
         argument::optional(cached, "cached")?;
-        // SAFETY: the caller gives NULL or a scope with what it names.
-        let scope = unsafe { self::scope(scope)? };
-        // SAFETY: the caller gives `n_tokens` elements.
-        let prompt = unsafe { prompt(tokens, n_tokens)? };
+        // SAFETY: the caller gives NULL or a scope with what it names, and `n_tokens` elements.
+        let asked = unsafe { asked(scope, tokens, n_tokens)? };
+        let (scope, prompt) = (asked.scope, asked.prompt());
         let backend = backend(store)?;
         let now = cache::with(cache, |held| {
             let unit = unit_of(held)?;

@@ -3,7 +3,7 @@ use crate::cache::Held;
 use crate::engine::{Engine, OnGpu};
 use crate::guard::Failure;
 use certkv::gpu::{Element, GpuCache, GpuCapture, GpuStep, Tensor};
-use certkv::{Certificate, Chunk, Step};
+use certkv::{Certificate, Chunk, Policy, Step};
 use core::ffi::c_void;
 use core::mem::transmute;
 use core::ptr::NonNull;
@@ -57,28 +57,33 @@ impl Drop for GpuOpen {
 }
 
 impl GpuOpen {
-    fn begin(home: &Arc<Held>, gpu: &OnGpu, chunks: &[Chunk]) -> Result<Self, Failure> {
+    fn begin(home: &Arc<Held>, gpu: &OnGpu, chunks: &[Chunk], policy: Option<Policy>) -> Result<Self, Failure> {
         let cache = NonNull::from(Box::leak(gpu.take()?));
         let away = Away { cache, home: Arc::clone(home) };
         // SAFETY: a live cache at a fixed address that nothing else reaches; the step is dropped before `away`, and its stretched
         // lifetime is seen by nobody: see `OwnedStep::with`.
-        let step = unsafe { &mut *cache.as_ptr() }.begin(chunks)?;
+        let cache = unsafe { &mut *cache.as_ptr() };
+        let step = match policy {
+            Some(policy) => cache.begin_with(chunks, policy)?,
+            None => cache.begin(chunks)?,
+        };
         Ok(Self { step: Some(step), _away: away })
     }
 }
 
 impl OwnedStep {
-    pub(crate) fn begin(cache: Arc<Held>, chunks: &[Chunk]) -> Result<Self, Failure> {
+    /// Under `policy`, or the cache's own.
+    pub(crate) fn begin(cache: Arc<Held>, chunks: &[Chunk], policy: Option<Policy>) -> Result<Self, Failure> {
         let step = match &cache.engine {
             Engine::Host(engine) => {
-                let step = engine.begin(chunks)?;
+                let step = engine.begin_with(chunks, policy.unwrap_or(engine.policy()))?;
                 // SAFETY: only the lifetime changes. The step borrows `cache.engine`, which lives at a fixed address for as
                 // long as the `Arc` beside it, and both fields are private: the step is dropped, or consumed by `finish`,
                 // before the `Arc`. Nobody sees the stretched lifetime: `with` hands the step out for a lifetime of the
                 // caller's naming.
                 Open::Host(unsafe { transmute::<Step<'_>, Step<'static>>(step) })
             }
-            Engine::Gpu(gpu) => Open::Gpu(GpuOpen::begin(&cache, gpu, chunks)?),
+            Engine::Gpu(gpu) => Open::Gpu(GpuOpen::begin(&cache, gpu, chunks, policy)?),
         };
         Ok(Self { step, cache })
     }

@@ -4,7 +4,7 @@ use crate::cache::{self, Held, certkv_cache};
 use crate::guard::{Failure, guard};
 use crate::sequence::{CERTKV_NO_SEQUENCE, certkv_sequence, id, number};
 use crate::status::certkv_status::{self, CERTKV_LENGTH, CERTKV_UNSUPPORTED};
-use certkv::{PrefixScope, Prompt, PublishedPrefix, Stop};
+use certkv::{Mark, PrefixScope, Prompt, PublishedPrefix, Stop};
 use core::ffi::c_void;
 use core::mem::offset_of;
 
@@ -37,6 +37,24 @@ pub struct certkv_prefix_scope {
     pub salt_bytes: u64,
     /// Position of the first token.
     pub first_position: u64,
+    /// What the numbers of this call's tokens do not tell; NULL for nothing. It is part of the prompt, and here because all calls with a prompt have
+    /// a scope.
+    pub marks: *const certkv_mark,
+    /// Elements of it, at most 2^20, in ascending order of position.
+    pub n_marks: u64,
+}
+
+/// What makes a position of a prompt different from others with the same token: the digest of an image behind its placeholder, say. Prompts share
+/// units only where marks are the same.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct certkv_mark {
+    /// Position in the prompt, from 0. Several marks may stand at one. Those behind the last token are ignored.
+    pub at: u64,
+    /// What is there: any bytes, at most 4096.
+    pub what: *const c_void,
+    /// Bytes of it.
+    pub what_bytes: u64,
 }
 
 /// Why a publication ended before the last full unit.
@@ -72,13 +90,32 @@ pub struct certkv_publication {
 
 /// Longer prompts fit no cache.
 const MOST_TOKENS: u64 = 1 << 31;
+/// Nor does any prompt have more marks.
+const MOST_MARKS: u64 = 1 << 20;
 
-/// The engine's scope of a caller's.
+/// What a caller asks about: a prompt in its scope.
+pub(crate) struct Asked<'a> {
+    pub(crate) scope: PrefixScope<'a>,
+    tokens: &'a [u32],
+    marks: Vec<Mark<'a>>,
+}
+
+impl Asked<'_> {
+    pub(crate) fn prompt(&self) -> Prompt<'_> {
+        Prompt { tokens: self.tokens, marks: &self.marks }
+    }
+}
+
+/// The engine's words for a caller's.
 ///
 /// # Safety
-/// `given` is NULL or a struct of its `struct_size` bytes, and its pointers are NULL or have the bytes that it says, unchanged while the
-/// result lives.
-pub(crate) unsafe fn scope<'a>(given: *const certkv_prefix_scope) -> Result<PrefixScope<'a>, Failure> {
+/// `given` is NULL or a struct of its `struct_size` bytes, its pointers and those of its marks are NULL or have what it says, and so is `tokens`
+/// with `n_tokens` elements, unchanged while the result lives.
+pub(crate) unsafe fn asked<'a>(
+    given: *const certkv_prefix_scope,
+    tokens: *const u32,
+    n_tokens: u64,
+) -> Result<Asked<'a>, Failure> {
     // SAFETY: by the caller's promise; integers and pointers, for which zero bits are a value.
     let given = unsafe { argument::read_struct(given, "scope", offset_of!(certkv_prefix_scope, adapter))? };
     // SAFETY: by the caller's promise.
@@ -87,26 +124,34 @@ pub(crate) unsafe fn scope<'a>(given: *const certkv_prefix_scope) -> Result<Pref
         let none = at.is_null() && bytes == 0;
         if none { Ok(None) } else { name(at, bytes, of).map(Some) }
     };
-    Ok(PrefixScope {
+    let scope = PrefixScope {
         domain: name(given.domain, given.domain_bytes, "scope->domain")?,
         model: name(given.model, given.model_bytes, "scope->model")?,
         adapter: optional(given.adapter, given.adapter_bytes, "scope->adapter")?,
         salt: optional(given.salt, given.salt_bytes, "scope->salt")?,
         tolerance: given.tolerance_class,
         first_position: given.first_position,
-    })
-}
-
-/// The prompt of so many tokens.
-///
-/// # Safety
-/// `tokens` is NULL or has `n_tokens` elements, unchanged while the slice lives.
-pub(crate) unsafe fn prompt<'a>(tokens: *const u32, n_tokens: u64) -> Result<Prompt<'a>, Failure> {
+    };
+    if given.n_marks > MOST_MARKS {
+        return Err(argument::invalid(format!("scope->n_marks = {}: more than 2^20", given.n_marks)));
+    }
+    // SAFETY: by the caller's promise.
+    let marks = unsafe { argument::slice(given.marks, given.n_marks, "scope->marks")? };
+    if let Some(i) = marks.windows(2).position(|two| two[1].at < two[0].at) {
+        let why = format!("scope->marks[{}].at = {}: before the one in front", i + 1, marks[i + 1].at);
+        return Err(argument::invalid(why));
+    }
+    let mark = |(i, mark): (usize, &certkv_mark)| {
+        // SAFETY: by the caller's promise.
+        let what = unsafe { argument::name(mark.what, mark.what_bytes, &format!("scope->marks[{i}].what"))? };
+        Ok(Mark { at: usize::try_from(mark.at).unwrap_or(usize::MAX), what })
+    };
+    let marks = marks.iter().enumerate().map(mark).collect::<Result<_, Failure>>()?;
     if n_tokens > MOST_TOKENS {
         return Err(Failure::new(CERTKV_LENGTH, format!("n_tokens = {n_tokens}: more than 2^31")));
     }
     // SAFETY: by the caller's promise.
-    Ok(unsafe { argument::slice(tokens, n_tokens, "tokens")? }.into())
+    Ok(Asked { scope, tokens: unsafe { argument::slice(tokens, n_tokens, "tokens")? }, marks })
 }
 
 /// Refuses a cache that keeps no prefixes.
@@ -156,10 +201,9 @@ pub unsafe extern "C" fn certkv_cache_publish(
             // SAFETY: the caller gives a struct of its `struct_size` bytes.
             false => Some(unsafe { argument::struct_size(published, "published", least)? }),
         };
-        // SAFETY: the caller gives NULL or a scope with what it names.
-        let scope = unsafe { self::scope(scope)? };
-        // SAFETY: the caller gives `n_tokens` elements.
-        let prompt = unsafe { prompt(tokens, n_tokens)? };
+        // SAFETY: the caller gives NULL or a scope with what it names, and `n_tokens` elements.
+        let asked = unsafe { asked(scope, tokens, n_tokens)? };
+        let (scope, prompt) = (asked.scope, asked.prompt());
         let id = id(sequence);
         let done = cache::with(cache, |held| {
             keeps(held)?;
@@ -204,10 +248,9 @@ pub unsafe extern "C" fn certkv_sequence_create_from(
         // SAFETY: not NULL and aligned; the caller gives a variable of this type.
         unsafe { sequence.write(CERTKV_NO_SEQUENCE) };
         argument::optional(found, "found")?;
-        // SAFETY: the caller gives NULL or a scope with what it names.
-        let scope = unsafe { self::scope(scope)? };
-        // SAFETY: the caller gives `n_tokens` elements.
-        let prompt = unsafe { prompt(tokens, n_tokens)? };
+        // SAFETY: the caller gives NULL or a scope with what it names, and `n_tokens` elements.
+        let asked = unsafe { asked(scope, tokens, n_tokens)? };
+        let (scope, prompt) = (asked.scope, asked.prompt());
         let (made, held) = cache::with(cache, |held| {
             keeps(held)?;
             held.engine.on(|on| on.create_from(&scope, prompt), |on| on.create_from(&scope, prompt))

@@ -3,7 +3,7 @@ use crate::argument;
 use crate::cache::{self, certkv_cache};
 use crate::guard::guard;
 use crate::status::certkv_status;
-use certkv::{Class, ClassUse, Counts, Moves, Pool, PoolUse, PrefixUse, Snapshot};
+use certkv::{Class, ClassUse, Counts, Moves, Pool, PoolUse, PrefixUse, ScratchUse, Snapshot};
 use core::mem::offset_of;
 
 /// Bytes of one class.
@@ -140,6 +140,63 @@ pub struct certkv_snapshot {
     pub disk: certkv_class_use,
     /// The same, with `config->spill_budget`.
     pub disk_memory: certkv_pool_use,
+    /// Outputs of decode steps, one per token, layer and query head: within their tolerance. These and the following are 0 on a GPU, up to `read_host`:
+    /// its certificates come by certkv_ring_open.
+    pub outputs_certified: u64,
+    /// Computed from the originals.
+    pub outputs_exact: u64,
+    /// Of policies that claim nothing.
+    pub outputs_uncertified: u64,
+    /// Not given: all outputs of calls that ended with CERTKV_UNCERTIFIABLE.
+    pub outputs_failed: u64,
+    /// Given outputs by the rung on which they were made (certkv_certificate).
+    pub outputs_by_rung: [u64; 5],
+    /// Outputs of chunks of several tokens, which are exact.
+    pub prompt_outputs: u64,
+    /// Bytes that decode steps read, once for the query heads that share a KV head: of codes and summaries.
+    pub read_packed: u64,
+    /// Of exact sides in scratch.
+    pub read_scratch: u64,
+    /// Of originals in host memory, and of open blocks.
+    pub read_host: u64,
+    /// Exact key sides in scratch; 0 without, and on a GPU.
+    pub scratch_keys: certkv_scratch_use,
+    /// Exact value sides.
+    pub scratch_values: certkv_scratch_use,
+    /// Times that the host waited for the device.
+    pub waits: u64,
+    /// Nanoseconds of these.
+    pub wait_nanoseconds: u64,
+}
+
+/// Exact sides of one kind in scratch: slots now, and what happened since the cache was made.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct certkv_scratch_use {
+    /// Slots that are free.
+    pub empty: u64,
+    /// Slots that hold a side, or are being filled with one.
+    pub named: u64,
+    /// Slots that wait for who still reads them.
+    pub retiring: u64,
+    /// Look-ups that found their side.
+    pub hits: u64,
+    /// Look-ups that did not.
+    pub misses: u64,
+    /// Those of the misses whose side was being filled.
+    pub pending: u64,
+    /// Sides that gave way to others.
+    pub evicted: u64,
+    /// Sides that went with their page.
+    pub invalidated: u64,
+    /// Copies that are done, as far as somebody looked.
+    pub filled: u64,
+    /// Copies that found no slot.
+    pub refused: u64,
+    /// Copies that failed.
+    pub failed: u64,
+    /// Bytes that were copied.
+    pub filled_bytes: u64,
 }
 
 /// Fills `snapshot`, whose `struct_size` must be set, with the cache in numbers. Waits for nobody but the holders of short locks: neither
@@ -184,6 +241,26 @@ impl From<&Moves> for certkv_moves {
     }
 }
 
+impl From<&ScratchUse> for certkv_scratch_use {
+    fn from(seen: &ScratchUse) -> Self {
+        let ScratchUse { slots, stats, filled_bytes, .. } = seen;
+        Self {
+            empty: slots.empty as u64,
+            named: slots.named as u64,
+            retiring: slots.retiring as u64,
+            hits: stats.hits,
+            misses: stats.misses,
+            pending: stats.pending,
+            evicted: stats.evictions,
+            invalidated: stats.invalidated,
+            filled: stats.filled,
+            refused: stats.refused,
+            failed: stats.failed,
+            filled_bytes: *filled_bytes,
+        }
+    }
+}
+
 impl certkv_page_use {
     fn over(counts: impl Iterator<Item = Counts>) -> Self {
         counts.fold(Self::default(), |sum, of| Self {
@@ -201,6 +278,8 @@ impl From<&Snapshot> for certkv_snapshot {
         let pool = |pool| certkv_pool_use::from(seen.pool(pool));
         let prefixes = seen.prefixes.unwrap_or(PrefixUse { units: 0, most: 0, stats: Default::default() });
         let spill = seen.spill.unwrap_or_default();
+        let (outputs, read) = (seen.outputs.unwrap_or_default(), seen.read.unwrap_or_default());
+        let [keys, values] = seen.scratch.as_ref().map(|sides| sides.each_ref().map(Into::into)).unwrap_or_default();
         Self {
             struct_size: 0,
             reserved: 0,
@@ -241,6 +320,19 @@ impl From<&Snapshot> for certkv_snapshot {
             records_doomed: spill.records.doomed as u64,
             disk: class(Class::Disk),
             disk_memory: pool(Pool::Disk),
+            outputs_certified: outputs.certified,
+            outputs_exact: outputs.exact,
+            outputs_uncertified: outputs.uncertified,
+            outputs_failed: outputs.failed,
+            outputs_by_rung: outputs.by_rung,
+            prompt_outputs: outputs.prompt,
+            read_packed: read.packed,
+            read_scratch: read.scratch,
+            read_host: read.host,
+            scratch_keys: keys,
+            scratch_values: values,
+            waits: seen.waits.count(),
+            wait_nanoseconds: seen.waits.sum,
         }
     }
 }

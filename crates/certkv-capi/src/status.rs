@@ -53,7 +53,7 @@ pub enum certkv_status {
     CERTKV_BUSY_SEQUENCE = -100,
     /// Another thread is inside a call on the same step.
     CERTKV_BUSY_STEP = -101,
-    /// Calls of a step out of order.
+    /// Calls out of order: of a step, or to change the log from within it.
     CERTKV_ORDER = -102,
     /// Attention over no token.
     CERTKV_NO_VISIBLE_TOKEN = -103,

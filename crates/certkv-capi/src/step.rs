@@ -2,7 +2,7 @@
 use crate::argument;
 use crate::cache::{self, certkv_cache};
 use crate::certificate::certkv_certificate;
-use crate::config::{CERTKV_BF16, CERTKV_F16, CERTKV_F32, certkv_dtype};
+use crate::config::{self, CERTKV_BF16, CERTKV_F16, CERTKV_F32, certkv_dtype, certkv_policy};
 use crate::guard::{Failure, Poison, guard};
 use crate::handle::Registry;
 use crate::owned::OwnedStep;
@@ -12,7 +12,8 @@ use crate::status::certkv_status::{
     self, CERTKV_BUSY_STEP, CERTKV_INVALID_ARGUMENT, CERTKV_INVALID_HANDLE, CERTKV_LENGTH, CERTKV_UNSUPPORTED,
 };
 use certkv::gpu::Element;
-use certkv::{Certificate, Chunk};
+use certkv::{Certificate, Chunk, Policy};
+use core::mem::offset_of;
 use core::ptr;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -116,6 +117,18 @@ fn on_device(space: certkv_space, held: &Held) -> Result<bool, Failure> {
     }
 }
 
+/// How one step decides what to read exactly. Set all of it to 0 bytes, then `struct_size` and what there is to say.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct certkv_step_options {
+    /// sizeof(certkv_step_options) of the caller's header.
+    pub struct_size: u32,
+    /// One of the CERTKV_POLICY values. It is what is said here, not what the cache was configured with.
+    pub policy: certkv_policy,
+    /// Tolerance of the certified policy relative to the norm of the output; 0 for 0.05. Other policies ignore it.
+    pub tolerance: f64,
+}
+
 /// Starts a step: reserves every page that the new tokens can need, or none. `chunks` is borrowed during the call; rows
 /// of later calls are in its order. `*step` is filled; certkv_step_finish or certkv_step_abort ends it. The sequences
 /// are busy until then.
@@ -134,34 +147,78 @@ pub unsafe extern "C" fn certkv_step_begin(
     step: *mut *mut certkv_step,
 ) -> certkv_status {
     guard(|| {
-        argument::aligned(step, "step")?;
-        // SAFETY: not NULL and aligned; the caller gives a variable of this type.
-        unsafe { step.write(ptr::null_mut()) };
-        // A sequence appears once in a step, and no cache has more.
-        if n_chunks > 1 << 20 {
-            return Err(Failure::new(CERTKV_INVALID_ARGUMENT, format!("n_chunks = {n_chunks}: more than sequences")));
-        }
-        // SAFETY: the caller gives `n_chunks` elements.
-        let given = unsafe { argument::slice(chunks, n_chunks, "chunks")? };
-        let mut chunks = Vec::with_capacity(given.len());
-        for chunk in given {
-            if chunk.tokens > 1 << 31 {
-                return Err(Failure::new(CERTKV_LENGTH, format!("chunk.tokens = {}: more than 2^31", chunk.tokens)));
-            }
-            chunks.push(Chunk { sequence: sequence::id(chunk.sequence), tokens: chunk.tokens as usize });
-        }
-        let held = cache::with(cache, |held| {
-            let work = Work {
-                step: Some(OwnedStep::begin(Arc::clone(held), &chunks)?),
-                certificates: Vec::new(),
-                rows: Rows::default(),
-            };
-            Ok(Held { cache: Arc::clone(held), poison: Poison::default(), work: Mutex::new(work) })
-        })?;
-        // SAFETY: as above.
-        unsafe { step.write(STEPS.insert(Arc::new(held))) };
-        Ok(())
+        // SAFETY: by the caller's promise.
+        unsafe { begin(cache, chunks, n_chunks, || Ok(None), step) }
     })
+}
+
+/// As certkv_step_begin with a policy of the step's own, from `options`, which is borrowed during the call: requests of one cache may have their own
+/// tolerances, in steps of their own.
+///
+/// Threads: any, at any time.
+/// Stream: none.
+/// Capture: not allowed.
+/// Errors: as certkv_step_begin, and STRUCT_SIZE, POLICY (a tolerance out of range, or a policy that a GPU does not have). Nothing changed, and `*step`
+/// is NULL if it can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn certkv_step_begin_with(
+    cache: *mut certkv_cache,
+    chunks: *const certkv_chunk,
+    n_chunks: u64,
+    options: *const certkv_step_options,
+    step: *mut *mut certkv_step,
+) -> certkv_status {
+    guard(|| {
+        let policy = || {
+            let least = offset_of!(certkv_step_options, tolerance);
+            // SAFETY: the caller gives NULL or a struct of its `struct_size` bytes; integers and a float, for which zero bits are a value.
+            let given = unsafe { argument::read_struct(options, "options", least)? };
+            config::policy("options", given.policy, given.tolerance).map(Some)
+        };
+        // SAFETY: by the caller's promise.
+        unsafe { begin(cache, chunks, n_chunks, policy, step) }
+    })
+}
+
+/// Begins a step under a policy, or under the cache's.
+///
+/// # Safety
+/// `chunks` is NULL or has `n_chunks` elements, and `step` is NULL or a variable of this type.
+unsafe fn begin(
+    cache: *mut certkv_cache,
+    chunks: *const certkv_chunk,
+    n_chunks: u64,
+    policy: impl FnOnce() -> Result<Option<Policy>, Failure>,
+    step: *mut *mut certkv_step,
+) -> Result<(), Failure> {
+    argument::aligned(step, "step")?;
+    // SAFETY: not NULL and aligned; the caller gives a variable of this type.
+    unsafe { step.write(ptr::null_mut()) };
+    // A sequence appears once in a step, and no cache has more.
+    if n_chunks > 1 << 20 {
+        return Err(Failure::new(CERTKV_INVALID_ARGUMENT, format!("n_chunks = {n_chunks}: more than sequences")));
+    }
+    let policy = policy()?;
+    // SAFETY: the caller gives `n_chunks` elements.
+    let given = unsafe { argument::slice(chunks, n_chunks, "chunks")? };
+    let mut chunks = Vec::with_capacity(given.len());
+    for chunk in given {
+        if chunk.tokens > 1 << 31 {
+            return Err(Failure::new(CERTKV_LENGTH, format!("chunk.tokens = {}: more than 2^31", chunk.tokens)));
+        }
+        chunks.push(Chunk { sequence: sequence::id(chunk.sequence), tokens: chunk.tokens as usize });
+    }
+    let held = cache::with(cache, |held| {
+        let work = Work {
+            step: Some(OwnedStep::begin(Arc::clone(held), &chunks, policy)?),
+            certificates: Vec::new(),
+            rows: Rows::default(),
+        };
+        Ok(Held { cache: Arc::clone(held), poison: Poison::default(), work: Mutex::new(work) })
+    })?;
+    // SAFETY: as above.
+    unsafe { step.write(STEPS.insert(Arc::new(held))) };
+    Ok(())
 }
 
 /// Writes the new tokens' keys (after RoPE) and values of one layer, `[tokens][kv_heads * head_dim]` each, `elements`

@@ -1,5 +1,6 @@
 //! Sliding windows, as C says them.
 use crate::argument;
+use crate::config::CERTKV_NO_SLACK;
 use crate::guard::Failure;
 use crate::status::certkv_status::CERTKV_INVALID_ARGUMENT;
 use certkv::Window;
@@ -21,10 +22,22 @@ pub struct certkv_window {
 ///
 /// # Safety
 /// `windows` is NULL or has `n` elements.
-pub(crate) unsafe fn read(windows: *const certkv_window, n: u32) -> Result<Vec<Option<Window>>, Failure> {
+pub(crate) unsafe fn read(windows: *const certkv_window, n: u32, slack: u64) -> Result<Vec<Option<Window>>, Failure> {
     // SAFETY: by the caller's promise.
     let given = unsafe { argument::slice(windows, n.into(), "config->windows")? };
-    given.iter().enumerate().map(|(at, window)| one(at, window)).collect()
+    let slack = match slack {
+        0 => None,
+        CERTKV_NO_SLACK => Some(0),
+        n if n > 1 << 31 => {
+            return Err(argument::invalid(format!("config->window_slack = {n}: more than 2^31")));
+        }
+        n => Some(n as usize),
+    };
+    if slack.is_some() && given.iter().all(|window| window.tokens == 0) {
+        return Err(argument::invalid("config->window_slack is set, and no layer has a window".to_owned()));
+    }
+    let one = |(at, window)| Ok(self::one(at, window)?.map(|window| Window { slack, ..window }));
+    given.iter().enumerate().map(one).collect()
 }
 
 fn one(at: usize, given: &certkv_window) -> Result<Option<Window>, Failure> {

@@ -137,14 +137,16 @@ fn files_of_different_modes_link_together() {
 }
 
 /// One program per object, and how many checks it makes at least.
-const PROGRAMS: [(&str, u32); 11] = [
+const PROGRAMS: [(&str, u32); 13] = [
     ("result", 30),
     ("cache", 35),
     ("sequence", 55),
     ("step", 120),
     ("save", 20),
     ("prefixes", 30),
+    ("events", 25),
     ("figures", 14),
+    ("log", 12),
     ("gpu", 27),
     ("device", 35),
     ("store", 60),

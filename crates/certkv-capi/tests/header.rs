@@ -21,7 +21,8 @@ const OPENING: &str = "\
  * that is given with them: this cannot be checked.
  * Structs that may grow start with struct_size. Reserved fields are 0.
  * Threads. All calls may come from any thread and run concurrently; one step takes one call at a time.
- * Callbacks. The functions of a host's own store (certkv_store_callbacks) are the only ones; they run on threads of the library.
+ * Callbacks. There are three kinds: the functions of a host's own store (certkv_store_callbacks), on threads of the library, its log
+ * (certkv_log_callback) and its memory for pages (certkv_allocator), on the host's.
  * Stream, Capture. Stream says what a call enqueues where; a cache on a GPU has a stream of its own, which
  * certkv_step_after_stream and certkv_step_before_stream order with the caller's. Capture says whether a call may be made
  * while a CUDA graph is captured.
@@ -61,10 +62,12 @@ fn generated() -> String {
     for file in [
         "version",
         "status",
+        "log",
         "error",
         "callbacks",
         "store",
         "window",
+        "allocator",
         "config",
         "cache",
         "sequence",
@@ -72,6 +75,7 @@ fn generated() -> String {
         "save",
         "prefix",
         "offload",
+        "events",
         "admit",
         "certificate",
         "step",
@@ -79,6 +83,7 @@ fn generated() -> String {
         "ring",
         "statistics",
         "snapshot",
+        "metrics",
         "plan",
     ] {
         builder = builder.with_src(source.join(file).with_extension("rs"));
@@ -188,8 +193,10 @@ fn both_sides_agree_on_every_offset_and_version() {
             host_budget, scratch_keys, scratch_values, tolerance, max_sequences, policy, device, certificate_ring,
             max_context, kernels, swap_tokens, prefix_units, prefix_secret, prefix_eviction, reserved, spill_store,
             spill_host_tokens, spill_budget, spill_workers, spill_in_flight, spill_deadline_ms, n_windows, windows,
+            prefix_events, window_slack, allocator, chunk_tokens,
         }
         certkv_window { tokens, sinks, chunk }
+        certkv_allocator { struct_size, reserved, context, allocate, free }
         certkv_store_key { bytes }
         certkv_put_item { key, head, head_bytes, body, body_bytes, result, code }
         certkv_get_item { key, buffer, capacity, bytes, result, code }
@@ -210,9 +217,20 @@ fn both_sides_agree_on_every_offset_and_version() {
         certkv_save_scope { struct_size, reserved, model, model_bytes, key }
         certkv_prefix_scope {
             struct_size, tolerance_class, domain, domain_bytes, model, model_bytes, adapter, adapter_bytes, salt,
-            salt_bytes, first_position,
+            salt_bytes, first_position, marks, n_marks,
+        }
+        certkv_mark { at, what, what_bytes }
+        certkv_step_options { struct_size, policy, tolerance }
+        certkv_requests { struct_size, reserved, count, tokens, scratch }
+        certkv_requests_plan {
+            struct_size, assumed, max_tokens, max_sequences, most, device_bytes, device_lacks, host_bytes, host_lacks,
+        }
+        certkv_scratch_use {
+            empty, named, retiring, hits, misses, pending, evicted, invalidated, filled, refused, failed, filled_bytes,
         }
         certkv_publication { struct_size, stop, cached, added }
+        certkv_prefix_event { number, kind, unit, marked, reserved, key, parent }
+        certkv_events_read { struct_size, unit_tokens, read, lost, next, newest }
         certkv_class_use { used, reserved, peak }
         certkv_pool_use { reserved, peak, budget }
         certkv_page_use { free, live, retiring, worn }
@@ -222,7 +240,9 @@ fn both_sides_agree_on_every_offset_and_version() {
             packed_pages, open_pages, host_pages, swap_pages, stores, copies, saves, restores, swap_outs, swap_ins,
             prefix_units, prefix_capacity, prefix_lookups, prefix_asked, prefix_hits, prefix_published, prefix_evicted,
             originals_resident, originals_stored, originals_spilled, originals_free, spills, fetches, records_deleted,
-            record_delete_failures, records_doomed, disk, disk_memory,
+            record_delete_failures, records_doomed, disk, disk_memory, outputs_certified, outputs_exact,
+            outputs_uncertified, outputs_failed, outputs_by_rung, prompt_outputs, read_packed, read_scratch, read_host,
+            scratch_keys, scratch_values, waits, wait_nanoseconds,
         }
         certkv_plan {
             struct_size, assumed, packed, scratch, tables, host, device_bytes, device_budget, device_lacks, host_bytes,
@@ -232,8 +252,9 @@ fn both_sides_agree_on_every_offset_and_version() {
     // The sizes are part of the ABI: what changes them needs new names.
     for (name, size) in [
         ("certkv_error_info", 24),
-        ("certkv_config", 200),
+        ("certkv_config", 232),
         ("certkv_window", 24),
+        ("certkv_allocator", 32),
         ("certkv_store_key", 32),
         ("certkv_put_item", 72),
         ("certkv_get_item", 64),
@@ -245,13 +266,20 @@ fn both_sides_agree_on_every_offset_and_version() {
         ("certkv_published_head", 16),
         ("certkv_published_step", 16),
         ("certkv_save_scope", 32),
-        ("certkv_prefix_scope", 80),
+        ("certkv_prefix_scope", 96),
+        ("certkv_mark", 24),
+        ("certkv_step_options", 16),
+        ("certkv_requests", 32),
+        ("certkv_requests_plan", 64),
+        ("certkv_scratch_use", 96),
         ("certkv_publication", 24),
+        ("certkv_prefix_event", 88),
+        ("certkv_events_read", 40),
         ("certkv_class_use", 24),
         ("certkv_pool_use", 24),
         ("certkv_page_use", 32),
         ("certkv_moves", 32),
-        ("certkv_snapshot", 720),
+        ("certkv_snapshot", 1032),
         ("certkv_plan", 96),
         ("certkv_status", 4),
     ] {

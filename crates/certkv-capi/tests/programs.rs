@@ -94,8 +94,19 @@ fn the_gpu_examples_decode_or_say_why_not() {
 }
 
 /// One program per object, and how many checks it makes at least.
-const HOSTILE: [(&str, u32); 7] =
-    [("misuse", 330), ("swap", 60), ("save", 80), ("snapshot", 50), ("prefixes", 100), ("admit", 50), ("store", 150)];
+const HOSTILE: [(&str, u32); 11] = [
+    ("misuse", 330),
+    ("swap", 60),
+    ("save", 80),
+    ("snapshot", 50),
+    ("prefixes", 100),
+    ("events", 75),
+    ("log", 45),
+    ("parts", 200),
+    ("allocator", 60),
+    ("admit", 50),
+    ("store", 150),
+];
 
 #[test]
 fn hostile_calls_get_statuses() {

@@ -120,7 +120,11 @@ impl Arena {
         let stride = slot_bytes.checked_next_multiple_of(ALIGN).ok_or(refused)?;
         let bytes = stride.checked_mul(slots as usize).filter(|&n| n <= isize::MAX as usize - ALIGN).ok_or(refused)?;
         let none = DeviceError::OutOfMemory { name, bytes };
-        let memory = Memory::zeroed(bytes).ok_or(none)?;
+        let memory = match device.memory() {
+            None => Memory::zeroed(bytes),
+            Some(source) => Memory::zeroed_from(source, bytes),
+        };
+        let memory = memory.ok_or(none)?;
         let mut words = Vec::new();
         words.try_reserve_exact(slots as usize).map_err(|_| none)?;
         words.extend((0..slots).map(|_| Slot { borrow: BorrowWord::new(), tag: AtomicU64::new(UNTAGGED) }));

@@ -131,7 +131,7 @@ impl Cache {
         for (class, bytes) in CLASSES.into_iter().zip(sizes.reserved()) {
             ledger.reserve(class, bytes)?;
         }
-        let device = SimDevice::new(config.device);
+        let device = SimDevice::with_memory(config.device, config.memory.clone());
         let sequence_bytes = sizes.sequence_bytes();
         let shape = seal::digest(format!("{:?}", config.geometry).as_bytes());
         let spill =
@@ -164,8 +164,8 @@ impl Cache {
         if let Some(prefixes) = &cache.config.prefixes {
             let groups = cache.groups.iter().map(Group::shape).collect();
             let formats = cache.groups.iter().map(|group| (group.layers, group.layout.format, group.window));
-            let (g, by) = (&cache.config.geometry, cache.calibration());
-            cache.prefixes = Some(Prefixes::new(prefixes, g, groups, formats, by, Order::Rows)?);
+            let (events, g, by) = (cache.config.prefix_events, &cache.config.geometry, cache.calibration());
+            cache.prefixes = Some(Prefixes::new(prefixes, events, g, groups, formats, by, Order::Rows)?);
         }
         Ok(cache)
     }

@@ -1,8 +1,9 @@
 //! What a cache is made of: geometry, formats, capacity, budgets, policy.
+use crate::events::MOST_EVENTS;
 use crate::{Error, Policy, PrefixConfig, Spill};
 use certkv_control::Calibration;
 use certkv_core::{Format, Geometry, RecordLayout};
-use certkv_device::SimOptions;
+use certkv_device::{HostMemory, SimOptions};
 use certkv_page::Window;
 use std::sync::Arc;
 
@@ -66,12 +67,18 @@ pub struct Config {
     /// [`crate::Cache::create_from`]). They live in the same pages and give way to sequences that need them. Of a layer with a window
     /// those are few: what live sequences do not take of `max_sequences` times sinks, window, slack and chunk.
     pub prefixes: Option<PrefixConfig>,
+    /// Events of cached prefixes that stay readable, the latest so many, at most 2^24; 0 keeps none, and nothing is done for them
+    /// ([`crate::Cache::prefix_events`]).
+    pub prefix_events: usize,
     /// Tokens whose codes sequences that are swapped out may leave in host memory ([`crate::Cache::swap_out`]), each in
     /// every layer. Originals have as much more room: others have all of `max_tokens`.
     pub swap_tokens: usize,
     /// Where originals of live sequences go that host memory has no room for. `None`: all of them have their room there. Those of layers
     /// with a window stay, as their windows bound them.
     pub spill: Option<Spill>,
+    /// Where pages, open blocks, originals and scratch lie; `None` for memory of the system, which is mapped when first touched. Another is
+    /// touched when the cache is made.
+    pub memory: Option<Arc<dyn HostMemory>>,
     /// How the simulated device runs and whether it checks ordering.
     pub device: SimOptions,
 }
@@ -95,8 +102,10 @@ impl Config {
             policy: Policy::default(),
             threads: 1,
             prefixes: None,
+            prefix_events: 0,
             swap_tokens: 0,
             spill: None,
+            memory: None,
             device: SimOptions::default(),
         }
     }
@@ -171,6 +180,14 @@ impl Config {
         }
         if self.swap_tokens > 1 << 31 {
             return wrong("swap_tokens", format!("{} tokens; must be at most 2^31", self.swap_tokens));
+        }
+        match self.prefix_events {
+            0 => {}
+            n if n > MOST_EVENTS => return wrong("prefix_events", format!("{n} events; must be at most 2^24")),
+            n if self.prefixes.is_none() => {
+                return wrong("prefix_events", format!("{n} events of prefixes, and none are cached"));
+            }
+            _ => {}
         }
         self.spill.as_ref().map_or(Ok(()), Spill::validated)?;
         self.policy.validated().map_err(|e| Error::Policy(e.to_string()))?;

@@ -33,6 +33,7 @@ mod centre;
 mod config;
 mod counters;
 mod error;
+mod events;
 pub mod gpu;
 mod group;
 mod plan;
@@ -61,8 +62,11 @@ pub use certkv_core::{
     Dtype, Format, FormatError, Geometry, GeometryError, KeyFormat, Pairing, RecordLayout, Refine, SequenceId,
     ValueFormat,
 };
-pub use certkv_device::{CheckReport, Mode, SimOptions};
-pub use certkv_page::prefix::{Admission, Mark, PrefixSecret, PrefixStats, Prompt, Stop};
+pub use certkv_device::{CheckReport, HostMemory, Mode, SimOptions};
+pub use certkv_page::prefix::{
+    Admission, BlockKey, Cached, EventKind, EventsRead, Mark, NotYet, PrefixEvent, PrefixEvents, PrefixSecret,
+    PrefixStats, Prompt, Stop,
+};
 pub use certkv_page::{Counts, Window};
 pub use certkv_tier::spill::records::RecordStats;
 /// Tier-3: stores of pages outside the process.

@@ -9,7 +9,8 @@ use certkv_control::BitSet;
 use certkv_core::{BudgetExceeded, Class, Format, Geometry, Ledger, SequenceId, span};
 use certkv_page::policy::{EvictionPolicy, Lru, S3Fifo};
 use certkv_page::prefix::{
-    Admission, Chain, Evicted, GroupShape, PrefixIndex, PrefixSecret, PrefixStats, Prompt, Published, Scope, Stop,
+    Admission, Chain, Evicted, GroupShape, PrefixEvents, PrefixIndex, PrefixSecret, PrefixStats, Prompt, Published,
+    Scope, Stop,
 };
 use certkv_page::{BlockEntry, BlockTable, Need, PageClass, PageError, Window};
 use core::fmt::Write;
@@ -150,11 +151,15 @@ pub(crate) struct Prefixes {
 }
 
 impl Prefixes {
-    /// Bytes of the index and of what decides who goes. Of each group: tokens per block, host pages, blocks of a table.
+    /// Bytes of the index, of what decides who goes, and of so many events. Of each group: tokens per block, host pages, blocks of a table.
     ///
     /// # Errors
     /// A number of units that is out of range.
-    pub(crate) fn bytes(prefixes: &PrefixConfig, groups: &[(usize, usize, usize)]) -> Result<usize, Error> {
+    pub(crate) fn bytes(
+        prefixes: &PrefixConfig,
+        events: usize,
+        groups: &[(usize, usize, usize)],
+    ) -> Result<usize, Error> {
         let units = prefixes.units;
         if units == 0 || units > 1 << 24 {
             let why = format!("{units} units; must be 1 to 2^24");
@@ -164,13 +169,16 @@ impl Prefixes {
             Eviction::Lru => Lru::bytes(units),
             Eviction::S3Fifo => S3Fifo::bytes(units),
         };
-        Ok(PrefixIndex::<Note>::bytes(groups, units).saturating_add(policy))
+        let unit = groups.iter().map(|(block, ..)| *block).max().unwrap_or(0);
+        let events = PrefixEvents::bytes(events, unit, units);
+        Ok(PrefixIndex::<Note>::bytes(groups, units).saturating_add(policy).saturating_add(events))
     }
 
     /// An index over `groups`, of so many layers in each format and with each window, whose pages are in `order` and depend on
-    /// `calibration`, if they do on any. Its bytes are reserved.
+    /// `calibration`, if they do on any. It keeps so many events. Its bytes are reserved.
     pub(crate) fn new(
         config: &PrefixConfig,
+        events: usize,
         geometry: &Geometry,
         groups: Vec<GroupShape>,
         formats: impl Iterator<Item = (usize, Format, Option<Window>)>,
@@ -198,7 +206,10 @@ impl Prefixes {
         if order != Order::Rows {
             let _ = write!(layout, ", {}", order.name());
         }
-        let index = PrefixIndex::create(groups, *units, policy).map_err(Error::from_table)?;
+        let mut index = PrefixIndex::create(groups, *units, policy).map_err(Error::from_table)?;
+        if events > 0 {
+            index = index.with_events(events).map_err(Error::from_table)?;
+        }
         Ok(Self { index, secret: secret.clone(), layout })
     }
 

@@ -191,7 +191,7 @@ impl Sizes {
         let prefix_bytes = match &config.prefixes {
             Some(prefixes) => {
                 let shape = |g: &GroupSizes| (g.layout.tokens(), g.host_pages, g.max_blocks);
-                Prefixes::bytes(prefixes, &groups.iter().map(shape).collect::<Vec<_>>())?
+                Prefixes::bytes(prefixes, config.prefix_events, &groups.iter().map(shape).collect::<Vec<_>>())?
             }
             None => 0,
         };

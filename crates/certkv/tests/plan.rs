@@ -186,6 +186,7 @@ fn configs() -> Vec<(String, Config)> {
                 scratch_keys: 37,
                 scratch_values: 8,
                 prefixes: prefixes(200, Eviction::S3Fifo),
+                prefix_events: 300,
                 ..base.clone()
             };
             all.push((name + ", scratch, S3-FIFO", more));

@@ -2,9 +2,11 @@
 //! and prefixes in stores; and the figures that a cache and a configuration give of themselves.
 mod cache;
 mod carried;
+mod events;
 mod figures;
 mod files;
 mod host;
+mod log;
 mod prefixes;
 mod spills;
 mod swaps;

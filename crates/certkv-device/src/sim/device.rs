@@ -1,6 +1,7 @@
 //! The device handle: arenas, streams, stamps.
 use crate::arena::Arena;
 use crate::error::DeviceError;
+use crate::memory::HostMemory;
 use crate::order::VectorClock;
 use crate::sim::report::CheckReport;
 use crate::sim::schedule::{Completion, Queue, Schedule};
@@ -82,6 +83,7 @@ pub(crate) struct State {
 
 struct DeviceCore {
     options: SimOptions,
+    memory: Option<std::sync::Arc<dyn HostMemory>>,
     id: u64,
     stamps: AtomicU64,
     arenas: AtomicU32,
@@ -109,6 +111,11 @@ impl SimDevice {
 
     /// A device without memory or streams (but for the host's).
     pub fn new(options: SimOptions) -> Self {
+        Self::with_memory(options, None)
+    }
+
+    /// The same, whose arenas lie in memory of the embedder's.
+    pub fn with_memory(options: SimOptions, memory: Option<std::sync::Arc<dyn HostMemory>>) -> Self {
         let seed = match options.mode {
             Mode::Eager => 0,
             Mode::Adversarial { seed } => seed,
@@ -116,6 +123,7 @@ impl SimDevice {
         let state = State { schedule: Schedule::new(seed), outstanding: Outstanding::default() };
         Self(Arc::new(DeviceCore {
             options,
+            memory,
             id: DEVICES.fetch_add(1, Ordering::Relaxed),
             stamps: AtomicU64::new(0),
             arenas: AtomicU32::new(0),
@@ -160,6 +168,10 @@ impl SimDevice {
     /// Highest stamp given out; 0 before the first fence.
     pub fn last_stamp(&self) -> u64 {
         self.0.stamps.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn memory(&self) -> Option<&std::sync::Arc<dyn HostMemory>> {
+        self.0.memory.as_ref()
     }
 
     pub(crate) fn id(&self) -> u64 {

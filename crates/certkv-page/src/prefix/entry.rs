@@ -158,7 +158,7 @@ impl<T> Entries<T> {
             && self.tokens_of(slot) == content.tokens
     }
 
-    fn tokens_of(&self, slot: u32) -> &[u32] {
+    pub(super) fn tokens_of(&self, slot: u32) -> &[u32] {
         let start = slot as usize * self.unit;
         &self.tokens[start..start + self.unit]
     }

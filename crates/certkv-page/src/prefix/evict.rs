@@ -250,7 +250,7 @@ impl<T> PrefixIndex<T> {
                 })
         })?;
         state.count_eviction(slot);
-        state.entries.remove(slot);
+        state.remove(slot);
         Some(slot)
     }
 
@@ -283,7 +283,7 @@ impl<T> PrefixIndex<T> {
 
     fn remove(&self, state: &mut State<T>, slot: u32, evicted: &mut Evicted) {
         evicted.take(&self.groups, self.unit(), state.entries.pages_of(slot));
-        state.entries.remove(slot);
+        state.remove(slot);
     }
 }
 

@@ -1,5 +1,6 @@
 //! The tree of cached blocks.
 use super::entry::{Content, Entries, NONE, bytes_of, places_bytes};
+use super::events::{Log, PrefixEvents};
 use super::evict::Evicted;
 use super::key::{Chain, Prompt};
 use super::reach::Reach;
@@ -109,6 +110,18 @@ pub(super) struct State<T> {
     pub(super) path: Vec<u32>,
     /// By group: what of its window the path at hand has.
     pub(super) reach: Vec<Reach>,
+    /// What is told of units; `None` where nobody asked.
+    pub(super) log: Option<Log>,
+}
+
+impl<T> State<T> {
+    /// Removes an entry without children, and says so.
+    pub(super) fn remove(&mut self, slot: u32) {
+        if let Some(log) = &self.log {
+            log.removed(&self.entries, slot);
+        }
+        self.entries.remove(slot);
+    }
 }
 
 /// Cached blocks of prompts, in units of the largest block of all groups.
@@ -126,6 +139,7 @@ pub struct PrefixIndex<T> {
     pub(super) groups: Vec<GroupShape>,
     unit: usize,
     pub(super) state: Mutex<State<T>>,
+    pub(super) events: Option<PrefixEvents>,
 }
 
 impl<T> PrefixIndex<T> {
@@ -157,8 +171,9 @@ impl<T> PrefixIndex<T> {
         let mut reach = Vec::new();
         reach.try_reserve_exact(groups.len()).map_err(|_| TableError::OutOfMemory { what: "a prefix index" })?;
         reach.resize(groups.len(), Reach::default());
-        let state = State { entries, policy, stats: PrefixStats::default(), clock: 0, walks: 0, path, reach };
-        Ok(Self { groups, unit, state: Mutex::new(state) })
+        let state =
+            State { entries, policy, stats: PrefixStats::default(), clock: 0, walks: 0, path, reach, log: None };
+        Ok(Self { groups, unit, state: Mutex::new(state), events: None })
     }
 
     /// Host bytes of an index over groups of `(block, host pages, most blocks of a table)`; notes and policy not counted. For the ledger.

@@ -4,11 +4,13 @@
 //!   outside the process.
 //! * [`index`]: [`PrefixIndex`], a tree of cached blocks: longest prefix; `reach`, how much of it can be continued where groups have
 //!   windows; `publish`, `evict`, `hold`.
+//! * [`events`]: what became of cached units, for routers.
 //! * [`admit`]: whether a request would fit, and how much to evict ahead of time.
 //!
 //! The index holds a reference of its own on every page it names. A look-up returns tables that hold theirs, taken under
 //! the same lock under which an eviction removes an entry: what was found cannot go before it is used.
 pub mod admit;
+pub mod events;
 pub mod index;
 pub mod key;
 
@@ -19,6 +21,7 @@ mod publish;
 mod reach;
 
 pub use admit::{Admission, Watermarks};
+pub use events::{Cached, EventKind, EventsRead, NotYet, PrefixEvent, PrefixEvents};
 pub use evict::Evicted;
 pub use hold::Held;
 pub use index::{GroupShape, Hit, PrefixIndex, PrefixStats, Published, Stop};

@@ -167,9 +167,12 @@ impl<T> PrefixIndex<T> {
             (published.added, published.filled, published.stop) = (0, 0, Some(Stop::Page(error)));
         }
         state.stats.published += published.added as u64;
-        let State { policy, entries, reach, .. } = &mut *state;
+        let State { policy, entries, reach, log, .. } = &mut *state;
         published.usable = self.usable(entries, &path, reach);
         let (known, added) = path.split_at(published.known);
+        if let Some(log) = log {
+            added.iter().for_each(|slot| log.stored(entries, chain, *slot));
+        }
         added.iter().rev().for_each(|slot| policy.insert(*slot, entries.nodes[*slot as usize].name));
         known.iter().rev().for_each(|slot| policy.touch(*slot));
         state.path = path;

@@ -121,7 +121,8 @@ impl GpuCache {
                 };
                 let groups = pools.iter().zip(&s.groups).map(shape).collect();
                 let formats = layouts.iter().enumerate().map(|(l, layout)| (1, layout.format, s.group(l).window));
-                Some(Prefixes::new(prefixes, &config.geometry, groups, formats, None, Order::Fragments)?)
+                let (events, geometry) = (config.prefix_events, &config.geometry);
+                Some(Prefixes::new(prefixes, events, geometry, groups, formats, None, Order::Fragments)?)
             }
         };
         Ok(Self {

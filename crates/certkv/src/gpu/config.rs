@@ -45,6 +45,8 @@ pub struct GpuConfig {
     /// Full blocks that outlive their sequences, for others to continue from. They live in the same pages and give way to sequences
     /// that need them.
     pub prefixes: Option<PrefixConfig>,
+    /// As [`Config::prefix_events`].
+    pub prefix_events: usize,
     /// Tokens whose records sequences that are swapped out may leave in pinned memory, each in every layer
     /// ([`GpuCache::swap_out`](super::GpuCache::swap_out)). Originals have as much more room: others have all of `max_tokens`.
     pub swap_tokens: usize,
@@ -91,6 +93,7 @@ impl GpuConfig {
             plan_target: 0.9,
             certificate_ring: 0,
             prefixes: None,
+            prefix_events: 0,
             swap_tokens: 0,
             chunk_tokens: 0,
             threads: 1,
@@ -167,6 +170,7 @@ impl GpuConfig {
         common.policy = self.policy;
         common.windows.clone_from(&self.windows);
         common.prefixes.clone_from(&self.prefixes);
+        common.prefix_events = self.prefix_events;
         if let Some(other) = self.formats.iter().find(|format| format.block != self.block()) {
             return wrong(
                 "formats",

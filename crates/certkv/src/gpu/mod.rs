@@ -32,6 +32,7 @@ mod cache;
 mod capture;
 mod config;
 mod core;
+mod events;
 mod extend;
 mod kit;
 mod ladder;

@@ -1,5 +1,6 @@
 //! The prefix index: keys, one rule each, then random histories against a plain model.
 mod circles;
+mod events;
 mod index;
 mod key;
 mod model;
