@@ -12,10 +12,10 @@ constexpr int MT = D <= 128 ? 2 : 1, ROWS = 16 * MT;
 constexpr int TILE = WARPS * ROWS / GROUP;
 static_assert(TILE >= 1, "the heads of a token");
 // Tiles of 16 tokens whose logits live at once.
-constexpr int SUB = TILES < 2 ? TILES : 2;
+constexpr int SUB = TILES < 2 || (CKV_STORE == 1 && !KEYS_CODED) ? 1 : 2;
 
 // Chunks of channels that are scored in one go: loads of the next run ahead of the products of one. What is converted, from bf16, needs the registers.
-constexpr int SCORED_AT_ONCE = CKV_STORE == 1 ? 1 : 4;
+constexpr int SCORED_AT_ONCE = CKV_STORE == 1 ? 2 : 4;
 
 // A slot holds a record, or both sides of a block of originals.
 constexpr int SLOT = ((CKV_RECORD > 2 * SIDE_BYTES ? CKV_RECORD : 2 * SIDE_BYTES) + 127) / 128 * 128;
