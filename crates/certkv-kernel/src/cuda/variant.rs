@@ -250,11 +250,13 @@ fn layout_values(l: &RecordLayout) -> [usize; 19] {
         KeyFormat::Channel8 { meta } => (1, meta),
         KeyFormat::Token { .. } => (2, Dtype::F16),
         KeyFormat::Turbo { .. } => (3, Dtype::F16),
+        KeyFormat::Page { .. } => (4, Dtype::F16),
     };
     let value_kind = match value {
         ValueFormat::F16 | ValueFormat::Bf16 => 0,
         ValueFormat::Affine { .. } => 1,
         ValueFormat::Turbo { .. } => 2,
+        ValueFormat::Page { .. } => 3,
     };
     [
         l.dim,

@@ -29,6 +29,7 @@ pub(crate) fn macros(l: &RecordLayout) -> Vec<(&'static str, i64)> {
         KeyFormat::Channel8 { meta } => (1, meta),
         KeyFormat::Token { .. } => (2, Dtype::F16),
         KeyFormat::Turbo { .. } => (3, Dtype::F16),
+        KeyFormat::Page { .. } => (4, Dtype::F16),
     };
     let n = |x: usize| x as i64;
     // Levels, thresholds and signs of TurboQuant sides: those of the host.
@@ -47,7 +48,12 @@ pub(crate) fn macros(l: &RecordLayout) -> Vec<(&'static str, i64)> {
         ("CKV_KEY_META", number(meta)),
         (
             "CKV_VALUE",
-            if matches!(l.format.value, ValueFormat::Turbo { .. }) { 2 } else { i64::from(!l.format.value.is_exact()) },
+            match l.format.value {
+                ValueFormat::F16 | ValueFormat::Bf16 => 0,
+                ValueFormat::Affine { .. } => 1,
+                ValueFormat::Turbo { .. } => 2,
+                ValueFormat::Page { .. } => 3,
+            },
         ),
         ("CKV_VALUE_BITS", n(l.format.value.bits())),
         ("CKV_VALUE_GROUP", n(l.format.value.group(l.dim))),
