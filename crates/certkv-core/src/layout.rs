@@ -71,6 +71,12 @@ pub const fn value_index(token: usize, channel: usize, dim: usize) -> usize {
     (token / 4) * 4 * dim + channel * 4 + token % 4
 }
 
+/// Index of an element (`token`, `channel`) of a side that lies row-major, `dim` channels per head.
+#[inline]
+pub const fn row_index(token: usize, channel: usize, dim: usize) -> usize {
+    token * dim + channel
+}
+
 /// Code `index` out of the planes in `section`. Out-of-range reads give 0 bits.
 #[inline]
 pub fn read_code(section: &[u8], bits: usize, count: usize, index: usize) -> u8 {

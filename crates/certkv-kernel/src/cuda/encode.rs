@@ -184,7 +184,7 @@ pub fn pack_shared(layout: &RecordLayout) -> u32 {
     let originals = 2 * tokens * (dim + 8);
     let chunk = dim.min(4096 / tokens);
     let halves = if key.is_exact() && value.is_exact() { 0 } else { 2 * tokens * (chunk + 8) };
-    let steps = key_steps.max(value_steps);
+    let steps = key_steps.max(value_steps).next_multiple_of(2);
     let inverses = match key {
         _ if !layout.format.refine.is_none() => steps,
         KeyFormat::Channel8 { .. } => dim,

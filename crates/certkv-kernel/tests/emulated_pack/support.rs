@@ -1,7 +1,7 @@
 //! Layouts, data and the judge of a record.
 use certkv_codec::{CodecError, Encoder, decode};
 use certkv_core::{
-    Dtype, ErrorSummary, Geometry, KeyFormat, RecordLayout, RefinedSummary, ValueFormat, fragment,
+    Dtype, ErrorSummary, Geometry, KeyFormat, PageCode, RecordLayout, RefinedSummary, ValueFormat, fragment,
     hash::{hash64, splitmix64},
 };
 
@@ -17,6 +17,14 @@ pub(crate) fn layout(text: &str, dim: usize, store: Dtype) -> RecordLayout {
     RecordLayout::new(&geometry, text.parse().expect("a format")).expect("a layout")
 }
 
+fn page_kind(code: PageCode) -> i64 {
+    match code {
+        PageCode::Int(_) => 0,
+        PageCode::E4m3 => 1,
+        PageCode::E5m2 => 2,
+    }
+}
+
 /// The macros that specialise a kernel for `l`.
 pub(crate) fn macros(l: &RecordLayout) -> Vec<(&'static str, i64)> {
     let number = |t: Dtype| match t {
@@ -29,7 +37,7 @@ pub(crate) fn macros(l: &RecordLayout) -> Vec<(&'static str, i64)> {
         KeyFormat::Channel8 { meta } => (1, meta),
         KeyFormat::Token { .. } => (2, Dtype::F16),
         KeyFormat::Turbo { .. } => (3, Dtype::F16),
-        KeyFormat::Page { .. } => (4, Dtype::F16),
+        KeyFormat::Page { code, .. } => (4 + page_kind(code), Dtype::F16),
     };
     let n = |x: usize| x as i64;
     // Levels, thresholds and signs of TurboQuant sides: those of the host.
@@ -52,7 +60,7 @@ pub(crate) fn macros(l: &RecordLayout) -> Vec<(&'static str, i64)> {
                 ValueFormat::F16 | ValueFormat::Bf16 => 0,
                 ValueFormat::Affine { .. } => 1,
                 ValueFormat::Turbo { .. } => 2,
-                ValueFormat::Page { .. } => 3,
+                ValueFormat::Page { code, .. } => 3 + page_kind(code),
             },
         ),
         ("CKV_VALUE_BITS", n(l.format.value.bits())),
