@@ -279,10 +279,10 @@ template <bool KEY> struct Side {
 // are there already, and what they leave. A warp takes a unit at a time, a lane 16 elements,
 // a batch in flight.
 template <bool KEY, bool FINE> CKV_FN void code_chunk(const Work& w, u8* section, u32 first, u32 width) {
+    constexpr bool FLOATING = PageOf<KEY>::floating;
     constexpr u32 TILES = BLOCK / 16, BATCH = REFINABLE || DIM > 128 ? 4 : 8;
     constexpr int BITS = FINE ? KEY ? CKV_KEY_REFINE : CKV_VALUE_REFINE : KEY ? KEY_BITS : VALUE_BITS;
     // The code of an element n steps from its offset, and its error.
-    constexpr bool FLOATING = PageOf<KEY>::floating;
     auto code_of = [&w](u32 at, float x, float n, const Step& step, double& error) {
         if constexpr (FLOATING) {
             const u32 code = PageOf<KEY>::code((double)x, (double)step.scale);
@@ -297,9 +297,10 @@ template <bool KEY, bool FINE> CKV_FN void code_chunk(const Work& w, u8* section
     for (u32 u = warp(); u < units; u += WARPS) {
         const u32 tile = u % TILES, at = 32 * (u / TILES);
         Codes codes = {{0, 0, 0, 0}};
-        u32 unclear = 0;
+        // Floating-point codes take a double quotient each.
+        u32 unclear = FLOATING ? 0xffffu : 0;
 #pragma unroll 1
-        for (u32 batch = 0; batch < 16; batch += BATCH) {
+        for (u32 batch = 0; !FLOATING && batch < 16; batch += BATCH) {
             float x[BATCH];
             Step step[BATCH];
             double error[BATCH];
@@ -313,9 +314,8 @@ template <bool KEY, bool FINE> CKV_FN void code_chunk(const Work& w, u8* section
 #pragma unroll
             for (u32 q = 0; q < BATCH; ++q) {
                 const u32 token = 16 * tile + token_of<KEY>(lane(), batch + q), channel = first + at + channel_of<KEY>(lane(), batch + q);
-                bool clear = true;
-                float n = 0.0f;
-                if constexpr (!FLOATING) n = steps(x[q], step[q], clear);
+                bool clear;
+                const float n = steps(x[q], step[q], clear);
                 if (!clear) unclear |= 1u << (batch + q);
                 four |= code_of(Side<KEY>::place(token, channel), x[q], n, step[q], error[q]) << (8 * (q % 4));
                 if (q % 4 == 3) codes.set_four((batch + q) / 4, four), four = 0;
@@ -325,7 +325,7 @@ template <bool KEY, bool FINE> CKV_FN void code_chunk(const Work& w, u8* section
                 w.errors[(at + channel_of<KEY>(lane(), batch + q)) * COLUMN + 16 * tile + token_of<KEY>(lane(), batch + q)] = error[q];
             }
         }
-        // The few that the double quotient decides, one division for all places of the loops above.
+        // Those that the double quotient decides, one division for all places of the loops above.
         if (unclear != 0) {
 #pragma unroll 1
             for (u32 p = 0; p < 16; ++p) {
@@ -334,7 +334,7 @@ template <bool KEY, bool FINE> CKV_FN void code_chunk(const Work& w, u8* section
                 const float x = original<STORE>(w.raw[token * ROW + first + local]);
                 const u32 place = Side<KEY>::place(token, first + local);
                 const Step step = step_at(w, place);
-                codes.set(p, code_of(place, x, exact_steps(x, step), step, w.errors[local * COLUMN + token]));
+                codes.set(p, code_of(place, x, FLOATING ? 0.0f : exact_steps(x, step), step, w.errors[local * COLUMN + token]));
             }
         }
         store_unit<BITS, COUNT>(section, tile * (DIM / 32) + (first + at) / 32, codes);

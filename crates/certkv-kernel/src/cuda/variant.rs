@@ -322,6 +322,10 @@ impl Variant {
             }
             _ => {}
         }
+        // A block's sums beside those of all heads are more registers than there are.
+        if layout.format.value.page().is_some() && layout.dim > 128 && group > 8 {
+            return unsupported("query heads of values with one scale per block:", group, "at most 8 of 256 channels");
+        }
         for bits in turbo::widths(&layout) {
             if !layout.dim.is_power_of_two() {
                 return unsupported("head_dim of a tq format:", layout.dim, "a power of two");

@@ -278,8 +278,11 @@ pub(crate) fn judge(
         let step = match name {
             "kappa" => 1.0,
             "refined kappa" => 2f64.powi(-i32::from(l.format.refine.key)),
-            // The least scale is a subnormal half.
-            _ => (2.0 * f64::from(cpu_eta)).max(2f64.powi(-24)),
+            // The least scale is a subnormal half, and errors of floating-point codes are many of it.
+            _ => {
+                let widest = l.format.value.page().map_or(0, page_kind);
+                (2.0 * f64::from(cpu_eta)).max(2f64.powi(-24 + [0, 4, 12][widest as usize]))
+            }
         };
         let near = near || (spectral.contains(&name) && got > cpu && got <= cpu * (1.0 + 2f64.powi(-7)) + 1e-5 * step);
         if !(got >= truth && near) {
