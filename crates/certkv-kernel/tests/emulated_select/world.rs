@@ -177,6 +177,7 @@ impl World {
             hosts: self.rest[1].pointer(),
             host_base: HOST_BASE,
             host_stride: 2 * SIDE * self.plan.kv_heads as u64,
+            originals: 0,
             copies: self.copies.pointer(),
             queue: self.queue.pointer(),
             step: self.step.pointer(),

@@ -12,7 +12,7 @@ use certkv_device::cuda::{DeviceBuffer, Gpu};
 use certkv_kernel::cuda::args::{Element, Sides};
 use certkv_kernel::cuda::encode::append_flag;
 use certkv_kernel::cuda::extend::{self, Extend, ExtendChunk};
-use certkv_kernel::cuda::launch::{self, Append, Memory, Picks, Promoted, Refine, Select, Slots, Tables};
+use certkv_kernel::cuda::launch::{self, Append, Hosts, Memory, Picks, Promoted, Refine, Select, Slots, Tables};
 use certkv_kernel::cuda::queue::{Area, Queue, Span, Tensor};
 use certkv_kernel::cuda::select::{SelectMode, SelectStats};
 use certkv_kernel::cuda::{Compiler, Kernels, Sight, Variant};
@@ -37,7 +37,7 @@ pub(super) struct Core {
     pub(super) packed: DeviceBuffer,
     pub(super) tails: DeviceBuffer,
     pub(super) tables: DeviceBuffer,
-    /// `[layer][page][head]`: [`Sides`] of the originals.
+    /// `[layer][page][head]`: [`Sides`] of the originals; 0 for those that lie in a store alone.
     pub(super) sides: DeviceBuffer,
     pub(super) masses: DeviceBuffer,
     /// `[layer][2]`: of the first launch, and of the dense one.
@@ -62,7 +62,9 @@ pub(super) struct Core {
     pub(super) outputs: DeviceBuffer,
     /// What attention of longer chunks works with.
     pub(super) chunks: Option<DeviceBuffer>,
-    /// `[layer][page]`: originals.
+    /// Heads whose originals were brought from the store, where they may be there.
+    pub(super) dense_list: Option<DeviceBuffer>,
+    /// `[layer][page]`: originals; then frames, where they may lie in a store.
     pub(super) originals: Area,
     pub(super) staging: Area,
     pub(super) results: Area,
@@ -72,6 +74,8 @@ pub(super) struct Core {
     pub(super) swap: Option<Area>,
     /// By layer: a plan listed copies to scratch, and the launch that makes them was refused.
     owed: Vec<AtomicBool>,
+    /// By layer: a repair lent sides, and no plan came behind it to end that. Looked at where originals can move.
+    lent: Vec<AtomicBool>,
     /// The list of heads to be corrected was begun, and no repair came behind it to empty it.
     listed: AtomicBool,
     /// What the host did and waited for.
@@ -130,6 +134,7 @@ impl Core {
             inputs: buffer(Some(2 * sizes.row_bytes() + sizes.query_bytes()))?,
             outputs: buffer(Some(sizes.query_bytes()))?,
             chunks: if extends { Some(buffer(Some(sizes.chunk_bytes()))?) } else { None },
+            dense_list: sizes.frames.map(|_| buffer(Some(sizes.dense_list_bytes()))).transpose()?,
             originals: queue.pin(sizes.host_bytes().ok_or_else(too_large)?, threads)?,
             staging: queue.pin(STAGING_SLOTS * sizes.staging_slot, threads)?,
             results: queue.pin(sizes.result_bytes(), threads)?,
@@ -140,6 +145,7 @@ impl Core {
             ring: sizes.ring.map(|slots| queue.pin(8 * slots.len(), threads)).transpose()?,
             queue,
             owed: (0..layers).map(|_| AtomicBool::new(false)).collect(),
+            lent: (0..layers).map(|_| AtomicBool::new(false)).collect(),
             listed: AtomicBool::new(false),
             host: Counters::default(),
             scale: config.geometry.scale,
@@ -152,7 +158,7 @@ impl Core {
         Ok(core)
     }
 
-    /// Tables, counters and lists start at zero; the sides of the originals never change.
+    /// Tables, counters and lists start at zero; the sides of originals never change where none spill.
     fn clear(&self) -> Result<(), Error> {
         let Self { queue, sizes, .. } = self;
         let tables = [&self.tables, &self.masses, &self.certificates, &self.failures, &self.centres, &self.counters];
@@ -161,6 +167,11 @@ impl Core {
         }
         let mut sides = Vec::with_capacity(sizes.side_table_bytes() / 8);
         for layer in 0..sizes.layers {
+            if sizes.spills(layer) {
+                let bytes = sizes.side_table_bytes();
+                self.sides.fill(queue.stream(), layer * bytes, bytes, 0)?;
+                continue;
+            }
             sides.clear();
             for page in 0..sizes.group(layer).host_pages {
                 let start = sizes.host_at(layer, page as u32);
@@ -223,6 +234,17 @@ impl Core {
         Ok(Tables { batch: self.table(&(batch.start + place..batch.end))?, ..self.block_tables(layer)? })
     }
 
+    fn host_pages(&self, layer: usize) -> Result<Span<'_>, Error> {
+        let bytes = self.sizes.host_range(layer);
+        Ok(self.originals.span(bytes.start, bytes.len())?)
+    }
+
+    /// The layer's part of the table of sides.
+    pub(super) fn sides_of(&self, layer: usize) -> Result<Span<'_>, Error> {
+        let bytes = self.sizes.side_table_bytes();
+        Ok(Span::of(&self.sides, layer * bytes, bytes)?)
+    }
+
     /// The slice of a buffer that belongs to `layer`.
     fn of_layer<'a>(&self, buffer: &'a DeviceBuffer, layer: usize) -> Result<Span<'a>, Error> {
         let bytes = buffer.len() / self.sizes.layers;
@@ -257,7 +279,13 @@ impl Core {
     /// Enqueues one token of every sequence of the batch, in one layer.
     pub(super) fn append(&self, layer: usize, seqs: usize, keys: Tensor<'_>, values: Tensor<'_>) -> Result<(), Error> {
         let (s, t, c) = (&self.sizes, &self.sizes.tables, &self.sizes.counters);
-        let hosts = s.group(layer);
+        // Where originals spill, those of a block that fills leave its tail when the step is over.
+        let hosts = if s.spills(layer) {
+            None
+        } else {
+            let table = self.table(&s.group(layer).tables.hosts)?;
+            Some(Hosts { table, pages: self.host_pages(layer)? })
+        };
         let args = Append {
             variant: &self.kit(layer).variant,
             ctas: (2 * seqs * s.kv_heads).min(2 * self.ctas as usize) as u32,
@@ -270,8 +298,7 @@ impl Core {
             keys,
             values,
             tail_slots: self.of_layer(&self.tails, layer)?,
-            hosts: self.table(&hosts.tables.hosts)?,
-            host_pages: self.originals.span(s.host_at(layer, 0), hosts.host_pages * s.original_bytes)?,
+            hosts,
             packed: self.packed_of(layer)?,
             centres: self.of_layer(&self.centres, layer)?,
             status: self.counter(&c.status)?,
@@ -435,8 +462,7 @@ impl Core {
 
     /// Every block of every head read from the originals.
     pub(super) fn everything(&self, layer: usize) -> Result<Promoted<'_>, Error> {
-        let sides = Span::of(&self.sides, layer * self.sizes.side_table_bytes(), self.sizes.side_table_bytes())?;
-        Ok(Promoted { words: self.table(&self.sizes.group(layer).tables.exact)?, sides })
+        Ok(Promoted { words: self.table(&self.sizes.group(layer).tables.exact)?, sides: self.sides_of(layer)? })
     }
 
     /// First byte of a list of heads over tolerance: after the first launch (0), after the repair (1).
@@ -527,7 +553,8 @@ impl Core {
             only,
             memory,
             hosts: self.table(&group.tables.hosts)?,
-            host_pages: self.originals.span(s.host_at(layer, 0), group.host_pages * s.original_bytes)?,
+            host_pages: self.host_pages(layer)?,
+            originals: if s.spills(layer) { Some(self.sides_of(layer)?) } else { None },
             step: self.table(&(t.count.start + 1..t.count.end))?,
             stats: self.counter(&self.sizes.stats_of(layer))?,
             refine,
@@ -556,6 +583,31 @@ impl Core {
         launch::gather(&self.queue, &self.kit(layer).gather, &self.layer_memory(layer)?)?;
         self.owed[layer].store(false, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Says that a repair lends sides of a layer, or that a plan has ended that.
+    pub(super) fn lends(&self, layer: usize, lent: bool) {
+        self.lent[layer].store(lent, Ordering::Relaxed);
+    }
+
+    /// Enqueues that nothing is lent any more, where something may be and should not: what an attention left that was not enqueued to its end; and,
+    /// where originals have `moved`, what steps of refinable formats lent, which have no plan. It is read from codes until a repair lends it anew. Whether there was.
+    pub(super) fn end_loans(&self, layer: usize, moved: bool) -> Result<bool, Error> {
+        let kept = self.kit(layer).corrects.is_some() && moved;
+        if !kept && !self.lent[layer].load(Ordering::Relaxed) {
+            return Ok(false);
+        }
+        let (s, m) = (&self.sizes, &self.sizes.memory);
+        let half = s.group(layer).packed_pages * s.kv_heads * size_of::<Sides>();
+        let at = 4 * (layer * m.words + m.sides.start) + half;
+        self.memory.fill(self.queue.stream(), at, half, 0)?;
+        self.lends(layer, false);
+        Ok(true)
+    }
+
+    /// Finishes what attention of any layer left.
+    pub(super) fn settle_all(&self) -> Result<(), Error> {
+        (0..self.sizes.layers).try_for_each(|layer| self.settle(layer))
     }
 
     /// Says that the list of heads to be corrected is in use, or empty again.
