@@ -200,6 +200,12 @@ impl GpuCache {
         }
     }
 
+    /// Takes notice of what the store has done by now, and gives it what is to be done: for a server that has nothing else to do, and for tests.
+    #[doc(hidden)]
+    pub fn tend_spilled(&mut self) {
+        self.tend();
+    }
+
     /// What of the map of spilled originals is not as it must be; `None` if all is. For tests: a look at every slot.
     #[doc(hidden)]
     pub fn check_spilled(&self) -> Option<&'static str> {
