@@ -323,6 +323,8 @@ fn lives_are_their_model_and_launches_find_their_originals() {
         assert_eq!((spills.failed, fetches.failed), (0, 0));
         (spilled, fetched) = (spilled + spills.done.count(), fetched + fetches.done.sum);
         assert_eq!(w.end(), [0; 3], "seed {seed}: pages, originals, records");
+        // What the host copies to the store it reads behind what wrote it.
+        assert_eq!(gpu.order_report().map_or(0, |report| report.unordered), 0, "seed {seed}");
         seen.iter_mut().zip(w.seen).for_each(|(sum, n)| *sum += n);
         (heads, refused) = (heads + w.heads, refused + w.refused);
     }
