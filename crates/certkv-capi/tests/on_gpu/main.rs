@@ -52,7 +52,8 @@ fn swap_in(cache: &Cache, sequence: certkv_sequence) -> Result<u64, certkv_statu
 fn spilled(config: certkv_config, store: *mut certkv_store) {
     let config = certkv_config { max_tokens: 40 * BLOCK, max_context: 9 * BLOCK, max_sequences: 3, ..config };
     let policy = CERTKV_POLICY_DENSE;
-    let spilling = certkv_config { spill_store: store, spill_host_tokens: 2 * BLOCK, prefix_units: 0, policy, ..config };
+    let spilling =
+        certkv_config { spill_store: store, spill_host_tokens: 2 * BLOCK, prefix_units: 0, policy, ..config };
     let mut wrong = ptr::dangling_mut();
     // SAFETY: whole structs and a local.
     let refused = unsafe { certkv_cache_create(&certkv_config { spill_in_flight: 1, ..spilling }, &mut wrong) };

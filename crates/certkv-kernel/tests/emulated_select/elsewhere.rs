@@ -52,6 +52,9 @@ fn what_is_nowhere_is_neither_copied_nor_lent() {
         assert!(reached > 20 && some.3.refused > all.3.refused, "{:?}", some.3);
         assert!(some.0.as_chunks::<4>().0.iter().all(|[from, _, bytes, _]| *bytes == 0 || *from != 0));
     }
-    println!("GATE select-elsewhere executed={executed} failed={failed} controls={}/1 seed=0x5", u8::from(planted > 20));
+    println!(
+        "GATE select-elsewhere executed={executed} failed={failed} controls={}/1 seed=0x5",
+        u8::from(planted > 20)
+    );
     assert!(failed == 0 && planted > 20);
 }

@@ -201,9 +201,8 @@ impl World {
     pub(crate) fn tell(&mut self, gone: impl Fn(usize) -> bool) {
         let first = 7 * 2 * self.plan.kv_heads;
         let address = |at: usize| HOST_BASE + at as u64 * SIDE;
-        let all = (0..first + self.pages * 2 * self.plan.kv_heads).map(|at| {
-            if at < first || gone(at - first) { 0 } else { address(at) }
-        });
+        let all = (0..first + self.pages * 2 * self.plan.kv_heads)
+            .map(|at| if at < first || gone(at - first) { 0 } else { address(at) });
         self.rest[5].write(0, &all.collect::<Vec<u64>>());
         self.args.originals = self.rest[5].pointer();
     }

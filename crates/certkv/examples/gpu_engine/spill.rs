@@ -66,7 +66,13 @@ pub(crate) fn end(gpu: &Gpu, cache: &mut GpuCache, world: &mut World, seed: u64)
         return Err("originals do not spill".into());
     };
     println!("{spill:?}");
-    println!("{} slots of {} bytes spilled, {} reads of {} bytes", spills.done.count(), spills.done.sum, fetches.done.count(), fetches.done.sum);
+    println!(
+        "{} slots of {} bytes spilled, {} reads of {} bytes",
+        spills.done.count(),
+        spills.done.sum,
+        fetches.done.count(),
+        fetches.done.sum
+    );
     let refused = spill.spilled > 0 && recorded_is_refused(gpu, cache, world)?;
     let faults = spills.failed + fetches.failed + u64::from(cache.check_spilled().is_some()) + u64::from(!refused);
     while !world.held.is_empty() {

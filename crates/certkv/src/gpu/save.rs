@@ -78,7 +78,8 @@ impl GpuCache {
         }
         writer.section(Tag::State, &bytes)?;
         for (number, group) in core.sizes.groups.iter().enumerate() {
-            let blocks: Vec<_> = self.entry(id)?.tables[number].numbered().map(|(block, entry)| (block, *entry)).collect();
+            let blocks: Vec<_> =
+                self.entry(id)?.tables[number].numbered().map(|(block, entry)| (block, *entry)).collect();
             for (block, entry) in blocks {
                 bytes.clear();
                 self.bring_block(Some(id), number, block, entry.host)?;

@@ -18,6 +18,7 @@ impl GpuCache {
         let s = &self.core.sizes;
         let mut used = [0; CLASSES.len()];
         used[Class::Tables as usize] = self.table_bytes();
+        used[Class::Disk as usize] = self.ledger.used(Class::Disk);
         let mut pages = Vec::with_capacity(s.groups.len());
         for (number, (group, pools)) in s.groups.iter().zip(&self.pools).enumerate() {
             let originals = group.layers.len() * s.original_bytes;

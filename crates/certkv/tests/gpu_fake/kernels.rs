@@ -224,10 +224,9 @@ fn look_at_head(a: &AttendArgs, head: usize) -> bool {
         let page = u64::from(word(a.table, row * stride + block));
         match word(a.promoted, line + block) as usize {
             0 => all = false,
-            at => all &= look(
-                sides(a.sides, at - 1),
-                mark_of(a.packed, page * a.page_stride + kv as u64 * a.head_stride),
-            ),
+            at => {
+                all &= look(sides(a.sides, at - 1), mark_of(a.packed, page * a.page_stride + kv as u64 * a.head_stride))
+            }
         }
     }
     all

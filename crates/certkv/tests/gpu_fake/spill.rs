@@ -10,7 +10,8 @@ use crate::{How, alone, sweep};
 use certkv::gpu::{Compiler, DeviceBuffer, Element, Gpu, GpuCache, GpuConfig, LayerIo, Tensor};
 use certkv::store::StoreError;
 use certkv::{
-    Certificate, Certified, Chunk, Class, Error, FetchCause, Policy, PrefixScope, SaveScope, SequenceId, Side, Spill, Status,
+    Certificate, Certified, Chunk, Class, Error, FetchCause, Policy, PrefixScope, SaveScope, SequenceId, Side, Spill,
+    Status,
 };
 use certkv_testkit::generate::Rng;
 use std::sync::Arc;
@@ -75,9 +76,9 @@ impl World {
     fn allow<T>(&mut self, result: Result<T, Error>) -> Option<T> {
         match result {
             Ok(done) => return Some(done),
-            Err(
-                Error::TooManySequences { .. } | Error::TooLong { .. } | Error::SwappedOut | Error::NotSwappedOut,
-            ) => self.refused += 1,
+            Err(Error::TooManySequences { .. } | Error::TooLong { .. } | Error::SwappedOut | Error::NotSwappedOut) => {
+                self.refused += 1
+            }
             Err(error @ Error::CapacityExhausted { class, .. }) if class != "host" || self.backend.fired() == 0 => {
                 drop(error);
                 self.refused += 1;
@@ -108,7 +109,8 @@ impl World {
             let mut step = self.cache.begin_with(&chunks, policy)?;
             for layer in 0..LAYERS {
                 step.append_bits(layer, &side(layer, Side::Key), &side(layer, Side::Value))?;
-                let (mut out, mut got) = (vec![7.0; tokens.len() * Q], vec![Certificate::UNCERTIFIED; tokens.len() * HEADS]);
+                let (mut out, mut got) =
+                    (vec![7.0; tokens.len() * Q], vec![Certificate::UNCERTIFIED; tokens.len() * HEADS]);
                 if let Err(error) = step.attend(layer, &queries) {
                     assert!(step.outputs(layer, &mut out, &mut got).is_err() && out.iter().all(|x| *x == 7.0));
                     return Err(error);
@@ -425,7 +427,9 @@ fn a_cache_outlives_the_failure_of_any_call_of_the_store() {
     }
     let wrong = strange();
     kernels::looks(false);
-    println!("GATE spill-gpu-faults executed={executed} failed={wrong} controls={caught}/1 seed=0x8 of {calls} calls, {typed} runs with errors, {corrupt} of damage");
+    println!(
+        "GATE spill-gpu-faults executed={executed} failed={wrong} controls={caught}/1 seed=0x8 of {calls} calls, {typed} runs with errors, {corrupt} of damage"
+    );
     assert!(wrong == 0 && caught == 1 && executed > 40 && typed > 10 && corrupt > 0);
 }
 
@@ -475,7 +479,11 @@ fn a_block_that_cannot_be_read_is_named_and_nothing_is_written() {
         other => panic!("{other:?}"),
     };
     let told = fetch(w.cache.originals(id, 0, 0, Side::Key).map(drop));
-    assert!(told.sequence == Some(id) && told.block < 8 && matches!(told.cause, FetchCause::Store(StoreError::NotFound { .. })));
+    assert!(
+        told.sequence == Some(id)
+            && told.block < 8
+            && matches!(told.cause, FetchCause::Store(StoreError::NotFound { .. }))
+    );
     let told = fetch(w.cache.truncate(id, told.block * BLOCK + 1));
     assert_eq!((told.sequence, w.cache.len(id).ok()), (Some(id), Some(8 * BLOCK)));
     // The dense step says so, writes nothing, and leaves the sequence as it was; one on codes does not need to know.
@@ -506,7 +514,8 @@ fn a_recorded_step_waits_for_no_store() {
     let mut w = small(compiler, &gpu);
     let id = w.cache.create().expect("a sequence");
     w.live.push((id, Vec::new()));
-    let graphs = [certified(), Policy::Packed].map(|policy| w.cache.record(1, &[io; LAYERS], policy).expect("a recording"));
+    let graphs =
+        [certified(), Policy::Packed].map(|policy| w.cache.record(1, &[io; LAYERS], policy).expect("a recording"));
     let chunk = [Chunk { sequence: id, tokens: 1 }];
     let run = |cache: &mut GpuCache, graph, policy| {
         let mut step = cache.begin_with(&chunk, policy)?;
@@ -550,10 +559,14 @@ fn less_host_memory_is_planned_and_taken() {
         let plain = GpuConfig { spill: None, ..config.clone() };
         let (less, more) = (config.plan(machine).expect("a plan"), plain.plan(machine).expect("a plan"));
         assert!(less.host.bytes * 3 < more.host.bytes * 2 && less.device.bytes >= more.device.bytes, "{less} {more}");
-        let cache = GpuCache::new(&gpu, compiler, GpuConfig { host_budget: less.host.bytes, ..config.clone() }).expect("room");
+        let cache =
+            GpuCache::new(&gpu, compiler, GpuConfig { host_budget: less.host.bytes, ..config.clone() }).expect("room");
         assert_eq!(cache.snapshot().classes.map(|class| class.reserved), less.classes);
         let usage = gpu.usage();
-        assert!(usage.pinned_bytes <= less.host.bytes && usage.device_bytes.abs_diff(less.device.bytes) * 100 < less.device.bytes);
+        assert!(
+            usage.pinned_bytes <= less.host.bytes
+                && usage.device_bytes.abs_diff(less.device.bytes) * 100 < less.device.bytes
+        );
         drop(cache);
         let short = GpuConfig { host_budget: less.host.bytes - 1, ..config.clone() };
         assert!(matches!(GpuCache::new(&gpu, compiler, short), Err(Error::Budget(_))));
@@ -563,6 +576,7 @@ fn less_host_memory_is_planned_and_taken() {
             assert!(matches!(GpuCache::new(&gpu, compiler, wrong), Err(Error::Config { field: "spill", .. })));
         }
     }
-    let windows = GpuConfig { windows: vec![Some(certkv::Window::new(40))], ..with(FORMATS[0], Arc::new(Unruly::new())) };
+    let windows =
+        GpuConfig { windows: vec![Some(certkv::Window::new(40))], ..with(FORMATS[0], Arc::new(Unruly::new())) };
     assert!(matches!(GpuCache::new(&gpu, compiler, windows), Err(Error::Config { field: "spill", .. })));
 }

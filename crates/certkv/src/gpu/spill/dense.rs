@@ -4,8 +4,8 @@
 //! what their sequences lack brought, and launches the dense rung over them, in as many rounds as the frames kept for reading need.
 //!
 //! *Cost:* a wait for the device a layer, and no store where no head is dense. Batches without such a sequence run what they run without spilling.
-use super::fetch::asks;
 use super::Ask;
+use super::fetch::asks;
 use crate::Error;
 use crate::gpu::cache::GpuCache;
 use crate::gpu::core::Core;
@@ -37,9 +37,10 @@ pub(in crate::gpu) fn look(cache: &GpuCache, parts: &[Part]) -> Seen {
     let Some(spill) = &cache.spill else { return Seen::default() };
     let mut seen = Seen { given_up: spill.given_up, away: spill.map.away() > 0 };
     if seen.away {
-        let tables = parts.iter().filter(|part| part.place.is_some()).filter_map(|part| {
-            cache.sequences.get(part.row).and_then(|entry| entry.tables.get(spill.group))
-        });
+        let tables = parts
+            .iter()
+            .filter(|part| part.place.is_some())
+            .filter_map(|part| cache.sequences.get(part.row).and_then(|entry| entry.tables.get(spill.group)));
         seen.away = tables.flat_map(|table| table.blocks()).any(|entry| spill.map.is_away(entry.host));
     }
     seen

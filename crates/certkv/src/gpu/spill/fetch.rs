@@ -36,8 +36,7 @@ impl Spilled {
         let (mut io, mut bytes) = (records.courier(), 0);
         loop {
             self.settle(core, &mut io, &mut |_, _| {});
-            let missing: Vec<SlotId> =
-                slots.iter().filter(|slot| self.map.frame(**slot).is_none()).copied().collect();
+            let missing: Vec<SlotId> = slots.iter().filter(|slot| self.map.frame(**slot).is_none()).copied().collect();
             let Some(&first) = missing.first() else { return Ok(bytes) };
             let n = missing.len().min(io.buffers());
             if n == 0 {
@@ -163,8 +162,7 @@ impl GpuCache {
         page: PageId,
     ) -> Result<(), Error> {
         let Some(spill) = self.spill.as_ref().filter(|spill| spill.group == group) else { return Ok(()) };
-        let asks: Vec<Ask> =
-            spill.layers.iter().map(|layer| Ask { sequence, block, layer: *layer, page }).collect();
+        let asks: Vec<Ask> = spill.layers.iter().map(|layer| Ask { sequence, block, layer: *layer, page }).collect();
         self.bring(&asks)
     }
 
@@ -230,12 +228,7 @@ impl GpuCache {
 }
 
 /// The originals of a sequence's first full blocks in a layer.
-pub(super) fn asks(
-    id: SequenceId,
-    table: &BlockTable,
-    layer: usize,
-    blocks: usize,
-) -> impl Iterator<Item = Ask> + '_ {
+pub(super) fn asks(id: SequenceId, table: &BlockTable, layer: usize, blocks: usize) -> impl Iterator<Item = Ask> + '_ {
     let full = table.blocks().iter().take(blocks).enumerate();
     full.map(move |(block, entry)| Ask { sequence: Some(id), block, layer, page: entry.host })
 }

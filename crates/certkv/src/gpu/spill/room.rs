@@ -1,10 +1,10 @@
 //! Frames for new blocks: what is final goes to the store, ahead of need or for somebody who waits.
 use super::Spilled;
+use crate::Error;
 use crate::counters::Kind;
 use crate::gpu::cache::GpuCache;
 use crate::gpu::core::Core;
 use crate::store::StoreError;
-use crate::Error;
 use certkv_core::{PageId, span};
 use certkv_device::cuda::Event as Mark;
 use certkv_page::{PageAllocator, PageError};

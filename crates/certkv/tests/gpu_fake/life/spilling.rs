@@ -14,7 +14,8 @@ pub(crate) fn with(format: &str, backend: Arc<dyn Backend>) -> GpuConfig {
     config.swap_tokens = 12 * BLOCK;
     config.prefixes.iter_mut().for_each(|prefixes| prefixes.units = 12);
     // One thread, so that a life without a fault is always the same one.
-    let spill = Spill { workers: 1, in_flight: 12, deadline: Duration::from_secs(20), ..Spill::new(backend, 2 * BLOCK) };
+    let spill =
+        Spill { workers: 1, in_flight: 12, deadline: Duration::from_secs(20), ..Spill::new(backend, 2 * BLOCK) };
     GpuConfig { spill: Some(spill), ..config }
 }
 
