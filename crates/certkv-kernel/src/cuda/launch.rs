@@ -3,7 +3,7 @@
 //! What it cannot know is what tables in device memory say: a page number beyond its slab, written there by a mistake, makes the
 //! GPU read or write elsewhere in its own address space. Whoever writes the tables answers for that.
 use super::args::{AttendArgs, Certificate, Demand, Element, Picked, Sides};
-use super::encode::{AppendArgs, GatherArgs, GatherItem, Order, PACK_THREADS, PackArgs, PackItem, pack_shared};
+use super::encode::{AppendArgs, GatherArgs, Order, PACK_THREADS, PackArgs, PackItem, pack_shared};
 use super::queue::{Queue, Span, Tensor};
 use super::select::{CopyItem, SelectArgs, SelectMode, SelectStats, SlotPool};
 use super::sight::{Sight, sight_of};
@@ -569,33 +569,6 @@ pub fn gather(queue: &Queue, kernel: &Function, memory: &Memory<'_>) -> Result<(
     };
     on.tell(queue)?;
     // SAFETY: as in `attend`; the items were made by `select` from addresses that were checked there.
-    unsafe { kernel.launch(queue.stream(), CTAS, THREADS, 0, &args, CHAINED) }
-}
-
-/// Enqueues `ckv_gather` of the `count` items of a list in mapped memory, [`GatherItem`]s, whose length `length` holds once more. `moves`: what
-/// they read and write, to be told to the happens-before checker.
-///
-/// # Errors
-/// As [`attend`].
-pub fn copy(
-    queue: &Queue,
-    kernel: &Function,
-    (items, length, count): (Span<'_>, Span<'_>, usize),
-    [from, to]: [Span<'_>; 2],
-) -> Result<(), CudaError> {
-    let mut on = Touched::on(queue);
-    const CTAS: u32 = 16;
-    const THREADS: u32 = 512;
-    let args = GatherArgs {
-        items: on.reads(items, "items", count.saturating_mul(size_of::<GatherItem>()))?,
-        count: on.reads(length, "count", 4)?,
-        epoch: 0,
-        unused: 0,
-    };
-    on.reads(from, "from", 0)?;
-    on.writes(to, "to", 0)?;
-    on.tell(queue)?;
-    // SAFETY: as in `attend`; the items' addresses are the caller's, as tables are.
     unsafe { kernel.launch(queue.stream(), CTAS, THREADS, 0, &args, CHAINED) }
 }
 

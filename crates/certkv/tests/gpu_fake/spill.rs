@@ -441,10 +441,10 @@ fn a_cache_that_spills_outlives_the_failure_of_any_call_of_the_driver() {
     let mut all = Tally::default();
     let how = |format, deferred, manner| How { format, deferred, manner, spills: true };
     let [planned, refined, _] = FORMATS;
-    all.add(sweep(fake, compiler, how(planned, false, Manner::Anew), 61, false));
-    all.add(sweep(fake, compiler, how(planned, true, Manner::Again), 67, false));
-    all.add(sweep(fake, compiler, how(refined, true, Manner::Anew), 71, false));
-    all.add(sweep(fake, compiler, how(refined, false, Manner::Again), 89, true));
+    all.add(sweep(fake, compiler, how(planned, false, Manner::Anew), 211, false));
+    all.add(sweep(fake, compiler, how(planned, true, Manner::Again), 223, false));
+    all.add(sweep(fake, compiler, how(refined, true, Manner::Anew), 227, false));
+    all.add(sweep(fake, compiler, how(refined, false, Manner::Again), 229, true));
     // A question whose failure is no answer is put again; nobody has to be told. Where the store's answers come sooner, a life takes a few calls less.
     let asked = ["cuEventQuery", "cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2"];
     let before = all.wrong.len();

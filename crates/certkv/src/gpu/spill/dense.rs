@@ -153,7 +153,7 @@ mod tests {
     fn runs_fill_the_room_and_hold_everybody() {
         assert_eq!(runs(&[], 5), []);
         assert_eq!(runs(&[3, 2, 1, 5, 9, 1], 5), [0..2, 2..3, 3..4, 4..5, 5..6]);
-        assert_eq!(runs(&[0, 0, 4, 1], 5), [0..4]);
-        assert_eq!(runs(&[1, 1, 1], usize::MAX), [0..3]);
+        assert_eq!(runs(&[0, 0, 4, 1, 1], 5), [0..4, 4..5]);
+        assert_eq!(runs(&[1, 1, 1], usize::MAX).len(), 1);
     }
 }

@@ -244,6 +244,10 @@ impl GpuCache {
     /// The driver's: the step cannot be finished.
     pub(in crate::gpu) fn store_filled(&self) -> Result<Option<Mark>, Error> {
         let Some(spill) = &self.spill else { return Ok(None) };
+        if !spill.filling.is_empty() {
+            // Copies to scratch that are owed may be from the tails.
+            self.core.settle_all()?;
+        }
         let Core { queue, tails, originals, sizes: s, host, .. } = &*self.core;
         let bytes = (spill.filling.len() * spill.layers.len() * s.original_bytes) as u64;
         let copies = spill.filling.iter().flat_map(|fills| spill.layers.iter().map(move |layer| (fills, *layer)));

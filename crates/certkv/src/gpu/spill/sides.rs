@@ -4,8 +4,8 @@ use crate::Error;
 use crate::gpu::cache::GpuCache;
 use crate::gpu::core::Core;
 use certkv_kernel::cuda::args::Sides;
+use certkv_kernel::cuda::copies;
 use certkv_kernel::cuda::encode::GatherItem;
-use certkv_kernel::cuda::launch;
 use certkv_kernel::cuda::queue::Span;
 
 /// First byte of a list's items, behind their count.
@@ -60,7 +60,7 @@ impl GpuCache {
             let length = ring.area().span(at, 4)?;
             let listed = ring.area().span(at + ITEMS, values - ITEMS)?;
             let table = Span::of(&core.sides, 0, core.sides.len())?;
-            launch::copy(&core.queue, &core.kit(0).gather, (listed, length, part.len()), [list, table])?;
+            copies::copy(&core.queue, &core.kit(0).gather, (listed, length, part.len()), [list, table])?;
         }
         spill.dirty.clear();
         Ok(true)
