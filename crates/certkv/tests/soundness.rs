@@ -6,7 +6,7 @@ use certkv_testkit::calibrate::calibration;
 use certkv_testkit::generate::{GEOMETRIES, Kind, Rng, Shape, heads};
 use certkv_testkit::oracle::{Attention, distance, norm};
 
-const FORMATS: [&str; 16] = [
+const FORMATS: [&str; 18] = [
     "k8-v4g64-b64",
     "k8-v4g32-b32",
     "k8-v8g64-b64",
