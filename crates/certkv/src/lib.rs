@@ -36,6 +36,7 @@ mod error;
 mod events;
 pub mod gpu;
 mod group;
+mod levels;
 mod plan;
 mod prefix;
 #[cfg(feature = "metrics")]
@@ -56,6 +57,8 @@ pub use certkv_bound::{BytesRead, Cause, Certificate, Rung, Status};
 /// What calibrations are read from files with, and the heads and model that they are checked against.
 pub use certkv_control::calibration;
 pub use certkv_control::policy::{Certified, Policy, Seed000};
+/// The rule and the decisions of [`SmartKv`].
+pub use certkv_control::smartkv;
 pub use certkv_core::Histogram;
 pub use certkv_core::budget::{ByClass, CLASSES, Class, POOLS, Pool};
 pub use certkv_core::{
@@ -76,6 +79,7 @@ pub use config::{Config, DEFAULT_FORMAT, default_format};
 pub use counters::{Moves, Outputs};
 pub use error::Error;
 pub use group::Side;
+pub use levels::{ControlEntry, Controlled, Level, SmartKv};
 pub use plan::{Plan, PoolPlan, Requests, RequestsPlan};
 pub use prefix::{CachedPrefix, Eviction, PrefixConfig, PrefixScope, PrefixUnit, PublishedPrefix};
 pub use save::{SaveError, SaveScope};
