@@ -8,7 +8,7 @@ use crate::sequence::SequenceState;
 use crate::work::Workspace;
 use crate::{Error, SequenceId};
 use certkv_control::BitSet;
-use certkv_core::planted;
+use certkv_core::{planted, span};
 use certkv_page::LevelChange;
 
 impl Cache {
@@ -68,6 +68,7 @@ impl Cache {
         let mut result = Ok(());
         for (at, &(block, level)) in changes.iter().enumerate() {
             let had = state.tables[index].get(block).map(|entry| entry.level);
+            let _span = span!("recode", layer = layer, block = block, level = level);
             let changed = self.change_one(group, index, layer, state, work, block, level);
             let changed = match had == Some(level) {
                 true => changed,
