@@ -1,13 +1,14 @@
 //! SmartKV beside one width for all blocks, at equal bytes, on the reference model: the error of outputs from codes alone, and the bytes
 //! that a certified step reads. Every cache is given the same rows and queries: those of the model over exact attention.
 //!
-//! `levels [PROMPT] [STEPS] [FIRST]`: bytes of the evaluation text from `FIRST` on; 2048, 256 and 0 if not given.
+//! `levels [PROMPT] [STEPS] [FIRST] [FORMAT,...]`: bytes of the evaluation text from `FIRST` on, and the levels; 2048, 256, 0 and four levels
+//! of 8, 4, 3 and 2 bits if not given. Beside SmartKV is each level but the first and the last for all blocks.
 use certkv::{Cache, Certified, Chunk, Config, Geometry, Level, Policy, RecordLayout, SequenceId, SmartKv};
 use certkv_cli::assets;
 use certkv_cli::model::{self, Attention, AttentionError, Llama, Pass, Rows};
 use std::error::Error;
 
-const LADDER: [&str; 4] = ["t8-v8g64-b64", "t4-v4g64-b64", "t3-v3g64-b64", "t2-v2g64-b64"];
+const LADDER: &str = "t8-v8g64-b64,t4-v4g64-b64,t3-v3g64-b64,t2-v2g64-b64";
 const TOLERANCE: f64 = 0.05;
 
 /// What one cache came to.
@@ -117,8 +118,10 @@ impl Pass for Chunks<'_> {
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let mut arguments = std::env::args().skip(1).map(|a| a.parse::<usize>());
-    let mut next = |default| arguments.next().transpose().map(|n| n.unwrap_or(default));
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let ladder: Vec<&str> = arguments.get(3).map_or(LADDER, |given| given).split(',').collect();
+    let mut numbers = arguments.iter().map(|a| a.parse::<usize>());
+    let mut next = |default| numbers.next().transpose().map(|n| n.unwrap_or(default));
     let (prompt, steps, first) = (next(2048)?, next(256)?, next(0)?);
     let root = assets::locate(None)?;
     let model = Llama::load(&root.join("ref-d128"))?;
@@ -135,13 +138,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
     let room = tokens.len() + 64;
     let levels = || -> Result<Vec<Level>, Box<dyn Error>> {
-        LADDER.iter().map(|f| Ok(Level { format: f.parse()?, tokens: room })).collect()
+        ladder.iter().map(|f| Ok(Level { format: f.parse()?, tokens: room })).collect()
     };
     let certified = Policy::Certified(Certified { tol_rel: TOLERANCE, ..Certified::default() });
     let mut contenders = vec![Contender::new("dense".into(), Config { policy: Policy::Dense, ..base() })?];
     for (policy, name) in [(Policy::Packed, "packed"), (certified, "certified")] {
-        for uniform in [1, 2] {
-            let format = LADDER[uniform];
+        for format in ladder.iter().take(ladder.len() - 1).skip(1).copied() {
             let one = base().with_format(format.parse()?);
             contenders.push(Contender::new(format!("{name} {format}"), Config { policy, ..one })?);
             let budget = page(format)?;
