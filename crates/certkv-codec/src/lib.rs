@@ -28,8 +28,10 @@ pub mod turboquant;
 
 mod error;
 mod numeric;
+mod page_scale;
 mod planes;
 
 pub use error::{CodecError, Input};
 pub use metric::KeyMetric;
+pub use page_scale::FixedScales;
 pub use record::Encoder;

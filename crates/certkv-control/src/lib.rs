@@ -25,6 +25,7 @@ pub mod retention;
 pub mod score;
 pub mod seed000;
 pub mod smartkv;
+pub mod scales;
 pub mod spherical;
 pub mod values;
 
