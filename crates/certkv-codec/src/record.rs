@@ -8,8 +8,8 @@
 use crate::annotate::{Spectral, publish};
 use crate::error::{CodecError, Input, consistent, sized};
 use crate::metric::KeyMetric;
-use crate::page_scale::FixedScales;
 use crate::numeric::{divisor, sum_square_differences, sum_squares};
+use crate::page_scale::FixedScales;
 use crate::planes::{place_key_row, place_value_quad, write_planes};
 use crate::refine::{Residuals, inverse};
 use crate::rotation::{self, Rotation};

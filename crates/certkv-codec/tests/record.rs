@@ -3,7 +3,9 @@ mod common;
 
 use certkv_codec::fp8::{self, Fp8};
 use certkv_codec::token_sym::{Mode, Sharing, Spec};
-use certkv_codec::{CodecError, Encoder, FixedScales, Input, KeyMetric, affine, channel8, decode, token_sym, turboquant};
+use certkv_codec::{
+    CodecError, Encoder, FixedScales, Input, KeyMetric, affine, channel8, decode, token_sym, turboquant,
+};
 use certkv_core::{Dtype, ErrorSummary, Geometry, KeyFormat, PageCode, RecordLayout, ValueFormat, layout::key_index};
 use common::{block, difference, largest_norm, numbers, spectral, uniform};
 use proptest::prelude::*;

@@ -22,10 +22,10 @@ pub mod joint;
 mod moves;
 pub mod policy;
 pub mod retention;
+pub mod scales;
 pub mod score;
 pub mod seed000;
 pub mod smartkv;
-pub mod scales;
 pub mod spherical;
 pub mod values;
 

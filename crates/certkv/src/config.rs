@@ -2,6 +2,7 @@
 use crate::events::MOST_EVENTS;
 use crate::{Error, Level, Policy, PrefixConfig, SmartKv, Spill};
 use certkv_control::Calibration;
+use certkv_control::scales::Scales;
 use certkv_core::{Format, Geometry, RecordLayout};
 use certkv_device::{HostMemory, SimOptions};
 use certkv_page::Window;
@@ -40,10 +41,14 @@ pub struct Config {
     /// Formats that full blocks can have besides that of `formats`, which is the first of these; empty for none. Each has fewer bytes
     /// than the one before it, all have one block size. Every block becomes full at the first and can change between steps
     /// ([`crate::Cache::change_level`]), in each layer by itself: so each layer has block tables of its own. Each level has pages of its
-    /// own. Not beside windows, prefixes, swapping and spilling in this release.
+    /// own. Not beside windows, prefixes, swapping, spilling and fixed scales in this release.
     pub levels: Vec<Level>,
     /// Who decides on levels when [`crate::Cache::control`] is called; `None` for nobody.
     pub control: Option<SmartKv>,
+    /// Fixed scales for sides with one scale per block (`p8`, `e4m3g64`), of this geometry: what a block has beyond them saturates, which
+    /// [`crate::Snapshot::saturated`] counts and its error summary measures. `None`: the scales of each block. There only if a format has
+    /// such sides. Records hold their scales, so nothing that is saved or published depends on it.
+    pub scales: Option<Arc<Scales>>,
     /// What the queries of each layer see: `None` for all tokens up to their own, else the last [`Window::tokens`] of them, their
     /// own among these, and the first [`Window::sinks`] of the sequence. One per layer, one for all, or empty, which is `None`
     /// for all. A layer with a window keeps the pages of what its next queries can see and of [`Window::slack`] tokens more, so
@@ -101,6 +106,7 @@ impl Config {
             calibration: None,
             levels: Vec::new(),
             control: None,
+            scales: None,
             windows: Vec::new(),
             max_tokens,
             max_sequences: 16,
@@ -130,6 +136,13 @@ impl Config {
     #[must_use]
     pub fn with_calibration(mut self, calibration: Arc<Calibration>) -> Self {
         self.calibration = Some(calibration);
+        self
+    }
+
+    /// The same with fixed scales, for formats that have one per block.
+    #[must_use]
+    pub fn with_scales(mut self, scales: Arc<Scales>) -> Self {
+        self.scales = Some(scales);
         self
     }
 

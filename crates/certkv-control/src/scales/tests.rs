@@ -71,11 +71,15 @@ fn files_come_back_and_damage_is_refused() {
 
 #[test]
 fn what_cannot_be_is_refused() {
-    let new = |heads, percentile, keys: Vec<f32>, values: Vec<f32>| Scales::new(heads, SOURCE, percentile, keys, values);
+    let new =
+        |heads, percentile, keys: Vec<f32>, values: Vec<f32>| Scales::new(heads, SOURCE, percentile, keys, values);
     let ones = || vec![1.0; 8];
     assert!(new(HEADS, 100.0, ones(), ones()).is_ok());
     for percentile in [0.0, -1.0, 100.5, f64::NAN] {
-        assert!(matches!(new(HEADS, percentile, ones(), ones()), Err(CalibrationError::Field { what: "percentile", .. })));
+        assert!(matches!(
+            new(HEADS, percentile, ones(), ones()),
+            Err(CalibrationError::Field { what: "percentile", .. })
+        ));
     }
     for bad in [f32::NAN, f32::INFINITY, -1.0] {
         let mut values = ones();

@@ -56,6 +56,7 @@ impl GpuCache {
             recodes: None,
             outputs: None,
             read: None,
+            saturated: None,
             waits,
         }
     }

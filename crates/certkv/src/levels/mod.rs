@@ -189,6 +189,7 @@ impl Config {
             ("prefixes", self.prefixes.is_some()),
             ("swap_tokens", self.swap_tokens > 0),
             ("spill", self.spill.is_some()),
+            ("scales", self.scales.is_some()),
         ];
         match beside.into_iter().find(|(_, there)| *there) {
             Some((field, _)) => Err(Error::Config { field, why: "not beside levels in this release".to_owned() }),
