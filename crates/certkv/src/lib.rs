@@ -58,10 +58,10 @@ pub use certkv_bound::{BytesRead, Cause, Certificate, Rung, Status};
 /// What calibrations are read from files with, and the heads and model that they are checked against.
 pub use certkv_control::calibration;
 pub use certkv_control::policy::{Certified, Policy, Seed000};
-/// The rule and the decisions of [`SmartKv`].
-pub use certkv_control::smartkv;
 /// Fixed scales: what [`Config::scales`] takes, and what reads them from a file.
 pub use certkv_control::scales;
+/// The rule and the decisions of [`SmartKv`].
+pub use certkv_control::smartkv;
 pub use certkv_core::Histogram;
 pub use certkv_core::budget::{ByClass, CLASSES, Class, POOLS, Pool};
 pub use certkv_core::{
