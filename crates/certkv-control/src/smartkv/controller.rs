@@ -266,7 +266,9 @@ mod tests {
             also(&told, &decided);
             if let Some(Decision { levels: Some(to), .. }) = decided {
                 // A move fails now and then: its item stays.
-                for (item, level) in to.into_iter().enumerate().filter(|(item, _)| !(*item as u64 + step).is_multiple_of(5)) {
+                for (item, level) in
+                    to.into_iter().enumerate().filter(|(item, _)| !(*item as u64 + step).is_multiple_of(5))
+                {
                     levels[item] = level;
                 }
             }
