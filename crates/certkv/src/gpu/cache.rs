@@ -111,6 +111,7 @@ impl GpuCache {
                 packed: PageAllocator::create(group.packed_pages)?,
                 tail: PageAllocator::create(s.tail_slots)?,
                 swap: PageAllocator::create(s.swap_pages)?,
+                levels: Default::default(),
             })
         };
         let pools = s.groups.iter().map(of_group).collect::<Result<Vec<_>, _>>()?;
@@ -463,7 +464,7 @@ impl GpuCache {
     /// Pages in use over all classes: 0 after every sequence was released and no prefix is cached.
     pub fn live_pages(&self) -> usize {
         self.reclaim();
-        let of_group = |Pools { host, packed, tail, swap }: &Pools| -> usize {
+        let of_group = |Pools { host, packed, tail, swap, .. }: &Pools| -> usize {
             [host, packed, tail, swap].map(|pages| pages.counts().live).iter().sum()
         };
         self.pools.iter().map(of_group).sum()
@@ -509,7 +510,7 @@ impl GpuCache {
                         queue.upload(tails, to, originals, from, s.original_bytes)?;
                     }
                     // Codes are not copied here.
-                    PageClass::Packed | PageClass::Swap => {}
+                    PageClass::Packed | PageClass::Swap | PageClass::Level(_) => {}
                 }
             }
         }

@@ -56,6 +56,7 @@ impl GpuCache {
             restores: self.core.host.moves(Kind::Restore),
             swap_outs: self.core.host.moves(Kind::SwapOut),
             swap_ins: self.core.host.moves(Kind::SwapIn),
+            recodes: None,
             outputs: None,
             read: None,
             saturated: None,
