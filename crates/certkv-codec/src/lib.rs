@@ -14,6 +14,7 @@ pub mod channel8;
 pub mod codebook;
 pub mod decode;
 pub mod fp8;
+pub mod groups;
 pub mod gtq;
 pub mod identity;
 pub mod logit;
@@ -31,5 +32,6 @@ mod numeric;
 mod planes;
 
 pub use error::{CodecError, Input};
+pub use groups::KeyGroups;
 pub use metric::KeyMetric;
 pub use record::Encoder;

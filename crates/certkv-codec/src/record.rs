@@ -7,6 +7,7 @@
 //! in ([`crate::metric`]), as (4.4) and (4.9) want it.
 use crate::annotate::{Spectral, publish};
 use crate::error::{CodecError, Input, consistent, sized};
+use crate::groups::KeyGroups;
 use crate::metric::KeyMetric;
 use crate::numeric::{divisor, sum_square_differences, sum_squares};
 use crate::planes::{place_key_row, place_value_quad, write_planes};
@@ -93,7 +94,7 @@ impl Encoder {
         let (n, dim) = if valid.is_ok() { (layout.tokens(), layout.dim) } else { (0, 0) };
         let count = n * dim;
         let (key_groups, value_groups) = match valid {
-            Ok(()) => (dim / layout.format.key.group(dim), dim / layout.format.value.group(dim)),
+            Ok(()) => (layout.format.key.scales(dim, n), dim / layout.format.value.group(dim)),
             Err(_) => (0, 0),
         };
         let key_scales = match layout.format.key {
@@ -155,7 +156,8 @@ impl Encoder {
         if metric.is_some() != needed {
             return Err(CodecError::Metric { needed });
         }
-        metric.map_or(Ok(()), |m| sized(Input::KeyCentre, m.dim(), self.layout.dim))?;
+        metric.map_or(Ok(()), |m| m.check(&self.layout))?;
+        let groups = metric.and_then(|m| m.groups());
         let (dim, store) = (self.layout.dim, self.layout.store);
         widen(keys, store, &mut self.single, &mut self.keys);
         widen(values, store, &mut self.single, &mut self.values);
@@ -165,14 +167,17 @@ impl Encoder {
         if let Some(metric) = metric {
             self.keys.chunks_exact_mut(dim).for_each(|key| metric.fold(key));
         }
+        if let Some(groups) = groups {
+            self.keys.chunks_exact_mut(dim).for_each(|key| groups.turn(key, &mut self.key_offsets));
+        }
         self.turn();
         // Every scale first: whatever can fail has failed before the first byte is written.
-        self.scale_keys()?;
+        self.scale_keys(groups)?;
         self.scale_values()?;
 
         out.fill(0);
         // Both sides leave their errors in one buffer: a side is refined before the next is coded.
-        let key = self.write_keys(keys, out);
+        let key = self.write_keys(groups, keys, out);
         let refined_key = self.refine_keys(out);
         let value = self.write_values(values, out);
         let mut value_norm = self.value_norm();
@@ -188,7 +193,7 @@ impl Encoder {
         let summary = ErrorSummary {
             kappa: publish(key.spectral),
             eps: publish(key.largest),
-            key_mag: publish(self.key_magnitude()),
+            key_mag: publish(self.key_magnitude(groups)),
             key_norm: publish(key_norm),
             eta: publish(value.largest),
             sop: publish(value.spectral),
@@ -232,7 +237,7 @@ impl Encoder {
         }
     }
 
-    fn scale_keys(&mut self) -> Result<(), CodecError> {
+    fn scale_keys(&mut self, groups: Option<&KeyGroups>) -> Result<(), CodecError> {
         let dim = self.layout.dim;
         match self.layout.format.key {
             KeyFormat::F16 | KeyFormat::Bf16 => Ok(()),
@@ -253,6 +258,12 @@ impl Encoder {
                 let Some(book) = self.turbo.as_ref().and_then(|t| t.keys.as_ref()) else { return Ok(()) };
                 fit(book, &self.keys, dim, Input::Keys, &mut self.key_codes, &mut self.key_scales)
             }
+            KeyFormat::Gtq { .. } => {
+                let Some(groups) = groups else { return Err(CodecError::Metric { needed: true }) };
+                let rows = self.keys.chunks_exact(dim).zip(self.key_codes.chunks_exact_mut(dim));
+                let radii = self.key_scales.chunks_exact_mut(self.layout.key_slots());
+                rows.zip(radii).enumerate().try_for_each(|(row, ((y, codes), r))| groups.fit(y, row, codes, r))
+            }
         }
     }
 
@@ -271,7 +282,7 @@ impl Encoder {
         Ok(())
     }
 
-    fn write_keys(&mut self, words: &[u16], out: &mut [u8]) -> Errors {
+    fn write_keys(&mut self, groups: Option<&KeyGroups>, words: &[u16], out: &mut [u8]) -> Errors {
         let (l, dim) = (&self.layout, self.layout.dim);
         let rows = self.keys.chunks_exact(dim).zip(self.key_codes.chunks_exact_mut(dim));
         let rows = rows.zip(self.errors.chunks_exact_mut(dim)).enumerate();
@@ -314,9 +325,23 @@ impl Encoder {
                 write_scales(self.key_scales.iter(), Dtype::F16, &mut out[l.key_scales.clone()]);
                 self.divisors.fill(1.0);
             }
+            KeyFormat::Gtq { .. } => {
+                let (Some(groups), slots) = (groups, l.key_slots()) else { return Errors::default() };
+                for ((token, ((key, codes), errors)), radii) in rows.zip(self.key_scales.chunks_exact(slots)) {
+                    groups.errors(key, codes, radii, errors);
+                    groups.place(codes, token, l.tokens(), &mut self.staged);
+                }
+                for (g, section) in out[l.key_scales.clone()].chunks_exact_mut(l.tokens() * 2).enumerate() {
+                    write_scales(self.key_scales.iter().skip(g).step_by(slots), Dtype::F16, section);
+                }
+                self.divisors.fill(1.0);
+            }
         }
-        write_planes(&self.staged, l.format.key.bits(), &mut out[l.key_codes.clone()]);
-        let turned = matches!(l.format.key, KeyFormat::Turbo { .. });
+        match groups {
+            Some(groups) => groups.write(&self.staged, l.tokens(), &mut out[l.key_codes.clone()]),
+            None => write_planes(&self.staged, l.format.key.bits(), &mut out[l.key_codes.clone()]),
+        }
+        let turned = l.format.key.is_rotated();
         let errors = self.measure();
         if turned { errors.turned(largest(&self.keys, dim), self.layout.tokens()) } else { errors }
     }
@@ -422,7 +447,7 @@ impl Encoder {
     }
 
     /// `||x||` with `x_c` the largest magnitude that enters channel `c`'s products, for (4.12).
-    fn key_magnitude(&mut self) -> f64 {
+    fn key_magnitude(&mut self, groups: Option<&KeyGroups>) -> f64 {
         let dim = self.layout.dim;
         match self.layout.format.key {
             KeyFormat::F16 | KeyFormat::Bf16 => {
@@ -441,6 +466,7 @@ impl Encoder {
                 let most = self.key_scales.iter().fold(0.0f64, |m, s| s.max(m));
                 turboquant::last_level(bits) * most * (dim as f64).sqrt()
             }
+            KeyFormat::Gtq { .. } => groups.map_or(0.0, |g| g.magnitude(&self.key_scales, self.layout.key_slots())),
             KeyFormat::Token { bits, .. } => {
                 let group = self.layout.format.key.group(dim);
                 let half = f64::from(1u16 << (bits - 1));

@@ -29,7 +29,7 @@ pub mod spherical;
 pub mod values;
 
 pub use allocate::{Allocation, Allocator, Choices};
-pub use bits::allocate_bits;
+pub use bits::{allocate_bits, allocate_tiles};
 pub use bitset::BitSet;
 pub use calibration::{Calibration, CalibrationError};
 pub use cover::{Cover, CoverSolver};

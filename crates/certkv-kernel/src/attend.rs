@@ -1,19 +1,18 @@
 //! The pass: one look at every block, all heads of the group at once, output and masses together (math.md 5.3, 6.6).
 use crate::ahead::{Ahead, Sides};
-use crate::arch::generic::keys::digits_of;
 use crate::arch::{Arch, Ops};
 use crate::block::{Block, BlockSource, Rows, Side, Tail};
 use crate::certify::{Certificate, certify};
 use crate::error::KernelError;
 use crate::folded::Folded;
-use crate::line::{Line, fill, lines};
+use crate::line::{Line, lines};
 use crate::masses::{Bounds, Entry, Masses, MassesMut};
 use crate::partial::Partial;
+use crate::parts::Parts;
 use crate::query::{Digits, HEADS, KeyCodes, Scaling, Shape, Softmax, ValueCodes, ValueScratch, X_STRIDE};
 use crate::slack::{Slack, gamma, inflate, logit_chain};
 use crate::stage::Stage;
-use crate::turbo::Turbo;
-use certkv_codec::KeyMetric;
+use crate::turbo::{Turbo, most_roundings};
 use certkv_core::{Dtype, ErrorSummary, Geometry, KeyFormat, RecordLayout, ValueFormat};
 use core::ops::Range;
 use std::sync::Arc;
@@ -48,6 +47,8 @@ pub struct Workspace {
     pub(crate) reach: [f32; HEADS],
     /// What the queries are to calibrated keys.
     pub(crate) folded: Folded,
+    /// Groups of the keys, where they have several.
+    pub(crate) parts: Parts,
     /// Upper bound of the norm of the value centre.
     pub(crate) centre: f32,
     pub(crate) digits: Digits,
@@ -71,6 +72,7 @@ impl Workspace {
             q: lines(HEADS * 16),
             reach: [0.0; HEADS],
             folded: Folded::new(),
+            parts: Parts::new(),
             centre: 0.0,
             digits: Digits::new(),
             x: lines(HEADS * X_STRIDE),
@@ -95,7 +97,11 @@ impl Kernel {
         let shape = Shape { heads: geometry.group(), dim: layout.dim, tokens: layout.tokens() };
         let turbo = Turbo::new(layout).map(Arc::new);
         // A rotated query is off by so many roundings of its norm, and a logit by that times the norm of the key.
-        let turns = turbo.as_ref().filter(|t| t.keys.is_some()).map_or(0, |t| t.rotation.roundings());
+        let turns = match layout.format.key {
+            KeyFormat::Turbo { .. } => turbo.as_ref().map_or(0, |t| t.rotation.roundings()),
+            KeyFormat::Gtq { .. } => most_roundings(shape.dim),
+            _ => 0,
+        };
         // One more by which a query is divided (4.12a).
         let turns = turns + usize::from(layout.format.key.is_calibrated());
         let rounding = gamma(logit_chain(shape.dim) + turns);
@@ -211,51 +217,6 @@ impl Kernel {
         Ok(())
     }
 
-    /// Copies and checks the queries, and makes what does not depend on the block. Of a calibrated format without `metric`
-    /// nothing can be scored but rows.
-    pub(crate) fn load_query(
-        &self,
-        queries: &[f32],
-        metric: Option<KeyMetric<'_>>,
-        work: &mut Workspace,
-    ) -> Result<(), KernelError> {
-        let Shape { heads, dim, .. } = self.shape;
-        if queries.len() != heads * dim {
-            return Err(KernelError::Length { argument: "queries", expected: heads * dim, given: queries.len() });
-        }
-        for (h, q) in queries.chunks_exact(dim).enumerate() {
-            if q.iter().any(|x| !x.is_finite()) {
-                return Err(KernelError::NonFiniteQuery { head: h });
-            }
-            work.reach[h] = inflate(f64::from(self.scale) * square(q).sqrt());
-        }
-        fill(&mut work.q, queries);
-        let calibrated = self.layout.format.key.is_calibrated();
-        work.folded.clear();
-        if let Some(metric) = metric.filter(|m| calibrated && m.dim() == dim) {
-            work.folded.fold(queries, &metric, self.scale);
-        }
-        if calibrated && !work.folded.ready {
-            return Ok(());
-        }
-        if matches!(self.layout.format.key, KeyFormat::Token { .. } | KeyFormat::Turbo { .. }) {
-            let (n, group) = (dim / 16, self.layout.format.key.group(dim));
-            let mut turned = [Line::ZERO; 16];
-            for h in 0..heads {
-                let from = if calibrated { &work.folded.q } else { &work.q };
-                let mut q = &from[h * n..(h + 1) * n];
-                if let Some(turbo) = self.turbo.as_ref().filter(|t| t.keys.is_some()) {
-                    turbo.turn(q, &mut turned);
-                    q = &turned[..n];
-                }
-                digits_of(q, h, group, &mut work.digits);
-                let reach = if calibrated { work.folded.reach[h] } else { work.reach[h] };
-                (work.digits.l1[h], work.digits.square[h]) = (reach, reach);
-            }
-        }
-        Ok(())
-    }
-
     /// One block into the state; appends its logits to `x`.
     pub(crate) fn one(
         &self,
@@ -304,10 +265,13 @@ impl Kernel {
         let (bits, mut mul, mut add) = (l.format.key.bits(), [0.0; HEADS], [0.0; HEADS]);
         // Bounds below are sums of non-negative terms with at most `logit_chain` roundings each.
         let up = 1.0 + 2.0 * self.rounding;
-        let levels = self.turbo.as_ref().and_then(|t| t.keys.as_ref());
+        let levels = match l.format.key {
+            KeyFormat::Gtq { .. } => work.parts.iter().next().map(|part| &part.levels),
+            _ => self.turbo.as_ref().and_then(|t| t.keys.as_ref()),
+        };
         let half = f64::from(1u32 << (if levels.is_some() { 8 } else { bits } - 1));
         let scaling = match l.format.key {
-            KeyFormat::Token { .. } | KeyFormat::Turbo { .. } => {
+            KeyFormat::Token { .. } | KeyFormat::Turbo { .. } | KeyFormat::Gtq { .. } => {
                 // `Delta <= s ||q|| eps`, or (4.4) with the folded query; the residual of each channel meets a code of at most
                 // 2^(b-1), and the largest scale.
                 let largest = half * f64::from(largest_f16(scales)) * s;
@@ -316,7 +280,10 @@ impl Kernel {
                     mul[h] = work.digits.step[h] * unit;
                 }
                 add = work.folded.logit;
-                Scaling::Token { scales, group: l.format.key.group(shape.dim) }
+                match l.format.key {
+                    KeyFormat::Gtq { .. } => Scaling::Parts { scales, parts: &work.parts },
+                    _ => Scaling::Token { scales, group: l.format.key.group(shape.dim) },
+                }
             }
             _ => {
                 (self.ops.channel_digits)(
@@ -541,7 +508,7 @@ pub(crate) fn norm(v: &[f32]) -> f32 {
 }
 
 /// Sum of squares, in eight lanes.
-fn square(v: &[f32]) -> f64 {
+pub(crate) fn square(v: &[f32]) -> f64 {
     let mut lanes = [0.0f64; 8];
     let (eights, rest) = v.as_chunks::<8>();
     for eight in eights {

@@ -117,7 +117,7 @@ impl Kernel {
             gamma: self.gamma,
             root: self.root,
             levels: self.ops.weight_levels,
-            token: matches!(self.layout.format.key, KeyFormat::Token { .. } | KeyFormat::Turbo { .. }),
+            token: matches!(self.layout.format.key, KeyFormat::Token { .. }) || self.layout.format.key.is_rotated(),
         }
     }
 

@@ -4,7 +4,7 @@
 //! [`Meter`] gathers, [`Calibration::choose`] decides, `to_bytes` and `from_bytes` keep it in a file, [`Distance`] compares two. A scheme
 //! is a choice and no promise: whatever it is, the errors of a block are measured when it is coded.
 use crate::score::Energies;
-use crate::{Score, allocate_bits};
+use crate::{Score, allocate_bits, allocate_tiles};
 use certkv_core::Pairing;
 
 mod distance;
@@ -224,6 +224,26 @@ impl Calibration {
         let at = layer.checked_mul(self.heads.kv_heads)?.checked_add(kv_head)?;
         let inside = kv_head < self.heads.kv_heads;
         inside.then(|| Some((self.seen.get(at)?, self.schemes.get(at)?))).flatten()
+    }
+
+    /// Bits of every pair of a key head in `budget` bits of all pairs, from 1 to `most`, the pairs of each width a multiple of `tile`: scored
+    /// as the rule has it, whatever widths and budget the rule itself has, math.md (9.2a).
+    ///
+    /// # Errors
+    /// [`CalibrationError::Field`] for a head that there is not; [`CalibrationError::Control`] for a budget or tile that cannot be.
+    pub fn tiled(
+        &self,
+        layer: usize,
+        kv_head: usize,
+        tile: usize,
+        budget: usize,
+        most: u8,
+    ) -> Result<Vec<u8>, CalibrationError> {
+        let absent = CalibrationError::Field { what: "kv_head", found: kv_head as u64 };
+        self.head(layer, kv_head).ok_or(absent)?;
+        let (scores, mut bits) = (self.scores(layer * self.heads.kv_heads + kv_head)?, Vec::new());
+        allocate_tiles(&scores, tile, budget, 1, most, &mut bits)?;
+        Ok(bits)
     }
 
     /// Scores of the pairs of head number `at` under the rule.
