@@ -62,43 +62,6 @@ pub fn allocate_bits(
     Ok(())
 }
 
-/// As [`allocate_bits`], of schedules in which the pairs of each width are a multiple of `tile`: runs of `tile` pairs in descending order of
-/// score have one width each, math.md (9.2a). `budget` is bits of all pairs. Costs a sort and a logarithm a bit.
-///
-/// # Errors
-/// As [`allocate_bits`]; [`ControlError::Length`] if `tile` does not divide the pairs, and [`ControlError::Bits`] if it does not divide
-/// the budget.
-pub fn allocate_tiles(
-    score: &[f64],
-    tile: usize,
-    budget: usize,
-    least: u8,
-    most: u8,
-    bits: &mut Vec<u8>,
-) -> Result<(), ControlError> {
-    countable(score.len())?;
-    finite("score", score)?;
-    let pairs = score.len();
-    if tile == 0 || !pairs.is_multiple_of(tile) {
-        return Err(ControlError::Length { what: "score", got: pairs, need: pairs.next_multiple_of(tile.max(1)) });
-    }
-    if !budget.is_multiple_of(tile) {
-        let [floor, ceiling] = [budget - budget % tile, budget.next_multiple_of(tile)];
-        return Err(ControlError::Bits { budget, floor, ceiling });
-    }
-    let mut order: Vec<usize> = (0..pairs).collect();
-    order.sort_by(|a, b| score[*b].total_cmp(&score[*a]).then(a.cmp(b)));
-    let sums: Vec<f64> = order.chunks_exact(tile).map(|run| run.iter().map(|pair| score[*pair]).sum()).collect();
-    let mut widths = Vec::new();
-    allocate_bits(&sums, budget / tile, least, most, &mut widths)?;
-    bits.clear();
-    bits.resize(pairs, least);
-    for (run, width) in order.chunks_exact(tile).zip(widths) {
-        run.iter().for_each(|pair| bits[*pair] = width);
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -129,44 +92,6 @@ mod tests {
                 }
             }
         }
-    }
-
-    proptest! {
-        /// Against every schedule whose widths come in tiles, whichever pairs they have.
-        #[test]
-        fn nothing_in_tiles_is_better(
-            tiles in 1usize..4, tile in 1usize..4, share in 0.0f64..1.0,
-            score in proptest::collection::vec(prop_oneof![Just(0.0), Just(1.0), 0.001f64..50.0], 6),
-        ) {
-            // At most six pairs.
-            let pairs = (tiles * tile).min(6 / tile * tile);
-            let (score, widths) = (&score[..pairs], 3usize);
-            let budget = pairs + (share * (2 * pairs / tile) as f64) as usize * tile;
-            let mut bits = Vec::new();
-            allocate_tiles(score, tile, budget, 1, 3, &mut bits).unwrap();
-            let in_tiles = |bits: &[u8]| (1..=3).all(|b| bits.iter().filter(|x| **x == b).count().is_multiple_of(tile));
-            prop_assert!(in_tiles(&bits) && bits.iter().map(|b| usize::from(*b)).sum::<usize>() == budget);
-            let found = loss(score, &bits);
-            for mut code in 0..widths.pow(pairs as u32) {
-                let other: Vec<u8> = (0..pairs).map(|_| { let b = 1 + (code % widths) as u8; code /= widths; b }).collect();
-                if in_tiles(&other) && other.iter().map(|b| usize::from(*b)).sum::<usize>() == budget {
-                    prop_assert!(found <= loss(score, &other) * (1.0 + 1e-12), "{bits:?} against {other:?}");
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn tiles_that_cannot_be_are_refused() {
-        let mut bits = vec![9];
-        for (tile, budget) in [(0, 6), (2, 6), (3, 7), (3, 3 * 7), (3, 0)] {
-            let refused = allocate_tiles(&[1.0; 3], tile, budget, 1, 6, &mut bits).unwrap_err();
-            assert!(matches!(refused, ControlError::Length { .. } | ControlError::Bits { .. }), "{refused}");
-        }
-        let bad = allocate_tiles(&[1.0, f64::NAN], 2, 4, 1, 6, &mut bits).unwrap_err();
-        assert_eq!((bad, &bits[..]), (ControlError::Invalid { what: "score", index: 1 }, &[9][..]));
-        allocate_tiles(&[1.0, 8.0, 2.0, 4.0], 2, 6, 1, 6, &mut bits).unwrap();
-        assert_eq!(bits, [1, 2, 1, 2]);
     }
 
     #[test]

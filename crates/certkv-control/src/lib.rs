@@ -26,10 +26,11 @@ pub mod score;
 pub mod seed000;
 pub mod smartkv;
 pub mod spherical;
+pub mod tiles;
 pub mod values;
 
 pub use allocate::{Allocation, Allocator, Choices};
-pub use bits::{allocate_bits, allocate_tiles};
+pub use bits::allocate_bits;
 pub use bitset::BitSet;
 pub use calibration::{Calibration, CalibrationError};
 pub use cover::{Cover, CoverSolver};
@@ -40,3 +41,4 @@ pub use group_cover::{Gains, GroupCover};
 pub use policy::{Policy, PolicyError};
 pub use retention::Retention;
 pub use score::{Energies, Score};
+pub use tiles::allocate_tiles;

@@ -226,8 +226,8 @@ impl Calibration {
         inside.then(|| Some((self.seen.get(at)?, self.schemes.get(at)?))).flatten()
     }
 
-    /// Bits of every pair of a key head in `budget` bits of all pairs, from 1 to `most`, the pairs of each width a multiple of `tile`: scored
-    /// as the rule has it, whatever widths and budget the rule itself has, math.md (9.2a).
+    /// Bits of every pair of a key head for records: `budget` in all, 1 to `most` a pair, those of each width a multiple of `tile` pairs, the
+    /// least (9.3) in the order of the rule's scores and in its metric, math.md (9.2a). The rule's own budget and widths are no matter.
     ///
     /// # Errors
     /// [`CalibrationError::Field`] for a head that there is not; [`CalibrationError::Control`] for a budget or tile that cannot be.
@@ -240,9 +240,17 @@ impl Calibration {
         most: u8,
     ) -> Result<Vec<u8>, CalibrationError> {
         let absent = CalibrationError::Field { what: "kv_head", found: kv_head as u64 };
-        self.head(layer, kv_head).ok_or(absent)?;
-        let (scores, mut bits) = (self.scores(layer * self.heads.kv_heads + kv_head)?, Vec::new());
-        allocate_tiles(&scores, tile, budget, 1, most, &mut bits)?;
+        let (seen, scheme) = self.head(layer, kv_head).ok_or(absent)?;
+        let scores = self.scores(layer * self.heads.kv_heads + kv_head)?;
+        let square = |pair: usize| {
+            let [c, _] = self.heads.pairing.channels(self.heads.rotary, pair);
+            f64::from(scheme.balance[c]).powi(2)
+        };
+        let queries: Vec<f64> = seen.queries.iter().enumerate().map(|(pair, a)| a / square(pair)).collect();
+        let keys = seen.keys_around(&self.heads, &scheme.centre);
+        let keys: Vec<f64> = keys.iter().enumerate().map(|(pair, k)| k * square(pair)).collect();
+        let (energies, mut bits) = (Energies { queries: &queries, keys: &keys }, Vec::new());
+        allocate_tiles(&energies, &scores, tile, budget, most, &mut bits)?;
         Ok(bits)
     }
 

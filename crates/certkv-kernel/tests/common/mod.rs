@@ -5,13 +5,15 @@
     clippy::needless_range_loop,
     reason = "each test binary uses its part; formulas keep indices"
 )]
-use certkv_codec::KeyMetric;
+use certkv_codec::gtq::{self, BlockGtq, Levels, Part, Scheme};
+use certkv_codec::{KeyGroups, KeyMetric};
 use certkv_codec::rotation::{self, Rotation};
 use certkv_codec::turboquant;
 use certkv_core::hash::splitmix64;
 use certkv_core::layout::{key_index, read_code, value_index, write_code};
 use certkv_core::round::{Fp, down, nearest, up, up_f32};
-use certkv_core::{Dtype, ErrorSummary, Geometry, KeyFormat, RecordLayout, ValueFormat};
+use certkv_core::format::gtq_tile;
+use certkv_core::{Dtype, ErrorSummary, Geometry, KeyFormat, Pairing, RecordLayout, ValueFormat};
 use certkv_kernel::{Block, BlockSource, Tail};
 
 /// Deterministic random numbers.
@@ -56,6 +58,8 @@ pub struct Cache {
     pub centre: Vec<f64>,
     /// Key centre and balance scale, of a calibrated format.
     pub metric: Option<(Vec<f32>, Vec<f32>)>,
+    /// Groups of keys of unlike width.
+    pub groups: Option<KeyGroups>,
     /// Per block: keys exact, values exact.
     pub exact: Vec<(bool, bool)>,
     /// Per block: values left unread, unless they are exact.
@@ -95,6 +99,59 @@ fn metric(kind: usize, dim: usize, seed: u64) -> (Vec<f32>, Vec<f32>) {
     let centre = (0..dim).map(|c| (mean(c) + 0.2 * rng.normal()) as f32).collect();
     let balance = (0..dim).map(|_| (6.0 * rng.unit() - 3.0).exp2() as f32).collect();
     (centre, balance)
+}
+
+fn in_metric<'a>(
+    metric: &'a Option<(Vec<f32>, Vec<f32>)>,
+    groups: &'a Option<KeyGroups>,
+) -> Option<KeyMetric<'a>> {
+    let metric = metric.as_ref().map(|(c, b)| KeyMetric::new(c, b).unwrap());
+    metric.map(|metric| groups.as_ref().map_or(metric, |groups| metric.grouped(groups).unwrap()))
+}
+
+/// Widths of the pairs of Block-GTQ keys, drawn as tiles that move bits to each other.
+pub fn widths(l: &RecordLayout, seed: u64) -> Option<Vec<u8>> {
+    let KeyFormat::Gtq { halves } = l.format.key else { return None };
+    let (tile, mut rng) = (gtq_tile(l.tokens()), Rng(splitmix64(seed ^ 31)));
+    let mut bits = vec![halves / 2; l.dim / tile];
+    let more = usize::from(halves % 2) * bits.len() / 2;
+    bits[..more].iter_mut().for_each(|b| *b += 1);
+    for _ in 0..4 * bits.len() {
+        let (from, to) = (rng.below(bits.len()), rng.below(bits.len()));
+        if from != to && bits[from] > 1 && bits[to] < 6 {
+            (bits[from], bits[to]) = (bits[from] - 1, bits[to] + 1);
+        }
+    }
+    // Pairs in any order.
+    let mut order: Vec<usize> = (0..l.dim / 2).collect();
+    (0..order.len()).for_each(|i| order.swap(i, rng.below(l.dim / 2)));
+    let mut widths = vec![0; l.dim / 2];
+    order.into_iter().enumerate().for_each(|(i, pair)| widths[pair] = bits[i / (tile / 2)]);
+    Some(widths)
+}
+
+/// The reference codec of such keys, which takes them in their metric.
+fn reference(groups: &KeyGroups) -> BlockGtq {
+    let pairs = groups.channels() / 2;
+    let mut bits = vec![0; pairs];
+    for group in groups.groups() {
+        group.channels().iter().filter(|c| **c < pairs).for_each(|c| bits[*c] = group.bits());
+    }
+    BlockGtq::new(&Scheme { levels: Levels::Bytes, ..Scheme::new(&bits, rotation::SEED) }).unwrap()
+}
+
+/// Codes and radii of such keys, as the bytes of a record have them.
+fn parts(l: &RecordLayout, codec: &BlockGtq, record: &[u8]) -> Vec<Part> {
+    let (n, codes, mut at) = (l.tokens(), &record[l.key_codes.clone()], 0);
+    let part = |(g, group): (usize, &gtq::Group)| {
+        let (channels, bits) = (group.channels().len(), usize::from(group.bits()));
+        let section = &codes[at..at + n * channels * bits / 8];
+        at += section.len();
+        let code = |i: usize| read_code(section, bits, n * channels, key_index(i / channels, i % channels, channels));
+        let radius = |t: usize| get(&record[l.key_scales.clone()], Dtype::F16, g * n + t);
+        Part { codes: (0..n * channels).map(code).collect(), radius: (0..n).map(radius).collect() }
+    };
+    codec.groups().iter().enumerate().map(part).collect()
 }
 
 pub fn geometry(heads: usize, dim: usize, store: Dtype) -> Geometry {
@@ -146,7 +203,8 @@ impl Cache {
             (0..n).flat_map(|t| token(rng, kind, dim, value, at + t)).map(|x| store.encode16(x as f32)).collect()
         };
         let metric = layout.format.key.is_calibrated().then(|| metric(kind, dim, seed));
-        let in_metric = metric.as_ref().map(|(c, b)| KeyMetric::new(c, b).unwrap());
+        let groups = widths(&layout, seed).map(|bits| KeyGroups::new(&bits, Pairing::Half, dim).unwrap());
+        let in_metric = in_metric(&metric, &groups);
         let blocks = (0..full)
             .map(|b| {
                 let keys = side(&mut rng, block, false, b * block);
@@ -162,7 +220,7 @@ impl Cache {
         tail_values.resize(block * dim, 0x7fff);
         let exact = vec![(false, false); full];
         let skip = vec![false; full];
-        Self { geometry, layout, queries, blocks, tail_keys, tail_values, tail, centre, metric, exact, skip }
+        Self { geometry, layout, queries, blocks, tail_keys, tail_values, tail, centre, metric, groups, exact, skip }
     }
 
     /// Promotes sides at random.
@@ -200,7 +258,7 @@ impl Cache {
 
     /// What the keys are coded in.
     pub fn key_metric(&self) -> Option<KeyMetric<'_>> {
-        self.metric.as_ref().map(|(c, b)| KeyMetric::new(c, b).unwrap())
+        in_metric(&self.metric, &self.groups)
     }
 
     pub fn tail(&self) -> Option<Tail<'_>> {
@@ -221,7 +279,7 @@ impl Cache {
         };
         let (mut keys, mut values) = (Vec::new(), Vec::new());
         for ((b, e), skip) in self.blocks.iter().zip(&self.exact).zip(&self.skip) {
-            let mut decoded = decode(&self.layout, &b.record);
+            let mut decoded = decode(self.key_metric(), &self.layout, &b.record);
             if let Some(metric) = self.key_metric() {
                 decoded.0.iter_mut().for_each(|key| metric.unfold(key));
             }
@@ -353,6 +411,22 @@ pub fn encode_in(
                 }
             }
         }
+        KeyFormat::Gtq { .. } => {
+            let codec = reference(metric.unwrap().groups().unwrap());
+            let coded = gtq::encode(&codec, &k.concat()).unwrap();
+            let mut at = 0;
+            for (g, (group, part)) in codec.groups().iter().zip(coded).enumerate() {
+                let (channels, bits) = (group.channels().len(), usize::from(group.bits()));
+                let section = &mut record[l.key_codes.clone()][at..at + n * channels * bits / 8];
+                at += section.len();
+                for (i, code) in part.codes.iter().enumerate() {
+                    write_code(section, bits, n * channels, key_index(i / channels, i % channels, channels), *code);
+                }
+                for (t, radius) in part.radius.iter().enumerate() {
+                    put(&mut record[l.key_scales.clone()], Dtype::F16, g * n + t, *radius);
+                }
+            }
+        }
         _ => words(&mut record[l.key_codes.clone()], keys),
     }
     match l.format.value {
@@ -389,13 +463,17 @@ pub fn encode_in(
         }
         _ => words(&mut record[l.value_codes.clone()], values),
     }
-    let summary = summary(l, &record, &k, key_norm, &v, centre);
+    let summary = summary(metric, l, &record, &k, key_norm, &v, centre);
     record[l.summary.clone()].copy_from_slice(&summary.to_bytes());
     record
 }
 
 /// Decoded keys, in the metric of their codes, and values, f64.
-pub fn decode(l: &RecordLayout, record: &[u8]) -> (Vec<Vec<f64>>, Vec<Vec<f64>>) {
+pub fn decode(
+    metric: Option<KeyMetric<'_>>,
+    l: &RecordLayout,
+    record: &[u8],
+) -> (Vec<Vec<f64>>, Vec<Vec<f64>>) {
     let (dim, n, count) = (l.dim, l.tokens(), l.count());
     let rows = |f: &dyn Fn(usize, usize) -> f64| -> Vec<Vec<f64>> {
         (0..n).map(|t| (0..dim).map(|c| f(t, c)).collect()).collect()
@@ -417,6 +495,8 @@ pub fn decode(l: &RecordLayout, record: &[u8]) -> (Vec<Vec<f64>>, Vec<Vec<f64>>)
             let level = f64::from(turboquant::level_bytes(dim, bits)[usize::from(code)]) - 128.0;
             level * get(&record[l.key_scales.clone()], Dtype::F16, t)
         }
+        // Below, all at once.
+        KeyFormat::Gtq { .. } => 0.0,
         _ => word(&l.key_codes, t, c),
     });
     let values = rows(&|t, c| match l.format.value {
@@ -438,7 +518,15 @@ pub fn decode(l: &RecordLayout, record: &[u8]) -> (Vec<Vec<f64>>, Vec<Vec<f64>>)
         rows.iter_mut().for_each(|row| rotation.turn_back(row));
         rows
     };
-    let keys = if matches!(l.format.key, KeyFormat::Turbo { .. }) { back(keys) } else { keys };
+    let keys = match (l.format.key, metric.and_then(|m| m.groups())) {
+        (KeyFormat::Turbo { .. }, _) => back(keys),
+        (_, Some(groups)) => {
+            let codec = reference(groups);
+            let decoded = gtq::decode(&codec, &parts(l, &codec, record)).unwrap();
+            decoded.chunks_exact(dim).map(<[f64]>::to_vec).collect()
+        }
+        _ => keys,
+    };
     let values = if matches!(l.format.value, ValueFormat::Turbo { .. }) { back(values) } else { values };
     (keys, values)
 }
@@ -452,6 +540,7 @@ fn spectral(e: &[Vec<f64>]) -> f64 {
 }
 
 fn summary(
+    metric: Option<KeyMetric<'_>>,
     l: &RecordLayout,
     record: &[u8],
     k: &[Vec<f64>],
@@ -459,7 +548,7 @@ fn summary(
     v: &[Vec<f64>],
     centre: &[f64],
 ) -> ErrorSummary {
-    let (dk, dv) = decode(l, record);
+    let (dk, dv) = decode(metric, l, record);
     let minus = |a: &[Vec<f64>], b: &[Vec<f64>]| -> Vec<Vec<f64>> {
         a.iter().zip(b).map(|(a, b)| a.iter().zip(b).map(|(x, y)| x - y).collect()).collect()
     };
@@ -479,6 +568,11 @@ fn summary(
             KeyFormat::Turbo { .. } => {
                 let radii = (0..l.tokens()).map(|t| get(&record[l.key_scales.clone()], Dtype::F16, t));
                 127.0 * radii.fold(0.0, f64::max)
+            }
+            // The same, wherever the largest radius is.
+            KeyFormat::Gtq { .. } => {
+                let radii = record[l.key_scales.clone()].chunks_exact(2);
+                127.0 * radii.map(|r| get(r, Dtype::F16, 0)).fold(0.0, f64::max)
             }
             _ => dk.iter().map(|r| r[c].abs()).fold(0.0, f64::max),
         })
