@@ -251,7 +251,9 @@ mod tests {
 
     #[test]
     fn rows_come_back_and_queries_meet_them() {
-        for (dim, rotary, pairing) in [(64, 64, Pairing::Half), (96, 48, Pairing::Half), (256, 128, Pairing::Interleaved)] {
+        for (dim, rotary, pairing) in
+            [(64, 64, Pairing::Half), (96, 48, Pairing::Half), (256, 128, Pairing::Interleaved)]
+        {
             let bits: Vec<u8> = (0..dim / 2).map(|i| [2, 3, 3, 5][i * 7 % (dim / 2) / 8 % 4]).collect();
             let groups = KeyGroups::new(&bits, pairing, rotary).unwrap();
             assert_eq!(groups.parts().last().unwrap().places.end, dim);
@@ -272,6 +274,9 @@ mod tests {
                 assert!(group.channels().iter().all(|c| (scale[*c] / want - 1.0).abs() < 1e-6));
             }
         }
-        assert_eq!(KeyGroups::new(&[3, 7], Pairing::Half, 4).unwrap_err(), CodecError::Width { pair: 1, bits: 7, most: 6 });
+        assert_eq!(
+            KeyGroups::new(&[3, 7], Pairing::Half, 4).unwrap_err(),
+            CodecError::Width { pair: 1, bits: 7, most: 6 }
+        );
     }
 }

@@ -45,7 +45,10 @@ pub(crate) struct Part {
 
 impl Parts {
     pub(crate) fn new() -> Self {
-        Self { count: 0, each: [const { Part { quads: 0..0, bits: 1, codes: 0..0, levels: [0; 64] } }; TURBO_BITS as usize] }
+        Self {
+            count: 0,
+            each: [const { Part { quads: 0..0, bits: 1, codes: 0..0, levels: [0; 64] } }; TURBO_BITS as usize],
+        }
     }
 
     /// Takes the groups of a head.

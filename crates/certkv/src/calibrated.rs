@@ -118,8 +118,9 @@ impl Grouped {
         let heads = calibration.heads();
         let (tile, budget) = (gtq_tile(block) / 2, halves * heads.pairs() / 2);
         let bits = calibration.tiled(layer, head, tile, budget, TURBO_BITS)?;
-        let wrong = |refused: CodecError| {
-            Error::Config { field: "calibration", why: format!("layer {layer}, head {head}: {refused}") }
+        let wrong = |refused: CodecError| Error::Config {
+            field: "calibration",
+            why: format!("layer {layer}, head {head}: {refused}"),
         };
         let groups = KeyGroups::new(&bits, heads.pairing, heads.rotary).map_err(wrong)?;
         let balance = calibration.head(layer, head).map_or(&[][..], |(_, scheme)| &scheme.balance);

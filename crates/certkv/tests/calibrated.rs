@@ -204,7 +204,9 @@ fn a_calibration_is_there_if_and_only_if_a_format_needs_it() {
     for format in ["ctq4-v4g32-b32", "gtq3-v4g32-b32"] {
         let gpu = certkv::gpu::GpuConfig::new(geometry(), 600).with_format(format.parse().unwrap());
         match gpu.plan(certkv::gpu::GpuMachine::H200).map(|_| ()) {
-            Err(Error::Config { field: "formats", why }) => assert!(why.contains(format) && why.contains("CPU"), "{why}"),
+            Err(Error::Config { field: "formats", why }) => {
+                assert!(why.contains(format) && why.contains("CPU"), "{why}")
+            }
             other => panic!("{other:?}"),
         }
     }
@@ -215,10 +217,12 @@ fn a_calibration_is_there_if_and_only_if_a_format_needs_it() {
 fn every_layer_has_the_widths_of_its_format() {
     let (mut r, calibration) = (Rng::new(11), calibrated(1, 0));
     let formats = ["gtq2-tq2-b16", "gtq5-v4g32-b64"].map(|f| f.parse().unwrap()).to_vec();
-    let cache = Cache::new(Config { formats, ..config("f16-f16-b32") }.with_calibration(Arc::clone(&calibration))).unwrap();
+    let cache =
+        Cache::new(Config { formats, ..config("f16-f16-b32") }.with_calibration(Arc::clone(&calibration))).unwrap();
     let (id, _) = lived(&cache, 150, &mut r);
     for _ in 0..8 {
-        let answers = step(&cache, id, &rows(1, &mut r), &random_queries(&geometry(), 1, &mut r), Policy::Packed).unwrap();
+        let answers =
+            step(&cache, id, &rows(1, &mut r), &random_queries(&geometry(), 1, &mut r), Policy::Packed).unwrap();
         let bits = |layer: usize| answers[layer].certificates.iter().map(|c| c.e_key).sum::<f64>();
         // Three bits more are worth a factor of eight; blocks are longer, though.
         assert!(bits(0) > 2.0 * bits(1), "{} {}", bits(0), bits(1));

@@ -336,10 +336,6 @@ fn measure(o: &Options, rows: &Captured, found: &Calibration, bits: f64) -> Resu
     let heads = found.heads();
     let mut bar = o.common.progress().bar(&format!("{bits} bits"), (heads.layers * heads.kv_heads) as u64);
     let mut ways = calibrate::ways(found, &codings).map_err(input)?;
-    // TEMP
-    if std::env::var_os("X").is_some() {
-        ways.truncate(1);
-    }
     for key in stored(bits) {
         ways.push(calibrate::stored(found, key).map_err(input)?);
     }

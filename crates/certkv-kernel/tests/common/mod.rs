@@ -6,13 +6,13 @@
     reason = "each test binary uses its part; formulas keep indices"
 )]
 use certkv_codec::gtq::{self, BlockGtq, Levels, Part, Scheme};
-use certkv_codec::{KeyGroups, KeyMetric};
 use certkv_codec::rotation::{self, Rotation};
 use certkv_codec::turboquant;
+use certkv_codec::{KeyGroups, KeyMetric};
+use certkv_core::format::gtq_tile;
 use certkv_core::hash::splitmix64;
 use certkv_core::layout::{key_index, read_code, value_index, write_code};
 use certkv_core::round::{Fp, down, nearest, up, up_f32};
-use certkv_core::format::gtq_tile;
 use certkv_core::{Dtype, ErrorSummary, Geometry, KeyFormat, Pairing, RecordLayout, ValueFormat};
 use certkv_kernel::{Block, BlockSource, Tail};
 
@@ -101,10 +101,7 @@ fn metric(kind: usize, dim: usize, seed: u64) -> (Vec<f32>, Vec<f32>) {
     (centre, balance)
 }
 
-fn in_metric<'a>(
-    metric: &'a Option<(Vec<f32>, Vec<f32>)>,
-    groups: &'a Option<KeyGroups>,
-) -> Option<KeyMetric<'a>> {
+fn in_metric<'a>(metric: &'a Option<(Vec<f32>, Vec<f32>)>, groups: &'a Option<KeyGroups>) -> Option<KeyMetric<'a>> {
     let metric = metric.as_ref().map(|(c, b)| KeyMetric::new(c, b).unwrap());
     metric.map(|metric| groups.as_ref().map_or(metric, |groups| metric.grouped(groups).unwrap()))
 }
@@ -469,11 +466,7 @@ pub fn encode_in(
 }
 
 /// Decoded keys, in the metric of their codes, and values, f64.
-pub fn decode(
-    metric: Option<KeyMetric<'_>>,
-    l: &RecordLayout,
-    record: &[u8],
-) -> (Vec<Vec<f64>>, Vec<Vec<f64>>) {
+pub fn decode(metric: Option<KeyMetric<'_>>, l: &RecordLayout, record: &[u8]) -> (Vec<Vec<f64>>, Vec<Vec<f64>>) {
     let (dim, n, count) = (l.dim, l.tokens(), l.count());
     let rows = |f: &dyn Fn(usize, usize) -> f64| -> Vec<Vec<f64>> {
         (0..n).map(|t| (0..dim).map(|c| f(t, c)).collect()).collect()
