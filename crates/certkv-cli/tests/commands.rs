@@ -250,9 +250,9 @@ fn schedules_are_measured_on_text_that_they_have_not_seen() {
     assert!(uniform.iter().zip(&ours).all(|(u, o)| o < u), "{uniform:?} {ours:?}");
     // The same through the records of a cache: without and with a calibration.
     let stored = ["tq3", "ctq3", "gtq3"].map(|key| errors(&format!("{key}, as stored")));
-    for (layer, ours) in stored[2].iter().enumerate() {
-        assert!(*ours < stored[0][layer] && *ours < stored[1][layer], "layer {layer}: {stored:?}");
-    }
+    let mean = |errors: &[f64]| errors.iter().sum::<f64>() / 6.0;
+    assert!(stored[2].iter().zip(&stored[0]).all(|(ours, plain)| ours < plain), "{stored:?}");
+    assert!(mean(&stored[2]) < 0.9 * mean(&stored[1]), "{stored:?}");
     let (seen, said) = code(&[&line[..], &["--held-skip", "100"]].concat());
     assert!(seen == 2 && said.contains("--held-skip"), "{said}");
 }

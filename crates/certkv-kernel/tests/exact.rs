@@ -156,7 +156,12 @@ fn repair_is_the_pass_with_the_new_sides() {
             if let Some(at) = (0..list.len()).find(|&i| !before.exact[list[i]].0 && exact[list[i]].0) {
                 let b = list[at];
                 let mut record = before.blocks[b].record.clone();
-                record[before.layout.key_codes.clone()].iter_mut().for_each(|x| *x = !*x);
+                record[before.layout.key_codes.clone()].iter_mut().for_each(|x| *x ^= 0x55);
+                if format.starts_with("gtq") {
+                    // A group of one bit is off by so much that its codes alone say little.
+                    let radii = record[before.layout.key_scales.clone()].chunks_exact_mut(2);
+                    radii.for_each(|radius| radius[1] |= 0x40);
+                }
                 let mut damaged = before.centred();
                 damaged.blocks[b].record = &record;
                 let (mut partial, mut masses, _) = pass(&kernel, &before, &damaged, &pool);
