@@ -29,9 +29,12 @@ pub mod turboquant;
 
 mod error;
 mod numeric;
+mod page_scale;
 mod planes;
+mod words;
 
 pub use error::{CodecError, Input};
 pub use groups::KeyGroups;
 pub use metric::KeyMetric;
+pub use page_scale::FixedScales;
 pub use record::Encoder;

@@ -1,7 +1,7 @@
 //! Writes one block of one KV head as the record that the kernels read.
 //!
 //! The bytes are those of `certkv_core::layout`; the codes are bit for bit those of [`crate::channel8`],
-//! [`crate::token_sym`] and [`crate::affine`], whose row functions this module calls; the summary is measured on the
+//! [`crate::token_sym`], [`crate::affine`] and [`crate::fp8`], whose row functions this module calls; the summary is measured on the
 //! decoded block as in [`crate::annotate`]. A TurboQuant side ([`crate::turboquant`], levels as bytes) is rotated first and
 //! measured as it lies: a rotation leaves every norm as it was. Calibrated keys are measured in the metric that they are coded
 //! in ([`crate::metric`]), as (4.4) and (4.9) want it.
@@ -10,16 +10,17 @@ use crate::error::{CodecError, Input, consistent, sized};
 use crate::groups::KeyGroups;
 use crate::metric::KeyMetric;
 use crate::numeric::{divisor, sum_square_differences, sum_squares};
+use crate::page_scale::FixedScales;
 use crate::planes::{place_key_row, place_value_quad, write_planes};
 use crate::refine::{Residuals, inverse};
 use crate::rotation::{self, Rotation};
 use crate::token_sym::{Mode, Sharing, Spec};
 use crate::turboquant::{Book, round_radius};
-use crate::{affine, channel8, identity, token_sym, turboquant};
+use crate::words::{widen, write_scales, write_words};
+use crate::{affine, channel8, identity, page_scale, token_sym, turboquant};
 use certkv_core::{
     Dtype, ErrorSummary, KeyFormat, RecordLayout, RefinedSummary, ValueFormat, planted, summary::SUMMARY_BYTES,
 };
-use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 use std::sync::Arc;
 
 /// Encoder of records of one layout. Owns every buffer that coding needs: [`Encoder::encode`] allocates nothing.
@@ -43,6 +44,9 @@ pub struct Encoder {
     panels: Vec<[f64; 4]>,
     spectral: Spectral,
     turbo: Option<Turbo>,
+    /// Magnitudes by piece, keys and values, where scales are fixed.
+    fixed: Option<[[f32; 16]; 2]>,
+    saturated: u64,
 }
 
 /// What TurboQuant sides need.
@@ -99,8 +103,10 @@ impl Encoder {
         };
         let key_scales = match layout.format.key {
             KeyFormat::Channel8 { .. } => dim,
+            KeyFormat::Page { .. } => key_groups,
             _ => n * key_groups,
         };
+        let value_scales = value_groups * if layout.format.value.page().is_some() { 1 } else { n };
         Self {
             layout: layout.clone(),
             valid,
@@ -111,7 +117,7 @@ impl Encoder {
             key_scales: vec![0.0; key_scales],
             key_offsets: vec![0.0; dim],
             divisors: vec![0.0; dim],
-            value_scales: vec![0.0; n * value_groups],
+            value_scales: vec![0.0; value_scales],
             value_offsets: vec![0.0; n * value_groups],
             key_codes: vec![0; count],
             value_codes: vec![0; count],
@@ -120,12 +126,42 @@ impl Encoder {
             panels: vec![[0.0; 4]; count / 4],
             spectral: Spectral::new(n),
             turbo: if valid.is_ok() { Turbo::new(layout) } else { None },
+            fixed: None,
+            saturated: 0,
         }
     }
 
     /// The layout of the records written.
     pub const fn layout(&self) -> &RecordLayout {
         &self.layout
+    }
+
+    /// Scales of sides with one scale per block for the blocks to come: made of these magnitudes, or, `None`, of each block. Other sides have
+    /// their own whatever is fixed.
+    ///
+    /// # Errors
+    /// [`CodecError::Shape`] for another number of magnitudes, [`CodecError::NonFinite`] for one that is NaN, infinite or negative. Nothing
+    /// changes then.
+    pub fn fix_scales(&mut self, fixed: Option<FixedScales<'_>>) -> Result<(), CodecError> {
+        let Some(FixedScales { keys, values }) = fixed else {
+            self.fixed = None;
+            return Ok(());
+        };
+        let mut kept = [[0.0f32; 16]; 2];
+        for (kept, side) in kept.iter_mut().zip([keys, values]) {
+            sized(Input::Scale, side.len(), self.layout.dim / FixedScales::PIECE)?;
+            if let Some(at) = side.iter().position(|x| !(x.is_finite() && *x >= 0.0)) {
+                return Err(CodecError::NonFinite { input: Input::Scale, row: 0, channel: at * FixedScales::PIECE });
+            }
+            kept.iter_mut().zip(side).for_each(|(kept, x)| *kept = *x);
+        }
+        self.fixed = Some(kept);
+        Ok(())
+    }
+
+    /// Elements that fixed scales could not reach since this was last asked, keys and values together.
+    pub fn take_saturated(&mut self) -> u64 {
+        core::mem::take(&mut self.saturated)
     }
 
     /// Codes one full block. `keys` and `values` are row-major (tokens, dim) patterns of the layout's store type,
@@ -168,6 +204,7 @@ impl Encoder {
             self.keys.chunks_exact_mut(dim).for_each(|key| metric.fold(key));
         }
         if let Some(groups) = groups {
+            // Offsets are those of other formats: room for a row.
             self.keys.chunks_exact_mut(dim).for_each(|key| groups.turn(key, &mut self.key_offsets));
         }
         self.turn();
@@ -264,6 +301,11 @@ impl Encoder {
                 let radii = self.key_scales.chunks_exact_mut(self.layout.key_slots());
                 rows.zip(radii).enumerate().try_for_each(|(row, ((y, codes), r))| groups.fit(y, row, codes, r))
             }
+            KeyFormat::Page { code, .. } => {
+                let spec = page_scale::Spec { code, group: self.layout.format.key.group(dim) };
+                let fixed = self.fixed.as_ref().map(|[keys, _]| &keys[..dim / FixedScales::PIECE]);
+                spec.scales(&self.keys, dim, fixed, Input::Keys, &mut self.key_scales)
+            }
         }
     }
 
@@ -271,6 +313,11 @@ impl Encoder {
         let dim = self.layout.dim;
         if let Some(book) = self.turbo.as_ref().and_then(|t| t.values.as_ref()) {
             return fit(book, &self.values, dim, Input::Values, &mut self.value_codes, &mut self.value_scales);
+        }
+        if let ValueFormat::Page { code, .. } = self.layout.format.value {
+            let spec = page_scale::Spec { code, group: self.layout.format.value.group(dim) };
+            let fixed = self.fixed.as_ref().map(|[_, values]| &values[..dim / FixedScales::PIECE]);
+            return spec.scales(&self.values, dim, fixed, Input::Values, &mut self.value_scales);
         }
         let ValueFormat::Affine { bits, group } = self.layout.format.value else { return Ok(()) };
         let group = group as usize;
@@ -336,6 +383,19 @@ impl Encoder {
                 }
                 self.divisors.fill(1.0);
             }
+            KeyFormat::Page { code, .. } => {
+                let spec = page_scale::Spec { code, group: l.format.key.group(dim) };
+                for (token, ((key, codes), errors)) in rows {
+                    self.saturated += spec.code_row(key, &self.key_scales, codes, errors) as u64;
+                    place_key_row(codes, token, &mut self.staged);
+                }
+                write_scales(self.key_scales.iter(), Dtype::F16, &mut out[l.key_scales.clone()]);
+                self.divisors.fill(1.0);
+                if code.is_float() {
+                    out[l.key_codes.clone()].copy_from_slice(&self.key_codes);
+                    return self.measure();
+                }
+            }
         }
         match groups {
             Some(groups) => groups.write(&self.staged, l.tokens(), &mut out[l.key_codes.clone()]),
@@ -360,6 +420,23 @@ impl Encoder {
             write_planes(&self.staged, self.layout.format.value.bits(), &mut out[self.layout.value_codes.clone()]);
             self.divisors.fill(1.0);
             return self.measure().turned(largest(&self.values, dim), self.layout.tokens());
+        }
+        if let ValueFormat::Page { code, .. } = l.format.value {
+            let spec = page_scale::Spec { code, group: l.format.value.group(dim) };
+            let rows = self.values.chunks_exact(dim).zip(self.value_codes.chunks_exact_mut(dim));
+            for ((value, codes), errors) in rows.zip(self.errors.chunks_exact_mut(dim)) {
+                self.saturated += spec.code_row(value, &self.value_scales, codes, errors) as u64;
+            }
+            write_scales(self.value_scales.iter(), Dtype::F16, &mut out[l.value_scales.clone()]);
+            let section = l.value_codes.clone();
+            if code.is_float() {
+                out[section].copy_from_slice(&self.value_codes);
+            } else {
+                self.place_values();
+                write_planes(&self.staged, code.bits() as usize, &mut out[section]);
+            }
+            self.divisors.fill(1.0);
+            return self.measure();
         }
         let ValueFormat::Affine { bits, group } = l.format.value else {
             write_words(words, &mut out[l.value_codes.clone()]);
@@ -467,6 +544,9 @@ impl Encoder {
                 turboquant::last_level(bits) * most * (dim as f64).sqrt()
             }
             KeyFormat::Gtq { .. } => groups.map_or(0.0, |g| g.magnitude(&self.key_scales, self.layout.key_slots())),
+            KeyFormat::Page { code, .. } => {
+                page_scale::Spec { code, group: self.layout.format.key.group(dim) }.magnitude(&self.key_scales)
+            }
             KeyFormat::Token { bits, .. } => {
                 let group = self.layout.format.key.group(dim);
                 let half = f64::from(1u16 << (bits - 1));
@@ -506,28 +586,4 @@ fn largest(side: &[f64], dim: usize) -> f64 {
 
 fn largest_difference(x: &[f64], centre: &[f64], dim: usize) -> f64 {
     x.chunks_exact(dim).map(|row| sum_square_differences(row, centre)).fold(0.0, f64::max).sqrt()
-}
-
-/// Numbers of 16-bit patterns, exactly.
-fn widen(words: &[u16], store: Dtype, single: &mut [f32], out: &mut [f64]) {
-    match store {
-        Dtype::Bf16 => single.iter_mut().zip(words).for_each(|(x, w)| *x = f32::from_bits(u32::from(*w) << 16)),
-        _ => words.reinterpret_cast::<half::f16>().convert_to_f32_slice(single),
-    }
-    out.iter_mut().zip(single.iter()).for_each(|(y, x)| *y = f64::from(*x));
-}
-
-fn write_words(words: &[u16], section: &mut [u8]) {
-    section.as_chunks_mut::<2>().0.iter_mut().zip(words).for_each(|(bytes, w)| *bytes = w.to_le_bytes());
-}
-
-/// Writes numbers that are already values of `meta`, little-endian.
-fn write_scales<'a>(scales: impl Iterator<Item = &'a f64>, meta: Dtype, section: &mut [u8]) {
-    for (bytes, s) in section.chunks_exact_mut(meta.bytes()).zip(scales) {
-        match meta {
-            Dtype::F16 => bytes.copy_from_slice(&half::f16::from_f64(*s).to_le_bytes()),
-            Dtype::Bf16 => bytes.copy_from_slice(&half::bf16::from_f64(*s).to_le_bytes()),
-            Dtype::F32 => bytes.copy_from_slice(&(*s as f32).to_le_bytes()),
-        }
-    }
 }

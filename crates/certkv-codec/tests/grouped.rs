@@ -3,7 +3,7 @@ mod common;
 
 use certkv_codec::gtq::{self, BlockGtq, Levels, Scheme};
 use certkv_codec::{CodecError, Encoder, Input, KeyGroups, KeyMetric, decode, rotation};
-use certkv_core::{Dtype, Geometry, KeyFormat, Pairing, RecordLayout, format::gtq_tile, hash::hash64};
+use certkv_core::{Dtype, Geometry, KeyFormat, Pairing, RecordLayout, hash::hash64, tiles::gtq_tile};
 use common::{block, difference, largest_norm, numbers, spectral, uniform};
 use proptest::prelude::*;
 

@@ -1,9 +1,12 @@
 //! Records against the reference codecs: the same codes, and summaries that are true and tight.
 mod common;
 
+use certkv_codec::fp8::{self, Fp8};
 use certkv_codec::token_sym::{Mode, Sharing, Spec};
-use certkv_codec::{CodecError, Encoder, Input, KeyMetric, affine, channel8, decode, token_sym, turboquant};
-use certkv_core::{Dtype, ErrorSummary, Geometry, KeyFormat, RecordLayout, ValueFormat, layout::key_index};
+use certkv_codec::{
+    CodecError, Encoder, FixedScales, Input, KeyMetric, affine, channel8, decode, token_sym, turboquant,
+};
+use certkv_core::{Dtype, ErrorSummary, Geometry, KeyFormat, PageCode, RecordLayout, ValueFormat, layout::key_index};
 use common::{block, difference, largest_norm, numbers, spectral, uniform};
 use proptest::prelude::*;
 
@@ -42,7 +45,26 @@ fn reference_keys(l: &RecordLayout, keys: &[f64]) -> (Vec<f64>, Vec<f64>, Option
             (b.decode(), by_channel(&turned), None)
         }
         KeyFormat::Gtq { .. } => unreachable!("such keys need a schedule: grouped.rs"),
+        KeyFormat::Page { code, .. } => {
+            let decoded = reference_page(keys, dim, code, l.format.key.group(dim));
+            let x = by_channel(&decoded);
+            (decoded, x, None)
+        }
     }
+}
+
+/// A side with one scale per block and group, by the reference codecs.
+fn reference_page(side: &[f64], dim: usize, code: PageCode, group: usize) -> Vec<f64> {
+    let (sharing, meta) = (Sharing::Block, Dtype::F16);
+    let kind = match code {
+        PageCode::E4m3 => Fp8::E4m3,
+        PageCode::E5m2 => Fp8::E5m2,
+        PageCode::Int(bits) => {
+            let spec = Spec { bits, group, sharing, mode: Mode::Tread, meta };
+            return token_sym::encode(side, dim, spec).unwrap().decode();
+        }
+    };
+    fp8::encode(side, dim, group, kind, sharing, meta).unwrap().decode()
 }
 
 fn reference_values(l: &RecordLayout, values: &[f64]) -> Vec<f64> {
@@ -52,6 +74,7 @@ fn reference_values(l: &RecordLayout, values: &[f64]) -> Vec<f64> {
             affine::encode(values, l.dim, group as usize, bits, Dtype::F16).unwrap().decode()
         }
         ValueFormat::Turbo { bits } => turboquant::encode_bytes(values, l.dim, bits).unwrap().decode(),
+        ValueFormat::Page { code, .. } => reference_page(values, l.dim, code, l.format.value.group(l.dim)),
     }
 }
 
@@ -97,7 +120,7 @@ fn judge(l: &RecordLayout, words: (&[u16], &[u16]), centre: &[f32], record: &[u8
     let magnitude = x.iter().map(|x| x * x).sum::<f64>().sqrt();
     // Steps of token codes are only an upper bound of what their codes reach.
     let mag_fits = match l.format.key {
-        KeyFormat::Token { .. } | KeyFormat::Turbo { .. } => f64::from(s.key_mag) >= magnitude,
+        KeyFormat::Token { .. } | KeyFormat::Turbo { .. } | KeyFormat::Page { .. } => f64::from(s.key_mag) >= magnitude,
         _ => rounded_up(s.key_mag, magnitude),
     };
     for (name, fine) in [
@@ -127,9 +150,9 @@ fn encode_and_judge(text: &str, dim: usize, store: Dtype, seed: u64) -> Result<b
     Ok(true)
 }
 
-const KEYS: [&str; 17] = [
-    "k8", "k8f32", "k8bf16", "t2", "t3", "t4", "t5", "t6", "t7", "t8", "t4g32", "t8g16", "f16", "bf16", "tq1", "tq4",
-    "tq6",
+const KEYS: [&str; 21] = [
+    "k8", "k8f32", "k8bf16", "t2", "t3", "t4", "t5", "t6", "t7", "t8", "t4g32", "t8g16", "e4m3g16", "f16", "bf16",
+    "tq1", "tq4", "tq6", "e5m2", "p8g32", "p3",
 ];
 
 #[test]
@@ -138,11 +161,11 @@ fn every_format_is_the_reference_in_kernel_order() {
     for dim in [64, 96, 128, 256] {
         for tokens in [16, 32, 64] {
             for (i, (bits, group)) in
-                (2..=8).flat_map(|b| [16, 32, 64, 128].map(|g| (b, g))).chain([(0, 0)]).enumerate()
+                (2..=8).flat_map(|b| [16, 32, 64, 128].map(|g| (b, g))).chain((0..5).map(|i| (0, i))).enumerate()
             {
                 let store = if KEYS[i % KEYS.len()] == "bf16" { Dtype::Bf16 } else { Dtype::F16 };
                 let value = match bits {
-                    0 => "f16".to_owned(),
+                    0 => ["f16", "e4m3", "e5m2g32", "p8g16", "p5"][group].to_owned(),
                     _ if group == 128 => format!("tq{}", bits - 2),
                     _ => format!("v{bits}g{group}"),
                 };
@@ -363,4 +386,45 @@ fn calibrated_records_are_those_of_the_folded_keys() {
     let metric = KeyMetric::new(&loud, &loud).unwrap();
     let refused = Encoder::new(&l).encode_in(Some(&metric), &x, &x, &[0.0; 64], &mut vec![0; l.bytes]);
     assert!(matches!(refused, Err(CodecError::ScaleOverflow { input: Input::Keys, .. })), "{refused:?}");
+}
+
+/// With a fixed scale errors are what they are, elements beyond it are counted, and the summary is true.
+#[test]
+fn fixed_scales_saturate_and_are_measured() {
+    for text in ["e4m3g32-p8-b16", "p4-e5m2g16-b32", "p8g32-p4g32-b16"] {
+        let l = layout(text, 64, Dtype::F16).unwrap();
+        let (k, v) = (block(5, l.tokens(), 64, Dtype::F16), block(6, l.tokens(), 64, Dtype::F16));
+        let (keys, values) = (numbers(&k, Dtype::F16), numbers(&v, Dtype::F16));
+        let largest = |x: &[f64]| x.iter().fold(0.0f64, |m, x| m.max(x.abs())) as f32;
+        let mut encoder = Encoder::new(&l);
+        let mut coded = |share: f32| {
+            let (a, b) = ([largest(&keys) * share; 4], [largest(&values) * share; 4]);
+            encoder.fix_scales(Some(FixedScales { keys: &a, values: &b })).unwrap();
+            let mut record = vec![0; l.bytes];
+            encoder.encode(&k, &v, &[0.0; 64], &mut record).unwrap();
+            let (kd, vd) = read(&l, &record);
+            let s = decode::read_summary(&l, &record);
+            assert!(rounded_up(s.eps, largest_norm(&difference(&keys, &kd), 64)), "{text}");
+            assert!(rounded_up(s.eta, largest_norm(&difference(&values, &vd), 64)), "{text}");
+            assert!(certified(s.kappa, spectral(&difference(&keys, &kd), 64)), "{text}");
+            let reached = |x: &[f64]| f64::from(largest(x));
+            assert!(reached(&kd) <= 1.01 * f64::from(a[0]) && reached(&vd) <= 1.01 * f64::from(b[0]), "{text}");
+            encoder.take_saturated()
+        };
+        assert_eq!(coded(1.0), 0, "{text}");
+        let (some, many) = (coded(0.5), coded(1e-3));
+        assert!(some > 0 && many > some && many < 2 * l.count() as u64, "{text}: {some}, {many}");
+        assert_eq!(encoder.take_saturated(), 0);
+        // Each block's own again.
+        encoder.fix_scales(None).unwrap();
+        let (mut own, mut fresh) = (vec![0; l.bytes], vec![0; l.bytes]);
+        encoder.encode(&k, &v, &[0.0; 64], &mut own).unwrap();
+        Encoder::new(&l).encode(&k, &v, &[0.0; 64], &mut fresh).unwrap();
+        assert_eq!(own, fresh, "{text}");
+        let [good, bad] = [[1.0; 4], [1.0, f32::NAN, 1.0, 1.0]];
+        let refused = encoder.fix_scales(Some(FixedScales { keys: &good, values: &bad }));
+        assert_eq!(refused, Err(CodecError::NonFinite { input: Input::Scale, row: 0, channel: 16 }));
+        let refused = encoder.fix_scales(Some(FixedScales { keys: &good[..3], values: &good }));
+        assert!(matches!(refused, Err(CodecError::Shape { input: Input::Scale, got: 3, want: 4 })));
+    }
 }

@@ -4,11 +4,15 @@
 //! - keys: `f16`, `bf16`, `k8` (8 bits per channel and block, f16 scales; `k8f32`, `k8bf16` for other scale types),
 //!   `t4`, `t8` .. (symmetric per token and head, f16 scales; `t4g32` with one scale per 32 channels), `tq4` (TurboQuant:
 //!   rotated, 1 to 6 bits, one f16 radius per token), `ctq4` (the same, centred and balanced by a calibration), `gtq3` or
-//!   `gtq2.5` (Block-GTQ: 3 or 2.5 bits per channel in the mean, widths of 1 to 6 bits by a calibration);
-//! - values: `f16`, `bf16`, `v4g32` (4 bits, one f16 scale and offset per token and 32 channels; 2 to 8 bits), `tq4`;
+//!   `gtq2.5` (Block-GTQ: 3 or 2.5 bits per channel in the mean, widths of 1 to 6 bits by a calibration), `p8`, `p4g32`
+//!   (symmetric, one f16 scale per block and head, or 32 channels of it; 2 to 8 bits), `e4m3`, `e5m2g64` (8-bit floating point,
+//!   scales likewise);
+//! - values: `f16`, `bf16`, `v4g32` (4 bits, one f16 scale and offset per token and 32 channels; 2 to 8 bits), `tq4`, and those
+//!   with one scale per block, as keys have them;
 //! - block: 16, 32 or 64 tokens;
 //! - residuals: `r5.4` for 5 bits beside each key code and 4 beside each value code, math.md (2.23).
-use crate::Dtype;
+use crate::tiles::{HalfBits, gtq_tile, widths};
+use crate::{Dtype, PageCode};
 use core::{fmt, str::FromStr};
 
 /// How the keys of a block are coded.
@@ -44,6 +48,13 @@ pub enum KeyFormat {
         /// Half bits per channel, in the mean of a head: 2 to twice [`TURBO_BITS`].
         halves: u8,
     },
+    /// One f16 scale per block and `group` channels, math.md (2.9a). `group = 0` means the whole head.
+    Page {
+        /// What is multiplied by the scale.
+        code: PageCode,
+        /// Channels that share a scale; 0 for all of the head.
+        group: u16,
+    },
 }
 
 /// How the values of a block are coded.
@@ -65,29 +76,17 @@ pub enum ValueFormat {
         /// Bits of one code: 1 to [`TURBO_BITS`].
         bits: u8,
     },
+    /// One f16 scale per block and `group` channels, math.md (2.9a). `group = 0` means the whole head.
+    Page {
+        /// What is multiplied by the scale.
+        code: PageCode,
+        /// Channels that share a scale; 0 for all of the head.
+        group: u16,
+    },
 }
 
 /// Most bits of a TurboQuant code in a record: its levels are bytes, and more of them would fall together.
 pub const TURBO_BITS: u8 = 6;
-
-/// Channels, at least, that have one width in Block-GTQ keys of blocks of `block` tokens, and whose number a group of one width is a
-/// multiple of: the codes of a tile in one bit plane are whole lines of 64 bytes.
-pub const fn gtq_tile(block: usize) -> usize {
-    if block < 32 { 32 } else { 16 }
-}
-
-/// How many different widths from 1 to [`TURBO_BITS`] `tiles` tiles can have whose mean is `halves` half bits: `k` of them take
-/// `k (k - 1)/2` bits more than `k` times the least, and as many less than `k` times the most.
-const fn widths(halves: usize, tiles: usize) -> usize {
-    let bits = halves * tiles / 2;
-    let (above, below) = (bits.saturating_sub(tiles), (TURBO_BITS as usize * tiles).saturating_sub(bits));
-    let room = if above < below { above } else { below };
-    let mut k = 1;
-    while k < TURBO_BITS as usize && k < tiles && k * (k + 1) / 2 <= room {
-        k += 1;
-    }
-    k
-}
 
 /// Bits of the residuals stored beside the codes of a *refinable* format, math.md (2.23): planes that are read only where
 /// the weights of a block ask for it.
@@ -203,6 +202,7 @@ impl KeyFormat {
             Self::F16 | Self::Bf16 => 16,
             Self::Channel8 { .. } => 8,
             Self::Token { bits, .. } | Self::Turbo { bits, .. } => bits as usize,
+            Self::Page { code, .. } => code.bits() as usize,
             Self::Gtq { halves } => halves.div_ceil(2) as usize,
         }
     }
@@ -224,6 +224,11 @@ impl KeyFormat {
         }
     }
 
+    /// The codes of a side with one scale per block.
+    pub const fn page(self) -> Option<PageCode> {
+        if let Self::Page { code, .. } = self { Some(code) } else { None }
+    }
+
     /// True if decoding gives the originals back.
     pub const fn is_exact(self) -> bool {
         matches!(self, Self::F16 | Self::Bf16)
@@ -242,8 +247,9 @@ impl KeyFormat {
     /// Channels that share a scale in a head of `head_dim` channels (1 for a scale per channel).
     pub const fn group(self, head_dim: usize) -> usize {
         match self {
-            Self::Token { group: 0, .. } | Self::Turbo { .. } | Self::Gtq { .. } | Self::F16 | Self::Bf16 => head_dim,
-            Self::Token { group, .. } => group as usize,
+            Self::Token { group: 0, .. } | Self::Page { group: 0, .. } => head_dim,
+            Self::Turbo { .. } | Self::Gtq { .. } | Self::F16 | Self::Bf16 => head_dim,
+            Self::Token { group, .. } | Self::Page { group, .. } => group as usize,
             Self::Channel8 { .. } => 1,
         }
     }
@@ -255,7 +261,13 @@ impl ValueFormat {
         match self {
             Self::F16 | Self::Bf16 => 16,
             Self::Affine { bits, .. } | Self::Turbo { bits } => bits as usize,
+            Self::Page { code, .. } => code.bits() as usize,
         }
+    }
+
+    /// The codes of a side with one scale per block.
+    pub const fn page(self) -> Option<PageCode> {
+        if let Self::Page { code, .. } = self { Some(code) } else { None }
     }
 
     /// True if decoding gives the originals back.
@@ -267,6 +279,7 @@ impl ValueFormat {
     pub const fn group(self, head_dim: usize) -> usize {
         match self {
             Self::Affine { group, .. } => group as usize,
+            Self::Page { group, .. } if group != 0 => group as usize,
             _ => head_dim,
         }
     }
@@ -294,6 +307,10 @@ impl Format {
         };
         let turbo_fits =
             |bits: u8| if (1..=TURBO_BITS).contains(&bits) { Ok(()) } else { Err(FormatError::TurboBits(bits)) };
+        let page_fits = |code: PageCode, group: usize| match code {
+            PageCode::Int(bits) if !(2..=8).contains(&bits) => Err(FormatError::Bits(bits)),
+            _ => group_fits(group),
+        };
         let is_store = |format: Dtype| if format == store { Ok(()) } else { Err(FormatError::Store { format, store }) };
         match self.key {
             KeyFormat::F16 => is_store(Dtype::F16)?,
@@ -309,6 +326,7 @@ impl Format {
                     return Err(FormatError::GtqBits { halves, tiles });
                 }
             }
+            KeyFormat::Page { code, .. } => page_fits(code, self.key.group(head_dim))?,
         }
         match self.value {
             ValueFormat::F16 => is_store(Dtype::F16)?,
@@ -316,6 +334,7 @@ impl Format {
             ValueFormat::Affine { bits, .. } if !(2..=8).contains(&bits) => return Err(FormatError::Bits(bits)),
             ValueFormat::Affine { group, .. } => group_fits(group as usize)?,
             ValueFormat::Turbo { bits } => turbo_fits(bits)?,
+            ValueFormat::Page { code, .. } => page_fits(code, self.value.group(head_dim))?,
         }
         let refine = self.refine;
         let fits = matches!((self.key, self.value), (KeyFormat::Channel8 { .. }, ValueFormat::Affine { .. }))
@@ -324,25 +343,6 @@ impl Format {
             return Err(FormatError::Refine { refine, key: self.key, value: self.value });
         }
         Ok(self)
-    }
-}
-
-/// Half bits as a number of bits: 5 is `2.5`.
-struct HalfBits(u8);
-
-impl fmt::Display for HalfBits {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.0 / 2)?;
-        if self.0.is_multiple_of(2) { Ok(()) } else { f.write_str(".5") }
-    }
-}
-
-impl FromStr for HalfBits {
-    type Err = FormatError;
-    fn from_str(s: &str) -> Result<Self, FormatError> {
-        let (bits, half) = s.strip_suffix(".5").map_or((s, 0), |bits| (bits, 1));
-        let halves = number::<u8>(bits)?.checked_mul(2).and_then(|halves| halves.checked_add(half));
-        halves.map(Self).ok_or_else(|| FormatError::Syntax(s.to_owned()))
     }
 }
 
@@ -358,6 +358,7 @@ impl fmt::Display for KeyFormat {
             Self::Turbo { bits, calibrated: false } => write!(f, "tq{bits}"),
             Self::Turbo { bits, calibrated: true } => write!(f, "ctq{bits}"),
             Self::Gtq { halves } => write!(f, "gtq{}", HalfBits(halves)),
+            Self::Page { code, group } => code.write(group, f),
         }
     }
 }
@@ -369,6 +370,7 @@ impl fmt::Display for ValueFormat {
             Self::Bf16 => f.write_str("bf16"),
             Self::Affine { bits, group } => write!(f, "v{bits}g{group}"),
             Self::Turbo { bits } => write!(f, "tq{bits}"),
+            Self::Page { code, group } => code.write(group, f),
         }
     }
 }
@@ -386,7 +388,7 @@ impl fmt::Display for Format {
     }
 }
 
-fn number<T: FromStr>(text: &str) -> Result<T, FormatError> {
+pub(crate) fn number<T: FromStr>(text: &str) -> Result<T, FormatError> {
     text.parse().map_err(|_| FormatError::Syntax(text.to_owned()))
 }
 
@@ -402,6 +404,10 @@ impl FromStr for KeyFormat {
             _ if s.starts_with("tq") => Self::Turbo { bits: number(&s[2..])?, calibrated: false },
             _ if s.starts_with("ctq") => Self::Turbo { bits: number(&s[3..])?, calibrated: true },
             _ if s.starts_with("gtq") => Self::Gtq { halves: s[3..].parse::<HalfBits>()?.0 },
+            _ if let Some(page) = PageCode::parse(s) => {
+                let (code, group) = page?;
+                Self::Page { code, group }
+            }
             _ => {
                 let rest = s.strip_prefix('t').ok_or_else(|| FormatError::Syntax(s.to_owned()))?;
                 match rest.split_once('g') {
@@ -420,6 +426,10 @@ impl FromStr for ValueFormat {
             "f16" => Self::F16,
             "bf16" => Self::Bf16,
             _ if s.starts_with("tq") => Self::Turbo { bits: number(&s[2..])? },
+            _ if let Some(page) = PageCode::parse(s) => {
+                let (code, group) = page?;
+                Self::Page { code, group }
+            }
             _ => {
                 let split = s.strip_prefix('v').and_then(|r| r.split_once('g'));
                 let (bits, group) = split.ok_or_else(|| FormatError::Syntax(s.to_owned()))?;
@@ -472,6 +482,8 @@ mod tests {
             "ctq4-v4g64-b64",
             "gtq3-tq3-b64",
             "gtq2.5-v4g64-b32",
+            "e4m3-e5m2g64-b64",
+            "p8g32-p4-b16",
             "f16-f16-b32",
             "bf16-bf16-b16",
         ] {
@@ -511,29 +523,6 @@ mod tests {
     }
 
     #[test]
-    fn there_are_as_many_radii_as_widths_that_a_head_can_have() {
-        // All multisets of widths, by what they sum to.
-        fn most(tiles: usize, bits: usize, from: usize) -> Option<usize> {
-            if tiles == 0 {
-                return (bits == 0).then_some(0);
-            }
-            (from..=usize::from(TURBO_BITS).min(bits))
-                .flat_map(|b| (1..=tiles).map(move |n| (b, n)))
-                .filter(|(b, n)| b * n <= bits)
-                .filter_map(|(b, n)| most(tiles - n, bits - b * n, b + 1))
-                .max()
-                .map(|found| found + 1)
-        }
-        for (dim, block) in [(64, 16), (64, 32), (96, 64), (128, 64), (256, 16), (256, 64)] {
-            let tiles = dim / gtq_tile(block);
-            for halves in (2..=2 * TURBO_BITS).filter(|h| (usize::from(*h) * tiles).is_multiple_of(2)) {
-                let found = KeyFormat::Gtq { halves }.scales(dim, block);
-                assert_eq!(Some(found), most(tiles, usize::from(halves) * tiles / 2, 1), "{dim} {block} {halves}");
-            }
-        }
-    }
-
-    #[test]
     fn refuses_what_it_does_not_understand() {
         for s in [
             "",
@@ -555,6 +544,12 @@ mod tests {
             "gtq2.-tq4-b64",
             "gtq200-tq4-b64",
             "tq4-gtq4-b64",
+            "p-p8-b64",
+            "p12-p8-b64",
+            "e4m3x-p8-b64",
+            "e4m3g-p8-b64",
+            "e3m4-p8-b64",
+            "p8-e5m2g6x-b64",
         ] {
             assert!(s.parse::<Format>().is_err(), "{s}");
         }
@@ -575,6 +570,13 @@ mod tests {
             let refused = f.validated(dim, Dtype::F16).unwrap_err();
             assert_eq!(refused, FormatError::GtqBits { halves, tiles });
             assert!(refused.to_string().contains(&s[3..6]), "{refused}");
+        }
+        for (s, bits) in [("p1-p8-b64", 1), ("p8-p9-b64", 9), ("p0g32-e4m3-b64", 0)] {
+            let f: Format = s.parse().unwrap();
+            assert_eq!(f.validated(128, Dtype::F16), Err(FormatError::Bits(bits)));
+        }
+        for s in ["e4m3g48-p8-b32", "p8-e5m2g24-b32"] {
+            assert!(matches!(s.parse::<Format>().unwrap().validated(128, Dtype::F16), Err(FormatError::Group { .. })));
         }
         let f: Format = "k8-v4g48-b32".parse().unwrap();
         assert_eq!(f.validated(128, Dtype::F16), Err(FormatError::Group { group: 48, head_dim: 128 }));

@@ -13,18 +13,20 @@
 //! **Bit planes.** A `b`-bit code is cut into planes of 8, 4, 2 and 1 bits (the binary digits of `b`, widest first; the
 //! widest plane holds the *high* bits). With `N` codes, a plane of width `w` takes `N w / 8` bytes and is cut into `8/w`
 //! equal segments: byte `i` holds element `i` of segment `j` in bits `w j .. w (j+1)`. So an 8-bit plane is the codes
-//! themselves, and the low nibbles of a 4-bit plane are the first half of the elements.
+//! themselves, and the low nibbles of a 4-bit plane are the first half of the elements. Floating-point codes are a byte each and
+//! lie row-major, `[token][channel]`, as uncoded sides do.
 //!
 //! **Residuals**, math.md (2.23): `r + 2^(bits-1)` for every element, in the element order and the bit planes of the codes of
 //! their side.
 //!
 //! **Block-GTQ.** Keys are in the order of (2.18), and each group of one width has codes of its own, element order and bit planes as if
-//! its channels were the head; groups follow each other. A tile of [`crate::format::gtq_tile`] channels, of which a group is a
+//! its channels were the head; groups follow each other. A tile of [`crate::tiles::gtq_tile`] channels, of which a group is a
 //! multiple, fills whole lines of every plane.
 //!
 //! **Scales.** Per-channel keys: `sigma[d]`, then `z[d]`, in the format's metadata type. Per-token keys:
 //! `scale[group][token]`, f16. Values: `sigma[group][token]`, then `z[group][token]`, f16. TurboQuant, either side:
-//! `radius[token]`, f16; Block-GTQ keys `radius[group][token]`, those of groups that a head lacks 0.
+//! `radius[token]`, f16; Block-GTQ keys `radius[group][token]`, those of groups that a head lacks 0. One scale per block, either
+//! side: `scale[group]`, f16.
 use crate::summary::{REFINED_SUMMARY_BYTES, SUMMARY_BYTES};
 use crate::{Dtype, Format, Geometry, KeyFormat, ValueFormat};
 use core::ops::Range;
@@ -74,6 +76,12 @@ pub const fn value_index(token: usize, channel: usize, dim: usize) -> usize {
     (token / 4) * 4 * dim + channel * 4 + token % 4
 }
 
+/// Index of an element (`token`, `channel`) of a side that lies row-major, `dim` channels per head.
+#[inline]
+pub const fn row_index(token: usize, channel: usize, dim: usize) -> usize {
+    token * dim + channel
+}
+
 /// Code `index` out of the planes in `section`. Out-of-range reads give 0 bits.
 #[inline]
 pub fn read_code(section: &[u8], bits: usize, count: usize, index: usize) -> u8 {
@@ -108,11 +116,12 @@ pub struct RecordLayout {
     pub store: Dtype,
     /// Key codes (bit planes), or the 16-bit keys themselves.
     pub key_codes: Range<usize>,
-    /// Key scales: `sigma[d], z[d]` per channel, or `scale[group][token]`, or `radius[group][token]`; empty for uncoded keys.
+    /// Key scales: `sigma[d], z[d]` per channel, or `scale[group][token]`, or `radius[group][token]`, or `scale[group]`; empty for
+    /// uncoded keys.
     pub key_scales: Range<usize>,
     /// Value codes (bit planes), or the 16-bit values themselves.
     pub value_codes: Range<usize>,
-    /// Value scales `sigma[group][token]`, then `z[group][token]`, or `radius[token]`; empty for uncoded values.
+    /// Value scales `sigma[group][token]`, then `z[group][token]`, or `radius[token]`, or `scale[group]`; empty for uncoded values.
     pub value_scales: Range<usize>,
     /// Error summary; of a refinable format, the summary of the refined block follows in the same section.
     pub summary: Range<usize>,
@@ -142,11 +151,13 @@ impl RecordLayout {
             KeyFormat::Token { .. } | KeyFormat::Turbo { .. } | KeyFormat::Gtq { .. } => {
                 2 * tokens * format.key.scales(dim, tokens)
             }
+            KeyFormat::Page { .. } => dim / format.key.group(dim) * 2,
         };
         let value_scales = match format.value {
             ValueFormat::F16 | ValueFormat::Bf16 => 0,
             ValueFormat::Affine { .. } => 2 * tokens * (dim / format.value.group(dim)) * 2,
             ValueFormat::Turbo { .. } => tokens * 2,
+            ValueFormat::Page { .. } => dim / format.value.group(dim) * 2,
         };
         let mut at = 0;
         let mut section = |bytes: usize| {
@@ -237,6 +248,8 @@ mod tests {
                 "gtq3-tq5-b32",
                 "gtq2-v4g32-b16",
                 "gtq5.5-tq3-b64",
+                "e4m3-p4g32-b16",
+                "p3g16-e5m2g32-b64",
                 "k8-v4g32-b64-r5.4",
                 "k8-v2g16-b16-r1.7",
             ] {
@@ -262,6 +275,8 @@ mod tests {
         assert_eq!(layout("k8-v6g64-b64", 128).net_bytes(), (136 + 104) * 64 + 32);
         // TurboQuant: 4 bits and a radius of 2 bytes a side.
         assert_eq!(layout("tq4-tq4-b64", 128).net_bytes(), (66 + 66) * 64 + 32);
+        // A byte a channel, and of scales and summaries less than two bytes a token.
+        assert!(layout("e4m3-e4m3-b64", 128).bytes <= 259 * 64);
         assert!(layout("tq4-tq4-b64", 128).bytes <= 136 * 64 && layout("tq3-tq3-b64", 128).bytes <= 104 * 64);
         // Block-GTQ: radii of six widths at 3 bits, of four at 2.
         assert_eq!(layout("gtq3-tq3-b64", 128).net_bytes(), (48 + 12 + 50) * 64 + 32);

@@ -1,13 +1,14 @@
 //! The queries of a call, made ready for every block: folded, rotated, and as digits where no block's scales are in them.
 use crate::arch::generic::keys::digits_of;
-use crate::attend::{Kernel, Workspace, square};
+use crate::attend::{Kernel, Workspace};
 use crate::error::KernelError;
 use crate::line::{Line, fill};
+use crate::magnitude::square;
 use crate::query::Shape;
 use crate::slack::inflate;
 use crate::turbo::turn_in;
 use certkv_codec::KeyMetric;
-use certkv_core::KeyFormat;
+use certkv_core::PageCode;
 
 impl Kernel {
     /// Copies and checks the queries, and makes what does not depend on the block. Of a calibrated format without `metric`
@@ -42,7 +43,9 @@ impl Kernel {
         if let Some(groups) = groups {
             work.parts.set(groups, self.shape.tokens);
         }
-        if matches!(self.layout.format.key, KeyFormat::Token { .. }) || self.layout.format.key.is_rotated() {
+        if self.layout.format.key.page().is_some_and(PageCode::is_float) {
+            self.load_float_query(work);
+        } else if self.scales_after_products() {
             // Groups of unlike width are made of tiles, whose digits are summed together below.
             let (n, group) = (dim / 16, if groups.is_some() { 16 } else { self.layout.format.key.group(dim) });
             let mut turned = [Line::ZERO; 16];

@@ -107,7 +107,9 @@ fn repair_is_the_pass_with_the_new_sides() {
             "tq4-tq4-b32",
             "ctq4-tq4-b32",
             "gtq5-tq4-b32",
-        ][case as usize % 7];
+            "e4m3-e5m2-b32",
+            "p8-p4g32-b16",
+        ][case as usize % 9];
         let mut before = Cache::new(format, [64, 128][case as usize / 4 % 2], 3, 900, (seed % 7) as usize, seed);
         before.promote(seed, 0.1);
         before.skip(seed, [0.0, 0.5][case as usize % 2]);

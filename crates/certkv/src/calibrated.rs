@@ -6,7 +6,7 @@
 use crate::{Cache, Config, Error};
 use certkv_codec::{CodecError, KeyGroups, KeyMetric};
 use certkv_control::{Calibration, calibration::CalibrationError};
-use certkv_core::{Format, KeyFormat, TURBO_BITS, format::gtq_tile, hash::hash64};
+use certkv_core::{Format, KeyFormat, TURBO_BITS, hash::hash64, tiles::gtq_tile};
 use std::sync::Arc;
 
 /// A calibration and its name.

@@ -6,7 +6,7 @@ use certkv_testkit::calibrate::turned;
 use certkv_testkit::generate::{GEOMETRIES, Kind, Rng, Shape, heads};
 use certkv_testkit::oracle::{Attention, distance, norm};
 
-const FORMATS: [&str; 19] = [
+const FORMATS: [&str; 21] = [
     "k8-v4g64-b64",
     "k8-v4g32-b32",
     "k8-v8g64-b64",
@@ -26,6 +26,8 @@ const FORMATS: [&str; 19] = [
     "gtq3-tq3-b64",
     "gtq4-v4g32-b32",
     "gtq5-tq4-b16",
+    "e4m3-e4m3-b64",
+    "p8g32-p4g32-b32",
 ];
 const TOLERANCES: [f64; 5] = [0.01, 0.02, 0.05, 0.1, 0.2];
 

@@ -9,9 +9,7 @@ use certkv_control::{
     Calibration, CalibrationError,
     calibration::{HeadScheme, Rule},
 };
-use certkv_core::{
-    Dtype, Format, Geometry, KeyFormat, RecordLayout, Refine, TURBO_BITS, ValueFormat, format::gtq_tile,
-};
+use certkv_core::{Dtype, Format, Geometry, KeyFormat, RecordLayout, Refine, TURBO_BITS, ValueFormat, tiles::gtq_tile};
 
 /// Seed of the rotations.
 const SEED: u64 = 1;

@@ -39,6 +39,8 @@ fn specs(small: bool) -> Vec<Spec> {
         "tq1-v4g32-b16",
         "k8-tq4-b32",
         "k8-v4g64-b64-r8.4",
+        "e4m3-e4m3-b64",
+        "p8g32-e5m2-b32",
     ];
     for (i, format) in formats.into_iter().enumerate() {
         for dim in [64, 96, 128, 256] {
@@ -214,7 +216,11 @@ fn main() -> ExitCode {
     };
     let all = || -> Result<bool, Failure> {
         let stream = GpuStream::new(&gpu, Priority::default())?;
-        let good = parity(&gpu, &stream, &compiler, &specs(words.iter().any(|w| w == "--small")))?;
+        let mut specs = specs(words.iter().any(|w| w == "--small"));
+        if let Some(text) = value("--only") {
+            specs.retain(|s| s.format.contains(text.as_str()));
+        }
+        let good = parity(&gpu, &stream, &compiler, &specs)?;
         if words.iter().any(|w| w == "--times") {
             let formats = value("--formats").map_or("k8-v4g64-b64,tq4-tq4-b64,f16-f16-b64", String::as_str);
             times::print(&gpu, &stream, &compiler, formats.split(','))?;

@@ -5,15 +5,16 @@
     clippy::needless_range_loop,
     reason = "each test binary uses its part; formulas keep indices"
 )]
-use certkv_codec::gtq::{self, BlockGtq, Levels, Part, Scheme};
+mod grouped;
+mod page;
+
 use certkv_codec::rotation::{self, Rotation};
 use certkv_codec::turboquant;
 use certkv_codec::{KeyGroups, KeyMetric};
-use certkv_core::format::gtq_tile;
 use certkv_core::hash::splitmix64;
 use certkv_core::layout::{key_index, read_code, value_index, write_code};
 use certkv_core::round::{Fp, down, nearest, up, up_f32};
-use certkv_core::{Dtype, ErrorSummary, Geometry, KeyFormat, Pairing, RecordLayout, ValueFormat};
+use certkv_core::{Dtype, ErrorSummary, Geometry, KeyFormat, PageCode, Pairing, RecordLayout, ValueFormat};
 use certkv_kernel::{Block, BlockSource, Tail};
 
 /// Deterministic random numbers.
@@ -106,51 +107,6 @@ fn in_metric<'a>(metric: &'a Option<(Vec<f32>, Vec<f32>)>, groups: &'a Option<Ke
     metric.map(|metric| groups.as_ref().map_or(metric, |groups| metric.grouped(groups).unwrap()))
 }
 
-/// Widths of the pairs of Block-GTQ keys, drawn as tiles that move bits to each other.
-pub fn widths(l: &RecordLayout, seed: u64) -> Option<Vec<u8>> {
-    let KeyFormat::Gtq { halves } = l.format.key else { return None };
-    let (tile, mut rng) = (gtq_tile(l.tokens()), Rng(splitmix64(seed ^ 31)));
-    let mut bits = vec![halves / 2; l.dim / tile];
-    let more = usize::from(halves % 2) * bits.len() / 2;
-    bits[..more].iter_mut().for_each(|b| *b += 1);
-    for _ in 0..4 * bits.len() {
-        let (from, to) = (rng.below(bits.len()), rng.below(bits.len()));
-        if from != to && bits[from] > 1 && bits[to] < 6 {
-            (bits[from], bits[to]) = (bits[from] - 1, bits[to] + 1);
-        }
-    }
-    // Pairs in any order.
-    let mut order: Vec<usize> = (0..l.dim / 2).collect();
-    (0..order.len()).for_each(|i| order.swap(i, rng.below(l.dim / 2)));
-    let mut widths = vec![0; l.dim / 2];
-    order.into_iter().enumerate().for_each(|(i, pair)| widths[pair] = bits[i / (tile / 2)]);
-    Some(widths)
-}
-
-/// The reference codec of such keys, which takes them in their metric.
-fn reference(groups: &KeyGroups) -> BlockGtq {
-    let pairs = groups.channels() / 2;
-    let mut bits = vec![0; pairs];
-    for group in groups.groups() {
-        group.channels().iter().filter(|c| **c < pairs).for_each(|c| bits[*c] = group.bits());
-    }
-    BlockGtq::new(&Scheme { levels: Levels::Bytes, ..Scheme::new(&bits, rotation::SEED) }).unwrap()
-}
-
-/// Codes and radii of such keys, as the bytes of a record have them.
-fn parts(l: &RecordLayout, codec: &BlockGtq, record: &[u8]) -> Vec<Part> {
-    let (n, codes, mut at) = (l.tokens(), &record[l.key_codes.clone()], 0);
-    let part = |(g, group): (usize, &gtq::Group)| {
-        let (channels, bits) = (group.channels().len(), usize::from(group.bits()));
-        let section = &codes[at..at + n * channels * bits / 8];
-        at += section.len();
-        let code = |i: usize| read_code(section, bits, n * channels, key_index(i / channels, i % channels, channels));
-        let radius = |t: usize| get(&record[l.key_scales.clone()], Dtype::F16, g * n + t);
-        Part { codes: (0..n * channels).map(code).collect(), radius: (0..n).map(radius).collect() }
-    };
-    codec.groups().iter().enumerate().map(part).collect()
-}
-
 pub fn geometry(heads: usize, dim: usize, store: Dtype) -> Geometry {
     Geometry { store, ..Geometry::new(1, heads, 1, dim).unwrap() }
 }
@@ -200,7 +156,7 @@ impl Cache {
             (0..n).flat_map(|t| token(rng, kind, dim, value, at + t)).map(|x| store.encode16(x as f32)).collect()
         };
         let metric = layout.format.key.is_calibrated().then(|| metric(kind, dim, seed));
-        let groups = widths(&layout, seed).map(|bits| KeyGroups::new(&bits, Pairing::Half, dim).unwrap());
+        let groups = grouped::widths(&layout, seed).map(|bits| KeyGroups::new(&bits, Pairing::Half, dim).unwrap());
         let in_metric = in_metric(&metric, &groups);
         let blocks = (0..full)
             .map(|b| {
@@ -339,6 +295,16 @@ fn get(section: &[u8], meta: Dtype, i: usize) -> f64 {
     }
 }
 
+type Order<'a> = &'a dyn Fn(usize, usize) -> usize;
+
+fn key_page<'a>(l: &'a RecordLayout, code: PageCode, order: Order<'a>) -> page::Side<'a> {
+    page::Side { code, group: l.format.key.group(l.dim), codes: &l.key_codes, scales: &l.key_scales, order }
+}
+
+fn value_page<'a>(l: &'a RecordLayout, code: PageCode, order: Order<'a>) -> page::Side<'a> {
+    page::Side { code, group: l.format.value.group(l.dim), codes: &l.value_codes, scales: &l.value_scales, order }
+}
+
 /// Encodes one block; the error summary is measured on the decoded block.
 pub fn encode(l: &RecordLayout, keys: &[u16], values: &[u16], centre: &[f64]) -> Vec<u8> {
     encode_in(None, l, keys, values, centre)
@@ -408,22 +374,8 @@ pub fn encode_in(
                 }
             }
         }
-        KeyFormat::Gtq { .. } => {
-            let codec = reference(metric.unwrap().groups().unwrap());
-            let coded = gtq::encode(&codec, &k.concat()).unwrap();
-            let mut at = 0;
-            for (g, (group, part)) in codec.groups().iter().zip(coded).enumerate() {
-                let (channels, bits) = (group.channels().len(), usize::from(group.bits()));
-                let section = &mut record[l.key_codes.clone()][at..at + n * channels * bits / 8];
-                at += section.len();
-                for (i, code) in part.codes.iter().enumerate() {
-                    write_code(section, bits, n * channels, key_index(i / channels, i % channels, channels), *code);
-                }
-                for (t, radius) in part.radius.iter().enumerate() {
-                    put(&mut record[l.key_scales.clone()], Dtype::F16, g * n + t, *radius);
-                }
-            }
-        }
+        KeyFormat::Gtq { .. } => grouped::write(metric.unwrap().groups().unwrap(), l, &k, &mut record),
+        KeyFormat::Page { code, .. } => key_page(l, code, &|t, c| key_index(t, c, dim)).write(&k, &mut record),
         _ => words(&mut record[l.key_codes.clone()], keys),
     }
     match l.format.value {
@@ -458,6 +410,7 @@ pub fn encode_in(
                 }
             }
         }
+        ValueFormat::Page { code, .. } => value_page(l, code, &|t, c| value_index(t, c, dim)).write(&v, &mut record),
         _ => words(&mut record[l.value_codes.clone()], values),
     }
     let summary = summary(metric, l, &record, &k, key_norm, &v, centre);
@@ -490,6 +443,7 @@ pub fn decode(metric: Option<KeyMetric<'_>>, l: &RecordLayout, record: &[u8]) ->
         }
         // Below, all at once.
         KeyFormat::Gtq { .. } => 0.0,
+        KeyFormat::Page { code, .. } => key_page(l, code, &|t, c| key_index(t, c, dim)).read(record, count, dim, t, c),
         _ => word(&l.key_codes, t, c),
     });
     let values = rows(&|t, c| match l.format.value {
@@ -504,6 +458,9 @@ pub fn decode(metric: Option<KeyMetric<'_>>, l: &RecordLayout, record: &[u8]) ->
             let level = f64::from(turboquant::level_bytes(dim, bits)[usize::from(code)]) - 128.0;
             level * get(&record[l.value_scales.clone()], Dtype::F16, t)
         }
+        ValueFormat::Page { code, .. } => {
+            value_page(l, code, &|t, c| value_index(t, c, dim)).read(record, count, dim, t, c)
+        }
         _ => word(&l.value_codes, t, c),
     });
     let back = |mut rows: Vec<Vec<f64>>| {
@@ -513,11 +470,7 @@ pub fn decode(metric: Option<KeyMetric<'_>>, l: &RecordLayout, record: &[u8]) ->
     };
     let keys = match (l.format.key, metric.and_then(|m| m.groups())) {
         (KeyFormat::Turbo { .. }, _) => back(keys),
-        (_, Some(groups)) => {
-            let codec = reference(groups);
-            let decoded = gtq::decode(&codec, &parts(l, &codec, record)).unwrap();
-            decoded.chunks_exact(dim).map(<[f64]>::to_vec).collect()
-        }
+        (_, Some(groups)) => grouped::read(groups, l, record),
         _ => keys,
     };
     let values = if matches!(l.format.value, ValueFormat::Turbo { .. }) { back(values) } else { values };
