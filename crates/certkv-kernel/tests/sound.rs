@@ -6,7 +6,7 @@ use certkv_kernel::{Arch, Certificate, Kernel, KernelError, Masses, Partial, Sco
 use common::{Cache, KINDS, distance, norm};
 
 /// Formats x group sizes that the layouts allow.
-const FORMATS: [&str; 37] = [
+const FORMATS: [&str; 42] = [
     "k8-v4g64-b64",
     "k8-v4g32-b32",
     "k8-v4g16-b32",
@@ -35,6 +35,11 @@ const FORMATS: [&str; 37] = [
     "ctq3-v8g32-b32",
     "ctq6-f16-b32",
     "ctq1-tq2-b64",
+    "gtq3-tq3-b64",
+    "gtq2-v4g16-b32",
+    "gtq4-f16-b16",
+    "gtq2.5-tq2-b32",
+    "gtq5-v8g32-b64",
     "e4m3-e4m3-b64",
     "e4m3g32-e5m2g64-b16",
     "e5m2-v4g32-b32",
@@ -273,7 +278,7 @@ fn the_key_bound_is_reached() {
         cache.centre = vec![0.0; dim];
         cache.queries = vec![(0.6 / (f64::from(cache.geometry.scale) * dim as f64 * sigma)) as f32; dim];
         let record = common::encode(&cache.layout, &keys, &values, &cache.centre);
-        let decoded = common::decode(&cache.layout, &record).0;
+        let decoded = common::decode(None, &cache.layout, &record).0;
         for (c, x) in decoded[0].iter().enumerate() {
             cache.tail_keys[c] = encode(*x);
         }

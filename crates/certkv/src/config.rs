@@ -34,7 +34,7 @@ pub struct Config {
     pub geometry: Geometry,
     /// One format for all layers, or one per layer. Consecutive layers of equal format and window share a block table.
     pub formats: Vec<Format>,
-    /// Centres and balance scales of keys, for formats that code them so (`ctq4`): of this geometry, and of the model whose keys
+    /// Centres, balance scales and widths of keys, for formats that code them so (`ctq4`, `gtq3`): of this geometry, and of the model whose keys
     /// these are, which [`Calibration::check_for`] tells. There if and only if a format needs it. What is saved, published or
     /// exported names it, and is refused under another.
     pub calibration: Option<Arc<Calibration>>,
