@@ -154,6 +154,12 @@ static void refusals(const certkv::Cache &cache, const certkv::Sequence &sequenc
     OK(step.attend(0, q, out, four));
     TRUE(certificates[0].status != CERTKV_UNCERTIFIED && certificates[Q_HEADS].status == CERTKV_UNCERTIFIED);
     OK(step.attend(0, q, out));
+    // The same as tensors, over the queries.
+    std::vector<float> both = q;
+    OK(step.attend_tensors(0, certkv::Tensor(both.data()), certkv::Tensor(both.data(), CERTKV_F32, CERTKV_SPACE_HOST, Q, DIM), four));
+    TRUE(both == out);
+    REFUSED(CERTKV_SHAPE, "out", step.attend_tensors(0, certkv::Tensor(q.data()), certkv::Tensor(out.data(), CERTKV_F32, CERTKV_SPACE_HOST, 0, 1)));
+    REFUSED(CERTKV_ORDER, "twice", step.append_tensors(0, certkv::Tensor(out.data()), certkv::Tensor(out.data())));
     REFUSED(CERTKV_ORDER, "layer", step.finish()); // Layer 1 is missing: rolled back, and over.
     TRUE(!step && *sequence.length() == 0);
     REFUSED(CERTKV_NULL_POINTER, "step", step.finish());

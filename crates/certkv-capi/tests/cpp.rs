@@ -1,6 +1,6 @@
 //! `include/certkv.hpp`: every compiler mode takes it, programs in C++ get what they were promised, and misuse does not compile.
 mod common;
-use common::{compiler, install, note, output, program, root, run, scratch, with};
+use common::{calibration, compiler, install, note, output, program, root, run, scratch, with};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -137,7 +137,7 @@ fn files_of_different_modes_link_together() {
 }
 
 /// One program per object, and how many checks it makes at least.
-const PROGRAMS: [(&str, u32); 13] = [
+const PROGRAMS: [(&str, u32); 14] = [
     ("result", 30),
     ("cache", 35),
     ("sequence", 55),
@@ -150,6 +150,7 @@ const PROGRAMS: [(&str, u32); 13] = [
     ("gpu", 27),
     ("device", 35),
     ("store", 60),
+    ("calibration", 25),
     ("thrown", 9),
 ];
 
@@ -175,6 +176,7 @@ fn symbols(file: &Path, option: &str) -> BTreeSet<String> {
 fn programs_get_what_they_were_promised() {
     let dir = scratch("cpp_programs");
     install(&dir);
+    calibration(&dir);
     let (mut called, mut made_of) = (BTreeSet::new(), BTreeSet::new());
     for (name, least) in PROGRAMS {
         let source = root().join("ffi-tests").join(name).with_extension("cpp");

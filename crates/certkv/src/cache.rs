@@ -2,6 +2,7 @@
 use crate::calibrated::Calibrated;
 use crate::counters::{Counters, Kind};
 use crate::group::Group;
+use crate::moves::MoveEvents;
 use crate::prefix::Prefixes;
 use crate::save::header::Order;
 use crate::sequence::SequenceState;
@@ -101,6 +102,8 @@ pub struct Cache {
     pub(crate) ledger: Arc<Ledger>,
     /// `None` where blocks end with their sequences.
     pub(crate) prefixes: Option<Prefixes>,
+    /// `None` where no moves are kept.
+    pub(crate) moves: Option<MoveEvents>,
     /// `None` where all originals stay in host memory.
     pub(crate) spill: Option<Spilling>,
     pub(crate) pool: Pool,
@@ -143,6 +146,7 @@ impl Cache {
         let pool = Pool::new(config.threads)?;
         // Their memory is reserved: the table never grows.
         let sequences = Sequences { live: Slab::with_capacity(config.max_sequences), generation: 0 };
+        let moves = MoveEvents::create(config.move_events)?;
         let mut cache = Self {
             config,
             device,
@@ -152,6 +156,7 @@ impl Cache {
             groups,
             ledger,
             prefixes: None,
+            moves,
             spill,
             pool,
             counters: Counters::default(),

@@ -8,6 +8,11 @@ use certkv_control::{Calibration, calibration::CalibrationError};
 use certkv_core::hash::hash64;
 use std::sync::Arc;
 
+/// The BLAKE3 digest of a calibration's file, which is its name: what caches made with it depend on.
+pub fn calibration_digest(calibration: &Calibration) -> [u8; 32] {
+    *blake3::hash(&calibration.to_bytes()).as_bytes()
+}
+
 /// A calibration and its name.
 #[derive(Debug)]
 pub(crate) struct Calibrated {
@@ -46,7 +51,7 @@ impl Calibrated {
                 return Err(CalibrationError::OtherHeads { what, file, wanted }.into());
             }
         }
-        let digest = blake3::hash(&calibration.to_bytes());
+        let digest = blake3::Hash::from_bytes(calibration_digest(calibration));
         let words = digest.as_bytes().as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
         let found = Self {
             calibration: Arc::clone(calibration),

@@ -36,6 +36,7 @@ mod error;
 mod events;
 pub mod gpu;
 mod group;
+mod moves;
 mod plan;
 mod prefix;
 #[cfg(feature = "metrics")]
@@ -52,6 +53,7 @@ mod truncate;
 mod work;
 
 pub use cache::{Cache, Chunk, MemoryUse};
+pub use calibrated::calibration_digest;
 pub use certkv_bound::{BytesRead, Cause, Certificate, Rung, Status};
 /// What calibrations are read from files with, and the heads and model that they are checked against.
 pub use certkv_control::calibration;
@@ -76,6 +78,7 @@ pub use config::{Config, DEFAULT_FORMAT, default_format};
 pub use counters::{Moves, Outputs};
 pub use error::Error;
 pub use group::Side;
+pub use moves::{MoveEvent, MoveEvents, MoveKind};
 pub use plan::{Plan, PoolPlan, Requests, RequestsPlan};
 pub use prefix::{CachedPrefix, Eviction, PrefixConfig, PrefixScope, PrefixUnit, PublishedPrefix};
 pub use save::{SaveError, SaveScope};

@@ -1,6 +1,7 @@
 //! Bytes of everything that a cache takes when it is made. Pure arithmetic: creation and planning both start here.
 use crate::config::LayerGroup;
 use crate::group::SEAL_BYTES;
+use crate::moves::MoveEvents;
 use crate::prefix::Prefixes;
 use crate::sequence::SequenceState;
 use crate::{Config, Error, Side};
@@ -201,7 +202,7 @@ impl Sizes {
         Ok(Self {
             groups,
             sequences: config.max_sequences,
-            prefix_bytes,
+            prefix_bytes: prefix_bytes.saturating_add(MoveEvents::bytes(config.move_events)),
             buffer_bytes: config.spill.as_ref().map_or(0, |spill| spill.in_flight.saturating_mul(record)),
             later: units.saturating_mul(centres),
         })

@@ -23,6 +23,8 @@ pub(crate) struct Part {
     pub(crate) state: Box<SequenceState>,
     /// One per KV group.
     pub(crate) reservations: Vec<Reservation>,
+    /// Each token is a decode step; else the chunk is a prompt's.
+    pub(crate) decodes: bool,
 }
 
 /// How far a layer has come.
@@ -81,6 +83,7 @@ impl<'c> Step<'c> {
                 len: state.len(),
                 state,
                 reservations: Vec::with_capacity(cache.groups.len()),
+                decodes: chunk.tokens <= cache.config.chunk_tokens.max(1),
             });
             if let Some(part) = step.parts.last_mut() {
                 for table in &mut part.state.tables {
@@ -169,8 +172,9 @@ impl<'c> Step<'c> {
     /// Attention of the new tokens' queries (after RoPE) over everything up to and including themselves, for one layer.
     /// `queries` and `out` are `[tokens][q_heads * head_dim]`, `certificates` is `[tokens][q_heads]` and may be empty.
     ///
-    /// A chunk of one token is a decode step under the step's policy. A longer chunk is causal attention over the
-    /// originals, which is exact up to the kernel's arithmetic. `out` is written only if the call succeeds.
+    /// A chunk of one token is a decode step under the step's policy, and so is every token of a chunk of up to
+    /// [`crate::Config::chunk_tokens`]. A longer chunk is causal attention over the originals, which is exact up to the kernel's
+    /// arithmetic. `out` is written only if the call succeeds.
     ///
     /// # Errors
     /// A bad layer, shape or order, a query that is not finite, or a device error; [`Error::Uncertifiable`] if an output
@@ -226,7 +230,7 @@ impl<'c> Step<'c> {
         }
         for part in &self.parts {
             let outputs = part.tokens * geometry.q_heads;
-            if part.tokens == 1 {
+            if part.decodes {
                 let first = part.first_row * geometry.q_heads;
                 self.cache.counters.decoded(&work.certificates[first..first + outputs], geometry.group());
             } else {

@@ -37,12 +37,16 @@ pub(crate) fn attend(
     work: &mut Workspace,
 ) -> Result<(), Error> {
     work.wanted.clear();
-    let result = if part.tokens > 1 {
-        prefill::prefill(cache, turn, group, index, layer, part, queries, work)
+    let result = if part.decodes {
+        (0..part.tokens).try_for_each(|row| {
+            // Of the token before.
+            work.heads.iter_mut().for_each(|w| w.resident.clear());
+            decode(cache, turn, group, index, layer, part, row, policy, queries, work)
+        })
     } else {
-        decode(cache, turn, group, index, layer, part, policy, queries, work)
+        prefill::prefill(cache, turn, group, index, layer, part, queries, work)
     };
-    if result.is_ok() && part.tokens == 1 && matches!(policy, Policy::Certified(_)) {
+    if result.is_ok() && part.decodes && matches!(policy, Policy::Certified(_)) {
         work.wanted.collect(group, layer, part, &work.heads, &work.pages, &work.uncoded);
     }
     // A fence stands for finished reads: the guards go before one is recorded.
@@ -52,7 +56,7 @@ pub(crate) fn attend(
     result
 }
 
-/// One token of one sequence under `policy`.
+/// Token `row` of a chunk, over what precedes it and itself, under `policy`.
 #[allow(clippy::too_many_arguments, reason = "one call site; the values have nothing else in common")]
 fn decode(
     cache: &Cache,
@@ -61,16 +65,18 @@ fn decode(
     index: usize,
     layer: usize,
     part: &mut Part,
+    row: usize,
     policy: Policy,
     queries: &[f32],
     work: &mut Workspace,
 ) -> Result<(), Error> {
     let geometry = cache.geometry();
     let group_width = geometry.group() * geometry.head_dim;
-    work.pages.open(cache, group, index, layer, part, true)?;
-    let first_row = part.first_row;
+    work.pages.open(cache, group, index, layer, part, Some(row))?;
+    let first_row = part.first_row + row;
     let SequenceState { centres, heads: memory, uncoded: known, .. } = &mut *part.state;
-    known[layer].resize((part.len + 1) / group.layout.tokens());
+    // What later tokens of the chunk fill is known, and not read yet.
+    known[layer].resize((part.len + part.tokens) / group.layout.tokens());
     let memory = &mut memory[layer * geometry.kv_heads..(layer + 1) * geometry.kv_heads];
     let Workspace { pages, heads, out, certificates, uncoded, .. } = work;
     pages.uncoded(&known[layer], uncoded);
