@@ -419,7 +419,7 @@ static void in_step(void)
     /* Strides of a step of more tokens than there is room for would be a lie. */
     int fits = a.token_stride == 0 && b.token_stride == 0 && c.token_stride == 0;
     uint64_t number = 0;
-    switch (below(12)) {
+    switch (below(13)) {
     case 0:
     case 1:
         answered(certkv_step_append(step, layer, pointer(wide), pointer(other), rarely(30) ? extreme() : tokens * KV, dtype, space));
@@ -449,6 +449,15 @@ static void in_step(void)
     case 10:
         answered(rarely(2) ? certkv_step_after_stream(step, words) : certkv_step_before_stream(step, words));
         break;
+    case 11: {
+        static certkv_tolerance each[Q_HEADS];
+        for (number = 0; number < Q_HEADS; number++) {
+            each[number].relative = rarely(30) ? NAN : rarely(4) ? 1.0 : 0.05;
+            each[number].absolute = rarely(30) ? -1.0 : rarely(2) ? 0.0 : 1.0;
+        }
+        answered(certkv_step_set_tolerances(step, (certkv_tolerance *)pointer(each), size(Q_HEADS)));
+        break;
+    }
     default:
         answered(rarely(2) ? certkv_step_captured(step, words, &capture[0]) : certkv_step_replayed(step, HANDLE(certkv_capture, capture)));
     }

@@ -204,7 +204,7 @@ static void order(certkv_tensor *at, size_t heads, int kind, size_t tokens)
 
 static size_t place(const certkv_tensor *at, size_t heads, size_t t, size_t h)
 {
-    return t * (at->token_stride ? at->token_stride : heads * DIM) + h * (at->head_stride ? at->head_stride : DIM);
+    return t * (at->token_stride ? at->token_stride : (uint64_t)heads * DIM) + h * (at->head_stride ? at->head_stride : (uint64_t)DIM);
 }
 
 /* The same tokens by tensors and by plain calls, in a chunk of which every token has a certificate. */

@@ -1356,6 +1356,21 @@ typedef struct certkv_tensor {
 } certkv_tensor;
 
 /**
+ * How far an output may be from exact attention before its head spends more: the larger of a share of the output's norm and a distance in the
+ * unit of the values. Neither is negative, and one is positive.
+ */
+typedef struct certkv_tolerance {
+  /**
+   * Relative to the norm of the output.
+   */
+  double relative;
+  /**
+   * Whatever the norm.
+   */
+  double absolute;
+} certkv_tolerance;
+
+/**
  * What was published of one head's output; fields as in certkv_certificate, in single precision.
  */
 typedef struct certkv_published_head {
@@ -2879,6 +2894,21 @@ certkv_status certkv_step_attend_tensors(struct certkv_step *step,
                                          const struct certkv_tensor *out,
                                          struct certkv_certificate *certificates,
                                          uint64_t n_certificates);
+
+/**
+ * Tolerances of the attend calls that follow in this step, in place of that of its policy: one for all query heads, or `q_heads`, one for each of a
+ * layer; with 0 `n_tolerances` (and `tolerances` NULL, if wanted) that of the policy again. `tolerances` is borrowed during the call. `tol` of each
+ * certificate says what its output was held to.
+ *
+ * Threads: one at a time per step.
+ * Stream: none.
+ * Capture: not allowed.
+ * Errors: NULL_POINTER, MISALIGNED, INVALID_ARGUMENT (an array beyond memory), INVALID_HANDLE, BUSY_STEP, SHAPE (neither 0 nor 1 nor `q_heads`), POLICY
+ * (one out of range, or a step of another policy than the certified one), UNSUPPORTED (a cache on a GPU), POISONED. Nothing changed.
+ */
+certkv_status certkv_step_set_tolerances(struct certkv_step *step,
+                                         const struct certkv_tolerance *tolerances,
+                                         uint64_t n_tolerances);
 
 /**
  * Ends the cache's part of a recording that `stream` began: between certkv_step_after_stream, by which the cache's stream joined it, and this

@@ -803,6 +803,11 @@ public:
         return detail::done(
             certkv_step_attend_tensors(handle_, layer, &queries, &out, certificates.data(), certificates.size()));
     }
+    // certkv_step_set_tolerances: none for the policy's, one for all query heads, or one for each.
+    [[nodiscard]] Result<void> set_tolerances(span<const certkv_tolerance> tolerances) noexcept
+    {
+        return detail::done(certkv_step_set_tolerances(handle_, tolerances.data(), tolerances.size()));
+    }
     // certkv_step_certificates. Waits.
     [[nodiscard]] Result<void> certificates(std::uint32_t layer, span<certkv_certificate> filled) noexcept
     {

@@ -470,6 +470,13 @@ class certkv_tensor(ctypes.Structure):
     ]
 
 
+class certkv_tolerance(ctypes.Structure):
+    _fields_ = [
+        ("relative", ctypes.c_double),
+        ("absolute", ctypes.c_double),
+    ]
+
+
 class certkv_published_head(ctypes.Structure):
     _fields_ = [
         ("bound", ctypes.c_float),
@@ -683,6 +690,7 @@ STRUCTS = {
     "certkv_step_options": certkv_step_options,
     "certkv_certificate": certkv_certificate,
     "certkv_tensor": certkv_tensor,
+    "certkv_tolerance": certkv_tolerance,
     "certkv_published_head": certkv_published_head,
     "certkv_published_step": certkv_published_step,
     "certkv_memory": certkv_memory,
@@ -1105,6 +1113,14 @@ PROTOTYPES = {
             ctypes.POINTER(certkv_tensor),
             ctypes.POINTER(certkv_tensor),
             ctypes.POINTER(certkv_certificate),
+            ctypes.c_uint64,
+        ],
+    ),
+    "certkv_step_set_tolerances": (
+        certkv_status,
+        [
+            ctypes.c_void_p,
+            ctypes.POINTER(certkv_tolerance),
             ctypes.c_uint64,
         ],
     ),

@@ -39,6 +39,7 @@ mod step;
 mod store;
 mod swap;
 mod tensor;
+mod tolerance;
 mod version;
 mod window;
 
@@ -71,5 +72,6 @@ pub use step::*;
 pub use store::*;
 pub use swap::*;
 pub use tensor::{certkv_step_append_tensors, certkv_step_attend_tensors, certkv_tensor};
+pub use tolerance::*;
 pub use version::{certkv_version, certkv_version_number};
 pub use window::certkv_window;

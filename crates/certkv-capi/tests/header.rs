@@ -82,6 +82,7 @@ fn generated() -> String {
         "certificate",
         "step",
         "tensor",
+        "tolerance",
         "capture",
         "ring",
         "statistics",
@@ -293,6 +294,7 @@ fn both_sides_agree_on_every_offset_and_version() {
             salt_bytes, first_position, marks, n_marks,
         }
         certkv_mark { at, what, what_bytes }
+        certkv_tolerance { relative, absolute }
         certkv_tensor { struct_size, dtype, space, reserved, data, token_stride, head_stride }
         certkv_step_options { struct_size, policy, tolerance }
         certkv_requests { struct_size, reserved, count, tokens, scratch }
@@ -346,6 +348,7 @@ fn both_sides_agree_on_every_offset_and_version() {
         ("certkv_mark", 24),
         ("certkv_step_options", 16),
         ("certkv_tensor", 40),
+        ("certkv_tolerance", 16),
         ("certkv_requests", 32),
         ("certkv_requests_plan", 64),
         ("certkv_scratch_use", 96),

@@ -49,6 +49,7 @@ mod snapshot;
 mod spill;
 mod step;
 mod swap;
+mod tolerance;
 mod truncate;
 mod work;
 
@@ -85,3 +86,4 @@ pub use save::{SaveError, SaveScope};
 pub use snapshot::{ClassUse, PageUse, PoolUse, PrefixUse, ScratchUse, Snapshot};
 pub use spill::{FetchCause, FetchError, Spill, SpillUse};
 pub use step::Step;
+pub use tolerance::Tolerance;

@@ -5,9 +5,9 @@ use crate::counters::Kind;
 use crate::sequence::SequenceState;
 use crate::spill::Turn;
 use crate::work::Workspace;
-use crate::{Cache, Error, Policy};
+use crate::{Cache, Error, Policy, Tolerance};
 use certkv_bound::{Certificate, Status};
-use certkv_core::{SequenceId, span};
+use certkv_core::{Geometry, SequenceId, span};
 use certkv_page::{PageError, Reservation, TableError};
 
 /// One sequence of a step.
@@ -45,6 +45,8 @@ enum Progress {
 pub struct Step<'c> {
     cache: &'c Cache,
     policy: Policy,
+    /// In place of the policy's: none, one for all query heads, or one each.
+    tolerances: Vec<Tolerance>,
     parts: Vec<Part>,
     progress: Vec<Progress>,
     tokens: usize,
@@ -65,6 +67,7 @@ impl<'c> Step<'c> {
         let mut step = Self {
             cache,
             policy,
+            tolerances: Vec::new(),
             parts: Vec::with_capacity(chunks.len()),
             progress: vec![Progress::Waiting; layers],
             tokens: 0,
@@ -110,6 +113,19 @@ impl<'c> Step<'c> {
             self.cache.house(turn, index, &pages)?;
         }
         Ok(())
+    }
+
+    pub(crate) fn geometry(&self) -> &Geometry {
+        self.cache.geometry()
+    }
+
+    pub(crate) fn policy(&self) -> Policy {
+        self.policy
+    }
+
+    pub(crate) fn keep_tolerances(&mut self, tolerances: &[Tolerance]) {
+        self.tolerances.clear();
+        self.tolerances.extend_from_slice(tolerances);
     }
 
     /// New tokens of all chunks: the rows that `append` and `attend` expect, in the order of the chunks.
@@ -211,6 +227,14 @@ impl<'c> Step<'c> {
         work.out.clear();
         work.out.resize(expected, f32::NAN);
         work.wanted.parts = self.parts.len();
+        work.tolerances.clear();
+        work.tolerances.extend_from_slice(&self.tolerances);
+        let of_all = match (self.policy, &self.tolerances[..]) {
+            (Policy::Certified(_), [one]) => *one,
+            (Policy::Certified(policy), _) => Tolerance::relative(policy.tol_rel),
+            _ => Tolerance::NONE,
+        };
+        work.tolerances.resize(geometry.q_heads, of_all);
         work.certificates.clear();
         work.certificates.resize(heads, Certificate::UNCERTIFIED);
         for part in &mut self.parts {

@@ -16,7 +16,7 @@ use crate::sequence::SequenceState;
 use crate::spill::Turn;
 use crate::step::Part;
 use crate::work::{HeadWork, Workspace};
-use crate::{Cache, Error, Policy, SequenceId};
+use crate::{Cache, Error, Policy, SequenceId, Tolerance};
 use certified::HeadCall;
 use certkv_bound::{Cause, Certificate, Rung, Status};
 use certkv_control::BitSet;
@@ -78,7 +78,7 @@ fn decode(
     // What later tokens of the chunk fill is known, and not read yet.
     known[layer].resize((part.len + part.tokens) / group.layout.tokens());
     let memory = &mut memory[layer * geometry.kv_heads..(layer + 1) * geometry.kv_heads];
-    let Workspace { pages, heads, out, certificates, uncoded, .. } = work;
+    let Workspace { pages, heads, out, certificates, uncoded, tolerances, .. } = work;
     pages.uncoded(&known[layer], uncoded);
     let (blocks, seen) = (pages.blocks(), pages.seen());
     let row = &queries[first_row * geometry.q_width()..(first_row + 1) * geometry.q_width()];
@@ -98,7 +98,7 @@ fn decode(
         core::mem::swap(&mut w.memory, m);
     }
     let (sequence, centre) = (part.id, &centres[layer][..]);
-    let call = Decode { cache, group, index, layer, sequence, row, group_width, centre, uncoded, blocks };
+    let call = Decode { cache, group, index, layer, sequence, row, group_width, centre, uncoded, tolerances, blocks };
     let done = call.step(policy, turn, pages, heads);
     for (w, m) in heads.iter_mut().zip(memory) {
         core::mem::swap(&mut w.memory, m);
@@ -130,6 +130,8 @@ pub(crate) struct Decode<'a> {
     pub(crate) group_width: usize,
     pub(crate) centre: &'a [f32],
     pub(crate) uncoded: &'a BitSet,
+    /// `[q_heads]`.
+    pub(crate) tolerances: &'a [Tolerance],
     pub(crate) blocks: usize,
 }
 
@@ -149,7 +151,7 @@ impl Decode<'_> {
                 self.run(pages, heads, |head, w| {
                     head.count_pass(w);
                     head.pass(w)?;
-                    head.certify(0.0, w)
+                    head.certify(w)
                 })?;
                 heads.iter_mut().flat_map(|w| &mut w.certificates).for_each(Certificate::keep_candidate);
                 Ok(())
@@ -178,6 +180,7 @@ impl Decode<'_> {
             queries: &self.row[head * self.group_width..(head + 1) * self.group_width],
             centre: self.centre.get(head * dim..(head + 1) * dim).unwrap_or(&[]),
             metric: self.group.key_metric(self.layer, head),
+            tolerances: &self.tolerances[head * self.group_width / dim..(head + 1) * self.group_width / dim],
             blocks: self.blocks,
         }
     }
@@ -301,7 +304,7 @@ impl Decode<'_> {
             head.sum(w)?;
             w.rescored = w.touched.len();
             head.count_pass(w);
-            head.certify(policy.tol_rel, w)?;
+            head.certify(w)?;
             w.certificates.iter_mut().for_each(Certificate::keep_candidate);
             Ok(())
         };
@@ -323,7 +326,7 @@ impl Decode<'_> {
             } else {
                 self.fetch_all(turn, pages, heads)?;
             }
-            self.promote(policy, pages, heads)?;
+            self.promote(pages, heads)?;
         }
         self.fall_back(turn, pages, heads)?;
         for c in heads.iter_mut().flat_map(|w| &mut w.certificates) {
@@ -346,13 +349,13 @@ impl Decode<'_> {
     }
 
     /// Repairs what `picks` name, and certifies again.
-    fn promote(&self, policy: &Certified, pages: &Pages, heads: &mut [HeadWork]) -> Result<(), Error> {
+    fn promote(&self, pages: &Pages, heads: &mut [HeadWork]) -> Result<(), Error> {
         self.run(pages, heads, |head, w| {
             if w.picks.is_empty() {
                 return Ok(());
             }
             head.repair(w)?;
-            head.certify(policy.tol_rel, w)
+            head.certify(w)
         })
     }
 }
