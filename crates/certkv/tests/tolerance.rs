@@ -64,7 +64,8 @@ fn what_is_asked_of_one_head_costs_another_nothing() {
     let row = random_rows(&g, 1, &mut r);
     let (mut bytes, far) = ([0; 2], Tolerance::absolute(1e3));
     for _ in 0..10 {
-        let queries = random_queries(&g, 1, &mut r);
+        // Small, so that no block needs exact keys for the lenient head.
+        let queries: Vec<f32> = random_queries(&g, 1, &mut r).iter().map(|q| 0.1 * q).collect();
         let answer = attend(&cache, id, &row, &queries, &[Tolerance::relative(0.01), far, far, far]);
         answer.certificates.iter().enumerate().for_each(|(h, c)| bytes[h / 2] += c.bytes.host);
     }
