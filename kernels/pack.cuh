@@ -16,6 +16,7 @@
 #include "codec/channel8.cuh"
 #include "codec/fragment.cuh"
 #include "codec/identity.cuh"
+#include "codec/page_scale.cuh"
 #include "codec/refine.cuh"
 #include "codec/token_sym.cuh"
 #include "codec/turboquant.cuh"
@@ -27,9 +28,12 @@ constexpr u32 DIM = CKV_DIM, BLOCK = CKV_BLOCK, COUNT = DIM * BLOCK;
 constexpr int STORE = CKV_STORE;
 constexpr bool KEY_CHANNEL = CKV_KEY == 1, KEY_TOKEN = CKV_KEY == 2, KEY_CODED = CKV_KEY != 0, VALUE_CODED = CKV_VALUE != 0;
 constexpr bool KEY_TURBO = CKV_KEY == 3, VALUE_TURBO = CKV_VALUE == 2;
+constexpr bool KEY_PAGE = CKV_KEY >= 4, VALUE_PAGE = CKV_VALUE >= 3;
 // Widths and groups that no branch of this layout uses still have to make types.
-constexpr int KEY_BITS = KEY_TOKEN || KEY_TURBO ? CKV_KEY_BITS : 8, VALUE_BITS = VALUE_CODED ? CKV_VALUE_BITS : 8;
-constexpr u32 KEY_GROUP = KEY_TOKEN ? CKV_KEY_GROUP : DIM, VALUE_GROUP = VALUE_CODED ? CKV_VALUE_GROUP : DIM;
+constexpr int KEY_BITS = KEY_TOKEN || KEY_TURBO || KEY_PAGE ? CKV_KEY_BITS : 8, VALUE_BITS = VALUE_CODED ? CKV_VALUE_BITS : 8;
+constexpr u32 KEY_GROUP = KEY_TOKEN || KEY_PAGE ? CKV_KEY_GROUP : DIM, VALUE_GROUP = VALUE_CODED ? CKV_VALUE_GROUP : DIM;
+// Codes of a side with one scale per block, if it is one.
+template <bool KEY> using PageOf = PageScale<KEY ? KEY_PAGE ? CKV_KEY - 4 : 0 : VALUE_PAGE ? CKV_VALUE - 3 : 0, KEY ? KEY_BITS : VALUE_BITS>;
 
 // Residual planes, math.md (2.23), are made from the same errors once the codes are measured: the originals stay until then.
 constexpr bool REFINABLE = CKV_KEY_REFINE > 0;
@@ -43,9 +47,10 @@ constexpr u32 CHUNK = DIM < 4096 / BLOCK ? DIM : 4096 / BLOCK;
 constexpr u32 PIECE = 16, PIECES = DIM / PIECE;
 
 // Scales of a side that live in shared memory.
-constexpr u32 KEY_STEPS = KEY_CHANNEL ? DIM : KEY_TOKEN || KEY_TURBO ? BLOCK * (DIM / KEY_GROUP) : 0;
-constexpr u32 VALUE_STEPS = VALUE_CODED ? BLOCK * (DIM / VALUE_GROUP) : 0;
-constexpr u32 STEPS = KEY_STEPS > VALUE_STEPS ? KEY_STEPS : VALUE_STEPS;
+constexpr u32 KEY_STEPS = KEY_CHANNEL ? DIM : KEY_PAGE ? DIM / KEY_GROUP : KEY_TOKEN || KEY_TURBO ? BLOCK * (DIM / KEY_GROUP) : 0;
+constexpr u32 VALUE_STEPS = VALUE_PAGE ? DIM / VALUE_GROUP : VALUE_CODED ? BLOCK * (DIM / VALUE_GROUP) : 0;
+// An even number: doubles lie behind them.
+constexpr u32 STEPS = ((KEY_STEPS > VALUE_STEPS ? KEY_STEPS : VALUE_STEPS) + 1) / 2 * 2;
 
 // The shared memory of the CTA, in bytes; the launch asks for PACK_SHARED of them.
 // Errors of a channel lie a double more than a block apart: the banks of two channels differ.
@@ -72,7 +77,7 @@ struct Work {
     u16* halves;       // the same in steps, [BLOCK][PITCH]
     double* centre;    // per channel
     double* inverses;  // [INVERSES], 1/scale, or 1 where the scale is 0; index as below
-    float* scale;      // [STEPS], and so on: index channel, or group * BLOCK + token
+    float* scale;      // [STEPS], and so on: index channel, or group * BLOCK + token, or group
     float* offset;
     float* inverse;
     double* slots;
@@ -216,17 +221,55 @@ template <bool KEY> CKV_FN u32 token_scales(const Work& w, u8* section) {
     return bad;
 }
 
+// One scale per group, (2.9a). Returns OVERFLOW if one does not fit.
+template <bool KEY> CKV_FN u32 page_scales(const Work& w, u8* section) {
+    constexpr u32 GROUP = KEY ? KEY_GROUP : VALUE_GROUP, PLACES = GROUP / PIECE * BLOCK;
+    float* sizes = (float*)w.errors;
+    for (u32 i = threadIdx.x; i < BLOCK * PIECES; i += THREADS) {
+        const u32* two = (const u32*)(w.raw + i % BLOCK * ROW + i / BLOCK * PIECE);
+        float size = 0.0f;
+#pragma unroll
+        for (u32 j = 0; j < PIECE / 2; ++j) {
+            const float x = original<STORE>((u16)(two[j] & 0xffffu)), y = original<STORE>((u16)(two[j] >> 16));
+            size = most(most(size, most(x, -x)), most(y, -y));
+        }
+        sizes[i] = size;
+    }
+    sync_threads();
+    u32 bad = 0;
+    for (u32 g = warp(); g < DIM / GROUP; g += WARPS) {
+        float size = 0.0f;
+#pragma unroll 4
+        for (u32 i = lane(); i < PLACES; i += 32) size = most(size, sizes[g * PLACES + i]);
+#pragma unroll
+        for (int d = 16; d > 0; d >>= 1) size = most(size, shfl_xor(size, d));
+        double scale;
+        if (!PageOf<KEY>::scale((double)size, scale)) {
+            bad = OVERFLOW;
+        } else if (lane() == 0) {
+            store_scale<F16>(section, g, scale);
+            put_step(w, g, scale, 0.0);
+        }
+    }
+    return bad;
+}
+
 // The codec and the place of its scales for one side.
 template <bool KEY> struct Side {
+    static constexpr bool page = KEY ? KEY_PAGE : VALUE_PAGE;
+    using Symmetric = TokenSym<KEY ? KEY_BITS : VALUE_BITS>;
     static __device__ __forceinline__ u32 place(u32 token, u32 channel) {
+        if (page) return channel / (KEY ? KEY_GROUP : VALUE_GROUP);
         if (!KEY) return channel / VALUE_GROUP * BLOCK + token;
         return KEY_CHANNEL ? channel : channel / KEY_GROUP * BLOCK + token;
     }
     static __device__ __forceinline__ u32 code(float n) {
+        if (page) return Symmetric::code(n);
         if (!KEY) return Affine<VALUE_BITS>::code(n);
         return KEY_CHANNEL ? Channel8::code(n) : TokenSym<KEY_BITS>::code(n);
     }
     static __device__ __forceinline__ double error(float x, float n, const Step& step) {
+        if (page) return Symmetric::error(x, n, step);
         if (!KEY) return Affine<VALUE_BITS>::error(x, n, step);
         return KEY_CHANNEL ? Channel8::error(x, n, step) : TokenSym<KEY_BITS>::error(x, n, step);
     }
@@ -236,10 +279,16 @@ template <bool KEY> struct Side {
 // are there already, and what they leave. A warp takes a unit at a time, a lane 16 elements,
 // a batch in flight.
 template <bool KEY, bool FINE> CKV_FN void code_chunk(const Work& w, u8* section, u32 first, u32 width) {
+    constexpr bool FLOATING = PageOf<KEY>::floating;
     constexpr u32 TILES = BLOCK / 16, BATCH = REFINABLE || DIM > 128 ? 4 : 8;
     constexpr int BITS = FINE ? KEY ? CKV_KEY_REFINE : CKV_VALUE_REFINE : KEY ? KEY_BITS : VALUE_BITS;
     // The code of an element n steps from its offset, and its error.
     auto code_of = [&w](u32 at, float x, float n, const Step& step, double& error) {
+        if constexpr (FLOATING) {
+            const u32 code = PageOf<KEY>::code((double)x, (double)step.scale);
+            error = (double)x - PageOf<KEY>::value(code) * (double)step.scale;
+            return code;
+        }
         error = Side<KEY>::error(x, n, step);
         if constexpr (FINE) return Residual<BITS>::code(error, (double)step.scale, w.inverses[at]);
         else return Side<KEY>::code(n);
@@ -248,9 +297,10 @@ template <bool KEY, bool FINE> CKV_FN void code_chunk(const Work& w, u8* section
     for (u32 u = warp(); u < units; u += WARPS) {
         const u32 tile = u % TILES, at = 32 * (u / TILES);
         Codes codes = {{0, 0, 0, 0}};
-        u32 unclear = 0;
+        // Floating-point codes take a double quotient each.
+        u32 unclear = FLOATING ? 0xffffu : 0;
 #pragma unroll 1
-        for (u32 batch = 0; batch < 16; batch += BATCH) {
+        for (u32 batch = 0; !FLOATING && batch < 16; batch += BATCH) {
             float x[BATCH];
             Step step[BATCH];
             double error[BATCH];
@@ -275,7 +325,7 @@ template <bool KEY, bool FINE> CKV_FN void code_chunk(const Work& w, u8* section
                 w.errors[(at + channel_of<KEY>(lane(), batch + q)) * COLUMN + 16 * tile + token_of<KEY>(lane(), batch + q)] = error[q];
             }
         }
-        // The few that the double quotient decides, one division for all places of the loops above.
+        // Those that the double quotient decides, one division for all places of the loops above.
         if (unclear != 0) {
 #pragma unroll 1
             for (u32 p = 0; p < 16; ++p) {
@@ -284,7 +334,7 @@ template <bool KEY, bool FINE> CKV_FN void code_chunk(const Work& w, u8* section
                 const float x = original<STORE>(w.raw[token * ROW + first + local]);
                 const u32 place = Side<KEY>::place(token, first + local);
                 const Step step = step_at(w, place);
-                codes.set(p, code_of(place, x, exact_steps(x, step), step, w.errors[local * COLUMN + token]));
+                codes.set(p, code_of(place, x, FLOATING ? 0.0f : exact_steps(x, step), step, w.errors[local * COLUMN + token]));
             }
         }
         store_unit<BITS, COUNT>(section, tile * (DIM / 32) + (first + at) / 32, codes);
@@ -358,18 +408,18 @@ template <bool CODED> CKV_FN double key_magnitude(const Work& w) {
             square = x * x;
         }
     } else if (threadIdx.x < DIM / KEY_GROUP) {
-        double x = 0.0;
+        double x = KEY_PAGE ? (double)w.scale[threadIdx.x] : 0.0;
 #pragma unroll 4
-        for (u32 t = 0; t < BLOCK; ++t) x = larger((double)w.scale[threadIdx.x * BLOCK + t], x);
+        for (u32 t = 0; !KEY_PAGE && t < BLOCK; ++t) x = larger((double)w.scale[threadIdx.x * BLOCK + t], x);
         // The largest code; TurboQuant's largest level.
-        x *= KEY_TURBO ? 63.0 : (double)(1u << (KEY_BITS - 1));
+        x *= KEY_PAGE ? PageOf<true>::most : KEY_TURBO ? 63.0 : (double)(1u << (KEY_BITS - 1));
         square = x * x * (double)KEY_GROUP;
     }
     return cta_sum(square, w.slots);
 }
 
 // The power of two that brings the errors of a side's codes to at most about 1 as halves, those of keys with a scale per channel when
-// they are taken in steps: an error is at most half a step. One of a rotated row is at most its norm, which may lie far below the least
+// they are taken in steps: an error is at most half a step, and of a floating-point code half the widest one. One of a rotated row is at most its norm, which may lie far below the least
 // radius of f16.
 template <bool KEY> CKV_FN double unit_of(const Work& w) {
     if (KEY && KEY_CHANNEL) return 1.0;
@@ -379,7 +429,7 @@ template <bool KEY> CKV_FN double unit_of(const Work& w) {
     float none[1] = {0.0f}, top[1] = {largest};
     cta_sums_and_largest(none, top, (float*)w.slots);
     // A scale is a value of f16, or 0: then there are no errors.
-    const int exponent = (int)(float_as_u32(top[0]) >> 23) - 127;
+    const int exponent = (int)(float_as_u32(top[0]) >> 23) - 127 + PageOf<KEY>::error_exponent;
     return top[0] > 0.0f ? exp2i(-exponent) : 1.0;
 }
 
@@ -444,8 +494,8 @@ template <bool KEY> CKV_FN u32 pack_staged(const Work& w, u32 bad, const float* 
     constexpr u32 END = KEY ? CKV_VALUE_CODES : CKV_SUMMARY;
     constexpr u32 CODES_END = START + COUNT / 8 * (CODED ? KEY ? KEY_BITS : VALUE_BITS : 16);
     constexpr u32 META = KEY && KEY_CHANNEL && CKV_KEY_META == 2 ? 4 : 2;
-    constexpr u32 SCALES_END = SCALES + (CODED ? KEY ? KEY_CHANNEL ? 2 * DIM * META : 2 * KEY_STEPS : (VALUE_TURBO ? 2 : 4) * VALUE_STEPS : 0);
-    constexpr bool TURBO = KEY ? KEY_TURBO : VALUE_TURBO;
+    constexpr u32 SCALES_END = SCALES + (CODED ? KEY ? KEY_CHANNEL ? 2 * DIM * META : 2 * KEY_STEPS : (VALUE_TURBO || VALUE_PAGE ? 2 : 4) * VALUE_STEPS : 0);
+    constexpr bool TURBO = KEY ? KEY_TURBO : VALUE_TURBO, PAGE = KEY ? KEY_PAGE : VALUE_PAGE;
 
     if (!KEY && threadIdx.x < DIM) w.centre[threadIdx.x] = (double)centre[threadIdx.x];
     bad = cta_union(bad, w.flags);
@@ -454,7 +504,8 @@ template <bool KEY> CKV_FN u32 pack_staged(const Work& w, u32 bad, const float* 
 #if CKV_KEY == 3 || CKV_VALUE == 2
         if constexpr (TURBO) bad = turbo_scales<KEY>(w, record + SCALES);
 #endif
-        if constexpr (!(KEY && KEY_CHANNEL) && CODED && !TURBO) bad = token_scales<KEY>(w, record + SCALES);
+        if constexpr (PAGE) bad = page_scales<KEY>(w, record + SCALES);
+        if constexpr (!(KEY && KEY_CHANNEL) && CODED && !TURBO && !PAGE) bad = token_scales<KEY>(w, record + SCALES);
         bad = cta_union(bad, w.flags);
     }
     const bool coded = CODED && bad == 0;

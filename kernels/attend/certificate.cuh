@@ -22,7 +22,8 @@ constexpr float RESIDUAL_STEP = REFINABLE ? 1.5f : 0.0f;
 constexpr float LARGEST_CODE = CKV_VALUE == 1 ? (float)((1 << CKV_VALUE_BITS) - 1) + RESIDUAL_STEP : CKV_VALUE == 2 ? 1.0f : 0.0f;
 constexpr float SPREAD =
     CKV_VALUE == 1 ? 1.0f + 2.0f * (1.0f + RESIDUAL_STEP / (float)((1 << CKV_VALUE_BITS) - 1)) * root((float)CKV_VALUE_GROUP) * UP : 1.0f;
-constexpr int VALUE_CHAIN = TILES * (REFINABLE ? 2 : 1);
+// Codes with one scale per block are summed apart first.
+constexpr int VALUE_CHAIN = TILES * (REFINABLE ? 2 : 1) + (CKV_VALUE >= 3 ? 1 : 0);
 // A rotation of what was summed, in products of a chain.
 constexpr float TURN_CHAIN = TURN_ROUNDING / U_MMA * UP, MERGED_CHAIN = TURBO_VALUES ? TURN_CHAIN : 0.0f;
 
@@ -40,7 +41,7 @@ CKV_FN LogitBound code_bound(const Summary& b, float reach, float step, float sq
     r.delta = reach * b.eps * UP + digit;
     r.lambda = b.kappa * step * norm * UP + ROOT_BLOCK * digit;
 #else
-    constexpr float ROOT_GROUP = root((float)(CKV_KEY == 2 ? CKV_KEY_GROUP : D));
+    constexpr float ROOT_GROUP = root((float)(CKV_KEY == 2 || CKV_KEY >= 4 ? CKV_KEY_GROUP : D));
     const float digit = (reach * U_PAIR * ROOT_D + step * D * 3.0e-8f) * (b.key_mag / ROOT_GROUP) * UP;
     r.delta = reach * b.eps * UP + digit;
     r.lambda = reach * b.kappa * UP + ROOT_BLOCK * digit;

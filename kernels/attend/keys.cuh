@@ -255,7 +255,7 @@ CKV_FN void score_codes(const u8* record, const Query& q, bool finer, Logits& s,
         }
     }
 }
-#elif CKV_KEY == 2
+#elif CKV_KEY == 2 || CKV_KEY >= 4
 // One group of channels of one tile: from codes to the sums of products.
 template <int FIRST>
 CKV_FN void score_group(const u8* codes, const Query& q, int t, int g, float (&c)[COLUMNS][4]) {
@@ -263,14 +263,14 @@ CKV_FN void score_group(const u8* codes, const Query& q, int t, int g, float (&c
 #pragma unroll
     for (int j = g * PER; j < (g + 1) * PER; j++) {
         u32 h[8], high[COLUMNS][4], low[COLUMNS][4];
-        load_codes<CKV_KEY_BITS, 1u << (CKV_KEY_BITS - 1)>(codes, t * CHUNKS + j, h);
+        load_page<CKV_KEY == 2 ? 0 : CKV_KEY - 4, CKV_KEY_BITS>(codes, t * CHUNKS + j, h);
         digits<FIRST, false>(q, j, high, low);
 #pragma unroll
         for (int nt = 0; nt < COLUMNS; nt++) score_unit<false>(h, high[nt], low[nt], c[nt]);
     }
 }
 
-// Logits from symmetric codes with a scale per token and group of channels, math.md (2.7).
+// Logits from symmetric codes with a scale per token and group of channels, math.md (2.7), or from codes with one per block, (2.9a).
 template <int FIRST>
 CKV_FN void score_codes(const u8* record, const Query& q, bool, Logits& s, KeySums& sums) {
     constexpr int GROUPS = D / CKV_KEY_GROUP;
@@ -289,8 +289,9 @@ CKV_FN void score_codes(const u8* record, const Query& q, bool, Logits& s, KeySu
             float c[COLUMNS][4];
             clear(c);
             score_group<FIRST>(record + CKV_KEY_CODES, q, t, g, c);
-            const u8* at = scales + (g * BLOCK + 16 * t + r) * 2;
-            const float first = h_lo(*(const u16*)at), second = h_lo(*(const u16*)(at + 16));
+            const u8* at = scales + (CKV_KEY == 2 ? g * BLOCK + 16 * t + r : g) * 2;
+            const float first = h_lo(*(const u16*)at) * page_raise(CKV_KEY - 4);
+            const float second = CKV_KEY == 2 ? h_lo(*(const u16*)(at + 16)) : first;
 #pragma unroll
             for (int nt = 0; nt < COLUMNS; nt++) {
 #pragma unroll

@@ -104,6 +104,28 @@ CKV_FN void load_codes(const u8* section, int unit, u32 (&h)[8]) {
     }
 }
 
+// Eight pairs of 8-bit floating-point codes, which are the upper bits of a half: e5m2 as they are, e4m3, whose magnitude moves by one, 2^-8
+// too small. Both exactly.
+template <bool E4M3>
+CKV_FN void unit_float(const u8* at, u32 (&h)[8]) {
+    const Vec4 v = *(const Vec4*)at;
+    const u32 w[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        const u32 x = prmt(w[i / 2], 0u, i % 2 == 0 ? 0x2404u : 0x3414u);
+        h[i] = E4M3 ? lop_and_or(x, 0x80008000u, x >> 1 & 0x3f803f80u) : x;
+    }
+}
+
+// Pairs of unit `unit` of codes with one scale per block, math.md (2.9a). KIND: as in codec/page_scale.cuh.
+template <int KIND, int BITS>
+CKV_FN void load_page(const u8* section, int unit, u32 (&h)[8]) {
+    if constexpr (KIND == 0) load_codes<BITS, 1u << (BITS - 1)>(section, unit, h);
+    else unit_float<KIND == 1>(section + unit * 512 + lane() * 16, h);
+}
+// What their scale is multiplied by.
+constexpr float page_raise(int kind) { return kind == 1 ? 256.0f : 1.0f; }
+
 // 2^-k as a half, in both halves.
 CKV_FN constexpr u32 h2_shift(u32 k) { return h2_const(0x3c00u - 0x400u * k); }
 

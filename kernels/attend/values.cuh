@@ -194,6 +194,45 @@ CKV_FN void add_codes(const u8* record, const Weights& w, bool, State& st) {
         }
     }
 }
+#elif CKV_VALUE >= 3
+// Codes with one scale per block and group of channels, math.md (2.9a): sum w v^ = scale (sum w code). A block's sums are formed apart, a
+// unit's two tiles of channels at once where registers allow it, and join the others with their scale.
+template <int FIRST>
+CKV_FN void add_codes(const u8* record, const Weights& w, bool, State& st) {
+    constexpr int AT_ONCE = LEAN ? 1 : 2;
+    const u8* scales = record + CKV_VALUE_SCALES;
+#pragma unroll
+    for (int part = 0; part < 2 * CHUNKS; part += AT_ONCE) {
+        float c[AT_ONCE][COLUMNS][4];
+#pragma unroll
+        for (int e = 0; e < AT_ONCE; e++) clear(c[e]);
+#pragma unroll
+        for (int t = 0; t < TILES; t++) {
+            u32 v[8];
+            load_page<CKV_VALUE - 3, CKV_VALUE_BITS>(record + CKV_VALUE_CODES, t * CHUNKS + part / 2, v);
+#pragma unroll
+            for (int e = 0; e < AT_ONCE; e++) {
+                const int h = 4 * ((part + e) & 1);
+#pragma unroll
+                for (int nt = 0; nt < COLUMNS; nt++) {
+                    mma_f16(c[e][nt], v[h], v[h + 1], v[h + 2], v[h + 3], w.own[t][nt][0], w.own[t][nt][1]);
+                    if constexpr (!PAIRED) mma_f16(c[e][nt], v[h], v[h + 1], v[h + 2], v[h + 3], w.rest[t][nt][0], w.rest[t][nt][1]);
+                }
+            }
+        }
+#pragma unroll
+        for (int e = 0; e < AT_ONCE; e++) {
+            const int group = 16 * (part + e) / CKV_VALUE_GROUP;
+            const float scale = h_lo(*(const u16*)(scales + 2 * group)) * page_raise(CKV_VALUE - 3);
+#pragma unroll
+            for (int nt = 0; nt < COLUMNS; nt++) {
+                float(&o)[4] = st.o[FIRST + nt][part + e];
+#pragma unroll
+                for (int i = 0; i < 4; i++) o[i] = fma_rn(c[e][nt][i], scale, o[i]);
+            }
+        }
+    }
+}
 #else
 template <int FIRST>
 CKV_FN void add_codes(const u8* record, const Weights& w, bool, State& st) {

@@ -49,6 +49,13 @@ CKV_FN void load_key_scales(const u8* record, int j, KeyScales& s) {
 // Both halves of a register.
 CKV_FN u32 twice(u16 x) { return (u32)x | (u32)x << 16; }
 
+// The scale of a group of a block, in both halves, as what load_page leaves is multiplied by it. Exact: the scale of an e4m3 side is at most
+// 65504/448 unless a fixed one is larger, and then infinite, and so is the bound.
+CKV_FN u32 page_scale(const u8* scales, int group, int kind) {
+    const u32 scale = twice(*(const u16*)(scales + 2 * group));
+    return kind == 1 ? h2_mul(scale, h2_const(0x5c00u)) : scale;
+}
+
 // Chunk j of tile t of a record's keys. Registers 0, 2, 4, 6: token lane / 4 of the tile; the others: token lane / 4 + 8. Channels 8 (lane % 4) and on, a
 // pair for two registers each.
 CKV_FN void key_unit(const u8* record, int t, int j, const KeyScales& s, u32 (&h)[8]) {
@@ -56,6 +63,11 @@ CKV_FN void key_unit(const u8* record, int t, int j, const KeyScales& s, u32 (&h
     load_codes<8, 128>(record + CKV_KEY_CODES, t * CHUNKS + j, h);
 #pragma unroll
     for (int i = 0; i < 8; i++) h[i] = h2_fma(h[i], s.scale[i / 2], s.offset[i / 2]);
+#elif CKV_KEY >= 4
+    load_page<CKV_KEY - 4, CKV_KEY_BITS>(record + CKV_KEY_CODES, t * CHUNKS + j, h);
+    const u32 scale = page_scale(record + CKV_KEY_SCALES, 32 * j / CKV_KEY_GROUP, CKV_KEY - 4);
+#pragma unroll
+    for (int i = 0; i < 8; i++) h[i] = h2_mul(h[i], scale);
 #elif CKV_KEY == 2 || CKV_KEY == 3
 #if CKV_KEY == 2
     load_codes<CKV_KEY_BITS, 1u << (CKV_KEY_BITS - 1)>(record + CKV_KEY_CODES, t * CHUNKS + j, h);
@@ -101,6 +113,14 @@ CKV_FN void value_unit(const u8* record, int t, int j, u32 (&h)[8]) {
     const u32 first = *(const u32*)at, second = *(const u32*)(at + 16);
 #pragma unroll
     for (int i = 0; i < 8; i++) h[i] = h2_mul(h[i], i & 2 ? second : first);
+#elif CKV_VALUE >= 3
+    load_page<CKV_VALUE - 3, CKV_VALUE_BITS>(record + CKV_VALUE_CODES, t * CHUNKS + j, h);
+#pragma unroll
+    for (int e = 0; e < 2; e++) {
+        const u32 scale = page_scale(record + CKV_VALUE_SCALES, (32 * j + 16 * e) / CKV_VALUE_GROUP, CKV_VALUE - 3);
+#pragma unroll
+        for (int i = 4 * e; i < 4 * e + 4; i++) h[i] = h2_mul(h[i], scale);
+    }
 #else
     load_spread(record + CKV_VALUE_CODES, t * CHUNKS + j, h);
     as_halves(h);

@@ -3,11 +3,12 @@
 //! Everything is float64 and exact up to the rounding of sums; decoded elements are exact. These are the reference that
 //! kernel tests compare against.
 use crate::error::{CodecError, Input, consistent, sized};
+use crate::page_scale;
 use crate::refine::Residuals;
 use crate::rotation::{self, Rotation};
 use crate::turboquant::level_bytes;
 use certkv_core::{
-    Dtype, ErrorSummary, KeyFormat, RecordLayout, RefinedSummary, ValueFormat,
+    Dtype, ErrorSummary, KeyFormat, PageCode, RecordLayout, RefinedSummary, ValueFormat,
     layout::{key_index, read_code, value_index},
     summary::SUMMARY_BYTES,
 };
@@ -94,6 +95,10 @@ pub fn score_plain(layout: &RecordLayout, record: &[u8], q: &[f64], scale: f64) 
             let codes: f64 = (0..dim).map(|c| (q[c] * side.scale(c)) * side.code(t, c)).sum();
             codes + (0..dim).map(|c| q[c] * side.scale(dim + c)).sum::<f64>()
         }
+        KeyFormat::Page { .. } => {
+            let part = |g: usize| (g * group..(g + 1) * group).map(|c| q[c] * side.level(t, c)).sum::<f64>();
+            (0..dim / group).map(|g| side.scale(g) * part(g)).sum()
+        }
         KeyFormat::Token { .. } => {
             let part = |g: usize| (g * group..(g + 1) * group).map(|c| q[c] * side.code(t, c)).sum::<f64>();
             (0..dim / group).map(|g| side.scale(g * layout.tokens() + t) * part(g)).sum()
@@ -160,6 +165,12 @@ fn number(section: &[u8], meta: Dtype, index: usize) -> f64 {
     }
 }
 
+/// What floating-point code `index` stands for; NaN beyond the end.
+fn float(section: &[u8], code: PageCode, index: usize) -> f64 {
+    let value = |byte: &u8| page_scale::kind(code).map_or(f64::NAN, |kind| kind.value(*byte));
+    section.get(index).map_or(f64::NAN, value)
+}
+
 /// `x^^ - x^` of element `index` of `count`, whose code has this step; 0 without residuals.
 fn shift(residuals: &[u8], bits: u8, count: usize, index: usize, step: f64) -> f64 {
     if bits == 0 {
@@ -206,9 +217,14 @@ impl<'a> KeySide<'a> {
         f64::from(code) - f64::from(1u16 << (bits - 1))
     }
 
-    /// What a TurboQuant code stands for, per unit of its radius.
+    /// What a code stands for, per unit of a TurboQuant row's radius or of a block's scale.
     fn level(&self, token: usize, channel: usize) -> f64 {
         let l = self.layout;
+        match l.format.key.page() {
+            Some(code) if code.is_float() => return float(self.codes, code, token * l.dim + channel),
+            Some(_) => return self.code(token, channel),
+            None => {}
+        }
         let bits = l.format.key.bits();
         let code = read_code(self.codes, bits, l.count(), key_index(token, channel, l.dim));
         f64::from(self.levels[usize::from(code) % 64]) - 128.0
@@ -229,6 +245,9 @@ impl<'a> KeySide<'a> {
                 self.code(token, channel) * self.scale(group * l.tokens() + token)
             }
             KeyFormat::Turbo { .. } => self.level(token, channel) * self.scale(token),
+            KeyFormat::Page { .. } => {
+                self.level(token, channel) * self.scale(channel / l.format.key.group(l.dim))
+            }
         }
     }
 }
@@ -276,6 +295,16 @@ impl<'a> ValueSide<'a> {
             ValueFormat::Turbo { bits } => {
                 let code = read_code(self.codes, bits as usize, l.count(), value_index(token, channel, l.dim));
                 (f64::from(self.levels[usize::from(code) % 64]) - 128.0) * number(self.scales, Dtype::F16, token)
+            }
+            ValueFormat::Page { code, .. } => {
+                let level = if code.is_float() {
+                    float(self.codes, code, token * l.dim + channel)
+                } else {
+                    let bits = code.bits() as usize;
+                    let stored = read_code(self.codes, bits, l.count(), value_index(token, channel, l.dim));
+                    f64::from(stored) - f64::from(1u16 << (bits - 1))
+                };
+                level * number(self.scales, Dtype::F16, channel / l.format.value.group(l.dim))
             }
         }
     }

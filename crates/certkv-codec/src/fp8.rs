@@ -120,6 +120,18 @@ pub fn encode(
     Ok(Fp8Block { dim, group, kind, codes, scale })
 }
 
+/// Codes of one row of groups with scales that are given, and the errors `x - x^`; what lies beyond the largest value saturates.
+pub(crate) fn code_row(row: &[f64], group: usize, kind: Fp8, scale: &[f64], codes: &mut [u8], errors: &mut [f64]) {
+    let parts = row.chunks_exact(group).zip(codes.chunks_exact_mut(group)).zip(errors.chunks_exact_mut(group));
+    for (((row, codes), errors), s) in parts.zip(scale) {
+        for ((x, code), error) in row.iter().zip(codes).zip(errors) {
+            // A scale of 0 means all codes 0: a fixed one may meet elements that are not 0.
+            *code = if *s > 0.0 { kind.code(x / s) } else { 0 };
+            *error = x - kind.value(*code) * s;
+        }
+    }
+}
+
 impl Fp8Block {
     /// The decoded keys, row-major (rows, dim).
     pub fn decode(&self) -> Vec<f64> {

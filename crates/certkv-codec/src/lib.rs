@@ -28,6 +28,7 @@ pub mod turboquant;
 
 mod error;
 mod numeric;
+mod page_scale;
 mod planes;
 
 pub use error::{CodecError, Input};

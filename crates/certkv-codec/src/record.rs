@@ -1,7 +1,7 @@
 //! Writes one block of one KV head as the record that the kernels read.
 //!
 //! The bytes are those of `certkv_core::layout`; the codes are bit for bit those of [`crate::channel8`],
-//! [`crate::token_sym`] and [`crate::affine`], whose row functions this module calls; the summary is measured on the
+//! [`crate::token_sym`], [`crate::affine`] and [`crate::fp8`], whose row functions this module calls; the summary is measured on the
 //! decoded block as in [`crate::annotate`]. A TurboQuant side ([`crate::turboquant`], levels as bytes) is rotated first and
 //! measured as it lies: a rotation leaves every norm as it was. Calibrated keys are measured in the metric that they are coded
 //! in ([`crate::metric`]), as (4.4) and (4.9) want it.
@@ -14,7 +14,7 @@ use crate::refine::{Residuals, inverse};
 use crate::rotation::{self, Rotation};
 use crate::token_sym::{Mode, Sharing, Spec};
 use crate::turboquant::{Book, round_radius};
-use crate::{affine, channel8, identity, token_sym, turboquant};
+use crate::{affine, channel8, identity, page_scale, token_sym, turboquant};
 use certkv_core::{
     Dtype, ErrorSummary, KeyFormat, RecordLayout, RefinedSummary, ValueFormat, planted, summary::SUMMARY_BYTES,
 };
@@ -42,6 +42,7 @@ pub struct Encoder {
     panels: Vec<[f64; 4]>,
     spectral: Spectral,
     turbo: Option<Turbo>,
+    saturated: u64,
 }
 
 /// What TurboQuant sides need.
@@ -98,8 +99,10 @@ impl Encoder {
         };
         let key_scales = match layout.format.key {
             KeyFormat::Channel8 { .. } => dim,
+            KeyFormat::Page { .. } => key_groups,
             _ => n * key_groups,
         };
+        let value_scales = value_groups * if layout.format.value.page().is_some() { 1 } else { n };
         Self {
             layout: layout.clone(),
             valid,
@@ -110,7 +113,7 @@ impl Encoder {
             key_scales: vec![0.0; key_scales],
             key_offsets: vec![0.0; dim],
             divisors: vec![0.0; dim],
-            value_scales: vec![0.0; n * value_groups],
+            value_scales: vec![0.0; value_scales],
             value_offsets: vec![0.0; n * value_groups],
             key_codes: vec![0; count],
             value_codes: vec![0; count],
@@ -119,6 +122,7 @@ impl Encoder {
             panels: vec![[0.0; 4]; count / 4],
             spectral: Spectral::new(n),
             turbo: if valid.is_ok() { Turbo::new(layout) } else { None },
+            saturated: 0,
         }
     }
 
@@ -253,6 +257,10 @@ impl Encoder {
                 let Some(book) = self.turbo.as_ref().and_then(|t| t.keys.as_ref()) else { return Ok(()) };
                 fit(book, &self.keys, dim, Input::Keys, &mut self.key_codes, &mut self.key_scales)
             }
+            KeyFormat::Page { code, .. } => {
+                let spec = page_scale::Spec { code, group: self.layout.format.key.group(dim) };
+                spec.scales(&self.keys, dim, Input::Keys, &mut self.key_scales)
+            }
         }
     }
 
@@ -260,6 +268,10 @@ impl Encoder {
         let dim = self.layout.dim;
         if let Some(book) = self.turbo.as_ref().and_then(|t| t.values.as_ref()) {
             return fit(book, &self.values, dim, Input::Values, &mut self.value_codes, &mut self.value_scales);
+        }
+        if let ValueFormat::Page { code, .. } = self.layout.format.value {
+            let spec = page_scale::Spec { code, group: self.layout.format.value.group(dim) };
+            return spec.scales(&self.values, dim, Input::Values, &mut self.value_scales);
         }
         let ValueFormat::Affine { bits, group } = self.layout.format.value else { return Ok(()) };
         let group = group as usize;
@@ -314,6 +326,19 @@ impl Encoder {
                 write_scales(self.key_scales.iter(), Dtype::F16, &mut out[l.key_scales.clone()]);
                 self.divisors.fill(1.0);
             }
+            KeyFormat::Page { code, .. } => {
+                let spec = page_scale::Spec { code, group: l.format.key.group(dim) };
+                for (token, ((key, codes), errors)) in rows {
+                    self.saturated += spec.code_row(key, &self.key_scales, codes, errors) as u64;
+                    place_key_row(codes, token, &mut self.staged);
+                }
+                write_scales(self.key_scales.iter(), Dtype::F16, &mut out[l.key_scales.clone()]);
+                self.divisors.fill(1.0);
+                if code.is_float() {
+                    out[l.key_codes.clone()].copy_from_slice(&self.key_codes);
+                    return self.measure();
+                }
+            }
         }
         write_planes(&self.staged, l.format.key.bits(), &mut out[l.key_codes.clone()]);
         let turned = matches!(l.format.key, KeyFormat::Turbo { .. });
@@ -335,6 +360,23 @@ impl Encoder {
             write_planes(&self.staged, self.layout.format.value.bits(), &mut out[self.layout.value_codes.clone()]);
             self.divisors.fill(1.0);
             return self.measure().turned(largest(&self.values, dim), self.layout.tokens());
+        }
+        if let ValueFormat::Page { code, .. } = l.format.value {
+            let spec = page_scale::Spec { code, group: l.format.value.group(dim) };
+            let rows = self.values.chunks_exact(dim).zip(self.value_codes.chunks_exact_mut(dim));
+            for ((value, codes), errors) in rows.zip(self.errors.chunks_exact_mut(dim)) {
+                self.saturated += spec.code_row(value, &self.value_scales, codes, errors) as u64;
+            }
+            write_scales(self.value_scales.iter(), Dtype::F16, &mut out[l.value_scales.clone()]);
+            let section = l.value_codes.clone();
+            if code.is_float() {
+                out[section].copy_from_slice(&self.value_codes);
+            } else {
+                self.place_values();
+                write_planes(&self.staged, code.bits() as usize, &mut out[section]);
+            }
+            self.divisors.fill(1.0);
+            return self.measure();
         }
         let ValueFormat::Affine { bits, group } = l.format.value else {
             write_words(words, &mut out[l.value_codes.clone()]);
@@ -440,6 +482,9 @@ impl Encoder {
             KeyFormat::Turbo { bits, .. } => {
                 let most = self.key_scales.iter().fold(0.0f64, |m, s| s.max(m));
                 turboquant::last_level(bits) * most * (dim as f64).sqrt()
+            }
+            KeyFormat::Page { code, .. } => {
+                page_scale::Spec { code, group: self.layout.format.key.group(dim) }.magnitude(&self.key_scales)
             }
             KeyFormat::Token { bits, .. } => {
                 let group = self.layout.format.key.group(dim);

@@ -1,9 +1,10 @@
 //! Records against the reference codecs: the same codes, and summaries that are true and tight.
 mod common;
 
+use certkv_codec::fp8::{self, Fp8};
 use certkv_codec::token_sym::{Mode, Sharing, Spec};
 use certkv_codec::{CodecError, Encoder, Input, KeyMetric, affine, channel8, decode, token_sym, turboquant};
-use certkv_core::{Dtype, ErrorSummary, Geometry, KeyFormat, RecordLayout, ValueFormat, layout::key_index};
+use certkv_core::{Dtype, ErrorSummary, Geometry, KeyFormat, PageCode, RecordLayout, ValueFormat, layout::key_index};
 use common::{block, difference, largest_norm, numbers, spectral, uniform};
 use proptest::prelude::*;
 
@@ -41,7 +42,26 @@ fn reference_keys(l: &RecordLayout, keys: &[f64]) -> (Vec<f64>, Vec<f64>, Option
                 rows.flat_map(|(c, r)| c.iter().map(|c| b.levels[usize::from(*c)] * r).collect::<Vec<_>>()).collect();
             (b.decode(), by_channel(&turned), None)
         }
+        KeyFormat::Page { code, .. } => {
+            let decoded = reference_page(keys, dim, code, l.format.key.group(dim));
+            let x = by_channel(&decoded);
+            (decoded, x, None)
+        }
     }
+}
+
+/// A side with one scale per block and group, by the reference codecs.
+fn reference_page(side: &[f64], dim: usize, code: PageCode, group: usize) -> Vec<f64> {
+    let (sharing, meta) = (Sharing::Block, Dtype::F16);
+    let kind = match code {
+        PageCode::E4m3 => Fp8::E4m3,
+        PageCode::E5m2 => Fp8::E5m2,
+        PageCode::Int(bits) => {
+            let spec = Spec { bits, group, sharing, mode: Mode::Tread, meta };
+            return token_sym::encode(side, dim, spec).unwrap().decode();
+        }
+    };
+    fp8::encode(side, dim, group, kind, sharing, meta).unwrap().decode()
 }
 
 fn reference_values(l: &RecordLayout, values: &[f64]) -> Vec<f64> {
@@ -51,6 +71,7 @@ fn reference_values(l: &RecordLayout, values: &[f64]) -> Vec<f64> {
             affine::encode(values, l.dim, group as usize, bits, Dtype::F16).unwrap().decode()
         }
         ValueFormat::Turbo { bits } => turboquant::encode_bytes(values, l.dim, bits).unwrap().decode(),
+        ValueFormat::Page { code, .. } => reference_page(values, l.dim, code, l.format.value.group(l.dim)),
     }
 }
 
@@ -96,7 +117,7 @@ fn judge(l: &RecordLayout, words: (&[u16], &[u16]), centre: &[f32], record: &[u8
     let magnitude = x.iter().map(|x| x * x).sum::<f64>().sqrt();
     // Steps of token codes are only an upper bound of what their codes reach.
     let mag_fits = match l.format.key {
-        KeyFormat::Token { .. } | KeyFormat::Turbo { .. } => f64::from(s.key_mag) >= magnitude,
+        KeyFormat::Token { .. } | KeyFormat::Turbo { .. } | KeyFormat::Page { .. } => f64::from(s.key_mag) >= magnitude,
         _ => rounded_up(s.key_mag, magnitude),
     };
     for (name, fine) in [
@@ -126,9 +147,9 @@ fn encode_and_judge(text: &str, dim: usize, store: Dtype, seed: u64) -> Result<b
     Ok(true)
 }
 
-const KEYS: [&str; 17] = [
-    "k8", "k8f32", "k8bf16", "t2", "t3", "t4", "t5", "t6", "t7", "t8", "t4g32", "t8g16", "f16", "bf16", "tq1", "tq4",
-    "tq6",
+const KEYS: [&str; 21] = [
+    "k8", "k8f32", "k8bf16", "t2", "t3", "t4", "t5", "t6", "t7", "t8", "t4g32", "t8g16", "e4m3g16", "f16", "bf16",
+    "tq1", "tq4", "tq6", "e5m2", "p8g32", "p3",
 ];
 
 #[test]
@@ -137,11 +158,11 @@ fn every_format_is_the_reference_in_kernel_order() {
     for dim in [64, 96, 128, 256] {
         for tokens in [16, 32, 64] {
             for (i, (bits, group)) in
-                (2..=8).flat_map(|b| [16, 32, 64, 128].map(|g| (b, g))).chain([(0, 0)]).enumerate()
+                (2..=8).flat_map(|b| [16, 32, 64, 128].map(|g| (b, g))).chain((0..5).map(|i| (0, i))).enumerate()
             {
                 let store = if KEYS[i % KEYS.len()] == "bf16" { Dtype::Bf16 } else { Dtype::F16 };
                 let value = match bits {
-                    0 => "f16".to_owned(),
+                    0 => ["f16", "e4m3", "e5m2g32", "p8g16", "p5"][group].to_owned(),
                     _ if group == 128 => format!("tq{}", bits - 2),
                     _ => format!("v{bits}g{group}"),
                 };

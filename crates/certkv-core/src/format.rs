@@ -3,11 +3,14 @@
 //! A format is written `KEY-VALUE-bBLOCK`, for example `k8-v4g32-b32`, or `KEY-VALUE-bBLOCK-rK.V` with residuals:
 //! - keys: `f16`, `bf16`, `k8` (8 bits per channel and block, f16 scales; `k8f32`, `k8bf16` for other scale types),
 //!   `t4`, `t8` .. (symmetric per token and head, f16 scales; `t4g32` with one scale per 32 channels), `tq4` (TurboQuant:
-//!   rotated, 1 to 6 bits, one f16 radius per token), `ctq4` (the same, centred and balanced by a calibration);
-//! - values: `f16`, `bf16`, `v4g32` (4 bits, one f16 scale and offset per token and 32 channels; 2 to 8 bits), `tq4`;
+//!   rotated, 1 to 6 bits, one f16 radius per token), `ctq4` (the same, centred and balanced by a calibration), `p8`, `p4g32`
+//!   (symmetric, one f16 scale per block and head, or 32 channels of it; 2 to 8 bits), `e4m3`, `e5m2g64` (8-bit floating point,
+//!   scales likewise);
+//! - values: `f16`, `bf16`, `v4g32` (4 bits, one f16 scale and offset per token and 32 channels; 2 to 8 bits), `tq4`, and those
+//!   with one scale per block, as keys have them;
 //! - block: 16, 32 or 64 tokens;
 //! - residuals: `r5.4` for 5 bits beside each key code and 4 beside each value code, math.md (2.23).
-use crate::Dtype;
+use crate::{Dtype, PageCode};
 use core::{fmt, str::FromStr};
 
 /// How the keys of a block are coded.
@@ -37,6 +40,13 @@ pub enum KeyFormat {
         /// Keys are coded around the centre and in the balanced metric of a calibration, math.md (2.19a): `ctq4`.
         calibrated: bool,
     },
+    /// One f16 scale per block and `group` channels, math.md (2.9a). `group = 0` means the whole head.
+    Page {
+        /// What is multiplied by the scale.
+        code: PageCode,
+        /// Channels that share a scale; 0 for all of the head.
+        group: u16,
+    },
 }
 
 /// How the values of a block are coded.
@@ -57,6 +67,13 @@ pub enum ValueFormat {
     Turbo {
         /// Bits of one code: 1 to [`TURBO_BITS`].
         bits: u8,
+    },
+    /// One f16 scale per block and `group` channels, math.md (2.9a). `group = 0` means the whole head.
+    Page {
+        /// What is multiplied by the scale.
+        code: PageCode,
+        /// Channels that share a scale; 0 for all of the head.
+        group: u16,
     },
 }
 
@@ -163,7 +180,13 @@ impl KeyFormat {
             Self::F16 | Self::Bf16 => 16,
             Self::Channel8 { .. } => 8,
             Self::Token { bits, .. } | Self::Turbo { bits, .. } => bits as usize,
+            Self::Page { code, .. } => code.bits() as usize,
         }
+    }
+
+    /// The codes of a side with one scale per block.
+    pub const fn page(self) -> Option<PageCode> {
+        if let Self::Page { code, .. } = self { Some(code) } else { None }
     }
 
     /// True if decoding gives the originals back.
@@ -179,8 +202,9 @@ impl KeyFormat {
     /// Channels that share a scale in a head of `head_dim` channels (1 for a scale per channel).
     pub const fn group(self, head_dim: usize) -> usize {
         match self {
-            Self::Token { group: 0, .. } | Self::Turbo { .. } | Self::F16 | Self::Bf16 => head_dim,
-            Self::Token { group, .. } => group as usize,
+            Self::Token { group: 0, .. } | Self::Page { group: 0, .. } => head_dim,
+            Self::Turbo { .. } | Self::F16 | Self::Bf16 => head_dim,
+            Self::Token { group, .. } | Self::Page { group, .. } => group as usize,
             Self::Channel8 { .. } => 1,
         }
     }
@@ -192,7 +216,13 @@ impl ValueFormat {
         match self {
             Self::F16 | Self::Bf16 => 16,
             Self::Affine { bits, .. } | Self::Turbo { bits } => bits as usize,
+            Self::Page { code, .. } => code.bits() as usize,
         }
+    }
+
+    /// The codes of a side with one scale per block.
+    pub const fn page(self) -> Option<PageCode> {
+        if let Self::Page { code, .. } = self { Some(code) } else { None }
     }
 
     /// True if decoding gives the originals back.
@@ -204,6 +234,7 @@ impl ValueFormat {
     pub const fn group(self, head_dim: usize) -> usize {
         match self {
             Self::Affine { group, .. } => group as usize,
+            Self::Page { group, .. } if group != 0 => group as usize,
             _ => head_dim,
         }
     }
@@ -231,6 +262,10 @@ impl Format {
         };
         let turbo_fits =
             |bits: u8| if (1..=TURBO_BITS).contains(&bits) { Ok(()) } else { Err(FormatError::TurboBits(bits)) };
+        let page_fits = |code: PageCode, group: usize| match code {
+            PageCode::Int(bits) if !(2..=8).contains(&bits) => Err(FormatError::Bits(bits)),
+            _ => group_fits(group),
+        };
         let is_store = |format: Dtype| if format == store { Ok(()) } else { Err(FormatError::Store { format, store }) };
         match self.key {
             KeyFormat::F16 => is_store(Dtype::F16)?,
@@ -239,6 +274,7 @@ impl Format {
             KeyFormat::Token { bits, .. } if !(2..=8).contains(&bits) => return Err(FormatError::Bits(bits)),
             KeyFormat::Token { .. } => group_fits(self.key.group(head_dim))?,
             KeyFormat::Turbo { bits, .. } => turbo_fits(bits)?,
+            KeyFormat::Page { code, .. } => page_fits(code, self.key.group(head_dim))?,
         }
         match self.value {
             ValueFormat::F16 => is_store(Dtype::F16)?,
@@ -246,6 +282,7 @@ impl Format {
             ValueFormat::Affine { bits, .. } if !(2..=8).contains(&bits) => return Err(FormatError::Bits(bits)),
             ValueFormat::Affine { group, .. } => group_fits(group as usize)?,
             ValueFormat::Turbo { bits } => turbo_fits(bits)?,
+            ValueFormat::Page { code, .. } => page_fits(code, self.value.group(head_dim))?,
         }
         let refine = self.refine;
         let fits = matches!((self.key, self.value), (KeyFormat::Channel8 { .. }, ValueFormat::Affine { .. }))
@@ -268,6 +305,7 @@ impl fmt::Display for KeyFormat {
             Self::Token { bits, group } => write!(f, "t{bits}g{group}"),
             Self::Turbo { bits, calibrated: false } => write!(f, "tq{bits}"),
             Self::Turbo { bits, calibrated: true } => write!(f, "ctq{bits}"),
+            Self::Page { code, group } => code.write(group, f),
         }
     }
 }
@@ -279,6 +317,7 @@ impl fmt::Display for ValueFormat {
             Self::Bf16 => f.write_str("bf16"),
             Self::Affine { bits, group } => write!(f, "v{bits}g{group}"),
             Self::Turbo { bits } => write!(f, "tq{bits}"),
+            Self::Page { code, group } => code.write(group, f),
         }
     }
 }
@@ -296,7 +335,7 @@ impl fmt::Display for Format {
     }
 }
 
-fn number<T: FromStr>(text: &str) -> Result<T, FormatError> {
+pub(crate) fn number<T: FromStr>(text: &str) -> Result<T, FormatError> {
     text.parse().map_err(|_| FormatError::Syntax(text.to_owned()))
 }
 
@@ -311,6 +350,10 @@ impl FromStr for KeyFormat {
             "k8bf16" => Self::Channel8 { meta: Dtype::Bf16 },
             _ if s.starts_with("tq") => Self::Turbo { bits: number(&s[2..])?, calibrated: false },
             _ if s.starts_with("ctq") => Self::Turbo { bits: number(&s[3..])?, calibrated: true },
+            _ if let Some(page) = PageCode::parse(s) => {
+                let (code, group) = page?;
+                Self::Page { code, group }
+            }
             _ => {
                 let rest = s.strip_prefix('t').ok_or_else(|| FormatError::Syntax(s.to_owned()))?;
                 match rest.split_once('g') {
@@ -329,6 +372,10 @@ impl FromStr for ValueFormat {
             "f16" => Self::F16,
             "bf16" => Self::Bf16,
             _ if s.starts_with("tq") => Self::Turbo { bits: number(&s[2..])? },
+            _ if let Some(page) = PageCode::parse(s) => {
+                let (code, group) = page?;
+                Self::Page { code, group }
+            }
             _ => {
                 let split = s.strip_prefix('v').and_then(|r| r.split_once('g'));
                 let (bits, group) = split.ok_or_else(|| FormatError::Syntax(s.to_owned()))?;
@@ -379,6 +426,8 @@ mod tests {
             "t8g32-f16-b16",
             "tq4-tq3-b64",
             "ctq4-v4g64-b64",
+            "e4m3-e5m2g64-b64",
+            "p8g32-p4-b16",
             "f16-f16-b32",
             "bf16-bf16-b16",
         ] {
@@ -433,6 +482,12 @@ mod tests {
             "ctq-tq4-b64",
             "tq4-ctq4-b64",
             "ct4-v4g32-b64",
+            "p-p8-b64",
+            "p12-p8-b64",
+            "e4m3x-p8-b64",
+            "e4m3g-p8-b64",
+            "e3m4-p8-b64",
+            "p8-e5m2g6x-b64",
         ] {
             assert!(s.parse::<Format>().is_err(), "{s}");
         }
@@ -445,6 +500,13 @@ mod tests {
         for (s, bits) in [("tq7-tq4-b64", 7), ("tq4-tq0-b64", 0), ("ctq7-tq4-b64", 7), ("ctq0-tq4-b64", 0)] {
             let f: Format = s.parse().unwrap();
             assert_eq!(f.validated(128, Dtype::F16), Err(FormatError::TurboBits(bits)));
+        }
+        for (s, bits) in [("p1-p8-b64", 1), ("p8-p9-b64", 9), ("p0g32-e4m3-b64", 0)] {
+            let f: Format = s.parse().unwrap();
+            assert_eq!(f.validated(128, Dtype::F16), Err(FormatError::Bits(bits)));
+        }
+        for s in ["e4m3g48-p8-b32", "p8-e5m2g24-b32"] {
+            assert!(matches!(s.parse::<Format>().unwrap().validated(128, Dtype::F16), Err(FormatError::Group { .. })));
         }
         let f: Format = "k8-v4g48-b32".parse().unwrap();
         assert_eq!(f.validated(128, Dtype::F16), Err(FormatError::Group { group: 48, head_dim: 128 }));

@@ -13,8 +13,8 @@
 //! Uncoded sides, open blocks and promoted sides are held alike, 16 bits to an element: the 32 bytes of a lane at
 //! `1024 u + 32 lane`, see [`original_index`].
 use crate::{
-    RecordLayout,
-    layout::{self, key_index, planes, value_index},
+    PageCode, RecordLayout,
+    layout::{self, key_index, planes, row_index, value_index},
 };
 use core::{fmt, ops::Range};
 
@@ -162,8 +162,9 @@ fn convert(layout: &RecordLayout, record: &[u8], out: &mut [u8], to: Towards) ->
     }
     out.copy_from_slice(record);
     let format = &layout.format;
-    let key: (Index, Order) = (key_index, key_place);
-    let value: (Index, Order) = (value_index, value_place);
+    let float = |page: Option<PageCode>| page.is_some_and(PageCode::is_float);
+    let key: (Index, Order) = (if float(format.key.page()) { row_index } else { key_index }, key_place);
+    let value: (Index, Order) = (if float(format.value.page()) { row_index } else { value_index }, value_place);
     if format.key.is_exact() {
         move_words(layout, &layout.key_codes, true, (record, &mut *out), to);
     } else {

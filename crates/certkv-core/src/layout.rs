@@ -13,14 +13,15 @@
 //! **Bit planes.** A `b`-bit code is cut into planes of 8, 4, 2 and 1 bits (the binary digits of `b`, widest first; the
 //! widest plane holds the *high* bits). With `N` codes, a plane of width `w` takes `N w / 8` bytes and is cut into `8/w`
 //! equal segments: byte `i` holds element `i` of segment `j` in bits `w j .. w (j+1)`. So an 8-bit plane is the codes
-//! themselves, and the low nibbles of a 4-bit plane are the first half of the elements.
+//! themselves, and the low nibbles of a 4-bit plane are the first half of the elements. Floating-point codes are a byte each and
+//! lie row-major, `[token][channel]`, as uncoded sides do.
 //!
 //! **Residuals**, math.md (2.23): `r + 2^(bits-1)` for every element, in the element order and the bit planes of the codes of
 //! their side.
 //!
 //! **Scales.** Per-channel keys: `sigma[d]`, then `z[d]`, in the format's metadata type. Per-token keys:
 //! `scale[group][token]`, f16. Values: `sigma[group][token]`, then `z[group][token]`, f16. TurboQuant, either side:
-//! `radius[token]`, f16.
+//! `radius[token]`, f16. One scale per block, either side: `scale[group]`, f16.
 use crate::summary::{REFINED_SUMMARY_BYTES, SUMMARY_BYTES};
 use crate::{Dtype, Format, Geometry, KeyFormat, ValueFormat};
 use core::ops::Range;
@@ -70,6 +71,12 @@ pub const fn value_index(token: usize, channel: usize, dim: usize) -> usize {
     (token / 4) * 4 * dim + channel * 4 + token % 4
 }
 
+/// Index of an element (`token`, `channel`) of a side that lies row-major, `dim` channels per head.
+#[inline]
+pub const fn row_index(token: usize, channel: usize, dim: usize) -> usize {
+    token * dim + channel
+}
+
 /// Code `index` out of the planes in `section`. Out-of-range reads give 0 bits.
 #[inline]
 pub fn read_code(section: &[u8], bits: usize, count: usize, index: usize) -> u8 {
@@ -104,11 +111,12 @@ pub struct RecordLayout {
     pub store: Dtype,
     /// Key codes (bit planes), or the 16-bit keys themselves.
     pub key_codes: Range<usize>,
-    /// Key scales: `sigma[d], z[d]` per channel, or `scale[group][token]`, or `radius[token]`; empty for uncoded keys.
+    /// Key scales: `sigma[d], z[d]` per channel, or `scale[group][token]`, or `radius[token]`, or `scale[group]`; empty for uncoded
+    /// keys.
     pub key_scales: Range<usize>,
     /// Value codes (bit planes), or the 16-bit values themselves.
     pub value_codes: Range<usize>,
-    /// Value scales `sigma[group][token]`, then `z[group][token]`, or `radius[token]`; empty for uncoded values.
+    /// Value scales `sigma[group][token]`, then `z[group][token]`, or `radius[token]`, or `scale[group]`; empty for uncoded values.
     pub value_scales: Range<usize>,
     /// Error summary; of a refinable format, the summary of the refined block follows in the same section.
     pub summary: Range<usize>,
@@ -136,11 +144,13 @@ impl RecordLayout {
             KeyFormat::F16 | KeyFormat::Bf16 => 0,
             KeyFormat::Channel8 { meta } => 2 * dim * meta.bytes(),
             KeyFormat::Token { .. } | KeyFormat::Turbo { .. } => tokens * (dim / format.key.group(dim)) * 2,
+            KeyFormat::Page { .. } => dim / format.key.group(dim) * 2,
         };
         let value_scales = match format.value {
             ValueFormat::F16 | ValueFormat::Bf16 => 0,
             ValueFormat::Affine { .. } => 2 * tokens * (dim / format.value.group(dim)) * 2,
             ValueFormat::Turbo { .. } => tokens * 2,
+            ValueFormat::Page { .. } => dim / format.value.group(dim) * 2,
         };
         let mut at = 0;
         let mut section = |bytes: usize| {
@@ -223,6 +233,8 @@ mod tests {
                 "f16-f16-b64",
                 "t5g32-v7g16-b16",
                 "tq3-tq5-b32",
+                "e4m3-p4g32-b16",
+                "p3g16-e5m2g32-b64",
                 "k8-v4g32-b64-r5.4",
                 "k8-v2g16-b16-r1.7",
             ] {
@@ -248,6 +260,8 @@ mod tests {
         assert_eq!(layout("k8-v6g64-b64", 128).net_bytes(), (136 + 104) * 64 + 32);
         // TurboQuant: 4 bits and a radius of 2 bytes a side.
         assert_eq!(layout("tq4-tq4-b64", 128).net_bytes(), (66 + 66) * 64 + 32);
+        // A byte a channel, and of scales and summaries less than two bytes a token.
+        assert!(layout("e4m3-e4m3-b64", 128).bytes <= 259 * 64);
         assert!(layout("tq4-tq4-b64", 128).bytes <= 136 * 64 && layout("tq3-tq3-b64", 128).bytes <= 104 * 64);
     }
 

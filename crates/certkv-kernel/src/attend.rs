@@ -7,14 +7,16 @@ use crate::certify::{Certificate, certify};
 use crate::error::KernelError;
 use crate::folded::Folded;
 use crate::line::{Line, fill, lines};
+use crate::magnitude::{largest_f16, norm, row_norm, square};
 use crate::masses::{Bounds, Entry, Masses, MassesMut};
+use crate::page_scale::PageScratch;
 use crate::partial::Partial;
 use crate::query::{Digits, HEADS, KeyCodes, Scaling, Shape, Softmax, ValueCodes, ValueScratch, X_STRIDE};
 use crate::slack::{Slack, gamma, inflate, logit_chain};
 use crate::stage::Stage;
 use crate::turbo::Turbo;
 use certkv_codec::KeyMetric;
-use certkv_core::{Dtype, ErrorSummary, Geometry, KeyFormat, RecordLayout, ValueFormat};
+use certkv_core::{Dtype, ErrorSummary, Geometry, KeyFormat, PageCode, RecordLayout, ValueFormat};
 use core::ops::Range;
 use std::sync::Arc;
 
@@ -40,7 +42,7 @@ impl core::fmt::Debug for Kernel {
     }
 }
 
-/// Buffers of one thread: about 80 KiB, reused by every call.
+/// Buffers of one thread: about 130 KiB, reused by every call.
 #[derive(Debug, Clone)]
 pub struct Workspace {
     pub(crate) q: Vec<Line>,
@@ -56,6 +58,7 @@ pub struct Workspace {
     pub(crate) softmax: Softmax,
     pub(crate) ahead: Ahead,
     pub(crate) stage: Stage,
+    pub(crate) page: PageScratch,
 }
 
 impl Default for Workspace {
@@ -78,6 +81,7 @@ impl Workspace {
             softmax: Softmax::new(),
             ahead: Ahead::default(),
             stage: Stage::new(),
+            page: PageScratch::new(),
         }
     }
 }
@@ -238,7 +242,9 @@ impl Kernel {
         if calibrated && !work.folded.ready {
             return Ok(());
         }
-        if matches!(self.layout.format.key, KeyFormat::Token { .. } | KeyFormat::Turbo { .. }) {
+        if self.layout.format.key.page().is_some_and(PageCode::is_float) {
+            self.load_float_query(work);
+        } else if self.scales_after_products() {
             let (n, group) = (dim / 16, self.layout.format.key.group(dim));
             let mut turned = [Line::ZERO; 16];
             for h in 0..heads {
@@ -300,14 +306,24 @@ impl Kernel {
             return Err(KernelError::Metric { index });
         }
         let section = part(index, block.record, &l.key_codes, "record")?;
-        let scales = part(index, block.record, &l.key_scales, "record")?;
+        let mut scales = part(index, block.record, &l.key_scales, "record")?;
+        let mut page = core::mem::take(&mut work.page);
+        match l.format.key.page() {
+            Some(code) if code.is_float() => {
+                work.page = page;
+                self.float_keys(section, scales, code, &summary, work, entry);
+                return Ok(());
+            }
+            Some(_) => scales = page.scales(scales, shape.tokens),
+            None => {}
+        }
         let (bits, mut mul, mut add) = (l.format.key.bits(), [0.0; HEADS], [0.0; HEADS]);
         // Bounds below are sums of non-negative terms with at most `logit_chain` roundings each.
         let up = 1.0 + 2.0 * self.rounding;
         let levels = self.turbo.as_ref().and_then(|t| t.keys.as_ref());
         let half = f64::from(1u32 << (if levels.is_some() { 8 } else { bits } - 1));
         let scaling = match l.format.key {
-            KeyFormat::Token { .. } | KeyFormat::Turbo { .. } => {
+            KeyFormat::Token { .. } | KeyFormat::Turbo { .. } | KeyFormat::Page { .. } => {
                 // `Delta <= s ||q|| eps`, or (4.4) with the folded query; the residual of each channel meets a code of at most
                 // 2^(b-1), and the largest scale.
                 let largest = half * f64::from(largest_f16(scales)) * s;
@@ -340,6 +356,7 @@ impl Kernel {
         let codes = KeyCodes { section, bits, levels, scaling, mul, add };
         let scratch = &mut work.values.codes;
         (self.ops.score_codes)(&codes, &work.digits, scratch, shape, &mut work.x, &mut work.ahead.record);
+        work.page = page;
         Ok(())
     }
 
@@ -386,13 +403,27 @@ impl Kernel {
         }
         let s = &work.softmax;
         match l.format.value {
-            ValueFormat::Affine { .. } | ValueFormat::Turbo { .. } if !entry.exact_values => {
+            ValueFormat::Page { code, .. } if code.is_float() && !entry.exact_values => {
+                let section = part(index, block.record, &l.value_codes, "record")?;
+                let scales = part(index, block.record, &l.value_scales, "record")?;
+                self.float_values(section, scales, code, work, out);
+            }
+            ValueFormat::Affine { .. } | ValueFormat::Turbo { .. } | ValueFormat::Page { .. }
+                if !entry.exact_values =>
+            {
+                let mut scales = part(index, block.record, &l.value_scales, "record")?;
+                let section = part(index, block.record, &l.value_codes, "record")?;
+                let mut page = core::mem::take(&mut work.page);
+                if l.format.value.page().is_some() {
+                    scales = page.scales(scales, shape.tokens);
+                }
                 let v = ValueCodes {
-                    section: part(index, block.record, &l.value_codes, "record")?,
+                    section,
                     bits: l.format.value.bits(),
                     levels: self.turbo.as_ref().and_then(|t| t.values.as_ref()),
                     group: l.format.value.group(shape.dim),
-                    scales: part(index, block.record, &l.value_scales, "record")?,
+                    offsets: matches!(l.format.value, ValueFormat::Affine { .. }),
+                    scales,
                 };
                 let ahead = &mut work.ahead.record;
                 // Rotated values have a sum of their own, see `close`.
@@ -400,10 +431,11 @@ impl Kernel {
                 let sums = if v.levels.is_some() { &mut turned } else { &mut out.o };
                 let slack = (self.ops.value_codes)(&v, &work.x, s, shape, &mut work.values, sums, ahead);
                 work.values.turned = turned;
+                let half_codes = f64::from(v.half()) * shape.tokens as f64 * f64::from(slack.sigma);
+                work.page = page;
                 // The counterpart of (4.14) for weights: each product is off by half a unit and meets a centred code of at
                 // most 2^(m-1); with a weight too small for digits, by all of it. The relative roundings of digit and unit
                 // (9 u) are in the chain that `close` declares.
-                let half_codes = f64::from(v.half()) * shape.tokens as f64 * f64::from(slack.sigma);
                 entry.slack.set_values(0.5 / f64::from(self.ops.weight_levels) * half_codes);
                 // The two parts of a coded value are summed apart: their sizes, not that of the value, carry rounding.
                 entry.value_norm = inflate(f64::from(entry.value_norm) + 2.0 * f64::from(slack.middle));
@@ -479,8 +511,9 @@ impl Kernel {
             // The rotation, and one more sum.
             out.chain += turbo.rotation.roundings() + 1;
         }
-        if let (ValueFormat::Affine { group, .. }, true) = (self.layout.format.value, out.tokens > 0) {
-            let group = usize::from(group);
+        let offset = matches!(self.layout.format.value, ValueFormat::Affine { .. } | ValueFormat::Page { .. });
+        if offset && out.tokens > 0 {
+            let group = self.layout.format.value.group(shape.dim);
             for h in 0..shape.heads {
                 for g in 0..shape.dim / group {
                     let offset = work.values.middle[h * crate::query::GROUPS + g].sum();
@@ -500,6 +533,11 @@ impl Kernel {
     /// `s log2 e`: base-2 logits per unit of `q.k`.
     pub(crate) fn unit(&self) -> f32 {
         (f64::from(self.scale) * core::f64::consts::LOG2_E) as f32
+    }
+
+    /// True where codes meet a query that does not depend on the block, and a product is scaled per token.
+    pub(crate) fn scales_after_products(&self) -> bool {
+        matches!(self.layout.format.key, KeyFormat::Token { .. } | KeyFormat::Turbo { .. } | KeyFormat::Page { .. })
     }
 
     fn meta(&self) -> Dtype {
@@ -527,60 +565,6 @@ impl Kernel {
 
 fn part<'a>(index: usize, record: &'a [u8], range: &Range<usize>, name: &'static str) -> Result<&'a [u8], KernelError> {
     record.get(range.clone()).ok_or(KernelError::Block { index, part: name })
-}
-
-/// Largest of an array of non-negative f16 values: their bit patterns are ordered like the values, and NaN comes last.
-fn largest_f16(bytes: &[u8]) -> f32 {
-    let most = bytes.chunks_exact(2).map(|b| u16::from_le_bytes([b[0], b[1]]) & 0x7fff).fold(0, u16::max);
-    Dtype::F16.decode16(most)
-}
-
-/// Upper bound of the norm of a vector.
-pub(crate) fn norm(v: &[f32]) -> f32 {
-    inflate(square(v).sqrt())
-}
-
-/// Sum of squares, in eight lanes.
-fn square(v: &[f32]) -> f64 {
-    let mut lanes = [0.0f64; 8];
-    let (eights, rest) = v.as_chunks::<8>();
-    for eight in eights {
-        for (lane, &x) in lanes.iter_mut().zip(eight) {
-            *lane += f64::from(x) * f64::from(x);
-        }
-    }
-    lanes.iter().sum::<f64>() + rest.iter().map(|&x| f64::from(x) * f64::from(x)).sum::<f64>()
-}
-
-/// Upper bound of the largest row norm; NaN if an element is not finite.
-fn row_norm(rows: &[u16], store: Dtype, n: usize, dim: usize) -> f32 {
-    let most = match store {
-        Dtype::Bf16 => largest_square(rows, n, dim, |bits| f64::from(f32::from_bits(u32::from(bits) << 16))),
-        // The magnitude's bits as those of an f32, 2^112 too small; exact for subnormals too.
-        _ => largest_square(rows, n, dim, |bits| {
-            let scale = if bits & 0x7c00 == 0x7c00 { f64::NAN } else { 112f64.exp2() };
-            f64::from(f32::from_bits(u32::from(bits & 0x7fff) << 13)) * scale
-        }),
-    };
-    inflate(most.sqrt())
-}
-
-/// Largest sum of squares of a row, in sixteen lanes.
-#[inline(always)]
-fn largest_square(rows: &[u16], n: usize, dim: usize, value: impl Fn(u16) -> f64) -> f64 {
-    let mut most = 0.0f64;
-    for row in rows.chunks_exact(dim).take(n) {
-        let mut lanes = [0.0f64; 16];
-        for part in row.chunks_exact(16) {
-            for (lane, &bits) in lanes.iter_mut().zip(part) {
-                let x = value(bits);
-                *lane += x * x;
-            }
-        }
-        let square = lanes.iter().sum();
-        most = if square <= most { most } else { square };
-    }
-    most
 }
 
 /// Fills what does not depend on the head, and clears what exact sides do not have.

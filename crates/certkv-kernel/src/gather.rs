@@ -2,10 +2,11 @@
 //! values from codes, from the originals, or not at all.
 use crate::ahead::Sides;
 use crate::arch::generic::softmax::power;
-use crate::attend::{Kernel, Workspace, norm};
+use crate::attend::{Kernel, Workspace};
 use crate::block::{BlockSource, Tail};
 use crate::error::KernelError;
 use crate::line::Line;
+use crate::magnitude::norm;
 use crate::masses::{Masses, TILE};
 use crate::partial::Partial;
 use crate::query::{Softmax, X_STRIDE};

@@ -106,10 +106,12 @@ pub(crate) type Levels = [u8; 64];
 pub(crate) struct ValueCodes<'a> {
     pub(crate) section: &'a [u8],
     pub(crate) bits: usize,
-    /// As [`KeyCodes::levels`]. Such values have no offsets: a level of 0 stands for 0.
+    /// As [`KeyCodes::levels`].
     pub(crate) levels: Option<&'a Levels>,
     pub(crate) group: usize,
-    /// f16 `sigma[group][token]`, then `z[group][token]` unless there are levels.
+    /// False where what a stored code is too large by stands for 0: levels and symmetric codes.
+    pub(crate) offsets: bool,
+    /// f16 `sigma[group][token]`, then `z[group][token]` if there are offsets.
     pub(crate) scales: &'a [u8],
 }
 
@@ -129,7 +131,7 @@ impl ValueCodes<'_> {
     /// Bytes of scales that are read.
     #[inline]
     pub(crate) fn scale_bytes(&self, shape: Shape) -> usize {
-        shape.tokens * (shape.dim / self.group) * if self.levels.is_some() { 2 } else { 4 }
+        shape.tokens * (shape.dim / self.group) * if self.offsets { 4 } else { 2 }
     }
 }
 

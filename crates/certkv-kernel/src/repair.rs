@@ -1,8 +1,9 @@
 //! Repair, math.md (6.11): the old contribution of newly promoted blocks out, the new one in; only those blocks are read.
-use crate::attend::{Kernel, Workspace, norm};
+use crate::attend::{Kernel, Workspace};
 use crate::block::BlockSource;
 use crate::error::KernelError;
 use crate::line::{Line, lines};
+use crate::magnitude::norm;
 use crate::masses::MassesMut;
 use crate::partial::Partial;
 use crate::query::{Softmax, X_STRIDE};

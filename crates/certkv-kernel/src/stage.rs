@@ -4,7 +4,6 @@ use crate::attend::{Kernel, Workspace};
 use crate::masses::{Bounds, Entry, HeadTile, MassesMut, TILE};
 use crate::query::{Digits, HEADS, Softmax};
 use crate::slack::{Slack, digit_term, key_bounds, zeta};
-use certkv_core::KeyFormat;
 
 /// Raw numbers of one head, a lane per block.
 #[derive(Debug, Clone, Copy)]
@@ -117,7 +116,7 @@ impl Kernel {
             gamma: self.gamma,
             root: self.root,
             levels: self.ops.weight_levels,
-            token: matches!(self.layout.format.key, KeyFormat::Token { .. } | KeyFormat::Turbo { .. }),
+            token: self.scales_after_products(),
         }
     }
 

@@ -208,6 +208,11 @@ fn formats_heads_and_groups_match_attention_in_f64() {
         ("tq1-v4g32-b16", 64),
         ("k8-tq4-b32", 128),
         ("tq2-tq3-b64", 256),
+        ("e4m3-e4m3-b64", 128),
+        ("e5m2g32-e4m3g16-b16", 96),
+        ("p8-p8-b32", 128),
+        ("p4g32-p4g32-b64", 64),
+        ("k8-e5m2g64-b32", 64),
     ] {
         check(&Spec { seed: dim as u64, ..Spec::new(format, dim, 2, &[90, 40]) }, 4);
     }
@@ -255,6 +260,8 @@ fn many_heads_and_channels_match_attention_in_f64() {
         ("bf16-bf16-b16", 128, 12, Dtype::Bf16),
         ("tq4-tq4-b64", 128, 12, Dtype::F16),
         ("tq4-tq1-b32", 256, 16, Dtype::Bf16),
+        ("e4m3-e4m3g64-b64", 128, 12, Dtype::F16),
+        ("p8-e4m3-b32", 256, 6, Dtype::Bf16),
     ] {
         check(&Spec { store, seed: (dim + group) as u64, ..Spec::new(format, dim, group, &[75, 20]) }, 3);
     }

@@ -98,6 +98,8 @@ fn formats_heads_and_groups_match_attention_in_f64() {
         ("k8-tq4-b32", 128),
         ("tq1-v4g32-b16", 64),
         ("tq2-tq3-b64", 256),
+        ("e4m3-e4m3-b64", 128),
+        ("e5m2g32-p4g16-b16", 64),
         ("k8-v4g64-b64-r8.4", 128),
     ] {
         check(&Spec { seed: dim as u64, ..Spec::new(format, dim, 2, &[(67, 45), (16, 5)]) }, 2, 2);

@@ -23,6 +23,8 @@ const FORMATS: [&str; 16] = [
     "ctq4-v4g32-b32",
     "ctq6-tq4-b64",
     "ctq2-f16-b16",
+    "e4m3-e4m3-b64",
+    "p8g32-p4g32-b32",
 ];
 const TOLERANCES: [f64; 5] = [0.01, 0.02, 0.05, 0.1, 0.2];
 

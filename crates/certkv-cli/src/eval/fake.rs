@@ -8,8 +8,10 @@ use super::{
 };
 use crate::model::{Attention, AttentionError, Config, Pass, flat::Flat, tape::Tape};
 use certkv_bound::{Certificate, Rung, Status};
+use certkv_codec::fp8::{self, Fp8};
+use certkv_codec::token_sym::{self, Sharing};
 use certkv_codec::turboquant;
-use certkv_core::{Format, KeyFormat, ValueFormat};
+use certkv_core::{Dtype, Format, KeyFormat, PageCode, ValueFormat};
 use half::f16;
 
 /// Makes [`Fake`] caches: dense ones for every policy but [`Policy::Packed`].
@@ -63,6 +65,26 @@ fn turbo(x: &mut [f32], d: usize, bits: u8) {
     }
 }
 
+/// `x`, rows of `width` channels, with one scale per group of channels.
+fn page(x: &mut [f32], width: usize, group: usize, code: PageCode) {
+    let wide: Vec<f64> = x.iter().map(|x| f64::from(*x)).collect();
+    let kind = match code {
+        PageCode::E4m3 => Fp8::E4m3,
+        PageCode::E5m2 => Fp8::E5m2,
+        PageCode::Int(bits) => {
+            let sharing = Sharing::Block;
+            let spec = token_sym::Spec { bits, group, sharing, mode: token_sym::Mode::Tread, meta: Dtype::F16 };
+            if let Ok(block) = token_sym::encode(&wide, width, spec) {
+                x.iter_mut().zip(block.decode()).for_each(|(x, y)| *x = y as f32);
+            }
+            return;
+        }
+    };
+    if let Ok(block) = fp8::encode(&wide, width, group, kind, Sharing::Block, Dtype::F16) {
+        x.iter_mut().zip(block.decode()).for_each(|(x, y)| *x = y as f32);
+    }
+}
+
 /// One block of one layer, `[block][kv_width]`, there and back.
 fn quantize(format: Format, d: usize, width: usize, keys: &mut [f32], values: &mut [f32]) {
     match format.key {
@@ -72,11 +94,13 @@ fn quantize(format: Format, d: usize, width: usize, keys: &mut [f32], values: &m
             keys.chunks_mut(group).for_each(|g| symmetric(g, bits));
         }
         KeyFormat::Turbo { bits, .. } => turbo(keys, d, bits),
+        KeyFormat::Page { code, .. } => page(keys, width, format.key.group(d), code),
         KeyFormat::F16 | KeyFormat::Bf16 => {}
     }
     match format.value {
         ValueFormat::Affine { bits, group } => values.chunks_mut(usize::from(group)).for_each(|g| affine(g, 1, bits)),
         ValueFormat::Turbo { bits } => turbo(values, d, bits),
+        ValueFormat::Page { code, .. } => page(values, width, format.value.group(d), code),
         ValueFormat::F16 | ValueFormat::Bf16 => {}
     }
 }

@@ -44,6 +44,9 @@ fn specs(small: bool) -> Vec<Spec> {
         "tq3-tq2-b32",
         "tq1-v4g32-b16",
         "k8-tq4-b32",
+        "e4m3-e4m3-b64",
+        "e5m2g32-e4m3g16-b16",
+        "p8-p4g32-b32",
     ];
     for (i, format) in formats.into_iter().enumerate() {
         for dim in [64, 96, 128, 256] {
@@ -71,6 +74,7 @@ fn specs(small: bool) -> Vec<Spec> {
             (Dtype::Bf16, "k8-v4g64-b64"),
             (Dtype::F16, "k8-v8g64-b64"),
             (Dtype::Bf16, "tq4-tq4-b64"),
+            (Dtype::F16, "e4m3-e4m3-b64"),
         ] {
             all.push(Spec { kind, store, seed: 70 + kind as u64, ..Spec::new(format, 128, 4, &[1500, 64, 7, 511]) });
         }

@@ -74,6 +74,8 @@ pub(crate) struct Ops {
     pub(crate) score_codes: fn(&KeyCodes<'_>, &Digits, &mut [Codes], Shape, &mut [Line], &mut Cursor),
     /// Base-2 logits of 16-bit rows: `mul q.k`.
     pub(crate) score_rows: fn(&Side<'_>, &[Line], f32, Shape, &mut [Line]),
+    /// 8-bit floating-point codes, e4m3 or else e5m2, as f16 rows, e4m3 2^-8 too small.
+    pub(crate) unpack_floats: fn(&[u8], bool, &mut [u16], &mut Cursor),
     /// Logits of the first `n` tokens to weights, in place; 0 past them.
     pub(crate) weigh: fn(&mut [Line], usize, Shape, &mut Softmax),
     /// `o += sum_t w_t v^_t` over a coded block, the offsets going to the scratch.

@@ -1,6 +1,6 @@
 //! Arguments of the kernels that store and code rows, byte for byte as `kernels/append.cu`, `pack.cu` and `gather.cu` have them.
 //! Addresses are those of the device.
-use certkv_core::{KeyFormat, RecordLayout};
+use certkv_core::{KeyFormat, RecordLayout, ValueFormat};
 
 /// Threads of a CTA that appends or packs.
 pub const PACK_THREADS: u32 = 256;
@@ -174,12 +174,17 @@ pub fn pack_shared(layout: &RecordLayout) -> u32 {
         KeyFormat::F16 | KeyFormat::Bf16 => 0,
         KeyFormat::Channel8 { .. } => dim,
         KeyFormat::Token { .. } | KeyFormat::Turbo { .. } => tokens * (dim / key.group(dim)),
+        KeyFormat::Page { .. } => dim / key.group(dim),
     };
-    let value_steps = if value.is_exact() { 0 } else { tokens * (dim / value.group(dim)) };
+    let value_steps = match value {
+        ValueFormat::F16 | ValueFormat::Bf16 => 0,
+        ValueFormat::Affine { .. } | ValueFormat::Turbo { .. } => tokens * (dim / value.group(dim)),
+        ValueFormat::Page { .. } => dim / value.group(dim),
+    };
     let originals = 2 * tokens * (dim + 8);
     let chunk = dim.min(4096 / tokens);
     let halves = if key.is_exact() && value.is_exact() { 0 } else { 2 * tokens * (chunk + 8) };
-    let steps = key_steps.max(value_steps);
+    let steps = key_steps.max(value_steps).next_multiple_of(2);
     let inverses = match key {
         _ if !layout.format.refine.is_none() => steps,
         KeyFormat::Channel8 { .. } => dim,

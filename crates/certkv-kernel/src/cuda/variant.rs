@@ -2,7 +2,7 @@
 use super::extend::ExtendShape;
 use super::source::Verb;
 use super::turbo;
-use certkv_core::{Dtype, KeyFormat, RecordLayout, ValueFormat};
+use certkv_core::{Dtype, KeyFormat, PageCode, RecordLayout, ValueFormat};
 use core::fmt;
 
 /// GPU architectures that machine code is made for.
@@ -237,6 +237,15 @@ const LAYOUT_MACROS: [(&str, &str); 19] = [
     ("CKV_VALUE_RESIDUALS", "CKV_FROM_VALUE_RESIDUALS"),
 ];
 
+/// `KIND` of `codec/page_scale.cuh`.
+const fn page_kind(code: PageCode) -> usize {
+    match code {
+        PageCode::Int(_) => 0,
+        PageCode::E4m3 => 1,
+        PageCode::E5m2 => 2,
+    }
+}
+
 /// Values of [`LAYOUT_MACROS`].
 fn layout_values(l: &RecordLayout) -> [usize; 19] {
     let (key, value) = (l.format.key, l.format.value);
@@ -250,11 +259,13 @@ fn layout_values(l: &RecordLayout) -> [usize; 19] {
         KeyFormat::Channel8 { meta } => (1, meta),
         KeyFormat::Token { .. } => (2, Dtype::F16),
         KeyFormat::Turbo { .. } => (3, Dtype::F16),
+        KeyFormat::Page { code, .. } => (4 + page_kind(code), Dtype::F16),
     };
     let value_kind = match value {
         ValueFormat::F16 | ValueFormat::Bf16 => 0,
         ValueFormat::Affine { .. } => 1,
         ValueFormat::Turbo { .. } => 2,
+        ValueFormat::Page { code, .. } => 3 + page_kind(code),
     };
     [
         l.dim,
@@ -303,13 +314,17 @@ impl Variant {
                 return unsupported("k8f32 metadata of bits", 32, "f16 metadata (k8)");
             }
             // A lane holds codes of 8 channels out of 32: a scale must not change among the lanes of one product.
-            KeyFormat::Token { .. } if !layout.format.key.group(layout.dim).is_multiple_of(32) => {
+            KeyFormat::Token { .. } | KeyFormat::Page { .. } if !layout.format.key.group(layout.dim).is_multiple_of(32) => {
                 return unsupported("key group", layout.format.key.group(layout.dim), "a multiple of 32 channels");
             }
             KeyFormat::Turbo { bits, calibrated: true } => {
                 return unsupported("ctq codes of bits", bits.into(), "keys that no calibration centres (tq)");
             }
             _ => {}
+        }
+        // A block's sums beside those of all heads are more registers than there are.
+        if layout.format.value.page().is_some() && layout.dim > 128 && group > 8 {
+            return unsupported("query heads of values with one scale per block:", group, "at most 8 of 256 channels");
         }
         for bits in turbo::widths(&layout) {
             if !layout.dim.is_power_of_two() {
@@ -397,6 +412,10 @@ impl Variant {
         {
             if turbo::widths(l).next().is_some() {
                 let (what, needs) = ("tq codes of bits", "none where records are transcoded");
+                return Err(VariantError::Unsupported { what, value: l.format.key.bits(), needs });
+            }
+            if l.format.key.page().is_some() || l.format.value.page().is_some() {
+                let (what, needs) = ("codes with one scale per block of bits", "none where records are transcoded");
                 return Err(VariantError::Unsupported { what, value: l.format.key.bits(), needs });
             }
             if !l.format.refine.is_none() {

@@ -87,6 +87,10 @@ fn rotated_sides_have_up_to_sixteen_levels_and_powers_of_two() {
     ] {
         assert!(matches!(new(text, dim), Err(VariantError::Unsupported { what: said, .. }) if said == what), "{text}");
     }
+    let many = Variant::new(layout("k8-e4m3-b32", 256, Dtype::F16), 9, Arch::Sm90a);
+    assert!(matches!(many, Err(VariantError::Unsupported { value: 9, .. })));
+    let page = layout("k8-e4m3-b32", 128, Dtype::F16);
+    assert!(new("k8-v4g32-b32", 128).unwrap().transcoding(page).is_err());
     let (old, plain) = (layout("tq4-tq4-b32", 128, Dtype::F16), new("k8-v4g32-b32", 128).unwrap());
     assert!(
         plain.transcoding(old).is_err()

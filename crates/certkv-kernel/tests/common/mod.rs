@@ -5,13 +5,15 @@
     clippy::needless_range_loop,
     reason = "each test binary uses its part; formulas keep indices"
 )]
+mod page;
+
 use certkv_codec::KeyMetric;
 use certkv_codec::rotation::{self, Rotation};
 use certkv_codec::turboquant;
 use certkv_core::hash::splitmix64;
 use certkv_core::layout::{key_index, read_code, value_index, write_code};
 use certkv_core::round::{Fp, down, nearest, up, up_f32};
-use certkv_core::{Dtype, ErrorSummary, Geometry, KeyFormat, RecordLayout, ValueFormat};
+use certkv_core::{Dtype, ErrorSummary, Geometry, KeyFormat, PageCode, RecordLayout, ValueFormat};
 use certkv_kernel::{Block, BlockSource, Tail};
 
 /// Deterministic random numbers.
@@ -284,6 +286,16 @@ fn get(section: &[u8], meta: Dtype, i: usize) -> f64 {
     }
 }
 
+type Order<'a> = &'a dyn Fn(usize, usize) -> usize;
+
+fn key_page<'a>(l: &'a RecordLayout, code: PageCode, order: Order<'a>) -> page::Side<'a> {
+    page::Side { code, group: l.format.key.group(l.dim), codes: &l.key_codes, scales: &l.key_scales, order }
+}
+
+fn value_page<'a>(l: &'a RecordLayout, code: PageCode, order: Order<'a>) -> page::Side<'a> {
+    page::Side { code, group: l.format.value.group(l.dim), codes: &l.value_codes, scales: &l.value_scales, order }
+}
+
 /// Encodes one block; the error summary is measured on the decoded block.
 pub fn encode(l: &RecordLayout, keys: &[u16], values: &[u16], centre: &[f64]) -> Vec<u8> {
     encode_in(None, l, keys, values, centre)
@@ -353,6 +365,7 @@ pub fn encode_in(
                 }
             }
         }
+        KeyFormat::Page { code, .. } => key_page(l, code, &|t, c| key_index(t, c, dim)).write(&k, &mut record),
         _ => words(&mut record[l.key_codes.clone()], keys),
     }
     match l.format.value {
@@ -387,6 +400,7 @@ pub fn encode_in(
                 }
             }
         }
+        ValueFormat::Page { code, .. } => value_page(l, code, &|t, c| value_index(t, c, dim)).write(&v, &mut record),
         _ => words(&mut record[l.value_codes.clone()], values),
     }
     let summary = summary(l, &record, &k, key_norm, &v, centre);
@@ -417,6 +431,9 @@ pub fn decode(l: &RecordLayout, record: &[u8]) -> (Vec<Vec<f64>>, Vec<Vec<f64>>)
             let level = f64::from(turboquant::level_bytes(dim, bits)[usize::from(code)]) - 128.0;
             level * get(&record[l.key_scales.clone()], Dtype::F16, t)
         }
+        KeyFormat::Page { code, .. } => {
+            key_page(l, code, &|t, c| key_index(t, c, dim)).read(record, count, dim, t, c)
+        }
         _ => word(&l.key_codes, t, c),
     });
     let values = rows(&|t, c| match l.format.value {
@@ -430,6 +447,9 @@ pub fn decode(l: &RecordLayout, record: &[u8]) -> (Vec<Vec<f64>>, Vec<Vec<f64>>)
             let code = read_code(&record[l.value_codes.clone()], usize::from(bits), count, value_index(t, c, dim));
             let level = f64::from(turboquant::level_bytes(dim, bits)[usize::from(code)]) - 128.0;
             level * get(&record[l.value_scales.clone()], Dtype::F16, t)
+        }
+        ValueFormat::Page { code, .. } => {
+            value_page(l, code, &|t, c| value_index(t, c, dim)).read(record, count, dim, t, c)
         }
         _ => word(&l.value_codes, t, c),
     });

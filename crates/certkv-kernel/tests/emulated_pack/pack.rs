@@ -44,7 +44,7 @@ fn launch(l: &RecordLayout, grid: u32) -> Launch {
     Launch::new(grid, THREADS, pack_shared(l))
 }
 
-const FORMATS: [&str; 19] = [
+const FORMATS: [&str; 24] = [
     "k8-v4g32-b32",
     "k8-v4g64-b64",
     "k8-v8g64-b64",
@@ -64,6 +64,11 @@ const FORMATS: [&str; 19] = [
     "tq3-tq2-b32",
     "tq1-v4g32-b16",
     "k8-tq4-b64",
+    "e4m3-e4m3-b64",
+    "e5m2g32-e4m3g16-b16",
+    "p8-p8-b64",
+    "p4g32-p4g32-b32",
+    "t4-e5m2-b32",
 ];
 
 /// Groups that divide the head: a format written for 128 channels may not fit 96.

@@ -1,7 +1,7 @@
 //! Layouts, data and the judge of a record.
 use certkv_codec::{CodecError, Encoder, decode};
 use certkv_core::{
-    Dtype, ErrorSummary, Geometry, KeyFormat, RecordLayout, RefinedSummary, ValueFormat, fragment,
+    Dtype, ErrorSummary, Geometry, KeyFormat, PageCode, RecordLayout, RefinedSummary, ValueFormat, fragment,
     hash::{hash64, splitmix64},
 };
 
@@ -17,6 +17,14 @@ pub(crate) fn layout(text: &str, dim: usize, store: Dtype) -> RecordLayout {
     RecordLayout::new(&geometry, text.parse().expect("a format")).expect("a layout")
 }
 
+fn page_kind(code: PageCode) -> i64 {
+    match code {
+        PageCode::Int(_) => 0,
+        PageCode::E4m3 => 1,
+        PageCode::E5m2 => 2,
+    }
+}
+
 /// The macros that specialise a kernel for `l`.
 pub(crate) fn macros(l: &RecordLayout) -> Vec<(&'static str, i64)> {
     let number = |t: Dtype| match t {
@@ -29,6 +37,7 @@ pub(crate) fn macros(l: &RecordLayout) -> Vec<(&'static str, i64)> {
         KeyFormat::Channel8 { meta } => (1, meta),
         KeyFormat::Token { .. } => (2, Dtype::F16),
         KeyFormat::Turbo { .. } => (3, Dtype::F16),
+        KeyFormat::Page { code, .. } => (4 + page_kind(code), Dtype::F16),
     };
     let n = |x: usize| x as i64;
     // Levels, thresholds and signs of TurboQuant sides: those of the host.
@@ -47,7 +56,12 @@ pub(crate) fn macros(l: &RecordLayout) -> Vec<(&'static str, i64)> {
         ("CKV_KEY_META", number(meta)),
         (
             "CKV_VALUE",
-            if matches!(l.format.value, ValueFormat::Turbo { .. }) { 2 } else { i64::from(!l.format.value.is_exact()) },
+            match l.format.value {
+                ValueFormat::F16 | ValueFormat::Bf16 => 0,
+                ValueFormat::Affine { .. } => 1,
+                ValueFormat::Turbo { .. } => 2,
+                ValueFormat::Page { code, .. } => 3 + page_kind(code),
+            },
         ),
         ("CKV_VALUE_BITS", n(l.format.value.bits())),
         ("CKV_VALUE_GROUP", n(l.format.value.group(l.dim))),
@@ -264,8 +278,11 @@ pub(crate) fn judge(
         let step = match name {
             "kappa" => 1.0,
             "refined kappa" => 2f64.powi(-i32::from(l.format.refine.key)),
-            // The least scale is a subnormal half.
-            _ => (2.0 * f64::from(cpu_eta)).max(2f64.powi(-24)),
+            // The least scale is a subnormal half, and errors of floating-point codes are many of it.
+            _ => {
+                let widest = l.format.value.page().map_or(0, page_kind);
+                (2.0 * f64::from(cpu_eta)).max(2f64.powi(-24 + [0, 4, 12][widest as usize]))
+            }
         };
         let near = near || (spectral.contains(&name) && got > cpu && got <= cpu * (1.0 + 2f64.powi(-7)) + 1e-5 * step);
         if !(got >= truth && near) {

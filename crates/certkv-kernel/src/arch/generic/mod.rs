@@ -14,6 +14,7 @@ pub(crate) const OPS: Ops = Ops {
     channel_digits: keys::channel_digits,
     score_codes: keys::score_codes,
     score_rows: keys::score_rows,
+    unpack_floats: |codes, e4m3, out, _| crate::page_scale::unpack_floats_body(codes, e4m3, out),
     weigh: softmax::weigh,
     value_codes: values::value_codes,
     value_rows: values::value_rows,

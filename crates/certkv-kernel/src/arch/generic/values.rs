@@ -30,7 +30,7 @@ pub(crate) fn value_codes(
             let at = |i: usize| meta_at(v.scales, Dtype::F16, (i * groups + g) * tokens + t);
             scales[0][t / 16].0[t % 16] = at(0);
             // Without offsets: what makes the middle 0.
-            scales[1][t / 16].0[t % 16] = if v.levels.is_some() { -(v.half() as f32) * at(0) } else { at(1) };
+            scales[1][t / 16].0[t % 16] = if v.offsets { at(1) } else { -(v.half() as f32) * at(0) };
         }
         let plan = Plan { group: g, levels: 65535.0, half: v.half() as f32 };
         let units = plan.digits(&mut scales, w, s, shape, scratch, &mut slack);

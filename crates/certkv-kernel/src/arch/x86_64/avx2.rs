@@ -12,6 +12,7 @@ use crate::block::{Rows, Side};
 use crate::certify::{Sums, tiles_body};
 use crate::line::{Codes, Line, madd};
 use crate::masses::{BlockTile, HeadTile};
+use crate::page_scale::unpack_floats_body;
 use crate::prefill::{STRETCH, Stretch, Strip};
 use crate::query::{
     Cursor, Digits, HEADS, KeyCodes, Levels, Scaling, Shape, Softmax, ValueCodes, ValueScratch, ValueSlack, X_STRIDE,
@@ -28,6 +29,7 @@ static OPS: Ops = Ops {
     channel_digits,
     score_codes,
     score_rows,
+    unpack_floats,
     weigh,
     value_codes,
     value_rows,
@@ -287,6 +289,15 @@ fn score_rows(side: &Side<'_>, q: &[Line], mul: f32, shape: Shape, x: &mut [Line
     unsafe { wide(side, q, mul, shape, x) }
 }
 
+fn unpack_floats(codes: &[u8], e4m3: bool, out: &mut [u16], _: &mut Cursor) {
+    #[target_feature(enable = "avx2")]
+    fn wide(codes: &[u8], e4m3: bool, out: &mut [u16]) {
+        unpack_floats_body(codes, e4m3, out);
+    }
+    // SAFETY: the table is handed out only where the features exist.
+    unsafe { wide(codes, e4m3, out) }
+}
+
 fn weigh(x: &mut [Line], n: usize, shape: Shape, s: &mut Softmax) {
     #[target_feature(enable = "avx2,fma,f16c")]
     fn wide(x: &mut [Line], n: usize, shape: Shape, s: &mut Softmax) {
@@ -331,7 +342,7 @@ fn value_codes(
         for g in 0..groups {
             let mut scales = [[Line::ZERO; 4]; 2];
             for (i, part) in scales.iter_mut().enumerate() {
-                if i == 1 && v.levels.is_some() {
+                if i == 1 && !v.offsets {
                     break;
                 }
                 for l in 0..tokens / 16 {
@@ -342,7 +353,7 @@ fn value_codes(
                     };
                 }
             }
-            if v.levels.is_some() {
+            if !v.offsets {
                 // Without offsets: what makes the middle 0.
                 scales[1] = scales[0];
                 scales[1].iter_mut().for_each(|line| line.scale(-(v.half() as f32)));

@@ -8,6 +8,7 @@ use crate::arch::Ops;
 use crate::query::{Cursor, HEADS};
 use core::arch::x86_64::*;
 
+mod floats;
 mod keys;
 mod softmax;
 mod values;
@@ -17,6 +18,7 @@ static OPS: Ops = Ops {
     channel_digits: keys::channel_digits,
     score_codes: keys::score_codes,
     score_rows: keys::score_rows,
+    unpack_floats: floats::unpack_floats,
     weigh: softmax::weigh,
     value_codes: values::value_codes,
     value_rows: values::value_rows,

@@ -128,10 +128,11 @@ unsafe fn coded<const N: usize, const W: u8>(
             // SAFETY: 16 tokens of the group's sigma, and of z where there is one, lie inside the scales.
             let z = unsafe {
                 sigma[l] = load16::<false>(v.scales.as_ptr().add(2 * (g * tokens + 16 * l)).cast());
-                match v.levels {
-                    // Without offsets: what makes the middle 0.
-                    Some(_) => _mm512_mul_ps(sigma[l], _mm512_sub_ps(zero, half)),
-                    None => load16::<false>(v.scales.as_ptr().add(2 * ((groups + g) * tokens + 16 * l)).cast()),
+                if v.offsets {
+                    load16::<false>(v.scales.as_ptr().add(2 * ((groups + g) * tokens + 16 * l)).cast())
+                } else {
+                    // What makes the middle 0.
+                    _mm512_mul_ps(sigma[l], _mm512_sub_ps(zero, half))
                 }
             };
             mid[l] = _mm512_fmadd_ps(sigma[l], half, z);
