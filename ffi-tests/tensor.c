@@ -264,6 +264,8 @@ static void same(int32_t dtype, int32_t out_dtype, int kind)
             /* The bound grew by what the rounding moved, and by no more. */
             TRUE(b->bound >= a->bound + moved * (1.0 - 1e-9) && b->bound <= a->bound + moved * (1.0 + 1e-9) + 1e-12);
             TRUE(b->status == a->status && b->e_key == a->e_key && b->e_val == a->e_val);
+            /* Every token of the chunk has a bound. */
+            TRUE(a->bound >= 0.0 && a->bound < 10.0 && b->bound < 10.0);
             TRUE(moved < 0.02);
             movers += moved > 0.0;
         }
