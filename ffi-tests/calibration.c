@@ -1,10 +1,9 @@
-/* Calibrations: every wrong call, every damage, and caches whose formats need one. The argument is a folder with the file `calibration`, of
- * small()'s geometry and of a model whose digest is 32 sevens. */
+/* Calibrations: every wrong call, every damage, and caches whose formats need one. The argument is a folder to write to. */
+#include "calibration.h"
 #include "check.h"
 
-enum { MOST = 1 << 20 };
-
-static unsigned char whole[MOST];
+/* One byte more than a file has. */
+static unsigned char whole[CALIBRATION_MOST + 1];
 static size_t size;
 static char path[4200];
 static uint8_t model[32], other_model[32];
@@ -207,19 +206,14 @@ static void decodes(void)
 
 int main(int count, char **given)
 {
-    FILE *file;
     if (count != 2) {
         return 2;
     }
     memset(model, 7, sizeof model);
     memset(other_model, 8, sizeof other_model);
     snprintf(path, sizeof path, "%s/calibration", given[1]);
-    file = fopen(path, "rb");
-    if (file == NULL) {
-        return 2;
-    }
-    size = fread(whole, 1, sizeof whole - 1, file);
-    fclose(file);
+    TRUE(calibration_file(path));
+    size = calibration_bytes(whole);
     arguments();
     damage();
     description();

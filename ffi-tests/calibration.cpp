@@ -1,5 +1,6 @@
-// Calibration: opened and read, described, refused, and caches made with it. The argument is a folder with the file `calibration`.
+// Calibration: opened and read, described, refused, and caches made with it. The argument is a folder to write to.
 #include "check.hpp"
+#include "calibration.h"
 #include <array>
 #include <fstream>
 #include <iterator>
@@ -38,6 +39,7 @@ int main(int count, char **given)
         return 2;
     }
     const std::string path = std::string(given[1]) + "/calibration";
+    TRUE(calibration_file(path.c_str()));
     std::vector<std::uint8_t> bytes = contents(path);
     TRUE(bytes.size() > 1000);
     certkv::Calibration calibration = *certkv::Calibration::open(path.c_str(), digest(7));

@@ -1,6 +1,6 @@
 //! `include/certkv.hpp`: every compiler mode takes it, programs in C++ get what they were promised, and misuse does not compile.
 mod common;
-use common::{calibration, compiler, install, note, output, program, root, run, scratch, with};
+use common::{compiler, install, note, output, program, root, run, scratch, with};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -176,7 +176,6 @@ fn symbols(file: &Path, option: &str) -> BTreeSet<String> {
 fn programs_get_what_they_were_promised() {
     let dir = scratch("cpp_programs");
     install(&dir);
-    calibration(&dir);
     let (mut called, mut made_of) = (BTreeSet::new(), BTreeSet::new());
     for (name, least) in PROGRAMS {
         let source = root().join("ffi-tests").join(name).with_extension("cpp");

@@ -1,6 +1,6 @@
 //! C and C++ programs against the library as a user links it.
 mod common;
-use common::{built, calibration, compiler, install, output, program, root, run, scratch};
+use common::{built, compiler, install, output, program, root, run, scratch};
 use std::process::Command;
 
 fn check_decode(said: &str) {
@@ -117,9 +117,8 @@ const HOSTILE: [(&str, u32); 14] = [
 fn random_calls_get_statuses_and_leave_nothing() {
     let dir = scratch("fuzz");
     install(&dir);
-    calibration(&dir);
     let sanitizers = ["-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-Wno-unused-function"];
-    let made = program(&dir, "c11", &root().join("ffi-tests/fuzz.c"), &sanitizers);
+    let made = program(&dir, "c11", &root().join("ffi-tests/fuzz/calls.c"), &sanitizers);
     let number = |name: &str, default: u64| std::env::var(name).ok().and_then(|n| n.parse().ok()).unwrap_or(default);
     let (seed, calls) = (number("CERTKV_FUZZ_SEED", 1), number("CERTKV_FUZZ_CALLS", 100_000));
     let done = output(Command::new(made).arg(&dir).args([seed.to_string(), calls.to_string()]));
@@ -130,7 +129,7 @@ fn random_calls_get_statuses_and_leave_nothing() {
     // Planted: a store that stays, memory that is lost, an answer that the header does not name.
     let caught = ["-DPLANT=1", "-DPLANT=2", "-DPLANT=3"].into_iter().filter(|plant| {
         let flags: Vec<&str> = sanitizers.iter().copied().chain([*plant]).collect();
-        let made = program(&dir, "c11", &root().join("ffi-tests/fuzz.c"), &flags);
+        let made = program(&dir, "c11", &root().join("ffi-tests/fuzz/calls.c"), &flags);
         !output(Command::new(made).arg(&dir).args(["1", "20000"])).status.success()
     });
     let caught = caught.count();
@@ -147,7 +146,6 @@ fn random_calls_get_statuses_and_leave_nothing() {
 fn hostile_calls_get_statuses() {
     let dir = scratch("misuse");
     install(&dir);
-    calibration(&dir);
     for (name, least) in HOSTILE {
         let source = root().join("ffi-tests").join(name).with_extension("c");
         for standard in ["c99", "c++17"] {

@@ -1,7 +1,7 @@
 //! C programs under Valgrind: neither they nor the library read what is not theirs, decide by what nobody wrote, or lose memory. Where it is
 //! not installed, nothing is checked, and a note says so.
 mod common;
-use common::{calibration, install, note, output, program, root, scratch};
+use common::{install, note, output, program, root, scratch};
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
@@ -65,7 +65,6 @@ fn valgrind_finds_nothing_and_would() {
     }
     let dir = scratch("valgrind");
     install(&dir);
-    calibration(&dir);
     let example = root().join("cpp-examples/minimal_decode.c");
     let tests = PROGRAMS.map(|name| root().join("ffi-tests").join(name).with_extension("c"));
     for source in [example].into_iter().chain(tests) {

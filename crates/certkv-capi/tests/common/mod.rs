@@ -68,14 +68,6 @@ pub(crate) fn install(dir: &Path) {
     std::os::unix::fs::symlink("libcertkv.so.0", dir.join("libcertkv.so")).expect("its development link");
 }
 
-/// The file `calibration` in `dir`: of 2 layers, 4 query and 2 key/value heads of 64 channels, and a model whose digest is 32 sevens.
-pub(crate) fn calibration(dir: &Path) {
-    let geometry = certkv_core::Geometry::new(2, 4, 2, 64).expect("a geometry");
-    let rows = |n: usize| (0..n).map(|i| ((i * 7919 + i / 64 * 31) % 257) as f32 / 257.0 - 0.4).collect::<Vec<_>>();
-    let made = certkv_testkit::calibrate::calibration(&geometry, &rows(32 * 128), &rows(32 * 256), 7);
-    fs::write(dir.join("calibration"), made.to_bytes()).expect("a file");
-}
-
 /// Compiles `source` against the shared library in `dir`, and gives the program.
 pub(crate) fn program(dir: &Path, standard: &str, source: &Path, flags: &[&str]) -> PathBuf {
     let name = source.file_stem().expect("a file name").to_string_lossy().into_owned();

@@ -1,9 +1,10 @@
 #define _POSIX_C_SOURCE 200112L
 /* Random calls with hostile arguments: NULL, odd and foreign pointers, stale and foreign handles, sizes near the largest, structs of wrong
  * sizes and versions, callbacks that fail. Every answer is a status that the header names, never a caught defect; nothing is left at the end.
- * Arguments: a folder to write to, with the file `calibration`; a seed; a number of calls. What cannot be checked by the library, a size that is
+ * Arguments: a folder to write to; a seed; a number of calls. What cannot be checked by the library, a size that is
  * larger than the buffer and still plausible, is not given. */
-#include "check.h"
+#include "../calibration.h"
+#include "../check.h"
 #include <stdlib.h>
 #include <time.h>
 
@@ -630,6 +631,9 @@ int main(int count, char **given)
     }
     snprintf(folder, sizeof folder, "%s", given[1]);
     snprintf(calibration_path, sizeof calibration_path, "%s/calibration", folder);
+    if (!calibration_file(calibration_path)) {
+        return 2;
+    }
     state = strtoull(given[2], NULL, 10);
     wanted = strtoull(given[3], NULL, 10);
     for (i = 0; i < MOST * Q; i++) {
