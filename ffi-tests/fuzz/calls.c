@@ -1,8 +1,10 @@
-#define _POSIX_C_SOURCE 200112L
-/* Random calls with hostile arguments: NULL, odd and foreign pointers, stale and foreign handles, sizes near the largest, structs of wrong
+/* Long because it has every function of the header, each with its wrong arguments.
+ *
+ * Random calls with hostile arguments: NULL, odd and foreign pointers, stale and foreign handles, sizes near the largest, structs of wrong
  * sizes and versions, callbacks that fail. Every answer is a status that the header names, never a caught defect; nothing is left at the end.
  * Arguments: a folder to write to; a seed; a number of calls. What cannot be checked by the library, a size that is
  * larger than the buffer and still plausible, is not given. */
+#define _POSIX_C_SOURCE 200112L
 #include "../calibration.h"
 #include "../check.h"
 #include <stdlib.h>

@@ -22,13 +22,15 @@ fn median(mut nanoseconds: Vec<f64>) -> f64 {
 }
 
 /// Nanoseconds of one of many equal calls: the median of 101 runs of 1000.
-fn each(mut call: impl FnMut()) -> f64 {
-    let run = |call: &mut dyn FnMut()| {
+fn each<T>(mut call: impl FnMut() -> T) -> f64 {
+    let mut run = || {
         let start = Instant::now();
-        (0..1000).for_each(|_| call());
+        for _ in 0..1000 {
+            black_box(call());
+        }
         start.elapsed().as_nanos() as f64 / 1000.0
     };
-    median((0..101).map(|_| run(&mut call)).collect())
+    median((0..101).map(|_| run()).collect())
 }
 
 fn config(tokens: usize, chunk_tokens: u64) -> certkv_config {
@@ -88,15 +90,12 @@ fn small_calls() {
     let mut length = 0;
     // SAFETY: live handles and locals, in all of these calls.
     unsafe {
-        println!("certkv_version_number {:.1} ns", each(|| drop(black_box(certkv_version_number()))));
-        println!(
-            "certkv_cache_destroy(NULL) {:.1} ns",
-            each(|| drop(black_box(certkv_cache_destroy(ptr::null_mut()))))
-        );
-        let call = || drop(black_box(certkv_sequence_length(cache, sequence, &mut length)));
+        println!("certkv_version_number {:.1} ns", each(|| certkv_version_number()));
+        println!("certkv_cache_destroy(NULL) {:.1} ns", each(|| certkv_cache_destroy(ptr::null_mut())));
+        let call = || certkv_sequence_length(cache, sequence, &mut length);
         println!("certkv_sequence_length {:.1} ns", each(call));
         let mut no_length = 0;
-        let call = || drop(black_box(certkv_sequence_length(cache, 77, &mut no_length)));
+        let call = || certkv_sequence_length(cache, 77, &mut no_length);
         println!("certkv_sequence_length, refused {:.1} ns", each(call));
         assert_eq!((length, no_length), (10, 0));
         assert_eq!(certkv_cache_destroy(cache), certkv_status::CERTKV_OK);
@@ -203,7 +202,7 @@ fn events() {
     let log: MoveEvents = log.unwrap();
     let mut some = vec![Default::default(); 1000];
     let next = log.read(0, &mut some).unwrap().newest;
-    println!("an event read: {:.1} ns", each(|| drop(black_box(log.read(next - 1000, &mut some)))) / 1000.0);
+    println!("an event read: {:.1} ns", each(|| log.read(next - 1000, &mut some)) / 1000.0);
 }
 
 fn main() {
