@@ -65,7 +65,7 @@ pub struct Config {
     pub threads: usize,
     /// Longest chunk of several tokens of which every token is attended as a decode step of its own, over what precedes it and itself: under the step's
     /// policy, with a certificate, bit for bit as if the tokens had come one by one (where the sequence had a full block before). For
-    /// drafts that are verified: it reads codes once a token, so that from some eight tokens on it takes longer than a prompt's chunk, which is what
+    /// drafts that are verified: it reads codes once a token, so that from about four tokens on it takes longer than a prompt's chunk, which is what
     /// longer ones are. 0 for none.
     pub chunk_tokens: usize,
     /// Full blocks that outlive their sequences, for others to continue from ([`crate::Cache::publish`],
