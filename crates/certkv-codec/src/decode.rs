@@ -245,9 +245,7 @@ impl<'a> KeySide<'a> {
                 self.code(token, channel) * self.scale(group * l.tokens() + token)
             }
             KeyFormat::Turbo { .. } => self.level(token, channel) * self.scale(token),
-            KeyFormat::Page { .. } => {
-                self.level(token, channel) * self.scale(channel / l.format.key.group(l.dim))
-            }
+            KeyFormat::Page { .. } => self.level(token, channel) * self.scale(channel / l.format.key.group(l.dim)),
         }
     }
 }

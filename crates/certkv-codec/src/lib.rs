@@ -33,4 +33,5 @@ mod planes;
 
 pub use error::{CodecError, Input};
 pub use metric::KeyMetric;
+pub use page_scale::FixedScales;
 pub use record::Encoder;

@@ -8,6 +8,21 @@ use certkv_core::{
     round::{F16, up},
 };
 
+/// Magnitudes that scales are made of where they do not come from the block itself: of every [`FixedScales::PIECE`] channels of a head the
+/// largest that its scale should reach. What a block has beyond them saturates.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct FixedScales<'a> {
+    /// Of the keys, (dim / 16,).
+    pub keys: &'a [f32],
+    /// Of the values, (dim / 16,).
+    pub values: &'a [f32],
+}
+
+impl FixedScales<'_> {
+    /// Channels that share a magnitude.
+    pub const PIECE: usize = 16;
+}
+
 /// What decides the codes of a side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Spec {
@@ -34,17 +49,30 @@ pub(crate) fn kind(code: PageCode) -> Result<Fp8, u8> {
 }
 
 impl Spec {
-    /// Scales of a block from its largest magnitudes, (dim / group,).
+    /// Scales of a block from its largest magnitudes, or from `fixed` ones by piece, (dim / group,).
     ///
     /// # Errors
-    /// [`CodecError::ScaleOverflow`] if one does not fit, which takes originals beyond f16.
-    pub(crate) fn scales(&self, side: &[f64], dim: usize, input: Input, scale: &mut [f64]) -> Result<(), CodecError> {
+    /// [`CodecError::ScaleOverflow`] if one does not fit, which takes originals or magnitudes beyond f16.
+    pub(crate) fn scales(
+        &self,
+        side: &[f64],
+        dim: usize,
+        fixed: Option<&[f32]>,
+        input: Input,
+        scale: &mut [f64],
+    ) -> Result<(), CodecError> {
         scale.fill(0.0);
-        // A head has 16 groups at most.
-        let mut row_scale = [0.0f64; 16];
-        for row in side.chunks_exact(dim) {
-            largest_row(row, self.group, &mut row_scale);
-            scale.iter_mut().zip(&row_scale).for_each(|(s, x)| *s = if *x > *s { *x } else { *s });
+        if let Some(fixed) = fixed {
+            for (s, pieces) in scale.iter_mut().zip(fixed.chunks(self.group / FixedScales::PIECE)) {
+                *s = pieces.iter().fold(0.0, |most, x| f64::max(most, f64::from(*x)));
+            }
+        } else {
+            // A head has 16 groups at most.
+            let mut row_scale = [0.0f64; 16];
+            for row in side.chunks_exact(dim) {
+                largest_row(row, self.group, &mut row_scale);
+                scale.iter_mut().zip(&row_scale).for_each(|(s, x)| *s = if *x > *s { *x } else { *s });
+            }
         }
         let reach = reach(self.code);
         for (g, s) in scale.iter_mut().enumerate() {
@@ -94,7 +122,7 @@ mod tests {
         for code in [PageCode::E4m3, PageCode::E5m2, PageCode::Int(8), PageCode::Int(4), PageCode::Int(2)] {
             let spec = Spec { code, group };
             let mut scale = [0.0; 2];
-            spec.scales(&side, dim, Input::Keys, &mut scale).unwrap();
+            spec.scales(&side, dim, None, Input::Keys, &mut scale).unwrap();
             let (mut codes, mut errors) = (vec![0; side.len()], vec![0.0; side.len()]);
             let rows = side.chunks_exact(dim).zip(codes.chunks_exact_mut(dim)).zip(errors.chunks_exact_mut(dim));
             let lost: usize = rows.map(|((row, codes), errors)| spec.code_row(row, &scale, codes, errors)).sum();
@@ -145,8 +173,8 @@ mod tests {
     fn scales_that_do_not_fit_are_refused() {
         let mut scale = [0.0];
         let spec = Spec { code: PageCode::Int(2), group: 16 };
-        assert!(spec.scales(&[65504.0; 16], 16, Input::Values, &mut scale).is_ok());
-        let refused = spec.scales(&[65505.0; 16], 16, Input::Values, &mut scale);
+        assert!(spec.scales(&[65504.0; 16], 16, None, Input::Values, &mut scale).is_ok());
+        let refused = spec.scales(&[65505.0; 16], 16, None, Input::Values, &mut scale);
         assert!(matches!(refused, Err(CodecError::ScaleOverflow { input: Input::Values, channel: 0, .. })));
     }
 }

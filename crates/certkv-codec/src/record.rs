@@ -9,6 +9,7 @@ use crate::annotate::{Spectral, publish};
 use crate::error::{CodecError, Input, consistent, sized};
 use crate::metric::KeyMetric;
 use crate::numeric::{divisor, sum_square_differences, sum_squares};
+use crate::page_scale::FixedScales;
 use crate::planes::{place_key_row, place_value_quad, write_planes};
 use crate::refine::{Residuals, inverse};
 use crate::rotation::{self, Rotation};
@@ -42,6 +43,8 @@ pub struct Encoder {
     panels: Vec<[f64; 4]>,
     spectral: Spectral,
     turbo: Option<Turbo>,
+    /// Magnitudes by piece, keys and values, where scales are fixed.
+    fixed: Option<[[f32; 16]; 2]>,
     saturated: u64,
 }
 
@@ -122,6 +125,7 @@ impl Encoder {
             panels: vec![[0.0; 4]; count / 4],
             spectral: Spectral::new(n),
             turbo: if valid.is_ok() { Turbo::new(layout) } else { None },
+            fixed: None,
             saturated: 0,
         }
     }
@@ -129,6 +133,34 @@ impl Encoder {
     /// The layout of the records written.
     pub const fn layout(&self) -> &RecordLayout {
         &self.layout
+    }
+
+    /// Scales of sides with one scale per block for the blocks to come: made of these magnitudes, or, `None`, of each block. Other sides have
+    /// their own whatever is fixed.
+    ///
+    /// # Errors
+    /// [`CodecError::Shape`] for another number of magnitudes, [`CodecError::NonFinite`] for one that is NaN, infinite or negative. Nothing
+    /// changes then.
+    pub fn fix_scales(&mut self, fixed: Option<FixedScales<'_>>) -> Result<(), CodecError> {
+        let Some(FixedScales { keys, values }) = fixed else {
+            self.fixed = None;
+            return Ok(());
+        };
+        let mut kept = [[0.0f32; 16]; 2];
+        for (kept, side) in kept.iter_mut().zip([keys, values]) {
+            sized(Input::Scale, side.len(), self.layout.dim / FixedScales::PIECE)?;
+            if let Some(at) = side.iter().position(|x| !(x.is_finite() && *x >= 0.0)) {
+                return Err(CodecError::NonFinite { input: Input::Scale, row: 0, channel: at * FixedScales::PIECE });
+            }
+            kept.iter_mut().zip(side).for_each(|(kept, x)| *kept = *x);
+        }
+        self.fixed = Some(kept);
+        Ok(())
+    }
+
+    /// Elements that fixed scales could not reach since this was last asked, keys and values together.
+    pub fn take_saturated(&mut self) -> u64 {
+        core::mem::take(&mut self.saturated)
     }
 
     /// Codes one full block. `keys` and `values` are row-major (tokens, dim) patterns of the layout's store type,
@@ -259,7 +291,8 @@ impl Encoder {
             }
             KeyFormat::Page { code, .. } => {
                 let spec = page_scale::Spec { code, group: self.layout.format.key.group(dim) };
-                spec.scales(&self.keys, dim, Input::Keys, &mut self.key_scales)
+                let fixed = self.fixed.as_ref().map(|[keys, _]| &keys[..dim / FixedScales::PIECE]);
+                spec.scales(&self.keys, dim, fixed, Input::Keys, &mut self.key_scales)
             }
         }
     }
@@ -271,7 +304,8 @@ impl Encoder {
         }
         if let ValueFormat::Page { code, .. } = self.layout.format.value {
             let spec = page_scale::Spec { code, group: self.layout.format.value.group(dim) };
-            return spec.scales(&self.values, dim, Input::Values, &mut self.value_scales);
+            let fixed = self.fixed.as_ref().map(|[_, values]| &values[..dim / FixedScales::PIECE]);
+            return spec.scales(&self.values, dim, fixed, Input::Values, &mut self.value_scales);
         }
         let ValueFormat::Affine { bits, group } = self.layout.format.value else { return Ok(()) };
         let group = group as usize;

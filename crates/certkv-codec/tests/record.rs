@@ -3,7 +3,9 @@ mod common;
 
 use certkv_codec::fp8::{self, Fp8};
 use certkv_codec::token_sym::{Mode, Sharing, Spec};
-use certkv_codec::{CodecError, Encoder, Input, KeyMetric, affine, channel8, decode, token_sym, turboquant};
+use certkv_codec::{
+    CodecError, Encoder, FixedScales, Input, KeyMetric, affine, channel8, decode, token_sym, turboquant,
+};
 use certkv_core::{Dtype, ErrorSummary, Geometry, KeyFormat, PageCode, RecordLayout, ValueFormat, layout::key_index};
 use common::{block, difference, largest_norm, numbers, spectral, uniform};
 use proptest::prelude::*;
@@ -383,4 +385,45 @@ fn calibrated_records_are_those_of_the_folded_keys() {
     let metric = KeyMetric::new(&loud, &loud).unwrap();
     let refused = Encoder::new(&l).encode_in(Some(&metric), &x, &x, &[0.0; 64], &mut vec![0; l.bytes]);
     assert!(matches!(refused, Err(CodecError::ScaleOverflow { input: Input::Keys, .. })), "{refused:?}");
+}
+
+/// With a fixed scale errors are what they are, elements beyond it are counted, and the summary is true.
+#[test]
+fn fixed_scales_saturate_and_are_measured() {
+    for text in ["e4m3g32-p8-b16", "p4-e5m2g16-b32", "p8g32-p4g32-b16"] {
+        let l = layout(text, 64, Dtype::F16).unwrap();
+        let (k, v) = (block(5, l.tokens(), 64, Dtype::F16), block(6, l.tokens(), 64, Dtype::F16));
+        let (keys, values) = (numbers(&k, Dtype::F16), numbers(&v, Dtype::F16));
+        let largest = |x: &[f64]| x.iter().fold(0.0f64, |m, x| m.max(x.abs())) as f32;
+        let mut encoder = Encoder::new(&l);
+        let mut coded = |share: f32| {
+            let (a, b) = ([largest(&keys) * share; 4], [largest(&values) * share; 4]);
+            encoder.fix_scales(Some(FixedScales { keys: &a, values: &b })).unwrap();
+            let mut record = vec![0; l.bytes];
+            encoder.encode(&k, &v, &[0.0; 64], &mut record).unwrap();
+            let (kd, vd) = read(&l, &record);
+            let s = decode::read_summary(&l, &record);
+            assert!(rounded_up(s.eps, largest_norm(&difference(&keys, &kd), 64)), "{text}");
+            assert!(rounded_up(s.eta, largest_norm(&difference(&values, &vd), 64)), "{text}");
+            assert!(certified(s.kappa, spectral(&difference(&keys, &kd), 64)), "{text}");
+            let reached = |x: &[f64]| f64::from(largest(x));
+            assert!(reached(&kd) <= 1.01 * f64::from(a[0]) && reached(&vd) <= 1.01 * f64::from(b[0]), "{text}");
+            encoder.take_saturated()
+        };
+        assert_eq!(coded(1.0), 0, "{text}");
+        let (some, many) = (coded(0.5), coded(1e-3));
+        assert!(some > 0 && many > some && many < 2 * l.count() as u64, "{text}: {some}, {many}");
+        assert_eq!(encoder.take_saturated(), 0);
+        // Each block's own again.
+        encoder.fix_scales(None).unwrap();
+        let (mut own, mut fresh) = (vec![0; l.bytes], vec![0; l.bytes]);
+        encoder.encode(&k, &v, &[0.0; 64], &mut own).unwrap();
+        Encoder::new(&l).encode(&k, &v, &[0.0; 64], &mut fresh).unwrap();
+        assert_eq!(own, fresh, "{text}");
+        let [good, bad] = [[1.0; 4], [1.0, f32::NAN, 1.0, 1.0]];
+        let refused = encoder.fix_scales(Some(FixedScales { keys: &good, values: &bad }));
+        assert_eq!(refused, Err(CodecError::NonFinite { input: Input::Scale, row: 0, channel: 16 }));
+        let refused = encoder.fix_scales(Some(FixedScales { keys: &good[..3], values: &good }));
+        assert!(matches!(refused, Err(CodecError::Shape { input: Input::Scale, got: 3, want: 4 })));
+    }
 }

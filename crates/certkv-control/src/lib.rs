@@ -22,6 +22,7 @@ pub mod joint;
 mod moves;
 pub mod policy;
 pub mod retention;
+pub mod scales;
 pub mod score;
 pub mod seed000;
 pub mod smartkv;

@@ -78,7 +78,13 @@ impl Kernel {
         }
     }
 
-    fn float_rows<'a>(&self, codes: &[u8], code: PageCode, scratch: &'a mut PageScratch, work: &mut Workspace) -> Side<'a> {
+    fn float_rows<'a>(
+        &self,
+        codes: &[u8],
+        code: PageCode,
+        scratch: &'a mut PageScratch,
+        work: &mut Workspace,
+    ) -> Side<'a> {
         let count = self.layout.count().min(codes.len());
         let (first, e4m3) = (scratch.first, code == PageCode::E4m3);
         let rows = &mut scratch.rows[first..first + count];

@@ -99,8 +99,16 @@ fn repair_is_the_pass_with_the_new_sides() {
     let (mut done, mut again, mut alarms, mut planted) = (0, 0, 0, 0);
     for case in 0..72u64 {
         let seed = hash64(&[0xec, case]);
-        let format = ["k8-v4g32-b32", "t4-v4g16-b16", "k8-v6g64-b64", "k8f32-f16-b16", "tq4-tq4-b32", "ctq4-tq4-b32", "e4m3-e5m2-b32", "p8-p4g32-b16"]
-            [case as usize % 8];
+        let format = [
+            "k8-v4g32-b32",
+            "t4-v4g16-b16",
+            "k8-v6g64-b64",
+            "k8f32-f16-b16",
+            "tq4-tq4-b32",
+            "ctq4-tq4-b32",
+            "e4m3-e5m2-b32",
+            "p8-p4g32-b16",
+        ][case as usize % 8];
         let mut before = Cache::new(format, [64, 128][case as usize / 4 % 2], 3, 900, (seed % 7) as usize, seed);
         before.promote(seed, 0.1);
         before.skip(seed, [0.0, 0.5][case as usize % 2]);

@@ -234,7 +234,9 @@ fn encode(
         |(), head, (encoder, record, block, centre, result)| {
             let (keys, values) = block.split_at(words);
             let metric = group.key_metric(layer, head);
-            *result = encoder.encode_in(metric.as_ref(), keys, values, centre, record);
+            let fixed = encoder.fix_scales(group.fixed_scales(layer, head));
+            *result = fixed.and_then(|()| encoder.encode_in(metric.as_ref(), keys, values, centre, record));
+            cache.counters.saturated(encoder.take_saturated());
         },
     );
     let mut coded = true;

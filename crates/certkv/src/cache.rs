@@ -1,6 +1,7 @@
 //! The cache: sequences, their pages, and the memory behind them.
 use crate::calibrated::Calibrated;
 use crate::counters::{Counters, Kind};
+use crate::fixed;
 use crate::group::Group;
 use crate::moves::MoveEvents;
 use crate::prefix::Prefixes;
@@ -129,6 +130,7 @@ impl Cache {
     pub fn new(config: Config) -> Result<Self, Error> {
         let sizes = Sizes::new(&config)?;
         let calibrated = Calibrated::of(&config)?;
+        fixed::check(&config)?;
         let disk = config.spill.as_ref().map_or(0, |spill| spill.disk_budget);
         let ledger = Arc::new(Ledger::new(config.device_budget, config.host_budget).with_disk(disk));
         for (class, bytes) in CLASSES.into_iter().zip(sizes.reserved()) {

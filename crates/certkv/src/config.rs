@@ -2,6 +2,7 @@
 use crate::events::MOST_EVENTS;
 use crate::{Error, Policy, PrefixConfig, Spill};
 use certkv_control::Calibration;
+use certkv_control::scales::Scales;
 use certkv_core::{Format, Geometry, RecordLayout};
 use certkv_device::{HostMemory, SimOptions};
 use certkv_page::Window;
@@ -37,6 +38,10 @@ pub struct Config {
     /// these are, which [`Calibration::check_for`] tells. There if and only if a format needs it. What is saved, published or
     /// exported names it, and is refused under another.
     pub calibration: Option<Arc<Calibration>>,
+    /// Fixed scales for sides with one scale per block (`p8`, `e4m3g64`), of this geometry: what a block has beyond them saturates, which
+    /// [`crate::Snapshot::saturated`] counts and its error summary measures. `None`: the scales of each block. There only if a format has
+    /// such sides. Records hold their scales, so nothing that is saved or published depends on it.
+    pub scales: Option<Arc<Scales>>,
     /// What the queries of each layer see: `None` for all tokens up to their own, else the last [`Window::tokens`] of them, their
     /// own among these, and the first [`Window::sinks`] of the sequence. One per layer, one for all, or empty, which is `None`
     /// for all. A layer with a window keeps the pages of what its next queries can see and of [`Window::slack`] tokens more, so
@@ -100,6 +105,7 @@ impl Config {
             geometry,
             formats: vec![format],
             calibration: None,
+            scales: None,
             windows: Vec::new(),
             max_tokens,
             max_sequences: 16,
@@ -131,6 +137,13 @@ impl Config {
     #[must_use]
     pub fn with_calibration(mut self, calibration: Arc<Calibration>) -> Self {
         self.calibration = Some(calibration);
+        self
+    }
+
+    /// The same with fixed scales, for formats that have one per block.
+    #[must_use]
+    pub fn with_scales(mut self, scales: Arc<Scales>) -> Self {
+        self.scales = Some(scales);
         self
     }
 

@@ -69,6 +69,7 @@ pub(crate) struct Counters {
     prompt: AtomicU64,
     read: [AtomicU64; 3],
     waits: SharedHistogram,
+    saturated: AtomicU64,
 }
 
 fn add(counter: &AtomicU64, n: u64) {
@@ -101,6 +102,16 @@ impl Counters {
             Err(_) => add(&tally.failed, 1),
         }
         result
+    }
+
+    /// Counts elements that fixed scales could not reach.
+    pub(crate) fn saturated(&self, elements: u64) {
+        add(&self.saturated, elements);
+    }
+
+    /// How many there were.
+    pub(crate) fn all_saturated(&self) -> u64 {
+        get(&self.saturated)
     }
 
     /// Counts originals that were to be stored: their bytes, or whether they were refused for want of room.

@@ -5,8 +5,9 @@
 use crate::calibrated::Calibrated;
 use crate::seal::Seal;
 use crate::sizes::GroupSizes;
-use crate::{Config, Error};
-use certkv_codec::KeyMetric;
+use crate::{Config, Error, fixed};
+use certkv_codec::{FixedScales, KeyMetric};
+use certkv_control::scales::Scales;
 use certkv_core::{PageId, RecordLayout};
 use certkv_device::{Arena, SimDevice};
 use certkv_kernel::Kernel;
@@ -32,6 +33,8 @@ pub(crate) struct Group {
     pub(crate) kernel: Kernel,
     /// What its keys are coded by; `None` where its format needs nothing.
     pub(crate) calibrated: Option<Arc<Calibrated>>,
+    /// Fixed scales, where the format has sides that take them.
+    pub(crate) scales: Option<Arc<Scales>>,
     pub(crate) pools: Pools,
     pub(crate) packed: Arena,
     pub(crate) host: Arena,
@@ -64,6 +67,7 @@ impl Group {
             kv_heads: config.geometry.kv_heads,
             kernel: Kernel::new(&config.geometry, &sizes.layout, certkv_kernel::Arch::detect())?,
             calibrated: calibrated.clone().filter(|_| sizes.layout.format.key.is_calibrated()),
+            scales: config.scales.clone().filter(|_| fixed::takes(&sizes.layout.format)),
             layout: sizes.layout.clone(),
             packed: arena("packed", sizes.packed_pages, sizes.page_bytes)?,
             tail: arena("tail", sizes.tail_pages, sizes.original_bytes)?,
@@ -112,6 +116,12 @@ impl Group {
     /// What keys of a head are coded in; `None` where they are coded as they are.
     pub(crate) fn key_metric(&self, layer: usize, head: usize) -> Option<KeyMetric<'_>> {
         self.calibrated.as_ref().and_then(|calibrated| calibrated.metric(layer, head))
+    }
+
+    /// What scales of a head are made of; `None` where each block has its own.
+    pub(crate) fn fixed_scales(&self, layer: usize, head: usize) -> Option<FixedScales<'_>> {
+        let (keys, values) = self.scales.as_ref()?.head(layer, head)?;
+        Some(FixedScales { keys, values })
     }
 
     /// The seal of a page of codes.

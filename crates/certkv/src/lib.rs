@@ -34,6 +34,7 @@ mod config;
 mod counters;
 mod error;
 mod events;
+mod fixed;
 pub mod gpu;
 mod group;
 mod moves;
@@ -59,6 +60,8 @@ pub use certkv_bound::{BytesRead, Cause, Certificate, Rung, Status};
 /// What calibrations are read from files with, and the heads and model that they are checked against.
 pub use certkv_control::calibration;
 pub use certkv_control::policy::{Certified, Policy, Seed000};
+/// Fixed scales: what [`Config::scales`] takes, and what reads them from a file.
+pub use certkv_control::scales;
 pub use certkv_core::Histogram;
 pub use certkv_core::budget::{ByClass, CLASSES, Class, POOLS, Pool};
 pub use certkv_core::{

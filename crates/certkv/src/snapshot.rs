@@ -122,6 +122,8 @@ pub struct Snapshot {
     /// Bytes that decode steps read: of codes, and of 16-bit rows from scratch and from the host, open blocks with the latter. Once for the
     /// query heads that share a KV head. `None` on a GPU.
     pub read: Option<BytesRead>,
+    /// Elements that a fixed scale could not reach ([`crate::Config::scales`]), each where it was coded. `None` without fixed scales.
+    pub saturated: Option<u64>,
     /// Times that the host waited for the device, in nanoseconds.
     pub waits: Histogram,
 }
@@ -202,6 +204,7 @@ impl Cache {
             swap_ins: self.counters.moves(Kind::SwapIn),
             outputs: Some(self.counters.outputs()),
             read: Some(self.counters.read()),
+            saturated: self.config.scales.as_ref().map(|_| self.counters.all_saturated()),
             waits: self.counters.waits(),
         }
     }

@@ -216,7 +216,11 @@ fn main() -> ExitCode {
     };
     let all = || -> Result<bool, Failure> {
         let stream = GpuStream::new(&gpu, Priority::default())?;
-        let good = parity(&gpu, &stream, &compiler, &specs(words.iter().any(|w| w == "--small")))?;
+        let mut specs = specs(words.iter().any(|w| w == "--small"));
+        if let Some(text) = value("--only") {
+            specs.retain(|s| s.format.contains(text.as_str()));
+        }
+        let good = parity(&gpu, &stream, &compiler, &specs)?;
         if words.iter().any(|w| w == "--times") {
             let formats = value("--formats").map_or("k8-v4g64-b64,tq4-tq4-b64,f16-f16-b64", String::as_str);
             times::print(&gpu, &stream, &compiler, formats.split(','))?;

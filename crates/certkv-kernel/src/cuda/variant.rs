@@ -314,7 +314,9 @@ impl Variant {
                 return unsupported("k8f32 metadata of bits", 32, "f16 metadata (k8)");
             }
             // A lane holds codes of 8 channels out of 32: a scale must not change among the lanes of one product.
-            KeyFormat::Token { .. } | KeyFormat::Page { .. } if !layout.format.key.group(layout.dim).is_multiple_of(32) => {
+            KeyFormat::Token { .. } | KeyFormat::Page { .. }
+                if !layout.format.key.group(layout.dim).is_multiple_of(32) =>
+            {
                 return unsupported("key group", layout.format.key.group(layout.dim), "a multiple of 32 channels");
             }
             KeyFormat::Turbo { bits, calibrated: true } => {

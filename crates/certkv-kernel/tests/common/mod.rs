@@ -431,9 +431,7 @@ pub fn decode(l: &RecordLayout, record: &[u8]) -> (Vec<Vec<f64>>, Vec<Vec<f64>>)
             let level = f64::from(turboquant::level_bytes(dim, bits)[usize::from(code)]) - 128.0;
             level * get(&record[l.key_scales.clone()], Dtype::F16, t)
         }
-        KeyFormat::Page { code, .. } => {
-            key_page(l, code, &|t, c| key_index(t, c, dim)).read(record, count, dim, t, c)
-        }
+        KeyFormat::Page { code, .. } => key_page(l, code, &|t, c| key_index(t, c, dim)).read(record, count, dim, t, c),
         _ => word(&l.key_codes, t, c),
     });
     let values = rows(&|t, c| match l.format.value {

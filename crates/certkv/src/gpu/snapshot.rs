@@ -55,6 +55,7 @@ impl GpuCache {
             swap_ins: self.core.host.moves(Kind::SwapIn),
             outputs: None,
             read: None,
+            saturated: None,
             waits,
         }
     }
