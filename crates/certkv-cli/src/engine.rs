@@ -5,6 +5,7 @@ use crate::{
     sequence::{Layers, One, Store, refused, room},
 };
 use certkv::calibration::Calibration;
+use certkv::scales::Scales;
 use certkv::{Cache, Certificate, Certified, Chunk, Config, Error, MemoryUse, Policy, Seed000, SequenceId, Step};
 use std::sync::Arc;
 
@@ -13,18 +14,25 @@ use std::sync::Arc;
 pub struct CpuEngine {
     threads: usize,
     calibration: Option<Arc<Calibration>>,
+    scales: Option<Arc<Scales>>,
 }
 
 impl CpuEngine {
     /// Caches that use `threads` threads.
     pub const fn new(threads: usize) -> Self {
-        Self { threads, calibration: None }
+        Self { threads, calibration: None, scales: None }
     }
 
     /// The same with a calibration, for formats that need one.
     #[must_use]
     pub fn calibrated(self, calibration: Option<Arc<Calibration>>) -> Self {
         Self { calibration, ..self }
+    }
+
+    /// The same with fixed scales, for formats with one scale per block.
+    #[must_use]
+    pub fn scaled(self, scales: Option<Arc<Scales>>) -> Self {
+        Self { scales, ..self }
     }
 }
 
@@ -54,6 +62,8 @@ impl Engine for CpuEngine {
         let (geometry, tokens) = room(mode, model, capacity)?;
         let mut config = Config::new(geometry, tokens).with_format(mode.format);
         config.calibration = self.calibration.clone().filter(|_| mode.format.key.is_calibrated());
+        let page = mode.format.key.page().is_some() || mode.format.value.page().is_some();
+        config.scales = self.scales.clone().filter(|_| page);
         config.max_sequences = 2;
         config.threads = self.threads;
         config.policy = policy(mode.policy);

@@ -19,7 +19,7 @@ pub struct Captured {
 }
 
 impl Rows for Captured {
-    fn see(&mut self, layer: usize, q: &[f32], k: &[f32]) -> Result<(), AttentionError> {
+    fn see(&mut self, layer: usize, q: &[f32], k: &[f32], _: &[f32]) -> Result<(), AttentionError> {
         let rows = self.layers.get_mut(layer).ok_or(AttentionError::Order("layer past the end"))?;
         rows.0.extend_from_slice(q);
         rows.1.extend(originals(k));

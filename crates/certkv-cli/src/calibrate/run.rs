@@ -70,7 +70,7 @@ pub fn watch(
 }
 
 impl Rows for Meter {
-    fn see(&mut self, layer: usize, q: &[f32], k: &[f32]) -> Result<(), AttentionError> {
+    fn see(&mut self, layer: usize, q: &[f32], k: &[f32], _: &[f32]) -> Result<(), AttentionError> {
         self.add(layer, q, k).map_err(|e| AttentionError::Cache(Box::new(e)))
     }
 }

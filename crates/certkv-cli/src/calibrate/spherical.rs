@@ -21,7 +21,7 @@ pub fn key_heads(heads: &Heads) -> KeyHeads {
 }
 
 impl Rows for Gather {
-    fn see(&mut self, layer: usize, _: &[f32], k: &[f32]) -> Result<(), AttentionError> {
+    fn see(&mut self, layer: usize, _: &[f32], k: &[f32], _: &[f32]) -> Result<(), AttentionError> {
         let k: Vec<f32> = originals(k).collect();
         self.add(layer, &k).map_err(|e| AttentionError::Cache(Box::new(e)))
     }

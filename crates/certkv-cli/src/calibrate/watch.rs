@@ -1,22 +1,22 @@
 //! Shows the rows that attention is given to someone beside it.
 use crate::model::{Attention, AttentionError, Pass};
 
-/// Someone who looks at rows: layer, queries and keys of a chunk, token-major, after rotation.
+/// Someone who looks at rows: layer, queries, keys and values of a chunk, token-major, after rotation.
 pub trait Rows {
     /// Sees the rows of a chunk.
     ///
     /// # Errors
     /// Ends the pass.
-    fn see(&mut self, layer: usize, q: &[f32], k: &[f32]) -> Result<(), AttentionError>;
+    fn see(&mut self, layer: usize, q: &[f32], k: &[f32], v: &[f32]) -> Result<(), AttentionError>;
 }
 
 /// Two who look at the same rows.
 pub struct Pair<'a>(pub &'a mut dyn Rows, pub &'a mut dyn Rows);
 
 impl Rows for Pair<'_> {
-    fn see(&mut self, layer: usize, q: &[f32], k: &[f32]) -> Result<(), AttentionError> {
-        self.0.see(layer, q, k)?;
-        self.1.see(layer, q, k)
+    fn see(&mut self, layer: usize, q: &[f32], k: &[f32], v: &[f32]) -> Result<(), AttentionError> {
+        self.0.see(layer, q, k, v)?;
+        self.1.see(layer, q, k, v)
     }
 }
 
@@ -52,7 +52,7 @@ struct Watched<'a> {
 impl Pass for Watched<'_> {
     fn attend(&mut self, layer: usize, k: &[f32], v: &[f32], q: &[f32], out: &mut [f32]) -> Result<(), AttentionError> {
         self.inner.attend(layer, k, v, q, out)?;
-        self.rows.see(layer, q, k)
+        self.rows.see(layer, q, k, v)
     }
 
     fn finish(self: Box<Self>) -> Result<(), AttentionError> {

@@ -9,7 +9,8 @@ use crate::{
     model::Config,
     progress::Progress,
 };
-use certkv::calibration::Calibration;
+use certkv::calibration::{Calibration, CalibrationError};
+use certkv::scales::Scales;
 use lexopt::{Parser, ValueExt};
 use std::{
     path::{Path, PathBuf},
@@ -50,6 +51,21 @@ pub fn calibration(path: &Path, folder: &Path, model: &Config) -> Result<Arc<Cal
     Ok(Arc::new(found))
 }
 
+/// The fixed scales in `path`, for the model in `folder`.
+///
+/// # Errors
+/// [`CliError::Input`] naming the file, if it cannot be read, holds no scales, or those of another model. Heads are the cache's to check.
+pub fn scales(path: &Path, folder: &Path) -> Result<Arc<Scales>, CliError> {
+    let refused = |why: &dyn std::fmt::Display| CliError::input(format!("{}: {why}", path.display()));
+    let bytes = std::fs::read(path).map_err(|e| refused(&e))?;
+    let found = Scales::from_bytes(&bytes).map_err(|e| refused(&e))?;
+    if found.source().model == calibrate::model_digest(folder)? {
+        Ok(Arc::new(found))
+    } else {
+        Err(refused(&CalibrationError::OtherModel))
+    }
+}
+
 impl Common {
     /// Takes the option `name` if it is one of these.
     ///
@@ -80,10 +96,10 @@ impl Common {
     /// # Errors
     /// [`CliError::Input`] where the machine has no such GPU, or no driver.
     pub fn engine(&self, threads: usize) -> Result<Box<dyn Engine>, CliError> {
-        self.calibrated_engine(threads, None)
+        self.calibrated_engine(threads, None, None)
     }
 
-    /// The same, with a calibration for formats that need one. None does on a GPU.
+    /// The same, with a calibration and fixed scales for formats that take them. None does on a GPU.
     ///
     /// # Errors
     /// As [`Common::engine`].
@@ -91,9 +107,10 @@ impl Common {
         &self,
         threads: usize,
         calibration: Option<Arc<Calibration>>,
+        scales: Option<Arc<Scales>>,
     ) -> Result<Box<dyn Engine>, CliError> {
         Ok(match self.device {
-            Device::Cpu => Box::new(CpuEngine::new(threads).calibrated(calibration)),
+            Device::Cpu => Box::new(CpuEngine::new(threads).calibrated(calibration).scaled(scales)),
             Device::Cuda(ordinal) => Box::new(GpuEngine::open(ordinal, self.kernels.as_deref(), threads)?),
         })
     }

@@ -2,7 +2,7 @@
 //! for is in `codebooks.rs`.
 use super::{
     args::{Common, bounded, number},
-    codebooks, help,
+    codebooks, help, scales,
 };
 use crate::{
     assets,
@@ -42,6 +42,7 @@ pub(super) struct Options {
     held_out: Option<PathBuf>,
     held_skip: usize,
     spherical: Option<Tiers>,
+    scales: Option<f64>,
     pub(super) objective: Option<Objective>,
     pub(super) rounds: Option<usize>,
     pub(super) drift: bool,
@@ -67,6 +68,7 @@ fn parse(mut parser: lexopt::Parser) -> Result<Option<Options>, CliError> {
         held_out: None,
         held_skip: 1 << 16,
         spherical: None,
+        scales: None,
         objective: None,
         rounds: None,
         drift: false,
@@ -103,6 +105,7 @@ fn parse(mut parser: lexopt::Parser) -> Result<Option<Options>, CliError> {
             "held-out" => o.held_out = Some(p.value()?.into()),
             "held-skip" => o.held_skip = bounded(p, "--held-skip", 0, MOST)?,
             "spherical" => o.spherical = Some(tiers(p)?),
+            "scales" => o.scales = Some(percentile(p)?),
             "objective" => o.objective = Some(named(p, "--objective")?),
             "drift" => o.drift = true,
             "rounds" => o.rounds = Some(bounded(p, "--rounds", 0, 1 << 16)?),
@@ -114,6 +117,13 @@ fn parse(mut parser: lexopt::Parser) -> Result<Option<Options>, CliError> {
         }
     }
     // An option without effect is a misunderstanding.
+    if o.scales.is_some() {
+        let known = |name: &&String| OF_SCALES.contains(&name.as_str());
+        return match given.iter().find(|name| !known(name)) {
+            Some(name) => Err(CliError::Usage(format!("calibrate: --{name} is not for --scales"))),
+            None => Ok(Some(o)),
+        };
+    }
     let (idle, why) = match o.spherical {
         Some(_) => (&OF_SCHEMES[..], "is not for"),
         None => (&OF_CODEBOOKS[..], "needs"),
@@ -123,6 +133,10 @@ fn parse(mut parser: lexopt::Parser) -> Result<Option<Options>, CliError> {
         None => Ok(Some(o)),
     }
 }
+
+/// Options of `--scales`.
+const OF_SCALES: [&str; 10] =
+    ["scales", "text", "skip", "tokens", "context", "out", "assets", "json", "threads", "quiet"];
 
 /// Options of Block-GTQ's schemes, and of spherical codebooks.
 const OF_SCHEMES: [&str; 9] =
@@ -150,6 +164,15 @@ fn tiers(parser: &mut lexopt::Parser) -> Result<Tiers, CliError> {
 fn budget(parser: &mut lexopt::Parser) -> Result<f64, CliError> {
     let bits: f64 = number(parser, "--budget")?;
     if (1.0..=8.0).contains(&bits) { Ok(bits) } else { Err(CliError::Usage(format!("--budget: {bits} is not 1 to 8"))) }
+}
+
+fn percentile(parser: &mut lexopt::Parser) -> Result<f64, CliError> {
+    let share: f64 = number(parser, "--scales")?;
+    if share > 0.0 && share <= 100.0 {
+        Ok(share)
+    } else {
+        Err(CliError::Usage(format!("--scales: {share} is no percentile above 0 and up to 100")))
+    }
 }
 
 fn named<T: std::str::FromStr<Err: std::fmt::Display>>(p: &mut lexopt::Parser, option: &str) -> Result<T, CliError> {
@@ -186,6 +209,7 @@ pub fn run(parser: lexopt::Parser, out: &mut dyn Write) -> Result<(), CliError> 
             Some(Tiers::All) => codebooks::evidence(&o, model, &Tier::ALL, out),
             Some(Tiers::One(tier)) => codebooks::evidence(&o, model, &[tier], out),
         },
+        (false, false, [model]) if let Some(percentile) = o.scales => scales::calibrate(&o, model, percentile, out),
         (false, false, [model]) => match o.spherical {
             None => calibrate(&o, model, out),
             Some(Tiers::All) => Err(CliError::Usage("calibrate: a file holds one tier: b1, b2 or b3".into())),

@@ -1,6 +1,6 @@
 //! `certkv eval`.
 use super::{
-    args::{Common, bounded, calibration, tolerance},
+    args::{Common, bounded, calibration, scales, tolerance},
     demo::load_pair,
     finish::finish,
     help,
@@ -41,6 +41,7 @@ struct Options {
     witness: Option<usize>,
     curves: Option<PathBuf>,
     calibration: Option<PathBuf>,
+    scales: Option<PathBuf>,
     command: String,
 }
 
@@ -76,6 +77,7 @@ fn parse(mut parser: lexopt::Parser) -> Result<Option<Options>, CliError> {
             "witness" => o.witness = Some(bounded(&mut parser, "--witness", 0, MOST)?),
             "curves" => o.curves = Some(parser.value()?.into()),
             "calibration" => o.calibration = Some(parser.value()?.into()),
+            "scales" => o.scales = Some(parser.value()?.into()),
             other => {
                 if !o.common.take(other, &mut parser)? {
                     return Err(CliError::Usage(format!("eval: there is no option --{other}")));
@@ -146,6 +148,20 @@ impl Options {
             (None, Some(_)) => Err(CliError::Usage("eval: --calibration without a format that needs it (ctq4)".into())),
             (Some(format), Some(_)) if self.twin => {
                 Err(CliError::Usage(format!("eval: {format} on the outlier twin, whose calibration no file holds")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Fixed scales are of one model, and there if a format takes them.
+    fn check_scales(&self) -> Result<(), CliError> {
+        let taken = self.formats.iter().any(|f| f.key.page().is_some() || f.value.page().is_some());
+        match &self.scales {
+            Some(_) if !taken => {
+                Err(CliError::Usage("eval: --scales without a format that takes them (p8, e4m3)".into()))
+            }
+            Some(_) if self.twin => {
+                Err(CliError::Usage("eval: --scales on the outlier twin, whose scales no file holds".into()))
             }
             _ => Ok(()),
         }
@@ -240,6 +256,7 @@ pub fn run(parser: lexopt::Parser, out: &mut dyn Write) -> Result<(), CliError> 
     let common = &options.common;
     options.check_policies()?;
     options.check_calibration()?;
+    options.check_scales()?;
     let threads = common.start_threads();
     let folder = match &options.model {
         Some(folder) => folder.clone(),
@@ -249,7 +266,8 @@ pub fn run(parser: lexopt::Parser, out: &mut dyn Write) -> Result<(), CliError> 
         Some(path) => Some(calibration(path, &folder, &Config::read(&folder)?)?),
         None => None,
     };
-    let mut engine = common.calibrated_engine(threads, found)?;
+    let fixed = options.scales.as_ref().map(|path| scales(path, &folder)).transpose()?;
+    let mut engine = common.calibrated_engine(threads, found, fixed)?;
     let work = options.work(common.assets.as_deref())?;
     let (base, twin) = if options.twin {
         let (base, twin) = load_pair(&folder)?;

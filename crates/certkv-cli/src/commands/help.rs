@@ -47,6 +47,7 @@ certkv eval [options]: runs prompts and text through several caches and compares
   --windows N        windows of each part of the text (default 2)
   --format F         format of full blocks, such as k8-v4g32-b32; may be repeated
   --calibration FILE what `certkv calibrate` wrote for this model; for formats with calibrated keys, such as ctq4-v4g64-b64
+  --scales FILE      what `certkv calibrate --scales` wrote: fixed scales for formats with one per block, such as p8-p8-b64
   --tolerance T      relative tolerance such as 0.05, may be repeated; every format runs at every tolerance
   --policy P         dense, packed, certified or seed000; may be repeated (default: the first three; dense always runs)
   --twin             run on the outlier twin too
@@ -71,6 +72,7 @@ pair of channels by layer and key head, and writes them with the Block-GTQ schem
 certkv calibrate --compare A B: how far the schemes in A are from those in B, layer by layer
 certkv calibrate MODEL --evidence [options]: logit errors on held-out text, beside TurboQuant at equal bits
 certkv calibrate MODEL --spherical TIER --text FILE --out FILE: trains the directions of spherical keys (math.md 2.9)
+certkv calibrate MODEL --scales P --text FILE --out FILE: magnitudes of keys and values, for fixed scales (math.md 2.9a)
 certkv calibrate MODEL --evidence --spherical TIER: the same measurements of those, and of directions drawn at random
 
   --text FILE        text to read, byte by byte; with --evidence the bundled one if not given
@@ -86,6 +88,7 @@ certkv calibrate MODEL --evidence --spherical TIER: the same measurements of tho
   --least N          fewest bits of a pair (default 1)
   --most N           most bits of a pair (default 8)
   --spherical TIER   b1, b2 or b3 (with --evidence also all): codebooks by layer, key head and group of channels
+  --scales P         100 for the largest magnitudes, less for a percentile of them, such as 99.9
   --objective NAME   with --spherical: energy (default; the squared error of keys) or cosine (as published)
   --rounds N         with --spherical: most rounds of training (default 40)
   --drift            with --evidence and --spherical: also how far next-token distributions move, layer by layer

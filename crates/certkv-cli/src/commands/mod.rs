@@ -10,6 +10,7 @@ pub mod finish;
 pub mod help;
 pub mod inspect;
 pub mod plan;
+mod scales;
 
 use crate::{error::CliError, output::print};
 use std::{ffi::OsString, io::Write};
