@@ -46,5 +46,16 @@ int main()
     const auto late = cache.events(2, events);
     TRUE(late->read == 3 && late->lost == 1 && events[0].kind == CERTKV_EVENT_EXPORTED && same(events[0].key, *key) && events[0].unit == 1);
     TRUE(events[1].kind == CERTKV_EVENT_REMOVED && same(events[1].key, *key));
+    // Moves have numbers of their own.
+    config.swap_tokens = 64;
+    config.move_events = 4;
+    const certkv::Cache swapping = *certkv::Cache::create(config);
+    const certkv::Sequence b = filled(swapping);
+    OK(b.swap_out());
+    std::vector<certkv_move_event> moves(4);
+    const auto moved = swapping.moves(0, moves);
+    TRUE(moved->read == 2 && moved->next == 2 && moves[1].kind == CERTKV_MOVE_SWAPPED_OUT && moves[1].sequence == b.id());
+    REFUSED(CERTKV_INVALID_ARGUMENT, "from", swapping.moves(3, moves));
+    REFUSED(CERTKV_UNSUPPORTED, "move_events", cache.moves(0, moves));
     return report();
 }

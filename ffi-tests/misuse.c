@@ -96,7 +96,7 @@ static void configurations(void)
     REFUSED(CERTKV_STRUCT_SIZE, struct_size, 4);
     REFUSED(CERTKV_STRUCT_SIZE, struct_size, 4097);
     REFUSED(CERTKV_STRUCT_SIZE, struct_size, UINT32_MAX);
-    REFUSED(CERTKV_INVALID_ARGUMENT, struct_size, offsetof(certkv_config, store)); /* No max_tokens. */
+    REFUSED(CERTKV_INVALID_ARGUMENT, struct_size, offsetof(certkv_config, scale)); /* No max_tokens. */
     REFUSED(CERTKV_OK, struct_size, offsetof(certkv_config, tolerance));           /* An older header. */
     REFUSED(CERTKV_OK, struct_size, offsetof(certkv_config, prefix_units));
     memset(&newer, 0, sizeof newer);
@@ -154,12 +154,18 @@ static void configurations(void)
     REFUSED(CERTKV_OK, spill_workers, UINT32_MAX);
     windows();
     REFUSED(CERTKV_UNSUPPORTED, certificate_ring, 1);
-    REFUSED(CERTKV_UNSUPPORTED, chunk_tokens, 1);
+    REFUSED(CERTKV_INVALID_ARGUMENT, chunk_tokens, UINT64_MAX);
+    REFUSED(CERTKV_INVALID_ARGUMENT, chunk_tokens, ((uint64_t)1 << 31) + 1);
+    REFUSED(CERTKV_OK, chunk_tokens, 8);
+    REFUSED(CERTKV_INVALID_ARGUMENT, move_events, UINT64_MAX);
+    REFUSED(CERTKV_INVALID_ARGUMENT, move_events, (1 << 24) + 1);
+    REFUSED(CERTKV_OK, move_events, 1);
+    REFUSED(CERTKV_INVALID_HANDLE, calibration, FOREIGN(certkv_calibration));
     REFUSED(CERTKV_DEVICE, device, UINT32_MAX); /* No driver, or no such GPU. */
     REFUSED(CERTKV_FORMAT, format, "");
     REFUSED(CERTKV_FORMAT, format, "k8");
     REFUSED(CERTKV_FORMAT, format, "k99-v99-b7");
-    REFUSED(CERTKV_INVALID_ARGUMENT, format, "ctq4-v4g32-b32"); /* A calibration has no field here. */
+    REFUSED(CERTKV_INVALID_ARGUMENT, format, "ctq4-v4g32-b32"); /* Without a calibration. */
     REFUSED(CERTKV_INVALID_ARGUMENT, format, "gtq3-tq3-b32");
     REFUSED(CERTKV_FORMAT, format, "\xff\xfe");
     memset(long_format, 'k', sizeof long_format); /* Not terminated: no more than 64 characters may be read. */

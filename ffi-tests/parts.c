@@ -81,6 +81,40 @@ static void policies(certkv_sequence a)
     TRUE(decode(a, CERTKV_POLICY_CERTIFIED, 0) == CERTKV_CERTIFIED && fabs(certificates[0].tol - 0.05 * certificates[0].out_norm) < 1e-3);
 }
 
+static void tolerances(certkv_sequence a)
+{
+    const certkv_tolerance four[4] = {{0.5, 0.0}, {0.0, 2.0}, {0.25, 0.0}, {0.1, 0.1}};
+    certkv_tolerance wrong = {-1.0, 0.0};
+    certkv_step_options dense = {sizeof dense, CERTKV_POLICY_DENSE, 0.0};
+    certkv_step *step = NULL;
+    certkv_chunk chunk;
+    chunk.sequence = a;
+    chunk.tokens = 1;
+    EXPECT(CERTKV_OK, begin(cache, a, 1, &step));
+    NAMED(CERTKV_NULL_POINTER, "step", certkv_step_set_tolerances(NULL, four, 4));
+    EXPECT(CERTKV_INVALID_HANDLE, certkv_step_set_tolerances(FOREIGN(certkv_step), four, 4));
+    NAMED(CERTKV_NULL_POINTER, "tolerances", certkv_step_set_tolerances(step, NULL, 4));
+    NAMED(CERTKV_MISALIGNED, "tolerances", certkv_step_set_tolerances(step, ODD(const certkv_tolerance, words), 1));
+    NAMED(CERTKV_INVALID_ARGUMENT, "tolerances", certkv_step_set_tolerances(step, four, UINT64_MAX));
+    NAMED(CERTKV_SHAPE, "tolerances", certkv_step_set_tolerances(step, four, 2));
+    NAMED(CERTKV_SHAPE, "tolerances", certkv_step_set_tolerances(step, four, 3));
+    NAMED(CERTKV_POLICY, "tolerances[0]", certkv_step_set_tolerances(step, &wrong, 1));
+    wrong.relative = NAN;
+    NAMED(CERTKV_POLICY, "tolerances[0]", certkv_step_set_tolerances(step, &wrong, 1));
+    wrong.relative = 0.0;
+    NAMED(CERTKV_POLICY, "tolerances[0]", certkv_step_set_tolerances(step, &wrong, 1));
+    wrong.absolute = INFINITY;
+    NAMED(CERTKV_POLICY, "tolerances[0]", certkv_step_set_tolerances(step, &wrong, 1));
+    EXPECT(CERTKV_OK, certkv_step_set_tolerances(step, four, 4));
+    EXPECT(CERTKV_OK, certkv_step_set_tolerances(step, four, 1));
+    EXPECT(CERTKV_OK, certkv_step_set_tolerances(step, NULL, 0));
+    EXPECT(CERTKV_OK, certkv_step_abort(step));
+    EXPECT(CERTKV_INVALID_HANDLE, certkv_step_set_tolerances(step, four, 1));
+    EXPECT(CERTKV_OK, certkv_step_begin_with(cache, &chunk, 1, &dense, &step));
+    NAMED(CERTKV_POLICY, "tolerances", certkv_step_set_tolerances(step, four, 1));
+    EXPECT(CERTKV_OK, certkv_step_abort(step));
+}
+
 static void marks(certkv_sequence a)
 {
     certkv_mark marks[2], other;
@@ -307,6 +341,7 @@ int main(void)
     cache = open_cache(0, 4);
     a = filled(cache);
     policies(a);
+    tolerances(a);
     counted();
     metrics();
     marks(a);

@@ -154,6 +154,25 @@ static void refusals(const certkv::Cache &cache, const certkv::Sequence &sequenc
     OK(step.attend(0, q, out, four));
     TRUE(certificates[0].status != CERTKV_UNCERTIFIED && certificates[Q_HEADS].status == CERTKV_UNCERTIFIED);
     OK(step.attend(0, q, out));
+    // What it is held to: a share, a distance, one for each head, and the policy's again.
+    const std::vector<certkv_tolerance> each{{0.5, 0.0}, {0.0, 3.0}, {0.25, 1e-9}, {0.125, 0.0}};
+    OK(step.set_tolerances(each));
+    OK(step.attend(0, q, out, four));
+    TRUE(four[0].tol == 0.5 * four[0].out_norm && four[1].tol == 3.0 && four[2].tol == 0.25 * four[2].out_norm);
+    const certkv_tolerance distance{0.0, 0.75};
+    OK(step.set_tolerances({&distance, 1}));
+    OK(step.attend(0, q, out, four));
+    TRUE(four[0].tol == 0.75 && four[3].tol == 0.75);
+    REFUSED(CERTKV_SHAPE, "tolerances", step.set_tolerances({each.data(), 3}));
+    OK(step.set_tolerances({}));
+    OK(step.attend(0, q, out, four));
+    TRUE(std::fabs(four[0].tol - 0.05 * four[0].out_norm) < 1e-12);
+    // The same as tensors, over the queries.
+    std::vector<float> both = q;
+    OK(step.attend_tensors(0, certkv::Tensor(both.data()), certkv::Tensor(both.data(), CERTKV_F32, CERTKV_SPACE_HOST, Q, DIM), four));
+    TRUE(both == out);
+    REFUSED(CERTKV_SHAPE, "out", step.attend_tensors(0, certkv::Tensor(q.data()), certkv::Tensor(out.data(), CERTKV_F32, CERTKV_SPACE_HOST, 0, 1)));
+    REFUSED(CERTKV_ORDER, "twice", step.append_tensors(0, certkv::Tensor(out.data()), certkv::Tensor(out.data())));
     REFUSED(CERTKV_ORDER, "layer", step.finish()); // Layer 1 is missing: rolled back, and over.
     TRUE(!step && *sequence.length() == 0);
     REFUSED(CERTKV_NULL_POINTER, "step", step.finish());

@@ -57,6 +57,11 @@
 #define CERTKV_DEVICE_CUDA 1
 
 /**
+ * In `certkv_move_event.block`: not known.
+ */
+#define CERTKV_NO_BLOCK UINT32_MAX
+
+/**
  * Version of certkv_certificate, and value of its `version` field. A record with other fields will be another type,
  * with calls of its own, so that arrays of this one keep their stride.
  */
@@ -307,7 +312,7 @@ enum certkv_status
    */
   CERTKV_FILE = -500,
   /**
-   * A file is no saved sequence, or one of another version, model, geometry or format.
+   * A file is no saved sequence or calibration, or one of another version, model, geometry or format.
    */
   CERTKV_FILE_REFUSED = -501,
   /**
@@ -347,6 +352,12 @@ typedef int32_t certkv_status;
  * A certified, paged, compressed KV cache. Opaque.
  */
 typedef struct certkv_cache certkv_cache;
+
+/**
+ * What `certkv calibrate` found of a model's keys: formats such as ctq4 code keys by it (`config->calibration`). Opaque, and never changed: any
+ * number of caches may be made with one.
+ */
+typedef struct certkv_calibration certkv_calibration;
 
 /**
  * What a recorded step holds of a cache. Opaque.
@@ -562,6 +573,68 @@ typedef struct certkv_store_callbacks {
    */
   void (*destroy)(void *context);
 } certkv_store_callbacks;
+
+/**
+ * What a calibration says of itself.
+ */
+typedef struct certkv_calibration_info {
+  /**
+   * sizeof(certkv_calibration_info), set by the caller; nothing is written beyond it.
+   */
+  uint32_t struct_size;
+  /**
+   * Layers of the model that it is of; with the next three what the geometry of a cache has to be.
+   */
+  uint32_t layers;
+  /**
+   * Query heads of a layer.
+   */
+  uint32_t q_heads;
+  /**
+   * Key/value heads of a layer.
+   */
+  uint32_t kv_heads;
+  /**
+   * Channels of a head.
+   */
+  uint32_t head_dim;
+  /**
+   * The first so many of them are turned by positions.
+   */
+  uint32_t rotary;
+  /**
+   * Channels that are turned together: 0 for halves of these (i and i + rotary / 2), 1 for neighbours (2i and 2i + 1).
+   */
+  uint32_t interleaved;
+  /**
+   * 1 if keys are coded around their mean.
+   */
+  uint32_t centred;
+  /**
+   * 1 if they are coded in scales that balance them with the queries.
+   */
+  uint32_t balanced;
+  /**
+   * 0.
+   */
+  uint32_t reserved;
+  /**
+   * Tokens of the text that was run.
+   */
+  uint64_t tokens;
+  /**
+   * Digest of the model: its configuration and weights.
+   */
+  uint8_t model[32];
+  /**
+   * Digest of the text.
+   */
+  uint8_t text[32];
+  /**
+   * Digest (BLAKE3) of the file: saved sequences and cached prefixes of its caches depend on it.
+   */
+  uint8_t digest[32];
+} certkv_calibration_info;
 
 /**
  * Element type. A plain integer, so that any value may be passed; those without a name are refused.
@@ -800,11 +873,25 @@ typedef struct certkv_config {
    */
   const struct certkv_allocator *allocator;
   /**
-   * On a GPU: longest chunk of several tokens whose attention is computed there; 0 for none: on the CPU, from originals, as that of longer ones. What was
-   * stored before a chunk is read from codes, under CERTKV_POLICY_CERTIFIED where that is within tolerance, else from originals on the CPU. Takes
-   * device memory, some 40 KB a token of 32 query heads and 8 key/value heads of 128 channels.
+   * Longest chunk of several tokens (a draft that is verified) whose outputs have certificates, at most 2^31; 0 for none. Longer ones are a
+   * prompt's: computed from originals, CERTKV_EXACT, without a bound on their rounding. On the host every token of such a chunk is attended as a
+   * decode step of its own, under the step's policy, with the bits that it would have alone: it reads codes once a token, so that from about
+   * four tokens on a prompt's chunk takes less time. On a GPU the chunk is attended there: what was stored before it is read from codes, under
+   * CERTKV_POLICY_CERTIFIED where that is within tolerance, else from originals on the CPU, as longer chunks are; that takes device memory, some
+   * 40 KB a token of 32 query heads and 8 key/value heads of 128 channels.
    */
   uint64_t chunk_tokens;
+  /**
+   * On the host: what formats with calibrated keys (such as ctq4) code them by; NULL where no format needs one. It has to be of this geometry and, which
+   * certkv_calibration_open sees to, of the model whose keys these are. The cache keeps what it needs: the handle may be destroyed. Saved sequences and
+   * cached prefixes are not read under another calibration.
+   */
+  const struct certkv_calibration *calibration;
+  /**
+   * On the host: events of blocks that move that stay readable, the latest so many, at most 2^24; 0 for none, which costs nothing. See
+   * certkv_cache_moves.
+   */
+  uint64_t move_events;
 } certkv_config;
 
 /**
@@ -1019,6 +1106,49 @@ typedef struct certkv_events_read {
 } certkv_events_read;
 
 /**
+ * Where a block went.
+ */
+typedef int32_t certkv_move_kind;
+
+/**
+ * A block that has moved, in one layer or in a run of layers that share pages.
+ */
+typedef struct certkv_move_event {
+  /**
+   * 0 for the first event of a cache; each is one more than the one before.
+   */
+  uint64_t number;
+  /**
+   * One of the CERTKV_MOVE values.
+   */
+  certkv_move_kind kind;
+  /**
+   * The first layer.
+   */
+  uint32_t layer;
+  /**
+   * How many layers from it on.
+   */
+  uint32_t layers;
+  /**
+   * Which block of the sequence; CERTKV_NO_BLOCK where `sequence` is CERTKV_NO_SEQUENCE.
+   */
+  uint32_t block;
+  /**
+   * Whose it is; CERTKV_NO_SEQUENCE where that is not known: what is spilled is a page, which forks and cached prefixes may share.
+   */
+  certkv_sequence sequence;
+  /**
+   * What the page of its originals is called, for as long as it is this block's: with `layer`, what was spilled is what is fetched.
+   */
+  uint64_t page;
+  /**
+   * Bytes that moved.
+   */
+  uint64_t bytes;
+} certkv_move_event;
+
+/**
  * Whether pages suffice.
  */
 typedef int32_t certkv_verdict;
@@ -1054,7 +1184,7 @@ typedef struct certkv_chunk {
    */
   certkv_sequence sequence;
   /**
-   * New tokens: 1 is certified decode, more is causal prefill over the originals.
+   * New tokens: 1 is certified decode, and so is each of up to `config->chunk_tokens`; more is causal prefill over the originals.
    */
   uint64_t tokens;
 } certkv_chunk;
@@ -1190,6 +1320,56 @@ typedef struct certkv_certificate {
    */
   uint64_t reserved[2];
 } certkv_certificate;
+
+/**
+ * Where the rows of one tensor are: channel `c` of head `h` of token `t` is element `t * token_stride + h * head_stride + c` behind `data`.
+ * Nothing is guessed from shapes: tokens, heads and channels are those of the step and the cache. No element may be two.
+ */
+typedef struct certkv_tensor {
+  /**
+   * sizeof(certkv_tensor) of the caller's header.
+   */
+  uint32_t struct_size;
+  /**
+   * CERTKV_F32, CERTKV_F16 or CERTKV_BF16.
+   */
+  certkv_dtype dtype;
+  /**
+   * Where it lies.
+   */
+  certkv_space space;
+  /**
+   * 0.
+   */
+  uint32_t reserved;
+  /**
+   * The first channel of the first head of the first token. Written only where it is an output's.
+   */
+  void *data;
+  /**
+   * Elements from a token to the next; 0 for `heads * head_dim`.
+   */
+  uint64_t token_stride;
+  /**
+   * Elements from a head to the next; 0 for `head_dim`.
+   */
+  uint64_t head_stride;
+} certkv_tensor;
+
+/**
+ * How far an output may be from exact attention before its head spends more: the larger of a share of the output's norm and a distance in the
+ * unit of the values. Neither is negative, and one is positive.
+ */
+typedef struct certkv_tolerance {
+  /**
+   * Relative to the norm of the output.
+   */
+  double relative;
+  /**
+   * Whatever the norm.
+   */
+  double absolute;
+} certkv_tolerance;
 
 /**
  * What was published of one head's output; fields as in certkv_certificate, in single precision.
@@ -1938,6 +2118,26 @@ typedef struct certkv_plan {
 #define CERTKV_EVENT_EXPORTED 3
 
 /**
+ * Its codes left the device's memory with their sequence: certkv_sequence_swap_out.
+ */
+#define CERTKV_MOVE_SWAPPED_OUT 1
+
+/**
+ * Its codes are back: certkv_sequence_swap_in.
+ */
+#define CERTKV_MOVE_SWAPPED_IN 2
+
+/**
+ * Its originals are in `config->spill_store`, too, in one layer: they leave host memory when others need the room.
+ */
+#define CERTKV_MOVE_SPILLED 3
+
+/**
+ * Its originals are back in host memory, in one layer, for a step that reads them.
+ */
+#define CERTKV_MOVE_FETCHED 4
+
+/**
  * Free pages are enough.
  */
 #define CERTKV_FITS 0
@@ -2081,6 +2281,56 @@ certkv_status certkv_store_create_memory(uint64_t quota,
 certkv_status certkv_store_destroy(struct certkv_store *store);
 
 /**
+ * Reads a calibration from a file of `certkv calibrate`. `path` is UTF-8, ends with a 0 byte and has at most 4095 others. `model`: 32 bytes, the
+ * digest of the model whose keys these will be, which the file has to name; NULL for that of any model. Both are borrowed during the call.
+ * `*calibration` is filled; the caller ends it with certkv_calibration_destroy.
+ *
+ * Threads: any, at any time.
+ * Stream: none.
+ * Capture: safe.
+ * Errors: NULL_POINTER, MISALIGNED, INVALID_ARGUMENT (`path`), FILE (it could not be read), FILE_REFUSED (it is no calibration, or one of another
+ * version or model), FILE_DAMAGED (it is cut, longer, or not what was written). `*calibration` is NULL if it can be written.
+ */
+certkv_status certkv_calibration_open(const char *path,
+                                      const uint8_t *model,
+                                      struct certkv_calibration **calibration);
+
+/**
+ * As certkv_calibration_open from the `n_bytes` bytes of such a file, borrowed during the call.
+ *
+ * Threads: any, at any time.
+ * Stream: none.
+ * Capture: safe.
+ * Errors: NULL_POINTER, MISALIGNED, INVALID_ARGUMENT (`bytes` beyond memory), FILE_REFUSED (no calibration, or one of another version or model),
+ * FILE_DAMAGED (cut, longer, or not what was written). `*calibration` is NULL if it can be written.
+ */
+certkv_status certkv_calibration_read(const void *bytes,
+                                      uint64_t n_bytes,
+                                      const uint8_t *model,
+                                      struct certkv_calibration **calibration);
+
+/**
+ * Fills `*info`, whose `struct_size` must be set, with what a calibration says of itself.
+ *
+ * Threads: any, at any time.
+ * Stream: none.
+ * Capture: safe.
+ * Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE, INVALID_HANDLE; `*info` is unchanged then.
+ */
+certkv_status certkv_calibration_describe(const struct certkv_calibration *calibration,
+                                          struct certkv_calibration_info *info);
+
+/**
+ * Ends a handle. NULL is allowed. Caches that were made with it keep what they need.
+ *
+ * Threads: any, at any time.
+ * Stream: none.
+ * Capture: safe.
+ * Errors: INVALID_HANDLE, for one that is destroyed already; nothing happened then.
+ */
+certkv_status certkv_calibration_destroy(struct certkv_calibration *calibration);
+
+/**
  * Fills `config` with the defaults. `struct_size` is the caller's sizeof(certkv_config); nothing is written beyond it.
  *
  * Threads: any, at any time.
@@ -2099,8 +2349,8 @@ certkv_status certkv_config_init(struct certkv_config *config,
  * Threads: any, at any time.
  * Stream: none.
  * Capture: not allowed.
- * Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE, RESERVED, INVALID_ARGUMENT, INVALID_HANDLE (of `config->spill_store`), UNSUPPORTED, FORMAT,
- * POLICY, BUDGET, OUT_OF_MEMORY, DEVICE (also: no driver, no such GPU, no kernels for it). Nothing is held then, and `*cache` is NULL if it can be written.
+ * Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE, RESERVED, INVALID_ARGUMENT, INVALID_HANDLE (of `config->spill_store` or
+ * `config->calibration`), UNSUPPORTED, FORMAT, FILE_REFUSED (a calibration of another geometry), POLICY, BUDGET, OUT_OF_MEMORY, DEVICE (also: no driver, no such GPU, no kernels for it). Nothing is held then, and `*cache` is NULL if it can be written.
  */
 certkv_status certkv_cache_create(const struct certkv_config *config,
                                   struct certkv_cache **cache);
@@ -2442,6 +2692,23 @@ certkv_status certkv_cache_prefix_key(const struct certkv_cache *cache,
                                       struct certkv_store_key *key);
 
 /**
+ * Copies events of blocks that moved from number `from` on, or from the oldest that is left, to `events`, as many as there are and have room, and
+ * fills `*read`, whose `struct_size` must be set; `read->unit_tokens` is 0. With 0 `n_events` nothing is copied, and `*read` says what there is. Reading
+ * removes nothing: any number of readers ask for any number. The cache keeps the latest `config->move_events` events.
+ *
+ * Threads: any, at any time; waits for nobody but other readers and who adds an event.
+ * Stream: none.
+ * Capture: safe.
+ * Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE, OVERLAP, INVALID_ARGUMENT (an array beyond memory, or `from` beyond the next event: it is of another
+ * cache), INVALID_HANDLE, UNSUPPORTED (the cache keeps no moves), POISONED. Nothing changed.
+ */
+certkv_status certkv_cache_moves(const struct certkv_cache *cache,
+                                 uint64_t from,
+                                 struct certkv_move_event *events,
+                                 uint64_t n_events,
+                                 struct certkv_events_read *read);
+
+/**
  * Whether `tokens` more tokens of `sequence`, or of a new sequence where it is CERTKV_NO_SEQUENCE, would find their pages now; of a
  * sequence that is swapped out, with those of its return. Nothing is reserved: the answer is old as soon as another thread takes pages.
  * `admission`, whose `struct_size` must be set, is filled.
@@ -2596,6 +2863,53 @@ certkv_status certkv_step_finish(struct certkv_step *step);
  * Errors: INVALID_HANDLE, for a step that is over already; BUSY_STEP. Nothing changed then.
  */
 certkv_status certkv_step_abort(struct certkv_step *step);
+
+/**
+ * As certkv_step_append from tensors of `kv_heads` heads, each of its own type and strides. Both are in one place; in device memory both have one
+ * type and no strides (0, or what 0 stands for).
+ *
+ * Threads: one at a time per step.
+ * Stream: host memory none; device memory the cache's own, see certkv_step_after_stream.
+ * Capture: safe with device memory, see certkv_step_captured; host memory not allowed.
+ * Errors: as certkv_step_append, and STRUCT_SIZE, RESERVED, SHAPE (rows that overlap). What has changed is as there.
+ */
+certkv_status certkv_step_append_tensors(struct certkv_step *step,
+                                         uint32_t layer,
+                                         const struct certkv_tensor *keys,
+                                         const struct certkv_tensor *values);
+
+/**
+ * As certkv_step_attend from and to tensors of `q_heads` heads, each of its own type and strides; they may overlap: everything is read before
+ * anything is written. The bound of a certificate is that of what is written: rounding to 16 bits counts under `e_arith`. Both are in one place; in
+ * device memory both are CERTKV_F32 without strides.
+ *
+ * Threads: one at a time per step.
+ * Stream: host memory none; device memory the cache's own, see certkv_step_after_stream.
+ * Capture: safe with device memory, see certkv_step_captured; host memory and certificates not allowed.
+ * Errors: as certkv_step_attend, and STRUCT_SIZE, RESERVED, INVALID_ARGUMENT, SHAPE (rows that overlap), OVERFLOW (an output that the type of `out`
+ * cannot hold). What has changed is as there: nothing was written to `out`.
+ */
+certkv_status certkv_step_attend_tensors(struct certkv_step *step,
+                                         uint32_t layer,
+                                         const struct certkv_tensor *queries,
+                                         const struct certkv_tensor *out,
+                                         struct certkv_certificate *certificates,
+                                         uint64_t n_certificates);
+
+/**
+ * Tolerances of the attend calls that follow in this step, in place of that of its policy: one for all query heads, or `q_heads`, one for each of a
+ * layer; with 0 `n_tolerances` (and `tolerances` NULL, if wanted) that of the policy again. `tolerances` is borrowed during the call. `tol` of each
+ * certificate says what its output was held to.
+ *
+ * Threads: one at a time per step.
+ * Stream: none.
+ * Capture: not allowed.
+ * Errors: NULL_POINTER, MISALIGNED, INVALID_ARGUMENT (an array beyond memory), INVALID_HANDLE, BUSY_STEP, SHAPE (neither 0 nor 1 nor `q_heads`), POLICY
+ * (one out of range, or a step of another policy than the certified one), UNSUPPORTED (a cache on a GPU), POISONED. Nothing changed.
+ */
+certkv_status certkv_step_set_tolerances(struct certkv_step *step,
+                                         const struct certkv_tolerance *tolerances,
+                                         uint64_t n_tolerances);
 
 /**
  * Ends the cache's part of a recording that `stream` began: between certkv_step_after_stream, by which the cache's stream joined it, and this

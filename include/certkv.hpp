@@ -12,7 +12,7 @@
 // handle is ever given out twice, but what it held has ended with the cache.
 // Cost. Nothing is allocated here. Optimised, a call that succeeds costs a test of its status; the text of an error is copied when there is
 // one.
-// Threads. No state is kept here. What is const may be called from any thread at any time: all of Cache, Sequence, Store, Ring and Capture
+// Threads. No state is kept here. What is const may be called from any thread at any time: all of Cache, Sequence, Store, Calibration, Ring and Capture
 // but moving and ending them. A Step is for one thread at a time.
 
 #ifndef CERTKV_HPP
@@ -344,6 +344,23 @@ struct StepOptions : certkv_step_options {
     }
 };
 
+// Where rows lie: certkv_tensor. Borrows what it is given; strides of 0 are those of rows that follow each other.
+struct Tensor : certkv_tensor {
+    // Of 32 bits in host memory. What is read only may be const, as nothing is written to it.
+    explicit Tensor(const float *first) noexcept : Tensor(first, CERTKV_F32) {}
+    // Of any type, anywhere.
+    Tensor(const void *first, certkv_dtype type, certkv_space where = CERTKV_SPACE_HOST, std::uint64_t stride_of_tokens = 0,
+           std::uint64_t stride_of_heads = 0) noexcept
+        : certkv_tensor(detail::sized<certkv_tensor>())
+    {
+        dtype = type;
+        space = where;
+        data = const_cast<void *>(first);
+        token_stride = stride_of_tokens;
+        head_stride = stride_of_heads;
+    }
+};
+
 // Whose sequences files hold: certkv_save_scope. Borrows what it is given.
 struct SaveScope : certkv_save_scope {
     explicit SaveScope(std::string_view model_name) noexcept : certkv_save_scope(detail::sized<certkv_save_scope>())
@@ -530,6 +547,50 @@ public:
     }
     // certkv_store_destroy.
     [[nodiscard]] Result<void> close() noexcept { return ended(); }
+};
+
+// What a model's keys are coded by, for formats that need it: Config::calibration. Caches keep what they need of it.
+class [[nodiscard]] Calibration : public detail::Handle<certkv_calibration, certkv_calibration_destroy> {
+public:
+    using Handle::Handle;
+
+    // certkv_calibration_open, at a path in UTF-8 that ends with a 0 byte; of whatever model.
+    [[nodiscard]] static Result<Calibration> open(const char *path) noexcept { return opened(path, nullptr); }
+    // The same for the model with this digest, and no other.
+    [[nodiscard]] static Result<Calibration> open(const char *path, const std::array<std::uint8_t, 32> &model) noexcept
+    {
+        return opened(path, model.data());
+    }
+    // certkv_calibration_read, from the bytes of such a file.
+    [[nodiscard]] static Result<Calibration> read(span<const std::uint8_t> bytes) noexcept { return had(bytes, nullptr); }
+    [[nodiscard]] static Result<Calibration> read(span<const std::uint8_t> bytes, const std::array<std::uint8_t, 32> &model) noexcept
+    {
+        return had(bytes, model.data());
+    }
+    // certkv_calibration_describe.
+    [[nodiscard]] Result<certkv_calibration_info> describe() const noexcept
+    {
+        certkv_calibration_info info = detail::sized<certkv_calibration_info>();
+        return detail::done(certkv_calibration_describe(get(), &info), info);
+    }
+    // certkv_calibration_destroy.
+    [[nodiscard]] Result<void> close() noexcept { return ended(); }
+
+private:
+    static Result<Calibration> opened(const char *path, const std::uint8_t *model) noexcept
+    {
+        certkv_calibration *made = nullptr;
+        const certkv_status status = certkv_calibration_open(path, model, &made);
+        Calibration owned(made);
+        return detail::done(status, owned);
+    }
+    static Result<Calibration> had(span<const std::uint8_t> bytes, const std::uint8_t *model) noexcept
+    {
+        certkv_calibration *made = nullptr;
+        const certkv_status status = certkv_calibration_read(bytes.data(), bytes.size(), model, &made);
+        Calibration owned(made);
+        return detail::done(status, owned);
+    }
 };
 
 // Units of a prompt that a cache lacks, and how many of them a store has, from the first on.
@@ -730,6 +791,23 @@ public:
         return detail::done(certkv_step_attend(handle_, layer, queries, out, elements, certificates.data(), certificates.size(),
                                                CERTKV_SPACE_DEVICE));
     }
+    // certkv_step_append_tensors.
+    [[nodiscard]] Result<void> append_tensors(std::uint32_t layer, const certkv_tensor &keys, const certkv_tensor &values) noexcept
+    {
+        return detail::done(certkv_step_append_tensors(handle_, layer, &keys, &values));
+    }
+    // certkv_step_attend_tensors; without `certificates` none are returned.
+    [[nodiscard]] Result<void> attend_tensors(std::uint32_t layer, const certkv_tensor &queries, const certkv_tensor &out,
+                                              span<certkv_certificate> certificates = {}) noexcept
+    {
+        return detail::done(
+            certkv_step_attend_tensors(handle_, layer, &queries, &out, certificates.data(), certificates.size()));
+    }
+    // certkv_step_set_tolerances: none for the policy's, one for all query heads, or one for each.
+    [[nodiscard]] Result<void> set_tolerances(span<const certkv_tolerance> tolerances) noexcept
+    {
+        return detail::done(certkv_step_set_tolerances(handle_, tolerances.data(), tolerances.size()));
+    }
     // certkv_step_certificates. Waits.
     [[nodiscard]] Result<void> certificates(std::uint32_t layer, span<certkv_certificate> filled) noexcept
     {
@@ -887,6 +965,12 @@ public:
         const certkv_status status =
             certkv_cache_events(handle_, from, filled.data(), filled.size(), tokens.data(), tokens.size(), &read);
         return detail::done(status, read);
+    }
+    // certkv_cache_moves, of what is there from number `from` on.
+    [[nodiscard]] Result<certkv_events_read> moves(std::uint64_t from, span<certkv_move_event> filled) const noexcept
+    {
+        certkv_events_read read = detail::sized<certkv_events_read>();
+        return detail::done(certkv_cache_moves(handle_, from, filled.data(), filled.size(), &read), read);
     }
     // certkv_cache_cached_prefixes. `read` is filled, also where there is too little room (CERTKV_SHAPE).
     [[nodiscard]] Result<void> cached_prefixes(span<certkv_prefix_event> filled, span<std::uint32_t> tokens,

@@ -53,8 +53,8 @@ class Header:
             self.constants[name] = int(number.group(1), 0)
         elif text:
             self.constants[name] = text.group(1)
-        elif value == "UINT64_MAX":
-            self.constants[name] = 2**64 - 1
+        elif value in ("UINT32_MAX", "UINT64_MAX"):
+            self.constants[name] = 2 ** int(value[4:6]) - 1
         elif name != "CERTKV_VERSION_NUMBER":
             raise Unreadable(f"#define {name} {value}")
 

@@ -13,6 +13,7 @@ CERTKV_FILES_READ_BACK = 2
 CERTKV_NO_SLACK = 18446744073709551615
 CERTKV_DEVICE_HOST = 0
 CERTKV_DEVICE_CUDA = 1
+CERTKV_NO_BLOCK = 4294967295
 CERTKV_CERTIFICATE_VERSION = 1
 CERTKV_UNCERTIFIED = 0
 CERTKV_CERTIFIED = 1
@@ -63,6 +64,10 @@ CERTKV_STOP_PAGE = 6
 CERTKV_EVENT_STORED = 1
 CERTKV_EVENT_REMOVED = 2
 CERTKV_EVENT_EXPORTED = 3
+CERTKV_MOVE_SWAPPED_OUT = 1
+CERTKV_MOVE_SWAPPED_IN = 2
+CERTKV_MOVE_SPILLED = 3
+CERTKV_MOVE_FETCHED = 4
 CERTKV_FITS = 0
 CERTKV_FITS_SOON = 1
 CERTKV_FITS_AFTER_EVICTION = 2
@@ -171,6 +176,7 @@ certkv_eviction = ctypes.c_int32
 certkv_sequence = ctypes.c_uint64
 certkv_stop = ctypes.c_int32
 certkv_event_kind = ctypes.c_int32
+certkv_move_kind = ctypes.c_int32
 certkv_verdict = ctypes.c_int32
 certkv_space = ctypes.c_int32
 
@@ -235,6 +241,25 @@ class certkv_store_callbacks(ctypes.Structure):
     ]
 
 
+class certkv_calibration_info(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", ctypes.c_uint32),
+        ("layers", ctypes.c_uint32),
+        ("q_heads", ctypes.c_uint32),
+        ("kv_heads", ctypes.c_uint32),
+        ("head_dim", ctypes.c_uint32),
+        ("rotary", ctypes.c_uint32),
+        ("interleaved", ctypes.c_uint32),
+        ("centred", ctypes.c_uint32),
+        ("balanced", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint32),
+        ("tokens", ctypes.c_uint64),
+        ("model", ctypes.c_uint8 * 32),
+        ("text", ctypes.c_uint8 * 32),
+        ("digest", ctypes.c_uint8 * 32),
+    ]
+
+
 class certkv_window(ctypes.Structure):
     _fields_ = [
         ("tokens", ctypes.c_uint64),
@@ -293,6 +318,8 @@ class certkv_config(ctypes.Structure):
         ("window_slack", ctypes.c_uint64),
         ("allocator", ctypes.POINTER(certkv_allocator)),
         ("chunk_tokens", ctypes.c_uint64),
+        ("calibration", ctypes.c_void_p),
+        ("move_events", ctypes.c_uint64),
     ]
 
 
@@ -364,6 +391,19 @@ class certkv_events_read(ctypes.Structure):
     ]
 
 
+class certkv_move_event(ctypes.Structure):
+    _fields_ = [
+        ("number", ctypes.c_uint64),
+        ("kind", certkv_move_kind),
+        ("layer", ctypes.c_uint32),
+        ("layers", ctypes.c_uint32),
+        ("block", ctypes.c_uint32),
+        ("sequence", certkv_sequence),
+        ("page", ctypes.c_uint64),
+        ("bytes", ctypes.c_uint64),
+    ]
+
+
 class certkv_admission(ctypes.Structure):
     _fields_ = [
         ("struct_size", ctypes.c_uint32),
@@ -415,6 +455,25 @@ class certkv_certificate(ctypes.Structure):
         ("scratch_bytes", ctypes.c_uint64),
         ("host_bytes", ctypes.c_uint64),
         ("reserved", ctypes.c_uint64 * 2),
+    ]
+
+
+class certkv_tensor(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", ctypes.c_uint32),
+        ("dtype", certkv_dtype),
+        ("space", certkv_space),
+        ("reserved", ctypes.c_uint32),
+        ("data", ctypes.c_void_p),
+        ("token_stride", ctypes.c_uint64),
+        ("head_stride", ctypes.c_uint64),
+    ]
+
+
+class certkv_tolerance(ctypes.Structure):
+    _fields_ = [
+        ("relative", ctypes.c_double),
+        ("absolute", ctypes.c_double),
     ]
 
 
@@ -615,6 +674,7 @@ STRUCTS = {
     "certkv_get_item": certkv_get_item,
     "certkv_key_item": certkv_key_item,
     "certkv_store_callbacks": certkv_store_callbacks,
+    "certkv_calibration_info": certkv_calibration_info,
     "certkv_window": certkv_window,
     "certkv_allocator": certkv_allocator,
     "certkv_config": certkv_config,
@@ -624,10 +684,13 @@ STRUCTS = {
     "certkv_publication": certkv_publication,
     "certkv_prefix_event": certkv_prefix_event,
     "certkv_events_read": certkv_events_read,
+    "certkv_move_event": certkv_move_event,
     "certkv_admission": certkv_admission,
     "certkv_chunk": certkv_chunk,
     "certkv_step_options": certkv_step_options,
     "certkv_certificate": certkv_certificate,
+    "certkv_tensor": certkv_tensor,
+    "certkv_tolerance": certkv_tolerance,
     "certkv_published_head": certkv_published_head,
     "certkv_published_step": certkv_published_step,
     "certkv_memory": certkv_memory,
@@ -698,6 +761,36 @@ PROTOTYPES = {
         ],
     ),
     "certkv_store_destroy": (
+        certkv_status,
+        [
+            ctypes.c_void_p,
+        ],
+    ),
+    "certkv_calibration_open": (
+        certkv_status,
+        [
+            ctypes.c_char_p,
+            ctypes.POINTER(ctypes.c_uint8),
+            ctypes.POINTER(ctypes.c_void_p),
+        ],
+    ),
+    "certkv_calibration_read": (
+        certkv_status,
+        [
+            ctypes.c_void_p,
+            ctypes.c_uint64,
+            ctypes.POINTER(ctypes.c_uint8),
+            ctypes.POINTER(ctypes.c_void_p),
+        ],
+    ),
+    "certkv_calibration_describe": (
+        certkv_status,
+        [
+            ctypes.c_void_p,
+            ctypes.POINTER(certkv_calibration_info),
+        ],
+    ),
+    "certkv_calibration_destroy": (
         certkv_status,
         [
             ctypes.c_void_p,
@@ -905,6 +998,16 @@ PROTOTYPES = {
             ctypes.POINTER(certkv_store_key),
         ],
     ),
+    "certkv_cache_moves": (
+        certkv_status,
+        [
+            ctypes.c_void_p,
+            ctypes.c_uint64,
+            ctypes.POINTER(certkv_move_event),
+            ctypes.c_uint64,
+            ctypes.POINTER(certkv_events_read),
+        ],
+    ),
     "certkv_cache_admit": (
         certkv_status,
         [
@@ -991,6 +1094,34 @@ PROTOTYPES = {
         certkv_status,
         [
             ctypes.c_void_p,
+        ],
+    ),
+    "certkv_step_append_tensors": (
+        certkv_status,
+        [
+            ctypes.c_void_p,
+            ctypes.c_uint32,
+            ctypes.POINTER(certkv_tensor),
+            ctypes.POINTER(certkv_tensor),
+        ],
+    ),
+    "certkv_step_attend_tensors": (
+        certkv_status,
+        [
+            ctypes.c_void_p,
+            ctypes.c_uint32,
+            ctypes.POINTER(certkv_tensor),
+            ctypes.POINTER(certkv_tensor),
+            ctypes.POINTER(certkv_certificate),
+            ctypes.c_uint64,
+        ],
+    ),
+    "certkv_step_set_tolerances": (
+        certkv_status,
+        [
+            ctypes.c_void_p,
+            ctypes.POINTER(certkv_tolerance),
+            ctypes.c_uint64,
         ],
     ),
     "certkv_step_captured": (

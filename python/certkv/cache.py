@@ -1,5 +1,6 @@
 """A cache, its sequences and its steps."""
 import ctypes
+import os
 import weakref
 
 from . import _abi
@@ -29,6 +30,36 @@ class _Owned:
 
     def __exit__(self, kind, error, trace):
         self.close()
+
+
+class Calibration(_Owned):
+    """What a model's keys are coded by, for formats such as ctq4; made by Library.calibration. Caches keep what they need of it."""
+
+    def __init__(self, library, source, model):
+        handle = ctypes.c_void_p()
+        if model is not None:
+            if len(model) != 32:
+                raise ValueError(f"model has {len(model)} bytes, not 32")
+            model = (ctypes.c_uint8 * 32)(*model)
+        if isinstance(source, (bytes, bytearray)):
+            kept = ctypes.create_string_buffer(bytes(source), len(source) + 1)
+            library.call("certkv_calibration_read", kept, len(source), model, ctypes.byref(handle))
+        else:
+            library.call("certkv_calibration_open", os.fsencode(source), model, ctypes.byref(handle))
+        self.library, self._handle = library, handle
+        super().__init__(lambda: library.call("certkv_calibration_destroy", handle))
+
+    def handle(self):
+        """The certkv_calibration pointer."""
+        if self.closed:
+            raise ValueError("the calibration is closed")
+        return self._handle
+
+    def describe(self):
+        """certkv_calibration_info: the heads that it is of, its model and its digest."""
+        info = _abi.certkv_calibration_info(struct_size=ctypes.sizeof(_abi.certkv_calibration_info))
+        self.library.call("certkv_calibration_describe", self.handle(), ctypes.byref(info))
+        return info
 
 
 class Cache(_Owned):

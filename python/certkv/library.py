@@ -3,7 +3,7 @@ import ctypes
 import gc
 
 from . import _abi
-from .cache import Cache
+from .cache import Cache, Calibration
 from .errors import Error
 
 
@@ -44,15 +44,22 @@ class Library:
         return Error(status, self._dll.certkv_status_name(status).decode(), message, info.cuda_result if known else 0)
 
     def cache(self, **fields):
-        """A Cache. `fields` are those of certkv_config: layers, q_heads, kv_heads, head_dim and max_tokens at least; strings are str."""
+        """A Cache. `fields` are those of certkv_config: layers, q_heads, kv_heads, head_dim and max_tokens at least; strings are str, and
+        `calibration` a Calibration."""
         config = _abi.certkv_config()
         self.call("certkv_config_init", ctypes.byref(config), ctypes.sizeof(config))
         names = {name for name, _ in _abi.certkv_config._fields_} - {"struct_size", "reserved"}
         for name, value in fields.items():
             if name not in names:
                 raise TypeError(f"certkv_config has no field {name}")
+            if isinstance(value, Calibration):
+                value = value.handle()
             setattr(config, name, value.encode() if isinstance(value, str) else value)
         return Cache(self, config)
+
+    def calibration(self, source, model=None):
+        """A Calibration from a file of `certkv calibrate`, by its path or its bytes; with `model`, 32 bytes, for the model with this digest alone."""
+        return Calibration(self, source, model)
 
 
 def load(path):

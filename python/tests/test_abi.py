@@ -78,7 +78,10 @@ def planted(old, new):
 
 
 # Same types: no size changes, only the names' places.
-SWAPPED = planted("uint32_t q_heads;", "uint32_t SWAP;").replace("uint32_t kv_heads;", "uint32_t q_heads;", 1).replace("uint32_t SWAP;", "uint32_t kv_heads;", 1)
+CONFIG = HEADER.index("typedef struct certkv_config {")
+SWAPPED = HEADER[:CONFIG] + HEADER[CONFIG:].replace("uint32_t q_heads;", "uint32_t SWAP;", 1).replace("uint32_t kv_heads;", "uint32_t q_heads;", 1).replace(
+    "uint32_t SWAP;", "uint32_t kv_heads;", 1
+)
 
 
 class Declarations(unittest.TestCase):

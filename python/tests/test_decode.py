@@ -5,6 +5,7 @@ CERTKV_LIBRARY=path/to/libcertkv.so.0 python3 -m unittest discover -s python/tes
 import gc
 import os
 import pathlib
+import struct
 import subprocess
 import sys
 import tempfile
@@ -63,6 +64,28 @@ def small(**fields):
 
 def rows(*shape, kind=numpy.float32):
     return numpy.zeros(shape, kind)
+
+
+def mixed(word):
+    """One step of SplitMix64."""
+    word = (word + 0x9E3779B97F4A7C15) % 2**64
+    word = (word ^ (word >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
+    word = (word ^ (word >> 27)) * 0x94D049BB133111EB % 2**64
+    return word ^ (word >> 31)
+
+
+def calibration(layers, q_heads, kv_heads, dim, model):
+    """The bytes of a calibration of keys around 0.1, as `certkv calibrate` writes them."""
+    pairs = dim // 2
+    made = b"certkvGQ" + struct.pack("<7I8BQ", 1, layers, q_heads, kv_heads, dim, dim, 4 * pairs, 0, 0, 1, 8, 1, 1, 0, 0, 64)
+    made += model + bytes(32)
+    numbers = [("d", pairs, 1.0), ("d", pairs, 1.0), ("d", dim, 0.1), ("f", dim, -1.0), ("f", dim, 1.0), ("f", dim, 1.0), ("f", dim, 0.1)]
+    head = b"".join(struct.pack("<" + kind, number) * n for kind, n, number in numbers) + bytes([4]) * pairs
+    made += head * (layers * kv_heads)
+    checksum = len(made)
+    for at in range(0, len(made), 8):
+        checksum = mixed(checksum ^ int.from_bytes(made[at : at + 8], "little"))
+    return made + struct.pack("<Q", checksum)
 
 
 class Lives(unittest.TestCase):
@@ -218,6 +241,40 @@ class Refused(unittest.TestCase):
         self.assertEqual(len(kept), 0)
         with small() as other:
             self.refused(ValueError, "another cache's", other.step, kept)
+
+    def test_calibrations(self):
+        made = calibration(1, 4, 2, 64, bytes([7] * 32))
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder, "calibration")
+            path.write_bytes(made)
+            opened = LIBRARY.calibration(path, bytes([7] * 32))
+        self.refused(certkv.Error, "CERTKV_FILE:", LIBRARY.calibration, path)
+        self.refused(certkv.Error, "CERTKV_FILE_REFUSED", LIBRARY.calibration, made, bytes(32))
+        self.refused(certkv.Error, "CERTKV_FILE_REFUSED", LIBRARY.calibration, b"?" * len(made))
+        self.refused(certkv.Error, "CERTKV_FILE_DAMAGED", LIBRARY.calibration, made[:-9] + b"!" + made[-8:])
+        self.refused(ValueError, "31 bytes", LIBRARY.calibration, made, bytes(31))
+        read, info = LIBRARY.calibration(made), opened.describe()
+        self.assertEqual((info.layers, info.q_heads, info.kv_heads, info.head_dim), (1, 4, 2, 64))
+        self.assertEqual(bytes(info.digest), bytes(read.describe().digest))
+        shape = dict(q_heads=4, kv_heads=2, format="ctq4-v4g64-b16")
+        self.refused(certkv.Error, "config->calibration", small, **shape)
+        self.refused(certkv.Error, "CERTKV_FILE_REFUSED", small, calibration=opened, **{**shape, "kv_heads": 4})
+        cache = small(calibration=opened, **shape)
+        opened.close()
+        self.refused(ValueError, "the calibration is closed", small, calibration=opened, **shape)
+        random, sequence, stored = numpy.random.default_rng(5), cache.sequence(), [rows(0, 2, 64)] * 2
+        for tokens in [64, 1, 1, 1]:
+            new = [random.normal(0.1, 1, (tokens, 2, 64)).astype("f2") for _ in range(2)]
+            stored = [numpy.concatenate(pair) for pair in zip(stored, new)]
+            q = random.normal(0, 1, (tokens, 4, 64)).astype("f4")
+            out = numpy.empty_like(q)
+            with cache.step([(sequence, tokens)]) as step:
+                step.append(0, *new)
+                certificates = step.attend(0, q, out)
+            if tokens == 1:
+                exact = attention(q[0], *stored)
+                self.assertEqual(beyond(out[0], exact, certificates), 0)
+                self.assertTrue(all(c.packed_bytes > 0 for c in certificates))
 
     def test_configurations_and_libraries(self):
         self.refused(certkv.Error, "CERTKV_INVALID_ARGUMENT", small, head_dim=63)

@@ -89,7 +89,8 @@ pub(crate) unsafe fn struct_size<T>(object: *const T, name: &str, least: usize) 
 /// A caller's size of a growing struct, cut to the size that this library knows.
 pub(crate) fn known_size<T>(size: u32, name: &str, least: usize) -> Result<usize, Failure> {
     let size = size as usize;
-    if size < least || size > LARGEST_STRUCT {
+    // The size of a struct is a multiple of its alignment: no other ends inside a pointer.
+    if size < least || size > LARGEST_STRUCT || !size.is_multiple_of(align_of::<T>()) {
         let why = format!("{name}: struct_size is {size}, must be sizeof the struct ({} here)", size_of::<T>());
         return Err(Failure::new(CERTKV_STRUCT_SIZE, why));
     }

@@ -6,7 +6,7 @@ use crate::guard::{Failure, Poison, guard};
 use crate::handle::Registry;
 use crate::log::{self, CERTKV_LOG_INFO};
 use crate::status::certkv_status;
-use certkv::PrefixEvents;
+use certkv::{MoveEvents, PrefixEvents};
 use core::ptr;
 use std::sync::Arc;
 
@@ -22,12 +22,14 @@ pub(crate) struct Held {
     pub(crate) engine: Engine,
     /// Read while a step has the cache, too.
     pub(crate) events: Option<PrefixEvents>,
+    pub(crate) moves: Option<MoveEvents>,
     pub(crate) poison: Poison,
 }
 
 impl Held {
     fn new(engine: Engine) -> Result<Self, Failure> {
         let events = engine.on(|on| Ok(on.prefix_events()), |on| Ok(on.prefix_events()))?;
+        let moves = engine.on(|on| Ok(on.move_events()), |_| Ok(None))?;
         let seen = engine.memory()?;
         log::say(CERTKV_LOG_INFO, || {
             let ([packed, scratch, tables, host], _) = seen.reserved;
@@ -37,7 +39,7 @@ impl Held {
             let bytes = format!("packed={packed} scratch={scratch} tables={tables} host={host} bytes");
             format!("cache created {at}: {} layers, {heads}: {bytes}", g.layers)
         });
-        Ok(Self { engine, events, poison: Poison::default() })
+        Ok(Self { engine, events, moves, poison: Poison::default() })
     }
 }
 
@@ -60,8 +62,8 @@ pub(crate) fn with<T>(
 /// Threads: any, at any time.
 /// Stream: none.
 /// Capture: not allowed.
-/// Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE, RESERVED, INVALID_ARGUMENT, INVALID_HANDLE (of `config->spill_store`), UNSUPPORTED, FORMAT,
-/// POLICY, BUDGET, OUT_OF_MEMORY, DEVICE (also: no driver, no such GPU, no kernels for it). Nothing is held then, and `*cache` is NULL if it can be written.
+/// Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE, RESERVED, INVALID_ARGUMENT, INVALID_HANDLE (of `config->spill_store` or
+/// `config->calibration`), UNSUPPORTED, FORMAT, FILE_REFUSED (a calibration of another geometry), POLICY, BUDGET, OUT_OF_MEMORY, DEVICE (also: no driver, no such GPU, no kernels for it). Nothing is held then, and `*cache` is NULL if it can be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn certkv_cache_create(
     config: *const certkv_config,

@@ -1,6 +1,7 @@
 //! What a cache is made of, as C says it.
 use crate::allocator::{self, certkv_allocator};
 use crate::argument;
+use crate::calibration::{self, certkv_calibration};
 use crate::engine::Wanted;
 use crate::guard::{Failure, guard};
 use crate::status::certkv_status::{
@@ -132,10 +133,20 @@ pub struct certkv_config {
     /// On the host: whose memory the pages lie in; NULL for the system's, which is mapped when first touched. Borrowed during the call; its functions and
     /// `context` are not.
     pub allocator: *const certkv_allocator,
-    /// On a GPU: longest chunk of several tokens whose attention is computed there; 0 for none: on the CPU, from originals, as that of longer ones. What was
-    /// stored before a chunk is read from codes, under CERTKV_POLICY_CERTIFIED where that is within tolerance, else from originals on the CPU. Takes
-    /// device memory, some 40 KB a token of 32 query heads and 8 key/value heads of 128 channels.
+    /// Longest chunk of several tokens (a draft that is verified) whose outputs have certificates, at most 2^31; 0 for none. Longer ones are a
+    /// prompt's: computed from originals, CERTKV_EXACT, without a bound on their rounding. On the host every token of such a chunk is attended as a
+    /// decode step of its own, under the step's policy, with the bits that it would have alone: it reads codes once a token, so that from about
+    /// four tokens on a prompt's chunk takes less time. On a GPU the chunk is attended there: what was stored before it is read from codes, under
+    /// CERTKV_POLICY_CERTIFIED where that is within tolerance, else from originals on the CPU, as longer chunks are; that takes device memory, some
+    /// 40 KB a token of 32 query heads and 8 key/value heads of 128 channels.
     pub chunk_tokens: u64,
+    /// On the host: what formats with calibrated keys (such as ctq4) code them by; NULL where no format needs one. It has to be of this geometry and, which
+    /// certkv_calibration_open sees to, of the model whose keys these are. The cache keeps what it needs: the handle may be destroyed. Saved sequences and
+    /// cached prefixes are not read under another calibration.
+    pub calibration: *const certkv_calibration,
+    /// On the host: events of blocks that move that stay readable, the latest so many, at most 2^24; 0 for none, which costs nothing. See
+    /// certkv_cache_moves.
+    pub move_events: u64,
 }
 
 /// In `window_slack`: no tokens.
@@ -229,18 +240,28 @@ pub(crate) unsafe fn read(config: *const certkv_config) -> Result<Wanted, Failur
     config.windows = unsafe { window::read(given.windows, given.n_windows, given.window_slack)? };
     // SAFETY: by the caller's promise.
     config.memory = unsafe { allocator::read(given.allocator)? };
+    if !given.calibration.is_null() {
+        config.calibration = Some(calibration::of(given.calibration)?);
+    }
     let Some(ordinal) = given.device.checked_sub(CERTKV_DEVICE_CUDA) else {
         if given.certificate_ring != 0 {
             let why = "config->certificate_ring: a cache on the host has none (config->device)";
             return Err(Failure::new(CERTKV_UNSUPPORTED, why));
         }
-        if given.chunk_tokens != 0 {
-            let why = "config->chunk_tokens: a cache on the host attends chunks of any length (config->device)";
-            return Err(Failure::new(CERTKV_UNSUPPORTED, why));
-        }
+        config.chunk_tokens = or(given.chunk_tokens, 0);
+        config.move_events = or(given.move_events, 0);
         config.spill = spill(&given)?;
         return Ok(Wanted::Host(Box::new(config)));
     };
+    if config.calibration.is_some() {
+        let why =
+            "config->calibration: a cache on a GPU has no format with calibrated keys in this release (config->device)";
+        return Err(Failure::new(CERTKV_UNSUPPORTED, why));
+    }
+    if given.move_events != 0 {
+        let why = "config->move_events: a cache on a GPU keeps none in this release (config->device)";
+        return Err(Failure::new(CERTKV_UNSUPPORTED, why));
+    }
     if config.memory.is_some() {
         let why = "config->allocator: a cache on a GPU has its pages in memory that the driver knows (config->device)";
         return Err(Failure::new(CERTKV_UNSUPPORTED, why));
@@ -397,7 +418,7 @@ mod tests {
         let window = certkv_window { tokens: 1 << 40, ..Default::default() };
         let three = [certkv_window::default(); 3];
         type Change<'a> = &'a dyn Fn(&mut certkv_config);
-        let changes: [(&str, Change<'_>); 27] = [
+        let changes: [(&str, Change<'_>); 30] = [
             ("config->layers = 0", &|c| c.layers = 0),
             ("config->q_heads = 3000", &|c| c.q_heads = 3000),
             ("config->kv_heads = 0", &|c| c.kv_heads = 0),
@@ -425,6 +446,9 @@ mod tests {
             ("config->windows: a window of", &|c| (c.n_windows, c.windows) = (1, &window)),
             ("config->prefix_events: ", &|c| c.prefix_events = 5),
             ("config->window_slack", &|c| c.window_slack = 5),
+            ("config->move_events: ", &|c| c.move_events = u64::MAX),
+            ("config->chunk_tokens: ", &|c| c.chunk_tokens = u64::MAX),
+            ("config->calibration: none", &|c| c.format = c"ctq4-v4g64-b16".as_ptr()),
         ];
         for (words, change) in changes {
             let said = said(change);

@@ -31,6 +31,7 @@ fn in_c(error: &certkv::Error) -> String {
         Error::Config { field, why } => format!("config->{}: {why}", field_in_c(field)),
         // Of nothing but a configuration.
         Error::Geometry(e) => format!("config->{e}"),
+        Error::Calibration(e) => format!("config->{e}"),
         Error::Format(e) => format!("config->format: {e}"),
         Error::Budget(e) => {
             let field = match e.class {
@@ -47,8 +48,7 @@ fn in_c(error: &certkv::Error) -> String {
 /// The field of certkv_config that a field of the engine's configuration comes from.
 fn field_in_c(field: &str) -> &str {
     match field {
-        // C has no formats that need one.
-        "formats" | "calibration" => "format",
+        "formats" => "format",
         "prefixes" => "prefix_units",
         "spill" => "spill_store",
         same => same,

@@ -11,6 +11,7 @@ mod admit;
 mod allocator;
 mod argument;
 mod cache;
+mod calibration;
 mod callbacks;
 mod capture;
 mod certificate;
@@ -22,6 +23,7 @@ mod guard;
 mod handle;
 mod log;
 mod metrics;
+mod moves;
 mod offload;
 mod owned;
 mod plan;
@@ -36,12 +38,15 @@ mod status;
 mod step;
 mod store;
 mod swap;
+mod tensor;
+mod tolerance;
 mod version;
 mod window;
 
 pub use admit::*;
 pub use allocator::certkv_allocator;
 pub use cache::{certkv_cache, certkv_cache_create, certkv_cache_destroy};
+pub use calibration::*;
 pub use callbacks::{
     CERTKV_ITEM_DONE, CERTKV_ITEM_FAILED, CERTKV_ITEM_FULL, CERTKV_ITEM_NOT_FOUND, CERTKV_ITEM_TOO_LARGE,
     certkv_get_item, certkv_item_result, certkv_key_item, certkv_put_item, certkv_store_callbacks, certkv_store_key,
@@ -53,6 +58,7 @@ pub use error::{certkv_error_info, certkv_last_error};
 pub use events::*;
 pub use log::*;
 pub use metrics::certkv_cache_metrics;
+pub use moves::*;
 pub use offload::*;
 pub use plan::*;
 pub use prefix::*;
@@ -65,5 +71,7 @@ pub use status::{certkv_status, certkv_status_name};
 pub use step::*;
 pub use store::*;
 pub use swap::*;
+pub use tensor::{certkv_step_append_tensors, certkv_step_attend_tensors, certkv_tensor};
+pub use tolerance::*;
 pub use version::{certkv_version, certkv_version_number};
 pub use window::certkv_window;

@@ -2,8 +2,9 @@
 use crate::cache::Held;
 use crate::engine::{Engine, OnGpu};
 use crate::guard::Failure;
+use crate::status::certkv_status::CERTKV_UNSUPPORTED;
 use certkv::gpu::{Element, GpuCache, GpuCapture, GpuStep, Tensor};
-use certkv::{Certificate, Chunk, Policy, Step};
+use certkv::{Certificate, Chunk, Policy, Step, Tolerance};
 use core::ffi::c_void;
 use core::mem::transmute;
 use core::ptr::NonNull;
@@ -92,6 +93,21 @@ impl OwnedStep {
         match &self.step {
             Open::Host(step) => step.tokens(),
             Open::Gpu(open) => open.step.as_ref().map_or(0, GpuStep::tokens),
+        }
+    }
+
+    pub(crate) fn q_heads(&self) -> usize {
+        self.cache.engine.geometry().q_heads
+    }
+
+    /// Of the attend calls that follow; on a GPU the kernels have one for all.
+    pub(crate) fn set_tolerances(&mut self, tolerances: &[Tolerance]) -> Result<(), Failure> {
+        match &mut self.step {
+            Open::Host(step) => Ok(step.set_tolerances(tolerances)?),
+            Open::Gpu(_) => {
+                let why = "tolerances: a step on a GPU has that of its policy in this release (config->device)";
+                Err(Failure::new(CERTKV_UNSUPPORTED, why))
+            }
         }
     }
 

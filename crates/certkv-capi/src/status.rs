@@ -1,5 +1,6 @@
 //! What every fallible call returns, and how the engine's errors map onto it.
 use crate::guard::guard_value;
+use certkv::calibration::CalibrationError;
 use certkv::gpu::CudaError;
 use certkv::store::StoreError;
 use certkv::{Error, FetchCause, SaveError};
@@ -91,7 +92,7 @@ pub enum certkv_status {
 
     /// A file could not be written or read.
     CERTKV_FILE = -500,
-    /// A file is no saved sequence, or one of another version, model, geometry or format.
+    /// A file is no saved sequence or calibration, or one of another version, model, geometry or format.
     CERTKV_FILE_REFUSED = -501,
     /// A file ends too early, is not what was written, or was written with another key.
     CERTKV_FILE_DAMAGED = -502,
@@ -222,7 +223,8 @@ pub extern "C" fn certkv_status_name(status: i32) -> *const c_char {
 /// The status of an error of the engine.
 pub(crate) fn of(error: &Error) -> certkv_status {
     match error {
-        Error::Geometry(_) | Error::Config { .. } | Error::Calibration(_) => CERTKV_INVALID_ARGUMENT,
+        Error::Geometry(_) | Error::Config { .. } => CERTKV_INVALID_ARGUMENT,
+        Error::Calibration(error) => of_calibration(error),
         Error::Format(_) => CERTKV_FORMAT,
         Error::Budget(_) => CERTKV_BUDGET,
         Error::UnknownSequence(_) => CERTKV_UNKNOWN_SEQUENCE,
@@ -261,6 +263,17 @@ pub(crate) fn of(error: &Error) -> certkv_status {
         Error::Gpu(CudaError::WrongMemorySpace { .. }) => CERTKV_INVALID_ARGUMENT,
         Error::Device(_) | Error::Gpu(_) | Error::Kernels(_) => CERTKV_DEVICE,
         // Codec, kernel, page, table and control errors have no cause in a caller's arguments: those were checked.
+        _ => CERTKV_INTERNAL,
+    }
+}
+
+/// The status of a calibration that was not read, or is not that of a cache.
+pub(crate) fn of_calibration(error: &CalibrationError) -> certkv_status {
+    use CalibrationError::{Checksum, Field, Magic, Number, OtherHeads, OtherModel, Trailing, Truncated, Version};
+    match error {
+        Magic | Version { .. } | OtherHeads { .. } | OtherModel => CERTKV_FILE_REFUSED,
+        Truncated { .. } | Trailing { .. } | Checksum | Field { .. } | Number { .. } => CERTKV_FILE_DAMAGED,
+        // Of making one.
         _ => CERTKV_INTERNAL,
     }
 }

@@ -11,6 +11,7 @@ use crate::sequence::{self, certkv_sequence};
 use crate::status::certkv_status::{
     self, CERTKV_BUSY_STEP, CERTKV_INVALID_ARGUMENT, CERTKV_INVALID_HANDLE, CERTKV_LENGTH, CERTKV_UNSUPPORTED,
 };
+use crate::tensor::Buffers;
 use certkv::gpu::Element;
 use certkv::{Certificate, Chunk, Policy};
 use core::mem::offset_of;
@@ -37,28 +38,32 @@ pub struct certkv_step {
 pub struct certkv_chunk {
     /// The sequence.
     pub sequence: certkv_sequence,
-    /// New tokens: 1 is certified decode, more is causal prefill over the originals.
+    /// New tokens: 1 is certified decode, and so is each of up to `config->chunk_tokens`; more is causal prefill over the originals.
     pub tokens: u64,
 }
 
-struct Held {
-    cache: Arc<cache::Held>,
+pub(crate) struct Stepping {
+    pub(crate) cache: Arc<cache::Held>,
     poison: Poison,
     work: Mutex<Work>,
 }
 
-struct Work {
+pub(crate) struct Work {
     /// `None` once the step is over.
-    step: Option<OwnedStep>,
+    pub(crate) step: Option<OwnedStep>,
     /// Records of an attend call in the engine's layout, kept between calls.
-    certificates: Vec<Certificate>,
+    pub(crate) certificates: Vec<Certificate>,
     rows: Rows,
+    pub(crate) tensors: Buffers,
 }
 
-static STEPS: Registry<Held> = Registry::new(0x57, "step");
+static STEPS: Registry<Stepping> = Registry::new(0x57, "step");
 
 /// Runs `work` on a live step; a panic in it poisons the step and its cache.
-fn with(handle: *const certkv_step, work: impl FnOnce(&Held, &mut Work) -> Result<(), Failure>) -> Result<(), Failure> {
+pub(crate) fn with_step(
+    handle: *const certkv_step,
+    work: impl FnOnce(&Stepping, &mut Work) -> Result<(), Failure>,
+) -> Result<(), Failure> {
     let held = STEPS.get(handle)?;
     held.poison.check()?;
     held.cache.poison.check()?;
@@ -73,7 +78,7 @@ fn attempt<T>(
     after: impl FnOnce(&mut Work) -> Result<(), Failure>,
 ) -> Result<T, Failure> {
     let mut result = None;
-    with(handle, |_, inner| {
+    with_step(handle, |_, inner| {
         result = Some(work(inner.step.as_mut().ok_or_else(over)?)?);
         after(inner)
     })?;
@@ -100,7 +105,7 @@ pub(crate) fn end<T>(
     })
 }
 
-fn exclusive(held: &Held) -> Result<parking_lot::MutexGuard<'_, Work>, Failure> {
+fn exclusive(held: &Stepping) -> Result<parking_lot::MutexGuard<'_, Work>, Failure> {
     held.work.try_lock().ok_or_else(|| Failure::new(CERTKV_BUSY_STEP, "another thread is inside a call on this step"))
 }
 
@@ -109,7 +114,7 @@ pub(crate) fn over() -> Failure {
 }
 
 /// Whether buffers are on the GPU of the cache.
-fn on_device(space: certkv_space, held: &Held) -> Result<bool, Failure> {
+pub(crate) fn on_device(space: certkv_space, held: &Stepping) -> Result<bool, Failure> {
     match space {
         CERTKV_SPACE_HOST => Ok(false),
         CERTKV_SPACE_DEVICE => held.cache.engine.on_gpu().map(|_| true),
@@ -213,8 +218,9 @@ unsafe fn begin(
             step: Some(OwnedStep::begin(Arc::clone(held), &chunks, policy)?),
             certificates: Vec::new(),
             rows: Rows::default(),
+            tensors: Buffers::default(),
         };
-        Ok(Held { cache: Arc::clone(held), poison: Poison::default(), work: Mutex::new(work) })
+        Ok(Stepping { cache: Arc::clone(held), poison: Poison::default(), work: Mutex::new(work) })
     })?;
     // SAFETY: as above.
     unsafe { step.write(STEPS.insert(Arc::new(held))) };
@@ -244,7 +250,7 @@ pub unsafe extern "C" fn certkv_step_append(
     space: certkv_space,
 ) -> certkv_status {
     guard(|| {
-        with(step, |held, work| {
+        with_step(step, |held, work| {
             let device = on_device(space, held)?;
             let geometry = *held.cache.engine.geometry();
             let Work { step, rows, .. } = work;
@@ -306,21 +312,14 @@ pub unsafe extern "C" fn certkv_step_attend(
     space: certkv_space,
 ) -> certkv_status {
     guard(|| {
-        with(step, |held, work| {
+        with_step(step, |held, work| {
             let geometry = *held.cache.engine.geometry();
             let Work { step, certificates: records, .. } = work;
             let step = step.as_mut().ok_or_else(over)?;
             let tokens = step.tokens() as u128;
-            let heads = argument::array(certificates, n_certificates, "certificates")?;
-            if heads > 0 {
-                argument::count(n_certificates, tokens * geometry.q_heads as u128, "certificates")?;
-            }
+            // SAFETY: the caller gives NULL or `n_certificates` elements.
+            let heads = unsafe { blank_records(certificates, n_certificates, step.tokens() * geometry.q_heads)? };
             let device = on_device(space, held)?;
-            let empty = certkv_certificate::from(&Certificate::UNCERTIFIED);
-            for at in 0..heads {
-                // SAFETY: aligned; the caller gives `n_certificates` elements.
-                unsafe { certificates.add(at).write(empty) };
-            }
             argument::count(elements, tokens * geometry.q_width() as u128, "queries and out")?;
             records.clear();
             records.resize(heads, Certificate::UNCERTIFIED);
@@ -333,7 +332,7 @@ pub unsafe extern "C" fn certkv_step_attend(
                     step.certificates(layer as usize, records)?;
                 }
                 // SAFETY: as for the empty records.
-                unsafe { put(certificates, records) };
+                unsafe { put_records(certificates, records) };
                 return Ok(());
             }
             let len = argument::array(queries, elements, "queries")?;
@@ -348,15 +347,36 @@ pub unsafe extern "C" fn certkv_step_attend(
             let out = unsafe { core::slice::from_raw_parts_mut(out, len) };
             step.attend(layer as usize, queries, out, records)?;
             // SAFETY: as for the empty records.
-            unsafe { put(certificates, records) };
+            unsafe { put_records(certificates, records) };
             Ok(())
         })
     })
 }
 
+/// How many records a call fills: none, or `expected`, which are made to certify nothing.
+///
+/// # Safety
+/// `certificates` is NULL or has `n` elements.
+pub(crate) unsafe fn blank_records(
+    certificates: *mut certkv_certificate,
+    n: u64,
+    expected: usize,
+) -> Result<usize, Failure> {
+    let heads = argument::array(certificates, n, "certificates")?;
+    if heads > 0 {
+        argument::count(n, expected as u128, "certificates")?;
+    }
+    let empty = certkv_certificate::from(&Certificate::UNCERTIFIED);
+    for at in 0..heads {
+        // SAFETY: aligned, and `n` elements are there.
+        unsafe { certificates.add(at).write(empty) };
+    }
+    Ok(heads)
+}
+
 /// # Safety
 /// `to` is aligned and has as many elements.
-unsafe fn put(to: *mut certkv_certificate, records: &[Certificate]) {
+pub(crate) unsafe fn put_records(to: *mut certkv_certificate, records: &[Certificate]) {
     for (at, record) in records.iter().enumerate() {
         // SAFETY: by the caller's promise.
         unsafe { to.add(at).write(certkv_certificate::from(record)) };
@@ -371,7 +391,7 @@ unsafe fn order(work: &mut Work, stream: *mut core::ffi::c_void, own_waits: bool
     unsafe { step.order(stream, own_waits) }
 }
 
-fn element(dtype: certkv_dtype) -> Result<Element, Failure> {
+pub(crate) fn element(dtype: certkv_dtype) -> Result<Element, Failure> {
     match dtype {
         CERTKV_F32 => Ok(Element::F32),
         CERTKV_F16 => Ok(Element::F16),
@@ -396,7 +416,7 @@ pub unsafe extern "C" fn certkv_step_certificates(
     n_certificates: u64,
 ) -> certkv_status {
     guard(|| {
-        with(step, |held, work| {
+        with_step(step, |held, work| {
             let Work { step, certificates: records, .. } = work;
             let step = step.as_mut().ok_or_else(over)?;
             held.cache.engine.on_gpu()?;
@@ -407,7 +427,7 @@ pub unsafe extern "C" fn certkv_step_certificates(
             records.resize(heads, Certificate::UNCERTIFIED);
             let read = step.certificates(layer as usize, records);
             // SAFETY: aligned; the caller gives `n_certificates` elements.
-            unsafe { put(certificates, records) };
+            unsafe { put_records(certificates, records) };
             read
         })
     })
@@ -428,7 +448,7 @@ pub unsafe extern "C" fn certkv_step_after_stream(
 ) -> certkv_status {
     guard(|| {
         // SAFETY: the caller gives a live stream.
-        with(step, |_, work| unsafe { order(work, stream, true) })
+        with_step(step, |_, work| unsafe { order(work, stream, true) })
     })
 }
 
@@ -445,7 +465,7 @@ pub unsafe extern "C" fn certkv_step_before_stream(
 ) -> certkv_status {
     guard(|| {
         // SAFETY: the caller gives a live stream.
-        with(step, |_, work| unsafe { order(work, stream, false) })
+        with_step(step, |_, work| unsafe { order(work, stream, false) })
     })
 }
 
@@ -459,7 +479,7 @@ pub unsafe extern "C" fn certkv_step_before_stream(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn certkv_step_finish(step: *mut certkv_step) -> certkv_status {
     guard(|| {
-        with(step, |_, work| {
+        with_step(step, |_, work| {
             let ending = work.step.take().ok_or_else(over)?;
             let finished = ending.finish();
             STEPS.remove(step)?;
@@ -512,7 +532,7 @@ mod tests {
             let inside = busy.work.lock();
             assert_eq!(certkv_step_abort(step), CERTKV_BUSY_STEP);
             drop(inside);
-            assert_eq!(guard(|| with(step, |_, _| panic!("planted"))), CERTKV_PANIC);
+            assert_eq!(guard(|| with_step(step, |_, _| panic!("planted"))), CERTKV_PANIC);
             assert_eq!(certkv_step_finish(step), CERTKV_POISONED);
             let rows = [0f32; 64];
             let (k, n) = (rows.as_ptr().cast(), rows.len() as u64);

@@ -137,7 +137,7 @@ fn files_of_different_modes_link_together() {
 }
 
 /// One program per object, and how many checks it makes at least.
-const PROGRAMS: [(&str, u32); 13] = [
+const PROGRAMS: [(&str, u32); 14] = [
     ("result", 30),
     ("cache", 35),
     ("sequence", 55),
@@ -150,6 +150,7 @@ const PROGRAMS: [(&str, u32); 13] = [
     ("gpu", 27),
     ("device", 35),
     ("store", 60),
+    ("calibration", 25),
     ("thrown", 9),
 ];
 

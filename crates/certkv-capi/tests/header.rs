@@ -68,6 +68,7 @@ fn generated() -> String {
         "store",
         "window",
         "allocator",
+        "calibration",
         "config",
         "cache",
         "sequence",
@@ -76,9 +77,12 @@ fn generated() -> String {
         "prefix",
         "offload",
         "events",
+        "moves",
         "admit",
         "certificate",
         "step",
+        "tensor",
+        "tolerance",
         "capture",
         "ring",
         "statistics",
@@ -118,6 +122,71 @@ fn every_exported_function_is_declared() {
     let declared = |name: &str| header.contains(&format!(" {name}(")) || header.contains(&format!("*{name}("));
     let missing: Vec<&str> = symbols.lines().filter(|name| !declared(name)).collect();
     assert!(missing.is_empty() && !declared("certkv_step_begi") && symbols.lines().count() > 20, "{missing:?}");
+}
+
+/// What the doc comment of every function has, in this order.
+const SECTIONS: [&str; 4] = ["Threads:", "Stream:", "Capture:", "Errors:"];
+/// Words by which `Errors` says what has changed.
+const CHANGED: [&str; 13] = [
+    "unchanged",
+    "othing changed",
+    "othing happened",
+    "othing was ",
+    "othing is held",
+    "is NULL if it can be written",
+    "is as it was",
+    "are as they were",
+    "as it was",
+    "rolled back",
+    "as certkv_",
+    "is where it was",
+    "stays",
+];
+
+/// Functions of a header that lack a section, or do not say what has changed on error; and how many there are.
+fn undocumented(header: &str) -> (Vec<String>, usize) {
+    let (mut comment, mut inside, mut lacking, mut functions) = (String::new(), false, Vec::new(), 0);
+    for line in header.lines() {
+        if line.starts_with("/**") {
+            (inside, comment) = (true, String::new());
+        }
+        if inside {
+            comment += line.trim_start_matches([' ', '*', '/']);
+            comment.push(' ');
+            inside = !line.ends_with("*/");
+            continue;
+        }
+        let Some((name, _)) = line.split_once('(').filter(|_| !line.starts_with([' ', '#', '/', '}'])) else {
+            continue;
+        };
+        let Some(name) = name.rsplit([' ', '*']).next().filter(|name| name.starts_with("certkv_")) else { continue };
+        functions += 1;
+        let places = SECTIONS.map(|section| comment.find(section));
+        let errors = places[3].map_or("", |at| &comment[at..]);
+        let silent = errors.starts_with("Errors: none") || CHANGED.iter().any(|words| errors.contains(words));
+        if places.contains(&None) || !places.is_sorted() || !silent {
+            lacking.push(name.to_owned());
+        }
+        comment.clear();
+    }
+    (lacking, functions)
+}
+
+#[test]
+fn every_function_says_where_it_may_be_called_and_what_an_error_leaves() {
+    let text = fs::read_to_string(header()).expect("include/certkv.h");
+    let symbols = fs::read_to_string(root().join("ffi-tests/symbols.txt")).unwrap().lines().count();
+    assert_eq!(undocumented(&text), (Vec::new(), symbols));
+    // A section that is gone, two in another order, and an error that says nothing of its effects are seen.
+    let (start, end) = (text.find("certkv_sequence_fork(").unwrap(), text.find("certkv_sequence_truncate(").unwrap());
+    let changed = |from: &str, to: &str| {
+        let part = text[start..end].replace(from, to);
+        assert_ne!(part, text[start..end], "{from}");
+        undocumented(&format!("{}{part}{}", &text[..start], &text[end..])).0
+    };
+    for (from, to) in [("Capture:", "Captured:"), ("Threads:", "Stream: Threads:"), ("othing changed", "othing")] {
+        assert_eq!(changed(from, to), ["certkv_sequence_truncate"], "{from}");
+    }
 }
 
 #[test]
@@ -193,7 +262,12 @@ fn both_sides_agree_on_every_offset_and_version() {
             host_budget, scratch_keys, scratch_values, tolerance, max_sequences, policy, device, certificate_ring,
             max_context, kernels, swap_tokens, prefix_units, prefix_secret, prefix_eviction, reserved, spill_store,
             spill_host_tokens, spill_budget, spill_workers, spill_in_flight, spill_deadline_ms, n_windows, windows,
-            prefix_events, window_slack, allocator, chunk_tokens,
+            prefix_events, window_slack, allocator, chunk_tokens, calibration,
+            move_events,
+        }
+        certkv_calibration_info {
+            struct_size, layers, q_heads, kv_heads, head_dim, rotary, interleaved, centred, balanced, reserved, tokens,
+            model, text, digest,
         }
         certkv_window { tokens, sinks, chunk }
         certkv_allocator { struct_size, reserved, context, allocate, free }
@@ -220,6 +294,8 @@ fn both_sides_agree_on_every_offset_and_version() {
             salt_bytes, first_position, marks, n_marks,
         }
         certkv_mark { at, what, what_bytes }
+        certkv_tolerance { relative, absolute }
+        certkv_tensor { struct_size, dtype, space, reserved, data, token_stride, head_stride }
         certkv_step_options { struct_size, policy, tolerance }
         certkv_requests { struct_size, reserved, count, tokens, scratch }
         certkv_requests_plan {
@@ -230,6 +306,7 @@ fn both_sides_agree_on_every_offset_and_version() {
         }
         certkv_publication { struct_size, stop, cached, added }
         certkv_prefix_event { number, kind, unit, marked, reserved, key, parent }
+        certkv_move_event { number, kind, layer, layers, block, sequence, page, bytes }
         certkv_events_read { struct_size, unit_tokens, read, lost, next, newest }
         certkv_class_use { used, reserved, peak }
         certkv_pool_use { reserved, peak, budget }
@@ -252,7 +329,8 @@ fn both_sides_agree_on_every_offset_and_version() {
     // The sizes are part of the ABI: what changes them needs new names.
     for (name, size) in [
         ("certkv_error_info", 24),
-        ("certkv_config", 232),
+        ("certkv_config", 248),
+        ("certkv_calibration_info", 144),
         ("certkv_window", 24),
         ("certkv_allocator", 32),
         ("certkv_store_key", 32),
@@ -269,12 +347,15 @@ fn both_sides_agree_on_every_offset_and_version() {
         ("certkv_prefix_scope", 96),
         ("certkv_mark", 24),
         ("certkv_step_options", 16),
+        ("certkv_tensor", 40),
+        ("certkv_tolerance", 16),
         ("certkv_requests", 32),
         ("certkv_requests_plan", 64),
         ("certkv_scratch_use", 96),
         ("certkv_publication", 24),
         ("certkv_prefix_event", 88),
         ("certkv_events_read", 40),
+        ("certkv_move_event", 48),
         ("certkv_class_use", 24),
         ("certkv_pool_use", 24),
         ("certkv_page_use", 32),

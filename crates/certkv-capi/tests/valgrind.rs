@@ -15,8 +15,22 @@ fn watched(made: &Path, dir: &Path) -> Output {
 
 const FOUND: i32 = 99;
 
-const PROGRAMS: [&str; 11] =
-    ["misuse", "swap", "save", "snapshot", "prefixes", "admit", "events", "log", "parts", "allocator", "store"];
+const PROGRAMS: [&str; 14] = [
+    "misuse",
+    "swap",
+    "save",
+    "snapshot",
+    "prefixes",
+    "admit",
+    "events",
+    "log",
+    "parts",
+    "allocator",
+    "store",
+    "calibration",
+    "tensor",
+    "moves",
+];
 
 /// A cache with one layer, a sequence and an open step; `WRONG` has `step`, and rows of one KV head of 64.
 const PLANTED: &str = "\

@@ -20,7 +20,7 @@ fn scratch(name: &str) -> PathBuf {
 
 #[test]
 fn usage_is_code_2() {
-    let bad: [&[&str]; 44] = [
+    let bad: [&[&str]; 49] = [
         &[],
         &["fly"],
         &["--fly"],
@@ -218,6 +218,12 @@ fn calibrated_keys_are_evaluated_with_the_calibration_of_their_model() {
     // Nothing, something else, another version, another model: named, with the file.
     let (whole, nowhere) = (std::fs::read(&file).unwrap(), format!("{file}-nowhere"));
     let calibration = certkv_control::Calibration::from_bytes(&whole).unwrap();
+    let (ok, said) = code(&["inspect", &file, "--json"]);
+    let value: serde_json::Value = serde_json::from_str(&said).unwrap();
+    let digest: String = certkv::calibration_digest(&calibration).iter().map(|byte| format!("{byte:02x}")).collect();
+    assert_eq!((ok, value["digest"].as_str(), value["tokens"].as_u64()), (0, Some(&digest[..]), Some(96)));
+    let (ok, said) = code(&["inspect", &file]);
+    assert!(ok == 0 && said.contains(&digest) && said.lines().count() == 3 + 2 + 12, "{said}");
     let mut source = *calibration.source();
     source.model[0] ^= 1;
     let seen = (0..12).map(|at| calibration.head(at / 2, at % 2).unwrap().0.clone()).collect();
@@ -229,6 +235,8 @@ fn calibrated_keys_are_evaluated_with_the_calibration_of_their_model() {
         std::fs::write(&file, bytes).unwrap();
         let (code, said) = eval(&file);
         assert!(code == 3 && said.contains(part) && said.contains(&file), "{code} {said}");
+        let (shown, said) = self::code(&["inspect", &file]);
+        assert!(if part == "weights" { shown == 0 } else { shown == 3 && said.contains(part) }, "{shown} {said}");
     }
     assert!(eval(&nowhere).0 == 3);
     // The bench has no model: it calibrates on what it measures.
@@ -281,6 +289,13 @@ fn codebooks_are_written_and_refused() {
     let found = Codebooks::from_bytes(&file).unwrap();
     assert_eq!((found.heads().layers, found.heads().kv_heads, found.heads().head_dim), (6, 2, 128));
     assert_eq!((found.source().tokens, found.head(5, 1).unwrap().words.len()), (160, 128 * 64));
+    let (ok, said) = code(&["inspect", &a, "--json"]);
+    let value: serde_json::Value = serde_json::from_str(&said).unwrap();
+    assert_eq!((ok, value["tier"].as_str(), value["objective"].as_str()), (0, Some("b1"), Some("energy")));
+    assert!(code(&["inspect", &a]).1.contains("160 tokens"));
+    std::fs::write(&none, &file[..file.len() - 1]).unwrap();
+    assert_eq!(code(&["inspect", &none]).0, 3);
+    std::fs::remove_file(&none).unwrap();
     // The same again gives the same bytes; another seed and objective do not.
     assert_eq!(make("b1", "160", &b, &["--threads", "1"]).0, 0);
     assert_eq!(std::fs::read(&b).unwrap(), file);

@@ -13,6 +13,7 @@
 //! * [`streams`]: tables of groups whose tokens have mixed widths, a stream for each head and width.
 //! * [`prefix`]: [`PrefixIndex`], full blocks that other sequences may continue from, found by their tokens.
 //! * [`policy`]: which of those go first when room is needed.
+//! * [`latest`]: a ring of numbered events, of which any number of readers take what is left.
 //!
 //! Three rules hold everywhere. An operation that fails changes nothing. A page whose last reference is gone is reused
 //! only after a fence that covers every access to it ([`Stamp`]). A freed slot gets a new generation, so an id that
@@ -21,6 +22,7 @@
 
 pub mod alloc;
 pub mod error;
+pub mod latest;
 pub mod lease;
 pub mod policy;
 pub mod pools;

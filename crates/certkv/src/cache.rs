@@ -10,9 +10,9 @@ use crate::sequence::SequenceState;
 use crate::sizes::Sizes;
 use crate::spill::{Ask, Spilling, Turn};
 use crate::work::Workspace;
-use crate::{Config, Error, Policy, Side, Step, seal};
+use crate::{Config, Error, MoveEvents, Policy, Side, Step, seal};
 use certkv_core::budget::CLASSES;
-use certkv_core::{Class, Geometry, Ledger, RecordLayout, SequenceId, planted, span};
+use certkv_core::{Geometry, Ledger, RecordLayout, SequenceId, planted, span};
 use certkv_device::{CheckReport, Copy2d, DeviceError, Dst, Fence, SimDevice, Src, Stream};
 use certkv_kernel::Pool;
 use certkv_page::{BlockTable, CopyOp, Dropped, PageClass, PageRef, Stamp};
@@ -31,28 +31,6 @@ pub struct Chunk {
     pub tokens: usize,
 }
 
-/// Bytes in use, by tier, and what they hold.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct MemoryUse {
-    /// Packed pages in use: seals, codes, scales, summaries, padding.
-    pub packed: usize,
-    /// Tails and promoted sides in use (16-bit, device).
-    pub scratch: usize,
-    /// Block tables and per-head memory of live sequences.
-    pub tables: usize,
-    /// 16-bit originals in use, and codes of sequences that are swapped out (host).
-    pub host: usize,
-    /// Tokens held by live sequences; shared blocks count for each.
-    pub tokens: usize,
-}
-
-impl MemoryUse {
-    /// Device bytes: packed, scratch and tables.
-    pub fn device(&self) -> usize {
-        self.packed + self.scratch + self.tables
-    }
-}
-
 /// A sequence that is out of the table; it goes back whatever happens.
 struct Taken<'c> {
     cache: &'c Cache,
@@ -69,18 +47,18 @@ impl Drop for Taken<'_> {
 }
 
 #[derive(Debug)]
-struct Entry {
+pub(crate) struct Entry {
     generation: u32,
     /// `None` while a step works on the sequence.
-    state: Option<Box<SequenceState>>,
+    pub(crate) state: Option<Box<SequenceState>>,
 }
 
 /// Bytes of a sequence beside its groups' tables.
 pub(crate) const ENTRY_BYTES: usize = size_of::<Entry>() + size_of::<usize>() + size_of::<SequenceState>();
 
 #[derive(Debug)]
-struct Sequences {
-    live: Slab<Entry>,
+pub(crate) struct Sequences {
+    pub(crate) live: Slab<Entry>,
     /// Generation of the next sequence, so that a slot's ids never repeat within 2^32 creations.
     generation: u32,
 }
@@ -103,6 +81,8 @@ pub struct Cache {
     pub(crate) ledger: Arc<Ledger>,
     /// `None` where blocks end with their sequences.
     pub(crate) prefixes: Option<Prefixes>,
+    /// `None` where no moves are kept.
+    pub(crate) moves: Option<MoveEvents>,
     /// `None` where all originals stay in host memory.
     pub(crate) spill: Option<Spilling>,
     pub(crate) pool: Pool,
@@ -112,7 +92,7 @@ pub struct Cache {
     pub(crate) sequence_bytes: usize,
     /// Number of the next exploration draw.
     draws: AtomicU64,
-    sequences: Mutex<Sequences>,
+    pub(crate) sequences: Mutex<Sequences>,
     /// Held by whoever uses the streams: a fence stands for finished accesses, so nobody may record one while another
     /// thread's accesses are under way. Reentrant, as a step that fails is dropped inside its own call.
     pub(crate) turn: ReentrantMutex<()>,
@@ -146,6 +126,7 @@ impl Cache {
         let pool = Pool::new(config.threads)?;
         // Their memory is reserved: the table never grows.
         let sequences = Sequences { live: Slab::with_capacity(config.max_sequences), generation: 0 };
+        let moves = MoveEvents::create(config.move_events)?;
         let mut cache = Self {
             config,
             device,
@@ -155,6 +136,7 @@ impl Cache {
             groups,
             ledger,
             prefixes: None,
+            moves,
             spill,
             pool,
             counters: Counters::default(),
@@ -413,39 +395,6 @@ impl Cache {
         })
     }
 
-    /// Bytes in use now.
-    pub fn memory(&self) -> MemoryUse {
-        let mut memory = MemoryUse::default();
-        for group in &self.groups {
-            // A page that still waits for its fence occupies its slot.
-            group.pools.reclaim(&mut |stamp| self.passed(stamp));
-            let used = |pages: &certkv_page::PageAllocator| {
-                let counts = pages.counts();
-                counts.live + counts.retiring
-            };
-            memory.packed += group.sizes.of_packed(used(&group.pools.packed));
-            memory.packed += group.sizes.of_lower(|at, _| used(&group.pools.levels[at]));
-            memory.scratch += group.sizes.of_originals(used(&group.pools.tail));
-            memory.scratch += group.scratch_bytes();
-            memory.host += group.host_bytes(used(&group.pools.host));
-            memory.host += group.sizes.of_packed(used(&group.pools.swap));
-        }
-        for (_, entry) in &self.sequences.lock().live {
-            if let Some(state) = &entry.state {
-                memory.tokens += state.len();
-                memory.tables += state.bytes();
-            }
-        }
-        memory
-    }
-
-    /// Reserved bytes by class (packed, scratch, tables, host) and the two limits (device, host).
-    pub fn reserved(&self) -> ([usize; 4], (usize, usize)) {
-        let ([packed, scratch, tables, host, _], [device_limit, host_limit, _]) =
-            (self.ledger.books().used, self.ledger.limits());
-        ([packed, scratch, tables, host], (device_limit, host_limit))
-    }
-
     /// What the ordering checker saw, if it is on.
     pub fn check_report(&self) -> CheckReport {
         self.device.report()
@@ -590,10 +539,5 @@ impl Cache {
 
     pub(crate) fn next_draw(&self) -> u64 {
         self.draws.fetch_add(1, Ordering::Relaxed)
-    }
-
-    /// Bytes reserved for one class.
-    pub fn reserved_for(&self, class: Class) -> usize {
-        self.ledger.used(class)
     }
 }

@@ -9,6 +9,11 @@ use certkv_control::{Calibration, calibration::CalibrationError};
 use certkv_core::{Format, KeyFormat, TURBO_BITS, hash::hash64, tiles::gtq_tile};
 use std::sync::Arc;
 
+/// The BLAKE3 digest of a calibration's file, which is its name: what caches made with it depend on.
+pub fn calibration_digest(calibration: &Calibration) -> [u8; 32] {
+    *blake3::hash(&calibration.to_bytes()).as_bytes()
+}
+
 /// A calibration and its name.
 #[derive(Debug)]
 pub(crate) struct Calibrated {
@@ -57,7 +62,7 @@ impl Calibrated {
                 return Err(CalibrationError::OtherHeads { what, file, wanted }.into());
             }
         }
-        let digest = blake3::hash(&calibration.to_bytes());
+        let digest = blake3::Hash::from_bytes(calibration_digest(calibration));
         let words = digest.as_bytes().as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
         let mut found = Self {
             calibration: Arc::clone(calibration),

@@ -75,6 +75,11 @@ pub struct Config {
     pub policy: Policy,
     /// Worker threads of the CPU kernels, 1 to 256; 1 runs everything on the calling thread.
     pub threads: usize,
+    /// Longest chunk of several tokens of which every token is attended as a decode step of its own, over what precedes it and itself: under the step's
+    /// policy, with a certificate, bit for bit as if the tokens had come one by one (where the sequence had a full block before). For
+    /// drafts that are verified: it reads codes once a token, so that from about four tokens on it takes longer than a prompt's chunk, which is what
+    /// longer ones are. 0 for none.
+    pub chunk_tokens: usize,
     /// Full blocks that outlive their sequences, for others to continue from ([`crate::Cache::publish`],
     /// [`crate::Cache::create_from`]). They live in the same pages and give way to sequences that need them. Of a layer with a window
     /// those are few: what live sequences do not take of `max_sequences` times sinks, window, slack and chunk.
@@ -82,6 +87,9 @@ pub struct Config {
     /// Events of cached prefixes that stay readable, the latest so many, at most 2^24; 0 keeps none, and nothing is done for them
     /// ([`crate::Cache::prefix_events`]).
     pub prefix_events: usize,
+    /// Events of blocks that move (swapped out and in, spilled and fetched) that stay readable, the latest so many, at most 2^24; 0 keeps none
+    /// ([`crate::Cache::move_events`]).
+    pub move_events: usize,
     /// Tokens whose codes sequences that are swapped out may leave in host memory ([`crate::Cache::swap_out`]), each in
     /// every layer. Originals have as much more room: others have all of `max_tokens`.
     pub swap_tokens: usize,
@@ -116,8 +124,10 @@ impl Config {
             scratch_values: 0,
             policy: Policy::default(),
             threads: 1,
+            chunk_tokens: 0,
             prefixes: None,
             prefix_events: 0,
+            move_events: 0,
             swap_tokens: 0,
             spill: None,
             memory: None,
@@ -202,6 +212,12 @@ impl Config {
         }
         if self.swap_tokens > 1 << 31 {
             return wrong("swap_tokens", format!("{} tokens; must be at most 2^31", self.swap_tokens));
+        }
+        if self.chunk_tokens > 1 << 31 {
+            return wrong("chunk_tokens", format!("{} tokens; must be at most 2^31", self.chunk_tokens));
+        }
+        if self.move_events > MOST_EVENTS {
+            return wrong("move_events", format!("{} events; must be at most 2^24", self.move_events));
         }
         match self.prefix_events {
             0 => {}

@@ -38,6 +38,8 @@ mod fixed;
 pub mod gpu;
 mod group;
 mod levels;
+mod memory;
+mod moves;
 mod plan;
 mod prefix;
 #[cfg(feature = "metrics")]
@@ -50,10 +52,12 @@ mod snapshot;
 mod spill;
 mod step;
 mod swap;
+mod tolerance;
 mod truncate;
 mod work;
 
-pub use cache::{Cache, Chunk, MemoryUse};
+pub use cache::{Cache, Chunk};
+pub use calibrated::calibration_digest;
 pub use certkv_bound::{BytesRead, Cause, Certificate, Rung, Status};
 /// What calibrations are read from files with, and the heads and model that they are checked against.
 pub use certkv_control::calibration;
@@ -83,9 +87,12 @@ pub use counters::{Moves, Outputs};
 pub use error::Error;
 pub use group::Side;
 pub use levels::{ControlEntry, Controlled, Level, SmartKv};
+pub use memory::MemoryUse;
+pub use moves::{MoveEvent, MoveEvents, MoveKind};
 pub use plan::{Plan, PoolPlan, Requests, RequestsPlan};
 pub use prefix::{CachedPrefix, Eviction, PrefixConfig, PrefixScope, PrefixUnit, PublishedPrefix};
 pub use save::{SaveError, SaveScope};
 pub use snapshot::{ClassUse, PageUse, PoolUse, PrefixUse, ScratchUse, Snapshot};
 pub use spill::{FetchCause, FetchError, Spill, SpillUse};
 pub use step::Step;
+pub use tolerance::Tolerance;

@@ -2,6 +2,7 @@
 use crate::config::LayerGroup;
 use crate::group::SEAL_BYTES;
 use crate::levels::LevelSizes;
+use crate::moves::MoveEvents;
 use crate::prefix::Prefixes;
 use crate::sequence::SequenceState;
 use crate::{Config, Error, Side};
@@ -215,7 +216,7 @@ impl Sizes {
         Ok(Self {
             groups,
             sequences: config.max_sequences,
-            prefix_bytes,
+            prefix_bytes: prefix_bytes.saturating_add(MoveEvents::bytes(config.move_events)),
             buffer_bytes: config.spill.as_ref().map_or(0, |spill| spill.in_flight.saturating_mul(record)),
             later: units.saturating_mul(centres),
         })

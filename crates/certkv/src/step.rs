@@ -5,9 +5,9 @@ use crate::counters::Kind;
 use crate::sequence::SequenceState;
 use crate::spill::Turn;
 use crate::work::Workspace;
-use crate::{Cache, Error, Policy};
+use crate::{Cache, Error, Policy, Tolerance};
 use certkv_bound::{Certificate, Status};
-use certkv_core::{SequenceId, span};
+use certkv_core::{Geometry, SequenceId, span};
 use certkv_page::{PageError, Reservation, TableError};
 
 /// One sequence of a step.
@@ -23,6 +23,8 @@ pub(crate) struct Part {
     pub(crate) state: Box<SequenceState>,
     /// One per KV group.
     pub(crate) reservations: Vec<Reservation>,
+    /// Each token is a decode step; else the chunk is a prompt's.
+    pub(crate) decodes: bool,
 }
 
 /// How far a layer has come.
@@ -43,6 +45,8 @@ enum Progress {
 pub struct Step<'c> {
     cache: &'c Cache,
     policy: Policy,
+    /// In place of the policy's: none, one for all query heads, or one each.
+    tolerances: Vec<Tolerance>,
     parts: Vec<Part>,
     progress: Vec<Progress>,
     tokens: usize,
@@ -63,6 +67,7 @@ impl<'c> Step<'c> {
         let mut step = Self {
             cache,
             policy,
+            tolerances: Vec::new(),
             parts: Vec::with_capacity(chunks.len()),
             progress: vec![Progress::Waiting; layers],
             tokens: 0,
@@ -81,6 +86,7 @@ impl<'c> Step<'c> {
                 len: state.len(),
                 state,
                 reservations: Vec::with_capacity(cache.groups.len()),
+                decodes: chunk.tokens <= cache.config.chunk_tokens.max(1),
             });
             if let Some(part) = step.parts.last_mut() {
                 for table in &mut part.state.tables {
@@ -107,6 +113,19 @@ impl<'c> Step<'c> {
             self.cache.house(turn, index, &pages)?;
         }
         Ok(())
+    }
+
+    pub(crate) fn geometry(&self) -> &Geometry {
+        self.cache.geometry()
+    }
+
+    pub(crate) fn policy(&self) -> Policy {
+        self.policy
+    }
+
+    pub(crate) fn keep_tolerances(&mut self, tolerances: &[Tolerance]) {
+        self.tolerances.clear();
+        self.tolerances.extend_from_slice(tolerances);
     }
 
     /// New tokens of all chunks: the rows that `append` and `attend` expect, in the order of the chunks.
@@ -169,8 +188,9 @@ impl<'c> Step<'c> {
     /// Attention of the new tokens' queries (after RoPE) over everything up to and including themselves, for one layer.
     /// `queries` and `out` are `[tokens][q_heads * head_dim]`, `certificates` is `[tokens][q_heads]` and may be empty.
     ///
-    /// A chunk of one token is a decode step under the step's policy. A longer chunk is causal attention over the
-    /// originals, which is exact up to the kernel's arithmetic. `out` is written only if the call succeeds.
+    /// A chunk of one token is a decode step under the step's policy, and so is every token of a chunk of up to
+    /// [`crate::Config::chunk_tokens`]. A longer chunk is causal attention over the originals, which is exact up to the kernel's
+    /// arithmetic. `out` is written only if the call succeeds.
     ///
     /// # Errors
     /// A bad layer, shape or order, a query that is not finite, or a device error; [`Error::Uncertifiable`] if an output
@@ -207,6 +227,14 @@ impl<'c> Step<'c> {
         work.out.clear();
         work.out.resize(expected, f32::NAN);
         work.wanted.parts = self.parts.len();
+        work.tolerances.clear();
+        work.tolerances.extend_from_slice(&self.tolerances);
+        let of_all = match (self.policy, &self.tolerances[..]) {
+            (Policy::Certified(_), [one]) => *one,
+            (Policy::Certified(policy), _) => Tolerance::relative(policy.tol_rel),
+            _ => Tolerance::NONE,
+        };
+        work.tolerances.resize(geometry.q_heads, of_all);
         work.certificates.clear();
         work.certificates.resize(heads, Certificate::UNCERTIFIED);
         for part in &mut self.parts {
@@ -226,7 +254,7 @@ impl<'c> Step<'c> {
         }
         for part in &self.parts {
             let outputs = part.tokens * geometry.q_heads;
-            if part.tokens == 1 {
+            if part.decodes {
                 let first = part.first_row * geometry.q_heads;
                 self.cache.counters.decoded(&work.certificates[first..first + outputs], geometry.group());
             } else {

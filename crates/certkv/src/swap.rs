@@ -1,11 +1,12 @@
 //! A whole sequence out of the device's memory and back, so that others have room while it waits.
-use crate::Error;
 use crate::cache::Cache;
 use crate::counters::Kind;
 use crate::group::Group;
 use crate::sequence::SequenceState;
+use crate::{Error, MoveEvent, MoveKind};
 use certkv_core::{SequenceId, span};
-use certkv_page::{CopyOp, PageClass, SwapPlan};
+use certkv_page::{CopyOp, PageClass, PageId, SwapPlan};
+use std::collections::BTreeMap;
 
 impl Cache {
     /// Moves the codes of a sequence to host memory ([`Config::swap_tokens`](crate::Config::swap_tokens)) and gives up all
@@ -23,7 +24,7 @@ impl Cache {
     pub fn swap_out(&self, id: SequenceId) -> Result<u64, Error> {
         let span = span!("swap out", bytes = _);
         self.without_levels("swapped out")?;
-        let moved = self.counters.moved(Kind::SwapOut, self.with(id, |state| self.swap(state, true)))?;
+        let moved = self.counters.moved(Kind::SwapOut, self.with(id, |state| self.swap(id, state, true)))?;
         span.record("bytes", moved);
         Ok(moved)
     }
@@ -37,12 +38,12 @@ impl Cache {
     /// swapped out.
     pub fn swap_in(&self, id: SequenceId) -> Result<u64, Error> {
         let span = span!("swap in", bytes = _);
-        let moved = self.counters.moved(Kind::SwapIn, self.with(id, |state| self.swap(state, false)))?;
+        let moved = self.counters.moved(Kind::SwapIn, self.with(id, |state| self.swap(id, state, false)))?;
         span.record("bytes", moved);
         Ok(moved)
     }
 
-    fn swap(&self, state: &mut SequenceState, out: bool) -> Result<u64, Error> {
+    fn swap(&self, id: SequenceId, state: &mut SequenceState, out: bool) -> Result<u64, Error> {
         let mut plans = Vec::with_capacity(self.groups.len());
         for index in 0..self.groups.len() {
             // Plans are dropped, and their pages given back, if a later one or a copy fails.
@@ -53,13 +54,43 @@ impl Cache {
             moved += self.copy_swap(group, plan)?;
         }
         let _turn = self.turn.lock();
+        let noted = self.swapped(id, state, &plans, out);
         for ((group, table), plan) in self.groups.iter().zip(&mut state.tables).zip(plans) {
             // The plan is this table's and nothing happened to it since.
             let dropped = table.commit_swap(plan).map_err(|(error, _)| Error::from_table(error))?;
             dropped.retire(|| self.stamp())?;
             group.pools.reclaim(&mut |stamp| self.passed(stamp));
         }
+        if let Some(moves) = &self.moves {
+            moves.push(noted);
+        }
         Ok(moved)
+    }
+
+    /// Events of the blocks whose codes plans have copied; none where nobody keeps them.
+    fn swapped(&self, id: SequenceId, state: &SequenceState, plans: &[SwapPlan], out: bool) -> Vec<MoveEvent> {
+        let kind = if out { MoveKind::SwappedOut } else { MoveKind::SwappedIn };
+        let mut noted = Vec::new();
+        if self.moves.is_none() {
+            return noted;
+        }
+        for ((group, table), plan) in self.groups.iter().zip(&state.tables).zip(plans) {
+            let pages: BTreeMap<usize, PageId> = table.numbered().map(|(block, entry)| (block, entry.host)).collect();
+            let codes = |op: &CopyOp| matches!(op.from.class, PageClass::Packed | PageClass::Swap);
+            for (block, _) in plan.copies().iter().filter(|(_, op)| codes(op)) {
+                noted.push(MoveEvent {
+                    number: 0,
+                    kind,
+                    sequence: Some(id),
+                    block: u32::try_from(*block).ok(),
+                    layer: group.first as u32,
+                    layers: group.layers as u32,
+                    page: pages.get(block).map_or(0, |page| MoveEvent::page(*page)),
+                    bytes: (group.layers * group.sealed_bytes()) as u64,
+                });
+            }
+        }
+        noted
     }
 
     fn plan_swap(&self, state: &SequenceState, index: usize, out: bool) -> Result<SwapPlan, Error> {

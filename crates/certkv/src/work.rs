@@ -5,7 +5,7 @@ use crate::attend::promoted::{Resident, Wanted};
 use crate::attend::published::Phase1;
 use crate::levels::encoders;
 use crate::sequence::HeadMemory;
-use crate::{Cache, Error};
+use crate::{Cache, Error, Tolerance};
 use certkv_bound::Certificate;
 use certkv_codec::Encoder;
 use certkv_control::explore::Explorer;
@@ -27,6 +27,8 @@ pub(crate) struct Workspace {
     pub(crate) out: Vec<f32>,
     /// Certificates of the present call.
     pub(crate) certificates: Vec<Certificate>,
+    /// Tolerances of the present call, `[q_heads]`.
+    pub(crate) tolerances: Vec<Tolerance>,
     /// Pages of the layer being read.
     pub(crate) pages: Pages,
     /// What the layer being read leaves to copy to scratch.
@@ -103,6 +105,7 @@ impl Workspace {
             encoders: encoders(&cache.groups),
             out: Vec::new(),
             certificates: Vec::new(),
+            tolerances: Vec::new(),
             pages: Pages::default(),
             wanted: Wanted::default(),
             uncoded: BitSet::default(),

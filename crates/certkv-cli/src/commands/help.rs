@@ -112,7 +112,8 @@ certkv conform DIR [options]: replays the golden vectors (*.cgv) in DIR; exit co
 /// `certkv inspect --help`.
 pub const INSPECT: &str = "\
 certkv inspect WHAT [options]: WHAT is a model folder, a format such as k8-v4g32-b32, a packed page,
-a file of vectors (.cgv), or curves that eval wrote (.json)
+a file of vectors (.cgv), a calibration or codebooks that calibrate wrote, or curves that eval
+wrote (.json)
 
   --head-dim N       channels of a head, for a format (default 128)
   --json             print the result as JSON

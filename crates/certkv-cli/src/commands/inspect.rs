@@ -1,6 +1,7 @@
-//! `certkv inspect WHAT`: a model folder, a format, a packed page, a file of vectors, or recorded curves.
+//! `certkv inspect WHAT`: a model folder, a format, a packed page, a file of vectors, a calibration, codebooks, or recorded curves.
 use super::{args::bounded, help};
 use crate::{
+    calibrate,
     error::CliError,
     model::{Config, weights::Weights},
     output::print,
@@ -10,6 +11,10 @@ use crate::{
     },
 };
 use certkv::seal::{Seal, SealError};
+use certkv_control::{
+    Calibration, CalibrationError, calibration,
+    spherical::{self, Codebooks},
+};
 use certkv_core::{Format, Geometry, RecordLayout};
 use certkv_testkit::cgv::Vectors;
 use serde_json::{Value, json};
@@ -148,6 +153,38 @@ fn page(bytes: &[u8]) -> Result<(String, Value), SealError> {
     Ok((table.render(), value))
 }
 
+fn hex(digest: &[u8; 32]) -> String {
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// What a calibration chose, and the name that caches made with it go by.
+fn calibrated(bytes: &[u8]) -> Result<(String, Value), CalibrationError> {
+    let read = Calibration::from_bytes(bytes)?;
+    let (heads, source, rule) = (read.heads(), read.source(), read.rule());
+    let (name, model, text) = (hex(&certkv::calibration_digest(&read)), hex(&source.model), hex(&source.text));
+    let said = format!("calibration {name}\nof model {model}\nand text {text}\n{}", calibrate::summary(&read)?);
+    let value = json!({
+        "digest": name, "model": model, "text": text, "tokens": source.tokens, "layers": heads.layers,
+        "q_heads": heads.q_heads, "kv_heads": heads.kv_heads, "head_dim": heads.head_dim, "rotary": heads.rotary,
+        "pairing": heads.pairing.to_string(), "bits": rule.budget as f64 / heads.pairs() as f64,
+        "score": rule.score.name(), "centred": rule.centred, "balanced": rule.balanced
+    });
+    Ok((said, value))
+}
+
+fn codebooks(bytes: &[u8]) -> Result<(String, Value), CalibrationError> {
+    let read = Codebooks::from_bytes(bytes)?;
+    let (heads, source, training) = (read.heads(), read.source(), read.training());
+    let (model, text) = (hex(&source.model), hex(&source.text));
+    let said = format!("codebooks of model {model}\nand text {text}\n{}", calibrate::codebook_summary(&read));
+    let value = json!({
+        "tier": read.tier().to_string(), "model": model, "text": text, "tokens": source.tokens, "layers": heads.layers,
+        "kv_heads": heads.kv_heads, "head_dim": heads.head_dim, "objective": training.objective.name(),
+        "rounds": training.rounds, "seed": training.seed
+    });
+    Ok((said, value))
+}
+
 fn curves(path: &Path) -> Result<(String, Value), CliError> {
     let refuse = |e: &dyn std::error::Error| CliError::input(format!("inspect: {}: {e}", path.display()));
     let text = std::fs::read_to_string(path).map_err(|e| refuse(&e))?;
@@ -161,6 +198,12 @@ fn vectors(path: &Path) -> Result<(String, Value), CliError> {
     let bytes = std::fs::read(path).map_err(|e| refuse(e.to_string()))?;
     if bytes.starts_with(b"CERTKVP") {
         return page(&bytes).map_err(|e| refuse(e.to_string()));
+    }
+    if bytes.starts_with(&calibration::MAGIC) {
+        return calibrated(&bytes).map_err(|e| refuse(e.to_string()));
+    }
+    if bytes.starts_with(&spherical::MAGIC) {
+        return codebooks(&bytes).map_err(|e| refuse(e.to_string()));
     }
     let vectors = Vectors::parse(&bytes).map_err(|e| refuse(e.to_string()))?;
     let mut table = TextTable::new(&["array", "type", "shape"]);

@@ -9,8 +9,8 @@ use super::entry::{Entries, NONE};
 use super::index::PrefixIndex;
 use super::key::{BlockKey, Chain, MarkDigest};
 use crate::error::TableError;
+use crate::latest::{EventsRead, Latest, NotYet};
 use crate::sync::{Arc, Mutex};
-use core::fmt;
 
 /// What happened to a unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,41 +51,11 @@ impl PrefixEvent {
     };
 }
 
-/// What a read came to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct EventsRead {
-    /// Events that were written, of consecutive numbers.
-    pub read: usize,
-    /// Events between the number asked for and the first that is still there.
-    pub lost: u64,
-    /// Number to ask for next time.
-    pub next: u64,
-    /// Number that the next event will have: equal to `next` when all were read.
-    pub newest: u64,
-}
-
-/// An event was asked for that is not the next one, but one after it: of another cache, say.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct NotYet {
-    /// Number that was asked for.
-    pub asked: u64,
-    /// Number of the next event.
-    pub next: u64,
-}
-
-impl fmt::Display for NotYet {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "event {} is not even the next one, which is {}", self.asked, self.next)
-    }
-}
-impl core::error::Error for NotYet {}
-
 #[derive(Debug)]
 struct Ring {
-    events: Vec<PrefixEvent>,
+    events: Latest<PrefixEvent>,
     /// Of each place a unit's, or nothing that means anything.
     tokens: Vec<u32>,
-    next: u64,
 }
 
 #[derive(Debug)]
@@ -102,12 +72,10 @@ impl PrefixEvents {
     fn create(capacity: usize, unit: usize) -> Result<Self, TableError> {
         let memory = |_| TableError::OutOfMemory { what: "events of prefixes" };
         let words = capacity.checked_mul(unit).ok_or(TableError::BadShape { block: unit, max_blocks: capacity })?;
-        let (mut events, mut tokens) = (Vec::new(), Vec::new());
-        events.try_reserve_exact(capacity).map_err(memory)?;
-        events.resize(capacity, PrefixEvent::NONE);
+        let (events, mut tokens) = (Latest::new(capacity, PrefixEvent::NONE).map_err(memory)?, Vec::new());
         tokens.try_reserve_exact(words).map_err(memory)?;
         tokens.resize(words, 0);
-        Ok(Self(Arc::new(Shared { unit, ring: Mutex::new(Ring { events, tokens, next: 0 }) })))
+        Ok(Self(Arc::new(Shared { unit, ring: Mutex::new(Ring { events, tokens }) })))
     }
 
     /// Host bytes of `capacity` events of units of `unit` tokens, with the names of `units` cached ones. For the ledger.
@@ -133,21 +101,13 @@ impl PrefixEvents {
     pub fn read(&self, from: u64, events: &mut [PrefixEvent], tokens: &mut [u32]) -> Result<EventsRead, NotYet> {
         let unit = self.0.unit;
         let ring = self.0.ring.lock();
-        if from > ring.next {
-            return Err(NotYet { asked: from, next: ring.next });
-        }
-        let capacity = ring.events.len() as u64;
-        let first = from.max(ring.next.saturating_sub(capacity));
         let room = if tokens.is_empty() { events.len() } else { events.len().min(tokens.len() / unit) };
-        let read = room.min(usize::try_from(ring.next - first).unwrap_or(usize::MAX));
-        for (i, event) in events[..read].iter_mut().enumerate() {
-            let at = ((first + i as u64) % capacity) as usize;
-            *event = ring.events[at];
+        ring.events.read(from, room, |i, event, at| {
+            events[i] = *event;
             if let Some(place) = tokens.get_mut(i * unit..(i + 1) * unit) {
                 place.copy_from_slice(&ring.tokens[at * unit..(at + 1) * unit]);
             }
-        }
-        Ok(EventsRead { read, lost: first - from, next: first + read as u64, newest: ring.next })
+        })
     }
 
     /// Says that unit number `unit` of some prompt, called `key`, is in a store outside: whoever put it there knows.
@@ -157,20 +117,17 @@ impl PrefixEvents {
     }
 
     fn next(&self) -> u64 {
-        self.0.ring.lock().next
+        self.0.ring.lock().events.next()
     }
 
     fn push(&self, event: PrefixEvent, tokens: &[u32]) {
         let unit = self.0.unit;
         let mut ring = self.0.ring.lock();
-        let number = ring.next;
-        let at = (number % ring.events.len() as u64) as usize;
-        ring.events[at] = PrefixEvent { number, ..event };
+        let at = ring.events.push(|number| PrefixEvent { number, ..event });
         let place = &mut ring.tokens[at * unit..(at + 1) * unit];
         // What an event without tokens leaves here is the units' before it: nobody is to take it for its own.
         place.fill(0);
         place.iter_mut().zip(tokens).for_each(|(place, token)| *place = *token);
-        ring.next += 1;
     }
 }
 

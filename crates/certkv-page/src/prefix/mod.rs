@@ -20,8 +20,9 @@ mod hold;
 mod publish;
 mod reach;
 
+pub use crate::latest::{EventsRead, NotYet};
 pub use admit::{Admission, Watermarks};
-pub use events::{Cached, EventKind, EventsRead, NotYet, PrefixEvent, PrefixEvents};
+pub use events::{Cached, EventKind, PrefixEvent, PrefixEvents};
 pub use evict::Evicted;
 pub use hold::Held;
 pub use index::{GroupShape, Hit, PrefixIndex, PrefixStats, Published, Stop};

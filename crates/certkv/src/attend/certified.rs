@@ -4,12 +4,12 @@
 //! Cost of the common step: the key codes once, the originals of the guessed keys instead of their codes, those of the
 //! other promoted keys besides; each block's values once, from codes, from the originals, or not at all. A repair reads
 //! the promoted blocks once more.
-use crate::Error;
 use crate::attend::pages::{Pages, Run, View};
 use crate::attend::promoted::Resident;
 use crate::attend::terms::{self, HeadScale};
 use crate::group::{Group, Side};
 use crate::work::HeadWork;
+use crate::{Error, Tolerance};
 use certkv_bound::ladder::decide;
 use certkv_bound::{Action, BytesRead, Cause, Rung, Situation, Status};
 use certkv_codec::KeyMetric;
@@ -35,6 +35,8 @@ pub(crate) struct HeadCall<'a> {
     pub(crate) centre: &'a [f32],
     /// What keys are coded in, if not as they are.
     pub(crate) metric: Option<KeyMetric<'a>>,
+    /// Of each query head of the group.
+    pub(crate) tolerances: &'a [Tolerance],
     pub(crate) blocks: usize,
 }
 
@@ -151,7 +153,7 @@ impl HeadCall<'_> {
     }
 
     /// Finishes the outputs and certificates of every head from the state of the pass and its masses.
-    pub(crate) fn certify(&self, tol_rel: f64, work: &mut HeadWork) -> Result<(), Error> {
+    pub(crate) fn certify(&self, work: &mut HeadWork) -> Result<(), Error> {
         let dim = self.group.layout.dim;
         for h in 0..work.certificates.len() {
             if work.dense[h] {
@@ -164,7 +166,7 @@ impl HeadCall<'_> {
             let c = &mut work.certificates[h];
             (c.e_key, c.e_val, c.e_drop) = (f64::from(found.e_key), f64::from(found.e_val), 0.0);
             (c.e_arith, c.cap) = (f64::from(found.e_arith), f64::from(found.cap));
-            (c.out_norm, c.tol) = (norm, tol_rel * norm);
+            (c.out_norm, c.tol) = (norm, self.tolerances[h].of(norm));
             (c.promoted_keys, c.promoted_values) = (work.keys.len() as u32, work.values.len() as u32);
             c.skipped_values = work.skipped.len() as u32;
         }

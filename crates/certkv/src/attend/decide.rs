@@ -139,7 +139,7 @@ impl HeadCall<'_> {
         self.skip(policy, w);
         w.gains.clear();
         for h in 0..heads {
-            let (scale, start) = (hinted(policy, w, h), w.gains.len());
+            let (scale, start) = (self.hinted(w, h), w.gains.len());
             terms::gains(&scale, &w.masses, h, blocks, &mut w.gains);
             // Keys of the guess are judged by what is known of their codes.
             for b in w.memory.keys.iter() {
@@ -206,7 +206,7 @@ impl HeadCall<'_> {
             w.gains.clear();
         }
         for h in 0..heads {
-            let scale = hinted(policy, w, h);
+            let scale = self.hinted(w, h);
             w.tolerances.push(scale.eps);
             if coded {
                 let start = w.gains.len();
@@ -259,6 +259,12 @@ impl HeadCall<'_> {
         }
     }
 
+    /// A head's scale by the last output.
+    fn hinted(&self, w: &HeadWork, h: usize) -> HeadScale {
+        let hint = w.memory.hints[h];
+        HeadScale::of(&w.partial, h, hint.radius, self.tolerances[h].of(hint.norm))
+    }
+
     /// After the last word on a step: what its outputs and repairs tell about the next one.
     pub(crate) fn remember(&self, w: &mut HeadWork) {
         let dim = self.group.layout.dim;
@@ -268,12 +274,6 @@ impl HeadCall<'_> {
         w.memory.hints.clear();
         w.memory.hints.extend(w.out.chunks_exact(dim).map(|out| Hint::of(out, self.centre)));
     }
-}
-
-/// A head's scale by the last output.
-fn hinted(policy: &Certified, w: &HeadWork, h: usize) -> HeadScale {
-    let hint = w.memory.hints[h];
-    HeadScale::of(&w.partial, h, hint.radius, policy.tol_rel * hint.norm)
 }
 
 impl HeadWork {

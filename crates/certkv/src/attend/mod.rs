@@ -16,7 +16,7 @@ use crate::sequence::SequenceState;
 use crate::spill::Turn;
 use crate::step::Part;
 use crate::work::{HeadWork, Workspace};
-use crate::{Cache, Error, Policy, SequenceId};
+use crate::{Cache, Error, Policy, SequenceId, Tolerance};
 use certified::HeadCall;
 use certkv_bound::{Cause, Certificate, Rung, Status};
 use certkv_control::BitSet;
@@ -37,12 +37,16 @@ pub(crate) fn attend(
     work: &mut Workspace,
 ) -> Result<(), Error> {
     work.wanted.clear();
-    let result = if part.tokens > 1 {
-        prefill::prefill(cache, turn, group, index, layer, part, queries, work)
+    let result = if part.decodes {
+        (0..part.tokens).try_for_each(|row| {
+            // Of the token before.
+            work.heads.iter_mut().for_each(|w| w.resident.clear());
+            decode(cache, turn, group, index, layer, part, row, policy, queries, work)
+        })
     } else {
-        decode(cache, turn, group, index, layer, part, policy, queries, work)
+        prefill::prefill(cache, turn, group, index, layer, part, queries, work)
     };
-    if result.is_ok() && part.tokens == 1 && matches!(policy, Policy::Certified(_)) {
+    if result.is_ok() && part.decodes && matches!(policy, Policy::Certified(_)) {
         work.wanted.collect(group, layer, part, &work.heads, &work.pages, &work.uncoded);
     }
     // A fence stands for finished reads: the guards go before one is recorded.
@@ -52,7 +56,7 @@ pub(crate) fn attend(
     result
 }
 
-/// One token of one sequence under `policy`.
+/// Token `row` of a chunk, over what precedes it and itself, under `policy`.
 #[allow(clippy::too_many_arguments, reason = "one call site; the values have nothing else in common")]
 fn decode(
     cache: &Cache,
@@ -61,18 +65,20 @@ fn decode(
     index: usize,
     layer: usize,
     part: &mut Part,
+    row: usize,
     policy: Policy,
     queries: &[f32],
     work: &mut Workspace,
 ) -> Result<(), Error> {
     let geometry = cache.geometry();
     let group_width = geometry.group() * geometry.head_dim;
-    work.pages.open(cache, group, index, layer, part, true)?;
-    let first_row = part.first_row;
+    work.pages.open(cache, group, index, layer, part, Some(row))?;
+    let first_row = part.first_row + row;
     let SequenceState { centres, heads: memory, uncoded: known, .. } = &mut *part.state;
-    known[layer].resize((part.len + 1) / group.layout.tokens());
+    // What later tokens of the chunk fill is known, and not read yet.
+    known[layer].resize((part.len + part.tokens) / group.layout.tokens());
     let memory = &mut memory[layer * geometry.kv_heads..(layer + 1) * geometry.kv_heads];
-    let Workspace { pages, heads, out, certificates, uncoded, .. } = work;
+    let Workspace { pages, heads, out, certificates, uncoded, tolerances, .. } = work;
     pages.uncoded(&known[layer], uncoded);
     let (blocks, seen) = (pages.blocks(), pages.seen());
     let row = &queries[first_row * geometry.q_width()..(first_row + 1) * geometry.q_width()];
@@ -93,7 +99,7 @@ fn decode(
         core::mem::swap(&mut w.memory, m);
     }
     let (sequence, centre) = (part.id, &centres[layer][..]);
-    let call = Decode { cache, group, index, layer, sequence, row, group_width, centre, uncoded, blocks };
+    let call = Decode { cache, group, index, layer, sequence, row, group_width, centre, uncoded, tolerances, blocks };
     let mut done = call.step(policy, turn, pages, heads);
     if done.is_ok() && cache.config.control.is_some() && policy != Policy::Dense {
         done = call.run(pages, heads, |head, w| {
@@ -131,6 +137,8 @@ pub(crate) struct Decode<'a> {
     pub(crate) group_width: usize,
     pub(crate) centre: &'a [f32],
     pub(crate) uncoded: &'a BitSet,
+    /// `[q_heads]`.
+    pub(crate) tolerances: &'a [Tolerance],
     pub(crate) blocks: usize,
 }
 
@@ -150,7 +158,7 @@ impl Decode<'_> {
                 self.run(pages, heads, |head, w| {
                     head.count_pass(w);
                     head.pass(w)?;
-                    head.certify(0.0, w)
+                    head.certify(w)
                 })?;
                 heads.iter_mut().flat_map(|w| &mut w.certificates).for_each(Certificate::keep_candidate);
                 Ok(())
@@ -179,6 +187,7 @@ impl Decode<'_> {
             queries: &self.row[head * self.group_width..(head + 1) * self.group_width],
             centre: self.centre.get(head * dim..(head + 1) * dim).unwrap_or(&[]),
             metric: self.group.key_metric(self.layer, head),
+            tolerances: &self.tolerances[head * self.group_width / dim..(head + 1) * self.group_width / dim],
             blocks: self.blocks,
         }
     }
@@ -303,7 +312,7 @@ impl Decode<'_> {
             let late = |b: &usize| head.group.layout_at(head.pages.level(*b)).key_bytes();
             w.rescored = w.touched.iter().map(late).sum();
             head.count_pass(w);
-            head.certify(policy.tol_rel, w)?;
+            head.certify(w)?;
             w.certificates.iter_mut().for_each(Certificate::keep_candidate);
             Ok(())
         };
@@ -325,7 +334,7 @@ impl Decode<'_> {
             } else {
                 self.fetch_all(turn, pages, heads)?;
             }
-            self.promote(policy, pages, heads)?;
+            self.promote(pages, heads)?;
         }
         self.fall_back(turn, pages, heads)?;
         for c in heads.iter_mut().flat_map(|w| &mut w.certificates) {
@@ -348,13 +357,13 @@ impl Decode<'_> {
     }
 
     /// Repairs what `picks` name, and certifies again.
-    fn promote(&self, policy: &Certified, pages: &Pages, heads: &mut [HeadWork]) -> Result<(), Error> {
+    fn promote(&self, pages: &Pages, heads: &mut [HeadWork]) -> Result<(), Error> {
         self.run(pages, heads, |head, w| {
             if w.picks.is_empty() {
                 return Ok(());
             }
             head.repair(w)?;
-            head.certify(policy.tol_rel, w)
+            head.certify(w)
         })
     }
 }

@@ -20,6 +20,24 @@ pub(crate) struct Run {
     pub(crate) blocks: Range<usize>,
 }
 
+/// Where the rows of an open block are read.
+#[derive(Debug, Clone, Copy)]
+enum Open {
+    /// In its slot of open blocks.
+    Tail(PageId),
+    /// In its originals: a later token of the same chunk fills it, and it never had a slot.
+    Host(PageId),
+}
+
+impl Open {
+    fn hold(self, cache: &Cache, group: &Group, layer: usize) -> Result<ReadGuard, Error> {
+        Ok(match self {
+            Self::Tail(id) => group.tail.read_tagged(group.slot(id, layer), &cache.main, Group::tag(id))?,
+            Self::Host(id) => group.host.read_tagged(group.host_slot(id, layer)?, &cache.main, Group::tag(id))?,
+        })
+    }
+}
+
 /// Guards of one layer's pages; the buffers are kept from call to call.
 #[derive(Debug, Default)]
 pub(crate) struct Pages {
@@ -35,7 +53,7 @@ pub(crate) struct Pages {
     asks: Vec<Ask>,
     /// Ids of what is held, to be held again.
     packed_ids: Vec<PageId>,
-    tail_id: Option<PageId>,
+    tail_id: Option<Open>,
     /// The open block's rows.
     tail: Option<ReadGuard>,
     /// Tokens in the open block.
@@ -54,9 +72,9 @@ pub(crate) struct Pages {
 }
 
 impl Pages {
-    /// Finds the pages of `part` in `layer` with all tokens of the step visible, and holds the packed ones (if `packed`)
-    /// and the tail. A decode step (`packed`) of a layer with a window finds what its query sees, see [`Seen`]; a chunk the
-    /// blocks that one of its queries sees.
+    /// Finds the pages of `part` in `layer`. For a decode step of the chunk's token `row`: with the tokens up to it visible; holds the packed
+    /// ones and the open block; in a layer with a window what its query sees, see [`Seen`]. For a prompt's chunk (no `row`): with all
+    /// tokens of the step visible; holds the open block; with a window the blocks that one of its queries sees.
     pub(crate) fn open(
         &mut self,
         cache: &Cache,
@@ -64,11 +82,11 @@ impl Pages {
         index: usize,
         layer: usize,
         part: &Part,
-        packed: bool,
+        row: Option<usize>,
     ) -> Result<(), Error> {
         self.close();
         let size = group.layout.tokens();
-        let total = part.len + part.tokens;
+        let (packed, total) = (row.is_some(), part.len + row.map_or(part.tokens, |row| row + 1));
         self.tail_tokens = total % size;
         let table = &part.state.tables[index];
         let (seen, rows) = match group.window.filter(|_| packed) {
@@ -121,8 +139,9 @@ impl Pages {
             }
         }
         self.blocks = self.closed;
-        for span in part.reservations.get(index).into_iter().flat_map(|r| r.rows()) {
-            let (full, whole) = (span.packed.is_some(), whole(span.block));
+        let spans = part.reservations.get(index).into_iter().flat_map(|r| r.rows());
+        for span in spans.take_while(|span| span.block * size < total) {
+            let (full, whole) = ((span.block + 1) * size <= total, whole(span.block));
             if full {
                 take(span.block, span.host)?;
             }
@@ -134,15 +153,15 @@ impl Pages {
             if levels > 1 && full {
                 self.numbers.push(span.block);
             }
-            match (span.packed, span.tail) {
-                (Some(id), _) if packed && whole => {
+            match span.packed {
+                Some(id) if full && packed && whole => {
                     self.packed.push(hold(0, id)?);
                     self.packed_ids.push(id);
                 }
-                (None, Some(id)) => {
-                    let guard = group.tail.read_tagged(group.slot(id, layer), &cache.main, Group::tag(id))?;
-                    self.tail = Some(guard);
-                    self.tail_id = Some(id);
+                _ if !full => {
+                    let open = span.tail.map_or(Open::Host(span.host), Open::Tail);
+                    self.tail = Some(open.hold(cache, group, layer)?);
+                    self.tail_id = Some(open);
                 }
                 _ => {}
             }
@@ -236,7 +255,10 @@ impl Pages {
                     into.insert(b);
                 }
             }
-            None => into.copy_from(known),
+            None => {
+                into.copy_from(known);
+                into.resize(self.blocks);
+            }
             Some(seen) => {
                 into.clear();
                 into.resize(self.blocks());
@@ -296,8 +318,8 @@ impl Pages {
         for &id in &self.packed_ids {
             self.packed.push(group.packed.read_tagged(group.slot(id, layer), &cache.main, Group::tag(id))?);
         }
-        if let Some(id) = self.tail_id {
-            self.tail = Some(group.tail.read_tagged(group.slot(id, layer), &cache.main, Group::tag(id))?);
+        if let Some(open) = self.tail_id {
+            self.tail = Some(open.hold(cache, group, layer)?);
         }
         Ok(())
     }

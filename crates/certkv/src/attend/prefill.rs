@@ -38,7 +38,7 @@ pub(crate) fn prefill(
     let geometry = cache.geometry();
     let (width, group_width) = (geometry.q_width(), geometry.group() * geometry.head_dim);
     let pages: &mut Pages = &mut work.pages;
-    pages.open(cache, group, index, layer, part, false)?;
+    pages.open(cache, group, index, layer, part, None)?;
     let all = 0..pages.host_blocks();
     pages.want(|wanted| wanted.extend(all));
     if pages.lacks(group, layer) {

@@ -119,7 +119,7 @@ impl HeadCall<'_> {
         let first: Vec<BytesRead> = w.certificates.iter().map(|c| c.bytes).collect();
         self.pass(w)?;
         let rungs: Vec<_> = w.certificates.iter().map(|c| (c.rung, c.cause)).collect();
-        self.certify(0.0, w)?;
+        self.certify(w)?;
         self.count_pass(w);
         let summaries: Vec<ErrorSummary> = (0..self.blocks).map(|b| self.summary(b)).collect();
         let etas = |values: &BitSet| -> Vec<f64> {

@@ -2,7 +2,7 @@
 use super::{Ask, FetchCause, FetchError, Spilling, Turn};
 use crate::cache::Cache;
 use crate::group::Group;
-use crate::{Error, SequenceId};
+use crate::{Error, MoveEvent, MoveKind, SequenceId};
 use certkv_core::span;
 use certkv_tier::spill::map::{Residency, SlotId, State};
 use certkv_tier::spill::records::{Courier, Event, Record};
@@ -68,7 +68,7 @@ impl Cache {
             }
         }
         let span = span!("fetch", asked = (asks.len()), bytes = _);
-        let fetched = self.fetch(spill, map, turn, index, asks).map_err(|(slot, cause)| {
+        let fetched = self.fetch(spill, map, turn, (index, sequence), asks).map_err(|(slot, cause)| {
             let ask = asks.iter().find(|ask| group.slot_id(ask.page, ask.layer) == slot);
             let (layer, block) = ask.map_or((group.first, 0), |ask| (ask.layer, ask.block));
             Error::Fetch(FetchError { sequence, layer, block, cause })
@@ -83,7 +83,7 @@ impl Cache {
         spill: &Spilling,
         map: &Mutex<Residency>,
         turn: &mut Turn<'_>,
-        index: usize,
+        (index, sequence): (usize, Option<SequenceId>),
         asks: &[Ask],
     ) -> Result<u64, (SlotId, FetchCause)> {
         let group = &self.groups[index];
@@ -131,8 +131,11 @@ impl Cache {
             // Whatever did not come lies in the store as before.
             let mut held = map.lock();
             let left = wanted.iter().find(|record| held.state(record.slot) == State::Fetching).copied();
+            let here = wanted.iter().filter(|record| held.state(record.slot) != State::Fetching);
+            let here: Vec<SlotId> = here.map(|record| record.slot).collect();
             wanted.iter().for_each(|record| held.fetched(record.slot, false));
             drop(held);
+            self.note_fetched(group, sequence, asks, &here);
             bytes += round.bytes;
             match (round.failed, left) {
                 (Some((record, cause)), _) => return Err((record.slot, cause)),
@@ -140,6 +143,16 @@ impl Cache {
                 (None, None) => {}
             }
         }
+    }
+
+    /// Events of slots that came.
+    fn note_fetched(&self, group: &Group, sequence: Option<SequenceId>, asks: &[Ask], here: &[SlotId]) {
+        let Some(moves) = &self.moves else { return };
+        moves.push(here.iter().map(|slot| {
+            let ask = asks.iter().find(|ask| group.slot_id(ask.page, ask.layer) == *slot);
+            let block = ask.and_then(|ask| u32::try_from(ask.block).ok()).filter(|_| sequence.is_some());
+            MoveEvent { sequence, block, ..group.moved(MoveKind::Fetched, *slot, group.host.slot_bytes() as u64) }
+        }));
     }
 
     /// Reads records whose slots have frames.

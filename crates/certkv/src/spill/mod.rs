@@ -14,7 +14,7 @@ pub use error::{FetchCause, FetchError};
 use crate::cache::Cache;
 use crate::group::Group;
 use crate::sizes::GroupSizes;
-use crate::{Error, Histogram};
+use crate::{Error, Histogram, MoveEvent, MoveKind};
 use certkv_core::{Ledger, PageId, SharedHistogram};
 use certkv_page::State;
 use certkv_tier::spill::map::{Residency, SlotId};
@@ -110,6 +110,12 @@ impl Group {
         let Some(map) = self.map() else { return Ok(self.slot(page, layer)) };
         let frame = map.lock().touch(self.slot_id(page, layer));
         frame.ok_or(Error::Order { layer, why: "originals were read that are not in host memory" })
+    }
+
+    /// That the originals in a slot moved.
+    pub(crate) fn moved(&self, kind: MoveKind, slot: SlotId, bytes: u64) -> MoveEvent {
+        let (layer, page) = (self.first as u32 + slot.layer, MoveEvent::page(slot.page));
+        MoveEvent { number: 0, kind, sequence: None, block: None, layer, layers: 1, page, bytes }
     }
 
     /// Slots of the present state, and room.

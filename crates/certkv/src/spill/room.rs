@@ -6,7 +6,7 @@ use crate::counters::Kind;
 use crate::group::Group;
 use crate::sequence::SequenceState;
 use crate::store::StoreError;
-use crate::{Error, SequenceId};
+use crate::{Error, MoveKind, SequenceId};
 use certkv_core::{PageId, span};
 use certkv_page::PageError;
 use certkv_tier::spill::map::{Pick, SlotId, State};
@@ -56,6 +56,10 @@ impl Cache {
         self.counters.put(result.as_ref().map(|()| bytes).map_err(|error| matches!(error, StoreError::Full { .. })));
         if !map.lock().spilled(record.slot, result.is_ok()) {
             self.bury(record.group as usize, &mut vec![record.slot]);
+            return;
+        }
+        if let (Some(moves), Ok(())) = (&self.moves, result) {
+            moves.push([group.moved(MoveKind::Spilled, record.slot, bytes)]);
         }
     }
 

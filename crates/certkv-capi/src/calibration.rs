@@ -1,0 +1,204 @@
+//! The calibration handle: centres and balance scales of a model's keys, for formats that code keys by them.
+use crate::argument;
+use crate::guard::{Failure, guard};
+use crate::handle::Registry;
+use crate::status::{
+    self,
+    certkv_status::{self, CERTKV_FILE},
+};
+use certkv::Pairing;
+use certkv::calibration::{Calibration, CalibrationError};
+use core::ffi::{c_char, c_void};
+use core::mem::offset_of;
+use core::ptr;
+use std::fs::File;
+use std::io::Read as _;
+use std::path::Path;
+use std::sync::Arc;
+
+/// What `certkv calibrate` found of a model's keys: formats such as ctq4 code keys by it (`config->calibration`). Opaque, and never changed: any
+/// number of caches may be made with one.
+#[derive(Debug)]
+pub struct certkv_calibration {
+    _opaque: [u8; 0],
+}
+
+/// What a calibration says of itself.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct certkv_calibration_info {
+    /// sizeof(certkv_calibration_info), set by the caller; nothing is written beyond it.
+    pub struct_size: u32,
+    /// Layers of the model that it is of; with the next three what the geometry of a cache has to be.
+    pub layers: u32,
+    /// Query heads of a layer.
+    pub q_heads: u32,
+    /// Key/value heads of a layer.
+    pub kv_heads: u32,
+    /// Channels of a head.
+    pub head_dim: u32,
+    /// The first so many of them are turned by positions.
+    pub rotary: u32,
+    /// Channels that are turned together: 0 for halves of these (i and i + rotary / 2), 1 for neighbours (2i and 2i + 1).
+    pub interleaved: u32,
+    /// 1 if keys are coded around their mean.
+    pub centred: u32,
+    /// 1 if they are coded in scales that balance them with the queries.
+    pub balanced: u32,
+    /// 0.
+    pub reserved: u32,
+    /// Tokens of the text that was run.
+    pub tokens: u64,
+    /// Digest of the model: its configuration and weights.
+    pub model: [u8; 32],
+    /// Digest of the text.
+    pub text: [u8; 32],
+    /// Digest (BLAKE3) of the file: saved sequences and cached prefixes of its caches depend on it.
+    pub digest: [u8; 32],
+}
+
+static CALIBRATIONS: Registry<Arc<Calibration>> = Registry::new(0xa7, "calibration");
+
+/// What a live handle stands for.
+pub(crate) fn of(handle: *const certkv_calibration) -> Result<Arc<Calibration>, Failure> {
+    Ok(Arc::clone(&*CALIBRATIONS.get(handle)?))
+}
+
+/// A larger file is none: 4096 layers of 1024 heads do not come near.
+const MOST_BYTES: u64 = 1 << 32;
+
+fn read_file(path: &Path) -> Result<Vec<u8>, Failure> {
+    let failed = |why: String| Failure::new(CERTKV_FILE, format!("path {}: {why}", path.display()));
+    let refused = |e: std::io::Error| failed(e.to_string());
+    let file = File::open(path).map_err(refused)?;
+    let about = file.metadata().map_err(refused)?;
+    if !about.is_file() || about.len() > MOST_BYTES {
+        return Err(failed(format!("not a file of at most {MOST_BYTES} bytes")));
+    }
+    let mut bytes = Vec::new();
+    // A file that grows meanwhile is cut, and then has a wrong length.
+    file.take(MOST_BYTES).read_to_end(&mut bytes).map_err(refused)?;
+    Ok(bytes)
+}
+
+/// Gives out what `bytes` holds, if it is of the model that the caller has.
+///
+/// # Safety
+/// `model` is NULL or has 32 bytes, and `calibration` is NULL or a variable that may be written.
+unsafe fn give<B: AsRef<[u8]>>(
+    model: *const u8,
+    calibration: *mut *mut certkv_calibration,
+    bytes: impl FnOnce() -> Result<B, Failure>,
+) -> Result<(), Failure> {
+    argument::aligned(calibration, "calibration")?;
+    // SAFETY: not NULL and aligned; the caller gives a variable of this type.
+    unsafe { calibration.write(ptr::null_mut()) };
+    // SAFETY: by the caller's promise.
+    let model = if model.is_null() { None } else { Some(unsafe { argument::key(model, "model")? }) };
+    let refused = |e: CalibrationError| Failure::new(status::of_calibration(&e), e.to_string());
+    let read = Calibration::from_bytes(bytes()?.as_ref()).map_err(refused)?;
+    if model.is_some_and(|model| read.source().model != model) {
+        return Err(refused(CalibrationError::OtherModel));
+    }
+    let handle = CALIBRATIONS.insert(Arc::new(Arc::new(read)));
+    // SAFETY: as above.
+    unsafe { calibration.write(handle) };
+    Ok(())
+}
+
+/// Reads a calibration from a file of `certkv calibrate`. `path` is UTF-8, ends with a 0 byte and has at most 4095 others. `model`: 32 bytes, the
+/// digest of the model whose keys these will be, which the file has to name; NULL for that of any model. Both are borrowed during the call.
+/// `*calibration` is filled; the caller ends it with certkv_calibration_destroy.
+///
+/// Threads: any, at any time.
+/// Stream: none.
+/// Capture: safe.
+/// Errors: NULL_POINTER, MISALIGNED, INVALID_ARGUMENT (`path`), FILE (it could not be read), FILE_REFUSED (it is no calibration, or one of another
+/// version or model), FILE_DAMAGED (it is cut, longer, or not what was written). `*calibration` is NULL if it can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn certkv_calibration_open(
+    path: *const c_char,
+    model: *const u8,
+    calibration: *mut *mut certkv_calibration,
+) -> certkv_status {
+    guard(|| {
+        // SAFETY: the caller gives NULL or a C string, NULL or 32 bytes, and NULL or a variable.
+        unsafe { give(model, calibration, || read_file(&argument::path(path)?)) }
+    })
+}
+
+/// As certkv_calibration_open from the `n_bytes` bytes of such a file, borrowed during the call.
+///
+/// Threads: any, at any time.
+/// Stream: none.
+/// Capture: safe.
+/// Errors: NULL_POINTER, MISALIGNED, INVALID_ARGUMENT (`bytes` beyond memory), FILE_REFUSED (no calibration, or one of another version or model),
+/// FILE_DAMAGED (cut, longer, or not what was written). `*calibration` is NULL if it can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn certkv_calibration_read(
+    bytes: *const c_void,
+    n_bytes: u64,
+    model: *const u8,
+    calibration: *mut *mut certkv_calibration,
+) -> certkv_status {
+    guard(|| {
+        let bytes = || {
+            argument::not_null(bytes, "bytes")?;
+            // SAFETY: the caller gives `n_bytes` bytes.
+            unsafe { argument::slice(bytes.cast::<u8>(), n_bytes, "bytes") }
+        };
+        // SAFETY: the caller gives NULL or 32 bytes, and NULL or a variable.
+        unsafe { give(model, calibration, bytes) }
+    })
+}
+
+/// Fills `*info`, whose `struct_size` must be set, with what a calibration says of itself.
+///
+/// Threads: any, at any time.
+/// Stream: none.
+/// Capture: safe.
+/// Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE, INVALID_HANDLE; `*info` is unchanged then.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn certkv_calibration_describe(
+    calibration: *const certkv_calibration,
+    info: *mut certkv_calibration_info,
+) -> certkv_status {
+    guard(|| {
+        // SAFETY: the caller gives NULL or a struct of its `struct_size` bytes.
+        let size = unsafe { argument::struct_size(info, "info", offset_of!(certkv_calibration_info, rotary))? };
+        let calibration = of(calibration)?;
+        let (heads, source, rule) = (calibration.heads(), calibration.source(), calibration.rule());
+        let small =
+            |n: usize| u32::try_from(n).map_err(|_| argument::invalid(format!("calibration: {n} is too large")));
+        let filled = certkv_calibration_info {
+            struct_size: size as u32,
+            layers: small(heads.layers)?,
+            q_heads: small(heads.q_heads)?,
+            kv_heads: small(heads.kv_heads)?,
+            head_dim: small(heads.head_dim)?,
+            rotary: small(heads.rotary)?,
+            interleaved: u32::from(heads.pairing == Pairing::Interleaved),
+            centred: u32::from(rule.centred),
+            balanced: u32::from(rule.balanced),
+            reserved: 0,
+            tokens: source.tokens,
+            model: source.model,
+            text: source.text,
+            digest: certkv::calibration_digest(&calibration),
+        };
+        // SAFETY: as above, and `filled` has no fewer bytes.
+        unsafe { argument::write_prefix(info, &filled, size) };
+        Ok(())
+    })
+}
+
+/// Ends a handle. NULL is allowed. Caches that were made with it keep what they need.
+///
+/// Threads: any, at any time.
+/// Stream: none.
+/// Capture: safe.
+/// Errors: INVALID_HANDLE, for one that is destroyed already; nothing happened then.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn certkv_calibration_destroy(calibration: *mut certkv_calibration) -> certkv_status {
+    guard(|| if calibration.is_null() { Ok(()) } else { CALIBRATIONS.remove(calibration).map(drop) })
+}

@@ -1,0 +1,410 @@
+//! Rows as a caller's tensors have them: any 16- or 32-bit type, any order of tokens and heads.
+use crate::argument;
+use crate::certificate::certkv_certificate;
+use crate::config::{CERTKV_BF16, CERTKV_F16, CERTKV_F32, certkv_dtype};
+use crate::guard::{Failure, guard};
+use crate::status::certkv_status::{
+    self, CERTKV_OUT_OF_MEMORY, CERTKV_OVERFLOW, CERTKV_RESERVED, CERTKV_SHAPE, CERTKV_UNSUPPORTED,
+};
+use crate::step::{self, Work, certkv_space, certkv_step, element, over};
+use certkv::{Certificate, Dtype};
+use core::ffi::c_void;
+use core::{ptr, slice};
+use half::{bf16, f16};
+
+/// Where the rows of one tensor are: channel `c` of head `h` of token `t` is element `t * token_stride + h * head_stride + c` behind `data`.
+/// Nothing is guessed from shapes: tokens, heads and channels are those of the step and the cache. No element may be two.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct certkv_tensor {
+    /// sizeof(certkv_tensor) of the caller's header.
+    pub struct_size: u32,
+    /// CERTKV_F32, CERTKV_F16 or CERTKV_BF16.
+    pub dtype: certkv_dtype,
+    /// Where it lies.
+    pub space: certkv_space,
+    /// 0.
+    pub reserved: u32,
+    /// The first channel of the first head of the first token. Written only where it is an output's.
+    pub data: *mut c_void,
+    /// Elements from a token to the next; 0 for `heads * head_dim`.
+    pub token_stride: u64,
+    /// Elements from a head to the next; 0 for `head_dim`.
+    pub head_stride: u64,
+}
+
+/// Rows on their way between a caller's tensors and the engine; kept between calls.
+#[derive(Debug, Default)]
+pub(crate) struct Buffers {
+    /// Keys or queries, values or outputs.
+    wide: [Vec<f32>; 2],
+    narrow: [Vec<u16>; 2],
+}
+
+/// A tensor that was checked.
+#[derive(Clone, Copy)]
+struct Rows {
+    name: &'static str,
+    dtype: certkv_dtype,
+    data: *mut c_void,
+    /// Elements to the next token and head, and channels.
+    strides: [usize; 2],
+    dim: usize,
+    heads: usize,
+    /// Elements from the first to behind the last.
+    extent: usize,
+}
+
+impl Rows {
+    /// # Safety
+    /// `given` is NULL or a struct of its `struct_size` bytes.
+    unsafe fn read(
+        given: *const certkv_tensor,
+        name: &'static str,
+        [tokens, heads, dim]: [usize; 3],
+    ) -> Result<(Self, certkv_space), Failure> {
+        // SAFETY: by the caller's promise; integers and a pointer, for which zero bits are a value.
+        let given = unsafe { argument::read_struct(given, name, size_of::<certkv_tensor>())? };
+        if given.reserved != 0 {
+            return Err(Failure::new(CERTKV_RESERVED, format!("{name}->reserved is not 0")));
+        }
+        let bytes = match given.dtype {
+            CERTKV_F32 => 4,
+            CERTKV_F16 | CERTKV_BF16 => 2,
+            other => return Err(argument::invalid(format!("{name}->dtype = {other}: not an element type"))),
+        };
+        let or = |given: u64, default: usize| if given == 0 { default as u64 } else { given };
+        let (token, head) = (or(given.token_stride, heads * dim), or(given.head_stride, dim));
+        let last = |n: usize, stride: u64| (n.max(1) - 1) as u128 * u128::from(stride);
+        let (of_tokens, of_heads) = (last(tokens, token), last(heads, head));
+        // Rows do not share elements: heads lie inside a token's stride, or tokens inside a head's.
+        let apart = |stride: u64, inner: u128, n: usize| n == 1 || u128::from(stride) >= inner + dim as u128;
+        let inside = apart(head, 0, heads) && apart(token, of_heads, tokens);
+        let across = apart(token, 0, tokens) && apart(head, of_tokens, heads);
+        if !inside && !across {
+            let why =
+                format!("{name}: rows of {dim} channels overlap with token_stride {token} and head_stride {head}");
+            return Err(Failure::new(CERTKV_SHAPE, why));
+        }
+        let extent = of_tokens + of_heads + dim as u128;
+        let extent = u64::try_from(extent).unwrap_or(u64::MAX);
+        let label = format!("{name}->data");
+        let extent = if bytes == 4 {
+            argument::array(given.data.cast::<f32>(), extent, &label)?
+        } else {
+            argument::array(given.data.cast::<u16>(), extent, &label)?
+        };
+        let strides = [token as usize, head as usize];
+        Ok((Self { name, dtype: given.dtype, data: given.data, strides, dim, heads, extent }, given.space))
+    }
+
+    fn is_dense(&self) -> bool {
+        self.strides == [self.heads * self.dim, self.dim]
+    }
+
+    fn bytes(&self) -> usize {
+        self.extent * if self.dtype == CERTKV_F32 { 4 } else { 2 }
+    }
+
+    fn store(&self) -> Option<Dtype> {
+        match self.dtype {
+            CERTKV_F16 => Some(Dtype::F16),
+            CERTKV_BF16 => Some(Dtype::Bf16),
+            _ => None,
+        }
+    }
+
+    fn at(&self, token: usize, head: usize) -> usize {
+        token * self.strides[0] + head * self.strides[1]
+    }
+
+    /// Row by row, each where it begins.
+    fn each(&self, tokens: usize) -> impl Iterator<Item = usize> + use<'_> {
+        (0..tokens).flat_map(move |token| (0..self.heads).map(move |head| self.at(token, head)))
+    }
+
+    fn reserve<T>(&self, to: &mut Vec<T>, tokens: usize) -> Result<(), Failure> {
+        to.clear();
+        let elements = tokens * self.heads * self.dim;
+        let none =
+            |_| Failure::new(CERTKV_OUT_OF_MEMORY, format!("{}: {elements} elements could not be had", self.name));
+        to.try_reserve(elements).map_err(none)
+    }
+
+    /// Copies the rows, of 16 bits, as they are.
+    ///
+    /// # Safety
+    /// The tensor has `extent` readable elements, which nobody writes meanwhile.
+    unsafe fn gather_bits(&self, tokens: usize, to: &mut Vec<u16>) -> Result<(), Failure> {
+        self.reserve(to, tokens)?;
+        for at in self.each(tokens) {
+            // SAFETY: aligned, and inside the extent, by `read`; readable by the caller's promise.
+            to.extend_from_slice(unsafe { slice::from_raw_parts(self.data.cast::<u16>().add(at), self.dim) });
+        }
+        Ok(())
+    }
+
+    /// Copies the rows as f32, which holds all three types.
+    ///
+    /// # Safety
+    /// As [`Rows::gather_bits`].
+    unsafe fn gather(&self, tokens: usize, to: &mut Vec<f32>) -> Result<(), Failure> {
+        self.reserve(to, tokens)?;
+        for at in self.each(tokens) {
+            if self.dtype == CERTKV_F32 {
+                // SAFETY: as in `gather_bits`.
+                to.extend_from_slice(unsafe { slice::from_raw_parts(self.data.cast::<f32>().add(at), self.dim) });
+                continue;
+            }
+            // SAFETY: as in `gather_bits`.
+            let bits = unsafe { slice::from_raw_parts(self.data.cast::<u16>().add(at), self.dim) };
+            if self.dtype == CERTKV_F16 {
+                to.extend(bits.iter().map(|bits| f16::from_bits(*bits).to_f32()));
+            } else {
+                to.extend(bits.iter().map(|bits| bf16::from_bits(*bits).to_f32()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Rounds `rows` to the tensor's type, in place, and adds how far each head's output moved to its certificate.
+    fn round(&self, rows: &mut [f32], records: &mut [Certificate]) -> Result<(), Failure> {
+        let Some(dtype) = self.store() else { return Ok(()) };
+        let mut records = records.iter_mut();
+        for row in rows.chunks_exact_mut(self.dim) {
+            let mut square = 0.0;
+            for x in row {
+                let rounded = match dtype {
+                    Dtype::F16 => f16::from_f32(*x).to_f32(),
+                    _ => bf16::from_f32(*x).to_f32(),
+                };
+                if !rounded.is_finite() {
+                    let why = format!("{}: {x} does not fit its type", self.name);
+                    return Err(Failure::new(CERTKV_OVERFLOW, why));
+                }
+                // Both are f32, so that the difference is one of f64.
+                square += (f64::from(rounded) - f64::from(*x)).powi(2);
+                *x = rounded;
+            }
+            // The sum of at most 256 squares and its root are off by less than this.
+            if let Some(record) = records.next() {
+                record.e_arith += square.sqrt() * (1.0 + 1e-12);
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes rows that were rounded to the tensor's type.
+    ///
+    /// # Safety
+    /// The tensor has `extent` writable elements, which nobody else reads or writes meanwhile.
+    unsafe fn scatter(&self, tokens: usize, from: &[f32]) {
+        for (row, at) in from.chunks_exact(self.dim).zip(self.each(tokens)) {
+            if self.dtype == CERTKV_F32 {
+                // SAFETY: aligned, and inside the extent, by `read`; writable by the caller's promise.
+                unsafe { ptr::copy_nonoverlapping(row.as_ptr(), self.data.cast::<f32>().add(at), self.dim) };
+                continue;
+            }
+            for (i, x) in row.iter().enumerate() {
+                let bits = match self.dtype {
+                    CERTKV_F16 => f16::from_f32(*x).to_bits(),
+                    _ => bf16::from_f32(*x).to_bits(),
+                };
+                // SAFETY: as above.
+                unsafe { self.data.cast::<u16>().add(at + i).write(bits) };
+            }
+        }
+    }
+
+    /// What device memory needs: one piece, as kernels read it.
+    fn on_device(&self) -> Result<u64, Failure> {
+        if self.is_dense() {
+            return Ok(self.data as u64);
+        }
+        let why = format!("{}: strides in device memory: rows follow each other there in this release", self.name);
+        Err(Failure::new(CERTKV_UNSUPPORTED, why))
+    }
+}
+
+/// As certkv_step_append from tensors of `kv_heads` heads, each of its own type and strides. Both are in one place; in device memory both have one
+/// type and no strides (0, or what 0 stands for).
+///
+/// Threads: one at a time per step.
+/// Stream: host memory none; device memory the cache's own, see certkv_step_after_stream.
+/// Capture: safe with device memory, see certkv_step_captured; host memory not allowed.
+/// Errors: as certkv_step_append, and STRUCT_SIZE, RESERVED, SHAPE (rows that overlap). What has changed is as there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn certkv_step_append_tensors(
+    step: *mut certkv_step,
+    layer: u32,
+    keys: *const certkv_tensor,
+    values: *const certkv_tensor,
+) -> certkv_status {
+    guard(|| {
+        step::with_step(step, |held, work| {
+            let geometry = *held.cache.engine.geometry();
+            let Work { step, tensors, .. } = work;
+            let step = step.as_mut().ok_or_else(over)?;
+            let (layer, tokens) = (layer as usize, step.tokens());
+            let shape = [tokens, geometry.kv_heads, geometry.head_dim];
+            // SAFETY: the caller gives NULL or a struct of its `struct_size` bytes.
+            let (k, space) = unsafe { Rows::read(keys, "keys", shape)? };
+            // SAFETY: as above.
+            let (v, other) = unsafe { Rows::read(values, "values", shape)? };
+            if space != other {
+                return Err(argument::invalid(format!("keys->space = {space}, values->space = {other}: must be one")));
+            }
+            if step::on_device(space, held)? {
+                if k.dtype != v.dtype {
+                    let why = format!("keys->dtype = {}, values->dtype = {}: one in device memory", k.dtype, v.dtype);
+                    return Err(Failure::new(CERTKV_UNSUPPORTED, why));
+                }
+                let at = [k.on_device()?, v.on_device()?];
+                // SAFETY: the caller gives tensors of these elements, until the work is done.
+                return unsafe { step.append_device(layer, at, element(k.dtype)?, tokens * geometry.kv_width()) };
+            }
+            let Buffers { wide: [wide_keys, wide_values], narrow: [bits_of_keys, bits_of_values] } = tensors;
+            if [k.store(), v.store()] == [Some(geometry.store); 2] {
+                // SAFETY: the caller gives tensors of these extents, unchanged during the call.
+                unsafe {
+                    k.gather_bits(tokens, bits_of_keys)?;
+                    v.gather_bits(tokens, bits_of_values)?;
+                }
+                return step.append_bits(layer, bits_of_keys, bits_of_values);
+            }
+            // SAFETY: as above.
+            unsafe {
+                k.gather(tokens, wide_keys)?;
+                v.gather(tokens, wide_values)?;
+            }
+            step.append(layer, wide_keys, wide_values)
+        })
+    })
+}
+
+/// As certkv_step_attend from and to tensors of `q_heads` heads, each of its own type and strides; they may overlap: everything is read before
+/// anything is written. The bound of a certificate is that of what is written: rounding to 16 bits counts under `e_arith`. Both are in one place; in
+/// device memory both are CERTKV_F32 without strides.
+///
+/// Threads: one at a time per step.
+/// Stream: host memory none; device memory the cache's own, see certkv_step_after_stream.
+/// Capture: safe with device memory, see certkv_step_captured; host memory and certificates not allowed.
+/// Errors: as certkv_step_attend, and STRUCT_SIZE, RESERVED, INVALID_ARGUMENT, SHAPE (rows that overlap), OVERFLOW (an output that the type of `out`
+/// cannot hold). What has changed is as there: nothing was written to `out`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn certkv_step_attend_tensors(
+    step: *mut certkv_step,
+    layer: u32,
+    queries: *const certkv_tensor,
+    out: *const certkv_tensor,
+    certificates: *mut certkv_certificate,
+    n_certificates: u64,
+) -> certkv_status {
+    guard(|| {
+        step::with_step(step, |held, work| {
+            let geometry = *held.cache.engine.geometry();
+            let Work { step, certificates: records, tensors, .. } = work;
+            let step = step.as_mut().ok_or_else(over)?;
+            let (layer, tokens) = (layer as usize, step.tokens());
+            // SAFETY: the caller gives NULL or `n_certificates` elements.
+            let heads = unsafe { step::blank_records(certificates, n_certificates, tokens * geometry.q_heads)? };
+            let shape = [tokens, geometry.q_heads, geometry.head_dim];
+            // SAFETY: the caller gives NULL or a struct of its `struct_size` bytes.
+            let (q, space) = unsafe { Rows::read(queries, "queries", shape)? };
+            // SAFETY: as above.
+            let (o, other) = unsafe { Rows::read(out, "out", shape)? };
+            if space != other {
+                return Err(argument::invalid(format!("queries->space = {space}, out->space = {other}: must be one")));
+            }
+            records.clear();
+            records.resize(heads, Certificate::UNCERTIFIED);
+            if step::on_device(space, held)? {
+                for rows in [&q, &o] {
+                    if rows.dtype != CERTKV_F32 {
+                        let why = format!("{}->dtype = {}: CERTKV_F32 in device memory", rows.name, rows.dtype);
+                        return Err(Failure::new(CERTKV_UNSUPPORTED, why));
+                    }
+                }
+                let at = [q.on_device()?, o.on_device()?];
+                // SAFETY: the caller gives tensors of these elements, until the work is done.
+                unsafe { step.attend_device(layer, at, tokens * geometry.q_width())? };
+                if heads > 0 {
+                    step.certificates(layer, records)?;
+                }
+                // SAFETY: `blank_records` found them to be there.
+                unsafe { step::put_records(certificates, records) };
+                return Ok(());
+            }
+            let bytes = |rows: &Rows| (rows.data.cast_const().cast::<u8>(), rows.bytes(), rows.name);
+            argument::disjoint((certificates.cast_const(), heads, "certificates"), bytes(&o))?;
+            argument::disjoint((certificates.cast_const(), heads, "certificates"), bytes(&q))?;
+            let [rows, outputs] = &mut tensors.wide;
+            // SAFETY: the caller gives tensors of these extents, unchanged during the call but for `out`.
+            unsafe { q.gather(tokens, rows)? };
+            o.reserve(outputs, tokens)?;
+            outputs.resize(rows.len(), f32::NAN);
+            step.attend(layer, rows, outputs, records)?;
+            o.round(outputs, records)?;
+            // SAFETY: `out` has this extent, by the caller's promise, and everything was read.
+            unsafe { o.scatter(tokens, outputs) };
+            // SAFETY: as above.
+            unsafe { step::put_records(certificates, records) };
+            Ok(())
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::status::certkv_status::CERTKV_INVALID_ARGUMENT;
+    use crate::step::CERTKV_SPACE_HOST;
+
+    fn tensor(data: *mut c_void, dtype: certkv_dtype, token_stride: u64, head_stride: u64) -> certkv_tensor {
+        let struct_size = size_of::<certkv_tensor>() as u32;
+        certkv_tensor { struct_size, dtype, space: CERTKV_SPACE_HOST, reserved: 0, data, token_stride, head_stride }
+    }
+
+    #[test]
+    fn rows_are_found_and_must_not_overlap() {
+        let mut memory = vec![0u16; 4096];
+        let data: *mut c_void = memory.as_mut_ptr().cast();
+        let read = |token, head| {
+            let given = tensor(data, CERTKV_F16, token, head);
+            // SAFETY: a whole struct.
+            unsafe { Rows::read(&given, "keys", [3, 2, 64]) }
+                .map(|(rows, _)| (rows.at(2, 1), rows.extent, rows.is_dense()))
+        };
+        assert_eq!(read(0, 0).unwrap(), (320, 384, true));
+        assert_eq!(read(128, 64).unwrap(), (320, 384, true));
+        assert_eq!(read(200, 70).unwrap(), (470, 534, false));
+        // Heads outside, tokens inside.
+        assert_eq!(read(64, 192).unwrap(), (320, 384, false));
+        for (token, head) in [(127, 64), (0, 63), (64, 191), (64, 64), (1, 0), (u64::MAX, 1)] {
+            assert_eq!(read(token, head).unwrap_err().status, CERTKV_SHAPE, "{token} {head}");
+        }
+        for (token, head) in [(u64::MAX, 0), (0, u64::MAX), (1 << 62, 0)] {
+            let status = read(token, head).unwrap_err().status;
+            assert!([CERTKV_INVALID_ARGUMENT, CERTKV_SHAPE].contains(&status), "{token} {head}: {status:?}");
+        }
+    }
+
+    #[test]
+    fn what_rounding_moves_is_added_to_the_bound() {
+        let mut target = [0u16; 64];
+        let given = tensor(target.as_mut_ptr().cast(), CERTKV_BF16, 0, 0);
+        // SAFETY: a whole struct.
+        let (rows, _) = unsafe { Rows::read(&given, "out", [1, 1, 64]) }.unwrap();
+        let mut out: Vec<f32> = (0..64).map(|i| 1.0 + i as f32 * 0.001).collect();
+        let exact = out.clone();
+        let mut record = [Certificate { e_arith: 0.5, ..Certificate::UNCERTIFIED }];
+        rows.round(&mut out, &mut record).unwrap();
+        let moved: f64 = out.iter().zip(&exact).map(|(a, b)| f64::from(a - b).powi(2)).sum::<f64>().sqrt();
+        assert!(moved > 0.005 && record[0].e_arith >= 0.5 + moved && record[0].e_arith < 0.5 + moved * 1.001);
+        // SAFETY: the array has the elements.
+        unsafe { rows.scatter(1, &out) };
+        assert!(target.iter().zip(&out).all(|(bits, x)| bf16::from_bits(*bits).to_f32() == *x));
+        out[3] = f32::MAX;
+        assert_eq!(rows.round(&mut out, &mut []).unwrap_err().status, CERTKV_OVERFLOW);
+    }
+}

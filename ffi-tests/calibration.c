@@ -1,0 +1,223 @@
+/* Calibrations: every wrong call, every damage, and caches whose formats need one. The argument is a folder to write to. */
+#include "calibration.h"
+#include "check.h"
+
+/* One byte more than a file has. */
+static unsigned char whole[CALIBRATION_MOST + 1];
+static size_t size;
+static char path[4200];
+static uint8_t model[32], other_model[32];
+static uint64_t words[64];
+
+static certkv_calibration *opened(void)
+{
+    certkv_calibration *made = NULL;
+    EXPECT(CERTKV_OK, certkv_calibration_open(path, model, &made));
+    return made;
+}
+
+/* The text of the thread's latest failure has `word`. */
+static void says(int line, const char *word)
+{
+    certkv_error_info info;
+    memset(&info, 0, sizeof info);
+    info.struct_size = (uint32_t)sizeof info;
+    EXPECT(CERTKV_OK, certkv_last_error(&info));
+    expect(line, info.message, strstr(info.message, word) != NULL ? CERTKV_OK : CERTKV_INTERNAL, CERTKV_OK);
+}
+#define SAYS(word) says(__LINE__, word)
+
+static void arguments(void)
+{
+    certkv_calibration *made = FOREIGN(certkv_calibration);
+    char longest[4097];
+    EXPECT(CERTKV_NULL_POINTER, certkv_calibration_open(NULL, NULL, &made));
+    SAYS("path");
+    TRUE(made == NULL);
+    EXPECT(CERTKV_NULL_POINTER, certkv_calibration_open(path, NULL, NULL));
+    SAYS("calibration");
+    EXPECT(CERTKV_MISALIGNED, certkv_calibration_open(path, NULL, ODD(certkv_calibration *, words)));
+    EXPECT(CERTKV_INVALID_ARGUMENT, certkv_calibration_open("", NULL, &made));
+    EXPECT(CERTKV_INVALID_ARGUMENT, certkv_calibration_open("\xff\xfe", NULL, &made));
+    memset(longest, '/', sizeof longest); /* Not terminated: no more than 4096 characters may be read. */
+    EXPECT(CERTKV_INVALID_ARGUMENT, certkv_calibration_open(longest, NULL, &made));
+    EXPECT(CERTKV_FILE, certkv_calibration_open("/nowhere/at all", NULL, &made));
+    SAYS("/nowhere/at all");
+    EXPECT(CERTKV_FILE, certkv_calibration_open("/", NULL, &made));
+    EXPECT(CERTKV_FILE, certkv_calibration_open("/dev/zero", NULL, &made));
+    EXPECT(CERTKV_FILE_REFUSED, certkv_calibration_open(path, other_model, &made));
+    SAYS("model");
+    EXPECT(CERTKV_NULL_POINTER, certkv_calibration_read(NULL, size, NULL, &made));
+    SAYS("bytes");
+    EXPECT(CERTKV_NULL_POINTER, certkv_calibration_read(NULL, 0, NULL, &made));
+    EXPECT(CERTKV_NULL_POINTER, certkv_calibration_read(whole, size, NULL, NULL));
+    EXPECT(CERTKV_MISALIGNED, certkv_calibration_read(whole, size, NULL, ODD(certkv_calibration *, words)));
+    EXPECT(CERTKV_INVALID_ARGUMENT, certkv_calibration_read(whole, UINT64_MAX, NULL, &made));
+    EXPECT(CERTKV_INVALID_ARGUMENT, certkv_calibration_read(whole, (uint64_t)1 << 63, NULL, &made));
+    EXPECT(CERTKV_FILE_REFUSED, certkv_calibration_read(whole, size, other_model, &made));
+    TRUE(made == NULL);
+}
+
+/* Every byte of the header, and some of what follows, changed; every length. */
+static void damage(void)
+{
+    certkv_calibration *made = FOREIGN(certkv_calibration);
+    size_t at, step = size / 61;
+    EXPECT(CERTKV_FILE_DAMAGED, certkv_calibration_read(whole, 0, NULL, &made));
+    for (at = 0; at < size; at += at < 160 ? 1 : step) {
+        int32_t got;
+        whole[at] ^= 0x40;
+        got = certkv_calibration_read(whole, size, NULL, &made);
+        whole[at] ^= 0x40;
+        /* Magic and version; behind them it is damage. */
+        EXPECT(at < 12 ? CERTKV_FILE_REFUSED : CERTKV_FILE_DAMAGED, got);
+        TRUE(made == NULL);
+        got = certkv_calibration_read(whole, at, NULL, &made);
+        EXPECT(CERTKV_FILE_DAMAGED, got);
+    }
+    whole[8] = 9;
+    EXPECT(CERTKV_FILE_REFUSED, certkv_calibration_read(whole, size, NULL, &made));
+    SAYS("version 9");
+    whole[8] = 1;
+    EXPECT(CERTKV_FILE_DAMAGED, certkv_calibration_read(whole, size + 1, NULL, &made));
+    SAYS("1 bytes too many");
+    EXPECT(CERTKV_OK, certkv_calibration_read(whole, size, model, &made));
+    EXPECT(CERTKV_OK, certkv_calibration_destroy(made));
+}
+
+static void description(void)
+{
+    certkv_calibration *from_file = opened(), *from_bytes = NULL;
+    certkv_calibration_info a, b;
+    unsigned char guarded[offsetof(certkv_calibration_info, tokens) + 8];
+    certkv_calibration_info *small_one = (certkv_calibration_info *)(void *)words;
+    memset(&a, 0, sizeof a);
+    b = a;
+    EXPECT(CERTKV_STRUCT_SIZE, certkv_calibration_describe(from_file, &a));
+    a.struct_size = b.struct_size = (uint32_t)sizeof a;
+    EXPECT(CERTKV_OK, certkv_calibration_read(whole, size, NULL, &from_bytes));
+    EXPECT(CERTKV_OK, certkv_calibration_describe(from_file, &a));
+    EXPECT(CERTKV_OK, certkv_calibration_describe(from_bytes, &b));
+    TRUE(memcmp(&a, &b, sizeof a) == 0);
+    TRUE(a.layers == 2 && a.q_heads == Q_HEADS && a.kv_heads == KV_HEADS && a.head_dim == DIM && a.rotary == DIM);
+    TRUE(a.tokens > 0 && a.interleaved == 0 && a.centred == 1 && a.balanced == 1 && a.reserved == 0);
+    TRUE(memcmp(a.model, model, sizeof model) == 0 && memcmp(a.digest, a.text, 32) != 0);
+    /* An older caller's struct: nothing behind it is written. */
+    memset(words, 0xee, sizeof words);
+    memcpy(guarded, words, sizeof guarded);
+    small_one->struct_size = (uint32_t)offsetof(certkv_calibration_info, tokens);
+    EXPECT(CERTKV_OK, certkv_calibration_describe(from_file, small_one));
+    TRUE(small_one->layers == 2 && memcmp((char *)words + offsetof(certkv_calibration_info, tokens), guarded, 8) == 0);
+    EXPECT(CERTKV_NULL_POINTER, certkv_calibration_describe(NULL, &a));
+    EXPECT(CERTKV_NULL_POINTER, certkv_calibration_describe(from_file, NULL));
+    EXPECT(CERTKV_MISALIGNED, certkv_calibration_describe(from_file, ODD(certkv_calibration_info, words)));
+    EXPECT(CERTKV_INVALID_HANDLE, certkv_calibration_describe(FOREIGN(certkv_calibration), &a));
+    a.struct_size = UINT32_MAX;
+    EXPECT(CERTKV_STRUCT_SIZE, certkv_calibration_describe(from_file, &a));
+    EXPECT(CERTKV_OK, certkv_calibration_destroy(from_file));
+    EXPECT(CERTKV_OK, certkv_calibration_destroy(from_bytes));
+    EXPECT(CERTKV_INVALID_HANDLE, certkv_calibration_destroy(from_file));
+    EXPECT(CERTKV_INVALID_HANDLE, certkv_calibration_destroy(FOREIGN(certkv_calibration)));
+    EXPECT(CERTKV_INVALID_HANDLE, certkv_calibration_describe(from_bytes, &b));
+    EXPECT(CERTKV_OK, certkv_calibration_destroy(NULL));
+}
+
+static certkv_config calibrated(const certkv_calibration *calibration)
+{
+    certkv_config config = small();
+    config.format = "ctq4-v4g64-b16";
+    config.calibration = calibration;
+    return config;
+}
+
+static void configurations(void)
+{
+    certkv_calibration *calibration = opened();
+    certkv_config config = calibrated(NULL);
+    certkv_cache *cache = FOREIGN(certkv_cache);
+    EXPECT(CERTKV_INVALID_ARGUMENT, certkv_cache_create(&config, &cache));
+    SAYS("config->calibration: none");
+    TRUE(cache == NULL);
+    config = calibrated(calibration);
+    config.format = NULL;
+    EXPECT(CERTKV_INVALID_ARGUMENT, certkv_cache_create(&config, &cache));
+    SAYS("config->calibration: no format has calibrated keys");
+    config = calibrated(calibration);
+    config.layers = 1;
+    EXPECT(CERTKV_FILE_REFUSED, certkv_cache_create(&config, &cache));
+    SAYS("config->calibration: made for layers 2, not 1");
+    config = calibrated(calibration);
+    config.head_dim = 128;
+    EXPECT(CERTKV_FILE_REFUSED, certkv_cache_create(&config, &cache));
+    SAYS("head_dim");
+    config = calibrated(calibration);
+    config.device = CERTKV_DEVICE_CUDA;
+    EXPECT(CERTKV_UNSUPPORTED, certkv_cache_create(&config, &cache));
+    SAYS("config->calibration");
+    config = calibrated(FOREIGN(const certkv_calibration));
+    EXPECT(CERTKV_INVALID_HANDLE, certkv_cache_create(&config, &cache));
+    SAYS("calibration");
+    config = calibrated(calibration);
+    EXPECT(CERTKV_OK, certkv_calibration_destroy(calibration));
+    EXPECT(CERTKV_INVALID_HANDLE, certkv_cache_create(&config, &cache));
+    TRUE(cache == NULL);
+}
+
+/* Decodes behind a prompt; the bounds hold, and the codes are what was read. */
+static void decodes(void)
+{
+    enum { PROMPT = 64 };
+    static float rows[PROMPT * KV], queries[Q], out[Q];
+    certkv_calibration *calibration = opened();
+    certkv_config config = calibrated(calibration);
+    certkv_certificate certificates[Q_HEADS];
+    certkv_cache *cache = NULL;
+    certkv_sequence sequence = 0;
+    certkv_step *step = NULL;
+    uint32_t layer;
+    size_t i;
+    config.policy = CERTKV_POLICY_PACKED;
+    EXPECT(CERTKV_OK, certkv_cache_create(&config, &cache));
+    EXPECT(CERTKV_OK, certkv_calibration_destroy(calibration)); /* The cache has what it needs. */
+    EXPECT(CERTKV_OK, certkv_sequence_create(cache, &sequence));
+    for (i = 0; i < PROMPT * KV; i++) {
+        rows[i] = (float)((i * 7919) % 257) / 257.0f - 0.5f;
+    }
+    for (i = 0; i < Q; i++) {
+        queries[i] = rows[i] * 2.0f;
+    }
+    EXPECT(CERTKV_OK, begin(cache, sequence, PROMPT, &step));
+    for (layer = 0; layer < 2; layer++) {
+        EXPECT(CERTKV_OK, certkv_step_append(step, layer, rows, rows, PROMPT * KV, CERTKV_F32, CERTKV_SPACE_HOST));
+    }
+    EXPECT(CERTKV_OK, certkv_step_finish(step));
+    EXPECT(CERTKV_OK, begin(cache, sequence, 1, &step));
+    for (layer = 0; layer < 2; layer++) {
+        EXPECT(CERTKV_OK, certkv_step_append(step, layer, rows, rows, KV, CERTKV_F32, CERTKV_SPACE_HOST));
+        EXPECT(CERTKV_OK, certkv_step_attend(step, layer, queries, out, Q, certificates, Q_HEADS, CERTKV_SPACE_HOST));
+        for (i = 0; i < Q_HEADS; i++) {
+            TRUE(certificates[i].bound > 0.0 && certificates[i].bound < 1.0 && certificates[i].e_key > 0.0);
+            TRUE(certificates[i].packed_bytes > 0);
+        }
+    }
+    EXPECT(CERTKV_OK, certkv_step_finish(step));
+    EXPECT(CERTKV_OK, certkv_cache_destroy(cache));
+}
+
+int main(int count, char **given)
+{
+    if (count != 2) {
+        return 2;
+    }
+    memset(model, 7, sizeof model);
+    memset(other_model, 8, sizeof other_model);
+    snprintf(path, sizeof path, "%s/calibration", given[1]);
+    TRUE(calibration_file(path));
+    size = calibration_bytes(whole);
+    arguments();
+    damage();
+    description();
+    configurations();
+    decodes();
+    return report();
+}
