@@ -84,7 +84,7 @@ fn what_saturates_is_counted_and_inside_the_bound() {
 #[test]
 fn scales_that_do_not_fit_are_refused() {
     let scales = Arc::new(scales(&random_rows(&geometry(), 20, &mut Rng::new(1)), 100.0));
-    let refused = |config: Config| Cache::new(config).err().expect("a refusal");
+    let refused = |config: Config| Cache::new(config).expect_err("a refusal");
     let none = refused(config("k8-v4g32-b32").with_scales(Arc::clone(&scales)));
     assert!(matches!(&none, Error::Config { field: "scales", .. }), "{none}");
     for (geometry, what) in [
