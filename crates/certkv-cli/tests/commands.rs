@@ -20,7 +20,7 @@ fn scratch(name: &str) -> PathBuf {
 
 #[test]
 fn usage_is_code_2() {
-    let bad: [&[&str]; 44] = [
+    let bad: [&[&str]; 49] = [
         &[],
         &["fly"],
         &["--fly"],
