@@ -166,6 +166,7 @@ static void configurations(void)
     REFUSED(CERTKV_FORMAT, format, "k8");
     REFUSED(CERTKV_FORMAT, format, "k99-v99-b7");
     REFUSED(CERTKV_INVALID_ARGUMENT, format, "ctq4-v4g32-b32"); /* Without a calibration. */
+    REFUSED(CERTKV_INVALID_ARGUMENT, format, "gtq3-tq3-b32");
     REFUSED(CERTKV_FORMAT, format, "\xff\xfe");
     memset(long_format, 'k', sizeof long_format); /* Not terminated: no more than 64 characters may be read. */
     REFUSED(CERTKV_FORMAT, format, long_format);

@@ -211,10 +211,10 @@ fn calibrated_keys_are_evaluated_with_the_calibration_of_their_model() {
     let eval = |file: &str| {
         let work = ["--text", "bundled", "--context", "256", "--scored", "8", "--windows", "1", "--witness", "1"];
         let line = ["eval", "--quiet", "--tasks", "none", "--format", "ctq4-v4g64-b32", "--calibration", file];
-        code(&[&line[..], &work].concat())
+        code(&[&line[..], &["--format", "gtq3-tq3-b32"], &work].concat())
     };
     let (ok, said) = eval(&file);
-    assert!(ok == 0 && said.contains("ctq4-v4g64-b32"), "{said}");
+    assert!(ok == 0 && said.contains("ctq4-v4g64-b32") && said.contains("gtq3-tq3-b32"), "{said}");
     // Nothing, something else, another version, another model: named, with the file.
     let (whole, nowhere) = (std::fs::read(&file).unwrap(), format!("{file}-nowhere"));
     let calibration = certkv_control::Calibration::from_bytes(&whole).unwrap();
@@ -242,8 +242,8 @@ fn calibrated_keys_are_evaluated_with_the_calibration_of_their_model() {
     // The bench has no model: it calibrates on what it measures.
     let small =
         ["--context", "256", "--heads", "2", "--kv-heads", "1", "--repeats", "1", "--head-dim", "64", "--quiet"];
-    let (ok, said) = code(&[&["bench", "--format", "ctq4-tq4-b32"][..], &small].concat());
-    assert!(ok == 0 && said.contains("ctq4-tq4-b32"), "{said}");
+    let (ok, said) = code(&[&["bench", "--format", "ctq4-tq4-b32", "--format", "gtq2.5-tq2-b64"][..], &small].concat());
+    assert!(ok == 0 && said.contains("ctq4-tq4-b32") && said.contains("gtq2.5-tq2-b64"), "{said}");
 }
 
 #[test]
@@ -261,6 +261,11 @@ fn schedules_are_measured_on_text_that_they_have_not_seen() {
     let (uniform, ours) = (errors("TurboQuant"), errors("Block-GTQ logit2, centred, balanced"));
     assert_eq!(uniform.len(), 6);
     assert!(uniform.iter().zip(&ours).all(|(u, o)| o < u), "{uniform:?} {ours:?}");
+    // The same through the records of a cache: without and with a calibration.
+    let stored = ["tq3", "ctq3", "gtq3"].map(|key| errors(&format!("{key}, as stored")));
+    let mean = |errors: &[f64]| errors.iter().sum::<f64>() / 6.0;
+    assert!(stored[2].iter().zip(&stored[0]).all(|(ours, plain)| ours < plain), "{stored:?}");
+    assert!(mean(&stored[2]) < 0.9 * mean(&stored[1]), "{stored:?}");
     let (seen, said) = code(&[&line[..], &["--held-skip", "100"]].concat());
     assert!(seen == 2 && said.contains("--held-skip"), "{said}");
 }

@@ -3,6 +3,7 @@
 //! Everything is float64 and exact up to the rounding of sums; decoded elements are exact. These are the reference that
 //! kernel tests compare against.
 use crate::error::{CodecError, Input, consistent, sized};
+use crate::groups::KeyGroups;
 use crate::page_scale;
 use crate::refine::Residuals;
 use crate::rotation::{self, Rotation};
@@ -18,14 +19,44 @@ use core::ops::Range;
 /// ([`KeyMetric::unfold`](crate::KeyMetric::unfold) brings it back).
 ///
 /// # Errors
-/// [`CodecError::Shape`] if the record, the token or `out` does not fit the layout.
+/// [`CodecError::Shape`] if the record, the token or `out` does not fit the layout; [`CodecError::Metric`] for codes that need
+/// [`decode_key_in`].
 pub fn decode_key(layout: &RecordLayout, record: &[u8], token: usize, out: &mut [f64]) -> Result<(), CodecError> {
+    if matches!(layout.format.key, KeyFormat::Gtq { .. }) {
+        return Err(CodecError::Metric { needed: true });
+    }
     check(layout, record, token, out)?;
     let side = KeySide::new(layout, record);
     out.iter_mut().enumerate().for_each(|(channel, x)| *x = side.element(token, channel));
     if matches!(layout.format.key, KeyFormat::Turbo { .. }) {
         turn_back(out);
     }
+    Ok(())
+}
+
+/// The same of keys in groups of unlike width, in the metric of their codes.
+///
+/// # Errors
+/// As [`decode_key`], and as [`KeyGroups::check`].
+pub fn decode_key_in(
+    groups: &KeyGroups,
+    layout: &RecordLayout,
+    record: &[u8],
+    token: usize,
+    out: &mut [f64],
+) -> Result<(), CodecError> {
+    check(layout, record, token, out)?;
+    groups.check(layout)?;
+    let (tokens, codes) = (layout.tokens(), section(record, &layout.key_codes));
+    for (g, part) in groups.parts().iter().enumerate() {
+        let radius = number(section(record, &layout.key_scales), Dtype::F16, g * tokens + token);
+        let (n, codes) = (part.places.len(), codes.get(part.codes(tokens)).unwrap_or_default());
+        for (i, x) in out[part.places.clone()].iter_mut().enumerate() {
+            let code = read_code(codes, usize::from(part.bits), tokens * n, key_index(token, i, n));
+            *x = (f64::from(part.levels[usize::from(code) % 64]) - 128.0) * radius;
+        }
+    }
+    groups.turn_back(out);
     Ok(())
 }
 
@@ -76,8 +107,12 @@ pub fn refined_value(layout: &RecordLayout, record: &[u8], token: usize, out: &m
 /// folded query, and what its metric adds is not in them.
 ///
 /// # Errors
-/// [`CodecError::Shape`] if the record or `q` does not fit the layout.
+/// [`CodecError::Shape`] if the record or `q` does not fit the layout; [`CodecError::Metric`] for codes in groups, which
+/// [`decode_key_in`] reads.
 pub fn score_plain(layout: &RecordLayout, record: &[u8], q: &[f64], scale: f64) -> Result<Vec<f64>, CodecError> {
+    if matches!(layout.format.key, KeyFormat::Gtq { .. }) {
+        return Err(CodecError::Metric { needed: true });
+    }
     consistent(layout)?;
     sized(Input::Record, record.len(), layout.bytes)?;
     sized(Input::Query, q.len(), layout.dim)?;
@@ -103,6 +138,8 @@ pub fn score_plain(layout: &RecordLayout, record: &[u8], q: &[f64], scale: f64) 
             let part = |g: usize| (g * group..(g + 1) * group).map(|c| q[c] * side.code(t, c)).sum::<f64>();
             (0..dim / group).map(|g| side.scale(g * layout.tokens() + t) * part(g)).sum()
         }
+        // Refused above.
+        KeyFormat::Gtq { .. } => f64::NAN,
     };
     Ok((0..layout.tokens()).map(|t| scale * logit(t)).collect())
 }
@@ -245,6 +282,8 @@ impl<'a> KeySide<'a> {
                 self.code(token, channel) * self.scale(group * l.tokens() + token)
             }
             KeyFormat::Turbo { .. } => self.level(token, channel) * self.scale(token),
+            // Read group by group.
+            KeyFormat::Gtq { .. } => f64::NAN,
             KeyFormat::Page { .. } => self.level(token, channel) * self.scale(channel / l.format.key.group(l.dim)),
         }
     }

@@ -5,10 +5,13 @@
 use crate::annotate::{op_norm_up, publish};
 use crate::codebook;
 use crate::error::{CodecError, Input, finite, rows, sized};
+use crate::groups::groups;
 use crate::numeric::{UP, dot, norm, sum_squares};
-use crate::rotation::Rotation;
 use crate::turboquant::{Book, Radius, round_radius};
-use certkv_core::{Dtype, Pairing, hash::hash64};
+use certkv_core::{Dtype, Pairing, TURBO_BITS};
+use std::sync::Arc;
+
+pub use crate::groups::Group;
 
 /// How the keys of a head are coded.
 #[derive(Debug, Clone, Copy)]
@@ -29,14 +32,30 @@ pub struct Scheme<'a> {
     pub radius: Radius,
     /// Type of the radii.
     pub meta: Dtype,
+    /// What codes stand for.
+    pub levels: Levels,
 }
 
 impl<'a> Scheme<'a> {
     /// Whole heads turned in halves, least radii in f16, neither centred nor balanced.
     pub const fn new(bits: &'a [u8], seed: u64) -> Self {
-        let (rotary, radius) = (2 * bits.len(), Radius::LeastSquares);
-        Self { bits, pairing: Pairing::Half, rotary, seed, balance: None, centre: None, radius, meta: Dtype::F16 }
+        let (rotary, radius, levels) = (2 * bits.len(), Radius::LeastSquares, Levels::LloydMax);
+        let (pairing, meta) = (Pairing::Half, Dtype::F16);
+        Self { bits, pairing, rotary, seed, balance: None, centre: None, radius, meta, levels }
     }
+}
+
+/// What codes stand for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Levels {
+    /// The levels of (2.12) themselves.
+    LloydMax,
+    /// Whole numbers that fit a byte, (2.17b), as records have them; 1 to 6 bits.
+    Bytes,
+}
+
+fn lloyd_max(channels: usize, bits: u8) -> Arc<Book> {
+    Arc::new(Book::lloyd_max(channels, bits))
 }
 
 /// A scheme made ready: rotations and codebooks of its groups. Some milliseconds to make, for the widest codebooks.
@@ -48,15 +67,6 @@ pub struct BlockGtq {
     centre: Vec<f64>,
     radius: Radius,
     meta: Dtype,
-}
-
-/// The pairs of one width, (2.18).
-#[derive(Debug, Clone)]
-pub struct Group {
-    bits: u8,
-    channels: Vec<usize>,
-    rotation: Rotation<f64>,
-    book: Book,
 }
 
 /// The codes of one group of a block.
@@ -77,29 +87,15 @@ pub struct GroupErrors {
     pub spectral: Vec<f32>,
 }
 
-impl Group {
-    /// Bits of a channel.
-    pub const fn bits(&self) -> u8 {
-        self.bits
-    }
-
-    /// Channels of the head in the order in which they are coded.
-    pub fn channels(&self) -> &[usize] {
-        &self.channels
-    }
-
-    fn take(&self, row: &[f64]) -> Vec<f64> {
-        self.channels.iter().map(|c| row[*c]).collect()
-    }
-
+impl Part {
     /// `r^ y^` of one row, before it is rotated back.
-    fn turned(&self, part: &Part, row: usize) -> Result<Vec<f64>, CodecError> {
-        let n = self.channels.len();
-        let codes = part.codes.get(row * n..(row + 1) * n).unwrap_or_default();
+    fn turned(&self, group: &Group, row: usize) -> Result<Vec<f64>, CodecError> {
+        let n = group.channels.len();
+        let codes = self.codes.get(row * n..(row + 1) * n).unwrap_or_default();
         sized(Input::Codes, codes.len(), n)?;
-        let r = part.radius.get(row).copied().unwrap_or(f64::NAN);
-        let level = |c: &u8| self.book.levels.get(usize::from(*c)).map(|level| level * r);
-        let (got, want) = (codes.iter().copied().max().unwrap_or(0), self.book.levels.len());
+        let r = self.radius.get(row).copied().unwrap_or(f64::NAN);
+        let level = |c: &u8| group.book.levels.get(usize::from(*c)).map(|level| level * r);
+        let (got, want) = (codes.iter().copied().max().unwrap_or(0), group.book.levels.len());
         let levels: Option<Vec<f64>> = codes.iter().map(level).collect();
         levels.ok_or(CodecError::Shape { input: Input::Codes, got: usize::from(got), want })
     }
@@ -109,21 +105,12 @@ impl BlockGtq {
     /// Rotations and codebooks of `scheme`.
     ///
     /// # Errors
-    /// [`CodecError::Width`] for a pair of 0 or more than 8 bits; [`CodecError::Shape`] if the schedule is empty, `rotary` is no
+    /// [`CodecError::Width`] for a pair of 0 bits, or of more than its levels have; [`CodecError::Shape`] if the schedule is empty, `rotary` is no
     /// number of channels, or balance or centre has another length; [`CodecError::NotPositive`]; [`CodecError::NonFinite`] for
     /// the centre.
     pub fn new(scheme: &Scheme<'_>) -> Result<Self, CodecError> {
         let Scheme { bits, pairing, rotary, seed, radius, meta, .. } = *scheme;
         let dim = 2 * bits.len();
-        if bits.is_empty() {
-            return Err(CodecError::Shape { input: Input::Schedule, got: 0, want: 1 });
-        }
-        if let Some(pair) = bits.iter().position(|b| !(1..=codebook::MAX_BITS).contains(b)) {
-            return Err(CodecError::Width { pair, bits: bits[pair], most: codebook::MAX_BITS });
-        }
-        if rotary > dim || !rotary.is_multiple_of(2) {
-            return Err(CodecError::Shape { input: Input::Parameters, got: rotary, want: dim });
-        }
         let balance = scheme.balance.map_or_else(|| vec![1.0; dim], <[f64]>::to_vec);
         let centre = scheme.centre.map_or_else(|| vec![0.0; dim], <[f64]>::to_vec);
         sized(Input::Balance, balance.len(), dim)?;
@@ -132,18 +119,11 @@ impl BlockGtq {
             return Err(CodecError::NotPositive { input: Input::Balance, channel });
         }
         finite(Input::KeyCentre, &centre, dim)?;
-        let group = |width: u8| {
-            let pairs = (0..bits.len()).filter(|pair| bits[*pair] == width);
-            let channels: Vec<usize> = pairs.flat_map(|pair| pairing.channels(rotary, pair)).collect();
-            let rotation = Rotation::new(channels.len(), hash64(&[seed, u64::from(width)]));
-            (!channels.is_empty()).then(|| Group {
-                bits: width,
-                book: Book::lloyd_max(channels.len(), width),
-                channels,
-                rotation,
-            })
+        let (most, book) = match scheme.levels {
+            Levels::LloydMax => (codebook::MAX_BITS, lloyd_max as fn(usize, u8) -> Arc<Book>),
+            Levels::Bytes => (TURBO_BITS, Book::bytes as fn(usize, u8) -> Arc<Book>),
         };
-        let groups = (1..=codebook::MAX_BITS).filter_map(group).collect();
+        let groups = groups(bits, pairing, rotary, seed, most, book)?;
         Ok(Self { dim, groups, balance, centre, radius, meta })
     }
 
@@ -210,7 +190,7 @@ pub fn decode(codec: &BlockGtq, block: &[Part]) -> Result<Vec<f64>, CodecError> 
     let mut keys = vec![0.0; n * codec.dim];
     for (group, part) in codec.groups.iter().zip(block) {
         for (row, key) in keys.chunks_exact_mut(codec.dim).enumerate() {
-            let mut y = group.turned(part, row)?;
+            let mut y = part.turned(group, row)?;
             group.rotation.turn_back(&mut y);
             for (c, y) in group.channels.iter().zip(y) {
                 key[*c] = y / codec.balance[*c] + codec.centre[*c];
@@ -233,7 +213,7 @@ pub fn score(codec: &BlockGtq, block: &[Part], q: &[f64], scale: f64) -> Result<
         let mut q = group.take(&folded);
         group.rotation.turn(&mut q);
         for (row, z) in logits.iter_mut().enumerate() {
-            *z += scale * dot(&group.turned(part, row)?, &q);
+            *z += scale * dot(&part.turned(group, row)?, &q);
         }
     }
     Ok(logits)

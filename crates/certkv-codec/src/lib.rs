@@ -14,6 +14,7 @@ pub mod channel8;
 pub mod codebook;
 pub mod decode;
 pub mod fp8;
+pub mod groups;
 pub mod gtq;
 pub mod identity;
 pub mod logit;
@@ -30,8 +31,10 @@ mod error;
 mod numeric;
 mod page_scale;
 mod planes;
+mod words;
 
 pub use error::{CodecError, Input};
+pub use groups::KeyGroups;
 pub use metric::KeyMetric;
 pub use page_scale::FixedScales;
 pub use record::Encoder;

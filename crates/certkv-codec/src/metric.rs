@@ -3,12 +3,15 @@
 //!
 //! Numbers are borrowed from whoever keeps the calibration; nothing here is ever copied per block.
 use crate::error::{CodecError, Input, sized};
+use crate::groups::KeyGroups;
+use certkv_core::{KeyFormat, RecordLayout};
 
-/// Centre and balance scale of the keys of one head.
-#[derive(Debug, Clone, Copy, PartialEq)]
+/// Centre and balance scale of the keys of one head, and their groups where they have several.
+#[derive(Debug, Clone, Copy)]
 pub struct KeyMetric<'a> {
     centre: &'a [f32],
     balance: &'a [f32],
+    groups: Option<&'a KeyGroups>,
 }
 
 impl<'a> KeyMetric<'a> {
@@ -24,7 +27,34 @@ impl<'a> KeyMetric<'a> {
         }
         match balance.iter().position(|s| !(*s > 0.0 && s.is_finite() && s.recip().is_finite())) {
             Some(channel) => Err(CodecError::NotPositive { input: Input::Balance, channel }),
-            None => Ok(Self { centre, balance }),
+            None => Ok(Self { centre, balance, groups: None }),
+        }
+    }
+
+    /// The same for keys of unlike widths (2.19c).
+    ///
+    /// # Errors
+    /// [`CodecError::Shape`] for groups of another head.
+    pub fn grouped(self, groups: &'a KeyGroups) -> Result<Self, CodecError> {
+        sized(Input::Schedule, groups.channels(), self.dim())?;
+        Ok(Self { groups: Some(groups), ..self })
+    }
+
+    /// Groups of keys of unlike widths.
+    pub const fn groups(&self) -> Option<&'a KeyGroups> {
+        self.groups
+    }
+
+    /// Refuses records of other heads, and groups where codes have none or the other way round.
+    ///
+    /// # Errors
+    /// [`CodecError::Shape`], [`CodecError::Metric`].
+    pub fn check(&self, layout: &RecordLayout) -> Result<(), CodecError> {
+        sized(Input::KeyCentre, self.dim(), layout.dim)?;
+        match (layout.format.key, self.groups) {
+            (KeyFormat::Gtq { .. }, None) => Err(CodecError::Metric { needed: true }),
+            (_, Some(groups)) => groups.check(layout),
+            (_, None) => Ok(()),
         }
     }
 

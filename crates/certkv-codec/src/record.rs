@@ -7,6 +7,7 @@
 //! in ([`crate::metric`]), as (4.4) and (4.9) want it.
 use crate::annotate::{Spectral, publish};
 use crate::error::{CodecError, Input, consistent, sized};
+use crate::groups::KeyGroups;
 use crate::metric::KeyMetric;
 use crate::numeric::{divisor, sum_square_differences, sum_squares};
 use crate::page_scale::FixedScales;
@@ -15,11 +16,11 @@ use crate::refine::{Residuals, inverse};
 use crate::rotation::{self, Rotation};
 use crate::token_sym::{Mode, Sharing, Spec};
 use crate::turboquant::{Book, round_radius};
+use crate::words::{widen, write_scales, write_words};
 use crate::{affine, channel8, identity, page_scale, token_sym, turboquant};
 use certkv_core::{
     Dtype, ErrorSummary, KeyFormat, RecordLayout, RefinedSummary, ValueFormat, planted, summary::SUMMARY_BYTES,
 };
-use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 use std::sync::Arc;
 
 /// Encoder of records of one layout. Owns every buffer that coding needs: [`Encoder::encode`] allocates nothing.
@@ -97,7 +98,7 @@ impl Encoder {
         let (n, dim) = if valid.is_ok() { (layout.tokens(), layout.dim) } else { (0, 0) };
         let count = n * dim;
         let (key_groups, value_groups) = match valid {
-            Ok(()) => (dim / layout.format.key.group(dim), dim / layout.format.value.group(dim)),
+            Ok(()) => (layout.format.key.scales(dim, n), dim / layout.format.value.group(dim)),
             Err(_) => (0, 0),
         };
         let key_scales = match layout.format.key {
@@ -191,7 +192,8 @@ impl Encoder {
         if metric.is_some() != needed {
             return Err(CodecError::Metric { needed });
         }
-        metric.map_or(Ok(()), |m| sized(Input::KeyCentre, m.dim(), self.layout.dim))?;
+        metric.map_or(Ok(()), |m| m.check(&self.layout))?;
+        let groups = metric.and_then(|m| m.groups());
         let (dim, store) = (self.layout.dim, self.layout.store);
         widen(keys, store, &mut self.single, &mut self.keys);
         widen(values, store, &mut self.single, &mut self.values);
@@ -201,14 +203,18 @@ impl Encoder {
         if let Some(metric) = metric {
             self.keys.chunks_exact_mut(dim).for_each(|key| metric.fold(key));
         }
+        if let Some(groups) = groups {
+            // Offsets are those of other formats: room for a row.
+            self.keys.chunks_exact_mut(dim).for_each(|key| groups.turn(key, &mut self.key_offsets));
+        }
         self.turn();
         // Every scale first: whatever can fail has failed before the first byte is written.
-        self.scale_keys()?;
+        self.scale_keys(groups)?;
         self.scale_values()?;
 
         out.fill(0);
         // Both sides leave their errors in one buffer: a side is refined before the next is coded.
-        let key = self.write_keys(keys, out);
+        let key = self.write_keys(groups, keys, out);
         let refined_key = self.refine_keys(out);
         let value = self.write_values(values, out);
         let mut value_norm = self.value_norm();
@@ -224,7 +230,7 @@ impl Encoder {
         let summary = ErrorSummary {
             kappa: publish(key.spectral),
             eps: publish(key.largest),
-            key_mag: publish(self.key_magnitude()),
+            key_mag: publish(self.key_magnitude(groups)),
             key_norm: publish(key_norm),
             eta: publish(value.largest),
             sop: publish(value.spectral),
@@ -268,7 +274,7 @@ impl Encoder {
         }
     }
 
-    fn scale_keys(&mut self) -> Result<(), CodecError> {
+    fn scale_keys(&mut self, groups: Option<&KeyGroups>) -> Result<(), CodecError> {
         let dim = self.layout.dim;
         match self.layout.format.key {
             KeyFormat::F16 | KeyFormat::Bf16 => Ok(()),
@@ -288,6 +294,12 @@ impl Encoder {
             KeyFormat::Turbo { .. } => {
                 let Some(book) = self.turbo.as_ref().and_then(|t| t.keys.as_ref()) else { return Ok(()) };
                 fit(book, &self.keys, dim, Input::Keys, &mut self.key_codes, &mut self.key_scales)
+            }
+            KeyFormat::Gtq { .. } => {
+                let Some(groups) = groups else { return Err(CodecError::Metric { needed: true }) };
+                let rows = self.keys.chunks_exact(dim).zip(self.key_codes.chunks_exact_mut(dim));
+                let radii = self.key_scales.chunks_exact_mut(self.layout.key_slots());
+                rows.zip(radii).enumerate().try_for_each(|(row, ((y, codes), r))| groups.fit(y, row, codes, r))
             }
             KeyFormat::Page { code, .. } => {
                 let spec = page_scale::Spec { code, group: self.layout.format.key.group(dim) };
@@ -317,7 +329,7 @@ impl Encoder {
         Ok(())
     }
 
-    fn write_keys(&mut self, words: &[u16], out: &mut [u8]) -> Errors {
+    fn write_keys(&mut self, groups: Option<&KeyGroups>, words: &[u16], out: &mut [u8]) -> Errors {
         let (l, dim) = (&self.layout, self.layout.dim);
         let rows = self.keys.chunks_exact(dim).zip(self.key_codes.chunks_exact_mut(dim));
         let rows = rows.zip(self.errors.chunks_exact_mut(dim)).enumerate();
@@ -360,6 +372,17 @@ impl Encoder {
                 write_scales(self.key_scales.iter(), Dtype::F16, &mut out[l.key_scales.clone()]);
                 self.divisors.fill(1.0);
             }
+            KeyFormat::Gtq { .. } => {
+                let (Some(groups), slots) = (groups, l.key_slots()) else { return Errors::default() };
+                for ((token, ((key, codes), errors)), radii) in rows.zip(self.key_scales.chunks_exact(slots)) {
+                    groups.errors(key, codes, radii, errors);
+                    groups.place(codes, token, l.tokens(), &mut self.staged);
+                }
+                for (g, section) in out[l.key_scales.clone()].chunks_exact_mut(l.tokens() * 2).enumerate() {
+                    write_scales(self.key_scales.iter().skip(g).step_by(slots), Dtype::F16, section);
+                }
+                self.divisors.fill(1.0);
+            }
             KeyFormat::Page { code, .. } => {
                 let spec = page_scale::Spec { code, group: l.format.key.group(dim) };
                 for (token, ((key, codes), errors)) in rows {
@@ -374,8 +397,11 @@ impl Encoder {
                 }
             }
         }
-        write_planes(&self.staged, l.format.key.bits(), &mut out[l.key_codes.clone()]);
-        let turned = matches!(l.format.key, KeyFormat::Turbo { .. });
+        match groups {
+            Some(groups) => groups.write(&self.staged, l.tokens(), &mut out[l.key_codes.clone()]),
+            None => write_planes(&self.staged, l.format.key.bits(), &mut out[l.key_codes.clone()]),
+        }
+        let turned = l.format.key.is_rotated();
         let errors = self.measure();
         if turned { errors.turned(largest(&self.keys, dim), self.layout.tokens()) } else { errors }
     }
@@ -498,7 +524,7 @@ impl Encoder {
     }
 
     /// `||x||` with `x_c` the largest magnitude that enters channel `c`'s products, for (4.12).
-    fn key_magnitude(&mut self) -> f64 {
+    fn key_magnitude(&mut self, groups: Option<&KeyGroups>) -> f64 {
         let dim = self.layout.dim;
         match self.layout.format.key {
             KeyFormat::F16 | KeyFormat::Bf16 => {
@@ -517,6 +543,7 @@ impl Encoder {
                 let most = self.key_scales.iter().fold(0.0f64, |m, s| s.max(m));
                 turboquant::last_level(bits) * most * (dim as f64).sqrt()
             }
+            KeyFormat::Gtq { .. } => groups.map_or(0.0, |g| g.magnitude(&self.key_scales, self.layout.key_slots())),
             KeyFormat::Page { code, .. } => {
                 page_scale::Spec { code, group: self.layout.format.key.group(dim) }.magnitude(&self.key_scales)
             }
@@ -559,28 +586,4 @@ fn largest(side: &[f64], dim: usize) -> f64 {
 
 fn largest_difference(x: &[f64], centre: &[f64], dim: usize) -> f64 {
     x.chunks_exact(dim).map(|row| sum_square_differences(row, centre)).fold(0.0, f64::max).sqrt()
-}
-
-/// Numbers of 16-bit patterns, exactly.
-fn widen(words: &[u16], store: Dtype, single: &mut [f32], out: &mut [f64]) {
-    match store {
-        Dtype::Bf16 => single.iter_mut().zip(words).for_each(|(x, w)| *x = f32::from_bits(u32::from(*w) << 16)),
-        _ => words.reinterpret_cast::<half::f16>().convert_to_f32_slice(single),
-    }
-    out.iter_mut().zip(single.iter()).for_each(|(y, x)| *y = f64::from(*x));
-}
-
-fn write_words(words: &[u16], section: &mut [u8]) {
-    section.as_chunks_mut::<2>().0.iter_mut().zip(words).for_each(|(bytes, w)| *bytes = w.to_le_bytes());
-}
-
-/// Writes numbers that are already values of `meta`, little-endian.
-fn write_scales<'a>(scales: impl Iterator<Item = &'a f64>, meta: Dtype, section: &mut [u8]) {
-    for (bytes, s) in section.chunks_exact_mut(meta.bytes()).zip(scales) {
-        match meta {
-            Dtype::F16 => bytes.copy_from_slice(&half::f16::from_f64(*s).to_le_bytes()),
-            Dtype::Bf16 => bytes.copy_from_slice(&half::bf16::from_f64(*s).to_le_bytes()),
-            Dtype::F32 => bytes.copy_from_slice(&(*s as f32).to_le_bytes()),
-        }
-    }
 }

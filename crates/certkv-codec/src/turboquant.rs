@@ -10,7 +10,6 @@ use crate::numeric::{divisor, dot, sum_squares};
 use crate::rotation::{self, Rotation};
 use certkv_core::{
     Dtype, TURBO_BITS,
-    geometry::HEAD_DIMS,
     round::{Fp, nearest},
 };
 use std::sync::{Arc, OnceLock};
@@ -194,12 +193,12 @@ impl Book {
         Self { thresholds: codebook::thresholds(&levels), levels, codes }
     }
 
-    /// `C_{n,b}` in steps of a 63rd or 127th of its last level, rounded to whole ones, (2.17b). Those of head sizes are computed once
-    /// per process: a millisecond or two at 6 bits.
+    /// `C_{n,b}` in steps of a 63rd or 127th of its last level, rounded to whole ones, (2.17b). Those of heads and of groups of whole
+    /// tiles are computed once per process: a millisecond or two at 6 bits.
     pub(crate) fn bytes(n: usize, bits: u8) -> Arc<Self> {
-        type Books = [[OnceLock<Arc<Book>>; TURBO_BITS as usize]; HEAD_DIMS.len()];
-        static BOOKS: Books = [const { [const { OnceLock::new() }; TURBO_BITS as usize] }; HEAD_DIMS.len()];
-        let row = HEAD_DIMS.iter().position(|d| *d == n).and_then(|i| BOOKS.get(i));
+        type Books = [[OnceLock<Arc<Book>>; TURBO_BITS as usize]; 16];
+        static BOOKS: Books = [const { [const { OnceLock::new() }; TURBO_BITS as usize] }; 16];
+        let row = (n / 16).checked_sub(1).filter(|_| n.is_multiple_of(16)).and_then(|i| BOOKS.get(i));
         match row.and_then(|row| row.get(usize::from(bits).wrapping_sub(1))) {
             Some(slot) => slot.get_or_init(|| Arc::new(Self::new_bytes(n, bits))).clone(),
             None => Arc::new(Self::new_bytes(n, bits)),

@@ -44,6 +44,7 @@ fn reference_keys(l: &RecordLayout, keys: &[f64]) -> (Vec<f64>, Vec<f64>, Option
                 rows.flat_map(|(c, r)| c.iter().map(|c| b.levels[usize::from(*c)] * r).collect::<Vec<_>>()).collect();
             (b.decode(), by_channel(&turned), None)
         }
+        KeyFormat::Gtq { .. } => unreachable!("such keys need a schedule: grouped.rs"),
         KeyFormat::Page { code, .. } => {
             let decoded = reference_page(keys, dim, code, l.format.key.group(dim));
             let x = by_channel(&decoded);

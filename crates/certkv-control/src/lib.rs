@@ -27,6 +27,7 @@ pub mod score;
 pub mod seed000;
 pub mod smartkv;
 pub mod spherical;
+pub mod tiles;
 pub mod values;
 
 pub use allocate::{Allocation, Allocator, Choices};
@@ -41,3 +42,4 @@ pub use group_cover::{Gains, GroupCover};
 pub use policy::{Policy, PolicyError};
 pub use retention::Retention;
 pub use score::{Energies, Score};
+pub use tiles::allocate_tiles;

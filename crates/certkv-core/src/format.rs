@@ -3,13 +3,15 @@
 //! A format is written `KEY-VALUE-bBLOCK`, for example `k8-v4g32-b32`, or `KEY-VALUE-bBLOCK-rK.V` with residuals:
 //! - keys: `f16`, `bf16`, `k8` (8 bits per channel and block, f16 scales; `k8f32`, `k8bf16` for other scale types),
 //!   `t4`, `t8` .. (symmetric per token and head, f16 scales; `t4g32` with one scale per 32 channels), `tq4` (TurboQuant:
-//!   rotated, 1 to 6 bits, one f16 radius per token), `ctq4` (the same, centred and balanced by a calibration), `p8`, `p4g32`
+//!   rotated, 1 to 6 bits, one f16 radius per token), `ctq4` (the same, centred and balanced by a calibration), `gtq3` or
+//!   `gtq2.5` (Block-GTQ: 3 or 2.5 bits per channel in the mean, widths of 1 to 6 bits by a calibration), `p8`, `p4g32`
 //!   (symmetric, one f16 scale per block and head, or 32 channels of it; 2 to 8 bits), `e4m3`, `e5m2g64` (8-bit floating point,
 //!   scales likewise);
 //! - values: `f16`, `bf16`, `v4g32` (4 bits, one f16 scale and offset per token and 32 channels; 2 to 8 bits), `tq4`, and those
 //!   with one scale per block, as keys have them;
 //! - block: 16, 32 or 64 tokens;
 //! - residuals: `r5.4` for 5 bits beside each key code and 4 beside each value code, math.md (2.23).
+use crate::tiles::{HalfBits, gtq_tile, widths};
 use crate::{Dtype, PageCode};
 use core::{fmt, str::FromStr};
 
@@ -39,6 +41,12 @@ pub enum KeyFormat {
         bits: u8,
         /// Keys are coded around the centre and in the balanced metric of a calibration, math.md (2.19a): `ctq4`.
         calibrated: bool,
+    },
+    /// Block-GTQ, math.md (2.19c): pairs of channels of unlike width, chosen by a calibration for each head and centred and
+    /// balanced by it; pairs of one width are a TurboQuant vector with an f16 radius per token: `gtq3`, `gtq2.5`.
+    Gtq {
+        /// Half bits per channel, in the mean of a head: 2 to twice [`TURBO_BITS`].
+        halves: u8,
     },
     /// One f16 scale per block and `group` channels, math.md (2.9a). `group = 0` means the whole head.
     Page {
@@ -122,6 +130,14 @@ pub enum FormatError {
     Bits(u8),
     /// Bits per TurboQuant code outside 1 to [`TURBO_BITS`].
     TurboBits(u8),
+    /// Bits per Block-GTQ channel in the mean, as half bits: not from 1 to [`TURBO_BITS`], or no whole number in all for the tiles of a
+    /// head.
+    GtqBits {
+        /// Half bits per channel.
+        halves: u8,
+        /// Tiles of one width that a head has.
+        tiles: usize,
+    },
     /// The group does not divide the head, or is not a multiple of 16 channels.
     Group {
         /// Channels per scale.
@@ -155,6 +171,12 @@ impl fmt::Display for FormatError {
             Self::Syntax(s) => write!(f, "format: `{s}` is not understood; write for example `k8-v4g32-b32`"),
             Self::Bits(b) => write!(f, "format: {b} bits per code; must be 2 to 8"),
             Self::TurboBits(b) => write!(f, "format: {b} bits per TurboQuant code; must be 1 to {TURBO_BITS}"),
+            Self::GtqBits { halves, tiles } => write!(
+                f,
+                "format: {} bits per channel of gtq keys; must be 1 to {TURBO_BITS} in halves, and a whole number of bits for the \
+                 {tiles} tiles of a head together",
+                HalfBits(*halves)
+            ),
             Self::Group { group, head_dim } => {
                 write!(
                     f,
@@ -174,13 +196,31 @@ impl fmt::Display for FormatError {
 impl std::error::Error for FormatError {}
 
 impl KeyFormat {
-    /// Bits of one code; 16 for the uncoded types.
+    /// Bits of one code; 16 for the uncoded types, the mean rounded up for codes of unlike widths.
     pub const fn bits(self) -> usize {
         match self {
             Self::F16 | Self::Bf16 => 16,
             Self::Channel8 { .. } => 8,
             Self::Token { bits, .. } | Self::Turbo { bits, .. } => bits as usize,
             Self::Page { code, .. } => code.bits() as usize,
+            Self::Gtq { halves } => halves.div_ceil(2) as usize,
+        }
+    }
+
+    /// Bytes of `count` codes, a multiple of 16 and of whole heads.
+    pub const fn code_bytes(self, count: usize) -> usize {
+        match self {
+            Self::Gtq { halves } => count * halves as usize / 16,
+            _ => count * self.bits() / 8,
+        }
+    }
+
+    /// Scales of one token in a head of `head_dim` channels and blocks of `block` tokens, of formats that have scales per token. Of
+    /// Block-GTQ, radii of as many widths as a head can have at once.
+    pub const fn scales(self, head_dim: usize, block: usize) -> usize {
+        match self {
+            Self::Gtq { halves } => widths(halves as usize, head_dim / gtq_tile(block)),
+            _ => head_dim / self.group(head_dim),
         }
     }
 
@@ -196,14 +236,19 @@ impl KeyFormat {
 
     /// True if codes mean something only together with a calibration.
     pub const fn is_calibrated(self) -> bool {
-        matches!(self, Self::Turbo { calibrated: true, .. })
+        matches!(self, Self::Turbo { calibrated: true, .. } | Self::Gtq { .. })
+    }
+
+    /// True for TurboQuant vectors, one or several to a head.
+    pub const fn is_rotated(self) -> bool {
+        matches!(self, Self::Turbo { .. } | Self::Gtq { .. })
     }
 
     /// Channels that share a scale in a head of `head_dim` channels (1 for a scale per channel).
     pub const fn group(self, head_dim: usize) -> usize {
         match self {
             Self::Token { group: 0, .. } | Self::Page { group: 0, .. } => head_dim,
-            Self::Turbo { .. } | Self::F16 | Self::Bf16 => head_dim,
+            Self::Turbo { .. } | Self::Gtq { .. } | Self::F16 | Self::Bf16 => head_dim,
             Self::Token { group, .. } | Self::Page { group, .. } => group as usize,
             Self::Channel8 { .. } => 1,
         }
@@ -274,6 +319,13 @@ impl Format {
             KeyFormat::Token { bits, .. } if !(2..=8).contains(&bits) => return Err(FormatError::Bits(bits)),
             KeyFormat::Token { .. } => group_fits(self.key.group(head_dim))?,
             KeyFormat::Turbo { bits, .. } => turbo_fits(bits)?,
+            KeyFormat::Gtq { halves } => {
+                let tiles = head_dim / gtq_tile(self.block);
+                let (bits, whole) = (2..=2 * TURBO_BITS, (usize::from(halves) * tiles).is_multiple_of(2));
+                if !(bits.contains(&halves) && whole) {
+                    return Err(FormatError::GtqBits { halves, tiles });
+                }
+            }
             KeyFormat::Page { code, .. } => page_fits(code, self.key.group(head_dim))?,
         }
         match self.value {
@@ -305,6 +357,7 @@ impl fmt::Display for KeyFormat {
             Self::Token { bits, group } => write!(f, "t{bits}g{group}"),
             Self::Turbo { bits, calibrated: false } => write!(f, "tq{bits}"),
             Self::Turbo { bits, calibrated: true } => write!(f, "ctq{bits}"),
+            Self::Gtq { halves } => write!(f, "gtq{}", HalfBits(halves)),
             Self::Page { code, group } => code.write(group, f),
         }
     }
@@ -350,6 +403,7 @@ impl FromStr for KeyFormat {
             "k8bf16" => Self::Channel8 { meta: Dtype::Bf16 },
             _ if s.starts_with("tq") => Self::Turbo { bits: number(&s[2..])?, calibrated: false },
             _ if s.starts_with("ctq") => Self::Turbo { bits: number(&s[3..])?, calibrated: true },
+            _ if s.starts_with("gtq") => Self::Gtq { halves: s[3..].parse::<HalfBits>()?.0 },
             _ if let Some(page) = PageCode::parse(s) => {
                 let (code, group) = page?;
                 Self::Page { code, group }
@@ -426,6 +480,8 @@ mod tests {
             "t8g32-f16-b16",
             "tq4-tq3-b64",
             "ctq4-v4g64-b64",
+            "gtq3-tq3-b64",
+            "gtq2.5-v4g64-b32",
             "e4m3-e5m2g64-b64",
             "p8g32-p4-b16",
             "f16-f16-b32",
@@ -482,6 +538,12 @@ mod tests {
             "ctq-tq4-b64",
             "tq4-ctq4-b64",
             "ct4-v4g32-b64",
+            "gtq-tq4-b64",
+            "gtq2.25-tq4-b64",
+            "gtq.5-tq4-b64",
+            "gtq2.-tq4-b64",
+            "gtq200-tq4-b64",
+            "tq4-gtq4-b64",
             "p-p8-b64",
             "p12-p8-b64",
             "e4m3x-p8-b64",
@@ -500,6 +562,14 @@ mod tests {
         for (s, bits) in [("tq7-tq4-b64", 7), ("tq4-tq0-b64", 0), ("ctq7-tq4-b64", 7), ("ctq0-tq4-b64", 0)] {
             let f: Format = s.parse().unwrap();
             assert_eq!(f.validated(128, Dtype::F16), Err(FormatError::TurboBits(bits)));
+        }
+        for (s, halves, dim, tiles) in
+            [("gtq0.5-tq4-b64", 1, 128, 8), ("gtq6.5-tq4-b64", 13, 128, 8), ("gtq2.5-tq4-b16", 5, 96, 3)]
+        {
+            let f: Format = s.parse().unwrap();
+            let refused = f.validated(dim, Dtype::F16).unwrap_err();
+            assert_eq!(refused, FormatError::GtqBits { halves, tiles });
+            assert!(refused.to_string().contains(&s[3..6]), "{refused}");
         }
         for (s, bits) in [("p1-p8-b64", 1), ("p8-p9-b64", 9), ("p0g32-e4m3-b64", 0)] {
             let f: Format = s.parse().unwrap();

@@ -19,9 +19,14 @@
 //! **Residuals**, math.md (2.23): `r + 2^(bits-1)` for every element, in the element order and the bit planes of the codes of
 //! their side.
 //!
+//! **Block-GTQ.** Keys are in the order of (2.18), and each group of one width has codes of its own, element order and bit planes as if
+//! its channels were the head; groups follow each other. A tile of [`crate::tiles::gtq_tile`] channels, of which a group is a
+//! multiple, fills whole lines of every plane.
+//!
 //! **Scales.** Per-channel keys: `sigma[d]`, then `z[d]`, in the format's metadata type. Per-token keys:
 //! `scale[group][token]`, f16. Values: `sigma[group][token]`, then `z[group][token]`, f16. TurboQuant, either side:
-//! `radius[token]`, f16. One scale per block, either side: `scale[group]`, f16.
+//! `radius[token]`, f16; Block-GTQ keys `radius[group][token]`, those of groups that a head lacks 0. One scale per block, either
+//! side: `scale[group]`, f16.
 use crate::summary::{REFINED_SUMMARY_BYTES, SUMMARY_BYTES};
 use crate::{Dtype, Format, Geometry, KeyFormat, ValueFormat};
 use core::ops::Range;
@@ -111,8 +116,8 @@ pub struct RecordLayout {
     pub store: Dtype,
     /// Key codes (bit planes), or the 16-bit keys themselves.
     pub key_codes: Range<usize>,
-    /// Key scales: `sigma[d], z[d]` per channel, or `scale[group][token]`, or `radius[token]`, or `scale[group]`; empty for uncoded
-    /// keys.
+    /// Key scales: `sigma[d], z[d]` per channel, or `scale[group][token]`, or `radius[group][token]`, or `scale[group]`; empty for
+    /// uncoded keys.
     pub key_scales: Range<usize>,
     /// Value codes (bit planes), or the 16-bit values themselves.
     pub value_codes: Range<usize>,
@@ -143,7 +148,9 @@ impl RecordLayout {
         let key_scales = match format.key {
             KeyFormat::F16 | KeyFormat::Bf16 => 0,
             KeyFormat::Channel8 { meta } => 2 * dim * meta.bytes(),
-            KeyFormat::Token { .. } | KeyFormat::Turbo { .. } => tokens * (dim / format.key.group(dim)) * 2,
+            KeyFormat::Token { .. } | KeyFormat::Turbo { .. } | KeyFormat::Gtq { .. } => {
+                2 * tokens * format.key.scales(dim, tokens)
+            }
             KeyFormat::Page { .. } => dim / format.key.group(dim) * 2,
         };
         let value_scales = match format.value {
@@ -158,7 +165,7 @@ impl RecordLayout {
             at = align(range.end);
             range
         };
-        let key_codes = section(count * format.key.bits() / 8);
+        let key_codes = section(format.key.code_bytes(count));
         let key_scales = section(key_scales);
         let value_codes = section(count * format.value.bits() / 8);
         let value_scales = section(value_scales);
@@ -197,6 +204,11 @@ impl RecordLayout {
         2 * self.format.block * self.dim
     }
 
+    /// Scales of one token among the key scales, of formats that have scales per token.
+    pub const fn key_slots(&self) -> usize {
+        self.format.key.scales(self.dim, self.format.block)
+    }
+
     /// Bytes the pass reads for the key side from the record: codes and scales.
     pub fn key_bytes(&self) -> usize {
         self.key_codes.len() + self.key_scales.len()
@@ -233,6 +245,9 @@ mod tests {
                 "f16-f16-b64",
                 "t5g32-v7g16-b16",
                 "tq3-tq5-b32",
+                "gtq3-tq5-b32",
+                "gtq2-v4g32-b16",
+                "gtq5.5-tq3-b64",
                 "e4m3-p4g32-b16",
                 "p3g16-e5m2g32-b64",
                 "k8-v4g32-b64-r5.4",
@@ -248,7 +263,8 @@ mod tests {
                     end = r.end;
                 }
                 assert!(l.bytes >= end && l.bytes - end < ALIGN && l.bytes.is_multiple_of(ALIGN));
-                assert!(l.bytes as f64 <= l.net_bytes() as f64 * 1.01 + ALIGN as f64);
+                // Summary and scales of a block, at most, have lines that they do not fill.
+                assert!(l.bytes as f64 <= l.net_bytes() as f64 * 1.01 + 3.0 * ALIGN as f64, "{text} {dim}");
             }
         }
     }
@@ -263,6 +279,11 @@ mod tests {
         // A byte a channel, and of scales and summaries less than two bytes a token.
         assert!(layout("e4m3-e4m3-b64", 128).bytes <= 259 * 64);
         assert!(layout("tq4-tq4-b64", 128).bytes <= 136 * 64 && layout("tq3-tq3-b64", 128).bytes <= 104 * 64);
+        // Block-GTQ: radii of six widths at 3 bits, of four at 2.
+        assert_eq!(layout("gtq3-tq3-b64", 128).net_bytes(), (48 + 12 + 50) * 64 + 32);
+        assert_eq!(layout("gtq2-tq2-b64", 128).net_bytes(), (32 + 8 + 34) * 64 + 32);
+        assert_eq!(layout("gtq2.5-tq2-b64", 128).net_bytes(), (40 + 10 + 34) * 64 + 32);
+        assert!(layout("gtq3-tq3-b64", 128).bytes <= 112 * 64);
     }
 
     #[test]

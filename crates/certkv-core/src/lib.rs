@@ -20,6 +20,7 @@ pub mod plant;
 pub mod round;
 pub mod summary;
 pub mod sync;
+pub mod tiles;
 pub mod trace;
 
 pub use budget::{BudgetExceeded, Class, Ledger};

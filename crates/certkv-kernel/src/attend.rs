@@ -1,22 +1,21 @@
 //! The pass: one look at every block, all heads of the group at once, output and masses together (math.md 5.3, 6.6).
 use crate::ahead::{Ahead, Sides};
-use crate::arch::generic::keys::digits_of;
 use crate::arch::{Arch, Ops};
 use crate::block::{Block, BlockSource, Rows, Side, Tail};
 use crate::certify::{Certificate, certify};
 use crate::error::KernelError;
 use crate::folded::Folded;
-use crate::line::{Line, fill, lines};
-use crate::magnitude::{largest_f16, norm, row_norm, square};
+use crate::line::{Line, lines};
+use crate::magnitude::{largest_f16, norm, row_norm};
 use crate::masses::{Bounds, Entry, Masses, MassesMut};
 use crate::page_scale::PageScratch;
 use crate::partial::Partial;
+use crate::parts::Parts;
 use crate::query::{Digits, HEADS, KeyCodes, Scaling, Shape, Softmax, ValueCodes, ValueScratch, X_STRIDE};
 use crate::slack::{Slack, gamma, inflate, logit_chain};
 use crate::stage::Stage;
-use crate::turbo::Turbo;
-use certkv_codec::KeyMetric;
-use certkv_core::{Dtype, ErrorSummary, Geometry, KeyFormat, PageCode, RecordLayout, ValueFormat};
+use crate::turbo::{Turbo, most_roundings};
+use certkv_core::{Dtype, ErrorSummary, Geometry, KeyFormat, RecordLayout, ValueFormat};
 use core::ops::Range;
 use std::sync::Arc;
 
@@ -50,6 +49,8 @@ pub struct Workspace {
     pub(crate) reach: [f32; HEADS],
     /// What the queries are to calibrated keys.
     pub(crate) folded: Folded,
+    /// Groups of the keys, where they have several.
+    pub(crate) parts: Parts,
     /// Upper bound of the norm of the value centre.
     pub(crate) centre: f32,
     pub(crate) digits: Digits,
@@ -74,6 +75,7 @@ impl Workspace {
             q: lines(HEADS * 16),
             reach: [0.0; HEADS],
             folded: Folded::new(),
+            parts: Parts::new(),
             centre: 0.0,
             digits: Digits::new(),
             x: lines(HEADS * X_STRIDE),
@@ -99,7 +101,11 @@ impl Kernel {
         let shape = Shape { heads: geometry.group(), dim: layout.dim, tokens: layout.tokens() };
         let turbo = Turbo::new(layout).map(Arc::new);
         // A rotated query is off by so many roundings of its norm, and a logit by that times the norm of the key.
-        let turns = turbo.as_ref().filter(|t| t.keys.is_some()).map_or(0, |t| t.rotation.roundings());
+        let turns = match layout.format.key {
+            KeyFormat::Turbo { .. } => turbo.as_ref().map_or(0, |t| t.rotation.roundings()),
+            KeyFormat::Gtq { .. } => most_roundings(shape.dim),
+            _ => 0,
+        };
         // One more by which a query is divided (4.12a).
         let turns = turns + usize::from(layout.format.key.is_calibrated());
         let rounding = gamma(logit_chain(shape.dim) + turns);
@@ -215,53 +221,6 @@ impl Kernel {
         Ok(())
     }
 
-    /// Copies and checks the queries, and makes what does not depend on the block. Of a calibrated format without `metric`
-    /// nothing can be scored but rows.
-    pub(crate) fn load_query(
-        &self,
-        queries: &[f32],
-        metric: Option<KeyMetric<'_>>,
-        work: &mut Workspace,
-    ) -> Result<(), KernelError> {
-        let Shape { heads, dim, .. } = self.shape;
-        if queries.len() != heads * dim {
-            return Err(KernelError::Length { argument: "queries", expected: heads * dim, given: queries.len() });
-        }
-        for (h, q) in queries.chunks_exact(dim).enumerate() {
-            if q.iter().any(|x| !x.is_finite()) {
-                return Err(KernelError::NonFiniteQuery { head: h });
-            }
-            work.reach[h] = inflate(f64::from(self.scale) * square(q).sqrt());
-        }
-        fill(&mut work.q, queries);
-        let calibrated = self.layout.format.key.is_calibrated();
-        work.folded.clear();
-        if let Some(metric) = metric.filter(|m| calibrated && m.dim() == dim) {
-            work.folded.fold(queries, &metric, self.scale);
-        }
-        if calibrated && !work.folded.ready {
-            return Ok(());
-        }
-        if self.layout.format.key.page().is_some_and(PageCode::is_float) {
-            self.load_float_query(work);
-        } else if self.scales_after_products() {
-            let (n, group) = (dim / 16, self.layout.format.key.group(dim));
-            let mut turned = [Line::ZERO; 16];
-            for h in 0..heads {
-                let from = if calibrated { &work.folded.q } else { &work.q };
-                let mut q = &from[h * n..(h + 1) * n];
-                if let Some(turbo) = self.turbo.as_ref().filter(|t| t.keys.is_some()) {
-                    turbo.turn(q, &mut turned);
-                    q = &turned[..n];
-                }
-                digits_of(q, h, group, &mut work.digits);
-                let reach = if calibrated { work.folded.reach[h] } else { work.reach[h] };
-                (work.digits.l1[h], work.digits.square[h]) = (reach, reach);
-            }
-        }
-        Ok(())
-    }
-
     /// One block into the state; appends its logits to `x`.
     pub(crate) fn one(
         &self,
@@ -320,10 +279,13 @@ impl Kernel {
         let (bits, mut mul, mut add) = (l.format.key.bits(), [0.0; HEADS], [0.0; HEADS]);
         // Bounds below are sums of non-negative terms with at most `logit_chain` roundings each.
         let up = 1.0 + 2.0 * self.rounding;
-        let levels = self.turbo.as_ref().and_then(|t| t.keys.as_ref());
+        let levels = match l.format.key {
+            KeyFormat::Gtq { .. } => work.parts.iter().next().map(|part| &part.levels),
+            _ => self.turbo.as_ref().and_then(|t| t.keys.as_ref()),
+        };
         let half = f64::from(1u32 << (if levels.is_some() { 8 } else { bits } - 1));
         let scaling = match l.format.key {
-            KeyFormat::Token { .. } | KeyFormat::Turbo { .. } | KeyFormat::Page { .. } => {
+            KeyFormat::Token { .. } | KeyFormat::Turbo { .. } | KeyFormat::Gtq { .. } | KeyFormat::Page { .. } => {
                 // `Delta <= s ||q|| eps`, or (4.4) with the folded query; the residual of each channel meets a code of at most
                 // 2^(b-1), and the largest scale.
                 let largest = half * f64::from(largest_f16(scales)) * s;
@@ -332,7 +294,10 @@ impl Kernel {
                     mul[h] = work.digits.step[h] * unit;
                 }
                 add = work.folded.logit;
-                Scaling::Token { scales, group: l.format.key.group(shape.dim) }
+                match l.format.key {
+                    KeyFormat::Gtq { .. } => Scaling::Parts { scales, parts: &work.parts },
+                    _ => Scaling::Token { scales, group: l.format.key.group(shape.dim) },
+                }
             }
             _ => {
                 (self.ops.channel_digits)(
@@ -537,7 +502,8 @@ impl Kernel {
 
     /// True where codes meet a query that does not depend on the block, and a product is scaled per token.
     pub(crate) fn scales_after_products(&self) -> bool {
-        matches!(self.layout.format.key, KeyFormat::Token { .. } | KeyFormat::Turbo { .. } | KeyFormat::Page { .. })
+        let key = self.layout.format.key;
+        key.is_rotated() || matches!(key, KeyFormat::Token { .. } | KeyFormat::Page { .. })
     }
 
     fn meta(&self) -> Dtype {

@@ -1,5 +1,6 @@
 //! The query as the integer kernels see it: 16-bit digits, and the numbers of the bound that come from the same registers.
 use crate::line::Line;
+use crate::parts::{Part, Parts, Run};
 
 /// Most query heads that share a KV head.
 pub(crate) const HEADS: usize = 16;
@@ -74,6 +75,8 @@ pub(crate) enum Scaling<'a> {
     Channel,
     /// `x = mul[h] sum_g scale[g][t] S_g + add[h]`: f16 scales per token and `group` channels.
     Token { scales: &'a [u8], group: usize },
+    /// The same with groups of any size, each in codes of its own width: Block-GTQ, math.md (2.19c).
+    Parts { scales: &'a [u8], parts: &'a Parts },
 }
 
 /// Codes to score, and how.
@@ -91,6 +94,60 @@ pub(crate) struct KeyCodes<'a> {
 }
 
 impl KeyCodes<'_> {
+    /// Groups of channels that have scales of their own.
+    #[inline]
+    pub(crate) fn groups(&self, dim: usize) -> usize {
+        match self.scaling {
+            Scaling::Channel => 1,
+            Scaling::Token { group, .. } => dim / group,
+            Scaling::Parts { parts, .. } => parts.count,
+        }
+    }
+
+    /// Group `g`.
+    #[inline]
+    pub(crate) fn run(&self, g: usize, shape: Shape) -> Run {
+        let all = shape.dim / 4;
+        match self.scaling {
+            Scaling::Channel => Run { quads: 0..all, first: 0, stride: all },
+            Scaling::Token { group, .. } => Run { quads: g * group / 4..(g + 1) * group / 4, first: 0, stride: all },
+            Scaling::Parts { parts, .. } => {
+                let quads = parts.each[g].quads.clone();
+                // All tiles of a group lie together, behind those of the groups before it.
+                Run { first: (shape.tokens / 16 - 1) * quads.start, stride: quads.len(), quads }
+            }
+        }
+    }
+
+    /// f16 scales `[group][token]`, unless they are in the digits.
+    #[inline]
+    pub(crate) fn scales(&self) -> Option<&[u8]> {
+        match self.scaling {
+            Scaling::Channel => None,
+            Scaling::Token { scales, .. } | Scaling::Parts { scales, .. } => Some(scales),
+        }
+    }
+
+    /// True if scales and groups fit the shape, and codes the section: what wide code asserts.
+    pub(crate) fn fits(&self, shape: Shape) -> bool {
+        let of_groups = self.scales().is_none_or(|s| s.len() >= 2 * shape.tokens * self.groups(shape.dim));
+        let codes = match self.scaling {
+            Scaling::Parts { parts, .. } => {
+                let mut at = 0;
+                let follows = |part: &Part| {
+                    let (from, quads) = (core::mem::replace(&mut at, part.quads.end), part.quads.len());
+                    from == part.quads.start
+                        && quads.is_multiple_of(4)
+                        && part.codes.len() == quads * 4 * shape.tokens * part.bits / 8
+                        && part.codes.end <= self.section.len()
+                };
+                self.levels.is_some() && parts.iter().all(follows) && at == shape.dim / 4
+            }
+            _ => self.section.len() >= shape.tokens * shape.dim * self.bits / 8,
+        };
+        of_groups && codes
+    }
+
     /// What a stored code is too large by.
     #[inline]
     pub(crate) fn half(&self) -> i32 {

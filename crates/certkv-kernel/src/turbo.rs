@@ -3,6 +3,7 @@
 //! open block stay as they are, so both queries are kept, and both sums.
 use crate::line::Line;
 use crate::query::Levels;
+use certkv_codec::KeyGroups;
 use certkv_codec::rotation::{self, Rotation};
 use certkv_codec::turboquant::level_bytes;
 use certkv_core::{KeyFormat, RecordLayout, ValueFormat};
@@ -46,4 +47,19 @@ impl Turbo {
             line.0.iter_mut().zip(from).for_each(|(o, x)| *o += x);
         }
     }
+}
+
+/// One head's lines as they meet codes in groups, into `out`.
+pub(crate) fn turn_in(groups: &KeyGroups, x: &[Line], out: &mut [Line; 16]) {
+    let (mut flat, mut turned) = ([0.0f32; 256], [0.0f32; 256]);
+    let n = 16 * x.len();
+    flat.as_chunks_mut::<16>().0.iter_mut().zip(x).for_each(|(to, line)| *to = line.0);
+    groups.turn_query(&flat[..n], &mut turned[..n]);
+    out.iter_mut().zip(turned.as_chunks::<16>().0).for_each(|(line, from)| line.0 = *from);
+}
+
+/// Most roundings of a rotation of any group of tiles of a head: each group is off relative to its own norm, so all together are
+/// relative to the head's.
+pub(crate) fn most_roundings(dim: usize) -> usize {
+    (16..=dim).step_by(16).map(|n| Rotation::<f32>::new(n, rotation::SEED).roundings()).max().unwrap_or(0)
 }

@@ -106,9 +106,10 @@ fn repair_is_the_pass_with_the_new_sides() {
             "k8f32-f16-b16",
             "tq4-tq4-b32",
             "ctq4-tq4-b32",
+            "gtq5-tq4-b32",
             "e4m3-e5m2-b32",
             "p8-p4g32-b16",
-        ][case as usize % 8];
+        ][case as usize % 9];
         let mut before = Cache::new(format, [64, 128][case as usize / 4 % 2], 3, 900, (seed % 7) as usize, seed);
         before.promote(seed, 0.1);
         before.skip(seed, [0.0, 0.5][case as usize % 2]);
@@ -158,6 +159,11 @@ fn repair_is_the_pass_with_the_new_sides() {
                 let b = list[at];
                 let mut record = before.blocks[b].record.clone();
                 record[before.layout.key_codes.clone()].iter_mut().for_each(|x| *x ^= 0x55);
+                if format.starts_with("gtq") {
+                    // A group of one bit is off by so much that its codes alone say little.
+                    let radii = record[before.layout.key_scales.clone()].chunks_exact_mut(2);
+                    radii.for_each(|radius| radius[1] |= 0x40);
+                }
                 let mut damaged = before.centred();
                 damaged.blocks[b].record = &record;
                 let (mut partial, mut masses, _) = pass(&kernel, &before, &damaged, &pool);

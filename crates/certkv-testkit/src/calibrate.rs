@@ -5,8 +5,19 @@ use certkv_core::{Geometry, Pairing};
 /// A calibration of `geometry`, every layer of it, from keys `[token][kv_heads][dim]` and queries `[token][q_heads][dim]` of some
 /// tokens, one at least, all finite. Rows are seen as often as it takes. `model` becomes the digest of the model.
 pub fn calibration(geometry: &Geometry, keys: &[f32], queries: &[f32], model: u8) -> Calibration {
+    turned(geometry, (geometry.head_dim, Pairing::Half), keys, queries, model)
+}
+
+/// The same of a model whose positions turn the first `rotary` channels, paired so.
+pub fn turned(
+    geometry: &Geometry,
+    (rotary, pairing): (usize, Pairing),
+    keys: &[f32],
+    queries: &[f32],
+    model: u8,
+) -> Calibration {
     let Geometry { layers, q_heads, kv_heads, head_dim, .. } = *geometry;
-    let heads = Heads { layers, q_heads, kv_heads, head_dim, rotary: head_dim, pairing: Pairing::Half };
+    let heads = Heads { layers, q_heads, kv_heads, head_dim, rotary, pairing };
     let mut meter = Meter::new(heads).expect("heads of a geometry");
     let (of_key, of_query) = (kv_heads * head_dim, q_heads * head_dim);
     let tokens = (keys.len() / of_key).max(Meter::LEAST_TOKENS as usize);

@@ -3,6 +3,7 @@ use crate::calibrated::Calibrated;
 use crate::counters::{Counters, Kind};
 use crate::fixed;
 use crate::group::Group;
+use crate::levels::LayerControl;
 use crate::prefix::Prefixes;
 use crate::save::header::Order;
 use crate::sequence::SequenceState;
@@ -11,10 +12,10 @@ use crate::spill::{Ask, Spilling, Turn};
 use crate::work::Workspace;
 use crate::{Config, Error, MoveEvents, Policy, Side, Step, seal};
 use certkv_core::budget::CLASSES;
-use certkv_core::{Class, Geometry, Ledger, RecordLayout, SequenceId, planted, span};
+use certkv_core::{Geometry, Ledger, RecordLayout, SequenceId, planted, span};
 use certkv_device::{CheckReport, Copy2d, DeviceError, Dst, Fence, SimDevice, Src, Stream};
 use certkv_kernel::Pool;
-use certkv_page::{BlockTable, CopyOp, Dropped, PageClass, PageRef, Pools, Stamp};
+use certkv_page::{BlockTable, CopyOp, Dropped, PageClass, PageRef, Stamp};
 use certkv_tier::Lane;
 use core::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::{Mutex, ReentrantMutex};
@@ -28,28 +29,6 @@ pub struct Chunk {
     pub sequence: SequenceId,
     /// New tokens: 1 is a decode step, more is prefill.
     pub tokens: usize,
-}
-
-/// Bytes in use, by tier, and what they hold.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct MemoryUse {
-    /// Packed pages in use: seals, codes, scales, summaries, padding.
-    pub packed: usize,
-    /// Tails and promoted sides in use (16-bit, device).
-    pub scratch: usize,
-    /// Block tables and per-head memory of live sequences.
-    pub tables: usize,
-    /// 16-bit originals in use, and codes of sequences that are swapped out (host).
-    pub host: usize,
-    /// Tokens held by live sequences; shared blocks count for each.
-    pub tokens: usize,
-}
-
-impl MemoryUse {
-    /// Device bytes: packed, scratch and tables.
-    pub fn device(&self) -> usize {
-        self.packed + self.scratch + self.tables
-    }
 }
 
 /// A sequence that is out of the table; it goes back whatever happens.
@@ -68,18 +47,18 @@ impl Drop for Taken<'_> {
 }
 
 #[derive(Debug)]
-struct Entry {
+pub(crate) struct Entry {
     generation: u32,
     /// `None` while a step works on the sequence.
-    state: Option<Box<SequenceState>>,
+    pub(crate) state: Option<Box<SequenceState>>,
 }
 
 /// Bytes of a sequence beside its groups' tables.
 pub(crate) const ENTRY_BYTES: usize = size_of::<Entry>() + size_of::<usize>() + size_of::<SequenceState>();
 
 #[derive(Debug)]
-struct Sequences {
-    live: Slab<Entry>,
+pub(crate) struct Sequences {
+    pub(crate) live: Slab<Entry>,
     /// Generation of the next sequence, so that a slot's ids never repeat within 2^32 creations.
     generation: u32,
 }
@@ -113,7 +92,7 @@ pub struct Cache {
     pub(crate) sequence_bytes: usize,
     /// Number of the next exploration draw.
     draws: AtomicU64,
-    sequences: Mutex<Sequences>,
+    pub(crate) sequences: Mutex<Sequences>,
     /// Held by whoever uses the streams: a fence stands for finished accesses, so nobody may record one while another
     /// thread's accesses are under way. Reentrant, as a step that fails is dropped inside its own call.
     pub(crate) turn: ReentrantMutex<()>,
@@ -186,7 +165,7 @@ impl Cache {
         self.config.policy
     }
 
-    /// Layout of the records of `layer`.
+    /// Layout of the records of `layer`, at the first of its levels.
     ///
     /// # Errors
     /// [`Error::Layer`].
@@ -200,7 +179,8 @@ impl Cache {
     /// [`Error::TooManySequences`], or out of memory.
     pub fn create(&self) -> Result<SequenceId, Error> {
         let geometry = &self.config.geometry;
-        let state = SequenceState::new(&self.groups, geometry.layers, geometry.kv_heads)?;
+        let mut state = SequenceState::new(&self.groups, geometry.layers, geometry.kv_heads)?;
+        state.control = LayerControl::all(&self.config)?;
         self.insert(state)
     }
 
@@ -302,6 +282,7 @@ impl Cache {
                 centres: parent.centres.clone(),
                 heads: parent.heads.clone(),
                 uncoded: parent.uncoded.clone(),
+                control: parent.control.clone(),
             })
         })?;
         self.insert(fork)
@@ -406,44 +387,12 @@ impl Cache {
         let _turn = self.turn.lock();
         self.with(id, |state| {
             let table = &state.tables[index];
-            let page = table.get(block).and_then(|entry| entry.packed);
+            let page = table.get(block).and_then(|entry| Some((entry.level, entry.packed?)));
             let expected = table.len().div_ceil(table.block_size());
-            let page = page.ok_or(Error::Shape { argument: "block", expected, given: block })?;
-            let guard = group.packed.read_tagged(group.slot(page, layer), &self.main, Group::tag(page))?;
+            let (level, page) = page.ok_or(Error::Shape { argument: "block", expected, given: block })?;
+            let guard = group.packed_at(level).read_tagged(group.slot(page, layer), &self.main, Group::tag(page))?;
             Ok(guard.bytes().to_vec())
         })
-    }
-
-    /// Bytes in use now.
-    pub fn memory(&self) -> MemoryUse {
-        let mut memory = MemoryUse::default();
-        for group in &self.groups {
-            // A page that still waits for its fence occupies its slot.
-            group.pools.reclaim(&mut |stamp| self.passed(stamp));
-            let used = |pages: &certkv_page::PageAllocator| {
-                let counts = pages.counts();
-                counts.live + counts.retiring
-            };
-            memory.packed += group.sizes.of_packed(used(&group.pools.packed));
-            memory.scratch += group.sizes.of_originals(used(&group.pools.tail));
-            memory.scratch += group.scratch_bytes();
-            memory.host += group.host_bytes(used(&group.pools.host));
-            memory.host += group.sizes.of_packed(used(&group.pools.swap));
-        }
-        for (_, entry) in &self.sequences.lock().live {
-            if let Some(state) = &entry.state {
-                memory.tokens += state.len();
-                memory.tables += state.bytes();
-            }
-        }
-        memory
-    }
-
-    /// Reserved bytes by class (packed, scratch, tables, host) and the two limits (device, host).
-    pub fn reserved(&self) -> ([usize; 4], (usize, usize)) {
-        let ([packed, scratch, tables, host, _], [device_limit, host_limit, _]) =
-            (self.ledger.books().used, self.ledger.limits());
-        ([packed, scratch, tables, host], (device_limit, host_limit))
     }
 
     /// What the ordering checker saw, if it is on.
@@ -459,8 +408,7 @@ impl Cache {
         }
         let live = |group: &Group| {
             group.pools.reclaim(&mut |stamp| self.passed(stamp));
-            let Pools { host, packed, tail, swap } = &group.pools;
-            [host, packed, tail, swap].map(|pages| pages.counts().live).iter().sum::<usize>()
+            group.pools.classes().map(|class| group.pools.of(class).counts().live).sum::<usize>()
         };
         self.groups.iter().map(live).sum()
     }
@@ -591,10 +539,5 @@ impl Cache {
 
     pub(crate) fn next_draw(&self) -> u64 {
         self.draws.fetch_add(1, Ordering::Relaxed)
-    }
-
-    /// Bytes reserved for one class.
-    pub fn reserved_for(&self, class: Class) -> usize {
-        self.ledger.used(class)
     }
 }

@@ -37,6 +37,8 @@ mod events;
 mod fixed;
 pub mod gpu;
 mod group;
+mod levels;
+mod memory;
 mod moves;
 mod plan;
 mod prefix;
@@ -54,7 +56,7 @@ mod tolerance;
 mod truncate;
 mod work;
 
-pub use cache::{Cache, Chunk, MemoryUse};
+pub use cache::{Cache, Chunk};
 pub use calibrated::calibration_digest;
 pub use certkv_bound::{BytesRead, Cause, Certificate, Rung, Status};
 /// What calibrations are read from files with, and the heads and model that they are checked against.
@@ -62,6 +64,8 @@ pub use certkv_control::calibration;
 pub use certkv_control::policy::{Certified, Policy, Seed000};
 /// Fixed scales: what [`Config::scales`] takes, and what reads them from a file.
 pub use certkv_control::scales;
+/// The rule and the decisions of [`SmartKv`].
+pub use certkv_control::smartkv;
 pub use certkv_core::Histogram;
 pub use certkv_core::budget::{ByClass, CLASSES, Class, POOLS, Pool};
 pub use certkv_core::{
@@ -82,6 +86,8 @@ pub use config::{Config, DEFAULT_FORMAT, default_format};
 pub use counters::{Moves, Outputs};
 pub use error::Error;
 pub use group::Side;
+pub use levels::{ControlEntry, Controlled, Level, SmartKv};
+pub use memory::MemoryUse;
 pub use moves::{MoveEvent, MoveEvents, MoveKind};
 pub use plan::{Plan, PoolPlan, Requests, RequestsPlan};
 pub use prefix::{CachedPrefix, Eviction, PrefixConfig, PrefixScope, PrefixUnit, PublishedPrefix};

@@ -93,7 +93,15 @@ fn lived(cache: &Cache, tokens: usize, r: &mut Rng) -> (SequenceId, Model) {
 fn outputs_are_within_their_bounds_under_every_policy_and_window() {
     let (mut r, mut checked) = (Rng::new(2), 0);
     let windows = [None, Some(Window { tokens: 70, sinks: 5, slack: None, chunk: 300 })];
-    for (format, window) in [("ctq4-v4g32-b32", 0), ("ctq3-tq4-b16", 0), ("ctq6-f16-b64", 1), ("ctq1-v4g32-b16", 1)] {
+    for (format, window) in [
+        ("ctq4-v4g32-b32", 0),
+        ("ctq3-tq4-b16", 0),
+        ("ctq6-f16-b64", 1),
+        ("ctq1-v4g32-b16", 1),
+        ("gtq3-tq3-b32", 0),
+        ("gtq2-v4g32-b16", 1),
+        ("gtq4.5-f16-b64", 0),
+    ] {
         let mut config = Config { scratch_keys: 8, ..with(format) };
         config.windows = windows[window].into_iter().map(Some).collect();
         let cache = Cache::new(config).unwrap();
@@ -145,14 +153,20 @@ fn bounds_are_tighter_than_those_of_plain_codes() {
         sum
     };
     let (plain, calibrated) = (mean(config("tq4-f16-b32")), mean(with("ctq4-f16-b32")));
-    println!("key terms: plain {plain}, calibrated {calibrated}");
+    let grouped = mean(with("gtq4-f16-b32"));
+    println!("key terms: plain {plain}, calibrated {calibrated}, in groups {grouped}");
     assert!(calibrated > 0.0 && 1.5 * calibrated < plain, "{calibrated} {plain}");
+    assert!(grouped > 0.0 && grouped < calibrated, "{grouped} {calibrated}");
 }
 
 #[test]
 fn a_calibration_is_there_if_and_only_if_a_format_needs_it() {
     let refused = |config: Config| Cache::new(config).map(|_| ()).unwrap_err();
-    for (config, says) in [(config("ctq4-v4g32-b32"), "ctq4-v4g32-b32"), (with("tq4-v4g32-b32"), "None")] {
+    for (config, says) in [
+        (config("ctq4-v4g32-b32"), "ctq4-v4g32-b32"),
+        (config("gtq2.5-v4g32-b32"), "gtq2.5-v4g32-b32"),
+        (with("tq4-v4g32-b32"), "None"),
+    ] {
         match refused(config) {
             Error::Config { field: "calibration", why } => assert!(why.contains(says), "{why}"),
             other => panic!("{other}"),
@@ -171,10 +185,11 @@ fn a_calibration_is_there_if_and_only_if_a_format_needs_it() {
         ("kv_heads", Geometry::new(2, 4, 4, 64)),
         ("head_dim", Geometry::new(2, 4, 2, 128)),
     ] {
-        let error = refused(Config { geometry: geometry.unwrap(), ..with("ctq4-v4g32-b32") });
-        let found =
-            matches!(&error, Error::Calibration(CalibrationError::OtherHeads { what: found, .. }) if *found == what);
-        assert!(found && error.to_string().starts_with("config.calibration"), "{what}: {error}");
+        for format in ["ctq4-v4g32-b32", "gtq3-v4g32-b32"] {
+            let error = refused(Config { geometry: geometry.unwrap(), ..with(format) });
+            let Error::Calibration(CalibrationError::OtherHeads { what: found, .. }) = error else { panic!("{error}") };
+            assert!(found == what && error.to_string().starts_with("config.calibration"), "{what}: {error}");
+        }
     }
     // The model is known to whoever has it.
     let heads = Heads { layers: 2, q_heads: 4, kv_heads: 2, head_dim: 64, rotary: 64, pairing: Pairing::Half };
@@ -186,17 +201,55 @@ fn a_calibration_is_there_if_and_only_if_a_format_needs_it() {
     bytes[8] ^= 1;
     assert!(matches!(Calibration::from_bytes(&bytes), Err(CalibrationError::Version { .. })));
     // A GPU has none of this yet, with a driver or without.
-    let gpu = certkv::gpu::GpuConfig::new(geometry(), 600).with_format("ctq4-v4g32-b32".parse().unwrap());
-    match gpu.plan(certkv::gpu::GpuMachine::H200).map(|_| ()) {
-        Err(Error::Config { field: "formats", why }) => assert!(why.contains("ctq4") && why.contains("CPU"), "{why}"),
-        other => panic!("{other:?}"),
+    for format in ["ctq4-v4g32-b32", "gtq3-v4g32-b32"] {
+        let gpu = certkv::gpu::GpuConfig::new(geometry(), 600).with_format(format.parse().unwrap());
+        match gpu.plan(certkv::gpu::GpuMachine::H200).map(|_| ()) {
+            Err(Error::Config { field: "formats", why }) => {
+                assert!(why.contains(format) && why.contains("CPU"), "{why}")
+            }
+            other => panic!("{other:?}"),
+        }
     }
+}
+
+/// Widths are those of the head, the format and its block, whatever the calibration itself was asked for; a layer has its own format.
+#[test]
+fn every_layer_has_the_widths_of_its_format() {
+    let (mut r, calibration) = (Rng::new(11), calibrated(1, 0));
+    let formats = ["gtq2-tq2-b16", "gtq5-v4g32-b64"].map(|f| f.parse().unwrap()).to_vec();
+    let cache =
+        Cache::new(Config { formats, ..config("f16-f16-b32") }.with_calibration(Arc::clone(&calibration))).unwrap();
+    let (id, _) = lived(&cache, 150, &mut r);
+    for _ in 0..8 {
+        let answers =
+            step(&cache, id, &rows(1, &mut r), &random_queries(&geometry(), 1, &mut r), Policy::Packed).unwrap();
+        let bits = |layer: usize| answers[layer].certificates.iter().map(|c| c.e_key).sum::<f64>();
+        // Three bits more are worth a factor of eight; blocks are longer, though.
+        assert!(bits(0) > 2.0 * bits(1), "{} {}", bits(0), bits(1));
+    }
+    // What `certkv calibrate --budget` chose is no matter: the name of the file is.
+    let other = calibration.with_rule(certkv::calibration::Rule::new(96)).unwrap();
+    let other = Cache::new(config("gtq3-tq3-b32").with_calibration(other.into())).unwrap();
+    assert!(other.calibration().is_some() && other.calibration() != cache.calibration());
+    for (layer, head) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+        for (tile, budget) in [(8, 96), (16, 64), (8, 80)] {
+            let bits = calibration.tiled(layer, head, tile, budget, 6).unwrap();
+            assert_eq!(bits.iter().map(|b| usize::from(*b)).sum::<usize>(), budget);
+            assert!((1..=6).all(|w| bits.iter().filter(|b| **b == w).count().is_multiple_of(tile)), "{bits:?}");
+        }
+    }
+    assert!(calibration.tiled(2, 0, 8, 96, 6).is_err() && calibration.tiled(0, 2, 8, 96, 6).is_err());
+    assert!(calibration.tiled(0, 0, 8, 95, 6).is_err() && calibration.tiled(0, 0, 5, 96, 6).is_err());
 }
 
 #[test]
 fn a_saved_sequence_goes_on_under_its_calibration_alone() {
+    ["ctq4-tq4-b16", "gtq3-tq3-b32"].into_iter().for_each(saved_under_its_calibration);
+}
+
+fn saved_under_its_calibration(format: &str) {
     let mut r = Rng::new(6);
-    let formats = ["ctq4-tq4-b16", "k8-v4g32-b32"].map(|f| f.parse().unwrap()).to_vec();
+    let formats = [format, "k8-v4g32-b32"].map(|f| f.parse().unwrap()).to_vec();
     let config = |calibration| {
         Config { formats: formats.clone(), swap_tokens: 300, ..config("tq4-tq4-b16") }.with_calibration(calibration)
     };
@@ -238,10 +291,14 @@ fn a_saved_sequence_goes_on_under_its_calibration_alone() {
 
 #[test]
 fn cached_prefixes_are_those_of_one_calibration() {
+    ["ctq4-v4g32-b32", "gtq3-v4g32-b32"].into_iter().for_each(prefixes_of_one_calibration);
+}
+
+fn prefixes_of_one_calibration(format: &str) {
     let mut r = Rng::new(7);
     let prefixes = || PrefixConfig { secret: PrefixSecret::new([5; 32]), units: 16, eviction: Default::default() };
     let open = |calibration| {
-        let config = config("ctq4-v4g32-b32").with_calibration(calibration);
+        let config = config(format).with_calibration(calibration);
         Cache::new(Config { prefixes: Some(prefixes()), ..config }).unwrap()
     };
     let (one, same, other) = (open(calibrated(1, 0)), open(calibrated(1, 0)), open(calibrated(9, 0)));

@@ -1,12 +1,12 @@
 //! The promise: on random and adversarial heads, every returned output is within its bound of exact attention over the
 //! originals, and the bound is within the tolerance or the output is exact. `CERTKV_HEAD_STEPS` sets how many head-steps.
 #![allow(clippy::neg_cmp_op_on_partial_ord, reason = "!(error <= bound) is how NaN fails")]
-use certkv::{Cache, Certificate, Certified, Chunk, Config, Geometry, Policy, Rung, Status};
-use certkv_testkit::calibrate::calibration;
+use certkv::{Cache, Certificate, Certified, Chunk, Config, Geometry, Pairing, Policy, Rung, Status};
+use certkv_testkit::calibrate::turned;
 use certkv_testkit::generate::{GEOMETRIES, Kind, Rng, Shape, heads};
 use certkv_testkit::oracle::{Attention, distance, norm};
 
-const FORMATS: [&str; 16] = [
+const FORMATS: [&str; 21] = [
     "k8-v4g64-b64",
     "k8-v4g32-b32",
     "k8-v8g64-b64",
@@ -23,6 +23,9 @@ const FORMATS: [&str; 16] = [
     "ctq4-v4g32-b32",
     "ctq6-tq4-b64",
     "ctq2-f16-b16",
+    "gtq3-tq3-b64",
+    "gtq4-v4g32-b32",
+    "gtq5-tq4-b16",
     "e4m3-e4m3-b64",
     "p8g32-p4g32-b32",
 ];
@@ -58,7 +61,9 @@ fn run(kind: Kind, shape: Shape, format: &str, tol: f64, seed: u64, steps: usize
     let config = if config.formats[0].key.is_calibrated() {
         let keys: Vec<f32> = case.keys_f64().iter().map(|x| *x as f32).collect();
         let queries: Vec<f32> = (0..group).flat_map(|h| case.query_f64(h)).map(|x| x as f32).collect();
-        config.with_calibration(calibration(&geometry, &keys, &queries, 0).into())
+        // Half of the time half of the channels are turned, and paired as neighbours.
+        let turns = [(d, Pairing::Half), (d / 2, Pairing::Interleaved)][seed as usize % 2];
+        config.with_calibration(turned(&geometry, turns, &keys, &queries, 0).into())
     } else {
         config
     };

@@ -1,6 +1,7 @@
 //! TurboQuant and Block-GTQ keys as ways to be measured.
 use super::evidence::Way;
 use certkv_codec::{
+    CodecError, Encoder, KeyGroups, KeyMetric, decode,
     gtq::{self, BlockGtq, Group, Scheme},
     turboquant::Radius,
 };
@@ -8,6 +9,7 @@ use certkv_control::{
     Calibration, CalibrationError,
     calibration::{HeadScheme, Rule},
 };
+use certkv_core::{Dtype, Format, Geometry, KeyFormat, RecordLayout, Refine, TURBO_BITS, ValueFormat, tiles::gtq_tile};
 
 /// Seed of the rotations.
 const SEED: u64 = 1;
@@ -69,4 +71,61 @@ pub fn ways(calibration: &Calibration, codings: &[Coding]) -> Result<Vec<Way<'st
         Ok(Way { name: coding.name(), code: Box::new(code) })
     };
     codings.iter().map(way).collect()
+}
+
+/// Tokens of a block of [`stored`].
+const BLOCK: usize = 64;
+
+/// Keys of `key` as the records of a cache hold them, blocks of 64 tokens; those of the last, open block stay as they are.
+///
+/// # Errors
+/// [`CalibrationError`] for widths that cannot be, or heads that no cache has.
+pub fn stored(calibration: &Calibration, key: KeyFormat) -> Result<Way<'static>, CalibrationError> {
+    let heads = *calibration.heads();
+    let refused = |_| CalibrationError::Field { what: "head_dim", found: heads.head_dim as u64 };
+    let format = Format { key, value: ValueFormat::F16, block: BLOCK, refine: Refine::NONE };
+    let geometry = Geometry::new(1, 1, 1, heads.head_dim).map_err(|_| refused(()))?;
+    let layout = RecordLayout::new(&geometry, format).map_err(|_| refused(()))?;
+    let mut groups = Vec::new();
+    if let KeyFormat::Gtq { halves } = key {
+        let budget = usize::from(halves) * heads.pairs() / 2;
+        for (layer, head) in (0..heads.layers).flat_map(|layer| (0..heads.kv_heads).map(move |head| (layer, head))) {
+            let bits = calibration.tiled(layer, head, gtq_tile(BLOCK) / 2, budget, TURBO_BITS)?;
+            groups.push(KeyGroups::new(&bits, heads.pairing, heads.rotary).map_err(|_| refused(()))?);
+        }
+    }
+    let calibration = calibration.clone();
+    let code = move |layer: usize, head: usize, keys: &[f64]| {
+        let own = groups.get(layer * heads.kv_heads + head);
+        let scheme = calibration.head(layer, head).map(|(_, scheme)| scheme).filter(|_| key.is_calibrated());
+        let scale = scheme.zip(own).map(|(scheme, own)| own.weighted(&scheme.balance));
+        let metric = scheme.map(|s| KeyMetric::new(&s.centre, scale.as_ref().unwrap_or(&s.balance))).transpose()?;
+        let metric = match (metric, own) {
+            (Some(metric), Some(own)) => Some(metric.grouped(own)?),
+            (metric, _) => metric,
+        };
+        let bytes = layout.key_bytes() as f64 / BLOCK as f64;
+        Ok((through(&layout, metric.as_ref(), keys)?, bytes))
+    };
+    Ok(Way { name: format!("{key}, as stored"), code: Box::new(code) })
+}
+
+/// Keys (tokens, channels) through the records of a head.
+fn through(layout: &RecordLayout, metric: Option<&KeyMetric<'_>>, keys: &[f64]) -> Result<Vec<f64>, CodecError> {
+    let (dim, mut decoded, mut encoder) = (layout.dim, keys.to_vec(), Encoder::new(layout));
+    let (mut record, zero) = (vec![0; layout.bytes], vec![0.0; dim]);
+    for (block, to) in keys.chunks_exact(layout.count()).zip(decoded.chunks_exact_mut(layout.count())) {
+        let words: Vec<u16> = block.iter().map(|x| Dtype::F16.encode16(*x as f32)).collect();
+        encoder.encode_in(metric, &words, &words, &zero, &mut record)?;
+        for (token, key) in to.chunks_exact_mut(dim).enumerate() {
+            match metric.and_then(|m| m.groups()) {
+                Some(groups) => decode::decode_key_in(groups, layout, &record, token, key)?,
+                None => decode::decode_key(layout, &record, token, key)?,
+            }
+            if let Some(metric) = metric {
+                metric.unfold(key);
+            }
+        }
+    }
+    Ok(decoded)
 }

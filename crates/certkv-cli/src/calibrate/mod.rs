@@ -8,7 +8,7 @@ mod spherical;
 mod table;
 mod watch;
 
-pub use coding::{Coding, ways};
+pub use coding::{Coding, stored, ways};
 pub use drift::{Drift, drift, drift_table};
 pub use evidence::{Captured, Measured, Way, capture, measure};
 pub use identity::{model_digest, text_digest};

@@ -17,7 +17,7 @@ use certkv_control::{
     calibration::{Distance, Heads, Rule, Source},
     spherical::Objective,
 };
-use certkv_core::Pairing;
+use certkv_core::{KeyFormat, Pairing, TURBO_BITS};
 use serde_json::{Value, json};
 use std::{
     io::Write,
@@ -359,10 +359,25 @@ fn measure(o: &Options, rows: &Captured, found: &Calibration, bits: f64) -> Resu
     }
     let heads = found.heads();
     let mut bar = o.common.progress().bar(&format!("{bits} bits"), (heads.layers * heads.kv_heads) as u64);
-    let ways = calibrate::ways(found, &codings).map_err(input)?;
+    let mut ways = calibrate::ways(found, &codings).map_err(input)?;
+    for key in stored(bits) {
+        ways.push(calibrate::stored(found, key).map_err(input)?);
+    }
     let measured = calibrate::measure(rows, &ways, || bar.advance(1)).map_err(input)?;
     bar.finish();
     Ok(measured)
+}
+
+/// Formats of caches with as many bits.
+fn stored(bits: f64) -> Vec<KeyFormat> {
+    let (mut keys, halves) = (Vec::new(), 2.0 * bits);
+    if bits.fract() == 0.0 && (1.0..=f64::from(TURBO_BITS)).contains(&bits) {
+        keys.extend([false, true].map(|calibrated| KeyFormat::Turbo { bits: bits as u8, calibrated }));
+    }
+    if halves.fract() == 0.0 && (1.0..=f64::from(TURBO_BITS)).contains(&bits) {
+        keys.push(KeyFormat::Gtq { halves: halves as u8 });
+    }
+    keys
 }
 
 pub(super) fn row(m: &Measured) -> Value {

@@ -145,7 +145,9 @@ impl Options {
         let format = self.formats.iter().find(|format| format.key.is_calibrated());
         match (format, &self.calibration) {
             (Some(format), None) => Err(CliError::Usage(format!("eval: {format} needs --calibration FILE"))),
-            (None, Some(_)) => Err(CliError::Usage("eval: --calibration without a format that needs it (ctq4)".into())),
+            (None, Some(_)) => {
+                Err(CliError::Usage("eval: --calibration without a format that needs it (ctq4, gtq3)".into()))
+            }
             (Some(format), Some(_)) if self.twin => {
                 Err(CliError::Usage(format!("eval: {format} on the outlier twin, whose calibration no file holds")))
             }

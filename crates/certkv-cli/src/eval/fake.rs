@@ -95,7 +95,8 @@ fn quantize(format: Format, d: usize, width: usize, keys: &mut [f32], values: &m
         }
         KeyFormat::Turbo { bits, .. } => turbo(keys, d, bits),
         KeyFormat::Page { code, .. } => page(keys, width, format.key.group(d), code),
-        KeyFormat::F16 | KeyFormat::Bf16 => {}
+        // Calibrated keys have no plain form here and were refused.
+        KeyFormat::F16 | KeyFormat::Bf16 | KeyFormat::Gtq { .. } => {}
     }
     match format.value {
         ValueFormat::Affine { bits, group } => values.chunks_mut(usize::from(group)).for_each(|g| affine(g, 1, bits)),

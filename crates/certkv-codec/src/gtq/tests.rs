@@ -1,5 +1,6 @@
 use super::*;
 use crate::turboquant;
+use certkv_core::hash::hash64;
 use proptest::prelude::*;
 
 const SCALE: f64 = 0.125;

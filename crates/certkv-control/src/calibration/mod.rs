@@ -4,7 +4,7 @@
 //! [`Meter`] gathers, [`Calibration::choose`] decides, `to_bytes` and `from_bytes` keep it in a file, [`Distance`] compares two. A scheme
 //! is a choice and no promise: whatever it is, the errors of a block are measured when it is coded.
 use crate::score::Energies;
-use crate::{Score, allocate_bits};
+use crate::{Score, allocate_bits, allocate_tiles};
 use certkv_core::Pairing;
 
 mod distance;
@@ -224,6 +224,34 @@ impl Calibration {
         let at = layer.checked_mul(self.heads.kv_heads)?.checked_add(kv_head)?;
         let inside = kv_head < self.heads.kv_heads;
         inside.then(|| Some((self.seen.get(at)?, self.schemes.get(at)?))).flatten()
+    }
+
+    /// Bits of every pair of a key head for records: `budget` in all, 1 to `most` a pair, those of each width a multiple of `tile` pairs, the
+    /// least (9.3) in the order of the rule's scores and in its metric, math.md (9.2a). The rule's own budget and widths are no matter.
+    ///
+    /// # Errors
+    /// [`CalibrationError::Field`] for a head that there is not; [`CalibrationError::Control`] for a budget or tile that cannot be.
+    pub fn tiled(
+        &self,
+        layer: usize,
+        kv_head: usize,
+        tile: usize,
+        budget: usize,
+        most: u8,
+    ) -> Result<Vec<u8>, CalibrationError> {
+        let absent = CalibrationError::Field { what: "kv_head", found: kv_head as u64 };
+        let (seen, scheme) = self.head(layer, kv_head).ok_or(absent)?;
+        let scores = self.scores(layer * self.heads.kv_heads + kv_head)?;
+        let square = |pair: usize| {
+            let [c, _] = self.heads.pairing.channels(self.heads.rotary, pair);
+            f64::from(scheme.balance[c]).powi(2)
+        };
+        let queries: Vec<f64> = seen.queries.iter().enumerate().map(|(pair, a)| a / square(pair)).collect();
+        let keys = seen.keys_around(&self.heads, &scheme.centre);
+        let keys: Vec<f64> = keys.iter().enumerate().map(|(pair, k)| k * square(pair)).collect();
+        let (energies, mut bits) = (Energies { queries: &queries, keys: &keys }, Vec::new());
+        allocate_tiles(&energies, &scores, tile, budget, most, &mut bits)?;
+        Ok(bits)
     }
 
     /// Scores of the pairs of head number `at` under the rule.

@@ -173,7 +173,7 @@ pub fn pack_shared(layout: &RecordLayout) -> u32 {
     let key_steps = match key {
         KeyFormat::F16 | KeyFormat::Bf16 => 0,
         KeyFormat::Channel8 { .. } => dim,
-        KeyFormat::Token { .. } | KeyFormat::Turbo { .. } => tokens * (dim / key.group(dim)),
+        KeyFormat::Token { .. } | KeyFormat::Turbo { .. } | KeyFormat::Gtq { .. } => tokens * layout.key_slots(),
         KeyFormat::Page { .. } => dim / key.group(dim),
     };
     let value_steps = match value {

@@ -258,7 +258,7 @@ fn layout_values(l: &RecordLayout) -> [usize; 19] {
         KeyFormat::F16 | KeyFormat::Bf16 => (0, Dtype::F16),
         KeyFormat::Channel8 { meta } => (1, meta),
         KeyFormat::Token { .. } => (2, Dtype::F16),
-        KeyFormat::Turbo { .. } => (3, Dtype::F16),
+        KeyFormat::Turbo { .. } | KeyFormat::Gtq { .. } => (3, Dtype::F16),
         KeyFormat::Page { code, .. } => (4 + page_kind(code), Dtype::F16),
     };
     let value_kind = match value {
@@ -321,6 +321,10 @@ impl Variant {
             }
             KeyFormat::Turbo { bits, calibrated: true } => {
                 return unsupported("ctq codes of bits", bits.into(), "keys that no calibration centres (tq)");
+            }
+            KeyFormat::Gtq { .. } => {
+                let bits = layout.format.key.bits();
+                return unsupported("gtq codes of bits", bits, "keys that no calibration gives widths (tq)");
             }
             _ => {}
         }

@@ -5,15 +5,16 @@
     clippy::needless_range_loop,
     reason = "each test binary uses its part; formulas keep indices"
 )]
+mod grouped;
 mod page;
 
-use certkv_codec::KeyMetric;
 use certkv_codec::rotation::{self, Rotation};
 use certkv_codec::turboquant;
+use certkv_codec::{KeyGroups, KeyMetric};
 use certkv_core::hash::splitmix64;
 use certkv_core::layout::{key_index, read_code, value_index, write_code};
 use certkv_core::round::{Fp, down, nearest, up, up_f32};
-use certkv_core::{Dtype, ErrorSummary, Geometry, KeyFormat, PageCode, RecordLayout, ValueFormat};
+use certkv_core::{Dtype, ErrorSummary, Geometry, KeyFormat, PageCode, Pairing, RecordLayout, ValueFormat};
 use certkv_kernel::{Block, BlockSource, Tail};
 
 /// Deterministic random numbers.
@@ -58,6 +59,8 @@ pub struct Cache {
     pub centre: Vec<f64>,
     /// Key centre and balance scale, of a calibrated format.
     pub metric: Option<(Vec<f32>, Vec<f32>)>,
+    /// Groups of keys of unlike width.
+    pub groups: Option<KeyGroups>,
     /// Per block: keys exact, values exact.
     pub exact: Vec<(bool, bool)>,
     /// Per block: values left unread, unless they are exact.
@@ -97,6 +100,11 @@ fn metric(kind: usize, dim: usize, seed: u64) -> (Vec<f32>, Vec<f32>) {
     let centre = (0..dim).map(|c| (mean(c) + 0.2 * rng.normal()) as f32).collect();
     let balance = (0..dim).map(|_| (6.0 * rng.unit() - 3.0).exp2() as f32).collect();
     (centre, balance)
+}
+
+fn in_metric<'a>(metric: &'a Option<(Vec<f32>, Vec<f32>)>, groups: &'a Option<KeyGroups>) -> Option<KeyMetric<'a>> {
+    let metric = metric.as_ref().map(|(c, b)| KeyMetric::new(c, b).unwrap());
+    metric.map(|metric| groups.as_ref().map_or(metric, |groups| metric.grouped(groups).unwrap()))
 }
 
 pub fn geometry(heads: usize, dim: usize, store: Dtype) -> Geometry {
@@ -148,7 +156,8 @@ impl Cache {
             (0..n).flat_map(|t| token(rng, kind, dim, value, at + t)).map(|x| store.encode16(x as f32)).collect()
         };
         let metric = layout.format.key.is_calibrated().then(|| metric(kind, dim, seed));
-        let in_metric = metric.as_ref().map(|(c, b)| KeyMetric::new(c, b).unwrap());
+        let groups = grouped::widths(&layout, seed).map(|bits| KeyGroups::new(&bits, Pairing::Half, dim).unwrap());
+        let in_metric = in_metric(&metric, &groups);
         let blocks = (0..full)
             .map(|b| {
                 let keys = side(&mut rng, block, false, b * block);
@@ -164,7 +173,7 @@ impl Cache {
         tail_values.resize(block * dim, 0x7fff);
         let exact = vec![(false, false); full];
         let skip = vec![false; full];
-        Self { geometry, layout, queries, blocks, tail_keys, tail_values, tail, centre, metric, exact, skip }
+        Self { geometry, layout, queries, blocks, tail_keys, tail_values, tail, centre, metric, groups, exact, skip }
     }
 
     /// Promotes sides at random.
@@ -202,7 +211,7 @@ impl Cache {
 
     /// What the keys are coded in.
     pub fn key_metric(&self) -> Option<KeyMetric<'_>> {
-        self.metric.as_ref().map(|(c, b)| KeyMetric::new(c, b).unwrap())
+        in_metric(&self.metric, &self.groups)
     }
 
     pub fn tail(&self) -> Option<Tail<'_>> {
@@ -223,7 +232,7 @@ impl Cache {
         };
         let (mut keys, mut values) = (Vec::new(), Vec::new());
         for ((b, e), skip) in self.blocks.iter().zip(&self.exact).zip(&self.skip) {
-            let mut decoded = decode(&self.layout, &b.record);
+            let mut decoded = decode(self.key_metric(), &self.layout, &b.record);
             if let Some(metric) = self.key_metric() {
                 decoded.0.iter_mut().for_each(|key| metric.unfold(key));
             }
@@ -365,6 +374,7 @@ pub fn encode_in(
                 }
             }
         }
+        KeyFormat::Gtq { .. } => grouped::write(metric.unwrap().groups().unwrap(), l, &k, &mut record),
         KeyFormat::Page { code, .. } => key_page(l, code, &|t, c| key_index(t, c, dim)).write(&k, &mut record),
         _ => words(&mut record[l.key_codes.clone()], keys),
     }
@@ -403,13 +413,13 @@ pub fn encode_in(
         ValueFormat::Page { code, .. } => value_page(l, code, &|t, c| value_index(t, c, dim)).write(&v, &mut record),
         _ => words(&mut record[l.value_codes.clone()], values),
     }
-    let summary = summary(l, &record, &k, key_norm, &v, centre);
+    let summary = summary(metric, l, &record, &k, key_norm, &v, centre);
     record[l.summary.clone()].copy_from_slice(&summary.to_bytes());
     record
 }
 
 /// Decoded keys, in the metric of their codes, and values, f64.
-pub fn decode(l: &RecordLayout, record: &[u8]) -> (Vec<Vec<f64>>, Vec<Vec<f64>>) {
+pub fn decode(metric: Option<KeyMetric<'_>>, l: &RecordLayout, record: &[u8]) -> (Vec<Vec<f64>>, Vec<Vec<f64>>) {
     let (dim, n, count) = (l.dim, l.tokens(), l.count());
     let rows = |f: &dyn Fn(usize, usize) -> f64| -> Vec<Vec<f64>> {
         (0..n).map(|t| (0..dim).map(|c| f(t, c)).collect()).collect()
@@ -431,6 +441,8 @@ pub fn decode(l: &RecordLayout, record: &[u8]) -> (Vec<Vec<f64>>, Vec<Vec<f64>>)
             let level = f64::from(turboquant::level_bytes(dim, bits)[usize::from(code)]) - 128.0;
             level * get(&record[l.key_scales.clone()], Dtype::F16, t)
         }
+        // Below, all at once.
+        KeyFormat::Gtq { .. } => 0.0,
         KeyFormat::Page { code, .. } => key_page(l, code, &|t, c| key_index(t, c, dim)).read(record, count, dim, t, c),
         _ => word(&l.key_codes, t, c),
     });
@@ -456,7 +468,11 @@ pub fn decode(l: &RecordLayout, record: &[u8]) -> (Vec<Vec<f64>>, Vec<Vec<f64>>)
         rows.iter_mut().for_each(|row| rotation.turn_back(row));
         rows
     };
-    let keys = if matches!(l.format.key, KeyFormat::Turbo { .. }) { back(keys) } else { keys };
+    let keys = match (l.format.key, metric.and_then(|m| m.groups())) {
+        (KeyFormat::Turbo { .. }, _) => back(keys),
+        (_, Some(groups)) => grouped::read(groups, l, record),
+        _ => keys,
+    };
     let values = if matches!(l.format.value, ValueFormat::Turbo { .. }) { back(values) } else { values };
     (keys, values)
 }
@@ -470,6 +486,7 @@ fn spectral(e: &[Vec<f64>]) -> f64 {
 }
 
 fn summary(
+    metric: Option<KeyMetric<'_>>,
     l: &RecordLayout,
     record: &[u8],
     k: &[Vec<f64>],
@@ -477,7 +494,7 @@ fn summary(
     v: &[Vec<f64>],
     centre: &[f64],
 ) -> ErrorSummary {
-    let (dk, dv) = decode(l, record);
+    let (dk, dv) = decode(metric, l, record);
     let minus = |a: &[Vec<f64>], b: &[Vec<f64>]| -> Vec<Vec<f64>> {
         a.iter().zip(b).map(|(a, b)| a.iter().zip(b).map(|(x, y)| x - y).collect()).collect()
     };
@@ -497,6 +514,11 @@ fn summary(
             KeyFormat::Turbo { .. } => {
                 let radii = (0..l.tokens()).map(|t| get(&record[l.key_scales.clone()], Dtype::F16, t));
                 127.0 * radii.fold(0.0, f64::max)
+            }
+            // The same, wherever the largest radius is.
+            KeyFormat::Gtq { .. } => {
+                let radii = record[l.key_scales.clone()].chunks_exact(2);
+                127.0 * radii.map(|r| get(r, Dtype::F16, 0)).fold(0.0, f64::max)
             }
             _ => dk.iter().map(|r| r[c].abs()).fold(0.0, f64::max),
         })

@@ -113,27 +113,26 @@ pub(crate) fn score_codes(
     x: &mut [Line],
     _: &mut Cursor,
 ) {
-    unpack_levels(k.section, k.bits, shape.tokens * shape.dim, k.levels, scratch);
+    match k.scaling {
+        Scaling::Parts { parts, .. } => parts.unpack(k.section, shape.tokens, scratch, unpack_levels),
+        _ => unpack_levels(k.section, k.bits, shape.tokens * shape.dim, k.levels, scratch),
+    }
     let half = k.half();
-    let group = match k.scaling {
-        Scaling::Channel => shape.dim,
-        Scaling::Token { group, .. } => group,
-    };
     for h in 0..shape.heads {
         for t in 0..shape.tokens {
             let mut logit = k.add[h];
-            for g in 0..shape.dim / group {
-                let mut sum = -half * digits.sums[h][g];
-                for quad in g * group / 4..(g + 1) * group / 4 {
-                    let line = &scratch[t / 16 * (shape.dim / 4) + quad].0;
+            for g in 0..k.groups(shape.dim) {
+                let (run, mut sum) = (k.run(g, shape), -half * digits.sums[h][g]);
+                for quad in run.quads.clone() {
+                    let line = &scratch[run.line(t / 16, quad)].0;
                     for i in 0..4 {
                         let digit = i32::from(digits.words[h * 256 + quad * 4 + i]);
                         sum += i32::from(line[t % 16 * 4 + i]) * digit;
                     }
                 }
-                let unit = match k.scaling {
-                    Scaling::Channel => k.mul[h],
-                    Scaling::Token { scales, .. } => meta_at(scales, Dtype::F16, g * shape.tokens + t) * k.mul[h],
+                let unit = match k.scales() {
+                    None => k.mul[h],
+                    Some(scales) => meta_at(scales, Dtype::F16, g * shape.tokens + t) * k.mul[h],
                 };
                 logit = madd(sum as f32, unit, logit);
             }

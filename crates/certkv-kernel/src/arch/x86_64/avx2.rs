@@ -210,42 +210,40 @@ fn look_up<const N: usize>(levels: &Levels, mut codes: plain_unpack::Bytes) -> p
 
 fn score_codes(k: &KeyCodes<'_>, digits: &Digits, scratch: &mut [Codes], shape: Shape, x: &mut [Line], _: &mut Cursor) {
     let count = shape.tokens * shape.dim;
-    assert!(k.section.len() >= count * k.bits / 8 && scratch.len() * 64 >= count);
+    assert!(k.fits(shape) && scratch.len() * 64 >= count);
     assert!(digits.words.len() >= shape.heads * 256 && shape.dim <= 256 && x.len() >= shape.heads * X_STRIDE);
-    if let Scaling::Token { scales, group } = k.scaling {
-        assert!(scales.len() >= shape.tokens * (shape.dim / group) * 2);
-    }
     /// # Safety
     /// The asserts above.
     #[target_feature(enable = "avx2,fma,f16c")]
     unsafe fn wide(k: &KeyCodes<'_>, digits: &Digits, scratch: &mut [Codes], shape: Shape, x: &mut [Line]) {
-        let codes: *const u8 = if k.bits == 8 {
-            k.section.as_ptr()
-        } else {
-            unpack(k.section, k.bits, shape.tokens * shape.dim, k.levels, scratch);
-            scratch.as_ptr().cast()
+        let codes: *const u8 = match k.scaling {
+            Scaling::Parts { parts, .. } => {
+                parts.unpack(k.section, shape.tokens, scratch, |s, b, n, l, out| unpack(s, b, n, l, out));
+                scratch.as_ptr().cast()
+            }
+            _ if k.bits == 8 => k.section.as_ptr(),
+            _ => {
+                unpack(k.section, k.bits, shape.tokens * shape.dim, k.levels, scratch);
+                scratch.as_ptr().cast()
+            }
         };
         let half = k.half() as i16;
-        let group = match k.scaling {
-            Scaling::Channel => shape.dim,
-            Scaling::Token { group, .. } => group,
-        };
         let mut sums = [[0; 16]; HEADS];
         for tile in 0..shape.tokens / 16 {
             for h in 0..shape.heads {
                 x[h * X_STRIDE + tile] = Line([k.add[h]; 16]);
             }
-            for g in 0..shape.dim / group {
-                let quad = g * group / 4;
+            for g in 0..k.groups(shape.dim) {
+                let run = k.run(g, shape);
                 // SAFETY: the group's quads of the tile lie inside the codes, its channels inside the heads' words, its
                 // tokens inside the scales.
                 let scale = unsafe {
-                    let from = codes.add((tile * shape.dim / 4 + quad) * 64);
-                    let words = (digits.words.as_ptr().add(4 * quad), 256);
-                    all_heads(from, 64, group / 4, words, half, shape.heads, &mut sums);
-                    match k.scaling {
-                        Scaling::Channel => Line([1.0; 16]),
-                        Scaling::Token { scales, .. } => {
+                    let from = codes.add(run.line(tile, run.quads.start) * 64);
+                    let words = (digits.words.as_ptr().add(4 * run.quads.start), 256);
+                    all_heads(from, 64, run.quads.len(), words, half, shape.heads, &mut sums);
+                    match k.scales() {
+                        None => Line([1.0; 16]),
+                        Some(scales) => {
                             load16(scales.as_ptr().add(2 * (g * shape.tokens + 16 * tile)).cast(), Dtype::F16)
                         }
                     }

@@ -3,6 +3,7 @@ use super::{lanes, larger, load16, max4, place, put, split, step, sum16};
 use crate::arch::generic::unpack::{self as plain, Bytes};
 use crate::block::Side;
 use crate::line::{Codes, Line};
+use crate::parts::Run;
 use crate::query::{Cursor, DIGIT_STRIDE, Digits, HEADS, KeyCodes, Levels, QUERY_LEVELS, Scaling, Shape, X_STRIDE};
 use certkv_core::Dtype;
 use core::arch::x86_64::*;
@@ -182,25 +183,28 @@ pub(super) fn score_codes(
     ahead: &mut Cursor,
 ) {
     let count = shape.tokens * shape.dim;
-    assert!(k.section.len() >= count * k.bits / 8 && scratch.len() * 64 >= count);
+    assert!(k.fits(shape) && scratch.len() * 64 >= count);
     assert!(digits.bytes.len() >= shape.heads * DIGIT_STRIDE && x.len() >= shape.heads * X_STRIDE);
-    if let Scaling::Token { scales, group } = k.scaling {
-        assert!(scales.len() >= shape.tokens * (shape.dim / group) * 2);
-    }
+    let parts = if let Scaling::Parts { parts, .. } = k.scaling { Some(parts) } else { None };
     // SAFETY: the table is handed out only where the features exist; the asserts give the lengths.
     unsafe {
-        if k.bits == 4 && shape.tokens >= 32 {
+        if k.bits == 4 && shape.tokens >= 32 && parts.is_none() {
             match k.levels {
                 Some(_) => heads::<2, LEVELS4>(k, k.section.as_ptr(), digits, shape, x, ahead),
                 None => heads::<2, CODES4>(k, k.section.as_ptr(), digits, shape, x, ahead),
             }
             return;
         }
-        let codes = if k.bits == 8 {
-            k.section.as_ptr()
-        } else {
-            unpack::<false>(k.section, k.bits, count, k.levels, scratch);
-            scratch.as_ptr().cast()
+        let codes = match parts {
+            Some(parts) => {
+                parts.unpack(k.section, shape.tokens, scratch, |s, b, n, l, out| unpack::<false>(s, b, n, l, out));
+                scratch.as_ptr().cast()
+            }
+            None if k.bits == 8 => k.section.as_ptr(),
+            None => {
+                unpack::<false>(k.section, k.bits, count, k.levels, scratch);
+                scratch.as_ptr().cast()
+            }
         };
         if shape.tokens >= 32 {
             heads::<2, BYTES>(k, codes, digits, shape, x, ahead);
@@ -287,7 +291,7 @@ unsafe fn tiles<const H: usize, const T: usize, const W: u8>(
     x: &mut [Line],
     ahead: &mut Cursor,
 ) {
-    let (count, quads) = (shape.tokens / 16, shape.dim / 4);
+    let count = shape.tokens / 16;
     let base = digits.bytes[first * DIGIT_STRIDE..].as_ptr();
     let half = k.half();
     // Per-channel keys have asked for lines while their digits were made; others have the key loop only.
@@ -299,26 +303,19 @@ unsafe fn tiles<const H: usize, const T: usize, const W: u8>(
             tile[i] = if W != BYTES { pair + i * count / 2 } else { pair * T + i };
         }
         let mut logit = [[_mm512_setzero_ps(); T]; H];
-        let groups = match k.scaling {
-            Scaling::Channel => 1,
-            Scaling::Token { group, .. } => shape.dim / group,
-        };
-        for g in 0..groups {
-            let range = quads / groups * g..quads / groups * (g + 1);
+        for g in 0..k.groups(shape.dim) {
+            let run = k.run(g, shape);
             let mut bias = [0; H];
             for h in 0..H {
                 bias[h] = -half * digits.sums[first + h][g];
             }
             // SAFETY: tiles and quads lie inside the codes, `first + H <= heads` digits exist.
-            let sums = unsafe { products::<H, T, W>(codes, k.levels, tile, range, quads, base, bias, ahead, twice) };
+            let sums = unsafe { products::<H, T, W>(codes, k.levels, tile, &run, base, bias, ahead, twice) };
             for i in 0..T {
-                let scale = match k.scaling {
-                    Scaling::Channel => None,
-                    // SAFETY: 16 tokens of the group's scales lie inside `scales`.
-                    Scaling::Token { scales, .. } => Some(unsafe {
-                        load16::<false>(scales.as_ptr().add(2 * (g * shape.tokens + 16 * tile[i])).cast())
-                    }),
-                };
+                // SAFETY: 16 tokens of the group's scales lie inside `scales`.
+                let scale = k.scales().map(|scales| unsafe {
+                    load16::<false>(scales.as_ptr().add(2 * (g * shape.tokens + 16 * tile[i])).cast())
+                });
                 for h in 0..H {
                     let mul = _mm512_set1_ps(k.mul[first + h]);
                     let unit = scale.map_or(mul, |s| _mm512_mul_ps(s, mul));
@@ -341,15 +338,14 @@ unsafe fn tiles<const H: usize, const T: usize, const W: u8>(
 /// The inner loop: integer sums of `H` heads over `T` tiles of 16 tokens, exact.
 ///
 /// # Safety
-/// The quads of the tiles lie inside `codes`; `base` has `H` heads of digits at [`DIGIT_STRIDE`].
+/// The quads of the run in all tiles lie inside `codes`; `base` has `H` heads of digits at [`DIGIT_STRIDE`].
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vnni")]
 unsafe fn products<const H: usize, const T: usize, const W: u8>(
     codes: *const u8,
     levels: Option<&Levels>,
     tile: [usize; T],
-    range: core::ops::Range<usize>,
-    quads: usize,
+    run: &Run,
     base: *const i8,
     bias: [i32; H],
     ahead: &mut Cursor,
@@ -361,7 +357,7 @@ unsafe fn products<const H: usize, const T: usize, const W: u8>(
     // SAFETY: the table is 64 bytes.
     let table = levels.map_or(nibble, |t| unsafe { _mm512_loadu_si512(t.as_ptr().cast()) });
     let mut cursor = *ahead;
-    for quad in range {
+    for quad in run.quads.clone() {
         step(&mut cursor);
         if twice {
             step(&mut cursor);
@@ -370,7 +366,7 @@ unsafe fn products<const H: usize, const T: usize, const W: u8>(
         // SAFETY: as the function's.
         unsafe {
             if W != BYTES {
-                let p = codes.add((tile[0] * quads + quad) * 64);
+                let p = codes.add(run.line(tile[0], quad) * 64);
                 let raw = _mm512_loadu_si512(p.cast());
                 if W == CODES4 {
                     line[0] = _mm512_and_si512(raw, nibble);
@@ -382,7 +378,7 @@ unsafe fn products<const H: usize, const T: usize, const W: u8>(
                 }
             } else {
                 for i in 0..T {
-                    let p = codes.add((tile[i] * quads + quad) * 64);
+                    let p = codes.add(run.line(tile[i], quad) * 64);
                     line[i] = _mm512_loadu_si512(p.cast());
                 }
             }
