@@ -748,9 +748,10 @@ typedef struct certkv_config {
    */
   uint32_t reserved;
   /**
-   * On the host: a store for the originals of live sequences for which host memory has no room; NULL for none. The cache keeps it: the handle may
+   * A store for the originals of live sequences for which host memory has no room; NULL for none. The cache keeps it: the handle may
    * be destroyed. What a step reads from codes costs what it did; originals that it needs and that have left are read from the store first, and
-   * what the store did to them is a status of that step. certkv_cache_destroy deletes what the cache has there, as far as the store answers; a
+   * what the store did to them is a status of that step. On a GPU plans and repairs leave them on codes, and a step of sequences that lack some
+   * waits in every layer to see whether a head needs all of them: such a step is refused when recorded or replayed (CERTKV_ORDER). certkv_cache_destroy deletes what the cache has there, as far as the store answers; a
    * process that does not get to it leaves records that nobody will ask for, so that a store for these alone can be emptied.
    */
   struct certkv_store *spill_store;

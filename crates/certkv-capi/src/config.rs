@@ -102,9 +102,10 @@ pub struct certkv_config {
     pub prefix_eviction: certkv_eviction,
     /// 0.
     pub reserved: u32,
-    /// On the host: a store for the originals of live sequences for which host memory has no room; NULL for none. The cache keeps it: the handle may
+    /// A store for the originals of live sequences for which host memory has no room; NULL for none. The cache keeps it: the handle may
     /// be destroyed. What a step reads from codes costs what it did; originals that it needs and that have left are read from the store first, and
-    /// what the store did to them is a status of that step. certkv_cache_destroy deletes what the cache has there, as far as the store answers; a
+    /// what the store did to them is a status of that step. On a GPU plans and repairs leave them on codes, and a step of sequences that lack some
+    /// waits in every layer to see whether a head needs all of them: such a step is refused when recorded or replayed (CERTKV_ORDER). certkv_cache_destroy deletes what the cache has there, as far as the store answers; a
     /// process that does not get to it leaves records that nobody will ask for, so that a store for these alone can be emptied.
     pub spill_store: *mut certkv_store,
     /// Tokens whose originals have room in host memory, in every layer, until the store has them: at least the longest chunk. Beside them there is
@@ -244,11 +245,6 @@ pub(crate) unsafe fn read(config: *const certkv_config) -> Result<Wanted, Failur
         let why = "config->allocator: a cache on a GPU has its pages in memory that the driver knows (config->device)";
         return Err(Failure::new(CERTKV_UNSUPPORTED, why));
     }
-    if !given.spill_store.is_null() {
-        let why =
-            "config->spill_store: a cache on a GPU keeps its originals, whose pages its kernels name (config->device)";
-        return Err(Failure::new(CERTKV_UNSUPPORTED, why));
-    }
     // SAFETY: NULL or a C string, by the caller's promise.
     let kernels = unsafe { path(given.kernels)? };
     let mut gpu = GpuConfig::new(geometry, config.max_tokens);
@@ -260,6 +256,7 @@ pub(crate) unsafe fn read(config: *const certkv_config) -> Result<Wanted, Failur
     gpu.windows.clone_from(&config.windows);
     gpu.prefix_events = config.prefix_events;
     gpu.chunk_tokens = or(given.chunk_tokens, 0);
+    gpu.spill = spill(&given)?;
     (gpu.device_budget, gpu.host_budget) = (config.device_budget, config.host_budget);
     gpu = gpu.with_scratch(SCRATCH_SHARE);
     gpu.scratch_keys = or(given.scratch_keys, gpu.scratch_keys);

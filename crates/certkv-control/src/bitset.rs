@@ -82,6 +82,18 @@ impl BitSet {
         self.words.iter().map(|w| w.count_ones() as usize).sum()
     }
 
+    /// Number of members in `range`.
+    pub fn count_in(&self, range: core::ops::Range<usize>) -> usize {
+        let words = self.words.iter().enumerate().skip(range.start / 64).take_while(|(at, _)| at * 64 < range.end);
+        let masked = words.map(|(at, word)| {
+            let first = range.start.saturating_sub(at * 64);
+            let past = (range.end - at * 64).min(64);
+            // `first` is below 64 and `past` at least 1, or the word is not in the range.
+            if first < past { word & (u64::MAX << first) & (u64::MAX >> (64 - past)) } else { 0 }
+        });
+        masked.map(|word| word.count_ones() as usize).sum()
+    }
+
     /// True if there is no member.
     pub fn is_empty(&self) -> bool {
         self.words.iter().all(|&w| w == 0)

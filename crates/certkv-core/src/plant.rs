@@ -31,11 +31,29 @@ pub enum Bug {
     B17,
     /// A copy failed and nobody looks.
     B18,
+    /// A block is named on its new page before its codes are complete.
+    B26,
+    /// The page that a block leaves goes while others still read it.
+    B27,
 }
 
 /// All of them.
-pub const BUGS: [Bug; 12] =
-    [Bug::B1, Bug::B2, Bug::B3, Bug::B4, Bug::B5, Bug::B6, Bug::B7, Bug::B8, Bug::B12, Bug::B14, Bug::B17, Bug::B18];
+pub const BUGS: [Bug; 14] = [
+    Bug::B1,
+    Bug::B2,
+    Bug::B3,
+    Bug::B4,
+    Bug::B5,
+    Bug::B6,
+    Bug::B7,
+    Bug::B8,
+    Bug::B12,
+    Bug::B14,
+    Bug::B17,
+    Bug::B18,
+    Bug::B26,
+    Bug::B27,
+];
 
 /// Whether bug `$bug` is to be committed here.
 #[macro_export]
@@ -65,7 +83,7 @@ mod armed {
         static COMMITTED: Cell<u64> = const { Cell::new(0) };
     }
 
-    pub(super) const ALWAYS: [(Bug, bool); 12] = [
+    pub(super) const ALWAYS: [(Bug, bool); 14] = [
         (Bug::B1, cfg!(feature = "planted_b1")),
         (Bug::B2, cfg!(feature = "planted_b2")),
         (Bug::B3, cfg!(feature = "planted_b3")),
@@ -78,6 +96,8 @@ mod armed {
         (Bug::B14, cfg!(feature = "planted_b14")),
         (Bug::B17, cfg!(feature = "planted_b17")),
         (Bug::B18, cfg!(feature = "planted_b18")),
+        (Bug::B26, cfg!(feature = "planted_b26")),
+        (Bug::B27, cfg!(feature = "planted_b27")),
     ];
 
     #[doc(hidden)]

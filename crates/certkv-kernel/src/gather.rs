@@ -12,6 +12,7 @@ use crate::partial::Partial;
 use crate::query::{Softmax, X_STRIDE};
 use crate::score::Scores;
 use crate::slack::digit_term;
+use core::ops::Range;
 
 impl Kernel {
     /// Log-mass scale of each head after [`Kernel::score`]: `out`'s exponent and sum of weights are those of all scored
@@ -41,14 +42,19 @@ impl Kernel {
         Ok(())
     }
 
-    /// Outputs of all scored blocks, values as `source` gives them, and then of `tail`, which must be the one that was
-    /// scored. `out` must hold the [`Kernel::total`]; `masses` receives the value part of each entry. Uses `scores` up.
+    /// Outputs of scored blocks, values as `source` gives them, and then of `tail`, which must be the one that was
+    /// scored. `out` must hold the [`Kernel::total`]; `masses` receives the value part of each entry. A range that does not start at 0
+    /// goes on where the last call ended, as in [`Kernel::score`]; the one that ends with the last scored block has the tail, and uses
+    /// `scores` up.
     ///
     /// # Errors
-    /// As [`Kernel::attend`]; [`KernelError::Length`] for another tail, or scores that were used up.
+    /// As [`Kernel::attend`]; [`KernelError::Length`] for another tail, a range that does not follow the last, or scores that were used
+    /// up.
+    #[allow(clippy::too_many_arguments, reason = "the sweep has these inputs; a struct would only rename them")]
     pub fn gather<S: BlockSource + ?Sized>(
         &self,
         source: &S,
+        blocks: Range<usize>,
         tail: Option<&Tail<'_>>,
         work: &mut Workspace,
         scores: &mut Scores,
@@ -56,22 +62,32 @@ impl Kernel {
         out: &mut Partial,
     ) -> Result<(), KernelError> {
         self.check_out(out)?;
-        let (expected, given) = (scores.tail, tail.map_or(0, |t| t.tokens));
+        let last = blocks.end == scores.blocks;
+        let (expected, given) = (if last { scores.tail } else { 0 }, tail.map_or(0, |t| t.tokens));
         if given != expected {
             return Err(KernelError::Length { argument: "tail.tokens", expected, given });
         }
+        let first = if blocks.start == 0 { 0 } else { scores.summed };
+        if blocks.start != first || blocks.end > scores.blocks {
+            return Err(KernelError::Length { argument: "blocks", expected: first, given: blocks.start });
+        }
         masses.as_mut().check(0..scores.blocks + usize::from(expected > 0), self.shape.heads)?;
-        scores.take(self)?;
-        out.o.fill(Line::ZERO);
-        out.chain = 0;
+        let softmax = scores.take(self)?;
+        if !last {
+            (scores.softmax, scores.summed) = (Some(softmax), blocks.end);
+        }
+        if blocks.start == 0 {
+            out.o.fill(Line::ZERO);
+            out.chain = 0;
+        }
         work.softmax = Softmax { exponent: out.exponent, ..Softmax::new() };
         work.values.clear();
         work.centre = norm(source.centre());
         let exact = self.layout.format.value.is_exact();
-        let mut next = (scores.blocks > 0).then(|| source.block(0));
-        for index in 0..scores.blocks {
+        let mut next = (!blocks.is_empty()).then(|| source.block(blocks.start));
+        for index in blocks.clone() {
             let Some(block) = next.take() else { break };
-            if index + 1 < scores.blocks {
+            if index + 1 < blocks.end {
                 next = Some(source.block(index + 1));
             }
             work.ahead = self.look_ahead(&block, next.as_ref(), Sides::Values);
@@ -83,7 +99,7 @@ impl Kernel {
             masses.as_mut().put_values(index, &entry, &out.exponent, &digit);
         }
         if let Some(tail) = tail {
-            self.load_weights(scores.blocks, scores, masses, work);
+            self.load_weights(blocks.end, scores, masses, work);
             self.tail_values(tail, work, out);
         }
         let (l, tokens) = (out.l, out.tokens);

@@ -9,6 +9,7 @@ use crate::line::Line;
 use crate::masses::{Entry, MassesMut};
 use crate::query::{Softmax, X_STRIDE};
 use crate::slack::zeta;
+use core::ops::Range;
 
 /// Weights of the scored blocks of one KV head, each relative to its own block's exponent (in the masses).
 #[derive(Debug, Clone, Default)]
@@ -21,6 +22,8 @@ pub struct Scores {
     pub(crate) softmax: Option<Softmax>,
     pub(crate) blocks: usize,
     pub(crate) tail: usize,
+    /// Blocks whose values are summed already.
+    pub(crate) summed: usize,
 }
 
 impl Scores {
@@ -29,7 +32,7 @@ impl Scores {
         Self::default()
     }
 
-    /// The running exponents, once after each [`Kernel::score`] or [`Kernel::rescore`] of `kernel`.
+    /// The running exponents: they are there from [`Kernel::score`] on until the last block's values are summed.
     ///
     /// # Errors
     /// [`KernelError::Length`] if there are none, or if another kernel's shape was scored.
@@ -46,40 +49,45 @@ impl Kernel {
     }
 
     /// Lines of block `index`'s weights in [`Scores::weights`].
-    pub(crate) fn weights_of(&self, index: usize) -> core::ops::Range<usize> {
+    pub(crate) fn weights_of(&self, index: usize) -> Range<usize> {
         let each = self.shape.heads * self.lines();
         index * each..(index + 1) * each
     }
 
-    /// Scores blocks `0..blocks` of `source` and then `tail` for `queries` (`[heads][dim]`, unscaled): weights to
-    /// `scores`, an entry per block to `masses` (which must start at block 0), the tail's at index `blocks`. Value sides
-    /// in the entries are those of the codes.
+    /// Scores blocks `blocks` of `source` and then `tail` for `queries` (`[heads][dim]`, unscaled): weights to
+    /// `scores`, an entry per block to `masses` (which must start at block 0), the tail's at index `blocks.end`. Value sides
+    /// in the entries are those of the codes. A range that does not start at 0 goes on where the last call ended: so blocks of
+    /// several layouts are scored, each run by its own kernel, the tail with the last.
     ///
     /// # Errors
-    /// As [`Kernel::attend`].
+    /// As [`Kernel::attend`]; [`KernelError::Length`] for a range that does not follow the last.
     #[allow(clippy::too_many_arguments, reason = "the sweep has these inputs; a struct would only rename them")]
     pub fn score<S: BlockSource + ?Sized>(
         &self,
         queries: &[f32],
         source: &S,
-        blocks: usize,
+        blocks: Range<usize>,
         tail: Option<&Tail<'_>>,
         work: &mut Workspace,
         scores: &mut Scores,
         masses: &mut MassesMut<'_>,
     ) -> Result<(), KernelError> {
         self.load_query(queries, source.key_metric(), work)?;
-        masses.check(0..blocks + usize::from(tail.is_some()), self.shape.heads)?;
-        (scores.blocks, scores.tail) = (blocks, tail.map_or(0, |t| t.tokens));
-        scores.weights.resize(self.weights_of(blocks).end, Line::ZERO);
-        scores.largest.resize((blocks + 1) * self.shape.heads, 0.0);
-        work.softmax = Softmax::new();
+        masses.check(0..blocks.end + usize::from(tail.is_some()), self.shape.heads)?;
+        work.softmax = match blocks.start {
+            0 => Softmax::new(),
+            start if start == scores.blocks && scores.tail == 0 && scores.summed == 0 => scores.take(self)?,
+            start => return Err(KernelError::Length { argument: "blocks", expected: scores.blocks, given: start }),
+        };
+        (scores.blocks, scores.tail, scores.summed) = (blocks.end, tail.map_or(0, |t| t.tokens), 0);
+        scores.weights.resize(self.weights_of(blocks.end).end, Line::ZERO);
+        scores.largest.resize((blocks.end + 1) * self.shape.heads, 0.0);
         work.stage.clear();
         let mut entry = Entry::ZERO;
-        let mut next = (blocks > 0).then(|| source.block(0));
-        for index in 0..blocks {
+        let mut next = (!blocks.is_empty()).then(|| source.block(blocks.start));
+        for index in blocks.clone() {
             let Some(block) = next.take() else { break };
-            if index + 1 < blocks {
+            if index + 1 < blocks.end {
                 next = Some(source.block(index + 1));
             }
             work.ahead = self.look_ahead(&block, next.as_ref(), Sides::Keys);
@@ -89,18 +97,19 @@ impl Kernel {
             (self.ops.finish)(&mut work.ahead.record);
             self.stage(index, &entry, work, masses);
         }
-        self.seal(blocks.saturating_sub(1), work, masses);
+        self.seal(blocks.end.saturating_sub(1), work, masses);
         if let Some(tail) = tail {
             let entry = self.tail_keys(tail, work)?;
             (self.ops.weigh)(&mut work.x, tail.tokens, self.shape, &mut work.softmax);
-            self.keep(blocks, work, scores);
-            masses.put(blocks, &entry, &self.bounds(&entry, work));
+            self.keep(blocks.end, work, scores);
+            masses.put(blocks.end, &entry, &self.bounds(&entry, work));
         }
         scores.softmax = Some(work.softmax);
         Ok(())
     }
 
-    /// Scores the blocks of `list` again, whose keys `source` now gives exactly: weights and masses are replaced.
+    /// Scores the blocks of `list` again, whose keys `source` now gives exactly: weights and masses are replaced. All of them must
+    /// be of this kernel's layout.
     ///
     /// `canary[i]` receives, for block `list[i]`, the largest over heads and tokens of `|z_exact - z_coded| -
     /// (Delta + zeta + zeta_exact)` in nats: positive (or NaN) means that codes and annotations disagree, math.md (7.4).

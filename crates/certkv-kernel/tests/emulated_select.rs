@@ -5,6 +5,8 @@
 mod choice;
 #[path = "device_cases/mod.rs"]
 mod device_cases;
+#[path = "emulated_select/elsewhere.rs"]
+mod elsewhere;
 #[path = "emulated/mod.rs"]
 mod emulated;
 #[path = "emulated_select/ladder.rs"]

@@ -95,6 +95,12 @@ fn pass(kernel: &Kernel, cache: &Cache) -> Result<Answer, KernelError> {
     Ok(certificates(kernel, cache, total.unwrap(), masses))
 }
 
+/// Where the first of two runs ends, as where blocks have several layouts; 0 for one run. A run follows the one before it, and the tail the
+/// last.
+fn runs(blocks: usize) -> usize {
+    if blocks.is_multiple_of(3) { 0 } else { blocks / 2 }
+}
+
 /// The same in two sweeps: half of the promoted keys are exact from the start, the others after their codes were scored.
 /// Returns the answer and the largest canary.
 fn sweeps(kernel: &Kernel, cache: &Cache) -> Result<(Answer, f32), KernelError> {
@@ -105,12 +111,32 @@ fn sweeps(kernel: &Kernel, cache: &Cache) -> Result<(Answer, f32), KernelError> 
     let (mut masses, mut scores, mut out) = (Masses::new(kernel.heads(), blocks + 1), Scores::new(), kernel.partial());
     let tail = cache.tail();
     let queries = &cache.queries;
-    kernel.score(queries, &before, blocks, tail.as_ref(), &mut work, &mut scores, &mut masses.as_mut())?;
+    let cut = runs(blocks);
+    if cut > 0 {
+        kernel.score(queries, &before, 0..cut, None, &mut work, &mut scores, &mut masses.as_mut())?;
+        let skipped = cut + 1..blocks;
+        let refused = kernel.score(queries, &before, skipped, None, &mut work, &mut scores, &mut masses.as_mut());
+        assert!(matches!(refused, Err(KernelError::Length { argument: "blocks", .. })));
+    }
+    kernel.score(queries, &before, cut..blocks, tail.as_ref(), &mut work, &mut scores, &mut masses.as_mut())?;
     let mut canary = vec![f32::NAN; late.len()];
     kernel.rescore(queries, &after, &late, &mut work, &mut scores, &mut masses.as_mut(), &mut canary)?;
     kernel.total(&scores, &masses, &mut out)?;
-    kernel.gather(&after, tail.as_ref(), &mut work, &mut scores, &mut masses, &mut out)?;
-    let again = kernel.gather(&after, tail.as_ref(), &mut work, &mut scores, &mut masses, &mut out.clone());
+    if cut > 0 {
+        kernel.gather(&after, 0..cut, None, &mut work, &mut scores, &mut masses, &mut out)?;
+        let again = kernel.gather(
+            &after,
+            cut + 1..blocks,
+            tail.as_ref(),
+            &mut work,
+            &mut scores,
+            &mut masses,
+            &mut out.clone(),
+        );
+        assert!(matches!(again, Err(KernelError::Length { argument: "blocks", .. })));
+    }
+    kernel.gather(&after, cut..blocks, tail.as_ref(), &mut work, &mut scores, &mut masses, &mut out)?;
+    let again = kernel.gather(&after, 0..blocks, tail.as_ref(), &mut work, &mut scores, &mut masses, &mut out.clone());
     assert!(again.is_err(), "scores serve once");
     let worst = canary.into_iter().fold(f32::NEG_INFINITY, |a, b| if b <= a { a } else { b });
     Ok((certificates(kernel, cache, out, masses), worst))
@@ -154,11 +180,13 @@ fn true_error_is_within_the_bound_on_every_path() {
             let one = pass(&kernel, &cache).unwrap();
             // What is certified does not depend on the way: every term is there, relative to the right exponent. Near
             // `h = 1` the quotient magnifies the sums' rounding.
+            // Sums that are closed twice have longer chains.
+            let near = if runs(cache.exact.len()) > 0 { 4e-4 } else { 1e-4 };
             let pairs = one.certificates.iter().zip(&two.certificates).enumerate();
             for (h, (a, b)) in pairs.filter(|(_, (a, _))| a.h < 0.9) {
                 compared += 1;
                 for (a, b) in [(a.e_key, b.e_key), (a.e_val, b.e_val)] {
-                    let same = a == b || (a - b).abs() <= 1e-4 * a.abs().max(b.abs());
+                    let same = a == b || (a - b).abs() <= near * a.abs().max(b.abs());
                     assert!(
                         same,
                         "{} {} h{h} {seed:#x}: {a} in one pass, {b} in two sweeps",

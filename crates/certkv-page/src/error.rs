@@ -190,6 +190,13 @@ pub enum TableError {
     SwappedOut,
     /// The sequence is not swapped out.
     NotOut,
+    /// A block that is not full has no level, or the pools have no such level.
+    NoLevel {
+        /// Number of the block.
+        block: usize,
+        /// The level asked for.
+        level: u8,
+    },
     /// The host has no memory for the table.
     OutOfMemory {
         /// What the memory was for.
@@ -218,6 +225,7 @@ impl fmt::Display for TableError {
             Self::ForeignReservation => f.write_str("the reservation was made for another table"),
             Self::OutdatedReservation => f.write_str("the table changed since the reservation was made"),
             Self::NotOut => f.write_str("the sequence is not swapped out"),
+            Self::NoLevel { block, level } => write!(f, "block {block} cannot have level {level}"),
             Self::SwappedOut => f.write_str("the sequence is swapped out"),
             Self::OutOfMemory { what } => write!(f, "no host memory for {what}"),
         }

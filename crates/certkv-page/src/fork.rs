@@ -87,7 +87,7 @@ impl BlockTable {
             if let Some(from) = from.tail {
                 copy(PageClass::Tail, from, tail);
             }
-            fork.entries.push(BlockEntry { host, packed: None, tail: Some(tail), swapped: None });
+            fork.entries.push(BlockEntry::open(host, Some(tail)));
         }
         Ok((fork, copies))
     }
@@ -96,16 +96,24 @@ impl BlockTable {
 /// One more reference to every page of full blocks, all or none.
 pub(crate) fn share(pools: &Pools, full: &[BlockEntry]) -> Result<(), TableError> {
     let of = |class| move |error: PageError| TableError::Page { class, error };
-    let hosts = full.iter().map(|entry| entry.host);
-    pools.host.retain_all(hosts.clone()).map_err(of(PageClass::Host))?;
-    pools.packed.retain_all(full.iter().filter_map(|entry| entry.packed)).map_err(of(PageClass::Packed)).inspect_err(
-        |_| {
-            for host in hosts {
+    let of_class = |class| {
+        let pages = full.iter().flat_map(|entry| entry.pages());
+        pages.filter(move |page| page.class == class).map(|page| page.id)
+    };
+    let classes =
+        || pools.classes().filter(|class| matches!(class, PageClass::Host | PageClass::Packed | PageClass::Level(_)));
+    for (done, class) in classes().enumerate() {
+        if let Err(error) = pools.of(class).retain_all(of_class(class)) {
+            for undo in classes().take(done) {
                 // Never the last reference: whoever shares holds one.
-                let _ = pools.host.release(host);
+                for id in of_class(undo) {
+                    let _ = pools.of(undo).release(id);
+                }
             }
-        },
-    )
+            return Err(of(class)(error));
+        }
+    }
+    Ok(())
 }
 
 /// Takes back what [`share`] did, while another owner still holds the pages.

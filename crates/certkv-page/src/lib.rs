@@ -7,7 +7,8 @@
 //! * [`alloc`]: [`PageAllocator`], a slab of slot *indices* of one page class. The memory behind the indices belongs to
 //!   the device's arenas. Counts references; keeps the queue of retiring pages.
 //! * [`lease`]: a pin that gives itself back. Whoever looks a page up holds a lease, never a bare id.
-//! * [`table`]: [`BlockTable`], the pages of one sequence in one KV group; append, fork, truncate, swap, release.
+//! * [`table`]: [`BlockTable`], the pages of one sequence in one KV group; append, fork, truncate, swap, release, and other formats for
+//!   blocks that are full ([`LevelChange`]).
 //! * [`window`]: tables that give up what no later query can see.
 //! * [`streams`]: tables of groups whose tokens have mixed widths, a stream for each head and width.
 //! * [`prefix`]: [`PrefixIndex`], full blocks that other sequences may continue from, found by their tokens.
@@ -35,6 +36,7 @@ mod books;
 mod check;
 mod fork;
 mod inspect;
+mod level;
 mod reclaim;
 mod swap;
 mod truncate;
@@ -47,8 +49,9 @@ pub use check::Violation;
 pub use error::{PageError, TableError};
 pub use inspect::Counts;
 pub use lease::Lease;
+pub use level::{LevelChange, RefusedChange};
 pub use policy::EvictionPolicy;
-pub use pools::{CopyOp, Dropped, PageClass, PageRef, Pools};
+pub use pools::{CopyOp, Dropped, MOST_LEVELS, PageClass, PageRef, Pools};
 pub use prefix::PrefixIndex;
 pub use reserve::{Reservation, RowSpan};
 pub use stamp::Stamp;

@@ -213,6 +213,7 @@ fn what_was_found_is_not_evicted() {
             packed: PageAllocator::create(1).unwrap(),
             tail: PageAllocator::create(0).unwrap(),
             swap: PageAllocator::create(0).unwrap(),
+            levels: Default::default(),
         };
         let group = GroupShape { pools: pools.clone(), block: 1, max_blocks: 1, window: None };
         let index = Arc::new(PrefixIndex::create(vec![group], 1, Box::new(Lru::new(1))).unwrap());
@@ -263,6 +264,7 @@ fn a_fork_and_a_truncation_share_no_open_page() {
             packed: PageAllocator::create(1).unwrap(),
             tail: PageAllocator::create(2).unwrap(),
             swap: PageAllocator::create(0).unwrap(),
+            levels: Default::default(),
         };
         let mut parent = BlockTable::create(&pools, 2, 1).unwrap();
         let reservation = parent.reserve(2).unwrap();
@@ -302,6 +304,7 @@ fn a_closing_block_is_refused_or_final() {
             packed: PageAllocator::create(1).unwrap(),
             tail: PageAllocator::create(0).unwrap(),
             swap: PageAllocator::create(0).unwrap(),
+            levels: Default::default(),
         };
         let mut table = BlockTable::create(&pools, 1, 1).unwrap();
         let reservation = table.reserve(1).unwrap();

@@ -4,6 +4,7 @@ use crate::error::PageError;
 use crate::stamp::Stamp;
 use certkv_core::PageId;
 use core::fmt;
+use std::sync::Arc;
 
 /// What a page of a block is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -16,9 +17,22 @@ pub enum PageClass {
     Tail,
     /// Codes in host memory, while the sequence is swapped out.
     Swap,
+    /// As `Packed`, in another format: of this level, from 1 on ([`Pools::levels`]).
+    Level(u8),
 }
 
+/// Most levels that blocks of one table can have, the first included.
+pub const MOST_LEVELS: usize = 8;
+
+const LEVEL_NAMES: [&str; MOST_LEVELS] =
+    ["packed", "level 1", "level 2", "level 3", "level 4", "level 5", "level 6", "level 7"];
+
 impl PageClass {
+    /// The class of codes at `level`: the first is [`PageClass::Packed`].
+    pub const fn of_level(level: u8) -> Self {
+        if level == 0 { Self::Packed } else { Self::Level(level) }
+    }
+
     /// The class in one word, as errors name it.
     pub const fn name(self) -> &'static str {
         match self {
@@ -26,6 +40,8 @@ impl PageClass {
             Self::Packed => "packed",
             Self::Tail => "tail",
             Self::Swap => "swap",
+            Self::Level(level) if (level as usize) < MOST_LEVELS => LEVEL_NAMES[level as usize],
+            Self::Level(_) => "level",
         }
     }
 }
@@ -68,22 +84,37 @@ pub struct Pools {
     pub tail: PageAllocator,
     /// Pages of records in host memory, of sequences that are swapped out.
     pub swap: PageAllocator,
+    /// Pages of records at the levels behind the first, whose are `packed`: [`PageClass::Level`] from 1 on. Mostly none.
+    pub levels: Arc<[PageAllocator]>,
 }
 
 impl Pools {
-    /// The allocator of a class.
+    /// The allocator of a class. A level that there is not has the pages of the first, which know no page of it.
     pub fn of(&self, class: PageClass) -> &PageAllocator {
         match class {
             PageClass::Host => &self.host,
             PageClass::Packed => &self.packed,
             PageClass::Tail => &self.tail,
             PageClass::Swap => &self.swap,
+            PageClass::Level(level) => {
+                usize::from(level).checked_sub(1).and_then(|at| self.levels.get(at)).unwrap_or(&self.packed)
+            }
         }
+    }
+
+    /// How many levels full blocks can have, the first included.
+    pub fn level_count(&self) -> u8 {
+        1 + self.levels.len().min(MOST_LEVELS - 1) as u8
+    }
+
+    /// The classes that there are, those of levels last.
+    pub fn classes(&self) -> impl Iterator<Item = PageClass> + use<> {
+        CLASSES.into_iter().chain((1..self.level_count()).map(PageClass::Level))
     }
 
     /// [`PageAllocator::reclaim`] on each; returns how many pages became free.
     pub fn reclaim(&self, passed: &mut dyn FnMut(Stamp) -> bool) -> usize {
-        CLASSES.into_iter().map(|class| self.of(class).reclaim(passed)).sum()
+        self.classes().map(|class| self.of(class).reclaim(passed)).sum()
     }
 
     /// Gives up one reference and, if it was the last, retires the page behind `stamp`. For pages whose only owner is
@@ -167,7 +198,7 @@ impl Dropped {
         // Not again when `record` panicked the first time: the pages left are the last owner's.
         if !core::mem::replace(&mut self.released, true) {
             let Self { pools, inline, more, .. } = self;
-            for class in CLASSES {
+            for class in pools.classes() {
                 let mut pages = pools.of(class).letting_go();
                 let mut keeps = |page: PageRef| {
                     page.class != class
@@ -185,7 +216,7 @@ impl Dropped {
         let count = self.pages().count();
         if count > 0 {
             let stamp = record();
-            for class in CLASSES {
+            for class in self.pools.classes() {
                 let mut pages = self.pools.of(class).letting_go();
                 for page in self.pages().filter(|page| page.class == class) {
                     if let Err(error) = pages.retire(page.id, stamp) {

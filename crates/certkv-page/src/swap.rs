@@ -112,8 +112,8 @@ impl BlockTable {
     /// sequence holds no page of the device; those that others share stay with them.
     ///
     /// # Errors
-    /// [`TableError::SwappedOut`]; [`TableError::Page`] when no page is free or codes are being moved;
-    /// [`TableError::OutOfMemory`]. Nothing changed.
+    /// [`TableError::SwappedOut`]; [`TableError::Page`] when no page is free or codes are being moved; [`TableError::NoLevel`] for a block
+    /// that is not at the first level; [`TableError::OutOfMemory`]. Nothing changed.
     pub fn swap_out(&self) -> Result<SwapPlan, TableError> {
         self.require_in()?;
         let mut plan = self.plan(true)?;
@@ -127,6 +127,10 @@ impl BlockTable {
     }
 
     fn fill_out(&self, plan: &mut SwapPlan) -> Result<(), TableError> {
+        if let Some((block, entry)) = self.numbered().find(|(_, entry)| entry.level > 0) {
+            // Pages outside have the size of those of the first level.
+            return Err(TableError::NoLevel { block, level: entry.level });
+        }
         for (block, entry) in self.numbered() {
             let mut next = BlockEntry { packed: None, tail: None, ..*entry };
             if let Some(packed) = entry.packed {

@@ -21,6 +21,9 @@ pub struct BlockEntry {
     pub tail: Option<PageId>,
     /// The codes in host memory, while the sequence is swapped out.
     pub swapped: Option<SwappedPage>,
+    /// The level of `packed`: which format the codes have, and which class the page. 0 is the first, with which every block
+    /// becomes full; see [`BlockTable::begin_change`].
+    pub level: u8,
 }
 
 /// Codes of a full block that left the device.
@@ -39,11 +42,22 @@ impl BlockEntry {
         self.packed.is_some() || self.swapped.is_some()
     }
 
-    pub(crate) fn pages(self) -> impl Iterator<Item = PageRef> {
+    /// An open block.
+    pub(crate) const fn open(host: PageId, tail: Option<PageId>) -> Self {
+        Self { host, packed: None, tail, swapped: None, level: 0 }
+    }
+
+    /// Class of `packed`.
+    pub const fn class(&self) -> PageClass {
+        PageClass::of_level(self.level)
+    }
+
+    pub(crate) fn pages(self) -> impl Iterator<Item = PageRef> + Clone {
+        let coded = self.class();
         let page = |class| move |id| PageRef { class, id };
         [
             Some(self.host).map(page(PageClass::Host)),
-            self.packed.map(page(PageClass::Packed)),
+            self.packed.map(page(coded)),
             self.tail.map(page(PageClass::Tail)),
             self.swapped.map(|swapped| swapped.page).map(page(PageClass::Swap)),
         ]
@@ -288,7 +302,7 @@ impl BlockTable {
         for span in reservation.spans() {
             let full = span.packed.is_some();
             let tail = if full { None } else { span.tail };
-            let entry = BlockEntry { host: span.host, packed: span.packed, tail, swapped: None };
+            let entry = BlockEntry { packed: span.packed, ..BlockEntry::open(span.host, tail) };
             if let Some(packed) = span.packed {
                 // `prepare` and `reserve` closed these pages, and nobody else may open or commit them.
                 let closed = self.pools.host.apply(Operation::CloseCommit, span.host);

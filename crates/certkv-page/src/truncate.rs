@@ -102,12 +102,12 @@ impl BlockTable {
             ops.copies[1] = tail.and_then(|tail| copy(page(PageClass::Tail, tail)));
             ops.source = source;
             if let Some(packed) = old.packed {
-                ops.dropped.push(PageClass::Packed, packed);
+                ops.dropped.push(old.class(), packed);
             }
             if let Some(swapped) = old.swapped {
                 ops.dropped.push(PageClass::Swap, swapped.page);
             }
-            self.entries[keep - 1] = BlockEntry { host, packed: None, tail, swapped: None };
+            self.entries[keep - 1] = BlockEntry::open(host, tail);
         }
         for page in self.entries.drain(keep..).flat_map(BlockEntry::pages) {
             ops.dropped.push(page.class, page.id);

@@ -3,9 +3,10 @@ use crate::Error;
 use crate::cache::Cache;
 use crate::centre;
 use crate::group::{Group, Side};
+use crate::levels::encoder_of;
 use crate::step::Part;
 use crate::work::Workspace;
-use certkv_codec::CodecError;
+use certkv_codec::{CodecError, Encoder};
 use certkv_core::{Dtype, ErrorSummary, Geometry};
 use certkv_page::RowSpan;
 
@@ -108,7 +109,9 @@ pub(crate) fn append(
             gather(cache, group, layer, span, token, work)?;
             let mut page = group.packed.write(group.slot(packed, layer), &cache.main)?;
             page.set_tag(Group::tag(packed));
-            let coded = encode(cache, group, (index, layer), &state.centres[layer], work, page.bytes_mut())?;
+            let encoders = &mut work.encoders[encoder_of(group, index, 0)];
+            let centre = &state.centres[layer];
+            let coded = encode(cache, group, (layer, 0), centre, &work.block, encoders, page.bytes_mut())?;
             if !coded {
                 let uncoded = &mut state.uncoded[layer];
                 uncoded.resize(uncoded.capacity().max(span.block + 1));
@@ -213,20 +216,21 @@ fn gather(
     Ok(())
 }
 
-/// Encodes the gathered block into the page's records, heads in parallel. False if a scale overflowed its type: the
-/// records then hold infinite summaries and the block is read from its originals.
-fn encode(
+/// Encodes a block, `[head][side][B][d]`, into the records of a page of `level`, heads in parallel. False if a scale overflowed its
+/// type: the records then hold infinite summaries and the block is read from its originals.
+pub(crate) fn encode(
     cache: &Cache,
     group: &Group,
-    (index, layer): (usize, usize),
+    (layer, level): (usize, u8),
     centre: &[f32],
-    work: &mut Workspace,
+    block: &[u16],
+    encoders: &mut [Encoder],
     page: &mut [u8],
 ) -> Result<bool, Error> {
-    let (dim, words) = (group.layout.dim, group.layout.count());
-    let jobs =
-        work.encoders[index].iter_mut().zip(page[crate::group::SEAL_BYTES..].chunks_exact_mut(group.layout.bytes));
-    let jobs = jobs.zip(work.block.chunks_exact(2 * words)).zip(centre.chunks_exact(dim));
+    let layout = group.layout_at(level);
+    let (dim, words) = (layout.dim, layout.count());
+    let jobs = encoders.iter_mut().zip(page[crate::group::SEAL_BYTES..].chunks_exact_mut(layout.bytes));
+    let jobs = jobs.zip(block.chunks_exact(2 * words)).zip(centre.chunks_exact(dim));
     let mut jobs: Vec<_> = jobs.map(|(((e, r), b), c)| (e, r, b, c, Ok(()))).collect();
     cache.pool.run(
         &mut jobs,
@@ -248,13 +252,13 @@ fn encode(
         }
     }
     if !coded {
-        let blocks = work.block.chunks_exact(2 * words).zip(centre.chunks_exact(dim));
+        let blocks = block.chunks_exact(2 * words).zip(centre.chunks_exact(dim));
         for (head, (block, centre)) in blocks.enumerate() {
-            let record = &mut page[group.record(head)];
+            let record = &mut page[group.record_at(level, head)];
             record.fill(0);
             let (keys, values) = block.split_at(words);
             let summary = uncoded_summary(keys, values, dim, centre, cache.geometry().store);
-            record[group.layout.summary.clone()].copy_from_slice(&summary.to_bytes());
+            record[layout.summary.clone()].copy_from_slice(&summary.to_bytes());
         }
     }
     Ok(coded)

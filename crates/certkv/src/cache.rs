@@ -3,6 +3,7 @@ use crate::calibrated::Calibrated;
 use crate::counters::{Counters, Kind};
 use crate::fixed;
 use crate::group::Group;
+use crate::levels::LayerControl;
 use crate::prefix::Prefixes;
 use crate::save::header::Order;
 use crate::sequence::SequenceState;
@@ -14,7 +15,7 @@ use certkv_core::budget::CLASSES;
 use certkv_core::{Class, Geometry, Ledger, RecordLayout, SequenceId, planted, span};
 use certkv_device::{CheckReport, Copy2d, DeviceError, Dst, Fence, SimDevice, Src, Stream};
 use certkv_kernel::Pool;
-use certkv_page::{BlockTable, CopyOp, Dropped, PageClass, PageRef, Pools, Stamp};
+use certkv_page::{BlockTable, CopyOp, Dropped, PageClass, PageRef, Stamp};
 use certkv_tier::Lane;
 use core::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::{Mutex, ReentrantMutex};
@@ -182,7 +183,7 @@ impl Cache {
         self.config.policy
     }
 
-    /// Layout of the records of `layer`.
+    /// Layout of the records of `layer`, at the first of its levels.
     ///
     /// # Errors
     /// [`Error::Layer`].
@@ -196,7 +197,8 @@ impl Cache {
     /// [`Error::TooManySequences`], or out of memory.
     pub fn create(&self) -> Result<SequenceId, Error> {
         let geometry = &self.config.geometry;
-        let state = SequenceState::new(&self.groups, geometry.layers, geometry.kv_heads)?;
+        let mut state = SequenceState::new(&self.groups, geometry.layers, geometry.kv_heads)?;
+        state.control = LayerControl::all(&self.config)?;
         self.insert(state)
     }
 
@@ -298,6 +300,7 @@ impl Cache {
                 centres: parent.centres.clone(),
                 heads: parent.heads.clone(),
                 uncoded: parent.uncoded.clone(),
+                control: parent.control.clone(),
             })
         })?;
         self.insert(fork)
@@ -402,10 +405,10 @@ impl Cache {
         let _turn = self.turn.lock();
         self.with(id, |state| {
             let table = &state.tables[index];
-            let page = table.get(block).and_then(|entry| entry.packed);
+            let page = table.get(block).and_then(|entry| Some((entry.level, entry.packed?)));
             let expected = table.len().div_ceil(table.block_size());
-            let page = page.ok_or(Error::Shape { argument: "block", expected, given: block })?;
-            let guard = group.packed.read_tagged(group.slot(page, layer), &self.main, Group::tag(page))?;
+            let (level, page) = page.ok_or(Error::Shape { argument: "block", expected, given: block })?;
+            let guard = group.packed_at(level).read_tagged(group.slot(page, layer), &self.main, Group::tag(page))?;
             Ok(guard.bytes().to_vec())
         })
     }
@@ -421,6 +424,7 @@ impl Cache {
                 counts.live + counts.retiring
             };
             memory.packed += group.sizes.of_packed(used(&group.pools.packed));
+            memory.packed += group.sizes.of_lower(|at, _| used(&group.pools.levels[at]));
             memory.scratch += group.sizes.of_originals(used(&group.pools.tail));
             memory.scratch += group.scratch_bytes();
             memory.host += group.host_bytes(used(&group.pools.host));
@@ -455,8 +459,7 @@ impl Cache {
         }
         let live = |group: &Group| {
             group.pools.reclaim(&mut |stamp| self.passed(stamp));
-            let Pools { host, packed, tail, swap } = &group.pools;
-            [host, packed, tail, swap].map(|pages| pages.counts().live).iter().sum::<usize>()
+            group.pools.classes().map(|class| group.pools.of(class).counts().live).sum::<usize>()
         };
         self.groups.iter().map(live).sum()
     }

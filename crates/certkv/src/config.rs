@@ -1,6 +1,6 @@
 //! What a cache is made of: geometry, formats, capacity, budgets, policy.
 use crate::events::MOST_EVENTS;
-use crate::{Error, Policy, PrefixConfig, Spill};
+use crate::{Error, Level, Policy, PrefixConfig, SmartKv, Spill};
 use certkv_control::Calibration;
 use certkv_control::scales::Scales;
 use certkv_core::{Format, Geometry, RecordLayout};
@@ -38,6 +38,13 @@ pub struct Config {
     /// these are, which [`Calibration::check_for`] tells. There if and only if a format needs it. What is saved, published or
     /// exported names it, and is refused under another.
     pub calibration: Option<Arc<Calibration>>,
+    /// Formats that full blocks can have besides that of `formats`, which is the first of these; empty for none. Each has fewer bytes
+    /// than the one before it, all have one block size. Every block becomes full at the first and can change between steps
+    /// ([`crate::Cache::change_level`]), in each layer by itself: so each layer has block tables of its own. Each level has pages of its
+    /// own. Not beside windows, prefixes, swapping, spilling and fixed scales in this release.
+    pub levels: Vec<Level>,
+    /// Who decides on levels when [`crate::Cache::control`] is called; `None` for nobody.
+    pub control: Option<SmartKv>,
     /// Fixed scales for sides with one scale per block (`p8`, `e4m3g64`), of this geometry: what a block has beyond them saturates, which
     /// [`crate::Snapshot::saturated`] counts and its error summary measures. `None`: the scales of each block. There only if a format has
     /// such sides. Records hold their scales, so nothing that is saved or published depends on it.
@@ -97,6 +104,8 @@ impl Config {
             geometry,
             formats: vec![format],
             calibration: None,
+            levels: Vec::new(),
+            control: None,
             scales: None,
             windows: Vec::new(),
             max_tokens,
@@ -205,6 +214,10 @@ impl Config {
         self.spill.as_ref().map_or(Ok(()), Spill::validated)?;
         self.policy.validated().map_err(|e| Error::Policy(e.to_string()))?;
         self.check_windows()?;
+        self.check_levels()?;
+        self.check_control()?;
+        // A block has a level in each layer, and a table one in each block.
+        let alone = !self.levels.is_empty();
         let mut groups: Vec<LayerGroup> = Vec::new();
         for layer in 0..geometry.layers {
             let format = self.formats[if self.formats.len() == 1 { 0 } else { layer }];
@@ -214,7 +227,7 @@ impl Config {
                 window.slack = window.slack.or(self.formats.iter().map(|format| format.block).max());
             }
             match groups.last_mut() {
-                Some(group) if group.layout.format == format && group.window == window => group.layers += 1,
+                Some(group) if !alone && group.layout.format == format && group.window == window => group.layers += 1,
                 _ => {
                     let layout = RecordLayout::new(&geometry, format)?;
                     groups.push(LayerGroup { first: layer, layers: 1, layout, window });

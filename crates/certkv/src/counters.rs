@@ -23,6 +23,8 @@ pub(crate) enum Kind {
     Spill,
     /// What one read of originals lacked, from the store.
     Fetch,
+    /// A block of one layer coded again at another level.
+    Recode,
 }
 
 /// Moves of one kind by what became of them.
@@ -63,7 +65,7 @@ struct Tally {
 /// The numbers themselves.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
-    moves: [Tally; 8],
+    moves: [Tally; 9],
     statuses: [AtomicU64; 4],
     rungs: [AtomicU64; 5],
     prompt: AtomicU64,
@@ -202,6 +204,7 @@ impl Error {
             | Self::CapacityExhausted { .. }
             | Self::TooLong { .. }
             | Self::Budget(_)
+            | Self::Level { .. }
             | Self::Save(_) => true,
             _ => false,
         }

@@ -53,7 +53,7 @@ pub enum Error {
         /// What is wrong.
         why: SealError,
     },
-    /// The capacity of a page class is used up. `class` is `host`, `packed`, `tail` or `swap`.
+    /// The capacity of a page class is used up. `class` is `host`, `packed` (of the first level), `tail`, `swap`, or `level 1` and so on.
     CapacityExhausted {
         /// Which pages ran out.
         class: &'static str,
@@ -148,6 +148,15 @@ pub enum Error {
         /// What was wrong.
         why: &'static str,
     },
+    /// A block that cannot have a level: there is no such block or level, or no codes of it at that level.
+    Level {
+        /// Number of the block.
+        block: usize,
+        /// Which of [`crate::Config::levels`].
+        level: usize,
+        /// What is in the way.
+        why: &'static str,
+    },
     /// Attention over no token at all.
     NoVisibleToken,
     /// A policy parameter was refused.
@@ -227,6 +236,7 @@ impl fmt::Display for Error {
                 write!(f, "{argument}: too large for the stored type at token {token}, element {element}")
             }
             Self::Order { layer, why } => write!(f, "layer {layer}: {why}"),
+            Self::Level { block, level, why } => write!(f, "block {block}, level {level}: {why}"),
             Self::NoVisibleToken => f.write_str("attention over no token"),
             Self::Policy(why) => write!(f, "policy: {why}"),
             Self::Uncertifiable { layer } => write!(f, "layer {layer}: an output that has no finite bound"),

@@ -3,6 +3,7 @@
 //! A page id is valid in every layer of the group: page `p` of layer `l` is arena slot `p * layers + (l - first)`. So a
 //! block is allocated once for all layers, and a slot is locked by one layer at a time.
 use crate::calibrated::Calibrated;
+use crate::levels::Lower;
 use crate::seal::Seal;
 use crate::sizes::GroupSizes;
 use crate::{Config, Error, fixed};
@@ -37,6 +38,8 @@ pub(crate) struct Group {
     pub(crate) scales: Option<Arc<Scales>>,
     pub(crate) pools: Pools,
     pub(crate) packed: Arena,
+    /// The levels behind the first, whose are `layout`, `kernel` and `packed`.
+    pub(crate) lower: Vec<Lower>,
     pub(crate) host: Arena,
     pub(crate) tail: Arena,
     /// Codes of sequences that are swapped out; `None` where the configuration has no room for any.
@@ -61,7 +64,13 @@ impl Group {
         let arena = |name, pages: usize, bytes: usize| -> Result<Arena, Error> {
             Ok(device.arena(name, sizes.slots(pages)?, bytes)?)
         };
+        let slots = |pages| sizes.slots(pages);
+        let lower = sizes.lower.iter().map(|level| Lower::new(config, level, slots(level.pages)?, device));
+        let lower = lower.collect::<Result<Vec<_>, Error>>()?;
+        let levels = sizes.lower.iter().map(|level| PageAllocator::create(level.pages));
+        let levels = levels.collect::<Result<Vec<_>, _>>()?.into();
         Ok(Self {
+            lower,
             first: sizes.first,
             layers: sizes.layers,
             kv_heads: config.geometry.kv_heads,
@@ -86,6 +95,7 @@ impl Group {
                 packed: PageAllocator::create(sizes.packed_pages)?,
                 tail: PageAllocator::create(sizes.tail_pages)?,
                 swap: PageAllocator::create(sizes.swap_pages)?,
+                levels,
             },
             max_blocks: sizes.max_blocks,
             window: sizes.window,
@@ -124,9 +134,14 @@ impl Group {
         Some(FixedScales { keys, values })
     }
 
-    /// The seal of a page of codes.
+    /// The seal of a page of codes at the first level.
     pub(crate) fn seal(&self, layer: usize, block: usize, page: PageId) -> Seal {
-        let seal = Seal::new(&self.layout, layer, block, page);
+        self.seal_at(0, layer, block, page)
+    }
+
+    /// The seal of a page of codes at `level`.
+    pub(crate) fn seal_at(&self, level: u8, layer: usize, block: usize, page: PageId) -> Seal {
+        let seal = Seal::new(self.layout_at(level), layer, block, page);
         match &self.calibrated {
             Some(calibrated) => seal.under(calibrated.number()),
             None => seal,
@@ -152,17 +167,10 @@ impl Group {
         start..start + words
     }
 
-    /// Bytes of the record of one KV head in a packed slot.
-    #[inline]
-    pub(crate) fn record(&self, head: usize) -> Range<usize> {
-        let start = SEAL_BYTES + head * self.layout.bytes;
-        start..start + self.layout.bytes
-    }
-
     /// Where a page of codes lies: on the device, or swapped out.
     pub(crate) fn codes_of(&self, entry: &BlockEntry) -> Option<(&Arena, PageId)> {
         let swapped = || Some((self.swap.as_ref()?, entry.swapped?.page));
-        entry.packed.map(|page| (&self.packed, page)).or_else(swapped)
+        entry.packed.map(|page| (self.packed_at(entry.level), page)).or_else(swapped)
     }
 
     /// Bytes of a packed page in one layer, without padding.

@@ -37,6 +37,7 @@ mod events;
 mod fixed;
 pub mod gpu;
 mod group;
+mod levels;
 mod plan;
 mod prefix;
 #[cfg(feature = "metrics")]
@@ -59,6 +60,8 @@ pub use certkv_control::calibration;
 pub use certkv_control::policy::{Certified, Policy, Seed000};
 /// Fixed scales: what [`Config::scales`] takes, and what reads them from a file.
 pub use certkv_control::scales;
+/// The rule and the decisions of [`SmartKv`].
+pub use certkv_control::smartkv;
 pub use certkv_core::Histogram;
 pub use certkv_core::budget::{ByClass, CLASSES, Class, POOLS, Pool};
 pub use certkv_core::{
@@ -79,6 +82,7 @@ pub use config::{Config, DEFAULT_FORMAT, default_format};
 pub use counters::{Moves, Outputs};
 pub use error::Error;
 pub use group::Side;
+pub use levels::{ControlEntry, Controlled, Level, SmartKv};
 pub use plan::{Plan, PoolPlan, Requests, RequestsPlan};
 pub use prefix::{CachedPrefix, Eviction, PrefixConfig, PrefixScope, PrefixUnit, PublishedPrefix};
 pub use save::{SaveError, SaveScope};

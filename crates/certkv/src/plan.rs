@@ -1,6 +1,6 @@
 //! What a cache would take, before it takes it.
 use crate::sizes::Sizes;
-use crate::{Config, Error};
+use crate::{Config, Error, Level};
 use certkv_core::budget::{ByClass, Class, POOLS, by_pool};
 use core::fmt;
 
@@ -156,7 +156,7 @@ impl Config {
         Ok(Plan::new(sizes.reserved(), sizes.later, self.device_budget, self.host_budget))
     }
 
-    /// The same configuration with room for these requests and no more.
+    /// The same configuration with room for these requests and no more; levels keep their shares of all tokens.
     #[must_use]
     pub fn for_requests(&self, requests: Requests) -> Self {
         let block = self.formats.iter().map(|format| format.block).max().unwrap_or(1);
@@ -167,7 +167,11 @@ impl Config {
             self.formats.iter().map(|format| max_tokens / format.block.max(1) * each).fold(0, usize::saturating_add);
         let sides = blocks.saturating_mul(self.geometry.kv_heads) as f64 * requests.scratch;
         let slots = (sides.ceil() as usize).min(MOST_SIDES);
-        Self { max_tokens, max_sequences: requests.count, scratch_keys: slots, scratch_values: slots, ..self.clone() }
+        // Levels keep their shares.
+        let share = |tokens: usize| (tokens as f64 / self.max_tokens.max(1) as f64 * max_tokens as f64).ceil() as usize;
+        let levels = self.levels.iter().map(|level| Level { tokens: share(level.tokens), ..*level }).collect();
+        let (scratch_keys, scratch_values) = (slots, slots);
+        Self { max_tokens, max_sequences: requests.count, scratch_keys, scratch_values, levels, ..self.clone() }
     }
 }
 

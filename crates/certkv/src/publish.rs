@@ -197,6 +197,7 @@ impl Snapshot {
             ("restore", Some(&self.restores)),
             ("swap out", Some(&self.swap_outs)),
             ("swap in", Some(&self.swap_ins)),
+            ("recode", self.recodes.as_ref()),
         ];
         for (kind, moves) in moves {
             moves.into_iter().for_each(|moves| to.moves(kind, moves));

@@ -1,9 +1,9 @@
 //! What the cache remembers of one sequence.
-use crate::Error;
 use crate::attend::decide::Hint;
 use crate::group::Group;
+use crate::levels::LayerControl;
+use crate::{Config, Error};
 use certkv_control::BitSet;
-use certkv_core::Geometry;
 use certkv_page::BlockTable;
 
 /// What one KV head of one layer remembers from step to step: the promoted sets that the next step starts from, and the
@@ -22,6 +22,9 @@ pub(crate) struct HeadMemory {
     pub(crate) hints: Vec<Hint>,
     /// With a window, blocks are counted as they are visible: whole blocks of sinks, then those from this one on.
     pub(crate) from: usize,
+    /// Where levels are decided: what the last step's query heads attended to, `[query head of the group][block]`, blocks by their
+    /// numbers in the sequence. Empty if there was no step since somebody looked.
+    pub(crate) mass: Vec<f32>,
 }
 
 impl HeadMemory {
@@ -64,17 +67,46 @@ impl HeadMemory {
         }
     }
 
+    /// Renumbers what is known of blocks: block `i` was `from[i]`, of `None` nothing is known.
+    fn renumber(&mut self, from: &[Option<usize>]) {
+        let keys = self.keys.clone();
+        self.keys.clear();
+        self.keys.resize(from.len());
+        for (block, _) in from.iter().enumerate().filter(|(_, old)| old.is_some_and(|old| keys.contains(old))) {
+            self.keys.insert(block);
+        }
+        for known in self.delta.iter_mut().chain(&mut self.lambda) {
+            let old = known.clone();
+            // No longer than it was: a block more is one of the next step's.
+            known.truncate(from.len());
+            for (to, from) in known.iter_mut().zip(from) {
+                *to = from.and_then(|from| old.get(from).copied()).unwrap_or(f32::INFINITY);
+            }
+        }
+    }
+
     /// Forgets all blocks but the first `blocks`.
     pub(crate) fn truncate(&mut self, blocks: usize) {
         self.keys.resize(blocks);
+        if self.mass.len() > blocks * self.delta.len() {
+            self.mass.clear();
+        }
         for known in self.delta.iter_mut().chain(&mut self.lambda) {
             known.truncate(blocks);
         }
     }
 
-    /// Bytes at `blocks` blocks of `heads` query heads.
-    fn most_bytes(blocks: usize, heads: usize) -> usize {
-        let known = 2 * heads * (whole_words(blocks) * 4 + size_of::<Vec<f32>>());
+    /// Room for the masses of `blocks` blocks of `heads` query heads, all 0.
+    pub(crate) fn new_mass(&mut self, blocks: usize, heads: usize) -> &mut [f32] {
+        self.mass.clear();
+        self.mass.reserve_exact(heads * whole_words(blocks));
+        self.mass.resize(heads * blocks, 0.0);
+        &mut self.mass
+    }
+
+    /// Bytes at `blocks` blocks of `heads` query heads, `lists` numbers of each block and query head.
+    fn most_bytes(blocks: usize, heads: usize, lists: usize) -> usize {
+        let known = lists * heads * (whole_words(blocks) * 4 + size_of::<Vec<f32>>());
         known + set_bytes(blocks) + heads * size_of::<Hint>() + size_of::<Self>()
     }
 
@@ -86,6 +118,7 @@ impl HeadMemory {
     fn bytes(&self) -> usize {
         let known: usize =
             self.delta.iter().chain(&self.lambda).map(|k| k.capacity() * 4 + size_of::<Vec<f32>>()).sum();
+        let known = known + self.mass.capacity() * 4;
         known + self.keys.words().len() * 8 + self.hints.capacity() * size_of::<Hint>() + size_of::<Self>()
     }
 }
@@ -111,6 +144,8 @@ pub(crate) struct SequenceState {
     pub(crate) heads: Vec<HeadMemory>,
     /// Per layer: blocks that could not be coded (their scales overflow) and are always read from the originals.
     pub(crate) uncoded: Vec<BitSet>,
+    /// Who decides levels, by layer; empty where nobody does.
+    pub(crate) control: Vec<LayerControl>,
 }
 
 impl SequenceState {
@@ -121,6 +156,7 @@ impl SequenceState {
             centres: vec![Vec::new(); layers],
             heads: vec![HeadMemory::default(); layers * kv_heads],
             uncoded: vec![BitSet::default(); layers],
+            control: Vec::new(),
         })
     }
 
@@ -140,23 +176,31 @@ impl SequenceState {
         let tables: usize = self.tables.iter().map(table).sum();
         let centres: usize = self.centres.iter().map(|c| c.len() * 4 + size_of::<Vec<f32>>()).sum();
         let uncoded: usize = self.uncoded.iter().map(|u| u.words().len() * 8 + size_of::<BitSet>()).sum();
-        tables + centres + uncoded + self.heads.iter().map(HeadMemory::bytes).sum::<usize>()
+        let control: usize = self.control.iter().map(LayerControl::bytes).sum();
+        tables + centres + uncoded + control + self.heads.iter().map(HeadMemory::bytes).sum::<usize>()
     }
 
     /// The most that [`SequenceState::bytes`] can become, for one group of `layers` layers whose tables have at most `room` of
     /// `max_blocks` blocks at once. Blocks without codes are a bit each, under their number in the sequence.
-    pub(crate) fn most_bytes(
-        geometry: &Geometry,
-        layers: usize,
-        room: usize,
-        max_blocks: usize,
-        windowed: bool,
-    ) -> usize {
+    pub(crate) fn most_bytes(config: &Config, layers: usize, room: usize, max_blocks: usize, windowed: bool) -> usize {
         // Rows that are gathered from blocks that are seen in part count as blocks while they are read.
         let seen = if windowed { room + 3 } else { room };
-        let head = HeadMemory::most_bytes(seen, geometry.group()) + geometry.head_dim * 4;
-        let layer = size_of::<Vec<f32>>() + set_bytes(max_blocks) + size_of::<BitSet>();
+        let geometry = &config.geometry;
+        let (lists, control) = match config.control {
+            Some(_) => (3, LayerControl::most_bytes(max_blocks, geometry.q_heads)),
+            None => (2, 0),
+        };
+        let head = HeadMemory::most_bytes(seen, geometry.group(), lists) + geometry.head_dim * 4;
+        let layer = control + size_of::<Vec<f32>>() + set_bytes(max_blocks) + size_of::<BitSet>();
         BlockTable::bytes(room) + size_of::<BlockTable>() + layers * (geometry.kv_heads * head + layer)
+    }
+
+    /// Renumbers the blocks of a group in what its heads remember: block `i` was `from[i]`, and nothing is known of `None`.
+    pub(crate) fn renumber(&mut self, group: &Group, from: &[Option<usize>]) {
+        let layers = group.first..group.first + group.layers;
+        for head in &mut self.heads[layers.start * group.kv_heads..layers.end * group.kv_heads] {
+            head.renumber(from);
+        }
     }
 
     /// Forgets what concerns blocks from `blocks` on, in one layer group.
@@ -164,6 +208,9 @@ impl SequenceState {
         let kv_heads = group.kv_heads;
         for layer in group.first..group.first + group.layers {
             self.uncoded[layer].resize(blocks);
+            if let Some(control) = self.control.get_mut(layer) {
+                control.cut(blocks);
+            }
             if blocks == 0 {
                 // No block was annotated with the centre; rows that are gone leave no trace in later bounds.
                 self.centres[layer].clear();

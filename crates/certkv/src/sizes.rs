@@ -1,6 +1,7 @@
 //! Bytes of everything that a cache takes when it is made. Pure arithmetic: creation and planning both start here.
 use crate::config::LayerGroup;
 use crate::group::SEAL_BYTES;
+use crate::levels::LevelSizes;
 use crate::prefix::Prefixes;
 use crate::sequence::SequenceState;
 use crate::{Config, Error, Side};
@@ -36,6 +37,8 @@ pub(crate) struct GroupSizes {
     pub(crate) swap_pages: usize,
     /// Bytes of a packed page in one layer: seal and records.
     pub(crate) page_bytes: usize,
+    /// The levels behind the first, whose are `layout`, `packed_pages` and `page_bytes`.
+    pub(crate) lower: Vec<LevelSizes>,
     /// Bytes of a page of originals, and of a tail, in one layer.
     pub(crate) original_bytes: usize,
     pub(crate) max_blocks: usize,
@@ -81,13 +84,16 @@ impl GroupSizes {
             slot_bytes: layout.original_side_bytes(),
         };
         let swap_pages = config.swap_tokens.div_ceil(layout.tokens());
+        let lower =
+            config.levels.iter().skip(1).map(|level| LevelSizes::new(config, level)).collect::<Result<Vec<_>, _>>()?;
         let mut sizes = Self {
             first,
             layers,
             // An open block has originals too; a tail is retired only after its successor was taken. Sequences that are swapped out
             // keep theirs, beside those that take their place.
             host_pages: (full + swap_pages + config.max_sequences).min(all),
-            packed_pages: full.min(all),
+            packed_pages: config.levels.first().map_or(full, |first| first.tokens.div_ceil(layout.tokens())).min(all),
+            lower,
             tail_pages: 2 * config.max_sequences,
             swap_pages,
             page_bytes: SEAL_BYTES + geometry.kv_heads * layout.bytes,
@@ -96,12 +102,13 @@ impl GroupSizes {
             window,
             frames: None,
             scratch: (scratch.key_slots > 0 || scratch.value_slots > 0).then_some(scratch),
-            sequence_bytes: SequenceState::most_bytes(geometry, layers, room, max_blocks, window.is_some()),
+            sequence_bytes: SequenceState::most_bytes(config, layers, room, max_blocks, window.is_some()),
             layout,
         };
         for pages in [sizes.host_pages, sizes.packed_pages, sizes.tail_pages, sizes.swap_pages] {
             sizes.slots(pages)?;
         }
+        sizes.lower.iter().try_for_each(|level| sizes.slots(level.pages).map(drop))?;
         // A window bounds its layers' originals: they stay.
         if let (Some(spill), None) = (&config.spill, window) {
             sizes.frames = Some(sizes.frames(spill.host_tokens, config.max_sequences)?);
@@ -159,6 +166,12 @@ impl GroupSizes {
         Arena::padded_bytes(pages * self.layers, self.page_bytes)
     }
 
+    /// Bytes of pages at the levels behind the first, by what `pages` says of each level and its size.
+    pub(crate) fn of_lower(&self, pages: impl Fn(usize, &LevelSizes) -> usize) -> usize {
+        let levels = self.lower.iter().enumerate();
+        levels.map(|(at, level)| level.bytes(pages(at, level) * self.layers)).fold(0, usize::saturating_add)
+    }
+
     /// Bytes of so many sides in scratch.
     pub(crate) fn of_sides(&self, sides: usize) -> usize {
         Arena::padded_bytes(sides, self.layout.original_side_bytes())
@@ -174,7 +187,8 @@ impl GroupSizes {
             of(self.swap_pages, self.swap_pages * self.layers),
             self.map_bytes(),
         ];
-        books.into_iter().fold(0, usize::saturating_add)
+        let lower = self.lower.iter().map(|level| of(level.pages, level.pages * self.layers));
+        books.into_iter().chain(lower).fold(0, usize::saturating_add)
     }
 }
 
@@ -222,6 +236,7 @@ impl Sizes {
         };
         for group in &self.groups {
             add(Class::Packed, group.of_packed(group.packed_pages));
+            add(Class::Packed, group.of_lower(|_, level| level.pages));
             add(Class::Scratch, group.of_originals(group.tail_pages));
             add(Class::Host, group.of_frames(group.host_slots()));
             add(Class::Host, group.of_packed(group.swap_pages));

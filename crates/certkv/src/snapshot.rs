@@ -19,7 +19,7 @@ pub struct PageUse {
     pub layers: usize,
     /// Originals.
     pub host: Counts,
-    /// Full blocks' codes.
+    /// Full blocks' codes, at all levels.
     pub packed: Counts,
     /// Open blocks.
     pub tail: Counts,
@@ -117,6 +117,8 @@ pub struct Snapshot {
     pub swap_outs: Moves,
     /// Sequences swapped in.
     pub swap_ins: Moves,
+    /// Blocks coded again at another level, each with the bytes of its page in one layer. `None` without levels.
+    pub recodes: Option<Moves>,
     /// Outputs by what was shown of them. `None` on a GPU, whose certificates come by [`crate::gpu::GpuCache::certificate_ring`].
     pub outputs: Option<Outputs>,
     /// Bytes that decode steps read: of codes, and of 16-bit rows from scratch and from the host, open blocks with the latter. Once for the
@@ -132,6 +134,10 @@ pub struct Snapshot {
 pub(crate) fn taken(pages: &PageAllocator) -> usize {
     let counts = pages.counts();
     counts.live + counts.retiring
+}
+
+fn sum(a: Counts, b: Counts) -> Counts {
+    Counts { free: a.free + b.free, live: a.live + b.live, retiring: a.retiring + b.retiring, worn: a.worn + b.worn }
 }
 
 /// What the ledger says, with what is in use.
@@ -169,6 +175,7 @@ impl Cache {
         let mut used = [0; CLASSES.len()];
         for group in &self.groups {
             used[Class::Packed as usize] += group.sizes.of_packed(taken(&group.pools.packed));
+            used[Class::Packed as usize] += group.sizes.of_lower(|at, _| taken(&group.pools.levels[at]));
             used[Class::Scratch as usize] += group.sizes.of_originals(taken(&group.pools.tail)) + group.scratch_seen();
             used[Class::Host as usize] += group.host_bytes(taken(&group.pools.host));
             used[Class::Host as usize] += group.sizes.of_packed(taken(&group.pools.swap));
@@ -180,7 +187,7 @@ impl Cache {
             first_layer: group.first,
             layers: group.layers,
             host: group.pools.host.counts(),
-            packed: group.pools.packed.counts(),
+            packed: group.pools.levels.iter().map(PageAllocator::counts).fold(group.pools.packed.counts(), sum),
             tail: group.pools.tail.counts(),
             swap: group.pools.swap.counts(),
         };
@@ -202,6 +209,7 @@ impl Cache {
             restores: self.counters.moves(Kind::Restore),
             swap_outs: self.counters.moves(Kind::SwapOut),
             swap_ins: self.counters.moves(Kind::SwapIn),
+            recodes: (!self.config.levels.is_empty()).then(|| self.counters.moves(Kind::Recode)),
             outputs: Some(self.counters.outputs()),
             read: Some(self.counters.read()),
             saturated: self.config.scales.as_ref().map(|_| self.counters.all_saturated()),

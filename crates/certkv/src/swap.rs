@@ -22,6 +22,7 @@ impl Cache {
     /// device's refusal. The sequence is where it was.
     pub fn swap_out(&self, id: SequenceId) -> Result<u64, Error> {
         let span = span!("swap out", bytes = _);
+        self.without_levels("swapped out")?;
         let moved = self.counters.moved(Kind::SwapOut, self.with(id, |state| self.swap(state, true)))?;
         span.record("bytes", moved);
         Ok(moved)

@@ -2,6 +2,7 @@
 use crate::Error;
 use crate::cache::Cache;
 use crate::group::Group;
+use crate::levels::order;
 use crate::sequence::SequenceState;
 use crate::spill::Turn;
 use certkv_core::{PageId, SequenceId};
@@ -51,6 +52,7 @@ impl Cache {
                 }
             }
             self.prepare_cut(turn, id, state, len)?;
+            self.keep_numbers(state, len);
             // Rows on their way to the host come first, and so do copies that read a page which may be reopened.
             self.join_lane()?;
             self.join_fills()?;
@@ -66,6 +68,18 @@ impl Cache {
             self.forget(state, len);
             Ok(())
         })
+    }
+
+    /// Where blocks have levels, heads count them as they are read: those that stay are renumbered. Should the cut fail, heads know less
+    /// than they could, which costs bytes alone.
+    fn keep_numbers(&self, state: &mut SequenceState, len: usize) {
+        for (index, group) in self.groups.iter().enumerate().filter(|(_, group)| group.level_count() > 1) {
+            let read = order(&state.tables[index], group.level_count());
+            let stays =
+                |(at, (_, block)): (usize, (u8, usize))| (block < len / group.layout.tokens()).then_some(Some(at));
+            let from: Vec<_> = read.enumerate().filter_map(stays).collect();
+            state.renumber(group, &from);
+        }
     }
 
     /// Cuts one group's table and does what that leaves to do: labels, copies, retirement.

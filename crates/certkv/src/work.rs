@@ -3,12 +3,14 @@ use crate::append::RowBuffer;
 use crate::attend::pages::Pages;
 use crate::attend::promoted::{Resident, Wanted};
 use crate::attend::published::Phase1;
+use crate::levels::encoders;
 use crate::sequence::HeadMemory;
 use crate::{Cache, Error};
 use certkv_bound::Certificate;
 use certkv_codec::Encoder;
 use certkv_control::explore::Explorer;
 use certkv_control::guess::Guesser;
+use certkv_control::smartkv::WidthAllocator;
 use certkv_control::{BitSet, GroupCover};
 use certkv_kernel::{Masses, Partial, Scores};
 
@@ -19,7 +21,7 @@ pub(crate) struct Workspace {
     pub(crate) rows: RowBuffer,
     /// A full block on its way to the encoders.
     pub(crate) block: Vec<u16>,
-    /// `[group][kv head]`.
+    /// By format and KV head, see [`encoders`].
     pub(crate) encoders: Vec<Vec<Encoder>>,
     /// Outputs of the present call, given to the caller only when all are there.
     pub(crate) out: Vec<f32>,
@@ -33,6 +35,8 @@ pub(crate) struct Workspace {
     pub(crate) uncoded: BitSet,
     /// `[kv head]`.
     pub(crate) heads: Vec<HeadWork>,
+    /// Between steps: levels of blocks.
+    pub(crate) widths: WidthAllocator,
 }
 
 /// Buffers of one KV head and its query heads.
@@ -57,7 +61,7 @@ pub(crate) struct HeadWork {
     pub(crate) summed: bool,
     /// Blocks without codes, read exactly whatever is decided.
     pub(crate) uncoded: usize,
-    /// Keys that were scored from codes first and then exactly.
+    /// Bytes of keys that were scored from codes first and then exactly.
     pub(crate) rescored: usize,
     /// Items to promote next: block, or block + blocks for the value side.
     pub(crate) picks: Vec<u32>,
@@ -92,22 +96,18 @@ pub(crate) struct HeadWork {
 impl Workspace {
     pub(crate) fn new(cache: &Cache) -> Result<Box<Self>, Error> {
         let geometry = cache.geometry();
-        let mut encoders = Vec::with_capacity(cache.groups.len());
-        for group in &cache.groups {
-            let of_group = (0..geometry.kv_heads).map(|_| Encoder::new(&group.layout)).collect();
-            encoders.push(of_group);
-        }
         let heads = (0..geometry.kv_heads).map(|_| HeadWork::new(cache)).collect();
         Ok(Box::new(Self {
             rows: RowBuffer::default(),
             block: Vec::new(),
-            encoders,
+            encoders: encoders(&cache.groups),
             out: Vec::new(),
             certificates: Vec::new(),
             pages: Pages::default(),
             wanted: Wanted::default(),
             uncoded: BitSet::default(),
             heads,
+            widths: WidthAllocator::new(),
         }))
     }
 }

@@ -158,12 +158,24 @@ fn spill(listener: &Listener) {
     assert!(slots >= snapshot.spills.unwrap().done.count() && bytes == snapshot.fetches.unwrap().done.sum && bytes > 0);
 }
 
+/// A block to another level.
+fn recode(listener: &Listener) {
+    let geometry = Geometry::new(2, 2, 1, 64).unwrap();
+    let levels = ["t8-v8g64-b16", "t4-v4g64-b16"].map(|f| certkv::Level { format: f.parse().unwrap(), tokens: 64 });
+    let cache = Cache::new(Config::new(geometry, 64).with_levels(levels.to_vec())).unwrap();
+    let id = cache.create().unwrap();
+    fill(&cache, id, &random_rows(&geometry, 40, &mut Rng::new(1))).unwrap();
+    cache.change_level(id, 1, 1, 1).unwrap();
+    assert_eq!(listener.spans("recode")[0].values, [("layer", 1), ("block", 1), ("level", 1)].into());
+}
+
 #[test]
 fn spans_open_and_close_around_moves() {
     let listener = Listener::default();
     tracing::subscriber::with_default(listener.clone(), || {
         work(&listener);
         spill(&listener);
+        recode(&listener);
     });
     let all = listener.0.lock().unwrap().clone();
     let wrong = |seen: &Seen| (seen.entered, seen.left, seen.closed) != (1, 1, true);

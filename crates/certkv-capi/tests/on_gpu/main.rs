@@ -48,6 +48,43 @@ fn swap_in(cache: &Cache, sequence: certkv_sequence) -> Result<u64, certkv_statu
     }
 }
 
+/// Two sequences with more originals than host memory has room for: in the store, back for a dense step, and gone with the cache.
+fn spilled(config: certkv_config, store: *mut certkv_store) {
+    let config = certkv_config { max_tokens: 40 * BLOCK, max_context: 9 * BLOCK, max_sequences: 3, ..config };
+    let policy = CERTKV_POLICY_DENSE;
+    let spilling =
+        certkv_config { spill_store: store, spill_host_tokens: 2 * BLOCK, prefix_units: 0, policy, ..config };
+    let mut wrong = ptr::dangling_mut();
+    // SAFETY: whole structs and a local.
+    let refused = unsafe { certkv_cache_create(&certkv_config { spill_in_flight: 1, ..spilling }, &mut wrong) };
+    assert!(refused == CERTKV_INVALID_ARGUMENT && wrong.is_null() && message().contains("spill_in_flight"));
+    let cache = Cache::new(&spilling);
+    let ids = [cache.create(), cache.create()];
+    ids.iter().for_each(|id| (0..8).for_each(|_| append(&cache, *id, BLOCK)));
+    let seen = cache.snapshot();
+    assert!(seen.originals_spilled > 0 && seen.spills.done > 8 && seen.disk.used > 0, "{seen:?}");
+    let step = cache.begin(ids[0], 1).unwrap();
+    let (row, queries) = ([0x3c00u16; WIDTH], vec![0.5f32; WIDTH * kernels::GROUP]);
+    for layer in 0..cache::LAYERS {
+        let (mut out, n) = (vec![7.0f32; queries.len()], queries.len() as u64);
+        let (at, from, to) = (row.as_ptr().cast(), queries.as_ptr(), out.as_mut_ptr());
+        // SAFETY: every buffer has the elements that are given with it.
+        unsafe {
+            let appended = certkv_step_append(step, layer, at, at, WIDTH as u64, CERTKV_F16, CERTKV_SPACE_HOST);
+            assert_eq!(appended, CERTKV_OK, "{}", message());
+            let attended = certkv_step_attend(step, layer, from, to, n, ptr::null_mut(), 0, CERTKV_SPACE_HOST);
+            assert_eq!(attended, CERTKV_OK, "{}", message());
+        }
+        assert_eq!(out, queries);
+    }
+    // SAFETY: a live handle.
+    assert_eq!(unsafe { certkv_step_finish(step) }, CERTKV_OK, "{}", message());
+    let seen = cache.snapshot();
+    assert!(seen.fetches.done > 0 && seen.fetches.failed == 0 && seen.host.used <= seen.host.reserved, "{seen:?}");
+    let plain = Cache::new(&config);
+    assert!(seen.host.reserved < plain.snapshot().host.reserved);
+}
+
 #[test]
 fn a_cache_on_a_gpu_has_the_same_verbs() {
     let fake = Fake::get();
@@ -123,11 +160,7 @@ fn a_cache_on_a_gpu_has_the_same_verbs() {
     assert_eq!(cache.import(store, &tokens, 0), Ok(2 * BLOCK), "{}", message());
     let [(a, _), (next, found)] = [0, 1].map(|_| cache.create_from(&scope, &tokens).unwrap());
     assert_eq!((found, cache.length(next)), (2 * BLOCK, 2 * BLOCK));
-    let spilled = certkv_config { spill_store: store, ..config };
-    let mut none = ptr::dangling_mut();
-    // SAFETY: whole structs and a local.
-    assert_eq!(unsafe { certkv_cache_create(&spilled, &mut none) }, CERTKV_UNSUPPORTED);
-    assert!(none.is_null() && message().contains("config->spill_store"), "{}", message());
+    spilled(config, store);
 
     // Of ten blocks two are in use, and may be had once nobody uses them.
     assert_eq!(cache.admit(a, 1), Ok((CERTKV_FITS, 0, 0)));

@@ -122,6 +122,15 @@ pub struct Picks<'a> {
     pub counts: Span<'a>,
 }
 
+/// Originals on the host, page by page.
+#[derive(Debug, Clone, Copy)]
+pub struct Hosts<'a> {
+    /// `u32[rows][stride]`: page of the originals of each block.
+    pub table: Span<'a>,
+    /// Pages of the layer, mapped.
+    pub pages: Span<'a>,
+}
+
 /// Arguments of [`append`]; see [`AppendArgs`].
 #[derive(Debug, Clone, Copy)]
 pub struct Append<'a> {
@@ -147,10 +156,8 @@ pub struct Append<'a> {
     pub values: Tensor<'a>,
     /// Tail slots of the layer.
     pub tail_slots: Span<'a>,
-    /// `u32[rows][stride]`: page of the originals of each block.
-    pub hosts: Span<'a>,
-    /// Pages of originals of the layer, mapped.
-    pub host_pages: Span<'a>,
+    /// Where blocks that fill leave their originals on the host; `None`: in their tails alone.
+    pub hosts: Option<Hosts<'a>>,
     /// Pages of records of the layer.
     pub packed: Span<'a>,
     /// `f32[rows][kv_heads][dim]`.
@@ -256,8 +263,10 @@ pub struct Select<'a> {
     pub memory: Memory<'a>,
     /// `u32[rows][stride]`: page of the originals of each block.
     pub hosts: Span<'a>,
-    /// Pages of originals of the layer, mapped.
+    /// Pages of originals of the layer, mapped; or memory in which they lie where `originals` says.
     pub host_pages: Span<'a>,
+    /// [`Sides`]`[host pages][kv_heads]`: where each page's originals are. `None`: page by page in `host_pages`.
+    pub originals: Option<Span<'a>>,
     /// `u32`: number of the step, from 1.
     pub step: Span<'a>,
     /// [`SelectStats`], counted up.
@@ -415,8 +424,8 @@ pub fn append(queue: &Queue, kernel: &Function, a: &Append<'_>) -> Result<(), Cu
         tails: on.reads(t.tails, "tails", 4 * t.rows)?,
         tail_base: on.writes(a.tail_slots, "tail slots", tail_bytes)?,
         tail_stride: tail_bytes as u64,
-        hosts: on.reads(a.hosts, "hosts", 4 * t.entries())?,
-        host_base: on.names(a.host_pages, "host pages", tail_bytes)?,
+        hosts: on.may_read(a.hosts.map(|h| h.table), "hosts", 4 * t.entries())?,
+        host_base: a.hosts.map_or(Ok(0), |h| on.names(h.pages, "host pages", tail_bytes))?,
         host_stride: tail_bytes as u64,
         packed: on.reads(t.packed, "table", 4 * t.entries())?,
         packed_base: on.writes(a.packed, "packed", t.kv_heads * l.bytes)?,
@@ -517,6 +526,7 @@ pub fn select(queue: &Queue, kernel: &Function, a: &Select<'_>) -> Result<(), Cu
         hosts: on.reads(a.hosts, "hosts", 4 * t.entries())?,
         host_base: on.names(a.host_pages, "host pages", 0)?,
         host_stride: (2 * t.kv_heads * l.original_side_bytes()) as u64,
+        originals: on.may_read(a.originals, "originals", size_of::<Sides>())?,
         copies: on.writes(m.copies, "copies", m.capacity.saturating_mul(size_of::<CopyItem>()))?,
         queue: on.writes(m.queue, "queue", 8)?,
         step: on.reads(a.step, "step", 4)?,

@@ -9,6 +9,7 @@ mod ahead;
 pub mod args;
 mod cache;
 mod compile;
+pub mod copies;
 pub mod encode;
 pub mod extend;
 pub mod launch;

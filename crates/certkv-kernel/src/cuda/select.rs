@@ -101,6 +101,9 @@ pub struct SelectArgs {
     pub host_base: u64,
     /// Bytes from a host page to the next; a page is `[kv_head][keys, values]` in fragment order.
     pub host_stride: u64,
+    /// [`Sides`](super::args::Sides)`[host pages][kv_heads]`: where each page's originals are, 0 for a side that is out of reach and stays on codes;
+    /// 0: all are at `host_base`.
+    pub originals: u64,
     /// `CopyItem[capacity]`: the list of copies.
     pub copies: u64,
     /// `u32[2]`: length of the list, and places given out, which may be more. Both must be zero when a new list is begun:

@@ -114,6 +114,7 @@ impl Ladder {
             hosts: placed.args.table,
             host_base: add(host).1,
             host_stride: (heads * 2 * side_bytes) as u64,
+            originals: 0,
             copies: add(zeros(capacity * size_of::<CopyItem>())).1,
             queue,
             step: step_at,

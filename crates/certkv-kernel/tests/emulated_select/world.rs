@@ -110,6 +110,7 @@ impl World {
         rest.push(Buffer::of(&(0..seqs as u32).rev().collect::<Vec<_>>()));
         rest.push(Buffer::of(&plan.lens.iter().rev().map(|n| *n as u32).collect::<Vec<_>>()));
         rest.push(Buffer::zeroed(8));
+        rest.push(Buffer::zeroed((7 + pages) * heads * size_of::<Sides>()));
         let world = Self {
             packed: Buffer::zeroed(items * RECORD as usize),
             masses: Buffer::of(&vec![u32::MAX; words * plan.group]),
@@ -177,6 +178,7 @@ impl World {
             hosts: self.rest[1].pointer(),
             host_base: HOST_BASE,
             host_stride: 2 * SIDE * self.plan.kv_heads as u64,
+            originals: 0,
             copies: self.copies.pointer(),
             queue: self.queue.pointer(),
             step: self.step.pointer(),
@@ -192,6 +194,17 @@ impl World {
             progress: 8,
             ..SelectArgs::default()
         }
+    }
+
+    /// From here on launches are told where each side of originals is, `[host page][head][side]`: nowhere if it is `gone`, by item, and where it was
+    /// otherwise.
+    pub(crate) fn tell(&mut self, gone: impl Fn(usize) -> bool) {
+        let first = 7 * 2 * self.plan.kv_heads;
+        let address = |at: usize| HOST_BASE + at as u64 * SIDE;
+        let all = (0..first + self.pages * 2 * self.plan.kv_heads)
+            .map(|at| if at < first || gone(at - first) { 0 } else { address(at) });
+        self.rest[5].write(0, &all.collect::<Vec<u64>>());
+        self.args.originals = self.rest[5].pointer();
     }
 
     /// New masses and certificates.

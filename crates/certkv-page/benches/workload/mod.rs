@@ -65,7 +65,13 @@ impl Ours {
     /// Blocks of `block` tokens, sequences of at most `longest`.
     pub(crate) fn new(block: usize, pages: usize, longest: usize) -> Self {
         let create = |n| PageAllocator::create(n).expect("memory");
-        let pools = Pools { host: create(pages + 8), packed: create(pages), tail: create(16), swap: create(pages) };
+        let pools = Pools {
+            host: create(pages + 8),
+            packed: create(pages),
+            tail: create(16),
+            swap: create(pages),
+            levels: Default::default(),
+        };
         let max_blocks = longest / block;
         let group = GroupShape { pools: pools.clone(), block, max_blocks, window: None };
         let index = PrefixIndex::create(vec![group], pages, Box::new(Lru::new(pages))).expect("memory");

@@ -3,6 +3,7 @@ mod alloc;
 mod faults;
 mod gate;
 mod lease;
+mod level;
 mod model;
 mod prefix;
 mod states;
@@ -21,5 +22,11 @@ fn worlds(usual: u64) -> u64 {
 /// Pools of `host`, `packed`, `tail` pages.
 fn pools(host: usize, packed: usize, tail: usize) -> Pools {
     let create = |n| PageAllocator::create(n).unwrap();
-    Pools { host: create(host), packed: create(packed), tail: create(tail), swap: create(packed) }
+    Pools {
+        host: create(host),
+        packed: create(packed),
+        tail: create(tail),
+        swap: create(packed),
+        levels: Default::default(),
+    }
 }

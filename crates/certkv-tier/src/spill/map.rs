@@ -50,6 +50,11 @@ impl State {
     const fn is_here(self) -> bool {
         matches!(self, Self::Open | Self::Resident | Self::Spilling | Self::Stored)
     }
+
+    /// They lie in the store alone.
+    const fn is_away(self) -> bool {
+        matches!(self, Self::Spilled | Self::Fetching)
+    }
 }
 
 /// One layer of a page.
@@ -111,6 +116,8 @@ struct Frame {
 struct Page {
     generation: u32,
     housed: bool,
+    /// Layers whose rows are in no frame.
+    away: u16,
 }
 
 /// The map of one KV group.
@@ -135,7 +142,7 @@ impl Residency {
     /// `frames` frames for the slots of `pages` pages of `layers` layers. At any time `reserve` of the frames are free, or hold
     /// what the store has too: so whoever reads so many slots at once finds room for them without a put.
     ///
-    /// `None` if host memory cannot be had.
+    /// `None` if host memory cannot be had, or for more layers than a model has.
     pub fn new(pages: usize, layers: usize, frames: usize, reserve: usize) -> Option<Self> {
         fn filled<T: Clone>(n: usize, value: T) -> Option<Box<[T]>> {
             let mut all = Vec::new();
@@ -148,12 +155,13 @@ impl Residency {
         free.extend((0..frames as u32).rev());
         let mut retiring = VecDeque::new();
         retiring.try_reserve_exact(frames).ok()?;
+        u16::try_from(layers).ok()?;
         let slots = pages.checked_mul(layers)?;
         let mut counts = [0; STATES.len()];
         counts[State::Absent as usize] = slots;
         Some(Self {
             layers,
-            pages: filled(pages, Page { generation: 0, housed: false })?,
+            pages: filled(pages, Page { generation: 0, housed: false, away: 0 })?,
             slots: filled(slots, Slot { frame: NONE, pins: 0, state: State::Absent, record: false })?,
             frames: filled(frames, Frame { slot: NONE, used: false })?,
             free,
@@ -218,6 +226,8 @@ impl Residency {
 
     fn set(&mut self, index: usize, state: State) {
         let slot = &mut self.slots[index];
+        let away = &mut self.pages[index / self.layers].away;
+        *away = *away + u16::from(state.is_away()) - u16::from(slot.state.is_away());
         self.counts[slot.state as usize] -= 1;
         self.counts[state as usize] += 1;
         slot.state = state;
@@ -232,6 +242,22 @@ impl Residency {
     pub fn frame(&self, slot: SlotId) -> Option<u32> {
         let slot = self.slots[self.index(slot)?];
         slot.state.is_here().then_some(slot.frame)
+    }
+
+    /// The frame that holds the rows of a slot of whichever page has that index now; `None` if none does.
+    pub fn held(&self, page: u32, layer: u32) -> Option<u32> {
+        let generation = self.pages.get(page as usize)?.generation;
+        self.frame(SlotId { page: PageId { index: page, generation }, layer })
+    }
+
+    /// Whether rows of the page lie in the store alone, in some layer.
+    pub fn is_away(&self, page: PageId) -> bool {
+        self.pages.get(page.index as usize).is_some_and(|p| p.away > 0 && p.generation == page.generation)
+    }
+
+    /// Slots whose rows lie in the store alone.
+    pub fn away(&self) -> usize {
+        self.count(State::Spilled) + self.count(State::Fetching)
     }
 
     /// As [`Residency::frame`], and the frame counts as used.
@@ -268,7 +294,7 @@ impl Residency {
         if self.free.len() < self.layers || self.lacks(self.layers) > 0 {
             return false;
         }
-        self.pages[page.index as usize] = Page { generation: page.generation, housed: true };
+        self.pages[page.index as usize] = Page { generation: page.generation, housed: true, away: 0 };
         for layer in 0..self.layers {
             self.take(page.index as usize * self.layers + layer, State::Open);
         }
@@ -330,7 +356,7 @@ impl Residency {
     /// Forgets every page that is not `alive`. Looks at all pages.
     pub fn sweep(&mut self, alive: impl Fn(PageId) -> bool, dead: &mut Vec<SlotId>) {
         for index in 0..self.pages.len() as u32 {
-            let Page { generation, housed } = self.pages[index as usize];
+            let Page { generation, housed, .. } = self.pages[index as usize];
             if housed && !alive(PageId { index, generation }) {
                 self.forget(index, dead);
             }
@@ -377,8 +403,8 @@ impl Residency {
     }
 
     /// Gives up frames of slots that the store has too, until `n` did or none is left: second chance by last use. They are free
-    /// once `stamp` has passed, which follows all reads so far. How many.
-    pub fn evict(&mut self, n: usize, stamp: u64) -> usize {
+    /// once `stamp` has passed, which follows all reads so far. `gone` is told of each. How many.
+    pub fn evict(&mut self, n: usize, stamp: u64, mut gone: impl FnMut(SlotId)) -> usize {
         let (mut left, frames) = (n.min(self.count(State::Stored)), self.frames.len());
         let before = left;
         for _ in 0..2 * frames {
@@ -397,6 +423,7 @@ impl Residency {
             }
             let frame = self.untake(slot as usize, State::Spilled);
             self.retiring.push_back((frame, stamp));
+            gone(self.id(slot as usize));
             left -= 1;
         }
         before - left
@@ -462,9 +489,11 @@ impl Residency {
     /// What is not as it must be; `None` if all is.
     pub fn check(&self) -> Option<&'static str> {
         let mut counts = [0; STATES.len()];
+        let mut away = vec![0; self.pages.len()];
         let mut held = 0;
         for (index, slot) in self.slots.iter().enumerate() {
             counts[slot.state as usize] += 1;
+            away[index / self.layers] += u16::from(slot.state.is_away());
             let has_frame = slot.state.is_here() || slot.state == State::Fetching;
             if has_frame != (slot.frame != NONE) {
                 return Some("a frame and a state that do not go together");
@@ -485,7 +514,7 @@ impl Residency {
             self.free.iter().chain(self.retiring.iter().map(|(frame, _)| frame)).copied().collect();
         loose.sort_unstable();
         loose.dedup();
-        if counts != self.counts {
+        if counts != self.counts || !self.pages.iter().map(|page| page.away).eq(away) {
             Some("counts that are not those of the slots")
         } else if held + loose.len() != self.frames.len() || loose.len() != self.free.len() + self.retiring.len() {
             Some("frames that are nowhere, or twice")

@@ -120,7 +120,7 @@ fn history(seed: u64, spoilt: bool) -> Result<[usize; STATES.len()], String> {
                 let all = w.live.keys().flat_map(|i| slots(w.page(*i)));
                 let held: Vec<_> = all.filter_map(|slot| Some((slot, map.frame(slot)?))).collect();
                 let n = 1 + w.below(6);
-                map.evict(n, w.stamp);
+                map.evict(n, w.stamp, |_| {});
                 let stamp = w.stamp;
                 for (_, frame) in held.into_iter().filter(|(slot, _)| map.frame(*slot).is_none()) {
                     w.reading.insert((frame, stamp));
@@ -258,17 +258,17 @@ fn what_was_used_last_goes_last() {
     let mut picks = Vec::new();
     map.spill(4, &mut picks);
     assert!(picks.iter().all(|pick| map.spilled(pick.slot, true)));
-    assert_eq!(map.evict(1, 1), 1);
+    assert_eq!(map.evict(1, 1, |_| {}), 1);
     // All were used when they came; the hand took that away from them. Used since: slots 2 and 3.
     map.touch(slot(2));
     map.touch(slot(3));
-    assert_eq!(map.evict(1, 1), 1);
+    assert_eq!(map.evict(1, 1, |_| {}), 1);
     assert!(map.frame(slot(2)).is_some() && map.frame(slot(3)).is_some());
     map.pin(slot(2));
-    assert_eq!(map.evict(9, 2), 1);
+    assert_eq!(map.evict(9, 2, |_| {}), 1);
     assert!(map.frame(slot(2)).is_some() && map.frame(slot(3)).is_none());
     map.unpin(slot(2));
-    assert_eq!((map.evict(9, 2), map.oldest()), (1, Some(1)));
+    assert_eq!((map.evict(9, 2, |_| {}), map.oldest()), (1, Some(1)));
     map.reclaim(2);
     assert_eq!(map.census().free, 2);
     map.reclaim(1);

@@ -1,14 +1,16 @@
 //! The engine's CUDA path against attention in f64: `gpu_engine [--small] [--steps N] [--cubins FOLDER] [--cache FOLDER]
-//! [--format F] [--window N] [--sinks N] [--chunks N] [--only windows] [--seed N]`; a format for each layer is written `F+F+..`.
+//! [--format F] [--window N] [--sinks N] [--chunks N] [--only windows|spill] [--seed N]`; a format for each layer is written `F+F+..`.
 //!
 //! Ragged batches under every policy with forks, truncations, swaps, releases and dropped steps; every output is compared with
 //! attention in f64 over the originals, which are read back bit for bit; then a recorded step is replayed beside a twin. Then the same in caches
-//! whose layers have sliding windows with sinks, all of them and every second one, of `--window` and `--sinks` tokens. The happens-before checker is on
+//! whose layers have sliding windows with sinks, all of them and every second one, of `--window` and `--sinks` tokens; and in caches whose host
+//! memory is too small for all originals, which spill to memory and to files. The happens-before checker is on
 //! meanwhile. Longer chunks of up to `--chunks` tokens are attended by the GPU. Exit code 0: all hold, 1: something is wrong, 2: no GPU.
 #[path = "../common/mod.rs"]
 mod common;
 mod ordered;
 mod replay;
+mod spill;
 mod watch;
 mod world;
 
@@ -30,7 +32,8 @@ struct Plan {
     format: Option<String>,
     /// Of the lives with windows.
     window: Window,
-    only_windows: bool,
+    /// Of these lives alone.
+    only: Option<String>,
     /// Longest chunk that the GPU attends.
     chunks: usize,
 }
@@ -65,12 +68,19 @@ enum Sight {
     Mixed,
 }
 
+impl Plan {
+    fn runs(&self, lives: &str) -> bool {
+        self.only.as_ref().is_none_or(|only| only == lives)
+    }
+}
+
 /// One cache's life. Returns whether everything held.
 fn life(
     gpu: &Gpu,
     compiler: &Compiler,
     plan: &Plan,
     (format, store, sight): (&str, Dtype, Sight),
+    spilled: Option<spill::Place>,
 ) -> Result<bool, Failure> {
     let (layers, q_heads, kv_heads, dim) = if plan.small { (2, 4, 2, 64) } else { (4, 16, 4, 128) };
     let geometry = Geometry { store, ..Geometry::new(layers, q_heads, kv_heads, dim)? };
@@ -88,11 +98,16 @@ fn life(
     let sees = |layer: &usize| sight == Sight::Windows || sight == Sight::Mixed && layer.is_multiple_of(2);
     config.windows = (0..layers).map(|layer| sees(&layer).then_some(plan.window)).collect();
     let windows = config.windows.clone();
+    config.spill = spilled.map(|place| place.spill(longest)).transpose()?;
     let start = Instant::now();
     let mut cache = GpuCache::new(gpu, compiler, config)?;
-    println!("{format} {store} {sight:?}: ready in {:.2} s", start.elapsed().as_secs_f64());
+    println!("{format} {store} {sight:?} {spilled:?}: ready in {:.2} s", start.elapsed().as_secs_f64());
     let mut world = World::new(geometry, windows, plan.seed);
-    let prompts: &[usize] = if plan.small { &[70, 1, 33, 64] } else { &[1500, 1, 33, 700, 128] };
+    let prompts: &[usize] = match (plan.small, spilled) {
+        (true, _) => &[70, 1, 33, 64],
+        (false, None) => &[1500, 1, 33, 700, 128],
+        (false, Some(_)) => &[600, 1, 33, 400, 128],
+    };
     let mut tallies = policies().map(|p| (p.0, Tally::default()));
     let mut prefill = Tally::default();
     for _ in prompts {
@@ -104,6 +119,9 @@ fn life(
     world.remember(&all, &inputs);
     prefill.add(&world.run(&mut step, &all, &inputs, Owed { tolerance: Some(0.05), exact: false })?);
     step.finish()?;
+    if spilled.is_some() {
+        prefill.add(&spill::grow(&mut cache, &mut world, longest)?);
+    }
     let (mut rows, mut lost) = world.read_back(&mut cache)?;
     for i in 0..plan.steps {
         disturb(&mut cache, &mut world, i, sight != Sight::Everything)?;
@@ -168,6 +186,10 @@ fn life(
     println!("GATE gpu-engine-originals executed={rows} failed={lost} controls=0/0 seed={:#x}", plan.seed);
     for layer in 0..cache.geometry().layers {
         println!("layer {layer}: {:?}", cache.selection(layer)?);
+    }
+    if spilled.is_some() {
+        let held = spill::end(gpu, &mut cache, &mut world, plan.seed)?;
+        return Ok(held && sum.failed + lost == 0 && sum.controls == sum.planted && sum.planted > 0);
     }
     while world.held.len() > 3 {
         world.release(&mut cache, 3)?;
@@ -265,15 +287,25 @@ fn all(gpu: &Gpu, compiler: &Compiler, plan: &Plan) -> Result<bool, Failure> {
     println!("{}, sm_{}, {} multiprocessors", info.name, info.arch_number(), info.multiprocessors);
     let usual = if plan.small { "k8-v4g32-b16" } else { "k8-v4g32-b32" };
     let mut held = true;
-    for store in STORES.into_iter().filter(|_| plan.format.is_none() && !plan.only_windows) {
-        held &= life(gpu, compiler, plan, (usual, store, Sight::Everything))?;
+    for store in STORES.into_iter().filter(|_| plan.format.is_none() && plan.only.is_none()) {
+        held &= life(gpu, compiler, plan, (usual, store, Sight::Everything), None)?;
     }
-    if let (Some(format), false) = (&plan.format, plan.only_windows) {
-        held &= life(gpu, compiler, plan, (format, Dtype::F16, Sight::Everything))?;
+    if let (Some(format), None) = (&plan.format, &plan.only) {
+        held &= life(gpu, compiler, plan, (format, Dtype::F16, Sight::Everything), None)?;
     }
-    for sight in [Sight::Windows, Sight::Mixed] {
-        let format = plan.format.as_deref().unwrap_or(usual);
-        held &= life(gpu, compiler, plan, (format, Dtype::F16, sight))?;
+    let format = plan.format.as_deref().unwrap_or(usual);
+    for sight in [Sight::Windows, Sight::Mixed].into_iter().filter(|_| plan.runs("windows")) {
+        held &= life(gpu, compiler, plan, (format, Dtype::F16, sight), None)?;
+    }
+    // A format with residual planes has loans where the other has scratch.
+    let refined = if plan.small { "k8-v4g32-b16-r8.4" } else { "k8-v4g32-b32-r4.4" };
+    let places = [
+        (format, Sight::Everything, spill::Place::Memory),
+        (refined, Sight::Everything, spill::Place::Memory),
+        (format, Sight::Mixed, spill::Place::Files),
+    ];
+    for (format, sight, place) in places.into_iter().filter(|_| plan.runs("spill")) {
+        held &= life(gpu, compiler, plan, (format, Dtype::F16, sight), Some(place))?;
     }
     let order = gpu.order_report().unwrap_or_default();
     let (caught, planted) = ordered::planted(gpu)?;
@@ -302,7 +334,7 @@ fn main() -> ExitCode {
             ..Window::new(words.number("--window", if small { 40 } else { 500 })).with_sinks(words.number("--sinks", 5))
         },
         chunks: words.number("--chunks", if small { 64 } else { 1024 }),
-        only_windows: words.value("--only").is_some_and(|only| only == "windows"),
+        only: words.value("--only").cloned(),
     };
     let gpu = match Gpu::open(0) {
         Ok(gpu) => {

@@ -5,7 +5,7 @@
 //! other promoted keys besides; each block's values once, from codes, from the originals, or not at all. A repair reads
 //! the promoted blocks once more.
 use crate::Error;
-use crate::attend::pages::{Pages, View};
+use crate::attend::pages::{Pages, Run, View};
 use crate::attend::promoted::Resident;
 use crate::attend::terms::{self, HeadScale};
 use crate::group::{Group, Side};
@@ -17,6 +17,7 @@ use certkv_control::policy::Certified;
 use certkv_control::{BitSet, Gains};
 use certkv_device::Stream;
 use certkv_kernel::{Kernel, Masses, Partial, Repair, splits};
+use core::ops::Range;
 
 /// Share of the tolerance that a repair aims to leave unpromoted, so that the masses' own change does not undo it.
 const REPAIR_TARGET: f64 = 0.95;
@@ -56,13 +57,16 @@ impl HeadCall<'_> {
 
     /// Bytes of the pass under the sets in `work`.
     fn bytes(&self, work: &HeadWork) -> BytesRead {
-        let l = &self.group.layout;
         let (keys, values) = (work.keys.len(), work.values.len());
-        let side = l.original_side_bytes();
+        let (side, dim) = (self.group.layout.original_side_bytes(), self.group.layout.dim);
         let scratch = work.resident.count(&work.keys, &work.values);
-        let exact = (keys + values - scratch) * side + self.pages.tail_tokens() * l.dim * 4;
-        let coded_values = self.blocks - values - work.skipped.len();
-        let codes = (self.blocks - keys + work.rescored) * l.key_bytes() + coded_values * l.value_bytes();
+        let exact = (keys + values - scratch) * side + self.pages.tail_tokens() * dim * 4;
+        let of_run = |run: &Run| {
+            let (l, count) = (self.group.layout_at(run.level), |set: &BitSet| set.count_in(run.blocks.clone()));
+            let coded_values = run.blocks.len() - count(&work.values) - count(&work.skipped);
+            (run.blocks.len() - count(&work.keys)) * l.key_bytes() + coded_values * l.value_bytes()
+        };
+        let codes = work.rescored + self.pages.runs().iter().map(of_run).sum::<usize>();
         BytesRead {
             packed: (codes + self.blocks * certkv_core::summary::SUMMARY_BYTES) as u64,
             scratch: (scratch * side) as u64,
@@ -76,15 +80,16 @@ impl HeadCall<'_> {
         work.rescored = 0;
         let view = self.view(&work.resident, &work.keys, &work.values, &work.skipped);
         let sums = [&mut work.partial, &mut work.split];
-        self.one_pass(&self.group.kernel, self.queries, &view, &mut work.kernel, &mut work.masses, sums)?;
+        let heads = work.certificates.len();
+        self.one_pass(heads, self.queries, &view, &mut work.kernel, &mut work.masses, sums)?;
         if work.partial.tokens() == 0 { Err(Error::NoVisibleToken) } else { Ok(()) }
     }
 
-    /// Splits in order, merged in order into the first of `sums`, the second being a buffer. One fixed order gives the same
-    /// bits on any number of threads.
+    /// Level by level, splits in order, merged in order into the first of `sums`, the second being a buffer. One fixed order gives the
+    /// same bits on any number of threads. `queries` are those of `heads` query heads.
     pub(crate) fn one_pass(
         &self,
-        kernel: &Kernel,
+        heads: usize,
         queries: &[f32],
         view: &View<'_>,
         work: &mut certkv_kernel::Workspace,
@@ -92,15 +97,43 @@ impl HeadCall<'_> {
         [sum, split]: [&mut Partial; 2],
     ) -> Result<(), Error> {
         sum.clear();
-        let mut rest = masses.as_mut();
-        for range in splits(self.blocks, self.group.layout.tokens()) {
-            let last = range.end == self.blocks;
-            let tail = if last { self.pages.tail(self.group, self.head, self.centre_norm()) } else { None };
-            // The tail's entry sits behind the last block, so the last split keeps all tiles behind it.
-            let (here, after) = rest.split_at(if last { usize::MAX } else { range.end });
-            rest = after;
-            kernel.attend(queries, view, range, tail, work, split, Some(here))?;
-            sum.merge(split)?;
+        for run in self.pages.runs() {
+            let own;
+            let kernel = match self.group.kernel_at(run.level) {
+                kernel if kernel.heads() == heads => kernel,
+                kernel => {
+                    own = kernel.with_heads(heads)?;
+                    &own
+                }
+            };
+            for part in splits(run.blocks.len(), self.group.layout.tokens()) {
+                let range = run.blocks.start + part.start..run.blocks.start + part.end;
+                let tail = if range.end == self.blocks {
+                    self.pages.tail(self.group, self.head, self.centre_norm())
+                } else {
+                    None
+                };
+                // Runs may meet inside a tile: they are computed one after the other, on all tiles.
+                kernel.attend(queries, view, range, tail, work, split, Some(masses.as_mut()))?;
+                sum.merge(split)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Does `what` for each run of `list`, which ascends: with the kernel of its level, its part of the list, and where that begins.
+    pub(crate) fn by_level(
+        &self,
+        list: &[usize],
+        mut what: impl FnMut(&Kernel, Range<usize>) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let mut first = 0;
+        for run in self.pages.runs() {
+            let end = first + list[first..].partition_point(|block| *block < run.blocks.end);
+            if end > first {
+                what(self.group.kernel_at(run.level), first..end)?;
+            }
+            first = end;
         }
         Ok(())
     }
@@ -248,13 +281,17 @@ impl HeadCall<'_> {
     /// Bytes that a repair reads for each side: the originals and the codes once more, the codes alone where values were
     /// skipped.
     fn repair_costs(&self, work: &mut HeadWork) {
-        let l = &self.group.layout;
-        let exact = l.original_side_bytes();
+        let exact = self.group.layout.original_side_bytes();
         work.cost.clear();
-        work.cost.resize(self.blocks, (exact + l.key_bytes()) as f64);
-        work.cost.resize(2 * self.blocks, (exact + l.value_bytes()) as f64);
-        for b in work.skipped.iter() {
-            work.cost[self.blocks + b] = l.value_bytes() as f64;
+        for run in self.pages.runs() {
+            work.cost.resize(run.blocks.end, (exact + self.group.layout_at(run.level).key_bytes()) as f64);
+        }
+        for run in self.pages.runs() {
+            let codes = self.group.layout_at(run.level).value_bytes();
+            work.cost.resize(self.blocks + run.blocks.end, (exact + codes) as f64);
+            for b in run.blocks.clone().filter(|b| work.skipped.contains(*b)) {
+                work.cost[self.blocks + b] = codes as f64;
+            }
         }
     }
 
@@ -262,8 +299,8 @@ impl HeadCall<'_> {
     /// would cancel (6.11). Every block that enters the promoted set passes the canary (7.4) here; `work.corrupt` names one
     /// that does not.
     pub(crate) fn repair(&self, work: &mut HeadWork) -> Result<(), Error> {
-        let l = &self.group.layout;
-        let bytes = l.original_side_bytes();
+        let bytes = self.group.layout.original_side_bytes();
+        let layout = |block| self.group.layout_at(self.pages.level(block));
         work.touched.clear();
         work.touched.extend(work.picks.iter().map(|i| *i as usize % self.blocks));
         work.touched.sort_unstable();
@@ -271,6 +308,7 @@ impl HeadCall<'_> {
         let mut read = BytesRead::default();
         for &b in &work.touched {
             // The old contribution is made once more; the new one is counted below.
+            let l = layout(b);
             let sides = [(Side::Key, &work.keys, l.key_bytes()), (Side::Value, &work.values, l.value_bytes())];
             for (side, set, codes) in sides {
                 let exact = set.contains(b);
@@ -298,7 +336,7 @@ impl HeadCall<'_> {
                 work.resident.charge(Side::Key, i, bytes, &mut read);
             } else if work.next_skipped.remove(i - self.blocks) {
                 // Its codes are most of what was missing.
-                read.packed += l.value_bytes() as u64;
+                read.packed += layout(i - self.blocks).value_bytes() as u64;
             } else {
                 work.next_values.insert(i - self.blocks);
                 work.resident.charge(Side::Value, i - self.blocks, bytes, &mut read);
@@ -306,16 +344,20 @@ impl HeadCall<'_> {
         }
         work.canary.clear();
         work.canary.resize(work.touched.len(), f32::NAN);
-        let outcome = self.group.kernel.repair(
-            self.queries,
-            &self.view(&work.resident, &work.keys, &work.values, &work.skipped),
-            &self.view(&work.resident, &work.next_keys, &work.next_values, &work.next_skipped),
-            &work.touched,
-            &mut work.kernel,
-            &mut work.partial,
-            work.masses.as_mut(),
-            &mut work.canary,
-        )?;
+        let mut outcome = Repair::Done;
+        let before = self.view(&work.resident, &work.keys, &work.values, &work.skipped);
+        let after = self.view(&work.resident, &work.next_keys, &work.next_values, &work.next_skipped);
+        self.by_level(&work.touched, |kernel, part| {
+            let (list, canary) = (&work.touched[part.clone()], &mut work.canary[part]);
+            let masses = work.masses.as_mut();
+            let (buffers, partial) = (&mut work.kernel, &mut work.partial);
+            if kernel.repair(self.queries, &before, &after, list, buffers, partial, masses, canary)?
+                == Repair::NeedsRecompute
+            {
+                outcome = Repair::NeedsRecompute;
+            }
+            Ok(())
+        })?;
         core::mem::swap(&mut work.keys, &mut work.next_keys);
         core::mem::swap(&mut work.values, &mut work.next_values);
         core::mem::swap(&mut work.skipped, &mut work.next_skipped);

@@ -67,16 +67,18 @@ impl HeadCall<'_> {
 
     /// Scores all keys (those of the guess exactly), and decides.
     fn first_sweep(&self, policy: &Certified, draw: u64, w: &mut HeadWork) -> Result<(), Error> {
-        let kernel = &self.group.kernel;
         let tail = self.pages.tail(self.group, self.head, self.centre_norm());
-        let tail = tail.as_ref();
         w.masses.reset(self.blocks + 1);
         let (queries, view) = (self.queries, self.view(&w.resident, &w.keys, &w.values, &w.skipped));
-        kernel.score(queries, &view, self.blocks, tail, &mut w.kernel, &mut w.scores, &mut w.masses.as_mut())?;
+        for run in self.pages.runs() {
+            let (kernel, range) = (self.group.kernel_at(run.level), run.blocks.clone());
+            let tail = tail.as_ref().filter(|_| run.blocks.end == self.blocks);
+            kernel.score(queries, &view, range, tail, &mut w.kernel, &mut w.scores, &mut w.masses.as_mut())?;
+        }
         if self.blocks == 0 && tail.is_none() {
             return Err(Error::NoVisibleToken);
         }
-        kernel.total(&w.scores, &w.masses, &mut w.partial)?;
+        self.group.kernel.total(&w.scores, &w.masses, &mut w.partial)?;
         self.learn(w);
         self.decide(policy, w)?;
         self.explore(policy.explore_rate, draw, w);
@@ -85,22 +87,29 @@ impl HeadCall<'_> {
 
     /// Scores promoted keys again, and sums the values.
     fn second_sweep(&self, w: &mut HeadWork) -> Result<(), Error> {
-        let (kernel, queries) = (&self.group.kernel, self.queries);
+        let queries = self.queries;
         let tail = self.pages.tail(self.group, self.head, self.centre_norm());
-        let tail = tail.as_ref();
         self.hold(Side::Key, w.touched.iter().copied(), &mut w.resident)?;
         self.hold(Side::Value, w.values.iter(), &mut w.resident)?;
         if !w.touched.is_empty() {
             w.canary.clear();
             w.canary.resize(w.touched.len(), f32::NAN);
             let view = self.view(&w.resident, &w.keys, &w.values, &w.skipped);
-            let masses = &mut w.masses.as_mut();
-            kernel.rescore(queries, &view, &w.touched, &mut w.kernel, &mut w.scores, masses, &mut w.canary)?;
+            w.touched.sort_unstable();
+            self.by_level(&w.touched, |kernel, part| {
+                let (list, canary) = (&w.touched[part.clone()], &mut w.canary[part]);
+                let masses = &mut w.masses.as_mut();
+                Ok(kernel.rescore(queries, &view, list, &mut w.kernel, &mut w.scores, masses, canary)?)
+            })?;
             w.find_corrupt();
-            kernel.total(&w.scores, &w.masses, &mut w.partial)?;
+            self.group.kernel.total(&w.scores, &w.masses, &mut w.partial)?;
         }
         let view = self.view(&w.resident, &w.keys, &w.values, &w.skipped);
-        kernel.gather(&view, tail, &mut w.kernel, &mut w.scores, &mut w.masses, &mut w.partial)?;
+        for run in self.pages.runs() {
+            let (kernel, range) = (self.group.kernel_at(run.level), run.blocks.clone());
+            let tail = tail.as_ref().filter(|_| run.blocks.end == self.blocks);
+            kernel.gather(&view, range, tail, &mut w.kernel, &mut w.scores, &mut w.masses, &mut w.partial)?;
+        }
         Ok(())
     }
 
@@ -170,14 +179,16 @@ impl HeadCall<'_> {
     /// Bytes that an exact side costs between the sweeps: keys have been read as codes already, unless they are exact; the
     /// originals of values take the place of their codes.
     fn decision_costs(&self, w: &mut HeadWork) {
-        let l = &self.group.layout;
-        let exact = l.original_side_bytes() as f64;
+        let exact = self.group.layout.original_side_bytes() as f64;
         let instead = |codes: usize| (exact - codes as f64).max(1.0);
         w.cost.clear();
         w.cost.resize(self.blocks, exact);
-        w.cost.resize(2 * self.blocks, instead(l.value_bytes()));
-        for b in w.keys.iter() {
-            w.cost[b] = instead(l.key_bytes());
+        for run in self.pages.runs() {
+            let l = self.group.layout_at(run.level);
+            w.cost.resize(self.blocks + run.blocks.end, instead(l.value_bytes()));
+            for b in run.blocks.clone().filter(|b| w.keys.contains(*b)) {
+                w.cost[b] = instead(l.key_bytes());
+            }
         }
     }
 
@@ -229,6 +240,22 @@ impl HeadCall<'_> {
         for b in picks.drain(..) {
             keys.insert(b as usize);
             touched.push(b as usize);
+        }
+    }
+
+    /// Keeps what each query head attended to, for whoever decides levels. Nothing where codes and originals disagree.
+    pub(crate) fn note(&self, w: &mut HeadWork) {
+        if w.corrupt.is_some() {
+            return;
+        }
+        let (blocks, heads) = (self.blocks, w.certificates.len());
+        let mass = w.memory.new_mass(blocks, heads);
+        for (h, row) in mass.chunks_exact_mut(blocks.max(1)).enumerate() {
+            w.gains.clear();
+            terms::masses(&HeadScale::of(&w.partial, h, 0.0, 0.0), &w.masses, h, blocks, &mut w.gains);
+            for (block, rho) in w.gains.iter().enumerate() {
+                row[self.pages.number(block)] = *rho;
+            }
         }
     }
 

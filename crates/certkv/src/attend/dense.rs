@@ -27,7 +27,7 @@ impl HeadCall<'_> {
         }
         let (mut state, mut split) = (kernel.partial(), kernel.partial());
         let mut masses = certkv_kernel::Masses::new(marked.len(), self.blocks + 1);
-        self.one_pass(&kernel, &queries, &view, &mut work.kernel, &mut masses, [&mut state, &mut split])?;
+        self.one_pass(marked.len(), &queries, &view, &mut work.kernel, &mut masses, [&mut state, &mut split])?;
         for (i, &h) in marked.iter().enumerate() {
             let out = &mut work.out[h * dim..(h + 1) * dim];
             state.finish(i, out)?;

@@ -82,6 +82,7 @@ fn decode(
             m.slide(seen.fixed, seen.from);
         }
         m.resize(blocks, geometry.group());
+        m.mass.clear();
         if let Policy::Certified(p) = policy {
             // A guess made under a wider cap is no guess under this one.
             if w.keys.len() + m.keys.len() > p.k_cap {
@@ -93,7 +94,13 @@ fn decode(
     }
     let (sequence, centre) = (part.id, &centres[layer][..]);
     let call = Decode { cache, group, index, layer, sequence, row, group_width, centre, uncoded, blocks };
-    let done = call.step(policy, turn, pages, heads);
+    let mut done = call.step(policy, turn, pages, heads);
+    if done.is_ok() && cache.config.control.is_some() && policy != Policy::Dense {
+        done = call.run(pages, heads, |head, w| {
+            head.note(w);
+            Ok(())
+        });
+    }
     for (w, m) in heads.iter_mut().zip(memory) {
         core::mem::swap(&mut w.memory, m);
         if let Some(seen) = seen {
@@ -293,7 +300,8 @@ impl Decode<'_> {
         };
         let second = |head: &HeadCall<'_>, w: &mut HeadWork| {
             head.sum(w)?;
-            w.rescored = w.touched.len();
+            let late = |b: &usize| head.group.layout_at(head.pages.level(*b)).key_bytes();
+            w.rescored = w.touched.iter().map(late).sum();
             head.count_pass(w);
             head.certify(policy.tol_rel, w)?;
             w.certificates.iter_mut().for_each(Certificate::keep_candidate);

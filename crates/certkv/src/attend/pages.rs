@@ -10,7 +10,15 @@ use certkv_control::BitSet;
 use certkv_core::{PageId, planted};
 use certkv_device::ReadGuard;
 use certkv_kernel::{Block, BlockSource, Tail};
+use certkv_page::BlockEntry;
 use core::ops::Range;
+
+/// Consecutive blocks, as they are read, whose codes are of one level.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Run {
+    pub(crate) level: u8,
+    pub(crate) blocks: Range<usize>,
+}
 
 /// Guards of one layer's pages; the buffers are kept from call to call.
 #[derive(Debug, Default)]
@@ -35,6 +43,10 @@ pub(crate) struct Pages {
     /// Whole blocks, and how many of them are not of this step.
     blocks: usize,
     closed: usize,
+    /// All blocks by level, those of the first level last; one run of no block where there is none.
+    runs: Vec<Run>,
+    /// Numbers of the blocks in their sequence, where they are not read in that order.
+    numbers: Vec<usize>,
     /// What the query sees, in a layer with a window.
     seen: Option<Seen>,
     /// Rows of blocks that are seen in part.
@@ -71,7 +83,11 @@ impl Pages {
         // Of a chunk what its first query does not see is in nobody's way, whatever of it the table still has.
         let hidden = group.window.filter(|_| !packed).map_or(0..0, |window| window.hidden(size, part.len));
         let whole = |block: usize| seen.map_or(!hidden.contains(&block), |s| block < s.fixed || block >= s.from);
-        let hold = |id: PageId| group.packed.read_tagged(group.slot(id, layer), &cache.main, Group::tag(id));
+        // Level by level; a chunk reads originals alone, in their order.
+        let levels = if packed { group.level_count() } else { 1 };
+        let hold = |level: u8, id: PageId| {
+            group.packed_at(level).read_tagged(group.slot(id, layer), &cache.main, Group::tag(id))
+        };
         let originals = |id: PageId| group.host.read_tagged(group.slot(id, layer), &cache.main, Group::tag(id));
         // Guards of blocks that are seen in part, with the rows: at most the sinks' last and the window's first.
         let mut parts: [Option<(ReadGuard, Range<usize>)>; 2] = [None, None];
@@ -83,15 +99,25 @@ impl Pages {
             }
             Ok(())
         };
-        for (block, entry) in table.numbered().filter(|(_, entry)| entry.tail.is_none()) {
-            take(block, entry.host)?;
-            if whole(block) {
-                self.host_ids.push(entry.host);
-                self.closed += 1;
-                if let (true, Some(id)) = (packed, entry.packed) {
-                    self.packed.push(hold(id)?);
-                    self.packed_ids.push(id);
+        for level in (0..levels).rev() {
+            let first = self.closed;
+            let here = |entry: &BlockEntry| entry.tail.is_none() && (levels == 1 || entry.level == level);
+            for (block, entry) in table.numbered().filter(|(_, entry)| here(entry)) {
+                take(block, entry.host)?;
+                if whole(block) {
+                    self.host_ids.push(entry.host);
+                    self.closed += 1;
+                    if let (true, Some(id)) = (packed, entry.packed) {
+                        self.packed.push(hold(level, id)?);
+                        self.packed_ids.push(id);
+                    }
+                    if levels > 1 {
+                        self.numbers.push(block);
+                    }
                 }
+            }
+            if self.closed > first {
+                self.runs.push(Run { level, blocks: first..self.closed });
             }
         }
         self.blocks = self.closed;
@@ -105,9 +131,12 @@ impl Pages {
                 self.host_ids.push(span.host);
             }
             self.blocks += usize::from(full && whole);
+            if levels > 1 && full {
+                self.numbers.push(span.block);
+            }
             match (span.packed, span.tail) {
                 (Some(id), _) if packed && whole => {
-                    self.packed.push(hold(id)?);
+                    self.packed.push(hold(0, id)?);
                     self.packed_ids.push(id);
                 }
                 (None, Some(id)) => {
@@ -128,6 +157,13 @@ impl Pages {
         }
         if gathers {
             self.gather(cache, group, layer, &part.state.centres[layer], &parts, &rows)?;
+        }
+        let blocks = self.blocks();
+        // What became full in this step, and what was gathered, is at the first level.
+        match self.runs.last_mut() {
+            Some(last) if last.level == 0 => last.blocks.end = blocks,
+            Some(Run { blocks: last, .. }) if last.end == blocks => {}
+            _ => self.runs.push(Run { level: 0, blocks: self.closed..blocks }),
         }
         Ok(())
     }
@@ -165,6 +201,21 @@ impl Pages {
         self.blocks + self.gathered.blocks
     }
 
+    /// The blocks by level, those of the first level last; the open block is read with the last run.
+    pub(crate) fn runs(&self) -> &[Run] {
+        &self.runs
+    }
+
+    /// Level of `block`.
+    pub(crate) fn level(&self, block: usize) -> u8 {
+        self.runs.iter().find(|run| run.blocks.contains(&block)).map_or(0, |run| run.level)
+    }
+
+    /// Number in the sequence of `block`, in a layer without a window.
+    pub(crate) fn number(&self, block: usize) -> usize {
+        self.numbers.get(block).copied().unwrap_or(block)
+    }
+
     /// Blocks, of these the first, whose originals are final: not of this step.
     pub(crate) fn closed(&self) -> usize {
         self.closed
@@ -178,6 +229,13 @@ impl Pages {
     /// Blocks without codes as they are read, from those of the sequence.
     pub(crate) fn uncoded(&self, known: &BitSet, into: &mut BitSet) {
         match self.seen {
+            None if !self.numbers.is_empty() => {
+                into.clear();
+                into.resize(self.blocks());
+                for (b, _) in self.numbers.iter().enumerate().filter(|(_, number)| known.contains(**number)) {
+                    into.insert(b);
+                }
+            }
             None => into.copy_from(known),
             Some(seen) => {
                 into.clear();
@@ -265,6 +323,8 @@ impl Pages {
         self.tail = None;
         self.tail_tokens = 0;
         self.gathered.clear();
+        self.runs.clear();
+        self.numbers.clear();
         (self.blocks, self.closed, self.seen) = (0, 0, None);
     }
 
@@ -294,7 +354,7 @@ impl Pages {
     /// Record of `head` in `block`; empty if the pages were opened without records.
     pub(crate) fn record<'a>(&'a self, group: &Group, block: usize, head: usize) -> &'a [u8] {
         match self.packed.get(block) {
-            Some(guard) => &guard.bytes()[group.record(head)],
+            Some(guard) => &guard.bytes()[group.record_at(self.level(block), head)],
             None => block.checked_sub(self.blocks).map_or(&[], |gathered| self.gathered.record(group, gathered, head)),
         }
     }

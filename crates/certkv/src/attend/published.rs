@@ -110,7 +110,8 @@ impl HeadCall<'_> {
 
     fn summary(&self, block: usize) -> ErrorSummary {
         let record = self.pages.record(self.group, block, self.head);
-        ErrorSummary::from_bytes(record.get(self.group.layout.summary.clone()).unwrap_or(&[]))
+        let layout = self.group.layout_at(self.pages.level(block));
+        ErrorSummary::from_bytes(record.get(layout.summary.clone()).unwrap_or(&[]))
     }
 
     /// Phase 2 with the chosen sets, Eq. 15, and the checks that send a head to rung 3.

@@ -107,6 +107,15 @@ pub(crate) fn gains(scale: &HeadScale, masses: &Masses, head: usize, blocks: usi
     out.resize(start + 2 * blocks, 0.0);
 }
 
+/// What `head` attends to of each block: `rho_b` (1.5).
+pub(crate) fn masses(scale: &HeadScale, masses: &Masses, head: usize, blocks: usize, out: &mut Vec<f32>) {
+    let unit = Unit::of(scale);
+    for t in 0..blocks.div_ceil(TILE) {
+        let (Some(r), n) = (masses.head_tile(head, t), (blocks - t * TILE).min(TILE)) else { continue };
+        out.extend((0..n).map(|i| r.w[i] * power(r.exponent[i] - unit.exponent) * unit.inverse));
+    }
+}
+
 /// What leaving the values of each block unread would cost `head`'s bound: `rho_b R_b`.
 pub(crate) fn skips(scale: &HeadScale, masses: &Masses, head: usize, blocks: usize, out: &mut Vec<f32>) {
     let unit = Unit::of(scale);

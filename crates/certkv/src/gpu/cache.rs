@@ -6,6 +6,7 @@ use super::published::CertificateRing;
 use super::ring::Ring;
 use super::rows::Rows;
 use super::sizes::GroupSizes;
+use super::spill::Spilled;
 use super::step::GpuStep;
 use super::swap::Seals;
 use super::{pages, policy::Rule};
@@ -78,6 +79,8 @@ pub struct GpuCache {
     pub(super) published: u64,
     /// Of what is swapped out.
     pub(super) seals: Seals,
+    /// `None` where all originals stay in host memory.
+    pub(super) spill: Option<Spilled>,
 }
 
 /// One stream orders everything that touches pages, and the host waits for it before it does: a page is free at once.
@@ -98,7 +101,8 @@ impl GpuCache {
     /// [`Error::Gpu`]. Nothing is held then.
     pub fn new(gpu: &Gpu, compiler: &Compiler, config: GpuConfig) -> Result<Self, Error> {
         let layouts = config.layouts()?;
-        let ledger = Arc::new(Ledger::new(config.device_budget, config.host_budget));
+        let disk = config.spill.as_ref().map_or(0, |spill| spill.disk_budget);
+        let ledger = Arc::new(Ledger::new(config.device_budget, config.host_budget).with_disk(disk));
         let core = Core::new(gpu, compiler, &config, &ledger)?;
         let s = &core.sizes;
         let of_group = |group: &GroupSizes| -> Result<Pools, Error> {
@@ -107,6 +111,7 @@ impl GpuCache {
                 packed: PageAllocator::create(group.packed_pages)?,
                 tail: PageAllocator::create(s.tail_slots)?,
                 swap: PageAllocator::create(s.swap_pages)?,
+                levels: Default::default(),
             })
         };
         let pools = s.groups.iter().map(of_group).collect::<Result<Vec<_>, _>>()?;
@@ -126,6 +131,7 @@ impl GpuCache {
             }
         };
         Ok(Self {
+            spill: Spilled::new(&config, &core, &ledger)?,
             prefixes,
             seals: Seals::new(&layouts, s.swap_pages),
             mirror: Mirror::new(s),
@@ -296,6 +302,7 @@ impl GpuCache {
             }
         }
         self.reclaim();
+        self.sweep();
         Ok(())
     }
 
@@ -323,7 +330,7 @@ impl GpuCache {
     /// The 16-bit originals of tokens `0..len` of one side of one KV head, `[len][head_dim]`. Waits for the device.
     ///
     /// # Errors
-    /// [`Error::Gone`] if the window has passed some of them; unknown sequence, bad layer or head, or the device's refusal.
+    /// [`Error::Gone`] if the window has passed some of them; [`Error::Fetch`]; unknown sequence, bad layer or head, or the device's refusal.
     pub fn originals(&mut self, id: SequenceId, layer: usize, kv_head: usize, side: Side) -> Result<Vec<u16>, Error> {
         let core = Arc::clone(&self.core);
         let s = &core.sizes;
@@ -339,6 +346,8 @@ impl GpuCache {
             return Err(Error::Gone { first: hole.start * s.block, end: hole.end * s.block });
         }
         let (blocks, rest) = (table.len() / s.block, table.len() % s.block);
+        self.bring_layer(id, layer, blocks)?;
+        let table = &self.entry(id)?.tables[s.group_of(layer)];
         let tail = table.blocks().get(blocks).and_then(|entry| entry.tail);
         if let Some(tail) = tail {
             core.queue.download(&core.tails, s.tail_at(layer, tail.index), &core.results, 0, s.original_bytes)?;
@@ -349,7 +358,7 @@ impl GpuCache {
         // Swapped out, an open block has its rows there, too.
         let on_host = blocks + usize::from(rest > 0 && tail.is_none());
         for (block, entry) in table.blocks().iter().enumerate().take(on_host) {
-            core.originals.read(s.host_at(layer, entry.host.index), &mut page)?;
+            core.originals.read(self.host_at(layer, entry.host)?, &mut page)?;
             pages::rows_of(&core, &page, kv_head, side, if block < blocks { s.block } else { rest }, &mut rows);
         }
         if tail.is_some() {
@@ -425,13 +434,19 @@ impl GpuCache {
         };
         let tokens = self.sequences.iter().map(|(_, entry)| entry.len()).sum();
         let mut sum = MemoryUse { tables: self.table_bytes(), tokens, ..MemoryUse::default() };
-        for (group, pools) in s.groups.iter().zip(&self.pools) {
+        for (number, (group, pools)) in s.groups.iter().zip(&self.pools).enumerate() {
             let originals = group.layers.len() * s.original_bytes;
             sum.packed += used(&pools.packed, group.page_bytes);
             sum.scratch += used(&pools.tail, originals);
-            sum.host += used(&pools.host, originals) + used(&pools.swap, group.page_bytes);
+            sum.host += self.original_bytes(number, used(&pools.host, originals)) + used(&pools.swap, group.page_bytes);
         }
         sum
+    }
+
+    /// Bytes of host memory that a group's originals take, which in pages are `bytes`.
+    pub(super) fn original_bytes(&self, group: usize, bytes: usize) -> usize {
+        let spill = self.spill.as_ref().filter(|spill| spill.group() == group);
+        spill.map_or(bytes, |spill| spill.frames_taken() * self.core.sizes.original_bytes)
     }
 
     /// Bytes reserved by class (packed, scratch, tables, host), and the device and host budget.
@@ -449,7 +464,7 @@ impl GpuCache {
     /// Pages in use over all classes: 0 after every sequence was released and no prefix is cached.
     pub fn live_pages(&self) -> usize {
         self.reclaim();
-        let of_group = |Pools { host, packed, tail, swap }: &Pools| -> usize {
+        let of_group = |Pools { host, packed, tail, swap, .. }: &Pools| -> usize {
             [host, packed, tail, swap].map(|pages| pages.counts().live).iter().sum()
         };
         self.pools.iter().map(of_group).sum()
@@ -491,11 +506,11 @@ impl GpuCache {
                         tails.copy_from(queue.stream(), to, tails, from, s.original_bytes)?;
                     }
                     PageClass::Host => {
-                        let from = s.host_at(layer, op.from.id.index);
+                        let from = self.host_at(layer, op.from.id)?;
                         queue.upload(tails, to, originals, from, s.original_bytes)?;
                     }
                     // Codes are not copied here.
-                    PageClass::Packed | PageClass::Swap => {}
+                    PageClass::Packed | PageClass::Swap | PageClass::Level(_) => {}
                 }
             }
         }

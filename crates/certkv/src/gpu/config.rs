@@ -1,5 +1,5 @@
 //! What a cache on a GPU is made of.
-use crate::{Config, Error, Policy, PrefixConfig, default_format};
+use crate::{Config, Error, Policy, PrefixConfig, Spill, default_format};
 use certkv_core::{Format, Geometry, RecordLayout};
 use certkv_kernel::cuda::args::Element;
 use certkv_kernel::cuda::publish::MOST_LAYERS;
@@ -50,6 +50,9 @@ pub struct GpuConfig {
     /// Tokens whose records sequences that are swapped out may leave in pinned memory, each in every layer
     /// ([`GpuCache::swap_out`](super::GpuCache::swap_out)). Originals have as much more room: others have all of `max_tokens`.
     pub swap_tokens: usize,
+    /// Originals that host memory has no room for, in a store; `None`: all stay in pinned memory. As [`Config::spill`]; what a GPU does with it is in
+    /// docs/gpu.md ("Originals in a store").
+    pub spill: Option<Spill>,
     /// Longest chunk of several tokens whose attention is computed on the GPU, with room for no more than `max_context`; 0: on the CPU, as that of longer ones. It takes
     /// device memory for the chunk's originals, queries, outputs and certificates, some 40 KB a token of a model of 32 query heads and 8 KV heads of
     /// 128 channels. What the chunk's tokens see of each other is read from originals there; what was stored before, from codes: under
@@ -95,6 +98,7 @@ impl GpuConfig {
             prefixes: None,
             prefix_events: 0,
             swap_tokens: 0,
+            spill: None,
             chunk_tokens: 0,
             threads: 1,
             windows: Vec::new(),
@@ -167,6 +171,7 @@ impl GpuConfig {
         common.max_sequences = self.max_sequences;
         common.threads = self.threads;
         common.swap_tokens = self.swap_tokens;
+        common.spill.clone_from(&self.spill);
         common.policy = self.policy;
         common.windows.clone_from(&self.windows);
         common.prefixes.clone_from(&self.prefixes);

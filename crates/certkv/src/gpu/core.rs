@@ -1,4 +1,6 @@
 //! What lives on the GPU: kernels, buffers and the queue. Shared by a cache and its recordings.
+mod unfinished;
+
 use super::config::{GpuConfig, STAGING_SLOTS};
 use super::kit::{self, Kit};
 use super::plan::GpuMachine;
@@ -12,12 +14,12 @@ use certkv_device::cuda::{DeviceBuffer, Gpu};
 use certkv_kernel::cuda::args::{Element, Sides};
 use certkv_kernel::cuda::encode::append_flag;
 use certkv_kernel::cuda::extend::{self, Extend, ExtendChunk};
-use certkv_kernel::cuda::launch::{self, Append, Memory, Picks, Promoted, Refine, Select, Slots, Tables};
+use certkv_kernel::cuda::launch::{self, Append, Hosts, Memory, Picks, Promoted, Refine, Select, Slots, Tables};
 use certkv_kernel::cuda::queue::{Area, Queue, Span, Tensor};
 use certkv_kernel::cuda::select::{SelectMode, SelectStats};
 use certkv_kernel::cuda::{Compiler, Kernels, Sight, Variant};
 use core::ops::Range;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::AtomicBool;
 
 /// Kernels and memory.
 #[derive(Debug)]
@@ -37,7 +39,7 @@ pub(super) struct Core {
     pub(super) packed: DeviceBuffer,
     pub(super) tails: DeviceBuffer,
     pub(super) tables: DeviceBuffer,
-    /// `[layer][page][head]`: [`Sides`] of the originals.
+    /// `[layer][page][head]`: [`Sides`] of the originals; 0 for those that lie in a store alone.
     pub(super) sides: DeviceBuffer,
     pub(super) masses: DeviceBuffer,
     /// `[layer][2]`: of the first launch, and of the dense one.
@@ -62,7 +64,9 @@ pub(super) struct Core {
     pub(super) outputs: DeviceBuffer,
     /// What attention of longer chunks works with.
     pub(super) chunks: Option<DeviceBuffer>,
-    /// `[layer][page]`: originals.
+    /// Heads whose originals were brought from the store, where they may be there.
+    pub(super) dense_list: Option<DeviceBuffer>,
+    /// `[layer][page]`: originals; then frames, where they may lie in a store.
     pub(super) originals: Area,
     pub(super) staging: Area,
     pub(super) results: Area,
@@ -72,6 +76,8 @@ pub(super) struct Core {
     pub(super) swap: Option<Area>,
     /// By layer: a plan listed copies to scratch, and the launch that makes them was refused.
     owed: Vec<AtomicBool>,
+    /// By layer: a repair lent sides, and no plan came behind it to end that. Looked at where originals can move.
+    lent: Vec<AtomicBool>,
     /// The list of heads to be corrected was begun, and no repair came behind it to empty it.
     listed: AtomicBool,
     /// What the host did and waited for.
@@ -130,6 +136,7 @@ impl Core {
             inputs: buffer(Some(2 * sizes.row_bytes() + sizes.query_bytes()))?,
             outputs: buffer(Some(sizes.query_bytes()))?,
             chunks: if extends { Some(buffer(Some(sizes.chunk_bytes()))?) } else { None },
+            dense_list: sizes.frames.map(|_| buffer(Some(sizes.dense_list_bytes()))).transpose()?,
             originals: queue.pin(sizes.host_bytes().ok_or_else(too_large)?, threads)?,
             staging: queue.pin(STAGING_SLOTS * sizes.staging_slot, threads)?,
             results: queue.pin(sizes.result_bytes(), threads)?,
@@ -140,6 +147,7 @@ impl Core {
             ring: sizes.ring.map(|slots| queue.pin(8 * slots.len(), threads)).transpose()?,
             queue,
             owed: (0..layers).map(|_| AtomicBool::new(false)).collect(),
+            lent: (0..layers).map(|_| AtomicBool::new(false)).collect(),
             listed: AtomicBool::new(false),
             host: Counters::default(),
             scale: config.geometry.scale,
@@ -152,7 +160,7 @@ impl Core {
         Ok(core)
     }
 
-    /// Tables, counters and lists start at zero; the sides of the originals never change.
+    /// Tables, counters and lists start at zero; the sides of originals never change where none spill.
     fn clear(&self) -> Result<(), Error> {
         let Self { queue, sizes, .. } = self;
         let tables = [&self.tables, &self.masses, &self.certificates, &self.failures, &self.centres, &self.counters];
@@ -161,6 +169,11 @@ impl Core {
         }
         let mut sides = Vec::with_capacity(sizes.side_table_bytes() / 8);
         for layer in 0..sizes.layers {
+            if sizes.spills(layer) {
+                let bytes = sizes.side_table_bytes();
+                self.sides.fill(queue.stream(), layer * bytes, bytes, 0)?;
+                continue;
+            }
             sides.clear();
             for page in 0..sizes.group(layer).host_pages {
                 let start = sizes.host_at(layer, page as u32);
@@ -223,6 +236,17 @@ impl Core {
         Ok(Tables { batch: self.table(&(batch.start + place..batch.end))?, ..self.block_tables(layer)? })
     }
 
+    fn host_pages(&self, layer: usize) -> Result<Span<'_>, Error> {
+        let bytes = self.sizes.host_range(layer);
+        Ok(self.originals.span(bytes.start, bytes.len())?)
+    }
+
+    /// The layer's part of the table of sides.
+    pub(super) fn sides_of(&self, layer: usize) -> Result<Span<'_>, Error> {
+        let bytes = self.sizes.side_table_bytes();
+        Ok(Span::of(&self.sides, layer * bytes, bytes)?)
+    }
+
     /// The slice of a buffer that belongs to `layer`.
     fn of_layer<'a>(&self, buffer: &'a DeviceBuffer, layer: usize) -> Result<Span<'a>, Error> {
         let bytes = buffer.len() / self.sizes.layers;
@@ -257,7 +281,13 @@ impl Core {
     /// Enqueues one token of every sequence of the batch, in one layer.
     pub(super) fn append(&self, layer: usize, seqs: usize, keys: Tensor<'_>, values: Tensor<'_>) -> Result<(), Error> {
         let (s, t, c) = (&self.sizes, &self.sizes.tables, &self.sizes.counters);
-        let hosts = s.group(layer);
+        // Where originals spill, those of a block that fills leave its tail when the step is over.
+        let hosts = if s.spills(layer) {
+            None
+        } else {
+            let table = self.table(&s.group(layer).tables.hosts)?;
+            Some(Hosts { table, pages: self.host_pages(layer)? })
+        };
         let args = Append {
             variant: &self.kit(layer).variant,
             ctas: (2 * seqs * s.kv_heads).min(2 * self.ctas as usize) as u32,
@@ -270,8 +300,7 @@ impl Core {
             keys,
             values,
             tail_slots: self.of_layer(&self.tails, layer)?,
-            hosts: self.table(&hosts.tables.hosts)?,
-            host_pages: self.originals.span(s.host_at(layer, 0), hosts.host_pages * s.original_bytes)?,
+            hosts,
             packed: self.packed_of(layer)?,
             centres: self.of_layer(&self.centres, layer)?,
             status: self.counter(&c.status)?,
@@ -435,8 +464,7 @@ impl Core {
 
     /// Every block of every head read from the originals.
     pub(super) fn everything(&self, layer: usize) -> Result<Promoted<'_>, Error> {
-        let sides = Span::of(&self.sides, layer * self.sizes.side_table_bytes(), self.sizes.side_table_bytes())?;
-        Ok(Promoted { words: self.table(&self.sizes.group(layer).tables.exact)?, sides })
+        Ok(Promoted { words: self.table(&self.sizes.group(layer).tables.exact)?, sides: self.sides_of(layer)? })
     }
 
     /// First byte of a list of heads over tolerance: after the first launch (0), after the repair (1).
@@ -527,7 +555,8 @@ impl Core {
             only,
             memory,
             hosts: self.table(&group.tables.hosts)?,
-            host_pages: self.originals.span(s.host_at(layer, 0), group.host_pages * s.original_bytes)?,
+            host_pages: self.host_pages(layer)?,
+            originals: if s.spills(layer) { Some(self.sides_of(layer)?) } else { None },
             step: self.table(&(t.count.start + 1..t.count.end))?,
             stats: self.counter(&self.sizes.stats_of(layer))?,
             refine,
@@ -541,46 +570,6 @@ impl Core {
             sight: self.sight(layer),
         };
         Ok(launch::select(&self.queue, &self.kit(layer).select, &args)?)
-    }
-
-    /// Enqueues a plan for a batch that begins at `place` of the list, and the copies that it lists.
-    pub(super) fn plan(&self, layer: usize, place: usize, seqs: usize) -> Result<(), Error> {
-        self.select(layer, place, seqs, SelectMode::Plan, None)?;
-        // From here on words name slots that have yet to be filled.
-        self.owed[layer].store(true, Ordering::Relaxed);
-        self.gather(layer)
-    }
-
-    /// Enqueues the copies that the layer's plan listed.
-    fn gather(&self, layer: usize) -> Result<(), Error> {
-        launch::gather(&self.queue, &self.kit(layer).gather, &self.layer_memory(layer)?)?;
-        self.owed[layer].store(false, Ordering::Relaxed);
-        Ok(())
-    }
-
-    /// Says that the list of heads to be corrected is in use, or empty again.
-    pub(super) fn correcting(&self, listed: bool) {
-        self.listed.store(listed, Ordering::Relaxed);
-    }
-
-    /// Finishes what an attention left that was not enqueued to its end: copies that a plan of the layer counts on, without which nothing may
-    /// be read from scratch, nor their list be emptied; and heads on the list of corrections. To make copies twice does no harm.
-    pub(super) fn settle(&self, layer: usize) -> Result<(), Error> {
-        let (owed, listed) = (self.owed[layer].load(Ordering::Relaxed), self.listed.load(Ordering::Relaxed));
-        if !owed && !listed {
-            return Ok(());
-        }
-        if self.queue.stream().capturing()? {
-            return Err(Error::Order {
-                layer,
-                why: "what an attention that failed left would be recorded, not finished",
-            });
-        }
-        if listed {
-            self.empty_corrections()?;
-            self.correcting(false);
-        }
-        if owed { self.gather(layer) } else { Ok(()) }
     }
 }
 

@@ -19,11 +19,11 @@ pub(super) fn attend(
     (queries, out): (&[f32], &mut [f32]),
     rule: Rule,
 ) -> Result<Option<Vec<Certificate>>, Error> {
-    let GpuCache { core, ring, .. } = cache;
-    let (s, of) = (&core.sizes, &core.sizes.chunks);
-    let (Some(buffer), Some(reservation)) = (&core.chunks, part.reservations.get(s.group_of(layer))) else {
+    let (s, of) = (&cache.core.sizes, &cache.core.sizes.chunks);
+    let (Some(buffer), Some(reservation)) = (&cache.core.chunks, part.reservations.get(s.group_of(layer))) else {
         return Ok(None);
     };
+    let core = &cache.core;
     let coded = part.len >= s.block && !core.kit(layer).exact;
     let relative = match rule {
         Rule::Dense if coded => return Ok(None),
@@ -35,8 +35,9 @@ pub(super) fn attend(
     }
     for span in reservation.rows() {
         let at = of.staged.start + (span.block - part.len / s.block) * s.original_bytes;
-        core.queue.upload(buffer, at, &core.originals, s.host_at(layer, span.host.index), s.original_bytes)?;
+        core.queue.upload(buffer, at, &core.originals, cache.host_at(layer, span.host)?, s.original_bytes)?;
     }
+    let ring = &mut cache.ring;
     let width = s.q_heads() * s.dim;
     let rows = part.first_row * width..(part.first_row + part.tokens) * width;
     ring.send(&core.queue, buffer, of.queries.start, &queries[rows.clone()])?;

@@ -17,7 +17,7 @@ use super::core::Core;
 use super::policy::Rule;
 use crate::Error;
 use certkv_kernel::cuda::launch::{self, Attend, Refinement};
-use certkv_kernel::cuda::queue::Tensor;
+use certkv_kernel::cuda::queue::{Span, Tensor};
 use certkv_kernel::cuda::select::SelectMode;
 
 /// One layer's attention.
@@ -37,15 +37,27 @@ pub(super) struct Call<'a> {
 
 /// Enqueues the launches of `call`.
 pub(super) fn attend(core: &Core, call: &Call<'_>) -> Result<(), Error> {
+    attend_but_dense(core, call)?;
+    if reads_all(core, call) {
+        dense(core, call, None)?;
+        plan_next(core, call)?;
+    }
+    Ok(())
+}
+
+/// Whether heads may need the originals of every block.
+pub(super) fn reads_all(core: &Core, call: &Call<'_>) -> bool {
+    !core.kit(call.layer).exact && call.rule != Rule::Packed
+}
+
+/// Enqueues what comes before originals of every block are read: all of it, where no head can need them.
+pub(super) fn attend_but_dense(core: &Core, call: &Call<'_>) -> Result<(), Error> {
     let Call { layer, seqs, query, out, rule, .. } = *call;
     core.settle(layer)?;
     let plain = core.attend_args(layer, seqs, query, out)?;
     // Lists of heads are short: only the launch over the whole batch can be worth the wide cut. Behind the layer's append nothing that is
     // still running can be at the layer's records, but for the block that the append fills: the step's tables were sent before.
-    let first = |args: &Attend<'_>| -> Result<(), Error> {
-        let (kernel, variant) = core.kit(layer).cut_for(call.blocks);
-        Ok(launch::attend(&core.queue, kernel, &Attend { variant, settled: call.fresh, ..*args })?)
-    };
+    let first = |args: &Attend<'_>| run_first(core, call, args);
     if !call.fresh {
         core.failures.fill(core.queue.stream(), core.list_at(layer, 0), 4, 0)?;
         core.empty_corrections()?;
@@ -53,9 +65,39 @@ pub(super) fn attend(core: &Core, call: &Call<'_>) -> Result<(), Error> {
     match rule {
         Rule::Packed => first(&plain),
         Rule::Dense if core.kit(layer).exact => first(&plain),
-        Rule::Dense => first(&Attend { promoted: Some(core.everything(layer)?), ..plain }),
+        Rule::Dense => Ok(()),
         Rule::Certified { relative } => certified(core, layer, &Attend { relative, ..plain }, first),
     }
+}
+
+/// The launch over the whole batch.
+fn run_first(core: &Core, call: &Call<'_>, args: &Attend<'_>) -> Result<(), Error> {
+    let (kernel, variant) = core.kit(call.layer).cut_for(call.blocks);
+    Ok(launch::attend(&core.queue, kernel, &Attend { variant, settled: call.fresh, ..*args })?)
+}
+
+/// Enqueues the dense rung: originals of every block for the heads of `only`, or for those that need them.
+pub(super) fn dense(core: &Core, call: &Call<'_>, only: Option<Span<'_>>) -> Result<(), Error> {
+    let Call { layer, seqs, query, out, rule, .. } = *call;
+    let args = Attend { promoted: Some(core.everything(layer)?), only, ..core.attend_args(layer, seqs, query, out)? };
+    match (rule, only) {
+        (Rule::Certified { relative }, _) => {
+            let (left, certificates) = (core.failure_list(layer, 1)?, core.certificates(layer, 1)?);
+            run(core, layer, &Attend { certificates, only: only.or(Some(left)), relative, ..args })
+        }
+        (_, Some(_)) => run(core, layer, &args),
+        (_, None) => run_first(core, call, &args),
+    }
+}
+
+/// Enqueues the choice of what the next step reads exactly.
+pub(super) fn plan_next(core: &Core, call: &Call<'_>) -> Result<(), Error> {
+    if core.kit(call.layer).corrects.is_some() || !matches!(call.rule, Rule::Certified { .. }) {
+        return Ok(());
+    }
+    core.plan(call.layer, 0, call.seqs)?;
+    core.lends(call.layer, false);
+    Ok(())
 }
 
 /// Rounds of a plan after a prompt, at most.
@@ -111,15 +153,11 @@ fn certified(
     } else {
         first(&Attend { failures: Some(over), ..chosen })?;
     }
+    core.lends(layer, corrects.is_none());
     core.select(layer, 0, plain.seqs, SelectMode::Repair, Some(over))?;
     // A repair empties it.
     core.correcting(false);
     let certificates = core.certificates(layer, 1)?;
     let refinement = if corrects.is_some() { Refinement::Always } else { Refinement::Never };
-    run(core, layer, &Attend { certificates, only: Some(over), failures: Some(left), refinement, ..chosen })?;
-    run(core, layer, &Attend { certificates, only: Some(left), promoted: Some(core.everything(layer)?), ..*plain })?;
-    if corrects.is_some() {
-        return Ok(());
-    }
-    core.plan(layer, 0, plain.seqs)
+    run(core, layer, &Attend { certificates, only: Some(over), failures: Some(left), refinement, ..chosen })
 }

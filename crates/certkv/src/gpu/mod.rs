@@ -54,6 +54,7 @@ mod save;
 mod sections;
 mod sizes;
 mod snapshot;
+mod spill;
 mod step;
 mod swap;
 mod truncate;

@@ -22,6 +22,14 @@ pub(super) fn tell_pages(cache: &GpuCache, parts: &[Part], layers: Range<usize>)
             let group = s.group_of(layer);
             let table = cache.sequences.get(part.row).and_then(|entry| entry.tables.get(group));
             let hole = table.map_or(0..0, |table| table.hole());
+            if s.spills(layer) {
+                // Launches read what is in frames; rows of the block at hand are in its tail.
+                let blocks = table.into_iter().flat_map(|table| table.blocks().iter().take(open));
+                for at in blocks.filter_map(|entry| cache.host_at(layer, entry.host).ok()) {
+                    touched.push(Touch::read(core.originals.span(at, s.original_bytes)?.address(), s.original_bytes));
+                }
+                continue;
+            }
             let pages = cache.mirror.host_pages(group, part.row, open + 1).enumerate();
             for (block, page) in pages.filter(|(block, _)| !hole.contains(block)) {
                 let span = core.originals.span(s.host_at(layer, page), s.original_bytes)?;

@@ -7,6 +7,7 @@ use super::cache::GpuCache;
 use super::step::{Part, send_queries};
 use super::{ladder, pages};
 use crate::{Error, Side, centre};
+use certkv_core::PageId;
 use certkv_device::cuda::Touch;
 use certkv_kernel::cuda::encode::{Order, PackItem};
 use certkv_kernel::cuda::launch::{self, Pack};
@@ -17,11 +18,11 @@ use certkv_page::RowSpan;
 const ROWS: usize = 64;
 
 /// Rows of an open block that so far are on the device alone: enqueues their copies to the host's page, in every layer of the group.
-pub(super) fn fetch_open(cache: &GpuCache, group: usize, tail: u32, host: u32) -> Result<(), Error> {
+pub(super) fn fetch_open(cache: &GpuCache, group: usize, tail: u32, host: PageId) -> Result<(), Error> {
     let core = &cache.core;
     let s = &core.sizes;
     for layer in s.groups[group].layers.iter().copied() {
-        let (from, to) = (s.tail_at(layer, tail), s.host_at(layer, host));
+        let (from, to) = (s.tail_at(layer, tail), cache.host_at(layer, host)?);
         core.queue.download(&core.tails, from, &core.originals, to, s.original_bytes)?;
     }
     Ok(())
@@ -38,8 +39,8 @@ pub(super) fn append(cache: &mut GpuCache, layer: usize, part: &Part) -> Result<
     let mut items = Vec::new();
     for span in &spans {
         let token = part.first_row + span.block * size + span.first_row - part.len;
+        let at = cache.host_at(layer, span.host)?;
         let core = &cache.core;
-        let at = core.sizes.host_at(layer, span.host.index);
         pages::put(core, at, (span.first_row, span.rows), (&cache.rows, token), &mut cache.page)?;
         match (span.packed, span.tail) {
             (Some(packed), _) => push_items(cache, layer, part.row, (at, packed.index), &mut items)?,
@@ -55,12 +56,13 @@ pub(super) fn append(cache: &mut GpuCache, layer: usize, part: &Part) -> Result<
 
 /// The mean of the layer's first values, before its first block is coded.
 fn fix_centre(cache: &mut GpuCache, layer: usize, part: &Part, open: Option<&RowSpan>) -> Result<(), Error> {
+    let at = open.filter(|_| part.len > 0).map(|span| cache.host_at(layer, span.host)).transpose()?;
     let GpuCache { core, rows, page, ring, config, .. } = cache;
     let (s, store) = (&core.sizes, config.geometry.store);
     let mut old: Vec<Vec<u16>> = vec![Vec::new(); s.kv_heads];
-    if let Some(span) = open.filter(|_| part.len > 0) {
+    if let Some(at) = at {
         page.resize(s.original_bytes / 2, 0);
-        core.originals.read(s.host_at(layer, span.host.index), page)?;
+        core.originals.read(at, page)?;
         for (head, rows) in old.iter_mut().enumerate() {
             pages::rows_of(core, page, head, Side::Value, part.len, rows);
         }
@@ -142,6 +144,7 @@ pub(super) fn plan(cache: &mut GpuCache, layer: usize, part: &Part, query: &[f32
         Err(Error::Overflow { .. }) => return Ok(()),
         Err(e) => return Err(e),
     };
+    cache.ready(layer)?;
     let core = &cache.core;
     ladder::plan(core, layer, part.guest, core.staged_queries(part.guest, 1, element)?, relative)
 }
@@ -163,19 +166,22 @@ pub(super) fn attend(
 ) -> Result<(), Error> {
     let own = cache.core.sizes.group_of(layer);
     let Some(reservation) = part.reservations.get(own) else { return Ok(()) };
-    let GpuCache { core, page, pool, kernel, sequences, .. } = cache;
-    let (s, total) = (&core.sizes, part.len + part.tokens);
-    let Some(table) = sequences.get(part.row).and_then(|entry| entry.tables.get(own)) else { return Ok(()) };
+    cache.bring_layer(part.id, layer, part.len / cache.core.sizes.block)?;
+    let (s, total) = (&cache.core.sizes, part.len + part.tokens);
+    let Some(table) = cache.sequences.get(part.row).and_then(|entry| entry.tables.get(own)) else { return Ok(()) };
     // Pages of all blocks that a row sees: those of the table, then those of the step, which may replace the last. Positions are those
     // among them.
     let hole = s.window(layer).map_or(0..0, |window| window.hidden(s.block, part.len));
     let gone = hole.len() * s.block;
     let seen = table.numbered().filter(|(block, _)| !hole.contains(block));
-    let mut hosts: Vec<u32> = seen.map(|(_, entry)| entry.host.index).collect();
+    let mut hosts: Vec<PageId> = seen.map(|(_, entry)| entry.host).collect();
     for span in reservation.rows() {
         hosts.truncate(span.block - hole.len());
-        hosts.push(span.host.index);
+        hosts.push(span.host);
     }
+    let places = hosts.iter().map(|host| cache.host_at(layer, *host)).collect::<Result<Vec<_>, _>>()?;
+    let GpuCache { core, page, pool, kernel, .. } = cache;
+    let s = &core.sizes;
     let window = s.window(layer).map(|window| CausalWindow {
         tokens: window.tokens,
         sinks: window.sinks,
@@ -186,8 +192,8 @@ pub(super) fn attend(
     let (side, width, group_width) = (s.block * s.dim, s.q_heads() * s.dim, s.group * s.dim);
     let mut sides: Vec<[Vec<u16>; 2]> = (0..s.kv_heads).map(|_| [Vec::new(), Vec::new()]).collect();
     page.resize(s.original_bytes / 2, 0);
-    for (block, host) in hosts.iter().enumerate() {
-        core.originals.read(s.host_at(layer, *host), page)?;
+    for (block, at) in places.into_iter().enumerate() {
+        core.originals.read(at, page)?;
         let tokens = if block < blocks { s.block } else { rest };
         for (head, [keys, values]) in sides.iter_mut().enumerate() {
             pages::rows_of(core, page, head, Side::Key, tokens, keys);

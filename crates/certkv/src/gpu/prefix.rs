@@ -106,7 +106,9 @@ impl GpuCache {
     /// [`Error::Config`] where prefixes are not cached.
     pub fn evict_prefixes(&mut self, units: usize) -> Result<usize, Error> {
         let evicted = self.prefixes()?.index.evict(units);
-        self.retire_evicted(evicted)
+        let gone = self.retire_evicted(evicted);
+        self.sweep();
+        gone
     }
 
     /// As [`Cache::prefix_stats`](crate::Cache::prefix_stats).

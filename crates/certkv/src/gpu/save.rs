@@ -36,7 +36,7 @@ impl GpuCache {
     /// outputs and certificates depend on. Promoted sides of others are chosen anew by the first step.
     ///
     /// # Errors
-    /// Unknown sequence; the driver's; [`SaveError::Io`]: what was written so far is of no use.
+    /// Unknown sequence; the driver's; [`SaveError::Io`], and [`Error::Fetch`] of spilled originals: what was written so far is of no use.
     pub fn save(&mut self, id: SequenceId, scope: &SaveScope<'_>, out: &mut dyn Write) -> Result<u64, Error> {
         let span = span!("save", bytes = _);
         let written = self.write_out(id, scope, out);
@@ -57,12 +57,14 @@ impl GpuCache {
         let entry = self.entry(id)?;
         let (len, size) = (entry.len(), core.sizes.block);
         // Rows of an open block are on the device alone.
-        for (group, table) in entry.tables.iter().enumerate() {
-            if let Some((host, tail)) = table.blocks().last().and_then(|entry| Some((entry.host, entry.tail?))) {
-                super::prefill::fetch_open(self, group, tail.index, host.index)?;
-            }
+        let last = |table: &BlockTable| table.blocks().last().and_then(|entry| Some((entry.host, entry.tail?)));
+        let open: Vec<_> = entry.tables.iter().map(last).enumerate().collect();
+        for (group, (host, tail)) in open.into_iter().filter_map(|(group, open)| Some((group, open?))) {
+            self.house(group, &[host])?;
+            super::prefill::fetch_open(self, group, tail.index, host)?;
         }
         core.finish()?;
+        let entry = self.entry(id)?;
         let mut writer = Writer::begin(out, scope.key)?;
         writer.section(Tag::Header, self.header(scope, len).text().as_bytes())?;
         let mut bytes = Vec::new();
@@ -75,12 +77,16 @@ impl GpuCache {
             state::put(&mut bytes, table.hole().end as u64);
         }
         writer.section(Tag::State, &bytes)?;
-        for (group, table) in core.sizes.groups.iter().zip(&entry.tables) {
-            for (block, entry) in table.numbered() {
+        for (number, group) in core.sizes.groups.iter().enumerate() {
+            let blocks: Vec<_> =
+                self.entry(id)?.tables[number].numbered().map(|(block, entry)| (block, *entry)).collect();
+            for (block, entry) in blocks {
                 bytes.clear();
+                self.bring_block(Some(id), number, block, entry.host)?;
                 for layer in group.layers.iter().copied() {
-                    core.originals_out(layer, entry, (len - block * size).min(size), &mut bytes)?;
-                    core.records_out(layer, entry, &mut bytes)?;
+                    let at = self.host_at(layer, entry.host)?;
+                    core.originals_out(at, (len - block * size).min(size), &mut bytes)?;
+                    core.records_out(layer, &entry, &mut bytes)?;
                 }
                 writer.section(Tag::Block, &bytes)?;
             }
@@ -120,8 +126,9 @@ impl GpuCache {
         reader.section(Tag::State, usize::MAX, &mut bytes)?;
         let (memory, holes) = core.parse(&bytes, tokens)?;
         let mut filled = Ok(());
-        for ((group, table), hole) in s.groups.iter().zip(&mut tables).zip(holes) {
-            let mut block = |span: &RowSpan| -> Result<(), Error> {
+        for ((number, table), hole) in tables.iter_mut().enumerate().zip(holes) {
+            let group = &s.groups[number];
+            let mut block = |cache: &mut Self, span: &RowSpan| -> Result<(), Error> {
                 let packed = if span.packed.is_some() { group.page_bytes } else { 0 };
                 let expected = group.layers.len() * s.original_bytes + packed;
                 reader.section(Tag::Block, expected, &mut bytes)?;
@@ -129,7 +136,7 @@ impl GpuCache {
                     let why = "other pages than the header says";
                     return Err(SaveError::Malformed { section: Tag::Block.name(), why }.into());
                 }
-                core.copy_in(&group.layers, span, &bytes)
+                cache.copy_in(number, span, &bytes)
             };
             filled = filled.and_then(|()| match hole {
                 None => self.fill(table, |table| table.reserve(tokens), &mut block),
@@ -153,11 +160,11 @@ impl GpuCache {
         &mut self,
         table: &mut BlockTable,
         reserve: impl Fn(&mut BlockTable) -> Result<Reservation, TableError>,
-        block: &mut impl FnMut(&RowSpan) -> Result<(), Error>,
+        block: &mut impl FnMut(&mut Self, &RowSpan) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let reservation = self.reserve_all(table, reserve)?;
         // What read the pages before has yet to pass: the host writes them.
-        let filled = self.core.finish().and_then(|()| reservation.rows().try_for_each(|span| block(&span)));
+        let filled = self.core.finish().and_then(|()| reservation.rows().try_for_each(|span| block(self, &span)));
         if let Err(error) = filled {
             reservation.abort(stamp);
             return Err(error);
@@ -173,7 +180,7 @@ impl GpuCache {
         table: &mut BlockTable,
         tokens: usize,
         hole: usize,
-        block: &mut impl FnMut(&RowSpan) -> Result<(), Error>,
+        block: &mut impl FnMut(&mut Self, &RowSpan) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let (size, sinks) = (table.block_size(), table.hole().start);
         while table.len() < tokens {
@@ -183,6 +190,24 @@ impl GpuCache {
             }
             let rows = (tokens - table.len()).min(size);
             self.fill(table, |table| table.reserve_block(rows), block)?;
+        }
+        Ok(())
+    }
+
+    /// Fills the pages of one block of a group from what a file has of it, layer by layer.
+    fn copy_in(&mut self, group: usize, span: &RowSpan, mut bytes: &[u8]) -> Result<(), Error> {
+        let core = Arc::clone(&self.core);
+        let s = &core.sizes;
+        self.house(group, &[span.host])?;
+        for layer in s.groups[group].layers.iter().copied() {
+            let (originals, rest) = bytes.split_at(s.original_bytes);
+            let (records, rest) = rest.split_at(if span.packed.is_some() { s.of_layer[layer].page_bytes } else { 0 });
+            core.page_in((layer, self.host_at(layer, span.host)?), span, originals, records)?;
+            bytes = rest;
+        }
+        if span.packed.is_some() {
+            // Nobody adds rows before the commit, so a sequence may be longer than host memory has room for.
+            self.close_originals(group, span.host);
         }
         Ok(())
     }
@@ -295,17 +320,11 @@ impl Core {
         if rest.0.is_empty() { Ok((memory, holes)) } else { Err(malformed("longer than it says")) }
     }
 
-    /// Originals of one layer of a block, its first `rows` alone. Whoever asks has waited for the device.
-    pub(super) fn originals_out(
-        &self,
-        layer: usize,
-        entry: &BlockEntry,
-        rows: usize,
-        bytes: &mut Vec<u8>,
-    ) -> Result<(), Error> {
+    /// Originals of one layer of a block, which lie at byte `at`, its first `rows` alone. Whoever asks has waited for the device.
+    pub(super) fn originals_out(&self, at: usize, rows: usize, bytes: &mut Vec<u8>) -> Result<(), Error> {
         let s = &self.sizes;
         let mut page = vec![0u16; s.original_bytes / 2];
-        self.originals.read(s.host_at(layer, entry.host.index), &mut page)?;
+        self.originals.read(at, &mut page)?;
         if rows < s.block {
             page = pages::first_rows(self, &page, rows);
         }
@@ -327,21 +346,15 @@ impl Core {
         Ok(())
     }
 
-    /// Fills the pages of one block from what [`Core::originals_out`] and [`Core::records_out`] collected, layer by layer.
-    fn copy_in(&self, layers: &[usize], span: &RowSpan, mut bytes: &[u8]) -> Result<(), Error> {
+    /// Fills the pages of one block in one layer, the originals' at byte `at`. Whoever asks has waited for the device: the host writes originals.
+    pub(super) fn page_in(
+        &self,
+        (layer, at): (usize, usize),
+        span: &RowSpan,
+        originals: &[u8],
+        records: &[u8],
+    ) -> Result<(), Error> {
         let s = &self.sizes;
-        for layer in layers.iter().copied() {
-            let (originals, rest) = bytes.split_at(s.original_bytes);
-            let (records, rest) = rest.split_at(if span.packed.is_some() { s.of_layer[layer].page_bytes } else { 0 });
-            self.page_in(layer, span, originals, records)?;
-            bytes = rest;
-        }
-        Ok(())
-    }
-
-    /// Fills the pages of one block in one layer. Whoever asks has waited for the device: the host writes originals.
-    pub(super) fn page_in(&self, layer: usize, span: &RowSpan, originals: &[u8], records: &[u8]) -> Result<(), Error> {
-        let (s, at) = (&self.sizes, self.sizes.host_at(layer, span.host.index));
         self.originals.write(at, originals)?;
         match (span.packed, span.tail) {
             (Some(packed), _) => self.packed.write(self.queue.stream(), s.packed_at(layer, packed.index), records)?,

@@ -18,6 +18,8 @@ use certkv_kernel::cuda::args::{Certificate, Demand, Picked, Sides};
 use certkv_kernel::cuda::select::SelectStats;
 use certkv_kernel::cuda::{Variant, launch, publish};
 use certkv_page::{BlockTable, PageAllocator, Pools, TableError, Window};
+use certkv_tier::spill::map::Residency;
+use certkv_tier::spill::records::Records;
 use core::ops::Range;
 
 /// Layers with the same window: they share block tables, and have pages of their own.
@@ -32,6 +34,20 @@ pub(super) struct GroupSizes {
     /// Bytes of a page of records in all of them.
     pub(super) page_bytes: usize,
     pub(super) tables: GroupSections,
+}
+
+/// Host memory of the layers that see everything, where their originals spill: frames, each with room for a block in one layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct FrameSizes {
+    /// Those layers.
+    pub(super) group: usize,
+    pub(super) count: usize,
+    /// Of these, kept for reading.
+    pub(super) reserve: usize,
+    /// First byte of them.
+    at: usize,
+    /// Of records on their way.
+    buffer_bytes: usize,
 }
 
 /// What depends on a layer's format.
@@ -75,6 +91,8 @@ pub(super) struct Sizes {
     pub(super) of_layer: Vec<LayerSizes>,
     packed_bytes: usize,
     host_bytes: usize,
+    /// `None` where every page has room in every layer.
+    pub(super) frames: Option<FrameSizes>,
     swap_bytes: usize,
     scratch_bytes: usize,
     /// Bytes of a page of originals (a tail too), in one layer.
@@ -100,6 +118,24 @@ pub(super) struct Sizes {
     /// Of cached prefixes on the host, and the most that publishing may add.
     pub(super) prefix_bytes: usize,
     pub(super) later: usize,
+}
+
+/// Room for [`Spill::host_tokens`](crate::Spill::host_tokens) tokens and the open blocks in every layer, and to read the longest sequence in
+/// one layer, or one page.
+fn frames(config: &GpuConfig, groups: &[GroupSizes], original_bytes: usize) -> Option<Result<FrameSizes, Error>> {
+    let spill = config.spill.as_ref()?;
+    let (number, group) = groups.iter().enumerate().find(|(_, group)| group.window.is_none())?;
+    let (layers, block) = (group.layers.len(), config.block().max(1));
+    let all = group.host_pages.saturating_mul(layers);
+    if u32::try_from(all).is_err() {
+        return Some(Err(too_large()));
+    }
+    let reserve = config.max_context.div_ceil(block).max(layers);
+    let blocks = spill.host_tokens.div_ceil(block).max(1).saturating_add(config.max_sequences);
+    let wanted = blocks.saturating_mul(layers).saturating_add(reserve);
+    let (count, reserve) = if wanted < all { (wanted, reserve) } else { (all, 0) };
+    let buffer_bytes = spill.in_flight.saturating_mul(Records::buffer_bytes(original_bytes));
+    Some(Ok(FrameSizes { group: number, count, reserve, at: 0, buffer_bytes }))
 }
 
 fn too_large() -> Error {
@@ -179,7 +215,9 @@ impl Sizes {
         let slots = [config.scratch_keys, config.scratch_values];
         let (mut of_layer, mut packed_bytes, mut scratch_bytes) = (Vec::with_capacity(g.layers), 0usize, 0usize);
         let (mut swap_bytes, mut host_bytes) = (0usize, 0usize);
-        for (layout, group) in layouts.iter().zip(group_of.iter().map(|group| &groups[*group])) {
+        let mut frames = frames(config, &groups, original_bytes).transpose()?;
+        for (layout, number) in layouts.iter().zip(&group_of) {
+            let group = &groups[*number];
             // Residual planes lie beside the codes: nothing is planned there, and nothing copied.
             let slots = if layout.format.refine.is_none() { slots } else { [0; 2] };
             let page_bytes = g.kv_heads * layout.bytes;
@@ -188,9 +226,15 @@ impl Sizes {
             of_layer.push(LayerSizes { record_bytes, page_bytes, packed_at, swap_at, host_at, slots, scratch_at });
             let grow = |at: usize, n: usize, bytes: usize| n.checked_mul(bytes).and_then(|more| at.checked_add(more));
             packed_bytes = grow(packed_bytes, group.packed_pages, page_bytes).ok_or_else(too_large)?;
-            host_bytes = grow(host_bytes, group.host_pages, original_bytes).ok_or_else(too_large)?;
+            let pages = if frames.is_some_and(|f| f.group == *number) { 0 } else { group.host_pages };
+            host_bytes = grow(host_bytes, pages, original_bytes).ok_or_else(too_large)?;
             swap_bytes = grow(swap_bytes, swap_pages, page_bytes).ok_or_else(too_large)?;
             scratch_bytes = grow(scratch_bytes, slots[0] + slots[1], side_bytes).ok_or_else(too_large)?;
+        }
+        if let Some(frames) = &mut frames {
+            frames.at = host_bytes;
+            let bytes = frames.count.checked_mul(original_bytes).and_then(|more| host_bytes.checked_add(more));
+            host_bytes = bytes.ok_or_else(too_large)?;
         }
         let memory = MemorySections::new(
             packed_pages.checked_mul(g.kv_heads).ok_or_else(too_large)?,
@@ -231,6 +275,7 @@ impl Sizes {
             swap_pages,
             swap_bytes,
             host_bytes,
+            frames,
             of_layer,
             packed_bytes,
             scratch_bytes: scratch_bytes.max(ALIGN),
@@ -300,6 +345,11 @@ impl Sizes {
     /// Words and lists of the host about pages and sequences.
     fn books(&self) -> Option<usize> {
         let mut all = self.swap_pages.checked_mul(8 * self.layers)?.checked_add(4 * self.tables.count.end)?;
+        if let Some(FrameSizes { group, count, buffer_bytes, .. }) = self.frames {
+            let group = &self.groups[group];
+            let map = Residency::bytes(group.host_pages, group.layers.len(), count);
+            all = all.checked_add(map)?.checked_add(buffer_bytes)?;
+        }
         all = all.checked_add(self.rows.checked_mul(size_of::<Entry>() + size_of::<usize>())?)?;
         for group in &self.groups {
             let pages = [group.host_pages, group.packed_pages, self.tail_slots, self.swap_pages];
@@ -355,6 +405,11 @@ impl Sizes {
     /// A list of heads, as many as there can be, up to a multiple that keeps lists aligned.
     pub(super) fn list_bytes(&self) -> usize {
         launch::list_bytes(self.rows * self.kv_heads).next_multiple_of(ALIGN)
+    }
+
+    /// Of the heads whose originals were brought from the store.
+    pub(super) fn dense_list_bytes(&self) -> usize {
+        if self.frames.is_some() { self.list_bytes() } else { 0 }
     }
 
     pub(super) fn centre_bytes(&self) -> usize {
@@ -419,7 +474,7 @@ impl Sizes {
         let memory = self.layers.checked_mul(4 * self.memory.words + 4 * self.exact_words);
         let scratch = Some(self.scratch_bytes).zip(self.tail_bytes());
         let work = self.partial_bytes + self.counter_bytes() + 2 * self.row_bytes() + 2 * self.query_bytes();
-        let work = work.checked_add(self.chunk_bytes());
+        let work = work.checked_add(self.chunk_bytes() + self.dense_list_bytes());
         let tables = [self.table_bytes(), self.mass_bytes(), results, sides, memory, self.correction_bytes(), work];
         let tables = tables.into_iter().try_fold(0usize, |sum, x| sum.checked_add(x?));
         let ring = self.ring.map_or(Some(0), |slots| PinnedBuffer::mapped_bytes(8 * slots.len()));
@@ -445,7 +500,26 @@ impl Sizes {
         start..start + SelectStats::WORDS
     }
 
-    /// First byte of page `page` of originals in `layer`.
+    /// Whether originals of a layer may lie in a store.
+    pub(super) fn spills(&self, layer: usize) -> bool {
+        self.frames.is_some_and(|frames| frames.group == self.group_of[layer])
+    }
+
+    /// First byte of a frame.
+    pub(super) fn frame_at(&self, frame: u32) -> usize {
+        self.frames.map_or(0, |frames| frames.at) + frame as usize * self.original_bytes
+    }
+
+    /// The layer's pages of originals, or the frames in which they lie.
+    pub(super) fn host_range(&self, layer: usize) -> Range<usize> {
+        let (start, pages) = match self.frames.filter(|_| self.spills(layer)) {
+            Some(frames) => (frames.at, frames.count),
+            None => (self.host_at(layer, 0), self.group(layer).host_pages),
+        };
+        start..start + pages * self.original_bytes
+    }
+
+    /// First byte of page `page` of originals in `layer`, which does not spill.
     pub(super) fn host_at(&self, layer: usize, page: u32) -> usize {
         self.of_layer[layer].host_at + page as usize * self.original_bytes
     }

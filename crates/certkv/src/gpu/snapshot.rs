@@ -1,5 +1,6 @@
 //! A cache on a GPU in numbers, as far as the host knows them.
 use super::GpuCache;
+use super::spill::Spilled;
 use crate::counters::Kind;
 use crate::prefix::Prefixes;
 use crate::snapshot::{PageUse, Snapshot, bytes_of, taken};
@@ -17,12 +18,14 @@ impl GpuCache {
         let s = &self.core.sizes;
         let mut used = [0; CLASSES.len()];
         used[Class::Tables as usize] = self.table_bytes();
+        used[Class::Disk as usize] = self.ledger.used(Class::Disk);
         let mut pages = Vec::with_capacity(s.groups.len());
-        for (group, pools) in s.groups.iter().zip(&self.pools) {
+        for (number, (group, pools)) in s.groups.iter().zip(&self.pools).enumerate() {
             let originals = group.layers.len() * s.original_bytes;
             used[Class::Packed as usize] += taken(&pools.packed) * group.page_bytes;
             used[Class::Scratch as usize] += taken(&pools.tail) * originals;
-            used[Class::Host as usize] += taken(&pools.host) * originals + taken(&pools.swap) * group.page_bytes;
+            used[Class::Host as usize] +=
+                self.original_bytes(number, taken(&pools.host) * originals) + taken(&pools.swap) * group.page_bytes;
             pages.push(PageUse {
                 first_layer: group.layers.first().copied().unwrap_or(0),
                 layers: group.layers.len(),
@@ -44,15 +47,16 @@ impl GpuCache {
             tokens: self.sequences.iter().map(|(_, entry)| entry.len()).sum(),
             scratch: None,
             prefixes: self.prefixes.as_ref().map(Prefixes::used),
-            spill: None,
-            spills: None,
-            fetches: None,
+            spill: self.spill.as_ref().map(Spilled::in_use),
+            spills: self.spill.as_ref().map(|_| self.core.host.moves(Kind::Spill)),
+            fetches: self.spill.as_ref().map(|_| self.core.host.moves(Kind::Fetch)),
             stores: None,
             copies: self.core.host.moves(Kind::Copy),
             saves: self.core.host.moves(Kind::Save),
             restores: self.core.host.moves(Kind::Restore),
             swap_outs: self.core.host.moves(Kind::SwapOut),
             swap_ins: self.core.host.moves(Kind::SwapIn),
+            recodes: None,
             outputs: None,
             read: None,
             saturated: None,

@@ -2,13 +2,14 @@
 use super::cache::{GpuCache, coded, stamp};
 use super::core::Core;
 use super::extend;
-use super::ladder::{self, Call};
+use super::ladder::Call;
 use super::mirror::Member;
 use super::ordered;
 use super::policy::Rule;
 use super::prefill;
 use super::published;
 use super::record::GpuGraph;
+use super::spill;
 use super::window::blocks_seen;
 use crate::{Certificate, Chunk, Error, Side};
 use certkv_core::SequenceId;
@@ -21,7 +22,7 @@ use std::sync::Arc;
 /// One sequence of a step.
 #[derive(Debug)]
 pub(super) struct Part {
-    id: SequenceId,
+    pub(super) id: SequenceId,
     /// Row in the tables.
     pub(super) row: usize,
     /// New tokens.
@@ -80,6 +81,8 @@ pub struct GpuStep<'c> {
     number: u64,
     /// Whether a recording has done so.
     published: bool,
+    /// Where the single tokens' originals are.
+    seen: spill::Seen,
 }
 
 impl<'c> GpuStep<'c> {
@@ -100,11 +103,14 @@ impl<'c> GpuStep<'c> {
             extended: vec![Vec::new(); layers],
             number,
             published: false,
+            seen: spill::Seen::default(),
         };
         for chunk in chunks {
             step.join(chunk)?;
         }
+        step.house()?;
         step.announce()?;
+        step.seen = spill::look(step.cache, &step.parts);
         Ok(step)
     }
 
@@ -137,6 +143,26 @@ impl<'c> GpuStep<'c> {
         Ok(())
     }
 
+    /// Frames for the originals of blocks that become full, and of all blocks of longer chunks, which the host writes.
+    fn house(&mut self) -> Result<(), Error> {
+        let Self { cache, parts, .. } = self;
+        let Some(group) = cache.spill.as_ref().map(|spill| spill.group()) else { return Ok(()) };
+        let (mut pages, mut filling) = (Vec::new(), Vec::new());
+        for part in parts.iter() {
+            for span in part.reservations.get(group).into_iter().flat_map(Reservation::rows) {
+                if part.place.is_none() || span.packed.is_some() {
+                    pages.push(span.host);
+                }
+                if let (Some(_), Some(_), Some(tail)) = (part.place, span.packed, span.tail) {
+                    filling.push((span.host, tail.index));
+                }
+            }
+        }
+        cache.house(group, &pages)?;
+        filling.into_iter().for_each(|(page, tail)| cache.fill_from(page, tail));
+        Ok(())
+    }
+
     /// Sends lengths, tails and new pages to the device; for longer chunks, fetches the rows of their open blocks.
     fn announce(&mut self) -> Result<(), Error> {
         let Self { cache, parts, seqs, .. } = self;
@@ -149,7 +175,7 @@ impl<'c> GpuStep<'c> {
                     let packed = span.packed.map(|page| page.index);
                     cache.mirror.set(group, part.row, span.block, span.host.index, packed);
                     if let Some(tail) = span.tail.filter(|_| part.place.is_none() && span.first_row > 0) {
-                        open.push((group, tail.index, span.host.index));
+                        open.push((group, tail.index, span.host));
                     }
                 }
                 let tail = reservation.rows().last().and_then(|span| span.tail).map(|tail| tail.index);
@@ -170,6 +196,9 @@ impl<'c> GpuStep<'c> {
             cache.core.settle(layer)?;
         }
         cache.forget()?;
+        for layer in 0..cache.core.sizes.layers {
+            cache.ready(layer)?;
+        }
         cache.send_tables(&members, &guests)?;
         if parts.iter().any(|part| part.place.is_none()) {
             for (group, tail, host) in open {
@@ -325,7 +354,7 @@ impl<'c> GpuStep<'c> {
         self.last = None;
         let fresh = self.progress[layer] == Progress::Appended;
         self.progress[layer] = Progress::Broken;
-        let Self { cache, parts, seqs, rule, chunks, extended, tokens, .. } = self;
+        let Self { cache, parts, seqs, rule, chunks, extended, tokens, seen, .. } = self;
         let heads = cache.geometry().q_heads;
         extended[layer].clear();
         if *seqs > 0 {
@@ -334,11 +363,12 @@ impl<'c> GpuStep<'c> {
                 cache.batch_queries.extend_from_slice(&queries[part.first_row * width..(part.first_row + 1) * width]);
             }
             let element = send_queries(cache, width, 0)?;
-            let core = &cache.core;
+            let core = Arc::clone(&cache.core);
             let query = core.staged_queries(0, *seqs, element)?;
             let out = core.own_outputs(0, *seqs)?;
-            let blocks = blocks(core, layer, parts);
-            ladder::attend(core, &Call { layer, seqs: *seqs, blocks, query, out, rule: *rule, fresh })?;
+            let blocks = blocks(&core, layer, parts);
+            let call = Call { layer, seqs: *seqs, blocks, query, out, rule: *rule, fresh };
+            spill::attend(cache, parts, seen, &call)?;
         }
         chunks.clear();
         if parts.iter().any(|part| part.place.is_none()) {
@@ -382,10 +412,10 @@ impl<'c> GpuStep<'c> {
         if self.last == Some(layer) {
             self.last = None;
         }
-        let core = &self.cache.core;
+        let core = Arc::clone(&self.cache.core);
         // A recording serves sequences of any length.
-        let most = most_blocks(core, layer, self.seqs);
-        let blocks = if core.queue.stream().capturing()? { most } else { blocks(core, layer, &self.parts) };
+        let most = most_blocks(&core, layer, self.seqs);
+        let blocks = if core.queue.stream().capturing()? { most } else { blocks(&core, layer, &self.parts) };
         let call = Call {
             layer,
             seqs: self.seqs,
@@ -396,7 +426,7 @@ impl<'c> GpuStep<'c> {
             fresh: self.progress[layer] == Progress::Appended,
         };
         self.progress[layer] = Progress::Broken;
-        ladder::attend(&self.cache.core, &call)?;
+        spill::attend(self.cache, &self.parts, &mut self.seen, &call)?;
         self.progress[layer] = Progress::Attended;
         Ok(())
     }
@@ -430,7 +460,11 @@ impl<'c> GpuStep<'c> {
         if self.rule != rule {
             return Err(Error::Policy("the recording was made under another".into()));
         }
-        Ok(())
+        let reads_all = |layer: &usize| rule != Rule::Packed && core.sizes.spills(*layer) && !core.kit(*layer).exact;
+        match (0..core.sizes.layers).find(reads_all).filter(|_| self.seen.away()) {
+            Some(layer) => Err(Error::Order { layer, why: spill::RECORDED }),
+            None => Ok(()),
+        }
     }
 
     /// A recording publishes the step's certificates.
@@ -453,16 +487,24 @@ impl<'c> GpuStep<'c> {
             published::publish(&self.cache.core, self.seqs, self.rule, attended)?;
             self.cache.published += 1;
         }
+        let mark = self.cache.store_filled()?;
         let Self { cache, parts, .. } = &mut self;
+        let (spills, mut full) = (cache.spill.as_ref().map(|spill| spill.group()), Vec::new());
         for part in parts {
             for (group, reservation) in core::mem::take(&mut part.reservations).into_iter().enumerate() {
                 let table = &mut cache.entry_mut(part.id)?.tables[group];
                 let committed = table.commit(reservation).map_err(|e| Error::from_table(e.error))?;
+                if spills == Some(group) {
+                    let filled = committed.filled.clone().filter_map(|block| table.get(block));
+                    full.extend(filled.map(|entry| entry.host));
+                }
                 // Of pages that a window has passed nothing may be remembered; other blocks of the row are what they were.
                 cache.forgotten[group].extend(coded(&committed.dropped));
                 committed.dropped.retire(stamp)?;
             }
         }
+        cache.filled(mark, full);
+        cache.tend();
         Ok(())
     }
 }
@@ -481,6 +523,7 @@ impl Drop for GpuStep<'_> {
                 reservation.abort(stamp);
             }
         }
+        self.cache.filled(None, Vec::new());
     }
 }
 

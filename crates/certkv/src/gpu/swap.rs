@@ -178,6 +178,8 @@ impl GpuCache {
     fn pass(&mut self, group: usize, plan: &SwapPlan) -> Result<(Vec<Passing>, u64), Error> {
         let core = Arc::clone(&self.core);
         let Core { queue, tails, originals, sizes: s, .. } = &*core;
+        let opened = plan.copies().iter().filter(|(_, op)| op.to.class == PageClass::Host).map(|(_, op)| op.to.id);
+        self.house(group, &opened.collect::<Vec<_>>())?;
         let layers = &s.groups[group].layers;
         let mut passing = Vec::with_capacity(plan.copies().len() * layers.len());
         let mut list = Vec::with_capacity(PER_LAUNCH * SwapItem::WORDS);
@@ -185,12 +187,12 @@ impl GpuCache {
         for (block, op) in plan.copies() {
             match (op.from.class, op.to.class) {
                 (PageClass::Tail, PageClass::Host) => {
-                    super::prefill::fetch_open(self, group, op.from.id.index, op.to.id.index)?;
+                    super::prefill::fetch_open(self, group, op.from.id.index, op.to.id)?;
                     bytes += (layers.len() * s.original_bytes) as u64;
                 }
                 (PageClass::Host, PageClass::Tail) => {
                     for layer in layers.iter().copied() {
-                        let (from, to) = (s.host_at(layer, op.from.id.index), s.tail_at(layer, op.to.id.index));
+                        let (from, to) = (self.host_at(layer, op.from.id)?, s.tail_at(layer, op.to.id.index));
                         queue.upload(tails, to, originals, from, s.original_bytes)?;
                     }
                     bytes += (layers.len() * s.original_bytes) as u64;
@@ -253,14 +255,20 @@ impl GpuCache {
     }
 
     /// Originals of a group's block that was cut while its sequence is swapped out, copied by the host.
-    pub(super) fn copy_originals(&self, group: usize, copies: impl Iterator<Item = CopyOp>) -> Result<(), Error> {
-        let Core { originals, sizes: s, .. } = &*self.core;
+    pub(super) fn copy_originals(&mut self, group: usize, copies: impl Iterator<Item = CopyOp>) -> Result<(), Error> {
+        let core = Arc::clone(&self.core);
+        let Core { originals, sizes: s, .. } = &*core;
         let mut page = vec![0u16; s.original_bytes / 2];
         for op in copies.filter(|op| op.to.class == PageClass::Host) {
-            self.core.finish()?;
+            // They are there, and make no room for the new ones.
+            self.keep(op.from.id, true);
+            let housed = self.house(group, &[op.to.id]);
+            self.keep(op.from.id, false);
+            housed?;
+            core.finish()?;
             for layer in s.groups[group].layers.iter().copied() {
-                originals.read(s.host_at(layer, op.from.id.index), &mut page)?;
-                originals.write(s.host_at(layer, op.to.id.index), &page)?;
+                originals.read(self.host_at(layer, op.from.id)?, &mut page)?;
+                originals.write(self.host_at(layer, op.to.id)?, &page)?;
             }
         }
         Ok(())

@@ -5,11 +5,12 @@ use certkv_core::SequenceId;
 use certkv_page::PageError;
 
 impl GpuCache {
-    /// Cuts a sequence to `len` tokens. A block that becomes partial is reopened from its originals, bit for bit.
+    /// Cuts a sequence to `len` tokens. A block that becomes partial is reopened from its originals, bit for bit; where they are spilled they are
+    /// read first.
     ///
     /// # Errors
     /// [`Error::Length`] past the end; [`Error::WindowPassed`] if the window at that length is gone; unknown; no page for the reopened
-    /// block: the sequence is unchanged. [`Error::Shortened`] if the device refused a copy: the sequence is cut to whole blocks.
+    /// block; [`Error::Fetch`]: the sequence is unchanged. [`Error::Shortened`] if the device refused a copy: the sequence is cut to whole blocks.
     pub fn truncate(&mut self, id: SequenceId, len: usize) -> Result<(), Error> {
         self.reclaim();
         let entry = self.entry(id)?;
@@ -22,6 +23,7 @@ impl GpuCache {
                 result => break result?,
             }
         }
+        self.prepare_cut(id, len)?;
         for group in 0..self.pools.len() {
             if let Err(cause) = self.cut(id, group, len) {
                 let unchanged = group == 0 && self.entry(id)?.tables[0].len() != len;
@@ -31,6 +33,7 @@ impl GpuCache {
         if let Err(cause) = self.forgive(id.slot as usize) {
             return self.cut_to_whole_blocks(id, len, cause);
         }
+        self.sweep();
         Ok(())
     }
 
@@ -67,7 +70,10 @@ impl GpuCache {
         };
         let gone: Vec<u32> = coded(ops.dropped()).collect();
         self.forget_later(id, group, gone);
-        let moved = if out { self.copy_originals(group, ops.copies()) } else { self.execute(group, ops.copies()) };
+        let renewed = self.renew_originals(group, ops.renamed());
+        let moved = renewed.and_then(|()| {
+            if out { self.copy_originals(group, ops.copies()) } else { self.execute(group, ops.copies()) }
+        });
         ops.retire(stamp)?;
         moved
     }

@@ -27,7 +27,7 @@ impl GpuCache {
     /// As [`Cache::export_prefix`](crate::Cache::export_prefix). Waits for the device, and for each copy from it.
     ///
     /// # Errors
-    /// [`Error::Config`] where prefixes are not cached; the driver's.
+    /// [`Error::Config`] where prefixes are not cached; [`Error::Fetch`] of spilled originals; the driver's.
     pub fn export_prefix(
         &mut self,
         scope: &PrefixScope<'_>,
@@ -83,10 +83,12 @@ impl Engine for GpuCache {
     fn block_out(&mut self, group: usize, block: usize, entry: &BlockEntry, bytes: &mut Vec<u8>) -> Result<(), Error> {
         // Kernels write originals.
         self.core.finish()?;
+        self.bring_block(None, group, block, entry.host)?;
         bytes.reserve(self.block_bytes(group));
         for layer in self.core.sizes.groups[group].layers.iter().copied() {
             let layout = &self.layouts[layer];
-            self.core.originals_out(layer, entry, self.core.sizes.block, bytes)?;
+            let at = self.host_at(layer, entry.host)?;
+            self.core.originals_out(at, self.core.sizes.block, bytes)?;
             let sealed = bytes.len();
             bytes.resize(sealed + SEAL_BYTES, 0);
             self.core.records_out(layer, entry, bytes)?;
@@ -100,6 +102,7 @@ impl Engine for GpuCache {
     }
 
     fn block_in(&mut self, group: usize, span: &RowSpan, bytes: &[u8]) -> Result<(), Error> {
+        self.house(group, &[span.host])?;
         let s = &self.core.sizes;
         // What read the pages before has yet to pass: the host writes them.
         self.core.finish()?;
@@ -110,8 +113,9 @@ impl Engine for GpuCache {
             let (sealed, others) = others.split_at(SEAL_BYTES + s.of_layer[layer].page_bytes);
             rest = others;
             check_seal(Seal::new(layout, layer, span.block, NO_PAGE), sealed)?;
-            self.core.page_in(layer, span, originals, &sealed[SEAL_BYTES..])?;
+            self.core.page_in((layer, self.host_at(layer, span.host)?), span, originals, &sealed[SEAL_BYTES..])?;
         }
+        self.close_originals(group, span.host);
         Ok(())
     }
 

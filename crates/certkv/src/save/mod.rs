@@ -82,6 +82,7 @@ impl Cache {
     /// Unknown or busy sequence; [`SaveError::Io`]: what was written so far is of no use.
     pub fn save(&self, id: SequenceId, scope: &SaveScope<'_>, out: &mut dyn Write) -> Result<u64, Error> {
         let span = span!("save", bytes = _);
+        self.without_levels("saved")?;
         let written = self.counters.moved(Kind::Save, self.with(id, |state| self.write_out(id, state, scope, out)))?;
         span.record("bytes", written);
         Ok(written)
@@ -155,6 +156,7 @@ impl Cache {
     pub fn restore(&self, scope: &SaveScope<'_>, from: &mut dyn Read) -> Result<SequenceId, Error> {
         let span = span!("restore", bytes = _);
         let mut from = Counted { from, bytes: 0 };
+        self.without_levels("restored")?;
         let restored = self.read_in(scope, &mut from);
         let bytes = from.bytes;
         span.record("bytes", bytes);

@@ -23,7 +23,7 @@ fn put_set(out: &mut Vec<u8>, set: &BitSet) {
 
 /// Appends the state of a sequence.
 pub(crate) fn write(groups: &[Group], state: &SequenceState, out: &mut Vec<u8>) {
-    let SequenceState { tables, centres, heads, uncoded } = state;
+    let SequenceState { tables, centres, heads, uncoded, control: _ } = state;
     centres.iter().for_each(|centre| put_floats(out, centre));
     uncoded.iter().for_each(|set| put_set(out, set));
     for (group, table) in groups.iter().zip(tables).filter(|(group, _)| group.window.is_some()) {
@@ -31,7 +31,7 @@ pub(crate) fn write(groups: &[Group], state: &SequenceState, out: &mut Vec<u8>) 
         let of_heads = group.first * group.kv_heads..(group.first + group.layers) * group.kv_heads;
         heads[of_heads].iter().for_each(|head| put(out, head.from as u64));
     }
-    for HeadMemory { keys, delta, lambda, flat, hints, from: _ } in heads {
+    for HeadMemory { keys, delta, lambda, flat, hints, from: _, mass: _ } in heads {
         put_set(out, keys);
         for known in [delta, lambda] {
             put(out, known.len() as u64);

@@ -162,7 +162,7 @@ impl Cache {
         let short = missing(true);
         if short > 0 {
             let stamp = self.stamp();
-            map.lock().evict(short, stamp.0);
+            map.lock().evict(short, stamp.0, |_| {});
             self.reclaim_frames(group);
         }
         missing(false) == 0

@@ -3,7 +3,7 @@
 use crate::fake_cuda::Fake;
 use certkv_core::fragment::original_index;
 use certkv_kernel::cuda::args::{AttendArgs, Certificate, Sides};
-use certkv_kernel::cuda::encode::{AppendArgs, GatherArgs, PackArgs, PackItem};
+use certkv_kernel::cuda::encode::{AppendArgs, GatherArgs, GatherItem, PackArgs, PackItem};
 use certkv_kernel::cuda::extend::{ExtendArgs, ExtendChunk};
 use certkv_kernel::cuda::publish::PublishArgs;
 use certkv_kernel::cuda::select::{SelectArgs, SelectMode};
@@ -32,6 +32,25 @@ pub(crate) static LOST: AtomicU64 = AtomicU64::new(0);
 /// Lists of copies that wait to be made, by address.
 static WAITING: Mutex<BTreeSet<u64>> = Mutex::new(BTreeSet::new());
 
+/// Whether launches look at what they would read of originals, and lend and give back as the real kernels do; and what was found: originals
+/// of another block, and heads of the dense rung without some of theirs.
+static LOOKS: AtomicBool = AtomicBool::new(false);
+pub(crate) static STRANGE: AtomicU64 = AtomicU64::new(0);
+pub(crate) static LACKING: AtomicU64 = AtomicU64::new(0);
+/// Sides of blocks that were looked at, and those that were out of reach.
+pub(crate) static LOOKED: AtomicU64 = AtomicU64::new(0);
+pub(crate) static ABSENT: AtomicU64 = AtomicU64::new(0);
+
+/// Launches look from now on, or no longer.
+pub(crate) fn looks(on: bool) {
+    LOOKS.store(on, Ordering::Relaxed);
+    [&STRANGE, &LACKING, &LOOKED, &ABSENT].iter().for_each(|count| count.store(0, Ordering::Relaxed));
+}
+
+fn count(what: &AtomicU64) {
+    what.fetch_add(1, Ordering::Relaxed);
+}
+
 /// Whether records are the originals themselves: what is read from them is exact.
 static EXACT: AtomicBool = AtomicBool::new(false);
 
@@ -52,6 +71,8 @@ pub(crate) enum Plant {
     Swallowed,
     /// A bit falls over in a page that is swapped out.
     Rot,
+    /// The device is not told that originals have moved.
+    OldSides,
 }
 
 static PLANTED: AtomicU32 = AtomicU32::new(0);
@@ -168,6 +189,49 @@ fn seen(a: &AttendArgs) -> Vec<Read> {
     all
 }
 
+/// The mark in the record of a page and head.
+fn mark_of(packed: u64, at: u64) -> u64 {
+    // SAFETY: as in `word`: a record of a live page.
+    unsafe { host::<u8>(packed + at).add(MARK).cast::<u64>().read_unaligned() }
+}
+
+/// Looks at originals of a block whose record has that mark: whether there are some. Others than the block's are counted.
+fn look(sides: Sides, mark: u64) -> bool {
+    count(&LOOKED);
+    if sides.keys == 0 || sides.values == 0 {
+        count(&ABSENT);
+        return false;
+    }
+    // SAFETY: as in `word`: two sides beside each other.
+    let found = unsafe { digest(core::slice::from_raw_parts(host::<u8>(sides.keys), 4 * SIDE)) };
+    if found != mark || sides.values != sides.keys + 2 * SIDE as u64 {
+        count(&STRANGE);
+    }
+    true
+}
+
+fn sides(address: u64, at: usize) -> Sides {
+    // SAFETY: as in `word`.
+    unsafe { host::<Sides>(address).add(at).read() }
+}
+
+/// What a launch reads exactly of a head's full blocks; whether that is all of them.
+fn look_at_head(a: &AttendArgs, head: usize) -> bool {
+    let (place, kv) = (head / a.kv_heads as usize, head % a.kv_heads as usize);
+    let (row, stride) = (word(a.rows, place) as usize, a.table_stride as usize);
+    let (mut all, line) = (true, (row * a.kv_heads as usize + kv) * stride);
+    for block in 0..word(a.lens, row) as usize / BLOCK {
+        let page = u64::from(word(a.table, row * stride + block));
+        match word(a.promoted, line + block) as usize {
+            0 => all = false,
+            at => {
+                all &= look(sides(a.sides, at - 1), mark_of(a.packed, page * a.page_stride + kv as u64 * a.head_stride))
+            }
+        }
+    }
+    all
+}
+
 extern "C" fn attend(raw: *const c_void) {
     // SAFETY: declared with this struct.
     let a: AttendArgs = unsafe { arguments(raw) };
@@ -186,6 +250,10 @@ extern "C" fn attend(raw: *const c_void) {
                 && !EXACT.load(Ordering::Relaxed)
                 && first.wrapping_mul(0x9e37_79b9) >> 30 <= u32::from(a.only == 0);
             let dense = a.promoted != 0 && a.failures == 0;
+            let looked = a.promoted == 0 || !LOOKS.load(Ordering::Relaxed) || q % GROUP > 0 || look_at_head(&a, head);
+            if dense && !looked {
+                count(&LACKING);
+            }
             let exact = dense || EXACT.load(Ordering::Relaxed);
             let status = if exact { 2 } else { u32::from(certified && !over) };
             let bound = if over { f32::INFINITY } else { 0.001 };
@@ -268,11 +336,13 @@ extern "C" fn append(raw: *const c_void) {
                 }
             }
         }
-        let page = word(a.hosts, row * a.blocks as usize + len / BLOCK);
         if len % BLOCK == BLOCK - 1 {
-            let to = host::<u16>(a.host_base + u64::from(page) * a.host_stride);
-            // SAFETY: as above: a slot and a page of as many bytes.
-            unsafe { to.copy_from_nonoverlapping(slot, a.host_stride as usize / 2) };
+            if a.hosts != 0 {
+                let page = word(a.hosts, row * a.blocks as usize + len / BLOCK);
+                let to = host::<u16>(a.host_base + u64::from(page) * a.host_stride);
+                // SAFETY: as above: a slot and a page of as many bytes.
+                unsafe { to.copy_from_nonoverlapping(slot, a.host_stride as usize / 2) };
+            }
             for head in 0..if a.packed == 0 { 0 } else { a.kv_heads as usize } {
                 let record = u64::from(word(a.packed, row * a.blocks as usize + len / BLOCK)) * a.packed_stride;
                 // SAFETY: as above: two sides of each head.
@@ -295,11 +365,63 @@ extern "C" fn select(raw: *const c_void) {
     if a.mode == SelectMode::Plan as u32 {
         waiting().insert(a.queue);
     }
+    if LOOKS.load(Ordering::Relaxed) && a.originals != 0 {
+        lend(&a);
+    }
+}
+
+/// What the real kernel does with addresses of originals: a repair lends every other block to the listed heads, a plan ends that.
+fn lend(a: &SelectArgs) {
+    let (heads, stride) = (a.kv_heads as usize, a.table_stride as usize);
+    let listed: Vec<usize> = match a.mode {
+        mode if mode == SelectMode::Repair as u32 => {
+            (0..word(a.only, 0) as usize).map(|i| word(a.only, 1 + i) as usize).collect()
+        }
+        mode if mode == SelectMode::Plan as u32 => (0..a.seqs as usize * heads).collect(),
+        _ => return,
+    };
+    let items = a.pages as usize * heads;
+    for head in listed {
+        let (row, kv) = (word(a.rows, head / heads) as usize, head % heads);
+        for block in 0..word(a.lens, row) as usize / BLOCK {
+            let page = word(a.table, row * stride + block) as usize;
+            let (at, index) = ((row * heads + kv) * stride + block, page * heads + kv);
+            let place = host::<Sides>(a.sides).wrapping_add(items + index);
+            if a.mode == SelectMode::Plan as u32 {
+                if word(a.promoted, at) as usize > items {
+                    set(a.promoted, at, 0);
+                    // SAFETY: as in `word`; nothing else runs meanwhile.
+                    unsafe { place.write(Sides::default()) };
+                }
+                continue;
+            }
+            let originals = sides(a.originals, word(a.hosts, row * stride + block) as usize * heads + kv);
+            let mark = mark_of(a.packed, page as u64 * a.page_stride + kv as u64 * a.head_stride);
+            let wanted = (block + kv) % 2 == 0;
+            set(a.promoted, at, if wanted { (1 + items + index) as u32 } else { 0 });
+            // A side that is nowhere is not lent, and what was lent before stays.
+            if look(originals, mark) && wanted {
+                // SAFETY: as above.
+                unsafe { place.write(originals) };
+            }
+        }
+    }
 }
 
 extern "C" fn gather(raw: *const c_void) {
     // SAFETY: declared with this struct.
     let a: GatherArgs = unsafe { arguments(raw) };
+    // A list of the host's: where originals are by now.
+    if a.count >= MAPPED {
+        for i in 0..if planted(Plant::OldSides) { 0 } else { word(a.count, 0) as usize } {
+            // SAFETY: as in `word`: a list of as many items, each of a piece of memory to another.
+            unsafe {
+                let item = host::<GatherItem>(a.items).add(i).read();
+                host::<u8>(item.to).copy_from_nonoverlapping(host::<u8>(item.from), item.bytes as usize);
+            }
+        }
+        return;
+    }
     if !planted(Plant::NoCopies) {
         waiting().remove(&a.count);
     }

@@ -1,7 +1,9 @@
 //! A cache's life, and a model of what it must hold: sequences with their rows, bit for bit.
 mod away;
+pub(crate) mod spilling;
 pub(crate) mod travel;
 
+use crate::How;
 use crate::fake_cuda::sweep::{Fault, Ran};
 use crate::kernels::{BLOCK, DIM, GROUP, KV_HEADS, Plant, planted};
 use certkv::gpu::{Compiler, DeviceBuffer, Element, Gpu, GpuCache, GpuConfig, GpuStep, GpuStream, LayerIo, Tensor};
@@ -99,9 +101,9 @@ pub(crate) fn driver_error(error: &Error) -> Option<CudaError> {
 struct Over;
 
 impl Life {
-    fn new(gpu: &Gpu, compiler: &Compiler, how: (&str, Manner), patience: usize) -> Result<Self, Error> {
-        let (format, manner) = how;
-        let cache = GpuCache::new(gpu, compiler, config(format))?;
+    fn new(gpu: &Gpu, compiler: &Compiler, how: (GpuConfig, Manner), patience: usize) -> Result<Self, Error> {
+        let (config, manner) = how;
+        let cache = GpuCache::new(gpu, compiler, config)?;
         Ok(Self {
             cache,
             held: Vec::new(),
@@ -565,16 +567,16 @@ fn in_step(
 }
 
 /// A life from the driver's start to its end.
-pub(crate) fn run(compiler: &Compiler, how: (&str, Manner), faults: &[Fault], wrong: &mut Vec<String>) -> Ran {
+pub(crate) fn run(compiler: &Compiler, how: How, faults: &[Fault], wrong: &mut Vec<String>) -> Ran {
     let failed = |error: Error| (error.to_string(), driver_error(&error));
     let gpu = match Gpu::open(0) {
         Ok(gpu) => gpu,
         Err(error) => return Ran { result: Err(failed(error.into())), unreleased: 0 },
     };
-    let result = match Life::new(&gpu, compiler, how, faults.len()) {
+    let result = match Life::new(&gpu, compiler, (how.config(), how.manner), faults.len()) {
         Err(error) => Err(failed(error)),
         Ok(mut life) => {
-            let ended = life.script(&gpu);
+            let ended = if how.spills { life.spilling() } else { life.script(&gpu) };
             if planted(Plant::Leak) {
                 core::mem::forget(DeviceBuffer::new(&gpu, 64));
             }

@@ -9,13 +9,16 @@ mod life;
 mod model;
 mod plan;
 mod shelf;
+mod spill;
 mod states;
 mod swap;
 mod units;
+#[path = "../spill/unruly.rs"]
+mod unruly;
 mod window;
 
 use certkv::Error;
-use certkv::gpu::{Compiler, CudaError, Gpu, GpuCache};
+use certkv::gpu::{Compiler, CudaError, Gpu, GpuCache, GpuConfig};
 use certkv_testkit::generate::Rng;
 use fake_cuda::Fake;
 use fake_cuda::sweep::{Fault, Tally, Watchdog, code_for};
@@ -42,13 +45,21 @@ struct How {
     format: &'static str,
     deferred: bool,
     manner: Manner,
+    /// Whether originals spill.
+    spills: bool,
+}
+
+impl How {
+    fn config(&self) -> GpuConfig {
+        if self.spills { life::spilling::config(self.format) } else { config(self.format) }
+    }
 }
 
 /// One life under `faults`.
 fn live(tally: &mut Tally, fake: &Fake, compiler: &Compiler, faults: &[Fault], how: How) {
     let mut wrong = Vec::new();
     kernels::begin(how.format);
-    tally.run(fake, faults, how.deferred, || life::run(compiler, (how.format, how.manner), faults, &mut wrong));
+    tally.run(fake, faults, how.deferred, || life::run(compiler, how, faults, &mut wrong));
     for (count, what) in
         [(&kernels::OVERFLOWS, "heads behind the end of a list"), (&kernels::LOST, "lists of copies lost")]
     {
@@ -96,7 +107,7 @@ fn sweep(fake: &Fake, compiler: &Compiler, how: How, stride: usize, lost: bool) 
 }
 
 const fn how(format: &'static str, deferred: bool, manner: Manner) -> How {
-    How { format, deferred, manner }
+    How { format, deferred, manner, spills: false }
 }
 
 #[test]

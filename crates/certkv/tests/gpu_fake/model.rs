@@ -30,14 +30,14 @@ struct World<'s> {
 }
 
 /// One element of a token's row.
-fn element(token: u32, layer: usize, side: Side, at: usize) -> u16 {
+pub(crate) fn element(token: u32, layer: usize, side: Side, at: usize) -> u16 {
     let salt = (layer * 2 + usize::from(side == Side::Value)) * KV + at;
     // Any finite half.
     splitmix64(u64::from(token) << 32 | salt as u64) as u16 & 0xbbff
 }
 
 /// Rows of one head of one layer.
-fn expected(tokens: &[u32], (layer, head, side): (usize, usize, Side)) -> Vec<u16> {
+pub(crate) fn expected(tokens: &[u32], (layer, head, side): (usize, usize, Side)) -> Vec<u16> {
     let row = |token: u32| (head * DIM..(head + 1) * DIM).map(move |at| element(token, layer, side, at));
     tokens.iter().flat_map(|token| row(*token)).collect()
 }

@@ -1,5 +1,5 @@
 //! A prefix from one cache to another by way of a store, and any call of the driver fails meanwhile.
-use super::{Held, KV, LAYERS, Life, Manner, Over, certified, driver_error};
+use super::{Held, KV, LAYERS, Life, Manner, Over, certified, config, driver_error};
 use crate::fake_cuda::sweep::{Fault, Ran};
 use crate::kernels::{BLOCK, KV_HEADS, MARK, Plant, planted};
 use crate::shelf::Shelf;
@@ -116,7 +116,7 @@ pub(crate) fn run(compiler: &Compiler, format: &str, shelf: &Shelf, faults: &[Fa
         Ok(gpu) => gpu,
         Err(error) => return Ran { result: Err(failed(error.into())), unreleased: 0 },
     };
-    let new = || Life::new(&gpu, compiler, (format, Manner::Anew), faults.len());
+    let new = || Life::new(&gpu, compiler, (config(format), Manner::Anew), faults.len());
     let result = match new().and_then(|one| Ok((one, new()?))) {
         Err(error) => Err(failed(error)),
         Ok((mut one, mut other)) => {

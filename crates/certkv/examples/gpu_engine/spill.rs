@@ -1,0 +1,101 @@
+//! Lives in a cache whose host memory has no room for all originals.
+use crate::certified;
+use crate::world::{Failure, Owed, Tally, World};
+use certkv::gpu::{DeviceBuffer, Element, Gpu, GpuCache, LayerIo, Tensor};
+use certkv::store::{Backend, FileConfig, FileStore, MemoryStore};
+use certkv::{Error, Spill};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Where originals go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    Memory,
+    Files,
+}
+
+impl Place {
+    /// Room for a third of a sequence of `longest` tokens, beside what one layer of it takes.
+    pub(crate) fn spill(self, longest: usize) -> Result<Spill, Failure> {
+        let backend: Arc<dyn Backend> = match self {
+            Self::Memory => Arc::new(MemoryStore::new(u64::MAX)),
+            Self::Files => {
+                let root = std::env::temp_dir().join(format!("certkv-gpu-spill-{}", std::process::id()));
+                let config = FileConfig { root, quota: u64::MAX, durability: Default::default(), read_back: false };
+                Arc::new(FileStore::open(config)?)
+            }
+        };
+        Ok(Spill { deadline: Duration::from_secs(60), ..Spill::new(backend, longest / 3) })
+    }
+}
+
+/// Chunk after chunk, until there are more originals than frames.
+pub(crate) fn grow(cache: &mut GpuCache, world: &mut World, longest: usize) -> Result<Tally, Failure> {
+    let (n, mut tally) = (world.held.len(), Tally::default());
+    let each = longest / 16;
+    for i in 0..10 {
+        let batch = [(i % n, each.min(longest - 40 - world.held[i % n].len))];
+        let (chunks, inputs) = (world.chunks(&batch), world.inputs(batch[0].1));
+        let mut step = cache.begin(&chunks)?;
+        world.remember(&batch, &inputs);
+        tally.add(&world.run(&mut step, &batch, &inputs, Owed { tolerance: Some(0.05), exact: false })?);
+        step.finish()?;
+    }
+    Ok(tally)
+}
+
+/// A recorded step of the longest sequence; whether it was refused for want of its originals.
+fn recorded_is_refused(gpu: &Gpu, cache: &mut GpuCache, world: &World) -> Result<bool, Failure> {
+    let (g, longest) = (world.geometry, (0..world.held.len()).max_by_key(|at| world.held[*at].len));
+    let Some(at) = longest else { return Ok(false) };
+    let room = |n: usize| DeviceBuffer::new(gpu, 4 * n);
+    let (kv, q) = (g.kv_width(), g.q_width());
+    let buffers = [room(kv)?, room(kv)?, room(q)?, room(q)?];
+    let of = |i: usize, n| Tensor::of(&buffers[i], 0, Element::F32, n);
+    let io = LayerIo { keys: of(0, kv)?, values: of(1, kv)?, query: of(2, q)?, out: of(3, q)? };
+    let (policy, _) = certified(0.05);
+    let graph = cache.record(1, &vec![io; g.layers], policy)?;
+    let mut step = cache.begin_with(&world.chunks(&[(at, 1)]), policy)?;
+    Ok(matches!(step.replay(&graph), Err(Error::Order { .. })))
+}
+
+/// What spilling came to, and that nothing of it is left; whether everything held.
+pub(crate) fn end(gpu: &Gpu, cache: &mut GpuCache, world: &mut World, seed: u64) -> Result<bool, Failure> {
+    let snapshot = cache.snapshot();
+    let (Some(spill), Some(spills), Some(fetches)) = (snapshot.spill, snapshot.spills, snapshot.fetches) else {
+        return Err("originals do not spill".into());
+    };
+    println!("{spill:?}");
+    println!(
+        "{} slots of {} bytes spilled, {} reads of {} bytes",
+        spills.done.count(),
+        spills.done.sum,
+        fetches.done.count(),
+        fetches.done.sum
+    );
+    let refused = spill.spilled > 0 && recorded_is_refused(gpu, cache, world)?;
+    let faults = spills.failed + fetches.failed + u64::from(cache.check_spilled().is_some()) + u64::from(!refused);
+    while !world.held.is_empty() {
+        world.release(cache, 0)?;
+    }
+    cache.evict_prefixes(usize::MAX)?;
+    let until = Instant::now() + Duration::from_secs(60);
+    let left = loop {
+        cache.tend_spilled();
+        let spill = cache.snapshot().spill.unwrap_or_default();
+        let records = spill.records.doomed + spill.records.putting;
+        let left = cache.live_pages() + spill.resident + spill.stored + spill.spilled + records;
+        if left == 0 || Instant::now() > until {
+            break left;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    };
+    let moved = spills.done.count() > 0 && fetches.done.count() > 0;
+    let failed = faults + left as u64 + u64::from(!moved);
+    println!(
+        "GATE gpu-engine-spill executed={} failed={failed} controls={}/1 seed={seed:#x}",
+        spills.done.count() + fetches.done.count(),
+        u8::from(refused)
+    );
+    Ok(failed == 0)
+}

@@ -1,0 +1,75 @@
+//! What an attention leaves behind that was not enqueued to its end: copies that are owed, heads on a list, sides that were lent.
+use super::Core;
+use crate::Error;
+use certkv_kernel::cuda::args::Sides;
+use certkv_kernel::cuda::launch;
+use certkv_kernel::cuda::select::SelectMode;
+use core::sync::atomic::Ordering;
+
+impl Core {
+    /// Enqueues a plan for a batch that begins at `place` of the list, and the copies that it lists.
+    pub(in crate::gpu) fn plan(&self, layer: usize, place: usize, seqs: usize) -> Result<(), Error> {
+        self.select(layer, place, seqs, SelectMode::Plan, None)?;
+        // From here on words name slots that have yet to be filled.
+        self.owed[layer].store(true, Ordering::Relaxed);
+        self.gather(layer)
+    }
+
+    /// Enqueues the copies that the layer's plan listed.
+    fn gather(&self, layer: usize) -> Result<(), Error> {
+        launch::gather(&self.queue, &self.kit(layer).gather, &self.layer_memory(layer)?)?;
+        self.owed[layer].store(false, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Says that a repair lends sides of a layer, or that a plan has ended that.
+    pub(in crate::gpu) fn lends(&self, layer: usize, lent: bool) {
+        self.lent[layer].store(lent, Ordering::Relaxed);
+    }
+
+    /// Enqueues that nothing is lent any more, where something may be and should not: what an attention left that was not enqueued to its end; and,
+    /// where originals have `moved`, what steps of refinable formats lent, which have no plan. It is read from codes until a repair lends it anew.
+    /// Whether there was something.
+    pub(in crate::gpu) fn end_loans(&self, layer: usize, moved: bool) -> Result<bool, Error> {
+        let kept = self.kit(layer).corrects.is_some() && moved;
+        if !kept && !self.lent[layer].load(Ordering::Relaxed) {
+            return Ok(false);
+        }
+        let (s, m) = (&self.sizes, &self.sizes.memory);
+        let half = s.group(layer).packed_pages * s.kv_heads * size_of::<Sides>();
+        let at = 4 * (layer * m.words + m.sides.start) + half;
+        self.memory.fill(self.queue.stream(), at, half, 0)?;
+        self.lends(layer, false);
+        Ok(true)
+    }
+
+    /// Finishes what attention of any layer left.
+    pub(in crate::gpu) fn settle_all(&self) -> Result<(), Error> {
+        (0..self.sizes.layers).try_for_each(|layer| self.settle(layer))
+    }
+
+    /// Says that the list of heads to be corrected is in use, or empty again.
+    pub(in crate::gpu) fn correcting(&self, listed: bool) {
+        self.listed.store(listed, Ordering::Relaxed);
+    }
+
+    /// Finishes what an attention left that was not enqueued to its end: copies that a plan of the layer counts on, without which nothing may
+    /// be read from scratch, nor their list be emptied; and heads on the list of corrections. To make copies twice does no harm.
+    pub(in crate::gpu) fn settle(&self, layer: usize) -> Result<(), Error> {
+        let (owed, listed) = (self.owed[layer].load(Ordering::Relaxed), self.listed.load(Ordering::Relaxed));
+        if !owed && !listed {
+            return Ok(());
+        }
+        if self.queue.stream().capturing()? {
+            return Err(Error::Order {
+                layer,
+                why: "what an attention that failed left would be recorded, not finished",
+            });
+        }
+        if listed {
+            self.empty_corrections()?;
+            self.correcting(false);
+        }
+        if owed { self.gather(layer) } else { Ok(()) }
+    }
+}
