@@ -1,6 +1,8 @@
 //! Every number that docs/metrics.md names is given to the recorder, with its labels, and no other; and the numbers are right.
 mod common;
 
+use certkv::calibration::Source;
+use certkv::scales::{ScaleHeads, Scales};
 use certkv::{
     Cache, Certified, Class, Config, Eviction, Geometry, Policy, Pool, PrefixConfig, PrefixScope, PrefixSecret,
     SaveScope, Snapshot, Spill, store::MemoryStore,
@@ -76,13 +78,16 @@ impl Recorder for Kept {
 fn worked() -> Snapshot {
     let geometry = Geometry::new(2, 4, 2, 64).unwrap();
     let prefixes = PrefixConfig { secret: PrefixSecret::new([5; 32]), units: 4, eviction: Eviction::Lru };
+    let heads = ScaleHeads { layers: 2, kv_heads: 2, head_dim: 64 };
+    let source = Source { model: [1; 32], text: [2; 32], tokens: 1 };
+    let scales = Scales::new(heads, source, 100.0, vec![1.0; 16], vec![1.0; 16]).unwrap();
     let config = Config {
         scratch_keys: 6,
         scratch_values: 4,
         prefixes: Some(prefixes),
         device_budget: 1 << 26,
         spill: Some(Spill::new(Arc::new(MemoryStore::new(u64::MAX)), 160)),
-        ..Config::new(geometry, 1024).with_format("t2-v3g32-b16".parse().unwrap())
+        ..Config::new(geometry, 1024).with_format("p2-v3g32-b16".parse().unwrap()).with_scales(Arc::new(scales))
     };
     let cache = Cache::new(config).unwrap();
     let mut r = Rng::new(1);
