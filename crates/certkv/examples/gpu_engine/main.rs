@@ -188,7 +188,7 @@ fn life(
         println!("layer {layer}: {:?}", cache.selection(layer)?);
     }
     if spilled.is_some() {
-        let held = spill::end(gpu, &mut cache, &mut world, plan.seed)?;
+        let held = spill::end(gpu, &mut cache, &mut world, longest, plan.seed)?;
         return Ok(held && sum.failed + lost == 0 && sum.controls == sum.planted && sum.planted > 0);
     }
     while world.held.len() > 3 {

@@ -34,20 +34,47 @@ pub(crate) fn grow(cache: &mut GpuCache, world: &mut World, longest: usize) -> R
     let (n, mut tally) = (world.held.len(), Tally::default());
     let each = longest / 16;
     for i in 0..10 {
-        let batch = [(i % n, each.min(longest - 40 - world.held[i % n].len))];
-        let (chunks, inputs) = (world.chunks(&batch), world.inputs(batch[0].1));
-        let mut step = cache.begin(&chunks)?;
-        world.remember(&batch, &inputs);
-        tally.add(&world.run(&mut step, &batch, &inputs, Owed { tolerance: Some(0.05), exact: false })?);
-        step.finish()?;
+        let tokens = each.min(longest - 40 - world.held[i % n].len);
+        tally.add(&append(cache, world, i % n, tokens)?);
     }
     Ok(tally)
 }
 
-/// A recorded step of the longest sequence; whether it was refused for want of its originals.
-fn recorded_is_refused(gpu: &Gpu, cache: &mut GpuCache, world: &World) -> Result<bool, Failure> {
-    let (g, longest) = (world.geometry, (0..world.held.len()).max_by_key(|at| world.held[*at].len));
-    let Some(at) = longest else { return Ok(false) };
+/// One chunk of `tokens` tokens of a sequence.
+fn append(cache: &mut GpuCache, world: &mut World, at: usize, tokens: usize) -> Result<Tally, Failure> {
+    let batch = [(at, tokens)];
+    let (chunks, inputs) = (world.chunks(&batch), world.inputs(tokens));
+    let mut step = cache.begin(&chunks)?;
+    world.remember(&batch, &inputs);
+    let tally = world.run(&mut step, &batch, &inputs, Owed { tolerance: Some(0.05), exact: false })?;
+    step.finish()?;
+    Ok(tally)
+}
+
+/// Whether a recorded step of some sequence is refused for want of originals: one is written anew until others have lost theirs.
+fn recorded_is_refused(gpu: &Gpu, cache: &mut GpuCache, world: &mut World, longest: usize) -> Result<bool, Failure> {
+    let shortest = (0..world.held.len()).min_by_key(|at| world.held[*at].len);
+    for _ in 0..4 {
+        for at in 0..world.held.len() {
+            if recorded_step_is_refused(gpu, cache, world, at)? {
+                return Ok(true);
+            }
+        }
+        let Some(at) = shortest else { break };
+        world.truncate(cache, at, 0)?;
+        for _ in 0..4 {
+            // A window may have kept its tokens.
+            match (longest / 8).min(longest.saturating_sub(40 + world.held[at].len)) {
+                0 => break,
+                tokens => append(cache, world, at, tokens)?,
+            };
+        }
+    }
+    Ok(false)
+}
+
+fn recorded_step_is_refused(gpu: &Gpu, cache: &mut GpuCache, world: &World, at: usize) -> Result<bool, Failure> {
+    let g = world.geometry;
     let room = |n: usize| DeviceBuffer::new(gpu, 4 * n);
     let (kv, q) = (g.kv_width(), g.q_width());
     let buffers = [room(kv)?, room(kv)?, room(q)?, room(q)?];
@@ -60,7 +87,13 @@ fn recorded_is_refused(gpu: &Gpu, cache: &mut GpuCache, world: &World) -> Result
 }
 
 /// What spilling came to, and that nothing of it is left; whether everything held.
-pub(crate) fn end(gpu: &Gpu, cache: &mut GpuCache, world: &mut World, seed: u64) -> Result<bool, Failure> {
+pub(crate) fn end(
+    gpu: &Gpu,
+    cache: &mut GpuCache,
+    world: &mut World,
+    longest: usize,
+    seed: u64,
+) -> Result<bool, Failure> {
     let snapshot = cache.snapshot();
     let (Some(spill), Some(spills), Some(fetches)) = (snapshot.spill, snapshot.spills, snapshot.fetches) else {
         return Err("originals do not spill".into());
@@ -73,7 +106,7 @@ pub(crate) fn end(gpu: &Gpu, cache: &mut GpuCache, world: &mut World, seed: u64)
         fetches.done.count(),
         fetches.done.sum
     );
-    let refused = spill.spilled > 0 && recorded_is_refused(gpu, cache, world)?;
+    let refused = recorded_is_refused(gpu, cache, world, longest)?;
     let faults = spills.failed + fetches.failed + u64::from(cache.check_spilled().is_some()) + u64::from(!refused);
     while !world.held.is_empty() {
         world.release(cache, 0)?;
