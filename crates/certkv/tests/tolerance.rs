@@ -49,7 +49,7 @@ fn every_head_is_held_to_its_own() {
                 let held = (own.relative * c.out_norm).max(own.absolute);
                 assert!((c.tol - held).abs() <= 1e-12 * held, "{i} head {h}: {c:?} {own:?}");
                 let got: Vec<f64> = answer.out[h * 64..(h + 1) * 64].iter().map(|x| f64::from(*x)).collect();
-                let fine = matches!(c.status, Status::Certified | Status::Exact) && !(c.quantisation() > c.tol);
+                let fine = matches!(c.status, Status::Certified | Status::Exact) && c.quantisation() <= c.tol;
                 assert!(fine && distance(&truth[h], &got) <= c.bound(), "{i} head {h}: {c:?}");
             }
         }
