@@ -217,6 +217,7 @@ static void configurations(certkv_store *store, certkv_cache *other)
     certkv_config config = small();
     certkv_plan plan;
     certkv_cache *cache = NULL;
+    certkv_status status;
     EXPECT(CERTKV_OK, spill(store, 0, 0, 0, CERTKV_DEVICE_HOST));
     EXPECT(CERTKV_OK, spill(store, 256, 2, 86400000, CERTKV_DEVICE_HOST));
     NAMED(CERTKV_INVALID_ARGUMENT, "config->spill_workers", spill(store, 257, 0, 0, CERTKV_DEVICE_HOST));
@@ -225,7 +226,9 @@ static void configurations(certkv_store *store, certkv_cache *other)
     NAMED(CERTKV_INVALID_ARGUMENT, "config->spill_deadline_ms", spill(store, 0, 0, 86400001, CERTKV_DEVICE_HOST));
     NAMED(CERTKV_INVALID_HANDLE, "store", spill(FOREIGN(certkv_store), 0, 0, 0, CERTKV_DEVICE_HOST));
     NAMED(CERTKV_INVALID_HANDLE, "store", spill((certkv_store *)(void *)other, 0, 0, 0, CERTKV_DEVICE_HOST));
-    NAMED(CERTKV_UNSUPPORTED, "config->spill_store", spill(store, 0, 0, 0, CERTKV_DEVICE_CUDA));
+    /* A GPU spills, too: without one the refusal is for want of a driver. */
+    status = spill(store, 0, 0, 0, CERTKV_DEVICE_CUDA);
+    TRUE(status == CERTKV_DEVICE || status == CERTKV_OK);
     config.spill_store = store;
     config.windows = &window; /* In every layer: nothing is left to spill. */
     config.n_windows = 1;
