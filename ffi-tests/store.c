@@ -217,7 +217,7 @@ static void configurations(certkv_store *store, certkv_cache *other)
     certkv_config config = small();
     certkv_plan plan;
     certkv_cache *cache = NULL;
-    certkv_status status;
+    int32_t status;
     EXPECT(CERTKV_OK, spill(store, 0, 0, 0, CERTKV_DEVICE_HOST));
     EXPECT(CERTKV_OK, spill(store, 256, 2, 86400000, CERTKV_DEVICE_HOST));
     NAMED(CERTKV_INVALID_ARGUMENT, "config->spill_workers", spill(store, 257, 0, 0, CERTKV_DEVICE_HOST));
