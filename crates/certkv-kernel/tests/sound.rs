@@ -208,8 +208,9 @@ fn true_error_is_within_the_bound_on_every_path() {
                 let value = f64::from(c.e_arith) + 2e-3 * f64::from(c.e_quant()) + 1e-6 * norm(&coded);
                 assert!(arithmetic <= value, "{name}: {arithmetic} from the decoded record, {c:?}");
                 let shift = (a.partial.log_mass(h) - coded_mass).abs();
-                // Digits of a query whose channels differ widely leave a hundredth of a nat, which is in `Delta`.
-                assert!(shift < 5e-2, "{name}: log-mass {coded_mass} off by {shift}");
+                // Digits of a query whose channels a calibration makes differ widely leave a hundredth of a nat, which is in `Delta`.
+                let most = if cache.layout.format.key.is_calibrated() { 5e-2 } else { 1e-2 };
+                assert!(shift < most, "{name}: log-mass {coded_mass} off by {shift}");
                 if c.bound < c.cap {
                     finite += 1;
                     tight = tight.max(error / f64::from(c.bound));

@@ -10,6 +10,7 @@ mod room;
 
 pub use config::Spill;
 pub use error::{FetchCause, FetchError};
+pub(crate) use room::submit;
 
 use crate::cache::Cache;
 use crate::group::Group;

@@ -85,35 +85,16 @@ impl Cache {
                 None => unsent.push(pick),
             }
             if batch.len() == each {
-                sent += self.submit(io, &mut batch, &mut unsent);
+                sent += submit(io, &mut batch, &mut unsent);
             }
         }
-        sent += self.submit(io, &mut batch, &mut unsent);
+        sent += submit(io, &mut batch, &mut unsent);
         let mut dead = Vec::new();
         unsent.iter().for_each(|pick| map.lock().unspill(pick, &mut dead));
         self.bury(index, &mut dead);
         span.record("slots", sent as u64);
         span.record("bytes", (sent * group.host.slot_bytes()) as u64);
         sent
-    }
-
-    fn submit(
-        &self,
-        io: &mut Courier<'_>,
-        batch: &mut Vec<(Pick, (Record, Vec<u8>))>,
-        unsent: &mut Vec<Pick>,
-    ) -> usize {
-        if batch.is_empty() {
-            return 0;
-        }
-        let (picks, items): (Vec<_>, Vec<_>) = batch.drain(..).unzip();
-        let names: Vec<Record> = items.iter().map(|(record, _)| *record).collect();
-        if io.put(items) {
-            return picks.len();
-        }
-        names.iter().zip(&picks).filter(|(_, pick)| !pick.again).for_each(|(record, _)| io.uncharge(record));
-        unsent.extend(picks);
-        0
     }
 
     /// A slot's rows in a buffer, with their bytes counted; `None` if a budget, or the device, refuses.
@@ -299,4 +280,23 @@ impl Cache {
     pub(super) fn fetched(&self, result: Result<u64, Error>) -> Result<(), Error> {
         self.counters.moved(Kind::Fetch, result).map(drop)
     }
+}
+
+/// Hands a batch to the store; how many it takes. Of a batch that is refused the records are uncharged, and the picks join `unsent`.
+pub(crate) fn submit(
+    io: &mut Courier<'_>,
+    batch: &mut Vec<(Pick, (Record, Vec<u8>))>,
+    unsent: &mut Vec<Pick>,
+) -> usize {
+    if batch.is_empty() {
+        return 0;
+    }
+    let (picks, items): (Vec<_>, Vec<_>) = batch.drain(..).unzip();
+    let names: Vec<Record> = items.iter().map(|(record, _)| *record).collect();
+    if io.put(items) {
+        return picks.len();
+    }
+    names.iter().zip(&picks).filter(|(_, pick)| !pick.again).for_each(|(record, _)| io.uncharge(record));
+    unsent.extend(picks);
+    0
 }

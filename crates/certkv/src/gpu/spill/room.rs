@@ -4,6 +4,7 @@ use crate::Error;
 use crate::counters::Kind;
 use crate::gpu::cache::GpuCache;
 use crate::gpu::core::Core;
+use crate::spill::submit;
 use crate::store::StoreError;
 use certkv_core::{PageId, span};
 use certkv_device::cuda::Event as Mark;
@@ -183,20 +184,6 @@ fn copied(core: &Core, io: &mut Courier<'_>, pick: &Pick) -> Option<(Record, Vec
         io.uncharge(&record);
     }
     read.map(|buffer| (record, buffer))
-}
-
-fn submit(io: &mut Courier<'_>, batch: &mut Vec<(Pick, (Record, Vec<u8>))>, unsent: &mut Vec<Pick>) -> usize {
-    if batch.is_empty() {
-        return 0;
-    }
-    let (picks, items): (Vec<_>, Vec<_>) = batch.drain(..).unzip();
-    let names: Vec<Record> = items.iter().map(|(record, _)| *record).collect();
-    if io.put(items) {
-        return picks.len();
-    }
-    names.iter().zip(&picks).filter(|(_, pick)| !pick.again).for_each(|(record, _)| io.uncharge(record));
-    unsent.extend(picks);
-    0
 }
 
 impl GpuCache {
