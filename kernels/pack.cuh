@@ -28,7 +28,7 @@ constexpr u32 DIM = CKV_DIM, BLOCK = CKV_BLOCK, COUNT = DIM * BLOCK;
 constexpr int STORE = CKV_STORE;
 constexpr bool KEY_CHANNEL = CKV_KEY == 1, KEY_TOKEN = CKV_KEY == 2, KEY_CODED = CKV_KEY != 0, VALUE_CODED = CKV_VALUE != 0;
 constexpr bool KEY_TURBO = CKV_KEY == 3, VALUE_TURBO = CKV_VALUE == 2;
-constexpr bool KEY_PAGE = CKV_KEY >= 4, VALUE_PAGE = CKV_VALUE >= 3;
+constexpr bool KEY_PAGE = CKV_KEY >= 4, VALUE_PAGE = CKV_VALUE >= 3 && CKV_VALUE <= 5, VALUE_CHANNEL = CKV_VALUE == 6;
 // Widths and groups that no branch of this layout uses still have to make types.
 constexpr int KEY_BITS = KEY_TOKEN || KEY_TURBO || KEY_PAGE ? CKV_KEY_BITS : 8, VALUE_BITS = VALUE_CODED ? CKV_VALUE_BITS : 8;
 constexpr u32 KEY_GROUP = KEY_TOKEN || KEY_PAGE ? CKV_KEY_GROUP : DIM, VALUE_GROUP = VALUE_CODED ? CKV_VALUE_GROUP : DIM;
@@ -48,7 +48,7 @@ constexpr u32 PIECE = 16, PIECES = DIM / PIECE;
 
 // Scales of a side that live in shared memory.
 constexpr u32 KEY_STEPS = KEY_CHANNEL ? DIM : KEY_PAGE ? DIM / KEY_GROUP : KEY_TOKEN || KEY_TURBO ? BLOCK * (DIM / KEY_GROUP) : 0;
-constexpr u32 VALUE_STEPS = VALUE_PAGE ? DIM / VALUE_GROUP : VALUE_CODED ? BLOCK * (DIM / VALUE_GROUP) : 0;
+constexpr u32 VALUE_STEPS = VALUE_CHANNEL ? DIM : VALUE_PAGE ? DIM / VALUE_GROUP : VALUE_CODED ? BLOCK * (DIM / VALUE_GROUP) : 0;
 // An even number: doubles lie behind them.
 constexpr u32 STEPS = ((KEY_STEPS > VALUE_STEPS ? KEY_STEPS : VALUE_STEPS) + 1) / 2 * 2;
 
@@ -136,7 +136,8 @@ template <bool KEY> CKV_FN bool stage(const Work& w, const u16* source, u32 orde
 }
 
 // Scales per channel, (2.1), (2.2). Returns OVERFLOW if one does not fit.
-CKV_FN u32 channel_scales(const Work& w, u8* section) {
+template <bool KEY> CKV_FN u32 channel_scales(const Work& w, u8* section) {
+    constexpr int META = KEY ? CKV_KEY_META : F16;
     constexpr u32 PAIRS = DIM / 2, PARTS = THREADS / PAIRS;
     float* ranges = (float*)w.errors;
     const u32 pair = threadIdx.x % PAIRS, part = threadIdx.x / PAIRS;
@@ -165,9 +166,10 @@ CKV_FN u32 channel_scales(const Work& w, u8* section) {
             hi = most(hi, ranges[(2 * p + 1) * DIM + c]);
         }
         double sigma, z;
-        if (Channel8::scales<CKV_KEY_META>((double)lo, (double)hi, sigma, z)) {
-            store_scale<CKV_KEY_META>(section, c, sigma);
-            store_scale<CKV_KEY_META>(section, DIM + c, z);
+        if (Channel<KEY ? 8 : VALUE_BITS>::template scales<META>((double)lo, (double)hi, sigma, z)) {
+            // Those of a value's channel are read together.
+            store_scale<META>(section, KEY ? c : 2 * c, sigma);
+            store_scale<META>(section, KEY ? DIM + c : 2 * c + 1, z);
             put_step(w, c, sigma, z);
         } else {
             bad = OVERFLOW;
@@ -260,16 +262,19 @@ template <bool KEY> struct Side {
     using Symmetric = TokenSym<KEY ? KEY_BITS : VALUE_BITS>;
     static __device__ __forceinline__ u32 place(u32 token, u32 channel) {
         if (page) return channel / (KEY ? KEY_GROUP : VALUE_GROUP);
+        if (!KEY && VALUE_CHANNEL) return channel;
         if (!KEY) return channel / VALUE_GROUP * BLOCK + token;
         return KEY_CHANNEL ? channel : channel / KEY_GROUP * BLOCK + token;
     }
     static __device__ __forceinline__ u32 code(float n) {
         if (page) return Symmetric::code(n);
+        if (!KEY && VALUE_CHANNEL) return Channel<VALUE_BITS>::code(n);
         if (!KEY) return Affine<VALUE_BITS>::code(n);
         return KEY_CHANNEL ? Channel8::code(n) : TokenSym<KEY_BITS>::code(n);
     }
     static __device__ __forceinline__ double error(float x, float n, const Step& step) {
         if (page) return Symmetric::error(x, n, step);
+        if (!KEY && VALUE_CHANNEL) return Channel<VALUE_BITS>::error(x, n, step);
         if (!KEY) return Affine<VALUE_BITS>::error(x, n, step);
         return KEY_CHANNEL ? Channel8::error(x, n, step) : TokenSym<KEY_BITS>::error(x, n, step);
     }
@@ -418,6 +423,16 @@ template <bool CODED> CKV_FN double key_magnitude(const Work& w) {
     return cta_sum(square, w.slots);
 }
 
+// ||x||^2 with x_c the most that the products of value channel c come to, those of residuals included; channel8.rs: magnitude.
+CKV_FN double value_magnitude(const Work& w) {
+    double square = 0.0;
+    if (threadIdx.x < DIM) {
+        const double x = ((double)(1u << (VALUE_BITS - 1)) + 1.5) * (double)w.scale[threadIdx.x] + magnitude((double)w.offset[threadIdx.x]);
+        square = x * x;
+    }
+    return cta_sum(square, w.slots);
+}
+
 // The power of two that brings the errors of a side's codes to at most about 1 as halves, those of keys with a scale per channel when
 // they are taken in steps: an error is at most half a step, and of a floating-point code half the widest one. One of a rotated row is at most its norm, which may lie far below the least
 // radius of f16.
@@ -495,17 +510,17 @@ template <bool KEY> CKV_FN u32 pack_staged(const Work& w, u32 bad, const float* 
     constexpr u32 CODES_END = START + COUNT / 8 * (CODED ? KEY ? KEY_BITS : VALUE_BITS : 16);
     constexpr u32 META = KEY && KEY_CHANNEL && CKV_KEY_META == 2 ? 4 : 2;
     constexpr u32 SCALES_END = SCALES + (CODED ? KEY ? KEY_CHANNEL ? 2 * DIM * META : 2 * KEY_STEPS : (VALUE_TURBO || VALUE_PAGE ? 2 : 4) * VALUE_STEPS : 0);
-    constexpr bool TURBO = KEY ? KEY_TURBO : VALUE_TURBO, PAGE = KEY ? KEY_PAGE : VALUE_PAGE;
+    constexpr bool TURBO = KEY ? KEY_TURBO : VALUE_TURBO, PAGE = KEY ? KEY_PAGE : VALUE_PAGE, CHANNEL = KEY ? KEY_CHANNEL : VALUE_CHANNEL;
 
     if (!KEY && threadIdx.x < DIM) w.centre[threadIdx.x] = (double)centre[threadIdx.x];
     bad = cta_union(bad, w.flags);
     if (CODED && bad == 0) {
-        if constexpr (KEY && KEY_CHANNEL) bad = channel_scales(w, record + SCALES);
+        if constexpr (CHANNEL) bad = channel_scales<KEY>(w, record + SCALES);
 #if CKV_KEY == 3 || CKV_VALUE == 2
         if constexpr (TURBO) bad = turbo_scales<KEY>(w, record + SCALES);
 #endif
         if constexpr (PAGE) bad = page_scales<KEY>(w, record + SCALES);
-        if constexpr (!(KEY && KEY_CHANNEL) && CODED && !TURBO && !PAGE) bad = token_scales<KEY>(w, record + SCALES);
+        if constexpr (!CHANNEL && CODED && !TURBO && !PAGE) bad = token_scales<KEY>(w, record + SCALES);
         bad = cta_union(bad, w.flags);
     }
     const bool coded = CODED && bad == 0;
@@ -561,6 +576,9 @@ template <bool KEY> CKV_FN u32 pack_staged(const Work& w, u32 bad, const float* 
             out[threadIdx.x] = publish(unbounded ? inf : threadIdx.x == SPECTRAL ? errors_norm : norm);
         }
         double largest = top[1];
+        if constexpr (!KEY && VALUE_CHANNEL) {
+            if (coded) largest = value_magnitude(w);
+        }
         if constexpr (REFINABLE) refine<KEY>(w, record, coded, unit, gram, largest);
         if (threadIdx.x == 3) out[3] = publish(bad & NONFINITE ? inf : sqrt(largest));
     } else {

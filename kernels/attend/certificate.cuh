@@ -22,8 +22,8 @@ constexpr float RESIDUAL_STEP = REFINABLE ? 1.5f : 0.0f;
 constexpr float LARGEST_CODE = CKV_VALUE == 1 ? (float)((1 << CKV_VALUE_BITS) - 1) + RESIDUAL_STEP : CKV_VALUE == 2 ? 1.0f : 0.0f;
 constexpr float SPREAD =
     CKV_VALUE == 1 ? 1.0f + 2.0f * (1.0f + RESIDUAL_STEP / (float)((1 << CKV_VALUE_BITS) - 1)) * root((float)CKV_VALUE_GROUP) * UP : 1.0f;
-// Codes with one scale per block are summed apart first.
-constexpr int VALUE_CHAIN = TILES * (REFINABLE ? 2 : 1) + (CKV_VALUE >= 3 ? 1 : 0);
+// Codes with scales per block are summed apart first, and with offsets their weights besides.
+constexpr int VALUE_CHAIN = (TILES + (CKV_VALUE == 6 ? 3 : 0)) * (REFINABLE ? 2 : 1) + (CKV_VALUE >= 3 && CKV_VALUE <= 5 ? 1 : 0);
 // A rotation of what was summed, in products of a chain.
 constexpr float TURN_CHAIN = TURN_ROUNDING / U_MMA * UP, MERGED_CHAIN = TURBO_VALUES ? TURN_CHAIN : 0.0f;
 

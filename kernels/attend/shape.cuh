@@ -25,7 +25,7 @@ static_assert(!CORRECTS || REFINABLE, "with residuals");
 // Or where it is needed twice: as it is for originals, and rotated for TurboQuant's codes.
 constexpr int QUERIES = CKV_KEY == 3 ? 2 : 1;
 constexpr bool QUERY_SHARED = LEAN || REFINABLE || QUERIES == 2;
-static_assert(!REFINABLE || (CKV_KEY == 1 && CKV_VALUE == 1 && NT == 1), "what is refined is coded, for up to eight heads");
+static_assert(!REFINABLE || (CKV_KEY == 1 && (CKV_VALUE == 1 || CKV_VALUE == 6) && NT == 1), "what is refined is coded, for up to eight heads");
 // Chunks that are unrolled while they are scored: all where the query, or what was made of all of it, lies in registers.
 constexpr int UNROLL = LEAN ? (NT == 2 ? 1 : 2) : (REFINABLE && BY_CHUNK) || QUERIES == 2 ? 1 : 16;
 // What a unit of a key's residual is, in steps of its code: 2^-m.

@@ -194,6 +194,80 @@ CKV_FN void add_codes(const u8* record, const Weights& w, bool, State& st) {
         }
     }
 }
+#elif CKV_VALUE == 6
+// Unit `unit` of what lies where codes are, around their middle: codes in steps, or the parts of a step that residuals say, (2.23). Where both have
+// 4 bits, by the same instructions: (1024 + 16 c + 8) times 1/16 or 1/256, exactly.
+CKV_FN void load_steps(const u8* codes, int unit, bool finer, u32 (&v)[8]) {
+    if constexpr (REFINABLE && CKV_VALUE_BITS == 4 && CKV_VALUE_REFINE == 4) {
+        const u32 by = finer ? h2_shift(8) : h2_shift(4), less = finer ? h2_const(0xc480u) : h2_const(0xd488u);
+        const Vec2 packed = *(const Vec2*)(codes + unit * 256 + lane() * 8);
+        const u32 w[2] = {packed.x, packed.y};
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            const u32 word = w[i / 4], at = i % 4 == 0 ? word << 4 : word >> (4 * (i % 4) - 4);
+            v[i] = h2_fma(lop_and_or(at, 0x00f000f0u, H2_1024 | 0x00080008u), by, less);
+        }
+    } else if (REFINABLE && finer) {
+        load_residuals<REFINABLE ? CKV_VALUE_REFINE : 1>(codes, unit, v);
+    } else {
+        load_codes<CKV_VALUE_BITS, 1u << (CKV_VALUE_BITS - 1)>(codes, unit, v);
+    }
+}
+
+// Values with a scale and an offset per channel and block, math.md (2.9b): sum w v^ = sigma (sum w code) + z (sum w). As codes with one scale per
+// block, a block's sums are formed apart; no weight is multiplied by a scale. FINER: adds what residuals in the place of the codes say.
+template <int FIRST>
+CKV_FN void add_codes(const u8* record, const Weights& w, bool finer, State& st) {
+    constexpr int AT_ONCE = LEAN ? 1 : 2;
+    const u32* pairs = (const u32*)(record + CKV_VALUE_SCALES) + (lane() >> 2);
+    float total[COLUMNS][4];
+    clear(total);
+#pragma unroll
+    for (int t = 0; t < TILES; t++) {
+#pragma unroll
+        for (int nt = 0; nt < COLUMNS; nt++) {
+            mma_f16(total[nt], H2_ONE, H2_ONE, H2_ONE, H2_ONE, w.own[t][nt][0], w.own[t][nt][1]);
+            if constexpr (!PAIRED) mma_f16(total[nt], H2_ONE, H2_ONE, H2_ONE, H2_ONE, w.rest[t][nt][0], w.rest[t][nt][1]);
+        }
+    }
+#pragma unroll
+    for (int nt = 0; REFINABLE && nt < COLUMNS; nt++) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) total[nt][i] = finer ? 0.0f : total[nt][i];
+    }
+#pragma unroll
+    for (int part = 0; part < 2 * CHUNKS; part += AT_ONCE) {
+        float c[AT_ONCE][COLUMNS][4];
+#pragma unroll
+        for (int e = 0; e < AT_ONCE; e++) clear(c[e]);
+#pragma unroll
+        for (int t = 0; t < TILES; t++) {
+            u32 v[8];
+            load_steps(record + CKV_VALUE_CODES, t * CHUNKS + part / 2, finer, v);
+#pragma unroll
+            for (int e = 0; e < AT_ONCE; e++) {
+                const int h = 4 * ((part + e) & 1);
+#pragma unroll
+                for (int nt = 0; nt < COLUMNS; nt++) {
+                    mma_f16(c[e][nt], v[h], v[h + 1], v[h + 2], v[h + 3], w.own[t][nt][0], w.own[t][nt][1]);
+                    if constexpr (!PAIRED) mma_f16(c[e][nt], v[h], v[h + 1], v[h + 2], v[h + 3], w.rest[t][nt][0], w.rest[t][nt][1]);
+                }
+            }
+        }
+#pragma unroll
+        for (int e = 0; e < AT_ONCE; e++) {
+            const u32 pair[2] = {pairs[16 * (part + e)], pairs[16 * (part + e) + 8]};
+#pragma unroll
+            for (int nt = 0; nt < COLUMNS; nt++) {
+                float(&o)[4] = st.o[FIRST + nt][part + e];
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    o[i] = fma_rn(c[e][nt][i], h_lo(pair[i / 2]), fma_rn(total[nt][i & 1], h_hi(pair[i / 2]), o[i]));
+                }
+            }
+        }
+    }
+}
 #elif CKV_VALUE >= 3
 // Codes with one scale per block and group of channels, math.md (2.9a): sum w v^ = scale (sum w code). A block's sums are formed apart, a
 // unit's two tiles of channels at once where registers allow it, and join the others with their scale.

@@ -113,6 +113,15 @@ CKV_FN void value_unit(const u8* record, int t, int j, u32 (&h)[8]) {
     const u32 first = *(const u32*)at, second = *(const u32*)(at + 16);
 #pragma unroll
     for (int i = 0; i < 8; i++) h[i] = h2_mul(h[i], i & 2 ? second : first);
+#elif CKV_VALUE == 6
+    load_codes<CKV_VALUE_BITS, 1u << (CKV_VALUE_BITS - 1)>(record + CKV_VALUE_CODES, t * CHUNKS + j, h);
+    const u32* pairs = (const u32*)(record + CKV_VALUE_SCALES) + 32 * j + (lane() >> 2);
+#pragma unroll
+    for (int e = 0; e < 4; e++) {
+        const u32 pair = pairs[8 * e], scale = prmt(pair, pair, 0x1010), offset = prmt(pair, pair, 0x3232);
+#pragma unroll
+        for (int i = 0; i < 2; i++) h[4 * (e / 2) + e % 2 + 2 * i] = h2_fma(h[4 * (e / 2) + e % 2 + 2 * i], scale, offset);
+    }
 #elif CKV_VALUE >= 3
     load_page<CKV_VALUE - 3, CKV_VALUE_BITS>(record + CKV_VALUE_CODES, t * CHUNKS + j, h);
 #pragma unroll

@@ -1,5 +1,5 @@
-//! K8: 8-bit keys with one scale and one offset per channel and block, math.md (2.1)-(2.3).
-use crate::error::{CodecError, Input, finite, rows, sized};
+//! Codes with one scale and one offset per channel and block, math.md (2.1)-(2.3): K8, keys of 8 bits; and values of 2 to 8, (2.9b).
+use crate::error::{CodecError, Input, finite, rows, sized, width};
 use crate::numeric::{UP, divisor, dot, norm, rint_code};
 use certkv_core::{
     Dtype,
@@ -27,19 +27,35 @@ pub struct Channel8 {
 pub fn encode(keys: &[f64], dim: usize, meta: Dtype) -> Result<Channel8, CodecError> {
     rows(Input::Keys, keys.len(), dim)?;
     finite(Input::Keys, keys, dim)?;
+    encode_side(Input::Keys, keys, dim, 8, meta)
+}
+
+/// Codes `values` (rows, dim) in `bits` bits, with f16 scales and offsets, math.md (2.9b).
+///
+/// # Errors
+/// As [`encode`]; [`CodecError::Shape`] for bits outside 2 to 8.
+pub fn encode_values(values: &[f64], dim: usize, bits: u8) -> Result<Channel8, CodecError> {
+    rows(Input::Values, values.len(), dim)?;
+    width(bits)?;
+    finite(Input::Values, values, dim)?;
+    encode_side(Input::Values, values, dim, bits, Dtype::F16)
+}
+
+fn encode_side(input: Input, side: &[f64], dim: usize, bits: u8, meta: Dtype) -> Result<Channel8, CodecError> {
     let (mut sigma, mut z) = (vec![0.0; dim], vec![0.0; dim]);
-    scales(keys, dim, meta, &mut sigma, &mut z)?;
+    scales(input, side, dim, bits, meta, &mut sigma, &mut z)?;
     let divisors: Vec<f64> = sigma.iter().map(|s| divisor(*s)).collect();
-    let mut codes = vec![0u8; keys.len()];
+    let mut codes = vec![0u8; side.len()];
     let mut error = vec![0.0; dim];
-    for (key, code) in keys.chunks_exact(dim).zip(codes.chunks_exact_mut(dim)) {
-        code_row(key, &sigma, &divisors, &z, code, &mut error);
+    for (row, code) in side.chunks_exact(dim).zip(codes.chunks_exact_mut(dim)) {
+        code_row(row, bits, &sigma, &divisors, &z, code, &mut error);
     }
-    Ok(Channel8 { dim, codes: codes.into_iter().map(|c| (c ^ 0x80) as i8).collect(), sigma, z })
+    let half = 1i16 << (bits - 1);
+    Ok(Channel8 { dim, codes: codes.into_iter().map(|c| (i16::from(c) - half) as i8).collect(), sigma, z })
 }
 
 impl Channel8 {
-    /// The decoded keys, row-major (rows, dim).
+    /// What the codes stand for, row-major (rows, dim).
     pub fn decode(&self) -> Vec<f64> {
         let scales = self.sigma.iter().zip(&self.z);
         self.codes.iter().zip(scales.cycle()).map(|(c, (s, z))| f64::from(*c) * s + z).collect()
@@ -52,45 +68,62 @@ impl Channel8 {
     }
 }
 
-/// Scales and offsets of the block, math.md (2.1), (2.2). `keys` are finite.
+/// Scales and offsets of the block, math.md (2.1), (2.2). The elements of `side` are finite.
 pub(crate) fn scales(
-    keys: &[f64],
+    input: Input,
+    side: &[f64],
     dim: usize,
+    bits: u8,
     meta: Dtype,
     sigma: &mut [f64],
     z: &mut [f64],
 ) -> Result<(), CodecError> {
-    // Least keys in `z`, greatest in `sigma` until both are known.
+    // Least elements in `z`, greatest in `sigma` until both are known.
     z.fill(f64::INFINITY);
     sigma.fill(f64::NEG_INFINITY);
-    for key in keys.chunks_exact(dim) {
+    for key in side.chunks_exact(dim) {
         for ((k, lo), hi) in key.iter().zip(z.iter_mut()).zip(sigma.iter_mut()) {
             *lo = if *k < *lo { *k } else { *lo };
             *hi = if *k > *hi { *k } else { *hi };
         }
     }
-    let fp = Fp::from(meta);
+    let (fp, half) = (Fp::from(meta), f64::from(1u16 << (bits - 1)));
     for (channel, (sigma, z)) in sigma.iter_mut().zip(z.iter_mut()).enumerate() {
         let (lo, hi) = (*z, *sigma);
-        *z = nearest(lo + 128.0 * ((hi - lo) / 255.0), fp);
-        *sigma = up(((hi - *z) / 127.0).max((*z - lo) / 128.0), fp);
+        *z = nearest(lo + half * ((hi - lo) / (2.0 * half - 1.0)), fp);
+        *sigma = up(((hi - *z) / (half - 1.0)).max((*z - lo) / half), fp);
         if !(z.is_finite() && sigma.is_finite()) {
-            return Err(CodecError::ScaleOverflow { input: Input::Keys, row: 0, channel, meta });
+            return Err(CodecError::ScaleOverflow { input, row: 0, channel, meta });
         }
     }
     Ok(())
 }
 
-/// Codes of one token, stored unsigned (`code + 128`), and the errors `k - k^`, math.md (2.3). `divisors` are the
+/// Codes of one token, stored unsigned (`code + 2^(bits-1)`), and the errors `x - x^`, math.md (2.3). `divisors` are the
 /// scales with 1 in place of 0.
 #[inline]
-pub(crate) fn code_row(key: &[f64], sigma: &[f64], divisors: &[f64], z: &[f64], codes: &mut [u8], errors: &mut [f64]) {
-    let scales = sigma.iter().zip(divisors).zip(z);
-    for (((k, ((s, by), z)), code), error) in key.iter().zip(scales).zip(codes).zip(errors) {
-        let (rounded, low) = rint_code((k - z) / by);
-        *code = low ^ 0x80;
-        *error = k - (rounded * s + z);
+pub(crate) fn code_row(
+    row: &[f64],
+    bits: u8,
+    sigma: &[f64],
+    divisors: &[f64],
+    z: &[f64],
+    codes: &mut [u8],
+    errors: &mut [f64],
+) {
+    let (half, scales) = (1u8 << (bits - 1), sigma.iter().zip(divisors).zip(z));
+    for (((x, ((s, by), z)), code), error) in row.iter().zip(scales).zip(codes).zip(errors) {
+        let (rounded, low) = rint_code((x - z) / by);
+        *code = low.wrapping_add(half);
+        *error = x - (rounded * s + z);
     }
+}
+
+/// `||x||` with `x_c` the most that the products of channel `c` come to, the residuals' included: what a value's norm is in (5.27), as codes
+/// and offsets are summed apart.
+pub(crate) fn magnitude(bits: u8, sigma: &[f64], z: &[f64]) -> f64 {
+    let most = f64::from(1u16 << (bits - 1)) + 1.5;
+    sigma.iter().zip(z).map(|(s, z)| (most * s + z.abs()).powi(2)).sum::<f64>().sqrt()
 }
 
 /// Logits from codes: `s ( sum_c code_tc (q_c sigma_c) + sum_c q_c z_c )`, (rows,). No key is decoded.

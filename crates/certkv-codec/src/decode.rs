@@ -310,6 +310,9 @@ impl<'a> ValueSide<'a> {
     /// Where the scale of an element lies among the scales.
     fn scale_index(&self, token: usize, channel: usize) -> usize {
         let l = self.layout;
+        if let ValueFormat::Channel { .. } = l.format.value {
+            return 2 * channel;
+        }
         channel / l.format.value.group(l.dim) * l.tokens() + token
     }
 
@@ -328,6 +331,11 @@ impl<'a> ValueSide<'a> {
                 let (groups, at) = (l.dim / group as usize, self.scale_index(token, channel));
                 let scale = number(self.scales, Dtype::F16, at);
                 f64::from(code) * scale + number(self.scales, Dtype::F16, groups * l.tokens() + at)
+            }
+            ValueFormat::Channel { bits } => {
+                let code = read_code(self.codes, bits as usize, l.count(), value_index(token, channel, l.dim));
+                let [scale, z] = [0, 1].map(|i| number(self.scales, Dtype::F16, 2 * channel + i));
+                (f64::from(code) - f64::from(1u16 << (bits - 1))) * scale + z
             }
             ValueFormat::Turbo { bits } => {
                 let code = read_code(self.codes, bits as usize, l.count(), value_index(token, channel, l.dim));

@@ -106,7 +106,8 @@ impl Encoder {
             KeyFormat::Page { .. } => key_groups,
             _ => n * key_groups,
         };
-        let value_scales = value_groups * if layout.format.value.page().is_some() { 1 } else { n };
+        let by_block = matches!(layout.format.value, ValueFormat::Page { .. } | ValueFormat::Channel { .. });
+        let value_scales = value_groups * if by_block { 1 } else { n };
         Self {
             layout: layout.clone(),
             valid,
@@ -118,7 +119,7 @@ impl Encoder {
             key_offsets: vec![0.0; dim],
             divisors: vec![0.0; dim],
             value_scales: vec![0.0; value_scales],
-            value_offsets: vec![0.0; n * value_groups],
+            value_offsets: vec![0.0; value_scales],
             key_codes: vec![0; count],
             value_codes: vec![0; count],
             staged: vec![0; count],
@@ -279,7 +280,8 @@ impl Encoder {
         match self.layout.format.key {
             KeyFormat::F16 | KeyFormat::Bf16 => Ok(()),
             KeyFormat::Channel8 { meta } => {
-                channel8::scales(&self.keys, dim, meta, &mut self.key_scales, &mut self.key_offsets)
+                let (sigma, z) = (&mut self.key_scales, &mut self.key_offsets);
+                channel8::scales(Input::Keys, &self.keys, dim, 8, meta, sigma, z)
             }
             KeyFormat::Token { bits, .. } => {
                 let group = self.layout.format.key.group(dim);
@@ -319,6 +321,10 @@ impl Encoder {
             let fixed = self.fixed.as_ref().map(|[_, values]| &values[..dim / FixedScales::PIECE]);
             return spec.scales(&self.values, dim, fixed, Input::Values, &mut self.value_scales);
         }
+        if let ValueFormat::Channel { bits } = self.layout.format.value {
+            let (sigma, z) = (&mut self.value_scales, &mut self.value_offsets);
+            return channel8::scales(Input::Values, &self.values, dim, bits, Dtype::F16, sigma, z);
+        }
         let ValueFormat::Affine { bits, group } = self.layout.format.value else { return Ok(()) };
         let group = group as usize;
         let sigma = self.value_scales.chunks_exact_mut(dim / group);
@@ -341,7 +347,7 @@ impl Encoder {
             KeyFormat::Channel8 { meta } => {
                 self.divisors.iter_mut().zip(&self.key_scales).for_each(|(by, s)| *by = divisor(*s));
                 for (token, ((key, codes), errors)) in rows {
-                    channel8::code_row(key, &self.key_scales, &self.divisors, &self.key_offsets, codes, errors);
+                    channel8::code_row(key, 8, &self.key_scales, &self.divisors, &self.key_offsets, codes, errors);
                     place_key_row(codes, token, &mut self.staged);
                 }
                 let (sigma, z) = out[l.key_scales.clone()].split_at_mut(dim * meta.bytes());
@@ -438,6 +444,20 @@ impl Encoder {
             self.divisors.fill(1.0);
             return self.measure();
         }
+        if let ValueFormat::Channel { bits } = l.format.value {
+            self.divisors.iter_mut().zip(&self.value_scales).for_each(|(by, s)| *by = divisor(*s));
+            let rows = self.values.chunks_exact(dim).zip(self.value_codes.chunks_exact_mut(dim));
+            for ((value, codes), errors) in rows.zip(self.errors.chunks_exact_mut(dim)) {
+                channel8::code_row(value, bits, &self.value_scales, &self.divisors, &self.value_offsets, codes, errors);
+            }
+            let pairs = self.value_scales.iter().zip(&self.value_offsets).flat_map(|(s, z)| [s, z]);
+            write_scales(pairs, Dtype::F16, &mut out[l.value_scales.clone()]);
+            let section = l.value_codes.clone();
+            self.place_values();
+            write_planes(&self.staged, bits as usize, &mut out[section]);
+            self.divisors.fill(1.0);
+            return self.measure();
+        }
         let ValueFormat::Affine { bits, group } = l.format.value else {
             write_words(words, &mut out[l.value_codes.clone()]);
             self.errors.fill(0.0);
@@ -490,6 +510,15 @@ impl Encoder {
             return None;
         }
         let (residuals, group) = (Residuals::new(bits), l.format.value.group(dim));
+        if let ValueFormat::Channel { .. } = l.format.value {
+            let rows = self.value_codes.chunks_exact_mut(dim).zip(self.errors.chunks_exact_mut(dim));
+            for (codes, errors) in rows {
+                residuals.row(self.value_scales.iter().map(|step| (*step, inverse(*step))), codes, errors);
+            }
+            self.place_values();
+            write_planes(&self.staged, bits as usize, &mut out[self.layout.value_residuals.clone()]);
+            return Some(self.measure());
+        }
         let parts = self.value_codes.chunks_exact_mut(group).zip(self.errors.chunks_exact_mut(group));
         for ((codes, errors), step) in parts.zip(&self.value_scales) {
             residuals.row(core::iter::repeat((*step, inverse(*step))), codes, errors);
@@ -556,8 +585,11 @@ impl Encoder {
         }
     }
 
-    /// `max_t max(||v_t||, ||v^_t||)`; `errors` holds those of the values, coded or refined.
+    /// `max_t max(||v_t||, ||v^_t||)`, or more; `errors` holds those of the values, coded or refined.
     fn value_norm(&self) -> f64 {
+        if let ValueFormat::Channel { bits } = self.layout.format.value {
+            return channel8::magnitude(bits, &self.value_scales, &self.value_offsets);
+        }
         let rows = self.values.chunks_exact(self.layout.dim).zip(self.errors.chunks_exact(self.layout.dim));
         rows.map(|(v, e)| sum_squares(v).max(sum_square_differences(v, e))).fold(0.0, f64::max).sqrt()
     }

@@ -7,8 +7,8 @@
 //!   `gtq2.5` (Block-GTQ: 3 or 2.5 bits per channel in the mean, widths of 1 to 6 bits by a calibration), `p8`, `p4g32`
 //!   (symmetric, one f16 scale per block and head, or 32 channels of it; 2 to 8 bits), `e4m3`, `e5m2g64` (8-bit floating point,
 //!   scales likewise);
-//! - values: `f16`, `bf16`, `v4g32` (4 bits, one f16 scale and offset per token and 32 channels; 2 to 8 bits), `tq4`, and those
-//!   with one scale per block, as keys have them;
+//! - values: `f16`, `bf16`, `v4g32` (4 bits, one f16 scale and offset per token and 32 channels; 2 to 8 bits), `c4` (4 bits, one
+//!   f16 scale and offset per channel and block; 2 to 8 bits), `tq4`, and those with one scale per block, as keys have them;
 //! - block: 16, 32 or 64 tokens;
 //! - residuals: `r5.4` for 5 bits beside each key code and 4 beside each value code, math.md (2.23).
 use crate::tiles::{HalfBits, gtq_tile, widths};
@@ -70,6 +70,11 @@ pub enum ValueFormat {
         bits: u8,
         /// Channels that share a scale and an offset.
         group: u16,
+    },
+    /// Affine codes, math.md (2.9b): `bits` per element, one f16 scale and offset per channel and block.
+    Channel {
+        /// Bits of one code: 2 to 8.
+        bits: u8,
     },
     /// TurboQuant, math.md (2.14)-(2.17b): codes of the rotated value, one f16 radius per token.
     Turbo {
@@ -188,7 +193,7 @@ impl fmt::Display for FormatError {
             Self::Refine { refine, key, value } => write!(
                 f,
                 "format: residuals {refine} beside {key}-{value}; must be 1 to 8 bits on both sides, with keys of 8 bits per \
-                 channel (k8) and affine values (v2 to v8)"
+                 channel (k8) and affine values (v2 to v8, c2 to c8)"
             ),
         }
     }
@@ -260,7 +265,7 @@ impl ValueFormat {
     pub const fn bits(self) -> usize {
         match self {
             Self::F16 | Self::Bf16 => 16,
-            Self::Affine { bits, .. } | Self::Turbo { bits } => bits as usize,
+            Self::Affine { bits, .. } | Self::Channel { bits } | Self::Turbo { bits } => bits as usize,
             Self::Page { code, .. } => code.bits() as usize,
         }
     }
@@ -275,10 +280,11 @@ impl ValueFormat {
         matches!(self, Self::F16 | Self::Bf16)
     }
 
-    /// Channels that share a scale in a head of `head_dim` channels.
+    /// Channels that share a scale in a head of `head_dim` channels (1 for a scale per channel).
     pub const fn group(self, head_dim: usize) -> usize {
         match self {
             Self::Affine { group, .. } => group as usize,
+            Self::Channel { .. } => 1,
             Self::Page { group, .. } if group != 0 => group as usize,
             _ => head_dim,
         }
@@ -331,13 +337,18 @@ impl Format {
         match self.value {
             ValueFormat::F16 => is_store(Dtype::F16)?,
             ValueFormat::Bf16 => is_store(Dtype::Bf16)?,
-            ValueFormat::Affine { bits, .. } if !(2..=8).contains(&bits) => return Err(FormatError::Bits(bits)),
+            ValueFormat::Affine { bits, .. } | ValueFormat::Channel { bits } if !(2..=8).contains(&bits) => {
+                return Err(FormatError::Bits(bits));
+            }
+            ValueFormat::Channel { .. } => {}
             ValueFormat::Affine { group, .. } => group_fits(group as usize)?,
             ValueFormat::Turbo { bits } => turbo_fits(bits)?,
             ValueFormat::Page { code, .. } => page_fits(code, self.value.group(head_dim))?,
         }
         let refine = self.refine;
-        let fits = matches!((self.key, self.value), (KeyFormat::Channel8 { .. }, ValueFormat::Affine { .. }))
+        let affine = matches!(self.value, ValueFormat::Affine { .. } | ValueFormat::Channel { .. });
+        let fits = affine
+            && matches!(self.key, KeyFormat::Channel8 { .. })
             && [refine.key, refine.value].iter().all(|bits| (1..=8).contains(bits));
         if !(refine.is_none() || fits) {
             return Err(FormatError::Refine { refine, key: self.key, value: self.value });
@@ -369,6 +380,7 @@ impl fmt::Display for ValueFormat {
             Self::F16 => f.write_str("f16"),
             Self::Bf16 => f.write_str("bf16"),
             Self::Affine { bits, group } => write!(f, "v{bits}g{group}"),
+            Self::Channel { bits } => write!(f, "c{bits}"),
             Self::Turbo { bits } => write!(f, "tq{bits}"),
             Self::Page { code, group } => code.write(group, f),
         }
@@ -426,6 +438,7 @@ impl FromStr for ValueFormat {
             "f16" => Self::F16,
             "bf16" => Self::Bf16,
             _ if s.starts_with("tq") => Self::Turbo { bits: number(&s[2..])? },
+            _ if s.starts_with('c') => Self::Channel { bits: number(&s[1..])? },
             _ if let Some(page) = PageCode::parse(s) => {
                 let (code, group) = page?;
                 Self::Page { code, group }

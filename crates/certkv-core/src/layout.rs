@@ -24,7 +24,7 @@
 //! multiple, fills whole lines of every plane.
 //!
 //! **Scales.** Per-channel keys: `sigma[d]`, then `z[d]`, in the format's metadata type. Per-token keys:
-//! `scale[group][token]`, f16. Values: `sigma[group][token]`, then `z[group][token]`, f16. TurboQuant, either side:
+//! `scale[group][token]`, f16. Values: `sigma[group][token]`, then `z[group][token]`, f16; per channel `sigma, z` by turns, `[d]`, f16. TurboQuant, either side:
 //! `radius[token]`, f16; Block-GTQ keys `radius[group][token]`, those of groups that a head lacks 0. One scale per block, either
 //! side: `scale[group]`, f16.
 use crate::summary::{REFINED_SUMMARY_BYTES, SUMMARY_BYTES};
@@ -121,7 +121,8 @@ pub struct RecordLayout {
     pub key_scales: Range<usize>,
     /// Value codes (bit planes), or the 16-bit values themselves.
     pub value_codes: Range<usize>,
-    /// Value scales `sigma[group][token]`, then `z[group][token]`, or `radius[token]`, or `scale[group]`; empty for uncoded values.
+    /// Value scales `sigma[group][token]`, then `z[group][token]`, or `sigma, z` of each channel, or `radius[token]`, or `scale[group]`;
+    /// empty for uncoded values.
     pub value_scales: Range<usize>,
     /// Error summary; of a refinable format, the summary of the refined block follows in the same section.
     pub summary: Range<usize>,
@@ -156,6 +157,7 @@ impl RecordLayout {
         let value_scales = match format.value {
             ValueFormat::F16 | ValueFormat::Bf16 => 0,
             ValueFormat::Affine { .. } => 2 * tokens * (dim / format.value.group(dim)) * 2,
+            ValueFormat::Channel { .. } => 2 * dim * 2,
             ValueFormat::Turbo { .. } => tokens * 2,
             ValueFormat::Page { .. } => dim / format.value.group(dim) * 2,
         };
@@ -252,6 +254,9 @@ mod tests {
                 "p3g16-e5m2g32-b64",
                 "k8-v4g32-b64-r5.4",
                 "k8-v2g16-b16-r1.7",
+                "k8-c4-b64",
+                "tq3-c5-b16",
+                "k8-c4-b64-r8.4",
             ] {
                 let l = layout(text, dim);
                 let mut end = 0;
@@ -277,6 +282,8 @@ mod tests {
         // math.md section 10: K8 with f16 scales and 32 tokens 144 bytes a token, V4 g32 80, summary 1.
         assert_eq!(layout("k8-v4g32-b32", 128).bytes, (144 + 80 + 1) * 32 + 32);
         assert_eq!(layout("k8-v6g64-b64", 128).net_bytes(), (136 + 104) * 64 + 32);
+        // A scale and an offset a channel are, in blocks of 64, those of two groups a token.
+        assert_eq!(layout("k8-c4-b64", 128).bytes, layout("k8-v4g64-b64", 128).bytes);
         // TurboQuant: 4 bits and a radius of 2 bytes a side.
         assert_eq!(layout("tq4-tq4-b64", 128).net_bytes(), (66 + 66) * 64 + 32);
         // A byte a channel, and of scales and summaries less than two bytes a token.

@@ -373,6 +373,11 @@ impl Kernel {
                 let scales = part(index, block.record, &l.value_scales, "record")?;
                 self.float_values(section, scales, code, work, out);
             }
+            ValueFormat::Channel { .. } if !entry.exact_values => {
+                let section = part(index, block.record, &l.value_codes, "record")?;
+                let scales = part(index, block.record, &l.value_scales, "record")?;
+                self.channel_values(section, scales, l.format.value.bits(), work, out, entry);
+            }
             ValueFormat::Affine { .. } | ValueFormat::Turbo { .. } | ValueFormat::Page { .. }
                 if !entry.exact_values =>
             {

@@ -19,6 +19,7 @@ mod arch;
 mod attend;
 mod block;
 mod certify;
+mod channel_values;
 pub mod cuda;
 mod error;
 mod folded;

@@ -23,7 +23,7 @@ pub(crate) struct PageScratch {
     rows: Vec<u16>,
     first: usize,
     /// Scaled queries, or a block's sums of values, `[head][dim / 16]`.
-    lines: Vec<Line>,
+    pub(crate) lines: Vec<Line>,
 }
 
 impl PageScratch {

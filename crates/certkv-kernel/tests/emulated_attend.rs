@@ -211,6 +211,9 @@ fn formats_heads_and_groups_match_attention_in_f64() {
         ("e4m3-e4m3-b64", 128),
         ("e5m2g32-e4m3g16-b16", 96),
         ("p8-p8-b32", 128),
+        ("k8-c4-b64", 128),
+        ("t4-c5-b16", 96),
+        ("tq4-c8-b32", 64),
         ("p4g32-p4g32-b64", 64),
         ("k8-e5m2g64-b32", 64),
     ] {

@@ -101,6 +101,8 @@ fn formats_heads_and_groups_match_attention_in_f64() {
         ("e4m3-e4m3-b64", 128),
         ("e5m2g32-p4g16-b16", 64),
         ("k8-v4g64-b64-r8.4", 128),
+        ("k8-c4-b64", 128),
+        ("f16-c5-b16", 96),
     ] {
         check(&Spec { seed: dim as u64, ..Spec::new(format, dim, 2, &[(67, 45), (16, 5)]) }, 2, 2);
     }

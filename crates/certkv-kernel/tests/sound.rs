@@ -6,7 +6,7 @@ use certkv_kernel::{Arch, Certificate, Kernel, KernelError, Masses, Partial, Sco
 use common::{Cache, KINDS, distance, norm};
 
 /// Formats x group sizes that the layouts allow.
-const FORMATS: [&str; 42] = [
+const FORMATS: [&str; 47] = [
     "k8-v4g64-b64",
     "k8-v4g32-b32",
     "k8-v4g16-b32",
@@ -47,6 +47,11 @@ const FORMATS: [&str; 42] = [
     "p4g32-p4g32-b16",
     "p3g64-p6g16-b32",
     "k8-e4m3-b32",
+    "k8-c4-b64",
+    "tq4-c5-b16",
+    "t4-c8-b32",
+    "f16-c2-b16",
+    "bf16-c3-b64",
     "f16-f16-b32",
     "bf16-bf16-b16",
 ];

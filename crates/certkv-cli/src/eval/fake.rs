@@ -100,6 +100,7 @@ fn quantize(format: Format, d: usize, width: usize, keys: &mut [f32], values: &m
     }
     match format.value {
         ValueFormat::Affine { bits, group } => values.chunks_mut(usize::from(group)).for_each(|g| affine(g, 1, bits)),
+        ValueFormat::Channel { bits } => affine(values, width, bits),
         ValueFormat::Turbo { bits } => turbo(values, d, bits),
         ValueFormat::Page { code, .. } => page(values, width, format.value.group(d), code),
         ValueFormat::F16 | ValueFormat::Bf16 => {}

@@ -179,6 +179,7 @@ pub fn pack_shared(layout: &RecordLayout) -> u32 {
     let value_steps = match value {
         ValueFormat::F16 | ValueFormat::Bf16 => 0,
         ValueFormat::Affine { .. } | ValueFormat::Turbo { .. } => tokens * (dim / value.group(dim)),
+        ValueFormat::Channel { .. } => dim,
         ValueFormat::Page { .. } => dim / value.group(dim),
     };
     let originals = 2 * tokens * (dim + 8);

@@ -266,6 +266,7 @@ fn layout_values(l: &RecordLayout) -> [usize; 19] {
         ValueFormat::Affine { .. } => 1,
         ValueFormat::Turbo { .. } => 2,
         ValueFormat::Page { code, .. } => 3 + page_kind(code),
+        ValueFormat::Channel { .. } => 6,
     };
     [
         l.dim,
@@ -420,8 +421,9 @@ impl Variant {
                 let (what, needs) = ("tq codes of bits", "none where records are transcoded");
                 return Err(VariantError::Unsupported { what, value: l.format.key.bits(), needs });
             }
-            if l.format.key.page().is_some() || l.format.value.page().is_some() {
-                let (what, needs) = ("codes with one scale per block of bits", "none where records are transcoded");
+            let channel = matches!(l.format.value, ValueFormat::Channel { .. });
+            if l.format.key.page().is_some() || l.format.value.page().is_some() || channel {
+                let (what, needs) = ("codes with scales per block of bits", "none where records are transcoded");
                 return Err(VariantError::Unsupported { what, value: l.format.key.bits(), needs });
             }
             if !l.format.refine.is_none() {

@@ -400,6 +400,22 @@ pub fn encode_in(
                 }
             }
         }
+        ValueFormat::Channel { bits } => {
+            let (half, f16) = (f64::from(1u16 << (bits - 1)), Fp::from(Dtype::F16));
+            for c in 0..dim {
+                let lo = v.iter().map(|r| r[c]).fold(f64::INFINITY, f64::min);
+                let hi = v.iter().map(|r| r[c]).fold(f64::NEG_INFINITY, f64::max);
+                let z = nearest(lo + half * (hi - lo) / (2.0 * half - 1.0), f16);
+                let sigma = up(((hi - z) / (half - 1.0)).max((z - lo) / half), f16);
+                put(&mut record[l.value_scales.clone()], Dtype::F16, 2 * c, sigma);
+                put(&mut record[l.value_scales.clone()], Dtype::F16, 2 * c + 1, z);
+                for t in 0..n {
+                    let code = if sigma == 0.0 { 0.0 } else { ((v[t][c] - z) / sigma).round_ties_even() };
+                    let at = value_index(t, c, dim);
+                    write_code(&mut record[l.value_codes.clone()], usize::from(bits), count, at, (code + half) as u8);
+                }
+            }
+        }
         ValueFormat::Turbo { bits } => {
             let coded = turboquant::encode_bytes(&v.concat(), dim, bits).unwrap();
             for t in 0..n {
@@ -452,6 +468,12 @@ pub fn decode(metric: Option<KeyMetric<'_>>, l: &RecordLayout, record: &[u8]) ->
             let code = read_code(&record[l.value_codes.clone()], usize::from(bits), count, value_index(t, c, dim));
             let s = &record[l.value_scales.clone()];
             f64::from(code) * get(s, Dtype::F16, g * n + t) + get(s, Dtype::F16, (groups + g) * n + t)
+        }
+        ValueFormat::Channel { bits } => {
+            let code = read_code(&record[l.value_codes.clone()], usize::from(bits), count, value_index(t, c, dim));
+            let s = &record[l.value_scales.clone()];
+            (f64::from(code) - f64::from(1u16 << (bits - 1))) * get(s, Dtype::F16, 2 * c)
+                + get(s, Dtype::F16, 2 * c + 1)
         }
         ValueFormat::Turbo { bits } => {
             let code = read_code(&record[l.value_codes.clone()], usize::from(bits), count, value_index(t, c, dim));
@@ -533,6 +555,16 @@ fn summary(
         eta: up(widest(&ev)),
         sop: up(spectral(&ev)),
         radius: up(widest(&centred)),
-        value_norm: up(widest(v).max(widest(&dv))),
+        value_norm: up(match l.format.value {
+            ValueFormat::Channel { bits } => {
+                let s = &record[l.value_scales.clone()];
+                let most = |c| {
+                    let sigma = get(s, Dtype::F16, 2 * c);
+                    (f64::from(1u16 << (bits - 1)) + 1.5) * sigma + get(s, Dtype::F16, 2 * c + 1).abs()
+                };
+                norm(&(0..dim).map(most).collect::<Vec<f64>>())
+            }
+            _ => widest(v).max(widest(&dv)),
+        }),
     }
 }

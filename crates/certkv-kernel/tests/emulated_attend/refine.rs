@@ -32,6 +32,8 @@ fn refinable_formats_match_attention_in_f64() {
         ("k8-v3g64-b32-r5.3", 128, 8),
         ("k8-v5g32-b16-r6.5", 128, 4),
         ("k8-v7g32-b32-r7.3", 64, 8),
+        ("k8-c4-b64-r8.4", 128, 4),
+        ("k8-c5-b32-r6.3", 96, 5),
     ];
     let mut between = [0; 2];
     for (i, (format, dim, group)) in cases.into_iter().enumerate() {

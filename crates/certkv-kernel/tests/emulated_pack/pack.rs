@@ -44,7 +44,7 @@ fn launch(l: &RecordLayout, grid: u32) -> Launch {
     Launch::new(grid, THREADS, pack_shared(l))
 }
 
-const FORMATS: [&str; 24] = [
+const FORMATS: [&str; 29] = [
     "k8-v4g32-b32",
     "k8-v4g64-b64",
     "k8-v8g64-b64",
@@ -69,6 +69,11 @@ const FORMATS: [&str; 24] = [
     "p8-p8-b64",
     "p4g32-p4g32-b32",
     "t4-e5m2-b32",
+    "k8-c4-b64",
+    "tq4-c5-b16",
+    "k8-c8-b32",
+    "k8-c4-b64-r8.4",
+    "k8f32-c3-b16-r5.2",
 ];
 
 /// Groups that divide the head: a format written for 128 channels may not fit 96.

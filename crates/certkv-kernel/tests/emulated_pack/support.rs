@@ -61,6 +61,7 @@ pub(crate) fn macros(l: &RecordLayout) -> Vec<(&'static str, i64)> {
                 ValueFormat::Affine { .. } => 1,
                 ValueFormat::Turbo { .. } => 2,
                 ValueFormat::Page { code, .. } => 3 + page_kind(code),
+                ValueFormat::Channel { .. } => 6,
             },
         ),
         ("CKV_VALUE_BITS", n(l.format.value.bits())),
