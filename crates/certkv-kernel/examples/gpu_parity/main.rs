@@ -47,6 +47,8 @@ fn specs(small: bool) -> Vec<Spec> {
         "e4m3-e4m3-b64",
         "e5m2g32-e4m3g16-b16",
         "p8-p4g32-b32",
+        "k8-c4-b64",
+        "tq4-c5-b16",
     ];
     for (i, format) in formats.into_iter().enumerate() {
         for dim in [64, 96, 128, 256] {
@@ -75,12 +77,13 @@ fn specs(small: bool) -> Vec<Spec> {
             (Dtype::F16, "k8-v8g64-b64"),
             (Dtype::Bf16, "tq4-tq4-b64"),
             (Dtype::F16, "e4m3-e4m3-b64"),
+            (Dtype::Bf16, "k8-c4-b64"),
         ] {
             all.push(Spec { kind, store, seed: 70 + kind as u64, ..Spec::new(format, 128, 4, &[1500, 64, 7, 511]) });
         }
     }
     for (tokens, promoted) in [(8192, 0.1), (32768, 0.05), (131072, 0.02)] {
-        for format in ["k8-v4g32-b32", "k8-v4g64-b64", "tq4-tq4-b64"] {
+        for format in ["k8-v4g32-b32", "k8-v4g64-b64", "k8-c4-b64", "tq4-tq4-b64"] {
             let spec = Spec::new(format, 128, 4, &[tokens, 1000, tokens / 3]);
             all.push(Spec { keys: promoted, values: promoted, kind: Kind::Rope, seed: tokens as u64, ..spec });
         }
@@ -105,6 +108,7 @@ fn refinable(small: bool) -> Vec<Spec> {
     let main = |lens: &[usize]| Spec::new("k8-v4g64-b64-r5.4", 128, 4, lens);
     add(&main(&[300, 64, 7]), &MODES);
     add(&Spec { keys: 0.0, values: 0.0, ..Spec::new("k8-v4g32-b16-r3.2", 64, 2, &[130, 5]) }, &MODES[1..5]);
+    add(&Spec::new("k8-c4-b64-r8.4", 128, 4, &[300, 64, 7]), &MODES[1..5]);
     if small {
         return all;
     }
