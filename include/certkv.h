@@ -888,7 +888,7 @@ typedef struct certkv_config {
    */
   const struct certkv_calibration *calibration;
   /**
-   * On the host: events of blocks that move that stay readable, the latest so many, at most 2^24; 0 for none, which costs nothing. See
+   * Events of blocks that move that stay readable, the latest so many, at most 2^24; 0 for none, which costs nothing. See
    * certkv_cache_moves.
    */
   uint64_t move_events;
@@ -2881,7 +2881,7 @@ certkv_status certkv_step_append_tensors(struct certkv_step *step,
 /**
  * As certkv_step_attend from and to tensors of `q_heads` heads, each of its own type and strides; they may overlap: everything is read before
  * anything is written. The bound of a certificate is that of what is written: rounding to 16 bits counts under `e_arith`. Both are in one place; in
- * device memory both are CERTKV_F32 without strides.
+ * device memory `out` is CERTKV_F32 and both are without strides (0, or what 0 stands for).
  *
  * Threads: one at a time per step.
  * Stream: host memory none; device memory the cache's own, see certkv_step_after_stream.
@@ -2899,13 +2899,14 @@ certkv_status certkv_step_attend_tensors(struct certkv_step *step,
 /**
  * Tolerances of the attend calls that follow in this step, in place of that of its policy: one for all query heads, or `q_heads`, one for each of a
  * layer; with 0 `n_tolerances` (and `tolerances` NULL, if wanted) that of the policy again. `tolerances` is borrowed during the call. `tol` of each
- * certificate says what its output was held to.
+ * certificate says what its output was held to. On a GPU there is one for all heads, rounded down to single precision, and a step with one of its
+ * own is neither recorded nor replayed: certkv_step_attend says CERTKV_ORDER on a stream that records, certkv_step_replayed CERTKV_POLICY.
  *
  * Threads: one at a time per step.
- * Stream: none.
+ * Stream: none; work that was enqueued before keeps its tolerance.
  * Capture: not allowed.
  * Errors: NULL_POINTER, MISALIGNED, INVALID_ARGUMENT (an array beyond memory), INVALID_HANDLE, BUSY_STEP, SHAPE (neither 0 nor 1 nor `q_heads`), POLICY
- * (one out of range, or a step of another policy than the certified one), UNSUPPORTED (a cache on a GPU), POISONED. Nothing changed.
+ * (one out of range, or a step of another policy than the certified one), UNSUPPORTED (one for each head on a GPU), POISONED. Nothing changed.
  */
 certkv_status certkv_step_set_tolerances(struct certkv_step *step,
                                          const struct certkv_tolerance *tolerances,

@@ -29,7 +29,7 @@ pub(crate) struct Held {
 impl Held {
     fn new(engine: Engine) -> Result<Self, Failure> {
         let events = engine.on(|on| Ok(on.prefix_events()), |on| Ok(on.prefix_events()))?;
-        let moves = engine.on(|on| Ok(on.move_events()), |_| Ok(None))?;
+        let moves = engine.on(|on| Ok(on.move_events()), |on| Ok(on.move_events()))?;
         let seen = engine.memory()?;
         log::say(CERTKV_LOG_INFO, || {
             let ([packed, scratch, tables, host], _) = seen.reserved;

@@ -144,7 +144,7 @@ pub struct certkv_config {
     /// certkv_calibration_open sees to, of the model whose keys these are. The cache keeps what it needs: the handle may be destroyed. Saved sequences and
     /// cached prefixes are not read under another calibration.
     pub calibration: *const certkv_calibration,
-    /// On the host: events of blocks that move that stay readable, the latest so many, at most 2^24; 0 for none, which costs nothing. See
+    /// Events of blocks that move that stay readable, the latest so many, at most 2^24; 0 for none, which costs nothing. See
     /// certkv_cache_moves.
     pub move_events: u64,
 }
@@ -235,7 +235,7 @@ pub(crate) unsafe fn read(config: *const certkv_config) -> Result<Wanted, Failur
     config.swap_tokens = or(given.swap_tokens, 0);
     // SAFETY: by the caller's promise.
     config.prefixes = unsafe { prefixes(&given)? };
-    config.prefix_events = or(given.prefix_events, 0);
+    (config.prefix_events, config.move_events) = (or(given.prefix_events, 0), or(given.move_events, 0));
     // SAFETY: by the caller's promise.
     config.windows = unsafe { window::read(given.windows, given.n_windows, given.window_slack)? };
     // SAFETY: by the caller's promise.
@@ -249,17 +249,12 @@ pub(crate) unsafe fn read(config: *const certkv_config) -> Result<Wanted, Failur
             return Err(Failure::new(CERTKV_UNSUPPORTED, why));
         }
         config.chunk_tokens = or(given.chunk_tokens, 0);
-        config.move_events = or(given.move_events, 0);
         config.spill = spill(&given)?;
         return Ok(Wanted::Host(Box::new(config)));
     };
     if config.calibration.is_some() {
         let why =
             "config->calibration: a cache on a GPU has no format with calibrated keys in this release (config->device)";
-        return Err(Failure::new(CERTKV_UNSUPPORTED, why));
-    }
-    if given.move_events != 0 {
-        let why = "config->move_events: a cache on a GPU keeps none in this release (config->device)";
         return Err(Failure::new(CERTKV_UNSUPPORTED, why));
     }
     if config.memory.is_some() {
@@ -275,7 +270,7 @@ pub(crate) unsafe fn read(config: *const certkv_config) -> Result<Wanted, Failur
     (gpu.max_sequences, gpu.threads, gpu.policy) = (config.max_sequences, config.threads, config.policy);
     (gpu.swap_tokens, gpu.prefixes) = (config.swap_tokens, config.prefixes.take());
     gpu.windows.clone_from(&config.windows);
-    gpu.prefix_events = config.prefix_events;
+    (gpu.prefix_events, gpu.move_events) = (config.prefix_events, config.move_events);
     gpu.chunk_tokens = or(given.chunk_tokens, 0);
     gpu.spill = spill(&given)?;
     (gpu.device_budget, gpu.host_budget) = (config.device_budget, config.host_budget);

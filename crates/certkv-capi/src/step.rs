@@ -327,7 +327,10 @@ pub unsafe extern "C" fn certkv_step_attend(
                 argument::not_null(queries.cast::<u8>(), "queries")?;
                 argument::not_null(out.cast_const().cast::<u8>(), "out")?;
                 // SAFETY: the caller gives `elements` floats each, until the work is done.
-                unsafe { step.attend_device(layer as usize, [queries as u64, out as u64], elements as usize)? };
+                unsafe {
+                    let at = [queries as u64, out as u64];
+                    step.attend_device(layer as usize, at, Element::F32, elements as usize)?;
+                }
                 if heads > 0 {
                     step.certificates(layer as usize, records)?;
                 }

@@ -98,8 +98,10 @@ impl Rows {
         Ok((Self { name, dtype: given.dtype, data: given.data, strides, dim, heads, extent }, given.space))
     }
 
-    fn is_dense(&self) -> bool {
-        self.strides == [self.heads * self.dim, self.dim]
+    /// Whether the rows of so many tokens follow each other.
+    fn is_dense(&self, tokens: usize) -> bool {
+        let [token, head] = self.strides;
+        (tokens == 1 || token == self.heads * self.dim) && (self.heads == 1 || head == self.dim)
     }
 
     fn bytes(&self) -> usize {
@@ -217,8 +219,8 @@ impl Rows {
     }
 
     /// What device memory needs: one piece, as kernels read it.
-    fn on_device(&self) -> Result<u64, Failure> {
-        if self.is_dense() {
+    fn on_device(&self, tokens: usize) -> Result<u64, Failure> {
+        if self.is_dense(tokens) {
             return Ok(self.data as u64);
         }
         let why = format!("{}: strides in device memory: rows follow each other there in this release", self.name);
@@ -259,7 +261,7 @@ pub unsafe extern "C" fn certkv_step_append_tensors(
                     let why = format!("keys->dtype = {}, values->dtype = {}: one in device memory", k.dtype, v.dtype);
                     return Err(Failure::new(CERTKV_UNSUPPORTED, why));
                 }
-                let at = [k.on_device()?, v.on_device()?];
+                let at = [k.on_device(tokens)?, v.on_device(tokens)?];
                 // SAFETY: the caller gives tensors of these elements, until the work is done.
                 return unsafe { step.append_device(layer, at, element(k.dtype)?, tokens * geometry.kv_width()) };
             }
@@ -284,7 +286,7 @@ pub unsafe extern "C" fn certkv_step_append_tensors(
 
 /// As certkv_step_attend from and to tensors of `q_heads` heads, each of its own type and strides; they may overlap: everything is read before
 /// anything is written. The bound of a certificate is that of what is written: rounding to 16 bits counts under `e_arith`. Both are in one place; in
-/// device memory both are CERTKV_F32 without strides.
+/// device memory `out` is CERTKV_F32 and both are without strides (0, or what 0 stands for).
 ///
 /// Threads: one at a time per step.
 /// Stream: host memory none; device memory the cache's own, see certkv_step_after_stream.
@@ -319,15 +321,13 @@ pub unsafe extern "C" fn certkv_step_attend_tensors(
             records.clear();
             records.resize(heads, Certificate::UNCERTIFIED);
             if step::on_device(space, held)? {
-                for rows in [&q, &o] {
-                    if rows.dtype != CERTKV_F32 {
-                        let why = format!("{}->dtype = {}: CERTKV_F32 in device memory", rows.name, rows.dtype);
-                        return Err(Failure::new(CERTKV_UNSUPPORTED, why));
-                    }
+                if o.dtype != CERTKV_F32 {
+                    let why = format!("out->dtype = {}: CERTKV_F32 in device memory in this release", o.dtype);
+                    return Err(Failure::new(CERTKV_UNSUPPORTED, why));
                 }
-                let at = [q.on_device()?, o.on_device()?];
+                let (at, element) = ([q.on_device(tokens)?, o.on_device(tokens)?], element(q.dtype)?);
                 // SAFETY: the caller gives tensors of these elements, until the work is done.
-                unsafe { step.attend_device(layer, at, tokens * geometry.q_width())? };
+                unsafe { step.attend_device(layer, at, element, tokens * geometry.q_width())? };
                 if heads > 0 {
                     step.certificates(layer, records)?;
                 }
@@ -373,7 +373,7 @@ mod tests {
             let given = tensor(data, CERTKV_F16, token, head);
             // SAFETY: a whole struct.
             unsafe { Rows::read(&given, "keys", [3, 2, 64]) }
-                .map(|(rows, _)| (rows.at(2, 1), rows.extent, rows.is_dense()))
+                .map(|(rows, _)| (rows.at(2, 1), rows.extent, rows.is_dense(3)))
         };
         assert_eq!(read(0, 0).unwrap(), (320, 384, true));
         assert_eq!(read(128, 64).unwrap(), (320, 384, true));
