@@ -62,8 +62,8 @@ pub(crate) fn with<T>(
 /// Threads: any, at any time.
 /// Stream: none.
 /// Capture: not allowed.
-/// Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE, RESERVED, INVALID_ARGUMENT, INVALID_HANDLE (of `config->spill_store` or
-/// `config->calibration`), UNSUPPORTED, FORMAT, FILE_REFUSED (a calibration of another geometry), POLICY, BUDGET, OUT_OF_MEMORY, DEVICE (also: no driver, no such GPU, no kernels for it). Nothing is held then, and `*cache` is NULL if it can be written.
+/// Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE, RESERVED, INVALID_ARGUMENT, INVALID_HANDLE (of `config->spill_store`,
+/// `config->calibration` or `config->scales`), UNSUPPORTED, FORMAT, FILE_REFUSED (a calibration or scales of another geometry), POLICY, BUDGET, OUT_OF_MEMORY, DEVICE (also: no driver, no such GPU, no kernels for it). Nothing is held then, and `*cache` is NULL if it can be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn certkv_cache_create(
     config: *const certkv_config,

@@ -199,14 +199,26 @@ fn what_a_gpu_has_no_kernels_for_is_named() {
         assert!(cache.is_null());
         status
     };
-    named(
-        refused(&certkv_config { format: c"ctq4-v4g32-b16".as_ptr(), ..config }),
-        CERTKV_INVALID_ARGUMENT,
-        "config->format",
-    );
-    named(
-        refused(&certkv_config { move_events: (1 << 24) + 1, ..config }),
-        CERTKV_INVALID_ARGUMENT,
-        "config->move_events",
-    );
+    let levels = [c"t8-v8g64-b16", c"t4-v4g64-b16"].map(|format| certkv_level { format: format.as_ptr(), tokens: 160 });
+    // SAFETY: integers and floats, for which zero bits are a value.
+    let mut control: certkv_control = unsafe { core::mem::zeroed() };
+    // SAFETY: the struct has this size.
+    assert_eq!(unsafe { certkv_control_init(&mut control, size_of::<certkv_control>() as u32) }, CERTKV_OK);
+    for (config, status, word) in [
+        (certkv_config { format: c"ctq4-v4g32-b16".as_ptr(), ..config }, CERTKV_INVALID_ARGUMENT, "config->format"),
+        (certkv_config { move_events: (1 << 24) + 1, ..config }, CERTKV_INVALID_ARGUMENT, "config->move_events"),
+        (certkv_config { levels: levels.as_ptr(), n_levels: 2, ..config }, CERTKV_UNSUPPORTED, "config->levels"),
+        (certkv_config { control: &control, ..config }, CERTKV_UNSUPPORTED, "config->control"),
+    ] {
+        named(refused(&config), status, word);
+    }
+    let cache = Cache::new(&config);
+    let (a, mut level) = (cache.create(), 7);
+    // SAFETY: a live handle and a local.
+    unsafe {
+        named(certkv_sequence_level(cache.0, a, 0, 0, &mut level), CERTKV_UNSUPPORTED, "levels");
+        named(certkv_sequence_change_level(cache.0, a, 0, 0, 1), CERTKV_UNSUPPORTED, "levels");
+        named(certkv_sequence_control(cache.0, a, ptr::null_mut()), CERTKV_UNSUPPORTED, "levels");
+    }
+    assert_eq!(level, 7);
 }
