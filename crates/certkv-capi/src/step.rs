@@ -318,11 +318,11 @@ pub unsafe extern "C" fn certkv_step_attend(
             let step = step.as_mut().ok_or_else(over)?;
             let tokens = step.tokens() as u128;
             // SAFETY: the caller gives NULL or `n_certificates` elements.
-            let heads = unsafe { blank_records(certificates, n_certificates, step.tokens() * geometry.q_heads)? };
+            let filled = unsafe { Records::new(certificates, n_certificates, step.tokens() * geometry.q_heads)? };
+            let heads = filled.heads();
             let device = on_device(space, held)?;
             argument::count(elements, tokens * geometry.q_width() as u128, "queries and out")?;
-            records.clear();
-            records.resize(heads, Certificate::UNCERTIFIED);
+            sized(records, heads);
             if device {
                 argument::not_null(queries.cast::<u8>(), "queries")?;
                 argument::not_null(out.cast_const().cast::<u8>(), "out")?;
@@ -334,8 +334,7 @@ pub unsafe extern "C" fn certkv_step_attend(
                 if heads > 0 {
                     step.certificates(layer as usize, records)?;
                 }
-                // SAFETY: as for the empty records.
-                unsafe { put_records(certificates, records) };
+                filled.fill(records);
                 return Ok(());
             }
             let len = argument::array(queries, elements, "queries")?;
@@ -349,37 +348,66 @@ pub unsafe extern "C" fn certkv_step_attend(
             // SAFETY: as above, and no other buffer of the call overlaps it.
             let out = unsafe { core::slice::from_raw_parts_mut(out, len) };
             step.attend(layer as usize, queries, out, records)?;
-            // SAFETY: as for the empty records.
-            unsafe { put_records(certificates, records) };
+            filled.fill(records);
             Ok(())
         })
     })
 }
 
-/// How many records a call fills: none, or `expected`, which are made to certify nothing.
-///
-/// # Safety
-/// `certificates` is NULL or has `n` elements.
-pub(crate) unsafe fn blank_records(
-    certificates: *mut certkv_certificate,
-    n: u64,
-    expected: usize,
-) -> Result<usize, Failure> {
-    let heads = argument::array(certificates, n, "certificates")?;
-    if heads > 0 {
-        argument::count(n, expected as u128, "certificates")?;
+/// A caller's records that a call fills: none, or as many as it has outputs. However it ends, those that it did not fill certify nothing; they are
+/// written once, as a pass over them takes as long as the rest of a call.
+pub(crate) struct Records {
+    at: *mut certkv_certificate,
+    heads: usize,
+}
+
+impl Records {
+    /// # Safety
+    /// `certificates` is NULL or has `n` elements, which nobody else touches as long as this lives.
+    pub(crate) unsafe fn new(certificates: *mut certkv_certificate, n: u64, expected: usize) -> Result<Self, Failure> {
+        let heads = argument::array(certificates, n, "certificates")?;
+        if heads > 0 {
+            argument::count(n, expected as u128, "certificates")?;
+        }
+        Ok(Self { at: certificates, heads })
     }
-    let empty = certkv_certificate::from(&Certificate::UNCERTIFIED);
-    for at in 0..heads {
-        // SAFETY: aligned, and `n` elements are there.
-        unsafe { certificates.add(at).write(empty) };
+
+    /// How many there are.
+    pub(crate) fn heads(&self) -> usize {
+        self.heads
     }
-    Ok(heads)
+
+    /// Fills them, as many as `records` are, and leaves none for later.
+    pub(crate) fn fill(mut self, records: &[Certificate]) {
+        let heads = core::mem::take(&mut self.heads);
+        for (at, record) in records.iter().take(heads).enumerate() {
+            // SAFETY: aligned, and below the number of elements that `new` was promised.
+            unsafe { self.at.add(at).write(certkv_certificate::from(record)) };
+        }
+    }
+}
+
+impl Drop for Records {
+    fn drop(&mut self) {
+        let empty = certkv_certificate::from(&Certificate::UNCERTIFIED);
+        for at in 0..self.heads {
+            // SAFETY: as in `fill`.
+            unsafe { self.at.add(at).write(empty) };
+        }
+    }
+}
+
+/// Gives records that the engine fills their number; what they say before is of an earlier call.
+pub(crate) fn sized(records: &mut Vec<Certificate>, heads: usize) {
+    if records.len() != heads {
+        records.clear();
+        records.resize(heads, Certificate::UNCERTIFIED);
+    }
 }
 
 /// # Safety
 /// `to` is aligned and has as many elements.
-pub(crate) unsafe fn put_records(to: *mut certkv_certificate, records: &[Certificate]) {
+unsafe fn put_records(to: *mut certkv_certificate, records: &[Certificate]) {
     for (at, record) in records.iter().enumerate() {
         // SAFETY: by the caller's promise.
         unsafe { to.add(at).write(certkv_certificate::from(record)) };

@@ -6,7 +6,7 @@ use crate::guard::{Failure, guard};
 use crate::status::certkv_status::{
     self, CERTKV_OUT_OF_MEMORY, CERTKV_OVERFLOW, CERTKV_RESERVED, CERTKV_SHAPE, CERTKV_UNSUPPORTED,
 };
-use crate::step::{self, Work, certkv_space, certkv_step, element, over};
+use crate::step::{self, Records, Work, certkv_space, certkv_step, element, over};
 use certkv::{Certificate, Dtype};
 use core::ffi::c_void;
 use core::{ptr, slice};
@@ -309,7 +309,8 @@ pub unsafe extern "C" fn certkv_step_attend_tensors(
             let step = step.as_mut().ok_or_else(over)?;
             let (layer, tokens) = (layer as usize, step.tokens());
             // SAFETY: the caller gives NULL or `n_certificates` elements.
-            let heads = unsafe { step::blank_records(certificates, n_certificates, tokens * geometry.q_heads)? };
+            let filled = unsafe { Records::new(certificates, n_certificates, tokens * geometry.q_heads)? };
+            let heads = filled.heads();
             let shape = [tokens, geometry.q_heads, geometry.head_dim];
             // SAFETY: the caller gives NULL or a struct of its `struct_size` bytes.
             let (q, space) = unsafe { Rows::read(queries, "queries", shape)? };
@@ -318,8 +319,7 @@ pub unsafe extern "C" fn certkv_step_attend_tensors(
             if space != other {
                 return Err(argument::invalid(format!("queries->space = {space}, out->space = {other}: must be one")));
             }
-            records.clear();
-            records.resize(heads, Certificate::UNCERTIFIED);
+            step::sized(records, heads);
             if step::on_device(space, held)? {
                 if o.dtype != CERTKV_F32 {
                     let why = format!("out->dtype = {}: CERTKV_F32 in device memory in this release", o.dtype);
@@ -331,8 +331,7 @@ pub unsafe extern "C" fn certkv_step_attend_tensors(
                 if heads > 0 {
                     step.certificates(layer, records)?;
                 }
-                // SAFETY: `blank_records` found them to be there.
-                unsafe { step::put_records(certificates, records) };
+                filled.fill(records);
                 return Ok(());
             }
             let bytes = |rows: &Rows| (rows.data.cast_const().cast::<u8>(), rows.bytes(), rows.name);
@@ -347,8 +346,7 @@ pub unsafe extern "C" fn certkv_step_attend_tensors(
             o.round(outputs, records)?;
             // SAFETY: `out` has this extent, by the caller's promise, and everything was read.
             unsafe { o.scatter(tokens, outputs) };
-            // SAFETY: as above.
-            unsafe { step::put_records(certificates, records) };
+            filled.fill(records);
             Ok(())
         })
     })
