@@ -4,6 +4,7 @@ use crate::config::{self, certkv_config};
 use crate::engine::Engine;
 use crate::guard::{Failure, Poison, guard};
 use crate::handle::Registry;
+use crate::kept::Spare;
 use crate::log::{self, CERTKV_LOG_INFO};
 use crate::status::certkv_status;
 use certkv::{MoveEvents, PrefixEvents};
@@ -24,6 +25,8 @@ pub(crate) struct Held {
     pub(crate) events: Option<PrefixEvents>,
     pub(crate) moves: Option<MoveEvents>,
     pub(crate) poison: Poison,
+    /// What steps work in.
+    pub(crate) spare: Spare,
 }
 
 impl Held {
@@ -39,7 +42,7 @@ impl Held {
             let bytes = format!("packed={packed} scratch={scratch} tables={tables} host={host} bytes");
             format!("cache created {at}: {} layers, {heads}: {bytes}", g.layers)
         });
-        Ok(Self { engine, events, moves, poison: Poison::default() })
+        Ok(Self { engine, events, moves, poison: Poison::default(), spare: Spare::default() })
     }
 }
 

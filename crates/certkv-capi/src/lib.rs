@@ -22,6 +22,7 @@ mod error;
 mod events;
 mod guard;
 mod handle;
+mod kept;
 mod level;
 mod log;
 mod metrics;

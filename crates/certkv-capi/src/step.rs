@@ -5,13 +5,12 @@ use crate::certificate::certkv_certificate;
 use crate::config::{self, CERTKV_BF16, CERTKV_F16, CERTKV_F32, certkv_dtype, certkv_policy};
 use crate::guard::{Failure, Poison, guard};
 use crate::handle::Registry;
+use crate::kept::Kept;
 use crate::owned::OwnedStep;
-use crate::rows::Rows;
 use crate::sequence::{self, certkv_sequence};
 use crate::status::certkv_status::{
     self, CERTKV_BUSY_STEP, CERTKV_INVALID_ARGUMENT, CERTKV_INVALID_HANDLE, CERTKV_LENGTH, CERTKV_UNSUPPORTED,
 };
-use crate::tensor::Buffers;
 use certkv::gpu::Element;
 use certkv::{Certificate, Chunk, Policy};
 use core::mem::offset_of;
@@ -51,10 +50,14 @@ pub(crate) struct Stepping {
 pub(crate) struct Work {
     /// `None` once the step is over.
     pub(crate) step: Option<OwnedStep>,
-    /// Records of an attend call in the engine's layout, kept between calls.
-    pub(crate) certificates: Vec<Certificate>,
-    rows: Rows,
-    pub(crate) tensors: Buffers,
+    /// Kept between calls, and given to the next step.
+    pub(crate) kept: Kept,
+}
+
+impl Drop for Stepping {
+    fn drop(&mut self) {
+        self.cache.spare.give(core::mem::take(&mut self.work.get_mut().kept));
+    }
 }
 
 static STEPS: Registry<Stepping> = Registry::new(0x57, "step");
@@ -214,12 +217,7 @@ unsafe fn begin(
         chunks.push(Chunk { sequence: sequence::id(chunk.sequence), tokens: chunk.tokens as usize });
     }
     let held = cache::with(cache, |held| {
-        let work = Work {
-            step: Some(OwnedStep::begin(Arc::clone(held), &chunks, policy)?),
-            certificates: Vec::new(),
-            rows: Rows::default(),
-            tensors: Buffers::default(),
-        };
+        let work = Work { step: Some(OwnedStep::begin(Arc::clone(held), &chunks, policy)?), kept: held.spare.take() };
         Ok(Stepping { cache: Arc::clone(held), poison: Poison::default(), work: Mutex::new(work) })
     })?;
     // SAFETY: as above.
@@ -253,7 +251,7 @@ pub unsafe extern "C" fn certkv_step_append(
         with_step(step, |held, work| {
             let device = on_device(space, held)?;
             let geometry = *held.cache.engine.geometry();
-            let Work { step, rows, .. } = work;
+            let Work { step, kept: Kept { rows, .. } } = work;
             let step = step.as_mut().ok_or_else(over)?;
             let expected = step.tokens() as u128 * geometry.kv_width() as u128;
             argument::count(elements, expected, "keys and values")?;
@@ -314,7 +312,7 @@ pub unsafe extern "C" fn certkv_step_attend(
     guard(|| {
         with_step(step, |held, work| {
             let geometry = *held.cache.engine.geometry();
-            let Work { step, certificates: records, .. } = work;
+            let Work { step, kept: Kept { certificates: records, .. } } = work;
             let step = step.as_mut().ok_or_else(over)?;
             let tokens = step.tokens() as u128;
             // SAFETY: the caller gives NULL or `n_certificates` elements.
@@ -448,7 +446,7 @@ pub unsafe extern "C" fn certkv_step_certificates(
 ) -> certkv_status {
     guard(|| {
         with_step(step, |held, work| {
-            let Work { step, certificates: records, .. } = work;
+            let Work { step, kept: Kept { certificates: records, .. } } = work;
             let step = step.as_mut().ok_or_else(over)?;
             held.cache.engine.on_gpu()?;
             let heads = argument::array(certificates, n_certificates, "certificates")?;

@@ -3,6 +3,7 @@ use crate::argument;
 use crate::certificate::certkv_certificate;
 use crate::config::{CERTKV_BF16, CERTKV_F16, CERTKV_F32, certkv_dtype};
 use crate::guard::{Failure, guard};
+use crate::kept::Kept;
 use crate::status::certkv_status::{
     self, CERTKV_OUT_OF_MEMORY, CERTKV_OVERFLOW, CERTKV_RESERVED, CERTKV_SHAPE, CERTKV_UNSUPPORTED,
 };
@@ -41,6 +42,15 @@ pub(crate) struct Buffers {
     narrow: [Vec<u16>; 2],
 }
 
+impl Buffers {
+    /// Of memory that they have.
+    pub(crate) fn bytes(&self) -> usize {
+        let wide: usize = self.wide.iter().map(Vec::capacity).sum();
+        let narrow: usize = self.narrow.iter().map(Vec::capacity).sum();
+        4 * wide + 2 * narrow
+    }
+}
+
 /// A tensor that was checked.
 #[derive(Clone, Copy)]
 struct Rows {
@@ -56,11 +66,13 @@ struct Rows {
 }
 
 impl Rows {
+    /// A caller's tensor, by its name and that of its `data`: no text is made unless it is refused.
+    ///
     /// # Safety
     /// `given` is NULL or a struct of its `struct_size` bytes.
     unsafe fn read(
         given: *const certkv_tensor,
-        name: &'static str,
+        [name, label]: [&'static str; 2],
         [tokens, heads, dim]: [usize; 3],
     ) -> Result<(Self, certkv_space), Failure> {
         // SAFETY: by the caller's promise; integers and a pointer, for which zero bits are a value.
@@ -88,11 +100,10 @@ impl Rows {
         }
         let extent = of_tokens + of_heads + dim as u128;
         let extent = u64::try_from(extent).unwrap_or(u64::MAX);
-        let label = format!("{name}->data");
         let extent = if bytes == 4 {
-            argument::array(given.data.cast::<f32>(), extent, &label)?
+            argument::array(given.data.cast::<f32>(), extent, label)?
         } else {
-            argument::array(given.data.cast::<u16>(), extent, &label)?
+            argument::array(given.data.cast::<u16>(), extent, label)?
         };
         let strides = [token as usize, head as usize];
         Ok((Self { name, dtype: given.dtype, data: given.data, strides, dim, heads, extent }, given.space))
@@ -245,14 +256,14 @@ pub unsafe extern "C" fn certkv_step_append_tensors(
     guard(|| {
         step::with_step(step, |held, work| {
             let geometry = *held.cache.engine.geometry();
-            let Work { step, tensors, .. } = work;
+            let Work { step, kept: Kept { tensors, .. } } = work;
             let step = step.as_mut().ok_or_else(over)?;
             let (layer, tokens) = (layer as usize, step.tokens());
             let shape = [tokens, geometry.kv_heads, geometry.head_dim];
             // SAFETY: the caller gives NULL or a struct of its `struct_size` bytes.
-            let (k, space) = unsafe { Rows::read(keys, "keys", shape)? };
+            let (k, space) = unsafe { Rows::read(keys, ["keys", "keys->data"], shape)? };
             // SAFETY: as above.
-            let (v, other) = unsafe { Rows::read(values, "values", shape)? };
+            let (v, other) = unsafe { Rows::read(values, ["values", "values->data"], shape)? };
             if space != other {
                 return Err(argument::invalid(format!("keys->space = {space}, values->space = {other}: must be one")));
             }
@@ -305,7 +316,7 @@ pub unsafe extern "C" fn certkv_step_attend_tensors(
     guard(|| {
         step::with_step(step, |held, work| {
             let geometry = *held.cache.engine.geometry();
-            let Work { step, certificates: records, tensors, .. } = work;
+            let Work { step, kept: Kept { certificates: records, tensors, .. } } = work;
             let step = step.as_mut().ok_or_else(over)?;
             let (layer, tokens) = (layer as usize, step.tokens());
             // SAFETY: the caller gives NULL or `n_certificates` elements.
@@ -313,9 +324,9 @@ pub unsafe extern "C" fn certkv_step_attend_tensors(
             let heads = filled.heads();
             let shape = [tokens, geometry.q_heads, geometry.head_dim];
             // SAFETY: the caller gives NULL or a struct of its `struct_size` bytes.
-            let (q, space) = unsafe { Rows::read(queries, "queries", shape)? };
+            let (q, space) = unsafe { Rows::read(queries, ["queries", "queries->data"], shape)? };
             // SAFETY: as above.
-            let (o, other) = unsafe { Rows::read(out, "out", shape)? };
+            let (o, other) = unsafe { Rows::read(out, ["out", "out->data"], shape)? };
             if space != other {
                 return Err(argument::invalid(format!("queries->space = {space}, out->space = {other}: must be one")));
             }
@@ -370,7 +381,7 @@ mod tests {
         let read = |token, head| {
             let given = tensor(data, CERTKV_F16, token, head);
             // SAFETY: a whole struct.
-            unsafe { Rows::read(&given, "keys", [3, 2, 64]) }
+            unsafe { Rows::read(&given, ["keys", "keys->data"], [3, 2, 64]) }
                 .map(|(rows, _)| (rows.at(2, 1), rows.extent, rows.is_dense(3)))
         };
         assert_eq!(read(0, 0).unwrap(), (320, 384, true));
@@ -392,7 +403,7 @@ mod tests {
         let mut target = [0u16; 64];
         let given = tensor(target.as_mut_ptr().cast(), CERTKV_BF16, 0, 0);
         // SAFETY: a whole struct.
-        let (rows, _) = unsafe { Rows::read(&given, "out", [1, 1, 64]) }.unwrap();
+        let (rows, _) = unsafe { Rows::read(&given, ["out", "out->data"], [1, 1, 64]) }.unwrap();
         let mut out: Vec<f32> = (0..64).map(|i| 1.0 + i as f32 * 0.001).collect();
         let exact = out.clone();
         let mut record = [Certificate { e_arith: 0.5, ..Certificate::UNCERTIFIED }];
