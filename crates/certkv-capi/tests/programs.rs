@@ -94,7 +94,7 @@ fn the_gpu_examples_decode_or_say_why_not() {
 }
 
 /// One program per object, and how many checks it makes at least.
-const HOSTILE: [(&str, u32); 16] = [
+const HOSTILE: [(&str, u32); 17] = [
     ("misuse", 330),
     ("swap", 60),
     ("save", 80),
@@ -111,6 +111,7 @@ const HOSTILE: [(&str, u32); 16] = [
     ("moves", 90),
     ("levels", 300),
     ("scales", 800),
+    ("threads", 80),
 ];
 
 /// A hundred thousand random calls under sanitizers; `CERTKV_FUZZ_CALLS` and `CERTKV_FUZZ_SEED` say otherwise. Allocations of the library are
