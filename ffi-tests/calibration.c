@@ -212,7 +212,7 @@ int main(int count, char **given)
     memset(model, 7, sizeof model);
     memset(other_model, 8, sizeof other_model);
     snprintf(path, sizeof path, "%s/calibration", given[1]);
-    TRUE(calibration_file(path));
+    TRUE(sealed_file(path, calibration_bytes));
     size = calibration_bytes(whole);
     arguments();
     damage();

@@ -39,7 +39,7 @@ int main(int count, char **given)
         return 2;
     }
     const std::string path = std::string(given[1]) + "/calibration";
-    TRUE(calibration_file(path.c_str()));
+    TRUE(sealed_file(path.c_str(), calibration_bytes));
     std::vector<std::uint8_t> bytes = contents(path);
     TRUE(bytes.size() > 1000);
     certkv::Calibration calibration = *certkv::Calibration::open(path.c_str(), digest(7));

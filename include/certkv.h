@@ -236,6 +236,10 @@ enum certkv_status
    */
   CERTKV_LENGTH = -16,
   /**
+   * A block that cannot have a level: there is no such block or level, or no codes of it at that level.
+   */
+  CERTKV_LEVEL = -17,
+  /**
    * The sequence is part of a step that is not over, or named twice in one step.
    */
   CERTKV_BUSY_SEQUENCE = -100,
@@ -312,7 +316,7 @@ enum certkv_status
    */
   CERTKV_FILE = -500,
   /**
-   * A file is no saved sequence or calibration, or one of another version, model, geometry or format.
+   * A file is no saved sequence, calibration or scales, or one of another version, model, geometry or format.
    */
   CERTKV_FILE_REFUSED = -501,
   /**
@@ -368,6 +372,12 @@ typedef struct certkv_capture certkv_capture;
  * Certificates of the last steps of a cache on a GPU, in memory of the host. Opaque.
  */
 typedef struct certkv_ring certkv_ring;
+
+/**
+ * What `certkv calibrate --scales` found: sides with one scale per block (p8, e4m3g64) take theirs from it (`config->scales`). Opaque, and never
+ * changed: any number of caches may be made with one.
+ */
+typedef struct certkv_scales certkv_scales;
 
 /**
  * A step in progress. Opaque.
@@ -637,6 +647,155 @@ typedef struct certkv_calibration_info {
 } certkv_calibration_info;
 
 /**
+ * A sequence of one cache: its slot in the low half, the slot's generation in the high half. Valid until it is
+ * released; later sequences have other numbers. Never 0.
+ */
+typedef uint64_t certkv_sequence;
+
+/**
+ * SmartKV over `config->levels`, with blocks for items: what was attended to lately has a wide level, within a budget of bytes. Fill it with
+ * certkv_control_init, then set `bytes_per_token`. Every field is taken as it is: 0 is no default.
+ */
+typedef struct certkv_control {
+  /**
+   * sizeof(certkv_control) of the caller's header.
+   */
+  uint32_t struct_size;
+  /**
+   * A block may change once its rank has been away from where it was for so many looks at it.
+   */
+  uint32_t checks;
+  /**
+   * Bytes that a token of a full block may take in one layer on average, all KV heads together: codes, scales, summaries and seals.
+   */
+  double bytes_per_token;
+  /**
+   * By how many percentile points a rank is away; finite, not negative.
+   */
+  double points;
+  /**
+   * Share of a rank that stays from look to look; at least 0, below 1.
+   */
+  double keep_rank;
+  /**
+   * Exponent of a width's worth; finite, not negative.
+   */
+  double alpha;
+  /**
+   * Divergence of scores from those of the last decision that brings the next one forward; finite, not negative.
+   */
+  double drift;
+  /**
+   * The same in percent of blocks whose rank moved by `points`.
+   */
+  double drift_moved;
+  /**
+   * Share of a block's importance that stays from step to step; at least 0, below 1.
+   */
+  double keep;
+  /**
+   * The same of a query head's concentration.
+   */
+  double keep_head;
+  /**
+   * Share of importance in a score, 0 to 1; the rest is the last step's attention.
+   */
+  double mix;
+  /**
+   * Steps in which a score falls to 1/e as its block ages; positive, may be infinite.
+   */
+  double life;
+  /**
+   * So many first blocks have the first level, always.
+   */
+  uint64_t protected_first;
+  /**
+   * And so many last ones.
+   */
+  uint64_t protected_last;
+  /**
+   * Steps between decisions of the first layers, 1 to 2^31; at least 32 are waited for.
+   */
+  uint64_t interval;
+  /**
+   * Steps between looks at the drift, 1 to 2^31.
+   */
+  uint64_t drift_every;
+} certkv_control;
+
+/**
+ * What certkv_sequence_control did, over all layers.
+ */
+typedef struct certkv_controlled {
+  /**
+   * sizeof(certkv_controlled), set by the caller; nothing is written beyond it.
+   */
+  uint32_t struct_size;
+  /**
+   * 0.
+   */
+  uint32_t reserved;
+  /**
+   * Layers whose levels were decided anew.
+   */
+  uint64_t decided;
+  /**
+   * Of these, layers of which not even the lowest levels fit the budget: nothing was asked for there.
+   */
+  uint64_t below_floor;
+  /**
+   * Blocks that have another level now.
+   */
+  uint64_t changed;
+  /**
+   * Blocks that keep their level although another was decided: no page at that level, or no codes.
+   */
+  uint64_t refused;
+  /**
+   * The same because the device failed.
+   */
+  uint64_t failed;
+} certkv_controlled;
+
+/**
+ * What scales say of themselves.
+ */
+typedef struct certkv_scales_info {
+  /**
+   * sizeof(certkv_scales_info), set by the caller; nothing is written beyond it.
+   */
+  uint32_t struct_size;
+  /**
+   * Layers of the model that they are of; with the next two what the geometry of a cache has to be.
+   */
+  uint32_t layers;
+  /**
+   * Key/value heads of a layer.
+   */
+  uint32_t kv_heads;
+  /**
+   * Channels of a head.
+   */
+  uint32_t head_dim;
+  /**
+   * So many elements in a hundred are within them; 100 for all that were seen.
+   */
+  double percentile;
+  /**
+   * Tokens of the text that was run.
+   */
+  uint64_t tokens;
+  /**
+   * Digest of the model: its configuration and weights.
+   */
+  uint8_t model[32];
+  /**
+   * Digest of the text.
+   */
+  uint8_t text[32];
+} certkv_scales_info;
+
+/**
  * Element type. A plain integer, so that any value may be passed; those without a name are refused.
  */
 typedef int32_t certkv_dtype;
@@ -704,6 +863,20 @@ typedef struct certkv_allocator {
    */
   void (*free)(void *context, void *memory, uint64_t bytes, uint64_t alignment);
 } certkv_allocator;
+
+/**
+ * A format that full blocks can have, with pages of its own.
+ */
+typedef struct certkv_level {
+  /**
+   * As "t8-v8g64-b16": both sides coded, without a calibration. At most 63 characters.
+   */
+  const char *format;
+  /**
+   * Tokens, in each layer, that it has pages for, 1 to 2^31. What one level does not use is no other level's.
+   */
+  uint64_t tokens;
+} certkv_level;
 
 /**
  * Configuration of a cache. Fill it with certkv_config_init, then set the geometry and `max_tokens`; 0 in any other
@@ -888,17 +1061,35 @@ typedef struct certkv_config {
    */
   const struct certkv_calibration *calibration;
   /**
-   * On the host: events of blocks that move that stay readable, the latest so many, at most 2^24; 0 for none, which costs nothing. See
+   * Events of blocks that move that stay readable, the latest so many, at most 2^24; 0 for none, which costs nothing. See
    * certkv_cache_moves.
    */
   uint64_t move_events;
+  /**
+   * On the host: `n_levels` formats that full blocks can have, each with fewer bytes than the one before it, all of one block size. Every block becomes
+   * full at the first, which is `format` (NULL, or the same), and can change between steps: see certkv_sequence_change_level. Not beside windows,
+   * prefixes, `swap_tokens`, `spill_store` and `scales`; such sequences are not saved. Borrowed during the call.
+   */
+  const struct certkv_level *levels;
+  /**
+   * On the host: who decides on levels when certkv_sequence_control is called; NULL for nobody. Borrowed during the call.
+   */
+  const struct certkv_control *control;
+  /**
+   * On the host: fixed scales for sides with one scale per block (p8, e4m3g64), of this geometry; NULL for the scales of each block. What a block has
+   * beyond them saturates, is counted (`saturated` of certkv_snapshot), and is in its bound. The cache keeps what it needs: the handle may be
+   * destroyed.
+   */
+  const struct certkv_scales *scales;
+  /**
+   * Elements of `levels`: 0 for none, or 2 to 8.
+   */
+  uint32_t n_levels;
+  /**
+   * 0.
+   */
+  uint32_t reserved_more;
 } certkv_config;
-
-/**
- * A sequence of one cache: its slot in the low half, the slot's generation in the high half. Valid until it is
- * released; later sequences have other numbers. Never 0.
- */
-typedef uint64_t certkv_sequence;
 
 /**
  * Whose sequences files hold. Set all of it to 0 bytes, then `struct_size` and what there is to say. Borrowed during a call.
@@ -1833,6 +2024,14 @@ typedef struct certkv_snapshot {
    * Nanoseconds of these.
    */
   uint64_t wait_nanoseconds;
+  /**
+   * Blocks coded anew at another level, each with the bytes of its page in one layer; 0 without `config->levels`.
+   */
+  struct certkv_moves recodes;
+  /**
+   * Elements that a fixed scale could not reach, each where it was coded; 0 without `config->scales`.
+   */
+  uint64_t saturated;
 } certkv_snapshot;
 
 /**
@@ -2331,6 +2530,114 @@ certkv_status certkv_calibration_describe(const struct certkv_calibration *calib
 certkv_status certkv_calibration_destroy(struct certkv_calibration *calibration);
 
 /**
+ * Which of `config->levels` full block number `block` of a sequence has in `layer`; `*level` is filled, with 0 where the cache has no levels.
+ *
+ * Threads: any, at any time.
+ * Stream: none.
+ * Capture: safe.
+ * Errors: NULL_POINTER, MISALIGNED, INVALID_HANDLE, UNKNOWN_SEQUENCE, BUSY_SEQUENCE, LAYER, LEVEL (the block is not full), UNSUPPORTED (a cache on a
+ * GPU), POISONED. `*level` is unchanged then.
+ */
+certkv_status certkv_sequence_level(const struct certkv_cache *cache,
+                                    certkv_sequence sequence,
+                                    uint32_t layer,
+                                    uint64_t block,
+                                    uint32_t *level);
+
+/**
+ * Codes full block number `block` of a sequence anew in one layer, from its originals, at another of `config->levels`: the next step reads it so.
+ * Sequences that share the block keep it as it was. Costs reading the block's originals and coding them.
+ *
+ * Threads: any, at any time; waits for other calls that move blocks.
+ * Stream: none.
+ * Capture: safe.
+ * Errors: NULL_POINTER, INVALID_HANDLE, UNKNOWN_SEQUENCE, BUSY_SEQUENCE, LAYER, LEVEL (no such level, a block that is not full, or one that no scales
+ * hold), CAPACITY (of that level's pages), UNSUPPORTED (a cache on a GPU), OUT_OF_MEMORY, DEVICE, POISONED. Nothing changed: the block has the level that it had.
+ */
+certkv_status certkv_sequence_change_level(struct certkv_cache *cache,
+                                           certkv_sequence sequence,
+                                           uint32_t layer,
+                                           uint64_t block,
+                                           uint32_t level);
+
+/**
+ * Fills `control` with the parameters of the source, and no budget: `bytes_per_token` is 0, which certkv_cache_create refuses. `struct_size` is the
+ * caller's sizeof(certkv_control); nothing is written beyond it.
+ *
+ * Threads: any, at any time.
+ * Stream: none.
+ * Capture: safe.
+ * Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE; `control` is unchanged then.
+ */
+certkv_status certkv_control_init(struct certkv_control *control,
+                                  uint32_t struct_size);
+
+/**
+ * Lets `config->control` look at what the last step said of each block of a sequence, and change levels where it decides to. To be called between
+ * steps, after each of them or fewer: steps in between are not seen. Fills `controlled`, whose `struct_size` must be set; it may be NULL. Without
+ * `config->control` nothing happens, and every count is 0. A block that cannot have the level that was decided keeps its own, and is counted.
+ *
+ * Threads: any, at any time; waits for other calls that move blocks.
+ * Stream: none.
+ * Capture: safe.
+ * Errors: NULL_POINTER (`cache`), MISALIGNED, STRUCT_SIZE, INVALID_HANDLE, UNKNOWN_SEQUENCE, BUSY_SEQUENCE (a step holds it), UNSUPPORTED (a cache on a
+ * GPU), OUT_OF_MEMORY, POISONED. Nothing changed.
+ */
+certkv_status certkv_sequence_control(struct certkv_cache *cache,
+                                      certkv_sequence sequence,
+                                      struct certkv_controlled *controlled);
+
+/**
+ * Reads fixed scales from a file of `certkv calibrate --scales`. `path` is UTF-8, ends with a 0 byte and has at most 4095 others. `model`: 32 bytes,
+ * the digest of the model whose keys and values these will be, which the file has to name; NULL for that of any model. Both are borrowed during the
+ * call. `*scales` is filled; the caller ends it with certkv_scales_destroy.
+ *
+ * Threads: any, at any time.
+ * Stream: none.
+ * Capture: safe.
+ * Errors: NULL_POINTER, MISALIGNED, INVALID_ARGUMENT (`path`), FILE (it could not be read), FILE_REFUSED (it holds no scales, or those of another
+ * version or model), FILE_DAMAGED (it is cut, longer, or not what was written). `*scales` is NULL if it can be written.
+ */
+certkv_status certkv_scales_open(const char *path,
+                                 const uint8_t *model,
+                                 struct certkv_scales **scales);
+
+/**
+ * As certkv_scales_open from the `n_bytes` bytes of such a file, borrowed during the call.
+ *
+ * Threads: any, at any time.
+ * Stream: none.
+ * Capture: safe.
+ * Errors: NULL_POINTER, MISALIGNED, INVALID_ARGUMENT (`bytes` beyond memory), FILE_REFUSED (no scales, or those of another version or model),
+ * FILE_DAMAGED (cut, longer, or not what was written). `*scales` is NULL if it can be written.
+ */
+certkv_status certkv_scales_read(const void *bytes,
+                                 uint64_t n_bytes,
+                                 const uint8_t *model,
+                                 struct certkv_scales **scales);
+
+/**
+ * Fills `*info`, whose `struct_size` must be set, with what scales say of themselves.
+ *
+ * Threads: any, at any time.
+ * Stream: none.
+ * Capture: safe.
+ * Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE, INVALID_HANDLE; `*info` is unchanged then.
+ */
+certkv_status certkv_scales_describe(const struct certkv_scales *scales,
+                                     struct certkv_scales_info *info);
+
+/**
+ * Ends a handle. NULL is allowed. Caches that were made with it keep what they need.
+ *
+ * Threads: any, at any time.
+ * Stream: none.
+ * Capture: safe.
+ * Errors: INVALID_HANDLE, for one that is destroyed already; nothing happened then.
+ */
+certkv_status certkv_scales_destroy(struct certkv_scales *scales);
+
+/**
  * Fills `config` with the defaults. `struct_size` is the caller's sizeof(certkv_config); nothing is written beyond it.
  *
  * Threads: any, at any time.
@@ -2349,8 +2656,8 @@ certkv_status certkv_config_init(struct certkv_config *config,
  * Threads: any, at any time.
  * Stream: none.
  * Capture: not allowed.
- * Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE, RESERVED, INVALID_ARGUMENT, INVALID_HANDLE (of `config->spill_store` or
- * `config->calibration`), UNSUPPORTED, FORMAT, FILE_REFUSED (a calibration of another geometry), POLICY, BUDGET, OUT_OF_MEMORY, DEVICE (also: no driver, no such GPU, no kernels for it). Nothing is held then, and `*cache` is NULL if it can be written.
+ * Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE, RESERVED, INVALID_ARGUMENT, INVALID_HANDLE (of `config->spill_store`,
+ * `config->calibration` or `config->scales`), UNSUPPORTED, FORMAT, FILE_REFUSED (a calibration or scales of another geometry), POLICY, BUDGET, OUT_OF_MEMORY, DEVICE (also: no driver, no such GPU, no kernels for it). Nothing is held then, and `*cache` is NULL if it can be written.
  */
 certkv_status certkv_cache_create(const struct certkv_config *config,
                                   struct certkv_cache **cache);
@@ -2881,7 +3188,7 @@ certkv_status certkv_step_append_tensors(struct certkv_step *step,
 /**
  * As certkv_step_attend from and to tensors of `q_heads` heads, each of its own type and strides; they may overlap: everything is read before
  * anything is written. The bound of a certificate is that of what is written: rounding to 16 bits counts under `e_arith`. Both are in one place; in
- * device memory both are CERTKV_F32 without strides.
+ * device memory `out` is CERTKV_F32 and both are without strides (0, or what 0 stands for).
  *
  * Threads: one at a time per step.
  * Stream: host memory none; device memory the cache's own, see certkv_step_after_stream.
@@ -2899,13 +3206,14 @@ certkv_status certkv_step_attend_tensors(struct certkv_step *step,
 /**
  * Tolerances of the attend calls that follow in this step, in place of that of its policy: one for all query heads, or `q_heads`, one for each of a
  * layer; with 0 `n_tolerances` (and `tolerances` NULL, if wanted) that of the policy again. `tolerances` is borrowed during the call. `tol` of each
- * certificate says what its output was held to.
+ * certificate says what its output was held to. On a GPU there is one for all heads, rounded down to single precision, and a step with one of its
+ * own is neither recorded nor replayed: certkv_step_attend says CERTKV_ORDER on a stream that records, certkv_step_replayed CERTKV_POLICY.
  *
  * Threads: one at a time per step.
- * Stream: none.
+ * Stream: none; work that was enqueued before keeps its tolerance.
  * Capture: not allowed.
  * Errors: NULL_POINTER, MISALIGNED, INVALID_ARGUMENT (an array beyond memory), INVALID_HANDLE, BUSY_STEP, SHAPE (neither 0 nor 1 nor `q_heads`), POLICY
- * (one out of range, or a step of another policy than the certified one), UNSUPPORTED (a cache on a GPU), POISONED. Nothing changed.
+ * (one out of range, or a step of another policy than the certified one), UNSUPPORTED (one for each head on a GPU), POISONED. Nothing changed.
  */
 certkv_status certkv_step_set_tolerances(struct certkv_step *step,
                                          const struct certkv_tolerance *tolerances,
@@ -3082,7 +3390,7 @@ certkv_status certkv_config_plan_requests(const struct certkv_config *config,
  * Threads: any, at any time.
  * Stream: none.
  * Capture: not allowed.
- * Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE, RESERVED, INVALID_ARGUMENT, INVALID_HANDLE (of `config->spill_store`), UNSUPPORTED, FORMAT, POLICY,
+ * Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE, RESERVED, INVALID_ARGUMENT, INVALID_HANDLE (of a handle in `config`), UNSUPPORTED, FORMAT, FILE_REFUSED, POLICY,
  * DEVICE (no such GPU, or one without kernels). `plan` is unchanged.
  */
 certkv_status certkv_config_plan(const struct certkv_config *config,

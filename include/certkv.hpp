@@ -12,7 +12,7 @@
 // handle is ever given out twice, but what it held has ended with the cache.
 // Cost. Nothing is allocated here. Optimised, a call that succeeds costs a test of its status; the text of an error is copied when there is
 // one.
-// Threads. No state is kept here. What is const may be called from any thread at any time: all of Cache, Sequence, Store, Calibration, Ring and Capture
+// Threads. No state is kept here. What is const may be called from any thread at any time: all of Cache, Sequence, Store, Calibration, Scales, Ring and Capture
 // but moving and ending them. A Step is for one thread at a time.
 
 #ifndef CERTKV_HPP
@@ -334,6 +334,16 @@ struct Config : certkv_config {
     }
 };
 
+// certkv_control with its defaults set (certkv_control_init), and a budget: Config::control, which borrows it.
+struct Control : certkv_control {
+    explicit Control(double budget) noexcept : certkv_control(detail::sized<certkv_control>())
+    {
+        // It refuses only a size that this is not.
+        static_cast<void>(certkv_control_init(this, struct_size));
+        bytes_per_token = budget;
+    }
+};
+
 // A policy for the steps that are begun with it: certkv_step_options.
 struct StepOptions : certkv_step_options {
     explicit StepOptions(certkv_policy wanted = CERTKV_POLICY_CERTIFIED, double relative_tolerance = 0) noexcept
@@ -593,6 +603,50 @@ private:
     }
 };
 
+// Fixed scales of a model's keys and values, for formats with one scale per block: Config::scales. Caches keep what they need of it.
+class [[nodiscard]] Scales : public detail::Handle<certkv_scales, certkv_scales_destroy> {
+public:
+    using Handle::Handle;
+
+    // certkv_scales_open, at a path in UTF-8 that ends with a 0 byte; of whatever model.
+    [[nodiscard]] static Result<Scales> open(const char *path) noexcept { return opened(path, nullptr); }
+    // The same for the model with this digest, and no other.
+    [[nodiscard]] static Result<Scales> open(const char *path, const std::array<std::uint8_t, 32> &model) noexcept
+    {
+        return opened(path, model.data());
+    }
+    // certkv_scales_read, from the bytes of such a file.
+    [[nodiscard]] static Result<Scales> read(span<const std::uint8_t> bytes) noexcept { return had(bytes, nullptr); }
+    [[nodiscard]] static Result<Scales> read(span<const std::uint8_t> bytes, const std::array<std::uint8_t, 32> &model) noexcept
+    {
+        return had(bytes, model.data());
+    }
+    // certkv_scales_describe.
+    [[nodiscard]] Result<certkv_scales_info> describe() const noexcept
+    {
+        certkv_scales_info info = detail::sized<certkv_scales_info>();
+        return detail::done(certkv_scales_describe(get(), &info), info);
+    }
+    // certkv_scales_destroy.
+    [[nodiscard]] Result<void> close() noexcept { return ended(); }
+
+private:
+    static Result<Scales> opened(const char *path, const std::uint8_t *model) noexcept
+    {
+        certkv_scales *made = nullptr;
+        const certkv_status status = certkv_scales_open(path, model, &made);
+        Scales owned(made);
+        return detail::done(status, owned);
+    }
+    static Result<Scales> had(span<const std::uint8_t> bytes, const std::uint8_t *model) noexcept
+    {
+        certkv_scales *made = nullptr;
+        const certkv_status status = certkv_scales_read(bytes.data(), bytes.size(), model, &made);
+        Scales owned(made);
+        return detail::done(status, owned);
+    }
+};
+
 // Units of a prompt that a cache lacks, and how many of them a store has, from the first on.
 struct Missing {
     std::uint64_t missing;
@@ -688,6 +742,23 @@ public:
         const certkv_status status = certkv_sequence_is_swapped_out(cache_, id_, &out);
         bool is = out != 0;
         return detail::done(status, is);
+    }
+    // certkv_sequence_level.
+    [[nodiscard]] Result<std::uint32_t> level(std::uint32_t layer, std::uint64_t block) const noexcept
+    {
+        std::uint32_t found = 0;
+        return detail::done(certkv_sequence_level(cache_, id_, layer, block, &found), found);
+    }
+    // certkv_sequence_change_level.
+    [[nodiscard]] Result<void> change_level(std::uint32_t layer, std::uint64_t block, std::uint32_t level) const noexcept
+    {
+        return detail::done(certkv_sequence_change_level(cache_, id_, layer, block, level));
+    }
+    // certkv_sequence_control: what Config::control did.
+    [[nodiscard]] Result<certkv_controlled> control() const noexcept
+    {
+        certkv_controlled controlled = detail::sized<certkv_controlled>();
+        return detail::done(certkv_sequence_control(cache_, id_, &controlled), controlled);
     }
     // certkv_sequence_save, to a path in UTF-8 that ends with a 0 byte; the bytes written.
     [[nodiscard]] Result<std::uint64_t> save(const certkv_save_scope &scope, const char *path) const noexcept

@@ -15,7 +15,7 @@
 #define PLANT 0
 #endif
 
-enum { CACHES = 3, SEQUENCES = 6, STEPS = 3, STORES = 3, CALIBRATIONS = 2, MOST = 200 };
+enum { CACHES = 3, SEQUENCES = 6, STEPS = 3, STORES = 3, CALIBRATIONS = 2, SCALES = 2, MOST = 200 };
 
 static uint64_t state, calls, seen[1024];
 static certkv_cache *caches[CACHES];
@@ -23,9 +23,10 @@ static certkv_sequence sequences[SEQUENCES];
 static certkv_step *steps[STEPS];
 static certkv_store *stores[STORES];
 static certkv_calibration *calibrations[CALIBRATIONS];
+static certkv_scales *scales[SCALES];
 static certkv_ring *ring[1];
 static certkv_capture *capture[1];
-static char folder[4096], path[4200], calibration_path[4200];
+static char folder[4096], path[4200], calibration_path[4200], scales_path[4200];
 static float wide[MOST * Q], other[MOST * Q], out[MOST * Q];
 static certkv_certificate certificates[MOST * Q_HEADS];
 static uint32_t prompt[4 * MOST];
@@ -219,6 +220,8 @@ static void create(void)
 {
     certkv_config config;
     certkv_allocator allocator;
+    certkv_level levels[3];
+    certkv_control control;
     uint64_t at = below(CACHES);
     static uint8_t secret[32];
     memset(&allocator, 0, sizeof allocator);
@@ -233,6 +236,10 @@ static void create(void)
     config.max_sequences = 4;
     config.format = rarely(3) ? "ctq4-v4g32-b16" : rarely(2) ? "tq4-tq4-b16" : "k8-v4g32-b16";
     config.calibration = config.format[0] == 'c' ? HANDLE(certkv_calibration, calibrations) : NULL;
+    if (rarely(4)) {
+        config.format = "p8-e4m3-b16";
+        config.scales = rarely(3) ? NULL : HANDLE(certkv_scales, scales);
+    }
     config.swap_tokens = rarely(2) ? 64 : 0;
     config.prefix_units = rarely(2) ? 4 : 0;
     config.prefix_events = config.prefix_units && rarely(2) ? 5 : 0;
@@ -245,6 +252,40 @@ static void create(void)
         config.spill_store = STORE;
         config.spill_host_tokens = 48;
         config.spill_deadline_ms = 50;
+    }
+    if (rarely(3)) {
+        /* Beside what does not go with them, too. */
+        levels[0].format = "t8-v8g64-b16";
+        levels[1].format = rarely(20) ? (rarely(2) ? NULL : "t8") : "t4-v4g64-b16";
+        levels[2].format = "t2-v2g64-b16";
+        levels[0].tokens = levels[1].tokens = rarely(20) ? extreme() % 4096 : 96;
+        levels[2].tokens = rarely(30) ? UINT64_MAX : 96;
+        config.format = NULL;
+        config.calibration = NULL;
+        config.scales = rarely(8) ? config.scales : NULL;
+        config.swap_tokens = rarely(8) ? 64 : 0;
+        config.prefix_units = config.prefix_events = 0;
+        config.spill_store = NULL;
+        config.levels = (certkv_level *)pointer(levels);
+        config.n_levels = rarely(20) ? (uint32_t)extreme() : 3;
+        if (config.n_levels > 3 && config.n_levels <= 8) {
+            config.n_levels = 2;
+        }
+    }
+    if (rarely(2)) {
+        double *fields[] = {&control.points, &control.keep_rank, &control.alpha, &control.drift, &control.drift_moved,
+                            &control.keep,   &control.keep_head, &control.mix,   &control.life};
+        answered(certkv_control_init((certkv_control *)pointer(&control), struct_size(sizeof control)));
+        certkv_control_init(&control, (uint32_t)sizeof control);
+        control.bytes_per_token = rarely(10) ? 0.0 : 160.0 + (double)below(200);
+        if (rarely(8)) {
+            *fields[below(sizeof fields / sizeof *fields)] = rarely(2) ? NAN : rarely(2) ? -1.0 : INFINITY;
+        }
+        control.interval = rarely(20) ? extreme() : 1;
+        control.drift_every = rarely(20) ? extreme() : 1;
+        control.protected_first = rarely(20) ? extreme() : 0;
+        control.struct_size = rarely(30) ? 8 : (uint32_t)sizeof control;
+        config.control = config.levels == NULL && !rarely(8) ? NULL : (certkv_control *)pointer(&control);
     }
     if (rarely(3)) {
         allocator.struct_size = struct_size(sizeof allocator);
@@ -363,6 +404,28 @@ static void calibrate(void)
     calibrations[at] = made;
 }
 
+static void scale(void)
+{
+    uint64_t at = below(SCALES);
+    certkv_scales *made = NULL;
+    certkv_scales_info info;
+    memset(&info, 0, sizeof info);
+    info.struct_size = struct_size(sizeof info);
+    answered(certkv_scales_describe(HANDLE(certkv_scales, scales), (certkv_scales_info *)pointer(&info)));
+    if (rarely(2)) {
+        answered(certkv_scales_read(pointer(wide), size(sizeof wide), NULL, &made));
+    } else if (scales[at] != NULL) {
+        answered(certkv_scales_destroy(HANDLE(certkv_scales, scales)));
+        if (rarely(2)) {
+            answered(certkv_scales_destroy(scales[at]));
+            scales[at] = NULL;
+        }
+    } else {
+        answered(certkv_scales_open(rarely(10) ? calibration_path : scales_path, rarely(10) ? (const uint8_t *)words : NULL, &made));
+        scales[at] = made;
+    }
+}
+
 static void begin_step(void)
 {
     certkv_chunk chunks[3];
@@ -471,6 +534,7 @@ static void of_sequence(void)
     certkv_cache *cache = CACHE;
     certkv_sequence id = sequence(), *made = &sequences[below(SEQUENCES)];
     certkv_save_scope saved;
+    certkv_controlled controlled;
     uint64_t number = 0;
     uint32_t is = 0;
     memset(&saved, 0, sizeof saved);
@@ -478,7 +542,20 @@ static void of_sequence(void)
     saved.reserved = rarely(30);
     saved.model_bytes = rarely(20) ? UINT64_MAX : 0;
     snprintf(path, sizeof path, "%s/saved%llu", folder, (unsigned long long)below(3));
-    switch (below(12)) {
+    switch (below(15)) {
+    case 12:
+        answered(certkv_sequence_level(cache, id, rarely(20) ? (uint32_t)extreme() : (uint32_t)below(2),
+                                       rarely(20) ? extreme() : below(4), (uint32_t *)pointer(&is)));
+        break;
+    case 13:
+        answered(certkv_sequence_change_level(cache, id, rarely(20) ? (uint32_t)extreme() : (uint32_t)below(2),
+                                              rarely(20) ? extreme() : below(4), rarely(20) ? (uint32_t)extreme() : (uint32_t)below(3)));
+        break;
+    case 14:
+        memset(&controlled, 0, sizeof controlled);
+        controlled.struct_size = struct_size(sizeof controlled);
+        answered(certkv_sequence_control(cache, id, (certkv_controlled *)pointer(&controlled)));
+        break;
     case 0:
     case 1:
         /* A number that is written over is a sequence that stays until its cache ends. */
@@ -633,7 +710,8 @@ int main(int count, char **given)
     }
     snprintf(folder, sizeof folder, "%s", given[1]);
     snprintf(calibration_path, sizeof calibration_path, "%s/calibration", folder);
-    if (!calibration_file(calibration_path)) {
+    snprintf(scales_path, sizeof scales_path, "%s/scales", folder);
+    if (!sealed_file(calibration_path, calibration_bytes) || !sealed_file(scales_path, scales_bytes)) {
         return 2;
     }
     state = strtoull(given[2], NULL, 10);
@@ -650,7 +728,11 @@ int main(int count, char **given)
             open_store();
             break;
         case 2:
-            calibrate();
+            if (rarely(2)) {
+                calibrate();
+            } else {
+                scale();
+            }
             break;
         case 3:
         case 4:
@@ -690,6 +772,9 @@ int main(int count, char **given)
     }
     for (i = 0; i < CALIBRATIONS; i++) {
         certkv_calibration_destroy(calibrations[i]);
+    }
+    for (i = 0; i < SCALES; i++) {
+        certkv_scales_destroy(scales[i]);
     }
     certkv_ring_destroy(ring[0]);
     certkv_capture_destroy(capture[0]);

@@ -5,8 +5,8 @@ torch tensors (on the host or on the GPU), whatever has `__cuda_array_interface_
 and their meaning are those of certkv.h, which `certkv._abi` declares whole.
 """
 from .buffers import Pointer
-from .cache import Cache, Calibration, Sequence, Step
+from .cache import Cache, Calibration, Scales, Sequence, Step
 from .errors import Error
 from .library import Library, load
 
-__all__ = ["Cache", "Calibration", "Error", "Library", "Pointer", "Sequence", "Step", "load"]
+__all__ = ["Cache", "Calibration", "Error", "Library", "Pointer", "Scales", "Sequence", "Step", "load"]

@@ -93,6 +93,7 @@ CERTKV_UNKNOWN_SEQUENCE = -13
 CERTKV_UNSUPPORTED = -14
 CERTKV_OVERLAP = -15
 CERTKV_LENGTH = -16
+CERTKV_LEVEL = -17
 CERTKV_BUSY_SEQUENCE = -100
 CERTKV_BUSY_STEP = -101
 CERTKV_ORDER = -102
@@ -139,6 +140,7 @@ STATUS_NAMES = {
     -14: "CERTKV_UNSUPPORTED",
     -15: "CERTKV_OVERLAP",
     -16: "CERTKV_LENGTH",
+    -17: "CERTKV_LEVEL",
     -100: "CERTKV_BUSY_SEQUENCE",
     -101: "CERTKV_BUSY_STEP",
     -102: "CERTKV_ORDER",
@@ -170,10 +172,10 @@ STATUS_NAMES = {
 certkv_log_level = ctypes.c_int32
 certkv_log_callback = ctypes.CFUNCTYPE(None, ctypes.c_void_p, certkv_log_level, ctypes.c_char_p, ctypes.c_char_p)
 certkv_item_result = ctypes.c_int32
+certkv_sequence = ctypes.c_uint64
 certkv_dtype = ctypes.c_int32
 certkv_policy = ctypes.c_int32
 certkv_eviction = ctypes.c_int32
-certkv_sequence = ctypes.c_uint64
 certkv_stop = ctypes.c_int32
 certkv_event_kind = ctypes.c_int32
 certkv_move_kind = ctypes.c_int32
@@ -260,6 +262,52 @@ class certkv_calibration_info(ctypes.Structure):
     ]
 
 
+class certkv_control(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", ctypes.c_uint32),
+        ("checks", ctypes.c_uint32),
+        ("bytes_per_token", ctypes.c_double),
+        ("points", ctypes.c_double),
+        ("keep_rank", ctypes.c_double),
+        ("alpha", ctypes.c_double),
+        ("drift", ctypes.c_double),
+        ("drift_moved", ctypes.c_double),
+        ("keep", ctypes.c_double),
+        ("keep_head", ctypes.c_double),
+        ("mix", ctypes.c_double),
+        ("life", ctypes.c_double),
+        ("protected_first", ctypes.c_uint64),
+        ("protected_last", ctypes.c_uint64),
+        ("interval", ctypes.c_uint64),
+        ("drift_every", ctypes.c_uint64),
+    ]
+
+
+class certkv_controlled(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint32),
+        ("decided", ctypes.c_uint64),
+        ("below_floor", ctypes.c_uint64),
+        ("changed", ctypes.c_uint64),
+        ("refused", ctypes.c_uint64),
+        ("failed", ctypes.c_uint64),
+    ]
+
+
+class certkv_scales_info(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", ctypes.c_uint32),
+        ("layers", ctypes.c_uint32),
+        ("kv_heads", ctypes.c_uint32),
+        ("head_dim", ctypes.c_uint32),
+        ("percentile", ctypes.c_double),
+        ("tokens", ctypes.c_uint64),
+        ("model", ctypes.c_uint8 * 32),
+        ("text", ctypes.c_uint8 * 32),
+    ]
+
+
 class certkv_window(ctypes.Structure):
     _fields_ = [
         ("tokens", ctypes.c_uint64),
@@ -275,6 +323,13 @@ class certkv_allocator(ctypes.Structure):
         ("context", ctypes.c_void_p),
         ("allocate", ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint64)),
         ("free", ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint64)),
+    ]
+
+
+class certkv_level(ctypes.Structure):
+    _fields_ = [
+        ("format", ctypes.c_char_p),
+        ("tokens", ctypes.c_uint64),
     ]
 
 
@@ -320,6 +375,11 @@ class certkv_config(ctypes.Structure):
         ("chunk_tokens", ctypes.c_uint64),
         ("calibration", ctypes.c_void_p),
         ("move_events", ctypes.c_uint64),
+        ("levels", ctypes.POINTER(certkv_level)),
+        ("control", ctypes.POINTER(certkv_control)),
+        ("scales", ctypes.c_void_p),
+        ("n_levels", ctypes.c_uint32),
+        ("reserved_more", ctypes.c_uint32),
     ]
 
 
@@ -621,6 +681,8 @@ class certkv_snapshot(ctypes.Structure):
         ("scratch_values", certkv_scratch_use),
         ("waits", ctypes.c_uint64),
         ("wait_nanoseconds", ctypes.c_uint64),
+        ("recodes", certkv_moves),
+        ("saturated", ctypes.c_uint64),
     ]
 
 
@@ -675,8 +737,12 @@ STRUCTS = {
     "certkv_key_item": certkv_key_item,
     "certkv_store_callbacks": certkv_store_callbacks,
     "certkv_calibration_info": certkv_calibration_info,
+    "certkv_control": certkv_control,
+    "certkv_controlled": certkv_controlled,
+    "certkv_scales_info": certkv_scales_info,
     "certkv_window": certkv_window,
     "certkv_allocator": certkv_allocator,
+    "certkv_level": certkv_level,
     "certkv_config": certkv_config,
     "certkv_save_scope": certkv_save_scope,
     "certkv_mark": certkv_mark,
@@ -791,6 +857,71 @@ PROTOTYPES = {
         ],
     ),
     "certkv_calibration_destroy": (
+        certkv_status,
+        [
+            ctypes.c_void_p,
+        ],
+    ),
+    "certkv_sequence_level": (
+        certkv_status,
+        [
+            ctypes.c_void_p,
+            certkv_sequence,
+            ctypes.c_uint32,
+            ctypes.c_uint64,
+            ctypes.POINTER(ctypes.c_uint32),
+        ],
+    ),
+    "certkv_sequence_change_level": (
+        certkv_status,
+        [
+            ctypes.c_void_p,
+            certkv_sequence,
+            ctypes.c_uint32,
+            ctypes.c_uint64,
+            ctypes.c_uint32,
+        ],
+    ),
+    "certkv_control_init": (
+        certkv_status,
+        [
+            ctypes.POINTER(certkv_control),
+            ctypes.c_uint32,
+        ],
+    ),
+    "certkv_sequence_control": (
+        certkv_status,
+        [
+            ctypes.c_void_p,
+            certkv_sequence,
+            ctypes.POINTER(certkv_controlled),
+        ],
+    ),
+    "certkv_scales_open": (
+        certkv_status,
+        [
+            ctypes.c_char_p,
+            ctypes.POINTER(ctypes.c_uint8),
+            ctypes.POINTER(ctypes.c_void_p),
+        ],
+    ),
+    "certkv_scales_read": (
+        certkv_status,
+        [
+            ctypes.c_void_p,
+            ctypes.c_uint64,
+            ctypes.POINTER(ctypes.c_uint8),
+            ctypes.POINTER(ctypes.c_void_p),
+        ],
+    ),
+    "certkv_scales_describe": (
+        certkv_status,
+        [
+            ctypes.c_void_p,
+            ctypes.POINTER(certkv_scales_info),
+        ],
+    ),
+    "certkv_scales_destroy": (
         certkv_status,
         [
             ctypes.c_void_p,

@@ -1,4 +1,6 @@
 """Buffers of others, by address: their type, length, order and place are checked before the library sees them."""
+import ctypes
+import math
 from collections import namedtuple
 
 from . import _abi
@@ -52,6 +54,42 @@ def take(what, given, write=False):
         raise TypeError(f"{what} holds {getattr(given, 'dtype', 'numbers of another type')}, not f32, f16 or bf16")
     space = _abi.CERTKV_SPACE_DEVICE if device else _abi.CERTKV_SPACE_HOST
     return Buffer(address, elements, dtype, space)
+
+
+def tensor(what, given, shape, write=False):
+    """The certkv_tensor of `given`, an array or a tensor of `shape`, which is (tokens, heads, channels), whatever its strides of tokens and heads. The
+    caller keeps `given` alive."""
+    if hasattr(given, "data_ptr"):
+        dtype, address, device = _TORCH.get(str(given.dtype)), given.data_ptr(), bool(given.is_cuda)
+        found, strides = tuple(given.shape), tuple(given.stride())
+    else:
+        interface, device = getattr(given, "__array_interface__", None), False
+        if interface is None:
+            interface, device = getattr(given, "__cuda_array_interface__", None), True
+        if interface is None:
+            raise TypeError(f"{what} is a {type(given).__name__}: not an array or a tensor")
+        dtype, found, (address, read_only) = _INTERFACE.get(interface["typestr"]), tuple(interface["shape"]), interface["data"]
+        if write and read_only:
+            raise ValueError(f"{what} is read-only")
+        item, steps = int(interface["typestr"][2:]), interface.get("strides")
+        if steps is None:
+            strides = tuple(math.prod(found[at + 1 :]) for at in range(len(found)))
+        elif any(step % item for step in steps):
+            raise ValueError(f"{what} has strides of parts of elements")
+        else:
+            strides = tuple(step // item for step in steps)
+    if dtype is None:
+        raise TypeError(f"{what} holds {getattr(given, 'dtype', 'numbers of another type')}, not f32, f16 or bf16")
+    if found != tuple(shape):
+        raise ValueError(f"{what} has the shape {found}, not {tuple(shape)}")
+    if strides[2] != 1:
+        raise ValueError(f"{what} has channels that do not follow each other")
+    if strides[0] <= 0 or strides[1] <= 0:
+        raise ValueError(f"{what} has tokens or heads backwards, or one for all")
+    made = _abi.certkv_tensor(struct_size=ctypes.sizeof(_abi.certkv_tensor), dtype=_SIZES[dtype][0], data=address)
+    made.space = _abi.CERTKV_SPACE_DEVICE if device else _abi.CERTKV_SPACE_HOST
+    made.token_stride, made.head_stride = strides[:2]
+    return made
 
 
 def number(buffer):

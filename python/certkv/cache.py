@@ -4,7 +4,7 @@ import os
 import weakref
 
 from . import _abi
-from .buffers import alike, number, take
+from .buffers import alike, number, take, tensor
 from .errors import Error
 
 _u64 = ctypes.c_uint64
@@ -32,8 +32,8 @@ class _Owned:
         self.close()
 
 
-class Calibration(_Owned):
-    """What a model's keys are coded by, for formats such as ctq4; made by Library.calibration. Caches keep what they need of it."""
+class _Sealed(_Owned):
+    """What `certkv calibrate` wrote and nobody changes; `_kind` is what the library calls it."""
 
     def __init__(self, library, source, model):
         handle = ctypes.c_void_p()
@@ -43,23 +43,36 @@ class Calibration(_Owned):
             model = (ctypes.c_uint8 * 32)(*model)
         if isinstance(source, (bytes, bytearray)):
             kept = ctypes.create_string_buffer(bytes(source), len(source) + 1)
-            library.call("certkv_calibration_read", kept, len(source), model, ctypes.byref(handle))
+            library.call(f"certkv_{self._kind}_read", kept, len(source), model, ctypes.byref(handle))
         else:
-            library.call("certkv_calibration_open", os.fsencode(source), model, ctypes.byref(handle))
-        self.library, self._handle = library, handle
-        super().__init__(lambda: library.call("certkv_calibration_destroy", handle))
+            library.call(f"certkv_{self._kind}_open", os.fsencode(source), model, ctypes.byref(handle))
+        self.library, self._handle, end = library, handle, f"certkv_{self._kind}_destroy"
+        super().__init__(lambda: library.call(end, handle))
 
     def handle(self):
-        """The certkv_calibration pointer."""
+        """The pointer that the library gave."""
         if self.closed:
-            raise ValueError("the calibration is closed")
+            raise ValueError(f"the {self._kind} is closed")
         return self._handle
 
     def describe(self):
-        """certkv_calibration_info: the heads that it is of, its model and its digest."""
-        info = _abi.certkv_calibration_info(struct_size=ctypes.sizeof(_abi.certkv_calibration_info))
-        self.library.call("certkv_calibration_describe", self.handle(), ctypes.byref(info))
+        """certkv_calibration_info or certkv_scales_info: the heads that it is of, its model, and what it was made from."""
+        kind = getattr(_abi, f"certkv_{self._kind}_info")
+        info = kind(struct_size=ctypes.sizeof(kind))
+        self.library.call(f"certkv_{self._kind}_describe", self.handle(), ctypes.byref(info))
         return info
+
+
+class Calibration(_Sealed):
+    """What a model's keys are coded by, for formats such as ctq4; made by Library.calibration. Caches keep what they need of it."""
+
+    _kind = "calibration"
+
+
+class Scales(_Sealed):
+    """Fixed scales, for formats with one scale per block such as p8; made by Library.scales. Caches keep what they need of them."""
+
+    _kind = "scales"
 
 
 class Cache(_Owned):
@@ -68,7 +81,8 @@ class Cache(_Owned):
     def __init__(self, library, config):
         handle = ctypes.c_void_p()
         library.call("certkv_cache_create", ctypes.byref(config), ctypes.byref(handle))
-        self.library, self.q_heads, self._handle = library, config.q_heads, handle
+        self.library, self._handle = library, handle
+        self.q_heads, self.kv_heads, self.head_dim = config.q_heads, config.kv_heads, config.head_dim
         super().__init__(lambda: library.call("certkv_cache_destroy", handle))
 
     def handle(self):
@@ -89,11 +103,19 @@ class Cache(_Owned):
         self.library.call("certkv_sequence_restore", self.handle(), ctypes.byref(scope[0]), str(path).encode(), ctypes.byref(made))
         return Sequence(self, made.value)
 
-    def step(self, chunks):
-        """A Step of `chunks`, pairs of a Sequence and how many tokens it gets; of one Sequence alone, one token."""
+    def step(self, chunks, policy=None, tolerance=0.0):
+        """A Step of `chunks`, pairs of a Sequence and how many tokens it gets; of one Sequence alone, one token. With `policy`, a CERTKV_POLICY number,
+        or `tolerance` it has a policy of its own: the certified one within so much of the output's norm, unless `policy` is another."""
         if isinstance(chunks, Sequence):
             chunks = [(chunks, 1)]
-        return Step(self, list(chunks))
+        return Step(self, list(chunks), policy, tolerance)
+
+    def moves(self, start=0, most=256):
+        """Blocks that have moved, from number `start` on or from the oldest that is left, `most` of them: an array of certkv_move_event, and the
+        certkv_events_read that says how many are lost and where to go on. Any thread, also while a step is open."""
+        told, read = (_abi.certkv_move_event * most)(), _abi.certkv_events_read(struct_size=ctypes.sizeof(_abi.certkv_events_read))
+        self.library.call("certkv_cache_moves", self.handle(), start, told, most, ctypes.byref(read))
+        return told[: read.read], read
 
     def memory(self):
         """certkv_memory: what is held and reserved, in bytes."""
@@ -157,6 +179,22 @@ class Sequence(_Owned):
         """Brings them back; the bytes moved."""
         return self._told("certkv_sequence_swap_in")
 
+    def level(self, layer, block):
+        """Which of the cache's levels a full block has in one layer."""
+        told = ctypes.c_uint32()
+        self._call("certkv_sequence_level", layer, block, ctypes.byref(told))
+        return told.value
+
+    def change_level(self, layer, block, level):
+        """Codes a full block of one layer anew, at another of the cache's levels."""
+        self._call("certkv_sequence_change_level", layer, block, level)
+
+    def control(self):
+        """Lets the cache's `control` change levels, between steps: certkv_controlled says what it did."""
+        done = _abi.certkv_controlled(struct_size=ctypes.sizeof(_abi.certkv_controlled))
+        self._call("certkv_sequence_control", ctypes.byref(done))
+        return done
+
     def save(self, path, model):
         """Writes it to a file that Cache.restore reads for the same `model`; the bytes written."""
         scope = _scope(model)
@@ -170,14 +208,19 @@ class Step(_Owned):
     makes it wait for the caller's, before_stream(mine) behind them the other way round, and buffers stay until then.
     """
 
-    def __init__(self, cache, chunks):
+    def __init__(self, cache, chunks, policy=None, tolerance=0.0):
         handle, self.cache = ctypes.c_void_p(), cache
         if any(sequence.cache is not cache for sequence, _ in chunks):
             raise ValueError("a sequence is another cache's")
         batch = (_abi.certkv_chunk * len(chunks))(*((sequence.number(), tokens) for sequence, tokens in chunks))
-        cache.library.call("certkv_step_begin", cache.handle(), batch, len(chunks), ctypes.byref(handle))
+        if policy is None and tolerance == 0.0:
+            cache.library.call("certkv_step_begin", cache.handle(), batch, len(chunks), ctypes.byref(handle))
+        else:
+            own = _abi.certkv_step_options(ctypes.sizeof(_abi.certkv_step_options), policy or _abi.CERTKV_POLICY_CERTIFIED, tolerance)
+            cache.library.call("certkv_step_begin_with", cache.handle(), batch, len(chunks), ctypes.byref(own), ctypes.byref(handle))
         # Sequences stay at least as long as the step that they are busy with.
-        self._handle, self._chunks, self._heads = handle, chunks, sum(tokens for _, tokens in chunks) * cache.q_heads
+        self._handle, self._chunks, self._tokens = handle, chunks, sum(tokens for _, tokens in chunks)
+        self._heads = self._tokens * cache.q_heads
 
         def abort():
             if cache.closed:
@@ -226,6 +269,31 @@ class Step(_Owned):
         self._call("certkv_step_attend", layer, ctypes.cast(q.address, f32), ctypes.cast(o.address, f32), q.elements, found,
                    self._heads if certificates else 0, q.space)
         return found
+
+    def append_tensors(self, layer, keys, values):
+        """As append, from rows that need not follow each other: (tokens, kv_heads, head_dim) each, in any strides of tokens and heads, of types of
+        their own on the host."""
+        k, v = (self._tensor(*given, heads=self.cache.kv_heads) for given in (("keys", keys), ("values", values)))
+        self._call("certkv_step_append_tensors", layer, ctypes.byref(k), ctypes.byref(v))
+
+    def attend_tensors(self, layer, queries, out, certificates=True):
+        """As attend, from and to rows that need not follow each other: (tokens, q_heads, head_dim) each, of any of the three types on the host. What
+        rounding an output moves is in its bound."""
+        q = self._tensor("queries", queries, heads=self.cache.q_heads)
+        o = self._tensor("out", out, heads=self.cache.q_heads, write=True)
+        found = (_abi.certkv_certificate * self._heads)() if certificates else None
+        self._call("certkv_step_attend_tensors", layer, ctypes.byref(q), ctypes.byref(o), found, self._heads if certificates else 0)
+        return found
+
+    def _tensor(self, what, given, heads, write=False):
+        return tensor(what, given, (self._tokens, heads, self.cache.head_dim), write)
+
+    def set_tolerances(self, *tolerances):
+        """Tolerances of the attend calls that follow: of all heads, or of each query head of a layer (on the host); none for the policy's again. Each
+        is a share of the output's norm, or a pair of that and a distance."""
+        pairs = [each if isinstance(each, tuple) else (each, 0.0) for each in tolerances]
+        given = (_abi.certkv_tolerance * len(pairs))(*pairs)
+        self._call("certkv_step_set_tolerances", given, len(pairs))
 
     def certificates(self, layer):
         """Those of a layer that was attended, later. Waits."""

@@ -3,7 +3,7 @@ import ctypes
 import gc
 
 from . import _abi
-from .cache import Cache, Calibration
+from .cache import Cache, Calibration, Scales
 from .errors import Error
 
 
@@ -44,22 +44,42 @@ class Library:
         return Error(status, self._dll.certkv_status_name(status).decode(), message, info.cuda_result if known else 0)
 
     def cache(self, **fields):
-        """A Cache. `fields` are those of certkv_config: layers, q_heads, kv_heads, head_dim and max_tokens at least; strings are str, and
-        `calibration` a Calibration."""
+        """A Cache. `fields` are those of certkv_config: layers, q_heads, kv_heads, head_dim and max_tokens at least; strings are str, `calibration` a
+        Calibration, `scales` Scales, `levels` pairs of a format and tokens, `control` a certkv_control (Library.control)."""
         config = _abi.certkv_config()
         self.call("certkv_config_init", ctypes.byref(config), ctypes.sizeof(config))
-        names = {name for name, _ in _abi.certkv_config._fields_} - {"struct_size", "reserved"}
+        names = {name for name, _ in _abi.certkv_config._fields_} - {"struct_size", "reserved", "reserved_more", "n_levels"}
         for name, value in fields.items():
             if name not in names:
                 raise TypeError(f"certkv_config has no field {name}")
-            if isinstance(value, Calibration):
+            if isinstance(value, (Calibration, Scales)):
                 value = value.handle()
+            elif name == "control":
+                value = ctypes.pointer(value)
+            elif name == "levels":
+                config.n_levels = len(value)
+                value = (_abi.certkv_level * len(value))(*((form.encode(), tokens) for form, tokens in value))
             setattr(config, name, value.encode() if isinstance(value, str) else value)
         return Cache(self, config)
 
     def calibration(self, source, model=None):
         """A Calibration from a file of `certkv calibrate`, by its path or its bytes; with `model`, 32 bytes, for the model with this digest alone."""
         return Calibration(self, source, model)
+
+
+    def scales(self, source, model=None):
+        """Scales from a file of `certkv calibrate --scales`, by its path or its bytes; with `model`, 32 bytes, for the model with this digest alone."""
+        return Scales(self, source, model)
+
+    def control(self, bytes_per_token, **fields):
+        """A certkv_control of the source's parameters, but for `fields`, within a budget of bytes that a token takes in one layer."""
+        made = _abi.certkv_control()
+        self.call("certkv_control_init", ctypes.byref(made), ctypes.sizeof(made))
+        for name, value in {**fields, "bytes_per_token": bytes_per_token}.items():
+            if name not in {name for name, _ in _abi.certkv_control._fields_} - {"struct_size"}:
+                raise TypeError(f"certkv_control has no field {name}")
+            setattr(made, name, value)
+        return made
 
 
 def load(path):

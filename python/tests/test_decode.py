@@ -45,6 +45,13 @@ def beyond(out, exact, certificates, shrink=1.0):
 class Tensor:
     """What the package uses of a torch tensor."""
 
+    @property
+    def shape(self):
+        return self.array.shape
+
+    def stride(self):
+        return tuple(step // self.array.itemsize for step in self.array.strides)
+
     def __init__(self, array, dtype="torch.float32", contiguous=True, is_cuda=False):
         self.array, self.dtype, self.contiguous, self.is_cuda = array, dtype, contiguous, is_cuda
 
@@ -82,10 +89,21 @@ def calibration(layers, q_heads, kv_heads, dim, model):
     numbers = [("d", pairs, 1.0), ("d", pairs, 1.0), ("d", dim, 0.1), ("f", dim, -1.0), ("f", dim, 1.0), ("f", dim, 1.0), ("f", dim, 0.1)]
     head = b"".join(struct.pack("<" + kind, number) * n for kind, n, number in numbers) + bytes([4]) * pairs
     made += head * (layers * kv_heads)
+    return sealed(made)
+
+
+def sealed(made):
+    """The same with its checksum."""
     checksum = len(made)
     for at in range(0, len(made), 8):
         checksum = mixed(checksum ^ int.from_bytes(made[at : at + 8], "little"))
     return made + struct.pack("<Q", checksum)
+
+
+def scales(layers, kv_heads, dim, model, magnitude):
+    """The bytes of fixed scales, as `certkv calibrate --scales` writes them."""
+    made = b"certkvSC" + struct.pack("<4IdQ", 1, layers, kv_heads, dim, 99.5, 64) + model + bytes(32)
+    return sealed(made + struct.pack("<f", magnitude) * (2 * layers * kv_heads * dim // 16))
 
 
 class Lives(unittest.TestCase):
@@ -140,6 +158,109 @@ class Lives(unittest.TestCase):
                 self.assertEqual(wrong[0], 0, (seed, shape, kind))
                 # Planted: bounds a thousand times as small do not hold.
                 self.assertGreater(wrong[1], 0, (seed, shape, kind))
+
+    def test_tensors_lie_anyhow(self):
+        random = numpy.random.default_rng(9)
+        with small(q_heads=4, kv_heads=2) as cache:
+            sequence = cache.sequence()
+            # Keys and values side by side, heads outside; queries and outputs in the other order.
+            fused = random.standard_normal((2, 70, 2, 2, 64)).astype("f2")
+            k, v = fused[0, :, :, 0], fused[1, :, :, 1]
+            with cache.step([(sequence, 70)]) as step:
+                self.assertRaises(ValueError, step.append, 0, k, v)
+                step.append_tensors(0, k.astype("f4"), Tensor(v, "torch.float16"))
+            for kind in ("f4", "f2"):
+                new = random.standard_normal((2, 2, 1, 64)).astype("f2")
+                q, out = random.standard_normal((4, 1, 64)).astype(kind), numpy.full((4, 1, 64), numpy.nan, kind)
+                with cache.step(sequence) as step:
+                    step.append_tensors(0, new[0].swapaxes(0, 1), new[1].swapaxes(0, 1))
+                    found = step.attend_tensors(0, q.swapaxes(0, 1), out.swapaxes(0, 1))
+                    self.assertIsNone(step.attend_tensors(0, q.swapaxes(0, 1), out.swapaxes(0, 1), certificates=False))
+                k, v = (numpy.concatenate([old, each.swapaxes(0, 1)]) for old, each in zip((k, v), new))
+                exact = attention(q[:, 0], k, v)
+                self.assertEqual(beyond(out[:, 0], exact, found), 0)
+                # Planted: values for keys are beyond them.
+                self.assertEqual(beyond(out[:, 0], attention(q[:, 0], v, k), found), 4)
+
+    def test_calls_and_heads_have_their_own_tolerances(self):
+        with small(tolerance=0.05) as cache:
+            sequence, q, out = cache.sequence(), rows(1, 2, 64) + 0.5, rows(1, 2, 64)
+            random = numpy.random.default_rng(3)
+            with cache.step([(sequence, 200)]) as step:
+                step.append(0, *random.standard_normal((2, 200, 1, 64)).astype("f4"))
+            with cache.step(sequence, tolerance=0.3) as step:
+                step.append(0, rows(1, 1, 64), rows(1, 1, 64))
+
+                def shares():
+                    return [round(c.tol / c.out_norm, 6) for c in step.attend(0, q, out)]
+
+                self.assertEqual(shares(), [0.3, 0.3])
+                step.set_tolerances(0.2)
+                self.assertEqual(shares(), [0.2, 0.2])
+                step.set_tolerances(0.1, (0.0, 0.25))
+                one, two = step.attend(0, q, out)
+                self.assertEqual((round(one.tol / one.out_norm, 6), two.tol), (0.1, 0.25))
+                step.set_tolerances()
+                self.assertEqual(shares(), [0.3, 0.3])
+            with cache.step(sequence, policy=_abi.CERTKV_POLICY_PACKED) as step:
+                step.append(0, rows(1, 1, 64), rows(1, 1, 64))
+                self.assertTrue(all(c.status == _abi.CERTKV_UNCERTIFIED for c in step.attend(0, q, out)))
+
+    def test_moves_are_told(self):
+        with small(swap_tokens=256, move_events=3, format="k8-v4g64-b16") as cache:
+            sequence = cache.sequence()
+            with cache.step([(sequence, 32)]) as step:
+                step.append(0, rows(32, 1, 64), rows(32, 1, 64))
+            moved = sequence.swap_out() + sequence.swap_in()
+            told, read = cache.moves()
+            self.assertEqual((read.lost, read.next, read.newest), (1, 4, 4))
+            self.assertEqual([(e.number, e.kind, e.block) for e in told],
+                             [(1, _abi.CERTKV_MOVE_SWAPPED_OUT, 1), (2, _abi.CERTKV_MOVE_SWAPPED_IN, 0), (3, _abi.CERTKV_MOVE_SWAPPED_IN, 1)])
+            self.assertEqual((moved, told[0].sequence), (4 * told[0].bytes, sequence.number()))
+            self.assertEqual([e.number for e in cache.moves(3, 5)[0]], [3])
+
+    def test_blocks_have_levels(self):
+        levels = [("t8-v8g64-b16", 256), ("t4-v4g64-b16", 256), ("t2-v2g64-b16", 256)]
+        control = LIBRARY.control(130.0, protected_first=0, protected_last=0)
+        random = numpy.random.default_rng(4)
+        with small(levels=levels, control=control) as cache:
+            sequence, stored = cache.sequence(), random.standard_normal((2, 96, 1, 64)).astype("f2")
+            with cache.step([(sequence, 96)]) as step:
+                step.append(0, *stored)
+            sequence.change_level(0, 2, 2)
+            self.assertEqual([sequence.level(0, block) for block in range(6)], [0, 0, 2, 0, 0, 0])
+            changed = 0
+            for _ in range(3):
+                new, q = random.standard_normal((2, 1, 1, 64)).astype("f2"), random.standard_normal((1, 2, 64)).astype("f4")
+                stored, out = numpy.concatenate([stored, new], 1), numpy.empty_like(q)
+                with cache.step(sequence) as step:
+                    step.append(0, *new)
+                    found = step.attend(0, q, out)
+                self.assertEqual(beyond(out[0], attention(q[0], *stored), found), 0)
+                changed += sequence.control().changed
+            self.assertGreater(changed, 0)
+            self.assertGreater(sum(sequence.level(0, block) > 0 for block in range(6)), 0)
+
+    def test_scales_are_fixed(self):
+        made = scales(1, 1, 64, bytes([7] * 32), 0.25)
+        fixed = LIBRARY.scales(made, bytes([7] * 32))
+        self.assertEqual((fixed.describe().head_dim, fixed.describe().percentile), (64, 99.5))
+        random = numpy.random.default_rng(6)
+        with small(scales=fixed, format="p8-p8-b16") as cache:
+            fixed.close()
+            sequence, stored = cache.sequence(), random.standard_normal((2, 64, 1, 64)).astype("f2")
+            with cache.step([(sequence, 64)]) as step:
+                step.append(0, *stored)
+            new, q = random.standard_normal((2, 1, 1, 64)).astype("f2"), random.standard_normal((1, 2, 64)).astype("f4")
+            out = numpy.empty_like(q)
+            with cache.step(sequence) as step:
+                step.append(0, *new)
+                found = step.attend(0, q, out)
+            self.assertEqual(beyond(out[0], attention(q[0], *numpy.concatenate([stored, new], 1)), found), 0)
+            seen = _abi.certkv_snapshot(struct_size=_abi.ctypes.sizeof(_abi.certkv_snapshot))
+            LIBRARY.call("certkv_cache_snapshot", cache.handle(), _abi.ctypes.byref(seen))
+            # Of normal numbers four in five are beyond a quarter.
+            self.assertGreater(seen.saturated, 64 * 64)
 
     def test_a_sequence_is_cut_swapped_saved_and_restored(self):
         with small(swap_tokens=256) as cache, tempfile.TemporaryDirectory() as folder:
@@ -207,6 +328,42 @@ class Refused(unittest.TestCase):
             self.refused(TypeError, "dtype is 'f8'", certkv.Pointer, 0, 1, "f8")
             self.refused(ValueError, "must not be negative", certkv.Pointer, -1, 1)
             step.close()
+
+    def test_tensors_levels_and_scales(self):
+        with small() as cache:
+            step, good = cache.step(cache.sequence()), rows(1, 1, 64)
+            for bad, kind, words in [
+                (rows(1, 1, 64, kind=numpy.float64), TypeError, "keys holds float64"),
+                (rows(1, 1, 128)[:, :, ::2], ValueError, "channels that do not follow each other"),
+                (rows(1, 1, 128), ValueError, "keys has the shape (1, 1, 128), not (1, 1, 64)"),
+                (Tensor(good, dtype="torch.int64"), TypeError, "keys holds torch.int64"),
+                (Tensor(good, is_cuda=True), certkv.Error, "space"),
+                (certkv.Pointer(0, 64), TypeError, "keys is a Pointer"),
+            ]:
+                self.refused(kind, words, step.append_tensors, 0, bad, good)
+            step.append_tensors(0, good, good)
+            fixed = rows(1, 2, 64)
+            fixed.flags.writeable = False
+            self.refused(ValueError, "out is read-only", step.attend_tensors, 0, rows(1, 2, 64), fixed)
+            self.refused(certkv.Error, "tolerances[0]", step.set_tolerances, -1.0)
+            self.refused(certkv.Error, "CERTKV_SHAPE", step.set_tolerances, 0.1, 0.1, 0.1)
+            step.close()
+            with cache.step([(cache.sequence(), 2)]) as step:
+                self.refused(ValueError, "backwards", step.append_tensors, 0, rows(2, 1, 64)[::-1], rows(2, 1, 64))
+                step.append_tensors(0, rows(2, 1, 64), rows(2, 1, 64))
+            self.refused(certkv.Error, "move_events", cache.moves)
+            self.refused(certkv.Error, "CERTKV_POLICY", cache.step, cache.sequence(), tolerance=-1.0)
+            self.refused(certkv.Error, "CERTKV_LEVEL", cache.sequence().level, 0, 0)
+            self.refused(certkv.Error, "CERTKV_LEVEL", cache.sequence().change_level, 0, 0, 1)
+        self.refused(certkv.Error, "config->levels", small, levels=[("t8-v8g64-b16", 256)])
+        self.refused(certkv.Error, "config->levels[1].format", small, levels=[("t8-v8g64-b16", 256), ("t4", 256)])
+        self.refused(certkv.Error, "config->control", small, control=LIBRARY.control(200.0))
+        self.refused(TypeError, "no field beta", LIBRARY.control, 200.0, beta=1)
+        self.refused(TypeError, "no field n_levels", small, n_levels=2)
+        made = scales(1, 1, 64, bytes([7] * 32), 0.25)
+        self.refused(certkv.Error, "CERTKV_FILE_REFUSED", LIBRARY.scales, made, bytes(32))
+        self.refused(certkv.Error, "CERTKV_FILE_DAMAGED", LIBRARY.scales, made[:-1])
+        self.refused(certkv.Error, "config->scales", small, scales=LIBRARY.scales(made))
 
     def test_what_is_over(self):
         cache = small()

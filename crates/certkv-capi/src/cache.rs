@@ -4,6 +4,7 @@ use crate::config::{self, certkv_config};
 use crate::engine::Engine;
 use crate::guard::{Failure, Poison, guard};
 use crate::handle::Registry;
+use crate::kept::Spare;
 use crate::log::{self, CERTKV_LOG_INFO};
 use crate::status::certkv_status;
 use certkv::{MoveEvents, PrefixEvents};
@@ -24,12 +25,14 @@ pub(crate) struct Held {
     pub(crate) events: Option<PrefixEvents>,
     pub(crate) moves: Option<MoveEvents>,
     pub(crate) poison: Poison,
+    /// What steps work in.
+    pub(crate) spare: Spare,
 }
 
 impl Held {
     fn new(engine: Engine) -> Result<Self, Failure> {
         let events = engine.on(|on| Ok(on.prefix_events()), |on| Ok(on.prefix_events()))?;
-        let moves = engine.on(|on| Ok(on.move_events()), |_| Ok(None))?;
+        let moves = engine.on(|on| Ok(on.move_events()), |on| Ok(on.move_events()))?;
         let seen = engine.memory()?;
         log::say(CERTKV_LOG_INFO, || {
             let ([packed, scratch, tables, host], _) = seen.reserved;
@@ -39,7 +42,7 @@ impl Held {
             let bytes = format!("packed={packed} scratch={scratch} tables={tables} host={host} bytes");
             format!("cache created {at}: {} layers, {heads}: {bytes}", g.layers)
         });
-        Ok(Self { engine, events, moves, poison: Poison::default() })
+        Ok(Self { engine, events, moves, poison: Poison::default(), spare: Spare::default() })
     }
 }
 
@@ -62,8 +65,8 @@ pub(crate) fn with<T>(
 /// Threads: any, at any time.
 /// Stream: none.
 /// Capture: not allowed.
-/// Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE, RESERVED, INVALID_ARGUMENT, INVALID_HANDLE (of `config->spill_store` or
-/// `config->calibration`), UNSUPPORTED, FORMAT, FILE_REFUSED (a calibration of another geometry), POLICY, BUDGET, OUT_OF_MEMORY, DEVICE (also: no driver, no such GPU, no kernels for it). Nothing is held then, and `*cache` is NULL if it can be written.
+/// Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE, RESERVED, INVALID_ARGUMENT, INVALID_HANDLE (of `config->spill_store`,
+/// `config->calibration` or `config->scales`), UNSUPPORTED, FORMAT, FILE_REFUSED (a calibration or scales of another geometry), POLICY, BUDGET, OUT_OF_MEMORY, DEVICE (also: no driver, no such GPU, no kernels for it). Nothing is held then, and `*cache` is NULL if it can be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn certkv_cache_create(
     config: *const certkv_config,

@@ -2,18 +2,12 @@
 use crate::argument;
 use crate::guard::{Failure, guard};
 use crate::handle::Registry;
-use crate::status::{
-    self,
-    certkv_status::{self, CERTKV_FILE},
-};
+use crate::sealed::{self, Kind};
+use crate::status::certkv_status;
 use certkv::Pairing;
-use certkv::calibration::{Calibration, CalibrationError};
+use certkv::calibration::Calibration;
 use core::ffi::{c_char, c_void};
 use core::mem::offset_of;
-use core::ptr;
-use std::fs::File;
-use std::io::Read as _;
-use std::path::Path;
 use std::sync::Arc;
 
 /// What `certkv calibrate` found of a model's keys: formats such as ctq4 code keys by it (`config->calibration`). Opaque, and never changed: any
@@ -64,46 +58,23 @@ pub(crate) fn of(handle: *const certkv_calibration) -> Result<Arc<Calibration>, 
     Ok(Arc::clone(&*CALIBRATIONS.get(handle)?))
 }
 
-/// A larger file is none: 4096 layers of 1024 heads do not come near.
-const MOST_BYTES: u64 = 1 << 32;
-
-fn read_file(path: &Path) -> Result<Vec<u8>, Failure> {
-    let failed = |why: String| Failure::new(CERTKV_FILE, format!("path {}: {why}", path.display()));
-    let refused = |e: std::io::Error| failed(e.to_string());
-    let file = File::open(path).map_err(refused)?;
-    let about = file.metadata().map_err(refused)?;
-    if !about.is_file() || about.len() > MOST_BYTES {
-        return Err(failed(format!("not a file of at most {MOST_BYTES} bytes")));
-    }
-    let mut bytes = Vec::new();
-    // A file that grows meanwhile is cut, and then has a wrong length.
-    file.take(MOST_BYTES).read_to_end(&mut bytes).map_err(refused)?;
-    Ok(bytes)
-}
-
 /// Gives out what `bytes` holds, if it is of the model that the caller has.
 ///
 /// # Safety
-/// `model` is NULL or has 32 bytes, and `calibration` is NULL or a variable that may be written.
+/// As [`sealed::give`].
 unsafe fn give<B: AsRef<[u8]>>(
     model: *const u8,
     calibration: *mut *mut certkv_calibration,
     bytes: impl FnOnce() -> Result<B, Failure>,
 ) -> Result<(), Failure> {
-    argument::aligned(calibration, "calibration")?;
-    // SAFETY: not NULL and aligned; the caller gives a variable of this type.
-    unsafe { calibration.write(ptr::null_mut()) };
+    let kind = Kind {
+        name: "calibration",
+        registry: &CALIBRATIONS,
+        parse: Calibration::from_bytes,
+        model: |c| c.source().model,
+    };
     // SAFETY: by the caller's promise.
-    let model = if model.is_null() { None } else { Some(unsafe { argument::key(model, "model")? }) };
-    let refused = |e: CalibrationError| Failure::new(status::of_calibration(&e), e.to_string());
-    let read = Calibration::from_bytes(bytes()?.as_ref()).map_err(refused)?;
-    if model.is_some_and(|model| read.source().model != model) {
-        return Err(refused(CalibrationError::OtherModel));
-    }
-    let handle = CALIBRATIONS.insert(Arc::new(Arc::new(read)));
-    // SAFETY: as above.
-    unsafe { calibration.write(handle) };
-    Ok(())
+    unsafe { sealed::give(&kind, model, calibration, bytes) }
 }
 
 /// Reads a calibration from a file of `certkv calibrate`. `path` is UTF-8, ends with a 0 byte and has at most 4095 others. `model`: 32 bytes, the
@@ -123,7 +94,7 @@ pub unsafe extern "C" fn certkv_calibration_open(
 ) -> certkv_status {
     guard(|| {
         // SAFETY: the caller gives NULL or a C string, NULL or 32 bytes, and NULL or a variable.
-        unsafe { give(model, calibration, || read_file(&argument::path(path)?)) }
+        unsafe { give(model, calibration, || sealed::read_file(&argument::path(path)?)) }
     })
 }
 

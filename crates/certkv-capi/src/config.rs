@@ -2,8 +2,11 @@
 use crate::allocator::{self, certkv_allocator};
 use crate::argument;
 use crate::calibration::{self, certkv_calibration};
+use crate::control::{self, certkv_control};
 use crate::engine::Wanted;
 use crate::guard::{Failure, guard};
+use crate::level::{self, certkv_level};
+use crate::scales::{self, certkv_scales};
 use crate::status::certkv_status::{
     self, CERTKV_FORMAT, CERTKV_INVALID_ARGUMENT, CERTKV_POLICY, CERTKV_RESERVED, CERTKV_UNSUPPORTED,
 };
@@ -144,9 +147,23 @@ pub struct certkv_config {
     /// certkv_calibration_open sees to, of the model whose keys these are. The cache keeps what it needs: the handle may be destroyed. Saved sequences and
     /// cached prefixes are not read under another calibration.
     pub calibration: *const certkv_calibration,
-    /// On the host: events of blocks that move that stay readable, the latest so many, at most 2^24; 0 for none, which costs nothing. See
+    /// Events of blocks that move that stay readable, the latest so many, at most 2^24; 0 for none, which costs nothing. See
     /// certkv_cache_moves.
     pub move_events: u64,
+    /// On the host: `n_levels` formats that full blocks can have, each with fewer bytes than the one before it, all of one block size. Every block becomes
+    /// full at the first, which is `format` (NULL, or the same), and can change between steps: see certkv_sequence_change_level. Not beside windows,
+    /// prefixes, `swap_tokens`, `spill_store` and `scales`; such sequences are not saved. Borrowed during the call.
+    pub levels: *const certkv_level,
+    /// On the host: who decides on levels when certkv_sequence_control is called; NULL for nobody. Borrowed during the call.
+    pub control: *const certkv_control,
+    /// On the host: fixed scales for sides with one scale per block (p8, e4m3g64), of this geometry; NULL for the scales of each block. What a block has
+    /// beyond them saturates, is counted (`saturated` of certkv_snapshot), and is in its bound. The cache keeps what it needs: the handle may be
+    /// destroyed.
+    pub scales: *const certkv_scales,
+    /// Elements of `levels`: 0 for none, or 2 to 8.
+    pub n_levels: u32,
+    /// 0.
+    pub reserved_more: u32,
 }
 
 /// In `window_slack`: no tokens.
@@ -196,12 +213,15 @@ fn blank() -> certkv_config {
 ///
 /// # Safety
 /// `config` is NULL or a struct of its `struct_size` bytes whose `format` and `kernels` are NULL or C strings and whose `prefix_secret` is
-/// NULL or has 32 bytes, whose `windows` is NULL or has `n_windows` elements, and whose `allocator` is as [`allocator::read`] wants it.
+/// NULL or has 32 bytes, whose `windows` is NULL or has `n_windows` elements, whose `levels` are as [`level::read`] wants them, whose `control` is NULL or
+/// a struct of its `struct_size` bytes, and whose `allocator` is as [`allocator::read`] wants it.
 pub(crate) unsafe fn read(config: *const certkv_config) -> Result<Wanted, Failure> {
     // SAFETY: by the caller's promise, and as for `blank`.
     let given = unsafe { argument::read_struct(config, "config", LEAST)? };
-    if given.reserved != 0 {
-        return Err(Failure::new(CERTKV_RESERVED, "config->reserved is not 0"));
+    for (field, value) in [("reserved", given.reserved), ("reserved_more", given.reserved_more)] {
+        if value != 0 {
+            return Err(Failure::new(CERTKV_RESERVED, format!("config->{field} is not 0")));
+        }
     }
     let store = match given.store {
         CERTKV_DTYPE_DEFAULT | CERTKV_F16 => Dtype::F16,
@@ -235,7 +255,7 @@ pub(crate) unsafe fn read(config: *const certkv_config) -> Result<Wanted, Failur
     config.swap_tokens = or(given.swap_tokens, 0);
     // SAFETY: by the caller's promise.
     config.prefixes = unsafe { prefixes(&given)? };
-    config.prefix_events = or(given.prefix_events, 0);
+    (config.prefix_events, config.move_events) = (or(given.prefix_events, 0), or(given.move_events, 0));
     // SAFETY: by the caller's promise.
     config.windows = unsafe { window::read(given.windows, given.n_windows, given.window_slack)? };
     // SAFETY: by the caller's promise.
@@ -243,28 +263,36 @@ pub(crate) unsafe fn read(config: *const certkv_config) -> Result<Wanted, Failur
     if !given.calibration.is_null() {
         config.calibration = Some(calibration::of(given.calibration)?);
     }
+    // SAFETY: by the caller's promise.
+    unsafe { level::configure(&mut config, &given)? };
+    if !given.control.is_null() {
+        // SAFETY: by the caller's promise.
+        config.control = Some(unsafe { control::read(given.control)? });
+    }
+    if !given.scales.is_null() {
+        config.scales = Some(scales::of(given.scales, &geometry)?);
+    }
     let Some(ordinal) = given.device.checked_sub(CERTKV_DEVICE_CUDA) else {
         if given.certificate_ring != 0 {
             let why = "config->certificate_ring: a cache on the host has none (config->device)";
             return Err(Failure::new(CERTKV_UNSUPPORTED, why));
         }
         config.chunk_tokens = or(given.chunk_tokens, 0);
-        config.move_events = or(given.move_events, 0);
         config.spill = spill(&given)?;
         return Ok(Wanted::Host(Box::new(config)));
     };
-    if config.calibration.is_some() {
-        let why =
-            "config->calibration: a cache on a GPU has no format with calibrated keys in this release (config->device)";
-        return Err(Failure::new(CERTKV_UNSUPPORTED, why));
-    }
-    if given.move_events != 0 {
-        let why = "config->move_events: a cache on a GPU keeps none in this release (config->device)";
-        return Err(Failure::new(CERTKV_UNSUPPORTED, why));
-    }
-    if config.memory.is_some() {
-        let why = "config->allocator: a cache on a GPU has its pages in memory that the driver knows (config->device)";
-        return Err(Failure::new(CERTKV_UNSUPPORTED, why));
+    let only_on_the_host = [
+        (
+            config.calibration.is_some(),
+            "calibration: a cache on a GPU has no format with calibrated keys in this release",
+        ),
+        (config.memory.is_some(), "allocator: a cache on a GPU has its pages in memory that the driver knows"),
+        (!config.levels.is_empty(), "levels: blocks of a cache on a GPU have one format a layer in this release"),
+        (config.control.is_some(), "control: a cache on a GPU has no levels to decide on in this release"),
+        (config.scales.is_some(), "scales: blocks of a cache on a GPU have scales of their own in this release"),
+    ];
+    if let Some((_, why)) = only_on_the_host.iter().find(|(given, _)| *given) {
+        return Err(Failure::new(CERTKV_UNSUPPORTED, format!("config->{why} (config->device)")));
     }
     // SAFETY: NULL or a C string, by the caller's promise.
     let kernels = unsafe { path(given.kernels)? };
@@ -275,7 +303,7 @@ pub(crate) unsafe fn read(config: *const certkv_config) -> Result<Wanted, Failur
     (gpu.max_sequences, gpu.threads, gpu.policy) = (config.max_sequences, config.threads, config.policy);
     (gpu.swap_tokens, gpu.prefixes) = (config.swap_tokens, config.prefixes.take());
     gpu.windows.clone_from(&config.windows);
-    gpu.prefix_events = config.prefix_events;
+    (gpu.prefix_events, gpu.move_events) = (config.prefix_events, config.move_events);
     gpu.chunk_tokens = or(given.chunk_tokens, 0);
     gpu.spill = spill(&given)?;
     (gpu.device_budget, gpu.host_budget) = (config.device_budget, config.host_budget);
@@ -387,7 +415,7 @@ unsafe fn formats(text: *const c_char) -> Result<Vec<Format>, Failure> {
 }
 
 /// Most bytes of a format; most formats.
-const MOST_FORMAT: usize = 63;
+pub(crate) const MOST_FORMAT: usize = 63;
 const MOST_LAYERS: usize = 4096;
 
 #[cfg(test)]
@@ -417,8 +445,9 @@ mod tests {
     fn fields_are_called_what_they_are_called_in_c() {
         let window = certkv_window { tokens: 1 << 40, ..Default::default() };
         let three = [certkv_window::default(); 3];
+        let level = certkv_level { format: c"t8-v8g64-b16".as_ptr(), tokens: 128 };
         type Change<'a> = &'a dyn Fn(&mut certkv_config);
-        let changes: [(&str, Change<'_>); 30] = [
+        let changes: [(&str, Change<'_>); 33] = [
             ("config->layers = 0", &|c| c.layers = 0),
             ("config->q_heads = 3000", &|c| c.q_heads = 3000),
             ("config->kv_heads = 0", &|c| c.kv_heads = 0),
@@ -448,6 +477,9 @@ mod tests {
             ("config->window_slack", &|c| c.window_slack = 5),
             ("config->move_events: ", &|c| c.move_events = u64::MAX),
             ("config->chunk_tokens: ", &|c| c.chunk_tokens = u64::MAX),
+            ("config->levels: 1 levels", &|c| (c.n_levels, c.levels) = (1, &level)),
+            ("config->n_levels = 9", &|c| (c.n_levels, c.levels) = (9, &level)),
+            ("config->reserved_more", &|c| c.reserved_more = 1),
             ("config->calibration: none", &|c| c.format = c"ctq4-v4g64-b16".as_ptr()),
         ];
         for (words, change) in changes {

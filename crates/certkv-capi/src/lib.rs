@@ -16,11 +16,14 @@ mod callbacks;
 mod capture;
 mod certificate;
 mod config;
+mod control;
 mod engine;
 mod error;
 mod events;
 mod guard;
 mod handle;
+mod kept;
+mod level;
 mod log;
 mod metrics;
 mod moves;
@@ -31,6 +34,8 @@ mod prefix;
 mod ring;
 mod rows;
 mod save;
+mod scales;
+mod sealed;
 mod sequence;
 mod snapshot;
 mod statistics;
@@ -54,8 +59,10 @@ pub use callbacks::{
 pub use capture::*;
 pub use certificate::*;
 pub use config::*;
+pub use control::*;
 pub use error::{certkv_error_info, certkv_last_error};
 pub use events::*;
+pub use level::{certkv_level, certkv_sequence_change_level, certkv_sequence_level};
 pub use log::*;
 pub use metrics::certkv_cache_metrics;
 pub use moves::*;
@@ -64,6 +71,10 @@ pub use plan::*;
 pub use prefix::*;
 pub use ring::*;
 pub use save::{certkv_save_scope, certkv_sequence_restore, certkv_sequence_save};
+pub use scales::{
+    certkv_scales, certkv_scales_describe, certkv_scales_destroy, certkv_scales_info, certkv_scales_open,
+    certkv_scales_read,
+};
 pub use sequence::*;
 pub use snapshot::*;
 pub use statistics::{certkv_cache_memory, certkv_memory};

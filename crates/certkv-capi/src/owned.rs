@@ -100,13 +100,17 @@ impl OwnedStep {
         self.cache.engine.geometry().q_heads
     }
 
-    /// Of the attend calls that follow; on a GPU the kernels have one for all.
+    /// Of the attend calls that follow; on a GPU the kernels have one for all heads.
     pub(crate) fn set_tolerances(&mut self, tolerances: &[Tolerance]) -> Result<(), Failure> {
         match &mut self.step {
             Open::Host(step) => Ok(step.set_tolerances(tolerances)?),
-            Open::Gpu(_) => {
-                let why = "tolerances: a step on a GPU has that of its policy in this release (config->device)";
+            Open::Gpu(_) if tolerances.len() > 1 => {
+                let why = "tolerances: a step on a GPU has one for all heads in this release (config->device)";
                 Err(Failure::new(CERTKV_UNSUPPORTED, why))
+            }
+            Open::Gpu(open) => {
+                let step = open.step.as_mut().ok_or_else(crate::step::over)?;
+                Ok(step.set_tolerance(tolerances.first().copied())?)
             }
         }
     }
@@ -176,7 +180,7 @@ impl OwnedStep {
         Ok(step.append_device(layer, tensor("keys", keys)?, tensor("values", values)?)?)
     }
 
-    /// Queries and outputs in device memory, single precision.
+    /// Queries in device memory, of type `element`, and outputs in single precision.
     ///
     /// # Safety
     /// As [`OwnedStep::append_device`].
@@ -184,14 +188,15 @@ impl OwnedStep {
         &mut self,
         layer: usize,
         [queries, out]: [u64; 2],
+        element: Element,
         elements: usize,
     ) -> Result<(), Failure> {
         let (gpu, step) = self.gpu()?;
-        let tensor = |argument, address| {
+        let tensor = |argument, address, element| {
             // SAFETY: by the caller's promise.
-            unsafe { Tensor::at(gpu.gpu(), argument, address, Element::F32, elements) }.map_err(certkv::Error::Gpu)
+            unsafe { Tensor::at(gpu.gpu(), argument, address, element, elements) }.map_err(certkv::Error::Gpu)
         };
-        Ok(step.attend_device(layer, tensor("queries", queries)?, tensor("out", out)?)?)
+        Ok(step.attend_device(layer, tensor("queries", queries, element)?, tensor("out", out, Element::F32)?)?)
     }
 
     /// Certificates of a layer that was attended on a GPU; waits for them.

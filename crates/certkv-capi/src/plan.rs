@@ -137,7 +137,7 @@ pub unsafe extern "C" fn certkv_config_plan_requests(
 /// Threads: any, at any time.
 /// Stream: none.
 /// Capture: not allowed.
-/// Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE, RESERVED, INVALID_ARGUMENT, INVALID_HANDLE (of `config->spill_store`), UNSUPPORTED, FORMAT, POLICY,
+/// Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE, RESERVED, INVALID_ARGUMENT, INVALID_HANDLE (of a handle in `config`), UNSUPPORTED, FORMAT, FILE_REFUSED, POLICY,
 /// DEVICE (no such GPU, or one without kernels). `plan` is unchanged.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn certkv_config_plan(config: *const certkv_config, plan: *mut certkv_plan) -> certkv_status {

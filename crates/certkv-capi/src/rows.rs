@@ -14,6 +14,11 @@ pub(crate) struct Rows {
 }
 
 impl Rows {
+    /// Of memory that it has.
+    pub(crate) fn bytes(&self) -> usize {
+        4 * (self.keys.capacity() + self.values.capacity())
+    }
+
     /// Appends 16-bit rows of type `dtype` (f16 or bf16): as they are if the cache stores that type, else by way of
     /// f32, which holds both exactly, so that there is one rounding.
     pub(crate) fn append(

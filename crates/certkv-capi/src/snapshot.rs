@@ -167,6 +167,10 @@ pub struct certkv_snapshot {
     pub waits: u64,
     /// Nanoseconds of these.
     pub wait_nanoseconds: u64,
+    /// Blocks coded anew at another level, each with the bytes of its page in one layer; 0 without `config->levels`.
+    pub recodes: certkv_moves,
+    /// Elements that a fixed scale could not reach, each where it was coded; 0 without `config->scales`.
+    pub saturated: u64,
 }
 
 /// Exact sides of one kind in scratch: slots now, and what happened since the cache was made.
@@ -333,6 +337,8 @@ impl From<&Snapshot> for certkv_snapshot {
             scratch_values: values,
             waits: seen.waits.count(),
             wait_nanoseconds: seen.waits.sum,
+            recodes: seen.recodes.as_ref().map(certkv_moves::from).unwrap_or_default(),
+            saturated: seen.saturated.unwrap_or(0),
         }
     }
 }

@@ -49,6 +49,8 @@ pub enum certkv_status {
     /// A length beyond the end of the sequence, or beyond what the cache can hold, or tokens that a layer's window no longer has, or more of
     /// them in one step than its chunk.
     CERTKV_LENGTH = -16,
+    /// A block that cannot have a level: there is no such block or level, or no codes of it at that level.
+    CERTKV_LEVEL = -17,
 
     /// The sequence is part of a step that is not over, or named twice in one step.
     CERTKV_BUSY_SEQUENCE = -100,
@@ -92,7 +94,7 @@ pub enum certkv_status {
 
     /// A file could not be written or read.
     CERTKV_FILE = -500,
-    /// A file is no saved sequence or calibration, or one of another version, model, geometry or format.
+    /// A file is no saved sequence, calibration or scales, or one of another version, model, geometry or format.
     CERTKV_FILE_REFUSED = -501,
     /// A file ends too early, is not what was written, or was written with another key.
     CERTKV_FILE_DAMAGED = -502,
@@ -112,7 +114,7 @@ use certkv_status::*;
 
 impl certkv_status {
     /// All values, for the name table.
-    const ALL: [Self; 43] = [
+    const ALL: [Self; 44] = [
         CERTKV_OK,
         CERTKV_NULL_POINTER,
         CERTKV_MISALIGNED,
@@ -130,6 +132,7 @@ impl certkv_status {
         CERTKV_UNSUPPORTED,
         CERTKV_OVERLAP,
         CERTKV_LENGTH,
+        CERTKV_LEVEL,
         CERTKV_BUSY_SEQUENCE,
         CERTKV_BUSY_STEP,
         CERTKV_ORDER,
@@ -177,6 +180,7 @@ impl certkv_status {
             CERTKV_UNSUPPORTED => c"CERTKV_UNSUPPORTED",
             CERTKV_OVERLAP => c"CERTKV_OVERLAP",
             CERTKV_LENGTH => c"CERTKV_LENGTH",
+            CERTKV_LEVEL => c"CERTKV_LEVEL",
             CERTKV_BUSY_SEQUENCE => c"CERTKV_BUSY_SEQUENCE",
             CERTKV_BUSY_STEP => c"CERTKV_BUSY_STEP",
             CERTKV_ORDER => c"CERTKV_ORDER",
@@ -253,6 +257,7 @@ pub(crate) fn of(error: &Error) -> certkv_status {
         Error::Order { .. } => CERTKV_ORDER,
         Error::NoVisibleToken => CERTKV_NO_VISIBLE_TOKEN,
         Error::Policy(_) => CERTKV_POLICY,
+        Error::Level { .. } => CERTKV_LEVEL,
         Error::Uncertifiable { .. } => CERTKV_UNCERTIFIABLE,
         Error::OutOfMemory { .. }
         | Error::Device(DeviceError::OutOfMemory { .. } | DeviceError::ArenaSize { .. })
@@ -387,7 +392,7 @@ mod tests {
             let name = unsafe { CStr::from_ptr(certkv_status_name(*status as i32)) };
             assert_eq!(name, status.name());
         }
-        for number in [1, -17, i32::MIN, i32::MAX] {
+        for number in [1, -18, i32::MIN, i32::MAX] {
             // SAFETY: as above.
             assert_eq!(unsafe { CStr::from_ptr(certkv_status_name(number)) }, c"CERTKV_?");
         }

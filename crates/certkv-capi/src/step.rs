@@ -5,13 +5,12 @@ use crate::certificate::certkv_certificate;
 use crate::config::{self, CERTKV_BF16, CERTKV_F16, CERTKV_F32, certkv_dtype, certkv_policy};
 use crate::guard::{Failure, Poison, guard};
 use crate::handle::Registry;
+use crate::kept::Kept;
 use crate::owned::OwnedStep;
-use crate::rows::Rows;
 use crate::sequence::{self, certkv_sequence};
 use crate::status::certkv_status::{
     self, CERTKV_BUSY_STEP, CERTKV_INVALID_ARGUMENT, CERTKV_INVALID_HANDLE, CERTKV_LENGTH, CERTKV_UNSUPPORTED,
 };
-use crate::tensor::Buffers;
 use certkv::gpu::Element;
 use certkv::{Certificate, Chunk, Policy};
 use core::mem::offset_of;
@@ -51,10 +50,14 @@ pub(crate) struct Stepping {
 pub(crate) struct Work {
     /// `None` once the step is over.
     pub(crate) step: Option<OwnedStep>,
-    /// Records of an attend call in the engine's layout, kept between calls.
-    pub(crate) certificates: Vec<Certificate>,
-    rows: Rows,
-    pub(crate) tensors: Buffers,
+    /// Kept between calls, and given to the next step.
+    pub(crate) kept: Kept,
+}
+
+impl Drop for Stepping {
+    fn drop(&mut self) {
+        self.cache.spare.give(core::mem::take(&mut self.work.get_mut().kept));
+    }
 }
 
 static STEPS: Registry<Stepping> = Registry::new(0x57, "step");
@@ -214,12 +217,7 @@ unsafe fn begin(
         chunks.push(Chunk { sequence: sequence::id(chunk.sequence), tokens: chunk.tokens as usize });
     }
     let held = cache::with(cache, |held| {
-        let work = Work {
-            step: Some(OwnedStep::begin(Arc::clone(held), &chunks, policy)?),
-            certificates: Vec::new(),
-            rows: Rows::default(),
-            tensors: Buffers::default(),
-        };
+        let work = Work { step: Some(OwnedStep::begin(Arc::clone(held), &chunks, policy)?), kept: held.spare.take() };
         Ok(Stepping { cache: Arc::clone(held), poison: Poison::default(), work: Mutex::new(work) })
     })?;
     // SAFETY: as above.
@@ -253,7 +251,7 @@ pub unsafe extern "C" fn certkv_step_append(
         with_step(step, |held, work| {
             let device = on_device(space, held)?;
             let geometry = *held.cache.engine.geometry();
-            let Work { step, rows, .. } = work;
+            let Work { step, kept: Kept { rows, .. } } = work;
             let step = step.as_mut().ok_or_else(over)?;
             let expected = step.tokens() as u128 * geometry.kv_width() as u128;
             argument::count(elements, expected, "keys and values")?;
@@ -314,25 +312,27 @@ pub unsafe extern "C" fn certkv_step_attend(
     guard(|| {
         with_step(step, |held, work| {
             let geometry = *held.cache.engine.geometry();
-            let Work { step, certificates: records, .. } = work;
+            let Work { step, kept: Kept { certificates: records, .. } } = work;
             let step = step.as_mut().ok_or_else(over)?;
             let tokens = step.tokens() as u128;
             // SAFETY: the caller gives NULL or `n_certificates` elements.
-            let heads = unsafe { blank_records(certificates, n_certificates, step.tokens() * geometry.q_heads)? };
+            let filled = unsafe { Records::new(certificates, n_certificates, step.tokens() * geometry.q_heads)? };
+            let heads = filled.heads();
             let device = on_device(space, held)?;
             argument::count(elements, tokens * geometry.q_width() as u128, "queries and out")?;
-            records.clear();
-            records.resize(heads, Certificate::UNCERTIFIED);
+            sized(records, heads);
             if device {
                 argument::not_null(queries.cast::<u8>(), "queries")?;
                 argument::not_null(out.cast_const().cast::<u8>(), "out")?;
                 // SAFETY: the caller gives `elements` floats each, until the work is done.
-                unsafe { step.attend_device(layer as usize, [queries as u64, out as u64], elements as usize)? };
+                unsafe {
+                    let at = [queries as u64, out as u64];
+                    step.attend_device(layer as usize, at, Element::F32, elements as usize)?;
+                }
                 if heads > 0 {
                     step.certificates(layer as usize, records)?;
                 }
-                // SAFETY: as for the empty records.
-                unsafe { put_records(certificates, records) };
+                filled.fill(records);
                 return Ok(());
             }
             let len = argument::array(queries, elements, "queries")?;
@@ -346,37 +346,66 @@ pub unsafe extern "C" fn certkv_step_attend(
             // SAFETY: as above, and no other buffer of the call overlaps it.
             let out = unsafe { core::slice::from_raw_parts_mut(out, len) };
             step.attend(layer as usize, queries, out, records)?;
-            // SAFETY: as for the empty records.
-            unsafe { put_records(certificates, records) };
+            filled.fill(records);
             Ok(())
         })
     })
 }
 
-/// How many records a call fills: none, or `expected`, which are made to certify nothing.
-///
-/// # Safety
-/// `certificates` is NULL or has `n` elements.
-pub(crate) unsafe fn blank_records(
-    certificates: *mut certkv_certificate,
-    n: u64,
-    expected: usize,
-) -> Result<usize, Failure> {
-    let heads = argument::array(certificates, n, "certificates")?;
-    if heads > 0 {
-        argument::count(n, expected as u128, "certificates")?;
+/// A caller's records that a call fills: none, or as many as it has outputs. However it ends, those that it did not fill certify nothing; they are
+/// written once, as a pass over them takes as long as the rest of a call.
+pub(crate) struct Records {
+    at: *mut certkv_certificate,
+    heads: usize,
+}
+
+impl Records {
+    /// # Safety
+    /// `certificates` is NULL or has `n` elements, which nobody else touches as long as this lives.
+    pub(crate) unsafe fn new(certificates: *mut certkv_certificate, n: u64, expected: usize) -> Result<Self, Failure> {
+        let heads = argument::array(certificates, n, "certificates")?;
+        if heads > 0 {
+            argument::count(n, expected as u128, "certificates")?;
+        }
+        Ok(Self { at: certificates, heads })
     }
-    let empty = certkv_certificate::from(&Certificate::UNCERTIFIED);
-    for at in 0..heads {
-        // SAFETY: aligned, and `n` elements are there.
-        unsafe { certificates.add(at).write(empty) };
+
+    /// How many there are.
+    pub(crate) fn heads(&self) -> usize {
+        self.heads
     }
-    Ok(heads)
+
+    /// Fills them, as many as `records` are, and leaves none for later.
+    pub(crate) fn fill(mut self, records: &[Certificate]) {
+        let heads = core::mem::take(&mut self.heads);
+        for (at, record) in records.iter().take(heads).enumerate() {
+            // SAFETY: aligned, and below the number of elements that `new` was promised.
+            unsafe { self.at.add(at).write(certkv_certificate::from(record)) };
+        }
+    }
+}
+
+impl Drop for Records {
+    fn drop(&mut self) {
+        let empty = certkv_certificate::from(&Certificate::UNCERTIFIED);
+        for at in 0..self.heads {
+            // SAFETY: as in `fill`.
+            unsafe { self.at.add(at).write(empty) };
+        }
+    }
+}
+
+/// Gives records that the engine fills their number; what they say before is of an earlier call.
+pub(crate) fn sized(records: &mut Vec<Certificate>, heads: usize) {
+    if records.len() != heads {
+        records.clear();
+        records.resize(heads, Certificate::UNCERTIFIED);
+    }
 }
 
 /// # Safety
 /// `to` is aligned and has as many elements.
-pub(crate) unsafe fn put_records(to: *mut certkv_certificate, records: &[Certificate]) {
+unsafe fn put_records(to: *mut certkv_certificate, records: &[Certificate]) {
     for (at, record) in records.iter().enumerate() {
         // SAFETY: by the caller's promise.
         unsafe { to.add(at).write(certkv_certificate::from(record)) };
@@ -417,7 +446,7 @@ pub unsafe extern "C" fn certkv_step_certificates(
 ) -> certkv_status {
     guard(|| {
         with_step(step, |held, work| {
-            let Work { step, certificates: records, .. } = work;
+            let Work { step, kept: Kept { certificates: records, .. } } = work;
             let step = step.as_mut().ok_or_else(over)?;
             held.cache.engine.on_gpu()?;
             let heads = argument::array(certificates, n_certificates, "certificates")?;

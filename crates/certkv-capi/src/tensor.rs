@@ -3,10 +3,11 @@ use crate::argument;
 use crate::certificate::certkv_certificate;
 use crate::config::{CERTKV_BF16, CERTKV_F16, CERTKV_F32, certkv_dtype};
 use crate::guard::{Failure, guard};
+use crate::kept::Kept;
 use crate::status::certkv_status::{
     self, CERTKV_OUT_OF_MEMORY, CERTKV_OVERFLOW, CERTKV_RESERVED, CERTKV_SHAPE, CERTKV_UNSUPPORTED,
 };
-use crate::step::{self, Work, certkv_space, certkv_step, element, over};
+use crate::step::{self, Records, Work, certkv_space, certkv_step, element, over};
 use certkv::{Certificate, Dtype};
 use core::ffi::c_void;
 use core::{ptr, slice};
@@ -41,6 +42,15 @@ pub(crate) struct Buffers {
     narrow: [Vec<u16>; 2],
 }
 
+impl Buffers {
+    /// Of memory that they have.
+    pub(crate) fn bytes(&self) -> usize {
+        let wide: usize = self.wide.iter().map(Vec::capacity).sum();
+        let narrow: usize = self.narrow.iter().map(Vec::capacity).sum();
+        4 * wide + 2 * narrow
+    }
+}
+
 /// A tensor that was checked.
 #[derive(Clone, Copy)]
 struct Rows {
@@ -56,11 +66,13 @@ struct Rows {
 }
 
 impl Rows {
+    /// A caller's tensor, by its name and that of its `data`: no text is made unless it is refused.
+    ///
     /// # Safety
     /// `given` is NULL or a struct of its `struct_size` bytes.
     unsafe fn read(
         given: *const certkv_tensor,
-        name: &'static str,
+        [name, label]: [&'static str; 2],
         [tokens, heads, dim]: [usize; 3],
     ) -> Result<(Self, certkv_space), Failure> {
         // SAFETY: by the caller's promise; integers and a pointer, for which zero bits are a value.
@@ -88,18 +100,19 @@ impl Rows {
         }
         let extent = of_tokens + of_heads + dim as u128;
         let extent = u64::try_from(extent).unwrap_or(u64::MAX);
-        let label = format!("{name}->data");
         let extent = if bytes == 4 {
-            argument::array(given.data.cast::<f32>(), extent, &label)?
+            argument::array(given.data.cast::<f32>(), extent, label)?
         } else {
-            argument::array(given.data.cast::<u16>(), extent, &label)?
+            argument::array(given.data.cast::<u16>(), extent, label)?
         };
         let strides = [token as usize, head as usize];
         Ok((Self { name, dtype: given.dtype, data: given.data, strides, dim, heads, extent }, given.space))
     }
 
-    fn is_dense(&self) -> bool {
-        self.strides == [self.heads * self.dim, self.dim]
+    /// Whether the rows of so many tokens follow each other.
+    fn is_dense(&self, tokens: usize) -> bool {
+        let [token, head] = self.strides;
+        (tokens == 1 || token == self.heads * self.dim) && (self.heads == 1 || head == self.dim)
     }
 
     fn bytes(&self) -> usize {
@@ -217,8 +230,8 @@ impl Rows {
     }
 
     /// What device memory needs: one piece, as kernels read it.
-    fn on_device(&self) -> Result<u64, Failure> {
-        if self.is_dense() {
+    fn on_device(&self, tokens: usize) -> Result<u64, Failure> {
+        if self.is_dense(tokens) {
             return Ok(self.data as u64);
         }
         let why = format!("{}: strides in device memory: rows follow each other there in this release", self.name);
@@ -243,14 +256,14 @@ pub unsafe extern "C" fn certkv_step_append_tensors(
     guard(|| {
         step::with_step(step, |held, work| {
             let geometry = *held.cache.engine.geometry();
-            let Work { step, tensors, .. } = work;
+            let Work { step, kept: Kept { tensors, .. } } = work;
             let step = step.as_mut().ok_or_else(over)?;
             let (layer, tokens) = (layer as usize, step.tokens());
             let shape = [tokens, geometry.kv_heads, geometry.head_dim];
             // SAFETY: the caller gives NULL or a struct of its `struct_size` bytes.
-            let (k, space) = unsafe { Rows::read(keys, "keys", shape)? };
+            let (k, space) = unsafe { Rows::read(keys, ["keys", "keys->data"], shape)? };
             // SAFETY: as above.
-            let (v, other) = unsafe { Rows::read(values, "values", shape)? };
+            let (v, other) = unsafe { Rows::read(values, ["values", "values->data"], shape)? };
             if space != other {
                 return Err(argument::invalid(format!("keys->space = {space}, values->space = {other}: must be one")));
             }
@@ -259,7 +272,7 @@ pub unsafe extern "C" fn certkv_step_append_tensors(
                     let why = format!("keys->dtype = {}, values->dtype = {}: one in device memory", k.dtype, v.dtype);
                     return Err(Failure::new(CERTKV_UNSUPPORTED, why));
                 }
-                let at = [k.on_device()?, v.on_device()?];
+                let at = [k.on_device(tokens)?, v.on_device(tokens)?];
                 // SAFETY: the caller gives tensors of these elements, until the work is done.
                 return unsafe { step.append_device(layer, at, element(k.dtype)?, tokens * geometry.kv_width()) };
             }
@@ -284,7 +297,7 @@ pub unsafe extern "C" fn certkv_step_append_tensors(
 
 /// As certkv_step_attend from and to tensors of `q_heads` heads, each of its own type and strides; they may overlap: everything is read before
 /// anything is written. The bound of a certificate is that of what is written: rounding to 16 bits counts under `e_arith`. Both are in one place; in
-/// device memory both are CERTKV_F32 without strides.
+/// device memory `out` is CERTKV_F32 and both are without strides (0, or what 0 stands for).
 ///
 /// Threads: one at a time per step.
 /// Stream: host memory none; device memory the cache's own, see certkv_step_after_stream.
@@ -303,36 +316,33 @@ pub unsafe extern "C" fn certkv_step_attend_tensors(
     guard(|| {
         step::with_step(step, |held, work| {
             let geometry = *held.cache.engine.geometry();
-            let Work { step, certificates: records, tensors, .. } = work;
+            let Work { step, kept: Kept { certificates: records, tensors, .. } } = work;
             let step = step.as_mut().ok_or_else(over)?;
             let (layer, tokens) = (layer as usize, step.tokens());
             // SAFETY: the caller gives NULL or `n_certificates` elements.
-            let heads = unsafe { step::blank_records(certificates, n_certificates, tokens * geometry.q_heads)? };
+            let filled = unsafe { Records::new(certificates, n_certificates, tokens * geometry.q_heads)? };
+            let heads = filled.heads();
             let shape = [tokens, geometry.q_heads, geometry.head_dim];
             // SAFETY: the caller gives NULL or a struct of its `struct_size` bytes.
-            let (q, space) = unsafe { Rows::read(queries, "queries", shape)? };
+            let (q, space) = unsafe { Rows::read(queries, ["queries", "queries->data"], shape)? };
             // SAFETY: as above.
-            let (o, other) = unsafe { Rows::read(out, "out", shape)? };
+            let (o, other) = unsafe { Rows::read(out, ["out", "out->data"], shape)? };
             if space != other {
                 return Err(argument::invalid(format!("queries->space = {space}, out->space = {other}: must be one")));
             }
-            records.clear();
-            records.resize(heads, Certificate::UNCERTIFIED);
+            step::sized(records, heads);
             if step::on_device(space, held)? {
-                for rows in [&q, &o] {
-                    if rows.dtype != CERTKV_F32 {
-                        let why = format!("{}->dtype = {}: CERTKV_F32 in device memory", rows.name, rows.dtype);
-                        return Err(Failure::new(CERTKV_UNSUPPORTED, why));
-                    }
+                if o.dtype != CERTKV_F32 {
+                    let why = format!("out->dtype = {}: CERTKV_F32 in device memory in this release", o.dtype);
+                    return Err(Failure::new(CERTKV_UNSUPPORTED, why));
                 }
-                let at = [q.on_device()?, o.on_device()?];
+                let (at, element) = ([q.on_device(tokens)?, o.on_device(tokens)?], element(q.dtype)?);
                 // SAFETY: the caller gives tensors of these elements, until the work is done.
-                unsafe { step.attend_device(layer, at, tokens * geometry.q_width())? };
+                unsafe { step.attend_device(layer, at, element, tokens * geometry.q_width())? };
                 if heads > 0 {
                     step.certificates(layer, records)?;
                 }
-                // SAFETY: `blank_records` found them to be there.
-                unsafe { step::put_records(certificates, records) };
+                filled.fill(records);
                 return Ok(());
             }
             let bytes = |rows: &Rows| (rows.data.cast_const().cast::<u8>(), rows.bytes(), rows.name);
@@ -347,8 +357,7 @@ pub unsafe extern "C" fn certkv_step_attend_tensors(
             o.round(outputs, records)?;
             // SAFETY: `out` has this extent, by the caller's promise, and everything was read.
             unsafe { o.scatter(tokens, outputs) };
-            // SAFETY: as above.
-            unsafe { step::put_records(certificates, records) };
+            filled.fill(records);
             Ok(())
         })
     })
@@ -372,8 +381,8 @@ mod tests {
         let read = |token, head| {
             let given = tensor(data, CERTKV_F16, token, head);
             // SAFETY: a whole struct.
-            unsafe { Rows::read(&given, "keys", [3, 2, 64]) }
-                .map(|(rows, _)| (rows.at(2, 1), rows.extent, rows.is_dense()))
+            unsafe { Rows::read(&given, ["keys", "keys->data"], [3, 2, 64]) }
+                .map(|(rows, _)| (rows.at(2, 1), rows.extent, rows.is_dense(3)))
         };
         assert_eq!(read(0, 0).unwrap(), (320, 384, true));
         assert_eq!(read(128, 64).unwrap(), (320, 384, true));
@@ -394,7 +403,7 @@ mod tests {
         let mut target = [0u16; 64];
         let given = tensor(target.as_mut_ptr().cast(), CERTKV_BF16, 0, 0);
         // SAFETY: a whole struct.
-        let (rows, _) = unsafe { Rows::read(&given, "out", [1, 1, 64]) }.unwrap();
+        let (rows, _) = unsafe { Rows::read(&given, ["out", "out->data"], [1, 1, 64]) }.unwrap();
         let mut out: Vec<f32> = (0..64).map(|i| 1.0 + i as f32 * 0.001).collect();
         let exact = out.clone();
         let mut record = [Certificate { e_arith: 0.5, ..Certificate::UNCERTIFIED }];

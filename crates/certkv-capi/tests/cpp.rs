@@ -137,7 +137,7 @@ fn files_of_different_modes_link_together() {
 }
 
 /// One program per object, and how many checks it makes at least.
-const PROGRAMS: [(&str, u32); 14] = [
+const PROGRAMS: [(&str, u32); 15] = [
     ("result", 30),
     ("cache", 35),
     ("sequence", 55),
@@ -151,6 +151,7 @@ const PROGRAMS: [(&str, u32); 14] = [
     ("device", 35),
     ("store", 60),
     ("calibration", 25),
+    ("levels", 40),
     ("thrown", 9),
 ];
 

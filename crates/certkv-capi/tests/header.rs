@@ -69,6 +69,9 @@ fn generated() -> String {
         "window",
         "allocator",
         "calibration",
+        "level",
+        "control",
+        "scales",
         "config",
         "cache",
         "sequence",
@@ -263,13 +266,20 @@ fn both_sides_agree_on_every_offset_and_version() {
             max_context, kernels, swap_tokens, prefix_units, prefix_secret, prefix_eviction, reserved, spill_store,
             spill_host_tokens, spill_budget, spill_workers, spill_in_flight, spill_deadline_ms, n_windows, windows,
             prefix_events, window_slack, allocator, chunk_tokens, calibration,
-            move_events,
+            move_events, levels, control, scales, n_levels, reserved_more,
         }
         certkv_calibration_info {
             struct_size, layers, q_heads, kv_heads, head_dim, rotary, interleaved, centred, balanced, reserved, tokens,
             model, text, digest,
         }
         certkv_window { tokens, sinks, chunk }
+        certkv_level { format, tokens }
+        certkv_control {
+            struct_size, checks, bytes_per_token, points, keep_rank, alpha, drift, drift_moved, keep, keep_head, mix, life,
+            protected_first, protected_last, interval, drift_every,
+        }
+        certkv_controlled { struct_size, reserved, decided, below_floor, changed, refused, failed }
+        certkv_scales_info { struct_size, layers, kv_heads, head_dim, percentile, tokens, model, text }
         certkv_allocator { struct_size, reserved, context, allocate, free }
         certkv_store_key { bytes }
         certkv_put_item { key, head, head_bytes, body, body_bytes, result, code }
@@ -319,7 +329,7 @@ fn both_sides_agree_on_every_offset_and_version() {
             originals_resident, originals_stored, originals_spilled, originals_free, spills, fetches, records_deleted,
             record_delete_failures, records_doomed, disk, disk_memory, outputs_certified, outputs_exact,
             outputs_uncertified, outputs_failed, outputs_by_rung, prompt_outputs, read_packed, read_scratch, read_host,
-            scratch_keys, scratch_values, waits, wait_nanoseconds,
+            scratch_keys, scratch_values, waits, wait_nanoseconds, recodes, saturated,
         }
         certkv_plan {
             struct_size, assumed, packed, scratch, tables, host, device_bytes, device_budget, device_lacks, host_bytes,
@@ -329,9 +339,13 @@ fn both_sides_agree_on_every_offset_and_version() {
     // The sizes are part of the ABI: what changes them needs new names.
     for (name, size) in [
         ("certkv_error_info", 24),
-        ("certkv_config", 248),
+        ("certkv_config", 280),
         ("certkv_calibration_info", 144),
         ("certkv_window", 24),
+        ("certkv_level", 16),
+        ("certkv_control", 120),
+        ("certkv_controlled", 48),
+        ("certkv_scales_info", 96),
         ("certkv_allocator", 32),
         ("certkv_store_key", 32),
         ("certkv_put_item", 72),
@@ -360,7 +374,7 @@ fn both_sides_agree_on_every_offset_and_version() {
         ("certkv_pool_use", 24),
         ("certkv_page_use", 32),
         ("certkv_moves", 32),
-        ("certkv_snapshot", 1032),
+        ("certkv_snapshot", 1072),
         ("certkv_plan", 96),
         ("certkv_status", 4),
     ] {

@@ -94,7 +94,7 @@ fn the_gpu_examples_decode_or_say_why_not() {
 }
 
 /// One program per object, and how many checks it makes at least.
-const HOSTILE: [(&str, u32); 14] = [
+const HOSTILE: [(&str, u32); 17] = [
     ("misuse", 330),
     ("swap", 60),
     ("save", 80),
@@ -109,6 +109,9 @@ const HOSTILE: [(&str, u32); 14] = [
     ("calibration", 500),
     ("tensor", 2000),
     ("moves", 90),
+    ("levels", 300),
+    ("scales", 800),
+    ("threads", 80),
 ];
 
 /// A hundred thousand random calls under sanitizers; `CERTKV_FUZZ_CALLS` and `CERTKV_FUZZ_SEED` say otherwise. Allocations of the library are

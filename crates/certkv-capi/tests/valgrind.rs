@@ -15,7 +15,7 @@ fn watched(made: &Path, dir: &Path) -> Output {
 
 const FOUND: i32 = 99;
 
-const PROGRAMS: [&str; 14] = [
+const PROGRAMS: [&str; 16] = [
     "misuse",
     "swap",
     "save",
@@ -30,6 +30,8 @@ const PROGRAMS: [&str; 14] = [
     "calibration",
     "tensor",
     "moves",
+    "levels",
+    "scales",
 ];
 
 /// A cache with one layer, a sequence and an open step; `WRONG` has `step`, and rows of one KV head of 64.

@@ -4,9 +4,10 @@
 //! has. A ring of the latest, under numbers that go up by one; without it nothing is done for them.
 use crate::{Cache, Error};
 use certkv_core::SequenceId;
-use certkv_page::PageId;
 use certkv_page::latest::{EventsRead, Latest, NotYet};
+use certkv_page::{BlockTable, CopyOp, PageClass, PageId, SwapPlan};
 use parking_lot::Mutex;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Where a block went.
@@ -55,6 +56,37 @@ impl MoveEvent {
     /// What a page is called.
     pub(crate) fn page(id: PageId) -> u64 {
         u64::from(id.generation) << 32 | u64::from(id.index)
+    }
+
+    /// The originals in a page of one layer.
+    pub(crate) fn originals(kind: MoveKind, layer: usize, page: PageId, bytes: u64) -> Self {
+        let (layer, page) = (layer as u32, Self::page(page));
+        Self { number: 0, kind, sequence: None, block: None, layer, layers: 1, page, bytes }
+    }
+
+    /// Blocks whose codes a sequence's plan has copied, before it is committed: one event for each of `runs`, which are a first layer, layers
+    /// and bytes of a block.
+    pub(crate) fn swapped(
+        id: SequenceId,
+        table: &BlockTable,
+        plan: &SwapPlan,
+        runs: &[(usize, usize, usize)],
+    ) -> Vec<Self> {
+        let kind = if plan.out() { MoveKind::SwappedOut } else { MoveKind::SwappedIn };
+        let pages: BTreeMap<usize, PageId> = table.numbered().map(|(block, entry)| (block, entry.host)).collect();
+        let codes = |op: &CopyOp| matches!(op.from.class, PageClass::Packed | PageClass::Swap);
+        let blocks = plan.copies().iter().filter(|(_, op)| codes(op)).map(|(block, _)| *block);
+        let of = |block: usize, (first, layers, bytes): (usize, usize, usize)| Self {
+            number: 0,
+            kind,
+            sequence: Some(id),
+            block: u32::try_from(block).ok(),
+            layer: first as u32,
+            layers: layers as u32,
+            page: pages.get(&block).map_or(0, |page| Self::page(*page)),
+            bytes: bytes as u64,
+        };
+        blocks.flat_map(|block| runs.iter().map(move |run| (block, *run))).map(|(block, run)| of(block, run)).collect()
     }
 }
 

@@ -3,10 +3,9 @@ use crate::cache::Cache;
 use crate::counters::Kind;
 use crate::group::Group;
 use crate::sequence::SequenceState;
-use crate::{Error, MoveEvent, MoveKind};
+use crate::{Error, MoveEvent};
 use certkv_core::{SequenceId, span};
-use certkv_page::{CopyOp, PageClass, PageId, SwapPlan};
-use std::collections::BTreeMap;
+use certkv_page::{BlockTable, CopyOp, PageClass, SwapPlan};
 
 impl Cache {
     /// Moves the codes of a sequence to host memory ([`Config::swap_tokens`](crate::Config::swap_tokens)) and gives up all
@@ -54,7 +53,7 @@ impl Cache {
             moved += self.copy_swap(group, plan)?;
         }
         let _turn = self.turn.lock();
-        let noted = self.swapped(id, state, &plans, out);
+        let noted = self.swapped(id, state, &plans);
         for ((group, table), plan) in self.groups.iter().zip(&mut state.tables).zip(plans) {
             // The plan is this table's and nothing happened to it since.
             let dropped = table.commit_swap(plan).map_err(|(error, _)| Error::from_table(error))?;
@@ -68,29 +67,14 @@ impl Cache {
     }
 
     /// Events of the blocks whose codes plans have copied; none where nobody keeps them.
-    fn swapped(&self, id: SequenceId, state: &SequenceState, plans: &[SwapPlan], out: bool) -> Vec<MoveEvent> {
-        let kind = if out { MoveKind::SwappedOut } else { MoveKind::SwappedIn };
-        let mut noted = Vec::new();
+    fn swapped(&self, id: SequenceId, state: &SequenceState, plans: &[SwapPlan]) -> Vec<MoveEvent> {
         if self.moves.is_none() {
-            return noted;
+            return Vec::new();
         }
-        for ((group, table), plan) in self.groups.iter().zip(&state.tables).zip(plans) {
-            let pages: BTreeMap<usize, PageId> = table.numbered().map(|(block, entry)| (block, entry.host)).collect();
-            let codes = |op: &CopyOp| matches!(op.from.class, PageClass::Packed | PageClass::Swap);
-            for (block, _) in plan.copies().iter().filter(|(_, op)| codes(op)) {
-                noted.push(MoveEvent {
-                    number: 0,
-                    kind,
-                    sequence: Some(id),
-                    block: u32::try_from(*block).ok(),
-                    layer: group.first as u32,
-                    layers: group.layers as u32,
-                    page: pages.get(block).map_or(0, |page| MoveEvent::page(*page)),
-                    bytes: (group.layers * group.sealed_bytes()) as u64,
-                });
-            }
-        }
-        noted
+        let of_group = |((group, table), plan): ((&Group, &BlockTable), &SwapPlan)| {
+            MoveEvent::swapped(id, table, plan, &[(group.first, group.layers, group.layers * group.sealed_bytes())])
+        };
+        self.groups.iter().zip(&state.tables).zip(plans).flat_map(of_group).collect()
     }
 
     fn plan_swap(&self, state: &SequenceState, index: usize, out: bool) -> Result<SwapPlan, Error> {

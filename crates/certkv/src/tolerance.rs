@@ -24,12 +24,16 @@ impl Tolerance {
         Self { relative: 0.0, absolute: distance }
     }
 
+    pub(crate) fn of_no_policy() -> Error {
+        Error::Policy("tolerances: the step's policy is not the certified one".to_owned())
+    }
+
     /// That of an output of norm `norm`.
     pub(crate) fn of(self, norm: f64) -> f64 {
         (self.relative * norm).max(self.absolute)
     }
 
-    fn check(self, at: usize) -> Result<(), Error> {
+    pub(crate) fn check(self, at: usize) -> Result<(), Error> {
         let fine = |x: f64| (0.0..f64::INFINITY).contains(&x);
         if fine(self.relative) && fine(self.absolute) && self.relative + self.absolute > 0.0 {
             return Ok(());
@@ -49,7 +53,7 @@ impl Step<'_> {
     pub fn set_tolerances(&mut self, tolerances: &[Tolerance]) -> Result<(), Error> {
         let heads = self.geometry().q_heads;
         if !matches!(self.policy(), Policy::Certified(_)) {
-            return Err(Error::Policy("tolerances: the step's policy is not the certified one".to_owned()));
+            return Err(Tolerance::of_no_policy());
         }
         if tolerances.len() > 1 && tolerances.len() != heads {
             return Err(Error::Shape { argument: "tolerances", expected: heads, given: tolerances.len() });

@@ -1,6 +1,7 @@
 //! The same C functions for a cache on a GPU, over a driver without one: which calls they come to, and what they say while a step is open.
 #[path = "../lives/cache.rs"]
 mod cache;
+mod calls;
 #[path = "../../../certkv-device/tests/fake_cuda/mod.rs"]
 mod fake_cuda;
 #[allow(dead_code, reason = "bodies of kernels that other tests plant defects in")]
@@ -12,6 +13,7 @@ use certkv_c::certkv_status::*;
 use certkv_c::*;
 use core::ptr;
 use fake_cuda::Fake;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 const TOKENS: u64 = 40;
 const WIDTH: usize = kernels::KV_HEADS * kernels::DIM;
@@ -52,8 +54,15 @@ fn swap_in(cache: &Cache, sequence: certkv_sequence) -> Result<u64, certkv_statu
 fn spilled(config: certkv_config, store: *mut certkv_store) {
     let config = certkv_config { max_tokens: 40 * BLOCK, max_context: 9 * BLOCK, max_sequences: 3, ..config };
     let policy = CERTKV_POLICY_DENSE;
-    let spilling =
-        certkv_config { spill_store: store, spill_host_tokens: 2 * BLOCK, prefix_units: 0, policy, ..config };
+    let move_events = 4096;
+    let spilling = certkv_config {
+        spill_store: store,
+        spill_host_tokens: 2 * BLOCK,
+        prefix_units: 0,
+        policy,
+        move_events,
+        ..config
+    };
     let mut wrong = ptr::dangling_mut();
     // SAFETY: whole structs and a local.
     let refused = unsafe { certkv_cache_create(&certkv_config { spill_in_flight: 1, ..spilling }, &mut wrong) };
@@ -81,12 +90,28 @@ fn spilled(config: certkv_config, store: *mut certkv_store) {
     assert_eq!(unsafe { certkv_step_finish(step) }, CERTKV_OK, "{}", message());
     let seen = cache.snapshot();
     assert!(seen.fetches.done > 0 && seen.fetches.failed == 0 && seen.host.used <= seen.host.reserved, "{seen:?}");
+    // Each put and each fetch has its event, and what was fetched had been put under the same name.
+    let (moves, _) = calls::moves(&cache, 0).unwrap();
+    let of = |kind| moves.iter().filter(move |event| event.kind == kind);
+    assert_eq!(of(CERTKV_MOVE_SPILLED).count() as u64, seen.spills.done);
+    assert_eq!(of(CERTKV_MOVE_FETCHED).map(|event| event.bytes).sum::<u64>(), seen.fetches.bytes);
+    for event in of(CERTKV_MOVE_SPILLED) {
+        assert_eq!((event.sequence, event.block, event.layers), (CERTKV_NO_SEQUENCE, CERTKV_NO_BLOCK, 1));
+    }
+    for event in of(CERTKV_MOVE_FETCHED) {
+        assert!(event.sequence == ids[0] && event.block < 8 && event.layers == 1, "{event:?}");
+        let put =
+            |put: &&certkv_move_event| (put.page, put.layer) == (event.page, event.layer) && put.number < event.number;
+        assert!(of(CERTKV_MOVE_SPILLED).any(|event| put(&event)), "{event:?}");
+    }
     let plain = Cache::new(&config);
     assert!(seen.host.reserved < plain.snapshot().host.reserved);
 }
 
-#[test]
-fn a_cache_on_a_gpu_has_the_same_verbs() {
+/// The fake is one for the process: tests take turns.
+fn alone() -> (&'static Fake, certkv_config, MutexGuard<'static, ()>) {
+    static TURN: Mutex<()> = Mutex::new(());
+    let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let fake = Fake::get();
     fake.with_compiler();
     kernels::declare(fake);
@@ -97,6 +122,12 @@ fn a_cache_on_a_gpu_has_the_same_verbs() {
         kv_heads: kernels::KV_HEADS as u32,
         ..config()
     };
+    (fake, config, turn)
+}
+
+#[test]
+fn a_cache_on_a_gpu_has_the_same_verbs() {
+    let (fake, config, _turn) = alone();
     let mut plan = certkv_plan { struct_size: size_of::<certkv_plan>() as u32, ..Default::default() };
     // SAFETY: whole structs.
     assert_eq!(unsafe { certkv_config_plan(&config, &mut plan) }, CERTKV_OK, "{}", message());

@@ -13,7 +13,7 @@ use super::{pages, policy::Rule};
 use crate::counters::Kind;
 use crate::prefix::Prefixes;
 use crate::save::header::Order;
-use crate::{Chunk, Error, MemoryUse, Policy, Side};
+use crate::{Chunk, Error, MemoryUse, MoveEvents, Policy, Side};
 use certkv_core::{Class, Geometry, Ledger, RecordLayout, SequenceId, span};
 use certkv_device::cuda::{Gpu, GpuStream};
 use certkv_kernel::cuda::Compiler;
@@ -81,6 +81,8 @@ pub struct GpuCache {
     pub(super) seals: Seals,
     /// `None` where all originals stay in host memory.
     pub(super) spill: Option<Spilled>,
+    /// `None` where no moves are kept.
+    pub(super) moves: Option<MoveEvents>,
 }
 
 /// One stream orders everything that touches pages, and the host waits for it before it does: a page is free at once.
@@ -130,8 +132,10 @@ impl GpuCache {
                 Some(Prefixes::new(prefixes, events, geometry, groups, formats, None, Order::Fragments)?)
             }
         };
+        let moves = MoveEvents::create(config.move_events)?;
         Ok(Self {
-            spill: Spilled::new(&config, &core, &ledger)?,
+            spill: Spilled::new(&config, &core, &ledger, moves.clone())?,
+            moves,
             prefixes,
             seals: Seals::new(&layouts, s.swap_pages),
             mirror: Mirror::new(s),

@@ -47,6 +47,8 @@ pub struct GpuConfig {
     pub prefixes: Option<PrefixConfig>,
     /// As [`Config::prefix_events`].
     pub prefix_events: usize,
+    /// As [`Config::move_events`].
+    pub move_events: usize,
     /// Tokens whose records sequences that are swapped out may leave in pinned memory, each in every layer
     /// ([`GpuCache::swap_out`](super::GpuCache::swap_out)). Originals have as much more room: others have all of `max_tokens`.
     pub swap_tokens: usize,
@@ -97,6 +99,7 @@ impl GpuConfig {
             certificate_ring: 0,
             prefixes: None,
             prefix_events: 0,
+            move_events: 0,
             swap_tokens: 0,
             spill: None,
             chunk_tokens: 0,
@@ -175,7 +178,7 @@ impl GpuConfig {
         common.policy = self.policy;
         common.windows.clone_from(&self.windows);
         common.prefixes.clone_from(&self.prefixes);
-        common.prefix_events = self.prefix_events;
+        (common.prefix_events, common.move_events) = (self.prefix_events, self.move_events);
         if let Some(other) = self.formats.iter().find(|format| format.block != self.block()) {
             return wrong(
                 "formats",

@@ -4,6 +4,7 @@ mod unfinished;
 use super::config::{GpuConfig, STAGING_SLOTS};
 use super::kit::{self, Kit};
 use super::plan::GpuMachine;
+use super::policy::Limit;
 use super::sizes::Sizes;
 use super::window;
 use crate::Error;
@@ -355,7 +356,7 @@ impl Core {
         layer: usize,
         chunk: ExtendChunk,
         buffer: &DeviceBuffer,
-        relative: f32,
+        limit: Limit,
     ) -> Result<(), Error> {
         let (s, of) = (&self.sizes, &self.sizes.chunks);
         let Some(kernel) = &self.kit(layer).extend else {
@@ -379,8 +380,8 @@ impl Core {
             out: Tensor::of(buffer, of.outputs.start, Element::F32, elements)?,
             certificates: Some(span(&of.certificates)?),
             scale: self.scale,
-            relative,
-            absolute: 0.0,
+            relative: limit.relative,
+            absolute: limit.absolute,
             sight: self.sight(layer),
         };
         Ok(extend::extend(&self.queue, kernel, &args)?)

@@ -3,7 +3,7 @@
 //! *Cost:* the originals of the chunk's blocks once over the host's link, `O(t n d)` products for `t` tokens that see up to `n`, and the outputs back. The
 //! call waits for them, as the step's outputs are the host's.
 use super::cache::GpuCache;
-use super::policy::Rule;
+use super::policy::{Limit, Rule};
 use super::results;
 use super::step::Part;
 use crate::{Certificate, Error, Status};
@@ -25,10 +25,10 @@ pub(super) fn attend(
     };
     let core = &cache.core;
     let coded = part.len >= s.block && !core.kit(layer).exact;
-    let relative = match rule {
+    let limit = match rule {
         Rule::Dense if coded => return Ok(None),
-        Rule::Certified { relative } => relative,
-        Rule::Dense | Rule::Packed => 0.0,
+        Rule::Certified(limit) => limit,
+        Rule::Dense | Rule::Packed => Limit { relative: 0.0, absolute: 0.0 },
     };
     if part.tokens > s.chunk_tokens {
         return Ok(None);
@@ -48,7 +48,7 @@ pub(super) fn attend(
         ..ExtendChunk::default()
     };
     ring.send(&core.queue, buffer, of.list.start, &chunk.words())?;
-    core.extend(layer, chunk, buffer, relative)?;
+    core.extend(layer, chunk, buffer, limit)?;
     core.finish()?;
     let mut words = vec![0u32; part.tokens * s.q_heads() * args::Certificate::WORDS];
     buffer.read(core.queue.stream(), of.certificates.start, &mut words)?;

@@ -14,7 +14,7 @@
 //! residuals; for a listed head its records and promoted sides once more; for a dense one its originals over the link, which is some 90 times slower
 //! than device memory.
 use super::core::Core;
-use super::policy::Rule;
+use super::policy::{Limit, Rule};
 use crate::Error;
 use certkv_kernel::cuda::launch::{self, Attend, Refinement};
 use certkv_kernel::cuda::queue::{Span, Tensor};
@@ -66,8 +66,13 @@ pub(super) fn attend_but_dense(core: &Core, call: &Call<'_>) -> Result<(), Error
         Rule::Packed => first(&plain),
         Rule::Dense if core.kit(layer).exact => first(&plain),
         Rule::Dense => Ok(()),
-        Rule::Certified { relative } => certified(core, layer, &Attend { relative, ..plain }, first),
+        Rule::Certified(limit) => certified(core, layer, &within(limit, plain), first),
     }
+}
+
+/// The same under a tolerance.
+fn within(limit: Limit, args: Attend<'_>) -> Attend<'_> {
+    Attend { relative: limit.relative, absolute: limit.absolute, ..args }
 }
 
 /// The launch over the whole batch.
@@ -81,9 +86,9 @@ pub(super) fn dense(core: &Core, call: &Call<'_>, only: Option<Span<'_>>) -> Res
     let Call { layer, seqs, query, out, rule, .. } = *call;
     let args = Attend { promoted: Some(core.everything(layer)?), only, ..core.attend_args(layer, seqs, query, out)? };
     match (rule, only) {
-        (Rule::Certified { relative }, _) => {
+        (Rule::Certified(limit), _) => {
             let (left, certificates) = (core.failure_list(layer, 1)?, core.certificates(layer, 1)?);
-            run(core, layer, &Attend { certificates, only: only.or(Some(left)), relative, ..args })
+            run(core, layer, &within(limit, Attend { certificates, only: only.or(Some(left)), ..args }))
         }
         (_, Some(_)) => run(core, layer, &args),
         (_, None) => run_first(core, call, &args),
@@ -92,7 +97,7 @@ pub(super) fn dense(core: &Core, call: &Call<'_>, only: Option<Span<'_>>) -> Res
 
 /// Enqueues the choice of what the next step reads exactly.
 pub(super) fn plan_next(core: &Core, call: &Call<'_>) -> Result<(), Error> {
-    if core.kit(call.layer).corrects.is_some() || !matches!(call.rule, Rule::Certified { .. }) {
+    if core.kit(call.layer).corrects.is_some() || !matches!(call.rule, Rule::Certified(_)) {
         return Ok(());
     }
     core.plan(call.layer, 0, call.seqs)?;
@@ -105,15 +110,14 @@ const ROUNDS: usize = 16;
 
 /// Attention of the sequence at `place`, for its masses, and the plan that they give. Each round copies as much as a step may; what it
 /// took stays.
-pub(super) fn plan(core: &Core, layer: usize, place: usize, query: Tensor<'_>, relative: f32) -> Result<(), Error> {
+pub(super) fn plan(core: &Core, layer: usize, place: usize, query: Tensor<'_>, limit: Limit) -> Result<(), Error> {
     core.settle(layer)?;
     let plain = core.attend_args(layer, 1, query, core.own_outputs(place, 1)?)?;
     let args = Attend {
         tables: core.tables_from(layer, place)?,
         certificates: core.certificates_from(layer, place)?,
         masses: Some(core.layer_masses()?),
-        relative,
-        ..plain
+        ..within(limit, plain)
     };
     run(core, layer, &args)?;
     let [keys, values] = core.sizes.of_layer[layer].slots;

@@ -4,6 +4,7 @@
 //! kernel as on the CPU. *Cost:* the originals of the sequence are put into rows once per layer and head, then `O(n t d)` for
 //! `t` rows over `n` tokens; while it runs, the GPU codes the chunk's blocks.
 use super::cache::GpuCache;
+use super::policy::Limit;
 use super::step::{Part, send_queries};
 use super::{ladder, pages};
 use crate::{Error, Side, centre};
@@ -132,7 +133,7 @@ fn pack(cache: &mut GpuCache, layer: usize, items: &[u64]) -> Result<(), Error> 
 /// Chooses what the next step reads exactly from attention of the chunk's last row, whose `query` this is, over the records: else every
 /// head would need a repair then. Enqueues one launch over the sequence, and rounds of choices and copies until scratch could be
 /// full.
-pub(super) fn plan(cache: &mut GpuCache, layer: usize, part: &Part, query: &[f32], relative: f32) -> Result<(), Error> {
+pub(super) fn plan(cache: &mut GpuCache, layer: usize, part: &Part, query: &[f32], limit: Limit) -> Result<(), Error> {
     if cache.core.kit(layer).exact || cache.core.sizes.of_layer[layer].slots == [0; 2] {
         return Ok(());
     }
@@ -146,7 +147,7 @@ pub(super) fn plan(cache: &mut GpuCache, layer: usize, part: &Part, query: &[f32
     };
     cache.ready(layer)?;
     let core = &cache.core;
-    ladder::plan(core, layer, part.guest, core.staged_queries(part.guest, 1, element)?, relative)
+    ladder::plan(core, layer, part.guest, core.staged_queries(part.guest, 1, element)?, limit)
 }
 
 struct Task {

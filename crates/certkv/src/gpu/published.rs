@@ -124,7 +124,7 @@ pub(super) fn publish(core: &Core, seqs: usize, rule: Rule, attended: impl Itera
         group: s.group,
         rule: match rule {
             Rule::Packed => PublishRule::Packed,
-            Rule::Certified { .. } => PublishRule::Certified,
+            Rule::Certified(_) => PublishRule::Certified,
             Rule::Dense => PublishRule::Dense,
         },
         attended: layers(&mut { attended }),

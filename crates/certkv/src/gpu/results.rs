@@ -66,20 +66,20 @@ impl Head<'_> {
         let sound = from.bound.is_finite() && c.bound().is_finite();
         c.status = match (self.rule, from.status) {
             (Rule::Packed, _) => Status::Uncertified,
-            (Rule::Certified { .. }, 1) if sound => Status::Certified,
+            (Rule::Certified(_), 1) if sound => Status::Certified,
             (_, 2) if sound => Status::Exact,
             _ => Status::Failed,
         };
         match self.rule {
             Rule::Dense => (c.rung, c.cause) = (Rung::DenseLayer, Cause::Requested),
-            Rule::Certified { .. } if self.last.is_some() => {
+            Rule::Certified(_) if self.last.is_some() => {
                 let keys = candidate.e_key >= candidate.e_val;
                 let repaired = if keys { Rung::MoreKeys } else { Rung::ExactValues };
                 c.rung = if self.dense { Rung::DenseHead } else { repaired };
                 c.cause = if keys { Cause::KeyError } else { Cause::ValueError };
                 c.repairs = 1;
             }
-            Rule::Certified { .. } | Rule::Packed => {}
+            Rule::Certified(_) | Rule::Packed => {}
         }
         c
     }
@@ -92,7 +92,7 @@ pub(super) fn of_chunk(rule: Rule, from: &args::Certificate) -> Certificate {
     let sound = from.bound.is_finite() && c.bound().is_finite();
     c.status = match (rule, from.status) {
         (_, 2) if sound => Status::Exact,
-        (Rule::Certified { .. }, 1) if sound => Status::Certified,
+        (Rule::Certified(_), 1) if sound => Status::Certified,
         (Rule::Packed, _) if sound => Status::Uncertified,
         _ => Status::Failed,
     };
@@ -126,7 +126,7 @@ impl Results {
             let at = place * sizes.q_heads() + h;
             let head = place * sizes.kv_heads + h / sizes.group;
             // Of exact records nothing is repaired.
-            let certified = matches!(rule, Rule::Certified { .. }) && !exact_format;
+            let certified = matches!(rule, Rule::Certified(_)) && !exact_format;
             let repaired = certified && is_listed(&self.repaired, head);
             let dense = repaired && is_listed(&self.dense, head);
             let Some(first) = self.first.get(at) else { continue };
@@ -165,6 +165,7 @@ impl Results {
 
 #[cfg(test)]
 mod tests {
+    use super::super::policy::Limit;
     use super::*;
 
     fn device(status: u32, e_key: f32, e_val: f32, bound: f32) -> args::Certificate {
@@ -184,7 +185,7 @@ mod tests {
         Head { rule, first, last: dense, dense: true }.certificate()
     }
 
-    const CERTIFIED: Rule = Rule::Certified { relative: 0.05 };
+    const CERTIFIED: Rule = Rule::Certified(Limit { relative: 0.05, absolute: 0.0 });
 
     #[test]
     fn the_bound_is_the_devices_own() {

@@ -8,8 +8,8 @@ use super::sections::{
     table_sections,
 };
 use super::window;
-use crate::Error;
 use crate::prefix::Prefixes;
+use crate::{Error, MoveEvents};
 use certkv_core::budget::ByClass;
 use certkv_core::{Class, RecordLayout};
 use certkv_device::cuda::PinnedBuffer;
@@ -115,7 +115,7 @@ pub(super) struct Sizes {
     pub(super) staging_slot: usize,
     /// Where certificates are published, if they are.
     pub(super) ring: Option<Slots>,
-    /// Of cached prefixes on the host, and the most that publishing may add.
+    /// Of cached prefixes and events on the host, and the most that publishing may add.
     pub(super) prefix_bytes: usize,
     pub(super) later: usize,
 }
@@ -292,7 +292,7 @@ impl Sizes {
             copies: config.copies_per_step,
             partial_bytes: launch::partial_bytes(variant, ctas, rows * g.kv_heads),
             staging_slot,
-            prefix_bytes,
+            prefix_bytes: prefix_bytes.saturating_add(MoveEvents::bytes(config.move_events)),
             later: config.prefixes.as_ref().map_or(0, |p| p.units.saturating_mul(4 * g.layers * g.kv_width())),
         };
         // Words of promoted sides count from 1 up to pages times heads.

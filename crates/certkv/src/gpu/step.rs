@@ -5,7 +5,7 @@ use super::extend;
 use super::ladder::Call;
 use super::mirror::Member;
 use super::ordered;
-use super::policy::Rule;
+use super::policy::{Limit, Rule};
 use super::prefill;
 use super::published;
 use super::record::GpuGraph;
@@ -67,6 +67,8 @@ impl Progress {
 pub struct GpuStep<'c> {
     pub(super) cache: &'c mut GpuCache,
     pub(super) rule: Rule,
+    /// Of the attend calls that follow, in place of the policy's.
+    pub(super) limit: Option<Limit>,
     pub(super) parts: Vec<Part>,
     pub(super) progress: Vec<Progress>,
     pub(super) tokens: usize,
@@ -94,6 +96,7 @@ impl<'c> GpuStep<'c> {
         let mut step = Self {
             cache,
             rule,
+            limit: None,
             parts: Vec::with_capacity(chunks.len()),
             progress: vec![Progress::Waiting; layers],
             tokens: 0,
@@ -354,7 +357,8 @@ impl<'c> GpuStep<'c> {
         self.last = None;
         let fresh = self.progress[layer] == Progress::Appended;
         self.progress[layer] = Progress::Broken;
-        let Self { cache, parts, seqs, rule, chunks, extended, tokens, seen, .. } = self;
+        let rule = self.rule();
+        let Self { cache, parts, seqs, chunks, extended, tokens, seen, .. } = self;
         let heads = cache.geometry().q_heads;
         extended[layer].clear();
         if *seqs > 0 {
@@ -367,23 +371,23 @@ impl<'c> GpuStep<'c> {
             let query = core.staged_queries(0, *seqs, element)?;
             let out = core.own_outputs(0, *seqs)?;
             let blocks = blocks(&core, layer, parts);
-            let call = Call { layer, seqs: *seqs, blocks, query, out, rule: *rule, fresh };
+            let call = Call { layer, seqs: *seqs, blocks, query, out, rule, fresh };
             spill::attend(cache, parts, seen, &call)?;
         }
         chunks.clear();
         if parts.iter().any(|part| part.place.is_none()) {
             chunks.resize(expected, f32::NAN);
             for part in parts.iter().filter(|part| part.place.is_none()) {
-                match extend::attend(cache, layer, part, (queries, chunks), *rule)? {
+                match extend::attend(cache, layer, part, (queries, chunks), rule)? {
                     Some(certificates) => {
                         extended[layer].resize(*tokens * heads, Certificate::PREFILL);
                         extended[layer][part.first_row * heads..][..certificates.len()].copy_from_slice(&certificates);
                     }
                     None => prefill::attend(cache, layer, part, queries, chunks)?,
                 }
-                if let Rule::Certified { relative } = *rule {
+                if let Rule::Certified(limit) = rule {
                     let last = part.first_row + part.tokens - 1;
-                    prefill::plan(cache, layer, part, &queries[last * width..(last + 1) * width], relative)?;
+                    prefill::plan(cache, layer, part, &queries[last * width..(last + 1) * width], limit)?;
                 }
             }
         }
@@ -415,14 +419,21 @@ impl<'c> GpuStep<'c> {
         let core = Arc::clone(&self.cache.core);
         // A recording serves sequences of any length.
         let most = most_blocks(&core, layer, self.seqs);
-        let blocks = if core.queue.stream().capturing()? { most } else { blocks(&core, layer, &self.parts) };
+        let recorded = core.queue.stream().capturing()?;
+        if recorded && self.limit.is_some() {
+            return Err(Error::Order {
+                layer,
+                why: "a recording has the tolerance of its policy, and the step has another",
+            });
+        }
+        let blocks = if recorded { most } else { blocks(&core, layer, &self.parts) };
         let call = Call {
             layer,
             seqs: self.seqs,
             blocks,
             query,
             out,
-            rule: self.rule,
+            rule: self.rule(),
             fresh: self.progress[layer] == Progress::Appended,
         };
         self.progress[layer] = Progress::Broken;
@@ -456,6 +467,9 @@ impl<'c> GpuStep<'c> {
         }
         if self.seqs != seqs {
             return Err(Error::Shape { argument: "chunks", expected: seqs, given: self.seqs });
+        }
+        if self.limit.is_some() {
+            return Err(Error::Policy("a recording has the tolerance of its policy, and the step has another".into()));
         }
         if self.rule != rule {
             return Err(Error::Policy("the recording was made under another".into()));

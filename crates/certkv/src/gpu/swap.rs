@@ -151,6 +151,7 @@ impl GpuCache {
     }
 
     fn settle_swap(&mut self, id: SequenceId, plans: Vec<SwapPlan>) -> Result<(), Error> {
+        let noted = self.swapped(id, &plans);
         for (group, plan) in plans.into_iter().enumerate() {
             // The plan is this table's, and nothing happened to it since.
             let table = &mut self.entry_mut(id)?.tables[group];
@@ -158,6 +159,9 @@ impl GpuCache {
             let gone: Vec<u32> = coded(&dropped).collect();
             self.forget_later(id, group, gone);
             dropped.retire(stamp)?;
+        }
+        if let Some(moves) = &self.moves {
+            moves.push(noted);
         }
         self.reclaim();
         Ok(())

@@ -115,8 +115,7 @@ impl Group {
 
     /// That the originals in a slot moved.
     pub(crate) fn moved(&self, kind: MoveKind, slot: SlotId, bytes: u64) -> MoveEvent {
-        let (layer, page) = (self.first as u32 + slot.layer, MoveEvent::page(slot.page));
-        MoveEvent { number: 0, kind, sequence: None, block: None, layer, layers: 1, page, bytes }
+        MoveEvent::originals(kind, self.first + slot.layer as usize, slot.page, bytes)
     }
 
     /// Slots of the present state, and room.

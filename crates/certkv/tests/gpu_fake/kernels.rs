@@ -1,8 +1,9 @@
 //! Bodies for the fake driver's kernels: as much as it takes to see which launches ran. Attention gives each head its own query back,
 //! so that an output tells which step it is of; append stores rows as the real kernel does; a share of the heads goes up the ladder.
 use crate::fake_cuda::Fake;
+use certkv_core::Dtype;
 use certkv_core::fragment::original_index;
-use certkv_kernel::cuda::args::{AttendArgs, Certificate, Sides};
+use certkv_kernel::cuda::args::{AttendArgs, Certificate, Element, Sides};
 use certkv_kernel::cuda::encode::{AppendArgs, GatherArgs, GatherItem, PackArgs, PackItem};
 use certkv_kernel::cuda::extend::{ExtendArgs, ExtendChunk};
 use certkv_kernel::cuda::publish::PublishArgs;
@@ -73,6 +74,8 @@ pub(crate) enum Plant {
     Rot,
     /// The device is not told that originals have moved.
     OldSides,
+    /// Outputs are held to another tolerance than the call's.
+    NoTolerance,
 }
 
 static PLANTED: AtomicU32 = AtomicU32::new(0);
@@ -232,6 +235,16 @@ fn look_at_head(a: &AttendArgs, head: usize) -> bool {
     all
 }
 
+/// A number of the query, of any of the three types, as a single's word.
+fn queried(a: &AttendArgs, at: usize) -> u32 {
+    let half = || word(a.query, at / 2) >> (16 * (at % 2) as u32) & 0xffff;
+    match a.query_type {
+        f16 if f16 == Element::F16 as u32 => Dtype::F16.decode16(half() as u16).to_bits(),
+        bf16 if bf16 == Element::Bf16 as u32 => Dtype::Bf16.decode16(half() as u16).to_bits(),
+        _ => word(a.query, at),
+    }
+}
+
 extern "C" fn attend(raw: *const c_void) {
     // SAFETY: declared with this struct.
     let a: AttendArgs = unsafe { arguments(raw) };
@@ -244,8 +257,8 @@ extern "C" fn attend(raw: *const c_void) {
     for head in all {
         for q in head * GROUP..(head + 1) * GROUP {
             let (at, certificate) = (q * DIM, host::<Certificate>(a.certificates).wrapping_add(q));
-            let first = word(a.query, head * GROUP * DIM);
-            let certified = a.relative > 0.0;
+            let first = queried(&a, head * GROUP * DIM);
+            let certified = a.relative > 0.0 || a.absolute > 0.0;
             let over = a.failures != 0
                 && !EXACT.load(Ordering::Relaxed)
                 && first.wrapping_mul(0x9e37_79b9) >> 30 <= u32::from(a.only == 0);
@@ -258,9 +271,10 @@ extern "C" fn attend(raw: *const c_void) {
             let status = if exact { 2 } else { u32::from(certified && !over) };
             let bound = if over { f32::INFINITY } else { 0.001 };
             for i in 0..if dense && planted(Plant::StaleOutput) { 0 } else { DIM } {
-                set(a.out, at + i, if over { 0x7fc0_0000 } else { word(a.query, at + i) });
+                set(a.out, at + i, if over { 0x7fc0_0000 } else { queried(&a, at + i) });
             }
-            let made = Certificate { bound, tolerance: 1.0, norm: 2.0, status, ..Certificate::default() };
+            let tolerance = if planted(Plant::NoTolerance) { 1.0 } else { (2.0 * a.relative).max(a.absolute) };
+            let made = Certificate { bound, tolerance, norm: 2.0, status, ..Certificate::default() };
             // SAFETY: as in `word`; nothing else runs meanwhile.
             unsafe { certificate.write(made) };
             if over && q % GROUP == 0 {
@@ -283,7 +297,8 @@ extern "C" fn extend(raw: *const c_void) {
             for i in head * DIM..(head + 1) * DIM {
                 set(a.out, i, word(a.query, i));
             }
-            let made = Certificate { bound: 0.001, tolerance: 1.0, norm: 2.0, status, ..Certificate::default() };
+            let tolerance = (2.0 * a.relative).max(a.absolute);
+            let made = Certificate { bound: 0.001, tolerance, norm: 2.0, status, ..Certificate::default() };
             // SAFETY: as in `word`; nothing else runs meanwhile.
             unsafe { host::<Certificate>(a.certificates).add(head).write(made) };
             EXTENDED.fetch_add(1, Ordering::Relaxed);

@@ -12,6 +12,7 @@ mod shelf;
 mod spill;
 mod states;
 mod swap;
+mod tolerance;
 mod units;
 #[path = "../spill/unruly.rs"]
 mod unruly;

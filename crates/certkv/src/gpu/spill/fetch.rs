@@ -4,7 +4,7 @@ use crate::counters::Kind;
 use crate::gpu::cache::GpuCache;
 use crate::gpu::core::Core;
 use crate::spill::{FetchCause, FetchError};
-use crate::{Error, SequenceId};
+use crate::{Error, MoveEvent, MoveKind, SequenceId};
 use certkv_core::{PageId, span};
 use certkv_page::BlockTable;
 use certkv_tier::spill::map::{SlotId, State};
@@ -109,6 +109,19 @@ impl Spilled {
         Ok(())
     }
 
+    /// Events of slots of `away` that have come.
+    fn note_fetched(&self, core: &Core, asks: &[Ask], away: &[SlotId]) {
+        let Some(moves) = &self.moves else { return };
+        let here = away.iter().filter(|slot| self.map.frame(**slot).is_some());
+        moves.push(here.map(|slot| {
+            let ask = asks.iter().find(|ask| self.slot(ask.page, ask.layer) == *slot);
+            let sequence = ask.and_then(|ask| ask.sequence);
+            let block = ask.and_then(|ask| u32::try_from(ask.block).ok()).filter(|_| sequence.is_some());
+            let (layer, bytes) = (self.layers[slot.layer as usize], core.sizes.original_bytes as u64);
+            MoveEvent { sequence, block, ..MoveEvent::originals(MoveKind::Fetched, layer, slot.page, bytes) }
+        }));
+    }
+
     /// Whether all that is asked for is in host memory; it counts as used.
     fn has(&mut self, asks: &[Ask]) -> bool {
         let mut here = true;
@@ -138,8 +151,12 @@ impl GpuCache {
         core.finish()?;
         let span = span!("fetch", asked = (asks.len()), bytes = _);
         let slots: Vec<SlotId> = asks.iter().map(|ask| spill.slot(ask.page, ask.layer)).collect();
+        let mut away: Vec<SlotId> = slots.iter().filter(|slot| spill.map.frame(**slot).is_none()).copied().collect();
+        away.sort_unstable();
+        away.dedup();
         slots.iter().for_each(|slot| spill.map.pin(*slot));
         let fetched = spill.fetch(core, &slots);
+        spill.note_fetched(core, asks, &away);
         slots.iter().for_each(|slot| spill.map.unpin(*slot));
         let fetched = fetched.map_err(|lost| match lost {
             Lost::Gpu(error) => error,

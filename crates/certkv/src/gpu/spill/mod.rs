@@ -20,7 +20,7 @@ use super::core::Core;
 use super::sizes::FrameSizes;
 use crate::seal;
 use crate::spill::SpillUse;
-use crate::{Error, SequenceId};
+use crate::{Error, MoveEvents, SequenceId};
 use certkv_core::{Histogram, Ledger, PageId};
 use certkv_device::cuda::Event;
 use certkv_page::PageAllocator;
@@ -68,10 +68,16 @@ pub(super) struct Spilled {
     arriving: VecDeque<(Event, Vec<PageId>)>,
     /// Grows when frames are given up.
     given_up: u64,
+    moves: Option<MoveEvents>,
 }
 
 impl Spilled {
-    pub(super) fn new(config: &GpuConfig, core: &Core, ledger: &Arc<Ledger>) -> Result<Option<Self>, Error> {
+    pub(super) fn new(
+        config: &GpuConfig,
+        core: &Core,
+        ledger: &Arc<Ledger>,
+        moves: Option<MoveEvents>,
+    ) -> Result<Option<Self>, Error> {
         let (Some(spill), Some(frames)) = (&config.spill, core.sizes.frames) else { return Ok(None) };
         let FrameSizes { group, count, reserve, .. } = frames;
         let (sizes, of) = (&core.sizes, &core.sizes.groups[group]);
@@ -100,6 +106,7 @@ impl Spilled {
             filling: Vec::new(),
             arriving: VecDeque::new(),
             given_up: 0,
+            moves,
         }))
     }
 

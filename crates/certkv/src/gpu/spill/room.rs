@@ -1,11 +1,11 @@
 //! Frames for new blocks: what is final goes to the store, ahead of need or for somebody who waits.
 use super::Spilled;
-use crate::Error;
 use crate::counters::Kind;
 use crate::gpu::cache::GpuCache;
 use crate::gpu::core::Core;
 use crate::spill::submit;
 use crate::store::StoreError;
+use crate::{Error, MoveEvent, MoveKind};
 use certkv_core::{PageId, span};
 use certkv_device::cuda::Event as Mark;
 use certkv_page::{PageAllocator, PageError};
@@ -64,6 +64,11 @@ impl Spilled {
         core.host.put(result.as_ref().map(|()| bytes).map_err(|error| matches!(error, StoreError::Full { .. })));
         if !self.map.spilled(record.slot, result.is_ok()) {
             self.bury(vec![record.slot]);
+            return;
+        }
+        if let (Some(moves), Ok(())) = (&self.moves, result) {
+            let layer = self.layers[record.slot.layer as usize];
+            moves.push([MoveEvent::originals(MoveKind::Spilled, layer, record.slot.page, bytes)]);
         }
     }
 

@@ -1,0 +1,113 @@
+//! Levels of blocks: formats that a block can have, and which one it has.
+use crate::argument;
+use crate::cache::{self, certkv_cache};
+use crate::config::{self, MOST_FORMAT};
+use crate::guard::{Failure, guard};
+use crate::sequence::{certkv_sequence, id};
+use crate::status::certkv_status::{self, CERTKV_FORMAT};
+use certkv::Level;
+use core::ffi::c_char;
+
+/// A format that full blocks can have, with pages of its own.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct certkv_level {
+    /// As "t8-v8g64-b16": both sides coded, without a calibration. At most 63 characters.
+    pub format: *const c_char,
+    /// Tokens, in each layer, that it has pages for, 1 to 2^31. What one level does not use is no other level's.
+    pub tokens: u64,
+}
+
+/// Most of them.
+const MOST_LEVELS: u32 = 8;
+
+/// Levels of a configuration.
+///
+/// # Safety
+/// `levels` is NULL or has `n` elements, whose `format` is NULL or a C string.
+pub(crate) unsafe fn read(levels: *const certkv_level, n: u32) -> Result<Vec<Level>, Failure> {
+    if n > MOST_LEVELS {
+        return Err(argument::invalid(format!("config->n_levels = {n}: must be none or 2 to {MOST_LEVELS}")));
+    }
+    // SAFETY: by the caller's promise.
+    let given = unsafe { argument::slice(levels, n.into(), "config->levels")? };
+    let one = |(at, level): (usize, &certkv_level)| {
+        let name = format!("config->levels[{at}].format");
+        argument::not_null(level.format, &name)?;
+        let refused = |why: String| Failure::new(CERTKV_FORMAT, why);
+        // SAFETY: a C string, by the caller's promise.
+        let text = unsafe { argument::characters(level.format, &name, MOST_FORMAT, 1) }.map_err(refused)?;
+        let format = text.parse().map_err(|e| refused(format!("{name}: {e}")))?;
+        Ok(Level { format, tokens: usize::try_from(level.tokens).unwrap_or(usize::MAX) })
+    };
+    given.iter().enumerate().map(one).collect()
+}
+
+/// Numbers of a block and a level; those that no memory has become ones that no sequence has.
+fn numbers(layer: u32, block: u64, level: u32) -> (usize, usize, usize) {
+    (layer as usize, usize::try_from(block).unwrap_or(usize::MAX), level as usize)
+}
+
+/// Which of `config->levels` full block number `block` of a sequence has in `layer`; `*level` is filled, with 0 where the cache has no levels.
+///
+/// Threads: any, at any time.
+/// Stream: none.
+/// Capture: safe.
+/// Errors: NULL_POINTER, MISALIGNED, INVALID_HANDLE, UNKNOWN_SEQUENCE, BUSY_SEQUENCE, LAYER, LEVEL (the block is not full), UNSUPPORTED (a cache on a
+/// GPU), POISONED. `*level` is unchanged then.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn certkv_sequence_level(
+    cache: *const certkv_cache,
+    sequence: certkv_sequence,
+    layer: u32,
+    block: u64,
+    level: *mut u32,
+) -> certkv_status {
+    guard(|| {
+        argument::aligned(level, "level")?;
+        let found = cache::with(cache, |held| {
+            let (layer, block, _) = numbers(layer, block, 0);
+            Ok(held.engine.on_host("levels")?.level(id(sequence), layer, block)?)
+        })?;
+        // SAFETY: not NULL and aligned; the caller gives a variable of this type.
+        unsafe { level.write(found as u32) };
+        Ok(())
+    })
+}
+
+/// Codes full block number `block` of a sequence anew in one layer, from its originals, at another of `config->levels`: the next step reads it so.
+/// Sequences that share the block keep it as it was. Costs reading the block's originals and coding them.
+///
+/// Threads: any, at any time; waits for other calls that move blocks.
+/// Stream: none.
+/// Capture: safe.
+/// Errors: NULL_POINTER, INVALID_HANDLE, UNKNOWN_SEQUENCE, BUSY_SEQUENCE, LAYER, LEVEL (no such level, a block that is not full, or one that no scales
+/// hold), CAPACITY (of that level's pages), UNSUPPORTED (a cache on a GPU), OUT_OF_MEMORY, DEVICE, POISONED. Nothing changed: the block has the level that it had.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn certkv_sequence_change_level(
+    cache: *mut certkv_cache,
+    sequence: certkv_sequence,
+    layer: u32,
+    block: u64,
+    level: u32,
+) -> certkv_status {
+    guard(|| {
+        cache::with(cache, |held| {
+            let (layer, block, level) = numbers(layer, block, level);
+            Ok(held.engine.on_host("levels")?.change_level(id(sequence), layer, block, level)?)
+        })
+    })
+}
+
+/// What a configuration says of levels goes with its format, of which they are the first.
+///
+/// # Safety
+/// As [`read`].
+pub(crate) unsafe fn configure(config: &mut certkv::Config, given: &config::certkv_config) -> Result<(), Failure> {
+    // SAFETY: by the caller's promise.
+    config.levels = unsafe { read(given.levels, given.n_levels)? };
+    if let (Some(first), true) = (config.levels.first(), given.format.is_null()) {
+        config.formats = vec![first.format];
+    }
+    Ok(())
+}

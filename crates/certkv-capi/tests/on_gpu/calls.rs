@@ -1,0 +1,224 @@
+//! What a call for a GPU takes beside plain rows: tolerances, tensors in device memory, a calibration; and events of what moves.
+use crate::cache::{BLOCK, Cache, LAYERS, message};
+use crate::kernels::{self, DIM, GROUP, KV_HEADS};
+use crate::{WIDTH, alone, append, swap_in, swap_out};
+use certkv::gpu::{DeviceBuffer, Gpu};
+use certkv_c::certkv_status::*;
+use certkv_c::*;
+use core::ffi::c_void;
+use core::ptr;
+
+const Q: usize = WIDTH * GROUP;
+const HEADS: usize = KV_HEADS * GROUP;
+
+/// Up to 512 events from `from` on, and what the call said.
+pub(crate) fn moves(cache: &Cache, from: u64) -> Result<(Vec<certkv_move_event>, certkv_events_read), certkv_status> {
+    let mut told = vec![certkv_move_event::default(); 512];
+    let mut said = certkv_events_read { struct_size: size_of::<certkv_events_read>() as u32, ..Default::default() };
+    // SAFETY: as many events as there is room for, and a local.
+    match unsafe { certkv_cache_moves(cache.0, from, told.as_mut_ptr(), 512, &mut said) } {
+        CERTKV_OK => {
+            told.truncate(said.read as usize);
+            Ok((told, said))
+        }
+        refused => Err(refused),
+    }
+}
+
+fn named(status: certkv_status, expected: certkv_status, word: &str) {
+    assert!(status == expected && message().contains(word), "{status:?}: {}", message());
+}
+
+fn rows(step: *mut certkv_step, layer: u32) {
+    let (row, n) = ([0x3c00u16; WIDTH], WIDTH as u64);
+    let at = row.as_ptr().cast();
+    // SAFETY: both buffers have the elements that are given with them.
+    let done = unsafe { certkv_step_append(step, layer, at, at, n, CERTKV_F16, CERTKV_SPACE_HOST) };
+    assert_eq!(done, CERTKV_OK, "{}", message());
+}
+
+#[test]
+fn a_step_on_a_gpu_takes_one_tolerance_for_all_heads() {
+    let (_fake, config, _turn) = alone();
+    let cache = Cache::new(&config);
+    let a = cache.create();
+    append(&cache, a, 40);
+    let step = cache.begin(a, 1).unwrap();
+    rows(step, 0);
+    let set = |given: &[certkv_tolerance]| {
+        // SAFETY: a slice.
+        unsafe { certkv_step_set_tolerances(step, given.as_ptr(), given.len() as u64) }
+    };
+    let held = || {
+        let (queries, mut out) = ([0.5f32; Q], [0f32; Q]);
+        let mut found = [certkv_certificate::default(); HEADS];
+        let (from, to, at, n) = (queries.as_ptr(), out.as_mut_ptr(), found.as_mut_ptr(), HEADS as u64);
+        // SAFETY: every buffer has the elements that are given with it.
+        let done = unsafe { certkv_step_attend(step, 0, from, to, Q as u64, at, n, CERTKV_SPACE_HOST) };
+        assert_eq!(done, CERTKV_OK, "{}", message());
+        assert!(out == queries && found.iter().all(|c| c.tol == found[0].tol));
+        found[0].tol
+    };
+    let tolerance = |relative, absolute| certkv_tolerance { relative, absolute };
+    assert!((held() - 0.1).abs() < 1e-6);
+    assert_eq!((set(&[tolerance(0.0, 0.75)]), held()), (CERTKV_OK, 0.75));
+    named(set(&[tolerance(0.25, 0.0); HEADS]), CERTKV_UNSUPPORTED, "tolerances");
+    named(set(&[tolerance(0.25, 0.0); 3]), CERTKV_SHAPE, "tolerances");
+    named(set(&[tolerance(f64::NAN, 0.0)]), CERTKV_POLICY, "tolerances[0]");
+    named(set(&[tolerance(0.0, 0.0)]), CERTKV_POLICY, "tolerances[0]");
+    assert_eq!(held(), 0.75, "what was refused changes nothing");
+    assert_eq!((set(&[tolerance(0.25, 0.0)]), held()), (CERTKV_OK, 0.5));
+    assert_eq!(set(&[]), CERTKV_OK);
+    assert!((held() - 0.1).abs() < 1e-6);
+    // SAFETY: a live handle.
+    assert_eq!(unsafe { certkv_step_abort(step) }, CERTKV_OK);
+    let options = certkv_step_options {
+        struct_size: size_of::<certkv_step_options>() as u32,
+        policy: CERTKV_POLICY_DENSE,
+        tolerance: 0.0,
+    };
+    let (chunk, mut step, one) = (certkv_chunk { sequence: a, tokens: 1 }, ptr::null_mut(), tolerance(0.5, 0.0));
+    // SAFETY: one of each, and a local.
+    unsafe {
+        assert_eq!(certkv_step_begin_with(cache.0, &chunk, 1, &options, &mut step), CERTKV_OK);
+        named(certkv_step_set_tolerances(step, &one, 1), CERTKV_POLICY, "tolerances");
+        assert_eq!(certkv_step_abort(step), CERTKV_OK);
+    }
+}
+
+/// Of one row each.
+fn tensor(buffer: &DeviceBuffer, dtype: certkv_dtype, token_stride: u64, head_stride: u64) -> certkv_tensor {
+    let (struct_size, data) = (size_of::<certkv_tensor>() as u32, buffer.address() as *mut c_void);
+    certkv_tensor { struct_size, dtype, space: CERTKV_SPACE_DEVICE, reserved: 0, data, token_stride, head_stride }
+}
+
+#[test]
+fn tensors_in_device_memory() {
+    let (fake, config, _turn) = alone();
+    let cache = Cache::new(&config);
+    let a = cache.create();
+    append(&cache, a, 40);
+    let gpu = Gpu::open(0).unwrap();
+    let stream = certkv::gpu::GpuStream::new(&gpu, certkv_device::cuda::Priority::Normal).unwrap();
+    let [kv, queries, out] = [4 * WIDTH, 4 * Q, 4 * Q].map(|bytes| DeviceBuffer::new(&gpu, bytes).unwrap());
+    kv.write(&stream, 0, &[0x3c00u16; WIDTH]).unwrap();
+    let step = cache.begin(a, 1).unwrap();
+    let append = |keys: &certkv_tensor, values: &certkv_tensor| {
+        // SAFETY: whole structs.
+        unsafe { certkv_step_append_tensors(step, 0, keys, values) }
+    };
+    let mut found = [certkv_certificate::default(); HEADS];
+    let mut attend = |queries: &certkv_tensor, out: &certkv_tensor| {
+        // SAFETY: whole structs, and as many certificates as are given.
+        unsafe { certkv_step_attend_tensors(step, 0, queries, out, found.as_mut_ptr(), HEADS as u64) }
+    };
+    let (plain, half) = (tensor(&kv, CERTKV_F16, 0, 0), CERTKV_BF16);
+    named(append(&tensor(&kv, CERTKV_F16, 0, DIM as u64 + 8), &plain), CERTKV_UNSUPPORTED, "keys");
+    named(append(&plain, &tensor(&kv, CERTKV_F16, 0, DIM as u64 + 8)), CERTKV_UNSUPPORTED, "values");
+    named(append(&plain, &tensor(&kv, half, 0, 0)), CERTKV_UNSUPPORTED, "values->dtype");
+    named(append(&plain, &certkv_tensor { space: CERTKV_SPACE_HOST, ..plain }), CERTKV_INVALID_ARGUMENT, "space");
+    let nowhere = certkv_tensor { data: ptr::dangling_mut::<[u128; 4]>().cast(), ..plain };
+    assert!(append(&nowhere, &plain) != CERTKV_OK && message().contains("keys"), "{}", message());
+    // What 0 stands for is no stride, and there is none to another token.
+    let fused = tensor(&kv, CERTKV_F16, 3 * WIDTH as u64, DIM as u64);
+    assert_eq!(append(&fused, &plain), CERTKV_OK, "{}", message());
+
+    // Queries of any type, outputs in single precision.
+    let wide = tensor(&out, CERTKV_F32, 0, 0);
+    let read = || {
+        let mut read = vec![0f32; Q];
+        out.read(&stream, 0, &mut read).unwrap();
+        read
+    };
+    queries.write(&stream, 0, &[0.5f32; Q]).unwrap();
+    assert_eq!(
+        (attend(&tensor(&queries, CERTKV_F32, 0, 0), &wide), read()),
+        (CERTKV_OK, vec![0.5; Q]),
+        "{}",
+        message()
+    );
+    for (dtype, three) in [(CERTKV_F16, 0x4200u16), (CERTKV_BF16, 0x4040)] {
+        queries.write(&stream, 0, &[three; Q]).unwrap();
+        assert_eq!((attend(&tensor(&queries, dtype, 0, 0), &wide), read()), (CERTKV_OK, vec![3.0; Q]), "{}", message());
+    }
+    let queries = tensor(&queries, CERTKV_F32, 0, 0);
+    for dtype in [CERTKV_F16, CERTKV_BF16] {
+        named(attend(&queries, &tensor(&out, dtype, 0, 0)), CERTKV_UNSUPPORTED, "out->dtype");
+    }
+    named(attend(&queries, &tensor(&out, CERTKV_F32, 0, DIM as u64 + 8)), CERTKV_UNSUPPORTED, "out");
+    named(attend(&tensor(&out, CERTKV_F16, 0, DIM as u64 + 8), &wide), CERTKV_UNSUPPORTED, "queries");
+    assert_eq!(read(), vec![3.0; Q], "what was refused wrote nothing");
+    // SAFETY: a live handle.
+    assert_eq!(unsafe { certkv_step_abort(step) }, CERTKV_OK);
+    // Of two tokens the stride counts.
+    let chunks = [a, cache.create()].map(|sequence| certkv_chunk { sequence, tokens: 1 });
+    let mut step = ptr::null_mut();
+    // SAFETY: two chunks, whole structs, and a local.
+    unsafe {
+        assert_eq!(certkv_step_begin(cache.0, chunks.as_ptr(), 2, &mut step), CERTKV_OK);
+        named(certkv_step_append_tensors(step, 0, &fused, &fused), CERTKV_UNSUPPORTED, "keys");
+        assert_eq!(certkv_step_append_tensors(step, 0, &plain, &plain), CERTKV_OK, "{}", message());
+        assert_eq!(certkv_step_abort(step), CERTKV_OK);
+    }
+    assert_eq!(fake.violations(), 0, "{}", fake.last_violation());
+}
+
+#[test]
+fn moves_are_told_while_a_step_has_the_cache() {
+    let (_fake, config, _turn) = alone();
+    let silent = Cache::new(&config);
+    assert_eq!(moves(&silent, 0).unwrap_err(), CERTKV_UNSUPPORTED);
+    drop(silent);
+    let cache = Cache::new(&certkv_config { move_events: 3, ..config });
+    let a = cache.create();
+    append(&cache, a, 2 * BLOCK);
+    let (out, back) = (swap_out(&cache, a).unwrap(), swap_in(&cache, a).unwrap());
+    let step = cache.begin(a, 1).unwrap();
+    let (told, said) = moves(&cache, 0).unwrap();
+    assert_eq!((told.len(), said.lost, said.next, said.newest), (3, 1, 4, 4));
+    let kinds: Vec<_> = told.iter().map(|event| (event.number, event.kind, event.block)).collect();
+    assert_eq!(
+        kinds,
+        [(1, CERTKV_MOVE_SWAPPED_OUT, 1), (2, CERTKV_MOVE_SWAPPED_IN, 0), (3, CERTKV_MOVE_SWAPPED_IN, 1)]
+    );
+    assert!(told.iter().all(|event| (event.sequence, event.layer, event.layers) == (a, 0, LAYERS)));
+    assert_eq!((out, told[1].bytes + told[2].bytes), (back, back));
+    assert_eq!(moves(&cache, 9).unwrap_err(), CERTKV_INVALID_ARGUMENT);
+    // SAFETY: a live handle.
+    assert_eq!(unsafe { certkv_step_abort(step) }, CERTKV_OK);
+}
+
+#[test]
+fn what_a_gpu_has_no_kernels_for_is_named() {
+    let (_fake, config, _turn) = alone();
+    kernels::begin("k8-v4g32-b16");
+    let mut cache = ptr::dangling_mut();
+    let mut refused = |config: &certkv_config| {
+        // SAFETY: a whole configuration and a local.
+        let status = unsafe { certkv_cache_create(config, &mut cache) };
+        assert!(cache.is_null());
+        status
+    };
+    let levels = [c"t8-v8g64-b16", c"t4-v4g64-b16"].map(|format| certkv_level { format: format.as_ptr(), tokens: 160 });
+    // SAFETY: integers and floats, for which zero bits are a value.
+    let mut control: certkv_control = unsafe { core::mem::zeroed() };
+    // SAFETY: the struct has this size.
+    assert_eq!(unsafe { certkv_control_init(&mut control, size_of::<certkv_control>() as u32) }, CERTKV_OK);
+    for (config, status, word) in [
+        (certkv_config { format: c"ctq4-v4g32-b16".as_ptr(), ..config }, CERTKV_INVALID_ARGUMENT, "config->format"),
+        (certkv_config { move_events: (1 << 24) + 1, ..config }, CERTKV_INVALID_ARGUMENT, "config->move_events"),
+        (certkv_config { levels: levels.as_ptr(), n_levels: 2, ..config }, CERTKV_UNSUPPORTED, "config->levels"),
+        (certkv_config { control: &control, ..config }, CERTKV_UNSUPPORTED, "config->control"),
+    ] {
+        named(refused(&config), status, word);
+    }
+    let cache = Cache::new(&config);
+    let (a, mut level) = (cache.create(), 7);
+    // SAFETY: a live handle and a local.
+    unsafe {
+        named(certkv_sequence_level(cache.0, a, 0, 0, &mut level), CERTKV_UNSUPPORTED, "levels");
+        named(certkv_sequence_change_level(cache.0, a, 0, 0, 1), CERTKV_UNSUPPORTED, "levels");
+        named(certkv_sequence_control(cache.0, a, ptr::null_mut()), CERTKV_UNSUPPORTED, "levels");
+    }
+    assert_eq!(level, 7);
+}

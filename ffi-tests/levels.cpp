@@ -1,0 +1,121 @@
+// Levels of blocks, who decides on them, and fixed scales: configurations that borrow them, changes, refusals. The argument is a folder to write to.
+#include "check.hpp"
+#include "calibration.h"
+#include <array>
+#include <string>
+
+static_assert(moves_only<certkv::Scales> && sizeof(certkv::Scales) == sizeof(void *));
+
+static const certkv_level levels[] = {{"t8-v8g64-b16", 256}, {"t4-v4g64-b16", 256}, {"t2-v2g64-b16", 256}};
+
+static certkv::Config leveled()
+{
+    certkv::Config config = small();
+    config.format = nullptr;
+    config.levels = levels;
+    config.n_levels = 3;
+    return config;
+}
+
+static void decode(const certkv::Cache &cache, const certkv::Sequence &sequence, bool finish)
+{
+    const std::vector<float> row = rows(1, 3), query(Q, 0.25f);
+    std::vector<float> out(Q);
+    std::vector<certkv_certificate> certificates(Q_HEADS);
+    auto step = cache.begin(sequence);
+    for (std::uint32_t layer = 0; layer < 2; layer++) {
+        OK(step->append(layer, row, row));
+        OK(step->attend(layer, query, out, certificates));
+        for (const certkv_certificate &certificate : certificates) {
+            TRUE(certificate.status == CERTKV_EXACT || certificate.bound <= certificate.tol);
+        }
+    }
+    if (finish) {
+        OK(step->finish());
+    } else {
+        OK(step->abort());
+    }
+}
+
+static void by_hand()
+{
+    const certkv::Cache cache = *certkv::Cache::create(leveled());
+    const certkv::Sequence sequence = filled(cache);
+    TRUE(*sequence.level(0, 0) == 0);
+    OK(sequence.change_level(0, 0, 2));
+    TRUE(*sequence.level(0, 0) == 2 && *sequence.level(1, 0) == 0);
+    decode(cache, sequence, false);
+    REFUSED(CERTKV_LEVEL, "level 3", sequence.change_level(0, 0, 3));
+    REFUSED(CERTKV_LEVEL, "not full", sequence.change_level(0, 1000, 1));
+    REFUSED(CERTKV_LEVEL, "not full", sequence.level(0, 1000));
+    REFUSED(CERTKV_LAYER, "layer", sequence.level(9, 0));
+    REFUSED(CERTKV_NULL_POINTER, "cache", certkv::Sequence().change_level(0, 0, 1));
+    TRUE(cache.snapshot()->recodes.done == 1);
+    TRUE(sequence.control()->decided == 0);
+    certkv::Config config = leveled();
+    config.n_levels = 1;
+    REFUSED(CERTKV_INVALID_ARGUMENT, "config->levels", certkv::Cache::create(config));
+}
+
+static void decided()
+{
+    certkv::Control control(240.0);
+    TRUE(control.struct_size == sizeof control && control.interval > 0 && control.bytes_per_token == 240.0);
+    certkv::Config config = leveled();
+    config.control = &control;
+    const certkv::Cache cache = *certkv::Cache::create(config);
+    const certkv::Sequence sequence = filled(cache);
+    decode(cache, sequence, true);
+    const certkv_controlled done = *sequence.control();
+    TRUE(done.struct_size == sizeof done && done.decided == 2 && done.failed == 0);
+    REFUSED(CERTKV_NULL_POINTER, "cache", certkv::Sequence().control());
+    control.alpha = -1.0;
+    REFUSED(CERTKV_INVALID_ARGUMENT, "config->control->alpha", certkv::Cache::create(config));
+    REFUSED(CERTKV_INVALID_ARGUMENT, "config->control", [] {
+        const certkv::Control none(0.0);
+        certkv::Config without = leveled();
+        without.control = &none;
+        return certkv::Cache::create(without);
+    }());
+}
+
+static void fixed(const std::string &path)
+{
+    std::array<std::uint8_t, 32> model{}, other{};
+    model.fill(7);
+    static unsigned char bytes[CALIBRATION_MOST];
+    const std::size_t size = scales_bytes(bytes);
+    TRUE(sealed_file(path.c_str(), scales_bytes));
+    certkv::Scales scales = *certkv::Scales::open(path.c_str(), model);
+    OK(certkv::Scales::open(path.c_str()));
+    REFUSED(CERTKV_FILE_REFUSED, "scales", certkv::Scales::open(path.c_str(), other));
+    REFUSED(CERTKV_NULL_POINTER, "path", certkv::Scales::open(nullptr));
+    OK(certkv::Scales::read({bytes, size}));
+    OK(certkv::Scales::read({bytes, size}, model));
+    REFUSED(CERTKV_FILE_REFUSED, "model", certkv::Scales::read({bytes, size}, other));
+    bytes[100] ^= 1;
+    REFUSED(CERTKV_FILE_DAMAGED, "scales", certkv::Scales::read({bytes, size}));
+    TRUE(scales.describe()->percentile == 99.5 && scales.describe()->head_dim == DIM);
+    certkv::Config config = small();
+    config.format = "p8-p8-b16";
+    config.scales = scales.get();
+    const certkv::Cache cache = *certkv::Cache::create(config);
+    config.layers = 3;
+    REFUSED(CERTKV_FILE_REFUSED, "config->scales", certkv::Cache::create(config));
+    OK(scales.close());
+    REFUSED(CERTKV_NULL_POINTER, "scales", scales.describe());
+    const certkv::Sequence sequence = filled(cache);
+    decode(cache, sequence, false);
+    TRUE(cache.snapshot()->saturated > 0);
+}
+
+int main(int count, char **given)
+{
+    if (count != 2) {
+        return 2;
+    }
+    by_hand();
+    decided();
+    fixed(std::string(given[1]) + "/scales");
+    return report();
+}
