@@ -10,7 +10,7 @@
 //! - values: `f16`, `bf16`, `v4g32` (4 bits, one f16 scale and offset per token and 32 channels; 2 to 8 bits), `c4` (4 bits, one
 //!   f16 scale and offset per channel and block; 2 to 8 bits), `tq4`, and those with one scale per block, as keys have them;
 //! - block: 16, 32 or 64 tokens;
-//! - residuals: `r5.4` for 5 bits beside each key code and 4 beside each value code, math.md (2.23).
+//! - residuals, beside `k8` keys and `vNgM` or `cN` values: `r5.4` for 5 bits beside each key code and 4 beside each value code, math.md (2.23).
 use crate::tiles::{HalfBits, gtq_tile, widths};
 use crate::{Dtype, PageCode};
 use core::{fmt, str::FromStr};

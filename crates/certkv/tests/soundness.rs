@@ -27,6 +27,7 @@ const FORMATS: [&str; 21] = [
     "gtq4-v4g32-b32",
     "gtq5-tq4-b16",
     "e4m3-e4m3-b64",
+    "k8-c4-b64",
     "p8g32-p4g32-b32",
 ];
 const TOLERANCES: [f64; 5] = [0.01, 0.02, 0.05, 0.1, 0.2];

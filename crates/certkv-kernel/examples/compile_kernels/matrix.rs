@@ -18,7 +18,7 @@ const FORMATS: [(&str, Dtype); 9] = [
 ];
 /// What the pairs leave out: the formats in use in both cuts, odd widths, small groups, group sizes that fill no tile, no
 /// certificate, single-precision queries, windows.
-const EXTRAS: [&str; 47] = [
+const EXTRAS: [&str; 54] = [
     "k8-v4g64-b64/f16/d128/g4/wide",
     "k8-v4g64-b64-r8.4/f16/d128/g4",
     "k8-v4g64-b64-r8.4/f16/d128/g4/wide",
@@ -66,6 +66,13 @@ const EXTRAS: [&str; 47] = [
     "p8-p8-b64/f16/d128/g8",
     "k8-e4m3-b64/f16/d128/g4/window",
     "e4m3-e5m2-b32/f16/d256/g8",
+    "k8-c4-b64/f16/d128/g4",
+    "k8-c4-b64/f16/d128/g4/wide",
+    "k8-c4-b64-r8.4/f16/d128/g4/wide",
+    "k8-c4-b64-r8.4/f16/d128/g4/correct",
+    "k8-c6-b32/bf16/d64/g8",
+    "tq4-c5-b16/f16/d128/g12",
+    "k8-c8-b32/f16/d256/g2/window",
 ];
 /// New and old formats of transcoded records, one per architecture in turn.
 const TRANSCODED: [&str; 6] = [
