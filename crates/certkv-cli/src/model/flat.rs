@@ -14,6 +14,8 @@ pub struct Flat {
     /// Keys and values of each layer, `[layer][head][token][channel]`.
     keys: Vec<Vec<Vec<f32>>>,
     values: Vec<Vec<Vec<f32>>>,
+    /// Tokens of each layer and head that no query sees.
+    hidden: Vec<Vec<Vec<bool>>>,
     length: usize,
     open: Option<usize>,
 }
@@ -28,6 +30,7 @@ impl Flat {
             head_dim: config.head_dim,
             keys: empty.clone(),
             values: empty,
+            hidden: vec![vec![Vec::new(); config.kv_heads]; config.layers],
             length: 0,
             open: None,
         }
@@ -58,6 +61,7 @@ impl Flat {
         for rows in self.keys.iter_mut().chain(&mut self.values).flatten() {
             rows.truncate(elements);
         }
+        self.hidden.iter_mut().flatten().for_each(|seen| seen.truncate(length));
         self.length = self.length.min(length);
         self.open = None;
     }
@@ -65,6 +69,32 @@ impl Flat {
     /// Keys of a layer and head, row-major (tokens, channels); nothing of a layer or head that there is not.
     pub fn keys(&self, layer: usize, head: usize) -> &[f32] {
         self.keys.get(layer).and_then(|heads| heads.get(head)).map_or(&[], Vec::as_slice)
+    }
+
+    /// Values of a layer and head, as [`Flat::keys`].
+    pub fn values(&self, layer: usize, head: usize) -> &[f32] {
+        self.values.get(layer).and_then(|heads| heads.get(head)).map_or(&[], Vec::as_slice)
+    }
+
+    /// Hides tokens from later queries, or shows them again. A token that was never hidden is seen.
+    pub fn hide(&mut self, layer: usize, head: usize, tokens: std::ops::Range<usize>, hidden: bool) {
+        if let Some(seen) = self.hidden.get_mut(layer).and_then(|heads| heads.get_mut(head)) {
+            seen.resize(seen.len().max(tokens.end), false);
+            seen[tokens].fill(hidden);
+        }
+    }
+
+    /// Whether a token is hidden.
+    pub fn is_hidden(&self, layer: usize, head: usize, token: usize) -> bool {
+        let seen = self.hidden.get(layer).and_then(|heads| heads.get(head));
+        seen.and_then(|seen| seen.get(token)).copied().unwrap_or(false)
+    }
+
+    /// As [`Flat::replace_keys`], for values.
+    pub fn replace_values(&mut self, layer: usize, head: usize, from: usize, values: &[f32]) {
+        let stored = self.values.get_mut(layer).and_then(|heads| heads.get_mut(head));
+        let part = stored.and_then(|stored| stored.get_mut(from * self.head_dim..));
+        part.into_iter().flatten().zip(values).for_each(|(old, new)| *old = *new);
     }
 
     /// Puts `keys` (rows, channels) in place of those from token `from` on: what later queries see. Rows past the last are left out.
@@ -107,13 +137,17 @@ impl Flat {
         expect("q", q.len(), n * q_width)?;
         expect("out", out.len(), n * q_width)?;
         self.store(layer, k, v)?;
-        let (keys, values, start) = (&self.keys[layer], &self.values[layer], self.length);
+        let (keys, values, hidden) = (&self.keys[layer], &self.values[layer], &self.hidden[layer]);
+        let start = self.length;
         let scale = (d as f32).powf(-0.5);
         out.par_chunks_exact_mut(d).zip(q.par_chunks_exact(d)).enumerate().for_each(|(row, (out, q))| {
             let (token, head) = (row / self.heads, row % self.heads / group);
             let visible = start + token + 1;
             let mut scores: Vec<f32> =
                 keys[head].chunks_exact(d).take(visible).map(|key| dot(q, key) * scale).collect();
+            // The query's own token is never hidden, so that something is left.
+            let seen = scores.iter_mut().zip(&hidden[head]);
+            seen.filter(|(_, hidden)| **hidden).for_each(|(score, _)| *score = f32::NEG_INFINITY);
             let largest = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
             let mut sum = 0.0f64;
             for s in &mut scores {
