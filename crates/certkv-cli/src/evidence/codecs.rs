@@ -206,7 +206,7 @@ pub(super) fn section(setup: &Setup, runs: &Runs) -> Result<Section, CliError> {
         Chart {
             title: "Error of outputs".into(),
             x: x(),
-            y: Axis::log("mean of ||error|| / ||output||", Show::Percent(2)),
+            y: Axis::log("mean of ||error|| / ||output||", Show::Percent(1)),
             series: errors,
         },
         Chart {

@@ -92,14 +92,19 @@ fn scale(of: &Axis, values: &[f64], to: [f64; 2]) -> (Vec<f64>, Scale) {
     if !(low > 0.0 && high > low && high.is_finite()) {
         return (Vec::new(), Scale::log([0.1, 1.0], to));
     }
-    // Ones, twos and fives; only ones where those are many.
+    // Ones, twos and fives; only ones where those are many, and more where they are few.
     let decades = low.log10().floor() as i32..=high.log10().ceil() as i32;
     let within = |t: &f64| *t >= low && *t <= high;
     let marks = |of: &[f64]| -> Vec<f64> {
         decades.clone().flat_map(|d| of.iter().map(move |m| m * 10f64.powi(d))).filter(within).collect()
     };
     let (many, few) = (marks(&[1.0, 2.0, 5.0]), marks(&[1.0]));
-    (if many.len() > 9 && few.len() > 2 { few } else { many }, Scale::log([low, high], to))
+    let ticks = match (many.len(), few.len()) {
+        (10.., 3..) => few,
+        (0..=3, _) => marks(&[1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0]),
+        _ => many,
+    };
+    (ticks, Scale::log([low, high], to))
 }
 
 /// Points that no other beats on both axes, by rising x.
@@ -138,7 +143,7 @@ fn chart(c: &Chart) -> String {
     }
     svg.text([right, edge + 36.0], &c.x.name, "tick", Anchor::End);
     svg.text([right, 14.0], &c.y.name, "tick", Anchor::End);
-    let mut named: Vec<[f64; 2]> = Vec::new();
+    let mut named: Vec<([f64; 2], &str)> = Vec::new();
     for (i, series) in c.series.iter().enumerate() {
         let at = |p: &super::data::Point| [x.at(p.x), y.at(p.y.value)];
         let joined: Vec<usize> = match series.line {
@@ -164,17 +169,21 @@ fn chart(c: &Chart) -> String {
             for p in joined {
                 let [px, py] = at(&series.points[p]);
                 // A name that would cover another is left to the tooltip.
-                let free = |n: &[f64; 2]| (n[0] - px).abs() > 96.0 || (n[1] - py).abs() > 14.0;
+                let free = |([x, y], _): &([f64; 2], &str)| (x - px).abs() > 96.0 || (y - py).abs() > 14.0;
                 if named.iter().all(free) {
-                    named.push([px, py]);
-                    let (dx, anchor) = if px > right - 110.0 { (-7.0, Anchor::End) } else { (7.0, Anchor::Start) };
-                    svg.text([px + dx, py - 7.0], &series.points[p].name, "label halo", anchor);
+                    named.push(([px, py], &series.points[p].name));
                 }
             }
         }
         let key = [left + (i % 2) as f64 * (right - left) / 2.0, HEIGHT + (i / 2) as f64 * STEP];
         svg.path(&[[key[0], key[1] - 4.0], [key[0] + 18.0, key[1] - 4.0]], "series", &stroke);
         svg.text([key[0] + 25.0, key[1]], &series.name, "label", Anchor::Start);
+    }
+    // Above all dots.
+    for ([px, py], name) in named {
+        let fits = px + 8.0 * name.chars().count() as f64 <= right;
+        let (dx, anchor) = if fits { (7.0, Anchor::Start) } else { (-7.0, Anchor::End) };
+        svg.text([px + dx, py - 7.0], name, "label", anchor);
     }
     svg.finish()
 }

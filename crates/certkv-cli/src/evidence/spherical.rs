@@ -202,18 +202,22 @@ fn ablation(setup: &Setup, variants: &[Variant<'_>], found: &[Option<Vec<Moved>>
                 cell(&|m| m.bits),
             ],
         );
-        let name = variant.name.split(',').next().unwrap_or_default();
-        let name = if matches!(variant.choice, Choice::First) { "one code everywhere" } else { name };
-        let point = Point { name: variant.name.clone(), x: bytes, y: drift };
+        // The same at other budgets is one line.
+        let (name, line) = match variant.choice {
+            Choice::First => ("one code everywhere", Line::Frontier),
+            _ => (variant.name.rsplit_once(", ").map_or("", |(name, _)| name), Line::All),
+        };
+        let short = variant.name.trim_start_matches("angle only: ").trim_end_matches(" everywhere");
+        let point = Point { name: short.into(), x: bytes, y: drift };
         match series.iter_mut().find(|s| s.name == name) {
             Some(one) => one.points.push(point),
-            None => series.push(Series { name: name.into(), line: Line::All, points: vec![point] }),
+            None => series.push(Series { name: name.into(), line, points: vec![point] }),
         }
     }
     let chart = Chart {
         title: "Drift against bytes".into(),
         x: Axis::linear("bytes of a token, key head and layer", Show::Count),
-        y: Axis::log("KL of the next token, nats", Show::Fixed(2)),
+        y: Axis::log("KL of the next token, nats", Show::Fixed(3)),
         series,
     };
     (table, chart)
