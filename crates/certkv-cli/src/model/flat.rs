@@ -84,12 +84,6 @@ impl Flat {
         }
     }
 
-    /// Whether a token is hidden.
-    pub fn is_hidden(&self, layer: usize, head: usize, token: usize) -> bool {
-        let seen = self.hidden.get(layer).and_then(|heads| heads.get(head));
-        seen.and_then(|seen| seen.get(token)).copied().unwrap_or(false)
-    }
-
     /// As [`Flat::replace_keys`], for values.
     pub fn replace_values(&mut self, layer: usize, head: usize, from: usize, values: &[f32]) {
         let stored = self.values.get_mut(layer).and_then(|heads| heads.get_mut(head));
@@ -205,5 +199,66 @@ impl Pass for Open<'_> {
 
     fn finish(self: Box<Self>) -> Result<(), AttentionError> {
         self.0.finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config() -> Config {
+        Config {
+            hidden: 4,
+            intermediate: 4,
+            layers: 1,
+            heads: 2,
+            kv_heads: 1,
+            head_dim: 2,
+            vocabulary: 4,
+            positions: 64,
+            rope_theta: 1e4,
+            norm_eps: 1e-5,
+            tied: true,
+            bos: 0,
+        }
+    }
+
+    fn fill(tokens: &[usize], change: impl Fn(&mut Flat)) -> Vec<f32> {
+        let row = |t: usize, by: f64| [(t as f64 * by).sin() as f32, (t as f64 * by).cos() as f32];
+        let mut flat = Flat::new(&config());
+        for (number, &t) in tokens.iter().enumerate() {
+            flat.open(1);
+            let mut out = [0.0; 4];
+            if number + 1 == tokens.len() {
+                change(&mut flat);
+            }
+            flat.attend(0, &row(t, 0.7), &row(t, 1.3), &[1.0, -2.0, 0.5, 3.0], &mut out).unwrap();
+            flat.finish().unwrap();
+            if number + 1 == tokens.len() {
+                return out.to_vec();
+            }
+        }
+        Vec::new()
+    }
+
+    /// A hidden token is as one that was never there, until it is shown again; what is put in place of values is what is read.
+    #[test]
+    fn hidden_tokens_are_not_seen() {
+        let all = fill(&[1, 2, 3, 4, 5], |_| ());
+        let without = fill(&[1, 4, 5], |_| ());
+        let hidden = fill(&[1, 2, 3, 4, 5], |flat| flat.hide(0, 0, 1..3, true));
+        let near = |a: &[f32], b: &[f32]| a.iter().zip(b).all(|(a, b)| (a - b).abs() < 1e-6);
+        assert!(near(&hidden, &without) && !near(&hidden, &all), "{hidden:?} {without:?}");
+        let shown = fill(&[1, 2, 3, 4, 5], |flat| {
+            flat.hide(0, 0, 1..3, true);
+            flat.hide(0, 0, 1..3, false);
+        });
+        assert!(near(&shown, &all));
+        let zeros = fill(&[1, 2, 3, 4, 5], |flat| flat.replace_values(0, 0, 0, &[0.0; 8]));
+        assert!(!near(&zeros, &all) && zeros.iter().map(|x| x.abs()).sum::<f32>() < all.iter().map(|x| x.abs()).sum());
+        let mut flat = Flat::new(&config());
+        flat.hide(0, 0, 0..4, true);
+        flat.truncate(2);
+        assert_eq!(flat.hidden[0][0], [true; 2]);
     }
 }
