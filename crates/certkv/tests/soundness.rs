@@ -166,7 +166,8 @@ const KEYS: &str = "f16 k8 k8f32 k8bf16 t8 t7 t6 t5 t4 t3 t2 t8g32 t4g16 tq6 tq5
 const VALUES: &str =
     "f16 v8g32 v7g32 v6g32 v5g32 v4g32 v4g16 v3g16 v2g16 tq6 tq5 tq4 tq3 tq2 tq1 p8 p4 p4g16 p2 e4m3 e5m2";
 
-/// Every key format with every value format but the originals with each other, whose error is rounding alone, far below its bound. The planted certificate is a bound a hundred times smaller, and seen for every pair.
+/// Every key format with every value format but the originals with each other. The planted certificate is a bound a hundred times smaller, and seen for every pair with coded
+/// values: without them what is off is rounding, and what codes of keys bring, often far below its bound.
 #[test]
 #[ignore = "long: 839 pairs"]
 fn every_pair() {
@@ -177,7 +178,7 @@ fn every_pair() {
         .filter(|pair| *pair != ("f16", "f16"))
         .collect();
     let (from, most) = (asked("CERTKV_PAIRS_FROM", 0) as usize, asked("CERTKV_PAIRS", pairs.len() as u64) as usize);
-    let (mut executed, mut failed, mut caught, mut done) = (0, 0, 0, 0);
+    let (mut executed, mut failed, mut caught, mut planted) = (0, 0, 0, 0);
     let mut least = f64::INFINITY;
     for (number, (key, value)) in pairs.iter().enumerate().skip(from).take(most) {
         let tally = cases(wanted, |r| format!("{key}-{value}-b{}", [16, 32, 64][r.below(3)]));
@@ -188,14 +189,28 @@ fn every_pair() {
         );
         executed += tally.executed;
         failed += tally.failed;
-        caught += usize::from(tally.control > 0);
-        done += 1;
+        if *value != "f16" {
+            caught += usize::from(tally.control > 0);
+            planted += 1;
+        }
         least = least.min(tightest);
     }
     println!(
-        "GATE soundness-pairs executed={executed} failed={failed} controls={caught}/{done} seed=0x0; least ratio {least:.2}"
+        "GATE soundness-pairs executed={executed} failed={failed} controls={caught}/{planted} seed=0x0; least ratio {least:.2}"
     );
-    assert_eq!((failed, caught), (0, done));
+    assert_eq!((failed, caught), (0, planted));
+}
+
+/// Weights that codes made much too large leave digits too coarse for what they are; a repair that takes a block back by other digits leaves
+/// what those lost (6.15).
+#[test]
+fn what_digits_lost_is_not_taken_back() {
+    let shape = Shape { tokens: 492, head_dim: 128, group: 8, block: 64, store: certkv::Dtype::F16 };
+    for format in ["tq3-v8g32-b64", "tq2-v8g32-b64", "tq2-v7g32-b64", "tq2-p8-b64"] {
+        let mut tally = Tally::default();
+        run(Kind::ConstantChannels, shape, format, 0.01, 6, 24, &mut tally);
+        assert!(tally.failed == 0 && tally.rungs[2] > 0, "{format}: {} beyond their bound", tally.failed);
+    }
 }
 
 #[test]
