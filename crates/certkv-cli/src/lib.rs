@@ -9,6 +9,7 @@ pub mod demo;
 pub mod engine;
 pub mod error;
 pub mod eval;
+pub mod evidence;
 pub mod gpu;
 pub mod model;
 pub mod output;

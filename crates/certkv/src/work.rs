@@ -81,6 +81,8 @@ pub(crate) struct HeadWork {
     /// Blocks of the present repair, and what its canaries said.
     pub(crate) touched: Vec<usize>,
     pub(crate) canary: Vec<f32>,
+    /// What repairs could not take back of each query head's sums, and the exponent that it is relative to (6.15).
+    pub(crate) left: Vec<(f64, f32)>,
     /// A block whose canary failed.
     pub(crate) corrupt: Option<usize>,
     /// `[query head of the group][dim]`.
@@ -131,6 +133,7 @@ impl HeadWork {
             memory: HeadMemory::default(),
             scores: Scores::new(),
             summed: false,
+            left: Vec::new(),
             uncoded: 0,
             rescored: 0,
             picks: Vec::new(),

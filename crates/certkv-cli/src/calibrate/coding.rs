@@ -1,7 +1,7 @@
 //! TurboQuant and Block-GTQ keys as ways to be measured.
-use super::evidence::Way;
+use super::evidence::{BLOCK, Way};
 use certkv_codec::{
-    CodecError, Encoder, KeyGroups, KeyMetric, decode,
+    CodecError, Encoder, Input, KeyGroups, KeyMetric, decode,
     gtq::{self, BlockGtq, Group, Scheme},
     turboquant::Radius,
 };
@@ -73,9 +73,6 @@ pub fn ways(calibration: &Calibration, codings: &[Coding]) -> Result<Vec<Way<'st
     codings.iter().map(way).collect()
 }
 
-/// Tokens of a block of [`stored`].
-const BLOCK: usize = 64;
-
 /// Keys of `key` as the records of a cache hold them, blocks of 64 tokens; those of the last, open block stay as they are.
 ///
 /// # Errors
@@ -128,4 +125,26 @@ fn through(layout: &RecordLayout, metric: Option<&KeyMetric<'_>>, keys: &[f64]) 
         }
     }
     Ok(decoded)
+}
+
+/// Values (tokens, channels) of one head as the records of a cache hold them in blocks of 64, and the bytes of one; those of a block that is
+/// not full stay as they are.
+///
+/// # Errors
+/// [`CodecError`] for values that are not finite, or heads that no cache has.
+pub fn stored_values(value: ValueFormat, head_dim: usize, values: &[f64]) -> Result<(Vec<f64>, f64), CodecError> {
+    let format = Format { key: KeyFormat::F16, value, block: BLOCK, refine: Refine::NONE };
+    let refused = |()| CodecError::Shape { input: Input::Parameters, got: head_dim, want: values.len() };
+    let geometry = Geometry::new(1, 1, 1, head_dim).map_err(|_| refused(()))?;
+    let layout = RecordLayout::new(&geometry, format).map_err(|_| refused(()))?;
+    let (mut decoded, mut encoder) = (values.to_vec(), Encoder::new(&layout));
+    let (mut record, zero) = (vec![0; layout.bytes], vec![0.0; head_dim]);
+    for (block, to) in values.chunks_exact(layout.count()).zip(decoded.chunks_exact_mut(layout.count())) {
+        let words: Vec<u16> = block.iter().map(|x| Dtype::F16.encode16(*x as f32)).collect();
+        encoder.encode_in(None, &words, &words, &zero, &mut record)?;
+        for (token, value) in to.chunks_exact_mut(head_dim).enumerate() {
+            decode::decode_value(&layout, &record, token, value)?;
+        }
+    }
+    Ok((decoded, layout.value_bytes() as f64 / BLOCK as f64))
 }

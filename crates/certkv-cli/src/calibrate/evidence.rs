@@ -2,12 +2,14 @@
 use super::{run::watch, watch::Rows};
 use crate::model::{AttentionError, Llama, ModelError};
 use certkv_codec::CodecError;
-use certkv_control::calibration::Heads;
+use certkv_control::{calibration::Heads, danger};
 use certkv_core::{Dtype, round};
 use rayon::prelude::*;
 
 /// Most attended tokens that are compared.
-pub(super) const TOP: usize = 10;
+pub(crate) const TOP: usize = 10;
+/// Tokens of a block: what the default format has.
+pub const BLOCK: usize = 64;
 /// Every so manyth query of the second half is measured.
 const STRIDE: usize = 4;
 
@@ -28,7 +30,7 @@ impl Rows for Captured {
 }
 
 /// Keys as a cache stores them: its originals have half precision, and codes are made from those.
-pub(super) fn originals(k: &[f32]) -> impl Iterator<Item = f32> {
+pub(crate) fn originals(k: &[f32]) -> impl Iterator<Item = f32> {
     k.iter().map(|x| round::nearest(f64::from(*x), Dtype::F16.into()) as f32)
 }
 
@@ -67,6 +69,11 @@ pub struct Measured {
     pub divergence: f64,
     /// Mean share of the ten most attended tokens that stay among the ten.
     pub overlap: f64,
+    /// Mean share of attention that goes elsewhere, half the sum of its changes, by layer.
+    pub moved: Vec<f64>,
+    /// Share of queries whose heaviest block of [`BLOCK`] tokens is certain (9.23) were the largest true error of each block its bound: no
+    /// bound leaves more of them certain.
+    pub certain: f64,
     /// Bytes of a key: codes packed, two for each radius.
     pub bytes: f64,
 }
@@ -79,6 +86,8 @@ struct Sums {
     queries: f64,
     divergence: f64,
     overlap: f64,
+    moved: f64,
+    certain: f64,
     bytes: f64,
 }
 
@@ -107,6 +116,8 @@ pub fn measure(rows: &Captured, ways: &[Way<'_>], mut done: impl FnMut()) -> Res
                     queries: sum.queries + found.queries,
                     divergence: sum.divergence + found.divergence,
                     overlap: sum.overlap + found.overlap,
+                    moved: sum.moved + found.moved,
+                    certain: sum.certain + found.certain,
                     bytes: sum.bytes + found.bytes,
                 };
             }
@@ -124,6 +135,8 @@ fn finish(name: String, heads: &Heads, layers: &[Sums]) -> Measured {
         error: layers.iter().map(|s| s.error / s.logits).collect(),
         divergence: total(|s| s.divergence) / queries,
         overlap: total(|s| s.overlap) / queries,
+        moved: layers.iter().map(|s| s.moved / s.queries).collect(),
+        certain: total(|s| s.certain) / queries,
         bytes: total(|s| s.bytes) / (heads.layers * heads.kv_heads) as f64,
     }
 }
@@ -171,6 +184,8 @@ impl Head {
             sums.error += exact.iter().zip(&coded).map(|(a, b)| (a - b).abs()).sum::<f64>();
             sums.queries += 1.0;
             sums.divergence += divergence(exact, &coded);
+            sums.moved += moved(exact, &coded);
+            sums.certain += f64::from(u8::from(certain(exact, &coded)));
             let after = top(&coded);
             sums.overlap += before.iter().filter(|t| after.contains(t)).count() as f64 / before.len().max(1) as f64;
         }
@@ -179,7 +194,7 @@ impl Head {
 }
 
 /// `q.k / sqrt(dim)` for every key. Keys and queries are single precision, so are the products: their rounding is far below any code's.
-fn logits(q: &[f32], keys: &[f32]) -> Vec<f64> {
+pub(crate) fn logits(q: &[f32], keys: &[f32]) -> Vec<f64> {
     let scale = (q.len() as f64).powf(-0.5);
     let dot = |key: &[f32]| {
         let mut sums = [0.0f32; 16];
@@ -193,20 +208,36 @@ fn logits(q: &[f32], keys: &[f32]) -> Vec<f64> {
     keys.chunks_exact(q.len()).map(|key| scale * dot(key)).collect()
 }
 
-fn log_sum(z: &[f64]) -> f64 {
+pub(crate) fn log_sum(z: &[f64]) -> f64 {
     let most = z.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     most + z.iter().map(|z| (z - most).exp()).sum::<f64>().ln()
 }
 
 /// `KL(p || p')` of the softmax of two rows of logits.
-pub(super) fn divergence(exact: &[f64], coded: &[f64]) -> f64 {
+pub(crate) fn divergence(exact: &[f64], coded: &[f64]) -> f64 {
     let (a, b) = (log_sum(exact), log_sum(coded));
     // Rounding can take what is 0 a little below it.
     exact.iter().zip(coded).map(|(x, y)| (x - a).exp() * ((x - a) - (y - b))).sum::<f64>().max(0.0)
 }
 
+/// Half the sum of `|p - p'|` of the softmax of two rows of logits: the share that goes elsewhere.
+fn moved(exact: &[f64], coded: &[f64]) -> f64 {
+    let (a, b) = (log_sum(exact), log_sum(coded));
+    0.5 * exact.iter().zip(coded).map(|(x, y)| ((x - a).exp() - (y - b).exp()).abs()).sum::<f64>()
+}
+
+/// Whether the heaviest block is certain by (9.23), the largest error of each block being its bound. Of a block alone it is.
+fn certain(exact: &[f64], coded: &[f64]) -> bool {
+    let mass: Vec<f64> = coded.chunks(BLOCK).map(log_sum).collect();
+    let off = |(a, b): (&[f64], &[f64])| a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+    let delta: Vec<f64> = exact.chunks(BLOCK).zip(coded.chunks(BLOCK)).map(off).collect();
+    let mut found = Vec::new();
+    // What is no number is certain of nothing.
+    danger(&mass, &delta, &mut found).is_ok() && found.iter().all(|danger| *danger < 1.0)
+}
+
 /// Positions of the largest logits, ties to the lowest.
-pub(super) fn top(z: &[f64]) -> Vec<usize> {
+pub(crate) fn top(z: &[f64]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..z.len()).collect();
     let most = TOP.min(z.len());
     if most < z.len() {
@@ -228,6 +259,12 @@ mod tests {
         assert!((divergence(&p, &q) - want).abs() < 1e-15 && divergence(&p, &p) == 0.0);
         // A shift of all logits is no difference.
         assert!(divergence(&p, &p.map(|z| z + 7.0)) < 1e-14);
+        let half: f64 = softmax(&p).iter().zip(softmax(&q)).map(|(a, b)| (a - b).max(0.0)).sum();
+        let far: Vec<f64> = (0..128).map(|i| if i < 64 { 9.0 } else { 0.0 }).collect();
+        let (near, past) =
+            (far.iter().map(|z| z + 0.1).collect::<Vec<_>>(), far.iter().map(|z| 9.0 - z).collect::<Vec<_>>());
+        assert!(certain(&far, &near) && certain(&p, &q) && !certain(&far, &past));
+        assert!((moved(&p, &q) - half).abs() < 1e-15 && half > 0.05);
         let z: Vec<f64> = (0..40).map(|i| f64::from((i * 7) % 40)).collect();
         let mut found = top(&z);
         found.sort_unstable_by_key(|i| std::cmp::Reverse(z[*i] as u64));

@@ -8,9 +8,10 @@ mod spherical;
 mod table;
 mod watch;
 
-pub use coding::{Coding, stored, ways};
+pub use coding::{Coding, stored, stored_values, ways};
 pub use drift::{Drift, drift, drift_table};
-pub use evidence::{Captured, Measured, Way, capture, measure};
+pub use evidence::{BLOCK, Captured, Measured, Way, capture, measure};
+pub(crate) use evidence::{TOP, divergence, log_sum, logits, originals, top};
 pub use identity::{model_digest, text_digest};
 pub use run::{Reading, heads, observe, watch};
 pub use spherical::{codebook_summary, key_heads, random_words, spherical_way, train};

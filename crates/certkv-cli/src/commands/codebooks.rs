@@ -1,7 +1,7 @@
 //! `certkv calibrate --spherical`: codebooks of a model's keys, and what they are worth beside others.
 use super::calibrate::{Options, input, row, show, text};
 use crate::{
-    calibrate::{self, Coding, Drift, Pair, Reading, Way},
+    calibrate::{self, BLOCK, Coding, Drift, Pair, Reading, Way},
     error::CliError,
     model::Llama,
     output::{print, write_bytes},
@@ -21,8 +21,6 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-/// Tokens of a block in evidence: what the default format has.
-const BLOCK: usize = 64;
 /// Tokens of the held-out text, or what was read if that is less.
 const HELD: usize = Reading::TOKENS;
 

@@ -3,7 +3,7 @@ use super::{
     args::{Common, bounded, calibration, scales, tolerance},
     demo::load_pair,
     finish::finish,
-    help,
+    help, sweep,
 };
 use crate::{
     assets,
@@ -40,6 +40,8 @@ struct Options {
     greedy: bool,
     witness: Option<usize>,
     curves: Option<PathBuf>,
+    sweep: Option<PathBuf>,
+    quick: bool,
     calibration: Option<PathBuf>,
     scales: Option<PathBuf>,
     command: String,
@@ -51,12 +53,14 @@ fn parse(mut parser: lexopt::Parser) -> Result<Option<Options>, CliError> {
     use lexopt::prelude::*;
     let command = words(&parser.raw_args()?);
     let mut o = Options { base: true, command, ..Options::default() };
+    let mut given = Vec::new();
     while let Some(arg) = parser.next()? {
         let name = match arg {
             Short('h') => return Ok(None),
             Long(name) => name.to_owned(),
             other => return Err(other.unexpected().into()),
         };
+        given.push(name.clone());
         match name.as_str() {
             "help" => return Ok(None),
             "model" => o.model = Some(parser.value()?.into()),
@@ -76,6 +80,8 @@ fn parse(mut parser: lexopt::Parser) -> Result<Option<Options>, CliError> {
             "greedy" => o.greedy = true,
             "witness" => o.witness = Some(bounded(&mut parser, "--witness", 0, MOST)?),
             "curves" => o.curves = Some(parser.value()?.into()),
+            "sweep" => o.sweep = Some(parser.value()?.into()),
+            "quick" => o.quick = true,
             "calibration" => o.calibration = Some(parser.value()?.into()),
             "scales" => o.scales = Some(parser.value()?.into()),
             other => {
@@ -86,8 +92,15 @@ fn parse(mut parser: lexopt::Parser) -> Result<Option<Options>, CliError> {
         }
     }
     o.selection.seed = o.common.seed;
+    // The evidence is what it is; an option without effect is a misunderstanding.
+    let of_sweep = ["sweep", "quick", "model", "assets", "seed", "threads", "quiet", "json"];
+    match given.iter().find(|name| !of_sweep.contains(&name.as_str())) {
+        Some(name) if o.sweep.is_some() => return Err(CliError::Usage(format!("eval: --{name} is not for --sweep"))),
+        _ if o.quick && o.sweep.is_none() => return Err(CliError::Usage("eval: --quick needs --sweep".into())),
+        _ => {}
+    }
     if o.curves.is_some() {
-        o.sweep()?;
+        o.curves()?;
     }
     Ok(Some(o))
 }
@@ -104,7 +117,7 @@ fn words(args: &lexopt::RawArgs<'_>) -> String {
 
 impl Options {
     /// What `--curves` runs: the sweep behind the defaults, except for what is asked for otherwise.
-    fn sweep(&mut self) -> Result<(), CliError> {
+    fn curves(&mut self) -> Result<(), CliError> {
         if !self.base || !(self.policies.is_empty() || self.policies.iter().any(|p| p == "certified")) {
             return Err(CliError::Usage("--curves: there are curves of certified modes of the model only".into()));
         }
@@ -264,6 +277,9 @@ pub fn run(parser: lexopt::Parser, out: &mut dyn Write) -> Result<(), CliError> 
         Some(folder) => folder.clone(),
         None => assets::locate(common.assets.as_deref())?.join("ref-d128"),
     };
+    if let Some(page) = &options.sweep {
+        return sweep::run(common, &folder, page, options.quick, options.command, out);
+    }
     let found = match &options.calibration {
         Some(path) => Some(calibration(path, &folder, &Config::read(&folder)?)?),
         None => None,

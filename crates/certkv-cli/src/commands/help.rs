@@ -58,6 +58,10 @@ certkv eval [options]: runs prompts and text through several caches and compares
   --report FILE      write the page too
   --curves FILE      write the curves of format and tolerance, as assets/curves/ref-d128.json; what is not given is then
                      the sweep behind the defaults: six formats, five tolerances, three prompts and two windows at 8K
+  --sweep PAGE       measure every method side by side instead, on the bundled text and prompts: all codecs, Block-GTQ,
+                     SmartKV, spherical keys; writes the page, and its figures beside it as .json. Takes --model, --seed,
+                     --threads, --assets, --json and --quiet
+  --quick            with --sweep: a glance, too short for conclusions
   --json             print the data of the report as JSON instead of the table
   --device D         cpu (default), or cuda:N: caches on a GPU, the model on the CPU; seed000 stays on the CPU
   --kernels DIR      with cuda:N: machine code made ahead of time, and where what is compiled is kept

@@ -11,6 +11,7 @@ pub mod help;
 pub mod inspect;
 pub mod plan;
 mod scales;
+mod sweep;
 
 use crate::{error::CliError, output::print};
 use std::{ffi::OsString, io::Write};

@@ -14,6 +14,8 @@ pub struct Flat {
     /// Keys and values of each layer, `[layer][head][token][channel]`.
     keys: Vec<Vec<Vec<f32>>>,
     values: Vec<Vec<Vec<f32>>>,
+    /// Tokens of each layer and head that no query sees.
+    hidden: Vec<Vec<Vec<bool>>>,
     length: usize,
     open: Option<usize>,
 }
@@ -28,6 +30,7 @@ impl Flat {
             head_dim: config.head_dim,
             keys: empty.clone(),
             values: empty,
+            hidden: vec![vec![Vec::new(); config.kv_heads]; config.layers],
             length: 0,
             open: None,
         }
@@ -58,6 +61,7 @@ impl Flat {
         for rows in self.keys.iter_mut().chain(&mut self.values).flatten() {
             rows.truncate(elements);
         }
+        self.hidden.iter_mut().flatten().for_each(|seen| seen.truncate(length));
         self.length = self.length.min(length);
         self.open = None;
     }
@@ -65,6 +69,26 @@ impl Flat {
     /// Keys of a layer and head, row-major (tokens, channels); nothing of a layer or head that there is not.
     pub fn keys(&self, layer: usize, head: usize) -> &[f32] {
         self.keys.get(layer).and_then(|heads| heads.get(head)).map_or(&[], Vec::as_slice)
+    }
+
+    /// Values of a layer and head, as [`Flat::keys`].
+    pub fn values(&self, layer: usize, head: usize) -> &[f32] {
+        self.values.get(layer).and_then(|heads| heads.get(head)).map_or(&[], Vec::as_slice)
+    }
+
+    /// Hides tokens from later queries, or shows them again. A token that was never hidden is seen.
+    pub fn hide(&mut self, layer: usize, head: usize, tokens: std::ops::Range<usize>, hidden: bool) {
+        if let Some(seen) = self.hidden.get_mut(layer).and_then(|heads| heads.get_mut(head)) {
+            seen.resize(seen.len().max(tokens.end), false);
+            seen[tokens].fill(hidden);
+        }
+    }
+
+    /// As [`Flat::replace_keys`], for values.
+    pub fn replace_values(&mut self, layer: usize, head: usize, from: usize, values: &[f32]) {
+        let stored = self.values.get_mut(layer).and_then(|heads| heads.get_mut(head));
+        let part = stored.and_then(|stored| stored.get_mut(from * self.head_dim..));
+        part.into_iter().flatten().zip(values).for_each(|(old, new)| *old = *new);
     }
 
     /// Puts `keys` (rows, channels) in place of those from token `from` on: what later queries see. Rows past the last are left out.
@@ -107,13 +131,17 @@ impl Flat {
         expect("q", q.len(), n * q_width)?;
         expect("out", out.len(), n * q_width)?;
         self.store(layer, k, v)?;
-        let (keys, values, start) = (&self.keys[layer], &self.values[layer], self.length);
+        let (keys, values, hidden) = (&self.keys[layer], &self.values[layer], &self.hidden[layer]);
+        let start = self.length;
         let scale = (d as f32).powf(-0.5);
         out.par_chunks_exact_mut(d).zip(q.par_chunks_exact(d)).enumerate().for_each(|(row, (out, q))| {
             let (token, head) = (row / self.heads, row % self.heads / group);
             let visible = start + token + 1;
             let mut scores: Vec<f32> =
                 keys[head].chunks_exact(d).take(visible).map(|key| dot(q, key) * scale).collect();
+            // The query's own token is never hidden, so that something is left.
+            let seen = scores.iter_mut().zip(&hidden[head]);
+            seen.filter(|(_, hidden)| **hidden).for_each(|(score, _)| *score = f32::NEG_INFINITY);
             let largest = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
             let mut sum = 0.0f64;
             for s in &mut scores {
@@ -171,5 +199,66 @@ impl Pass for Open<'_> {
 
     fn finish(self: Box<Self>) -> Result<(), AttentionError> {
         self.0.finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config() -> Config {
+        Config {
+            hidden: 4,
+            intermediate: 4,
+            layers: 1,
+            heads: 2,
+            kv_heads: 1,
+            head_dim: 2,
+            vocabulary: 4,
+            positions: 64,
+            rope_theta: 1e4,
+            norm_eps: 1e-5,
+            tied: true,
+            bos: 0,
+        }
+    }
+
+    fn fill(tokens: &[usize], change: impl Fn(&mut Flat)) -> Vec<f32> {
+        let row = |t: usize, by: f64| [(t as f64 * by).sin() as f32, (t as f64 * by).cos() as f32];
+        let mut flat = Flat::new(&config());
+        for (number, &t) in tokens.iter().enumerate() {
+            flat.open(1);
+            let mut out = [0.0; 4];
+            if number + 1 == tokens.len() {
+                change(&mut flat);
+            }
+            flat.attend(0, &row(t, 0.7), &row(t, 1.3), &[1.0, -2.0, 0.5, 3.0], &mut out).unwrap();
+            flat.finish().unwrap();
+            if number + 1 == tokens.len() {
+                return out.to_vec();
+            }
+        }
+        Vec::new()
+    }
+
+    /// A hidden token is as one that was never there, until it is shown again; what is put in place of values is what is read.
+    #[test]
+    fn hidden_tokens_are_not_seen() {
+        let all = fill(&[1, 2, 3, 4, 5], |_| ());
+        let without = fill(&[1, 4, 5], |_| ());
+        let hidden = fill(&[1, 2, 3, 4, 5], |flat| flat.hide(0, 0, 1..3, true));
+        let near = |a: &[f32], b: &[f32]| a.iter().zip(b).all(|(a, b)| (a - b).abs() < 1e-6);
+        assert!(near(&hidden, &without) && !near(&hidden, &all), "{hidden:?} {without:?}");
+        let shown = fill(&[1, 2, 3, 4, 5], |flat| {
+            flat.hide(0, 0, 1..3, true);
+            flat.hide(0, 0, 1..3, false);
+        });
+        assert!(near(&shown, &all));
+        let zeros = fill(&[1, 2, 3, 4, 5], |flat| flat.replace_values(0, 0, 0, &[0.0; 8]));
+        assert!(!near(&zeros, &all) && zeros.iter().map(|x| x.abs()).sum::<f32>() < all.iter().map(|x| x.abs()).sum());
+        let mut flat = Flat::new(&config());
+        flat.hide(0, 0, 0..4, true);
+        flat.truncate(2);
+        assert_eq!(flat.hidden[0][0], [true; 2]);
     }
 }

@@ -106,13 +106,20 @@ pub fn page(data: &ReportData) -> String {
             &numbers::draw(data),
         ),
     ];
+    shell(
+        &format!("certkv: {}, {}", data.setting.model, words::length(data.setting.longest)),
+        &format!("{opening}\n{}", sections.concat()),
+        &colophon(data),
+    )
+}
+
+/// A page around `body`, which is markup; `title` and `footer` are text.
+pub(crate) fn shell(title: &str, body: &str, footer: &str) -> String {
+    let footer = if footer.is_empty() { String::new() } else { format!("<footer>{}</footer>", escape(footer)) };
     format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\
-         <title>certkv: {}, {}</title><style>{STYLE}</style></head>\n<body><main>{opening}\n{}<footer>{}</footer></main>\
+         <title>{}</title><style>{STYLE}</style></head>\n<body><main>{body}{footer}</main>\
          <div id=\"tip\" hidden></div><script>{TOOLTIP}</script></body></html>\n",
-        escape(&data.setting.model),
-        words::length(data.setting.longest),
-        sections.concat(),
-        escape(&colophon(data))
+        escape(title)
     )
 }

@@ -22,6 +22,9 @@ use core::ops::Range;
 /// Share of the tolerance that a repair aims to leave unpromoted, so that the masses' own change does not undo it.
 const REPAIR_TARGET: f64 = 0.95;
 
+/// Share of the tolerance that may be left of digits that a repair cannot take back; past it the pass is made anew.
+const LEFT_SHARE: f64 = 0.25;
+
 /// What one KV head needs to know of the call.
 pub(crate) struct HeadCall<'a> {
     pub(crate) group: &'a Group,
@@ -49,6 +52,17 @@ pub(crate) fn distances(out: &[f32], centre: &[f32]) -> (f32, f64) {
         norm += f64::from(*x).powi(2);
     }
     (certkv_core::round::up_f32(radius.sqrt() * (1.0 + 1e-9)), norm.sqrt())
+}
+
+/// What repairs left in the output of query head `h` (6.15), rounded up.
+fn left(all: &[(f64, f32)], partial: &Partial, h: usize) -> f64 {
+    match all.get(h) {
+        Some((value, exponent)) if *value != 0.0 => {
+            let to = f64::from(exponent - partial.exponent(h)).exp2() / f64::from(partial.weight_sum(h));
+            value * to * (1.0 + 1e-6)
+        }
+        _ => 0.0,
+    }
 }
 
 impl HeadCall<'_> {
@@ -80,6 +94,7 @@ impl HeadCall<'_> {
     pub(crate) fn pass(&self, work: &mut HeadWork) -> Result<(), Error> {
         work.masses.reset(self.blocks + 1);
         work.rescored = 0;
+        work.left.clear();
         let view = self.view(&work.resident, &work.keys, &work.values, &work.skipped);
         let sums = [&mut work.partial, &mut work.split];
         let heads = work.certificates.len();
@@ -165,7 +180,7 @@ impl HeadCall<'_> {
             let found = self.group.kernel.certify(&work.masses, &work.partial, h, radius)?;
             let c = &mut work.certificates[h];
             (c.e_key, c.e_val, c.e_drop) = (f64::from(found.e_key), f64::from(found.e_val), 0.0);
-            (c.e_arith, c.cap) = (f64::from(found.e_arith), f64::from(found.cap));
+            (c.e_arith, c.cap) = (f64::from(found.e_arith) + left(&work.left, &work.partial, h), f64::from(found.cap));
             (c.out_norm, c.tol) = (norm, self.tolerances[h].of(norm));
             (c.promoted_keys, c.promoted_values) = (work.keys.len() as u32, work.values.len() as u32);
             c.skipped_values = work.skipped.len() as u32;
@@ -344,6 +359,7 @@ impl HeadCall<'_> {
                 work.resident.charge(Side::Value, i - self.blocks, bytes, &mut read);
             }
         }
+        self.note_digits(work);
         work.canary.clear();
         work.canary.resize(work.touched.len(), f32::NAN);
         let mut outcome = Repair::Done;
@@ -364,7 +380,8 @@ impl HeadCall<'_> {
         core::mem::swap(&mut work.values, &mut work.next_values);
         core::mem::swap(&mut work.skipped, &mut work.next_skipped);
         work.find_corrupt();
-        if outcome == Repair::NeedsRecompute {
+        let much = |h: usize| !(left(&work.left, &work.partial, h) <= LEFT_SHARE * work.certificates[h].tol);
+        if outcome == Repair::NeedsRecompute || (0..work.certificates.len()).any(|h| !work.dense[h] && much(h)) {
             self.pass(work)?;
             let again = self.bytes(work);
             read.packed += again.packed;
@@ -377,6 +394,18 @@ impl HeadCall<'_> {
             c.bytes.host += read.host;
         }
         Ok(())
+    }
+
+    /// Adds what the digits of the blocks that are about to be repaired leave in the sums (6.15), before their entries are replaced.
+    fn note_digits(&self, work: &mut HeadWork) {
+        work.left.resize(work.certificates.len(), (0.0, 0.0));
+        for (h, left) in work.left.iter_mut().enumerate() {
+            let exponent = work.partial.exponent(h);
+            let of = |value: f64, from: f32| if value == 0.0 { 0.0 } else { value * f64::from(from - exponent).exp2() };
+            let digits = work.touched.iter().filter_map(|b| work.masses.get(h, *b));
+            let twice: f64 = digits.map(|m| 2.0 * of(f64::from(m.digit), m.exponent)).sum();
+            *left = (of(left.0, left.1) + twice, exponent);
+        }
     }
 
     /// Bytes of the first pass, on every head's record.

@@ -87,6 +87,7 @@ impl HeadCall<'_> {
 
     /// Scores promoted keys again, and sums the values.
     fn second_sweep(&self, w: &mut HeadWork) -> Result<(), Error> {
+        w.left.clear();
         let queries = self.queries;
         let tail = self.pages.tail(self.group, self.head, self.centre_norm());
         self.hold(Side::Key, w.touched.iter().copied(), &mut w.resident)?;

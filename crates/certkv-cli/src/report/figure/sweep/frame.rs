@@ -58,36 +58,3 @@ impl Frame {
         [self.x.at(tolerance), self.y.at(value)]
     }
 }
-
-/// Round numbers from at or below the least of `values` to at or above the largest, about `parts` steps apart.
-pub(super) fn axis(values: impl Iterator<Item = f64>, parts: f64) -> Vec<f64> {
-    let (low, high) = values.fold((f64::INFINITY, f64::NEG_INFINITY), |(l, h), v| (l.min(v), h.max(v)));
-    if !(low.is_finite() && high.is_finite()) {
-        return vec![0.0, 1.0];
-    }
-    let wanted = ((high - low) / parts).max(1e-6 * high.abs()).max(1e-9);
-    let power = 10f64.powf(wanted.log10().floor());
-    let step = [1.0, 2.0, 5.0, 10.0].into_iter().map(|m| m * power).find(|s| *s >= wanted * 0.999).unwrap_or(wanted);
-    let (first, last) = ((low / step + 1e-9).floor(), (high / step - 1e-9).ceil());
-    let count = (last - first).clamp(1.0, 20.0) as usize;
-    // `0.0 +` turns a negative zero into zero.
-    (0..=count).map(|i| 0.0 + (first + i as f64) * step).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn axes_are_round_and_reach_around() {
-        let near = |a: &[f64], b: &[f64]| a.len() == b.len() && a.iter().zip(b).all(|(x, y)| (x - y).abs() < 1e-9);
-        let of = |v: [f64; 2], parts: f64| axis(v.into_iter(), parts);
-        assert!(near(&of([0.43, 0.71], 4.0), &[0.4, 0.5, 0.6, 0.7, 0.8]));
-        assert!(near(&of([-0.001, 0.001], 2.0), &[-0.001, 0.0, 0.001]));
-        assert!(near(&of([0.0, 0.6], 3.0), &[0.0, 0.2, 0.4, 0.6]));
-        assert_eq!(of([0.0, 0.0], 4.0).len(), 2);
-        assert_eq!(of([1.0, 1.0], 4.0).len(), 2);
-        assert_eq!(axis(std::iter::empty(), 5.0), [0.0, 1.0]);
-        assert_eq!(of([0.0, f64::INFINITY], 5.0), [0.0, 1.0]);
-    }
-}

@@ -1,12 +1,12 @@
 //! The same by layer: one column per layer, one row per quantity.
 use super::{
     View,
-    frame::{Frame, axis},
+    frame::Frame,
     rungs::{bar, bare, round_up},
     words,
 };
 use crate::report::{
-    svg::{Anchor, Svg},
+    svg::{Anchor, Svg, axis},
     sweep::{CurvePoint, LayerPoint, data::repaired},
 };
 

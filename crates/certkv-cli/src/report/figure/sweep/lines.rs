@@ -1,11 +1,7 @@
 //! Bytes read, originals moved and quality against tolerance, one line per format.
-use super::{
-    View,
-    frame::{Frame, axis},
-    words,
-};
+use super::{View, frame::Frame, words};
 use crate::report::{
-    svg::{Anchor, Svg},
+    svg::{Anchor, Svg, axis},
     sweep::{
         CurvePoint,
         data::{repaired, skipped},
