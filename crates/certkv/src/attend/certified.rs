@@ -23,7 +23,12 @@ use core::ops::Range;
 const REPAIR_TARGET: f64 = 0.95;
 
 /// Share of the tolerance that may be left of digits that a repair cannot take back; past it the pass is made anew.
-const LEFT_SHARE: f64 = 0.25;
+const LEFT_SHARE: f64 = 1.0 / 64.0;
+/// Weights of a block, over all weights of the pass, from which its digits are the same whenever they are made (6.15): far above what is too
+/// little for digits.
+const SURE_WEIGHT: f64 = 1.0 / (1u128 << 70) as f64;
+/// Digit terms that hold all that a block's codes come to: two of its steps for each of 2^16 digits.
+const WHOLE: f64 = (1 << 18) as f64;
 
 /// What one KV head needs to know of the call.
 pub(crate) struct HeadCall<'a> {
@@ -402,9 +407,10 @@ impl HeadCall<'_> {
         for (h, left) in work.left.iter_mut().enumerate() {
             let exponent = work.partial.exponent(h);
             let of = |value: f64, from: f32| if value == 0.0 { 0.0 } else { value * f64::from(from - exponent).exp2() };
-            let digits = work.touched.iter().filter_map(|b| work.masses.get(h, *b));
-            let twice: f64 = digits.map(|m| 2.0 * of(f64::from(m.digit), m.exponent)).sum();
-            *left = (of(left.0, left.1) + twice, exponent);
+            let touched = work.touched.iter().filter_map(|b| work.masses.get(h, *b));
+            let lost = touched.filter(|m| !(of(f64::from(m.w), m.exponent) >= SURE_WEIGHT));
+            let whole: f64 = lost.map(|m| WHOLE * of(f64::from(m.digit), m.exponent)).sum();
+            *left = (of(left.0, left.1) + whole, exponent);
         }
     }
 
