@@ -85,6 +85,16 @@ pub(crate) fn gram(panels: &[[f64; 4]], depth: usize, out: &mut [[f64; 4]]) {
     }
 }
 
+/// Norm of the longest row of `dim` elements.
+pub(crate) fn largest(side: &[f64], dim: usize) -> f64 {
+    side.chunks_exact(dim).map(sum_squares).fold(0.0, f64::max).sqrt()
+}
+
+/// Norm of the longest row of `x` minus `centre`.
+pub(crate) fn largest_difference(x: &[f64], centre: &[f64], dim: usize) -> f64 {
+    x.chunks_exact(dim).map(|row| sum_square_differences(row, centre)).fold(0.0, f64::max).sqrt()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

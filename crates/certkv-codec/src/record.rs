@@ -9,13 +9,13 @@ use crate::annotate::{Spectral, publish};
 use crate::error::{CodecError, Input, consistent, sized};
 use crate::groups::KeyGroups;
 use crate::metric::KeyMetric;
-use crate::numeric::{divisor, sum_square_differences, sum_squares};
+use crate::numeric::{divisor, largest, largest_difference, sum_square_differences, sum_squares};
 use crate::page_scale::FixedScales;
 use crate::planes::{place_key_row, place_value_quad, write_planes};
 use crate::refine::{Residuals, inverse};
 use crate::rotation::{self, Rotation};
 use crate::token_sym::{Mode, Sharing, Spec};
-use crate::turboquant::{Book, round_radius};
+use crate::turboquant::Book;
 use crate::words::{widen, write_scales, write_words};
 use crate::{affine, channel8, identity, page_scale, token_sym, turboquant};
 use certkv_core::{
@@ -295,7 +295,7 @@ impl Encoder {
             }
             KeyFormat::Turbo { .. } => {
                 let Some(book) = self.turbo.as_ref().and_then(|t| t.keys.as_ref()) else { return Ok(()) };
-                fit(book, &self.keys, dim, Input::Keys, &mut self.key_codes, &mut self.key_scales)
+                book.fit(&self.keys, dim, Input::Keys, &mut self.key_codes, &mut self.key_scales)
             }
             KeyFormat::Gtq { .. } => {
                 let Some(groups) = groups else { return Err(CodecError::Metric { needed: true }) };
@@ -314,7 +314,7 @@ impl Encoder {
     fn scale_values(&mut self) -> Result<(), CodecError> {
         let dim = self.layout.dim;
         if let Some(book) = self.turbo.as_ref().and_then(|t| t.values.as_ref()) {
-            return fit(book, &self.values, dim, Input::Values, &mut self.value_codes, &mut self.value_scales);
+            return book.fit(&self.values, dim, Input::Values, &mut self.value_codes, &mut self.value_scales);
         }
         if let ValueFormat::Page { code, .. } = self.layout.format.value {
             let spec = page_scale::Spec { code, group: self.layout.format.value.group(dim) };
@@ -593,29 +593,4 @@ impl Encoder {
         let rows = self.values.chunks_exact(self.layout.dim).zip(self.errors.chunks_exact(self.layout.dim));
         rows.map(|(v, e)| sum_squares(v).max(sum_square_differences(v, e))).fold(0.0, f64::max).sqrt()
     }
-}
-
-/// Codes and radii of a rotated side, (tokens, dim) and (tokens,).
-fn fit(
-    book: &Book,
-    side: &[f64],
-    dim: usize,
-    input: Input,
-    codes: &mut [u8],
-    radii: &mut [f64],
-) -> Result<(), CodecError> {
-    let rows = side.chunks_exact(dim).zip(codes.chunks_exact_mut(dim)).zip(radii);
-    for (row, ((y, codes), radius)) in rows.enumerate() {
-        *radius = round_radius(book.code_row(y, codes), input, row, Dtype::F16)?;
-    }
-    Ok(())
-}
-
-/// Norm of the longest row.
-fn largest(side: &[f64], dim: usize) -> f64 {
-    side.chunks_exact(dim).map(sum_squares).fold(0.0, f64::max).sqrt()
-}
-
-fn largest_difference(x: &[f64], centre: &[f64], dim: usize) -> f64 {
-    x.chunks_exact(dim).map(|row| sum_square_differences(row, centre)).fold(0.0, f64::max).sqrt()
 }

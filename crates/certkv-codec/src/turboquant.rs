@@ -242,6 +242,25 @@ impl Book {
             *error = y - self.levels.get(usize::from(*code)).copied().unwrap_or(f64::NAN) * radius;
         }
     }
+
+    /// Codes and radii of a rotated side, (tokens, dim) and (tokens,).
+    ///
+    /// # Errors
+    /// [`CodecError::ScaleOverflow`] for a radius that f16 cannot hold.
+    pub(crate) fn fit(
+        &self,
+        side: &[f64],
+        dim: usize,
+        input: Input,
+        codes: &mut [u8],
+        radii: &mut [f64],
+    ) -> Result<(), CodecError> {
+        let rows = side.chunks_exact(dim).zip(codes.chunks_exact_mut(dim)).zip(radii);
+        for (row, ((y, codes), radius)) in rows.enumerate() {
+            *radius = round_radius(self.code_row(y, codes), input, row, Dtype::F16)?;
+        }
+        Ok(())
+    }
 }
 
 /// The radius in its type.
