@@ -24,7 +24,7 @@ const REPAIR_TARGET: f64 = 0.95;
 
 /// Share of the tolerance that may be left of digits that a repair cannot take back; past it the pass is made anew.
 const LEFT_SHARE: f64 = 1.0 / 64.0;
-/// Weights of a block, over all weights of the pass, from which its digits are the same whenever they are made (6.15): far above what is too
+/// Weights of a block, relative to the running maximum of the sums, from which its digits are the same whenever they are made (6.15): far above what is too
 /// little for digits.
 const SURE_WEIGHT: f64 = 1.0 / (1u128 << 70) as f64;
 /// Digit terms that hold all that a block's codes come to: two of its steps for each of 2^16 digits.

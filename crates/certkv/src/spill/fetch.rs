@@ -1,5 +1,5 @@
 //! Originals back into host memory, before they are read.
-use super::{Ask, FetchCause, FetchError, Spilling, Turn};
+use super::{Ask, FetchCause, FetchError, Patience, Spilling, Turn};
 use crate::cache::Cache;
 use crate::group::Group;
 use crate::{Error, MoveEvent, MoveKind, SequenceId};
@@ -8,7 +8,6 @@ use certkv_tier::spill::map::{Residency, SlotId, State};
 use certkv_tier::spill::records::{Courier, Event, Record};
 use certkv_tier::store::Ticket;
 use parking_lot::{Mutex, ReentrantMutexGuard};
-use std::time::Instant;
 
 /// Keeps what was asked for in its frames while the rest is on the way.
 pub(super) struct Pinned<'a> {
@@ -87,7 +86,7 @@ impl Cache {
         asks: &[Ask],
     ) -> Result<u64, (SlotId, FetchCause)> {
         let group = &self.groups[index];
-        let until = Instant::now() + spill.deadline;
+        let mut patience = Patience::new(spill.deadline);
         let slots: Vec<SlotId> = asks.iter().map(|ask| group.slot_id(ask.page, ask.layer)).collect();
         let mut io = ReentrantMutexGuard::unlocked(turn, || spill.records.courier());
         let pinned = Pinned::new(map, slots);
@@ -103,7 +102,7 @@ impl Cache {
             let late = || (first, FetchCause::Late { after: spill.deadline });
             if n == 0 {
                 // All buffers are with puts, or with gets that nobody waits for any more.
-                if !spill.wait(turn, &io, until) {
+                if !spill.wait(turn, &io, &mut patience) {
                     return Err(late());
                 }
                 continue;
@@ -127,7 +126,7 @@ impl Cache {
             if wanted.is_empty() {
                 return Err((first, FetchCause::NoRoom));
             }
-            let round = self.round(spill, &mut io, turn, group, &wanted, until);
+            let round = self.round(spill, &mut io, turn, group, &wanted, &mut patience);
             // Whatever did not come lies in the store as before.
             let mut held = map.lock();
             let left = wanted.iter().find(|record| held.state(record.slot) == State::Fetching).copied();
@@ -163,14 +162,14 @@ impl Cache {
         turn: &mut Turn<'_>,
         group: &Group,
         wanted: &[Record],
-        until: Instant,
+        patience: &mut Patience,
     ) -> Round {
         let mut round = Round { tickets: Vec::new(), failed: None, bytes: 0 };
         for batch in wanted.chunks(wanted.len().div_ceil(spill.workers).max(1)) {
             round.tickets.extend(io.get(batch));
         }
         while !round.tickets.is_empty() {
-            if !spill.wait(turn, io, until) {
+            if !spill.wait(turn, io, patience) {
                 break;
             }
             let mut over = Vec::new();

@@ -6,10 +6,12 @@
 mod config;
 mod error;
 mod fetch;
+mod patience;
 mod room;
 
 pub use config::Spill;
 pub use error::{FetchCause, FetchError};
+pub(crate) use patience::Patience;
 pub(crate) use room::submit;
 
 use crate::cache::Cache;
@@ -52,7 +54,7 @@ pub struct SpillUse {
     pub free: usize,
     /// Records deleted, deletes that failed, and what waits for its delete.
     pub records: RecordStats,
-    /// Times that a call waited for the store, in nanoseconds.
+    /// Times that a call waited for the store, in nanoseconds, from its beginning or its last wait on.
     pub waits: Histogram,
 }
 
@@ -80,15 +82,13 @@ impl Spilling {
     }
 
     /// Waits for the store without the turn; `false` once the deadline has passed.
-    fn wait(&self, turn: &mut Turn<'_>, io: &Courier<'_>, until: Instant) -> bool {
-        let start = Instant::now();
-        let left = until.saturating_duration_since(start);
-        if left.is_zero() {
-            return false;
+    fn wait(&self, turn: &mut Turn<'_>, io: &Courier<'_>, patience: &mut Patience) -> bool {
+        let left = patience.left();
+        if let Some(left) = left {
+            ReentrantMutexGuard::unlocked(turn, || io.wait(left));
         }
-        ReentrantMutexGuard::unlocked(turn, || io.wait(left));
-        self.waits.record(u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX));
-        true
+        self.waits.record(patience.count());
+        left.is_some()
     }
 }
 

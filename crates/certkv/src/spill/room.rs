@@ -1,6 +1,6 @@
 //! Room for new blocks: what is final goes to the store, ahead of need or for somebody who waits.
 use super::fetch::Pinned;
-use super::{Ask, Spilling, Turn};
+use super::{Ask, Patience, Spilling, Turn};
 use crate::cache::Cache;
 use crate::counters::Kind;
 use crate::group::Group;
@@ -12,7 +12,6 @@ use certkv_page::PageError;
 use certkv_tier::spill::map::{Pick, SlotId, State};
 use certkv_tier::spill::records::{Courier, Event, Record};
 use parking_lot::ReentrantMutexGuard;
-use std::time::Instant;
 
 impl Cache {
     /// Takes notice of what is over, and keeps room ahead of need: puts of what is final, deletes of what is nobody's. Waits for
@@ -186,7 +185,7 @@ impl Cache {
         if self.has_room(index, n) {
             return Ok(());
         }
-        let until = Instant::now() + spill.deadline;
+        let mut patience = Patience::new(spill.deadline);
         let mut io = ReentrantMutexGuard::unlocked(turn, || spill.records.courier());
         let mut tried = false;
         loop {
@@ -204,12 +203,12 @@ impl Cache {
                 let sent =
                     if gave_up || under_way >= lacks { 0 } else { self.put(spill, &mut io, index, lacks - under_way) };
                 tried |= sent > 0;
-                if sent == 0 && io.under_way() == 0 || !spill.wait(turn, &io, until) {
+                if sent == 0 && io.under_way() == 0 || !spill.wait(turn, &io, &mut patience) {
                     break;
                 }
             } else {
                 self.wait_for_readers();
-                if !self.has_room(index, n) && Instant::now() >= until {
+                if !self.has_room(index, n) && patience.left().is_none() {
                     break;
                 }
             }

@@ -92,8 +92,7 @@ fn a_store_that_does_not_answer_is_not_waited_for_longer_than_said() {
     decode(&cache, id, &mut model, Policy::Dense).unwrap();
     assert_eq!(original_faults(&cache, id, &model), 0);
     let waits = cache.snapshot().spill.unwrap().waits;
-    // The deadline runs from before the wait begins, and how long the thread sleeps in between is the scheduler's matter.
-    assert!(waits.count() > 0 && waits.sum >= 1_000_000, "{waits:?}");
+    assert!(waits.count() > 0 && waits.sum >= 200_000_000, "{waits:?}");
     cache.release(id).unwrap();
     assert_eq!(left_behind(&cache, true), [0; 3]);
 }

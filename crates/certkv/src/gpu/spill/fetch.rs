@@ -3,7 +3,7 @@ use super::{Ask, Spilled};
 use crate::counters::Kind;
 use crate::gpu::cache::GpuCache;
 use crate::gpu::core::Core;
-use crate::spill::{FetchCause, FetchError};
+use crate::spill::{FetchCause, FetchError, Patience};
 use crate::{Error, MoveEvent, MoveKind, SequenceId};
 use certkv_core::{PageId, span};
 use certkv_page::BlockTable;
@@ -11,7 +11,6 @@ use certkv_tier::spill::map::{SlotId, State};
 use certkv_tier::spill::records::{Courier, Event, Record};
 use certkv_tier::store::Ticket;
 use std::sync::Arc;
-use std::time::Instant;
 
 /// Why a fetch ended early: the driver, or the record of one slot.
 enum Lost {
@@ -31,7 +30,7 @@ struct Round {
 impl Spilled {
     /// Brings all of `slots` into frames at once: bytes that came.
     fn fetch(&mut self, core: &Core, slots: &[SlotId]) -> Result<u64, Lost> {
-        let until = Instant::now() + self.deadline;
+        let mut patience = Patience::new(self.deadline);
         let records = Arc::clone(&self.records);
         let (mut io, mut bytes) = (records.courier(), 0);
         loop {
@@ -41,7 +40,7 @@ impl Spilled {
             let n = missing.len().min(io.buffers());
             if n == 0 {
                 // All buffers are with puts, or with gets that nobody waits for any more.
-                if !self.wait(&io, until) {
+                if !self.wait(&io, &mut patience) {
                     return Err(Lost::Record(first, FetchCause::Late { after: self.deadline }));
                 }
                 continue;
@@ -56,7 +55,7 @@ impl Spilled {
             if wanted.is_empty() {
                 return Err(Lost::Record(first, FetchCause::NoRoom));
             }
-            let round = self.round(core, &mut io, &wanted, until);
+            let round = self.round(core, &mut io, &wanted, &mut patience);
             // Whatever did not come lies in the store as before.
             let left = wanted.iter().find(|record| self.map.state(record.slot) == State::Fetching).copied();
             wanted.iter().for_each(|record| self.map.fetched(record.slot, false));
@@ -72,12 +71,12 @@ impl Spilled {
     }
 
     /// Reads records whose slots have frames.
-    fn round(&mut self, core: &Core, io: &mut Courier<'_>, wanted: &[Record], until: Instant) -> Round {
+    fn round(&mut self, core: &Core, io: &mut Courier<'_>, wanted: &[Record], patience: &mut Patience) -> Round {
         let mut round = Round::default();
         for batch in wanted.chunks(wanted.len().div_ceil(self.workers).max(1)) {
             round.tickets.extend(io.get(batch));
         }
-        while !round.tickets.is_empty() && self.wait(io, until) {
+        while !round.tickets.is_empty() && self.wait(io, patience) {
             let mut over = Vec::new();
             self.settle(core, io, &mut |spill, event| {
                 let Event::Got(ticket, record, get, result) = event else { return };

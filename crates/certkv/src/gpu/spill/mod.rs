@@ -19,7 +19,7 @@ use super::config::GpuConfig;
 use super::core::Core;
 use super::sizes::FrameSizes;
 use crate::seal;
-use crate::spill::SpillUse;
+use crate::spill::{Patience, SpillUse};
 use crate::{Error, MoveEvents, SequenceId};
 use certkv_core::{Histogram, Ledger, PageId};
 use certkv_device::cuda::Event;
@@ -168,15 +168,13 @@ impl Spilled {
     }
 
     /// Waits for the store; `false` once the time has passed.
-    fn wait(&mut self, io: &Courier<'_>, until: Instant) -> bool {
-        let start = Instant::now();
-        let left = until.saturating_duration_since(start);
-        if left.is_zero() {
-            return false;
+    fn wait(&mut self, io: &Courier<'_>, patience: &mut Patience) -> bool {
+        let left = patience.left();
+        if let Some(left) = left {
+            io.wait(left);
         }
-        io.wait(left);
-        self.waits.record(u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX));
-        true
+        self.waits.record(patience.count());
+        left.is_some()
     }
 }
 

@@ -3,7 +3,7 @@ use super::Spilled;
 use crate::counters::Kind;
 use crate::gpu::cache::GpuCache;
 use crate::gpu::core::Core;
-use crate::spill::submit;
+use crate::spill::{Patience, submit};
 use crate::store::StoreError;
 use crate::{Error, MoveEvent, MoveKind};
 use certkv_core::{PageId, span};
@@ -12,7 +12,6 @@ use certkv_page::{PageAllocator, PageError};
 use certkv_tier::spill::map::{Pick, State};
 use certkv_tier::spill::records::{Courier, Event, Record};
 use std::sync::Arc;
-use std::time::Instant;
 
 impl Spilled {
     /// Takes notice of what is over, and keeps room ahead of need: puts of what is final, deletes of what is nobody's. Waits for nobody.
@@ -134,7 +133,7 @@ impl Spilled {
         }
         self.sweep(pages);
         self.arrived();
-        let until = Instant::now() + self.deadline;
+        let mut patience = Patience::new(self.deadline);
         let records = Arc::clone(&self.records);
         let (mut io, mut tried) = (records.courier(), false);
         loop {
@@ -155,7 +154,7 @@ impl Spilled {
             let gave_up = tried && io.rests();
             let sent = if gave_up || under_way >= lacks { 0 } else { self.put(core, &mut io, lacks - under_way) };
             tried |= sent > 0;
-            if sent == 0 && io.under_way() == 0 || !self.wait(&io, until) {
+            if sent == 0 && io.under_way() == 0 || !self.wait(&io, &mut patience) {
                 break;
             }
         }
