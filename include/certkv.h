@@ -3206,14 +3206,15 @@ certkv_status certkv_step_attend_tensors(struct certkv_step *step,
 /**
  * Tolerances of the attend calls that follow in this step, in place of that of its policy: one for all query heads, or `q_heads`, one for each of a
  * layer; with 0 `n_tolerances` (and `tolerances` NULL, if wanted) that of the policy again. `tolerances` is borrowed during the call. `tol` of each
- * certificate says what its output was held to. On a GPU there is one for all heads, rounded down to single precision, and a step with one of its
- * own is neither recorded nor replayed: certkv_step_attend says CERTKV_ORDER on a stream that records, certkv_step_replayed CERTKV_POLICY.
+ * certificate says what its output was held to. On a GPU they are rounded down to single precision, and a step with its own is neither recorded
+ * nor replayed: certkv_step_attend says CERTKV_ORDER on a stream that records, certkv_step_replayed CERTKV_POLICY.
  *
  * Threads: one at a time per step.
- * Stream: none; work that was enqueued before keeps its tolerance.
+ * Stream: none of the caller's; work that was enqueued before keeps its tolerances. On a GPU those of `q_heads` go to the device on the cache's own.
  * Capture: not allowed.
  * Errors: NULL_POINTER, MISALIGNED, INVALID_ARGUMENT (an array beyond memory), INVALID_HANDLE, BUSY_STEP, SHAPE (neither 0 nor 1 nor `q_heads`), POLICY
- * (one out of range, or a step of another policy than the certified one), UNSUPPORTED (one for each head on a GPU), POISONED. Nothing changed.
+ * (one out of range, or a step of another policy than the certified one), ORDER (one for each head while a GPU's stream is recorded), a driver's,
+ * POISONED. Nothing changed.
  */
 certkv_status certkv_step_set_tolerances(struct certkv_step *step,
                                          const struct certkv_tolerance *tolerances,

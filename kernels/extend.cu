@@ -189,5 +189,5 @@ extern "C" __global__ void __launch_bounds__(THREADS, CTAS) ckv_extend(const __g
     const u32 tokens = t.chunk.before + t.first + token_of(row) + 1;
     const u64 token = (u64)t.chunk.first_row + t.first + token_of(row);
     const float products = (float)((tokens + 15) / 16 + TILES);
-    a.certificates[(token * a.kv_heads + t.head) * GROUP + head_of(row)] = certify_row(a, sums, l, sqrt_rn(n), sqrt_ru(r * UP), products, tokens);
+    a.certificates[(token * a.kv_heads + t.head) * GROUP + head_of(row)] = certify_row(a, sums, l, sqrt_rn(n), sqrt_ru(r * UP), products, tokens, limit_of(a, t.head * GROUP + head_of(row)));
 }

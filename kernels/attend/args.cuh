@@ -63,4 +63,5 @@ struct CkvAttendArgs {
                             // launches ahead of this one end: they are looked up, and the first records asked for, meanwhile
     u32 window;             // of a variant with windows: newest tokens that a query sees, its own among them, at least 1
     u32 sinks;              // and first tokens of the sequence
+    const CkvLimit* limits; // [kv_heads * group] a tolerance for each query head, in place of `relative` and `absolute`; null: those for all
 };

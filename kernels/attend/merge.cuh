@@ -286,7 +286,8 @@ CKV_APART void certify_head(const CkvAttendArgs& a, const Merge& merge, const Se
         // A correction takes away and adds again.
         const u32 seen = seen_tokens(a, CORRECTS ? ldg(a.lens + seg.row) : seg.tokens), tokens = CORRECTS ? seen + 2 * seg.tokens : seen;
         CkvCertificate c = certify(a, s[AT_M], s[AT_L], CORRECTS ? s[AT_GROSS] : s[AT_L], s[AT_G], s[AT_GR], s[AT_H], s[AT_V], s[AT_G_ROWS], s[AT_GR_ROWS],
-                                   s[AT_RADIUS], s[AT_NORM], s[AT_CHAIN] + MERGED_CHAIN, sqrt_rn(norm), sqrt_ru(radius * UP), tokens);
+                                   s[AT_RADIUS], s[AT_NORM], s[AT_CHAIN] + MERGED_CHAIN, sqrt_rn(norm), sqrt_ru(radius * UP), tokens,
+                                   limit_of(a, seg.kv * GROUP + h));
         if (float_as_u32(s[AT_FLAGS])) c.status = 0;
         if (CORRECTS) c.refined_keys = a.picked[head].keys, c.refined_values = a.picked[head].values;
         if (a.certificates) a.certificates[head * GROUP + h] = c;

@@ -128,7 +128,8 @@ CKV_FN void probe(const CkvAttendArgs& a, const Segment& seg, const Query& q, fl
         Limit limit = {0.0f, -u32_as_float(0x7f800000u), 0.0f, 0.0f};
         if (guided) {
             const CkvDemand d = *demand;
-            const float tolerance = fmaxf(a.relative * d.norm, a.absolute);
+            const CkvLimit allowed = limit_of(a, seg.kv * GROUP + h);
+            const float tolerance = fmaxf(allowed.relative * d.norm, allowed.absolute);
             float most = room[h * PROBES], total = 0.0f;
 #pragma unroll 1
             for (int i = 1; i < PROBES; i++) most = fmaxf(most, room[h * PROBES + i]);

@@ -37,4 +37,5 @@ struct CkvExtendArgs {
     u32 window;             // of a variant with windows: newest tokens that a query sees, its own among them, at least 1
     u32 sinks;              // and first tokens of the sequence
     u32 unused;
+    const CkvLimit* limits; // [kv_heads * GROUP] a tolerance for each query head, in place of `relative` and `absolute`; null: those for all
 };

@@ -2,7 +2,6 @@
 use crate::cache::Held;
 use crate::engine::{Engine, OnGpu};
 use crate::guard::Failure;
-use crate::status::certkv_status::CERTKV_UNSUPPORTED;
 use certkv::gpu::{Element, GpuCache, GpuCapture, GpuStep, Tensor};
 use certkv::{Certificate, Chunk, Policy, Step, Tolerance};
 use core::ffi::c_void;
@@ -100,17 +99,13 @@ impl OwnedStep {
         self.cache.engine.geometry().q_heads
     }
 
-    /// Of the attend calls that follow; on a GPU the kernels have one for all heads.
+    /// Of the attend calls that follow.
     pub(crate) fn set_tolerances(&mut self, tolerances: &[Tolerance]) -> Result<(), Failure> {
         match &mut self.step {
             Open::Host(step) => Ok(step.set_tolerances(tolerances)?),
-            Open::Gpu(_) if tolerances.len() > 1 => {
-                let why = "tolerances: a step on a GPU has one for all heads in this release (config->device)";
-                Err(Failure::new(CERTKV_UNSUPPORTED, why))
-            }
             Open::Gpu(open) => {
                 let step = open.step.as_mut().ok_or_else(crate::step::over)?;
-                Ok(step.set_tolerance(tolerances.first().copied())?)
+                Ok(step.set_tolerances(tolerances)?)
             }
         }
     }

@@ -339,6 +339,20 @@ fn with_bulk_copies_as_without(spec: &Spec, variant: &Variant) {
     assert_eq!(old.masses, new.masses, "{spec:?}");
 }
 
+/// A launch that is not told of the heads' own tolerances holds them to others, which is seen; cases of other seeds have one for all.
+#[test]
+fn the_judge_sees_tolerances_of_other_heads() {
+    for (seed, own) in [(1, false), (2, false), (3, true)] {
+        let case = Case::new(&Spec { seed, ..Spec::new("k8-v4g32-b32", 64, 2, &[70, 40]) });
+        let untold = |args: &AttendArgs, _: &[&Buffer]| (AttendArgs { limits: 0, ..*args }, Vec::new());
+        let run =
+            run_behind(&case, &variant(&case.spec), true, 3, |l| l.seed(5), untold).unwrap_or_else(|e| panic!("{e}"));
+        let wrong = case.judge(&run.out, &run.certificates, &run.masses, &run.looks).wrong;
+        assert_eq!(wrong.iter().any(|w| w.contains("held to")), own, "{wrong:?}");
+        checked(&case, &run_variant(&case, &variant(&case.spec), true, 3, |l| l.seed(5)));
+    }
+}
+
 /// Shares of a ragged batch: every block belongs to one CTA, whatever the lengths and the number of CTAs.
 #[test]
 fn ragged_batches_are_cut_without_a_gap() {

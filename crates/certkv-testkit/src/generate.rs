@@ -31,6 +31,12 @@ impl Rng {
     pub fn normal(&mut self) -> f64 {
         (-2.0 * (1.0 - self.uniform()).ln()).sqrt() * (std::f64::consts::TAU * self.uniform()).cos()
     }
+    /// Nearly normal, within 5 standard deviations: eight bytes added up. Ten times as fast, where a test needs many.
+    pub fn nearly_normal(&mut self) -> f64 {
+        let sum: u32 = self.bits().to_le_bytes().into_iter().map(u32::from).sum();
+        // Of a byte: mean 255/2, variance (256^2 - 1)/12.
+        (f64::from(sum) - 8.0 * 127.5) / (8.0_f64 * 65535.0 / 12.0).sqrt()
+    }
     /// 1 or -1.
     pub fn sign(&mut self) -> f64 {
         if self.chance(0.5) { 1.0 } else { -1.0 }
@@ -346,6 +352,9 @@ mod tests {
         let x = r.normals(20_000);
         let (mean, square) = (x.iter().sum::<f64>() / 2e4, x.iter().map(|x| x * x).sum::<f64>() / 2e4);
         assert!(mean.abs() < 0.03 && (square - 1.0).abs() < 0.05);
+        let y: Vec<_> = (0..20_000).map(|_| r.nearly_normal()).collect();
+        let (mean, square) = (y.iter().sum::<f64>() / 2e4, y.iter().map(|y| y * y).sum::<f64>() / 2e4);
+        assert!(mean.abs() < 0.03 && (square - 1.0).abs() < 0.05 && y.iter().all(|y| y.abs() < 5.0));
         assert!((0..100).all(|_| r.below(7) < 7));
     }
 }

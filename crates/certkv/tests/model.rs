@@ -1,7 +1,7 @@
 //! Random operations against a plain model: rows in vectors, attention in `f64`. Whatever happens - chunks of any size,
 //! forks, truncations, dropped steps, refused rows, exhausted pages - the cache holds the model's rows bit for bit, and
 //! decode outputs are within their bounds of exact attention over what of them is visible: some worlds have layers with windows.
-//! `CERTKV_MODEL_OPS` sets how many operations.
+//! `CERTKV_MODEL_OPS` sets how many operations a seed has, `CERTKV_MODEL_SEED` what is added to the seeds: long runs add up from other ones.
 //!
 //! Long because the driver's verbs share one world and one tally.
 #![allow(clippy::neg_cmp_op_on_partial_ord, reason = "!(error <= bound) is how NaN fails")]
@@ -548,12 +548,17 @@ impl World {
 }
 
 fn operations(default: u64) -> u64 {
-    std::env::var("CERTKV_MODEL_OPS").ok().and_then(|v| v.parse().ok()).unwrap_or(default)
+    number("CERTKV_MODEL_OPS").unwrap_or(default)
+}
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().and_then(|v| v.parse().ok())
 }
 
 fn gate(id: &str, seeds: std::ops::Range<u64>, operations: u64, device: impl Fn(u64) -> SimOptions) {
     let mut total = Tally::default();
     let mut ops = 0;
+    let more = number("CERTKV_MODEL_SEED").unwrap_or(0);
+    let seeds = seeds.start + more..seeds.end + more;
     for seed in seeds.clone() {
         let (t, report) = World::new(seed, device(seed)).run(operations);
         if t.failed > 0 {

@@ -150,6 +150,8 @@ pub struct AttendArgs {
     pub window: u32,
     /// And first tokens of the sequence.
     pub sinks: u32,
+    /// `f32[kv_heads group][2]`: a tolerance for each query head, in place of `relative` and `absolute`; 0: those for all.
+    pub limits: u64,
 }
 
 /// What is remembered of a query head of a refinable format, so that the next step knows how much a block may add to its bound

@@ -138,6 +138,8 @@ pub struct ExtendArgs {
     pub sinks: u32,
     /// Zero.
     pub unused: u32,
+    /// `f32[kv_heads group][2]`: a tolerance for each query head, in place of `relative` and `absolute`; 0: those for all.
+    pub limits: u64,
 }
 
 /// Arguments of [`extend`]; see [`ExtendArgs`].
@@ -175,6 +177,8 @@ pub struct Extend<'a> {
     pub relative: f32,
     /// Tolerance as a length.
     pub absolute: f32,
+    /// `f32[kv_heads group][2]`: both for each query head, in place of those for all.
+    pub limits: Option<Span<'a>>,
     /// What queries see, of a variant that is [windowed](Variant::windowed); `None`: everything.
     pub sight: Option<Sight>,
 }
@@ -245,6 +249,7 @@ pub fn extend(queue: &Queue, kernel: &Function, a: &Extend<'_>) -> Result<(), Cu
         window,
         sinks,
         unused: 0,
+        limits: on.may_read(a.limits, "limits", 8 * a.kv_heads * group)?,
     };
     let ctas = word("tiles", tiles.saturating_mul(a.kv_heads))?;
     let (threads, shared) = (word("threads", shape.threads())?, word("shared memory", shape.shared)?);

@@ -80,6 +80,8 @@ pub struct Attend<'a> {
     pub relative: f32,
     /// Tolerance as a length.
     pub absolute: f32,
+    /// `f32[kv_heads group][2]`: both for each query head, in place of those for all.
+    pub limits: Option<Span<'a>>,
     /// Which residual planes are read.
     pub refinement: Refinement<'a>,
     /// Room for the state of every head, from which a correction starts: [`kept_bytes`]. A pass fills it, a correction reads it.
@@ -393,6 +395,7 @@ pub fn attend(queue: &Queue, kernel: &Function, a: &Attend<'_>) -> Result<(), Cu
         settled: u32::from(a.settled),
         window,
         sinks,
+        limits: on.may_read(a.limits, "limits", 8 * t.kv_heads * group)?,
     };
     let shape = a.variant.shape();
     let (threads, shared) = (word("threads", shape.threads())?, word("shared memory", shape.shared)?);

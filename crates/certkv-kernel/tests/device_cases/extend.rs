@@ -15,6 +15,8 @@ use certkv_kernel::cuda::extend::{ExtendArgs, chunks_of};
 use certkv_kernel::cuda::{Sight, Variant};
 use certkv_testkit::generate::{Heads, Kind, Rng, Shape, decode, heads};
 
+mod limits;
+
 /// What a case is made of.
 #[derive(Debug, Clone)]
 pub struct Spec {
@@ -239,6 +241,7 @@ impl Case {
             relative: spec.relative,
             window: spec.sight.map_or(0, |s| s.tokens),
             sinks: spec.sight.map_or(0, |s| s.sinks),
+            limits: limits::words(spec.seed, spec.relative, self.q_heads()).map_or(0, |w| place(&bytes32(w))),
             ..ExtendArgs::default()
         };
         let heads = self.tokens() * self.q_heads();
@@ -305,6 +308,10 @@ impl Case {
                     }
                     if !((norm - f64::from(c.norm)).abs() <= 1e-3 * norm) {
                         v.wrong.push(format!("{place}: norm {} instead of {norm}", c.norm));
+                    }
+                    let limit = limits::limit(spec.seed, spec.relative, h);
+                    if !limits::is_named(&c, limit) {
+                        v.wrong.push(format!("{place}: held to {}, not to {limit:?} ({c:?})", c.tolerance));
                     }
                     let passes = c.e_key + c.e_val <= c.tolerance;
                     let status = if exact { 2 } else { u32::from(passes) };

@@ -8,6 +8,7 @@
     clippy::neg_cmp_op_on_partial_ord,
     reason = "each test program uses its part; formulas keep indices; NaN fails every check"
 )]
+mod limits;
 mod refined;
 use certkv_codec::decode::{decode_key, decode_value, refined_key, refined_value};
 use certkv_codec::{CodecError, Encoder};
@@ -313,6 +314,8 @@ impl Case {
             settled: u32::from(spec.seed % 2 == 1),
             window: spec.sight.map_or(0, |sight| sight.tokens),
             sinks: spec.sight.map_or(0, |sight| sight.sinks),
+            limits: limits::words(spec.seed, spec.relative, spec.kv_heads * spec.group)
+                .map_or(0, |w| place(&bytes32(&w))),
             ..AttendArgs::default()
         };
         Placed { args, outputs: n * spec.group * d, heads: n * spec.group, masses: n * stride * spec.group }
@@ -382,6 +385,10 @@ impl Case {
                 }
                 if !((norm - f64::from(c.norm)).abs() <= 1e-3 * norm) {
                     v.wrong.push(format!("head {i}.{g}: norm {} instead of {norm}", c.norm));
+                }
+                let limit = limits::limit(spec.seed, spec.relative, i % spec.kv_heads * spec.group + g);
+                if !limits::is_named(&c, limit) {
+                    v.wrong.push(format!("head {i}.{g}: held to {}, not to {limit:?} ({c:?})", c.tolerance));
                 }
                 let passes = c.e_key + c.e_val <= c.tolerance;
                 let status = if exact { 2 } else { u32::from(passes) };

@@ -134,7 +134,7 @@ impl Core {
             corrections: buffer(sizes.correction_bytes())?,
             partials: buffer(Some(sizes.partial_bytes))?,
             counters: buffer(Some(sizes.counter_bytes()))?,
-            inputs: buffer(Some(2 * sizes.row_bytes() + sizes.query_bytes()))?,
+            inputs: buffer(Some(sizes.input_bytes()))?,
             outputs: buffer(Some(sizes.query_bytes()))?,
             chunks: if extends { Some(buffer(Some(sizes.chunk_bytes()))?) } else { None },
             dense_list: sizes.frames.map(|_| buffer(Some(sizes.dense_list_bytes()))).transpose()?,
@@ -343,6 +343,7 @@ impl Core {
             scale: self.scale,
             relative: 0.0,
             absolute: 0.0,
+            limits: None,
             refinement: launch::Refinement::Never,
             kept: None,
             settled: false,
@@ -382,9 +383,16 @@ impl Core {
             scale: self.scale,
             relative: limit.relative,
             absolute: limit.absolute,
+            limits: self.limits(limit)?,
             sight: self.sight(layer),
         };
         Ok(extend::extend(&self.queue, kernel, &args)?)
+    }
+
+    /// The query heads' own tolerances, where a step has them.
+    pub(super) fn limits(&self, limit: Limit) -> Result<Option<Span<'_>>, Error> {
+        let of = self.sizes.limits();
+        Ok(limit.each.then(|| Span::of(&self.inputs, of.start, of.len())).transpose()?)
     }
 
     /// Certificates of the first launch (0) or of the dense one (1).

@@ -28,7 +28,7 @@ pub(super) fn attend(
     let limit = match rule {
         Rule::Dense if coded => return Ok(None),
         Rule::Certified(limit) => limit,
-        Rule::Dense | Rule::Packed => Limit { relative: 0.0, absolute: 0.0 },
+        Rule::Dense | Rule::Packed => Limit { relative: 0.0, absolute: 0.0, each: false },
     };
     if part.tokens > s.chunk_tokens {
         return Ok(None);

@@ -66,13 +66,13 @@ pub(super) fn attend_but_dense(core: &Core, call: &Call<'_>) -> Result<(), Error
         Rule::Packed => first(&plain),
         Rule::Dense if core.kit(layer).exact => first(&plain),
         Rule::Dense => Ok(()),
-        Rule::Certified(limit) => certified(core, layer, &within(limit, plain), first),
+        Rule::Certified(limit) => certified(core, layer, &within(core, limit, plain)?, first),
     }
 }
 
 /// The same under a tolerance.
-fn within(limit: Limit, args: Attend<'_>) -> Attend<'_> {
-    Attend { relative: limit.relative, absolute: limit.absolute, ..args }
+fn within<'a>(core: &'a Core, limit: Limit, args: Attend<'a>) -> Result<Attend<'a>, Error> {
+    Ok(Attend { relative: limit.relative, absolute: limit.absolute, limits: core.limits(limit)?, ..args })
 }
 
 /// The launch over the whole batch.
@@ -88,7 +88,7 @@ pub(super) fn dense(core: &Core, call: &Call<'_>, only: Option<Span<'_>>) -> Res
     match (rule, only) {
         (Rule::Certified(limit), _) => {
             let (left, certificates) = (core.failure_list(layer, 1)?, core.certificates(layer, 1)?);
-            run(core, layer, &within(limit, Attend { certificates, only: only.or(Some(left)), ..args }))
+            run(core, layer, &within(core, limit, Attend { certificates, only: only.or(Some(left)), ..args })?)
         }
         (_, Some(_)) => run(core, layer, &args),
         (_, None) => run_first(core, call, &args),
@@ -117,7 +117,7 @@ pub(super) fn plan(core: &Core, layer: usize, place: usize, query: Tensor<'_>, l
         tables: core.tables_from(layer, place)?,
         certificates: core.certificates_from(layer, place)?,
         masses: Some(core.layer_masses()?),
-        ..within(limit, plain)
+        ..within(core, limit, plain)?
     };
     run(core, layer, &args)?;
     let [keys, values] = core.sizes.of_layer[layer].slots;

@@ -17,11 +17,13 @@ pub(super) enum Rule {
 pub(super) struct Limit {
     pub(super) relative: f32,
     pub(super) absolute: f32,
+    /// Whether query heads have their own instead, in device memory.
+    pub(super) each: bool,
 }
 
 impl From<Tolerance> for Limit {
     fn from(asked: Tolerance) -> Self {
-        Self { relative: down(asked.relative), absolute: down(asked.absolute) }
+        Self { relative: down(asked.relative), absolute: down(asked.absolute), each: false }
     }
 }
 
@@ -57,13 +59,13 @@ mod tests {
     fn tolerances_are_rounded_down_and_what_the_gpu_cannot_is_refused() {
         for tol_rel in [0.05, 0.1, 1.0 / 3.0, 2.0] {
             let rule = Rule::of(Policy::Certified(Certified { tol_rel, ..Certified::default() })).unwrap();
-            let Rule::Certified(Limit { relative, absolute }) = rule else { panic!("{rule:?}") };
+            let Rule::Certified(Limit { relative, absolute, each: false }) = rule else { panic!("{rule:?}") };
             assert!(f64::from(relative) <= tol_rel && f64::from(relative) > tol_rel * (1.0 - 1e-7));
             assert_eq!(absolute, 0.0);
         }
         // A distance beyond singles is the largest of them; one below them is none at all.
         for (asked, got) in [(1e300, f32::MAX), (1e-300, 0.0), (0.25, 0.25), (0.1, 0.1f32.next_down())] {
-            assert_eq!(Limit::from(Tolerance::absolute(asked)), Limit { relative: 0.0, absolute: got });
+            assert_eq!(Limit::from(Tolerance::absolute(asked)), Limit { relative: 0.0, absolute: got, each: false });
         }
         let refused = [
             Policy::Seed000(Seed000::default()),

@@ -185,7 +185,7 @@ mod tests {
         Head { rule, first, last: dense, dense: true }.certificate()
     }
 
-    const CERTIFIED: Rule = Rule::Certified(Limit { relative: 0.05, absolute: 0.0 });
+    const CERTIFIED: Rule = Rule::Certified(Limit { relative: 0.05, absolute: 0.0, each: false });
 
     #[test]
     fn the_bound_is_the_devices_own() {

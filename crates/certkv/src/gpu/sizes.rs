@@ -454,6 +454,16 @@ impl Sizes {
         (self.result_sections().outputs.end).max(self.original_bytes)
     }
 
+    /// Rows and queries of a step, and behind them a tolerance for each query head.
+    pub(super) fn input_bytes(&self) -> usize {
+        let limits = self.limits();
+        limits.start + limits.len()
+    }
+    pub(super) fn limits(&self) -> Range<usize> {
+        let start = (2 * self.row_bytes() + self.query_bytes()).next_multiple_of(ALIGN);
+        start..start + 8 * self.q_heads()
+    }
+
     pub(super) fn result_sections(&self) -> ResultSections {
         let errors = 0..4 * self.rows;
         let list_start = errors.end.next_multiple_of(ALIGN);
@@ -473,7 +483,7 @@ impl Sizes {
         let sides = self.layers.checked_mul(self.side_table_bytes());
         let memory = self.layers.checked_mul(4 * self.memory.words + 4 * self.exact_words);
         let scratch = Some(self.scratch_bytes).zip(self.tail_bytes());
-        let work = self.partial_bytes + self.counter_bytes() + 2 * self.row_bytes() + 2 * self.query_bytes();
+        let work = self.partial_bytes + self.counter_bytes() + self.input_bytes() + self.query_bytes();
         let work = work.checked_add(self.chunk_bytes() + self.dense_list_bytes());
         let tables = [self.table_bytes(), self.mass_bytes(), results, sides, memory, self.correction_bytes(), work];
         let tables = tables.into_iter().try_fold(0usize, |sum, x| sum.checked_add(x?));

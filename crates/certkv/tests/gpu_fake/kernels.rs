@@ -273,7 +273,8 @@ extern "C" fn attend(raw: *const c_void) {
             for i in 0..if dense && planted(Plant::StaleOutput) { 0 } else { DIM } {
                 set(a.out, at + i, if over { 0x7fc0_0000 } else { queried(&a, at + i) });
             }
-            let tolerance = if planted(Plant::NoTolerance) { 1.0 } else { (2.0 * a.relative).max(a.absolute) };
+            let own = tolerance(a.limits, q % (a.kv_heads as usize * GROUP), [a.relative, a.absolute]);
+            let tolerance = if planted(Plant::NoTolerance) { 1.0 } else { own };
             let made = Certificate { bound, tolerance, norm: 2.0, status, ..Certificate::default() };
             // SAFETY: as in `word`; nothing else runs meanwhile.
             unsafe { certificate.write(made) };
@@ -282,6 +283,13 @@ extern "C" fn attend(raw: *const c_void) {
             }
         }
     }
+}
+
+/// What output `head` of a norm of 2 is held to: by its own limits, where a launch has them, or by those of all.
+fn tolerance(limits: u64, head: usize, all: [f32; 2]) -> f32 {
+    let own = |i| f32::from_bits(word(limits, 2 * head + i));
+    let [relative, absolute] = if limits == 0 { all } else { [own(0), own(1)] };
+    (2.0 * relative).max(absolute)
 }
 
 /// Every query back, as attention does. Chunks of an odd number of tokens are over tolerance, and the CPU's.
@@ -297,7 +305,7 @@ extern "C" fn extend(raw: *const c_void) {
             for i in head * DIM..(head + 1) * DIM {
                 set(a.out, i, word(a.query, i));
             }
-            let tolerance = (2.0 * a.relative).max(a.absolute);
+            let tolerance = tolerance(a.limits, head % heads, [a.relative, a.absolute]);
             let made = Certificate { bound: 0.001, tolerance, norm: 2.0, status, ..Certificate::default() };
             // SAFETY: as in `word`; nothing else runs meanwhile.
             unsafe { host::<Certificate>(a.certificates).add(head).write(made) };

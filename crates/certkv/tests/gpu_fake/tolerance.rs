@@ -46,20 +46,30 @@ fn filled(cache: &mut GpuCache) -> SequenceId {
 fn held(cache: &mut GpuCache, sequence: SequenceId, tokens: usize) -> Result<bool, String> {
     let mut step = cache.begin_with(&[Chunk { sequence, tokens }], certified(0.05)).expect("a step");
     append(&mut step, 0);
+    // A share of the norm for every other head, a length for those between, no two alike.
+    let each = |h: usize| match h % 2 {
+        0 => (Tolerance::relative(0.01 + 0.02 * h as f64), (0.01 + 0.02 * h as f64) * NORM),
+        _ => (Tolerance::absolute(0.3 + 0.1 * h as f64), 0.3 + 0.1 * h as f64),
+    };
     let calls = [
-        (None, 0.05 * NORM),
-        (Some(Tolerance::relative(0.3)), 0.3 * NORM),
-        (Some(Tolerance::absolute(0.7)), 0.7),
-        (Some(Tolerance { relative: 0.1, absolute: 1e-9 }), 0.1 * NORM),
-        (None, 0.05 * NORM),
+        (vec![], vec![0.05 * NORM]),
+        (vec![Tolerance::relative(0.3)], vec![0.3 * NORM]),
+        (vec![Tolerance::absolute(0.7)], vec![0.7]),
+        (0..HEADS).map(each).unzip(),
+        (vec![Tolerance { relative: 0.1, absolute: 1e-9 }], vec![0.1 * NORM]),
+        (vec![Tolerance::absolute(0.2); HEADS], vec![0.2]),
+        (vec![], vec![0.05 * NORM]),
     ];
     let (mut repaired, mut r) = (false, Rng::new(7));
-    for (asked, tol) in calls.into_iter().cycle().take(20) {
-        step.set_tolerance(asked).expect("a tolerance");
+    for (asked, tols) in calls.iter().cycle().take(21) {
+        step.set_tolerances(asked).expect("tolerances");
         let (got, more) = attended(&mut step, 0, &mut r);
         repaired |= more;
-        if let Some(wrong) = got.iter().find(|got| !(**got <= tol && **got > tol * (1.0 - 1e-6))) {
-            return Err(format!("{asked:?}: held to {wrong}, not {tol}"));
+        let tol = |at: usize| tols[at % HEADS % tols.len()];
+        if let Some((at, wrong)) =
+            got.iter().enumerate().find(|(at, got)| !(**got <= tol(*at) && **got > tol(*at) * (1.0 - 1e-6)))
+        {
+            return Err(format!("{asked:?}: output {at} held to {wrong}, not {}", tol(at)));
         }
     }
     Ok(repaired)
@@ -95,16 +105,28 @@ fn what_is_no_tolerance_is_refused_and_changes_nothing() {
     let chunks = [Chunk { sequence, tokens: 1 }];
     let mut step = cache.begin_with(&chunks, certified(0.05)).expect("a step");
     append(&mut step, 0);
-    step.set_tolerance(Some(Tolerance::absolute(0.5))).expect("a tolerance");
+    step.set_tolerances(&[Tolerance::absolute(0.5)]).expect("a tolerance");
     for (relative, absolute) in [(f64::NAN, 1.0), (0.0, 0.0), (-0.1, 1.0), (0.1, f64::INFINITY), (0.1, -1.0)] {
-        let refused = step.set_tolerance(Some(Tolerance { relative, absolute }));
+        let refused = step.set_tolerances(&[Tolerance { relative, absolute }]);
         assert!(matches!(refused, Err(Error::Policy(_))), "{relative} {absolute}: {refused:?}");
     }
+    for given in [2, HEADS - 1, HEADS + 1] {
+        let refused = step.set_tolerances(&vec![Tolerance::relative(0.1); given]);
+        assert!(
+            matches!(refused, Err(Error::Shape { argument: "tolerances", expected: HEADS, given: n }) if n == given),
+            "{given}: {refused:?}"
+        );
+    }
+    let mut last = vec![Tolerance::relative(0.1); HEADS];
+    last[HEADS - 1] = Tolerance::relative(f64::NAN);
+    assert!(
+        matches!(step.set_tolerances(&last), Err(Error::Policy(why)) if why.contains(&format!("tolerances[{}]", HEADS - 1)))
+    );
     assert_eq!(attended(&mut step, 0, &mut Rng::new(1)).0, [0.5; HEADS]);
     drop(step);
     for policy in [Policy::Packed, Policy::Dense] {
         let mut step = cache.begin_with(&chunks, policy).expect("a step");
-        assert!(matches!(step.set_tolerance(Some(Tolerance::relative(0.1))), Err(Error::Policy(_))), "{policy:?}");
+        assert!(matches!(step.set_tolerances(&[Tolerance::relative(0.1)]), Err(Error::Policy(_))), "{policy:?}");
     }
 }
 
@@ -118,7 +140,7 @@ fn recordings_have_the_tolerance_of_their_policy() {
     let mut cache = GpuCache::new(&gpu, compiler, config(FORMATS[0])).expect("a cache");
     let sequence = filled(&mut cache);
     let chunks = [Chunk { sequence, tokens: 1 }];
-    let own = Some(Tolerance::relative(0.2));
+    let own = &[Tolerance::relative(0.2)];
     let [rows, wide] = [2 * KV, 4 * Q].map(|bytes| DeviceBuffer::new(&gpu, bytes).expect("memory"));
     let io = LayerIo {
         keys: Tensor::of(&rows, 0, Element::F16, KV).expect("keys"),
@@ -128,16 +150,16 @@ fn recordings_have_the_tolerance_of_their_policy() {
     };
     let graph = cache.record(1, &[io; LAYERS], certified(0.05)).expect("a recording");
     let mut step = cache.begin_with(&chunks, certified(0.05)).expect("a step");
-    step.set_tolerance(own).expect("a tolerance");
+    step.set_tolerances(own).expect("a tolerance");
     assert!(matches!(step.replay(&graph), Err(Error::Policy(_))));
-    step.set_tolerance(None).expect("the policy's");
+    step.set_tolerances(&[]).expect("the policy's");
     step.replay(&graph).expect("a replay");
     drop(step);
 
     let stream = GpuStream::new(&gpu, Priority::Normal).expect("a stream");
     let events = EventPool::new(&gpu, 2).expect("events");
     let mut step = cache.begin_with(&chunks, certified(0.05)).expect("a step");
-    step.set_tolerance(own).expect("a tolerance");
+    step.set_tolerances(own).expect("a tolerance");
     let recording = stream.begin_capture().expect("a recording");
     step.cache().stream().wait(&stream.record(&events).expect("an event")).expect("a wait");
     for layer in 0..LAYERS {
@@ -145,7 +167,10 @@ fn recordings_have_the_tolerance_of_their_policy() {
     }
     let refused = step.attend_device(0, io.query, io.out);
     assert!(matches!(refused, Err(Error::Order { layer: 0, .. })), "{refused:?}");
-    step.set_tolerance(None).expect("the policy's");
+    let each: Vec<_> = (1..=HEADS).map(|h| Tolerance::absolute(h as f64)).collect();
+    let refused = step.set_tolerances(&each);
+    assert!(matches!(refused, Err(Error::Order { layer: 0, .. })), "{refused:?}");
+    step.set_tolerances(&[]).expect("the policy's");
     for layer in 0..LAYERS {
         step.attend_device(layer, io.query, io.out).expect("attention");
     }
@@ -154,7 +179,7 @@ fn recordings_have_the_tolerance_of_their_policy() {
     recording.end().expect("a graph");
     drop(step);
     let mut step = cache.begin_with(&chunks, certified(0.05)).expect("a step");
-    step.set_tolerance(own).expect("a tolerance");
+    step.set_tolerances(own).expect("a tolerance");
     assert!(matches!(step.replayed(&capture), Err(Error::Policy(_))));
     drop(step);
     drop(capture);
