@@ -143,6 +143,16 @@ fn codes_need_a_metric_and_rows_do_not() {
     with.metric = Some(certkv_codec::KeyMetric::new(&ones, &ones).unwrap());
     let with = pass(&Kernel::new(&plain.geometry, &plain.layout, Arch::detect()).unwrap(), &plain, &with);
     assert_eq!(without.unwrap()[0].0, with.unwrap()[0].0);
+    // Directions are needed where codes are directions, and those of another tier are none.
+    let sphere = Cache::new("s1-tq4-b32", 64, 3, 200, 1, 4);
+    let of_sphere = Kernel::new(&sphere.geometry, &sphere.layout, Arch::detect()).unwrap();
+    let foreign = Cache::new("s2-tq4-b32", 64, 3, 200, 1, 4);
+    pass(&of_sphere, &sphere, &sphere.centred()).unwrap();
+    for metric in [None, foreign.key_metric(), cache.key_metric()] {
+        let mut other = sphere.centred();
+        other.metric = metric;
+        assert_eq!(pass(&of_sphere, &sphere, &other).map(|_| ()).unwrap_err(), KernelError::Metric { index: 0 });
+    }
     // All keys read exactly: a metric changes nothing, and none is needed.
     cache.exact.iter_mut().for_each(|e| e.0 = true);
     let (without, with) =
@@ -167,6 +177,17 @@ fn a_query_without_a_quotient_promises_nothing() {
             let found = pass(&kernel, &cache, &cache.centred()).unwrap();
             assert!(!(found[0].1.e_quant() < f32::INFINITY) || found[0].1.bound >= found[0].1.cap, "{:?}", found[0].1);
             // The other head has its own query.
+            assert!(found[1].1.bound.is_finite() && found[1].0.iter().all(|x| x.is_finite()), "{:?}", found[1].1);
+        }
+    }
+    // Products with directions, too.
+    for query in [1e38, 3e38] {
+        let mut cache = Cache::new("s1-f16-b16", 64, 2, 70, 0, 8);
+        cache.queries[..64].fill(query);
+        for arch in archs() {
+            let kernel = Kernel::new(&cache.geometry, &cache.layout, arch).unwrap();
+            let found = pass(&kernel, &cache, &cache.centred()).unwrap();
+            assert!(!(found[0].1.e_quant() < f32::INFINITY) || found[0].1.bound >= found[0].1.cap, "{:?}", found[0].1);
             assert!(found[1].1.bound.is_finite() && found[1].0.iter().all(|x| x.is_finite()), "{:?}", found[1].1);
         }
     }
