@@ -59,7 +59,7 @@ fn needed<'a, T>(
 ) -> Result<Option<&'a Arc<T>>, Error> {
     let why = match (given, format) {
         (None, Some(format)) => format!("none; {format} codes keys by one (`{how}` makes it)"),
-        (Some(_), None) => format!("no format has keys that need it (such as {such}); it must be `None`"),
+        (Some(_), None) => format!("no format has {such}; it must be `None`"),
         (given, _) => return Ok(given.as_ref()),
     };
     Err(Error::Config { field, why })
@@ -82,9 +82,9 @@ impl Calibrated {
     pub(crate) fn of(config: &Config) -> Result<Option<Arc<Self>>, Error> {
         let directions = config.formats.iter().find(|format| format.key.tier().is_some());
         let scheme = config.formats.iter().find(|format| format.key.is_calibrated() && format.key.tier().is_none());
-        let how = ("certkv calibrate", "ctq4 or gtq3");
+        let how = ("certkv calibrate", "calibrated keys (such as ctq4 or gtq3)");
         let calibration = needed("calibration", &config.calibration, scheme, how)?;
-        let how = ("certkv calibrate --spherical", "s1");
+        let how = ("certkv calibrate --spherical", "spherical keys (such as s1)");
         let codebooks = needed("codebooks", &config.codebooks, directions, how)?;
         let Geometry { layers, q_heads, kv_heads, head_dim, .. } = config.geometry;
         let mut digests = Vec::new();
