@@ -25,7 +25,7 @@ pub(super) fn score_directions(
     ahead: &mut Cursor,
 ) {
     assert!(k.fits(shape) && matches!(shape.tokens, 16 | 32 | 64) && shape.heads <= 16);
-    assert!(x.len() >= shape.heads * X_STRIDE && work.table().len() >= (shape.heads * k.groups << k.bits) + 8);
+    assert!(x.len() >= shape.heads * X_STRIDE && work.table().len() >= ((shape.heads * k.groups) << k.bits) + 8);
     let tiles = match shape.tokens {
         16 => wide::<1>,
         32 => wide::<2>,
