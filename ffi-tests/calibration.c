@@ -100,7 +100,7 @@ static void description(void)
     EXPECT(CERTKV_OK, certkv_calibration_describe(from_bytes, &b));
     TRUE(memcmp(&a, &b, sizeof a) == 0);
     TRUE(a.layers == 2 && a.q_heads == Q_HEADS && a.kv_heads == KV_HEADS && a.head_dim == DIM && a.rotary == DIM);
-    TRUE(a.tokens > 0 && a.interleaved == 0 && a.centred == 1 && a.balanced == 1 && a.reserved == 0);
+    TRUE(a.tokens > 0 && a.interleaved == 0 && a.centred == 1 && a.balanced == 1 && a.tier == 0);
     TRUE(memcmp(a.model, model, sizeof model) == 0 && memcmp(a.digest, a.text, 32) != 0);
     /* An older caller's struct: nothing behind it is written. */
     memset(words, 0xee, sizeof words);
@@ -163,12 +163,11 @@ static void configurations(void)
     TRUE(cache == NULL);
 }
 
-/* Decodes behind a prompt; the bounds hold, and the codes are what was read. */
-static void decodes(void)
+/* Decodes behind a prompt; the bounds are finite, and the codes are what was read. */
+static void decodes(certkv_calibration *calibration, const char *format, double most)
 {
     enum { PROMPT = 64 };
     static float rows[PROMPT * KV], queries[Q], out[Q];
-    certkv_calibration *calibration = opened();
     certkv_config config = calibrated(calibration);
     certkv_certificate certificates[Q_HEADS];
     certkv_cache *cache = NULL;
@@ -176,6 +175,7 @@ static void decodes(void)
     certkv_step *step = NULL;
     uint32_t layer;
     size_t i;
+    config.format = format;
     config.policy = CERTKV_POLICY_PACKED;
     EXPECT(CERTKV_OK, certkv_cache_create(&config, &cache));
     EXPECT(CERTKV_OK, certkv_calibration_destroy(calibration)); /* The cache has what it needs. */
@@ -196,12 +196,66 @@ static void decodes(void)
         EXPECT(CERTKV_OK, certkv_step_append(step, layer, rows, rows, KV, CERTKV_F32, CERTKV_SPACE_HOST));
         EXPECT(CERTKV_OK, certkv_step_attend(step, layer, queries, out, Q, certificates, Q_HEADS, CERTKV_SPACE_HOST));
         for (i = 0; i < Q_HEADS; i++) {
-            TRUE(certificates[i].bound > 0.0 && certificates[i].bound < 1.0 && certificates[i].e_key > 0.0);
+            TRUE(certificates[i].bound > 0.0 && certificates[i].bound < most && certificates[i].e_key > 0.0);
             TRUE(certificates[i].packed_bytes > 0);
         }
     }
     EXPECT(CERTKV_OK, certkv_step_finish(step));
     EXPECT(CERTKV_OK, certkv_cache_destroy(cache));
+}
+
+/* Directions of spherical keys are a calibration, too, of formats of their tier. */
+static void directions(void)
+{
+    certkv_calibration *books = FOREIGN(certkv_calibration), *schemes = opened();
+    certkv_calibration_info info;
+    certkv_config config;
+    certkv_cache *cache = FOREIGN(certkv_cache);
+    size_t at;
+    size = codebooks_bytes(whole);
+    EXPECT(CERTKV_FILE_REFUSED, certkv_calibration_read(whole, size, other_model, &books));
+    for (at = 0; at < size; at += at < 140 ? 1 : size / 61) {
+        whole[at] ^= 0x40;
+        EXPECT(at < 12 ? CERTKV_FILE_REFUSED : CERTKV_FILE_DAMAGED, certkv_calibration_read(whole, size, NULL, &books));
+        whole[at] ^= 0x40;
+        TRUE(books == NULL);
+        EXPECT(CERTKV_FILE_DAMAGED, certkv_calibration_read(whole, at, NULL, &books));
+    }
+    /* A direction that is none, under a checksum that fits. */
+    memset(whole + 116 + 16, 0x40, 4);
+    EXPECT(CERTKV_FILE_DAMAGED, certkv_calibration_read(whole, calibration_end(whole, size - 8), NULL, &books));
+    SAYS("directions[0]");
+    size = codebooks_bytes(whole);
+    EXPECT(CERTKV_OK, certkv_calibration_read(whole, size, model, &books));
+    memset(&info, 0xee, sizeof info);
+    info.struct_size = (uint32_t)sizeof info;
+    EXPECT(CERTKV_OK, certkv_calibration_describe(books, &info));
+    TRUE(info.layers == 2 && info.kv_heads == KV_HEADS && info.head_dim == DIM && info.tier == 3 && info.tokens == 64);
+    TRUE(info.q_heads == 0 && info.rotary == 0 && info.interleaved == 0 && info.centred == 0 && info.balanced == 0);
+    TRUE(memcmp(info.model, model, sizeof model) == 0 && memcmp(info.digest, info.text, 32) != 0);
+    config = calibrated(books);
+    EXPECT(CERTKV_INVALID_ARGUMENT, certkv_cache_create(&config, &cache));
+    SAYS("config->calibration: none");
+    config.format = "s1-v4g64-b16";
+    EXPECT(CERTKV_INVALID_ARGUMENT, certkv_cache_create(&config, &cache));
+    SAYS("codebooks of tier b3, where s1 needs b1");
+    config.format = "s3-v4g64-b16";
+    config.calibration = schemes;
+    EXPECT(CERTKV_INVALID_ARGUMENT, certkv_cache_create(&config, &cache));
+    SAYS("config->calibration");
+    config.calibration = NULL;
+    EXPECT(CERTKV_INVALID_ARGUMENT, certkv_cache_create(&config, &cache));
+    SAYS("--spherical");
+    config.calibration = books;
+    config.layers = 1;
+    EXPECT(CERTKV_FILE_REFUSED, certkv_cache_create(&config, &cache));
+    config.layers = 2;
+    config.device = CERTKV_DEVICE_CUDA;
+    EXPECT(CERTKV_UNSUPPORTED, certkv_cache_create(&config, &cache));
+    SAYS("config->calibration");
+    TRUE(cache == NULL);
+    EXPECT(CERTKV_OK, certkv_calibration_destroy(schemes));
+    decodes(books, "s3-v4g64-b16", 100.0);
 }
 
 int main(int count, char **given)
@@ -218,6 +272,7 @@ int main(int count, char **given)
     damage();
     description();
     configurations();
-    decodes();
+    decodes(opened(), "ctq4-v4g64-b16", 1.0);
+    directions();
     return report();
 }

@@ -1,4 +1,4 @@
-/* A calibration and fixed scales as `certkv calibrate` writes them, of small()'s geometry and of a model whose digest is 32 sevens. Little-endian machines. C and C++. */
+/* A calibration, codebooks and fixed scales as `certkv calibrate` writes them, of small()'s geometry and of a model whose digest is 32 sevens. Little-endian machines. C and C++. */
 #ifndef CALIBRATION_H
 #define CALIBRATION_H
 #include <stdint.h>
@@ -72,6 +72,38 @@ static inline size_t calibration_bytes(unsigned char *to)
         calibration_floats(to, &size, 1.0f, CALIBRATION_DIM);        /* The balance scale. */
         calibration_floats(to, &size, 0.125f, CALIBRATION_DIM);      /* The centre. */
         calibration_put(to, &size, bits, sizeof bits);
+    }
+    return calibration_end(to, size);
+}
+
+/* Codebooks of tier b3 of the same model: 8 directions for each 32 channels, one channel each. */
+static inline size_t codebooks_bytes(unsigned char *to)
+{
+    enum { WORDS = 8, CHANNELS = 32, GROUPS = CALIBRATION_DIM / CHANNELS };
+    /* Version, heads, rounds. */
+    const uint32_t numbers[5] = {1, CALIBRATION_LAYERS, CALIBRATION_KV, CALIBRATION_DIM, 40};
+    /* Tier, objective. */
+    const unsigned char kind[8] = {2, 1, 0, 0, 0, 0, 0, 0};
+    const uint64_t seed = 1, tokens = 64;
+    unsigned char model[32], text[32];
+    size_t size = 0;
+    int head, word, channel;
+    memset(model, 7, sizeof model);
+    memset(text, 1, sizeof text);
+    calibration_put(to, &size, "certkvSP", 8);
+    calibration_put(to, &size, numbers, sizeof numbers);
+    calibration_put(to, &size, kind, sizeof kind);
+    calibration_put(to, &size, &seed, sizeof seed);
+    calibration_put(to, &size, &tokens, sizeof tokens);
+    calibration_put(to, &size, model, sizeof model);
+    calibration_put(to, &size, text, sizeof text);
+    for (head = 0; head < CALIBRATION_LAYERS * CALIBRATION_KV; head++) {
+        calibration_doubles(to, &size, 0.75, GROUPS); /* What training lost. */
+        for (word = 0; word < GROUPS * WORDS; word++) {
+            for (channel = 0; channel < CHANNELS; channel++) {
+                calibration_floats(to, &size, channel == word % WORDS ? 1.0f : 0.0f, 1);
+            }
+        }
     }
     return calibration_end(to, size);
 }

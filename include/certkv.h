@@ -358,8 +358,8 @@ typedef int32_t certkv_status;
 typedef struct certkv_cache certkv_cache;
 
 /**
- * What `certkv calibrate` found of a model's keys: formats such as ctq4 code keys by it (`config->calibration`). Opaque, and never changed: any
- * number of caches may be made with one.
+ * What `certkv calibrate` found of a model's keys: formats such as ctq4 code keys by it, and formats such as s1 by what `certkv calibrate
+ * --spherical` found (`config->calibration`). Opaque, and never changed: any number of caches may be made with one.
  */
 typedef struct certkv_calibration certkv_calibration;
 
@@ -597,7 +597,7 @@ typedef struct certkv_calibration_info {
    */
   uint32_t layers;
   /**
-   * Query heads of a layer.
+   * Query heads of a layer; 0 for directions, which any number of them meets.
    */
   uint32_t q_heads;
   /**
@@ -609,7 +609,7 @@ typedef struct certkv_calibration_info {
    */
   uint32_t head_dim;
   /**
-   * The first so many of them are turned by positions.
+   * The first so many of them are turned by positions; 0 for directions, as the next three.
    */
   uint32_t rotary;
   /**
@@ -625,9 +625,9 @@ typedef struct certkv_calibration_info {
    */
   uint32_t balanced;
   /**
-   * 0.
+   * 0; for directions 1, 2 or 3: tier b1, b2 or b3, which is that of formats s1, s2 or s3.
    */
-  uint32_t reserved;
+  uint32_t tier;
   /**
    * Tokens of the text that was run.
    */
@@ -1055,7 +1055,8 @@ typedef struct certkv_config {
    */
   uint64_t chunk_tokens;
   /**
-   * On the host: what formats with calibrated keys (such as ctq4) code them by; NULL where no format needs one. It has to be of this geometry and, which
+   * On the host: what formats with calibrated keys (such as ctq4 or s1) code them by; NULL where no format needs one. One of directions serves s1, s2
+   * or s3, by its tier, and one without them the others. It has to be of this geometry and, which
    * certkv_calibration_open sees to, of the model whose keys these are. The cache keeps what it needs: the handle may be destroyed. Saved sequences and
    * cached prefixes are not read under another calibration.
    */
@@ -2480,7 +2481,7 @@ certkv_status certkv_store_create_memory(uint64_t quota,
 certkv_status certkv_store_destroy(struct certkv_store *store);
 
 /**
- * Reads a calibration from a file of `certkv calibrate`. `path` is UTF-8, ends with a 0 byte and has at most 4095 others. `model`: 32 bytes, the
+ * Reads a calibration from a file of `certkv calibrate`, with `--spherical` or without. `path` is UTF-8, ends with a 0 byte and has at most 4095 others. `model`: 32 bytes, the
  * digest of the model whose keys these will be, which the file has to name; NULL for that of any model. Both are borrowed during the call.
  * `*calibration` is filled; the caller ends it with certkv_calibration_destroy.
  *

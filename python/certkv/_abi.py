@@ -254,7 +254,7 @@ class certkv_calibration_info(ctypes.Structure):
         ("interleaved", ctypes.c_uint32),
         ("centred", ctypes.c_uint32),
         ("balanced", ctypes.c_uint32),
-        ("reserved", ctypes.c_uint32),
+        ("tier", ctypes.c_uint32),
         ("tokens", ctypes.c_uint64),
         ("model", ctypes.c_uint8 * 32),
         ("text", ctypes.c_uint8 * 32),

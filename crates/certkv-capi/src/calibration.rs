@@ -1,17 +1,18 @@
-//! The calibration handle: centres and balance scales of a model's keys, for formats that code keys by them.
+//! The calibration handle: centres and balance scales of a model's keys, or directions of spherical ones, for formats that code keys by them.
 use crate::argument;
 use crate::guard::{Failure, guard};
 use crate::handle::Registry;
 use crate::sealed::{self, Kind};
 use crate::status::certkv_status;
-use certkv::Pairing;
-use certkv::calibration::Calibration;
+use certkv::calibration::{Calibration, CalibrationError};
+use certkv::spherical::{self, Codebooks};
+use certkv::{Pairing, Tier};
 use core::ffi::{c_char, c_void};
 use core::mem::offset_of;
 use std::sync::Arc;
 
-/// What `certkv calibrate` found of a model's keys: formats such as ctq4 code keys by it (`config->calibration`). Opaque, and never changed: any
-/// number of caches may be made with one.
+/// What `certkv calibrate` found of a model's keys: formats such as ctq4 code keys by it, and formats such as s1 by what `certkv calibrate
+/// --spherical` found (`config->calibration`). Opaque, and never changed: any number of caches may be made with one.
 #[derive(Debug)]
 pub struct certkv_calibration {
     _opaque: [u8; 0],
@@ -25,13 +26,13 @@ pub struct certkv_calibration_info {
     pub struct_size: u32,
     /// Layers of the model that it is of; with the next three what the geometry of a cache has to be.
     pub layers: u32,
-    /// Query heads of a layer.
+    /// Query heads of a layer; 0 for directions, which any number of them meets.
     pub q_heads: u32,
     /// Key/value heads of a layer.
     pub kv_heads: u32,
     /// Channels of a head.
     pub head_dim: u32,
-    /// The first so many of them are turned by positions.
+    /// The first so many of them are turned by positions; 0 for directions, as the next three.
     pub rotary: u32,
     /// Channels that are turned together: 0 for halves of these (i and i + rotary / 2), 1 for neighbours (2i and 2i + 1).
     pub interleaved: u32,
@@ -39,8 +40,8 @@ pub struct certkv_calibration_info {
     pub centred: u32,
     /// 1 if they are coded in scales that balance them with the queries.
     pub balanced: u32,
-    /// 0.
-    pub reserved: u32,
+    /// 0; for directions 1, 2 or 3: tier b1, b2 or b3, which is that of formats s1, s2 or s3.
+    pub tier: u32,
     /// Tokens of the text that was run.
     pub tokens: u64,
     /// Digest of the model: its configuration and weights.
@@ -51,10 +52,26 @@ pub struct certkv_calibration_info {
     pub digest: [u8; 32],
 }
 
-static CALIBRATIONS: Registry<Arc<Calibration>> = Registry::new(0xa7, "calibration");
+/// What a file holds.
+#[derive(Debug)]
+pub(crate) enum Found {
+    Schemes(Arc<Calibration>),
+    Directions(Arc<Codebooks>),
+}
+
+impl Found {
+    fn from_bytes(bytes: &[u8]) -> Result<Self, CalibrationError> {
+        if bytes.starts_with(&spherical::MAGIC) {
+            return Ok(Self::Directions(Arc::new(Codebooks::from_bytes(bytes)?)));
+        }
+        Ok(Self::Schemes(Arc::new(Calibration::from_bytes(bytes)?)))
+    }
+}
+
+static CALIBRATIONS: Registry<Arc<Found>> = Registry::new(0xa7, "calibration");
 
 /// What a live handle stands for.
-pub(crate) fn of(handle: *const certkv_calibration) -> Result<Arc<Calibration>, Failure> {
+pub(crate) fn of(handle: *const certkv_calibration) -> Result<Arc<Found>, Failure> {
     Ok(Arc::clone(&*CALIBRATIONS.get(handle)?))
 }
 
@@ -70,14 +87,17 @@ unsafe fn give<B: AsRef<[u8]>>(
     let kind = Kind {
         name: "calibration",
         registry: &CALIBRATIONS,
-        parse: Calibration::from_bytes,
-        model: |c| c.source().model,
+        parse: Found::from_bytes,
+        model: |found| match found {
+            Found::Schemes(schemes) => schemes.source().model,
+            Found::Directions(books) => books.source().model,
+        },
     };
     // SAFETY: by the caller's promise.
     unsafe { sealed::give(&kind, model, calibration, bytes) }
 }
 
-/// Reads a calibration from a file of `certkv calibrate`. `path` is UTF-8, ends with a 0 byte and has at most 4095 others. `model`: 32 bytes, the
+/// Reads a calibration from a file of `certkv calibrate`, with `--spherical` or without. `path` is UTF-8, ends with a 0 byte and has at most 4095 others. `model`: 32 bytes, the
 /// digest of the model whose keys these will be, which the file has to name; NULL for that of any model. Both are borrowed during the call.
 /// `*calibration` is filled; the caller ends it with certkv_calibration_destroy.
 ///
@@ -138,24 +158,40 @@ pub unsafe extern "C" fn certkv_calibration_describe(
         // SAFETY: the caller gives NULL or a struct of its `struct_size` bytes.
         let size = unsafe { argument::struct_size(info, "info", offset_of!(certkv_calibration_info, rotary))? };
         let calibration = of(calibration)?;
-        let (heads, source, rule) = (calibration.heads(), calibration.source(), calibration.rule());
         let small =
             |n: usize| u32::try_from(n).map_err(|_| argument::invalid(format!("calibration: {n} is too large")));
+        let (shape, source, digest, rest) = match &*calibration {
+            Found::Schemes(schemes) => {
+                let (heads, rule) = (schemes.heads(), schemes.rule());
+                let rest = certkv_calibration_info {
+                    q_heads: small(heads.q_heads)?,
+                    rotary: small(heads.rotary)?,
+                    interleaved: u32::from(heads.pairing == Pairing::Interleaved),
+                    centred: u32::from(rule.centred),
+                    balanced: u32::from(rule.balanced),
+                    ..Default::default()
+                };
+                let shape = (heads.layers, heads.kv_heads, heads.head_dim);
+                (shape, schemes.source(), certkv::calibration_digest(schemes), rest)
+            }
+            Found::Directions(books) => {
+                let heads = books.heads();
+                let tier = Tier::ALL.iter().position(|tier| *tier == books.tier()).map_or(0, |at| at as u32 + 1);
+                let shape = (heads.layers, heads.kv_heads, heads.head_dim);
+                let rest = certkv_calibration_info { tier, ..Default::default() };
+                (shape, books.source(), certkv::codebooks_digest(books), rest)
+            }
+        };
         let filled = certkv_calibration_info {
             struct_size: size as u32,
-            layers: small(heads.layers)?,
-            q_heads: small(heads.q_heads)?,
-            kv_heads: small(heads.kv_heads)?,
-            head_dim: small(heads.head_dim)?,
-            rotary: small(heads.rotary)?,
-            interleaved: u32::from(heads.pairing == Pairing::Interleaved),
-            centred: u32::from(rule.centred),
-            balanced: u32::from(rule.balanced),
-            reserved: 0,
+            layers: small(shape.0)?,
+            kv_heads: small(shape.1)?,
+            head_dim: small(shape.2)?,
             tokens: source.tokens,
             model: source.model,
             text: source.text,
-            digest: certkv::calibration_digest(&calibration),
+            digest,
+            ..rest
         };
         // SAFETY: as above, and `filled` has no fewer bytes.
         unsafe { argument::write_prefix(info, &filled, size) };

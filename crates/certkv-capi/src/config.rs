@@ -1,7 +1,7 @@
 //! What a cache is made of, as C says it.
 use crate::allocator::{self, certkv_allocator};
 use crate::argument;
-use crate::calibration::{self, certkv_calibration};
+use crate::calibration::{self, Found, certkv_calibration};
 use crate::control::{self, certkv_control};
 use crate::engine::Wanted;
 use crate::guard::{Failure, guard};
@@ -143,7 +143,8 @@ pub struct certkv_config {
     /// CERTKV_POLICY_CERTIFIED where that is within tolerance, else from originals on the CPU, as longer chunks are; that takes device memory, some
     /// 40 KB a token of 32 query heads and 8 key/value heads of 128 channels.
     pub chunk_tokens: u64,
-    /// On the host: what formats with calibrated keys (such as ctq4) code them by; NULL where no format needs one. It has to be of this geometry and, which
+    /// On the host: what formats with calibrated keys (such as ctq4 or s1) code them by; NULL where no format needs one. One of directions serves s1, s2
+    /// or s3, by its tier, and one without them the others. It has to be of this geometry and, which
     /// certkv_calibration_open sees to, of the model whose keys these are. The cache keeps what it needs: the handle may be destroyed. Saved sequences and
     /// cached prefixes are not read under another calibration.
     pub calibration: *const certkv_calibration,
@@ -261,7 +262,10 @@ pub(crate) unsafe fn read(config: *const certkv_config) -> Result<Wanted, Failur
     // SAFETY: by the caller's promise.
     config.memory = unsafe { allocator::read(given.allocator)? };
     if !given.calibration.is_null() {
-        config.calibration = Some(calibration::of(given.calibration)?);
+        match &*calibration::of(given.calibration)? {
+            Found::Schemes(schemes) => config.calibration = Some(schemes.clone()),
+            Found::Directions(books) => config.codebooks = Some(books.clone()),
+        }
     }
     // SAFETY: by the caller's promise.
     unsafe { level::configure(&mut config, &given)? };
@@ -283,7 +287,7 @@ pub(crate) unsafe fn read(config: *const certkv_config) -> Result<Wanted, Failur
     };
     let only_on_the_host = [
         (
-            config.calibration.is_some(),
+            config.calibration.is_some() || config.codebooks.is_some(),
             "calibration: a cache on a GPU has no format with calibrated keys in this release",
         ),
         (config.memory.is_some(), "allocator: a cache on a GPU has its pages in memory that the driver knows"),

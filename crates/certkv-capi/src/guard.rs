@@ -50,6 +50,7 @@ fn field_in_c(field: &str) -> &str {
     match field {
         "formats" => "format",
         "prefixes" => "prefix_units",
+        "codebooks" => "calibration",
         "spill" => "spill_store",
         same => same,
     }

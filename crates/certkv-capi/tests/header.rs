@@ -269,7 +269,7 @@ fn both_sides_agree_on_every_offset_and_version() {
             move_events, levels, control, scales, n_levels, reserved_more,
         }
         certkv_calibration_info {
-            struct_size, layers, q_heads, kv_heads, head_dim, rotary, interleaved, centred, balanced, reserved, tokens,
+            struct_size, layers, q_heads, kv_heads, head_dim, rotary, interleaved, centred, balanced, tier, tokens,
             model, text, digest,
         }
         certkv_window { tokens, sinks, chunk }

@@ -6,27 +6,53 @@ use crate::{
 };
 use certkv::calibration::Calibration;
 use certkv::scales::Scales;
-use certkv::{Cache, Certificate, Certified, Chunk, Config, Error, MemoryUse, Policy, Seed000, SequenceId, Step};
+use certkv::spherical::Codebooks;
+use certkv::{
+    Cache, Certificate, Certified, Chunk, Config, Error, KeyFormat, MemoryUse, Policy, Seed000, SequenceId, Step,
+};
 use std::sync::Arc;
+
+/// What calibrated keys are coded by.
+#[derive(Debug, Clone, Default)]
+pub struct Calibrations {
+    /// Of formats such as ctq4 and gtq3.
+    pub schemes: Option<Arc<Calibration>>,
+    /// Of spherical keys, one for each tier at most.
+    pub codebooks: Vec<Arc<Codebooks>>,
+}
+
+impl Calibrations {
+    /// True if there is what keys of `key` need.
+    pub fn serve(&self, key: KeyFormat) -> bool {
+        match key.tier() {
+            Some(_) => self.directions(key).is_some(),
+            None => self.schemes.is_some() || !key.is_calibrated(),
+        }
+    }
+
+    fn directions(&self, key: KeyFormat) -> Option<Arc<Codebooks>> {
+        self.codebooks.iter().find(|books| Some(books.tier()) == key.tier()).cloned()
+    }
+}
 
 /// Caches of this library on the CPU.
 #[derive(Debug, Clone)]
 pub struct CpuEngine {
     threads: usize,
-    calibration: Option<Arc<Calibration>>,
+    calibrations: Calibrations,
     scales: Option<Arc<Scales>>,
 }
 
 impl CpuEngine {
     /// Caches that use `threads` threads.
-    pub const fn new(threads: usize) -> Self {
-        Self { threads, calibration: None, scales: None }
+    pub fn new(threads: usize) -> Self {
+        Self { threads, calibrations: Calibrations::default(), scales: None }
     }
 
-    /// The same with a calibration, for formats that need one.
+    /// The same with what calibrated formats need.
     #[must_use]
-    pub fn calibrated(self, calibration: Option<Arc<Calibration>>) -> Self {
-        Self { calibration, ..self }
+    pub fn calibrated(self, calibrations: Calibrations) -> Self {
+        Self { calibrations, ..self }
     }
 
     /// The same with fixed scales, for formats with one scale per block.
@@ -61,7 +87,9 @@ impl Engine for CpuEngine {
     ) -> Result<Box<dyn Backend>, AttentionError> {
         let (geometry, tokens) = room(mode, model, capacity)?;
         let mut config = Config::new(geometry, tokens).with_format(mode.format);
-        config.calibration = self.calibration.clone().filter(|_| mode.format.key.is_calibrated());
+        let key = mode.format.key;
+        config.calibration = self.calibrations.schemes.clone().filter(|_| key.is_calibrated() && key.tier().is_none());
+        config.codebooks = self.calibrations.directions(key);
         let page = mode.format.key.page().is_some() || mode.format.value.page().is_some();
         config.scales = self.scales.clone().filter(|_| page);
         config.max_sequences = 2;

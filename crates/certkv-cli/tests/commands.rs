@@ -247,6 +247,55 @@ fn calibrated_keys_are_evaluated_with_the_calibration_of_their_model() {
 }
 
 #[test]
+fn spherical_keys_are_evaluated_with_the_codebooks_of_their_model() {
+    let assets = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../assets");
+    let path = |p: &Path| p.to_str().unwrap().to_owned();
+    let (model, text) = (path(&assets.join("ref-d128")), path(&assets.join("eval/text.bin")));
+    let folder = scratch("codebooks");
+    let [b1, b3, schemes] = ["b1", "b3", "schemes"].map(|name| path(&folder.join(name)));
+    let make = |more: &[&str], out: &str| {
+        let line = ["calibrate", &model, "--text", &text, "--skip", "9000", "--tokens", "96", "--quiet", "--out", out];
+        let (ok, said) = code(&[&line[..], more].concat());
+        assert_eq!(ok, 0, "{said}");
+    };
+    make(&["--spherical", "b1", "--rounds", "2"], &b1);
+    make(&["--spherical", "b3", "--rounds", "2"], &b3);
+    make(&[], &schemes);
+    let eval = |formats: &[&str], files: &[&str]| {
+        let work = ["--text", "bundled", "--context", "256", "--scored", "8", "--windows", "1", "--witness", "1"];
+        let mut line = [&["eval", "--quiet", "--tasks", "none"][..], &work].concat();
+        formats.iter().for_each(|format| line.extend(["--format", format]));
+        files.iter().for_each(|file| line.extend(["--calibration", file]));
+        code(&line)
+    };
+    let all = ["s1-tq3-b64", "s3-v4g64-b32", "ctq4-tq4-b32"];
+    let (ok, said) = eval(&all, &[&b1, &b3, &schemes]);
+    assert!(ok == 0 && all.iter().all(|format| said.contains(format)), "{said}");
+    for (formats, files, part) in [
+        (&all[..1], &[][..], "s1-tq3-b64 needs --calibration FILE"),
+        (&all[..1], &[&b3][..], "s1-tq3-b64 needs --calibration FILE with codebooks b1"),
+        (&all[..1], &[&schemes][..], "s1-tq3-b64 needs --calibration FILE with codebooks b1"),
+        (&all[2..], &[&b1][..], "ctq4-tq4-b32 needs --calibration FILE with schemes"),
+        (&all[..1], &[&b1, &b3][..], "codebooks b3 without a format"),
+        (&all[..1], &[&b1, &schemes][..], "schemes of a calibration without a format"),
+        (&all[..2], &[&b1, &b3, &b1][..], "a second file of its kind"),
+    ] {
+        let files: Vec<&str> = files.iter().map(|file| file.as_str()).collect();
+        let (code, said) = eval(formats, &files);
+        assert!(code == 2 && said.contains(part), "{code} {said}");
+    }
+    let mut damaged = std::fs::read(&b1).unwrap();
+    damaged[700] ^= 1;
+    std::fs::write(&b1, &damaged).unwrap();
+    let (code, said) = eval(&all[..1], &[&b1]);
+    assert!(code == 3 && said.contains("damaged") && said.contains(&b1), "{code} {said}");
+    let small =
+        ["--context", "256", "--heads", "2", "--kv-heads", "1", "--repeats", "1", "--head-dim", "64", "--quiet"];
+    let (ok, said) = self::code(&[&["bench", "--format", "s1-tq3-b64", "--format", "s2-f16-b32"][..], &small].concat());
+    assert!(ok == 0 && said.contains("s1-tq3-b64") && said.contains("s2-f16-b32"), "{said}");
+}
+
+#[test]
 fn schedules_are_measured_on_text_that_they_have_not_seen() {
     let assets = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../assets/ref-d128");
     let line = ["calibrate", assets.to_str().unwrap(), "--evidence", "--tokens", "256", "--budget", "3", "--quiet"];

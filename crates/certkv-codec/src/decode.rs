@@ -7,6 +7,7 @@ use crate::groups::KeyGroups;
 use crate::page_scale;
 use crate::refine::Residuals;
 use crate::rotation::{self, Rotation};
+use crate::spherical::Spherical;
 use crate::turboquant::level_bytes;
 use certkv_core::{
     Dtype, ErrorSummary, KeyFormat, PageCode, RecordLayout, RefinedSummary, ValueFormat,
@@ -20,7 +21,7 @@ use core::ops::Range;
 ///
 /// # Errors
 /// [`CodecError::Shape`] if the record, the token or `out` does not fit the layout; [`CodecError::Metric`] for codes that need
-/// [`decode_key_in`].
+/// [`decode_key_in`] or [`decode_key_of`].
 pub fn decode_key(layout: &RecordLayout, record: &[u8], token: usize, out: &mut [f64]) -> Result<(), CodecError> {
     if matches!(layout.format.key, KeyFormat::Gtq { .. }) {
         return Err(CodecError::Metric { needed: true });
@@ -57,6 +58,32 @@ pub fn decode_key_in(
         }
     }
     groups.turn_back(out);
+    Ok(())
+}
+
+/// The same of spherical keys: `scale u C` of each group, (2.21).
+///
+/// # Errors
+/// As [`decode_key`], and as [`Spherical::check`].
+pub fn decode_key_of(
+    books: &Spherical,
+    layout: &RecordLayout,
+    record: &[u8],
+    token: usize,
+    out: &mut [f64],
+) -> Result<(), CodecError> {
+    check(layout, record, token, out)?;
+    books.check(layout)?;
+    let (tokens, tier) = (layout.tokens(), books.tier());
+    let count = tokens * books.books().len();
+    let (radii, indices) = section(record, &layout.key_codes).split_at_checked(count).unwrap_or_default();
+    for (g, (part, book)) in out.chunks_exact_mut(tier.group()).zip(books.books()).enumerate() {
+        let at = g * tokens + token;
+        let scale = number(section(record, &layout.key_scales), Dtype::F16, g);
+        let r = scale * radii.get(at).map_or(f64::NAN, |u| f64::from(*u));
+        let word = book.word(read_code(indices, usize::from(tier.bits()), count, at));
+        part.iter_mut().zip(word).for_each(|(x, c)| *x = r * c);
+    }
     Ok(())
 }
 
@@ -108,7 +135,7 @@ pub fn refined_value(layout: &RecordLayout, record: &[u8], token: usize, out: &m
 ///
 /// # Errors
 /// [`CodecError::Shape`] if the record or `q` does not fit the layout; [`CodecError::Metric`] for codes in groups, which
-/// [`decode_key_in`] reads.
+/// [`decode_key_in`] and [`decode_key_of`] read.
 pub fn score_plain(layout: &RecordLayout, record: &[u8], q: &[f64], scale: f64) -> Result<Vec<f64>, CodecError> {
     if matches!(layout.format.key, KeyFormat::Gtq { .. }) {
         return Err(CodecError::Metric { needed: true });

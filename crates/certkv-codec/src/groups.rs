@@ -5,7 +5,7 @@ use crate::error::{CodecError, Input, sized};
 use crate::planes::{place_key_row, write_planes};
 use crate::rotation::{self, Rotation};
 use crate::turboquant::{Book, last_level, level_bytes, round_radius};
-use certkv_core::{Dtype, KeyFormat, Pairing, RecordLayout, TURBO_BITS, hash::hash64, tiles::gtq_tile};
+use certkv_core::{Dtype, GroupCode, KeyFormat, Pairing, RecordLayout, TURBO_BITS, hash::hash64, tiles::gtq_tile};
 use core::ops::Range;
 use std::sync::Arc;
 
@@ -154,7 +154,7 @@ impl KeyGroups {
     /// # Errors
     /// [`CodecError::Shape`] naming the schedule, with bytes of codes or channels; [`CodecError::Metric`].
     pub fn check(&self, layout: &RecordLayout) -> Result<(), CodecError> {
-        if !matches!(layout.format.key, KeyFormat::Gtq { .. }) {
+        if !matches!(layout.format.key, KeyFormat::Gtq { code: GroupCode::Widths { .. } }) {
             return Err(CodecError::Metric { needed: false });
         }
         let tile = gtq_tile(layout.tokens());

@@ -1,17 +1,19 @@
 //! What calibrated keys are coded in, math.md (2.19a): around a centre, every channel times its balance scale. The codes of such
-//! keys mean something only together with both.
+//! keys mean something only together with both. Spherical keys are coded as they are, by directions that were trained for them.
 //!
 //! Numbers are borrowed from whoever keeps the calibration; nothing here is ever copied per block.
 use crate::error::{CodecError, Input, sized};
 use crate::groups::KeyGroups;
+use crate::spherical::Spherical;
 use certkv_core::{KeyFormat, RecordLayout};
 
-/// Centre and balance scale of the keys of one head, and their groups where they have several.
+/// Centre and balance scale of the keys of one head, and their groups where they have several; or their directions, and then neither.
 #[derive(Debug, Clone, Copy)]
 pub struct KeyMetric<'a> {
     centre: &'a [f32],
     balance: &'a [f32],
     groups: Option<&'a KeyGroups>,
+    books: Option<&'a Spherical>,
 }
 
 impl<'a> KeyMetric<'a> {
@@ -27,7 +29,7 @@ impl<'a> KeyMetric<'a> {
         }
         match balance.iter().position(|s| !(*s > 0.0 && s.is_finite() && s.recip().is_finite())) {
             Some(channel) => Err(CodecError::NotPositive { input: Input::Balance, channel }),
-            None => Ok(Self { centre, balance, groups: None }),
+            None => Ok(Self { centre, balance, groups: None, books: None }),
         }
     }
 
@@ -40,16 +42,29 @@ impl<'a> KeyMetric<'a> {
         Ok(Self { groups: Some(groups), ..self })
     }
 
+    /// For spherical keys: nothing is taken off them, and no channel has a scale.
+    pub const fn directions(books: &'a Spherical) -> Self {
+        Self { centre: &[], balance: &[], groups: None, books: Some(books) }
+    }
+
+    /// Directions of spherical keys.
+    pub const fn books(&self) -> Option<&'a Spherical> {
+        self.books
+    }
+
     /// Groups of keys of unlike widths.
     pub const fn groups(&self) -> Option<&'a KeyGroups> {
         self.groups
     }
 
-    /// Refuses records of other heads, and groups where codes have none or the other way round.
+    /// Refuses records of other heads, and groups or directions where codes have none or the other way round.
     ///
     /// # Errors
     /// [`CodecError::Shape`], [`CodecError::Metric`].
     pub fn check(&self, layout: &RecordLayout) -> Result<(), CodecError> {
+        if let Some(books) = self.books {
+            return books.check(layout);
+        }
         sized(Input::KeyCentre, self.dim(), layout.dim)?;
         match (layout.format.key, self.groups) {
             (KeyFormat::Gtq { .. }, None) => Err(CodecError::Metric { needed: true }),
@@ -59,16 +74,16 @@ impl<'a> KeyMetric<'a> {
     }
 
     /// Channels.
-    pub const fn dim(&self) -> usize {
-        self.centre.len()
+    pub fn dim(&self) -> usize {
+        self.books.map_or(self.centre.len(), Spherical::channels)
     }
 
-    /// Centre by channel.
+    /// Centre by channel; empty beside directions.
     pub const fn centre(&self) -> &'a [f32] {
         self.centre
     }
 
-    /// Balance scale by channel.
+    /// Balance scale by channel; empty beside directions.
     pub const fn balance(&self) -> &'a [f32] {
         self.balance
     }

@@ -4,7 +4,7 @@
 //! [`crate::token_sym`], [`crate::affine`] and [`crate::fp8`], whose row functions this module calls; the summary is measured on the
 //! decoded block as in [`crate::annotate`]. A TurboQuant side ([`crate::turboquant`], levels as bytes) is rotated first and
 //! measured as it lies: a rotation leaves every norm as it was. Calibrated keys are measured in the metric that they are coded
-//! in ([`crate::metric`]), as (4.4) and (4.9) want it.
+//! in ([`crate::metric`]), as (4.4) and (4.9) want it; spherical keys ([`crate::spherical`]) as they are.
 use crate::annotate::{Spectral, publish};
 use crate::error::{CodecError, Input, consistent, sized};
 use crate::groups::KeyGroups;
@@ -13,15 +13,16 @@ use crate::numeric::{divisor, largest, largest_difference, sum_square_difference
 use crate::page_scale::FixedScales;
 use crate::planes::{place_key_row, place_value_quad, write_planes};
 use crate::refine::{Residuals, inverse};
-use crate::rotation::{self, Rotation};
+use crate::spherical::Spherical;
 use crate::token_sym::{Mode, Sharing, Spec};
-use crate::turboquant::Book;
 use crate::words::{widen, write_scales, write_words};
 use crate::{affine, channel8, identity, page_scale, token_sym, turboquant};
 use certkv_core::{
     Dtype, ErrorSummary, KeyFormat, RecordLayout, RefinedSummary, ValueFormat, planted, summary::SUMMARY_BYTES,
 };
-use std::sync::Arc;
+
+mod turbo;
+use turbo::Turbo;
 
 /// Encoder of records of one layout. Owns every buffer that coding needs: [`Encoder::encode`] allocates nothing.
 #[derive(Debug, Clone)]
@@ -47,26 +48,6 @@ pub struct Encoder {
     /// Magnitudes by piece, keys and values, where scales are fixed.
     fixed: Option<[[f32; 16]; 2]>,
     saturated: u64,
-}
-
-/// What TurboQuant sides need.
-#[derive(Debug, Clone)]
-struct Turbo {
-    rotation: Rotation<f64>,
-    keys: Option<Arc<Book>>,
-    values: Option<Arc<Book>>,
-}
-
-impl Turbo {
-    fn new(layout: &RecordLayout) -> Option<Self> {
-        let dim = layout.dim;
-        let keys =
-            if let KeyFormat::Turbo { bits, .. } = layout.format.key { Some(Book::bytes(dim, bits)) } else { None };
-        let values =
-            if let ValueFormat::Turbo { bits } = layout.format.value { Some(Book::bytes(dim, bits)) } else { None };
-        let rotation = Rotation::new(dim, rotation::SEED);
-        (keys.is_some() || values.is_some()).then_some(Self { rotation, keys, values })
-    }
 }
 
 /// At least what a rotation in float64 is off by, relative to the vector's norm: some twenty roundings of 2^-53, two of a metric
@@ -104,6 +85,7 @@ impl Encoder {
         let key_scales = match layout.format.key {
             KeyFormat::Channel8 { .. } => dim,
             KeyFormat::Page { .. } => key_groups,
+            key if key.tier().is_some() => key_groups,
             _ => n * key_groups,
         };
         let by_block = matches!(layout.format.value, ValueFormat::Page { .. } | ValueFormat::Channel { .. });
@@ -194,7 +176,7 @@ impl Encoder {
             return Err(CodecError::Metric { needed });
         }
         metric.map_or(Ok(()), |m| m.check(&self.layout))?;
-        let groups = metric.and_then(|m| m.groups());
+        let (groups, books) = (metric.and_then(|m| m.groups()), metric.and_then(|m| m.books()));
         let (dim, store) = (self.layout.dim, self.layout.store);
         widen(keys, store, &mut self.single, &mut self.keys);
         widen(values, store, &mut self.single, &mut self.values);
@@ -210,12 +192,12 @@ impl Encoder {
         }
         self.turn();
         // Every scale first: whatever can fail has failed before the first byte is written.
-        self.scale_keys(groups)?;
+        self.scale_keys(groups, books)?;
         self.scale_values()?;
 
         out.fill(0);
         // Both sides leave their errors in one buffer: a side is refined before the next is coded.
-        let key = self.write_keys(groups, keys, out);
+        let key = self.write_keys(groups, books, keys, out);
         let refined_key = self.refine_keys(out);
         let value = self.write_values(values, out);
         let mut value_norm = self.value_norm();
@@ -231,7 +213,7 @@ impl Encoder {
         let summary = ErrorSummary {
             kappa: publish(key.spectral),
             eps: publish(key.largest),
-            key_mag: publish(self.key_magnitude(groups)),
+            key_mag: publish(self.key_magnitude(groups, books)),
             key_norm: publish(key_norm),
             eta: publish(value.largest),
             sop: publish(value.spectral),
@@ -275,8 +257,11 @@ impl Encoder {
         }
     }
 
-    fn scale_keys(&mut self, groups: Option<&KeyGroups>) -> Result<(), CodecError> {
+    fn scale_keys(&mut self, groups: Option<&KeyGroups>, books: Option<&Spherical>) -> Result<(), CodecError> {
         let dim = self.layout.dim;
+        if let Some(books) = books {
+            return books.fit(&self.keys, &mut self.key_codes, &mut self.errors, &mut self.key_scales);
+        }
         match self.layout.format.key {
             KeyFormat::F16 | KeyFormat::Bf16 => Ok(()),
             KeyFormat::Channel8 { meta } => {
@@ -335,8 +320,21 @@ impl Encoder {
         Ok(())
     }
 
-    fn write_keys(&mut self, groups: Option<&KeyGroups>, words: &[u16], out: &mut [u8]) -> Errors {
+    fn write_keys(
+        &mut self,
+        groups: Option<&KeyGroups>,
+        books: Option<&Spherical>,
+        words: &[u16],
+        out: &mut [u8],
+    ) -> Errors {
         let (l, dim) = (&self.layout, self.layout.dim);
+        if let Some(books) = books {
+            let (codes, scale, section) = (&self.key_codes, &self.key_scales, &mut out[l.key_codes.clone()]);
+            books.write(&self.keys, codes, scale, &mut self.staged, &mut self.errors, section);
+            write_scales(self.key_scales.iter(), Dtype::F16, &mut out[l.key_scales.clone()]);
+            self.divisors.fill(1.0);
+            return self.measure();
+        }
         let rows = self.keys.chunks_exact(dim).zip(self.key_codes.chunks_exact_mut(dim));
         let rows = rows.zip(self.errors.chunks_exact_mut(dim)).enumerate();
         match l.format.key {
@@ -553,8 +551,11 @@ impl Encoder {
     }
 
     /// `||x||` with `x_c` the largest magnitude that enters channel `c`'s products, for (4.12).
-    fn key_magnitude(&mut self, groups: Option<&KeyGroups>) -> f64 {
+    fn key_magnitude(&mut self, groups: Option<&KeyGroups>, books: Option<&Spherical>) -> f64 {
         let dim = self.layout.dim;
+        if let Some(books) = books {
+            return books.magnitude(&self.key_scales);
+        }
         match self.layout.format.key {
             KeyFormat::F16 | KeyFormat::Bf16 => {
                 let x = &mut self.divisors;

@@ -4,6 +4,7 @@
 //!
 //! Nothing here assumes that the directions are good ones: `certkv_control` trains them, and the errors of a block are measured.
 use crate::annotate::annotate_keys;
+use crate::bytes::Codec;
 use crate::error::{CodecError, Input, finite, rows, sized};
 use crate::logit;
 use crate::numeric::{divisor, norm};
@@ -15,11 +16,16 @@ use certkv_core::{
 
 mod directions;
 mod packed;
-mod tier;
+mod record;
 
+pub use certkv_core::{Tier, UnknownTier};
 pub use directions::{Directions, UNIT};
 pub use packed::{from_bytes, row_bytes, to_bytes};
-pub use tier::{Tier, UnknownTier};
+
+/// What the accounting of bytes calls a tier, with scales of type `meta`.
+pub const fn counted(tier: Tier, meta: Dtype) -> Codec<'static> {
+    Codec::Spherical { group: tier.group(), bits: tier.bits() as usize, meta }
+}
 
 /// How the keys of a head are coded.
 #[derive(Debug, Clone, Copy)]

@@ -3,7 +3,7 @@ mod common;
 
 use certkv_codec::gtq::{self, BlockGtq, Levels, Scheme};
 use certkv_codec::{CodecError, Encoder, Input, KeyGroups, KeyMetric, decode, rotation};
-use certkv_core::{Dtype, Geometry, KeyFormat, Pairing, RecordLayout, hash::hash64, tiles::gtq_tile};
+use certkv_core::{Dtype, Geometry, GroupCode, KeyFormat, Pairing, RecordLayout, hash::hash64, tiles::gtq_tile};
 use common::{block, difference, largest_norm, numbers, spectral, uniform};
 use proptest::prelude::*;
 
@@ -13,7 +13,7 @@ fn layout(text: &str, dim: usize) -> RecordLayout {
 
 /// Widths of the pairs of a head in which every width comes in tiles, and their mean is the format's.
 fn schedule(l: &RecordLayout, seed: u64) -> Vec<u8> {
-    let KeyFormat::Gtq { halves } = l.format.key else { panic!("another format") };
+    let KeyFormat::Gtq { code: GroupCode::Widths { halves } } = l.format.key else { panic!("another format") };
     let below = |i: u64, n: usize| hash64(&[seed, i]) as usize % n;
     let (tile, pairs) = (gtq_tile(l.tokens()) / 2, l.dim / 2);
     let mut bits: Vec<u8> = (0..pairs / tile).map(|i| (halves + (i % 2) as u8) / 2).collect();

@@ -4,15 +4,16 @@
 //! - keys: `f16`, `bf16`, `k8` (8 bits per channel and block, f16 scales; `k8f32`, `k8bf16` for other scale types),
 //!   `t4`, `t8` .. (symmetric per token and head, f16 scales; `t4g32` with one scale per 32 channels), `tq4` (TurboQuant:
 //!   rotated, 1 to 6 bits, one f16 radius per token), `ctq4` (the same, centred and balanced by a calibration), `gtq3` or
-//!   `gtq2.5` (Block-GTQ: 3 or 2.5 bits per channel in the mean, widths of 1 to 6 bits by a calibration), `p8`, `p4g32`
-//!   (symmetric, one f16 scale per block and head, or 32 channels of it; 2 to 8 bits), `e4m3`, `e5m2g64` (8-bit floating point,
-//!   scales likewise);
+//!   `gtq2.5` (Block-GTQ: 3 or 2.5 bits per channel in the mean, widths of 1 to 6 bits by a calibration), `s1`, `s2`, `s3`
+//!   (spherical: of each 16 or 32 channels a direction of a trained codebook and an 8-bit radius, tiers b1, b2 and b3), `p8`,
+//!   `p4g32` (symmetric, one f16 scale per block and head, or 32 channels of it; 2 to 8 bits), `e4m3`, `e5m2g64` (8-bit floating
+//!   point, scales likewise);
 //! - values: `f16`, `bf16`, `v4g32` (4 bits, one f16 scale and offset per token and 32 channels; 2 to 8 bits), `c4` (4 bits, one
 //!   f16 scale and offset per channel and block; 2 to 8 bits), `tq4`, and those with one scale per block, as keys have them;
 //! - block: 16, 32 or 64 tokens;
 //! - residuals, beside `k8` keys and `vNgM` or `cN` values: `r5.4` for 5 bits beside each key code and 4 beside each value code, math.md (2.23).
 use crate::tiles::{HalfBits, gtq_tile, widths};
-use crate::{Dtype, PageCode};
+use crate::{Dtype, PageCode, Tier};
 use core::{fmt, str::FromStr};
 
 /// How the keys of a block are coded.
@@ -42,11 +43,10 @@ pub enum KeyFormat {
         /// Keys are coded around the centre and in the balanced metric of a calibration, math.md (2.19a): `ctq4`.
         calibrated: bool,
     },
-    /// Block-GTQ, math.md (2.19c): pairs of channels of unlike width, chosen by a calibration for each head and centred and
-    /// balanced by it; pairs of one width are a TurboQuant vector with an f16 radius per token: `gtq3`, `gtq2.5`.
+    /// Groups of channels whose codes a calibration gives for each head: Block-GTQ, after which they are named, or directions.
     Gtq {
-        /// Half bits per channel, in the mean of a head: 2 to twice [`TURBO_BITS`].
-        halves: u8,
+        /// What the calibration gives.
+        code: GroupCode,
     },
     /// One f16 scale per block and `group` channels, math.md (2.9a). `group = 0` means the whole head.
     Page {
@@ -55,6 +55,20 @@ pub enum KeyFormat {
         /// Channels that share a scale; 0 for all of the head.
         group: u16,
     },
+}
+
+/// Codes of groups of channels that a calibration gives for each head.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum GroupCode {
+    /// Block-GTQ, math.md (2.19c): pairs of channels of unlike width, chosen by a calibration for each head and centred and
+    /// balanced by it; pairs of one width are a TurboQuant vector with an f16 radius per token: `gtq3`, `gtq2.5`.
+    Widths {
+        /// Half bits per channel, in the mean of a head: 2 to twice [`TURBO_BITS`].
+        halves: u8,
+    },
+    /// Spherical keys, math.md (2.20)-(2.21): of each group the index of a direction in a codebook that was trained for it, and an
+    /// 8-bit radius with one f16 scale per block and group: `s1`, `s2`, `s3`.
+    Directions(Tier),
 }
 
 /// How the values of a block are coded.
@@ -201,21 +215,24 @@ impl fmt::Display for FormatError {
 impl std::error::Error for FormatError {}
 
 impl KeyFormat {
-    /// Bits of one code; 16 for the uncoded types, the mean rounded up for codes of unlike widths.
+    /// Bits of one code; 16 for the uncoded types, the mean rounded up for codes of unlike widths, those of an index for directions.
     pub const fn bits(self) -> usize {
         match self {
             Self::F16 | Self::Bf16 => 16,
             Self::Channel8 { .. } => 8,
             Self::Token { bits, .. } | Self::Turbo { bits, .. } => bits as usize,
             Self::Page { code, .. } => code.bits() as usize,
-            Self::Gtq { halves } => halves.div_ceil(2) as usize,
+            Self::Gtq { code: GroupCode::Widths { halves } } => halves.div_ceil(2) as usize,
+            Self::Gtq { code: GroupCode::Directions(tier) } => tier.bits() as usize,
         }
     }
 
     /// Bytes of `count` codes, a multiple of 16 and of whole heads.
     pub const fn code_bytes(self, count: usize) -> usize {
         match self {
-            Self::Gtq { halves } => count * halves as usize / 16,
+            Self::Gtq { code: GroupCode::Widths { halves } } => count * halves as usize / 16,
+            // A radius is a byte.
+            Self::Gtq { code: GroupCode::Directions(tier) } => count / tier.group() * (8 + tier.bits() as usize) / 8,
             _ => count * self.bits() / 8,
         }
     }
@@ -224,7 +241,7 @@ impl KeyFormat {
     /// Block-GTQ, radii of as many widths as a head can have at once.
     pub const fn scales(self, head_dim: usize, block: usize) -> usize {
         match self {
-            Self::Gtq { halves } => widths(halves as usize, head_dim / gtq_tile(block)),
+            Self::Gtq { code: GroupCode::Widths { halves } } => widths(halves as usize, head_dim / gtq_tile(block)),
             _ => head_dim / self.group(head_dim),
         }
     }
@@ -232,6 +249,11 @@ impl KeyFormat {
     /// The codes of a side with one scale per block.
     pub const fn page(self) -> Option<PageCode> {
         if let Self::Page { code, .. } = self { Some(code) } else { None }
+    }
+
+    /// Sizes of groups and codebooks, of spherical keys.
+    pub const fn tier(self) -> Option<Tier> {
+        if let Self::Gtq { code: GroupCode::Directions(tier) } = self { Some(tier) } else { None }
     }
 
     /// True if decoding gives the originals back.
@@ -246,13 +268,14 @@ impl KeyFormat {
 
     /// True for TurboQuant vectors, one or several to a head.
     pub const fn is_rotated(self) -> bool {
-        matches!(self, Self::Turbo { .. } | Self::Gtq { .. })
+        matches!(self, Self::Turbo { .. } | Self::Gtq { code: GroupCode::Widths { .. } })
     }
 
     /// Channels that share a scale in a head of `head_dim` channels (1 for a scale per channel).
     pub const fn group(self, head_dim: usize) -> usize {
         match self {
             Self::Token { group: 0, .. } | Self::Page { group: 0, .. } => head_dim,
+            Self::Gtq { code: GroupCode::Directions(tier) } => tier.group(),
             Self::Turbo { .. } | Self::Gtq { .. } | Self::F16 | Self::Bf16 => head_dim,
             Self::Token { group, .. } | Self::Page { group, .. } => group as usize,
             Self::Channel8 { .. } => 1,
@@ -325,7 +348,8 @@ impl Format {
             KeyFormat::Token { bits, .. } if !(2..=8).contains(&bits) => return Err(FormatError::Bits(bits)),
             KeyFormat::Token { .. } => group_fits(self.key.group(head_dim))?,
             KeyFormat::Turbo { bits, .. } => turbo_fits(bits)?,
-            KeyFormat::Gtq { halves } => {
+            KeyFormat::Gtq { code: GroupCode::Directions(tier) } => group_fits(tier.group())?,
+            KeyFormat::Gtq { code: GroupCode::Widths { halves } } => {
                 let tiles = head_dim / gtq_tile(self.block);
                 let (bits, whole) = (2..=2 * TURBO_BITS, (usize::from(halves) * tiles).is_multiple_of(2));
                 if !(bits.contains(&halves) && whole) {
@@ -368,7 +392,8 @@ impl fmt::Display for KeyFormat {
             Self::Token { bits, group } => write!(f, "t{bits}g{group}"),
             Self::Turbo { bits, calibrated: false } => write!(f, "tq{bits}"),
             Self::Turbo { bits, calibrated: true } => write!(f, "ctq{bits}"),
-            Self::Gtq { halves } => write!(f, "gtq{}", HalfBits(halves)),
+            Self::Gtq { code: GroupCode::Widths { halves } } => write!(f, "gtq{}", HalfBits(halves)),
+            Self::Gtq { code: GroupCode::Directions(tier) } => f.write_str(tier.key_name()),
             Self::Page { code, group } => code.write(group, f),
         }
     }
@@ -415,7 +440,12 @@ impl FromStr for KeyFormat {
             "k8bf16" => Self::Channel8 { meta: Dtype::Bf16 },
             _ if s.starts_with("tq") => Self::Turbo { bits: number(&s[2..])?, calibrated: false },
             _ if s.starts_with("ctq") => Self::Turbo { bits: number(&s[3..])?, calibrated: true },
-            _ if s.starts_with("gtq") => Self::Gtq { halves: s[3..].parse::<HalfBits>()?.0 },
+            _ if s.starts_with("gtq") => {
+                Self::Gtq { code: GroupCode::Widths { halves: s[3..].parse::<HalfBits>()?.0 } }
+            }
+            _ if let Some(tier) = Tier::ALL.into_iter().find(|tier| tier.key_name() == s) => {
+                Self::Gtq { code: GroupCode::Directions(tier) }
+            }
             _ if let Some(page) = PageCode::parse(s) => {
                 let (code, group) = page?;
                 Self::Page { code, group }
@@ -481,119 +511,4 @@ impl FromStr for Format {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn text_round_trips() {
-        for s in [
-            "k8-v4g32-b32",
-            "k8f32-v6g64-b16",
-            "t4-v4g32-b64",
-            "t8g32-f16-b16",
-            "tq4-tq3-b64",
-            "ctq4-v4g64-b64",
-            "gtq3-tq3-b64",
-            "gtq2.5-v4g64-b32",
-            "e4m3-e5m2g64-b64",
-            "p8g32-p4-b16",
-            "f16-f16-b32",
-            "bf16-bf16-b16",
-        ] {
-            let f = s.parse::<Format>().unwrap();
-            assert_eq!(f.to_string(), s);
-            assert!(f.refine.is_none());
-        }
-        let s = "k8-v4g64-b64-r5.4";
-        let f = s.parse::<Format>().unwrap();
-        assert_eq!((f.to_string().as_str(), f.refine), (s, Refine { key: 5, value: 4 }));
-        let none: Format = "k8-v4g64-b64-r0.0".parse().unwrap();
-        assert_eq!(none, Format { refine: Refine::default(), ..f });
-        assert_eq!(none.to_string(), "k8-v4g64-b64");
-        let [plain, calibrated] = ["tq4-v4g64-b64", "ctq4-v4g64-b64"].map(|s| s.parse::<Format>().unwrap());
-        assert!(!plain.key.is_calibrated() && calibrated.key.is_calibrated() && plain != calibrated);
-    }
-
-    #[test]
-    fn residuals_need_steps_on_both_sides() {
-        for fine in ["k8-v4g64-b64-r1.8", "k8f32-v2g16-b16-r8.1", "k8bf16-v8g32-b32-r5.4", "f16-f16-b32-r0.0"] {
-            assert!(fine.parse::<Format>().unwrap().validated(128, Dtype::F16).is_ok(), "{fine}");
-        }
-        for (s, key, value) in [
-            ("k8-v4g64-b64", 5, 0),
-            ("k8-v4g64-b64", 0, 4),
-            ("k8-v4g64-b64", 9, 4),
-            ("k8-v4g64-b64", 4, 9),
-            ("t8-v4g64-b64", 5, 4),
-            ("f16-v4g64-b64", 5, 4),
-            ("k8-f16-b64", 5, 4),
-        ] {
-            let f: Format = format!("{s}-r{key}.{value}").parse().unwrap();
-            let wrong = FormatError::Refine { refine: Refine { key, value }, key: f.key, value: f.value };
-            assert!(wrong.to_string().contains(&format!("r{key}.{value}")), "{wrong}");
-            assert_eq!(f.validated(128, Dtype::F16), Err(wrong), "{f}");
-        }
-    }
-
-    #[test]
-    fn refuses_what_it_does_not_understand() {
-        for s in [
-            "",
-            "k8",
-            "k8-v4g32",
-            "k9-v4g32-b32",
-            "k8-v4-b32",
-            "k8-v4g32-32",
-            "k8-v4g32-b48",
-            "k8-v4g32-b32-x",
-            "tq-tq4-b64",
-            "tq4-tqx-b64",
-            "ctq-tq4-b64",
-            "tq4-ctq4-b64",
-            "ct4-v4g32-b64",
-            "gtq-tq4-b64",
-            "gtq2.25-tq4-b64",
-            "gtq.5-tq4-b64",
-            "gtq2.-tq4-b64",
-            "gtq200-tq4-b64",
-            "tq4-gtq4-b64",
-            "p-p8-b64",
-            "p12-p8-b64",
-            "e4m3x-p8-b64",
-            "e4m3g-p8-b64",
-            "e3m4-p8-b64",
-            "p8-e5m2g6x-b64",
-        ] {
-            assert!(s.parse::<Format>().is_err(), "{s}");
-        }
-        for s in ["", "r", "r5", "r5.", "r.4", "5.4", "r5.4.3", "r5.4-x", "r-5.4", "r300.4", "r5,4"] {
-            let refused = format!("k8-v4g32-b32-{s}").parse::<Format>();
-            assert!(matches!(refused, Err(FormatError::Syntax(_))), "{s}");
-        }
-        let f: Format = "k8-v9g32-b32".parse().unwrap();
-        assert_eq!(f.validated(128, Dtype::F16), Err(FormatError::Bits(9)));
-        for (s, bits) in [("tq7-tq4-b64", 7), ("tq4-tq0-b64", 0), ("ctq7-tq4-b64", 7), ("ctq0-tq4-b64", 0)] {
-            let f: Format = s.parse().unwrap();
-            assert_eq!(f.validated(128, Dtype::F16), Err(FormatError::TurboBits(bits)));
-        }
-        for (s, halves, dim, tiles) in
-            [("gtq0.5-tq4-b64", 1, 128, 8), ("gtq6.5-tq4-b64", 13, 128, 8), ("gtq2.5-tq4-b16", 5, 96, 3)]
-        {
-            let f: Format = s.parse().unwrap();
-            let refused = f.validated(dim, Dtype::F16).unwrap_err();
-            assert_eq!(refused, FormatError::GtqBits { halves, tiles });
-            assert!(refused.to_string().contains(&s[3..6]), "{refused}");
-        }
-        for (s, bits) in [("p1-p8-b64", 1), ("p8-p9-b64", 9), ("p0g32-e4m3-b64", 0)] {
-            let f: Format = s.parse().unwrap();
-            assert_eq!(f.validated(128, Dtype::F16), Err(FormatError::Bits(bits)));
-        }
-        for s in ["e4m3g48-p8-b32", "p8-e5m2g24-b32"] {
-            assert!(matches!(s.parse::<Format>().unwrap().validated(128, Dtype::F16), Err(FormatError::Group { .. })));
-        }
-        let f: Format = "k8-v4g48-b32".parse().unwrap();
-        assert_eq!(f.validated(128, Dtype::F16), Err(FormatError::Group { group: 48, head_dim: 128 }));
-        assert!(f.validated(96, Dtype::F16).is_ok());
-        assert!(Format::DENSE_F16.validated(128, Dtype::Bf16).is_err());
-    }
-}
+mod tests;

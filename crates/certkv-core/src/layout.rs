@@ -23,12 +23,15 @@
 //! its channels were the head; groups follow each other. A tile of [`crate::tiles::gtq_tile`] channels, of which a group is a
 //! multiple, fills whole lines of every plane.
 //!
+//! **Spherical keys.** A byte for the radius of each group and token, `[group][token]`, then the indices of the directions in the same
+//! order, as bit planes.
+//!
 //! **Scales.** Per-channel keys: `sigma[d]`, then `z[d]`, in the format's metadata type. Per-token keys:
 //! `scale[group][token]`, f16. Values: `sigma[group][token]`, then `z[group][token]`, f16; per channel `sigma, z` by turns, `[d]`, f16. TurboQuant, either side:
 //! `radius[token]`, f16; Block-GTQ keys `radius[group][token]`, those of groups that a head lacks 0. One scale per block, either
-//! side: `scale[group]`, f16.
+//! side, and spherical keys: `scale[group]`, f16.
 use crate::summary::{REFINED_SUMMARY_BYTES, SUMMARY_BYTES};
-use crate::{Dtype, Format, Geometry, KeyFormat, ValueFormat};
+use crate::{Dtype, Format, Geometry, GroupCode, KeyFormat, ValueFormat};
 use core::ops::Range;
 
 /// Alignment of every section and of the record.
@@ -149,10 +152,12 @@ impl RecordLayout {
         let key_scales = match format.key {
             KeyFormat::F16 | KeyFormat::Bf16 => 0,
             KeyFormat::Channel8 { meta } => 2 * dim * meta.bytes(),
+            KeyFormat::Gtq { code: GroupCode::Directions(_) } | KeyFormat::Page { .. } => {
+                dim / format.key.group(dim) * 2
+            }
             KeyFormat::Token { .. } | KeyFormat::Turbo { .. } | KeyFormat::Gtq { .. } => {
                 2 * tokens * format.key.scales(dim, tokens)
             }
-            KeyFormat::Page { .. } => dim / format.key.group(dim) * 2,
         };
         let value_scales = match format.value {
             ValueFormat::F16 | ValueFormat::Bf16 => 0,
@@ -250,6 +255,9 @@ mod tests {
                 "gtq3-tq5-b32",
                 "gtq2-v4g32-b16",
                 "gtq5.5-tq3-b64",
+                "s1-tq3-b64",
+                "s2-v4g32-b32",
+                "s3-f16-b16",
                 "e4m3-p4g32-b16",
                 "p3g16-e5m2g32-b64",
                 "k8-v4g32-b64-r5.4",
@@ -294,6 +302,13 @@ mod tests {
         assert_eq!(layout("gtq2-tq2-b64", 128).net_bytes(), (32 + 8 + 34) * 64 + 32);
         assert_eq!(layout("gtq2.5-tq2-b64", 128).net_bytes(), (40 + 10 + 34) * 64 + 32);
         assert!(layout("gtq3-tq3-b64", 128).bytes <= 112 * 64);
+        // Spherical: 112, 96 and 44 bits of codes a token, 8 or 4 scales a block; with half of the summary at most 15 bytes a token.
+        for (format, bits, scales) in [("s1-tq3-b64", 112, 8), ("s2-tq3-b64", 96, 8), ("s3-tq3-b64", 44, 4)] {
+            let l = layout(format, 128);
+            assert_eq!((l.key_codes.len(), l.key_scales.len()), (bits * 8, 2 * scales), "{format}");
+            assert!(l.key_bytes() + l.summary.len() / 2 <= 15 * 64);
+            assert_eq!(l.net_bytes(), bits * 8 + 50 * 64 + 2 * scales + 32);
+        }
     }
 
     #[test]

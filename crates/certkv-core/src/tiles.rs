@@ -47,7 +47,7 @@ impl FromStr for HalfBits {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::KeyFormat;
+    use crate::{GroupCode, KeyFormat};
 
     #[test]
     fn there_are_as_many_radii_as_widths_that_a_head_can_have() {
@@ -66,7 +66,7 @@ mod tests {
         for (dim, block) in [(64, 16), (64, 32), (96, 64), (128, 64), (256, 16), (256, 64)] {
             let tiles = dim / gtq_tile(block);
             for halves in (2..=2 * TURBO_BITS).filter(|h| (usize::from(*h) * tiles).is_multiple_of(2)) {
-                let found = KeyFormat::Gtq { halves }.scales(dim, block);
+                let found = KeyFormat::Gtq { code: GroupCode::Widths { halves } }.scales(dim, block);
                 assert_eq!(Some(found), most(tiles, usize::from(halves) * tiles / 2, 1), "{dim} {block} {halves}");
             }
         }

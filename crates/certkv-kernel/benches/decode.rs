@@ -12,7 +12,7 @@ use workload::{DIM, HEADS, How, Workload};
 
 const WAYS: [How; 4] = [How::Bare, How::Certified, How::Sweeps, How::HalfSkipped];
 
-const FORMATS: [&str; 13] = [
+const FORMATS: [&str; 18] = [
     "f16-f16-b32",
     "k8-v4g128-b32",
     "k8-v4g64-b32",
@@ -26,6 +26,11 @@ const FORMATS: [&str; 13] = [
     "t4-v4g128-b32",
     "t4-v4g32-b32",
     "t8-v4g32-b32",
+    "f16-f16-b64",
+    "tq4-tq4-b64",
+    "s1-f16-b64",
+    "s1-v4g64-b64",
+    "s3-v4g64-b64",
 ];
 
 fn time(f: impl FnOnce()) -> f64 {

@@ -3,6 +3,7 @@ use crate::ahead::{Ahead, Sides};
 use crate::arch::{Arch, Ops};
 use crate::block::{Block, BlockSource, Rows, Side, Tail};
 use crate::certify::{Certificate, certify};
+use crate::directions::Directions;
 use crate::error::KernelError;
 use crate::folded::Folded;
 use crate::line::{Line, lines};
@@ -15,7 +16,7 @@ use crate::query::{Digits, HEADS, KeyCodes, Scaling, Shape, Softmax, ValueCodes,
 use crate::slack::{Slack, gamma, inflate, logit_chain};
 use crate::stage::Stage;
 use crate::turbo::{Turbo, most_roundings};
-use certkv_core::{Dtype, ErrorSummary, Geometry, KeyFormat, RecordLayout, ValueFormat};
+use certkv_core::{Dtype, ErrorSummary, Geometry, GroupCode, KeyFormat, RecordLayout, ValueFormat};
 use core::ops::Range;
 use std::sync::Arc;
 
@@ -41,7 +42,7 @@ impl core::fmt::Debug for Kernel {
     }
 }
 
-/// Buffers of one thread: about 130 KiB, reused by every call.
+/// Buffers of one thread: about 200 KiB, reused by every call.
 #[derive(Debug, Clone)]
 pub struct Workspace {
     pub(crate) q: Vec<Line>,
@@ -60,6 +61,7 @@ pub struct Workspace {
     pub(crate) ahead: Ahead,
     pub(crate) stage: Stage,
     pub(crate) page: PageScratch,
+    pub(crate) directions: Directions,
 }
 
 impl Default for Workspace {
@@ -84,6 +86,7 @@ impl Workspace {
             ahead: Ahead::default(),
             stage: Stage::new(),
             page: PageScratch::new(),
+            directions: Directions::new(),
         }
     }
 }
@@ -103,7 +106,7 @@ impl Kernel {
         // A rotated query is off by so many roundings of its norm, and a logit by that times the norm of the key.
         let turns = match layout.format.key {
             KeyFormat::Turbo { .. } => turbo.as_ref().map_or(0, |t| t.rotation.roundings()),
-            KeyFormat::Gtq { .. } => most_roundings(shape.dim),
+            KeyFormat::Gtq { code: GroupCode::Widths { .. } } => most_roundings(shape.dim),
             _ => 0,
         };
         // One more by which a query is divided (4.12a).
@@ -266,6 +269,10 @@ impl Kernel {
         }
         let section = part(index, block.record, &l.key_codes, "record")?;
         let mut scales = part(index, block.record, &l.key_scales, "record")?;
+        if let Some(tier) = l.format.key.tier() {
+            self.direction_keys((section, scales), tier.bits().into(), &summary, work, entry);
+            return Ok(());
+        }
         let mut page = core::mem::take(&mut work.page);
         match l.format.key.page() {
             Some(code) if code.is_float() => {
@@ -508,7 +515,7 @@ impl Kernel {
     /// True where codes meet a query that does not depend on the block, and a product is scaled per token.
     pub(crate) fn scales_after_products(&self) -> bool {
         let key = self.layout.format.key;
-        key.is_rotated() || matches!(key, KeyFormat::Token { .. } | KeyFormat::Page { .. })
+        key.is_rotated() || key.tier().is_some() || matches!(key, KeyFormat::Token { .. } | KeyFormat::Page { .. })
     }
 
     fn meta(&self) -> Dtype {

@@ -21,6 +21,7 @@ mod block;
 mod certify;
 mod channel_values;
 pub mod cuda;
+mod directions;
 mod error;
 mod folded;
 mod gather;

@@ -33,6 +33,10 @@ impl Kernel {
         let calibrated = self.layout.format.key.is_calibrated();
         work.folded.clear();
         let metric = metric.filter(|m| calibrated && m.check(&self.layout).is_ok());
+        if let Some(books) = metric.and_then(|m| m.books()) {
+            self.load_directions(books, work);
+            return Ok(());
+        }
         if let Some(metric) = metric {
             work.folded.fold(queries, &metric, self.scale);
         }

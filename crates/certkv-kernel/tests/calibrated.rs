@@ -143,6 +143,16 @@ fn codes_need_a_metric_and_rows_do_not() {
     with.metric = Some(certkv_codec::KeyMetric::new(&ones, &ones).unwrap());
     let with = pass(&Kernel::new(&plain.geometry, &plain.layout, Arch::detect()).unwrap(), &plain, &with);
     assert_eq!(without.unwrap()[0].0, with.unwrap()[0].0);
+    // Directions are needed where codes are directions, and those of another tier are none.
+    let sphere = Cache::new("s1-tq4-b32", 64, 3, 200, 1, 4);
+    let of_sphere = Kernel::new(&sphere.geometry, &sphere.layout, Arch::detect()).unwrap();
+    let foreign = Cache::new("s2-tq4-b32", 64, 3, 200, 1, 4);
+    pass(&of_sphere, &sphere, &sphere.centred()).unwrap();
+    for metric in [None, foreign.key_metric(), cache.key_metric()] {
+        let mut other = sphere.centred();
+        other.metric = metric;
+        assert_eq!(pass(&of_sphere, &sphere, &other).map(|_| ()).unwrap_err(), KernelError::Metric { index: 0 });
+    }
     // All keys read exactly: a metric changes nothing, and none is needed.
     cache.exact.iter_mut().for_each(|e| e.0 = true);
     let (without, with) =
@@ -170,4 +180,49 @@ fn a_query_without_a_quotient_promises_nothing() {
             assert!(found[1].1.bound.is_finite() && found[1].0.iter().all(|x| x.is_finite()), "{:?}", found[1].1);
         }
     }
+    // Products with directions, too.
+    for query in [1e38, 3e38] {
+        let mut cache = Cache::new("s1-f16-b16", 64, 2, 70, 0, 8);
+        cache.queries[..64].fill(query);
+        for arch in archs() {
+            let kernel = Kernel::new(&cache.geometry, &cache.layout, arch).unwrap();
+            let found = pass(&kernel, &cache, &cache.centred()).unwrap();
+            assert!(!(found[0].1.e_quant() < f32::INFINITY) || found[0].1.bound >= found[0].1.cap, "{:?}", found[0].1);
+            assert!(found[1].1.bound.is_finite() && found[1].0.iter().all(|x| x.is_finite()), "{:?}", found[1].1);
+        }
+    }
+}
+
+/// Tokens that are all off by the same, and a query along that: the mass of the block is off by `Delta` itself (2.22c), which is then neither less
+/// than what happened nor more. `Delta` with a hundredth less is seen.
+#[test]
+fn the_bound_of_directions_is_reached() {
+    let (mut executed, mut seen) = (0, 0);
+    for (case, format) in ["s1-f16-b16", "s2-f16-b32", "s3-f16-b64"].into_iter().cycle().take(12).enumerate() {
+        let dim = [64, 96, 128, 256][case / 3];
+        let mut cache = Cache::new(format, dim, 1, format[8..].parse().unwrap(), 0, case as u64);
+        let mut rng = Rng(case as u64 + 100);
+        let key: Vec<f64> = (0..dim).map(|_| rng.normal()).collect();
+        set_keys(&mut cache, |_| key.clone());
+        let (originals, coded) = (cache.rows(false).0, cache.rows(true).0);
+        let error: Vec<f64> = originals[0].iter().zip(&coded[0]).map(|(k, d)| k - d).collect();
+        assert!(norm(&error) > 0.1 * norm(&key));
+        cache.queries = error.iter().map(|e| (4.0 * e / norm(&error)) as f32).collect();
+        for arch in archs() {
+            let kernel = Kernel::new(&cache.geometry, &cache.layout, arch).unwrap();
+            let (mut masses, mut partial) = (Masses::new(1, 1), kernel.partial());
+            let tiles = Some(masses.as_mut());
+            let queries = &cache.queries;
+            kernel.attend(queries, &cache.centred(), 0..1, None, &mut Workspace::new(), &mut partial, tiles).unwrap();
+            let (_, exact) = cache.attention(&cache.rows(false), 0, queries);
+            let (off, mass) = ((exact - partial.log_mass(0)).abs(), masses.get(0, 0).unwrap());
+            let (delta, zeta) = (f64::from(mass.delta), f64::from(mass.zeta));
+            assert!(off <= delta + zeta, "{format} {dim} {}: {off} over {delta} + {zeta}", arch.name());
+            assert!(delta <= off * 1.0001 + zeta, "{format} {dim} {}: {off} under {delta}", arch.name());
+            executed += 1;
+            seen += usize::from(!(off <= 0.99 * delta + zeta));
+        }
+    }
+    println!("GATE directions-tight executed={executed} failed=0 controls={seen}/{executed} seed=0x0");
+    assert_eq!(seen, executed);
 }

@@ -97,7 +97,7 @@ fn dense_has_the_same_bits_for_any_set_of_heads() {
 #[test]
 fn repair_is_the_pass_with_the_new_sides() {
     let (mut done, mut again, mut alarms, mut planted) = (0, 0, 0, 0);
-    for case in 0..72u64 {
+    for case in 0..80u64 {
         let seed = hash64(&[0xec, case]);
         let format = [
             "k8-v4g32-b32",
@@ -109,7 +109,8 @@ fn repair_is_the_pass_with_the_new_sides() {
             "gtq5-tq4-b32",
             "e4m3-e5m2-b32",
             "p8-p4g32-b16",
-        ][case as usize % 9];
+            "s1-tq4-b32",
+        ][case as usize % 10];
         let mut before = Cache::new(format, [64, 128][case as usize / 4 % 2], 3, 900, (seed % 7) as usize, seed);
         before.promote(seed, 0.1);
         before.skip(seed, [0.0, 0.5][case as usize % 2]);
@@ -159,8 +160,8 @@ fn repair_is_the_pass_with_the_new_sides() {
                 let b = list[at];
                 let mut record = before.blocks[b].record.clone();
                 record[before.layout.key_codes.clone()].iter_mut().for_each(|x| *x ^= 0x55);
-                if format.starts_with("gtq") {
-                    // A group of one bit is off by so much that its codes alone say little.
+                if format.starts_with("gtq") || format.starts_with("s1") {
+                    // Groups of one bit and directions are off by so much that codes alone say little.
                     let radii = record[before.layout.key_scales.clone()].chunks_exact_mut(2);
                     radii.for_each(|radius| radius[1] |= 0x40);
                 }

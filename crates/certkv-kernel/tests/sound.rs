@@ -6,7 +6,7 @@ use certkv_kernel::{Arch, Certificate, Kernel, KernelError, Masses, Partial, Sco
 use common::{Cache, KINDS, distance, norm};
 
 /// Formats x group sizes that the layouts allow.
-const FORMATS: [&str; 47] = [
+const FORMATS: [&str; 53] = [
     "k8-v4g64-b64",
     "k8-v4g32-b32",
     "k8-v4g16-b32",
@@ -40,6 +40,12 @@ const FORMATS: [&str; 47] = [
     "gtq4-f16-b16",
     "gtq2.5-tq2-b32",
     "gtq5-v8g32-b64",
+    "s1-tq3-b64",
+    "s1-v4g16-b16",
+    "s1-f16-b32",
+    "s2-v4g32-b32",
+    "s3-c4-b64",
+    "s3-p8-b16",
     "e4m3-e4m3-b64",
     "e4m3g32-e5m2g64-b16",
     "e5m2-v4g32-b32",

@@ -1,12 +1,15 @@
 //! The calibration that codes of a cache depend on: checked once, when the cache is made, and named wherever codes are kept. Widths of
-//! Block-GTQ keys are chosen from it then, for every layer's format and head (math.md (9.2a)).
+//! Block-GTQ keys are chosen from it then, for every layer's format and head (math.md (9.2a)). Codebooks of spherical keys are one, too.
 //!
-//! Its name is the BLAKE3 digest of its file, in hex: what `b3sum FILE` prints. A seal holds a number made of it, a saved sequence
-//! and the names of cached prefixes hold all of it, so that codes are never read under another calibration.
+//! Its name is the BLAKE3 digest of its file, in hex: what `b3sum FILE` prints; where layers need a calibration and codebooks, the digest of
+//! both digests. A seal holds a number made of it, a saved sequence and the names of cached prefixes hold all of it, so that codes are
+//! never read under another calibration.
 use crate::{Cache, Config, Error};
+use certkv_codec::spherical::{Scheme, Spherical};
 use certkv_codec::{CodecError, KeyGroups, KeyMetric};
+use certkv_control::spherical::Codebooks;
 use certkv_control::{Calibration, calibration::CalibrationError};
-use certkv_core::{Format, KeyFormat, TURBO_BITS, hash::hash64, tiles::gtq_tile};
+use certkv_core::{Format, Geometry, GroupCode, KeyFormat, TURBO_BITS, hash::hash64, tiles::gtq_tile};
 use std::sync::Arc;
 
 /// The BLAKE3 digest of a calibration's file, which is its name: what caches made with it depend on.
@@ -14,14 +17,29 @@ pub fn calibration_digest(calibration: &Calibration) -> [u8; 32] {
     *blake3::hash(&calibration.to_bytes()).as_bytes()
 }
 
-/// A calibration and its name.
+/// The same of codebooks.
+pub fn codebooks_digest(codebooks: &Codebooks) -> [u8; 32] {
+    *blake3::hash(&codebooks.to_bytes()).as_bytes()
+}
+
+/// What keys are coded by, and its name.
 #[derive(Debug)]
 pub(crate) struct Calibrated {
-    calibration: Arc<Calibration>,
+    calibration: Option<Arc<Calibration>>,
     name: String,
     number: u64,
-    /// By layer, then head; `None` where all channels have one width.
-    grouped: Vec<Option<Grouped>>,
+    kv_heads: usize,
+    /// By layer, then head.
+    heads: Vec<Head>,
+}
+
+/// What the keys of a head are coded by, in the format of its layer.
+#[derive(Debug)]
+enum Head {
+    /// The scheme of the calibration; nothing where keys are coded as they are.
+    Scheme,
+    Grouped(Grouped),
+    Directions(Spherical),
 }
 
 /// Widths of the channels of a head, chosen for the format of its layer.
@@ -32,76 +50,128 @@ struct Grouped {
     scale: Vec<f32>,
 }
 
+/// What was given of a kind that some format needs, if one does.
+fn needed<'a, T>(
+    field: &'static str,
+    given: &'a Option<Arc<T>>,
+    format: Option<&Format>,
+    (how, such): (&str, &str),
+) -> Result<Option<&'a Arc<T>>, Error> {
+    let why = match (given, format) {
+        (None, Some(format)) => format!("none; {format} codes keys by one (`{how}` makes it)"),
+        (Some(_), None) => format!("no format has {such}; it must be `None`"),
+        (given, _) => return Ok(given.as_ref()),
+    };
+    Err(Error::Config { field, why })
+}
+
+/// Refuses what was made for another geometry.
+fn same(pairs: &[(&'static str, usize, usize)]) -> Result<(), Error> {
+    match pairs.iter().find(|(_, file, wanted)| file != wanted) {
+        Some((what, file, wanted)) => Err(CalibrationError::OtherHeads { what, file: *file, wanted: *wanted }.into()),
+        None => Ok(()),
+    }
+}
+
 impl Calibrated {
-    /// The calibration of `config`; `None` where no format needs one.
+    /// The calibration and codebooks of `config`; `None` where no format needs one.
     ///
     /// # Errors
-    /// [`Error::Config`] for one that is missing, given where no format needs it, or of a centre or scale that keys cannot be coded
-    /// in; [`Error::Calibration`] for one of another geometry.
+    /// [`Error::Config`] for one that is missing, given where no format needs it, or of a centre, scale or directions that keys cannot be
+    /// coded in, or codebooks of another tier; [`Error::Calibration`] for one of another geometry.
     pub(crate) fn of(config: &Config) -> Result<Option<Arc<Self>>, Error> {
-        let wrong = |why: String| Err(Error::Config { field: "calibration", why });
-        let format = config.formats.iter().find(|format| format.key.is_calibrated());
-        let (calibration, format) = match (&config.calibration, format) {
-            (None, None) => return Ok(None),
-            (None, Some(format)) => {
-                return wrong(format!("none; {format} codes keys by one (`certkv calibrate` makes it)"));
-            }
-            (Some(_), None) => {
-                return wrong("no format has calibrated keys (such as ctq4 or gtq3); it must be `None`".to_owned());
-            }
-            (Some(calibration), Some(format)) => (calibration, format),
-        };
-        let (heads, g) = (calibration.heads(), &config.geometry);
-        for (what, file, wanted) in [
-            ("layers", heads.layers, g.layers),
-            ("q_heads", heads.q_heads, g.q_heads),
-            ("kv_heads", heads.kv_heads, g.kv_heads),
-            ("head_dim", heads.head_dim, g.head_dim),
-        ] {
-            if file != wanted {
-                return Err(CalibrationError::OtherHeads { what, file, wanted }.into());
-            }
+        let directions = config.formats.iter().find(|format| format.key.tier().is_some());
+        let scheme = config.formats.iter().find(|format| format.key.is_calibrated() && format.key.tier().is_none());
+        let how = ("certkv calibrate", "calibrated keys (such as ctq4 or gtq3)");
+        let calibration = needed("calibration", &config.calibration, scheme, how)?;
+        let how = ("certkv calibrate --spherical", "spherical keys (such as s1)");
+        let codebooks = needed("codebooks", &config.codebooks, directions, how)?;
+        let Geometry { layers, q_heads, kv_heads, head_dim, .. } = config.geometry;
+        let mut digests = Vec::new();
+        if let Some(calibration) = calibration {
+            let heads = calibration.heads();
+            same(&[
+                ("layers", heads.layers, layers),
+                ("q_heads", heads.q_heads, q_heads),
+                ("kv_heads", heads.kv_heads, kv_heads),
+                ("head_dim", heads.head_dim, head_dim),
+            ])?;
+            digests.push(calibration_digest(calibration));
         }
-        let digest = blake3::Hash::from_bytes(calibration_digest(calibration));
+        if let Some(books) = codebooks {
+            let heads = books.heads();
+            same(&[
+                ("layers", heads.layers, layers),
+                ("kv_heads", heads.kv_heads, kv_heads),
+                ("head_dim", heads.head_dim, head_dim),
+            ])?;
+            digests.push(codebooks_digest(books));
+        }
+        let digest = match digests[..] {
+            [] => return Ok(None),
+            [one] => blake3::Hash::from_bytes(one),
+            _ => blake3::hash(digests.as_flattened()),
+        };
         let words = digest.as_bytes().as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
         let mut found = Self {
-            calibration: Arc::clone(calibration),
+            calibration: calibration.cloned(),
             name: digest.to_hex().to_string(),
             number: hash64(&words.collect::<Vec<_>>()),
-            grouped: Vec::with_capacity(g.layers * g.kv_heads),
+            kv_heads,
+            heads: Vec::with_capacity(layers * kv_heads),
         };
-        for (layer, head) in (0..g.layers).flat_map(|layer| (0..g.kv_heads).map(move |head| (layer, head))) {
+        for (layer, head) in (0..layers).flat_map(|layer| (0..kv_heads).map(move |head| (layer, head))) {
             let own = config.formats.get(layer).or(config.formats.first()).copied();
-            found.grouped.push(match own {
-                Some(Format { key: KeyFormat::Gtq { halves }, block, .. }) => {
-                    Some(Grouped::of(calibration, (layer, head), usize::from(halves), block)?)
+            let wrong = |field, why: String| Error::Config { field, why: format!("layer {layer}, head {head}: {why}") };
+            found.heads.push(match (own.map(|format| format.key), calibration, codebooks) {
+                (Some(KeyFormat::Gtq { code: GroupCode::Widths { halves } }), Some(calibration), _) => {
+                    let block = own.map_or(0, |format| format.block);
+                    Head::Grouped(Grouped::of(calibration, (layer, head), usize::from(halves), block)?)
                 }
-                _ => None,
+                (Some(KeyFormat::Gtq { code: GroupCode::Directions(tier) }), _, Some(books)) => {
+                    if books.tier() != tier {
+                        let why = format!("codebooks of tier {}, where {} needs {tier}", books.tier(), tier.key_name());
+                        return Err(wrong("codebooks", why));
+                    }
+                    let words = books.head(layer, head).map_or(&[][..], |head| &head.words);
+                    Head::Directions(
+                        Spherical::new(&Scheme::new(tier, words)).map_err(|e| wrong("codebooks", e.to_string()))?,
+                    )
+                }
+                _ => Head::Scheme,
             });
+            let coded = own.is_some_and(|format| format.key.is_calibrated());
             match found.look_up(layer, head) {
-                Some(Ok(metric)) if metric.dim() == g.head_dim => {}
-                Some(Err(refused)) => return wrong(format!("layer {layer}, head {head}: {refused}")),
-                _ => return wrong(format!("no scheme of layer {layer}, head {head}, which {format} needs")),
+                Some(Ok(metric)) if metric.dim() == head_dim => {}
+                Some(Err(refused)) => return Err(wrong("calibration", refused.to_string())),
+                None if !coded => {}
+                _ => return Err(wrong("calibration", "no scheme".to_owned())),
             }
         }
         Ok(Some(Arc::new(found)))
     }
 
-    /// What keys of a head are coded in: there for every head, once [`Calibrated::of`] has looked. A few comparisons a channel.
+    /// What keys of a head are coded in: there for every head that needs it, once [`Calibrated::of`] has looked. A few comparisons a
+    /// channel.
     pub(crate) fn metric(&self, layer: usize, kv_head: usize) -> Option<KeyMetric<'_>> {
         self.look_up(layer, kv_head)?.ok()
     }
 
     fn look_up(&self, layer: usize, kv_head: usize) -> Option<Result<KeyMetric<'_>, CodecError>> {
-        let heads = self.calibration.heads().kv_heads;
-        let (_, scheme) = self.calibration.head(layer, kv_head)?;
-        Some(match self.grouped.get(layer * heads + kv_head)? {
-            Some(own) => KeyMetric::new(&scheme.centre, &own.scale).and_then(|metric| metric.grouped(&own.groups)),
-            None => KeyMetric::new(&scheme.centre, &scheme.balance),
+        let own = self.heads.get(layer * self.kv_heads + kv_head)?;
+        if let Head::Directions(books) = own {
+            return Some(Ok(KeyMetric::directions(books)));
+        }
+        let (_, scheme) = self.calibration.as_ref()?.head(layer, kv_head)?;
+        Some(match own {
+            Head::Grouped(own) => {
+                KeyMetric::new(&scheme.centre, &own.scale).and_then(|metric| metric.grouped(&own.groups))
+            }
+            _ => KeyMetric::new(&scheme.centre, &scheme.balance),
         })
     }
 
-    /// The digest of its file, in hex.
+    /// Its digest, in hex.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
@@ -134,7 +204,8 @@ impl Grouped {
 }
 
 impl Cache {
-    /// Name of the calibration that codes depend on, if they do: the BLAKE3 digest of its file, in hex.
+    /// Name of the calibration that codes depend on, if they do: the BLAKE3 digest of its file, in hex; of codebooks likewise, and of both the
+    /// digest of their two digests.
     pub fn calibration(&self) -> Option<&str> {
         self.groups.iter().find_map(|group| group.calibrated.as_ref()).map(|calibrated| calibrated.name())
     }

@@ -3,6 +3,7 @@ use crate::events::MOST_EVENTS;
 use crate::{Error, Level, Policy, PrefixConfig, SmartKv, Spill};
 use certkv_control::Calibration;
 use certkv_control::scales::Scales;
+use certkv_control::spherical::Codebooks;
 use certkv_core::{Format, Geometry, RecordLayout};
 use certkv_device::{HostMemory, SimOptions};
 use certkv_page::Window;
@@ -38,6 +39,9 @@ pub struct Config {
     /// these are, which [`Calibration::check_for`] tells. There if and only if a format needs it. What is saved, published or
     /// exported names it, and is refused under another.
     pub calibration: Option<Arc<Calibration>>,
+    /// Directions of spherical keys, for formats that code them so (`s1`, `s2`, `s3`): of this geometry, of the tier of all of these formats, and
+    /// of the model ([`Codebooks::check_for`]). There if and only if a format needs them; named by what is kept as a calibration is.
+    pub codebooks: Option<Arc<Codebooks>>,
     /// Formats that full blocks can have besides that of `formats`, which is the first of these; empty for none. Each has fewer bytes
     /// than the one before it, all have one block size. Every block becomes full at the first and can change between steps
     /// ([`crate::Cache::change_level`]), in each layer by itself: so each layer has block tables of its own. Each level has pages of its
@@ -112,6 +116,7 @@ impl Config {
             geometry,
             formats: vec![format],
             calibration: None,
+            codebooks: None,
             levels: Vec::new(),
             control: None,
             scales: None,
@@ -146,6 +151,13 @@ impl Config {
     #[must_use]
     pub fn with_calibration(mut self, calibration: Arc<Calibration>) -> Self {
         self.calibration = Some(calibration);
+        self
+    }
+
+    /// The same with codebooks, for formats with spherical keys.
+    #[must_use]
+    pub fn with_codebooks(mut self, codebooks: Arc<Codebooks>) -> Self {
+        self.codebooks = Some(codebooks);
         self
     }
 

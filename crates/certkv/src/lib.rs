@@ -57,7 +57,7 @@ mod truncate;
 mod work;
 
 pub use cache::{Cache, Chunk};
-pub use calibrated::calibration_digest;
+pub use calibrated::{calibration_digest, codebooks_digest};
 pub use certkv_bound::{BytesRead, Cause, Certificate, Rung, Status};
 /// What calibrations are read from files with, and the heads and model that they are checked against.
 pub use certkv_control::calibration;
@@ -66,11 +66,13 @@ pub use certkv_control::policy::{Certified, Policy, Seed000};
 pub use certkv_control::scales;
 /// The rule and the decisions of [`SmartKv`].
 pub use certkv_control::smartkv;
+/// Codebooks of spherical keys: what [`Config::codebooks`] takes, and what trains them and reads them from a file.
+pub use certkv_control::spherical;
 pub use certkv_core::Histogram;
 pub use certkv_core::budget::{ByClass, CLASSES, Class, POOLS, Pool};
 pub use certkv_core::{
-    Dtype, Format, FormatError, Geometry, GeometryError, KeyFormat, Pairing, RecordLayout, Refine, SequenceId,
-    ValueFormat,
+    Dtype, Format, FormatError, Geometry, GeometryError, GroupCode, KeyFormat, Pairing, RecordLayout, Refine,
+    SequenceId, Tier, ValueFormat,
 };
 pub use certkv_device::{CheckReport, HostMemory, Mode, SimOptions};
 pub use certkv_page::prefix::{

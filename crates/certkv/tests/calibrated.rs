@@ -3,12 +3,13 @@
 mod common;
 
 use certkv::calibration::{Calibration, CalibrationError, Heads};
+use certkv::spherical::{Codebooks, KeyHeads};
 use certkv::store::{Get, MemoryStore, Outcome, Store, StoreConfig};
 use certkv::{
     Cache, Config, Dtype, Error, Geometry, Mode, Pairing, Policy, PrefixConfig, PrefixScope, PrefixSecret, SaveError,
-    SaveScope, SequenceId, SimOptions, Status, Window,
+    SaveScope, SequenceId, SimOptions, Status, Tier, Window,
 };
-use certkv_testkit::calibrate::calibration;
+use certkv_testkit::calibrate::{calibration, codebooks};
 use certkv_testkit::generate::Rng;
 use common::{Model, decode_faults, fill, original_faults, random_queries, step};
 use std::sync::Arc;
@@ -59,8 +60,23 @@ fn config(format: &str) -> Config {
     Config { device, ..Config::new(geometry(), 600).with_format(format.parse().unwrap()) }
 }
 
+/// Codebooks trained on such rows.
+fn trained(tier: Tier, seed: u64, model: u8) -> Arc<Codebooks> {
+    let rows = rows(200, &mut Rng::new(seed));
+    let keys: Vec<f32> = rows.keys[0].iter().map(|bits| Dtype::F16.decode16(*bits)).collect();
+    Arc::new(codebooks(&geometry(), tier, &keys, model))
+}
+
+/// A configuration with what its formats need.
+fn under(mut config: Config, seed: u64, model: u8) -> Config {
+    let mut keys = config.formats.iter().map(|format| format.key).filter(|key| key.is_calibrated());
+    config.calibration = keys.clone().find(|key| key.tier().is_none()).map(|_| calibrated(seed, model));
+    config.codebooks = keys.find_map(|key| key.tier()).map(|tier| trained(tier, seed, model));
+    config
+}
+
 fn with(format: &str) -> Config {
-    config(format).with_calibration(calibrated(1, 0))
+    under(config(format), 1, 0)
 }
 
 fn saved(cache: &Cache, id: SequenceId) -> Vec<u8> {
@@ -101,6 +117,9 @@ fn outputs_are_within_their_bounds_under_every_policy_and_window() {
         ("gtq3-tq3-b32", 0),
         ("gtq2-v4g32-b16", 1),
         ("gtq4.5-f16-b64", 0),
+        ("s1-tq3-b64", 0),
+        ("s2-f16-b32", 1),
+        ("s3-v4g32-b16", 0),
     ] {
         let mut config = Config { scratch_keys: 8, ..with(format) };
         config.windows = windows[window].into_iter().map(Some).collect();
@@ -165,7 +184,8 @@ fn a_calibration_is_there_if_and_only_if_a_format_needs_it() {
     for (config, says) in [
         (config("ctq4-v4g32-b32"), "ctq4-v4g32-b32"),
         (config("gtq2.5-v4g32-b32"), "gtq2.5-v4g32-b32"),
-        (with("tq4-v4g32-b32"), "None"),
+        (config("tq4-v4g32-b32").with_calibration(calibrated(1, 0)), "None"),
+        (with("s1-v4g32-b32").with_calibration(calibrated(1, 0)), "None"),
     ] {
         match refused(config) {
             Error::Config { field: "calibration", why } => assert!(why.contains(says), "{why}"),
@@ -174,7 +194,7 @@ fn a_calibration_is_there_if_and_only_if_a_format_needs_it() {
     }
     // One layer of two needs it.
     let formats = ["tq4-v4g32-b32", "ctq4-v4g32-b32"].map(|f| f.parse().unwrap()).to_vec();
-    Cache::new(Config { formats: formats.clone(), ..with("tq4-v4g32-b32") }).unwrap();
+    Cache::new(Config { formats: formats.clone(), ..with("ctq4-v4g32-b32") }).unwrap();
     assert!(matches!(
         refused(Config { formats, ..config("tq4-v4g32-b32") }),
         Error::Config { field: "calibration", .. }
@@ -201,7 +221,7 @@ fn a_calibration_is_there_if_and_only_if_a_format_needs_it() {
     bytes[8] ^= 1;
     assert!(matches!(Calibration::from_bytes(&bytes), Err(CalibrationError::Version { .. })));
     // A GPU has none of this yet, with a driver or without.
-    for format in ["ctq4-v4g32-b32", "gtq3-v4g32-b32"] {
+    for format in ["ctq4-v4g32-b32", "gtq3-v4g32-b32", "s1-v4g32-b32"] {
         let gpu = certkv::gpu::GpuConfig::new(geometry(), 600).with_format(format.parse().unwrap());
         match gpu.plan(certkv::gpu::GpuMachine::H200).map(|_| ()) {
             Err(Error::Config { field: "formats", why }) => {
@@ -209,6 +229,69 @@ fn a_calibration_is_there_if_and_only_if_a_format_needs_it() {
             }
             other => panic!("{other:?}"),
         }
+    }
+}
+
+#[test]
+fn codebooks_are_there_if_and_only_if_a_format_needs_them() {
+    let refused = |config: Config| Cache::new(config).map(|_| ()).unwrap_err();
+    for (config, says) in [
+        (config("s1-v4g32-b32"), "s1-v4g32-b32 codes keys by one"),
+        (config("s1-v4g32-b32").with_codebooks(trained(Tier::B2, 1, 0)), "codebooks of tier b2, where s1 needs b1"),
+        (config("tq4-v4g32-b32").with_codebooks(trained(Tier::B1, 1, 0)), "must be `None`"),
+        (with("ctq4-v4g32-b32").with_codebooks(trained(Tier::B1, 1, 0)), "must be `None`"),
+    ] {
+        match refused(config) {
+            Error::Config { field: "codebooks", why } => assert!(why.contains(says), "{why}"),
+            other => panic!("{other}"),
+        }
+    }
+    for (what, geometry) in [
+        ("layers", Geometry::new(3, 4, 2, 64)),
+        ("kv_heads", Geometry::new(2, 4, 4, 64)),
+        ("head_dim", Geometry::new(2, 4, 2, 128)),
+    ] {
+        let error = refused(Config { geometry: geometry.unwrap(), ..with("s3-v4g32-b32") });
+        assert!(matches!(error, Error::Calibration(CalibrationError::OtherHeads { what: found, .. }) if found == what));
+    }
+    // Keys do not care how many queries meet them.
+    Cache::new(Config { geometry: Geometry::new(2, 8, 2, 64).unwrap(), ..with("s3-v4g32-b32") }).unwrap();
+    // A file of another model or version, and directions that are none.
+    let mine = trained(Tier::B3, 1, 3);
+    let heads = KeyHeads { layers: 2, kv_heads: 2, head_dim: 64 };
+    assert_eq!(mine.check_for(&heads, &[3; 32]), Ok(()));
+    assert_eq!(mine.check_for(&heads, &[4; 32]), Err(CalibrationError::OtherModel));
+    let mut bytes = mine.to_bytes();
+    assert_eq!(Codebooks::from_bytes(&bytes).as_ref(), Ok(&*mine));
+    bytes[8] ^= 1;
+    assert!(matches!(Codebooks::from_bytes(&bytes), Err(CalibrationError::Version { .. })));
+    for bad in [f32::NAN, 1.5] {
+        let mut books: Vec<_> = (0..4).map(|at| mine.head(at / 2, at % 2).unwrap().clone()).collect();
+        books[2].words[40] = bad;
+        let refused = Codebooks::new(heads, *mine.source(), Tier::B3, *mine.training(), books).unwrap_err();
+        assert_eq!(refused, CalibrationError::Number { layer: 1, head: 0, what: "directions", index: 1 });
+    }
+    // Levels have no calibration.
+    let levels = ["s1-v4g32-b32", "s3-v2g32-b32"].map(|f| certkv::Level { format: f.parse().unwrap(), tokens: 600 });
+    let leveled = config("s1-v4g32-b32").with_codebooks(trained(Tier::B1, 1, 0)).with_levels(levels.to_vec());
+    assert!(matches!(refused(leveled), Error::Config { field: "levels", .. }));
+    // A layer with a calibration beside one with codebooks: the cache's name is of both.
+    let both = |seed| {
+        let formats = ["ctq4-v4g32-b32", "s1-v4g32-b32"].map(|f| f.parse().unwrap()).to_vec();
+        Cache::new(under(Config { formats, ..config("f16-f16-b32") }, seed, 0)).unwrap()
+    };
+    let (cache, mut r) = (both(1), Rng::new(3));
+    let digests = [certkv::calibration_digest(&calibrated(1, 0)), certkv::codebooks_digest(&trained(Tier::B1, 1, 0))];
+    assert_eq!(cache.calibration().unwrap().len(), 64);
+    assert!(digests.iter().all(|d| d.map(|byte| format!("{byte:02x}")).concat() != cache.calibration().unwrap()));
+    assert!(both(1).calibration() == cache.calibration() && both(2).calibration() != cache.calibration());
+    let (id, mut model) = lived(&cache, 150, &mut r);
+    let (row, queries) = (rows(1, &mut r), random_queries(&geometry(), 1, &mut r));
+    let answers = step(&cache, id, &row, &queries, Policy::default()).unwrap();
+    model.append(&row);
+    for (layer, answer) in answers.iter().enumerate() {
+        let exact = model.attend(&geometry(), layer, model.len(&geometry()), &queries);
+        assert_eq!(decode_faults(&exact, &answer.out, &answer.certificates, 0.05), 0);
     }
 }
 
@@ -244,19 +327,19 @@ fn every_layer_has_the_widths_of_its_format() {
 
 #[test]
 fn a_saved_sequence_goes_on_under_its_calibration_alone() {
-    ["ctq4-tq4-b16", "gtq3-tq3-b32"].into_iter().for_each(saved_under_its_calibration);
+    ["ctq4-tq4-b16", "gtq3-tq3-b32", "s1-tq3-b32"].into_iter().for_each(saved_under_its_calibration);
 }
 
 fn saved_under_its_calibration(format: &str) {
     let mut r = Rng::new(6);
     let formats = [format, "k8-v4g32-b32"].map(|f| f.parse().unwrap()).to_vec();
-    let config = |calibration| {
-        Config { formats: formats.clone(), swap_tokens: 300, ..config("tq4-tq4-b16") }.with_calibration(calibration)
+    let config = |seed, model| {
+        under(Config { formats: formats.clone(), swap_tokens: 300, ..config("tq4-tq4-b16") }, seed, model)
     };
-    let cache = Cache::new(config(calibrated(1, 0))).unwrap();
+    let cache = Cache::new(config(1, 0)).unwrap();
     let (id, _) = lived(&cache, 130, &mut r);
     let bytes = saved(&cache, id);
-    let again = Cache::new(config(calibrated(1, 0))).unwrap();
+    let again = Cache::new(config(1, 0)).unwrap();
     let back = again.restore(&SCOPE, &mut &bytes[..]).unwrap();
     cache.swap_out(id).unwrap();
     cache.swap_in(id).unwrap();
@@ -270,8 +353,8 @@ fn saved_under_its_calibration(format: &str) {
     }
     assert_eq!(saved(&cache, id), saved(&again, back));
     // Of another text, or of another model that happens to have the same rows: another file, and refused as such.
-    for other in [calibrated(9, 0), calibrated(1, 1)] {
-        let other = Cache::new(config(other)).unwrap();
+    for (seed, model) in [(9, 0), (1, 1)] {
+        let other = Cache::new(config(seed, model)).unwrap();
         match other.restore(&SCOPE, &mut &bytes[..]) {
             Err(Error::Save(SaveError::Differs { what, file, here })) => {
                 assert_eq!((what.as_str(), Some(file.as_str())), ("calibration", cache.calibration()));
@@ -291,17 +374,17 @@ fn saved_under_its_calibration(format: &str) {
 
 #[test]
 fn cached_prefixes_are_those_of_one_calibration() {
-    ["ctq4-v4g32-b32", "gtq3-v4g32-b32"].into_iter().for_each(prefixes_of_one_calibration);
+    ["ctq4-v4g32-b32", "gtq3-v4g32-b32", "s2-v4g32-b32"].into_iter().for_each(prefixes_of_one_calibration);
 }
 
 fn prefixes_of_one_calibration(format: &str) {
     let mut r = Rng::new(7);
     let prefixes = || PrefixConfig { secret: PrefixSecret::new([5; 32]), units: 16, eviction: Default::default() };
-    let open = |calibration| {
-        let config = config(format).with_calibration(calibration);
+    let open = |seed| {
+        let config = under(config(format), seed, 0);
         Cache::new(Config { prefixes: Some(prefixes()), ..config }).unwrap()
     };
-    let (one, same, other) = (open(calibrated(1, 0)), open(calibrated(1, 0)), open(calibrated(9, 0)));
+    let (one, same, other) = (open(1), open(1), open(9));
     let tokens: Vec<u32> = (0..64).collect();
     let (id, model) = (one.create().unwrap(), rows(64, &mut r));
     fill(&one, id, &model).unwrap();

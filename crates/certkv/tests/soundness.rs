@@ -4,11 +4,11 @@
 //! to go on, and of pairs to do, are `CERTKV_PAIRS_FROM` and `CERTKV_PAIRS`.
 #![allow(clippy::neg_cmp_op_on_partial_ord, reason = "!(error <= bound) is how NaN fails")]
 use certkv::{Cache, Certificate, Certified, Chunk, Config, Geometry, Pairing, Policy, Rung, Status};
-use certkv_testkit::calibrate::turned;
+use certkv_testkit::calibrate::{codebooks, turned};
 use certkv_testkit::generate::{GEOMETRIES, Kind, Rng, Shape, heads};
 use certkv_testkit::oracle::{Attention, distance, norm};
 
-const FORMATS: [&str; 22] = [
+const FORMATS: [&str; 25] = [
     "k8-v4g64-b64",
     "k8-v4g32-b32",
     "k8-v8g64-b64",
@@ -28,6 +28,9 @@ const FORMATS: [&str; 22] = [
     "gtq3-tq3-b64",
     "gtq4-v4g32-b32",
     "gtq5-tq4-b16",
+    "s1-tq3-b64",
+    "s2-v4g32-b32",
+    "s3-f16-b16",
     "e4m3-e4m3-b64",
     "k8-c4-b64",
     "p8g32-p4g32-b32",
@@ -61,7 +64,10 @@ fn run(kind: Kind, shape: Shape, format: &str, tol: f64, seed: u64, steps: usize
     let certified = Certified { tol_rel: tol, max_repairs, k_cap, explore_rate, skip_share, ..Certified::default() };
     let policy = Policy::Certified(certified);
     let config = Config { policy, ..Config::new(geometry, n + 64).with_format(format.parse().unwrap()) };
-    let config = if config.formats[0].key.is_calibrated() {
+    let config = if let Some(tier) = config.formats[0].key.tier() {
+        let keys: Vec<f32> = case.keys_f64().iter().map(|x| *x as f32).collect();
+        config.with_codebooks(codebooks(&geometry, tier, &keys, 0).into())
+    } else if config.formats[0].key.is_calibrated() {
         let keys: Vec<f32> = case.keys_f64().iter().map(|x| *x as f32).collect();
         let queries: Vec<f32> = (0..group).flat_map(|h| case.query_f64(h)).map(|x| x as f32).collect();
         // Half of the time half of the channels are turned, and paired as neighbours.
@@ -163,14 +169,14 @@ fn cases(wanted: u64, pick: impl Fn(&mut Rng) -> String) -> Tally {
 
 /// Key formats that have a bound of their own, and each width of those that have several.
 const KEYS: &str = "f16 k8 k8f32 k8bf16 t8 t7 t6 t5 t4 t3 t2 t8g32 t4g16 tq6 tq5 tq4 tq3 tq2 tq1 ctq6 ctq5 ctq4 ctq3 ctq2 ctq1 \
-                    gtq6 gtq5 gtq4 gtq3 gtq2.5 gtq2 p8 p6 p4 p3 p2 p4g16 e4m3 e4m3g32 e5m2";
+                    gtq6 gtq5 gtq4 gtq3 gtq2.5 gtq2 s1 s2 s3 p8 p6 p4 p3 p2 p4g16 e4m3 e4m3g32 e5m2";
 const VALUES: &str =
     "f16 v8g32 v7g32 v6g32 v5g32 v4g32 v4g16 v3g16 v2g16 c8 c4 c2 tq6 tq5 tq4 tq3 tq2 tq1 p8 p4 p4g16 p2 e4m3 e5m2";
 
 /// Every key format with every value format but the originals with each other. The planted certificate is a bound a hundred times smaller, and seen for every pair with coded
 /// values: without them what is off is rounding, and what codes of keys bring, often far below its bound.
 #[test]
-#[ignore = "long: 959 pairs"]
+#[ignore = "long: 1031 pairs"]
 fn every_pair() {
     let wanted = asked("CERTKV_PAIR_HEAD_STEPS", 1000);
     let pairs: Vec<(&str, &str)> = KEYS

@@ -3,4 +3,4 @@ pub mod rows;
 pub mod run;
 
 pub use rows::{Row, render};
-pub use run::{Plan, Shape, calibration, run};
+pub use run::{Plan, Shape, calibrations, run};

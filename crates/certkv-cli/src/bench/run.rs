@@ -1,6 +1,7 @@
 //! The measurement.
 use super::rows::Row;
 use crate::{
+    engine::Calibrations,
     eval::{Backend, Engine, Gathered, Mode},
     model::{
         AttentionError, Config, ModelError,
@@ -9,10 +10,12 @@ use crate::{
     progress::Progress,
     stats::quantile,
 };
-use certkv::Pairing;
 use certkv::calibration::{Calibration, CalibrationError, Heads, Meter, Rule, Source};
+use certkv::spherical::{Codebooks, Gather, KeyHeads, Training};
+use certkv::{Pairing, Tier};
 use certkv_core::hash::splitmix64;
 use half::f16;
+use std::sync::Arc;
 use std::time::Instant;
 
 /// Heads of the layer.
@@ -140,11 +143,38 @@ fn prompt(shape: Shape, context: usize, seed: u64) -> Tape {
     Tape { layers: vec![layer], tokens: context }
 }
 
-/// A calibration of the rows that are measured, for formats that need one.
+/// What formats that are measured need, of the rows that are.
 ///
 /// # Errors
 /// [`CalibrationError`] for heads that no calibration has.
-pub fn calibration(plan: &Plan) -> Result<Calibration, CalibrationError> {
+pub fn calibrations(plan: &Plan) -> Result<Calibrations, CalibrationError> {
+    let mut found = Calibrations::default();
+    for key in plan.modes.iter().map(|mode| mode.format.key) {
+        if found.serve(key) {
+            continue;
+        }
+        match key.tier() {
+            Some(tier) => found.codebooks.push(Arc::new(codebooks(plan, tier)?)),
+            None => found.schemes = Some(Arc::new(calibration(plan)?)),
+        }
+    }
+    Ok(found)
+}
+
+fn codebooks(plan: &Plan, tier: Tier) -> Result<Codebooks, CalibrationError> {
+    let Shape { kv_heads, head_dim, .. } = plan.shape;
+    let heads = KeyHeads { layers: 1, kv_heads, head_dim };
+    let tape = prompt(plan.shape, 512, plan.seed);
+    let mut gather = Gather::new(heads)?;
+    let keys: Vec<f32> = tape.layers.iter().flat_map(|rows| &rows.keys).map(|x| x.to_f32()).collect();
+    gather.add(0, &keys)?;
+    let training = Training { rounds: 8, ..Training::new(plan.seed) };
+    let books = (0..kv_heads).map(|head| gather.train_head(0, head, tier, &training)).collect::<Result<_, _>>()?;
+    let source = Source { model: [0; 32], text: [0; 32], tokens: gather.tokens() };
+    Codebooks::new(heads, source, tier, training, books)
+}
+
+fn calibration(plan: &Plan) -> Result<Calibration, CalibrationError> {
     let Shape { heads: q_heads, kv_heads, head_dim } = plan.shape;
     let heads = Heads { layers: 1, q_heads, kv_heads, head_dim, rotary: head_dim, pairing: Pairing::Half };
     let tape = prompt(plan.shape, 512, plan.seed);

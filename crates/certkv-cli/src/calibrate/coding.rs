@@ -9,7 +9,9 @@ use certkv_control::{
     Calibration, CalibrationError,
     calibration::{HeadScheme, Rule},
 };
-use certkv_core::{Dtype, Format, Geometry, KeyFormat, RecordLayout, Refine, TURBO_BITS, ValueFormat, tiles::gtq_tile};
+use certkv_core::{
+    Dtype, Format, Geometry, GroupCode, KeyFormat, RecordLayout, Refine, TURBO_BITS, ValueFormat, tiles::gtq_tile,
+};
 
 /// Seed of the rotations.
 const SEED: u64 = 1;
@@ -84,7 +86,7 @@ pub fn stored(calibration: &Calibration, key: KeyFormat) -> Result<Way<'static>,
     let geometry = Geometry::new(1, 1, 1, heads.head_dim).map_err(|_| refused(()))?;
     let layout = RecordLayout::new(&geometry, format).map_err(|_| refused(()))?;
     let mut groups = Vec::new();
-    if let KeyFormat::Gtq { halves } = key {
+    if let KeyFormat::Gtq { code: GroupCode::Widths { halves } } = key {
         let budget = usize::from(halves) * heads.pairs() / 2;
         for (layer, head) in (0..heads.layers).flat_map(|layer| (0..heads.kv_heads).map(move |head| (layer, head))) {
             let bits = calibration.tiled(layer, head, gtq_tile(BLOCK) / 2, budget, TURBO_BITS)?;

@@ -2,15 +2,17 @@
 use crate::{
     calibrate,
     demo::defaults,
-    engine::CpuEngine,
+    engine::{Calibrations, CpuEngine},
     error::CliError,
     eval::Engine,
     gpu::{Device, GpuEngine},
     model::Config,
     progress::Progress,
 };
+use certkv::Pairing;
 use certkv::calibration::{Calibration, CalibrationError};
 use certkv::scales::Scales;
+use certkv::spherical::{self, Codebooks};
 use lexopt::{Parser, ValueExt};
 use std::{
     path::{Path, PathBuf},
@@ -38,17 +40,37 @@ pub struct Common {
     pub kernels: Option<PathBuf>,
 }
 
-/// The calibration in `path`, for the model in `folder` of configuration `model`.
+/// The calibrations and codebooks in `paths`, for the model in `folder` of configuration `model`.
 ///
 /// # Errors
-/// [`CliError::Input`] naming the file, if it cannot be read, is no calibration, or is one of another model.
-pub fn calibration(path: &Path, folder: &Path, model: &Config) -> Result<Arc<Calibration>, CliError> {
-    let refused = |why: &dyn std::fmt::Display| CliError::input(format!("{}: {why}", path.display()));
-    let bytes = std::fs::read(path).map_err(|e| refused(&e))?;
-    let found = Calibration::from_bytes(&bytes).map_err(|e| refused(&e))?;
-    let heads = calibrate::heads(model, found.heads().pairing);
-    found.check_for(&heads, &calibrate::model_digest(folder)?).map_err(|e| refused(&e))?;
-    Ok(Arc::new(found))
+/// [`CliError::Input`] naming the file, if it cannot be read, is neither, or is of another model; [`CliError::Usage`] for a second one of the
+/// same kind.
+pub fn calibrations(paths: &[PathBuf], folder: &Path, model: &Config) -> Result<Calibrations, CliError> {
+    let mut found = Calibrations::default();
+    if paths.is_empty() {
+        return Ok(found);
+    }
+    let digest = calibrate::model_digest(folder)?;
+    for path in paths {
+        let refused = |why: &dyn std::fmt::Display| CliError::input(format!("{}: {why}", path.display()));
+        let bytes = std::fs::read(path).map_err(|e| refused(&e))?;
+        let again = if bytes.starts_with(&spherical::MAGIC) {
+            let books = Codebooks::from_bytes(&bytes).map_err(|e| refused(&e))?;
+            let heads = calibrate::key_heads(&calibrate::heads(model, Pairing::Half));
+            books.check_for(&heads, &digest).map_err(|e| refused(&e))?;
+            let again = found.codebooks.iter().any(|other| other.tier() == books.tier());
+            found.codebooks.push(Arc::new(books));
+            again
+        } else {
+            let schemes = Calibration::from_bytes(&bytes).map_err(|e| refused(&e))?;
+            schemes.check_for(&calibrate::heads(model, schemes.heads().pairing), &digest).map_err(|e| refused(&e))?;
+            found.schemes.replace(Arc::new(schemes)).is_some()
+        };
+        if again {
+            return Err(CliError::Usage(format!("--calibration {}: a second file of its kind", path.display())));
+        }
+    }
+    Ok(found)
 }
 
 /// The fixed scales in `path`, for the model in `folder`.
@@ -96,21 +118,21 @@ impl Common {
     /// # Errors
     /// [`CliError::Input`] where the machine has no such GPU, or no driver.
     pub fn engine(&self, threads: usize) -> Result<Box<dyn Engine>, CliError> {
-        self.calibrated_engine(threads, None, None)
+        self.calibrated_engine(threads, Calibrations::default(), None)
     }
 
-    /// The same, with a calibration and fixed scales for formats that take them. None does on a GPU.
+    /// The same, with calibrations and fixed scales for formats that take them. None does on a GPU.
     ///
     /// # Errors
     /// As [`Common::engine`].
     pub fn calibrated_engine(
         &self,
         threads: usize,
-        calibration: Option<Arc<Calibration>>,
+        calibrations: Calibrations,
         scales: Option<Arc<Scales>>,
     ) -> Result<Box<dyn Engine>, CliError> {
         Ok(match self.device {
-            Device::Cpu => Box::new(CpuEngine::new(threads).calibrated(calibration).scaled(scales)),
+            Device::Cpu => Box::new(CpuEngine::new(threads).calibrated(calibrations).scaled(scales)),
             Device::Cuda(ordinal) => Box::new(GpuEngine::open(ordinal, self.kernels.as_deref(), threads)?),
         })
     }

@@ -12,7 +12,7 @@ use crate::{
     gpu::Device,
     output::print,
 };
-use std::{io::Write, sync::Arc};
+use std::io::Write;
 
 /// Runs the benchmark.
 ///
@@ -71,8 +71,7 @@ pub fn run(mut parser: lexopt::Parser, out: &mut dyn Write) -> Result<(), CliErr
     }
     let plan = bench::Plan { shape, contexts, modes, repeats, threads, seed: common.seed_or_default() };
     // Calibrated on the rows that are measured: there is no model that a file could be of.
-    let needed = plan.modes.iter().any(|mode| mode.format.key.is_calibrated());
-    let found = if needed { Some(Arc::new(bench::calibration(&plan).map_err(CliError::refused)?)) } else { None };
+    let found = bench::calibrations(&plan).map_err(CliError::refused)?;
     let mut engine = CpuEngine::new(threads).calibrated(found);
     let rows = bench::run(&plan, &mut engine, &common.progress())?;
     if common.json {

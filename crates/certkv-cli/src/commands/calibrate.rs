@@ -17,7 +17,7 @@ use certkv_control::{
     calibration::{Distance, Heads, Rule, Source},
     spherical::Objective,
 };
-use certkv_core::{KeyFormat, Pairing, TURBO_BITS};
+use certkv_core::{GroupCode, KeyFormat, Pairing, TURBO_BITS};
 use serde_json::{Value, json};
 use std::{
     io::Write,
@@ -375,7 +375,7 @@ fn stored(bits: f64) -> Vec<KeyFormat> {
         keys.extend([false, true].map(|calibrated| KeyFormat::Turbo { bits: bits as u8, calibrated }));
     }
     if halves.fract() == 0.0 && (1.0..=f64::from(TURBO_BITS)).contains(&bits) {
-        keys.push(KeyFormat::Gtq { halves: halves as u8 });
+        keys.push(KeyFormat::Gtq { code: GroupCode::Widths { halves: halves as u8 } });
     }
     keys
 }

@@ -1,6 +1,6 @@
 //! `certkv eval`.
 use super::{
-    args::{Common, bounded, calibration, scales, tolerance},
+    args::{Common, bounded, calibrations, scales, tolerance},
     demo::load_pair,
     finish::finish,
     help, sweep,
@@ -8,6 +8,7 @@ use super::{
 use crate::{
     assets,
     demo::defaults,
+    engine::Calibrations,
     error::CliError,
     eval::{self, Mode, Models, Plan, Policy, Work, score::Judging},
     model::{Config, Llama, ModelError},
@@ -42,7 +43,7 @@ struct Options {
     curves: Option<PathBuf>,
     sweep: Option<PathBuf>,
     quick: bool,
-    calibration: Option<PathBuf>,
+    calibrations: Vec<PathBuf>,
     scales: Option<PathBuf>,
     command: String,
 }
@@ -82,7 +83,7 @@ fn parse(mut parser: lexopt::Parser) -> Result<Option<Options>, CliError> {
             "curves" => o.curves = Some(parser.value()?.into()),
             "sweep" => o.sweep = Some(parser.value()?.into()),
             "quick" => o.quick = true,
-            "calibration" => o.calibration = Some(parser.value()?.into()),
+            "calibration" => o.calibrations.push(parser.value()?.into()),
             "scales" => o.scales = Some(parser.value()?.into()),
             other => {
                 if !o.common.take(other, &mut parser)? {
@@ -153,19 +154,38 @@ impl Options {
         Ok(())
     }
 
-    /// A calibration is of one model, and there if a format needs it.
+    /// Calibrations are of one model, and there if a format needs them.
     fn check_calibration(&self) -> Result<(), CliError> {
         let format = self.formats.iter().find(|format| format.key.is_calibrated());
-        match (format, &self.calibration) {
+        match (format, self.calibrations.first()) {
             (Some(format), None) => Err(CliError::Usage(format!("eval: {format} needs --calibration FILE"))),
             (None, Some(_)) => {
-                Err(CliError::Usage("eval: --calibration without a format that needs it (ctq4, gtq3)".into()))
+                Err(CliError::Usage("eval: --calibration without a format that needs it (ctq4, gtq3, s1)".into()))
             }
             (Some(format), Some(_)) if self.twin => {
                 Err(CliError::Usage(format!("eval: {format} on the outlier twin, whose calibration no file holds")))
             }
             _ => Ok(()),
         }
+    }
+
+    /// Every file is there for a format, and every format has its own.
+    fn check_found(&self, found: &Calibrations) -> Result<(), CliError> {
+        if let Some(format) = self.formats.iter().find(|format| !found.serve(format.key)) {
+            return Err(CliError::Usage(match format.key.tier() {
+                Some(tier) => format!("eval: {format} needs --calibration FILE with codebooks {tier}"),
+                None => format!("eval: {format} needs --calibration FILE with schemes, which codebooks are not"),
+            }));
+        }
+        let tiers = || self.formats.iter().map(|format| format.key.tier());
+        if let Some(books) = found.codebooks.iter().find(|books| !tiers().any(|tier| tier == Some(books.tier()))) {
+            return Err(CliError::Usage(format!("eval: codebooks {} without a format that needs them", books.tier())));
+        }
+        let schemes = |format: &Format| format.key.is_calibrated() && format.key.tier().is_none();
+        if found.schemes.is_some() && !self.formats.iter().any(schemes) {
+            return Err(CliError::Usage("eval: schemes of a calibration without a format that needs them".into()));
+        }
+        Ok(())
     }
 
     /// Fixed scales are of one model, and there if a format takes them.
@@ -280,10 +300,8 @@ pub fn run(parser: lexopt::Parser, out: &mut dyn Write) -> Result<(), CliError> 
     if let Some(page) = &options.sweep {
         return sweep::run(common, &folder, page, options.quick, options.command, out);
     }
-    let found = match &options.calibration {
-        Some(path) => Some(calibration(path, &folder, &Config::read(&folder)?)?),
-        None => None,
-    };
+    let found = calibrations(&options.calibrations, &folder, &Config::read(&folder)?)?;
+    options.check_found(&found)?;
     let fixed = options.scales.as_ref().map(|path| scales(path, &folder)).transpose()?;
     let mut engine = common.calibrated_engine(threads, found, fixed)?;
     let work = options.work(common.assets.as_deref())?;

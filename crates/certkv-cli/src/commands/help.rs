@@ -46,7 +46,8 @@ certkv eval [options]: runs prompts and text through several caches and compares
   --scored N         bytes predicted at the end of a window (default: half of it)
   --windows N        windows of each part of the text (default 2)
   --format F         format of full blocks, such as k8-v4g32-b32; may be repeated
-  --calibration FILE what `certkv calibrate` wrote for this model; for formats with calibrated keys, such as ctq4-v4g64-b64 or gtq3-tq3-b64
+  --calibration FILE what `certkv calibrate` wrote for this model; for formats with calibrated keys, such as ctq4-v4g64-b64 or gtq3-tq3-b64, and
+                     of `certkv calibrate --spherical` for s1-tq3-b64 and its like; may be repeated, one of a kind
   --scales FILE      what `certkv calibrate --scales` wrote: fixed scales for formats with one per block, such as p8-p8-b64
   --tolerance T      relative tolerance such as 0.05, may be repeated; every format runs at every tolerance
   --policy P         dense, packed, certified or seed000; may be repeated (default: the first three; dense always runs)
@@ -128,7 +129,7 @@ pub const BENCH: &str = "\
 certkv bench [options]: one decode step of one layer, dense, packed and certified, beside a plain memory read
 
   --context N        tokens in the cache; may be repeated (default 2048, 8192, 32768)
-  --format F         format of full blocks; may be repeated; calibrated keys (ctq4, gtq3) are calibrated on the measured rows
+  --format F         format of full blocks; may be repeated; calibrated keys (ctq4, gtq3, s1) are calibrated on the measured rows
   --tolerance T      relative tolerance; may be repeated
   --heads N          query heads (default 32)
   --kv-heads N       key/value heads (default 8)

@@ -5,7 +5,7 @@ use super::{
 };
 use crate::{
     demo::defaults,
-    engine::CpuEngine,
+    engine::{Calibrations, CpuEngine},
     error::CliError,
     eval::{self, Mode, ModeOutcome, Models, Outcome, Plan, Policy, Work, score::Judging},
 };
@@ -66,7 +66,8 @@ pub(super) fn run(setup: &Setup) -> Result<Runs, CliError> {
 
 /// One evaluation of the model, calibrated.
 pub(super) fn evaluate(setup: &Setup, modes: Vec<Mode>, work: Work) -> Result<Outcome, CliError> {
-    let mut engine = CpuEngine::new(setup.threads).calibrated(Some(setup.calibration.clone()));
+    let mut engine = CpuEngine::new(setup.threads)
+        .calibrated(Calibrations { schemes: Some(setup.calibration.clone()), codebooks: Vec::new() });
     let plan = Plan {
         modes,
         base: work,

@@ -257,6 +257,6 @@ fn direct(gather: &certkv_control::spherical::Gather, setup: &Setup) -> Result<T
             vec![Cell::plain(f64::from(keys)), Cell::plain(most), Cell::plain(bytes), Cell::plain(2.0 * dim as f64)],
         );
     }
-    table.title += "; time and traffic are not measured, as no kernel reads these codes";
+    table.title += "; time and traffic are not measured, as no cache holds blocks of several tiers";
     Ok(table)
 }

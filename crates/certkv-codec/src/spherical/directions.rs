@@ -60,7 +60,10 @@ impl Directions {
         self.words.get(at..at + self.width).unwrap_or_default()
     }
 
-    fn panel_products(&self, x: &[f64]) -> impl Iterator<Item = [f64; LANES]> {
+    /// Products of `x` with eight directions after the other, in the order of [`Directions::words`], each summed from the first channel
+    /// to the last; those past the last direction are 0. Made to be compiled into wide code of its caller.
+    #[inline(always)]
+    pub fn panel_products(&self, x: &[f64]) -> impl Iterator<Item = [f64; LANES]> {
         self.panels.chunks_exact(self.width).map(move |panel| {
             let mut sums = [0.0; LANES];
             for (x, lanes) in x.iter().zip(panel) {

@@ -104,7 +104,7 @@ proptest! {
         let keys: Vec<f64> = (0..rows * codec.channels()).map(|i| number(i + usize::from(seed))).collect();
         let block = encode(&codec, &keys).unwrap();
         let bytes = to_bytes(&codec, &block).unwrap();
-        let counted = codec_bytes(tier.codec(Dtype::F16), rows, codec.channels());
+        let counted = codec_bytes(counted(tier, Dtype::F16), rows, codec.channels());
         prop_assert_eq!(counted, CodecBytes { codes: bytes.len(), metadata: 2 * block.scale.len() });
         prop_assert_eq!(from_bytes(&codec, &bytes, &block.scale).unwrap(), block);
     }

@@ -1,4 +1,6 @@
 //! A cache of random records larger than the machine's caches, and one decode step over it.
+use certkv_codec::KeyMetric;
+use certkv_codec::spherical::{Scheme, Spherical};
 use certkv_core::hash::splitmix64;
 use certkv_core::{Dtype, Geometry, KeyFormat, RecordLayout};
 use certkv_kernel::{Arch, Block, BlockSource, Causal, Kernel, Masses, Partial, Pool, Scores, Workspace, splits};
@@ -16,6 +18,8 @@ pub(crate) struct Workload {
     first: usize,
     pub(crate) blocks: usize,
     queries: Vec<f32>,
+    /// Directions of spherical keys, the same for all heads.
+    books: Option<Spherical>,
     tasks: Vec<Task>,
 }
 
@@ -45,12 +49,17 @@ struct Head<'a> {
     records: &'a [u8],
     bytes: usize,
     skip: bool,
+    books: Option<&'a Spherical>,
 }
 
 impl BlockSource for Head<'_> {
     fn block(&self, index: usize) -> Block<'_> {
         let record = self.records.get(index * self.bytes..(index + 1) * self.bytes).unwrap_or(&[]);
         Block { record, keys: None, values: None, skip_values: self.skip && index % 2 == 1 }
+    }
+
+    fn key_metric(&self) -> Option<KeyMetric<'_>> {
+        self.books.map(KeyMetric::directions)
     }
 }
 
@@ -77,6 +86,15 @@ impl Workload {
         let kernel = Kernel::new(&geometry, &layout, arch).expect("an available instruction set");
         let unit = |w: u64| (w >> 40) as f32 / (1u64 << 23) as f32 - 1.0;
         let queries = (0..HEADS.0 * DIM).map(|_| unit(random())).collect();
+        let books = layout.format.key.tier().map(|tier| {
+            let group = tier.group();
+            let mut words: Vec<f32> = (0..DIM / group * tier.book_len()).map(|_| unit(random())).collect();
+            for word in words.chunks_exact_mut(group) {
+                let length = word.iter().map(|x| x * x).sum::<f32>().sqrt();
+                word.iter_mut().for_each(|x| *x /= length);
+            }
+            Spherical::new(&Scheme::new(tier, &words)).expect("unit directions")
+        });
         let tasks = (0..HEADS.1)
             .map(|head| Task {
                 scores: Scores::new(),
@@ -87,7 +105,7 @@ impl Workload {
                 bounds: [0.0; 16],
             })
             .collect();
-        Self { kernel, layout, records, first, blocks, queries, tasks }
+        Self { kernel, layout, records, first, blocks, queries, books, tasks }
     }
 
     /// Bytes that one step has to read.
@@ -97,14 +115,15 @@ impl Workload {
 
     /// One decode step of the layer: all heads.
     pub(crate) fn step(&mut self, pool: &Pool, how: How) {
-        let shared = (&self.kernel, &self.layout, &self.records[self.first..], &self.queries[..], self.blocks);
+        let shared = (&self.kernel, &self.layout, &self.records[self.first..], &self.queries[..], self.books.as_ref());
         pool.run(&mut self.tasks, Workspace::new, |work, _, task| one_head(shared, work, task, how));
     }
 
     /// Causal attention of `rows` rows over the first KV head, an uncoded format.
     pub(crate) fn prefill(&self, first: usize, rows: usize) {
         let bytes = self.layout.bytes;
-        let source = Head { records: &self.records[self.first..self.first + self.blocks * bytes], bytes, skip: false };
+        let records = &self.records[self.first..self.first + self.blocks * bytes];
+        let source = Head { records, bytes, skip: false, books: None };
         let group = self.kernel.heads() * DIM;
         let queries = vec![0.1f32; rows * group];
         let mut out = vec![0.0f32; rows * group];
@@ -115,18 +134,19 @@ impl Workload {
 
     /// The same for one KV head: short enough to be timed between two interruptions on a shared machine.
     pub(crate) fn step_head(&mut self, head: usize, work: &mut Workspace, how: How) {
-        let shared = (&self.kernel, &self.layout, &self.records[self.first..], &self.queries[..], self.blocks);
+        let shared = (&self.kernel, &self.layout, &self.records[self.first..], &self.queries[..], self.books.as_ref());
         one_head(shared, work, &mut self.tasks[head], how);
     }
 }
 
-type Shared<'a> = (&'a Kernel, &'a RecordLayout, &'a [u8], &'a [f32], usize);
+type Shared<'a> = (&'a Kernel, &'a RecordLayout, &'a [u8], &'a [f32], Option<&'a Spherical>);
 
-fn one_head((kernel, layout, records, queries, blocks): Shared<'_>, work: &mut Workspace, task: &mut Task, how: How) {
+fn one_head((kernel, layout, records, queries, books): Shared<'_>, work: &mut Workspace, task: &mut Task, how: How) {
+    let blocks = records.len() / layout.bytes / HEADS.1;
     let group = kernel.heads() * DIM;
     let bytes = layout.bytes;
     let records = &records[task.head * blocks * bytes..(task.head + 1) * blocks * bytes];
-    let source = Head { records, bytes, skip: how == How::HalfSkipped };
+    let source = Head { records, bytes, skip: how == How::HalfSkipped, books };
     let q = &queries[task.head * group..(task.head + 1) * group];
     if matches!(how, How::Sweeps | How::HalfSkipped) {
         let Task { partial, masses, scores, .. } = task;

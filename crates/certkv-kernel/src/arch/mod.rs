@@ -7,8 +7,10 @@
     reason = "lane loops over several arrays; inner functions whose arguments are registers"
 )]
 use crate::block::Side;
+use crate::directions::{DirectionCodes, Directions};
 use crate::line::{Codes, Line};
 use crate::query::{Cursor, Digits, KeyCodes, Shape, Softmax, ValueCodes, ValueScratch, ValueSlack};
+use certkv_codec::spherical::Spherical;
 use certkv_core::Dtype;
 
 pub(crate) mod generic;
@@ -74,6 +76,10 @@ pub(crate) struct Ops {
     pub(crate) score_codes: fn(&KeyCodes<'_>, &Digits, &mut [Codes], Shape, &mut [Line], &mut Cursor),
     /// Base-2 logits of 16-bit rows: `mul q.k`.
     pub(crate) score_rows: fn(&Side<'_>, &[Line], f32, Shape, &mut [Line]),
+    /// Products of the queries and all directions of spherical keys, by a unit of logits, where the next looks for them.
+    pub(crate) fill_directions: fn(&Spherical, &[Line], f32, Shape, &mut Directions),
+    /// Base-2 logits of a block of spherical keys.
+    pub(crate) score_directions: fn(&DirectionCodes<'_>, &mut Directions, Shape, &mut [Line], &mut Cursor),
     /// 8-bit floating-point codes, e4m3 or else e5m2, as f16 rows, e4m3 2^-8 too small.
     pub(crate) unpack_floats: fn(&[u8], bool, &mut [u16], &mut Cursor),
     /// Logits of the first `n` tokens to weights, in place; 0 past them.

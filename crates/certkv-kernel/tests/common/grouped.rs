@@ -6,11 +6,11 @@ use certkv_codec::rotation;
 use certkv_core::hash::splitmix64;
 use certkv_core::layout::{key_index, read_code, write_code};
 use certkv_core::tiles::gtq_tile;
-use certkv_core::{Dtype, KeyFormat, RecordLayout};
+use certkv_core::{Dtype, GroupCode, KeyFormat, RecordLayout};
 
 /// Widths of the pairs of Block-GTQ keys, drawn as tiles that move bits to each other.
 pub fn widths(l: &RecordLayout, seed: u64) -> Option<Vec<u8>> {
-    let KeyFormat::Gtq { halves } = l.format.key else { return None };
+    let KeyFormat::Gtq { code: GroupCode::Widths { halves } } = l.format.key else { return None };
     let (tile, mut rng) = (gtq_tile(l.tokens()), Rng(splitmix64(seed ^ 31)));
     let mut bits = vec![halves / 2; l.dim / tile];
     let more = usize::from(halves % 2) * bits.len() / 2;

@@ -5,16 +5,18 @@
     clippy::needless_range_loop,
     reason = "each test binary uses its part; formulas keep indices"
 )]
+mod directions;
 mod grouped;
 mod page;
 
 use certkv_codec::rotation::{self, Rotation};
+use certkv_codec::spherical::Spherical;
 use certkv_codec::turboquant;
 use certkv_codec::{KeyGroups, KeyMetric};
 use certkv_core::hash::splitmix64;
 use certkv_core::layout::{key_index, read_code, value_index, write_code};
 use certkv_core::round::{Fp, down, nearest, up, up_f32};
-use certkv_core::{Dtype, ErrorSummary, Geometry, KeyFormat, PageCode, Pairing, RecordLayout, ValueFormat};
+use certkv_core::{Dtype, ErrorSummary, Geometry, GroupCode, KeyFormat, PageCode, Pairing, RecordLayout, ValueFormat};
 use certkv_kernel::{Block, BlockSource, Tail};
 
 /// Deterministic random numbers.
@@ -61,6 +63,8 @@ pub struct Cache {
     pub metric: Option<(Vec<f32>, Vec<f32>)>,
     /// Groups of keys of unlike width.
     pub groups: Option<KeyGroups>,
+    /// Directions of spherical keys.
+    pub books: Option<Spherical>,
     /// Per block: keys exact, values exact.
     pub exact: Vec<(bool, bool)>,
     /// Per block: values left unread, unless they are exact.
@@ -102,7 +106,14 @@ fn metric(kind: usize, dim: usize, seed: u64) -> (Vec<f32>, Vec<f32>) {
     (centre, balance)
 }
 
-fn in_metric<'a>(metric: &'a Option<(Vec<f32>, Vec<f32>)>, groups: &'a Option<KeyGroups>) -> Option<KeyMetric<'a>> {
+fn in_metric<'a>(
+    metric: &'a Option<(Vec<f32>, Vec<f32>)>,
+    groups: &'a Option<KeyGroups>,
+    books: &'a Option<Spherical>,
+) -> Option<KeyMetric<'a>> {
+    if let Some(books) = books {
+        return Some(KeyMetric::directions(books));
+    }
     let metric = metric.as_ref().map(|(c, b)| KeyMetric::new(c, b).unwrap());
     metric.map(|metric| groups.as_ref().map_or(metric, |groups| metric.grouped(groups).unwrap()))
 }
@@ -157,7 +168,9 @@ impl Cache {
         };
         let metric = layout.format.key.is_calibrated().then(|| metric(kind, dim, seed));
         let groups = grouped::widths(&layout, seed).map(|bits| KeyGroups::new(&bits, Pairing::Half, dim).unwrap());
-        let in_metric = in_metric(&metric, &groups);
+        let mut apart = Rng(splitmix64(seed ^ 71));
+        let books = directions::books(&layout, seed, || token(&mut apart, kind, dim, false, 1));
+        let in_metric = in_metric(&metric, &groups, &books);
         let blocks = (0..full)
             .map(|b| {
                 let keys = side(&mut rng, block, false, b * block);
@@ -173,7 +186,21 @@ impl Cache {
         tail_values.resize(block * dim, 0x7fff);
         let exact = vec![(false, false); full];
         let skip = vec![false; full];
-        Self { geometry, layout, queries, blocks, tail_keys, tail_values, tail, centre, metric, groups, exact, skip }
+        Self {
+            geometry,
+            layout,
+            queries,
+            blocks,
+            tail_keys,
+            tail_values,
+            tail,
+            centre,
+            metric,
+            groups,
+            books,
+            exact,
+            skip,
+        }
     }
 
     /// Promotes sides at random.
@@ -211,7 +238,7 @@ impl Cache {
 
     /// What the keys are coded in.
     pub fn key_metric(&self) -> Option<KeyMetric<'_>> {
-        in_metric(&self.metric, &self.groups)
+        in_metric(&self.metric, &self.groups, &self.books)
     }
 
     pub fn tail(&self) -> Option<Tail<'_>> {
@@ -374,6 +401,9 @@ pub fn encode_in(
                 }
             }
         }
+        KeyFormat::Gtq { code: GroupCode::Directions(_) } => {
+            directions::write(metric.unwrap().books().unwrap(), l, &k, &mut record);
+        }
         KeyFormat::Gtq { .. } => grouped::write(metric.unwrap().groups().unwrap(), l, &k, &mut record),
         KeyFormat::Page { code, .. } => key_page(l, code, &|t, c| key_index(t, c, dim)).write(&k, &mut record),
         _ => words(&mut record[l.key_codes.clone()], keys),
@@ -493,7 +523,7 @@ pub fn decode(metric: Option<KeyMetric<'_>>, l: &RecordLayout, record: &[u8]) ->
     let keys = match (l.format.key, metric.and_then(|m| m.groups())) {
         (KeyFormat::Turbo { .. }, _) => back(keys),
         (_, Some(groups)) => grouped::read(groups, l, record),
-        _ => keys,
+        _ => metric.and_then(|m| m.books()).map_or(keys, |books| directions::read(books, l, record)),
     };
     let values = if matches!(l.format.value, ValueFormat::Turbo { .. }) { back(values) } else { values };
     (keys, values)
@@ -538,7 +568,7 @@ fn summary(
                 127.0 * radii.fold(0.0, f64::max)
             }
             // The same, wherever the largest radius is.
-            KeyFormat::Gtq { .. } => {
+            KeyFormat::Gtq { code: GroupCode::Widths { .. } } => {
                 let radii = record[l.key_scales.clone()].chunks_exact(2);
                 127.0 * radii.map(|r| get(r, Dtype::F16, 0)).fold(0.0, f64::max)
             }

@@ -2,7 +2,7 @@
 use super::{ConformError, Family, Report};
 use crate::cgv::Vectors;
 use certkv_codec::bytes::{Codec, Container, Overhead, block_bytes, codec_bytes};
-use certkv_codec::spherical::Tier;
+use certkv_codec::spherical::{Tier, counted};
 use certkv_core::Dtype;
 
 pub(crate) const FAMILIES: &[Family] = &[Family { prefix: "bytes", replay: accounting }];
@@ -44,9 +44,9 @@ fn codec_named<'a>(name: &str, widths: &'a [u8]) -> Option<Codec<'a>> {
         "fp16" => Codec::Dense,
         "k8" => Codec::Channel8 { meta: if has("f16") { Dtype::F16 } else { Dtype::F32 } },
         "fp8" => Codec::Fp8 { group, per_token, meta: Dtype::F32 },
-        "sph" if has("b1") => Tier::B1.codec(Dtype::F16),
-        "sph" if has("b2") => Tier::B2.codec(Dtype::F16),
-        "sph" if has("b3") => Tier::B3.codec(Dtype::F16),
+        "sph" if has("b1") => counted(Tier::B1, Dtype::F16),
+        "sph" if has("b2") => counted(Tier::B2, Dtype::F16),
+        "sph" if has("b3") => counted(Tier::B3, Dtype::F16),
         w if w.starts_with("gtq") => {
             let container = if has("nibble") { Container::Nibble } else { Container::Packed };
             Codec::Gtq { bits: widths, container, meta: Dtype::F16 }

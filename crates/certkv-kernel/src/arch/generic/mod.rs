@@ -14,6 +14,8 @@ pub(crate) const OPS: Ops = Ops {
     channel_digits: keys::channel_digits,
     score_codes: keys::score_codes,
     score_rows: keys::score_rows,
+    fill_directions: crate::directions::fill_body::<true>,
+    score_directions: |k, work, shape, x, _| crate::directions::score_body::<false>(k, work, shape, x),
     unpack_floats: |codes, e4m3, out, _| crate::page_scale::unpack_floats_body(codes, e4m3, out),
     weigh: softmax::weigh,
     value_codes: values::value_codes,

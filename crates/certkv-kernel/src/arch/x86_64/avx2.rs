@@ -10,6 +10,7 @@ use crate::arch::generic::{
 };
 use crate::block::{Rows, Side};
 use crate::certify::{Sums, tiles_body};
+use crate::directions::{DirectionCodes, Directions, fill_body, score_body};
 use crate::line::{Codes, Line, madd};
 use crate::masses::{BlockTile, HeadTile};
 use crate::page_scale::unpack_floats_body;
@@ -18,6 +19,7 @@ use crate::query::{
     Cursor, Digits, HEADS, KeyCodes, Levels, Scaling, Shape, Softmax, ValueCodes, ValueScratch, ValueSlack, X_STRIDE,
 };
 use crate::stage::{RawBlocks, RawHead, Shared, seal_body};
+use certkv_codec::spherical::Spherical;
 use certkv_core::Dtype;
 use core::arch::x86_64::*;
 
@@ -29,6 +31,8 @@ static OPS: Ops = Ops {
     channel_digits,
     score_codes,
     score_rows,
+    fill_directions,
+    score_directions,
     unpack_floats,
     weigh,
     value_codes,
@@ -285,6 +289,28 @@ fn score_rows(side: &Side<'_>, q: &[Line], mul: f32, shape: Shape, x: &mut [Line
     }
     // SAFETY: the table is handed out only where the features exist; the assert gives the lengths.
     unsafe { wide(side, q, mul, shape, x) }
+}
+
+fn fill_directions(books: &Spherical, q: &[Line], unit: f32, shape: Shape, work: &mut Directions) {
+    /// # Safety
+    /// The features are there.
+    #[target_feature(enable = "avx2,fma,f16c")]
+    unsafe fn wide(books: &Spherical, q: &[Line], unit: f32, shape: Shape, work: &mut Directions) {
+        fill_body::<true>(books, q, unit, shape, work);
+    }
+    // SAFETY: reachable only through `ops`, which looked for the features.
+    unsafe { wide(books, q, unit, shape, work) }
+}
+
+fn score_directions(k: &DirectionCodes<'_>, work: &mut Directions, shape: Shape, x: &mut [Line], _: &mut Cursor) {
+    /// # Safety
+    /// The features are there.
+    #[target_feature(enable = "avx2,fma,f16c")]
+    unsafe fn wide(k: &DirectionCodes<'_>, work: &mut Directions, shape: Shape, x: &mut [Line]) {
+        score_body::<true>(k, work, shape, x);
+    }
+    // SAFETY: reachable only through `ops`, which looked for the features.
+    unsafe { wide(k, work, shape, x) }
 }
 
 fn unpack_floats(codes: &[u8], e4m3: bool, out: &mut [u16], _: &mut Cursor) {

@@ -8,6 +8,7 @@ use crate::arch::Ops;
 use crate::query::{Cursor, HEADS};
 use core::arch::x86_64::*;
 
+mod directions;
 mod floats;
 mod keys;
 mod softmax;
@@ -18,6 +19,8 @@ static OPS: Ops = Ops {
     channel_digits: keys::channel_digits,
     score_codes: keys::score_codes,
     score_rows: keys::score_rows,
+    fill_directions: directions::fill_directions,
+    score_directions: directions::score_directions,
     unpack_floats: floats::unpack_floats,
     weigh: softmax::weigh,
     value_codes: values::value_codes,

@@ -1,6 +1,4 @@
-//! Sizes of the published tiers.
-use crate::bytes::Codec;
-use certkv_core::Dtype;
+//! Sizes of the tiers of spherical keys, math.md 2.9.
 use core::{fmt, str::FromStr};
 
 /// How fine directions are. Radii have 8 bits in every tier.
@@ -45,17 +43,21 @@ impl Tier {
         self.words() * self.group()
     }
 
-    /// What the accounting of bytes calls it, with scales of type `meta`.
-    pub const fn codec(self, meta: Dtype) -> Codec<'static> {
-        Codec::Spherical { group: self.group(), bits: self.bits() as usize, meta }
-    }
-
     /// The name that options, files and errors use.
     pub const fn name(self) -> &'static str {
         match self {
             Self::B1 => "b1",
             Self::B2 => "b2",
             Self::B3 => "b3",
+        }
+    }
+
+    /// What keys coded so are called in the name of a format.
+    pub const fn key_name(self) -> &'static str {
+        match self {
+            Self::B1 => "s1",
+            Self::B2 => "s2",
+            Self::B3 => "s3",
         }
     }
 }
