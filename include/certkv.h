@@ -3100,7 +3100,7 @@ certkv_status certkv_step_append(struct certkv_step *step,
  * Errors: NULL_POINTER, MISALIGNED, OVERLAP, UNSUPPORTED, INVALID_HANDLE, BUSY_STEP, LAYER, SHAPE, ORDER, NOT_FINITE,
  * NO_VISIBLE_TOKEN, UNCERTIFIABLE, OUT_OF_MEMORY, DEVICE, PANIC, POISONED; of originals that it needs and that are spilled, STORE_FAILED,
  * STORE_LATE, STORE_NOT_FOUND, STORE_DAMAGED, CAPACITY (a later try may succeed). `out` is unchanged, and the step as it was.
- * The certificates are CERTKV_UNCERTIFIED, or unchanged if the step, their pointer or their count was refused.
+ * The certificates are CERTKV_UNCERTIFIED, or unchanged if the step, their pointer or their count was refused, or if they overlap `queries` or `out`.
  */
 certkv_status certkv_step_attend(struct certkv_step *step,
                                  uint32_t layer,
@@ -3173,7 +3173,8 @@ certkv_status certkv_step_abort(struct certkv_step *step);
 
 /**
  * As certkv_step_append from tensors of `kv_heads` heads, each of its own type and strides. Both are in one place; in device memory both have one
- * type and no strides (0, or what 0 stands for).
+ * type, the heads of a token follow each other (`head_stride` 0, or what 0 stands for), and `token_stride` is a multiple of 8 below 2^32: slices of a
+ * buffer of queries, keys and values.
  *
  * Threads: one at a time per step.
  * Stream: host memory none; device memory the cache's own, see certkv_step_after_stream.
@@ -3194,7 +3195,7 @@ certkv_status certkv_step_append_tensors(struct certkv_step *step,
  * Stream: host memory none; device memory the cache's own, see certkv_step_after_stream.
  * Capture: safe with device memory, see certkv_step_captured; host memory and certificates not allowed.
  * Errors: as certkv_step_attend, and STRUCT_SIZE, RESERVED, INVALID_ARGUMENT, SHAPE (rows that overlap), OVERFLOW (an output that the type of `out`
- * cannot hold). What has changed is as there: nothing was written to `out`.
+ * cannot hold). What has changed is as there: nothing was written to `out`, nor to certificates that overlap it or `queries`.
  */
 certkv_status certkv_step_attend_tensors(struct certkv_step *step,
                                          uint32_t layer,

@@ -3,7 +3,7 @@ use crate::cache::Held;
 use crate::engine::{Engine, OnGpu};
 use crate::guard::Failure;
 use crate::status::certkv_status::CERTKV_UNSUPPORTED;
-use certkv::gpu::{Element, GpuCache, GpuCapture, GpuStep, Tensor};
+use certkv::gpu::{Element, GpuCache, GpuCapture, GpuStep, Rows, Tensor};
 use certkv::{Certificate, Chunk, Policy, Step, Tolerance};
 use core::ffi::c_void;
 use core::mem::transmute;
@@ -161,21 +161,20 @@ impl OwnedStep {
         }
     }
 
-    /// Rows in device memory.
+    /// Rows in device memory: where those of keys and of values are.
     ///
     /// # Safety
-    /// `elements` elements are at each address until the work that this enqueues is done.
+    /// They are there until the work that this enqueues is done.
     pub(crate) unsafe fn append_device(
         &mut self,
         layer: usize,
-        [keys, values]: [u64; 2],
+        [keys, values]: [(u64, Rows); 2],
         element: Element,
-        elements: usize,
     ) -> Result<(), Failure> {
         let (gpu, step) = self.gpu()?;
-        let tensor = |argument, address| {
+        let tensor = |argument, (address, rows)| {
             // SAFETY: by the caller's promise.
-            unsafe { Tensor::at(gpu.gpu(), argument, address, element, elements) }.map_err(certkv::Error::Gpu)
+            unsafe { Tensor::rows_at(gpu.gpu(), argument, address, element, rows) }.map_err(certkv::Error::Gpu)
         };
         Ok(step.append_device(layer, tensor("keys", keys)?, tensor("values", values)?)?)
     }
@@ -183,7 +182,7 @@ impl OwnedStep {
     /// Queries in device memory, of type `element`, and outputs in single precision.
     ///
     /// # Safety
-    /// As [`OwnedStep::append_device`].
+    /// `elements` elements are at each address until the work that this enqueues is done.
     pub(crate) unsafe fn attend_device(
         &mut self,
         layer: usize,

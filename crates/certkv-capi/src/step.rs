@@ -11,7 +11,7 @@ use crate::sequence::{self, certkv_sequence};
 use crate::status::certkv_status::{
     self, CERTKV_BUSY_STEP, CERTKV_INVALID_ARGUMENT, CERTKV_INVALID_HANDLE, CERTKV_LENGTH, CERTKV_UNSUPPORTED,
 };
-use certkv::gpu::Element;
+use certkv::gpu::{Element, Rows};
 use certkv::{Certificate, Chunk, Policy};
 use core::mem::offset_of;
 use core::ptr;
@@ -260,8 +260,10 @@ pub unsafe extern "C" fn certkv_step_append(
                 let element = element(dtype)?;
                 argument::not_null(keys.cast::<u8>(), "keys")?;
                 argument::not_null(values.cast::<u8>(), "values")?;
+                let width = geometry.kv_width();
+                let rows = Rows { count: step.tokens(), width, stride: width };
                 // SAFETY: the caller gives `elements` elements of this type each, until the work is done.
-                return unsafe { step.append_device(layer, [keys as u64, values as u64], element, elements as usize) };
+                return unsafe { step.append_device(layer, [keys, values].map(|at| (at as u64, rows)), element) };
             }
             match dtype {
                 CERTKV_F32 => {
@@ -297,7 +299,7 @@ pub unsafe extern "C" fn certkv_step_append(
 /// Errors: NULL_POINTER, MISALIGNED, OVERLAP, UNSUPPORTED, INVALID_HANDLE, BUSY_STEP, LAYER, SHAPE, ORDER, NOT_FINITE,
 /// NO_VISIBLE_TOKEN, UNCERTIFIABLE, OUT_OF_MEMORY, DEVICE, PANIC, POISONED; of originals that it needs and that are spilled, STORE_FAILED,
 /// STORE_LATE, STORE_NOT_FOUND, STORE_DAMAGED, CAPACITY (a later try may succeed). `out` is unchanged, and the step as it was.
-/// The certificates are CERTKV_UNCERTIFIED, or unchanged if the step, their pointer or their count was refused.
+/// The certificates are CERTKV_UNCERTIFIED, or unchanged if the step, their pointer or their count was refused, or if they overlap `queries` or `out`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn certkv_step_attend(
     step: *mut certkv_step,
@@ -316,11 +318,15 @@ pub unsafe extern "C" fn certkv_step_attend(
             let step = step.as_mut().ok_or_else(over)?;
             let tokens = step.tokens() as u128;
             // SAFETY: the caller gives NULL or `n_certificates` elements.
-            let filled = unsafe { Records::new(certificates, n_certificates, step.tokens() * geometry.q_heads)? };
+            let mut filled = unsafe { Records::new(certificates, n_certificates, step.tokens() * geometry.q_heads)? };
             let heads = filled.heads();
+            let bytes = usize::try_from(elements).unwrap_or(usize::MAX).saturating_mul(size_of::<f32>());
+            let apart =
+                filled.apart_from([(out.cast_const().cast(), bytes, "out"), (queries.cast(), bytes, "queries")]);
             let device = on_device(space, held)?;
             argument::count(elements, tokens * geometry.q_width() as u128, "queries and out")?;
             sized(records, heads);
+            apart?;
             if device {
                 argument::not_null(queries.cast::<u8>(), "queries")?;
                 argument::not_null(out.cast_const().cast::<u8>(), "out")?;
@@ -338,9 +344,6 @@ pub unsafe extern "C" fn certkv_step_attend(
             let len = argument::array(queries, elements, "queries")?;
             argument::array(out, elements, "out")?;
             argument::disjoint((out.cast_const(), len, "out"), (queries, len, "queries"))?;
-            let records_at = (certificates.cast_const(), heads, "certificates");
-            argument::disjoint(records_at, (out.cast_const(), len, "out"))?;
-            argument::disjoint(records_at, (queries, len, "queries"))?;
             // SAFETY: not NULL, aligned, `elements` floats by the caller's promise, and written by nobody in this call.
             let queries = unsafe { core::slice::from_raw_parts(queries, len) };
             // SAFETY: as above, and no other buffer of the call overlaps it.
@@ -352,8 +355,8 @@ pub unsafe extern "C" fn certkv_step_attend(
     })
 }
 
-/// A caller's records that a call fills: none, or as many as it has outputs. However it ends, those that it did not fill certify nothing; they are
-/// written once, as a pass over them takes as long as the rest of a call.
+/// A caller's records that a call fills: none, or as many as it has outputs. However it ends, those that it did not fill certify nothing, but where
+/// they overlap what the call is not to change; they are written once, as a pass over them takes as long as the rest of a call.
 pub(crate) struct Records {
     at: *mut certkv_certificate,
     heads: usize,
@@ -373,6 +376,18 @@ impl Records {
     /// How many there are.
     pub(crate) fn heads(&self) -> usize {
         self.heads
+    }
+
+    /// Refuses other buffers of the call, as (first byte, bytes, name), that share a byte with them. Nothing is written then, not even that they
+    /// certify nothing: it would be written over what the call is not to change.
+    pub(crate) fn apart_from(&mut self, others: [(*const u8, usize, &str); 2]) -> Result<(), Failure> {
+        for other in others.into_iter().filter(|(at, ..)| !at.is_null()) {
+            if let Err(overlap) = argument::disjoint((self.at.cast_const(), self.heads, "certificates"), other) {
+                self.heads = 0;
+                return Err(overlap);
+            }
+        }
+        Ok(())
     }
 
     /// Fills them, as many as `records` are, and leaves none for later.
