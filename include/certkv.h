@@ -10,7 +10,7 @@
  * that is given with them: this cannot be checked.
  * Structs that may grow start with struct_size. Reserved fields are 0.
  * Threads. All calls may come from any thread and run concurrently; one step takes one call at a time.
- * Callbacks. There are three kinds: the functions of a host's own store (certkv_store_callbacks), on threads of the library, its log
+ * Callbacks. There are three kinds: the functions of a host's own store (certkv_store_callbacks), on threads of the library, a log
  * (certkv_log_callback) and its memory for pages (certkv_allocator), on the host's.
  * Stream, Capture. Stream says what a call enqueues where; a cache on a GPU has a stream of its own, which
  * certkv_step_after_stream and certkv_step_before_stream order with the caller's. Capture says whether a call may be made
@@ -879,6 +879,32 @@ typedef struct certkv_level {
 } certkv_level;
 
 /**
+ * A log of one cache's own (`config->log`): what calls on the cache and its steps have to say is told to it, and not to that of certkv_log_set. Set
+ * all of it to 0 bytes, then the fields.
+ *
+ * It is copied: `callback` and `user` must stay until the cache, its steps and the calls on it are over. A call from within a callback of the
+ * library is over with the call that it serves.
+ */
+typedef struct certkv_log {
+  /**
+   * sizeof(certkv_log) of the caller's header.
+   */
+  uint32_t struct_size;
+  /**
+   * Up to which level: one of the CERTKV_LOG values. CERTKV_LOG_OFF: of this cache nothing is said.
+   */
+  certkv_log_level level;
+  /**
+   * Who is told; NULL only with CERTKV_LOG_OFF.
+   */
+  certkv_log_callback callback;
+  /**
+   * Handed to it.
+   */
+  void *user;
+} certkv_log;
+
+/**
  * Configuration of a cache. Fill it with certkv_config_init, then set the geometry and `max_tokens`; 0 in any other
  * field means its default. Fields are added at the end only, and their 0 will mean what the library did before.
  */
@@ -1089,6 +1115,10 @@ typedef struct certkv_config {
    * 0.
    */
   uint32_t reserved_more;
+  /**
+   * Who hears what calls on this cache have to say; NULL for the function of certkv_log_set. Borrowed during the call; its function and `user` are not.
+   */
+  const struct certkv_log *log;
 } certkv_config;
 
 /**
@@ -2402,7 +2432,7 @@ const char *certkv_status_name(int32_t status);
 
 /**
  * Gives messages of the library, up to `level`, to `callback` from now on, with `user`; NULL or CERTKV_LOG_OFF ends that. One function hears all
- * caches of the process. When the call returns, the function that was there before is on no thread any more and is not called again: it and its
+ * caches of the process but those with a log of their own (`config->log`). When the call returns, the function that was there before is on no thread any more and is not called again: it and its
  * `user` may go. Without a function nothing is made for it.
  *
  * Threads: any, at any time, but not from within a callback. Waits for the threads that are in the function that goes.

@@ -6,6 +6,7 @@ use crate::config::{self, CERTKV_BF16, CERTKV_F16, CERTKV_F32, certkv_dtype, cer
 use crate::guard::{Failure, Poison, guard};
 use crate::handle::Registry;
 use crate::kept::Kept;
+use crate::log::Sink;
 use crate::owned::OwnedStep;
 use crate::sequence::{self, certkv_sequence};
 use crate::status::certkv_status::{
@@ -68,6 +69,7 @@ pub(crate) fn with_step(
     work: impl FnOnce(&Stepping, &mut Work) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     let held = STEPS.get(handle)?;
+    Sink::hears(&held.cache.log);
     held.poison.check()?;
     held.cache.poison.check()?;
     let mut inner = exclusive(&held)?;
@@ -545,6 +547,7 @@ pub unsafe extern "C" fn certkv_step_abort(step: *mut certkv_step) -> certkv_sta
             return Ok(());
         }
         let held = STEPS.get(step)?;
+        Sink::hears(&held.cache.log);
         let mut work = exclusive(&held)?;
         STEPS.remove(step)?;
         // Dropping the step rolls it back; a defect there concerns the cache.
