@@ -109,7 +109,7 @@ impl OwnedStep {
                 Err(Failure::new(CERTKV_UNSUPPORTED, why))
             }
             Open::Gpu(open) => {
-                let step = open.step.as_mut().ok_or_else(crate::step::over)?;
+                let step = open.step.as_mut().ok_or_else(crate::stepping::over)?;
                 Ok(step.set_tolerance(tolerances.first().copied())?)
             }
         }
@@ -123,7 +123,7 @@ impl OwnedStep {
     ) -> Result<T, Failure> {
         Ok(match &mut self.step {
             Open::Host(step) => host(step),
-            Open::Gpu(open) => gpu(open.step.as_mut().ok_or_else(crate::step::over)?),
+            Open::Gpu(open) => gpu(open.step.as_mut().ok_or_else(crate::stepping::over)?),
         }?)
     }
 
@@ -146,7 +146,7 @@ impl OwnedStep {
         match &mut self.step {
             Open::Host(step) => Ok(step.attend(layer, queries, out, certificates)?),
             Open::Gpu(open) => {
-                let step = open.step.as_mut().ok_or_else(crate::step::over)?;
+                let step = open.step.as_mut().ok_or_else(crate::stepping::over)?;
                 step.attend(layer, queries)?;
                 Ok(step.outputs(layer, out, certificates)?)
             }
@@ -156,8 +156,8 @@ impl OwnedStep {
     fn gpu(&mut self) -> Result<(&OnGpu, &mut GpuStep<'static>), Failure> {
         let gpu = self.cache.engine.on_gpu()?;
         match &mut self.step {
-            Open::Gpu(open) => Ok((gpu, open.step.as_mut().ok_or_else(crate::step::over)?)),
-            Open::Host(_) => Err(crate::step::over()),
+            Open::Gpu(open) => Ok((gpu, open.step.as_mut().ok_or_else(crate::stepping::over)?)),
+            Open::Host(_) => Err(crate::stepping::over()),
         }
     }
 

@@ -4,10 +4,12 @@ use crate::certificate::certkv_certificate;
 use crate::config::{CERTKV_BF16, CERTKV_F16, CERTKV_F32, certkv_dtype};
 use crate::guard::{Failure, guard};
 use crate::kept::Kept;
+use crate::records::{Records, sized};
 use crate::status::certkv_status::{
     self, CERTKV_OUT_OF_MEMORY, CERTKV_OVERFLOW, CERTKV_RESERVED, CERTKV_SHAPE, CERTKV_UNSUPPORTED,
 };
-use crate::step::{self, Records, Work, certkv_space, certkv_step, element, over};
+use crate::step::{self, certkv_space, certkv_step, element};
+use crate::stepping::{Work, over, with_step};
 use certkv::{Certificate, Dtype, gpu};
 use core::ffi::c_void;
 use core::{ptr, slice};
@@ -285,8 +287,8 @@ pub unsafe extern "C" fn certkv_step_append_tensors(
     values: *const certkv_tensor,
 ) -> certkv_status {
     guard(|| {
-        step::with_step(step, |held, work| {
-            let geometry = *held.cache.engine.geometry();
+        with_step(step, |held, work| {
+            let geometry = *held.engine.geometry();
             let Work { step, kept: Kept { tensors, .. } } = work;
             let step = step.as_mut().ok_or_else(over)?;
             let (layer, tokens) = (layer as usize, step.tokens());
@@ -345,8 +347,8 @@ pub unsafe extern "C" fn certkv_step_attend_tensors(
     n_certificates: u64,
 ) -> certkv_status {
     guard(|| {
-        step::with_step(step, |held, work| {
-            let geometry = *held.cache.engine.geometry();
+        with_step(step, |held, work| {
+            let geometry = *held.engine.geometry();
             let Work { step, kept: Kept { certificates: records, tensors, .. } } = work;
             let step = step.as_mut().ok_or_else(over)?;
             let (layer, tokens) = (layer as usize, step.tokens());
@@ -364,7 +366,7 @@ pub unsafe extern "C" fn certkv_step_attend_tensors(
             if space != other {
                 return Err(argument::invalid(format!("queries->space = {space}, out->space = {other}: must be one")));
             }
-            step::sized(records, heads);
+            sized(records, heads);
             let device = step::on_device(space, held)?;
             apart?;
             if device {
