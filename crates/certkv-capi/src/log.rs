@@ -134,6 +134,9 @@ thread_local! {
     static TELLING: Cell<bool> = const { Cell::new(false) };
     /// The sink of the cache that this thread's call is about; `None`: that of the process.
     static OWN: RefCell<Option<Arc<Sink>>> = const { RefCell::new(None) };
+    /// Whether there is one, and whether there are messages: what calls look at that have nothing to say.
+    static IS_OWN: Cell<bool> = const { Cell::new(false) };
+    static IS_WAITING: Cell<bool> = const { Cell::new(false) };
 }
 
 /// A call: which cache it is about is its own to say, and the call around it, if there is one, is about what it was about.
@@ -153,6 +156,10 @@ impl Drop for About {
 
 /// Whom this thread's call tells from now on; who it was.
 fn about(sink: Option<Arc<Sink>>) -> Option<Arc<Sink>> {
+    if sink.is_none() && !IS_OWN.get() {
+        return None;
+    }
+    IS_OWN.set(sink.is_some());
     OWN.try_with(|own| own.replace(sink)).unwrap_or_default()
 }
 
@@ -242,6 +249,7 @@ pub(crate) fn say(level: certkv_log_level, text: impl FnOnce() -> String) {
     let own = OWN.try_with(|own| own.borrow().clone()).unwrap_or_default();
     let to = own.map_or_else(|| To::Process(EPOCH.load(Ordering::Relaxed)), To::Cache);
     let message = Message { to, level, text: text() };
+    IS_WAITING.set(true);
     let _ = WAITING.try_with(|waiting| {
         let mut waiting = waiting.borrow_mut();
         if waiting.messages.len() < MOST { waiting.messages.push(message) } else { waiting.more += 1 }
@@ -260,15 +268,15 @@ pub(crate) fn failed(failure: &Failure) {
 
 /// Hands over what this thread has to say: it holds nothing, and no call of it is under way.
 pub(crate) fn hand_over() {
-    if telling() || guard::is_inside() {
+    if !IS_WAITING.get() || telling() || guard::is_inside() {
         return;
     }
+    IS_WAITING.set(false);
     let taken = WAITING.try_with(|waiting| {
         let mut waiting = waiting.borrow_mut();
-        (!waiting.messages.is_empty())
-            .then(|| (core::mem::take(&mut waiting.messages), core::mem::take(&mut waiting.more)))
+        (core::mem::take(&mut waiting.messages), core::mem::take(&mut waiting.more))
     });
-    let Ok(Some((mut messages, more))) = taken else { return };
+    let Ok((mut messages, more)) = taken else { return };
     if let Some(last) = messages.last().filter(|_| more > 0) {
         let to = match &last.to {
             To::Process(epoch) => To::Process(*epoch),
