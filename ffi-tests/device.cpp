@@ -48,6 +48,13 @@ certkv_status certkv_step_attend(certkv_step *step, std::uint32_t layer, const f
     note("attend", {step, queries, out, certificates}, {layer, elements, n, static_cast<std::uint64_t>(space)});
     return answer;
 }
+certkv_status certkv_step_append_tensors(certkv_step *step, std::uint32_t layer, const certkv_tensor *keys, const certkv_tensor *values)
+{
+    note("append tensors", {step, keys->data, values->data},
+         {layer, static_cast<std::uint64_t>(keys->dtype), static_cast<std::uint64_t>(keys->space), keys->token_stride, keys->head_stride,
+          values->token_stride, values->head_stride});
+    return answer;
+}
 certkv_status certkv_step_certificates(certkv_step *step, std::uint32_t layer, certkv_certificate *certificates, std::uint64_t n)
 {
     note("certificates", {step, certificates}, {layer, n});
@@ -170,12 +177,15 @@ static void steps()
     const certkv::span<certkv_certificate> certificates(at<certkv_certificate>(2), 3);
     OK(step.after_stream(at<void>(7)));
     OK(step.append_device(1, at<void>(5), at<void>(6), 128, CERTKV_BF16));
+    // Slices of a fused buffer.
+    const certkv::Tensor keys(at<void>(5), CERTKV_F16, CERTKV_SPACE_DEVICE, 768), values(at<void>(6), CERTKV_F16, CERTKV_SPACE_DEVICE, 776, 64);
+    OK(step.append_tensors(2, keys, values));
     OK(step.attend_device(1, at<float>(5), at<float>(6), 256));
     OK(step.attend_device(1, at<float>(5), at<float>(6), 256, certificates));
     OK(step.certificates(1, certificates));
     OK(step.before_stream(nullptr));
     TRUE(*step.number() == 77);
-    TRUE(heard("after p0 p7;append p0 p5 p6 1 128 3 2;attend p0 p5 p6 - 1 256 0 2;attend p0 p5 p6 p2 1 256 3 2;certificates p0 p2 1 3;"
+    TRUE(heard("after p0 p7;append p0 p5 p6 1 128 3 2;append tensors p0 p5 p6 2 2 2 768 0 776 64;attend p0 p5 p6 - 1 256 0 2;attend p0 p5 p6 p2 1 256 3 2;certificates p0 p2 1 3;"
                "before p0 -;number p0;"));
     answer = CERTKV_ORDER; // Not recording: the step goes on.
     TRUE(step.captured(at<void>(7)).status() == CERTKV_ORDER && step);

@@ -25,6 +25,24 @@ int main()
     OK(a.publish(certkv::PrefixScope("tenant", "model"), prompt));
     TRUE(heard.lines.size() == 1 && heard.lines[0].find("4 certkv publish asked=40 added=32 in ") == 0);
     heard.lines.clear();
+    // A cache with a log of its own beside it, and a silent one.
+    Lines own;
+    {
+        const certkv::CacheLog log(CERTKV_LOG_INFO, own), nothing;
+        certkv::Config other = small();
+        other.log = &log;
+        certkv::Cache mine = *certkv::Cache::create(other);
+        other.log = &nothing;
+        OK(certkv::Cache::create(other)->close());
+        TRUE(own.lines.size() == 1 && own.lines[0].find("3 certkv cache created") == 0 && heard.lines.empty());
+        OK(mine.close());
+        TRUE(own.lines.size() == 2 && own.lines[1] == "3 certkv cache destroyed" && heard.lines.empty());
+        const certkv::CacheLog wrong(9, own);
+        other.log = &wrong;
+        REFUSED(CERTKV_INVALID_ARGUMENT, "config->log->level", certkv::Cache::create(other));
+    }
+    TRUE(heard.lines.size() == 1);
+    heard.lines.clear();
     OK(certkv::unset_log());
     OK(cache.close());
     TRUE(heard.lines.empty());

@@ -367,6 +367,47 @@ static int32_t attend(certkv_step *step, uint32_t layer, const float *from, floa
     return certkv_step_attend(step, layer, from, to, n, certs, n_certs, HOST);
 }
 
+/* Certificates that overlap a buffer of their call: whatever else is wrong with it, not a byte of either changes. */
+static void overlapping(certkv_step *step)
+{
+    static union {
+        certkv_certificate records[Q_HEADS + Q * sizeof(float)];
+        float rows[2 * Q];
+        char bytes[1];
+    } both;
+    static char before[sizeof both];
+    const size_t behind = (Q_HEADS * sizeof *both.records) / sizeof(float) - 1; /* Their last bytes and its first. */
+    const struct {
+        const float *queries;
+        float *out;
+        uint64_t elements;
+        certkv_space space;
+        certkv_status want;
+    } calls[] = {
+        {q, both.rows, Q, CERTKV_SPACE_HOST, CERTKV_OVERLAP},
+        {q, both.rows + behind, Q, CERTKV_SPACE_HOST, CERTKV_OVERLAP},
+        {both.rows + behind, out, Q, CERTKV_SPACE_HOST, CERTKV_OVERLAP},
+        {NULL, both.rows, Q, CERTKV_SPACE_HOST, CERTKV_OVERLAP},
+        {q, both.rows, Q + 1, CERTKV_SPACE_HOST, CERTKV_SHAPE},
+        {q, both.rows, UINT64_MAX, CERTKV_SPACE_HOST, CERTKV_SHAPE},
+        {q, both.rows, 1, CERTKV_SPACE_HOST, CERTKV_SHAPE},
+        {q, both.rows, Q, CERTKV_SPACE_DEVICE, CERTKV_UNSUPPORTED},
+        {q, both.rows, Q, 9, CERTKV_UNSUPPORTED},
+    };
+    size_t i;
+    memset(&both, 1, sizeof both);
+    memcpy(before, &both, sizeof both);
+    for (i = 0; i < sizeof calls / sizeof *calls; i++) {
+        EXPECT(calls[i].want, certkv_step_attend(step, 0, calls[i].queries, calls[i].out, calls[i].elements, both.records, Q_HEADS,
+                                                 calls[i].space));
+        TRUE(memcmp(before, &both, sizeof both) == 0);
+    }
+    /* Beside each other they are written: the comparison sees it. */
+    EXPECT(CERTKV_NULL_POINTER, certkv_step_attend(step, 0, NULL, both.rows + behind + 1, Q, both.records, Q_HEADS, CERTKV_SPACE_HOST));
+    TRUE(memcmp(before, &both, sizeof both) != 0 && both.records[Q_HEADS - 1].status == CERTKV_UNCERTIFIED);
+    TRUE(memcmp(before, both.rows + behind + 1, Q * sizeof(float)) == 0);
+}
+
 static void attends(certkv_step *step)
 {
     uint64_t words[2 * Q];
@@ -396,6 +437,7 @@ static void attends(certkv_step *step)
     EXPECT(CERTKV_OVERLAP, attend(step, 0, (const float *)(void *)words, (float *)(void *)words + Q - 1, Q, Q_HEADS));
     EXPECT(CERTKV_OVERLAP, attend(step, 0, q, inside, Q, Q_HEADS));
     EXPECT(CERTKV_OVERLAP, attend(step, 0, inside, out, Q, Q_HEADS));
+    overlapping(step);
     /* A failed call leaves no output, and records that certify nothing, whatever was there. */
     memset(certs, 1, sizeof certs);
     out[0] = 42.0f;

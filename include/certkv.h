@@ -10,7 +10,7 @@
  * that is given with them: this cannot be checked.
  * Structs that may grow start with struct_size. Reserved fields are 0.
  * Threads. All calls may come from any thread and run concurrently; one step takes one call at a time.
- * Callbacks. There are three kinds: the functions of a host's own store (certkv_store_callbacks), on threads of the library, its log
+ * Callbacks. There are three kinds: the functions of a host's own store (certkv_store_callbacks), on threads of the library, a log
  * (certkv_log_callback) and its memory for pages (certkv_allocator), on the host's.
  * Stream, Capture. Stream says what a call enqueues where; a cache on a GPU has a stream of its own, which
  * certkv_step_after_stream and certkv_step_before_stream order with the caller's. Capture says whether a call may be made
@@ -879,6 +879,32 @@ typedef struct certkv_level {
 } certkv_level;
 
 /**
+ * A log of one cache's own (`config->log`): what calls on the cache and its steps have to say is told to it, and not to that of certkv_log_set. Set
+ * all of it to 0 bytes, then the fields.
+ *
+ * It is copied: `callback` and `user` must stay until the cache, its steps and the calls on it are over. A call from within a callback of the
+ * library is over with the call that it serves.
+ */
+typedef struct certkv_log {
+  /**
+   * sizeof(certkv_log) of the caller's header.
+   */
+  uint32_t struct_size;
+  /**
+   * Up to which level: one of the CERTKV_LOG values. CERTKV_LOG_OFF: of this cache nothing is said.
+   */
+  certkv_log_level level;
+  /**
+   * Who is told; NULL only with CERTKV_LOG_OFF.
+   */
+  certkv_log_callback callback;
+  /**
+   * Handed to it.
+   */
+  void *user;
+} certkv_log;
+
+/**
  * Configuration of a cache. Fill it with certkv_config_init, then set the geometry and `max_tokens`; 0 in any other
  * field means its default. Fields are added at the end only, and their 0 will mean what the library did before.
  */
@@ -1090,6 +1116,10 @@ typedef struct certkv_config {
    * 0.
    */
   uint32_t reserved_more;
+  /**
+   * Who hears what calls on this cache have to say; NULL for the function of certkv_log_set. Borrowed during the call; its function and `user` are not.
+   */
+  const struct certkv_log *log;
 } certkv_config;
 
 /**
@@ -2403,7 +2433,7 @@ const char *certkv_status_name(int32_t status);
 
 /**
  * Gives messages of the library, up to `level`, to `callback` from now on, with `user`; NULL or CERTKV_LOG_OFF ends that. One function hears all
- * caches of the process. When the call returns, the function that was there before is on no thread any more and is not called again: it and its
+ * caches of the process but those with a log of their own (`config->log`). When the call returns, the function that was there before is on no thread any more and is not called again: it and its
  * `user` may go. Without a function nothing is made for it.
  *
  * Threads: any, at any time, but not from within a callback. Waits for the threads that are in the function that goes.
@@ -3101,7 +3131,7 @@ certkv_status certkv_step_append(struct certkv_step *step,
  * Errors: NULL_POINTER, MISALIGNED, OVERLAP, UNSUPPORTED, INVALID_HANDLE, BUSY_STEP, LAYER, SHAPE, ORDER, NOT_FINITE,
  * NO_VISIBLE_TOKEN, UNCERTIFIABLE, OUT_OF_MEMORY, DEVICE, PANIC, POISONED; of originals that it needs and that are spilled, STORE_FAILED,
  * STORE_LATE, STORE_NOT_FOUND, STORE_DAMAGED, CAPACITY (a later try may succeed). `out` is unchanged, and the step as it was.
- * The certificates are CERTKV_UNCERTIFIED, or unchanged if the step, their pointer or their count was refused.
+ * The certificates are CERTKV_UNCERTIFIED, or unchanged if the step, their pointer or their count was refused, or if they overlap `queries` or `out`.
  */
 certkv_status certkv_step_attend(struct certkv_step *step,
                                  uint32_t layer,
@@ -3174,7 +3204,8 @@ certkv_status certkv_step_abort(struct certkv_step *step);
 
 /**
  * As certkv_step_append from tensors of `kv_heads` heads, each of its own type and strides. Both are in one place; in device memory both have one
- * type and no strides (0, or what 0 stands for).
+ * type, the heads of a token follow each other (`head_stride` 0, or what 0 stands for), and `token_stride` is a multiple of 8 below 2^32: slices of a
+ * buffer of queries, keys and values.
  *
  * Threads: one at a time per step.
  * Stream: host memory none; device memory the cache's own, see certkv_step_after_stream.
@@ -3195,7 +3226,7 @@ certkv_status certkv_step_append_tensors(struct certkv_step *step,
  * Stream: host memory none; device memory the cache's own, see certkv_step_after_stream.
  * Capture: safe with device memory, see certkv_step_captured; host memory and certificates not allowed.
  * Errors: as certkv_step_attend, and STRUCT_SIZE, RESERVED, INVALID_ARGUMENT, SHAPE (rows that overlap), OVERFLOW (an output that the type of `out`
- * cannot hold). What has changed is as there: nothing was written to `out`.
+ * cannot hold). What has changed is as there: nothing was written to `out`, nor to certificates that overlap it or `queries`.
  */
 certkv_status certkv_step_attend_tensors(struct certkv_step *step,
                                          uint32_t layer,

@@ -487,6 +487,19 @@ struct Calls {
     static void destroy(void *context) noexcept { delete static_cast<Backend *>(context); }
 };
 
+// Of a sink's type: what C calls.
+template <class Sink>
+certkv_log_callback log_callback() noexcept
+{
+    return [](void *user, certkv_log_level said, const char *target, const char *message) noexcept {
+        Sink &heard = *static_cast<Sink *>(user);
+        Log<!noexcept(heard(said, std::string_view(target), std::string_view(message)))>::run(
+            [&]() noexcept(noexcept(heard(said, std::string_view(target), std::string_view(message)))) {
+                heard(said, std::string_view(target), std::string_view(message));
+            });
+    };
+}
+
 } // namespace detail
 
 // Gives what the library has to say, up to `level`, to `sink(level, target, message)`, two std::string_view: certkv_log_set. It is called on the
@@ -495,17 +508,24 @@ struct Calls {
 template <class Sink>
 [[nodiscard]] Result<void> set_log(certkv_log_level level, Sink &sink) noexcept
 {
-    const certkv_log_callback call = [](void *user, certkv_log_level said, const char *target, const char *message) noexcept {
-        Sink &heard = *static_cast<Sink *>(user);
-        detail::Log<!noexcept(heard(said, std::string_view(target), std::string_view(message)))>::run(
-            [&]() noexcept(noexcept(heard(said, std::string_view(target), std::string_view(message)))) {
-                heard(said, std::string_view(target), std::string_view(message));
-            });
-    };
-    return detail::done(certkv_log_set(level, call, &sink));
+    return detail::done(certkv_log_set(level, detail::log_callback<Sink>(), &sink));
 }
 // Nothing is said any more, and no sink is on any thread: certkv_log_set.
 [[nodiscard]] inline Result<void> unset_log() noexcept { return detail::done(certkv_log_set(CERTKV_LOG_OFF, nullptr, nullptr)); }
+
+// A cache's own log: certkv_log, for Config::log, where it is copied.
+struct CacheLog : certkv_log {
+    // Of the cache nothing is said.
+    CacheLog() noexcept : certkv_log(detail::sized<certkv_log>()) {}
+    // A sink as for set_log. It must be there until the cache, its steps and the calls on it are over.
+    template <class Sink>
+    CacheLog(certkv_log_level up_to, Sink &sink) noexcept : CacheLog()
+    {
+        level = up_to;
+        callback = detail::log_callback<Sink>();
+        user = &sink;
+    }
+};
 
 // Owns a handle of a store (Tier-3): for Config::spill_store, and for Cache::export_prefix. Caches that spill to it keep the store itself. Any thread.
 class [[nodiscard]] Store : public detail::Handle<certkv_store, certkv_store_destroy> {

@@ -222,9 +222,11 @@ static void create(void)
     certkv_allocator allocator;
     certkv_level levels[3];
     certkv_control control;
+    certkv_log own;
     uint64_t at = below(CACHES);
     static uint8_t secret[32];
     memset(&allocator, 0, sizeof allocator);
+    memset(&own, 0, sizeof own);
     answered(certkv_config_init((certkv_config *)pointer(&config), struct_size(sizeof config)));
     memset(&config, 0, sizeof config);
     certkv_config_init(&config, (uint32_t)sizeof config);
@@ -292,6 +294,13 @@ static void create(void)
         allocator.allocate = rarely(20) ? NULL : allocates;
         allocator.free = frees;
         config.allocator = &allocator;
+    }
+    if (rarely(3)) {
+        own.struct_size = struct_size(sizeof own);
+        own.level = rarely(8) ? (int32_t)extreme() : (int32_t)below(5);
+        own.callback = rarely(8) ? NULL : logs;
+        own.user = &calls;
+        config.log = (certkv_log *)pointer(&own);
     }
     if (rarely(3)) {
         /* Any field but the pointers, which are followed. */

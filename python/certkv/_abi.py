@@ -333,6 +333,15 @@ class certkv_level(ctypes.Structure):
     ]
 
 
+class certkv_log(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", ctypes.c_uint32),
+        ("level", certkv_log_level),
+        ("callback", certkv_log_callback),
+        ("user", ctypes.c_void_p),
+    ]
+
+
 class certkv_config(ctypes.Structure):
     _fields_ = [
         ("struct_size", ctypes.c_uint32),
@@ -380,6 +389,7 @@ class certkv_config(ctypes.Structure):
         ("scales", ctypes.c_void_p),
         ("n_levels", ctypes.c_uint32),
         ("reserved_more", ctypes.c_uint32),
+        ("log", ctypes.POINTER(certkv_log)),
     ]
 
 
@@ -743,6 +753,7 @@ STRUCTS = {
     "certkv_window": certkv_window,
     "certkv_allocator": certkv_allocator,
     "certkv_level": certkv_level,
+    "certkv_log": certkv_log,
     "certkv_config": certkv_config,
     "certkv_save_scope": certkv_save_scope,
     "certkv_mark": certkv_mark,

@@ -272,7 +272,8 @@ class Step(_Owned):
 
     def append_tensors(self, layer, keys, values):
         """As append, from rows that need not follow each other: (tokens, kv_heads, head_dim) each, in any strides of tokens and heads, of types of
-        their own on the host."""
+        their own on the host. In device memory both are of one type, and tokens alone may be apart, by a multiple of 8 elements: slices of a fused
+        projection."""
         k, v = (self._tensor(*given, heads=self.cache.kv_heads) for given in (("keys", keys), ("values", values)))
         self._call("certkv_step_append_tensors", layer, ctypes.byref(k), ctypes.byref(v))
 

@@ -65,6 +65,8 @@ class Load:
         prompt = rng.choice(self.openings) if rng.random() < 0.6 else ""
         prompt += words(rng, rng.choice([1, 5, 20, 60, 120])) + rng.choice(["", " \u00e9\u20ac\U0001f642"])
         request = {"prompt": prompt, "max_tokens": rng.choice([1, 4, 16, longest // 2, longest]), "certificate": True}
+        if rng.random() < self.options.growing:
+            request["prompt"], request["max_tokens"] = words(rng, 10), longest
         request["temperature"] = rng.choice([0, 0.7, 1.0])
         request["seed"] = rng.randrange(1 << 32)
         if rng.random() < 0.2:
@@ -210,6 +212,12 @@ class Load:
             self.violation(fault)
         return values
 
+    def check_swaps(self, values):
+        """Whether as many sequences left as were to leave, and came back, and some of them were answered."""
+        moved = {way: int(invariants.one(values, "preemptions_total", way)) for way in ("swap_out", "swap_in")}
+        if min(moved.values()) < self.options.swaps or (self.options.swaps and not self.preempted):
+            self.violation(f"swapped {moved}, {self.preempted} answers from preempted requests: fewer than {self.options.swaps}")
+
     def run(self):
         over = threading.Event()
         watcher = threading.Thread(target=self.watch, args=(over,))
@@ -244,10 +252,13 @@ def main():
     parser.add_argument("--longest", type=int, default=96, help="most tokens of a completion (96)")
     parser.add_argument("--policy", default="certified", help="what the server runs under, for what its metrics must say")
     parser.add_argument("--outputs", type=int, default=24, help="layers times query heads of the model (24)")
+    parser.add_argument("--growing", type=float, default=0, help="share of requests that begin short and want the most tokens (0)")
+    parser.add_argument("--swaps", type=int, default=0, help="sequences that have to be swapped out, and to come back (0)")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     load = Load(Server(options.host, options.port, options.patience), options)
     seconds, values = load.run()
+    load.check_swaps(values)
     print(f"{options.clients} clients, {seconds:.1f} s, {load.sent} requests, seed {options.seed}")
     print("  " + ", ".join(f"{what} {n}" for what, n in sorted(load.counts.items())))
     print(f"  to the first token of a stream: {percentiles(load.first)}")

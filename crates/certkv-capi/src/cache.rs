@@ -5,7 +5,7 @@ use crate::engine::Engine;
 use crate::guard::{Failure, Poison, guard};
 use crate::handle::Registry;
 use crate::kept::Spare;
-use crate::log::{self, CERTKV_LOG_INFO};
+use crate::log::{self, CERTKV_LOG_INFO, Sink};
 use crate::status::certkv_status;
 use certkv::{MoveEvents, PrefixEvents};
 use core::ptr;
@@ -27,10 +27,12 @@ pub(crate) struct Held {
     pub(crate) poison: Poison,
     /// What steps work in.
     pub(crate) spare: Spare,
+    /// Who hears of it; `None`: the log of the process.
+    pub(crate) log: Option<Arc<Sink>>,
 }
 
 impl Held {
-    fn new(engine: Engine) -> Result<Self, Failure> {
+    fn new(engine: Engine, log: Option<Arc<Sink>>) -> Result<Self, Failure> {
         let events = engine.on(|on| Ok(on.prefix_events()), |on| Ok(on.prefix_events()))?;
         let moves = engine.on(|on| Ok(on.move_events()), |on| Ok(on.move_events()))?;
         let seen = engine.memory()?;
@@ -42,7 +44,7 @@ impl Held {
             let bytes = format!("packed={packed} scratch={scratch} tables={tables} host={host} bytes");
             format!("cache created {at}: {} layers, {heads}: {bytes}", g.layers)
         });
-        Ok(Self { engine, events, moves, poison: Poison::default(), spare: Spare::default() })
+        Ok(Self { engine, events, moves, poison: Poison::default(), spare: Spare::default(), log })
     }
 }
 
@@ -54,6 +56,7 @@ pub(crate) fn with<T>(
     work: impl FnOnce(&Arc<Held>) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
     let held = CACHES.get(handle)?;
+    Sink::hears(&held.log);
     held.poison.check()?;
     held.poison.watch(|| work(&held))
 }
@@ -77,8 +80,11 @@ pub unsafe extern "C" fn certkv_cache_create(
         // SAFETY: not NULL and aligned; the caller gives a variable of this type.
         unsafe { cache.write(ptr::null_mut()) };
         // SAFETY: the caller gives NULL or a struct of its `struct_size` bytes.
+        let log = unsafe { config::log(config)? };
+        Sink::hears(&log);
+        // SAFETY: as above.
         let wanted = unsafe { config::read(config)? };
-        let held = Held::new(Engine::new(wanted)?)?;
+        let held = Held::new(Engine::new(wanted)?, log)?;
         // SAFETY: as above.
         unsafe { cache.write(CACHES.insert(Arc::new(held))) };
         Ok(())
@@ -96,7 +102,8 @@ pub unsafe extern "C" fn certkv_cache_create(
 pub unsafe extern "C" fn certkv_cache_destroy(cache: *mut certkv_cache) -> certkv_status {
     guard(|| {
         if !cache.is_null() {
-            CACHES.remove(cache)?;
+            let held = CACHES.remove(cache)?;
+            Sink::hears(&held.log);
             log::say(CERTKV_LOG_INFO, || "cache destroyed".to_owned());
         }
         Ok(())
@@ -114,7 +121,7 @@ mod tests {
     fn a_defect_poisons_the_cache_until_it_is_destroyed() {
         let config = Config::new(Geometry::new(1, 2, 1, 64).unwrap(), 64);
         let engine = Engine::new(Wanted::Host(Box::new(config))).unwrap();
-        let handle: *mut certkv_cache = CACHES.insert(Arc::new(Held::new(engine).unwrap()));
+        let handle: *mut certkv_cache = CACHES.insert(Arc::new(Held::new(engine, None).unwrap()));
         let (mut sequence, mut length) = (0, 0);
         // SAFETY: the out parameters are locals.
         unsafe {

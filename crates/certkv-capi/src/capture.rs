@@ -3,7 +3,8 @@ use crate::argument;
 use crate::guard::guard;
 use crate::handle::Registry;
 use crate::status::certkv_status;
-use crate::step::{self, certkv_step};
+use crate::step::certkv_step;
+use crate::stepping;
 use certkv::gpu::GpuCapture;
 use core::ffi::c_void;
 use core::ptr;
@@ -42,7 +43,7 @@ pub unsafe extern "C" fn certkv_step_captured(
         // SAFETY: not NULL and aligned; the caller gives a variable of this type.
         unsafe { capture.write(ptr::null_mut()) };
         // SAFETY: the caller gives a live stream.
-        let ended = step::end(step, |open| unsafe { open.captured(stream) })?;
+        let ended = stepping::end(step, |open| unsafe { open.captured(stream) })?;
         // SAFETY: as above.
         unsafe { capture.write(CAPTURES.insert(Arc::new(ended))) };
         Ok(())
@@ -61,7 +62,7 @@ pub unsafe extern "C" fn certkv_step_captured(
 pub unsafe extern "C" fn certkv_step_replayed(step: *mut certkv_step, capture: *const certkv_capture) -> certkv_status {
     guard(|| {
         let capture = CAPTURES.get(capture)?;
-        step::on(step, |open| open.replayed(&capture))
+        stepping::on(step, |open| open.replayed(&capture))
     })
 }
 

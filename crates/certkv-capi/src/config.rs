@@ -6,6 +6,7 @@ use crate::control::{self, certkv_control};
 use crate::engine::Wanted;
 use crate::guard::{Failure, guard};
 use crate::level::{self, certkv_level};
+use crate::log::{Sink, certkv_log};
 use crate::scales::{self, certkv_scales};
 use crate::status::certkv_status::{
     self, CERTKV_FORMAT, CERTKV_INVALID_ARGUMENT, CERTKV_POLICY, CERTKV_RESERVED, CERTKV_UNSUPPORTED,
@@ -20,6 +21,7 @@ use core::ffi::c_char;
 use core::mem::{offset_of, zeroed};
 use core::time::Duration;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// Element type. A plain integer, so that any value may be passed; those without a name are refused.
 pub type certkv_dtype = i32;
@@ -165,6 +167,8 @@ pub struct certkv_config {
     pub n_levels: u32,
     /// 0.
     pub reserved_more: u32,
+    /// Who hears what calls on this cache have to say; NULL for the function of certkv_log_set. Borrowed during the call; its function and `user` are not.
+    pub log: *const certkv_log,
 }
 
 /// In `window_slack`: no tokens.
@@ -210,12 +214,21 @@ fn blank() -> certkv_config {
     unsafe { zeroed() }
 }
 
+/// The log of a caller's configuration.
+///
+/// # Safety
+/// `config` is NULL or a struct of its `struct_size` bytes whose `log` is as [`Sink::read`] wants it.
+pub(crate) unsafe fn log(config: *const certkv_config) -> Result<Option<Arc<Sink>>, Failure> {
+    // SAFETY: by the caller's promise, and as for `blank`.
+    unsafe { Sink::read(argument::read_struct(config, "config", LEAST)?.log) }
+}
+
 /// Reads a caller's configuration and says it in the engine's words.
 ///
 /// # Safety
 /// `config` is NULL or a struct of its `struct_size` bytes whose `format` and `kernels` are NULL or C strings and whose `prefix_secret` is
 /// NULL or has 32 bytes, whose `windows` is NULL or has `n_windows` elements, whose `levels` are as [`level::read`] wants them, whose `control` is NULL or
-/// a struct of its `struct_size` bytes, and whose `allocator` is as [`allocator::read`] wants it.
+/// a struct of its `struct_size` bytes, and whose `allocator` and `log` are as [`allocator::read`] and [`Sink::read`] want them.
 pub(crate) unsafe fn read(config: *const certkv_config) -> Result<Wanted, Failure> {
     // SAFETY: by the caller's promise, and as for `blank`.
     let given = unsafe { argument::read_struct(config, "config", LEAST)? };
@@ -261,6 +274,8 @@ pub(crate) unsafe fn read(config: *const certkv_config) -> Result<Wanted, Failur
     config.windows = unsafe { window::read(given.windows, given.n_windows, given.window_slack)? };
     // SAFETY: by the caller's promise.
     config.memory = unsafe { allocator::read(given.allocator)? };
+    // SAFETY: by the caller's promise. Who makes a cache has read it before.
+    drop(unsafe { Sink::read(given.log)? });
     if !given.calibration.is_null() {
         match &*calibration::of(given.calibration)? {
             Found::Schemes(schemes) => config.calibration = Some(schemes.clone()),

@@ -1,6 +1,6 @@
 //! The one wrapper around every export: a panic becomes a status, and nothing is printed.
 use crate::error::remember;
-use crate::log;
+use crate::log::{self, About};
 use crate::status::{self, certkv_status};
 use certkv::gpu::CudaError;
 use core::cell::{Cell, RefCell};
@@ -136,6 +136,7 @@ pub(crate) fn is_inside() -> bool {
 pub(crate) fn guard(work: impl FnOnce() -> Result<(), Failure>) -> certkv_status {
     let done = {
         let _inside = Inside::enter();
+        let _about = About::enter();
         catch(work).inspect_err(log::failed)
     };
     let status = match done {

@@ -1,7 +1,7 @@
-//! What steps of a cache work in, kept from one to the next: a decode step asks the allocator for nothing while it appends and attends.
+//! What steps of a cache work in, kept from one to the next: a decode step asks the allocator for nothing.
 use crate::rows::Rows;
 use crate::tensor::Buffers;
-use certkv::Certificate;
+use certkv::{Certificate, Chunk};
 use parking_lot::Mutex;
 
 /// Buffers of a step.
@@ -11,11 +11,15 @@ pub(crate) struct Kept {
     pub(crate) certificates: Vec<Certificate>,
     pub(crate) rows: Rows,
     pub(crate) tensors: Buffers,
+    /// Of the call that begins a step.
+    pub(crate) chunks: Vec<Chunk>,
 }
 
 impl Kept {
     fn bytes(&self) -> usize {
-        self.certificates.capacity() * size_of::<Certificate>() + self.rows.bytes() + self.tensors.bytes()
+        let lists =
+            self.certificates.capacity() * size_of::<Certificate>() + self.chunks.capacity() * size_of::<Chunk>();
+        lists + self.rows.bytes() + self.tensors.bytes()
     }
 }
 

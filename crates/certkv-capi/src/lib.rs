@@ -31,6 +31,7 @@ mod offload;
 mod owned;
 mod plan;
 mod prefix;
+mod records;
 mod ring;
 mod rows;
 mod save;
@@ -38,9 +39,11 @@ mod scales;
 mod sealed;
 mod sequence;
 mod snapshot;
+mod spans;
 mod statistics;
 mod status;
 mod step;
+mod stepping;
 mod store;
 mod swap;
 mod tensor;
@@ -63,7 +66,10 @@ pub use control::*;
 pub use error::{certkv_error_info, certkv_last_error};
 pub use events::*;
 pub use level::{certkv_level, certkv_sequence_change_level, certkv_sequence_level};
-pub use log::*;
+pub use log::{
+    CERTKV_LOG_DEBUG, CERTKV_LOG_ERROR, CERTKV_LOG_INFO, CERTKV_LOG_OFF, CERTKV_LOG_WARN, certkv_log,
+    certkv_log_callback, certkv_log_level, certkv_log_set,
+};
 pub use metrics::certkv_cache_metrics;
 pub use moves::*;
 pub use offload::*;

@@ -1,22 +1,20 @@
-//! What the library has to say, for the host's own log.
+//! What the library has to say, for the host's own log: one of a cache, or that of the process.
 //!
 //! A message is made where something happens, in the middle of a call that may hold locks. It waits in a list of its thread and is handed over
 //! at the end of the call, when nothing is held. So the host's function may take its own locks and call the library.
+//!
+//! Whose it is is known where it is made: a call that has found its cache says so for as long as it lasts ([`Sink::hears`]).
+use crate::argument;
 use crate::error;
 use crate::guard::{self, Failure, guard};
+use crate::spans;
 use crate::status::certkv_status::{self, CERTKV_INVALID_ARGUMENT, CERTKV_NULL_POINTER, CERTKV_ORDER};
 use core::cell::{Cell, RefCell};
 use core::ffi::{CStr, c_char, c_void};
-use core::fmt::Write as _;
 use core::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering};
 use parking_lot::{Condvar, Mutex};
 use std::ffi::CString;
-use std::sync::{Arc, Once};
-use std::time::Instant;
-use tracing::field::{Field, Visit};
-use tracing::level_filters::LevelFilter;
-use tracing::span::{Attributes, Id, Record};
-use tracing::{Event, Level, Metadata, Subscriber};
+use std::sync::Arc;
 
 /// How much is said. Each level has those before it.
 pub type certkv_log_level = i32;
@@ -41,33 +39,86 @@ pub type certkv_log_callback = Option<
     unsafe extern "C" fn(user: *mut c_void, level: certkv_log_level, target: *const c_char, message: *const c_char),
 >;
 
+/// A log of one cache's own (`config->log`): what calls on the cache and its steps have to say is told to it, and not to that of certkv_log_set. Set
+/// all of it to 0 bytes, then the fields.
+///
+/// It is copied: `callback` and `user` must stay until the cache, its steps and the calls on it are over. A call from within a callback of the
+/// library is over with the call that it serves.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct certkv_log {
+    /// sizeof(certkv_log) of the caller's header.
+    pub struct_size: u32,
+    /// Up to which level: one of the CERTKV_LOG values. CERTKV_LOG_OFF: of this cache nothing is said.
+    pub level: certkv_log_level,
+    /// Who is told; NULL only with CERTKV_LOG_OFF.
+    pub callback: certkv_log_callback,
+    /// Handed to it.
+    pub user: *mut c_void,
+}
+
 const TARGET: &CStr = c"certkv";
 
 /// Messages of one call at most; of more only the number is said.
 const MOST: usize = 64;
 
-struct Sink {
+/// A host's function.
+#[derive(Debug)]
+struct Function {
     call: unsafe extern "C" fn(*mut c_void, certkv_log_level, *const c_char, *const c_char),
     user: *mut c_void,
-    epoch: u64,
-    /// Threads that are in `call`, or about to.
-    inside: AtomicUsize,
 }
 
 // SAFETY: the host's promise: function and pointer are for any thread.
-unsafe impl Send for Sink {}
+unsafe impl Send for Function {}
 // SAFETY: as above, several at once.
-unsafe impl Sync for Sink {}
+unsafe impl Sync for Function {}
 
-static SINK: Mutex<Option<Arc<Sink>>> = Mutex::new(None);
+impl Function {
+    /// # Safety
+    /// Function and pointer are still there.
+    unsafe fn tell(&self, message: &Message) {
+        let Ok(text) = CString::new(message.text.replace(['\0', '\n'], " ")) else { return };
+        // SAFETY: by the caller's promise; both texts are C strings that outlive the call.
+        unsafe { (self.call)(self.user, message.level, TARGET.as_ptr(), text.as_ptr()) };
+    }
+}
+
+/// That of the process.
+struct Process {
+    function: Function,
+    epoch: u64,
+    /// Threads that are in `function`, or about to.
+    inside: AtomicUsize,
+}
+
+/// That of a cache.
+#[derive(Debug)]
+pub(crate) struct Sink {
+    /// `None`: nothing is said.
+    function: Option<Function>,
+    level: certkv_log_level,
+}
+
+static PROCESS: Mutex<Option<Arc<Process>>> = Mutex::new(None);
 /// A thread has left a sink.
 static LEFT: Condvar = Condvar::new();
 static LEVEL: AtomicI32 = AtomicI32::new(CERTKV_LOG_OFF);
 /// Goes up with every change of the sink: what was said for one is not handed to the next.
 static EPOCH: AtomicU64 = AtomicU64::new(0);
 
+/// Caches' own sinks that want spans.
+static CURIOUS: AtomicUsize = AtomicUsize::new(0);
+
+/// Who is told.
+enum To {
+    /// That of the process which was there in this epoch.
+    Process(u64),
+    Cache(Arc<Sink>),
+}
+
 struct Message {
-    epoch: u64,
+    to: To,
     level: certkv_log_level,
     text: String,
 }
@@ -81,7 +132,109 @@ thread_local! {
     static WAITING: RefCell<Waiting> = const { RefCell::new(Waiting { messages: Vec::new(), more: 0 }) };
     /// The host's function is on this thread's stack.
     static TELLING: Cell<bool> = const { Cell::new(false) };
-    static OPEN: RefCell<Vec<Open>> = const { RefCell::new(Vec::new()) };
+    /// The sink of the cache that this thread's call is about; `None`: that of the process.
+    static OWN: RefCell<Option<Arc<Sink>>> = const { RefCell::new(None) };
+    /// Whether there is one, and whether there are messages: what calls look at that have nothing to say.
+    static IS_OWN: Cell<bool> = const { Cell::new(false) };
+    static IS_WAITING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// A call: which cache it is about is its own to say, and the call around it, if there is one, is about what it was about.
+pub(crate) struct About(Option<Arc<Sink>>);
+
+impl About {
+    pub(crate) fn enter() -> Self {
+        Self(about(None))
+    }
+}
+
+impl Drop for About {
+    fn drop(&mut self) {
+        about(self.0.take());
+    }
+}
+
+/// Whom this thread's call tells from now on; who it was.
+fn about(sink: Option<Arc<Sink>>) -> Option<Arc<Sink>> {
+    if sink.is_none() && !IS_OWN.get() {
+        return None;
+    }
+    IS_OWN.set(sink.is_some());
+    OWN.try_with(|own| own.replace(sink)).unwrap_or_default()
+}
+
+impl Sink {
+    /// The log of a configuration; NULL for that of the process.
+    ///
+    /// # Safety
+    /// `given` is NULL or a struct of its `struct_size` bytes whose function and pointer keep the promises of [`certkv_log`].
+    pub(crate) unsafe fn read(given: *const certkv_log) -> Result<Option<Arc<Self>>, Failure> {
+        if given.is_null() {
+            return Ok(None);
+        }
+        // SAFETY: by the caller's promise; integers, a pointer and a function that may be NULL, for which zero bits are a value.
+        let given = unsafe { argument::read_struct(given, "config->log", size_of::<certkv_log>())? };
+        let function = function("config->log->", given.level, given.callback, given.user)?;
+        let (curious, level) = (given.level >= CERTKV_LOG_DEBUG, given.level);
+        let sink = Arc::new(Self { function, level });
+        if curious {
+            CURIOUS.fetch_add(1, Ordering::Relaxed);
+            spans::listen();
+        }
+        Ok(Some(sink))
+    }
+
+    /// This thread's call is about the cache of this sink: what it has to say is told to it.
+    pub(crate) fn hears(sink: &Option<Arc<Self>>) {
+        if sink.is_some() {
+            about(sink.clone());
+        }
+    }
+}
+
+impl Drop for Sink {
+    fn drop(&mut self) {
+        if self.level >= CERTKV_LOG_DEBUG {
+            CURIOUS.fetch_sub(1, Ordering::Relaxed);
+            spans::listen();
+        }
+    }
+}
+
+/// What a host asks for, whose arguments have names that begin with `owner`.
+fn function(
+    owner: &str,
+    level: certkv_log_level,
+    callback: certkv_log_callback,
+    user: *mut c_void,
+) -> Result<Option<Function>, Failure> {
+    if !(CERTKV_LOG_OFF..=CERTKV_LOG_DEBUG).contains(&level) {
+        let why = format!("{owner}level = {level}: not a CERTKV_LOG value");
+        return Err(Failure::new(CERTKV_INVALID_ARGUMENT, why));
+    }
+    match callback {
+        _ if level == CERTKV_LOG_OFF => Ok(None),
+        None => {
+            let why = format!("{owner}callback is NULL, and level is not CERTKV_LOG_OFF");
+            Err(Failure::new(CERTKV_NULL_POINTER, why))
+        }
+        Some(call) => Ok(Some(Function { call, user })),
+    }
+}
+
+/// Up to which level this thread's call is listened to.
+pub(crate) fn wanted() -> certkv_log_level {
+    // A thread without a call would have nobody to hand it over; none of the library's own says anything.
+    if telling() || !guard::is_inside() {
+        return CERTKV_LOG_OFF;
+    }
+    let own = OWN.try_with(|own| own.borrow().as_ref().map(|sink| sink.level)).unwrap_or(Some(CERTKV_LOG_OFF));
+    own.unwrap_or_else(|| LEVEL.load(Ordering::Relaxed))
+}
+
+/// Whether some call may be listened to as closely as spans go.
+pub(crate) fn is_curious() -> bool {
+    LEVEL.load(Ordering::Relaxed) >= CERTKV_LOG_DEBUG || CURIOUS.load(Ordering::Relaxed) > 0
 }
 
 fn telling() -> bool {
@@ -90,18 +243,16 @@ fn telling() -> bool {
 
 /// Leaves a message for the end of this thread's call. Costs a look at a number where nobody listens that closely.
 pub(crate) fn say(level: certkv_log_level, text: impl FnOnce() -> String) {
-    // A thread without a call would have nobody to hand it over; none of the library's own says anything.
-    if LEVEL.load(Ordering::Relaxed) < level || telling() || !guard::is_inside() {
+    if wanted() < level {
         return;
     }
-    let (epoch, text) = (EPOCH.load(Ordering::Relaxed), text());
+    let own = OWN.try_with(|own| own.borrow().clone()).unwrap_or_default();
+    let to = own.map_or_else(|| To::Process(EPOCH.load(Ordering::Relaxed)), To::Cache);
+    let message = Message { to, level, text: text() };
+    IS_WAITING.set(true);
     let _ = WAITING.try_with(|waiting| {
         let mut waiting = waiting.borrow_mut();
-        if waiting.messages.len() < MOST {
-            waiting.messages.push(Message { epoch, level, text })
-        } else {
-            waiting.more += 1
-        }
+        if waiting.messages.len() < MOST { waiting.messages.push(message) } else { waiting.more += 1 }
     });
 }
 
@@ -117,48 +268,58 @@ pub(crate) fn failed(failure: &Failure) {
 
 /// Hands over what this thread has to say: it holds nothing, and no call of it is under way.
 pub(crate) fn hand_over() {
-    if LEVEL.load(Ordering::Relaxed) == CERTKV_LOG_OFF || telling() || guard::is_inside() {
+    if !IS_WAITING.get() || telling() || guard::is_inside() {
         return;
     }
+    IS_WAITING.set(false);
     let taken = WAITING.try_with(|waiting| {
         let mut waiting = waiting.borrow_mut();
         (core::mem::take(&mut waiting.messages), core::mem::take(&mut waiting.more))
     });
-    let Ok((messages, more)) = taken else { return };
-    if messages.is_empty() {
-        return;
+    let Ok((mut messages, more)) = taken else { return };
+    if let Some(last) = messages.last().filter(|_| more > 0) {
+        let to = match &last.to {
+            To::Process(epoch) => To::Process(*epoch),
+            To::Cache(sink) => To::Cache(Arc::clone(sink)),
+        };
+        messages.push(Message { to, level: CERTKV_LOG_INFO, text: format!("{more} more of this call") });
     }
-    let sink = {
-        let sink = SINK.lock();
-        let Some(sink) = sink.as_ref() else { return };
-        // Under the lock: whoever replaces it waits for us from here on.
-        sink.inside.fetch_add(1, Ordering::Relaxed);
-        Arc::clone(sink)
-    };
+    let process = messages.iter().any(|message| matches!(message.to, To::Process(_))).then(enter_process).flatten();
     error::kept(|| {
         let _ = TELLING.try_with(|telling| telling.set(true));
-        let more = (more > 0).then(|| Message {
-            epoch: sink.epoch,
-            level: CERTKV_LOG_INFO,
-            text: format!("{more} more of this call"),
-        });
-        for Message { epoch, level, text } in messages.into_iter().chain(more) {
-            let Ok(text) = CString::new(text.replace(['\0', '\n'], " ")) else { continue };
-            if epoch == sink.epoch {
-                // SAFETY: the host's function, with its pointer, for any thread until certkv_log_set has returned, which waits for `inside`;
-                // both texts are C strings that outlive the call.
-                unsafe { (sink.call)(sink.user, level, TARGET.as_ptr(), text.as_ptr()) };
+        for message in &messages {
+            let function = match &message.to {
+                To::Process(epoch) => {
+                    process.as_ref().filter(|process| process.epoch == *epoch).map(|process| &process.function)
+                }
+                To::Cache(sink) => sink.function.as_ref(),
+            };
+            if let Some(function) = function {
+                // SAFETY: the host's promise. That of the process is there until certkv_log_set has returned, which waits for `inside`; a cache's as
+                // long as a call on it is under way, and one is.
+                unsafe { function.tell(message) };
             }
         }
         let _ = TELLING.try_with(|telling| telling.set(false));
     });
-    let _left = SINK.lock();
-    sink.inside.fetch_sub(1, Ordering::Relaxed);
-    LEFT.notify_all();
+    if let Some(process) = process {
+        let _left = PROCESS.lock();
+        process.inside.fetch_sub(1, Ordering::Relaxed);
+        LEFT.notify_all();
+    }
+}
+
+/// The process's sink, which is not replaced until [`Process::inside`] says so.
+fn enter_process() -> Option<Arc<Process>> {
+    let process = PROCESS.lock();
+    // Under the lock: whoever replaces it waits for us from here on.
+    let process = process.as_ref()?;
+    process.inside.fetch_add(1, Ordering::Relaxed);
+    Some(Arc::clone(process))
 }
 
 /// Gives messages of the library, up to `level`, to `callback` from now on, with `user`; NULL or CERTKV_LOG_OFF ends that. One function hears all
-/// caches of the process. When the call returns, the function that was there before is on no thread any more and is not called again: it and its
+/// caches of the process but those with a log of their own (`config->log`). When the call returns, the function that was there before is on no thread any more and is not called again: it and its
 /// `user` may go. Without a function nothing is made for it.
 ///
 /// Threads: any, at any time, but not from within a callback. Waits for the threads that are in the function that goes.
@@ -173,111 +334,22 @@ pub unsafe extern "C" fn certkv_log_set(
     user: *mut c_void,
 ) -> certkv_status {
     guard(|| {
-        if !(CERTKV_LOG_OFF..=CERTKV_LOG_DEBUG).contains(&level) {
-            let why = format!("level = {level}: not a CERTKV_LOG value");
-            return Err(Failure::new(CERTKV_INVALID_ARGUMENT, why));
-        }
+        let function = function("", level, callback, user)?;
         if telling() {
             return Err(Failure::new(CERTKV_ORDER, "callback: the log cannot be changed from within it"));
         }
-        let sink = match callback {
-            _ if level == CERTKV_LOG_OFF => None,
-            None => return Err(Failure::new(CERTKV_NULL_POINTER, "callback is NULL, and level is not CERTKV_LOG_OFF")),
-            Some(call) => Some(Sink { call, user, epoch: 0, inside: AtomicUsize::new(0) }),
-        };
-        let mut place = SINK.lock();
+        let mut place = PROCESS.lock();
         LEVEL.store(level, Ordering::Relaxed);
         let epoch = EPOCH.fetch_add(1, Ordering::Relaxed) + 1;
-        let before = core::mem::replace(&mut *place, sink.map(|sink| Arc::new(Sink { epoch, ..sink })));
+        let made = function.map(|function| Arc::new(Process { function, epoch, inside: AtomicUsize::new(0) }));
+        let before = core::mem::replace(&mut *place, made);
         while let Some(before) = &before
             && before.inside.load(Ordering::Relaxed) > 0
         {
             LEFT.wait(&mut place);
         }
         drop(place);
-        listen();
+        spans::listen();
         Ok(())
     })
-}
-
-/// Has spans of moves come here, as many as the level wants.
-fn listen() {
-    static LISTENING: Once = Once::new();
-    // This copy of the library has its own `tracing`, whose listener is nobody else's to set.
-    LISTENING.call_once(|| drop(tracing::subscriber::set_global_default(Spans)));
-    tracing::callsite::rebuild_interest_cache();
-}
-
-/// A span that is not over.
-struct Open {
-    id: u64,
-    since: Instant,
-    text: String,
-}
-
-impl Visit for Open {
-    fn record_u64(&mut self, field: &Field, value: u64) {
-        // Writing to a string does not fail.
-        let _ = write!(self.text, " {}={value}", field.name());
-    }
-    fn record_debug(&mut self, field: &Field, value: &dyn core::fmt::Debug) {
-        let _ = write!(self.text, " {}={value:?}", field.name());
-    }
-}
-
-/// Makes a message of every span that ends. All of them begin and end on one thread.
-struct Spans;
-
-impl Spans {
-    fn with(id: &Id, work: impl FnOnce(&mut Vec<Open>, usize)) {
-        let _ = OPEN.try_with(|open| {
-            let mut open = open.borrow_mut();
-            let at = open.iter().rposition(|open| open.id == id.into_u64());
-            at.map(|at| work(&mut open, at))
-        });
-    }
-}
-
-impl Subscriber for Spans {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        *metadata.level() <= Level::DEBUG && LEVEL.load(Ordering::Relaxed) >= CERTKV_LOG_DEBUG
-    }
-
-    fn max_level_hint(&self) -> Option<LevelFilter> {
-        let all = LEVEL.load(Ordering::Relaxed) >= CERTKV_LOG_DEBUG;
-        Some(if all { LevelFilter::DEBUG } else { LevelFilter::OFF })
-    }
-
-    fn new_span(&self, span: &Attributes<'_>) -> Id {
-        static NEXT: AtomicU64 = AtomicU64::new(1);
-        let id = NEXT.fetch_add(1, Ordering::Relaxed);
-        let mut open = Open { id, since: Instant::now(), text: span.metadata().name().to_owned() };
-        span.record(&mut open);
-        let _ = OPEN.try_with(|all| all.borrow_mut().push(open));
-        Id::from_u64(id)
-    }
-
-    fn record(&self, span: &Id, values: &Record<'_>) {
-        Self::with(span, |open, at| values.record(&mut open[at]));
-    }
-
-    fn record_follows_from(&self, _: &Id, _: &Id) {}
-
-    fn event(&self, event: &Event<'_>) {
-        let mut open = Open { id: 0, since: Instant::now(), text: event.metadata().name().to_owned() };
-        event.record(&mut open);
-        say(CERTKV_LOG_DEBUG, || open.text);
-    }
-
-    fn enter(&self, _: &Id) {}
-
-    fn exit(&self, _: &Id) {}
-
-    fn try_close(&self, span: Id) -> bool {
-        Self::with(&span, |open, at| {
-            let Open { since, text, .. } = open.swap_remove(at);
-            say(CERTKV_LOG_DEBUG, || format!("{text} in {} us", since.elapsed().as_micros()));
-        });
-        true
-    }
 }

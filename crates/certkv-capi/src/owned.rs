@@ -2,7 +2,7 @@
 use crate::cache::Held;
 use crate::engine::{Engine, OnGpu};
 use crate::guard::Failure;
-use certkv::gpu::{Element, GpuCache, GpuCapture, GpuStep, Tensor};
+use certkv::gpu::{Element, GpuCache, GpuCapture, GpuStep, Rows, Tensor};
 use certkv::{Certificate, Chunk, Policy, Step, Tolerance};
 use core::ffi::c_void;
 use core::mem::transmute;
@@ -104,7 +104,7 @@ impl OwnedStep {
         match &mut self.step {
             Open::Host(step) => Ok(step.set_tolerances(tolerances)?),
             Open::Gpu(open) => {
-                let step = open.step.as_mut().ok_or_else(crate::step::over)?;
+                let step = open.step.as_mut().ok_or_else(crate::stepping::over)?;
                 Ok(step.set_tolerances(tolerances)?)
             }
         }
@@ -118,7 +118,7 @@ impl OwnedStep {
     ) -> Result<T, Failure> {
         Ok(match &mut self.step {
             Open::Host(step) => host(step),
-            Open::Gpu(open) => gpu(open.step.as_mut().ok_or_else(crate::step::over)?),
+            Open::Gpu(open) => gpu(open.step.as_mut().ok_or_else(crate::stepping::over)?),
         }?)
     }
 
@@ -141,7 +141,7 @@ impl OwnedStep {
         match &mut self.step {
             Open::Host(step) => Ok(step.attend(layer, queries, out, certificates)?),
             Open::Gpu(open) => {
-                let step = open.step.as_mut().ok_or_else(crate::step::over)?;
+                let step = open.step.as_mut().ok_or_else(crate::stepping::over)?;
                 step.attend(layer, queries)?;
                 Ok(step.outputs(layer, out, certificates)?)
             }
@@ -151,26 +151,25 @@ impl OwnedStep {
     fn gpu(&mut self) -> Result<(&OnGpu, &mut GpuStep<'static>), Failure> {
         let gpu = self.cache.engine.on_gpu()?;
         match &mut self.step {
-            Open::Gpu(open) => Ok((gpu, open.step.as_mut().ok_or_else(crate::step::over)?)),
-            Open::Host(_) => Err(crate::step::over()),
+            Open::Gpu(open) => Ok((gpu, open.step.as_mut().ok_or_else(crate::stepping::over)?)),
+            Open::Host(_) => Err(crate::stepping::over()),
         }
     }
 
-    /// Rows in device memory.
+    /// Rows in device memory: where those of keys and of values are.
     ///
     /// # Safety
-    /// `elements` elements are at each address until the work that this enqueues is done.
+    /// They are there until the work that this enqueues is done.
     pub(crate) unsafe fn append_device(
         &mut self,
         layer: usize,
-        [keys, values]: [u64; 2],
+        [keys, values]: [(u64, Rows); 2],
         element: Element,
-        elements: usize,
     ) -> Result<(), Failure> {
         let (gpu, step) = self.gpu()?;
-        let tensor = |argument, address| {
+        let tensor = |argument, (address, rows)| {
             // SAFETY: by the caller's promise.
-            unsafe { Tensor::at(gpu.gpu(), argument, address, element, elements) }.map_err(certkv::Error::Gpu)
+            unsafe { Tensor::rows_at(gpu.gpu(), argument, address, element, rows) }.map_err(certkv::Error::Gpu)
         };
         Ok(step.append_device(layer, tensor("keys", keys)?, tensor("values", values)?)?)
     }
@@ -178,7 +177,7 @@ impl OwnedStep {
     /// Queries in device memory, of type `element`, and outputs in single precision.
     ///
     /// # Safety
-    /// As [`OwnedStep::append_device`].
+    /// `elements` elements are at each address until the work that this enqueues is done.
     pub(crate) unsafe fn attend_device(
         &mut self,
         layer: usize,

@@ -5,7 +5,8 @@ use crate::certificate::CERTKV_UNCERTIFIED;
 use crate::guard::{Failure, guard};
 use crate::handle::Registry;
 use crate::status::certkv_status::{self, CERTKV_NOT_PUBLISHED, CERTKV_OVERWRITTEN, CERTKV_SHAPE, CERTKV_UNSUPPORTED};
-use crate::step::{self, certkv_step};
+use crate::step::certkv_step;
+use crate::stepping;
 use certkv::gpu::{CertificateRing, Missed, PublishedStep};
 use core::mem::offset_of;
 use core::ptr;
@@ -168,7 +169,7 @@ pub unsafe extern "C" fn certkv_ring_destroy(ring: *mut certkv_ring) -> certkv_s
 pub unsafe extern "C" fn certkv_step_number(step: *const certkv_step, number: *mut u64) -> certkv_status {
     guard(|| {
         argument::aligned(number, "number")?;
-        let found = step::on(step, |open| open.number())?;
+        let found = stepping::on(step, |open| open.number())?;
         // SAFETY: not NULL and aligned; the caller gives a variable of this type.
         unsafe { number.write(found) };
         Ok(())

@@ -3,19 +3,17 @@ use crate::argument;
 use crate::cache::{self, certkv_cache};
 use crate::certificate::certkv_certificate;
 use crate::config::{self, CERTKV_BF16, CERTKV_F16, CERTKV_F32, certkv_dtype, certkv_policy};
-use crate::guard::{Failure, Poison, guard};
-use crate::handle::Registry;
+use crate::guard::{Failure, guard};
 use crate::kept::Kept;
 use crate::owned::OwnedStep;
+use crate::records::{Records, put_records, sized};
 use crate::sequence::{self, certkv_sequence};
-use crate::status::certkv_status::{
-    self, CERTKV_BUSY_STEP, CERTKV_INVALID_ARGUMENT, CERTKV_INVALID_HANDLE, CERTKV_LENGTH, CERTKV_UNSUPPORTED,
-};
-use certkv::gpu::Element;
+use crate::status::certkv_status::{self, CERTKV_INVALID_ARGUMENT, CERTKV_LENGTH, CERTKV_UNSUPPORTED};
+use crate::stepping::{self, Work, over, with_step};
+use certkv::gpu::{Element, Rows};
 use certkv::{Certificate, Chunk, Policy};
 use core::mem::offset_of;
 use core::ptr;
-use parking_lot::Mutex;
 use std::sync::Arc;
 
 /// Where a buffer lies.
@@ -41,86 +39,11 @@ pub struct certkv_chunk {
     pub tokens: u64,
 }
 
-pub(crate) struct Stepping {
-    pub(crate) cache: Arc<cache::Held>,
-    poison: Poison,
-    work: Mutex<Work>,
-}
-
-pub(crate) struct Work {
-    /// `None` once the step is over.
-    pub(crate) step: Option<OwnedStep>,
-    /// Kept between calls, and given to the next step.
-    pub(crate) kept: Kept,
-}
-
-impl Drop for Stepping {
-    fn drop(&mut self) {
-        self.cache.spare.give(core::mem::take(&mut self.work.get_mut().kept));
-    }
-}
-
-static STEPS: Registry<Stepping> = Registry::new(0x57, "step");
-
-/// Runs `work` on a live step; a panic in it poisons the step and its cache.
-pub(crate) fn with_step(
-    handle: *const certkv_step,
-    work: impl FnOnce(&Stepping, &mut Work) -> Result<(), Failure>,
-) -> Result<(), Failure> {
-    let held = STEPS.get(handle)?;
-    held.poison.check()?;
-    held.cache.poison.check()?;
-    let mut inner = exclusive(&held)?;
-    held.cache.poison.watch(|| held.poison.watch(|| work(&held, &mut inner)))
-}
-
-/// Runs `work` on the open step of a handle, and `after` if it succeeds.
-fn attempt<T>(
-    handle: *const certkv_step,
-    work: impl FnOnce(&mut OwnedStep) -> Result<T, Failure>,
-    after: impl FnOnce(&mut Work) -> Result<(), Failure>,
-) -> Result<T, Failure> {
-    let mut result = None;
-    with_step(handle, |_, inner| {
-        result = Some(work(inner.step.as_mut().ok_or_else(over)?)?);
-        after(inner)
-    })?;
-    result.ok_or_else(over)
-}
-
-/// Runs `work` on the open step of a handle.
-pub(crate) fn on<T>(
-    handle: *const certkv_step,
-    work: impl FnOnce(&mut OwnedStep) -> Result<T, Failure>,
-) -> Result<T, Failure> {
-    attempt(handle, work, |_| Ok(()))
-}
-
-/// As [`on`], and ends the step if `work` succeeds, rolling it back.
-pub(crate) fn end<T>(
-    handle: *const certkv_step,
-    work: impl FnOnce(&mut OwnedStep) -> Result<T, Failure>,
-) -> Result<T, Failure> {
-    attempt(handle, work, |inner| {
-        STEPS.remove(handle)?;
-        drop(inner.step.take());
-        Ok(())
-    })
-}
-
-fn exclusive(held: &Stepping) -> Result<parking_lot::MutexGuard<'_, Work>, Failure> {
-    held.work.try_lock().ok_or_else(|| Failure::new(CERTKV_BUSY_STEP, "another thread is inside a call on this step"))
-}
-
-pub(crate) fn over() -> Failure {
-    Failure::new(CERTKV_INVALID_HANDLE, "the step is over")
-}
-
 /// Whether buffers are on the GPU of the cache.
-pub(crate) fn on_device(space: certkv_space, held: &Stepping) -> Result<bool, Failure> {
+pub(crate) fn on_device(space: certkv_space, held: &cache::Held) -> Result<bool, Failure> {
     match space {
         CERTKV_SPACE_HOST => Ok(false),
-        CERTKV_SPACE_DEVICE => held.cache.engine.on_gpu().map(|_| true),
+        CERTKV_SPACE_DEVICE => held.engine.on_gpu().map(|_| true),
         _ => Err(Failure::new(CERTKV_UNSUPPORTED, format!("space = {space}: not a CERTKV_SPACE value"))),
     }
 }
@@ -209,19 +132,18 @@ unsafe fn begin(
     let policy = policy()?;
     // SAFETY: the caller gives `n_chunks` elements.
     let given = unsafe { argument::slice(chunks, n_chunks, "chunks")? };
-    let mut chunks = Vec::with_capacity(given.len());
-    for chunk in given {
-        if chunk.tokens > 1 << 31 {
-            return Err(Failure::new(CERTKV_LENGTH, format!("chunk.tokens = {}: more than 2^31", chunk.tokens)));
-        }
-        chunks.push(Chunk { sequence: sequence::id(chunk.sequence), tokens: chunk.tokens as usize });
+    if let Some(chunk) = given.iter().find(|chunk| chunk.tokens > 1 << 31) {
+        return Err(Failure::new(CERTKV_LENGTH, format!("chunk.tokens = {}: more than 2^31", chunk.tokens)));
     }
-    let held = cache::with(cache, |held| {
-        let work = Work { step: Some(OwnedStep::begin(Arc::clone(held), &chunks, policy)?), kept: held.spare.take() };
-        Ok(Stepping { cache: Arc::clone(held), poison: Poison::default(), work: Mutex::new(work) })
+    let opened = stepping::open(cache, |held, work| {
+        let of = |chunk: &certkv_chunk| Chunk { sequence: sequence::id(chunk.sequence), tokens: chunk.tokens as usize };
+        work.kept.chunks.clear();
+        work.kept.chunks.extend(given.iter().map(of));
+        work.step = Some(OwnedStep::begin(Arc::clone(held), &work.kept.chunks, policy)?);
+        Ok(())
     })?;
     // SAFETY: as above.
-    unsafe { step.write(STEPS.insert(Arc::new(held))) };
+    unsafe { step.write(opened) };
     Ok(())
 }
 
@@ -250,7 +172,7 @@ pub unsafe extern "C" fn certkv_step_append(
     guard(|| {
         with_step(step, |held, work| {
             let device = on_device(space, held)?;
-            let geometry = *held.cache.engine.geometry();
+            let geometry = *held.engine.geometry();
             let Work { step, kept: Kept { rows, .. } } = work;
             let step = step.as_mut().ok_or_else(over)?;
             let expected = step.tokens() as u128 * geometry.kv_width() as u128;
@@ -260,8 +182,10 @@ pub unsafe extern "C" fn certkv_step_append(
                 let element = element(dtype)?;
                 argument::not_null(keys.cast::<u8>(), "keys")?;
                 argument::not_null(values.cast::<u8>(), "values")?;
+                let width = geometry.kv_width();
+                let rows = Rows { count: step.tokens(), width, stride: width };
                 // SAFETY: the caller gives `elements` elements of this type each, until the work is done.
-                return unsafe { step.append_device(layer, [keys as u64, values as u64], element, elements as usize) };
+                return unsafe { step.append_device(layer, [keys, values].map(|at| (at as u64, rows)), element) };
             }
             match dtype {
                 CERTKV_F32 => {
@@ -297,7 +221,7 @@ pub unsafe extern "C" fn certkv_step_append(
 /// Errors: NULL_POINTER, MISALIGNED, OVERLAP, UNSUPPORTED, INVALID_HANDLE, BUSY_STEP, LAYER, SHAPE, ORDER, NOT_FINITE,
 /// NO_VISIBLE_TOKEN, UNCERTIFIABLE, OUT_OF_MEMORY, DEVICE, PANIC, POISONED; of originals that it needs and that are spilled, STORE_FAILED,
 /// STORE_LATE, STORE_NOT_FOUND, STORE_DAMAGED, CAPACITY (a later try may succeed). `out` is unchanged, and the step as it was.
-/// The certificates are CERTKV_UNCERTIFIED, or unchanged if the step, their pointer or their count was refused.
+/// The certificates are CERTKV_UNCERTIFIED, or unchanged if the step, their pointer or their count was refused, or if they overlap `queries` or `out`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn certkv_step_attend(
     step: *mut certkv_step,
@@ -311,16 +235,20 @@ pub unsafe extern "C" fn certkv_step_attend(
 ) -> certkv_status {
     guard(|| {
         with_step(step, |held, work| {
-            let geometry = *held.cache.engine.geometry();
+            let geometry = *held.engine.geometry();
             let Work { step, kept: Kept { certificates: records, .. } } = work;
             let step = step.as_mut().ok_or_else(over)?;
             let tokens = step.tokens() as u128;
             // SAFETY: the caller gives NULL or `n_certificates` elements.
-            let filled = unsafe { Records::new(certificates, n_certificates, step.tokens() * geometry.q_heads)? };
+            let mut filled = unsafe { Records::new(certificates, n_certificates, step.tokens() * geometry.q_heads)? };
             let heads = filled.heads();
+            let bytes = usize::try_from(elements).unwrap_or(usize::MAX).saturating_mul(size_of::<f32>());
+            let apart =
+                filled.apart_from([(out.cast_const().cast(), bytes, "out"), (queries.cast(), bytes, "queries")]);
             let device = on_device(space, held)?;
             argument::count(elements, tokens * geometry.q_width() as u128, "queries and out")?;
             sized(records, heads);
+            apart?;
             if device {
                 argument::not_null(queries.cast::<u8>(), "queries")?;
                 argument::not_null(out.cast_const().cast::<u8>(), "out")?;
@@ -338,9 +266,6 @@ pub unsafe extern "C" fn certkv_step_attend(
             let len = argument::array(queries, elements, "queries")?;
             argument::array(out, elements, "out")?;
             argument::disjoint((out.cast_const(), len, "out"), (queries, len, "queries"))?;
-            let records_at = (certificates.cast_const(), heads, "certificates");
-            argument::disjoint(records_at, (out.cast_const(), len, "out"))?;
-            argument::disjoint(records_at, (queries, len, "queries"))?;
             // SAFETY: not NULL, aligned, `elements` floats by the caller's promise, and written by nobody in this call.
             let queries = unsafe { core::slice::from_raw_parts(queries, len) };
             // SAFETY: as above, and no other buffer of the call overlaps it.
@@ -350,66 +275,6 @@ pub unsafe extern "C" fn certkv_step_attend(
             Ok(())
         })
     })
-}
-
-/// A caller's records that a call fills: none, or as many as it has outputs. However it ends, those that it did not fill certify nothing; they are
-/// written once, as a pass over them takes as long as the rest of a call.
-pub(crate) struct Records {
-    at: *mut certkv_certificate,
-    heads: usize,
-}
-
-impl Records {
-    /// # Safety
-    /// `certificates` is NULL or has `n` elements, which nobody else touches as long as this lives.
-    pub(crate) unsafe fn new(certificates: *mut certkv_certificate, n: u64, expected: usize) -> Result<Self, Failure> {
-        let heads = argument::array(certificates, n, "certificates")?;
-        if heads > 0 {
-            argument::count(n, expected as u128, "certificates")?;
-        }
-        Ok(Self { at: certificates, heads })
-    }
-
-    /// How many there are.
-    pub(crate) fn heads(&self) -> usize {
-        self.heads
-    }
-
-    /// Fills them, as many as `records` are, and leaves none for later.
-    pub(crate) fn fill(mut self, records: &[Certificate]) {
-        let heads = core::mem::take(&mut self.heads);
-        for (at, record) in records.iter().take(heads).enumerate() {
-            // SAFETY: aligned, and below the number of elements that `new` was promised.
-            unsafe { self.at.add(at).write(certkv_certificate::from(record)) };
-        }
-    }
-}
-
-impl Drop for Records {
-    fn drop(&mut self) {
-        let empty = certkv_certificate::from(&Certificate::UNCERTIFIED);
-        for at in 0..self.heads {
-            // SAFETY: as in `fill`.
-            unsafe { self.at.add(at).write(empty) };
-        }
-    }
-}
-
-/// Gives records that the engine fills their number; what they say before is of an earlier call.
-pub(crate) fn sized(records: &mut Vec<Certificate>, heads: usize) {
-    if records.len() != heads {
-        records.clear();
-        records.resize(heads, Certificate::UNCERTIFIED);
-    }
-}
-
-/// # Safety
-/// `to` is aligned and has as many elements.
-unsafe fn put_records(to: *mut certkv_certificate, records: &[Certificate]) {
-    for (at, record) in records.iter().enumerate() {
-        // SAFETY: by the caller's promise.
-        unsafe { to.add(at).write(certkv_certificate::from(record)) };
-    }
 }
 
 /// # Safety
@@ -448,9 +313,9 @@ pub unsafe extern "C" fn certkv_step_certificates(
         with_step(step, |held, work| {
             let Work { step, kept: Kept { certificates: records, .. } } = work;
             let step = step.as_mut().ok_or_else(over)?;
-            held.cache.engine.on_gpu()?;
+            held.engine.on_gpu()?;
             let heads = argument::array(certificates, n_certificates, "certificates")?;
-            let expected = step.tokens() as u128 * held.cache.engine.geometry().q_heads as u128;
+            let expected = step.tokens() as u128 * held.engine.geometry().q_heads as u128;
             argument::count(n_certificates, expected, "certificates")?;
             records.clear();
             records.resize(heads, Certificate::UNCERTIFIED);
@@ -507,14 +372,7 @@ pub unsafe extern "C" fn certkv_step_before_stream(
 /// same. NULL_POINTER, INVALID_HANDLE, BUSY_STEP, PANIC, POISONED: nothing changed; certkv_step_abort still is due.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn certkv_step_finish(step: *mut certkv_step) -> certkv_status {
-    guard(|| {
-        with_step(step, |_, work| {
-            let ending = work.step.take().ok_or_else(over)?;
-            let finished = ending.finish();
-            STEPS.remove(step)?;
-            finished
-        })
-    })
+    guard(|| stepping::finish(step, OwnedStep::finish))
 }
 
 /// Ends a step without a trace: the sequences are as before. NULL is allowed.
@@ -529,47 +387,6 @@ pub unsafe extern "C" fn certkv_step_abort(step: *mut certkv_step) -> certkv_sta
         if step.is_null() {
             return Ok(());
         }
-        let held = STEPS.get(step)?;
-        let mut work = exclusive(&held)?;
-        STEPS.remove(step)?;
-        // Dropping the step rolls it back; a defect there concerns the cache.
-        held.cache.poison.watch(|| drop(work.step.take()));
-        Ok(())
+        stepping::abort(step)
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::*;
-    use certkv_status::{CERTKV_OK, CERTKV_PANIC, CERTKV_POISONED};
-
-    #[test]
-    fn a_defect_in_a_step_poisons_it_and_its_cache() {
-        let mut config = core::mem::MaybeUninit::<certkv_config>::uninit();
-        let (mut handle, mut sequence, mut step) = (ptr::null_mut(), 0, ptr::null_mut());
-        // SAFETY: all pointers are to locals of the right type.
-        unsafe {
-            assert_eq!(certkv_config_init(config.as_mut_ptr(), size_of::<certkv_config>() as u32), CERTKV_OK);
-            let mut config = config.assume_init();
-            (config.layers, config.q_heads, config.kv_heads, config.head_dim, config.max_tokens) = (1, 2, 1, 64, 64);
-            assert_eq!(certkv_cache_create(&config, &mut handle), CERTKV_OK);
-            assert_eq!(certkv_sequence_create(handle, &mut sequence), CERTKV_OK);
-            let chunk = certkv_chunk { sequence, tokens: 1 };
-            assert_eq!(certkv_step_begin(handle, &chunk, 1, &mut step), CERTKV_OK);
-            let busy = STEPS.get(step).unwrap();
-            let inside = busy.work.lock();
-            assert_eq!(certkv_step_abort(step), CERTKV_BUSY_STEP);
-            drop(inside);
-            assert_eq!(guard(|| with_step(step, |_, _| panic!("planted"))), CERTKV_PANIC);
-            assert_eq!(certkv_step_finish(step), CERTKV_POISONED);
-            let rows = [0f32; 64];
-            let (k, n) = (rows.as_ptr().cast(), rows.len() as u64);
-            assert_eq!(certkv_step_append(step, 0, k, k, n, CERTKV_F32, CERTKV_SPACE_HOST), CERTKV_POISONED);
-            assert_eq!(certkv_sequence_release(handle, sequence), CERTKV_POISONED);
-            assert_eq!(certkv_step_abort(step), CERTKV_OK);
-            assert_eq!(certkv_step_abort(step), CERTKV_INVALID_HANDLE);
-            assert_eq!(certkv_cache_destroy(handle), CERTKV_OK);
-        }
-    }
 }

@@ -4,11 +4,13 @@ use crate::certificate::certkv_certificate;
 use crate::config::{CERTKV_BF16, CERTKV_F16, CERTKV_F32, certkv_dtype};
 use crate::guard::{Failure, guard};
 use crate::kept::Kept;
+use crate::records::{Records, sized};
 use crate::status::certkv_status::{
     self, CERTKV_OUT_OF_MEMORY, CERTKV_OVERFLOW, CERTKV_RESERVED, CERTKV_SHAPE, CERTKV_UNSUPPORTED,
 };
-use crate::step::{self, Records, Work, certkv_space, certkv_step, element, over};
-use certkv::{Certificate, Dtype};
+use crate::step::{self, certkv_space, certkv_step, element};
+use crate::stepping::{Work, over, with_step};
+use certkv::{Certificate, Dtype, gpu};
 use core::ffi::c_void;
 use core::{ptr, slice};
 use half::{bf16, f16};
@@ -61,8 +63,6 @@ struct Rows {
     strides: [usize; 2],
     dim: usize,
     heads: usize,
-    /// Elements from the first to behind the last.
-    extent: usize,
 }
 
 impl Rows {
@@ -100,23 +100,40 @@ impl Rows {
         }
         let extent = of_tokens + of_heads + dim as u128;
         let extent = u64::try_from(extent).unwrap_or(u64::MAX);
-        let extent = if bytes == 4 {
-            argument::array(given.data.cast::<f32>(), extent, label)?
+        if bytes == 4 {
+            argument::array(given.data.cast::<f32>(), extent, label)?;
         } else {
-            argument::array(given.data.cast::<u16>(), extent, label)?
-        };
+            argument::array(given.data.cast::<u16>(), extent, label)?;
+        }
         let strides = [token as usize, head as usize];
-        Ok((Self { name, dtype: given.dtype, data: given.data, strides, dim, heads, extent }, given.space))
+        Ok((Self { name, dtype: given.dtype, data: given.data, strides, dim, heads }, given.space))
+    }
+
+    /// First byte, bytes and name of what a caller's tensor says that it is, right or wrong; nothing if it cannot be read.
+    ///
+    /// # Safety
+    /// As [`Rows::read`].
+    unsafe fn claim(
+        given: *const certkv_tensor,
+        name: &'static str,
+        [tokens, heads, dim]: [usize; 3],
+    ) -> (*const u8, usize, &'static str) {
+        // SAFETY: by the caller's promise; integers and a pointer, for which zero bits are a value.
+        let Ok(given) = (unsafe { argument::read_struct(given, name, size_of::<certkv_tensor>()) }) else {
+            return (ptr::null(), 0, name);
+        };
+        let or = |given: u64, default: usize| if given == 0 { default as u64 } else { given };
+        let last = |n: usize, stride: u64| (n.max(1) - 1) as u128 * u128::from(stride);
+        let extent = last(tokens, or(given.token_stride, heads * dim)) + last(heads, or(given.head_stride, dim));
+        let each = if [CERTKV_F16, CERTKV_BF16].contains(&given.dtype) { 2 } else { 4 };
+        let bytes = usize::try_from((extent + dim as u128).saturating_mul(each)).unwrap_or(usize::MAX);
+        (given.data.cast_const().cast(), bytes, name)
     }
 
     /// Whether the rows of so many tokens follow each other.
     fn is_dense(&self, tokens: usize) -> bool {
         let [token, head] = self.strides;
         (tokens == 1 || token == self.heads * self.dim) && (self.heads == 1 || head == self.dim)
-    }
-
-    fn bytes(&self) -> usize {
-        self.extent * if self.dtype == CERTKV_F32 { 4 } else { 2 }
     }
 
     fn store(&self) -> Option<Dtype> {
@@ -147,11 +164,11 @@ impl Rows {
     /// Copies the rows, of 16 bits, as they are.
     ///
     /// # Safety
-    /// The tensor has `extent` readable elements, which nobody writes meanwhile.
+    /// All of the tensor's rows are readable, and nobody writes meanwhile.
     unsafe fn gather_bits(&self, tokens: usize, to: &mut Vec<u16>) -> Result<(), Failure> {
         self.reserve(to, tokens)?;
         for at in self.each(tokens) {
-            // SAFETY: aligned, and inside the extent, by `read`; readable by the caller's promise.
+            // SAFETY: aligned, and inside what `read` has checked; readable by the caller's promise.
             to.extend_from_slice(unsafe { slice::from_raw_parts(self.data.cast::<u16>().add(at), self.dim) });
         }
         Ok(())
@@ -210,11 +227,11 @@ impl Rows {
     /// Writes rows that were rounded to the tensor's type.
     ///
     /// # Safety
-    /// The tensor has `extent` writable elements, which nobody else reads or writes meanwhile.
+    /// All of the tensor's rows are writable, and nobody else reads or writes meanwhile.
     unsafe fn scatter(&self, tokens: usize, from: &[f32]) {
         for (row, at) in from.chunks_exact(self.dim).zip(self.each(tokens)) {
             if self.dtype == CERTKV_F32 {
-                // SAFETY: aligned, and inside the extent, by `read`; writable by the caller's promise.
+                // SAFETY: aligned, and inside what `read` has checked; writable by the caller's promise.
                 unsafe { ptr::copy_nonoverlapping(row.as_ptr(), self.data.cast::<f32>().add(at), self.dim) };
                 continue;
             }
@@ -229,7 +246,7 @@ impl Rows {
         }
     }
 
-    /// What device memory needs: one piece, as kernels read it.
+    /// What attention needs in device memory: one piece.
     fn on_device(&self, tokens: usize) -> Result<u64, Failure> {
         if self.is_dense(tokens) {
             return Ok(self.data as u64);
@@ -237,10 +254,26 @@ impl Rows {
         let why = format!("{}: strides in device memory: rows follow each other there in this release", self.name);
         Err(Failure::new(CERTKV_UNSUPPORTED, why))
     }
+
+    /// What appending needs there: the heads of a token in one piece. Tokens may be apart by what the kernel steps over.
+    fn apart_on_device(&self, tokens: usize) -> Result<(u64, gpu::Rows), Failure> {
+        let ([token, head], width, name) = (self.strides, self.heads * self.dim, self.name);
+        if self.heads > 1 && head != self.dim {
+            let why =
+                format!("{name}: head_stride {head} in device memory: heads follow each other there in this release");
+            return Err(Failure::new(CERTKV_UNSUPPORTED, why));
+        }
+        if tokens > 1 && !(token.is_multiple_of(8) && u32::try_from(token).is_ok()) {
+            let why = format!("{name}: token_stride {token} in device memory: a multiple of 8 below 2^32 there");
+            return Err(Failure::new(CERTKV_UNSUPPORTED, why));
+        }
+        Ok((self.data as u64, gpu::Rows { count: tokens, width, stride: token }))
+    }
 }
 
 /// As certkv_step_append from tensors of `kv_heads` heads, each of its own type and strides. Both are in one place; in device memory both have one
-/// type and no strides (0, or what 0 stands for).
+/// type, the heads of a token follow each other (`head_stride` 0, or what 0 stands for), and `token_stride` is a multiple of 8 below 2^32: slices of a
+/// buffer of queries, keys and values.
 ///
 /// Threads: one at a time per step.
 /// Stream: host memory none; device memory the cache's own, see certkv_step_after_stream.
@@ -254,8 +287,8 @@ pub unsafe extern "C" fn certkv_step_append_tensors(
     values: *const certkv_tensor,
 ) -> certkv_status {
     guard(|| {
-        step::with_step(step, |held, work| {
-            let geometry = *held.cache.engine.geometry();
+        with_step(step, |held, work| {
+            let geometry = *held.engine.geometry();
             let Work { step, kept: Kept { tensors, .. } } = work;
             let step = step.as_mut().ok_or_else(over)?;
             let (layer, tokens) = (layer as usize, step.tokens());
@@ -272,9 +305,9 @@ pub unsafe extern "C" fn certkv_step_append_tensors(
                     let why = format!("keys->dtype = {}, values->dtype = {}: one in device memory", k.dtype, v.dtype);
                     return Err(Failure::new(CERTKV_UNSUPPORTED, why));
                 }
-                let at = [k.on_device(tokens)?, v.on_device(tokens)?];
-                // SAFETY: the caller gives tensors of these elements, until the work is done.
-                return unsafe { step.append_device(layer, at, element(k.dtype)?, tokens * geometry.kv_width()) };
+                let at = [k.apart_on_device(tokens)?, v.apart_on_device(tokens)?];
+                // SAFETY: the caller gives tensors of these extents, until the work is done.
+                return unsafe { step.append_device(layer, at, element(k.dtype)?) };
             }
             let Buffers { wide: [wide_keys, wide_values], narrow: [bits_of_keys, bits_of_values] } = tensors;
             if [k.store(), v.store()] == [Some(geometry.store); 2] {
@@ -303,7 +336,7 @@ pub unsafe extern "C" fn certkv_step_append_tensors(
 /// Stream: host memory none; device memory the cache's own, see certkv_step_after_stream.
 /// Capture: safe with device memory, see certkv_step_captured; host memory and certificates not allowed.
 /// Errors: as certkv_step_attend, and STRUCT_SIZE, RESERVED, INVALID_ARGUMENT, SHAPE (rows that overlap), OVERFLOW (an output that the type of `out`
-/// cannot hold). What has changed is as there: nothing was written to `out`.
+/// cannot hold). What has changed is as there: nothing was written to `out`, nor to certificates that overlap it or `queries`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn certkv_step_attend_tensors(
     step: *mut certkv_step,
@@ -314,15 +347,18 @@ pub unsafe extern "C" fn certkv_step_attend_tensors(
     n_certificates: u64,
 ) -> certkv_status {
     guard(|| {
-        step::with_step(step, |held, work| {
-            let geometry = *held.cache.engine.geometry();
+        with_step(step, |held, work| {
+            let geometry = *held.engine.geometry();
             let Work { step, kept: Kept { certificates: records, tensors, .. } } = work;
             let step = step.as_mut().ok_or_else(over)?;
             let (layer, tokens) = (layer as usize, step.tokens());
             // SAFETY: the caller gives NULL or `n_certificates` elements.
-            let filled = unsafe { Records::new(certificates, n_certificates, tokens * geometry.q_heads)? };
+            let mut filled = unsafe { Records::new(certificates, n_certificates, tokens * geometry.q_heads)? };
             let heads = filled.heads();
             let shape = [tokens, geometry.q_heads, geometry.head_dim];
+            // SAFETY: the caller gives NULL or structs of their `struct_size` bytes.
+            let claims = unsafe { [Rows::claim(out, "out", shape), Rows::claim(queries, "queries", shape)] };
+            let apart = filled.apart_from(claims);
             // SAFETY: the caller gives NULL or a struct of its `struct_size` bytes.
             let (q, space) = unsafe { Rows::read(queries, ["queries", "queries->data"], shape)? };
             // SAFETY: as above.
@@ -330,8 +366,10 @@ pub unsafe extern "C" fn certkv_step_attend_tensors(
             if space != other {
                 return Err(argument::invalid(format!("queries->space = {space}, out->space = {other}: must be one")));
             }
-            step::sized(records, heads);
-            if step::on_device(space, held)? {
+            sized(records, heads);
+            let device = step::on_device(space, held)?;
+            apart?;
+            if device {
                 if o.dtype != CERTKV_F32 {
                     let why = format!("out->dtype = {}: CERTKV_F32 in device memory in this release", o.dtype);
                     return Err(Failure::new(CERTKV_UNSUPPORTED, why));
@@ -345,9 +383,6 @@ pub unsafe extern "C" fn certkv_step_attend_tensors(
                 filled.fill(records);
                 return Ok(());
             }
-            let bytes = |rows: &Rows| (rows.data.cast_const().cast::<u8>(), rows.bytes(), rows.name);
-            argument::disjoint((certificates.cast_const(), heads, "certificates"), bytes(&o))?;
-            argument::disjoint((certificates.cast_const(), heads, "certificates"), bytes(&q))?;
             let [rows, outputs] = &mut tensors.wide;
             // SAFETY: the caller gives tensors of these extents, unchanged during the call but for `out`.
             unsafe { q.gather(tokens, rows)? };
@@ -381,14 +416,17 @@ mod tests {
         let read = |token, head| {
             let given = tensor(data, CERTKV_F16, token, head);
             // SAFETY: a whole struct.
-            unsafe { Rows::read(&given, ["keys", "keys->data"], [3, 2, 64]) }
-                .map(|(rows, _)| (rows.at(2, 1), rows.extent, rows.is_dense(3)))
+            unsafe {
+                let (_, bytes, _) = Rows::claim(&given, "keys", [3, 2, 64]);
+                let read = Rows::read(&given, ["keys", "keys->data"], [3, 2, 64]);
+                read.map(|(rows, _)| (rows.at(2, 1), bytes, rows.is_dense(3)))
+            }
         };
-        assert_eq!(read(0, 0).unwrap(), (320, 384, true));
-        assert_eq!(read(128, 64).unwrap(), (320, 384, true));
-        assert_eq!(read(200, 70).unwrap(), (470, 534, false));
+        assert_eq!(read(0, 0).unwrap(), (320, 768, true));
+        assert_eq!(read(128, 64).unwrap(), (320, 768, true));
+        assert_eq!(read(200, 70).unwrap(), (470, 1068, false));
         // Heads outside, tokens inside.
-        assert_eq!(read(64, 192).unwrap(), (320, 384, false));
+        assert_eq!(read(64, 192).unwrap(), (320, 768, false));
         for (token, head) in [(127, 64), (0, 63), (64, 191), (64, 64), (1, 0), (u64::MAX, 1)] {
             assert_eq!(read(token, head).unwrap_err().status, CERTKV_SHAPE, "{token} {head}");
         }

@@ -2,7 +2,8 @@
 use crate::argument;
 use crate::guard::guard;
 use crate::status::certkv_status;
-use crate::step::{self, certkv_step};
+use crate::step::certkv_step;
+use crate::stepping;
 use certkv::Tolerance;
 
 /// How far an output may be from exact attention before its head spends more: the larger of a share of the output's norm and a distance in the
@@ -36,7 +37,7 @@ pub unsafe extern "C" fn certkv_step_set_tolerances(
     guard(|| {
         // SAFETY: the caller gives `n_tolerances` elements.
         let given = unsafe { argument::slice(tolerances, n_tolerances, "tolerances")? };
-        step::on(step, |open| {
+        stepping::on(step, |open| {
             if given.len() > 1 {
                 argument::count(n_tolerances, open.q_heads() as u128, "tolerances")?;
             }

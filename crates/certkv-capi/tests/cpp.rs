@@ -146,7 +146,7 @@ const PROGRAMS: [(&str, u32); 15] = [
     ("prefixes", 30),
     ("events", 25),
     ("figures", 14),
-    ("log", 12),
+    ("log", 18),
     ("gpu", 27),
     ("device", 35),
     ("store", 60),

@@ -21,7 +21,7 @@ const OPENING: &str = "\
  * that is given with them: this cannot be checked.
  * Structs that may grow start with struct_size. Reserved fields are 0.
  * Threads. All calls may come from any thread and run concurrently; one step takes one call at a time.
- * Callbacks. There are three kinds: the functions of a host's own store (certkv_store_callbacks), on threads of the library, its log
+ * Callbacks. There are three kinds: the functions of a host's own store (certkv_store_callbacks), on threads of the library, a log
  * (certkv_log_callback) and its memory for pages (certkv_allocator), on the host's.
  * Stream, Capture. Stream says what a call enqueues where; a cache on a GPU has a stream of its own, which
  * certkv_step_after_stream and certkv_step_before_stream order with the caller's. Capture says whether a call may be made
@@ -266,8 +266,9 @@ fn both_sides_agree_on_every_offset_and_version() {
             max_context, kernels, swap_tokens, prefix_units, prefix_secret, prefix_eviction, reserved, spill_store,
             spill_host_tokens, spill_budget, spill_workers, spill_in_flight, spill_deadline_ms, n_windows, windows,
             prefix_events, window_slack, allocator, chunk_tokens, calibration,
-            move_events, levels, control, scales, n_levels, reserved_more,
+            move_events, levels, control, scales, n_levels, reserved_more, log,
         }
+        certkv_log { struct_size, level, callback, user }
         certkv_calibration_info {
             struct_size, layers, q_heads, kv_heads, head_dim, rotary, interleaved, centred, balanced, tier, tokens,
             model, text, digest,
@@ -339,7 +340,8 @@ fn both_sides_agree_on_every_offset_and_version() {
     // The sizes are part of the ABI: what changes them needs new names.
     for (name, size) in [
         ("certkv_error_info", 24),
-        ("certkv_config", 280),
+        ("certkv_config", 288),
+        ("certkv_log", 24),
         ("certkv_calibration_info", 144),
         ("certkv_window", 24),
         ("certkv_level", 16),

@@ -101,7 +101,7 @@ const HOSTILE: [(&str, u32); 17] = [
     ("snapshot", 50),
     ("prefixes", 100),
     ("events", 75),
-    ("log", 45),
+    ("log", 140),
     ("parts", 200),
     ("allocator", 60),
     ("admit", 50),

@@ -216,6 +216,9 @@ fn gather(
     Ok(())
 }
 
+/// KV heads whose blocks are coded side by side.
+const AT_ONCE: usize = 32;
+
 /// Encodes a block, `[head][side][B][d]`, into the records of a page of `level`, heads in parallel. False if a scale overflowed its
 /// type: the records then hold infinite summaries and the block is read from its originals.
 pub(crate) fn encode(
@@ -230,25 +233,34 @@ pub(crate) fn encode(
     let layout = group.layout_at(level);
     let (dim, words) = (layout.dim, layout.count());
     let jobs = encoders.iter_mut().zip(page[crate::group::SEAL_BYTES..].chunks_exact_mut(layout.bytes));
-    let jobs = jobs.zip(block.chunks_exact(2 * words)).zip(centre.chunks_exact(dim));
-    let mut jobs: Vec<_> = jobs.map(|(((e, r), b), c)| (e, r, b, c, Ok(()))).collect();
-    cache.pool.run(
-        &mut jobs,
-        || (),
-        |(), head, (encoder, record, block, centre, result)| {
-            let (keys, values) = block.split_at(words);
-            let metric = group.key_metric(layer, head);
-            let fixed = encoder.fix_scales(group.fixed_scales(layer, head));
-            *result = fixed.and_then(|()| encoder.encode_in(metric.as_ref(), keys, values, centre, record));
-            cache.counters.saturated(encoder.take_saturated());
-        },
-    );
+    let jobs = jobs.zip(block.chunks_exact(2 * words)).zip(centre.chunks_exact(dim)).enumerate();
+    let mut jobs = jobs.map(|(head, (((e, r), b), c))| (head, e, r, b, c, Ok(())));
     let mut coded = true;
-    for (.., result) in jobs {
-        match result {
-            Ok(()) => {}
-            Err(CodecError::ScaleOverflow { .. }) => coded = false,
-            Err(other) => return Err(other.into()),
+    loop {
+        // On the stack: a block that becomes full asks for no memory.
+        let mut some: [_; AT_ONCE] = core::array::from_fn(|_| jobs.next());
+        let count = some.iter().take_while(|job| job.is_some()).count();
+        if count == 0 {
+            break;
+        }
+        cache.pool.run(
+            &mut some[..count],
+            || (),
+            |(), _, job| {
+                let Some((head, encoder, record, block, centre, result)) = job else { return };
+                let (keys, values) = block.split_at(words);
+                let metric = group.key_metric(layer, *head);
+                let fixed = encoder.fix_scales(group.fixed_scales(layer, *head));
+                *result = fixed.and_then(|()| encoder.encode_in(metric.as_ref(), keys, values, centre, record));
+                cache.counters.saturated(encoder.take_saturated());
+            },
+        );
+        for (.., result) in some.into_iter().flatten() {
+            match result {
+                Ok(()) => {}
+                Err(CodecError::ScaleOverflow { .. }) => coded = false,
+                Err(other) => return Err(other.into()),
+            }
         }
     }
     if !coded {

@@ -4,7 +4,7 @@
 //! block is allocated once for all layers, and a slot is locked by one layer at a time.
 use crate::calibrated::Calibrated;
 use crate::levels::Lower;
-use crate::seal::Seal;
+use crate::seal::{Seal, format_id};
 use crate::sizes::GroupSizes;
 use crate::{Config, Error, fixed};
 use certkv_codec::{FixedScales, KeyMetric};
@@ -50,6 +50,8 @@ pub(crate) struct Group {
     pub(crate) residency: Option<Mutex<Residency>>,
     pub(crate) max_blocks: usize,
     pub(crate) window: Option<Window>,
+    /// Numbers of the formats in seals, by level.
+    formats: Vec<u64>,
     pub(crate) sizes: GroupSizes,
 }
 
@@ -67,6 +69,8 @@ impl Group {
         let slots = |pages| sizes.slots(pages);
         let lower = sizes.lower.iter().map(|level| Lower::new(config, level, slots(level.pages)?, device));
         let lower = lower.collect::<Result<Vec<_>, Error>>()?;
+        let formats = core::iter::once(&sizes.layout).chain(sizes.lower.iter().map(|level| &level.layout));
+        let formats = formats.map(format_id).collect();
         let levels = sizes.lower.iter().map(|level| PageAllocator::create(level.pages));
         let levels = levels.collect::<Result<Vec<_>, _>>()?.into();
         Ok(Self {
@@ -99,6 +103,7 @@ impl Group {
             },
             max_blocks: sizes.max_blocks,
             window: sizes.window,
+            formats,
             sizes,
         })
     }
@@ -141,7 +146,8 @@ impl Group {
 
     /// The seal of a page of codes at `level`.
     pub(crate) fn seal_at(&self, level: u8, layer: usize, block: usize, page: PageId) -> Seal {
-        let seal = Seal::new(self.layout_at(level), layer, block, page);
+        let format = self.formats.get(usize::from(level)).copied().unwrap_or_default();
+        let seal = Seal::of(self.layout_at(level), format, layer, block, page);
         match &self.calibrated {
             Some(calibrated) => seal.under(calibrated.number()),
             None => seal,

@@ -77,6 +77,11 @@ pub fn format_id(layout: &RecordLayout) -> u64 {
 
 impl Seal {
     pub(crate) fn new(layout: &RecordLayout, layer: usize, block: usize, page: PageId) -> Self {
+        Self::of(layout, format_id(layout), layer, block, page)
+    }
+
+    /// As [`Seal::new`] with the [number](format_id) of the format, which takes text to make.
+    pub(crate) fn of(layout: &RecordLayout, format: u64, layer: usize, block: usize, page: PageId) -> Self {
         Self {
             layer: layer as u32,
             block: block as u32,
@@ -84,7 +89,7 @@ impl Seal {
             tokens: layout.tokens() as u32,
             dim: layout.dim as u32,
             record_bytes: layout.bytes as u32,
-            format: format_id(layout),
+            format,
             digest: 0,
         }
     }

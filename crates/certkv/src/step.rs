@@ -29,11 +29,21 @@ pub(crate) struct Part {
 
 /// How far a layer has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Progress {
+pub(crate) enum Progress {
     Waiting,
     Appended,
     /// A failed append may have written rows past the committed length; appending again overwrites them.
     Failed,
+}
+
+/// Lists of a step, empty, kept with their memory for the next one.
+#[derive(Debug, Default)]
+pub(crate) struct Lists {
+    parts: Vec<Part>,
+    progress: Vec<Progress>,
+    tolerances: Vec<Tolerance>,
+    /// One for each sequence.
+    reservations: Vec<Vec<Reservation>>,
 }
 
 /// A step in progress. Dropping it without [`Step::finish`] gives back what it reserved: the sequences are as before.
@@ -50,6 +60,8 @@ pub struct Step<'c> {
     parts: Vec<Part>,
     progress: Vec<Progress>,
     tokens: usize,
+    /// Empty, for parts.
+    reservations: Vec<Vec<Reservation>>,
     work: Option<Box<Workspace>>,
 }
 
@@ -64,15 +76,11 @@ impl<'c> Step<'c> {
             return Err(Error::Shape { argument: "chunks", expected: 1, given: 0 });
         }
         let layers = cache.geometry().layers;
-        let mut step = Self {
-            cache,
-            policy,
-            tolerances: Vec::new(),
-            parts: Vec::with_capacity(chunks.len()),
-            progress: vec![Progress::Waiting; layers],
-            tokens: 0,
-            work: Some(cache.workspace()?),
-        };
+        let mut work = cache.workspace()?;
+        let Lists { parts, mut progress, tolerances, mut reservations } = core::mem::take(&mut work.lists);
+        progress.resize(layers, Progress::Waiting);
+        reservations.resize_with(chunks.len().max(reservations.len()), Vec::new);
+        let mut step = Self { cache, policy, tolerances, parts, progress, tokens: 0, reservations, work: Some(work) };
         for chunk in chunks {
             if chunk.tokens == 0 {
                 return Err(Error::Shape { argument: "chunk.tokens", expected: 1, given: 0 });
@@ -85,7 +93,7 @@ impl<'c> Step<'c> {
                 first_row: step.tokens,
                 len: state.len(),
                 state,
-                reservations: Vec::with_capacity(cache.groups.len()),
+                reservations: step.reservations.pop().unwrap_or_default(),
                 decodes: chunk.tokens <= cache.config.chunk_tokens.max(1),
             });
             if let Some(part) = step.parts.last_mut() {
@@ -295,20 +303,27 @@ impl<'c> Step<'c> {
 
 impl Drop for Step<'_> {
     fn drop(&mut self) {
-        let _turn = self.cache.turn.lock();
-        for mut part in self.parts.drain(..) {
+        let Self { cache, tolerances, parts, progress, reservations, work, .. } = self;
+        let _turn = cache.turn.lock();
+        for mut part in parts.drain(..) {
             for reservation in part.reservations.drain(..) {
-                reservation.abort(|| self.cache.stamp());
+                reservation.abort(|| cache.stamp());
             }
+            reservations.push(part.reservations);
             // Blocks that were coded in this step are gone; what was remembered of them goes too.
             let len = part.state.len();
-            for group in &self.cache.groups {
+            for group in &cache.groups {
                 part.state.forget_from(group, len / group.layout.tokens());
             }
-            self.cache.put_back(part.id, part.state);
+            cache.put_back(part.id, part.state);
         }
-        if let Some(work) = self.work.take() {
-            self.cache.return_workspace(work);
+        if let Some(mut work) = work.take() {
+            progress.clear();
+            tolerances.clear();
+            let (parts, progress, tolerances) =
+                (core::mem::take(parts), core::mem::take(progress), core::mem::take(tolerances));
+            work.lists = Lists { parts, progress, tolerances, reservations: core::mem::take(reservations) };
+            cache.return_workspace(work);
         }
     }
 }

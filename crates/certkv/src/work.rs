@@ -5,6 +5,7 @@ use crate::attend::promoted::{Resident, Wanted};
 use crate::attend::published::Phase1;
 use crate::levels::encoders;
 use crate::sequence::HeadMemory;
+use crate::step::Lists;
 use crate::{Cache, Error, Tolerance};
 use certkv_bound::Certificate;
 use certkv_codec::Encoder;
@@ -39,6 +40,8 @@ pub(crate) struct Workspace {
     pub(crate) heads: Vec<HeadWork>,
     /// Between steps: levels of blocks.
     pub(crate) widths: WidthAllocator,
+    /// Between steps: what the next one begins with.
+    pub(crate) lists: Lists,
 }
 
 /// Buffers of one KV head and its query heads.
@@ -113,6 +116,7 @@ impl Workspace {
             uncoded: BitSet::default(),
             heads,
             widths: WidthAllocator::new(),
+            lists: Lists::default(),
         }))
     }
 }

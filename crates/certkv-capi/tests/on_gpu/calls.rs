@@ -159,16 +159,70 @@ fn tensors_in_device_memory() {
     assert_eq!(read(), vec![3.0; Q], "what was refused wrote nothing");
     // SAFETY: a live handle.
     assert_eq!(unsafe { certkv_step_abort(step) }, CERTKV_OK);
-    // Of two tokens the stride counts.
-    let chunks = [a, cache.create()].map(|sequence| certkv_chunk { sequence, tokens: 1 });
-    let mut step = ptr::null_mut();
+    assert_eq!(fake.violations(), 0, "{}", fake.last_violation());
+}
+
+/// Elements of a token: queries, keys, values.
+const ALL: usize = Q + 2 * WIDTH;
+
+/// A step of two sequences whose keys and values are slices of one buffer: what the launch is told, as the fake kernel reads it.
+fn fused(cache: &Cache, ids: [certkv_sequence; 2], buffer: &DeviceBuffer, strides: [u64; 2]) -> [kernels::Appended; 2] {
+    let (mut step, chunks) = (ptr::null_mut(), ids.map(|sequence| certkv_chunk { sequence, tokens: 1 }));
+    let of = |first: usize, stride| {
+        let data = (buffer.address() as usize + 2 * first) as *mut c_void;
+        certkv_tensor { data, ..tensor(buffer, CERTKV_F16, stride, DIM as u64) }
+    };
+    let (keys, values) = (of(Q, strides[0]), of(Q + WIDTH, strides[1]));
     // SAFETY: two chunks, whole structs, and a local.
     unsafe {
-        assert_eq!(certkv_step_begin(cache.0, chunks.as_ptr(), 2, &mut step), CERTKV_OK);
-        named(certkv_step_append_tensors(step, 0, &fused, &fused), CERTKV_UNSUPPORTED, "keys");
-        assert_eq!(certkv_step_append_tensors(step, 0, &plain, &plain), CERTKV_OK, "{}", message());
-        assert_eq!(certkv_step_abort(step), CERTKV_OK);
+        assert_eq!(certkv_step_begin(cache.0, chunks.as_ptr(), 2, &mut step), CERTKV_OK, "{}", message());
+        let told = [0, 1].map(|layer| {
+            assert_eq!(certkv_step_append_tensors(step, layer, &keys, &values), CERTKV_OK, "{}", message());
+            kernels::appended()
+        });
+        for (wrong, status, word) in [
+            (certkv_tensor { token_stride: ALL as u64 + 4, ..values }, CERTKV_UNSUPPORTED, "values: token_stride"),
+            (certkv_tensor { token_stride: 1 << 32, ..values }, CERTKV_UNSUPPORTED, "values: token_stride"),
+            (
+                certkv_tensor { token_stride: ALL as u64, head_stride: DIM as u64 + 8, ..values },
+                CERTKV_UNSUPPORTED,
+                "values: head_stride",
+            ),
+            (
+                certkv_tensor { token_stride: DIM as u64, head_stride: ALL as u64, ..values },
+                CERTKV_UNSUPPORTED,
+                "head_stride",
+            ),
+            (certkv_tensor { token_stride: WIDTH as u64 - 8, ..values }, CERTKV_SHAPE, "values: rows"),
+            (certkv_tensor { data: (buffer.address() + 2) as *mut c_void, ..values }, CERTKV_MISALIGNED, "values"),
+        ] {
+            named(certkv_step_append_tensors(step, 0, &keys, &wrong), status, word);
+        }
+        assert_eq!(certkv_step_finish(step), CERTKV_OK, "{}", message());
+        told
     }
+}
+
+#[test]
+fn slices_of_a_fused_buffer_reach_the_launch() {
+    let (fake, config, _turn) = alone();
+    let cache = Cache::new(&config);
+    let ids = [cache.create(), cache.create()];
+    let gpu = Gpu::open(0).unwrap();
+    let buffer = DeviceBuffer::new(&gpu, 2 * 4 * ALL).unwrap();
+    let at = |first: usize| buffer.address() + 2 * first as u64;
+    let told = |strides: [u64; 2]| {
+        let want = [(at(Q), strides[0]), (at(Q + WIDTH), strides[1])];
+        fused(&cache, ids, &buffer, strides).iter().all(|told| told.map(|(at, stride)| (at, u64::from(stride))) == want)
+    };
+    let all = ALL as u64;
+    assert!(told([all, all]) && told([WIDTH as u64 + 8, 2 * all]));
+    // Planted: a launch of rows that follow each other.
+    kernels::plant(kernels::Plant::OneStride);
+    assert!(!told([all, all]), "another stride was not seen");
+    kernels::plant(kernels::Plant::Nothing);
+    // What 0 stands for.
+    assert_eq!(fused(&cache, ids, &buffer, [0, 0])[0].map(|(_, stride)| stride), [WIDTH as u32; 2]);
     assert_eq!(fake.violations(), 0, "{}", fake.last_violation());
 }
 

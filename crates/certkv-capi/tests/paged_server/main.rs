@@ -69,6 +69,58 @@ fn a_load_leaves_the_server_as_it_was() {
     println!("GATE paged-server-load executed={finished} failed=0 controls={caught}/{} seed=0x1", planted.len());
 }
 
+/// More requests that grow than there are pages for them: some leave the device and return, and nothing is left when all are gone.
+#[test]
+fn a_load_without_room_is_swapped() {
+    let options = [
+        "--cache-tokens",
+        "2048",
+        "--swap-tokens",
+        "8192",
+        "--prefix-units",
+        "16",
+        "--max-batch",
+        "24",
+        "--grace",
+        "60",
+    ];
+    let server = Served::start(&made().server, &options);
+    let crowd = [
+        "--clients",
+        "24",
+        "--seconds",
+        "4",
+        "--longest",
+        "320",
+        "--growing",
+        "0.7",
+        "--aborts",
+        "0.1",
+        "--patience",
+        "300",
+    ];
+    let done = server.load(&[&crowd[..], &["--swaps", "1"]].concat());
+    let said = text(&done);
+    assert!(done.status.success() && said.contains(" 0 violations"), "{said}");
+    let ways = said.split_once("preemptions [").and_then(|(_, rest)| rest.split_once(']')).expect("preemptions").0;
+    let [out, back, _dropped] = ways.split(", ").map(|n| n.parse::<u32>().expect("a number")).collect::<Vec<_>>()[..]
+    else {
+        panic!("{said}")
+    };
+    assert!(out > 0 && back > 0 && back <= out, "{said}");
+    let (status, said_last) = server.stop();
+    assert!(status == Some(0) && said_last.contains("no sequence, page or byte is in use"), "{said_last}");
+    print!("{said}{said_last}");
+    // With room for all of them nobody leaves, which the load test sees.
+    let server = Served::start(&made().server, &["--cache-tokens", "32768"]);
+    let done = server.load(&["--clients", "4", "--seconds", "2", "--longest", "16", "--swaps", "1"]);
+    let said = text(&done);
+    let caught = done.status.code() == Some(1) && said.contains("VIOLATION swapped") && said.contains(" 1 violations");
+    assert!(caught, "{said}");
+    assert_eq!(server.stop().0, Some(0));
+    println!("GATE paged-server-swaps executed={out} failed=0 controls=1/1 seed=0x1");
+}
+
 /// Prompts of 1K tokens, one of each task.
 #[test]
 fn certified_answers_are_dense_ones() {

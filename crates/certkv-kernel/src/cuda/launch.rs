@@ -152,7 +152,7 @@ pub struct Append<'a> {
     pub arrived: Span<'a>,
     /// `u32[rows]`.
     pub errors: Span<'a>,
-    /// `[seqs][kv_heads][dim]`.
+    /// `[seqs][kv_heads][dim]`, or [`Rows`](super::queue::Rows) of as many.
     pub keys: Tensor<'a>,
     /// The same, of the same type.
     pub values: Tensor<'a>,
@@ -416,9 +416,11 @@ pub fn append(queue: &Queue, kernel: &Function, a: &Append<'_>) -> Result<(), Cu
     if a.keys.element() != a.values.element() {
         return Err(CudaError::BadArgument { argument: "values", why: "of another type than the keys" });
     }
+    let (keys, key_stride) = on.takes_rows(a.keys, "keys", [a.seqs, width])?;
+    let (values, value_stride) = on.takes_rows(a.values, "values", [a.seqs, width])?;
     let args = AppendArgs {
-        keys: on.takes(a.keys, "keys", a.seqs * width)?,
-        values: on.takes(a.values, "values", a.seqs * width)?,
+        keys,
+        values,
         count: on.reads(a.count, "count", 4)?,
         rows: on.reads(t.batch, "batch", 4 * a.seqs)?,
         lens: on.writes(a.lens, "lens", 4 * t.rows)?,
@@ -437,8 +439,8 @@ pub fn append(queue: &Queue, kernel: &Function, a: &Append<'_>) -> Result<(), Cu
         centres: on.writes(a.centres, "centres", 4 * t.rows * width)?,
         status: on.writes(a.status, "status", 4)?,
         clear: on.may_write(a.clear, "cleared word", 4)?,
-        key_stride: word("keys", width)?,
-        value_stride: word("values", width)?,
+        key_stride: word("keys", key_stride)?,
+        value_stride: word("values", value_stride)?,
         blocks: word("table", t.stride)?,
         kv_heads: word("kv_heads", t.kv_heads)?,
         input: a.keys.element() as u32,

@@ -59,6 +59,17 @@ impl Touched {
         Ok(self.note(Touch::read(t.holding(argument, needs)?, needs * t.element().bytes())))
     }
 
+    /// `count` rows that the kernel reads, of `width` elements each, and the elements from a row to the next.
+    pub(super) fn takes_rows(
+        &mut self,
+        t: Tensor<'_>,
+        argument: &'static str,
+        [count, width]: [usize; 2],
+    ) -> Result<(u64, usize), CudaError> {
+        let (address, stride, extent) = t.holding_rows(argument, count, width)?;
+        Ok((self.note(Touch::read(address, extent * t.element().bytes())), stride))
+    }
+
     /// Elements that it writes.
     pub(super) fn gives(&mut self, t: Tensor<'_>, argument: &'static str, needs: usize) -> Result<u64, CudaError> {
         Ok(self.note(Touch::write(t.holding(argument, needs)?, needs * t.element().bytes())))

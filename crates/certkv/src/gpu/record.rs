@@ -4,7 +4,7 @@ use super::core::Core;
 use super::ladder::{self, Call};
 use super::policy::Rule;
 use super::published;
-use super::step::{check_queries, most_blocks};
+use super::step::{check_packed, check_queries, most_blocks};
 use crate::{Error, Policy};
 use certkv_kernel::cuda::queue::{Recording, Tensor};
 use core::marker::PhantomData;
@@ -13,11 +13,11 @@ use std::sync::Arc;
 /// Where one layer's rows arrive and its outputs go, for a batch of one token per sequence.
 #[derive(Debug, Clone, Copy)]
 pub struct LayerIo<'t> {
-    /// `[seqs][kv_heads * head_dim]`.
+    /// `[seqs][kv_heads * head_dim]`, or [`Rows`](super::Rows) of as many.
     pub keys: Tensor<'t>,
     /// The same.
     pub values: Tensor<'t>,
-    /// `[seqs][q_heads * head_dim]`.
+    /// `[seqs][q_heads * head_dim]`, one row after the other.
     pub query: Tensor<'t>,
     /// The same.
     pub out: Tensor<'t>,
@@ -53,12 +53,13 @@ impl GpuCache {
         }
         for io in layers {
             let (kv, q) = (seqs * g.kv_width(), seqs * g.q_width());
-            let sized = [("keys", io.keys, kv), ("values", io.values, kv), ("query", io.query, q), ("out", io.out, q)];
-            for (argument, tensor, expected) in sized {
-                if tensor.elements() != expected {
-                    return Err(Error::Shape { argument, expected, given: tensor.elements() });
+            for (argument, given) in [("keys", io.keys.elements()), ("values", io.values.elements())] {
+                if given != kv {
+                    return Err(Error::Shape { argument, expected: kv, given });
                 }
             }
+            check_packed("query", io.query, q)?;
+            check_packed("out", io.out, q)?;
             check_queries(self, io.query.element())?;
         }
         let core = Arc::clone(&self.core);

@@ -13,6 +13,7 @@ use super::spill;
 use super::window::blocks_seen;
 use crate::{Certificate, Chunk, Error, Side};
 use certkv_core::SequenceId;
+use certkv_device::cuda::CudaError;
 use certkv_kernel::cuda::args::Element;
 use certkv_kernel::cuda::queue::Tensor;
 use certkv_kernel::cuda::select::ROW_ENTRY;
@@ -274,7 +275,8 @@ impl<'c> GpuStep<'c> {
         self.append_rows(layer)
     }
 
-    /// As [`GpuStep::append`] for rows in device memory, in a step of one token per sequence.
+    /// As [`GpuStep::append`] for rows in device memory, in a step of one token per sequence. They need not follow each other:
+    /// [`Tensor::rows_of`](super::Tensor::rows_of) takes those of a buffer in which something else is between them.
     ///
     /// A row that is not finite, or too large, is not stored. The host learns of it when it reads results:
     /// [`GpuStep::outputs`] and [`GpuStep::certificates`] are errors then, and the sequence is to be truncated or released.
@@ -401,17 +403,14 @@ impl<'c> GpuStep<'c> {
     /// worth.
     ///
     /// # Errors
-    /// A bad layer, shape or order, a longer chunk, single precision where the kernels take 16 bits only, or a device error: as
-    /// [`GpuStep::attend`]; `out` may be written then, and is worth nothing.
+    /// A bad layer, shape or order, rows that do not follow each other, a longer chunk, single precision where the kernels take 16 bits
+    /// only, or a device error: as [`GpuStep::attend`]; `out` may be written then, and is worth nothing.
     pub fn attend_device(&mut self, layer: usize, query: Tensor<'_>, out: Tensor<'_>) -> Result<(), Error> {
         self.check_attend(layer)?;
         self.check_batch(layer)?;
         let expected = self.tokens * self.cache.geometry().q_width();
-        for (argument, given) in [("query", query.elements()), ("out", out.elements())] {
-            if given != expected {
-                return Err(Error::Shape { argument, expected, given });
-            }
-        }
+        check_packed("query", query, expected)?;
+        check_packed("out", out, expected)?;
         check_queries(self.cache, query.element())?;
         if self.last == Some(layer) {
             self.last = None;
@@ -573,6 +572,15 @@ pub(super) fn send_queries(cache: &mut GpuCache, width: usize, first: usize) -> 
     }
     ring.send(queue, &core.inputs, at, batch_words)?;
     Ok(config.queries)
+}
+
+/// A tensor of as many elements, one after the other: attention steps over nothing.
+pub(super) fn check_packed(argument: &'static str, tensor: Tensor<'_>, expected: usize) -> Result<(), Error> {
+    match (tensor.elements(), tensor.rows()) {
+        (given, _) if given != expected => Err(Error::Shape { argument, expected, given }),
+        (_, Some(_)) => Err(CudaError::BadArgument { argument, why: "rows that do not follow each other" }.into()),
+        _ => Ok(()),
+    }
 }
 
 /// Kernels for 16-bit queries certify nothing for wider ones.

@@ -76,6 +76,8 @@ pub(crate) enum Plant {
     OldSides,
     /// Outputs are held to another tolerance than the call's.
     NoTolerance,
+    /// New rows are read as if they followed each other.
+    OneStride,
 }
 
 static PLANTED: AtomicU32 = AtomicU32::new(0);
@@ -338,10 +340,22 @@ extern "C" fn pack(raw: *const c_void) {
     }
 }
 
+/// Where the newest rows of keys and of values were, and how far they were apart.
+pub(crate) type Appended = [(u64, u32); 2];
+static APPENDED: Mutex<Appended> = Mutex::new([(0, 0); 2]);
+
+/// Those of the latest launch that appended.
+pub(crate) fn appended() -> Appended {
+    *APPENDED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 extern "C" fn append(raw: *const c_void) {
     // SAFETY: declared with this struct.
     let a: AppendArgs = unsafe { arguments(raw) };
     assert_eq!(a.input, 0, "rows are halves");
+    let strides = if planted(Plant::OneStride) { [a.kv_heads * DIM as u32; 2] } else { [a.key_stride, a.value_stride] };
+    let rows = [(a.keys, strides[0]), (a.values, strides[1])];
+    *APPENDED.lock().unwrap_or_else(PoisonError::into_inner) = rows;
     if a.clear != 0 {
         set(a.clear, 0, 0);
     }
@@ -350,7 +364,7 @@ extern "C" fn append(raw: *const c_void) {
         let (len, tail) = (word(a.lens, row) as usize, u64::from(word(a.tails, row)));
         let slot = host::<u16>(a.tail_base + tail * a.tail_stride);
         for head in 0..a.kv_heads as usize {
-            for (side, rows, stride) in [(0, a.keys, a.key_stride), (1, a.values, a.value_stride)] {
+            for (side, (rows, stride)) in rows.into_iter().enumerate() {
                 for channel in 0..DIM {
                     let from = host::<u16>(rows).wrapping_add(place * stride as usize + head * DIM + channel);
                     let to = (2 * head + side) * SIDE + original_index(len % BLOCK, channel, DIM, side == 0);

@@ -3,6 +3,7 @@
 //! that this step did not write; nothing leaks.
 #[path = "../../../certkv-device/tests/fake_cuda/mod.rs"]
 mod fake_cuda;
+mod fused;
 mod hurry;
 mod kernels;
 mod life;

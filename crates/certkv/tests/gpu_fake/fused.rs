@@ -1,0 +1,157 @@
+//! Keys and values that are slices of one buffer, as a fused projection leaves them: what is stored is what the slices hold.
+use crate::alone;
+use crate::kernels::{self, BLOCK, DIM, GROUP, KV_HEADS, Plant};
+use crate::life::{FORMATS, LAYERS, config};
+use certkv::gpu::{Compiler, CudaError, DeviceBuffer, Element, Gpu, GpuCache, GpuStream, LayerIo, Rows, Tensor};
+use certkv::{Chunk, Error, Policy, SequenceId, Side};
+use certkv_device::cuda::Priority;
+use certkv_testkit::generate::Rng;
+
+const KV: usize = KV_HEADS * DIM;
+const Q: usize = GROUP * KV;
+/// Queries, keys, values of a token.
+const ALL: usize = Q + 2 * KV;
+const SEQS: usize = 3;
+
+/// Rows of one side of a batch in the fused buffer.
+fn side(buffer: &DeviceBuffer, first: usize, rows: Rows) -> Result<Tensor<'_>, CudaError> {
+    Tensor::rows_of(buffer, 2 * first, Element::F16, rows)
+}
+
+const ROWS: Rows = Rows { count: SEQS, width: KV, stride: ALL };
+
+struct World {
+    cache: GpuCache,
+    stream: GpuStream,
+    fused: DeviceBuffer,
+    out: DeviceBuffer,
+    ids: [SequenceId; SEQS],
+    random: Rng,
+}
+
+impl World {
+    /// A batch in the buffer; what is between the slices is no number.
+    fn batch(&mut self) -> Vec<u16> {
+        // The step before reads the buffer.
+        self.cache.synchronize().expect("the end");
+        let mut rows = vec![0x7e00; SEQS * ALL];
+        for row in rows.chunks_exact_mut(ALL) {
+            row[Q..].fill_with(|| 0x3c00 + (self.random.bits() % 512) as u16);
+        }
+        self.fused.write(&self.stream, 0, &rows).expect("a copy");
+        rows
+    }
+
+    /// Steps over a block's end, by calls or by a recording: whether each sequence holds the rows of its own slices.
+    fn holds(&mut self, recorded: bool) -> bool {
+        let mut given = vec![Vec::new(); SEQS];
+        let chunks = self.ids.map(|sequence| Chunk { sequence, tokens: 1 });
+        let before = self.cache.len(self.ids[0]).expect("a length");
+        for _ in 0..BLOCK + 3 {
+            let rows = self.batch();
+            given.iter_mut().zip(rows.chunks_exact(ALL)).for_each(|(all, row)| all.extend_from_slice(&row[Q..]));
+            let [keys, values] = [Q, Q + KV].map(|at| side(&self.fused, at, ROWS).expect("slices"));
+            let wide = Tensor::of(&self.out, 0, Element::F32, SEQS * Q).expect("outputs");
+            if recorded {
+                let io = LayerIo { keys, values, query: wide, out: wide };
+                let graph = self.cache.record(SEQS, &[io; LAYERS], Policy::Packed).expect("a recording");
+                let mut step = self.cache.begin_with(&chunks, Policy::Packed).expect("a step");
+                step.replay(&graph).expect("a replay");
+                step.finish().expect("the end");
+                continue;
+            }
+            let mut step = self.cache.begin(&chunks).expect("a step");
+            (0..LAYERS).for_each(|layer| step.append_device(layer, keys, values).expect("rows"));
+            step.finish().expect("the end");
+        }
+        self.cache.synchronize().expect("the end");
+        let mut same = true;
+        for (id, given) in self.ids.iter().zip(given) {
+            for (layer, head, of) in
+                (0..LAYERS * KV_HEADS * 2).map(|i| (i % LAYERS, i / LAYERS % KV_HEADS, i / LAYERS / KV_HEADS))
+            {
+                let found = self.cache.originals(*id, layer, head, [Side::Key, Side::Value][of]).expect("originals");
+                let at = of * KV + head * DIM;
+                let want: Vec<u16> = given.chunks_exact(2 * KV).flat_map(|row| &row[at..at + DIM]).copied().collect();
+                same &= found[before * DIM..] == want;
+            }
+        }
+        same
+    }
+}
+
+fn world(compiler: &Compiler, format: &str) -> World {
+    kernels::begin(format);
+    let gpu = Gpu::open(0).expect("the fake");
+    let mut cache = GpuCache::new(&gpu, compiler, config(format)).expect("a cache");
+    let stream = GpuStream::new(&gpu, Priority::Normal).expect("a stream");
+    let [fused, out] = [2 * SEQS * ALL, 4 * SEQS * Q].map(|bytes| DeviceBuffer::new(&gpu, bytes).expect("memory"));
+    out.fill(&stream, 0, out.len(), 0).expect("zeros");
+    let ids = [(); SEQS].map(|()| cache.create().expect("a sequence"));
+    World { cache, stream, fused, out, ids, random: Rng::new(11) }
+}
+
+#[test]
+fn slices_of_a_fused_buffer_are_stored() {
+    let (fake, compiler, _turn) = alone();
+    fake.reset();
+    let mut caught = 0;
+    for format in FORMATS {
+        for recorded in [false, true] {
+            assert!(world(compiler, format).holds(recorded), "{format}, recorded {recorded}");
+            // A launch that steps over nothing.
+            kernels::plant(Plant::OneStride);
+            caught += usize::from(!world(compiler, format).holds(recorded));
+            kernels::plant(Plant::Nothing);
+        }
+    }
+    assert_eq!(caught, 2 * FORMATS.len());
+    assert_eq!(fake.violations(), 0, "{}", fake.last_violation());
+}
+
+#[test]
+fn what_kernels_cannot_step_over_is_refused() {
+    let (fake, compiler, _turn) = alone();
+    fake.reset();
+    let mut world = world(compiler, FORMATS[0]);
+    let wrong = [Rows { stride: KV - 8, ..ROWS }, Rows { stride: ALL + 4, ..ROWS }, Rows { stride: 1 << 32, ..ROWS }];
+    for rows in wrong {
+        let refused = side(&world.fused, 0, rows);
+        assert!(matches!(refused, Err(CudaError::BadArgument { argument: "tensor", .. })), "{rows:?}: {refused:?}");
+    }
+    let beyond = side(&world.fused, ALL - KV + 8, ROWS);
+    assert!(matches!(beyond, Err(CudaError::OutOfRange { .. })), "{beyond:?}");
+    let odd = side(&world.fused, 4, Rows { count: 2, ..ROWS });
+    assert!(matches!(odd, Err(CudaError::Misaligned { .. })), "{odd:?}");
+    world.batch();
+    let rows = |first, rows| side(&world.fused, first, rows).expect("slices");
+    let chunks = world.ids.map(|sequence| Chunk { sequence, tokens: 1 });
+    let mut step = world.cache.begin(&chunks).expect("a step");
+    let keys = rows(Q, ROWS);
+    // As many elements in rows of another width, and fewer rows.
+    let narrow = rows(Q, Rows { count: 2 * SEQS, width: KV / 2, stride: KV });
+    let refused = step.append_device(0, keys, narrow);
+    let named = |error: &Error| matches!(error, Error::Gpu(CudaError::BadArgument { argument: "values", .. }));
+    assert!(refused.as_ref().is_err_and(named), "{refused:?}");
+    let few = step.append_device(0, rows(Q, Rows { count: SEQS - 1, ..ROWS }), keys);
+    assert!(matches!(few, Err(Error::Shape { argument: "keys", .. })), "{few:?}");
+    step.append_device(0, keys, rows(Q + KV, ROWS)).expect("rows");
+    let told = [Q, Q + KV].map(|first| (world.fused.address() + 2 * first as u64, ALL as u32));
+    assert_eq!(kernels::appended(), told);
+    // Attention steps over nothing.
+    let plain = Tensor::of(&world.out, 0, Element::F32, SEQS * Q).expect("outputs");
+    let apart = Tensor::rows_of(&world.fused, 0, Element::F16, Rows { count: SEQS, width: Q, stride: ALL });
+    let apart = apart.expect("queries");
+    for (argument, query, out) in [("query", apart, plain), ("out", plain, apart)] {
+        let refused = step.attend_device(0, query, out);
+        let named = |error: &Error| matches!(error, Error::Gpu(CudaError::BadArgument { argument: found, .. }) if *found == argument);
+        assert!(refused.as_ref().is_err_and(named), "{refused:?}");
+        let io = LayerIo { keys, values: keys, query, out };
+        let refused = step.cache().record(SEQS, &[io; LAYERS], Policy::Packed).map(|_| ());
+        assert!(refused.as_ref().is_err_and(named), "{refused:?}");
+    }
+    // Nothing of it was an attention that began.
+    step.attend_device(0, plain, plain).expect("attention");
+    drop(step);
+    assert_eq!(fake.violations(), 0, "{}", fake.last_violation());
+}
