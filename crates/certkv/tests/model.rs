@@ -14,7 +14,9 @@ use certkv::{
 use certkv_core::hash::splitmix64;
 use certkv_testkit::generate::Rng;
 use certkv_testkit::oracle::{distance, norm};
-use common::{Answer, Model, decode_faults, exact, fill, original_faults, random_queries, random_rows, step};
+use common::{
+    Answer, Model, decode_faults, exact, fill, original_faults, quick_rows, random_queries, random_rows, step,
+};
 use std::sync::Arc;
 
 const TOLERANCE: f64 = 0.05;
@@ -211,7 +213,7 @@ impl World {
         for &i in &chosen {
             let tokens = if self.r.chance(0.6) { 1 } else { 1 + self.r.below(70) };
             chunks.push(Chunk { sequence: self.live[i].0, tokens });
-            rows.push(random_rows(&self.geometry, tokens, &mut self.r));
+            rows.push(quick_rows(&self.geometry, tokens, &mut self.r));
             lens[i] += tokens;
         }
         let cache = self.cache.clone();
@@ -333,7 +335,7 @@ impl World {
             Ok(fork) => {
                 self.tally.forks += 1;
                 self.live.push((fork, model));
-                let rows = random_rows(&self.geometry, 1, &mut self.r);
+                let rows = quick_rows(&self.geometry, 1, &mut self.r);
                 let queries = random_queries(&self.geometry, 1, &mut self.r);
                 let answers = [parent, fork].map(|sequence| self.decode_and_drop(sequence, &rows, &queries));
                 match answers {
@@ -526,7 +528,7 @@ impl World {
         let mut refilled = Ok(());
         while refilled.is_ok() && self.cache.len(empty).is_ok_and(|len| len < self.max_tokens) {
             let chunk = (self.max_tokens - self.cache.len(empty).unwrap_or(0)).min(70);
-            let rows = random_rows(&self.geometry, chunk, &mut self.r);
+            let rows = quick_rows(&self.geometry, chunk, &mut self.r);
             refilled = fill(&self.cache, empty, &rows);
             for _ in 0..1000 {
                 // A queued device frees pages as its schedule goes on.

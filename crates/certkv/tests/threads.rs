@@ -40,7 +40,7 @@ fn life(cache: &Cache, seed: u64) -> Result<Vec<Vec<u32>>, Error> {
         decode(b, &mut right, &mut r, &mut bits)?;
         assert_eq!(original_faults(cache, a, &left) + original_faults(cache, b, &right), 0);
         cache.release(b)?;
-        let cut = left.len(&g) - r.below(20);
+        let cut = left.len(&g).saturating_sub(r.below(20));
         cache.truncate(a, cut)?;
         left.truncate(&g, cut);
     }
