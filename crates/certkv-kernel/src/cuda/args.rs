@@ -227,7 +227,7 @@ mod tests {
 
     #[test]
     fn structs_have_the_sizes_of_their_twins() {
-        assert_eq!(size_of::<AttendArgs>(), 26 * 8 + 12 * 4);
+        assert_eq!(size_of::<AttendArgs>(), 27 * 8 + 12 * 4);
         assert_eq!(size_of::<Picked>(), 16);
         assert_eq!(size_of::<Demand>(), 16);
         assert_eq!(size_of::<Certificate>(), 48);

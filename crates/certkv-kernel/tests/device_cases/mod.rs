@@ -42,9 +42,16 @@ pub struct Spec {
     /// What queries see; `None`: everything.
     pub sight: Option<Sight>,
     pub seed: u64,
+    /// One tolerance for all heads, whatever the seed: see [`limits`].
+    pub one_limit: bool,
 }
 
 impl Spec {
+    /// Where heads' tolerances come from.
+    fn limit_seed(&self) -> u64 {
+        if self.one_limit { 1 } else { self.seed }
+    }
+
     pub fn new(format: &'static str, dim: usize, group: usize, lens: &[usize]) -> Self {
         Self {
             format,
@@ -61,6 +68,7 @@ impl Spec {
             refine: Refining::Never,
             sight: None,
             seed: 1,
+            one_limit: false,
         }
     }
     pub fn layout(&self) -> RecordLayout {
@@ -314,7 +322,7 @@ impl Case {
             settled: u32::from(spec.seed % 2 == 1),
             window: spec.sight.map_or(0, |sight| sight.tokens),
             sinks: spec.sight.map_or(0, |sight| sight.sinks),
-            limits: limits::words(spec.seed, spec.relative, spec.kv_heads * spec.group)
+            limits: limits::words(spec.limit_seed(), spec.relative, spec.kv_heads * spec.group)
                 .map_or(0, |w| place(&bytes32(&w))),
             ..AttendArgs::default()
         };
@@ -386,7 +394,7 @@ impl Case {
                 if !((norm - f64::from(c.norm)).abs() <= 1e-3 * norm) {
                     v.wrong.push(format!("head {i}.{g}: norm {} instead of {norm}", c.norm));
                 }
-                let limit = limits::limit(spec.seed, spec.relative, i % spec.kv_heads * spec.group + g);
+                let limit = limits::limit(spec.limit_seed(), spec.relative, i % spec.kv_heads * spec.group + g);
                 if !limits::is_named(&c, limit) {
                     v.wrong.push(format!("head {i}.{g}: held to {}, not to {limit:?} ({c:?})", c.tolerance));
                 }

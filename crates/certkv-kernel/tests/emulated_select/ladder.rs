@@ -296,8 +296,14 @@ fn heads_over_tolerance_come_under_it() {
 fn repairs_of_refinable_formats_lend_what_residuals_do_not_bring() {
     let (mut lent, mut looked_at) = (0, 0);
     for (relative, seed) in [(0.1, 1), (0.02, 2), (0.002, 3)] {
-        let spec =
-            Spec { relative, keys: 0.0, values: 0.0, seed, ..Spec::new("k8-v4g32-b32-r4.4", 64, 4, &[520, 200, 64]) };
+        let spec = Spec {
+            relative,
+            keys: 0.0,
+            values: 0.0,
+            seed,
+            one_limit: true,
+            ..Spec::new("k8-v4g32-b32-r4.4", 64, 4, &[520, 200, 64])
+        };
         let mut l = Ladder::new(&spec, 0);
         let all = l.case.launch_heads();
         assert_eq!(l.attend(false).len(), all, "codes alone are too coarse");
@@ -351,6 +357,7 @@ fn corrections_bring_heads_under_their_tolerance_and_read_little_else() {
                     values: 0.0,
                     sight: (kind == Kind::Rope).then_some(Sight { tokens: 700, sinks: 40 }),
                     seed: 3 + kind as u64,
+                    one_limit: true,
                     ..Spec::new(format, dim, group, &[1100, 300, 13])
                 };
                 let mut l = Ladder::new(&spec, 0);
