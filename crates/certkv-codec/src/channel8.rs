@@ -1,4 +1,4 @@
-//! Codes with one scale and one offset per channel and block, math.md (2.1)-(2.3): K8, keys of 8 bits; and values of 2 to 8, (2.9b).
+//! Codes with one scale and one offset per channel and block, math.md (2.1)-(2.3), (2.9b): keys and values of 2 to 8 bits.
 use crate::error::{CodecError, Input, finite, rows, sized, width};
 use crate::numeric::{UP, divisor, dot, norm, rint_code};
 use certkv_core::{
@@ -19,21 +19,22 @@ pub struct Channel8 {
     pub z: Vec<f64>,
 }
 
-/// Codes `keys` (rows, dim) with scales and offsets of type `meta`.
+/// Codes `keys` (rows, dim) in `bits` bits, with scales and offsets of type `meta`.
 ///
 /// # Errors
-/// [`CodecError::Shape`], [`CodecError::NonFinite`], or [`CodecError::ScaleOverflow`] if a scale or an offset does not
+/// [`CodecError::Shape`], also for bits outside 2 to 8, [`CodecError::NonFinite`], or [`CodecError::ScaleOverflow`] if a scale or an offset does not
 /// fit `meta`.
-pub fn encode(keys: &[f64], dim: usize, meta: Dtype) -> Result<Channel8, CodecError> {
+pub fn encode(keys: &[f64], dim: usize, bits: u8, meta: Dtype) -> Result<Channel8, CodecError> {
     rows(Input::Keys, keys.len(), dim)?;
+    width(bits)?;
     finite(Input::Keys, keys, dim)?;
-    encode_side(Input::Keys, keys, dim, 8, meta)
+    encode_side(Input::Keys, keys, dim, bits, meta)
 }
 
 /// Codes `values` (rows, dim) in `bits` bits, with f16 scales and offsets, math.md (2.9b).
 ///
 /// # Errors
-/// As [`encode`]; [`CodecError::Shape`] for bits outside 2 to 8.
+/// As [`encode`].
 pub fn encode_values(values: &[f64], dim: usize, bits: u8) -> Result<Channel8, CodecError> {
     rows(Input::Values, values.len(), dim)?;
     width(bits)?;

@@ -153,7 +153,7 @@ pub fn score_plain(layout: &RecordLayout, record: &[u8], q: &[f64], scale: f64) 
     let logit = |t: usize| match layout.format.key {
         KeyFormat::F16 | KeyFormat::Bf16 => (0..dim).map(|c| q[c] * side.element(t, c)).sum::<f64>(),
         KeyFormat::Turbo { .. } => (0..dim).map(|c| q[c] * side.level(t, c)).sum::<f64>() * side.scale(t),
-        KeyFormat::Channel8 { .. } => {
+        KeyFormat::Channel { .. } => {
             let codes: f64 = (0..dim).map(|c| (q[c] * side.scale(c)) * side.code(t, c)).sum();
             codes + (0..dim).map(|c| q[c] * side.scale(dim + c)).sum::<f64>()
         }
@@ -295,7 +295,7 @@ impl<'a> KeySide<'a> {
     }
 
     fn scale(&self, index: usize) -> f64 {
-        let meta = if let KeyFormat::Channel8 { meta } = self.layout.format.key { meta } else { Dtype::F16 };
+        let meta = if let KeyFormat::Channel { meta, .. } = self.layout.format.key { meta } else { Dtype::F16 };
         number(self.scales, meta, index)
     }
 
@@ -303,7 +303,7 @@ impl<'a> KeySide<'a> {
         let l = self.layout;
         match l.format.key {
             KeyFormat::F16 | KeyFormat::Bf16 => number(self.codes, l.store, token * l.dim + channel),
-            KeyFormat::Channel8 { .. } => self.code(token, channel) * self.scale(channel) + self.scale(l.dim + channel),
+            KeyFormat::Channel { .. } => self.code(token, channel) * self.scale(channel) + self.scale(l.dim + channel),
             KeyFormat::Token { .. } => {
                 let group = channel / l.format.key.group(l.dim);
                 self.code(token, channel) * self.scale(group * l.tokens() + token)

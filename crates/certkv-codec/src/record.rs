@@ -83,7 +83,7 @@ impl Encoder {
             Err(_) => (0, 0),
         };
         let key_scales = match layout.format.key {
-            KeyFormat::Channel8 { .. } => dim,
+            KeyFormat::Channel { .. } => dim,
             KeyFormat::Page { .. } => key_groups,
             key if key.tier().is_some() => key_groups,
             _ => n * key_groups,
@@ -264,9 +264,9 @@ impl Encoder {
         }
         match self.layout.format.key {
             KeyFormat::F16 | KeyFormat::Bf16 => Ok(()),
-            KeyFormat::Channel8 { meta } => {
+            KeyFormat::Channel { bits, meta } => {
                 let (sigma, z) = (&mut self.key_scales, &mut self.key_offsets);
-                channel8::scales(Input::Keys, &self.keys, dim, 8, meta, sigma, z)
+                channel8::scales(Input::Keys, &self.keys, dim, bits, meta, sigma, z)
             }
             KeyFormat::Token { bits, .. } => {
                 let group = self.layout.format.key.group(dim);
@@ -342,10 +342,10 @@ impl Encoder {
                 write_words(words, &mut out[l.key_codes.clone()]);
                 return Errors::default();
             }
-            KeyFormat::Channel8 { meta } => {
+            KeyFormat::Channel { bits, meta } => {
                 self.divisors.iter_mut().zip(&self.key_scales).for_each(|(by, s)| *by = divisor(*s));
                 for (token, ((key, codes), errors)) in rows {
-                    channel8::code_row(key, 8, &self.key_scales, &self.divisors, &self.key_offsets, codes, errors);
+                    channel8::code_row(key, bits, &self.key_scales, &self.divisors, &self.key_offsets, codes, errors);
                     place_key_row(codes, token, &mut self.staged);
                 }
                 let (sigma, z) = out[l.key_scales.clone()].split_at_mut(dim * meta.bytes());
@@ -565,9 +565,9 @@ impl Encoder {
                 }
                 sum_squares(x).sqrt()
             }
-            KeyFormat::Channel8 { .. } => {
-                let scales = self.key_scales.iter().zip(&self.key_offsets);
-                scales.map(|(s, z)| 128.0 * s + z.abs()).map(|x| x * x).sum::<f64>().sqrt()
+            KeyFormat::Channel { bits, .. } => {
+                let (half, scales) = (f64::from(1u16 << (bits - 1)), self.key_scales.iter().zip(&self.key_offsets));
+                scales.map(|(s, z)| half * s + z.abs()).map(|x| x * x).sum::<f64>().sqrt()
             }
             KeyFormat::Turbo { bits, .. } => {
                 let most = self.key_scales.iter().fold(0.0f64, |m, s| s.max(m));

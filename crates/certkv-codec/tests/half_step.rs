@@ -22,7 +22,7 @@ proptest! {
     #[test]
     fn channel8_errs_by_half_a_step(seed: u64, rows in 1usize..40, dim in prop::sample::select(&DIMS[..]), meta in meta()) {
         let keys = numbers(&block(seed, rows, dim, Dtype::F16), Dtype::F16);
-        let coded = channel8::encode(&keys, dim, meta).unwrap();
+        let coded = channel8::encode(&keys, dim, 8, meta).unwrap();
         let decoded = coded.decode();
         for (i, (k, d)) in keys.iter().zip(&decoded).enumerate() {
             let sigma = coded.sigma[i % dim];
@@ -86,7 +86,7 @@ proptest! {
     #[test]
     fn refinement_halves_the_error_per_bit(seed: u64, rows in 1usize..20, bits in 1u8..=8) {
         let keys = numbers(&block(seed, rows, 64, Dtype::F16), Dtype::F16);
-        let coded = channel8::encode(&keys, 64, Dtype::F16).unwrap();
+        let coded = channel8::encode(&keys, 64, 8, Dtype::F16).unwrap();
         let decoded = coded.decode();
         let residual = refine::encode(&keys, &decoded, &coded.sigma, bits).unwrap();
         let refined = refine::decode(&decoded, &residual, &coded.sigma, bits).unwrap();
@@ -110,7 +110,7 @@ proptest! {
             let (worst, two) = (d.iter().fold(0.0f64, |m, x| m.max(x.abs())), d.iter().map(|x| x * x).sum::<f64>().sqrt());
             worst <= delta + arithmetic && two <= lambda + 8.0 * arithmetic
         };
-        let k8 = channel8::encode(&keys, dim, Dtype::F16).unwrap();
+        let k8 = channel8::encode(&keys, dim, 8, Dtype::F16).unwrap();
         let a = annotate::annotate_keys(&keys, &k8.decode(), dim, dim, Some(&k8.sigma)).unwrap();
         let lambda = channel8::lambda(&q, &k8.sigma, f64::from(a.kappa), scale);
         let scores = channel8::score(&k8, &q, scale).unwrap();
@@ -136,7 +136,7 @@ proptest! {
     fn int8_queries_err_as_stated(seed: u64, rows in 1usize..24) {
         let dim = 64;
         let keys = numbers(&block(seed, rows, dim, Dtype::F16), Dtype::F16);
-        let coded = channel8::encode(&keys, dim, Dtype::F16).unwrap();
+        let coded = channel8::encode(&keys, dim, 8, Dtype::F16).unwrap();
         let scaled: Vec<f64> = (0..dim).map(|c| uniform(seed ^ 5, c) * coded.sigma[c]).collect();
         let q: Vec<f64> = (0..dim).map(|c| uniform(seed ^ 5, c)).collect();
         let step = scaled.iter().fold(0.0f64, |m, x| m.max(x.abs())) / 127.0;
@@ -154,7 +154,7 @@ fn the_textbook_order_breaks_the_lemma_that_this_order_keeps() {
     // E7: scale and offset of an offset channel rounded after the scale was chosen. Keeps the property tests honest:
     // the same check that passes above must fail on the published formula.
     let keys: Vec<f64> = (0..16).map(|t| 100.0 + 0.0625 * f64::from(t % 4)).collect();
-    let coded = channel8::encode(&keys, 1, Dtype::F16).unwrap();
+    let coded = channel8::encode(&keys, 1, 8, Dtype::F16).unwrap();
     let worst = |decoded: Vec<f64>| difference(&keys, &decoded).iter().fold(0.0f64, |m, e| m.max(e.abs()));
     assert!(worst(coded.decode()) <= coded.sigma[0] / 2.0);
     let sigma = certkv_core::round::nearest(0.1875 / 255.0, certkv_core::round::F16);
@@ -182,8 +182,8 @@ fn a_fixed_scale_saturates_and_says_so() {
 fn refuses_shapes_and_parameters_that_do_not_fit() {
     let x = [1.0; 64];
     let spec = Spec { bits: 4, group: 16, sharing: Sharing::Token, mode: Mode::Tread, meta: Dtype::F16 };
-    assert!(channel8::encode(&x, 60, Dtype::F16).is_err());
-    assert!(channel8::encode(&[], 64, Dtype::F16).is_err());
+    assert!(channel8::encode(&x, 60, 8, Dtype::F16).is_err());
+    assert!(channel8::encode(&[], 64, 8, Dtype::F16).is_err());
     assert!(affine::encode(&x, 64, 24, 4, Dtype::F16).is_err());
     assert!(affine::encode(&x, 64, 16, 1, Dtype::F16).is_err());
     assert!(affine::encode(&x, 64, 0, 4, Dtype::F16).is_err());

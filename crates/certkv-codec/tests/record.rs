@@ -25,9 +25,10 @@ fn reference_keys(l: &RecordLayout, keys: &[f64]) -> (Vec<f64>, Vec<f64>, Option
     };
     match l.format.key {
         KeyFormat::F16 | KeyFormat::Bf16 => (keys.to_vec(), by_channel(keys), None),
-        KeyFormat::Channel8 { meta } => {
-            let b = channel8::encode(keys, dim, meta).unwrap();
-            let x = b.sigma.iter().zip(&b.z).map(|(s, z)| 128.0 * s + z.abs()).collect();
+        KeyFormat::Channel { bits, meta } => {
+            let b = channel8::encode(keys, dim, bits, meta).unwrap();
+            let half = f64::from(1u16 << (bits - 1));
+            let x = b.sigma.iter().zip(&b.z).map(|(s, z)| half * s + z.abs()).collect();
             (b.decode(), x, Some(b.sigma))
         }
         KeyFormat::Token { bits, .. } => {

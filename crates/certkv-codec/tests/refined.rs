@@ -7,7 +7,7 @@ use certkv_core::{Dtype, Format, Geometry, KeyFormat, RecordLayout, Refine, Valu
 use common::{block, difference, largest_norm, numbers, spectral, uniform};
 
 const RESIDUALS: [(u8, u8); 7] = [(1, 1), (4, 4), (5, 4), (8, 4), (3, 2), (2, 8), (7, 6)];
-const SIDES: [&str; 5] = ["k8-v4g32", "k8f32-v2g16", "k8bf16-v8g32", "k8-v3g16", "k8-v6g32"];
+const SIDES: [&str; 6] = ["k8-v4g32", "k8f32-v2g16", "k8bf16-v8g32", "k8-v3g16", "k4-v6g32", "k3-v4g32"];
 
 fn layout(text: &str, dim: usize, store: Dtype) -> RecordLayout {
     let geometry = Geometry { store, ..Geometry::new(1, 1, 1, dim).unwrap() };
@@ -42,11 +42,16 @@ fn side(x: &[f64], decoded: Vec<f64>, steps: Vec<f64>, bits: u8) -> Side {
 }
 
 fn reference(l: &RecordLayout, keys: &[f64], values: &[f64]) -> [Side; 2] {
-    let Format { key: KeyFormat::Channel8 { meta }, value: ValueFormat::Affine { bits, group }, refine, .. } = l.format
+    let Format {
+        key: KeyFormat::Channel { bits: key_bits, meta },
+        value: ValueFormat::Affine { bits, group },
+        refine,
+        ..
+    } = l.format
     else {
         panic!("{} has no residuals", l.format)
     };
-    let k = channel8::encode(keys, l.dim, meta).unwrap();
+    let k = channel8::encode(keys, l.dim, key_bits, meta).unwrap();
     let v = affine::encode(values, l.dim, group as usize, bits, Dtype::F16).unwrap();
     let key_steps = k.sigma.iter().copied().cycle().take(l.count()).collect();
     let value_steps = v.sigma.iter().flat_map(|s| std::iter::repeat_n(*s, group as usize)).collect();

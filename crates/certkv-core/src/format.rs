@@ -1,7 +1,7 @@
 //! How keys and values are coded: the names of formats, and their limits.
 //!
 //! A format is written `KEY-VALUE-bBLOCK`, for example `k8-v4g32-b32`, or `KEY-VALUE-bBLOCK-rK.V` with residuals:
-//! - keys: `f16`, `bf16`, `k8` (8 bits per channel and block, f16 scales; `k8f32`, `k8bf16` for other scale types),
+//! - keys: `f16`, `bf16`, `k8` (8 bits per channel and block, f16 scales; 2 to 8 bits; `k8f32`, `k8bf16` for other scale types),
 //!   `t4`, `t8` .. (symmetric per token and head, f16 scales; `t4g32` with one scale per 32 channels), `tq4` (TurboQuant:
 //!   rotated, 1 to 6 bits, one f16 radius per token), `ctq4` (the same, centred and balanced by a calibration), `gtq3` or
 //!   `gtq2.5` (Block-GTQ: 3 or 2.5 bits per channel in the mean, widths of 1 to 6 bits by a calibration), `s1`, `s2`, `s3`
@@ -11,7 +11,7 @@
 //! - values: `f16`, `bf16`, `v4g32` (4 bits, one f16 scale and offset per token and 32 channels; 2 to 8 bits), `c4` (4 bits, one
 //!   f16 scale and offset per channel and block; 2 to 8 bits), `tq4`, and those with one scale per block, as keys have them;
 //! - block: 16, 32 or 64 tokens;
-//! - residuals, beside `k8` keys and `vNgM` or `cN` values: `r5.4` for 5 bits beside each key code and 4 beside each value code, math.md (2.23).
+//! - residuals, beside `kN` keys and `vNgM` or `cN` values: `r5.4` for 5 bits beside each key code and 4 beside each value code, math.md (2.23).
 use crate::tiles::{HalfBits, gtq_tile, widths};
 use crate::{Dtype, PageCode, Tier};
 use core::{fmt, str::FromStr};
@@ -23,8 +23,11 @@ pub enum KeyFormat {
     F16,
     /// The originals themselves, bfloat16: no error.
     Bf16,
-    /// K8, math.md (2.1)-(2.3): 8-bit codes, one scale and one offset per channel and block, both of type `meta`.
-    Channel8 {
+    /// Affine codes, math.md (2.1)-(2.3): `bits` per element, one scale and one offset per channel and block, both of type `meta`: K8, and
+    /// `k2` to `k7` with f16 scales.
+    Channel {
+        /// Bits of one code: 2 to 8.
+        bits: u8,
         /// Type of scales and offsets.
         meta: Dtype,
     },
@@ -206,8 +209,8 @@ impl fmt::Display for FormatError {
             Self::Store { format, store } => write!(f, "format: {format} side in a cache of {store} originals"),
             Self::Refine { refine, key, value } => write!(
                 f,
-                "format: residuals {refine} beside {key}-{value}; must be 1 to 8 bits on both sides, with keys of 8 bits per \
-                 channel (k8) and affine values (v2 to v8, c2 to c8)"
+                "format: residuals {refine} beside {key}-{value}; must be 1 to 8 bits on both sides, with keys in steps per \
+                 channel (k2 to k8) and affine values (v2 to v8, c2 to c8)"
             ),
         }
     }
@@ -219,8 +222,7 @@ impl KeyFormat {
     pub const fn bits(self) -> usize {
         match self {
             Self::F16 | Self::Bf16 => 16,
-            Self::Channel8 { .. } => 8,
-            Self::Token { bits, .. } | Self::Turbo { bits, .. } => bits as usize,
+            Self::Channel { bits, .. } | Self::Token { bits, .. } | Self::Turbo { bits, .. } => bits as usize,
             Self::Page { code, .. } => code.bits() as usize,
             Self::Gtq { code: GroupCode::Widths { halves } } => halves.div_ceil(2) as usize,
             Self::Gtq { code: GroupCode::Directions(tier) } => tier.bits() as usize,
@@ -278,7 +280,7 @@ impl KeyFormat {
             Self::Gtq { code: GroupCode::Directions(tier) } => tier.group(),
             Self::Turbo { .. } | Self::Gtq { .. } | Self::F16 | Self::Bf16 => head_dim,
             Self::Token { group, .. } | Self::Page { group, .. } => group as usize,
-            Self::Channel8 { .. } => 1,
+            Self::Channel { .. } => 1,
         }
     }
 }
@@ -344,8 +346,10 @@ impl Format {
         match self.key {
             KeyFormat::F16 => is_store(Dtype::F16)?,
             KeyFormat::Bf16 => is_store(Dtype::Bf16)?,
-            KeyFormat::Channel8 { .. } => {}
-            KeyFormat::Token { bits, .. } if !(2..=8).contains(&bits) => return Err(FormatError::Bits(bits)),
+            KeyFormat::Channel { bits, .. } | KeyFormat::Token { bits, .. } if !(2..=8).contains(&bits) => {
+                return Err(FormatError::Bits(bits));
+            }
+            KeyFormat::Channel { .. } => {}
             KeyFormat::Token { .. } => group_fits(self.key.group(head_dim))?,
             KeyFormat::Turbo { bits, .. } => turbo_fits(bits)?,
             KeyFormat::Gtq { code: GroupCode::Directions(tier) } => group_fits(tier.group())?,
@@ -372,7 +376,7 @@ impl Format {
         let refine = self.refine;
         let affine = matches!(self.value, ValueFormat::Affine { .. } | ValueFormat::Channel { .. });
         let fits = affine
-            && matches!(self.key, KeyFormat::Channel8 { .. })
+            && matches!(self.key, KeyFormat::Channel { .. })
             && [refine.key, refine.value].iter().all(|bits| (1..=8).contains(bits));
         if !(refine.is_none() || fits) {
             return Err(FormatError::Refine { refine, key: self.key, value: self.value });
@@ -386,8 +390,8 @@ impl fmt::Display for KeyFormat {
         match *self {
             Self::F16 => f.write_str("f16"),
             Self::Bf16 => f.write_str("bf16"),
-            Self::Channel8 { meta: Dtype::F16 } => f.write_str("k8"),
-            Self::Channel8 { meta } => write!(f, "k8{meta}"),
+            Self::Channel { bits, meta: Dtype::F16 } => write!(f, "k{bits}"),
+            Self::Channel { bits, meta } => write!(f, "k{bits}{meta}"),
             Self::Token { bits, group: 0 } => write!(f, "t{bits}"),
             Self::Token { bits, group } => write!(f, "t{bits}g{group}"),
             Self::Turbo { bits, calibrated: false } => write!(f, "tq{bits}"),
@@ -435,9 +439,10 @@ impl FromStr for KeyFormat {
         Ok(match s {
             "f16" => Self::F16,
             "bf16" => Self::Bf16,
-            "k8" | "k8f16" => Self::Channel8 { meta: Dtype::F16 },
-            "k8f32" => Self::Channel8 { meta: Dtype::F32 },
-            "k8bf16" => Self::Channel8 { meta: Dtype::Bf16 },
+            "k8f16" => Self::Channel { bits: 8, meta: Dtype::F16 },
+            "k8f32" => Self::Channel { bits: 8, meta: Dtype::F32 },
+            "k8bf16" => Self::Channel { bits: 8, meta: Dtype::Bf16 },
+            _ if s.starts_with('k') => Self::Channel { bits: number(&s[1..])?, meta: Dtype::F16 },
             _ if s.starts_with("tq") => Self::Turbo { bits: number(&s[2..])?, calibrated: false },
             _ if s.starts_with("ctq") => Self::Turbo { bits: number(&s[3..])?, calibrated: true },
             _ if s.starts_with("gtq") => {

@@ -151,7 +151,7 @@ impl RecordLayout {
         let count = tokens * dim;
         let key_scales = match format.key {
             KeyFormat::F16 | KeyFormat::Bf16 => 0,
-            KeyFormat::Channel8 { meta } => 2 * dim * meta.bytes(),
+            KeyFormat::Channel { meta, .. } => 2 * dim * meta.bytes(),
             KeyFormat::Gtq { code: GroupCode::Directions(_) } | KeyFormat::Page { .. } => {
                 dim / format.key.group(dim) * 2
             }

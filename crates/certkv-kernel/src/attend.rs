@@ -56,6 +56,8 @@ pub struct Workspace {
     pub(crate) centre: f32,
     pub(crate) digits: Digits,
     pub(crate) x: Vec<Line>,
+    /// What codes gave, while their residuals are read; or what residuals gave.
+    pub(crate) spare: Vec<Line>,
     pub(crate) values: ValueScratch,
     pub(crate) softmax: Softmax,
     pub(crate) ahead: Ahead,
@@ -81,6 +83,7 @@ impl Workspace {
             centre: 0.0,
             digits: Digits::new(),
             x: lines(HEADS * X_STRIDE),
+            spare: lines(HEADS * 16),
             values: ValueScratch::new(),
             softmax: Softmax::new(),
             ahead: Ahead::default(),
@@ -111,6 +114,8 @@ impl Kernel {
         };
         // One more by which a query is divided (4.12a).
         let turns = turns + usize::from(layout.format.key.is_calibrated());
+        // Residuals are scored apart, and added.
+        let turns = turns + 2 * usize::from(!layout.format.refine.is_none());
         let rounding = gamma(logit_chain(shape.dim) + turns);
         let (gamma, root) = (inflate(rounding), inflate((shape.tokens as f64).sqrt()));
         Ok(Self { layout: layout.clone(), shape, scale: geometry.scale, rounding, gamma, root, arch, ops, turbo })
@@ -257,7 +262,7 @@ impl Kernel {
         describe(entry, &summary, shape.tokens, exact, block.values.is_some() || l.format.value.is_exact());
         let s = f64::from(self.scale);
         entry.slack.magnitude = if exact { summary.key_norm } else { summary.key_mag };
-        let unit = self.unit();
+        let (unit, fine) = (self.unit(), self.fine_keys(block));
         if exact {
             let rows = self.rows(index, block.keys, block.record, &l.key_codes, "keys")?;
             let rows = Side { rows, store: l.store, n: shape.tokens, ahead: work.ahead.keys };
@@ -317,7 +322,10 @@ impl Kernel {
                 );
                 let d = &work.digits;
                 // (4.15) for 16-bit digits: the residual of each channel meets a code of at most 2^(b-1).
-                entry.slack.set_keys(s * 0.5 * up, s * half * up, s * f64::from(summary.kappa) * up);
+                match fine {
+                    0 => entry.slack.set_keys(s * 0.5 * up, s * half * up, s * f64::from(summary.kappa) * up),
+                    bits => self.fine_slack(block, bits, half, up, &mut entry.slack),
+                }
                 for h in 0..HEADS {
                     mul[h] = d.step[h] * unit;
                     add[h] = d.offset[h] * unit;
@@ -329,7 +337,7 @@ impl Kernel {
         let scratch = &mut work.values.codes;
         (self.ops.score_codes)(&codes, &work.digits, scratch, shape, &mut work.x, &mut work.ahead.record);
         work.page = page;
-        Ok(())
+        if fine > 0 { self.residual_keys(index, block, fine, work) } else { Ok(()) }
     }
 
     /// Weights of the block, and everything summed so far moved to the new exponents.
@@ -373,6 +381,10 @@ impl Kernel {
             out.chain += 1;
             return Ok(());
         }
+        let fine = if entry.exact_values { 0 } else { self.fine_values(block) };
+        if fine > 0 {
+            self.fine_entry(block, entry);
+        }
         let s = &work.softmax;
         match l.format.value {
             ValueFormat::Page { code, .. } if code.is_float() && !entry.exact_values => {
@@ -383,7 +395,10 @@ impl Kernel {
             ValueFormat::Channel { .. } if !entry.exact_values => {
                 let section = part(index, block.record, &l.value_codes, "record")?;
                 let scales = part(index, block.record, &l.value_scales, "record")?;
-                self.channel_values(section, scales, l.format.value.bits(), work, out, entry);
+                let residuals =
+                    (fine > 0).then(|| part(index, block.record, &l.value_residuals, "record")).transpose()?;
+                let residuals = residuals.map(|section| (section, fine));
+                self.channel_values((section, scales), l.format.value.bits(), residuals, work, out, entry);
             }
             ValueFormat::Affine { .. } | ValueFormat::Turbo { .. } | ValueFormat::Page { .. }
                 if !entry.exact_values =>
@@ -408,7 +423,9 @@ impl Kernel {
                 let sums = if v.levels.is_some() { &mut turned } else { &mut out.o };
                 let slack = (self.ops.value_codes)(&v, &work.x, s, shape, &mut work.values, sums, ahead);
                 work.values.turned = turned;
-                let half_codes = f64::from(v.half()) * shape.tokens as f64 * f64::from(slack.sigma);
+                // With residuals the digits meet a step more.
+                let most = f64::from(v.half()) + if fine > 0 { 1.0 } else { 0.0 };
+                let half_codes = most * shape.tokens as f64 * f64::from(slack.sigma);
                 work.page = page;
                 // The counterpart of (4.14) for weights: each product is off by half a unit and meets a centred code of at
                 // most 2^(m-1); with a weight too small for digits, by all of it. The relative roundings of digit and unit
@@ -417,6 +434,9 @@ impl Kernel {
                 // The two parts of a coded value are summed apart: their sizes, not that of the value, carry rounding.
                 entry.value_norm = inflate(f64::from(entry.value_norm) + 2.0 * f64::from(slack.middle));
                 out.chain += 1 + shape.tokens / 16;
+                if fine > 0 {
+                    self.residual_values(index, block, fine, work, out, entry)?;
+                }
             }
             _ => {
                 let rows = self.rows(index, block.values, block.record, &l.value_codes, "values")?;
@@ -520,7 +540,7 @@ impl Kernel {
 
     fn meta(&self) -> Dtype {
         match self.layout.format.key {
-            KeyFormat::Channel8 { meta } => meta,
+            KeyFormat::Channel { meta, .. } => meta,
             _ => Dtype::F16,
         }
     }
@@ -541,7 +561,12 @@ impl Kernel {
     }
 }
 
-fn part<'a>(index: usize, record: &'a [u8], range: &Range<usize>, name: &'static str) -> Result<&'a [u8], KernelError> {
+pub(crate) fn part<'a>(
+    index: usize,
+    record: &'a [u8],
+    range: &Range<usize>,
+    name: &'static str,
+) -> Result<&'a [u8], KernelError> {
     record.get(range.clone()).ok_or(KernelError::Block { index, part: name })
 }
 

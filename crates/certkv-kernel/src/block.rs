@@ -17,6 +17,10 @@ pub struct Block<'a> {
     /// The values are not read: [`BlockSource::centre`] stands for each of them, math.md (6.9). Without effect where
     /// `values` is given or the format's values are exact.
     pub skip_values: bool,
+    /// The keys are read with their residuals, math.md (2.23). Without effect where `keys` is given, or in a format without residuals.
+    pub fine_keys: bool,
+    /// The values are: without effect where `values` is given or they are not read, or in a format without residuals.
+    pub fine_values: bool,
 }
 
 /// Where the blocks of one (sequence, layer, KV head) are found.

@@ -37,6 +37,7 @@ mod prefill;
 pub mod probe;
 mod query;
 mod repair;
+mod residuals;
 mod score;
 mod slack;
 mod stage;

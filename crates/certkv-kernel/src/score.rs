@@ -8,7 +8,6 @@ use crate::error::KernelError;
 use crate::line::Line;
 use crate::masses::{Entry, MassesMut};
 use crate::query::{Softmax, X_STRIDE};
-use crate::slack::zeta;
 use core::ops::Range;
 
 /// Weights of the scored blocks of one KV head, each relative to its own block's exponent (in the masses).
@@ -108,11 +107,11 @@ impl Kernel {
         Ok(())
     }
 
-    /// Scores the blocks of `list` again, whose keys `source` now gives exactly: weights and masses are replaced. All of them must
-    /// be of this kernel's layout.
+    /// Scores the blocks of `list` again, whose keys `source` now gives exactly, or with their residuals: weights and masses are
+    /// replaced. All of them must be of this kernel's layout.
     ///
-    /// `canary[i]` receives, for block `list[i]`, the largest over heads and tokens of `|z_exact - z_coded| -
-    /// (Delta + zeta + zeta_exact)` in nats: positive (or NaN) means that codes and annotations disagree, math.md (7.4).
+    /// `canary[i]` receives, for block `list[i]`, the largest over heads and tokens of `|z_now - z_before| -
+    /// (Delta + zeta)`, the bounds being those of both, in nats: positive (or NaN) means that codes and annotations disagree, math.md (7.4).
     /// Logits so far below the block's largest that their weight underflowed are compared from the underflow on.
     ///
     /// # Errors
@@ -142,10 +141,11 @@ impl Kernel {
             let mut entry = Entry::ZERO;
             self.keys(index, &source.block(index), work, &mut entry)?;
             let mut worst = f32::NEG_INFINITY;
+            // What it was weighed with before; only the bounds of its logits are of use yet.
+            let now = self.bounds(&entry, work);
             for h in 0..self.shape.heads {
                 let (delta, before, exponent) = masses.logit_bound(index, h);
-                // The keys are rows now.
-                let allowed = delta + before + zeta(work.reach[h], entry.slack.magnitude, 0.0, self.gamma);
+                let allowed = delta + before + now.delta[h] + now.zeta[h];
                 for l in 0..self.lines() {
                     let weights = &scores.weights[self.weights_of(index).start + h * self.lines() + l].0;
                     for (x, w) in work.x[h * X_STRIDE + l].0.iter().zip(weights) {

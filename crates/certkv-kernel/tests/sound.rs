@@ -6,7 +6,7 @@ use certkv_kernel::{Arch, Certificate, Kernel, KernelError, Masses, Partial, Sco
 use common::{Cache, KINDS, distance, norm};
 
 /// Formats x group sizes that the layouts allow.
-const FORMATS: [&str; 53] = [
+const FORMATS: [&str; 64] = [
     "k8-v4g64-b64",
     "k8-v4g32-b32",
     "k8-v4g16-b32",
@@ -58,6 +58,17 @@ const FORMATS: [&str; 53] = [
     "t4-c8-b32",
     "f16-c2-b16",
     "bf16-c3-b64",
+    "k4-v4g64-b64",
+    "k2-c2-b16",
+    "k3-v3g16-b32",
+    "k6-f16-b64",
+    "k8-v4g64-b64-r8.4",
+    "k4-v4g64-b64-r4.4",
+    "k4-v4g32-b32-r6.4",
+    "k4-c4-b64-r4.4",
+    "k2-v2g16-b16-r1.1",
+    "k8f32-c3-b32-r5.8",
+    "k5-v3g16-b16-r3.5",
     "f16-f16-b32",
     "bf16-bf16-b16",
 ];
@@ -118,7 +129,8 @@ fn sweeps(kernel: &Kernel, cache: &Cache) -> Result<(Answer, f32), KernelError> 
     let (after, mut before, mut work) = (cache.centred(), cache.centred(), Workspace::new());
     let blocks = after.blocks.len();
     let late: Vec<usize> = (0..blocks).filter(|&b| cache.exact[b].0 && b % 2 == 1).collect();
-    late.iter().for_each(|&b| before.blocks[b].keys = None);
+    let late: Vec<usize> = (0..blocks).filter(|b| late.contains(b) || (cache.fine[*b].0 && b % 2 == 0)).collect();
+    late.iter().for_each(|&b| (before.blocks[b].keys, before.blocks[b].fine_keys) = (None, false));
     let (mut masses, mut scores, mut out) = (Masses::new(kernel.heads(), blocks + 1), Scores::new(), kernel.partial());
     let tail = cache.tail();
     let queries = &cache.queries;
@@ -174,6 +186,9 @@ fn cases(n: usize) -> impl Iterator<Item = (Cache, u64)> {
         if pick(7, 2) == 0 {
             cache.skip(seed, 0.4);
         }
+        if pick(8, 4) > 0 {
+            cache.refine(seed, 0.5);
+        }
         (cache, seed)
     })
 }
@@ -182,7 +197,7 @@ fn cases(n: usize) -> impl Iterator<Item = (Cache, u64)> {
 fn true_error_is_within_the_bound_on_every_path() {
     let (mut executed, mut failed, mut tight, mut finite) = (0, 0, 0.0f64, 0);
     let (mut caught, mut planted, mut compared) = (0, 0, 0);
-    for (cache, seed) in cases(360) {
+    for (cache, seed) in cases(512) {
         let (originals, used) = (cache.rows(false), cache.rows(true));
         for arch in archs() {
             let kernel = Kernel::new(&cache.geometry, &cache.layout, arch).unwrap();

@@ -198,10 +198,6 @@ impl Sizes {
     /// Names the field that is out of range.
     pub(crate) fn new(config: &Config) -> Result<Self, Error> {
         let shapes = config.groups()?;
-        if let Some(LayerGroup { layout, .. }) = shapes.iter().find(|group| !group.layout.format.refine.is_none()) {
-            let why = format!("{}; residual planes are read on GPUs only", layout.format);
-            return Err(Error::Config { field: "formats", why });
-        }
         let groups = shapes.into_iter().map(|shape| GroupSizes::new(config, shape)).collect::<Result<Vec<_>, _>>()?;
         let prefix_bytes = match &config.prefixes {
             Some(prefixes) => {

@@ -3,6 +3,7 @@ use crate::append::RowBuffer;
 use crate::attend::pages::Pages;
 use crate::attend::promoted::{Resident, Wanted};
 use crate::attend::published::Phase1;
+use crate::attend::sets::Sets;
 use crate::levels::encoders;
 use crate::sequence::HeadMemory;
 use crate::step::Lists;
@@ -51,11 +52,8 @@ pub(crate) struct HeadWork {
     pub(crate) partial: Partial,
     pub(crate) split: Partial,
     pub(crate) masses: Masses,
-    /// Sets in force in the present pass.
-    pub(crate) keys: BitSet,
-    pub(crate) values: BitSet,
-    /// Blocks whose values are not read.
-    pub(crate) skipped: BitSet,
+    /// What is read how in the present pass.
+    pub(crate) sets: Sets,
     /// Exact sides that are read from scratch.
     pub(crate) resident: Resident,
     /// The sequence's memory of this head, for the time of the step.
@@ -66,9 +64,9 @@ pub(crate) struct HeadWork {
     pub(crate) summed: bool,
     /// Blocks without codes, read exactly whatever is decided.
     pub(crate) uncoded: usize,
-    /// Bytes of keys that were scored from codes first and then exactly.
+    /// Bytes of keys that were scored from codes first and then otherwise.
     pub(crate) rescored: usize,
-    /// Items to promote next: block, or block + blocks for the value side.
+    /// Items to promote next, by their numbers ([`Items`](crate::attend::sets::Items)).
     pub(crate) picks: Vec<u32>,
     pub(crate) gains: Vec<f32>,
     pub(crate) cost: Vec<f64>,
@@ -78,9 +76,7 @@ pub(crate) struct HeadWork {
     pub(crate) explorer: Explorer,
     pub(crate) current: BitSet,
     pub(crate) next: BitSet,
-    pub(crate) next_keys: BitSet,
-    pub(crate) next_values: BitSet,
-    pub(crate) next_skipped: BitSet,
+    pub(crate) next_sets: Sets,
     /// Blocks of the present repair, and what its canaries said.
     pub(crate) touched: Vec<usize>,
     pub(crate) canary: Vec<f32>,
@@ -130,9 +126,7 @@ impl HeadWork {
             partial: kernel.partial(),
             split: kernel.partial(),
             masses: Masses::new(group, 0),
-            keys: BitSet::default(),
-            values: BitSet::default(),
-            skipped: BitSet::default(),
+            sets: Sets::default(),
             resident: Resident::default(),
             memory: HeadMemory::default(),
             scores: Scores::new(),
@@ -149,9 +143,7 @@ impl HeadWork {
             explorer: Explorer::new(),
             current: BitSet::default(),
             next: BitSet::default(),
-            next_keys: BitSet::default(),
-            next_values: BitSet::default(),
-            next_skipped: BitSet::default(),
+            next_sets: Sets::default(),
             touched: Vec::new(),
             canary: Vec::new(),
             corrupt: None,

@@ -88,7 +88,7 @@ fn page(x: &mut [f32], width: usize, group: usize, code: PageCode) {
 /// One block of one layer, `[block][kv_width]`, there and back.
 fn quantize(format: Format, d: usize, width: usize, keys: &mut [f32], values: &mut [f32]) {
     match format.key {
-        KeyFormat::Channel8 { .. } => affine(keys, width, 8),
+        KeyFormat::Channel { bits, .. } => affine(keys, width, bits),
         KeyFormat::Token { bits, group } => {
             let group = if group == 0 { d } else { usize::from(group) };
             keys.chunks_mut(group).for_each(|g| symmetric(g, bits));

@@ -55,7 +55,7 @@ struct Head<'a> {
 impl BlockSource for Head<'_> {
     fn block(&self, index: usize) -> Block<'_> {
         let record = self.records.get(index * self.bytes..(index + 1) * self.bytes).unwrap_or(&[]);
-        Block { record, keys: None, values: None, skip_values: self.skip && index % 2 == 1 }
+        Block { record, keys: None, values: None, skip_values: self.skip && index % 2 == 1, ..Block::default() }
     }
 
     fn key_metric(&self) -> Option<KeyMetric<'_>> {
@@ -194,7 +194,7 @@ fn fill(record: &mut [u8], layout: &RecordLayout, random: &mut impl FnMut() -> u
             }
         }
     }
-    assert!(!matches!(layout.format.key, KeyFormat::Channel8 { meta: Dtype::F32 }), "scales are written as f16");
+    assert!(!matches!(layout.format.key, KeyFormat::Channel { meta: Dtype::F32, .. }), "scales are written as f16");
     for (i, slot) in record[layout.summary.clone()].chunks_exact_mut(4).enumerate() {
         slot.copy_from_slice(&(0.1 + i as f32 * 0.1).to_le_bytes());
     }

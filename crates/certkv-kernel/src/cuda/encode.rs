@@ -172,7 +172,7 @@ pub fn pack_shared(layout: &RecordLayout) -> u32 {
     let (key, value) = (layout.format.key, layout.format.value);
     let key_steps = match key {
         KeyFormat::F16 | KeyFormat::Bf16 => 0,
-        KeyFormat::Channel8 { .. } => dim,
+        KeyFormat::Channel { .. } => dim,
         KeyFormat::Token { .. } | KeyFormat::Turbo { .. } | KeyFormat::Gtq { .. } => tokens * layout.key_slots(),
         KeyFormat::Page { .. } => dim / key.group(dim),
     };
@@ -188,7 +188,7 @@ pub fn pack_shared(layout: &RecordLayout) -> u32 {
     let steps = key_steps.max(value_steps).next_multiple_of(2);
     let inverses = match key {
         _ if !layout.format.refine.is_none() => steps,
-        KeyFormat::Channel8 { .. } => dim,
+        KeyFormat::Channel { .. } => dim,
         _ => 0,
     };
     let (warps, errors, slots) = (8, 8 * chunk * (tokens + 1), 8 * 4);

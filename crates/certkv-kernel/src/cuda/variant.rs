@@ -256,7 +256,7 @@ fn layout_values(l: &RecordLayout) -> [usize; 19] {
     };
     let (key_kind, meta) = match key {
         KeyFormat::F16 | KeyFormat::Bf16 => (0, Dtype::F16),
-        KeyFormat::Channel8 { meta } => (1, meta),
+        KeyFormat::Channel { meta, .. } => (1, meta),
         KeyFormat::Token { .. } => (2, Dtype::F16),
         KeyFormat::Turbo { .. } | KeyFormat::Gtq { .. } => (3, Dtype::F16),
         KeyFormat::Page { code, .. } => (4 + page_kind(code), Dtype::F16),
@@ -308,10 +308,13 @@ impl Variant {
             return unsupported("bits of an original", 8 * layout.store.bytes(), "16");
         }
         match layout.format.key {
-            KeyFormat::Channel8 { meta: Dtype::Bf16 } => {
+            KeyFormat::Channel { bits, .. } if bits != 8 => {
+                return unsupported("bits of a code per channel", bits.into(), "8 (k8)");
+            }
+            KeyFormat::Channel { meta: Dtype::Bf16, .. } => {
                 return unsupported("k8bf16 metadata of bits", 16, "f16 metadata (k8)");
             }
-            KeyFormat::Channel8 { meta: Dtype::F32 } => {
+            KeyFormat::Channel { meta: Dtype::F32, .. } => {
                 return unsupported("k8f32 metadata of bits", 32, "f16 metadata (k8)");
             }
             // A lane holds codes of 8 channels out of 32: a scale must not change among the lanes of one product.

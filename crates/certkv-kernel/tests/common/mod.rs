@@ -2,10 +2,13 @@
 #![allow(
     dead_code,
     unreachable_pub,
+    unused_imports,
     clippy::needless_range_loop,
     reason = "each test binary uses its part; formulas keep indices"
 )]
+mod data;
 mod directions;
+mod fine;
 mod grouped;
 mod page;
 
@@ -16,8 +19,10 @@ use certkv_codec::{KeyGroups, KeyMetric};
 use certkv_core::hash::splitmix64;
 use certkv_core::layout::{key_index, read_code, value_index, write_code};
 use certkv_core::round::{Fp, down, nearest, up, up_f32};
+use certkv_core::summary::SUMMARY_BYTES;
 use certkv_core::{Dtype, ErrorSummary, Geometry, GroupCode, KeyFormat, PageCode, Pairing, RecordLayout, ValueFormat};
 use certkv_kernel::{Block, BlockSource, Tail};
+pub use data::{KINDS, token};
 
 /// Deterministic random numbers.
 pub struct Rng(pub u64);
@@ -38,9 +43,6 @@ impl Rng {
         (-2.0 * u.ln()).sqrt() * (std::f64::consts::TAU * v).cos()
     }
 }
-
-/// Kinds of data, from kind to hostile.
-pub const KINDS: usize = 7;
 
 /// One block's originals and record.
 pub struct Stored {
@@ -69,6 +71,8 @@ pub struct Cache {
     pub exact: Vec<(bool, bool)>,
     /// Per block: values left unread, unless they are exact.
     pub skip: Vec<bool>,
+    /// Per block: keys, values read with residuals, unless they are exact or unread.
+    pub fine: Vec<(bool, bool)>,
 }
 
 /// Blocks with their centre, and what their keys are coded in.
@@ -122,32 +126,6 @@ pub fn geometry(heads: usize, dim: usize, store: Dtype) -> Geometry {
     Geometry { store, ..Geometry::new(1, heads, 1, dim).unwrap() }
 }
 
-fn token(rng: &mut Rng, kind: usize, dim: usize, value: bool, position: usize) -> Vec<f64> {
-    (0..dim)
-        .map(|c| {
-            let x = rng.normal();
-            match kind {
-                0 => x,
-                // Outlier channels.
-                1 if c % 37 == 3 => 12.0 * x + 20.0,
-                // Heavy tails.
-                2 => (x * x * x).clamp(-60.0, 60.0),
-                // A sink and near ties.
-                3 if position == 0 && !value => 4.0,
-                3 => 1.0 + 0.001 * x,
-                // Constant channels and zeros.
-                4 if c % 2 == 0 => 0.75,
-                4 if c % 5 == 0 => 0.0,
-                // Large norms.
-                5 => 30.0 * x,
-                // Nearly everything tiny.
-                6 if position % 11 != 5 => 1e-4 * x,
-                _ => x,
-            }
-        })
-        .collect()
-}
-
 impl Cache {
     pub fn new(format: &str, dim: usize, heads: usize, tokens: usize, kind: usize, seed: u64) -> Self {
         let mut rng = Rng(splitmix64(seed));
@@ -185,7 +163,7 @@ impl Cache {
         tail_keys.resize(block * dim, 0x7fff);
         tail_values.resize(block * dim, 0x7fff);
         let exact = vec![(false, false); full];
-        let skip = vec![false; full];
+        let (skip, fine) = (vec![false; full], vec![(false, false); full]);
         Self {
             geometry,
             layout,
@@ -200,6 +178,7 @@ impl Cache {
             books,
             exact,
             skip,
+            fine,
         }
     }
 
@@ -217,15 +196,25 @@ impl Cache {
         self.skip.iter_mut().for_each(|s| *s = rng.unit() < share);
     }
 
+    /// Reads sides with their residuals at random, in a format that has any.
+    pub fn refine(&mut self, seed: u64, share: f64) {
+        let mut rng = Rng(splitmix64(seed ^ 121));
+        for f in self.fine.iter_mut().filter(|_| !self.layout.format.refine.is_none()) {
+            *f = (rng.unit() < share, rng.unit() < share);
+        }
+    }
+
     pub fn source(&self) -> Vec<Block<'_>> {
         self.blocks
             .iter()
-            .zip(self.exact.iter().zip(&self.skip))
-            .map(|(b, (e, skip))| Block {
+            .zip(self.exact.iter().zip(&self.skip).zip(&self.fine))
+            .map(|(b, ((e, skip), fine))| Block {
                 record: &b.record,
                 keys: e.0.then_some(&b.keys[..]),
                 values: e.1.then_some(&b.values[..]),
                 skip_values: *skip,
+                fine_keys: fine.0,
+                fine_values: fine.1,
             })
             .collect()
     }
@@ -258,8 +247,9 @@ impl Cache {
             side[t * dim..(t + 1) * dim].iter().map(|&b| f64::from(store.decode16(b))).collect()
         };
         let (mut keys, mut values) = (Vec::new(), Vec::new());
-        for ((b, e), skip) in self.blocks.iter().zip(&self.exact).zip(&self.skip) {
+        for ((b, e), (skip, fine)) in self.blocks.iter().zip(&self.exact).zip(self.skip.iter().zip(&self.fine)) {
             let mut decoded = decode(self.key_metric(), &self.layout, &b.record);
+            fine::read(&self.layout, &b.record, *fine, &mut decoded);
             if let Some(metric) = self.key_metric() {
                 decoded.0.iter_mut().for_each(|key| metric.unfold(key));
             }
@@ -359,18 +349,19 @@ pub fn encode_in(
         out.chunks_exact_mut(2).zip(side).for_each(|(o, s)| o.copy_from_slice(&s.to_le_bytes()));
     };
     match l.format.key {
-        KeyFormat::Channel8 { meta } => {
-            let fp = Fp::from(meta);
+        KeyFormat::Channel { bits, meta } => {
+            let (fp, half) = (Fp::from(meta), f64::from(1u16 << (bits - 1)));
             for c in 0..dim {
                 let lo = k.iter().map(|r| r[c]).fold(f64::INFINITY, f64::min);
                 let hi = k.iter().map(|r| r[c]).fold(f64::NEG_INFINITY, f64::max);
-                let z = nearest(lo + 128.0 * (hi - lo) / 255.0, fp);
-                let sigma = up(((hi - z) / 127.0).max((z - lo) / 128.0), fp);
+                let z = nearest(lo + half * ((hi - lo) / (2.0 * half - 1.0)), fp);
+                let sigma = up(((hi - z) / (half - 1.0)).max((z - lo) / half), fp);
                 put(&mut record[l.key_scales.clone()], meta, c, sigma);
                 put(&mut record[l.key_scales.clone()], meta, dim + c, z);
                 for t in 0..n {
                     let code = if sigma == 0.0 { 0.0 } else { ((k[t][c] - z) / sigma).round_ties_even() };
-                    write_code(&mut record[l.key_codes.clone()], 8, count, key_index(t, c, dim), (code + 128.0) as u8);
+                    let at = key_index(t, c, dim);
+                    write_code(&mut record[l.key_codes.clone()], bits.into(), count, at, (code + half) as u8);
                 }
             }
         }
@@ -460,7 +451,8 @@ pub fn encode_in(
         _ => words(&mut record[l.value_codes.clone()], values),
     }
     let summary = summary(metric, l, &record, &k, key_norm, &v, centre);
-    record[l.summary.clone()].copy_from_slice(&summary.to_bytes());
+    record[l.summary.start..][..SUMMARY_BYTES].copy_from_slice(&summary.to_bytes());
+    fine::write(l, &mut record, &k, &v);
     record
 }
 
@@ -472,10 +464,10 @@ pub fn decode(metric: Option<KeyMetric<'_>>, l: &RecordLayout, record: &[u8]) ->
     };
     let word = |range: &std::ops::Range<usize>, t: usize, c: usize| get(&record[range.clone()], l.store, t * dim + c);
     let keys = rows(&|t, c| match l.format.key {
-        KeyFormat::Channel8 { meta } => {
+        KeyFormat::Channel { bits, meta } => {
             let s = &record[l.key_scales.clone()];
-            let code = read_code(&record[l.key_codes.clone()], 8, count, key_index(t, c, dim));
-            (f64::from(code) - 128.0) * get(s, meta, c) + get(s, meta, dim + c)
+            let code = read_code(&record[l.key_codes.clone()], usize::from(bits), count, key_index(t, c, dim));
+            (f64::from(code) - f64::from(1u16 << (bits - 1))) * get(s, meta, c) + get(s, meta, dim + c)
         }
         KeyFormat::Token { bits, .. } => {
             let code = read_code(&record[l.key_codes.clone()], usize::from(bits), count, key_index(t, c, dim));
@@ -556,11 +548,11 @@ fn summary(
     let mut scaled = ek.clone();
     let mag: Vec<f64> = (0..dim)
         .map(|c| match l.format.key {
-            KeyFormat::Channel8 { meta } => {
+            KeyFormat::Channel { bits, meta } => {
                 let s = &record[l.key_scales.clone()];
                 let (sigma, z) = (get(s, meta, c), get(s, meta, dim + c));
                 scaled.iter_mut().for_each(|r| r[c] = if sigma == 0.0 { 0.0 } else { r[c] / sigma });
-                128.0 * sigma + z.abs()
+                f64::from(1u16 << (bits - 1)) * sigma + z.abs()
             }
             // The largest level of every rotated channel.
             KeyFormat::Turbo { .. } => {

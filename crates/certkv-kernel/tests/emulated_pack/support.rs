@@ -34,7 +34,7 @@ pub(crate) fn macros(l: &RecordLayout) -> Vec<(&'static str, i64)> {
     };
     let (key, meta) = match l.format.key {
         KeyFormat::F16 | KeyFormat::Bf16 => (0, Dtype::F16),
-        KeyFormat::Channel8 { meta } => (1, meta),
+        KeyFormat::Channel { meta, .. } => (1, meta),
         KeyFormat::Token { .. } => (2, Dtype::F16),
         KeyFormat::Turbo { .. } | KeyFormat::Gtq { .. } => (3, Dtype::F16),
         KeyFormat::Page { code, .. } => (4 + page_kind(code), Dtype::F16),
@@ -219,16 +219,16 @@ pub(crate) fn judge(
     // (3.6) in steps of the channel; steps from the record.
     let in_steps = |errors: &[f64]| -> Vec<f64> {
         match l.format.key {
-            KeyFormat::Channel8 { .. } => {
+            KeyFormat::Channel { .. } => {
                 let bytes = &line[l.key_scales.clone()];
                 let sigma = |c: usize| match l.format.key {
-                    KeyFormat::Channel8 { meta: Dtype::F32 } => f64::from(f32::from_le_bytes([
+                    KeyFormat::Channel { meta: Dtype::F32, .. } => f64::from(f32::from_le_bytes([
                         bytes[4 * c],
                         bytes[4 * c + 1],
                         bytes[4 * c + 2],
                         bytes[4 * c + 3],
                     ])),
-                    KeyFormat::Channel8 { meta } => {
+                    KeyFormat::Channel { meta, .. } => {
                         f64::from(meta.decode16(u16::from_le_bytes([bytes[2 * c], bytes[2 * c + 1]])))
                     }
                     _ => 1.0,

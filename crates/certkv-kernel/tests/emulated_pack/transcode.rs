@@ -144,7 +144,7 @@ fn codes_made_from_codes_bound_both_errors() {
             };
             if !same(to.format.key) {
                 let sigma = match from.format.key {
-                    KeyFormat::Channel8 { meta } => {
+                    KeyFormat::Channel { meta, .. } => {
                         let bytes = &c.old[from.key_scales.start..from.key_scales.start + dim * meta.bytes()];
                         bytes
                             .chunks_exact(meta.bytes())

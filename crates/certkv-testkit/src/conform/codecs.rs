@@ -116,7 +116,7 @@ fn record_rows(layout: &RecordLayout, record: &[u8], read: ReadRow) -> Result<Ve
 
 fn channel_keys(_: &str, v: &Vectors, report: &mut Report) -> Result<(), ConformError> {
     let (x, (rows, dim), meta) = (v.f64s("x")?, v.matrix("x")?, meta_of(v)?);
-    let block = channel8::encode(&x, dim, meta).map_err(refused)?;
+    let block = channel8::encode(&x, dim, 8, meta).map_err(refused)?;
     let decoded = block.decode();
     report.exact_ints("k8 codes", block.codes.iter().map(|c| i64::from(*c)), &v.i64s("codes")?);
     report.exact("k8 sigma", &block.sigma, &v.f64s("sigma")?);
@@ -166,7 +166,7 @@ fn channel_keys(_: &str, v: &Vectors, report: &mut Report) -> Result<(), Conform
     }
 
     let store = store_of(v, "x")?;
-    if let Some(l) = layout(rows, dim, store, Some(KeyFormat::Channel8 { meta }), None) {
+    if let Some(l) = layout(rows, dim, store, Some(KeyFormat::Channel { bits: 8, meta }), None) {
         let x = words(v, "x")?;
         let mut record = vec![0; l.bytes];
         Encoder::new(&l).encode(&x, &x, &vec![0.0; dim], &mut record).map_err(refused)?;
@@ -304,7 +304,7 @@ fn every_codec(
     let spec = Spec { bits: 8, group: 16, sharing: Sharing::Token, mode: Mode::Tread, meta: Dtype::F16 };
     let rise = Spec { bits: 4, sharing: Sharing::Block, mode: Mode::Rise, ..spec };
     let mut results = vec![
-        channel8::encode(&x, dim, Dtype::F16).err(),
+        channel8::encode(&x, dim, 8, Dtype::F16).err(),
         affine::encode(&x, dim, 16, 4, Dtype::F16).err(),
         token_sym::encode(&x, dim, spec).err(),
         token_sym::encode(&x, dim, rise).err(),
@@ -319,7 +319,7 @@ fn every_codec(
     // Records: each side in turn holds the block, the other one is clean; nothing may be written.
     let clean = vec![0; 16 * dim];
     let bad: Vec<u16> = words.iter().copied().cycle().take(16 * dim).collect();
-    let (k8, affine) = (KeyFormat::Channel8 { meta: Dtype::F16 }, ValueFormat::Affine { bits: 4, group: 16 });
+    let (k8, affine) = (KeyFormat::Channel { bits: 8, meta: Dtype::F16 }, ValueFormat::Affine { bits: 4, group: 16 });
     for (keys, values) in [(&bad, &clean), (&clean, &bad)] {
         let Some(l) = layout(16, dim, store, Some(k8), Some(affine)) else { continue };
         let mut record = vec![0xa5; l.bytes];

@@ -4,8 +4,10 @@
 //! Cost of the common step: the key codes once, the originals of the guessed keys instead of their codes, those of the
 //! other promoted keys besides; each block's values once, from codes, from the originals, or not at all. A repair reads
 //! the promoted blocks once more.
+use crate::attend::items;
 use crate::attend::pages::{Pages, Run, View};
 use crate::attend::promoted::Resident;
+use crate::attend::sets::{Item, Sets};
 use crate::attend::terms::{self, HeadScale};
 use crate::group::{Group, Side};
 use crate::work::HeadWork;
@@ -78,18 +80,21 @@ impl HeadCall<'_> {
 
     /// Bytes of the pass under the sets in `work`.
     fn bytes(&self, work: &HeadWork) -> BytesRead {
-        let (keys, values) = (work.keys.len(), work.values.len());
+        let sets = &work.sets;
+        let (keys, values) = (sets.keys.len(), sets.values.len());
         let (side, dim) = (self.group.layout.original_side_bytes(), self.group.layout.dim);
-        let scratch = work.resident.count(&work.keys, &work.values);
+        let scratch = work.resident.count(sets);
         let exact = (keys + values - scratch) * side + self.pages.tail_tokens() * dim * 4;
         let of_run = |run: &Run| {
             let (l, count) = (self.group.layout_at(run.level), |set: &BitSet| set.count_in(run.blocks.clone()));
-            let coded_values = run.blocks.len() - count(&work.values) - count(&work.skipped);
-            (run.blocks.len() - count(&work.keys)) * l.key_bytes() + coded_values * l.value_bytes()
+            let coded_values = run.blocks.len() - count(&sets.values) - count(&sets.skipped);
+            let residuals =
+                count(&sets.fine_keys) * l.key_residuals.len() + count(&sets.fine_values) * l.value_residuals.len();
+            (run.blocks.len() - count(&sets.keys)) * l.key_bytes() + coded_values * l.value_bytes() + residuals
         };
         let codes = work.rescored + self.pages.runs().iter().map(of_run).sum::<usize>();
         BytesRead {
-            packed: (codes + self.blocks * certkv_core::summary::SUMMARY_BYTES) as u64,
+            packed: (codes + self.blocks * self.group.layout.summary.len()) as u64,
             scratch: (scratch * side) as u64,
             host: exact as u64,
         }
@@ -100,7 +105,7 @@ impl HeadCall<'_> {
         work.masses.reset(self.blocks + 1);
         work.rescored = 0;
         work.left.clear();
-        let view = self.view(&work.resident, &work.keys, &work.values, &work.skipped);
+        let view = self.view(&work.resident, &work.sets);
         let sums = [&mut work.partial, &mut work.split];
         let heads = work.certificates.len();
         self.one_pass(heads, self.queries, &view, &mut work.kernel, &mut work.masses, sums)?;
@@ -161,15 +166,9 @@ impl HeadCall<'_> {
     }
 
     /// The blocks as they are read with these sets.
-    pub(crate) fn view<'v>(
-        &'v self,
-        resident: &'v Resident,
-        keys: &'v BitSet,
-        values: &'v BitSet,
-        skipped: &'v BitSet,
-    ) -> View<'v> {
+    pub(crate) fn view<'v>(&'v self, resident: &'v Resident, sets: &'v Sets) -> View<'v> {
         let Self { pages, group, head, centre, metric, .. } = *self;
-        View { pages, group, head, resident: Some(resident), keys, values, skipped, centre, metric }
+        View { pages, group, head, resident: Some(resident), sets: Some(sets), centre, metric }
     }
 
     /// Finishes the outputs and certificates of every head from the state of the pass and its masses.
@@ -187,8 +186,8 @@ impl HeadCall<'_> {
             (c.e_key, c.e_val, c.e_drop) = (f64::from(found.e_key), f64::from(found.e_val), 0.0);
             (c.e_arith, c.cap) = (f64::from(found.e_arith) + left(&work.left, &work.partial, h), f64::from(found.cap));
             (c.out_norm, c.tol) = (norm, self.tolerances[h].of(norm));
-            (c.promoted_keys, c.promoted_values) = (work.keys.len() as u32, work.values.len() as u32);
-            c.skipped_values = work.skipped.len() as u32;
+            (c.promoted_keys, c.promoted_values) = (work.sets.keys.len() as u32, work.sets.values.len() as u32);
+            c.skipped_values = work.sets.skipped.len() as u32;
         }
         Ok(())
     }
@@ -234,7 +233,7 @@ impl HeadCall<'_> {
                 rank_ok: policy.rank.is_none_or(|r| self.leaders_certified(work, h, r)),
                 integrity_ok: true,
                 tier_ok: true,
-                promoted_keys: work.keys.len(),
+                promoted_keys: work.sets.keys.len(),
                 key_cap: policy.k_cap,
                 repairs: c.repairs,
                 max_repairs: policy.max_repairs,
@@ -265,20 +264,25 @@ impl HeadCall<'_> {
         if !any {
             return Ok(());
         }
+        let items = items(self.group, self.blocks);
         work.gains.clear();
         for h in 0..heads {
-            let scale = self.scale(work, h);
+            let (scale, start) = (self.scale(work, h), work.gains.len());
             terms::gains(&scale, &work.masses, h, self.blocks, &mut work.gains);
+            if items.fine {
+                self.split(&scale, work, h, start, false);
+            }
         }
         self.repair_costs(work);
-        let gains = Gains::new(&work.gains, heads, 2 * self.blocks)?;
+        let gains = Gains::new(&work.gains, heads, items.len())?;
         let picks = work.cover.leave_at_most(gains, &work.cost, &allowed[..heads], true)?;
         work.picks.extend_from_slice(picks);
         // A cap on exact keys is a cap: what goes past it is left out, and the heads that needed it go dense.
-        let mut room = policy.k_cap.saturating_sub(work.keys.len());
-        let (before, blocks) = (work.picks.len(), self.blocks);
+        let mut room = policy.k_cap.saturating_sub(work.sets.keys.len());
+        let before = work.picks.len();
         work.picks.retain(|i| {
-            *i as usize >= blocks || {
+            let item = items.get(*i as usize);
+            item.side == Side::Value || !item.exact || {
                 let fits = room > 0;
                 room = room.saturating_sub(1);
                 fits
@@ -300,19 +304,32 @@ impl HeadCall<'_> {
         Ok(())
     }
 
-    /// Bytes that a repair reads for each side: the originals and the codes once more, the codes alone where values were
-    /// skipped.
+    /// Bytes that a repair reads for each item: the originals or residuals, and what was read before once more; the codes alone where
+    /// values were skipped.
     fn repair_costs(&self, work: &mut HeadWork) {
-        let exact = self.group.layout.original_side_bytes();
-        work.cost.clear();
-        for run in self.pages.runs() {
-            work.cost.resize(run.blocks.end, (exact + self.group.layout_at(run.level).key_bytes()) as f64);
-        }
-        for run in self.pages.runs() {
-            let codes = self.group.layout_at(run.level).value_bytes();
-            work.cost.resize(self.blocks + run.blocks.end, (exact + codes) as f64);
-            for b in run.blocks.clone().filter(|b| work.skipped.contains(*b)) {
-                work.cost[self.blocks + b] = codes as f64;
+        let HeadWork { cost, sets, .. } = work;
+        let l = &self.group.layout;
+        let (exact, residuals) = (l.original_side_bytes(), [l.key_residuals.len(), l.value_residuals.len()]);
+        cost.clear();
+        for fine in [true, false] {
+            let sides = [(Side::Key, residuals[0]), (Side::Value, residuals[1])];
+            for (side, residuals) in sides.into_iter().filter(|(_, bytes)| !fine || *bytes > 0) {
+                let start = cost.len();
+                for run in self.pages.runs() {
+                    let l = self.group.layout_at(run.level);
+                    let codes = if side == Side::Key { l.key_bytes() } else { l.value_bytes() };
+                    let more = if fine { residuals } else { exact };
+                    cost.resize(start + run.blocks.end, (more + codes) as f64);
+                    for b in run.blocks.clone() {
+                        match () {
+                            () if side == Side::Value && sets.skipped.contains(b) => cost[start + b] = codes as f64,
+                            () if sets.of(side).1.contains(b) => cost[start + b] += residuals as f64,
+                            () => {}
+                        }
+                    }
+                }
+                // Without any run there is no block.
+                cost.resize(start + self.blocks, exact as f64);
             }
         }
     }
@@ -323,53 +340,62 @@ impl HeadCall<'_> {
     pub(crate) fn repair(&self, work: &mut HeadWork) -> Result<(), Error> {
         let bytes = self.group.layout.original_side_bytes();
         let layout = |block| self.group.layout_at(self.pages.level(block));
+        let items = items(self.group, self.blocks);
         work.touched.clear();
-        work.touched.extend(work.picks.iter().map(|i| *i as usize % self.blocks));
+        work.touched.extend(work.picks.iter().map(|i| items.get(*i as usize).block));
         work.touched.sort_unstable();
         work.touched.dedup();
         let mut read = BytesRead::default();
         for &b in &work.touched {
             // The old contribution is made once more; the new one is counted below.
             let l = layout(b);
-            let sides = [(Side::Key, &work.keys, l.key_bytes()), (Side::Value, &work.values, l.value_bytes())];
-            for (side, set, codes) in sides {
-                let exact = set.contains(b);
-                let unread = side == Side::Value && work.skipped.contains(b);
-                read.packed += if exact || unread { 0 } else { codes as u64 };
-                if exact {
+            let sides =
+                [(Side::Key, l.key_bytes(), &l.key_residuals), (Side::Value, l.value_bytes(), &l.value_residuals)];
+            for (side, codes, residuals) in sides {
+                let (exact, fine) = work.sets.of(side);
+                if exact.contains(b) {
                     work.resident.charge(side, b, bytes, &mut read);
+                } else if side == Side::Key || !work.sets.skipped.contains(b) {
+                    read.packed += (codes + if fine.contains(b) { residuals.len() } else { 0 }) as u64;
                 }
             }
         }
-        work.next_keys.copy_from(&work.keys);
-        work.next_values.copy_from(&work.values);
-        work.next_skipped.copy_from(&work.skipped);
-        let (blocks, skipped) = (self.blocks, &work.skipped);
-        let picked = || work.picks.iter().map(|i| *i as usize);
-        self.hold(Side::Key, picked().filter(|i| *i < blocks), &mut work.resident)?;
-        let values = picked().filter_map(|i| i.checked_sub(blocks)).filter(|b| !skipped.contains(*b));
-        self.hold(Side::Value, values, &mut work.resident)?;
-        for &i in &work.picks {
-            let i = i as usize;
-            if i < self.blocks {
-                work.next_keys.insert(i);
-                // What the masses of this step asked for is the guess for the next.
-                work.memory.keys.insert(i);
-                work.resident.charge(Side::Key, i, bytes, &mut read);
-            } else if work.next_skipped.remove(i - self.blocks) {
+        work.next_sets.copy_from(&work.sets);
+        let HeadWork { picks, sets, resident, .. } = &mut *work;
+        for side in [Side::Key, Side::Value] {
+            let exact = picks.iter().map(|i| items.get(*i as usize)).filter(|item| item.exact && item.side == side);
+            let read = exact.map(|item| item.block).filter(|b| side == Side::Key || !sets.skipped.contains(*b));
+            self.hold(side, read, resident)?;
+        }
+        let HeadWork { picks, memory, resident, next_sets: next, .. } = &mut *work;
+        for Item { side, block, exact } in picks.iter().map(|i| items.get(*i as usize)) {
+            let l = layout(block);
+            if side == Side::Value && next.skipped.remove(block) {
                 // Its codes are most of what was missing.
-                read.packed += layout(i - self.blocks).value_bytes() as u64;
+                read.packed += l.value_bytes() as u64;
+                continue;
+            }
+            // What the masses of this step asked for is the guess for the next.
+            let guess = if exact { &mut memory.keys } else { &mut memory.fine };
+            if side == Side::Key {
+                guess.insert(block);
+            }
+            if exact {
+                next.read_exactly(side, block);
+                resident.charge(side, block, bytes, &mut read);
             } else {
-                work.next_values.insert(i - self.blocks);
-                work.resident.charge(Side::Value, i - self.blocks, bytes, &mut read);
+                next.read_finely(side, block);
+                let residuals = if side == Side::Key { &l.key_residuals } else { &l.value_residuals };
+                read.packed += residuals.len() as u64;
             }
         }
+        memory.fine.subtract(&memory.keys);
         self.note_digits(work);
         work.canary.clear();
         work.canary.resize(work.touched.len(), f32::NAN);
         let mut outcome = Repair::Done;
-        let before = self.view(&work.resident, &work.keys, &work.values, &work.skipped);
-        let after = self.view(&work.resident, &work.next_keys, &work.next_values, &work.next_skipped);
+        let before = self.view(&work.resident, &work.sets);
+        let after = self.view(&work.resident, &work.next_sets);
         self.by_level(&work.touched, |kernel, part| {
             let (list, canary) = (&work.touched[part.clone()], &mut work.canary[part]);
             let masses = work.masses.as_mut();
@@ -381,9 +407,7 @@ impl HeadCall<'_> {
             }
             Ok(())
         })?;
-        core::mem::swap(&mut work.keys, &mut work.next_keys);
-        core::mem::swap(&mut work.values, &mut work.next_values);
-        core::mem::swap(&mut work.skipped, &mut work.next_skipped);
+        core::mem::swap(&mut work.sets, &mut work.next_sets);
         work.find_corrupt();
         let much = |h: usize| !(left(&work.left, &work.partial, h) <= LEFT_SHARE * work.certificates[h].tol);
         if outcome == Repair::NeedsRecompute || (0..work.certificates.len()).any(|h| !work.dense[h] && much(h)) {

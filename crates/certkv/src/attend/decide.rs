@@ -3,6 +3,8 @@
 //! be wrong: that costs a repair, never validity (Theorem 5.2).
 use crate::Error;
 use crate::attend::certified::{HeadCall, distances};
+use crate::attend::items;
+use crate::attend::sets::Item;
 use crate::attend::terms::{self, HeadScale};
 use crate::group::Side;
 use crate::work::HeadWork;
@@ -43,9 +45,9 @@ impl HeadCall<'_> {
         self.pass(w)?;
         self.learn(w);
         self.skip(policy, w);
-        w.memory.flat = !self.skips_pay(w.skipped.len());
+        w.memory.flat = !self.skips_pay(w.sets.skipped.len());
         // It was read; this was about the next step.
-        w.skipped.clear();
+        w.sets.skipped.clear();
         Ok(())
     }
 
@@ -53,8 +55,9 @@ impl HeadCall<'_> {
     pub(crate) fn sum(&self, w: &mut HeadWork) -> Result<(), Error> {
         if !w.summed {
             self.second_sweep(w)?;
-            let nothing = w.touched.is_empty() && w.memory.keys.is_empty() && w.values.len() == w.uncoded;
-            w.memory.flat = nothing && !self.skips_pay(w.skipped.len());
+            let guess = w.memory.keys.len() + w.memory.fine.len();
+            let nothing = w.touched.is_empty() && guess == 0 && w.sets.values.len() == w.uncoded;
+            w.memory.flat = nothing && w.sets.fine_values.is_empty() && !self.skips_pay(w.sets.skipped.len());
         }
         Ok(())
     }
@@ -65,11 +68,11 @@ impl HeadCall<'_> {
         4 * skipped >= self.blocks
     }
 
-    /// Scores all keys (those of the guess exactly), and decides.
+    /// Scores all keys (those of the guess exactly or finely), and decides.
     fn first_sweep(&self, policy: &Certified, draw: u64, w: &mut HeadWork) -> Result<(), Error> {
         let tail = self.pages.tail(self.group, self.head, self.centre_norm());
         w.masses.reset(self.blocks + 1);
-        let (queries, view) = (self.queries, self.view(&w.resident, &w.keys, &w.values, &w.skipped));
+        let (queries, view) = (self.queries, self.view(&w.resident, &w.sets));
         for run in self.pages.runs() {
             let (kernel, range) = (self.group.kernel_at(run.level), run.blocks.clone());
             let tail = tail.as_ref().filter(|_| run.blocks.end == self.blocks);
@@ -90,12 +93,13 @@ impl HeadCall<'_> {
         w.left.clear();
         let queries = self.queries;
         let tail = self.pages.tail(self.group, self.head, self.centre_norm());
-        self.hold(Side::Key, w.touched.iter().copied(), &mut w.resident)?;
-        self.hold(Side::Value, w.values.iter(), &mut w.resident)?;
+        let exact = w.touched.iter().copied().filter(|b| w.sets.keys.contains(*b));
+        self.hold(Side::Key, exact, &mut w.resident)?;
+        self.hold(Side::Value, w.sets.values.iter(), &mut w.resident)?;
         if !w.touched.is_empty() {
             w.canary.clear();
             w.canary.resize(w.touched.len(), f32::NAN);
-            let view = self.view(&w.resident, &w.keys, &w.values, &w.skipped);
+            let view = self.view(&w.resident, &w.sets);
             w.touched.sort_unstable();
             self.by_level(&w.touched, |kernel, part| {
                 let (list, canary) = (&w.touched[part.clone()], &mut w.canary[part]);
@@ -105,7 +109,7 @@ impl HeadCall<'_> {
             w.find_corrupt();
             self.group.kernel.total(&w.scores, &w.masses, &mut w.partial)?;
         }
-        let view = self.view(&w.resident, &w.keys, &w.values, &w.skipped);
+        let view = self.view(&w.resident, &w.sets);
         for run in self.pages.runs() {
             let (kernel, range) = (self.group.kernel_at(run.level), run.blocks.clone());
             let tail = tail.as_ref().filter(|_| run.blocks.end == self.blocks);
@@ -114,14 +118,14 @@ impl HeadCall<'_> {
         Ok(())
     }
 
-    /// Keeps the bounds of every block that was scored from codes, so that it can be judged while it is exact.
+    /// Keeps the bounds of every block that was scored from codes alone, so that it can be judged while more of it is read.
     fn learn(&self, w: &mut HeadWork) {
-        let HeadWork { masses, memory, .. } = w;
+        let HeadWork { masses, memory, sets, .. } = w;
         for (h, (delta, lambda)) in memory.delta.iter_mut().zip(&mut memory.lambda).enumerate() {
             for (t, tile) in masses.block_tiles().iter().enumerate() {
                 let (Some(r), first) = (masses.head_tile(h, t), t * TILE) else { continue };
                 for i in 0..self.blocks.saturating_sub(first).min(TILE) {
-                    if tile.exact_keys >> i & 1 == 0 {
+                    if tile.exact_keys >> i & 1 == 0 && !sets.fine_keys.contains(first + i) {
                         (delta[first + i], lambda[first + i]) = (r.delta[i], r.lambda[i]);
                     }
                 }
@@ -129,66 +133,127 @@ impl HeadCall<'_> {
         }
     }
 
-    /// Extends the sets: keys and values to read exactly, values to leave unread; `touched` lists the blocks to score
+    /// Extends the sets: keys and values to read exactly or with residuals, values to leave unread; `touched` lists the blocks to score
     /// again. Nothing before the first output is known. One cover of what is worth promoting.
     fn decide(&self, policy: &Certified, w: &mut HeadWork) -> Result<(), Error> {
         w.touched.clear();
         if w.memory.hints.is_empty() {
             return Ok(());
         }
-        let (blocks, heads) = (self.blocks, w.certificates.len());
+        let (blocks, heads, items) = (self.blocks, w.certificates.len(), items(self.group, self.blocks));
         self.skip(policy, w);
         w.gains.clear();
         for h in 0..heads {
             let (scale, start) = (self.hinted(w, h), w.gains.len());
             terms::gains(&scale, &w.masses, h, blocks, &mut w.gains);
             // Keys of the guess are judged by what is known of their codes.
-            for b in w.memory.keys.iter() {
+            for b in w.memory.keys.iter().chain(w.memory.fine.iter()) {
                 if let Some(mass) = w.masses.get(h, b) {
                     w.gains[start + b] = terms::key_gain(&scale, &mass, w.memory.delta[h][b], w.memory.lambda[h][b]);
                 }
             }
-            for b in w.skipped.iter() {
+            for b in w.sets.skipped.iter() {
                 w.gains[start + blocks + b] = 0.0;
+            }
+            if items.fine {
+                self.split(&scale, w, h, start, true);
             }
         }
         self.decision_costs(w);
         w.current.resize(0);
-        w.current.resize(2 * blocks);
-        for b in w.memory.keys.iter() {
-            w.current.insert(b);
+        w.current.resize(items.len());
+        for (set, exact) in [(&w.memory.keys, true), (&w.memory.fine, false)] {
+            for block in set.iter() {
+                w.current.insert(items.number(Item { side: Side::Key, block, exact }));
+            }
         }
         let rule = GuessRule { target: policy.guess_target, keep: policy.guess_keep, ..GuessRule::default() };
-        let gains = Gains::new(&w.gains, heads, 2 * blocks)?;
+        let gains = Gains::new(&w.gains, heads, items.len())?;
         w.guesser.next_set(rule, gains, &w.cost, &w.tolerances, &w.current, &mut w.next)?;
         w.memory.keys.clear();
-        for i in w.next.iter() {
-            if i >= blocks {
-                w.values.insert(i - blocks);
-                w.skipped.remove(i - blocks);
-            } else if w.keys.contains(i) {
-                w.memory.keys.insert(i);
-            } else if w.keys.len() < policy.k_cap {
-                w.memory.keys.insert(i);
-                w.keys.insert(i);
-                w.touched.push(i);
+        w.memory.fine.clear();
+        let HeadWork { memory, sets, touched, next, .. } = w;
+        // The originals first: what is read from them needs no residuals.
+        let picked = |exact: bool| next.iter().map(|i| items.get(i)).filter(move |item| item.exact == exact);
+        for Item { side, block, exact } in picked(true).chain(picked(false)) {
+            match side {
+                Side::Value => {
+                    sets.skipped.remove(block);
+                    if exact { sets.read_exactly(side, block) } else { sets.read_finely(side, block) }
+                }
+                Side::Key if exact => {
+                    let known = sets.keys.contains(block);
+                    if known || sets.keys.len() < policy.k_cap {
+                        memory.keys.insert(block);
+                        sets.read_exactly(side, block);
+                        touched.extend((!known).then_some(block));
+                    }
+                }
+                Side::Key if memory.keys.contains(block) => {}
+                Side::Key => {
+                    memory.fine.insert(block);
+                    if !sets.keys.contains(block) && sets.fine_keys.insert(block) {
+                        touched.push(block);
+                    }
+                }
             }
         }
         Ok(())
     }
 
-    /// Bytes that an exact side costs between the sweeps: keys have been read as codes already, unless they are exact; the
-    /// originals of values take the place of their codes.
+    /// Turns the gains of reading sides exactly, of head `h` from `start` on, into those of residuals and what the originals gain beyond
+    /// them. Finer steps cut an error by their number, to within roundings. With `before`, the gains of keys are those of codes alone
+    /// whatever was read.
+    pub(crate) fn split(&self, scale: &HeadScale, w: &mut HeadWork, h: usize, start: usize, before: bool) {
+        let (blocks, refine) = (self.blocks, self.group.layout.format.refine);
+        let finer = |bits: u8| 1.0 / f32::from(1u16 << bits);
+        w.gains.resize(start + 4 * blocks, 0.0);
+        let HeadWork { gains, masses, memory, sets, .. } = w;
+        let (fine, exact) = gains[start..].split_at_mut(2 * blocks);
+        for b in 0..blocks {
+            let whole = fine[b];
+            exact[b] = match masses.get(h, b) {
+                Some(_) if !before && sets.fine_keys.contains(b) => whole,
+                Some(mass) if whole > 0.0 => {
+                    let guessed = before && (memory.keys.contains(b) || memory.fine.contains(b));
+                    let (delta, lambda) =
+                        if guessed { (memory.delta[h][b], memory.lambda[h][b]) } else { (mass.delta, mass.lambda) };
+                    let to = finer(refine.key);
+                    terms::key_gain(scale, &mass, to * delta, to * lambda).min(whole)
+                }
+                _ => 0.0,
+            };
+            // Both are infinite where nothing is known of the codes.
+            fine[b] = if exact[b] < whole { whole - exact[b] } else { 0.0 };
+        }
+        for b in 0..blocks {
+            let whole = fine[blocks + b];
+            let left = match () {
+                () if sets.skipped.contains(b) => 0.0,
+                () if sets.fine_values.contains(b) => whole,
+                () => whole * finer(refine.value),
+            };
+            (fine[blocks + b], exact[blocks + b]) = (if left < whole { whole - left } else { 0.0 }, left);
+        }
+    }
+
+    /// Bytes that more of a side costs between the sweeps: keys have been read as codes already, unless they are exact; the
+    /// originals of values take the place of their codes; those of a side with residuals take the place of these.
     fn decision_costs(&self, w: &mut HeadWork) {
-        let exact = self.group.layout.original_side_bytes() as f64;
+        let l = &self.group.layout;
+        let (exact, residuals) = (l.original_side_bytes() as f64, [l.key_residuals.len(), l.value_residuals.len()]);
         let instead = |codes: usize| (exact - codes as f64).max(1.0);
         w.cost.clear();
-        w.cost.resize(self.blocks, exact);
+        for bytes in residuals.into_iter().filter(|bytes| *bytes > 0) {
+            w.cost.resize(w.cost.len() + self.blocks, bytes as f64);
+        }
+        let start = w.cost.len();
+        w.cost.resize(start + self.blocks, instead(residuals[0]));
         for run in self.pages.runs() {
             let l = self.group.layout_at(run.level);
-            w.cost.resize(self.blocks + run.blocks.end, instead(l.value_bytes()));
-            for b in run.blocks.clone().filter(|b| w.keys.contains(*b)) {
-                w.cost[b] = instead(l.key_bytes());
+            w.cost.resize(start + self.blocks + run.blocks.end, instead(l.value_bytes() + residuals[1]));
+            for b in run.blocks.clone().filter(|b| w.sets.keys.contains(*b)) {
+                w.cost[start + b] = instead(l.key_bytes());
             }
         }
     }
@@ -198,12 +263,12 @@ impl HeadCall<'_> {
     fn skip(&self, policy: &Certified, w: &mut HeadWork) {
         let share = policy.skip_share;
         let (blocks, heads) = (self.blocks, w.certificates.len());
-        w.skipped.clear();
+        w.sets.skipped.clear();
         w.tolerances.clear();
         let coded = !self.group.layout.format.value.is_exact() && share > 0.0;
         if coded {
-            w.skipped.insert_all();
-            w.skipped.subtract(&w.values);
+            w.sets.skipped.insert_all();
+            w.sets.skipped.subtract(&w.sets.values);
             w.gains.clear();
         }
         for h in 0..heads {
@@ -217,30 +282,33 @@ impl HeadCall<'_> {
                 for (b, term) in terms.iter().enumerate() {
                     // `!(term < level)`: NaN is not negligible.
                     if !(*term < level) {
-                        w.skipped.remove(b);
+                        w.sets.skipped.remove(b);
                     }
                 }
             }
         }
         for (h, left) in w.tolerances.iter_mut().enumerate().filter(|_| coded) {
-            let spent: f64 = w.skipped.iter().map(|b| f64::from(w.gains[h * blocks + b])).sum();
+            let spent: f64 = w.sets.skipped.iter().map(|b| f64::from(w.gains[h * blocks + b])).sum();
             *left = (*left - spent).max(0.0);
         }
     }
 
-    /// The exploration budget (7.6): some more keys are read exactly and pass the canary. They are added to `touched`.
+    /// The exploration budget (7.6): some more keys are read exactly and pass the canary. They are added to `touched`, in which a block that is
+    /// to be read finely may be already.
     pub(crate) fn explore(&self, rate: f64, draw: u64, w: &mut HeadWork) {
         if !(rate > 0.0) || self.blocks == 0 {
             return;
         }
         let (layer, kv_head) = (self.layer as u64, self.head as u64);
         let place = Place { seed: EXPLORE_SEED, step: draw, layer, kv_head };
-        let HeadWork { explorer, keys, picks, touched, .. } = w;
-        let candidates = (0..self.blocks as u32).filter(|b| !keys.contains(*b as usize));
+        let HeadWork { explorer, sets, picks, touched, .. } = w;
+        let candidates = (0..self.blocks as u32).filter(|b| !sets.keys.contains(*b as usize));
         explorer.pick(candidates, rate, place, picks);
         for b in picks.drain(..) {
-            keys.insert(b as usize);
-            touched.push(b as usize);
+            sets.read_exactly(Side::Key, b as usize);
+            if !touched.contains(&(b as usize)) {
+                touched.push(b as usize);
+            }
         }
     }
 

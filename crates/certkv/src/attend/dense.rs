@@ -5,16 +5,13 @@ use crate::attend::certified::{HeadCall, distances};
 use crate::attend::pages::View;
 use crate::work::HeadWork;
 use certkv_bound::{Rung, Status};
-use certkv_control::BitSet;
 
 impl HeadCall<'_> {
     /// Recomputes every query head marked in `work.dense`. The originals of all blocks must be held. The certificate
     /// keeps the candidate's numbers and holds the dense kernel's arithmetic.
     pub(crate) fn dense(&self, rung: Rung, work: &mut HeadWork) -> Result<(), Error> {
         let dim = self.group.layout.dim;
-        let mut all = BitSet::new(self.blocks);
-        all.insert_all();
-        let view = View::exact(self.pages, self.group, self.head, &all);
+        let view = View::exact(self.pages, self.group, self.head);
         let marked: Vec<usize> = (0..work.dense.len()).filter(|h| work.dense[*h]).collect();
         if marked.is_empty() {
             return Ok(());

@@ -7,6 +7,7 @@ mod prefill;
 pub(crate) mod promoted;
 pub(crate) mod published;
 pub(crate) mod seen;
+pub(crate) mod sets;
 mod terms;
 #[cfg(test)]
 mod tests;
@@ -22,6 +23,7 @@ use certkv_bound::{Cause, Certificate, Rung, Status};
 use certkv_control::BitSet;
 use certkv_control::policy::Certified;
 use pages::Pages;
+use sets::Items;
 
 /// Attention of `part` in one layer, into the workspace.
 #[allow(clippy::too_many_arguments, reason = "one call site; the values have nothing else in common")]
@@ -91,10 +93,12 @@ fn decode(
         m.mass.clear();
         if let Policy::Certified(p) = policy {
             // A guess made under a wider cap is no guess under this one.
-            if w.keys.len() + m.keys.len() > p.k_cap {
+            if w.sets.keys.len() + m.keys.len() > p.k_cap {
                 m.keys.clear();
             }
-            w.keys.union_with(&m.keys);
+            w.sets.keys.union_with(&m.keys);
+            m.fine.subtract(&w.sets.keys);
+            w.sets.fine_keys.union_with(&m.fine);
         }
         core::mem::swap(&mut w.memory, m);
     }
@@ -122,6 +126,11 @@ fn decode(
         certificates[start..start + geometry.group()].copy_from_slice(&w.certificates);
     }
     Ok(())
+}
+
+/// What a decision about `blocks` blocks chooses from.
+fn items(group: &Group, blocks: usize) -> Items {
+    Items { blocks, fine: !group.layout.format.refine.is_none() }
 }
 
 /// One decode call: what all KV heads share.
@@ -254,9 +263,9 @@ impl Decode<'_> {
             pages.bring(cache, self.index, layer, self.sequence, turn)?;
             for (number, w) in heads.iter_mut().enumerate() {
                 let head = self.head(pages, number);
-                let HeadWork { keys, values, resident, .. } = w;
-                head.hold(Side::Key, keys.iter(), resident)?;
-                head.hold(Side::Value, values.iter(), resident)?;
+                let HeadWork { sets, resident, .. } = w;
+                head.hold(Side::Key, sets.keys.iter(), resident)?;
+                head.hold(Side::Value, sets.values.iter(), resident)?;
             }
         }
         pages.hold_wanted(cache, group, layer)
@@ -268,9 +277,11 @@ impl Decode<'_> {
             return Ok(());
         }
         self.need(turn, pages, heads, |wanted, heads| {
+            let items = items(self.group, self.blocks);
             for w in heads {
-                let picks = w.picks.iter().map(|i| *i as usize % self.blocks.max(1));
-                wanted.extend(w.keys.iter().chain(w.values.iter()).chain(picks));
+                let picks = w.picks.iter().map(|i| items.get(*i as usize)).filter(|item| item.exact);
+                let picks = picks.map(|item| item.block);
+                wanted.extend(w.sets.keys.iter().chain(w.sets.values.iter()).chain(picks));
             }
         })
     }
@@ -303,8 +314,8 @@ impl Decode<'_> {
         let draw = if policy.explore_rate > 0.0 { self.cache.next_draw() } else { 0 };
         let first = |head: &HeadCall<'_>, w: &mut HeadWork| {
             // The guess, and blocks without codes.
-            head.hold(Side::Key, w.keys.iter(), &mut w.resident)?;
-            head.hold(Side::Value, w.values.iter(), &mut w.resident)?;
+            head.hold(Side::Key, w.sets.keys.iter(), &mut w.resident)?;
+            head.hold(Side::Value, w.sets.values.iter(), &mut w.resident)?;
             head.look(policy, draw, w)
         };
         let second = |head: &HeadCall<'_>, w: &mut HeadWork| {
@@ -371,12 +382,7 @@ impl Decode<'_> {
 impl HeadWork {
     /// Nothing known, nothing promoted but what has no codes.
     fn begin(&mut self, blocks: usize, uncoded: &BitSet) {
-        self.keys.copy_from(uncoded);
-        self.values.copy_from(uncoded);
-        self.keys.resize(blocks);
-        self.values.resize(blocks);
-        self.skipped.clear();
-        self.skipped.resize(blocks);
+        self.sets.begin(blocks, uncoded);
         self.picks.clear();
         self.out.fill(f32::NAN);
         self.certificates.fill(Certificate::UNCERTIFIED);

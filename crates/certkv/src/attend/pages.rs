@@ -1,6 +1,7 @@
 //! The pages that one layer of one sequence is read from, held while they are read.
 use crate::attend::promoted::Resident;
 use crate::attend::seen::{Gathered, Rows, Seen};
+use crate::attend::sets::Sets;
 use crate::group::{Group, Side};
 use crate::spill::{Ask, Turn};
 use crate::step::Part;
@@ -406,12 +407,8 @@ pub(crate) struct View<'a> {
     pub(crate) head: usize,
     /// Exact sides that are read from scratch instead of the host.
     pub(crate) resident: Option<&'a Resident>,
-    /// Blocks whose keys are read from the originals.
-    pub(crate) keys: &'a BitSet,
-    /// Blocks whose values are read from the originals.
-    pub(crate) values: &'a BitSet,
-    /// Blocks whose values are not read.
-    pub(crate) skipped: &'a BitSet,
+    /// How the sides are read; `None` for all of them from the originals.
+    pub(crate) sets: Option<&'a Sets>,
     /// The head's value centre.
     pub(crate) centre: &'a [f32],
     /// What the head's keys are coded in, if not as they are.
@@ -419,17 +416,16 @@ pub(crate) struct View<'a> {
 }
 
 impl<'a> View<'a> {
-    /// The originals of `all` blocks.
-    pub(crate) fn exact(pages: &'a Pages, group: &'a Group, head: usize, all: &'a BitSet) -> Self {
-        static NONE: BitSet = BitSet::EMPTY;
-        Self { pages, group, head, resident: None, keys: all, values: all, skipped: &NONE, centre: &[], metric: None }
+    /// The originals of all blocks.
+    pub(crate) fn exact(pages: &'a Pages, group: &'a Group, head: usize) -> Self {
+        Self { pages, group, head, resident: None, sets: None, centre: &[], metric: None }
     }
 }
 
 impl BlockSource for View<'_> {
     fn block(&self, index: usize) -> Block<'_> {
-        let side = |set: &BitSet, side| {
-            if !set.contains(index) {
+        let side = |side| {
+            if self.sets.is_some_and(|sets| !sets.of(side).0.contains(index)) {
                 return None;
             }
             let copy = self.resident.and_then(|resident| resident.words(side, index));
@@ -437,9 +433,11 @@ impl BlockSource for View<'_> {
         };
         Block {
             record: self.pages.record(self.group, index, self.head),
-            keys: side(self.keys, Side::Key),
-            values: side(self.values, Side::Value),
-            skip_values: self.skipped.contains(index),
+            keys: side(Side::Key),
+            values: side(Side::Value),
+            skip_values: self.sets.is_some_and(|sets| sets.skipped.contains(index)),
+            fine_keys: self.sets.is_some_and(|sets| sets.fine_keys.contains(index)),
+            fine_values: self.sets.is_some_and(|sets| sets.fine_values.contains(index)),
         }
     }
 

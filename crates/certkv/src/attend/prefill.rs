@@ -8,7 +8,6 @@ use crate::step::Part;
 use crate::work::Workspace;
 use crate::{Cache, Error};
 use certkv_bound::Certificate;
-use certkv_control::BitSet;
 use certkv_kernel::{Causal, CausalWindow};
 
 /// Queries per task: the kernel unpacks the past once for each.
@@ -56,8 +55,6 @@ pub(crate) fn prefill(
         sinks: window.sinks,
         after: if hole.is_empty() { 0 } else { hole.start * size },
     });
-    let mut all = BitSet::new(blocks);
-    all.insert_all();
     let mut tasks = Vec::new();
     for first in (0..part.tokens).step_by(ROWS) {
         for head in 0..geometry.kv_heads {
@@ -71,7 +68,7 @@ pub(crate) fn prefill(
         &mut tasks,
         || (),
         |(), _, task| {
-            let view = View::exact(pages, group, task.head, &all);
+            let view = View::exact(pages, group, task.head);
             let start = (part.first_row + task.first) * width + task.head * group_width;
             let queries = &queries[start..];
             let first = position + task.first;

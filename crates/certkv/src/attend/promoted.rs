@@ -4,6 +4,7 @@
 //! Both are the same bits.
 use crate::attend::certified::HeadCall;
 use crate::attend::pages::Pages;
+use crate::attend::sets::Sets;
 use crate::group::{Group, Side};
 use crate::step::Part;
 use crate::work::HeadWork;
@@ -37,9 +38,9 @@ impl Resident {
     }
 
     /// Sides held of those that are read exactly.
-    pub(crate) fn count(&self, keys: &BitSet, values: &BitSet) -> usize {
+    pub(crate) fn count(&self, sets: &Sets) -> usize {
         let of = |held: &[(usize, ScratchLease)], set: &BitSet| held.iter().filter(|(b, _)| set.contains(*b)).count();
-        of(&self.keys, keys) + of(&self.values, values)
+        of(&self.keys, &sets.keys) + of(&self.values, &sets.values)
     }
 
     /// Counts one exact side of `bytes` bytes where it is read.
@@ -111,7 +112,7 @@ impl Wanted {
         for (head, (w, memory)) in heads.iter().zip(memory).enumerate() {
             let keys = memory.keys.iter().chain(uncoded.iter().filter(|b| !memory.keys.contains(*b)));
             let keys = keys.map(|block| (Side::Key, block));
-            let values = w.values.iter().map(|block| (Side::Value, block));
+            let values = w.sets.values.iter().map(|block| (Side::Value, block));
             for (side, block) in keys.chain(values).filter(|(_, block)| *block < closed) {
                 let Some(page) = pages.host_id(block).filter(|_| scratch.slots_of(side) > 0) else { continue };
                 // What was read exactly is in host memory still.

@@ -57,7 +57,7 @@ impl Decode<'_> {
             Ok(())
         })?;
         self.need(turn, pages, heads, |wanted, heads| {
-            heads.iter().for_each(|w| wanted.extend(w.keys.iter().chain(w.values.iter())));
+            heads.iter().for_each(|w| wanted.extend(w.sets.keys.iter().chain(w.sets.values.iter())));
         })?;
         self.run(pages, heads, |head, w| head.attend_mixed(policy, w))?;
         self.fall_back(turn, pages, heads)
@@ -69,9 +69,9 @@ impl HeadCall<'_> {
     fn select(&self, policy: &Seed000, w: &mut HeadWork) -> Result<(), Error> {
         let heads = w.certificates.len();
         w.phase1.resize_with(heads, Phase1::default);
-        let exact = w.keys.clone();
+        let exact = w.sets.keys.clone();
         let mut keys = exact.clone();
-        let mut values = w.values.clone();
+        let mut values = w.sets.values.clone();
         let etas: Vec<f64> = (0..self.blocks).map(|b| f64::from(self.summary(b).eta)).collect();
         for h in 0..heads {
             let scale = HeadScale::of(&w.partial, h, 0.0, 0.0);
@@ -104,7 +104,7 @@ impl HeadCall<'_> {
             });
             w.phase1[h] = p;
         }
-        (w.keys, w.values) = (keys, values);
+        (w.sets.keys, w.sets.values) = (keys, values);
         Ok(())
     }
 
@@ -126,14 +126,14 @@ impl HeadCall<'_> {
             let eta = |b: usize| if values.contains(b) { 0.0 } else { f64::from(summaries[b].eta) };
             (0..self.blocks).map(eta).collect()
         };
-        let etas = etas(&w.values);
+        let etas = etas(&w.sets.values);
         let value_max = summaries.iter().map(|s| f64::from(s.value_norm)).fold(0.0, f64::max);
         for h in 0..w.certificates.len() {
             let scale = HeadScale::of(&w.partial, h, 0.0, 0.0);
             let p = &w.phase1[h];
             let achieved: Vec<f64> =
                 (0..self.blocks).map(|b| w.masses.get(h, b).map_or(0.0, |m| scale.masses(&m).0)).collect();
-            let tail = |b: &usize| !w.keys.contains(*b);
+            let tail = |b: &usize| !w.sets.keys.contains(*b);
             let e_val = published_value_term(&achieved, &etas);
             let bound = PublishedBound {
                 tail_mass: (0..self.blocks).filter(tail).map(|b| p.masses[b]).sum(),
@@ -142,7 +142,7 @@ impl HeadCall<'_> {
                 e_val,
                 inflation: policy.inflation,
             };
-            let promoted: Vec<usize> = w.keys.iter().collect();
+            let promoted: Vec<usize> = w.sets.keys.iter().collect();
             let exact: Vec<f64> = promoted.iter().map(|&b| log_mass(w, h, b)).collect();
             let coded: Vec<f64> = promoted.iter().map(|&b| p.logs[b]).collect();
             let rest: Vec<usize> = (0..self.blocks).filter(tail).collect();

@@ -168,6 +168,9 @@ impl Config {
             if format.key.is_exact() || format.value.is_exact() || format.key.is_calibrated() {
                 return wrong(format!("{format}; both sides must be coded, without a calibration"));
             }
+            if !format.refine.is_none() {
+                return wrong(format!("{format}; levels have no residuals in this release"));
+            }
             if format.block != first.format.block {
                 return wrong(format!("{format} has not the block size of {}", first.format));
             }

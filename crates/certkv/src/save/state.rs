@@ -31,8 +31,11 @@ pub(crate) fn write(groups: &[Group], state: &SequenceState, out: &mut Vec<u8>) 
         let of_heads = group.first * group.kv_heads..(group.first + group.layers) * group.kv_heads;
         heads[of_heads].iter().for_each(|head| put(out, head.from as u64));
     }
-    for HeadMemory { keys, delta, lambda, flat, hints, from: _, mass: _ } in heads {
+    for (index, HeadMemory { keys, fine, delta, lambda, flat, hints, from: _, mass: _ }) in heads.iter().enumerate() {
         put_set(out, keys);
+        if refinable(groups, index) {
+            put_set(out, fine);
+        }
         for known in [delta, lambda] {
             put(out, known.len() as u64);
             known.iter().for_each(|row| put_floats(out, row));
@@ -44,6 +47,12 @@ pub(crate) fn write(groups: &[Group], state: &SequenceState, out: &mut Vec<u8>) 
             put(out, radius.to_bits());
         }
     }
+}
+
+/// Whether head `index` of all layers reads residuals: then it remembers of which keys.
+fn refinable(groups: &[Group], index: usize) -> bool {
+    let of = groups.iter().find(|group| group.holds(index / group.kv_heads));
+    of.is_some_and(|group| !group.layout.format.refine.is_none())
 }
 
 const fn malformed(why: &'static str) -> SaveError {
@@ -141,6 +150,9 @@ pub(crate) fn read(
         // Of a layer with a window, rows that are gathered count as blocks.
         let most = blocks_of(index / geometry.kv_heads) + 3;
         head.keys = rest.set(most)?;
+        if refinable(&cache.groups, index) {
+            head.fine = rest.set(most)?;
+        }
         for known in [&mut head.delta, &mut head.lambda] {
             let rows = rest.count(geometry.group())?;
             for _ in 0..rows {
