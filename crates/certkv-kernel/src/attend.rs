@@ -62,6 +62,8 @@ pub struct Workspace {
     pub(crate) softmax: Softmax,
     pub(crate) ahead: Ahead,
     pub(crate) stage: Stage,
+    /// One block by itself.
+    pub(crate) lone: Stage,
     pub(crate) page: PageScratch,
     pub(crate) directions: Directions,
 }
@@ -88,6 +90,7 @@ impl Workspace {
             softmax: Softmax::new(),
             ahead: Ahead::default(),
             stage: Stage::new(),
+            lone: Stage::new(),
             page: PageScratch::new(),
             directions: Directions::new(),
         }
@@ -323,7 +326,10 @@ impl Kernel {
                 let d = &work.digits;
                 // (4.15) for 16-bit digits: the residual of each channel meets a code of at most 2^(b-1).
                 match fine {
-                    0 => entry.slack.set_keys(s * 0.5 * up, s * half * up, s * f64::from(summary.kappa) * up),
+                    0 => {
+                        entry.slack.set_keys(s * 0.5 * up, s * half * up, s * f64::from(summary.kappa) * up);
+                        entry.slack.norm = summary.eps;
+                    }
                     bits => self.fine_slack(block, bits, half, up, &mut entry.slack),
                 }
                 for h in 0..HEADS {
@@ -337,7 +343,11 @@ impl Kernel {
         let scratch = &mut work.values.codes;
         (self.ops.score_codes)(&codes, &work.digits, scratch, shape, &mut work.x, &mut work.ahead.record);
         work.page = page;
-        if fine > 0 { self.residual_keys(index, block, fine, work) } else { Ok(()) }
+        if fine > 0 {
+            self.keep_logits(work);
+            self.residual_keys(index, block, fine, work)?;
+        }
+        Ok(())
     }
 
     /// Weights of the block, and everything summed so far moved to the new exponents.

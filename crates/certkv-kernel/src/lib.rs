@@ -53,4 +53,5 @@ pub use partial::Partial;
 pub use pool::{Pool, splits};
 pub use prefill::{Causal, CausalWindow};
 pub use repair::Repair;
+pub use residuals::Judge;
 pub use score::Scores;

@@ -8,6 +8,7 @@ use crate::error::KernelError;
 use crate::line::Line;
 use crate::masses::{Entry, MassesMut};
 use crate::query::{Softmax, X_STRIDE};
+use crate::residuals::Judge;
 use core::ops::Range;
 
 /// Weights of the scored blocks of one KV head, each relative to its own block's exponent (in the masses).
@@ -56,7 +57,8 @@ impl Kernel {
     /// Scores blocks `blocks` of `source` and then `tail` for `queries` (`[heads][dim]`, unscaled): weights to
     /// `scores`, an entry per block to `masses` (which must start at block 0), the tail's at index `blocks.end`. Value sides
     /// in the entries are those of the codes. A range that does not start at 0 goes on where the last call ended: so blocks of
-    /// several layouts are scored, each run by its own kernel, the tail with the last.
+    /// several layouts are scored, each run by its own kernel, the tail with the last. In a format with residuals `judge` is asked about
+    /// every block whose keys were read from codes alone, and those that it wants are read with them, at the price of the residuals.
     ///
     /// # Errors
     /// As [`Kernel::attend`]; [`KernelError::Length`] for a range that does not follow the last.
@@ -70,6 +72,7 @@ impl Kernel {
         work: &mut Workspace,
         scores: &mut Scores,
         masses: &mut MassesMut<'_>,
+        mut judge: Option<Judge<'_>>,
     ) -> Result<(), KernelError> {
         self.load_query(queries, source.key_metric(), work)?;
         masses.check(0..blocks.end + usize::from(tail.is_some()), self.shape.heads)?;
@@ -82,6 +85,7 @@ impl Kernel {
         scores.weights.resize(self.weights_of(blocks.end).end, Line::ZERO);
         scores.largest.resize((blocks.end + 1) * self.shape.heads, 0.0);
         work.stage.clear();
+        let refinable = self.layout.format.refine.key > 0;
         let mut entry = Entry::ZERO;
         let mut next = (!blocks.is_empty()).then(|| source.block(blocks.start));
         for index in blocks.clone() {
@@ -91,7 +95,14 @@ impl Kernel {
             }
             work.ahead = self.look_ahead(&block, next.as_ref(), Sides::Keys);
             self.keys(index, &block, work, &mut entry)?;
+            let judge = judge.as_mut().filter(|_| refinable && block.keys.is_none() && !block.fine_keys);
+            if judge.is_some() {
+                self.keep_logits(work);
+            }
             (self.ops.weigh)(&mut work.x, self.shape.tokens, self.shape, &mut work.softmax);
+            if let Some(judge) = judge {
+                self.judge_keys(index, &block, judge, &mut entry, work)?;
+            }
             self.keep(index, work, scores);
             (self.ops.finish)(&mut work.ahead.record);
             self.stage(index, &entry, work, masses);

@@ -49,6 +49,9 @@ pub(crate) struct Slack {
     /// `Delta = delta l1 + residual r` and `Lambda = lambda size + root residual r` ((4.2), (4.8), (4.15)).
     pub(crate) delta: f32,
     pub(crate) residual: f32,
+    /// The same by the norm of the largest error, `Delta = norm s ||q|| + residual r` (4.5), if that is less; infinite where `delta` is
+    /// of the norm itself.
+    pub(crate) norm: f32,
     pub(crate) lambda: f32,
     /// Digit term per unit of the largest weight (5.29).
     pub(crate) digit: f32,
@@ -58,8 +61,16 @@ pub(crate) struct Slack {
 }
 
 impl Slack {
-    pub(crate) const ZERO: Slack =
-        Slack { magnitude: 0.0, delta: 0.0, residual: 0.0, lambda: 0.0, digit: 0.0, key_floor: 0.0, value_floor: 0.0 };
+    pub(crate) const ZERO: Slack = Slack {
+        magnitude: 0.0,
+        delta: 0.0,
+        residual: 0.0,
+        norm: f32::INFINITY,
+        lambda: 0.0,
+        digit: 0.0,
+        key_floor: 0.0,
+        value_floor: 0.0,
+    };
 
     /// Coefficients of coded keys.
     #[inline]
@@ -87,11 +98,14 @@ pub(crate) fn zeta(reach: f32, mag: f32, shift: f32, gamma: f32) -> f32 {
 }
 
 /// `(Delta_b, Lambda_b)` from the sums of the scaled query: `l1 >= ||y||_1`, `size >= ||y||`, `r` of the digits, `root`
-/// the square root of the tokens.
+/// the square root of the tokens; `reach >= s ||q||`.
 #[inline(always)]
-pub(crate) fn key_bounds(s: &Slack, l1: f32, size: f32, r: f32, root: f32) -> (f32, f32) {
+pub(crate) fn key_bounds(s: &Slack, reach: f32, l1: f32, size: f32, r: f32, root: f32) -> (f32, f32) {
     let digit = s.residual * r;
-    ((s.delta * l1 + digit) * FEW + s.key_floor, (s.lambda * size + root * digit) * FEW + s.key_floor)
+    // The least of those available (4.7); a norm that is not a number is none.
+    let (steps, norm) = (s.delta * l1, s.norm * reach);
+    let error = if norm < steps { norm } else { steps };
+    ((error + digit) * FEW + s.key_floor, (s.lambda * size + root * digit) * FEW + s.key_floor)
 }
 
 /// Digit term of a block whose largest weight is at most `most` (5.29); a weight too small for digits loses all, which is

@@ -21,7 +21,7 @@ pub(crate) struct RawHead {
 /// [`Slack`] by lanes.
 #[derive(Debug, Clone, Copy)]
 #[repr(C, align(64))]
-pub(crate) struct RawBlocks([[f32; TILE]; 7]);
+pub(crate) struct RawBlocks([[f32; TILE]; 8]);
 
 /// Up to sixteen blocks of one tile.
 #[derive(Debug, Clone)]
@@ -57,7 +57,7 @@ impl Stage {
     pub(crate) fn new() -> Self {
         let zero = [0.0; TILE];
         let head = RawHead { w: zero, square: zero, exponent: zero, max: zero, l1: zero, size: zero, residual: zero };
-        Self { blocks: RawBlocks([zero; 7]), heads: Box::new([head; HEADS]), first: 0, count: 0 }
+        Self { blocks: RawBlocks([zero; 8]), heads: Box::new([head; HEADS]), first: 0, count: 0 }
     }
 
     /// No blocks.
@@ -87,8 +87,8 @@ impl Stage {
     }
 }
 
-fn columns(s: &Slack) -> [f32; 7] {
-    [s.magnitude, s.delta, s.residual, s.lambda, s.digit, s.key_floor, s.value_floor]
+fn columns(s: &Slack) -> [f32; 8] {
+    [s.magnitude, s.delta, s.residual, s.norm, s.lambda, s.digit, s.key_floor, s.value_floor]
 }
 
 /// The plain form of [`SealFn`]; compiled again with wide instructions by the instruction-set folders.
@@ -96,10 +96,11 @@ fn columns(s: &Slack) -> [f32; 7] {
 pub(crate) fn seal_body(b: &RawBlocks, x: &RawHead, k: Shared, r: &mut HeadTile) {
     (r.w, r.exponent) = (x.w, x.exponent);
     for i in 0..TILE {
-        let [magnitude, delta, residual, lambda, digit, key_floor, value_floor] = core::array::from_fn(|f| b.0[f][i]);
-        let s = Slack { magnitude, delta, residual, lambda, digit, key_floor, value_floor };
+        let [magnitude, delta, residual, norm, lambda, digit, key_floor, value_floor] =
+            core::array::from_fn(|f| b.0[f][i]);
+        let s = Slack { magnitude, delta, residual, norm, lambda, digit, key_floor, value_floor };
         let size = if k.token { x.size[i] } else { x.size[i].sqrt() };
-        (r.delta[i], r.lambda[i]) = key_bounds(&s, x.l1[i], size, x.residual[i], k.root);
+        (r.delta[i], r.lambda[i]) = key_bounds(&s, k.reach, x.l1[i], size, x.residual[i], k.root);
         // Codes scaled per token meet a query that may have been folded (4.12a), rows never do.
         let (reach, shift) = if k.token && key_floor != 0.0 { (x.l1[i], k.shift) } else { (k.reach, 0.0) };
         r.zeta[i] = zeta(reach, magnitude, shift, k.gamma);
@@ -151,16 +152,15 @@ impl Kernel {
         }
     }
 
-    /// Bounds of the one block that was just scored and weighed.
+    /// Bounds of the one block that was just scored and weighed; those that are staged wait on.
     pub(crate) fn bounds(&self, entry: &Entry, work: &mut Workspace) -> Bounds {
         let zero = [0.0; HEADS];
         let mut x = Bounds { w: zero, p: zero, exponent: zero, delta: zero, lambda: zero, zeta: zero, digit: zero };
-        work.stage.clear();
-        work.stage.put(0, &entry.slack, &work.softmax, &work.digits, self.shape.heads);
-        work.stage.clear();
+        work.lone.clear();
+        work.lone.put(0, &entry.slack, &work.softmax, &work.digits, self.shape.heads);
         let mut tile = HeadTile::ZERO;
         for h in 0..self.shape.heads {
-            (self.ops.seal)(&work.stage.blocks, &work.stage.heads[h], self.shared(h, work), &mut tile);
+            (self.ops.seal)(&work.lone.blocks, &work.lone.heads[h], self.shared(h, work), &mut tile);
             (x.w[h], x.p[h], x.exponent[h]) = (tile.w[0], tile.p[0], tile.exponent[0]);
             (x.delta[h], x.lambda[h], x.zeta[h], x.digit[h]) =
                 (tile.delta[0], tile.lambda[0], tile.zeta[0], tile.digit[0]);

@@ -12,8 +12,9 @@ use certkv_page::BlockTable;
 pub(crate) struct HeadMemory {
     /// Blocks whose keys the next step reads from the originals.
     pub(crate) keys: BitSet,
-    /// Blocks whose keys it reads with their residuals, none of them in `keys`.
-    pub(crate) fine: BitSet,
+    /// Of a format with residuals: the shares of a head's tolerance from which on codes, and codes with residuals, were not enough for a
+    /// block's keys in the last step, see `decide.rs`; 0 where nothing is known.
+    pub(crate) shares: [f32; 2],
     /// Last known `Delta_b` of codes alone, `[query head of the group][block]`, grown block by block.
     pub(crate) delta: Vec<Vec<f32>>,
     /// Last known `Lambda_b`, in the same order.
@@ -33,7 +34,6 @@ impl HeadMemory {
     /// Room for `blocks` blocks of `heads` query heads; new blocks are unknown (infinite).
     pub(crate) fn resize(&mut self, blocks: usize, heads: usize) {
         self.keys.resize(blocks);
-        self.fine.resize(blocks);
         for known in [&mut self.delta, &mut self.lambda] {
             known.resize_with(heads, Vec::new);
             for k in known {
@@ -56,16 +56,14 @@ impl HeadMemory {
         if gone == 0 {
             return;
         }
-        for set in [&mut self.keys, &mut self.fine] {
-            for b in fixed..blocks {
-                if set.contains(b + gone) {
-                    set.insert(b);
-                } else {
-                    set.remove(b);
-                }
+        for b in fixed..blocks {
+            if self.keys.contains(b + gone) {
+                self.keys.insert(b);
+            } else {
+                self.keys.remove(b);
             }
-            set.resize(blocks.saturating_sub(gone).max(fixed.min(blocks)));
         }
+        self.keys.resize(blocks.saturating_sub(gone).max(fixed.min(blocks)));
         for known in self.delta.iter_mut().chain(&mut self.lambda) {
             let end = known.len().min(fixed + gone);
             known.drain(fixed.min(end)..end);
@@ -74,13 +72,11 @@ impl HeadMemory {
 
     /// Renumbers what is known of blocks: block `i` was `from[i]`, of `None` nothing is known.
     fn renumber(&mut self, from: &[Option<usize>]) {
-        for set in [&mut self.keys, &mut self.fine] {
-            let before = set.clone();
-            set.clear();
-            set.resize(from.len());
-            for (block, _) in from.iter().enumerate().filter(|(_, old)| old.is_some_and(|old| before.contains(old))) {
-                set.insert(block);
-            }
+        let keys = self.keys.clone();
+        self.keys.clear();
+        self.keys.resize(from.len());
+        for (block, _) in from.iter().enumerate().filter(|(_, old)| old.is_some_and(|old| keys.contains(old))) {
+            self.keys.insert(block);
         }
         for known in self.delta.iter_mut().chain(&mut self.lambda) {
             let old = known.clone();
@@ -95,7 +91,6 @@ impl HeadMemory {
     /// Forgets all blocks but the first `blocks`.
     pub(crate) fn truncate(&mut self, blocks: usize) {
         self.keys.resize(blocks);
-        self.fine.resize(blocks);
         if self.mass.len() > blocks * self.delta.len() {
             self.mass.clear();
         }
@@ -115,20 +110,19 @@ impl HeadMemory {
     /// Bytes at `blocks` blocks of `heads` query heads, `lists` numbers of each block and query head.
     fn most_bytes(blocks: usize, heads: usize, lists: usize) -> usize {
         let known = lists * heads * (whole_words(blocks) * 4 + size_of::<Vec<f32>>());
-        known + 2 * set_bytes(blocks) + heads * size_of::<Hint>() + size_of::<Self>()
+        known + set_bytes(blocks) + heads * size_of::<Hint>() + size_of::<Self>()
     }
 
     /// True if the next step takes one pass on codes: the last one was flat, and came to an output.
     pub(crate) fn is_plain(&self) -> bool {
-        self.flat && self.keys.is_empty() && self.fine.is_empty() && !self.hints.is_empty()
+        self.flat && self.keys.is_empty() && !self.hints.is_empty()
     }
 
     fn bytes(&self) -> usize {
         let known: usize =
             self.delta.iter().chain(&self.lambda).map(|k| k.capacity() * 4 + size_of::<Vec<f32>>()).sum();
         let known = known + self.mass.capacity() * 4;
-        let sets = self.keys.words().len() + self.fine.words().len();
-        known + sets * 8 + self.hints.capacity() * size_of::<Hint>() + size_of::<Self>()
+        known + self.keys.words().len() * 8 + self.hints.capacity() * size_of::<Hint>() + size_of::<Self>()
     }
 }
 
@@ -244,7 +238,7 @@ mod tests {
         let mut memory = HeadMemory { flat: true, ..HeadMemory::default() };
         memory.resize(3, 2);
         assert!(!memory.is_plain());
-        memory.hints.push(Hint { norm: 1.0, radius: 1.0 });
+        memory.hints.push(Hint { total: Default::default(), norm: 1.0, radius: 1.0 });
         assert!(memory.is_plain());
         memory.keys.insert(2);
         assert!(!memory.is_plain());

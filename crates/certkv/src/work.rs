@@ -64,6 +64,8 @@ pub(crate) struct HeadWork {
     pub(crate) summed: bool,
     /// Blocks without codes, read exactly whatever is decided.
     pub(crate) uncoded: usize,
+    /// Blocks whose keys were refined as they were read.
+    pub(crate) refined: BitSet,
     /// Bytes of keys that were scored from codes first and then otherwise.
     pub(crate) rescored: usize,
     /// Items to promote next, by their numbers ([`Items`](crate::attend::sets::Items)).
@@ -133,6 +135,7 @@ impl HeadWork {
             summed: false,
             left: Vec::new(),
             uncoded: 0,
+            refined: BitSet::default(),
             rescored: 0,
             picks: Vec::new(),
             gains: Vec::new(),

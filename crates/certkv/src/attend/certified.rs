@@ -375,12 +375,11 @@ impl HeadCall<'_> {
                 read.packed += l.value_bytes() as u64;
                 continue;
             }
-            // What the masses of this step asked for is the guess for the next.
-            let guess = if exact { &mut memory.keys } else { &mut memory.fine };
-            if side == Side::Key {
-                guess.insert(block);
-            }
             if exact {
+                // What the masses of this step asked for is the guess for the next, where codes cannot be refined while they are read.
+                if side == Side::Key && !items.fine {
+                    memory.keys.insert(block);
+                }
                 next.read_exactly(side, block);
                 resident.charge(side, block, bytes, &mut read);
             } else {
@@ -389,7 +388,6 @@ impl HeadCall<'_> {
                 read.packed += residuals.len() as u64;
             }
         }
-        memory.fine.subtract(&memory.keys);
         self.note_digits(work);
         work.canary.clear();
         work.canary.resize(work.touched.len(), f32::NAN);

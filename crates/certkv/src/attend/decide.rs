@@ -7,17 +7,44 @@ use crate::attend::items;
 use crate::attend::sets::Item;
 use crate::attend::terms::{self, HeadScale};
 use crate::group::Side;
+use crate::sequence::HeadMemory;
 use crate::work::HeadWork;
 use certkv_bound::Rung;
 use certkv_control::Gains;
 use certkv_control::explore::Place;
 use certkv_control::guess::GuessRule;
 use certkv_control::policy::Certified;
-use certkv_kernel::TILE;
+use certkv_kernel::{Judge, Mass, TILE};
+
+/// `sum 2^exponent`, a sum of weights.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub(crate) struct Total {
+    /// Base-2 exponent.
+    pub(crate) exponent: f32,
+    pub(crate) sum: f64,
+}
+
+impl Total {
+    /// The same at another exponent.
+    fn at(self, exponent: f32) -> f64 {
+        if self.sum == 0.0 { 0.0 } else { self.sum * f64::from(self.exponent - exponent).exp2() }
+    }
+
+    fn add(&mut self, other: Self) {
+        let exponent = if self.sum == 0.0 { other.exponent } else { self.exponent.max(other.exponent) };
+        *self = Self { exponent, sum: self.at(exponent) + other.at(exponent) };
+    }
+
+    fn max(self, other: Self) -> Self {
+        if other.sum > 0.0 && !(self.at(other.exponent) > other.sum) { other } else { self }
+    }
+}
 
 /// What one query head's last output tells about its next one.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Hint {
+    /// Sum of its weights, relative to a power of two.
+    pub(crate) total: Total,
     /// `||O'||`.
     pub(crate) norm: f64,
     /// `||O' - c||`.
@@ -26,9 +53,9 @@ pub(crate) struct Hint {
 
 impl Hint {
     /// Of the output `out` of a head with value centre `centre` (empty for zero).
-    pub(crate) fn of(out: &[f32], centre: &[f32]) -> Self {
+    pub(crate) fn of(out: &[f32], centre: &[f32], total: Total) -> Self {
         let (radius, norm) = distances(out, centre);
-        Self { norm, radius: f64::from(radius) }
+        Self { total, norm, radius: f64::from(radius) }
     }
 }
 
@@ -55,9 +82,9 @@ impl HeadCall<'_> {
     pub(crate) fn sum(&self, w: &mut HeadWork) -> Result<(), Error> {
         if !w.summed {
             self.second_sweep(w)?;
-            let guess = w.memory.keys.len() + w.memory.fine.len();
-            let nothing = w.touched.is_empty() && guess == 0 && w.sets.values.len() == w.uncoded;
-            w.memory.flat = nothing && w.sets.fine_values.is_empty() && !self.skips_pay(w.sets.skipped.len());
+            let finely = w.sets.fine_keys.len() + w.sets.fine_values.len();
+            let nothing = w.touched.is_empty() && w.memory.keys.is_empty() && w.sets.values.len() == w.uncoded;
+            w.memory.flat = nothing && finely == 0 && !self.skips_pay(w.sets.skipped.len());
         }
         Ok(())
     }
@@ -68,22 +95,54 @@ impl HeadCall<'_> {
         4 * skipped >= self.blocks
     }
 
-    /// Scores all keys (those of the guess exactly or finely), and decides.
+    /// Scores all keys, those of the guess exactly, and decides. Where the last step tells from when on codes are not enough, keys
+    /// with residuals are refined while they are read.
     fn first_sweep(&self, policy: &Certified, draw: u64, w: &mut HeadWork) -> Result<(), Error> {
         let tail = self.pages.tail(self.group, self.head, self.centre_norm());
         w.masses.reset(self.blocks + 1);
-        let (queries, view) = (self.queries, self.view(&w.resident, &w.sets));
+        w.refined.resize(0);
+        w.refined.resize(self.blocks);
+        let HeadWork { kernel: buffers, scores, masses, memory, resident, sets, refined: finer, .. } = &mut *w;
+        let (queries, view) = (self.queries, self.view(resident, sets));
+        let mut totals = [Total::default(); 16];
+        let HeadMemory { hints, delta, lambda, shares, .. } = memory;
+        // Nothing known: an even share.
+        let finely =
+            if shares[1] > 0.0 { shares[0]..shares[1] } else { 1.0 / self.blocks.max(1) as f32..f32::INFINITY };
+        let mut judge = |block: usize, seen: &[Mass]| {
+            let mut share = 0.0f32;
+            for (h, (mass, hint)) in seen.iter().zip(hints.iter()).enumerate() {
+                totals[h].add(Total { exponent: mass.exponent, sum: mass.w.into() });
+                (delta[h][block], lambda[h][block]) = (mass.delta, mass.lambda);
+                // What was attended to so far, or all that the last step attended to.
+                let Total { exponent, sum: total } = totals[h].max(hint.total);
+                let scale = HeadScale { exponent, total, radius: hint.radius, eps: self.tolerances[h].of(hint.norm) };
+                let gain = f64::from(terms::key_gain(&scale, mass, mass.delta, mass.lambda));
+                share = share.max((gain / scale.eps) as f32);
+            }
+            let wanted = finely.contains(&share);
+            if wanted {
+                finer.insert(block);
+            }
+            wanted
+        };
+        let refines = self.is_refinable() && !hints.is_empty();
         for run in self.pages.runs() {
             let (kernel, range) = (self.group.kernel_at(run.level), run.blocks.clone());
             let tail = tail.as_ref().filter(|_| run.blocks.end == self.blocks);
-            kernel.score(queries, &view, range, tail, &mut w.kernel, &mut w.scores, &mut w.masses.as_mut())?;
+            let judge: Option<Judge<'_>> = if refines { Some(&mut judge) } else { None };
+            kernel.score(queries, &view, range, tail, buffers, scores, &mut masses.as_mut(), judge)?;
         }
         if self.blocks == 0 && tail.is_none() {
             return Err(Error::NoVisibleToken);
         }
         self.group.kernel.total(&w.scores, &w.masses, &mut w.partial)?;
+        w.sets.fine_keys.union_with(&w.refined);
         self.learn(w);
-        self.decide(policy, w)?;
+        w.touched.clear();
+        if !w.memory.hints.is_empty() {
+            if refines { self.refine(policy, w)? } else { self.decide(policy, w)? }
+        }
         self.explore(policy.explore_rate, draw, w);
         Ok(())
     }
@@ -91,11 +150,23 @@ impl HeadCall<'_> {
     /// Scores promoted keys again, and sums the values.
     fn second_sweep(&self, w: &mut HeadWork) -> Result<(), Error> {
         w.left.clear();
-        let queries = self.queries;
+        self.hold(Side::Value, w.sets.values.iter(), &mut w.resident)?;
+        self.rescore(w)?;
         let tail = self.pages.tail(self.group, self.head, self.centre_norm());
+        let view = self.view(&w.resident, &w.sets);
+        for run in self.pages.runs() {
+            let (kernel, range) = (self.group.kernel_at(run.level), run.blocks.clone());
+            let tail = tail.as_ref().filter(|_| run.blocks.end == self.blocks);
+            kernel.gather(&view, range, tail, &mut w.kernel, &mut w.scores, &mut w.masses, &mut w.partial)?;
+        }
+        Ok(())
+    }
+
+    /// Scores the `touched` keys again, as they are read now.
+    fn rescore(&self, w: &mut HeadWork) -> Result<(), Error> {
+        let queries = self.queries;
         let exact = w.touched.iter().copied().filter(|b| w.sets.keys.contains(*b));
         self.hold(Side::Key, exact, &mut w.resident)?;
-        self.hold(Side::Value, w.sets.values.iter(), &mut w.resident)?;
         if !w.touched.is_empty() {
             w.canary.clear();
             w.canary.resize(w.touched.len(), f32::NAN);
@@ -109,13 +180,22 @@ impl HeadCall<'_> {
             w.find_corrupt();
             self.group.kernel.total(&w.scores, &w.masses, &mut w.partial)?;
         }
-        let view = self.view(&w.resident, &w.sets);
-        for run in self.pages.runs() {
-            let (kernel, range) = (self.group.kernel_at(run.level), run.blocks.clone());
-            let tail = tail.as_ref().filter(|_| run.blocks.end == self.blocks);
-            kernel.gather(&view, range, tail, &mut w.kernel, &mut w.scores, &mut w.masses, &mut w.partial)?;
-        }
         Ok(())
+    }
+
+    /// Whether the format has residuals.
+    pub(crate) fn is_refinable(&self) -> bool {
+        !self.group.layout.format.refine.is_none()
+    }
+
+    /// Bytes of keys that were read before they were scored again: codes, and residuals of those that were refined as they were read.
+    pub(crate) fn count_rescored(&self, w: &mut HeadWork) {
+        // Of keys that are read finely now, the residuals count in the pass.
+        let fine = |b: &usize| w.refined.contains(*b) && w.sets.keys.contains(*b);
+        let residuals = |b: &usize| if fine(b) { self.group.layout.key_residuals.len() } else { 0 };
+        let of = |b: &usize| self.group.layout_at(self.pages.level(*b)).key_bytes() + residuals(b);
+        w.rescored += w.touched.iter().map(of).sum::<usize>();
+        w.refined.union_with(&w.sets.fine_keys);
     }
 
     /// Keeps the bounds of every block that was scored from codes alone, so that it can be judged while more of it is read.
@@ -133,72 +213,124 @@ impl HeadCall<'_> {
         }
     }
 
-    /// Extends the sets: keys and values to read exactly or with residuals, values to leave unread; `touched` lists the blocks to score
-    /// again. Nothing before the first output is known. One cover of what is worth promoting.
+    /// Extends the sets: keys and values to read exactly, values to leave unread; `touched` lists the blocks to score again. One cover
+    /// of what is worth promoting.
     fn decide(&self, policy: &Certified, w: &mut HeadWork) -> Result<(), Error> {
-        w.touched.clear();
-        if w.memory.hints.is_empty() {
-            return Ok(());
+        self.cover(policy, w, true)?;
+        w.memory.keys.clear();
+        let HeadWork { memory, sets, touched, next, .. } = w;
+        let items = items(self.group, self.blocks);
+        for Item { side, block, .. } in next.iter().map(|i| items.get(i)) {
+            if side == Side::Value {
+                sets.values.insert(block);
+                sets.skipped.remove(block);
+            } else if sets.keys.contains(block) {
+                memory.keys.insert(block);
+            } else if sets.keys.len() < policy.k_cap {
+                memory.keys.insert(block);
+                sets.keys.insert(block);
+                touched.push(block);
+            }
         }
+        Ok(())
+    }
+
+    /// The same for a format with residuals, in two rounds: what keys were refined or read exactly for the first has changed the masses that
+    /// the second looks at, and only that one chooses among values.
+    fn refine(&self, policy: &Certified, w: &mut HeadWork) -> Result<(), Error> {
+        self.cover(policy, w, true)?;
+        self.remember_shares(w);
+        for last in [false, true] {
+            self.cover(policy, w, false)?;
+            let HeadWork { sets, touched, next, .. } = &mut *w;
+            let items = items(self.group, self.blocks);
+            touched.clear();
+            for Item { side, block, exact } in next.iter().map(|i| items.get(i)) {
+                match side {
+                    Side::Value if last => {
+                        sets.skipped.remove(block);
+                        if exact { sets.read_exactly(side, block) } else { sets.read_finely(side, block) }
+                    }
+                    Side::Value => {}
+                    Side::Key if sets.keys.contains(block) => {}
+                    Side::Key if exact => {
+                        if sets.keys.len() < policy.k_cap {
+                            sets.read_exactly(side, block);
+                            touched.push(block);
+                        }
+                    }
+                    Side::Key => touched.extend(sets.fine_keys.insert(block).then_some(block)),
+                }
+            }
+            touched.sort_unstable();
+            touched.dedup();
+            if !last {
+                self.count_rescored(w);
+                self.rescore(w)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What is worth reading beside codes, into `next`. With `before`, keys that were refined while they were read count as if they had
+    /// not been.
+    fn cover(&self, policy: &Certified, w: &mut HeadWork, before: bool) -> Result<(), Error> {
         let (blocks, heads, items) = (self.blocks, w.certificates.len(), items(self.group, self.blocks));
         self.skip(policy, w);
         w.gains.clear();
         for h in 0..heads {
             let (scale, start) = (self.hinted(w, h), w.gains.len());
             terms::gains(&scale, &w.masses, h, blocks, &mut w.gains);
-            // Keys of the guess are judged by what is known of their codes.
-            for b in w.memory.keys.iter().chain(w.memory.fine.iter()) {
-                if let Some(mass) = w.masses.get(h, b) {
-                    w.gains[start + b] = terms::key_gain(&scale, &mass, w.memory.delta[h][b], w.memory.lambda[h][b]);
+            // Keys of the guess, and refined ones, are judged by what is known of their codes.
+            let HeadWork { gains, masses, memory, sets, .. } = &mut *w;
+            let refined = sets.fine_keys.iter().filter(|_| before);
+            for b in memory.keys.iter().chain(refined) {
+                if let Some(mass) = masses.get(h, b) {
+                    gains[start + b] = terms::key_gain(&scale, &mass, memory.delta[h][b], memory.lambda[h][b]);
                 }
             }
-            for b in w.sets.skipped.iter() {
-                w.gains[start + blocks + b] = 0.0;
+            for b in sets.skipped.iter() {
+                gains[start + blocks + b] = 0.0;
             }
             if items.fine {
-                self.split(&scale, w, h, start, true);
+                self.split(&scale, w, h, start, before);
             }
         }
         self.decision_costs(w);
         w.current.resize(0);
         w.current.resize(items.len());
-        for (set, exact) in [(&w.memory.keys, true), (&w.memory.fine, false)] {
-            for block in set.iter() {
-                w.current.insert(items.number(Item { side: Side::Key, block, exact }));
-            }
+        for block in w.memory.keys.iter() {
+            w.current.insert(items.number(Item { side: Side::Key, block, exact: true }));
         }
         let rule = GuessRule { target: policy.guess_target, keep: policy.guess_keep, ..GuessRule::default() };
         let gains = Gains::new(&w.gains, heads, items.len())?;
         w.guesser.next_set(rule, gains, &w.cost, &w.tolerances, &w.current, &mut w.next)?;
-        w.memory.keys.clear();
-        w.memory.fine.clear();
-        let HeadWork { memory, sets, touched, next, .. } = w;
-        // The originals first: what is read from them needs no residuals.
-        let picked = |exact: bool| next.iter().map(|i| items.get(i)).filter(move |item| item.exact == exact);
-        for Item { side, block, exact } in picked(true).chain(picked(false)) {
-            match side {
-                Side::Value => {
-                    sets.skipped.remove(block);
-                    if exact { sets.read_exactly(side, block) } else { sets.read_finely(side, block) }
-                }
-                Side::Key if exact => {
-                    let known = sets.keys.contains(block);
-                    if known || sets.keys.len() < policy.k_cap {
-                        memory.keys.insert(block);
-                        sets.read_exactly(side, block);
-                        touched.extend((!known).then_some(block));
-                    }
-                }
-                Side::Key if memory.keys.contains(block) => {}
-                Side::Key => {
-                    memory.fine.insert(block);
-                    if !sets.keys.contains(block) && sets.fine_keys.insert(block) {
-                        touched.push(block);
-                    }
-                }
+        Ok(())
+    }
+
+    /// From which share of a head's tolerance on codes alone are not enough, and from which the residuals are not either: the least among
+    /// the keys that the cover in `next` reads so. Where it reads none so, what no key had.
+    fn remember_shares(&self, w: &mut HeadWork) {
+        let (blocks, items) = (self.blocks, items(self.group, self.blocks));
+        let (mut least, mut most) = ([f32::INFINITY; 2], 0.0f32);
+        for block in 0..blocks {
+            let [fine, exact] = [false, true].map(|exact| items.number(Item { side: Side::Key, block, exact }));
+            let share = |h: usize| {
+                let gain = w.gains[h * items.len() + fine] + w.gains[h * items.len() + exact];
+                gain / self.tolerances[h].of(w.memory.hints[h].norm) as f32
+            };
+            let share = (0..w.certificates.len()).map(share).fold(0.0, f32::max);
+            most = most.max(share);
+            if w.next.contains(exact) {
+                least[1] = least[1].min(share);
+            } else if w.next.contains(fine) {
+                least[0] = least[0].min(share);
             }
         }
-        Ok(())
+        // Above what was seen, so that some more does not count as much more.
+        let over = 2.0 * most.max(f32::MIN_POSITIVE);
+        w.memory.shares[0] = least[0].min(least[1]).min(over);
+        w.memory.shares[1] = least[1].min(over).max(w.memory.shares[0]);
     }
 
     /// Turns the gains of reading sides exactly, of head `h` from `start` on, into those of residuals and what the originals gain beyond
@@ -215,7 +347,7 @@ impl HeadCall<'_> {
             exact[b] = match masses.get(h, b) {
                 Some(_) if !before && sets.fine_keys.contains(b) => whole,
                 Some(mass) if whole > 0.0 => {
-                    let guessed = before && (memory.keys.contains(b) || memory.fine.contains(b));
+                    let guessed = before && (memory.keys.contains(b) || sets.fine_keys.contains(b));
                     let (delta, lambda) =
                         if guessed { (memory.delta[h][b], memory.lambda[h][b]) } else { (mass.delta, mass.lambda) };
                     let to = finer(refine.key);
@@ -249,6 +381,9 @@ impl HeadCall<'_> {
         }
         let start = w.cost.len();
         w.cost.resize(start + self.blocks, instead(residuals[0]));
+        for b in w.sets.fine_keys.iter() {
+            w.cost[start + b] = exact;
+        }
         for run in self.pages.runs() {
             let l = self.group.layout_at(run.level);
             w.cost.resize(start + self.blocks + run.blocks.end, instead(l.value_bytes() + residuals[1]));
@@ -341,7 +476,9 @@ impl HeadCall<'_> {
             w.memory.flat = false;
         }
         w.memory.hints.clear();
-        w.memory.hints.extend(w.out.chunks_exact(dim).map(|out| Hint::of(out, self.centre)));
+        let total = |h| Total { exponent: w.partial.exponent(h), sum: f64::from(w.partial.weight_sum(h)) };
+        let outputs = w.out.chunks_exact(dim).enumerate();
+        w.memory.hints.extend(outputs.map(|(h, out)| Hint::of(out, self.centre, total(h))));
     }
 }
 

@@ -97,8 +97,6 @@ fn decode(
                 m.keys.clear();
             }
             w.sets.keys.union_with(&m.keys);
-            m.fine.subtract(&w.sets.keys);
-            w.sets.fine_keys.union_with(&m.fine);
         }
         core::mem::swap(&mut w.memory, m);
     }
@@ -320,8 +318,7 @@ impl Decode<'_> {
         };
         let second = |head: &HeadCall<'_>, w: &mut HeadWork| {
             head.sum(w)?;
-            let late = |b: &usize| head.group.layout_at(head.pages.level(*b)).key_bytes();
-            w.rescored = w.touched.iter().map(late).sum();
+            head.count_rescored(w);
             head.count_pass(w);
             head.certify(w)?;
             w.certificates.iter_mut().for_each(Certificate::keep_candidate);

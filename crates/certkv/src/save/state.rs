@@ -1,7 +1,7 @@
 //! What a sequence remembers beside its pages, as numbers of eight bytes: centres, blocks without codes, and per head what
 //! the next step starts from.
 use super::error::SaveError;
-use crate::attend::decide::Hint;
+use crate::attend::decide::{Hint, Total};
 use crate::cache::Cache;
 use crate::group::Group;
 use crate::sequence::{HeadMemory, SequenceState};
@@ -31,10 +31,10 @@ pub(crate) fn write(groups: &[Group], state: &SequenceState, out: &mut Vec<u8>) 
         let of_heads = group.first * group.kv_heads..(group.first + group.layers) * group.kv_heads;
         heads[of_heads].iter().for_each(|head| put(out, head.from as u64));
     }
-    for (index, HeadMemory { keys, fine, delta, lambda, flat, hints, from: _, mass: _ }) in heads.iter().enumerate() {
+    for (index, HeadMemory { keys, shares, delta, lambda, flat, hints, from: _, mass: _ }) in heads.iter().enumerate() {
         put_set(out, keys);
         if refinable(groups, index) {
-            put_set(out, fine);
+            shares.iter().for_each(|share| put(out, share.to_bits().into()));
         }
         for known in [delta, lambda] {
             put(out, known.len() as u64);
@@ -42,14 +42,18 @@ pub(crate) fn write(groups: &[Group], state: &SequenceState, out: &mut Vec<u8>) 
         }
         put(out, u64::from(*flat));
         put(out, hints.len() as u64);
-        for Hint { norm, radius } in hints {
+        for Hint { total, norm, radius } in hints {
+            if refinable(groups, index) {
+                put(out, total.exponent.to_bits().into());
+                put(out, total.sum.to_bits());
+            }
             put(out, norm.to_bits());
             put(out, radius.to_bits());
         }
     }
 }
 
-/// Whether head `index` of all layers reads residuals: then it remembers of which keys.
+/// Whether head `index` of all layers reads residuals: then it remembers from when on.
 fn refinable(groups: &[Group], index: usize) -> bool {
     let of = groups.iter().find(|group| group.holds(index / group.kv_heads));
     of.is_some_and(|group| !group.layout.format.refine.is_none())
@@ -151,7 +155,12 @@ pub(crate) fn read(
         let most = blocks_of(index / geometry.kv_heads) + 3;
         head.keys = rest.set(most)?;
         if refinable(&cache.groups, index) {
-            head.fine = rest.set(most)?;
+            for share in &mut head.shares {
+                *share = u32::try_from(rest.number()?).map_or(f32::NAN, f32::from_bits);
+                if !(*share >= 0.0) {
+                    return Err(malformed("a number that cannot be"));
+                }
+            }
         }
         for known in [&mut head.delta, &mut head.lambda] {
             let rows = rest.count(geometry.group())?;
@@ -165,11 +174,16 @@ pub(crate) fn read(
             _ => return Err(malformed("neither yes nor no")),
         };
         for _ in 0..rest.count(geometry.group())? {
+            let mut total = Total::default();
+            if refinable(&cache.groups, index) {
+                total.exponent = u32::try_from(rest.number()?).map_or(f32::NAN, f32::from_bits);
+                total.sum = f64::from_bits(rest.number()?);
+            }
             let (norm, radius) = (f64::from_bits(rest.number()?), f64::from_bits(rest.number()?));
-            if !(norm >= 0.0 && radius >= 0.0) {
+            if !(norm >= 0.0 && radius >= 0.0 && total.sum >= 0.0 && total.exponent.is_finite()) {
                 return Err(malformed("a number that cannot be"));
             }
-            head.hints.push(Hint { norm, radius });
+            head.hints.push(Hint { total, norm, radius });
         }
     }
     if rest.0.is_empty() { Ok(holes) } else { Err(malformed("longer than it says")) }
