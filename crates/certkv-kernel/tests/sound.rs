@@ -2,7 +2,7 @@
 #![allow(clippy::neg_cmp_op_on_partial_ord, reason = "NaN has to fail")]
 mod common;
 use certkv_core::hash::hash64;
-use certkv_kernel::{Arch, Certificate, Kernel, KernelError, Masses, Partial, Scores, Workspace, splits};
+use certkv_kernel::{Arch, Certificate, Kernel, KernelError, Mass, Masses, Partial, Scores, Workspace, splits};
 use common::{Cache, KINDS, distance, norm};
 
 /// Formats x group sizes that the layouts allow.
@@ -131,17 +131,29 @@ fn sweeps(kernel: &Kernel, cache: &Cache) -> Result<(Answer, f32), KernelError> 
     let late: Vec<usize> = (0..blocks).filter(|&b| cache.exact[b].0 && b % 2 == 1).collect();
     let late: Vec<usize> = (0..blocks).filter(|b| late.contains(b) || (cache.fine[*b].0 && b % 2 == 0)).collect();
     late.iter().for_each(|&b| (before.blocks[b].keys, before.blocks[b].fine_keys) = (None, false));
+    // Every other block that is read finely is so because somebody says it while it is read.
+    let judged: Vec<usize> = (0..blocks).filter(|&b| cache.fine[b].0 && !late.contains(&b) && b % 4 != 2).collect();
+    judged.iter().for_each(|&b| before.blocks[b].fine_keys = false);
+    let asked = core::cell::Cell::new(0);
+    let mut judge = |block: usize, seen: &[Mass]| {
+        asked.set(asked.get() + 1);
+        assert!(seen.len() == kernel.heads() && seen.iter().all(|m| !(m.w < 0.0) && !(m.delta < 0.0)));
+        judged.contains(&block)
+    };
     let (mut masses, mut scores, mut out) = (Masses::new(kernel.heads(), blocks + 1), Scores::new(), kernel.partial());
     let tail = cache.tail();
     let queries = &cache.queries;
     let cut = runs(blocks);
     if cut > 0 {
-        kernel.score(queries, &before, 0..cut, None, &mut work, &mut scores, &mut masses.as_mut())?;
+        kernel.score(queries, &before, 0..cut, None, &mut work, &mut scores, &mut masses.as_mut(), Some(&mut judge))?;
         let skipped = cut + 1..blocks;
-        let refused = kernel.score(queries, &before, skipped, None, &mut work, &mut scores, &mut masses.as_mut());
+        let refused = kernel.score(queries, &before, skipped, None, &mut work, &mut scores, &mut masses.as_mut(), None);
         assert!(matches!(refused, Err(KernelError::Length { argument: "blocks", .. })));
     }
-    kernel.score(queries, &before, cut..blocks, tail.as_ref(), &mut work, &mut scores, &mut masses.as_mut())?;
+    let tiles = &mut masses.as_mut();
+    kernel.score(queries, &before, cut..blocks, tail.as_ref(), &mut work, &mut scores, tiles, Some(&mut judge))?;
+    let coarse = (0..blocks).filter(|&b| before.blocks[b].keys.is_none() && !before.blocks[b].fine_keys).count();
+    assert_eq!(asked.get(), if cache.layout.format.refine.is_none() { 0 } else { coarse });
     let mut canary = vec![f32::NAN; late.len()];
     kernel.rescore(queries, &after, &late, &mut work, &mut scores, &mut masses.as_mut(), &mut canary)?;
     kernel.total(&scores, &masses, &mut out)?;

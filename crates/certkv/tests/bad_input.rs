@@ -68,15 +68,15 @@ fn configurations_are_refused_by_field() {
     assert!(matches!(refused(config().with_format(wide)), Error::Format(_)));
     let odd = certkv::Format { block: 48, ..format };
     assert!(matches!(refused(config().with_format(odd)), Error::Format(_)));
-    // Residual planes are for GPUs, in one layer or in all; a format that they do not fit is refused as a format.
-    let refinable: certkv::Format = "k8-v4g32-b32-r5.4".parse().unwrap();
-    for formats in [vec![refinable], vec![format, refinable]] {
-        match refused(Config { formats, ..config() }) {
-            Error::Config { field: "formats", why } => {
-                assert!(why.contains("r5.4") && why.contains("GPUs only"), "{why}")
-            }
-            other => panic!("{other}"),
-        }
+    // Residuals of a format that they do not fit, and of blocks with levels.
+    let keys_by_token =
+        certkv::Format { refine: certkv::Refine { key: 4, value: 4 }, .."t4-v4g32-b32".parse().unwrap() };
+    assert!(matches!(refused(config().with_format(keys_by_token)), Error::Format(_)));
+    let levels =
+        ["k8-v4g32-b32-r4.4", "t4-v4g32-b32"].map(|f| certkv::Level { format: f.parse().unwrap(), tokens: 256 });
+    match refused(config().with_levels(levels.into())) {
+        Error::Config { field: "levels", why } => assert!(why.contains("r4.4") && why.contains("residuals"), "{why}"),
+        other => panic!("{other}"),
     }
     let lopsided = certkv::Format { refine: certkv::Refine { key: 5, value: 0 }, ..format };
     assert!(matches!(refused(config().with_format(lopsided)), Error::Format(_)));

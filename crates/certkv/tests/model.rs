@@ -82,7 +82,7 @@ impl World {
             ["k8-v4g32-b32", "k8f32-v3g16-b16"],
             ["t8-v8g64-b64", "k8-v6g32-b16"],
             ["k8-f16-b16", "f16-v4g32-b32"],
-            ["tq4-tq3-b16", "k8-tq4-b32"],
+            ["tq4-tq3-b16", "k4-c4-b32-r4.4"],
         ];
         let pair = pairs[r.below(5)].map(|f| f.parse().unwrap());
         let max_tokens = 100 + r.below(200);

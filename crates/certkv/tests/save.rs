@@ -71,10 +71,15 @@ fn refusal(cache: &Cache, scope: &SaveScope<'_>, mut bytes: &[u8]) -> SaveError 
 #[test]
 fn a_restored_sequence_goes_on_as_it_would_have() {
     let mut r = Rng::new(1);
-    for tokens in [0, 1, 15, 16, 17, 64, 75, 96, 130] {
-        let cache = Cache::new(config(600)).unwrap();
+    let refinable = || ["k4-v4g32-b16-r4.4", "k8-c4-b32-r8.4", "k3-v3g32-b16-r5.3"].map(|f| f.parse().unwrap());
+    let of = |residuals: bool, tokens: usize| match residuals {
+        true => Config { formats: refinable().into(), ..config(tokens) },
+        false => config(tokens),
+    };
+    for (tokens, residuals) in [0, 1, 15, 16, 17, 64, 75, 96, 130].into_iter().flat_map(|n| [(n, false), (n, true)]) {
+        let cache = Cache::new(of(residuals, 600)).unwrap();
         // Pages of the other cache lie elsewhere, and it is larger.
-        let other = Cache::new(config(900)).unwrap();
+        let other = Cache::new(of(residuals, 900)).unwrap();
         lived(&other, 40, &mut r);
         let (id, mut model) = lived(&cache, tokens, &mut r);
         let bytes = saved(&cache, id);
