@@ -270,10 +270,16 @@ pub(crate) fn encode(
             record.fill(0);
             let (keys, values) = block.split_at(words);
             let summary = uncoded_summary(keys, values, dim, centre, cache.geometry().store);
-            record[layout.summary.clone()].copy_from_slice(&summary.to_bytes());
+            put_uncoded(&summary, &mut record[layout.summary.clone()]);
         }
     }
     Ok(coded)
+}
+
+/// Writes the summary of a block that has no codes into its record's section. There are no residuals: bounds of them are no numbers.
+pub(crate) fn put_uncoded(summary: &ErrorSummary, section: &mut [u8]) {
+    section.fill(0xff);
+    section.iter_mut().zip(summary.to_bytes()).for_each(|(to, byte)| *to = byte);
 }
 
 /// Summary of a block that has no codes, of rows of `dim` elements; an empty centre is zero: no bound on codes, the true norms of its originals for the arithmetic.

@@ -3,7 +3,7 @@
 //!
 //! The gathered rows stand behind the whole blocks: as many as fill a block are given as one without codes, the rest as the open
 //! block. So nothing of a token that is not visible enters a score, a mass or a bound.
-use crate::append::uncoded_summary;
+use crate::append::{put_uncoded, uncoded_summary};
 use crate::group::{Group, Side};
 use certkv_core::Dtype;
 use certkv_page::Window;
@@ -85,9 +85,9 @@ impl Gathered {
             for head in 0..group.kv_heads {
                 let of = |side| self.side(group, block, head, side);
                 let centre = centre.get(head * dim..(head + 1) * dim).unwrap_or(&[]);
-                let summary = uncoded_summary(of(Side::Key), of(Side::Value), dim, centre, store).to_bytes();
+                let summary = uncoded_summary(of(Side::Key), of(Side::Value), dim, centre, store);
                 let record = self.record_at(group, block, head);
-                self.records[record][group.layout.summary.clone()].copy_from_slice(&summary);
+                put_uncoded(&summary, &mut self.records[record][group.layout.summary.clone()]);
             }
         }
     }
