@@ -83,9 +83,6 @@ static void configurations(void)
     wrong[0].tokens = wrong[1].tokens = wrong[2].tokens = 16;
     NAMED(CERTKV_INVALID_ARGUMENT, "config->levels: pages for", create(&config));
     config = leveled(three, 3);
-    config.swap_tokens = 64;
-    NAMED(CERTKV_INVALID_ARGUMENT, "config->swap_tokens", create(&config));
-    config = leveled(three, 3);
     config.prefix_units = 4;
     NAMED(CERTKV_INVALID_ARGUMENT, "config->prefix_units", create(&config));
     config = leveled(three, 3);
@@ -252,8 +249,7 @@ static void changes(void)
     EXPECT(CERTKV_BUSY_SEQUENCE, certkv_sequence_level(cache, a, 1, 0, &found));
     EXPECT(CERTKV_BUSY_SEQUENCE, certkv_sequence_change_level(cache, a, 1, 0, 1));
     EXPECT(CERTKV_OK, certkv_step_abort(step));
-    /* What sequences with levels do not do in this release. */
-    NAMED(CERTKV_INVALID_ARGUMENT, "config->levels", certkv_sequence_swap_out(cache, a, NULL));
+    NAMED(CERTKV_CAPACITY, "swap", certkv_sequence_swap_out(cache, a, NULL)); /* No room outside. */
     /* Nobody decides. */
     EXPECT(CERTKV_OK, certkv_sequence_control(cache, a, &controlled));
     TRUE(controlled.decided == 0 && controlled.changed == 0 && controlled.failed == 0);
@@ -262,6 +258,28 @@ static void changes(void)
     EXPECT(CERTKV_OK, certkv_cache_destroy(cache));
     EXPECT(CERTKV_INVALID_HANDLE, certkv_sequence_change_level(cache, a, 1, 0, 1));
     EXPECT(CERTKV_INVALID_HANDLE, certkv_sequence_control(cache, a, NULL));
+}
+
+/* Out and back: every block has its level, and goes on. */
+static void away(void)
+{
+    certkv_config config = leveled(three, 3);
+    certkv_cache *cache = NULL;
+    certkv_sequence a;
+    uint64_t left = 0, back = 0;
+    config.swap_tokens = 128;
+    EXPECT(CERTKV_OK, certkv_cache_create(&config, &cache));
+    a = filled(cache);
+    EXPECT(CERTKV_OK, certkv_sequence_change_level(cache, a, 1, 0, 2));
+    EXPECT(CERTKV_OK, certkv_sequence_change_level(cache, a, 1, 1, 1));
+    EXPECT(CERTKV_OK, certkv_sequence_swap_out(cache, a, &left));
+    TRUE(level(cache, a, 0) == 2 && level(cache, a, 1) == 1);
+    EXPECT(CERTKV_SWAPPED_OUT, certkv_sequence_change_level(cache, a, 1, 0, 1));
+    EXPECT(CERTKV_OK, certkv_sequence_control(cache, a, NULL)); /* Nobody decides. */
+    EXPECT(CERTKV_OK, certkv_sequence_swap_in(cache, a, &back));
+    TRUE(left == back && left > 0 && level(cache, a, 0) == 2 && level(cache, a, 1) == 1);
+    decode(cache, a, 1.0f);
+    EXPECT(CERTKV_OK, certkv_cache_destroy(cache));
 }
 
 /* A budget between the second level and the first: some blocks have to fall. */
@@ -309,6 +327,7 @@ int main(void)
     configurations();
     controls();
     changes();
+    away();
     decisions();
     return report();
 }

@@ -1095,7 +1095,7 @@ typedef struct certkv_config {
   /**
    * On the host: `n_levels` formats that full blocks can have, each with fewer bytes than the one before it, all of one block size. Every block becomes
    * full at the first, which is `format` (NULL, or the same), and can change between steps: see certkv_sequence_change_level. Not beside windows,
-   * prefixes, `swap_tokens`, `spill_store` and `scales`; such sequences are not saved. Borrowed during the call.
+   * prefixes, `spill_store` and `scales`; such sequences are not saved. Borrowed during the call.
    */
   const struct certkv_level *levels;
   /**
@@ -2583,7 +2583,7 @@ certkv_status certkv_sequence_level(const struct certkv_cache *cache,
  * Stream: none.
  * Capture: safe.
  * Errors: NULL_POINTER, INVALID_HANDLE, UNKNOWN_SEQUENCE, BUSY_SEQUENCE, LAYER, LEVEL (no such level, a block that is not full, or one that no scales
- * hold), CAPACITY (of that level's pages), UNSUPPORTED (a cache on a GPU), OUT_OF_MEMORY, DEVICE, POISONED. Nothing changed: the block has the level that it had.
+ * hold), CAPACITY (of that level's pages), SWAPPED_OUT, UNSUPPORTED (a cache on a GPU), OUT_OF_MEMORY, DEVICE, POISONED. Nothing changed: the block has the level that it had.
  */
 certkv_status certkv_sequence_change_level(struct certkv_cache *cache,
                                            certkv_sequence sequence,
@@ -2611,8 +2611,8 @@ certkv_status certkv_control_init(struct certkv_control *control,
  * Threads: any, at any time; waits for other calls that move blocks.
  * Stream: none.
  * Capture: safe.
- * Errors: NULL_POINTER (`cache`), MISALIGNED, STRUCT_SIZE, INVALID_HANDLE, UNKNOWN_SEQUENCE, BUSY_SEQUENCE (a step holds it), UNSUPPORTED (a cache on a
- * GPU), OUT_OF_MEMORY, POISONED. Nothing changed.
+ * Errors: NULL_POINTER (`cache`), MISALIGNED, STRUCT_SIZE, INVALID_HANDLE, UNKNOWN_SEQUENCE, BUSY_SEQUENCE (a step holds it), SWAPPED_OUT,
+ * UNSUPPORTED (a cache on a GPU), OUT_OF_MEMORY, POISONED. Nothing changed.
  */
 certkv_status certkv_sequence_control(struct certkv_cache *cache,
                                       certkv_sequence sequence,

@@ -43,6 +43,27 @@ fn whatever_levels_do_outputs_stay_within_their_bounds() {
 }
 
 #[test]
+fn every_block_returns_at_its_level() {
+    let (mut seen, mut failed) = (Seen::default(), 0);
+    for seed in 0..100 {
+        if let Err(what) = life::travel(seed, 1, seed % 2 == 1, &mut seen) {
+            failed += 1;
+            eprintln!("seed {seed}: {what}");
+        }
+    }
+    let Seen { changed, heads, mixed, certified, left, returned, waited, .. } = seen;
+    println!(
+        "{heads} heads, {mixed} over several levels, {certified} certified; {changed} changes, {left} left, {returned} returned, {waited} waited"
+    );
+    assert_eq!(failed, 0);
+    assert_eq!(
+        [changed, mixed, certified, left, returned, waited].map(|n| n.min(5)),
+        [5; 6],
+        "something hardly happened"
+    );
+}
+
+#[test]
 fn the_number_of_threads_changes_no_bit() {
     for seed in [3, 4, 5, 6, 7, 8] {
         let of = |threads| {
@@ -144,9 +165,9 @@ fn what_cannot_be_is_refused_and_changes_nothing() {
     drop(open);
     cache.change_level(first, 0, 1, 1).unwrap();
     let scope = certkv::SaveScope { key: None, model: b"m" };
-    for refused in [cache.save(first, &scope, &mut Vec::new()).map(drop), cache.swap_out(first).map(drop)] {
-        assert!(matches!(refused, Err(Error::Config { field: "levels", .. })));
-    }
+    let refused = cache.save(first, &scope, &mut Vec::new());
+    assert!(matches!(refused, Err(Error::Config { field: "levels", .. })));
+    assert!(matches!(cache.swap_out(first), Err(Error::CapacityExhausted { class: "swap", .. })));
     let plain = Cache::new(Config::new(geometry(), 128)).unwrap();
     let sequence = plain.create().unwrap();
     fill(&plain, sequence, &random_rows(&geometry(), 64, &mut Rng::new(1))).unwrap();
@@ -220,7 +241,6 @@ fn a_ladder_that_is_none_is_refused_by_field() {
         (good().with_format("t4-v4g64-b64".parse().unwrap()), "levels"),
         (good().with_window(Window::new(64)), "windows"),
         (Config { prefixes: Some(prefixes), ..good() }, "prefixes"),
-        (Config { swap_tokens: 64, ..good() }, "swap_tokens"),
     ] {
         match Cache::new(config) {
             Err(Error::Config { field: found, .. }) => assert_eq!(found, field),

@@ -60,18 +60,80 @@ fn what_cannot_be_changed_is_refused() {
     refused.change.abort(|| Stamp(1));
     pools.reclaim(&mut |_| true);
     assert_eq!((pools.levels[0].counts().free, table.get(0).unwrap().level), (1, 0));
-    // Pages outside have one size.
-    let change = table.begin_change(0, 1).unwrap();
+}
+
+fn change(table: &mut BlockTable, block: usize, level: u8) {
+    let change = table.begin_change(block, level).unwrap();
     table.commit_change(change).unwrap().retire(|| Stamp(1)).unwrap();
-    assert!(matches!(table.swap_out(), Err(TableError::NoLevel { block: 0, level: 1 })));
+}
+
+fn swap(table: &mut BlockTable) -> (usize, usize) {
+    let plan = if table.is_out() { table.swap_in() } else { table.swap_out() }.unwrap();
+    let (copies, shared) = (plan.copies().len(), plan.shared());
+    table.commit_swap(plan).unwrap().retire(|| Stamp(1)).unwrap();
+    table.pools().reclaim(&mut |_| true);
+    (copies, shared)
+}
+
+/// Out and in: each block on a page of its own level, or its old page if somebody kept it; all or nothing where a level has no page.
+#[test]
+fn a_block_returns_at_the_level_that_it_left_with() {
+    let pools = Pools { swap: PageAllocator::create(8).unwrap(), ..with_levels(6, &[2, 2]) };
+    let mut table = BlockTable::create(&pools, 4, 8).unwrap();
+    append(&mut table, 18);
+    [(0, 2), (2, 1), (3, 1)].into_iter().for_each(|(block, level)| change(&mut table, block, level));
+    pools.reclaim(&mut |_| true);
+    let levels = |table: &BlockTable| table.blocks().iter().map(|entry| entry.level).collect::<Vec<_>>();
+    let before = live(&pools);
+    assert_eq!(swap(&mut table), (5, 0));
+    assert_eq!((levels(&table), live(&pools)), (vec![2, 0, 1, 1, 0], vec![5, 0, 0, 4, 0, 0]));
+    assert_eq!(table.begin_change(0, 1).unwrap_err(), TableError::SwappedOut);
+    let need = table.plan_append(3).unwrap();
+    assert_eq!((need.packed, need.tail, &need.levels[..3]), (2, 2, &[2, 1, 0][..]));
+    // One of the levels is short: nothing was taken, of it or of the others.
+    let other = pools.levels[0].allocate().unwrap();
+    let short = table.swap_in().unwrap_err();
+    assert!(matches!(short, TableError::Page { class: PageClass::Level(1), error: PageError::Exhausted { .. } }));
+    assert_eq!((levels(&table), live(&pools)), (vec![2, 0, 1, 1, 0], vec![5, 0, 0, 4, 1, 0]));
+    pools.levels[0].give_back(other).unwrap();
+    assert_eq!(swap(&mut table), (5, 0));
+    assert_eq!((levels(&table), live(&pools)), (vec![2, 0, 1, 1, 0], before));
+    table.blocks().iter().filter_map(|entry| Some((entry.class(), entry.packed?))).for_each(|(class, page)| {
+        assert_eq!(pools.of(class).references(page), Ok(1));
+    });
+    // What a fork kept is shared again, in the class that it has.
+    let (fork, _) = table.fork().unwrap();
+    swap(&mut table);
+    assert_eq!(swap(&mut table), (1, 4));
+    for table in [table, fork] {
+        table.release().retire(|| Stamp(1)).unwrap();
+    }
+    pools.reclaim(&mut |_| true);
+    assert_eq!(live(&pools), [0; 6]);
 }
 
 /// Tables that are forked, cut, changed and released in any order: each page has as many owners as tables that name it.
 #[test]
 fn every_page_of_every_class_comes_back() {
-    let mut changed = 0;
+    let (changed, moved) = histories(false);
+    assert!(changed > 200 && moved == 0, "{changed} {moved}");
+}
+
+/// The same with tables that leave the device and return.
+#[test]
+fn every_page_comes_back_from_outside_too() {
+    let (changed, moved) = histories(true);
+    assert!(changed > 50 && moved > 200, "{changed} {moved}");
+}
+
+/// How many blocks changed, and how many tables left or returned.
+fn histories(swaps: bool) -> (u64, u64) {
+    let (mut changed, mut moved) = (0, 0);
     for seed in 0..50 {
-        let (pools, mut state) = (with_levels(24, &[6, 9, 3]), seed);
+        let (mut pools, mut state) = (with_levels(24, &[6, 9, 3]), seed);
+        if swaps {
+            pools.swap = PageAllocator::create(20).unwrap();
+        }
         let mut below = |n: usize| {
             state = splitmix64(state);
             (state >> 20) as usize % n
@@ -79,6 +141,19 @@ fn every_page_of_every_class_comes_back() {
         let mut tables = vec![BlockTable::create(&pools, 4, 16).unwrap()];
         for _ in 0..120 {
             let at = below(tables.len());
+            if swaps && below(3) == 0 {
+                let plan = if tables[at].is_out() { tables[at].swap_in() } else { tables[at].swap_out() };
+                match plan {
+                    Ok(plan) if below(4) > 0 => {
+                        tables[at].commit_swap(plan).unwrap().retire(|| Stamp(1)).unwrap();
+                        moved += 1;
+                    }
+                    Ok(plan) => plan.abort(|| Stamp(1)),
+                    Err(TableError::Page { error: PageError::Exhausted { .. }, .. }) => {}
+                    Err(other) => panic!("{other}"),
+                }
+                pools.reclaim(&mut |_| true);
+            }
             match below(8) {
                 0 => {
                     if let Ok((fork, _)) = tables[at].fork() {
@@ -133,5 +208,5 @@ fn every_page_of_every_class_comes_back() {
         pools.reclaim(&mut |_| true);
         assert_eq!(live(&pools), [0; 7]);
     }
-    assert!(changed > 200, "{changed}");
+    (changed, moved)
 }

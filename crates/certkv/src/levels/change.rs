@@ -31,14 +31,17 @@ impl Cache {
     ///
     /// # Errors
     /// [`Error::Level`] for a block or level that there is not, a block that has no codes, or originals that this level has none for;
-    /// [`Error::CapacityExhausted`] naming the level whose pages are used up; unknown or busy sequence; a device error. The block has the
-    /// level that it had.
+    /// [`Error::CapacityExhausted`] naming the level whose pages are used up; [`Error::SwappedOut`]; unknown or busy sequence; a device
+    /// error. The block has the level that it had.
     pub fn change_level(&self, id: SequenceId, layer: usize, block: usize, level: usize) -> Result<(), Error> {
         let (index, group) = self.group_of(layer)?;
         let _turn = self.turn.lock();
         let none = Error::Level { block, level, why: "there is no such level" };
         let level = u8::try_from(level).ok().filter(|level| *level < group.level_count()).ok_or(none)?;
         self.with(id, |state| {
+            if state.is_out() {
+                return Err(Error::SwappedOut);
+            }
             let mut work = self.workspace()?;
             let changed =
                 self.change(group, index, layer, state, &mut work, &[(block, level)], &mut |_, result| result);

@@ -96,7 +96,7 @@ impl Group {
         start..start + bytes
     }
 
-    /// Bytes of a page at `level`, in one layer.
+    /// Bytes of a page at `level`, in one layer, without padding.
     pub(crate) fn bytes_at(&self, level: u8) -> usize {
         let lower = usize::from(level).checked_sub(1).and_then(|at| self.sizes.lower.get(at));
         lower.map_or(self.sizes.page_bytes, |level| level.page_bytes)
@@ -187,7 +187,6 @@ impl Config {
         let beside = [
             ("windows", self.windows.iter().any(Option::is_some)),
             ("prefixes", self.prefixes.is_some()),
-            ("swap_tokens", self.swap_tokens > 0),
             ("spill", self.spill.is_some()),
             ("scales", self.scales.is_some()),
         ];

@@ -142,7 +142,7 @@ impl Cache {
             let start = bytes.len();
             let page = arena.read_tagged(group.slot(packed, layer), &self.main, Group::tag(packed))?;
             bytes.extend_from_slice(page.bytes());
-            check_seal(group.seal(layer, block, packed), &bytes[start..start + group.sealed_bytes()])?;
+            check_seal(group.seal(layer, block, packed), &bytes[start..start + group.bytes_at(0)])?;
             group.seal(layer, block, NO_PAGE).write(&mut bytes[start..]);
         }
         Ok(())
@@ -286,7 +286,7 @@ impl Cache {
             let Some(packed) = span.packed else { continue };
             let (records, others) = rest.split_at(group.packed.slot_bytes());
             rest = others;
-            check_seal(group.seal(layer, span.block, NO_PAGE), &records[..group.sealed_bytes()])?;
+            check_seal(group.seal(layer, span.block, NO_PAGE), &records[..group.bytes_at(0)])?;
             let mut guard = group.packed.write(group.slot(packed, layer), &self.main)?;
             guard.set_tag(Group::tag(packed));
             guard.bytes_mut().copy_from_slice(records);
