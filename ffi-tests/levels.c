@@ -1,4 +1,5 @@
-/* Levels of blocks and who decides on them: every wrong call, changes by hand, and decisions while decoding goes on. */
+/* Levels of blocks and who decides on them: every wrong call, changes by hand, swaps, files, and decisions while decoding goes on. The argument is a
+ * folder to write to. */
 #include "life.h"
 
 static const certkv_level three[3] = {{"t8-v8g64-b16", 128}, {"t4-v4g64-b16", 128}, {"t2-v2g64-b16", 128}};
@@ -282,6 +283,31 @@ static void away(void)
     EXPECT(CERTKV_OK, certkv_cache_destroy(cache));
 }
 
+/* Into a file and back: its levels and codes go on. A cache with other levels says so. The argument is a path. */
+static void files(const char *path)
+{
+    certkv_save_scope scope;
+    certkv_config config = leveled(three, 3);
+    certkv_cache *cache = opened(NULL), *other = NULL;
+    certkv_sequence a = filled(cache), back = CERTKV_NO_SEQUENCE;
+    memset(&scope, 0, sizeof scope);
+    scope.struct_size = (uint32_t)sizeof scope;
+    scope.model = "model";
+    scope.model_bytes = 5;
+    EXPECT(CERTKV_OK, certkv_sequence_change_level(cache, a, 1, 0, 2));
+    EXPECT(CERTKV_OK, certkv_sequence_change_level(cache, a, 1, 1, 1));
+    EXPECT(CERTKV_OK, certkv_sequence_save(cache, a, &scope, path, NULL));
+    EXPECT(CERTKV_OK, certkv_sequence_restore(cache, &scope, path, &back));
+    TRUE(level(cache, back, 0) == 2 && level(cache, back, 1) == 1 && back != a);
+    decode(cache, back, 1.0f);
+    config.n_levels = 2;
+    EXPECT(CERTKV_OK, certkv_cache_create(&config, &other));
+    NAMED(CERTKV_FILE_REFUSED, "levels", certkv_sequence_restore(other, &scope, path, &back));
+    TRUE(back == CERTKV_NO_SEQUENCE && remove(path) == 0);
+    EXPECT(CERTKV_OK, certkv_cache_destroy(other));
+    EXPECT(CERTKV_OK, certkv_cache_destroy(cache));
+}
+
 /* A budget between the second level and the first: some blocks have to fall. */
 static void decisions(void)
 {
@@ -322,12 +348,16 @@ static void decisions(void)
     EXPECT(CERTKV_OK, certkv_cache_destroy(cache));
 }
 
-int main(void)
+int main(int count, char **arguments_given)
 {
+    char path[4200];
+    TRUE(count == 2);
+    sprintf(path, "%.4000s/levels", arguments_given[count - 1]);
     configurations();
     controls();
     changes();
     away();
+    files(path);
     decisions();
     return report();
 }

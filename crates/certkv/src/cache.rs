@@ -3,7 +3,6 @@ use crate::calibrated::Calibrated;
 use crate::counters::{Counters, Kind};
 use crate::fixed;
 use crate::group::Group;
-use crate::levels::LayerControl;
 use crate::prefix::Prefixes;
 use crate::save::header::Order;
 use crate::sequence::SequenceState;
@@ -178,10 +177,7 @@ impl Cache {
     /// # Errors
     /// [`Error::TooManySequences`], or out of memory.
     pub fn create(&self) -> Result<SequenceId, Error> {
-        let geometry = &self.config.geometry;
-        let mut state = SequenceState::new(&self.groups, geometry.layers, geometry.kv_heads)?;
-        state.control = LayerControl::all(&self.config)?;
-        self.insert(state)
+        self.insert(SequenceState::new(&self.groups, &self.config)?)
     }
 
     pub(crate) fn insert(&self, state: SequenceState) -> Result<SequenceId, Error> {

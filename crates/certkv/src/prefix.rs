@@ -313,8 +313,7 @@ impl Cache {
         let _turn = self.turn.lock();
         let hit = prefixes.index.longest(&prefixes.chain(scope), prompt).map_err(Error::from_table)?;
         span.record("found", hit.tokens as u64);
-        let geometry = &self.config.geometry;
-        let mut state = SequenceState::new(&self.groups, geometry.layers, geometry.kv_heads)?;
+        let mut state = SequenceState::new(&self.groups, &self.config)?;
         if let Some(Note { centres, .. }) = hit.notes.last() {
             state.centres.clone_from(&centres.layers);
         }

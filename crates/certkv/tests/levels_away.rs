@@ -3,7 +3,8 @@
 mod common;
 
 use certkv::{
-    Cache, Certificate, Config, Error, Geometry, Level, Mode, Policy, SequenceId, SimOptions, SmartKv, smartkv,
+    Cache, Certificate, Config, Error, Geometry, Level, Mode, Policy, SaveScope, SequenceId, SimOptions, SmartKv,
+    smartkv,
 };
 use certkv_testkit::generate::Rng;
 use common::{Answer, fill, original_faults, random_queries, random_rows, step};
@@ -104,6 +105,51 @@ fn a_sequence_that_was_swapped_out_goes_on_as_one_that_stayed() {
         });
     }
     assert!(changed > 50, "levels hardly changed: {changed}");
+}
+
+/// From a file, into the cache that it left and into one that is larger, also while it is swapped out.
+#[test]
+fn a_restored_sequence_has_its_levels_and_goes_on_as_it_would_have() {
+    let scope = SaveScope { model: b"m", key: None };
+    let config = Config { swap_tokens: 400, control: None, ..config(500) };
+    let saved = |cache: &Cache, id| {
+        let mut bytes = Vec::new();
+        cache.save(id, &scope, &mut bytes).unwrap();
+        bytes
+    };
+    for tokens in [0, 15, 16, 75, 130, 257] {
+        beside(tokens, 30, &config, &mut |cache, id| {
+            let bytes = saved(cache, id);
+            cache.swap_out(id).unwrap();
+            assert!(saved(cache, id) == bytes, "swapped out it is another file");
+            cache.release(id).unwrap();
+            assert_eq!(cache.live_pages(), 0);
+            let back = cache.restore(&scope, &mut &bytes[..]).unwrap();
+            assert!(saved(cache, back) == bytes, "saved again it is another file");
+            let other = Cache::new(Config { max_sequences: 3, swap_tokens: 0, ..self::config(900) }).unwrap();
+            let there = other.restore(&scope, &mut &bytes[..]).unwrap();
+            assert!(saved(&other, there) == bytes, "in another cache it is another file");
+            back
+        });
+    }
+}
+
+/// Who decides levels begins anew with a sequence from a file, and decides.
+#[test]
+fn a_restored_sequence_is_decided_on() {
+    let (cache, scope, mut r) = (Cache::new(config(400)).unwrap(), SaveScope { model: b"m", key: None }, Rng::new(7));
+    let (id, mut bytes) = (cache.create().unwrap(), Vec::new());
+    fill(&cache, id, &random_rows(&geometry(), 200, &mut r)).unwrap();
+    cache.save(id, &scope, &mut bytes).unwrap();
+    cache.release(id).unwrap();
+    let id = cache.restore(&scope, &mut &bytes[..]).unwrap();
+    let mut decided = 0;
+    for _ in 0..12 {
+        let (rows, queries) = (random_rows(&geometry(), 1, &mut r), random_queries(&geometry(), 1, &mut r));
+        step(&cache, id, &rows, &queries, Policy::default()).unwrap();
+        decided += cache.control(id).unwrap().changed;
+    }
+    assert!(decided > 0);
 }
 
 /// Where a level has no page the whole sequence waits, and returns when it has. Admission says so before.

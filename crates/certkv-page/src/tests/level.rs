@@ -112,6 +112,41 @@ fn a_block_returns_at_the_level_that_it_left_with() {
     assert_eq!(live(&pools), [0; 6]);
 }
 
+/// A table that is restored takes a page of each block's level, or none of any.
+#[test]
+fn a_reservation_takes_pages_of_the_levels_asked_for() {
+    let pools = with_levels(4, &[2, 1]);
+    let mut table = BlockTable::create(&pools, 4, 8).unwrap();
+    let none = live(&pools);
+    for (levels, wrong) in [(&[0, 3][..], (1, 3)), (&[0, 1, 1], (2, 1)), (&[1], (1, 0))] {
+        let refused = table.reserve_at(9, levels).unwrap_err();
+        assert_eq!(refused, TableError::NoLevel { block: wrong.0, level: wrong.1 });
+    }
+    let short = table.reserve_at(14, &[1, 2, 2]).unwrap_err();
+    assert!(matches!(short, TableError::Page { class: PageClass::Level(2), error: PageError::Exhausted { .. } }));
+    assert_eq!(live(&pools), none);
+    table.reserve_at(14, &[1, 2, 0]).unwrap().abort(|| Stamp(1));
+    pools.reclaim(&mut |_| true);
+    drop(table.reserve_at(14, &[1, 2, 0]).unwrap());
+    pools.reclaim(&mut |_| true);
+    assert_eq!(live(&pools), none);
+    let reservation = table.reserve_at(14, &[1, 2, 0]).unwrap();
+    let spans: Vec<_> = reservation.rows().map(|span| (span.packed, span.level)).collect();
+    assert_eq!(spans.iter().map(|span| span.1).collect::<Vec<_>>(), [1, 2, 0, 0]);
+    let closing = |at: usize, level| {
+        pools.of(PageClass::of_level(level)).snapshot(spans[at].0.unwrap()).unwrap().state == State::Closing
+    };
+    assert!(closing(0, 1) && closing(1, 2) && closing(2, 0) && spans[3].0.is_none());
+    table.commit(reservation).unwrap().dropped.retire(|| Stamp(1)).unwrap();
+    assert_eq!(table.blocks().iter().map(|entry| entry.level).collect::<Vec<_>>(), [1, 2, 0, 0]);
+    assert_eq!(live(&pools), [4, 1, 1, 0, 1, 1]);
+    append(&mut table, 2);
+    assert_eq!(table.get(3).map(|entry| (entry.is_full(), entry.level)), Some((true, 0)));
+    table.release().retire(|| Stamp(1)).unwrap();
+    pools.reclaim(&mut |_| true);
+    assert_eq!(live(&pools), none);
+}
+
 /// Tables that are forked, cut, changed and released in any order: each page has as many owners as tables that name it.
 #[test]
 fn every_page_of_every_class_comes_back() {

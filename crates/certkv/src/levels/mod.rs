@@ -8,7 +8,7 @@ mod change;
 mod control;
 
 use crate::group::{Group, SEAL_BYTES};
-use crate::{Cache, Config, Error};
+use crate::{Config, Error};
 use certkv_codec::Encoder;
 use certkv_core::{Format, RecordLayout};
 use certkv_device::{Arena, SimDevice};
@@ -105,19 +105,6 @@ impl Group {
     /// How many levels there are.
     pub(crate) fn level_count(&self) -> u8 {
         self.pools.level_count()
-    }
-}
-
-impl Cache {
-    /// What is not there yet for sequences whose blocks have levels.
-    pub(crate) fn without_levels(&self, what: &str) -> Result<(), Error> {
-        match self.config.levels.is_empty() {
-            true => Ok(()),
-            false => {
-                let why = format!("sequences of a cache with levels are not {what} in this release");
-                Err(Error::Config { field: "levels", why })
-            }
-        }
     }
 }
 

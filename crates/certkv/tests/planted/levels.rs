@@ -3,8 +3,8 @@
 use crate::common::{Model, decode_faults, fill, original_faults, random_queries, random_rows, step};
 use certkv::seal::{Seal, digest};
 use certkv::{
-    Cache, Cause, Certified, Config, Error, Format, Geometry, Level, Mode, Policy, Seed000, SequenceId, SimOptions,
-    Status,
+    Cache, Cause, Certified, Config, Error, Format, Geometry, Level, Mode, Policy, SaveScope, Seed000, SequenceId,
+    SimOptions, Status,
 };
 use certkv_core::fail;
 use certkv_testkit::generate::Rng;
@@ -22,6 +22,9 @@ pub(crate) const LADDERS: [&[&str]; 5] = [
 
 type Verdict = Result<(), String>;
 
+/// Level, and what is behind the seal of a block on the device.
+type Block = (Option<usize>, Option<Vec<u8>>);
+
 /// What happened.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
@@ -38,6 +41,8 @@ pub(crate) struct Seen {
     pub(crate) left: u64,
     pub(crate) returned: u64,
     pub(crate) waited: u64,
+    /// Sequences that came back from a file.
+    pub(crate) filed: u64,
     /// Bits of everything returned.
     pub(crate) bits: Vec<u32>,
 }
@@ -76,6 +81,9 @@ impl<'s> Life<'s> {
         let level = |format: &Format| Level { format: *format, tokens: block * (2 + r.below(tokens / block)) };
         let mut levels: Vec<Level> = formats.iter().map(level).collect();
         levels[0].tokens = tokens;
+        if travels {
+            levels[1].tokens = 2 * block;
+        }
         let mode = if faults { Mode::Adversarial { seed } } else { Mode::Eager };
         let cache = Cache::new(Config {
             max_sequences: sequences,
@@ -126,7 +134,7 @@ impl<'s> Life<'s> {
     }
 
     /// Level of every full block of every layer, and of those on the device, what they hold behind their seals.
-    fn blocks(&self, id: SequenceId, len: usize) -> Vec<(Option<usize>, Option<Vec<u8>>)> {
+    fn blocks(&self, id: SequenceId, len: usize) -> Vec<Block> {
         let full = len / self.formats[0].block;
         let codes = |layer, block| self.cache.packed_page(id, layer, block).ok().map(|page| page[64..].to_vec());
         let of = |layer| (0..full).map(move |block| (self.cache.level(id, layer, block).ok(), codes(layer, block)));
@@ -135,6 +143,9 @@ impl<'s> Life<'s> {
 
     /// Out and back, or as far as room and faults let it: every block has the level that it had, and its codes.
     fn travel(&mut self, i: usize) -> Verdict {
+        if self.r.chance(0.3) {
+            return self.file(i);
+        }
         let (id, len) = (self.live[i].0, self.live[i].1.len(&self.geometry));
         let (away, before) = (self.is_away(i), self.blocks(id, len));
         let armed = self.faults && self.r.chance(0.3);
@@ -164,6 +175,34 @@ impl<'s> Life<'s> {
                 // Somebody has to give pages up.
                 self.release(i)
             }
+            Err(error) => accept(&error),
+        }
+    }
+
+    /// Into a file and back, in place of itself: the same levels and codes, or the error that was injected, and no page is lost.
+    fn file(&mut self, i: usize) -> Verdict {
+        let scope = SaveScope { model: b"life", key: None };
+        let (id, len, away) = (self.live[i].0, self.live[i].1.len(&self.geometry), self.is_away(i));
+        let (before, mut bytes) = (self.blocks(id, len), Vec::new());
+        self.cache.save(id, &scope, &mut bytes).map_err(|e| e.to_string())?;
+        self.cache.release(id).map_err(|e| e.to_string())?;
+        let model = self.live.swap_remove(i).1;
+        let (armed, live) = (self.faults && self.r.chance(0.3), self.cache.live_pages());
+        fail::arm(armed.then(|| 1 + self.r.below(30) as u64));
+        let restored = self.cache.restore(&scope, &mut &bytes[..]);
+        fail::arm(None);
+        match restored {
+            Ok(id) => {
+                let after = self.blocks(id, len);
+                let differs = |(before, after): (&Block, &Block)| before.0 != after.0 || !away && before.1 != after.1;
+                if before.iter().zip(&after).any(differs) {
+                    return Err("a block came back from a file as another".into());
+                }
+                self.live.push((id, model));
+                self.seen.filed += 1;
+                self.recoded(self.live.len() - 1)
+            }
+            Err(_) if live != self.cache.live_pages() && !self.faults => Err("a refused file left pages behind".into()),
             Err(error) => accept(&error),
         }
     }
