@@ -1,4 +1,4 @@
-/* Levels of blocks and who decides on them: every wrong call, changes by hand, swaps, files, and decisions while decoding goes on. The argument is a
+/* Levels of blocks and who decides on them: every wrong call, changes by hand, swaps, files, prefixes, and decisions while decoding goes on. The argument is a
  * folder to write to. */
 #include "life.h"
 
@@ -41,6 +41,7 @@ static int32_t create(const certkv_config *config)
 
 static void configurations(void)
 {
+    const certkv_window window = {64, 0, 0};
     certkv_level wrong[3];
     certkv_config config = leveled(three, 3);
     char long_format[80];
@@ -85,7 +86,10 @@ static void configurations(void)
     NAMED(CERTKV_INVALID_ARGUMENT, "config->levels: pages for", create(&config));
     config = leveled(three, 3);
     config.prefix_units = 4;
-    NAMED(CERTKV_INVALID_ARGUMENT, "config->prefix_units", create(&config));
+    EXPECT(CERTKV_OK, create(&config));
+    config.windows = &window;
+    config.n_windows = 1;
+    NAMED(CERTKV_INVALID_ARGUMENT, "config->windows", create(&config));
     config = leveled(three, 3);
     config.reserved_more = 1;
     NAMED(CERTKV_RESERVED, "config->reserved_more", create(&config));
@@ -308,6 +312,44 @@ static void files(const char *path)
     EXPECT(CERTKV_OK, certkv_cache_destroy(cache));
 }
 
+/* What is cached keeps the levels that it was published with, whatever those who share it do. Into stores it does not go. */
+static void prefixes(void)
+{
+    certkv_config config = leveled(three, 3);
+    certkv_prefix_scope scope;
+    certkv_publication done = {sizeof done, 0, 0, 0};
+    certkv_cache *cache = NULL;
+    certkv_sequence a, b = CERTKV_NO_SEQUENCE, c = CERTKV_NO_SEQUENCE;
+    uint32_t prompt[TOKENS];
+    uint64_t found = 0, missing = 7;
+    size_t i;
+    for (i = 0; i < TOKENS; i++) {
+        prompt[i] = (uint32_t)i;
+    }
+    memset(&scope, 0, sizeof scope);
+    scope.struct_size = (uint32_t)sizeof scope;
+    scope.domain = "one";
+    scope.domain_bytes = 3;
+    scope.model = "model";
+    scope.model_bytes = 5;
+    config.prefix_units = 8;
+    EXPECT(CERTKV_OK, certkv_cache_create(&config, &cache));
+    a = filled(cache);
+    EXPECT(CERTKV_OK, certkv_sequence_change_level(cache, a, 1, 0, 2));
+    EXPECT(CERTKV_OK, certkv_cache_publish(cache, a, &scope, prompt, TOKENS, &done));
+    TRUE(done.added == TOKENS / BLOCK * BLOCK);
+    EXPECT(CERTKV_OK, certkv_sequence_change_level(cache, a, 1, 0, 1));
+    EXPECT(CERTKV_OK, certkv_sequence_create_from(cache, &scope, prompt, TOKENS, &b, &found));
+    TRUE(found == done.cached && level(cache, b, 0) == 2 && level(cache, b, 1) == 0 && level(cache, a, 0) == 1);
+    decode(cache, b, 1.0f);
+    EXPECT(CERTKV_OK, certkv_sequence_change_level(cache, b, 1, 1, 2));
+    EXPECT(CERTKV_OK, certkv_sequence_create_from(cache, &scope, prompt, TOKENS, &c, &found));
+    TRUE(level(cache, c, 0) == 2 && level(cache, c, 1) == 0 && level(cache, b, 1) == 2);
+    NAMED(CERTKV_INVALID_ARGUMENT, "config->levels", certkv_cache_missing_prefix(cache, NULL, &scope, prompt, TOKENS, 0, &missing, NULL));
+    TRUE(missing == 7);
+    EXPECT(CERTKV_OK, certkv_cache_destroy(cache));
+}
+
 /* A budget between the second level and the first: some blocks have to fall. */
 static void decisions(void)
 {
@@ -358,6 +400,7 @@ int main(int count, char **arguments_given)
     changes();
     away();
     files(path);
+    prefixes();
     decisions();
     return report();
 }

@@ -148,8 +148,10 @@ impl Cache {
         if let Some(prefixes) = &cache.config.prefixes {
             let groups = cache.groups.iter().map(Group::shape).collect();
             let formats = cache.groups.iter().map(|group| (group.layers, group.layout.format, group.window));
-            let (events, g, by) = (cache.config.prefix_events, &cache.config.geometry, cache.calibration());
-            cache.prefixes = Some(Prefixes::new(prefixes, events, g, groups, formats, by, Order::Rows)?);
+            let Config { prefix_events: events, geometry, levels, .. } = &cache.config;
+            let by = cache.calibration();
+            cache.prefixes =
+                Some(Prefixes::new(prefixes, *events, geometry, groups, formats, levels, by, Order::Rows)?);
         }
         Ok(cache)
     }

@@ -45,7 +45,7 @@ pub struct Config {
     /// Formats that full blocks can have besides that of `formats`, which is the first of these; empty for none. Each has fewer bytes
     /// than the one before it, all have one block size. Every block becomes full at the first and can change between steps
     /// ([`crate::Cache::change_level`]), in each layer by itself: so each layer has block tables of its own. Each level has pages of its
-    /// own. Not beside windows, prefixes, spilling and fixed scales in this release.
+    /// own. Not beside windows, spilling and fixed scales in this release; cached prefixes do not go to stores.
     pub levels: Vec<Level>,
     /// Who decides on levels when [`crate::Cache::control`] is called; `None` for nobody.
     pub control: Option<SmartKv>,

@@ -5,7 +5,7 @@ mod common;
 #[path = "planted/levels.rs"]
 mod life;
 
-use certkv::{Cache, Class, Config, Dtype, Error, Geometry, Level, Policy, PrefixConfig, PrefixSecret, Window};
+use certkv::{Cache, Class, Config, Dtype, Error, Geometry, Level, Policy, Window};
 use certkv_testkit::generate::Rng;
 use common::{Answer, Model, fill, random_queries, random_rows, step};
 use life::{LADDERS, Seen};
@@ -221,7 +221,6 @@ fn a_ladder_that_is_none_is_refused_by_field() {
         Config::new(geometry(), 640).with_levels(formats.iter().map(level).collect())
     };
     let nine = vec!["t8-v8g64-b64"; 9];
-    let prefixes = PrefixConfig { secret: PrefixSecret::new([1; 32]), units: 4, eviction: certkv::Eviction::Lru };
     for (config, field) in [
         (levels(&["t8-v8g64-b64"]), "levels"),
         (levels(&nine), "levels"),
@@ -235,7 +234,6 @@ fn a_ladder_that_is_none_is_refused_by_field() {
         (Config { levels: ladder(0, 64), ..good() }, "levels"),
         (good().with_format("t4-v4g64-b64".parse().unwrap()), "levels"),
         (good().with_window(Window::new(64)), "windows"),
-        (Config { prefixes: Some(prefixes), ..good() }, "prefixes"),
     ] {
         match Cache::new(config) {
             Err(Error::Config { field: found, .. }) => assert_eq!(found, field),

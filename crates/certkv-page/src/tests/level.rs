@@ -1,7 +1,9 @@
 //! Levels: the entry changes when the codes are complete, in one table, and every page of every class comes back.
 use super::pools;
+use crate::policy::Lru;
+use crate::prefix::{Admission, GroupShape, PrefixIndex};
 use crate::word::State;
-use crate::{BlockTable, PageAllocator, PageClass, PageError, Pools, Stamp, TableError};
+use crate::{BlockTable, Need, PageAllocator, PageClass, PageError, Pools, Stamp, TableError};
 use certkv_core::hash::splitmix64;
 
 fn with_levels(packed: usize, levels: &[usize]) -> Pools {
@@ -145,6 +147,56 @@ fn a_reservation_takes_pages_of_the_levels_asked_for() {
     table.release().retire(|| Stamp(1)).unwrap();
     pools.reclaim(&mut |_| true);
     assert_eq!(live(&pools), none);
+}
+
+/// What is cached keeps its levels, whatever tables that share it do; room in one class is made of the units that have pages of it.
+#[test]
+fn a_cached_block_keeps_its_level() {
+    let (pools, chain) = (with_levels(8, &[4, 2]), super::prefix::chain(b"a"));
+    let shape = GroupShape { pools: pools.clone(), block: 4, max_blocks: 8, window: None };
+    let index = PrefixIndex::create(vec![shape], 8, Box::new(Lru::new(8))).unwrap();
+    let tokens: Vec<u32> = (0..16).collect();
+    let mut table = BlockTable::create(&pools, 4, 8).unwrap();
+    append(&mut table, 16);
+    change(&mut table, 1, 1);
+    change(&mut table, 2, 2);
+    drop(index.publish(&chain, (&tokens[..]).into(), &[&table], |_, _| Some(())));
+    let levels = |table: &BlockTable| table.blocks().iter().map(|entry| entry.level).collect::<Vec<_>>();
+    let found = |tokens: &[u32]| index.longest(&chain, tokens.into()).unwrap().tables.remove(0);
+    let mut other = found(&tokens);
+    assert_eq!(other.blocks(), table.blocks());
+    // A change of whoever shares it, and published again: what is cached stays.
+    change(&mut other, 1, 0);
+    change(&mut table, 2, 1);
+    drop(index.publish(&chain, (&tokens[..]).into(), &[&table], |_, _| Some(())));
+    assert_eq!([&table, &other, &found(&tokens)].map(levels), [vec![0, 1, 1, 0], vec![0, 0, 2, 0], vec![0, 1, 2, 0]]);
+    // Level 2 has a page that nobody has, and one that the other sequence has, too.
+    pools.reclaim(&mut |_| true);
+    let need = |at: usize, pages| {
+        let mut need = Need::default();
+        need.levels[at] = pages;
+        [need]
+    };
+    assert_eq!(index.admit(&need(1, 1)), Admission::Fits);
+    assert_eq!(index.admit(&need(1, 2)), Admission::Lacks { group: 0, class: PageClass::Level(2), pages: 1 });
+    for table in [table, other] {
+        table.release().retire(|| Stamp(1)).unwrap();
+    }
+    pools.reclaim(&mut |_| true);
+    assert_eq!(index.admit(&need(1, 2)), Admission::FitsAfterEviction { units: 0 });
+    let evicted = index.make_room(0, PageClass::Level(2), 1);
+    assert_eq!(evicted.units, 2, "the unit with the page and the one behind it");
+    evicted.retire(|| Stamp(1)).unwrap();
+    pools.reclaim(&mut |_| true);
+    assert_eq!((index.admit(&need(1, 2)), index.len()), (Admission::Fits, 2));
+    assert!(index.make_room(0, PageClass::Level(2), 1).is_empty(), "nothing has such a page");
+    // By the policy, too: units at any level are idle once nobody has their pages.
+    let kept = found(&tokens);
+    assert_eq!((levels(&kept), index.evict(9).units), (vec![0, 1], 0));
+    kept.release().retire(|| Stamp(1)).unwrap();
+    assert_eq!(index.evict(9).units, 2);
+    pools.reclaim(&mut |_| true);
+    assert_eq!(live(&pools), [0; 6]);
 }
 
 /// Tables that are forked, cut, changed and released in any order: each page has as many owners as tables that name it.

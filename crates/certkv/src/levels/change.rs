@@ -25,7 +25,8 @@ impl Cache {
     }
 
     /// Codes a full block of one layer again, from its originals, at another level of [`crate::Config::levels`]. The next step reads
-    /// it so. Sequences that share the block keep it as it was, on its old page; otherwise that page is free once its readers are done.
+    /// it so. Sequences and cached prefixes that share the block keep it as it was, on its old page; otherwise that page is free once its
+    /// readers are done. Cached prefixes that no sequence uses give way where the level has no page.
     ///
     /// Costs reading the block's originals in that layer and their encoding. Not while a step holds the sequence.
     ///
@@ -116,7 +117,12 @@ impl Cache {
             return Err(refused("the block has no codes"));
         }
         group.pools.reclaim(&mut |stamp| self.passed(stamp));
-        let change = table.begin_change(block, level).map_err(Error::from_table)?;
+        let change = loop {
+            match table.begin_change(block, level).map_err(Error::from_table) {
+                Err(error) if self.make_room(&error)? => {}
+                change => break change?,
+            }
+        };
         let coded = self.code(group, index, layer, &state.centres[layer], work, &change);
         let coded =
             coded.and_then(|coded| if coded { Ok(()) } else { Err(refused("no scales at this level hold it")) });

@@ -8,7 +8,7 @@ mod change;
 mod control;
 
 use crate::group::{Group, SEAL_BYTES};
-use crate::{Config, Error};
+use crate::{Cache, Config, Error};
 use certkv_codec::Encoder;
 use certkv_core::{Format, RecordLayout};
 use certkv_device::{Arena, SimDevice};
@@ -108,6 +108,19 @@ impl Group {
     }
 }
 
+impl Cache {
+    /// What is not there yet for blocks that have levels.
+    pub(crate) fn without_levels(&self, what: &str) -> Result<(), Error> {
+        match self.config.levels.is_empty() {
+            true => Ok(()),
+            false => {
+                let why = format!("units of prefixes whose blocks have levels are not {what} in this release");
+                Err(Error::Config { field: "levels", why })
+            }
+        }
+    }
+}
+
 /// Full blocks of a table in the order in which they are read: the first level last, at each by their number.
 pub(crate) fn order(table: &BlockTable, levels: u8) -> impl Iterator<Item = (u8, usize)> + '_ {
     (0..levels).rev().flat_map(move |level| {
@@ -173,7 +186,6 @@ impl Config {
         }
         let beside = [
             ("windows", self.windows.iter().any(Option::is_some)),
-            ("prefixes", self.prefixes.is_some()),
             ("spill", self.spill.is_some()),
             ("scales", self.scales.is_some()),
         ];
