@@ -3,8 +3,9 @@ use super::pools;
 use crate::policy::Lru;
 use crate::prefix::{Admission, GroupShape, PrefixIndex};
 use crate::word::State;
-use crate::{BlockTable, Need, PageAllocator, PageClass, PageError, Pools, Stamp, TableError};
+use crate::{BlockEntry, BlockTable, Need, PageAllocator, PageClass, PageError, Pools, Stamp, TableError};
 use certkv_core::hash::splitmix64;
+use std::collections::HashMap;
 
 fn with_levels(packed: usize, levels: &[usize]) -> Pools {
     let levels: Vec<PageAllocator> = levels.iter().map(|n| PageAllocator::create(*n).unwrap()).collect();
@@ -296,4 +297,99 @@ fn histories(swaps: bool) -> (u64, u64) {
         assert_eq!(live(&pools), [0; 7]);
     }
     (changed, moved)
+}
+
+/// Tables that begin with what is cached, change, are published and end, while room is made in every class: what is found has the pages and
+/// levels of its first publication, and every page comes back.
+#[test]
+fn cached_blocks_of_any_level_are_found_as_they_were_published() {
+    let (mut found, mut mixed, mut evicted) = (0, 0, 0);
+    for seed in 0..60 {
+        let (pools, chain, mut state) = (with_levels(40, &[6, 9, 3]), super::prefix::chain(b"a"), splitmix64(seed));
+        let shape = GroupShape { pools: pools.clone(), block: 4, max_blocks: 16, window: None };
+        let index = PrefixIndex::create(vec![shape], 12, Box::new(Lru::new(12))).unwrap();
+        let mut below = |n: usize| {
+            state = splitmix64(state);
+            (state >> 20) as usize % n
+        };
+        let mut tables: Vec<(BlockTable, Vec<u32>)> = Vec::new();
+        // By all tokens up to its end: a block as it was published first.
+        let mut cached: HashMap<Vec<u32>, BlockEntry> = HashMap::new();
+        let mut prompts: Vec<Vec<u32>> = vec![Vec::new()];
+        let mut next = 0u32;
+        for _ in 0..200 {
+            if tables.is_empty() {
+                tables.push((BlockTable::create(&pools, 4, 16).unwrap(), Vec::new()));
+            }
+            let at = below(tables.len());
+            match below(10) {
+                0 if tables.len() > 1 => drop(tables.swap_remove(at).0.release().retire(|| Stamp(1)).unwrap()),
+                1 => {
+                    let len = below(tables[at].0.len() + 1);
+                    if let Ok(ops) = tables[at].0.truncate(len) {
+                        ops.retire(|| Stamp(1)).unwrap();
+                        tables[at].1.truncate(len);
+                    }
+                }
+                2..4 => {
+                    let tokens = 1 + below(12);
+                    if let Ok(reservation) = tables[at].0.reserve(tokens) {
+                        tables[at].0.commit(reservation).unwrap().dropped.retire(|| Stamp(1)).unwrap();
+                        tables[at].1.extend((0..tokens as u32).map(|token| next + token));
+                        next += tokens as u32;
+                    }
+                }
+                4 => {
+                    let (table, tokens) = &tables[at];
+                    let done = index.publish(&chain, (&tokens[..]).into(), &[table], |_, _| Some(()));
+                    for unit in done.known..done.known + done.added {
+                        cached.insert(tokens[..4 * (unit + 1)].to_vec(), *table.get(unit).unwrap());
+                    }
+                    prompts.push(tokens.clone());
+                    done.evicted.retire(|| Stamp(1)).unwrap();
+                }
+                5 if tables.len() < 6 => {
+                    let prompt = &prompts[below(prompts.len())];
+                    let mut hit = index.longest(&chain, (&prompt[..]).into()).unwrap();
+                    let table = hit.tables.remove(0);
+                    for (block, entry) in table.blocks().iter().enumerate() {
+                        assert_eq!(cached.get(&prompt[..4 * (block + 1)]), Some(entry), "seed {seed}");
+                        found += 1;
+                        mixed += u64::from(entry.level > 0);
+                    }
+                    tables.push((table, prompt[..hit.tokens].to_vec()));
+                }
+                6 => {
+                    let class =
+                        [PageClass::Packed, PageClass::Level(1), PageClass::Level(2), PageClass::Host][below(4)];
+                    let before = pools.of(class).counts().live;
+                    let gone = index.make_room(0, class, 1 + below(2));
+                    let (units, empty) = (gone.units as u64, gone.is_empty());
+                    gone.retire(|| Stamp(1)).unwrap();
+                    pools.reclaim(&mut |_| true);
+                    // Of originals a unit goes that sequences may still have.
+                    let fewer = pools.of(class).counts().live < before;
+                    assert!(empty || fewer || class == PageClass::Host, "{class} of seed {seed}");
+                    evicted += units;
+                }
+                _ => {
+                    let (block, level) = (below(16), below(4) as u8);
+                    if let Ok(change) = tables[at].0.begin_change(block, level) {
+                        tables[at].0.commit_change(change).unwrap().retire(|| Stamp(1)).unwrap();
+                    }
+                }
+            }
+            pools.reclaim(&mut |_| true);
+            let _ = live(&pools);
+        }
+        for (table, _) in tables {
+            table.release().retire(|| Stamp(1)).unwrap();
+        }
+        // Nobody else has a page of it: all of it is idle, at whatever level.
+        index.evict(usize::MAX).retire(|| Stamp(1)).unwrap();
+        assert!(index.is_empty(), "seed {seed}");
+        pools.reclaim(&mut |_| true);
+        assert_eq!(live(&pools), [0; 7], "seed {seed}");
+    }
+    assert!(found > 500 && mixed > 100 && evicted > 100, "{found} {mixed} {evicted}");
 }
