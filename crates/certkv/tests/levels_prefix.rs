@@ -3,8 +3,8 @@
 mod common;
 
 use certkv::{
-    Admission, BlockKey, Cache, Config, Error, EventKind, Eviction, Geometry, Level, Mode, Policy, PrefixConfig,
-    PrefixEvent, PrefixScope, PrefixSecret, SaveScope, SequenceId, SimOptions, SmartKv, smartkv, store,
+    Admission, BlockKey, CLASSES, Cache, Class, Config, Error, EventKind, Eviction, Geometry, Level, Mode, Policy,
+    PrefixConfig, PrefixEvent, PrefixScope, PrefixSecret, SaveScope, SequenceId, SimOptions, SmartKv, smartkv, store,
 };
 use certkv_testkit::generate::Rng;
 use common::{Answer, Model, fill, original_faults, random_queries, random_rows, step};
@@ -187,4 +187,34 @@ fn units_of_other_levels_have_other_names() {
     names.sort_unstable();
     names.dedup();
     assert_eq!((all, names.len()), (8, 8));
+}
+
+/// Swapping and cached prefixes beside levels: planned is what is reserved, and what sequences have is never more.
+#[test]
+fn the_ledger_knows_what_is_away_and_what_is_cached() {
+    let config = Config { swap_tokens: 200, ..config([400, 160, 240]) };
+    let plan = config.plan().unwrap();
+    let cache = Cache::new(config.clone()).unwrap();
+    for class in CLASSES {
+        assert_eq!(cache.reserved_for(class), plan.of(class), "{class:?}");
+    }
+    let budget = plan.host.bytes;
+    assert!(Cache::new(Config { host_budget: budget, ..config.clone() }).is_ok());
+    assert!(matches!(Cache::new(Config { host_budget: budget - 1, ..config }), Err(Error::Budget(_))));
+    let used = |class: Class| cache.snapshot().classes.iter().find(|of| of.class == class).unwrap().used;
+    let (id, _) = mixed(&cache, 96, 9);
+    // Pages that blocks have left are used until somebody sees that their readers are done.
+    cache.live_pages();
+    let (packed, host) = (used(Class::Packed), used(Class::Host));
+    cache.swap_out(id).unwrap();
+    // A page outside is one of the first level's, whichever its block has: 6 blocks of two layers.
+    let top = cache.layout(0).unwrap().bytes * 2 + 64;
+    assert_eq!((used(Class::Packed), used(Class::Host)), (0, host + 12 * top.next_multiple_of(64)));
+    cache.swap_in(id).unwrap();
+    cache.publish(id, &SCOPE, tokens(96)[..].into()).unwrap();
+    cache.release(id).unwrap();
+    assert_eq!((used(Class::Packed), used(Class::Host) <= host), (packed, true), "cached pages are used ones");
+    assert!(CLASSES.into_iter().all(|class| used(class) <= cache.reserved_for(class)));
+    cache.evict_prefixes(usize::MAX).unwrap();
+    assert_eq!((used(Class::Packed), used(Class::Host)), (0, 0));
 }
