@@ -1,4 +1,5 @@
-/* Levels of blocks and who decides on them: every wrong call, changes by hand, and decisions while decoding goes on. */
+/* Levels of blocks and who decides on them: every wrong call, changes by hand, swaps, files, prefixes, and decisions while decoding goes on. The argument is a
+ * folder to write to. */
 #include "life.h"
 
 static const certkv_level three[3] = {{"t8-v8g64-b16", 128}, {"t4-v4g64-b16", 128}, {"t2-v2g64-b16", 128}};
@@ -40,6 +41,7 @@ static int32_t create(const certkv_config *config)
 
 static void configurations(void)
 {
+    const certkv_window window = {64, 0, 0};
     certkv_level wrong[3];
     certkv_config config = leveled(three, 3);
     char long_format[80];
@@ -83,11 +85,11 @@ static void configurations(void)
     wrong[0].tokens = wrong[1].tokens = wrong[2].tokens = 16;
     NAMED(CERTKV_INVALID_ARGUMENT, "config->levels: pages for", create(&config));
     config = leveled(three, 3);
-    config.swap_tokens = 64;
-    NAMED(CERTKV_INVALID_ARGUMENT, "config->swap_tokens", create(&config));
-    config = leveled(three, 3);
     config.prefix_units = 4;
-    NAMED(CERTKV_INVALID_ARGUMENT, "config->prefix_units", create(&config));
+    EXPECT(CERTKV_OK, create(&config));
+    config.windows = &window;
+    config.n_windows = 1;
+    NAMED(CERTKV_INVALID_ARGUMENT, "config->windows", create(&config));
     config = leveled(three, 3);
     config.reserved_more = 1;
     NAMED(CERTKV_RESERVED, "config->reserved_more", create(&config));
@@ -252,8 +254,7 @@ static void changes(void)
     EXPECT(CERTKV_BUSY_SEQUENCE, certkv_sequence_level(cache, a, 1, 0, &found));
     EXPECT(CERTKV_BUSY_SEQUENCE, certkv_sequence_change_level(cache, a, 1, 0, 1));
     EXPECT(CERTKV_OK, certkv_step_abort(step));
-    /* What sequences with levels do not do in this release. */
-    NAMED(CERTKV_INVALID_ARGUMENT, "config->levels", certkv_sequence_swap_out(cache, a, NULL));
+    NAMED(CERTKV_CAPACITY, "swap", certkv_sequence_swap_out(cache, a, NULL)); /* No room outside. */
     /* Nobody decides. */
     EXPECT(CERTKV_OK, certkv_sequence_control(cache, a, &controlled));
     TRUE(controlled.decided == 0 && controlled.changed == 0 && controlled.failed == 0);
@@ -262,6 +263,91 @@ static void changes(void)
     EXPECT(CERTKV_OK, certkv_cache_destroy(cache));
     EXPECT(CERTKV_INVALID_HANDLE, certkv_sequence_change_level(cache, a, 1, 0, 1));
     EXPECT(CERTKV_INVALID_HANDLE, certkv_sequence_control(cache, a, NULL));
+}
+
+/* Out and back: every block has its level, and goes on. */
+static void away(void)
+{
+    certkv_config config = leveled(three, 3);
+    certkv_cache *cache = NULL;
+    certkv_sequence a;
+    uint64_t left = 0, back = 0;
+    config.swap_tokens = 128;
+    EXPECT(CERTKV_OK, certkv_cache_create(&config, &cache));
+    a = filled(cache);
+    EXPECT(CERTKV_OK, certkv_sequence_change_level(cache, a, 1, 0, 2));
+    EXPECT(CERTKV_OK, certkv_sequence_change_level(cache, a, 1, 1, 1));
+    EXPECT(CERTKV_OK, certkv_sequence_swap_out(cache, a, &left));
+    TRUE(level(cache, a, 0) == 2 && level(cache, a, 1) == 1);
+    EXPECT(CERTKV_SWAPPED_OUT, certkv_sequence_change_level(cache, a, 1, 0, 1));
+    EXPECT(CERTKV_OK, certkv_sequence_control(cache, a, NULL)); /* Nobody decides. */
+    EXPECT(CERTKV_OK, certkv_sequence_swap_in(cache, a, &back));
+    TRUE(left == back && left > 0 && level(cache, a, 0) == 2 && level(cache, a, 1) == 1);
+    decode(cache, a, 1.0f);
+    EXPECT(CERTKV_OK, certkv_cache_destroy(cache));
+}
+
+/* Into a file and back: its levels and codes go on. A cache with other levels says so. The argument is a path. */
+static void files(const char *path)
+{
+    certkv_save_scope scope;
+    certkv_config config = leveled(three, 3);
+    certkv_cache *cache = opened(NULL), *other = NULL;
+    certkv_sequence a = filled(cache), back = CERTKV_NO_SEQUENCE;
+    memset(&scope, 0, sizeof scope);
+    scope.struct_size = (uint32_t)sizeof scope;
+    scope.model = "model";
+    scope.model_bytes = 5;
+    EXPECT(CERTKV_OK, certkv_sequence_change_level(cache, a, 1, 0, 2));
+    EXPECT(CERTKV_OK, certkv_sequence_change_level(cache, a, 1, 1, 1));
+    EXPECT(CERTKV_OK, certkv_sequence_save(cache, a, &scope, path, NULL));
+    EXPECT(CERTKV_OK, certkv_sequence_restore(cache, &scope, path, &back));
+    TRUE(level(cache, back, 0) == 2 && level(cache, back, 1) == 1 && back != a);
+    decode(cache, back, 1.0f);
+    config.n_levels = 2;
+    EXPECT(CERTKV_OK, certkv_cache_create(&config, &other));
+    NAMED(CERTKV_FILE_REFUSED, "levels", certkv_sequence_restore(other, &scope, path, &back));
+    TRUE(back == CERTKV_NO_SEQUENCE && remove(path) == 0);
+    EXPECT(CERTKV_OK, certkv_cache_destroy(other));
+    EXPECT(CERTKV_OK, certkv_cache_destroy(cache));
+}
+
+/* What is cached keeps the levels that it was published with, whatever those who share it do. Into stores it does not go. */
+static void prefixes(void)
+{
+    certkv_config config = leveled(three, 3);
+    certkv_prefix_scope scope;
+    certkv_publication done = {sizeof done, 0, 0, 0};
+    certkv_cache *cache = NULL;
+    certkv_sequence a, b = CERTKV_NO_SEQUENCE, c = CERTKV_NO_SEQUENCE;
+    uint32_t prompt[TOKENS];
+    uint64_t found = 0, missing = 7;
+    size_t i;
+    for (i = 0; i < TOKENS; i++) {
+        prompt[i] = (uint32_t)i;
+    }
+    memset(&scope, 0, sizeof scope);
+    scope.struct_size = (uint32_t)sizeof scope;
+    scope.domain = "one";
+    scope.domain_bytes = 3;
+    scope.model = "model";
+    scope.model_bytes = 5;
+    config.prefix_units = 8;
+    EXPECT(CERTKV_OK, certkv_cache_create(&config, &cache));
+    a = filled(cache);
+    EXPECT(CERTKV_OK, certkv_sequence_change_level(cache, a, 1, 0, 2));
+    EXPECT(CERTKV_OK, certkv_cache_publish(cache, a, &scope, prompt, TOKENS, &done));
+    TRUE(done.added == TOKENS / BLOCK * BLOCK);
+    EXPECT(CERTKV_OK, certkv_sequence_change_level(cache, a, 1, 0, 1));
+    EXPECT(CERTKV_OK, certkv_sequence_create_from(cache, &scope, prompt, TOKENS, &b, &found));
+    TRUE(found == done.cached && level(cache, b, 0) == 2 && level(cache, b, 1) == 0 && level(cache, a, 0) == 1);
+    decode(cache, b, 1.0f);
+    EXPECT(CERTKV_OK, certkv_sequence_change_level(cache, b, 1, 1, 2));
+    EXPECT(CERTKV_OK, certkv_sequence_create_from(cache, &scope, prompt, TOKENS, &c, &found));
+    TRUE(level(cache, c, 0) == 2 && level(cache, c, 1) == 0 && level(cache, b, 1) == 2);
+    NAMED(CERTKV_INVALID_ARGUMENT, "config->levels", certkv_cache_missing_prefix(cache, NULL, &scope, prompt, TOKENS, 0, &missing, NULL));
+    TRUE(missing == 7);
+    EXPECT(CERTKV_OK, certkv_cache_destroy(cache));
 }
 
 /* A budget between the second level and the first: some blocks have to fall. */
@@ -304,11 +390,17 @@ static void decisions(void)
     EXPECT(CERTKV_OK, certkv_cache_destroy(cache));
 }
 
-int main(void)
+int main(int count, char **arguments_given)
 {
+    char path[4200];
+    TRUE(count == 2);
+    sprintf(path, "%.4000s/levels", arguments_given[count - 1]);
     configurations();
     controls();
     changes();
+    away();
+    files(path);
+    prefixes();
     decisions();
     return report();
 }

@@ -1095,7 +1095,7 @@ typedef struct certkv_config {
   /**
    * On the host: `n_levels` formats that full blocks can have, each with fewer bytes than the one before it, all of one block size. Every block becomes
    * full at the first, which is `format` (NULL, or the same), and can change between steps: see certkv_sequence_change_level. Not beside windows,
-   * prefixes, `swap_tokens`, `spill_store` and `scales`; such sequences are not saved. Borrowed during the call.
+   * `spill_store` and `scales`. Borrowed during the call.
    */
   const struct certkv_level *levels;
   /**
@@ -1388,7 +1388,8 @@ typedef struct certkv_admission {
    */
   certkv_verdict verdict;
   /**
-   * Of CERTKV_FITS_AFTER_EVICTION: units of cached prefixes to evict; 0 where pages of windows alone are short, which the step takes. Else 0.
+   * Of CERTKV_FITS_AFTER_EVICTION: units of cached prefixes to evict; 0 where pages of windows or of levels alone are short, which the step takes.
+   * Else 0.
    */
   uint64_t units;
   /**
@@ -2583,7 +2584,7 @@ certkv_status certkv_sequence_level(const struct certkv_cache *cache,
  * Stream: none.
  * Capture: safe.
  * Errors: NULL_POINTER, INVALID_HANDLE, UNKNOWN_SEQUENCE, BUSY_SEQUENCE, LAYER, LEVEL (no such level, a block that is not full, or one that no scales
- * hold), CAPACITY (of that level's pages), UNSUPPORTED (a cache on a GPU), OUT_OF_MEMORY, DEVICE, POISONED. Nothing changed: the block has the level that it had.
+ * hold), CAPACITY (of that level's pages), SWAPPED_OUT, UNSUPPORTED (a cache on a GPU), OUT_OF_MEMORY, DEVICE, POISONED. Nothing changed: the block has the level that it had.
  */
 certkv_status certkv_sequence_change_level(struct certkv_cache *cache,
                                            certkv_sequence sequence,
@@ -2611,8 +2612,8 @@ certkv_status certkv_control_init(struct certkv_control *control,
  * Threads: any, at any time; waits for other calls that move blocks.
  * Stream: none.
  * Capture: safe.
- * Errors: NULL_POINTER (`cache`), MISALIGNED, STRUCT_SIZE, INVALID_HANDLE, UNKNOWN_SEQUENCE, BUSY_SEQUENCE (a step holds it), UNSUPPORTED (a cache on a
- * GPU), OUT_OF_MEMORY, POISONED. Nothing changed.
+ * Errors: NULL_POINTER (`cache`), MISALIGNED, STRUCT_SIZE, INVALID_HANDLE, UNKNOWN_SEQUENCE, BUSY_SEQUENCE (a step holds it), SWAPPED_OUT,
+ * UNSUPPORTED (a cache on a GPU), OUT_OF_MEMORY, POISONED. Nothing changed.
  */
 certkv_status certkv_sequence_control(struct certkv_cache *cache,
                                       certkv_sequence sequence,
@@ -2912,7 +2913,8 @@ certkv_status certkv_cache_evict_prefixes(struct certkv_cache *cache,
  * units are copied, and not while the store has them.
  * Stream: on a GPU the cache's own; blocks until its work is done.
  * Capture: not allowed.
- * Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE, INVALID_ARGUMENT, LENGTH (`n_tokens` beyond 2^31), INVALID_HANDLE, UNSUPPORTED (the cache keeps
+ * Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE, INVALID_ARGUMENT (with `config->levels`, too), LENGTH (`n_tokens` beyond 2^31), INVALID_HANDLE,
+ * UNSUPPORTED (the cache keeps
  * no prefixes), STORE_FAILED, STORE_LATE, STORE_FULL, DAMAGED, DEVICE, OUT_OF_MEMORY, POISONED; on a GPU BUSY_STEP while a step is open; where
  * originals are spilled what reading them can say (certkv_sequence_save), too. The cache is unchanged and so is `*exported`; units may be in the
  * store, each whole.
@@ -2935,7 +2937,8 @@ certkv_status certkv_cache_export_prefix(struct certkv_cache *cache,
  * Threads: as certkv_cache_export_prefix.
  * Stream: none.
  * Capture: not allowed.
- * Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE, INVALID_ARGUMENT, LENGTH (`n_tokens` beyond 2^31), INVALID_HANDLE, UNSUPPORTED (the cache keeps
+ * Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE, INVALID_ARGUMENT (with `config->levels`, too), LENGTH (`n_tokens` beyond 2^31), INVALID_HANDLE,
+ * UNSUPPORTED (the cache keeps
  * no prefixes), STORE_FAILED, STORE_LATE, OUT_OF_MEMORY, POISONED; on a GPU BUSY_STEP while a step is open. Nothing changed, neither `*missing` nor
  * `*stored`.
  */
@@ -2957,7 +2960,8 @@ certkv_status certkv_cache_missing_prefix(struct certkv_cache *cache,
  * Threads: as certkv_cache_export_prefix.
  * Stream: on a GPU the cache's own; blocks until its work is done.
  * Capture: not allowed.
- * Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE, INVALID_ARGUMENT, LENGTH (`n_tokens` beyond 2^31), INVALID_HANDLE, UNSUPPORTED (the cache keeps
+ * Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE, INVALID_ARGUMENT (with `config->levels`, too), LENGTH (`n_tokens` beyond 2^31), INVALID_HANDLE,
+ * UNSUPPORTED (the cache keeps
  * no prefixes), STORE_FAILED, STORE_LATE, STORE_DAMAGED, DEVICE, OUT_OF_MEMORY, POISONED; on a GPU BUSY_STEP while a step is open. Units before the
  * one that was not to be had may be cached; `*cached` is unchanged.
  */

@@ -26,7 +26,8 @@ pub struct certkv_admission {
     pub struct_size: u32,
     /// One of the CERTKV_FITS values, or CERTKV_LACKS.
     pub verdict: certkv_verdict,
-    /// Of CERTKV_FITS_AFTER_EVICTION: units of cached prefixes to evict; 0 where pages of windows alone are short, which the step takes. Else 0.
+    /// Of CERTKV_FITS_AFTER_EVICTION: units of cached prefixes to evict; 0 where pages of windows or of levels alone are short, which the step takes.
+    /// Else 0.
     pub units: u64,
     /// Of CERTKV_LACKS: pages that are short, of the class that is short first. Else 0.
     pub pages: u64,

@@ -155,7 +155,7 @@ pub struct certkv_config {
     pub move_events: u64,
     /// On the host: `n_levels` formats that full blocks can have, each with fewer bytes than the one before it, all of one block size. Every block becomes
     /// full at the first, which is `format` (NULL, or the same), and can change between steps: see certkv_sequence_change_level. Not beside windows,
-    /// prefixes, `swap_tokens`, `spill_store` and `scales`; such sequences are not saved. Borrowed during the call.
+    /// `spill_store` and `scales`. Borrowed during the call.
     pub levels: *const certkv_level,
     /// On the host: who decides on levels when certkv_sequence_control is called; NULL for nobody. Borrowed during the call.
     pub control: *const certkv_control,

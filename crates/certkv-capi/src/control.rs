@@ -159,8 +159,8 @@ pub(crate) unsafe fn read(control: *const certkv_control) -> Result<SmartKv, Fai
 /// Threads: any, at any time; waits for other calls that move blocks.
 /// Stream: none.
 /// Capture: safe.
-/// Errors: NULL_POINTER (`cache`), MISALIGNED, STRUCT_SIZE, INVALID_HANDLE, UNKNOWN_SEQUENCE, BUSY_SEQUENCE (a step holds it), UNSUPPORTED (a cache on a
-/// GPU), OUT_OF_MEMORY, POISONED. Nothing changed.
+/// Errors: NULL_POINTER (`cache`), MISALIGNED, STRUCT_SIZE, INVALID_HANDLE, UNKNOWN_SEQUENCE, BUSY_SEQUENCE (a step holds it), SWAPPED_OUT,
+/// UNSUPPORTED (a cache on a GPU), OUT_OF_MEMORY, POISONED. Nothing changed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn certkv_sequence_control(
     cache: *mut certkv_cache,

@@ -82,7 +82,7 @@ pub unsafe extern "C" fn certkv_sequence_level(
 /// Stream: none.
 /// Capture: safe.
 /// Errors: NULL_POINTER, INVALID_HANDLE, UNKNOWN_SEQUENCE, BUSY_SEQUENCE, LAYER, LEVEL (no such level, a block that is not full, or one that no scales
-/// hold), CAPACITY (of that level's pages), UNSUPPORTED (a cache on a GPU), OUT_OF_MEMORY, DEVICE, POISONED. Nothing changed: the block has the level that it had.
+/// hold), CAPACITY (of that level's pages), SWAPPED_OUT, UNSUPPORTED (a cache on a GPU), OUT_OF_MEMORY, DEVICE, POISONED. Nothing changed: the block has the level that it had.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn certkv_sequence_change_level(
     cache: *mut certkv_cache,

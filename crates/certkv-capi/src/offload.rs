@@ -169,7 +169,8 @@ fn missing(held: &Held, scope: &PrefixScope<'_>, prompt: Prompt<'_>) -> Result<V
 /// units are copied, and not while the store has them.
 /// Stream: on a GPU the cache's own; blocks until its work is done.
 /// Capture: not allowed.
-/// Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE, INVALID_ARGUMENT, LENGTH (`n_tokens` beyond 2^31), INVALID_HANDLE, UNSUPPORTED (the cache keeps
+/// Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE, INVALID_ARGUMENT (with `config->levels`, too), LENGTH (`n_tokens` beyond 2^31), INVALID_HANDLE,
+/// UNSUPPORTED (the cache keeps
 /// no prefixes), STORE_FAILED, STORE_LATE, STORE_FULL, DAMAGED, DEVICE, OUT_OF_MEMORY, POISONED; on a GPU BUSY_STEP while a step is open; where
 /// originals are spilled what reading them can say (certkv_sequence_save), too. The cache is unchanged and so is `*exported`; units may be in the
 /// store, each whole.
@@ -229,7 +230,8 @@ pub unsafe extern "C" fn certkv_cache_export_prefix(
 /// Threads: as certkv_cache_export_prefix.
 /// Stream: none.
 /// Capture: not allowed.
-/// Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE, INVALID_ARGUMENT, LENGTH (`n_tokens` beyond 2^31), INVALID_HANDLE, UNSUPPORTED (the cache keeps
+/// Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE, INVALID_ARGUMENT (with `config->levels`, too), LENGTH (`n_tokens` beyond 2^31), INVALID_HANDLE,
+/// UNSUPPORTED (the cache keeps
 /// no prefixes), STORE_FAILED, STORE_LATE, OUT_OF_MEMORY, POISONED; on a GPU BUSY_STEP while a step is open. Nothing changed, neither `*missing` nor
 /// `*stored`.
 #[unsafe(no_mangle)]
@@ -282,7 +284,8 @@ pub unsafe extern "C" fn certkv_cache_missing_prefix(
 /// Threads: as certkv_cache_export_prefix.
 /// Stream: on a GPU the cache's own; blocks until its work is done.
 /// Capture: not allowed.
-/// Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE, INVALID_ARGUMENT, LENGTH (`n_tokens` beyond 2^31), INVALID_HANDLE, UNSUPPORTED (the cache keeps
+/// Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE, INVALID_ARGUMENT (with `config->levels`, too), LENGTH (`n_tokens` beyond 2^31), INVALID_HANDLE,
+/// UNSUPPORTED (the cache keeps
 /// no prefixes), STORE_FAILED, STORE_LATE, STORE_DAMAGED, DEVICE, OUT_OF_MEMORY, POISONED; on a GPU BUSY_STEP while a step is open. Units before the
 /// one that was not to be had may be cached; `*cached` is unchanged.
 #[unsafe(no_mangle)]

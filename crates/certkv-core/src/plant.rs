@@ -35,10 +35,12 @@ pub enum Bug {
     B26,
     /// The page that a block leaves goes while others still read it.
     B27,
+    /// A block returns on a page of another level than it left with.
+    B28,
 }
 
 /// All of them.
-pub const BUGS: [Bug; 14] = [
+pub const BUGS: [Bug; 15] = [
     Bug::B1,
     Bug::B2,
     Bug::B3,
@@ -53,6 +55,7 @@ pub const BUGS: [Bug; 14] = [
     Bug::B18,
     Bug::B26,
     Bug::B27,
+    Bug::B28,
 ];
 
 /// Whether bug `$bug` is to be committed here.
@@ -83,7 +86,7 @@ mod armed {
         static COMMITTED: Cell<u64> = const { Cell::new(0) };
     }
 
-    pub(super) const ALWAYS: [(Bug, bool); 14] = [
+    pub(super) const ALWAYS: [(Bug, bool); 15] = [
         (Bug::B1, cfg!(feature = "planted_b1")),
         (Bug::B2, cfg!(feature = "planted_b2")),
         (Bug::B3, cfg!(feature = "planted_b3")),
@@ -98,6 +101,7 @@ mod armed {
         (Bug::B18, cfg!(feature = "planted_b18")),
         (Bug::B26, cfg!(feature = "planted_b26")),
         (Bug::B27, cfg!(feature = "planted_b27")),
+        (Bug::B28, cfg!(feature = "planted_b28")),
     ];
 
     #[doc(hidden)]

@@ -15,7 +15,7 @@ pub enum PageClass {
     Packed,
     /// 16-bit rows in device scratch (Tier-0), while the block is open.
     Tail,
-    /// Codes in host memory, while the sequence is swapped out.
+    /// Codes in host memory, of any level, while the sequence is swapped out.
     Swap,
     /// As `Packed`, in another format: of this level, from 1 on ([`Pools::levels`]).
     Level(u8),
@@ -31,6 +31,15 @@ impl PageClass {
     /// The class of codes at `level`: the first is [`PageClass::Packed`].
     pub const fn of_level(level: u8) -> Self {
         if level == 0 { Self::Packed } else { Self::Level(level) }
+    }
+
+    /// The level of a class of codes on the device; `None` of any other.
+    pub const fn level(self) -> Option<u8> {
+        match self {
+            Self::Packed => Some(0),
+            Self::Level(level) => Some(level),
+            Self::Host | Self::Tail | Self::Swap => None,
+        }
     }
 
     /// The class in one word, as errors name it.
@@ -71,6 +80,13 @@ pub struct CopyOp {
     pub to: PageRef,
     /// How many rows, from row 0.
     pub rows: usize,
+}
+
+impl CopyOp {
+    /// Level of the codes that it copies, to or from the device; `None` of a copy of rows.
+    pub fn level(&self) -> Option<u8> {
+        self.from.class.level().or(self.to.class.level())
+    }
 }
 
 /// The allocators of one KV group.

@@ -1,5 +1,6 @@
 //! Pages taken for tokens that are not yet part of a sequence.
 use crate::error::TableError;
+use crate::fork::allocate;
 use crate::pools::{PageClass, PageRef, Pools};
 use crate::stamp::Stamp;
 use crate::sync::atomic::{AtomicBool, Ordering};
@@ -19,6 +20,8 @@ pub struct RowSpan {
     pub tail: Option<PageId>,
     /// Page for the codes, if these rows make the block full. It is Closing until the commit: nobody else can pin it.
     pub packed: Option<PageId>,
+    /// The level of the codes; 0 unless [`BlockTable::reserve_at`](crate::BlockTable::reserve_at) was asked for another.
+    pub level: u8,
     /// First new row in the block.
     pub first_row: usize,
     /// Number of new rows, at least 1.
@@ -30,6 +33,8 @@ pub struct RowSpan {
 pub(crate) struct NewPages {
     pub(crate) host: Vec<PageId>,
     pub(crate) packed: Vec<PageId>,
+    /// Levels of `packed`; empty where all are of the first.
+    pub(crate) levels: Vec<u8>,
     /// Only the last block can stay open.
     pub(crate) tail: Option<PageId>,
 }
@@ -38,7 +43,29 @@ impl NewPages {
     fn clear(&mut self) {
         self.host.clear();
         self.packed.clear();
+        self.levels.clear();
         self.tail = None;
+    }
+
+    fn level(&self, at: usize) -> u8 {
+        self.levels.get(at).copied().unwrap_or(0)
+    }
+
+    /// Pages of codes, each with its class.
+    fn coded(&self) -> impl Iterator<Item = (PageClass, PageId)> + '_ {
+        self.packed.iter().enumerate().map(|(at, id)| (PageClass::of_level(self.level(at)), *id))
+    }
+
+    /// Pages of codes at these levels, one by one.
+    fn take_levels(&mut self, pools: &Pools, levels: &[u8]) -> Result<(), TableError> {
+        let no_memory = |_| TableError::OutOfMemory { what: "the pages of a reservation" };
+        self.packed.try_reserve(levels.len()).map_err(no_memory)?;
+        self.levels.try_reserve(levels.len()).map_err(no_memory)?;
+        for level in levels {
+            self.packed.push(allocate(pools, PageClass::of_level(*level))?);
+            self.levels.push(*level);
+        }
+        Ok(())
     }
 }
 
@@ -62,17 +89,21 @@ pub struct Reservation {
 }
 
 impl Reservation {
-    /// Takes the pages. What was taken before a failure stays in the lists, for [`give_back`](Self::give_back).
-    pub(crate) fn fill(&mut self, need: crate::Need) -> Result<(), TableError> {
+    /// Takes the pages; those of codes at `levels`, or all at the first. What was taken before a failure stays in the lists, for
+    /// [`give_back`](Self::give_back).
+    pub(crate) fn fill(&mut self, need: crate::Need, levels: &[u8]) -> Result<(), TableError> {
         let Self { pools, pages, .. } = self;
         let of = |class| move |error| TableError::Page { class, error };
         pools.host.allocate_many(need.host, &mut pages.host).map_err(of(PageClass::Host))?;
-        pools.packed.allocate_many(need.packed, &mut pages.packed).map_err(of(PageClass::Packed))?;
+        match levels {
+            [] => pools.packed.allocate_many(need.packed, &mut pages.packed).map_err(of(PageClass::Packed))?,
+            levels => pages.take_levels(pools, levels)?,
+        }
         if need.tail > 0 {
             pages.tail = Some(pools.tail.allocate().map_err(of(PageClass::Tail))?);
         }
-        for id in &pages.packed {
-            pools.packed.apply(Operation::CloseBegin, *id).map_err(of(PageClass::Packed))?;
+        for (class, id) in pages.coded() {
+            pools.of(class).apply(Operation::CloseBegin, id).map_err(of(class))?;
         }
         Ok(())
     }
@@ -109,6 +140,7 @@ impl Reservation {
                 host,
                 tail: tail.or(if stays_open { self.pages.tail } else { None }),
                 packed: if stays_open { None } else { self.pages.packed.get(block - first).copied() },
+                level: if stays_open { 0 } else { self.pages.level(block - first) },
                 first_row: start - begin,
                 rows: stop - start,
             }
@@ -125,13 +157,12 @@ impl Reservation {
         let Self { pools, pages, .. } = self;
         // The reservation is the only owner of these pages, so none of this is refused; a page that `fill` did not
         // get to close is Open already.
-        for id in &pages.packed {
-            let _ = pools.packed.apply(Operation::CloseAbort, *id);
+        for (class, id) in pages.coded() {
+            let _ = pools.of(class).apply(Operation::CloseAbort, id);
         }
         let host = pages.host.iter().map(|id| (PageClass::Host, *id));
-        let packed = pages.packed.iter().map(|id| (PageClass::Packed, *id));
         let tail = pages.tail.iter().map(|id| (PageClass::Tail, *id));
-        for (class, id) in host.chain(packed).chain(tail) {
+        for (class, id) in host.chain(pages.coded()).chain(tail) {
             let _ = pools.give_up(PageRef { class, id }, stamp);
         }
         pages.clear();

@@ -6,7 +6,7 @@ use crate::pools::{CopyOp, Dropped, PageClass, PageRef, Pools};
 use crate::stamp::Stamp;
 use crate::table::{BlockEntry, BlockTable, SwappedPage};
 use crate::word::Operation;
-use certkv_core::PageId;
+use certkv_core::{PageId, planted};
 use core::mem;
 
 /// Pages taken for a sequence to leave the device or to return, and the copies to make. Nothing has moved yet: make the
@@ -27,7 +27,7 @@ pub struct SwapPlan {
     /// New pages.
     taken: Vec<PageRef>,
     /// Pages of codes that are shared again: one more reference each.
-    again: Vec<PageId>,
+    again: Vec<PageRef>,
     /// Codes on their way out: leased, so that nothing moves them meanwhile.
     sources: Vec<Lease>,
     /// Room for what the table gives up.
@@ -66,9 +66,9 @@ impl SwapPlan {
             let _ = self.pools.give_up(page, stamp);
         }
         // The plan enqueued nothing on these, but whoever released them since may have.
-        for id in self.again.drain(..) {
+        for page in self.again.drain(..) {
             let stamp = if stamp == Stamp::UNTOUCHED { Stamp::IDLE } else { stamp };
-            let _ = self.pools.give_up(PageRef { class: PageClass::Packed, id }, stamp);
+            let _ = self.pools.give_up(page, stamp);
         }
     }
 
@@ -108,12 +108,12 @@ impl BlockTable {
         if self.out { Err(TableError::SwappedOut) } else { Ok(()) }
     }
 
-    /// A page in host memory for the codes of every full block; an open block's rows go to its originals. Afterwards the
-    /// sequence holds no page of the device; those that others share stay with them.
+    /// A page in host memory for the codes of every full block, whatever its level; an open block's rows go to its originals.
+    /// Afterwards the sequence holds no page of the device; those that others share stay with them.
     ///
     /// # Errors
-    /// [`TableError::SwappedOut`]; [`TableError::Page`] when no page is free or codes are being moved; [`TableError::NoLevel`] for a block
-    /// that is not at the first level; [`TableError::OutOfMemory`]. Nothing changed.
+    /// [`TableError::SwappedOut`]; [`TableError::Page`] when no page is free or codes are being moved; [`TableError::OutOfMemory`].
+    /// Nothing changed.
     pub fn swap_out(&self) -> Result<SwapPlan, TableError> {
         self.require_in()?;
         let mut plan = self.plan(true)?;
@@ -127,18 +127,15 @@ impl BlockTable {
     }
 
     fn fill_out(&self, plan: &mut SwapPlan) -> Result<(), TableError> {
-        if let Some((block, entry)) = self.numbered().find(|(_, entry)| entry.level > 0) {
-            // Pages outside have the size of those of the first level.
-            return Err(TableError::NoLevel { block, level: entry.level });
-        }
         for (block, entry) in self.numbered() {
             let mut next = BlockEntry { packed: None, tail: None, ..*entry };
             if let Some(packed) = entry.packed {
-                let of_packed = |error| TableError::Page { class: PageClass::Packed, error };
-                plan.sources.push(self.pools.packed.lease(packed).map_err(of_packed)?);
+                let class = entry.class();
+                let refused = |error| TableError::Page { class, error };
+                plan.sources.push(self.pools.of(class).lease(packed).map_err(refused)?);
                 let page = plan.take(PageClass::Swap)?;
                 next.swapped = Some(SwappedPage { page, left: packed });
-                plan.copy(block, (PageClass::Packed, packed), (PageClass::Swap, page), self.block);
+                plan.copy(block, (class, packed), (PageClass::Swap, page), self.block);
             }
             if let Some(tail) = entry.tail {
                 plan.copy(block, (PageClass::Tail, tail), (PageClass::Host, entry.host), self.len % self.block);
@@ -148,8 +145,8 @@ impl BlockTable {
         Ok(())
     }
 
-    /// A page on the device for the codes of every full block, and a tail for an open one. Pages that others kept since
-    /// are shared again, and not copied.
+    /// A page on the device for the codes of every full block, of the level that it left with, and a tail for an open one. Pages
+    /// that others kept since are shared again, and not copied.
     ///
     /// # Errors
     /// [`TableError::NotOut`], [`TableError::Page`], [`TableError::OutOfMemory`]. Nothing changed.
@@ -172,12 +169,13 @@ impl BlockTable {
             let mut next = BlockEntry { swapped: None, ..*entry };
             match entry.swapped {
                 Some(SwappedPage { page, left }) => {
-                    let packed = if self.pools.packed.retain(left).is_ok() {
-                        plan.again.push(left);
+                    let class = if planted!(B28) { PageClass::Packed } else { entry.class() };
+                    let packed = if self.pools.of(class).retain(left).is_ok() {
+                        plan.again.push(PageRef { class, id: left });
                         left
                     } else {
-                        let packed = plan.take(PageClass::Packed)?;
-                        plan.copy(block, (PageClass::Swap, page), (PageClass::Packed, packed), self.block);
+                        let packed = plan.take(class)?;
+                        plan.copy(block, (PageClass::Swap, page), (class, packed), self.block);
                         packed
                     };
                     next.packed = Some(packed);

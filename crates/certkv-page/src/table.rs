@@ -1,6 +1,6 @@
 //! The pages of one sequence in one KV group.
 use crate::error::TableError;
-use crate::pools::{Dropped, PageClass, PageRef, Pools};
+use crate::pools::{Dropped, MOST_LEVELS, PageClass, PageRef, Pools};
 use crate::reserve::{NewPages, Reservation};
 use crate::stamp::Stamp;
 use crate::sync::atomic::AtomicBool;
@@ -21,8 +21,8 @@ pub struct BlockEntry {
     pub tail: Option<PageId>,
     /// The codes in host memory, while the sequence is swapped out.
     pub swapped: Option<SwappedPage>,
-    /// The level of `packed`: which format the codes have, and which class the page. 0 is the first, with which every block
-    /// becomes full; see [`BlockTable::begin_change`].
+    /// The level of the codes: which format they have, and which class `packed`. 0 is the first, with which every block becomes
+    /// full; see [`BlockTable::begin_change`].
     pub level: u8,
 }
 
@@ -75,12 +75,16 @@ pub struct Need {
     pub packed: usize,
     /// Tail slots: 1 if a block is begun and stays open, else 0.
     pub tail: usize,
+    /// Pages of codes at the levels behind the first, from level 1 on: of a sequence that returns.
+    pub levels: [usize; MOST_LEVELS - 1],
 }
 
 impl Need {
     /// Pages by class.
-    pub fn by_class(self) -> [(PageClass, usize); 3] {
-        [(PageClass::Host, self.host), (PageClass::Packed, self.packed), (PageClass::Tail, self.tail)]
+    pub fn by_class(self) -> impl Iterator<Item = (PageClass, usize)> {
+        let first = [(PageClass::Host, self.host), (PageClass::Packed, self.packed), (PageClass::Tail, self.tail)];
+        let levels = self.levels.into_iter().enumerate();
+        first.into_iter().chain(levels.map(|(at, pages)| (PageClass::Level(at as u8 + 1), pages)))
     }
 }
 
@@ -241,13 +245,18 @@ impl BlockTable {
         let end = len + tokens;
         let host = end.div_ceil(size) - len.div_ceil(size);
         let tail = usize::from(host > 0 && !end.is_multiple_of(size));
-        let need = Need { host, packed: end / size - len / size, tail };
+        let mut need = Need { host, packed: end / size - len / size, tail, ..Need::default() };
         if !self.out {
             return Ok(need);
         }
-        let open = usize::from(!len.is_multiple_of(size));
-        let full = self.entries.iter().filter(|entry| entry.swapped.is_some()).count();
-        Ok(Need { packed: need.packed + full, tail: need.tail + open, ..need })
+        need.tail += usize::from(!len.is_multiple_of(size));
+        for entry in self.entries.iter().filter(|entry| entry.swapped.is_some()) {
+            match usize::from(entry.level).checked_sub(1).and_then(|at| need.levels.get_mut(at)) {
+                Some(pages) => *pages += 1,
+                None => need.packed += 1,
+            }
+        }
+        Ok(need)
     }
 
     /// Takes all pages for `tokens` more tokens, or none. The table does not change.
@@ -255,12 +264,29 @@ impl BlockTable {
     /// # Errors
     /// As [`BlockTable::plan_append`]; [`TableError::Page`]; [`TableError::SwappedOut`].
     pub fn reserve(&mut self, tokens: usize) -> Result<Reservation, TableError> {
-        self.require_in()?;
-        let need = self.plan_append(tokens)?;
-        self.take_pages(need, tokens)
+        self.reserve_at(tokens, &[])
     }
 
-    pub(crate) fn take_pages(&mut self, need: Need, tokens: usize) -> Result<Reservation, TableError> {
+    /// As [`BlockTable::reserve`] for blocks that become full at `levels`, one for each of them, or all at the first if there are none: for
+    /// a sequence that is restored.
+    ///
+    /// # Errors
+    /// As [`BlockTable::reserve`]; [`TableError::NoLevel`] for a level that there is not, or too many or too few of them.
+    pub fn reserve_at(&mut self, tokens: usize, levels: &[u8]) -> Result<Reservation, TableError> {
+        self.require_in()?;
+        let need = self.plan_append(tokens)?;
+        self.take_pages(need, tokens, levels)
+    }
+
+    pub(crate) fn take_pages(&mut self, need: Need, tokens: usize, levels: &[u8]) -> Result<Reservation, TableError> {
+        let (first, count) = (self.len / self.block, self.pools.level_count());
+        if let Some(at) = levels.iter().position(|level| *level >= count) {
+            return Err(TableError::NoLevel { block: first + at, level: levels[at] });
+        }
+        if !levels.is_empty() && levels.len() != need.packed {
+            let at = levels.len().min(need.packed);
+            return Err(TableError::NoLevel { block: first + at, level: levels.get(at).copied().unwrap_or(0) });
+        }
         let mut reservation = Reservation {
             pools: self.pools.clone(),
             table: self.serial,
@@ -272,7 +298,7 @@ impl BlockTable {
             pages: core::mem::take(&mut self.spare),
             shown: AtomicBool::new(false),
         };
-        match reservation.fill(need) {
+        match reservation.fill(need, levels) {
             Ok(()) => Ok(reservation),
             Err(error) => {
                 reservation.give_back(Stamp::UNTOUCHED);
@@ -302,12 +328,12 @@ impl BlockTable {
         for span in reservation.spans() {
             let full = span.packed.is_some();
             let tail = if full { None } else { span.tail };
-            let entry = BlockEntry { packed: span.packed, ..BlockEntry::open(span.host, tail) };
+            let entry = BlockEntry { packed: span.packed, level: span.level, ..BlockEntry::open(span.host, tail) };
             if let Some(packed) = span.packed {
                 // `prepare` and `reserve` closed these pages, and nobody else may open or commit them.
                 let closed = self.pools.host.apply(Operation::CloseCommit, span.host);
                 debug_assert!(closed.is_ok(), "host page of a full block: {closed:?}");
-                let closed = self.pools.packed.apply(Operation::CloseCommit, packed);
+                let closed = self.pools.of(entry.class()).apply(Operation::CloseCommit, packed);
                 debug_assert!(closed.is_ok(), "packed page of a full block: {closed:?}");
             }
             if full && let Some(tail) = span.tail {

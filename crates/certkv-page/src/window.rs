@@ -222,7 +222,7 @@ impl BlockTable {
             return Err(TableError::NotABlock { len: self.len, tokens });
         }
         let need = self.count(tokens)?;
-        self.take_pages(need, tokens)
+        self.take_pages(need, tokens, &[])
     }
 
     /// Whether the table can be cut to `len` tokens, as far as its window goes.

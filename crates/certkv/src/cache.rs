@@ -3,7 +3,6 @@ use crate::calibrated::Calibrated;
 use crate::counters::{Counters, Kind};
 use crate::fixed;
 use crate::group::Group;
-use crate::levels::LayerControl;
 use crate::prefix::Prefixes;
 use crate::save::header::Order;
 use crate::sequence::SequenceState;
@@ -149,8 +148,10 @@ impl Cache {
         if let Some(prefixes) = &cache.config.prefixes {
             let groups = cache.groups.iter().map(Group::shape).collect();
             let formats = cache.groups.iter().map(|group| (group.layers, group.layout.format, group.window));
-            let (events, g, by) = (cache.config.prefix_events, &cache.config.geometry, cache.calibration());
-            cache.prefixes = Some(Prefixes::new(prefixes, events, g, groups, formats, by, Order::Rows)?);
+            let Config { prefix_events: events, geometry, levels, .. } = &cache.config;
+            let by = cache.calibration();
+            cache.prefixes =
+                Some(Prefixes::new(prefixes, *events, geometry, groups, formats, levels, by, Order::Rows)?);
         }
         Ok(cache)
     }
@@ -178,10 +179,7 @@ impl Cache {
     /// # Errors
     /// [`Error::TooManySequences`], or out of memory.
     pub fn create(&self) -> Result<SequenceId, Error> {
-        let geometry = &self.config.geometry;
-        let mut state = SequenceState::new(&self.groups, geometry.layers, geometry.kv_heads)?;
-        state.control = LayerControl::all(&self.config)?;
-        self.insert(state)
+        self.insert(SequenceState::new(&self.groups, &self.config)?)
     }
 
     pub(crate) fn insert(&self, state: SequenceState) -> Result<SequenceId, Error> {

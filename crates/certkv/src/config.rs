@@ -45,7 +45,7 @@ pub struct Config {
     /// Formats that full blocks can have besides that of `formats`, which is the first of these; empty for none. Each has fewer bytes
     /// than the one before it, all have one block size. Every block becomes full at the first and can change between steps
     /// ([`crate::Cache::change_level`]), in each layer by itself: so each layer has block tables of its own. Each level has pages of its
-    /// own. Not beside windows, prefixes, swapping, spilling and fixed scales in this release.
+    /// own. Not beside windows, spilling and fixed scales in this release; cached prefixes do not go to stores.
     pub levels: Vec<Level>,
     /// Who decides on levels when [`crate::Cache::control`] is called; `None` for nobody.
     pub control: Option<SmartKv>,
@@ -95,7 +95,8 @@ pub struct Config {
     /// ([`crate::Cache::move_events`]).
     pub move_events: usize,
     /// Tokens whose codes sequences that are swapped out may leave in host memory ([`crate::Cache::swap_out`]), each in
-    /// every layer. Originals have as much more room: others have all of `max_tokens`.
+    /// every layer. Originals have as much more room: others have all of `max_tokens`. Where blocks have [`Config::levels`] a page
+    /// outside has the size of the first level's, whichever its block has.
     pub swap_tokens: usize,
     /// Where originals of live sequences go that host memory has no room for. `None`: all of them have their room there. Those of layers
     /// with a window stay, as their windows bound them.

@@ -179,11 +179,6 @@ impl Group {
         entry.packed.map(|page| (self.packed_at(entry.level), page)).or_else(swapped)
     }
 
-    /// Bytes of a packed page in one layer, without padding.
-    pub(crate) fn sealed_bytes(&self) -> usize {
-        SEAL_BYTES + self.kv_heads * self.layout.bytes
-    }
-
     /// Bytes of scratch that hold promoted sides, or are about to.
     pub(crate) fn scratch_bytes(&self) -> usize {
         let used = |scratch: &Scratch, side| {

@@ -5,7 +5,7 @@
 use crate::{Cache, Error};
 use certkv_core::SequenceId;
 use certkv_page::latest::{EventsRead, Latest, NotYet};
-use certkv_page::{BlockTable, CopyOp, PageClass, PageId, SwapPlan};
+use certkv_page::{BlockTable, PageId, SwapPlan};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -64,18 +64,17 @@ impl MoveEvent {
         Self { number: 0, kind, sequence: None, block: None, layer, layers: 1, page, bytes }
     }
 
-    /// Blocks whose codes a sequence's plan has copied, before it is committed: one event for each of `runs`, which are a first layer, layers
-    /// and bytes of a block.
+    /// Blocks whose codes a sequence's plan has copied, before it is committed: one event for each of the `runs` of a level, which are a
+    /// first layer, layers and bytes of a block.
     pub(crate) fn swapped(
         id: SequenceId,
         table: &BlockTable,
         plan: &SwapPlan,
-        runs: &[(usize, usize, usize)],
+        runs: impl Fn(u8) -> Vec<(usize, usize, usize)>,
     ) -> Vec<Self> {
         let kind = if plan.out() { MoveKind::SwappedOut } else { MoveKind::SwappedIn };
         let pages: BTreeMap<usize, PageId> = table.numbered().map(|(block, entry)| (block, entry.host)).collect();
-        let codes = |op: &CopyOp| matches!(op.from.class, PageClass::Packed | PageClass::Swap);
-        let blocks = plan.copies().iter().filter(|(_, op)| codes(op)).map(|(block, _)| *block);
+        let blocks = plan.copies().iter().filter_map(|(block, op)| Some((*block, op.level()?)));
         let of = |block: usize, (first, layers, bytes): (usize, usize, usize)| Self {
             number: 0,
             kind,
@@ -86,7 +85,8 @@ impl MoveEvent {
             page: pages.get(&block).map_or(0, |page| Self::page(*page)),
             bytes: bytes as u64,
         };
-        blocks.flat_map(|block| runs.iter().map(move |run| (block, *run))).map(|(block, run)| of(block, run)).collect()
+        let of_block = |(block, level)| runs(level).into_iter().map(move |run| (block, run));
+        blocks.flat_map(of_block).map(|(block, run)| of(block, run)).collect()
     }
 }
 

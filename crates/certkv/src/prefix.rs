@@ -2,9 +2,9 @@
 //!
 //! What is cached is the pages themselves: codes, error summaries and originals. A sequence that continues from them reads
 //! the same bytes as the one that wrote them, so outputs and bounds over them are the same, bit for bit.
-use crate::save::header::Order;
+use crate::save::header::{Order, in_words};
 use crate::sequence::SequenceState;
-use crate::{Cache, Error, PrefixUse};
+use crate::{Cache, Error, Level, PrefixUse};
 use certkv_control::BitSet;
 use certkv_core::{BudgetExceeded, Class, Format, Geometry, Ledger, SequenceId, span};
 use certkv_page::policy::{EvictionPolicy, Lru, S3Fifo};
@@ -174,14 +174,16 @@ impl Prefixes {
         Ok(PrefixIndex::<Note>::bytes(groups, units).saturating_add(policy).saturating_add(events))
     }
 
-    /// An index over `groups`, of so many layers in each format and with each window, whose pages are in `order` and depend on
-    /// `calibration`, if they do on any. It keeps so many events. Its bytes are reserved.
+    /// An index over `groups`, of so many layers in each format and with each window, of `levels` if there are any, whose pages are in
+    /// `order` and depend on `calibration`, if they do on any. It keeps so many events. Its bytes are reserved.
+    #[allow(clippy::too_many_arguments, reason = "all that a name stands for")]
     pub(crate) fn new(
         config: &PrefixConfig,
         events: usize,
         geometry: &Geometry,
         groups: Vec<GroupShape>,
         formats: impl Iterator<Item = (usize, Format, Option<Window>)>,
+        levels: &[Level],
         calibration: Option<&str>,
         order: Order,
     ) -> Result<Self, Error> {
@@ -198,6 +200,9 @@ impl Prefixes {
             if let Some(Window { tokens, sinks, .. }) = window {
                 let _ = write!(layout, " of {sinks} and {tokens} tokens");
             }
+        }
+        if !levels.is_empty() {
+            let _ = write!(layout, ", levels {}", in_words(levels));
         }
         if let Some(name) = calibration {
             let _ = write!(layout, ", calibration {name}");
@@ -274,7 +279,9 @@ impl Prefixes {
 
     /// Evicts for a call that was refused, with whole units or blocks of windows.
     pub(crate) fn make_room(&self, class: &str, capacity: usize, pages: usize) -> Option<Evicted> {
-        let class = [PageClass::Host, PageClass::Packed].into_iter().find(|known| known.name() == class)?;
+        let mut classes = self.index.groups().first()?.pools.classes();
+        let class =
+            classes.find(|known| known.name() == class && !matches!(known, PageClass::Tail | PageClass::Swap))?;
         Some(self.index.make_room_after(class, capacity, pages))
     }
 
@@ -313,8 +320,7 @@ impl Cache {
         let _turn = self.turn.lock();
         let hit = prefixes.index.longest(&prefixes.chain(scope), prompt).map_err(Error::from_table)?;
         span.record("found", hit.tokens as u64);
-        let geometry = &self.config.geometry;
-        let mut state = SequenceState::new(&self.groups, geometry.layers, geometry.kv_heads)?;
+        let mut state = SequenceState::new(&self.groups, &self.config)?;
         if let Some(Note { centres, .. }) = hit.notes.last() {
             state.centres.clone_from(&centres.layers);
         }
@@ -335,7 +341,8 @@ impl Cache {
         Ok(self.prefixes()?.find(scope, prompt))
     }
 
-    /// Caches the full blocks of a sequence, so that others may continue from them, now and after it was released. `prompt`
+    /// Caches the full blocks of a sequence, each at the level that it has now, so that others may continue from them, now and after it was
+    /// released. `prompt`
     /// is what the sequence holds from its first token on; it may be shorter, and what is longer is ignored. Calling it again
     /// as the sequence grows adds what is new.
     ///

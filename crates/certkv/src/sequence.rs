@@ -152,14 +152,16 @@ pub(crate) struct SequenceState {
 }
 
 impl SequenceState {
-    pub(crate) fn new(groups: &[Group], layers: usize, kv_heads: usize) -> Result<Self, Error> {
-        let tables = groups.iter().map(Group::table);
+    /// Without tokens; nobody has decided anything.
+    pub(crate) fn new(groups: &[Group], config: &Config) -> Result<Self, Error> {
+        let (tables, layers, kv_heads) =
+            (groups.iter().map(Group::table), config.geometry.layers, config.geometry.kv_heads);
         Ok(Self {
             tables: tables.collect::<Result<_, _>>().map_err(Error::from_table)?,
             centres: vec![Vec::new(); layers],
             heads: vec![HeadMemory::default(); layers * kv_heads],
             uncoded: vec![BitSet::default(); layers],
-            control: Vec::new(),
+            control: LayerControl::all(config)?,
         })
     }
 

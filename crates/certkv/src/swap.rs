@@ -22,18 +22,17 @@ impl Cache {
     /// device's refusal. The sequence is where it was.
     pub fn swap_out(&self, id: SequenceId) -> Result<u64, Error> {
         let span = span!("swap out", bytes = _);
-        self.without_levels("swapped out")?;
         let moved = self.counters.moved(Kind::SwapOut, self.with(id, |state| self.swap(id, state, true)))?;
         span.record("bytes", moved);
         Ok(moved)
     }
 
-    /// Brings a sequence back. Its next outputs and certificates are those that it would have had without leaving. Pages of
-    /// codes that others kept meanwhile are shared again and not copied. Returns the bytes moved.
+    /// Brings a sequence back. Its next outputs and certificates are those that it would have had without leaving, and every block
+    /// has the level that it had. Pages of codes that others kept meanwhile are shared again and not copied. Returns the bytes moved.
     ///
     /// # Errors
-    /// Unknown or busy; [`Error::NotSwappedOut`]; [`Error::CapacityExhausted`] of class `packed` or `tail`: cached prefixes
-    /// have given way by then; [`Error::Damaged`] if the codes are not what left; the device's refusal. The sequence stays
+    /// Unknown or busy; [`Error::NotSwappedOut`]; [`Error::CapacityExhausted`] of class `packed`, `tail` or one of
+    /// [`Config::levels`](crate::Config::levels): cached prefixes have given way by then; [`Error::Damaged`] if the codes are not what left; the device's refusal. The sequence stays
     /// swapped out.
     pub fn swap_in(&self, id: SequenceId) -> Result<u64, Error> {
         let span = span!("swap in", bytes = _);
@@ -72,7 +71,8 @@ impl Cache {
             return Vec::new();
         }
         let of_group = |((group, table), plan): ((&Group, &BlockTable), &SwapPlan)| {
-            MoveEvent::swapped(id, table, plan, &[(group.first, group.layers, group.layers * group.sealed_bytes())])
+            let runs = |level| vec![(group.first, group.layers, group.layers * group.bytes_at(level))];
+            MoveEvent::swapped(id, table, plan, runs)
         };
         self.groups.iter().zip(&state.tables).zip(plans).flat_map(of_group).collect()
     }
@@ -94,11 +94,11 @@ impl Cache {
         let mut moved = 0;
         for (block, op) in plan.copies() {
             let _turn = self.turn.lock();
-            match (op.from.class, op.to.class) {
-                (PageClass::Packed | PageClass::Swap, _) => moved += self.copy_codes(group, *block, op)?,
+            match (op.level(), op.from.class) {
+                (Some(level), _) => moved += self.copy_codes(group, level, *block, op)?,
                 // The lane has brought the rows to the host before.
-                (PageClass::Tail, _) => {}
-                _ => {
+                (None, PageClass::Tail) => {}
+                (None, _) => {
                     self.join_lane()?;
                     self.execute(group, core::iter::once(*op))?;
                 }
@@ -107,22 +107,25 @@ impl Cache {
         Ok(moved)
     }
 
-    /// Copies one page of codes in every layer. It is compared with its seal, and gets the seal of where it goes.
-    fn copy_codes(&self, group: &Group, block: usize, op: &CopyOp) -> Result<u64, Error> {
+    /// Copies one page of codes in every layer. It is compared with its seal, and gets the seal of where it goes. Pages outside have the
+    /// size of the first level's: of another there is a rest that nobody reads.
+    fn copy_codes(&self, group: &Group, level: u8, block: usize, op: &CopyOp) -> Result<u64, Error> {
         let Some(outside) = &group.swap else { return Err(nothing_outside()) };
-        let arena = |class| if class == PageClass::Packed { &group.packed } else { outside };
+        let arena = |class| if class == PageClass::Swap { outside } else { group.packed_at(level) };
+        let size = group.bytes_at(level);
         for layer in group.first..group.first + group.layers {
             let (from, to) = (group.slot(op.from.id, layer), group.slot(op.to.id, layer));
             let page = arena(op.from.class).read_tagged(from, &self.main, Group::tag(op.from.id))?;
-            let bytes = &page.bytes()[..group.sealed_bytes()];
+            let bytes = &page.bytes()[..size];
             let damaged = |why| Error::Damaged { layer, block, why };
-            group.seal(layer, block, op.from.id).check(bytes).map_err(damaged)?;
+            group.seal_at(level, layer, block, op.from.id).check(bytes).map_err(damaged)?;
             let mut guard = arena(op.to.class).write(to, &self.main)?;
             guard.set_tag(Group::tag(op.to.id));
-            guard.bytes_mut()[..bytes.len()].copy_from_slice(bytes);
-            group.seal(layer, block, op.to.id).write(guard.bytes_mut());
+            let copied = &mut guard.bytes_mut()[..size];
+            copied.copy_from_slice(bytes);
+            group.seal_at(level, layer, block, op.to.id).write(copied);
         }
-        Ok((group.layers * group.sealed_bytes()) as u64)
+        Ok((group.layers * size) as u64)
     }
 }
 
@@ -135,7 +138,7 @@ pub(crate) fn nothing_outside() -> Error {
 mod tests {
     use super::*;
     use crate::seal::SealError;
-    use crate::{Chunk, Config, Geometry};
+    use crate::{Chunk, Config, Geometry, Level};
     use certkv_core::hash::splitmix64;
 
     /// A bit anywhere, a page of another block, layer or life, the halves of two pages: seen when the sequence returns, which it
@@ -171,11 +174,11 @@ mod tests {
             let whole = read(block, layer);
             let mut bad = whole.clone();
             match kind {
-                0 => bad[draw(4, group.sealed_bytes())] ^= 1 << draw(5, 8),
+                0 => bad[draw(4, group.bytes_at(0))] ^= 1 << draw(5, 8),
                 1 => bad = read((block + 1 + draw(6, 3)) % 4, layer),
                 2 => bad = read(block, 1 - layer),
                 _ => {
-                    let at = 64 + draw(7, group.sealed_bytes() - 128);
+                    let at = 64 + draw(7, group.bytes_at(0) - 128);
                     bad[at..].copy_from_slice(&read((block + 1) % 4, layer)[at..]);
                 }
             }
@@ -187,7 +190,7 @@ mod tests {
             match cache.swap_in(id) {
                 Err(Error::Damaged { layer: at, block: of, why }) => {
                     assert_eq!((at, of), (layer, block));
-                    assert!(kind != 0 || why != SealError::Another || draw(4, group.sealed_bytes()) < 64);
+                    assert!(kind != 0 || why != SealError::Another || draw(4, group.bytes_at(0)) < 64);
                     seen += 1;
                     kinds[kind] += 1;
                 }
@@ -199,6 +202,53 @@ mod tests {
         }
         println!("GATE swap-damage executed=1000 failed=0 controls={seen}/{seen} seed=0x0 kinds={kinds:?}");
         assert!(kinds.iter().all(|n| *n > 100), "{kinds:?}");
-        assert_eq!(cache.swap_in(id).unwrap(), (4 * 2 * group.sealed_bytes()) as u64);
+        assert_eq!(cache.swap_in(id).unwrap(), (4 * 2 * group.bytes_at(0)) as u64);
+    }
+
+    /// The same at every level: each bit of the page itself, the page of another level, and no bit of the rest of its place.
+    #[test]
+    fn damage_outside_is_seen_at_every_level() {
+        let level = |format: &str| Level { format: format.parse().unwrap(), tokens: 128 };
+        let ladder = ["t8-v8g64-b16", "t4-v4g64-b16", "tq3-v3g64-b16", "t2-tq2-b16"].map(level);
+        let config = Config { swap_tokens: 128, ..Config::new(Geometry::new(1, 4, 2, 64).unwrap(), 128) };
+        let cache = Cache::new(config.with_levels(ladder.to_vec())).unwrap();
+        let id = cache.create().unwrap();
+        let mut step = cache.begin(&[Chunk { sequence: id, tokens: 64 }]).unwrap();
+        let rows: Vec<f32> = (0..64 * 128).map(|i| splitmix64(i) as f32 / 1e19).collect();
+        step.append(0, &rows, &rows).unwrap();
+        step.finish().unwrap();
+        (0..4).for_each(|block| cache.change_level(id, 0, block, block).unwrap());
+        cache.swap_out(id).unwrap();
+        let (group, mut seen) = (&cache.groups[0], 0);
+        let outside = group.swap.as_ref().unwrap();
+        let slots = cache.with(id, |state| {
+            let pages = state.tables[0].blocks().iter().filter_map(|block| block.swapped);
+            Ok(pages.map(|swapped| group.slot(swapped.page, 0)).collect::<Vec<_>>())
+        });
+        let slots = slots.unwrap();
+        let exchange = |slot: u32, bytes: &[u8]| {
+            outside.write(slot, &cache.main).unwrap().bytes_mut().copy_from_slice(bytes);
+        };
+        for (level, slot) in slots.iter().enumerate() {
+            let whole = outside.read(*slot, &cache.main).unwrap().bytes().to_vec();
+            let bytes = group.bytes_at(level as u8);
+            let flipped = |at: usize| {
+                let mut bad = whole.clone();
+                bad[at] ^= 1 << (at % 8);
+                bad
+            };
+            let another = outside.read(slots[(level + 1) % 4], &cache.main).unwrap().bytes().to_vec();
+            for bad in (0..bytes).step_by(13).map(flipped).chain([another]) {
+                exchange(*slot, &bad);
+                let refused = cache.swap_in(id);
+                assert!(matches!(refused, Err(Error::Damaged { block, .. }) if block == level), "{refused:?}");
+                seen += 1;
+            }
+            // Nobody reads what is behind it.
+            exchange(*slot, &(bytes..whole.len()).map(flipped).next().unwrap_or(whole));
+        }
+        println!("GATE swap-levels executed={seen} failed=0 controls={seen}/{seen} seed=0x0");
+        cache.swap_in(id).unwrap();
+        assert!(seen > 500, "{seen}");
     }
 }

@@ -5,7 +5,7 @@ mod common;
 #[path = "planted/levels.rs"]
 mod life;
 
-use certkv::{Cache, Class, Config, Dtype, Error, Geometry, Level, Policy, PrefixConfig, PrefixSecret, Window};
+use certkv::{Cache, Class, Config, Dtype, Error, Geometry, Level, Policy, Window};
 use certkv_testkit::generate::Rng;
 use common::{Answer, Model, fill, random_queries, random_rows, step};
 use life::{LADDERS, Seen};
@@ -40,6 +40,25 @@ fn whatever_levels_do_outputs_stay_within_their_bounds() {
     assert_eq!(failed, 0);
     let least = [changed, refused, exhausted, injected, mixed, exact, certified].map(|n| n.min(10));
     assert_eq!(least, [10; 7], "something hardly happened");
+}
+
+#[test]
+fn every_block_returns_at_its_level() {
+    let (mut seen, mut failed) = (Seen::default(), 0);
+    for seed in 0..100 {
+        if let Err(what) = life::travel(seed, 1, seed % 2 == 1, &mut seen) {
+            failed += 1;
+            eprintln!("seed {seed}: {what}");
+        }
+    }
+    let Seen { changed, heads, mixed, certified, left, returned, waited, filed, .. } = seen;
+    println!(
+        "{heads} heads, {mixed} over several levels, {certified} certified; {changed} changes, {left} left, {returned} returned, \
+         {waited} waited, {filed} from files"
+    );
+    assert_eq!(failed, 0);
+    let least = [changed, mixed, certified, left, returned, waited, filed].map(|n| n.min(5));
+    assert_eq!(least, [5; 7], "something hardly happened");
 }
 
 #[test]
@@ -143,10 +162,7 @@ fn what_cannot_be_is_refused_and_changes_nothing() {
     cache.change_level(fork, 0, 0, 1).unwrap();
     drop(open);
     cache.change_level(first, 0, 1, 1).unwrap();
-    let scope = certkv::SaveScope { key: None, model: b"m" };
-    for refused in [cache.save(first, &scope, &mut Vec::new()).map(drop), cache.swap_out(first).map(drop)] {
-        assert!(matches!(refused, Err(Error::Config { field: "levels", .. })));
-    }
+    assert!(matches!(cache.swap_out(first), Err(Error::CapacityExhausted { class: "swap", .. })));
     let plain = Cache::new(Config::new(geometry(), 128)).unwrap();
     let sequence = plain.create().unwrap();
     fill(&plain, sequence, &random_rows(&geometry(), 64, &mut Rng::new(1))).unwrap();
@@ -205,7 +221,6 @@ fn a_ladder_that_is_none_is_refused_by_field() {
         Config::new(geometry(), 640).with_levels(formats.iter().map(level).collect())
     };
     let nine = vec!["t8-v8g64-b64"; 9];
-    let prefixes = PrefixConfig { secret: PrefixSecret::new([1; 32]), units: 4, eviction: certkv::Eviction::Lru };
     for (config, field) in [
         (levels(&["t8-v8g64-b64"]), "levels"),
         (levels(&nine), "levels"),
@@ -219,8 +234,6 @@ fn a_ladder_that_is_none_is_refused_by_field() {
         (Config { levels: ladder(0, 64), ..good() }, "levels"),
         (good().with_format("t4-v4g64-b64".parse().unwrap()), "levels"),
         (good().with_window(Window::new(64)), "windows"),
-        (Config { prefixes: Some(prefixes), ..good() }, "prefixes"),
-        (Config { swap_tokens: 64, ..good() }, "swap_tokens"),
     ] {
         match Cache::new(config) {
             Err(Error::Config { field: found, .. }) => assert_eq!(found, field),

@@ -1,6 +1,7 @@
 //! Random operations against a plain model: rows in vectors, attention in `f64`. Whatever happens - chunks of any size,
 //! forks, truncations, dropped steps, refused rows, exhausted pages - the cache holds the model's rows bit for bit, and
-//! decode outputs are within their bounds of exact attention over what of them is visible: some worlds have layers with windows.
+//! decode outputs are within their bounds of exact attention over what of them is visible: some worlds have layers with windows, others
+//! blocks that change their levels, which the model knows.
 //! `CERTKV_MODEL_OPS` sets how many operations a seed has, `CERTKV_MODEL_SEED` what is added to the seeds: long runs add up from other ones.
 //!
 //! Long because the driver's verbs share one world and one tally.
@@ -8,8 +9,8 @@
 mod common;
 
 use certkv::{
-    Cache, CheckReport, Chunk, Config, Error, Eviction, Geometry, Mode, Policy, PrefixConfig, PrefixScope,
-    PrefixSecret, SequenceId, Side, SimOptions, Window,
+    Cache, CheckReport, Chunk, Config, Error, Eviction, Geometry, Level, Mode, Policy, PrefixConfig, PrefixScope,
+    PrefixSecret, SequenceId, Side, SimOptions, SmartKv, Window,
 };
 use certkv_core::hash::splitmix64;
 use certkv_testkit::generate::Rng;
@@ -17,6 +18,7 @@ use certkv_testkit::oracle::{distance, norm};
 use common::{
     Answer, Model, decode_faults, exact, fill, original_faults, quick_rows, random_queries, random_rows, step,
 };
+use std::collections::HashMap;
 use std::sync::Arc;
 
 const TOLERANCE: f64 = 0.05;
@@ -51,6 +53,8 @@ struct Tally {
     returned: u64,
     refused: u64,
     exhausted: u64,
+    changed: u64,
+    controlled: u64,
     planted: u64,
     caught: u64,
 }
@@ -66,6 +70,9 @@ struct World {
     eager: bool,
     live: Vec<(SequenceId, Model)>,
     released: Vec<SequenceId>,
+    /// Where blocks have levels: how many, and of each sequence those that are not the first, by layer and block.
+    ladder: usize,
+    levels: HashMap<SequenceId, HashMap<(usize, usize), usize>>,
     /// What was published lately, by circle.
     library: Vec<(usize, Model)>,
     r: Rng,
@@ -116,9 +123,121 @@ impl World {
             eager,
             live: Vec::new(),
             released: Vec::new(),
+            ladder: 0,
+            levels: HashMap::new(),
             library: Vec::new(),
             r,
             tally: Tally::default(),
+        }
+    }
+
+    /// A world whose blocks have levels.
+    fn with_levels(seed: u64, device: SimOptions) -> Self {
+        let mut r = Rng::new(splitmix64(seed));
+        let kv_heads = 1 + r.below(3);
+        let geometry = Geometry::new(4, kv_heads * (1 + r.below(2)), kv_heads, 64).unwrap();
+        let ladders: [&[&str]; 4] = [
+            &["t8-v8g64-b16", "k8-v4g32-b16", "t3-v3g64-b16", "t2-v2g64-b16"],
+            &["k8-v8g32-b32", "tq4-tq4-b32", "tq3-v2g32-b32"],
+            &["t8-tq6-b16", "tq2-tq2-b16"],
+            &["t6-v6g64-b32", "t4-tq4-b32", "tq2-tq1-b32"],
+        ];
+        let (ladder, max_tokens, max_sequences) = (ladders[r.below(4)], 100 + r.below(200), 2 + r.below(4));
+        // Some levels are short of pages.
+        let short = if r.chance(0.5) { 1 + r.below(ladder.len() - 1) } else { 0 };
+        let level = |(at, format): (usize, &&str)| {
+            let tokens = if at > 0 && at == short { 40 } else { max_tokens };
+            Level { format: format.parse().unwrap(), tokens }
+        };
+        let config = Config {
+            max_sequences,
+            threads: 1 + r.below(2),
+            swap_tokens: (1 + r.below(2)) * max_tokens / 2,
+            control: Some(SmartKv::new(400.0 * kv_heads as f64)),
+            prefixes: Some(PrefixConfig {
+                secret: PrefixSecret::new([9; 32]),
+                units: 1 + r.below(12),
+                eviction: if r.chance(0.5) { Eviction::Lru } else { Eviction::S3Fifo },
+            }),
+            device,
+            ..Config::new(geometry, max_tokens).with_levels(ladder.iter().enumerate().map(level).collect())
+        };
+        let block = config.levels[0].format.block;
+        let cache = Arc::new(Cache::new(config).unwrap());
+        World {
+            cache,
+            geometry,
+            blocks: vec![block; 4],
+            windows: [None; 4],
+            max_tokens,
+            eager: device.mode == Mode::Eager,
+            live: Vec::new(),
+            released: Vec::new(),
+            ladder: ladder.len(),
+            levels: HashMap::new(),
+            library: Vec::new(),
+            r,
+            tally: Tally::default(),
+        }
+    }
+
+    /// Full blocks of a sequence and the level of each, by layer, as the model has them.
+    fn levels_of(&self, i: usize) -> Vec<Vec<usize>> {
+        let (full, known) = (self.len(i) / self.blocks[0], self.levels.get(&self.live[i].0));
+        let level = |layer, block| known.and_then(|known| known.get(&(layer, block))).copied().unwrap_or(0);
+        (0..self.geometry.layers).map(|layer| (0..full).map(|block| level(layer, block)).collect()).collect()
+    }
+
+    /// The levels that the cache says, of which the model takes note.
+    fn note_levels(&mut self, i: usize) -> Vec<Vec<usize>> {
+        let (id, full) = (self.live[i].0, self.len(i) / self.blocks[0]);
+        let of = |layer| (0..full).map(|block| self.cache.level(id, layer, block).unwrap_or(usize::MAX)).collect();
+        let levels: Vec<Vec<usize>> = (0..self.geometry.layers).map(of).collect();
+        let named = levels
+            .iter()
+            .enumerate()
+            .flat_map(|(layer, levels)| levels.iter().enumerate().map(move |(block, level)| ((layer, block), *level)));
+        self.levels.insert(id, named.filter(|(_, level)| *level > 0).collect());
+        levels
+    }
+
+    /// A block to another level, or what the controller says.
+    fn change(&mut self) {
+        let i = self.r.below(self.live.len());
+        if !self.bring(i) {
+            return;
+        }
+        let (id, before) = (self.live[i].0, self.levels_of(i));
+        if self.r.chance(0.3) {
+            match self.cache.control(id) {
+                Ok(done) => {
+                    self.tally.controlled += done.decided as u64;
+                    let after = self.note_levels(i);
+                    let pairs = before.iter().flatten().zip(after.iter().flatten());
+                    let changed = pairs.filter(|(before, after)| before != after).count();
+                    self.expect(changed == done.changed && done.failed == 0, &format!("{changed} changed, {done:?}"));
+                }
+                Err(e) => self.expect(false, &format!("control: {e}")),
+            }
+            return;
+        }
+        for _ in 0..1 + self.r.below(6) {
+            let (layer, full) = (self.r.below(self.geometry.layers), before[0].len());
+            let (block, level) = (self.r.below(full + 1), self.r.below(self.ladder));
+            match self.cache.change_level(id, layer, block, level) {
+                Ok(()) => {
+                    self.expect(block < full, "a block that is not full has a level");
+                    self.tally.changed += 1;
+                    self.levels.entry(id).or_default().insert((layer, block), level);
+                }
+                Err(Error::Level { .. }) => self.expect(block == full, "a full block has no level"),
+                Err(Error::CapacityExhausted { class, .. }) => {
+                    self.tally.exhausted += 1;
+                    let cause = class.starts_with("level") || !self.must_fit(&self.lens());
+                    self.expect(cause, "refused a level whose pages were there");
+                }
+                Err(e) => self.expect(false, &format!("change_level: {e}")),
+            }
         }
     }
 
@@ -188,9 +307,9 @@ impl World {
                 self.tally.returned += 1;
                 return true;
             }
-            Err(Error::CapacityExhausted { .. }) => {
+            Err(Error::CapacityExhausted { class, .. }) => {
                 self.tally.exhausted += 1;
-                let wrong = self.must_fit(&self.lens());
+                let wrong = self.must_fit(&self.lens()) && !class.starts_with("level");
                 self.expect(!wrong, "refused a return whose pages were there");
             }
             Err(e) => self.expect(false, &format!("swap_in: {e}")),
@@ -335,6 +454,9 @@ impl World {
             Ok(fork) => {
                 self.tally.forks += 1;
                 self.live.push((fork, model));
+                if let Some(levels) = self.levels.get(&parent).cloned() {
+                    self.levels.insert(fork, levels);
+                }
                 let rows = quick_rows(&self.geometry, 1, &mut self.r);
                 let queries = random_queries(&self.geometry, 1, &mut self.r);
                 let answers = [parent, fork].map(|sequence| self.decode_and_drop(sequence, &rows, &queries));
@@ -392,6 +514,9 @@ impl World {
                 self.tally.reopened += u64::from(self.blocks.iter().any(|b| to % b > 0 && to / b < len / b));
                 let geometry = self.geometry;
                 self.live[i].1.truncate(&geometry, to);
+                if let Some(levels) = self.levels.get_mut(&id) {
+                    levels.retain(|(_, block), _| *block < to / self.blocks[0]);
+                }
             }
             Err(Error::Length { .. }) => self.expect(to > len, "refused a cut inside the sequence"),
             Err(Error::WindowPassed { asked, least, within }) => {
@@ -447,6 +572,10 @@ impl World {
                 self.tally.continued += found as u64;
                 model.truncate(&self.geometry, found);
                 self.live.push((id, model));
+                // Each block has the level at which it came to be cached.
+                if self.ladder > 0 {
+                    self.note_levels(self.live.len() - 1);
+                }
             }
             Err(Error::TooManySequences { .. }) => {}
             Err(e) => self.expect(false, &format!("create_from: {e}")),
@@ -474,6 +603,13 @@ impl World {
         if self.live.is_empty() {
             return;
         }
+        for i in 0..if self.ladder > 0 { self.live.len() } else { 0 } {
+            let (known, id) = (self.levels_of(i), self.live[i].0);
+            let wrong = known.iter().enumerate().any(|(layer, levels)| {
+                levels.iter().enumerate().any(|(block, level)| self.cache.level(id, layer, block).ok() != Some(*level))
+            });
+            self.expect(!wrong, "a block has another level");
+        }
         let i = self.r.below(self.live.len());
         let (layer, head) = (self.r.below(self.geometry.layers), self.r.below(self.geometry.kv_heads));
         let side = if self.r.chance(0.5) { Side::Key } else { Side::Value };
@@ -486,6 +622,14 @@ impl World {
             matches!(&stored, Ok(stored) if *stored == rows),
             &format!("originals differ: {:?}", stored.as_ref().err()),
         );
+        let full = rows.len() / self.geometry.head_dim / self.blocks[0];
+        if self.ladder > 0 && self.tally.operations.is_multiple_of(25) && full > 0 {
+            // A level that is another must be seen.
+            let (id, block) = (self.live[i].0, self.r.below(full));
+            let other = (self.levels_of(i)[layer][block] + 1) % self.ladder;
+            self.tally.planted += 1;
+            self.tally.caught += u64::from(self.cache.level(id, layer, block).ok() != Some(other));
+        }
         if self.tally.operations.is_multiple_of(50) && !rows.is_empty() {
             let at = self.r.below(rows.len());
             rows[at] ^= 1 << self.r.below(16);
@@ -497,6 +641,11 @@ impl World {
     fn run(mut self, operations: u64) -> (Tally, CheckReport) {
         while self.tally.operations < operations {
             self.tally.operations += 1;
+            if self.ladder > 0 && !self.live.is_empty() && self.r.chance(0.3) {
+                self.change();
+                self.check();
+                continue;
+            }
             match self.r.below(22) {
                 _ if self.live.is_empty() => self.create(),
                 0 | 1 => self.create(),
@@ -556,13 +705,14 @@ fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().and_then(|v| v.parse().ok())
 }
 
-fn gate(id: &str, seeds: std::ops::Range<u64>, operations: u64, device: impl Fn(u64) -> SimOptions) {
+fn gate(id: &str, seeds: std::ops::Range<u64>, operations: u64, world: impl Fn(u64) -> World) {
+    let levels = world(seeds.start).ladder > 0;
     let mut total = Tally::default();
     let mut ops = 0;
     let more = number("CERTKV_MODEL_SEED").unwrap_or(0);
     let seeds = seeds.start + more..seeds.end + more;
     for seed in seeds.clone() {
-        let (t, report) = World::new(seed, device(seed)).run(operations);
+        let (t, report) = world(seed).run(operations);
         if t.failed > 0 {
             eprintln!("{id}: seed {seed} failed {} times", t.failed);
         }
@@ -582,6 +732,8 @@ fn gate(id: &str, seeds: std::ops::Range<u64>, operations: u64, device: impl Fn(
             (&mut total.returned, t.returned),
             (&mut total.refused, t.refused),
             (&mut total.exhausted, t.exhausted),
+            (&mut total.changed, t.changed),
+            (&mut total.controlled, t.controlled),
             (&mut total.planted, t.planted),
             (&mut total.caught, t.caught),
         ] {
@@ -591,7 +743,7 @@ fn gate(id: &str, seeds: std::ops::Range<u64>, operations: u64, device: impl Fn(
     }
     let t = total;
     println!(
-        "{id}: decodes {} prefills {} forks {} reopened {} dropped {} published {} continued {} evicted {} hollowed {} swapped {} returned {} refused {} exhausted {} device operations {ops}",
+        "{id}: decodes {} prefills {} forks {} reopened {} dropped {} published {} continued {} evicted {} hollowed {} swapped {} returned {} refused {} exhausted {} changed {} controlled {} device operations {ops}",
         t.decodes,
         t.prefills,
         t.forks,
@@ -604,7 +756,9 @@ fn gate(id: &str, seeds: std::ops::Range<u64>, operations: u64, device: impl Fn(
         t.swapped,
         t.returned,
         t.refused,
-        t.exhausted
+        t.exhausted,
+        t.changed,
+        t.controlled
     );
     println!(
         "GATE {id} executed={} failed={} controls={}/{} seed={:#x}",
@@ -619,7 +773,6 @@ fn gate(id: &str, seeds: std::ops::Range<u64>, operations: u64, device: impl Fn(
         ("published", t.published),
         ("continued", t.continued),
         ("evicted", t.evicted),
-        ("hollowed", t.hollowed),
         ("swapped", t.swapped),
         ("returned", t.returned),
         ("refused", t.refused),
@@ -627,20 +780,37 @@ fn gate(id: &str, seeds: std::ops::Range<u64>, operations: u64, device: impl Fn(
     ] {
         assert!(n > 0, "no {name} happened");
     }
+    let own = if levels { [t.changed, t.controlled] } else { [t.hollowed, 1] };
+    assert!(own.iter().all(|n| *n > 0), "changed {} controlled {} hollowed {}", t.changed, t.controlled, t.hollowed);
     assert!(ops > 0, "the ordering checker was off");
 }
 
 #[test]
 fn the_cache_is_its_model() {
-    gate("model", 0..12, operations(260), |_| SimOptions { mode: Mode::Eager, check: true });
+    gate("model", 0..12, operations(260), |seed| World::new(seed, eager()));
+}
+
+#[test]
+fn the_cache_is_its_model_when_blocks_have_levels() {
+    gate("model-levels", 200..212, operations(260), |seed| World::with_levels(seed, eager()));
+}
+
+#[test]
+fn the_cache_is_its_model_when_blocks_have_levels_and_copies_run_late() {
+    gate("model-levels-adversarial", 300..308, operations(120), |seed| World::with_levels(seed, late(seed)));
+}
+
+fn eager() -> SimOptions {
+    SimOptions { mode: Mode::Eager, check: true }
+}
+
+fn late(seed: u64) -> SimOptions {
+    SimOptions { mode: Mode::Adversarial { seed }, check: true }
 }
 
 #[test]
 fn the_cache_is_its_model_when_copies_run_late() {
-    gate("model-adversarial", 100..112, operations(120), |seed| SimOptions {
-        mode: Mode::Adversarial { seed },
-        check: true,
-    });
+    gate("model-adversarial", 100..112, operations(120), |seed| World::new(seed, late(seed)));
 }
 
 /// One step per token is the same as one chunk: originals, and bits of dense attention.

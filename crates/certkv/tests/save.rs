@@ -2,7 +2,7 @@
 mod common;
 
 use certkv::{
-    Cache, Certificate, Chunk, Config, Dtype, Error, Geometry, Mode, Policy, SaveError, SaveScope, SequenceId,
+    Cache, Certificate, Chunk, Config, Dtype, Error, Geometry, Level, Mode, Policy, SaveError, SaveScope, SequenceId,
     SimOptions, Window,
 };
 use certkv_testkit::generate::Rng;
@@ -25,6 +25,21 @@ fn config(max_tokens: usize) -> Config {
 fn windowed(max_tokens: usize) -> Config {
     let window = Window { tokens: 40, sinks: 5, slack: Some(20), chunk: 50 };
     Config { windows: vec![Some(window), Some(window.with_sinks(0)), None], ..config(max_tokens) }
+}
+
+/// Blocks at several levels.
+fn leveled(max_tokens: usize) -> Config {
+    let ladder = ["k8-v4g32-b16", "t4-v4g64-b16", "tq3-v3g64-b16", "t2-tq2-b16"];
+    let level = |format: &str| Level { format: format.parse().unwrap(), tokens: max_tokens };
+    config(max_tokens).with_levels(ladder.map(level).to_vec())
+}
+
+/// Gives the blocks of a sequence levels, where there are any.
+fn mix(cache: &Cache, id: SequenceId, levels: usize) {
+    let full = cache.len(id).unwrap() / 16;
+    for (at, (layer, block)) in (0..3).flat_map(|layer| (0..full).map(move |block| (layer, block))).enumerate() {
+        cache.change_level(id, layer, block, at * 7 % levels).unwrap();
+    }
 }
 
 /// A sequence that has decoded for a while, so that there is something to remember.
@@ -205,6 +220,59 @@ fn a_file_of_something_else_is_refused_with_the_reason() {
     assert!(text.starts_with("layers 3\nquery-heads 4\n"), "whoever opens it can read what it is: {text}");
 }
 
+/// Of levels the header says the formats, and the reason names them. What has none says nothing of them.
+#[test]
+fn a_file_with_other_levels_is_refused() {
+    let mut r = Rng::new(13);
+    let with = |change: &dyn Fn(&mut Vec<Level>)| {
+        let mut config = leveled(200);
+        change(&mut config.levels);
+        config.formats = vec![config.levels[0].format];
+        Cache::new(config).unwrap()
+    };
+    let cache = with(&|_| {});
+    let (id, _) = lived(&cache, 40, &mut r);
+    mix(&cache, id, 4);
+    cache.change_level(id, 0, 0, 3).unwrap();
+    let bytes = saved(&cache, id);
+    let differs = |cache: &Cache, what: &str, bytes: &[u8]| match refusal(cache, &SCOPE, bytes) {
+        SaveError::Differs { what: found, file, here } if found == what => (file, here),
+        other => panic!("{what}: {other}"),
+    };
+    let all = "k8-v4g32-b16, t4-v4g64-b16, tq3-v3g64-b16, t2-tq2-b16".to_owned();
+    let fewer = differs(&with(&|levels| levels.truncate(3)), "levels", &bytes);
+    assert_eq!(fewer, (all.clone(), "k8-v4g32-b16, t4-v4g64-b16, tq3-v3g64-b16".to_owned()));
+    let other = with(&|levels| levels[2].format = "tq3-v3g32-b16".parse().unwrap());
+    assert_eq!(differs(&other, "levels", &bytes).0, all);
+    differs(&with(&|levels| levels[0].format = "t8-v8g64-b16".parse().unwrap()), "group", &bytes);
+    // Of one layer, which is a group either way.
+    let one = Geometry::new(1, 4, 2, 64).unwrap();
+    let single = |levels: bool| {
+        let config = Config { geometry: one, ..leveled(200) };
+        Cache::new(if levels { config } else { Config { levels: Vec::new(), ..config } }).unwrap()
+    };
+    let empty = [true, false].map(|levels| {
+        let cache = single(levels);
+        let id = cache.create().unwrap();
+        (saved(&cache, id), cache)
+    });
+    assert_eq!(differs(&empty[1].1, "levels", &empty[0].0), (all.clone(), "none".into()));
+    assert_eq!(differs(&empty[0].1, "levels", &empty[1].0), ("none".into(), all));
+    // What each level has pages for is not of the file.
+    let tight = with(&|levels| levels[3].tokens = 48);
+    tight.restore(&SCOPE, &mut &bytes[..]).unwrap();
+    let none = with(&|levels| levels[3].tokens = 16);
+    let live = none.live_pages();
+    let short = none.restore(&SCOPE, &mut &bytes[..]).unwrap_err();
+    assert!(matches!(short, Error::CapacityExhausted { class: "level 3", .. }), "{short}");
+    assert_eq!(none.live_pages(), live);
+    // A file without levels is what it was before there were any.
+    let header = String::from_utf8_lossy(&sections(&empty[1].0)[0].1).into_owned();
+    let lines: Vec<_> = header.lines().filter_map(|line| line.split(' ').next()).collect();
+    let known = ["layers", "query-heads", "kv-heads", "head-dim", "store", "scale", "codecs", "groups", "group"];
+    assert_eq!(lines, [&known[..], &["model", "tokens"]].concat());
+}
+
 #[test]
 fn a_key_tells_forgery() {
     let mut r = Rng::new(4);
@@ -222,9 +290,17 @@ fn a_key_tells_forgery() {
 
 #[test]
 fn damage_is_seen_wherever_it_is() {
-    let mut r = Rng::new(5);
-    let cache = Cache::new(config(400)).unwrap();
+    damage(config(400), 5);
+    damage(leveled(400), 15);
+}
+
+fn damage(config: Config, seed: u64) {
+    let (mut r, levels) = (Rng::new(seed), config.levels.len());
+    let cache = Cache::new(config).unwrap();
     let (id, _) = lived(&cache, 75, &mut r);
+    if levels > 0 {
+        mix(&cache, id, levels);
+    }
     let bytes = saved(&cache, id);
     let (mut flips, mut cuts, mut swaps) = (0, 0, 0);
     // All of the head, and a thousand places behind it.
@@ -256,7 +332,7 @@ fn damage_is_seen_wherever_it_is() {
     longer.extend_from_slice(b"what follows is somebody else's");
     let back = cache.restore(&SCOPE, &mut &longer[..]).unwrap();
     assert!(saved(&cache, back) == bytes, "the control: the undamaged file");
-    println!("GATE save-corruption executed={} failed=0 controls=1/1 seed=0x5", flips + cuts + swaps);
+    println!("GATE save-corruption executed={} failed=0 controls=1/1 seed={seed:#x}", flips + cuts + swaps);
     assert!(flips >= 1000 && cuts >= 300 && swaps >= 200);
 }
 
@@ -388,12 +464,16 @@ fn forged(sections: &[(u32, Vec<u8>)]) -> Vec<u8> {
 fn nonsense_with_right_digests_harms_nobody() {
     nonsense(config(300), 75, 9);
     nonsense(windowed(300), 140, 10);
+    nonsense(leveled(300), 75, 11);
 }
 
 fn nonsense(config: Config, tokens: usize, seed: u64) {
-    let mut r = Rng::new(seed);
+    let (mut r, levels) = (Rng::new(seed), config.levels.len());
     let cache = Cache::new(config).unwrap();
     let (id, _) = lived(&cache, tokens, &mut r);
+    if levels > 0 {
+        mix(&cache, id, levels);
+    }
     let whole = sections(&saved(&cache, id));
     assert!(forged(&whole) == saved(&cache, id), "the control: the forger writes what we write");
     let live = cache.live_pages();

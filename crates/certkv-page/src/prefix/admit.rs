@@ -13,7 +13,8 @@ pub enum Admission {
     FitsSoon,
     /// Enough, once cached units that nobody uses are evicted.
     FitsAfterEviction {
-        /// Units to evict. 0 where pages of windows alone are short: the step that needs them takes them, and units stay.
+        /// Units to evict. 0 where pages of windows or of levels alone are short: the step that needs them takes them. Units with
+        /// windows stay then.
         units: usize,
     },
     /// Not even then: sequences have to end, or give pages up.
@@ -53,12 +54,12 @@ impl<T> PrefixIndex<T> {
         // Of a group, in a class: pages short, and pages that a unit gives back for sure.
         let missing = |group: &GroupShape, class, wanted: usize| {
             let counts = group.pools.of(class).counts();
-            let each = if class == PageClass::Tail || group.window.is_some() { 0 } else { self.unit() / group.block };
+            let each = if class == PageClass::Tail || group.lacks(class) { 0 } else { self.unit() / group.block };
             (wanted.saturating_sub(counts.free + counts.retiring), each, wanted <= counts.free)
         };
         // What can be had of a class whose pages do not go with whole units. Tails are never cached.
         let idle_of = |number: usize, group: &GroupShape, class| {
-            if class == PageClass::Tail || group.window.is_none() { 0 } else { self.idle_pages(number, class) }
+            if group.lacks(class) { self.idle_pages(number, class) } else { 0 }
         };
         for (number, (group, need)) in self.groups.iter().zip(needs).enumerate() {
             for (class, wanted) in need.by_class() {

@@ -1,9 +1,9 @@
 //! Entries go: to make room, or because nothing of what they hold is valid any more.
-use super::entry::NONE;
+use super::entry::{Entries, NONE};
 use super::index::{GroupShape, PrefixIndex, State};
-use crate::alloc::LettingGo;
+use crate::alloc::{LettingGo, PageAllocator};
 use crate::error::PageError;
-use crate::pools::{Dropped, PageClass, PageRef};
+use crate::pools::{Dropped, PageClass, PageRef, Pools};
 use crate::stamp::Stamp;
 use crate::table::BlockEntry;
 use certkv_core::PageId;
@@ -78,6 +78,26 @@ impl Evicted {
     }
 }
 
+/// Books of a group.
+struct Books<'a> {
+    host: LettingGo<'a>,
+    packed: LettingGo<'a>,
+    levels: Vec<LettingGo<'a>>,
+}
+
+impl<'a> Books<'a> {
+    fn of(Pools { host, packed, levels, .. }: &'a Pools) -> Self {
+        let levels = levels.iter().map(PageAllocator::letting_go).collect();
+        Self { host: host.letting_go(), packed: packed.letting_go(), levels }
+    }
+
+    /// Nobody else holds a page of the block.
+    fn is_sole(&self, entry: &BlockEntry) -> bool {
+        let level = usize::from(entry.level).checked_sub(1).and_then(|at| self.levels.get(at));
+        self.host.is_sole(entry.host) && entry.packed.is_none_or(|id| level.unwrap_or(&self.packed).is_sole(id))
+    }
+}
+
 impl<T> State<T> {
     fn count_eviction(&mut self, slot: u32) {
         self.stats.evicted += 1;
@@ -92,10 +112,10 @@ impl<T> PrefixIndex<T> {
         let mut evicted = Evicted::new(&self.groups);
         let mut state = self.state.lock();
         let mut gone = Vec::new();
-        let mut books = self.books();
+        let books = self.books();
         while gone.len() < units
             && gone.try_reserve(1).is_ok()
-            && let Some(slot) = self.evict_leaf(&mut state, NONE, &mut books)
+            && let Some(slot) = self.evict_leaf(&mut state, NONE, &books)
         {
             gone.push(slot);
         }
@@ -128,10 +148,12 @@ impl<T> PrefixIndex<T> {
     }
 
     /// Makes room in one class of a group: of one with a window the blocks that were in no window for longest, else whole units, as
-    /// [`evict`](Self::evict), or [`evict_stranded`](Self::evict_stranded) where that finds nothing.
+    /// [`evict`](Self::evict), or [`evict_stranded`](Self::evict_stranded) where that finds nothing. Where codes have levels, a unit has
+    /// pages of some of their classes only: those that have none of this one stay, but for what follows one that has.
     pub fn make_room(&self, group: usize, class: PageClass, pages: usize) -> Evicted {
         match self.groups.get(group) {
             Some(GroupShape { window: Some(_), .. }) => self.hollow(group, class, pages),
+            Some(shape) if shape.lacks(class) => self.evict_class(group, class, pages),
             Some(_) => {
                 let evicted = self.evict(pages);
                 if evicted.units == 0 { self.evict_stranded() } else { evicted }
@@ -151,6 +173,45 @@ impl<T> PrefixIndex<T> {
         });
         let rooms = groups.into_iter().map(|group| self.make_room(group, class, pages));
         rooms.into_iter().find(|evicted| !evicted.is_empty()).unwrap_or_else(|| Evicted::new(&self.groups))
+    }
+
+    /// Removes units until they gave up `pages` pages of a class of a group that nobody else holds, or none is left: of those that have one and
+    /// that no other such unit follows the one not used for longest, with all units behind it. Looks at every entry for each of them.
+    fn evict_class(&self, group: usize, class: PageClass, pages: usize) -> Evicted {
+        let mut evicted = Evicted::new(&self.groups);
+        let mut state = self.state.lock();
+        let (pool, blocks, mut freed) = (self.groups[group].pools.of(class), self.blocks_of(group), 0);
+        let sole = |entries: &Entries<T>, slot: u32| {
+            let coded = entries.pages_of(slot)[blocks.clone()].iter().flatten().filter(|entry| entry.class() == class);
+            coded.filter(|entry| entry.packed.is_some_and(|id| pool.references(id) == Ok(1))).count()
+        };
+        while freed < pages {
+            state.walks += 1;
+            let State { entries, walks, .. } = &mut *state;
+            let having: Vec<u32> = entries.slots().filter(|slot| sole(entries, *slot) > 0).collect();
+            for slot in &having {
+                let mut before = entries.nodes[*slot as usize].parent;
+                while let Some(node) = entries.nodes.get_mut(before as usize)
+                    && node.seen != *walks
+                {
+                    node.seen = *walks;
+                    before = node.parent;
+                }
+            }
+            let last = having.into_iter().filter(|slot| entries.nodes[*slot as usize].seen != *walks);
+            let Some(slot) = last.min_by_key(|slot| entries.nodes[*slot as usize].used) else { break };
+            freed += sole(entries, slot);
+            loop {
+                let leaf = state.entries.leaf_behind(slot);
+                state.policy.remove(leaf);
+                state.count_eviction(leaf);
+                self.remove(&mut state, leaf, &mut evicted);
+                if leaf == slot {
+                    break;
+                }
+            }
+        }
+        evicted
     }
 
     /// Gives up `pages` pages of a class of a group with a window, or as many as nobody else holds: units stay, with a hole. Looks at
@@ -222,31 +283,29 @@ impl<T> PrefixIndex<T> {
 
     /// Makes room for one entry. `spared` stays: a new entry is about to follow it.
     pub(super) fn evict_one(&self, state: &mut State<T>, spared: u32, evicted: &mut Evicted) -> bool {
-        let victim = self.evict_leaf(state, spared, &mut self.books());
+        let victim = self.evict_leaf(state, spared, &self.books());
         if let Some(slot) = victim {
             evicted.take(&self.groups, self.unit(), state.entries.pages_of(slot));
         }
         victim.is_some()
     }
 
-    /// The books of all classes but tails, which are never cached: locked once for as many questions as there are.
-    fn books(&self) -> Vec<[LettingGo<'_>; 2]> {
-        self.groups.iter().map(|group| [group.pools.host.letting_go(), group.pools.packed.letting_go()]).collect()
+    /// The books of all classes that are cached: locked once for as many questions as there are.
+    fn books(&self) -> Vec<Books<'_>> {
+        self.groups.iter().map(|group| Books::of(&group.pools)).collect()
     }
 
     /// Removes the entry that the policy picks, and returns its slot.
-    fn evict_leaf(&self, state: &mut State<T>, spared: u32, books: &mut [[LettingGo<'_>; 2]]) -> Option<u32> {
+    fn evict_leaf(&self, state: &mut State<T>, spared: u32, books: &[Books<'_>]) -> Option<u32> {
         let State { entries, policy, .. } = state;
         let slot = policy.victim(&mut |slot| {
             let mut rest = entries.pages_of(slot);
             slot != spared
                 && entries.nodes[slot as usize].children == 0
-                && self.groups.iter().zip(&mut *books).all(|(group, [host, packed])| {
+                && self.groups.iter().zip(books).all(|(group, books)| {
                     let (mine, others) = rest.split_at(self.unit() / group.block);
                     rest = others;
-                    mine.iter()
-                        .flatten()
-                        .all(|entry| host.is_sole(entry.host) && entry.packed.is_none_or(|id| packed.is_sole(id)))
+                    mine.iter().flatten().all(|entry| books.is_sole(entry))
                 })
         })?;
         state.count_eviction(slot);
@@ -259,7 +318,7 @@ impl<T> PrefixIndex<T> {
         self.pages_of(pages).all(|(shape, page)| shape.pools.of(page.class).references(page.id) == Ok(1))
     }
 
-    /// Pages of a class of a group with a window that [`make_room`](Self::make_room) could free.
+    /// Pages of a class that [`make_room`](Self::make_room) could free, of a group of which units may lack it.
     pub(super) fn idle_pages(&self, group: usize, class: PageClass) -> usize {
         let state = self.state.lock();
         let (entries, blocks) = (&state.entries, self.blocks_of(group));

@@ -7,7 +7,7 @@ use super::reach::Reach;
 use crate::alloc::PageAllocator;
 use crate::error::TableError;
 use crate::policy::EvictionPolicy;
-use crate::pools::Pools;
+use crate::pools::{PageClass, Pools};
 use crate::sync::Mutex;
 use crate::table::BlockTable;
 use crate::window::Window;
@@ -25,6 +25,14 @@ pub struct GroupShape {
     pub max_blocks: usize,
     /// What its queries see; `None` for everything. Units may lack blocks of a group with a window.
     pub window: Option<Window>,
+}
+
+impl GroupShape {
+    /// Whether units may lack pages of a class that others have: of a group with a window any but tails, and where codes have levels those
+    /// of each.
+    pub(super) fn lacks(&self, class: PageClass) -> bool {
+        class != PageClass::Tail && (self.window.is_some() || class != PageClass::Host && self.pools.level_count() > 1)
+    }
 }
 
 /// What was found of a prompt: tables with references of their own, and the notes of the units in order.
@@ -159,7 +167,9 @@ impl<T> PrefixIndex<T> {
             return Err(TableError::BadShape { block: unit, max_blocks: capacity });
         }
         // Their books are locked side by side.
-        let mut pages: Vec<&PageAllocator> = groups.iter().flat_map(|g| [&g.pools.host, &g.pools.packed]).collect();
+        let pools = || groups.iter().map(|group| &group.pools);
+        let mut pages: Vec<&PageAllocator> = pools().flat_map(|pools| [&pools.host, &pools.packed]).collect();
+        pages.extend(pools().flat_map(|pools| pools.levels.iter()));
         pages.sort_by_key(|pages| pages.address());
         if pages.windows(2).any(|two| two[0].address() == two[1].address()) {
             return Err(TableError::BadShape { block: unit, max_blocks: capacity });

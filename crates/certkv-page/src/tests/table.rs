@@ -20,7 +20,7 @@ fn page(class: PageClass, id: crate::PageId) -> PageRef {
 fn an_append_is_planned_exactly() {
     let pools = pools(8, 8, 8);
     let mut table = BlockTable::create(&pools, 4, 3).unwrap();
-    let need = |host, packed, tail| Ok(Need { host, packed, tail });
+    let need = |host, packed, tail| Ok(Need { host, packed, tail, ..Need::default() });
     assert_eq!(table.plan_append(0), need(0, 0, 0));
     assert_eq!(table.plan_append(3), need(1, 0, 1));
     assert_eq!(table.plan_append(4), need(1, 1, 0));

@@ -129,7 +129,7 @@ impl GpuCache {
                 let groups = pools.iter().zip(&s.groups).map(shape).collect();
                 let formats = layouts.iter().enumerate().map(|(l, layout)| (1, layout.format, s.group(l).window));
                 let (events, geometry) = (config.prefix_events, &config.geometry);
-                Some(Prefixes::new(prefixes, events, geometry, groups, formats, None, Order::Fragments)?)
+                Some(Prefixes::new(prefixes, events, geometry, groups, formats, &[], None, Order::Fragments)?)
             }
         };
         let moves = MoveEvents::create(config.move_events)?;

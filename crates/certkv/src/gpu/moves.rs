@@ -16,7 +16,7 @@ impl GpuCache {
         let (Some(_), Ok(entry)) = (&self.moves, self.entry(id)) else { return Vec::new() };
         let s = &self.core.sizes;
         let all = entry.tables.iter().zip(plans).enumerate();
-        all.flat_map(|(group, (table, plan))| MoveEvent::swapped(id, table, plan, &runs(s, group))).collect()
+        all.flat_map(|(group, (table, plan))| MoveEvent::swapped(id, table, plan, |_| runs(s, group))).collect()
     }
 }
 

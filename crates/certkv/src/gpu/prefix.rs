@@ -133,7 +133,8 @@ impl GpuCache {
             return Ok(prefixes.index.admit(&needs));
         }
         for (group, need) in needs.into_iter().enumerate() {
-            if let Some((class, pages)) = self.missing(group, need).into_iter().find(|(_, pages)| *pages > 0) {
+            let short = self.missing(group, need).find(|(_, pages)| *pages > 0);
+            if let Some((class, pages)) = short {
                 return Ok(Admission::Lacks { group, class, pages });
             }
         }
@@ -141,8 +142,9 @@ impl GpuCache {
     }
 
     /// Pages of a group that are not free, by class.
-    fn missing(&self, group: usize, need: Need) -> [(PageClass, usize); 3] {
-        need.by_class().map(|(class, pages)| (class, pages.saturating_sub(self.pools[group].of(class).counts().free)))
+    fn missing(&self, group: usize, need: Need) -> impl Iterator<Item = (PageClass, usize)> {
+        let pools = &self.pools[group];
+        need.by_class().map(|(class, pages)| (class, pages.saturating_sub(pools.of(class).counts().free)))
     }
 
     /// Evicts what the chunks of a step need; what is wrong with them, the step says.
@@ -162,12 +164,13 @@ impl GpuCache {
                     host: need.host + more.host,
                     packed: need.packed + more.packed,
                     tail: need.tail + more.tail,
+                    ..*need
                 };
             }
         }
         for (group, need) in needs.into_iter().enumerate() {
             loop {
-                let short = self.missing(group, need).into_iter().filter(|(class, _)| *class != PageClass::Tail);
+                let short = self.missing(group, need).filter(|(class, _)| *class != PageClass::Tail);
                 let Some((class, pages)) = short.max_by_key(|(_, pages)| *pages).filter(|(_, n)| *n > 0) else { break };
                 let evicted = self.prefixes()?.index.make_room(group, class, pages);
                 if self.retire_evicted(evicted)? == 0 {

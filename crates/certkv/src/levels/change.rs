@@ -25,20 +25,24 @@ impl Cache {
     }
 
     /// Codes a full block of one layer again, from its originals, at another level of [`crate::Config::levels`]. The next step reads
-    /// it so. Sequences that share the block keep it as it was, on its old page; otherwise that page is free once its readers are done.
+    /// it so. Sequences and cached prefixes that share the block keep it as it was, on its old page; otherwise that page is free once its
+    /// readers are done. Cached prefixes that no sequence uses give way where the level has no page.
     ///
     /// Costs reading the block's originals in that layer and their encoding. Not while a step holds the sequence.
     ///
     /// # Errors
     /// [`Error::Level`] for a block or level that there is not, a block that has no codes, or originals that this level has none for;
-    /// [`Error::CapacityExhausted`] naming the level whose pages are used up; unknown or busy sequence; a device error. The block has the
-    /// level that it had.
+    /// [`Error::CapacityExhausted`] naming the level whose pages are used up; [`Error::SwappedOut`]; unknown or busy sequence; a device
+    /// error. The block has the level that it had.
     pub fn change_level(&self, id: SequenceId, layer: usize, block: usize, level: usize) -> Result<(), Error> {
         let (index, group) = self.group_of(layer)?;
         let _turn = self.turn.lock();
         let none = Error::Level { block, level, why: "there is no such level" };
         let level = u8::try_from(level).ok().filter(|level| *level < group.level_count()).ok_or(none)?;
         self.with(id, |state| {
+            if state.is_out() {
+                return Err(Error::SwappedOut);
+            }
             let mut work = self.workspace()?;
             let changed =
                 self.change(group, index, layer, state, &mut work, &[(block, level)], &mut |_, result| result);
@@ -113,7 +117,12 @@ impl Cache {
             return Err(refused("the block has no codes"));
         }
         group.pools.reclaim(&mut |stamp| self.passed(stamp));
-        let change = table.begin_change(block, level).map_err(Error::from_table)?;
+        let change = loop {
+            match table.begin_change(block, level).map_err(Error::from_table) {
+                Err(error) if self.make_room(&error)? => {}
+                change => break change?,
+            }
+        };
         let coded = self.code(group, index, layer, &state.centres[layer], work, &change);
         let coded =
             coded.and_then(|coded| if coded { Ok(()) } else { Err(refused("no scales at this level hold it")) });

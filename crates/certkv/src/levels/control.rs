@@ -120,7 +120,7 @@ impl Cache {
     /// operations per query head and block, else some sorts of the blocks, and the coding of those that change.
     ///
     /// # Errors
-    /// Unknown or busy sequence: not while a step holds it.
+    /// Unknown or busy sequence: not while a step holds it. [`Error::SwappedOut`].
     pub fn control(&self, id: SequenceId) -> Result<Controlled, Error> {
         self.control_logged(id, None)
     }
@@ -138,6 +138,9 @@ impl Cache {
         let Some(control) = self.config.control else { return Ok(all) };
         let _turn = self.turn.lock();
         self.with(id, |state| {
+            if state.is_out() {
+                return Err(Error::SwappedOut);
+            }
             let mut work = self.workspace()?;
             let done = (0..self.groups.len()).try_for_each(|index| {
                 let entry = self.control_layer(index, &control, state, &mut work, log.is_some(), &mut all)?;

@@ -96,7 +96,7 @@ impl Group {
         start..start + bytes
     }
 
-    /// Bytes of a page at `level`, in one layer.
+    /// Bytes of a page at `level`, in one layer, without padding.
     pub(crate) fn bytes_at(&self, level: u8) -> usize {
         let lower = usize::from(level).checked_sub(1).and_then(|at| self.sizes.lower.get(at));
         lower.map_or(self.sizes.page_bytes, |level| level.page_bytes)
@@ -109,12 +109,12 @@ impl Group {
 }
 
 impl Cache {
-    /// What is not there yet for sequences whose blocks have levels.
+    /// What is not there yet for blocks that have levels.
     pub(crate) fn without_levels(&self, what: &str) -> Result<(), Error> {
         match self.config.levels.is_empty() {
             true => Ok(()),
             false => {
-                let why = format!("sequences of a cache with levels are not {what} in this release");
+                let why = format!("units of prefixes whose blocks have levels are not {what} in this release");
                 Err(Error::Config { field: "levels", why })
             }
         }
@@ -189,8 +189,6 @@ impl Config {
         }
         let beside = [
             ("windows", self.windows.iter().any(Option::is_some)),
-            ("prefixes", self.prefixes.is_some()),
-            ("swap_tokens", self.swap_tokens > 0),
             ("spill", self.spill.is_some()),
             ("scales", self.scales.is_some()),
         ];

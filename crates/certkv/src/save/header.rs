@@ -1,5 +1,6 @@
 //! What a file is of, in lines of `name value`: whoever wonders can read it.
 use super::error::SaveError;
+use crate::Level;
 use crate::cache::Cache;
 use certkv_core::{Format, Geometry};
 use certkv_page::Window;
@@ -35,14 +36,15 @@ pub(crate) struct Header(Vec<(String, String)>);
 /// The header of a sequence of `tokens` tokens of `cache`.
 pub(crate) fn of_cache(cache: &Cache, model: &[u8], tokens: usize) -> Header {
     let groups = cache.groups.iter().map(|group| (group.layers, group.layout.format, group.window));
-    of(&cache.config.geometry, Order::Rows, groups, cache.calibration(), model, tokens)
+    of(&cache.config.geometry, Order::Rows, groups, &cache.config.levels, cache.calibration(), model, tokens)
 }
 
-/// The header of a sequence whose codes are in `order`, and depend on `calibration`, if they do on any.
+/// The header of a sequence whose codes are in `order`, of `levels` if there are any, and depend on `calibration`, if they do on any.
 pub(crate) fn of(
     g: &Geometry,
     order: Order,
     groups: impl ExactSizeIterator<Item = (usize, Format, Option<Window>)>,
+    levels: &[Level],
     calibration: Option<&str>,
     model: &[u8],
     tokens: usize,
@@ -64,6 +66,9 @@ pub(crate) fn of(
         let seen = window.map_or(String::new(), |w| format!(", the last {} tokens and {} sinks", w.tokens, w.sinks));
         line("group", format!("{layers} x {format}{seen}"));
     }
+    if !levels.is_empty() {
+        line("levels", in_words(levels));
+    }
     if let Some(name) = calibration {
         line("calibration", name.to_owned());
     }
@@ -75,6 +80,11 @@ pub(crate) fn of(
     line("model", hex);
     line(TOKENS, tokens.to_string());
     Header(lines)
+}
+
+/// Formats of levels, the first first; of their pages nothing that is kept depends.
+pub(crate) fn in_words(levels: &[Level]) -> String {
+    levels.iter().map(|level| level.format.to_string()).collect::<Vec<_>>().join(", ")
 }
 
 impl Header {
@@ -94,9 +104,14 @@ impl Header {
                 return file.parse().map_err(|_| malformed("no number of tokens"));
             }
             if (what, file) != (name, here) {
-                let (what, here) =
-                    if what == name { (name.clone(), here.clone()) } else { (what.into(), "none".into()) };
-                return Err(SaveError::Differs { what, file: file.to_owned(), here });
+                let (file, here) = (file.to_owned(), here.clone());
+                // A line more there, or one more here.
+                let known = self.0.iter().any(|(known, _)| known == what);
+                return Err(match known {
+                    _ if what == name => SaveError::Differs { what: name.clone(), file, here },
+                    true => SaveError::Differs { what: name.clone(), file: "none".into(), here },
+                    false => SaveError::Differs { what: what.into(), file, here: "none".into() },
+                });
             }
         }
         Err(malformed("no number of tokens"))

@@ -3,7 +3,8 @@
 //! * [`frame`]: magic, then sections of tag, length, contents and a digest of everything so far. So sections cannot be
 //!   exchanged, left out or cut off unseen.
 //! * [`header`]: text that says what the file is of, line by line.
-//! * [`state`]: what the sequence remembers beside its pages: centres, blocks without codes, promoted sets.
+//! * [`state`]: what the sequence remembers beside its pages: centres, blocks without codes, levels of blocks where the cache has any, promoted
+//!   sets.
 //!
 //! Behind those come the pages, block by block and group by group: originals, and for full blocks seal and records. A file is
 //! refused with the reason before anything of it is used; what was taken for it goes back.
@@ -57,6 +58,11 @@ pub(crate) fn check_seal(seal: Seal, sealed: &[u8]) -> Result<(), SaveError> {
     })
 }
 
+/// Bytes of the pages of one block, as [`Cache::copy_out`] collects them.
+fn pages_bytes(group: &Group, span: &RowSpan) -> usize {
+    group.layers * (group.host.slot_bytes() + span.packed.map_or(0, |_| group.bytes_at(span.level)))
+}
+
 /// Counts what is read.
 pub(crate) struct Counted<'r> {
     pub(crate) from: &'r mut dyn Read,
@@ -75,14 +81,14 @@ impl Cache {
     /// Writes a sequence to `out` and returns its bytes. The sequence is busy meanwhile and unchanged afterwards; other
     /// sequences go on between its blocks.
     ///
-    /// A sequence that is swapped out is saved as any other. Restored, here or in another cache of the same geometry and
-    /// formats, it gives the outputs and certificates that it would have given.
+    /// A sequence that is swapped out is saved as any other. Restored, here or in another cache of the same geometry, formats and
+    /// [levels](crate::Config::levels), it gives the outputs and certificates that it would have given. Every block has the level that it
+    /// had; what [`Config::control`](crate::Config::control) remembers of the sequence is not saved, and begins anew.
     ///
     /// # Errors
     /// Unknown or busy sequence; [`SaveError::Io`]: what was written so far is of no use.
     pub fn save(&self, id: SequenceId, scope: &SaveScope<'_>, out: &mut dyn Write) -> Result<u64, Error> {
         let span = span!("save", bytes = _);
-        self.without_levels("saved")?;
         let written = self.counters.moved(Kind::Save, self.with(id, |state| self.write_out(id, state, scope, out)))?;
         span.record("bytes", written);
         Ok(written)
@@ -139,11 +145,12 @@ impl Cache {
                 bytes[start + 2 * (words.start + rows * group.layout.dim)..start + 2 * words.end].fill(0);
             }
             let Some((arena, packed)) = group.codes_of(entry) else { continue };
-            let start = bytes.len();
+            let (start, level) = (bytes.len(), entry.level);
             let page = arena.read_tagged(group.slot(packed, layer), &self.main, Group::tag(packed))?;
-            bytes.extend_from_slice(page.bytes());
-            check_seal(group.seal(layer, block, packed), &bytes[start..start + group.sealed_bytes()])?;
-            group.seal(layer, block, NO_PAGE).write(&mut bytes[start..]);
+            // Swapped out it may lie in a larger place.
+            bytes.extend_from_slice(&page.bytes()[..group.bytes_at(level)]);
+            check_seal(group.seal_at(level, layer, block, packed), &bytes[start..])?;
+            group.seal_at(level, layer, block, NO_PAGE).write(&mut bytes[start..]);
         }
         Ok(())
     }
@@ -156,7 +163,6 @@ impl Cache {
     pub fn restore(&self, scope: &SaveScope<'_>, from: &mut dyn Read) -> Result<SequenceId, Error> {
         let span = span!("restore", bytes = _);
         let mut from = Counted { from, bytes: 0 };
-        self.without_levels("restored")?;
         let restored = self.read_in(scope, &mut from);
         let bytes = from.bytes;
         span.record("bytes", bytes);
@@ -168,29 +174,28 @@ impl Cache {
         let mut bytes = Vec::new();
         reader.section(Tag::Header, header::MOST_BYTES, &mut bytes)?;
         let tokens = header::of_cache(self, scope.model, 0).accepts(&bytes)?;
-        let geometry = &self.config.geometry;
-        let mut state = SequenceState::new(&self.groups, geometry.layers, geometry.kv_heads)?;
+        let mut state = SequenceState::new(&self.groups, &self.config)?;
         for table in &state.tables {
             table.plan_growth(tokens).map_err(Error::from_table)?;
         }
         reader.section(Tag::State, usize::MAX, &mut bytes)?;
-        let holes = state::read(self, tokens, &bytes, &mut state)?;
+        let shapes = state::read(self, tokens, &bytes, &mut state)?;
 
         let mut reservations = Vec::new();
         let filled = || -> Result<(), Error> {
             let mut block = |index: usize, span: RowSpan| -> Result<(), Error> {
                 let group = &self.groups[index];
-                let of_layer =
-                    group.host.slot_bytes() + if span.packed.is_some() { group.packed.slot_bytes() } else { 0 };
-                reader.section(Tag::Block, group.layers * of_layer, &mut bytes)?;
+                reader.section(Tag::Block, pages_bytes(group, &span), &mut bytes)?;
                 self.copy_in(index, &span, &bytes)
             };
             for (index, group) in self.groups.iter().enumerate() {
                 if group.window.is_some() {
-                    self.read_window(&mut state, index, tokens, holes[index], &mut block)?;
+                    self.read_window(&mut state, index, tokens, shapes[index].hole, &mut block)?;
                     continue;
                 }
-                let reservation = self.reserve_all(&mut state.tables[index], |table| table.reserve(tokens))?;
+                let levels = &shapes[index].levels;
+                let reservation =
+                    self.reserve_all(&mut state.tables[index], |table| table.reserve_at(tokens, levels))?;
                 reservations.push((index, reservation));
                 let (_, reservation) = &reservations[reservations.len() - 1];
                 reservation.rows().try_for_each(|span| block(index, span))?;
@@ -264,8 +269,7 @@ impl Cache {
     fn copy_in(&self, index: usize, span: &RowSpan, bytes: &[u8]) -> Result<(), Error> {
         let (mut turn, group) = (self.turn.lock(), &self.groups[index]);
         // New pages, whose former readers have passed; rows may follow on the lane.
-        let expected = group.layers * (group.host.slot_bytes() + span.packed.map_or(0, |_| group.packed.slot_bytes()));
-        if bytes.len() != expected {
+        if bytes.len() != pages_bytes(group, span) {
             return Err(
                 SaveError::Malformed { section: Tag::Block.name(), why: "other pages than the header says" }.into()
             );
@@ -284,13 +288,14 @@ impl Cache {
                 guard.bytes_mut().copy_from_slice(originals);
             }
             let Some(packed) = span.packed else { continue };
-            let (records, others) = rest.split_at(group.packed.slot_bytes());
+            let level = span.level;
+            let (records, others) = rest.split_at(group.bytes_at(level));
             rest = others;
-            check_seal(group.seal(layer, span.block, NO_PAGE), &records[..group.sealed_bytes()])?;
-            let mut guard = group.packed.write(group.slot(packed, layer), &self.main)?;
+            check_seal(group.seal_at(level, layer, span.block, NO_PAGE), records)?;
+            let mut guard = group.packed_at(level).write(group.slot(packed, layer), &self.main)?;
             guard.set_tag(Group::tag(packed));
             guard.bytes_mut().copy_from_slice(records);
-            group.seal(layer, span.block, packed).write(guard.bytes_mut());
+            group.seal_at(level, layer, span.block, packed).write(guard.bytes_mut());
         }
         if span.packed.is_some() {
             // Nobody adds rows before the commit, so a sequence may be longer than host memory has room for.

@@ -21,8 +21,9 @@ impl Cache {
     /// one block at a time; other calls go on in between.
     ///
     /// # Errors
-    /// [`Error::Config`] where prefixes are not cached; [`Error::Save`] if a page is not what was sealed; the device's.
+    /// [`Error::Config`] where prefixes are not cached, or blocks have levels; [`Error::Save`] if a page is not what was sealed; the device's.
     pub fn export_prefix(&self, scope: &PrefixScope<'_>, prompt: Prompt<'_>, first: usize) -> Result<Vec<Put>, Error> {
+        self.without_levels("exported")?;
         units::export(&mut &*self, scope, prompt, first)
     }
 
@@ -30,8 +31,9 @@ impl Cache {
     /// where layers have windows, those that are cached without what the query behind the cached units, or behind all of the prompt, sees.
     ///
     /// # Errors
-    /// [`Error::Config`] where prefixes are not cached.
+    /// [`Error::Config`] where prefixes are not cached, or blocks have levels.
     pub fn missing_prefix(&self, scope: &PrefixScope<'_>, prompt: Prompt<'_>) -> Result<Vec<Get>, Error> {
+        self.without_levels("imported")?;
         units::missing(&self, scope, prompt)
     }
 
@@ -43,8 +45,9 @@ impl Cache {
     ///
     /// # Errors
     /// [`Error::Save`] for a get that is of another place or machine or has no page, or a page that is damaged or makes no sense:
-    /// units before it are cached. [`Error::Config`] where prefixes are not cached.
+    /// units before it are cached. [`Error::Config`] where prefixes are not cached, or blocks have levels.
     pub fn import_prefix(&self, scope: &PrefixScope<'_>, prompt: Prompt<'_>, units: &[Get]) -> Result<usize, Error> {
+        self.without_levels("imported")?;
         units::import(&mut &*self, scope, prompt, units)
     }
 }

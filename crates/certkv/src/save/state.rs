@@ -6,6 +6,7 @@ use crate::cache::Cache;
 use crate::group::Group;
 use crate::sequence::{HeadMemory, SequenceState};
 use certkv_control::BitSet;
+use certkv_core::planted;
 
 pub(crate) fn put(out: &mut Vec<u8>, n: u64) {
     out.extend_from_slice(&n.to_le_bytes());
@@ -23,9 +24,15 @@ fn put_set(out: &mut Vec<u8>, set: &BitSet) {
 
 /// Appends the state of a sequence.
 pub(crate) fn write(groups: &[Group], state: &SequenceState, out: &mut Vec<u8>) {
+    // Who decides levels begins anew, perhaps by another rule.
     let SequenceState { tables, centres, heads, uncoded, control: _ } = state;
     centres.iter().for_each(|centre| put_floats(out, centre));
     uncoded.iter().for_each(|set| put_set(out, set));
+    for (_, table) in groups.iter().zip(tables).filter(|(group, _)| group.level_count() > 1) {
+        let full = || table.numbered().filter(|(_, entry)| entry.is_full());
+        put(out, full().count() as u64);
+        full().for_each(|(_, entry)| put(out, entry.level.into()));
+    }
     for (group, table) in groups.iter().zip(tables).filter(|(group, _)| group.window.is_some()) {
         put(out, table.hole().end as u64);
         let of_heads = group.first * group.kv_heads..(group.first + group.layers) * group.kv_heads;
@@ -111,13 +118,22 @@ impl Rest<'_> {
     }
 }
 
-/// Reads the state of a sequence of `tokens` tokens into a new one. For every group the block behind its hole, 0 without a window.
+/// What is to be known of a group before its pages are read.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Shape {
+    /// The block behind its hole, 0 without a window.
+    pub(crate) hole: usize,
+    /// Level of each full block; empty where all have the first.
+    pub(crate) levels: Vec<u8>,
+}
+
+/// Reads the state of a sequence of `tokens` tokens into a new one, and the shape of every group.
 pub(crate) fn read(
     cache: &Cache,
     tokens: usize,
     bytes: &[u8],
     state: &mut SequenceState,
-) -> Result<Vec<usize>, SaveError> {
+) -> Result<Vec<Shape>, SaveError> {
     let geometry = &cache.config.geometry;
     let mut rest = Rest(bytes);
     let blocks_of = |layer: usize| {
@@ -135,8 +151,18 @@ pub(crate) fn read(
     for (layer, set) in state.uncoded.iter_mut().enumerate() {
         *set = rest.set(blocks_of(layer) + 1)?;
     }
-    let mut holes = vec![0; cache.groups.len()];
-    for (group, hole) in cache.groups.iter().zip(&mut holes) {
+    let mut shapes = vec![Shape::default(); cache.groups.len()];
+    for (group, Shape { levels, .. }) in cache.groups.iter().zip(&mut shapes).filter(|(g, _)| g.level_count() > 1) {
+        let full = tokens / group.layout.tokens();
+        if rest.count(full)? != full {
+            return Err(malformed("fewer levels than full blocks"));
+        }
+        for _ in 0..full {
+            let level = rest.count(usize::from(group.level_count()) - 1)? as u8;
+            levels.push(if planted!(B28) { 0 } else { level });
+        }
+    }
+    for (group, Shape { hole, .. }) in cache.groups.iter().zip(&mut shapes) {
         let Some(window) = group.window else { continue };
         let size = group.layout.tokens();
         let sinks = window.sink_blocks(size);
@@ -186,5 +212,5 @@ pub(crate) fn read(
             head.hints.push(Hint { total, norm, radius });
         }
     }
-    if rest.0.is_empty() { Ok(holes) } else { Err(malformed("longer than it says")) }
+    if rest.0.is_empty() { Ok(shapes) } else { Err(malformed("longer than it says")) }
 }

@@ -3,8 +3,8 @@
 use crate::common::{Model, decode_faults, fill, original_faults, random_queries, random_rows, step};
 use certkv::seal::{Seal, digest};
 use certkv::{
-    Cache, Cause, Certified, Config, Error, Format, Geometry, Level, Mode, Policy, Seed000, SequenceId, SimOptions,
-    Status,
+    Cache, Cause, Certified, Config, Error, Format, Geometry, Level, Mode, Policy, SaveScope, Seed000, SequenceId,
+    SimOptions, Status,
 };
 use certkv_core::fail;
 use certkv_testkit::generate::Rng;
@@ -22,6 +22,9 @@ pub(crate) const LADDERS: [&[&str]; 5] = [
 
 type Verdict = Result<(), String>;
 
+/// Level, and what is behind the seal of a block on the device.
+type Block = (Option<usize>, Option<Vec<u8>>);
+
 /// What happened.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
@@ -34,6 +37,12 @@ pub(crate) struct Seen {
     pub(crate) mixed: u64,
     pub(crate) exact: u64,
     pub(crate) certified: u64,
+    /// Sequences that left, those that returned, and those that a level had no page for.
+    pub(crate) left: u64,
+    pub(crate) returned: u64,
+    pub(crate) waited: u64,
+    /// Sequences that came back from a file.
+    pub(crate) filed: u64,
     /// Bits of everything returned.
     pub(crate) bits: Vec<u32>,
 }
@@ -45,6 +54,8 @@ struct Life<'s> {
     live: Vec<(SequenceId, Model)>,
     r: Rng,
     faults: bool,
+    /// Sequences leave the device and return.
+    travels: bool,
     seen: &'s mut Seen,
 }
 
@@ -59,7 +70,7 @@ fn accept(error: &Error) -> Verdict {
 }
 
 impl<'s> Life<'s> {
-    fn new(seed: u64, threads: usize, faults: bool, seen: &'s mut Seen) -> Result<Self, Error> {
+    fn new(seed: u64, threads: usize, faults: bool, travels: bool, seen: &'s mut Seen) -> Result<Self, Error> {
         let mut r = Rng::new(seed);
         let kv_heads = 1 + r.below(2);
         let geometry = Geometry::new(2, kv_heads * (1 + r.below(3)), kv_heads, 64)?;
@@ -70,16 +81,20 @@ impl<'s> Life<'s> {
         let level = |format: &Format| Level { format: *format, tokens: block * (2 + r.below(tokens / block)) };
         let mut levels: Vec<Level> = formats.iter().map(level).collect();
         levels[0].tokens = tokens;
+        if travels {
+            levels[1].tokens = 2 * block;
+        }
         let mode = if faults { Mode::Adversarial { seed } } else { Mode::Eager };
         let cache = Cache::new(Config {
             max_sequences: sequences,
             threads,
             scratch_keys: 8 * (seed % 2) as usize,
             scratch_values: 4 * (seed % 3) as usize,
+            swap_tokens: if travels { tokens / 2 } else { 0 },
             device: SimOptions { mode, check: true },
             ..Config::new(geometry, tokens).with_levels(levels)
         })?;
-        Ok(Self { cache, geometry, formats, live: Vec::new(), r, faults, seen })
+        Ok(Self { cache, geometry, formats, live: Vec::new(), r, faults, travels, seen })
     }
 
     fn act(&mut self) -> Verdict {
@@ -87,6 +102,14 @@ impl<'s> Life<'s> {
             return self.create();
         }
         let i = self.r.below(self.live.len());
+        if self.travels && (self.is_away(i) || self.r.chance(0.2)) {
+            // Meanwhile others may take the pages that it left.
+            let other = (0..self.live.len()).find(|other| !self.is_away(*other)).filter(|_| self.is_away(i));
+            return match other.filter(|_| self.r.chance(0.7)) {
+                Some(other) => (0..8).try_for_each(|_| self.change(other)),
+                None => self.travel(i),
+            };
+        }
         match self.r.below(16) {
             0 => self.create(),
             1 | 2 => self.fork(i),
@@ -104,6 +127,103 @@ impl<'s> Life<'s> {
             Err(error) => return accept(&error),
         }
         self.append(self.live.len() - 1)
+    }
+
+    fn is_away(&self, i: usize) -> bool {
+        matches!(self.cache.is_swapped_out(self.live[i].0), Ok(true))
+    }
+
+    /// Level of every full block of every layer, and of those on the device, what they hold behind their seals.
+    fn blocks(&self, id: SequenceId, len: usize) -> Vec<Block> {
+        let full = len / self.formats[0].block;
+        let codes = |layer, block| self.cache.packed_page(id, layer, block).ok().map(|page| page[64..].to_vec());
+        let of = |layer| (0..full).map(move |block| (self.cache.level(id, layer, block).ok(), codes(layer, block)));
+        (0..2).flat_map(of).collect()
+    }
+
+    /// Out and back, or as far as room and faults let it: every block has the level that it had, and its codes.
+    fn travel(&mut self, i: usize) -> Verdict {
+        if self.r.chance(0.3) {
+            return self.file(i);
+        }
+        let (id, len) = (self.live[i].0, self.live[i].1.len(&self.geometry));
+        let (away, before) = (self.is_away(i), self.blocks(id, len));
+        let armed = self.faults && self.r.chance(0.3);
+        fail::arm(armed.then(|| 1 + self.r.below(12) as u64));
+        let moved = if away { self.cache.swap_in(id) } else { self.cache.swap_out(id) };
+        fail::arm(None);
+        let after = self.blocks(id, len);
+        if before.iter().zip(&after).any(|(before, after)| before.0.is_none() || before.0 != after.0) {
+            return Err("a block has another level than before it left".into());
+        }
+        match moved {
+            Ok(_) if away => {
+                self.seen.returned += 1;
+                // Codes are what their originals give at their level.
+                self.recoded(i)
+            }
+            Ok(_) => {
+                self.seen.left += 1;
+                match self.cache.change_level(id, 0, 0, 1) {
+                    Err(Error::SwappedOut) => Ok(()),
+                    other => Err(format!("the level of a block that is away was changed: {other:?}")),
+                }
+            }
+            Err(_) if before != after => Err("a move that failed moved something".into()),
+            Err(Error::CapacityExhausted { class, .. }) => {
+                self.seen.waited += u64::from(class.starts_with("level"));
+                // Somebody has to give pages up.
+                self.release(i)
+            }
+            Err(error) => accept(&error),
+        }
+    }
+
+    /// Into a file and back, in place of itself: the same levels and codes, or the error that was injected, and no page is lost.
+    fn file(&mut self, i: usize) -> Verdict {
+        let scope = SaveScope { model: b"life", key: None };
+        let (id, len, away) = (self.live[i].0, self.live[i].1.len(&self.geometry), self.is_away(i));
+        let (before, mut bytes) = (self.blocks(id, len), Vec::new());
+        self.cache.save(id, &scope, &mut bytes).map_err(|e| e.to_string())?;
+        self.cache.release(id).map_err(|e| e.to_string())?;
+        let model = self.live.swap_remove(i).1;
+        let (armed, live) = (self.faults && self.r.chance(0.3), self.cache.live_pages());
+        fail::arm(armed.then(|| 1 + self.r.below(30) as u64));
+        let restored = self.cache.restore(&scope, &mut &bytes[..]);
+        fail::arm(None);
+        match restored {
+            Ok(id) => {
+                let after = self.blocks(id, len);
+                let differs = |(before, after): (&Block, &Block)| before.0 != after.0 || !away && before.1 != after.1;
+                if before.iter().zip(&after).any(differs) {
+                    return Err("a block came back from a file as another".into());
+                }
+                self.live.push((id, model));
+                self.seen.filed += 1;
+                self.recoded(self.live.len() - 1)
+            }
+            Err(_) if live != self.cache.live_pages() && !self.faults => Err("a refused file left pages behind".into()),
+            Err(error) => accept(&error),
+        }
+    }
+
+    /// A block that is coded again, there and back, has the codes that it had.
+    fn recoded(&mut self, i: usize) -> Verdict {
+        let (id, full) = (self.live[i].0, self.live[i].1.len(&self.geometry) / self.formats[0].block);
+        if full == 0 {
+            return Ok(());
+        }
+        let (layer, block, by) = (self.r.below(2), self.r.below(full), 1 + self.r.below(self.formats.len() - 1));
+        let codes = || self.cache.packed_page(id, layer, block).map(|page| page[64..].to_vec());
+        let (level, before) = (self.cache.level(id, layer, block).map_err(|e| e.to_string())?, codes());
+        if self.cache.change_level(id, layer, block, (level + by) % self.formats.len()).is_err() {
+            return Ok(());
+        }
+        match self.cache.change_level(id, layer, block, level) {
+            Ok(()) if before.ok() != codes().ok() => Err("codes came back as others".into()),
+            Ok(()) => Ok(()),
+            Err(error) => accept(&error),
+        }
     }
 
     /// A chunk, attended to or not.
@@ -277,7 +397,15 @@ fn beyond(exact: &[Vec<f64>], out: &[f32], certificates: &[certkv::Certificate])
 
 /// A life of [`OPS`] operations. Without faults its outputs depend on the seed alone, not on `threads`.
 pub(crate) fn live(seed: u64, threads: usize, faults: bool, seen: &mut Seen) -> Result<u64, String> {
-    let mut life = Life::new(seed, threads, faults, seen).map_err(|e| e.to_string())?;
+    act(Life::new(seed, threads, faults, false, seen).map_err(|e| e.to_string())?)
+}
+
+/// The same of sequences that leave the device and return.
+pub(crate) fn travel(seed: u64, threads: usize, faults: bool, seen: &mut Seen) -> Result<u64, String> {
+    act(Life::new(seed, threads, faults, true, seen).map_err(|e| e.to_string())?)
+}
+
+fn act(mut life: Life<'_>) -> Result<u64, String> {
     for op in 0..OPS {
         let done = life.act();
         life.ordered().and(done).map_err(|e| format!("operation {op}: {e}"))?;
@@ -288,4 +416,9 @@ pub(crate) fn live(seed: u64, threads: usize, faults: bool, seen: &mut Seen) -> 
 #[allow(dead_code, reason = "what the gate of planted bugs runs")]
 pub(crate) fn run(seed: u64) -> Result<u64, String> {
     live(seed, 1, true, &mut Seen::default())
+}
+
+#[allow(dead_code, reason = "what the gate of planted bugs runs")]
+pub(crate) fn run_travels(seed: u64) -> Result<u64, String> {
+    travel(seed, 1, true, &mut Seen::default())
 }

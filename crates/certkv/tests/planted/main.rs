@@ -38,7 +38,7 @@ const fn check(bug: Bug, what: &'static str, runs: u64, run: Run) -> Check {
 /// Runs of a life: each is some forty operations.
 const LIVES: u64 = if cfg!(debug_assertions) { 100 } else { 400 };
 
-const CHECKS: [Check; 14] = [
+const CHECKS: [Check; 15] = [
     check(Bug::B1, "order of a life's accesses", LIVES, life::run),
     check(Bug::B2, "order of a life's accesses", LIVES, life::run),
     check(Bug::B3, "order of a life's accesses", LIVES, life::run),
@@ -53,6 +53,7 @@ const CHECKS: [Check; 14] = [
     check(Bug::B18, "tags of a life's sides", LIVES, life::run),
     check(Bug::B26, "tags and bounds of a life with levels", LIVES, levels::run),
     check(Bug::B27, "tags and pages of a life with levels", LIVES, levels::run),
+    check(Bug::B28, "tags and codes of a life with levels that travels", LIVES, levels::run_travels),
 ];
 
 /// Seed of a check's run.

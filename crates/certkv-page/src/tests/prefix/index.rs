@@ -229,7 +229,7 @@ fn a_truncated_sequence_leaves_the_cached_rows_alone() {
 fn admission_counts_what_could_be_had() {
     let (pools, chain) = (pools(8, 8, 2), chain(b"a"));
     let index = index(&pools, 8);
-    let need = |blocks, tail| [Need { host: blocks, packed: blocks, tail }];
+    let need = |blocks, tail| [Need { host: blocks, packed: blocks, tail, ..Need::default() }];
     assert_eq!(index.admit(&need(8, 0)), Admission::Fits);
     let table = filled(&pools, 24);
     let tokens: Vec<u32> = (0..24).collect();

@@ -100,7 +100,7 @@ fn windows_go_by_age_and_units_stay() {
     [&all, &narrow].into_iter().for_each(|pools| assert!(pools.reclaim(&mut |_| true) < 99));
     // Of each length a window of three blocks, and the sink's.
     assert_eq!((live(&narrow), index.len()), (7, 10));
-    let need = |pages: usize| [Need::default(), Need { host: pages, packed: pages, tail: 0 }];
+    let need = |pages: usize| [Need::default(), Need { host: pages, packed: pages, tail: 0, ..Need::default() }];
     assert_eq!(index.admit(&need(2)), Admission::Fits);
     assert_eq!(index.admit(&need(3)), Admission::FitsAfterEviction { units: 0 });
     let lacks = Admission::Lacks { group: 1, class: PageClass::Host, pages: 1 };
