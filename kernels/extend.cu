@@ -10,6 +10,7 @@
 #include "attend/unit.cuh"
 #include "attend/turn.cuh"
 #include "extend/tile.cuh"
+#include "fold.cuh"
 #include "extend/query.cuh"
 #include "extend/decode.cuh"
 #include "extend/rows.cuh"

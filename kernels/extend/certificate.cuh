@@ -18,6 +18,10 @@ CKV_FN float rounding_of_logits(const Query& q, bool coded, bool wide_query, flo
     const float query = wide_query || (coded && TURBO_KEYS) ? U_HALF : 0.0f, turn = coded && TURBO_KEYS ? TURN_ROUNDING : 0.0f;
     const float share = LOGIT_CHAIN * U_MMA + query + (coded ? KEY_ROUNDING : 0.0f) + turn;
     const float reach = reach_of(q), floors = reach * ROOT_D * HALF_FLOOR + step_of(q) * ROOT_D * HALF_FLOOR * norm;
+#if CKV_FOLD
+    // (4.12a): the constant of the centre goes through the same sums; a quotient is rounded once.
+    if (coded) return ((reach * norm * (share + U_MMA) + constant_of(q) * (LOGIT_CHAIN + 1.0f) * U_MMA) * 1.01f + FOLD_FLOORS * floors) * UP + U_HALF * 1.01f;
+#endif
     return (reach * norm * share * 1.01f + floors) * UP + U_HALF * 1.01f;
 }
 
@@ -109,7 +113,9 @@ CKV_FN void certify_block(const CkvExtendArgs& a, const Tile& t, const u8* block
     if (!sees_block(a, t, at)) return;
     Sums s = kept;
     if (s.m != m) rescale(s, m);
-    const float zeta = rounding_of_logits(q, CODED && KEYS_CODED, a.query_type == 2, b.key_norm + b.eps);
+    // Of codes in a metric no more is known than the largest of their products.
+    const float norm = CODED && FOLDED ? b.key_mag : b.key_norm + b.eps;
+    const float zeta = rounding_of_logits(q, CODED && KEYS_CODED, a.query_type == 2, norm);
     add_block(s, b, k, zeta, !CODED || !KEYS_CODED, !CODED || !VALUES_CODED, W, P);
     // Values are rounded, once decoded, relative to what they stand for.
     s.gr_rows += (W * 1.001f + BLOCK * 6.0e-8f) * ((CODED ? VALUE_ROUNDING : 0.0f) * 1.01f * (b.value_norm + b.eta) + ROOT_D * HALF_FLOOR) * UP;

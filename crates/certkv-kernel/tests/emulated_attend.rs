@@ -3,6 +3,8 @@
 mod device_cases;
 #[path = "emulated/mod.rs"]
 mod emulated;
+#[path = "emulated_attend/calibrated.rs"]
+mod calibrated;
 #[path = "emulated_attend/lists.rs"]
 mod lists;
 #[path = "emulated_attend/refine.rs"]

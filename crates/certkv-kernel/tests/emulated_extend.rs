@@ -100,6 +100,10 @@ fn formats_heads_and_groups_match_attention_in_f64() {
         ("tq2-tq3-b64", 256),
         ("e4m3-e4m3-b64", 128),
         ("e5m2g32-p4g16-b16", 64),
+        ("ctq4-tq4-b64", 128),
+        ("ctq3-v4g32-b32", 64),
+        ("ctq2-f16-b16", 64),
+        ("ctq1-tq3-b64", 256),
         ("k8-v4g64-b64-r8.4", 128),
         ("k8-c4-b64", 128),
         ("f16-c5-b16", 96),
@@ -116,7 +120,7 @@ fn formats_heads_and_groups_match_attention_in_f64() {
 fn hard_data_and_bf16_stay_within_the_bound() {
     for kind in Kind::ALL {
         for store in [Dtype::F16, Dtype::Bf16] {
-            for format in ["k8-v4g32-b32", "tq4-tq4-b32"] {
+            for format in ["k8-v4g32-b32", "tq4-tq4-b32", "ctq4-tq4-b32"] {
                 let seed = 40 + kind as u64;
                 check(&Spec { kind, store, seed, ..Spec::new(format, 64, 4, &[(70, 20), (32, 3)]) }, 2, 2);
             }
@@ -127,7 +131,7 @@ fn hard_data_and_bf16_stay_within_the_bound() {
 #[test]
 fn windows_and_sinks_hide_what_they_hide() {
     for (tokens, sinks) in [(1, 0), (20, 0), (40, 5), (33, 16), (100, 40), (1000, 3)] {
-        for format in ["k8-v4g32-b32", "tq4-tq4-b16"] {
+        for format in ["k8-v4g32-b32", "tq4-tq4-b16", "ctq4-tq4-b16"] {
             let sight = Some(Sight { tokens, sinks });
             let spec =
                 Spec { sight, seed: u64::from(tokens), ..Spec::new(format, 64, 2, &[(150, 60), (0, 50), (96, 1)]) };

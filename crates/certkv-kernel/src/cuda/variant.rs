@@ -161,6 +161,11 @@ const fn partial_stride(dim: usize, group: usize) -> usize {
     (group * (dim + SCALARS)).next_multiple_of(4)
 }
 
+/// Whether keys are coded in the metric of a calibration, math.md (2.19a): `FOLDED` of kernels/sizes.cuh.
+pub(super) const fn folds(layout: &RecordLayout) -> bool {
+    matches!(layout.format.key, KeyFormat::Turbo { calibrated: true, .. })
+}
+
 /// `SHARED_BYTES` of kernels/attend/shape.cuh. The kernel asserts that it counts the same.
 fn shared_bytes(layout: &RecordLayout, group: usize, warps: usize, stages: usize) -> usize {
     let refinable = !layout.format.refine.is_none();
@@ -193,7 +198,7 @@ fn shared_bytes(layout: &RecordLayout, group: usize, warps: usize, stages: usize
         (true, false) => columns,
         (false, false) => group + if refinable { columns } else { 0 },
     };
-    let queries = 4 * layout.dim * kept;
+    let queries = 4 * layout.dim * kept + if folds(layout) { 16 * columns } else { 0 };
     // What a block may add unrefined, per head.
     let limits = if refinable { 16 * MOST_REFINED_HEADS } else { 0 };
     ring + warps * warp + queries + finish + known + limits + entries
@@ -320,12 +325,9 @@ impl Variant {
             {
                 return unsupported("key group", layout.format.key.group(layout.dim), "a multiple of 32 channels");
             }
-            KeyFormat::Turbo { bits, calibrated: true } => {
-                return unsupported("ctq codes of bits", bits.into(), "keys that no calibration centres (tq)");
-            }
             KeyFormat::Gtq { .. } => {
                 let bits = layout.format.key.bits();
-                return unsupported("gtq codes of bits", bits, "keys that no calibration gives widths (tq)");
+                return unsupported("gtq codes of bits", bits, "keys that no calibration gives widths (ctq)");
             }
             _ => {}
         }
@@ -513,6 +515,11 @@ impl Variant {
         self.windowed
     }
 
+    /// Whether keys are coded in the metric of a calibration, which launches are told of.
+    pub fn folds(&self) -> bool {
+        folds(&self.layout)
+    }
+
     /// Whether queries may be in single precision.
     pub fn takes_single_queries(&self) -> bool {
         self.single_queries
@@ -558,6 +565,7 @@ impl Variant {
             ("CKV_STAGES", self.shape.stages),
             ("CKV_CORRECT", usize::from(self.corrects)),
             ("CKV_WINDOW", usize::from(self.windowed)),
+            ("CKV_FOLD", usize::from(self.folds())),
             ("CKV_CERTIFY", usize::from(self.certify)),
             ("CKV_QUERY_LOW", usize::from(self.single_queries)),
             ("CKV_SHARED", self.shape.shared),

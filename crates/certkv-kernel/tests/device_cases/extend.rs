@@ -16,6 +16,8 @@ use certkv_kernel::cuda::{Sight, Variant};
 use certkv_testkit::generate::{Heads, Kind, Rng, Shape, decode, heads};
 
 mod limits;
+mod metrics;
+use metrics::Metrics;
 
 /// What a case is made of.
 #[derive(Debug, Clone)]
@@ -61,6 +63,7 @@ pub struct Case {
     pub spec: Spec,
     layout: RecordLayout,
     heads: Vec<Head>,
+    metrics: Metrics,
     /// `[token][q_heads][dim]` of all chunks, as bits of the type of the cache.
     queries: Vec<u16>,
 }
@@ -109,6 +112,7 @@ impl Case {
         let (b, d) = (layout.tokens(), spec.dim);
         let (mut all, mut queries) = (Vec::new(), Vec::new());
         let mut rng = Rng::new(spec.seed ^ 0xe7);
+        let metrics = Metrics::of(&layout, spec.kv_heads, spec.seed);
         for (s, &(before, tokens)) in spec.chunks.iter().enumerate() {
             let first = all.len();
             for h in 0..spec.kv_heads {
@@ -129,7 +133,8 @@ impl Case {
                         let range = j * b * d..(j + 1) * b * d;
                         let mut record = vec![0; layout.bytes];
                         let sides = (&data.keys[range.clone()], &data.values[range]);
-                        Encoder::new(&layout).encode(sides.0, sides.1, &centre, &mut record).unwrap();
+                        let mut encoder = Encoder::new(&layout);
+                        encoder.encode_in(metrics.head(h).as_ref(), sides.0, sides.1, &centre, &mut record).unwrap();
                         record
                     })
                     .collect();
@@ -144,7 +149,7 @@ impl Case {
                 }
             }
         }
-        Self { spec: spec.clone(), layout, heads: all, queries }
+        Self { spec: spec.clone(), layout, heads: all, metrics, queries }
     }
 
     fn tokens(&self) -> usize {
@@ -242,6 +247,7 @@ impl Case {
             window: spec.sight.map_or(0, |s| s.tokens),
             sinks: spec.sight.map_or(0, |s| s.sinks),
             limits: limits::words(spec.seed, spec.relative, self.q_heads()).map_or(0, |w| place(&bytes32(w))),
+            metrics: self.metrics.words().map_or(0, |w| place(&bytes32(w))),
             ..ExtendArgs::default()
         };
         let heads = self.tokens() * self.q_heads();
@@ -265,6 +271,7 @@ impl Case {
                             let at = (j * b + t) * d..(j * b + t + 1) * d;
                             if !l.format.key.is_exact() {
                                 decode_key(l, record, t, &mut coded_keys[at.clone()]).unwrap();
+                                self.metrics.unfold(h, &mut coded_keys[at.clone()]);
                             }
                             if !l.format.value.is_exact() {
                                 decode_value(l, record, t, &mut coded_values[at]).unwrap();
