@@ -5,7 +5,8 @@ use super::metrics::metrics_of;
 use super::queue::{Queue, Span, Tensor};
 use super::sight::{Sight, sight_of};
 use super::touched::Touched;
-use super::variant::{Variant, folds};
+use super::turbo::folds;
+use super::variant::Variant;
 use certkv_core::RecordLayout;
 use certkv_device::cuda::{CudaError, Function};
 

@@ -12,7 +12,7 @@ pub const fn metric_bytes(layout: &RecordLayout, kv_heads: usize) -> usize {
 }
 
 /// One head's of them.
-pub fn metric_words(metric: &KeyMetric<'_>) -> impl Iterator<Item = u32> {
+pub fn metric_words<'a>(metric: KeyMetric<'a>) -> impl Iterator<Item = u32> + 'a {
     metric.centre().iter().chain(metric.balance()).map(|x| x.to_bits())
 }
 

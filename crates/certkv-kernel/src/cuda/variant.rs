@@ -161,11 +161,6 @@ const fn partial_stride(dim: usize, group: usize) -> usize {
     (group * (dim + SCALARS)).next_multiple_of(4)
 }
 
-/// Whether keys are coded in the metric of a calibration, math.md (2.19a): `FOLDED` of kernels/sizes.cuh.
-pub(super) const fn folds(layout: &RecordLayout) -> bool {
-    matches!(layout.format.key, KeyFormat::Turbo { calibrated: true, .. })
-}
-
 /// `SHARED_BYTES` of kernels/attend/shape.cuh. The kernel asserts that it counts the same.
 fn shared_bytes(layout: &RecordLayout, group: usize, warps: usize, stages: usize) -> usize {
     let refinable = !layout.format.refine.is_none();
@@ -191,14 +186,13 @@ fn shared_bytes(layout: &RecordLayout, group: usize, warps: usize, stages: usize
     // Of many heads or channels all columns of the matrix unit stay there, and behind the queries where residuals are read.
     let columns = if group > 8 { 16 } else { 8 };
     let lean = group > 8 || layout.dim == 256;
-    let twice = matches!(layout.format.key, KeyFormat::Turbo { .. });
-    let kept = match (lean, twice) {
+    let kept = match (lean, matches!(layout.format.key, KeyFormat::Turbo { .. })) {
         // As it is, and rotated.
         (_, true) => group + 2 * columns,
         (true, false) => columns,
         (false, false) => group + if refinable { columns } else { 0 },
     };
-    let queries = 4 * layout.dim * kept + if folds(layout) { 16 * columns } else { 0 };
+    let queries = 4 * layout.dim * kept + if turbo::folds(layout) { 16 * columns } else { 0 };
     // What a block may add unrefined, per head.
     let limits = if refinable { 16 * MOST_REFINED_HEADS } else { 0 };
     ring + warps * warp + queries + finish + known + limits + entries
@@ -517,7 +511,7 @@ impl Variant {
 
     /// Whether keys are coded in the metric of a calibration, which launches are told of.
     pub fn folds(&self) -> bool {
-        folds(&self.layout)
+        turbo::folds(&self.layout)
     }
 
     /// Whether queries may be in single precision.

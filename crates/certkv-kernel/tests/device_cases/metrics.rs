@@ -14,7 +14,8 @@ impl Metrics {
         }
         let mut r = Rng::new(seed ^ 0x3e72);
         let (centre, octaves) = if seed % 4 == 3 { (2.0, 2.5) } else { (0.5, 0.5) };
-        let mut channels = |of: &dyn Fn(f64) -> f64| (0..layout.dim).map(|_| of(2.0 * r.uniform() - 1.0) as f32).collect();
+        let mut channels =
+            |of: &dyn Fn(f64) -> f64| (0..layout.dim).map(|_| of(2.0 * r.uniform() - 1.0) as f32).collect();
         Self((0..kv_heads).map(|_| [channels(&|x| centre * x), channels(&|x| (octaves * x).exp2())]).collect())
     }
 

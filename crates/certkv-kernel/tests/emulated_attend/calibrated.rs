@@ -85,7 +85,9 @@ fn what_does_not_fit_is_never_certified() {
     let spec = Spec { keys: 0.0, values: 0.0, ..Spec::new("ctq4-tq4-b32", 64, 2, &[64, 96]) };
     let untold = |args: &AttendArgs, _: &[&Buffer]| (*args, Vec::new());
     let single = |args: &AttendArgs, _: &[&Buffer]| (AttendArgs { query_type: 2, ..*args }, Vec::new());
-    for (part, x, keys) in [(1, 1e-38, 0.0), (1, 1e-30, 0.0), (1, 1e-19, 0.0), (0, 1e12, 0.0), (0, 1e30, 0.0), (1, 1e-30, 1.0)] {
+    for (part, x, keys) in
+        [(1, 1e-38, 0.0), (1, 1e-30, 0.0), (1, 1e-19, 0.0), (0, 1e12, 0.0), (0, 1e30, 0.0), (1, 1e-30, 1.0)]
+    {
         let spec = Spec { keys, ..spec.clone() };
         let mut case = Case::new(&spec);
         (0..2).for_each(|head| case.metrics.put(head, part, 17, x));
