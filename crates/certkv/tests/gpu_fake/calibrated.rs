@@ -2,10 +2,9 @@
 use crate::alone;
 use crate::kernels::{self, BLOCK, DIM, GROUP, KV_HEADS};
 use crate::life::{LAYERS, config};
-use certkv::calibration::{Calibration, CalibrationError, Heads};
+use certkv::calibration::{Calibration, CalibrationError, Heads, Meter, Rule, Source};
 use certkv::gpu::{Gpu, GpuCache, GpuConfig, GpuMachine};
 use certkv::{Cache, Chunk, Config, Error, Geometry, Pairing, Policy, PrefixScope, SaveError, SaveScope, SequenceId};
-use certkv_control::calibration::{Meter, Rule, Source};
 use certkv_testkit::generate::Rng;
 use std::sync::Arc;
 
