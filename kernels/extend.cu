@@ -164,6 +164,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, CTAS) ckv_extend(const __g
 #if CKV_VALUE == 2
     turn_back(st);
 #endif
+#if CKV_FOLD
+    add_centre(q, st, sums);
+#endif
     if constexpr (TURBO_KEYS) prepare_queries<false>(a, t, q);
 #pragma unroll 1
     for (; line.block < t.blocks; pass(t, line)) {

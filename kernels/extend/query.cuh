@@ -7,7 +7,7 @@
 struct Query {
     Vec4* halves;
     // Of row 16 mt + 8 half + lane / 4 at 8 (2 mt + half) + lane / 4: the base-2 logit per unit of the halves; behind those of all rows s ||q||, then s times
-    // what a unit is; for keys in a metric what their centre adds, in units, and what bounds its rounding (FoldBound).
+    // what a unit is; for keys in a metric the base-2 logit that their centre adds.
     float* units;
 };
 CKV_FN Query query_at(u8* shared) {
@@ -21,7 +21,7 @@ CKV_FN float reach_of(const Query& q) { return q.units[ROWS + own_number()]; }
 CKV_FN float step_of(const Query& q) { return q.units[2 * ROWS + own_number()]; }
 #if CKV_FOLD
 CKV_FN float shift_of(const Query& q, int mt, int half) { return q.units[3 * ROWS + 8 * (2 * mt + half) + (lane() >> 2)]; }
-CKV_FN float constant_of(const Query& q) { return q.units[4 * ROWS + own_number()]; }
+CKV_FN float own_shift(const Query& q) { return q.units[3 * ROWS + own_number()]; }
 #endif
 
 // That row's out of numbers of all rows.
@@ -121,12 +121,11 @@ CKV_FN void prepare_queries(const CkvExtendArgs& a, const Tile& t, const Query& 
 #pragma unroll
             for (int d = 1; d < 4; d <<= 1) sums.product += shfl_xor(sums.product, d), sums.terms += shfl_xor(sums.terms, d);
             sums.square = square;
-            const double units = sums.product * (double)up;
-            fit = fits(sums, a.scale, units);
-            const FoldBound bound = fold_bound(sums, a.scale, fit);
+            // Terms of up to 10^5 nats: what their sum in double precision loses is nothing beside CENTRED.
+            fit = fits(sums, a.scale, sums.terms * (double)fabsf(a.scale) * 1.0e19);
             if ((lane() & 3) == 0) {
-                q.units[ROWS + number] = bound.reach;
-                q.units[3 * ROWS + number] = fit ? (float)units : 0.0f, q.units[4 * ROWS + number] = bound.constant;
+                q.units[ROWS + number] = fold_bound(sums, a.scale, fit).reach;
+                q.units[3 * ROWS + number] = fit ? (float)((double)a.scale * sums.product * 1.4426950408889634) : 0.0f;
             }
         }
 #endif

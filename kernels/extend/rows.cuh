@@ -53,15 +53,6 @@ CKV_FN void score(const u8* block, int first, const Query& q, Logits& s) {
     for (int mt = 0; mt < MT; mt++) {
 #pragma unroll
         for (int n = 0; n < 2 * SUB; n++) s.x[mt][n][0] = s.x[mt][n][1] = s.x[mt][n][2] = s.x[mt][n][3] = 0.0f;
-#if CKV_FOLD
-        // What the keys' centre adds is where the sums begin.
-#pragma unroll
-        for (int half = 0; CODED && half < 2; half++) {
-            const float shift = shift_of(q, mt, half);
-#pragma unroll
-            for (int n = 0; n < 2 * SUB; n++) s.x[mt][n][2 * half] = s.x[mt][n][2 * half + 1] = shift;
-        }
-#endif
     }
 #pragma unroll SCORED_AT_ONCE
     for (int j = 0; j < CHUNKS; j++) {

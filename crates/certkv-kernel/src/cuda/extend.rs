@@ -33,8 +33,8 @@ const fn rows(dim: usize) -> usize {
 /// `SHARED_BYTES` there. The kernel asserts that it counts the same.
 fn shared_bytes(layout: &RecordLayout, warps: usize, stages: usize) -> usize {
     let slot = layout.main_bytes.max(2 * layout.original_side_bytes()).next_multiple_of(128);
-    // Three numbers of a query, or five.
-    let numbers = if folds(layout) { 20 } else { 12 };
+    // Three numbers of a query, or four.
+    let numbers = if folds(layout) { 16 } else { 12 };
     let (queries, sums, tile) = (rows(layout.dim) * (layout.dim * 2 + numbers), 32 * 40, 52);
     (stages * slot + warps * (queries + sums) + stages * 8 + tile).next_multiple_of(16)
 }
