@@ -151,7 +151,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, CTAS) ckv_extend(const __g
     Mass mass;
     clear(st);
     Line line = begin(a, t, shared);
+#if CKV_FOLD
+    prepare_folded(a, t, q);
+#else
     prepare_queries<TURBO_KEYS>(a, t, q);
+#endif
 #pragma unroll 1
     for (; line.block < t.packed; pass(t, line)) {
         const u8* block = await(a, t, shared, line);

@@ -157,6 +157,11 @@ CKV_FN void prepare_queries(const CkvExtendArgs& a, const Tile& t, const Query& 
     syncwarp();
 }
 
+#if CKV_FOLD
+// A function of its own: nothing of it waits in registers while blocks are read.
+__attribute__((noinline)) __device__ void prepare_folded(const CkvExtendArgs& a, const Tile& t, const Query& q) { prepare_queries<true>(a, t, q); }
+#endif
+
 // Registers of product e of chunk j: of rows lane / 4 and 8 more, then of both two channels on.
 CKV_FN void load_query(const Query& q, int mt, int j, int e, u32 (&x)[4]) {
     const Vec4 v = q.halves[((mt * CHUNKS + j) * 2 + e) * 32 + lane()];
