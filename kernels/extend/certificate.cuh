@@ -29,7 +29,7 @@ CKV_FN float rounding_of_logits(const Query& q, bool coded, bool wide_query, flo
 
 #if CKV_FOLD
 // Behind the last codes: their logits come to have what the keys' centre adds to every one, (2.19a), which until then is left out. The whole octaves of it
-// are added to the running exponents, and what is left of it is a factor of all sums. The logits of all codes are off by the same then, at most 0.15.
+// are added to the running exponents, and what is left of it is a factor of all sums. The logits of all codes are off by the same then, at most 0.18.
 CKV_FN void add_centre(const Query& q, State& st, Sums& sums) {
     const float own = own_shift(q), whole = floorf(own), part = ex2(own - whole);
     const float off = CENTRED * (1.0f + fabsf(own)), apart = own_row(st.l) * (part * off * 1.2f), up = part * (UP + 2.0f * off);

@@ -178,3 +178,32 @@ fn what_is_no_number_is_never_certified() {
         assert_eq!(c.status == 0 && !(c.e_key + c.e_val).is_finite(), i % 4 < 2, "head {}: {c:?}", i % 4);
     }
 }
+
+/// Queries so short that bounds are small: rounding is seen beside them, and so are centres and scales that the codes were not made with. What does not
+/// fit is not certified, where codes are seen.
+#[test]
+fn what_folds_queries_is_in_the_bound() {
+    for (format, seed, by) in [("ctq4-tq4-b64", 1, 0.05), ("ctq4-v4g64-b32", 3, 0.02), ("ctq3-f16-b32", 3, 1e-3)] {
+        let spec = Spec { seed, ..Spec::new(format, 128, 2, &[(130, 20), (0, 9)]) };
+        let mut case = Case::new(&spec);
+        case.scale_queries(by);
+        let own = variant(&spec, 2, 2);
+        let judged = |case: &Case, told: &Case| {
+            let r = run(told, &own, true, Element::F32, seed);
+            (case.judge(&r.out, &r.certificates), r.certificates)
+        };
+        let (v, _) = judged(&case, &case);
+        assert!(v.wrong.is_empty() && v.arith < 0.1, "{v:?}");
+        // Planted: another centre of one channel, and a query that has no quotient.
+        let mut told = Case::new(&spec);
+        told.scale_queries(by);
+        told.put_metric(1, 0, 17, 300.0 / by);
+        assert!(!judged(&case, &told).0.wrong.is_empty(), "{format}");
+        told.put_metric(1, 1, 17, 1e-38);
+        let (_, certificates) = judged(&case, &told);
+        for (i, c) in certificates.iter().enumerate() {
+            let (token, head) = (i / 4, i % 4);
+            assert_eq!(c.status == 0 && !(c.e_key + c.e_val).is_finite(), token < 20 && head >= 2, "{i}: {c:?}");
+        }
+    }
+}

@@ -166,6 +166,17 @@ impl Case {
         self.queries[at] = 0x7e00;
     }
 
+    /// Makes all queries so much longer.
+    pub fn scale_queries(&mut self, by: f32) {
+        let store = self.spec.store;
+        self.queries.iter_mut().for_each(|x| *x = store.encode16(store.decode16(*x) * by));
+    }
+
+    /// Makes a number of what a head's keys are coded in another one: see [`Metrics::put`].
+    pub fn put_metric(&mut self, head: usize, part: usize, channel: usize, x: f32) {
+        self.metrics.put(head, part, channel, x);
+    }
+
     /// Says of a block of KV head 0 that its codes mean nothing.
     pub fn spoil_record(&mut self, head: usize, block: usize) {
         let at = self.layout.summary.start + 4;
