@@ -55,6 +55,7 @@ struct CkvAppendArgs {
     u32 kv_heads;
     u32 input;           // 0 f16, 1 bf16, 2 f32
     u32 flags;
+    const float* metrics; // of a variant whose keys have a metric: [kv_heads][2][DIM] their centre, then their balance scale
 };
 
 namespace ckv_encode {
@@ -168,7 +169,11 @@ CKV_FN void close_side(const CkvAppendArgs& a, const Sequence& sequence, u32 slo
     u8* record = a.packed_base + slot * a.packed_stride + head * a.record_stride;
     float* centre = a.centres + ((u64)sequence.row * a.kv_heads + head) * DIM;
     if (!KEY && sequence.len < BLOCK && (a.flags & FIRST_CENTRE) != 0) fix_centre(open, centre);
+#if CKV_FOLD
+    const u32 said = pack_side<KEY>(open, FRAGMENT, KEY ? a.metrics + (u64)head * (2 * DIM) : centre, record, shared);
+#else
     const u32 said = pack_side<KEY>(open, FRAGMENT, centre, record, shared);
+#endif
     if (said != 0 && a.status != nullptr && threadIdx.x == 0) atomic_or(a.status, said);
 }
 

@@ -11,6 +11,7 @@
 #include "window.cuh"
 #include "attend/unit.cuh"
 #include "attend/turn.cuh"
+#include "fold.cuh"
 #include "attend/query.cuh"
 #include "attend/keys.cuh"
 #include "attend/softmax.cuh"
@@ -302,7 +303,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) ckv_attend(const __grid
         if constexpr (!REFINABLE) norms();
         Query q;
         await_query();
-        prepare_query(a, queries, q);
+        prepare_query(a, seg.kv, queries, q);
         prefetch_query(a, seg.head + 1);
 #if CKV_KEY_REFINE > 0 && !CKV_CORRECT
         // Some warps have norms to find and some have probes, whose barriers end both.

@@ -10,6 +10,7 @@
 #include "attend/unit.cuh"
 #include "attend/turn.cuh"
 #include "extend/tile.cuh"
+#include "fold.cuh"
 #include "extend/query.cuh"
 #include "extend/decode.cuh"
 #include "extend/rows.cuh"
@@ -150,7 +151,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, CTAS) ckv_extend(const __g
     Mass mass;
     clear(st);
     Line line = begin(a, t, shared);
+#if CKV_FOLD
+    prepare_folded(a, t, q);
+#else
     prepare_queries<TURBO_KEYS>(a, t, q);
+#endif
 #pragma unroll 1
     for (; line.block < t.packed; pass(t, line)) {
         const u8* block = await(a, t, shared, line);
@@ -162,6 +167,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, CTAS) ckv_extend(const __g
     }
 #if CKV_VALUE == 2
     turn_back(st);
+#endif
+#if CKV_FOLD
+    add_centre(q, st, sums);
 #endif
     if constexpr (TURBO_KEYS) prepare_queries<false>(a, t, q);
 #pragma unroll 1

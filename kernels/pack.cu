@@ -18,7 +18,8 @@ struct CkvPackArgs {
     const u32* count;  // items on the list
     u32* status;       // OR of OVERFLOW and NONFINITE over all sides; null: not wanted
     u32 order;         // of the originals: 0 [token][channel], 1 fragment order
-    u32 unused;
+    u32 kv_heads;      // with metrics: item i is of head i % kv_heads
+    const float* metrics;  // of a variant whose keys have a metric: [kv_heads][2][DIM] their centre, then their balance scale
 };
 
 extern "C" __global__ void __launch_bounds__(256, 2) ckv_pack(const __grid_constant__ CkvPackArgs a) {
@@ -28,7 +29,12 @@ extern "C" __global__ void __launch_bounds__(256, 2) ckv_pack(const __grid_const
     const u32 sides = 2 * *a.count;
     for (u32 i = blockIdx.x; i < sides; i += gridDim.x) {
         const CkvPackItem item = a.items[i / 2];
-        const u32 bad = i % 2 == 0 ? ckv_encode::pack_side<true>(item.keys, a.order, item.centre, item.record, shared)
+#if CKV_FOLD
+        const float* of_keys = a.metrics + (u64)(i / 2 % a.kv_heads) * (2 * CKV_DIM);
+#else
+        const float* of_keys = item.centre;
+#endif
+        const u32 bad = i % 2 == 0 ? ckv_encode::pack_side<true>(item.keys, a.order, of_keys, item.record, shared)
                                    : ckv_encode::pack_side<false>(item.values, a.order, item.centre, item.record, shared);
         if (bad != 0 && a.status != nullptr && threadIdx.x == 0) atomic_or(a.status, bad);
     }

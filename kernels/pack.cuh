@@ -8,7 +8,7 @@
 //
 // Macros (see RecordLayout): CKV_DIM, CKV_BLOCK, CKV_STORE, CKV_KEY, CKV_KEY_BITS, CKV_KEY_GROUP, CKV_KEY_META, CKV_VALUE,
 // CKV_VALUE_BITS, CKV_VALUE_GROUP, and the byte offsets CKV_KEY_CODES, CKV_KEY_SCALES, CKV_VALUE_CODES,
-// CKV_VALUE_SCALES, CKV_SUMMARY, CKV_RECORD; for residual planes CKV_KEY_REFINE, CKV_VALUE_REFINE, CKV_KEY_RESIDUALS and
+// CKV_VALUE_SCALES, CKV_SUMMARY, CKV_RECORD; CKV_FOLD: 1 if keys are coded in the metric of a calibration; for residual planes CKV_KEY_REFINE, CKV_VALUE_REFINE, CKV_KEY_RESIDUALS and
 // CKV_VALUE_RESIDUALS.
 #pragma once
 #include "machine.cuh"
@@ -396,6 +396,11 @@ template <bool KEY> CKV_FN u32 pack_staged(const Work& w, u32 bad, const float* 
     constexpr bool TURBO = KEY ? KEY_TURBO : VALUE_TURBO, PAGE = KEY ? KEY_PAGE : VALUE_PAGE, CHANNEL = KEY ? KEY_CHANNEL : VALUE_CHANNEL;
 
     if (!KEY && threadIdx.x < DIM) w.centre[threadIdx.x] = (double)centre[threadIdx.x];
+#if CKV_FOLD
+    if (KEY && threadIdx.x < DIM) {
+        metric_of(w)[threadIdx.x] = centre[threadIdx.x], metric_of(w)[DIM + threadIdx.x] = centre[DIM + threadIdx.x];
+    }
+#endif
     bad = cta_union(bad, w.flags);
     if (CODED && bad == 0) {
         if constexpr (CHANNEL) bad = channel_scales<KEY>(w, record + SCALES);
@@ -421,9 +426,10 @@ template <bool KEY> CKV_FN u32 pack_staged(const Work& w, u32 bad, const float* 
         // Of a rotated side errors and decoded rows are measured where they are made, originals as ever.
         double turned[3] = {0.0, 0.0, 0.0};
         if constexpr (TURBO) {
-            double largest[2] = {0.0, 0.0};
+            double largest[TURNED_NORMS] = {};
             if (coded) turbo_measure<KEY>(w, record + START, unit, gram, largest);
             turned[0] = largest[0], turned[1] = largest[1];
+            if constexpr (TURNED_NORMS > 2) turned[2] = largest[TURNED_NORMS - 1];
         }
 #endif
         if (TURBO || !coded) add_norms<KEY, false>(w, 0, DIM, unit, norms);
@@ -433,7 +439,7 @@ template <bool KEY> CKV_FN u32 pack_staged(const Work& w, u32 bad, const float* 
         double off = 0.0;
         if constexpr (TURBO) {
             cta_largest(turned, w.slots);
-            off = TURNED * sqrt(larger(top[1], turned[1]));
+            off = TURNED * sqrt(larger(KEY && TURNED_NORMS > 2 ? turned[2] : top[1], turned[1]));
             const double error = sqrt(turned[0]) + off;
             if (coded) top[0] = error * error, top[1] = KEY ? top[1] : larger(top[1], turned[1]);
         }
@@ -486,8 +492,8 @@ template <bool KEY> CKV_FN u32 pack_staged(const Work& w, u32 bad, const float* 
     return bad;
 }
 
-// Packs one side. `source` holds its BLOCK x DIM originals in `order`, `centre` the head's value centre (values only), both
-// and the record aligned to 16 bytes; `shared` has PACK_SHARED bytes. Returns OVERFLOW, NONFINITE or 0, in every thread.
+// Packs one side. `source` holds its BLOCK x DIM originals in `order`, `centre` the head's value centre (of keys of a calibration their centre, then their
+// balance scale; of other keys nothing), both and the record aligned to 16 bytes; `shared` has PACK_SHARED bytes. Returns OVERFLOW, NONFINITE or 0, in every thread.
 template <bool KEY> CKV_FN u32 pack_side(const u16* source, u32 order, const float* centre, u8* record, u8* shared) {
     const Work w = work_of(shared);
     const u32 bad = stage<KEY>(w, source, order) ? 0 : NONFINITE;

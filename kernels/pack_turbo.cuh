@@ -4,12 +4,23 @@
 namespace ckv_encode {
 
 #if CKV_KEY == 3 || CKV_VALUE == 2
-constexpr u32 PER = DIM / 32;
+constexpr u32 PER = DIM / 32, TURNED_NORMS = CKV_FOLD ? 3 : 2;
 
-// A row as its codec sees it.
-CKV_FN void rotated(const Work& w, u32 token, double (&y)[PER]) {
+#if CKV_FOLD
+static_assert(CKV_KEY == 3, "rotated keys have a metric");
+// Centre and balance scale of the head's keys, by channel: in the place of the values' centre, of which keys know nothing.
+CKV_FN float* metric_of(const Work& w) { return (float*)w.centre; }
+#endif
+
+// A row as its codec sees it; a key of a calibration around its centre, every channel times its balance scale, math.md (2.19a), rounded twice.
+template <bool KEY> CKV_FN void rotated(const Work& w, u32 token, double (&y)[PER]) {
 #pragma unroll
-    for (u32 m = 0; m < PER; ++m) y[m] = (double)original<STORE>(w.raw[token * ROW + 32 * m + lane()]);
+    for (u32 m = 0; m < PER; ++m) {
+        y[m] = (double)original<STORE>(w.raw[token * ROW + 32 * m + lane()]);
+#if CKV_FOLD
+        if constexpr (KEY) y[m] = (y[m] - (double)metric_of(w)[32 * m + lane()]) * (double)metric_of(w)[DIM + 32 * m + lane()];
+#endif
+    }
     turn_row<DIM>(y);
 }
 
@@ -22,7 +33,7 @@ template <bool KEY> CKV_FN u32 turbo_scales(const Work& w, u8* section) {
     for (u32 t = warp(); t < BLOCK; t += WARPS) {
         double y[PER];
         u32 codes[PER];
-        rotated(w, t, y);
+        rotated<KEY>(w, t, y);
         double norm;
         const double radius = Turbo<KEY>::code_row(y, codes, norm);
 #pragma unroll
@@ -33,8 +44,9 @@ template <bool KEY> CKV_FN u32 turbo_scales(const Work& w, u8* section) {
     return bad;
 }
 
-// The codes to the record, and the errors: their product, and in `top` the largest squared norm of an error and of a decoded row.
-template <bool KEY> CKV_FN void turbo_measure(const Work& w, u8* section, double unit, Product<BLOCK>& gram, double (&top)[2]) {
+// The codes to the record, and the errors: their product, and in `top` the largest squared norm of an error and of a decoded row; of a key of a calibration
+// that of the row as it is coded, too.
+template <bool KEY> CKV_FN void turbo_measure(const Work& w, u8* section, double unit, Product<BLOCK>& gram, double (&top)[TURNED_NORMS]) {
     constexpr u32 TILES = BLOCK / 16;
     const u8* staged = (const u8*)w.errors;
 #pragma unroll 1
@@ -48,14 +60,15 @@ template <bool KEY> CKV_FN void turbo_measure(const Work& w, u8* section, double
         store_unit<Turbo<KEY>::bits, COUNT>(section, u, codes);
     }
     gram.clear();
-    top[0] = top[1] = 0.0;
+#pragma unroll
+    for (u32 i = 0; i < TURNED_NORMS; ++i) top[i] = 0.0;
 #pragma unroll 1
     for (u32 first = 0; first < DIM; first += CHUNK) {
         const u32 width = first + CHUNK <= DIM ? CHUNK : DIM - first;
 #pragma unroll 1
         for (u32 t = warp(); t < BLOCK; t += WARPS) {
             double y[PER];
-            rotated(w, t, y);
+            rotated<KEY>(w, t, y);
             const double radius = (double)w.scale[t];
             double error = 0.0, decoded = 0.0;
 #pragma unroll
@@ -67,6 +80,15 @@ template <bool KEY> CKV_FN void turbo_measure(const Work& w, u8* section, double
             }
             error = warp_total(error), decoded = warp_total(decoded);
             top[0] = error > top[0] ? error : top[0], top[1] = decoded > top[1] ? decoded : top[1];
+#if CKV_FOLD
+            if constexpr (KEY) {
+                double square = 0.0;
+#pragma unroll
+                for (u32 m = 0; m < PER; ++m) square += y[m] * y[m];
+                square = warp_total(square);
+                top[2] = square > top[2] ? square : top[2];
+            }
+#endif
         }
         sync_threads();
         gram.add(w.halves, PITCH, width);

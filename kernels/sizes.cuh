@@ -11,6 +11,9 @@ constexpr int CHUNKS = D / 32;
 constexpr bool REFINABLE = CKV_KEY_REFINE > 0;
 constexpr bool KEYS_CODED = CKV_KEY != 0;
 constexpr bool VALUES_CODED = CKV_VALUE != 0;
+// Whether keys are coded in the metric of a calibration: fold.cuh.
+constexpr bool FOLDED = CKV_FOLD == 1;
+static_assert(!FOLDED || CKV_KEY == 3, "rotated keys");
 // Bytes of one side of a block as 16-bit originals.
 constexpr int SIDE_BYTES = 2 * BLOCK * D;
 // A warp merges 32 * VECTOR channels of one head at a time.

@@ -50,6 +50,19 @@ CKV_FN LogitBound code_bound(const Summary& b, float reach, float step, float sq
     return r;
 }
 
+// The same for head `head` of the group, whose query has `reach` and `step`.
+CKV_FN LogitBound bound_of_codes(const Summary& b, [[maybe_unused]] const Query& q, [[maybe_unused]] int head, float reach, float step, float square) {
+#if CKV_FOLD
+    // (2.19b), (4.12a): with the norm and the unit of q/S. A quotient is rounded once; so is the constant, and its sum with the rest of the logit.
+    const Fold fold = fold_of(q, head);
+    LogitBound r = code_bound(b, fold.reach, FOLD_FLOORS * step * fold.ratio, square);
+    r.zeta += (fold.reach * b.key_mag * (U_MMA + 6.0e-8f) + fold.constant * ((CODE_CHAIN + 1.0f) * U_MMA + 4.0f * U_PAIR)) * UP;
+    return r;
+#else
+    return code_bound(b, reach, step, square);
+#endif
+}
+
 // zeta of a block whose keys are 16-bit rows of norm at most `norm`.
 CKV_FN float row_zeta(float norm, float reach, float step) {
     return (reach * (ROW_CHAIN * U_MMA + 2.0f * U_ROW) + step * ROOT_D * 3.0e-8f) * norm * UP;

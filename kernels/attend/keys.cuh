@@ -327,15 +327,35 @@ CKV_FN void score_codes(const u8* record, const Query& q, bool, Logits& s, KeySu
             for (int nt = 0; nt < COLUMNS; nt++) score_unit<false>(h, high[nt], low[nt], s.x[t][nt]);
         }
     }
+#if CKV_FOLD
+    // (2.19a): q/S has a unit of its own, and the centre adds the same to every logit.
+    float ratio[COLUMNS][2], shift[COLUMNS][2];
+#pragma unroll
+    for (int nt = 0; nt < COLUMNS; nt++) {
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const Fold fold = fold_of(q, PAIRED ? 2 * (int)(lane() & 1) + i : 8 * (FIRST + nt) + 2 * (int)(lane() & 3) + i);
+            ratio[nt][i] = fold.ratio, shift[nt][i] = fold.shift;
+        }
+    }
+#endif
 #pragma unroll
     for (int t = 0; t < TILES; t++) {
         const u8* at = radii + (16 * t + r) * 2;
         const float first = h_lo(*(const u16*)at), second = h_lo(*(const u16*)(at + 16));
 #pragma unroll
         for (int nt = 0; nt < COLUMNS; nt++) {
+#if CKV_FOLD
+#pragma unroll
+            for (int i = 0; i < 4; i++) s.x[t][nt][i] *= (i < 2 ? first : second) * ratio[nt][i & 1];
+            join_columns(s.x[t][nt]);
+#pragma unroll
+            for (int i = 0; i < 4; i++) s.x[t][nt][i] += shift[nt][i & 1];
+#else
 #pragma unroll
             for (int i = 0; i < 4; i++) s.x[t][nt][i] *= i < 2 ? first : second;
             join_columns(s.x[t][nt]);
+#endif
         }
     }
 }

@@ -64,7 +64,7 @@ CKV_FN void certify_lot(const CkvAttendArgs& a, Lot& l, const Query& q, u32 row,
         const bool keys = kind & EXACT_KEYS, values = kind & EXACT_VALUES;
         const float m = u32_as_float(left.w);
         const float reach = take_reach(aside, q), step = take_step(aside, q);
-        const LogitBound bound = code_bound(b, reach, step, u32_as_float(left.z));
+        const LogitBound bound = bound_of_codes(b, q, h, reach, step, u32_as_float(left.z));
         const float zeta = keys ? row_zeta(b.key_norm, reach, step) : bound.zeta;
         rescale(sums, m);
 #if CKV_CORRECT

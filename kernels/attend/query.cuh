@@ -71,8 +71,50 @@ CKV_FN i32 query_exponent(float most) {
 // From a query to the rotated one, in vectors.
 [[maybe_unused]] constexpr int QUERY_STRIDE = 2 * NT * CHUNKS * 32;
 
+#if CKV_FOLD
+// What a head has beside its rotated q/S, whose halves are of 2^exponent q/S with an exponent of its own.
+struct Fold {
+    float ratio;            // from units of those halves' products to units of those of the query as it is: a power of two
+    float shift;            // what the centre adds, in the latter
+    float reach, constant;  // see FoldBound
+};
+// Octaves between the largest channels of q and of q/S, at most.
+constexpr i32 FARTHEST = 60;
+
+// Makes x, a query whose largest magnitude is `most`, q/S, or 0 if that does not fit; leaves its Fold at `to`. Returns what its halves are to be multiplied
+// by. The four lanes of a column together.
+CKV_FN float fold_query(const CkvAttendArgs& a, u32 kv_head, Vec4* to, float most, float (&x)[CHUNKS][8]) {
+    const Metric metric = metric_of(a.metrics, kv_head);
+    FoldSums sums;
+    clear(sums);
+#pragma unroll
+    for (int j = 0; j < CHUNKS; j++) fold(metric, 32 * j + 8 * (int)(lane() & 3), x[j], sums);
+    join(sums);
+    const i32 apart = query_exponent(most) - query_exponent(sums.most);
+    const double units = sums.product * (double)query_factor(most);
+    // A variant without low halves has not read single queries.
+    const bool fit = fits(sums, a.scale, units) && apart <= FARTHEST && -apart <= FARTHEST && (CKV_QUERY_LOW || a.query_type != 2);
+    const FoldBound bound = fold_bound(sums, a.scale, fit);
+    if ((lane() & 3) == 0) {
+        *to = Vec4{(u32)(127 + (fit ? apart : 0)) << 23, fit ? float_as_u32((float)units) : 0u, float_as_u32(bound.reach), float_as_u32(bound.constant)};
+    }
+#pragma unroll
+    for (int j = 0; j < CHUNKS; j++) {
+#pragma unroll
+        for (int i = 0; i < 8; i++) x[j][i] = fit ? x[j][i] : 0.0f;
+    }
+    return fit ? query_factor(sums.most) : 1.0f;
+}
+
+// That of head `head` of the group.
+CKV_FN Fold fold_of(const Query& q, int head) {
+    const Vec4 v = q.shared[2 * QUERY_STRIDE + head];
+    return Fold{u32_as_float(v.x), u32_as_float(v.y), u32_as_float(v.z), u32_as_float(v.w)};
+}
+#endif
+
 // Prepares what read_query copied. All threads of the CTA: with QUERY_SHARED the result lies behind what was copied, with LEAN in its place.
-CKV_FN void prepare_query(const CkvAttendArgs& a, Vec4* shared, Query& q) {
+CKV_FN void prepare_query(const CkvAttendArgs& a, [[maybe_unused]] u32 kv_head, Vec4* shared, Query& q) {
     const int c4 = lane() & 3, column = lane() >> 2;
     u32 highs[NT][CHUNKS][4], lows[NT][CHUNKS][4];
     float reach[NT], step[NT];
@@ -180,7 +222,11 @@ CKV_FN void prepare_query(const CkvAttendArgs& a, Vec4* shared, Query& q) {
             }
 #pragma unroll
             for (int d = 1; d < 4; d <<= 1) most = fmaxf(most, shfl_xor(most, d));
+#if CKV_FOLD
+            const float up = fold_query(a, kv_head, prepared + 2 * QUERY_STRIDE + 8 * nt + column, most, x);
+#else
             const float up = query_factor(most);
+#endif
             turn_query(x);
 #pragma unroll
             for (int j = 0; j < CHUNKS; j++) {

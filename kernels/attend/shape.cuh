@@ -83,7 +83,9 @@ constexpr int KNOWN_BYTES = 128;
 // every column.
 // With LEAN in the place of what they were made from, unless there are two of them.
 constexpr int PREPARED_BYTES = QUERY_SHARED ? 8 * NT * D * 4 * QUERIES : 0, GIVEN_BYTES = LEAN && QUERIES == 1 ? 0 : GROUP * D * 4;
-constexpr int QUERY_BYTES = GIVEN_BYTES + PREPARED_BYTES;
+// And four numbers of every column where keys have a metric: see Fold.
+constexpr int FOLD_BYTES = FOLDED ? 8 * NT * 16 : 0;
+constexpr int QUERY_BYTES = GIVEN_BYTES + PREPARED_BYTES + FOLD_BYTES;
 // Of more than SAMPLES sequences or listed heads only every n-th is kept in shared memory.
 constexpr int SAMPLES = 256;
 constexpr int ENTRY_BYTES = 4 * (SAMPLES + 8);

@@ -109,7 +109,7 @@ CKV_FN bool canary(const Aside& aside, const float* waiting, const Logits& coded
     for (int nt = 0; nt < COLUMNS; nt++) {
         const int h = PAIRED ? (lane() >> 2) & 3 : 8 * (FIRST + nt) + (lane() >> 2);
         const float reach = shfl(take_reach(aside, q), h % HEADS), step = shfl(take_step(aside, q), h % HEADS);
-        const LogitBound bound = code_bound(b, reach, step, keys.square[nt]);
+        const LogitBound bound = bound_of_codes(b, q, h % HEADS, reach, step, keys.square[nt]);
         const float mine = (bound.delta + bound.zeta + row_zeta(b.key_norm, reach, step)) * 1.4426951f * UP;
         const int first = PAIRED ? 2 * (lane() & 1) : 2 * (lane() & 3);
         float limit[2];

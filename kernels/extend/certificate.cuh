@@ -9,6 +9,8 @@
 constexpr float U_HALF = 4.89e-4f, HALF_FLOOR = 3.0e-8f;
 // Keys and values that are codes are rounded once more (4.13); originals are halves, or bf16 within the halves' range.
 constexpr float KEY_ROUNDING = KEYS_CODED ? U_HALF : 0.0f, VALUE_ROUNDING = VALUES_CODED ? U_HALF : 0.0f;
+// What the constant of a centre is off by: its own rounding, relative to it, and those of the exponential and of what that is a factor of.
+constexpr float CENTRED = 1.2e-6f;
 // Products in a chain of logits.
 constexpr float LOGIT_CHAIN = 2.0f * CHUNKS + 2.0f;
 
@@ -18,8 +20,35 @@ CKV_FN float rounding_of_logits(const Query& q, bool coded, bool wide_query, flo
     const float query = wide_query || (coded && TURBO_KEYS) ? U_HALF : 0.0f, turn = coded && TURBO_KEYS ? TURN_ROUNDING : 0.0f;
     const float share = LOGIT_CHAIN * U_MMA + query + (coded ? KEY_ROUNDING : 0.0f) + turn;
     const float reach = reach_of(q), floors = reach * ROOT_D * HALF_FLOOR + step_of(q) * ROOT_D * HALF_FLOOR * norm;
+#if CKV_FOLD
+    // (4.12a): a quotient is rounded once; of the constant see add_centre.
+    if (coded) return (reach * norm * (share + U_MMA) * 1.01f + FOLD_FLOORS * floors) * UP + U_HALF * 1.01f;
+#endif
     return (reach * norm * share * 1.01f + floors) * UP + U_HALF * 1.01f;
 }
+
+#if CKV_FOLD
+// Behind the last codes: their logits come to have what the keys' centre adds to every one, (2.19a), which until then is left out. The whole octaves of it
+// are added to the running exponents, and what is left of it is a factor of all sums. The logits of all codes are off by the same then, at most 0.18.
+CKV_FN void add_centre(const Query& q, State& st, Sums& sums) {
+    const float own = own_shift(q), whole = floorf(own), part = ex2(own - whole);
+    const float off = CENTRED * (1.0f + fabsf(own)), apart = own_row(st.l) * (part * off * 1.2f), up = part * (UP + 2.0f * off);
+    sums.m += whole;
+    sums.g *= up, sums.gr *= up, sums.h *= up, sums.v *= up, sums.g_rows *= up, sums.gr_rows *= up;
+    sums.g_rows += apart, sums.gr_rows += apart * sums.radius, sums.h += apart;
+#pragma unroll
+    for (int mt = 0; mt < MT; mt++) {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const float shift = shift_of(q, mt, half), octaves = floorf(shift), factor = ex2(shift - octaves);
+            st.m[mt][half] += octaves;
+            st.l[mt][half] *= factor;
+#pragma unroll
+            for (int n = 0; n < EIGHTHS; n++) st.o[mt][n][2 * half] *= factor, st.o[mt][n][2 * half + 1] *= factor;
+        }
+    }
+}
+#endif
 
 #if CKV_KEY == 1
 // Sum over the channels of (q sigma)^2 in units of step^2, of the lane's row.
@@ -109,7 +138,9 @@ CKV_FN void certify_block(const CkvExtendArgs& a, const Tile& t, const u8* block
     if (!sees_block(a, t, at)) return;
     Sums s = kept;
     if (s.m != m) rescale(s, m);
-    const float zeta = rounding_of_logits(q, CODED && KEYS_CODED, a.query_type == 2, b.key_norm + b.eps);
+    // Of codes in a metric no more is known than the largest of their products.
+    const float norm = CODED && FOLDED ? b.key_mag : b.key_norm + b.eps;
+    const float zeta = rounding_of_logits(q, CODED && KEYS_CODED, a.query_type == 2, norm);
     add_block(s, b, k, zeta, !CODED || !KEYS_CODED, !CODED || !VALUES_CODED, W, P);
     // Values are rounded, once decoded, relative to what they stand for.
     s.gr_rows += (W * 1.001f + BLOCK * 6.0e-8f) * ((CODED ? VALUE_ROUNDING : 0.0f) * 1.01f * (b.value_norm + b.eta) + ROOT_D * HALF_FLOOR) * UP;

@@ -7,7 +7,7 @@
 struct Query {
     Vec4* halves;
     // Of row 16 mt + 8 half + lane / 4 at 8 (2 mt + half) + lane / 4: the base-2 logit per unit of the halves; behind those of all rows s ||q||, then s times
-    // what a unit is.
+    // what a unit is; for keys in a metric the base-2 logit that their centre adds.
     float* units;
 };
 CKV_FN Query query_at(u8* shared) {
@@ -19,6 +19,10 @@ CKV_FN float unit_of(const Query& q, int mt, int half) { return q.units[8 * (2 *
 CKV_FN u32 own_number() { return 8 * ((lane() & 3) % (u32)(2 * MT)) + (lane() >> 2); }
 CKV_FN float reach_of(const Query& q) { return q.units[ROWS + own_number()]; }
 CKV_FN float step_of(const Query& q) { return q.units[2 * ROWS + own_number()]; }
+#if CKV_FOLD
+CKV_FN float shift_of(const Query& q, int mt, int half) { return q.units[3 * ROWS + 8 * (2 * mt + half) + (lane() >> 2)]; }
+CKV_FN float own_shift(const Query& q) { return q.units[3 * ROWS + own_number()]; }
+#endif
 
 // That row's out of numbers of all rows.
 CKV_FN float own_row(const float (&x)[MT][2]) {
@@ -59,7 +63,7 @@ CKV_FN void put_query(const Query& q, int i, int j, const float (&x)[8], float u
     for (int c = 0; c < 4; c++) at[(c / 2) * 128 + (c % 2) * 2] = h2_pack(x[2 * c] * up, x[2 * c + 1] * up);
 }
 
-// Reads them; TURNED: rotated, for TurboQuant's keys. A row of each lane at a time, and as they are eight channels at a time: outputs may be in the other
+// Reads them; TURNED: rotated, for TurboQuant's keys, and folded before where those have a metric. A row of each lane at a time, and as they are eight channels at a time: outputs may be in the other
 // registers.
 template <bool TURNED>
 CKV_FN void prepare_queries(const CkvExtendArgs& a, const Tile& t, const Query& q) {
@@ -71,8 +75,22 @@ CKV_FN void prepare_queries(const CkvExtendArgs& a, const Tile& t, const Query& 
         const u64 token = (u64)t.chunk.first_row + t.first + token_of(row);
         const u64 at = ((token * a.kv_heads + t.head) * GROUP + head_of(row)) * D + 8 * (lane() & 3);
         float most = 0.0f, square = 0.0f;
+#if CKV_FOLD
+        const Metric metric = metric_of(a.metrics, t.head);
+        FoldSums sums;
+        clear(sums);
+        if constexpr (TURNED) {
 #pragma unroll 1
-        for (int j = 0; j < CHUNKS; j++) {
+            for (int j = 0; j < CHUNKS; j++) {
+                float x[8];
+                row_elements(a, there, at + 32 * j, x);
+                fold(metric, 32 * j + 8 * (int)(lane() & 3), x, sums);
+            }
+            most = sums.most, square = sums.square;
+        }
+#endif
+#pragma unroll 1
+        for (int j = 0; j < (FOLDED && TURNED ? 0 : CHUNKS); j++) {
             float x[8];
             row_elements(a, there, at + 32 * j, x);
 #pragma unroll
@@ -97,11 +115,32 @@ CKV_FN void prepare_queries(const CkvExtendArgs& a, const Tile& t, const Query& 
             q.units[ROWS + number] = mul_ru(fabsf(a.scale), sqrt_ru(square * 1.0001f));
             q.units[2 * ROWS + number] = mul_ru(fabsf(a.scale), down);
         }
+#if CKV_FOLD
+        bool fit = true;
+        if constexpr (TURNED) {
+#pragma unroll
+            for (int d = 1; d < 4; d <<= 1) sums.product += shfl_xor(sums.product, d), sums.terms += shfl_xor(sums.terms, d);
+            sums.square = square;
+            // Terms of up to 10^5 nats: what their sum in double precision loses is nothing beside CENTRED.
+            fit = fits(sums, a.scale, sums.terms * (double)fabsf(a.scale) * 1.0e19);
+            if ((lane() & 3) == 0) {
+                q.units[ROWS + number] = fold_bound(sums, a.scale, fit).reach;
+                q.units[3 * ROWS + number] = fit ? (float)((double)a.scale * sums.product * 1.4426950408889634) : 0.0f;
+            }
+        }
+#endif
         if constexpr (TURNED) {
 #if CKV_KEY == 3
             float x[CHUNKS][8];
 #pragma unroll
             for (int j = 0; j < CHUNKS; j++) row_elements(a, there, at + 32 * j, x[j]);
+#if CKV_FOLD
+#pragma unroll
+            for (int j = 0; j < CHUNKS; j++) {
+#pragma unroll
+                for (int c = 0; c < 8; c++) x[j][c] = fit ? x[j][c] / ldg(metric.balance + 32 * j + 8 * (int)(lane() & 3) + c) : 0.0f;
+            }
+#endif
             turn_query(x);
 #pragma unroll
             for (int j = 0; j < CHUNKS; j++) put_query(q, i, j, x[j], up);
@@ -117,6 +156,11 @@ CKV_FN void prepare_queries(const CkvExtendArgs& a, const Tile& t, const Query& 
     }
     syncwarp();
 }
+
+#if CKV_FOLD
+// A function of its own: nothing of it waits in registers while blocks are read.
+__attribute__((noinline)) __device__ void prepare_folded(const CkvExtendArgs& a, const Tile& t, const Query& q) { prepare_queries<true>(a, t, q); }
+#endif
 
 // Registers of product e of chunk j: of rows lane / 4 and 8 more, then of both two channels on.
 CKV_FN void load_query(const Query& q, int mt, int j, int e, u32 (&x)[4]) {

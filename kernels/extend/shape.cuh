@@ -19,8 +19,8 @@ constexpr int SCORED_AT_ONCE = CKV_STORE == 1 ? 2 : 4;
 
 // A slot holds a record, or both sides of a block of originals.
 constexpr int SLOT = ((CKV_RECORD > 2 * SIDE_BYTES ? CKV_RECORD : 2 * SIDE_BYTES) + 127) / 128 * 128;
-// A warp's queries as operands, and three numbers of each: see query.cuh.
-constexpr int QUERY_BYTES = ROWS * (2 * D + 12);
+// A warp's queries as operands, and three numbers of each, or four where keys have a metric: see query.cuh.
+constexpr int QUERY_BYTES = ROWS * (2 * D + (FOLDED ? 16 : 12));
 // Sums of the certificate, a row a lane.
 constexpr int SUMS_BYTES = 32 * 40;
 // Largest norms of a block of originals, of its keys and of its values, by slot.

@@ -145,8 +145,8 @@ pub struct certkv_config {
     /// CERTKV_POLICY_CERTIFIED where that is within tolerance, else from originals on the CPU, as longer chunks are; that takes device memory, some
     /// 40 KB a token of 32 query heads and 8 key/value heads of 128 channels.
     pub chunk_tokens: u64,
-    /// On the host: what formats with calibrated keys (such as ctq4 or s1) code them by; NULL where no format needs one. One of directions serves s1, s2
-    /// or s3, by its tier, and one without them the others. It has to be of this geometry and, which
+    /// What formats with calibrated keys (such as ctq4 or s1; on a GPU ctq1 to ctq4) code them by; NULL where no format needs one. One of directions serves
+    /// s1, s2 or s3, by its tier, and one without them the others. It has to be of this geometry and, which
     /// certkv_calibration_open sees to, of the model whose keys these are. The cache keeps what it needs: the handle may be destroyed. Saved sequences and
     /// cached prefixes are not read under another calibration.
     pub calibration: *const certkv_calibration,
@@ -301,10 +301,7 @@ pub(crate) unsafe fn read(config: *const certkv_config) -> Result<Wanted, Failur
         return Ok(Wanted::Host(Box::new(config)));
     };
     let only_on_the_host = [
-        (
-            config.calibration.is_some() || config.codebooks.is_some(),
-            "calibration: a cache on a GPU has no format with calibrated keys in this release",
-        ),
+        (config.codebooks.is_some(), "calibration: a cache on a GPU has no format with spherical keys in this release"),
         (config.memory.is_some(), "allocator: a cache on a GPU has its pages in memory that the driver knows"),
         (!config.levels.is_empty(), "levels: blocks of a cache on a GPU have one format a layer in this release"),
         (config.control.is_some(), "control: a cache on a GPU has no levels to decide on in this release"),
@@ -317,6 +314,7 @@ pub(crate) unsafe fn read(config: *const certkv_config) -> Result<Wanted, Failur
     let kernels = unsafe { path(given.kernels)? };
     let mut gpu = GpuConfig::new(geometry, config.max_tokens);
     gpu.formats.clone_from(&config.formats);
+    gpu.calibration.clone_from(&config.calibration);
     gpu.max_context = or(given.max_context, config.max_tokens);
     gpu.certificate_ring = given.certificate_ring as usize;
     (gpu.max_sequences, gpu.threads, gpu.policy) = (config.max_sequences, config.threads, config.policy);

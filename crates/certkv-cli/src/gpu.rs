@@ -1,16 +1,18 @@
 //! The engine on a GPU as the evaluation sees it. The model's forward pass stays on the CPU.
 use crate::{
-    engine::CpuEngine,
+    engine::{Calibrations, CpuEngine},
     error::CliError,
     eval::{self, Backend, Engine},
     model::{self, AttentionError},
     sequence::{Layers, One, Store, refused, room},
 };
+use certkv::calibration::Calibration;
 use certkv::gpu::{Ahead, Compiler, Gpu, GpuCache, GpuConfig, GpuStep};
 use certkv::{Certificate, Chunk, Error, MemoryUse, SequenceId};
 use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
+use std::sync::Arc;
 
 /// Where caches lie.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -47,6 +49,8 @@ pub struct GpuEngine {
     gpu: Gpu,
     compiler: Compiler,
     threads: usize,
+    /// What formats with calibrated keys code them by.
+    schemes: Option<Arc<Calibration>>,
     cpu: CpuEngine,
 }
 
@@ -61,7 +65,13 @@ impl GpuEngine {
         if let Some(folder) = kernels {
             compiler = compiler.with_ahead(Ahead::Folder(folder.into())).with_cache(folder);
         }
-        Ok(Self { gpu, compiler, threads, cpu: CpuEngine::new(threads) })
+        Ok(Self { gpu, compiler, threads, schemes: None, cpu: CpuEngine::new(threads) })
+    }
+
+    /// The same with what calibrated formats need.
+    #[must_use]
+    pub fn calibrated(self, calibrations: Calibrations) -> Self {
+        Self { schemes: calibrations.schemes.clone(), cpu: self.cpu.calibrated(calibrations), ..self }
     }
 }
 
@@ -78,6 +88,8 @@ impl Engine for GpuEngine {
         let (geometry, tokens) = room(mode, model, capacity)?;
         let mut config = GpuConfig::new(geometry, tokens);
         config.formats = vec![mode.format];
+        let key = mode.format.key;
+        config.calibration = self.schemes.clone().filter(|_| key.is_calibrated() && key.tier().is_none());
         config.max_sequences = 2;
         config.threads = self.threads.min(256);
         config.policy = crate::engine::policy(mode.policy);

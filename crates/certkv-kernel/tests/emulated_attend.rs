@@ -1,4 +1,6 @@
 //! The decode kernel of the GPU, run on the emulator, against attention in f64: outputs, bounds, masses.
+#[path = "emulated_attend/calibrated.rs"]
+mod calibrated;
 #[path = "device_cases/mod.rs"]
 mod device_cases;
 #[path = "emulated/mod.rs"]

@@ -100,6 +100,10 @@ fn formats_heads_and_groups_match_attention_in_f64() {
         ("tq2-tq3-b64", 256),
         ("e4m3-e4m3-b64", 128),
         ("e5m2g32-p4g16-b16", 64),
+        ("ctq4-tq4-b64", 128),
+        ("ctq3-v4g32-b32", 64),
+        ("ctq2-f16-b16", 64),
+        ("ctq1-tq3-b64", 256),
         ("k8-v4g64-b64-r8.4", 128),
         ("k8-c4-b64", 128),
         ("f16-c5-b16", 96),
@@ -116,7 +120,7 @@ fn formats_heads_and_groups_match_attention_in_f64() {
 fn hard_data_and_bf16_stay_within_the_bound() {
     for kind in Kind::ALL {
         for store in [Dtype::F16, Dtype::Bf16] {
-            for format in ["k8-v4g32-b32", "tq4-tq4-b32"] {
+            for format in ["k8-v4g32-b32", "tq4-tq4-b32", "ctq4-tq4-b32"] {
                 let seed = 40 + kind as u64;
                 check(&Spec { kind, store, seed, ..Spec::new(format, 64, 4, &[(70, 20), (32, 3)]) }, 2, 2);
             }
@@ -127,7 +131,7 @@ fn hard_data_and_bf16_stay_within_the_bound() {
 #[test]
 fn windows_and_sinks_hide_what_they_hide() {
     for (tokens, sinks) in [(1, 0), (20, 0), (40, 5), (33, 16), (100, 40), (1000, 3)] {
-        for format in ["k8-v4g32-b32", "tq4-tq4-b16"] {
+        for format in ["k8-v4g32-b32", "tq4-tq4-b16", "ctq4-tq4-b16"] {
             let sight = Some(Sight { tokens, sinks });
             let spec =
                 Spec { sight, seed: u64::from(tokens), ..Spec::new(format, 64, 2, &[(150, 60), (0, 50), (96, 1)]) };
@@ -172,5 +176,34 @@ fn what_is_no_number_is_never_certified() {
     for (i, c) in r.certificates.iter().enumerate() {
         // The cap holds whatever codes say; nothing is certified by it.
         assert_eq!(c.status == 0 && !(c.e_key + c.e_val).is_finite(), i % 4 < 2, "head {}: {c:?}", i % 4);
+    }
+}
+
+/// Queries so short that bounds are small: rounding is seen beside them, and so are centres and scales that the codes were not made with. What does not
+/// fit is not certified, where codes are seen.
+#[test]
+fn what_folds_queries_is_in_the_bound() {
+    for (format, seed, by) in [("ctq4-tq4-b64", 1, 0.05), ("ctq4-v4g64-b32", 3, 0.02), ("ctq3-f16-b32", 3, 1e-3)] {
+        let spec = Spec { seed, ..Spec::new(format, 128, 2, &[(130, 20), (0, 9)]) };
+        let mut case = Case::new(&spec);
+        case.scale_queries(by);
+        let own = variant(&spec, 2, 2);
+        let judged = |case: &Case, told: &Case| {
+            let r = run(told, &own, true, Element::F32, seed);
+            (case.judge(&r.out, &r.certificates), r.certificates)
+        };
+        let (v, _) = judged(&case, &case);
+        assert!(v.wrong.is_empty() && v.arith < 0.1, "{v:?}");
+        // Planted: another centre of one channel, and a query that has no quotient.
+        let mut told = Case::new(&spec);
+        told.scale_queries(by);
+        told.put_metric(1, 0, 17, 300.0 / by);
+        assert!(!judged(&case, &told).0.wrong.is_empty(), "{format}");
+        told.put_metric(1, 1, 17, 1e-38);
+        let (_, certificates) = judged(&case, &told);
+        for (i, c) in certificates.iter().enumerate() {
+            let (token, head) = (i / 4, i % 4);
+            assert_eq!(c.status == 0 && !(c.e_key + c.e_val).is_finite(), token < 20 && head >= 2, "{i}: {c:?}");
+        }
     }
 }

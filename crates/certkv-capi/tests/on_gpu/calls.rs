@@ -25,7 +25,7 @@ pub(crate) fn moves(cache: &Cache, from: u64) -> Result<(Vec<certkv_move_event>,
     }
 }
 
-fn named(status: certkv_status, expected: certkv_status, word: &str) {
+pub(crate) fn named(status: certkv_status, expected: certkv_status, word: &str) {
     assert!(status == expected && message().contains(word), "{status:?}: {}", message());
 }
 
@@ -268,7 +268,12 @@ fn what_a_gpu_has_no_kernels_for_is_named() {
     // SAFETY: the struct has this size.
     assert_eq!(unsafe { certkv_control_init(&mut control, size_of::<certkv_control>() as u32) }, CERTKV_OK);
     for (config, status, word) in [
-        (certkv_config { format: c"ctq4-v4g32-b16".as_ptr(), ..config }, CERTKV_INVALID_ARGUMENT, "config->format"),
+        (
+            certkv_config { format: c"ctq4-v4g32-b16".as_ptr(), ..config },
+            CERTKV_INVALID_ARGUMENT,
+            "config->calibration",
+        ),
+        (certkv_config { format: c"gtq3-v4g32-b16".as_ptr(), ..config }, CERTKV_INVALID_ARGUMENT, "config->format"),
         (certkv_config { move_events: (1 << 24) + 1, ..config }, CERTKV_INVALID_ARGUMENT, "config->move_events"),
         (certkv_config { levels: levels.as_ptr(), n_levels: 2, ..config }, CERTKV_UNSUPPORTED, "config->levels"),
         (certkv_config { control: &control, ..config }, CERTKV_UNSUPPORTED, "config->control"),

@@ -1,6 +1,7 @@
 //! The same C functions for a cache on a GPU, over a driver without one: which calls they come to, and what they say while a step is open.
 #[path = "../lives/cache.rs"]
 mod cache;
+mod calibrated;
 mod calls;
 #[path = "../../../certkv-device/tests/fake_cuda/mod.rs"]
 mod fake_cuda;

@@ -121,7 +121,7 @@ impl Common {
         self.calibrated_engine(threads, Calibrations::default(), None)
     }
 
-    /// The same, with calibrations and fixed scales for formats that take them. None does on a GPU.
+    /// The same, with calibrations and fixed scales for formats that take them. On a GPU none takes scales.
     ///
     /// # Errors
     /// As [`Common::engine`].
@@ -133,7 +133,9 @@ impl Common {
     ) -> Result<Box<dyn Engine>, CliError> {
         Ok(match self.device {
             Device::Cpu => Box::new(CpuEngine::new(threads).calibrated(calibrations).scaled(scales)),
-            Device::Cuda(ordinal) => Box::new(GpuEngine::open(ordinal, self.kernels.as_deref(), threads)?),
+            Device::Cuda(ordinal) => {
+                Box::new(GpuEngine::open(ordinal, self.kernels.as_deref(), threads)?.calibrated(calibrations))
+            }
         })
     }
 

@@ -18,7 +18,7 @@ const FORMATS: [(&str, Dtype); 9] = [
 ];
 /// What the pairs leave out: the formats in use in both cuts, odd widths, small groups, group sizes that fill no tile, no
 /// certificate, single-precision queries, windows.
-const EXTRAS: [&str; 54] = [
+const EXTRAS: [&str; 60] = [
     "k8-v4g64-b64/f16/d128/g4/wide",
     "k8-v4g64-b64-r8.4/f16/d128/g4",
     "k8-v4g64-b64-r8.4/f16/d128/g4/wide",
@@ -59,6 +59,12 @@ const EXTRAS: [&str; 54] = [
     "tq2-tq1-b32/bf16/d64/g8",
     "tq4-tq4-b32/f16/d256/g2",
     "tq4-tq4-b64/f16/d128/g12",
+    "ctq4-tq4-b64/f16/d128/g4",
+    "ctq4-tq4-b64/f16/d128/g4/wide",
+    "ctq4-tq4-b64/f16/d128/g4/single",
+    "ctq3-v4g64-b32/f16/d128/g4/wide",
+    "ctq2-tq2-b32/bf16/d64/g8",
+    "ctq4-tq4-b32/f16/d256/g2/window",
     "e4m3-e4m3-b64/f16/d128/g4",
     "e4m3-e4m3-b64/f16/d128/g4/wide",
     "e5m2g32-e4m3g16-b16/bf16/d96/g7",

@@ -37,6 +37,8 @@ fn specs(small: bool) -> Vec<Spec> {
         "f16-v4g32-b64",
         "tq3-tq2-b32",
         "tq1-v4g32-b16",
+        "ctq4-tq4-b64",
+        "ctq2-v4g32-b32",
         "k8-tq4-b32",
         "k8-v4g64-b64-r8.4",
         "e4m3-e4m3-b64",
@@ -73,13 +75,13 @@ fn specs(small: bool) -> Vec<Spec> {
         }
     }
     for (tokens, sinks) in [(1, 0), (64, 64), (129, 1), (500, 70), (1 << 20, 9)] {
-        for format in ["k8-v4g64-b64", "tq4-tq4-b32"] {
+        for format in ["k8-v4g64-b64", "tq4-tq4-b32", "ctq4-tq4-b32"] {
             let sight = Some(Sight { tokens, sinks });
             all.push(Spec { sight, ..Spec::new(format, 128, 4, &[(1500, 200), (0, 300)]) });
         }
     }
     for (before, tokens) in [(8192, 64), (32768, 20)] {
-        for format in ["k8-v4g64-b64", "tq4-tq4-b64"] {
+        for format in ["k8-v4g64-b64", "tq4-tq4-b64", "ctq4-tq4-b64"] {
             all.push(Spec { kind: Kind::Rope, seed: before as u64, ..Spec::new(format, 128, 4, &[(before, tokens)]) });
         }
     }

@@ -49,6 +49,9 @@ fn specs(small: bool) -> Vec<Spec> {
         "p8-p4g32-b32",
         "k8-c4-b64",
         "tq4-c5-b16",
+        "ctq4-tq4-b64",
+        "ctq3-v4g32-b32",
+        "ctq1-f16-b16",
     ];
     for (i, format) in formats.into_iter().enumerate() {
         for dim in [64, 96, 128, 256] {
@@ -76,6 +79,7 @@ fn specs(small: bool) -> Vec<Spec> {
             (Dtype::Bf16, "k8-v4g64-b64"),
             (Dtype::F16, "k8-v8g64-b64"),
             (Dtype::Bf16, "tq4-tq4-b64"),
+            (Dtype::F16, "ctq4-tq4-b32"),
             (Dtype::F16, "e4m3-e4m3-b64"),
             (Dtype::Bf16, "k8-c4-b64"),
         ] {
@@ -83,7 +87,7 @@ fn specs(small: bool) -> Vec<Spec> {
         }
     }
     for (tokens, promoted) in [(8192, 0.1), (32768, 0.05), (131072, 0.02)] {
-        for format in ["k8-v4g32-b32", "k8-v4g64-b64", "k8-c4-b64", "tq4-tq4-b64"] {
+        for format in ["k8-v4g32-b32", "k8-v4g64-b64", "k8-c4-b64", "tq4-tq4-b64", "ctq4-tq4-b64"] {
             let spec = Spec::new(format, 128, 4, &[tokens, 1000, tokens / 3]);
             all.push(Spec { keys: promoted, values: promoted, kind: Kind::Rope, seed: tokens as u64, ..spec });
         }
@@ -167,6 +171,7 @@ fn windowed(small: bool) -> Vec<Spec> {
             ("t4-v4g32-b16", 96, 3, Dtype::F16),
             ("f16-f16-b16", 128, 12, Dtype::F16),
             ("tq4-tq4-b64", 128, 4, Dtype::F16),
+            ("ctq4-tq4-b64", 128, 4, Dtype::F16),
             ("k8-v4g32-b32", 256, 2, Dtype::F16),
         ] {
             all.push(see(

@@ -152,6 +152,8 @@ pub struct AttendArgs {
     pub sinks: u32,
     /// `f32[kv_heads group][2]`: a tolerance for each query head, in place of `relative` and `absolute`; 0: those for all.
     pub limits: u64,
+    /// `f32[kv_heads][2][dim]`: centre and balance scale of the keys, of a variant that [folds](super::Variant::folds); 0 for others.
+    pub metrics: u64,
 }
 
 /// What is remembered of a query head of a refinable format, so that the next step knows how much a block may add to its bound
@@ -227,7 +229,7 @@ mod tests {
 
     #[test]
     fn structs_have_the_sizes_of_their_twins() {
-        assert_eq!(size_of::<AttendArgs>(), 27 * 8 + 12 * 4);
+        assert_eq!(size_of::<AttendArgs>(), 28 * 8 + 12 * 4);
         assert_eq!(size_of::<Picked>(), 16);
         assert_eq!(size_of::<Demand>(), 16);
         assert_eq!(size_of::<Certificate>(), 48);

@@ -86,6 +86,8 @@ pub struct AppendArgs {
     pub input: u32,
     /// Bits of [`append_flag`].
     pub flags: u32,
+    /// `f32[kv_heads][2][dim]`: centre and balance scale of the keys, of a variant that [folds](super::Variant::folds); 0 for others.
+    pub metrics: u64,
 }
 
 /// One full block of one KV head to be coded.
@@ -134,8 +136,10 @@ pub struct PackArgs {
     pub status: u64,
     /// [`Order`].
     pub order: u32,
-    /// Zero.
-    pub unused: u32,
+    /// With `metrics`: item `i` is of KV head `i % kv_heads`.
+    pub kv_heads: u32,
+    /// As in [`AppendArgs`].
+    pub metrics: u64,
 }
 
 /// One piece that `ckv_gather` moves. Addresses and bytes are multiples of 16.
@@ -202,9 +206,9 @@ mod tests {
 
     #[test]
     fn structs_have_the_sizes_of_their_twins() {
-        assert_eq!(size_of::<AppendArgs>(), 20 * 8 + 6 * 4);
+        assert_eq!(size_of::<AppendArgs>(), 21 * 8 + 6 * 4);
         assert_eq!(size_of::<PackItem>(), 4 * 8);
-        assert_eq!(size_of::<PackArgs>(), 3 * 8 + 2 * 4);
+        assert_eq!(size_of::<PackArgs>(), 4 * 8 + 2 * 4);
         assert_eq!(size_of::<GatherItem>(), 4 * 8);
         assert_eq!(size_of::<GatherArgs>(), 2 * 8 + 2 * 4);
     }

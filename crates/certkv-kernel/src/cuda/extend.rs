@@ -1,9 +1,11 @@
 //! Attention of chunks of queries: how a CTA is cut, the arguments of `kernels/extend.cu` byte for byte, and its launch.
 use super::args::Certificate;
 use super::launch::{CHAINED, word};
+use super::metrics::metrics_of;
 use super::queue::{Queue, Span, Tensor};
 use super::sight::{Sight, sight_of};
 use super::touched::Touched;
+use super::turbo::folds;
 use super::variant::Variant;
 use certkv_core::RecordLayout;
 use certkv_device::cuda::{CudaError, Function};
@@ -31,7 +33,9 @@ const fn rows(dim: usize) -> usize {
 /// `SHARED_BYTES` there. The kernel asserts that it counts the same.
 fn shared_bytes(layout: &RecordLayout, warps: usize, stages: usize) -> usize {
     let slot = layout.main_bytes.max(2 * layout.original_side_bytes()).next_multiple_of(128);
-    let (queries, sums, tile) = (rows(layout.dim) * (layout.dim * 2 + 12), 32 * 40, 52);
+    // Three numbers of a query, or four.
+    let numbers = if folds(layout) { 16 } else { 12 };
+    let (queries, sums, tile) = (rows(layout.dim) * (layout.dim * 2 + numbers), 32 * 40, 52);
     (stages * slot + warps * (queries + sums) + stages * 8 + tile).next_multiple_of(16)
 }
 
@@ -140,6 +144,8 @@ pub struct ExtendArgs {
     pub unused: u32,
     /// `f32[kv_heads group][2]`: a tolerance for each query head, in place of `relative` and `absolute`; 0: those for all.
     pub limits: u64,
+    /// `f32[kv_heads][2][dim]`: centre and balance scale of the keys, of a variant that [folds](Variant::folds); 0 for others.
+    pub metrics: u64,
 }
 
 /// Arguments of [`extend`]; see [`ExtendArgs`].
@@ -181,6 +187,8 @@ pub struct Extend<'a> {
     pub limits: Option<Span<'a>>,
     /// What queries see, of a variant that is [windowed](Variant::windowed); `None`: everything.
     pub sight: Option<Sight>,
+    /// As [`Attend::metrics`](super::launch::Attend::metrics).
+    pub metrics: Option<Span<'a>>,
 }
 
 /// Chunks `(row, before, tokens)` of a launch, in the order of their rows in queries and outputs, with their blocks of staging one behind the
@@ -250,6 +258,7 @@ pub fn extend(queue: &Queue, kernel: &Function, a: &Extend<'_>) -> Result<(), Cu
         sinks,
         unused: 0,
         limits: on.may_read(a.limits, "limits", 8 * a.kv_heads * group)?,
+        metrics: metrics_of(&mut on, a.variant, a.metrics, a.kv_heads)?,
     };
     let ctas = word("tiles", tiles.saturating_mul(a.kv_heads))?;
     let (threads, shared) = (word("threads", shape.threads())?, word("shared memory", shape.shared)?);
@@ -265,7 +274,7 @@ mod tests {
 
     #[test]
     fn structs_have_the_sizes_of_their_twins() {
-        assert_eq!(size_of::<ExtendArgs>(), 12 * 8 + 12 * 4);
+        assert_eq!(size_of::<ExtendArgs>(), 13 * 8 + 12 * 4);
         assert_eq!(size_of::<ExtendChunk>(), 24);
     }
 

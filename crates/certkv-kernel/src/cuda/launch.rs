@@ -3,7 +3,8 @@
 //! What it cannot know is what tables in device memory say: a page number beyond its slab, written there by a mistake, makes the
 //! GPU read or write elsewhere in its own address space. Whoever writes the tables answers for that.
 use super::args::{AttendArgs, Certificate, Demand, Element, Picked, Sides};
-use super::encode::{AppendArgs, GatherArgs, Order, PACK_THREADS, PackArgs, PackItem, pack_shared};
+use super::encode::{AppendArgs, GatherArgs, PACK_THREADS, pack_shared};
+use super::metrics::metrics_of;
 use super::queue::{Queue, Span, Tensor};
 use super::select::{CopyItem, SelectArgs, SelectMode, SelectStats, SlotPool};
 use super::sight::{Sight, sight_of};
@@ -92,6 +93,8 @@ pub struct Attend<'a> {
     pub settled: bool,
     /// What queries see, of a variant that is [windowed](Variant::windowed); `None`: everything.
     pub sight: Option<Sight>,
+    /// `f32[kv_heads][2][dim]`: centre and balance scale of the layer's keys, math.md (2.19a); of a variant that [folds](Variant::folds), and of no other.
+    pub metrics: Option<Span<'a>>,
 }
 
 /// What a launch does with the residual planes of a refinable format (math.md 2.10).
@@ -170,23 +173,8 @@ pub struct Append<'a> {
     pub clear: Option<Span<'a>>,
     /// Bits of [`append_flag`](super::encode::append_flag).
     pub flags: u32,
-}
-
-/// Arguments of [`pack`]; see [`PackArgs`].
-#[derive(Debug, Clone, Copy)]
-pub struct Pack<'a> {
-    /// What the kernel was made for.
-    pub variant: &'a Variant,
-    /// Items on the list.
-    pub count: usize,
-    /// [`PackItem`]`[count]`: addresses of live buffers.
-    pub items: Span<'a>,
-    /// `u32`: the count once more.
-    pub count_word: Span<'a>,
-    /// `u32`: what could not be coded is added.
-    pub status: Span<'a>,
-    /// Order of the originals.
-    pub order: Order,
+    /// As [`Attend::metrics`].
+    pub metrics: Option<Span<'a>>,
 }
 
 /// Slots of one side in fast memory; see [`SlotPool`].
@@ -396,6 +384,7 @@ pub fn attend(queue: &Queue, kernel: &Function, a: &Attend<'_>) -> Result<(), Cu
         window,
         sinks,
         limits: on.may_read(a.limits, "limits", 8 * t.kv_heads * group)?,
+        metrics: metrics_of(&mut on, a.variant, a.metrics, t.kv_heads)?,
     };
     let shape = a.variant.shape();
     let (threads, shared) = (word("threads", shape.threads())?, word("shared memory", shape.shared)?);
@@ -445,32 +434,11 @@ pub fn append(queue: &Queue, kernel: &Function, a: &Append<'_>) -> Result<(), Cu
         kv_heads: word("kv_heads", t.kv_heads)?,
         input: a.keys.element() as u32,
         flags: a.flags,
+        metrics: metrics_of(&mut on, a.variant, a.metrics, t.kv_heads)?,
     };
     on.tell(queue)?;
     // SAFETY: as in `attend`.
     unsafe { kernel.launch(queue.stream(), a.ctas, PACK_THREADS, pack_shared(l), &args, CHAINED) }
-}
-
-/// Enqueues `ckv_pack`.
-///
-/// # Errors
-/// As [`attend`].
-pub fn pack(queue: &Queue, kernel: &Function, a: &Pack<'_>) -> Result<(), CudaError> {
-    let mut on = Touched::on(queue);
-    if a.count == 0 {
-        return Ok(());
-    }
-    let args = PackArgs {
-        items: on.reads(a.items, "items", a.count.saturating_mul(size_of::<PackItem>()))?,
-        count: on.reads(a.count_word, "count", 4)?,
-        status: on.writes(a.status, "status", 4)?,
-        order: a.order as u32,
-        unused: 0,
-    };
-    let (ctas, shared) = (word("count", 2 * a.count)?, pack_shared(a.variant.layout()));
-    on.tell(queue)?;
-    // SAFETY: as in `attend`; the items' addresses are the caller's, as tables are.
-    unsafe { kernel.launch(queue.stream(), ctas, PACK_THREADS, shared, &args, CHAINED) }
 }
 
 impl Slots<'_> {

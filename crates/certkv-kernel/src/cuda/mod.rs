@@ -13,6 +13,8 @@ pub mod copies;
 pub mod encode;
 pub mod extend;
 pub mod launch;
+pub mod metrics;
+pub mod pack;
 mod prepare;
 pub mod publish;
 pub mod queue;

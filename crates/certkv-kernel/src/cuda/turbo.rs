@@ -44,6 +44,11 @@ pub(super) fn widths(layout: &RecordLayout) -> impl Iterator<Item = u8> {
     key_bits(layout).into_iter().chain(value_bits(layout))
 }
 
+/// Whether keys are coded in the metric of a calibration, math.md (2.19a): `FOLDED` of kernels/sizes.cuh.
+pub(super) const fn folds(layout: &RecordLayout) -> bool {
+    matches!(layout.format.key, KeyFormat::Turbo { calibrated: true, .. })
+}
+
 /// The macros; none for a layout without such sides.
 pub(super) fn macros(layout: &RecordLayout) -> Vec<(&'static str, usize)> {
     let side = |bits: Option<u8>, names: [&'static str; 8]| {

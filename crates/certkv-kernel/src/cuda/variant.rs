@@ -186,14 +186,13 @@ fn shared_bytes(layout: &RecordLayout, group: usize, warps: usize, stages: usize
     // Of many heads or channels all columns of the matrix unit stay there, and behind the queries where residuals are read.
     let columns = if group > 8 { 16 } else { 8 };
     let lean = group > 8 || layout.dim == 256;
-    let twice = matches!(layout.format.key, KeyFormat::Turbo { .. });
-    let kept = match (lean, twice) {
+    let kept = match (lean, matches!(layout.format.key, KeyFormat::Turbo { .. })) {
         // As it is, and rotated.
         (_, true) => group + 2 * columns,
         (true, false) => columns,
         (false, false) => group + if refinable { columns } else { 0 },
     };
-    let queries = 4 * layout.dim * kept;
+    let queries = 4 * layout.dim * kept + if turbo::folds(layout) { 16 * columns } else { 0 };
     // What a block may add unrefined, per head.
     let limits = if refinable { 16 * MOST_REFINED_HEADS } else { 0 };
     ring + warps * warp + queries + finish + known + limits + entries
@@ -323,12 +322,9 @@ impl Variant {
             {
                 return unsupported("key group", layout.format.key.group(layout.dim), "a multiple of 32 channels");
             }
-            KeyFormat::Turbo { bits, calibrated: true } => {
-                return unsupported("ctq codes of bits", bits.into(), "keys that no calibration centres (tq)");
-            }
             KeyFormat::Gtq { .. } => {
                 let bits = layout.format.key.bits();
-                return unsupported("gtq codes of bits", bits, "keys that no calibration gives widths (tq)");
+                return unsupported("gtq codes of bits", bits, "keys that no calibration gives widths (ctq)");
             }
             _ => {}
         }
@@ -516,6 +512,11 @@ impl Variant {
         self.windowed
     }
 
+    /// Whether keys are coded in the metric of a calibration, which launches are told of.
+    pub fn folds(&self) -> bool {
+        turbo::folds(&self.layout)
+    }
+
     /// Whether queries may be in single precision.
     pub fn takes_single_queries(&self) -> bool {
         self.single_queries
@@ -561,6 +562,7 @@ impl Variant {
             ("CKV_STAGES", self.shape.stages),
             ("CKV_CORRECT", usize::from(self.corrects)),
             ("CKV_WINDOW", usize::from(self.windowed)),
+            ("CKV_FOLD", usize::from(self.folds())),
             ("CKV_CERTIFY", usize::from(self.certify)),
             ("CKV_QUERY_LOW", usize::from(self.single_queries)),
             ("CKV_SHARED", self.shape.shared),

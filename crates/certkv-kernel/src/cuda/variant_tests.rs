@@ -83,7 +83,8 @@ fn rotated_sides_have_up_to_sixteen_levels_and_powers_of_two() {
         ("tq4-tq4-b32", 96, "head_dim of a tq format:"),
         ("tq5-tq4-b32", 64, "tq codes of bits"),
         ("k8-tq6-b32", 64, "tq codes of bits"),
-        ("ctq4-tq4-b32", 128, "ctq codes of bits"),
+        ("ctq4-tq4-b32", 96, "head_dim of a tq format:"),
+        ("ctq5-tq4-b32", 128, "tq codes of bits"),
         ("gtq3-tq4-b32", 128, "gtq codes of bits"),
     ] {
         assert!(matches!(new(text, dim), Err(VariantError::Unsupported { what: said, .. }) if said == what), "{text}");

@@ -9,14 +9,16 @@
     reason = "each test program uses its part; formulas keep indices; NaN fails every check"
 )]
 mod limits;
+mod metrics;
 mod refined;
 use certkv_codec::decode::{decode_key, decode_value, refined_key, refined_value};
-use certkv_codec::{CodecError, Encoder};
+use certkv_codec::{CodecError, Encoder, KeyMetric};
 use certkv_core::fragment::{key_place, to_fragment, value_place};
 use certkv_core::{Dtype, ErrorSummary, Geometry, RecordLayout, RefinedSummary};
 use certkv_kernel::cuda::Sight;
 use certkv_kernel::cuda::args::{AttendArgs, Certificate, Element, MassWord, Sides};
 use certkv_testkit::generate::{Heads, Kind, Rng, Shape, decode, heads};
+use metrics::Metrics;
 use refined::finer;
 pub use refined::{Correction, Refining, demand_words};
 
@@ -109,11 +111,19 @@ pub struct Case {
     pub spec: Spec,
     pub layout: RecordLayout,
     pub heads: Vec<Head>,
+    /// What their keys are coded in.
+    pub metrics: Metrics,
 }
 
-fn encode(layout: &RecordLayout, keys: &[u16], values: &[u16], centre: &[f32]) -> (Vec<u8>, bool) {
+fn encode(
+    layout: &RecordLayout,
+    metric: Option<&KeyMetric<'_>>,
+    keys: &[u16],
+    values: &[u16],
+    centre: &[f32],
+) -> (Vec<u8>, bool) {
     let mut record = vec![0; layout.bytes];
-    let coded = match Encoder::new(layout).encode(keys, values, centre, &mut record) {
+    let coded = match Encoder::new(layout).encode_in(metric, keys, values, centre, &mut record) {
         Ok(()) => true,
         Err(CodecError::ScaleOverflow { .. }) => {
             let most = |rows: &[u16], c: Option<&[f32]>| {
@@ -152,6 +162,7 @@ impl Case {
         let layout = spec.layout();
         let (b, d) = (layout.tokens(), spec.dim);
         let mut r = Rng::new(spec.seed ^ 0xd0);
+        let metrics = Metrics::of(&layout, spec.kv_heads, spec.seed);
         let mut all: Vec<Head> = Vec::new();
         for (s, &tokens) in spec.lens.iter().enumerate() {
             for h in 0..spec.kv_heads {
@@ -177,14 +188,15 @@ impl Case {
                 let (mut records, mut exact) = (Vec::new(), Vec::new());
                 for j in 0..tokens / b {
                     let range = j * b * d..(j + 1) * b * d;
-                    let (record, coded) = encode(&layout, &data.keys[range.clone()], &data.values[range], &centre);
+                    let (metric, keys) = (metrics.head(h), &data.keys[range.clone()]);
+                    let (record, coded) = encode(&layout, metric.as_ref(), keys, &data.values[range], &centre);
                     records.push(record);
                     exact.push((r.chance(spec.keys) || !coded, r.chance(spec.values) || !coded));
                 }
                 all.push(Head { data, centre, records, exact });
             }
         }
-        Self { spec: spec.clone(), layout, heads: all }
+        Self { spec: spec.clone(), layout, heads: all, metrics }
     }
 
     pub fn stride(&self) -> usize {
@@ -324,6 +336,7 @@ impl Case {
             sinks: spec.sight.map_or(0, |sight| sight.sinks),
             limits: limits::words(spec.limit_seed(), spec.relative, spec.kv_heads * spec.group)
                 .map_or(0, |w| place(&bytes32(&w))),
+            metrics: self.metrics.words().map_or(0, |w| place(&bytes32(&w))),
             ..AttendArgs::default()
         };
         Placed { args, outputs: n * spec.group * d, heads: n * spec.group, masses: n * stride * spec.group }
@@ -354,6 +367,7 @@ impl Case {
                     let at = (j * b + t) * d..(j * b + t + 1) * d;
                     if !head.exact[j].0 && !l.format.key.is_exact() {
                         key(l, record, t, &mut used_keys[at.clone()]).unwrap();
+                        self.metrics.unfold(i % spec.kv_heads, &mut used_keys[at.clone()]);
                         exact = false;
                     }
                     if !head.exact[j].1 && !l.format.value.is_exact() {

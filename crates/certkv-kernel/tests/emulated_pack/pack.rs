@@ -1,17 +1,11 @@
 //! ckv_pack against the CPU encoder.
 use super::emulated::{Buffer, Emulated, Launch};
-use super::support::{KINDS, THREADS, block, centre, judge, layout, macros, pack_shared, side};
+use super::support::{KINDS, THREADS, block, centre, judge, layout, macros, metric, pack_shared, side};
 use certkv_core::{Dtype, ErrorSummary, RecordLayout, RefinedSummary};
+use certkv_kernel::cuda::encode::PackArgs;
 
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Args {
-    items: u64,
-    count: u64,
-    status: u64,
-    order: u32,
-    unused: u32,
-}
+/// Blocks are those of so many heads in turn.
+const HEADS: usize = 2;
 
 /// Packs blocks (keys, values, centre) and returns their records and the status.
 fn pack(
@@ -32,8 +26,16 @@ fn pack(
     let items: Vec<u64> =
         inputs.iter().zip(&records).flat_map(|((k, v, c), r)| [k, v, c, r].map(Buffer::pointer)).collect();
     let (items, count, status) = (Buffer::of(&items), Buffer::of(&[blocks.len() as u32]), Buffer::zeroed(4));
-    let args = Args { items: items.pointer(), count: count.pointer(), status: status.pointer(), order, unused: 0 };
-    let mut memory = vec![&items, &count, &status];
+    let metrics = Buffer::of(&(0..HEADS).flat_map(|head| metric(l, head)).collect::<Vec<f32>>());
+    let args = PackArgs {
+        items: items.pointer(),
+        count: count.pointer(),
+        status: status.pointer(),
+        order,
+        kv_heads: HEADS as u32,
+        metrics: metrics.pointer(),
+    };
+    let mut memory = vec![&items, &count, &status, &metrics];
     memory.extend(inputs.iter().flat_map(|(k, v, c)| [k, v, c]));
     memory.extend(&records);
     kernel.launch("ckv_pack", how, &args, &memory).expect("the launch runs");
@@ -44,7 +46,7 @@ fn launch(l: &RecordLayout, grid: u32) -> Launch {
     Launch::new(grid, THREADS, pack_shared(l))
 }
 
-const FORMATS: [&str; 29] = [
+const FORMATS: [&str; 32] = [
     "k8-v4g32-b32",
     "k8-v4g64-b64",
     "k8-v8g64-b64",
@@ -63,6 +65,9 @@ const FORMATS: [&str; 29] = [
     "tq4-tq4-b64",
     "tq3-tq2-b32",
     "tq1-v4g32-b16",
+    "ctq4-tq4-b64",
+    "ctq3-v4g32-b32",
+    "ctq1-c4-b16",
     "k8-tq4-b64",
     "e4m3-e4m3-b64",
     "e5m2g32-e4m3g16-b16",
@@ -111,9 +116,9 @@ fn records_are_the_cpus_in_fragment_order() {
             let (records, status) = pack(&l, &kernel, &blocks, launch(&l, 3).seed(f as u64).noisy());
             assert_eq!(status, 0);
             assert_eq!(pack(&l, &kernel, &blocks[..3], launch(&l, 4)).0, records[..3]);
-            for ((k, v, c), record) in blocks.iter().zip(&records) {
+            for (i, ((k, v, c), record)) in blocks.iter().zip(&records).enumerate() {
                 executed += 1;
-                failed.extend(judge(&l, k, v, c, record).err());
+                failed.extend(judge(&l, i % HEADS, k, v, c, record).err());
             }
         }
     }
@@ -122,7 +127,7 @@ fn records_are_the_cpus_in_fragment_order() {
     let kernel = Emulated::build("pack.cu", &macros(&l)).expect("the kernel compiles");
     let one = (block("normal", 1, 32, 64, Dtype::F16), block("sink", 2, 32, 64, Dtype::F16), centre(3, 64));
     let (records, _) = pack(&l, &kernel, std::slice::from_ref(&one), launch(&l, 2));
-    assert_eq!(judge(&l, &one.0, &one.1, &one.2, &records[0]), Ok(()));
+    assert_eq!(judge(&l, 0, &one.0, &one.1, &one.2, &records[0]), Ok(()));
     let mut at: Vec<usize> =
         vec![l.key_codes.start + 9, l.key_scales.end - 1, l.value_codes.start + 5, l.value_scales.start];
     at.extend([l.key_residuals.start + 7, l.value_residuals.end - 1]);
@@ -131,7 +136,7 @@ fn records_are_the_cpus_in_fragment_order() {
     let caught = at.iter().filter(|at| {
         let mut record = records[0].clone();
         record[**at] ^= 4;
-        judge(&l, &one.0, &one.1, &one.2, &record).is_err()
+        judge(&l, 0, &one.0, &one.1, &one.2, &record).is_err()
     });
     let (caught, planted) = (caught.count(), at.len());
     println!("GATE gpu-pack executed={executed} failed={} controls={caught}/{planted} seed=0x0", failed.len());
@@ -177,7 +182,7 @@ fn uncoded_sides(format: &str) {
     ];
     let (records, status) = pack(&l, &kernel, &blocks, launch(&l, 4));
     assert_eq!(status, 3, "both kinds are reported");
-    let clean = super::support::reference(&l, &plain(), &plain(), &c);
+    let clean = super::support::reference(&l, 0, &plain(), &plain(), &c);
     for (i, record) in records.iter().enumerate() {
         let s = ErrorSummary::from_bytes(&record[l.summary.clone()]);
         let want = ErrorSummary::from_bytes(&clean[l.summary.clone()]);

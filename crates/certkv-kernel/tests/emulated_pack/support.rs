@@ -1,5 +1,5 @@
 //! Layouts, data and the judge of a record.
-use certkv_codec::{CodecError, Encoder, decode};
+use certkv_codec::{CodecError, Encoder, KeyMetric, decode};
 use certkv_core::{
     Dtype, ErrorSummary, Geometry, KeyFormat, PageCode, RecordLayout, RefinedSummary, ValueFormat, fragment,
     hash::{hash64, splitmix64},
@@ -54,6 +54,7 @@ pub(crate) fn macros(l: &RecordLayout) -> Vec<(&'static str, i64)> {
         ("CKV_KEY_BITS", n(l.format.key.bits())),
         ("CKV_KEY_GROUP", n(l.format.key.group(l.dim))),
         ("CKV_KEY_META", number(meta)),
+        ("CKV_FOLD", i64::from(l.format.key.is_calibrated())),
         (
             "CKV_VALUE",
             match l.format.value {
@@ -122,10 +123,23 @@ pub(crate) fn centre(seed: u64, dim: usize) -> Vec<f32> {
     (0..dim).map(|c| uniform(seed ^ 0xce, c) as f32).collect()
 }
 
-/// The CPU's record of a block, in fragment order.
-pub(crate) fn reference(l: &RecordLayout, keys: &[u16], values: &[u16], centre: &[f32]) -> Vec<u8> {
-    let (mut line, mut out) = (vec![0; l.bytes], vec![0; l.bytes]);
-    Encoder::new(l).encode(keys, values, centre, &mut line).expect("the CPU encodes");
+/// Centre, then balance scale, of the keys of a head, as a launch is told of them; nothing where keys are coded as they are.
+pub(crate) fn metric(l: &RecordLayout, head: usize) -> Vec<f32> {
+    let balance = (0..l.dim).map(|c| (1.5 * uniform(0xba1 + head as u64, c)).exp2() as f32);
+    let both = centre(0xc0 + head as u64, l.dim).into_iter().chain(balance);
+    both.filter(|_| l.format.key.is_calibrated()).collect()
+}
+
+fn key_metric(words: &[f32]) -> Option<KeyMetric<'_>> {
+    let (centre, balance) = words.split_at(words.len() / 2);
+    (!centre.is_empty()).then(|| KeyMetric::new(centre, balance).expect("a metric"))
+}
+
+/// The CPU's record of a block of a head, in fragment order.
+pub(crate) fn reference(l: &RecordLayout, head: usize, keys: &[u16], values: &[u16], centre: &[f32]) -> Vec<u8> {
+    let (mut line, mut out, metric) = (vec![0; l.bytes], vec![0; l.bytes], metric(l, head));
+    let metric = key_metric(&metric);
+    Encoder::new(l).encode_in(metric.as_ref(), keys, values, centre, &mut line).expect("the CPU encodes");
     fragment::to_fragment(l, &line, &mut out).expect("sizes fit");
     out
 }
@@ -199,12 +213,13 @@ fn rows(l: &RecordLayout, record: &[u8], key: Row, value: Row) -> (Vec<f64>, Vec
 /// what halves of errors in steps cannot tell from 0.
 pub(crate) fn judge(
     l: &RecordLayout,
+    head: usize,
     keys: &[u16],
     values: &[u16],
     centre: &[f32],
     record: &[u8],
 ) -> Result<(), String> {
-    let (want, dim) = (reference(l, keys, values, centre), l.dim);
+    let (want, dim) = (reference(l, head, keys, values, centre), l.dim);
     let outside = |i: &usize| *i < l.summary.start || *i >= l.summary.end;
     if let Some(at) = (0..l.bytes).filter(outside).find(|i| record[*i] != want[*i]) {
         return Err(format!("byte {at} is {:#x}, not {:#x}; {l:?}", record[at], want[at]));
@@ -215,7 +230,10 @@ pub(crate) fn judge(
     fragment::from_fragment(l, record, &mut line).expect("sizes fit");
     let (k, v) = (numbers(l.store, keys), numbers(l.store, values));
     let (kd, vd) = decoded(l, record);
-    let (ke, ve) = (minus(&k, &kd), minus(&v, &vd));
+    // Errors are those of keys as they are coded.
+    let (metric, mut folded) = (metric(l, head), k.clone());
+    key_metric(&metric).inspect(|metric| folded.chunks_exact_mut(dim).for_each(|key| metric.fold(key)));
+    let (ke, ve) = (minus(&folded, &kd), minus(&v, &vd));
     // (3.6) in steps of the channel; steps from the record.
     let in_steps = |errors: &[f64]| -> Vec<f64> {
         match l.format.key {

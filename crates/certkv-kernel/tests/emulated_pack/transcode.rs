@@ -28,7 +28,7 @@ fn case(from: &RecordLayout, kind: usize, seed: u64) -> Case {
     let keys = block(KINDS[kind], seed, n, dim, from.store);
     let values = block(KINDS[(kind + 5) % 8], seed ^ 1, n, dim, from.store);
     let centre = centre(seed, dim);
-    let old = reference(from, &keys, &values, &centre);
+    let old = reference(from, 0, &keys, &values, &centre);
     Case { keys, values, centre, old }
 }
 
@@ -77,7 +77,7 @@ fn originals_and_uncoded_sides_give_what_packing_gives() {
         let (records, status) = transcode(&from, &to, &cases, originals);
         assert_eq!(status, 0);
         for (c, record) in cases.iter().zip(&records) {
-            judge(&to, &c.keys, &c.values, &c.centre, record).unwrap();
+            judge(&to, 0, &c.keys, &c.values, &c.centre, record).unwrap();
         }
     }
 }
@@ -100,7 +100,7 @@ fn codes_made_from_codes_bound_both_errors() {
             let (old_k, old_v) = decoded(&from, &c.old);
             let round = |x: &[f64]| x.iter().map(|x| store.encode16(*x as f32)).collect::<Vec<u16>>();
             let (rk, rv) = (round(&old_k), round(&old_v));
-            let fresh = reference(&to, &rk, &rv, &c.centre);
+            let fresh = reference(&to, 0, &rk, &rv, &c.centre);
             let same = |a: KeyFormat| a == from.format.key;
             let (was, got, new) = (summary(&from, &c.old), summary(&to, record), summary(&to, &fresh));
             if same(to.format.key) {

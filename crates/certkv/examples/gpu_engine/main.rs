@@ -99,10 +99,13 @@ fn life(
     config.windows = (0..layers).map(|layer| sees(&layer).then_some(plan.window)).collect();
     let windows = config.windows.clone();
     config.spill = spilled.map(|place| place.spill(longest)).transpose()?;
+    let mut world = World::new(geometry, windows, plan.seed);
+    if config.formats.iter().any(|format| format.key.is_calibrated()) {
+        config.calibration = Some(world.calibration()?);
+    }
     let start = Instant::now();
     let mut cache = GpuCache::new(gpu, compiler, config)?;
     println!("{format} {store} {sight:?} {spilled:?}: ready in {:.2} s", start.elapsed().as_secs_f64());
-    let mut world = World::new(geometry, windows, plan.seed);
     let prompts: &[usize] = match (plan.small, spilled) {
         (true, _) => &[70, 1, 33, 64],
         (false, None) => &[1500, 1, 33, 700, 128],
@@ -289,6 +292,10 @@ fn all(gpu: &Gpu, compiler: &Compiler, plan: &Plan) -> Result<bool, Failure> {
     let mut held = true;
     for store in STORES.into_iter().filter(|_| plan.format.is_none() && plan.only.is_none()) {
         held &= life(gpu, compiler, plan, (usual, store, Sight::Everything), None)?;
+    }
+    if plan.format.is_none() && plan.only.is_none() {
+        let calibrated = if plan.small { "ctq4-v4g32-b16" } else { "ctq4-tq4-b32" };
+        held &= life(gpu, compiler, plan, (calibrated, Dtype::F16, Sight::Everything), None)?;
     }
     if let (Some(format), None) = (&plan.format, &plan.only) {
         held &= life(gpu, compiler, plan, (format, Dtype::F16, Sight::Everything), None)?;

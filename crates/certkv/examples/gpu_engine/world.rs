@@ -1,10 +1,13 @@
 //! What every sequence should hold, and attention over it in f64.
+use certkv::calibration::{Calibration, Heads, Meter, Rule, Source};
 use certkv::gpu::{GpuCache, GpuStep};
 use certkv::{
-    Certificate, Chunk, Dtype, Error, Geometry, Policy, PrefixScope, Rung, SaveScope, SequenceId, Side, Status, Window,
+    Certificate, Chunk, Dtype, Error, Geometry, Pairing, Policy, PrefixScope, Rung, SaveScope, SequenceId, Side,
+    Status, Window,
 };
 use certkv_core::hash::splitmix64;
 use certkv_testkit::generate::Rng;
+use std::sync::Arc;
 use std::thread;
 
 pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -194,6 +197,19 @@ impl World {
             inputs.queries.push(queries);
         }
         inputs
+    }
+
+    /// A calibration of such rows.
+    pub(crate) fn calibration(&mut self) -> Result<Arc<Calibration>, Failure> {
+        let Geometry { layers, q_heads, kv_heads, head_dim, .. } = self.geometry;
+        let heads = Heads { layers, q_heads, kv_heads, head_dim, rotary: head_dim, pairing: Pairing::Half };
+        let (mut meter, inputs) = (Meter::new(heads)?, self.inputs(Meter::LEAST_TOKENS as usize));
+        for (layer, (queries, keys)) in inputs.queries.iter().zip(&inputs.keys).enumerate() {
+            meter.add(layer, queries, keys)?;
+        }
+        let (seen, tokens) = meter.finish()?;
+        let source = Source { model: [0; 32], text: [0; 32], tokens };
+        Ok(Arc::new(Calibration::choose(heads, source, Rule::new(4 * heads.pairs()), seen)?))
     }
 
     /// The step's rows join what is held; `chunks` name sequences of this world.

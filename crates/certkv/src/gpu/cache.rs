@@ -10,6 +10,7 @@ use super::spill::Spilled;
 use super::step::GpuStep;
 use super::swap::Seals;
 use super::{pages, policy::Rule};
+use crate::calibrated::Calibrated;
 use crate::counters::Kind;
 use crate::prefix::Prefixes;
 use crate::save::header::Order;
@@ -79,6 +80,8 @@ pub struct GpuCache {
     pub(super) published: u64,
     /// Of what is swapped out.
     pub(super) seals: Seals,
+    /// `None` where no format needs a calibration.
+    pub(super) calibrated: Option<Arc<Calibrated>>,
     /// `None` where all originals stay in host memory.
     pub(super) spill: Option<Spilled>,
     /// `None` where no moves are kept.
@@ -102,10 +105,11 @@ impl GpuCache {
     /// Names the field that is out of range, or the budget that is too small; [`Error::Kernels`] where there is no machine code;
     /// [`Error::Gpu`]. Nothing is held then.
     pub fn new(gpu: &Gpu, compiler: &Compiler, config: GpuConfig) -> Result<Self, Error> {
-        let layouts = config.layouts()?;
+        let (layouts, calibrated) = (config.layouts()?, config.calibrated()?);
         let disk = config.spill.as_ref().map_or(0, |spill| spill.disk_budget);
         let ledger = Arc::new(Ledger::new(config.device_budget, config.host_budget).with_disk(disk));
         let core = Core::new(gpu, compiler, &config, &ledger)?;
+        calibrated.as_ref().map_or(Ok(()), |calibrated| core.send_metrics(calibrated))?;
         let s = &core.sizes;
         let of_group = |group: &GroupSizes| -> Result<Pools, Error> {
             Ok(Pools {
@@ -129,7 +133,8 @@ impl GpuCache {
                 let groups = pools.iter().zip(&s.groups).map(shape).collect();
                 let formats = layouts.iter().enumerate().map(|(l, layout)| (1, layout.format, s.group(l).window));
                 let (events, geometry) = (config.prefix_events, &config.geometry);
-                Some(Prefixes::new(prefixes, events, geometry, groups, formats, &[], None, Order::Fragments)?)
+                let by = calibrated.as_ref().map(|calibrated| calibrated.name());
+                Some(Prefixes::new(prefixes, events, geometry, groups, formats, &[], by, Order::Fragments)?)
             }
         };
         let moves = MoveEvents::create(config.move_events)?;
@@ -137,7 +142,8 @@ impl GpuCache {
             spill: Spilled::new(&config, &core, &ledger, moves.clone())?,
             moves,
             prefixes,
-            seals: Seals::new(&layouts, s.swap_pages),
+            seals: Seals::new(&layouts, calibrated.as_ref().map(|calibrated| calibrated.number()), s.swap_pages),
+            calibrated,
             mirror: Mirror::new(s),
             ring: Ring::new(core.staging.clone(), s.staging_slot),
             pools,

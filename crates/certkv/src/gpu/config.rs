@@ -1,10 +1,12 @@
 //! What a cache on a GPU is made of.
 use crate::{Config, Error, Policy, PrefixConfig, Spill, default_format};
-use certkv_core::{Format, Geometry, RecordLayout};
+use certkv_control::Calibration;
+use certkv_core::{Format, Geometry, KeyFormat, RecordLayout};
 use certkv_kernel::cuda::args::Element;
 use certkv_kernel::cuda::publish::MOST_LAYERS;
 use certkv_page::Window;
 use core::num::NonZeroUsize;
+use std::sync::Arc;
 
 /// Configuration of a [`GpuCache`](super::GpuCache). All memory is taken when the cache is made; nothing grows later.
 #[derive(Debug, Clone)]
@@ -13,6 +15,9 @@ pub struct GpuConfig {
     pub geometry: Geometry,
     /// Format of full blocks: one for all layers, or one per layer. All have the same number of tokens to a block.
     pub formats: Vec<Format>,
+    /// As [`Config::calibration`]: centres and balance scales of keys, for formats that code them so (`ctq1` to `ctq4`). Those of unlike widths and
+    /// spherical ones (`gtq3`, `s1`) are for the CPU.
+    pub calibration: Option<Arc<Calibration>>,
     /// Tokens that all sequences together may hold, each in every layer.
     pub max_tokens: usize,
     /// Tokens that one sequence may hold; tables have this width for every sequence.
@@ -85,6 +90,7 @@ impl GpuConfig {
         Self {
             geometry,
             formats: vec![format],
+            calibration: None,
             max_tokens,
             max_context: max_tokens,
             max_sequences: 16,
@@ -113,6 +119,13 @@ impl GpuConfig {
     #[must_use]
     pub fn with_format(mut self, format: Format) -> Self {
         self.formats = vec![format];
+        self
+    }
+
+    /// The same with a calibration, for formats that need one.
+    #[must_use]
+    pub fn with_calibration(mut self, calibration: Arc<Calibration>) -> Self {
+        self.calibration = Some(calibration);
         self
     }
 
@@ -165,8 +178,9 @@ impl GpuConfig {
             let why = format!("{} layers; certificates of at most {MOST_LAYERS} are published", self.geometry.layers);
             return wrong("certificate_ring", why);
         }
-        if let Some(format) = self.formats.iter().find(|format| format.key.is_calibrated()) {
-            return wrong("formats", format!("{format}: calibrated keys are for caches on the CPU in this release"));
+        if let Some(format) = self.formats.iter().find(|format| matches!(format.key, KeyFormat::Gtq { .. })) {
+            let why = "keys of unlike widths and spherical keys are for caches on the CPU in this release";
+            return wrong("formats", format!("{format}: {why}"));
         }
         super::policy::Rule::of(self.policy)?;
         let mut common = Config::new(self.geometry, self.max_tokens);

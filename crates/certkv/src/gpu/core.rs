@@ -58,6 +58,8 @@ pub(super) struct Core {
     pub(super) demands: DeviceBuffer,
     /// What corrections of refinable formats work with, one layer after the other.
     corrections: DeviceBuffer,
+    /// `[layer][kv_head][2][dim]`: centres and balance scales of keys, where a format needs a calibration.
+    pub(super) metrics: Option<DeviceBuffer>,
     pub(super) partials: DeviceBuffer,
     pub(super) counters: DeviceBuffer,
     /// Keys, values, then queries of the host's batch.
@@ -132,6 +134,7 @@ impl Core {
             centres: buffer(layers.checked_mul(sizes.centre_bytes()))?,
             demands: buffer(layers.checked_mul(sizes.demand_bytes()))?,
             corrections: buffer(sizes.correction_bytes())?,
+            metrics: if sizes.metric_bytes > 0 { Some(buffer(Some(sizes.metric_bytes))?) } else { None },
             partials: buffer(Some(sizes.partial_bytes))?,
             counters: buffer(Some(sizes.counter_bytes()))?,
             inputs: buffer(Some(sizes.input_bytes()))?,
@@ -309,6 +312,7 @@ impl Core {
             clear: Some(self.failure_list(layer, 0)?),
             // Tables are sent before the step's first launch, and no launch writes them.
             flags: append_flag::FIRST_CENTRE | append_flag::SETTLED,
+            metrics: self.metrics_of(layer)?,
         };
         Ok(launch::append(&self.queue, &self.kit(layer).append, &args)?)
     }
@@ -348,6 +352,7 @@ impl Core {
             kept: None,
             settled: false,
             sight: self.sight(layer),
+            metrics: self.metrics_of(layer)?,
         })
     }
 
@@ -385,6 +390,7 @@ impl Core {
             absolute: limit.absolute,
             limits: self.limits(limit)?,
             sight: self.sight(layer),
+            metrics: self.metrics_of(layer)?,
         };
         Ok(extend::extend(&self.queue, kernel, &args)?)
     }

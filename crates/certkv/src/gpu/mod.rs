@@ -29,6 +29,7 @@
 //! blocks, of records that a correction read again and of residuals read in the pass, which [`GpuCache::selection`] counts by layer.
 
 mod cache;
+mod calibrated;
 mod capture;
 mod config;
 mod core;

@@ -11,7 +11,7 @@ use crate::{Error, Side, centre};
 use certkv_core::PageId;
 use certkv_device::cuda::Touch;
 use certkv_kernel::cuda::encode::{Order, PackItem};
-use certkv_kernel::cuda::launch::{self, Pack};
+use certkv_kernel::cuda::pack::{self, Pack};
 use certkv_kernel::{Block, Causal, CausalWindow, Tail};
 use certkv_page::RowSpan;
 
@@ -109,7 +109,9 @@ fn push_items(
 /// Enqueues the coding of all items; the kernel reads its list from the staging ring.
 fn pack(cache: &mut GpuCache, layer: usize, items: &[u64]) -> Result<(), Error> {
     let GpuCache { core, ring, .. } = cache;
-    let most = (ring.most() - 64) / size_of::<PackItem>();
+    // Whole pages: an item's place says whose head it is.
+    let heads = core.sizes.kv_heads;
+    let most = ((ring.most() - 64) / size_of::<PackItem>() / heads).max(1) * heads;
     for part in items.chunks(most * PackItem::WORDS) {
         let count = part.len() / PackItem::WORDS;
         let at = ring.take(&core.queue, 64 + size_of_val(part))?;
@@ -124,8 +126,10 @@ fn pack(cache: &mut GpuCache, layer: usize, items: &[u64]) -> Result<(), Error> 
             count_word: area.span(at, 4)?,
             status: certkv_kernel::cuda::queue::Span::of(&core.counters, 4 * status.start, 4)?,
             order: Order::Fragment,
+            kv_heads: heads,
+            metrics: core.metrics_of(layer)?,
         };
-        launch::pack(&core.queue, &core.kit(layer).pack, &args)?;
+        pack::pack(&core.queue, &core.kit(layer).pack, &args)?;
     }
     Ok(())
 }

@@ -49,7 +49,7 @@ impl GpuCache {
         let sizes = &self.core.sizes;
         let groups = self.layouts.iter().enumerate();
         let groups = groups.map(|(layer, layout)| (1, layout.format, sizes.window(layer)));
-        header::of(&self.config.geometry, Order::Fragments, groups, &[], None, scope.model, tokens)
+        header::of(&self.config.geometry, Order::Fragments, groups, &[], self.calibration(), scope.model, tokens)
     }
 
     fn write_out(&mut self, id: SequenceId, scope: &SaveScope<'_>, out: &mut dyn Write) -> Result<u64, Error> {

@@ -106,6 +106,8 @@ pub(super) struct Sizes {
     pub(super) counters: CounterSections,
     pub(super) memory: MemorySections,
     pub(super) corrections: CorrectionSections,
+    /// Of what keys of a calibration are coded by, in all layers.
+    pub(super) metric_bytes: usize,
     /// Longest chunk that is attended here, and what that takes.
     pub(super) chunk_tokens: usize,
     pub(super) chunks: ChunkSections,
@@ -287,6 +289,11 @@ impl Sizes {
             ring,
             memory,
             corrections,
+            metric_bytes: if layouts.iter().any(|l| l.format.key.is_calibrated()) {
+                8 * g.layers * g.kv_width()
+            } else {
+                0
+            },
             chunk_tokens,
             chunks: chunks.ok_or_else(too_large)?,
             copies: config.copies_per_step,
@@ -484,7 +491,7 @@ impl Sizes {
         let memory = self.layers.checked_mul(4 * self.memory.words + 4 * self.exact_words);
         let scratch = Some(self.scratch_bytes).zip(self.tail_bytes());
         let work = self.partial_bytes + self.counter_bytes() + self.input_bytes() + self.query_bytes();
-        let work = work.checked_add(self.chunk_bytes() + self.dense_list_bytes());
+        let work = work.checked_add(self.chunk_bytes() + self.dense_list_bytes() + self.metric_bytes);
         let tables = [self.table_bytes(), self.mass_bytes(), results, sides, memory, self.correction_bytes(), work];
         let tables = tables.into_iter().try_fold(0usize, |sum, x| sum.checked_add(x?));
         let ring = self.ring.map_or(Some(0), |slots| PinnedBuffer::mapped_bytes(8 * slots.len()));

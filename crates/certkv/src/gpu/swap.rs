@@ -8,7 +8,7 @@ use crate::Error;
 use crate::counters::Kind;
 use crate::seal::{SealError, format_id};
 use crate::swap::nothing_outside;
-use certkv_core::{PageId, RecordLayout, SequenceId, hash::splitmix64, span};
+use certkv_core::{PageId, RecordLayout, SequenceId, hash::hash64, hash::splitmix64, span};
 use certkv_kernel::cuda::queue::{Area, Span};
 use certkv_kernel::cuda::swap::{self, SwapItem};
 use certkv_page::{BlockTable, CopyOp, PageClass, SwapPlan, TableError};
@@ -36,8 +36,13 @@ pub(super) struct Seals {
 }
 
 impl Seals {
-    pub(super) fn new(layouts: &[RecordLayout], pages: usize) -> Self {
-        Self { formats: layouts.iter().map(format_id).collect(), pages, words: vec![0; layouts.len() * pages] }
+    /// `calibration`: the number of the one that codes depend on, if they do on any.
+    pub(super) fn new(layouts: &[RecordLayout], calibration: Option<u64>, pages: usize) -> Self {
+        let number = |layout: &RecordLayout| match calibration.filter(|_| layout.format.key.is_calibrated()) {
+            Some(calibration) => hash64(&[format_id(layout), calibration]),
+            None => format_id(layout),
+        };
+        Self { formats: layouts.iter().map(number).collect(), pages, words: vec![0; layouts.len() * pages] }
     }
 
     /// The seal of a page, from the digests of all places.

@@ -10,7 +10,6 @@ use crate::prefix::{PrefixScope, PrefixUnit, Prefixes};
 use crate::save::header::Order;
 use crate::save::units::{self, Arriving, Engine};
 use crate::save::{NO_PAGE, check_seal};
-use crate::seal::Seal;
 use certkv_page::prefix::Prompt;
 use certkv_page::{BlockEntry, BlockTable, Reservation, RowSpan};
 use certkv_tier::store::{Get, Put};
@@ -86,13 +85,12 @@ impl Engine for GpuCache {
         self.bring_block(None, group, block, entry.host)?;
         bytes.reserve(self.block_bytes(group));
         for layer in self.core.sizes.groups[group].layers.iter().copied() {
-            let layout = &self.layouts[layer];
             let at = self.host_at(layer, entry.host)?;
             self.core.originals_out(at, self.core.sizes.block, bytes)?;
             let sealed = bytes.len();
             bytes.resize(sealed + SEAL_BYTES, 0);
             self.core.records_out(layer, entry, bytes)?;
-            Seal::new(layout, layer, block, NO_PAGE).write(&mut bytes[sealed..]);
+            self.seal(layer, block, NO_PAGE).write(&mut bytes[sealed..]);
         }
         Ok(())
     }
@@ -108,11 +106,10 @@ impl Engine for GpuCache {
         self.core.finish()?;
         let mut rest = bytes;
         for layer in s.groups[group].layers.iter().copied() {
-            let layout = &self.layouts[layer];
             let (originals, others) = rest.split_at(s.original_bytes);
             let (sealed, others) = others.split_at(SEAL_BYTES + s.of_layer[layer].page_bytes);
             rest = others;
-            check_seal(Seal::new(layout, layer, span.block, NO_PAGE), sealed)?;
+            check_seal(self.seal(layer, span.block, NO_PAGE), sealed)?;
             self.core.page_in((layer, self.host_at(layer, span.host)?), span, originals, &sealed[SEAL_BYTES..])?;
         }
         self.close_originals(group, span.host);

@@ -247,9 +247,30 @@ fn queried(a: &AttendArgs, at: usize) -> u32 {
     }
 }
 
+/// What launches are told of keys of a calibration, by kernel; nothing of other keys.
+type Metrics = Vec<(&'static str, Vec<f32>)>;
+static METRICS: Mutex<Option<Metrics>> = Mutex::new(None);
+
+/// From now on that is kept.
+pub(crate) fn watch_metrics() {
+    *METRICS.lock().unwrap_or_else(PoisonError::into_inner) = Some(Vec::new());
+}
+/// What was kept, and no more of it.
+pub(crate) fn watched_metrics() -> Metrics {
+    METRICS.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or_default()
+}
+
+fn told(kernel: &'static str, metrics: u64) {
+    if let Some(all) = METRICS.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
+        let words = if metrics == 0 { 0 } else { KV_HEADS * 2 * DIM };
+        all.push((kernel, (0..words).map(|at| f32::from_bits(word(metrics, at))).collect()));
+    }
+}
+
 extern "C" fn attend(raw: *const c_void) {
     // SAFETY: declared with this struct.
     let a: AttendArgs = unsafe { arguments(raw) };
+    told("attend", a.metrics);
     if let (Some(reads), 0) = (READS.lock().unwrap_or_else(PoisonError::into_inner).as_mut(), a.only) {
         reads.push(seen(&a));
     }
@@ -298,6 +319,7 @@ fn tolerance(limits: u64, head: usize, all: [f32; 2]) -> f32 {
 extern "C" fn extend(raw: *const c_void) {
     // SAFETY: declared with this struct.
     let a: ExtendArgs = unsafe { arguments(raw) };
+    told("extend", a.metrics);
     for chunk in 0..a.chunk_count as usize {
         // SAFETY: as in `word`: a list of as many chunks.
         let chunk = unsafe { host::<ExtendChunk>(a.chunks).add(chunk).read() };
@@ -331,6 +353,7 @@ unsafe fn code(sides: *const u16, record: u64) {
 extern "C" fn pack(raw: *const c_void) {
     // SAFETY: declared with this struct.
     let a: PackArgs = unsafe { arguments(raw) };
+    told("pack", a.metrics);
     for i in 0..word(a.count, 0) as usize {
         // SAFETY: as in `word`: a list of as many items.
         unsafe {
@@ -352,6 +375,7 @@ pub(crate) fn appended() -> Appended {
 extern "C" fn append(raw: *const c_void) {
     // SAFETY: declared with this struct.
     let a: AppendArgs = unsafe { arguments(raw) };
+    told("append", a.metrics);
     assert_eq!(a.input, 0, "rows are halves");
     let strides = if planted(Plant::OneStride) { [a.kv_heads * DIM as u32; 2] } else { [a.key_stride, a.value_stride] };
     let rows = [(a.keys, strides[0]), (a.values, strides[1])];

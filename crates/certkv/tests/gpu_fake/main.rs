@@ -1,6 +1,7 @@
 //! The cache on a GPU over a fake driver: every call made to fail once and for good, in the life of a cache. A failure is a typed
 //! error that names the call; what was committed is there bit for bit; the same call succeeds the next time; no output is claimed
 //! that this step did not write; nothing leaks.
+mod calibrated;
 #[path = "../../../certkv-device/tests/fake_cuda/mod.rs"]
 mod fake_cuda;
 mod fused;

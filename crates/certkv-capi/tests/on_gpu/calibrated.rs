@@ -1,0 +1,87 @@
+//! Calibrated keys of a cache on a GPU: accepted where kernels code them, refused by a status where not.
+use crate::cache::{Cache, LAYERS, message};
+use crate::calls::named;
+use crate::kernels::{self, DIM, GROUP, KV_HEADS};
+use crate::{WIDTH, alone, append};
+use certkv::calibration::{Calibration, Heads, Meter, Rule, Source};
+use certkv::spherical::{Codebooks, HeadBooks, KeyHeads, Training};
+use certkv::{Pairing, Tier};
+use certkv_c::certkv_status::*;
+use certkv_c::*;
+use core::ptr;
+
+const MODEL: [u8; 32] = [7; 32];
+
+/// The handle of a file.
+struct Handle(*mut certkv_calibration);
+
+impl Handle {
+    fn of(bytes: &[u8]) -> Self {
+        let (mut handle, n) = (ptr::null_mut(), bytes.len() as u64);
+        // SAFETY: as many bytes, 32 of a digest, and a local.
+        let read = unsafe { certkv_calibration_read(bytes.as_ptr().cast(), n, MODEL.as_ptr(), &mut handle) };
+        assert_eq!(read, CERTKV_OK, "{}", message());
+        Self(handle)
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        // SAFETY: a live handle.
+        assert_eq!(unsafe { certkv_calibration_destroy(self.0) }, CERTKV_OK);
+    }
+}
+
+fn schemes(layers: usize) -> Handle {
+    let (q_heads, kv_heads, head_dim) = (GROUP * KV_HEADS, KV_HEADS, DIM);
+    let heads = Heads { layers, q_heads, kv_heads, head_dim, rotary: DIM, pairing: Pairing::Half };
+    let (mut meter, tokens) = (Meter::new(heads).unwrap(), Meter::LEAST_TOKENS as usize);
+    let rows = |width: usize| (0..tokens * width).map(|i| (i % 13) as f32 / 4.0 - 1.0).collect::<Vec<_>>();
+    (0..layers).for_each(|layer| meter.add(layer, &rows(WIDTH * GROUP), &rows(WIDTH)).unwrap());
+    let (seen, tokens) = meter.finish().unwrap();
+    let source = Source { model: MODEL, text: [0; 32], tokens };
+    Handle::of(&Calibration::choose(heads, source, Rule::new(4 * heads.pairs()), seen).unwrap().to_bytes())
+}
+
+fn directions() -> Handle {
+    let (layers, tier) = (LAYERS as usize, Tier::B1);
+    let heads = KeyHeads { layers, kv_heads: KV_HEADS, head_dim: DIM };
+    let mut words = vec![0.0; DIM * tier.words()];
+    words.chunks_exact_mut(tier.group()).enumerate().for_each(|(i, word)| word[i % tier.group()] = 1.0);
+    let books = vec![HeadBooks { words, loss: vec![1.0; DIM / tier.group()] }; layers * KV_HEADS];
+    let source = Source { model: MODEL, text: [0; 32], tokens: 4096 };
+    Handle::of(&Codebooks::new(heads, source, tier, Training::new(1), books).unwrap().to_bytes())
+}
+
+#[test]
+fn keys_of_one_width_are_coded_by_a_calibration() {
+    let (_fake, config, _turn) = alone();
+    let (mine, other, books) = (schemes(LAYERS as usize), schemes(LAYERS as usize + 1), directions());
+    let coded = certkv_config { format: c"ctq4-v4g32-b16".as_ptr(), calibration: mine.0, ..config };
+    let mut cache = ptr::dangling_mut();
+    for (config, status, word) in [
+        (certkv_config { calibration: ptr::null(), ..coded }, CERTKV_INVALID_ARGUMENT, "config->calibration"),
+        (certkv_config { calibration: other.0, ..coded }, CERTKV_FILE_REFUSED, "config->calibration"),
+        (certkv_config { calibration: mine.0, ..config }, CERTKV_INVALID_ARGUMENT, "config->calibration"),
+        (certkv_config { calibration: books.0, ..coded }, CERTKV_UNSUPPORTED, "config->calibration"),
+        (
+            certkv_config { format: c"s1-v4g32-b16".as_ptr(), calibration: books.0, ..config },
+            CERTKV_UNSUPPORTED,
+            "config->calibration",
+        ),
+        (certkv_config { format: c"gtq3-v4g32-b16".as_ptr(), ..coded }, CERTKV_INVALID_ARGUMENT, "config->format"),
+    ] {
+        // SAFETY: a whole configuration and a local.
+        named(unsafe { certkv_cache_create(&config, &mut cache) }, status, word);
+        assert!(cache.is_null());
+    }
+    kernels::watch_metrics();
+    let cache = Cache::new(&coded);
+    // The cache keeps what it needs.
+    drop(mine);
+    let a = cache.create();
+    append(&cache, a, 20);
+    assert!(
+        kernels::watched_metrics().iter().any(|(kernel, told)| *kernel == "pack" && told.len() == KV_HEADS * 2 * DIM)
+    );
+}

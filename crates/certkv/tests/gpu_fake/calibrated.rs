@@ -1,0 +1,201 @@
+//! Calibrated keys on a GPU: what is refused, what every launch is told of them, and whose codes are read under which calibration.
+use crate::alone;
+use crate::kernels::{self, BLOCK, DIM, GROUP, KV_HEADS};
+use crate::life::{LAYERS, config};
+use certkv::calibration::{Calibration, CalibrationError, Heads, Meter, Rule, Source};
+use certkv::gpu::{Gpu, GpuCache, GpuConfig, GpuMachine};
+use certkv::{Cache, Chunk, Config, Error, Geometry, Pairing, Policy, PrefixScope, SaveError, SaveScope, SequenceId};
+use certkv_testkit::generate::Rng;
+use std::sync::Arc;
+
+const KV: usize = KV_HEADS * DIM;
+const Q: usize = GROUP * KV;
+const CODED: &str = "ctq4-v4g32-b16";
+const PLAIN: &str = "k8-v4g32-b16";
+const SCOPE: PrefixScope<'_> = PrefixScope::new(b"domain", b"model");
+const FILE: SaveScope<'_> = SaveScope { model: b"model", key: None };
+
+/// Every layer has other keys.
+fn calibration(seed: u64, model: u8) -> Arc<Calibration> {
+    let heads = Heads {
+        layers: LAYERS,
+        q_heads: GROUP * KV_HEADS,
+        kv_heads: KV_HEADS,
+        head_dim: DIM,
+        rotary: DIM,
+        pairing: Pairing::Half,
+    };
+    let (mut meter, mut r) = (Meter::new(heads).expect("heads"), Rng::new(seed));
+    let tokens = Meter::LEAST_TOKENS as usize;
+    for layer in 0..LAYERS {
+        let mut rows =
+            |width: usize, mean: f32| (0..tokens * width).map(|_| r.normal() as f32 + mean).collect::<Vec<_>>();
+        let (queries, keys) = (rows(Q, 0.0), rows(KV, 1.0 + layer as f32));
+        meter.add(layer, &queries, &keys).expect("rows");
+    }
+    let (seen, tokens) = meter.finish().expect("tokens enough");
+    let source = Source { model: [model; 32], text: [0; 32], tokens };
+    Arc::new(Calibration::choose(heads, source, Rule::new(4 * heads.pairs()), seen).expect("a rule that fits"))
+}
+
+fn with(formats: [&str; LAYERS], calibration: &Arc<Calibration>) -> GpuConfig {
+    let formats = formats.map(|f| f.parse().expect("a format")).to_vec();
+    GpuConfig { formats, ..config(PLAIN) }.with_calibration(Arc::clone(calibration))
+}
+
+/// What kernels are to be told of the keys of a layer.
+fn metrics(calibration: &Calibration, layer: usize) -> Vec<f32> {
+    let of = |head| calibration.head(layer, head).expect("a head").1;
+    (0..KV_HEADS).flat_map(|head| [of(head).centre.clone(), of(head).balance.clone()]).flatten().collect()
+}
+
+/// Two blocks by one chunk, attended as a chunk, and then a step.
+fn lived(cache: &mut GpuCache, policy: Policy) -> SequenceId {
+    let (id, mut r) = (cache.create().expect("a sequence"), Rng::new(5));
+    for tokens in [2 * BLOCK, BLOCK, 1] {
+        let mut step = cache.begin_with(&[Chunk { sequence: id, tokens }], policy).expect("room");
+        for layer in 0..LAYERS {
+            let mut rows = || (0..tokens * KV).map(|_| r.bits() as u16 & 0xbbff).collect::<Vec<_>>();
+            let (keys, values) = (rows(), rows());
+            step.append_bits(layer, &keys, &values).expect("rows");
+            step.attend(layer, &vec![0.25; tokens * Q]).expect("attention");
+        }
+        step.finish().expect("the end");
+    }
+    id
+}
+
+#[test]
+fn a_calibration_is_there_if_and_only_if_a_format_needs_it() {
+    let (fake, compiler, _turn) = alone();
+    fake.reset();
+    let gpu = Gpu::open(0).expect("the fake");
+    let refused = |config: GpuConfig| GpuCache::new(&gpu, compiler, config).map(|_| ()).expect_err("refused");
+    let mine = calibration(1, 0);
+    for (config, says) in [
+        (config(CODED), CODED),
+        (config(PLAIN).with_calibration(Arc::clone(&mine)), "None"),
+        (GpuConfig { calibration: None, ..with([PLAIN, CODED], &mine) }, CODED),
+    ] {
+        match refused(config) {
+            Error::Config { field: "calibration", why } => assert!(why.contains(says), "{why}"),
+            other => panic!("{other}"),
+        }
+    }
+    for (what, geometry) in [
+        ("layers", Geometry::new(LAYERS + 1, GROUP * KV_HEADS, KV_HEADS, DIM)),
+        ("q_heads", Geometry::new(LAYERS, 2 * GROUP * KV_HEADS, KV_HEADS, DIM)),
+        ("kv_heads", Geometry::new(LAYERS, GROUP * KV_HEADS, 2 * KV_HEADS, DIM)),
+        ("head_dim", Geometry::new(LAYERS, GROUP * KV_HEADS, KV_HEADS, 2 * DIM)),
+    ] {
+        let formats = vec![CODED.parse().expect("a format")];
+        let error = refused(GpuConfig { geometry: geometry.expect("a geometry"), formats, ..with([CODED; 2], &mine) });
+        let Error::Calibration(CalibrationError::OtherHeads { what: found, .. }) = error else { panic!("{error}") };
+        assert_eq!(found, what);
+    }
+    // Keys of unlike widths and spherical ones are for the CPU, with a driver or without; of five bits no kernel looks levels up.
+    for format in ["gtq3-v4g32-b16", "s1-v4g32-b16"] {
+        let config = with([format, CODED], &mine);
+        for error in [config.plan(GpuMachine::H200).map(|_| ()).expect_err("refused"), refused(config)] {
+            let Error::Config { field: "formats", why } = error else { panic!("{error}") };
+            assert!(why.contains(format) && why.contains("CPU"), "{why}");
+        }
+    }
+    assert!(matches!(refused(with(["ctq5-v4g32-b16"; 2], &mine)), Error::Kernels(_)));
+    // What it takes is reserved, and it has the name that it has on a CPU.
+    let plan = |config: &GpuConfig| config.plan(GpuMachine::H200).expect("a plan").device.bytes;
+    let cache = GpuCache::new(&gpu, compiler, with([CODED; 2], &mine)).expect("a cache");
+    assert!(plan(&with([CODED; 2], &mine)) >= plan(&config("tq4-v4g32-b16")) + LAYERS * KV_HEADS * 2 * DIM * 4);
+    let geometry = *cache.geometry();
+    let host = Config::new(geometry, 64).with_format(CODED.parse().expect("a format")).with_calibration(mine);
+    assert_eq!(cache.calibration(), Cache::new(host).expect("a cache").calibration());
+    drop(cache);
+    assert_eq!(GpuCache::new(&gpu, compiler, config(PLAIN)).expect("a cache").calibration(), None);
+}
+
+#[test]
+fn every_launch_is_told_of_the_keys_of_its_layer() {
+    let (fake, compiler, _turn) = alone();
+    fake.reset();
+    let (gpu, mine) = (Gpu::open(0).expect("the fake"), calibration(1, 0));
+    let own = [metrics(&mine, 0), metrics(&mine, 1)];
+    assert_ne!(own[0], own[1]);
+    for (formats, want) in [
+        ([CODED; 2], own.clone()),
+        ([CODED, PLAIN], [own[0].clone(), Vec::new()]),
+        ([PLAIN, "ctq3-tq3-b16"], [Vec::new(), own[1].clone()]),
+    ] {
+        kernels::begin(formats[0]);
+        kernels::watch_metrics();
+        let mut cache = GpuCache::new(&gpu, compiler, with(formats, &mine)).expect("a cache");
+        lived(&mut cache, Policy::Packed);
+        lived(&mut cache, Policy::default());
+        let told = kernels::watched_metrics();
+        for kernel in ["attend", "append", "pack", "extend"] {
+            let mut said: Vec<&[f32]> = told.iter().filter(|t| t.0 == kernel).map(|t| &t.1[..]).collect();
+            // Repairs and plans go over a layer again.
+            said.dedup();
+            assert!(said.len() >= 2, "{kernel}: {} launches", said.len());
+            for (said, want) in said.iter().zip(want.iter().cycle()) {
+                assert_eq!(said, want, "{kernel}, {formats:?}");
+            }
+        }
+    }
+    assert_eq!(fake.violations(), 0);
+}
+
+#[test]
+fn codes_are_read_under_their_calibration_alone() {
+    let (fake, compiler, _turn) = alone();
+    fake.reset();
+    kernels::begin(CODED);
+    let gpu = Gpu::open(0).expect("the fake");
+    let open =
+        |seed, model| GpuCache::new(&gpu, compiler, with([CODED, PLAIN], &calibration(seed, model))).expect("a cache");
+    let (mut one, mut same) = (open(1, 0), open(1, 0));
+    let id = lived(&mut one, Policy::Packed);
+    one.swap_out(id).expect("room");
+    one.swap_in(id).expect("room");
+    let tokens: Vec<u32> = (0..3 * BLOCK as u32).collect();
+    one.publish(id, &SCOPE, tokens[..].into()).expect("prefixes are cached");
+    let mut file = Vec::new();
+    one.save(id, &FILE, &mut file).expect("a file");
+    let text = String::from_utf8_lossy(&file).into_owned();
+    assert!(text.contains(one.calibration().expect("a name")));
+    let back = same.restore(&FILE, &mut &file[..]).expect("the same calibration");
+    let mut again = Vec::new();
+    same.save(back, &FILE, &mut again).expect("a file");
+    assert!(file == again, "another file");
+    let names = |cache: &GpuCache| -> Vec<_> {
+        let gets = cache.missing_prefix(&SCOPE, tokens[..].into()).expect("prefixes are cached");
+        gets.iter().map(|get| get.key()).collect()
+    };
+    let wanted = names(&same);
+    assert_eq!(wanted.len(), 3);
+    // Of another text, or of another model that happens to have the same rows.
+    for (seed, model) in [(9, 0), (1, 1)] {
+        let mut other = open(seed, model);
+        match other.restore(&FILE, &mut &file[..]) {
+            Err(Error::Save(SaveError::Differs { what, file, here })) => {
+                assert_eq!((what.as_str(), Some(file.as_str())), ("calibration", one.calibration()));
+                assert_eq!(Some(here.as_str()), other.calibration());
+            }
+            refused => panic!("{refused:?}"),
+        }
+        assert_eq!(other.live_pages(), 0);
+        assert!(names(&other).iter().all(|name| !wanted.contains(name)));
+    }
+    // Units end with their seals, which hold the number of the calibration where a layer's codes depend on it.
+    let unit = one.export_prefix(&SCOPE, tokens[..].into(), 0).expect("units").remove(0);
+    let seals: Vec<u64> = unit
+        .page
+        .windows(8)
+        .enumerate()
+        .filter(|(_, eight)| *eight == b"CERTKVP1")
+        .map(|(at, _)| u64::from_le_bytes(*unit.page[at + 40..].first_chunk().expect("a seal")))
+        .collect();
+    let plain: Vec<u64> = one.layouts().iter().map(certkv::seal::format_id).collect();
+    assert_eq!(seals.len(), LAYERS);
+    assert!(seals[0] != plain[0] && seals[1] == plain[1]);
+    assert_eq!(fake.violations(), 0);
+}
