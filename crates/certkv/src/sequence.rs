@@ -12,9 +12,9 @@ use certkv_page::BlockTable;
 pub(crate) struct HeadMemory {
     /// Blocks whose keys the next step reads from the originals.
     pub(crate) keys: BitSet,
-    /// Of a format with residuals: the shares of a head's tolerance from which on codes, and codes with residuals, were not enough for a
-    /// block's keys in the last step, see `decide.rs`; 0 where nothing is known.
-    pub(crate) shares: [f32; 2],
+    /// Of a format with residuals: the share of a head's tolerance from which on codes alone were not enough for a block's keys in the last
+    /// step, see `decide.rs`; 0 where nothing is known.
+    pub(crate) finer: f32,
     /// Last known `Delta_b` of codes alone, `[query head of the group][block]`, grown block by block.
     pub(crate) delta: Vec<Vec<f32>>,
     /// Last known `Lambda_b`, in the same order.

@@ -376,8 +376,8 @@ impl HeadCall<'_> {
                 continue;
             }
             if exact {
-                // What the masses of this step asked for is the guess for the next, where codes cannot be refined while they are read.
-                if side == Side::Key && !items.fine {
+                // What the masses of this step asked for is the guess for the next.
+                if side == Side::Key {
                     memory.keys.insert(block);
                 }
                 next.read_exactly(side, block);

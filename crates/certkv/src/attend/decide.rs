@@ -102,13 +102,12 @@ impl HeadCall<'_> {
         w.masses.reset(self.blocks + 1);
         w.refined.resize(0);
         w.refined.resize(self.blocks);
-        let HeadWork { kernel: buffers, scores, masses, memory, resident, sets, refined: finer, .. } = &mut *w;
+        let HeadWork { kernel: buffers, scores, masses, memory, resident, sets, refined, .. } = &mut *w;
         let (queries, view) = (self.queries, self.view(resident, sets));
         let mut totals = [Total::default(); 16];
-        let HeadMemory { hints, delta, lambda, shares, .. } = memory;
+        let HeadMemory { hints, delta, lambda, finer, .. } = memory;
         // Nothing known: an even share.
-        let finely =
-            if shares[1] > 0.0 { shares[0]..shares[1] } else { 1.0 / self.blocks.max(1) as f32..f32::INFINITY };
+        let from = if *finer > 0.0 { *finer } else { 1.0 / self.blocks.max(1) as f32 };
         let mut judge = |block: usize, seen: &[Mass]| {
             let mut share = 0.0f32;
             for (h, (mass, hint)) in seen.iter().zip(hints.iter()).enumerate() {
@@ -120,9 +119,9 @@ impl HeadCall<'_> {
                 let gain = f64::from(terms::key_gain(&scale, mass, mass.delta, mass.lambda));
                 share = share.max((gain / scale.eps) as f32);
             }
-            let wanted = finely.contains(&share);
+            let wanted = share >= from;
             if wanted {
-                finer.insert(block);
+                refined.insert(block);
             }
             wanted
         };
@@ -239,11 +238,17 @@ impl HeadCall<'_> {
     /// the second looks at, and only that one chooses among values.
     fn refine(&self, policy: &Certified, w: &mut HeadWork) -> Result<(), Error> {
         self.cover(policy, w, true)?;
-        self.remember_shares(w);
+        self.remember_share(w);
+        let items = items(self.group, self.blocks);
+        // Keys that are worth their originals are read so from the start in the next step, instead of their codes.
+        w.memory.keys.clear();
+        let exact = w.next.iter().map(|i| items.get(i)).filter(|item| item.exact && item.side == Side::Key);
+        exact.take(policy.k_cap).for_each(|item| {
+            w.memory.keys.insert(item.block);
+        });
         for last in [false, true] {
             self.cover(policy, w, false)?;
             let HeadWork { sets, touched, next, .. } = &mut *w;
-            let items = items(self.group, self.blocks);
             touched.clear();
             for Item { side, block, exact } in next.iter().map(|i| items.get(i)) {
                 match side {
@@ -283,8 +288,7 @@ impl HeadCall<'_> {
             terms::gains(&scale, &w.masses, h, blocks, &mut w.gains);
             // Keys of the guess, and refined ones, are judged by what is known of their codes.
             let HeadWork { gains, masses, memory, sets, .. } = &mut *w;
-            let refined = sets.fine_keys.iter().filter(|_| before);
-            for b in memory.keys.iter().chain(refined) {
+            for b in memory.keys.iter().chain(sets.fine_keys.iter()).filter(|_| before) {
                 if let Some(mass) = masses.get(h, b) {
                     gains[start + b] = terms::key_gain(&scale, &mass, memory.delta[h][b], memory.lambda[h][b]);
                 }
@@ -299,7 +303,7 @@ impl HeadCall<'_> {
         self.decision_costs(w);
         w.current.resize(0);
         w.current.resize(items.len());
-        for block in w.memory.keys.iter() {
+        for block in w.memory.keys.iter().filter(|_| before) {
             w.current.insert(items.number(Item { side: Side::Key, block, exact: true }));
         }
         let rule = GuessRule { target: policy.guess_target, keep: policy.guess_keep, ..GuessRule::default() };
@@ -308,11 +312,11 @@ impl HeadCall<'_> {
         Ok(())
     }
 
-    /// From which share of a head's tolerance on codes alone are not enough, and from which the residuals are not either: the least among
-    /// the keys that the cover in `next` reads so. Where it reads none so, what no key had.
-    fn remember_shares(&self, w: &mut HeadWork) {
+    /// From which share of a head's tolerance on codes alone are not enough: the least among the keys that the cover in `next` reads
+    /// otherwise. Where it reads none otherwise, twice what any key had, so that some more does not count as much more.
+    fn remember_share(&self, w: &mut HeadWork) {
         let (blocks, items) = (self.blocks, items(self.group, self.blocks));
-        let (mut least, mut most) = ([f32::INFINITY; 2], 0.0f32);
+        let (mut least, mut most) = (f32::INFINITY, 0.0f32);
         for block in 0..blocks {
             let [fine, exact] = [false, true].map(|exact| items.number(Item { side: Side::Key, block, exact }));
             let share = |h: usize| {
@@ -321,16 +325,11 @@ impl HeadCall<'_> {
             };
             let share = (0..w.certificates.len()).map(share).fold(0.0, f32::max);
             most = most.max(share);
-            if w.next.contains(exact) {
-                least[1] = least[1].min(share);
-            } else if w.next.contains(fine) {
-                least[0] = least[0].min(share);
+            if w.next.contains(fine) || w.next.contains(exact) {
+                least = least.min(share);
             }
         }
-        // Above what was seen, so that some more does not count as much more.
-        let over = 2.0 * most.max(f32::MIN_POSITIVE);
-        w.memory.shares[0] = least[0].min(least[1]).min(over);
-        w.memory.shares[1] = least[1].min(over).max(w.memory.shares[0]);
+        w.memory.finer = least.min(2.0 * most.max(f32::MIN_POSITIVE));
     }
 
     /// Turns the gains of reading sides exactly, of head `h` from `start` on, into those of residuals and what the originals gain beyond

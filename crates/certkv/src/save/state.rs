@@ -38,10 +38,10 @@ pub(crate) fn write(groups: &[Group], state: &SequenceState, out: &mut Vec<u8>) 
         let of_heads = group.first * group.kv_heads..(group.first + group.layers) * group.kv_heads;
         heads[of_heads].iter().for_each(|head| put(out, head.from as u64));
     }
-    for (index, HeadMemory { keys, shares, delta, lambda, flat, hints, from: _, mass: _ }) in heads.iter().enumerate() {
+    for (index, HeadMemory { keys, finer, delta, lambda, flat, hints, from: _, mass: _ }) in heads.iter().enumerate() {
         put_set(out, keys);
         if refinable(groups, index) {
-            shares.iter().for_each(|share| put(out, share.to_bits().into()));
+            put(out, finer.to_bits().into());
         }
         for known in [delta, lambda] {
             put(out, known.len() as u64);
@@ -181,11 +181,9 @@ pub(crate) fn read(
         let most = blocks_of(index / geometry.kv_heads) + 3;
         head.keys = rest.set(most)?;
         if refinable(&cache.groups, index) {
-            for share in &mut head.shares {
-                *share = u32::try_from(rest.number()?).map_or(f32::NAN, f32::from_bits);
-                if !(*share >= 0.0) {
-                    return Err(malformed("a number that cannot be"));
-                }
+            head.finer = u32::try_from(rest.number()?).map_or(f32::NAN, f32::from_bits);
+            if !(head.finer >= 0.0) {
+                return Err(malformed("a number that cannot be"));
             }
         }
         for known in [&mut head.delta, &mut head.lambda] {
