@@ -8,6 +8,7 @@
 //! meanwhile. Longer chunks of up to `--chunks` tokens are attended by the GPU. Exit code 0: all hold, 1: something is wrong, 2: no GPU.
 #[path = "../common/mod.rs"]
 mod common;
+mod fused;
 mod ordered;
 mod replay;
 mod spill;
@@ -299,6 +300,9 @@ fn all(gpu: &Gpu, compiler: &Compiler, plan: &Plan) -> Result<bool, Failure> {
     }
     if let (Some(format), None) = (&plan.format, &plan.only) {
         held &= life(gpu, compiler, plan, (format, Dtype::F16, Sight::Everything), None)?;
+    }
+    for format in ["k8-v4g64-b16", "k8-c4-b32-r8.4", "tq4-tq4-b32"].into_iter().filter(|_| plan.only.is_none()) {
+        held &= fused::holds(gpu, compiler, format, plan.seed)?;
     }
     let format = plan.format.as_deref().unwrap_or(usual);
     for sight in [Sight::Windows, Sight::Mixed].into_iter().filter(|_| plan.runs("windows")) {
