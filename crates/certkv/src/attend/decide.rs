@@ -142,7 +142,9 @@ impl HeadCall<'_> {
         if !w.memory.hints.is_empty() {
             if refines { self.refine(policy, w)? } else { self.decide(policy, w)? }
         }
-        self.explore(policy.explore_rate, draw, w);
+        if !refines {
+            self.explore(policy.explore_rate, draw, w);
+        }
         Ok(())
     }
 
@@ -162,7 +164,7 @@ impl HeadCall<'_> {
     }
 
     /// Scores the `touched` keys again, as they are read now.
-    fn rescore(&self, w: &mut HeadWork) -> Result<(), Error> {
+    pub(super) fn rescore(&self, w: &mut HeadWork) -> Result<(), Error> {
         let queries = self.queries;
         let exact = w.touched.iter().copied().filter(|b| w.sets.keys.contains(*b));
         self.hold(Side::Key, exact, &mut w.resident)?;
@@ -180,11 +182,6 @@ impl HeadCall<'_> {
             self.group.kernel.total(&w.scores, &w.masses, &mut w.partial)?;
         }
         Ok(())
-    }
-
-    /// Whether the format has residuals.
-    pub(crate) fn is_refinable(&self) -> bool {
-        !self.group.layout.format.refine.is_none()
     }
 
     /// Bytes of keys that were read before they were scored again: codes, and residuals of those that were refined as they were read.
@@ -234,52 +231,9 @@ impl HeadCall<'_> {
         Ok(())
     }
 
-    /// The same for a format with residuals, in two rounds: what keys were refined or read exactly for the first has changed the masses that
-    /// the second looks at, and only that one chooses among values.
-    fn refine(&self, policy: &Certified, w: &mut HeadWork) -> Result<(), Error> {
-        self.cover(policy, w, true)?;
-        self.remember_share(w);
-        let items = items(self.group, self.blocks);
-        // Keys that are worth their originals are read so from the start in the next step, instead of their codes.
-        w.memory.keys.clear();
-        let exact = w.next.iter().map(|i| items.get(i)).filter(|item| item.exact && item.side == Side::Key);
-        exact.take(policy.k_cap).for_each(|item| {
-            w.memory.keys.insert(item.block);
-        });
-        for last in [false, true] {
-            self.cover(policy, w, false)?;
-            let HeadWork { sets, touched, next, .. } = &mut *w;
-            touched.clear();
-            for Item { side, block, exact } in next.iter().map(|i| items.get(i)) {
-                match side {
-                    Side::Value if last => {
-                        sets.skipped.remove(block);
-                        if exact { sets.read_exactly(side, block) } else { sets.read_finely(side, block) }
-                    }
-                    Side::Value => {}
-                    Side::Key if sets.keys.contains(block) => {}
-                    Side::Key if exact => {
-                        if sets.keys.len() < policy.k_cap {
-                            sets.read_exactly(side, block);
-                            touched.push(block);
-                        }
-                    }
-                    Side::Key => touched.extend(sets.fine_keys.insert(block).then_some(block)),
-                }
-            }
-            touched.sort_unstable();
-            touched.dedup();
-            if !last {
-                self.count_rescored(w);
-                self.rescore(w)?;
-            }
-        }
-        Ok(())
-    }
-
     /// What is worth reading beside codes, into `next`. With `before`, keys that were refined while they were read count as if they had
     /// not been.
-    fn cover(&self, policy: &Certified, w: &mut HeadWork, before: bool) -> Result<(), Error> {
+    pub(super) fn cover(&self, policy: &Certified, w: &mut HeadWork, before: bool) -> Result<(), Error> {
         let (blocks, heads, items) = (self.blocks, w.certificates.len(), items(self.group, self.blocks));
         self.skip(policy, w);
         w.gains.clear();
@@ -310,62 +264,6 @@ impl HeadCall<'_> {
         let gains = Gains::new(&w.gains, heads, items.len())?;
         w.guesser.next_set(rule, gains, &w.cost, &w.tolerances, &w.current, &mut w.next)?;
         Ok(())
-    }
-
-    /// From which share of a head's tolerance on codes alone are not enough: the least among the keys that the cover in `next` reads
-    /// otherwise. Where it reads none otherwise, twice what any key had, so that some more does not count as much more.
-    fn remember_share(&self, w: &mut HeadWork) {
-        let (blocks, items) = (self.blocks, items(self.group, self.blocks));
-        let (mut least, mut most) = (f32::INFINITY, 0.0f32);
-        for block in 0..blocks {
-            let [fine, exact] = [false, true].map(|exact| items.number(Item { side: Side::Key, block, exact }));
-            let share = |h: usize| {
-                let gain = w.gains[h * items.len() + fine] + w.gains[h * items.len() + exact];
-                gain / self.tolerances[h].of(w.memory.hints[h].norm) as f32
-            };
-            let share = (0..w.certificates.len()).map(share).fold(0.0, f32::max);
-            most = most.max(share);
-            if w.next.contains(fine) || w.next.contains(exact) {
-                least = least.min(share);
-            }
-        }
-        w.memory.finer = least.min(2.0 * most.max(f32::MIN_POSITIVE));
-    }
-
-    /// Turns the gains of reading sides exactly, of head `h` from `start` on, into those of residuals and what the originals gain beyond
-    /// them. Finer steps cut an error by their number, to within roundings. With `before`, the gains of keys are those of codes alone
-    /// whatever was read.
-    pub(crate) fn split(&self, scale: &HeadScale, w: &mut HeadWork, h: usize, start: usize, before: bool) {
-        let (blocks, refine) = (self.blocks, self.group.layout.format.refine);
-        let finer = |bits: u8| 1.0 / f32::from(1u16 << bits);
-        w.gains.resize(start + 4 * blocks, 0.0);
-        let HeadWork { gains, masses, memory, sets, .. } = w;
-        let (fine, exact) = gains[start..].split_at_mut(2 * blocks);
-        for b in 0..blocks {
-            let whole = fine[b];
-            exact[b] = match masses.get(h, b) {
-                Some(_) if !before && sets.fine_keys.contains(b) => whole,
-                Some(mass) if whole > 0.0 => {
-                    let guessed = before && (memory.keys.contains(b) || sets.fine_keys.contains(b));
-                    let (delta, lambda) =
-                        if guessed { (memory.delta[h][b], memory.lambda[h][b]) } else { (mass.delta, mass.lambda) };
-                    let to = finer(refine.key);
-                    terms::key_gain(scale, &mass, to * delta, to * lambda).min(whole)
-                }
-                _ => 0.0,
-            };
-            // Both are infinite where nothing is known of the codes.
-            fine[b] = if exact[b] < whole { whole - exact[b] } else { 0.0 };
-        }
-        for b in 0..blocks {
-            let whole = fine[blocks + b];
-            let left = match () {
-                () if sets.skipped.contains(b) => 0.0,
-                () if sets.fine_values.contains(b) => whole,
-                () => whole * finer(refine.value),
-            };
-            (fine[blocks + b], exact[blocks + b]) = (if left < whole { whole - left } else { 0.0 }, left);
-        }
     }
 
     /// Bytes that more of a side costs between the sweeps: keys have been read as codes already, unless they are exact; the

@@ -6,6 +6,7 @@ pub(crate) mod pages;
 mod prefill;
 pub(crate) mod promoted;
 pub(crate) mod published;
+mod refine;
 pub(crate) mod seen;
 pub(crate) mod sets;
 mod terms;
@@ -316,6 +317,7 @@ impl Decode<'_> {
             head.hold(Side::Value, w.sets.values.iter(), &mut w.resident)?;
             head.look(policy, draw, w)
         };
+        let again = |head: &HeadCall<'_>, w: &mut HeadWork| head.look_again(policy, draw, w);
         let second = |head: &HeadCall<'_>, w: &mut HeadWork| {
             head.sum(w)?;
             head.count_rescored(w);
@@ -328,9 +330,17 @@ impl Decode<'_> {
             self.need_sets(turn, pages, heads)?;
             self.run(pages, heads, first)?;
             self.need_sets(turn, pages, heads)?;
+            if !self.group.layout.format.refine.is_none() {
+                self.run(pages, heads, again)?;
+                self.need_sets(turn, pages, heads)?;
+            }
             self.run(pages, heads, second)?;
         } else {
-            self.run(pages, heads, |head, w| first(head, w).and_then(|()| second(head, w)))?;
+            self.run(pages, heads, |head, w| {
+                first(head, w)?;
+                again(head, w)?;
+                second(head, w)
+            })?;
         }
         loop {
             self.run(pages, heads, |head, w| head.choose(policy, w))?;

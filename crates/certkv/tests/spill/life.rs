@@ -18,7 +18,7 @@ pub(crate) fn geometry() -> Geometry {
 
 /// Two groups: four layers with blocks of 16, three with blocks of 32.
 pub(crate) fn config(device: SimOptions) -> Config {
-    let formats = [0, 0, 0, 0, 1, 1, 1].map(|i| ["k8-v4g32-b16", "t4-v4g32-b32"][i].parse().unwrap());
+    let formats = [0, 0, 0, 0, 1, 1, 1].map(|i| ["k8-v4g32-b16", "k4-v4g32-b32-r4.4"][i].parse().unwrap());
     let prefixes = PrefixConfig { secret: PrefixSecret::new([7; 32]), units: 6, eviction: Eviction::Lru };
     Config {
         formats: formats.into(),
