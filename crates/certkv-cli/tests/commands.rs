@@ -107,7 +107,7 @@ fn refused_files_are_code_3_and_name_what_is_wrong() {
         (&["eval", "--model", "/nowhere", "--quiet"], "config.json"),
         (&["eval", "--tasks", &tasks, "--report", &page_name], "tasks.jsonl:1"),
         (&["eval", "--tasks", "/nowhere.gz"], "nowhere"),
-        (&["eval", "--format", "k9-v4g32-b32"], "k9"),
+        (&["eval", "--format", "k9-v4g32-b32"], "9 bits"),
         (&["eval", "--tasks", "none", "--text", "bundled", "--context", "300000"], "300000"),
         (&["demo", "--assets", &empty], "ref-d128"),
         (&["conform", &empty], "no vectors"),

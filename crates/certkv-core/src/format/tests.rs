@@ -5,6 +5,8 @@ fn text_round_trips() {
     for s in [
         "k8-v4g32-b32",
         "k8f32-v6g64-b16",
+        "k4-v4g32-b32",
+        "k2-c2-b64",
         "t4-v4g32-b64",
         "t8g32-f16-b16",
         "tq4-tq3-b64",
@@ -35,7 +37,9 @@ fn text_round_trips() {
 
 #[test]
 fn residuals_need_steps_on_both_sides() {
-    for fine in ["k8-v4g64-b64-r1.8", "k8f32-v2g16-b16-r8.1", "k8bf16-v8g32-b32-r5.4", "f16-f16-b32-r0.0"] {
+    for fine in
+        ["k8-v4g64-b64-r1.8", "k4-c4-b32-r4.4", "k8f32-v2g16-b16-r8.1", "k8bf16-v8g32-b32-r5.4", "f16-f16-b32-r0.0"]
+    {
         assert!(fine.parse::<Format>().unwrap().validated(128, Dtype::F16).is_ok(), "{fine}");
     }
     for (s, key, value) in [
@@ -60,7 +64,9 @@ fn refuses_what_it_does_not_understand() {
         "",
         "k8",
         "k8-v4g32",
-        "k9-v4g32-b32",
+        "k-v4g32-b32",
+        "k4f32-v4g32-b32",
+        "kx-v4g32-b32",
         "k8-v4-b32",
         "k8-v4g32-32",
         "k8-v4g32-b48",
@@ -94,8 +100,10 @@ fn refuses_what_it_does_not_understand() {
         let refused = format!("k8-v4g32-b32-{s}").parse::<Format>();
         assert!(matches!(refused, Err(FormatError::Syntax(_))), "{s}");
     }
-    let f: Format = "k8-v9g32-b32".parse().unwrap();
-    assert_eq!(f.validated(128, Dtype::F16), Err(FormatError::Bits(9)));
+    for (s, bits) in [("k8-v9g32-b32", 9), ("k9-v4g32-b32", 9), ("k1-v4g32-b32", 1)] {
+        let f: Format = s.parse().unwrap();
+        assert_eq!(f.validated(128, Dtype::F16), Err(FormatError::Bits(bits)));
+    }
     for (s, bits) in [("tq7-tq4-b64", 7), ("tq4-tq0-b64", 0), ("ctq7-tq4-b64", 7), ("ctq0-tq4-b64", 0)] {
         let f: Format = s.parse().unwrap();
         assert_eq!(f.validated(128, Dtype::F16), Err(FormatError::TurboBits(bits)));
