@@ -266,6 +266,36 @@ fn true_error_is_within_the_bound_on_every_path() {
     assert!(planted > 50 && caught == planted && finite > executed / 4 && compared > executed / 4);
 }
 
+/// With exact keys what is certified is what values are off by: with residuals by their bounds, which are so many times smaller than
+/// those of the codes, and no more than a hundred times the error.
+#[test]
+fn refined_values_have_bounds_of_their_own() {
+    let (mut executed, mut failed, mut caught, mut finer) = (0, 0, 0, 0);
+    for (case, format) in
+        ["k4-v4g32-b32-r4.4", "k4-c4-b32-r4.4", "k8-v3g64-b64-r1.3", "k2-c2-b16-r8.6"].into_iter().enumerate()
+    {
+        let mut cache = Cache::new(format, 128, 4, 640, 0, case as u64);
+        cache.exact.iter_mut().for_each(|e| e.0 = true);
+        let originals = cache.rows(false);
+        for arch in archs() {
+            let kernel = Kernel::new(&cache.geometry, &cache.layout, arch).unwrap();
+            cache.fine.fill((false, false));
+            let codes = pass(&kernel, &cache).unwrap();
+            cache.fine.fill((false, true));
+            let refined = pass(&kernel, &cache).unwrap();
+            for (h, (a, b)) in codes.certificates.iter().zip(&refined.certificates).enumerate() {
+                let error = distance(&cache.attention(&originals, h, &cache.queries).0, &refined.out[h]);
+                executed += 1;
+                failed += usize::from(!(error <= f64::from(b.bound)));
+                caught += usize::from(!(error <= 0.01 * f64::from(b.bound)));
+                finer += usize::from(4.0 * b.e_val < a.e_val && b.e_key == 0.0);
+            }
+        }
+    }
+    println!("GATE kernel-refined-values executed={executed} failed={failed} controls={caught}/{executed} seed=0x0");
+    assert_eq!((failed, caught, finer), (0, executed, executed));
+}
+
 /// Damaged codes must trip the canary when their keys are scored again.
 #[test]
 fn damage_is_seen_when_keys_are_scored_again() {
