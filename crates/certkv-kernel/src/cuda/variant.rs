@@ -310,11 +310,9 @@ impl Variant {
             KeyFormat::Channel { bits, .. } if bits != 8 => {
                 return unsupported("bits of a code per channel", bits.into(), "8 (k8)");
             }
-            KeyFormat::Channel { meta: Dtype::Bf16, .. } => {
-                return unsupported("k8bf16 metadata of bits", 16, "f16 metadata (k8)");
-            }
-            KeyFormat::Channel { meta: Dtype::F32, .. } => {
-                return unsupported("k8f32 metadata of bits", 32, "f16 metadata (k8)");
+            KeyFormat::Channel { meta, .. } if meta != Dtype::F16 => {
+                let what = if meta == Dtype::F32 { "k8f32 metadata of bits" } else { "k8bf16 metadata of bits" };
+                return unsupported(what, 8 * meta.bytes(), "f16 metadata (k8)");
             }
             // A lane holds codes of 8 channels out of 32: a scale must not change among the lanes of one product.
             KeyFormat::Token { .. } | KeyFormat::Page { .. }

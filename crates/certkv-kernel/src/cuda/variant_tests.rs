@@ -179,9 +179,12 @@ fn shapes_are_the_widest_and_deepest_that_fit() {
 #[test]
 fn what_the_kernels_cannot_read_is_refused_by_name() {
     let refused = |format, dim, group| Variant::new(layout(format, dim, Dtype::F16), group, Arch::Sm80).unwrap_err();
-    for (format, word) in
-        [("k8f32-v4g32-b32", "k8f32"), ("k8bf16-v4g32-b32", "k8bf16"), ("t4g16-v4g32-b32", "key group")]
-    {
+    for (format, word) in [
+        ("k8f32-v4g32-b32", "k8f32"),
+        ("k8bf16-v4g32-b32", "k8bf16"),
+        ("t4g16-v4g32-b32", "key group"),
+        ("k4-v4g32-b32", "per channel 4"),
+    ] {
         let error = refused(format, 128, 4).to_string();
         assert!(error.contains(word), "{error}");
     }
