@@ -56,15 +56,6 @@ pub struct certkv_events_read {
     pub newest: u64,
 }
 
-const NOBODY: PrefixEvent = PrefixEvent {
-    number: 0,
-    kind: EventKind::Removed,
-    unit: 0,
-    marked: false,
-    key: BlockKey([0; 32]),
-    parent: BlockKey([0; 32]),
-};
-
 impl From<&PrefixEvent> for certkv_prefix_event {
     fn from(event: &PrefixEvent) -> Self {
         Self {
@@ -186,7 +177,7 @@ pub unsafe extern "C" fn certkv_cache_events(
         cache::with(cache, |held| {
             let log = self::events(held)?;
             let (unit, fits) = (log.unit(), room.fits(log.unit())?);
-            let mut some = vec![NOBODY; fits.min(AT_ONCE)];
+            let mut some = vec![PrefixEvent::NONE; fits.min(AT_ONCE)];
             let mut words = vec![0; if room.n_tokens == 0 { 0 } else { some.len() * unit }];
             let invalid = |e: certkv::NotYet| Failure::new(CERTKV_INVALID_ARGUMENT, format!("from: {e}"));
             let said = log.read(from, &mut some, &mut words).map_err(invalid)?;

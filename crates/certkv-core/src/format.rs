@@ -124,6 +124,11 @@ impl Refine {
     /// No residuals: the record holds codes only.
     pub const NONE: Refine = Refine { key: 0, value: 0 };
 
+    /// `2^-bits`: what residuals of so many bits leave of a step.
+    pub fn finer(bits: u8) -> f32 {
+        1.0 / f32::from(1u16 << bits)
+    }
+
     /// True if neither side has residuals.
     pub const fn is_none(self) -> bool {
         self.key == 0 && self.value == 0

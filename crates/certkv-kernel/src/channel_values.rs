@@ -6,8 +6,7 @@ use crate::line::Line;
 use crate::masses::Entry;
 use crate::partial::Partial;
 use crate::query::{Cursor, ValueCodes};
-use crate::residuals::finer;
-use certkv_core::Dtype;
+use certkv_core::{Dtype, Refine};
 
 /// 1 as a half.
 const ONE: [u8; 2] = 0x3c00u16.to_le_bytes();
@@ -47,8 +46,8 @@ impl Kernel {
             fine.fill(Line::ZERO);
             let ahead = &mut Cursor::default();
             (self.ops.value_codes)(&codes, &work.x, &work.softmax, shape, &mut work.values, fine, ahead);
-            of_heads.iter_mut().zip(fine.iter()).for_each(|(sum, fine)| sum.axpy(finer(bits), fine));
-            half = Some(0.5 * finer(bits));
+            of_heads.iter_mut().zip(fine.iter()).for_each(|(sum, fine)| sum.axpy(Refine::finer(bits), fine));
+            half = Some(0.5 * Refine::finer(bits));
         }
         let mut square = 0.0;
         for line in 0..lines {

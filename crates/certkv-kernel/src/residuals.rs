@@ -8,16 +8,11 @@ use crate::masses::{Entry, Mass};
 use crate::partial::Partial;
 use crate::query::{Cursor, GROUPS, HEADS, KeyCodes, Scaling, ValueCodes, X_STRIDE};
 use crate::slack::{Slack, inflate};
-use certkv_core::{Dtype, RefinedSummary, summary::SUMMARY_BYTES};
+use certkv_core::{Dtype, Refine, RefinedSummary, summary::SUMMARY_BYTES};
 
 /// Whether a block's keys are worth their residuals, by what each query head has of the block from its codes alone: its weights with
 /// their exponent, `Delta`, `Lambda` and `R_b`.
 pub type Judge<'a> = &'a mut dyn FnMut(usize, &[Mass]) -> bool;
-
-/// `2^-bits`.
-pub(crate) fn finer(bits: u8) -> f32 {
-    1.0 / f32::from(1u16 << bits)
-}
 
 impl Kernel {
     /// Bits of the residuals that a block's keys are read with; 0 where they are read without.
@@ -41,7 +36,7 @@ impl Kernel {
     pub(crate) fn fine_slack(&self, block: &Block<'_>, bits: u8, half: f64, up: f64, slack: &mut Slack) {
         let s = f64::from(self.scale);
         // (4.2) with half a finer step; a digit's residual meets the code and all of its residual, which is at most one step.
-        let (step, most) = (0.5 * f64::from(finer(bits)), half + 1.0);
+        let (step, most) = (0.5 * f64::from(Refine::finer(bits)), half + 1.0);
         let refined = self.refined(block);
         slack.set_keys(s * step * up, s * most * up, s * f64::from(refined.kappa) * up);
         slack.norm = refined.eps;
@@ -63,7 +58,7 @@ impl Kernel {
         work: &mut Workspace,
     ) -> Result<(), KernelError> {
         let section = part(index, block.record, &self.layout.key_residuals, "record")?;
-        let (unit, used) = (self.unit() * finer(bits), self.shape.heads * X_STRIDE);
+        let (unit, used) = (self.unit() * Refine::finer(bits), self.shape.heads * X_STRIDE);
         let (mut mul, mut add) = ([0.0; HEADS], [0.0; HEADS]);
         for h in 0..self.shape.heads {
             mul[h] = work.digits.step[h] * unit;
@@ -128,7 +123,7 @@ impl Kernel {
         out: &mut Partial,
         entry: &mut Entry,
     ) -> Result<(), KernelError> {
-        let (shape, lines, fine) = (self.shape, self.shape.dim_lines(), finer(bits));
+        let (shape, lines, fine) = (self.shape, self.shape.dim_lines(), Refine::finer(bits));
         let section = part(index, block.record, &self.layout.value_residuals, "record")?;
         let scales = part(index, block.record, &self.layout.value_scales, "record")?;
         let group = self.layout.format.value.group(shape.dim);

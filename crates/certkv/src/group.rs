@@ -56,6 +56,11 @@ pub(crate) struct Group {
 }
 
 impl Group {
+    /// Whether its format has residuals.
+    pub(crate) fn is_refinable(&self) -> bool {
+        !self.layout.format.refine.is_none()
+    }
+
     /// Takes the memory of a group. Its bytes are reserved.
     pub(crate) fn new(
         config: &Config,

@@ -13,7 +13,7 @@ pub(crate) struct HeadMemory {
     /// Blocks whose keys the next step reads from the originals.
     pub(crate) keys: BitSet,
     /// Of a format with residuals: the share of a head's tolerance from which on codes alone were not enough for a block's keys in the last
-    /// step, see `decide.rs`; 0 where nothing is known.
+    /// step, see `refine.rs`; 0 where nothing is known.
     pub(crate) finer: f32,
     /// Last known `Delta_b` of codes alone, `[query head of the group][block]`, grown block by block.
     pub(crate) delta: Vec<Vec<f32>>,

@@ -37,15 +37,7 @@ fn publish(cache: &Cache, tokens: &[u32]) {
 fn told(cache: &Cache, from: u64) -> Vec<(EventKind, u32, BlockKey, Vec<u32>)> {
     let events = cache.prefix_events().unwrap();
     assert_eq!(events.unit(), UNIT);
-    let none = PrefixEvent {
-        number: 0,
-        kind: EventKind::Removed,
-        unit: 0,
-        marked: false,
-        key: BlockKey([0; 32]),
-        parent: BlockKey([0; 32]),
-    };
-    let (mut some, mut tokens) = ([none; 32], [0; 32 * UNIT]);
+    let (mut some, mut tokens) = ([PrefixEvent::NONE; 32], [0; 32 * UNIT]);
     let said = events.read(from, &mut some, &mut tokens).unwrap();
     assert_eq!((said.lost, said.next), (0, said.newest));
     let with = some.iter().zip(tokens.chunks(UNIT)).take(said.read);

@@ -3,8 +3,8 @@
 mod common;
 
 use certkv::{
-    Admission, BlockKey, CLASSES, Cache, Class, Config, Error, EventKind, Eviction, Geometry, Level, Mode, Policy,
-    PrefixConfig, PrefixEvent, PrefixScope, PrefixSecret, SaveScope, SequenceId, SimOptions, SmartKv, smartkv, store,
+    Admission, CLASSES, Cache, Class, Config, Error, Eviction, Geometry, Level, Mode, Policy, PrefixConfig,
+    PrefixEvent, PrefixScope, PrefixSecret, SaveScope, SequenceId, SimOptions, SmartKv, smartkv, store,
 };
 use certkv_testkit::generate::Rng;
 use common::{Answer, Model, fill, original_faults, random_queries, random_rows, step};
@@ -165,15 +165,7 @@ fn units_of_other_levels_have_other_names() {
         let id = cache.create().unwrap();
         fill(&cache, id, &random_rows(&geometry(), 32, &mut Rng::new(8))).unwrap();
         cache.publish(id, &SCOPE, tokens(32)[..].into()).unwrap();
-        let none = PrefixEvent {
-            number: 0,
-            kind: EventKind::Removed,
-            unit: 0,
-            marked: false,
-            key: BlockKey([0; 32]),
-            parent: BlockKey([0; 32]),
-        };
-        let mut events = [none; 4];
+        let mut events = [PrefixEvent::NONE; 4];
         let read = cache.prefix_events().unwrap().read(0, &mut events, &mut []).unwrap().read;
         names.extend(events[..read].iter().map(|event| event.key.0));
         let puts = cache.export_prefix(&SCOPE, tokens(32)[..].into(), 0);

@@ -41,7 +41,8 @@ pub struct PrefixEvent {
 }
 
 impl PrefixEvent {
-    const NONE: Self = Self {
+    /// No event: what room for events holds before they are read.
+    pub const NONE: Self = Self {
         number: 0,
         kind: EventKind::Removed,
         unit: 0,

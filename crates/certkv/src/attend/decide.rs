@@ -125,7 +125,7 @@ impl HeadCall<'_> {
             }
             wanted
         };
-        let refines = self.is_refinable() && !hints.is_empty();
+        let refines = self.group.is_refinable() && !hints.is_empty();
         for run in self.pages.runs() {
             let (kernel, range) = (self.group.kernel_at(run.level), run.blocks.clone());
             let tail = tail.as_ref().filter(|_| run.blocks.end == self.blocks);

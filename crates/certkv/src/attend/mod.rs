@@ -129,7 +129,7 @@ fn decode(
 
 /// What a decision about `blocks` blocks chooses from.
 fn items(group: &Group, blocks: usize) -> Items {
-    Items { blocks, fine: !group.layout.format.refine.is_none() }
+    Items { blocks, fine: group.is_refinable() }
 }
 
 /// One decode call: what all KV heads share.
@@ -330,7 +330,7 @@ impl Decode<'_> {
             self.need_sets(turn, pages, heads)?;
             self.run(pages, heads, first)?;
             self.need_sets(turn, pages, heads)?;
-            if !self.group.layout.format.refine.is_none() {
+            if self.group.is_refinable() {
                 self.run(pages, heads, again)?;
                 self.need_sets(turn, pages, heads)?;
             }

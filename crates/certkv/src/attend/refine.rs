@@ -7,13 +7,9 @@ use crate::attend::terms::{self, HeadScale};
 use crate::group::Side;
 use crate::work::HeadWork;
 use certkv_control::policy::Certified;
+use certkv_core::Refine;
 
 impl HeadCall<'_> {
-    /// Whether the format has residuals.
-    pub(crate) fn is_refinable(&self) -> bool {
-        !self.group.layout.format.refine.is_none()
-    }
-
     /// `decide` for a format with residuals, in two rounds of which this is the first: keys alone. What they change in the masses is what
     /// [`HeadCall::look_again`] decides on.
     pub(super) fn refine(&self, policy: &Certified, w: &mut HeadWork) -> Result<(), Error> {
@@ -32,7 +28,7 @@ impl HeadCall<'_> {
     /// The second round: what keys were refined or read exactly for the first are scored again, and more of them and values are chosen. Nothing
     /// in a format without residuals. The originals that the sets name must be held.
     pub(crate) fn look_again(&self, policy: &Certified, draw: u64, w: &mut HeadWork) -> Result<(), Error> {
-        if w.summed || !self.is_refinable() || w.memory.hints.is_empty() {
+        if w.summed || !self.group.is_refinable() || w.memory.hints.is_empty() {
             return Ok(());
         }
         self.count_rescored(w);
@@ -94,7 +90,6 @@ impl HeadCall<'_> {
     /// whatever was read.
     pub(crate) fn split(&self, scale: &HeadScale, w: &mut HeadWork, h: usize, start: usize, before: bool) {
         let (blocks, refine) = (self.blocks, self.group.layout.format.refine);
-        let finer = |bits: u8| 1.0 / f32::from(1u16 << bits);
         w.gains.resize(start + 4 * blocks, 0.0);
         let HeadWork { gains, masses, memory, sets, .. } = w;
         let (fine, exact) = gains[start..].split_at_mut(2 * blocks);
@@ -106,7 +101,7 @@ impl HeadCall<'_> {
                     let guessed = before && (memory.keys.contains(b) || sets.fine_keys.contains(b));
                     let (delta, lambda) =
                         if guessed { (memory.delta[h][b], memory.lambda[h][b]) } else { (mass.delta, mass.lambda) };
-                    let to = finer(refine.key);
+                    let to = Refine::finer(refine.key);
                     terms::key_gain(scale, &mass, to * delta, to * lambda).min(whole)
                 }
                 _ => 0.0,
@@ -119,7 +114,7 @@ impl HeadCall<'_> {
             let left = match () {
                 () if sets.skipped.contains(b) => 0.0,
                 () if sets.fine_values.contains(b) => whole,
-                () => whole * finer(refine.value),
+                () => whole * Refine::finer(refine.value),
             };
             (fine[blocks + b], exact[blocks + b]) = (if left < whole { whole - left } else { 0.0 }, left);
         }

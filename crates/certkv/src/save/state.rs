@@ -63,7 +63,7 @@ pub(crate) fn write(groups: &[Group], state: &SequenceState, out: &mut Vec<u8>) 
 /// Whether head `index` of all layers reads residuals: then it remembers from when on.
 fn refinable(groups: &[Group], index: usize) -> bool {
     let of = groups.iter().find(|group| group.holds(index / group.kv_heads));
-    of.is_some_and(|group| !group.layout.format.refine.is_none())
+    of.is_some_and(Group::is_refinable)
 }
 
 const fn malformed(why: &'static str) -> SaveError {
