@@ -35,6 +35,9 @@ fn hard_data_stays_within_the_bound() {
             check(&Spec { kind, store, seed, ..Spec::new("ctq4-tq4-b32", 64, 4, &[200, 32, 7]) }, 3);
         }
     }
+    // Blocks 26 to 29 octaves below the others, whose weights thin out.
+    let kind = Kind::OutlierChannels;
+    check(&Spec { kind, seed: 70 + kind as u64, ..Spec::new("ctq4-tq4-b32", 128, 4, &[1500, 64, 7, 511]) }, 4);
 }
 
 #[test]
