@@ -83,8 +83,8 @@ struct KeyTerm {
 CKV_FN KeyTerm key_term(const LogitBound& k, float z, float W, float P) {
     const float phi = phi_up(k.delta + z), one = phi * W, two = phi * P;
     const float codes = least(one * k.delta, two * k.lambda), both = least(one * (k.delta + z), two * (k.lambda + ROOT_BLOCK * z));
-    // What their difference lost is less than a millionth. Of terms that no sum could hold nobody knows whose they are: each has them.
-    return both < 1.0e30f ? KeyTerm{codes, both - codes + codes * 1.0e-6f} : KeyTerm{both, both};
+    // What their difference lost is less than a millionth. Terms that no sum could hold are the codes' alone.
+    return both < 1.0e30f ? KeyTerm{codes, both - codes + codes * 1.0e-6f} : KeyTerm{both, 0.0f};
 }
 
 // What add_block found: the key term's share G/W as if the block were scored from codes, and P/W.
