@@ -9,6 +9,7 @@
 // sequence and takes the same decision as the others: a sequence with a number that is not finite in any head writes
 // nothing, math.md (0.4).
 #include "pack.cuh"
+#include "strides.cuh"
 
 namespace ckv_append_bits {
 // Bits of a sequence's error word.
@@ -29,8 +30,8 @@ constexpr u32 REFUSED = 65536;
 // tail or host slot holds [kv_head][keys, values], BLOCK x DIM each, tails in fragment order; a packed slot holds records, `record_stride` bytes apart.
 // All addresses, and strides in bytes, are multiples of 16.
 struct CkvAppendArgs {
-    const void* keys;    // [batch][kv_heads][DIM] of type `input`
-    const void* values;  // the same
+    const void* keys;    // [batch][kv_heads][DIM] of type `key_input`, as `key_strides` has it
+    const void* values;  // the same of its own
     const u32* count;    // sequences of the batch
     const u32* rows;     // per sequence of the batch, its row in the tables below, NONE: skip; null: its own number
     u32* lens;           // per row: tokens stored
@@ -49,11 +50,12 @@ struct CkvAppendArgs {
     float* centres;      // [row][kv_heads][DIM], value centres
     u32* status;         // OR of what pack_side says; null: not wanted
     u32* clear;          // a word that is set to 0: the count of a list that later launches of the step fill; null: none
-    u32 key_stride;      // elements from one sequence to the next, a multiple of 8
-    u32 value_stride;
+    CkvStrides key_strides;  // a token is a sequence's
+    CkvStrides value_strides;
     u32 blocks;          // entries per row of `hosts` and `packed`
     u32 kv_heads;
-    u32 input;           // 0 f16, 1 bf16, 2 f32
+    u32 key_input;       // 0 f16, 1 bf16, 2 f32
+    u32 value_input;
     u32 flags;
     const float* metrics; // of a variant whose keys have a metric: [kv_heads][2][DIM] their centre, then their balance scale
 };
@@ -184,8 +186,9 @@ CKV_FN u32 take_row(const CkvAppendArgs& a, const Sequence& sequence, const Spot
     // All rows of the sequence are looked at, this CTA's own head is what it keeps.
     u32 bad = 0, two[4];
     for (u32 e = threadIdx.x; e < a.kv_heads * DIM / 8; e += THREADS) {
-        bad |= load_rounded(a.keys, (u64)i * a.key_stride + 8 * e, a.input, two);
-        bad |= load_rounded(a.values, (u64)i * a.value_stride + 8 * e, a.input, two);
+        const u32 h = e / (DIM / 8), at = 8 * (e % (DIM / 8));
+        bad |= load_rounded(a.keys, row_at(a.key_strides, i, h) + at, a.key_input, two);
+        bad |= load_rounded(a.values, row_at(a.value_strides, i, h) + at, a.value_input, two);
     }
     if (!spot.placed) bad |= NO_PLACE;
     bad = cta_union(bad, work_of(shared).flags);
@@ -201,8 +204,8 @@ CKV_FN u32 take_row(const CkvAppendArgs& a, const Sequence& sequence, const Spot
     // Half the CTA keeps the key, half the value.
     const u32 half = threadIdx.x / (THREADS / 2), eighth = threadIdx.x % (THREADS / 2);
     if (eighth < DIM / 8 && (!full || second == (half != 0))) {
-        const u64 from = half == 0 ? (u64)i * a.key_stride : (u64)i * a.value_stride;
-        load_rounded(half == 0 ? a.keys : a.values, from + head * DIM + 8 * eighth, a.input, two);
+        const u64 from = row_at(half == 0 ? a.key_strides : a.value_strides, i, head) + 8 * eighth;
+        load_rounded(half == 0 ? a.keys : a.values, from, half == 0 ? a.key_input : a.value_input, two);
         if (half == 0) {
             put_key(open, token, eighth, two);
         } else {

@@ -290,7 +290,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) ckv_attend(const __grid
 #pragma unroll 1
     for (int k = 0; fresh && k < STAGES; k++) issue_block(a, ring, k, k);
 
-    const Merge merge = {finish, finish + GROUP * SCALARS, (u32*)(finish + GROUP * SCALARS + 2 * GROUP * SLICES)};
+    const Merge merge = {finish, finish + GROUP * SCALARS, (u32*)(finish + GROUP * SCALARS + NORMS * GROUP * SLICES)};
     Lot lot = lot_at(own + AT_LOT);
     Cursor cursor = {0, 0, 0};
     while (true) {

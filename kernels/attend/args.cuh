@@ -1,5 +1,6 @@
 // Arguments of the attend kernel. The twin in Rust is `AttendArgs`; both are checked against each other's size.
 #pragma once
+#include "strides.cuh"
 #include "verdict.cuh"
 
 // Addresses of a promoted block's 16-bit sides in fragment order, 0 where a side is not promoted.
@@ -35,8 +36,8 @@ struct CkvAttendArgs {
     const u8* tail_base;    // slot t: tail_base + t * tail_stride, [kv_heads][keys, values] in fragment order
     u64 tail_stride;
     const float* centres;   // [rows][kv_heads][d] value centres; null: zero
-    const void* query;      // [seqs][kv_heads * group][d], of type query_type
-    void* out;              // the same shape, of type out_type
+    const void* query;      // [seqs][kv_heads * group][d], of type query_type, as query_strides has it
+    void* out;              // the same shape, of type out_type, as out_strides has it
     CkvCertificate* certificates; // [seqs][kv_heads * group]
     u32* masses;            // [rows][kv_heads][table_stride][group]: see mass_word; null: not wanted
     u32* only;              // count, then seq * kv_heads + head of each head to compute, once; behind room for all heads, where their order is
@@ -65,4 +66,6 @@ struct CkvAttendArgs {
     u32 sinks;              // and first tokens of the sequence
     const CkvLimit* limits; // [kv_heads * group] a tolerance for each query head, in place of `relative` and `absolute`; null: those for all
     const float* metrics;   // of a variant whose keys have a metric: [kv_heads][2][d] their centre, then their balance scale
+    CkvStrides query_strides;
+    CkvStrides out_strides;
 };

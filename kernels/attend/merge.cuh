@@ -101,7 +101,7 @@ CKV_FN void store_partial(const State& st, Sums& sums, float chain, u32 flags, f
 // Shared memory of a merge.
 struct Merge {
     float* scalars;  // [GROUP][SCALARS] merged
-    float* norms;    // [GROUP][SLICES][2]
+    float* norms;    // [GROUP][SLICES][NORMS], squared
     u32* word;
 };
 
@@ -213,14 +213,15 @@ CKV_FN void merge_scalars(const Parts& parts, int head, float (&s)[SCALARS]) {
     s[AT_FLAGS] = u32_as_float(flags);
 }
 
-CKV_FN void store_output(const CkvAttendArgs& a, u64 at, float x) {
+// Writes element `at` in the outputs' type. Returns what rounding takes from it: exact, but where the output does not fit.
+CKV_FN float store_output(const CkvAttendArgs& a, u64 at, float x) {
     if (a.out_type == 2) {
         ((float*)a.out)[at] = x;
-    } else if (a.out_type == 1) {
-        ((u16*)a.out)[at] = (u16)b2_pack(x, 0.0f);
-    } else {
-        ((u16*)a.out)[at] = h_rn(x);
+        return 0.0f;
     }
+    const u32 bits = a.out_type == 1 ? b2_pack(x, 0.0f) & 0xffffu : h_rn(x);
+    ((u16*)a.out)[at] = (u16)bits;
+    return x - (a.out_type == 1 ? b_lo(bits) : h_lo(bits));
 }
 
 // Partials into one at `to` or, without `to`, to the outputs of (sequence, KV head) `head`, with merged scalars and
@@ -246,17 +247,21 @@ CKV_APART void merge_partials(const CkvAttendArgs& a, const Parts& parts, float*
 #if CKV_VALUE == 2
             if constexpr (TURN_MERGED) turn_output(x);
 #endif
-            float norm = 0.0f, radius = 0.0f;
+            float norm = 0.0f, radius = 0.0f, lost = 0.0f;
             const float inverse = 1.0f / l;
+            const u32 seq = (u32)head / a.kv_heads;
+            const u64 row = row_at(a.out_strides, seq, ((u32)head - seq * a.kv_heads) * GROUP + h);
 #pragma unroll
             for (int v = 0; v < VECTOR; v++) {
                 x[v] *= inverse;
                 const float away = x[v] - (centre ? ldg(centre + channel + v) : 0.0f);
                 norm = fma_rn(x[v], x[v], norm), radius = fma_rn(away, away, radius);
-                store_output(a, (head * GROUP + h) * D + channel + v, x[v]);
+                const float off = store_output(a, row + channel + v, x[v]);
+                lost = fma_ru(off, off, lost);
             }
-            norm = warp_sum(norm), radius = warp_sum(radius);
-            if (lane() == 0) merge.norms[2 * item] = norm, merge.norms[2 * item + 1] = radius;
+            norm = warp_sum(norm), radius = warp_sum(radius), lost = warp_sum(lost);
+            float* norms = merge.norms + NORMS * item;
+            if (lane() == 0) norms[0] = norm, norms[1] = radius, norms[2] = lost;
         } else {
             const int h = item - GROUP * SLICES;
             float s[SCALARS];
@@ -277,16 +282,17 @@ CKV_APART void certify_head(const CkvAttendArgs& a, const Merge& merge, const Se
     bool failed = false;
     if (threadIdx.x < GROUP) {
         const int h = threadIdx.x;
-        float norm = 0.0f, radius = 0.0f;
+        float norm = 0.0f, radius = 0.0f, lost = 0.0f;
 #pragma unroll
         for (int i = 0; i < SLICES; i++) {
-            norm += merge.norms[2 * (h * SLICES + i)], radius += merge.norms[2 * (h * SLICES + i) + 1];
+            const float* norms = merge.norms + NORMS * (h * SLICES + i);
+            norm += norms[0], radius += norms[1], lost += norms[2];
         }
         const float* s = merge.scalars + h * SCALARS;
         // A correction takes away and adds again.
         const u32 seen = seen_tokens(a, CORRECTS ? ldg(a.lens + seg.row) : seg.tokens), tokens = CORRECTS ? seen + 2 * seg.tokens : seen;
         CkvCertificate c = certify(a, s[AT_M], s[AT_L], CORRECTS ? s[AT_GROSS] : s[AT_L], s[AT_G], s[AT_GR], s[AT_H], s[AT_V], s[AT_G_ROWS], s[AT_GR_ROWS],
-                                   s[AT_RADIUS], s[AT_NORM], s[AT_CHAIN] + MERGED_CHAIN, sqrt_rn(norm), sqrt_ru(radius * UP), tokens,
+                                   s[AT_RADIUS], s[AT_NORM], s[AT_CHAIN] + MERGED_CHAIN, sqrt_rn(norm), sqrt_ru(radius * UP), sqrt_ru(lost * UP), tokens,
                                    limit_of(a, seg.kv * GROUP + h));
         if (float_as_u32(s[AT_FLAGS])) c.status = 0;
         if (CORRECTS) c.refined_keys = a.picked[head].keys, c.refined_values = a.picked[head].values;

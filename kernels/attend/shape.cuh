@@ -76,8 +76,10 @@ constexpr int AT_PLACES = AT_LOT + LOT_BYTES;
 constexpr int AT_RANGE = AT_PLACES + 64 * 16, RANGE_BYTES = 16;
 constexpr int WARP_BYTES = AT_RANGE + RANGE_BYTES;
 static_assert(WARP_BYTES % 16 == 0 && AT_LOT % 16 == 0 && AT_PLACES % 16 == 0, "copies and loads of 16 bytes");
-// Merged scalars, norms of slices, one word; what all warps know of the launch and of the head at hand.
-constexpr int FINISH_BYTES = (4 * (GROUP * SCALARS + 2 * GROUP * SLICES + 4) + 15) / 16 * 16;
+// Merged scalars, norms of slices (the output's, its distance from the centre, and from what is written of it), one word; what all warps know of the
+// launch and of the head at hand.
+constexpr int NORMS = 3;
+constexpr int FINISH_BYTES = (4 * (GROUP * SCALARS + NORMS * GROUP * SLICES + 4) + 15) / 16 * 16;
 constexpr int KNOWN_BYTES = 128;
 // The queries of a head's group, of up to 32 bits; where they stay there, two registers of halves for every pair of channels in
 // every column.

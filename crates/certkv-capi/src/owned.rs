@@ -9,6 +9,24 @@ use core::mem::transmute;
 use core::ptr::NonNull;
 use std::sync::Arc;
 
+/// Rows of a caller in device memory.
+#[derive(Clone, Copy)]
+pub(crate) struct DeviceRows {
+    pub(crate) address: u64,
+    pub(crate) element: Element,
+    pub(crate) rows: Rows,
+}
+
+impl DeviceRows {
+    /// # Safety
+    /// They are there for as long as work that uses the tensor is enqueued, recorded or running.
+    unsafe fn tensor<'a>(self, gpu: &OnGpu, argument: &'static str) -> Result<Tensor<'a>, Failure> {
+        // SAFETY: by the caller's promise.
+        let tensor = unsafe { Tensor::rows_at(gpu.gpu(), argument, self.address, self.element, self.rows) };
+        tensor.map_err(|error| certkv::Error::Gpu(error).into())
+    }
+}
+
 /// A step together with the cache that it borrows.
 pub(crate) struct OwnedStep {
     /// Borrows from `cache`, or from what it has away; declared first, so dropped first.
@@ -156,41 +174,34 @@ impl OwnedStep {
         }
     }
 
-    /// Rows in device memory: where those of keys and of values are.
+    /// Keys and values in device memory.
     ///
     /// # Safety
     /// They are there until the work that this enqueues is done.
     pub(crate) unsafe fn append_device(
         &mut self,
         layer: usize,
-        [keys, values]: [(u64, Rows); 2],
-        element: Element,
+        [keys, values]: [DeviceRows; 2],
     ) -> Result<(), Failure> {
         let (gpu, step) = self.gpu()?;
-        let tensor = |argument, (address, rows)| {
-            // SAFETY: by the caller's promise.
-            unsafe { Tensor::rows_at(gpu.gpu(), argument, address, element, rows) }.map_err(certkv::Error::Gpu)
-        };
-        Ok(step.append_device(layer, tensor("keys", keys)?, tensor("values", values)?)?)
+        // SAFETY: by the caller's promise.
+        let [keys, values] = unsafe { [keys.tensor(gpu, "keys")?, values.tensor(gpu, "values")?] };
+        Ok(step.append_device(layer, keys, values)?)
     }
 
-    /// Queries in device memory, of type `element`, and outputs in single precision.
+    /// Queries and outputs in device memory.
     ///
     /// # Safety
-    /// `elements` elements are at each address until the work that this enqueues is done.
+    /// As [`OwnedStep::append_device`]; nobody else reads or writes the outputs until then.
     pub(crate) unsafe fn attend_device(
         &mut self,
         layer: usize,
-        [queries, out]: [u64; 2],
-        element: Element,
-        elements: usize,
+        [queries, out]: [DeviceRows; 2],
     ) -> Result<(), Failure> {
         let (gpu, step) = self.gpu()?;
-        let tensor = |argument, address, element| {
-            // SAFETY: by the caller's promise.
-            unsafe { Tensor::at(gpu.gpu(), argument, address, element, elements) }.map_err(certkv::Error::Gpu)
-        };
-        Ok(step.attend_device(layer, tensor("queries", queries, element)?, tensor("out", out, Element::F32)?)?)
+        // SAFETY: by the caller's promise.
+        let [queries, out] = unsafe { [queries.tensor(gpu, "queries")?, out.tensor(gpu, "out")?] };
+        Ok(step.attend_device(layer, queries, out)?)
     }
 
     /// Certificates of a layer that was attended on a GPU; waits for them.

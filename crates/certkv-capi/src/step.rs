@@ -5,7 +5,7 @@ use crate::certificate::certkv_certificate;
 use crate::config::{self, CERTKV_BF16, CERTKV_F16, CERTKV_F32, certkv_dtype, certkv_policy};
 use crate::guard::{Failure, guard};
 use crate::kept::Kept;
-use crate::owned::OwnedStep;
+use crate::owned::{DeviceRows, OwnedStep};
 use crate::records::{Records, put_records, sized};
 use crate::sequence::{self, certkv_sequence};
 use crate::status::certkv_status::{self, CERTKV_INVALID_ARGUMENT, CERTKV_LENGTH, CERTKV_UNSUPPORTED};
@@ -182,10 +182,10 @@ pub unsafe extern "C" fn certkv_step_append(
                 let element = element(dtype)?;
                 argument::not_null(keys.cast::<u8>(), "keys")?;
                 argument::not_null(values.cast::<u8>(), "values")?;
-                let width = geometry.kv_width();
-                let rows = Rows { count: step.tokens(), width, stride: width };
+                let rows = Rows::dense(step.tokens(), geometry.kv_heads, geometry.head_dim);
+                let given = [keys, values].map(|at| DeviceRows { address: at as u64, element, rows });
                 // SAFETY: the caller gives `elements` elements of this type each, until the work is done.
-                return unsafe { step.append_device(layer, [keys, values].map(|at| (at as u64, rows)), element) };
+                return unsafe { step.append_device(layer, given) };
             }
             match dtype {
                 CERTKV_F32 => {
@@ -252,11 +252,11 @@ pub unsafe extern "C" fn certkv_step_attend(
             if device {
                 argument::not_null(queries.cast::<u8>(), "queries")?;
                 argument::not_null(out.cast_const().cast::<u8>(), "out")?;
+                let rows = Rows::dense(step.tokens(), geometry.q_heads, geometry.head_dim);
+                let given =
+                    [queries as u64, out as u64].map(|address| DeviceRows { address, element: Element::F32, rows });
                 // SAFETY: the caller gives `elements` floats each, until the work is done.
-                unsafe {
-                    let at = [queries as u64, out as u64];
-                    step.attend_device(layer as usize, at, Element::F32, elements as usize)?;
-                }
+                unsafe { step.attend_device(layer as usize, given)? };
                 if heads > 0 {
                     step.certificates(layer as usize, records)?;
                 }

@@ -8,6 +8,7 @@ use crate::records::{Records, sized};
 use crate::status::certkv_status::{
     self, CERTKV_OUT_OF_MEMORY, CERTKV_OVERFLOW, CERTKV_RESERVED, CERTKV_SHAPE, CERTKV_UNSUPPORTED,
 };
+use crate::owned::DeviceRows;
 use crate::step::{self, certkv_space, certkv_step, element};
 use crate::stepping::{Work, over, with_step};
 use certkv::{Certificate, Dtype, gpu};
@@ -246,34 +247,23 @@ impl Rows {
         }
     }
 
-    /// What attention needs in device memory: one piece.
-    fn on_device(&self, tokens: usize) -> Result<u64, Failure> {
-        if self.is_dense(tokens) {
-            return Ok(self.data as u64);
+    /// The rows in device memory, if kernels can step over what is between them.
+    fn on_device(&self, tokens: usize) -> Result<DeviceRows, Failure> {
+        let ([token, head], name) = (self.strides, self.name);
+        for (stride, given, n) in [("token_stride", token, tokens), ("head_stride", head, self.heads)] {
+            if n > 1 && !(given.is_multiple_of(8) && u32::try_from(given).is_ok()) {
+                let why = format!("{name}: {stride} {given} in device memory: a multiple of 8 below 2^32 there");
+                return Err(Failure::new(CERTKV_UNSUPPORTED, why));
+            }
         }
-        let why = format!("{}: strides in device memory: rows follow each other there in this release", self.name);
-        Err(Failure::new(CERTKV_UNSUPPORTED, why))
-    }
-
-    /// What appending needs there: the heads of a token in one piece. Tokens may be apart by what the kernel steps over.
-    fn apart_on_device(&self, tokens: usize) -> Result<(u64, gpu::Rows), Failure> {
-        let ([token, head], width, name) = (self.strides, self.heads * self.dim, self.name);
-        if self.heads > 1 && head != self.dim {
-            let why =
-                format!("{name}: head_stride {head} in device memory: heads follow each other there in this release");
-            return Err(Failure::new(CERTKV_UNSUPPORTED, why));
-        }
-        if tokens > 1 && !(token.is_multiple_of(8) && u32::try_from(token).is_ok()) {
-            let why = format!("{name}: token_stride {token} in device memory: a multiple of 8 below 2^32 there");
-            return Err(Failure::new(CERTKV_UNSUPPORTED, why));
-        }
-        Ok((self.data as u64, gpu::Rows { count: tokens, width, stride: token }))
+        let rows =
+            gpu::Rows { count: tokens, heads: self.heads, dim: self.dim, stride: token, head_stride: head };
+        Ok(DeviceRows { address: self.data as u64, element: element(self.dtype)?, rows })
     }
 }
 
-/// As certkv_step_append from tensors of `kv_heads` heads, each of its own type and strides. Both are in one place; in device memory both have one
-/// type, the heads of a token follow each other (`head_stride` 0, or what 0 stands for), and `token_stride` is a multiple of 8 below 2^32: slices of a
-/// buffer of queries, keys and values.
+/// As certkv_step_append from tensors of `kv_heads` heads, each of its own type and strides. Both are in one place; in device memory
+/// `data` is 16-byte aligned and strides are multiples of 8 below 2^32: slices of a buffer of queries, keys and values, or heads outside tokens.
 ///
 /// Threads: one at a time per step.
 /// Stream: host memory none; device memory the cache's own, see certkv_step_after_stream.
@@ -301,13 +291,9 @@ pub unsafe extern "C" fn certkv_step_append_tensors(
                 return Err(argument::invalid(format!("keys->space = {space}, values->space = {other}: must be one")));
             }
             if step::on_device(space, held)? {
-                if k.dtype != v.dtype {
-                    let why = format!("keys->dtype = {}, values->dtype = {}: one in device memory", k.dtype, v.dtype);
-                    return Err(Failure::new(CERTKV_UNSUPPORTED, why));
-                }
-                let at = [k.apart_on_device(tokens)?, v.apart_on_device(tokens)?];
+                let given = [k.on_device(tokens)?, v.on_device(tokens)?];
                 // SAFETY: the caller gives tensors of these extents, until the work is done.
-                return unsafe { step.append_device(layer, at, element(k.dtype)?) };
+                return unsafe { step.append_device(layer, given) };
             }
             let Buffers { wide: [wide_keys, wide_values], narrow: [bits_of_keys, bits_of_values] } = tensors;
             if [k.store(), v.store()] == [Some(geometry.store); 2] {
@@ -330,7 +316,7 @@ pub unsafe extern "C" fn certkv_step_append_tensors(
 
 /// As certkv_step_attend from and to tensors of `q_heads` heads, each of its own type and strides; they may overlap: everything is read before
 /// anything is written. The bound of a certificate is that of what is written: rounding to 16 bits counts under `e_arith`. Both are in one place; in
-/// device memory `out` is CERTKV_F32 and both are without strides (0, or what 0 stands for).
+/// device memory as for certkv_step_append_tensors, and apart. There an output that its type cannot hold is uncertified.
 ///
 /// Threads: one at a time per step.
 /// Stream: host memory none; device memory the cache's own, see certkv_step_after_stream.
@@ -370,13 +356,9 @@ pub unsafe extern "C" fn certkv_step_attend_tensors(
             let device = step::on_device(space, held)?;
             apart?;
             if device {
-                if o.dtype != CERTKV_F32 {
-                    let why = format!("out->dtype = {}: CERTKV_F32 in device memory in this release", o.dtype);
-                    return Err(Failure::new(CERTKV_UNSUPPORTED, why));
-                }
-                let (at, element) = ([q.on_device(tokens)?, o.on_device(tokens)?], element(q.dtype)?);
-                // SAFETY: the caller gives tensors of these elements, until the work is done.
-                unsafe { step.attend_device(layer, at, element, tokens * geometry.q_width())? };
+                let given = [q.on_device(tokens)?, o.on_device(tokens)?];
+                // SAFETY: the caller gives tensors of these extents, until the work is done.
+                unsafe { step.attend_device(layer, given)? };
                 if heads > 0 {
                     step.certificates(layer, records)?;
                 }

@@ -9,6 +9,8 @@ mod emulated;
 mod lists;
 #[path = "emulated_attend/refine.rs"]
 mod refine;
+#[path = "emulated_attend/rows.rs"]
+mod rows;
 #[path = "emulated_attend/settled.rs"]
 mod settled;
 #[path = "emulated_attend/window.rs"]
@@ -83,7 +85,7 @@ fn run_behind(
         at
     };
     let placed = case.place(ctas, &mut |bytes| keep(Buffer::of(bytes)), &mut |n| keep(Buffer::zeroed(n)));
-    let out = Buffer::of(&vec![f32::NAN; placed.outputs]);
+    let out = Buffer::of(&vec![u32::MAX; placed.outputs]);
     let certificates = Buffer::of(&vec![u32::MAX; placed.heads * Certificate::WORDS]);
     let masses = Buffer::of(&vec![u32::MAX; placed.masses]);
     let failures = Buffer::zeroed((1 + case.launch_heads()) * 4);
@@ -151,7 +153,7 @@ fn run_behind(
         list: list.read(),
         before: pass,
         correction,
-        out: out.read(),
+        out: case.spec.rows.gather(&out.read(), case.shape())?,
         certificates: said(),
         masses: masses.read(),
         failures: failures.read(),

@@ -5,7 +5,7 @@
 use certkv_codec::Encoder;
 use certkv_core::{Geometry, RecordLayout, fragment::to_fragment};
 use certkv_device::cuda::{DeviceBuffer, Gpu, GpuStream, GraphExec, LaunchOptions, Priority, TimedEvent};
-use certkv_kernel::cuda::args::{AttendArgs, Certificate, Element};
+use certkv_kernel::cuda::args::{AttendArgs, Certificate, Element, Strides};
 use certkv_kernel::cuda::{Ahead, Arch, Compiler, Kernels, Variant, Verb, launch};
 use certkv_testkit::generate::Rng;
 use rayon::prelude::*;
@@ -163,6 +163,8 @@ impl Pool {
             out_type: Element::F16 as u32,
             scale: (DIM as f32).powf(-0.5),
             relative: 0.05,
+            query_strides: Strides::dense(KV_HEADS * GROUP, DIM),
+            out_strides: Strides::dense(KV_HEADS * GROUP, DIM),
             ..AttendArgs::default()
         };
         let rest = vec![query, tail, tails, out, certificates, masses, failures, partials, counters];

@@ -335,13 +335,15 @@ fn run(
             looks: said,
             before,
             correction,
-            out: vec![0.0; placed.outputs],
+            out: Vec::new(),
             certificates: vec![0; placed.heads * Certificate::WORDS],
             masses: vec![0; placed.masses],
             refined: vec![0; 2],
             demands: vec![0; demand_words.len()],
         };
-        out.read(stream, 0, &mut o.out)?;
+        let mut words = vec![0u32; placed.outputs];
+        out.read(stream, 0, &mut words)?;
+        o.out = case.spec.rows.gather(&words, case.shape())?;
         certificates.read(stream, 0, &mut o.certificates)?;
         masses.read(stream, 0, &mut o.masses)?;
         refined.read(stream, 0, &mut o.refined)?;

@@ -5,7 +5,7 @@
 use certkv_core::hash::splitmix64;
 use certkv_core::{Geometry, RecordLayout};
 use certkv_device::cuda::{DeviceBuffer, Gpu, GpuStream, LaunchOptions, PinnedBuffer, Pod, Priority, TimedEvent};
-use certkv_kernel::cuda::args::Element;
+use certkv_kernel::cuda::args::{Element, Strides};
 use certkv_kernel::cuda::encode::{AppendArgs, GatherArgs, GatherItem, PACK_THREADS, PackArgs, PackItem, pack_shared};
 use certkv_kernel::cuda::swap::{SwapArgs, digest};
 use certkv_kernel::cuda::{Ahead, Arch, Compiler, Kernels, Variant, Verb};
@@ -100,11 +100,12 @@ fn append(bench: &Bench<'_>, kernels: &Kernels, variant: &Variant, seqs: usize) 
         packed_stride: page as u64,
         record_stride: layout.bytes as u64,
         centres: centres.address(),
-        key_stride: (KV_HEADS * DIM) as u32,
-        value_stride: (KV_HEADS * DIM) as u32,
+        key_strides: Strides::dense(KV_HEADS, DIM),
+        value_strides: Strides::dense(KV_HEADS, DIM),
         blocks: 1,
         kv_heads: KV_HEADS as u32,
-        input: Element::F16 as u32,
+        key_input: Element::F16 as u32,
+        value_input: Element::F16 as u32,
         ..AppendArgs::default()
     };
     let function = kernels.get(variant, Verb::Append)?;

@@ -12,6 +12,23 @@ pub enum Element {
     F32 = 2,
 }
 
+/// Where the rows of a tensor of tokens are: head `h` of token `t` begins `t token + h head` elements behind the first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[repr(C)]
+pub struct Strides {
+    /// Elements from a token to the next.
+    pub token: u32,
+    /// Elements from a head to the next.
+    pub head: u32,
+}
+
+impl Strides {
+    /// Of rows that follow each other.
+    pub const fn dense(heads: usize, dim: usize) -> Self {
+        Self { token: (heads * dim) as u32, head: dim as u32 }
+    }
+}
+
 /// Where the 16-bit sides of a promoted block lie, in fragment order; 0 for a side that is not promoted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(C)]
@@ -95,9 +112,9 @@ pub struct AttendArgs {
     pub tail_stride: u64,
     /// `f32[rows][kv_heads][dim]` value centres; 0: zero.
     pub centres: u64,
-    /// `[seqs][kv_heads group][dim]` of `query_type`.
+    /// `[seqs][kv_heads group][dim]` of `query_type`, by `query_strides`.
     pub query: u64,
-    /// The same shape of `out_type`.
+    /// The same shape of `out_type`, by `out_strides`.
     pub out: u64,
     /// `Certificate[seqs][kv_heads group]`.
     pub certificates: u64,
@@ -154,6 +171,10 @@ pub struct AttendArgs {
     pub limits: u64,
     /// `f32[kv_heads][2][dim]`: centre and balance scale of the keys, of a variant that [folds](super::Variant::folds); 0 for others.
     pub metrics: u64,
+    /// Where the queries are.
+    pub query_strides: Strides,
+    /// Where the outputs go.
+    pub out_strides: Strides,
 }
 
 /// What is remembered of a query head of a refinable format, so that the next step knows how much a block may add to its bound
@@ -229,7 +250,7 @@ mod tests {
 
     #[test]
     fn structs_have_the_sizes_of_their_twins() {
-        assert_eq!(size_of::<AttendArgs>(), 28 * 8 + 12 * 4);
+        assert_eq!(size_of::<AttendArgs>(), 28 * 8 + 16 * 4);
         assert_eq!(size_of::<Picked>(), 16);
         assert_eq!(size_of::<Demand>(), 16);
         assert_eq!(size_of::<Certificate>(), 48);

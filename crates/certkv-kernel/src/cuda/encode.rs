@@ -1,5 +1,6 @@
 //! Arguments of the kernels that store and code rows, byte for byte as `kernels/append.cu`, `pack.cu` and `gather.cu` have them.
 //! Addresses are those of the device.
+use super::args::Strides;
 use certkv_core::{KeyFormat, RecordLayout, ValueFormat};
 
 /// Threads of a CTA that appends or packs.
@@ -34,9 +35,9 @@ pub mod append_flag {
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C)]
 pub struct AppendArgs {
-    /// `[batch][kv_heads][dim]` of type `input`.
+    /// `[batch][kv_heads][dim]` of type `key_input`, by `key_strides`.
     pub keys: u64,
-    /// The same.
+    /// The same of its own type and strides.
     pub values: u64,
     /// `u32`: sequences of the batch.
     pub count: u64,
@@ -74,16 +75,18 @@ pub struct AppendArgs {
     pub status: u64,
     /// `u32` that is set to 0: the count of a list that later launches fill; 0: none.
     pub clear: u64,
-    /// Elements of `keys` from one sequence to the next.
-    pub key_stride: u32,
-    /// Elements of `values` from one sequence to the next.
-    pub value_stride: u32,
+    /// Where the keys are; a token is a sequence's.
+    pub key_strides: Strides,
+    /// Where the values are.
+    pub value_strides: Strides,
     /// Entries per row of `hosts` and `packed`.
     pub blocks: u32,
     /// KV heads.
     pub kv_heads: u32,
-    /// [`Element`](super::args::Element) of the inputs.
-    pub input: u32,
+    /// [`Element`](super::args::Element) of the keys.
+    pub key_input: u32,
+    /// The same of the values.
+    pub value_input: u32,
     /// Bits of [`append_flag`].
     pub flags: u32,
     /// `f32[kv_heads][2][dim]`: centre and balance scale of the keys, of a variant that [folds](super::Variant::folds); 0 for others.
@@ -206,7 +209,7 @@ mod tests {
 
     #[test]
     fn structs_have_the_sizes_of_their_twins() {
-        assert_eq!(size_of::<AppendArgs>(), 21 * 8 + 6 * 4);
+        assert_eq!(size_of::<AppendArgs>(), 21 * 8 + 9 * 4 + 4);
         assert_eq!(size_of::<PackItem>(), 4 * 8);
         assert_eq!(size_of::<PackArgs>(), 4 * 8 + 2 * 4);
         assert_eq!(size_of::<GatherItem>(), 4 * 8);

@@ -2,8 +2,9 @@
 use super::args::Certificate;
 use super::launch::{CHAINED, word};
 use super::metrics::metrics_of;
-use super::queue::{Queue, Span, Tensor};
+use super::queue::{Queue, Span};
 use super::sight::{Sight, sight_of};
+use super::tensor::Tensor;
 use super::touched::Touched;
 use super::turbo::folds;
 use super::variant::Variant;

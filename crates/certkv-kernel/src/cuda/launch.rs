@@ -5,9 +5,10 @@
 use super::args::{AttendArgs, Certificate, Demand, Element, Picked, Sides};
 use super::encode::{AppendArgs, GatherArgs, PACK_THREADS, pack_shared};
 use super::metrics::metrics_of;
-use super::queue::{Queue, Span, Tensor};
+use super::queue::{Queue, Span};
 use super::select::{CopyItem, SelectArgs, SelectMode, SelectStats, SlotPool};
 use super::sight::{Sight, sight_of};
+use super::tensor::Tensor;
 use super::touched::Touched;
 use super::variant::Variant;
 use certkv_device::cuda::{CudaError, Function, LaunchOptions};
@@ -155,9 +156,9 @@ pub struct Append<'a> {
     pub arrived: Span<'a>,
     /// `u32[rows]`.
     pub errors: Span<'a>,
-    /// `[seqs][kv_heads][dim]`, or [`Rows`](super::queue::Rows) of as many.
+    /// `[seqs][kv_heads][dim]`, or [`Rows`](super::tensor::Rows) of as many.
     pub keys: Tensor<'a>,
-    /// The same, of the same type.
+    /// The same, of its own type.
     pub values: Tensor<'a>,
     /// Tail slots of the layer.
     pub tail_slots: Span<'a>,
@@ -332,7 +333,9 @@ pub fn attend(queue: &Queue, kernel: &Function, a: &Attend<'_>) -> Result<(), Cu
     let mut on = Touched::on(queue);
     let (l, t) = (a.variant.layout(), &a.tables);
     let (heads, group) = (a.seqs * t.kv_heads, a.variant.group());
-    let outputs = heads * group * l.dim;
+    let shape = [a.seqs, t.kv_heads * group, l.dim];
+    let (query, query_strides) = on.takes_rows(a.query, "query", shape)?;
+    let (out, out_strides) = on.gives_rows(a.out, "out", shape)?;
     let tail_bytes = 2 * t.kv_heads * l.original_side_bytes();
     let [demands, refined, looks] = match a.refinement {
         Refinement::OnDemand { demands, refined, looks } => [
@@ -357,8 +360,8 @@ pub fn attend(queue: &Queue, kernel: &Function, a: &Attend<'_>) -> Result<(), Cu
         tail_base: on.reads(a.tail_slots, "tail slots", tail_bytes)?,
         tail_stride: tail_bytes as u64,
         centres: on.reads(a.centres, "centres", 4 * t.rows * t.kv_heads * l.dim)?,
-        query: on.takes(a.query, "query", outputs)?,
-        out: on.gives(a.out, "out", outputs)?,
+        query,
+        out,
         certificates: on.writes(a.certificates, "certificates", heads * group * size_of::<Certificate>())?,
         masses: on.may_write(a.masses, "masses", 4 * t.entries() * t.kv_heads * group)?,
         only: on.may_write(a.only, "only", list_bytes(heads))?,
@@ -385,6 +388,8 @@ pub fn attend(queue: &Queue, kernel: &Function, a: &Attend<'_>) -> Result<(), Cu
         sinks,
         limits: on.may_read(a.limits, "limits", 8 * t.kv_heads * group)?,
         metrics: metrics_of(&mut on, a.variant, a.metrics, t.kv_heads)?,
+        query_strides,
+        out_strides,
     };
     let shape = a.variant.shape();
     let (threads, shared) = (word("threads", shape.threads())?, word("shared memory", shape.shared)?);
@@ -397,16 +402,14 @@ pub fn attend(queue: &Queue, kernel: &Function, a: &Attend<'_>) -> Result<(), Cu
 /// Enqueues `ckv_append`.
 ///
 /// # Errors
-/// As [`attend`]; [`CudaError::BadArgument`] if keys and values differ in type.
+/// As [`attend`].
 pub fn append(queue: &Queue, kernel: &Function, a: &Append<'_>) -> Result<(), CudaError> {
     let mut on = Touched::on(queue);
     let (l, t) = (a.variant.layout(), &a.tables);
     let (width, tail_bytes) = (t.kv_heads * l.dim, 2 * t.kv_heads * l.original_side_bytes());
-    if a.keys.element() != a.values.element() {
-        return Err(CudaError::BadArgument { argument: "values", why: "of another type than the keys" });
-    }
-    let (keys, key_stride) = on.takes_rows(a.keys, "keys", [a.seqs, width])?;
-    let (values, value_stride) = on.takes_rows(a.values, "values", [a.seqs, width])?;
+    let shape = [a.seqs, t.kv_heads, l.dim];
+    let (keys, key_strides) = on.takes_rows(a.keys, "keys", shape)?;
+    let (values, value_strides) = on.takes_rows(a.values, "values", shape)?;
     let args = AppendArgs {
         keys,
         values,
@@ -428,11 +431,12 @@ pub fn append(queue: &Queue, kernel: &Function, a: &Append<'_>) -> Result<(), Cu
         centres: on.writes(a.centres, "centres", 4 * t.rows * width)?,
         status: on.writes(a.status, "status", 4)?,
         clear: on.may_write(a.clear, "cleared word", 4)?,
-        key_stride: word("keys", key_stride)?,
-        value_stride: word("values", value_stride)?,
+        key_strides,
+        value_strides,
         blocks: word("table", t.stride)?,
         kv_heads: word("kv_heads", t.kv_heads)?,
-        input: a.keys.element() as u32,
+        key_input: a.keys.element() as u32,
+        value_input: a.values.element() as u32,
         flags: a.flags,
         metrics: metrics_of(&mut on, a.variant, a.metrics, t.kv_heads)?,
     };

@@ -22,6 +22,7 @@ pub mod select;
 mod sight;
 mod source;
 pub mod swap;
+pub mod tensor;
 mod touched;
 mod turbo;
 mod variant;

@@ -7,7 +7,6 @@
 //!
 //! What the host may see while the GPU works is the caller's to order ([`Queue::finish`], [`Queue::mark`]); a mistake there
 //! gives old or new bytes, never memory that is not there.
-use super::args::Element;
 use certkv_device::cuda::{
     CudaError, DeviceBuffer, Event, EventPool, Gpu, GpuStream, GraphExec, PinnedBuffer, Pod, Priority,
 };
@@ -16,16 +15,6 @@ use core::marker::PhantomData;
 use core::num::NonZeroUsize;
 use core::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
-
-impl Element {
-    /// Bytes of one element.
-    pub const fn bytes(self) -> usize {
-        match self {
-            Self::F16 | Self::Bf16 => 2,
-            Self::F32 => 4,
-        }
-    }
-}
 
 /// A range of device memory, or of pinned memory as the device sees it.
 #[derive(Debug, Clone, Copy)]
@@ -58,179 +47,6 @@ impl<'a> Span<'a> {
     pub(super) fn holding(&self, argument: &'static str, needs: usize) -> Result<u64, CudaError> {
         if needs > self.bytes {
             return Err(CudaError::OutOfRange { argument, start: 0, bytes: needs, len: self.bytes });
-        }
-        Ok(self.address)
-    }
-}
-
-/// Rows of a caller: each in one piece, and maybe something else between them, as in a buffer of queries, keys and values.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Rows {
-    /// Rows.
-    pub count: usize,
-    /// Elements of a row.
-    pub width: usize,
-    /// Elements from a row to the next, at least `width`: a multiple of 8, below 2^32. Of one row it does not count.
-    pub stride: usize,
-}
-
-impl Rows {
-    /// Whether the rows follow each other.
-    fn dense(&self) -> bool {
-        self.count <= 1 || self.stride == self.width
-    }
-
-    /// Elements from the first to behind the last, if kernels can step over what is between.
-    fn extent(&self, argument: &'static str) -> Result<usize, CudaError> {
-        let elements = self.count.saturating_mul(self.width);
-        if self.dense() {
-            return Ok(elements);
-        }
-        let wrong = |why| Err(CudaError::BadArgument { argument, why });
-        if self.stride < self.width {
-            return wrong("rows that overlap");
-        }
-        if !self.stride.is_multiple_of(8) {
-            return wrong("a stride that is no multiple of 8 elements");
-        }
-        if u32::try_from(self.stride).is_err() {
-            return wrong("a stride of 2^32 elements or more");
-        }
-        Ok((self.count - 1).saturating_mul(self.stride).saturating_add(self.width))
-    }
-}
-
-/// Elements of a caller in device memory, one after the other or in [`Rows`].
-#[derive(Debug, Clone, Copy)]
-pub struct Tensor<'a> {
-    address: u64,
-    element: Element,
-    elements: usize,
-    /// `None`: one after the other.
-    rows: Option<Rows>,
-    memory: PhantomData<&'a ()>,
-}
-
-impl<'a> Tensor<'a> {
-    /// `elements` elements of a buffer from byte `offset` on, a multiple of 16.
-    ///
-    /// # Errors
-    /// [`CudaError::OutOfRange`], [`CudaError::Misaligned`].
-    pub fn of(buffer: &'a DeviceBuffer, offset: usize, element: Element, elements: usize) -> Result<Self, CudaError> {
-        let bytes = elements.saturating_mul(element.bytes());
-        let address = buffer.address_of(offset, bytes)?;
-        if !address.is_multiple_of(16) {
-            return Err(CudaError::Misaligned { argument: "tensor", address, needs: 16 });
-        }
-        Ok(Self { address, element, elements, rows: None, memory: PhantomData })
-    }
-
-    /// As [`Tensor::of`], in rows.
-    ///
-    /// # Errors
-    /// As there; [`CudaError::BadArgument`] for a stride that kernels do not take.
-    pub fn rows_of(buffer: &'a DeviceBuffer, offset: usize, element: Element, rows: Rows) -> Result<Self, CudaError> {
-        let all = Self::of(buffer, offset, element, rows.extent("tensor")?)?;
-        Ok(all.in_rows(rows))
-    }
-
-    /// The rows of memory that holds their extent.
-    fn in_rows(self, rows: Rows) -> Self {
-        Self { elements: rows.count * rows.width, rows: (!rows.dense()).then_some(rows), ..self }
-    }
-
-    /// Memory of another library at a device address.
-    ///
-    /// # Errors
-    /// [`CudaError::Misaligned`] if it is no multiple of 16, [`CudaError::WrongMemorySpace`]; the driver's.
-    ///
-    /// # Safety
-    /// As many elements are there, for as long as work that uses the tensor is enqueued, recorded or running.
-    pub unsafe fn at(
-        gpu: &Gpu,
-        argument: &'static str,
-        address: u64,
-        element: Element,
-        elements: usize,
-    ) -> Result<Self, CudaError> {
-        gpu.check_device_pointer(argument, address, 16)?;
-        Ok(Self { address, element, elements, rows: None, memory: PhantomData })
-    }
-
-    /// As [`Tensor::at`], in rows.
-    ///
-    /// # Errors
-    /// As there; [`CudaError::BadArgument`] for a stride that kernels do not take.
-    ///
-    /// # Safety
-    /// As there, of all elements from the first row to the end of the last.
-    pub unsafe fn rows_at(
-        gpu: &Gpu,
-        argument: &'static str,
-        address: u64,
-        element: Element,
-        rows: Rows,
-    ) -> Result<Self, CudaError> {
-        let extent = rows.extent(argument)?;
-        // SAFETY: by the caller's promise.
-        Ok(unsafe { Self::at(gpu, argument, address, element, extent)? }.in_rows(rows))
-    }
-
-    /// First byte.
-    pub fn address(&self) -> u64 {
-        self.address
-    }
-
-    /// Type of the elements.
-    pub fn element(&self) -> Element {
-        self.element
-    }
-
-    /// Number of elements, without what lies between rows.
-    pub fn elements(&self) -> usize {
-        self.elements
-    }
-
-    /// The rows, if they do not follow each other.
-    pub fn rows(&self) -> Option<Rows> {
-        self.rows
-    }
-
-    /// The address, if `needs` elements are there, one after the other.
-    pub(super) fn holding(&self, argument: &'static str, needs: usize) -> Result<u64, CudaError> {
-        if self.rows.is_some() {
-            return Err(CudaError::BadArgument {
-                argument,
-                why: "rows at a distance, which the kernel does not step over",
-            });
-        }
-        self.long_enough(argument, needs)
-    }
-
-    /// The address, elements to the next row, and from the first row to behind the last, if `count` rows of `width` elements are there.
-    pub(super) fn holding_rows(
-        &self,
-        argument: &'static str,
-        count: usize,
-        width: usize,
-    ) -> Result<(u64, usize, usize), CudaError> {
-        let given = self.rows.unwrap_or(Rows { count, width, stride: width });
-        if given.width != width {
-            return Err(CudaError::BadArgument { argument, why: "rows of another width" });
-        }
-        let extent = Rows { count, ..given }.extent(argument)?;
-        Ok((self.long_enough(argument, count.saturating_mul(width))?, given.stride, extent))
-    }
-
-    fn long_enough(&self, argument: &'static str, needs: usize) -> Result<u64, CudaError> {
-        if needs > self.elements {
-            let each = self.element.bytes();
-            return Err(CudaError::OutOfRange {
-                argument,
-                start: 0,
-                bytes: needs.saturating_mul(each),
-                len: self.elements.saturating_mul(each),
-            });
         }
         Ok(self.address)
     }

@@ -1,5 +1,7 @@
 //! What a launch reads and writes.
-use super::queue::{Queue, Span, Tensor};
+use super::args::Strides;
+use super::queue::{Queue, Span};
+use super::tensor::Tensor;
 use certkv_device::cuda::{CudaError, Touch};
 
 /// Memory that the arguments of one launch name: each is checked to hold what the kernel needs of it, and all of it is told to the
@@ -59,15 +61,26 @@ impl Touched {
         Ok(self.note(Touch::read(t.holding(argument, needs)?, needs * t.element().bytes())))
     }
 
-    /// `count` rows that the kernel reads, of `width` elements each, and the elements from a row to the next.
+    /// Rows of `[tokens, heads, channels]` that the kernel reads, and where they are.
     pub(super) fn takes_rows(
         &mut self,
         t: Tensor<'_>,
         argument: &'static str,
-        [count, width]: [usize; 2],
-    ) -> Result<(u64, usize), CudaError> {
-        let (address, stride, extent) = t.holding_rows(argument, count, width)?;
-        Ok((self.note(Touch::read(address, extent * t.element().bytes())), stride))
+        shape: [usize; 3],
+    ) -> Result<(u64, Strides), CudaError> {
+        let (address, strides, extent) = t.holding_rows(argument, shape)?;
+        Ok((self.note(Touch::read(address, extent * t.element().bytes())), strides))
+    }
+
+    /// Rows that it writes. What lies between them counts as written.
+    pub(super) fn gives_rows(
+        &mut self,
+        t: Tensor<'_>,
+        argument: &'static str,
+        shape: [usize; 3],
+    ) -> Result<(u64, Strides), CudaError> {
+        let (address, strides, extent) = t.holding_rows(argument, shape)?;
+        Ok((self.note(Touch::write(address, extent * t.element().bytes())), strides))
     }
 
     /// Elements that it writes.

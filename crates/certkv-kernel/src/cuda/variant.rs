@@ -151,6 +151,8 @@ impl Shape {
 
 /// Scalars of a head beside its output: `SCALARS` of kernels/attend/shape.cuh.
 const SCALARS: usize = 13;
+/// Norms of a slice of its output: `NORMS` there.
+const NORMS: usize = 3;
 /// `SAMPLES` there: how many sequences or listed heads a CTA keeps the place of.
 const SAMPLES: usize = 256;
 /// Query heads to a KV head of a refinable format, at most: room for what a block may add.
@@ -168,8 +170,7 @@ fn shared_bytes(layout: &RecordLayout, group: usize, warps: usize, stages: usize
     // What a warp has beside its slots.
     let partial = 4 * partial_stride(layout.dim, group);
     // A ring of one slot is filled side by side.
-    let parts = if stages == 1 { 2 } else { 1 };
-    let barriers = (8 * (stages * parts + usize::from(refinable))).next_multiple_of(16);
+    let barriers = (8 * (stages * if stages == 1 { 2 } else { 1 } + usize::from(refinable))).next_multiple_of(16);
     let flights = (24 * stages).next_multiple_of(16);
     // Blocks that wait for their certificate, a block and head per lane.
     let heads = if group <= 4 { 4 } else { group.next_power_of_two().max(8) };
@@ -179,10 +180,9 @@ fn shared_bytes(layout: &RecordLayout, group: usize, warps: usize, stages: usize
     let places = 65 * 16;
     let warp = partial + barriers + flights + lots + places;
     let vector = [4, 2, 1].into_iter().find(|v| layout.dim.is_multiple_of(32 * v)).unwrap_or(1);
-    let finish = (4 * (group * SCALARS + 2 * group * (layout.dim / (32 * vector)) + 4)).next_multiple_of(16);
-    let entries = 4 * (SAMPLES + 8);
-    // What all warps know of the launch and of the head at hand.
-    let known = 128;
+    let finish = (4 * (group * SCALARS + NORMS * group * (layout.dim / (32 * vector)) + 4)).next_multiple_of(16);
+    // The latter is what all warps know of the launch and of the head at hand.
+    let (entries, known) = (4 * (SAMPLES + 8), 128);
     // Of many heads or channels all columns of the matrix unit stay there, and behind the queries where residuals are read.
     let columns = if group > 8 { 16 } else { 8 };
     let lean = group > 8 || layout.dim == 256;

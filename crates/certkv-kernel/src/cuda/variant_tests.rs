@@ -129,7 +129,7 @@ fn shared_memory_is_counted_as_the_kernel_counts() {
     let values = warps * stages * (7232 - 4608);
     let merge = warps * (4 * 128 + 4 * 13) * 4;
     let lots = warps * (32 * 16 + 8 * 40 + 65 * 16);
-    let finish = 4 * (4 * 13 + 2 * 4 + 4) + 128 + 4 * 4 * 128;
+    let finish = 4 * (4 * 13 + 3 * 4 + 4) + 128 + 4 * 4 * 128;
     let rest = warps * stages * 8 + warps * stages * 24 + lots + finish + 4 * 264;
     assert_eq!(shared_bytes(&l, 4, warps, stages), keys + values + merge + rest);
     // With more heads the columns of two tiles, and what merging takes of twelve more heads.

@@ -2,6 +2,7 @@
 use super::emulated::{Buffer, Emulated, Launch};
 use super::support::{THREADS, block, centre, judge, layout, macros, metric, pack_shared, uniform};
 use certkv_core::{Dtype, RecordLayout, fragment::original_index};
+use certkv_kernel::cuda::args::Strides;
 use certkv_kernel::cuda::encode::AppendArgs;
 
 const NONE: u32 = u32::MAX;
@@ -13,12 +14,19 @@ const HEADS: usize = 2;
 const ROWS: usize = 4;
 const BLOCKS: usize = 3;
 
-/// How a batch is given: elements from one sequence to the next, their type, the launch's flags.
+/// How a batch is given: where keys and values are, their types, the launch's flags.
 #[derive(Clone, Copy)]
 struct Given {
-    stride: usize,
-    input: u32,
+    strides: [Strides; 2],
+    inputs: [u32; 2],
     flags: u32,
+}
+
+impl Given {
+    /// One after the other, of one type.
+    fn dense(dim: usize, input: u32, flags: u32) -> Self {
+        Self { strides: [Strides::dense(HEADS, dim); 2], inputs: [input; 2], flags }
+    }
 }
 
 /// What a cache holds, on the device and in the model.
@@ -74,7 +82,7 @@ impl World {
 
     /// One launch for the table rows `rows`; `keys` and `values` hold the batch.
     fn append(&self, rows: &[u32], (keys, values): (&Buffer, &Buffer), given: Given, how: Launch) {
-        let Given { stride, input, flags } = given;
+        let Given { strides, inputs, flags } = given;
         let (count, rows) = (Buffer::of(&[rows.len() as u32]), Buffer::of(rows));
         let page = (HEADS * 2 * self.l.original_side_bytes()) as u64;
         let args = AppendArgs {
@@ -99,11 +107,12 @@ impl World {
             centres: self.centres.pointer(),
             status: self.status.pointer(),
             clear: self.clear.pointer(),
-            key_stride: stride as u32,
-            value_stride: stride as u32,
+            key_strides: strides[0],
+            value_strides: strides[1],
             blocks: BLOCKS as u32,
             kv_heads: HEADS as u32,
-            input,
+            key_input: inputs[0],
+            value_input: inputs[1],
             flags,
             metrics: self.metrics.pointer(),
         };
@@ -204,18 +213,19 @@ impl World {
     }
 }
 
-/// A batch of rows as the caller gives them, `[batch][stride]`, and as they are stored.
-fn inputs(batch: usize, dim: usize, stride: usize, input: u32, store: Dtype, seed: u64) -> (Buffer, Vec<Vec<u16>>) {
+/// A batch of rows as the caller gives them, and as they are stored.
+fn inputs(batch: usize, dim: usize, strides: Strides, input: u32, store: Dtype, seed: u64) -> (Buffer, Vec<Vec<u16>>) {
     let dtype = [Dtype::F16, Dtype::Bf16, Dtype::F32][input as usize];
-    let numbers: Vec<f32> = (0..batch * stride).map(|i| (3.0 * uniform(seed, i)) as f32).collect();
+    let at = |i: usize, head: usize| i * strides.token as usize + head * strides.head as usize;
+    let numbers: Vec<f32> = (0..at(batch - 1, HEADS - 1) + dim).map(|i| (3.0 * uniform(seed, i)) as f32).collect();
     let given: Vec<f32> =
         numbers.iter().map(|x| if input == 2 { *x } else { dtype.decode16(dtype.encode16(*x)) }).collect();
     let buffer = match input {
         2 => Buffer::of(&given),
         _ => Buffer::of(&given.iter().map(|x| dtype.encode16(*x)).collect::<Vec<u16>>()),
     };
-    let stored =
-        (0..batch).map(|i| given[i * stride..][..HEADS * dim].iter().map(|x| store.encode16(*x)).collect()).collect();
+    let row = |i, head| given[at(i, head)..][..dim].iter().map(|x| store.encode16(*x));
+    let stored = (0..batch).map(|i| (0..HEADS).flat_map(|head| row(i, head)).collect()).collect();
     (buffer, stored)
 }
 
@@ -231,9 +241,10 @@ fn rows_go_to_their_tails_and_pages_and_full_blocks_are_coded() {
         ("tq4-tq4-b32", 64, Dtype::F16, 0, FIRST_CENTRE),
         ("ctq4-v4g32-b16", 64, Dtype::F16, 0, FIRST_CENTRE),
     ];
-    for (text, dim, store, input, kind) in cases {
+    for (at, (text, dim, store, input, kind)) in cases.into_iter().enumerate() {
         let mut world = World::new(text, dim, store);
-        let stride = HEADS * dim + 24;
+        // Both of one type, or each of its own.
+        let types = [input, (input + at as u32 % 2) % 3];
         let steps = 2 * world.l.tokens() + 3;
         for step in 0..steps {
             // Sequences come and go: lengths differ, the batch is in another order than the tables, a place is empty.
@@ -247,19 +258,28 @@ fn rows_go_to_their_tails_and_pages_and_full_blocks_are_coded() {
                     batch.splice(at..at, [NONE; 13]);
                 }
             }
-            let (keys, k) = inputs(batch.len(), dim, stride, input, store, 2 * step as u64);
-            let (values, v) = inputs(batch.len(), dim, stride, input, store, 2 * step as u64 + 1);
+            // Heads side by side, apart, and outside the batch.
+            let row = (dim + 8) as u32;
+            let apart = [
+                Strides { token: (HEADS * dim + 24) as u32, head: dim as u32 },
+                Strides { token: HEADS as u32 * row, head: row },
+                Strides { token: row, head: batch.len() as u32 * row },
+            ];
+            let strides = [apart[step % 3], apart[(step + at) % 3]];
+            let (keys, k) = inputs(batch.len(), dim, strides[0], types[0], store, 2 * step as u64);
+            let (values, v) = inputs(batch.len(), dim, strides[1], types[1], store, 2 * step as u64 + 1);
+            let given = |flags| Given { strides, inputs: types, flags };
             let how = world.launch(7 + step as u32 % 13).seed(step as u64).noisy();
             let flags = kind | if step % 2 == 0 { SETTLED } else { 0 };
             // Earlier layers of a step append without counting.
             if step % 7 == 3 {
-                world.append(&batch, (&keys, &values), Given { stride, input, flags }, how);
+                world.append(&batch, (&keys, &values), given(flags), how);
             }
             // Rows are counted by the launch or, as in the engine, by the host.
             if step % 3 == 0 {
-                world.append(&batch, (&keys, &values), Given { stride, input, flags: flags | ADVANCE }, how);
+                world.append(&batch, (&keys, &values), given(flags | ADVANCE), how);
             } else {
-                world.append(&batch, (&keys, &values), Given { stride, input, flags }, how);
+                world.append(&batch, (&keys, &values), given(flags), how);
                 let mut lens = world.lens.read::<u32>();
                 batch.iter().filter(|row| **row != NONE).for_each(|row| lens[*row as usize] += 1);
                 world.lens.write(0, &lens);
@@ -296,13 +316,13 @@ fn a_sequence_with_a_bad_number_in_any_head_writes_nothing() {
         for (side, flags, len) in [(0, ADVANCE, 15u32), (1, ADVANCE, 15), (0, 0, 15), (1, 0, 15), (0, 0, 6), (1, 0, 6)]
         {
             let (dim, store) = (64, Dtype::F16);
-            let given = Given { stride: HEADS * dim, input, flags };
+            let (given, dense) = (Given::dense(dim, input, flags), Strides::dense(HEADS, dim));
             let mut world = World::new("k8-v4g32-b16", dim, store);
             world.lens.write(0, &[len, len, 0, 0]);
             let (tail, host, pack) = (world.tail.read::<u8>(), world.host.read::<u8>(), world.pack.read::<u8>());
             let dtype = [Dtype::F16, Dtype::Bf16, Dtype::F32][input as usize];
-            let (keys, k) = inputs(1, dim, HEADS * dim, input, store, 5);
-            let (values, v) = inputs(1, dim, HEADS * dim, input, store, 6);
+            let (keys, k) = inputs(1, dim, dense, input, store, 5);
+            let (values, v) = inputs(1, dim, dense, input, store, 6);
             let (clean_keys, clean_values) = (keys.read::<u8>(), values.read::<u8>());
             let spoilt = [&keys, &values][side];
             match input {
@@ -337,8 +357,7 @@ fn a_sequence_without_a_place_writes_nothing() {
     let (tail, host) = (world.tail.read::<u8>(), world.host.read::<u8>());
     for flags in [ADVANCE, 0] {
         world.errors.write(0, &[0u32; ROWS]);
-        let given = Given { stride: HEADS * 64, input: 0, flags };
-        world.append(&[0, 1], (&words, &words), given, world.launch(3));
+        world.append(&[0, 1], (&words, &words), Given::dense(64, 0, flags), world.launch(3));
         assert_eq!(world.errors.read::<u32>(), [4, 4, 0, 0]);
         assert_eq!(world.lens.read::<u32>(), [(16 * BLOCKS) as u32, 3, 0, 0]);
         assert_eq!((world.tail.read::<u8>(), world.host.read::<u8>()), (tail.clone(), host.clone()));

@@ -14,7 +14,7 @@ const Q: usize = 2 * KV;
 /// Queries, keys, values of a token.
 const ALL: usize = Q + 2 * KV;
 const SEQS: usize = 3;
-const ROWS: Rows = Rows { count: SEQS, width: KV, stride: ALL };
+const ROWS: Rows = Rows::of_tokens(SEQS, KV_HEADS, DIM, ALL);
 
 /// Steps over two blocks' ends. Whether all sequences hold the rows of their own slices, which a look at the neighbour's does not find.
 pub(crate) fn holds(gpu: &Gpu, compiler: &Compiler, format: &str, seed: u64) -> Result<bool, Failure> {

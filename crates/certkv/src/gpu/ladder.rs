@@ -17,7 +17,8 @@ use super::core::Core;
 use super::policy::{Limit, Rule};
 use crate::Error;
 use certkv_kernel::cuda::launch::{self, Attend, Refinement};
-use certkv_kernel::cuda::queue::{Span, Tensor};
+use certkv_kernel::cuda::queue::Span;
+use certkv_kernel::cuda::tensor::Tensor;
 use certkv_kernel::cuda::select::SelectMode;
 
 /// One layer's attention.

@@ -4,9 +4,10 @@ use super::core::Core;
 use super::ladder::{self, Call};
 use super::policy::Rule;
 use super::published;
-use super::step::{check_packed, check_queries, most_blocks};
+use super::step::{check_elements, check_queries, most_blocks};
 use crate::{Error, Policy};
-use certkv_kernel::cuda::queue::{Recording, Tensor};
+use certkv_kernel::cuda::queue::Recording;
+use certkv_kernel::cuda::tensor::Tensor;
 use core::marker::PhantomData;
 use std::sync::Arc;
 
@@ -17,7 +18,7 @@ pub struct LayerIo<'t> {
     pub keys: Tensor<'t>,
     /// The same.
     pub values: Tensor<'t>,
-    /// `[seqs][q_heads * head_dim]`, one row after the other.
+    /// `[seqs][q_heads * head_dim]`, or [`Rows`](super::Rows) of as many.
     pub query: Tensor<'t>,
     /// The same.
     pub out: Tensor<'t>,
@@ -58,8 +59,8 @@ impl GpuCache {
                     return Err(Error::Shape { argument, expected: kv, given });
                 }
             }
-            check_packed("query", io.query, q)?;
-            check_packed("out", io.out, q)?;
+            check_elements("query", io.query, q)?;
+            check_elements("out", io.out, q)?;
             check_queries(self, io.query.element())?;
         }
         let core = Arc::clone(&self.core);

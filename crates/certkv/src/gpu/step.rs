@@ -13,9 +13,8 @@ use super::spill;
 use super::window::blocks_seen;
 use crate::{Certificate, Chunk, Error, Side};
 use certkv_core::SequenceId;
-use certkv_device::cuda::CudaError;
 use certkv_kernel::cuda::args::Element;
-use certkv_kernel::cuda::queue::Tensor;
+use certkv_kernel::cuda::tensor::Tensor;
 use certkv_kernel::cuda::select::ROW_ENTRY;
 use certkv_page::Reservation;
 use std::sync::Arc;
@@ -398,19 +397,20 @@ impl<'c> GpuStep<'c> {
         Ok(())
     }
 
-    /// As [`GpuStep::attend`] with queries and outputs in device memory, in a step of one token per sequence. Outputs may be
+    /// As [`GpuStep::attend`] with queries and outputs in device memory, in a step of one token per sequence. Each has a type of its own, and
+    /// [`Rows`](super::Rows) need not follow each other; what rounding outputs to 16 bits takes from them is in their bounds. Outputs may be
     /// read by work behind [`GpuCache::synchronize`] or by the host after [`GpuStep::certificates`], which says what they are
     /// worth.
     ///
     /// # Errors
-    /// A bad layer, shape or order, rows that do not follow each other, a longer chunk, single precision where the kernels take 16 bits
+    /// A bad layer, shape or order, a longer chunk, single precision where the kernels take 16 bits
     /// only, or a device error: as [`GpuStep::attend`]; `out` may be written then, and is worth nothing.
     pub fn attend_device(&mut self, layer: usize, query: Tensor<'_>, out: Tensor<'_>) -> Result<(), Error> {
         self.check_attend(layer)?;
         self.check_batch(layer)?;
         let expected = self.tokens * self.cache.geometry().q_width();
-        check_packed("query", query, expected)?;
-        check_packed("out", out, expected)?;
+        check_elements("query", query, expected)?;
+        check_elements("out", out, expected)?;
         check_queries(self.cache, query.element())?;
         if self.last == Some(layer) {
             self.last = None;
@@ -574,13 +574,10 @@ pub(super) fn send_queries(cache: &mut GpuCache, width: usize, first: usize) -> 
     Ok(config.queries)
 }
 
-/// A tensor of as many elements, one after the other: attention steps over nothing.
-pub(super) fn check_packed(argument: &'static str, tensor: Tensor<'_>, expected: usize) -> Result<(), Error> {
-    match (tensor.elements(), tensor.rows()) {
-        (given, _) if given != expected => Err(Error::Shape { argument, expected, given }),
-        (_, Some(_)) => Err(CudaError::BadArgument { argument, why: "rows that do not follow each other" }.into()),
-        _ => Ok(()),
-    }
+/// A tensor of as many elements.
+pub(super) fn check_elements(argument: &'static str, tensor: Tensor<'_>, expected: usize) -> Result<(), Error> {
+    let given = tensor.elements();
+    if given == expected { Ok(()) } else { Err(Error::Shape { argument, expected, given }) }
 }
 
 /// Kernels for 16-bit queries certify nothing for wider ones.

@@ -18,7 +18,7 @@ fn side(buffer: &DeviceBuffer, first: usize, rows: Rows) -> Result<Tensor<'_>, C
     Tensor::rows_of(buffer, 2 * first, Element::F16, rows)
 }
 
-const ROWS: Rows = Rows { count: SEQS, width: KV, stride: ALL };
+const ROWS: Rows = Rows::of_tokens(SEQS, KV_HEADS, DIM, ALL);
 
 struct World {
     cache: GpuCache,
@@ -114,7 +114,14 @@ fn what_kernels_cannot_step_over_is_refused() {
     let (fake, compiler, _turn) = alone();
     fake.reset();
     let mut world = world(compiler, FORMATS[0]);
-    let wrong = [Rows { stride: KV - 8, ..ROWS }, Rows { stride: ALL + 4, ..ROWS }, Rows { stride: 1 << 32, ..ROWS }];
+    let wrong = [
+        Rows { stride: KV - 8, ..ROWS },
+        Rows { stride: ALL + 4, ..ROWS },
+        Rows { stride: 1 << 32, ..ROWS },
+        Rows { head_stride: DIM - 8, ..ROWS },
+        Rows { head_stride: DIM + 4, ..ROWS },
+        Rows { head_stride: 1 << 32, ..ROWS },
+    ];
     for rows in wrong {
         let refused = side(&world.fused, 0, rows);
         assert!(matches!(refused, Err(CudaError::BadArgument { argument: "tensor", .. })), "{rows:?}: {refused:?}");
@@ -128,21 +135,22 @@ fn what_kernels_cannot_step_over_is_refused() {
     let chunks = world.ids.map(|sequence| Chunk { sequence, tokens: 1 });
     let mut step = world.cache.begin(&chunks).expect("a step");
     let keys = rows(Q, ROWS);
-    // As many elements in rows of another width, and fewer rows.
-    let narrow = rows(Q, Rows { count: 2 * SEQS, width: KV / 2, stride: KV });
+    // As many elements in rows of other heads, and fewer rows.
+    let narrow = rows(Q, Rows::of_tokens(2 * SEQS, KV_HEADS, DIM / 2, KV));
     let refused = step.append_device(0, keys, narrow);
     let named = |error: &Error| matches!(error, Error::Gpu(CudaError::BadArgument { argument: "values", .. }));
     assert!(refused.as_ref().is_err_and(named), "{refused:?}");
     let few = step.append_device(0, rows(Q, Rows { count: SEQS - 1, ..ROWS }), keys);
     assert!(matches!(few, Err(Error::Shape { argument: "keys", .. })), "{few:?}");
     step.append_device(0, keys, rows(Q + KV, ROWS)).expect("rows");
-    let told = [Q, Q + KV].map(|first| (world.fused.address() + 2 * first as u64, ALL as u32));
+    let strides = Strides { token: ALL as u32, head: DIM as u32 };
+    let told = [Q, Q + KV].map(|first| (world.fused.address() + 2 * first as u64, strides));
     assert_eq!(kernels::appended(), told);
-    // Attention steps over nothing.
+    // Rows of other heads for attention, too.
     let plain = Tensor::of(&world.out, 0, Element::F32, SEQS * Q).expect("outputs");
-    let apart = Tensor::rows_of(&world.fused, 0, Element::F16, Rows { count: SEQS, width: Q, stride: ALL });
-    let apart = apart.expect("queries");
-    for (argument, query, out) in [("query", apart, plain), ("out", plain, apart)] {
+    let other = Rows::of_tokens(SEQS, KV_HEADS, GROUP * DIM, ALL);
+    let other = Tensor::rows_of(&world.fused, 0, Element::F16, other).expect("queries");
+    for (argument, query, out) in [("query", other, plain), ("out", plain, other)] {
         let refused = step.attend_device(0, query, out);
         let named = |error: &Error| matches!(error, Error::Gpu(CudaError::BadArgument { argument: found, .. }) if *found == argument);
         assert!(refused.as_ref().is_err_and(named), "{refused:?}");
@@ -150,7 +158,7 @@ fn what_kernels_cannot_step_over_is_refused() {
         let refused = step.cache().record(SEQS, &[io; LAYERS], Policy::Packed).map(|_| ());
         assert!(refused.as_ref().is_err_and(named), "{refused:?}");
     }
-    // Nothing of it was an attention that began.
+    // What began is done again.
     step.attend_device(0, plain, plain).expect("attention");
     drop(step);
     assert_eq!(fake.violations(), 0, "{}", fake.last_violation());

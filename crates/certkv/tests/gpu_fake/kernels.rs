@@ -3,7 +3,7 @@
 use crate::fake_cuda::Fake;
 use certkv_core::Dtype;
 use certkv_core::fragment::original_index;
-use certkv_kernel::cuda::args::{AttendArgs, Certificate, Element, Sides};
+use certkv_kernel::cuda::args::{AttendArgs, Certificate, Element, Sides, Strides};
 use certkv_kernel::cuda::encode::{AppendArgs, GatherArgs, GatherItem, PackArgs, PackItem};
 use certkv_kernel::cuda::extend::{ExtendArgs, ExtendChunk};
 use certkv_kernel::cuda::publish::PublishArgs;
@@ -237,6 +237,11 @@ fn look_at_head(a: &AttendArgs, head: usize) -> bool {
     all
 }
 
+/// Where channel 0 of query head `q` of the batch is.
+fn row_at(strides: Strides, q: usize, heads: usize) -> usize {
+    q / heads * strides.token as usize + q % heads * strides.head as usize
+}
+
 /// A number of the query, of any of the three types, as a single's word.
 fn queried(a: &AttendArgs, at: usize) -> u32 {
     let half = || word(a.query, at / 2) >> (16 * (at % 2) as u32) & 0xffff;
@@ -245,6 +250,17 @@ fn queried(a: &AttendArgs, at: usize) -> u32 {
         bf16 if bf16 == Element::Bf16 as u32 => Dtype::Bf16.decode16(half() as u16).to_bits(),
         _ => word(a.query, at),
     }
+}
+
+/// Writes a number of the outputs in their type.
+fn answer(a: &AttendArgs, at: usize, x: u32) {
+    let bits = match a.out_type {
+        f16 if f16 == Element::F16 as u32 => Dtype::F16.encode16(f32::from_bits(x)),
+        bf16 if bf16 == Element::Bf16 as u32 => Dtype::Bf16.encode16(f32::from_bits(x)),
+        _ => return set(a.out, at, x),
+    };
+    // SAFETY: as in `word`; nothing else runs meanwhile.
+    unsafe { host::<u16>(a.out).add(at).write(bits) }
 }
 
 /// What launches are told of keys of a calibration, by kernel; nothing of other keys.
@@ -279,8 +295,10 @@ extern "C" fn attend(raw: *const c_void) {
     let all: Vec<usize> = if a.only == 0 { (0..heads).collect() } else { listed(a.only) };
     for head in all {
         for q in head * GROUP..(head + 1) * GROUP {
-            let (at, certificate) = (q * DIM, host::<Certificate>(a.certificates).wrapping_add(q));
-            let first = queried(&a, head * GROUP * DIM);
+            let (all, certificate) =
+                (a.kv_heads as usize * GROUP, host::<Certificate>(a.certificates).wrapping_add(q));
+            let [from, to] = [a.query_strides, a.out_strides].map(|strides| row_at(strides, q, all));
+            let first = queried(&a, row_at(a.query_strides, head * GROUP, all));
             let certified = a.relative > 0.0 || a.absolute > 0.0;
             let over = a.failures != 0
                 && !EXACT.load(Ordering::Relaxed)
@@ -294,7 +312,7 @@ extern "C" fn attend(raw: *const c_void) {
             let status = if exact { 2 } else { u32::from(certified && !over) };
             let bound = if over { f32::INFINITY } else { 0.001 };
             for i in 0..if dense && planted(Plant::StaleOutput) { 0 } else { DIM } {
-                set(a.out, at + i, if over { 0x7fc0_0000 } else { queried(&a, at + i) });
+                answer(&a, to + i, if over { 0x7fc0_0000 } else { queried(&a, from + i) });
             }
             let own = tolerance(a.limits, q % (a.kv_heads as usize * GROUP), [a.relative, a.absolute]);
             let tolerance = if planted(Plant::NoTolerance) { 1.0 } else { own };
@@ -364,8 +382,8 @@ extern "C" fn pack(raw: *const c_void) {
 }
 
 /// Where the newest rows of keys and of values were, and how far they were apart.
-pub(crate) type Appended = [(u64, u32); 2];
-static APPENDED: Mutex<Appended> = Mutex::new([(0, 0); 2]);
+pub(crate) type Appended = [(u64, Strides); 2];
+static APPENDED: Mutex<Appended> = Mutex::new([(0, Strides { token: 0, head: 0 }); 2]);
 
 /// Those of the latest launch that appended.
 pub(crate) fn appended() -> Appended {
@@ -376,8 +394,9 @@ extern "C" fn append(raw: *const c_void) {
     // SAFETY: declared with this struct.
     let a: AppendArgs = unsafe { arguments(raw) };
     told("append", a.metrics);
-    assert_eq!(a.input, 0, "rows are halves");
-    let strides = if planted(Plant::OneStride) { [a.kv_heads * DIM as u32; 2] } else { [a.key_stride, a.value_stride] };
+    assert_eq!([a.key_input, a.value_input], [0; 2], "rows are halves");
+    let dense = [Strides::dense(a.kv_heads as usize, DIM); 2];
+    let strides = if planted(Plant::OneStride) { dense } else { [a.key_strides, a.value_strides] };
     let rows = [(a.keys, strides[0]), (a.values, strides[1])];
     *APPENDED.lock().unwrap_or_else(PoisonError::into_inner) = rows;
     if a.clear != 0 {
@@ -390,7 +409,7 @@ extern "C" fn append(raw: *const c_void) {
         for head in 0..a.kv_heads as usize {
             for (side, (rows, stride)) in rows.into_iter().enumerate() {
                 for channel in 0..DIM {
-                    let from = host::<u16>(rows).wrapping_add(place * stride as usize + head * DIM + channel);
+                    let from = host::<u16>(rows).wrapping_add(place * stride.token as usize + head * stride.head as usize + channel);
                     let to = (2 * head + side) * SIDE + original_index(len % BLOCK, channel, DIM, side == 0);
                     // SAFETY: as in `word`; nothing else runs meanwhile.
                     unsafe { slot.add(to).write(from.read()) };
