@@ -4,11 +4,11 @@ use crate::certificate::certkv_certificate;
 use crate::config::{CERTKV_BF16, CERTKV_F16, CERTKV_F32, certkv_dtype};
 use crate::guard::{Failure, guard};
 use crate::kept::Kept;
+use crate::owned::DeviceRows;
 use crate::records::{Records, sized};
 use crate::status::certkv_status::{
     self, CERTKV_OUT_OF_MEMORY, CERTKV_OVERFLOW, CERTKV_RESERVED, CERTKV_SHAPE, CERTKV_UNSUPPORTED,
 };
-use crate::owned::DeviceRows;
 use crate::step::{self, certkv_space, certkv_step, element};
 use crate::stepping::{Work, over, with_step};
 use certkv::{Certificate, Dtype, gpu};
@@ -131,12 +131,6 @@ impl Rows {
         (given.data.cast_const().cast(), bytes, name)
     }
 
-    /// Whether the rows of so many tokens follow each other.
-    fn is_dense(&self, tokens: usize) -> bool {
-        let [token, head] = self.strides;
-        (tokens == 1 || token == self.heads * self.dim) && (self.heads == 1 || head == self.dim)
-    }
-
     fn store(&self) -> Option<Dtype> {
         match self.dtype {
             CERTKV_F16 => Some(Dtype::F16),
@@ -256,8 +250,7 @@ impl Rows {
                 return Err(Failure::new(CERTKV_UNSUPPORTED, why));
             }
         }
-        let rows =
-            gpu::Rows { count: tokens, heads: self.heads, dim: self.dim, stride: token, head_stride: head };
+        let rows = gpu::Rows { count: tokens, heads: self.heads, dim: self.dim, stride: token, head_stride: head };
         Ok(DeviceRows { address: self.data as u64, element: element(self.dtype)?, rows })
     }
 }
@@ -401,14 +394,14 @@ mod tests {
             unsafe {
                 let (_, bytes, _) = Rows::claim(&given, "keys", [3, 2, 64]);
                 let read = Rows::read(&given, ["keys", "keys->data"], [3, 2, 64]);
-                read.map(|(rows, _)| (rows.at(2, 1), bytes, rows.is_dense(3)))
+                read.map(|(rows, _)| (rows.at(2, 1), bytes))
             }
         };
-        assert_eq!(read(0, 0).unwrap(), (320, 768, true));
-        assert_eq!(read(128, 64).unwrap(), (320, 768, true));
-        assert_eq!(read(200, 70).unwrap(), (470, 1068, false));
+        assert_eq!(read(0, 0).unwrap(), (320, 768));
+        assert_eq!(read(128, 64).unwrap(), (320, 768));
+        assert_eq!(read(200, 70).unwrap(), (470, 1068));
         // Heads outside, tokens inside.
-        assert_eq!(read(64, 192).unwrap(), (320, 768, false));
+        assert_eq!(read(64, 192).unwrap(), (320, 768));
         for (token, head) in [(127, 64), (0, 63), (64, 191), (64, 64), (1, 0), (u64::MAX, 1)] {
             assert_eq!(read(token, head).unwrap_err().status, CERTKV_SHAPE, "{token} {head}");
         }

@@ -121,10 +121,9 @@ fn tensors_in_device_memory() {
         // SAFETY: whole structs, and as many certificates as are given.
         unsafe { certkv_step_attend_tensors(step, 0, queries, out, found.as_mut_ptr(), HEADS as u64) }
     };
-    let (plain, half) = (tensor(&kv, CERTKV_F16, 0, 0), CERTKV_BF16);
-    named(append(&tensor(&kv, CERTKV_F16, 0, DIM as u64 + 8), &plain), CERTKV_UNSUPPORTED, "keys");
-    named(append(&plain, &tensor(&kv, CERTKV_F16, 0, DIM as u64 + 8)), CERTKV_UNSUPPORTED, "values");
-    named(append(&plain, &tensor(&kv, half, 0, 0)), CERTKV_UNSUPPORTED, "values->dtype");
+    let plain = tensor(&kv, CERTKV_F16, 0, 0);
+    named(append(&tensor(&kv, CERTKV_F16, 0, DIM as u64 + 4), &plain), CERTKV_UNSUPPORTED, "keys: head_stride");
+    named(append(&plain, &tensor(&kv, CERTKV_F16, 0, 1 << 32)), CERTKV_UNSUPPORTED, "values: head_stride");
     named(append(&plain, &certkv_tensor { space: CERTKV_SPACE_HOST, ..plain }), CERTKV_INVALID_ARGUMENT, "space");
     let nowhere = certkv_tensor { data: ptr::dangling_mut::<[u128; 4]>().cast(), ..plain };
     assert!(append(&nowhere, &plain) != CERTKV_OK && message().contains("keys"), "{}", message());
@@ -132,7 +131,7 @@ fn tensors_in_device_memory() {
     let fused = tensor(&kv, CERTKV_F16, 3 * WIDTH as u64, DIM as u64);
     assert_eq!(append(&fused, &plain), CERTKV_OK, "{}", message());
 
-    // Queries of any type, outputs in single precision.
+    // Queries of any type, and outputs.
     let wide = tensor(&out, CERTKV_F32, 0, 0);
     let read = || {
         let mut read = vec![0f32; Q];
@@ -150,13 +149,31 @@ fn tensors_in_device_memory() {
         queries.write(&stream, 0, &[three; Q]).unwrap();
         assert_eq!((attend(&tensor(&queries, dtype, 0, 0), &wide), read()), (CERTKV_OK, vec![3.0; Q]), "{}", message());
     }
-    let queries = tensor(&queries, CERTKV_F32, 0, 0);
-    for dtype in [CERTKV_F16, CERTKV_BF16] {
-        named(attend(&queries, &tensor(&out, dtype, 0, 0)), CERTKV_UNSUPPORTED, "out->dtype");
-    }
-    named(attend(&queries, &tensor(&out, CERTKV_F32, 0, DIM as u64 + 8)), CERTKV_UNSUPPORTED, "out");
-    named(attend(&tensor(&out, CERTKV_F16, 0, DIM as u64 + 8), &wide), CERTKV_UNSUPPORTED, "queries");
+    let given = tensor(&queries, CERTKV_F32, 0, 0);
+    let odd = DIM as u64 + 4;
+    named(attend(&given, &tensor(&out, CERTKV_F32, 0, odd)), CERTKV_UNSUPPORTED, "out: head_stride");
+    named(attend(&tensor(&queries, CERTKV_F16, 0, odd), &wide), CERTKV_UNSUPPORTED, "queries: head_stride");
     assert_eq!(read(), vec![3.0; Q], "what was refused wrote nothing");
+    queries.write(&stream, 0, &[3f32; Q]).unwrap();
+    for (dtype, three) in [(CERTKV_F16, 0x4200u16), (CERTKV_BF16, 0x4040)] {
+        out.fill(&stream, 0, out.len(), 0).unwrap();
+        assert_eq!(attend(&given, &tensor(&out, dtype, 0, 0)), CERTKV_OK, "{}", message());
+        let mut read = vec![0u16; 2 * Q];
+        out.read(&stream, 0, &mut read).unwrap();
+        assert_eq!((&read[..Q], &read[Q..]), (&[three; Q][..], &[0; Q][..]));
+    }
+    // Heads apart, from one buffer to another.
+    let (row, heads) = (DIM + 8, Q / DIM);
+    let [from, to] = [4 * heads * row; 2].map(|bytes| DeviceBuffer::new(&gpu, bytes).unwrap());
+    let apart: Vec<f32> = (0..heads * row).map(|i| if i % row < DIM { i as f32 } else { f32::NAN }).collect();
+    from.write(&stream, 0, &apart).unwrap();
+    to.fill(&stream, 0, to.len(), 0xff).unwrap();
+    let of = |buffer| tensor(buffer, CERTKV_F32, 0, row as u64);
+    assert_eq!(attend(&of(&from), &of(&to)), CERTKV_OK, "{}", message());
+    let mut read = vec![0f32; heads * row];
+    to.read(&stream, 0, &mut read).unwrap();
+    assert!(read.iter().zip(&apart).all(|(x, y)| x == y || (x.is_nan() && y.is_nan())));
+    assert!(read.iter().filter(|x| x.is_nan()).count() == 8 * heads, "what is between the heads was written");
     // SAFETY: a live handle.
     assert_eq!(unsafe { certkv_step_abort(step) }, CERTKV_OK);
     assert_eq!(fake.violations(), 0, "{}", fake.last_violation());
@@ -184,15 +201,11 @@ fn fused(cache: &Cache, ids: [certkv_sequence; 2], buffer: &DeviceBuffer, stride
             (certkv_tensor { token_stride: ALL as u64 + 4, ..values }, CERTKV_UNSUPPORTED, "values: token_stride"),
             (certkv_tensor { token_stride: 1 << 32, ..values }, CERTKV_UNSUPPORTED, "values: token_stride"),
             (
-                certkv_tensor { token_stride: ALL as u64, head_stride: DIM as u64 + 8, ..values },
+                certkv_tensor { token_stride: ALL as u64, head_stride: DIM as u64 + 4, ..values },
                 CERTKV_UNSUPPORTED,
                 "values: head_stride",
             ),
-            (
-                certkv_tensor { token_stride: DIM as u64, head_stride: ALL as u64, ..values },
-                CERTKV_UNSUPPORTED,
-                "head_stride",
-            ),
+            (certkv_tensor { dtype: 77, ..values }, CERTKV_INVALID_ARGUMENT, "values->dtype"),
             (certkv_tensor { token_stride: WIDTH as u64 - 8, ..values }, CERTKV_SHAPE, "values: rows"),
             (certkv_tensor { data: (buffer.address() + 2) as *mut c_void, ..values }, CERTKV_MISALIGNED, "values"),
         ] {
@@ -212,8 +225,10 @@ fn slices_of_a_fused_buffer_reach_the_launch() {
     let buffer = DeviceBuffer::new(&gpu, 2 * 4 * ALL).unwrap();
     let at = |first: usize| buffer.address() + 2 * first as u64;
     let told = |strides: [u64; 2]| {
-        let want = [(at(Q), strides[0]), (at(Q + WIDTH), strides[1])];
-        fused(&cache, ids, &buffer, strides).iter().all(|told| told.map(|(at, stride)| (at, u64::from(stride))) == want)
+        let want = [(at(Q), [strides[0], DIM as u64]), (at(Q + WIDTH), [strides[1], DIM as u64])];
+        fused(&cache, ids, &buffer, strides)
+            .iter()
+            .all(|told| told.map(|(at, stride)| (at, [stride.token, stride.head].map(u64::from))) == want)
     };
     let all = ALL as u64;
     assert!(told([all, all]) && told([WIDTH as u64 + 8, 2 * all]));
@@ -222,7 +237,7 @@ fn slices_of_a_fused_buffer_reach_the_launch() {
     assert!(!told([all, all]), "another stride was not seen");
     kernels::plant(kernels::Plant::Nothing);
     // What 0 stands for.
-    assert_eq!(fused(&cache, ids, &buffer, [0, 0])[0].map(|(_, stride)| stride), [WIDTH as u32; 2]);
+    assert_eq!(fused(&cache, ids, &buffer, [0, 0])[0].map(|(_, stride)| stride.token), [WIDTH as u32; 2]);
     assert_eq!(fake.violations(), 0, "{}", fake.last_violation());
 }
 

@@ -14,7 +14,7 @@ use certkv_device::cuda::{DeviceBuffer, Gpu, GpuStream, LaunchOptions, Priority}
 use certkv_kernel::cuda::args::{AttendArgs, Certificate};
 use certkv_kernel::cuda::{Ahead, Arch, Compiler, Kernels, Sight, Variant, Verb};
 use certkv_testkit::generate::Kind;
-use device_cases::{Case, Correction, Refining, Spec, Verdict, bytes32, demand_words};
+use device_cases::{Arranged, Case, Correction, Refining, Spec, Verdict, bytes32, demand_words};
 use rayon::prelude::*;
 use std::cell::RefCell;
 use std::process::ExitCode;
@@ -66,6 +66,13 @@ fn specs(small: bool) -> Vec<Spec> {
     }
     for group in 1..=16 {
         all.push(Spec { seed: group as u64, ..Spec::new("k8-v4g32-b32", 128, group, &[161, 50]) });
+    }
+    for (i, rows) in Arranged::ways().enumerate() {
+        let (format, dim, group) =
+            [("k8-v4g64-b64", 128, 4), ("tq4-tq4-b64", 64, 9), ("k8-c4-b32", 256, 2), ("k8-v4g64-b64-r8.4", 128, 8)]
+                [i % 4];
+        let store = [Dtype::F16, Dtype::Bf16][i % 2];
+        all.push(Spec { rows, store, seed: i as u64, ..Spec::new(format, dim, group, &[333, 64, 1]) });
     }
     if small {
         all.truncate(12);

@@ -17,6 +17,15 @@ impl Arranged {
     /// One after the other, in single precision.
     pub const DENSE: Self = Self { gap: 0, outside: false, out: Element::F32 };
 
+    /// Tokens outside heads and heads outside tokens, with and without something between, with outputs of every type; all but the plain one.
+    pub fn ways() -> impl Iterator<Item = Self> {
+        let outs = [Element::F32, Element::F16, Element::Bf16];
+        [(0, true), (8, false), (72, true), (0, false)]
+            .into_iter()
+            .flat_map(move |(gap, outside)| outs.map(|out| Self { gap, outside, out }))
+            .filter(|way| *way != Self::DENSE)
+    }
+
     /// Of rows of `[tokens, heads, channels]`.
     pub fn strides(&self, [tokens, heads, dim]: [usize; 3]) -> Strides {
         let row = (dim + self.gap) as u32;

@@ -4,15 +4,6 @@ use super::{checked, run, run_behind, variant};
 use certkv_core::Dtype;
 use certkv_kernel::cuda::args::{AttendArgs, Element, Strides};
 
-/// All ways to lie, with outputs of every type.
-fn ways() -> impl Iterator<Item = Arranged> {
-    let outs = [Element::F32, Element::F16, Element::Bf16];
-    [(0, true), (8, false), (72, true), (0, false)]
-        .into_iter()
-        .flat_map(move |(gap, outside)| outs.map(|out| Arranged { gap, outside, out }))
-        .filter(|way| *way != Arranged::DENSE)
-}
-
 /// Outputs are those of rows that follow each other, to the bit; of 16 bits those rounded, and the bound has what rounding took.
 #[test]
 fn rows_apart_have_the_outputs_of_rows_that_follow_each_other() {
@@ -25,7 +16,7 @@ fn rows_apart_have_the_outputs_of_rows_that_follow_each_other() {
     ] {
         let plain = Spec { store, seed: 9, ..Spec::new(format, dim, group, &[70, 33, 5]) };
         let dense = run(&Case::new(&plain), 4, |l| l.seed(3));
-        for rows in ways() {
+        for rows in Arranged::ways() {
             let spec = Spec { rows, ..plain.clone() };
             let case = Case::new(&spec);
             let r = run(&case, 4, |l| l.seed(3));

@@ -18,8 +18,8 @@ use super::policy::{Limit, Rule};
 use crate::Error;
 use certkv_kernel::cuda::launch::{self, Attend, Refinement};
 use certkv_kernel::cuda::queue::Span;
-use certkv_kernel::cuda::tensor::Tensor;
 use certkv_kernel::cuda::select::SelectMode;
+use certkv_kernel::cuda::tensor::Tensor;
 
 /// One layer's attention.
 #[derive(Debug, Clone, Copy)]

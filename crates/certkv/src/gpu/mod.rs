@@ -74,6 +74,6 @@ pub use self::step::GpuStep;
 pub use certkv_device::cuda::{CudaError, DeviceBuffer, Gpu, GpuStream, TimedEvent};
 pub use certkv_device::mailbox::Missed;
 pub use certkv_kernel::cuda::args::Element;
-pub use certkv_kernel::cuda::tensor::{Rows, Tensor};
 pub use certkv_kernel::cuda::select::SelectStats;
+pub use certkv_kernel::cuda::tensor::{Rows, Tensor};
 pub use certkv_kernel::cuda::{Ahead, Arch, Compiler, PrepareError};

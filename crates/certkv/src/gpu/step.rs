@@ -14,8 +14,8 @@ use super::window::blocks_seen;
 use crate::{Certificate, Chunk, Error, Side};
 use certkv_core::SequenceId;
 use certkv_kernel::cuda::args::Element;
-use certkv_kernel::cuda::tensor::Tensor;
 use certkv_kernel::cuda::select::ROW_ENTRY;
+use certkv_kernel::cuda::tensor::Tensor;
 use certkv_page::Reservation;
 use std::sync::Arc;
 

@@ -5,6 +5,7 @@ use crate::life::{FORMATS, LAYERS, config};
 use certkv::gpu::{Compiler, CudaError, DeviceBuffer, Element, Gpu, GpuCache, GpuStream, LayerIo, Rows, Tensor};
 use certkv::{Chunk, Error, Policy, SequenceId, Side};
 use certkv_device::cuda::Priority;
+use certkv_kernel::cuda::args::Strides;
 use certkv_testkit::generate::Rng;
 
 const KV: usize = KV_HEADS * DIM;
@@ -106,6 +107,54 @@ fn slices_of_a_fused_buffer_are_stored() {
         }
     }
     assert_eq!(caught, 2 * FORMATS.len());
+    assert_eq!(fake.violations(), 0, "{}", fake.last_violation());
+}
+
+/// Attention from slices of a buffer to slices of another, in 16 bits, by calls and from a recording: queries come back in their places, and what
+/// is between them stays.
+#[test]
+fn attention_reads_and_writes_slices() {
+    let (fake, compiler, _turn) = alone();
+    fake.reset();
+    let mut caught = 0;
+    for (recorded, dense) in [(false, false), (true, false), (false, true)] {
+        let mut world = world(compiler, FORMATS[0]);
+        let mut rows = world.batch();
+        rows.chunks_exact_mut(ALL).for_each(|row| row[..Q].fill_with(|| 0x3c00 + (world.random.bits() % 512) as u16));
+        world.fused.write(&world.stream, 0, &rows).expect("a copy");
+        world.out.fill(&world.stream, 0, world.out.len(), 0xff).expect("ones");
+        world.stream.synchronize().expect("the end");
+        let [keys, values] = [Q, Q + KV].map(|at| side(&world.fused, at, ROWS).expect("slices"));
+        let of_queries = Rows::of_tokens(SEQS, GROUP * KV_HEADS, DIM, ALL);
+        let query = side(&world.fused, 0, of_queries).expect("queries");
+        // The control: outputs one after the other.
+        let to = if dense { Rows::dense(SEQS, GROUP * KV_HEADS, DIM) } else { of_queries };
+        let out = Tensor::rows_of(&world.out, 0, Element::F16, to).expect("outputs");
+        let chunks = world.ids.map(|sequence| Chunk { sequence, tokens: 1 });
+        let graph = recorded.then(|| {
+            let io = LayerIo { keys, values, query, out };
+            world.cache.record(SEQS, &[io; LAYERS], Policy::Packed).expect("a recording")
+        });
+        let mut step = world.cache.begin_with(&chunks, Policy::Packed).expect("a step");
+        match &graph {
+            Some(graph) => step.replay(graph).expect("a replay"),
+            None => (0..LAYERS).for_each(|layer| {
+                step.append_device(layer, keys, values).expect("rows");
+                step.attend_device(layer, query, out).expect("attention");
+            }),
+        }
+        step.finish().expect("the end");
+        world.cache.synchronize().expect("the end");
+        let mut found = vec![0u16; SEQS * ALL];
+        world.out.read(&world.stream, 0, &mut found).expect("outputs");
+        let same = |(row, found): (&[u16], &[u16])| row[..Q] == found[..Q] && found[Q..].iter().all(|x| *x == 0xffff);
+        // Behind the last row nothing was written either way.
+        let mut pairs = rows.chunks_exact(ALL).zip(found.chunks_exact(ALL));
+        let all = pairs.by_ref().all(same);
+        assert_eq!(all, !dense, "recorded {recorded}");
+        caught += usize::from(!all);
+    }
+    assert_eq!(caught, 1);
     assert_eq!(fake.violations(), 0, "{}", fake.last_violation());
 }
 

@@ -295,8 +295,7 @@ extern "C" fn attend(raw: *const c_void) {
     let all: Vec<usize> = if a.only == 0 { (0..heads).collect() } else { listed(a.only) };
     for head in all {
         for q in head * GROUP..(head + 1) * GROUP {
-            let (all, certificate) =
-                (a.kv_heads as usize * GROUP, host::<Certificate>(a.certificates).wrapping_add(q));
+            let (all, certificate) = (a.kv_heads as usize * GROUP, host::<Certificate>(a.certificates).wrapping_add(q));
             let [from, to] = [a.query_strides, a.out_strides].map(|strides| row_at(strides, q, all));
             let first = queried(&a, row_at(a.query_strides, head * GROUP, all));
             let certified = a.relative > 0.0 || a.absolute > 0.0;
@@ -409,7 +408,8 @@ extern "C" fn append(raw: *const c_void) {
         for head in 0..a.kv_heads as usize {
             for (side, (rows, stride)) in rows.into_iter().enumerate() {
                 for channel in 0..DIM {
-                    let from = host::<u16>(rows).wrapping_add(place * stride.token as usize + head * stride.head as usize + channel);
+                    let from = host::<u16>(rows)
+                        .wrapping_add(place * stride.token as usize + head * stride.head as usize + channel);
                     let to = (2 * head + side) * SIDE + original_index(len % BLOCK, channel, DIM, side == 0);
                     // SAFETY: as in `word`; nothing else runs meanwhile.
                     unsafe { slot.add(to).write(from.read()) };
