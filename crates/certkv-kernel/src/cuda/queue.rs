@@ -33,6 +33,10 @@ impl<'a> Span<'a> {
         Ok(Self { address: buffer.address_of(offset, bytes)?, bytes, memory: PhantomData })
     }
 
+    pub(super) fn new(address: u64, bytes: usize) -> Self {
+        Self { address, bytes, memory: PhantomData }
+    }
+
     /// First byte, on the device.
     pub fn address(&self) -> u64 {
         self.address

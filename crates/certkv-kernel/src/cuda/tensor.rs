@@ -1,5 +1,6 @@
 //! Elements of a caller in device memory: where they are, and what kernels step over.
 use super::args::{Element, Strides};
+use super::queue::Span;
 use certkv_device::cuda::{CudaError, DeviceBuffer, Gpu};
 use core::marker::PhantomData;
 
@@ -179,6 +180,26 @@ impl<'a> Tensor<'a> {
     /// The rows, if they do not follow each other.
     pub fn rows(&self) -> Option<Rows> {
         self.rows
+    }
+
+    /// All of it, what lies between rows included.
+    pub fn span(&self) -> Span<'a> {
+        let elements = self.rows.and_then(|rows| rows.extent("tensor").ok()).unwrap_or(self.elements);
+        Span::new(self.address, elements * self.element.bytes())
+    }
+
+    /// Where rows of `[tokens, heads, channels]` begin.
+    ///
+    /// # Errors
+    /// [`CudaError::BadArgument`] for rows of other heads, [`CudaError::OutOfRange`] for fewer.
+    pub fn row_addresses(&self, argument: &'static str, shape: [usize; 3]) -> Result<Vec<u64>, CudaError> {
+        let (address, strides, _) = self.holding_rows(argument, shape)?;
+        let [tokens, heads, _] = shape;
+        let bytes = self.element.bytes() as u64;
+        let at = |token: usize, head: usize| {
+            address + (token as u64 * u64::from(strides.token) + head as u64 * u64::from(strides.head)) * bytes
+        };
+        Ok((0..tokens).flat_map(|token| (0..heads).map(move |head| at(token, head))).collect())
     }
 
     /// The address, if `needs` elements are there, one after the other.

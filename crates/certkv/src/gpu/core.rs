@@ -277,10 +277,10 @@ impl Core {
         Ok(Tensor::of(&self.inputs, at, element, seqs * width)?)
     }
 
-    /// Where their outputs go.
-    pub(super) fn own_outputs(&self, first: usize, seqs: usize) -> Result<Tensor<'_>, Error> {
+    /// Where their outputs go, in whatever type.
+    pub(super) fn own_outputs(&self, first: usize, seqs: usize, element: Element) -> Result<Tensor<'_>, Error> {
         let width = self.sizes.q_heads() * self.sizes.dim;
-        Ok(Tensor::of(&self.outputs, 4 * first * width, Element::F32, seqs * width)?)
+        Ok(Tensor::of(&self.outputs, 4 * first * width, element, seqs * width)?)
     }
 
     /// Enqueues one token of every sequence of the batch, in one layer.

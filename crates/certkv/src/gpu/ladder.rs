@@ -16,6 +16,7 @@
 use super::core::Core;
 use super::policy::{Limit, Rule};
 use crate::Error;
+use certkv_kernel::cuda::args::Element;
 use certkv_kernel::cuda::launch::{self, Attend, Refinement};
 use certkv_kernel::cuda::queue::Span;
 use certkv_kernel::cuda::select::SelectMode;
@@ -113,7 +114,7 @@ const ROUNDS: usize = 16;
 /// took stays.
 pub(super) fn plan(core: &Core, layer: usize, place: usize, query: Tensor<'_>, limit: Limit) -> Result<(), Error> {
     core.settle(layer)?;
-    let plain = core.attend_args(layer, 1, query, core.own_outputs(place, 1)?)?;
+    let plain = core.attend_args(layer, 1, query, core.own_outputs(place, 1, Element::F32)?)?;
     let args = Attend {
         tables: core.tables_from(layer, place)?,
         certificates: core.certificates_from(layer, place)?,

@@ -31,8 +31,10 @@
 mod cache;
 mod calibrated;
 mod capture;
+mod carry;
 mod config;
 mod core;
+mod device_rows;
 mod events;
 mod extend;
 mod kit;

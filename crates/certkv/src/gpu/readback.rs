@@ -1,4 +1,5 @@
 //! What a step brings back to the host: the calls that wait for the device.
+use super::carry::narrow;
 use super::results::{self, Results};
 use super::sizes::Sizes;
 use super::step::{GpuStep, Progress};
@@ -100,7 +101,14 @@ impl GpuStep<'_> {
             Ok(words)
         };
         let mut out = vec![0.0f32; if outputs { seqs * width } else { 0 }];
-        core.results.read(r.outputs.start, &mut out)?;
+        match narrow(self.answers) {
+            None => core.results.read(r.outputs.start, &mut out)?,
+            Some(dtype) => {
+                let mut bits = vec![0u16; out.len()];
+                core.results.read(r.outputs.start, &mut bits)?;
+                out.iter_mut().zip(bits).for_each(|(x, bits)| *x = dtype.decode16(bits));
+            }
+        }
         let found = Results {
             errors: words(r.errors.start, s.rows)?,
             repaired: words(r.repaired.start, list_bytes / 4)?,
@@ -135,6 +143,7 @@ impl GpuStep<'_> {
         if all.iter().any(|c| c.status == Status::Failed) {
             return Err(Error::Uncertifiable { layer });
         }
+        all.iter_mut().zip(&self.lost[layer]).for_each(|(c, lost)| c.e_arith += lost);
         Ok(all)
     }
 }

@@ -74,17 +74,21 @@ pub struct GpuStep<'c> {
     pub(super) tokens: usize,
     /// Sequences with one token each: the batch of the kernels.
     pub(super) seqs: usize,
+    /// Type of the outputs in the cache's own buffer.
+    pub(super) answers: Element,
     /// The layer whose outputs are in the cache's own buffer, and those of longer chunks.
     pub(super) last: Option<usize>,
     pub(super) chunks: Vec<f32>,
     /// By layer: certificates of all tokens' heads, if the GPU attended a longer chunk of it.
     pub(super) extended: Vec<Vec<Certificate>>,
+    /// By layer: what rounding to 16 bits took from the outputs of longer chunks, `[tokens][q_heads]`; empty where nothing was rounded.
+    pub(super) lost: Vec<Vec<f64>>,
     /// Under which its certificates are published.
     number: u64,
     /// Whether a recording has done so.
     published: bool,
     /// Where the single tokens' originals are.
-    seen: spill::Seen,
+    pub(super) seen: spill::Seen,
 }
 
 impl<'c> GpuStep<'c> {
@@ -101,9 +105,11 @@ impl<'c> GpuStep<'c> {
             progress: vec![Progress::Waiting; layers],
             tokens: 0,
             seqs: 0,
+            answers: Element::F32,
             last: None,
             chunks: Vec::new(),
             extended: vec![Vec::new(); layers],
+            lost: vec![Vec::new(); layers],
             number,
             published: false,
             seen: spill::Seen::default(),
@@ -242,7 +248,7 @@ impl<'c> GpuStep<'c> {
         }
     }
 
-    fn check_attend(&self, layer: usize) -> Result<(), Error> {
+    pub(super) fn check_attend(&self, layer: usize) -> Result<(), Error> {
         match self.check_layer(layer)? {
             Progress::Appended | Progress::Attended | Progress::Broken => Ok(()),
             Progress::Waiting | Progress::Failed => Err(Error::Order { layer, why: "attended before it was appended" }),
@@ -274,25 +280,7 @@ impl<'c> GpuStep<'c> {
         self.append_rows(layer)
     }
 
-    /// As [`GpuStep::append`] for rows in device memory, in a step of one token per sequence. They need not follow each other:
-    /// [`Tensor::rows_of`](super::Tensor::rows_of) takes those of a buffer in which something else is between them.
-    ///
-    /// A row that is not finite, or too large, is not stored. The host learns of it when it reads results:
-    /// [`GpuStep::outputs`] and [`GpuStep::certificates`] are errors then, and the sequence is to be truncated or released.
-    ///
-    /// # Errors
-    /// A bad layer, shape or order, a longer chunk, or a device error.
-    pub fn append_device(&mut self, layer: usize, keys: Tensor<'_>, values: Tensor<'_>) -> Result<(), Error> {
-        self.check_rows(layer, keys.elements(), values.elements())?;
-        self.check_batch(layer)?;
-        self.progress[layer] = Progress::Failed;
-        ordered::tell_pages(self.cache, &self.parts, layer..layer + 1)?;
-        self.cache.core.append(layer, self.seqs, keys, values)?;
-        self.progress[layer] = Progress::Appended;
-        Ok(())
-    }
-
-    fn check_rows(&self, layer: usize, keys: usize, values: usize) -> Result<(), Error> {
+    pub(super) fn check_rows(&self, layer: usize, keys: usize, values: usize) -> Result<(), Error> {
         let expected = self.tokens * self.cache.geometry().kv_width();
         for (argument, given) in [("keys", keys), ("values", values)] {
             if given != expected {
@@ -300,13 +288,6 @@ impl<'c> GpuStep<'c> {
             }
         }
         self.check_append(layer)
-    }
-
-    pub(super) fn check_batch(&self, layer: usize) -> Result<(), Error> {
-        if self.seqs == self.parts.len() {
-            return Ok(());
-        }
-        Err(Error::Order { layer, why: "rows on the device are for steps of one token per sequence" })
     }
 
     fn append_rows(&mut self, layer: usize) -> Result<(), Error> {
@@ -346,6 +327,11 @@ impl<'c> GpuStep<'c> {
     /// A bad layer, shape or order, a query that is not finite, or a device error: the layer counts as not attended and may be attended
     /// again.
     pub fn attend(&mut self, layer: usize, queries: &[f32]) -> Result<(), Error> {
+        self.attend_in(layer, queries, Element::F32)
+    }
+
+    /// The same with outputs of single tokens rounded to `answers`, which their bounds know of.
+    pub(super) fn attend_in(&mut self, layer: usize, queries: &[f32], answers: Element) -> Result<(), Error> {
         self.check_attend(layer)?;
         let width = self.cache.geometry().q_width();
         let expected = self.tokens * width;
@@ -355,10 +341,11 @@ impl<'c> GpuStep<'c> {
         if let Some(at) = queries.iter().position(|q| !q.is_finite()) {
             return Err(Error::NonFinite { argument: "queries", token: at / width, element: at % width });
         }
-        self.last = None;
+        (self.last, self.answers) = (None, answers);
         let fresh = self.progress[layer] == Progress::Appended;
         self.progress[layer] = Progress::Broken;
         let rule = self.rule();
+        self.lost[layer].clear();
         let Self { cache, parts, seqs, chunks, extended, tokens, seen, .. } = self;
         let heads = cache.geometry().q_heads;
         extended[layer].clear();
@@ -370,7 +357,7 @@ impl<'c> GpuStep<'c> {
             let element = send_queries(cache, width, 0)?;
             let core = Arc::clone(&cache.core);
             let query = core.staged_queries(0, *seqs, element)?;
-            let out = core.own_outputs(0, *seqs)?;
+            let out = core.own_outputs(0, *seqs, answers)?;
             let blocks = blocks(&core, layer, parts);
             let call = Call { layer, seqs: *seqs, blocks, query, out, rule, fresh };
             spill::attend(cache, parts, seen, &call)?;
@@ -393,50 +380,6 @@ impl<'c> GpuStep<'c> {
             }
         }
         self.last = Some(layer);
-        self.progress[layer] = Progress::Attended;
-        Ok(())
-    }
-
-    /// As [`GpuStep::attend`] with queries and outputs in device memory, in a step of one token per sequence. Each has a type of its own, and
-    /// [`Rows`](super::Rows) need not follow each other; what rounding outputs to 16 bits takes from them is in their bounds. Outputs may be
-    /// read by work behind [`GpuCache::synchronize`] or by the host after [`GpuStep::certificates`], which says what they are
-    /// worth.
-    ///
-    /// # Errors
-    /// A bad layer, shape or order, a longer chunk, single precision where the kernels take 16 bits
-    /// only, or a device error: as [`GpuStep::attend`]; `out` may be written then, and is worth nothing.
-    pub fn attend_device(&mut self, layer: usize, query: Tensor<'_>, out: Tensor<'_>) -> Result<(), Error> {
-        self.check_attend(layer)?;
-        self.check_batch(layer)?;
-        let expected = self.tokens * self.cache.geometry().q_width();
-        check_elements("query", query, expected)?;
-        check_elements("out", out, expected)?;
-        check_queries(self.cache, query.element())?;
-        if self.last == Some(layer) {
-            self.last = None;
-        }
-        let core = Arc::clone(&self.cache.core);
-        // A recording serves sequences of any length.
-        let most = most_blocks(&core, layer, self.seqs);
-        let recorded = core.queue.stream().capturing()?;
-        if recorded && self.limit.is_some() {
-            return Err(Error::Order {
-                layer,
-                why: "a recording has the tolerance of its policy, and the step has another",
-            });
-        }
-        let blocks = if recorded { most } else { blocks(&core, layer, &self.parts) };
-        let call = Call {
-            layer,
-            seqs: self.seqs,
-            blocks,
-            query,
-            out,
-            rule: self.rule(),
-            fresh: self.progress[layer] == Progress::Appended,
-        };
-        self.progress[layer] = Progress::Broken;
-        spill::attend(self.cache, &self.parts, &mut self.seen, &call)?;
         self.progress[layer] = Progress::Attended;
         Ok(())
     }
@@ -547,7 +490,7 @@ pub(super) fn most_blocks(core: &Core, layer: usize, seqs: usize) -> usize {
 }
 
 /// Blocks that attention of the batch's new tokens reads in a layer.
-fn blocks(core: &Core, layer: usize, parts: &[Part]) -> usize {
+pub(super) fn blocks(core: &Core, layer: usize, parts: &[Part]) -> usize {
     let s = &core.sizes;
     let seen = |part: &Part| blocks_seen(s.window(layer), s.block, part.len + 1);
     parts.iter().filter(|part| part.place.is_some()).map(|part| seen(part) * s.kv_heads).sum()

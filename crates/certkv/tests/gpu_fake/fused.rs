@@ -3,7 +3,7 @@ use crate::alone;
 use crate::kernels::{self, BLOCK, DIM, GROUP, KV_HEADS, Plant};
 use crate::life::{FORMATS, LAYERS, config};
 use certkv::gpu::{Compiler, CudaError, DeviceBuffer, Element, Gpu, GpuCache, GpuStream, LayerIo, Rows, Tensor};
-use certkv::{Chunk, Error, Policy, SequenceId, Side};
+use certkv::{Certificate, Chunk, Dtype, Error, Policy, SequenceId, Side};
 use certkv_device::cuda::Priority;
 use certkv_kernel::cuda::args::Strides;
 use certkv_testkit::generate::Rng;
@@ -155,6 +155,148 @@ fn attention_reads_and_writes_slices() {
         caught += usize::from(!all);
     }
     assert_eq!(caught, 1);
+    assert_eq!(fake.violations(), 0, "{}", fake.last_violation());
+}
+
+/// What a cache holds and says after steps of longer chunks and single tokens: outputs, certificates, originals.
+type Said = (Vec<f32>, Vec<f64>, Vec<Vec<u16>>);
+
+/// Rows of such steps, from the host (`None`) or from slices of a buffer, with outputs of that type.
+fn chunked(compiler: &Compiler, format: &str, answers: Option<Element>, shifted: bool) -> Said {
+    let mut world = world(compiler, format);
+    let (heads, tokens) = (GROUP * KV_HEADS, [2 * BLOCK + 3, 1, BLOCK - 1]);
+    let all: usize = tokens.iter().sum();
+    let gpu = Gpu::open(0).expect("the fake");
+    let [fused, back] = [2 * all * ALL, 4 * all * ALL].map(|bytes| DeviceBuffer::new(&gpu, bytes).expect("memory"));
+    let chunks: Vec<Chunk> = world.ids.iter().zip(tokens).map(|(id, tokens)| Chunk { sequence: *id, tokens }).collect();
+    let (mut outputs, mut arith) = (Vec::new(), Vec::new());
+    for _ in 0..2 {
+        let rows: Vec<u16> = (0..all * ALL).map(|_| 0x3c00 + (world.random.bits() % 512) as u16).collect();
+        let slice = |first: usize, width: usize| -> Vec<f32> {
+            rows.chunks_exact(ALL).flat_map(|row| &row[first..first + width]).map(|x| Dtype::F16.decode16(*x)).collect()
+        };
+        let mut step = world.cache.begin_with(&chunks, Policy::Packed).expect("a step");
+        for layer in 0..LAYERS {
+            let mut certificates = vec![Certificate::UNCERTIFIED; all * heads];
+            match answers {
+                None => {
+                    step.append(layer, &slice(Q, KV), &slice(Q + KV, KV)).expect("rows");
+                    step.attend(layer, &slice(0, Q)).expect("attention");
+                    let mut out = vec![f32::NAN; all * Q];
+                    step.outputs(layer, &mut out, &mut certificates).expect("outputs");
+                    outputs.extend(out);
+                }
+                Some(element) => {
+                    fused.write(&world.stream, 0, &rows).expect("a copy");
+                    back.fill(&world.stream, 0, back.len(), 0xff).expect("ones");
+                    world.stream.synchronize().expect("the end");
+                    let of = |first, heads| side(&fused, first, Rows::of_tokens(all, heads, DIM, ALL)).expect("slices");
+                    let place = Q + if shifted { DIM } else { 0 };
+                    step.append_device(layer, of(place, KV_HEADS), of(Q + KV, KV_HEADS)).expect("rows");
+                    let to = Rows { stride: DIM + 8, head_stride: all * (DIM + 8), ..Rows::dense(all, heads, DIM) };
+                    let to = Tensor::rows_of(&back, 0, element, to).expect("outputs");
+                    step.attend_device(layer, of(0, heads), to).expect("attention");
+                    step.certificates(layer, &mut certificates).expect("certificates");
+                    outputs.extend(apart(&world.stream, &back, element, [all, heads]));
+                }
+            }
+            arith.extend(certificates.iter().map(|c| c.e_arith));
+        }
+        step.finish().expect("the end");
+    }
+    world.cache.synchronize().expect("the end");
+    let sides = (0..LAYERS * KV_HEADS * 2).map(|i| (i % LAYERS, i / LAYERS % KV_HEADS, i / LAYERS / KV_HEADS));
+    let of = |id| sides.clone().map(move |(layer, head, of)| (id, layer, head, [Side::Key, Side::Value][of]));
+    let originals = world.ids.iter().flat_map(of);
+    let originals = originals
+        .map(|(id, layer, head, of)| world.cache.originals(*id, layer, head, of).expect("originals"))
+        .collect();
+    (outputs, arith, originals)
+}
+
+/// Outputs out of a buffer with heads outside tokens, of which nothing else was written.
+fn apart(stream: &GpuStream, buffer: &DeviceBuffer, element: Element, [tokens, heads]: [usize; 2]) -> Vec<f32> {
+    let row = DIM + 8;
+    let mut bytes = vec![0u8; tokens * heads * row * element.bytes()];
+    buffer.read(stream, 0, &mut bytes).expect("outputs");
+    let half = |b: &[u8]| u16::from_le_bytes([b[0], b[1]]);
+    let number = |b: &[u8]| match element {
+        Element::F32 => f32::from_le_bytes([b[0], b[1], b[2], b[3]]),
+        Element::F16 => Dtype::F16.decode16(half(b)),
+        Element::Bf16 => Dtype::Bf16.decode16(half(b)),
+    };
+    let each: Vec<&[u8]> = bytes.chunks_exact(element.bytes()).collect();
+    let at = |i: usize| i % heads * tokens * row + i / heads * row;
+    assert!((0..tokens * heads).all(|i| each[at(i) + DIM..at(i) + row].iter().all(|x| x.iter().all(|b| *b == 0xff))));
+    (0..tokens * heads).flat_map(|i| each[at(i)..at(i) + DIM].iter().map(|b| number(b)).collect::<Vec<_>>()).collect()
+}
+
+/// Chunks from device memory are chunks from the host, in every type of outputs, and bounds know of what was rounded.
+#[test]
+fn longer_chunks_come_from_device_memory() {
+    let (fake, compiler, _turn) = alone();
+    fake.reset();
+    for format in FORMATS {
+        let (outputs, arith, originals) = chunked(compiler, format, None, false);
+        for element in [Element::F32, Element::F16, Element::Bf16] {
+            let (found, bounds, kept) = chunked(compiler, format, Some(element), false);
+            let rounded = |x: f32| match element {
+                Element::F32 => x,
+                Element::F16 => Dtype::F16.decode16(Dtype::F16.encode16(x)),
+                Element::Bf16 => Dtype::Bf16.decode16(Dtype::Bf16.encode16(x)),
+            };
+            assert!(outputs.iter().zip(&found).all(|(x, y)| rounded(*x) == *y), "{format} {element:?}");
+            assert!(kept == originals);
+            for ((before, after), (a, b)) in outputs
+                .chunks(DIM)
+                .zip(found.chunks(DIM))
+                .zip(arith.iter().zip(&bounds))
+                .filter(|(_, (a, _))| a.is_finite())
+            {
+                let lost = before.iter().zip(after).map(|(x, y)| f64::from(x - y).powi(2)).sum::<f64>().sqrt();
+                // The kernels of this driver count nothing of what they round, and they round queries, which halves hold.
+                assert!(
+                    b - a >= lost * 0.999_999 || element == Element::Bf16 && *b == *a,
+                    "{format} {element:?}: {a} {b} {lost}"
+                );
+            }
+        }
+        // The control: keys of the slices beside them.
+        let (_, _, other) = chunked(compiler, format, Some(Element::F32), true);
+        assert!(other != originals, "{format}: other rows were not seen");
+    }
+    assert_eq!(fake.violations(), 0, "{}", fake.last_violation());
+}
+
+#[test]
+fn what_chunks_cannot_be_is_refused() {
+    let (fake, compiler, _turn) = alone();
+    fake.reset();
+    let mut world = world(compiler, FORMATS[0]);
+    let rows = vec![0x7bffu16; SEQS * ALL];
+    world.fused.write(&world.stream, 0, &rows).expect("a copy");
+    world.stream.synchronize().expect("the end");
+    let chunk = Chunk { sequence: world.ids[0], tokens: SEQS };
+    let mut step = world.cache.begin(&[chunk]).expect("a step");
+    let of = |first, heads| side(&world.fused, first, Rows::of_tokens(SEQS, heads, DIM, ALL)).expect("slices");
+    let other = side(&world.fused, 0, Rows::of_tokens(SEQS, 2 * KV_HEADS, DIM / 2, ALL)).expect("slices");
+    let refused = step.append_device(0, of(Q, KV_HEADS), other);
+    assert!(matches!(refused, Err(Error::Gpu(CudaError::BadArgument { argument: "values", .. }))), "{refused:?}");
+    step.append_device(0, of(Q, KV_HEADS), of(Q + KV, KV_HEADS)).expect("rows");
+    let out = Tensor::of(&world.out, 0, Element::F32, SEQS * Q).expect("outputs");
+    let refused = step.attend_device(0, of(0, GROUP * KV_HEADS - 1), out);
+    assert!(matches!(refused, Err(Error::Shape { argument: "query", .. })), "{refused:?}");
+    step.attend_device(0, of(0, GROUP * KV_HEADS), out).expect("attention");
+    drop(step);
+    // A row that is no number is named at once.
+    let mut bad = rows.clone();
+    bad[ALL + Q + 5] = 0x7c00;
+    world.fused.write(&world.stream, 0, &bad).expect("a copy");
+    world.stream.synchronize().expect("the end");
+    let mut step = world.cache.begin(&[chunk]).expect("a step");
+    let refused = step.append_device(0, of(Q, KV_HEADS), of(Q + KV, KV_HEADS));
+    assert!(matches!(refused, Err(Error::NonFinite { argument: "keys", token: 1, element: 5 })), "{refused:?}");
+    drop(step);
     assert_eq!(fake.violations(), 0, "{}", fake.last_violation());
 }
 

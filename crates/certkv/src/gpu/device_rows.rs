@@ -1,0 +1,121 @@
+//! Steps whose rows are in device memory.
+use super::carry;
+use super::ladder::Call;
+use super::ordered;
+use super::spill;
+use super::step::{GpuStep, Progress, blocks, check_elements, check_queries, most_blocks};
+use crate::{Certificate, Error};
+use certkv_kernel::cuda::tensor::Tensor;
+use std::sync::Arc;
+
+impl GpuStep<'_> {
+    /// As [`GpuStep::append`] for rows in device memory. Keys and values have a type each, and their rows need not follow each other:
+    /// [`Tensor::rows_of`](super::Tensor::rows_of) takes those of a buffer in which something else is between them.
+    ///
+    /// In a step of one token per sequence nothing is waited for. A row that is not finite, or too large, is not stored; the host learns of it
+    /// when it reads results: [`GpuStep::outputs`] and [`GpuStep::certificates`] are errors then, and the sequence is to be truncated or
+    /// released. With a longer chunk all rows go by way of the host, which waits for them and refuses such a row at once.
+    ///
+    /// # Errors
+    /// A bad layer, shape or order, a longer chunk in a recording, or a device error; with a longer chunk as [`GpuStep::append`].
+    pub fn append_device(&mut self, layer: usize, keys: Tensor<'_>, values: Tensor<'_>) -> Result<(), Error> {
+        self.check_rows(layer, keys.elements(), values.elements())?;
+        if self.has_chunks() {
+            self.check_waits(layer)?;
+            let g = *self.cache.geometry();
+            let shape = [self.tokens, g.kv_heads, g.head_dim];
+            let keys = carry::fetch(self.cache, "keys", keys, shape)?;
+            let values = carry::fetch(self.cache, "values", values, shape)?;
+            return self.append(layer, &keys, &values);
+        }
+        self.progress[layer] = Progress::Failed;
+        ordered::tell_pages(self.cache, &self.parts, layer..layer + 1)?;
+        self.cache.core.append(layer, self.seqs, keys, values)?;
+        self.progress[layer] = Progress::Appended;
+        Ok(())
+    }
+
+    /// As [`GpuStep::attend`] with queries and outputs in device memory, which do not overlap. Each has a type of its own, and rows need not
+    /// follow each other ([`Rows`](super::Rows)); what rounding outputs to 16 bits takes from them is in their bounds. Outputs may be read by work
+    /// behind [`GpuCache::synchronize`](super::GpuCache::synchronize) or by the host after [`GpuStep::certificates`], which says what they are worth.
+    ///
+    /// In a step of one token per sequence nothing is waited for, and an output that its type cannot hold has no bound. With a longer chunk
+    /// queries and outputs go by way of the host, which waits for them.
+    ///
+    /// # Errors
+    /// A bad layer, shape or order, a longer chunk in a recording, single precision where the kernels take 16 bits only, or a device error: as
+    /// [`GpuStep::attend`]; `out` may be written then, and is worth nothing. With a longer chunk also as [`GpuStep::outputs`], and
+    /// [`Error::Overflow`] for an output that its type cannot hold.
+    pub fn attend_device(&mut self, layer: usize, query: Tensor<'_>, out: Tensor<'_>) -> Result<(), Error> {
+        self.check_attend(layer)?;
+        let expected = self.tokens * self.cache.geometry().q_width();
+        check_elements("query", query, expected)?;
+        check_elements("out", out, expected)?;
+        check_queries(self.cache, query.element())?;
+        if self.has_chunks() {
+            self.check_waits(layer)?;
+            return self.attend_carried(layer, query, out);
+        }
+        if self.last == Some(layer) {
+            self.last = None;
+        }
+        self.lost[layer].clear();
+        let core = Arc::clone(&self.cache.core);
+        // A recording serves sequences of any length.
+        let most = most_blocks(&core, layer, self.seqs);
+        let recorded = core.queue.stream().capturing()?;
+        if recorded && self.limit.is_some() {
+            return Err(Error::Order {
+                layer,
+                why: "a recording has the tolerance of its policy, and the step has another",
+            });
+        }
+        let blocks = if recorded { most } else { blocks(&core, layer, &self.parts) };
+        let call = Call {
+            layer,
+            seqs: self.seqs,
+            blocks,
+            query,
+            out,
+            rule: self.rule(),
+            fresh: self.progress[layer] == Progress::Appended,
+        };
+        self.progress[layer] = Progress::Broken;
+        spill::attend(self.cache, &self.parts, &mut self.seen, &call)?;
+        self.progress[layer] = Progress::Attended;
+        Ok(())
+    }
+
+    /// By way of the host. Outputs of single tokens are rounded by the kernel, whose certificates know of it.
+    fn attend_carried(&mut self, layer: usize, query: Tensor<'_>, out: Tensor<'_>) -> Result<(), Error> {
+        let g = *self.cache.geometry();
+        let shape = [self.tokens, g.q_heads, g.head_dim];
+        let queries = carry::fetch(self.cache, "query", query, shape)?;
+        self.attend_in(layer, &queries, out.element())?;
+        let mut rows = vec![f32::NAN; queries.len()];
+        let mut certificates = vec![Certificate::UNCERTIFIED; self.tokens * g.q_heads];
+        self.outputs(layer, &mut rows, &mut certificates)?;
+        self.lost[layer] = carry::round(out.element(), &mut rows, [g.q_heads, g.head_dim])?;
+        self.last = None;
+        carry::put(self.cache, "out", out, shape, &rows)
+    }
+
+    fn has_chunks(&self) -> bool {
+        self.seqs < self.parts.len()
+    }
+
+    /// What waits for the device is not recorded.
+    fn check_waits(&self, layer: usize) -> Result<(), Error> {
+        if self.cache.core.queue.stream().capturing()? {
+            return Err(Error::Order { layer, why: "a recording is of one token per sequence" });
+        }
+        Ok(())
+    }
+
+    pub(super) fn check_batch(&self, layer: usize) -> Result<(), Error> {
+        if !self.has_chunks() {
+            return Ok(());
+        }
+        Err(Error::Order { layer, why: "a recording is of one token per sequence" })
+    }
+}
