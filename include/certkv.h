@@ -3102,9 +3102,9 @@ certkv_status certkv_step_begin_with(struct certkv_cache *cache,
 /**
  * Writes the new tokens' keys (after RoPE) and values of one layer, `[tokens][kv_heads * head_dim]` each, `elements`
  * numbers in each buffer. Once per layer. They are rounded to the cache's 16-bit type. The buffers are borrowed during
- * the call. `dtype` is CERTKV_F32, CERTKV_F16 or CERTKV_BF16. With CERTKV_SPACE_DEVICE both are device memory, 16-byte aligned,
- * in a step of one token per sequence; they must stay as they are until the work is done, nothing is waited for, and a row that
- * is not finite shows when certificates are read.
+ * the call. `dtype` is CERTKV_F32, CERTKV_F16 or CERTKV_BF16. With CERTKV_SPACE_DEVICE both are device memory, 16-byte aligned.
+ * In a step of one token per sequence they must stay as they are until the work is done, nothing is waited for, and a row that
+ * is not finite shows when certificates are read; with a longer chunk they go by way of the host, which is waited for.
  *
  * Threads: one at a time per step.
  * Stream: host memory none; device memory the cache's own, see certkv_step_after_stream.
@@ -3125,9 +3125,9 @@ certkv_status certkv_step_append(struct certkv_step *step,
  * Attention of the new tokens' queries (after RoPE) over everything up to and including themselves, for a layer that
  * was appended. `queries` is borrowed and `out` filled during the call: `[tokens][q_heads * head_dim]` f32 each,
  * `elements` numbers in each buffer. `certificates` is filled too, `[tokens][q_heads]`, or NULL with a count of 0. With
- * CERTKV_SPACE_DEVICE queries and out are device memory, 16-byte aligned, in a step of one token per sequence, and must stay
- * until the work is done; nothing is waited for but certificates, which are host memory always and say what `out` is worth:
- * certkv_step_certificates reads them later.
+ * CERTKV_SPACE_DEVICE queries and out are device memory, 16-byte aligned, which does not overlap and must stay
+ * until the work is done. In a step of one token per sequence nothing is waited for but certificates, which are host memory always and
+ * say what `out` is worth: certkv_step_certificates reads them later. With a longer chunk they go by way of the host, which is waited for.
  *
  * Threads: one at a time per step.
  * Stream: host memory none; device memory the cache's own, see certkv_step_after_stream.
@@ -3207,9 +3207,8 @@ certkv_status certkv_step_finish(struct certkv_step *step);
 certkv_status certkv_step_abort(struct certkv_step *step);
 
 /**
- * As certkv_step_append from tensors of `kv_heads` heads, each of its own type and strides. Both are in one place; in device memory both have one
- * type, the heads of a token follow each other (`head_stride` 0, or what 0 stands for), and `token_stride` is a multiple of 8 below 2^32: slices of a
- * buffer of queries, keys and values.
+ * As certkv_step_append from tensors of `kv_heads` heads, each of its own type and strides. Both are in one place; in device memory
+ * `data` is 16-byte aligned and strides are multiples of 8 below 2^32: slices of a buffer of queries, keys and values, or heads outside tokens.
  *
  * Threads: one at a time per step.
  * Stream: host memory none; device memory the cache's own, see certkv_step_after_stream.
@@ -3224,7 +3223,8 @@ certkv_status certkv_step_append_tensors(struct certkv_step *step,
 /**
  * As certkv_step_attend from and to tensors of `q_heads` heads, each of its own type and strides; they may overlap: everything is read before
  * anything is written. The bound of a certificate is that of what is written: rounding to 16 bits counts under `e_arith`. Both are in one place; in
- * device memory `out` is CERTKV_F32 and both are without strides (0, or what 0 stands for).
+ * device memory as for certkv_step_append_tensors, and apart. In a
+ * step of one token per sequence an output that its type cannot hold is uncertified there.
  *
  * Threads: one at a time per step.
  * Stream: host memory none; device memory the cache's own, see certkv_step_after_stream.

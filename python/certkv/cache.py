@@ -272,14 +272,13 @@ class Step(_Owned):
 
     def append_tensors(self, layer, keys, values):
         """As append, from rows that need not follow each other: (tokens, kv_heads, head_dim) each, in any strides of tokens and heads, of types of
-        their own on the host. In device memory both are of one type, and tokens alone may be apart, by a multiple of 8 elements: slices of a fused
-        projection."""
+        their own. In device memory strides are multiples of 8 elements: slices of a fused projection, or heads outside tokens."""
         k, v = (self._tensor(*given, heads=self.cache.kv_heads) for given in (("keys", keys), ("values", values)))
         self._call("certkv_step_append_tensors", layer, ctypes.byref(k), ctypes.byref(v))
 
     def attend_tensors(self, layer, queries, out, certificates=True):
-        """As attend, from and to rows that need not follow each other: (tokens, q_heads, head_dim) each, of any of the three types on the host. What
-        rounding an output moves is in its bound."""
+        """As attend, from and to rows that need not follow each other: (tokens, q_heads, head_dim) each, of any of the three types, in device memory as
+        for append_tensors and apart. What rounding an output moves is in its bound."""
         q = self._tensor("queries", queries, heads=self.cache.q_heads)
         o = self._tensor("out", out, heads=self.cache.q_heads, write=True)
         found = (_abi.certkv_certificate * self._heads)() if certificates else None

@@ -309,7 +309,8 @@ pub unsafe extern "C" fn certkv_step_append_tensors(
 
 /// As certkv_step_attend from and to tensors of `q_heads` heads, each of its own type and strides; they may overlap: everything is read before
 /// anything is written. The bound of a certificate is that of what is written: rounding to 16 bits counts under `e_arith`. Both are in one place; in
-/// device memory as for certkv_step_append_tensors, and apart. There an output that its type cannot hold is uncertified.
+/// device memory as for certkv_step_append_tensors, and apart. In a
+/// step of one token per sequence an output that its type cannot hold is uncertified there.
 ///
 /// Threads: one at a time per step.
 /// Stream: host memory none; device memory the cache's own, see certkv_step_after_stream.
