@@ -7,7 +7,7 @@ struct Metric {
     const float* centre;
     const float* balance;
 };
-CKV_FN Metric metric_of(const float* metrics, u64 head) { return Metric{metrics + head * (2 * D), metrics + head * (2 * D) + D}; }
+CKV_FN Metric metric_of(const float* metrics, u64 head) { return Metric{metrics + head * CKV_METRIC, metrics + head * CKV_METRIC + D}; }
 
 // What is gathered of the channels of one query.
 struct FoldSums {

@@ -86,7 +86,7 @@ pub struct AppendArgs {
     pub input: u32,
     /// Bits of [`append_flag`].
     pub flags: u32,
-    /// `f32[kv_heads][2][dim]`: centre and balance scale of the keys, of a variant that [folds](super::Variant::folds); 0 for others.
+    /// `u32[kv_heads][metric_stride]`: what keys are coded in ([`metrics`](super::metrics)), of a variant that [folds](super::Variant::folds); 0 for others.
     pub metrics: u64,
 }
 
