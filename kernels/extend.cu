@@ -9,6 +9,7 @@
 #include "extend/shape.cuh"
 #include "attend/unit.cuh"
 #include "attend/turn.cuh"
+#include "attend/widths.cuh"
 #include "extend/tile.cuh"
 #include "fold.cuh"
 #include "extend/query.cuh"

@@ -9,13 +9,13 @@
 #if CKV_GROUPED
 namespace ckv_grouped {
 
-constexpr int DIM = CKV_DIM, TILES = DIM / 16, PER = DIM / 32, MOST = 6, SLOTS = CKV_KEY_SLOTS;
+constexpr int DIM = CKV_DIM, HEAD_TILES = DIM / 16, PER = DIM / 32, MOST = 6, SLOTS = CKV_KEY_SLOTS;
 constexpr int AT_CHANNELS = 2 * DIM, AT_SECOND = AT_CHANNELS + DIM / 4, AT_SIGNS = AT_SECOND + DIM / 4, AT_TILES = AT_SIGNS + 2 * (DIM / 32);
-constexpr int LEVEL_WORDS = 8, AT_LEVELS = AT_TILES + TILES, AT_THRESHOLDS = AT_LEVELS + MOST * LEVEL_WORDS, THRESHOLDS = 31;
+constexpr int LEVEL_WORDS = 8, AT_LEVELS = AT_TILES + HEAD_TILES, AT_THRESHOLDS = AT_LEVELS + MOST * LEVEL_WORDS, THRESHOLDS = 31;
 constexpr int WORDS = AT_THRESHOLDS + 2 * MOST * THRESHOLDS;
 static_assert(WORDS == CKV_METRIC && AT_THRESHOLDS % 2 == 0 && WORDS % 4 == 0, "as the host counts");
 // What the decode kernel keeps: words of tiles, then levels.
-constexpr int KEPT = TILES + MOST * LEVEL_WORDS;
+constexpr int KEPT = HEAD_TILES + MOST * LEVEL_WORDS;
 // Tiles of blocks of 16 tokens have 32 places and are two words; units of 512 codes of a tile.
 constexpr int UNITS = CKV_BLOCK < 32 ? 1 : CKV_BLOCK / 32;
 

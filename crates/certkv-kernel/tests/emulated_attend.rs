@@ -1,6 +1,8 @@
 //! The decode kernel of the GPU, run on the emulator, against attention in f64: outputs, bounds, masses.
 #[path = "emulated_attend/calibrated.rs"]
 mod calibrated;
+#[path = "emulated_attend/grouped.rs"]
+mod grouped;
 #[path = "device_cases/mod.rs"]
 mod device_cases;
 #[path = "emulated/mod.rs"]

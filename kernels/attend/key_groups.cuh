@@ -39,7 +39,7 @@ CKV_FN void prepare_grouped(const CkvAttendArgs& a, u32 kv_head, const Vec4* giv
             fold_channel(metric, (int)channel, x[m], sums);
         }
         most = warp_max(most);
-        join_warp(sums);
+        join<32>(sums);
         const bool fit = put_fold(a, prepared + 2 * QUERY_STRIDE + column, most, sums, lane() == 0);
         const float up = fit ? query_factor(sums.most) : 1.0f;
 #pragma unroll
