@@ -36,13 +36,14 @@ __attribute__((noinline)) __device__ void prepare_grouped(const CkvExtendArgs& a
             fold_channel(metric, (int)channel, x[m], sums);
         }
         join<32>(sums);
-        const RowFold fold = put_fold(a, q, number, sums, lane() == 0);
+        const float up = put_units(a, q, number, sums.most, sums.square, lane() == 0);
+        const bool fit = put_fold(a, q, number, sums, lane() == 0);
 #pragma unroll
-        for (int m = 0; m < PER; m++) x[m] = fold.fit ? x[m] : 0.0f;
+        for (int m = 0; m < PER; m++) x[m] = fit ? x[m] : 0.0f;
         ckv_grouped::turn(head, x, at_place);
         syncwarp();
 #pragma unroll
-        for (int m = 0; m < PER; m++) room[32 * m + lane()] = x[m] * fold.up;
+        for (int m = 0; m < PER; m++) room[32 * m + lane()] = x[m] * up;
         syncwarp();
         u32* halves = (u32*)(q.halves + number / 16 * (CHUNKS * 64) + number % 8 * 4) + number / 8 % 2;
 #pragma unroll
@@ -56,21 +57,27 @@ __attribute__((noinline)) __device__ void prepare_grouped(const CkvExtendArgs& a
     }
 }
 
-// Logits of tiles first .. of a record, of which the first is even where there are two.
-CKV_FN void score_groups(const u8* block, int first, const u32* head, const Query& q, Logits& s) {
+// The part of the table that is read with the codes, for all warps.
+CKV_FN void keep_table(const CkvExtendArgs& a, const Tile& t, u32* table) {
+    const u32* from = head_of_keys(a, t) + ckv_grouped::AT_TILES;
+    for (int i = (int)threadIdx.x; i < ckv_grouped::KEPT; i += THREADS) table[i] = ldg(from + i);
+}
+
+// Logits of tiles first .. of a record, of which the first is even where there are two. `table`: as keep_table leaves it.
+CKV_FN void score_groups(const u8* block, int first, const u32* table, const Query& q, Logits& s) {
     static_assert(BLOCK < 32 || SUB == 2, "a unit's tokens");
     constexpr int WORDS = BLOCK < 32 ? 2 : 1;
     const u8* radii = block + CKV_KEY_SCALES + (16 * first + (lane() >> 2)) * 2;
 #pragma unroll 1
     for (int tile = 0; tile < ckv_grouped::HEAD_TILES; tile += WORDS) {
-        const u32 word = ckv_grouped::tile_at(head, tile);
+        const u32 word = table[tile];
         u32 h[8], x[WORDS][MT][4];
 #pragma unroll
         for (int e = 0; e < WORDS; e++) {
 #pragma unroll
             for (int mt = 0; mt < MT; mt++) load_query(q, mt, (tile + e) / 2, (tile + e) % 2, x[e][mt]);
         }
-        load_grouped(block + CKV_KEY_CODES, word, first / 2, head + ckv_grouped::AT_TILES, h);
+        load_grouped(block + CKV_KEY_CODES, word, first / 2, table, h);
 #pragma unroll
         for (int e = 0; e < 2; e++) {
             const int t = WORDS == 2 ? 0 : e, of = WORDS == 2 ? e : 0;

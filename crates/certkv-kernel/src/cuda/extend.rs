@@ -1,5 +1,6 @@
 //! Attention of chunks of queries: how a CTA is cut, the arguments of `kernels/extend.cu` byte for byte, and its launch.
 use super::args::Certificate;
+use super::grouped::{halves, kept_bytes};
 use super::launch::{CHAINED, word};
 use super::metrics::metrics_of;
 use super::queue::{Queue, Span, Tensor};
@@ -36,7 +37,8 @@ fn shared_bytes(layout: &RecordLayout, warps: usize, stages: usize) -> usize {
     // Three numbers of a query, or four.
     let numbers = if folds(layout) { 16 } else { 12 };
     let (queries, sums, tile) = (rows(layout.dim) * (layout.dim * 2 + numbers), 32 * 40, 52);
-    (stages * slot + warps * (queries + sums) + stages * 8 + tile).next_multiple_of(16)
+    let table = if halves(layout) > 0 { kept_bytes(layout.dim).next_multiple_of(16) } else { 0 };
+    (stages * slot + warps * (queries + sums) + stages * 8 + tile).next_multiple_of(16) + table
 }
 
 impl ExtendShape {
