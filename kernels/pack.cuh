@@ -64,7 +64,12 @@ constexpr u32 PITCH = CHUNK + 8, AT_HALVES = AT_ERRORS + ERROR_BYTES, HALF_BYTES
 constexpr u32 AT_CENTRE = AT_HALVES + HALF_BYTES, AT_INVERSES = AT_CENTRE + 8 * DIM;
 constexpr u32 INVERSES = REFINABLE ? STEPS : KEY_CHANNEL ? DIM : 0, AT_STEPS = AT_INVERSES + 8 * INVERSES;
 constexpr u32 AT_SLOTS = AT_STEPS + 12 * STEPS, SLOT_BYTES = 8 * 4 * WARPS;
-constexpr u32 AT_FLAGS = AT_SLOTS + SLOT_BYTES, PACK_SHARED = AT_FLAGS + 4 * 2 * WARPS;
+constexpr u32 AT_FLAGS = AT_SLOTS + SLOT_BYTES, AT_TABLE = AT_FLAGS + 4 * 2 * WARPS;
+#if CKV_GROUPED
+constexpr u32 PACK_SHARED = AT_TABLE + 4 * ckv_grouped::WORDS;
+#else
+constexpr u32 PACK_SHARED = AT_TABLE;
+#endif
 static_assert(4 * BLOCK * Product<BLOCK>::PITCH <= ERROR_BYTES, "powers fit");
 static_assert(8 * 4 * THREADS <= ERROR_BYTES && 8 * BLOCK * PIECES <= ERROR_BYTES, "norms and ranges fit");
 
@@ -407,6 +412,9 @@ template <bool KEY> CKV_FN u32 pack_staged(const Work& w, u32 bad, const float* 
         metric_of(w)[threadIdx.x] = centre[threadIdx.x], metric_of(w)[DIM + threadIdx.x] = centre[DIM + threadIdx.x];
     }
 #endif
+#if CKV_GROUPED
+    if constexpr (GROUPED) stage_table(w, centre);
+#endif
     bad = cta_union(bad, w.flags);
     if (CODED && bad == 0) {
         if constexpr (CHANNEL) bad = channel_scales<KEY>(w, record + SCALES);
@@ -414,7 +422,7 @@ template <bool KEY> CKV_FN u32 pack_staged(const Work& w, u32 bad, const float* 
         if constexpr (TURBO && !GROUPED) bad = turbo_scales<KEY>(w, record + SCALES);
 #endif
 #if CKV_GROUPED
-        if constexpr (GROUPED) bad = grouped_scales(w, (const u32*)centre, record + SCALES);
+        if constexpr (GROUPED) bad = grouped_scales(w, record + SCALES);
 #endif
         if constexpr (PAGE) bad = page_scales<KEY>(w, record + SCALES);
         if constexpr (!CHANNEL && CODED && !TURBO && !PAGE) bad = token_scales<KEY>(w, record + SCALES);
@@ -443,7 +451,7 @@ template <bool KEY> CKV_FN u32 pack_staged(const Work& w, u32 bad, const float* 
 #endif
 #if CKV_GROUPED
             if constexpr (GROUPED) {
-                if (coded) grouped_measure(w, (const u32*)centre, record + START, unit, gram, largest);
+                if (coded) grouped_measure(w, record + START, unit, gram, largest);
             }
 #endif
             turned[0] = largest[0], turned[1] = largest[1];
@@ -464,7 +472,7 @@ template <bool KEY> CKV_FN u32 pack_staged(const Work& w, u32 bad, const float* 
 #endif
         if (coded) {
 #if CKV_GROUPED
-            if constexpr (GROUPED) mag = grouped_magnitude(w, (const u32*)centre);
+            if constexpr (GROUPED) mag = grouped_magnitude(w);
 #endif
             if (KEY && !GROUPED) mag = key_magnitude<true>(w);
             errors_norm = errors_norm_of(w, gram, unit, top[0]);

@@ -5,7 +5,7 @@
 #pragma once
 
 #if CKV_GROUPED
-CKV_FN u32* table_of(const Vec4* prepared) { return (u32*)(prepared + 2 * QUERY_STRIDE + 8 * NT); }
+CKV_FN u32* kept_table(const Vec4* prepared) { return (u32*)(prepared + 2 * QUERY_STRIDE + 8 * NT); }
 
 // Channel `at` of what read_query has copied.
 CKV_FN float query_element(const CkvAttendArgs& a, const Vec4* shared, int at) {
@@ -19,10 +19,10 @@ CKV_FN float query_element(const CkvAttendArgs& a, const Vec4* shared, int at) {
 // All threads of the CTA: a warp takes a head at a time. While it is rotated a head lies where its halves will.
 CKV_FN void prepare_grouped(const CkvAttendArgs& a, u32 kv_head, const Vec4* given, Vec4* prepared) {
     constexpr int PER = ckv_grouped::PER, PAIRS = (D / 2 + 31) / 32;
-    const u32* head = (const u32*)a.metrics + (u64)kv_head * CKV_METRIC;
+    const u32* of_head = ckv_grouped::table_of(a.metrics, kv_head);
     const Metric metric = metric_of(a.metrics, kv_head);
-    u32* table = table_of(prepared);
-    for (int i = threadIdx.x; i < ckv_grouped::KEPT; i += THREADS) table[i] = ldg(head + ckv_grouped::AT_TILES + i);
+    u32* table = kept_table(prepared);
+    for (int i = threadIdx.x; i < ckv_grouped::KEPT; i += THREADS) table[i] = of_head[ckv_grouped::AT_TILES + i];
 #pragma unroll 1
     for (int column = (int)warp(); column < (PAIRED ? 4 : 8 * NT); column += WARPS) {
         u32* highs = (u32*)(prepared + QUERY_STRIDE) + column / 8 * ckv_grouped::HEAD_TILES * 64 + column % 8 * 8;
@@ -33,7 +33,7 @@ CKV_FN void prepare_grouped(const CkvAttendArgs& a, u32 kv_head, const Vec4* giv
         clear(sums);
 #pragma unroll
         for (int m = 0; m < PER; m++) {
-            const u32 channel = ckv_grouped::channel_at(head, 32 * m + lane());
+            const u32 channel = ckv_grouped::channel_at(of_head, 32 * m + lane());
             x[m] = column < GROUP ? query_element(a, given, column * D + (int)channel) : 0.0f;
             most = fmaxf(most, fabsf(x[m]));
             fold_channel(metric, (int)channel, x[m], sums);
@@ -44,11 +44,7 @@ CKV_FN void prepare_grouped(const CkvAttendArgs& a, u32 kv_head, const Vec4* giv
         const float up = fit ? query_factor(sums.most) : 1.0f;
 #pragma unroll
         for (int m = 0; m < PER; m++) x[m] = fit ? x[m] : 0.0f;
-        ckv_grouped::turn(head, x, room);
-        syncwarp();
-#pragma unroll
-        for (int m = 0; m < PER; m++) room(32 * m + lane()) = x[m];
-        syncwarp();
+        ckv_grouped::turn(of_head, x, room);
         float lo[PAIRS], hi[PAIRS];
 #pragma unroll
         for (int n = 0; n < PAIRS; n++) {
@@ -89,7 +85,7 @@ template <int FIRST>
 CKV_FN void score_codes(const u8* record, const Query& q, bool, Logits& s, KeySums& sums) {
     // Tiles of blocks of 16 tokens are two of 16 places.
     constexpr int WORDS = BLOCK < 32 ? 2 : 1;
-    const u32* table = table_of(q.shared);
+    const u32* table = kept_table(q.shared);
     const u8* radii = record + CKV_KEY_SCALES + (lane() >> 2) * 2;
 #pragma unroll
     for (int nt = 0; nt < COLUMNS; nt++) sums.square[nt] = 0.0f;

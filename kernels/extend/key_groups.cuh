@@ -4,9 +4,6 @@
 #pragma once
 
 #if CKV_GROUPED
-// The head's table in global memory.
-CKV_FN const u32* head_of_keys(const CkvExtendArgs& a, const Tile& t) { return (const u32*)a.metrics + (u64)t.head * CKV_METRIC; }
-
 CKV_FN float query_element(const CkvExtendArgs& a, u64 at) {
     if (a.query_type == 2) return ldg((const float*)a.query + at);
     const u32 x = ldg((const u16*)a.query + at);
@@ -16,7 +13,7 @@ CKV_FN float query_element(const CkvExtendArgs& a, u64 at) {
 // A row of all lanes at a time. `room`: D numbers of the warp's own. A function of its own: nothing of it waits in registers while blocks are read.
 __attribute__((noinline)) __device__ void prepare_grouped(const CkvExtendArgs& a, const Tile& t, const Query& q, float* room) {
     constexpr int PER = ckv_grouped::PER, PAIRS = (D / 2 + 31) / 32;
-    const u32* head = head_of_keys(a, t);
+    const u32* table = ckv_grouped::table_of(a.metrics, t.head);
     const Metric metric = metric_of(a.metrics, t.head);
     auto at_place = [room](u32 place) -> float& { return room[place]; };
 #pragma unroll 1
@@ -30,7 +27,7 @@ __attribute__((noinline)) __device__ void prepare_grouped(const CkvExtendArgs& a
         clear(sums);
 #pragma unroll
         for (int m = 0; m < PER; m++) {
-            const u32 channel = ckv_grouped::channel_at(head, 32 * m + lane());
+            const u32 channel = ckv_grouped::channel_at(table, 32 * m + lane());
             x[m] = 0.0f;
             if (there) x[m] = query_element(a, at + channel);
             fold_channel(metric, (int)channel, x[m], sums);
@@ -39,12 +36,8 @@ __attribute__((noinline)) __device__ void prepare_grouped(const CkvExtendArgs& a
         const float up = put_units(a, q, number, sums.most, sums.square, lane() == 0);
         const bool fit = put_fold(a, q, number, sums, lane() == 0);
 #pragma unroll
-        for (int m = 0; m < PER; m++) x[m] = fit ? x[m] : 0.0f;
-        ckv_grouped::turn(head, x, at_place);
-        syncwarp();
-#pragma unroll
-        for (int m = 0; m < PER; m++) room[32 * m + lane()] = x[m] * up;
-        syncwarp();
+        for (int m = 0; m < PER; m++) x[m] = fit ? x[m] * up : 0.0f;
+        ckv_grouped::turn(table, x, at_place);
         u32* halves = (u32*)(q.halves + number / 16 * (CHUNKS * 64) + number % 8 * 4) + number / 8 % 2;
 #pragma unroll
         for (int n = 0; n < PAIRS; n++) {
@@ -59,8 +52,8 @@ __attribute__((noinline)) __device__ void prepare_grouped(const CkvExtendArgs& a
 
 // The part of the table that is read with the codes, for all warps.
 CKV_FN void keep_table(const CkvExtendArgs& a, const Tile& t, u32* table) {
-    const u32* from = head_of_keys(a, t) + ckv_grouped::AT_TILES;
-    for (int i = (int)threadIdx.x; i < ckv_grouped::KEPT; i += THREADS) table[i] = ldg(from + i);
+    const u32* from = ckv_grouped::table_of(a.metrics, t.head) + ckv_grouped::AT_TILES;
+    for (int i = (int)threadIdx.x; i < ckv_grouped::KEPT; i += THREADS) table[i] = from[i];
 }
 
 // Logits of tiles first .. of a record, of which the first is even where there are two. `table`: as keep_table leaves it.

@@ -1,5 +1,6 @@
 //! Arguments of the kernels that store and code rows, byte for byte as `kernels/append.cu`, `pack.cu` and `gather.cu` have them.
 //! Addresses are those of the device.
+use super::grouped::{halves as halves_of, table_words};
 use certkv_core::{KeyFormat, RecordLayout, ValueFormat};
 
 /// Threads of a CTA that appends or packs.
@@ -196,7 +197,9 @@ pub fn pack_shared(layout: &RecordLayout) -> u32 {
         _ => 0,
     };
     let (warps, errors, slots) = (8, 8 * chunk * (tokens + 1), 8 * 4);
-    (originals + errors + halves + 8 * dim + 8 * inverses + 12 * steps + slots * warps + 4 * 2 * warps) as u32
+    // Of keys of several widths what they are.
+    let table = if halves_of(layout) > 0 { 4 * (table_words(dim) - 2 * dim) } else { 0 };
+    (originals + errors + halves + 8 * dim + 8 * inverses + 12 * steps + slots * warps + 4 * 2 * warps + table) as u32
 }
 
 #[cfg(test)]
@@ -216,7 +219,7 @@ mod tests {
     #[test]
     fn packing_fits_the_shared_memory_of_every_gpu() {
         for dim in [64, 96, 128, 256] {
-            for text in ["k8-v4g32-b32", "k8-v4g64-b64", "k8-v4g64-b64-r5.4", "t4-v3g32-b64", "f16-f16-b16"] {
+            for text in ["k8-v4g32-b32", "k8-v4g64-b64", "k8-v4g64-b64-r5.4", "t4-v3g32-b64", "f16-f16-b16", "gtq3-v4g32-b64"] {
                 let geometry = Geometry::new(1, 1, 1, dim).unwrap();
                 let Ok(layout) = RecordLayout::new(&geometry, text.parse().unwrap()) else { continue };
                 // The decode kernel does not refine heads of more channels.
