@@ -57,7 +57,7 @@ struct CkvAppendArgs {
     u32 key_input;       // 0 f16, 1 bf16, 2 f32
     u32 value_input;
     u32 flags;
-    const float* metrics; // of a variant whose keys have a metric: [kv_heads][2][DIM] their centre, then their balance scale
+    const float* metrics; // of a variant whose keys have a metric: [kv_heads][CKV_METRIC] their centre, then their balance scale; see grouped.cuh
 };
 
 namespace ckv_encode {
@@ -172,7 +172,7 @@ CKV_FN void close_side(const CkvAppendArgs& a, const Sequence& sequence, u32 slo
     float* centre = a.centres + ((u64)sequence.row * a.kv_heads + head) * DIM;
     if (!KEY && sequence.len < BLOCK && (a.flags & FIRST_CENTRE) != 0) fix_centre(open, centre);
 #if CKV_FOLD
-    const u32 said = pack_side<KEY>(open, FRAGMENT, KEY ? a.metrics + (u64)head * (2 * DIM) : centre, record, shared);
+    const u32 said = pack_side<KEY>(open, FRAGMENT, KEY ? a.metrics + (u64)head * CKV_METRIC : centre, record, shared);
 #else
     const u32 said = pack_side<KEY>(open, FRAGMENT, centre, record, shared);
 #endif

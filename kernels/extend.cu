@@ -9,11 +9,13 @@
 #include "extend/shape.cuh"
 #include "attend/unit.cuh"
 #include "attend/turn.cuh"
+#include "attend/widths.cuh"
 #include "extend/tile.cuh"
 #include "fold.cuh"
 #include "extend/query.cuh"
 #include "extend/decode.cuh"
 #include "extend/rows.cuh"
+#include "extend/key_groups.cuh"
 #include "extend/certificate.cuh"
 
 // Starts to copy block `b` to a slot, if there is one. All threads.
@@ -136,7 +138,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, CTAS) ckv_extend(const __g
     sync_threads();
     const Span span = span_of(t);
     const bool certify = a.certificates != nullptr;
-    const Query q = query_at(shared + AT_QUERIES);
+    const Query q = query_at(shared);
     Sums& sums = ((Sums*)(shared + AT_SUMS + warp() * SUMS_BYTES))[lane()];
     static_assert(sizeof(Sums) * 32 == SUMS_BYTES, "SUMS_BYTES");
     clear(sums);
@@ -151,7 +153,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, CTAS) ckv_extend(const __g
     Mass mass;
     clear(st);
     Line line = begin(a, t, shared);
-#if CKV_FOLD
+#if CKV_GROUPED
+    keep_table(a, t, (u32*)(shared + AT_TABLE));
+    // Rows are rotated where the sums will be.
+    static_assert(4 * D <= SUMS_BYTES, "a row");
+    prepare_grouped(a, t, q, (float*)(shared + AT_SUMS + warp() * SUMS_BYTES));
+    clear(sums);
+#elif CKV_FOLD
     prepare_folded(a, t, q);
 #else
     prepare_queries<TURBO_KEYS>(a, t, q);

@@ -7,7 +7,7 @@ struct Metric {
     const float* centre;
     const float* balance;
 };
-CKV_FN Metric metric_of(const float* metrics, u64 head) { return Metric{metrics + head * (2 * D), metrics + head * (2 * D) + D}; }
+CKV_FN Metric metric_of(const float* metrics, u64 head) { return Metric{metrics + head * CKV_METRIC, metrics + head * CKV_METRIC + D}; }
 
 // What is gathered of the channels of one query.
 struct FoldSums {
@@ -19,23 +19,26 @@ CKV_FN void clear(FoldSums& s) {
     s.product = s.terms = 0.0;
 }
 
-// Takes channels first .. first + 7 of a query, which become those of q/S.
-CKV_FN void fold(const Metric& metric, int first, float (&x)[8], FoldSums& s) {
-#pragma unroll
-    for (int i = 0; i < 8; i++) {
-        const double term = (double)x[i] * (double)ldg(metric.centre + first + i);
-        s.product += term, s.terms += term < 0.0 ? -term : term;
-        x[i] = x[i] / ldg(metric.balance + first + i);
-        // A maximum would drop NaN; the norm takes it to the bound.
-        s.most = fmaxf(s.most, fabsf(x[i]));
-        s.square = fma_ru(x[i], x[i], s.square);
-    }
+// Takes a channel of a query, which becomes that of q/S.
+CKV_FN void fold_channel(const Metric& metric, int channel, float& x, FoldSums& s) {
+    const double term = (double)x * (double)ldg(metric.centre + channel);
+    s.product += term, s.terms += term < 0.0 ? -term : term;
+    x = x / ldg(metric.balance + channel);
+    // A maximum would drop NaN; the norm takes it to the bound.
+    s.most = fmaxf(s.most, fabsf(x));
+    s.square = fma_ru(x, x, s.square);
 }
 
-// The four lanes that share a query.
-CKV_FN void join(FoldSums& s) {
+// Takes channels first .. first + 7.
+CKV_FN void fold(const Metric& metric, int first, float (&x)[8], FoldSums& s) {
 #pragma unroll
-    for (int d = 1; d < 4; d <<= 1) {
+    for (int i = 0; i < 8; i++) fold_channel(metric, first + i, x[i], s);
+}
+
+// The lanes that share a query: four, or a warp.
+template <int LANES = 4> CKV_FN void join(FoldSums& s) {
+#pragma unroll
+    for (int d = 1; d < LANES; d <<= 1) {
         s.most = fmaxf(s.most, shfl_xor(s.most, d));
         s.square += shfl_xor(s.square, d);
         s.product += shfl_xor(s.product, d), s.terms += shfl_xor(s.terms, d);

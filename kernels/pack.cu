@@ -19,7 +19,7 @@ struct CkvPackArgs {
     u32* status;       // OR of OVERFLOW and NONFINITE over all sides; null: not wanted
     u32 order;         // of the originals: 0 [token][channel], 1 fragment order
     u32 kv_heads;      // with metrics: item i is of head i % kv_heads
-    const float* metrics;  // of a variant whose keys have a metric: [kv_heads][2][DIM] their centre, then their balance scale
+    const float* metrics;  // of a variant whose keys have a metric: [kv_heads][CKV_METRIC] their centre, then their balance scale; see grouped.cuh
 };
 
 extern "C" __global__ void __launch_bounds__(256, 2) ckv_pack(const __grid_constant__ CkvPackArgs a) {
@@ -30,7 +30,7 @@ extern "C" __global__ void __launch_bounds__(256, 2) ckv_pack(const __grid_const
     for (u32 i = blockIdx.x; i < sides; i += gridDim.x) {
         const CkvPackItem item = a.items[i / 2];
 #if CKV_FOLD
-        const float* of_keys = a.metrics + (u64)(i / 2 % a.kv_heads) * (2 * CKV_DIM);
+        const float* of_keys = a.metrics + (u64)(i / 2 % a.kv_heads) * CKV_METRIC;
 #else
         const float* of_keys = item.centre;
 #endif

@@ -20,6 +20,7 @@
 #include "codec/refine.cuh"
 #include "codec/token_sym.cuh"
 #include "codec/turboquant.cuh"
+#include "grouped.cuh"
 #include "spectral.cuh"
 
 namespace ckv_encode {
@@ -28,9 +29,11 @@ constexpr u32 DIM = CKV_DIM, BLOCK = CKV_BLOCK, COUNT = DIM * BLOCK;
 constexpr int STORE = CKV_STORE;
 constexpr bool KEY_CHANNEL = CKV_KEY == 1, KEY_TOKEN = CKV_KEY == 2, KEY_CODED = CKV_KEY != 0, VALUE_CODED = CKV_VALUE != 0;
 constexpr bool KEY_TURBO = CKV_KEY == 3, VALUE_TURBO = CKV_VALUE == 2;
+// Of several widths: their bits and levels are the head's.
+constexpr bool KEY_GROUPED = CKV_GROUPED > 0;
 constexpr bool KEY_PAGE = CKV_KEY >= 4, VALUE_PAGE = CKV_VALUE >= 3 && CKV_VALUE <= 5, VALUE_CHANNEL = CKV_VALUE == 6;
 // Widths and groups that no branch of this layout uses still have to make types.
-constexpr int KEY_BITS = KEY_TOKEN || KEY_TURBO || KEY_PAGE ? CKV_KEY_BITS : 8, VALUE_BITS = VALUE_CODED ? CKV_VALUE_BITS : 8;
+constexpr int KEY_BITS = KEY_TOKEN || (KEY_TURBO && !KEY_GROUPED) || KEY_PAGE ? CKV_KEY_BITS : 8, VALUE_BITS = VALUE_CODED ? CKV_VALUE_BITS : 8;
 constexpr u32 KEY_GROUP = KEY_TOKEN || KEY_PAGE ? CKV_KEY_GROUP : DIM, VALUE_GROUP = VALUE_CODED ? CKV_VALUE_GROUP : DIM;
 // Codes of a side with one scale per block, if it is one.
 template <bool KEY> using PageOf = PageScale<KEY ? KEY_PAGE ? CKV_KEY - 4 : 0 : VALUE_PAGE ? CKV_VALUE - 3 : 0, KEY ? KEY_BITS : VALUE_BITS>;
@@ -47,7 +50,8 @@ constexpr u32 CHUNK = DIM < 4096 / BLOCK ? DIM : 4096 / BLOCK;
 constexpr u32 PIECE = 16, PIECES = DIM / PIECE;
 
 // Scales of a side that live in shared memory.
-constexpr u32 KEY_STEPS = KEY_CHANNEL ? DIM : KEY_PAGE ? DIM / KEY_GROUP : KEY_TOKEN || KEY_TURBO ? BLOCK * (DIM / KEY_GROUP) : 0;
+constexpr u32 KEY_STEPS =
+    KEY_CHANNEL ? DIM : KEY_PAGE ? DIM / KEY_GROUP : KEY_GROUPED ? BLOCK * CKV_KEY_SLOTS : KEY_TOKEN || KEY_TURBO ? BLOCK * (DIM / KEY_GROUP) : 0;
 constexpr u32 VALUE_STEPS = VALUE_CHANNEL ? DIM : VALUE_PAGE ? DIM / VALUE_GROUP : VALUE_CODED ? BLOCK * (DIM / VALUE_GROUP) : 0;
 // An even number: doubles lie behind them.
 constexpr u32 STEPS = ((KEY_STEPS > VALUE_STEPS ? KEY_STEPS : VALUE_STEPS) + 1) / 2 * 2;
@@ -60,7 +64,12 @@ constexpr u32 PITCH = CHUNK + 8, AT_HALVES = AT_ERRORS + ERROR_BYTES, HALF_BYTES
 constexpr u32 AT_CENTRE = AT_HALVES + HALF_BYTES, AT_INVERSES = AT_CENTRE + 8 * DIM;
 constexpr u32 INVERSES = REFINABLE ? STEPS : KEY_CHANNEL ? DIM : 0, AT_STEPS = AT_INVERSES + 8 * INVERSES;
 constexpr u32 AT_SLOTS = AT_STEPS + 12 * STEPS, SLOT_BYTES = 8 * 4 * WARPS;
-constexpr u32 AT_FLAGS = AT_SLOTS + SLOT_BYTES, PACK_SHARED = AT_FLAGS + 4 * 2 * WARPS;
+constexpr u32 AT_FLAGS = AT_SLOTS + SLOT_BYTES, AT_TABLE = AT_FLAGS + 4 * 2 * WARPS;
+#if CKV_GROUPED
+constexpr u32 PACK_SHARED = AT_TABLE + 4 * ckv_grouped::WORDS;
+#else
+constexpr u32 PACK_SHARED = AT_TABLE;
+#endif
 static_assert(4 * BLOCK * Product<BLOCK>::PITCH <= ERROR_BYTES, "powers fit");
 static_assert(8 * 4 * THREADS <= ERROR_BYTES && 8 * BLOCK * PIECES <= ERROR_BYTES, "norms and ranges fit");
 
@@ -383,6 +392,7 @@ template <bool KEY> CKV_FN void refine(const Work& w, u8* record, bool coded, do
 
 }  // namespace ckv_encode
 #include "pack_turbo.cuh"
+#include "pack_grouped.cuh"
 namespace ckv_encode {
 
 // Packs a side whose originals are in w.raw; `bad` is what each thread has against them. The rest as in pack_side.
@@ -390,7 +400,8 @@ template <bool KEY> CKV_FN u32 pack_staged(const Work& w, u32 bad, const float* 
     constexpr bool CODED = KEY ? KEY_CODED : VALUE_CODED;
     constexpr u32 START = KEY ? CKV_KEY_CODES : CKV_VALUE_CODES, SCALES = KEY ? CKV_KEY_SCALES : CKV_VALUE_SCALES;
     constexpr u32 END = KEY ? CKV_VALUE_CODES : CKV_SUMMARY;
-    constexpr u32 CODES_END = START + COUNT / 8 * (CODED ? KEY ? KEY_BITS : VALUE_BITS : 16);
+    constexpr bool GROUPED = KEY && KEY_GROUPED;
+    constexpr u32 CODES_END = START + (GROUPED ? COUNT / 16 * CKV_GROUPED : COUNT / 8 * (CODED ? KEY ? KEY_BITS : VALUE_BITS : 16));
     constexpr u32 META = KEY && KEY_CHANNEL && CKV_KEY_META == 2 ? 4 : 2;
     constexpr u32 SCALES_END = SCALES + (CODED ? KEY ? KEY_CHANNEL ? 2 * DIM * META : 2 * KEY_STEPS : (VALUE_TURBO || VALUE_PAGE ? 2 : 4) * VALUE_STEPS : 0);
     constexpr bool TURBO = KEY ? KEY_TURBO : VALUE_TURBO, PAGE = KEY ? KEY_PAGE : VALUE_PAGE, CHANNEL = KEY ? KEY_CHANNEL : VALUE_CHANNEL;
@@ -401,11 +412,17 @@ template <bool KEY> CKV_FN u32 pack_staged(const Work& w, u32 bad, const float* 
         metric_of(w)[threadIdx.x] = centre[threadIdx.x], metric_of(w)[DIM + threadIdx.x] = centre[DIM + threadIdx.x];
     }
 #endif
+#if CKV_GROUPED
+    if constexpr (GROUPED) stage_table(w, centre);
+#endif
     bad = cta_union(bad, w.flags);
     if (CODED && bad == 0) {
         if constexpr (CHANNEL) bad = channel_scales<KEY>(w, record + SCALES);
-#if CKV_KEY == 3 || CKV_VALUE == 2
-        if constexpr (TURBO) bad = turbo_scales<KEY>(w, record + SCALES);
+#if CKV_ROTATES
+        if constexpr (TURBO && !GROUPED) bad = turbo_scales<KEY>(w, record + SCALES);
+#endif
+#if CKV_GROUPED
+        if constexpr (GROUPED) bad = grouped_scales(w, record + SCALES);
 #endif
         if constexpr (PAGE) bad = page_scales<KEY>(w, record + SCALES);
         if constexpr (!CHANNEL && CODED && !TURBO && !PAGE) bad = token_scales<KEY>(w, record + SCALES);
@@ -427,7 +444,16 @@ template <bool KEY> CKV_FN u32 pack_staged(const Work& w, u32 bad, const float* 
         double turned[3] = {0.0, 0.0, 0.0};
         if constexpr (TURBO) {
             double largest[TURNED_NORMS] = {};
-            if (coded) turbo_measure<KEY>(w, record + START, unit, gram, largest);
+#if CKV_ROTATES
+            if constexpr (!GROUPED) {
+                if (coded) turbo_measure<KEY>(w, record + START, unit, gram, largest);
+            }
+#endif
+#if CKV_GROUPED
+            if constexpr (GROUPED) {
+                if (coded) grouped_measure(w, record + START, unit, gram, largest);
+            }
+#endif
             turned[0] = largest[0], turned[1] = largest[1];
             if constexpr (TURNED_NORMS > 2) turned[2] = largest[TURNED_NORMS - 1];
         }
@@ -445,7 +471,10 @@ template <bool KEY> CKV_FN u32 pack_staged(const Work& w, u32 bad, const float* 
         }
 #endif
         if (coded) {
-            if (KEY) mag = key_magnitude<true>(w);
+#if CKV_GROUPED
+            if constexpr (GROUPED) mag = grouped_magnitude(w);
+#endif
+            if (KEY && !GROUPED) mag = key_magnitude<true>(w);
             errors_norm = errors_norm_of(w, gram, unit, top[0]);
 #if CKV_KEY == 3 || CKV_VALUE == 2
             if constexpr (TURBO) errors_norm += off * (double)BLOCK;
@@ -493,7 +522,7 @@ template <bool KEY> CKV_FN u32 pack_staged(const Work& w, u32 bad, const float* 
 }
 
 // Packs one side. `source` holds its BLOCK x DIM originals in `order`, `centre` the head's value centre (of keys of a calibration their centre, then their
-// balance scale; of other keys nothing), both and the record aligned to 16 bytes; `shared` has PACK_SHARED bytes. Returns OVERFLOW, NONFINITE or 0, in every thread.
+// balance scale, and of several widths a table; of other keys nothing), both and the record aligned to 16 bytes; `shared` has PACK_SHARED bytes. Returns OVERFLOW, NONFINITE or 0, in every thread.
 template <bool KEY> CKV_FN u32 pack_side(const u16* source, u32 order, const float* centre, u8* record, u8* shared) {
     const Work w = work_of(shared);
     const u32 bad = stage<KEY>(w, source, order) ? 0 : NONFINITE;

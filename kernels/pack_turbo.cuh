@@ -3,14 +3,16 @@
 
 namespace ckv_encode {
 
-#if CKV_KEY == 3 || CKV_VALUE == 2
-constexpr u32 PER = DIM / 32, TURNED_NORMS = CKV_FOLD ? 3 : 2;
-
+// Squared norms that are measured of rotated rows.
+constexpr u32 TURNED_NORMS = CKV_FOLD ? 3 : 2;
 #if CKV_FOLD
 static_assert(CKV_KEY == 3, "rotated keys have a metric");
 // Centre and balance scale of the head's keys, by channel: in the place of the values' centre, of which keys know nothing.
 CKV_FN float* metric_of(const Work& w) { return (float*)w.centre; }
 #endif
+
+#if CKV_ROTATES
+constexpr u32 PER = DIM / 32;
 
 // A row as its codec sees it; a key of a calibration around its centre, every channel times its balance scale, math.md (2.19a), rounded twice.
 template <bool KEY> CKV_FN void rotated(const Work& w, u32 token, double (&y)[PER]) {

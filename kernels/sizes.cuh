@@ -14,6 +14,9 @@ constexpr bool VALUES_CODED = CKV_VALUE != 0;
 // Whether keys are coded in the metric of a calibration: fold.cuh.
 constexpr bool FOLDED = CKV_FOLD == 1;
 static_assert(!FOLDED || CKV_KEY == 3, "rotated keys");
+// Whether they are groups of unlike width: grouped.cuh.
+constexpr bool GROUPED = CKV_GROUPED > 0;
+static_assert(!GROUPED || FOLDED, "groups are a calibration's");
 // Bytes of one side of a block as 16-bit originals.
 constexpr int SIDE_BYTES = 2 * BLOCK * D;
 // A warp merges 32 * VECTOR channels of one head at a time.

@@ -11,8 +11,8 @@ constexpr float U_PAIR = 2.4e-7f;
 constexpr float U_ROW = CKV_STORE == 1 ? 1.6e-5f : U_PAIR;
 
 // Products in a chain of logits: codes or rows, and offsets.
-// Residuals are products behind those of the codes, in the same chain, and theirs with the scales weigh at most a quarter of a code each.
-constexpr float CODE_CHAIN = (PAIRED ? 2.0f : 4.0f) * CHUNKS * ((CKV_KEY == 1 ? 2.0f : 1.0f) + (REFINABLE ? 1.0f : 0.0f)) + (REFINABLE ? 6.0f : 4.0f);
+// Each group of a width adds its own to the others once. Residuals are products behind those of the codes, in the same chain, and theirs with the scales weigh at most a quarter of a code each.
+constexpr float CODE_CHAIN = (PAIRED ? 2.0f : 4.0f) * CHUNKS * ((CKV_KEY == 1 ? 2.0f : 1.0f) + (REFINABLE ? 1.0f : 0.0f)) + (REFINABLE ? 6.0f : 4.0f) + (GROUPED ? (float)CKV_KEY_SLOTS : 0.0f);
 constexpr float ROW_CHAIN = (PAIRED ? 2.0f : 4.0f) * CHUNKS + 4.0f;
 
 // A coded value is summed as code times scale and offset apart: together they are at most this many times the value's norm,
@@ -46,7 +46,7 @@ CKV_FN LogitBound code_bound(const Summary& b, float reach, float step, float sq
     r.delta = reach * b.eps * UP + digit;
     r.lambda = reach * b.kappa * UP + ROOT_BLOCK * digit;
 #endif
-    r.zeta = reach * b.key_mag * (CODE_CHAIN * U_MMA + 4.0f * U_PAIR + (TURBO_KEYS ? TURN_ROUNDING : 0.0f)) * UP;
+    r.zeta = reach * b.key_mag * (CODE_CHAIN * U_MMA + 4.0f * U_PAIR + (TURBO_KEYS ? KEY_TURN_ROUNDING : 0.0f)) * UP;
     return r;
 }
 

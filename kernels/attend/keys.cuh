@@ -305,6 +305,8 @@ CKV_FN void score_codes(const u8* record, const Query& q, bool, Logits& s, KeySu
         for (int nt = 0; nt < COLUMNS; nt++) join_columns(s.x[t][nt]);
     }
 }
+#elif CKV_GROUPED
+// key_groups.cuh.
 #elif CKV_KEY == 3
 // Logits from levels of the rotated key with a radius per token, math.md (2.17b).
 template <int FIRST>

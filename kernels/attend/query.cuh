@@ -89,6 +89,20 @@ struct Fold {
 // Octaves between the largest channels of q and of q/S, at most.
 constexpr i32 FARTHEST = 60;
 
+// Leaves the Fold of a query whose largest magnitude is `most` at `to`, if the lane `keeps` it. Whether q/S fits.
+CKV_FN bool put_fold(const CkvAttendArgs& a, Vec4* to, float most, const FoldSums& sums, bool keeps) {
+    const i32 apart = query_exponent(most) - query_exponent(sums.most);
+    const double units = sums.product * (double)query_factor(most);
+    // A variant without low halves has not read single queries.
+    const bool fit = fits(sums, a.scale, units) && apart <= FARTHEST && -apart <= FARTHEST && (CKV_QUERY_LOW || a.query_type != 2);
+    const FoldBound bound = fold_bound(sums, a.scale, fit);
+    if (keeps) {
+        *to = Vec4{(u32)(127 + (fit ? apart : 0)) << 23, fit ? float_as_u32((float)units) : 0u, float_as_u32(bound.reach), float_as_u32(bound.constant)};
+    }
+    return fit;
+}
+
+#if !CKV_GROUPED
 // Makes x, a query whose largest magnitude is `most`, q/S, or 0 if that does not fit; leaves its Fold at `to`. Returns what its halves are to be multiplied
 // by. The four lanes of a column together.
 CKV_FN float fold_query(const CkvAttendArgs& a, u32 kv_head, Vec4* to, float most, float (&x)[CHUNKS][8]) {
@@ -98,14 +112,7 @@ CKV_FN float fold_query(const CkvAttendArgs& a, u32 kv_head, Vec4* to, float mos
 #pragma unroll
     for (int j = 0; j < CHUNKS; j++) fold(metric, 32 * j + 8 * (int)(lane() & 3), x[j], sums);
     join(sums);
-    const i32 apart = query_exponent(most) - query_exponent(sums.most);
-    const double units = sums.product * (double)query_factor(most);
-    // A variant without low halves has not read single queries.
-    const bool fit = fits(sums, a.scale, units) && apart <= FARTHEST && -apart <= FARTHEST && (CKV_QUERY_LOW || a.query_type != 2);
-    const FoldBound bound = fold_bound(sums, a.scale, fit);
-    if ((lane() & 3) == 0) {
-        *to = Vec4{(u32)(127 + (fit ? apart : 0)) << 23, fit ? float_as_u32((float)units) : 0u, float_as_u32(bound.reach), float_as_u32(bound.constant)};
-    }
+    const bool fit = put_fold(a, to, most, sums, (lane() & 3) == 0);
 #pragma unroll
     for (int j = 0; j < CHUNKS; j++) {
 #pragma unroll
@@ -113,6 +120,9 @@ CKV_FN float fold_query(const CkvAttendArgs& a, u32 kv_head, Vec4* to, float mos
     }
     return fit ? query_factor(sums.most) : 1.0f;
 }
+#else
+CKV_FN void prepare_grouped(const CkvAttendArgs& a, u32 kv_head, const Vec4* given, Vec4* prepared);
+#endif
 
 // That of head `head` of the group.
 CKV_FN Fold fold_of(const Query& q, int head) {
@@ -212,7 +222,9 @@ CKV_FN void prepare_query(const CkvAttendArgs& a, [[maybe_unused]] u32 kv_head, 
             }
         }
     }
-#if CKV_KEY == 3
+#if CKV_GROUPED
+    prepare_grouped(a, kv_head, shared, prepared);
+#elif CKV_KEY == 3
     // One warp, another than the one that stores the query as it is, where there are several. Single precision, whose rounding is in the bound of the
     // logits (code_bound); pairs of halves, as above.
     if (warp() == WARPS / 2) {

@@ -1,5 +1,6 @@
 // What one variant of the decode kernels is made of: sizes fixed when it is compiled.
 #pragma once
+#include "grouped.cuh"
 #include "sizes.cuh"
 
 // Up to four query heads leave half of the matrix unit's eight columns free: the low digits of query and weights ride there,
@@ -85,9 +86,14 @@ constexpr int KNOWN_BYTES = 128;
 // every column.
 // With LEAN in the place of what they were made from, unless there are two of them.
 constexpr int PREPARED_BYTES = QUERY_SHARED ? 8 * NT * D * 4 * QUERIES : 0, GIVEN_BYTES = LEAN && QUERIES == 1 ? 0 : GROUP * D * 4;
-// And four numbers of every column where keys have a metric: see Fold.
+// And four numbers of every column where keys have a metric: see Fold. Behind them, where those have several widths, what they are.
 constexpr int FOLD_BYTES = FOLDED ? 8 * NT * 16 : 0;
-constexpr int QUERY_BYTES = GIVEN_BYTES + PREPARED_BYTES + FOLD_BYTES;
+#if CKV_GROUPED
+constexpr int TABLE_BYTES = (4 * ckv_grouped::KEPT + 15) / 16 * 16;
+#else
+constexpr int TABLE_BYTES = 0;
+#endif
+constexpr int QUERY_BYTES = GIVEN_BYTES + PREPARED_BYTES + FOLD_BYTES + TABLE_BYTES;
 // Of more than SAMPLES sequences or listed heads only every n-th is kept in shared memory.
 constexpr int SAMPLES = 256;
 constexpr int ENTRY_BYTES = 4 * (SAMPLES + 8);

@@ -5,13 +5,15 @@
 #pragma once
 
 constexpr bool TURBO_KEYS = CKV_KEY == 3, TURBO_VALUES = CKV_VALUE == 2;
-static_assert(!(TURBO_KEYS || TURBO_VALUES) || (D & (D - 1)) == 0, "one transform");
+static_assert(!((TURBO_KEYS && !GROUPED) || TURBO_VALUES) || (D & (D - 1)) == 0, "one transform");
 
 // Roundings of a rotated vector, each relative to its norm: stages, the factor and its product. rotation.rs: roundings.
 constexpr int TURN_STAGES = D == 64 ? 6 : D == 128 ? 7 : 8;
 constexpr float TURN_ROUNDING = (TURN_STAGES + 2) * 6.0e-8f;
+// Of a query whose groups are rotated apart: two rounds of transforms of up to half of its channels, or one of all of them.
+constexpr float KEY_TURN_ROUNDING = GROUPED ? 2.0f * TURN_ROUNDING : TURN_ROUNDING;
 
-#if CKV_KEY == 3 || CKV_VALUE == 2
+#if (CKV_KEY == 3 && CKV_GROUPED == 0) || CKV_VALUE == 2
 // Signs of 32 channels: set bits are -1.
 CKV_FN constexpr u32 turn_signs(int chunk) {
     constexpr u32 WORDS[8] = {CKV_TURN_0, CKV_TURN_1, CKV_TURN_2, CKV_TURN_3, CKV_TURN_4, CKV_TURN_5, CKV_TURN_6, CKV_TURN_7};
@@ -181,6 +183,25 @@ CKV_FN u32 spread1(u32 x) {
     return (x | x << 3) & 0x11111111u;
 }
 
+// Levels times 2^-SHIFT of nibbles, a sign (set: positive) and a magnitude each: pair i of a word at bits 4 i and 4 i + 16.
+template <u32 SHIFT = 0>
+CKV_FN void look_up_signed(const u32 (&w)[2], const Levels& levels, u32 (&h)[8]) {
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const u32 at = w[half], other = at ^ 0x88888888u;
+        // Levels plus 64 of the first elements of four pairs, and of the second ones.
+        const u32 a = prmt(levels.negative[0], levels.negative[1], at) | prmt(levels.positive[0], levels.positive[1], other);
+        const u32 b = prmt(levels.negative[0], levels.negative[1], at >> 16) | prmt(levels.positive[0], levels.positive[1], other >> 16);
+        const u32 first = prmt(a, b, 0x5140), second = prmt(a, b, 0x7362);
+        const u32 pairs[4] = {prmt(first, H2_1024, 0x7150), prmt(first, H2_1024, 0x7352), prmt(second, H2_1024, 0x7150), prmt(second, H2_1024, 0x7352)};
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            // (1024 + 64 + level) 2^-SHIFT less 1088 2^-SHIFT: both are halves.
+            h[4 * half + i] = SHIFT == 0 ? h2_add(pairs[i], minus_1024(64)) : h2_fma(pairs[i], h2_shift(SHIFT), h2_const(0xe440u - 0x400u * SHIFT));
+        }
+    }
+}
+
 // Pairs of unit `unit` of codes of BITS bits, 1 to 4, as levels times 2^-SHIFT. Nibbles: sign (set: positive) and magnitude.
 template <int BITS, u32 SHIFT>
 CKV_FN void load_levels(const u8* section, int unit, const Levels& levels, u32 (&h)[8]) {
@@ -206,18 +227,5 @@ CKV_FN void load_levels(const u8* section, int unit, const Levels& levels, u32 (
             if constexpr (BITS == 1) w[half] = y << 3;
         }
     }
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        const u32 at = w[half], other = at ^ 0x88888888u;
-        // Levels plus 64 of the first elements of four pairs, and of the second ones.
-        const u32 a = prmt(levels.negative[0], levels.negative[1], at) | prmt(levels.positive[0], levels.positive[1], other);
-        const u32 b = prmt(levels.negative[0], levels.negative[1], at >> 16) | prmt(levels.positive[0], levels.positive[1], other >> 16);
-        const u32 first = prmt(a, b, 0x5140), second = prmt(a, b, 0x7362);
-        const u32 pairs[4] = {prmt(first, H2_1024, 0x7150), prmt(first, H2_1024, 0x7352), prmt(second, H2_1024, 0x7150), prmt(second, H2_1024, 0x7352)};
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            // (1024 + 64 + level) 2^-SHIFT less 1088 2^-SHIFT: both are halves.
-            h[4 * half + i] = SHIFT == 0 ? h2_add(pairs[i], minus_1024(64)) : h2_fma(pairs[i], h2_shift(SHIFT), h2_const(0xe440u - 0x400u * SHIFT));
-        }
-    }
+    look_up_signed<SHIFT>(w, levels, h);
 }

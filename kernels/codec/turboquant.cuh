@@ -6,12 +6,16 @@
 #pragma once
 #include "codec/round.cuh"
 
+// Sides of one width: those of several are another matter, pack_grouped.cuh.
+#define CKV_TURBO_KEYS (CKV_KEY == 3 && CKV_GROUPED == 0)
+#define CKV_ROTATES (CKV_TURBO_KEYS || CKV_VALUE == 2)
+
 namespace ckv_encode {
 
 // What a rotation in double is off by at most, relative to the norm; record.rs: TURNED.
 constexpr double TURNED = 0x1p-46;
 
-#if CKV_KEY == 3 || CKV_VALUE == 2
+#if CKV_ROTATES
 // R of a row, in the order of additions that rotation.rs has.
 template <u32 DIM> CKV_FN void turn_row(double (&y)[DIM / 32]) {
     constexpr u32 SIGNS[8] = {CKV_TURN_0, CKV_TURN_1, CKV_TURN_2, CKV_TURN_3, CKV_TURN_4, CKV_TURN_5, CKV_TURN_6, CKV_TURN_7};
@@ -38,14 +42,19 @@ template <u32 DIM> CKV_FN void turn_row(double (&y)[DIM / 32]) {
     for (u32 m = 0; m < DIM / 32; ++m) y[m] *= FACTOR;
 }
 
+#endif
+
+#if CKV_KEY == 3 || CKV_VALUE == 2
 CKV_FN double warp_total(double x) {
 #pragma unroll
     for (int d = 16; d > 0; d >>= 1) x += shfl_xor(x, d);
     return x;
 }
+#endif
 
+#if CKV_ROTATES
 template <bool KEY> struct Turbo {
-#if CKV_KEY == 3
+#if CKV_TURBO_KEYS
     static constexpr bool keys = KEY;
 #else
     static constexpr bool keys = false;
@@ -54,9 +63,9 @@ template <bool KEY> struct Turbo {
     static constexpr u32 half = 1u << (bits - 1);
 
     static __device__ __forceinline__ double level(u32 code) {
-#if CKV_KEY == 3 && CKV_VALUE == 2
+#if CKV_TURBO_KEYS && CKV_VALUE == 2
         const u64 all = keys ? CKV_KEY_LEVELS : CKV_VALUE_LEVELS;
-#elif CKV_KEY == 3
+#elif CKV_TURBO_KEYS
         const u64 all = CKV_KEY_LEVELS;
 #else
         const u64 all = CKV_VALUE_LEVELS;
@@ -65,7 +74,7 @@ template <bool KEY> struct Turbo {
         return code & half ? size : -size;
     }
     static __device__ __forceinline__ double threshold(u32 i) {
-#if CKV_KEY == 3
+#if CKV_TURBO_KEYS
         constexpr u64 KEYS[7] = {CKV_KEY_THRESHOLD_1, CKV_KEY_THRESHOLD_2, CKV_KEY_THRESHOLD_3, CKV_KEY_THRESHOLD_4,
                                  CKV_KEY_THRESHOLD_5, CKV_KEY_THRESHOLD_6, CKV_KEY_THRESHOLD_7};
         if (keys) return double_of(KEYS[i]);

@@ -68,6 +68,8 @@ CKV_FN void key_unit(const u8* record, int t, int j, const KeyScales& s, u32 (&h
     const u32 scale = page_scale(record + CKV_KEY_SCALES, 32 * j / CKV_KEY_GROUP, CKV_KEY - 4);
 #pragma unroll
     for (int i = 0; i < 8; i++) h[i] = h2_mul(h[i], scale);
+#elif CKV_GROUPED
+    // Never asked for: key_groups.cuh.
 #elif CKV_KEY == 2 || CKV_KEY == 3
 #if CKV_KEY == 2
     load_codes<CKV_KEY_BITS, 1u << (CKV_KEY_BITS - 1)>(record + CKV_KEY_CODES, t * CHUNKS + j, h);

@@ -9,11 +9,44 @@ struct Query {
     // Of row 16 mt + 8 half + lane / 4 at 8 (2 mt + half) + lane / 4: the base-2 logit per unit of the halves; behind those of all rows s ||q||, then s times
     // what a unit is; for keys in a metric the base-2 logit that their centre adds.
     float* units;
+#if CKV_GROUPED
+    const u32* table;  // what keep_table leaves
+#endif
 };
 CKV_FN Query query_at(u8* shared) {
-    u8* at = shared + warp() * QUERY_BYTES;
+    u8* at = shared + AT_QUERIES + warp() * QUERY_BYTES;
+#if CKV_GROUPED
+    return Query{(Vec4*)at, (float*)(at + ROWS * D * 2), (const u32*)(shared + AT_TABLE)};
+#else
     return Query{(Vec4*)at, (float*)(at + ROWS * D * 2)};
+#endif
 }
+
+// Leaves the units of row `number`, of such a largest magnitude and squared norm, if the lane `keeps` them. Returns what its halves are to be multiplied by.
+CKV_FN float put_units(const CkvExtendArgs& a, const Query& q, u32 number, float most, float square, bool keeps) {
+    i32 power = (i32)(float_as_u32(most) >> 23) - 127;
+    power = power < -100 ? -100 : power;
+    // The scale's sign goes with the query: a unit is not negative, nor 0, so that what is hidden stays below everything.
+    const float sign = a.scale < 0.0f ? -1.0f : 1.0f, down = u32_as_float((u32)(125 + power) << 23);
+    if (keeps) {
+        q.units[number] = fmaxf(fabsf(a.scale) * 1.44269504f * down, 1.0e-37f);
+        q.units[ROWS + number] = mul_ru(fabsf(a.scale), sqrt_ru(square * 1.0001f));
+        q.units[2 * ROWS + number] = mul_ru(fabsf(a.scale), down);
+    }
+    return sign * u32_as_float((u32)(129 - power) << 23);
+}
+#if CKV_FOLD
+// Leaves what a row has beside q/S. Whether that fits: else it meets codes as 0.
+CKV_FN bool put_fold(const CkvExtendArgs& a, const Query& q, u32 number, const FoldSums& sums, bool keeps) {
+    // Terms of up to 10^5 nats: what their sum in double precision loses is nothing beside CENTRED.
+    const bool fit = fits(sums, a.scale, sums.terms * (double)fabsf(a.scale) * 1.0e19);
+    if (keeps) {
+        q.units[ROWS + number] = fold_bound(sums, a.scale, fit).reach;
+        q.units[3 * ROWS + number] = fit ? (float)((double)a.scale * sums.product * 1.4426950408889634) : 0.0f;
+    }
+    return fit;
+}
+#endif
 CKV_FN float unit_of(const Query& q, int mt, int half) { return q.units[8 * (2 * mt + half) + (lane() >> 2)]; }
 // Of the row whose certificate the lane keeps: number lane % 4 of 2 mt + half, where there are so many.
 CKV_FN u32 own_number() { return 8 * ((lane() & 3) % (u32)(2 * MT)) + (lane() >> 2); }
@@ -86,6 +119,7 @@ CKV_FN void prepare_queries(const CkvExtendArgs& a, const Tile& t, const Query& 
                 row_elements(a, there, at + 32 * j, x);
                 fold(metric, 32 * j + 8 * (int)(lane() & 3), x, sums);
             }
+            join(sums);
             most = sums.most, square = sums.square;
         }
 #endif
@@ -100,37 +134,21 @@ CKV_FN void prepare_queries(const CkvExtendArgs& a, const Tile& t, const Query& 
                 square = fma_ru(x[c], x[c], square);
             }
         }
+        if constexpr (!(FOLDED && TURNED)) {
 #pragma unroll
-        for (int d = 1; d < 4; d <<= 1) {
-            most = fmaxf(most, shfl_xor(most, d));
-            square += shfl_xor(square, d);
-        }
-        i32 power = (i32)(float_as_u32(most) >> 23) - 127;
-        power = power < -100 ? -100 : power;
-        // The scale's sign goes with the query: a unit is not negative, nor 0, so that what is hidden stays below everything.
-        const float sign = a.scale < 0.0f ? -1.0f : 1.0f;
-        const float up = sign * u32_as_float((u32)(129 - power) << 23), down = u32_as_float((u32)(125 + power) << 23);
-        if ((lane() & 3) == 0) {
-            q.units[number] = fmaxf(fabsf(a.scale) * 1.44269504f * down, 1.0e-37f);
-            q.units[ROWS + number] = mul_ru(fabsf(a.scale), sqrt_ru(square * 1.0001f));
-            q.units[2 * ROWS + number] = mul_ru(fabsf(a.scale), down);
-        }
-#if CKV_FOLD
-        bool fit = true;
-        if constexpr (TURNED) {
-#pragma unroll
-            for (int d = 1; d < 4; d <<= 1) sums.product += shfl_xor(sums.product, d), sums.terms += shfl_xor(sums.terms, d);
-            sums.square = square;
-            // Terms of up to 10^5 nats: what their sum in double precision loses is nothing beside CENTRED.
-            fit = fits(sums, a.scale, sums.terms * (double)fabsf(a.scale) * 1.0e19);
-            if ((lane() & 3) == 0) {
-                q.units[ROWS + number] = fold_bound(sums, a.scale, fit).reach;
-                q.units[3 * ROWS + number] = fit ? (float)((double)a.scale * sums.product * 1.4426950408889634) : 0.0f;
+            for (int d = 1; d < 4; d <<= 1) {
+                most = fmaxf(most, shfl_xor(most, d));
+                square += shfl_xor(square, d);
             }
         }
+        const bool keeps = (lane() & 3) == 0;
+        const float up = put_units(a, q, number, most, square, keeps);
+#if CKV_FOLD
+        bool fit = true;
+        if constexpr (TURNED) fit = put_fold(a, q, number, sums, keeps);
 #endif
         if constexpr (TURNED) {
-#if CKV_KEY == 3
+#if CKV_KEY == 3 && !CKV_GROUPED
             float x[CHUNKS][8];
 #pragma unroll
             for (int j = 0; j < CHUNKS; j++) row_elements(a, there, at + 32 * j, x[j]);
@@ -157,7 +175,7 @@ CKV_FN void prepare_queries(const CkvExtendArgs& a, const Tile& t, const Query& 
     syncwarp();
 }
 
-#if CKV_FOLD
+#if CKV_FOLD && !CKV_GROUPED
 // A function of its own: nothing of it waits in registers while blocks are read.
 __attribute__((noinline)) __device__ void prepare_folded(const CkvExtendArgs& a, const Tile& t, const Query& q) { prepare_queries<true>(a, t, q); }
 #endif

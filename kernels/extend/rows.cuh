@@ -46,6 +46,10 @@ CKV_FN void clear(Mass& s) {
     }
 }
 
+#if CKV_GROUPED
+CKV_FN void score_groups(const u8* block, int first, const u32* table, const Query& q, Logits& s);
+#endif
+
 // Logits of tiles FIRST.. of a block: CODED of a record, else of a block of originals.
 template <bool CODED>
 CKV_FN void score(const u8* block, int first, const Query& q, Logits& s) {
@@ -54,6 +58,9 @@ CKV_FN void score(const u8* block, int first, const Query& q, Logits& s) {
 #pragma unroll
         for (int n = 0; n < 2 * SUB; n++) s.x[mt][n][0] = s.x[mt][n][1] = s.x[mt][n][2] = s.x[mt][n][3] = 0.0f;
     }
+#if CKV_GROUPED
+    if constexpr (CODED) return score_groups(block, first, q.table, q, s);
+#endif
 #pragma unroll SCORED_AT_ONCE
     for (int j = 0; j < CHUNKS; j++) {
         u32 x[MT][2][4];

@@ -1,5 +1,6 @@
 // How a CTA of the extend kernel is cut.
 #pragma once
+#include "grouped.cuh"
 #include "sizes.cuh"
 
 constexpr int WARPS = CKV_EXTEND_WARPS, THREADS = 32 * WARPS;
@@ -27,7 +28,13 @@ constexpr int SUMS_BYTES = 32 * 40;
 constexpr int NORM_BYTES = STAGES * 8;
 constexpr int AT_QUERIES = STAGES * SLOT, AT_SUMS = AT_QUERIES + WARPS * QUERY_BYTES, AT_NORMS = AT_SUMS + WARPS * SUMS_BYTES;
 constexpr int AT_TILE = AT_NORMS + NORM_BYTES, TILE_BYTES = 52;
-constexpr int SHARED_BYTES = (AT_TILE + TILE_BYTES + 15) / 16 * 16;
+// What keys of several widths are.
+#if CKV_GROUPED
+constexpr int TABLE_BYTES = (4 * ckv_grouped::KEPT + 15) / 16 * 16;
+#else
+constexpr int TABLE_BYTES = 0;
+#endif
+constexpr int AT_TABLE = (AT_TILE + TILE_BYTES + 15) / 16 * 16, SHARED_BYTES = AT_TABLE + TABLE_BYTES;
 static_assert(SHARED_BYTES == CKV_EXTEND_SHARED, "CKV_EXTEND_SHARED");
 
 // Names that headers of the decode kernel want.

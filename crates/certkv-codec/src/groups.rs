@@ -5,7 +5,9 @@ use crate::error::{CodecError, Input, sized};
 use crate::planes::{place_key_row, write_planes};
 use crate::rotation::{self, Rotation};
 use crate::turboquant::{Book, last_level, level_bytes, round_radius};
-use certkv_core::{Dtype, GroupCode, KeyFormat, Pairing, RecordLayout, TURBO_BITS, hash::hash64, tiles::gtq_tile};
+use certkv_core::{
+    Dtype, GroupCode, KeyFormat, Pairing, RecordLayout, TURBO_BITS, fragment::Run, hash::hash64, tiles::gtq_tile,
+};
 use core::ops::Range;
 use std::sync::Arc;
 
@@ -130,6 +132,11 @@ impl KeyGroups {
     /// The same as records hold them.
     pub fn parts(&self) -> &[KeyPart] {
         &self.parts
+    }
+
+    /// Their widths, as the order of codes on a GPU goes by them.
+    pub fn runs(&self) -> Vec<Run> {
+        self.parts.iter().map(|part| Run { channels: part.places.len(), bits: usize::from(part.bits) }).collect()
     }
 
     /// The scale of each channel that keys are coded in, given that of the calibration, (dim,): what groups of unlike width are off by

@@ -64,6 +64,20 @@ impl<T: Real> Rotation<T> {
         Some(round.signs.chunks(32).map(|c| c.iter().rev().fold(0, |w, s| w << 1 | u32::from(negative(s)))).collect())
     }
 
+    /// Sizes of the transforms of a round, in the order of the channels.
+    pub fn parts(&self) -> impl Iterator<Item = usize> {
+        self.parts.iter().map(|(size, _)| *size)
+    }
+
+    /// What comes before the transforms of each round: which channel each becomes, and whether its sign is then -1.
+    pub fn rounds(&self) -> impl Iterator<Item = (Vec<usize>, Vec<bool>)> {
+        self.rounds.iter().map(|round| {
+            let mut order: Vec<usize> = (0..self.n).collect();
+            round.swaps.iter().for_each(|&(i, j)| order.swap(i, j));
+            (order, round.signs.iter().map(|sign| T::of(0.0) > *sign).collect())
+        })
+    }
+
     /// Channels.
     pub const fn channels(&self) -> usize {
         self.n
@@ -165,6 +179,28 @@ mod tests {
             rotation.turn(&mut exact);
             let off = s.iter().zip(&exact).map(|(a, b)| (f64::from(*a) - b).powi(2)).sum::<f64>().sqrt();
             assert!(off <= single.roundings() as f64 * 2f64.powi(-24) * dot(&x, &x).sqrt());
+
+            // As it is told to kernels: order, signs, transforms.
+            let mut told = x.clone();
+            for (order, negative) in rotation.rounds() {
+                let from = told.clone();
+                let signed = order
+                    .iter()
+                    .zip(negative)
+                    .map(|(from_at, minus)| if minus { -from[*from_at] } else { from[*from_at] });
+                told = signed.collect();
+                let mut at = 0;
+                for size in rotation.parts() {
+                    let part = told[at..at + size].to_vec();
+                    let sign = |i: usize, j: usize| if (i & j).count_ones() % 2 == 0 { 1.0 } else { -1.0 };
+                    for i in 0..size {
+                        let sum: f64 = part.iter().enumerate().map(|(j, x)| sign(i, j) * x).sum();
+                        told[at + i] = sum * (size as f64).powf(-0.5);
+                    }
+                    at += size;
+                }
+            }
+            assert!(told.iter().zip(&a).all(|(told, a)| (told - a).abs() < 1e-12));
 
             rotation.turn_back(&mut a);
             assert!(a.iter().zip(&x).all(|(a, x)| (a - x).abs() < 1e-14));

@@ -12,11 +12,16 @@
 //!
 //! Uncoded sides, open blocks and promoted sides are held alike, 16 bits to an element: the 32 bytes of a lane at
 //! `1024 u + 32 lane`, see [`original_index`].
+//!
+//! Block-GTQ keys have an order of their own, [`grouped_place`].
 use crate::{
-    PageCode, RecordLayout,
+    KeyFormat, PageCode, RecordLayout,
     layout::{self, key_index, planes, row_index, value_index},
 };
 use core::{fmt, ops::Range};
+
+mod grouped;
+pub use grouped::{Run, from_fragment_in, grouped_place, to_fragment_in};
 
 /// Tokens of a unit.
 pub const UNIT_TOKENS: usize = 16;
@@ -138,7 +143,7 @@ enum Towards {
 }
 
 /// Rewrites the codes, residuals and uncoded sides of a record of the line order of [`crate::layout`] in fragment order; scales and
-/// summary are copied.
+/// summary are copied, and so are keys that a calibration gives groups: those of unlike widths are for [`to_fragment_in`].
 ///
 /// # Errors
 /// [`RecordSize`] if `record` or `out` has not `layout.bytes` bytes.
@@ -167,7 +172,7 @@ fn convert(layout: &RecordLayout, record: &[u8], out: &mut [u8], to: Towards) ->
     let value: (Index, Order) = (if float(format.value.page()) { row_index } else { value_index }, value_place);
     if format.key.is_exact() {
         move_words(layout, &layout.key_codes, true, (record, &mut *out), to);
-    } else {
+    } else if !matches!(format.key, KeyFormat::Gtq { .. }) {
         reorder(layout, &layout.key_codes, format.key.bits(), key, (record, &mut *out), to);
     }
     if format.value.is_exact() {

@@ -5,6 +5,8 @@ mod calibrated;
 mod device_cases;
 #[path = "emulated/mod.rs"]
 mod emulated;
+#[path = "emulated_attend/grouped.rs"]
+mod grouped;
 #[path = "emulated_attend/lists.rs"]
 mod lists;
 #[path = "emulated_attend/refine.rs"]

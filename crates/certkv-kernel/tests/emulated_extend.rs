@@ -104,6 +104,11 @@ fn formats_heads_and_groups_match_attention_in_f64() {
         ("ctq3-v4g32-b32", 64),
         ("ctq2-f16-b16", 64),
         ("ctq1-tq3-b64", 256),
+        ("gtq3-tq3-b64", 128),
+        ("gtq2.5-v4g32-b32", 64),
+        ("gtq4-f16-b16", 96),
+        ("gtq5-tq3-b64", 256),
+        ("gtq6-v4g32-b32", 96),
         ("k8-v4g64-b64-r8.4", 128),
         ("k8-c4-b64", 128),
         ("f16-c5-b16", 96),
@@ -120,7 +125,7 @@ fn formats_heads_and_groups_match_attention_in_f64() {
 fn hard_data_and_bf16_stay_within_the_bound() {
     for kind in Kind::ALL {
         for store in [Dtype::F16, Dtype::Bf16] {
-            for format in ["k8-v4g32-b32", "tq4-tq4-b32", "ctq4-tq4-b32"] {
+            for format in ["k8-v4g32-b32", "tq4-tq4-b32", "ctq4-tq4-b32", "gtq4-tq4-b32"] {
                 let seed = 40 + kind as u64;
                 check(&Spec { kind, store, seed, ..Spec::new(format, 64, 4, &[(70, 20), (32, 3)]) }, 2, 2);
             }
@@ -131,7 +136,7 @@ fn hard_data_and_bf16_stay_within_the_bound() {
 #[test]
 fn windows_and_sinks_hide_what_they_hide() {
     for (tokens, sinks) in [(1, 0), (20, 0), (40, 5), (33, 16), (100, 40), (1000, 3)] {
-        for format in ["k8-v4g32-b32", "tq4-tq4-b16", "ctq4-tq4-b16"] {
+        for format in ["k8-v4g32-b32", "tq4-tq4-b16", "ctq4-tq4-b16", "gtq3-tq4-b16"] {
             let sight = Some(Sight { tokens, sinks });
             let spec =
                 Spec { sight, seed: u64::from(tokens), ..Spec::new(format, 64, 2, &[(150, 60), (0, 50), (96, 1)]) };
@@ -183,7 +188,14 @@ fn what_is_no_number_is_never_certified() {
 /// fit is not certified, where codes are seen.
 #[test]
 fn what_folds_queries_is_in_the_bound() {
-    for (format, seed, by) in [("ctq4-tq4-b64", 1, 0.05), ("ctq4-v4g64-b32", 3, 0.02), ("ctq3-f16-b32", 3, 1e-3)] {
+    for (format, seed, by) in [
+        ("ctq4-tq4-b64", 1, 0.05),
+        ("ctq4-v4g64-b32", 3, 0.02),
+        ("ctq3-f16-b32", 3, 1e-3),
+        ("gtq4-tq4-b64", 1, 0.02),
+        ("gtq3-v4g64-b32", 3, 0.008),
+        ("gtq5-f16-b16", 3, 5e-4),
+    ] {
         let spec = Spec { seed, ..Spec::new(format, 128, 2, &[(130, 20), (0, 9)]) };
         let mut case = Case::new(&spec);
         case.scale_queries(by);

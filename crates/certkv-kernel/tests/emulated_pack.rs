@@ -16,3 +16,6 @@ mod support;
 mod swap;
 #[path = "emulated_pack/transcode.rs"]
 mod transcode;
+#[path = "device_cases/widths.rs"]
+#[allow(unreachable_pub, reason = "other test programs use it, too")]
+mod widths;

@@ -54,7 +54,7 @@ fn directions() -> Handle {
 }
 
 #[test]
-fn keys_of_one_width_are_coded_by_a_calibration() {
+fn keys_of_one_width_or_of_several_are_coded_by_a_calibration() {
     let (_fake, config, _turn) = alone();
     let (mine, other, books) = (schemes(LAYERS as usize), schemes(LAYERS as usize + 1), directions());
     let coded = certkv_config { format: c"ctq4-v4g32-b16".as_ptr(), calibration: mine.0, ..config };
@@ -69,19 +69,21 @@ fn keys_of_one_width_are_coded_by_a_calibration() {
             CERTKV_UNSUPPORTED,
             "config->calibration",
         ),
-        (certkv_config { format: c"gtq3-v4g32-b16".as_ptr(), ..coded }, CERTKV_INVALID_ARGUMENT, "config->format"),
+        (certkv_config { format: c"s1-v4g32-b16".as_ptr(), ..coded }, CERTKV_INVALID_ARGUMENT, "config->format"),
     ] {
         // SAFETY: a whole configuration and a local.
         named(unsafe { certkv_cache_create(&config, &mut cache) }, status, word);
         assert!(cache.is_null());
     }
-    kernels::watch_metrics();
-    let cache = Cache::new(&coded);
-    // The cache keeps what it needs.
+    let own = certkv_config { format: c"gtq3-v4g32-b16".as_ptr(), ..coded };
+    let caches = [&coded, &own].map(Cache::new);
+    // Caches keep what they need.
     drop(mine);
-    let a = cache.create();
-    append(&cache, a, 20);
-    assert!(
-        kernels::watched_metrics().iter().any(|(kernel, told)| *kernel == "pack" && told.len() == KV_HEADS * 2 * DIM)
-    );
+    for cache in caches {
+        kernels::watch_metrics(2 * DIM);
+        let a = cache.create();
+        append(&cache, a, 20);
+        let told = kernels::watched_metrics();
+        assert!(told.iter().any(|(kernel, told)| *kernel == "pack" && told.len() == KV_HEADS * 2 * DIM));
+    }
 }

@@ -39,6 +39,9 @@ fn specs(small: bool) -> Vec<Spec> {
         "tq1-v4g32-b16",
         "ctq4-tq4-b64",
         "ctq2-v4g32-b32",
+        "gtq3-tq3-b64",
+        "gtq2.5-v4g32-b32",
+        "gtq5-f16-b16",
         "k8-tq4-b32",
         "k8-v4g64-b64-r8.4",
         "e4m3-e4m3-b64",
@@ -48,7 +51,8 @@ fn specs(small: bool) -> Vec<Spec> {
         for dim in [64, 96, 128, 256] {
             let fits = format.parse::<certkv_core::Format>().is_ok_and(|f| f.validated(dim, Dtype::F16).is_ok());
             // TurboQuant rotates powers of two on a GPU; residual planes are for heads of up to 128 channels.
-            let rotated = !format.contains("tq") || dim.is_power_of_two();
+            let whole = |side: &str| side.starts_with("tq") || side.starts_with("ctq");
+            let rotated = !format.split('-').any(whole) || dim.is_power_of_two();
             let fits = fits && rotated && (dim <= 128 || !format.contains("-r"));
             if fits {
                 let group = 1 + (i * 5 + dim / 32) % 8;
@@ -63,9 +67,12 @@ fn specs(small: bool) -> Vec<Spec> {
         all.push(Spec { seed: group as u64, ..Spec::new("k8-v4g64-b64", 128, group, &[(161, 50), (700, 9)]) });
     }
     for kind in Kind::ALL {
-        for (store, format) in
-            [(Dtype::F16, "k8-v4g64-b64"), (Dtype::Bf16, "k8-v4g32-b32"), (Dtype::Bf16, "tq4-tq4-b64")]
-        {
+        for (store, format) in [
+            (Dtype::F16, "k8-v4g64-b64"),
+            (Dtype::Bf16, "k8-v4g32-b32"),
+            (Dtype::Bf16, "tq4-tq4-b64"),
+            (Dtype::F16, "gtq4-tq4-b64"),
+        ] {
             all.push(Spec {
                 kind,
                 store,
@@ -75,13 +82,13 @@ fn specs(small: bool) -> Vec<Spec> {
         }
     }
     for (tokens, sinks) in [(1, 0), (64, 64), (129, 1), (500, 70), (1 << 20, 9)] {
-        for format in ["k8-v4g64-b64", "tq4-tq4-b32", "ctq4-tq4-b32"] {
+        for format in ["k8-v4g64-b64", "tq4-tq4-b32", "ctq4-tq4-b32", "gtq3-tq4-b32"] {
             let sight = Some(Sight { tokens, sinks });
             all.push(Spec { sight, ..Spec::new(format, 128, 4, &[(1500, 200), (0, 300)]) });
         }
     }
     for (before, tokens) in [(8192, 64), (32768, 20)] {
-        for format in ["k8-v4g64-b64", "tq4-tq4-b64", "ctq4-tq4-b64"] {
+        for format in ["k8-v4g64-b64", "tq4-tq4-b64", "ctq4-tq4-b64", "gtq3-tq3-b64"] {
             all.push(Spec { kind: Kind::Rope, seed: before as u64, ..Spec::new(format, 128, 4, &[(before, tokens)]) });
         }
     }

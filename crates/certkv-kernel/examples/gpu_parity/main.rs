@@ -52,12 +52,18 @@ fn specs(small: bool) -> Vec<Spec> {
         "ctq4-tq4-b64",
         "ctq3-v4g32-b32",
         "ctq1-f16-b16",
+        "gtq3-tq3-b64",
+        "gtq2.5-v4g32-b32",
+        "gtq4-c4-b16",
+        "gtq5-f16-b64",
+        "gtq6-tq2-b32",
     ];
     for (i, format) in formats.into_iter().enumerate() {
         for dim in [64, 96, 128, 256] {
             let fits = format.parse::<certkv_core::Format>().is_ok_and(|f| f.validated(dim, Dtype::F16).is_ok());
-            // TurboQuant rotates powers of two on a GPU.
-            if !fits || (format.contains("tq") && !dim.is_power_of_two()) {
+            // TurboQuant of a head rotates powers of two on a GPU.
+            let whole = |side: &str| side.starts_with("tq") || side.starts_with("ctq");
+            if !fits || (format.split('-').any(whole) && !dim.is_power_of_two()) {
                 continue;
             }
             let group = 1 + (i * 5 + dim / 32) % 8;
@@ -87,6 +93,8 @@ fn specs(small: bool) -> Vec<Spec> {
             (Dtype::F16, "k8-v8g64-b64"),
             (Dtype::Bf16, "tq4-tq4-b64"),
             (Dtype::F16, "ctq4-tq4-b32"),
+            (Dtype::F16, "gtq4-tq4-b32"),
+            (Dtype::Bf16, "gtq3-tq3-b64"),
             (Dtype::F16, "e4m3-e4m3-b64"),
             (Dtype::Bf16, "k8-c4-b64"),
         ] {
@@ -94,7 +102,7 @@ fn specs(small: bool) -> Vec<Spec> {
         }
     }
     for (tokens, promoted) in [(8192, 0.1), (32768, 0.05), (131072, 0.02)] {
-        for format in ["k8-v4g32-b32", "k8-v4g64-b64", "k8-c4-b64", "tq4-tq4-b64", "ctq4-tq4-b64"] {
+        for format in ["k8-v4g32-b32", "k8-v4g64-b64", "k8-c4-b64", "tq4-tq4-b64", "ctq4-tq4-b64", "gtq3-tq3-b64"] {
             let spec = Spec::new(format, 128, 4, &[tokens, 1000, tokens / 3]);
             all.push(Spec { keys: promoted, values: promoted, kind: Kind::Rope, seed: tokens as u64, ..spec });
         }
@@ -179,6 +187,7 @@ fn windowed(small: bool) -> Vec<Spec> {
             ("f16-f16-b16", 128, 12, Dtype::F16),
             ("tq4-tq4-b64", 128, 4, Dtype::F16),
             ("ctq4-tq4-b64", 128, 4, Dtype::F16),
+            ("gtq3-tq3-b64", 128, 4, Dtype::F16),
             ("k8-v4g32-b32", 256, 2, Dtype::F16),
         ] {
             all.push(see(

@@ -1,6 +1,7 @@
 //! Arguments of the kernels that store and code rows, byte for byte as `kernels/append.cu`, `pack.cu` and `gather.cu` have them.
 //! Addresses are those of the device.
 use super::args::Strides;
+use super::grouped::{halves as halves_of, table_words};
 use certkv_core::{KeyFormat, RecordLayout, ValueFormat};
 
 /// Threads of a CTA that appends or packs.
@@ -89,7 +90,7 @@ pub struct AppendArgs {
     pub value_input: u32,
     /// Bits of [`append_flag`].
     pub flags: u32,
-    /// `f32[kv_heads][2][dim]`: centre and balance scale of the keys, of a variant that [folds](super::Variant::folds); 0 for others.
+    /// `u32[kv_heads][metric_stride]`: what keys are coded in ([`metrics`](super::metrics)), of a variant that [folds](super::Variant::folds); 0 for others.
     pub metrics: u64,
 }
 
@@ -199,7 +200,9 @@ pub fn pack_shared(layout: &RecordLayout) -> u32 {
         _ => 0,
     };
     let (warps, errors, slots) = (8, 8 * chunk * (tokens + 1), 8 * 4);
-    (originals + errors + halves + 8 * dim + 8 * inverses + 12 * steps + slots * warps + 4 * 2 * warps) as u32
+    // Of keys of several widths what they are.
+    let table = if halves_of(layout) > 0 { 4 * (table_words(dim) - 2 * dim) } else { 0 };
+    (originals + errors + halves + 8 * dim + 8 * inverses + 12 * steps + slots * warps + 4 * 2 * warps + table) as u32
 }
 
 #[cfg(test)]
@@ -219,7 +222,9 @@ mod tests {
     #[test]
     fn packing_fits_the_shared_memory_of_every_gpu() {
         for dim in [64, 96, 128, 256] {
-            for text in ["k8-v4g32-b32", "k8-v4g64-b64", "k8-v4g64-b64-r5.4", "t4-v3g32-b64", "f16-f16-b16"] {
+            for text in
+                ["k8-v4g32-b32", "k8-v4g64-b64", "k8-v4g64-b64-r5.4", "t4-v3g32-b64", "f16-f16-b16", "gtq3-v4g32-b64"]
+            {
                 let geometry = Geometry::new(1, 1, 1, dim).unwrap();
                 let Ok(layout) = RecordLayout::new(&geometry, text.parse().unwrap()) else { continue };
                 // The decode kernel does not refine heads of more channels.

@@ -1,19 +1,36 @@
-//! What keys of a calibration are coded in, math.md (2.19a), as the kernels read it: of every KV head of a layer its centre, then its balance scale.
+//! What keys of a calibration are coded in, math.md (2.19a), as the kernels read it: of every KV head of a layer its centre, then its balance scale; of keys
+//! of unlike widths (2.19c) a table more ([`grouped`]).
+use super::grouped;
 use super::queue::Span;
 use super::touched::Touched;
+use super::turbo::folds;
 use super::variant::Variant;
 use certkv_codec::KeyMetric;
 use certkv_core::RecordLayout;
 use certkv_device::cuda::CudaError;
 
-/// Bytes of a layer's, `f32[kv_heads][2][dim]`.
-pub const fn metric_bytes(layout: &RecordLayout, kv_heads: usize) -> usize {
-    4 * kv_heads * 2 * layout.dim
+/// Words of a KV head's, of 32 bits; 0 where keys are coded as they are.
+pub const fn metric_stride(layout: &RecordLayout) -> usize {
+    if grouped::halves(layout) > 0 {
+        grouped::table_words(layout.dim)
+    } else if folds(layout) {
+        2 * layout.dim
+    } else {
+        0
+    }
 }
 
-/// One head's of them.
-pub fn metric_words<'a>(metric: KeyMetric<'a>) -> impl Iterator<Item = u32> + 'a {
-    metric.centre().iter().chain(metric.balance()).map(|x| x.to_bits())
+/// Bytes of a layer's, `u32[kv_heads][metric_stride]`.
+pub const fn metric_bytes(layout: &RecordLayout, kv_heads: usize) -> usize {
+    4 * kv_heads * metric_stride(layout)
+}
+
+/// One head's words.
+pub fn metric_words(metric: KeyMetric<'_>) -> Vec<u32> {
+    match metric.groups() {
+        Some(groups) => grouped::table(metric, groups),
+        None => metric.centre().iter().chain(metric.balance()).map(|x| x.to_bits()).collect(),
+    }
 }
 
 /// Address of a layer's; 0 for a variant that has none.

@@ -1,7 +1,9 @@
 //! What the sources of a variant with TurboQuant sides have to know: signs of the rotation, levels and thresholds, as macros.
+use super::grouped;
+use super::metrics::metric_stride;
 use certkv_codec::rotation::{self, Rotation};
 use certkv_codec::turboquant::magnitudes;
-use certkv_core::{KeyFormat, RecordLayout, ValueFormat};
+use certkv_core::{GroupCode, KeyFormat, RecordLayout, ValueFormat};
 
 /// Widest codes of such a side: sixteen levels.
 pub(super) const MOST_BITS: u8 = 4;
@@ -46,10 +48,13 @@ pub(super) fn widths(layout: &RecordLayout) -> impl Iterator<Item = u8> {
 
 /// Whether keys are coded in the metric of a calibration, math.md (2.19a): `FOLDED` of kernels/sizes.cuh.
 pub(super) const fn folds(layout: &RecordLayout) -> bool {
-    matches!(layout.format.key, KeyFormat::Turbo { calibrated: true, .. })
+    matches!(
+        layout.format.key,
+        KeyFormat::Turbo { calibrated: true, .. } | KeyFormat::Gtq { code: GroupCode::Widths { .. } }
+    )
 }
 
-/// The macros; none for a layout without such sides.
+/// The macros; none but sizes for a layout without such sides.
 pub(super) fn macros(layout: &RecordLayout) -> Vec<(&'static str, usize)> {
     let side = |bits: Option<u8>, names: [&'static str; 8]| {
         bits.into_iter().flat_map(move |bits| {
@@ -61,11 +66,17 @@ pub(super) fn macros(layout: &RecordLayout) -> Vec<(&'static str, usize)> {
             names.into_iter().zip(core::iter::once(table).chain(bits))
         })
     };
+    let sizes = [
+        ("CKV_FOLD", usize::from(folds(layout))),
+        ("CKV_GROUPED", grouped::halves(layout)),
+        ("CKV_KEY_SLOTS", if layout.format.key.is_calibrated() { layout.key_slots() } else { 1 }),
+        ("CKV_METRIC", metric_stride(layout)),
+    ];
     let sides: Vec<_> = side(key_bits(layout), KEY).chain(side(value_bits(layout), VALUE)).collect();
     if sides.is_empty() {
-        return sides;
+        return sizes.to_vec();
     }
     let signs = Rotation::<f64>::new(layout.dim, rotation::SEED).sign_words().unwrap_or_default();
     let turn = TURN.into_iter().enumerate().map(|(i, name)| (name, signs.get(i).copied().unwrap_or(0) as usize));
-    turn.chain(sides).collect()
+    sizes.into_iter().chain(turn).chain(sides).collect()
 }

@@ -1,8 +1,9 @@
 //! What a kernel is specialised for, as macros of its source.
 use super::extend::ExtendShape;
+use super::grouped;
 use super::source::Verb;
 use super::turbo;
-use certkv_core::{Dtype, KeyFormat, PageCode, RecordLayout, ValueFormat};
+use certkv_core::{Dtype, GroupCode, KeyFormat, PageCode, RecordLayout, ValueFormat};
 use core::fmt;
 
 /// GPU architectures that machine code is made for.
@@ -186,13 +187,14 @@ fn shared_bytes(layout: &RecordLayout, group: usize, warps: usize, stages: usize
     // Of many heads or channels all columns of the matrix unit stay there, and behind the queries where residuals are read.
     let columns = if group > 8 { 16 } else { 8 };
     let lean = group > 8 || layout.dim == 256;
-    let kept = match (lean, matches!(layout.format.key, KeyFormat::Turbo { .. })) {
+    let kept = match (lean, layout.format.key.is_rotated()) {
         // As it is, and rotated.
         (_, true) => group + 2 * columns,
         (true, false) => columns,
         (false, false) => group + if refinable { columns } else { 0 },
     };
-    let queries = 4 * layout.dim * kept + if turbo::folds(layout) { 16 * columns } else { 0 };
+    let table = if grouped::halves(layout) > 0 { grouped::kept_bytes(layout.dim).next_multiple_of(16) } else { 0 };
+    let queries = 4 * layout.dim * kept + table + if turbo::folds(layout) { 16 * columns } else { 0 };
     // What a block may add unrefined, per head.
     let limits = if refinable { 16 * MOST_REFINED_HEADS } else { 0 };
     ring + warps * warp + queries + finish + known + limits + entries
@@ -320,9 +322,8 @@ impl Variant {
             {
                 return unsupported("key group", layout.format.key.group(layout.dim), "a multiple of 32 channels");
             }
-            KeyFormat::Gtq { .. } => {
-                let bits = layout.format.key.bits();
-                return unsupported("gtq codes of bits", bits, "keys that no calibration gives widths (ctq)");
+            KeyFormat::Gtq { code: GroupCode::Directions(tier) } => {
+                return unsupported("spherical keys of bits", tier.bits().into(), "keys with levels");
             }
             _ => {}
         }
@@ -414,7 +415,7 @@ impl Variant {
         }
         for (l, what) in [(&from, "residual bits of the old layout"), (&self.layout, "residual bits of the new layout")]
         {
-            if turbo::widths(l).next().is_some() {
+            if turbo::widths(l).next().is_some() || turbo::folds(l) {
                 let (what, needs) = ("tq codes of bits", "none where records are transcoded");
                 return Err(VariantError::Unsupported { what, value: l.format.key.bits(), needs });
             }
@@ -560,7 +561,6 @@ impl Variant {
             ("CKV_STAGES", self.shape.stages),
             ("CKV_CORRECT", usize::from(self.corrects)),
             ("CKV_WINDOW", usize::from(self.windowed)),
-            ("CKV_FOLD", usize::from(self.folds())),
             ("CKV_CERTIFY", usize::from(self.certify)),
             ("CKV_QUERY_LOW", usize::from(self.single_queries)),
             ("CKV_SHARED", self.shape.shared),

@@ -7,8 +7,8 @@
     reason = "each test program uses its part; NaN fails every check"
 )]
 use certkv_codec::Encoder;
-use certkv_codec::decode::{decode_key, decode_value};
-use certkv_core::fragment::{key_place, to_fragment, value_place};
+use certkv_codec::decode::decode_value;
+use certkv_core::fragment::{key_place, value_place};
 use certkv_core::{Dtype, Geometry, RecordLayout};
 use certkv_kernel::cuda::args::{Certificate, Element};
 use certkv_kernel::cuda::extend::{ExtendArgs, chunks_of};
@@ -17,6 +17,7 @@ use certkv_testkit::generate::{Heads, Kind, Rng, Shape, decode, heads};
 
 mod limits;
 mod metrics;
+mod widths;
 use metrics::Metrics;
 
 /// What a case is made of.
@@ -207,7 +208,7 @@ impl Case {
                 let Some(page) = free.pop() else { continue };
                 table[s * stride + j] = page;
                 for (h, head) in heads.iter().enumerate() {
-                    to_fragment(l, &head.records[j], &mut fragment).unwrap();
+                    self.metrics.to_fragment(h, l, &head.records[j], &mut fragment);
                     let range = j * b * d..(j + 1) * b * d;
                     if l.format.key.is_exact() {
                         fragment[l.key_codes.clone()].copy_from_slice(&bytes(&side(
@@ -281,8 +282,7 @@ impl Case {
                         for t in 0..b {
                             let at = (j * b + t) * d..(j * b + t + 1) * d;
                             if !l.format.key.is_exact() {
-                                decode_key(l, record, t, &mut coded_keys[at.clone()]).unwrap();
-                                self.metrics.unfold(h, &mut coded_keys[at.clone()]);
+                                self.metrics.decode(h, l, record, t, &mut coded_keys[at.clone()]);
                             }
                             if !l.format.value.is_exact() {
                                 decode_value(l, record, t, &mut coded_values[at]).unwrap();

@@ -1,11 +1,22 @@
-//! Centres and balance scales of the keys of a calibration, math.md (2.19a). Those of every fourth case are far out.
-use certkv_codec::KeyMetric;
+//! What the keys of a calibration are coded in, math.md (2.19a), (2.19c): centres, balance scales, widths. Those of every fourth case are far out.
+use super::widths;
+use certkv_codec::decode::{decode_key, decode_key_in};
+use certkv_codec::{KeyGroups, KeyMetric};
 use certkv_core::RecordLayout;
+use certkv_core::fragment::{to_fragment, to_fragment_in};
+use certkv_kernel::cuda::metrics::metric_words;
 use certkv_testkit::generate::Rng;
 
-/// Of each KV head, centre and scale by channel; none where keys are coded as they are.
+/// Of a KV head, centre and scale by channel, and groups of keys of unlike widths.
+#[derive(Debug, Clone)]
+pub struct Keys {
+    parts: [Vec<f32>; 2],
+    groups: Option<KeyGroups>,
+}
+
+/// Of each KV head; none where keys are coded as they are.
 #[derive(Debug, Clone, Default)]
-pub struct Metrics(Vec<[Vec<f32>; 2]>);
+pub struct Metrics(Vec<Keys>);
 
 impl Metrics {
     pub fn of(layout: &RecordLayout, kv_heads: usize, seed: u64) -> Self {
@@ -16,27 +27,48 @@ impl Metrics {
         let (centre, octaves) = if seed % 4 == 3 { (2.0, 2.5) } else { (0.5, 0.5) };
         let mut channels =
             |of: &dyn Fn(f64) -> f64| (0..layout.dim).map(|_| of(2.0 * r.uniform() - 1.0) as f32).collect();
-        Self((0..kv_heads).map(|_| [channels(&|x| centre * x), channels(&|x| (octaves * x).exp2())]).collect())
+        let head = |head: usize| {
+            let parts: [Vec<f32>; 2] = [channels(&|x| centre * x), channels(&|x| (octaves * x).exp2())];
+            let groups = widths::groups(layout, seed.wrapping_mul(31) + head as u64);
+            let [centre, balance] = parts;
+            let balance = groups.as_ref().map_or_else(|| balance.clone(), |groups| groups.weighted(&balance));
+            Keys { parts: [centre, balance], groups }
+        };
+        Self((0..kv_heads).map(head).collect())
     }
 
     pub fn head(&self, head: usize) -> Option<KeyMetric<'_>> {
-        let [centre, balance] = self.0.get(head)?;
-        Some(KeyMetric::new(centre, balance).unwrap())
+        let Keys { parts: [centre, balance], groups } = self.0.get(head)?;
+        let metric = KeyMetric::new(centre, balance).unwrap();
+        Some(groups.iter().fold(metric, |metric, groups| metric.grouped(groups).unwrap()))
     }
 
     /// Makes a channel's centre (`part` 0) or scale (1) another one.
     pub fn put(&mut self, head: usize, part: usize, channel: usize, x: f32) {
-        self.0[head][part][channel] = x;
+        self.0[head].parts[part][channel] = x;
     }
 
     /// As a launch is told of them; nothing where there are none.
     pub fn words(&self) -> Option<Vec<u32>> {
-        let all: Vec<u32> = self.0.iter().flatten().flatten().map(|x| x.to_bits()).collect();
+        let all: Vec<u32> = (0..self.0.len()).filter_map(|head| self.head(head)).flat_map(metric_words).collect();
         (!all.is_empty()).then_some(all)
     }
 
-    /// What was decoded becomes a key again.
-    pub fn unfold(&self, head: usize, key: &mut [f64]) {
-        self.head(head).inspect(|metric| metric.unfold(key));
+    /// The key of a token of a record of `head`.
+    pub fn decode(&self, head: usize, layout: &RecordLayout, record: &[u8], token: usize, key: &mut [f64]) {
+        let metric = self.head(head);
+        match metric.and_then(|metric| metric.groups()) {
+            Some(groups) => decode_key_in(groups, layout, record, token, key).unwrap(),
+            None => decode_key(layout, record, token, key).unwrap(),
+        }
+        metric.inspect(|metric| metric.unfold(key));
+    }
+
+    /// A record of `head` as it lies on a device.
+    pub fn to_fragment(&self, head: usize, layout: &RecordLayout, record: &[u8], out: &mut [u8]) {
+        match self.head(head).and_then(|metric| metric.groups()) {
+            Some(groups) => to_fragment_in(layout, &groups.runs(), record, out).unwrap(),
+            None => to_fragment(layout, record, out).unwrap(),
+        }
     }
 }

@@ -12,9 +12,10 @@ mod limits;
 mod metrics;
 mod refined;
 mod rows;
-use certkv_codec::decode::{decode_key, decode_value, refined_key, refined_value};
+mod widths;
+use certkv_codec::decode::{decode_value, refined_key, refined_value};
 use certkv_codec::{CodecError, Encoder, KeyMetric};
-use certkv_core::fragment::{key_place, to_fragment, value_place};
+use certkv_core::fragment::{key_place, value_place};
 use certkv_core::{Dtype, ErrorSummary, Geometry, RecordLayout, RefinedSummary};
 use certkv_kernel::cuda::Sight;
 use certkv_kernel::cuda::args::{AttendArgs, Certificate, Element, MassWord, Sides};
@@ -263,7 +264,7 @@ impl Case {
                 table[s * stride + j] = page;
                 for h in 0..spec.kv_heads {
                     let head = &self.heads[s * spec.kv_heads + h];
-                    to_fragment(l, &head.records[j], &mut fragment).unwrap();
+                    self.metrics.to_fragment(h, l, &head.records[j], &mut fragment);
                     // An uncoded side lies in fragment order too.
                     let range = j * b * d..(j + 1) * b * d;
                     if l.format.key.is_exact() {
@@ -378,13 +379,17 @@ impl Case {
             for (j, record) in head.records.iter().enumerate().filter(|(j, _)| self.sees(tokens, *j)) {
                 let finer = finer(l, record);
                 let look = looks.get(i * stride + j).copied().unwrap_or(if all { 3 } else { 0 });
-                let key = if look & 1 != 0 && finer.0 { refined_key } else { decode_key };
+                let refined = look & 1 != 0 && finer.0;
                 let value = if look & 2 != 0 && finer.1 { refined_value } else { decode_value };
                 for t in 0..b {
                     let at = (j * b + t) * d..(j * b + t + 1) * d;
                     if !head.exact[j].0 && !l.format.key.is_exact() {
-                        key(l, record, t, &mut used_keys[at.clone()]).unwrap();
-                        self.metrics.unfold(i % spec.kv_heads, &mut used_keys[at.clone()]);
+                        let key = &mut used_keys[at.clone()];
+                        if refined {
+                            refined_key(l, record, t, key).unwrap();
+                        } else {
+                            self.metrics.decode(i % spec.kv_heads, l, record, t, key);
+                        }
                         exact = false;
                     }
                     if !head.exact[j].1 && !l.format.value.is_exact() {

@@ -56,7 +56,7 @@ fn originals_between_codes_are_read_in_every_ring() {
 }
 
 /// The same queries, so much shorter that bounds are small: what rounding adds is seen beside them.
-fn shortened(spec: &Spec, by: f32) -> Case {
+pub(super) fn shortened(spec: &Spec, by: f32) -> Case {
     let mut case = Case::new(spec);
     for head in &mut case.heads {
         let shorter = |x: &u16| Dtype::F16.encode16(Dtype::F16.decode16(*x) * by);

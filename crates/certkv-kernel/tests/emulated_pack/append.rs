@@ -72,7 +72,7 @@ impl World {
             packed: Buffer::of(&slots(ROWS * BLOCKS)),
             pack: Buffer::of(&vec![0xeeu8; ROWS * BLOCKS * (64 + HEADS * l.bytes)]),
             centres: Buffer::of(&centres),
-            metrics: Buffer::of(&(0..HEADS).flat_map(|head| metric(&l, head)).collect::<Vec<f32>>()),
+            metrics: Buffer::of(&(0..HEADS).flat_map(|head| metric(&l, head)).collect::<Vec<u32>>()),
             status: Buffer::zeroed(4),
             clear: Buffer::of(&[7u32]),
             stored: vec![Vec::new(); ROWS],

@@ -26,7 +26,7 @@ fn pack(
     let items: Vec<u64> =
         inputs.iter().zip(&records).flat_map(|((k, v, c), r)| [k, v, c, r].map(Buffer::pointer)).collect();
     let (items, count, status) = (Buffer::of(&items), Buffer::of(&[blocks.len() as u32]), Buffer::zeroed(4));
-    let metrics = Buffer::of(&(0..HEADS).flat_map(|head| metric(l, head)).collect::<Vec<f32>>());
+    let metrics = Buffer::of(&(0..HEADS).flat_map(|head| metric(l, head)).collect::<Vec<u32>>());
     let args = PackArgs {
         items: items.pointer(),
         count: count.pointer(),
@@ -46,7 +46,7 @@ fn launch(l: &RecordLayout, grid: u32) -> Launch {
     Launch::new(grid, THREADS, pack_shared(l))
 }
 
-const FORMATS: [&str; 32] = [
+const FORMATS: [&str; 38] = [
     "k8-v4g32-b32",
     "k8-v4g64-b64",
     "k8-v8g64-b64",
@@ -68,6 +68,12 @@ const FORMATS: [&str; 32] = [
     "ctq4-tq4-b64",
     "ctq3-v4g32-b32",
     "ctq1-c4-b16",
+    "gtq3-tq3-b64",
+    "gtq3.5-v4g32-b32",
+    "gtq4-c4-b16",
+    "gtq1-f16-b32",
+    "gtq5-v4g32-b64",
+    "gtq6-tq2-b16",
     "k8-tq4-b64",
     "e4m3-e4m3-b64",
     "e5m2g32-e4m3g16-b16",
@@ -83,7 +89,8 @@ const FORMATS: [&str; 32] = [
 
 /// Groups that divide the head: a format written for 128 channels may not fit 96.
 fn fits(text: &str, dim: usize) -> bool {
-    !(dim == 96 && (text.contains("g64") || text.contains("tq")))
+    !(dim == 96
+        && (text.contains("g64") || text.split('-').any(|side| side.starts_with("tq") || side.starts_with("ctq"))))
 }
 
 fn of_store(text: &str, store: Dtype) -> String {

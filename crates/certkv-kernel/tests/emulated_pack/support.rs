@@ -1,10 +1,12 @@
 //! Layouts, data and the judge of a record.
-use certkv_codec::{CodecError, Encoder, KeyMetric, decode};
+use super::widths;
+use certkv_codec::{CodecError, Encoder, KeyGroups, KeyMetric, decode};
 use certkv_core::{
-    Dtype, ErrorSummary, Geometry, KeyFormat, PageCode, RecordLayout, RefinedSummary, ValueFormat, fragment,
+    Dtype, ErrorSummary, Geometry, GroupCode, KeyFormat, PageCode, RecordLayout, RefinedSummary, ValueFormat, fragment,
     hash::{hash64, splitmix64},
 };
 
+use certkv_kernel::cuda::metrics::{metric_stride, metric_words};
 use certkv_kernel::cuda::{Arch, Variant};
 
 pub(crate) use certkv_kernel::cuda::encode::pack_shared;
@@ -55,6 +57,15 @@ pub(crate) fn macros(l: &RecordLayout) -> Vec<(&'static str, i64)> {
         ("CKV_KEY_GROUP", n(l.format.key.group(l.dim))),
         ("CKV_KEY_META", number(meta)),
         ("CKV_FOLD", i64::from(l.format.key.is_calibrated())),
+        (
+            "CKV_GROUPED",
+            match l.format.key {
+                KeyFormat::Gtq { code: GroupCode::Widths { halves } } => i64::from(halves),
+                _ => 0,
+            },
+        ),
+        ("CKV_KEY_SLOTS", if l.format.key.is_calibrated() { n(l.key_slots()) } else { 1 }),
+        ("CKV_METRIC", n(metric_stride(l))),
         (
             "CKV_VALUE",
             match l.format.value {
@@ -123,24 +134,58 @@ pub(crate) fn centre(seed: u64, dim: usize) -> Vec<f32> {
     (0..dim).map(|c| uniform(seed ^ 0xce, c) as f32).collect()
 }
 
-/// Centre, then balance scale, of the keys of a head, as a launch is told of them; nothing where keys are coded as they are.
-pub(crate) fn metric(l: &RecordLayout, head: usize) -> Vec<f32> {
-    let balance = (0..l.dim).map(|c| (1.5 * uniform(0xba1 + head as u64, c)).exp2() as f32);
-    let both = centre(0xc0 + head as u64, l.dim).into_iter().chain(balance);
-    both.filter(|_| l.format.key.is_calibrated()).collect()
+/// What the keys of a head are coded in: centre and balance scale by channel, and groups of keys of unlike widths.
+pub(crate) struct Keys {
+    centre: Vec<f32>,
+    balance: Vec<f32>,
+    groups: Option<KeyGroups>,
 }
 
-fn key_metric(words: &[f32]) -> Option<KeyMetric<'_>> {
-    let (centre, balance) = words.split_at(words.len() / 2);
-    (!centre.is_empty()).then(|| KeyMetric::new(centre, balance).expect("a metric"))
+impl Keys {
+    fn of(l: &RecordLayout, head: usize) -> Self {
+        let balance: Vec<f32> = (0..l.dim).map(|c| (1.5 * uniform(0xba1 + head as u64, c)).exp2() as f32).collect();
+        let groups = widths::groups(l, 7 * head as u64 + l.dim as u64);
+        let balance = groups.as_ref().map_or_else(|| balance.clone(), |groups| groups.weighted(&balance));
+        Self { centre: centre(0xc0 + head as u64, l.dim), balance, groups }
+    }
+
+    /// `None` where keys are coded as they are.
+    fn metric(&self, l: &RecordLayout) -> Option<KeyMetric<'_>> {
+        let metric = KeyMetric::new(&self.centre, &self.balance).expect("a metric");
+        let metric = self.groups.iter().fold(metric, |metric, groups| metric.grouped(groups).expect("groups"));
+        Some(metric).filter(|_| l.format.key.is_calibrated())
+    }
+
+    /// Between the order of codes on the CPU and that on a GPU.
+    fn reorder(&self, l: &RecordLayout, (record, out): (&[u8], &mut [u8]), back: bool) {
+        let said = match (&self.groups, back) {
+            (Some(groups), false) => fragment::to_fragment_in(l, &groups.runs(), record, out),
+            (Some(groups), true) => fragment::from_fragment_in(l, &groups.runs(), record, out),
+            (None, false) => fragment::to_fragment(l, record, out),
+            (None, true) => fragment::from_fragment(l, record, out),
+        };
+        said.expect("sizes fit");
+    }
+
+    fn decode(&self, l: &RecordLayout, record: &[u8], token: usize, key: &mut [f64]) -> Result<(), CodecError> {
+        match &self.groups {
+            Some(groups) => decode::decode_key_in(groups, l, record, token, key),
+            None => decode::decode_key(l, record, token, key),
+        }
+    }
+}
+
+/// What a launch is told of the keys of a head; nothing where they are coded as they are.
+pub(crate) fn metric(l: &RecordLayout, head: usize) -> Vec<u32> {
+    Keys::of(l, head).metric(l).map(metric_words).unwrap_or_default()
 }
 
 /// The CPU's record of a block of a head, in fragment order.
 pub(crate) fn reference(l: &RecordLayout, head: usize, keys: &[u16], values: &[u16], centre: &[f32]) -> Vec<u8> {
-    let (mut line, mut out, metric) = (vec![0; l.bytes], vec![0; l.bytes], metric(l, head));
-    let metric = key_metric(&metric);
+    let (mut line, mut out, own) = (vec![0; l.bytes], vec![0; l.bytes], Keys::of(l, head));
+    let metric = own.metric(l);
     Encoder::new(l).encode_in(metric.as_ref(), keys, values, centre, &mut line).expect("the CPU encodes");
-    fragment::to_fragment(l, &line, &mut out).expect("sizes fit");
+    own.reorder(l, (&line, &mut out), false);
     out
 }
 
@@ -186,19 +231,28 @@ pub(crate) fn minus(a: &[f64], b: &[f64]) -> Vec<f64> {
 
 /// Keys and values that a record in fragment order stands for.
 pub(crate) fn decoded(l: &RecordLayout, record: &[u8]) -> (Vec<f64>, Vec<f64>) {
-    rows(l, record, decode::decode_key, decode::decode_value)
+    of_head(l, 0, record)
+}
+
+fn of_head(l: &RecordLayout, head: usize, record: &[u8]) -> (Vec<f64>, Vec<f64>) {
+    let own = Keys::of(l, head);
+    rows(l, &own, record, |l, record, t, key| own.decode(l, record, t, key), decode::decode_value)
 }
 
 /// The same with its residuals.
 fn refined(l: &RecordLayout, record: &[u8]) -> (Vec<f64>, Vec<f64>) {
-    rows(l, record, decode::refined_key, decode::refined_value)
+    rows(l, &Keys::of(l, 0), record, decode::refined_key, decode::refined_value)
 }
 
-type Row = fn(&RecordLayout, &[u8], usize, &mut [f64]) -> Result<(), CodecError>;
-
-fn rows(l: &RecordLayout, record: &[u8], key: Row, value: Row) -> (Vec<f64>, Vec<f64>) {
+fn rows(
+    l: &RecordLayout,
+    own: &Keys,
+    record: &[u8],
+    key: impl Fn(&RecordLayout, &[u8], usize, &mut [f64]) -> Result<(), CodecError>,
+    value: impl Fn(&RecordLayout, &[u8], usize, &mut [f64]) -> Result<(), CodecError>,
+) -> (Vec<f64>, Vec<f64>) {
     let mut line = vec![0; l.bytes];
-    fragment::from_fragment(l, record, &mut line).expect("sizes fit");
+    own.reorder(l, (record, &mut line), true);
     let (mut k, mut v) = (vec![0.0; l.count()], vec![0.0; l.count()]);
     for t in 0..l.tokens() {
         let row = t * l.dim..(t + 1) * l.dim;
@@ -226,13 +280,13 @@ pub(crate) fn judge(
     }
     let of = |record: &[u8]| ErrorSummary::from_bytes(&record[l.summary.clone()]);
     let (got, cpu) = (of(record), of(&want));
-    let mut line = vec![0; l.bytes];
-    fragment::from_fragment(l, record, &mut line).expect("sizes fit");
+    let (mut line, own) = (vec![0; l.bytes], Keys::of(l, head));
+    own.reorder(l, (record, &mut line), true);
     let (k, v) = (numbers(l.store, keys), numbers(l.store, values));
-    let (kd, vd) = decoded(l, record);
+    let (kd, vd) = of_head(l, head, record);
     // Errors are those of keys as they are coded.
-    let (metric, mut folded) = (metric(l, head), k.clone());
-    key_metric(&metric).inspect(|metric| folded.chunks_exact_mut(dim).for_each(|key| metric.fold(key)));
+    let mut folded = k.clone();
+    own.metric(l).inspect(|metric| folded.chunks_exact_mut(dim).for_each(|key| metric.fold(key)));
     let (ke, ve) = (minus(&folded, &kd), minus(&v, &vd));
     // (3.6) in steps of the channel; steps from the record.
     let in_steps = |errors: &[f64]| -> Vec<f64> {

@@ -295,8 +295,11 @@ fn all(gpu: &Gpu, compiler: &Compiler, plan: &Plan) -> Result<bool, Failure> {
         held &= life(gpu, compiler, plan, (usual, store, Sight::Everything), None)?;
     }
     if plan.format.is_none() && plan.only.is_none() {
-        let calibrated = if plan.small { "ctq4-v4g32-b16" } else { "ctq4-tq4-b32" };
-        held &= life(gpu, compiler, plan, (calibrated, Dtype::F16, Sight::Everything), None)?;
+        let one = if plan.small { "ctq4-v4g32-b16" } else { "ctq4-tq4-b32" };
+        let several = if plan.small { "gtq3-v4g32-b16" } else { "gtq3-tq3-b32" };
+        for calibrated in [one, several] {
+            held &= life(gpu, compiler, plan, (calibrated, Dtype::F16, Sight::Everything), None)?;
+        }
     }
     if let (Some(format), None) = (&plan.format, &plan.only) {
         held &= life(gpu, compiler, plan, (format, Dtype::F16, Sight::Everything), None)?;

@@ -6,10 +6,15 @@ use crate::calibrated::Calibrated;
 use crate::seal::Seal;
 use crate::{Config, Error};
 
-use certkv_core::PageId;
+use certkv_core::{PageId, RecordLayout};
 use certkv_kernel::cuda::metrics::{metric_bytes, metric_words};
 use certkv_kernel::cuda::queue::Span;
 use std::sync::Arc;
+
+/// What the keys of any layer take at most.
+pub(super) fn most_metric_bytes(layouts: &[RecordLayout], kv_heads: usize) -> usize {
+    layouts.iter().map(|layout| metric_bytes(layout, kv_heads)).max().unwrap_or(0)
+}
 
 impl GpuConfig {
     /// The calibration, where a format needs one.
@@ -28,10 +33,20 @@ impl Core {
     /// Sends what keys of all layers are coded by; waits for it.
     pub(super) fn send_metrics(&self, calibrated: &Calibrated) -> Result<(), Error> {
         let Some(metrics) = &self.metrics else { return Ok(()) };
-        let heads = self.sizes.kv_heads;
-        let of = |at: usize| calibrated.metric(at / heads, at % heads);
-        let words: Vec<u32> = (0..self.sizes.layers * heads).filter_map(of).flat_map(metric_words).collect();
-        Ok(metrics.write(self.queue.stream(), 0, &words)?)
+        let mut all = Vec::with_capacity(self.sizes.metric_bytes / 4);
+        for layer in 0..self.sizes.layers {
+            if self.kit(layer).variant.folds() {
+                let of = |head: usize| calibrated.metric(layer, head);
+                all.extend((0..self.sizes.kv_heads).filter_map(of).flat_map(metric_words));
+            }
+            all.resize((layer + 1) * self.metric_stride() / 4, 0u32);
+        }
+        Ok(metrics.write(self.queue.stream(), 0, &all)?)
+    }
+
+    /// Bytes from one layer's to the next.
+    const fn metric_stride(&self) -> usize {
+        self.sizes.metric_bytes / self.sizes.layers
     }
 
     /// Those of a layer, where its keys are coded so.
@@ -39,7 +54,7 @@ impl Core {
         let variant = &self.kit(layer).variant;
         let Some(metrics) = self.metrics.as_ref().filter(|_| variant.folds()) else { return Ok(None) };
         let bytes = metric_bytes(variant.layout(), self.sizes.kv_heads);
-        Ok(Some(Span::of(metrics, layer * bytes, bytes)?))
+        Ok(Some(Span::of(metrics, layer * self.metric_stride(), bytes)?))
     }
 }
 

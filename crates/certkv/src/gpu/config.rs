@@ -1,7 +1,7 @@
 //! What a cache on a GPU is made of.
 use crate::{Config, Error, Policy, PrefixConfig, Spill, default_format};
 use certkv_control::Calibration;
-use certkv_core::{Format, Geometry, KeyFormat, RecordLayout};
+use certkv_core::{Format, Geometry, RecordLayout};
 use certkv_kernel::cuda::args::Element;
 use certkv_kernel::cuda::publish::MOST_LAYERS;
 use certkv_page::Window;
@@ -15,8 +15,8 @@ pub struct GpuConfig {
     pub geometry: Geometry,
     /// Format of full blocks: one for all layers, or one per layer. All have the same number of tokens to a block.
     pub formats: Vec<Format>,
-    /// As [`Config::calibration`]: centres and balance scales of keys, for formats that code them so (`ctq1` to `ctq4`). Those of unlike widths and
-    /// spherical ones (`gtq3`, `s1`) are for the CPU.
+    /// As [`Config::calibration`]: centres, balance scales and widths of keys, for formats that code them so (`ctq1` to `ctq4`, `gtq1` to `gtq6`). Spherical
+    /// keys (`s1`) are for the CPU.
     pub calibration: Option<Arc<Calibration>>,
     /// Tokens that all sequences together may hold, each in every layer.
     pub max_tokens: usize,
@@ -178,9 +178,8 @@ impl GpuConfig {
             let why = format!("{} layers; certificates of at most {MOST_LAYERS} are published", self.geometry.layers);
             return wrong("certificate_ring", why);
         }
-        if let Some(format) = self.formats.iter().find(|format| matches!(format.key, KeyFormat::Gtq { .. })) {
-            let why = "keys of unlike widths and spherical keys are for caches on the CPU in this release";
-            return wrong("formats", format!("{format}: {why}"));
+        if let Some(format) = self.formats.iter().find(|format| format.key.tier().is_some()) {
+            return wrong("formats", format!("{format}: spherical keys are for caches on the CPU in this release"));
         }
         super::policy::Rule::of(self.policy)?;
         let mut common = Config::new(self.geometry, self.max_tokens);

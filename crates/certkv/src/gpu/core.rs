@@ -59,7 +59,7 @@ pub(super) struct Core {
     pub(super) demands: DeviceBuffer,
     /// What corrections of refinable formats work with, one layer after the other.
     corrections: DeviceBuffer,
-    /// `[layer][kv_head][2][dim]`: centres and balance scales of keys, where a format needs a calibration.
+    /// What keys are coded by in each layer, where a format needs a calibration.
     pub(super) metrics: Option<DeviceBuffer>,
     pub(super) partials: DeviceBuffer,
     pub(super) counters: DeviceBuffer,

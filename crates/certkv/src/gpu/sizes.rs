@@ -1,5 +1,6 @@
 //! Bytes and offsets of everything a cache holds on the GPU. Pure arithmetic.
 use super::cache::Entry;
+use super::calibrated::most_metric_bytes;
 use super::config::{GpuConfig, STAGING_SLOTS};
 use super::kit;
 use super::plan::GpuMachine;
@@ -106,7 +107,7 @@ pub(super) struct Sizes {
     pub(super) counters: CounterSections,
     pub(super) memory: MemorySections,
     pub(super) corrections: CorrectionSections,
-    /// Of what keys of a calibration are coded by, in all layers.
+    /// Of what keys of a calibration are coded by, as much in every layer.
     pub(super) metric_bytes: usize,
     /// Longest chunk that is attended here, and what that takes.
     pub(super) chunk_tokens: usize,
@@ -289,11 +290,7 @@ impl Sizes {
             ring,
             memory,
             corrections,
-            metric_bytes: if layouts.iter().any(|l| l.format.key.is_calibrated()) {
-                8 * g.layers * g.kv_width()
-            } else {
-                0
-            },
+            metric_bytes: g.layers * most_metric_bytes(layouts, g.kv_heads),
             chunk_tokens,
             chunks: chunks.ok_or_else(too_large)?,
             copies: config.copies_per_step,

@@ -5,12 +5,17 @@ use crate::life::{LAYERS, config};
 use certkv::calibration::{Calibration, CalibrationError, Heads, Meter, Rule, Source};
 use certkv::gpu::{Gpu, GpuCache, GpuConfig, GpuMachine};
 use certkv::{Cache, Chunk, Config, Error, Geometry, Pairing, Policy, PrefixScope, SaveError, SaveScope, SequenceId};
+use certkv_codec::{KeyGroups, KeyMetric};
+use certkv_core::{TURBO_BITS, tiles::gtq_tile};
+use certkv_kernel::cuda::Compiler;
+use certkv_kernel::cuda::metrics::metric_words;
 use certkv_testkit::generate::Rng;
 use std::sync::Arc;
 
 const KV: usize = KV_HEADS * DIM;
 const Q: usize = GROUP * KV;
 const CODED: &str = "ctq4-v4g32-b16";
+const GROUPED: &str = "gtq3-v4g32-b16";
 const PLAIN: &str = "k8-v4g32-b16";
 const SCOPE: PrefixScope<'_> = PrefixScope::new(b"domain", b"model");
 const FILE: SaveScope<'_> = SaveScope { model: b"model", key: None };
@@ -43,10 +48,25 @@ fn with(formats: [&str; LAYERS], calibration: &Arc<Calibration>) -> GpuConfig {
     GpuConfig { formats, ..config(PLAIN) }.with_calibration(Arc::clone(calibration))
 }
 
-/// What kernels are to be told of the keys of a layer.
-fn metrics(calibration: &Calibration, layer: usize) -> Vec<f32> {
+/// What kernels are to be told of the keys of a layer of one width.
+fn metrics(calibration: &Calibration, layer: usize) -> Vec<u32> {
     let of = |head| calibration.head(layer, head).expect("a head").1;
-    (0..KV_HEADS).flat_map(|head| [of(head).centre.clone(), of(head).balance.clone()]).flatten().collect()
+    let both = |head| [of(head).centre.clone(), of(head).balance.clone()];
+    (0..KV_HEADS).flat_map(both).flatten().map(f32::to_bits).collect()
+}
+
+/// And of one of several: what a cache on a CPU codes them by, as kernels have it.
+fn tables(calibration: &Calibration, layer: usize, halves: usize) -> Vec<u32> {
+    let heads = calibration.heads();
+    let of = |head| {
+        let bits = calibration.tiled(layer, head, gtq_tile(BLOCK) / 2, halves * heads.pairs() / 2, TURBO_BITS);
+        let groups = KeyGroups::new(&bits.expect("widths"), heads.pairing, heads.rotary).expect("groups");
+        let scheme = calibration.head(layer, head).expect("a head").1;
+        let scale = groups.weighted(&scheme.balance);
+        let metric = KeyMetric::new(&scheme.centre, &scale).and_then(|metric| metric.grouped(&groups));
+        metric_words(metric.expect("a metric"))
+    };
+    (0..KV_HEADS).flat_map(of).collect()
 }
 
 /// Two blocks by one chunk, attended as a chunk, and then a step.
@@ -93,13 +113,11 @@ fn a_calibration_is_there_if_and_only_if_a_format_needs_it() {
         let Error::Calibration(CalibrationError::OtherHeads { what: found, .. }) = error else { panic!("{error}") };
         assert_eq!(found, what);
     }
-    // Keys of unlike widths and spherical ones are for the CPU, with a driver or without; of five bits no kernel looks levels up.
-    for format in ["gtq3-v4g32-b16", "s1-v4g32-b16"] {
-        let config = with([format, CODED], &mine);
-        for error in [config.plan(GpuMachine::H200).map(|_| ()).expect_err("refused"), refused(config)] {
-            let Error::Config { field: "formats", why } = error else { panic!("{error}") };
-            assert!(why.contains(format) && why.contains("CPU"), "{why}");
-        }
+    // Spherical keys are for the CPU, with a driver or without; of five bits no kernel looks levels up but where widths are data.
+    let config_of = with(["s1-v4g32-b16", CODED], &mine);
+    for error in [config_of.plan(GpuMachine::H200).map(|_| ()).expect_err("refused"), refused(config_of)] {
+        let Error::Config { field: "formats", why } = error else { panic!("{error}") };
+        assert!(why.contains("s1-v4g32-b16") && why.contains("CPU"), "{why}");
     }
     assert!(matches!(refused(with(["ctq5-v4g32-b16"; 2], &mine)), Error::Kernels(_)));
     // What it takes is reserved, and it has the name that it has on a CPU.
@@ -119,20 +137,24 @@ fn every_launch_is_told_of_the_keys_of_its_layer() {
     fake.reset();
     let (gpu, mine) = (Gpu::open(0).expect("the fake"), calibration(1, 0));
     let own = [metrics(&mine, 0), metrics(&mine, 1)];
-    assert_ne!(own[0], own[1]);
-    for (formats, want) in [
-        ([CODED; 2], own.clone()),
-        ([CODED, PLAIN], [own[0].clone(), Vec::new()]),
-        ([PLAIN, "ctq3-tq3-b16"], [Vec::new(), own[1].clone()]),
+    let grouped = [tables(&mine, 0, 6), tables(&mine, 1, 8)];
+    let words = grouped[0].len() / KV_HEADS;
+    assert!(own[0] != own[1] && grouped[0] != grouped[1] && words > 2 * DIM);
+    for (words, formats, want) in [
+        (2 * DIM, [CODED; 2], own.clone()),
+        (2 * DIM, [CODED, PLAIN], [own[0].clone(), Vec::new()]),
+        (2 * DIM, [PLAIN, "ctq3-tq3-b16"], [Vec::new(), own[1].clone()]),
+        (words, [GROUPED, "gtq4-tq3-b16"], grouped.clone()),
+        (words, [PLAIN, "gtq4-v4g32-b16"], [Vec::new(), grouped[1].clone()]),
     ] {
         kernels::begin(formats[0]);
-        kernels::watch_metrics();
+        kernels::watch_metrics(words);
         let mut cache = GpuCache::new(&gpu, compiler, with(formats, &mine)).expect("a cache");
         lived(&mut cache, Policy::Packed);
         lived(&mut cache, Policy::default());
         let told = kernels::watched_metrics();
         for kernel in ["attend", "append", "pack", "extend"] {
-            let mut said: Vec<&[f32]> = told.iter().filter(|t| t.0 == kernel).map(|t| &t.1[..]).collect();
+            let mut said: Vec<&[u32]> = told.iter().filter(|t| t.0 == kernel).map(|t| &t.1[..]).collect();
             // Repairs and plans go over a layer again.
             said.dedup();
             assert!(said.len() >= 2, "{kernel}: {} launches", said.len());
@@ -144,14 +166,40 @@ fn every_launch_is_told_of_the_keys_of_its_layer() {
     assert_eq!(fake.violations(), 0);
 }
 
+/// Layers of one width and of several have what they are told of at places of their own.
+#[test]
+fn keys_of_one_width_stand_beside_those_of_several() {
+    let (fake, compiler, _turn) = alone();
+    fake.reset();
+    let (gpu, mine) = (Gpu::open(0).expect("the fake"), calibration(1, 0));
+    kernels::begin(CODED);
+    kernels::watch_metrics(2 * DIM);
+    let mut cache = GpuCache::new(&gpu, compiler, with([CODED, GROUPED], &mine)).expect("a cache");
+    lived(&mut cache, Policy::Packed);
+    let told = kernels::watched_metrics();
+    let own = [metrics(&mine, 0), tables(&mine, 1, 6)[..KV_HEADS * 2 * DIM].to_vec()];
+    let said: Vec<&[u32]> = told.iter().filter(|told| told.0 == "append").map(|told| &told.1[..]).collect();
+    assert!(said.len() >= 2 && said.iter().zip(own.iter().cycle()).all(|(said, want)| said == want));
+    let plan = |formats| with(formats, &mine).plan(GpuMachine::H200).expect("a plan").device.bytes;
+    assert!(plan([GROUPED; 2]) >= LAYERS * 4 * tables(&mine, 0, 6).len());
+    assert_eq!(fake.violations(), 0);
+}
+
 #[test]
 fn codes_are_read_under_their_calibration_alone() {
     let (fake, compiler, _turn) = alone();
-    fake.reset();
-    kernels::begin(CODED);
+    for coded in [CODED, GROUPED] {
+        fake.reset();
+        read_under_one_calibration(compiler, coded);
+        assert_eq!(fake.violations(), 0);
+    }
+}
+
+fn read_under_one_calibration(compiler: &Compiler, coded: &'static str) {
+    kernels::begin(coded);
     let gpu = Gpu::open(0).expect("the fake");
     let open =
-        |seed, model| GpuCache::new(&gpu, compiler, with([CODED, PLAIN], &calibration(seed, model))).expect("a cache");
+        |seed, model| GpuCache::new(&gpu, compiler, with([coded, PLAIN], &calibration(seed, model))).expect("a cache");
     let (mut one, mut same) = (open(1, 0), open(1, 0));
     let id = lived(&mut one, Policy::Packed);
     one.swap_out(id).expect("room");
@@ -197,5 +245,4 @@ fn codes_are_read_under_their_calibration_alone() {
     let plain: Vec<u64> = one.layouts().iter().map(certkv::seal::format_id).collect();
     assert_eq!(seals.len(), LAYERS);
     assert!(seals[0] != plain[0] && seals[1] == plain[1]);
-    assert_eq!(fake.violations(), 0);
 }

@@ -11,7 +11,7 @@ use certkv_kernel::cuda::select::{SelectArgs, SelectMode};
 use certkv_kernel::cuda::swap::{SwapArgs, SwapItem, digest};
 use std::collections::BTreeSet;
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub(crate) const KV_HEADS: usize = 2;
@@ -263,12 +263,15 @@ fn answer(a: &AttendArgs, at: usize, x: u32) {
     unsafe { host::<u16>(a.out).add(at).write(bits) }
 }
 
-/// What launches are told of keys of a calibration, by kernel; nothing of other keys.
-type Metrics = Vec<(&'static str, Vec<f32>)>;
+/// What launches are told of keys of a calibration, by kernel, a word for a number or a part of a table; nothing of other keys.
+type Metrics = Vec<(&'static str, Vec<u32>)>;
 static METRICS: Mutex<Option<Metrics>> = Mutex::new(None);
+/// Words of a head.
+static WORDS: AtomicUsize = AtomicUsize::new(2 * DIM);
 
-/// From now on that is kept.
-pub(crate) fn watch_metrics() {
+/// From now on that is kept, `words` of each head.
+pub(crate) fn watch_metrics(words: usize) {
+    WORDS.store(words, Ordering::Relaxed);
     *METRICS.lock().unwrap_or_else(PoisonError::into_inner) = Some(Vec::new());
 }
 /// What was kept, and no more of it.
@@ -278,8 +281,8 @@ pub(crate) fn watched_metrics() -> Metrics {
 
 fn told(kernel: &'static str, metrics: u64) {
     if let Some(all) = METRICS.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
-        let words = if metrics == 0 { 0 } else { KV_HEADS * 2 * DIM };
-        all.push((kernel, (0..words).map(|at| f32::from_bits(word(metrics, at))).collect()));
+        let words = if metrics == 0 { 0 } else { KV_HEADS * WORDS.load(Ordering::Relaxed) };
+        all.push((kernel, (0..words).map(|at| word(metrics, at)).collect()));
     }
 }
 

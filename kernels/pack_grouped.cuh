@@ -1,0 +1,161 @@
+// Codes keys in groups of unlike width, math.md (2.19c): the part of pack.cuh that goes by rows of such. A warp takes a row at a time, place 32 m + lane in y[m].
+// Widths, levels and rotations are the head's table's (grouped.cuh). Twin of groups.rs.
+#pragma once
+
+#if CKV_GROUPED
+namespace ckv_encode {
+
+// What a warp needs for rotations lies behind the codes of all rows, a byte each, in the place of errors.
+static_assert(BLOCK * DIM + 8 * WARPS * DIM <= ERROR_BYTES, "rows fit");
+
+// The head's table, behind everything else: to be read there by all rows.
+CKV_FN const u32* table_of(const Work& w) { return (const u32*)((u8*)w.raw + AT_TABLE); }
+CKV_FN void stage_table(const Work& w, const float* metric) {
+    u32* table = (u32*)((u8*)w.raw + AT_TABLE);
+    for (u32 i = threadIdx.x; i < ckv_grouped::WORDS; i += THREADS) table[i] = ckv_grouped::table_of(metric, 0)[i];
+}
+
+// A row around its centre, every channel times its scale, and each group of it rotated, by place; the warp's own, until its next.
+CKV_FN const double* grouped_row(const Work& w, u32 token) {
+    double* own = (double*)((u8*)w.errors + BLOCK * DIM) + warp() * DIM;
+    const u32* table = table_of(w);
+    double y[DIM / 32];
+    syncwarp();
+#pragma unroll
+    for (u32 m = 0; m < DIM / 32; ++m) {
+        const u32 channel = ckv_grouped::channel_at(table, 32 * m + lane());
+        y[m] = ((double)original<STORE>(w.raw[token * ROW + channel]) - (double)metric_of(w)[channel]) * (double)metric_of(w)[DIM + channel];
+    }
+    ckv_grouped::turn(table, y, [own](u32 place) -> double& { return own[place]; });
+    return own;
+}
+
+CKV_FN double level_of(const u32* table, u32 tile, u32 code) {
+    const u32 half = 1u << (ckv_grouped::bits_of(tile) - 1);
+    const u8* levels = (const u8*)(table + ckv_grouped::AT_LEVELS + ckv_grouped::LEVEL_WORDS * ckv_grouped::group_of(tile));
+    const double size = (double)(u32)levels[code & (half - 1)];
+    return code & half ? size : -size;
+}
+
+// The code of a coordinate `y` of a group of norm `by`: a sign, and how many thresholds lie below the magnitude. A tie takes the lower level.
+CKV_FN u32 grouped_code(const u32* table, u32 tile, double y, double by) {
+    const double* thresholds = (const double*)(table + ckv_grouped::AT_THRESHOLDS) + ckv_grouped::THRESHOLDS * ckv_grouped::group_of(tile);
+    const bool positive = y > 0.0;
+    const double size = magnitude(y);
+    u32 index = 0;
+    const u32 half = 1u << (ckv_grouped::bits_of(tile) - 1);
+#pragma unroll 1
+    for (u32 step = half / 2; step > 0; step /= 2) {
+        const double at = thresholds[index + step - 1] * by;
+        if (positive ? at < size : at <= size) index += step;
+    }
+    return index | (positive ? half : 0);
+}
+
+// As turbo_scales: codes of all rows, a byte each, in the place of errors; radii to `section`, by group and token, and w.scale, norms to w.offset. Returns
+// OVERFLOW if one does not fit.
+CKV_FN u32 grouped_scales(const Work& w, u8* section) {
+    const u32* table = table_of(w);
+    u8* staged = (u8*)w.errors;
+    u32 bad = 0;
+#pragma unroll 1
+    for (u32 t = warp(); t < BLOCK; t += WARPS) {
+        const double* y = grouped_row(w, t);
+        u32 group = 0;
+#pragma unroll 1
+        for (u32 first = 0, end; first < DIM; first = end, ++group) {
+            const u32 tile = ckv_grouped::tile_at(table, first / 16);
+            for (end = first + 16; !ckv_grouped::ends(ckv_grouped::tile_at(table, end / 16 - 1));) end += 16;
+            double square = 0.0, product = 0.0, levels = 0.0;
+#pragma unroll 1
+            for (u32 p = first + lane(); p < end; p += 32) square += y[p] * y[p];
+            const double norm = sqrt(warp_total(square));
+#pragma unroll 1
+            for (u32 p = first + lane(); p < end; p += 32) {
+                const u32 code = grouped_code(table, tile, y[p], norm > 0.0 ? norm : 1.0);
+                const double level = level_of(table, tile, code);
+                staged[t * DIM + p] = (u8)code;
+                product += level * y[p], levels += level * level;
+            }
+            const double fitted = larger(warp_total(product) / warp_total(levels), 0.0), radius = round_nearest<F16>(norm > 0.0 ? fitted : 0.0);
+            if (!is_finite(radius)) bad = OVERFLOW;
+            else if (lane() == 0) store_scale<F16>(section, group * BLOCK + t, radius), put_step(w, group * BLOCK + t, radius, norm);
+        }
+        if (lane() >= group && lane() < CKV_KEY_SLOTS) store_scale<F16>(section, lane() * BLOCK + t, 0.0), put_step(w, lane() * BLOCK + t, 0.0, 0.0);
+    }
+    return bad;
+}
+
+// Planes of a unit of a tile: up to four bits as other codes have them; of wider ones the magnitude's lower four bits, then the rest.
+CKV_FN void store_grouped(u8* codes, u32 bits, u32 unit, const Codes& of) {
+    constexpr u32 UNITS = ckv_grouped::UNITS;
+    switch (bits) {
+    case 1: store_plane<1>(codes, unit, of, 0); break;
+    case 2: store_plane<2>(codes, unit, of, 0); break;
+    case 3: store_plane<2>(codes, unit, of, 1), store_plane<1>(codes + 128 * UNITS, unit, of, 0); break;
+    case 4: store_plane<4>(codes, unit, of, 0); break;
+    case 5: store_plane<4>(codes, unit, of, 0), store_plane<1>(codes + 256 * UNITS, unit, of, 4); break;
+    default: store_plane<4>(codes, unit, of, 0), store_plane<2>(codes + 256 * UNITS, unit, of, 4); break;
+    }
+}
+
+// As turbo_measure: codes to the record, errors, and in `top` the largest squared norm of an error, of a decoded row, and of a row as it is coded.
+CKV_FN void grouped_measure(const Work& w, u8* section, double unit, Product<BLOCK>& gram, double (&top)[TURNED_NORMS]) {
+    const u32* table = table_of(w);
+    constexpr u32 PLACES = BLOCK < 32 ? 32 : 16, UNITS = ckv_grouped::UNITS;
+    const u8* staged = (const u8*)w.errors;
+#pragma unroll 1
+    for (u32 u = warp(); u < DIM / PLACES * UNITS; u += WARPS) {
+        const u32 number = u / UNITS, first = 32 * (u % UNITS), tile = ckv_grouped::tile_at(table, number * (PLACES / 16));
+        Codes codes = {{0, 0, 0, 0}};
+#pragma unroll 1
+        for (u32 p = 0; p < 16; ++p) {
+            const u32 operand = p >> 3, within = lane() / 4 + 8 * (p >> 1 & 1), place = 4 * (lane() % 4) + 2 * (p >> 2 & 1) + (p & 1);
+            const u32 token = PLACES == 32 ? within : first + 16 * operand + within;
+            codes.set(p, staged[token * DIM + number * PLACES + (PLACES == 32 ? 16 * operand : 0) + place]);
+        }
+        store_grouped(section + ckv_grouped::codes_before(tile), ckv_grouped::bits_of(tile), u % UNITS, codes);
+    }
+    gram.clear();
+#pragma unroll
+    for (u32 i = 0; i < TURNED_NORMS; ++i) top[i] = 0.0;
+#pragma unroll 1
+    for (u32 first = 0; first < DIM; first += CHUNK) {
+        const u32 width = first + CHUNK <= DIM ? CHUNK : DIM - first;
+#pragma unroll 1
+        for (u32 t = warp(); t < BLOCK; t += WARPS) {
+            const double* y = grouped_row(w, t);
+            double error = 0.0, decoded = 0.0, square = 0.0;
+#pragma unroll 1
+            for (u32 p = lane(); p < DIM; p += 32) {
+                const u32 tile = ckv_grouped::tile_at(table, p / 16);
+                const double radius = (double)w.scale[ckv_grouped::group_of(tile) * BLOCK + t];
+                const double x = level_of(table, tile, staged[t * DIM + p]) * radius, e = y[p] - x;
+                error += e * e, decoded += x * x, square += y[p] * y[p];
+                if (p >= first && p < first + width) w.halves[t * PITCH + p - first] = h_rn((float)(e * unit));
+            }
+            error = warp_total(error), decoded = warp_total(decoded), square = warp_total(square);
+            top[0] = larger(error, top[0]), top[1] = larger(decoded, top[1]), top[2] = larger(square, top[2]);
+        }
+        sync_threads();
+        gram.add(w.halves, PITCH, width);
+        sync_threads();
+    }
+}
+
+// ||x||^2 as key_magnitude: of every group the largest level times the largest radius, in all of its channels.
+CKV_FN double grouped_magnitude(const Work& w) {
+    double square = 0.0;
+    if (threadIdx.x < DIM / 16) {
+        const u32 tile = ckv_grouped::tile_at(table_of(w), threadIdx.x);
+        double x = 0.0;
+#pragma unroll 4
+        for (u32 t = 0; t < BLOCK; ++t) x = larger((double)w.scale[ckv_grouped::group_of(tile) * BLOCK + t], x);
+        x *= ckv_grouped::bits_of(tile) > 4 ? 127.0 : 63.0;
+        square = 16.0 * x * x;
+    }
+    return cta_sum(square, w.slots);
+}
+
+}  // namespace ckv_encode
+#endif
