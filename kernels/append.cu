@@ -58,6 +58,8 @@ struct CkvAppendArgs {
     u32 value_input;
     u32 flags;
     const float* metrics; // of a variant whose keys have a metric: [kv_heads][CKV_METRIC] their centre, then their balance scale; see grouped.cuh
+    const float* reaches;  // as in CkvPackArgs
+    u64* saturated;
 };
 
 namespace ckv_encode {
@@ -171,10 +173,11 @@ CKV_FN void close_side(const CkvAppendArgs& a, const Sequence& sequence, u32 slo
     u8* record = a.packed_base + slot * a.packed_stride + head * a.record_stride;
     float* centre = a.centres + ((u64)sequence.row * a.kv_heads + head) * DIM;
     if (!KEY && sequence.len < BLOCK && (a.flags & FIRST_CENTRE) != 0) fix_centre(open, centre);
+    const Fixed fixed = fixed_of(a.reaches, a.saturated, head);
 #if CKV_FOLD
-    const u32 said = pack_side<KEY>(open, FRAGMENT, KEY ? a.metrics + (u64)head * CKV_METRIC : centre, record, shared);
+    const u32 said = pack_side<KEY>(open, FRAGMENT, KEY ? a.metrics + (u64)head * CKV_METRIC : centre, record, shared, fixed);
 #else
-    const u32 said = pack_side<KEY>(open, FRAGMENT, centre, record, shared);
+    const u32 said = pack_side<KEY>(open, FRAGMENT, centre, record, shared, fixed);
 #endif
     if (said != 0 && a.status != nullptr && threadIdx.x == 0) atomic_or(a.status, said);
 }

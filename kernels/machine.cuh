@@ -389,6 +389,8 @@ CKV_FN u32 atomic_add(u32* p, u32 v) {
     asm volatile("atom.relaxed.gpu.add.u32 %0, [%1], %2;" : "=r"(d) : "l"(p), "r"(v) : "memory");
     return d;
 }
+// *p += v; orders nothing.
+CKV_FN void add_long(u64* p, u64 v) { asm volatile("red.relaxed.gpu.global.add.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory"); }
 // *p += v, returns the old value; releases what this thread wrote, acquires what earlier callers released.
 CKV_FN u32 atomic_add_acq_rel(u32* p, u32 v) {
     u32 d;

@@ -18,8 +18,10 @@ struct CkvPackArgs {
     const u32* count;  // items on the list
     u32* status;       // OR of OVERFLOW and NONFINITE over all sides; null: not wanted
     u32 order;         // of the originals: 0 [token][channel], 1 fragment order
-    u32 kv_heads;      // with metrics: item i is of head i % kv_heads
+    u32 kv_heads;      // with metrics or fixed scales: item i is of head i % kv_heads; at least 1
     const float* metrics;  // of a variant whose keys have a metric: [kv_heads][CKV_METRIC] their centre, then their balance scale; see grouped.cuh
+    const float* reaches;  // of sides with one scale per group: [kv_heads][2][CKV_DIM / 16] what fixed scales reach, keys then values; null: a block's own
+    u64* saturated;        // elements beyond them are added; null: not wanted
 };
 
 extern "C" __global__ void __launch_bounds__(256, 2) ckv_pack(const __grid_constant__ CkvPackArgs a) {
@@ -34,8 +36,9 @@ extern "C" __global__ void __launch_bounds__(256, 2) ckv_pack(const __grid_const
 #else
         const float* of_keys = item.centre;
 #endif
-        const u32 bad = i % 2 == 0 ? ckv_encode::pack_side<true>(item.keys, a.order, of_keys, item.record, shared)
-                                   : ckv_encode::pack_side<false>(item.values, a.order, item.centre, item.record, shared);
+        const ckv_encode::Fixed fixed = ckv_encode::fixed_of(a.reaches, a.saturated, i / 2 % a.kv_heads);
+        const u32 bad = i % 2 == 0 ? ckv_encode::pack_side<true>(item.keys, a.order, of_keys, item.record, shared, fixed)
+                                   : ckv_encode::pack_side<false>(item.values, a.order, item.centre, item.record, shared, fixed);
         if (bad != 0 && a.status != nullptr && threadIdx.x == 0) atomic_or(a.status, bad);
     }
 }

@@ -117,6 +117,16 @@ CKV_FN void put_step(const Work& w, u32 at, double scale, double offset) {
     w.inverse[at] = inverse_step((float)scale);
     if (at < INVERSES) w.inverses[at] = 1.0 / (scale > 0.0 ? scale : 1.0);
 }
+// What scales of a side with one per group are made of where they are fixed: of every PIECE channels of a head the largest magnitude that is to be
+// reached, of its keys, then of its values; null: the block's own. `saturated` counts elements beyond.
+struct Fixed {
+    const float* reaches;
+    u64* saturated;
+};
+CKV_FN Fixed fixed_of(const float* reaches, u64* saturated, u32 head) {
+    return Fixed{reaches == nullptr ? nullptr : reaches + head * (2 * PIECES), saturated};
+}
+
 CKV_FN Step step_at(const Work& w, u32 at) { return Step{w.scale[at], w.offset[at], w.inverse[at]}; }
 
 CKV_FN float least(float a, float b) { return b < a ? b : a; }
@@ -326,13 +336,14 @@ CKV_FN double value_magnitude(const Work& w) {
 }
 
 // The power of two that brings the errors of a side's codes to at most about 1 as halves, those of keys with a scale per channel when
-// they are taken in steps: an error is at most half a step, and of a floating-point code half the widest one. One of a rotated row is at most its norm, which may lie far below the least
+// they are taken in steps: an error is at most half a step, and of a floating-point code half the widest one; `widest` is such a step of a side with
+// one scale per group, which may be fixed. One of a rotated row is at most its norm, which may lie far below the least
 // radius of f16.
-template <bool KEY> CKV_FN double unit_of(const Work& w) {
+template <bool KEY> CKV_FN double unit_of(const Work& w, float widest) {
     if (KEY && KEY_CHANNEL) return 1.0;
-    float largest = 0.0f;
+    float largest = widest;
     const float* sizes = (KEY ? KEY_TURBO : VALUE_TURBO) ? w.offset : w.scale;
-    for (u32 i = threadIdx.x; i < (KEY ? KEY_STEPS : VALUE_STEPS); i += THREADS) largest = most(largest, sizes[i]);
+    for (u32 i = threadIdx.x; i < (Side<KEY>::page ? 0 : KEY ? KEY_STEPS : VALUE_STEPS); i += THREADS) largest = most(largest, sizes[i]);
     float none[1] = {0.0f}, top[1] = {largest};
     cta_sums_and_largest(none, top, (float*)w.slots);
     // A scale is a value of f16, or 0: then there are no errors.
@@ -396,7 +407,7 @@ template <bool KEY> CKV_FN void refine(const Work& w, u8* record, bool coded, do
 namespace ckv_encode {
 
 // Packs a side whose originals are in w.raw; `bad` is what each thread has against them. The rest as in pack_side.
-template <bool KEY> CKV_FN u32 pack_staged(const Work& w, u32 bad, const float* centre, u8* record) {
+template <bool KEY> CKV_FN u32 pack_staged(const Work& w, u32 bad, const float* centre, u8* record, const Fixed& fixed) {
     constexpr bool CODED = KEY ? KEY_CODED : VALUE_CODED;
     constexpr u32 START = KEY ? CKV_KEY_CODES : CKV_VALUE_CODES, SCALES = KEY ? CKV_KEY_SCALES : CKV_VALUE_SCALES;
     constexpr u32 END = KEY ? CKV_VALUE_CODES : CKV_SUMMARY;
@@ -416,6 +427,7 @@ template <bool KEY> CKV_FN u32 pack_staged(const Work& w, u32 bad, const float* 
     if constexpr (GROUPED) stage_table(w, centre);
 #endif
     bad = cta_union(bad, w.flags);
+    [[maybe_unused]] float widest = 0.0f;
     if (CODED && bad == 0) {
         if constexpr (CHANNEL) bad = channel_scales<KEY>(w, record + SCALES);
 #if CKV_ROTATES
@@ -424,7 +436,7 @@ template <bool KEY> CKV_FN u32 pack_staged(const Work& w, u32 bad, const float* 
 #if CKV_GROUPED
         if constexpr (GROUPED) bad = grouped_scales(w, record + SCALES);
 #endif
-        if constexpr (PAGE) bad = page_scales<KEY>(w, record + SCALES);
+        if constexpr (PAGE) bad = page_scales<KEY>(w, record + SCALES, fixed, widest);
         if constexpr (!CHANNEL && CODED && !TURBO && !PAGE) bad = token_scales<KEY>(w, record + SCALES);
         bad = cta_union(bad, w.flags);
     }
@@ -436,7 +448,7 @@ template <bool KEY> CKV_FN u32 pack_staged(const Work& w, u32 bad, const float* 
         Product<BLOCK> gram;
         double unit = 1.0;
         if (coded) {
-            unit = unit_of<KEY>(w);
+            unit = unit_of<KEY>(w, widest);
             if constexpr (!TURBO) measure<KEY, false>(w, record + START, unit, norms, gram);
         }
 #if CKV_KEY == 3 || CKV_VALUE == 2
@@ -523,10 +535,10 @@ template <bool KEY> CKV_FN u32 pack_staged(const Work& w, u32 bad, const float* 
 
 // Packs one side. `source` holds its BLOCK x DIM originals in `order`, `centre` the head's value centre (of keys of a calibration their centre, then their
 // balance scale, and of several widths a table; of other keys nothing), both and the record aligned to 16 bytes; `shared` has PACK_SHARED bytes. Returns OVERFLOW, NONFINITE or 0, in every thread.
-template <bool KEY> CKV_FN u32 pack_side(const u16* source, u32 order, const float* centre, u8* record, u8* shared) {
+template <bool KEY> CKV_FN u32 pack_side(const u16* source, u32 order, const float* centre, u8* record, u8* shared, const Fixed& fixed = Fixed{nullptr, nullptr}) {
     const Work w = work_of(shared);
     const u32 bad = stage<KEY>(w, source, order) ? 0 : NONFINITE;
-    return pack_staged<KEY>(w, bad, centre, record);
+    return pack_staged<KEY>(w, bad, centre, record, fixed);
 }
 
 }  // namespace ckv_encode

@@ -93,8 +93,20 @@ template <bool KEY> CKV_FN u32 token_scales(const Work& w, u8* section) {
     return bad;
 }
 
-// One scale per group, (2.9a). Returns OVERFLOW if one does not fit.
-template <bool KEY> CKV_FN u32 page_scales(const Work& w, u8* section) {
+// Elements of a group beyond the last level of a scale, added to the count. A warp.
+template <bool KEY> CKV_FN void count_beyond(const Work& w, u32 group, double last, u64* count) {
+    constexpr u32 GROUP = KEY ? KEY_GROUP : VALUE_GROUP;
+    u32 n = 0;
+    for (u32 i = lane(); i < GROUP * BLOCK; i += 32) {
+        n += magnitude((double)original<STORE>(w.raw[i % BLOCK * ROW + group * GROUP + i / BLOCK])) > last ? 1 : 0;
+    }
+#pragma unroll
+    for (int d = 16; d > 0; d >>= 1) n += shfl_xor(n, d);
+    if (lane() == 0 && count != nullptr) add_long(count, n);
+}
+
+// One scale per group, (2.9a). Returns OVERFLOW if one does not fit. `widest`: see unit_of.
+template <bool KEY> CKV_FN u32 page_scales(const Work& w, u8* section, const Fixed& fixed, float& widest) {
     constexpr u32 GROUP = KEY ? KEY_GROUP : VALUE_GROUP, PLACES = GROUP / PIECE * BLOCK;
     float* sizes = (float*)w.errors;
     for (u32 i = threadIdx.x; i < BLOCK * PIECES; i += THREADS) {
@@ -115,13 +127,29 @@ template <bool KEY> CKV_FN u32 page_scales(const Work& w, u8* section) {
         for (u32 i = lane(); i < PLACES; i += 32) size = most(size, sizes[g * PLACES + i]);
 #pragma unroll
         for (int d = 16; d > 0; d >>= 1) size = most(size, shfl_xor(size, d));
+        float reach = size;
+        if (fixed.reaches != nullptr) {
+            const float* own = fixed.reaches + (KEY ? 0 : PIECES) + g * (GROUP / PIECE);
+            reach = 0.0f;
+            for (u32 j = 0; j < GROUP / PIECE; ++j) reach = most(reach, ldg(own + j));
+        }
         double scale;
-        if (!PageOf<KEY>::scale((double)size, scale)) {
+        if (!PageOf<KEY>::scale((double)reach, scale)) {
             bad = OVERFLOW;
-        } else if (lane() == 0) {
+            continue;
+        }
+        if (lane() == 0) {
             store_scale<F16>(section, g, scale);
             put_step(w, g, scale, 0.0);
+            // All codes are 0, whatever a fixed scale of 0 meets.
+            if (!(scale > 0.0)) w.inverse[g] = 0.0f;
         }
+        const double last = (PageOf<KEY>::reach + (PageOf<KEY>::floating ? 0.0 : 0.5)) * scale;
+        // No element is off by more than its own magnitude, nor, where the scale reaches, by more than half a step.
+        const float whole = size * (float)exp2i(-PageOf<KEY>::error_exponent);
+        const bool reached = !((double)size > last);
+        widest = most(widest, reached ? least(whole, (float)scale) : whole);
+        if (!reached && fixed.reaches != nullptr) count_beyond<KEY>(w, g, last, fixed.saturated);
     }
     return bad;
 }

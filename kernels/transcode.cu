@@ -87,7 +87,7 @@ template <bool KEY> CKV_FN u32 recode_side(const u8* from, const float* centre, 
     }
     cta_largest(widest, w.slots);
     const double whole = cta_sum(square, w.slots);
-    bad = pack_staged<KEY>(w, bad, centre, record);
+    bad = pack_staged<KEY>(w, bad, centre, record, Fixed{nullptr, nullptr});
     if (threadIdx.x == 0) {
         const float* old = (const float*)(from + CKV_FROM_SUMMARY);
         float* now = (float*)(record + CKV_SUMMARY);

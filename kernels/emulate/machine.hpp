@@ -263,6 +263,10 @@ template <class F> static inline u32 atomic(u32* p, F next, const char* what, Pl
 CKV_FN u32 atomic_add(u32* p, u32 v, CKV_AT) {
     return ckv_emulate::atomic(p, [=](u32 old) { return old + v; }, "atomic_add", at);
 }
+CKV_FN void add_long(u64* p, u64 v, CKV_AT) {
+    ckv_emulate::check_global(p, 8, 8, "add_long", at);
+    *(volatile u64*)p += v;
+}
 CKV_FN u32 atomic_add_acq_rel(u32* p, u32 v, CKV_AT) {
     return ckv_emulate::atomic(p, [=](u32 old) { return old + v; }, "atomic_add_acq_rel", at);
 }

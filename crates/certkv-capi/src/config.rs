@@ -305,7 +305,6 @@ pub(crate) unsafe fn read(config: *const certkv_config) -> Result<Wanted, Failur
         (config.memory.is_some(), "allocator: a cache on a GPU has its pages in memory that the driver knows"),
         (!config.levels.is_empty(), "levels: blocks of a cache on a GPU have one format a layer in this release"),
         (config.control.is_some(), "control: a cache on a GPU has no levels to decide on in this release"),
-        (config.scales.is_some(), "scales: blocks of a cache on a GPU have scales of their own in this release"),
     ];
     if let Some((_, why)) = only_on_the_host.iter().find(|(given, _)| *given) {
         return Err(Failure::new(CERTKV_UNSUPPORTED, format!("config->{why} (config->device)")));
@@ -315,6 +314,7 @@ pub(crate) unsafe fn read(config: *const certkv_config) -> Result<Wanted, Failur
     let mut gpu = GpuConfig::new(geometry, config.max_tokens);
     gpu.formats.clone_from(&config.formats);
     gpu.calibration.clone_from(&config.calibration);
+    gpu.scales.clone_from(&config.scales);
     gpu.max_context = or(given.max_context, config.max_tokens);
     gpu.certificate_ring = given.certificate_ring as usize;
     (gpu.max_sequences, gpu.threads, gpu.policy) = (config.max_sequences, config.threads, config.policy);

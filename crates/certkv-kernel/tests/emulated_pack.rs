@@ -4,6 +4,8 @@
 mod append;
 #[path = "emulated/mod.rs"]
 mod emulated;
+#[path = "emulated_pack/fixed.rs"]
+mod fixed;
 #[path = "emulated_pack/gather.rs"]
 mod gather;
 #[path = "emulated_pack/pack.rs"]

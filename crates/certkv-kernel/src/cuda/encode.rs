@@ -92,6 +92,10 @@ pub struct AppendArgs {
     pub flags: u32,
     /// `u32[kv_heads][metric_stride]`: what keys are coded in ([`metrics`](super::metrics)), of a variant that [folds](super::Variant::folds); 0 for others.
     pub metrics: u64,
+    /// `f32[kv_heads][2][dim / 16]`: what the fixed scales of sides with one scale per block and group reach, keys then values; 0: a block's own.
+    pub reaches: u64,
+    /// `u64`: elements beyond them are added; 0: not wanted.
+    pub saturated: u64,
 }
 
 /// One full block of one KV head to be coded.
@@ -140,10 +144,14 @@ pub struct PackArgs {
     pub status: u64,
     /// [`Order`].
     pub order: u32,
-    /// With `metrics`: item `i` is of KV head `i % kv_heads`.
+    /// With `metrics` or `reaches`: item `i` is of KV head `i % kv_heads`. At least 1.
     pub kv_heads: u32,
     /// As in [`AppendArgs`].
     pub metrics: u64,
+    /// As there.
+    pub reaches: u64,
+    /// As there.
+    pub saturated: u64,
 }
 
 /// One piece that `ckv_gather` moves. Addresses and bytes are multiples of 16.
@@ -212,9 +220,9 @@ mod tests {
 
     #[test]
     fn structs_have_the_sizes_of_their_twins() {
-        assert_eq!(size_of::<AppendArgs>(), 21 * 8 + 9 * 4 + 4);
+        assert_eq!(size_of::<AppendArgs>(), 23 * 8 + 9 * 4 + 4);
         assert_eq!(size_of::<PackItem>(), 4 * 8);
-        assert_eq!(size_of::<PackArgs>(), 4 * 8 + 2 * 4);
+        assert_eq!(size_of::<PackArgs>(), 6 * 8 + 2 * 4);
         assert_eq!(size_of::<GatherItem>(), 4 * 8);
         assert_eq!(size_of::<GatherArgs>(), 2 * 8 + 2 * 4);
     }

@@ -4,6 +4,7 @@
 //! GPU read or write elsewhere in its own address space. Whoever writes the tables answers for that.
 use super::args::{AttendArgs, Certificate, Demand, Element, Picked, Sides};
 use super::encode::{AppendArgs, GatherArgs, PACK_THREADS, pack_shared};
+use super::fixed::Fixed;
 use super::metrics::metrics_of;
 use super::queue::{Queue, Span};
 use super::select::{CopyItem, SelectArgs, SelectMode, SelectStats, SlotPool};
@@ -176,6 +177,8 @@ pub struct Append<'a> {
     pub flags: u32,
     /// As [`Attend::metrics`].
     pub metrics: Option<Span<'a>>,
+    /// Fixed scales, for sides with one scale per block and group; `None`: each block's own.
+    pub fixed: Option<Fixed<'a>>,
 }
 
 /// Slots of one side in fast memory; see [`SlotPool`].
@@ -408,6 +411,7 @@ pub fn append(queue: &Queue, kernel: &Function, a: &Append<'_>) -> Result<(), Cu
     let (l, t) = (a.variant.layout(), &a.tables);
     let (width, tail_bytes) = (t.kv_heads * l.dim, 2 * t.kv_heads * l.original_side_bytes());
     let shape = [a.seqs, t.kv_heads, l.dim];
+    let [reaches, saturated] = Fixed::told(a.fixed, &mut on, a.variant, t.kv_heads)?;
     let (keys, key_strides) = on.takes_rows(a.keys, "keys", shape)?;
     let (values, value_strides) = on.takes_rows(a.values, "values", shape)?;
     let args = AppendArgs {
@@ -435,6 +439,8 @@ pub fn append(queue: &Queue, kernel: &Function, a: &Append<'_>) -> Result<(), Cu
         value_strides,
         blocks: word("table", t.stride)?,
         kv_heads: word("kv_heads", t.kv_heads)?,
+        reaches,
+        saturated,
         key_input: a.keys.element() as u32,
         value_input: a.values.element() as u32,
         flags: a.flags,

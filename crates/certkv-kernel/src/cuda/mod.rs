@@ -12,6 +12,7 @@ mod compile;
 pub mod copies;
 pub mod encode;
 pub mod extend;
+pub mod fixed;
 mod grouped;
 pub mod launch;
 pub mod metrics;

@@ -1,5 +1,6 @@
 //! Coding of full blocks: the launch of `kernels/pack.cu`.
 use super::encode::{Order, PACK_THREADS, PackArgs, PackItem, pack_shared};
+use super::fixed::Fixed;
 use super::launch::{CHAINED, word};
 use super::metrics::metrics_of;
 use super::queue::{Queue, Span};
@@ -26,6 +27,8 @@ pub struct Pack<'a> {
     pub kv_heads: usize,
     /// As [`Attend::metrics`](super::launch::Attend::metrics).
     pub metrics: Option<Span<'a>>,
+    /// As [`Append::fixed`](super::launch::Append::fixed).
+    pub fixed: Option<Fixed<'a>>,
 }
 
 /// Enqueues `ckv_pack`.
@@ -37,6 +40,7 @@ pub fn pack(queue: &Queue, kernel: &Function, a: &Pack<'_>) -> Result<(), CudaEr
     if a.count == 0 {
         return Ok(());
     }
+    let [reaches, saturated] = Fixed::told(a.fixed, &mut on, a.variant, a.kv_heads)?;
     let args = PackArgs {
         items: on.reads(a.items, "items", a.count.saturating_mul(size_of::<PackItem>()))?,
         count: on.reads(a.count_word, "count", 4)?,
@@ -44,6 +48,8 @@ pub fn pack(queue: &Queue, kernel: &Function, a: &Pack<'_>) -> Result<(), CudaEr
         order: a.order as u32,
         kv_heads: word("kv_heads", a.kv_heads)?,
         metrics: metrics_of(&mut on, a.variant, a.metrics, a.kv_heads)?,
+        reaches,
+        saturated,
     };
     let (ctas, shared) = (word("count", 2 * a.count)?, pack_shared(a.variant.layout()));
     on.tell(queue)?;

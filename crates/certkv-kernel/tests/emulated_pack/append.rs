@@ -115,6 +115,7 @@ impl World {
             value_input: inputs[1],
             flags,
             metrics: self.metrics.pointer(),
+            ..AppendArgs::default()
         };
         let memory = [
             &self.metrics,

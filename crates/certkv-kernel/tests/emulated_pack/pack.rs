@@ -34,6 +34,7 @@ fn pack(
         order,
         kv_heads: HEADS as u32,
         metrics: metrics.pointer(),
+        ..PackArgs::default()
     };
     let mut memory = vec![&items, &count, &status, &metrics];
     memory.extend(inputs.iter().flat_map(|(k, v, c)| [k, v, c]));

@@ -273,13 +273,24 @@ pub(crate) fn judge(
     centre: &[f32],
     record: &[u8],
 ) -> Result<(), String> {
-    let (want, dim) = (reference(l, head, keys, values, centre), l.dim);
+    judge_beside(&reference(l, head, keys, values, centre), l, head, (keys, values, centre), record)
+}
+
+/// The same beside a record that the CPU made otherwise.
+pub(crate) fn judge_beside(
+    want: &[u8],
+    l: &RecordLayout,
+    head: usize,
+    (keys, values, centre): (&[u16], &[u16], &[f32]),
+    record: &[u8],
+) -> Result<(), String> {
+    let dim = l.dim;
     let outside = |i: &usize| *i < l.summary.start || *i >= l.summary.end;
     if let Some(at) = (0..l.bytes).filter(outside).find(|i| record[*i] != want[*i]) {
         return Err(format!("byte {at} is {:#x}, not {:#x}; {l:?}", record[at], want[at]));
     }
     let of = |record: &[u8]| ErrorSummary::from_bytes(&record[l.summary.clone()]);
-    let (got, cpu) = (of(record), of(&want));
+    let (got, cpu) = (of(record), of(want));
     let (mut line, own) = (vec![0; l.bytes], Keys::of(l, head));
     own.reorder(l, (record, &mut line), true);
     let (k, v) = (numbers(l.store, keys), numbers(l.store, values));
@@ -321,7 +332,7 @@ pub(crate) fn judge(
     let mut numbers = Vec::new();
     if !l.format.refine.is_none() {
         let of = |record: &[u8]| RefinedSummary::from_bytes(&record[l.summary.start + 32..l.summary.end]);
-        let (got, cpu) = (of(record), of(&want));
+        let (got, cpu) = (of(record), of(want));
         let (kr, vr) = refined(l, record);
         let (kf, vf) = (minus(&k, &kr), minus(&v, &vr));
         longest = longest.max(largest_norm(&vr, dim));

@@ -106,10 +106,12 @@ impl GpuCache {
     /// [`Error::Gpu`]. Nothing is held then.
     pub fn new(gpu: &Gpu, compiler: &Compiler, config: GpuConfig) -> Result<Self, Error> {
         let (layouts, calibrated) = (config.layouts()?, config.calibrated()?);
+        config.check_scales()?;
         let disk = config.spill.as_ref().map_or(0, |spill| spill.disk_budget);
         let ledger = Arc::new(Ledger::new(config.device_budget, config.host_budget).with_disk(disk));
         let core = Core::new(gpu, compiler, &config, &ledger)?;
         calibrated.as_ref().map_or(Ok(()), |calibrated| core.send_metrics(calibrated))?;
+        config.scales.as_ref().map_or(Ok(()), |scales| core.send_reaches(scales))?;
         let s = &core.sizes;
         let of_group = |group: &GroupSizes| -> Result<Pools, Error> {
             Ok(Pools {

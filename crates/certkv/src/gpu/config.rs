@@ -1,6 +1,7 @@
 //! What a cache on a GPU is made of.
 use crate::{Config, Error, Policy, PrefixConfig, Spill, default_format};
 use certkv_control::Calibration;
+use certkv_control::scales::Scales;
 use certkv_core::{Format, Geometry, RecordLayout};
 use certkv_kernel::cuda::args::Element;
 use certkv_kernel::cuda::publish::MOST_LAYERS;
@@ -18,6 +19,8 @@ pub struct GpuConfig {
     /// As [`Config::calibration`]: centres, balance scales and widths of keys, for formats that code them so (`ctq1` to `ctq4`, `gtq1` to `gtq6`). Spherical
     /// keys (`s1`) are for the CPU.
     pub calibration: Option<Arc<Calibration>>,
+    /// As [`Config::scales`]: fixed scales of sides with one per block; what they do not reach is counted by [`GpuCache::saturated`](super::GpuCache::saturated).
+    pub scales: Option<Arc<Scales>>,
     /// Tokens that all sequences together may hold, each in every layer.
     pub max_tokens: usize,
     /// Tokens that one sequence may hold; tables have this width for every sequence.
@@ -91,6 +94,7 @@ impl GpuConfig {
             geometry,
             formats: vec![format],
             calibration: None,
+            scales: None,
             max_tokens,
             max_context: max_tokens,
             max_sequences: 16,
@@ -119,6 +123,13 @@ impl GpuConfig {
     #[must_use]
     pub fn with_format(mut self, format: Format) -> Self {
         self.formats = vec![format];
+        self
+    }
+
+    /// The same with fixed scales.
+    #[must_use]
+    pub fn with_scales(mut self, scales: Arc<Scales>) -> Self {
+        self.scales = Some(scales);
         self
     }
 

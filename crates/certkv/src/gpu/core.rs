@@ -61,6 +61,7 @@ pub(super) struct Core {
     corrections: DeviceBuffer,
     /// What keys are coded by in each layer, where a format needs a calibration.
     pub(super) metrics: Option<DeviceBuffer>,
+    pub(super) reaches: Option<DeviceBuffer>,
     pub(super) partials: DeviceBuffer,
     pub(super) counters: DeviceBuffer,
     /// Keys, values, then queries of the host's batch.
@@ -136,6 +137,7 @@ impl Core {
             demands: buffer(layers.checked_mul(sizes.demand_bytes()))?,
             corrections: buffer(sizes.correction_bytes())?,
             metrics: if sizes.metric_bytes > 0 { Some(buffer(Some(sizes.metric_bytes))?) } else { None },
+            reaches: config.scales.as_ref().map(|_| buffer(Some(sizes.reach_bytes))).transpose()?,
             partials: buffer(Some(sizes.partial_bytes))?,
             counters: buffer(Some(sizes.counter_bytes()))?,
             inputs: buffer(Some(sizes.input_bytes()))?,
@@ -314,6 +316,7 @@ impl Core {
             // Tables are sent before the step's first launch, and no launch writes them.
             flags: append_flag::FIRST_CENTRE | append_flag::SETTLED,
             metrics: self.metrics_of(layer)?,
+            fixed: self.fixed_of(layer)?,
         };
         Ok(launch::append(&self.queue, &self.kit(layer).append, &args)?)
     }

@@ -37,6 +37,7 @@ mod core;
 mod device_rows;
 mod events;
 mod extend;
+mod fixed;
 mod kit;
 mod ladder;
 mod mirror;

@@ -128,6 +128,7 @@ fn pack(cache: &mut GpuCache, layer: usize, items: &[u64]) -> Result<(), Error> 
             order: Order::Fragment,
             kv_heads: heads,
             metrics: core.metrics_of(layer)?,
+            fixed: core.fixed_of(layer)?,
         };
         pack::pack(&core.queue, &core.kit(layer).pack, &args)?;
     }

@@ -109,6 +109,7 @@ pub(super) struct Sizes {
     pub(super) corrections: CorrectionSections,
     /// Of what keys of a calibration are coded by, as much in every layer.
     pub(super) metric_bytes: usize,
+    pub(super) reach_bytes: usize,
     /// Longest chunk that is attended here, and what that takes.
     pub(super) chunk_tokens: usize,
     pub(super) chunks: ChunkSections,
@@ -291,6 +292,7 @@ impl Sizes {
             memory,
             corrections,
             metric_bytes: g.layers * most_metric_bytes(layouts, g.kv_heads),
+            reach_bytes: config.reach_bytes(),
             chunk_tokens,
             chunks: chunks.ok_or_else(too_large)?,
             copies: config.copies_per_step,
@@ -488,7 +490,8 @@ impl Sizes {
         let memory = self.layers.checked_mul(4 * self.memory.words + 4 * self.exact_words);
         let scratch = Some(self.scratch_bytes).zip(self.tail_bytes());
         let work = self.partial_bytes + self.counter_bytes() + self.input_bytes() + self.query_bytes();
-        let work = work.checked_add(self.chunk_bytes() + self.dense_list_bytes() + self.metric_bytes);
+        let work =
+            work.checked_add(self.chunk_bytes() + self.dense_list_bytes() + self.metric_bytes + self.reach_bytes);
         let tables = [self.table_bytes(), self.mass_bytes(), results, sides, memory, self.correction_bytes(), work];
         let tables = tables.into_iter().try_fold(0usize, |sum, x| sum.checked_add(x?));
         let ring = self.ring.map_or(Some(0), |slots| PinnedBuffer::mapped_bytes(8 * slots.len()));
