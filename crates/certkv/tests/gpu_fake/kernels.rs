@@ -286,6 +286,25 @@ fn told(kernel: &'static str, metrics: u64) {
     }
 }
 
+/// What launches that code blocks are told of fixed scales, by kernel; nothing of scales of a block's own.
+type Reaches = Vec<(&'static str, Vec<f32>)>;
+static REACHES: Mutex<Reaches> = Mutex::new(Vec::new());
+
+/// What they were told since this was last asked.
+pub(crate) fn watched_reaches() -> Reaches {
+    core::mem::take(&mut *REACHES.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// Counts one element that scales did not reach.
+fn told_reaches(kernel: &'static str, reaches: u64, saturated: u64) {
+    let words = if reaches == 0 { 0 } else { KV_HEADS * 2 * (DIM / 16) };
+    let all = (0..words).map(|at| f32::from_bits(word(reaches, at))).collect();
+    REACHES.lock().unwrap_or_else(PoisonError::into_inner).push((kernel, all));
+    if saturated != 0 {
+        set(saturated, 0, word(saturated, 0) + 1);
+    }
+}
+
 extern "C" fn attend(raw: *const c_void) {
     // SAFETY: declared with this struct.
     let a: AttendArgs = unsafe { arguments(raw) };
@@ -374,6 +393,7 @@ extern "C" fn pack(raw: *const c_void) {
     // SAFETY: declared with this struct.
     let a: PackArgs = unsafe { arguments(raw) };
     told("pack", a.metrics);
+    told_reaches("pack", a.reaches, a.saturated);
     for i in 0..word(a.count, 0) as usize {
         // SAFETY: as in `word`: a list of as many items.
         unsafe {
@@ -396,6 +416,7 @@ extern "C" fn append(raw: *const c_void) {
     // SAFETY: declared with this struct.
     let a: AppendArgs = unsafe { arguments(raw) };
     told("append", a.metrics);
+    told_reaches("append", a.reaches, a.saturated);
     assert_eq!([a.key_input, a.value_input], [0; 2], "rows are halves");
     let dense = [Strides::dense(a.kv_heads as usize, DIM); 2];
     let strides = if planted(Plant::OneStride) { dense } else { [a.key_strides, a.value_strides] };

@@ -4,6 +4,7 @@
 mod calibrated;
 #[path = "../../../certkv-device/tests/fake_cuda/mod.rs"]
 mod fake_cuda;
+mod fixed;
 mod fused;
 mod hurry;
 mod kernels;
