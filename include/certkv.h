@@ -1103,7 +1103,7 @@ typedef struct certkv_config {
    */
   const struct certkv_control *control;
   /**
-   * On the host: fixed scales for sides with one scale per block (p8, e4m3g64), of this geometry; NULL for the scales of each block. What a block has
+   * Fixed scales for sides with one scale per block (p8, e4m3g64), of this geometry; NULL for the scales of each block. What a block has
    * beyond them saturates, is counted (`saturated` of certkv_snapshot), and is in its bound. The cache keeps what it needs: the handle may be
    * destroyed.
    */
@@ -2061,7 +2061,7 @@ typedef struct certkv_snapshot {
    */
   struct certkv_moves recodes;
   /**
-   * Elements that a fixed scale could not reach, each where it was coded; 0 without `config->scales`.
+   * Elements that a fixed scale could not reach, each where it was coded; 0 without `config->scales`, and on a GPU, where the device counts.
    */
   uint64_t saturated;
 } certkv_snapshot;

@@ -159,7 +159,7 @@ pub struct certkv_config {
     pub levels: *const certkv_level,
     /// On the host: who decides on levels when certkv_sequence_control is called; NULL for nobody. Borrowed during the call.
     pub control: *const certkv_control,
-    /// On the host: fixed scales for sides with one scale per block (p8, e4m3g64), of this geometry; NULL for the scales of each block. What a block has
+    /// Fixed scales for sides with one scale per block (p8, e4m3g64), of this geometry; NULL for the scales of each block. What a block has
     /// beyond them saturates, is counted (`saturated` of certkv_snapshot), and is in its bound. The cache keeps what it needs: the handle may be
     /// destroyed.
     pub scales: *const certkv_scales,

@@ -169,7 +169,7 @@ pub struct certkv_snapshot {
     pub wait_nanoseconds: u64,
     /// Blocks coded anew at another level, each with the bytes of its page in one layer; 0 without `config->levels`.
     pub recodes: certkv_moves,
-    /// Elements that a fixed scale could not reach, each where it was coded; 0 without `config->scales`.
+    /// Elements that a fixed scale could not reach, each where it was coded; 0 without `config->scales`, and on a GPU, where the device counts.
     pub saturated: u64,
 }
 

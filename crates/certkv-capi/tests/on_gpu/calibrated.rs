@@ -4,6 +4,7 @@ use crate::calls::named;
 use crate::kernels::{self, DIM, GROUP, KV_HEADS};
 use crate::{WIDTH, alone, append};
 use certkv::calibration::{Calibration, Heads, Meter, Rule, Source};
+use certkv::scales::{ScaleHeads, Scales};
 use certkv::spherical::{Codebooks, HeadBooks, KeyHeads, Training};
 use certkv::{Pairing, Tier};
 use certkv_c::certkv_status::*;
@@ -51,6 +52,47 @@ fn directions() -> Handle {
     let books = vec![HeadBooks { words, loss: vec![1.0; DIM / tier.group()] }; layers * KV_HEADS];
     let source = Source { model: MODEL, text: [0; 32], tokens: 4096 };
     Handle::of(&Codebooks::new(heads, source, tier, Training::new(1), books).unwrap().to_bytes())
+}
+
+/// Fixed scales are taken where a format has one scale per block; the count is the device's.
+#[test]
+fn fixed_scales_are_taken() {
+    let (_fake, config, _turn) = alone();
+    let scales = |kv_heads: usize| {
+        let heads = ScaleHeads { layers: LAYERS as usize, kv_heads, head_dim: DIM };
+        let all = || vec![1.0; LAYERS as usize * kv_heads * DIM / 16];
+        let source = Source { model: MODEL, text: [0; 32], tokens: 9 };
+        let bytes = Scales::new(heads, source, 100.0, all(), all()).unwrap().to_bytes();
+        let mut handle = ptr::null_mut();
+        // SAFETY: as many bytes, 32 of a digest, and a local.
+        let read =
+            unsafe { certkv_scales_read(bytes.as_ptr().cast(), bytes.len() as u64, MODEL.as_ptr(), &mut handle) };
+        assert_eq!(read, CERTKV_OK, "{}", message());
+        handle
+    };
+    let (mine, other) = (scales(KV_HEADS), scales(KV_HEADS + 1));
+    let fixed = certkv_config { format: c"p8-p8-b16".as_ptr(), scales: mine, ..config };
+    let mut cache = ptr::dangling_mut();
+    for (config, status, word) in [
+        (certkv_config { scales: other, ..fixed }, CERTKV_FILE_REFUSED, "config->scales"),
+        (certkv_config { scales: mine, ..config }, CERTKV_INVALID_ARGUMENT, "config->scales"),
+    ] {
+        // SAFETY: a whole configuration and a local.
+        named(unsafe { certkv_cache_create(&config, &mut cache) }, status, word);
+        assert!(cache.is_null());
+    }
+    kernels::begin("p8-p8-b16");
+    let cache = Cache::new(&fixed);
+    // SAFETY: live handles. The cache keeps what it needs.
+    unsafe { assert_eq!([mine, other].map(|scales| certkv_scales_destroy(scales)), [CERTKV_OK; 2]) };
+    let id = cache.create();
+    kernels::watched_reaches();
+    append(&cache, id, 40);
+    let told = kernels::watched_reaches();
+    assert!(
+        told.iter()
+            .any(|(kernel, reaches)| *kernel == "pack" && reaches.iter().all(|x| *x == 1.0) && !reaches.is_empty())
+    );
 }
 
 #[test]

@@ -104,6 +104,10 @@ fn life(
     if config.formats.iter().any(|format| format.key.is_calibrated()) {
         config.calibration = Some(world.calibration()?);
     }
+    let fixed = config.formats.iter().all(|format| format.key.page().is_some());
+    if fixed {
+        config.scales = Some(world.scales()?);
+    }
     let start = Instant::now();
     let mut cache = GpuCache::new(gpu, compiler, config)?;
     println!("{format} {store} {sight:?} {spilled:?}: ready in {:.2} s", start.elapsed().as_secs_f64());
@@ -224,6 +228,14 @@ fn life(
     cache.evict_prefixes(usize::MAX)?;
     let left = cache.live_pages();
     println!("GATE gpu-engine-leaks executed={n} failed={left} controls=0/0 seed={:#x}", plan.seed);
+    if let Some(beyond) = cache.saturated()? {
+        println!(
+            "GATE gpu-engine-fixed executed={beyond} failed={} controls=0/0 seed={:#x}",
+            usize::from(beyond == 0),
+            plan.seed
+        );
+        lost += usize::from(beyond == 0);
+    }
     let caught = sum.controls == sum.planted && sum.planted > 0;
     Ok(sum.failed + lost + left == 0 && prefixes.hits > 0 && caught && graphs && refused)
 }
@@ -297,8 +309,10 @@ fn all(gpu: &Gpu, compiler: &Compiler, plan: &Plan) -> Result<bool, Failure> {
     if plan.format.is_none() && plan.only.is_none() {
         let one = if plan.small { "ctq4-v4g32-b16" } else { "ctq4-tq4-b32" };
         let several = if plan.small { "gtq3-v4g32-b16" } else { "gtq3-tq3-b32" };
-        for calibrated in [one, several] {
-            held &= life(gpu, compiler, plan, (calibrated, Dtype::F16, Sight::Everything), None)?;
+        // And one with fixed scales.
+        let fixed = if plan.small { "p8-e4m3-b16" } else { "p8-e4m3-b32" };
+        for taught in [one, several, fixed] {
+            held &= life(gpu, compiler, plan, (taught, Dtype::F16, Sight::Everything), None)?;
         }
     }
     if let (Some(format), None) = (&plan.format, &plan.only) {

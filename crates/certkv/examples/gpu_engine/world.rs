@@ -1,6 +1,7 @@
 //! What every sequence should hold, and attention over it in f64.
 use certkv::calibration::{Calibration, Heads, Meter, Rule, Source};
 use certkv::gpu::{GpuCache, GpuStep};
+use certkv::scales::{ScaleHeads, ScaleMeter, Scales};
 use certkv::{
     Certificate, Chunk, Dtype, Error, Geometry, Pairing, Policy, PrefixScope, Rung, SaveScope, SequenceId, Side,
     Status, Window,
@@ -197,6 +198,18 @@ impl World {
             inputs.queries.push(queries);
         }
         inputs
+    }
+
+    /// Fixed scales that reach most of what such rows have, and not all.
+    pub(crate) fn scales(&mut self) -> Result<Arc<Scales>, Failure> {
+        let Geometry { layers, kv_heads, head_dim, .. } = self.geometry;
+        let source = Source { model: [0; 32], text: [0; 32], tokens: 256 };
+        let heads = ScaleHeads { layers, kv_heads, head_dim };
+        let (mut meter, inputs) = (ScaleMeter::new(heads, source)?, self.inputs(256));
+        for (layer, (keys, values)) in inputs.keys.iter().zip(&inputs.values).enumerate() {
+            meter.add(layer, keys, values)?;
+        }
+        Ok(Arc::new(Scales::choose(&meter, 95.0)?))
     }
 
     /// A calibration of such rows.

@@ -2,9 +2,9 @@
 use crate::alone;
 use crate::kernels::{self, BLOCK, DIM, KV_HEADS};
 use crate::life::{LAYERS, config};
+use certkv::calibration::Source;
 use certkv::gpu::{Gpu, GpuCache, GpuConfig, GpuMachine};
 use certkv::scales::{ScaleHeads, Scales};
-use certkv::calibration::Source;
 use certkv::{Chunk, Error, Policy};
 use std::sync::Arc;
 
