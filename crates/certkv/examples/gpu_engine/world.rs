@@ -207,7 +207,10 @@ impl World {
         let heads = ScaleHeads { layers, kv_heads, head_dim };
         let (mut meter, inputs) = (ScaleMeter::new(heads, source)?, self.inputs(256));
         for (layer, (keys, values)) in inputs.keys.iter().zip(&inputs.values).enumerate() {
-            meter.add(layer, keys, values)?;
+            let width = kv_heads * head_dim;
+            for (key, value) in keys.chunks_exact(width).zip(values.chunks_exact(width)) {
+                meter.row(layer, key, value)?;
+            }
         }
         Ok(Arc::new(Scales::choose(&meter, 95.0)?))
     }
