@@ -19,7 +19,7 @@ struct CkvPackArgs {
     u32* status;       // OR of OVERFLOW and NONFINITE over all sides; null: not wanted
     u32 order;         // of the originals: 0 [token][channel], 1 fragment order
     u32 kv_heads;      // with metrics: item i is of head i % kv_heads
-    const float* metrics;  // of a variant whose keys have a metric: [kv_heads][CKV_METRIC] their centre, then their balance scale; see grouped.cuh
+    const float* metrics;  // of a variant whose keys have a metric: of each KV head their centre, then their balance scale, and more where those have groups: grouped.cuh
 };
 
 extern "C" __global__ void __launch_bounds__(256, 2) ckv_pack(const __grid_constant__ CkvPackArgs a) {

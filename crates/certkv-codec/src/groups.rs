@@ -5,7 +5,9 @@ use crate::error::{CodecError, Input, sized};
 use crate::planes::{place_key_row, write_planes};
 use crate::rotation::{self, Rotation};
 use crate::turboquant::{Book, last_level, level_bytes, round_radius};
-use certkv_core::{Dtype, GroupCode, KeyFormat, Pairing, RecordLayout, TURBO_BITS, fragment::Run, hash::hash64, tiles::gtq_tile};
+use certkv_core::{
+    Dtype, GroupCode, KeyFormat, Pairing, RecordLayout, TURBO_BITS, fragment::Run, hash::hash64, tiles::gtq_tile,
+};
 use core::ops::Range;
 use std::sync::Arc;
 

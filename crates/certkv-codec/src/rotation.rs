@@ -184,7 +184,10 @@ mod tests {
             let mut told = x.clone();
             for (order, negative) in rotation.rounds() {
                 let from = told.clone();
-                let signed = order.iter().zip(negative).map(|(from_at, minus)| if minus { -from[*from_at] } else { from[*from_at] });
+                let signed = order
+                    .iter()
+                    .zip(negative)
+                    .map(|(from_at, minus)| if minus { -from[*from_at] } else { from[*from_at] });
                 told = signed.collect();
                 let mut at = 0;
                 for size in rotation.parts() {

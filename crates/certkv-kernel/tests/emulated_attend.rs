@@ -1,12 +1,12 @@
 //! The decode kernel of the GPU, run on the emulator, against attention in f64: outputs, bounds, masses.
 #[path = "emulated_attend/calibrated.rs"]
 mod calibrated;
-#[path = "emulated_attend/grouped.rs"]
-mod grouped;
 #[path = "device_cases/mod.rs"]
 mod device_cases;
 #[path = "emulated/mod.rs"]
 mod emulated;
+#[path = "emulated_attend/grouped.rs"]
+mod grouped;
 #[path = "emulated_attend/lists.rs"]
 mod lists;
 #[path = "emulated_attend/refine.rs"]

@@ -67,9 +67,12 @@ fn specs(small: bool) -> Vec<Spec> {
         all.push(Spec { seed: group as u64, ..Spec::new("k8-v4g64-b64", 128, group, &[(161, 50), (700, 9)]) });
     }
     for kind in Kind::ALL {
-        for (store, format) in
-            [(Dtype::F16, "k8-v4g64-b64"), (Dtype::Bf16, "k8-v4g32-b32"), (Dtype::Bf16, "tq4-tq4-b64"), (Dtype::F16, "gtq4-tq4-b64")]
-        {
+        for (store, format) in [
+            (Dtype::F16, "k8-v4g64-b64"),
+            (Dtype::Bf16, "k8-v4g32-b32"),
+            (Dtype::Bf16, "tq4-tq4-b64"),
+            (Dtype::F16, "gtq4-tq4-b64"),
+        ] {
             all.push(Spec {
                 kind,
                 store,

@@ -219,7 +219,9 @@ mod tests {
     #[test]
     fn packing_fits_the_shared_memory_of_every_gpu() {
         for dim in [64, 96, 128, 256] {
-            for text in ["k8-v4g32-b32", "k8-v4g64-b64", "k8-v4g64-b64-r5.4", "t4-v3g32-b64", "f16-f16-b16", "gtq3-v4g32-b64"] {
+            for text in
+                ["k8-v4g32-b32", "k8-v4g64-b64", "k8-v4g64-b64-r5.4", "t4-v3g32-b64", "f16-f16-b16", "gtq3-v4g32-b64"]
+            {
                 let geometry = Geometry::new(1, 1, 1, dim).unwrap();
                 let Ok(layout) = RecordLayout::new(&geometry, text.parse().unwrap()) else { continue };
                 // The decode kernel does not refine heads of more channels.

@@ -48,7 +48,10 @@ pub(super) fn widths(layout: &RecordLayout) -> impl Iterator<Item = u8> {
 
 /// Whether keys are coded in the metric of a calibration, math.md (2.19a): `FOLDED` of kernels/sizes.cuh.
 pub(super) const fn folds(layout: &RecordLayout) -> bool {
-    matches!(layout.format.key, KeyFormat::Turbo { calibrated: true, .. } | KeyFormat::Gtq { code: GroupCode::Widths { .. } })
+    matches!(
+        layout.format.key,
+        KeyFormat::Turbo { calibrated: true, .. } | KeyFormat::Gtq { code: GroupCode::Widths { .. } }
+    )
 }
 
 /// The macros; none but sizes for a layout without such sides.
