@@ -57,7 +57,7 @@ struct CkvAppendArgs {
     u32 key_input;       // 0 f16, 1 bf16, 2 f32
     u32 value_input;
     u32 flags;
-    const float* metrics; // of a variant whose keys have a metric: [kv_heads][CKV_METRIC] their centre, then their balance scale; see grouped.cuh
+    const float* metrics; // of a variant whose keys have a metric: of each KV head their centre, then their balance scale, and more where those have groups: grouped.cuh
     const float* reaches;  // as in CkvPackArgs
     u64* saturated;
 };

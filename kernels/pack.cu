@@ -19,7 +19,7 @@ struct CkvPackArgs {
     u32* status;       // OR of OVERFLOW and NONFINITE over all sides; null: not wanted
     u32 order;         // of the originals: 0 [token][channel], 1 fragment order
     u32 kv_heads;      // with metrics or fixed scales: item i is of head i % kv_heads; at least 1
-    const float* metrics;  // of a variant whose keys have a metric: [kv_heads][CKV_METRIC] their centre, then their balance scale; see grouped.cuh
+    const float* metrics;  // of a variant whose keys have a metric: of each KV head their centre, then their balance scale, and more where those have groups: grouped.cuh
     const float* reaches;  // of sides with one scale per group: [kv_heads][2][CKV_DIM / 16] what fixed scales reach, keys then values; null: a block's own
     u64* saturated;        // elements beyond them are added; null: not wanted
 };

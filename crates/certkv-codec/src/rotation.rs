@@ -192,7 +192,7 @@ mod tests {
                 let mut at = 0;
                 for size in rotation.parts() {
                     let part = told[at..at + size].to_vec();
-                    let sign = |i: usize, j: usize| if (i & j).count_ones() % 2 == 0 { 1.0 } else { -1.0 };
+                    let sign = |i: usize, j: usize| if (i & j).count_ones().is_multiple_of(2) { 1.0 } else { -1.0 };
                     for i in 0..size {
                         let sum: f64 = part.iter().enumerate().map(|(j, x)| sign(i, j) * x).sum();
                         told[at + i] = sum * (size as f64).powf(-0.5);

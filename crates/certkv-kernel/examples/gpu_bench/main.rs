@@ -2,12 +2,20 @@
 //!
 //! 32 query heads, 8 KV heads, 128 channels; one layer; pages scattered over a pool larger than the L2 cache and rotated; launches
 //! replayed from a graph; medians. Each row: the bare pass, with certificates, and with block masses on top.
+#[path = "../../tests/device_cases/metrics.rs"]
+#[allow(dead_code, unreachable_pub, reason = "tests use more of it")]
+mod metrics;
+#[path = "../../tests/device_cases/widths.rs"]
+#[allow(unreachable_pub, reason = "tests use it, too")]
+mod widths;
+
 use certkv_codec::Encoder;
-use certkv_core::{Geometry, RecordLayout, fragment::to_fragment};
+use certkv_core::{Geometry, RecordLayout};
 use certkv_device::cuda::{DeviceBuffer, Gpu, GpuStream, GraphExec, LaunchOptions, Priority, TimedEvent};
 use certkv_kernel::cuda::args::{AttendArgs, Certificate, Element, Strides};
 use certkv_kernel::cuda::{Ahead, Arch, Compiler, Kernels, Variant, Verb, launch};
 use certkv_testkit::generate::Rng;
+use metrics::Metrics;
 use rayon::prelude::*;
 use std::fmt::Write as _;
 use std::process::ExitCode;
@@ -88,6 +96,9 @@ impl Pool {
         let count = layout.count();
         let page_stride = KV_HEADS * layout.bytes;
         let pages = POOL_BYTES / page_stride;
+        // Keys of a calibration: any will do.
+        let coded = Metrics::of(&layout, KV_HEADS, 1);
+        let metrics = upload(gpu, stream, &coded.words().unwrap_or_default())?;
         let records: Vec<Vec<u8>> = (0..REAL_PAGES * KV_HEADS)
             .into_par_iter()
             .map(|i| {
@@ -97,8 +108,9 @@ impl Pool {
                 };
                 let (keys, values) = (side(1.0), side(0.5));
                 let (mut record, mut out) = (vec![0; layout.bytes], vec![0; layout.bytes]);
-                Encoder::new(&layout).encode(&keys, &values, &[0.0; DIM], &mut record)?;
-                to_fragment(&layout, &record, &mut out)?;
+                let metric = coded.head(i % KV_HEADS);
+                Encoder::new(&layout).encode_in(metric.as_ref(), &keys, &values, &[0.0; DIM], &mut record)?;
+                coded.to_fragment(i % KV_HEADS, &layout, &record, &mut out);
                 Ok(out)
             })
             .collect::<Result<_, Failure>>()?;
@@ -163,11 +175,12 @@ impl Pool {
             out_type: Element::F16 as u32,
             scale: (DIM as f32).powf(-0.5),
             relative: 0.05,
+            metrics: metrics.address(),
             query_strides: Strides::dense(KV_HEADS * GROUP, DIM),
             out_strides: Strides::dense(KV_HEADS * GROUP, DIM),
             ..AttendArgs::default()
         };
-        let rest = vec![query, tail, tails, out, certificates, masses, failures, partials, counters];
+        let rest = vec![metrics, query, tail, tails, out, certificates, masses, failures, partials, counters];
         Ok(Self {
             layout,
             page_stride,

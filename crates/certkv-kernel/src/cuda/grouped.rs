@@ -62,7 +62,7 @@ pub(super) fn table(metric: KeyMetric<'_>, groups: &KeyGroups) -> Vec<u32> {
             for tile in start / TILE..(start + size) / TILE {
                 let ends = usize::from((tile + 1) * TILE == first + n);
                 let log = size.ilog2() as usize;
-                let word = bits | g << 4 | log << 8 | start / TILE << 12 | ends << 16 | twice << 17 | before << 20;
+                let word = bits | g << 4 | log << 8 | (start / TILE) << 12 | ends << 16 | twice << 17 | before << 20;
                 tiles.push(word as u32);
                 before += bits;
             }

@@ -85,7 +85,8 @@ fn rotated_sides_have_up_to_sixteen_levels_and_powers_of_two() {
         ("k8-tq6-b32", 64, "tq codes of bits"),
         ("ctq4-tq4-b32", 96, "head_dim of a tq format:"),
         ("ctq5-tq4-b32", 128, "tq codes of bits"),
-        ("gtq3-tq4-b32", 128, "gtq codes of bits"),
+        ("gtq3-tq4-b32", 96, "head_dim of a tq format:"),
+        ("s1-tq4-b32", 128, "spherical keys of bits"),
     ] {
         assert!(matches!(new(text, dim), Err(VariantError::Unsupported { what: said, .. }) if said == what), "{text}");
     }
@@ -97,7 +98,13 @@ fn rotated_sides_have_up_to_sixteen_levels_and_powers_of_two() {
     assert!(
         plain.transcoding(old).is_err()
             && new("tq4-v4g32-b32", 128).unwrap().transcoding(layout("k8-v4g32-b32", 128, Dtype::F16)).is_err()
+            && new("gtq3-v4g32-b32", 128).unwrap().transcoding(layout("k8-v4g32-b32", 128, Dtype::F16)).is_err()
     );
+    // Widths are data: what is compiled says how many bits and radii there are in all, and how much is told of a head.
+    let grouped = new("gtq2.5-v4g32-b32", 96).unwrap();
+    let own = ["CKV_KEY", "CKV_FOLD", "CKV_GROUPED"].map(|name| value(&grouped, name));
+    assert!(own == [3, 1, 5] && value(&grouped, "CKV_KEY_SLOTS") == grouped.layout().key_slots());
+    assert!(value(&grouped, "CKV_METRIC") > 2 * 96 && value(&new("ctq4-v4g32-b32", 128).unwrap(), "CKV_METRIC") == 256);
 }
 
 #[test]
