@@ -20,7 +20,7 @@ fn config(max_tokens: usize) -> Config {
     let rule = smartkv::Rule { base: 4, ..Default::default() };
     let control = SmartKv { rule, ..SmartKv::new(150.0) };
     let config = Config::new(geometry(), max_tokens).with_levels(LADDER.map(level).to_vec());
-    Config { control: Some(control), device: SimOptions { mode: Mode::Eager, check: true }, ..config }
+    Config { control: Some(control.into()), device: SimOptions { mode: Mode::Eager, check: true }, ..config }
 }
 
 fn same(a: &[Answer], b: &[Answer]) -> bool {

@@ -153,7 +153,7 @@ impl World {
             max_sequences,
             threads: 1 + r.below(2),
             swap_tokens: (1 + r.below(2)) * max_tokens / 2,
-            control: Some(SmartKv::new(400.0 * kv_heads as f64)),
+            control: Some(SmartKv::new(400.0 * kv_heads as f64).into()),
             prefixes: Some(PrefixConfig {
                 secret: PrefixSecret::new([9; 32]),
                 units: 1 + r.below(12),
