@@ -3,9 +3,11 @@
 //! has the same with intervals, for one ladder; this one takes any.
 //!
 //! `levels [PROMPT] [STEPS] [FIRST] [FORMAT,...]`: bytes of the evaluation text from `FIRST` on, and the levels; 2048, 256, 0 and four levels
-//! of 8, 4, 3 and 2 bits if not given. Beside SmartKV and retention is each level but the first and the last for all blocks.
+//! of 8, 4, 3 and 2 bits if not given. Beside SmartKV, retention and the bound's budget is each level but the first and the last for all blocks.
 use certkv::retention::{Gating, Rule};
-use certkv::{Certified, Config, Control, Geometry, Level, Measure, Policy, RecordLayout, Retention, SmartKv};
+use certkv::{
+    BoundBudget, Certified, Config, Control, Geometry, Level, Measure, Policy, RecordLayout, Retention, SmartKv,
+};
 use certkv_cli::{
     assets,
     evidence::contenders::{Contender, race},
@@ -50,11 +52,12 @@ fn main() -> Result<(), Box<dyn Error>> {
             let retention = Retention::new(budget);
             let bound = Retention { measure: Measure::Bound, ..retention };
             let gated = Retention { rule: Rule { gate, ..retention.rule }, ..retention };
-            let controls: [(&str, Control); 4] = [
+            let controls: [(&str, Control); 5] = [
                 ("SmartKV", SmartKv::new(budget).into()),
                 ("retention", retention.into()),
                 ("retention by the bound", bound.into()),
                 ("retention behind the gate", gated.into()),
+                ("the bound's budget", BoundBudget::new(budget).into()),
             ];
             for (control_name, control) in controls {
                 let many = Config { policy, control: Some(control), ..base().with_levels(levels()?) };

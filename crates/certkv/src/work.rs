@@ -10,6 +10,7 @@ use crate::step::Lists;
 use crate::{Cache, Error, Tolerance};
 use certkv_bound::Certificate;
 use certkv_codec::Encoder;
+use certkv_control::bound_budget::Planner;
 use certkv_control::explore::Explorer;
 use certkv_control::guess::Guesser;
 use certkv_control::retention;
@@ -43,6 +44,7 @@ pub(crate) struct Workspace {
     /// Between steps: levels of blocks.
     pub(crate) widths: WidthAllocator,
     pub(crate) retention: retention::Controller,
+    pub(crate) planner: Planner,
     /// Between steps: what the next one begins with.
     pub(crate) lists: Lists,
 }
@@ -117,6 +119,7 @@ impl Workspace {
             heads,
             widths: WidthAllocator::new(),
             retention: retention::Controller::new(),
+            planner: Planner::new(),
             lists: Lists::default(),
         }))
     }

@@ -1,11 +1,12 @@
 //! Who decides levels while decoding goes on, from what the last step said of each block.
 use super::probes::Probes;
 use super::smart::SmartKv;
-use super::{LevelSizes, Retention};
+use super::{BoundBudget, LevelSizes, Retention};
 use crate::cache::Cache;
 use crate::sequence::SequenceState;
 use crate::work::Workspace;
 use crate::{Config, Error, SequenceId};
+use certkv_control::bound_budget::{Clock, Lacking, Terms};
 use certkv_control::retention;
 use certkv_control::smartkv::{Controller, Decision};
 use certkv_page::PageError;
@@ -17,6 +18,8 @@ pub enum Control {
     SmartKv(SmartKv),
     /// By what each level loses in the certificate, for all layers within one budget: math.md 9.3.
     Retention(Retention),
+    /// By the bounds that the certificates would have, for all layers within one budget: math.md 9.5.
+    Budget(BoundBudget),
 }
 
 impl From<SmartKv> for Control {
@@ -28,6 +31,12 @@ impl From<SmartKv> for Control {
 impl From<Retention> for Control {
     fn from(control: Retention) -> Self {
         Self::Retention(control)
+    }
+}
+
+impl From<BoundBudget> for Control {
+    fn from(control: BoundBudget) -> Self {
+        Self::Budget(control)
     }
 }
 
@@ -54,7 +63,7 @@ pub struct Controlled {
 }
 
 /// One layer's part of a [`Cache::control`], for a log. What the controller was told is what it decides from: a [`Controller`] of the same
-/// rule, or a [`retention::Controller`] that is told the same of all layers, decides the same.
+/// rule, or a [`retention::Controller`] or [`certkv_control::bound_budget::Planner`] that is told the same of all layers, decides the same.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ControlEntry {
     /// The layer.
@@ -67,10 +76,23 @@ pub struct ControlEntry {
     pub loss: Option<Vec<f64>>,
     /// And with a gate: [`retention::Told::danger`].
     pub danger: Option<Vec<f64>>,
+    /// What the bound's budget is told: [`certkv_control::bound_budget::Told::terms`].
+    pub terms: Option<Terms>,
     /// Level of each block, of the ladder, which ascends; the first of [`Config::levels`] is the last of it.
     pub levels: Vec<u8>,
     /// What was decided.
     pub decision: Option<Decision>,
+    /// What the bound's budget came to, all layers together.
+    pub planned: Option<Planned>,
+}
+
+/// What a plan of all layers comes to.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Planned {
+    /// The largest bound of a query head as a share of its output's norm, in the last step, from codes alone.
+    pub bound: f64,
+    /// What is lacking of the tolerance.
+    pub lacking: Lacking,
 }
 
 /// What a sequence keeps of one layer.
@@ -89,6 +111,7 @@ pub(crate) struct LayerControl {
 pub(super) enum Decides {
     Smart(Box<Controller>),
     Retained(retention::Layer),
+    Planned(Clock),
 }
 
 impl LayerControl {
@@ -100,6 +123,7 @@ impl LayerControl {
             Ok(match control {
                 Control::SmartKv(smart) => Decides::Smart(Box::new(Controller::new(layer, heads, smart.rule)?)),
                 Control::Retention(_) => Decides::Retained(retention::Layer::default()),
+                Control::Budget(_) => Decides::Planned(Clock::default()),
             })
         };
         let all = (0..config.geometry.layers)
@@ -122,6 +146,7 @@ impl LayerControl {
         let own = match &self.decides {
             Decides::Smart(controller) => Controller::bytes(controller.items(), self.heads),
             Decides::Retained(layer) => retention::Layer::bytes(layer.items(), self.probes.levels()),
+            Decides::Planned(_) => 0,
         };
         own + self.probes.bytes() + size_of::<Self>()
     }
@@ -129,11 +154,11 @@ impl LayerControl {
     /// At so many blocks.
     pub(crate) fn most_bytes(config: &Config, control: &Control, blocks: usize) -> usize {
         let (geometry, levels) = (&config.geometry, config.levels.len());
+        let probes = Probes::most_bytes(blocks, geometry.kv_heads, levels);
         let own = match control {
             Control::SmartKv(_) => Controller::bytes(blocks, geometry.q_heads),
-            Control::Retention(_) => {
-                retention::Layer::bytes(blocks, levels) + Probes::most_bytes(blocks, geometry.kv_heads, levels)
-            }
+            Control::Retention(_) => retention::Layer::bytes(blocks, levels) + probes,
+            Control::Budget(_) => probes,
         };
         own + size_of::<Self>()
     }
@@ -150,6 +175,7 @@ impl Config {
         let checked = match control {
             Control::SmartKv(smart) => smart.check(self),
             Control::Retention(retention) => retention.check(self),
+            Control::Budget(budget) => budget.check(self),
         };
         checked.or_else(wrong)
     }
@@ -210,6 +236,7 @@ impl Cache {
                 Control::Retention(retention) => {
                     self.control_retained(retention, state, &mut work, log.take(), &mut all)
                 }
+                Control::Budget(budget) => self.control_planned(budget, state, &mut work, log.take(), &mut all),
             };
             self.return_workspace(work);
             done.map(|()| all)

@@ -6,6 +6,7 @@
 //! ([`order`]): new blocks come behind all others, and a certificate is over the masses of all of them.
 mod change;
 mod control;
+mod planned;
 mod probes;
 mod retained;
 mod smart;
@@ -21,7 +22,8 @@ use certkv_page::{BlockTable, MOST_LEVELS};
 use core::ops::Range;
 
 pub(crate) use control::LayerControl;
-pub use control::{Control, ControlEntry, Controlled};
+pub use control::{Control, ControlEntry, Controlled, Planned};
+pub use planned::{BoundBudget, LevelPlan};
 pub use retained::Retention;
 pub use smart::SmartKv;
 pub use terms::Measure;

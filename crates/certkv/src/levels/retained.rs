@@ -1,7 +1,6 @@
 //! Retention over levels: what it is told of all layers, and what becomes of its decisions.
 use super::control::{ControlEntry, Controlled, Decides, check_bytes};
-use super::ladder_levels;
-use super::terms::{self, Measure};
+use super::terms::{self, Measure, Reading};
 use crate::cache::Cache;
 use crate::sequence::SequenceState;
 use crate::work::Workspace;
@@ -76,7 +75,17 @@ impl Cache {
             }
             if let Some(log) = &mut log {
                 let layer = self.groups[index].first;
-                log(ControlEntry { layer, kept, attention: None, loss, danger, levels, decision });
+                log(ControlEntry {
+                    layer,
+                    kept,
+                    attention: None,
+                    loss,
+                    danger,
+                    terms: None,
+                    levels,
+                    decision,
+                    planned: None,
+                });
             }
         }
         Ok(())
@@ -90,13 +99,10 @@ impl Cache {
         work: &mut Workspace,
     ) -> Result<Heard, Error> {
         let group = &self.groups[index];
-        let levels = ladder_levels(&state.tables[index], group.level_count());
-        let head = &state.heads[group.first * group.kv_heads];
-        if !levels.is_empty() && !head.mass.is_empty() {
-            self.probe(index, state, work, levels.len())?;
-        }
         let gated = control.rule.gate.is_some();
-        let terms = terms::take(group, state, &levels, control.measure, gated);
+        let reading = Reading { measure: control.measure, cancels: true, gated };
+        let (levels, terms) = self.seen(index, state, work, reading)?;
+        terms::forget(group, state);
         let cells = levels.len() * usize::from(group.level_count());
         let kept = state.control.get_mut(group.first).map_or(usize::MAX, |control| control.take_kept());
         let loss = terms.as_ref().map(|terms| terms.sum(cells));
@@ -112,8 +118,7 @@ impl Cache {
         heard: &[Heard],
     ) -> Result<Vec<Option<Decision>>, Error> {
         let Some(group) = self.groups.first() else { return Ok(Vec::new()) };
-        // All layers have the same levels.
-        let cost: Vec<f64> = (0..group.level_count()).rev().map(|level| group.bytes_at(level) as f64).collect();
+        let cost = self.ladder_cost();
         let tokens = group.layout.tokens() as f64;
         let budgets =
             Budgets { block: control.bytes_per_token * tokens, layer: control.layer_bytes_per_token * tokens };
@@ -126,7 +131,7 @@ impl Cache {
         let told: Vec<_> = told.collect();
         let layers = state.control.iter_mut().filter_map(|layer| match &mut layer.decides {
             Decides::Retained(layer) => Some(layer),
-            Decides::Smart(_) => None,
+            _ => None,
         });
         let mut layers: Vec<_> = layers.collect();
         Ok(work.retention.tell(&control.rule, &mut layers, &told, &cost, budgets)?)

@@ -60,7 +60,17 @@ impl Cache {
             let scores = controller.scores().to_vec();
             self.make(index, state, work, &levels, decision, &scores, all)?;
         }
-        Ok(logged.then_some(ControlEntry { layer, kept, attention, loss: None, danger: None, levels, decision }))
+        Ok(logged.then_some(ControlEntry {
+            layer,
+            kept,
+            attention,
+            loss: None,
+            danger: None,
+            terms: None,
+            levels,
+            decision,
+            planned: None,
+        }))
     }
 }
 

@@ -4,6 +4,7 @@ use super::probes::Probes;
 use crate::group::Group;
 use crate::sequence::{HeadMemory, SequenceState};
 use certkv_bound::terms::{key_terms, value_term};
+use certkv_control::bound_budget::Terms;
 use certkv_control::danger::danger;
 
 /// What a level counts for that cannot hold a block, and any other level of a block without codes: finite, so that sums are.
@@ -23,6 +24,21 @@ pub enum Measure {
     Bound,
 }
 
+/// How the terms of a step are read.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Reading {
+    pub(super) measure: Measure,
+    /// Outputs count as no shorter than a share of what they are made of.
+    pub(super) cancels: bool,
+    /// With the danger of each block.
+    pub(super) gated: bool,
+}
+
+impl Reading {
+    /// As the certificates say it.
+    pub(super) const CERTIFICATE: Self = Self { measure: Measure::Bound, cancels: false, gated: false };
+}
+
 /// Terms of the query heads of one layer, `[query head][block][level of the ladder]`, as shares of the norm of the head's output.
 #[derive(Debug, Clone, Default)]
 pub(super) struct HeadTerms {
@@ -30,6 +46,8 @@ pub(super) struct HeadTerms {
     pub(super) loss: Vec<f64>,
     /// `h_b`.
     pub(super) shrink: Vec<f64>,
+    /// What no bound of the head exceeds (5.14), `[query head]`.
+    pub(super) cap: Vec<f64>,
     /// Danger of each block (9.23), the largest of the heads.
     pub(super) danger: Vec<f64>,
 }
@@ -42,6 +60,11 @@ impl HeadTerms {
             sum.iter_mut().zip(head).for_each(|(sum, loss)| *sum = (*sum + loss).min(NEVER));
         }
         sum
+    }
+
+    /// As a plan is made from them.
+    pub(super) fn into_terms(self) -> Terms {
+        Terms { heads: self.cap.len(), loss: self.loss, shrink: self.shrink, cap: self.cap }
     }
 }
 
@@ -56,17 +79,11 @@ struct Seen<'a> {
     norm: f64,
 }
 
-/// Takes what the last step said of one layer whose blocks have `levels`. `None` if there was none, it was of other blocks, or its masses are
+/// What the last step said of one layer whose blocks have `levels`. `None` if there was none, it was of other blocks, or its masses are
 /// not finite.
-pub(super) fn take(
-    group: &Group,
-    state: &mut SequenceState,
-    levels: &[u8],
-    measure: Measure,
-    gated: bool,
-) -> Option<HeadTerms> {
+pub(super) fn read(group: &Group, state: &SequenceState, levels: &[u8], reading: Reading) -> Option<HeadTerms> {
     let blocks = levels.len();
-    let heads = &mut state.heads[group.first * group.kv_heads..(group.first + 1) * group.kv_heads];
+    let heads = &state.heads[group.first * group.kv_heads..(group.first + 1) * group.kv_heads];
     let of_group = group.kernel.heads();
     let whole = |head: &HeadMemory| {
         let sizes = [head.mass.len(), head.terms.blocks.len()];
@@ -74,34 +91,30 @@ pub(super) fn take(
     };
     let probes = &state.control.get(group.first)?.probes;
     let all = blocks > 0 && heads.iter().all(whole);
-    let found = all.then(|| {
+    all.then(|| {
         let mut found = HeadTerms::default();
         for (kv_head, memory) in heads.iter().enumerate() {
             for h in 0..of_group {
                 let [radius, norm] = memory.terms.heads[h].map(f64::from);
                 let (mass, terms) = (&memory.mass[h * blocks..], &memory.terms.blocks[h * blocks..]);
                 let seen = Seen { mass: &mass[..blocks], terms: &terms[..blocks], radius, norm };
-                add(&mut found, &seen, (probes, kv_head), levels, measure, gated);
+                add(&mut found, &seen, (probes, kv_head), levels, reading);
             }
         }
         found
-    });
-    for head in heads {
+    })
+}
+
+/// Forgets what the last step said of one layer: somebody has been told.
+pub(super) fn forget(group: &Group, state: &mut SequenceState) {
+    for head in &mut state.heads[group.first * group.kv_heads..(group.first + 1) * group.kv_heads] {
         head.mass.clear();
         head.terms.clear();
     }
-    found
 }
 
 /// Adds the terms of one query head.
-fn add(
-    found: &mut HeadTerms,
-    seen: &Seen<'_>,
-    (probes, kv_head): (&Probes, usize),
-    levels: &[u8],
-    measure: Measure,
-    gated: bool,
-) {
+fn add(found: &mut HeadTerms, seen: &Seen<'_>, (probes, kv_head): (&Probes, usize), levels: &[u8], reading: Reading) {
     let of_now = |block: usize| probes.get(block, kv_head).errors(levels[block].into())[0];
     // Bounds of keys grow with `eps` (4.5): what they are to it, of those that are known, serves for the others.
     let mut sums = [0.0f64; 3];
@@ -115,13 +128,17 @@ fn add(
     let reach = [share(sums[1]), share(sums[2])];
     let made_of =
         seen.mass.iter().enumerate().map(|(block, mass)| f64::from(*mass) * probes.get(block, kv_head).radius());
-    let norm = seen.norm.max(CANCELLED * made_of.filter(|x| x.is_finite()).sum::<f64>());
-    let mut bounds = Vec::with_capacity(if gated { levels.len() } else { 0 });
+    let share = if reading.cancels { CANCELLED } else { 0.0 };
+    let norm = seen.norm.max(share * made_of.filter(|x| x.is_finite()).sum::<f64>());
+    let furthest = (0..levels.len()).map(|block| probes.get(block, kv_head).radius()).filter(|x| x.is_finite());
+    let cap = (furthest.fold(0.0, f64::max) + seen.radius) / norm;
+    found.cap.push(if norm > 0.0 { cap.min(NEVER) } else { 0.0 });
+    let mut bounds = Vec::with_capacity(if reading.gated { levels.len() } else { 0 });
     for (block, (mass, [root, delta, lambda])) in seen.mass.iter().zip(seen.terms).enumerate() {
         let (probe, now) = (probes.get(block, kv_head), of_now(block));
         let known = now > 0.0 && delta.is_finite() && lambda.is_finite();
         let per_eps = if known { [delta, lambda].map(|x| f64::from(*x) / now) } else { reach };
-        if gated {
+        if reading.gated {
             // Without codes it is read exactly.
             bounds.push(if now.is_nan() { 0.0 } else { per_eps[0] * now });
         }
@@ -129,7 +146,7 @@ fn add(
         for level in 0..probes.levels() {
             let [eps, eta, sop] = probe.errors(level);
             let (delta, lambda) = (per_eps[0] * eps, per_eps[1] * eps);
-            let (g, h) = match measure {
+            let (g, h) = match reading.measure {
                 Measure::Bound => key_terms(mass, root, delta, lambda),
                 Measure::Linear => ((mass * delta).min(root * lambda), 0.0),
             };
@@ -148,7 +165,7 @@ fn add(
             found.shrink.push(if h.is_nan() { 1.0 } else { shrink });
         }
     }
-    if gated {
+    if reading.gated {
         let logs: Vec<f64> = seen.mass.iter().map(|mass| f64::from(*mass).ln()).collect();
         let mut of_head = Vec::new();
         // A head that attends to no block has no order of them.
