@@ -14,7 +14,8 @@ use core::cmp::Ordering;
 use core::ops::Range;
 use std::collections::{BTreeSet, BinaryHeap};
 
-pub use controller::{Budgets, Controller, Gating, Layer, Rule, Told};
+pub use crate::danger::Gating;
+pub use controller::{Budgets, Controller, Layer, Rule, Told};
 
 /// Mass of an item, from the one before and its attention in the last steps, math.md (9.16): of an empty window nothing is learned.
 pub fn mass(before: f64, window: &[f64], keep: f64) -> f64 {

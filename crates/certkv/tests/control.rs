@@ -2,6 +2,7 @@
 //! decisions are those that a log of what the controllers were told gives again.
 mod common;
 
+use certkv::retention::Gating;
 use certkv::smartkv::{Controller, Ladder, Rule, Told, Trigger, WidthAllocator};
 use certkv::{
     Cache, Certified, Class, Config, Control, ControlEntry, Controlled, Error, Geometry, Level, Policy, RecordLayout,
@@ -93,7 +94,12 @@ fn levels_follow_attention_within_the_budget_and_a_log_gives_them_again() {
         let mut controller = Controller::new(layer, 4, Rule::default()).unwrap();
         let mut allocator = WidthAllocator::new();
         for entry in log.iter().filter(|entry| entry.layer == layer) {
-            let told = Told { kept: entry.kept, attention: entry.attention.as_deref(), levels: &entry.levels };
+            let told = Told {
+                kept: entry.kept,
+                attention: entry.attention.as_deref(),
+                levels: &entry.levels,
+                danger: entry.danger.as_deref(),
+            };
             let again = controller.tell(&mut allocator, &ladder, &told, budget * 16.0).unwrap();
             assert_eq!(again, entry.decision);
             decided += usize::from(again.is_some());
@@ -140,6 +146,49 @@ fn blocks_for_which_there_is_no_page_stay() {
         cache.release(id).unwrap();
     }
     assert_eq!(cache.live_pages(), 0);
+}
+
+/// Behind a gate blocks whose rank is in danger keep their level, and a log with the dangers gives the decisions again; without one it is as ever.
+#[test]
+fn a_gate_keeps_levels_up() {
+    let run = |gate: Option<Gating>| {
+        let rule = Rule { gate, checks: 0, points: 0.0, protected: [0, 0], ..Rule::default() };
+        let budget = 0.7 * page(0) + 0.3 * page(1);
+        let control = SmartKv { rule, ..SmartKv::new(budget / 16.0) };
+        let cache = Cache::new(Config { control: Some(control.into()), ..config([640; 4], 200.0) }).unwrap();
+        let (id, mut r) = (cache.create().unwrap(), Rng::new(3));
+        let mut model = random_rows(&geometry(), 200, &mut r);
+        fill(&cache, id, &model).unwrap();
+        let mut log: Vec<ControlEntry> = Vec::new();
+        for _ in 0..40 {
+            decode(&cache, id, &mut model, 6, &mut r);
+            cache.control_logged(id, Some(&mut |entry| log.push(entry))).unwrap();
+        }
+        let mut fell = 0;
+        let bits: Vec<u8> = [4, 6, 8, 16].to_vec();
+        let cost: Vec<f64> = (0..4).rev().map(page).collect();
+        let ladder = Ladder { bits: &bits, cost: &cost };
+        for layer in 0..2 {
+            let mut controller = Controller::new(layer, 4, rule).unwrap();
+            for entry in log.iter().filter(|entry| entry.layer == layer) {
+                let (attention, danger) = (entry.attention.as_deref(), entry.danger.as_deref());
+                let told = Told { kept: entry.kept, attention, levels: &entry.levels, danger };
+                let again = controller.tell(&mut WidthAllocator::new(), &ladder, &told, budget).unwrap();
+                assert_eq!(again, entry.decision);
+                let Some(wanted) = again.filter(|d| !d.forced).and_then(|d| d.levels) else { continue };
+                let lower =
+                    |block: usize| wanted[block] < entry.levels[block] && danger.is_none_or(|d| d[block] >= 1.0);
+                fell += (0..wanted.len()).filter(|block| lower(*block)).count();
+            }
+        }
+        assert!(cache.memory().tables <= cache.reserved_for(Class::Tables));
+        let told = log.iter().filter_map(|entry| entry.danger.as_ref()).flatten().filter(|d| **d >= 1.0).count();
+        (told, fell)
+    };
+    let (in_danger, fell) = run(Some(Gating::default()));
+    assert!(in_danger > 0 && fell == 0, "{in_danger} in danger, {fell} fell");
+    let (in_danger, fell) = run(None);
+    assert!(in_danger == 0 && fell > 0, "{fell} fell");
 }
 
 /// Levels are decided from outputs of any policy that reads codes; a dense step says nothing.

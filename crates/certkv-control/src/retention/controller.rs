@@ -8,24 +8,9 @@ use super::{Limits, Retention, RetentionRule, mass};
 use crate::ControlError;
 use crate::allocate::{Allocator, Choices};
 use crate::bitset::BitSet;
-use crate::danger::Gate;
+use crate::danger::{Gate, Gating};
 use crate::error::{finite, length};
 use crate::smartkv::{Decision, Trigger};
-
-/// When a gate is on and off, math.md (9.24): at these dangers, and not between.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Gating {
-    /// Danger from which on a block is protected.
-    pub protect: f64,
-    /// Danger down to which it stays so; below `protect`.
-    pub release: f64,
-}
-
-impl Default for Gating {
-    fn default() -> Self {
-        Self { protect: 1.0, release: 0.5 }
-    }
-}
 
 /// Parameters, math.md (9.16) to (9.24).
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -62,7 +47,7 @@ impl Rule {
     pub fn validated(self) -> Result<Self, ControlError> {
         let share = (0.0..1.0).contains(&self.keep) && self.stick >= 0.0 && self.stick.is_finite();
         let band = self.down >= 0.0 && self.up > self.down && self.up.is_finite();
-        let gate = self.gate.is_none_or(|gate| gate.release >= 0.0 && Gate::new(gate.protect, gate.release).is_ok());
+        let gate = self.gate.is_none_or(|gate| gate.gate().is_ok());
         if share && band && gate && self.every > 0 {
             Ok(self)
         } else {
@@ -149,8 +134,7 @@ impl Layer {
             self.fresh = true;
         }
         if let (Some(gate), Some(danger)) = (rule.gate, told.danger) {
-            let new = || Gate::new(gate.protect, gate.release).unwrap_or_default();
-            self.gates.resize_with(danger.len(), new);
+            self.gates.resize_with(danger.len(), || gate.gate().unwrap_or_default());
             for (gate, danger) in self.gates.iter_mut().zip(danger) {
                 gate.step(*danger);
             }

@@ -7,6 +7,7 @@ use crate::sequence::SequenceState;
 use crate::work::Workspace;
 use crate::{Config, Error, SequenceId};
 use certkv_control::bound_budget::{Clock, Lacking, Terms};
+use certkv_control::danger::Gate;
 use certkv_control::retention;
 use certkv_control::smartkv::{Controller, Decision};
 use certkv_page::PageError;
@@ -41,9 +42,12 @@ impl From<BoundBudget> for Control {
 }
 
 impl Control {
-    /// It judges by the certificate's terms, and not by masses alone.
+    /// It judges by what certificates know of blocks, and not by masses alone.
     pub(crate) fn wants_terms(&self) -> bool {
-        !matches!(self, Self::SmartKv(_))
+        match self {
+            Self::SmartKv(smart) => smart.rule.gate.is_some(),
+            Self::Retention(_) | Self::Budget(_) => true,
+        }
     }
 }
 
@@ -74,7 +78,7 @@ pub struct ControlEntry {
     pub attention: Option<Vec<f64>>,
     /// What retention is told: [`retention::Told::loss`], `[block][level]`.
     pub loss: Option<Vec<f64>>,
-    /// And with a gate: [`retention::Told::danger`].
+    /// With a gate, the danger of each block: [`retention::Told::danger`].
     pub danger: Option<Vec<f64>>,
     /// What the bound's budget is told: [`certkv_control::bound_budget::Told::terms`].
     pub terms: Option<Terms>,
@@ -104,6 +108,8 @@ pub(crate) struct LayerControl {
     /// What each level would lose of each block.
     pub(super) probes: Probes,
     heads: usize,
+    /// SmartKV has a gate.
+    gated: bool,
 }
 
 /// The state of whoever decides.
@@ -119,6 +125,7 @@ impl LayerControl {
     pub(crate) fn all(config: &Config) -> Result<Vec<Self>, Error> {
         let Some(control) = &config.control else { return Ok(Vec::new()) };
         let (heads, probes) = (config.geometry.q_heads, Probes::new(config.geometry.kv_heads, config.levels.len()));
+        let gated = matches!(control, Control::SmartKv(smart) if smart.rule.gate.is_some());
         let of_layer = |layer| -> Result<Decides, Error> {
             Ok(match control {
                 Control::SmartKv(smart) => Decides::Smart(Box::new(Controller::new(layer, heads, smart.rule)?)),
@@ -126,8 +133,9 @@ impl LayerControl {
                 Control::Budget(_) => Decides::Planned(Clock::default()),
             })
         };
-        let all = (0..config.geometry.layers)
-            .map(|layer| Ok(Self { decides: of_layer(layer)?, kept: usize::MAX, probes: probes.clone(), heads }));
+        let all = (0..config.geometry.layers).map(|layer| {
+            Ok(Self { decides: of_layer(layer)?, kept: usize::MAX, probes: probes.clone(), heads, gated })
+        });
         all.collect()
     }
 
@@ -144,7 +152,10 @@ impl LayerControl {
 
     pub(crate) fn bytes(&self) -> usize {
         let own = match &self.decides {
-            Decides::Smart(controller) => Controller::bytes(controller.items(), self.heads),
+            Decides::Smart(controller) => {
+                let gates = if self.gated { gate_bytes(controller.items()) } else { 0 };
+                Controller::bytes(controller.items(), self.heads) + gates
+            }
             Decides::Retained(layer) => retention::Layer::bytes(layer.items(), self.probes.levels()),
             Decides::Planned(_) => 0,
         };
@@ -156,12 +167,20 @@ impl LayerControl {
         let (geometry, levels) = (&config.geometry, config.levels.len());
         let probes = Probes::most_bytes(blocks, geometry.kv_heads, levels);
         let own = match control {
-            Control::SmartKv(_) => Controller::bytes(blocks, geometry.q_heads),
+            Control::SmartKv(smart) => {
+                let gates = if smart.rule.gate.is_some() { gate_bytes(blocks) + probes } else { 0 };
+                Controller::bytes(blocks, geometry.q_heads) + gates
+            }
             Control::Retention(_) => retention::Layer::bytes(blocks, levels) + probes,
             Control::Budget(_) => probes,
         };
         own + size_of::<Self>()
     }
+}
+
+/// Bytes of the gates of so many blocks: the list grows by doubling.
+fn gate_bytes(blocks: usize) -> usize {
+    2 * blocks.max(4) * size_of::<Gate>()
 }
 
 impl Config {

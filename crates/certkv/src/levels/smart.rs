@@ -1,6 +1,7 @@
 //! SmartKV for one layer: what its controller is told, and what becomes of its decision.
 use super::control::{ControlEntry, Controlled, Decides, check_bytes};
 use super::ladder_levels;
+use super::terms::{Measure, Reading};
 use crate::cache::Cache;
 use crate::group::Group;
 use crate::sequence::SequenceState;
@@ -43,8 +44,16 @@ impl Cache {
         all: &mut Controlled,
     ) -> Result<Option<ControlEntry>, Error> {
         let group = &self.groups[index];
-        let (layer, count, table) = (group.first, group.level_count(), &state.tables[index]);
-        let levels = ladder_levels(table, count);
+        let (layer, count) = (group.first, group.level_count());
+        let gated = control.rule.gate.is_some();
+        let (levels, danger) = if gated {
+            let reading = Reading { measure: Measure::Linear, cancels: true, gated };
+            let (levels, found) = self.seen(index, state, work, reading)?;
+            let danger = found.map(|found| found.danger).filter(|danger| danger.len() == levels.len());
+            (levels, danger)
+        } else {
+            (ladder_levels(&state.tables[index], count), None)
+        };
         let attention = take_attention(group, state, levels.len());
         let Some(layer_control) = state.control.get_mut(layer) else { return Ok(None) };
         let kept = layer_control.take_kept();
@@ -53,7 +62,7 @@ impl Cache {
         let bits: Vec<u8> = up.clone().map(|level| width(group, level)).collect();
         let cost: Vec<f64> = up.map(|level| group.bytes_at(level) as f64).collect();
         let ladder = Ladder { bits: &bits, cost: &cost };
-        let told = Told { kept, attention: attention.as_deref(), levels: &levels };
+        let told = Told { kept, attention: attention.as_deref(), levels: &levels, danger: danger.as_deref() };
         let budget = control.bytes_per_token * group.layout.tokens() as f64;
         let decision = controller.tell(&mut work.widths, &ladder, &told, budget)?;
         if let Some(decision) = &decision {
@@ -65,7 +74,7 @@ impl Cache {
             kept,
             attention,
             loss: None,
-            danger: None,
+            danger,
             terms: None,
             levels,
             decision,
@@ -86,6 +95,7 @@ fn take_attention(group: &Group, state: &mut SequenceState, blocks: usize) -> Op
     let mut rows = Vec::new();
     let mut whole = blocks > 0;
     for head in &mut state.heads[group.first * group.kv_heads..(group.first + 1) * group.kv_heads] {
+        head.terms.clear();
         whole &= head.mass.len() == blocks * group.kernel.heads();
         rows.extend(head.mass.drain(..).map(f64::from));
     }
