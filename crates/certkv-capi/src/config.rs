@@ -286,7 +286,7 @@ pub(crate) unsafe fn read(config: *const certkv_config) -> Result<Wanted, Failur
     unsafe { level::configure(&mut config, &given)? };
     if !given.control.is_null() {
         // SAFETY: by the caller's promise.
-        config.control = Some(unsafe { control::read(given.control)? });
+        config.control = Some(unsafe { control::read(given.control)? }.into());
     }
     if !given.scales.is_null() {
         config.scales = Some(scales::of(given.scales, &geometry)?);

@@ -79,8 +79,19 @@ pub unsafe extern "C" fn certkv_control_init(control: *mut certkv_control, struc
     guard(|| {
         argument::aligned(control, "control")?;
         let size = argument::known_size::<certkv_control>(struct_size, "control", size_of::<certkv_control>())?;
-        let Rule { importance, points, checks, keep_rank, alpha, protected, base, drift, drift_moved, drift_every } =
-            Rule::default();
+        let Rule {
+            importance,
+            points,
+            checks,
+            keep_rank,
+            alpha,
+            protected,
+            base,
+            drift,
+            drift_moved,
+            drift_every,
+            gate: _,
+        } = Rule::default();
         let ImportanceRule { keep, keep_head, mix, life } = importance;
         let filled = certkv_control {
             struct_size,
@@ -148,6 +159,7 @@ pub(crate) unsafe fn read(control: *const certkv_control) -> Result<SmartKv, Fai
         drift: given.drift,
         drift_moved: given.drift_moved,
         drift_every: given.drift_every as usize,
+        gate: None,
     };
     Ok(SmartKv { bytes_per_token: given.bytes_per_token, rule })
 }

@@ -1,10 +1,13 @@
-//! SmartKV beside one width for all blocks, at equal bytes, on the reference model: the error of outputs from codes alone, and the bytes
+//! Who decides levels, beside one width for all blocks, at equal bytes, on the reference model: the error of outputs from codes alone, and the bytes
 //! that a certified step reads. Every cache is given the same rows and queries: those of the model over exact attention. `certkv eval --sweep`
 //! has the same with intervals, for one ladder; this one takes any.
 //!
 //! `levels [PROMPT] [STEPS] [FIRST] [FORMAT,...]`: bytes of the evaluation text from `FIRST` on, and the levels; 2048, 256, 0 and four levels
-//! of 8, 4, 3 and 2 bits if not given. Beside SmartKV is each level but the first and the last for all blocks.
-use certkv::{Certified, Config, Geometry, Level, Policy, RecordLayout, SmartKv};
+//! of 8, 4, 3 and 2 bits if not given. Beside SmartKV, retention and the bound's budget is each level but the first and the last for all blocks.
+use certkv::retention::{Gating, Rule};
+use certkv::{
+    BoundBudget, Certified, Config, Control, Geometry, Level, Measure, Policy, RecordLayout, Retention, SmartKv,
+};
 use certkv_cli::{
     assets,
     evidence::contenders::{Contender, race},
@@ -45,9 +48,21 @@ fn main() -> Result<(), Box<dyn Error>> {
             let one = base().with_format(format.parse()?);
             contenders.push(Contender::new(format!("{name} {format}"), Config { policy, ..one })?);
             let budget = page(format)?;
-            let control = Some(SmartKv::new(budget));
-            let many = Config { policy, control, ..base().with_levels(levels()?) };
-            contenders.push(Contender::new(format!("{name} SmartKV within {budget:.0}"), many)?);
+            let gate = Some(Gating::default());
+            let retention = Retention::new(budget);
+            let bound = Retention { measure: Measure::Bound, ..retention };
+            let gated = Retention { rule: Rule { gate, ..retention.rule }, ..retention };
+            let controls: [(&str, Control); 5] = [
+                ("SmartKV", SmartKv::new(budget).into()),
+                ("retention", retention.into()),
+                ("retention by the bound", bound.into()),
+                ("retention behind the gate", gated.into()),
+                ("the bound's budget", BoundBudget::new(budget).into()),
+            ];
+            for (control_name, control) in controls {
+                let many = Config { policy, control: Some(control), ..base().with_levels(levels()?) };
+                contenders.push(Contender::new(format!("{name} {control_name} within {budget:.0}"), many)?);
+            }
         }
     }
     println!("prompt {prompt} tokens, {} steps, text from {first}", tokens.len() - prompt);
@@ -58,7 +73,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let stored = c.stored.iter().sum::<f64>() / c.stored.len() as f64;
         let read = c.read_bytes() / prompt as f64;
         println!(
-            "{:40} stored {stored:6.1} bytes a token and layer; relative error mean {mean:.4}, 95% {high:.4}; read {read:6.1} bytes a prompt \
+            "{:48} stored {stored:6.1} bytes a token and layer; relative error mean {mean:.4}, 95% {high:.4}; read {read:6.1} bytes a prompt \
              token and KV head; {} blocks changed",
             c.name, c.changed
         );

@@ -26,7 +26,7 @@ fn time(mut work: impl FnMut() -> Result<f64, ControlError>) -> Result<f64, Cont
 fn main() -> Result<(), ControlError> {
     let score: Vec<f64> = (0..ITEMS as u64).map(number).collect();
     let (none, mut widths, mut allocator) = (BitSet::new(ITEMS), WidthAllocator::new(), Allocator::new());
-    let items = Items { score: &score, previous: &[], may_rise: &none, may_fall: &none, protected: [4, 2] };
+    let items = Items { score: &score, previous: &[], may_rise: &none, may_fall: &none, protected: [4, 2], held: None };
     let ladder = Ladder { bits: &[2, 3, 4, 8], cost: &[36.0, 52.0, 68.0, 132.0] };
     let cost: Vec<f64> = [28.0, 24.0, 12.0, 0.0].repeat(ITEMS);
     let loss: Vec<f64> = score.iter().flat_map(|x| [0.0, 0.1 * x, 0.5 * x, 2.0 * x]).collect();

@@ -25,6 +25,8 @@ pub struct Allocation<'a> {
     pub loss: f64,
     /// By how much the loss can be above the least possible: what the first move that did not fit would have saved.
     pub slack: f64,
+    /// What that move would have saved per byte: what a byte is worth at this budget. 0 if every move fits.
+    pub price: f64,
 }
 
 /// Work buffers of [`Allocator::solve`].
@@ -88,7 +90,8 @@ impl Allocator {
             *level = spender.reached(item).map_or(*level, u32::from);
         }
         let lost = level.iter().enumerate().map(|(item, level)| loss[item * levels + *level as usize]).sum();
-        Ok(Allocation { level, used, loss: lost, slack: left.map_or(0.0, |m| m.brings()) })
+        let (slack, price) = left.map_or((0.0, 0.0), |m| (m.brings(), m.ratio()));
+        Ok(Allocation { level, used, loss: lost, slack, price })
     }
 
     /// Puts the levels of one item's lower convex hull into `hull`, from the cheapest on: along it the loss falls, and less and less per
@@ -177,6 +180,13 @@ mod tests {
             prop_assert!(used <= budget + 1e-9);
             let least = best(&choices, budget);
             prop_assert!(lost <= least + found.slack + 1e-9, "{lost} against {least}, slack {}", found.slack);
+            // Bytes beyond the budget bring no more than the price.
+            let (slack, price) = (found.slack, found.price);
+            prop_assert!(price >= 0.0 && (price > 0.0) == (slack > 0.0));
+            for more in [1.0, 7.0, 50.0] {
+                let with = best(&choices, budget + more);
+                prop_assert!(lost - with <= slack + price * more + 1e-9, "{more} bytes bring {} at {price}", lost - with);
+            }
             // With room for everything nothing is lost that need not be.
             if share >= 1.0 {
                 prop_assert!((lost - least).abs() < 1e-9);

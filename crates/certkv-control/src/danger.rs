@@ -77,6 +77,34 @@ impl Gate {
     }
 }
 
+/// When a gate is on and off, math.md (9.24): at these dangers, and not between.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Gating {
+    /// Danger from which on a block is protected.
+    pub protect: f64,
+    /// Danger down to which it stays so; below `protect`.
+    pub release: f64,
+}
+
+impl Default for Gating {
+    fn default() -> Self {
+        Self { protect: 1.0, release: 0.5 }
+    }
+}
+
+impl Gating {
+    /// A gate like this, off at first.
+    ///
+    /// # Errors
+    /// [`ControlError::Invalid`] for dangers out of order, or below 0.
+    pub fn gate(&self) -> Result<Gate, ControlError> {
+        match self.release >= 0.0 {
+            true => Gate::new(self.protect, self.release),
+            false => Err(ControlError::Invalid { what: "release", index: 0 }),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -124,6 +152,7 @@ mod tests {
         assert_eq!(found, [0.0], "a block alone is the largest");
         danger(&[3.0, f64::NEG_INFINITY], &[0.1, f64::INFINITY], &mut found).unwrap();
         assert_eq!(found, [f64::INFINITY; 2]);
+        assert!(Gating { protect: 1.0, release: -0.1 }.gate().is_err() && Gating::default().gate().is_ok());
         assert!(Gate::new(0.5, 0.5).is_err() && Gate::new(f64::NAN, 0.1).is_err());
         let mut gate = Gate::default();
         assert_eq!([0.9, 1.0, 0.6, 0.5, 0.9, f64::NAN].map(|x| gate.step(x)), [false, true, true, false, false, true]);

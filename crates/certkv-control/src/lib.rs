@@ -10,6 +10,7 @@
 pub mod allocate;
 pub mod bits;
 pub mod bitset;
+pub mod bound_budget;
 pub mod calibration;
 pub mod cover;
 pub mod coverage;

@@ -27,9 +27,14 @@ impl Move {
         Self { ratio: ratio.max(0.0).to_bits(), more, item, number, to }
     }
 
+    /// What it brings per byte.
+    pub(crate) fn ratio(&self) -> f64 {
+        f64::from_bits(self.ratio)
+    }
+
     /// What it brings.
     pub(crate) fn brings(&self) -> f64 {
-        f64::from_bits(self.ratio) * self.more
+        self.ratio() * self.more
     }
 
     fn rank(&self) -> (Reverse<u64>, u32, u16) {

@@ -2,12 +2,20 @@
 //!
 //! Items are ordered by (layer, head, item). Levels go from the best and most costly (0) to dropped (the last, cost 0). Whoever exceeds a
 //! limit goes down by the least distortion added per byte saved; slack goes to those that save most distortion per byte. An item that
-//! changed rests for some updates, unless a limit needs it.
+//! changed rests for some updates, unless a limit needs it; one that is protected goes down for a limit alone, and last.
+//!
+//! [`Controller`] is all of it for the blocks of a sequence, step by step.
+mod controller;
+
 use crate::ControlError;
+use crate::bitset::BitSet;
 use crate::error::{countable, finite, length};
 use core::cmp::Ordering;
 use core::ops::Range;
-use std::collections::BinaryHeap;
+use std::collections::{BTreeSet, BinaryHeap};
+
+pub use crate::danger::Gating;
+pub use controller::{Budgets, Controller, Layer, Rule, Told};
 
 /// Mass of an item, from the one before and its attention in the last steps, math.md (9.16): of an empty window nothing is learned.
 pub fn mass(before: f64, window: &[f64], keep: f64) -> f64 {
@@ -68,7 +76,7 @@ pub struct Update {
     pub down: Vec<Change>,
     /// Items that went up, in order.
     pub up: Vec<Change>,
-    /// How many of those that went down should have rested.
+    /// How many of those that went down should have rested, or are protected.
     pub forced: usize,
     /// Bytes of all items.
     pub used: f64,
@@ -110,6 +118,8 @@ pub struct Retention {
     keys: Vec<(u32, u32)>,
     level: Vec<u32>,
     rests: Vec<u32>,
+    protected: BitSet,
+    give: f64,
 }
 
 /// An update at work: on copies, so that one that fails changes nothing.
@@ -119,7 +129,16 @@ struct Work<'a> {
     loss: &'a [f64],
     level: Vec<u32>,
     rests: &'a [u32],
+    protected: &'a BitSet,
     done: Update,
+}
+
+/// Who goes down for a limit: first those that nothing speaks for, last those that are protected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Turn {
+    Free,
+    Resting,
+    Protected,
 }
 
 impl Work<'_> {
@@ -170,14 +189,22 @@ impl Work<'_> {
         self.done.down.push(Change { item, from, to });
     }
 
-    /// Brings items within a limit; those that rest only after all others.
+    fn turn(&self, item: usize) -> Turn {
+        match () {
+            () if self.protected.contains(item) => Turn::Protected,
+            () if self.rests[item] > 0 => Turn::Resting,
+            () => Turn::Free,
+        }
+    }
+
+    /// Brings items within a limit; those that rest only after all others, and then those that are protected.
     fn shrink(&mut self, items: Range<usize>, limit: f64) -> Result<(), ControlError> {
         let mut over = self.used(items.clone()) - limit;
-        for resting in [false, true] {
+        for turn in [Turn::Free, Turn::Resting, Turn::Protected] {
             if over <= TINY {
                 return Ok(());
             }
-            let may = |item: &usize| resting || self.rests[*item] == 0;
+            let may = |item: &usize| self.turn(*item) <= turn;
             let mut offers: BinaryHeap<Offer> =
                 items.clone().filter(may).filter_map(|item| self.next_down(item)).collect();
             while over > TINY
@@ -185,12 +212,43 @@ impl Work<'_> {
             {
                 let item = offer.item as usize;
                 over -= self.at(item, self.level[item]).0 - self.at(item, offer.to).0;
-                self.done.forced += usize::from(self.rests[item] > 0);
+                self.done.forced += usize::from(self.turn(item) != Turn::Free);
                 self.lower(offer);
                 offers.extend(self.next_down(item));
             }
         }
         if over <= TINY { Ok(()) } else { Err(ControlError::BelowFloor { floor: limit + over, budget: limit }) }
+    }
+}
+
+impl Work<'_> {
+    /// Lowers those of `items` that lose least, at most `give` per byte, for as many bytes as others of them would take that may go up by
+    /// `up`, beside what is left of the limit.
+    fn make_room(&mut self, items: Range<usize>, limit: f64, give: f64, up: f64) {
+        let lowered: BTreeSet<u32> = self.done.down.iter().map(|change| change.item).collect();
+        let free = |item: &usize| self.turn(*item) != Turn::Resting && !lowered.contains(&(*item as u32));
+        let wants = |item: usize| self.next_up(item).filter(|offer| -offer.ratio >= up);
+        let offers: Vec<Offer> =
+            items.clone().filter(|item| self.rests[*item] == 0 && free(item)).filter_map(wants).collect();
+        let more = |offer: &Offer| {
+            let item = offer.item as usize;
+            self.at(item, offer.to).0 - self.at(item, self.level[item]).0
+        };
+        let mut need = offers.iter().map(more).sum::<f64>() + self.used(items.clone()) - limit;
+        if !(need > TINY) {
+            return;
+        }
+        let rising: BTreeSet<u32> = offers.iter().map(|offer| offer.item).collect();
+        let may = |item: &usize| self.turn(*item) == Turn::Free && !rising.contains(&(*item as u32));
+        let mut downs: BinaryHeap<Offer> = items.filter(may).filter_map(|item| self.next_down(item)).collect();
+        while need > TINY
+            && let Some(offer) = downs.pop().filter(|offer| offer.ratio <= give)
+        {
+            let item = offer.item as usize;
+            need -= self.at(item, self.level[item]).0 - self.at(item, offer.to).0;
+            self.lower(offer);
+            downs.extend(self.next_down(item));
+        }
     }
 }
 
@@ -221,7 +279,40 @@ impl Retention {
             return Err(ControlError::Invalid { what: "rule", index: 0 });
         }
         let n = keys.len();
-        Ok(Self { rule, levels, keys, level: vec![0; n], rests: vec![0; n] })
+        Ok(Self {
+            rule,
+            levels,
+            keys,
+            level: vec![0; n],
+            rests: vec![0; n],
+            protected: BitSet::default(),
+            give: f64::NEG_INFINITY,
+        })
+    }
+
+    /// The same with the levels that the items have, and what each still rests.
+    ///
+    /// # Errors
+    /// [`ControlError::Length`] of either; [`ControlError::Invalid`] for a level that there is not.
+    pub fn at(mut self, level: Vec<u32>, rests: Vec<u32>) -> Result<Self, ControlError> {
+        length("level", level.len(), self.keys.len())?;
+        length("rests", rests.len(), self.keys.len())?;
+        if let Some(index) = level.iter().position(|level| *level as usize >= self.levels) {
+            return Err(ControlError::Invalid { what: "level", index });
+        }
+        (self.level, self.rests) = (level, rests);
+        Ok(self)
+    }
+
+    /// From now on these items go down for a limit alone, after all others, and not by themselves: math.md (9.24). They may go up.
+    pub fn protect(&mut self, items: BitSet) {
+        self.protected = items;
+    }
+
+    /// From now on items that lose at most so much per byte make room where others may go up and have none. Below the rule's `up`, so that
+    /// what goes up saves more than what makes room for it loses.
+    pub fn give(&mut self, ratio: f64) {
+        self.give = ratio;
     }
 
     /// Level of every item.
@@ -234,7 +325,8 @@ impl Retention {
         &self.rests
     }
 
-    /// One update: what exceeds a limit of a head, then of a layer, then of all goes down; then what costs next to nothing; then slack goes to
+    /// One update: what exceeds a limit of a head, then of a layer, then of all goes down; then what costs next to nothing; then what gives way
+    /// to what others would save ([`Retention::give`]), as far as they need it; then slack goes to
     /// `candidates` (all where it is `None`). `cost` and `loss` are `[item][level]`. Costs a look at every item, and a logarithm a change.
     ///
     /// For divisible items the levels are optimal under all limits (Theorem 9.3). An item that went down by itself goes up again only when
@@ -263,6 +355,7 @@ impl Retention {
             loss,
             level: self.level.clone(),
             rests: &self.rests,
+            protected: &self.protected,
             done: Update::default(),
         };
         let keys = &self.keys;
@@ -278,10 +371,19 @@ impl Retention {
             work.shrink(of_layer(*layer), *limit)?;
         }
         work.shrink(0..n, limits.budget)?;
-        for item in (0..n).filter(|item| self.rests[*item] == 0) {
+        for item in 0..n {
+            if work.turn(item) != Turn::Free {
+                continue;
+            }
             while let Some(offer) = work.next_down(item).filter(|offer| offer.ratio <= rule.down) {
                 work.lower(offer);
             }
+        }
+        if self.give < rule.up && self.give > f64::NEG_INFINITY {
+            for (layer, limit) in limits.layers {
+                work.make_room(of_layer(*layer), *limit, self.give, rule.up);
+            }
+            work.make_room(0..n, limits.budget, self.give, rule.up);
         }
         let mut touched = vec![false; n];
         work.done.down.iter().for_each(|change| touched[change.item as usize] = true);
@@ -326,125 +428,4 @@ impl Retention {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    const RULE: RetentionRule = RetentionRule { up: 0.004, down: 0.0005, cooldown: 2 };
-
-    fn rates(seed: u64, n: usize) -> (Vec<f64>, Vec<f64>) {
-        let number = |i: u64| (certkv_core::hash::splitmix64(seed ^ i) % 1000) as f64 / 1000.0;
-        let loss = (0..n as u64).flat_map(|i| {
-            let mass = number(7 * i);
-            [0.05 * mass, 0.2 * mass, 0.6 * mass, 2.0 * mass]
-        });
-        ([28.0, 24.0, 12.0, 0.0].repeat(n), loss.collect())
-    }
-
-    proptest! {
-        /// Whatever comes, limits hold, items rest, and what was refused changed nothing.
-        #[test]
-        fn limits_hold_and_items_rest(seed: u64, n in 1usize..20, budgets in proptest::collection::vec(0.0f64..30.0, 1..8)) {
-            let keys: Vec<(u32, u32)> = (0..n as u32).map(|i| (i / 6, i / 3 % 2)).collect();
-            let mut retention = Retention::new(keys.clone(), 4, RULE).unwrap();
-            for (step, each) in budgets.into_iter().enumerate() {
-                let (cost, loss) = rates(seed ^ (step as u64) << 40, n);
-                let (heads, layers) = ([((0, 0), 60.0)], [(0, 100.0), (1, 9.0 * each)]);
-                let limits = Limits { budget: each * n as f64, layers: &layers, heads: &heads };
-                let (before, rested) = (retention.levels().to_vec(), retention.rests().to_vec());
-                let done = retention.update(&cost, &loss, &limits, None).unwrap();
-                let used = |of: &dyn Fn(&(u32, u32)) -> bool| -> f64 {
-                    (0..n).filter(|i| of(&keys[*i])).map(|i| cost[4 * i + retention.levels()[i] as usize]).sum()
-                };
-                prop_assert!((used(&|_| true) - done.used).abs() < 1e-6 && done.used <= limits.budget + 1e-6);
-                prop_assert!(used(&|k| k.0 == 0) <= 100.0 + 1e-6 && used(&|k| k.0 == 1) <= 9.0 * each + 1e-6);
-                prop_assert!(used(&|k| *k == (0, 0)) <= 60.0 + 1e-6);
-                for change in &done.up {
-                    prop_assert!(rested[change.item as usize] == 0, "{change:?} should have rested");
-                }
-                let against = done.down.iter().filter(|change| rested[change.item as usize] > 0).count();
-                prop_assert_eq!(against, done.forced);
-                for i in 0..n {
-                    let changed = before[i] != retention.levels()[i];
-                    prop_assert_eq!(retention.rests()[i], if changed { 2 } else { rested[i].saturating_sub(1) });
-                }
-                // Everything costs something but what is dropped.
-                let kept = retention.clone();
-                let none = Limits { budget: -1.0, ..limits };
-                let refused = retention.update(&cost, &loss, &none, None);
-                prop_assert!(refused.is_err_and(|e| matches!(e, ControlError::BelowFloor { .. })), "a floor below nothing");
-                prop_assert_eq!((retention.levels(), retention.rests()), (kept.levels(), kept.rests()));
-            }
-        }
-
-        /// For one limit the loss is above the least by less than one change brings.
-        #[test]
-        fn nothing_is_better_by_more_than_a_change(seed: u64, n in 1usize..6, each in 0.0f64..30.0) {
-            let keys = vec![(0, 0); n];
-            let (cost, loss) = rates(seed, n);
-            let rule = RetentionRule { up: f64::INFINITY, down: -1.0, cooldown: 0 };
-            let mut retention = Retention::new(keys, 4, rule).unwrap();
-            let budget = each * n as f64;
-            retention.update(&cost, &loss, &Limits { budget, layers: &[], heads: &[] }, None).unwrap();
-            let total = |of: &[f64], level: &dyn Fn(usize) -> usize| -> f64 { (0..n).map(|i| of[4 * i + level(i)]).sum() };
-            let found = total(&loss, &|i| retention.levels()[i] as usize);
-            let mut best = f64::INFINITY;
-            for code in 0..4usize.pow(n as u32) {
-                let level = |i: usize| code >> (2 * i) & 3;
-                if total(&cost, &level) <= budget {
-                    best = best.min(total(&loss, &level));
-                }
-            }
-            let change = (0..n).map(|i| loss[4 * i + 3] - loss[4 * i]).fold(0.0, f64::max);
-            prop_assert!(found <= best + change + 1e-9, "{found} against {best}");
-        }
-    }
-
-    /// The lemma of (9.22): what went down by itself comes back when it matters `up / down` times as much, and not before.
-    #[test]
-    fn nothing_swings() {
-        let rule = RetentionRule { up: 0.01, down: 0.001, cooldown: 0 };
-        let mut retention = Retention::new(vec![(0, 0)], 2, rule).unwrap();
-        let limits = Limits { budget: 100.0, layers: &[], heads: &[] };
-        let mut levels = Vec::new();
-        for loss in [0.09, 0.2, 0.9, 0.99, 1.01, 0.5, 0.11, 0.1] {
-            retention.update(&[100.0, 0.0], &[0.0, loss], &limits, None).unwrap();
-            levels.push(retention.levels()[0]);
-        }
-        assert_eq!(levels, [1, 1, 1, 1, 0, 0, 0, 1]);
-    }
-
-    #[test]
-    fn what_cannot_be_is_refused_and_masses_are_remembered() {
-        assert!(Retention::new(vec![(1, 0), (0, 1)], 2, RULE).is_err());
-        assert!(Retention::new(vec![], 0, RULE).is_err());
-        assert!(Retention::new(vec![], 2, RetentionRule { up: 0.1, down: 0.1, cooldown: 0 }).is_err());
-        let mut retention = Retention::new(vec![(0, 0)], 2, RULE).unwrap();
-        let limits = Limits { budget: 9.0, layers: &[], heads: &[] };
-        assert!(matches!(
-            retention.update(&[1.0], &[0.0, 1.0], &limits, None),
-            Err(ControlError::Length { what: "cost", .. })
-        ));
-        assert!(matches!(
-            retention.update(&[1.0, 0.0], &[0.0, f64::NAN], &limits, None),
-            Err(ControlError::Invalid { .. })
-        ));
-        for layers in [[(1, 1.0), (0, 1.0)], [(2, 1.0), (2, 1.0)]] {
-            let refused = retention.update(&[1.0, 0.0], &[0.0, 1.0], &Limits { layers: &layers, ..limits }, None);
-            assert_eq!(refused, Err(ControlError::Invalid { what: "limits.layers", index: 0 }));
-        }
-        let heads = [((1, 0), 1.0), ((0, 5), 1.0)];
-        assert!(retention.update(&[1.0, 0.0], &[0.0, 1.0], &Limits { heads: &heads, ..limits }, None).is_err());
-        assert_eq!((mass(0.5, &[0.1, 0.9], 0.6), mass(0.5, &[], 0.6)), (0.6 * 0.5 + 0.4 * 0.9, 0.5));
-        assert_eq!((drop_distortion(0.5, 3.0), drop_distortion(1.0, 3.0)), (3.0, f64::INFINITY));
-        assert_eq!((distortion(0.5, 0.0, 3.0), distortion(0.5, 2f64.ln(), 3.0)), (0.0, 1.5));
-        // Candidates alone go up.
-        let mut two = Retention::new(vec![(0, 0); 2], 2, RULE).unwrap();
-        let (cost, loss) = ([10.0, 0.0, 10.0, 0.0], [0.0, 1.0, 0.0, 1.0]);
-        two.update(&cost, &loss, &Limits { budget: 0.0, ..limits }, None).unwrap();
-        for _ in 0..3 {
-            two.update(&cost, &loss, &Limits { budget: 99.0, ..limits }, Some(&[1, 7])).unwrap();
-        }
-        assert_eq!(two.levels(), [1, 0]);
-    }
-}
+mod tests;

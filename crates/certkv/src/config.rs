@@ -1,6 +1,6 @@
 //! What a cache is made of: geometry, formats, capacity, budgets, policy.
 use crate::events::MOST_EVENTS;
-use crate::{Error, Level, Policy, PrefixConfig, SmartKv, Spill};
+use crate::{Control, Error, Level, Policy, PrefixConfig, Spill};
 use certkv_control::Calibration;
 use certkv_control::scales::Scales;
 use certkv_control::spherical::Codebooks;
@@ -48,7 +48,7 @@ pub struct Config {
     /// own. Not beside windows, spilling and fixed scales in this release; cached prefixes do not go to stores.
     pub levels: Vec<Level>,
     /// Who decides on levels when [`crate::Cache::control`] is called; `None` for nobody.
-    pub control: Option<SmartKv>,
+    pub control: Option<Control>,
     /// Fixed scales for sides with one scale per block (`p8`, `e4m3g64`), of this geometry: what a block has beyond them saturates, which
     /// [`crate::Snapshot::saturated`] counts and its error summary measures. `None`: the scales of each block. There only if a format has
     /// such sides. Records hold their scales, so nothing that is saved or published depends on it.

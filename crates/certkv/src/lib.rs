@@ -59,9 +59,13 @@ mod work;
 pub use cache::{Cache, Chunk};
 pub use calibrated::{calibration_digest, codebooks_digest};
 pub use certkv_bound::{BytesRead, Cause, Certificate, Rung, Status};
+/// The rule and the plans of [`BoundBudget`].
+pub use certkv_control::bound_budget;
 /// What calibrations are read from files with, and the heads and model that they are checked against.
 pub use certkv_control::calibration;
 pub use certkv_control::policy::{Certified, Policy, Seed000};
+/// The rule of [`Retention`], and what decides by it.
+pub use certkv_control::retention;
 /// Fixed scales: what [`Config::scales`] takes, and what reads them from a file.
 pub use certkv_control::scales;
 /// The rule and the decisions of [`SmartKv`].
@@ -88,7 +92,9 @@ pub use config::{Config, DEFAULT_FORMAT, default_format};
 pub use counters::{Moves, Outputs};
 pub use error::Error;
 pub use group::Side;
-pub use levels::{ControlEntry, Controlled, Level, SmartKv};
+pub use levels::{
+    BoundBudget, Control, ControlEntry, Controlled, Level, LevelPlan, Measure, Planned, Retention, SmartKv,
+};
 pub use memory::MemoryUse;
 pub use moves::{MoveEvent, MoveEvents, MoveKind};
 pub use plan::{Plan, PoolPlan, Requests, RequestsPlan};

@@ -28,6 +28,32 @@ pub(crate) struct HeadMemory {
     /// Where levels are decided: what the last step's query heads attended to, `[query head of the group][block]`, blocks by their
     /// numbers in the sequence. Empty if there was no step since somebody looked.
     pub(crate) mass: Vec<f32>,
+    /// Where levels are decided by what they lose: what the certificate knew beside those masses.
+    pub(crate) terms: Terms,
+}
+
+/// What the certificate of a step knew of each block beside `rho_b`, math.md (5.9), blocks by their numbers in the sequence.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Terms {
+    /// `p_b`, `Delta_b` and `Lambda_b` of codes alone, `[query head of the group][block]`; infinite bounds where they are not known.
+    pub(crate) blocks: Vec<[f32; 3]>,
+    /// `||O' - c||` and `||O'||` of each query head of the group.
+    pub(crate) heads: Vec<[f32; 2]>,
+}
+
+impl Terms {
+    pub(crate) fn clear(&mut self) {
+        self.blocks.clear();
+        self.heads.clear();
+    }
+
+    /// Room for `blocks` blocks of `heads` query heads.
+    pub(crate) fn begin(&mut self, blocks: usize, heads: usize) {
+        self.clear();
+        self.blocks.reserve_exact(heads * whole_words(blocks));
+        self.blocks.resize(heads * blocks, [0.0; 3]);
+        self.heads.reserve_exact(heads);
+    }
 }
 
 impl HeadMemory {
@@ -93,6 +119,7 @@ impl HeadMemory {
         self.keys.resize(blocks);
         if self.mass.len() > blocks * self.delta.len() {
             self.mass.clear();
+            self.terms.clear();
         }
         for known in self.delta.iter_mut().chain(&mut self.lambda) {
             known.truncate(blocks);
@@ -109,6 +136,7 @@ impl HeadMemory {
 
     /// Bytes at `blocks` blocks of `heads` query heads, `lists` numbers of each block and query head.
     fn most_bytes(blocks: usize, heads: usize, lists: usize) -> usize {
+        // What is kept of each query head is counted with its lists.
         let known = lists * heads * (whole_words(blocks) * 4 + size_of::<Vec<f32>>());
         known + set_bytes(blocks) + heads * size_of::<Hint>() + size_of::<Self>()
     }
@@ -121,7 +149,9 @@ impl HeadMemory {
     fn bytes(&self) -> usize {
         let known: usize =
             self.delta.iter().chain(&self.lambda).map(|k| k.capacity() * 4 + size_of::<Vec<f32>>()).sum();
-        let known = known + self.mass.capacity() * 4;
+        let terms =
+            self.terms.blocks.capacity() * size_of::<[f32; 3]>() + self.terms.heads.capacity() * size_of::<[f32; 2]>();
+        let known = known + self.mass.capacity() * 4 + terms;
         known + self.keys.words().len() * 8 + self.hints.capacity() * size_of::<Hint>() + size_of::<Self>()
     }
 }
@@ -191,8 +221,11 @@ impl SequenceState {
         // Rows that are gathered from blocks that are seen in part count as blocks while they are read.
         let seen = if windowed { room + 3 } else { room };
         let geometry = &config.geometry;
-        let (lists, control) = match config.control {
-            Some(_) => (3, LayerControl::most_bytes(max_blocks, geometry.q_heads)),
+        let (lists, control) = match &config.control {
+            Some(control) => {
+                let lists = if control.wants_terms() { 6 } else { 3 };
+                (lists, LayerControl::most_bytes(config, control, max_blocks))
+            }
             None => (2, 0),
         };
         let head = HeadMemory::most_bytes(seen, geometry.group(), lists) + geometry.head_dim * 4;

@@ -10,8 +10,10 @@ use crate::step::Lists;
 use crate::{Cache, Error, Tolerance};
 use certkv_bound::Certificate;
 use certkv_codec::Encoder;
+use certkv_control::bound_budget::Planner;
 use certkv_control::explore::Explorer;
 use certkv_control::guess::Guesser;
+use certkv_control::retention;
 use certkv_control::smartkv::WidthAllocator;
 use certkv_control::{BitSet, GroupCover};
 use certkv_kernel::{Masses, Partial, Scores};
@@ -41,6 +43,8 @@ pub(crate) struct Workspace {
     pub(crate) heads: Vec<HeadWork>,
     /// Between steps: levels of blocks.
     pub(crate) widths: WidthAllocator,
+    pub(crate) retention: retention::Controller,
+    pub(crate) planner: Planner,
     /// Between steps: what the next one begins with.
     pub(crate) lists: Lists,
 }
@@ -114,6 +118,8 @@ impl Workspace {
             uncoded: BitSet::default(),
             heads,
             widths: WidthAllocator::new(),
+            retention: retention::Controller::new(),
+            planner: Planner::new(),
             lists: Lists::default(),
         }))
     }

@@ -2,13 +2,15 @@
 //! decisions are those that a log of what the controllers were told gives again.
 mod common;
 
+use certkv::retention::Gating;
 use certkv::smartkv::{Controller, Ladder, Rule, Told, Trigger, WidthAllocator};
 use certkv::{
-    Cache, Certified, Class, Config, ControlEntry, Controlled, Dtype, Error, Geometry, Level, Policy, RecordLayout,
+    Cache, Certified, Class, Config, Control, ControlEntry, Controlled, Error, Geometry, Level, Policy, RecordLayout,
     SequenceId, SmartKv,
 };
 use certkv_testkit::generate::Rng;
-use common::{Model, decode_faults, fill, original_faults, random_rows, step};
+use common::towards::{add, levels};
+use common::{Model, fill, original_faults, random_rows, step};
 
 const FORMATS: [&str; 4] = ["t8-v8g64-b16", "t4-v4g64-b16", "t3-v3g64-b16", "t2-v2g64-b16"];
 const TOLERANCE: f64 = 0.05;
@@ -28,52 +30,16 @@ fn config(tokens: [usize; 4], bytes_per_token: f64) -> Config {
     let policy = Policy::Certified(Certified { tol_rel: TOLERANCE, ..Certified::default() });
     let levels = FORMATS.iter().zip(tokens).map(level).collect();
     let config = Config::new(geometry(), 640).with_levels(levels);
-    Config { policy, threads: 2, control: Some(SmartKv::new(bytes_per_token)), ..config }
-}
-
-/// Queries that attend to one block: the key of one of its tokens, but for the channels that are large in all tokens.
-fn towards(model: &Model, layer: usize, block: usize, r: &mut Rng) -> Vec<f32> {
-    let (g, dim, token) = (geometry(), 64, block * 16 + r.below(16));
-    let mut channel = |h: usize, c: usize| {
-        let key = model.keys[layer][token * g.kv_width() + h / g.group() * dim + c];
-        let large = (h / g.group() * dim + c) % 29 == 3;
-        if large { 0.0 } else { 2.0 * Dtype::F16.decode16(key) + 0.1 * r.normal() as f32 }
-    };
-    (0..g.q_heads).flat_map(|h| (0..dim).map(move |c| (h, c))).map(|(h, c)| channel(h, c)).collect()
+    Config { policy, threads: 2, control: Some(SmartKv::new(bytes_per_token).into()), ..config }
 }
 
 /// One step of both layers towards `block`.
 fn decode(cache: &Cache, id: SequenceId, model: &mut Model, block: usize, r: &mut Rng) {
-    let g = geometry();
-    let rows = random_rows(&g, 1, r);
-    let mut open = cache.begin(&[certkv::Chunk { sequence: id, tokens: 1 }]).unwrap();
-    model.append(&rows);
-    for layer in 0..g.layers {
-        open.append_bits(layer, &rows.keys[layer], &rows.values[layer]).unwrap();
-        let queries = towards(model, layer, block, r);
-        let mut answer = common::Answer::new(&g, 1);
-        open.attend(layer, &queries, &mut answer.out, &mut answer.certificates).unwrap();
-        let exact = model.attend(&g, layer, model.len(&g), &queries);
-        assert_eq!(decode_faults(&exact, &answer.out, &answer.certificates, TOLERANCE), 0);
-    }
-    assert!(matches!(cache.control(id), Err(Error::BusySequence(_))), "a step is open");
-    open.finish().unwrap();
-}
-
-fn levels(cache: &Cache, id: SequenceId, layer: usize) -> Vec<usize> {
-    (0..cache.len(id).unwrap() / 16).map(|block| cache.level(id, layer, block).unwrap()).collect()
+    common::towards::decode(cache, id, model, block, TOLERANCE, r);
 }
 
 fn bytes(levels: &[usize]) -> f64 {
     levels.iter().map(|level| page(*level)).sum()
-}
-
-fn add(all: &mut Controlled, more: Controlled) {
-    all.decided += more.decided;
-    all.below_floor += more.below_floor;
-    all.changed += more.changed;
-    all.refused += more.refused;
-    all.failed += more.failed;
 }
 
 #[test]
@@ -128,7 +94,12 @@ fn levels_follow_attention_within_the_budget_and_a_log_gives_them_again() {
         let mut controller = Controller::new(layer, 4, Rule::default()).unwrap();
         let mut allocator = WidthAllocator::new();
         for entry in log.iter().filter(|entry| entry.layer == layer) {
-            let told = Told { kept: entry.kept, attention: entry.attention.as_deref(), levels: &entry.levels };
+            let told = Told {
+                kept: entry.kept,
+                attention: entry.attention.as_deref(),
+                levels: &entry.levels,
+                danger: entry.danger.as_deref(),
+            };
             let again = controller.tell(&mut allocator, &ladder, &told, budget * 16.0).unwrap();
             assert_eq!(again, entry.decision);
             decided += usize::from(again.is_some());
@@ -177,6 +148,49 @@ fn blocks_for_which_there_is_no_page_stay() {
     assert_eq!(cache.live_pages(), 0);
 }
 
+/// Behind a gate blocks whose rank is in danger keep their level, and a log with the dangers gives the decisions again; without one it is as ever.
+#[test]
+fn a_gate_keeps_levels_up() {
+    let run = |gate: Option<Gating>| {
+        let rule = Rule { gate, checks: 0, points: 0.0, protected: [0, 0], ..Rule::default() };
+        let budget = 0.7 * page(0) + 0.3 * page(1);
+        let control = SmartKv { rule, ..SmartKv::new(budget / 16.0) };
+        let cache = Cache::new(Config { control: Some(control.into()), ..config([640; 4], 200.0) }).unwrap();
+        let (id, mut r) = (cache.create().unwrap(), Rng::new(3));
+        let mut model = random_rows(&geometry(), 200, &mut r);
+        fill(&cache, id, &model).unwrap();
+        let mut log: Vec<ControlEntry> = Vec::new();
+        for _ in 0..40 {
+            decode(&cache, id, &mut model, 6, &mut r);
+            cache.control_logged(id, Some(&mut |entry| log.push(entry))).unwrap();
+        }
+        let mut fell = 0;
+        let bits: Vec<u8> = [4, 6, 8, 16].to_vec();
+        let cost: Vec<f64> = (0..4).rev().map(page).collect();
+        let ladder = Ladder { bits: &bits, cost: &cost };
+        for layer in 0..2 {
+            let mut controller = Controller::new(layer, 4, rule).unwrap();
+            for entry in log.iter().filter(|entry| entry.layer == layer) {
+                let (attention, danger) = (entry.attention.as_deref(), entry.danger.as_deref());
+                let told = Told { kept: entry.kept, attention, levels: &entry.levels, danger };
+                let again = controller.tell(&mut WidthAllocator::new(), &ladder, &told, budget).unwrap();
+                assert_eq!(again, entry.decision);
+                let Some(wanted) = again.filter(|d| !d.forced).and_then(|d| d.levels) else { continue };
+                let lower =
+                    |block: usize| wanted[block] < entry.levels[block] && danger.is_none_or(|d| d[block] >= 1.0);
+                fell += (0..wanted.len()).filter(|block| lower(*block)).count();
+            }
+        }
+        assert!(cache.memory().tables <= cache.reserved_for(Class::Tables));
+        let told = log.iter().filter_map(|entry| entry.danger.as_ref()).flatten().filter(|d| **d >= 1.0).count();
+        (told, fell)
+    };
+    let (in_danger, fell) = run(Some(Gating::default()));
+    assert!(in_danger > 0 && fell == 0, "{in_danger} in danger, {fell} fell");
+    let (in_danger, fell) = run(None);
+    assert!(in_danger == 0 && fell > 0, "{fell} fell");
+}
+
 /// Levels are decided from outputs of any policy that reads codes; a dense step says nothing.
 #[test]
 fn other_policies_tell_as_much_as_they_read() {
@@ -194,7 +208,7 @@ fn other_policies_tell_as_much_as_they_read() {
 #[test]
 fn a_rule_that_cannot_be_kept_is_refused_by_field() {
     let good = || config([640; 4], page(1) / 16.0);
-    let control = |control| Config { control: Some(control), ..good() };
+    let control = |control| Config { control: Some(Control::from(control)), ..good() };
     let rule = Rule { base: 0, ..Rule::default() };
     for config in [
         Config { levels: Vec::new(), ..good() },

@@ -2,9 +2,10 @@
 //! who decides levels, or a reason.
 mod common;
 
+use certkv::bound_budget::BoundRule;
 use certkv::{
-    Cache, Certificate, Config, Error, Geometry, Level, Mode, Policy, SaveScope, SequenceId, SimOptions, SmartKv,
-    smartkv,
+    BoundBudget, Cache, Certificate, Config, Error, Geometry, Level, Mode, Policy, Retention, SaveScope, SequenceId,
+    SimOptions, SmartKv, retention, smartkv,
 };
 use certkv_testkit::generate::Rng;
 use common::{Answer, fill, original_faults, random_queries, random_rows, step};
@@ -20,7 +21,7 @@ fn config(max_tokens: usize) -> Config {
     let rule = smartkv::Rule { base: 4, ..Default::default() };
     let control = SmartKv { rule, ..SmartKv::new(150.0) };
     let config = Config::new(geometry(), max_tokens).with_levels(LADDER.map(level).to_vec());
-    Config { control: Some(control), device: SimOptions { mode: Mode::Eager, check: true }, ..config }
+    Config { control: Some(control.into()), device: SimOptions { mode: Mode::Eager, check: true }, ..config }
 }
 
 fn same(a: &[Answer], b: &[Answer]) -> bool {
@@ -90,10 +91,18 @@ fn beside(
 
 #[test]
 fn a_sequence_that_was_swapped_out_goes_on_as_one_that_stayed() {
-    let config = Config { swap_tokens: 400, ..config(400) };
+    let retained = Retention { rule: retention::Rule { every: 4, ..Default::default() }, ..Retention::new(150.0) };
+    let planned = BoundBudget { rule: BoundRule { every: 4, ..Default::default() }, ..BoundBudget::new(150.0) };
+    for control in [config(400).control, Some(retained.into()), Some(planned.into())] {
+        let config = Config { swap_tokens: 400, control, ..config(400) };
+        goes_on(&config);
+    }
+}
+
+fn goes_on(config: &Config) {
     let mut changed = 0;
     for tokens in [0, 15, 16, 75, 130, 257] {
-        changed += beside(tokens, 30, &config, &mut |cache, id| {
+        changed += beside(tokens, 30, config, &mut |cache, id| {
             let (memory, at) = (cache.memory(), levels(cache, id));
             let out = cache.swap_out(id).unwrap();
             assert_eq!(cache.memory().packed + cache.memory().scratch, 0, "something stayed on the device");

@@ -96,7 +96,7 @@ fn what_is_found_has_the_levels_that_it_was_cached_with() {
 #[test]
 fn what_is_found_is_decided_on_swapped_and_saved() {
     let rule = smartkv::Rule { base: 4, ..Default::default() };
-    let control = Some(SmartKv { rule, ..SmartKv::new(200.0) });
+    let control = Some(SmartKv { rule, ..SmartKv::new(200.0) }.into());
     let cache = Cache::new(Config { control, swap_tokens: 200, ..config([600; 3]) }).unwrap();
     let (first, _) = mixed(&cache, 160, 3);
     cache.publish(first, &SCOPE, tokens(160)[..].into()).unwrap();

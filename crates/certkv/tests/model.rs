@@ -9,8 +9,8 @@
 mod common;
 
 use certkv::{
-    Cache, CheckReport, Chunk, Config, Error, Eviction, Geometry, Level, Mode, Policy, PrefixConfig, PrefixScope,
-    PrefixSecret, SequenceId, Side, SimOptions, SmartKv, Window,
+    BoundBudget, Cache, CheckReport, Chunk, Config, Control, Error, Eviction, Geometry, Level, Mode, Policy,
+    PrefixConfig, PrefixScope, PrefixSecret, Retention, SequenceId, Side, SimOptions, SmartKv, Window,
 };
 use certkv_core::hash::splitmix64;
 use certkv_testkit::generate::Rng;
@@ -149,11 +149,17 @@ impl World {
             let tokens = if at > 0 && at == short { 40 } else { max_tokens };
             Level { format: format.parse().unwrap(), tokens }
         };
+        // Whoever decides but SmartKV has fewer bytes than the first level takes.
+        let control: Control = match seed % 3 {
+            0 => SmartKv::new(400.0 * kv_heads as f64).into(),
+            1 => Retention::new(90.0 * kv_heads as f64).into(),
+            _ => BoundBudget::new(90.0 * kv_heads as f64).into(),
+        };
         let config = Config {
             max_sequences,
             threads: 1 + r.below(2),
             swap_tokens: (1 + r.below(2)) * max_tokens / 2,
-            control: Some(SmartKv::new(400.0 * kv_heads as f64)),
+            control: Some(control),
             prefixes: Some(PrefixConfig {
                 secret: PrefixSecret::new([9; 32]),
                 units: 1 + r.below(12),

@@ -44,7 +44,8 @@ fn gap(n: usize, spread: f64, seed: u64) -> Result<f64, CliError> {
     let scores: Vec<f64> = (0..n).map(|_| (spread * rng.normal()).exp()).collect();
     let budget = n * UNITS[0] + rng.below(n * (UNITS[3] - UNITS[0]));
     let none = BitSet::new(n);
-    let items = Items { score: &scores, previous: &[], may_rise: &none, may_fall: &none, protected: [0, 0] };
+    let items =
+        Items { score: &scores, previous: &[], may_rise: &none, may_fall: &none, protected: [0, 0], held: None };
     let cost = UNITS.map(|units| 4.0 * units as f64);
     let ladder = Ladder { bits: &BITS, cost: &cost };
     let mut allocator = WidthAllocator::new();

@@ -50,7 +50,7 @@ fn config(geometry: Geometry, room: usize, entry: (&str, bool, usize, bool)) -> 
     }
     let rule = if hysteresis { Rule::default() } else { free() };
     let control = SmartKv { rule, ..SmartKv::new(page_bytes(&geometry, UNIFORM)?) };
-    Ok(Config { policy, control: Some(control), ..base.with_levels(ladder) })
+    Ok(Config { policy, control: Some(control.into()), ..base.with_levels(ladder) })
 }
 
 /// The contenders of each window, without the dense one.

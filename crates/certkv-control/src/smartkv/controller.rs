@@ -1,7 +1,9 @@
 //! SmartKV for the items of one layer, step by step: what it was told, when it decides, and what. It decides from what it is told and
 //! nothing else, so that a log of the [`Told`] is enough to make every decision again ([`Controller::tell`]).
 use super::{Hysteresis, Importance, ImportanceRule, Items, Ladder, WidthAllocator, interval, kl, moved};
-use crate::ControlError;
+use crate::danger::{Gate, Gating};
+use crate::error::length;
+use crate::{BitSet, ControlError};
 
 /// Parameters, math.md (9.6) to (9.15).
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -26,6 +28,8 @@ pub struct Rule {
     pub drift_moved: f64,
     /// Steps between looks at the drift; a look sorts the scores.
     pub drift_every: usize,
+    /// The gate over items whose rank is in danger (9.24): they do not fall, unless the budget cannot do without; `None` for no gate.
+    pub gate: Option<Gating>,
 }
 
 impl Default for Rule {
@@ -42,6 +46,7 @@ impl Default for Rule {
             drift: 0.02,
             drift_moved: 10.0,
             drift_every: 8,
+            gate: None,
         }
     }
 }
@@ -68,6 +73,8 @@ pub struct Told<'a> {
     pub attention: Option<&'a [f64]>,
     /// Level of every item: which of the ladder's.
     pub levels: &'a [u8],
+    /// Danger of every item that attention is told of (9.23); `None` without a gate, or if there was no step.
+    pub danger: Option<&'a [f64]>,
 }
 
 /// What is to be, and why.
@@ -95,6 +102,7 @@ pub struct Controller {
     last: Vec<f64>,
     /// Levels that were told last.
     levels: Vec<u8>,
+    gates: Vec<Gate>,
     /// Items that were given levels; the others take any.
     given: usize,
     /// Steps seen, and those of the last decision and of the last look at the drift.
@@ -113,7 +121,8 @@ impl Controller {
     /// [`ControlError::Invalid`] for a rule with a parameter that it may not have.
     pub fn new(layer: usize, heads: usize, rule: Rule) -> Result<Self, ControlError> {
         let positive = [rule.drift, rule.drift_moved, rule.alpha].iter().all(|x| *x >= 0.0);
-        if !positive || rule.base == 0 || rule.drift_every == 0 {
+        let gate = rule.gate.is_none_or(|gate| gate.gate().is_ok());
+        if !(positive && gate) || rule.base == 0 || rule.drift_every == 0 {
             return Err(ControlError::Invalid { what: "rule", index: 0 });
         }
         Ok(Self {
@@ -124,6 +133,7 @@ impl Controller {
             scores: Vec::new(),
             last: Vec::new(),
             levels: Vec::new(),
+            gates: Vec::new(),
             given: 0,
             steps: 0,
             decided: 0,
@@ -165,6 +175,7 @@ impl Controller {
         self.hysteresis.truncate(told.kept);
         self.last.truncate(told.kept);
         self.levels.truncate(told.kept);
+        self.gates.truncate(told.kept);
         self.given = self.given.min(told.kept);
         for (item, (now, before)) in told.levels.iter().zip(&self.levels).enumerate() {
             if now != before {
@@ -182,16 +193,26 @@ impl Controller {
         let n = self.importance.len();
         let levels =
             told.levels.get(..n).ok_or(ControlError::Length { what: "levels", got: told.levels.len(), need: n })?;
+        if let (Some(gate), Some(danger)) = (self.rule.gate, told.danger) {
+            length("danger", danger.len(), n)?;
+            self.gates.resize_with(n, || gate.gate().unwrap_or_default());
+            self.gates.iter_mut().zip(danger).for_each(|(gate, danger)| _ = gate.step(*danger));
+        }
         let cost = |level: &u8| ladder.cost.get(usize::from(*level)).copied().unwrap_or(f64::NAN);
         let within = levels.iter().map(cost).sum::<f64>() <= budget * n as f64;
         let Some(trigger) = self.trigger(within)? else { return Ok(None) };
         self.hysteresis.check(&self.scores)?;
+        let mut held = BitSet::new(n);
+        for item in (0..self.gates.len()).filter(|item| self.gates[*item].is_on()) {
+            held.insert(item);
+        }
         let items = Items {
             score: &self.scores,
             previous: &levels[..self.given],
             may_rise: self.hysteresis.may_rise(),
             may_fall: self.hysteresis.may_fall(),
             protected: self.rule.protected,
+            held: (!held.is_empty()).then_some((&held, levels)),
         };
         let decision = match allocator.solve(ladder, &items, self.rule.alpha, budget * n as f64) {
             Ok(found) => {
@@ -260,7 +281,7 @@ mod tests {
             levels.truncate(kept);
             levels.resize(20 + step.min(200) as usize / 16, 3);
             let rows = attention(levels.len(), if step < 100 { 5 } else { 9 }, step);
-            let told = Told { kept, attention: (step % 7 != 6).then_some(&rows[..]), levels: &levels };
+            let told = Told { kept, attention: (step % 7 != 6).then_some(&rows[..]), levels: &levels, danger: None };
             // Nothing was seen of items that are new in a step without attention.
             let decided = controller.tell(&mut allocator, &LADDER, &told, 60.0).unwrap();
             also(&told, &decided);
@@ -310,7 +331,7 @@ mod tests {
             let mut controller = Controller::new(0, 2, Rule::default()).unwrap();
             let mut allocator = WidthAllocator::new();
             log.iter().all(|(kept, attention, levels, decided)| {
-                let told = Told { kept: *kept, attention: attention.as_deref(), levels };
+                let told = Told { kept: *kept, attention: attention.as_deref(), levels, danger: None };
                 controller.tell(&mut allocator, &LADDER, &told, 60.0).unwrap() == *decided
             })
         };
@@ -320,6 +341,38 @@ mod tests {
             attention.fill(0.01);
         }
         assert!(!replay(&other), "the log matters");
+    }
+
+    /// An item in danger keeps its level, also if nobody attends to it, unless the budget cannot do without it.
+    #[test]
+    fn a_gate_holds_an_item_up() {
+        let run = |gate: Option<Gating>, budget: f64, on: usize| {
+            let rule = Rule { gate, ..Rule::default() };
+            let (mut controller, mut allocator) = (Controller::new(0, 2, rule).unwrap(), WidthAllocator::new());
+            let (mut levels, mut forced) = (vec![3u8; 20], false);
+            for step in 0..80 {
+                let (rows, danger) = (attention(20, 5, step), [0.1; 20].map(|d: f64| d));
+                let danger: Vec<f64> =
+                    danger.iter().enumerate().map(|(i, d)| if i > 0 && i <= on { 1.1 } else { *d }).collect();
+                let told = Told { kept: 20, attention: Some(&rows), levels: &levels, danger: Some(&danger) };
+                if let Some(decision) = controller.tell(&mut allocator, &LADDER, &told, budget).unwrap() {
+                    forced |= decision.forced;
+                    levels = decision.levels.unwrap();
+                }
+            }
+            (levels[1], levels[2], forced)
+        };
+        let gate = Some(Gating::default());
+        assert!(run(None, 60.0, 1).0 < 2);
+        assert_eq!(run(gate, 60.0, 1), (3, run(gate, 60.0, 1).1, false));
+        assert!(run(gate, 60.0, 1).1 < 2, "the others are not held");
+        assert!(run(gate, 60.0, 18).2, "what is held is above the budget");
+        let rule = Rule { gate: Some(Gating { protect: 0.5, release: 0.5 }), ..Rule::default() };
+        assert!(Controller::new(0, 1, rule).is_err());
+        let mut controller = Controller::new(0, 1, Rule { gate, ..Rule::default() }).unwrap();
+        let told = Told { kept: 2, attention: Some(&[0.5, 0.5]), levels: &[3, 3], danger: Some(&[0.1]) };
+        let refused = controller.tell(&mut WidthAllocator::new(), &LADDER, &told, 60.0);
+        assert!(matches!(refused, Err(ControlError::Length { what: "danger", .. })));
     }
 
     #[test]
@@ -336,7 +389,7 @@ mod tests {
         let mut controller = Controller::new(0, 1, Rule::default()).unwrap();
         let mut allocator = WidthAllocator::new();
         let mut tell = |attention: &[f64], levels: &[u8], budget: f64| {
-            let told = Told { kept: 3, attention: Some(attention), levels };
+            let told = Told { kept: 3, attention: Some(attention), levels, danger: None };
             controller.tell(&mut allocator, &LADDER, &told, budget)
         };
         assert!(tell(&[0.5, 0.2, f64::NAN], &[3; 3], 60.0).is_err());

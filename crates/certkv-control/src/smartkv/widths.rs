@@ -25,6 +25,8 @@ pub struct Items<'a> {
     pub may_fall: &'a BitSet,
     /// So many first and so many last items have the top level, always.
     pub protected: [usize; 2],
+    /// Items that may not fall, and the levels that all items have: `None` for no such items.
+    pub held: Option<(&'a BitSet, &'a [u8])>,
 }
 
 impl Items<'_> {
@@ -90,6 +92,12 @@ impl WidthAllocator {
         if previous.len() > n {
             return Err(ControlError::Length { what: "previous", got: previous.len(), need: n });
         }
+        if let Some((_, levels)) = items.held {
+            length("held", levels.len(), n)?;
+            if let Some(index) = levels.iter().position(|level| usize::from(*level) >= bits.len()) {
+                return Err(ControlError::Invalid { what: "held", index });
+            }
+        }
         if let Some(index) = previous.iter().position(|level| usize::from(*level) >= bits.len()) {
             return Err(ControlError::Invalid { what: "previous", index });
         }
@@ -111,9 +119,12 @@ impl WidthAllocator {
         self.level.clear();
         self.most.clear();
         for item in 0..n {
-            let (least, most) = range(item);
+            let (mut least, most) = range(item);
+            if let Some((_, levels)) = items.held.filter(|(held, _)| held.contains(item)) {
+                least = least.max(levels[item]);
+            }
             self.level.push(least);
-            self.most.push(most);
+            self.most.push(most.max(least));
         }
         let total = |level: &[u8]| level.iter().map(|level| cost[usize::from(*level)]).sum::<f64>();
         let mut used = total(&self.level);
@@ -171,7 +182,7 @@ mod tests {
                 if moves >> (8 * i + 2) & 1 == 1 { rise.insert(i); }
                 if moves >> (8 * i + 3) & 1 == 1 { fall.insert(i); }
             }
-            let items = Items { score: &scores, previous: &previous, may_rise: &rise, may_fall: &fall, protected: [first, 0] };
+            let items = Items { score: &scores, previous: &previous, may_rise: &rise, may_fall: &fall, protected: [first, 0], held: None };
             let ladder = Ladder { bits: &BITS, cost: &COST };
             let floor: f64 = (0..n).map(|i| COST[if i < first { 3 } else { 0 }]).sum();
             let budget = floor + share * (132.0 * n as f64 - floor);
@@ -205,7 +216,14 @@ mod tests {
     #[test]
     fn what_cannot_be_is_refused() {
         let (none, mut allocator) = (BitSet::new(2), WidthAllocator::new());
-        let items = Items { score: &[1.0, 2.0], previous: &[], may_rise: &none, may_fall: &none, protected: [0, 1] };
+        let items = Items {
+            score: &[1.0, 2.0],
+            previous: &[],
+            may_rise: &none,
+            may_fall: &none,
+            protected: [0, 1],
+            held: None,
+        };
         let ladder = Ladder { bits: &BITS, cost: &COST };
         let refused = allocator.solve(&ladder, &items, 0.6, 167.0).unwrap_err();
         assert_eq!(refused, ControlError::BelowFloor { floor: 168.0, budget: 167.0 });
@@ -235,6 +253,7 @@ mod tests {
             may_rise: &none,
             may_fall: &none,
             protected: [0, 0],
+            held: None,
         };
         let ladder = Ladder { bits: &BITS, cost: &COST };
         let kept = allocator.solve(&ladder, &items, 0.6, 204.0).unwrap();

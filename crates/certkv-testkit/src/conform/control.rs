@@ -70,7 +70,7 @@ fn smartkv(_: &str, v: &Vectors, report: &mut Report) -> Result<(), ConformError
             report.exact_ints("SmartKV: what may change", got, &v.i64s(&of(name))?);
         }
         let (may_rise, may_fall) = (hysteresis.may_rise(), hysteresis.may_fall());
-        let items = Items { score: &score, previous: &previous, may_rise, may_fall, protected: [4, 2] };
+        let items = Items { score: &score, previous: &previous, may_rise, may_fall, protected: [4, 2], held: None };
         let budget = v.scalar(&of("budget"))?;
         let found = allocator.solve(&Ladder { bits: &bits, cost: &cost }, &items, 0.6, budget).map_err(refused)?;
         let widths = found.level.iter().map(|level| ladder[usize::from(*level)]);

@@ -344,8 +344,9 @@ impl HeadCall<'_> {
         }
     }
 
-    /// Keeps what each query head attended to, for whoever decides levels. Nothing where codes and originals disagree.
-    pub(crate) fn note(&self, w: &mut HeadWork) {
+    /// Keeps what each query head attended to, for whoever decides levels, and with `terms` what its certificate knew of each block. Nothing
+    /// where codes and originals disagree.
+    pub(crate) fn note(&self, terms: bool, w: &mut HeadWork) {
         if w.corrupt.is_some() {
             return;
         }
@@ -357,6 +358,30 @@ impl HeadCall<'_> {
             for (block, rho) in w.gains.iter().enumerate() {
                 row[self.pages.number(block)] = *rho;
             }
+        }
+        if terms {
+            self.note_terms(w);
+        }
+    }
+
+    /// Bounds of keys that were read exactly are those that their codes had when they were scored last.
+    fn note_terms(&self, w: &mut HeadWork) {
+        let (blocks, heads, dim) = (self.blocks, w.certificates.len(), self.group.layout.dim);
+        let HeadWork { memory, masses, partial, out, .. } = w;
+        let HeadMemory { terms, delta, lambda, .. } = memory;
+        terms.begin(blocks, heads);
+        for h in 0..heads {
+            let scale = HeadScale::of(partial, h, 0.0, 0.0);
+            for b in 0..blocks {
+                let Some(m) = masses.get(h, b) else { continue };
+                let known = match m.exact_keys {
+                    true => [delta[h][b], lambda[h][b]],
+                    false => [m.delta, m.lambda],
+                };
+                terms.blocks[h * blocks + self.pages.number(b)] = [scale.masses(&m).1 as f32, known[0], known[1]];
+            }
+            let (radius, norm) = distances(&out[h * dim..(h + 1) * dim], self.centre);
+            terms.heads.push([radius, norm as f32]);
         }
     }
 

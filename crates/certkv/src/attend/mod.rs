@@ -92,6 +92,7 @@ fn decode(
         }
         m.resize(blocks, geometry.group());
         m.mass.clear();
+        m.terms.clear();
         if let Policy::Certified(p) = policy {
             // A guess made under a wider cap is no guess under this one.
             if w.sets.keys.len() + m.keys.len() > p.k_cap {
@@ -104,9 +105,9 @@ fn decode(
     let (sequence, centre) = (part.id, &centres[layer][..]);
     let call = Decode { cache, group, index, layer, sequence, row, group_width, centre, uncoded, tolerances, blocks };
     let mut done = call.step(policy, turn, pages, heads);
-    if done.is_ok() && cache.config.control.is_some() && policy != Policy::Dense {
+    if let (Ok(()), Some(control), true) = (&done, &cache.config.control, policy != Policy::Dense) {
         done = call.run(pages, heads, |head, w| {
-            head.note(w);
+            head.note(control.wants_terms(), w);
             Ok(())
         });
     }

@@ -1,26 +1,53 @@
-//! Who decides levels while decoding goes on: SmartKV, from the masses of the last step.
-use super::order;
+//! Who decides levels while decoding goes on, from what the last step said of each block.
+use super::probes::Probes;
+use super::smart::SmartKv;
+use super::{BoundBudget, LevelSizes, Retention};
 use crate::cache::Cache;
-use crate::group::Group;
 use crate::sequence::SequenceState;
 use crate::work::Workspace;
 use crate::{Config, Error, SequenceId};
-use certkv_control::smartkv::{Controller, Decision, Ladder, Rule, Told};
+use certkv_control::bound_budget::{Clock, Lacking, Terms};
+use certkv_control::danger::Gate;
+use certkv_control::retention;
+use certkv_control::smartkv::{Controller, Decision};
 use certkv_page::PageError;
 
-/// SmartKV over [`Config::levels`], one controller for each layer of each sequence: math.md 9.2 with blocks for items.
+/// Who decides on [`Config::levels`].
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct SmartKv {
-    /// Bytes that a token of a full block may take in one layer on average, all KV heads together: codes, scales, summaries and seals.
-    pub bytes_per_token: f64,
-    /// Parameters.
-    pub rule: Rule,
+pub enum Control {
+    /// By what is attended to, layer by layer: math.md 9.2.
+    SmartKv(SmartKv),
+    /// By what each level loses in the certificate, for all layers within one budget: math.md 9.3.
+    Retention(Retention),
+    /// By the bounds that the certificates would have, for all layers within one budget: math.md 9.5.
+    Budget(BoundBudget),
 }
 
-impl SmartKv {
-    /// The default rule within so many bytes.
-    pub fn new(bytes_per_token: f64) -> Self {
-        Self { bytes_per_token, rule: Rule::default() }
+impl From<SmartKv> for Control {
+    fn from(control: SmartKv) -> Self {
+        Self::SmartKv(control)
+    }
+}
+
+impl From<Retention> for Control {
+    fn from(control: Retention) -> Self {
+        Self::Retention(control)
+    }
+}
+
+impl From<BoundBudget> for Control {
+    fn from(control: BoundBudget) -> Self {
+        Self::Budget(control)
+    }
+}
+
+impl Control {
+    /// It judges by what certificates know of blocks, and not by masses alone.
+    pub(crate) fn wants_terms(&self) -> bool {
+        match self {
+            Self::SmartKv(smart) => smart.rule.gate.is_some(),
+            Self::Retention(_) | Self::Budget(_) => true,
+        }
     }
 }
 
@@ -39,55 +66,121 @@ pub struct Controlled {
     pub failed: usize,
 }
 
-/// One layer's part of a [`Cache::control`], for a log. What the controller was told is what it decides from: a
-/// [`Controller`] of the same rule that is told the same decides the same.
+/// One layer's part of a [`Cache::control`], for a log. What the controller was told is what it decides from: a [`Controller`] of the same
+/// rule, or a [`retention::Controller`] or [`certkv_control::bound_budget::Planner`] that is told the same of all layers, decides the same.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ControlEntry {
     /// The layer.
     pub layer: usize,
-    /// [`Told::kept`].
+    /// Blocks that are still those they were at the call before.
     pub kept: usize,
-    /// [`Told::attention`], `[query head][block]`.
+    /// What SmartKV is told: [`certkv_control::smartkv::Told::attention`], `[query head][block]`.
     pub attention: Option<Vec<f64>>,
-    /// [`Told::levels`]: of the ladder, which ascends; the first of [`Config::levels`] is the last of it.
+    /// What retention is told: [`retention::Told::loss`], `[block][level]`.
+    pub loss: Option<Vec<f64>>,
+    /// With a gate, the danger of each block: [`retention::Told::danger`].
+    pub danger: Option<Vec<f64>>,
+    /// What the bound's budget is told: [`certkv_control::bound_budget::Told::terms`].
+    pub terms: Option<Terms>,
+    /// Level of each block, of the ladder, which ascends; the first of [`Config::levels`] is the last of it.
     pub levels: Vec<u8>,
     /// What was decided.
     pub decision: Option<Decision>,
+    /// What the bound's budget came to, all layers together.
+    pub planned: Option<Planned>,
+}
+
+/// What a plan of all layers comes to.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Planned {
+    /// The largest bound of a query head as a share of its output's norm, in the last step, from codes alone.
+    pub bound: f64,
+    /// What is lacking of the tolerance.
+    pub lacking: Lacking,
 }
 
 /// What a sequence keeps of one layer.
 #[derive(Debug, Clone)]
 pub(crate) struct LayerControl {
-    controller: Controller,
+    pub(super) decides: Decides,
     /// Blocks that were not cut off since the controller was told last.
-    kept: usize,
+    pub(super) kept: usize,
+    /// What each level would lose of each block.
+    pub(super) probes: Probes,
     heads: usize,
+    /// SmartKV has a gate.
+    gated: bool,
+}
+
+/// The state of whoever decides.
+#[derive(Debug, Clone)]
+pub(super) enum Decides {
+    Smart(Box<Controller>),
+    Retained(retention::Layer),
+    Planned(Clock),
 }
 
 impl LayerControl {
-    /// One for each layer; none without a rule.
+    /// One for each layer; none where nobody decides.
     pub(crate) fn all(config: &Config) -> Result<Vec<Self>, Error> {
         let Some(control) = &config.control else { return Ok(Vec::new()) };
-        let of_layer = |layer| Controller::new(layer, config.geometry.q_heads, control.rule);
-        let heads = config.geometry.q_heads;
-        let all =
-            (0..config.geometry.layers).map(|layer| Ok(Self { controller: of_layer(layer)?, kept: usize::MAX, heads }));
+        let (heads, probes) = (config.geometry.q_heads, Probes::new(config.geometry.kv_heads, config.levels.len()));
+        let gated = matches!(control, Control::SmartKv(smart) if smart.rule.gate.is_some());
+        let of_layer = |layer| -> Result<Decides, Error> {
+            Ok(match control {
+                Control::SmartKv(smart) => Decides::Smart(Box::new(Controller::new(layer, heads, smart.rule)?)),
+                Control::Retention(_) => Decides::Retained(retention::Layer::default()),
+                Control::Budget(_) => Decides::Planned(Clock::default()),
+            })
+        };
+        let all = (0..config.geometry.layers).map(|layer| {
+            Ok(Self { decides: of_layer(layer)?, kept: usize::MAX, probes: probes.clone(), heads, gated })
+        });
         all.collect()
     }
 
     /// The sequence was cut.
     pub(crate) fn cut(&mut self, blocks: usize) {
         self.kept = self.kept.min(blocks);
+        self.probes.truncate(blocks);
+    }
+
+    /// Blocks that are still those they were, now that somebody is told.
+    pub(super) fn take_kept(&mut self) -> usize {
+        core::mem::replace(&mut self.kept, usize::MAX)
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        Self::most_bytes(self.controller.items(), self.heads)
+        let own = match &self.decides {
+            Decides::Smart(controller) => {
+                let gates = if self.gated { gate_bytes(controller.items()) } else { 0 };
+                Controller::bytes(controller.items(), self.heads) + gates
+            }
+            Decides::Retained(layer) => retention::Layer::bytes(layer.items(), self.probes.levels()),
+            Decides::Planned(_) => 0,
+        };
+        own + self.probes.bytes() + size_of::<Self>()
     }
 
-    /// At so many blocks and query heads.
-    pub(crate) fn most_bytes(blocks: usize, heads: usize) -> usize {
-        Controller::bytes(blocks, heads) + size_of::<Self>()
+    /// At so many blocks.
+    pub(crate) fn most_bytes(config: &Config, control: &Control, blocks: usize) -> usize {
+        let (geometry, levels) = (&config.geometry, config.levels.len());
+        let probes = Probes::most_bytes(blocks, geometry.kv_heads, levels);
+        let own = match control {
+            Control::SmartKv(smart) => {
+                let gates = if smart.rule.gate.is_some() { gate_bytes(blocks) + probes } else { 0 };
+                Controller::bytes(blocks, geometry.q_heads) + gates
+            }
+            Control::Retention(_) => retention::Layer::bytes(blocks, levels) + probes,
+            Control::Budget(_) => probes,
+        };
+        own + size_of::<Self>()
     }
+}
+
+/// Bytes of the gates of so many blocks: the list grows by doubling.
+fn gate_bytes(blocks: usize) -> usize {
+    2 * blocks.max(4) * size_of::<Gate>()
 }
 
 impl Config {
@@ -98,17 +191,25 @@ impl Config {
         if self.levels.is_empty() {
             return wrong("there are no levels to decide on".to_owned());
         }
-        if let Err(error) = Controller::new(0, self.geometry.q_heads, control.rule) {
-            return wrong(error.to_string());
-        }
-        let lowest = self.levels.last().map(|level| super::LevelSizes::new(self, level)).transpose()?;
-        let floor = lowest.map_or(0.0, |level| level.page_bytes as f64 / level.layout.tokens() as f64);
-        // `!(x >= floor)`: NaN is no budget.
-        if !(control.bytes_per_token >= floor) || control.bytes_per_token.is_infinite() {
-            return wrong(format!("{} bytes a token; the lowest level takes {floor}", control.bytes_per_token));
-        }
-        Ok(())
+        let checked = match control {
+            Control::SmartKv(smart) => smart.check(self),
+            Control::Retention(retention) => retention.check(self),
+            Control::Budget(budget) => budget.check(self),
+        };
+        checked.or_else(wrong)
     }
+}
+
+/// Bytes that a token may take: at least those of the lowest level.
+pub(super) fn check_bytes(config: &Config, bytes_per_token: f64) -> Result<(), String> {
+    let lowest = config.levels.last().map(|level| LevelSizes::new(config, level)).transpose();
+    let lowest = lowest.map_err(|error| error.to_string())?;
+    let floor = lowest.map_or(0.0, |level| level.page_bytes as f64 / level.layout.tokens() as f64);
+    // `!(x >= floor)`: NaN is no budget.
+    if !(bytes_per_token >= floor) || bytes_per_token.is_infinite() {
+        return Err(format!("{bytes_per_token} bytes a token; the lowest level takes {floor}"));
+    }
+    Ok(())
 }
 
 impl Cache {
@@ -117,7 +218,8 @@ impl Cache {
     ///
     /// A block that cannot have the level that was decided (its page class is full, no scales of that level hold it, the device failed)
     /// keeps the one that it has, and is counted. Each layer has its own clock; where a layer decides nothing, a call costs a few
-    /// operations per query head and block, else some sorts of the blocks, and the coding of those that change.
+    /// operations per query head and block, else some sorts of the blocks, and the coding of those that change. Where decisions are by
+    /// what levels lose, a block that is new is coded once at every level, to see that.
     ///
     /// # Errors
     /// Unknown or busy sequence: not while a step holds it. [`Error::SwappedOut`].
@@ -142,69 +244,44 @@ impl Cache {
                 return Err(Error::SwappedOut);
             }
             let mut work = self.workspace()?;
-            let done = (0..self.groups.len()).try_for_each(|index| {
-                let entry = self.control_layer(index, &control, state, &mut work, log.is_some(), &mut all)?;
-                if let (Some(log), Some(entry)) = (&mut log, entry) {
-                    log(entry);
+            let done = match &control {
+                Control::SmartKv(smart) => (0..self.groups.len()).try_for_each(|index| {
+                    let entry = self.control_smart(index, smart, state, &mut work, log.is_some(), &mut all)?;
+                    if let (Some(log), Some(entry)) = (&mut log, entry) {
+                        log(entry);
+                    }
+                    Ok(())
+                }),
+                Control::Retention(retention) => {
+                    self.control_retained(retention, state, &mut work, log.take(), &mut all)
                 }
-                Ok(())
-            });
+                Control::Budget(budget) => self.control_planned(budget, state, &mut work, log.take(), &mut all),
+            };
             self.return_workspace(work);
             done.map(|()| all)
         })
     }
 
-    fn control_layer(
-        &self,
-        index: usize,
-        control: &SmartKv,
-        state: &mut SequenceState,
-        work: &mut Workspace,
-        logged: bool,
-        all: &mut Controlled,
-    ) -> Result<Option<ControlEntry>, Error> {
-        let group = &self.groups[index];
-        let (layer, count, table) = (group.first, group.level_count(), &state.tables[index]);
-        let mut levels = vec![0; table.len() / table.block_size()];
-        for (level, block) in order(table, count) {
-            // Of the ladder, which ascends.
-            levels[block] = count - 1 - level;
-        }
-        let attention = take_attention(group, state, levels.len());
-        let Some(layer_control) = state.control.get_mut(layer) else { return Ok(None) };
-        let kept = core::mem::replace(&mut layer_control.kept, usize::MAX);
-        let up = (0..count).rev();
-        let bits: Vec<u8> = up.clone().map(|level| width(group, level)).collect();
-        let cost: Vec<f64> = up.map(|level| group.bytes_at(level) as f64).collect();
-        let ladder = Ladder { bits: &bits, cost: &cost };
-        let told = Told { kept, attention: attention.as_deref(), levels: &levels };
-        let budget = control.bytes_per_token * group.layout.tokens() as f64;
-        let decision = layer_control.controller.tell(&mut work.widths, &ladder, &told, budget)?;
-        if let Some(decision) = &decision {
-            all.decided += 1;
-            match &decision.levels {
-                None => all.below_floor += 1,
-                Some(wanted) => {
-                    let scores = layer_control.controller.scores();
-                    let changes = changes(&levels, wanted, scores);
-                    self.change_all(index, state, work, &changes, count, all)?;
-                }
-            }
-        }
-        Ok(logged.then_some(ControlEntry { layer, kept, attention, levels, decision }))
-    }
-
-    /// Makes the changes; those that found no page once more, when the others have left theirs.
-    fn change_all(
+    /// Makes what was decided of one layer, whose blocks had `levels`; those that found no page once more, when the others have left theirs.
+    /// Of those that rise the ones with the largest `scores` come first.
+    #[allow(clippy::too_many_arguments, reason = "a decision, whose it is, and what it is made with")]
+    pub(super) fn make(
         &self,
         index: usize,
         state: &mut SequenceState,
         work: &mut Workspace,
-        changes: &[(usize, u8)],
-        count: u8,
+        levels: &[u8],
+        decision: &Decision,
+        scores: &[f64],
         all: &mut Controlled,
     ) -> Result<(), Error> {
-        let group = &self.groups[index];
+        all.decided += 1;
+        let Some(wanted) = &decision.levels else {
+            all.below_floor += 1;
+            return Ok(());
+        };
+        let (group, count) = (&self.groups[index], self.groups[index].level_count());
+        let changes = changes(levels, wanted, scores);
         let mut list: Vec<(usize, u8)> = changes.iter().map(|(block, up)| (*block, count - 1 - up)).collect();
         for last in [false, true] {
             let mut again = Vec::new();
@@ -238,24 +315,6 @@ fn changes(levels: &[u8], wanted: &[u8], scores: &[f64]) -> Vec<(usize, u8)> {
     let mut all: Vec<_> = moved().filter(|(block, to)| *to < levels[*block]).collect();
     all.append(&mut up);
     all
-}
-
-/// Bits of a channel's key and value together: a width of the ladder.
-fn width(group: &Group, level: u8) -> u8 {
-    let format = group.layout_at(level).format;
-    (format.key.bits() + format.value.bits()) as u8
-}
-
-/// The masses of the last step, `[query head][block]`, taken from the heads that kept them. `None` if there was no step, or it was of
-/// other blocks, or its masses are not finite.
-fn take_attention(group: &Group, state: &mut SequenceState, blocks: usize) -> Option<Vec<f64>> {
-    let mut rows = Vec::new();
-    let mut whole = blocks > 0;
-    for head in &mut state.heads[group.first * group.kv_heads..(group.first + 1) * group.kv_heads] {
-        whole &= head.mass.len() == blocks * group.kernel.heads();
-        rows.extend(head.mass.drain(..).map(f64::from));
-    }
-    (whole && rows.iter().all(|mass| mass.is_finite())).then_some(rows)
 }
 
 #[cfg(test)]

@@ -6,6 +6,11 @@
 //! ([`order`]): new blocks come behind all others, and a certificate is over the masses of all of them.
 mod change;
 mod control;
+mod planned;
+mod probes;
+mod retained;
+mod smart;
+mod terms;
 
 use crate::group::{Group, SEAL_BYTES};
 use crate::{Cache, Config, Error};
@@ -17,7 +22,11 @@ use certkv_page::{BlockTable, MOST_LEVELS};
 use core::ops::Range;
 
 pub(crate) use control::LayerControl;
-pub use control::{ControlEntry, Controlled, SmartKv};
+pub use control::{Control, ControlEntry, Controlled, Planned};
+pub use planned::{BoundBudget, LevelPlan};
+pub use retained::Retention;
+pub use smart::SmartKv;
+pub use terms::Measure;
 
 /// One level of [`Config::levels`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -127,6 +136,15 @@ pub(crate) fn order(table: &BlockTable, levels: u8) -> impl Iterator<Item = (u8,
         let full = table.numbered().filter(move |(_, entry)| entry.is_full() && entry.level == level);
         full.map(move |(block, _)| (level, block))
     })
+}
+
+/// Level of each full block of a table, of the ladder: it ascends, so that the first level is the last of it.
+pub(crate) fn ladder_levels(table: &BlockTable, levels: u8) -> Vec<u8> {
+    let mut found = vec![0; table.len() / table.block_size()];
+    for (level, block) in order(table, levels) {
+        found[block] = levels - 1 - level;
+    }
+    found
 }
 
 /// An encoder for every KV head of every format: one set a level where there are levels, as all layers have the same, else one a group.

@@ -38,7 +38,9 @@ pub(crate) fn write(groups: &[Group], state: &SequenceState, out: &mut Vec<u8>) 
         let of_heads = group.first * group.kv_heads..(group.first + group.layers) * group.kv_heads;
         heads[of_heads].iter().for_each(|head| put(out, head.from as u64));
     }
-    for (index, HeadMemory { keys, finer, delta, lambda, flat, hints, from: _, mass: _ }) in heads.iter().enumerate() {
+    for (index, HeadMemory { keys, finer, delta, lambda, flat, hints, from: _, mass: _, terms: _ }) in
+        heads.iter().enumerate()
+    {
         put_set(out, keys);
         if refinable(groups, index) {
             put(out, finer.to_bits().into());

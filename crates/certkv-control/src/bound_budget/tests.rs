@@ -1,0 +1,148 @@
+use super::*;
+use certkv_core::hash::splitmix64;
+use proptest::prelude::*;
+
+const COST: [f64; 3] = [30.0, 50.0, 100.0];
+
+/// Terms of `heads` heads over `blocks` blocks, which fall from level to level; `scale` of the largest.
+fn terms(seed: u64, heads: usize, blocks: usize, scale: f64) -> Terms {
+    let number = |i: usize| (splitmix64(seed ^ (i as u64) << 8) % 1000) as f64 / 1000.0;
+    let cell = |i: usize| {
+        let weight = scale * number(i).powi(6);
+        [weight, weight * (0.2 + 0.3 * number(i + 999)), weight * 0.05]
+    };
+    let loss: Vec<f64> = (0..heads * blocks).flat_map(cell).collect();
+    let shrink = loss.iter().map(|loss| loss.min(0.9) / blocks as f64).collect();
+    Terms { heads, loss, shrink, cap: vec![20.0 * scale; heads] }
+}
+
+/// The least sum of terms of any levels within `bytes`.
+fn best(layers: &[&Terms], bytes: f64) -> f64 {
+    let blocks: Vec<usize> = layers.iter().map(|t| t.loss.len() / t.heads / 3).collect();
+    let all = 3usize.pow(blocks.iter().sum::<usize>() as u32);
+    let value = |mut code: usize| {
+        let (mut used, mut sum) = (0.0, 0.0);
+        for (terms, blocks) in layers.iter().zip(&blocks) {
+            let levels: Vec<u8> = (0..*blocks)
+                .map(|_| {
+                    let l = code % 3;
+                    code /= 3;
+                    l as u8
+                })
+                .collect();
+            used += levels.iter().map(|l| COST[usize::from(*l)]).sum::<f64>();
+            sum += lost(terms, &levels, 3);
+        }
+        if used <= bytes { sum } else { f64::INFINITY }
+    };
+    (0..all).map(value).fold(f64::INFINITY, f64::min)
+}
+
+proptest! {
+    /// Whatever is asked for: bytes hold, what is said of bound and bytes is so, and no levels lose less by more than a move.
+    #[test]
+    fn a_plan_is_what_it_says(seed: u64, blocks in 1usize..4, each in 20.0f64..110.0, epsilon in 0.001f64..0.6) {
+        let own = [terms(seed, 2, blocks, 0.5), terms(seed ^ 77, 3, 4 - blocks, 0.3)];
+        let layers: Vec<&Terms> = own.iter().collect();
+        let bytes = each * 4.0;
+        let mut planner = Planner::new();
+        let plan = planner.plan(&layers, &COST, epsilon, bytes).unwrap();
+        let of = |f: &dyn Fn(&Terms, &[u8]) -> f64| own.iter().zip(&plan.levels).map(|(t, l)| f(t, l)).collect::<Vec<_>>();
+        let used: f64 = plan.levels.iter().flatten().map(|l| COST[usize::from(*l)]).sum();
+        prop_assert!((plan.bytes - used).abs() < 1e-9);
+        prop_assert!((plan.loss - of(&|t, l| lost(t, l, 3)).iter().sum::<f64>()).abs() < 1e-9);
+        prop_assert!((plan.bound - of(&|t, l| bound(t, l, 3)).into_iter().fold(0.0, f64::max)).abs() < 1e-12);
+        let top = own.iter().map(|t| bound(t, &vec![2; t.loss.len() / t.heads / 3], 3)).fold(0.0, f64::max);
+        match plan.lacking {
+            Lacking::Floor(more) => prop_assert!((more - (120.0 - bytes)).abs() < 1e-9 && more > 0.0 && plan.bytes == 120.0),
+            Lacking::Nothing => prop_assert!(plan.bound <= epsilon && plan.bytes <= bytes),
+            Lacking::Bytes(more) => {
+                prop_assert!(plan.bound > epsilon && more > 0.0 && plan.bytes <= bytes);
+                let with = planner.plan(&layers, &COST, epsilon, bytes + more).unwrap();
+                prop_assert!(with.lacking == Lacking::Nothing && with.bytes <= bytes + more + 1e-9);
+            }
+            Lacking::Bound(at) => prop_assert!(at > epsilon && (at - top).abs() < 1e-12 && plan.bytes <= bytes),
+        }
+        if matches!(plan.lacking, Lacking::Bytes(_) | Lacking::Bound(_)) {
+            let change = (0..).map_while(|i| planner.loss.get(3 * i)).fold(0.0, |a: f64, b| a.max(*b));
+            prop_assert!(plan.loss <= best(&layers, bytes) + change + 1e-9);
+        }
+    }
+}
+
+/// A layer whose terms are larger has more of the bytes, whichever it is.
+#[test]
+fn layers_share_by_one_price() {
+    let (large, small) = (terms(1, 2, 8, 1.0), terms(1, 2, 8, 0.01));
+    for layers in [[&large, &small], [&small, &large]] {
+        let plan = Planner::new().plan(&layers, &COST, 1e-6, 16.0 * 50.0).unwrap();
+        let bytes = |at: usize| plan.levels[at].iter().map(|l| COST[usize::from(*l)]).sum::<f64>();
+        let heavy = usize::from(layers[1] == &large);
+        assert!(bytes(heavy) > bytes(1 - heavy) + 150.0, "{plan:?}");
+    }
+}
+
+#[test]
+fn plans_come_by_the_clock_and_when_they_are_worth_it() {
+    let rule = BoundRule { every: 4, epsilon: 1e-9, ..BoundRule::default() };
+    let (mut planner, mut clock) = (Planner::new(), Clock::default());
+    let mut levels = vec![2u8; 6];
+    let mut tell = |levels: &[u8], kept: usize, seed: Option<u64>| {
+        let terms = seed.map(|seed| terms(seed, 2, levels.len(), 0.5));
+        let told = Told { kept, terms: terms.as_ref(), levels };
+        planner.tell(&rule, &mut [&mut clock], &[told], &COST, 50.0).unwrap()
+    };
+    assert_eq!(tell(&levels, 6, None), None);
+    let (trigger, plan) = tell(&levels, 6, Some(3)).unwrap();
+    assert!(trigger == Trigger::First && plan.bytes <= 300.0);
+    levels = plan.levels[0].clone();
+    let said: Vec<bool> = (0..8).map(|_| tell(&levels, 6, Some(3)).is_some()).collect();
+    assert_eq!(said, [false; 8], "the same terms, the same levels");
+    let said: Vec<bool> = (0..8).map(|_| tell(&levels, 6, Some(4)).is_some()).collect();
+    assert_eq!(said.iter().filter(|said| **said).count(), 2, "{said:?}");
+    levels.push(2);
+    assert_eq!(tell(&levels, 6, Some(4)).map(|found| found.0), Some(Trigger::Budget));
+    assert_eq!(tell(&levels[..3], 3, None), None);
+    assert_eq!(tell(&[2, 2, 2], 3, Some(5)).map(|found| found.0), Some(Trigger::Budget), "a cut counts");
+}
+
+#[test]
+fn what_cannot_be_is_refused() {
+    let good = BoundRule::default();
+    for rule in [
+        BoundRule { epsilon: 0.0, ..good },
+        BoundRule { epsilon: f64::NAN, ..good },
+        BoundRule { every: 0, ..good },
+        BoundRule { gain: 1.0, ..good },
+        BoundRule { gain: f64::NAN, ..good },
+    ] {
+        assert!(rule.validated().is_err(), "{rule:?}");
+    }
+    assert!(good.validated().is_ok());
+    let whole = terms(1, 2, 3, 0.1);
+    let refused = |terms: Terms| Planner::new().plan(&[&terms], &COST, 0.1, 900.0).unwrap_err();
+    let cut = |list: &[f64]| list[1..].to_vec();
+    assert!(matches!(
+        refused(Terms { loss: cut(&whole.loss), ..whole.clone() }),
+        ControlError::Length { what: "loss", .. }
+    ));
+    assert!(matches!(
+        refused(Terms { shrink: cut(&whole.shrink), ..whole.clone() }),
+        ControlError::Length { what: "shrink", .. }
+    ));
+    assert!(matches!(
+        refused(Terms { cap: cut(&whole.cap), ..whole.clone() }),
+        ControlError::Length { what: "cap", .. }
+    ));
+    let bad = Terms { cap: vec![f64::NAN; 2], ..whole.clone() };
+    assert_eq!(refused(bad), ControlError::Invalid { what: "cap", index: 0 });
+    for (epsilon, bytes) in [(f64::NAN, 900.0), (0.1, f64::NAN)] {
+        let refused = Planner::new().plan(&[&whole], &COST, epsilon, bytes);
+        assert!(matches!(refused, Err(ControlError::Invalid { .. })), "{epsilon} {bytes}");
+    }
+    let nothing = Planner::new().plan(&[], &COST, 0.1, 0.0).unwrap();
+    assert_eq!((nothing.bytes, nothing.bound, nothing.lacking), (0.0, 0.0, Lacking::Nothing));
+    let told = Told { kept: 3, terms: Some(&whole), levels: &[0, 3, 0] };
+    let refused = Planner::new().tell(&good, &mut [&mut Clock::default()], &[told], &COST, 50.0);
+    assert_eq!(refused, Err(ControlError::Invalid { what: "levels", index: 1 }));
+}

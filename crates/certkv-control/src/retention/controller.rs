@@ -1,0 +1,384 @@
+//! Retention for the blocks of a sequence, step by step: what it was told of each layer, which layers are decided on, and what. It decides from
+//! what it is told and nothing else, so that a log of the [`Told`] is enough to make every decision again.
+//!
+//! Layers share one budget and each has a clock. Those that are due are decided on together, within what the others leave. Thresholds are
+//! shares of the price at which the budget is spent, so that they have no unit: what is worth less than `down` times it goes down, what is
+//! worth `up` times it comes up, and where that needs room, what is worth no more than the price makes it.
+use super::{Limits, Retention, RetentionRule, mass};
+use crate::ControlError;
+use crate::allocate::{Allocator, Choices};
+use crate::bitset::BitSet;
+use crate::danger::{Gate, Gating};
+use crate::error::{finite, length};
+use crate::smartkv::{Decision, Trigger};
+
+/// Parameters, math.md (9.16) to (9.24).
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Rule {
+    /// Steps between decisions of the first layers; of layer `l` `1 + floor(l/4)` times as many, as in (9.14).
+    pub every: usize,
+    /// Share of a loss that stays from decision to decision; the rest is the largest since the last one (9.16).
+    pub keep: f64,
+    /// A block goes down by itself if it loses at most this share of the price per byte (9.20),
+    pub down: f64,
+    /// and goes up if it saves at least so many times the price (9.21); above `down`, and above 1 if others are to make room.
+    pub up: f64,
+    /// Decisions that a block rests after a change (9.22).
+    pub cooldown: u32,
+    /// What any change of a block counts for beside its loss: a share of what the bytes of its best level are worth at the price.
+    pub stick: f64,
+    /// The gate over blocks whose rank is in danger; `None` for no gate.
+    pub gate: Option<Gating>,
+    /// So many first and so many last blocks are protected, always.
+    pub ends: [usize; 2],
+}
+
+impl Default for Rule {
+    fn default() -> Self {
+        Self { every: 16, keep: 0.5, down: 0.7, up: 1.4, cooldown: 1, stick: 0.0, gate: None, ends: [1, 1] }
+    }
+}
+
+impl Rule {
+    /// Checks every parameter.
+    ///
+    /// # Errors
+    /// [`ControlError::Invalid`] for one that it may not have.
+    pub fn validated(self) -> Result<Self, ControlError> {
+        let share = (0.0..1.0).contains(&self.keep) && self.stick >= 0.0 && self.stick.is_finite();
+        let band = self.down >= 0.0 && self.up > self.down && self.up.is_finite();
+        let gate = self.gate.is_none_or(|gate| gate.gate().is_ok());
+        if share && band && gate && self.every > 0 {
+            Ok(self)
+        } else {
+            Err(ControlError::Invalid { what: "rule", index: 0 })
+        }
+    }
+}
+
+/// What one layer says at once. Levels are those of a ladder, which ascends.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Told<'a> {
+    /// Blocks that are still those they were when it was told last; blocks behind them are new.
+    pub kept: usize,
+    /// What each block loses at each level by a step since then, `[block][level]`; `None` if there was none.
+    pub loss: Option<&'a [f64]>,
+    /// Danger of each block in that step (9.23), the largest of the heads; `None` without a gate, or if there was no step.
+    pub danger: Option<&'a [f64]>,
+    /// Level of every block.
+    pub levels: &'a [u8],
+}
+
+/// Bytes that there are.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Budgets {
+    /// Of a block in one layer, on average over all.
+    pub block: f64,
+    /// Of a block, on average over its layer; infinite for no such limit.
+    pub layer: f64,
+}
+
+/// One layer's state.
+#[derive(Debug, Clone, Default)]
+pub struct Layer {
+    /// Smoothed losses and the largest since the last decision, `[block][level]`.
+    loss: Vec<f64>,
+    peak: Vec<f64>,
+    /// Blocks whose losses were smoothed before.
+    known: usize,
+    gates: Vec<Gate>,
+    rests: Vec<u32>,
+    /// Steps seen, and those of the last decision.
+    steps: u64,
+    decided: u64,
+    /// Blocks that there were at the last decision; 0 after a cut.
+    asked: usize,
+    /// There was a step since the last decision.
+    fresh: bool,
+}
+
+impl Layer {
+    /// At least the bytes of a layer of so many blocks and levels: its lists grow by doubling.
+    pub const fn bytes(blocks: usize, levels: usize) -> usize {
+        let blocks = if blocks < 4 { 4 } else { blocks };
+        size_of::<Self>() + 2 * blocks.saturating_mul(16 * levels + size_of::<Gate>() + 4)
+    }
+
+    /// Blocks seen.
+    pub fn items(&self) -> usize {
+        self.rests.len()
+    }
+
+    /// Whether the gate of a block is on.
+    pub fn is_protected(&self, block: usize) -> bool {
+        self.gates.get(block).is_some_and(Gate::is_on)
+    }
+
+    fn hear(&mut self, told: &Told<'_>, levels: usize, rule: &Rule) {
+        if told.kept < self.items() {
+            for list in [&mut self.loss, &mut self.peak] {
+                list.truncate(told.kept * levels);
+            }
+            self.gates.truncate(told.kept);
+            self.rests.truncate(told.kept);
+            self.known = self.known.min(told.kept);
+            self.asked = 0;
+        }
+        if let Some(loss) = told.loss {
+            self.peak.resize(loss.len(), 0.0);
+            self.loss.resize(loss.len(), 0.0);
+            self.peak.iter_mut().zip(loss).for_each(|(most, now)| *most = most.max(*now));
+            let n = loss.len() / levels;
+            self.rests.resize(n, 0);
+            self.steps += 1;
+            self.fresh = true;
+        }
+        if let (Some(gate), Some(danger)) = (rule.gate, told.danger) {
+            self.gates.resize_with(danger.len(), || gate.gate().unwrap_or_default());
+            for (gate, danger) in self.gates.iter_mut().zip(danger) {
+                gate.step(*danger);
+            }
+        }
+    }
+
+    fn trigger(&self, layer: usize, over: bool, blocks: usize, rule: &Rule) -> Option<Trigger> {
+        let every = rule.every as u64 * (1 + layer as u64 / 4);
+        match () {
+            () if self.items() == 0 || !self.fresh => None,
+            () if self.decided == 0 => Some(Trigger::First),
+            () if self.steps - self.decided >= every => Some(Trigger::Interval),
+            () if over && blocks > self.asked => Some(Trigger::Budget),
+            () => None,
+        }
+    }
+
+    /// Smooths what was heard since the last decision (9.16).
+    fn smooth(&mut self, levels: usize, keep: f64) {
+        for (at, (loss, peak)) in self.loss.iter_mut().zip(&mut self.peak).enumerate() {
+            let keep = if at / levels < self.known { keep } else { 0.0 };
+            *loss = mass(*loss, core::slice::from_ref(peak), keep);
+            *peak = 0.0;
+        }
+        self.known = self.items();
+    }
+}
+
+/// Decides for the layers of a sequence; holds work buffers and nothing else.
+#[derive(Debug, Clone, Default)]
+pub struct Controller {
+    allocator: Allocator,
+    cost: Vec<f64>,
+    loss: Vec<f64>,
+}
+
+/// What is decided on together, from the best level (0) to the worst.
+struct Joint {
+    keys: Vec<(u32, u32)>,
+    level: Vec<u32>,
+    rests: Vec<u32>,
+    protected: Vec<bool>,
+    limits: Vec<(u32, f64)>,
+    /// Bytes that there are.
+    limit: f64,
+    /// Bytes at the lowest levels.
+    floor: f64,
+}
+
+impl Controller {
+    /// Empty buffers.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Takes a step of all layers, and decides for those whose time it is: levels of all their blocks that losses were told of, within the
+    /// budgets. What became of it is told with the next call. `cost` is by level of the ladder.
+    ///
+    /// Costs a few operations per block and level; a decision a sort of the blocks and a logarithm per change.
+    ///
+    /// # Errors
+    /// [`ControlError`] for numbers that cannot be: nothing changed.
+    pub fn tell(
+        &mut self,
+        rule: &Rule,
+        layers: &mut [&mut Layer],
+        told: &[Told<'_>],
+        cost: &[f64],
+        budgets: Budgets,
+    ) -> Result<Vec<Option<Decision>>, ControlError> {
+        length("told", told.len(), layers.len())?;
+        finite("cost", cost)?;
+        for (layer, told) in layers.iter().zip(told) {
+            check(layer, told, cost.len())?;
+        }
+        for (layer, told) in layers.iter_mut().zip(told) {
+            layer.hear(told, cost.len(), rule);
+        }
+        let used: Vec<f64> = told.iter().map(|told| bytes(told.levels, cost)).collect();
+        let blocks: usize = told.iter().map(|told| told.levels.len()).sum();
+        let all = budgets.block * blocks as f64;
+        let over = !(used.iter().sum::<f64>() <= all);
+        let own = |at: usize| !(used[at] <= budgets.layer * told[at].levels.len() as f64);
+        let trigger =
+            |(at, layer): (usize, &&mut Layer)| layer.trigger(at, over || own(at), told[at].levels.len(), rule);
+        let mut triggers: Vec<_> = layers.iter().enumerate().map(trigger).collect();
+        if triggers.iter().all(Option::is_none) {
+            return Ok(vec![None; told.len()]);
+        }
+        let mut joint = self.join(rule, layers, told, cost, &triggers, &used, budgets);
+        if joint.floor > joint.limit {
+            // The others have too much: everybody gives.
+            for (trigger, layer) in triggers.iter_mut().zip(layers.iter()).filter(|(_, layer)| layer.items() > 0) {
+                *trigger = trigger.or(layer.fresh.then_some(Trigger::Budget));
+            }
+            joint = self.join(rule, layers, told, cost, &triggers, &used, budgets);
+        }
+        for (layer, told) in layers.iter_mut().zip(told).zip(&triggers).filter(|(_, due)| due.is_some()).map(|(x, _)| x)
+        {
+            layer.smooth(cost.len(), rule.keep);
+            (layer.decided, layer.asked, layer.fresh) = (layer.steps, told.levels.len(), false);
+        }
+        self.decide(rule, layers, told, cost, &triggers, joint)
+    }
+
+    /// Everything about the blocks of the layers that are due but their losses.
+    #[allow(clippy::too_many_arguments, reason = "one decision; the values have nothing else in common")]
+    fn join(
+        &mut self,
+        rule: &Rule,
+        layers: &[&mut Layer],
+        told: &[Told<'_>],
+        cost: &[f64],
+        due: &[Option<Trigger>],
+        used: &[f64],
+        budgets: Budgets,
+    ) -> Joint {
+        let (mut keys, mut level, mut rests, mut protected) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let (mut limits, mut others, mut floor) = (Vec::new(), 0.0, 0.0);
+        let lowest = cost.iter().copied().fold(f64::INFINITY, f64::min);
+        let top = cost.len().saturating_sub(1);
+        self.cost.clear();
+        for (at, (layer, told)) in layers.iter().zip(told).enumerate() {
+            let (n, blocks) = (layer.items(), told.levels.len());
+            if due[at].is_none() {
+                others += used[at];
+                continue;
+            }
+            // Blocks that nothing was heard of stay as they are.
+            let unheard = bytes(&told.levels[n..], cost);
+            others += unheard;
+            floor += lowest * n as f64;
+            if budgets.layer < f64::INFINITY {
+                limits.push((at as u32, budgets.layer * blocks as f64 - unheard));
+            }
+            for block in 0..n {
+                keys.push((at as u32, 0));
+                level.push((top - usize::from(told.levels[block])) as u32);
+                rests.push(layer.rests[block]);
+                let end = block < rule.ends[0] || block + rule.ends[1] >= blocks;
+                protected.push(end || layer.is_protected(block));
+                self.cost.extend(cost.iter().rev());
+            }
+        }
+        let blocks: usize = told.iter().map(|told| told.levels.len()).sum();
+        Joint { keys, level, rests, protected, limits, limit: budgets.block * blocks as f64 - others, floor }
+    }
+
+    fn decide(
+        &mut self,
+        rule: &Rule,
+        layers: &mut [&mut Layer],
+        told: &[Told<'_>],
+        cost: &[f64],
+        due: &[Option<Trigger>],
+        joint: Joint,
+    ) -> Result<Vec<Option<Decision>>, ControlError> {
+        let (levels, mut decisions) = (cost.len(), vec![None; told.len()]);
+        self.loss.clear();
+        for (layer, _) in layers.iter().zip(due).filter(|(_, due)| due.is_some()) {
+            layer.loss.chunks_exact(levels).for_each(|block| self.loss.extend(block.iter().rev()));
+        }
+        let price = match self.allocator.solve(&Choices { levels, cost: &self.cost, loss: &self.loss }, joint.limit) {
+            Ok(found) => found.price,
+            Err(ControlError::BelowFloor { .. }) => 0.0,
+            Err(error) => return Err(error),
+        };
+        let stick = rule.stick * price * cost.last().copied().unwrap_or(0.0);
+        for (item, level) in joint.level.iter().enumerate() {
+            let of_item = &mut self.loss[item * levels..(item + 1) * levels];
+            of_item
+                .iter_mut()
+                .enumerate()
+                .filter(|(to, _)| *to != *level as usize)
+                .for_each(|(_, loss)| *loss += stick);
+        }
+        let up = (rule.up * price).max(f64::MIN_POSITIVE);
+        let thresholds = RetentionRule { up, down: rule.down * price, cooldown: rule.cooldown };
+        let before = joint.rests.clone();
+        let mut retention = Retention::new(joint.keys, levels, thresholds)?.at(joint.level, joint.rests)?;
+        retention.protect(BitSet::from_bools(&joint.protected));
+        retention.give(price);
+        let limits = Limits { budget: joint.limit, layers: &joint.limits, heads: &[] };
+        let done = match retention.update(&self.cost, &self.loss, &limits, None) {
+            Ok(done) => Some(done),
+            Err(ControlError::BelowFloor { .. }) => None,
+            Err(error) => return Err(error),
+        };
+        let mut forced = BitSet::new(before.len());
+        for change in done.iter().flat_map(|done| &done.down) {
+            let item = change.item as usize;
+            if joint.protected[item] || before[item] > 0 {
+                forced.insert(item);
+            }
+        }
+        let mut first = 0;
+        for (at, (layer, told)) in layers.iter_mut().zip(told).enumerate() {
+            let Some(trigger) = due[at] else { continue };
+            let n = layer.items();
+            let items = first..first + n;
+            first = items.end;
+            let rest = bytes(&told.levels[n..], cost);
+            decisions[at] = Some(if done.is_some() {
+                layer.rests.copy_from_slice(&retention.rests()[items.clone()]);
+                let found = &retention.levels()[items.clone()];
+                let found: Vec<u8> = found.iter().map(|level| (levels - 1 - *level as usize) as u8).collect();
+                let bytes = bytes(&found, cost) + rest;
+                Decision { trigger, levels: Some(found), bytes, forced: forced.count_in(items) > 0 }
+            } else {
+                let floor = cost.iter().copied().fold(f64::INFINITY, f64::min) * n as f64 + rest;
+                Decision { trigger, levels: None, bytes: floor, forced: false }
+            });
+        }
+        Ok(decisions)
+    }
+}
+
+/// Bytes of blocks at these levels.
+fn bytes(levels: &[u8], cost: &[f64]) -> f64 {
+    levels.iter().map(|level| cost.get(usize::from(*level)).copied().unwrap_or(0.0)).sum()
+}
+
+fn check(layer: &Layer, told: &Told<'_>, levels: usize) -> Result<(), ControlError> {
+    if let Some(index) = told.levels.iter().position(|level| usize::from(*level) >= levels) {
+        return Err(ControlError::Invalid { what: "levels", index });
+    }
+    let kept = layer.items().min(told.kept);
+    let n = match told.loss {
+        Some(loss) => {
+            finite("loss", loss)?;
+            let n = loss.len().checked_div(levels).unwrap_or(0);
+            length("loss", loss.len(), n.max(kept) * levels)?;
+            n
+        }
+        None => kept,
+    };
+    if told.levels.len() < n {
+        return Err(ControlError::Length { what: "levels", got: told.levels.len(), need: n });
+    }
+    match told.danger {
+        Some(danger) if danger.len() != n => Err(ControlError::Length { what: "danger", got: danger.len(), need: n }),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,217 @@
+use super::*;
+use certkv_core::hash::splitmix64;
+
+/// Bytes of three levels, ascending.
+const COST: [f64; 3] = [30.0, 50.0, 100.0];
+
+/// Losses of `n` blocks: those of `hot` are a hundred times as large.
+fn losses(n: usize, hot: usize, step: u64) -> Vec<f64> {
+    let of = |i: usize| {
+        let noise = 1.0 + (splitmix64(step << 20 | i as u64) % 100) as f64 / 1000.0;
+        let weight = if i == hot { 1.0 } else { 0.01 } * noise;
+        [4.0 * weight, weight, 0.1 * weight]
+    };
+    (0..n).flat_map(of).collect()
+}
+
+fn bytes_of(levels: &[Vec<u8>]) -> f64 {
+    levels.iter().map(|levels| bytes(levels, &COST)).sum()
+}
+
+/// What was told of a layer, and what was decided.
+#[derive(Debug, Clone)]
+struct Entry {
+    kept: usize,
+    loss: Option<Vec<f64>>,
+    danger: Option<Vec<f64>>,
+    levels: Vec<u8>,
+    decision: Option<Decision>,
+}
+
+const BUDGETS: Budgets = Budgets { block: 50.0, layer: f64::INFINITY };
+
+fn tell(rule: &Rule, layers: &mut [Layer], entries: &[Entry], budgets: Budgets) -> Vec<Option<Decision>> {
+    let told = entries.iter().map(|e| Told {
+        kept: e.kept,
+        loss: e.loss.as_deref(),
+        danger: e.danger.as_deref(),
+        levels: &e.levels,
+    });
+    let (told, mut layers): (Vec<_>, Vec<_>) = (told.collect(), layers.iter_mut().collect());
+    Controller::new().tell(rule, &mut layers, &told, &COST, budgets).unwrap()
+}
+
+/// A run of five layers whose hot block wanders, with new blocks, a cut, and moves that fail. `also` sees every call, and the levels after it.
+fn run(rule: &Rule, budgets: Budgets, steps: u64, mut also: impl FnMut(&[Entry], &[Vec<u8>])) -> Vec<Vec<u8>> {
+    let mut layers = vec![Layer::default(); 5];
+    let mut levels = vec![vec![2u8; 12]; 5];
+    for step in 0..steps {
+        let kept = if step == 70 { 8 } else { levels[0].len() };
+        let n = if step < 70 { 12 + step as usize / 8 } else { 8 + (step - 70) as usize / 24 };
+        levels.iter_mut().for_each(|levels| {
+            levels.truncate(kept);
+            levels.resize(n, 2);
+        });
+        let hot = if step < 50 { 3 } else { 6 };
+        let entry = |(layer, levels): (usize, &Vec<u8>)| Entry {
+            kept,
+            loss: (step % 9 != 8).then(|| losses(n, hot + layer % 2, step)),
+            danger: (step % 9 != 8).then(|| (0..n).map(|i| if i == 5 { 1.2 } else { 0.1 }).collect()),
+            levels: levels.clone(),
+            decision: None,
+        };
+        let mut entries: Vec<Entry> = levels.iter().enumerate().map(entry).collect();
+        let decisions = tell(rule, &mut layers, &entries, budgets);
+        for ((entry, decision), levels) in entries.iter_mut().zip(decisions).zip(&mut levels) {
+            if let Some(Decision { levels: Some(wanted), .. }) = &decision {
+                levels[..wanted.len()].copy_from_slice(wanted);
+            }
+            entry.decision = decision;
+        }
+        also(&entries, &levels);
+    }
+    levels
+}
+
+#[test]
+fn losses_bring_levels_within_the_budget() {
+    let (mut triggers, mut most) = (Vec::new(), 0.0f64);
+    let levels = run(&Rule::default(), BUDGETS, 200, |entries, levels| {
+        triggers.extend(entries.iter().filter_map(|e| e.decision.as_ref()).map(|d| d.trigger));
+        let heard = entries.iter().any(|e| e.loss.is_some());
+        let blocks: usize = levels.iter().map(Vec::len).sum();
+        assert!(!heard || bytes_of(levels) <= 50.0 * blocks as f64, "{levels:?}");
+        most = most.max(bytes_of(levels) / blocks as f64);
+    });
+    assert!(most > 48.0, "the budget is used: {most}");
+    for wanted in [Trigger::First, Trigger::Interval, Trigger::Budget] {
+        assert!(triggers.contains(&wanted), "{wanted:?} never came");
+    }
+    for (layer, levels) in levels.iter().enumerate() {
+        assert_eq!(levels[6 + layer % 2], 2, "what counts most: {levels:?}");
+        assert!(levels.iter().filter(|l| **l == 2).count() < levels.len() / 2);
+    }
+    // Where one layer's limit is lower, it holds.
+    run(&Rule::default(), Budgets { layer: 45.0, ..BUDGETS }, 100, |entries, levels| {
+        for (entry, levels) in entries.iter().zip(levels).filter(|(e, _)| e.loss.is_some()) {
+            assert!(bytes(levels, &COST) <= 45.0 * levels.len() as f64, "{:?}", entry.decision);
+        }
+    });
+}
+
+#[test]
+fn a_log_replays_to_the_same_decisions() {
+    let rule = Rule { gate: Some(Gating::default()), stick: 0.1, ..Rule::default() };
+    let mut log: Vec<Vec<Entry>> = Vec::new();
+    run(&rule, BUDGETS, 150, |entries, _| log.push(entries.to_vec()));
+    let replay = |log: &[Vec<Entry>]| {
+        let mut layers = vec![Layer::default(); 5];
+        log.iter().all(|entries| {
+            let again = tell(&rule, &mut layers, entries, BUDGETS);
+            again.iter().zip(entries).all(|(again, entry)| *again == entry.decision)
+        })
+    };
+    assert!(replay(&log));
+    let mut other = log.clone();
+    other.iter_mut().skip(40).flatten().filter_map(|e| e.loss.as_mut()).for_each(|loss| loss.rotate_left(9));
+    assert!(!replay(&other), "the log matters");
+}
+
+/// A block whose rank is in danger stays up, unless the budget cannot do without it; and is let go when it is out of danger for good.
+#[test]
+fn a_gate_holds_a_block_up() {
+    let at = |gate, block: f64| {
+        let rule = Rule { gate, ends: [0, 0], cooldown: 0, ..Rule::default() };
+        let mut forced = false;
+        let levels = run(&rule, Budgets { block, ..BUDGETS }, 60, |entries, _| {
+            forced |= entries.iter().filter_map(|e| e.decision.as_ref()).any(|d| d.forced);
+        });
+        (levels.iter().filter(|levels| levels[5] == 2).count(), forced)
+    };
+    let gate = Some(Gating::default());
+    assert_eq!((at(None, 50.0), at(gate, 50.0)), ((0, false), (5, false)));
+    assert_eq!(at(gate, 31.0), (0, true), "not even the gate is above the budget");
+    let rule = Rule { gate, ..Rule::default() };
+    let (mut layers, levels) = (vec![Layer::default()], vec![2u8; 6]);
+    for (danger, on) in [(0.9, false), (1.0, true), (0.6, true), (0.5, false), (f64::NAN, true)] {
+        let entry = Entry {
+            kept: 6,
+            loss: Some(losses(6, 0, 0)),
+            danger: Some(vec![danger; 6]),
+            levels: levels.clone(),
+            decision: None,
+        };
+        tell(&rule, &mut layers, &[entry], BUDGETS);
+        assert_eq!(layers[0].is_protected(2), on, "{danger}");
+    }
+}
+
+/// Blocks whose losses cross each other do not swing with them: the band between the thresholds, the rest after a change, and what a change
+/// counts for each keep levels.
+#[test]
+fn what_is_near_the_price_does_not_swing() {
+    let changes = |rule: Rule| {
+        let mut layers = vec![Layer::default()];
+        let (mut levels, mut changed) = (vec![2u8; 10], 0);
+        // Half of them can have the best level.
+        let budgets = Budgets { block: 75.0, ..BUDGETS };
+        for step in 0..200u64 {
+            let loss: Vec<f64> = (0..10u64)
+                .flat_map(|i| {
+                    let w = 1.0 + (splitmix64((step / 2) << 8 | i) % 400) as f64 / 1000.0;
+                    [4.0 * w, w, 0.1 * w]
+                })
+                .collect();
+            let entry = Entry { kept: 10, loss: Some(loss), danger: None, levels: levels.clone(), decision: None };
+            if let Some(Decision { levels: Some(wanted), .. }) = &tell(&rule, &mut layers, &[entry], budgets)[0] {
+                changed += wanted.iter().zip(&levels).filter(|(a, b)| a != b).count();
+                levels.clone_from(wanted);
+            }
+        }
+        changed
+    };
+    let free = Rule { every: 1, keep: 0.0, down: 1.0, up: 1.0 + 1e-9, cooldown: 0, ends: [0, 0], ..Rule::default() };
+    let (none, band) = (changes(free), changes(Rule { down: 0.5, up: 2.0, ..free }));
+    let (rest, stick) = (changes(Rule { cooldown: 8, ..free }), changes(Rule { stick: 0.5, ..free }));
+    let keep = changes(Rule { keep: 0.9, ..free });
+    assert!(none > 100, "without any of it levels swing: {none}");
+    assert!(3 * band.max(rest).max(stick).max(keep) < 2 * none, "{none} changes; {band} {rest} {stick} {keep}");
+}
+
+#[test]
+fn what_cannot_be_is_refused_and_a_small_budget_said() {
+    let good = Rule::default();
+    let gate = |protect, release| Some(Gating { protect, release });
+    for rule in [
+        Rule { every: 0, ..good },
+        Rule { keep: 1.0, ..good },
+        Rule { keep: f64::NAN, ..good },
+        Rule { up: good.down, ..good },
+        Rule { down: -0.1, ..good },
+        Rule { up: f64::INFINITY, ..good },
+        Rule { stick: f64::NAN, ..good },
+        Rule { gate: gate(0.5, 0.5), ..good },
+        Rule { gate: gate(1.0, f64::NAN), ..good },
+    ] {
+        assert!(rule.validated().is_err(), "{rule:?}");
+    }
+    assert!(good.validated().is_ok());
+    let refused = |told: Told<'_>| {
+        let (mut layer, mut controller) = (Layer::default(), Controller::new());
+        let refused = controller.tell(&good, &mut [&mut layer], &[told], &COST, BUDGETS).unwrap_err();
+        assert_eq!((layer.items(), layer.steps), (0, 0), "nothing changed");
+        refused
+    };
+    let told = Told { kept: 2, loss: Some(&[1.0; 6]), danger: None, levels: &[2, 2] };
+    let invalid = |what, index| ControlError::Invalid { what, index };
+    assert_eq!(refused(Told { levels: &[2, 3], ..told }), invalid("levels", 1));
+    assert_eq!(refused(Told { loss: Some(&[1.0, f64::NAN, 1.0]), ..told }), invalid("loss", 1));
+    assert!(matches!(refused(Told { loss: Some(&[1.0; 7]), ..told }), ControlError::Length { what: "loss", .. }));
+    assert!(matches!(refused(Told { levels: &[2], ..told }), ControlError::Length { what: "levels", .. }));
+    assert!(matches!(refused(Told { danger: Some(&[1.0]), ..told }), ControlError::Length { what: "danger", .. }));
+    let mut layer = Layer::default();
+    let budgets = Budgets { block: 29.0, ..BUDGETS };
+    let small = Controller::new().tell(&good, &mut [&mut layer], &[told], &COST, budgets).unwrap().remove(0).unwrap();
+    assert_eq!((small.levels, small.bytes), (None, 60.0));
+    assert!(Layer::bytes(100, 3) > 100 * 48);
+}

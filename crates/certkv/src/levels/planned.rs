@@ -1,0 +1,190 @@
+//! The certificate-driven budget: levels of all layers so that the bounds of the last step's outputs would be least.
+use super::control::{ControlEntry, Controlled, Decides, Planned, check_bytes};
+use super::ladder_levels;
+use super::terms::{self, Reading};
+use crate::cache::Cache;
+use crate::sequence::SequenceState;
+use crate::work::Workspace;
+use crate::{Config, Error, SequenceId};
+use certkv_control::bound_budget::{BoundPlan, BoundRule, Lacking, Terms, Told};
+use certkv_control::smartkv::Decision;
+
+/// Levels by the certificates' own terms, math.md 9.5: the fewest bytes at which the bound of every query head's output would be within a
+/// tolerance; where the budget is less than that, what loses least within it. One price for the bytes of all layers.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct BoundBudget {
+    /// Bytes that a token of a full block may take in a layer on average over all layers, all KV heads together: codes, scales, summaries and
+    /// seals.
+    pub bytes_per_token: f64,
+    /// Tolerance and clock.
+    pub rule: BoundRule,
+}
+
+impl BoundBudget {
+    /// The default rule within so many bytes.
+    pub fn new(bytes_per_token: f64) -> Self {
+        Self { bytes_per_token, rule: BoundRule::default() }
+    }
+
+    /// Checks the rule and the budget.
+    pub(super) fn check(&self, config: &Config) -> Result<(), String> {
+        self.rule.validated().map_err(|error| error.to_string())?;
+        check_bytes(config, self.bytes_per_token)
+    }
+}
+
+/// Levels that blocks could have, and what the certificates of the last step would have been: [`Cache::plan_levels`].
+#[derive(Debug, Clone, PartialEq)]
+pub struct LevelPlan {
+    /// Level of each full block, `[layer][block]`: which of [`Config::levels`].
+    pub levels: Vec<Vec<usize>>,
+    /// Bytes of pages at these levels, all layers together, without padding.
+    pub bytes: f64,
+    /// The largest bound of a query head as a share of its output's norm, if every block were read from its codes.
+    pub bound: f64,
+    /// What is lacking of the tolerance.
+    pub lacking: Lacking,
+}
+
+/// What one layer is told.
+struct Heard {
+    kept: usize,
+    levels: Vec<u8>,
+    terms: Option<Terms>,
+}
+
+impl Cache {
+    /// The fewest bytes, at most `bytes` in all layers together, at which the bound of every query head of the last step's outputs would be at
+    /// most `epsilon` of the output's norm, read from codes alone; where those are too few, what loses least within them, and how many are
+    /// lacking. Nothing moves: [`Cache::change_level`] does that, or [`Cache::control`] under [`crate::Control::Budget`], which plans so.
+    ///
+    /// `None` if nothing was seen since [`Cache::control`] looked last. Blocks that are new are coded at every level once; the plan costs up
+    /// to 48 sorts of the blocks.
+    ///
+    /// # Errors
+    /// [`Error::Config`] naming `control` if that is none that judges by terms; unknown or busy sequence; [`Error::SwappedOut`];
+    /// [`Error::Control`] for bytes or a tolerance that are no numbers.
+    pub fn plan_levels(&self, id: SequenceId, epsilon: f64, bytes: f64) -> Result<Option<LevelPlan>, Error> {
+        if !self.config.control.is_some_and(|control| control.wants_terms()) {
+            let why = "levels are planned from terms, which only retention and the bound's budget keep".to_owned();
+            return Err(Error::Config { field: "control", why });
+        }
+        BoundRule { epsilon, ..BoundRule::default() }.validated()?;
+        let _turn = self.turn.lock();
+        self.with(id, |state| {
+            if state.is_out() {
+                return Err(Error::SwappedOut);
+            }
+            let mut work = self.workspace()?;
+            let planned = (0..self.groups.len())
+                .map(|index| {
+                    self.seen(index, state, &mut work, Reading::CERTIFICATE)
+                        .map(|(_, found)| found.map(terms::HeadTerms::into_terms))
+                })
+                .collect::<Result<Option<Vec<Terms>>, Error>>()
+                .and_then(|terms| {
+                    let Some(terms) = terms else { return Ok(None) };
+                    let terms: Vec<&Terms> = terms.iter().collect();
+                    Ok(Some(work.planner.plan(&terms, &self.ladder_cost(), epsilon, bytes)?))
+                });
+            self.return_workspace(work);
+            Ok(planned?.map(|plan| self.told_plan(plan)))
+        })
+    }
+
+    /// Bytes of a page in one layer by level of the ladder; all layers have the same levels.
+    pub(super) fn ladder_cost(&self) -> Vec<f64> {
+        let of =
+            |group: &crate::group::Group| (0..group.level_count()).rev().map(|l| group.bytes_at(l) as f64).collect();
+        self.groups.first().map_or_else(Vec::new, of)
+    }
+
+    fn told_plan(&self, plan: BoundPlan) -> LevelPlan {
+        let top = self.config.levels.len().saturating_sub(1);
+        let down = |levels: Vec<u8>| levels.into_iter().map(|level| top.saturating_sub(level.into())).collect();
+        let BoundPlan { levels, bytes, bound, lacking, .. } = plan;
+        LevelPlan { levels: levels.into_iter().map(down).collect(), bytes, bound, lacking }
+    }
+
+    pub(super) fn control_planned(
+        &self,
+        control: &BoundBudget,
+        state: &mut SequenceState,
+        work: &mut Workspace,
+        mut log: Option<&mut dyn FnMut(ControlEntry)>,
+        all: &mut Controlled,
+    ) -> Result<(), Error> {
+        let mut heard = Vec::with_capacity(self.groups.len());
+        for index in 0..self.groups.len() {
+            let (levels, found) = self.seen(index, state, work, Reading::CERTIFICATE)?;
+            terms::forget(&self.groups[index], state);
+            let control = state.control.get_mut(self.groups[index].first);
+            let kept = control.map_or(usize::MAX, |control| control.take_kept());
+            let terms = found.map(|found| found.into_terms());
+            heard.push(Heard { kept, levels, terms });
+        }
+        let told =
+            heard.iter().map(|Heard { kept, levels, terms }| Told { kept: *kept, terms: terms.as_ref(), levels });
+        let told: Vec<_> = told.collect();
+        let clocks = state.control.iter_mut().filter_map(|layer| match &mut layer.decides {
+            Decides::Planned(clock) => Some(clock),
+            _ => None,
+        });
+        let (mut clocks, cost): (Vec<_>, _) = (clocks.collect(), self.ladder_cost());
+        let tokens = self.groups.first().map_or(0, |group| group.layout.tokens()) as f64;
+        let budget = control.bytes_per_token * tokens;
+        let plan = work.planner.tell(&control.rule, &mut clocks, &told, &cost, budget)?;
+        for (index, Heard { kept, levels, terms }) in heard.into_iter().enumerate() {
+            let decision = plan.as_ref().map(|(trigger, plan)| {
+                let wanted = &plan.levels[index];
+                let bytes = wanted.iter().map(|level| cost[usize::from(*level)]).sum();
+                let fits = !matches!(plan.lacking, Lacking::Floor(_));
+                Decision { trigger: *trigger, levels: fits.then(|| wanted.clone()), bytes, forced: false }
+            });
+            if let Some(decision) = &decision {
+                let scores = terms.as_ref().map_or_else(Vec::new, |terms| lowest(terms, levels.len()));
+                self.make(index, state, work, &levels, decision, &scores, all)?;
+            }
+            if let Some(log) = &mut log {
+                let planned = plan.as_ref().map(|(_, plan)| Planned { bound: plan.bound, lacking: plan.lacking });
+                let layer = self.groups[index].first;
+                log(ControlEntry {
+                    layer,
+                    kept,
+                    attention: None,
+                    loss: None,
+                    danger: None,
+                    terms,
+                    levels,
+                    decision,
+                    planned,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Levels of a layer's blocks, and what the last step said of them, if somebody looks for the first time.
+    pub(super) fn seen(
+        &self,
+        index: usize,
+        state: &mut SequenceState,
+        work: &mut Workspace,
+        reading: Reading,
+    ) -> Result<(Vec<u8>, Option<terms::HeadTerms>), Error> {
+        let group = &self.groups[index];
+        let levels = ladder_levels(&state.tables[index], group.level_count());
+        if !levels.is_empty() && !state.heads[group.first * group.kv_heads].mass.is_empty() {
+            self.probe(index, state, work, levels.len())?;
+        }
+        let found = terms::read(group, state, &levels, reading);
+        Ok((levels, found))
+    }
+}
+
+/// What each block loses at the lowest level, all heads together.
+fn lowest(terms: &Terms, blocks: usize) -> Vec<f64> {
+    let cells = terms.loss.len().checked_div(terms.heads * blocks).unwrap_or(0);
+    let of = |block: usize| (0..terms.heads).map(|head| terms.loss[(head * blocks + block) * cells]).sum();
+    (0..blocks).map(of).collect()
+}

@@ -1,0 +1,122 @@
+//! What each level would lose of each block: the block is coded once at every level, and what the error summaries say is kept.
+use super::encoder_of;
+use crate::Error;
+use crate::append::encode;
+use crate::cache::Cache;
+use crate::group::Group;
+use crate::sequence::SequenceState;
+use crate::work::Workspace;
+use certkv_codec::decode::read_summary;
+
+/// Numbers of a level: `eps`, `eta`, `sop` (3.1), (3.4), (3.5). Not a number where the level cannot hold the block.
+const OF_LEVEL: usize = 3;
+
+/// Numbers of the blocks of one layer, `[block][KV head]`: `R_b` (3.3), then those of each level of the ladder, which ascends.
+#[derive(Debug, Clone)]
+pub(crate) struct Probes {
+    kv_heads: usize,
+    levels: usize,
+    numbers: Vec<f32>,
+}
+
+/// What is known of one block in one KV head.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Probe<'a>(&'a [f32]);
+
+impl Probe<'_> {
+    /// `R_b`.
+    pub(crate) fn radius(&self) -> f64 {
+        self.0.first().map_or(f64::NAN, |x| f64::from(*x))
+    }
+
+    /// `[eps, eta, sop]` of the codes at a level of the ladder.
+    pub(crate) fn errors(&self, level: usize) -> [f64; OF_LEVEL] {
+        core::array::from_fn(|i| self.0.get(1 + level * OF_LEVEL + i).map_or(f64::NAN, |x| f64::from(*x)))
+    }
+}
+
+impl Probes {
+    pub(crate) fn new(kv_heads: usize, levels: usize) -> Self {
+        Self { kv_heads, levels, numbers: Vec::new() }
+    }
+
+    /// Levels of the ladder.
+    pub(crate) fn levels(&self) -> usize {
+        self.levels
+    }
+
+    fn stride(&self) -> usize {
+        1 + self.levels * OF_LEVEL
+    }
+
+    /// Blocks that are known.
+    pub(crate) fn blocks(&self) -> usize {
+        self.numbers.len() / (self.kv_heads * self.stride()).max(1)
+    }
+
+    /// Forgets all blocks but the first `blocks`.
+    pub(crate) fn truncate(&mut self, blocks: usize) {
+        self.numbers.truncate(blocks * self.kv_heads * self.stride());
+    }
+
+    pub(crate) fn get(&self, block: usize, kv_head: usize) -> Probe<'_> {
+        let start = (block * self.kv_heads + kv_head) * self.stride();
+        Probe(self.numbers.get(start..start + self.stride()).unwrap_or(&[]))
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.numbers.capacity() * size_of::<f32>()
+    }
+
+    /// At so many blocks: the list grows by doubling.
+    pub(crate) fn most_bytes(blocks: usize, kv_heads: usize, levels: usize) -> usize {
+        2 * blocks * kv_heads * (1 + levels * OF_LEVEL) * size_of::<f32>()
+    }
+}
+
+impl Cache {
+    /// Codes the blocks of a layer that are not known yet, up to `blocks`, at every level. Costs one read of a block's originals and its
+    /// encoding at every level, once in its life.
+    pub(super) fn probe(
+        &self,
+        index: usize,
+        state: &mut SequenceState,
+        work: &mut Workspace,
+        blocks: usize,
+    ) -> Result<(), Error> {
+        let group = &self.groups[index];
+        let layer = group.first;
+        let SequenceState { tables, centres, control, uncoded, .. } = state;
+        let Some(probes) = control.get_mut(layer).map(|control| &mut control.probes) else { return Ok(()) };
+        let table = &tables[index];
+        let mut page = vec![0u8; group.bytes_at(0)];
+        for block in probes.blocks()..blocks {
+            let missing = Error::Order { layer, why: "a page of the sequence is missing" };
+            let host = table.get(block).ok_or(missing)?.host;
+            let originals = group.host.read_tagged(group.host_slot(host, layer)?, &self.main, Group::tag(host))?;
+            work.block.clear();
+            work.block.extend_from_slice(originals.words());
+            drop(originals);
+            let (heads, stride) = (probes.kv_heads, probes.stride());
+            let start = probes.numbers.len();
+            probes.numbers.resize(start + heads * stride, f32::NAN);
+            let of_block = &mut probes.numbers[start..];
+            for level in (0..group.level_count()).filter(|_| !uncoded[layer].contains(block)) {
+                let Workspace { block: rows, encoders, .. } = &mut *work;
+                let encoders = &mut encoders[encoder_of(group, index, level)];
+                let page = &mut page[..group.bytes_at(level)];
+                if !encode(self, group, (layer, level), &centres[layer], rows, encoders, page)? {
+                    continue;
+                }
+                let up = usize::from(group.level_count() - 1 - level);
+                for (head, numbers) in of_block.chunks_exact_mut(stride).enumerate() {
+                    let summary = read_summary(group.layout_at(level), &page[group.record_at(level, head)]);
+                    numbers[0] = summary.radius;
+                    let errors = [summary.eps, summary.eta, summary.sop];
+                    numbers[1 + up * OF_LEVEL..1 + (up + 1) * OF_LEVEL].copy_from_slice(&errors);
+                }
+            }
+        }
+        Ok(())
+    }
+}

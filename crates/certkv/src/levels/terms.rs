@@ -1,0 +1,177 @@
+//! What each level of each block counts for in the certificates of the last step: the block's own terms (5.9), with its bounds as they would
+//! be at that level.
+use super::probes::Probes;
+use crate::group::Group;
+use crate::sequence::{HeadMemory, SequenceState};
+use certkv_bound::terms::{key_terms, value_term};
+use certkv_control::bound_budget::Terms;
+use certkv_control::danger::danger;
+
+/// What a level counts for that cannot hold a block, and any other level of a block without codes: finite, so that sums are.
+const NEVER: f64 = 1e30;
+/// Values that nearly cancel leave an output of which any error is many times its norm: it counts as no shorter than this share of what it is
+/// made of, `sum rho_b R_b`.
+const CANCELLED: f64 = 0.1;
+
+/// How what a level loses of a block is measured by the block's terms in the certificates of the last step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Measure {
+    /// What the terms come to as errors become small, `min(rho Delta, p Lambda) D` beside the value term: math.md (9.17a). It tells levels
+    /// apart whose bounds say no more than that an output may be anything.
+    #[default]
+    Linear,
+    /// The terms themselves (5.9), with the exponential of `Delta`: math.md (9.17).
+    Bound,
+}
+
+/// How the terms of a step are read.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Reading {
+    pub(super) measure: Measure,
+    /// Outputs count as no shorter than a share of what they are made of.
+    pub(super) cancels: bool,
+    /// With the danger of each block.
+    pub(super) gated: bool,
+}
+
+impl Reading {
+    /// As the certificates say it.
+    pub(super) const CERTIFICATE: Self = Self { measure: Measure::Bound, cancels: false, gated: false };
+}
+
+/// Terms of the query heads of one layer, `[query head][block][level of the ladder]`, as shares of the norm of the head's output.
+#[derive(Debug, Clone, Default)]
+pub(super) struct HeadTerms {
+    /// `g_b D_b` and the value term.
+    pub(super) loss: Vec<f64>,
+    /// `h_b`.
+    pub(super) shrink: Vec<f64>,
+    /// What no bound of the head exceeds (5.14), `[query head]`.
+    pub(super) cap: Vec<f64>,
+    /// Danger of each block (9.23), the largest of the heads.
+    pub(super) danger: Vec<f64>,
+}
+
+impl HeadTerms {
+    /// Of all heads together, `[block][level]`.
+    pub(super) fn sum(&self, cells: usize) -> Vec<f64> {
+        let mut sum = vec![0.0; cells];
+        for head in self.loss.chunks_exact(cells.max(1)) {
+            sum.iter_mut().zip(head).for_each(|(sum, loss)| *sum = (*sum + loss).min(NEVER));
+        }
+        sum
+    }
+
+    /// As a plan is made from them.
+    pub(super) fn into_terms(self) -> Terms {
+        Terms { heads: self.cap.len(), loss: self.loss, shrink: self.shrink, cap: self.cap }
+    }
+}
+
+/// What one query head's step said, by block.
+struct Seen<'a> {
+    mass: &'a [f32],
+    /// `p_b`, `Delta_b`, `Lambda_b`.
+    terms: &'a [[f32; 3]],
+    /// `||O' - c||`.
+    radius: f64,
+    /// `||O'||`.
+    norm: f64,
+}
+
+/// What the last step said of one layer whose blocks have `levels`. `None` if there was none, it was of other blocks, or its masses are
+/// not finite.
+pub(super) fn read(group: &Group, state: &SequenceState, levels: &[u8], reading: Reading) -> Option<HeadTerms> {
+    let blocks = levels.len();
+    let heads = &state.heads[group.first * group.kv_heads..(group.first + 1) * group.kv_heads];
+    let of_group = group.kernel.heads();
+    let whole = |head: &HeadMemory| {
+        let sizes = [head.mass.len(), head.terms.blocks.len()];
+        sizes == [blocks * of_group; 2] && head.terms.heads.len() == of_group && head.mass.iter().all(|m| m.is_finite())
+    };
+    let probes = &state.control.get(group.first)?.probes;
+    let all = blocks > 0 && heads.iter().all(whole);
+    all.then(|| {
+        let mut found = HeadTerms::default();
+        for (kv_head, memory) in heads.iter().enumerate() {
+            for h in 0..of_group {
+                let [radius, norm] = memory.terms.heads[h].map(f64::from);
+                let (mass, terms) = (&memory.mass[h * blocks..], &memory.terms.blocks[h * blocks..]);
+                let seen = Seen { mass: &mass[..blocks], terms: &terms[..blocks], radius, norm };
+                add(&mut found, &seen, (probes, kv_head), levels, reading);
+            }
+        }
+        found
+    })
+}
+
+/// Forgets what the last step said of one layer: somebody has been told.
+pub(super) fn forget(group: &Group, state: &mut SequenceState) {
+    for head in &mut state.heads[group.first * group.kv_heads..(group.first + 1) * group.kv_heads] {
+        head.mass.clear();
+        head.terms.clear();
+    }
+}
+
+/// Adds the terms of one query head.
+fn add(found: &mut HeadTerms, seen: &Seen<'_>, (probes, kv_head): (&Probes, usize), levels: &[u8], reading: Reading) {
+    let of_now = |block: usize| probes.get(block, kv_head).errors(levels[block].into())[0];
+    // Bounds of keys grow with `eps` (4.5): what they are to it, of those that are known, serves for the others.
+    let mut sums = [0.0f64; 3];
+    for (block, [_, delta, lambda]) in seen.terms.iter().enumerate() {
+        let eps = of_now(block);
+        if eps > 0.0 && delta.is_finite() && lambda.is_finite() {
+            sums = [sums[0] + eps, sums[1] + f64::from(*delta), sums[2] + f64::from(*lambda)];
+        }
+    }
+    let share = |sum: f64| if sums[0] > 0.0 { sum / sums[0] } else { 0.0 };
+    let reach = [share(sums[1]), share(sums[2])];
+    let made_of =
+        seen.mass.iter().enumerate().map(|(block, mass)| f64::from(*mass) * probes.get(block, kv_head).radius());
+    let share = if reading.cancels { CANCELLED } else { 0.0 };
+    let norm = seen.norm.max(share * made_of.filter(|x| x.is_finite()).sum::<f64>());
+    let furthest = (0..levels.len()).map(|block| probes.get(block, kv_head).radius()).filter(|x| x.is_finite());
+    let cap = (furthest.fold(0.0, f64::max) + seen.radius) / norm;
+    found.cap.push(if norm > 0.0 { cap.min(NEVER) } else { 0.0 });
+    let mut bounds = Vec::with_capacity(if reading.gated { levels.len() } else { 0 });
+    for (block, (mass, [root, delta, lambda])) in seen.mass.iter().zip(seen.terms).enumerate() {
+        let (probe, now) = (probes.get(block, kv_head), of_now(block));
+        let known = now > 0.0 && delta.is_finite() && lambda.is_finite();
+        let per_eps = if known { [delta, lambda].map(|x| f64::from(*x) / now) } else { reach };
+        if reading.gated {
+            // Without codes it is read exactly.
+            bounds.push(if now.is_nan() { 0.0 } else { per_eps[0] * now });
+        }
+        let (mass, root, distance) = (f64::from(*mass), f64::from(*root), probe.radius() + seen.radius);
+        for level in 0..probes.levels() {
+            let [eps, eta, sop] = probe.errors(level);
+            let (delta, lambda) = (per_eps[0] * eps, per_eps[1] * eps);
+            let (g, h) = match reading.measure {
+                Measure::Bound => key_terms(mass, root, delta, lambda),
+                Measure::Linear => ((mass * delta).min(root * lambda), 0.0),
+            };
+            // No block moves an output by more than its distance (5.14).
+            let term = (g * distance).min(distance) + value_term(mass, root, eta, sop);
+            let stays = now.is_nan() && level == usize::from(levels[block]);
+            let (loss, shrink) = match () {
+                () if stays => (0.0, 0.0),
+                () if eps.is_nan() => (NEVER, 1.0),
+                // A head without an output has no relative error.
+                () if !(norm > 0.0) => (0.0, 0.0),
+                () => ((term / norm).min(NEVER), h),
+            };
+            // `min` turns what is no number into the largest.
+            found.loss.push(loss);
+            found.shrink.push(if h.is_nan() { 1.0 } else { shrink });
+        }
+    }
+    if reading.gated {
+        let logs: Vec<f64> = seen.mass.iter().map(|mass| f64::from(*mass).ln()).collect();
+        let mut of_head = Vec::new();
+        // A head that attends to no block has no order of them.
+        if danger(&logs, &bounds, &mut of_head).is_ok() {
+            found.danger.resize(of_head.len(), 0.0);
+            found.danger.iter_mut().zip(of_head).for_each(|(most, now)| *most = most.max(now));
+        }
+    }
+}

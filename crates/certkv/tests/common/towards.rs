@@ -1,0 +1,49 @@
+//! Decoding with queries that attend to a block that one chooses, and levels of what is attended to.
+use super::{Answer, Model, decode_faults, random_rows};
+use certkv::{Cache, Chunk, Controlled, Dtype, Error, Geometry, SequenceId};
+use certkv_testkit::generate::Rng;
+
+/// Tokens of a block.
+pub(crate) const BLOCK: usize = 16;
+
+/// Queries that attend to one block: the key of one of its tokens, but for the channels that are large in all tokens.
+pub(crate) fn towards(g: &Geometry, model: &Model, layer: usize, block: usize, r: &mut Rng) -> Vec<f32> {
+    let (dim, token) = (g.head_dim, block * BLOCK + r.below(BLOCK));
+    let mut channel = |h: usize, c: usize| {
+        let key = model.keys[layer][token * g.kv_width() + h / g.group() * dim + c];
+        let large = (h / g.group() * dim + c) % 29 == 3;
+        if large { 0.0 } else { 2.0 * Dtype::F16.decode16(key) + 0.1 * r.normal() as f32 }
+    };
+    (0..g.q_heads).flat_map(|h| (0..dim).map(move |c| (h, c))).map(|(h, c)| channel(h, c)).collect()
+}
+
+/// One step of all layers towards `block`; every output is within its bound, and that within the tolerance.
+pub(crate) fn decode(cache: &Cache, id: SequenceId, model: &mut Model, block: usize, tolerance: f64, r: &mut Rng) {
+    let g = *cache.geometry();
+    let rows = random_rows(&g, 1, r);
+    let mut open = cache.begin(&[Chunk { sequence: id, tokens: 1 }]).unwrap();
+    model.append(&rows);
+    for layer in 0..g.layers {
+        open.append_bits(layer, &rows.keys[layer], &rows.values[layer]).unwrap();
+        let queries = towards(&g, model, layer, block, r);
+        let mut answer = Answer::new(&g, 1);
+        open.attend(layer, &queries, &mut answer.out, &mut answer.certificates).unwrap();
+        let exact = model.attend(&g, layer, model.len(&g), &queries);
+        assert_eq!(decode_faults(&exact, &answer.out, &answer.certificates, tolerance), 0);
+    }
+    assert!(matches!(cache.control(id), Err(Error::BusySequence(_))), "a step is open");
+    open.finish().unwrap();
+}
+
+/// Levels of all full blocks of a layer.
+pub(crate) fn levels(cache: &Cache, id: SequenceId, layer: usize) -> Vec<usize> {
+    (0..cache.len(id).unwrap() / BLOCK).map(|block| cache.level(id, layer, block).unwrap()).collect()
+}
+
+pub(crate) fn add(all: &mut Controlled, more: Controlled) {
+    all.decided += more.decided;
+    all.below_floor += more.below_floor;
+    all.changed += more.changed;
+    all.refused += more.refused;
+    all.failed += more.failed;
+}
