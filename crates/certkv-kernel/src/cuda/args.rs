@@ -228,6 +228,9 @@ impl Certificate {
 }
 
 impl MassWord {
+    /// Largest `log2` of a mass that a word has room for: it stands for all above.
+    pub const MOST_LOG2_MASS: f32 = 32767.0 / 32.0 - 512.0;
+
     /// `log2` of the block's sum of exponentials; `None` without mass.
     pub fn log2_mass(self) -> Option<f32> {
         (self.0 != 0).then(|| (self.0 >> 17) as f32 / 32.0 - 512.0)
