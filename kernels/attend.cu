@@ -282,13 +282,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) ckv_attend(const __grid
     }
     sync_threads();
     const bool fresh = fetch_batch(a, t, ring, 0);
-    prefetch_query(a, seg.head);
+    prefetch_query(a, seg.seq, seg.kv);
     // A record that is being written waits for its writer, and queries for theirs.
 #pragma unroll 1
     for (int k = 0; !fresh && k < STAGES; k++) issue_block(a, ring, k, k);
     if (a.settled) grid_dependency_wait();
     grid_dependency_launch();
-    read_query(a, seg.head, queries);
+    read_query(a, seg.seq, seg.kv, queries);
 #pragma unroll 1
     for (int k = 0; fresh && k < STAGES; k++) issue_block(a, ring, k, k);
 
@@ -306,7 +306,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) ckv_attend(const __grid
         Query q;
         await_query();
         prepare_query(a, seg.kv, queries, q);
-        prefetch_query(a, seg.head + 1);
+        prefetch_query(a, seg.seq, seg.kv + 1);
 #if CKV_KEY_REFINE > 0 && !CKV_CORRECT
         // Some warps have norms to find and some have probes, whose barriers end both.
         norms();
@@ -392,7 +392,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) ckv_attend(const __grid
         float* to = first == last ? nullptr : a.partials + (u64)(cta + launch_head) * PARTIAL_STRIDE;
 #pragma unroll 1
         while (true) {
-            merge_partials(a, Parts{from, count, stride, to ? nullptr : kept}, to, merge, seg.head, centre);
+            merge_partials(a, Parts{from, count, stride, to ? nullptr : kept}, to, merge, seg, centre);
             sync_threads();
             if (!to) {
                 certify_head(a, merge, seg);
@@ -411,7 +411,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) ckv_attend(const __grid
         const Segment next = segment_at(a, t, after);
         sync_threads();
         if (threadIdx.x == 0) known.segment = next, known.flags = 0, known.tail[0] = known.tail[1] = known.done = 0;
-        read_query(a, next.head, queries);
+        read_query(a, next.seq, next.kv, queries);
         sync_threads();
     }
 #if CKV_KEY_REFINE > 0

@@ -224,9 +224,10 @@ CKV_FN float store_output(const CkvAttendArgs& a, u64 at, float x) {
     return x - (a.out_type == 1 ? b_lo(bits) : h_lo(bits));
 }
 
-// Partials into one at `to` or, without `to`, to the outputs of (sequence, KV head) `head`, with merged scalars and
+// Partials into one at `to` or, without `to`, to the outputs of the head at hand, with merged scalars and
 // norms left in `merge` for certify_head. All warps of the CTA, a slice or a head's scalars each at a time.
-CKV_APART void merge_partials(const CkvAttendArgs& a, const Parts& parts, float* to, const Merge& merge, u64 head, const float* centre) {
+CKV_APART void merge_partials(const CkvAttendArgs& a, const Parts& parts, float* to, const Merge& merge, const Segment& seg, const float* centre) {
+    const u64 head = seg.head;
 #pragma unroll 1
     for (int item = warp(); item < GROUP * (SLICES + 1); item += WARPS) {
         if (item < GROUP * SLICES) {
@@ -249,8 +250,7 @@ CKV_APART void merge_partials(const CkvAttendArgs& a, const Parts& parts, float*
 #endif
             float norm = 0.0f, radius = 0.0f, lost = 0.0f;
             const float inverse = 1.0f / l;
-            const u32 seq = (u32)head / a.kv_heads;
-            const u64 row = row_at(a.out_strides, seq, ((u32)head - seq * a.kv_heads) * GROUP + h);
+            const u64 row = row_at(a.out_strides, seg.seq, seg.kv * GROUP + h);
 #pragma unroll
             for (int v = 0; v < VECTOR; v++) {
                 x[v] *= inverse;

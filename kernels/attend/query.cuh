@@ -25,20 +25,20 @@ struct Query {
 // Which bits a lane of low columns keeps of the high product: all ones in low columns, none in high ones.
 CKV_FN u32 low_columns() { return PAIRED && lane() >= 16 ? 0xffffffffu : 0u; }
 
-// Query head h of (sequence, KV head) number `head`.
-CKV_FN const u8* query_row(const CkvAttendArgs& a, u64 head, int h) {
-    const u32 seq = (u32)head / a.kv_heads, kv = (u32)head - seq * a.kv_heads;
+// Query head h of a KV head of a sequence.
+CKV_FN const u8* query_row(const CkvAttendArgs& a, u32 seq, u32 kv, int h) {
     return (const u8*)a.query + row_at(a.query_strides, seq, kv * GROUP + h) * (a.query_type == 2 ? 4 : 2);
 }
 
-// Starts to copy the queries of (sequence, KV head) number `head` to shared memory: ahead of the records, behind which they would
-// queue. All threads of the CTA.
-CKV_FN void read_query(const CkvAttendArgs& a, u64 head, Vec4* shared) {
+// Starts to copy the queries of a KV head of a sequence to shared memory: ahead of the records, behind which they would
+// queue. All threads of the CTA. A function of its own in every variant: what of a thread's place does not change from head to head would wait in registers
+// while blocks are read.
+__attribute__((noinline)) __device__ void read_query(const CkvAttendArgs& a, u32 seq, u32 kv, Vec4* shared) {
     const bool wide = a.query_type == 2;
     if (CKV_QUERY_LOW || !wide) {
         for (int at = threadIdx.x; at < (wide ? GROUP * D / 4 : GROUP * D / 8); at += THREADS) {
             const int h = wide ? at / (D / 4) : at / (D / 8), part = wide ? at % (D / 4) : at % (D / 8);
-            cp_async16(smem_addr(shared + at), (const Vec4*)query_row(a, head, h) + part);
+            cp_async16(smem_addr(shared + at), (const Vec4*)query_row(a, seq, kv, h) + part);
         }
     }
     cp_async_commit();
@@ -266,10 +266,11 @@ CKV_FN void prepare_query(const CkvAttendArgs& a, [[maybe_unused]] u32 kv_head, 
     if constexpr (QUERY_SHARED) sync_threads();
 }
 
-// Asks for the queries of another head, if there is one.
-CKV_FN void prefetch_query(const CkvAttendArgs& a, u64 head) {
+// Asks for the queries of a KV head of a sequence, or of the next sequence's first; if there is one.
+CKV_FN void prefetch_query(const CkvAttendArgs& a, u32 seq, u32 kv) {
     const u32 lines = (D * (a.query_type == 2 ? 4 : 2) + 127) / 128, h = threadIdx.x / lines;
-    if (head < (u64)a.seqs * a.kv_heads && h < GROUP) prefetch_l2(query_row(a, head, (int)h) + threadIdx.x % lines * 128);
+    if (kv == a.kv_heads) seq++, kv = 0;
+    if (seq < a.seqs && h < GROUP) prefetch_l2(query_row(a, seq, kv, (int)h) + threadIdx.x % lines * 128);
 }
 
 // The register of a paired column from its two halves: the high one in high columns, the low one in low columns.

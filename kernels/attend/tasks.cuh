@@ -230,6 +230,7 @@ CKV_FN u32 share_of(const Tasks& t, u32 at, u32 head) {
 // One head's blocks in the line.
 struct Segment {
     u32 head;    // sequence of the batch * kv_heads + head
+    u32 seq;     // sequence of the batch
     u32 row;     // row of the sequence in the tables
     u32 kv;      // head of the sequence
     u32 entry;   // which entry of the launch
@@ -250,11 +251,12 @@ CKV_FN Segment segment_at(const CkvAttendArgs& a, const Tasks& t, u32 at) {
     Segment s;
     s.blocks = e.blocks;
     s.tokens = e.sequence.tokens;
+    s.seq = e.sequence.seq;
     s.row = e.sequence.row;
     s.kv = e.head + h;
     s.entry = (u32)e.index;
     s.number = (u32)e.index * t.heads + h;
-    s.head = e.sequence.seq * a.kv_heads + s.kv;
+    s.head = s.seq * a.kv_heads + s.kv;
     s.start = e.before + h * e.blocks;
     return s;
 }
