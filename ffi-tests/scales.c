@@ -107,9 +107,6 @@ static void configurations(void)
     config = scaled(scales);
     config.layers = 1;
     NAMED(CERTKV_FILE_REFUSED, "config->scales: made for layers 2, not 1", certkv_cache_create(&config, &cache));
-    config = scaled(scales);
-    config.device = CERTKV_DEVICE_CUDA;
-    NAMED(CERTKV_UNSUPPORTED, "config->scales", certkv_cache_create(&config, &cache));
     config = scaled(FOREIGN(const certkv_scales));
     NAMED(CERTKV_INVALID_HANDLE, "scales", certkv_cache_create(&config, &cache));
     config = scaled(scales);

@@ -259,7 +259,8 @@ CKV_APART void merge_partials(const CkvAttendArgs& a, const Parts& parts, float*
                 const float off = store_output(a, row + channel + v, x[v]);
                 lost = fma_ru(off, off, lost);
             }
-            norm = warp_sum(norm), radius = warp_sum(radius), lost = warp_sum(lost);
+            norm = warp_sum(norm), radius = warp_sum(radius);
+            if (a.out_type != 2) lost = warp_sum(lost);
             float* norms = merge.norms + NORMS * item;
             if (lane() == 0) norms[0] = norm, norms[1] = radius, norms[2] = lost;
         } else {

@@ -30,15 +30,26 @@ CKV_FN const u8* query_row(const CkvAttendArgs& a, u32 seq, u32 kv, int h) {
     return (const u8*)a.query + row_at(a.query_strides, seq, kv * GROUP + h) * (a.query_type == 2 ? 4 : 2);
 }
 
+// Copies the group's queries one head at a time, where heads are apart. A function of its own in every variant: where a thread's parts are does not change
+// from head to head, and would wait in registers while blocks are read.
+__attribute__((noinline)) __device__ void read_apart(const CkvAttendArgs& a, u32 seq, u32 kv, Vec4* shared) {
+    const int per = a.query_type == 2 ? D / 4 : D / 8;
+    for (int h = 0; h < GROUP; h++) {
+        const Vec4* from = (const Vec4*)query_row(a, seq, kv, h);
+        for (int at = threadIdx.x; at < per; at += THREADS) cp_async16(smem_addr(shared + h * per + at), from + at);
+    }
+}
+
 // Starts to copy the queries of a KV head of a sequence to shared memory: ahead of the records, behind which they would
-// queue. All threads of the CTA. A function of its own in every variant: what of a thread's place does not change from head to head would wait in registers
-// while blocks are read.
-__attribute__((noinline)) __device__ void read_query(const CkvAttendArgs& a, u32 seq, u32 kv, Vec4* shared) {
-    const bool wide = a.query_type == 2;
-    if (CKV_QUERY_LOW || !wide) {
-        for (int at = threadIdx.x; at < (wide ? GROUP * D / 4 : GROUP * D / 8); at += THREADS) {
-            const int h = wide ? at / (D / 4) : at / (D / 8), part = wide ? at % (D / 4) : at % (D / 8);
-            cp_async16(smem_addr(shared + at), (const Vec4*)query_row(a, seq, kv, h) + part);
+// queue. All threads of the CTA.
+CKV_FN void read_query(const CkvAttendArgs& a, u32 seq, u32 kv, Vec4* shared) {
+    const int parts = a.query_type == 2 ? GROUP * D / 4 : GROUP * D / 8;
+    if (CKV_QUERY_LOW || a.query_type != 2) {
+        if (a.query_strides.head == D) {
+            const Vec4* from = (const Vec4*)query_row(a, seq, kv, 0);
+            for (int at = threadIdx.x; at < parts; at += THREADS) cp_async16(smem_addr(shared + at), from + at);
+        } else {
+            read_apart(a, seq, kv, shared);
         }
     }
     cp_async_commit();
@@ -266,11 +277,11 @@ CKV_FN void prepare_query(const CkvAttendArgs& a, [[maybe_unused]] u32 kv_head, 
     if constexpr (QUERY_SHARED) sync_threads();
 }
 
-// Asks for the queries of a KV head of a sequence, or of the next sequence's first; if there is one.
+// Asks for the queries of a KV head of a sequence, or of the next sequence's first; if there is one, and its heads lie together.
 CKV_FN void prefetch_query(const CkvAttendArgs& a, u32 seq, u32 kv) {
-    const u32 lines = (D * (a.query_type == 2 ? 4 : 2) + 127) / 128, h = threadIdx.x / lines;
+    const u32 bytes = GROUP * D * (a.query_type == 2 ? 4 : 2);
     if (kv == a.kv_heads) seq++, kv = 0;
-    if (seq < a.seqs && h < GROUP) prefetch_l2(query_row(a, seq, kv, (int)h) + threadIdx.x % lines * 128);
+    if (seq < a.seqs && a.query_strides.head == D && threadIdx.x * 128 < bytes) prefetch_l2(query_row(a, seq, kv, 0) + threadIdx.x * 128);
 }
 
 // The register of a paired column from its two halves: the high one in high columns, the low one in low columns.
