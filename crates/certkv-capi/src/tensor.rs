@@ -12,6 +12,7 @@ use crate::status::certkv_status::{
 use crate::step::{self, certkv_space, certkv_step, element};
 use crate::stepping::{Work, over, with_step};
 use certkv::{Certificate, Dtype, gpu};
+use certkv_core::rows;
 use core::ffi::c_void;
 use core::{ptr, slice};
 use half::{bf16, f16};
@@ -88,18 +89,11 @@ impl Rows {
         };
         let or = |given: u64, default: usize| if given == 0 { default as u64 } else { given };
         let (token, head) = (or(given.token_stride, heads * dim), or(given.head_stride, dim));
-        let last = |n: usize, stride: u64| (n.max(1) - 1) as u128 * u128::from(stride);
-        let (of_tokens, of_heads) = (last(tokens, token), last(heads, head));
-        // Rows do not share elements: heads lie inside a token's stride, or tokens inside a head's.
-        let apart = |stride: u64, inner: u128, n: usize| n == 1 || u128::from(stride) >= inner + dim as u128;
-        let inside = apart(head, 0, heads) && apart(token, of_heads, tokens);
-        let across = apart(token, 0, tokens) && apart(head, of_tokens, heads);
-        if !inside && !across {
+        let Some(extent) = rows::extent([(tokens, token), (heads, head)], dim) else {
             let why =
                 format!("{name}: rows of {dim} channels overlap with token_stride {token} and head_stride {head}");
             return Err(Failure::new(CERTKV_SHAPE, why));
-        }
-        let extent = of_tokens + of_heads + dim as u128;
+        };
         let extent = u64::try_from(extent).unwrap_or(u64::MAX);
         if bytes == 4 {
             argument::array(given.data.cast::<f32>(), extent, label)?;
@@ -192,28 +186,16 @@ impl Rows {
         Ok(())
     }
 
-    /// Rounds `rows` to the tensor's type, in place, and adds how far each head's output moved to its certificate.
-    fn round(&self, rows: &mut [f32], records: &mut [Certificate]) -> Result<(), Failure> {
+    /// Rounds `outputs` to the tensor's type, in place, and adds how far each head's output moved to its certificate.
+    fn round(&self, outputs: &mut [f32], records: &mut [Certificate]) -> Result<(), Failure> {
         let Some(dtype) = self.store() else { return Ok(()) };
         let mut records = records.iter_mut();
-        for row in rows.chunks_exact_mut(self.dim) {
-            let mut square = 0.0;
-            for x in row {
-                let rounded = match dtype {
-                    Dtype::F16 => f16::from_f32(*x).to_f32(),
-                    _ => bf16::from_f32(*x).to_f32(),
-                };
-                if !rounded.is_finite() {
-                    let why = format!("{}: {x} does not fit its type", self.name);
-                    return Err(Failure::new(CERTKV_OVERFLOW, why));
-                }
-                // Both are f32, so that the difference is one of f64.
-                square += (f64::from(rounded) - f64::from(*x)).powi(2);
-                *x = rounded;
-            }
-            // The sum of at most 256 squares and its root are off by less than this.
+        for row in outputs.chunks_exact_mut(self.dim) {
+            let lost = rows::round(dtype, row).map_err(|at| {
+                Failure::new(CERTKV_OVERFLOW, format!("{}: {} does not fit its type", self.name, row[at]))
+            })?;
             if let Some(record) = records.next() {
-                record.e_arith += square.sqrt() * (1.0 + 1e-12);
+                record.e_arith += lost;
             }
         }
         Ok(())

@@ -18,6 +18,7 @@ mod page_code;
 pub mod pairing;
 pub mod plant;
 pub mod round;
+pub mod rows;
 pub mod summary;
 pub mod sync;
 mod tier;

@@ -162,6 +162,7 @@ fn pack(bench: &Bench<'_>, kernels: &Kernels, variant: &Variant, blocks: usize) 
         count: count.address(),
         status: status.address(),
         order: 1,
+        kv_heads: 1,
         ..PackArgs::default()
     };
     let function = kernels.get(variant, Verb::Pack)?;

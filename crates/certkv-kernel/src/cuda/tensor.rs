@@ -1,6 +1,7 @@
 //! Elements of a caller in device memory: where they are, and what kernels step over.
 use super::args::{Element, Strides};
 use super::queue::Span;
+use certkv_core::rows;
 use certkv_device::cuda::{CudaError, DeviceBuffer, Gpu};
 use core::marker::PhantomData;
 
@@ -66,16 +67,10 @@ impl Rows {
                 return wrong("a stride of 2^32 elements or more");
             }
         }
-        let [of_tokens, of_heads] = counted.map(|(n, stride)| (n - 1).saturating_mul(stride));
-        // Heads lie inside a token's stride, or tokens inside a head's.
-        let apart = |(n, stride): (usize, usize), inner: usize| n == 1 || stride >= inner.saturating_add(self.dim);
-        let [tokens, heads] = counted;
-        let inside = apart(heads, 0) && apart(tokens, of_heads);
-        let across = apart(tokens, 0) && apart(heads, of_tokens);
-        if !inside && !across {
+        let Some(extent) = rows::extent(counted.map(|(n, stride)| (n, stride as u64)), self.dim) else {
             return wrong("rows that overlap");
-        }
-        Ok(of_tokens.saturating_add(of_heads).saturating_add(self.dim))
+        };
+        Ok(usize::try_from(extent).unwrap_or(usize::MAX))
     }
 
     /// As kernels have them.

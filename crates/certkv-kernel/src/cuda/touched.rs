@@ -68,8 +68,7 @@ impl Touched {
         argument: &'static str,
         shape: [usize; 3],
     ) -> Result<(u64, Strides), CudaError> {
-        let (address, strides, extent) = t.holding_rows(argument, shape)?;
-        Ok((self.note(Touch::read(address, extent * t.element().bytes())), strides))
+        self.rows(t, argument, shape, Touch::read)
     }
 
     /// Rows that it writes. What lies between them counts as written.
@@ -79,8 +78,18 @@ impl Touched {
         argument: &'static str,
         shape: [usize; 3],
     ) -> Result<(u64, Strides), CudaError> {
+        self.rows(t, argument, shape, Touch::write)
+    }
+
+    fn rows(
+        &mut self,
+        t: Tensor<'_>,
+        argument: &'static str,
+        shape: [usize; 3],
+        touch: fn(u64, usize) -> Touch,
+    ) -> Result<(u64, Strides), CudaError> {
         let (address, strides, extent) = t.holding_rows(argument, shape)?;
-        Ok((self.note(Touch::write(address, extent * t.element().bytes())), strides))
+        Ok((self.note(touch(address, extent * t.element().bytes())), strides))
     }
 
     /// Elements that it writes.

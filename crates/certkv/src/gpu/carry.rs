@@ -4,7 +4,7 @@
 //! precision.
 use super::cache::GpuCache;
 use crate::Error;
-use certkv_core::Dtype;
+use certkv_core::{Dtype, rows};
 use certkv_kernel::cuda::args::Element;
 use certkv_kernel::cuda::copies;
 use certkv_kernel::cuda::encode::GatherItem;
@@ -137,19 +137,9 @@ pub(super) fn put(
 pub(super) fn round(element: Element, rows: &mut [f32], [heads, dim]: [usize; 2]) -> Result<Vec<f64>, Error> {
     let Some(dtype) = narrow(element) else { return Ok(Vec::new()) };
     let each = rows.chunks_exact_mut(dim).enumerate().map(|(row, all)| {
-        let mut square = 0.0;
-        for (channel, x) in all.iter_mut().enumerate() {
-            let rounded = dtype.decode16(dtype.encode16(*x));
-            if !rounded.is_finite() {
-                let element = row % heads * dim + channel;
-                return Err(Error::Overflow { argument: "out", token: row / heads, element });
-            }
-            // Both are singles, so that the difference is one of doubles.
-            square += (f64::from(rounded) - f64::from(*x)).powi(2);
-            *x = rounded;
-        }
-        // The sum of at most 256 squares and its root are off by less than this.
-        Ok(square.sqrt() * (1.0 + 1e-12))
+        let beyond =
+            |channel| Error::Overflow { argument: "out", token: row / heads, element: row % heads * dim + channel };
+        rows::round(dtype, all).map_err(beyond)
     });
     each.collect()
 }
@@ -159,16 +149,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rounding_says_how_far_rows_moved() {
+    fn what_does_not_fit_is_named() {
         let mut rows: Vec<f32> = (0..256).map(|i| 1.0 + i as f32 * 0.001).collect();
         let before = rows.clone();
         assert!(round(Element::F32, &mut rows, [2, 64]).is_ok_and(|lost| lost.is_empty()) && rows == before);
         let lost = round(Element::Bf16, &mut rows, [2, 64]).expect("numbers");
-        for ((row, before), lost) in rows.chunks(64).zip(before.chunks(64)).zip(lost) {
-            let moved: f64 = row.iter().zip(before).map(|(a, b)| f64::from(a - b).powi(2)).sum::<f64>().sqrt();
-            assert!(moved > 0.005 && lost >= moved && lost < moved * 1.001);
-            assert!(row.iter().all(|x| Dtype::Bf16.decode16(Dtype::Bf16.encode16(*x)) == *x));
-        }
+        assert!(lost.len() == 4 && lost.iter().all(|lost| *lost > 0.005) && rows != before);
         rows[3 * 64 + 7] = 7e4;
         let refused = round(Element::F16, &mut rows, [2, 64]);
         assert!(matches!(refused, Err(Error::Overflow { argument: "out", token: 1, element: 71 })), "{refused:?}");
