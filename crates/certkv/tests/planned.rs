@@ -4,46 +4,17 @@ mod common;
 
 use certkv::bound_budget::{BoundRule, Clock, Lacking, Planner, Told};
 use certkv::{
-    BoundBudget, Cache, Certified, Class, Config, ControlEntry, Controlled, Error, Geometry, Level, LevelPlan, Policy,
-    RecordLayout, SequenceId, SmartKv,
+    BoundBudget, Cache, Class, Config, ControlEntry, Controlled, Error, LevelPlan, Policy, SequenceId, SmartKv,
 };
 use certkv_testkit::generate::Rng;
-use common::towards::{BLOCK, add, decode, levels};
+use common::towards::{BLOCK, LAYERS, Ladder, TOLERANCE, add, all_levels, decode, geometry};
 use common::{Answer, fill, original_faults, random_queries, random_rows, step};
 
-const FORMATS: [&str; 3] = ["t8-v8g64-b16", "t5-v5g64-b16", "t3-v3g64-b16"];
-const TOLERANCE: f64 = 0.05;
-const LAYERS: usize = 3;
-
-fn geometry() -> Geometry {
-    Geometry::new(LAYERS, 4, 2, 64).unwrap()
-}
-
-/// Bytes of a page in one layer.
-fn page(level: usize) -> f64 {
-    let layout = RecordLayout::new(&geometry(), FORMATS[level].parse().unwrap()).unwrap();
-    (64 + 2 * layout.bytes) as f64
-}
-
-fn config(tokens: [usize; 3], control: BoundBudget) -> Config {
-    let level = |(f, tokens): (&&str, usize)| Level { format: f.parse().unwrap(), tokens };
-    let policy = Policy::Certified(Certified { tol_rel: TOLERANCE, ..Certified::default() });
-    let levels = FORMATS.iter().zip(tokens).map(level).collect();
-    let config = Config { policy, threads: 2, ..Config::new(geometry(), 640).with_levels(levels) };
-    Config { control: Some(control.into()), swap_tokens: 640, ..config }
-}
-
-fn all_levels(cache: &Cache, id: SequenceId) -> Vec<Vec<usize>> {
-    (0..LAYERS).map(|layer| levels(cache, id, layer)).collect()
-}
-
-fn bytes(levels: &[Vec<usize>]) -> f64 {
-    levels.iter().flatten().map(|level| page(*level)).sum()
-}
+const LADDER: Ladder = Ladder(["t8-v8g64-b16", "t5-v5g64-b16", "t3-v3g64-b16"]);
 
 /// A cache with one sequence of `tokens`, which was asked once with `queries` from codes alone.
 fn asked(control: BoundBudget, tokens: usize, seed: u64) -> (Cache, SequenceId, Vec<f32>, Vec<Answer>) {
-    let (cache, mut r) = (Cache::new(config([640; 3], control)).unwrap(), Rng::new(seed));
+    let (cache, mut r) = (Cache::new(LADDER.config([640; 3], control)).unwrap(), Rng::new(seed));
     let id = cache.create().unwrap();
     fill(&cache, id, &random_rows(&geometry(), tokens, &mut r)).unwrap();
     let queries: Vec<f32> = random_queries(&geometry(), 1, &mut r).iter().map(|q| 0.1 * q).collect();
@@ -59,10 +30,10 @@ fn certified(answers: &[Answer]) -> f64 {
 
 #[test]
 fn a_plan_says_what_the_certificate_would_say() {
-    let budget = BoundBudget::new(page(1) / BLOCK as f64);
+    let budget = BoundBudget::new(LADDER.page(1) / BLOCK as f64);
     for seed in 0..6 {
         let (cache, id, queries, before) = asked(budget, 16 * 7 + 5, seed);
-        let (floor, top) = (page(2) * 21.0, page(0) * 21.0);
+        let (floor, top) = (LADDER.page(2) * 21.0, LADDER.page(0) * 21.0);
         let plan = |epsilon, bytes| -> LevelPlan { cache.plan_levels(id, epsilon, bytes).unwrap().unwrap() };
         // Every block has the first level: what is planned for that is what was certified.
         let best = plan(1e-9, top);
@@ -92,7 +63,7 @@ fn a_plan_says_what_the_certificate_would_say() {
         for (layer, levels) in fewest.levels.iter().enumerate() {
             levels.iter().enumerate().for_each(|(block, level)| cache.change_level(id, layer, block, *level).unwrap());
         }
-        assert_eq!(bytes(&all_levels(&cache, id)), fewest.bytes);
+        assert_eq!(LADDER.bytes(&all_levels(&cache, id)), fewest.bytes);
         let rows = random_rows(&geometry(), 1, &mut Rng::new(seed ^ 99));
         let after = certified(&step(&cache, id, &rows, &queries, Policy::Packed).unwrap());
         assert!((0.6..1.6).contains(&(after / fewest.bound)), "{} planned, {after} certified", fewest.bound);
@@ -103,7 +74,7 @@ fn a_plan_says_what_the_certificate_would_say() {
 /// Whether a planner that is told the log decides what it says; `budget` of a block.
 fn replays(rule: &BoundRule, log: &[ControlEntry], budget: f64) -> bool {
     let (mut clocks, mut planner) = (vec![Clock::default(); LAYERS], Planner::new());
-    let cost: Vec<f64> = (0..3).rev().map(page).collect();
+    let cost: Vec<f64> = (0..3).rev().map(|level| LADDER.page(level)).collect();
     log.chunks_exact(LAYERS).all(|entries| {
         let told = entries.iter().map(|e| Told { kept: e.kept, terms: e.terms.as_ref(), levels: &e.levels });
         let (told, mut clocks): (Vec<_>, Vec<_>) = (told.collect(), clocks.iter_mut().collect());
@@ -119,8 +90,9 @@ fn replays(rule: &BoundRule, log: &[ControlEntry], budget: f64) -> bool {
 
 #[test]
 fn blocks_move_by_the_bound_within_the_budget_and_a_log_gives_it_again() {
-    let (budget, rule) = (page(1), BoundRule { every: 4, ..BoundRule::default() });
-    let cache = Cache::new(config([640; 3], BoundBudget { rule, ..BoundBudget::new(budget / BLOCK as f64) })).unwrap();
+    let (budget, rule) = (LADDER.page(1), BoundRule { every: 4, ..BoundRule::default() });
+    let cache =
+        Cache::new(LADDER.config([640; 3], BoundBudget { rule, ..BoundBudget::new(budget / BLOCK as f64) })).unwrap();
     let (id, mut r) = (cache.create().unwrap(), Rng::new(11));
     let mut model = random_rows(&geometry(), 330, &mut r);
     fill(&cache, id, &model).unwrap();
@@ -140,7 +112,7 @@ fn blocks_move_by_the_bound_within_the_budget_and_a_log_gives_it_again() {
         add(&mut all, cache.control_logged(id, Some(&mut |entry| log.push(entry))).unwrap());
         let now = all_levels(&cache, id);
         let blocks = now.iter().map(Vec::len).sum::<usize>();
-        assert!(bytes(&now) <= budget * blocks as f64, "after step {n}: {now:?}");
+        assert!(LADDER.bytes(&now) <= budget * blocks as f64, "after step {n}: {now:?}");
         if n == 40 {
             cache.truncate(id, 300).unwrap();
             model.truncate(&geometry(), 300);
@@ -162,14 +134,14 @@ fn blocks_move_by_the_bound_within_the_budget_and_a_log_gives_it_again() {
 /// With bytes for everything, only as many are taken as the tolerance asks for.
 #[test]
 fn a_tolerance_that_is_met_takes_no_more_bytes_than_that() {
-    let (floor, top) = (page(2) * 21.0, page(0) * 21.0);
-    let all = BoundBudget::new(page(0) / BLOCK as f64);
+    let (floor, top) = (LADDER.page(2) * 21.0, LADDER.page(0) * 21.0);
+    let all = BoundBudget::new(LADDER.page(0) / BLOCK as f64);
     let run = |epsilon| {
         let rule = BoundRule { epsilon, ..BoundRule::default() };
         let (cache, id, ..) = asked(BoundBudget { rule, ..all }, 16 * 7 + 5, 3);
         let mut log = Vec::new();
         cache.control_logged(id, Some(&mut |entry: ControlEntry| log.push(entry))).unwrap();
-        (bytes(&all_levels(&cache, id)), log[0].planned.map(|planned| planned.lacking))
+        (LADDER.bytes(&all_levels(&cache, id)), log[0].planned.map(|planned| planned.lacking))
     };
     let (cache, id, ..) = asked(all, 16 * 7 + 5, 3);
     let bound = |bytes| cache.plan_levels(id, 1e-9, bytes).unwrap().unwrap().bound;
@@ -183,8 +155,8 @@ fn a_tolerance_that_is_met_takes_no_more_bytes_than_that() {
 #[test]
 fn blocks_for_which_there_is_no_page_stay() {
     let rule = BoundRule { every: 2, ..BoundRule::default() };
-    let budget = BoundBudget { rule, ..BoundBudget::new(page(2) / BLOCK as f64) };
-    let cache = Cache::new(config([640, 64, 48], budget)).unwrap();
+    let budget = BoundBudget { rule, ..BoundBudget::new(LADDER.page(2) / BLOCK as f64) };
+    let cache = Cache::new(LADDER.config([640, 64, 48], budget)).unwrap();
     let (id, mut r) = (cache.create().unwrap(), Rng::new(4));
     let mut model = random_rows(&geometry(), 200, &mut r);
     fill(&cache, id, &model).unwrap();
@@ -205,15 +177,15 @@ fn blocks_for_which_there_is_no_page_stay() {
 
 #[test]
 fn what_cannot_be_is_refused_by_field() {
-    let good = BoundBudget::new(page(1) / BLOCK as f64);
+    let good = BoundBudget::new(LADDER.page(1) / BLOCK as f64);
     for bad in [
-        BoundBudget { bytes_per_token: page(2) / BLOCK as f64 - 0.1, ..good },
+        BoundBudget { bytes_per_token: LADDER.page(2) / BLOCK as f64 - 0.1, ..good },
         BoundBudget { bytes_per_token: f64::NAN, ..good },
         BoundBudget { rule: BoundRule { epsilon: 0.0, ..good.rule }, ..good },
         BoundBudget { rule: BoundRule { every: 0, ..good.rule }, ..good },
         BoundBudget { rule: BoundRule { gain: 1.0, ..good.rule }, ..good },
     ] {
-        match Cache::new(config([640; 3], bad)) {
+        match Cache::new(LADDER.config([640; 3], bad)) {
             Err(Error::Config { field: "control", .. }) => {}
             other => panic!("{bad:?}: {other:?}"),
         }
@@ -222,7 +194,7 @@ fn what_cannot_be_is_refused_by_field() {
     for (epsilon, bytes) in [(0.0, 1e6), (f64::NAN, 1e6), (-1.0, 1e6), (0.1, f64::NAN)] {
         assert!(matches!(cache.plan_levels(id, epsilon, bytes), Err(Error::Control(_))), "{epsilon} {bytes}");
     }
-    let other = Config { control: Some(SmartKv::new(200.0).into()), ..config([640; 3], good) };
+    let other = Config { control: Some(SmartKv::new(200.0).into()), ..LADDER.config([640; 3], good) };
     let other = Cache::new(other).unwrap();
     let id = other.create().unwrap();
     assert!(matches!(other.plan_levels(id, 0.05, 1e6), Err(Error::Config { field: "control", .. })));

@@ -4,48 +4,17 @@ mod common;
 
 use certkv::retention::{Budgets, Controller, Gating, Layer, Rule, Told};
 use certkv::smartkv::Trigger;
-use certkv::{
-    Cache, Certified, Class, Config, ControlEntry, Controlled, Error, Geometry, Level, Policy, RecordLayout, Retention,
-    SequenceId,
-};
+use certkv::{Cache, Class, Config, ControlEntry, Controlled, Error, Policy, Retention};
 use certkv_testkit::generate::Rng;
-use common::towards::{BLOCK, add, decode, levels};
+use common::towards::{BLOCK, LAYERS, Ladder, TOLERANCE, add, all_levels, decode, geometry};
 use common::{fill, original_faults, random_queries, random_rows, step};
 
-const FORMATS: [&str; 3] = ["t8-v8g64-b16", "t4-v4g64-b16", "t3-v3g64-b16"];
-const TOLERANCE: f64 = 0.05;
-const LAYERS: usize = 3;
-
-fn geometry() -> Geometry {
-    Geometry::new(LAYERS, 4, 2, 64).unwrap()
-}
-
-/// Bytes of a page in one layer.
-fn page(level: usize) -> f64 {
-    let layout = RecordLayout::new(&geometry(), FORMATS[level].parse().unwrap()).unwrap();
-    (64 + 2 * layout.bytes) as f64
-}
-
-fn config(tokens: [usize; 3], control: Retention) -> Config {
-    let level = |(f, tokens): (&&str, usize)| Level { format: f.parse().unwrap(), tokens };
-    let policy = Policy::Certified(Certified { tol_rel: TOLERANCE, ..Certified::default() });
-    let levels = FORMATS.iter().zip(tokens).map(level).collect();
-    let config = Config { policy, threads: 2, ..Config::new(geometry(), 640).with_levels(levels) };
-    Config { control: Some(control.into()), swap_tokens: 640, ..config }
-}
-
-fn bytes(levels: &[Vec<usize>]) -> f64 {
-    levels.iter().flatten().map(|level| page(*level)).sum()
-}
-
-fn all_levels(cache: &Cache, id: SequenceId) -> Vec<Vec<usize>> {
-    (0..LAYERS).map(|layer| levels(cache, id, layer)).collect()
-}
+const LADDER: Ladder = Ladder(["t8-v8g64-b16", "t4-v4g64-b16", "t3-v3g64-b16"]);
 
 /// Whether a controller that is told the log decides what it says; `budget` of a block.
 fn replays(rule: &Rule, log: &[ControlEntry], budget: f64) -> bool {
     let (mut layers, mut controller) = (vec![Layer::default(); LAYERS], Controller::new());
-    let cost: Vec<f64> = (0..3).rev().map(page).collect();
+    let cost: Vec<f64> = (0..3).rev().map(|level| LADDER.page(level)).collect();
     log.chunks_exact(LAYERS).all(|entries| {
         let told = entries.iter().map(|e| Told {
             kept: e.kept,
@@ -62,9 +31,10 @@ fn replays(rule: &Rule, log: &[ControlEntry], budget: f64) -> bool {
 
 #[test]
 fn levels_follow_losses_within_one_budget_and_a_log_gives_them_again() {
-    let budget = page(1);
+    let budget = LADDER.page(1);
     let rule = Rule { every: 4, ..Rule::default() };
-    let cache = Cache::new(config([640; 3], Retention { rule, ..Retention::new(budget / BLOCK as f64) })).unwrap();
+    let cache =
+        Cache::new(LADDER.config([640; 3], Retention { rule, ..Retention::new(budget / BLOCK as f64) })).unwrap();
     let (id, mut r) = (cache.create().unwrap(), Rng::new(11));
     let mut model = random_rows(&geometry(), 330, &mut r);
     fill(&cache, id, &model).unwrap();
@@ -75,8 +45,8 @@ fn levels_follow_losses_within_one_budget_and_a_log_gives_them_again() {
         let done = cache.control_logged(id, Some(&mut |entry| log.push(entry))).unwrap();
         let now = all_levels(&cache, id);
         let blocks = now.iter().map(Vec::len).sum::<usize>();
-        assert!(bytes(&now) <= budget * blocks as f64, "after step {n}: {now:?}");
-        assert!(bytes(&now) > 0.9 * budget * blocks as f64, "the budget is used: {now:?}");
+        assert!(LADDER.bytes(&now) <= budget * blocks as f64, "after step {n}: {now:?}");
+        assert!(LADDER.bytes(&now) > 0.9 * budget * blocks as f64, "the budget is used: {now:?}");
         if n == 59 || n == 119 {
             let hot = if n == 59 { 4 } else { 9 };
             for levels in &now {
@@ -124,8 +94,9 @@ fn levels_follow_losses_within_one_budget_and_a_log_gives_them_again() {
 fn a_gate_keeps_levels_up() {
     let run = |gate: Option<Gating>| {
         let rule = Rule { every: 1, gate, ends: [0, 0], ..Rule::default() };
-        let budget = 0.5 * (page(0) + page(1));
-        let cache = Cache::new(config([640; 3], Retention { rule, ..Retention::new(budget / BLOCK as f64) })).unwrap();
+        let budget = 0.5 * (LADDER.page(0) + LADDER.page(1));
+        let cache =
+            Cache::new(LADDER.config([640; 3], Retention { rule, ..Retention::new(budget / BLOCK as f64) })).unwrap();
         let (id, mut r) = (cache.create().unwrap(), Rng::new(3));
         let mut model = random_rows(&geometry(), 200, &mut r);
         fill(&cache, id, &model).unwrap();
@@ -155,17 +126,19 @@ fn a_gate_keeps_levels_up() {
 /// The limit of a layer holds beside the budget of all.
 #[test]
 fn no_layer_takes_more_than_its_own_limit() {
-    let (all, own) = (page(0) / BLOCK as f64, page(1) / BLOCK as f64);
+    let (all, own) = (LADDER.page(0) / BLOCK as f64, LADDER.page(1) / BLOCK as f64);
     for layer_bytes_per_token in [f64::INFINITY, own] {
         let control = Retention { layer_bytes_per_token, ..Retention::new(all) };
-        let cache = Cache::new(config([640; 3], control)).unwrap();
+        let cache = Cache::new(LADDER.config([640; 3], control)).unwrap();
         let (id, mut r) = (cache.create().unwrap(), Rng::new(5));
         let mut model = random_rows(&geometry(), 200, &mut r);
         fill(&cache, id, &model).unwrap();
         for _ in 0..20 {
             decode(&cache, id, &mut model, 3, TOLERANCE, &mut r);
             cache.control(id).unwrap();
-            let over = |levels: &Vec<usize>| bytes(core::slice::from_ref(levels)) > page(1) * levels.len() as f64;
+            let over = |levels: &Vec<usize>| {
+                LADDER.bytes(core::slice::from_ref(levels)) > LADDER.page(1) * levels.len() as f64
+            };
             let found = all_levels(&cache, id).iter().filter(|levels| over(levels)).count();
             assert_eq!(found, if layer_bytes_per_token == own { 0 } else { LAYERS });
         }
@@ -176,8 +149,8 @@ fn no_layer_takes_more_than_its_own_limit() {
 #[test]
 fn blocks_for_which_there_is_no_page_stay_and_forks_go_their_own_way() {
     let rule = Rule { every: 2, ..Rule::default() };
-    let control = Retention { rule, ..Retention::new(page(2) / BLOCK as f64) };
-    let cache = Cache::new(config([640, 64, 48], control)).unwrap();
+    let control = Retention { rule, ..Retention::new(LADDER.page(2) / BLOCK as f64) };
+    let cache = Cache::new(LADDER.config([640, 64, 48], control)).unwrap();
     let (id, mut r) = (cache.create().unwrap(), Rng::new(4));
     let mut model = random_rows(&geometry(), 200, &mut r);
     fill(&cache, id, &model).unwrap();
@@ -212,7 +185,7 @@ fn blocks_for_which_there_is_no_page_stay_and_forks_go_their_own_way() {
 /// Losses come from outputs of any policy that reads codes; a dense step says nothing.
 #[test]
 fn other_policies_tell_as_much_as_they_read() {
-    let cache = Cache::new(config([640; 3], Retention::new(page(1) / BLOCK as f64))).unwrap();
+    let cache = Cache::new(LADDER.config([640; 3], Retention::new(LADDER.page(1) / BLOCK as f64))).unwrap();
     let (id, mut r) = (cache.create().unwrap(), Rng::new(8));
     fill(&cache, id, &random_rows(&geometry(), 100, &mut r)).unwrap();
     let mut run = |policy| {
@@ -225,8 +198,8 @@ fn other_policies_tell_as_much_as_they_read() {
 
 #[test]
 fn what_cannot_be_is_refused_by_field() {
-    let good = Retention::new(page(1) / BLOCK as f64);
-    let lowest = page(2) / BLOCK as f64;
+    let good = Retention::new(LADDER.page(1) / BLOCK as f64);
+    let lowest = LADDER.page(2) / BLOCK as f64;
     for bad in [
         Retention { bytes_per_token: lowest - 0.1, ..good },
         Retention { bytes_per_token: f64::NAN, ..good },
@@ -236,12 +209,12 @@ fn what_cannot_be_is_refused_by_field() {
         Retention { rule: Rule { every: 0, ..good.rule }, ..good },
         Retention { rule: Rule { up: 0.5, down: 0.5, ..good.rule }, ..good },
     ] {
-        match Cache::new(config([640; 3], bad)) {
+        match Cache::new(LADDER.config([640; 3], bad)) {
             Err(Error::Config { field: "control", .. }) => {}
             other => panic!("{bad:?}: {other:?}"),
         }
     }
-    let fits = config([640; 3], Retention { layer_bytes_per_token: lowest, ..Retention::new(lowest) });
+    let fits = LADDER.config([640; 3], Retention { layer_bytes_per_token: lowest, ..Retention::new(lowest) });
     assert!(Cache::new(fits.clone()).is_ok());
     // Room for it is planned.
     let without = Config { control: None, ..fits.clone() };

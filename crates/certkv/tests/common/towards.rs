@@ -1,10 +1,45 @@
 //! Decoding with queries that attend to a block that one chooses, and levels of what is attended to.
 use super::{Answer, Model, decode_faults, random_rows};
-use certkv::{Cache, Chunk, Controlled, Dtype, Error, Geometry, SequenceId};
+use certkv::{
+    Cache, Certified, Chunk, Config, Control, Controlled, Dtype, Error, Geometry, Level, Policy, RecordLayout,
+    SequenceId,
+};
 use certkv_testkit::generate::Rng;
 
 /// Tokens of a block.
 pub(crate) const BLOCK: usize = 16;
+/// Layers that share one budget, and the tolerance of their outputs.
+pub(crate) const LAYERS: usize = 3;
+pub(crate) const TOLERANCE: f64 = 0.05;
+
+pub(crate) fn geometry() -> Geometry {
+    Geometry::new(LAYERS, 4, 2, 64).unwrap()
+}
+
+/// Formats of the levels of such layers, the best first.
+pub(crate) struct Ladder(pub(crate) [&'static str; 3]);
+
+impl Ladder {
+    /// Bytes of a page in one layer.
+    pub(crate) fn page(&self, level: usize) -> f64 {
+        let layout = RecordLayout::new(&geometry(), self.0[level].parse().unwrap()).unwrap();
+        (64 + 2 * layout.bytes) as f64
+    }
+
+    /// Room for so many tokens of each level.
+    pub(crate) fn config(&self, tokens: [usize; 3], control: impl Into<Control>) -> Config {
+        let level = |(f, tokens): (&&str, usize)| Level { format: f.parse().unwrap(), tokens };
+        let policy = Policy::Certified(Certified { tol_rel: TOLERANCE, ..Certified::default() });
+        let levels = self.0.iter().zip(tokens).map(level).collect();
+        let config = Config { policy, threads: 2, ..Config::new(geometry(), 640).with_levels(levels) };
+        Config { control: Some(control.into()), swap_tokens: 640, ..config }
+    }
+
+    /// Of blocks at these levels.
+    pub(crate) fn bytes(&self, levels: &[Vec<usize>]) -> f64 {
+        levels.iter().flatten().map(|level| self.page(*level)).sum()
+    }
+}
 
 /// Queries that attend to one block: the key of one of its tokens, but for the channels that are large in all tokens.
 pub(crate) fn towards(g: &Geometry, model: &Model, layer: usize, block: usize, r: &mut Rng) -> Vec<f32> {
@@ -38,6 +73,11 @@ pub(crate) fn decode(cache: &Cache, id: SequenceId, model: &mut Model, block: us
 /// Levels of all full blocks of a layer.
 pub(crate) fn levels(cache: &Cache, id: SequenceId, layer: usize) -> Vec<usize> {
     (0..cache.len(id).unwrap() / BLOCK).map(|block| cache.level(id, layer, block).unwrap()).collect()
+}
+
+/// Those of all layers.
+pub(crate) fn all_levels(cache: &Cache, id: SequenceId) -> Vec<Vec<usize>> {
+    (0..LAYERS).map(|layer| levels(cache, id, layer)).collect()
 }
 
 pub(crate) fn add(all: &mut Controlled, more: Controlled) {
