@@ -1,43 +1,5 @@
-/* Levels of blocks and who decides on them: every wrong call, changes by hand, swaps, files, prefixes, and decisions while decoding goes on. The argument is a
- * folder to write to. */
-#include "life.h"
-
-static const certkv_level three[3] = {{"t8-v8g64-b16", 128}, {"t4-v4g64-b16", 128}, {"t2-v2g64-b16", 128}};
-static uint64_t words[32];
-
-/* The text of the thread's latest failure has `word`. */
-static void says(int line, const char *word)
-{
-    certkv_error_info info;
-    memset(&info, 0, sizeof info);
-    info.struct_size = (uint32_t)sizeof info;
-    EXPECT(CERTKV_OK, certkv_last_error(&info));
-    expect(line, info.message, strstr(info.message, word) != NULL ? CERTKV_OK : CERTKV_INTERNAL, CERTKV_OK);
-}
-#define NAMED(want, word, call)  \
-    do {                         \
-        EXPECT(want, call);      \
-        says(__LINE__, word);    \
-    } while (0)
-
-static certkv_config leveled(const certkv_level *levels, uint32_t n)
-{
-    certkv_config config = small();
-    config.levels = levels;
-    config.n_levels = n;
-    return config;
-}
-
-static int32_t create(const certkv_config *config)
-{
-    certkv_cache *cache = FOREIGN(certkv_cache);
-    int32_t status = certkv_cache_create(config, &cache);
-    TRUE((cache != NULL) == (status == CERTKV_OK));
-    if (status == CERTKV_OK) {
-        EXPECT(CERTKV_OK, certkv_cache_destroy(cache));
-    }
-    return status;
-}
+/* Levels of blocks: every wrong call, changes by hand, swaps, files and prefixes. The argument is a folder to write to. */
+#include "leveled.h"
 
 static void configurations(void)
 {
@@ -102,109 +64,17 @@ static void configurations(void)
     EXPECT(CERTKV_OK, create(&config));
 }
 
-static void controls(void)
-{
-    certkv_control control;
-    certkv_config config = leveled(three, 3);
-    EXPECT(CERTKV_NULL_POINTER, certkv_control_init(NULL, sizeof control));
-    EXPECT(CERTKV_MISALIGNED, certkv_control_init(ODD(certkv_control, words), sizeof control));
-    EXPECT(CERTKV_STRUCT_SIZE, certkv_control_init(&control, 8));
-    EXPECT(CERTKV_STRUCT_SIZE, certkv_control_init(&control, UINT32_MAX));
-    EXPECT(CERTKV_OK, certkv_control_init(&control, sizeof control));
-    TRUE(control.bytes_per_token == 0.0 && control.interval > 0 && control.drift_every > 0 && control.struct_size == sizeof control);
-    config.control = &control;
-    NAMED(CERTKV_INVALID_ARGUMENT, "config->control: 0 bytes a token", create(&config));
-    control.bytes_per_token = 200.0;
-    EXPECT(CERTKV_OK, create(&config));
-    config.levels = NULL;
-    config.n_levels = 0;
-    NAMED(CERTKV_INVALID_ARGUMENT, "config->control: there are no levels", create(&config));
-    config.device = CERTKV_DEVICE_CUDA;
-    NAMED(CERTKV_UNSUPPORTED, "config->control", create(&config));
-    config = leveled(three, 3);
-    config.control = ODD(const certkv_control, words);
-    NAMED(CERTKV_MISALIGNED, "config->control", create(&config));
-    config.control = &control;
-    control.struct_size = 16;
-    NAMED(CERTKV_STRUCT_SIZE, "config->control", create(&config));
-    control.struct_size = sizeof control;
-#define WRONG(field, value)                                                              \
-    do {                                                                                 \
-        certkv_control kept = control;                                                   \
-        control.field = (value);                                                         \
-        NAMED(CERTKV_INVALID_ARGUMENT, "config->control", create(&config));              \
-        says(__LINE__, strcmp(#field, "bytes_per_token") == 0 ? "bytes a token" : #field); \
-        control = kept;                                                                  \
-    } while (0)
-    WRONG(bytes_per_token, NAN);
-    WRONG(bytes_per_token, -1.0);
-    WRONG(bytes_per_token, INFINITY);
-    WRONG(bytes_per_token, 1.0);
-    WRONG(points, -1.0);
-    WRONG(points, NAN);
-    WRONG(keep_rank, 1.0);
-    WRONG(keep_rank, NAN);
-    WRONG(alpha, INFINITY);
-    WRONG(drift, NAN);
-    WRONG(drift_moved, -0.5);
-    WRONG(keep, 1.5);
-    WRONG(keep_head, -0.1);
-    WRONG(mix, 1.1);
-    WRONG(mix, NAN);
-    WRONG(life, 0.0);
-    WRONG(life, NAN);
-    WRONG(protected_first, UINT64_MAX);
-    WRONG(protected_last, UINT64_MAX);
-    WRONG(interval, 0);
-    WRONG(interval, UINT64_MAX);
-    WRONG(drift_every, 0);
-    control.checks = UINT32_MAX;
-    control.life = INFINITY;
-    control.protected_first = control.protected_last = (uint64_t)1 << 31;
-    EXPECT(CERTKV_OK, create(&config));
-}
-
-static certkv_cache *opened(const certkv_control *control)
+static certkv_cache *opened(void)
 {
     certkv_config config = leveled(three, 3);
     certkv_cache *cache = NULL;
-    config.control = control;
     EXPECT(CERTKV_OK, certkv_cache_create(&config, &cache));
     return cache;
 }
 
-static uint32_t level(certkv_cache *cache, certkv_sequence sequence, uint64_t block)
-{
-    uint32_t found = 9;
-    EXPECT(CERTKV_OK, certkv_sequence_level(cache, sequence, 1, block, &found));
-    return found;
-}
-
-/* One token behind a sequence; its certificates hold. */
-static void decode(certkv_cache *cache, certkv_sequence sequence, float towards)
-{
-    certkv_certificate certificates[Q_HEADS];
-    certkv_step *step = NULL;
-    float queries[Q], out[Q];
-    uint32_t layer;
-    size_t i;
-    for (i = 0; i < Q; i++) {
-        queries[i] = rows[i % KV] * towards;
-    }
-    EXPECT(CERTKV_OK, begin(cache, sequence, 1, &step));
-    for (layer = 0; layer < 2; layer++) {
-        EXPECT(CERTKV_OK, certkv_step_append(step, layer, rows, rows, KV, CERTKV_F32, CERTKV_SPACE_HOST));
-        EXPECT(CERTKV_OK, certkv_step_attend(step, layer, queries, out, Q, certificates, Q_HEADS, CERTKV_SPACE_HOST));
-        for (i = 0; i < Q_HEADS; i++) {
-            TRUE(certificates[i].status == CERTKV_EXACT || certificates[i].bound <= certificates[i].tol);
-        }
-    }
-    EXPECT(CERTKV_OK, certkv_step_finish(step));
-}
-
 static void changes(void)
 {
-    certkv_cache *cache = opened(NULL), *plain = open_cache(0, 0);
+    certkv_cache *cache = opened(), *plain = open_cache(0, 0);
     certkv_sequence a = filled(cache), b = filled(plain), fork = 0;
     certkv_step *step = NULL;
     certkv_controlled controlled = {sizeof controlled, 0, 7, 7, 7, 7, 7};
@@ -292,7 +162,7 @@ static void files(const char *path)
 {
     certkv_save_scope scope;
     certkv_config config = leveled(three, 3);
-    certkv_cache *cache = opened(NULL), *other = NULL;
+    certkv_cache *cache = opened(), *other = NULL;
     certkv_sequence a = filled(cache), back = CERTKV_NO_SEQUENCE;
     memset(&scope, 0, sizeof scope);
     scope.struct_size = (uint32_t)sizeof scope;
@@ -350,57 +220,15 @@ static void prefixes(void)
     EXPECT(CERTKV_OK, certkv_cache_destroy(cache));
 }
 
-/* A budget between the second level and the first: some blocks have to fall. */
-static void decisions(void)
-{
-    certkv_control control;
-    certkv_controlled controlled;
-    certkv_cache *cache;
-    certkv_sequence a;
-    certkv_step *step = NULL;
-    uint64_t decided = 0, changed = 0;
-    uint32_t low = 0, block;
-    int at;
-    EXPECT(CERTKV_OK, certkv_control_init(&control, sizeof control));
-    control.bytes_per_token = 240.0;
-    control.protected_first = control.protected_last = 0;
-    cache = opened(&control);
-    a = filled(cache);
-    EXPECT(CERTKV_OK, begin(cache, a, TOKENS, &step));
-    for (block = 0; block < 2; block++) {
-        EXPECT(CERTKV_OK, certkv_step_append(step, block, rows, rows, TOKENS * KV, CERTKV_F32, CERTKV_SPACE_HOST));
-    }
-    EXPECT(CERTKV_BUSY_SEQUENCE, certkv_sequence_control(cache, a, NULL));
-    EXPECT(CERTKV_OK, certkv_step_finish(step));
-    for (at = 0; at < 40; at++) {
-        decode(cache, a, 1.0f);
-        memset(&controlled, 0, sizeof controlled);
-        controlled.struct_size = (uint32_t)sizeof controlled;
-        EXPECT(CERTKV_OK, certkv_sequence_control(cache, a, &controlled));
-        TRUE(controlled.failed == 0 && controlled.below_floor == 0);
-        decided += controlled.decided;
-        changed += controlled.changed;
-    }
-    for (block = 0; block < 5; block++) {
-        low += level(cache, a, block) > 0;
-    }
-    TRUE(decided >= 2 && changed > 0 && low > 0 && low < 5);
-    controlled.struct_size = 4;
-    EXPECT(CERTKV_STRUCT_SIZE, certkv_sequence_control(cache, a, &controlled));
-    EXPECT(CERTKV_OK, certkv_cache_destroy(cache));
-}
-
 int main(int count, char **arguments_given)
 {
     char path[4200];
     TRUE(count == 2);
     sprintf(path, "%.4000s/levels", arguments_given[count - 1]);
     configurations();
-    controls();
     changes();
     away();
     files(path);
     prefixes();
-    decisions();
     return report();
 }

@@ -79,6 +79,34 @@ static void decided()
     }());
 }
 
+static void planned()
+{
+    certkv::Retention retention(240.0);
+    TRUE(retention.struct_size == sizeof retention && retention.interval > 0 && retention.bytes_per_token == 240.0);
+    certkv::BoundBudget budget(240.0);
+    TRUE(budget.struct_size == sizeof budget && budget.interval > 0 && budget.bytes_per_token == 240.0);
+    certkv::Config config = leveled();
+    config.retention = &retention;
+    const certkv::Cache retains = *certkv::Cache::create(config);
+    const certkv::Sequence kept = filled(retains);
+    decode(retains, kept, true);
+    TRUE(kept.control()->decided == 2);
+    config.bound_budget = &budget;
+    REFUSED(CERTKV_INVALID_ARGUMENT, "config->bound_budget", certkv::Cache::create(config));
+    config.retention = nullptr;
+    const certkv::Cache cache = *certkv::Cache::create(config);
+    const certkv::Sequence sequence = filled(cache);
+    TRUE(sequence.plan_levels(0.05)->planned == 0);
+    decode(cache, sequence, true);
+    const certkv_level_plan seen = *sequence.plan_levels(0.05);
+    std::vector<std::uint32_t> chosen(2 * seen.blocks, 9);
+    const certkv_level_plan plan = *sequence.plan_levels(0.05, UINT64_MAX, chosen);
+    TRUE(plan.planned == 1 && plan.bytes == seen.bytes && !chosen.empty() && chosen.front() < 3 && chosen.back() < 3);
+    REFUSED(CERTKV_INVALID_ARGUMENT, "epsilon", sequence.plan_levels(0.0));
+    REFUSED(CERTKV_NULL_POINTER, "cache", certkv::Sequence().plan_levels(0.05));
+    TRUE(sequence.control()->decided == 2);
+}
+
 static void fixed(const std::string &path)
 {
     std::array<std::uint8_t, 32> model{}, other{};
@@ -116,6 +144,7 @@ int main(int count, char **given)
     }
     by_hand();
     decided();
+    planned();
     fixed(std::string(given[1]) + "/scales");
     return report();
 }

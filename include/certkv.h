@@ -721,6 +721,14 @@ typedef struct certkv_control {
    * Steps between looks at the drift, 1 to 2^31.
    */
   uint64_t drift_every;
+  /**
+   * A gate over blocks whose rank is in danger: a block is protected from this danger on,
+   */
+  double gate_protect;
+  /**
+   * and down to this one, which is below it and not negative. Both 0, as they are filled: no gate.
+   */
+  double gate_release;
 } certkv_control;
 
 /**
@@ -756,6 +764,154 @@ typedef struct certkv_controlled {
    */
   uint64_t failed;
 } certkv_controlled;
+
+/**
+ * Which loss of a block at a level retention goes by.
+ */
+typedef int32_t certkv_measure;
+
+/**
+ * Rate-distortion retention over `config->levels`, with blocks of layers for items: each level counts for what it would lose in the certificates of the
+ * last step, and all layers share one budget of bytes. Fill it with certkv_retention_init, then set `bytes_per_token`. Every field is taken as it
+ * is: 0 is no default. Each block is coded once at every level, to see what it loses there.
+ */
+typedef struct certkv_retention {
+  /**
+   * sizeof(certkv_retention) of the caller's header.
+   */
+  uint32_t struct_size;
+  /**
+   * Which loss it goes by.
+   */
+  certkv_measure measure;
+  /**
+   * Bytes that a token of a full block may take in a layer on average over all layers, all KV heads together: codes, scales, summaries and seals.
+   */
+  double bytes_per_token;
+  /**
+   * The same on average over any one layer; infinite for no such limit, as it is filled.
+   */
+  double layer_bytes_per_token;
+  /**
+   * Share of a loss that stays from decision to decision; at least 0, below 1.
+   */
+  double keep;
+  /**
+   * A block goes down by itself if it loses at most this share of the price per byte; not negative,
+   */
+  double down;
+  /**
+   * and up if it saves at least so many times the price; above `down`, finite. Above 1 others make room for it.
+   */
+  double up;
+  /**
+   * What any change of a block counts for beside its loss, as a share of what the bytes of its first level are worth; finite, not negative.
+   */
+  double stick;
+  /**
+   * A gate over blocks whose rank is in danger: a block is protected from this danger on,
+   */
+  double gate_protect;
+  /**
+   * and down to this one, which is below it and not negative. Both 0, as they are filled: no gate.
+   */
+  double gate_release;
+  /**
+   * So many first blocks have the first level, always.
+   */
+  uint64_t protected_first;
+  /**
+   * And so many last ones.
+   */
+  uint64_t protected_last;
+  /**
+   * Steps between decisions of the first layers, 1 to 2^31.
+   */
+  uint64_t interval;
+  /**
+   * Decisions that a block rests after a change.
+   */
+  uint32_t cooldown;
+  /**
+   * 0.
+   */
+  uint32_t reserved;
+} certkv_retention;
+
+/**
+ * Levels from `config->levels` by the bounds that certificates would have: the fewest bytes at which every query head's would be within a tolerance;
+ * where the budget is less than that, what loses least within it. Fill it with certkv_bound_budget_init, then set `bytes_per_token`. Every
+ * field is taken as it is: 0 is no default. Each block is coded once at every level, to see what it loses there.
+ */
+typedef struct certkv_bound_budget {
+  /**
+   * sizeof(certkv_bound_budget) of the caller's header.
+   */
+  uint32_t struct_size;
+  /**
+   * 0.
+   */
+  uint32_t reserved;
+  /**
+   * Bytes that a token of a full block may take in a layer on average over all layers, all KV heads together: codes, scales, summaries and seals.
+   */
+  double bytes_per_token;
+  /**
+   * Bound of every query head that is asked for, as a share of the norm of its output; positive, finite.
+   */
+  double epsilon;
+  /**
+   * Share of what codes lose that a plan has to save to be made, where nothing exceeds the budget; at least 0, below 1.
+   */
+  double gain;
+  /**
+   * Steps between plans, 1 to 2^31.
+   */
+  uint64_t interval;
+} certkv_bound_budget;
+
+/**
+ * What a plan of levels lacks.
+ */
+typedef int32_t certkv_lacking;
+
+/**
+ * What certkv_sequence_plan_levels found.
+ */
+typedef struct certkv_level_plan {
+  /**
+   * sizeof(certkv_level_plan), set by the caller; nothing is written beyond it.
+   */
+  uint32_t struct_size;
+  /**
+   * 1 for a plan; 0 if nothing was seen of the sequence since certkv_sequence_control looked last, and then all that follows is 0.
+   */
+  uint32_t planned;
+  /**
+   * Full blocks of a layer: `levels` has so many for each.
+   */
+  uint64_t blocks;
+  /**
+   * Bytes of pages at these levels, all layers together, without padding.
+   */
+  double bytes;
+  /**
+   * The largest bound of a query head as a share of its output's norm, if every block were read from its codes.
+   */
+  double bound;
+  /**
+   * Bytes, or a bound, as `lacking` says.
+   */
+  double lacks;
+  /**
+   * What is lacking of the tolerance.
+   */
+  certkv_lacking lacking;
+  /**
+   * 0.
+   */
+  uint32_t reserved;
+} certkv_level_plan;
 
 /**
  * What scales say of themselves.
@@ -1099,7 +1255,8 @@ typedef struct certkv_config {
    */
   const struct certkv_level *levels;
   /**
-   * On the host: who decides on levels when certkv_sequence_control is called; NULL for nobody. Borrowed during the call.
+   * On the host: SmartKV decides on levels when certkv_sequence_control is called; NULL for nobody, or one of `retention` and `bound_budget`. Borrowed
+   * during the call.
    */
   const struct certkv_control *control;
   /**
@@ -1120,6 +1277,14 @@ typedef struct certkv_config {
    * Who hears what calls on this cache have to say; NULL for the function of certkv_log_set. Borrowed during the call; its function and `user` are not.
    */
   const struct certkv_log *log;
+  /**
+   * As `control`: retention decides.
+   */
+  const struct certkv_retention *retention;
+  /**
+   * As `control`: the bound's budget decides.
+   */
+  const struct certkv_bound_budget *bound_budget;
 } certkv_config;
 
 /**
@@ -2244,6 +2409,37 @@ typedef struct certkv_plan {
 #define CERTKV_ITEM_TOO_LARGE 4
 
 /**
+ * What its terms in the certificate come to as errors become small. It tells levels apart whose bounds say no more than that an output may be
+ * anything. The default.
+ */
+#define CERTKV_MEASURE_LINEAR 0
+
+/**
+ * The terms themselves.
+ */
+#define CERTKV_MEASURE_BOUND 1
+
+/**
+ * Nothing: every bound is within the tolerance.
+ */
+#define CERTKV_LACKING_NOTHING 0
+
+/**
+ * So many bytes more, and every bound would be.
+ */
+#define CERTKV_LACKING_BYTES 1
+
+/**
+ * No bytes help: at the first level of all blocks the largest bound is `lacks`.
+ */
+#define CERTKV_LACKING_BOUND 2
+
+/**
+ * Not even the last level fits: it takes so many bytes more. Levels are the last then.
+ */
+#define CERTKV_LACKING_FLOOR 3
+
+/**
  * In a configuration: f16. Refused elsewhere.
  */
 #define CERTKV_DTYPE_DEFAULT 0
@@ -2605,9 +2801,10 @@ certkv_status certkv_control_init(struct certkv_control *control,
                                   uint32_t struct_size);
 
 /**
- * Lets `config->control` look at what the last step said of each block of a sequence, and change levels where it decides to. To be called between
- * steps, after each of them or fewer: steps in between are not seen. Fills `controlled`, whose `struct_size` must be set; it may be NULL. Without
- * `config->control` nothing happens, and every count is 0. A block that cannot have the level that was decided keeps its own, and is counted.
+ * Lets who decides on levels (`config->control`, `retention` or `bound_budget`) look at what the last step said of each block of a sequence, and change
+ * levels where that is decided. To be called between steps, after each of them or fewer: steps in between are not seen. Fills `controlled`, whose
+ * `struct_size` must be set; it may be NULL. Where nobody decides nothing happens, and every count is 0. A block that cannot have the level that was
+ * decided keeps its own, and is counted.
  *
  * Threads: any, at any time; waits for other calls that move blocks.
  * Stream: none.
@@ -2618,6 +2815,52 @@ certkv_status certkv_control_init(struct certkv_control *control,
 certkv_status certkv_sequence_control(struct certkv_cache *cache,
                                       certkv_sequence sequence,
                                       struct certkv_controlled *controlled);
+
+/**
+ * Fills `retention` with the defaults, and no budget: `bytes_per_token` is 0, which certkv_cache_create refuses. `struct_size` is the caller's
+ * sizeof(certkv_retention); nothing is written beyond it.
+ *
+ * Threads: any, at any time.
+ * Stream: none.
+ * Capture: safe.
+ * Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE; `retention` is unchanged then.
+ */
+certkv_status certkv_retention_init(struct certkv_retention *retention,
+                                    uint32_t struct_size);
+
+/**
+ * Fills `budget` with the defaults, and no bytes: `bytes_per_token` is 0, which certkv_cache_create refuses. `struct_size` is the caller's
+ * sizeof(certkv_bound_budget); nothing is written beyond it.
+ *
+ * Threads: any, at any time.
+ * Stream: none.
+ * Capture: safe.
+ * Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE; `budget` is unchanged then.
+ */
+certkv_status certkv_bound_budget_init(struct certkv_bound_budget *budget,
+                                       uint32_t struct_size);
+
+/**
+ * Levels that the full blocks of a sequence could have: the fewest bytes, at most `bytes` (UINT64_MAX for no limit) in all layers together, at which the
+ * bound of every query head of the last step's outputs would be at most `epsilon` of the output's norm, read from codes alone. Where `bytes` are too
+ * few, what loses least within them, and how many are lacking. Nothing moves: certkv_sequence_change_level does that, or certkv_sequence_control
+ * under `config->bound_budget`. `levels` is filled layer by layer with the level of each block, if it has room (`n_levels`, at least layers x
+ * blocks); with `levels` NULL and 0 `n_levels` only `plan` is, whose `struct_size` must be set. Blocks that are new are coded once at every level.
+ *
+ * Threads: any, at any time; waits for other calls that move blocks.
+ * Stream: none.
+ * Capture: safe.
+ * Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE, INVALID_ARGUMENT (`epsilon`; a cache where neither retention nor the bound's budget decides, nor
+ * SmartKV with a gate), SHAPE (`n_levels`), INVALID_HANDLE, UNKNOWN_SEQUENCE, BUSY_SEQUENCE (a step holds it), SWAPPED_OUT, UNSUPPORTED (a cache
+ * on a GPU), OUT_OF_MEMORY, POISONED. Nothing changed, and neither `levels` nor `plan`.
+ */
+certkv_status certkv_sequence_plan_levels(struct certkv_cache *cache,
+                                          certkv_sequence sequence,
+                                          double epsilon,
+                                          uint64_t bytes,
+                                          uint32_t *levels,
+                                          uint64_t n_levels,
+                                          struct certkv_level_plan *plan);
 
 /**
  * Reads fixed scales from a file of `certkv calibrate --scales`. `path` is UTF-8, ends with a 0 byte and has at most 4095 others. `model`: 32 bytes,

@@ -344,6 +344,24 @@ struct Control : certkv_control {
     }
 };
 
+// certkv_retention with its defaults set (certkv_retention_init), and a budget: Config::retention, which borrows it.
+struct Retention : certkv_retention {
+    explicit Retention(double budget) noexcept : certkv_retention(detail::sized<certkv_retention>())
+    {
+        static_cast<void>(certkv_retention_init(this, struct_size));
+        bytes_per_token = budget;
+    }
+};
+
+// certkv_bound_budget with its defaults set (certkv_bound_budget_init), and a budget: Config::bound_budget, which borrows it.
+struct BoundBudget : certkv_bound_budget {
+    explicit BoundBudget(double budget) noexcept : certkv_bound_budget(detail::sized<certkv_bound_budget>())
+    {
+        static_cast<void>(certkv_bound_budget_init(this, struct_size));
+        bytes_per_token = budget;
+    }
+};
+
 // A policy for the steps that are begun with it: certkv_step_options.
 struct StepOptions : certkv_step_options {
     explicit StepOptions(certkv_policy wanted = CERTKV_POLICY_CERTIFIED, double relative_tolerance = 0) noexcept
@@ -774,7 +792,13 @@ public:
     {
         return detail::done(certkv_sequence_change_level(cache_, id_, layer, block, level));
     }
-    // certkv_sequence_control: what Config::control did.
+    // certkv_sequence_plan_levels; without `levels` what the plan comes to alone, with no limit in bytes unless one is given.
+    [[nodiscard]] Result<certkv_level_plan> plan_levels(double epsilon, std::uint64_t bytes = UINT64_MAX, span<std::uint32_t> levels = {}) const noexcept
+    {
+        certkv_level_plan plan = detail::sized<certkv_level_plan>();
+        return detail::done(certkv_sequence_plan_levels(cache_, id_, epsilon, bytes, levels.data(), levels.size(), &plan), plan);
+    }
+    // certkv_sequence_control: what Config::control, Config::retention or Config::bound_budget did.
     [[nodiscard]] Result<certkv_controlled> control() const noexcept
     {
         certkv_controlled controlled = detail::sized<certkv_controlled>();

@@ -222,6 +222,8 @@ static void create(void)
     certkv_allocator allocator;
     certkv_level levels[3];
     certkv_control control;
+    certkv_retention retention;
+    certkv_bound_budget bound_budget;
     certkv_log own;
     uint64_t at = below(CACHES);
     static uint8_t secret[32];
@@ -288,6 +290,28 @@ static void create(void)
         control.protected_first = rarely(20) ? extreme() : 0;
         control.struct_size = rarely(30) ? 8 : (uint32_t)sizeof control;
         config.control = config.levels == NULL && !rarely(8) ? NULL : (certkv_control *)pointer(&control);
+    } else if (rarely(2)) {
+        double *fields[] = {&retention.layer_bytes_per_token, &retention.keep,         &retention.down, &retention.up, &retention.stick,
+                            &retention.gate_protect,          &retention.gate_release};
+        answered(certkv_retention_init((certkv_retention *)pointer(&retention), struct_size(sizeof retention)));
+        certkv_retention_init(&retention, (uint32_t)sizeof retention);
+        retention.bytes_per_token = rarely(10) ? 0.0 : 160.0 + (double)below(200);
+        retention.interval = rarely(20) ? extreme() : 1;
+        retention.measure = rarely(20) ? (int32_t)extreme() : (int32_t)below(2);
+        if (rarely(8)) {
+            *fields[below(sizeof fields / sizeof *fields)] = rarely(2) ? NAN : rarely(2) ? -1.0 : INFINITY;
+        }
+        config.retention = config.levels == NULL && !rarely(8) ? NULL : (certkv_retention *)pointer(&retention);
+    }
+    if (rarely(4)) {
+        answered(certkv_bound_budget_init((certkv_bound_budget *)pointer(&bound_budget), struct_size(sizeof bound_budget)));
+        certkv_bound_budget_init(&bound_budget, (uint32_t)sizeof bound_budget);
+        bound_budget.bytes_per_token = rarely(10) ? NAN : 160.0 + (double)below(200);
+        bound_budget.epsilon = rarely(10) ? -1.0 : 0.05;
+        bound_budget.interval = rarely(20) ? extreme() : 1;
+        config.bound_budget = config.levels == NULL && !rarely(8) ? NULL : (certkv_bound_budget *)pointer(&bound_budget);
+        config.control = rarely(8) ? config.control : NULL;
+        config.retention = rarely(8) ? config.retention : NULL;
     }
     if (rarely(3)) {
         allocator.struct_size = struct_size(sizeof allocator);
@@ -544,6 +568,8 @@ static void of_sequence(void)
     certkv_sequence id = sequence(), *made = &sequences[below(SEQUENCES)];
     certkv_save_scope saved;
     certkv_controlled controlled;
+    certkv_level_plan plan;
+    uint32_t planned[16];
     uint64_t number = 0;
     uint32_t is = 0;
     memset(&saved, 0, sizeof saved);
@@ -551,7 +577,13 @@ static void of_sequence(void)
     saved.reserved = rarely(30);
     saved.model_bytes = rarely(20) ? UINT64_MAX : 0;
     snprintf(path, sizeof path, "%s/saved%llu", folder, (unsigned long long)below(3));
-    switch (below(15)) {
+    switch (below(16)) {
+    case 15:
+        memset(&plan, 0, sizeof plan);
+        plan.struct_size = struct_size(sizeof plan);
+        answered(certkv_sequence_plan_levels(cache, id, rarely(10) ? NAN : 0.05, rarely(2) ? UINT64_MAX : below(100000),
+                                             (uint32_t *)pointer(planned), rarely(10) ? below(16) : 16, (certkv_level_plan *)pointer(&plan)));
+        break;
     case 12:
         answered(certkv_sequence_level(cache, id, rarely(20) ? (uint32_t)extreme() : (uint32_t)below(2),
                                        rarely(20) ? extreme() : below(4), (uint32_t *)pointer(&is)));

@@ -43,6 +43,12 @@ CERTKV_ITEM_FAILED = 1
 CERTKV_ITEM_NOT_FOUND = 2
 CERTKV_ITEM_FULL = 3
 CERTKV_ITEM_TOO_LARGE = 4
+CERTKV_MEASURE_LINEAR = 0
+CERTKV_MEASURE_BOUND = 1
+CERTKV_LACKING_NOTHING = 0
+CERTKV_LACKING_BYTES = 1
+CERTKV_LACKING_BOUND = 2
+CERTKV_LACKING_FLOOR = 3
 CERTKV_DTYPE_DEFAULT = 0
 CERTKV_F32 = 1
 CERTKV_F16 = 2
@@ -173,6 +179,8 @@ certkv_log_level = ctypes.c_int32
 certkv_log_callback = ctypes.CFUNCTYPE(None, ctypes.c_void_p, certkv_log_level, ctypes.c_char_p, ctypes.c_char_p)
 certkv_item_result = ctypes.c_int32
 certkv_sequence = ctypes.c_uint64
+certkv_measure = ctypes.c_int32
+certkv_lacking = ctypes.c_int32
 certkv_dtype = ctypes.c_int32
 certkv_policy = ctypes.c_int32
 certkv_eviction = ctypes.c_int32
@@ -280,6 +288,8 @@ class certkv_control(ctypes.Structure):
         ("protected_last", ctypes.c_uint64),
         ("interval", ctypes.c_uint64),
         ("drift_every", ctypes.c_uint64),
+        ("gate_protect", ctypes.c_double),
+        ("gate_release", ctypes.c_double),
     ]
 
 
@@ -292,6 +302,50 @@ class certkv_controlled(ctypes.Structure):
         ("changed", ctypes.c_uint64),
         ("refused", ctypes.c_uint64),
         ("failed", ctypes.c_uint64),
+    ]
+
+
+class certkv_retention(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", ctypes.c_uint32),
+        ("measure", certkv_measure),
+        ("bytes_per_token", ctypes.c_double),
+        ("layer_bytes_per_token", ctypes.c_double),
+        ("keep", ctypes.c_double),
+        ("down", ctypes.c_double),
+        ("up", ctypes.c_double),
+        ("stick", ctypes.c_double),
+        ("gate_protect", ctypes.c_double),
+        ("gate_release", ctypes.c_double),
+        ("protected_first", ctypes.c_uint64),
+        ("protected_last", ctypes.c_uint64),
+        ("interval", ctypes.c_uint64),
+        ("cooldown", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint32),
+    ]
+
+
+class certkv_bound_budget(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint32),
+        ("bytes_per_token", ctypes.c_double),
+        ("epsilon", ctypes.c_double),
+        ("gain", ctypes.c_double),
+        ("interval", ctypes.c_uint64),
+    ]
+
+
+class certkv_level_plan(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", ctypes.c_uint32),
+        ("planned", ctypes.c_uint32),
+        ("blocks", ctypes.c_uint64),
+        ("bytes", ctypes.c_double),
+        ("bound", ctypes.c_double),
+        ("lacks", ctypes.c_double),
+        ("lacking", certkv_lacking),
+        ("reserved", ctypes.c_uint32),
     ]
 
 
@@ -390,6 +444,8 @@ class certkv_config(ctypes.Structure):
         ("n_levels", ctypes.c_uint32),
         ("reserved_more", ctypes.c_uint32),
         ("log", ctypes.POINTER(certkv_log)),
+        ("retention", ctypes.POINTER(certkv_retention)),
+        ("bound_budget", ctypes.POINTER(certkv_bound_budget)),
     ]
 
 
@@ -749,6 +805,9 @@ STRUCTS = {
     "certkv_calibration_info": certkv_calibration_info,
     "certkv_control": certkv_control,
     "certkv_controlled": certkv_controlled,
+    "certkv_retention": certkv_retention,
+    "certkv_bound_budget": certkv_bound_budget,
+    "certkv_level_plan": certkv_level_plan,
     "certkv_scales_info": certkv_scales_info,
     "certkv_window": certkv_window,
     "certkv_allocator": certkv_allocator,
@@ -906,6 +965,32 @@ PROTOTYPES = {
             ctypes.c_void_p,
             certkv_sequence,
             ctypes.POINTER(certkv_controlled),
+        ],
+    ),
+    "certkv_retention_init": (
+        certkv_status,
+        [
+            ctypes.POINTER(certkv_retention),
+            ctypes.c_uint32,
+        ],
+    ),
+    "certkv_bound_budget_init": (
+        certkv_status,
+        [
+            ctypes.POINTER(certkv_bound_budget),
+            ctypes.c_uint32,
+        ],
+    ),
+    "certkv_sequence_plan_levels": (
+        certkv_status,
+        [
+            ctypes.c_void_p,
+            certkv_sequence,
+            ctypes.c_double,
+            ctypes.c_uint64,
+            ctypes.POINTER(ctypes.c_uint32),
+            ctypes.c_uint64,
+            ctypes.POINTER(certkv_level_plan),
         ],
     ),
     "certkv_scales_open": (

@@ -82,7 +82,8 @@ class Cache(_Owned):
         handle = ctypes.c_void_p()
         library.call("certkv_cache_create", ctypes.byref(config), ctypes.byref(handle))
         self.library, self._handle = library, handle
-        self.q_heads, self.kv_heads, self.head_dim = config.q_heads, config.kv_heads, config.head_dim
+        self.layers, self.q_heads = config.layers, config.q_heads
+        self.kv_heads, self.head_dim = config.kv_heads, config.head_dim
         super().__init__(lambda: library.call("certkv_cache_destroy", handle))
 
     def handle(self):
@@ -189,8 +190,20 @@ class Sequence(_Owned):
         """Codes a full block of one layer anew, at another of the cache's levels."""
         self._call("certkv_sequence_change_level", layer, block, level)
 
+    def plan_levels(self, epsilon, bytes=None):
+        """The fewest bytes, at most `bytes` in all layers together, at which every bound of the last step would be at most `epsilon` of its output: a
+        certkv_level_plan, and the level of each block by layer. Nothing moves."""
+        plan = _abi.certkv_level_plan(struct_size=ctypes.sizeof(_abi.certkv_level_plan))
+        least = 2**64 - 1 if bytes is None else bytes
+        self._call("certkv_sequence_plan_levels", epsilon, least, None, 0, ctypes.byref(plan))
+        layers = self.cache.layers
+        levels = (ctypes.c_uint32 * (layers * plan.blocks))()
+        if plan.planned:
+            self._call("certkv_sequence_plan_levels", epsilon, least, levels, len(levels), ctypes.byref(plan))
+        return plan, [list(levels[layer * plan.blocks : (layer + 1) * plan.blocks]) for layer in range(layers)]
+
     def control(self):
-        """Lets the cache's `control` change levels, between steps: certkv_controlled says what it did."""
+        """Lets the cache's `control`, `retention` or `bound_budget` change levels, between steps: certkv_controlled says what it did."""
         done = _abi.certkv_controlled(struct_size=ctypes.sizeof(_abi.certkv_controlled))
         self._call("certkv_sequence_control", ctypes.byref(done))
         return done

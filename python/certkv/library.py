@@ -45,7 +45,8 @@ class Library:
 
     def cache(self, **fields):
         """A Cache. `fields` are those of certkv_config: layers, q_heads, kv_heads, head_dim and max_tokens at least; strings are str, `calibration` a
-        Calibration, `scales` Scales, `levels` pairs of a format and tokens, `control` a certkv_control (Library.control)."""
+        Calibration, `scales` Scales, `levels` pairs of a format and tokens, `control`, `retention` and
+        `bound_budget` what Library.control, Library.retention and Library.bound_budget make."""
         config = _abi.certkv_config()
         self.call("certkv_config_init", ctypes.byref(config), ctypes.sizeof(config))
         names = {name for name, _ in _abi.certkv_config._fields_} - {"struct_size", "reserved", "reserved_more", "n_levels"}
@@ -54,7 +55,7 @@ class Library:
                 raise TypeError(f"certkv_config has no field {name}")
             if isinstance(value, (Calibration, Scales)):
                 value = value.handle()
-            elif name == "control":
+            elif name in ("control", "retention", "bound_budget"):
                 value = ctypes.pointer(value)
             elif name == "levels":
                 config.n_levels = len(value)
@@ -72,12 +73,23 @@ class Library:
         return Scales(self, source, model)
 
     def control(self, bytes_per_token, **fields):
-        """A certkv_control of the source's parameters, but for `fields`, within a budget of bytes that a token takes in one layer."""
-        made = _abi.certkv_control()
-        self.call("certkv_control_init", ctypes.byref(made), ctypes.sizeof(made))
+        """SmartKV: a certkv_control of the source's parameters, but for `fields`, within a budget of bytes that a token takes in one layer."""
+        return self._decides("certkv_control", bytes_per_token, fields)
+
+    def retention(self, bytes_per_token, **fields):
+        """Retention: a certkv_retention of the default parameters, but for `fields`, within a budget of all layers."""
+        return self._decides("certkv_retention", bytes_per_token, fields)
+
+    def bound_budget(self, bytes_per_token, **fields):
+        """The bound's budget: a certkv_bound_budget of the default parameters, but for `fields`, within a budget of all layers."""
+        return self._decides("certkv_bound_budget", bytes_per_token, fields)
+
+    def _decides(self, struct, bytes_per_token, fields):
+        made = getattr(_abi, struct)()
+        self.call(struct + "_init", ctypes.byref(made), ctypes.sizeof(made))
         for name, value in {**fields, "bytes_per_token": bytes_per_token}.items():
-            if name not in {name for name, _ in _abi.certkv_control._fields_} - {"struct_size"}:
-                raise TypeError(f"certkv_control has no field {name}")
+            if name not in {name for name, _ in made._fields_} - {"struct_size", "reserved"}:
+                raise TypeError(f"{struct} has no field {name}")
             setattr(made, name, value)
         return made
 

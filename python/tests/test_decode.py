@@ -241,6 +241,28 @@ class Lives(unittest.TestCase):
             self.assertGreater(changed, 0)
             self.assertGreater(sum(sequence.level(0, block) > 0 for block in range(6)), 0)
 
+    def test_levels_are_planned_and_retained(self):
+        levels = [("t8-v8g64-b16", 256), ("t4-v4g64-b16", 256), ("t2-v2g64-b16", 256)]
+        random = numpy.random.default_rng(5)
+        stored, new = random.standard_normal((2, 96, 1, 64)).astype("f2"), random.standard_normal((2, 1, 1, 64)).astype("f2")
+        q = random.standard_normal((1, 2, 64)).astype("f4")
+        for decides in ({"retention": LIBRARY.retention(130.0, protected_first=0, protected_last=0)}, {"bound_budget": LIBRARY.bound_budget(130.0)}):
+            with small(levels=levels, **decides) as cache:
+                sequence, out = cache.sequence(), numpy.empty_like(q)
+                with cache.step([(sequence, 96)]) as step:
+                    step.append(0, *stored)
+                self.assertEqual(sequence.plan_levels(0.05)[0].planned, 0)
+                with cache.step(sequence) as step:
+                    step.append(0, *new)
+                    found = step.attend(0, q, out)
+                self.assertEqual(beyond(out[0], attention(q[0], *numpy.concatenate([stored, new], 1)), found), 0)
+                plan, chosen = sequence.plan_levels(1e9)
+                self.assertEqual((plan.planned, plan.lacking, chosen), (1, _abi.CERTKV_LACKING_NOTHING, [[2] * 6]))
+                plan, chosen = sequence.plan_levels(0.05, 0)
+                self.assertEqual((plan.lacking, plan.blocks), (_abi.CERTKV_LACKING_FLOOR, 6))
+                self.assertGreater(sequence.control().changed, 0)
+                self.assertGreater(sum(sequence.level(0, block) > 0 for block in range(6)), 0)
+
     def test_scales_are_fixed(self):
         made = scales(1, 1, 64, bytes([7] * 32), 0.25)
         fixed = LIBRARY.scales(made, bytes([7] * 32))
@@ -359,6 +381,8 @@ class Refused(unittest.TestCase):
         self.refused(certkv.Error, "config->levels[1].format", small, levels=[("t8-v8g64-b16", 256), ("t4", 256)])
         self.refused(certkv.Error, "config->control", small, control=LIBRARY.control(200.0))
         self.refused(TypeError, "no field beta", LIBRARY.control, 200.0, beta=1)
+        self.refused(TypeError, "no field reserved", LIBRARY.bound_budget, 200.0, reserved=1)
+        self.refused(certkv.Error, "config->retention", small, retention=LIBRARY.retention(200.0))
         self.refused(TypeError, "no field n_levels", small, n_levels=2)
         made = scales(1, 1, 64, bytes([7] * 32), 0.25)
         self.refused(certkv.Error, "CERTKV_FILE_REFUSED", LIBRARY.scales, made, bytes(32))

@@ -1,12 +1,14 @@
 //! What a cache is made of, as C says it.
 use crate::allocator::{self, certkv_allocator};
 use crate::argument;
+use crate::bound_budget::certkv_bound_budget;
 use crate::calibration::{self, Found, certkv_calibration};
 use crate::control::{self, certkv_control};
 use crate::engine::Wanted;
 use crate::guard::{Failure, guard};
 use crate::level::{self, certkv_level};
 use crate::log::{Sink, certkv_log};
+use crate::retention::certkv_retention;
 use crate::scales::{self, certkv_scales};
 use crate::status::certkv_status::{
     self, CERTKV_FORMAT, CERTKV_INVALID_ARGUMENT, CERTKV_POLICY, CERTKV_RESERVED, CERTKV_UNSUPPORTED,
@@ -157,7 +159,8 @@ pub struct certkv_config {
     /// full at the first, which is `format` (NULL, or the same), and can change between steps: see certkv_sequence_change_level. Not beside windows,
     /// `spill_store` and `scales`. Borrowed during the call.
     pub levels: *const certkv_level,
-    /// On the host: who decides on levels when certkv_sequence_control is called; NULL for nobody. Borrowed during the call.
+    /// On the host: SmartKV decides on levels when certkv_sequence_control is called; NULL for nobody, or one of `retention` and `bound_budget`. Borrowed
+    /// during the call.
     pub control: *const certkv_control,
     /// Fixed scales for sides with one scale per block (p8, e4m3g64), of this geometry; NULL for the scales of each block. What a block has
     /// beyond them saturates, is counted (`saturated` of certkv_snapshot), and is in its bound. The cache keeps what it needs: the handle may be
@@ -169,6 +172,10 @@ pub struct certkv_config {
     pub reserved_more: u32,
     /// Who hears what calls on this cache have to say; NULL for the function of certkv_log_set. Borrowed during the call; its function and `user` are not.
     pub log: *const certkv_log,
+    /// As `control`: retention decides.
+    pub retention: *const certkv_retention,
+    /// As `control`: the bound's budget decides.
+    pub bound_budget: *const certkv_bound_budget,
 }
 
 /// In `window_slack`: no tokens.
@@ -227,8 +234,8 @@ pub(crate) unsafe fn log(config: *const certkv_config) -> Result<Option<Arc<Sink
 ///
 /// # Safety
 /// `config` is NULL or a struct of its `struct_size` bytes whose `format` and `kernels` are NULL or C strings and whose `prefix_secret` is
-/// NULL or has 32 bytes, whose `windows` is NULL or has `n_windows` elements, whose `levels` are as [`level::read`] wants them, whose `control` is NULL or
-/// a struct of its `struct_size` bytes, and whose `allocator` and `log` are as [`allocator::read`] and [`Sink::read`] want them.
+/// NULL or has 32 bytes, whose `windows` is NULL or has `n_windows` elements, whose `levels` are as [`level::read`] wants them, whose `control`,
+/// `retention` and `bound_budget` are NULL or structs of their `struct_size` bytes, and whose `allocator` and `log` are as [`allocator::read`] and [`Sink::read`] want them.
 pub(crate) unsafe fn read(config: *const certkv_config) -> Result<Wanted, Failure> {
     // SAFETY: by the caller's promise, and as for `blank`.
     let given = unsafe { argument::read_struct(config, "config", LEAST)? };
@@ -284,10 +291,8 @@ pub(crate) unsafe fn read(config: *const certkv_config) -> Result<Wanted, Failur
     }
     // SAFETY: by the caller's promise.
     unsafe { level::configure(&mut config, &given)? };
-    if !given.control.is_null() {
-        // SAFETY: by the caller's promise.
-        config.control = Some(unsafe { control::read(given.control)? }.into());
-    }
+    // SAFETY: by the caller's promise.
+    config.control = unsafe { control::decides(&given)? };
     if !given.scales.is_null() {
         config.scales = Some(scales::of(given.scales, &geometry)?);
     }
@@ -304,7 +309,9 @@ pub(crate) unsafe fn read(config: *const certkv_config) -> Result<Wanted, Failur
         (config.codebooks.is_some(), "calibration: a cache on a GPU has no format with spherical keys in this release"),
         (config.memory.is_some(), "allocator: a cache on a GPU has its pages in memory that the driver knows"),
         (!config.levels.is_empty(), "levels: blocks of a cache on a GPU have one format a layer in this release"),
-        (config.control.is_some(), "control: a cache on a GPU has no levels to decide on in this release"),
+        (!given.control.is_null(), "control: a cache on a GPU has no levels to decide on in this release"),
+        (!given.retention.is_null(), "retention: a cache on a GPU has no levels to decide on in this release"),
+        (!given.bound_budget.is_null(), "bound_budget: a cache on a GPU has no levels to decide on in this release"),
     ];
     if let Some((_, why)) = only_on_the_host.iter().find(|(given, _)| *given) {
         return Err(Failure::new(CERTKV_UNSUPPORTED, format!("config->{why} (config->device)")));

@@ -1,11 +1,15 @@
-//! Who decides levels while decoding goes on.
+//! Who decides levels while decoding goes on: SmartKV, and which of them a configuration names.
 use crate::argument;
+use crate::bound_budget;
 use crate::cache::{self, certkv_cache};
+use crate::config::certkv_config;
 use crate::guard::{Failure, guard};
+use crate::parameters::{Parameters, gate_fields};
+use crate::retention;
 use crate::sequence::{certkv_sequence, id};
 use crate::status::certkv_status;
-use certkv::SmartKv;
 use certkv::smartkv::{ImportanceRule, Rule};
+use certkv::{Control, SmartKv};
 use core::mem::offset_of;
 
 /// SmartKV over `config->levels`, with blocks for items: what was attended to lately has a wide level, within a budget of bytes. Fill it with
@@ -45,6 +49,10 @@ pub struct certkv_control {
     pub interval: u64,
     /// Steps between looks at the drift, 1 to 2^31.
     pub drift_every: u64,
+    /// A gate over blocks whose rank is in danger: a block is protected from this danger on,
+    pub gate_protect: f64,
+    /// and down to this one, which is below it and not negative. Both 0, as they are filled: no gate.
+    pub gate_release: f64,
 }
 
 /// What certkv_sequence_control did, over all layers.
@@ -78,7 +86,7 @@ pub struct certkv_controlled {
 pub unsafe extern "C" fn certkv_control_init(control: *mut certkv_control, struct_size: u32) -> certkv_status {
     guard(|| {
         argument::aligned(control, "control")?;
-        let size = argument::known_size::<certkv_control>(struct_size, "control", size_of::<certkv_control>())?;
+        let size = argument::known_size::<certkv_control>(struct_size, "control", LEAST)?;
         let Rule {
             importance,
             points,
@@ -90,8 +98,9 @@ pub unsafe extern "C" fn certkv_control_init(control: *mut certkv_control, struc
             drift,
             drift_moved,
             drift_every,
-            gate: _,
+            gate,
         } = Rule::default();
+        let [gate_protect, gate_release] = gate_fields(gate);
         let ImportanceRule { keep, keep_head, mix, life } = importance;
         let filled = certkv_control {
             struct_size,
@@ -110,6 +119,8 @@ pub unsafe extern "C" fn certkv_control_init(control: *mut certkv_control, struc
             protected_last: protected[1] as u64,
             interval: base as u64,
             drift_every: drift_every as u64,
+            gate_protect,
+            gate_release,
         };
         // SAFETY: the caller's struct has `struct_size` bytes, and `size` is no more.
         unsafe { argument::write_prefix(control, &filled, size) };
@@ -117,37 +128,30 @@ pub unsafe extern "C" fn certkv_control_init(control: *mut certkv_control, struc
     })
 }
 
-/// Reads what a configuration says of control.
+/// What the first header with it had.
+const LEAST: usize = offset_of!(certkv_control, gate_protect);
+
+/// Reads what a configuration says of SmartKV.
 ///
 /// # Safety
 /// `control` is a struct of its `struct_size` bytes.
 pub(crate) unsafe fn read(control: *const certkv_control) -> Result<SmartKv, Failure> {
     // SAFETY: by the caller's promise; integers and floats, for which zero bits are a value.
-    let given = unsafe { argument::read_struct(control, "config->control", size_of::<certkv_control>())? };
-    let wrong = |field: &str, value: &dyn core::fmt::Display, must: &str| {
-        Err(argument::invalid(format!("config->control->{field} = {value}: must be {must}")))
-    };
+    let given = unsafe { argument::read_struct(control, "config->control", LEAST)? };
+    let parameters = Parameters::of("config->control");
     let finite =
         [("points", given.points), ("alpha", given.alpha), ("drift", given.drift), ("drift_moved", given.drift_moved)];
-    let shares = [("keep_rank", given.keep_rank), ("keep", given.keep), ("keep_head", given.keep_head)];
-    // Ranges hold no NaN.
-    if let Some((field, x)) = finite.iter().find(|(_, x)| !(0.0..f64::INFINITY).contains(x)) {
-        return wrong(field, x, "finite and not negative");
-    }
-    if let Some((field, x)) = shares.iter().find(|(_, x)| !(0.0..1.0).contains(x)) {
-        return wrong(field, x, "at least 0 and below 1");
-    }
+    parameters.finite(&finite)?;
+    parameters.shares(&[("keep_rank", given.keep_rank), ("keep", given.keep), ("keep_head", given.keep_head)])?;
     if !(0.0..=1.0).contains(&given.mix) {
-        return wrong("mix", &given.mix, "0 to 1");
+        return parameters.wrong("mix", &given.mix, "0 to 1");
     }
     if given.life.is_nan() || given.life <= 0.0 {
-        return wrong("life", &given.life, "positive");
+        return parameters.wrong("life", &given.life, "positive");
     }
-    let steps = [("interval", given.interval, 1), ("drift_every", given.drift_every, 1)];
-    let blocks = [("protected_first", given.protected_first, 0), ("protected_last", given.protected_last, 0)];
-    if let Some((field, n, least)) = steps.iter().chain(&blocks).find(|(_, n, least)| n < least || *n > 1 << 31) {
-        return wrong(field, n, &format!("{least} to 2^31"));
-    }
+    parameters.counts(1, &[("interval", given.interval), ("drift_every", given.drift_every)])?;
+    let ends = [("protected_first", given.protected_first), ("protected_last", given.protected_last)];
+    parameters.counts(0, &ends)?;
     let rule = Rule {
         importance: ImportanceRule { keep: given.keep, keep_head: given.keep_head, mix: given.mix, life: given.life },
         points: given.points,
@@ -159,14 +163,43 @@ pub(crate) unsafe fn read(control: *const certkv_control) -> Result<SmartKv, Fai
         drift: given.drift,
         drift_moved: given.drift_moved,
         drift_every: given.drift_every as usize,
-        gate: None,
+        gate: parameters.gate(given.gate_protect, given.gate_release)?,
     };
     Ok(SmartKv { bytes_per_token: given.bytes_per_token, rule })
 }
 
-/// Lets `config->control` look at what the last step said of each block of a sequence, and change levels where it decides to. To be called between
-/// steps, after each of them or fewer: steps in between are not seen. Fills `controlled`, whose `struct_size` must be set; it may be NULL. Without
-/// `config->control` nothing happens, and every count is 0. A block that cannot have the level that was decided keeps its own, and is counted.
+/// Who decides in a cache: at most one of three.
+///
+/// # Safety
+/// `given.control`, `given.retention` and `given.bound_budget` are NULL or structs of their `struct_size` bytes.
+pub(crate) unsafe fn decides(given: &certkv_config) -> Result<Option<Control>, Failure> {
+    let named = [
+        ("control", given.control.is_null()),
+        ("retention", given.retention.is_null()),
+        ("bound_budget", given.bound_budget.is_null()),
+    ];
+    let mut named = named.iter().filter(|(_, null)| !null);
+    if let (Some((first, _)), Some((second, _))) = (named.next(), named.next()) {
+        return Err(argument::invalid(format!("config->{second}: config->{first} decides already")));
+    }
+    Ok(if !given.control.is_null() {
+        // SAFETY: by the caller's promise.
+        Some(unsafe { read(given.control)? }.into())
+    } else if !given.retention.is_null() {
+        // SAFETY: as above.
+        Some(unsafe { retention::read(given.retention)? }.into())
+    } else if !given.bound_budget.is_null() {
+        // SAFETY: as above.
+        Some(unsafe { bound_budget::read(given.bound_budget)? }.into())
+    } else {
+        None
+    })
+}
+
+/// Lets who decides on levels (`config->control`, `retention` or `bound_budget`) look at what the last step said of each block of a sequence, and change
+/// levels where that is decided. To be called between steps, after each of them or fewer: steps in between are not seen. Fills `controlled`, whose
+/// `struct_size` must be set; it may be NULL. Where nobody decides nothing happens, and every count is 0. A block that cannot have the level that was
+/// decided keeps its own, and is counted.
 ///
 /// Threads: any, at any time; waits for other calls that move blocks.
 /// Stream: none.

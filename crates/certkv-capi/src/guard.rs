@@ -51,6 +51,8 @@ fn field_in_c(field: &str) -> &str {
         "formats" => "format",
         "prefixes" => "prefix_units",
         "codebooks" => "calibration",
+        "control.retention" => "retention",
+        "control.budget" => "bound_budget",
         "spill" => "spill_store",
         same => same,
     }

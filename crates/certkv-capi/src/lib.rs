@@ -10,6 +10,7 @@
 mod admit;
 mod allocator;
 mod argument;
+mod bound_budget;
 mod cache;
 mod calibration;
 mod callbacks;
@@ -29,9 +30,11 @@ mod metrics;
 mod moves;
 mod offload;
 mod owned;
+mod parameters;
 mod plan;
 mod prefix;
 mod records;
+mod retention;
 mod ring;
 mod rows;
 mod save;
@@ -53,6 +56,7 @@ mod window;
 
 pub use admit::*;
 pub use allocator::certkv_allocator;
+pub use bound_budget::*;
 pub use cache::{certkv_cache, certkv_cache_create, certkv_cache_destroy};
 pub use calibration::*;
 pub use callbacks::{
@@ -75,6 +79,7 @@ pub use moves::*;
 pub use offload::*;
 pub use plan::*;
 pub use prefix::*;
+pub use retention::*;
 pub use ring::*;
 pub use save::{certkv_save_scope, certkv_sequence_restore, certkv_sequence_save};
 pub use scales::{

@@ -71,6 +71,8 @@ fn generated() -> String {
         "calibration",
         "level",
         "control",
+        "retention",
+        "bound_budget",
         "scales",
         "config",
         "cache",
@@ -266,7 +268,8 @@ fn both_sides_agree_on_every_offset_and_version() {
             max_context, kernels, swap_tokens, prefix_units, prefix_secret, prefix_eviction, reserved, spill_store,
             spill_host_tokens, spill_budget, spill_workers, spill_in_flight, spill_deadline_ms, n_windows, windows,
             prefix_events, window_slack, allocator, chunk_tokens, calibration,
-            move_events, levels, control, scales, n_levels, reserved_more, log,
+            move_events, levels, control, scales, n_levels, reserved_more, log, retention,
+            bound_budget,
         }
         certkv_log { struct_size, level, callback, user }
         certkv_calibration_info {
@@ -277,9 +280,15 @@ fn both_sides_agree_on_every_offset_and_version() {
         certkv_level { format, tokens }
         certkv_control {
             struct_size, checks, bytes_per_token, points, keep_rank, alpha, drift, drift_moved, keep, keep_head, mix, life,
-            protected_first, protected_last, interval, drift_every,
+            protected_first, protected_last, interval, drift_every, gate_protect, gate_release,
         }
         certkv_controlled { struct_size, reserved, decided, below_floor, changed, refused, failed }
+        certkv_retention {
+            struct_size, measure, bytes_per_token, layer_bytes_per_token, keep, down, up, stick, gate_protect, gate_release,
+            protected_first, protected_last, interval, cooldown, reserved,
+        }
+        certkv_bound_budget { struct_size, reserved, bytes_per_token, epsilon, gain, interval }
+        certkv_level_plan { struct_size, planned, blocks, bytes, bound, lacks, lacking, reserved }
         certkv_scales_info { struct_size, layers, kv_heads, head_dim, percentile, tokens, model, text }
         certkv_allocator { struct_size, reserved, context, allocate, free }
         certkv_store_key { bytes }
@@ -340,13 +349,16 @@ fn both_sides_agree_on_every_offset_and_version() {
     // The sizes are part of the ABI: what changes them needs new names.
     for (name, size) in [
         ("certkv_error_info", 24),
-        ("certkv_config", 288),
+        ("certkv_config", 304),
         ("certkv_log", 24),
         ("certkv_calibration_info", 144),
         ("certkv_window", 24),
         ("certkv_level", 16),
-        ("certkv_control", 120),
+        ("certkv_control", 136),
         ("certkv_controlled", 48),
+        ("certkv_retention", 104),
+        ("certkv_bound_budget", 40),
+        ("certkv_level_plan", 48),
         ("certkv_scales_info", 96),
         ("certkv_allocator", 32),
         ("certkv_store_key", 32),

@@ -94,7 +94,7 @@ fn the_gpu_examples_decode_or_say_why_not() {
 }
 
 /// One program per object, and how many checks it makes at least.
-const HOSTILE: [(&str, u32); 17] = [
+const HOSTILE: [(&str, u32); 18] = [
     ("misuse", 330),
     ("swap", 60),
     ("save", 80),
@@ -109,7 +109,8 @@ const HOSTILE: [(&str, u32); 17] = [
     ("calibration", 500),
     ("tensor", 2000),
     ("moves", 90),
-    ("levels", 300),
+    ("levels", 200),
+    ("decides", 300),
     ("scales", 800),
     ("threads", 80),
 ];

@@ -31,6 +31,7 @@ const PROGRAMS: [&str; 16] = [
     "tensor",
     "moves",
     "levels",
+    "decides",
     "scales",
 ];
 

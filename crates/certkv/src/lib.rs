@@ -63,6 +63,8 @@ pub use certkv_bound::{BytesRead, Cause, Certificate, Rung, Status};
 pub use certkv_control::bound_budget;
 /// What calibrations are read from files with, and the heads and model that they are checked against.
 pub use certkv_control::calibration;
+/// The gate over blocks whose rank is in danger, which SmartKV and retention can have.
+pub use certkv_control::danger;
 pub use certkv_control::policy::{Certified, Policy, Seed000};
 /// The rule of [`Retention`], and what decides by it.
 pub use certkv_control::retention;

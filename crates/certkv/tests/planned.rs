@@ -186,7 +186,7 @@ fn what_cannot_be_is_refused_by_field() {
         BoundBudget { rule: BoundRule { gain: 1.0, ..good.rule }, ..good },
     ] {
         match Cache::new(LADDER.config([640; 3], bad)) {
-            Err(Error::Config { field: "control", .. }) => {}
+            Err(Error::Config { field: "control.budget", .. }) => {}
             other => panic!("{bad:?}: {other:?}"),
         }
     }

@@ -210,7 +210,7 @@ fn what_cannot_be_is_refused_by_field() {
         Retention { rule: Rule { up: 0.5, down: 0.5, ..good.rule }, ..good },
     ] {
         match Cache::new(LADDER.config([640; 3], bad)) {
-            Err(Error::Config { field: "control", .. }) => {}
+            Err(Error::Config { field: "control.retention", .. }) => {}
             other => panic!("{bad:?}: {other:?}"),
         }
     }

@@ -302,6 +302,9 @@ fn what_a_gpu_has_no_kernels_for_is_named() {
         named(certkv_sequence_level(cache.0, a, 0, 0, &mut level), CERTKV_UNSUPPORTED, "levels");
         named(certkv_sequence_change_level(cache.0, a, 0, 0, 1), CERTKV_UNSUPPORTED, "levels");
         named(certkv_sequence_control(cache.0, a, ptr::null_mut()), CERTKV_UNSUPPORTED, "levels");
+        let mut plan = certkv_level_plan { struct_size: size_of::<certkv_level_plan>() as u32, ..Default::default() };
+        let planned = certkv_sequence_plan_levels(cache.0, a, 0.05, 0, ptr::null_mut(), 0, &mut plan);
+        named(planned, CERTKV_UNSUPPORTED, "levels");
     }
     assert_eq!(level, 7);
 }

@@ -187,7 +187,12 @@ impl Config {
     /// Checks who decides.
     pub(crate) fn check_control(&self) -> Result<(), Error> {
         let Some(control) = &self.control else { return Ok(()) };
-        let wrong = |why: String| Err(Error::Config { field: "control", why });
+        let field = match control {
+            Control::SmartKv(_) => "control",
+            Control::Retention(_) => "control.retention",
+            Control::Budget(_) => "control.budget",
+        };
+        let wrong = |why: String| Err(Error::Config { field, why });
         if self.levels.is_empty() {
             return wrong("there are no levels to decide on".to_owned());
         }
