@@ -15,7 +15,7 @@ fn watched(made: &Path, dir: &Path) -> Output {
 
 const FOUND: i32 = 99;
 
-const PROGRAMS: [&str; 16] = [
+const PROGRAMS: [&str; 17] = [
     "misuse",
     "swap",
     "save",
