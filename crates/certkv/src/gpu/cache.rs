@@ -1,8 +1,10 @@
 //! The cache: sequences, their pages, and the memory behind them on a GPU.
 use super::config::GpuConfig;
 use super::core::Core;
-use super::mirror::{Member, Mirror};
+use super::lists::Lists;
+use super::mirror::Mirror;
 use super::published::CertificateRing;
+use super::readback::Back;
 use super::ring::Ring;
 use super::rows::Rows;
 use super::sizes::GroupSizes;
@@ -21,7 +23,7 @@ use certkv_kernel::cuda::Compiler;
 use certkv_kernel::cuda::select::{ROW_ENTRY, SelectMode, SelectStats};
 use certkv_kernel::{Kernel, Pool};
 use certkv_page::prefix::GroupShape;
-use certkv_page::{BlockTable, CopyOp, Dropped, PageAllocator, PageClass, Pools, Stamp};
+use certkv_page::{BlockTable, CopyOp, Dropped, Need, PageAllocator, PageClass, Pools, Stamp};
 use slab::Slab;
 use std::sync::Arc;
 
@@ -74,6 +76,11 @@ pub struct GpuCache {
     /// Numbers on their way to the ring.
     pub(super) batch_words: Vec<u16>,
     pub(super) batch_queries: Vec<f32>,
+    /// Lists that the next step takes, and what it reads results into.
+    pub(super) lists: Lists,
+    pub(super) back: Back,
+    /// Pages that a step needs, by group.
+    pub(super) needs: Vec<Need>,
     /// By group: pages and rows, with [`ROW_ENTRY`], of which nothing may be remembered when the next step begins.
     pub(super) forgotten: Vec<Vec<u32>>,
     /// Steps whose certificates were enqueued to be published.
@@ -158,6 +165,9 @@ impl GpuCache {
             page: Vec::new(),
             batch_words: Vec::new(),
             batch_queries: Vec::new(),
+            lists: Lists::default(),
+            back: Back::default(),
+            needs: Vec::new(),
             forgotten: vec![Vec::new(); s.groups.len()],
             published: 0,
             layouts,
@@ -559,15 +569,9 @@ impl GpuCache {
     }
 
     /// Tells the device of the batch, of the longer chunks behind it, and of every change of the tables.
-    pub(super) fn send_tables(&mut self, members: &[Member], guests: &[Member]) -> Result<(), Error> {
+    pub(super) fn send_tables(&mut self) -> Result<(), Error> {
         let Self { core, mirror, ring, .. } = self;
-        mirror.batch(members);
-        mirror.guests(members.len(), guests);
         ring.send(&core.queue, &core.tables, 0, mirror.state())?;
-        for piece in mirror.pieces() {
-            ring.send(&core.queue, &core.tables, 4 * piece.at, &piece.words)?;
-        }
-        mirror.settle();
-        Ok(())
+        mirror.tell(|at, words| ring.send(&core.queue, &core.tables, 4 * at, words))
     }
 }

@@ -52,8 +52,7 @@ pub(super) fn attend(
     core.finish()?;
     let mut words = vec![0u32; part.tokens * s.q_heads() * args::Certificate::WORDS];
     buffer.read(core.queue.stream(), of.certificates.start, &mut words)?;
-    let certificates: Vec<Certificate> =
-        results::certificates(&words).iter().map(|c| results::of_chunk(rule, c)).collect();
+    let certificates: Vec<Certificate> = results::certificates(&words).map(|c| results::of_chunk(rule, &c)).collect();
     if certificates.iter().any(|c| c.status == Status::Failed) {
         return Ok(None);
     }

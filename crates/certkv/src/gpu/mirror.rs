@@ -14,15 +14,6 @@ struct Run {
     len: usize,
 }
 
-/// Words to be written into the tables' buffer.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Piece {
-    /// First word.
-    pub(super) at: usize,
-    /// The words.
-    pub(super) words: Vec<u32>,
-}
-
 /// Block tables of a group of layers.
 #[derive(Debug)]
 struct GroupTables {
@@ -41,17 +32,8 @@ pub(super) struct Mirror {
     state: Vec<u32>,
     sections: TableSections,
     changed: Vec<Run>,
-}
-
-/// A sequence of the batch.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Member {
-    /// Row in the tables.
-    pub(super) row: usize,
-    /// Tokens before the step.
-    pub(super) len: usize,
-    /// Slot of the open block, by group.
-    pub(super) tails: Vec<u32>,
+    /// A run's promoted words on their way.
+    exact: Vec<u32>,
 }
 
 impl Mirror {
@@ -68,6 +50,7 @@ impl Mirror {
             state: vec![0; sizes.tables.count.end],
             sections: sizes.tables.clone(),
             changed: Vec::new(),
+            exact: Vec::new(),
         }
     }
 
@@ -101,29 +84,28 @@ impl Mirror {
         }
     }
 
-    /// Lengths, tails and rows of a batch of one token each, under the next step's number.
-    pub(super) fn batch(&mut self, members: &[Member]) {
-        let Self { state, groups, sections: TableSections { before, after, batch, count }, .. } = self;
-        for (place, m) in members.iter().enumerate() {
-            let (len, row) = (m.len as u32, m.row);
-            state[before.start + row] = len;
-            state[after.start + row] = len + 1;
-            put_tails(state, groups, m);
-            state[batch.start + place] = row as u32;
-        }
-        state[count.start] = members.len() as u32;
-        state[count.start + 1] = state[count.start + 1].wrapping_add(1).max(1);
+    /// Puts a sequence of `len` tokens, which gets one, at a place of the batch.
+    pub(super) fn join(&mut self, place: usize, row: usize, len: usize) {
+        self.state[self.sections.before.start + row] = len as u32;
+        self.follow(place, row, len + 1);
     }
 
-    /// Sequences behind the batch, from place `first` on, whose next step is planned: longer chunks, with the lengths that they end
-    /// with.
-    pub(super) fn guests(&mut self, first: usize, guests: &[Member]) {
-        let Self { state, groups, sections: TableSections { after, batch, .. }, .. } = self;
-        for (i, m) in guests.iter().enumerate() {
-            state[after.start + m.row] = m.len as u32;
-            put_tails(state, groups, m);
-            state[batch.start + first + i] = m.row as u32;
-        }
+    /// Puts a sequence behind the batch whose next step is planned: a longer chunk, with the length that it ends with.
+    pub(super) fn follow(&mut self, place: usize, row: usize, len: usize) {
+        self.state[self.sections.after.start + row] = len as u32;
+        self.state[self.sections.batch.start + place] = row as u32;
+    }
+
+    /// Names the slot of a row's open block in a group.
+    pub(super) fn tail(&mut self, group: usize, row: usize, tail: u32) {
+        self.state[self.groups[group].sections.tails.start + row] = tail;
+    }
+
+    /// So many sequences are the batch, of the next step's number.
+    pub(super) fn count(&mut self, seqs: usize) {
+        let count = self.sections.count.start;
+        self.state[count] = seqs as u32;
+        self.state[count + 1] = self.state[count + 1].wrapping_add(1).max(1);
     }
 
     /// The state, to be written from word 0 on.
@@ -131,35 +113,24 @@ impl Mirror {
         &self.state
     }
 
-    /// What changed since [`Mirror::settle`].
-    pub(super) fn pieces(&self) -> impl Iterator<Item = Piece> + '_ {
-        self.changed.iter().flat_map(|run| {
-            let at = run.row * self.stride + run.first;
-            let GroupTables { sections, packed, hosts } = &self.groups[run.group];
-            let words = if run.packed { packed } else { hosts };
-            let words = words[at..at + run.len].to_vec();
-            let section = if run.packed { &sections.packed } else { &sections.hosts };
+    /// Gives `send` what changed since it was told last: first words of the tables' buffer, and the words. Where it refuses, all of it changed still.
+    pub(super) fn tell<E>(&mut self, mut send: impl FnMut(usize, &[u32]) -> Result<(), E>) -> Result<(), E> {
+        let Self { stride, kv_heads, groups, changed, exact, .. } = self;
+        for run in changed.iter() {
+            let at = run.row * *stride + run.first;
+            let GroupTables { sections, packed, hosts } = &groups[run.group];
+            let (section, words) = if run.packed { (&sections.packed, packed) } else { (&sections.hosts, hosts) };
+            let words = &words[at..at + run.len];
+            send(section.start + at, words)?;
             // Under these words a head reads everything from the originals: sides are numbered by page and head.
-            let heads = if run.packed { 0 } else { self.kv_heads };
-            let exact: Vec<Piece> = (0..heads)
-                .map(|head| Piece {
-                    at: sections.exact.start + (run.row * self.kv_heads + head) * self.stride + run.first,
-                    words: words.iter().map(|page| exact_word(*page, head, self.kv_heads)).collect(),
-                })
-                .collect();
-            core::iter::once(Piece { at: section.start + at, words }).chain(exact)
-        })
-    }
-
-    /// The device has been told of everything.
-    pub(super) fn settle(&mut self) {
-        self.changed.clear();
-    }
-}
-
-fn put_tails(state: &mut [u32], groups: &[GroupTables], m: &Member) {
-    for (group, tail) in groups.iter().zip(&m.tails) {
-        state[group.sections.tails.start + m.row] = *tail;
+            for head in 0..if run.packed { 0 } else { *kv_heads } {
+                exact.clear();
+                exact.extend(words.iter().map(|page| exact_word(*page, head, *kv_heads)));
+                send(sections.exact.start + (run.row * *kv_heads + head) * *stride + run.first, exact)?;
+            }
+        }
+        changed.clear();
+        Ok(())
     }
 }
 
@@ -175,6 +146,7 @@ mod tests {
     use certkv_core::Geometry;
     use certkv_kernel::cuda::{Arch, Variant};
     use certkv_page::Window;
+    use core::convert::Infallible;
     use core::ops::Range;
     use proptest::prelude::*;
 
@@ -200,27 +172,52 @@ mod tests {
             mirror.set(0, 1, block, 10 + block as u32, Some(20 + block as u32));
         }
         mirror.set(0, 1, 5, 15, None);
-        let pieces: Vec<Piece> = mirror.pieces().collect();
+        let pieces = told(&mut mirror);
         let t = &sizes.groups[0].tables;
         // Originals, their two heads' words, records.
-        assert_eq!(pieces.iter().map(|p| p.words.len()).collect::<Vec<_>>(), [6, 6, 6, 5]);
-        assert_eq!(pieces[0].at, t.hosts.start + STRIDE);
-        assert_eq!(pieces[2].at, t.exact.start + (2 + 1) * STRIDE);
-        assert_eq!(pieces[2].words[0], 1 + 10 * 2 + 1);
-        assert_eq!(pieces[3], Piece { at: t.packed.start + STRIDE, words: vec![20, 21, 22, 23, 24] });
-        mirror.settle();
+        assert_eq!(pieces.iter().map(|(_, words)| words.len()).collect::<Vec<_>>(), [6, 6, 6, 5]);
+        assert_eq!(pieces[0].0, t.hosts.start + STRIDE);
+        assert_eq!(pieces[2].0, t.exact.start + (2 + 1) * STRIDE);
+        assert_eq!(pieces[2].1[0], 1 + 10 * 2 + 1);
+        assert_eq!(pieces[3], (t.packed.start + STRIDE, vec![20, 21, 22, 23, 24]));
         mirror.set(0, 1, 3, 13, Some(23));
-        assert_eq!(mirror.pieces().count(), 0, "what is known is not sent again");
+        assert!(told(&mut mirror).is_empty(), "what is known is not sent again");
+        mirror.set(0, 1, 6, 16, None);
+        let mut sent = 0;
+        let refused = mirror.tell(|_, _| {
+            sent += 1;
+            if sent == 2 { Err(()) } else { Ok(()) }
+        });
+        assert!(refused.is_err() && told(&mut mirror).len() == 3, "what was refused is sent again");
+    }
+
+    /// All that has changed.
+    fn told(mirror: &mut Mirror) -> Vec<(usize, Vec<u32>)> {
+        let mut pieces = Vec::new();
+        let send = |at, words: &[u32]| -> Result<(), Infallible> {
+            pieces.push((at, words.to_vec()));
+            Ok(())
+        };
+        mirror.tell(send).unwrap();
+        pieces
     }
 
     #[test]
     fn a_batch_names_rows_lengths_and_tails_and_leaves_others_alone() {
         let sizes = sizes();
         let mut mirror = Mirror::new(&sizes);
-        let member = |row, len, tail| Member { row, len, tails: vec![tail, tail + 1] };
-        mirror.batch(&[member(2, 40, 7), member(0, 3, 1)]);
-        mirror.batch(&[member(3, 9, 5)]);
-        mirror.guests(1, &[member(1, 77, 6)]);
+        let tails =
+            |mirror: &mut Mirror, row, tail| (0..2).for_each(|group| mirror.tail(group, row, tail + group as u32));
+        for (place, row, len, tail) in [(0, 2, 40, 7), (1, 0, 3, 1)] {
+            mirror.join(place, row, len);
+            tails(&mut mirror, row, tail);
+        }
+        mirror.count(2);
+        mirror.join(0, 3, 9);
+        tails(&mut mirror, 3, 5);
+        mirror.follow(1, 1, 77);
+        tails(&mut mirror, 1, 6);
+        mirror.count(1);
         let (t, [one, two]) = (&sizes.tables, &sizes.groups[..]) else { panic!("two groups") };
         let at = |r: &Range<usize>, i: usize| mirror.state()[r.start + i];
         assert_eq!((at(&t.before, 2), at(&t.after, 2), at(&one.tables.tails, 2)), (40, 41, 7));
@@ -242,10 +239,9 @@ mod tests {
             let mut device = vec![NONE; sizes.groups[1].tables.exact.end];
             let mut known = vec![[vec![NONE; ROWS * STRIDE], vec![NONE; ROWS * STRIDE]]; 2];
             let send = |mirror: &mut Mirror, device: &mut Vec<u32>| {
-                for piece in mirror.pieces() {
-                    device[piece.at..piece.at + piece.words.len()].copy_from_slice(&piece.words);
+                for (at, words) in told(mirror) {
+                    device[at..at + words.len()].copy_from_slice(&words);
                 }
-                mirror.settle();
             };
             for (group, row, block, host, page, sends) in changes {
                 mirror.set(group, row, block, host, page);

@@ -40,6 +40,7 @@ mod extend;
 mod fixed;
 mod kit;
 mod ladder;
+mod lists;
 mod mirror;
 mod moves;
 mod ordered;

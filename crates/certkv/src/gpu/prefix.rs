@@ -152,7 +152,16 @@ impl GpuCache {
         if self.prefixes.is_none() {
             return Ok(());
         }
-        let mut needs = vec![Need::default(); self.pools.len()];
+        let mut needs = core::mem::take(&mut self.needs);
+        let made = self.make_room_by(&mut needs, chunks);
+        self.needs = needs;
+        made
+    }
+
+    /// As [`GpuCache::make_room_for`]; in `needs` what each group lacks.
+    fn make_room_by(&mut self, needs: &mut Vec<Need>, chunks: &[Chunk]) -> Result<(), Error> {
+        needs.clear();
+        needs.resize(self.pools.len(), Need::default());
         for chunk in chunks {
             let Ok(entry) = self.entry(chunk.sequence) else { return Ok(()) };
             if entry.is_out() {
@@ -168,7 +177,7 @@ impl GpuCache {
                 };
             }
         }
-        for (group, need) in needs.into_iter().enumerate() {
+        for (group, need) in needs.drain(..).enumerate() {
             loop {
                 let short = self.missing(group, need).filter(|(class, _)| *class != PageClass::Tail);
                 let Some((class, pages)) = short.max_by_key(|(_, pages)| *pages).filter(|(_, n)| *n > 0) else { break };

@@ -4,6 +4,21 @@ use super::results::{self, Results};
 use super::sizes::Sizes;
 use super::step::{GpuStep, Progress};
 use crate::{Certificate, Error, Status};
+use certkv_kernel::cuda::args;
+
+/// What results are read into, kept from call to call.
+#[derive(Debug, Default)]
+pub(super) struct Back {
+    /// Words and halves on their way.
+    words: Vec<u32>,
+    bits: Vec<u16>,
+    found: Results,
+    /// Of the batch, `[seqs][q_heads * head_dim]`.
+    outputs: Vec<f32>,
+    /// Of all tokens, `[tokens][q_heads * head_dim]` and `[tokens][q_heads]`.
+    rows: Vec<f32>,
+    judged: Vec<Certificate>,
+}
 
 impl GpuStep<'_> {
     fn sizes(&self) -> &Sizes {
@@ -31,16 +46,41 @@ impl GpuStep<'_> {
         if !certificates.is_empty() && certificates.len() != heads {
             return Err(Error::Shape { argument: "certificates", expected: heads, given: certificates.len() });
         }
-        let (found, outputs) = self.read(layer, true)?;
-        let found = self.judge(layer, &found)?;
+        self.back(|step, back| {
+            step.read(layer, true, back)?;
+            step.judge(layer, back)?;
+            step.gather(layer, back, (out, certificates))
+        })
+    }
+
+    /// Lends what results are read into. What longer chunks had is a prompt's, and goes.
+    fn back<T>(&mut self, call: impl FnOnce(&Self, &mut Back) -> Result<T, Error>) -> Result<T, Error> {
+        let mut back = core::mem::take(&mut self.cache.back);
+        let done = call(self, &mut back);
+        if self.seqs == self.parts.len() {
+            self.cache.back = back;
+        }
+        done
+    }
+
+    /// Puts outputs of the batch among those of longer chunks, and gives them out if all of them may be used.
+    fn gather(
+        &self,
+        layer: usize,
+        back: &mut Back,
+        (out, certificates): (&mut [f32], &mut [Certificate]),
+    ) -> Result<(), Error> {
+        let geometry = self.cache.geometry();
+        let Back { rows, outputs, judged, .. } = back;
         let mut batch = outputs.chunks_exact(geometry.q_width());
-        let mut rows = self.chunks.clone();
-        rows.resize(expected, f32::NAN);
+        rows.clear();
+        rows.extend_from_slice(&self.chunks);
+        rows.resize(out.len(), f32::NAN);
         for part in self.parts.iter().filter(|part| part.place.is_some()) {
             let row = batch.next().unwrap_or(&[]);
             rows[part.first_row * geometry.q_width()..][..row.len()].copy_from_slice(row);
         }
-        let usable = found.iter().zip(rows.chunks_exact(geometry.head_dim)).all(|(c, row)| match c.status {
+        let usable = judged.iter().zip(rows.chunks_exact(geometry.head_dim)).all(|(c, row)| match c.status {
             Status::Uncertified => true,
             Status::Failed => false,
             Status::Certified | Status::Exact => row.iter().all(|x| x.is_finite()),
@@ -48,9 +88,9 @@ impl GpuStep<'_> {
         if !usable {
             return Err(Error::Uncertifiable { layer });
         }
-        out.copy_from_slice(&rows);
+        out.copy_from_slice(rows);
         if !certificates.is_empty() {
-            certificates.copy_from_slice(&found);
+            certificates.copy_from_slice(judged);
         }
         Ok(())
     }
@@ -68,20 +108,26 @@ impl GpuStep<'_> {
         if certificates.len() != heads {
             return Err(Error::Shape { argument: "certificates", expected: heads, given: certificates.len() });
         }
-        let (found, _) = self.read(layer, false)?;
-        certificates.copy_from_slice(&self.judge(layer, &found)?);
-        Ok(())
+        self.back(|step, back| {
+            step.read(layer, false, back)?;
+            step.judge(layer, back)?;
+            certificates.copy_from_slice(&back.judged);
+            Ok(())
+        })
     }
 
     /// Copies a layer's results from the device and waits for them.
-    fn read(&self, layer: usize, outputs: bool) -> Result<(Results, Vec<f32>), Error> {
+    fn read(&self, layer: usize, outputs: bool, back: &mut Back) -> Result<(), Error> {
         let core = &self.cache.core;
         let (s, r, seqs) = (self.sizes(), self.sizes().result_sections(), self.seqs);
+        let Back { words, bits, found, outputs: out, .. } = back;
+        out.clear();
         if seqs == 0 {
-            return Ok((Results::default(), Vec::new()));
+            found.clear();
+            return Ok(());
         }
         let (heads, width) = (seqs * s.q_heads(), s.q_heads() * s.dim);
-        let bytes = size_of::<certkv_kernel::cuda::args::Certificate>() * heads;
+        let bytes = size_of::<args::Certificate>() * heads;
         let from_results = |from, offset, to: &core::ops::Range<usize>, bytes| {
             core.queue.download(from, offset, &core.results, to.start, bytes)
         };
@@ -95,35 +141,39 @@ impl GpuStep<'_> {
             from_results(&core.outputs, 0, &r.outputs, 4 * seqs * width)?;
         }
         core.finish()?;
-        let words = |at: usize, n: usize| -> Result<Vec<u32>, Error> {
-            let mut words = vec![0u32; n];
-            core.results.read(at, &mut words)?;
-            Ok(words)
-        };
-        let mut out = vec![0.0f32; if outputs { seqs * width } else { 0 }];
+        out.resize(if outputs { seqs * width } else { 0 }, 0.0);
         match narrow(self.answers) {
-            None => core.results.read(r.outputs.start, &mut out)?,
+            None => core.results.read(r.outputs.start, out)?,
             Some(dtype) => {
-                let mut bits = vec![0u16; out.len()];
-                core.results.read(r.outputs.start, &mut bits)?;
-                out.iter_mut().zip(bits).for_each(|(x, bits)| *x = dtype.decode16(bits));
+                bits.resize(out.len(), 0);
+                core.results.read(r.outputs.start, bits)?;
+                out.iter_mut().zip(bits).for_each(|(x, bits)| *x = dtype.decode16(*bits));
             }
         }
-        let found = Results {
-            errors: words(r.errors.start, s.rows)?,
-            repaired: words(r.repaired.start, list_bytes / 4)?,
-            dense: words(r.dense.start, list_bytes / 4)?,
-            first: results::certificates(&words(r.first.start, bytes / 4)?),
-            second: results::certificates(&words(r.second.start, bytes / 4)?),
-        };
-        Ok((found, out))
+        for (section, list, n) in [
+            (&r.errors, &mut found.errors, s.rows),
+            (&r.repaired, &mut found.repaired, list_bytes / 4),
+            (&r.dense, &mut found.dense, list_bytes / 4),
+        ] {
+            list.resize(n, 0);
+            core.results.read(section.start, list)?;
+        }
+        for (section, certificates) in [(&r.first, &mut found.first), (&r.second, &mut found.second)] {
+            words.resize(bytes / 4, 0);
+            core.results.read(section.start, words)?;
+            certificates.clear();
+            certificates.extend(results::certificates(words));
+        }
+        Ok(())
     }
 
     /// Certificates of all tokens.
-    fn judge(&self, layer: usize, found: &Results) -> Result<Vec<Certificate>, Error> {
+    fn judge(&self, layer: usize, back: &mut Back) -> Result<(), Error> {
         let (s, core) = (self.sizes(), &self.cache.core);
         let heads = s.q_heads();
-        let mut all = vec![Certificate::UNCERTIFIED; self.tokens * heads];
+        let Back { found, judged: all, .. } = back;
+        all.clear();
+        all.resize(self.tokens * heads, Certificate::UNCERTIFIED);
         for part in &self.parts {
             let own = &mut all[part.first_row * heads..(part.first_row + part.tokens) * heads];
             if let Some(place) = part.place {
@@ -144,6 +194,6 @@ impl GpuStep<'_> {
             return Err(Error::Uncertifiable { layer });
         }
         all.iter_mut().zip(&self.lost[layer]).for_each(|(c, lost)| c.e_arith += lost);
-        Ok(all)
+        Ok(())
     }
 }

@@ -25,8 +25,8 @@ pub(super) struct Results {
 }
 
 /// Certificates from their words.
-pub(super) fn certificates(words: &[u32]) -> Vec<args::Certificate> {
-    words.as_chunks().0.iter().map(args::Certificate::from_words).collect()
+pub(super) fn certificates(words: &[u32]) -> impl Iterator<Item = args::Certificate> {
+    words.as_chunks().0.iter().map(args::Certificate::from_words)
 }
 
 /// A head's certificate.
@@ -108,6 +108,13 @@ fn is_listed(list: &[u32], head: usize) -> bool {
 }
 
 impl Results {
+    /// Of no batch.
+    pub(super) fn clear(&mut self) {
+        let Self { errors, repaired, dense, first, second } = self;
+        [errors, repaired, dense].into_iter().for_each(Vec::clear);
+        [first, second].into_iter().for_each(Vec::clear);
+    }
+
     /// Certificates of the sequence at `place` of the batch, after a step that left it with `tokens` tokens, of which queries see `window`.
     pub(super) fn of(
         &self,

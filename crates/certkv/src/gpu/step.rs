@@ -3,7 +3,7 @@ use super::cache::{GpuCache, coded, stamp};
 use super::core::Core;
 use super::extend;
 use super::ladder::Call;
-use super::mirror::Member;
+use super::lists::Lists;
 use super::ordered;
 use super::policy::{Limit, Rule};
 use super::prefill;
@@ -71,6 +71,8 @@ pub struct GpuStep<'c> {
     pub(super) limit: Option<Limit>,
     pub(super) parts: Vec<Part>,
     pub(super) progress: Vec<Progress>,
+    /// Empty, for parts.
+    reservations: Vec<Vec<Reservation>>,
     pub(super) tokens: usize,
     /// Sequences with one token each: the batch of the kernels.
     pub(super) seqs: usize,
@@ -97,19 +99,21 @@ impl<'c> GpuStep<'c> {
             return Err(Error::Shape { argument: "chunks", expected: 1, given: 0 });
         }
         let (layers, number) = (cache.core.sizes.layers, cache.published);
+        let Lists { parts, progress, reservations, extended, lost } = core::mem::take(&mut cache.lists).of(layers);
         let mut step = Self {
             cache,
             rule,
             limit: None,
-            parts: Vec::with_capacity(chunks.len()),
-            progress: vec![Progress::Waiting; layers],
+            parts,
+            progress,
+            reservations,
             tokens: 0,
             seqs: 0,
             answers: Element::F32,
             last: None,
             chunks: Vec::new(),
-            extended: vec![Vec::new(); layers],
-            lost: vec![Vec::new(); layers],
+            extended,
+            lost,
             number,
             published: false,
             seen: spill::Seen::default(),
@@ -133,9 +137,17 @@ impl<'c> GpuStep<'c> {
         }
         let entry = self.cache.entry_mut(chunk.sequence)?;
         let len = entry.len();
+        let mut reservations = self.reservations.pop().unwrap_or_default();
         // All groups or none: what was reserved goes back if one refuses.
-        let reserved: Result<Vec<_>, _> = entry.tables.iter_mut().map(|table| table.reserve(chunk.tokens)).collect();
-        let reservations = reserved.map_err(Error::from_table)?;
+        let reserved = entry.tables.iter_mut().try_for_each(|table| {
+            reservations.push(table.reserve(chunk.tokens)?);
+            Ok(())
+        });
+        if let Err(error) = reserved {
+            reservations.clear();
+            self.reservations.push(reservations);
+            return Err(Error::from_table(error));
+        }
         let place = (chunk.tokens == 1).then_some(self.seqs);
         self.seqs += usize::from(place.is_some());
         self.parts.push(Part {
@@ -175,10 +187,8 @@ impl<'c> GpuStep<'c> {
     /// Sends lengths, tails and new pages to the device; for longer chunks, fetches the rows of their open blocks.
     fn announce(&mut self) -> Result<(), Error> {
         let Self { cache, parts, seqs, .. } = self;
-        let mut members = Vec::with_capacity(parts.len());
-        let (mut open, mut guests) = (Vec::new(), Vec::new());
-        for part in parts.iter_mut() {
-            let mut tails = Vec::with_capacity(part.reservations.len());
+        let mut open = Vec::new();
+        for part in parts.iter() {
             for (group, reservation) in part.reservations.iter().enumerate() {
                 for span in reservation.rows() {
                     let packed = span.packed.map(|page| page.index);
@@ -187,18 +197,9 @@ impl<'c> GpuStep<'c> {
                         open.push((group, tail.index, span.host));
                     }
                 }
-                let tail = reservation.rows().last().and_then(|span| span.tail).map(|tail| tail.index);
-                if part.place.is_some() && tail.is_none() {
+                if part.place.is_some() && tail(reservation).is_none() {
                     return Err(Error::Order { layer: 0, why: "an open block has no tail" });
                 }
-                // A chunk that ends with a block has no open one.
-                tails.push(tail.unwrap_or(0));
-            }
-            if part.place.is_some() {
-                members.push(Member { row: part.row, len: part.len, tails });
-            } else {
-                part.guest = *seqs + guests.len();
-                guests.push(Member { row: part.row, len: part.len + part.tokens, tails });
             }
         }
         for layer in 0..cache.core.sizes.layers {
@@ -208,7 +209,23 @@ impl<'c> GpuStep<'c> {
         for layer in 0..cache.core.sizes.layers {
             cache.ready(layer)?;
         }
-        cache.send_tables(&members, &guests)?;
+        let mut guest = *seqs;
+        for part in parts.iter_mut() {
+            match part.place {
+                Some(place) => cache.mirror.join(place, part.row, part.len),
+                None => {
+                    part.guest = guest;
+                    guest += 1;
+                    cache.mirror.follow(part.guest, part.row, part.len + part.tokens);
+                }
+            }
+            for (group, reservation) in part.reservations.iter().enumerate() {
+                // A chunk that ends with a block has no open one.
+                cache.mirror.tail(group, part.row, tail(reservation).unwrap_or(0));
+            }
+        }
+        cache.mirror.count(*seqs);
+        cache.send_tables()?;
         if parts.iter().any(|part| part.place.is_none()) {
             for (group, tail, host) in open {
                 prefill::fetch_open(cache, group, tail, host)?;
@@ -447,7 +464,7 @@ impl<'c> GpuStep<'c> {
         let Self { cache, parts, .. } = &mut self;
         let (spills, mut full) = (cache.spill.as_ref().map(|spill| spill.group()), Vec::new());
         for part in parts {
-            for (group, reservation) in core::mem::take(&mut part.reservations).into_iter().enumerate() {
+            for (group, reservation) in part.reservations.drain(..).enumerate() {
                 let table = &mut cache.entry_mut(part.id)?.tables[group];
                 let committed = table.commit(reservation).map_err(|e| Error::from_table(e.error))?;
                 if spills == Some(group) {
@@ -468,7 +485,7 @@ impl<'c> GpuStep<'c> {
 impl Drop for GpuStep<'_> {
     fn drop(&mut self) {
         for part in &mut self.parts {
-            for (group, reservation) in core::mem::take(&mut part.reservations).into_iter().enumerate() {
+            for (group, reservation) in part.reservations.drain(..).enumerate() {
                 // Blocks that were coded in this step are gone; what was chosen of them goes before their pages are used.
                 let forgotten = &mut self.cache.forgotten[group];
                 let before = forgotten.len();
@@ -480,7 +497,21 @@ impl Drop for GpuStep<'_> {
             }
         }
         self.cache.filled(None, Vec::new());
+        let Self { cache, parts, progress, reservations, extended, lost, .. } = self;
+        let lists = Lists {
+            parts: core::mem::take(parts),
+            progress: core::mem::take(progress),
+            reservations: core::mem::take(reservations),
+            extended: core::mem::take(extended),
+            lost: core::mem::take(lost),
+        };
+        cache.lists = lists.kept();
     }
+}
+
+/// Slot of the open block that a sequence has behind the step.
+fn tail(reservation: &Reservation) -> Option<u32> {
+    reservation.rows().last().and_then(|span| span.tail).map(|tail| tail.index)
 }
 
 /// As many blocks, but for one a head, as attention of `seqs` sequences can read in a layer.

@@ -288,18 +288,19 @@ fn told(kernel: &'static str, metrics: u64) {
 
 /// What launches that code blocks are told of fixed scales, by kernel; nothing of scales of a block's own.
 type Reaches = Vec<(&'static str, Vec<f32>)>;
-static REACHES: Mutex<Reaches> = Mutex::new(Vec::new());
+static REACHES: Mutex<Option<Reaches>> = Mutex::new(None);
 
-/// What they were told since this was last asked.
+/// What they were told since this was last asked; nobody listens before the first time.
 pub(crate) fn watched_reaches() -> Reaches {
-    core::mem::take(&mut *REACHES.lock().unwrap_or_else(PoisonError::into_inner))
+    REACHES.lock().unwrap_or_else(PoisonError::into_inner).replace(Vec::new()).unwrap_or_default()
 }
 
 /// Counts one element that scales did not reach.
 fn told_reaches(kernel: &'static str, reaches: u64, saturated: u64) {
-    let words = if reaches == 0 { 0 } else { KV_HEADS * 2 * (DIM / 16) };
-    let all = (0..words).map(|at| f32::from_bits(word(reaches, at))).collect();
-    REACHES.lock().unwrap_or_else(PoisonError::into_inner).push((kernel, all));
+    if let Some(told) = REACHES.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
+        let words = if reaches == 0 { 0 } else { KV_HEADS * 2 * (DIM / 16) };
+        told.push((kernel, (0..words).map(|at| f32::from_bits(word(reaches, at))).collect()));
+    }
     if saturated != 0 {
         set(saturated, 0, word(saturated, 0) + 1);
     }
@@ -313,9 +314,9 @@ extern "C" fn attend(raw: *const c_void) {
         reads.push(seen(&a));
     }
     let heads = a.seqs as usize * a.kv_heads as usize;
-    let listed = |only| (0..word(only, 0) as usize).map(move |i| word(only, 1 + i) as usize).collect();
-    let all: Vec<usize> = if a.only == 0 { (0..heads).collect() } else { listed(a.only) };
-    for head in all {
+    // A head that fails joins another list, or goes where the end of this one was read before.
+    for at in 0..if a.only == 0 { heads } else { word(a.only, 0) as usize } {
+        let head = if a.only == 0 { at } else { word(a.only, 1 + at) as usize };
         for q in head * GROUP..(head + 1) * GROUP {
             let (all, certificate) = (a.kv_heads as usize * GROUP, host::<Certificate>(a.certificates).wrapping_add(q));
             let [from, to] = [a.query_strides, a.out_strides].map(|strides| row_at(strides, q, all));

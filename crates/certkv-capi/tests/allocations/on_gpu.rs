@@ -1,0 +1,96 @@
+//! Steps of a cache on a GPU, over a driver without one.
+use crate::cache::{Cache, config};
+use crate::fake_cuda::Fake;
+use crate::life::{BATCH, Calls, Counts, LAYERS, Life, PROMPT};
+use crate::{alone, kernels};
+use certkv::gpu::{DeviceBuffer, Gpu, GpuStream};
+use certkv_c::*;
+use certkv_device::cuda::Priority;
+use core::ffi::c_void;
+
+const WIDTH: usize = kernels::KV_HEADS * kernels::DIM;
+const Q: usize = WIDTH * kernels::GROUP;
+const HEADS: usize = kernels::KV_HEADS * kernels::GROUP;
+
+struct OnGpu {
+    cache: Cache,
+    sequences: [certkv_sequence; BATCH],
+    rows: Vec<u16>,
+    queries: Vec<f32>,
+    out: Vec<f32>,
+    records: Vec<certkv_certificate>,
+    /// Rows, queries and outputs in device memory; prompts come from the host, which has to have them.
+    device: Option<[DeviceBuffer; 3]>,
+}
+
+impl OnGpu {
+    fn new(config: &certkv_config, device: bool) -> Self {
+        let cache = Cache::new(config);
+        let sequences = [cache.create(), cache.create(), cache.create()];
+        let (rows, queries) = (vec![0x3c00; WIDTH * BATCH * PROMPT as usize], vec![0.5; BATCH * Q]);
+        let device = device.then(|| {
+            let gpu = Gpu::open(0).unwrap();
+            let stream = GpuStream::new(&gpu, Priority::Normal).unwrap();
+            let buffers =
+                [2 * BATCH * WIDTH, 4 * BATCH * Q, 4 * BATCH * Q].map(|n| DeviceBuffer::new(&gpu, n).unwrap());
+            buffers[0].write(&stream, 0, &rows[..BATCH * WIDTH]).unwrap();
+            buffers[1].write(&stream, 0, &queries).unwrap();
+            buffers
+        });
+        let records = vec![certkv_certificate::default(); BATCH * HEADS];
+        Self { cache, sequences, rows, queries, out: vec![0.0; BATCH * Q], records, device }
+    }
+}
+
+impl Calls for OnGpu {
+    fn cache(&self) -> *mut certkv_cache {
+        self.cache.0
+    }
+
+    fn sequences(&self) -> [certkv_sequence; BATCH] {
+        self.sequences
+    }
+
+    fn append(&mut self, step: *mut certkv_step, layer: u32, tokens: u64) -> certkv_status {
+        let (at, space) = match &self.device {
+            Some([rows, ..]) if tokens == 1 => (rows.address() as *const c_void, CERTKV_SPACE_DEVICE),
+            _ => (self.rows.as_ptr().cast(), CERTKV_SPACE_HOST),
+        };
+        // SAFETY: rows of as many tokens.
+        unsafe { certkv_step_append(step, layer, at, at, (BATCH * WIDTH) as u64 * tokens, CERTKV_F16, space) }
+    }
+
+    fn attend(&mut self, step: *mut certkv_step, layer: u32) -> certkv_status {
+        let (at, heads, n) = (self.records.as_mut_ptr(), self.records.len() as u64, (BATCH * Q) as u64);
+        let (from, to, space) = match &self.device {
+            Some([_, queries, out]) => (queries.address() as _, out.address() as _, CERTKV_SPACE_DEVICE),
+            None => (self.queries.as_ptr(), self.out.as_mut_ptr(), CERTKV_SPACE_HOST),
+        };
+        // SAFETY: every buffer has the elements that are given with it.
+        let attended = unsafe { certkv_step_attend(step, layer, from, to, n, at, heads, space) };
+        assert!(self.records.iter().all(|c| c.status == CERTKV_EXACT || c.bound <= c.tol));
+        attended
+    }
+}
+
+#[test]
+fn a_steady_step_on_a_gpu_asks_for_nothing() {
+    let _turn = alone();
+    let fake = Fake::get();
+    fake.with_compiler();
+    kernels::declare(fake);
+    kernels::begin("k8-v4g32-b16");
+    let config = certkv_config {
+        device: CERTKV_DEVICE_CUDA,
+        layers: LAYERS,
+        q_heads: HEADS as u32,
+        kv_heads: kernels::KV_HEADS as u32,
+        max_tokens: 1024,
+        ..config()
+    };
+    let mut counts = Counts::default();
+    for (what, device) in [("host rows", false), ("device rows", true)] {
+        counts.judge(what, Life::new(OnGpu::new(&config, device)), 200);
+    }
+    counts.report("no-allocation-gpu");
+}
