@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <httplib.h>
 #include <random>
+#include <sys/socket.h>
 #include <thread>
 
 namespace paged_server {
@@ -45,6 +46,7 @@ struct Http::State {
     std::uint64_t salt = std::random_device()();
     std::atomic<std::uint64_t> requests = 0;
     std::atomic<int> streams = 0; // under way
+    int listener = -1;
 
     State(const Options &o, Scheduler &s, const std::string &name, std::uint32_t first)
         : options(o), scheduler(s), model(name), bos(first), terms{o.policy, o.tolerance}
@@ -221,6 +223,10 @@ Http::Http(const Options &options, Scheduler &scheduler, const std::string &mode
     server.set_write_timeout(longest_write);
     server.set_keep_alive_timeout(2);
     server.set_tcp_nodelay(true);
+    server.set_socket_options([state = state_.get()](socket_t socket) {
+        httplib::default_socket_options(socket);
+        state->listener = socket;
+    });
     state_->routes();
     state_->errors();
 }
@@ -231,10 +237,17 @@ int Http::bind()
 {
     httplib::Server &server = state_->server;
     const Options &options = state_->options;
-    if (options.port == 0) {
-        return server.bind_to_any_port(options.host.c_str());
+    int port = options.port;
+    if (port == 0) {
+        port = server.bind_to_any_port(options.host.c_str());
+    } else if (!server.bind_to_port(options.host.c_str(), port)) {
+        port = -1;
     }
-    return server.bind_to_port(options.host.c_str(), options.port) ? options.port : -1;
+    // cpp-httplib lets five connections wait to be accepted. Many clients that come at once are more, and a kernel may reset those beyond.
+    if (port > 0) {
+        listen(state_->listener, options.connections);
+    }
+    return port;
 }
 
 bool Http::serve()
