@@ -245,7 +245,7 @@ int Http::bind()
     }
     // cpp-httplib lets five connections wait to be accepted. Many clients that come at once are more, and a kernel may reset those beyond.
     if (port > 0) {
-        listen(state_->listener, options.connections);
+        listen(state_->listener, static_cast<int>(options.connections));
     }
     return port;
 }
