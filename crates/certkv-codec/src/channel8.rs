@@ -1,4 +1,5 @@
-//! Codes with one scale and one offset per channel and block, math.md (2.1)-(2.3), (2.9b): keys and values of 2 to 8 bits.
+//! Codes with one scale and one offset per channel and block, math.md (2.1)-(2.3), (2.9b): keys and values of 2 to 8 bits, or of none, which all are their
+//! block's mean (2.9c).
 use crate::error::{CodecError, Input, finite, rows, sized, width};
 use crate::numeric::{UP, divisor, dot, norm, rint_code};
 use certkv_core::{
@@ -22,11 +23,13 @@ pub struct Channel8 {
 /// Codes `keys` (rows, dim) in `bits` bits, with scales and offsets of type `meta`.
 ///
 /// # Errors
-/// [`CodecError::Shape`], also for bits outside 2 to 8, [`CodecError::NonFinite`], or [`CodecError::ScaleOverflow`] if a scale or an offset does not
+/// [`CodecError::Shape`], also for bits outside 2 to 8 that are not 0, [`CodecError::NonFinite`], or [`CodecError::ScaleOverflow`] if a scale or an offset does not
 /// fit `meta`.
 pub fn encode(keys: &[f64], dim: usize, bits: u8, meta: Dtype) -> Result<Channel8, CodecError> {
     rows(Input::Keys, keys.len(), dim)?;
-    width(bits)?;
+    if bits != 0 {
+        width(bits)?;
+    }
     finite(Input::Keys, keys, dim)?;
     encode_side(Input::Keys, keys, dim, bits, meta)
 }
@@ -37,7 +40,9 @@ pub fn encode(keys: &[f64], dim: usize, bits: u8, meta: Dtype) -> Result<Channel
 /// As [`encode`].
 pub fn encode_values(values: &[f64], dim: usize, bits: u8) -> Result<Channel8, CodecError> {
     rows(Input::Values, values.len(), dim)?;
-    width(bits)?;
+    if bits != 0 {
+        width(bits)?;
+    }
     finite(Input::Values, values, dim)?;
     encode_side(Input::Values, values, dim, bits, Dtype::F16)
 }
@@ -51,7 +56,7 @@ fn encode_side(input: Input, side: &[f64], dim: usize, bits: u8, meta: Dtype) ->
     for (row, code) in side.chunks_exact(dim).zip(codes.chunks_exact_mut(dim)) {
         code_row(row, bits, &sigma, &divisors, &z, code, &mut error);
     }
-    let half = 1i16 << (bits - 1);
+    let half = i16::from(half(bits));
     Ok(Channel8 { dim, codes: codes.into_iter().map(|c| (i16::from(c) - half) as i8).collect(), sigma, z })
 }
 
@@ -88,7 +93,10 @@ pub(crate) fn scales(
             *hi = if *k > *hi { *k } else { *hi };
         }
     }
-    let (fp, half) = (Fp::from(meta), f64::from(1u16 << (bits - 1)));
+    let (fp, half) = (Fp::from(meta), f64::from(half(bits)));
+    if bits == 0 {
+        return means(input, side, meta, sigma, z);
+    }
     for (channel, (sigma, z)) in sigma.iter_mut().zip(z.iter_mut()).enumerate() {
         let (lo, hi) = (*z, *sigma);
         *z = nearest(lo + half * ((hi - lo) / (2.0 * half - 1.0)), fp);
@@ -98,6 +106,29 @@ pub(crate) fn scales(
         }
     }
     Ok(())
+}
+
+/// Offsets that are means, and scales of which half is the largest distance from them, math.md (2.9c). `z` and `sigma` hold the least and the
+/// greatest elements.
+fn means(input: Input, side: &[f64], meta: Dtype, sigma: &mut [f64], z: &mut [f64]) -> Result<(), CodecError> {
+    let (fp, dim) = (Fp::from(meta), z.len());
+    let rows = side.len() / dim;
+    for (channel, (sigma, z)) in sigma.iter_mut().zip(z.iter_mut()).enumerate() {
+        let (lo, hi) = (*z, *sigma);
+        let sum: f64 = side.iter().skip(channel).step_by(dim).sum();
+        // A sum of equal elements may be rounded out of their range.
+        *z = nearest((sum / rows as f64).clamp(lo, hi), fp);
+        *sigma = up(2.0 * (hi - *z).max(*z - lo), fp);
+        if !(z.is_finite() && sigma.is_finite()) {
+            return Err(CodecError::ScaleOverflow { input, row: 0, channel, meta });
+        }
+    }
+    Ok(())
+}
+
+/// What is added to a code of so many bits where it is stored: 2^(bits-1), nothing to none.
+pub(crate) const fn half(bits: u8) -> u8 {
+    if bits == 0 { 0 } else { 1 << (bits - 1) }
 }
 
 /// Codes of one token, stored unsigned (`code + 2^(bits-1)`), and the errors `x - x^`, math.md (2.3). `divisors` are the
@@ -112,7 +143,12 @@ pub(crate) fn code_row(
     codes: &mut [u8],
     errors: &mut [f64],
 ) {
-    let (half, scales) = (1u8 << (bits - 1), sigma.iter().zip(divisors).zip(z));
+    let (half, scales) = (half(bits), sigma.iter().zip(divisors).zip(z));
+    if bits == 0 {
+        codes.fill(0);
+        errors.iter_mut().zip(row).zip(z).for_each(|((error, x), z)| *error = x - z);
+        return;
+    }
     for (((x, ((s, by), z)), code), error) in row.iter().zip(scales).zip(codes).zip(errors) {
         let (rounded, low) = rint_code((x - z) / by);
         *code = low.wrapping_add(half);
@@ -123,7 +159,7 @@ pub(crate) fn code_row(
 /// `||x||` with `x_c` the most that the products of channel `c` come to, the residuals' included: what a value's norm is in (5.27), as codes
 /// and offsets are summed apart.
 pub(crate) fn magnitude(bits: u8, sigma: &[f64], z: &[f64]) -> f64 {
-    let most = f64::from(1u16 << (bits - 1)) + 1.5;
+    let most = f64::from(half(bits)) + 1.5;
     sigma.iter().zip(z).map(|(s, z)| (most * s + z.abs()).powi(2)).sum::<f64>().sqrt()
 }
 
@@ -167,6 +203,24 @@ pub fn delta_query_int8(q: &[f64], sigma: &[f64], code_l1: f64, scale: f64) -> f
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn without_codes_all_are_the_mean_and_half_a_scale_from_it_at_most() {
+        let keys = [1.0, -2.0, 3.0, 5.0, 5.0, -2.0, 3.0, 5.0, 1.5, -2.0, -60.0, 5.0];
+        let block = encode(&keys, 4, 0, Dtype::F16).unwrap();
+        assert_eq!((&block.z[..2], block.z[3]), (&[2.5, -2.0][..], 5.0));
+        assert_eq!((block.sigma[0], block.sigma[1], block.sigma[3]), (5.0, 0.0, 0.0));
+        for (decoded, key) in block.decode().chunks_exact(4).zip(keys.chunks_exact(4)) {
+            assert_eq!(decoded, block.z);
+            assert!(key.iter().zip(decoded).zip(&block.sigma).all(|((k, d), s)| (k - d).abs() <= s / 2.0));
+        }
+        let q = [1.0, -3.0, 0.5, 2.0];
+        let logits = score(&block, &q, 0.25).unwrap();
+        assert!(logits.iter().all(|z| *z == 0.25 * dot(&q, &block.z)));
+        let within = delta(&q, &block.sigma, 0.25);
+        assert!(keys.chunks_exact(4).zip(&logits).all(|(key, z)| (0.25 * dot(&q, key) - z).abs() <= within));
+        assert!(encode(&keys, 4, 1, Dtype::F16).is_err() && encode_values(&keys, 4, 0).is_ok());
+    }
 
     #[test]
     fn bounds_of_a_nan_are_nan() {

@@ -2,6 +2,7 @@
 //!
 //! Everything is float64 and exact up to the rounding of sums; decoded elements are exact. These are the reference that
 //! kernel tests compare against.
+use crate::channel8::half;
 use crate::error::{CodecError, Input, consistent, sized};
 use crate::groups::KeyGroups;
 use crate::page_scale;
@@ -303,6 +304,7 @@ impl<'a> KeySide<'a> {
         let l = self.layout;
         match l.format.key {
             KeyFormat::F16 | KeyFormat::Bf16 => number(self.codes, l.store, token * l.dim + channel),
+            KeyFormat::Channel { bits: 0, .. } => self.scale(l.dim + channel),
             KeyFormat::Channel { .. } => self.code(token, channel) * self.scale(channel) + self.scale(l.dim + channel),
             KeyFormat::Token { .. } => {
                 let group = channel / l.format.key.group(l.dim);
@@ -362,7 +364,7 @@ impl<'a> ValueSide<'a> {
             ValueFormat::Channel { bits } => {
                 let code = read_code(self.codes, bits as usize, l.count(), value_index(token, channel, l.dim));
                 let [scale, z] = [0, 1].map(|i| number(self.scales, Dtype::F16, 2 * channel + i));
-                (f64::from(code) - f64::from(1u16 << (bits - 1))) * scale + z
+                (f64::from(code) - f64::from(half(bits))) * scale + z
             }
             ValueFormat::Turbo { bits } => {
                 let code = read_code(self.codes, bits as usize, l.count(), value_index(token, channel, l.dim));

@@ -566,7 +566,7 @@ impl Encoder {
                 sum_squares(x).sqrt()
             }
             KeyFormat::Channel { bits, .. } => {
-                let (half, scales) = (f64::from(1u16 << (bits - 1)), self.key_scales.iter().zip(&self.key_offsets));
+                let (half, scales) = (f64::from(channel8::half(bits)), self.key_scales.iter().zip(&self.key_offsets));
                 scales.map(|(s, z)| half * s + z.abs()).map(|x| x * x).sum::<f64>().sqrt()
             }
             KeyFormat::Turbo { bits, .. } => {

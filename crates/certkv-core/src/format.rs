@@ -1,7 +1,8 @@
 //! How keys and values are coded: the names of formats, and their limits.
 //!
 //! A format is written `KEY-VALUE-bBLOCK`, for example `k8-v4g32-b32`, or `KEY-VALUE-bBLOCK-rK.V` with residuals:
-//! - keys: `f16`, `bf16`, `k8` (8 bits per channel and block, f16 scales; 2 to 8 bits; `k8f32`, `k8bf16` for other scale types),
+//! - keys: `f16`, `bf16`, `k8` (8 bits per channel and block, f16 scales; 2 to 8 bits, or `k0`, the mean key of a block and how far the others lie from
+//!   it; `k8f32`, `k8bf16` for other scale types),
 //!   `t4`, `t8` .. (symmetric per token and head, f16 scales; `t4g32` with one scale per 32 channels), `tq4` (TurboQuant:
 //!   rotated, 1 to 6 bits, one f16 radius per token), `ctq4` (the same, centred and balanced by a calibration), `gtq3` or
 //!   `gtq2.5` (Block-GTQ: 3 or 2.5 bits per channel in the mean, widths of 1 to 6 bits by a calibration), `s1`, `s2`, `s3`
@@ -9,7 +10,7 @@
 //!   `p4g32` (symmetric, one f16 scale per block and head, or 32 channels of it; 2 to 8 bits), `e4m3`, `e5m2g64` (8-bit floating
 //!   point, scales likewise);
 //! - values: `f16`, `bf16`, `v4g32` (4 bits, one f16 scale and offset per token and 32 channels; 2 to 8 bits), `c4` (4 bits, one
-//!   f16 scale and offset per channel and block; 2 to 8 bits), `tq4`, and those with one scale per block, as keys have them;
+//!   f16 scale and offset per channel and block; 2 to 8 bits, or `c0`, the mean value), `tq4`, and those with one scale per block, as keys have them;
 //! - block: 16, 32 or 64 tokens;
 //! - residuals, beside `kN` keys and `vNgM` or `cN` values: `r5.4` for 5 bits beside each key code and 4 beside each value code, math.md (2.23).
 use crate::tiles::{HalfBits, gtq_tile, widths};
@@ -24,9 +25,9 @@ pub enum KeyFormat {
     /// The originals themselves, bfloat16: no error.
     Bf16,
     /// Affine codes, math.md (2.1)-(2.3): `bits` per element, one scale and one offset per channel and block, both of type `meta`: K8, and
-    /// `k2` to `k7` with f16 scales.
+    /// `k2` to `k7` with f16 scales; `k0`, no codes, offsets that are the block's mean, math.md (2.9c).
     Channel {
-        /// Bits of one code: 2 to 8.
+        /// Bits of one code: 2 to 8, or 0.
         bits: u8,
         /// Type of scales and offsets.
         meta: Dtype,
@@ -88,9 +89,9 @@ pub enum ValueFormat {
         /// Channels that share a scale and an offset.
         group: u16,
     },
-    /// Affine codes, math.md (2.9b): `bits` per element, one f16 scale and offset per channel and block.
+    /// Affine codes, math.md (2.9b): `bits` per element, one f16 scale and offset per channel and block; `c0` as `k0`, math.md (2.9c).
     Channel {
-        /// Bits of one code: 2 to 8.
+        /// Bits of one code: 2 to 8, or 0.
         bits: u8,
     },
     /// TurboQuant, math.md (2.14)-(2.17b): codes of the rotated value, one f16 radius per token.
@@ -153,7 +154,7 @@ pub struct Format {
 pub enum FormatError {
     /// The text is not of the form `KEY-VALUE-bBLOCK` or `KEY-VALUE-bBLOCK-rK.V`; carries the part that was not understood.
     Syntax(String),
-    /// Bits per code outside 2 to 8.
+    /// Bits per code outside 2 to 8, and not the 0 of `k0` and `c0`.
     Bits(u8),
     /// Bits per TurboQuant code outside 1 to [`TURBO_BITS`].
     TurboBits(u8),
@@ -196,7 +197,7 @@ impl fmt::Display for FormatError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Syntax(s) => write!(f, "format: `{s}` is not understood; write for example `k8-v4g32-b32`"),
-            Self::Bits(b) => write!(f, "format: {b} bits per code; must be 2 to 8"),
+            Self::Bits(b) => write!(f, "format: {b} bits per code; must be 2 to 8, or 0 by channel"),
             Self::TurboBits(b) => write!(f, "format: {b} bits per TurboQuant code; must be 1 to {TURBO_BITS}"),
             Self::GtqBits { halves, tiles } => write!(
                 f,
@@ -266,6 +267,11 @@ impl KeyFormat {
     /// True if decoding gives the originals back.
     pub const fn is_exact(self) -> bool {
         matches!(self, Self::F16 | Self::Bf16)
+    }
+
+    /// True if all tokens of a block have one key: its mean, math.md (2.9c).
+    pub const fn is_mean(self) -> bool {
+        matches!(self, Self::Channel { bits: 0, .. })
     }
 
     /// True if codes mean something only together with a calibration.
@@ -351,6 +357,7 @@ impl Format {
         match self.key {
             KeyFormat::F16 => is_store(Dtype::F16)?,
             KeyFormat::Bf16 => is_store(Dtype::Bf16)?,
+            KeyFormat::Channel { bits: 0, meta: Dtype::F16 } => {}
             KeyFormat::Channel { bits, .. } | KeyFormat::Token { bits, .. } if !(2..=8).contains(&bits) => {
                 return Err(FormatError::Bits(bits));
             }
@@ -370,6 +377,7 @@ impl Format {
         match self.value {
             ValueFormat::F16 => is_store(Dtype::F16)?,
             ValueFormat::Bf16 => is_store(Dtype::Bf16)?,
+            ValueFormat::Channel { bits: 0 } => {}
             ValueFormat::Affine { bits, .. } | ValueFormat::Channel { bits } if !(2..=8).contains(&bits) => {
                 return Err(FormatError::Bits(bits));
             }
@@ -379,9 +387,9 @@ impl Format {
             ValueFormat::Page { code, .. } => page_fits(code, self.value.group(head_dim))?,
         }
         let refine = self.refine;
-        let affine = matches!(self.value, ValueFormat::Affine { .. } | ValueFormat::Channel { .. });
+        let affine = matches!(self.value, ValueFormat::Affine { .. } | ValueFormat::Channel { bits: 1.. });
         let fits = affine
-            && matches!(self.key, KeyFormat::Channel { .. })
+            && matches!(self.key, KeyFormat::Channel { bits: 1.., .. })
             && [refine.key, refine.value].iter().all(|bits| (1..=8).contains(bits));
         if !(refine.is_none() || fits) {
             return Err(FormatError::Refine { refine, key: self.key, value: self.value });

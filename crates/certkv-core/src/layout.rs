@@ -265,6 +265,8 @@ mod tests {
                 "k8-c4-b64",
                 "tq3-c5-b16",
                 "k8-c4-b64-r8.4",
+                "k0-c0-b64",
+                "k0-v4g32-b16",
             ] {
                 let l = layout(text, dim);
                 let mut end = 0;
@@ -290,6 +292,9 @@ mod tests {
         // math.md section 10: K8 with f16 scales and 32 tokens 144 bytes a token, V4 g32 80, summary 1.
         assert_eq!(layout("k8-v4g32-b32", 128).bytes, (144 + 80 + 1) * 32 + 32);
         assert_eq!(layout("k8-v6g64-b64", 128).net_bytes(), (136 + 104) * 64 + 32);
+        // A scale and an offset a channel, and no codes.
+        assert_eq!(layout("k0-c0-b64", 128).net_bytes(), 2 * 4 * 128 + 32);
+        assert!(layout("k0-c0-b64", 128).bytes <= 17 * 64);
         // A scale and an offset a channel are, in blocks of 64, those of two groups a token.
         assert_eq!(layout("k8-c4-b64", 128).bytes, layout("k8-v4g64-b64", 128).bytes);
         // TurboQuant: 4 bits and a radius of 2 bytes a side.

@@ -298,7 +298,8 @@ impl Kernel {
             KeyFormat::Gtq { .. } => work.parts.iter().next().map(|part| &part.levels),
             _ => self.turbo.as_ref().and_then(|t| t.keys.as_ref()),
         };
-        let half = f64::from(1u32 << (if levels.is_some() { 8 } else { bits } - 1));
+        // Of no codes nothing is multiplied.
+        let half = if bits == 0 { 0.0 } else { f64::from(1u32 << (if levels.is_some() { 8 } else { bits } - 1)) };
         let scaling = match l.format.key {
             KeyFormat::Token { .. } | KeyFormat::Turbo { .. } | KeyFormat::Gtq { .. } | KeyFormat::Page { .. } => {
                 // `Delta <= s ||q|| eps`, or (4.4) with the folded query; the residual of each channel meets a code of at most
@@ -339,6 +340,13 @@ impl Kernel {
                 Scaling::Channel
             }
         };
+        if l.format.key.is_mean() {
+            work.page = page;
+            for (h, logit) in add.iter().enumerate().take(shape.heads) {
+                work.x[h * X_STRIDE..][..shape.tokens / 16].fill(Line([*logit; 16]));
+            }
+            return Ok(());
+        }
         let codes = KeyCodes { section, bits, levels, scaling, mul, add };
         let scratch = &mut work.values.codes;
         (self.ops.score_codes)(&codes, &work.digits, scratch, shape, &mut work.x, &mut work.ahead.record);

@@ -36,8 +36,11 @@ impl Kernel {
         of_heads.fill(Line::ZERO);
         let ones = page.scales(&ONE, shape.tokens);
         let codes = ValueCodes { section, bits, levels: None, group: shape.dim, offsets: false, scales: ones };
-        let ahead = &mut work.ahead.record;
-        (self.ops.value_codes)(&codes, &work.x, &work.softmax, shape, &mut work.values, of_heads, ahead);
+        // Values that are all their mean (2.9c) have no codes.
+        if bits > 0 {
+            let ahead = &mut work.ahead.record;
+            (self.ops.value_codes)(&codes, &work.x, &work.softmax, shape, &mut work.values, of_heads, ahead);
+        }
         // Of residuals half a finer step belongs to every weight.
         let mut half = None;
         if let Some((section, bits)) = residuals {
@@ -66,7 +69,7 @@ impl Kernel {
             }
         }
         // As of other codes: each weight is off by half a digit, against a code of at most 2^(m-1), and a residual of at most a step.
-        let most = f64::from(codes.half()) + if half.is_some() { 1.0 } else { 0.0 };
+        let most = if bits == 0 { 0.0 } else { f64::from(codes.half()) } + if half.is_some() { 1.0 } else { 0.0 };
         let half_codes = most * shape.tokens as f64 * square.sqrt();
         entry.slack.set_values(0.5 / f64::from(self.ops.weight_levels) * half_codes);
         page.lines = sums;

@@ -6,7 +6,7 @@ use certkv_kernel::{Arch, Certificate, Kernel, KernelError, Mass, Masses, Partia
 use common::{Cache, KINDS, distance, norm};
 
 /// Formats x group sizes that the layouts allow.
-const FORMATS: [&str; 64] = [
+const FORMATS: [&str; 70] = [
     "k8-v4g64-b64",
     "k8-v4g32-b32",
     "k8-v4g16-b32",
@@ -62,6 +62,12 @@ const FORMATS: [&str; 64] = [
     "k2-c2-b16",
     "k3-v3g16-b32",
     "k6-f16-b64",
+    "k0-c0-b64",
+    "k0-c0-b16",
+    "k0-v4g16-b32",
+    "t4-c0-b64",
+    "f16-c0-b32",
+    "k0-f16-b16",
     "k8-v4g64-b64-r8.4",
     "k4-v4g64-b64-r4.4",
     "k4-v4g32-b32-r6.4",

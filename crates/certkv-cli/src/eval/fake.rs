@@ -35,9 +35,14 @@ impl Engine for FakeEngine {
     }
 }
 
-/// `x` rounded to `bits`-bit codes between its least and largest element, with an offset.
+/// `x` rounded to `bits`-bit codes between its least and largest element, with an offset; its mean, of no codes.
 fn affine(x: &mut [f32], stride: usize, bits: u8) {
     for lane in 0..stride {
+        if bits == 0 {
+            let mean = x.iter().skip(lane).step_by(stride).sum::<f32>() / (x.len() / stride) as f32;
+            x.iter_mut().skip(lane).step_by(stride).for_each(|v| *v = mean);
+            continue;
+        }
         let of = |x: &[f32], f: fn(f32, f32) -> f32| x.iter().skip(lane).step_by(stride).copied().reduce(f);
         let (low, high) = (of(x, f32::min).unwrap_or(0.0), of(x, f32::max).unwrap_or(0.0));
         let last = ((1u32 << bits) - 1) as f32;

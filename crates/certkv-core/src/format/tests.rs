@@ -7,6 +7,8 @@ fn text_round_trips() {
         "k8f32-v6g64-b16",
         "k4-v4g32-b32",
         "k2-c2-b64",
+        "k0-c0-b64",
+        "t4-c0-b16",
         "t4-v4g32-b64",
         "t8g32-f16-b16",
         "tq4-tq3-b64",
@@ -100,7 +102,14 @@ fn refuses_what_it_does_not_understand() {
         let refused = format!("k8-v4g32-b32-{s}").parse::<Format>();
         assert!(matches!(refused, Err(FormatError::Syntax(_))), "{s}");
     }
-    for (s, bits) in [("k8-v9g32-b32", 9), ("k9-v4g32-b32", 9), ("k1-v4g32-b32", 1)] {
+    for (s, bits) in [
+        ("k8-v9g32-b32", 9),
+        ("k9-v4g32-b32", 9),
+        ("k1-c0-b32", 1),
+        ("k0-c1-b32", 1),
+        ("t0-c0-b32", 0),
+        ("k0-v0g32-b32", 0),
+    ] {
         let f: Format = s.parse().unwrap();
         assert_eq!(f.validated(128, Dtype::F16), Err(FormatError::Bits(bits)));
     }

@@ -327,6 +327,9 @@ impl Variant {
             }
             _ => {}
         }
+        if layout.format.value == (ValueFormat::Channel { bits: 0 }) {
+            return unsupported("bits of a value's code", 0, "codes: a mean for all of a block is for the CPU");
+        }
         // A block's sums beside those of all heads are more registers than there are.
         if layout.format.value.page().is_some() && layout.dim > 128 && group > 8 {
             return unsupported("query heads of values with one scale per block:", group, "at most 8 of 256 channels");
@@ -346,11 +349,7 @@ impl Variant {
             }
             let bits = usize::from(layout.format.refine.value);
             if bits > layout.format.value.bits() {
-                return unsupported(
-                    "value residuals of bits",
-                    bits,
-                    "no more bits than the codes have, whose place they take",
-                );
+                return unsupported("value residuals of bits", bits, "no more than the codes, whose place they take");
             }
             if layout.dim > 128 {
                 return unsupported("head_dim of a refinable format:", layout.dim, "at most 128");

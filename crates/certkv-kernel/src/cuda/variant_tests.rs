@@ -191,6 +191,8 @@ fn what_the_kernels_cannot_read_is_refused_by_name() {
         ("k8bf16-v4g32-b32", "k8bf16"),
         ("t4g16-v4g32-b32", "key group"),
         ("k4-v4g32-b32", "per channel 4"),
+        ("k0-v4g32-b32", "per channel 0"),
+        ("k8-c0-b32", "value's code"),
     ] {
         let error = refused(format, 128, 4).to_string();
         assert!(error.contains(word), "{error}");

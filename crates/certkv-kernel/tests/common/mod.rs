@@ -327,6 +327,18 @@ pub fn encode(l: &RecordLayout, keys: &[u16], values: &[u16], centre: &[f64]) ->
     encode_in(None, l, keys, values, centre)
 }
 
+/// Scale and offset of channel `c`, math.md (2.1), (2.2); with no codes (2.9c).
+fn channel_scale(side: &[Vec<f64>], c: usize, half: f64, fp: Fp) -> (f64, f64) {
+    let all = || side.iter().map(|row| row[c]);
+    let (lo, hi) = (all().fold(f64::INFINITY, f64::min), all().fold(f64::NEG_INFINITY, f64::max));
+    if half == 0.0 {
+        let z = nearest((all().sum::<f64>() / side.len() as f64).clamp(lo, hi), fp);
+        return (up(2.0 * (hi - z).max(z - lo), fp), z);
+    }
+    let z = nearest(lo + half * ((hi - lo) / (2.0 * half - 1.0)), fp);
+    (up(((hi - z) / (half - 1.0)).max((z - lo) / half), fp), z)
+}
+
 /// The same with keys in a metric, where their errors are measured.
 pub fn encode_in(
     metric: Option<KeyMetric<'_>>,
@@ -350,12 +362,9 @@ pub fn encode_in(
     };
     match l.format.key {
         KeyFormat::Channel { bits, meta } => {
-            let (fp, half) = (Fp::from(meta), f64::from(1u16 << (bits - 1)));
+            let (fp, half) = (Fp::from(meta), f64::from((1u16 << bits) / 2));
             for c in 0..dim {
-                let lo = k.iter().map(|r| r[c]).fold(f64::INFINITY, f64::min);
-                let hi = k.iter().map(|r| r[c]).fold(f64::NEG_INFINITY, f64::max);
-                let z = nearest(lo + half * ((hi - lo) / (2.0 * half - 1.0)), fp);
-                let sigma = up(((hi - z) / (half - 1.0)).max((z - lo) / half), fp);
+                let (sigma, z) = channel_scale(&k, c, half, fp);
                 put(&mut record[l.key_scales.clone()], meta, c, sigma);
                 put(&mut record[l.key_scales.clone()], meta, dim + c, z);
                 for t in 0..n {
@@ -422,12 +431,9 @@ pub fn encode_in(
             }
         }
         ValueFormat::Channel { bits } => {
-            let (half, f16) = (f64::from(1u16 << (bits - 1)), Fp::from(Dtype::F16));
+            let (half, f16) = (f64::from((1u16 << bits) / 2), Fp::from(Dtype::F16));
             for c in 0..dim {
-                let lo = v.iter().map(|r| r[c]).fold(f64::INFINITY, f64::min);
-                let hi = v.iter().map(|r| r[c]).fold(f64::NEG_INFINITY, f64::max);
-                let z = nearest(lo + half * (hi - lo) / (2.0 * half - 1.0), f16);
-                let sigma = up(((hi - z) / (half - 1.0)).max((z - lo) / half), f16);
+                let (sigma, z) = channel_scale(&v, c, half, f16);
                 put(&mut record[l.value_scales.clone()], Dtype::F16, 2 * c, sigma);
                 put(&mut record[l.value_scales.clone()], Dtype::F16, 2 * c + 1, z);
                 for t in 0..n {
@@ -467,7 +473,7 @@ pub fn decode(metric: Option<KeyMetric<'_>>, l: &RecordLayout, record: &[u8]) ->
         KeyFormat::Channel { bits, meta } => {
             let s = &record[l.key_scales.clone()];
             let code = read_code(&record[l.key_codes.clone()], usize::from(bits), count, key_index(t, c, dim));
-            (f64::from(code) - f64::from(1u16 << (bits - 1))) * get(s, meta, c) + get(s, meta, dim + c)
+            (f64::from(code) - f64::from((1u16 << bits) / 2)) * get(s, meta, c) + get(s, meta, dim + c)
         }
         KeyFormat::Token { bits, .. } => {
             let code = read_code(&record[l.key_codes.clone()], usize::from(bits), count, key_index(t, c, dim));
@@ -494,7 +500,7 @@ pub fn decode(metric: Option<KeyMetric<'_>>, l: &RecordLayout, record: &[u8]) ->
         ValueFormat::Channel { bits } => {
             let code = read_code(&record[l.value_codes.clone()], usize::from(bits), count, value_index(t, c, dim));
             let s = &record[l.value_scales.clone()];
-            (f64::from(code) - f64::from(1u16 << (bits - 1))) * get(s, Dtype::F16, 2 * c)
+            (f64::from(code) - f64::from((1u16 << bits) / 2)) * get(s, Dtype::F16, 2 * c)
                 + get(s, Dtype::F16, 2 * c + 1)
         }
         ValueFormat::Turbo { bits } => {
@@ -552,7 +558,7 @@ fn summary(
                 let s = &record[l.key_scales.clone()];
                 let (sigma, z) = (get(s, meta, c), get(s, meta, dim + c));
                 scaled.iter_mut().for_each(|r| r[c] = if sigma == 0.0 { 0.0 } else { r[c] / sigma });
-                f64::from(1u16 << (bits - 1)) * sigma + z.abs()
+                f64::from((1u16 << bits) / 2) * sigma + z.abs()
             }
             // The largest level of every rotated channel.
             KeyFormat::Turbo { .. } => {
@@ -582,7 +588,7 @@ fn summary(
                 let s = &record[l.value_scales.clone()];
                 let most = |c| {
                     let sigma = get(s, Dtype::F16, 2 * c);
-                    (f64::from(1u16 << (bits - 1)) + 1.5) * sigma + get(s, Dtype::F16, 2 * c + 1).abs()
+                    (f64::from((1u16 << bits) / 2) + 1.5) * sigma + get(s, Dtype::F16, 2 * c + 1).abs()
                 };
                 norm(&(0..dim).map(most).collect::<Vec<f64>>())
             }
