@@ -2,8 +2,9 @@
 //! that a certified step reads. Every cache is given the same rows and queries: those of the model over exact attention. `certkv eval --sweep`
 //! has the same with intervals, for one ladder; this one takes any.
 //!
-//! `levels [PROMPT] [STEPS] [FIRST] [FORMAT,...]`: bytes of the evaluation text from `FIRST` on, and the levels; 2048, 256, 0 and four levels
-//! of 8, 4, 3 and 2 bits if not given. Beside SmartKV, retention and the bound's budget is each level but the first and the last for all blocks.
+//! `levels [PROMPT] [STEPS] [FIRST] [FORMAT,...] [BYTES,...]`: bytes of the evaluation text from `FIRST` on, and the levels; 2048, 256, 0 and four levels
+//! of 8, 4, 3 and 2 bits if not given. SmartKV, retention and the bound's budget have as many bytes as each level but the first and the last for all
+//! blocks, which is beside them; or so many bytes a token and layer.
 use certkv::retention::{Gating, Rule};
 use certkv::{
     BoundBudget, Certified, Config, Control, Geometry, Level, Measure, Policy, RecordLayout, Retention, SmartKv,
@@ -37,6 +38,19 @@ fn main() -> Result<(), Box<dyn Error>> {
         let layout = RecordLayout::new(&geometry, format.parse()?)?;
         Ok((64 + m.kv_heads * layout.bytes) as f64 / 64.0)
     };
+    let mut budgets = Vec::new();
+    match arguments.get(4) {
+        Some(given) => {
+            for bytes in given.split(',') {
+                budgets.push((None, bytes.parse::<f64>()?));
+            }
+        }
+        None => {
+            for format in ladder.iter().take(ladder.len() - 1).skip(1).copied() {
+                budgets.push((Some(format), page(format)?));
+            }
+        }
+    }
     let room = tokens.len() + 64;
     let levels = || -> Result<Vec<Level>, Box<dyn Error>> {
         ladder.iter().map(|f| Ok(Level { format: f.parse()?, tokens: room })).collect()
@@ -44,10 +58,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     let certified = Policy::Certified(Certified { tol_rel: TOLERANCE, ..Certified::default() });
     let mut contenders = vec![Contender::new("dense", Config { policy: Policy::Dense, ..base() })?];
     for (policy, name) in [(Policy::Packed, "packed"), (certified, "certified")] {
-        for format in ladder.iter().take(ladder.len() - 1).skip(1).copied() {
-            let one = base().with_format(format.parse()?);
-            contenders.push(Contender::new(format!("{name} {format}"), Config { policy, ..one })?);
-            let budget = page(format)?;
+        for (format, budget) in budgets.iter().copied() {
+            if let Some(format) = format {
+                let one = base().with_format(format.parse()?);
+                contenders.push(Contender::new(format!("{name} {format}"), Config { policy, ..one })?);
+            }
             let gate = Some(Gating::default());
             let retention = Retention::new(budget);
             let bound = Retention { measure: Measure::Bound, ..retention };
