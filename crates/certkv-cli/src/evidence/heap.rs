@@ -1,4 +1,4 @@
-//! SmartKV's heap against the exact optimum, on random instances that are small enough for one.
+//! SmartKV's widths (the heap, and a search behind it) against the exact optimum, on random instances that are small enough for one.
 use super::{
     Setup,
     data::{Cell, Show, Table, largest, median_and_high},
@@ -38,8 +38,8 @@ fn optimum(scores: &[f64], budget: usize) -> f64 {
     best[budget]
 }
 
-/// Share of the optimum that the heap misses.
-fn gap(n: usize, spread: f64, seed: u64) -> Result<f64, CliError> {
+/// Share of the optimum that the widths miss, with the search behind the heap or without.
+fn gap(n: usize, spread: f64, seed: u64, closely: bool) -> Result<f64, CliError> {
     let mut rng = Rng::new(seed);
     let scores: Vec<f64> = (0..n).map(|_| (spread * rng.normal()).exp()).collect();
     let budget = n * UNITS[0] + rng.below(n * (UNITS[3] - UNITS[0]));
@@ -49,7 +49,12 @@ fn gap(n: usize, spread: f64, seed: u64) -> Result<f64, CliError> {
     let cost = UNITS.map(|units| 4.0 * units as f64);
     let ladder = Ladder { bits: &BITS, cost: &cost };
     let mut allocator = WidthAllocator::new();
-    let found = allocator.solve(&ladder, &items, ALPHA, 4.0 * budget as f64).map_err(CliError::refused)?;
+    let bytes = 4.0 * budget as f64;
+    let found = match closely {
+        true => allocator.solve_closely(&ladder, &items, ALPHA, bytes),
+        false => allocator.solve(&ladder, &items, ALPHA, bytes),
+    };
+    let found = found.map_err(CliError::refused)?;
     let value: f64 = found.level.iter().zip(&scores).map(|(level, score)| score * worth(usize::from(*level))).sum();
     Ok((1.0 - value / optimum(&scores, budget)).max(0.0))
 }
@@ -67,7 +72,7 @@ pub(super) fn table(setup: &Setup) -> Result<Table, CliError> {
         let mut gaps = Vec::new();
         for (i, spread) in SPREADS.into_iter().enumerate() {
             for instance in 0..setup.sizes.instances as u64 {
-                gaps.push(gap(n, spread, hash64(&[setup.seed, n as u64, i as u64, instance]))?);
+                gaps.push(gap(n, spread, hash64(&[setup.seed, n as u64, i as u64, instance]), true)?);
             }
         }
         let within = gaps.iter().filter(|gap| **gap <= 0.01).count() as f64 / gaps.len() as f64;
@@ -82,9 +87,9 @@ pub(super) fn table(setup: &Setup) -> Result<Table, CliError> {
 mod tests {
     use super::*;
 
-    /// The exact optimum is that of all choices, and the heap is near it but not always there.
+    /// The exact optimum is that of all choices; what is chosen is within 1% of it, and the heap alone is not always.
     #[test]
-    fn the_optimum_is_exact_and_the_heap_is_not() {
+    fn the_optimum_is_exact_and_what_is_chosen_close_to_it() {
         for seed in 0..40u64 {
             let mut rng = Rng::new(seed);
             let scores: Vec<f64> = (0..4).map(|_| rng.normal().exp()).collect();
@@ -98,7 +103,13 @@ mod tests {
             }
             assert!((optimum(&scores, budget) - best).abs() < 1e-12);
         }
-        let gaps: Vec<f64> = (0..200).map(|seed| gap(32, 1.5, seed).unwrap()).collect();
-        assert!(gaps.iter().all(|gap| *gap < 0.05) && gaps.iter().any(|gap| *gap > 0.0));
+        let gaps = |closely: bool| -> f64 {
+            let of = |(n, spread): (usize, f64)| (0..200).map(move |seed| gap(n, spread, seed, closely).unwrap());
+            let shapes = ITEMS.into_iter().flat_map(|n| SPREADS.map(|spread| (n, spread)));
+            shapes.flat_map(of).fold(0.0, f64::max)
+        };
+        let (chosen, heap) = (gaps(true), gaps(false));
+        println!("largest gap {chosen:.4}, of the heap alone {heap:.4}");
+        assert!(chosen <= 0.01 && heap > 0.05);
     }
 }

@@ -214,7 +214,7 @@ impl Controller {
             protected: self.rule.protected,
             held: (!held.is_empty()).then_some((&held, levels)),
         };
-        let decision = match allocator.solve(ladder, &items, self.rule.alpha, budget * n as f64) {
+        let decision = match allocator.solve_closely(ladder, &items, self.rule.alpha, budget * n as f64) {
             Ok(found) => {
                 self.given = n;
                 let levels = Some(found.level.to_vec());

@@ -4,6 +4,7 @@
 //! budget, [`kl`], [`moved`] and [`interval`] say when to do it again. [`Controller`] is all of it for one layer.
 mod controller;
 mod drift;
+mod few;
 mod hysteresis;
 mod importance;
 mod widths;
