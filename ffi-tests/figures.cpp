@@ -26,10 +26,21 @@ int main()
     TRUE(bytes && *bytes == std::strlen(text.data()) && std::strstr(text.data(), "certkv_tokens{cache=\"a\"} 40\n") != nullptr);
     TRUE(*cache.metrics("a", {}) == *bytes);
     REFUSED(CERTKV_SHAPE, "text", cache.metrics("a", {text.data(), 5}));
+    const auto machine = certkv::capabilities();
+    TRUE(machine && machine->cpu >= CERTKV_CPU_GENERIC && machine->cpu <= CERTKV_CPU_AVX512);
+    TRUE((machine->gpus > 0) <= (machine->cuda == CERTKV_OK));
+    REFUSED(CERTKV_INVALID_ARGUMENT, "device", certkv::describe_gpu(CERTKV_DEVICE_HOST));
+    if (machine->gpus == 0) {
+        REFUSED(CERTKV_DEVICE, "", certkv::describe_gpu());
+    } else {
+        TRUE(certkv::describe_gpu()->memory > 0);
+    }
+    TRUE(config.prepare()->kernels == 0 && config.prepare()->compiled == 0);
     config.device_budget = plan->device_bytes - 1;
     TRUE(config.plan()->device_lacks == 1);
     config.tolerance = -1;
     REFUSED(CERTKV_POLICY, "tol", config.plan());
+    REFUSED(CERTKV_POLICY, "tol", config.prepare());
     config = small();
     config.certificate_ring = 1;
     REFUSED(CERTKV_UNSUPPORTED, "certificate_ring", config.plan());

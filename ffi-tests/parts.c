@@ -331,6 +331,53 @@ static void counted(void)
     TRUE(seen.scratch_keys.empty == 0 && seen.scratch_values.filled_bytes == 0);
 }
 
+/* What the machine has, and kernels before they are needed. */
+static void machine(void)
+{
+    certkv_config config = small();
+    certkv_capabilities seen;
+    certkv_gpu_info info;
+    certkv_prepared prepared = {sizeof prepared, 0, 7, 7};
+    uint32_t sizes[] = {0, 4, 4097, UINT32_MAX};
+    size_t i;
+    memset(&seen, 0x55, sizeof seen);
+    memset(&info, 0x55, sizeof info);
+    NAMED(CERTKV_NULL_POINTER, "capabilities", certkv_capabilities_describe(NULL));
+    NAMED(CERTKV_MISALIGNED, "capabilities", certkv_capabilities_describe(ODD(certkv_capabilities, words)));
+    NAMED(CERTKV_NULL_POINTER, "info", certkv_gpu_describe(CERTKV_DEVICE_CUDA, NULL));
+    NAMED(CERTKV_MISALIGNED, "info", certkv_gpu_describe(CERTKV_DEVICE_CUDA, ODD(certkv_gpu_info, words)));
+    NAMED(CERTKV_NULL_POINTER, "config", certkv_prepare(NULL, &prepared));
+    NAMED(CERTKV_MISALIGNED, "config", certkv_prepare(ODD(const certkv_config, words), &prepared));
+    NAMED(CERTKV_MISALIGNED, "prepared", certkv_prepare(&config, ODD(certkv_prepared, words)));
+    for (i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        seen.struct_size = info.struct_size = prepared.struct_size = sizes[i];
+        NAMED(CERTKV_STRUCT_SIZE, "capabilities", certkv_capabilities_describe(&seen));
+        NAMED(CERTKV_STRUCT_SIZE, "info", certkv_gpu_describe(CERTKV_DEVICE_CUDA, &info));
+        NAMED(CERTKV_STRUCT_SIZE, "prepared", certkv_prepare(&config, &prepared));
+    }
+    seen.struct_size = (uint32_t)sizeof seen;
+    info.struct_size = (uint32_t)sizeof info;
+    prepared.struct_size = (uint32_t)sizeof prepared;
+    NAMED(CERTKV_INVALID_ARGUMENT, "device", certkv_gpu_describe(CERTKV_DEVICE_HOST, &info));
+    TRUE(certkv_gpu_describe(UINT32_MAX, &info) == CERTKV_DEVICE && info.supported == 0x55555555u);
+    EXPECT(CERTKV_OK, certkv_capabilities_describe(&seen));
+    TRUE(seen.struct_size == sizeof seen && seen.cpu >= 0 && seen.cpu <= CERTKV_CPU_AVX512 && (seen.cuda == CERTKV_OK || seen.gpus == 0));
+    seen.struct_size = 8; /* A header that ends before the GPUs. */
+    seen.gpus = 77;
+    EXPECT(CERTKV_OK, certkv_capabilities_describe(&seen));
+    TRUE(seen.struct_size == 8 && seen.gpus == 77);
+    EXPECT(CERTKV_OK, certkv_prepare(&config, NULL));
+    EXPECT(CERTKV_OK, certkv_prepare(&config, &prepared));
+    TRUE(prepared.kernels == 0 && prepared.compiled == 0 && prepared.reserved == 0);
+    prepared.kernels = 7;
+    config.head_dim = 7;
+    NAMED(CERTKV_INVALID_ARGUMENT, "config->head_dim", certkv_prepare(&config, &prepared));
+    config = small();
+    config.device = UINT32_MAX;
+    EXPECT(CERTKV_DEVICE, certkv_prepare(&config, &prepared));
+    TRUE(prepared.kernels == 7);
+}
+
 int main(void)
 {
     certkv_sequence a;
@@ -347,6 +394,7 @@ int main(void)
     marks(a);
     slack();
     requests();
+    machine();
     EXPECT(CERTKV_OK, certkv_cache_destroy(cache));
     return report();
 }

@@ -57,6 +57,11 @@
 #define CERTKV_DEVICE_CUDA 1
 
 /**
+ * Characters of a GPU's name, with the 0 behind them.
+ */
+#define CERTKV_GPU_NAME 64
+
+/**
  * In `certkv_move_event.block`: not known.
  */
 #define CERTKV_NO_BLOCK UINT32_MAX
@@ -1288,6 +1293,97 @@ typedef struct certkv_config {
 } certkv_config;
 
 /**
+ * Which of its machine codes the library runs on this CPU.
+ */
+typedef int32_t certkv_cpu;
+
+/**
+ * What the library can use of this machine.
+ */
+typedef struct certkv_capabilities {
+  /**
+   * sizeof(certkv_capabilities), set by the caller; nothing is written beyond it.
+   */
+  uint32_t struct_size;
+  /**
+   * Machine code for this CPU.
+   */
+  certkv_cpu cpu;
+  /**
+   * GPUs that the driver sees; 0 without a driver. certkv_gpu_describe says which of them the library runs on.
+   */
+  uint32_t gpus;
+  /**
+   * CERTKV_OK, or why no GPU can be used whatever its kind: DEVICE (no driver, one that is too old or does not start).
+   */
+  certkv_status cuda;
+} certkv_capabilities;
+
+/**
+ * A GPU.
+ */
+typedef struct certkv_gpu_info {
+  /**
+   * sizeof(certkv_gpu_info), set by the caller; nothing is written beyond it.
+   */
+  uint32_t struct_size;
+  /**
+   * 1 if there are kernels for it, 0 if there are none: a cache there is refused.
+   */
+  uint32_t supported;
+  /**
+   * Compute capability: `capability_major`.`capability_minor`.
+   */
+  uint32_t capability_major;
+  /**
+   * See above.
+   */
+  uint32_t capability_minor;
+  /**
+   * Streaming multiprocessors.
+   */
+  uint32_t multiprocessors;
+  /**
+   * CUDA version of the driver: 1000 major + 10 minor.
+   */
+  uint32_t driver;
+  /**
+   * Bytes of device memory.
+   */
+  uint64_t memory;
+  /**
+   * Bytes of it that are free now, all processes counted.
+   */
+  uint64_t memory_free;
+  /**
+   * Its name, cut where it is longer, with a 0 behind it.
+   */
+  char name[CERTKV_GPU_NAME];
+} certkv_gpu_info;
+
+/**
+ * What certkv_prepare found or made.
+ */
+typedef struct certkv_prepared {
+  /**
+   * sizeof(certkv_prepared), set by the caller; nothing is written beyond it.
+   */
+  uint32_t struct_size;
+  /**
+   * 0.
+   */
+  uint32_t reserved;
+  /**
+   * Kernels that a cache runs; 0 for one on the host, whose code is in the library.
+   */
+  uint64_t kernels;
+  /**
+   * Of these, those that were neither made ahead of time nor kept in `config->kernels`, and were compiled.
+   */
+  uint64_t compiled;
+} certkv_prepared;
+
+/**
  * Whose sequences files hold. Set all of it to 0 bytes, then `struct_size` and what there is to say. Borrowed during a call.
  */
 typedef struct certkv_save_scope {
@@ -2490,6 +2586,21 @@ typedef struct certkv_plan {
 #define CERTKV_EVICTION_LRU 1
 
 /**
+ * Portable code.
+ */
+#define CERTKV_CPU_GENERIC 0
+
+/**
+ * AVX2, FMA and F16C.
+ */
+#define CERTKV_CPU_AVX2 1
+
+/**
+ * AVX-512 with VBMI and VNNI.
+ */
+#define CERTKV_CPU_AVX512 2
+
+/**
  * No sequence.
  */
 #define CERTKV_NO_SEQUENCE 0
@@ -2922,6 +3033,43 @@ certkv_status certkv_scales_destroy(struct certkv_scales *scales);
  */
 certkv_status certkv_config_init(struct certkv_config *config,
                                  uint32_t struct_size);
+
+/**
+ * Fills `capabilities`, whose `struct_size` must be set. That there is no GPU is no error.
+ *
+ * Threads: any, at any time.
+ * Stream: none.
+ * Capture: not allowed: the driver may be started.
+ * Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE; `capabilities` is unchanged then.
+ */
+certkv_status certkv_capabilities_describe(struct certkv_capabilities *capabilities);
+
+/**
+ * Fills `info`, whose `struct_size` must be set, with what the GPU of a `config->device` is: CERTKV_DEVICE_CUDA, CERTKV_DEVICE_CUDA + 1 and so on. Opens it,
+ * which takes 0.1 s the first time; the calling thread's current CUDA context stays what it is.
+ *
+ * Threads: any, at any time.
+ * Stream: none.
+ * Capture: not allowed.
+ * Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE, INVALID_ARGUMENT (`device` is the host), DEVICE (no driver, no such GPU, one older than any that there are
+ * kernels for). `info` is unchanged then.
+ */
+certkv_status certkv_gpu_describe(uint32_t device,
+                                  struct certkv_gpu_info *info);
+
+/**
+ * Finds or compiles every kernel that a cache of this configuration runs on its GPU, and loads each once, before anybody waits for it: with `config->kernels`,
+ * in which compiled code is kept, certkv_cache_create then compiles nothing, in this process or another. Takes no memory that stays; milliseconds
+ * where nothing is compiled, else seconds to minutes. Of a configuration for the host it checks what certkv_cache_create checks before it takes memory. `config` is
+ * borrowed during the call. Fills `prepared`, whose `struct_size` must be set; it may be NULL.
+ *
+ * Threads: any, at any time.
+ * Stream: none.
+ * Capture: not allowed.
+ * Errors: as certkv_cache_create, but BUDGET and OUT_OF_MEMORY. Nothing changed; what was compiled stays kept.
+ */
+certkv_status certkv_prepare(const struct certkv_config *config,
+                             struct certkv_prepared *prepared);
 
 /**
  * Makes a cache and takes all its memory (on the host, mapped when first touched). `*cache` is filled; the caller ends it with

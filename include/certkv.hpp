@@ -309,6 +309,19 @@ private:
 
 } // namespace detail
 
+// certkv_capabilities_describe: what the library can use of this machine.
+[[nodiscard]] inline Result<certkv_capabilities> capabilities() noexcept
+{
+    certkv_capabilities seen = detail::sized<certkv_capabilities>();
+    return detail::done(certkv_capabilities_describe(&seen), seen);
+}
+// certkv_gpu_describe, of a Config::device.
+[[nodiscard]] inline Result<certkv_gpu_info> describe_gpu(std::uint32_t device = CERTKV_DEVICE_CUDA) noexcept
+{
+    certkv_gpu_info info = detail::sized<certkv_gpu_info>();
+    return detail::done(certkv_gpu_describe(device, &info), info);
+}
+
 // certkv_config with its defaults set (certkv_config_init): the geometry and max_tokens remain to be said.
 struct Config : certkv_config {
     Config() noexcept : certkv_config(detail::sized<certkv_config>())
@@ -325,6 +338,12 @@ struct Config : certkv_config {
         requests.scratch = scratch;
         certkv_requests_plan answer = detail::sized<certkv_requests_plan>();
         return detail::done(certkv_config_plan_requests(this, &requests, &answer), answer);
+    }
+    // certkv_prepare: kernels found or made before a cache needs them.
+    [[nodiscard]] Result<certkv_prepared> prepare() const noexcept
+    {
+        certkv_prepared prepared = detail::sized<certkv_prepared>();
+        return detail::done(certkv_prepare(this, &prepared), prepared);
     }
     // certkv_config_plan.
     [[nodiscard]] Result<certkv_plan> plan() const noexcept

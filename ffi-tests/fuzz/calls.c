@@ -361,6 +361,18 @@ static void create(void)
         memset(&plan, 0, sizeof plan);
         plan.struct_size = struct_size(sizeof plan);
         answered(certkv_config_plan(&config, (certkv_plan *)pointer(&plan)));
+        if (rarely(4)) {
+            certkv_prepared prepared;
+            certkv_capabilities seen;
+            certkv_gpu_info info;
+            memset(&prepared, 0, sizeof prepared);
+            prepared.struct_size = struct_size(sizeof prepared);
+            seen.struct_size = struct_size(sizeof seen);
+            info.struct_size = struct_size(sizeof info);
+            answered(certkv_prepare((certkv_config *)pointer(&config), (certkv_prepared *)pointer(&prepared)));
+            answered(certkv_capabilities_describe((certkv_capabilities *)pointer(&seen)));
+            answered(certkv_gpu_describe((uint32_t)below(3), (certkv_gpu_info *)pointer(&info)));
+        }
         answered(certkv_cache_create((certkv_config *)pointer(&config), &made));
         if (made != NULL && caches[at] != NULL) {
             answered(certkv_cache_destroy(caches[at]));

@@ -13,6 +13,7 @@ CERTKV_FILES_READ_BACK = 2
 CERTKV_NO_SLACK = 18446744073709551615
 CERTKV_DEVICE_HOST = 0
 CERTKV_DEVICE_CUDA = 1
+CERTKV_GPU_NAME = 64
 CERTKV_NO_BLOCK = 4294967295
 CERTKV_CERTIFICATE_VERSION = 1
 CERTKV_UNCERTIFIED = 0
@@ -59,6 +60,9 @@ CERTKV_POLICY_DENSE = 2
 CERTKV_POLICY_SEED000 = 3
 CERTKV_EVICTION_S3FIFO = 0
 CERTKV_EVICTION_LRU = 1
+CERTKV_CPU_GENERIC = 0
+CERTKV_CPU_AVX2 = 1
+CERTKV_CPU_AVX512 = 2
 CERTKV_NO_SEQUENCE = 0
 CERTKV_STOP_NONE = 0
 CERTKV_STOP_DECLINED = 1
@@ -184,6 +188,7 @@ certkv_lacking = ctypes.c_int32
 certkv_dtype = ctypes.c_int32
 certkv_policy = ctypes.c_int32
 certkv_eviction = ctypes.c_int32
+certkv_cpu = ctypes.c_int32
 certkv_stop = ctypes.c_int32
 certkv_event_kind = ctypes.c_int32
 certkv_move_kind = ctypes.c_int32
@@ -446,6 +451,38 @@ class certkv_config(ctypes.Structure):
         ("log", ctypes.POINTER(certkv_log)),
         ("retention", ctypes.POINTER(certkv_retention)),
         ("bound_budget", ctypes.POINTER(certkv_bound_budget)),
+    ]
+
+
+class certkv_capabilities(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", ctypes.c_uint32),
+        ("cpu", certkv_cpu),
+        ("gpus", ctypes.c_uint32),
+        ("cuda", certkv_status),
+    ]
+
+
+class certkv_gpu_info(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", ctypes.c_uint32),
+        ("supported", ctypes.c_uint32),
+        ("capability_major", ctypes.c_uint32),
+        ("capability_minor", ctypes.c_uint32),
+        ("multiprocessors", ctypes.c_uint32),
+        ("driver", ctypes.c_uint32),
+        ("memory", ctypes.c_uint64),
+        ("memory_free", ctypes.c_uint64),
+        ("name", ctypes.c_char * 64),
+    ]
+
+
+class certkv_prepared(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint32),
+        ("kernels", ctypes.c_uint64),
+        ("compiled", ctypes.c_uint64),
     ]
 
 
@@ -814,6 +851,9 @@ STRUCTS = {
     "certkv_level": certkv_level,
     "certkv_log": certkv_log,
     "certkv_config": certkv_config,
+    "certkv_capabilities": certkv_capabilities,
+    "certkv_gpu_info": certkv_gpu_info,
+    "certkv_prepared": certkv_prepared,
     "certkv_save_scope": certkv_save_scope,
     "certkv_mark": certkv_mark,
     "certkv_prefix_scope": certkv_prefix_scope,
@@ -1028,6 +1068,26 @@ PROTOTYPES = {
         [
             ctypes.POINTER(certkv_config),
             ctypes.c_uint32,
+        ],
+    ),
+    "certkv_capabilities_describe": (
+        certkv_status,
+        [
+            ctypes.POINTER(certkv_capabilities),
+        ],
+    ),
+    "certkv_gpu_describe": (
+        certkv_status,
+        [
+            ctypes.c_uint32,
+            ctypes.POINTER(certkv_gpu_info),
+        ],
+    ),
+    "certkv_prepare": (
+        certkv_status,
+        [
+            ctypes.POINTER(certkv_config),
+            ctypes.POINTER(certkv_prepared),
         ],
     ),
     "certkv_cache_create": (

@@ -47,6 +47,29 @@ class Library:
         """A Cache. `fields` are those of certkv_config: layers, q_heads, kv_heads, head_dim and max_tokens at least; strings are str, `calibration` a
         Calibration, `scales` Scales, `levels` pairs of a format and tokens, `control`, `retention` and
         `bound_budget` what Library.control, Library.retention and Library.bound_budget make."""
+        return Cache(self, self._config(fields))
+
+    def prepare(self, **fields):
+        """Finds or compiles the kernels of a cache of these `fields` on a GPU, before it is made: certkv_prepared says how many. With `kernels`, a folder, they
+        are kept there."""
+        done = _abi.certkv_prepared(struct_size=ctypes.sizeof(_abi.certkv_prepared))
+        config = self._config(fields)
+        self.call("certkv_prepare", ctypes.byref(config), ctypes.byref(done))
+        return done
+
+    def capabilities(self):
+        """certkv_capabilities: what the library can use of this machine."""
+        seen = _abi.certkv_capabilities(struct_size=ctypes.sizeof(_abi.certkv_capabilities))
+        self.call("certkv_capabilities_describe", ctypes.byref(seen))
+        return seen
+
+    def gpu(self, device=_abi.CERTKV_DEVICE_CUDA):
+        """certkv_gpu_info of a `device` as in a configuration."""
+        info = _abi.certkv_gpu_info(struct_size=ctypes.sizeof(_abi.certkv_gpu_info))
+        self.call("certkv_gpu_describe", device, ctypes.byref(info))
+        return info
+
+    def _config(self, fields):
         config = _abi.certkv_config()
         self.call("certkv_config_init", ctypes.byref(config), ctypes.sizeof(config))
         names = {name for name, _ in _abi.certkv_config._fields_} - {"struct_size", "reserved", "reserved_more", "n_levels"}
@@ -61,7 +84,7 @@ class Library:
                 config.n_levels = len(value)
                 value = (_abi.certkv_level * len(value))(*((form.encode(), tokens) for form, tokens in value))
             setattr(config, name, value.encode() if isinstance(value, str) else value)
-        return Cache(self, config)
+        return config
 
     def calibration(self, source, model=None):
         """A Calibration from a file of `certkv calibrate`, by its path or its bytes; with `model`, 32 bytes, for the model with this digest alone."""

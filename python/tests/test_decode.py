@@ -241,6 +241,17 @@ class Lives(unittest.TestCase):
             self.assertGreater(changed, 0)
             self.assertGreater(sum(sequence.level(0, block) > 0 for block in range(6)), 0)
 
+    def test_the_machine_is_described(self):
+        seen = LIBRARY.capabilities()
+        self.assertIn(seen.cpu, (_abi.CERTKV_CPU_GENERIC, _abi.CERTKV_CPU_AVX2, _abi.CERTKV_CPU_AVX512))
+        self.assertEqual(seen.gpus > 0, seen.gpus > 0 and seen.cuda == _abi.CERTKV_OK)
+        if seen.gpus:
+            self.assertTrue(LIBRARY.gpu().name)
+        with self.assertRaisesRegex(certkv.Error, "device"):
+            LIBRARY.gpu(_abi.CERTKV_DEVICE_HOST)
+        done = LIBRARY.prepare(layers=1, q_heads=2, kv_heads=1, head_dim=64, max_tokens=64)
+        self.assertEqual((done.kernels, done.compiled), (0, 0))
+
     def test_levels_are_planned_and_retained(self):
         levels = [("t8-v8g64-b16", 256), ("t4-v4g64-b16", 256), ("t2-v2g64-b16", 256)]
         random = numpy.random.default_rng(5)

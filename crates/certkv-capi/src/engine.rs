@@ -1,7 +1,9 @@
 //! What a cache handle runs on: memory of this process, or a GPU.
 use crate::guard::Failure;
 use crate::status::certkv_status::{CERTKV_BUSY_STEP, CERTKV_UNSUPPORTED};
-use certkv::gpu::{Ahead, CertificateRing, Compiler, CudaError, Gpu, GpuCache, GpuConfig, GpuMachine, GpuStream};
+use certkv::gpu::{
+    Ahead, CertificateRing, Compiler, CudaError, Gpu, GpuCache, GpuConfig, GpuMachine, GpuStream, PreparedKernels,
+};
 use certkv::{Cache, Error, Geometry, MemoryUse, Plan, Requests, RequestsPlan, SequenceId};
 use certkv_device::cuda::EventPool;
 use core::ffi::c_void;
@@ -33,6 +35,27 @@ impl Wanted {
                 Err(CudaError::NoDriver) => Ok((config.plan(GpuMachine::H200)?, false)),
                 Err(other) => Err(refused(other)),
             },
+        }
+    }
+}
+
+/// Of a folder with machine code, in which compiled code is kept, too.
+fn compiler(kernels: Option<PathBuf>) -> Compiler {
+    match kernels {
+        Some(folder) => Compiler::new().with_ahead(Ahead::Folder(folder.clone())).with_cache(folder),
+        None => Compiler::new(),
+    }
+}
+
+impl Wanted {
+    /// Its kernels, found or made; there are none on the host.
+    pub(crate) fn prepare(self) -> Result<PreparedKernels, Failure> {
+        match self {
+            Self::Host(config) => config.plan().map(|_| PreparedKernels::default()).map_err(Failure::from),
+            Self::Gpu { ordinal, config, kernels } => {
+                let gpu = Gpu::open(ordinal).map_err(refused)?;
+                Ok(config.prepare(&gpu, &compiler(kernels))?)
+            }
         }
     }
 }
@@ -92,10 +115,7 @@ fn away() -> Failure {
 impl OnGpu {
     fn open(ordinal: u32, config: GpuConfig, kernels: Option<PathBuf>) -> Result<Self, Failure> {
         let gpu = Gpu::open(ordinal).map_err(refused)?;
-        let mut compiler = Compiler::new();
-        if let Some(folder) = kernels {
-            compiler = compiler.with_ahead(Ahead::Folder(folder.clone())).with_cache(folder);
-        }
+        let compiler = compiler(kernels);
         let geometry = config.geometry;
         let cache = GpuCache::new(&gpu, &compiler, config)?;
         let events = EventPool::new(&gpu, 2).map_err(refused)?;

@@ -26,6 +26,7 @@ mod handle;
 mod kept;
 mod level;
 mod log;
+mod machine;
 mod metrics;
 mod moves;
 mod offload;
@@ -74,6 +75,7 @@ pub use log::{
     CERTKV_LOG_DEBUG, CERTKV_LOG_ERROR, CERTKV_LOG_INFO, CERTKV_LOG_OFF, CERTKV_LOG_WARN, certkv_log,
     certkv_log_callback, certkv_log_level, certkv_log_set,
 };
+pub use machine::*;
 pub use metrics::certkv_cache_metrics;
 pub use moves::*;
 pub use offload::*;

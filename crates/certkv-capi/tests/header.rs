@@ -75,6 +75,7 @@ fn generated() -> String {
         "bound_budget",
         "scales",
         "config",
+        "machine",
         "cache",
         "sequence",
         "swap",
@@ -276,6 +277,11 @@ fn both_sides_agree_on_every_offset_and_version() {
             struct_size, layers, q_heads, kv_heads, head_dim, rotary, interleaved, centred, balanced, tier, tokens,
             model, text, digest,
         }
+        certkv_capabilities { struct_size, cpu, gpus, cuda }
+        certkv_gpu_info {
+            struct_size, supported, capability_major, capability_minor, multiprocessors, driver, memory, memory_free, name,
+        }
+        certkv_prepared { struct_size, reserved, kernels, compiled }
         certkv_window { tokens, sinks, chunk }
         certkv_level { format, tokens }
         certkv_control {
@@ -352,6 +358,9 @@ fn both_sides_agree_on_every_offset_and_version() {
         ("certkv_config", 304),
         ("certkv_log", 24),
         ("certkv_calibration_info", 144),
+        ("certkv_capabilities", 16),
+        ("certkv_gpu_info", 104),
+        ("certkv_prepared", 24),
         ("certkv_window", 24),
         ("certkv_level", 16),
         ("certkv_control", 136),

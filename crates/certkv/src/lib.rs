@@ -81,6 +81,8 @@ pub use certkv_core::{
     SequenceId, Tier, ValueFormat,
 };
 pub use certkv_device::{CheckReport, HostMemory, Mode, SimOptions};
+/// Which machine code runs on a CPU: docs/support.md, Machines.
+pub use certkv_kernel::Arch as CpuArch;
 pub use certkv_page::prefix::{
     Admission, BlockKey, Cached, EventKind, EventsRead, Mark, NotYet, PrefixEvent, PrefixEvents, PrefixSecret,
     PrefixStats, Prompt, Stop,

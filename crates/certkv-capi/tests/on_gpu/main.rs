@@ -8,6 +8,7 @@ mod fake_cuda;
 #[allow(dead_code, reason = "bodies of kernels that other tests plant defects in")]
 #[path = "../../../certkv/tests/gpu_fake/kernels.rs"]
 mod kernels;
+mod machine;
 
 use cache::{BLOCK, Cache, c_path, config, folder, message, prefix_scope, save_scope};
 use certkv_c::certkv_status::*;

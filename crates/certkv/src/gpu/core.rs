@@ -2,15 +2,16 @@
 mod unfinished;
 
 use super::config::{GpuConfig, STAGING_SLOTS};
-use super::kit::{self, Kit};
+use super::kit::Kit;
 use super::plan::GpuMachine;
 use super::policy::Limit;
+use super::prepare::Wanted;
 use super::sizes::Sizes;
 use super::window;
 use crate::Error;
 use crate::counters::Counters;
+use certkv_core::Ledger;
 use certkv_core::budget::CLASSES;
-use certkv_core::{Ledger, RecordLayout};
 use certkv_device::cuda::{DeviceBuffer, Gpu};
 use certkv_kernel::cuda::args::{Element, Sides};
 use certkv_kernel::cuda::encode::append_flag;
@@ -19,7 +20,7 @@ use certkv_kernel::cuda::launch::{self, Append, Hosts, Memory, Picks, Promoted, 
 use certkv_kernel::cuda::queue::{Area, Queue, Span};
 use certkv_kernel::cuda::select::{SelectMode, SelectStats};
 use certkv_kernel::cuda::tensor::Tensor;
-use certkv_kernel::cuda::{Compiler, Kernels, Sight, Variant};
+use certkv_kernel::cuda::{Compiler, Sight};
 use core::ops::Range;
 use core::sync::atomic::AtomicBool;
 
@@ -94,17 +95,7 @@ impl Core {
     pub(super) fn new(gpu: &Gpu, compiler: &Compiler, config: &GpuConfig, ledger: &Ledger) -> Result<Self, Error> {
         let machine = GpuMachine::of(gpu)?;
         let layouts = config.layouts()?;
-        let mut formats: Vec<(&RecordLayout, bool)> = Vec::new();
-        let mut kit_of = Vec::with_capacity(layouts.len());
-        for (layout, window) in layouts.iter().zip(window::by_layer(config)) {
-            let known = formats.iter().position(|(of, seen)| of.format == layout.format && *seen == window.is_some());
-            kit_of.push(known.unwrap_or(formats.len()));
-            if known.is_none() {
-                formats.push((layout, window.is_some()));
-            }
-        }
-        let of = |(layout, windowed)| kit::variants(machine.arch, config, layout, windowed);
-        let variants: Vec<Vec<Variant>> = formats.into_iter().map(of).collect::<Result<_, _>>()?;
+        let wanted = Wanted::of(config, &layouts, machine.arch)?;
         let ctas = machine.multiprocessors.max(1);
         let sizes = Sizes::of(config, machine)?;
         let too_large = || Error::Config { field: "max_tokens", why: "more than the address space holds".into() };
@@ -112,8 +103,7 @@ impl Core {
             ledger.reserve(class, bytes)?;
         }
         let extends = sizes.chunk_tokens > 0;
-        let kernels = Kernels::prepare_verbs(gpu, &variants.concat(), &kit::verbs(extends), compiler)?;
-        let kits = variants.iter().map(|all| Kit::new(&kernels, all, ctas, extends)).collect::<Result<_, _>>()?;
+        let kits = wanted.kits(gpu, compiler, ctas)?;
         let queue = Queue::new(gpu)?;
         let buffer = |bytes: Option<usize>| -> Result<DeviceBuffer, Error> {
             Ok(DeviceBuffer::new(gpu, bytes.ok_or_else(too_large)?)?)
@@ -122,7 +112,7 @@ impl Core {
         let threads = config.pinning_threads();
         let core = Self {
             kits,
-            kit_of,
+            kit_of: wanted.kit_of,
             packed: buffer(Some(sizes.packed_bytes()))?,
             tails: buffer(sizes.tail_bytes())?,
             tables: buffer(sizes.table_bytes())?,
