@@ -35,6 +35,8 @@ static void steps(certkv::Step &step)
     REFUSED(CERTKV_UNSUPPORTED, "not on a GPU", step.certificates(0, certificates));
     REFUSED(CERTKV_UNSUPPORTED, "not on a GPU", step.after_stream(nullptr));
     REFUSED(CERTKV_UNSUPPORTED, "not on a GPU", step.before_stream(nullptr));
+    REFUSED(CERTKV_UNSUPPORTED, "not on a GPU", step.publish(reinterpret_cast<certkv_published_memory *>(out.data()), 1024));
+    REFUSED(CERTKV_NULL_POINTER, "memory", step.publish(nullptr, 1024));
     REFUSED(CERTKV_UNSUPPORTED, "not on a GPU", step.number());
     REFUSED(CERTKV_UNSUPPORTED, "not on a GPU", step.captured(nullptr));
     TRUE(step); // Not over.

@@ -298,6 +298,7 @@ static void appends(certkv_cache *cache, certkv_step *step)
         certkv_published_head heads[4];
         certkv_published_step shape = {sizeof shape, 1, 2, 3};
         uint64_t words[2] = {7, 7};
+        certkv_published_memory *memory = (certkv_published_memory *)(void *)words;
         EXPECT(CERTKV_UNSUPPORTED, certkv_ring_open(cache, &ring));
         TRUE(ring == NULL);
         EXPECT(CERTKV_NULL_POINTER, certkv_ring_open(NULL, &ring));
@@ -323,6 +324,10 @@ static void appends(certkv_cache *cache, certkv_step *step)
         TRUE(words[0] == 7 && words[1] == 7 && shape.layers == 1 && shape.sequences == 2 && shape.q_heads == 3);
         EXPECT(CERTKV_OK, certkv_ring_destroy(none));
         EXPECT(CERTKV_INVALID_HANDLE, certkv_ring_destroy(FOREIGN(certkv_ring)));
+        EXPECT(CERTKV_UNSUPPORTED, certkv_step_publish(step, memory, sizeof words));
+        EXPECT(CERTKV_NULL_POINTER, certkv_step_publish(NULL, memory, sizeof words));
+        EXPECT(CERTKV_NULL_POINTER, certkv_step_publish(step, NULL, sizeof words));
+        EXPECT(CERTKV_INVALID_HANDLE, certkv_step_publish(FOREIGN(certkv_step), memory, sizeof words));
         EXPECT(CERTKV_UNSUPPORTED, certkv_step_number(step, words));
         EXPECT(CERTKV_NULL_POINTER, certkv_step_number(NULL, words));
         EXPECT(CERTKV_NULL_POINTER, certkv_step_number(step, NULL));

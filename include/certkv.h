@@ -163,6 +163,11 @@
 #define CERTKV_CAUSE_REQUESTED 8
 
 /**
+ * In `status` of a certkv_published_head in device memory: the layer was not attended.
+ */
+#define CERTKV_ABSENT 255
+
+/**
  * Result of a call. 0 is success; errors are negative, one range per group: -1 arguments, -100 state, -200 memory,
  * -300 device, -400 panics, -500 files, -600 stores. New values may be added to a group.
  */
@@ -1906,6 +1911,44 @@ typedef struct certkv_published_step {
    */
   uint32_t q_heads;
 } certkv_published_step;
+
+/**
+ * What certkv_step_publish writes: this, and a certkv_published_head for each of `[layers][sequences][q_heads]` behind it.
+ */
+typedef struct certkv_published_memory {
+  /**
+   * How often steps of this cache were published so.
+   */
+  uint64_t number;
+  /**
+   * Not written.
+   */
+  uint64_t reserved[7];
+  /**
+   * `number` before the heads are written,
+   */
+  uint64_t begun;
+  /**
+   * and when they were.
+   */
+  uint64_t done;
+  /**
+   * Sequences with one new token, in the order of the step's chunks.
+   */
+  uint32_t sequences;
+  /**
+   * Layers of the model.
+   */
+  uint32_t layers;
+  /**
+   * Query heads of a layer.
+   */
+  uint32_t q_heads;
+  /**
+   * 0 where the step makes no claim (its policy is packed), 1 where it certifies, 2 where it reads everything exactly.
+   */
+  uint32_t rule;
+} certkv_published_memory;
 
 /**
  * Memory of a cache at one moment, in bytes unless it says otherwise. Sequences that are part of a step are left out
@@ -3752,6 +3795,22 @@ certkv_status certkv_ring_destroy(struct certkv_ring *ring);
  */
 certkv_status certkv_step_number(const struct certkv_step *step,
                                  uint64_t *number);
+
+/**
+ * Enqueues that the certificates of the layers attended so far in a step on a GPU go to device memory of the caller: a certkv_published_memory, then the heads.
+ * Kernels that come behind it, on the cache's stream or on one that waits for it (certkv_step_before_stream), read them without the host. `memory` has `bytes` bytes,
+ * at least sizeof(certkv_published_memory) + 16 * layers * sequences * q_heads, from a multiple of 16 on, and stays until the work is done. Of longer chunks there
+ * is nothing. `status` of a head is that of a certificate, or CERTKV_ABSENT.
+ *
+ * Threads: one at a time per step.
+ * Stream: enqueued on the cache's own.
+ * Capture: safe, see certkv_step_captured: each run publishes its own.
+ * Errors: NULL_POINTER, INVALID_HANDLE, BUSY_STEP, SHAPE (`bytes`), MISALIGNED, INVALID_ARGUMENT (memory of the host or of another GPU), UNSUPPORTED (a cache on
+ * the host), DEVICE (also: more than 256 layers), POISONED. Nothing changed.
+ */
+certkv_status certkv_step_publish(struct certkv_step *step,
+                                  struct certkv_published_memory *memory,
+                                  uint64_t bytes);
 
 /**
  * Fills `memory`, whose `struct_size` must be set, with what the cache holds now.

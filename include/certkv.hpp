@@ -957,6 +957,11 @@ public:
     {
         return detail::done(certkv_step_before_stream(handle_, stream));
     }
+    // certkv_step_publish: certificates to device memory.
+    [[nodiscard]] Result<void> publish(certkv_published_memory *memory, std::uint64_t bytes) const noexcept
+    {
+        return detail::done(certkv_step_publish(handle_, memory, bytes));
+    }
     // certkv_step_number.
     [[nodiscard]] Result<std::uint64_t> number() noexcept
     {

@@ -555,7 +555,7 @@ static void in_step(void)
         answered(certkv_step_certificates(step, layer, (certkv_certificate *)pointer(certificates), size(MOST * Q_HEADS)));
         break;
     case 9:
-        answered(certkv_step_number(step, (uint64_t *)pointer(&number)));
+        answered(rarely(2) ? certkv_step_publish(step, (certkv_published_memory *)pointer(words), size(sizeof words)) : certkv_step_number(step, (uint64_t *)pointer(&number)));
         break;
     case 10:
         answered(rarely(2) ? certkv_step_after_stream(step, words) : certkv_step_before_stream(step, words));

@@ -34,6 +34,7 @@ CERTKV_CAUSE_INTEGRITY = 5
 CERTKV_CAUSE_EXHAUSTED = 6
 CERTKV_CAUSE_TIER_UNAVAILABLE = 7
 CERTKV_CAUSE_REQUESTED = 8
+CERTKV_ABSENT = 255
 CERTKV_LOG_OFF = 0
 CERTKV_LOG_ERROR = 1
 CERTKV_LOG_WARN = 2
@@ -660,6 +661,19 @@ class certkv_published_step(ctypes.Structure):
     ]
 
 
+class certkv_published_memory(ctypes.Structure):
+    _fields_ = [
+        ("number", ctypes.c_uint64),
+        ("reserved", ctypes.c_uint64 * 7),
+        ("begun", ctypes.c_uint64),
+        ("done", ctypes.c_uint64),
+        ("sequences", ctypes.c_uint32),
+        ("layers", ctypes.c_uint32),
+        ("q_heads", ctypes.c_uint32),
+        ("rule", ctypes.c_uint32),
+    ]
+
+
 class certkv_memory(ctypes.Structure):
     _fields_ = [
         ("struct_size", ctypes.c_uint32),
@@ -869,6 +883,7 @@ STRUCTS = {
     "certkv_tolerance": certkv_tolerance,
     "certkv_published_head": certkv_published_head,
     "certkv_published_step": certkv_published_step,
+    "certkv_published_memory": certkv_published_memory,
     "certkv_memory": certkv_memory,
     "certkv_class_use": certkv_class_use,
     "certkv_pool_use": certkv_pool_use,
@@ -1467,6 +1482,14 @@ PROTOTYPES = {
         [
             ctypes.c_void_p,
             ctypes.POINTER(ctypes.c_uint64),
+        ],
+    ),
+    "certkv_step_publish": (
+        certkv_status,
+        [
+            ctypes.c_void_p,
+            ctypes.POINTER(certkv_published_memory),
+            ctypes.c_uint64,
         ],
     ),
     "certkv_cache_memory": (

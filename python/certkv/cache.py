@@ -322,6 +322,11 @@ class Step(_Owned):
         """`stream` waits for the cache's."""
         self._call("certkv_step_before_stream", stream)
 
+    def publish(self, memory, size):
+        """Certificates of the layers attended so far go to device memory, `size` bytes at the address `memory`: a certkv_published_memory, then a
+        certkv_published_head for each layer, sequence and query head."""
+        self._call("certkv_step_publish", ctypes.cast(memory, ctypes.POINTER(_abi.certkv_published_memory)), size)
+
     def finish(self):
         """Makes the new tokens part of their sequences. The step is over."""
         self._call("certkv_step_finish")

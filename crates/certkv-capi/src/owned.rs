@@ -2,6 +2,7 @@
 use crate::cache::Held;
 use crate::engine::{Engine, OnGpu};
 use crate::guard::Failure;
+use crate::status::certkv_status::CERTKV_SHAPE;
 use certkv::gpu::{Element, GpuCache, GpuCapture, GpuStep, Rows, Tensor};
 use certkv::{Certificate, Chunk, Policy, Step, Tolerance};
 use core::ffi::c_void;
@@ -230,6 +231,22 @@ impl OwnedStep {
         // SAFETY: by the caller's promise.
         unsafe { gpu.order(step.cache().stream(), stream, false)? };
         Ok(capture)
+    }
+
+    /// Certificates to device memory of the caller.
+    ///
+    /// # Safety
+    /// `bytes` bytes are at `address` until the work that this enqueues is done, and nobody else touches them until then.
+    pub(crate) unsafe fn publish_to(&mut self, address: u64, bytes: u64) -> Result<(), Failure> {
+        let (gpu, step) = self.gpu()?;
+        let needs = step.published_bytes()?;
+        if bytes < needs as u64 {
+            return Err(Failure::new(CERTKV_SHAPE, format!("memory: {bytes} bytes given, {needs} needed")));
+        }
+        let refused = |error| Failure::from(certkv::Error::Gpu(error));
+        // SAFETY: by the caller's promise.
+        let out = unsafe { Tensor::at(gpu.gpu(), "memory", address, Element::F32, needs / 4) }.map_err(refused)?;
+        Ok(step.publish_to(out)?)
     }
 
     /// The step's number in the ring of certificates.

@@ -51,6 +51,31 @@ pub struct certkv_published_step {
     pub q_heads: u32,
 }
 
+/// What certkv_step_publish writes: this, and a certkv_published_head for each of `[layers][sequences][q_heads]` behind it.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct certkv_published_memory {
+    /// How often steps of this cache were published so.
+    pub number: u64,
+    /// Not written.
+    pub reserved: [u64; 7],
+    /// `number` before the heads are written,
+    pub begun: u64,
+    /// and when they were.
+    pub done: u64,
+    /// Sequences with one new token, in the order of the step's chunks.
+    pub sequences: u32,
+    /// Layers of the model.
+    pub layers: u32,
+    /// Query heads of a layer.
+    pub q_heads: u32,
+    /// 0 where the step makes no claim (its policy is packed), 1 where it certifies, 2 where it reads everything exactly.
+    pub rule: u32,
+}
+
+/// In `status` of a certkv_published_head in device memory: the layer was not attended.
+pub const CERTKV_ABSENT: u8 = 255;
+
 struct Held {
     ring: CertificateRing,
     /// The step read last.
@@ -173,6 +198,29 @@ pub unsafe extern "C" fn certkv_step_number(step: *const certkv_step, number: *m
         // SAFETY: not NULL and aligned; the caller gives a variable of this type.
         unsafe { number.write(found) };
         Ok(())
+    })
+}
+
+/// Enqueues that the certificates of the layers attended so far in a step on a GPU go to device memory of the caller: a certkv_published_memory, then the heads.
+/// Kernels that come behind it, on the cache's stream or on one that waits for it (certkv_step_before_stream), read them without the host. `memory` has `bytes` bytes,
+/// at least sizeof(certkv_published_memory) + 16 * layers * sequences * q_heads, from a multiple of 16 on, and stays until the work is done. Of longer chunks there
+/// is nothing. `status` of a head is that of a certificate, or CERTKV_ABSENT.
+///
+/// Threads: one at a time per step.
+/// Stream: enqueued on the cache's own.
+/// Capture: safe, see certkv_step_captured: each run publishes its own.
+/// Errors: NULL_POINTER, INVALID_HANDLE, BUSY_STEP, SHAPE (`bytes`), MISALIGNED, INVALID_ARGUMENT (memory of the host or of another GPU), UNSUPPORTED (a cache on
+/// the host), DEVICE (also: more than 256 layers), POISONED. Nothing changed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn certkv_step_publish(
+    step: *mut certkv_step,
+    memory: *mut certkv_published_memory,
+    bytes: u64,
+) -> certkv_status {
+    guard(|| {
+        argument::not_null(memory, "memory")?;
+        // SAFETY: the caller gives device memory of as many bytes that stays until the work is done.
+        stepping::on(step, |open| unsafe { open.publish_to(memory.addr() as u64, bytes) })
     })
 }
 

@@ -305,6 +305,7 @@ fn both_sides_agree_on_every_offset_and_version() {
         certkv_chunk { sequence, tokens }
         certkv_published_head { bound, tol, out_norm, status, rung, reserved }
         certkv_published_step { struct_size, layers, sequences, q_heads }
+        certkv_published_memory { number, reserved, begun, done, sequences, layers, q_heads, rule }
         certkv_certificate {
             version, status, rung, cause, reserved8, bound, tol, out_norm, e_key, e_val, e_drop, e_arith, cap,
             candidate_e_key, candidate_e_val, candidate_e_drop, candidate_bound, promoted_keys, promoted_values,
@@ -361,6 +362,7 @@ fn both_sides_agree_on_every_offset_and_version() {
         ("certkv_capabilities", 16),
         ("certkv_gpu_info", 104),
         ("certkv_prepared", 24),
+        ("certkv_published_memory", 96),
         ("certkv_window", 24),
         ("certkv_level", 16),
         ("certkv_control", 136),

@@ -7,6 +7,8 @@ use certkv_device::cuda::{CudaError, Function};
 use certkv_device::mailbox::{Slots, Words};
 use core::sync::atomic::Ordering;
 
+/// Words of a ring before the entry of its first slot: the ring's own, and the slot's marks.
+pub const ENTRY: usize = 10;
 /// Words of an entry before its heads: sequences and layers, query heads and rule.
 pub const ENTRY_HEAD: usize = 2;
 /// Words of a head: bound and tolerance, norm and state.
@@ -98,8 +100,8 @@ pub struct Publish<'a> {
     pub errors: Span<'a>,
     /// As [`PublishArgs::rows`].
     pub rows: Span<'a>,
-    /// The ring's memory.
-    pub ring: &'a Area,
+    /// The ring's memory: an [`Area`] for the host, or device memory.
+    pub ring: Span<'a>,
     /// Its layout.
     pub slots: Slots,
     /// `u64`: steps so far; `u32`: zero between launches. 16 bytes.
@@ -200,7 +202,7 @@ pub fn launch(queue: &Queue, kernel: &Function, a: &Publish<'_>) -> Result<(), C
         lists: on.reads(a.lists, "lists", 2 * a.layers * 4 * (1 + a.most * a.kv_heads))?,
         errors: on.reads(a.errors, "errors", 4 * a.most)?,
         rows: on.reads(a.rows, "batch", 4 * a.seqs)?,
-        ring: a.ring.span(0, 8 * a.slots.len())?.address(),
+        ring: on.writes(a.ring, "certificates", 8 * a.slots.len())?,
         published: state,
         arrived: state + 8,
         heads_most: heads as u64,
@@ -237,6 +239,7 @@ mod tests {
 
     #[test]
     fn entries_of_any_words_are_read_within_bounds() {
+        assert_eq!(slots(1, 3, 2, 4).map(|slots| slots.len()), Some(ENTRY + ENTRY_HEAD + 24 * HEAD_WORDS));
         assert_eq!((words_of(&[]), head_of(&[1], 0, 0, 0)), (0, None));
         let entry = [2 | 3 << 32, 4, 7, 8];
         assert_eq!((words_of(&entry), words_of(&[u64::MAX; 2])), (2 + 2 * 24, usize::MAX));

@@ -117,7 +117,7 @@ fn life(
         (false, Some(_)) => &[600, 1, 33, 400, 128],
     };
     let mut tallies = policies().map(|p| (p.0, Tally::default()));
-    let mut prefill = Tally::default();
+    let (mut prefill, mut device) = (Tally::default(), [0; 4]);
     for _ in prompts {
         world.create(&mut cache)?;
     }
@@ -164,6 +164,10 @@ fn life(
         let mut step = cache.begin_with(&chunks, policy)?;
         world.remember(&batch, &inputs);
         let tally = world.run(&mut step, &batch, &inputs, owed)?;
+        if i % 3 == 1 && batch.iter().any(|b| b.1 == 1) {
+            let seen = watch::in_device_memory(gpu, &mut step, &batch)?;
+            device.iter_mut().zip(seen).for_each(|(all, n)| *all += n);
+        }
         step.finish()?;
         if let Some((_, sum)) = tallies.iter_mut().find(|t| t.0 == name) {
             sum.add(&tally);
@@ -192,6 +196,12 @@ fn life(
         plan.seed
     );
     println!("GATE gpu-engine-originals executed={rows} failed={lost} controls=0/0 seed={:#x}", plan.seed);
+    let [heads, wrong, planted, caught] = device;
+    println!(
+        "GATE gpu-engine-device executed={heads} failed={wrong} controls={caught}/{planted} seed={:#x}",
+        plan.seed
+    );
+    lost += wrong + (planted - caught) + usize::from(heads == 0);
     for layer in 0..cache.geometry().layers {
         println!("layer {layer}: {:?}", cache.selection(layer)?);
     }

@@ -1,6 +1,11 @@
 //! The ring of certificates, watched by another thread while steps run: every step that it sees must be what the step itself says.
-use certkv::gpu::{CertificateRing, Missed, PublishedCertificate, PublishedStep};
+use crate::world::Failure;
+use certkv::gpu::{
+    CertificateRing, DeviceBuffer, Element, Gpu, GpuStep, GpuStream, Missed, PublishedCertificate, PublishedStep,
+    Tensor,
+};
 use certkv::{Certificate, Status};
+use certkv_device::cuda::Priority;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -47,6 +52,47 @@ fn alike(want: &Certificate, got: Option<&PublishedCertificate>) -> bool {
         let near = bound >= said * (1.0 - 1e-6) && bound <= said * (1.0 + 1e-4);
         (near || want.status == Status::Uncertified) && got.status == want.status && got.rung == want.rung
     })
+}
+
+/// The step's certificates in device memory, beside what the step says itself: heads, those that differ, and controls: planted, and seen.
+pub(crate) fn in_device_memory(
+    gpu: &Gpu,
+    step: &mut GpuStep<'_>,
+    batch: &[(usize, usize)],
+) -> Result<[usize; 4], Failure> {
+    let bytes = step.published_bytes()?;
+    let (memory, stream) = (DeviceBuffer::new(gpu, bytes)?, GpuStream::new(gpu, Priority::Normal)?);
+    memory.fill(&stream, 0, bytes, 0xee)?;
+    stream.synchronize()?;
+    step.publish_to(Tensor::of(&memory, 0, Element::F32, bytes / 4)?)?;
+    let geometry = *step.cache().geometry();
+    let mut said = vec![vec![Certificate::UNCERTIFIED; step.tokens() * geometry.q_heads]; geometry.layers];
+    for (layer, certificates) in said.iter_mut().enumerate() {
+        // Waits for all that was enqueued.
+        step.certificates(layer, certificates)?;
+    }
+    let mut words = vec![0u64; bytes / 8];
+    memory.read(&stream, 0, &mut words)?;
+    let published = PublishedStep::of_memory(&words).ok_or("what was published is not whole")?;
+    let (mut heads, mut failed, mut caught) = (0, 0, 0);
+    for (layer, certificates) in said.iter().enumerate() {
+        let (mut place, mut row) = (0, 0);
+        for (_, tokens) in batch {
+            if *tokens == 1 {
+                for head in 0..geometry.q_heads {
+                    let (want, got) =
+                        (&certificates[row * geometry.q_heads + head], published.head(layer, place, head));
+                    heads += 1;
+                    failed += usize::from(!alike(want, got.as_ref()));
+                    let other = got.map(|got| PublishedCertificate { status: Status::Failed, ..got });
+                    caught += usize::from(!alike(want, other.as_ref()));
+                }
+                place += 1;
+            }
+            row += tokens;
+        }
+    }
+    Ok([heads, failed, heads, caught])
 }
 
 /// Compares what was seen with what the steps said, and prints a gate. Returns whether it held.

@@ -38,7 +38,7 @@ pub(super) struct CounterSections {
     pub(super) status: Range<usize>,
     pub(super) heads: Range<usize>,
     pub(super) stats: Range<usize>,
-    /// Steps so far, 8 bytes, and the CTAs that have published.
+    /// Steps so far, 8 bytes, and the CTAs that have published; the same for what goes to device memory of a caller, 16 bytes on.
     pub(super) published: Range<usize>,
 }
 

@@ -208,7 +208,7 @@ impl Sizes {
             Some(prefixes) => Prefixes::bytes(prefixes, config.prefix_events, &of_groups)?,
             None => 0,
         };
-        let counters = sections([rows, rows, 1, rows * g.kv_heads, g.layers * SelectStats::WORDS, 4]);
+        let counters = sections([rows, rows, 1, rows * g.kv_heads, g.layers * SelectStats::WORDS, 8]);
         let ([arrived, errors, status, heads, stats, published], _) = counters.ok_or_else(too_large)?;
         let ring = match config.certificate_ring {
             0 => None,

@@ -6,7 +6,7 @@ use certkv_core::fragment::original_index;
 use certkv_kernel::cuda::args::{AttendArgs, Certificate, Element, Sides, Strides};
 use certkv_kernel::cuda::encode::{AppendArgs, GatherArgs, GatherItem, PackArgs, PackItem};
 use certkv_kernel::cuda::extend::{ExtendArgs, ExtendChunk};
-use certkv_kernel::cuda::publish::PublishArgs;
+use certkv_kernel::cuda::publish::{self, ENTRY, ENTRY_HEAD, LayerSet, PublishArgs};
 use certkv_kernel::cuda::select::{SelectArgs, SelectMode};
 use certkv_kernel::cuda::swap::{SwapArgs, SwapItem, digest};
 use std::collections::BTreeSet;
@@ -554,6 +554,30 @@ extern "C" fn swap(raw: *const c_void) {
     }
 }
 
+/// As much of publishing to a caller's memory as tells which layers and heads it is of.
+extern "C" fn publish_heads(raw: *const c_void) {
+    // SAFETY: declared with this struct.
+    let a: PublishArgs = unsafe { arguments(raw) };
+    if a.slots != 1 {
+        return;
+    }
+    let (heads, number) = (a.seqs * a.kv_heads * a.group, word(a.published, 0) + 1);
+    set(a.published, 0, number);
+    set(a.ring, 0, number);
+    set(a.ring, 1, 0);
+    for (at, value) in [a.seqs, a.layers, a.kv_heads * a.group, a.rule].into_iter().enumerate() {
+        set(a.ring, 2 * ENTRY + at, value);
+    }
+    for layer in 0..a.layers {
+        let attended = a.attended == LayerSet::of(0..a.layers as usize) || a.attended == LayerSet::of([layer as usize]);
+        for head in 0..heads {
+            let to = 2 * (ENTRY + ENTRY_HEAD) + 4 * (layer * heads + head) as usize;
+            set(a.ring, to, 0.25f32.to_bits());
+            set(a.ring, to + 3, if attended { 1 } else { publish::ABSENT.into() });
+        }
+    }
+}
+
 /// Names the kernels.
 pub(crate) fn declare(fake: &Fake) {
     fake.kernel("ckv_attend", size_of::<AttendArgs>(), Some(attend));
@@ -563,5 +587,5 @@ pub(crate) fn declare(fake: &Fake) {
     fake.kernel("ckv_gather", size_of::<GatherArgs>(), Some(gather));
     fake.kernel("ckv_swap", size_of::<SwapArgs>(), Some(swap));
     fake.kernel("ckv_extend", size_of::<ExtendArgs>(), Some(extend));
-    fake.kernel("ckv_publish", size_of::<PublishArgs>(), None);
+    fake.kernel("ckv_publish", size_of::<PublishArgs>(), Some(publish_heads));
 }
