@@ -221,7 +221,7 @@ class Lives(unittest.TestCase):
 
     def test_blocks_have_levels(self):
         levels = [("t8-v8g64-b16", 256), ("t4-v4g64-b16", 256), ("t2-v2g64-b16", 256)]
-        control = LIBRARY.control(130.0, protected_first=0, protected_last=0)
+        control = LIBRARY.control(100.0, protected_first=0, protected_last=0)
         random = numpy.random.default_rng(4)
         with small(levels=levels, control=control) as cache:
             sequence, stored = cache.sequence(), random.standard_normal((2, 96, 1, 64)).astype("f2")
