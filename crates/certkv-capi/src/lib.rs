@@ -1,6 +1,6 @@
 //! C ABI of certkv, on host memory or a GPU. The header `include/certkv.h` is generated from this crate.
 //!
-//! Every export is one call of [`guard::guard`] (or `guard_value` for those that cannot fail), so that no panic crosses
+//! Every export is one call of `guard::guard` (or `guard_value` for those that cannot fail), so that no panic crosses
 //! into C. Handles are numbers of a registry dressed as pointers and are never dereferenced: a stale, foreign or
 //! made-up handle is a status, not undefined behaviour. What cannot be checked is whether a caller's *data* pointer
 //! really has the size that came with it.

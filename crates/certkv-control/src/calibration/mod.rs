@@ -230,7 +230,7 @@ impl Calibration {
     /// least (9.3) in the order of the rule's scores and in its metric, math.md (9.2a). The rule's own budget and widths are no matter.
     ///
     /// # Errors
-    /// [`CalibrationError::Field`] for a head that there is not; [`CalibrationError::Control`] for a budget or tile that cannot be.
+    /// [`CalibrationError::Field`] for a head that there is not; [`CalibrationError::Rule`] for a budget or tile that cannot be.
     pub fn tiled(
         &self,
         layer: usize,

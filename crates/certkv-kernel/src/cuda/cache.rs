@@ -30,7 +30,7 @@ pub(super) fn hex(key: &Key) -> String {
     key.iter().flat_map(|b| [b >> 4, b & 15]).filter_map(|d| char::from_digit(u32::from(d), 16)).collect()
 }
 
-/// The code with a trailer that [`open`] checks, as files of the cache and of code shipped ahead of time have it.
+/// The code with a trailer that `open` checks, as files of the cache and of code shipped ahead of time have it.
 pub fn seal(mut cubin: Vec<u8>) -> Vec<u8> {
     let key = digest([cubin.as_slice()]);
     let len = (cubin.len() as u64).to_le_bytes();

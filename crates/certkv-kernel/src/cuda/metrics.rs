@@ -1,5 +1,5 @@
 //! What keys of a calibration are coded in, math.md (2.19a), as the kernels read it: of every KV head of a layer its centre, then its balance scale; of keys
-//! of unlike widths (2.19c) a table more ([`grouped`]).
+//! of unlike widths (2.19c) a table more (`grouped`).
 use super::grouped;
 use super::queue::Span;
 use super::touched::Touched;

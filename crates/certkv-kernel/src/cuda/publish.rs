@@ -89,7 +89,7 @@ pub struct PublishArgs {
     pub exact: LayerSet,
 }
 
-/// Arguments of [`launch::publish`](super::launch::publish).
+/// Arguments of [`launch`].
 #[derive(Debug, Clone, Copy)]
 pub struct Publish<'a> {
     /// As [`PublishArgs::certificates`].

@@ -135,7 +135,7 @@ impl<T> State<T> {
 /// Cached blocks of prompts, in units of the largest block of all groups.
 ///
 /// Of a group with a window a unit may lack blocks: they had left the window when it was published, or were given up since. A prefix
-/// is found up to the longest length at which the next query's window is there in every group ([`super::reach`]).
+/// is found up to the longest length at which the next query's window is there in every group (`reach`).
 ///
 /// A page has one name at most, and the index one reference to it: so a page with one reference is the index's alone.
 ///
