@@ -11,6 +11,7 @@ mod kernels;
 mod life;
 mod model;
 mod plan;
+mod published;
 mod shelf;
 mod spill;
 mod states;
