@@ -16,17 +16,6 @@ static certkv_calibration *opened(void)
     return made;
 }
 
-/* The text of the thread's latest failure has `word`. */
-static void says(int line, const char *word)
-{
-    certkv_error_info info;
-    memset(&info, 0, sizeof info);
-    info.struct_size = (uint32_t)sizeof info;
-    EXPECT(CERTKV_OK, certkv_last_error(&info));
-    expect(line, info.message, strstr(info.message, word) != NULL ? CERTKV_OK : CERTKV_INTERNAL, CERTKV_OK);
-}
-#define SAYS(word) says(__LINE__, word)
-
 static void arguments(void)
 {
     certkv_calibration *made = FOREIGN(certkv_calibration);

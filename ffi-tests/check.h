@@ -22,6 +22,22 @@ static void expect(int line, const char *call, int32_t got, int32_t want)
 #define EXPECT(want, call) expect(__LINE__, #call, (call), (want))
 #define TRUE(what) expect(__LINE__, #what, (what) ? CERTKV_OK : CERTKV_INTERNAL, CERTKV_OK)
 
+/* The text of the thread's latest failure has `word`. */
+static inline void says(int line, const char *word)
+{
+    certkv_error_info info;
+    memset(&info, 0, sizeof info);
+    info.struct_size = (uint32_t)sizeof info;
+    EXPECT(CERTKV_OK, certkv_last_error(&info));
+    expect(line, info.message, strstr(info.message, word) != NULL ? CERTKV_OK : CERTKV_INTERNAL, CERTKV_OK);
+}
+#define SAYS(word) says(__LINE__, word)
+#define NAMED(want, word, call) \
+    do {                        \
+        EXPECT(want, call);     \
+        SAYS(word);             \
+    } while (0)
+
 /* A pointer that nobody gave out, and one that is not aligned. Neither may be followed. */
 #define FOREIGN(type) ((type *)(void *)&failed)
 #define ODD(type, pointer) ((type *)(void *)((char *)(void *)(pointer) + 1))

@@ -8,7 +8,7 @@
         memcpy(kept, &(given), sizeof(given));                                             \
         (given).field = (value);                                                           \
         NAMED(CERTKV_INVALID_ARGUMENT, "config->" #given, create(&config));                \
-        says(__LINE__, strcmp(#field, "bytes_per_token") == 0 ? "bytes a token" : #field); \
+        SAYS(strcmp(#field, "bytes_per_token") == 0 ? "bytes a token" : #field); \
         memcpy(&(given), kept, sizeof(given));                                             \
         TRUE((given).bytes_per_token == kept_bytes);                                       \
     } while (0)
@@ -23,7 +23,7 @@ static void gate(const certkv_config *config, double *protect, double *release, 
         *protect = wrong[i][0];
         *release = wrong[i][1];
         NAMED(CERTKV_INVALID_ARGUMENT, name, create(config));
-        says(__LINE__, "gate_release");
+        SAYS("gate_release");
     }
     *protect = 1.0;
     *release = 0.5;

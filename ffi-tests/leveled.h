@@ -6,21 +6,6 @@
 static const certkv_level three[3] = {{"t8-v8g64-b16", 128}, {"t4-v4g64-b16", 128}, {"t2-v2g64-b16", 128}};
 static uint64_t words[32];
 
-/* The text of the thread's latest failure has `word`. */
-static void says(int line, const char *word)
-{
-    certkv_error_info info;
-    memset(&info, 0, sizeof info);
-    info.struct_size = (uint32_t)sizeof info;
-    EXPECT(CERTKV_OK, certkv_last_error(&info));
-    expect(line, info.message, strstr(info.message, word) != NULL ? CERTKV_OK : CERTKV_INTERNAL, CERTKV_OK);
-}
-#define NAMED(want, word, call)  \
-    do {                         \
-        EXPECT(want, call);      \
-        says(__LINE__, word);    \
-    } while (0)
-
 static certkv_config leveled(const certkv_level *levels, uint32_t n)
 {
     certkv_config config = small();

@@ -8,18 +8,6 @@ static float queries[Q], out[Q];
 static certkv_certificate certificates[Q_HEADS];
 static certkv_cache *cache;
 
-static int says(const char *word)
-{
-    certkv_error_info info;
-    info.struct_size = (uint32_t)sizeof info;
-    return certkv_last_error(&info) == CERTKV_OK && strstr(info.message, word) != NULL;
-}
-#define NAMED(want, word, call)  \
-    do {                         \
-        EXPECT(want, call);      \
-        TRUE(says(word));        \
-    } while (0)
-
 /* One token under a policy: the status of its first head. */
 static int decode(certkv_sequence a, certkv_policy policy, double tolerance)
 {

@@ -9,21 +9,6 @@ static char path[4200];
 static uint8_t model[32], other_model[32];
 static uint64_t words[64];
 
-/* The text of the thread's latest failure has `word`. */
-static void says(int line, const char *word)
-{
-    certkv_error_info info;
-    memset(&info, 0, sizeof info);
-    info.struct_size = (uint32_t)sizeof info;
-    EXPECT(CERTKV_OK, certkv_last_error(&info));
-    expect(line, info.message, strstr(info.message, word) != NULL ? CERTKV_OK : CERTKV_INTERNAL, CERTKV_OK);
-}
-#define NAMED(want, word, call)  \
-    do {                         \
-        EXPECT(want, call);      \
-        says(__LINE__, word);    \
-    } while (0)
-
 static certkv_scales *opened(void)
 {
     certkv_scales *made = NULL;

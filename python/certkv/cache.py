@@ -195,11 +195,10 @@ class Sequence(_Owned):
         certkv_level_plan, and the level of each block by layer. Nothing moves."""
         plan = _abi.certkv_level_plan(struct_size=ctypes.sizeof(_abi.certkv_level_plan))
         least = 2**64 - 1 if bytes is None else bytes
-        self._call("certkv_sequence_plan_levels", epsilon, least, None, 0, ctypes.byref(plan))
         layers = self.cache.layers
-        levels = (ctypes.c_uint32 * (layers * plan.blocks))()
-        if plan.planned:
-            self._call("certkv_sequence_plan_levels", epsilon, least, levels, len(levels), ctypes.byref(plan))
+        # No block has fewer than 16 tokens.
+        levels = (ctypes.c_uint32 * (layers * (len(self) // 16) + 1))()
+        self._call("certkv_sequence_plan_levels", epsilon, least, levels, len(levels), ctypes.byref(plan))
         return plan, [list(levels[layer * plan.blocks : (layer + 1) * plan.blocks]) for layer in range(layers)]
 
     def control(self):

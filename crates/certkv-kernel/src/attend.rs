@@ -298,8 +298,7 @@ impl Kernel {
             KeyFormat::Gtq { .. } => work.parts.iter().next().map(|part| &part.levels),
             _ => self.turbo.as_ref().and_then(|t| t.keys.as_ref()),
         };
-        // Of no codes nothing is multiplied.
-        let half = if bits == 0 { 0.0 } else { f64::from(1u32 << (if levels.is_some() { 8 } else { bits } - 1)) };
+        let half = f64::from((1u32 << if levels.is_some() { 8 } else { bits }) / 2);
         let scaling = match l.format.key {
             KeyFormat::Token { .. } | KeyFormat::Turbo { .. } | KeyFormat::Gtq { .. } | KeyFormat::Page { .. } => {
                 // `Delta <= s ||q|| eps`, or (4.4) with the folded query; the residual of each channel meets a code of at most

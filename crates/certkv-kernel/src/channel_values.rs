@@ -69,7 +69,7 @@ impl Kernel {
             }
         }
         // As of other codes: each weight is off by half a digit, against a code of at most 2^(m-1), and a residual of at most a step.
-        let most = if bits == 0 { 0.0 } else { f64::from(codes.half()) } + if half.is_some() { 1.0 } else { 0.0 };
+        let most = f64::from(codes.half()) + if half.is_some() { 1.0 } else { 0.0 };
         let half_codes = most * shape.tokens as f64 * square.sqrt();
         entry.slack.set_values(0.5 / f64::from(self.ops.weight_levels) * half_codes);
         page.lines = sums;

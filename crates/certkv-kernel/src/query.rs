@@ -182,7 +182,8 @@ impl ValueCodes<'_> {
     /// `2^(m-1)`, what a stored code is too large by.
     #[inline]
     pub(crate) fn half(&self) -> i32 {
-        1 << (self.width() - 1)
+        // Nothing of no codes (2.9c).
+        (1 << self.width()) / 2
     }
 
     /// Bytes of scales that are read.

@@ -104,7 +104,7 @@ fn a_dropped_block_is_read_when_it_is_needed_and_comes_back() {
     }
 }
 
-/// Dropped by hand, in files and out and back: bit for bit, and still within its bound.
+/// Dropped by hand, out and back: what was dropped is, and outputs are within their bounds.
 #[test]
 fn what_is_left_of_a_dropped_block_goes_where_codes_go() {
     let config = LADDER.config([640; 3], SmartKv::new(LADDER.page(0) / BLOCK as f64));

@@ -168,7 +168,8 @@ impl WidthAllocator {
     }
 
     /// As [`WidthAllocator::solve`]; of up to 64 items, and levels up to 16, other choices are looked at, too, math.md (9.13a): no sum is larger by
-    /// more than a 512th part, unless that took more than 2^15 looks. Costs up to a millisecond then.
+    /// more than a 512th part, unless that took more than 2^15 looks. Costs some tens of microseconds then, half a
+    /// millisecond at most (docs/formats.md).
     ///
     /// # Errors
     /// As [`WidthAllocator::solve`].
