@@ -33,7 +33,7 @@ constexpr bool KEY_TURBO = CKV_KEY == 3, VALUE_TURBO = CKV_VALUE == 2;
 constexpr bool KEY_GROUPED = CKV_GROUPED > 0;
 constexpr bool KEY_PAGE = CKV_KEY >= 4, VALUE_PAGE = CKV_VALUE >= 3 && CKV_VALUE <= 5, VALUE_CHANNEL = CKV_VALUE == 6;
 // Widths and groups that no branch of this layout uses still have to make types.
-constexpr int KEY_BITS = KEY_TOKEN || (KEY_TURBO && !KEY_GROUPED) || KEY_PAGE ? CKV_KEY_BITS : 8, VALUE_BITS = VALUE_CODED ? CKV_VALUE_BITS : 8;
+constexpr int KEY_BITS = KEY_CODED && !KEY_GROUPED ? CKV_KEY_BITS : 8, VALUE_BITS = VALUE_CODED ? CKV_VALUE_BITS : 8;
 constexpr u32 KEY_GROUP = KEY_TOKEN || KEY_PAGE ? CKV_KEY_GROUP : DIM, VALUE_GROUP = VALUE_CODED ? CKV_VALUE_GROUP : DIM;
 // Codes of a side with one scale per block, if it is one.
 template <bool KEY> using PageOf = PageScale<KEY ? KEY_PAGE ? CKV_KEY - 4 : 0 : VALUE_PAGE ? CKV_VALUE - 3 : 0, KEY ? KEY_BITS : VALUE_BITS>;
@@ -172,13 +172,13 @@ template <bool KEY> struct Side {
         if (page) return Symmetric::code(n);
         if (!KEY && VALUE_CHANNEL) return Channel<VALUE_BITS>::code(n);
         if (!KEY) return Affine<VALUE_BITS>::code(n);
-        return KEY_CHANNEL ? Channel8::code(n) : TokenSym<KEY_BITS>::code(n);
+        return KEY_CHANNEL ? Channel<KEY_BITS>::code(n) : TokenSym<KEY_BITS>::code(n);
     }
     static __device__ __forceinline__ double error(float x, float n, const Step& step) {
         if (page) return Symmetric::error(x, n, step);
         if (!KEY && VALUE_CHANNEL) return Channel<VALUE_BITS>::error(x, n, step);
         if (!KEY) return Affine<VALUE_BITS>::error(x, n, step);
-        return KEY_CHANNEL ? Channel8::error(x, n, step) : TokenSym<KEY_BITS>::error(x, n, step);
+        return KEY_CHANNEL ? Channel<KEY_BITS>::error(x, n, step) : TokenSym<KEY_BITS>::error(x, n, step);
     }
 };
 
@@ -306,7 +306,7 @@ template <bool CODED> CKV_FN double key_magnitude(const Work& w) {
         if (threadIdx.x < DIM) {
             double x = 0.0;
             if (CODED) {
-                x = 128.0 * (double)w.scale[threadIdx.x] + magnitude((double)w.offset[threadIdx.x]);
+                x = Channel<KEY_BITS>::half * (double)w.scale[threadIdx.x] + magnitude((double)w.offset[threadIdx.x]);
             } else {
 #pragma unroll 4
                 for (u32 t = 0; t < BLOCK; ++t)

@@ -36,7 +36,7 @@ template <bool KEY> CKV_FN u32 channel_scales(const Work& w, u8* section) {
             hi = most(hi, ranges[(2 * p + 1) * DIM + c]);
         }
         double sigma, z;
-        if (Channel<KEY ? 8 : VALUE_BITS>::template scales<META>((double)lo, (double)hi, sigma, z)) {
+        if (Channel<KEY ? KEY_BITS : VALUE_BITS>::template scales<META>((double)lo, (double)hi, sigma, z)) {
             // Those of a value's channel are read together.
             store_scale<META>(section, KEY ? c : 2 * c, sigma);
             store_scale<META>(section, KEY ? DIM + c : 2 * c + 1, z);

@@ -33,9 +33,10 @@ CKV_FN LogitBound code_bound(const Summary& b, float reach, float step, float sq
 #if CKV_KEY == 1
     // The products were rounded to f16 before they were squared.
     const float norm = root_up(square) * 1.001f + ROOT_D * 6.0e-8f;
-    // (4.15) for a pair of halves: 2^-21 of the product and 2^-24, against codes of at most 128; the channels' sum by
-    // Cauchy-Schwarz.
-    const float digit = (step * (129.0f * (2.0f * U_PAIR * ROOT_D * norm + D * 6.0e-8f)) + step * (3.0e-8f * ROOT_D) * b.key_mag) * UP;
+    // (4.15) for a pair of halves: 2^-21 of the product and 2^-24, against codes of at most half the levels, and residuals of at most half a step; the
+    // channels' sum by Cauchy-Schwarz.
+    constexpr float MOST = (float)(1 << (CKV_KEY_BITS - 1)) + 1.0f;
+    const float digit = (step * (MOST * (2.0f * U_PAIR * ROOT_D * norm + D * 6.0e-8f)) + step * (3.0e-8f * ROOT_D) * b.key_mag) * UP;
     // (4.5): by the largest error of a token, which is less than half a step in every channel of (4.2) on all but the
     // most aligned data.
     r.delta = reach * b.eps * UP + digit;

@@ -173,9 +173,9 @@ CKV_FN void scale_query(const u8* scales, const Query& q, int j, bool finer, u32
 
 // Unit `unit` of what lies where codes are: those, or residuals of them.
 CKV_FN void load_keys(const u8* codes, int unit, bool finer, u32 (&h)[8]) {
-    constexpr int BITS = REFINABLE ? CKV_KEY_REFINE : 8;
-    if (BITS == 8 || !finer) {
-        load_codes<8, 128>(codes, unit, h);
+    constexpr int BITS = REFINABLE ? CKV_KEY_REFINE : CKV_KEY_BITS;
+    if (BITS == CKV_KEY_BITS || !finer) {
+        load_codes<CKV_KEY_BITS, 1u << (CKV_KEY_BITS - 1)>(codes, unit, h);
     } else {
         load_codes<BITS, 1u << (BITS - 1)>(codes, unit, h);
     }

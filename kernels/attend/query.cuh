@@ -1,12 +1,9 @@
 // The query as operands of the matrix unit, and the numbers of the bound that depend on it alone.
 //
-// A head's query is divided by a power of two so that its largest channel lies in [4, 8): then q sigma and q z stay inside
-// f16 for every key whose magnitude allows a bound (block.cuh). It is held as a pair of halves, 22 bits; what the pair misses
+// A head's query is divided by a power of two so that its largest channel lies in [4, 8): then q sigma stays inside f16 for every scale below 8188,
+// as all of 8-bit codes are; a wider one makes its block's bound infinite (code_bound). It is held as a pair of halves, 22 bits; what the pair misses
 // is in the bound (code_bound). Queries of 16 bits have no low half: their variants leave it out. Columns: lane / 4 is the column; paired columns 0..3 are the high halves, 4..7 the low ones.
 #pragma once
-
-// Largest magnitude of |z_c| for which q z cannot overflow: 65504 / 8.
-constexpr float LARGEST_OFFSET = 8188.0f;
 
 struct Query {
     // Halves of 2^exponent q by chunk and register: register i of a chunk holds channels 8 (lane % 4) + 2 i, + 1. With QUERY_SHARED

@@ -31,7 +31,7 @@ static_assert(!REFINABLE || (CKV_KEY == 1 && (CKV_VALUE == 1 || CKV_VALUE == 6) 
 constexpr int UNROLL = LEAN ? (NT == 2 ? 1 : 2) : (REFINABLE && BY_CHUNK) || QUERIES == 2 ? 1 : 16;
 // What a unit of a key's residual is, in steps of its code: 2^-m.
 constexpr float KEY_STEP = 1.0f / (float)(1u << CKV_KEY_REFINE);
-static_assert(CKV_KEY_REFINE <= 8 && CKV_VALUE_REFINE <= CKV_VALUE_BITS, "a plane fits where the codes were");
+static_assert((!REFINABLE || CKV_KEY_REFINE <= CKV_KEY_BITS) && CKV_VALUE_REFINE <= CKV_VALUE_BITS, "a plane fits where the codes were");
 // ASIDE: two column tiles are worked off one after the other, COLUMNS at a time, and what is not needed all the time waits in shared
 // memory, in what will hold the warp's partial result, behind the summary of the open block. See aside.cuh.
 constexpr bool ASIDE = NT == 2 && (D == 256 || (D == 128 && TILES == 4));

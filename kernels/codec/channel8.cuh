@@ -1,5 +1,5 @@
-// Codes with one scale and one offset per channel and block, math.md (2.1)-(2.3): K8, keys of 8 bits; and values of 2 to 8, (2.9b). Encoder; twin
-// of channel8.rs.
+// Codes with one scale and one offset per channel and block, of 2 to 8 bits: keys, math.md (2.1)-(2.3), (2.23a), and values, (2.9b). Encoder; twin of
+// channel8.rs.
 #pragma once
 #include "codec/steps.cuh"
 
@@ -23,6 +23,5 @@ template <int BITS> struct Channel {
         return (double)x - ((double)n * (double)step.scale + (double)step.offset);
     }
 };
-using Channel8 = Channel<8>;
 
 }  // namespace ckv_encode

@@ -62,10 +62,13 @@ struct Context {
 static inline void switch_context(Context& from, Context& to) { swapcontext(&from.saved, &to.saved); }
 #endif
 
+// Stacks that this launch runs on, MAX_THREADS of them, made as they are needed. The caller's, so that libraries share them: each is two mappings, of which a process
+// has a limited number.
+static u8** stacks = nullptr;
+
 // The top of the stack of fiber `index`; guard pages lie between stacks. The tops are staggered, so that the hot lines of 1024
 // stacks do not fall into the same sets of the cache.
 static u8* stack_top(u32 index) {
-    static u8* stacks[MAX_THREADS] = {};
     if (!stacks[index]) {
         const size_t bytes = STACK_BYTES + GUARD_BYTES;
         void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

@@ -21,6 +21,7 @@ struct Launch {
     u64 error_bytes;
     const Range* late;  // what a thread may read through the machine's operations behind its grid_dependency_wait only
     u64 late_count;
+    u8** stacks;  // see fiber.hpp; nobody else's while the launch runs
 };
 
 struct Kernel {
@@ -61,6 +62,7 @@ static void run_grid(const Launch& launch) {
     last_range = 0;
     late = launch.late;
     late_count = launch.late_count;
+    stacks = launch.stacks;
     options = launch.options;
     launch_seed = order_state = launch.seed;
     noise_state = launch.seed + 1;

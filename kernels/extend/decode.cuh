@@ -60,7 +60,7 @@ CKV_FN u32 page_scale(const u8* scales, int group, int kind) {
 // pair for two registers each.
 CKV_FN void key_unit(const u8* record, int t, int j, const KeyScales& s, u32 (&h)[8]) {
 #if CKV_KEY == 1
-    load_codes<8, 128>(record + CKV_KEY_CODES, t * CHUNKS + j, h);
+    load_codes<CKV_KEY_BITS, 1u << (CKV_KEY_BITS - 1)>(record + CKV_KEY_CODES, t * CHUNKS + j, h);
 #pragma unroll
     for (int i = 0; i < 8; i++) h[i] = h2_fma(h[i], s.scale[i / 2], s.offset[i / 2]);
 #elif CKV_KEY >= 4

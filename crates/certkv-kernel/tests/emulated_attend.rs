@@ -222,6 +222,12 @@ fn formats_heads_and_groups_match_attention_in_f64() {
         ("tq4-c8-b32", 64),
         ("p4g32-p4g32-b64", 64),
         ("k8-e5m2g64-b32", 64),
+        ("k4-v4g64-b64", 128),
+        ("k7-v6g32-b16", 96),
+        ("k6-tq4-b32", 64),
+        ("k5-c5-b32", 256),
+        ("k3-v3g32-b32", 64),
+        ("k2-v2g16-b16", 128),
     ] {
         check(&Spec { seed: dim as u64, ..Spec::new(format, dim, 2, &[90, 40]) }, 4);
     }
@@ -281,10 +287,36 @@ fn hard_data_stays_within_the_bound() {
     for kind in Kind::ALL {
         for store in [Dtype::F16, Dtype::Bf16] {
             let seed = 40 + kind as u64;
-            for format in ["k8-v4g32-b32", "tq4-tq4-b32"] {
+            for format in ["k8-v4g32-b32", "k3-v4g32-b32", "tq4-tq4-b32"] {
                 check(&Spec { kind, store, seed, ..Spec::new(format, 64, 4, &[200, 32, 7]) }, 3);
             }
         }
+    }
+}
+
+/// A query times a scale of few bits can leave the range of halves: then nothing is certified, and nothing else is wrong.
+#[test]
+fn scales_beyond_the_range_of_products_are_not_certified() {
+    for (format, longer, wide) in
+        [("k8-v4g32-b32", 6.0e4, false), ("k5-v4g32-b32", 6.0e4, false), ("k2-v4g32-b32", 6.0e4, true)]
+    {
+        let spec = Spec { keys: 0.0, values: 0.0, ..Spec::new(format, 64, 2, &[96]) };
+        // One channel of alternate sign, which the query does not look at much.
+        let case = Case::with(&spec, |data| {
+            for (i, key) in data.keys.iter_mut().enumerate().filter(|(i, _)| i % 64 == 5) {
+                *key = Dtype::F16.encode16(if i / 64 % 2 == 0 { longer } else { -longer });
+            }
+            for query in data.queries.iter_mut().skip(5).step_by(64) {
+                *query = Dtype::F16.encode16(if wide { 4.0 } else { 1.0e-7 });
+            }
+        });
+        let r = run(&case, 2, |l| l.seed(3));
+        assert!(
+            r.certificates.iter().all(|c| c.bound.is_finite() != wide && (c.status == 0 || !wide)),
+            "{format}: {:?}",
+            r.certificates
+        );
+        assert!(case.judge(&r.out, &r.certificates, &r.masses, &r.looks).wrong.is_empty(), "{format}");
     }
 }
 

@@ -112,6 +112,9 @@ fn formats_heads_and_groups_match_attention_in_f64() {
         ("k8-v4g64-b64-r8.4", 128),
         ("k8-c4-b64", 128),
         ("f16-c5-b16", 96),
+        ("k4-v4g64-b64", 128),
+        ("k3-c3-b16", 96),
+        ("k6-v4g32-b32", 64),
     ] {
         check(&Spec { seed: dim as u64, ..Spec::new(format, dim, 2, &[(67, 45), (16, 5)]) }, 2, 2);
     }

@@ -18,7 +18,7 @@ const FORMATS: [(&str, Dtype); 9] = [
 ];
 /// What the pairs leave out: the formats in use in both cuts, odd widths, small groups, group sizes that fill no tile, no
 /// certificate, single-precision queries, windows.
-const EXTRAS: [&str; 67] = [
+const EXTRAS: [&str; 75] = [
     "k8-v4g64-b64/f16/d128/g4/wide",
     "k8-v4g64-b64-r8.4/f16/d128/g4",
     "k8-v4g64-b64-r8.4/f16/d128/g4/wide",
@@ -86,6 +86,14 @@ const EXTRAS: [&str; 67] = [
     "k8-c6-b32/bf16/d64/g8",
     "tq4-c5-b16/f16/d128/g12",
     "k8-c8-b32/f16/d256/g2/window",
+    "k4-v4g64-b64/f16/d128/g4",
+    "k4-v4g64-b64/f16/d128/g4/wide",
+    "k4-v4g64-b64-r4.4/f16/d128/g4/wide",
+    "k6-v4g32-b32-r3.2/bf16/d64/g8",
+    "k2-v2g16-b32/bf16/d64/g8",
+    "k3-c3-b16/f16/d96/g3",
+    "k5-v5g32-b32/f16/d256/g2/window",
+    "k7-v7g32-b64/f16/d128/g12",
 ];
 /// New and old formats of transcoded records, one per architecture in turn.
 const TRANSCODED: [&str; 6] = [

@@ -46,6 +46,8 @@ fn specs(small: bool) -> Vec<Spec> {
         "k8-v4g64-b64-r8.4",
         "e4m3-e4m3-b64",
         "p8g32-e5m2-b32",
+        "k4-v4g32-b64",
+        "k3-c3-b16",
     ];
     for (i, format) in formats.into_iter().enumerate() {
         for dim in [64, 96, 128, 256] {

@@ -57,6 +57,12 @@ fn specs(small: bool) -> Vec<Spec> {
         "gtq4-c4-b16",
         "gtq5-f16-b64",
         "gtq6-tq2-b32",
+        "k4-v4g32-b64",
+        "k2-v2g16-b32",
+        "k3-c3-b16",
+        "k5-v5g32-b32",
+        "k6-tq4-b32",
+        "k7-v7g32-b64",
     ];
     for (i, format) in formats.into_iter().enumerate() {
         for dim in [64, 96, 128, 256] {
@@ -97,12 +103,16 @@ fn specs(small: bool) -> Vec<Spec> {
             (Dtype::Bf16, "gtq3-tq3-b64"),
             (Dtype::F16, "e4m3-e4m3-b64"),
             (Dtype::Bf16, "k8-c4-b64"),
+            (Dtype::F16, "k4-v4g64-b64"),
+            (Dtype::Bf16, "k2-v2g16-b32"),
         ] {
             all.push(Spec { kind, store, seed: 70 + kind as u64, ..Spec::new(format, 128, 4, &[1500, 64, 7, 511]) });
         }
     }
     for (tokens, promoted) in [(8192, 0.1), (32768, 0.05), (131072, 0.02)] {
-        for format in ["k8-v4g32-b32", "k8-v4g64-b64", "k8-c4-b64", "tq4-tq4-b64", "ctq4-tq4-b64", "gtq3-tq3-b64"] {
+        for format in
+            ["k8-v4g32-b32", "k8-v4g64-b64", "k4-v4g64-b64", "k8-c4-b64", "tq4-tq4-b64", "ctq4-tq4-b64", "gtq3-tq3-b64"]
+        {
             let spec = Spec::new(format, 128, 4, &[tokens, 1000, tokens / 3]);
             all.push(Spec { keys: promoted, values: promoted, kind: Kind::Rope, seed: tokens as u64, ..spec });
         }
@@ -137,6 +147,8 @@ fn refinable(small: bool) -> Vec<Spec> {
         ("k8-v2g16-b32-r8.2", 64),
         ("k8-v8g64-b64-r8.8", 128),
         ("k8-v3g32-b64-r6.3", 64),
+        ("k4-v4g64-b64-r4.4", 128),
+        ("k6-c4-b32-r3.2", 96),
     ];
     for (i, (format, dim)) in formats.into_iter().enumerate() {
         for store in [Dtype::F16, Dtype::Bf16] {

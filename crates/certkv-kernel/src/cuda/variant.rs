@@ -309,12 +309,12 @@ impl Variant {
             return unsupported("bits of an original", 8 * layout.store.bytes(), "16");
         }
         match layout.format.key {
-            KeyFormat::Channel { bits, .. } if bits != 8 => {
-                return unsupported("bits of a code per channel", bits.into(), "8 (k8)");
+            KeyFormat::Channel { bits: 0, .. } => {
+                return unsupported("bits of a key's code", 0, "codes: a mean for all of a block is for the CPU");
             }
             KeyFormat::Channel { meta, .. } if meta != Dtype::F16 => {
-                let what = if meta == Dtype::F32 { "k8f32 metadata of bits" } else { "k8bf16 metadata of bits" };
-                return unsupported(what, 8 * meta.bytes(), "f16 metadata (k8)");
+                let what = if meta == Dtype::F32 { "f32 metadata of bits" } else { "bf16 metadata of bits" };
+                return unsupported(what, 8 * meta.bytes(), "f16 metadata, as k8 has");
             }
             // A lane holds codes of 8 channels out of 32: a scale must not change among the lanes of one product.
             KeyFormat::Token { .. } | KeyFormat::Page { .. }
@@ -347,9 +347,13 @@ impl Variant {
             if group > MOST_REFINED_HEADS {
                 return unsupported("group of a refinable format:", group, "at most 8 query heads per KV head");
             }
-            let bits = usize::from(layout.format.refine.value);
-            if bits > layout.format.value.bits() {
-                return unsupported("value residuals of bits", bits, "no more than the codes, whose place they take");
+            let (key, value) = (usize::from(layout.format.refine.key), usize::from(layout.format.refine.value));
+            let needs = "no more than the codes, whose place they take";
+            if key > layout.format.key.bits() {
+                return unsupported("key residuals of bits", key, needs);
+            }
+            if value > layout.format.value.bits() {
+                return unsupported("value residuals of bits", value, needs);
             }
             if layout.dim > 128 {
                 return unsupported("head_dim of a refinable format:", layout.dim, "at most 128");

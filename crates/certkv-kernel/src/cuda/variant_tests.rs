@@ -187,11 +187,10 @@ fn shapes_are_the_widest_and_deepest_that_fit() {
 fn what_the_kernels_cannot_read_is_refused_by_name() {
     let refused = |format, dim, group| Variant::new(layout(format, dim, Dtype::F16), group, Arch::Sm80).unwrap_err();
     for (format, word) in [
-        ("k8f32-v4g32-b32", "k8f32"),
-        ("k8bf16-v4g32-b32", "k8bf16"),
+        ("k8f32-v4g32-b32", "f32 metadata"),
+        ("k8bf16-v4g32-b32", "bf16 metadata"),
         ("t4g16-v4g32-b32", "key group"),
-        ("k4-v4g32-b32", "per channel 4"),
-        ("k0-v4g32-b32", "per channel 0"),
+        ("k0-v4g32-b32", "key's code"),
         ("k8-c0-b32", "value's code"),
     ] {
         let error = refused(format, 128, 4).to_string();
@@ -201,6 +200,7 @@ fn what_the_kernels_cannot_read_is_refused_by_name() {
         ("k8-v4g32-b32-r8.4", 128, 9, "group of a refinable"),
         ("k8-v4g32-b32-r8.4", 256, 4, "head_dim of a refinable"),
         ("k8-v4g32-b32-r8.5", 128, 4, "value residuals"),
+        ("k4-v4g32-b32-r5.4", 128, 4, "key residuals"),
     ] {
         let error = refused(format, dim, group).to_string();
         assert!(error.contains(word), "{error}");

@@ -165,6 +165,11 @@ fn encode(
 
 impl Case {
     pub fn new(spec: &Spec) -> Self {
+        Self::with(spec, |_| {})
+    }
+
+    /// The same of data that `change` has changed, a head at a time, before it is coded.
+    pub fn with(spec: &Spec, change: impl Fn(&mut Heads)) -> Self {
         let layout = spec.layout();
         let (b, d) = (layout.tokens(), spec.dim);
         let mut r = Rng::new(spec.seed ^ 0xd0);
@@ -178,6 +183,7 @@ impl Case {
                 if data.shape.tokens != tokens {
                     data = heads(Kind::Gaussian, shape, spec.seed);
                 }
+                change(&mut data);
                 let shared = if spec.forked && s > 0 { tokens.min(spec.lens[0]) / b } else { 0 };
                 if shared > 0 {
                     let (k, v) = (all[h].data.keys.clone(), all[h].data.values.clone());

@@ -10,10 +10,12 @@
 //! ```
 //! An error names the CTA, the thread, the line of the kernel and what it did wrong.
 #![allow(dead_code, reason = "every test program uses its own part of this")]
+use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::{alloc, env, fs, mem, process, ptr, slice, sync::Mutex, thread};
+use std::sync::{Arc, Mutex};
+use std::{alloc, env, fs, mem, process, ptr, slice, thread};
 
 pub(crate) mod selftest;
 
@@ -189,7 +191,14 @@ struct Request {
     error_bytes: u64,
     late: *const Range,
     late_count: u64,
+    stacks: *mut *mut u8,
 }
+
+/// Stacks for the threads of one launch at a time; what fills them is the launch. They are never given back, and so are shared by all libraries.
+struct Stacks(Box<[*mut u8; 1024]>);
+// SAFETY: memory of their own, used by the launch that has taken them.
+unsafe impl Send for Stacks {}
+static STACKS: Mutex<Vec<Stacks>> = Mutex::new(Vec::new());
 
 type Entry = unsafe extern "C" fn(*const Request) -> c_int;
 
@@ -245,9 +254,8 @@ impl Emulated {
     /// Compiles `source` (a path below `kernels/`) with the macros, or takes the library of an earlier run. The error is what
     /// the compiler said.
     pub(crate) fn build(source: &str, macros: &[(&str, i64)]) -> Result<Self, String> {
-        // One build at a time: tests that run side by side often ask for the same library.
-        static BUILDING: Mutex<()> = Mutex::new(());
-        let _one = BUILDING.lock().unwrap_or_else(|e| e.into_inner());
+        // One build of a library at a time: tests that run side by side often ask for the same.
+        static BUILDING: Mutex<BTreeMap<u64, Arc<Mutex<()>>>> = Mutex::new(BTreeMap::new());
         let folder = kernels();
         let text = fs::read_to_string(folder.join(source)).map_err(|e| format!("{source}: {e}"))?;
         let mut program = format!("#include \"{source}\"\n#include \"emulate/launch.hpp\"\n");
@@ -263,6 +271,8 @@ impl Emulated {
         for path in headers(&folder) {
             hash = fnv(hash, &fs::read(&path).map_err(|e| format!("{}: {e}", path.display()))?);
         }
+        let own = Arc::clone(BUILDING.lock().unwrap_or_else(|e| e.into_inner()).entry(hash).or_default());
+        let _one = own.lock().unwrap_or_else(|e| e.into_inner());
         let stem = Path::new(source).file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
         let cache = Path::new(env!("CARGO_TARGET_TMPDIR")).join("emulated");
         fs::create_dir_all(&cache).map_err(|e| format!("{}: {e}", cache.display()))?;
@@ -341,6 +351,8 @@ impl Emulated {
         let late: Vec<Range> = late.iter().map(|&(start, bytes)| Range { start, bytes }).collect();
         let name = CString::new(kernel).map_err(|e| e.to_string())?;
         let ranges: Vec<Range> = memory.iter().map(|b| Range { start: b.pointer(), bytes: b.bytes as u64 }).collect();
+        let free = || STACKS.lock().unwrap_or_else(|e| e.into_inner());
+        let mut stacks = free().pop().unwrap_or_else(|| Stacks(Box::new([ptr::null_mut(); 1024])));
         let mut error = [0u8; 1024];
         let request = Request {
             kernel: name.as_ptr(),
@@ -357,10 +369,12 @@ impl Emulated {
             error_bytes: error.len() as u64,
             late: late.as_ptr(),
             late_count: late.len() as u64,
+            stacks: stacks.0.as_mut_ptr(),
         };
         // SAFETY: every pointer of the request outlives the call and has the size it says; what the kernel's own pointers
         // reach is memory of the buffers, which nobody else holds references to.
         let failed = unsafe { (self.entry)(&raw const request) };
+        free().push(stacks);
         if failed != 0 {
             let text = CStr::from_bytes_until_nul(&error).map(|c| c.to_string_lossy().into_owned());
             return Err(format!("{kernel}: {}", text.unwrap_or_default()));

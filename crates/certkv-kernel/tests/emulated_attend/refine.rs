@@ -34,6 +34,9 @@ fn refinable_formats_match_attention_in_f64() {
         ("k8-v7g32-b32-r7.3", 64, 8),
         ("k8-c4-b64-r8.4", 128, 4),
         ("k8-c5-b32-r6.3", 96, 5),
+        ("k4-v4g64-b64-r4.4", 128, 4),
+        ("k6-v4g32-b16-r3.4", 64, 2),
+        ("k2-c2-b32-r1.2", 96, 8),
     ];
     let mut between = [0; 2];
     for (i, (format, dim, group)) in cases.into_iter().enumerate() {

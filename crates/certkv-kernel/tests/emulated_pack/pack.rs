@@ -47,7 +47,7 @@ fn launch(l: &RecordLayout, grid: u32) -> Launch {
     Launch::new(grid, THREADS, pack_shared(l))
 }
 
-const FORMATS: [&str; 38] = [
+const FORMATS: [&str; 44] = [
     "k8-v4g32-b32",
     "k8-v4g64-b64",
     "k8-v8g64-b64",
@@ -86,6 +86,12 @@ const FORMATS: [&str; 38] = [
     "k8-c8-b32",
     "k8-c4-b64-r8.4",
     "k8f32-c3-b16-r5.2",
+    "k4-v4g64-b64",
+    "k2-c2-b16",
+    "k3-v3g16-b32",
+    "k5-v5g32-b32-r5.5",
+    "k6-tq4-b64",
+    "k7-v7g32-b16-r2.7",
 ];
 
 /// Groups that divide the head: a format written for 128 channels may not fit 96.

@@ -89,6 +89,7 @@ fn codes_made_from_codes_bound_both_errors() {
         ("k8-v8g32-b32", "k8-v4g32-b32", 128, Dtype::F16),
         ("k8-v6g32-b32", "t4-v4g16-b32", 96, Dtype::F16),
         ("k8f32-v8g64-b64", "t5-v3g32-b64", 64, Dtype::Bf16),
+        ("k4-v4g32-b16", "t4-v4g32-b16", 64, Dtype::F16),
         ("t8-v7g32-b16", "t3-v7g32-b16", 256, Dtype::F16),
     ] {
         let (from, to) = (layout(from, dim, store), layout(to, dim, store));
