@@ -3813,25 +3813,24 @@ certkv_status certkv_step_publish(struct certkv_step *step,
                                   uint64_t bytes);
 
 /**
- * Fills `memory`, whose `struct_size` must be set, with what the cache holds now.
+ * Fills `memory`, whose `struct_size` must be set, with what the cache holds now; on a GPU while a step is open, with what it held when that began.
  *
  * Threads: any, at any time; figures of a cache at work may be a moment apart.
  * Stream: none.
  * Capture: not allowed.
- * Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE, INVALID_HANDLE, POISONED; on a GPU BUSY_STEP while a step is open. `memory` is
- * unchanged.
+ * Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE, INVALID_HANDLE, POISONED. `memory` is unchanged.
  */
 certkv_status certkv_cache_memory(const struct certkv_cache *cache,
                                   struct certkv_memory *memory);
 
 /**
  * Fills `snapshot`, whose `struct_size` must be set, with the cache in numbers. Waits for nobody but the holders of short locks: neither
- * for a step on the host nor for the device.
+ * for a step on the host nor for the device. On a GPU while a step is open, the numbers are those when it began.
  *
  * Threads: any, at any time.
  * Stream: none.
  * Capture: not allowed.
- * Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE, INVALID_HANDLE, POISONED; on a GPU BUSY_STEP while a step is open. `snapshot` is unchanged.
+ * Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE, INVALID_HANDLE, POISONED. `snapshot` is unchanged.
  */
 certkv_status certkv_cache_snapshot(const struct certkv_cache *cache,
                                     struct certkv_snapshot *snapshot);
@@ -3842,11 +3841,11 @@ certkv_status certkv_cache_snapshot(const struct certkv_cache *cache,
  * counted: `capacity` has room for that, too. With 0 `capacity` nothing is written; the text grows as
  * things happen, so give more than was said then. For once a second, not once a step. `name` is borrowed during the call.
  *
- * Threads: any, at any time; waits as certkv_cache_snapshot.
+ * Threads: any, at any time; waits as certkv_cache_snapshot, and says what it says.
  * Stream: none.
  * Capture: not allowed.
- * Errors: NULL_POINTER, MISALIGNED, INVALID_ARGUMENT, OVERLAP, INVALID_HANDLE, POISONED; on a GPU BUSY_STEP while a step is open: nothing changed. SHAPE
- * (`capacity` is too small): `*bytes` says how many there are, `text` is unchanged.
+ * Errors: NULL_POINTER, MISALIGNED, INVALID_ARGUMENT, OVERLAP, INVALID_HANDLE, POISONED: nothing changed. SHAPE (`capacity` is too small): `*bytes`
+ * says how many there are, `text` is unchanged.
  */
 certkv_status certkv_cache_metrics(const struct certkv_cache *cache,
                                    const void *name,

@@ -181,7 +181,11 @@ struct Http::State {
         });
         // For new weights, or to see that nothing but prefixes is left.
         server.Post("/admin/evict_prefixes", [this](const Request &, Response &response) {
-            const auto evicted = options.prefix_units > 0 ? scheduler.cache().evict_prefixes() : certkv::Result<std::uint64_t>(0);
+            auto done = scheduler.evict_prefixes();
+            if (done.wait_for(std::chrono::seconds(60)) != std::future_status::ready) {
+                throw ApiError{503, "a step of the cache does not end", "server_error", "", "busy"};
+            }
+            const auto evicted = done.get();
             if (!evicted) {
                 throw ApiError{500, evicted.error().message(), "server_error", "", evicted.error().name()};
             }

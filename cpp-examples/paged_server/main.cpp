@@ -18,6 +18,8 @@ certkv::Config cache_config(const Options &options)
     config.max_tokens = options.cache_tokens;
     config.threads = options.threads;
     config.tolerance = options.tolerance;
+    config.device = options.device;
+    config.kernels = options.kernels.empty() ? nullptr : options.kernels.c_str();
     config.format = options.format.empty() ? nullptr : options.format.c_str();
     config.policy = options.policy == "dense"     ? CERTKV_POLICY_DENSE
                     : options.policy == "packed"  ? CERTKV_POLICY_PACKED
@@ -75,8 +77,9 @@ int serve(const Options &options)
         std::fprintf(stderr, "paged_server: %s:%d cannot be listened on\n", options.host.c_str(), options.port);
         return 1;
     }
-    std::printf("certkv %s, model %s, policy %s, listening on http://%s:%d\n", certkv::version(), scheduling.model_name.c_str(),
-                options.policy.c_str(), options.host.c_str(), port);
+    const std::string gpu = options.device == CERTKV_DEVICE_HOST ? "" : std::string(", cache on ") + certkv::describe_gpu(options.device).value_or_throw().name;
+    std::printf("certkv %s, model %s, policy %s%s, listening on http://%s:%d\n", certkv::version(), scheduling.model_name.c_str(),
+                options.policy.c_str(), gpu.c_str(), options.host.c_str(), port);
     std::fflush(stdout);
 
     std::thread rounds([&] { scheduler.run(); });

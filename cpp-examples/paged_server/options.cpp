@@ -2,6 +2,7 @@
 
 #include "plant.hpp"
 
+#include <certkv.hpp>
 #include <cstdlib>
 #include <functional>
 #include <sstream>
@@ -51,6 +52,18 @@ void set_tolerance(Options &options, const std::string &value)
     }
 }
 
+void set_device(Options &options, const std::string &value)
+{
+    const std::string gpu = "cuda:";
+    if (value.compare(0, gpu.size(), gpu) == 0) {
+        options.device = CERTKV_DEVICE_CUDA + static_cast<std::uint32_t>(whole("--device " + gpu, value.substr(gpu.size()), 0, 255));
+    } else if (value == "host") {
+        options.device = CERTKV_DEVICE_HOST;
+    } else {
+        throw UsageError("--device is '" + value + "'; it must be host, or cuda: and a number");
+    }
+}
+
 void set_policy(Options &options, const std::string &value)
 {
     if (value != "certified" && value != "dense" && value != "packed" && value != "seed000") {
@@ -75,6 +88,8 @@ const std::vector<Option> &all()
         number("--port", "port to listen on; 0 picks one and prints it (8080)", &Options::port, 0, 65535),
         number("--threads", "threads of the matrix products and of certkv (2)", &Options::threads, 1, 256),
         text("--format", "format of the cache, as k8-v4g64-b64 (certkv's default)", &Options::format),
+        {"--device", "of the cache: host, or a GPU as cuda:0; the model is on the host either way (host)", set_device},
+        text("--kernels", "folder where machine code of a GPU's kernels is kept", &Options::kernels),
         {"--tolerance", "of the certified policy, relative to the norm of an output (0.05)", set_tolerance},
         {"--policy", "certified, dense, packed or seed000 (certified)", set_policy},
         number("--cache-tokens", "tokens that the cache holds (32768)", &Options::cache_tokens, 64, 1u << 30),

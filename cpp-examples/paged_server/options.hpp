@@ -12,6 +12,8 @@ struct Options {
     int port = 8080; // 0: one that is free, printed
     unsigned threads = 2; // of the matrix products, and of certkv
     std::string format; // of the cache; empty for the library's default
+    std::uint32_t device = 0; // of the cache: certkv_config.device
+    std::string kernels; // folder for machine code of a GPU's kernels; empty for none
     double tolerance = 0.05;
     std::string policy = "certified";
     std::uint64_t cache_tokens = 32768;

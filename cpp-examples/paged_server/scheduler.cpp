@@ -19,13 +19,19 @@ Scheduler::Scheduler(Model &model, const SchedulerOptions &options, certkv::Conf
     config.prefix_units = options.prefix_units;
     plan_ = config.plan().value_or_throw();
     cache_ = certkv::Cache::create(config).value_or_throw();
+    // Whether it could ever hold so many is the cache's to say (CERTKV_LENGTH), once: on a GPU it says nothing while a step is open. Whether it has
+    // pages now is asked later.
+    std::uint64_t too_long = config.max_tokens + 1;
+    while (too_long - longest_ > 1) {
+        const std::uint64_t middle = longest_ + (too_long - longest_) / 2;
+        (cache_.admit(middle).status() == CERTKV_LENGTH ? too_long : longest_) = middle;
+    }
 }
 
 Refusal Scheduler::submit(std::shared_ptr<Request> request)
 {
     const std::uint64_t tokens = request->wish.prompt.size() + request->wish.max_tokens;
-    // Whether the cache could ever hold it is the cache's to say (CERTKV_LENGTH); whether it has pages now is asked later.
-    const bool too_long = tokens > model_.config().positions || cache_.admit(tokens).status() == CERTKV_LENGTH;
+    const bool too_long = tokens > model_.config().positions || tokens > longest_;
     const std::lock_guard lock(mutex_);
     if (broken_) {
         return Refusal::broken;
@@ -68,6 +74,14 @@ Board Scheduler::board() const
     return shown_;
 }
 
+std::future<certkv::Result<std::uint64_t>> Scheduler::evict_prefixes()
+{
+    const std::lock_guard lock(mutex_);
+    evictions_.emplace_back();
+    news_.notify_one();
+    return evictions_.back().get_future();
+}
+
 void Scheduler::stop(std::chrono::seconds grace)
 {
     const std::lock_guard lock(mutex_);
@@ -82,9 +96,10 @@ void Scheduler::run()
         const bool worked = round();
         std::unique_lock lock(mutex_);
         if (stopping_ && jobs_.empty() && incoming_.empty()) {
+            evictions_.clear();
             return;
         }
-        if (!worked && incoming_.empty()) {
+        if (!worked && incoming_.empty() && evictions_.empty()) {
             news_.wait_for(lock, std::chrono::milliseconds(100));
         }
     }
@@ -105,7 +120,7 @@ bool Scheduler::round()
     return !jobs.empty();
 }
 
-// New requests come in; those whose client has gone leave.
+// New requests come in, prefixes that are to be forgotten go; those whose client has gone leave.
 void Scheduler::collect()
 {
     bool late = false;
@@ -115,6 +130,10 @@ void Scheduler::collect()
             jobs_.push_back(std::make_unique<Job>(std::move(request), arrivals_++, model_.config()));
         }
         incoming_.clear();
+        for (auto &wanted : evictions_) {
+            wanted.set_value(options_.prefix_units > 0 ? cache_.evict_prefixes() : certkv::Result<std::uint64_t>(0));
+        }
+        evictions_.clear();
         late = stopping_ && Clock::now() >= deadline_;
     }
     for (const std::unique_ptr<Job> &job : jobs_) {

@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <future>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -34,6 +35,8 @@ public:
     [[nodiscard]] const certkv::Cache &cache() const { return cache_; }
     [[nodiscard]] const certkv_plan &plan() const { return plan_; }
     [[nodiscard]] bool broken() const { return broken_; } // The cache can do nothing any more.
+    // Forgets cached prefixes between two rounds: on a GPU a step has the whole cache. Broken if the scheduler stops first.
+    std::future<certkv::Result<std::uint64_t>> evict_prefixes();
     // Refuses new requests; run() returns when those it has are over, at the latest after `grace`, when it cancels them.
     void stop(std::chrono::seconds grace);
 
@@ -72,6 +75,7 @@ private:
     Model &model_;
     SchedulerOptions options_;
     certkv_plan plan_{};
+    std::uint64_t longest_ = 0; // sequence that the cache could ever hold
     certkv::Cache cache_; // before the jobs, whose sequences it must outlive
     std::vector<std::unique_ptr<Job>> jobs_; // oldest first
     std::uint64_t arrivals_ = 0;
@@ -83,6 +87,7 @@ private:
     std::condition_variable news_;
     Board shown_;
     std::vector<std::shared_ptr<Request>> incoming_;
+    std::vector<std::promise<certkv::Result<std::uint64_t>>> evictions_;
     std::map<std::string, std::shared_ptr<Request>> live_;
     bool stopping_ = false;
     Clock::time_point deadline_{};

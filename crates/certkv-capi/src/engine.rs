@@ -4,7 +4,7 @@ use crate::status::certkv_status::{CERTKV_BUSY_STEP, CERTKV_UNSUPPORTED};
 use certkv::gpu::{
     Ahead, CertificateRing, Compiler, CudaError, Gpu, GpuCache, GpuConfig, GpuMachine, GpuStream, PreparedKernels,
 };
-use certkv::{Cache, Error, Geometry, MemoryUse, Plan, Requests, RequestsPlan, SequenceId};
+use certkv::{Cache, Error, Geometry, MemoryUse, Plan, Requests, RequestsPlan, SequenceId, Snapshot};
 use certkv_device::cuda::EventPool;
 use core::ffi::c_void;
 use parking_lot::Mutex;
@@ -80,10 +80,11 @@ pub(crate) enum Engine {
     /// In memory of the process.
     Host(Box<Cache>),
     /// On a GPU.
-    Gpu(OnGpu),
+    Gpu(Box<OnGpu>),
 }
 
 /// Pages and bytes of a cache.
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct Memory {
     /// Pages in use.
     pub(crate) live_pages: usize,
@@ -93,7 +94,22 @@ pub(crate) struct Memory {
     pub(crate) reserved: ([usize; 4], (usize, usize)),
 }
 
-/// A cache on a GPU, at home or away with the one step that may be open.
+impl Memory {
+    // Pages whose last use is over count as free once they were counted.
+    fn of_gpu(cache: &GpuCache) -> Self {
+        Self { live_pages: cache.live_pages(), used: cache.memory(), reserved: cache.reserved() }
+    }
+}
+
+/// A cache on a GPU, at home or away with the one step that may be open; then what it was like when it left.
+#[derive(Debug)]
+struct Place {
+    cache: Option<Box<GpuCache>>,
+    left: Snapshot,
+    holds: Memory,
+}
+
+/// A cache on a GPU.
 #[derive(Debug)]
 pub(crate) struct OnGpu {
     geometry: Geometry,
@@ -101,7 +117,7 @@ pub(crate) struct OnGpu {
     events: EventPool,
     /// Read while a step has the cache, too.
     ring: Option<CertificateRing>,
-    cache: Mutex<Option<Box<GpuCache>>>,
+    place: Mutex<Place>,
 }
 
 fn refused(e: CudaError) -> Failure {
@@ -120,23 +136,28 @@ impl OnGpu {
         let cache = GpuCache::new(&gpu, &compiler, config)?;
         let events = EventPool::new(&gpu, 2).map_err(refused)?;
         let ring = cache.certificate_ring();
-        Ok(Self { geometry, gpu, events, ring, cache: Mutex::new(Some(Box::new(cache))) })
+        let place = Place { left: cache.snapshot(), holds: Memory::of_gpu(&cache), cache: Some(Box::new(cache)) };
+        Ok(Self { geometry, gpu, events, ring, place: Mutex::new(place) })
     }
 
     /// Works on the cache if no step has it.
     fn at_home<T>(&self, work: impl FnOnce(&mut GpuCache) -> Result<T, Error>) -> Result<T, Failure> {
-        let mut place = self.cache.lock();
-        Ok(work(place.as_deref_mut().ok_or_else(away)?)?)
+        let mut place = self.place.lock();
+        Ok(work(place.cache.as_deref_mut().ok_or_else(away)?)?)
     }
 
     /// Takes the cache away for a step.
     pub(crate) fn take(&self) -> Result<Box<GpuCache>, Failure> {
-        self.cache.lock().take().ok_or_else(away)
+        let mut place = self.place.lock();
+        let cache = place.cache.take().ok_or_else(away)?;
+        cache.refresh(&mut place.left);
+        place.holds = Memory::of_gpu(&cache);
+        Ok(cache)
     }
 
     /// Brings it back.
     pub(crate) fn bring(&self, cache: Box<GpuCache>) {
-        *self.cache.lock() = Some(cache);
+        self.place.lock().cache = Some(cache);
     }
 
     /// Where its steps' certificates are published, if they are.
@@ -167,7 +188,7 @@ impl Engine {
     pub(crate) fn new(wanted: Wanted) -> Result<Self, Failure> {
         Ok(match wanted {
             Wanted::Host(config) => Self::Host(Box::new(Cache::new(*config)?)),
-            Wanted::Gpu { ordinal, config, kernels } => Self::Gpu(OnGpu::open(ordinal, *config, kernels)?),
+            Wanted::Gpu { ordinal, config, kernels } => Self::Gpu(Box::new(OnGpu::open(ordinal, *config, kernels)?)),
         })
     }
 
@@ -229,12 +250,27 @@ impl Engine {
         self.on(|cache| cache.len(id), |cache| cache.len(id))
     }
 
-    /// What it holds.
-    pub(crate) fn memory(&self) -> Result<Memory, Failure> {
-        // Pages whose last use is over count as free once they were counted.
-        self.on(
-            |cache| Ok(Memory { live_pages: cache.live_pages(), used: cache.memory(), reserved: cache.reserved() }),
-            |cache| Ok(Memory { live_pages: cache.live_pages(), used: cache.memory(), reserved: cache.reserved() }),
-        )
+    /// What it holds; on a GPU while a step is open, what it held when that began.
+    pub(crate) fn memory(&self) -> Memory {
+        match self {
+            Self::Host(cache) => {
+                Memory { live_pages: cache.live_pages(), used: cache.memory(), reserved: cache.reserved() }
+            }
+            Self::Gpu(at) => {
+                let place = at.place.lock();
+                place.cache.as_deref().map_or(place.holds, Memory::of_gpu)
+            }
+        }
+    }
+
+    /// The cache in numbers; on a GPU while a step is open, as it was when that began.
+    pub(crate) fn snapshot(&self) -> Snapshot {
+        match self {
+            Self::Host(cache) => cache.snapshot(),
+            Self::Gpu(at) => {
+                let place = at.place.lock();
+                place.cache.as_deref().map_or_else(|| place.left.clone(), GpuCache::snapshot)
+            }
+        }
     }
 }

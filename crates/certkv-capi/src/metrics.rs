@@ -118,11 +118,11 @@ impl Kept {
 /// counted: `capacity` has room for that, too. With 0 `capacity` nothing is written; the text grows as
 /// things happen, so give more than was said then. For once a second, not once a step. `name` is borrowed during the call.
 ///
-/// Threads: any, at any time; waits as certkv_cache_snapshot.
+/// Threads: any, at any time; waits as certkv_cache_snapshot, and says what it says.
 /// Stream: none.
 /// Capture: not allowed.
-/// Errors: NULL_POINTER, MISALIGNED, INVALID_ARGUMENT, OVERLAP, INVALID_HANDLE, POISONED; on a GPU BUSY_STEP while a step is open: nothing changed. SHAPE
-/// (`capacity` is too small): `*bytes` says how many there are, `text` is unchanged.
+/// Errors: NULL_POINTER, MISALIGNED, INVALID_ARGUMENT, OVERLAP, INVALID_HANDLE, POISONED: nothing changed. SHAPE (`capacity` is too small): `*bytes`
+/// says how many there are, `text` is unchanged.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn certkv_cache_metrics(
     cache: *const certkv_cache,
@@ -139,7 +139,7 @@ pub unsafe extern "C" fn certkv_cache_metrics(
         // SAFETY: the caller gives `name_bytes` bytes.
         let name = unsafe { argument::name(name, name_bytes, "name")? };
         let name = core::str::from_utf8(name).map_err(|_| argument::invalid("name is not UTF-8".to_owned()))?;
-        let seen = cache::with(cache, |held| held.engine.on(|on| Ok(on.snapshot()), |on| Ok(on.snapshot())))?;
+        let seen = cache::with(cache, |held| Ok(held.engine.snapshot()))?;
         let kept = Kept::default();
         metrics::with_local_recorder(&kept, || seen.publish(name));
         let made = kept.text();

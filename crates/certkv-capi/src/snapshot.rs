@@ -204,12 +204,12 @@ pub struct certkv_scratch_use {
 }
 
 /// Fills `snapshot`, whose `struct_size` must be set, with the cache in numbers. Waits for nobody but the holders of short locks: neither
-/// for a step on the host nor for the device.
+/// for a step on the host nor for the device. On a GPU while a step is open, the numbers are those when it began.
 ///
 /// Threads: any, at any time.
 /// Stream: none.
 /// Capture: not allowed.
-/// Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE, INVALID_HANDLE, POISONED; on a GPU BUSY_STEP while a step is open. `snapshot` is unchanged.
+/// Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE, INVALID_HANDLE, POISONED. `snapshot` is unchanged.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn certkv_cache_snapshot(
     cache: *const certkv_cache,
@@ -218,7 +218,7 @@ pub unsafe extern "C" fn certkv_cache_snapshot(
     guard(|| {
         // SAFETY: the caller gives NULL or a struct of its `struct_size` bytes.
         let size = unsafe { argument::struct_size(snapshot, "snapshot", offset_of!(certkv_snapshot, sequences))? };
-        let seen = cache::with(cache, |held| held.engine.on(|on| Ok(on.snapshot()), |on| Ok(on.snapshot())))?;
+        let seen = cache::with(cache, |held| Ok(held.engine.snapshot()))?;
         let filled = certkv_snapshot { struct_size: size as u32, ..certkv_snapshot::from(&seen) };
         // SAFETY: the struct has `size` bytes, by the caller's promise, and so has `filled`.
         unsafe { argument::write_prefix(snapshot, &filled, size) };

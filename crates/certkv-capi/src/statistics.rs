@@ -41,20 +41,19 @@ pub struct certkv_memory {
     pub host_limit: u64,
 }
 
-/// Fills `memory`, whose `struct_size` must be set, with what the cache holds now.
+/// Fills `memory`, whose `struct_size` must be set, with what the cache holds now; on a GPU while a step is open, with what it held when that began.
 ///
 /// Threads: any, at any time; figures of a cache at work may be a moment apart.
 /// Stream: none.
 /// Capture: not allowed.
-/// Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE, INVALID_HANDLE, POISONED; on a GPU BUSY_STEP while a step is open. `memory` is
-/// unchanged.
+/// Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE, INVALID_HANDLE, POISONED. `memory` is unchanged.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn certkv_cache_memory(cache: *const certkv_cache, memory: *mut certkv_memory) -> certkv_status {
     guard(|| {
         // SAFETY: the caller gives NULL or a struct of its `struct_size` bytes.
         let size = unsafe { argument::struct_size(memory, "memory", offset_of!(certkv_memory, tokens))? };
         let filled = cache::with(cache, |held| {
-            let Memory { live_pages, used, reserved: (reserved, limits) } = held.engine.memory()?;
+            let Memory { live_pages, used, reserved: (reserved, limits) } = held.engine.memory();
             let [reserved_packed, reserved_scratch, reserved_tables, reserved_host] = reserved.map(|n| n as u64);
             Ok(certkv_memory {
                 struct_size: size as u32,

@@ -25,6 +25,26 @@ pub(crate) fn moves(cache: &Cache, from: u64) -> Result<(Vec<certkv_move_event>,
     }
 }
 
+/// What the cache holds.
+pub(crate) fn memory(cache: &Cache) -> certkv_memory {
+    let mut memory = certkv_memory { struct_size: size_of::<certkv_memory>() as u32, ..Default::default() };
+    // SAFETY: a whole struct.
+    assert_eq!(unsafe { certkv_cache_memory(cache.0, &mut memory) }, CERTKV_OK, "{}", message());
+    memory
+}
+
+/// The text that Prometheus reads.
+pub(crate) fn metrics(cache: &Cache) -> String {
+    let (mut text, mut bytes) = (vec![0u8; 1 << 16], 0);
+    let room = text.len() as u64;
+    // SAFETY: as many bytes as are said, and a local.
+    let done =
+        unsafe { certkv_cache_metrics(cache.0, c"a".as_ptr().cast(), 1, text.as_mut_ptr().cast(), room, &mut bytes) };
+    assert_eq!(done, CERTKV_OK, "{}", message());
+    text.truncate(bytes as usize);
+    String::from_utf8(text).unwrap()
+}
+
 pub(crate) fn named(status: certkv_status, expected: certkv_status, word: &str) {
     assert!(status == expected && message().contains(word), "{status:?}: {}", message());
 }

@@ -47,7 +47,7 @@ fn kernels_are_compiled_before_a_cache_is_made() {
     let (status, more, compiled) = prepare(&other);
     assert!(status == CERTKV_OK && more > kernels && compiled > 0 && compiled < more, "{more} {compiled}");
     assert_eq!(
-        prepare(&certkv_config { format: c"k4-v4g32-b16".as_ptr(), ..config }).0,
+        prepare(&certkv_config { format: c"k0-v4g32-b16".as_ptr(), ..config }).0,
         CERTKV_DEVICE,
         "no such kernels"
     );

@@ -200,13 +200,16 @@ fn a_cache_on_a_gpu_has_the_same_verbs() {
     assert_eq!(cache.admit(CERTKV_NO_SEQUENCE, 8 * BLOCK), Ok((CERTKV_FITS, 0, 0)));
     assert_eq!(cache.admit(CERTKV_NO_SEQUENCE, 10 * BLOCK), Ok((CERTKV_LACKS, 0, 2)));
 
-    // While a step is open the cache is with it.
+    // While a step is open the cache is with it; its figures are those from before.
+    let figures = || (cache.snapshot(), calls::memory(&cache), calls::metrics(&cache));
+    let before = figures();
     let step = cache.begin(next, 1).unwrap();
-    let (mut out, mut plain, mut figures) = (7, 7, certkv_snapshot { struct_size: 552, ..Default::default() });
+    assert_eq!(figures(), before);
+    assert!(before.0.sequences >= 2 && before.1.tokens >= 2 * BLOCK && before.2.contains("sequences"), "{before:?}");
+    let (mut out, mut plain) = (7, 7);
     // SAFETY: locals and whole structs.
     unsafe {
         assert_eq!(certkv_sequence_is_swapped_out(cache.0, a, &mut out), CERTKV_BUSY_STEP);
-        assert_eq!(certkv_cache_snapshot(cache.0, &mut figures), CERTKV_BUSY_STEP);
         assert_eq!(certkv_sequence_create(cache.0, &mut plain), CERTKV_BUSY_STEP);
         assert_eq!(certkv_cache_publish(cache.0, a, &scope, tokens.as_ptr(), 4, ptr::null_mut()), CERTKV_BUSY_STEP);
     }

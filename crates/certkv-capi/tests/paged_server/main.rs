@@ -276,6 +276,9 @@ fn the_command_line_is_checked() {
         (&["--port", "70000"], "from 0 to 65535"),
         (&["--tolerance", "nan"], "above 0"),
         (&["--policy", "exact"], "--policy is 'exact'"),
+        (&["--device", "gpu"], "--device is 'gpu'"),
+        (&["--device", "cuda:x"], "--device cuda: is 'x'"),
+        (&["--device", "cuda:256"], "from 0 to 255"),
     ] {
         let done = output(Command::new(&made().server).args(words));
         let said = text(&done);
@@ -283,6 +286,8 @@ fn the_command_line_is_checked() {
     }
     let done = output(Command::new(&made().server).args(["--port", "0", "--format", "k9"]).current_dir(root()));
     assert!(done.status.code() == Some(1) && text(&done).contains("CERTKV_FORMAT"), "{}", text(&done));
+    let done = output(Command::new(&made().server).args(["--port", "0", "--device", "cuda:255"]).current_dir(root()));
+    assert!(done.status.code() == Some(1) && text(&done).contains("CERTKV_DEVICE"), "{}", text(&done));
     let done = output(Command::new(&made().server).args(["--model", "nowhere"]));
     assert!(done.status.code() == Some(1) && text(&done).contains("nowhere/config.json"), "{}", text(&done));
     // A damaged model is refused by name.

@@ -23,6 +23,7 @@ pub mod queue;
 pub mod select;
 mod sight;
 mod source;
+mod supported;
 pub mod swap;
 pub mod tensor;
 mod touched;

@@ -2,8 +2,9 @@
 use super::extend::ExtendShape;
 use super::grouped;
 use super::source::Verb;
+use super::supported;
 use super::turbo;
-use certkv_core::{Dtype, GroupCode, KeyFormat, PageCode, RecordLayout, ValueFormat};
+use certkv_core::{Dtype, KeyFormat, PageCode, RecordLayout, ValueFormat};
 use core::fmt;
 
 /// GPU architectures that machine code is made for.
@@ -157,7 +158,7 @@ const NORMS: usize = 3;
 /// `SAMPLES` there: how many sequences or listed heads a CTA keeps the place of.
 const SAMPLES: usize = 256;
 /// Query heads to a KV head of a refinable format, at most: room for what a block may add.
-const MOST_REFINED_HEADS: usize = 8;
+pub(super) const MOST_REFINED_HEADS: usize = 8;
 
 /// `PARTIAL_STRIDE` of kernels/attend/shape.cuh: floats of one partial result.
 const fn partial_stride(dim: usize, group: usize) -> usize {
@@ -298,67 +299,7 @@ impl Variant {
     /// # Errors
     /// [`VariantError`] names what the kernels do not support.
     pub fn new(layout: RecordLayout, group: usize, arch: Arch) -> Result<Self, VariantError> {
-        if !(1..=16).contains(&group) {
-            return Err(VariantError::Group(group));
-        }
-        let unsupported = |what, value, needs| Err(VariantError::Unsupported { what, value, needs });
-        if !layout.dim.is_multiple_of(32) {
-            return unsupported("head_dim", layout.dim, "a multiple of 32");
-        }
-        if !layout.store.is_sixteen_bit() {
-            return unsupported("bits of an original", 8 * layout.store.bytes(), "16");
-        }
-        match layout.format.key {
-            KeyFormat::Channel { bits: 0, .. } => {
-                return unsupported("bits of a key's code", 0, "codes: a mean for all of a block is for the CPU");
-            }
-            KeyFormat::Channel { meta, .. } if meta != Dtype::F16 => {
-                let what = if meta == Dtype::F32 { "f32 metadata of bits" } else { "bf16 metadata of bits" };
-                return unsupported(what, 8 * meta.bytes(), "f16 metadata, as k8 has");
-            }
-            // A lane holds codes of 8 channels out of 32: a scale must not change among the lanes of one product.
-            KeyFormat::Token { .. } | KeyFormat::Page { .. }
-                if !layout.format.key.group(layout.dim).is_multiple_of(32) =>
-            {
-                return unsupported("key group", layout.format.key.group(layout.dim), "a multiple of 32 channels");
-            }
-            KeyFormat::Gtq { code: GroupCode::Directions(tier) } => {
-                return unsupported("spherical keys of bits", tier.bits().into(), "keys with levels");
-            }
-            _ => {}
-        }
-        if layout.format.value == (ValueFormat::Channel { bits: 0 }) {
-            return unsupported("bits of a value's code", 0, "codes: a mean for all of a block is for the CPU");
-        }
-        // A block's sums beside those of all heads are more registers than there are.
-        if layout.format.value.page().is_some() && layout.dim > 128 && group > 8 {
-            return unsupported("query heads of values with one scale per block:", group, "at most 8 of 256 channels");
-        }
-        for bits in turbo::widths(&layout) {
-            if !layout.dim.is_power_of_two() {
-                return unsupported("head_dim of a tq format:", layout.dim, "a power of two");
-            }
-            if bits > turbo::MOST_BITS {
-                return unsupported("tq codes of bits", bits.into(), "at most 4: sixteen levels are looked up at once");
-            }
-        }
-        if !layout.format.refine.is_none() {
-            // More heads or channels leave no registers for a second look at a block.
-            if group > MOST_REFINED_HEADS {
-                return unsupported("group of a refinable format:", group, "at most 8 query heads per KV head");
-            }
-            let (key, value) = (usize::from(layout.format.refine.key), usize::from(layout.format.refine.value));
-            let needs = "no more than the codes, whose place they take";
-            if key > layout.format.key.bits() {
-                return unsupported("key residuals of bits", key, needs);
-            }
-            if value > layout.format.value.bits() {
-                return unsupported("value residuals of bits", value, needs);
-            }
-            if layout.dim > 128 {
-                return unsupported("head_dim of a refinable format:", layout.dim, "at most 128");
-            }
-        }
+        supported::check(&layout, group)?;
         let limit = arch.shared_limit();
         let shape = Shape::fitting(&layout, group, limit)?;
         let extend = ExtendShape::fitting(&layout, group, limit)
@@ -418,22 +359,7 @@ impl Variant {
         }
         for (l, what) in [(&from, "residual bits of the old layout"), (&self.layout, "residual bits of the new layout")]
         {
-            if turbo::widths(l).next().is_some() || turbo::folds(l) {
-                let (what, needs) = ("tq codes of bits", "none where records are transcoded");
-                return Err(VariantError::Unsupported { what, value: l.format.key.bits(), needs });
-            }
-            let channel = matches!(l.format.value, ValueFormat::Channel { .. });
-            if l.format.key.page().is_some() || l.format.value.page().is_some() || channel {
-                let (what, needs) = ("codes with scales per block of bits", "none where records are transcoded");
-                return Err(VariantError::Unsupported { what, value: l.format.key.bits(), needs });
-            }
-            if !l.format.refine.is_none() {
-                return Err(VariantError::Unsupported {
-                    what,
-                    value: l.format.refine.key.into(),
-                    needs: "none: blocks are packed anew",
-                });
-            }
+            supported::transcoded(l, what)?;
         }
         self.from = Some(from);
         Ok(self)

@@ -438,12 +438,12 @@ impl GpuCache {
         self.core.finish()
     }
 
-    /// Tables of live sequences as far as they are reserved for them, and what cached prefixes take.
+    /// Tables of live sequences as far as they are reserved for them, and what cached prefixes take beyond their index.
     pub(super) fn table_bytes(&self) -> usize {
         let s = &self.core.sizes;
-        let reserved = s.reserved()[Class::Tables as usize] - s.prefix_bytes;
+        let reserved = s.reserved()[Class::Tables as usize];
         let of_prefixes = self.ledger.used(Class::Tables).saturating_sub(reserved);
-        reserved / s.rows * self.sequences.len() + of_prefixes
+        (reserved - s.prefix_bytes) / s.rows * self.sequences.len() + of_prefixes
     }
 
     /// Bytes in use now. Tables count for every live sequence as far as they are reserved for it.

@@ -15,11 +15,20 @@ impl GpuCache {
     ///
     /// Costs a few short locks, a walk over the live sequences and one allocation.
     pub fn snapshot(&self) -> Snapshot {
+        self.snapshot_with(Vec::with_capacity(self.core.sizes.groups.len()))
+    }
+
+    /// The same in the place of an older one of this cache, without the allocation.
+    pub fn refresh(&self, snapshot: &mut Snapshot) {
+        *snapshot = self.snapshot_with(core::mem::take(&mut snapshot.pages));
+    }
+
+    fn snapshot_with(&self, mut pages: Vec<PageUse>) -> Snapshot {
+        pages.clear();
         let s = &self.core.sizes;
         let mut used = [0; CLASSES.len()];
         used[Class::Tables as usize] = self.table_bytes();
         used[Class::Disk as usize] = self.ledger.used(Class::Disk);
-        let mut pages = Vec::with_capacity(s.groups.len());
         for (number, (group, pools)) in s.groups.iter().zip(&self.pools).enumerate() {
             let originals = group.layers.len() * s.original_bytes;
             used[Class::Packed as usize] += taken(&pools.packed) * group.page_bytes;
