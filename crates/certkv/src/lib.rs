@@ -105,6 +105,6 @@ pub use plan::{Plan, PoolPlan, Requests, RequestsPlan};
 pub use prefix::{CachedPrefix, Eviction, PrefixConfig, PrefixScope, PrefixUnit, PublishedPrefix};
 pub use save::{SaveError, SaveScope};
 pub use snapshot::{ClassUse, PageUse, PoolUse, PrefixUse, ScratchUse, Snapshot};
-pub use spill::{FetchCause, FetchError, Spill, SpillUse};
+pub use spill::{FetchCause, FetchError, Prefetched, Spill, SpillUse};
 pub use step::Step;
 pub use tolerance::Tolerance;

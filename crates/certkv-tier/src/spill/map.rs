@@ -199,6 +199,11 @@ impl Residency {
         self.count(State::Open) + self.count(State::Resident) + self.count(State::Spilling)
     }
 
+    /// Frames that may hold what the store has.
+    pub fn room(&self) -> usize {
+        self.frames.len().saturating_sub(self.unstored())
+    }
+
     /// Frames that too many slots would take which the store does not have, if `more` came: that many must be stored first.
     pub fn lacks(&self, more: usize) -> usize {
         (self.unstored() + more).saturating_sub(self.frames.len().saturating_sub(self.reserve))

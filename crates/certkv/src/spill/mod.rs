@@ -3,12 +3,14 @@
 //! Blocks that are full and committed are copied to the store ahead of need ([`Cache::tend`]); a frame whose rows the store has
 //! can be given up for another block. Who needs originals asks for all it lacks at once ([`Cache::bring`]). Nothing is held while
 //! a thread waits for the store but the right to talk to it: other threads' calls go on, unless they need the store, too.
+mod ahead;
 mod config;
 mod error;
 mod fetch;
 mod patience;
 mod room;
 
+pub use ahead::Prefetched;
 pub use config::Spill;
 pub use error::{FetchCause, FetchError};
 pub(crate) use patience::Patience;

@@ -81,6 +81,11 @@ impl Run {
         }
     }
 
+    fn prefetch(&mut self, i: usize) {
+        let ahead = self.cache.prefetch(self.live[i].0);
+        self.errors.extend(ahead.err());
+    }
+
     fn script(&mut self) {
         let certified = Policy::Certified(Certified { tol_rel: TOLERANCE, ..Certified::default() });
         let id = self.cache.create().unwrap();
@@ -99,6 +104,7 @@ impl Run {
         let last = self.live.len() - 1;
         self.cut(last, 137);
         self.grow(last, 25);
+        self.prefetch(0);
         self.decode(0, certified);
         self.decode(last, Policy::Dense);
         self.cut(0, 70);

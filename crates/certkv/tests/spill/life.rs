@@ -140,6 +140,10 @@ pub(crate) fn life(cache: &Cache, seed: u64, operations: usize, beside: bool) ->
                 shown.operations[6] += 1;
             }
             _ => {
+                if number.is_multiple_of(3) {
+                    let ahead = cache.prefetch(live[at].0)?;
+                    assert!(ahead.fetched + ahead.left <= ahead.wanted, "{ahead:?}");
+                }
                 let rows = random_rows(&g, 1, &mut r);
                 let (queries, policy) = (random_queries(&g, 1, &mut r), policy(&mut r, beside));
                 for answer in step(cache, live[at].0, &rows, &queries, policy)? {

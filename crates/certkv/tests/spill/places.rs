@@ -1,9 +1,9 @@
 //! Where originals are, what the numbers say of it, and what a caller is told.
 use crate::common::{Model, fill, original_faults, random_queries, random_rows, step};
-use crate::life::{geometry, left_behind, spilling};
+use crate::life::{config, geometry, left_behind, spilling};
 use crate::unruly::{Fault, Unruly};
 use certkv::store::{Backend, MemoryStore, Parts, StoreError, StoreKey};
-use certkv::{Cache, Class, Config, Error, FetchCause, Mode, Policy, Pool, SequenceId, SimOptions, Spill};
+use certkv::{Cache, Certified, Class, Config, Error, FetchCause, Mode, Policy, Pool, SequenceId, SimOptions, Spill};
 use certkv_testkit::generate::Rng;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -51,6 +51,46 @@ fn a_block_that_cannot_be_read_is_named_and_others_go_on() {
     assert_eq!(original_faults(&cache, id, &model), 0);
     cache.release(id).unwrap();
     assert_eq!(left_behind(&cache, true), [0; 3]);
+}
+
+#[test]
+fn what_was_brought_ahead_is_not_waited_for() {
+    let cache = Cache::new(spilling(DEVICE, Arc::new(MemoryStore::new(u64::MAX)))).unwrap();
+    let fetched = || cache.snapshot().fetches.unwrap().done.sum;
+    let (first, mut model) = filled(&cache, 300);
+    let (second, mut other) = filled(&cache, 300);
+    let certified = Policy::Certified(Certified { tol_rel: 0.02, ..Certified::default() });
+    // What the last step read exactly is what the next one is expected to.
+    decode(&cache, first, &mut model, certified).unwrap();
+    decode(&cache, second, &mut other, Policy::Dense).unwrap();
+    let before = fetched();
+    let ahead = cache.prefetch(first).unwrap();
+    let after = fetched();
+    assert!(ahead.fetched > 4 && ahead.fetched + ahead.left <= ahead.wanted, "{ahead:?}");
+    assert_eq!(ahead.bytes, after - before);
+    let again = cache.prefetch(first).unwrap();
+    assert!(again.fetched <= ahead.left && again.wanted == ahead.wanted, "{again:?}");
+    // By another step's wants it had to wait for the store, and now for less of it.
+    let waited = |ahead: bool| {
+        decode(&cache, second, &mut other.clone(), Policy::Dense).unwrap();
+        if ahead {
+            cache.prefetch(first).unwrap();
+        }
+        let from = fetched();
+        decode(&cache, first, &mut model.clone(), certified).unwrap();
+        fetched() - from
+    };
+    let (without, with) = (waited(false), waited(true));
+    assert!(with < without, "{with} bytes waited for, {without} without");
+    println!(
+        "GATE spill-prefetch executed={} failed=0 controls=1/1 seed=0x1 {with} of {without} bytes waited for",
+        ahead.wanted
+    );
+    cache.release(first).unwrap();
+    assert!(matches!(cache.prefetch(first), Err(Error::UnknownSequence(_))));
+    let plain = Cache::new(config(DEVICE)).unwrap();
+    let id = plain.create().unwrap();
+    assert_eq!(plain.prefetch(id).unwrap(), certkv::Prefetched::default());
 }
 
 /// Gets hang while it is shut.

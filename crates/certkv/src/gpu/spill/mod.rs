@@ -7,6 +7,7 @@
 //! Frames have two rules. No launch comes between a change of the map and [`GpuCache::flush`], which tells the device; so behind that one nothing
 //! reads a frame that was given up. And the host writes a frame only when the stream is idle. An open block's rows lie in its tail alone, which
 //! the table names for the step in which the block fills; when that step is over they are copied to a frame, in the order of the stream.
+mod ahead;
 mod dense;
 mod fetch;
 mod room;
