@@ -96,6 +96,8 @@ static void spills(const certkv::Store &store)
     std::vector<float> out[2] = {std::vector<float>(Q), std::vector<float>(Q)};
     const certkv::Sequence *const both[2] = {&a, &b};
     for (std::size_t i = 0; i < 2; i++) {
+        const auto ahead = both[i]->prefetch();
+        TRUE(ahead && ahead->fetched + ahead->left <= ahead->wanted && (i == 0 || ahead->wanted == 0));
         auto step = (i == 0 ? cache : plain).begin(*both[i]);
         OK(step->append(0, row, row));
         OK(step->attend(0, query, out[i]));

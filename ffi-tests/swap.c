@@ -1,7 +1,32 @@
 /* Sequences that leave device memory and return: every wrong call, and what the right ones leave. */
 #include "life.h"
 
-static uint64_t words[2] = {7, 7};
+static uint64_t words[8] = {7, 7};
+
+/* What is brought ahead of a step: of a cache without a store, nothing. */
+static void prefetches(certkv_cache *cache, certkv_sequence a)
+{
+    certkv_prefetched done = {sizeof done, 0, 7, 7, 7, 7};
+    certkv_step *step = NULL;
+    EXPECT(CERTKV_NULL_POINTER, certkv_sequence_prefetch(NULL, a, &done));
+    EXPECT(CERTKV_INVALID_HANDLE, certkv_sequence_prefetch(FOREIGN(certkv_cache), a, &done));
+    EXPECT(CERTKV_MISALIGNED, certkv_sequence_prefetch(cache, a, ODD(certkv_prefetched, words)));
+    EXPECT(CERTKV_UNKNOWN_SEQUENCE, certkv_sequence_prefetch(cache, CERTKV_NO_SEQUENCE, NULL));
+    done.struct_size = 8;
+    EXPECT(CERTKV_OK, certkv_sequence_prefetch(cache, a, &done));
+    done.struct_size = 4;
+    EXPECT(CERTKV_STRUCT_SIZE, certkv_sequence_prefetch(cache, a, &done));
+    done.struct_size = 12;
+    EXPECT(CERTKV_STRUCT_SIZE, certkv_sequence_prefetch(cache, a, &done));
+    EXPECT(CERTKV_OK, begin(cache, a, 1, &step));
+    done.struct_size = (uint32_t)sizeof done;
+    EXPECT(CERTKV_BUSY_SEQUENCE, certkv_sequence_prefetch(cache, a, &done));
+    EXPECT(CERTKV_OK, certkv_step_abort(step));
+    TRUE(done.wanted == 7 && done.fetched == 7 && done.left == 7 && done.bytes == 7);
+    EXPECT(CERTKV_OK, certkv_sequence_prefetch(cache, a, NULL));
+    EXPECT(CERTKV_OK, certkv_sequence_prefetch(cache, a, &done));
+    TRUE(done.wanted == 0 && done.fetched == 0 && done.left == 0 && done.bytes == 0);
+}
 
 static void arguments(certkv_cache *cache, certkv_sequence a)
 {
@@ -11,6 +36,7 @@ static void arguments(certkv_cache *cache, certkv_sequence a)
     size_t i;
     EXPECT(CERTKV_NULL_POINTER, certkv_sequence_swap_out(NULL, a, &bytes));
     EXPECT(CERTKV_NULL_POINTER, certkv_sequence_swap_in(NULL, a, &bytes));
+    prefetches(cache, a);
     EXPECT(CERTKV_NULL_POINTER, certkv_sequence_is_swapped_out(NULL, a, &out));
     EXPECT(CERTKV_INVALID_HANDLE, certkv_sequence_swap_out(FOREIGN(certkv_cache), a, &bytes));
     EXPECT(CERTKV_INVALID_HANDLE, certkv_sequence_swap_in(FOREIGN(certkv_cache), a, &bytes));

@@ -1389,6 +1389,36 @@ typedef struct certkv_prepared {
 } certkv_prepared;
 
 /**
+ * What certkv_sequence_prefetch brought, in originals of one block in one layer.
+ */
+typedef struct certkv_prefetched {
+  /**
+   * sizeof(certkv_prefetched), set by the caller; nothing is written beyond it.
+   */
+  uint32_t struct_size;
+  /**
+   * 0.
+   */
+  uint32_t reserved;
+  /**
+   * What the next step is expected to read.
+   */
+  uint64_t wanted;
+  /**
+   * Of those, what came from the store; the others were there.
+   */
+  uint64_t fetched;
+  /**
+   * Of those, what host memory has no room for beside the others, and stays away.
+   */
+  uint64_t left;
+  /**
+   * Bytes that came.
+   */
+  uint64_t bytes;
+} certkv_prefetched;
+
+/**
  * Whose sequences files hold. Set all of it to 0 bytes, then `struct_size` and what there is to say. Borrowed during a call.
  */
 typedef struct certkv_save_scope {
@@ -3199,6 +3229,23 @@ certkv_status certkv_sequence_release(struct certkv_cache *cache, certkv_sequenc
 certkv_status certkv_sequence_length(const struct certkv_cache *cache,
                                      certkv_sequence sequence,
                                      uint64_t *length);
+
+/**
+ * Reads originals of a sequence back from `config->spill_store`, ahead of its next step, which waits for the store only for what else it needs. On the host those that
+ * it reads first if it attends as the last one did, under CERTKV_POLICY_DENSE all; on a GPU all, layer by layer. As far as `config->spill_host_tokens`
+ * have room; they stay until others need it, so call it soon before the step. Does nothing without a store. `prefetched`, whose
+ * `struct_size` must be set, is filled; it may be NULL.
+ *
+ * Threads: any, at any time; blocks while the store answers, at most `config->spill_deadline_ms` a layer. On the host steps of other sequences go on meanwhile.
+ * Stream: on a GPU the cache's own; blocks until its work is done where something is missing.
+ * Capture: not allowed.
+ * Errors: MISALIGNED, STRUCT_SIZE, NULL_POINTER (`cache`), INVALID_HANDLE, UNKNOWN_SEQUENCE, BUSY_SEQUENCE, STORE_FAILED, STORE_LATE, STORE_NOT_FOUND, STORE_DAMAGED, CAPACITY (of host
+ * memory: too much is on its way), DEVICE, OUT_OF_MEMORY, POISONED; on a GPU BUSY_STEP while a step is open. What came stays; `prefetched` is unchanged, and the
+ * sequence may be stepped.
+ */
+certkv_status certkv_sequence_prefetch(struct certkv_cache *cache,
+                                       certkv_sequence sequence,
+                                       struct certkv_prefetched *prefetched);
 
 /**
  * Takes a sequence's codes out of device memory into room that `config->swap_tokens` gave them, so that others find pages. Until

@@ -792,6 +792,12 @@ public:
         std::uint64_t moved = 0;
         return detail::done(certkv_sequence_swap_in(cache_, id_, &moved), moved);
     }
+    // certkv_sequence_prefetch: what its next step is expected to read of a store, before it is waited for.
+    [[nodiscard]] Result<certkv_prefetched> prefetch() const noexcept
+    {
+        certkv_prefetched prefetched = detail::sized<certkv_prefetched>();
+        return detail::done(certkv_sequence_prefetch(cache_, id_, &prefetched), prefetched);
+    }
     // certkv_sequence_is_swapped_out.
     [[nodiscard]] Result<bool> is_swapped_out() const noexcept
     {

@@ -580,6 +580,7 @@ static void of_sequence(void)
     certkv_sequence id = sequence(), *made = &sequences[below(SEQUENCES)];
     certkv_save_scope saved;
     certkv_controlled controlled;
+    certkv_prefetched prefetched;
     certkv_level_plan plan;
     uint32_t planned[16];
     uint64_t number = 0;
@@ -589,7 +590,7 @@ static void of_sequence(void)
     saved.reserved = rarely(30);
     saved.model_bytes = rarely(20) ? UINT64_MAX : 0;
     snprintf(path, sizeof path, "%s/saved%llu", folder, (unsigned long long)below(3));
-    switch (below(16)) {
+    switch (below(17)) {
     case 15:
         memset(&plan, 0, sizeof plan);
         plan.struct_size = struct_size(sizeof plan);
@@ -603,6 +604,11 @@ static void of_sequence(void)
     case 13:
         answered(certkv_sequence_change_level(cache, id, rarely(20) ? (uint32_t)extreme() : (uint32_t)below(2),
                                               rarely(20) ? extreme() : below(4), rarely(20) ? (uint32_t)extreme() : (uint32_t)below(3)));
+        break;
+    case 16:
+        memset(&prefetched, 0, sizeof prefetched);
+        prefetched.struct_size = struct_size(sizeof prefetched);
+        answered(certkv_sequence_prefetch(cache, id, (certkv_prefetched *)pointer(&prefetched)));
         break;
     case 14:
         memset(&controlled, 0, sizeof controlled);

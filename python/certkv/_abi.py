@@ -487,6 +487,17 @@ class certkv_prepared(ctypes.Structure):
     ]
 
 
+class certkv_prefetched(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint32),
+        ("wanted", ctypes.c_uint64),
+        ("fetched", ctypes.c_uint64),
+        ("left", ctypes.c_uint64),
+        ("bytes", ctypes.c_uint64),
+    ]
+
+
 class certkv_save_scope(ctypes.Structure):
     _fields_ = [
         ("struct_size", ctypes.c_uint32),
@@ -868,6 +879,7 @@ STRUCTS = {
     "certkv_capabilities": certkv_capabilities,
     "certkv_gpu_info": certkv_gpu_info,
     "certkv_prepared": certkv_prepared,
+    "certkv_prefetched": certkv_prefetched,
     "certkv_save_scope": certkv_save_scope,
     "certkv_mark": certkv_mark,
     "certkv_prefix_scope": certkv_prefix_scope,
@@ -1154,6 +1166,14 @@ PROTOTYPES = {
             ctypes.c_void_p,
             certkv_sequence,
             ctypes.POINTER(ctypes.c_uint64),
+        ],
+    ),
+    "certkv_sequence_prefetch": (
+        certkv_status,
+        [
+            ctypes.c_void_p,
+            certkv_sequence,
+            ctypes.POINTER(certkv_prefetched),
         ],
     ),
     "certkv_sequence_swap_out": (

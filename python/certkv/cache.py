@@ -180,6 +180,12 @@ class Sequence(_Owned):
         """Brings them back; the bytes moved."""
         return self._told("certkv_sequence_swap_in")
 
+    def prefetch(self):
+        """Brings originals that its next step is expected to read back from the cache's store: a certkv_prefetched."""
+        done = _abi.certkv_prefetched(struct_size=ctypes.sizeof(_abi.certkv_prefetched))
+        self._call("certkv_sequence_prefetch", ctypes.byref(done))
+        return done
+
     def level(self, layer, block):
         """Which of the cache's levels a full block has in one layer."""
         told = ctypes.c_uint32()

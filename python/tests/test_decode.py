@@ -302,6 +302,7 @@ class Lives(unittest.TestCase):
                 step.append(0, k, -k)
             self.assertGreater(sequence.swap_out(), 0)
             self.assertGreater(sequence.swap_in(), 0)
+            self.assertEqual(sequence.prefetch().wanted, 0)
             file = pathlib.Path(folder, "one")
             self.assertEqual(sequence.save(file, "model"), file.stat().st_size)
             again, q = cache.restore(file, b"model"), numpy.ones((2, 2, 64), numpy.float32)

@@ -78,6 +78,7 @@ fn generated() -> String {
         "machine",
         "cache",
         "sequence",
+        "prefetch",
         "swap",
         "save",
         "prefix",
@@ -282,6 +283,7 @@ fn both_sides_agree_on_every_offset_and_version() {
             struct_size, supported, capability_major, capability_minor, multiprocessors, driver, memory, memory_free, name,
         }
         certkv_prepared { struct_size, reserved, kernels, compiled }
+        certkv_prefetched { struct_size, reserved, wanted, fetched, left, bytes }
         certkv_window { tokens, sinks, chunk }
         certkv_level { format, tokens }
         certkv_control {
@@ -362,6 +364,7 @@ fn both_sides_agree_on_every_offset_and_version() {
         ("certkv_capabilities", 16),
         ("certkv_gpu_info", 104),
         ("certkv_prepared", 24),
+        ("certkv_prefetched", 40),
         ("certkv_published_memory", 96),
         ("certkv_window", 24),
         ("certkv_level", 16),

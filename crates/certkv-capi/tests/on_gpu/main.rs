@@ -74,6 +74,10 @@ fn spilled(config: certkv_config, store: *mut certkv_store) {
     ids.iter().for_each(|id| (0..8).for_each(|_| append(&cache, *id, BLOCK)));
     let seen = cache.snapshot();
     assert!(seen.originals_spilled > 0 && seen.spills.done > 8 && seen.disk.used > 0, "{seen:?}");
+    let mut ahead = certkv_prefetched { struct_size: 40, ..Default::default() };
+    // SAFETY: a live handle and a whole struct.
+    assert_eq!(unsafe { certkv_sequence_prefetch(cache.0, ids[0], &mut ahead) }, CERTKV_OK, "{}", message());
+    assert!(ahead.fetched > 0 && ahead.bytes > 0 && ahead.fetched + ahead.left <= ahead.wanted, "{ahead:?}");
     let step = cache.begin(ids[0], 1).unwrap();
     let (row, queries) = ([0x3c00u16; WIDTH], vec![0.5f32; WIDTH * kernels::GROUP]);
     for layer in 0..cache::LAYERS {
@@ -211,6 +215,7 @@ fn a_cache_on_a_gpu_has_the_same_verbs() {
     unsafe {
         assert_eq!(certkv_sequence_is_swapped_out(cache.0, a, &mut out), CERTKV_BUSY_STEP);
         assert_eq!(certkv_sequence_create(cache.0, &mut plain), CERTKV_BUSY_STEP);
+        assert_eq!(certkv_sequence_prefetch(cache.0, a, ptr::null_mut()), CERTKV_BUSY_STEP);
         assert_eq!(certkv_cache_publish(cache.0, a, &scope, tokens.as_ptr(), 4, ptr::null_mut()), CERTKV_BUSY_STEP);
     }
     assert_eq!((swap_out(&cache, a), swap_in(&cache, a)), (Err(CERTKV_BUSY_STEP), Err(CERTKV_BUSY_STEP)));

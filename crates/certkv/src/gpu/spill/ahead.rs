@@ -1,0 +1,37 @@
+//! Originals back into host memory before a step asks for them.
+use super::fetch::asks;
+use crate::gpu::cache::GpuCache;
+use crate::spill::Prefetched;
+use crate::{Error, SequenceId};
+
+impl GpuCache {
+    /// Reads originals of a sequence back from the store, ahead of its next step: all of them, layer by layer, as far as host memory has room. Plans and repairs
+    /// then find what they would have left on codes, and heads of the dense rung what they would have waited for. They stay until others need
+    /// their room. Does nothing where nothing is spilled.
+    ///
+    /// Where something is missing the host waits until the device is idle, and for the store, at most as long as [`Spill::deadline`](crate::Spill::deadline) a layer.
+    ///
+    /// # Errors
+    /// [`Error::Fetch`] names the first block that cannot be had; the step may do without it. [`Error::UnknownSequence`]; the driver's. What came stays.
+    pub fn prefetch(&mut self, id: SequenceId) -> Result<Prefetched, Error> {
+        let (entry, mut done) = (self.entry(id)?, Prefetched::default());
+        let Some(spill) = &self.spill else { return Ok(done) };
+        let (table, group) = (&entry.tables[spill.group()], &self.core.sizes.groups[spill.group()]);
+        let full = table.blocks().iter().take_while(|entry| entry.is_full()).count();
+        let layers = group.layers.clone();
+        let mut room = spill.map.room();
+        for layer in layers {
+            let here = full.min(room);
+            room -= here;
+            done.wanted += full;
+            done.left += full - here;
+            let (Some(spill), entry) = (&self.spill, self.entry(id)?) else { break };
+            let asks: Vec<_> = asks(id, &entry.tables[spill.group()], layer, here).collect();
+            let away = asks.iter().filter(|ask| spill.map.frame(spill.slot(ask.page, ask.layer)).is_none()).count();
+            self.bring(&asks)?;
+            done.fetched += away;
+            done.bytes += (away * self.core.sizes.original_bytes) as u64;
+        }
+        Ok(done)
+    }
+}
