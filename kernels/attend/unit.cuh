@@ -43,23 +43,38 @@ CKV_FN void unit4(const u8* at, u32 (&h)[8]) {
     }
 }
 
-// Eight pairs of a 2-bit plane.
-CKV_FN void unit2(const u8* at, u32 (&h)[8]) {
-    const u32 w = *(const u32*)at;
-#pragma unroll
-    for (int i = 0; i < 8; i++) {
-        h[i] = h2_add(lop_and_or(w >> (2 * i), 0x00030003u, H2_1024), minus_1024(0));
-    }
+// A lane's words of the planes of a unit.
+struct Planes {
+    u32 four[2], two, one;
+};
+
+// 2^k as a half, in both halves, and -n, 0 <= n < 2^14 of at most 11 significant bits.
+CKV_FN constexpr u32 h2_power(int k) { return h2_const((u32)(0x3c00 + 0x400 * k)); }
+CKV_FN constexpr u32 h2_minus(u32 n) {
+    u32 e = 0;
+    while (n >> e > 1) e++;
+    return h2_const(n == 0 ? 0x8000u : 0x8000u | (15 + e) << 10 | ((e < 10 ? n << (10 - e) : n >> (e - 10)) & 0x3ffu));
 }
 
-// Eight pairs of a 1-bit plane.
-CKV_FN void unit1(const u8* at, u32 (&h)[8]) {
-    const u32 b = *(const u16*)at;
-    const u32 w = (b & 0xffu) | (b & 0xff00u) << 8;
-#pragma unroll
-    for (int i = 0; i < 8; i++) {
-        h[i] = h2_add(lop_and_or(w >> i, 0x00010001u, H2_1024), minus_1024(0));
+// Pair I and those behind it, of codes of BITS bits below 8, CENTRE subtracted.
+//
+// Each plane of a pair is masked where it lies, which leaves 1024 + 2^p c as a half, as long as that is below 2048, and adds c times what it is worth by
+// one multiplication: the 1024 of all planes and the centre are one constant, where the sum begins. All of it is exact: whole numbers, multiples of what the first plane
+// is worth, of at most 11 bits (the static_assert; what follows is smaller).
+template <int BITS, u32 CENTRE, int I>
+CKV_FN void planes_to_pairs(const Planes& planes, u32 (&h)[8]) {
+    constexpr int LOW = BITS & 3, ONE = BITS & 1, P4 = 4 * (I % 2), P2 = 2 * (I < 5 ? I : I - 5), P1 = I;
+    constexpr u32 FIRST = (BITS & 4 ? 1024u << LOW >> P4 : 0) + (BITS & 2 ? 1024u << ONE >> P2 : 0) + (BITS & 1 ? 1024u >> P1 : 0) + CENTRE;
+    static_assert(FIRST < 2048 || (FIRST < 4096 && FIRST % 2 == 0) || (FIRST < 8192 && FIRST % 4 == 0) || (FIRST < 16384 && FIRST % 8 == 0), "exact");
+    u32 x = h2_minus(FIRST);
+    if constexpr (BITS & 4) {
+        const u32 word = I % 4 < 2 ? planes.four[I / 4] : planes.four[I / 4] >> 8;
+        x = h2_fma(lop_and_or(word, 0x000f000fu << P4, H2_1024), h2_power(LOW - P4), x);
     }
+    if constexpr (BITS & 2) x = h2_fma(lop_and_or(I < 5 ? planes.two : planes.two >> 10, 0x00030003u << P2, H2_1024), h2_power(ONE - P2), x);
+    if constexpr (BITS & 1) x = h2_fma(lop_and_or(planes.one, 0x00010001u << P1, H2_1024), h2_power(-P1), x);
+    h[I] = x;
+    if constexpr (I < 7) planes_to_pairs<BITS, CENTRE, I + 1>(planes, h);
 }
 
 // Pairs of unit `unit` of `BITS`-bit codes, `CENTRE` subtracted. `section` starts at the code section, which holds
@@ -73,34 +88,18 @@ CKV_FN void load_codes(const u8* section, int unit, u32 (&h)[8]) {
     } else if constexpr (BITS == 4) {
         unit4<CENTRE>(section + unit * 256 + l * 8, h);
     } else {
-        // Wider planes hold the high bits: x 2^shift, exactly, plus what is below.
-        constexpr int LOW = BITS & 3;
-        const u8* low = section + (BITS >= 4 ? COUNT / 2 : 0);
-        if constexpr (LOW == 3) {
-            u32 ones[8];
-            unit2(low + unit * 128 + l * 4, h);
-            unit1(low + COUNT / 4 + unit * 64 + l * 2, ones);
-#pragma unroll
-            for (int i = 0; i < 8; i++) h[i] = h2_fma(h[i], h2_const(0x4000u), ones[i]);
-        } else if constexpr (LOW == 2) {
-            unit2(low + unit * 128 + l * 4, h);
-        } else {
-            unit1(low + unit * 64 + l * 2, h);
+        Planes planes = {{0, 0}, 0, 0};
+        if constexpr (BITS & 4) {
+            const Vec2 v = *(const Vec2*)(section + unit * 256 + l * 8);
+            planes.four[0] = v.x, planes.four[1] = v.y;
         }
-        if constexpr (BITS >= 4) {
-            u32 high[8];
-            unit4<0>(section + unit * 256 + l * 8, high);
-            // 2^LOW as a half.
-            constexpr u32 STEP = h2_const(0x3c00u + (LOW == 3 ? 3u : (u32)LOW) * 0x400u);
-#pragma unroll
-            for (int i = 0; i < 8; i++) h[i] = h2_fma(high[i], STEP, h[i]);
+        const u8* low = section + (BITS & 4 ? COUNT / 2 : 0);
+        if constexpr (BITS & 2) planes.two = *(const u32*)(low + unit * 128 + l * 4);
+        if constexpr (BITS & 1) {
+            const u32 b = *(const u16*)(low + (BITS & 2 ? COUNT / 4 : 0) + unit * 64 + l * 2);
+            planes.one = (b & 0xffu) | (b & 0xff00u) << 8;
         }
-        if constexpr (CENTRE != 0) {
-            // -CENTRE as a half, CENTRE a power of two below 128.
-            constexpr u32 LOG = CENTRE == 1 ? 0 : CENTRE == 2 ? 1 : CENTRE == 4 ? 2 : CENTRE == 16 ? 4 : CENTRE == 32 ? 5 : 6;
-#pragma unroll
-            for (int i = 0; i < 8; i++) h[i] = h2_add(h[i], h2_const(0xbc00u + LOG * 0x400u));
-        }
+        planes_to_pairs<BITS, CENTRE, 0>(planes, h);
     }
 }
 

@@ -93,7 +93,7 @@ const EXTRAS: [&str; 75] = [
     "k2-v2g16-b32/bf16/d64/g8",
     "k3-c3-b16/f16/d96/g3",
     "k5-v5g32-b32/f16/d256/g2/window",
-    "k7-v7g32-b64/f16/d128/g12",
+    "k7-v7g32-b32/f16/d128/g12",
 ];
 /// New and old formats of transcoded records, one per architecture in turn.
 const TRANSCODED: [&str; 6] = [
