@@ -507,7 +507,7 @@ fn what_was_brought_ahead_is_not_waited_for() {
     let (fake, compiler, _turn) = alone();
     fake.reset();
     let gpu = Gpu::open(0).expect("the fake");
-    let mut w = small(&compiler, &gpu);
+    let mut w = small(compiler, &gpu);
     let id = w.filled();
     let fetched = |w: &World| w.cache.snapshot().fetches.expect("originals spill").done.sum;
     let before = fetched(&w);
