@@ -1,5 +1,6 @@
 // A store of the program's own (Tier-3): originals leave host memory for it and come back, and every certificate is that of a cache whose
-// originals never left; on a GPU, where what is read exactly depends on what is near, every output is within its bound of dense attention. Then a prompt that one cache published is continued by another one, through the same store.
+// originals never left; on a GPU, where what is read exactly depends on what is near, every output is within its bound of dense attention. Then
+// a prompt that one cache published is continued by another one, through the same store.
 //
 // c++ -std=c++17 custom_tier.cpp -lcertkv -o custom_tier && ./custom_tier [gpu [folder for compiled kernels]]
 // Exit code 0: as said; 1: not. With `gpu` the caches are on the first GPU, and 3 is for a machine without, with the reason.

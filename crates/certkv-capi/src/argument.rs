@@ -86,6 +86,18 @@ pub(crate) unsafe fn struct_size<T>(object: *const T, name: &str, least: usize) 
     known_size::<T>(unsafe { object.cast::<u32>().read() }, name, least)
 }
 
+/// As [`struct_size`] of a struct that may be left out: `None` for NULL.
+///
+/// # Safety
+/// `object` is NULL or names a struct of the bytes that its first field says.
+pub(crate) unsafe fn optional_struct<T>(object: *const T, name: &str, least: usize) -> Result<Option<usize>, Failure> {
+    if object.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: by the caller's promise.
+    unsafe { struct_size(object, name, least) }.map(Some)
+}
+
 /// A caller's size of a growing struct, cut to the size that this library knows.
 pub(crate) fn known_size<T>(size: u32, name: &str, least: usize) -> Result<usize, Failure> {
     let size = size as usize;

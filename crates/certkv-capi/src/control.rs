@@ -215,8 +215,7 @@ pub unsafe extern "C" fn certkv_sequence_control(
     guard(|| {
         let least = offset_of!(certkv_controlled, decided);
         // SAFETY: the caller gives NULL or a struct of its `struct_size` bytes.
-        let sized = || unsafe { argument::struct_size(controlled, "controlled", least) };
-        let size = if controlled.is_null() { None } else { Some(sized()?) };
+        let size = unsafe { argument::optional_struct(controlled, "controlled", least)? };
         let done = cache::with(cache, |held| Ok(held.engine.on_host("levels")?.control(id(sequence))?))?;
         let Some(size) = size else { return Ok(()) };
         let filled = certkv_controlled {

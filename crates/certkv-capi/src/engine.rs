@@ -146,7 +146,7 @@ impl OnGpu {
         Ok(work(place.cache.as_deref_mut().ok_or_else(away)?)?)
     }
 
-    /// Takes the cache away for a step.
+    /// Takes the cache away for a step. What it was like is kept: a few short locks and two walks over the live sequences.
     pub(crate) fn take(&self) -> Result<Box<GpuCache>, Failure> {
         let mut place = self.place.lock();
         let cache = place.cache.take().ok_or_else(away)?;

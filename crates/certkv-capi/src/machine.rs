@@ -155,8 +155,7 @@ pub unsafe extern "C" fn certkv_prepare(config: *const certkv_config, prepared: 
     guard(|| {
         let least = offset_of!(certkv_prepared, kernels);
         // SAFETY: the caller gives NULL or a struct of its `struct_size` bytes.
-        let sized = || unsafe { argument::struct_size(prepared, "prepared", least) };
-        let size = if prepared.is_null() { None } else { Some(sized()?) };
+        let size = unsafe { argument::optional_struct(prepared, "prepared", least)? };
         // SAFETY: the caller gives NULL or a struct of its `struct_size` bytes.
         let found = unsafe { config::read(config)? }.prepare()?;
         let Some(size) = size else { return Ok(()) };

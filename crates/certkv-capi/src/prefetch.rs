@@ -44,8 +44,7 @@ pub unsafe extern "C" fn certkv_sequence_prefetch(
     guard(|| {
         let least = offset_of!(certkv_prefetched, wanted);
         // SAFETY: the caller gives NULL or a struct of its `struct_size` bytes.
-        let sized = || unsafe { argument::struct_size(prefetched, "prefetched", least) };
-        let size = if prefetched.is_null() { None } else { Some(sized()?) };
+        let size = unsafe { argument::optional_struct(prefetched, "prefetched", least)? };
         let id = id(sequence);
         let found = cache::with(cache, |held| held.engine.on(|on| on.prefetch(id), |on| on.prefetch(id)))?;
         let Some(size) = size else { return Ok(()) };

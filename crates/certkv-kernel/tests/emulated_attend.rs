@@ -297,14 +297,12 @@ fn hard_data_stays_within_the_bound() {
 /// A query times a scale of few bits can leave the range of halves: then nothing is certified, and nothing else is wrong.
 #[test]
 fn scales_beyond_the_range_of_products_are_not_certified() {
-    for (format, longer, wide) in
-        [("k8-v4g32-b32", 6.0e4, false), ("k5-v4g32-b32", 6.0e4, false), ("k2-v4g32-b32", 6.0e4, true)]
-    {
+    for (format, wide) in [("k8-v4g32-b32", false), ("k5-v4g32-b32", false), ("k2-v4g32-b32", true)] {
         let spec = Spec { keys: 0.0, values: 0.0, ..Spec::new(format, 64, 2, &[96]) };
-        // One channel of alternate sign, which the query does not look at much.
+        // One channel of alternate sign as wide as halves are; where its scale times the query fits, the query hardly looks at it.
         let case = Case::with(&spec, |data| {
             for (i, key) in data.keys.iter_mut().enumerate().filter(|(i, _)| i % 64 == 5) {
-                *key = Dtype::F16.encode16(if i / 64 % 2 == 0 { longer } else { -longer });
+                *key = Dtype::F16.encode16(if i / 64 % 2 == 0 { 6.0e4 } else { -6.0e4 });
             }
             for query in data.queries.iter_mut().skip(5).step_by(64) {
                 *query = Dtype::F16.encode16(if wide { 4.0 } else { 1.0e-7 });

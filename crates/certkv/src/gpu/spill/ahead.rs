@@ -16,17 +16,18 @@ impl GpuCache {
     pub fn prefetch(&mut self, id: SequenceId) -> Result<Prefetched, Error> {
         let (entry, mut done) = (self.entry(id)?, Prefetched::default());
         let Some(spill) = &self.spill else { return Ok(done) };
-        let (table, group) = (&entry.tables[spill.group()], &self.core.sizes.groups[spill.group()]);
+        let (table, mut room) = (&entry.tables[spill.group()], spill.map.room());
         let full = table.blocks().iter().take_while(|entry| entry.is_full()).count();
-        let layers = group.layers.clone();
-        let mut room = spill.map.room();
-        for layer in layers {
+        let mut layers = Vec::with_capacity(spill.layers.len());
+        for layer in &spill.layers {
             let here = full.min(room);
             room -= here;
             done.wanted += full;
             done.left += full - here;
-            let (Some(spill), entry) = (&self.spill, self.entry(id)?) else { break };
-            let asks: Vec<_> = asks(id, &entry.tables[spill.group()], layer, here).collect();
+            layers.push(asks(id, table, *layer, here).collect::<Vec<_>>());
+        }
+        for asks in layers {
+            let Some(spill) = &self.spill else { break };
             let away = asks.iter().filter(|ask| spill.map.frame(spill.slot(ask.page, ask.layer)).is_none()).count();
             self.bring(&asks)?;
             done.fetched += away;
