@@ -57,7 +57,7 @@ struct CkvAppendArgs {
     u32 key_input;       // 0 f16, 1 bf16, 2 f32
     u32 value_input;
     u32 flags;
-    const float* metrics; // of a variant whose keys have a metric: of each KV head their centre, then their balance scale, and more where those have groups: grouped.cuh
+    const float* metrics; // of a variant whose keys are a calibration's: of each KV head their centre, then their balance scale, and more where those have groups: grouped.cuh; or their directions: directions.cuh
     const float* reaches;  // as in CkvPackArgs
     u64* saturated;
 };
@@ -174,7 +174,7 @@ CKV_FN void close_side(const CkvAppendArgs& a, const Sequence& sequence, u32 slo
     float* centre = a.centres + ((u64)sequence.row * a.kv_heads + head) * DIM;
     if (!KEY && sequence.len < BLOCK && (a.flags & FIRST_CENTRE) != 0) fix_centre(open, centre);
     const Fixed fixed = fixed_of(a.reaches, a.saturated, head);
-#if CKV_FOLD
+#if CKV_METRIC > 0
     const u32 said = pack_side<KEY>(open, FRAGMENT, KEY ? a.metrics + (u64)head * CKV_METRIC : centre, record, shared, fixed);
 #else
     const u32 said = pack_side<KEY>(open, FRAGMENT, centre, record, shared, fixed);

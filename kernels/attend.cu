@@ -16,6 +16,7 @@
 #include "attend/query.cuh"
 #include "attend/keys.cuh"
 #include "attend/key_groups.cuh"
+#include "attend/key_directions.cuh"
 #include "attend/softmax.cuh"
 #include "attend/values.cuh"
 #include "attend/certificate.cuh"

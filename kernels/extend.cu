@@ -16,6 +16,7 @@
 #include "extend/decode.cuh"
 #include "extend/rows.cuh"
 #include "extend/key_groups.cuh"
+#include "extend/key_directions.cuh"
 #include "extend/certificate.cuh"
 
 // Starts to copy block `b` to a slot, if there is one. All threads.
@@ -163,6 +164,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, CTAS) ckv_extend(const __g
     prepare_folded(a, t, q);
 #else
     prepare_queries<TURBO_KEYS>(a, t, q);
+#endif
+#if CKV_KEY == 7
+    // Complete for every thread behind the first block's wait.
+    keep_directions(a, t, (u32*)(shared + AT_TABLE));
 #endif
 #pragma unroll 1
     for (; line.block < t.packed; pass(t, line)) {

@@ -19,7 +19,7 @@ struct CkvPackArgs {
     u32* status;       // OR of OVERFLOW and NONFINITE over all sides; null: not wanted
     u32 order;         // of the originals: 0 [token][channel], 1 fragment order
     u32 kv_heads;      // with metrics or fixed scales: item i is of head i % kv_heads; at least 1
-    const float* metrics;  // of a variant whose keys have a metric: of each KV head their centre, then their balance scale, and more where those have groups: grouped.cuh
+    const float* metrics;  // of a variant whose keys are a calibration's: of each KV head their centre, then their balance scale, and more where those have groups: grouped.cuh; or their directions: directions.cuh
     const float* reaches;  // of sides with one scale per group: [kv_heads][2][CKV_DIM / 16] what fixed scales reach, keys then values; null: a block's own
     u64* saturated;        // elements beyond them are added; null: not wanted
 };
@@ -31,7 +31,7 @@ extern "C" __global__ void __launch_bounds__(256, 2) ckv_pack(const __grid_const
     const u32 sides = 2 * *a.count;
     for (u32 i = blockIdx.x; i < sides; i += gridDim.x) {
         const CkvPackItem item = a.items[i / 2];
-#if CKV_FOLD
+#if CKV_METRIC > 0
         const float* of_keys = a.metrics + (u64)(i / 2 % a.kv_heads) * CKV_METRIC;
 #else
         const float* of_keys = item.centre;

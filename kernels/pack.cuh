@@ -20,6 +20,7 @@
 #include "codec/refine.cuh"
 #include "codec/token_sym.cuh"
 #include "codec/turboquant.cuh"
+#include "directions.cuh"
 #include "grouped.cuh"
 #include "spectral.cuh"
 
@@ -31,10 +32,11 @@ constexpr bool KEY_CHANNEL = CKV_KEY == 1, KEY_TOKEN = CKV_KEY == 2, KEY_CODED =
 constexpr bool KEY_TURBO = CKV_KEY == 3, VALUE_TURBO = CKV_VALUE == 2;
 // Of several widths: their bits and levels are the head's.
 constexpr bool KEY_GROUPED = CKV_GROUPED > 0;
-constexpr bool KEY_PAGE = CKV_KEY >= 4, VALUE_PAGE = CKV_VALUE >= 3 && CKV_VALUE <= 5, VALUE_CHANNEL = CKV_VALUE == 6;
+constexpr bool KEY_DIRECTIONS = CKV_KEY == 7;
+constexpr bool KEY_PAGE = CKV_KEY >= 4 && CKV_KEY <= 6, VALUE_PAGE = CKV_VALUE >= 3 && CKV_VALUE <= 5, VALUE_CHANNEL = CKV_VALUE == 6;
 // Widths and groups that no branch of this layout uses still have to make types.
 constexpr int KEY_BITS = KEY_CODED && !KEY_GROUPED ? CKV_KEY_BITS : 8, VALUE_BITS = VALUE_CODED ? CKV_VALUE_BITS : 8;
-constexpr u32 KEY_GROUP = KEY_TOKEN || KEY_PAGE ? CKV_KEY_GROUP : DIM, VALUE_GROUP = VALUE_CODED ? CKV_VALUE_GROUP : DIM;
+constexpr u32 KEY_GROUP = KEY_TOKEN || KEY_PAGE || KEY_DIRECTIONS ? CKV_KEY_GROUP : DIM, VALUE_GROUP = VALUE_CODED ? CKV_VALUE_GROUP : DIM;
 // Codes of a side with one scale per block, if it is one.
 template <bool KEY> using PageOf = PageScale<KEY ? KEY_PAGE ? CKV_KEY - 4 : 0 : VALUE_PAGE ? CKV_VALUE - 3 : 0, KEY ? KEY_BITS : VALUE_BITS>;
 
@@ -51,7 +53,7 @@ constexpr u32 PIECE = 16, PIECES = DIM / PIECE;
 
 // Scales of a side that live in shared memory.
 constexpr u32 KEY_STEPS =
-    KEY_CHANNEL ? DIM : KEY_PAGE ? DIM / KEY_GROUP : KEY_GROUPED ? BLOCK * CKV_KEY_SLOTS : KEY_TOKEN || KEY_TURBO ? BLOCK * (DIM / KEY_GROUP) : 0;
+    KEY_CHANNEL ? DIM : KEY_PAGE ? DIM / KEY_GROUP : KEY_GROUPED ? BLOCK * CKV_KEY_SLOTS : KEY_TOKEN || KEY_TURBO || KEY_DIRECTIONS ? BLOCK * (DIM / KEY_GROUP) : 0;
 constexpr u32 VALUE_STEPS = VALUE_CHANNEL ? DIM : VALUE_PAGE ? DIM / VALUE_GROUP : VALUE_CODED ? BLOCK * (DIM / VALUE_GROUP) : 0;
 // An even number: doubles lie behind them.
 constexpr u32 STEPS = ((KEY_STEPS > VALUE_STEPS ? KEY_STEPS : VALUE_STEPS) + 1) / 2 * 2;
@@ -342,7 +344,7 @@ CKV_FN double value_magnitude(const Work& w) {
 template <bool KEY> CKV_FN double unit_of(const Work& w, float widest) {
     if (KEY && KEY_CHANNEL) return 1.0;
     float largest = widest;
-    const float* sizes = (KEY ? KEY_TURBO : VALUE_TURBO) ? w.offset : w.scale;
+    const float* sizes = (KEY ? KEY_TURBO || KEY_DIRECTIONS : VALUE_TURBO) ? w.offset : w.scale;
     for (u32 i = threadIdx.x; i < (Side<KEY>::page ? 0 : KEY ? KEY_STEPS : VALUE_STEPS); i += THREADS) largest = most(largest, sizes[i]);
     float none[1] = {0.0f}, top[1] = {largest};
     cta_sums_and_largest(none, top, (float*)w.slots);
@@ -404,6 +406,7 @@ template <bool KEY> CKV_FN void refine(const Work& w, u8* record, bool coded, do
 }  // namespace ckv_encode
 #include "pack_turbo.cuh"
 #include "pack_grouped.cuh"
+#include "pack_directions.cuh"
 namespace ckv_encode {
 
 // Packs a side whose originals are in w.raw; `bad` is what each thread has against them. The rest as in pack_side.
@@ -411,10 +414,10 @@ template <bool KEY> CKV_FN u32 pack_staged(const Work& w, u32 bad, const float* 
     constexpr bool CODED = KEY ? KEY_CODED : VALUE_CODED;
     constexpr u32 START = KEY ? CKV_KEY_CODES : CKV_VALUE_CODES, SCALES = KEY ? CKV_KEY_SCALES : CKV_VALUE_SCALES;
     constexpr u32 END = KEY ? CKV_VALUE_CODES : CKV_SUMMARY;
-    constexpr bool GROUPED = KEY && KEY_GROUPED;
-    constexpr u32 CODES_END = START + (GROUPED ? COUNT / 16 * CKV_GROUPED : COUNT / 8 * (CODED ? KEY ? KEY_BITS : VALUE_BITS : 16));
+    constexpr bool GROUPED = KEY && KEY_GROUPED, DIRECTIONS = KEY && KEY_DIRECTIONS;
+    constexpr u32 CODES_END = START + (GROUPED ? COUNT / 16 * CKV_GROUPED : DIRECTIONS ? COUNT / KEY_GROUP * (8 + KEY_BITS) / 8 : COUNT / 8 * (CODED ? KEY ? KEY_BITS : VALUE_BITS : 16));
     constexpr u32 META = KEY && KEY_CHANNEL && CKV_KEY_META == 2 ? 4 : 2;
-    constexpr u32 SCALES_END = SCALES + (CODED ? KEY ? KEY_CHANNEL ? 2 * DIM * META : 2 * KEY_STEPS : (VALUE_TURBO || VALUE_PAGE ? 2 : 4) * VALUE_STEPS : 0);
+    constexpr u32 SCALES_END = SCALES + (CODED ? KEY ? KEY_CHANNEL ? 2 * DIM * META : KEY_DIRECTIONS ? 2 * (DIM / KEY_GROUP) : 2 * KEY_STEPS : (VALUE_TURBO || VALUE_PAGE ? 2 : 4) * VALUE_STEPS : 0);
     constexpr bool TURBO = KEY ? KEY_TURBO : VALUE_TURBO, PAGE = KEY ? KEY_PAGE : VALUE_PAGE, CHANNEL = KEY ? KEY_CHANNEL : VALUE_CHANNEL;
 
     if (!KEY && threadIdx.x < DIM) w.centre[threadIdx.x] = (double)centre[threadIdx.x];
@@ -437,7 +440,10 @@ template <bool KEY> CKV_FN u32 pack_staged(const Work& w, u32 bad, const float* 
         if constexpr (GROUPED) bad = grouped_scales(w, record + SCALES);
 #endif
         if constexpr (PAGE) bad = page_scales<KEY>(w, record + SCALES, fixed, widest);
-        if constexpr (!CHANNEL && CODED && !TURBO && !PAGE) bad = token_scales<KEY>(w, record + SCALES);
+#if CKV_KEY == 7
+        if constexpr (DIRECTIONS) bad = direction_scales(w, centre, record + SCALES);
+#endif
+        if constexpr (!CHANNEL && CODED && !TURBO && !PAGE && !DIRECTIONS) bad = token_scales<KEY>(w, record + SCALES);
         bad = cta_union(bad, w.flags);
     }
     const bool coded = CODED && bad == 0;
@@ -449,7 +455,10 @@ template <bool KEY> CKV_FN u32 pack_staged(const Work& w, u32 bad, const float* 
         double unit = 1.0;
         if (coded) {
             unit = unit_of<KEY>(w, widest);
-            if constexpr (!TURBO) measure<KEY, false>(w, record + START, unit, norms, gram);
+            if constexpr (!TURBO && !DIRECTIONS) measure<KEY, false>(w, record + START, unit, norms, gram);
+#if CKV_KEY == 7
+            if constexpr (DIRECTIONS) direction_measure(w, centre, record + START, unit, norms, gram);
+#endif
         }
 #if CKV_KEY == 3 || CKV_VALUE == 2
         // Of a rotated side errors and decoded rows are measured where they are made, originals as ever.
@@ -486,7 +495,10 @@ template <bool KEY> CKV_FN u32 pack_staged(const Work& w, u32 bad, const float* 
 #if CKV_GROUPED
             if constexpr (GROUPED) mag = grouped_magnitude(w);
 #endif
-            if (KEY && !GROUPED) mag = key_magnitude<true>(w);
+#if CKV_KEY == 7
+            if constexpr (DIRECTIONS) mag = direction_magnitude(w, record + SCALES);
+#endif
+            if (KEY && !GROUPED && !DIRECTIONS) mag = key_magnitude<true>(w);
             errors_norm = errors_norm_of(w, gram, unit, top[0]);
 #if CKV_KEY == 3 || CKV_VALUE == 2
             if constexpr (TURBO) errors_norm += off * (double)BLOCK;
@@ -534,7 +546,7 @@ template <bool KEY> CKV_FN u32 pack_staged(const Work& w, u32 bad, const float* 
 }
 
 // Packs one side. `source` holds its BLOCK x DIM originals in `order`, `centre` the head's value centre (of keys of a calibration their centre, then their
-// balance scale, and of several widths a table; of other keys nothing), both and the record aligned to 16 bytes; `shared` has PACK_SHARED bytes. Returns OVERFLOW, NONFINITE or 0, in every thread.
+// balance scale, and of several widths a table; of spherical ones their directions; of other keys nothing), both and the record aligned to 16 bytes; `shared` has PACK_SHARED bytes. Returns OVERFLOW, NONFINITE or 0, in every thread.
 template <bool KEY> CKV_FN u32 pack_side(const u16* source, u32 order, const float* centre, u8* record, u8* shared, const Fixed& fixed = Fixed{nullptr, nullptr}) {
     const Work w = work_of(shared);
     const u32 bad = stage<KEY>(w, source, order) ? 0 : NONFINITE;

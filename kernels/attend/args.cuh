@@ -65,7 +65,7 @@ struct CkvAttendArgs {
     u32 window;             // of a variant with windows: newest tokens that a query sees, its own among them, at least 1
     u32 sinks;              // and first tokens of the sequence
     const CkvLimit* limits; // [kv_heads * group] a tolerance for each query head, in place of `relative` and `absolute`; null: those for all
-    const float* metrics;   // of a variant whose keys have a metric: of each KV head their centre, then their balance scale, and more where those have groups: grouped.cuh
+    const float* metrics;   // of a variant whose keys are a calibration's: of each KV head their centre, then their balance scale, and more where those have groups: grouped.cuh; or their directions: directions.cuh
     CkvStrides query_strides;
     CkvStrides out_strides;
 };

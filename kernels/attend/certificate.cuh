@@ -41,13 +41,22 @@ CKV_FN LogitBound code_bound(const Summary& b, float reach, float step, float sq
     // most aligned data.
     r.delta = reach * b.eps * UP + digit;
     r.lambda = b.kappa * step * norm * UP + ROOT_BLOCK * digit;
+#elif CKV_KEY == 7
+    // (2.22c). What underflows, in the products or in those with radii, is nothing beside it.
+    const float lost = (step * b.key_mag * 1.0e-30f + 1.0e-36f) * UP;
+    r.delta = reach * b.eps * UP + lost;
+    r.lambda = reach * b.kappa * UP + ROOT_BLOCK * lost;
+    // (2.22d): a product with a direction is a chain of its channels.
+    r.zeta = reach * b.key_mag * ((float)(ckv_directions::GROUPS + ckv_directions::WIDTH + 4) * 6.0e-8f) * UP;
 #else
     constexpr float ROOT_GROUP = root((float)(CKV_KEY == 2 || CKV_KEY >= 4 ? CKV_KEY_GROUP : D));
     const float digit = (reach * U_PAIR * ROOT_D + step * D * 3.0e-8f) * (b.key_mag / ROOT_GROUP) * UP;
     r.delta = reach * b.eps * UP + digit;
     r.lambda = reach * b.kappa * UP + ROOT_BLOCK * digit;
 #endif
+#if CKV_KEY != 7
     r.zeta = reach * b.key_mag * (CODE_CHAIN * U_MMA + 4.0f * U_PAIR + (TURBO_KEYS ? KEY_TURN_ROUNDING : 0.0f)) * UP;
+#endif
     return r;
 }
 

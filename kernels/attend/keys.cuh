@@ -255,6 +255,8 @@ CKV_FN void score_codes(const u8* record, const Query& q, bool finer, Logits& s,
         }
     }
 }
+#elif CKV_KEY == 7
+// key_directions.cuh.
 #elif CKV_KEY == 2 || CKV_KEY >= 4
 // One group of channels of one tile: from codes to the sums of products.
 template <int FIRST>

@@ -139,6 +139,10 @@ CKV_FN Fold fold_of(const Query& q, int head) {
 }
 #endif
 
+#if CKV_KEY == 7
+CKV_FN void fill_directions(const CkvAttendArgs& a, u32 kv_head, const Vec4* given, const Vec4* prepared);
+#endif
+
 // Prepares what read_query copied. All threads of the CTA: with QUERY_SHARED the result lies behind what was copied, with LEAN in its place.
 CKV_FN void prepare_query(const CkvAttendArgs& a, [[maybe_unused]] u32 kv_head, Vec4* shared, Query& q) {
     const int c4 = lane() & 3, column = lane() >> 2;
@@ -188,6 +192,9 @@ CKV_FN void prepare_query(const CkvAttendArgs& a, [[maybe_unused]] u32 kv_head, 
                 }
             }
         }
+#if CKV_KEY == 7
+        if (warp() == 0 && c4 == 0) ((float*)(shared + GIVEN_BYTES / 16 + QUERY_STRIDE))[8 * nt + column] = up;
+#endif
         const float unit = a.scale * 1.44269504f * down;
         reach[nt] = mul_ru(fabsf(a.scale), sqrt_ru(square * 1.0001f));
         // A variant without low halves bounds nothing for single queries.
@@ -272,6 +279,10 @@ CKV_FN void prepare_query(const CkvAttendArgs& a, [[maybe_unused]] u32 kv_head, 
     }
 #endif
     if constexpr (QUERY_SHARED) sync_threads();
+#if CKV_KEY == 7
+    fill_directions(a, kv_head, shared, prepared);
+    sync_threads();
+#endif
 }
 
 // Asks for the queries of a KV head of a sequence, or of the next sequence's first; if there is one, and its heads lie together.

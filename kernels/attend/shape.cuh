@@ -1,5 +1,6 @@
 // What one variant of the decode kernels is made of: sizes fixed when it is compiled.
 #pragma once
+#include "directions.cuh"
 #include "grouped.cuh"
 #include "sizes.cuh"
 
@@ -25,7 +26,9 @@ static_assert(!CORRECTS || REFINABLE, "with residuals");
 // The query lies in shared memory where registers are scarce.
 // Or where it is needed twice: as it is for originals, and rotated for TurboQuant's codes.
 constexpr int QUERIES = CKV_KEY == 3 ? 2 : 1;
-constexpr bool QUERY_SHARED = LEAN || REFINABLE || QUERIES == 2;
+// Or where blocks are scored by what was made of it.
+constexpr bool DIRECTIONS = CKV_KEY == 7;
+constexpr bool QUERY_SHARED = LEAN || REFINABLE || QUERIES == 2 || DIRECTIONS;
 static_assert(!REFINABLE || (CKV_KEY == 1 && (CKV_VALUE == 1 || CKV_VALUE == 6) && NT == 1), "what is refined is coded, for up to eight heads");
 // Chunks that are unrolled while they are scored: all where the query, or what was made of all of it, lies in registers.
 constexpr int UNROLL = LEAN ? (NT == 2 ? 1 : 2) : (REFINABLE && BY_CHUNK) || QUERIES == 2 ? 1 : 16;
@@ -84,12 +87,15 @@ constexpr int FINISH_BYTES = (4 * (GROUP * SCALARS + NORMS * GROUP * SLICES + 4)
 constexpr int KNOWN_BYTES = 128;
 // The queries of a head's group, of up to 32 bits; where they stay there, two registers of halves for every pair of channels in
 // every column.
-// With LEAN in the place of what they were made from, unless there are two of them.
-constexpr int PREPARED_BYTES = QUERY_SHARED ? 8 * NT * D * 4 * QUERIES : 0, GIVEN_BYTES = LEAN && QUERIES == 1 ? 0 : GROUP * D * 4;
-// And four numbers of every column where keys have a metric: see Fold. Behind them, where those have several widths, what they are.
+// With LEAN in the place of what they were made from, unless something else is, too.
+constexpr int PREPARED_BYTES = QUERY_SHARED ? 8 * NT * D * 4 * QUERIES : 0, GIVEN_BYTES = LEAN && QUERIES == 1 && !DIRECTIONS ? 0 : GROUP * D * 4;
+// And four numbers of every column where keys have a metric: see Fold. Behind them, where those have several widths, what they are; of spherical keys the
+// products of queries with directions, key_directions.cuh.
 constexpr int FOLD_BYTES = FOLDED ? 8 * NT * 16 : 0;
 #if CKV_GROUPED
 constexpr int TABLE_BYTES = (4 * ckv_grouped::KEPT + 15) / 16 * 16;
+#elif CKV_KEY == 7
+constexpr int TABLE_BYTES = 4 * (8 * NT + (PAIRED ? 4 : 8 * NT) * ckv_directions::GROUPS * ckv_directions::WORDS);
 #else
 constexpr int TABLE_BYTES = 0;
 #endif

@@ -38,5 +38,5 @@ struct CkvExtendArgs {
     u32 sinks;              // and first tokens of the sequence
     u32 unused;
     const CkvLimit* limits; // [kv_heads * GROUP] a tolerance for each query head, in place of `relative` and `absolute`; null: those for all
-    const float* metrics;   // of a variant whose keys have a metric: of each KV head their centre, then their balance scale, and more where those have groups: grouped.cuh
+    const float* metrics;   // of a variant whose keys are a calibration's: of each KV head their centre, then their balance scale, and more where those have groups: grouped.cuh; or their directions: directions.cuh
 };

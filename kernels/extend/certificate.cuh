@@ -8,7 +8,9 @@
 // A half misses of a number at most this share, or 2^-25.
 constexpr float U_HALF = 4.89e-4f, HALF_FLOOR = 3.0e-8f;
 // Keys and values that are codes are rounded once more (4.13); originals are halves, or bf16 within the halves' range.
-constexpr float KEY_ROUNDING = KEYS_CODED ? U_HALF : 0.0f, VALUE_ROUNDING = VALUES_CODED ? U_HALF : 0.0f;
+// Radius and direction of spherical keys are halves, too; a direction's floor is relative to its radius.
+constexpr bool DIRECTIONS = CKV_KEY == 7;
+constexpr float KEY_ROUNDING = DIRECTIONS ? 3.01f * U_HALF + ROOT_D * HALF_FLOOR : KEYS_CODED ? U_HALF : 0.0f, VALUE_ROUNDING = VALUES_CODED ? U_HALF : 0.0f;
 // What the constant of a centre is off by: its own rounding, relative to it, and those of the exponential and of what that is a factor of.
 constexpr float CENTRED = 1.2e-6f;
 // Products in a chain of logits.
@@ -19,7 +21,7 @@ constexpr float LOGIT_CHAIN = 2.0f * CHUNKS + 2.0f;
 CKV_FN float rounding_of_logits(const Query& q, bool coded, bool wide_query, float norm) {
     const float query = wide_query || (coded && TURBO_KEYS) ? U_HALF : 0.0f, turn = coded && TURBO_KEYS ? KEY_TURN_ROUNDING : 0.0f;
     const float share = LOGIT_CHAIN * U_MMA + query + (coded ? KEY_ROUNDING : 0.0f) + turn;
-    const float reach = reach_of(q), floors = reach * ROOT_D * HALF_FLOOR + step_of(q) * ROOT_D * HALF_FLOOR * norm;
+    const float reach = reach_of(q), floors = reach * ROOT_D * (DIRECTIONS ? 2.0f : 1.0f) * HALF_FLOOR + step_of(q) * ROOT_D * HALF_FLOOR * norm;
 #if CKV_FOLD
     // (4.12a): a quotient is rounded once; of the constant see add_centre.
     if (coded) return (reach * norm * (share + U_MMA) * 1.01f + FOLD_FLOORS * floors) * UP + U_HALF * 1.01f;

@@ -58,11 +58,16 @@ CKV_FN u32 page_scale(const u8* scales, int group, int kind) {
 
 // Chunk j of tile t of a record's keys. Registers 0, 2, 4, 6: token lane / 4 of the tile; the others: token lane / 4 + 8. Channels 8 (lane % 4) and on, a
 // pair for two registers each.
-CKV_FN void key_unit(const u8* record, int t, int j, const KeyScales& s, u32 (&h)[8]) {
+#if CKV_KEY == 7
+CKV_FN void direction_unit(const u8* record, const u32* halves, int t, int j, u32 (&h)[8]);
+#endif
+CKV_FN void key_unit(const u8* record, int t, int j, const Query& q, const KeyScales& s, u32 (&h)[8]) {
 #if CKV_KEY == 1
     load_codes<CKV_KEY_BITS, 1u << (CKV_KEY_BITS - 1)>(record + CKV_KEY_CODES, t * CHUNKS + j, h);
 #pragma unroll
     for (int i = 0; i < 8; i++) h[i] = h2_fma(h[i], s.scale[i / 2], s.offset[i / 2]);
+#elif CKV_KEY == 7
+    direction_unit(record, q.table, t, j, h);
 #elif CKV_KEY >= 4
     load_page<CKV_KEY - 4, CKV_KEY_BITS>(record + CKV_KEY_CODES, t * CHUNKS + j, h);
     const u32 scale = page_scale(record + CKV_KEY_SCALES, 32 * j / CKV_KEY_GROUP, CKV_KEY - 4);

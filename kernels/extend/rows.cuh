@@ -71,7 +71,7 @@ CKV_FN void score(const u8* block, int first, const Query& q, Logits& s) {
 #pragma unroll
         for (int t = 0; t < SUB; t++) {
             u32 h[8];
-            if constexpr (CODED) key_unit(block, first + t, j, scales, h);
+            if constexpr (CODED) key_unit(block, first + t, j, q, scales, h);
             else key_rows(block, first + t, j, h);
 #pragma unroll
             for (int mt = 0; mt < MT; mt++) {

@@ -1,5 +1,6 @@
 // How a CTA of the extend kernel is cut.
 #pragma once
+#include "directions.cuh"
 #include "grouped.cuh"
 #include "sizes.cuh"
 
@@ -28,9 +29,11 @@ constexpr int SUMS_BYTES = 32 * 40;
 constexpr int NORM_BYTES = STAGES * 8;
 constexpr int AT_QUERIES = STAGES * SLOT, AT_SUMS = AT_QUERIES + WARPS * QUERY_BYTES, AT_NORMS = AT_SUMS + WARPS * SUMS_BYTES;
 constexpr int AT_TILE = AT_NORMS + NORM_BYTES, TILE_BYTES = 52;
-// What keys of several widths are.
+// What keys of several widths are; of spherical ones the directions, as halves.
 #if CKV_GROUPED
 constexpr int TABLE_BYTES = (4 * ckv_grouped::KEPT + 15) / 16 * 16;
+#elif CKV_KEY == 7
+constexpr int TABLE_BYTES = 2 * CKV_METRIC;
 #else
 constexpr int TABLE_BYTES = 0;
 #endif

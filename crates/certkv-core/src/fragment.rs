@@ -13,14 +13,16 @@
 //! Uncoded sides, open blocks and promoted sides are held alike, 16 bits to an element: the 32 bytes of a lane at
 //! `1024 u + 32 lane`, see [`original_index`].
 //!
-//! Block-GTQ keys have an order of their own, [`grouped_place`].
+//! Block-GTQ keys have an order of their own, [`grouped_place`], and so have spherical ones, [`direction_place`].
 use crate::{
     KeyFormat, PageCode, RecordLayout,
     layout::{self, key_index, planes, row_index, value_index},
 };
 use core::{fmt, ops::Range};
 
+mod directions;
 mod grouped;
+pub use directions::direction_place;
 pub use grouped::{Run, from_fragment_in, grouped_place, to_fragment_in};
 
 /// Tokens of a unit.
@@ -143,7 +145,7 @@ enum Towards {
 }
 
 /// Rewrites the codes, residuals and uncoded sides of a record of the line order of [`crate::layout`] in fragment order; scales and
-/// summary are copied, and so are keys that a calibration gives groups: those of unlike widths are for [`to_fragment_in`].
+/// summary are copied, and so are keys of unlike widths, which are for [`to_fragment_in`].
 ///
 /// # Errors
 /// [`RecordSize`] if `record` or `out` has not `layout.bytes` bytes.
@@ -172,6 +174,8 @@ fn convert(layout: &RecordLayout, record: &[u8], out: &mut [u8], to: Towards) ->
     let value: (Index, Order) = (if float(format.value.page()) { row_index } else { value_index }, value_place);
     if format.key.is_exact() {
         move_words(layout, &layout.key_codes, true, (record, &mut *out), to);
+    } else if let Some(tier) = format.key.tier() {
+        directions::convert(layout, tier, (record, &mut *out), to);
     } else if !matches!(format.key, KeyFormat::Gtq { .. }) {
         reorder(layout, &layout.key_codes, format.key.bits(), key, (record, &mut *out), to);
     }

@@ -109,6 +109,11 @@ fn formats_heads_and_groups_match_attention_in_f64() {
         ("gtq4-f16-b16", 96),
         ("gtq5-tq3-b64", 256),
         ("gtq6-v4g32-b32", 96),
+        ("s1-v4g64-b64", 128),
+        ("s1-f16-b16", 64),
+        ("s2-tq3-b32", 128),
+        ("s3-c4-b32", 96),
+        ("s1-tq3-b64", 256),
         ("k8-v4g64-b64-r8.4", 128),
         ("k8-c4-b64", 128),
         ("f16-c5-b16", 96),
@@ -128,7 +133,7 @@ fn formats_heads_and_groups_match_attention_in_f64() {
 fn hard_data_and_bf16_stay_within_the_bound() {
     for kind in Kind::ALL {
         for store in [Dtype::F16, Dtype::Bf16] {
-            for format in ["k8-v4g32-b32", "tq4-tq4-b32", "ctq4-tq4-b32", "gtq4-tq4-b32"] {
+            for format in ["k8-v4g32-b32", "tq4-tq4-b32", "ctq4-tq4-b32", "gtq4-tq4-b32", "s1-tq4-b32"] {
                 let seed = 40 + kind as u64;
                 check(&Spec { kind, store, seed, ..Spec::new(format, 64, 4, &[(70, 20), (32, 3)]) }, 2, 2);
             }
@@ -139,7 +144,7 @@ fn hard_data_and_bf16_stay_within_the_bound() {
 #[test]
 fn windows_and_sinks_hide_what_they_hide() {
     for (tokens, sinks) in [(1, 0), (20, 0), (40, 5), (33, 16), (100, 40), (1000, 3)] {
-        for format in ["k8-v4g32-b32", "tq4-tq4-b16", "ctq4-tq4-b16", "gtq3-tq4-b16"] {
+        for format in ["k8-v4g32-b32", "tq4-tq4-b16", "ctq4-tq4-b16", "gtq3-tq4-b16", "s2-v4g32-b16"] {
             let sight = Some(Sight { tokens, sinks });
             let spec =
                 Spec { sight, seed: u64::from(tokens), ..Spec::new(format, 64, 2, &[(150, 60), (0, 50), (96, 1)]) };

@@ -18,6 +18,9 @@ mod support;
 mod swap;
 #[path = "emulated_pack/transcode.rs"]
 mod transcode;
+#[path = "device_cases/books.rs"]
+#[allow(unreachable_pub, reason = "other test programs use it, too")]
+mod books;
 #[path = "device_cases/widths.rs"]
 #[allow(unreachable_pub, reason = "other test programs use it, too")]
 mod widths;

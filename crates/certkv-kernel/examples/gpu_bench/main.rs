@@ -5,6 +5,9 @@
 #[path = "../../tests/device_cases/metrics.rs"]
 #[allow(dead_code, unreachable_pub, reason = "tests use more of it")]
 mod metrics;
+#[path = "../../tests/device_cases/books.rs"]
+#[allow(unreachable_pub, reason = "tests use it, too")]
+mod books;
 #[path = "../../tests/device_cases/widths.rs"]
 #[allow(unreachable_pub, reason = "tests use it, too")]
 mod widths;

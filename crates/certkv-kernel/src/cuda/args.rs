@@ -169,7 +169,7 @@ pub struct AttendArgs {
     pub sinks: u32,
     /// `f32[kv_heads group][2]`: a tolerance for each query head, in place of `relative` and `absolute`; 0: those for all.
     pub limits: u64,
-    /// `u32[kv_heads][metric_stride]`: what keys are coded in ([`metrics`](super::metrics)), of a variant that [folds](super::Variant::folds); 0 for others.
+    /// `u32[kv_heads][metric_stride]`: what keys are coded in ([`metrics`](super::metrics)), of a variant that [needs them](super::Variant::is_calibrated); 0 for others.
     pub metrics: u64,
     /// Where the queries are.
     pub query_strides: Strides,

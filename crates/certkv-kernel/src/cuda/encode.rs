@@ -2,7 +2,7 @@
 //! Addresses are those of the device.
 use super::args::Strides;
 use super::grouped::{halves as halves_of, table_words};
-use certkv_core::{KeyFormat, RecordLayout, ValueFormat};
+use certkv_core::{GroupCode, KeyFormat, RecordLayout, ValueFormat};
 
 /// Threads of a CTA that appends or packs.
 pub const PACK_THREADS: u32 = 256;
@@ -90,7 +90,7 @@ pub struct AppendArgs {
     pub value_input: u32,
     /// Bits of [`append_flag`].
     pub flags: u32,
-    /// `u32[kv_heads][metric_stride]`: what keys are coded in ([`metrics`](super::metrics)), of a variant that [folds](super::Variant::folds); 0 for others.
+    /// `u32[kv_heads][metric_stride]`: what keys are coded in ([`metrics`](super::metrics)), of a variant that [needs them](super::Variant::is_calibrated); 0 for others.
     pub metrics: u64,
     /// `f32[kv_heads][2][dim / 16]`: what the fixed scales of sides with one scale per block and group reach, keys then values; 0: a block's own.
     pub reaches: u64,
@@ -189,6 +189,7 @@ pub fn pack_shared(layout: &RecordLayout) -> u32 {
     let key_steps = match key {
         KeyFormat::F16 | KeyFormat::Bf16 => 0,
         KeyFormat::Channel { .. } => dim,
+        KeyFormat::Gtq { code: GroupCode::Directions(tier) } => tokens * (dim / tier.group()),
         KeyFormat::Token { .. } | KeyFormat::Turbo { .. } | KeyFormat::Gtq { .. } => tokens * layout.key_slots(),
         KeyFormat::Page { .. } => dim / key.group(dim),
     };

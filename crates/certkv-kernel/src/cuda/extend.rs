@@ -1,5 +1,6 @@
 //! Attention of chunks of queries: how a CTA is cut, the arguments of `kernels/extend.cu` byte for byte, and its launch.
 use super::args::Certificate;
+use super::directions::half_bytes;
 use super::grouped::{halves, kept_bytes};
 use super::launch::{CHAINED, word};
 use super::metrics::metrics_of;
@@ -39,7 +40,7 @@ fn shared_bytes(layout: &RecordLayout, warps: usize, stages: usize) -> usize {
     let numbers = if folds(layout) { 16 } else { 12 };
     let (queries, sums, tile) = (rows(layout.dim) * (layout.dim * 2 + numbers), 32 * 40, 52);
     let table = if halves(layout) > 0 { kept_bytes(layout.dim).next_multiple_of(16) } else { 0 };
-    (stages * slot + warps * (queries + sums) + stages * 8 + tile).next_multiple_of(16) + table
+    (stages * slot + warps * (queries + sums) + stages * 8 + tile).next_multiple_of(16) + table + half_bytes(layout)
 }
 
 impl ExtendShape {
@@ -147,7 +148,7 @@ pub struct ExtendArgs {
     pub unused: u32,
     /// `f32[kv_heads group][2]`: a tolerance for each query head, in place of `relative` and `absolute`; 0: those for all.
     pub limits: u64,
-    /// `u32[kv_heads][metric_stride]`: what keys are coded in ([`metrics`](super::metrics)), of a variant that [folds](Variant::folds); 0 for others.
+    /// `u32[kv_heads][metric_stride]`: what keys are coded in ([`metrics`](super::metrics)), of a variant that [needs them](Variant::is_calibrated); 0 for others.
     pub metrics: u64,
 }
 

@@ -1,6 +1,6 @@
 //! What keys of a calibration are coded in, math.md (2.19a), as the kernels read it: of every KV head of a layer its centre, then its balance scale; of keys
-//! of unlike widths (2.19c) a table more (`grouped`).
-use super::grouped;
+//! of unlike widths (2.19c) a table more (`grouped`); of spherical keys their directions alone (`directions`).
+use super::{directions, grouped};
 use super::queue::Span;
 use super::touched::Touched;
 use super::turbo::folds;
@@ -11,7 +11,9 @@ use certkv_device::cuda::CudaError;
 
 /// Words of a KV head's, of 32 bits; 0 where keys are coded as they are.
 pub const fn metric_stride(layout: &RecordLayout) -> usize {
-    if grouped::halves(layout) > 0 {
+    if directions::words(layout) > 0 {
+        directions::words(layout)
+    } else if grouped::halves(layout) > 0 {
         grouped::table_words(layout.dim)
     } else if folds(layout) {
         2 * layout.dim
@@ -27,9 +29,10 @@ pub const fn metric_bytes(layout: &RecordLayout, kv_heads: usize) -> usize {
 
 /// One head's words.
 pub fn metric_words(metric: KeyMetric<'_>) -> Vec<u32> {
-    match metric.groups() {
-        Some(groups) => grouped::table(metric, groups),
-        None => metric.centre().iter().chain(metric.balance()).map(|x| x.to_bits()).collect(),
+    match (metric.groups(), metric.books()) {
+        (_, Some(books)) => directions::table(books),
+        (Some(groups), _) => grouped::table(metric, groups),
+        (None, None) => metric.centre().iter().chain(metric.balance()).map(|x| x.to_bits()).collect(),
     }
 }
 
@@ -40,8 +43,9 @@ pub(super) fn metrics_of(
     metrics: Option<Span<'_>>,
     kv_heads: usize,
 ) -> Result<u64, CudaError> {
-    if variant.folds() != metrics.is_some() {
-        let why = if variant.folds() { "none: the variant folds queries" } else { "the variant folds nothing" };
+    if variant.is_calibrated() != metrics.is_some() {
+        let needed = variant.is_calibrated();
+        let why = if needed { "none: the variant's keys need a calibration" } else { "the variant's keys need no calibration" };
         return Err(CudaError::BadArgument { argument: "metrics", why });
     }
     on.may_read(metrics, "metrics", metric_bytes(variant.layout(), kv_heads))

@@ -13,6 +13,7 @@ pub mod copies;
 pub mod encode;
 pub mod extend;
 pub mod fixed;
+mod directions;
 mod grouped;
 pub mod launch;
 pub mod metrics;

@@ -1,7 +1,7 @@
 //! Which records and heads there are kernels for, and which records are transcoded.
 use super::turbo;
 use super::variant::{MOST_REFINED_HEADS, VariantError};
-use certkv_core::{Dtype, GroupCode, KeyFormat, RecordLayout, ValueFormat};
+use certkv_core::{Dtype, KeyFormat, RecordLayout, ValueFormat};
 
 fn unsupported(what: &'static str, value: usize, needs: &'static str) -> Result<(), VariantError> {
     Err(VariantError::Unsupported { what, value, needs })
@@ -29,9 +29,6 @@ pub(super) fn check(layout: &RecordLayout, group: usize) -> Result<(), VariantEr
         // A lane holds codes of 8 channels out of 32: a scale must not change among the lanes of one product.
         KeyFormat::Token { .. } | KeyFormat::Page { .. } if !layout.format.key.group(layout.dim).is_multiple_of(32) => {
             return unsupported("key group", layout.format.key.group(layout.dim), "a multiple of 32 channels");
-        }
-        KeyFormat::Gtq { code: GroupCode::Directions(tier) } => {
-            return unsupported("spherical keys of bits", tier.bits().into(), "keys with levels");
         }
         _ => {}
     }
@@ -73,8 +70,8 @@ pub(super) fn check(layout: &RecordLayout, group: usize) -> Result<(), VariantEr
 /// The same of a layout that records are transcoded from or to; `residuals` names its residual bits.
 pub(super) fn transcoded(l: &RecordLayout, residuals: &'static str) -> Result<(), VariantError> {
     let bits = l.format.key.bits();
-    if turbo::widths(l).next().is_some() || turbo::folds(l) {
-        return unsupported("tq codes of bits", bits, "none where records are transcoded");
+    if turbo::widths(l).next().is_some() || l.format.key.is_calibrated() {
+        return unsupported("tq or calibrated codes of bits", bits, "none where records are transcoded");
     }
     let channel = matches!(l.format.value, ValueFormat::Channel { .. });
     if l.format.key.page().is_some() || l.format.value.page().is_some() || channel {

@@ -69,7 +69,7 @@ pub(super) fn macros(layout: &RecordLayout) -> Vec<(&'static str, usize)> {
     let sizes = [
         ("CKV_FOLD", usize::from(folds(layout))),
         ("CKV_GROUPED", grouped::halves(layout)),
-        ("CKV_KEY_SLOTS", if layout.format.key.is_calibrated() { layout.key_slots() } else { 1 }),
+        ("CKV_KEY_SLOTS", if folds(layout) { layout.key_slots() } else { 1 }),
         ("CKV_METRIC", metric_stride(layout)),
     ];
     let sides: Vec<_> = side(key_bits(layout), KEY).chain(side(value_bits(layout), VALUE)).collect();

@@ -1,10 +1,12 @@
 //! What a kernel is specialised for, as macros of its source.
 use super::extend::ExtendShape;
+use super::directions;
 use super::grouped;
+use super::metrics::metric_stride;
 use super::source::Verb;
 use super::supported;
 use super::turbo;
-use certkv_core::{Dtype, KeyFormat, PageCode, RecordLayout, ValueFormat};
+use certkv_core::{Dtype, GroupCode, KeyFormat, PageCode, RecordLayout, ValueFormat};
 use core::fmt;
 
 /// GPU architectures that machine code is made for.
@@ -191,10 +193,13 @@ fn shared_bytes(layout: &RecordLayout, group: usize, warps: usize, stages: usize
     let kept = match (lean, layout.format.key.is_rotated()) {
         // As it is, and rotated.
         (_, true) => group + 2 * columns,
+        // As it is, which a head's products are made of.
+        _ if layout.format.key.tier().is_some() => group + columns,
         (true, false) => columns,
         (false, false) => group + if refinable { columns } else { 0 },
     };
     let table = if grouped::halves(layout) > 0 { grouped::kept_bytes(layout.dim).next_multiple_of(16) } else { 0 };
+    let table = table + directions::table_bytes(layout, group);
     let queries = 4 * layout.dim * kept + table + if turbo::folds(layout) { 16 * columns } else { 0 };
     // What a block may add unrefined, per head.
     let limits = if refinable { 16 * MOST_REFINED_HEADS } else { 0 };
@@ -260,6 +265,7 @@ fn layout_values(l: &RecordLayout) -> [usize; 19] {
         KeyFormat::F16 | KeyFormat::Bf16 => (0, Dtype::F16),
         KeyFormat::Channel { meta, .. } => (1, meta),
         KeyFormat::Token { .. } => (2, Dtype::F16),
+        KeyFormat::Gtq { code: GroupCode::Directions(_) } => (7, Dtype::F16),
         KeyFormat::Turbo { .. } | KeyFormat::Gtq { .. } => (3, Dtype::F16),
         KeyFormat::Page { code, .. } => (4 + page_kind(code), Dtype::F16),
     };
@@ -440,9 +446,9 @@ impl Variant {
         self.windowed
     }
 
-    /// Whether keys are coded in the metric of a calibration, which launches are told of.
-    pub fn folds(&self) -> bool {
-        turbo::folds(&self.layout)
+    /// Whether keys are coded by a calibration, which launches are told of.
+    pub fn is_calibrated(&self) -> bool {
+        metric_stride(&self.layout) > 0
     }
 
     /// Whether queries may be in single precision.

@@ -15,6 +15,7 @@ use certkv_kernel::cuda::extend::{ExtendArgs, chunks_of};
 use certkv_kernel::cuda::{Sight, Variant};
 use certkv_testkit::generate::{Heads, Kind, Rng, Shape, decode, heads};
 
+mod books;
 mod limits;
 mod metrics;
 mod widths;

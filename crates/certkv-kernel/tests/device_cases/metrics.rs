@@ -1,17 +1,19 @@
-//! What the keys of a calibration are coded in, math.md (2.19a), (2.19c): centres, balance scales, widths. Those of every fourth case are far out.
-use super::widths;
-use certkv_codec::decode::{decode_key, decode_key_in};
+//! What the keys of a calibration are coded in, math.md (2.19a), (2.19c), 2.9: centres, balance scales, widths, or directions. Those of every fourth case are far out.
+use super::{books, widths};
+use certkv_codec::decode::{decode_key, decode_key_in, decode_key_of};
+use certkv_codec::spherical::Spherical;
 use certkv_codec::{KeyGroups, KeyMetric};
 use certkv_core::RecordLayout;
 use certkv_core::fragment::{to_fragment, to_fragment_in};
 use certkv_kernel::cuda::metrics::metric_words;
 use certkv_testkit::generate::Rng;
 
-/// Of a KV head, centre and scale by channel, and groups of keys of unlike widths.
+/// Of a KV head, centre and scale by channel, and groups of keys of unlike widths; or directions.
 #[derive(Debug, Clone)]
 pub struct Keys {
     parts: [Vec<f32>; 2],
     groups: Option<KeyGroups>,
+    books: Option<Spherical>,
 }
 
 /// Of each KV head; none where keys are coded as they are.
@@ -32,13 +34,16 @@ impl Metrics {
             let groups = widths::groups(layout, seed.wrapping_mul(31) + head as u64);
             let [centre, balance] = parts;
             let balance = groups.as_ref().map_or_else(|| balance.clone(), |groups| groups.weighted(&balance));
-            Keys { parts: [centre, balance], groups }
+            Keys { parts: [centre, balance], groups, books: books::of(layout, seed.wrapping_mul(31) + head as u64) }
         };
         Self((0..kv_heads).map(head).collect())
     }
 
     pub fn head(&self, head: usize) -> Option<KeyMetric<'_>> {
-        let Keys { parts: [centre, balance], groups } = self.0.get(head)?;
+        let Keys { parts: [centre, balance], groups, books } = self.0.get(head)?;
+        if let Some(books) = books {
+            return Some(KeyMetric::directions(books));
+        }
         let metric = KeyMetric::new(centre, balance).unwrap();
         Some(groups.iter().fold(metric, |metric, groups| metric.grouped(groups).unwrap()))
     }
@@ -57,9 +62,10 @@ impl Metrics {
     /// The key of a token of a record of `head`.
     pub fn decode(&self, head: usize, layout: &RecordLayout, record: &[u8], token: usize, key: &mut [f64]) {
         let metric = self.head(head);
-        match metric.and_then(|metric| metric.groups()) {
-            Some(groups) => decode_key_in(groups, layout, record, token, key).unwrap(),
-            None => decode_key(layout, record, token, key).unwrap(),
+        match metric.map(|metric| (metric.groups(), metric.books())) {
+            Some((Some(groups), _)) => decode_key_in(groups, layout, record, token, key).unwrap(),
+            Some((_, Some(books))) => decode_key_of(books, layout, record, token, key).unwrap(),
+            _ => decode_key(layout, record, token, key).unwrap(),
         }
         metric.inspect(|metric| metric.unfold(key));
     }

@@ -8,6 +8,7 @@
     clippy::neg_cmp_op_on_partial_ord,
     reason = "each test program uses its part; formulas keep indices; NaN fails every check"
 )]
+mod books;
 mod limits;
 mod metrics;
 mod refined;

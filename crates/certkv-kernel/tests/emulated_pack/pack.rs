@@ -47,7 +47,7 @@ fn launch(l: &RecordLayout, grid: u32) -> Launch {
     Launch::new(grid, THREADS, pack_shared(l))
 }
 
-const FORMATS: [&str; 44] = [
+const FORMATS: [&str; 50] = [
     "k8-v4g32-b32",
     "k8-v4g64-b64",
     "k8-v8g64-b64",
@@ -75,6 +75,12 @@ const FORMATS: [&str; 44] = [
     "gtq1-f16-b32",
     "gtq5-v4g32-b64",
     "gtq6-tq2-b16",
+    "s1-v4g64-b64",
+    "s1-tq3-b32",
+    "s1-c4-b16",
+    "s2-v4g32-b64",
+    "s2-f16-b16",
+    "s3-e4m3-b32",
     "k8-tq4-b64",
     "e4m3-e4m3-b64",
     "e5m2g32-e4m3g16-b16",
@@ -101,7 +107,7 @@ fn fits(text: &str, dim: usize) -> bool {
 }
 
 fn of_store(text: &str, store: Dtype) -> String {
-    if store == Dtype::Bf16 { text.replace("f16-f16", "bf16-bf16") } else { text.to_owned() }
+    if store == Dtype::Bf16 { text.replace("f16-", "bf16-") } else { text.to_owned() }
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Layouts, data and the judge of a record.
-use super::widths;
+use super::{books, widths};
+use certkv_codec::spherical::Spherical;
 use certkv_codec::{CodecError, Encoder, KeyGroups, KeyMetric, decode};
 use certkv_core::{
     Dtype, ErrorSummary, Geometry, GroupCode, KeyFormat, PageCode, RecordLayout, RefinedSummary, ValueFormat, fragment,
@@ -38,6 +39,7 @@ pub(crate) fn macros(l: &RecordLayout) -> Vec<(&'static str, i64)> {
         KeyFormat::F16 | KeyFormat::Bf16 => (0, Dtype::F16),
         KeyFormat::Channel { meta, .. } => (1, meta),
         KeyFormat::Token { .. } => (2, Dtype::F16),
+        KeyFormat::Gtq { code: GroupCode::Directions(_) } => (7, Dtype::F16),
         KeyFormat::Turbo { .. } | KeyFormat::Gtq { .. } => (3, Dtype::F16),
         KeyFormat::Page { code, .. } => (4 + page_kind(code), Dtype::F16),
     };
@@ -56,7 +58,7 @@ pub(crate) fn macros(l: &RecordLayout) -> Vec<(&'static str, i64)> {
         ("CKV_KEY_BITS", n(l.format.key.bits())),
         ("CKV_KEY_GROUP", n(l.format.key.group(l.dim))),
         ("CKV_KEY_META", number(meta)),
-        ("CKV_FOLD", i64::from(l.format.key.is_calibrated())),
+        ("CKV_FOLD", i64::from(l.format.key.is_calibrated() && l.format.key.is_rotated())),
         (
             "CKV_GROUPED",
             match l.format.key {
@@ -64,7 +66,10 @@ pub(crate) fn macros(l: &RecordLayout) -> Vec<(&'static str, i64)> {
                 _ => 0,
             },
         ),
-        ("CKV_KEY_SLOTS", if l.format.key.is_calibrated() { n(l.key_slots()) } else { 1 }),
+        (
+            "CKV_KEY_SLOTS",
+            if l.format.key.is_calibrated() && l.format.key.is_rotated() { n(l.key_slots()) } else { 1 },
+        ),
         ("CKV_METRIC", n(metric_stride(l))),
         (
             "CKV_VALUE",
@@ -139,6 +144,7 @@ pub(crate) struct Keys {
     centre: Vec<f32>,
     balance: Vec<f32>,
     groups: Option<KeyGroups>,
+    books: Option<Spherical>,
 }
 
 impl Keys {
@@ -146,11 +152,15 @@ impl Keys {
         let balance: Vec<f32> = (0..l.dim).map(|c| (1.5 * uniform(0xba1 + head as u64, c)).exp2() as f32).collect();
         let groups = widths::groups(l, 7 * head as u64 + l.dim as u64);
         let balance = groups.as_ref().map_or_else(|| balance.clone(), |groups| groups.weighted(&balance));
-        Self { centre: centre(0xc0 + head as u64, l.dim), balance, groups }
+        let books = books::of(l, 0xb0 + head as u64);
+        Self { centre: centre(0xc0 + head as u64, l.dim), balance, groups, books }
     }
 
     /// `None` where keys are coded as they are.
     fn metric(&self, l: &RecordLayout) -> Option<KeyMetric<'_>> {
+        if let Some(books) = &self.books {
+            return Some(KeyMetric::directions(books));
+        }
         let metric = KeyMetric::new(&self.centre, &self.balance).expect("a metric");
         let metric = self.groups.iter().fold(metric, |metric, groups| metric.grouped(groups).expect("groups"));
         Some(metric).filter(|_| l.format.key.is_calibrated())
@@ -168,9 +178,10 @@ impl Keys {
     }
 
     fn decode(&self, l: &RecordLayout, record: &[u8], token: usize, key: &mut [f64]) -> Result<(), CodecError> {
-        match &self.groups {
-            Some(groups) => decode::decode_key_in(groups, l, record, token, key),
-            None => decode::decode_key(l, record, token, key),
+        match (&self.groups, &self.books) {
+            (Some(groups), _) => decode::decode_key_in(groups, l, record, token, key),
+            (_, Some(books)) => decode::decode_key_of(books, l, record, token, key),
+            (None, None) => decode::decode_key(l, record, token, key),
         }
     }
 }

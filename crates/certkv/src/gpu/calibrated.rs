@@ -35,7 +35,7 @@ impl Core {
         let Some(metrics) = &self.metrics else { return Ok(()) };
         let mut all = Vec::with_capacity(self.sizes.metric_bytes / 4);
         for layer in 0..self.sizes.layers {
-            if self.kit(layer).variant.folds() {
+            if self.kit(layer).variant.is_calibrated() {
                 let of = |head: usize| calibrated.metric(layer, head);
                 all.extend((0..self.sizes.kv_heads).filter_map(of).flat_map(metric_words));
             }
@@ -52,7 +52,7 @@ impl Core {
     /// Those of a layer, where its keys are coded so.
     pub(super) fn metrics_of(&self, layer: usize) -> Result<Option<Span<'_>>, Error> {
         let variant = &self.kit(layer).variant;
-        let Some(metrics) = self.metrics.as_ref().filter(|_| variant.folds()) else { return Ok(None) };
+        let Some(metrics) = self.metrics.as_ref().filter(|_| variant.is_calibrated()) else { return Ok(None) };
         let bytes = metric_bytes(variant.layout(), self.sizes.kv_heads);
         Ok(Some(Span::of(metrics, layer * self.metric_stride(), bytes)?))
     }
