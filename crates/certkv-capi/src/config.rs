@@ -147,7 +147,7 @@ pub struct certkv_config {
     /// CERTKV_POLICY_CERTIFIED where that is within tolerance, else from originals on the CPU, as longer chunks are; that takes device memory, some
     /// 40 KB a token of 32 query heads and 8 key/value heads of 128 channels.
     pub chunk_tokens: u64,
-    /// What formats with calibrated keys (such as ctq4 or s1; on a GPU ctq1 to ctq4, gtq1 to gtq6) code them by; NULL where no format needs one. One of directions serves
+    /// What formats with calibrated keys (such as ctq4 or s1; on a GPU ctq1 to ctq4, gtq1 to gtq6, s1 to s3) code them by; NULL where no format needs one. One of directions serves
     /// s1, s2 or s3, by its tier, and one without them the others. It has to be of this geometry and, which
     /// certkv_calibration_open sees to, of the model whose keys these are. The cache keeps what it needs: the handle may be destroyed. Saved sequences and
     /// cached prefixes are not read under another calibration.
@@ -306,7 +306,6 @@ pub(crate) unsafe fn read(config: *const certkv_config) -> Result<Wanted, Failur
         return Ok(Wanted::Host(Box::new(config)));
     };
     let only_on_the_host = [
-        (config.codebooks.is_some(), "calibration: a cache on a GPU has no format with spherical keys in this release"),
         (config.memory.is_some(), "allocator: a cache on a GPU has its pages in memory that the driver knows"),
         (!config.levels.is_empty(), "levels: blocks of a cache on a GPU have one format a layer in this release"),
         (!given.control.is_null(), "control: a cache on a GPU has no levels to decide on in this release"),
@@ -321,6 +320,7 @@ pub(crate) unsafe fn read(config: *const certkv_config) -> Result<Wanted, Failur
     let mut gpu = GpuConfig::new(geometry, config.max_tokens);
     gpu.formats.clone_from(&config.formats);
     gpu.calibration.clone_from(&config.calibration);
+    gpu.codebooks.clone_from(&config.codebooks);
     gpu.scales.clone_from(&config.scales);
     gpu.max_context = or(given.max_context, config.max_tokens);
     gpu.certificate_ring = given.certificate_ring as usize;

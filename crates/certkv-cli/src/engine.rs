@@ -30,7 +30,8 @@ impl Calibrations {
         }
     }
 
-    fn directions(&self, key: KeyFormat) -> Option<Arc<Codebooks>> {
+    /// Directions of spherical keys of this tier.
+    pub fn directions(&self, key: KeyFormat) -> Option<Arc<Codebooks>> {
         self.codebooks.iter().find(|books| Some(books.tier()) == key.tier()).cloned()
     }
 }

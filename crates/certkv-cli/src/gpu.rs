@@ -6,13 +6,11 @@ use crate::{
     model::{self, AttentionError},
     sequence::{Layers, One, Store, refused, room},
 };
-use certkv::calibration::Calibration;
 use certkv::gpu::{Ahead, Compiler, Gpu, GpuCache, GpuConfig, GpuStep};
 use certkv::{Certificate, Chunk, Error, MemoryUse, SequenceId};
 use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
-use std::sync::Arc;
 
 /// Where caches lie.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -50,7 +48,7 @@ pub struct GpuEngine {
     compiler: Compiler,
     threads: usize,
     /// What formats with calibrated keys code them by.
-    schemes: Option<Arc<Calibration>>,
+    calibrations: Calibrations,
     cpu: CpuEngine,
 }
 
@@ -65,13 +63,13 @@ impl GpuEngine {
         if let Some(folder) = kernels {
             compiler = compiler.with_ahead(Ahead::Folder(folder.into())).with_cache(folder);
         }
-        Ok(Self { gpu, compiler, threads, schemes: None, cpu: CpuEngine::new(threads) })
+        Ok(Self { gpu, compiler, threads, calibrations: Calibrations::default(), cpu: CpuEngine::new(threads) })
     }
 
     /// The same with what calibrated formats need.
     #[must_use]
     pub fn calibrated(self, calibrations: Calibrations) -> Self {
-        Self { schemes: calibrations.schemes.clone(), cpu: self.cpu.calibrated(calibrations), ..self }
+        Self { cpu: self.cpu.calibrated(calibrations.clone()), calibrations, ..self }
     }
 }
 
@@ -89,7 +87,8 @@ impl Engine for GpuEngine {
         let mut config = GpuConfig::new(geometry, tokens);
         config.formats = vec![mode.format];
         let key = mode.format.key;
-        config.calibration = self.schemes.clone().filter(|_| key.is_calibrated() && key.tier().is_none());
+        config.calibration = self.calibrations.schemes.clone().filter(|_| key.is_calibrated() && key.tier().is_none());
+        config.codebooks = self.calibrations.directions(key);
         config.max_sequences = 2;
         config.threads = self.threads.min(256);
         config.policy = crate::engine::policy(mode.policy);

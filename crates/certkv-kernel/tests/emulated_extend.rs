@@ -227,3 +227,23 @@ fn what_folds_queries_is_in_the_bound() {
         }
     }
 }
+
+/// The same of spherical keys: what halves make of radii and directions is in the bound; directions of another head are seen.
+#[test]
+fn what_decodes_directions_is_in_the_bound() {
+    for (format, seed, by) in [("s1-f16-b16", 1, 0.05), ("s2-f16-b16", 2, 0.05), ("s3-v4g64-b16", 3, 0.05)] {
+        let spec = Spec { seed, ..Spec::new(format, 128, 2, &[(16, 7), (18, 1)]) };
+        let mut case = Case::new(&spec);
+        case.scale_queries(by);
+        let judged = |told: &Case| {
+            let r = run(told, &variant(&spec, 2, 2), true, Element::F32, seed);
+            case.judge(&r.out, &r.certificates)
+        };
+        let v = judged(&case);
+        assert!(v.wrong.is_empty() && v.arith < 0.15, "{v:?}");
+        let mut told = Case::new(&spec);
+        told.scale_queries(by);
+        told.exchange_metrics();
+        assert!(!judged(&told).wrong.is_empty(), "{format}");
+    }
+}

@@ -105,22 +105,23 @@ fn keys_of_one_width_or_of_several_are_coded_by_a_calibration() {
         (certkv_config { calibration: ptr::null(), ..coded }, CERTKV_INVALID_ARGUMENT, "config->calibration"),
         (certkv_config { calibration: other.0, ..coded }, CERTKV_FILE_REFUSED, "config->calibration"),
         (certkv_config { calibration: mine.0, ..config }, CERTKV_INVALID_ARGUMENT, "config->calibration"),
-        (certkv_config { calibration: books.0, ..coded }, CERTKV_UNSUPPORTED, "config->calibration"),
+        (certkv_config { calibration: books.0, ..coded }, CERTKV_INVALID_ARGUMENT, "config->calibration"),
         (
-            certkv_config { format: c"s1-v4g32-b16".as_ptr(), calibration: books.0, ..config },
-            CERTKV_UNSUPPORTED,
+            certkv_config { format: c"s2-v4g32-b16".as_ptr(), calibration: books.0, ..config },
+            CERTKV_INVALID_ARGUMENT,
             "config->calibration",
         ),
-        (certkv_config { format: c"s1-v4g32-b16".as_ptr(), ..coded }, CERTKV_INVALID_ARGUMENT, "config->format"),
+        (certkv_config { format: c"s1-v4g32-b16".as_ptr(), ..coded }, CERTKV_INVALID_ARGUMENT, "config->calibration"),
     ] {
         // SAFETY: a whole configuration and a local.
         named(unsafe { certkv_cache_create(&config, &mut cache) }, status, word);
         assert!(cache.is_null());
     }
     let own = certkv_config { format: c"gtq3-v4g32-b16".as_ptr(), ..coded };
-    let caches = [&coded, &own].map(Cache::new);
+    let directed = certkv_config { format: c"s1-v4g32-b16".as_ptr(), calibration: books.0, ..config };
+    let caches = [&coded, &own, &directed].map(Cache::new);
     // Caches keep what they need.
-    drop(mine);
+    drop((mine, books));
     for cache in caches {
         kernels::watch_metrics(2 * DIM);
         let a = cache.create();

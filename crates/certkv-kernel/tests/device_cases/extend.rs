@@ -179,6 +179,11 @@ impl Case {
         self.metrics.put(head, part, channel, x);
     }
 
+    /// Makes what heads' keys are coded by that of the heads in the opposite order.
+    pub fn exchange_metrics(&mut self) {
+        self.metrics.exchange();
+    }
+
     /// Says of a block of KV head 0 that its codes mean nothing.
     pub fn spoil_record(&mut self, head: usize, block: usize) {
         let at = self.layout.summary.start + 4;

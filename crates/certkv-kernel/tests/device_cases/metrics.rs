@@ -53,6 +53,11 @@ impl Metrics {
         self.0[head].parts[part][channel] = x;
     }
 
+    /// Heads in the opposite order.
+    pub fn exchange(&mut self) {
+        self.0.reverse();
+    }
+
     /// As a launch is told of them; nothing where there are none.
     pub fn words(&self) -> Option<Vec<u32>> {
         let all: Vec<u32> = (0..self.0.len()).filter_map(|head| self.head(head)).flat_map(metric_words).collect();

@@ -17,7 +17,7 @@ pub(super) fn most_metric_bytes(layouts: &[RecordLayout], kv_heads: usize) -> us
 }
 
 impl GpuConfig {
-    /// The calibration, where a format needs one.
+    /// The calibration or the codebooks, where a format needs them.
     ///
     /// # Errors
     /// As for a cache on the CPU.
@@ -25,6 +25,7 @@ impl GpuConfig {
         let mut common = Config::new(self.geometry, self.max_tokens);
         common.formats.clone_from(&self.formats);
         common.calibration.clone_from(&self.calibration);
+        common.codebooks.clone_from(&self.codebooks);
         Calibrated::of(&common)
     }
 }

@@ -2,6 +2,7 @@
 use crate::{Config, Error, Policy, PrefixConfig, Spill, default_format};
 use certkv_control::Calibration;
 use certkv_control::scales::Scales;
+use certkv_control::spherical::Codebooks;
 use certkv_core::{Format, Geometry, RecordLayout};
 use certkv_kernel::cuda::args::Element;
 use certkv_kernel::cuda::publish::MOST_LAYERS;
@@ -16,9 +17,10 @@ pub struct GpuConfig {
     pub geometry: Geometry,
     /// Format of full blocks: one for all layers, or one per layer. All have the same number of tokens to a block.
     pub formats: Vec<Format>,
-    /// As [`Config::calibration`]: centres, balance scales and widths of keys, for formats that code them so (`ctq1` to `ctq4`, `gtq1` to `gtq6`). Spherical
-    /// keys (`s1`) are for the CPU.
+    /// As [`Config::calibration`]: centres, balance scales and widths of keys, for formats that code them so (`ctq1` to `ctq4`, `gtq1` to `gtq6`).
     pub calibration: Option<Arc<Calibration>>,
+    /// As [`Config::codebooks`]: directions of spherical keys (`s1` to `s3`).
+    pub codebooks: Option<Arc<Codebooks>>,
     /// As [`Config::scales`]: fixed scales of sides with one per block; what they do not reach is counted by [`GpuCache::saturated`](super::GpuCache::saturated).
     pub scales: Option<Arc<Scales>>,
     /// Tokens that all sequences together may hold, each in every layer.
@@ -94,6 +96,7 @@ impl GpuConfig {
             geometry,
             formats: vec![format],
             calibration: None,
+            codebooks: None,
             scales: None,
             max_tokens,
             max_context: max_tokens,
@@ -130,6 +133,13 @@ impl GpuConfig {
     #[must_use]
     pub fn with_scales(mut self, scales: Arc<Scales>) -> Self {
         self.scales = Some(scales);
+        self
+    }
+
+    /// The same with codebooks, for formats with spherical keys.
+    #[must_use]
+    pub fn with_codebooks(mut self, codebooks: Arc<Codebooks>) -> Self {
+        self.codebooks = Some(codebooks);
         self
     }
 
@@ -188,9 +198,6 @@ impl GpuConfig {
         if self.certificate_ring > 0 && self.geometry.layers > MOST_LAYERS {
             let why = format!("{} layers; certificates of at most {MOST_LAYERS} are published", self.geometry.layers);
             return wrong("certificate_ring", why);
-        }
-        if let Some(format) = self.formats.iter().find(|format| format.key.tier().is_some()) {
-            return wrong("formats", format!("{format}: spherical keys are for caches on the CPU in this release"));
         }
         super::policy::Rule::of(self.policy)?;
         let mut common = Config::new(self.geometry, self.max_tokens);

@@ -4,9 +4,10 @@ use crate::kernels::{self, BLOCK, DIM, GROUP, KV_HEADS};
 use crate::life::{LAYERS, config};
 use certkv::calibration::{Calibration, CalibrationError, Heads, Meter, Rule, Source};
 use certkv::gpu::{Gpu, GpuCache, GpuConfig, GpuMachine};
+use certkv::spherical::{Codebooks, HeadBooks, KeyHeads, Training};
 use certkv::{Cache, Chunk, Config, Error, Geometry, Pairing, Policy, PrefixScope, SaveError, SaveScope, SequenceId};
 use certkv_codec::{KeyGroups, KeyMetric};
-use certkv_core::{TURBO_BITS, tiles::gtq_tile};
+use certkv_core::{TURBO_BITS, Tier, tiles::gtq_tile};
 use certkv_kernel::cuda::Compiler;
 use certkv_kernel::cuda::metrics::metric_words;
 use certkv_testkit::generate::Rng;
@@ -16,6 +17,7 @@ const KV: usize = KV_HEADS * DIM;
 const Q: usize = GROUP * KV;
 const CODED: &str = "ctq4-v4g32-b16";
 const GROUPED: &str = "gtq3-v4g32-b16";
+const DIRECTED: &str = "s1-v4g32-b16";
 const PLAIN: &str = "k8-v4g32-b16";
 const SCOPE: PrefixScope<'_> = PrefixScope::new(b"domain", b"model");
 const FILE: SaveScope<'_> = SaveScope { model: b"model", key: None };
@@ -46,6 +48,29 @@ fn calibration(seed: u64, model: u8) -> Arc<Calibration> {
 fn with(formats: [&str; LAYERS], calibration: &Arc<Calibration>) -> GpuConfig {
     let formats = formats.map(|f| f.parse().expect("a format")).to_vec();
     GpuConfig { formats, ..config(PLAIN) }.with_calibration(Arc::clone(calibration))
+}
+
+/// Directions that every layer and head has others of.
+fn codebooks(seed: u64, tier: Tier) -> Arc<Codebooks> {
+    let (mut r, heads) = (Rng::new(seed), KeyHeads { layers: LAYERS, kv_heads: KV_HEADS, head_dim: DIM });
+    let mut word = |_| {
+        let word = r.normals(tier.group());
+        let length = word.iter().map(|x| x * x).sum::<f64>().sqrt();
+        word.into_iter().map(|x| (x / length) as f32).collect::<Vec<_>>()
+    };
+    let mut head = |_| HeadBooks {
+        words: (0..DIM / tier.group() * tier.words()).flat_map(&mut word).collect(),
+        loss: vec![1.0; DIM / tier.group()],
+    };
+    let books = (0..LAYERS * KV_HEADS).map(&mut head).collect();
+    let source = Source { model: [0; 32], text: [0; 32], tokens: 4096 };
+    Arc::new(Codebooks::new(heads, source, tier, Training::new(seed), books).expect("directions"))
+}
+
+/// What kernels are to be told of the spherical keys of a layer.
+fn words(books: &Codebooks, layer: usize) -> Vec<u32> {
+    let of = |head| books.head(layer, head).expect("a head").words.iter().map(|x| x.to_bits());
+    (0..KV_HEADS).flat_map(of).collect()
 }
 
 /// What kernels are to be told of the keys of a layer of one width.
@@ -113,12 +138,13 @@ fn a_calibration_is_there_if_and_only_if_a_format_needs_it() {
         let Error::Calibration(CalibrationError::OtherHeads { what: found, .. }) = error else { panic!("{error}") };
         assert_eq!(found, what);
     }
-    // Spherical keys are for the CPU, with a driver or without; of five bits no kernel looks levels up but where widths are data.
-    let config_of = with(["s1-v4g32-b16", CODED], &mine);
-    for error in [config_of.plan(GpuMachine::H200).map(|_| ()).expect_err("refused"), refused(config_of)] {
-        let Error::Config { field: "formats", why } = error else { panic!("{error}") };
-        assert!(why.contains("s1-v4g32-b16") && why.contains("CPU"), "{why}");
+    // Spherical keys have directions of their tier; of five bits no kernel looks levels up but where widths are data.
+    let books = |tier| with([DIRECTED, CODED], &mine).with_codebooks(codebooks(1, tier));
+    for (config, says) in [(with([DIRECTED, CODED], &mine), DIRECTED), (books(Tier::B3), "tier b3, where s1 needs b1")] {
+        let Error::Config { field: "codebooks", why } = refused(config) else { panic!("not the codebooks") };
+        assert!(why.contains(says), "{why}");
     }
+    assert!(GpuCache::new(&gpu, compiler, books(Tier::B1)).is_ok());
     assert!(matches!(refused(with(["ctq5-v4g32-b16"; 2], &mine)), Error::Kernels(_)));
     // What it takes is reserved, and it has the name that it has on a CPU.
     let plan = |config: &GpuConfig| config.plan(GpuMachine::H200).expect("a plan").device.bytes;
@@ -138,32 +164,49 @@ fn every_launch_is_told_of_the_keys_of_its_layer() {
     let (gpu, mine) = (Gpu::open(0).expect("the fake"), calibration(1, 0));
     let own = [metrics(&mine, 0), metrics(&mine, 1)];
     let grouped = [tables(&mine, 0, 6), tables(&mine, 1, 8)];
-    let words = grouped[0].len() / KV_HEADS;
-    assert!(own[0] != own[1] && grouped[0] != grouped[1] && words > 2 * DIM);
+    let of_table = grouped[0].len() / KV_HEADS;
+    assert!(own[0] != own[1] && grouped[0] != grouped[1] && of_table > 2 * DIM);
     for (words, formats, want) in [
         (2 * DIM, [CODED; 2], own.clone()),
         (2 * DIM, [CODED, PLAIN], [own[0].clone(), Vec::new()]),
         (2 * DIM, [PLAIN, "ctq3-tq3-b16"], [Vec::new(), own[1].clone()]),
-        (words, [GROUPED, "gtq4-tq3-b16"], grouped.clone()),
-        (words, [PLAIN, "gtq4-v4g32-b16"], [Vec::new(), grouped[1].clone()]),
+        (of_table, [GROUPED, "gtq4-tq3-b16"], grouped.clone()),
+        (of_table, [PLAIN, "gtq4-v4g32-b16"], [Vec::new(), grouped[1].clone()]),
     ] {
-        kernels::begin(formats[0]);
-        kernels::watch_metrics(words);
-        let mut cache = GpuCache::new(&gpu, compiler, with(formats, &mine)).expect("a cache");
-        lived(&mut cache, Policy::Packed);
-        lived(&mut cache, Policy::default());
-        let told = kernels::watched_metrics();
-        for kernel in ["attend", "append", "pack", "extend"] {
-            let mut said: Vec<&[u32]> = told.iter().filter(|t| t.0 == kernel).map(|t| &t.1[..]).collect();
-            // Repairs and plans go over a layer again.
-            said.dedup();
-            assert!(said.len() >= 2, "{kernel}: {} launches", said.len());
-            for (said, want) in said.iter().zip(want.iter().cycle()) {
-                assert_eq!(said, want, "{kernel}, {formats:?}");
-            }
+        told_of(&gpu, compiler, (with(formats, &mine), words), &want);
+    }
+    // Spherical keys alone, and beside keys of a calibration.
+    let (books, per_head) = (codebooks(3, Tier::B1), DIM << Tier::B1.bits());
+    let own = [words(&books, 0), words(&books, 1)];
+    let formats = [DIRECTED; 2].map(|f| f.parse().expect("a format")).to_vec();
+    let directed = GpuConfig { formats, ..config(PLAIN) }.with_codebooks(Arc::clone(&books));
+    told_of(&gpu, compiler, (directed.clone(), per_head), &own);
+    let beside = with([DIRECTED, PLAIN], &mine);
+    let beside = GpuConfig { calibration: None, ..beside }.with_codebooks(Arc::clone(&books));
+    told_of(&gpu, compiler, (beside, per_head), &[own[0].clone(), Vec::new()]);
+    assert_eq!(fake.violations(), 0);
+    let plan = |config: &GpuConfig| config.plan(GpuMachine::H200).expect("a plan").device.bytes;
+    assert!(plan(&directed) >= LAYERS * KV_HEADS * per_head * 4);
+}
+
+/// A life of a cache, every launch of which is told of the keys of its layer: so many `words` a head.
+fn told_of(gpu: &Gpu, compiler: &Compiler, (config, words): (GpuConfig, usize), want: &[Vec<u32>; LAYERS]) {
+    kernels::begin(Box::leak(config.formats[0].to_string().into_boxed_str()));
+    kernels::watch_metrics(words);
+    let formats = config.formats.clone();
+    let mut cache = GpuCache::new(gpu, compiler, config).expect("a cache");
+    lived(&mut cache, Policy::Packed);
+    lived(&mut cache, Policy::default());
+    let told = kernels::watched_metrics();
+    for kernel in ["attend", "append", "pack", "extend"] {
+        let mut said: Vec<&[u32]> = told.iter().filter(|t| t.0 == kernel).map(|t| &t.1[..]).collect();
+        // Repairs and plans go over a layer again.
+        said.dedup();
+        assert!(said.len() >= 2, "{kernel}: {} launches", said.len());
+        for (said, want) in said.iter().zip(want.iter().cycle()) {
+            assert_eq!(said, want, "{kernel}, {formats:?}");
         }
     }
-    assert_eq!(fake.violations(), 0);
 }
 
 /// Layers of one width and of several have what they are told of at places of their own.
@@ -188,7 +231,7 @@ fn keys_of_one_width_stand_beside_those_of_several() {
 #[test]
 fn codes_are_read_under_their_calibration_alone() {
     let (fake, compiler, _turn) = alone();
-    for coded in [CODED, GROUPED] {
+    for coded in [CODED, GROUPED, DIRECTED] {
         fake.reset();
         read_under_one_calibration(compiler, coded);
         assert_eq!(fake.violations(), 0);
@@ -198,8 +241,15 @@ fn codes_are_read_under_their_calibration_alone() {
 fn read_under_one_calibration(compiler: &Compiler, coded: &'static str) {
     kernels::begin(coded);
     let gpu = Gpu::open(0).expect("the fake");
-    let open =
-        |seed, model| GpuCache::new(&gpu, compiler, with([coded, PLAIN], &calibration(seed, model))).expect("a cache");
+    let open = |seed, model| {
+        let config = if coded == DIRECTED {
+            let formats = [coded, PLAIN].map(|f| f.parse().expect("a format")).to_vec();
+            GpuConfig { formats, ..config(PLAIN) }.with_codebooks(codebooks(seed + 100 * u64::from(model), Tier::B1))
+        } else {
+            with([coded, PLAIN], &calibration(seed, model))
+        };
+        GpuCache::new(&gpu, compiler, config).expect("a cache")
+    };
     let (mut one, mut same) = (open(1, 0), open(1, 0));
     let id = lived(&mut one, Policy::Packed);
     one.swap_out(id).expect("room");
