@@ -2,6 +2,9 @@
 //! code, and their summaries are true.
 #[path = "emulated_pack/append.rs"]
 mod append;
+#[path = "device_cases/books.rs"]
+#[allow(unreachable_pub, reason = "other test programs use it, too")]
+mod books;
 #[path = "emulated/mod.rs"]
 mod emulated;
 #[path = "emulated_pack/fixed.rs"]
@@ -18,9 +21,6 @@ mod support;
 mod swap;
 #[path = "emulated_pack/transcode.rs"]
 mod transcode;
-#[path = "device_cases/books.rs"]
-#[allow(unreachable_pub, reason = "other test programs use it, too")]
-mod books;
 #[path = "device_cases/widths.rs"]
 #[allow(unreachable_pub, reason = "other test programs use it, too")]
 mod widths;

@@ -18,7 +18,7 @@ const FORMATS: [(&str, Dtype); 9] = [
 ];
 /// What the pairs leave out: the formats in use in both cuts, odd widths, small groups, group sizes that fill no tile, no
 /// certificate, single-precision queries, windows.
-const EXTRAS: [&str; 75] = [
+const EXTRAS: [&str; 83] = [
     "k8-v4g64-b64/f16/d128/g4/wide",
     "k8-v4g64-b64-r8.4/f16/d128/g4",
     "k8-v4g64-b64-r8.4/f16/d128/g4/wide",
@@ -72,6 +72,14 @@ const EXTRAS: [&str; 75] = [
     "gtq4-tq4-b32/bf16/d64/g8",
     "gtq3-c4-b16/f16/d96/g3",
     "gtq3-tq3-b32/f16/d256/g2",
+    "s1-v4g64-b64/f16/d128/g4",
+    "s1-v4g64-b64/f16/d128/g4/wide",
+    "s1-tq3-b64/f16/d128/g4/single",
+    "s2-tq3-b64/f16/d128/g4/wide",
+    "s2-v4g32-b32/bf16/d64/g8/window",
+    "s3-c4-b16/f16/d96/g3",
+    "s1-v4g64-b64/f16/d128/g12",
+    "s1-tq3-b32/f16/d256/g2",
     "e4m3-e4m3-b64/f16/d128/g4",
     "e4m3-e4m3-b64/f16/d128/g4/wide",
     "e5m2g32-e4m3g16-b16/bf16/d96/g7",

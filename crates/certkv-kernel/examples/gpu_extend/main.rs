@@ -42,6 +42,9 @@ fn specs(small: bool) -> Vec<Spec> {
         "gtq3-tq3-b64",
         "gtq2.5-v4g32-b32",
         "gtq5-f16-b16",
+        "s1-v4g64-b64",
+        "s2-tq3-b32",
+        "s3-f16-b16",
         "k8-tq4-b32",
         "k8-v4g64-b64-r8.4",
         "e4m3-e4m3-b64",
@@ -74,6 +77,7 @@ fn specs(small: bool) -> Vec<Spec> {
             (Dtype::Bf16, "k8-v4g32-b32"),
             (Dtype::Bf16, "tq4-tq4-b64"),
             (Dtype::F16, "gtq4-tq4-b64"),
+            (Dtype::F16, "s1-tq4-b64"),
         ] {
             all.push(Spec {
                 kind,
@@ -84,13 +88,13 @@ fn specs(small: bool) -> Vec<Spec> {
         }
     }
     for (tokens, sinks) in [(1, 0), (64, 64), (129, 1), (500, 70), (1 << 20, 9)] {
-        for format in ["k8-v4g64-b64", "tq4-tq4-b32", "ctq4-tq4-b32", "gtq3-tq4-b32"] {
+        for format in ["k8-v4g64-b64", "tq4-tq4-b32", "ctq4-tq4-b32", "gtq3-tq4-b32", "s1-tq4-b32"] {
             let sight = Some(Sight { tokens, sinks });
             all.push(Spec { sight, ..Spec::new(format, 128, 4, &[(1500, 200), (0, 300)]) });
         }
     }
     for (before, tokens) in [(8192, 64), (32768, 20)] {
-        for format in ["k8-v4g64-b64", "tq4-tq4-b64", "ctq4-tq4-b64", "gtq3-tq3-b64"] {
+        for format in ["k8-v4g64-b64", "tq4-tq4-b64", "ctq4-tq4-b64", "gtq3-tq3-b64", "s2-tq3-b64"] {
             all.push(Spec { kind: Kind::Rope, seed: before as u64, ..Spec::new(format, 128, 4, &[(before, tokens)]) });
         }
     }

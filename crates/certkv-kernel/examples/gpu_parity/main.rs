@@ -57,6 +57,10 @@ fn specs(small: bool) -> Vec<Spec> {
         "gtq4-c4-b16",
         "gtq5-f16-b64",
         "gtq6-tq2-b32",
+        "s1-v4g64-b64",
+        "s1-tq3-b32",
+        "s2-f16-b16",
+        "s3-c4-b64",
         "k4-v4g32-b64",
         "k2-v2g16-b32",
         "k3-c3-b16",
@@ -101,6 +105,8 @@ fn specs(small: bool) -> Vec<Spec> {
             (Dtype::F16, "ctq4-tq4-b32"),
             (Dtype::F16, "gtq4-tq4-b32"),
             (Dtype::Bf16, "gtq3-tq3-b64"),
+            (Dtype::F16, "s1-tq4-b32"),
+            (Dtype::Bf16, "s2-v4g64-b64"),
             (Dtype::F16, "e4m3-e4m3-b64"),
             (Dtype::Bf16, "k8-c4-b64"),
             (Dtype::F16, "k4-v4g64-b64"),
@@ -110,9 +116,16 @@ fn specs(small: bool) -> Vec<Spec> {
         }
     }
     for (tokens, promoted) in [(8192, 0.1), (32768, 0.05), (131072, 0.02)] {
-        for format in
-            ["k8-v4g32-b32", "k8-v4g64-b64", "k4-v4g64-b64", "k8-c4-b64", "tq4-tq4-b64", "ctq4-tq4-b64", "gtq3-tq3-b64"]
-        {
+        for format in [
+            "k8-v4g32-b32",
+            "k8-v4g64-b64",
+            "k4-v4g64-b64",
+            "k8-c4-b64",
+            "tq4-tq4-b64",
+            "ctq4-tq4-b64",
+            "gtq3-tq3-b64",
+            "s1-v4g64-b64",
+        ] {
             let spec = Spec::new(format, 128, 4, &[tokens, 1000, tokens / 3]);
             all.push(Spec { keys: promoted, values: promoted, kind: Kind::Rope, seed: tokens as u64, ..spec });
         }
@@ -200,6 +213,7 @@ fn windowed(small: bool) -> Vec<Spec> {
             ("tq4-tq4-b64", 128, 4, Dtype::F16),
             ("ctq4-tq4-b64", 128, 4, Dtype::F16),
             ("gtq3-tq3-b64", 128, 4, Dtype::F16),
+            ("s1-v4g64-b64", 128, 4, Dtype::F16),
             ("k8-v4g32-b32", 256, 2, Dtype::F16),
         ] {
             all.push(see(

@@ -2,6 +2,16 @@
 //!
 //! Cold start with cached machine code; append of one token, with and without blocks that fill, and those with and without originals on the host; packing of many blocks; page-in of
 //! scattered blocks from mapped pinned memory; whole pages out and in. 8 KV heads of 128 channels, one layer; launches replayed from a graph; medians.
+#[path = "../../tests/device_cases/books.rs"]
+#[allow(unreachable_pub, reason = "tests use it, too")]
+mod books;
+#[path = "../../tests/device_cases/metrics.rs"]
+#[allow(dead_code, unreachable_pub, reason = "tests use more of it")]
+mod metrics;
+#[path = "../../tests/device_cases/widths.rs"]
+#[allow(unreachable_pub, reason = "tests use it, too")]
+mod widths;
+
 use certkv_core::hash::splitmix64;
 use certkv_core::{Geometry, RecordLayout};
 use certkv_device::cuda::{DeviceBuffer, Gpu, GpuStream, LaunchOptions, PinnedBuffer, Pod, Priority, TimedEvent};
@@ -10,6 +20,7 @@ use certkv_kernel::cuda::encode::{AppendArgs, GatherArgs, GatherItem, PACK_THREA
 use certkv_kernel::cuda::swap::{SwapArgs, digest};
 use certkv_kernel::cuda::{Ahead, Arch, Compiler, Kernels, Variant, Verb};
 use certkv_testkit::generate::Rng;
+use metrics::Metrics;
 use std::num::NonZeroUsize;
 use std::process::ExitCode;
 use std::time::Instant;
@@ -70,6 +81,7 @@ fn normals(n: usize) -> Vec<u16> {
 fn append(bench: &Bench<'_>, kernels: &Kernels, variant: &Variant, seqs: usize) -> Result<(), Failure> {
     let layout = variant.layout();
     let (b, side) = (layout.tokens(), layout.original_side_bytes());
+    let metrics = bench.upload(&Metrics::of(layout, KV_HEADS, 1).words().unwrap_or_default())?;
     let rows = bench.upload(&normals(seqs * KV_HEADS * DIM))?;
     let count = bench.upload(&[seqs as u32])?;
     let lens = bench.zeroed(seqs * 4)?;
@@ -104,6 +116,7 @@ fn append(bench: &Bench<'_>, kernels: &Kernels, variant: &Variant, seqs: usize) 
         value_strides: Strides::dense(KV_HEADS, DIM),
         blocks: 1,
         kv_heads: KV_HEADS as u32,
+        metrics: metrics.address(),
         key_input: Element::F16 as u32,
         value_input: Element::F16 as u32,
         ..AppendArgs::default()
@@ -146,6 +159,7 @@ fn append(bench: &Bench<'_>, kernels: &Kernels, variant: &Variant, seqs: usize) 
 fn pack(bench: &Bench<'_>, kernels: &Kernels, variant: &Variant, blocks: usize) -> Result<(), Failure> {
     let layout = variant.layout();
     let side = layout.original_side_bytes();
+    let metrics = bench.upload(&Metrics::of(layout, KV_HEADS, 1).words().unwrap_or_default())?;
     let originals = bench.upload(&normals(blocks * side))?;
     let records = bench.zeroed(blocks * layout.bytes)?;
     let centre = bench.zeroed(DIM * 4)?;
@@ -162,7 +176,8 @@ fn pack(bench: &Bench<'_>, kernels: &Kernels, variant: &Variant, blocks: usize) 
         count: count.address(),
         status: status.address(),
         order: 1,
-        kv_heads: 1,
+        kv_heads: KV_HEADS as u32,
+        metrics: metrics.address(),
         ..PackArgs::default()
     };
     let function = kernels.get(variant, Verb::Pack)?;

@@ -41,4 +41,3 @@ pub(super) fn table(books: &Spherical) -> Vec<u32> {
     };
     books.books().iter().flat_map(words).collect()
 }
-

@@ -1,10 +1,10 @@
 //! What keys of a calibration are coded in, math.md (2.19a), as the kernels read it: of every KV head of a layer its centre, then its balance scale; of keys
 //! of unlike widths (2.19c) a table more (`grouped`); of spherical keys their directions alone (`directions`).
-use super::{directions, grouped};
 use super::queue::Span;
 use super::touched::Touched;
 use super::turbo::folds;
 use super::variant::Variant;
+use super::{directions, grouped};
 use certkv_codec::KeyMetric;
 use certkv_core::RecordLayout;
 use certkv_device::cuda::CudaError;
@@ -45,7 +45,11 @@ pub(super) fn metrics_of(
 ) -> Result<u64, CudaError> {
     if variant.is_calibrated() != metrics.is_some() {
         let needed = variant.is_calibrated();
-        let why = if needed { "none: the variant's keys need a calibration" } else { "the variant's keys need no calibration" };
+        let why = if needed {
+            "none: the variant's keys need a calibration"
+        } else {
+            "the variant's keys need no calibration"
+        };
         return Err(CudaError::BadArgument { argument: "metrics", why });
     }
     on.may_read(metrics, "metrics", metric_bytes(variant.layout(), kv_heads))

@@ -1,6 +1,6 @@
 //! What a kernel is specialised for, as macros of its source.
-use super::extend::ExtendShape;
 use super::directions;
+use super::extend::ExtendShape;
 use super::grouped;
 use super::metrics::metric_stride;
 use super::source::Verb;

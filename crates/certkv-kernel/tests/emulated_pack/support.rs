@@ -66,10 +66,7 @@ pub(crate) fn macros(l: &RecordLayout) -> Vec<(&'static str, i64)> {
                 _ => 0,
             },
         ),
-        (
-            "CKV_KEY_SLOTS",
-            if l.format.key.is_calibrated() && l.format.key.is_rotated() { n(l.key_slots()) } else { 1 },
-        ),
+        ("CKV_KEY_SLOTS", if l.format.key.is_calibrated() && l.format.key.is_rotated() { n(l.key_slots()) } else { 1 }),
         ("CKV_METRIC", n(metric_stride(l))),
         (
             "CKV_VALUE",

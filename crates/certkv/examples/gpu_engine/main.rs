@@ -101,9 +101,11 @@ fn life(
     let windows = config.windows.clone();
     config.spill = spilled.map(|place| place.spill(longest)).transpose()?;
     let mut world = World::new(geometry, windows, plan.seed);
-    if config.formats.iter().any(|format| format.key.is_calibrated()) {
+    let keys: Vec<_> = config.formats.iter().map(|format| format.key).collect();
+    if keys.iter().any(|key| key.is_calibrated() && key.tier().is_none()) {
         config.calibration = Some(world.calibration()?);
     }
+    config.codebooks = keys.iter().find_map(|key| key.tier()).map(|tier| world.codebooks(tier));
     let fixed = config.formats.iter().all(|format| format.key.page().is_some());
     if fixed {
         config.scales = Some(world.scales()?);
@@ -319,9 +321,10 @@ fn all(gpu: &Gpu, compiler: &Compiler, plan: &Plan) -> Result<bool, Failure> {
     if plan.format.is_none() && plan.only.is_none() {
         let one = if plan.small { "ctq4-v4g32-b16" } else { "ctq4-tq4-b32" };
         let several = if plan.small { "gtq3-v4g32-b16" } else { "gtq3-tq3-b32" };
+        let spherical = if plan.small { "s1-v4g32-b16" } else { "s1-tq3-b32" };
         // And one with fixed scales.
         let fixed = if plan.small { "p8-e4m3-b16" } else { "p8-e4m3-b32" };
-        for taught in [one, several, fixed] {
+        for taught in [one, several, spherical, fixed] {
             held &= life(gpu, compiler, plan, (taught, Dtype::F16, Sight::Everything), None)?;
         }
     }

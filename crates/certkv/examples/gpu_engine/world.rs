@@ -2,11 +2,12 @@
 use certkv::calibration::{Calibration, Heads, Meter, Rule, Source};
 use certkv::gpu::{GpuCache, GpuStep};
 use certkv::scales::{ScaleHeads, ScaleMeter, Scales};
+use certkv::spherical::Codebooks;
 use certkv::{
     Certificate, Chunk, Dtype, Error, Geometry, Pairing, Policy, PrefixScope, Rung, SaveScope, SequenceId, Side,
     Status, Window,
 };
-use certkv_core::hash::splitmix64;
+use certkv_core::{Tier, hash::splitmix64};
 use certkv_testkit::generate::Rng;
 use std::sync::Arc;
 use std::thread;
@@ -226,6 +227,12 @@ impl World {
         let (seen, tokens) = meter.finish()?;
         let source = Source { model: [0; 32], text: [0; 32], tokens };
         Ok(Arc::new(Calibration::choose(heads, source, Rule::new(4 * heads.pairs()), seen)?))
+    }
+
+    /// Codebooks of spherical keys like those to come, the same for every layer.
+    pub(crate) fn codebooks(&mut self, tier: Tier) -> Arc<Codebooks> {
+        let inputs = self.inputs(256);
+        Arc::new(certkv_testkit::calibrate::codebooks(&self.geometry, tier, &inputs.keys[0], 0))
     }
 
     /// The step's rows join what is held; `chunks` name sequences of this world.

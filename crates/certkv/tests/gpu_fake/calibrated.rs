@@ -140,7 +140,8 @@ fn a_calibration_is_there_if_and_only_if_a_format_needs_it() {
     }
     // Spherical keys have directions of their tier; of five bits no kernel looks levels up but where widths are data.
     let books = |tier| with([DIRECTED, CODED], &mine).with_codebooks(codebooks(1, tier));
-    for (config, says) in [(with([DIRECTED, CODED], &mine), DIRECTED), (books(Tier::B3), "tier b3, where s1 needs b1")] {
+    for (config, says) in [(with([DIRECTED, CODED], &mine), DIRECTED), (books(Tier::B3), "tier b3, where s1 needs b1")]
+    {
         let Error::Config { field: "codebooks", why } = refused(config) else { panic!("not the codebooks") };
         assert!(why.contains(says), "{why}");
     }
