@@ -86,14 +86,14 @@ CKV_FN u32 grouped_scales(const Work& w, u8* section) {
     return bad;
 }
 
-// Planes of a unit of a tile: up to four bits as other codes have them; of wider ones the magnitude's lower four bits, then the rest.
+// Planes of a unit of a tile: up to four bits as other levels have them; of wider ones the magnitude's lower four bits, then the rest.
 CKV_FN void store_grouped(u8* codes, u32 bits, u32 unit, const Codes& of) {
     constexpr u32 UNITS = ckv_grouped::UNITS;
     switch (bits) {
-    case 1: store_plane<1>(codes, unit, of, 0); break;
-    case 2: store_plane<2>(codes, unit, of, 0); break;
-    case 3: store_plane<2>(codes, unit, of, 1), store_plane<1>(codes + 128 * UNITS, unit, of, 0); break;
-    case 4: store_plane<4>(codes, unit, of, 0); break;
+    case 1: store_level_plane<1>(codes, unit, of, 0); break;
+    case 2: store_level_plane<2>(codes, unit, of, 0); break;
+    case 3: store_level_plane<2>(codes, unit, of, 1), store_level_plane<1>(codes + 128 * UNITS, unit, of, 0); break;
+    case 4: store_level_plane<4>(codes, unit, of, 0); break;
     case 5: store_plane<4>(codes, unit, of, 0), store_plane<1>(codes + 256 * UNITS, unit, of, 4); break;
     default: store_plane<4>(codes, unit, of, 0), store_plane<2>(codes + 256 * UNITS, unit, of, 4); break;
     }

@@ -59,7 +59,7 @@ template <bool KEY> CKV_FN void turbo_measure(const Work& w, u8* section, double
         for (u32 p = 0; p < 16; ++p) {
             codes.set(p, staged[(16 * tile + token_of<KEY>(lane(), p)) * DIM + 32 * chunk + channel_of<KEY>(lane(), p)]);
         }
-        store_unit<Turbo<KEY>::bits, COUNT>(section, u, codes);
+        store_levels<Turbo<KEY>::bits, COUNT>(section, u, codes);
     }
     gram.clear();
 #pragma unroll

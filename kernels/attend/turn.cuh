@@ -160,8 +160,8 @@ CKV_FN void turn_state(S& st, bool rotated) {
 }
 #endif
 
-// What codes stand for: eight magnitudes below 64. Sixteen levels are found by two look-ups of four bytes in eight; where bit 3 of a
-// nibble says that the other table has it, prmt repeats the highest bit of what it found, which is 0.
+// What codes stand for, plus 64, a byte each: sixteen levels of eight magnitudes below 64. Those of up to 3 bits are found by one look-up of four bytes in eight, where a code is a sign (set: positive) and a
+// magnitude: `negative`, `positive`. Sixteen take two look-ups; where bit 3 of a nibble says that the other table has it, prmt repeats the highest bit of what it found, which is 0.
 struct Levels {
     u32 negative[2], positive[2];
 };
@@ -171,38 +171,47 @@ CKV_FN constexpr Levels levels_of(u64 magnitudes) {
     return Levels{{(u32)below, (u32)(below >> 32)}, {(u32)above, (u32)(above >> 32)}};
 }
 
-// Bits 0, 1 .. of a byte, and of another 16 bits higher, to the nibbles of a word: fields of two bits, or of one.
-CKV_FN u32 spread2(u32 x) {
-    x &= 0x00ff00ffu;
-    x = (x | x << 4) & 0x0f0f0f0fu;
-    return (x | x << 2) & 0x33333333u;
-}
-CKV_FN u32 spread1(u32 x) {
-    x &= 0x000f000fu;
-    x = (x | x << 6) & 0x03030303u;
-    return (x | x << 3) & 0x11111111u;
+// A word with 64 + level of pairs 0 and 1 of four in `a`, and of pairs 2 and 3 in `b`, as levels times 2^-SHIFT in halves. 1024 + 64 + level, and what that is too much.
+template <u32 SHIFT>
+CKV_FN void as_pairs(u32 a, u32 b, u32 (&h)[8], int half) {
+    const u32 pairs[4] = {prmt(a, H2_1024, 0x7150), prmt(a, H2_1024, 0x7352), prmt(b, H2_1024, 0x7150), prmt(b, H2_1024, 0x7352)};
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        h[4 * half + i] = SHIFT == 0 ? h2_add(pairs[i], minus_1024(64)) : h2_fma(pairs[i], h2_shift(SHIFT), h2_const(0xe440u - 0x400u * SHIFT));
+    }
 }
 
-// Levels times 2^-SHIFT of nibbles, a sign (set: positive) and a magnitude each: pair i of a word at bits 4 i and 4 i + 16.
+// Levels of two words of nibbles, a sign and a magnitude of three bits each; nibble n of a word is element n % 2 of pair n / 2.
 template <u32 SHIFT = 0>
 CKV_FN void look_up_signed(const u32 (&w)[2], const Levels& levels, u32 (&h)[8]) {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         const u32 at = w[half], other = at ^ 0x88888888u;
-        // Levels plus 64 of the first elements of four pairs, and of the second ones.
-        const u32 a = prmt(levels.negative[0], levels.negative[1], at) | prmt(levels.positive[0], levels.positive[1], other);
-        const u32 b = prmt(levels.negative[0], levels.negative[1], at >> 16) | prmt(levels.positive[0], levels.positive[1], other >> 16);
-        const u32 first = prmt(a, b, 0x5140), second = prmt(a, b, 0x7362);
-        const u32 pairs[4] = {prmt(first, H2_1024, 0x7150), prmt(first, H2_1024, 0x7352), prmt(second, H2_1024, 0x7150), prmt(second, H2_1024, 0x7352)};
+        const u32 a = prmt(levels.negative[0], levels.negative[1], at) + prmt(levels.positive[0], levels.positive[1], other);
+        const u32 b = prmt(levels.negative[0], levels.negative[1], at >> 16) + prmt(levels.positive[0], levels.positive[1], other >> 16);
+        as_pairs<SHIFT>(a, b, h, half);
+    }
+}
+// The same of a sign, bit 2, and a magnitude of two bits.
+template <u32 SHIFT = 0>
+CKV_FN void look_up_few(const u32 (&w)[2], u32 negative, u32 positive, u32 (&h)[8]) {
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            // (1024 + 64 + level) 2^-SHIFT less 1088 2^-SHIFT: both are halves.
-            h[4 * half + i] = SHIFT == 0 ? h2_add(pairs[i], minus_1024(64)) : h2_fma(pairs[i], h2_shift(SHIFT), h2_const(0xe440u - 0x400u * SHIFT));
-        }
+    for (int half = 0; half < 2; half++) as_pairs<SHIFT>(prmt(negative, positive, w[half]), prmt(negative, positive, w[half] >> 16), h, half);
+}
+
+// The selectors of a lane's codes of up to 3 bits, a sign at bit 2 of each nibble and a magnitude, from its words of the planes: fragment.rs, level_position. `one`: 16 bits.
+template <int BITS>
+CKV_FN void few_selectors(u32 two, u32 one, u32 (&w)[2]) {
+    const u32 single = prmt(one, one >> 1, 0x5410);
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        if constexpr (BITS == 3) w[half] = (half == 0 ? two << 1 : two >> 1) & 0x66666666u | (single >> (2 * half) & 0x11111111u);
+        if constexpr (BITS == 2) w[half] = (half == 0 ? two << 1 : two >> 1) & 0x44444444u | (two >> (2 * half) & 0x11111111u);
+        if constexpr (BITS == 1) w[half] = single << (2 - 2 * half) & 0x44444444u;
     }
 }
 
-// Pairs of unit `unit` of codes of BITS bits, 1 to 4, as levels times 2^-SHIFT. Nibbles: sign (set: positive) and magnitude.
+// Pairs of unit `unit` of codes of BITS bits, 1 to 4, as levels times 2^-SHIFT.
 template <int BITS, u32 SHIFT>
 CKV_FN void load_levels(const u8* section, int unit, const Levels& levels, u32 (&h)[8]) {
     static_assert(BITS >= 1 && BITS <= 4, "");
@@ -212,20 +221,12 @@ CKV_FN void load_levels(const u8* section, int unit, const Levels& levels, u32 (
     if constexpr (BITS == 4) {
         const Vec2 v = *(const Vec2*)(section + unit * 256 + l * 8);
         w[0] = v.x, w[1] = v.y;
+        look_up_signed<SHIFT>(w, levels, h);
     } else {
         u32 two = 0, one = 0;
         if constexpr (BITS >= 2) two = *(const u32*)(section + unit * 128 + l * 4);
-        if constexpr (BITS & 1) {
-            const u32 b = *(const u16*)(section + (BITS == 3 ? COUNT / 4 : 0) + unit * 64 + l * 2);
-            one = (b & 0xffu) | (b & 0xff00u) << 8;
-        }
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const u32 x = spread2(two >> (8 * half)), y = spread1(one >> (4 * half));
-            if constexpr (BITS == 3) w[half] = (x & 0x22222222u) << 2 | (x & 0x11111111u) << 1 | y;
-            if constexpr (BITS == 2) w[half] = (x & 0x22222222u) << 2 | (x & 0x11111111u);
-            if constexpr (BITS == 1) w[half] = y << 3;
-        }
+        if constexpr (BITS & 1) one = *(const u16*)(section + (BITS == 3 ? COUNT / 4 : 0) + unit * 64 + l * 2);
+        few_selectors<BITS>(two, one, w);
+        look_up_few<SHIFT>(w, levels.negative[0], levels.positive[0], h);
     }
-    look_up_signed<SHIFT>(w, levels, h);
 }

@@ -4,8 +4,8 @@
 #include "grouped.cuh"
 
 #if CKV_GROUPED
-// Four bits of each of a lane's sixteen codes, pair i of eight at bits 4 i and 4 i + 16 of a word of four; up to four bits a sign and a magnitude, of more the lower bits of the
-// magnitude. `top`: what lies above those, by pair, the second element 16 bits higher.
+// Four bits of each of a lane's sixteen codes. Up to four bits selectors of levels (turn.cuh); of more the lower bits of the magnitude, pair i of eight at bits 4 i and 4 i + 16 of a word of
+// four. `top`: what lies above those, by pair, the second element 16 bits higher.
 struct Nibbles {
     u32 four[2], top;
 };
@@ -26,17 +26,10 @@ CKV_FN Nibbles load_nibbles(const u8* tile, int unit, u32 bits) {
     }
     u32 two = 0, one = 0;
     if (bits >= 2) two = *(const u32*)(tile + unit * 128 + l * 4);
-    if (bits & 1) {
-        const u32 b = *(const u16*)(tile + (bits == 3 ? 128 * UNITS : 0) + unit * 64 + l * 2);
-        one = (b & 0xffu) | (b & 0xff00u) << 8;
-    }
-    // The sign is the highest of all; with a third bit the second one is twice as much.
-    const u32 by = bits == 3 ? 1 : 0;
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        const u32 x = spread2(two >> (8 * half)), y = spread1(one >> (4 * half));
-        n.four[half] = (x & 0x22222222u) << 2 | (x & 0x11111111u) << by | (bits == 1 ? y << 3 : y);
-    }
+    if (bits & 1) one = *(const u16*)(tile + (bits == 3 ? 128 * UNITS : 0) + unit * 64 + l * 2);
+    if (bits == 3) few_selectors<3>(two, one, n.four);
+    else if (bits == 2) few_selectors<2>(two, one, n.four);
+    else few_selectors<1>(two, one, n.four);
     return n;
 }
 
@@ -49,7 +42,8 @@ CKV_FN u32 bytes_of(u32 x) {
 // Levels of a unit, in pairs. `levels`: magnitudes of the group's, a byte each: eight, or, of more than four bits, sixteen or 32.
 CKV_FN void look_up(const Nibbles& n, u32 bits, const u32* levels, u32 (&h)[8]) {
     const Vec2 low = *(const Vec2*)levels;
-    if (bits <= 4) {
+    if (bits <= 3) return look_up_few(n.four, 0x40404040u - low.x, 0x40404040u + low.x, h);
+    if (bits == 4) {
         const u32 below[2] = {0x40404040u - low.x, 0x40404040u - low.y}, above[2] = {0x40404040u + low.x, 0x40404040u + low.y};
         const Levels both = {{below[0], below[1]}, {above[0], above[1]}};
         look_up_signed(n.four, both, h);

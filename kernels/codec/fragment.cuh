@@ -70,6 +70,28 @@ template <int BITS, u32 COUNT> CKV_FN void store_unit(u8* section, u32 unit, con
     if constexpr (BITS & 1) store_plane<1>(section + COUNT * (BITS & 6) / 8, unit, codes, 0);
 }
 
+// The same of codes that stand for levels, up to 4 bits: selectors of look-ups, fragment.rs: level_position.
+template <int WIDTH> CKV_FN void store_level_plane(u8* plane, u32 unit, const Codes& codes, u32 shift) {
+    constexpr u32 mask = (1u << WIDTH) - 1;
+    u32 out[2] = {0, 0};
+#pragma unroll
+    for (u32 p = 0; p < 16; ++p) {
+        const u32 half = p / 8, n = p % 8, bits = codes.bits(p, shift, mask);
+        if constexpr (WIDTH == 4) out[half] |= bits << (4 * n);
+        if constexpr (WIDTH == 2) out[0] |= bits << (4 * n + 2 * half);
+        if constexpr (WIDTH == 1) out[0] |= bits << (n % 4 * 4 + 2 * half + n / 4);
+    }
+    u8* at = plane + unit * (64 * WIDTH) + lane() * (2 * WIDTH);
+    if constexpr (WIDTH == 4) *(Vec2*)at = Vec2{out[0], out[1]};
+    if constexpr (WIDTH == 2) *(u32*)at = out[0];
+    if constexpr (WIDTH == 1) *(u16*)at = (u16)out[0];
+}
+template <int BITS, u32 COUNT> CKV_FN void store_levels(u8* section, u32 unit, const Codes& codes) {
+    if constexpr (BITS & 4) store_level_plane<4>(section, unit, codes, BITS & 3);
+    if constexpr (BITS & 2) store_level_plane<2>(section + COUNT * (BITS & 4) / 8, unit, codes, BITS & 1);
+    if constexpr (BITS & 1) store_level_plane<1>(section + COUNT * (BITS & 6) / 8, unit, codes, 0);
+}
+
 // The code of BITS bits of element (token, channel) out of a section of COUNT codes; fragment.rs: read_code.
 template <bool KEY, int BITS, u32 COUNT, u32 DIM> CKV_FN u32 read_code(const u8* section, u32 token, u32 channel) {
     const u32 place = original_index<KEY, DIM>(token, channel);

@@ -10,12 +10,16 @@
 //! words of 32 bits (16 bits where `w = 1`), `16 / w` pairs share a word (8 where `w = 1`): pair `i` of a word lies at bits
 //! `w i` and `w i + 16` (`w i + 8`). So a shift and a mask give the two codes of a pair, each at the bottom of its half.
 //!
+//! Codes that stand for levels (TurboQuant, Block-GTQ of up to 4 bits) are looked up four at a time, by the nibbles of a selector, so their planes are cut otherwise: of a lane's
+//! codes `8 h + n`, `n` from 0 to 7, the ones of a plane of 4 bits are nibble `n` of word `h`; of 2 bits, bits `4 n + 2 h` of the word; of 1 bit, bit `4 (n % 4) + 2 h + n / 4` of 16. See
+//! [`level_position`].
+//!
 //! Uncoded sides, open blocks and promoted sides are held alike, 16 bits to an element: the 32 bytes of a lane at
 //! `1024 u + 32 lane`, see [`original_index`].
 //!
 //! Block-GTQ keys have an order of their own, [`grouped_place`], and so have spherical ones, [`direction_place`].
 use crate::{
-    KeyFormat, PageCode, RecordLayout,
+    KeyFormat, PageCode, RecordLayout, ValueFormat,
     layout::{self, key_index, planes, row_index, value_index},
 };
 use core::{fmt, ops::Range};
@@ -87,22 +91,45 @@ pub const fn bit_position(width: usize, place: Place) -> (usize, usize) {
     (place.unit * 64 * width + place.lane * 2 * width + bit / 8, bit % 8)
 }
 
+/// The same of codes that stand for levels, of up to 4 bits a plane.
+#[inline]
+pub const fn level_position(width: usize, place: Place) -> (usize, usize) {
+    let (half, n) = (place.pair / 4, place.pair % 4 * 2 + place.el);
+    let bit = match width {
+        4 => 32 * half + 4 * n,
+        2 => 4 * n + 2 * half,
+        _ => n % 4 * 4 + 2 * half + n / 4,
+    };
+    (place.unit * 64 * width + place.lane * 2 * width + bit / 8, bit % 8)
+}
+
 /// The code at `place` out of the planes of `count` codes in `section`. Out-of-range reads give 0 bits.
 #[inline]
 pub fn read_code(section: &[u8], bits: usize, count: usize, place: Place) -> u8 {
+    read_at(section, bits, count, (place, bit_position))
+}
+
+/// Writes the code at `place` into planes that were zero before. Out-of-range writes are dropped.
+#[inline]
+pub fn write_code(section: &mut [u8], bits: usize, count: usize, place: Place, code: u8) {
+    write_at(section, bits, count, (place, bit_position), code);
+}
+
+/// Where a plane of some width has a place.
+type Position = fn(usize, Place) -> (usize, usize);
+
+fn read_at(section: &[u8], bits: usize, count: usize, (place, position): (Place, Position)) -> u8 {
     planes(bits, count).fold(0, |code, p| {
-        let (byte, shift) = bit_position(p.width, place);
+        let (byte, shift) = position(p.width, place);
         let raw = section.get(p.offset + byte).copied().unwrap_or(0);
         let part = u16::from(raw) >> shift & ((1 << p.width) - 1);
         code | (part << p.shift) as u8
     })
 }
 
-/// Writes the code at `place` into planes that were zero before. Out-of-range writes are dropped.
-#[inline]
-pub fn write_code(section: &mut [u8], bits: usize, count: usize, place: Place, code: u8) {
+fn write_at(section: &mut [u8], bits: usize, count: usize, (place, position): (Place, Position), code: u8) {
     for p in planes(bits, count) {
-        let (byte, shift) = bit_position(p.width, place);
+        let (byte, shift) = position(p.width, place);
         let part = (u16::from(code) >> p.shift) & ((1 << p.width) - 1);
         if let Some(slot) = section.get_mut(p.offset + byte) {
             *slot |= (part << shift) as u8;
@@ -170,8 +197,17 @@ fn convert(layout: &RecordLayout, record: &[u8], out: &mut [u8], to: Towards) ->
     out.copy_from_slice(record);
     let format = &layout.format;
     let float = |page: Option<PageCode>| page.is_some_and(PageCode::is_float);
-    let key: (Index, Order) = (if float(format.key.page()) { row_index } else { key_index }, key_place);
-    let value: (Index, Order) = (if float(format.value.page()) { row_index } else { value_index }, value_place);
+    let of = |levels: bool| -> Position { if levels { level_position } else { bit_position } };
+    let key: Mapping = (
+        if float(format.key.page()) { row_index } else { key_index },
+        key_place,
+        of(matches!(format.key, KeyFormat::Turbo { .. })),
+    );
+    let value: Mapping = (
+        if float(format.value.page()) { row_index } else { value_index },
+        value_place,
+        of(matches!(format.value, ValueFormat::Turbo { .. })),
+    );
     if format.key.is_exact() {
         move_words(layout, &layout.key_codes, true, (record, &mut *out), to);
     } else if let Some(tier) = format.key.tier() {
@@ -216,12 +252,14 @@ fn move_words(
 
 type Index = fn(usize, usize, usize) -> usize;
 type Order = fn(usize, usize, usize) -> Place;
+/// Index of a code in the line order, its place, and where planes have that.
+type Mapping = (Index, Order, Position);
 
 fn reorder(
     layout: &RecordLayout,
     section: &Range<usize>,
     bits: usize,
-    (index, place): (Index, Order),
+    (index, place, position): Mapping,
     (record, out): (&[u8], &mut [u8]),
     to: Towards,
 ) {
@@ -233,10 +271,10 @@ fn reorder(
             let (line, fragment) = (index(token, channel, dim), place(token, channel, dim));
             match to {
                 Towards::Fragment => {
-                    write_code(into, bits, count, fragment, layout::read_code(from, bits, count, line));
+                    write_at(into, bits, count, (fragment, position), layout::read_code(from, bits, count, line));
                 }
                 Towards::Line => {
-                    layout::write_code(into, bits, count, line, read_code(from, bits, count, fragment));
+                    layout::write_code(into, bits, count, line, read_at(from, bits, count, (fragment, position)));
                 }
             }
         }
@@ -293,6 +331,32 @@ mod tests {
                     own[pair / per_word * bytes..][..bytes].iter().rev().fold(0u32, |w, b| w << 8 | u32::from(*b));
                 let got = word >> (width * (pair % per_word)) & (mask | mask << half);
                 assert_eq!(got, code(pair, 0) | code(pair, 1) << half, "width {width} pair {pair}");
+            }
+        }
+    }
+
+    #[test]
+    fn levels_are_selected_by_the_nibbles_of_a_word() {
+        for width in [4usize, 2, 1] {
+            let (unit, lane) = (3, 11);
+            let mut plane = vec![0u8; 64 * width * 4];
+            let code = |p: usize| (splitmix64(p as u64 ^ 91) & ((1 << width) - 1)) as u32;
+            for p in 0..16 {
+                let (byte, shift) = level_position(width, Place { unit, lane, pair: p / 2, el: p % 2 });
+                assert_eq!(plane[byte] >> shift & ((1 << width) - 1), 0, "a place of its own");
+                plane[byte] |= (code(p) << shift) as u8;
+            }
+            let own = &plane[unit * 64 * width + lane * 2 * width..][..2 * width];
+            let word = |bytes: &[u8]| bytes.iter().rev().fold(0u32, |w, b| w << 8 | u32::from(*b));
+            for half in 0..2 {
+                let selector = match width {
+                    4 => word(&own[4 * half..4 * half + 4]),
+                    2 => word(own) >> (2 * half) & 0x3333_3333,
+                    _ => (word(own) & 0xffff | word(own) >> 1 << 16) >> (2 * half) & 0x1111_1111,
+                };
+                for n in 0..8 {
+                    assert_eq!(selector >> (4 * n) & 15, code(8 * half + n), "width {width}, half {half}, {n}");
+                }
             }
         }
     }

@@ -4,9 +4,9 @@
 //! units of 512 codes: 32 tokens x 16 places, or of blocks of 16 tokens those x 32 places. A lane has 16 codes of a unit, as two operands of an m16n8k16 product: of
 //! the first and of the other 16 tokens, or places. Four neighbouring places of a token are a lane's.
 //!
-//! Planes of up to 4 bits are those of other codes. Wider codes, a sign above a magnitude, have the lower four bits of the magnitude in the plane of 4 bits,
+//! Planes of codes of up to 4 bits are those of other levels. Wider codes, a sign above a magnitude, have the lower four bits of the magnitude in the plane of 4 bits,
 //! with which a look-up begins, and what is above them in the other.
-use super::{Place, RecordSize, bit_position};
+use super::{Place, RecordSize, bit_position, level_position};
 use crate::layout::{self, Plane, key_index, planes};
 use crate::{RecordLayout, tiles::gtq_tile};
 
@@ -72,12 +72,13 @@ fn convert_keys(layout: &RecordLayout, runs: &[Run], (record, out): (&[u8], &mut
         let (n, bytes) = (run.channels, tokens * run.channels * run.bits / 8);
         let (Some(from), Some(into)) = (from.get(at..at + bytes), into.get_mut(at..at + bytes)) else { return };
         let of_tile = tokens * tile * run.bits / 8;
+        let position = if run.bits > 4 { bit_position } else { level_position };
         for (token, place) in (0..tokens).flat_map(|token| (0..n).map(move |place| (token, place))) {
             let line = key_index(token, place, n);
             let own = place / tile * of_tile..(place / tile + 1) * of_tile;
             let fragment = grouped_place(token, place, tokens);
             let parts =
-                planes_of_tile(run.bits, tokens * tile).map(|plane| (plane, bit_position(plane.width, fragment)));
+                planes_of_tile(run.bits, tokens * tile).map(|plane| (plane, position(plane.width, fragment)));
             match to {
                 Towards::Fragment => {
                     let code = u16::from(layout::read_code(from, run.bits, tokens * n, line));

@@ -242,6 +242,7 @@ fn rows_go_to_their_tails_and_pages_and_full_blocks_are_coded() {
         ("tq4-tq4-b32", 64, Dtype::F16, 0, FIRST_CENTRE),
         ("ctq4-v4g32-b16", 64, Dtype::F16, 0, FIRST_CENTRE),
         ("gtq3-tq3-b32", 64, Dtype::Bf16, 0, FIRST_CENTRE),
+        ("s1-v4g32-b16", 64, Dtype::F16, 0, FIRST_CENTRE),
     ];
     for (at, (text, dim, store, input, kind)) in cases.into_iter().enumerate() {
         let mut world = World::new(text, dim, store);

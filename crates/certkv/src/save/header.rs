@@ -25,7 +25,8 @@ impl Order {
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Rows => "rows",
-            Self::Fragments => "fragments",
+            // Levels had other planes before.
+            Self::Fragments => "fragments-2",
         }
     }
 }

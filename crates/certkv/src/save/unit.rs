@@ -20,7 +20,7 @@ const DIGEST: usize = 8;
 const fn number(order: Order) -> u64 {
     match order {
         Order::Rows => 2,
-        Order::Fragments => 3,
+        Order::Fragments => 4,
     }
 }
 

@@ -319,8 +319,8 @@ fn a_machine_refuses_the_other_ones_units() {
             let Err(Error::Save(SaveError::Differs { what, file, here })) = result else { panic!("{result:?}") };
             assert_eq!((&what[..], &file[..], &here[..]), ("order", there, from));
         };
-        differs(import(other, &of_host), "rows", "fragments");
-        differs(host.import_prefix(&SCOPE, all[..].into(), &of_gpu), "fragments", "rows");
+        differs(import(other, &of_host), "rows", "fragments-2");
+        differs(host.import_prefix(&SCOPE, all[..].into(), &of_gpu), "fragments-2", "rows");
         assert_eq!((emptied(other), host.live_pages()), (0, 0));
         // The control: each takes its own.
         assert_eq!(import(other, &of_gpu).expect("units"), UNITS);
