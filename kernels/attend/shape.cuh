@@ -31,7 +31,7 @@ constexpr bool DIRECTIONS = CKV_KEY == 7;
 constexpr bool QUERY_SHARED = LEAN || REFINABLE || QUERIES == 2 || DIRECTIONS;
 static_assert(!REFINABLE || (CKV_KEY == 1 && (CKV_VALUE == 1 || CKV_VALUE == 6) && NT == 1), "what is refined is coded, for up to eight heads");
 // Chunks that are unrolled while they are scored: all where the query, or what was made of all of it, lies in registers.
-constexpr int UNROLL = LEAN ? (NT == 2 ? 1 : 2) : (REFINABLE && BY_CHUNK) || QUERIES == 2 ? 1 : 16;
+constexpr int UNROLL = LEAN ? (NT == 2 ? 1 : 2) : (REFINABLE && BY_CHUNK) || QUERIES == 2 || DIRECTIONS ? 1 : 16;
 // What a unit of a key's residual is, in steps of its code: 2^-m.
 constexpr float KEY_STEP = 1.0f / (float)(1u << CKV_KEY_REFINE);
 static_assert((!REFINABLE || CKV_KEY_REFINE <= CKV_KEY_BITS) && CKV_VALUE_REFINE <= CKV_VALUE_BITS, "a plane fits where the codes were");

@@ -77,8 +77,7 @@ fn convert_keys(layout: &RecordLayout, runs: &[Run], (record, out): (&[u8], &mut
             let line = key_index(token, place, n);
             let own = place / tile * of_tile..(place / tile + 1) * of_tile;
             let fragment = grouped_place(token, place, tokens);
-            let parts =
-                planes_of_tile(run.bits, tokens * tile).map(|plane| (plane, position(plane.width, fragment)));
+            let parts = planes_of_tile(run.bits, tokens * tile).map(|plane| (plane, position(plane.width, fragment)));
             match to {
                 Towards::Fragment => {
                     let code = u16::from(layout::read_code(from, run.bits, tokens * n, line));
