@@ -14,6 +14,7 @@
 #include "attend/widths.cuh"
 #include "fold.cuh"
 #include "attend/query.cuh"
+#include "attend/rotated.cuh"
 #include "attend/keys.cuh"
 #include "attend/key_groups.cuh"
 #include "attend/key_directions.cuh"

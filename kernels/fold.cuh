@@ -2,7 +2,7 @@
 #pragma once
 
 #if CKV_FOLD
-// Centre and balance scale of a head's keys, by channel.
+// Centre and balance scale of a head's keys, by channel, in memory of any kind.
 struct Metric {
     const float* centre;
     const float* balance;
@@ -21,9 +21,9 @@ CKV_FN void clear(FoldSums& s) {
 
 // Takes a channel of a query, which becomes that of q/S.
 CKV_FN void fold_channel(const Metric& metric, int channel, float& x, FoldSums& s) {
-    const double term = (double)x * (double)ldg(metric.centre + channel);
+    const double term = (double)x * (double)metric.centre[channel];
     s.product += term, s.terms += term < 0.0 ? -term : term;
-    x = x / ldg(metric.balance + channel);
+    x = x / metric.balance[channel];
     // A maximum would drop NaN; the norm takes it to the bound.
     s.most = fmaxf(s.most, fabsf(x));
     s.square = fma_ru(x, x, s.square);

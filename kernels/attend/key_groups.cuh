@@ -5,24 +5,14 @@
 #pragma once
 
 #if CKV_GROUPED
-CKV_FN u32* kept_table(const Vec4* prepared) { return (u32*)(prepared + 2 * QUERY_STRIDE + 8 * NT); }
-
-// Channel `at` of what read_query has copied.
-CKV_FN float query_element(const CkvAttendArgs& a, const Vec4* shared, int at) {
-#if CKV_QUERY_LOW
-    if (a.query_type == 2) return ((const float*)shared)[at];
-#endif
-    const u32 x = ((const u16*)shared)[at];
-    return a.query_type == 1 ? b_lo(x) : h_lo(x);
-}
+// The words of tiles of the copy that read_query leaves, then levels.
+CKV_FN const u32* kept_table(const Vec4* prepared) { return (const u32*)(prepared + 2 * QUERY_STRIDE + 8 * NT) + 2 * D + ckv_grouped::AT_TILES; }
 
 // All threads of the CTA: a warp takes a head at a time. While it is rotated a head lies where its halves will.
-CKV_FN void prepare_grouped(const CkvAttendArgs& a, u32 kv_head, const Vec4* given, Vec4* prepared) {
+CKV_FN void prepare_grouped(const CkvAttendArgs& a, Vec4* given, Vec4* prepared) {
     constexpr int PER = ckv_grouped::PER, PAIRS = (D / 2 + 31) / 32;
-    const u32* of_head = ckv_grouped::table_of(a.metrics, kv_head);
-    const Metric metric = metric_of(a.metrics, kv_head);
-    u32* table = kept_table(prepared);
-    for (int i = threadIdx.x; i < ckv_grouped::KEPT; i += THREADS) table[i] = of_head[ckv_grouped::AT_TILES + i];
+    const Metric metric = metric_of((const float*)kept_metric(given), 0);
+    const u32* of_head = (const u32*)metric.centre + 2 * D;
 #pragma unroll 1
     for (int column = (int)warp(); column < (PAIRED ? 4 : 8 * NT); column += WARPS) {
         u32* highs = (u32*)(prepared + QUERY_STRIDE) + column / 8 * ckv_grouped::HEAD_TILES * 64 + column % 8 * 8;

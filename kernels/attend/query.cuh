@@ -37,7 +37,15 @@ __attribute__((noinline)) __device__ void read_apart(const CkvAttendArgs& a, u32
     }
 }
 
-// Starts to copy the queries of a KV head of a sequence to shared memory: ahead of the records, behind which they would
+// From a query to the rotated one, in vectors.
+[[maybe_unused]] constexpr int QUERY_STRIDE = 2 * NT * CHUNKS * 32;
+
+#if CKV_FOLD
+// The copy of what a head's keys are coded by: behind the queries, of which `shared` is the first, and their Folds.
+CKV_FN Vec4* kept_metric(Vec4* shared) { return shared + GIVEN_BYTES / 16 + 2 * QUERY_STRIDE + 8 * NT; }
+#endif
+
+// Starts to copy the queries of a KV head of a sequence to shared memory, and what its keys are coded by: ahead of the records, behind which they would
 // queue. All threads of the CTA.
 CKV_FN void read_query(const CkvAttendArgs& a, u32 seq, u32 kv, Vec4* shared) {
     const int parts = a.query_type == 2 ? GROUP * D / 4 : GROUP * D / 8;
@@ -49,6 +57,10 @@ CKV_FN void read_query(const CkvAttendArgs& a, u32 seq, u32 kv, Vec4* shared) {
             read_apart(a, seq, kv, shared);
         }
     }
+#if CKV_FOLD
+    const Vec4* of_head = (const Vec4*)(a.metrics + (u64)kv * CKV_METRIC);
+    for (int at = threadIdx.x; at < TABLE_BYTES / 16; at += THREADS) cp_async16(smem_addr(kept_metric(shared) + at), of_head + at);
+#endif
     cp_async_commit();
 }
 
@@ -78,15 +90,21 @@ CKV_FN void query_elements(const CkvAttendArgs& a, const Vec4* shared, int at, f
     }
 }
 
+// One channel.
+[[maybe_unused]] CKV_FN float query_element(const CkvAttendArgs& a, const Vec4* shared, int at) {
+#if CKV_QUERY_LOW
+    if (a.query_type == 2) return ((const float*)shared)[at];
+#endif
+    const u32 x = ((const u16*)shared)[at];
+    return a.query_type == 1 ? b_lo(x) : h_lo(x);
+}
+
 // 2^exponent puts the largest magnitude into [4, 8); a zero or subnormal query keeps the least normal exponent.
 CKV_FN i32 query_exponent(float most) {
     const i32 power = (i32)(float_as_u32(most) >> 23) - 127;
     return 2 - (power < -100 ? -100 : power);
 }
 [[maybe_unused]] CKV_FN float query_factor(float most) { return u32_as_float((u32)(127 + query_exponent(most)) << 23); }
-// From a query to the rotated one, in vectors.
-[[maybe_unused]] constexpr int QUERY_STRIDE = 2 * NT * CHUNKS * 32;
-
 #if CKV_FOLD
 // What a head has beside its rotated q/S, whose halves are of 2^exponent q/S with an exponent of its own.
 struct Fold {
@@ -110,28 +128,6 @@ CKV_FN bool put_fold(const CkvAttendArgs& a, Vec4* to, float most, const FoldSum
     return fit;
 }
 
-#if !CKV_GROUPED
-// Makes x, a query whose largest magnitude is `most`, q/S, or 0 if that does not fit; leaves its Fold at `to`. Returns what its halves are to be multiplied
-// by. The four lanes of a column together.
-CKV_FN float fold_query(const CkvAttendArgs& a, u32 kv_head, Vec4* to, float most, float (&x)[CHUNKS][8]) {
-    const Metric metric = metric_of(a.metrics, kv_head);
-    FoldSums sums;
-    clear(sums);
-#pragma unroll
-    for (int j = 0; j < CHUNKS; j++) fold(metric, 32 * j + 8 * (int)(lane() & 3), x[j], sums);
-    join(sums);
-    const bool fit = put_fold(a, to, most, sums, (lane() & 3) == 0);
-#pragma unroll
-    for (int j = 0; j < CHUNKS; j++) {
-#pragma unroll
-        for (int i = 0; i < 8; i++) x[j][i] = fit ? x[j][i] : 0.0f;
-    }
-    return fit ? query_factor(sums.most) : 1.0f;
-}
-#else
-CKV_FN void prepare_grouped(const CkvAttendArgs& a, u32 kv_head, const Vec4* given, Vec4* prepared);
-#endif
-
 // That of head `head` of the group.
 CKV_FN Fold fold_of(const Query& q, int head) {
     const Vec4 v = q.shared[2 * QUERY_STRIDE + head];
@@ -139,7 +135,11 @@ CKV_FN Fold fold_of(const Query& q, int head) {
 }
 #endif
 
-#if CKV_KEY == 7
+#if CKV_GROUPED
+CKV_FN void prepare_grouped(const CkvAttendArgs& a, Vec4* given, Vec4* prepared);
+#elif CKV_KEY == 3
+CKV_FN void prepare_rotated(const CkvAttendArgs& a, Vec4* given, Vec4* prepared);
+#elif CKV_KEY == 7
 CKV_FN void fill_directions(const CkvAttendArgs& a, u32 kv_head, const Vec4* given, const Vec4* prepared);
 #endif
 
@@ -238,45 +238,9 @@ CKV_FN void prepare_query(const CkvAttendArgs& a, [[maybe_unused]] u32 kv_head, 
         }
     }
 #if CKV_GROUPED
-    prepare_grouped(a, kv_head, shared, prepared);
+    prepare_grouped(a, shared, prepared);
 #elif CKV_KEY == 3
-    // One warp, another than the one that stores the query as it is, where there are several. Single precision, whose rounding is in the bound of the
-    // logits (code_bound); pairs of halves, as above.
-    if (warp() == WARPS / 2) {
-#pragma unroll 1
-        for (int nt = 0; nt < NT; nt++) {
-            const int head = PAIRED ? column & 3 : 8 * nt + column;
-            const bool there = head < GROUP;
-            float x[CHUNKS][8], most = 0.0f;
-#pragma unroll
-            for (int j = 0; j < CHUNKS; j++) query_elements(a, shared, (there ? head : 0) * D + 32 * j + 8 * c4, x[j]);
-#pragma unroll
-            for (int j = 0; j < CHUNKS; j++) {
-#pragma unroll
-                for (int i = 0; i < 8; i++) x[j][i] = there ? x[j][i] : 0.0f, most = fmaxf(most, fabsf(x[j][i]));
-            }
-#pragma unroll
-            for (int d = 1; d < 4; d <<= 1) most = fmaxf(most, shfl_xor(most, d));
-#if CKV_FOLD
-            const float up = fold_query(a, kv_head, prepared + 2 * QUERY_STRIDE + 8 * nt + column, most, x);
-#else
-            const float up = query_factor(most);
-#endif
-            turn_query(x);
-#pragma unroll
-            for (int j = 0; j < CHUNKS; j++) {
-                u32 own[4], rest[4];
-#pragma unroll
-                for (int i = 0; i < 4; i++) {
-                    const float lo = x[j][2 * i] * up, hi = x[j][2 * i + 1] * up;
-                    own[i] = h2_pack(lo, hi), rest[i] = h2_pack(lo - h_lo(own[i]), hi - h_hi(own[i]));
-                }
-                Vec4* at = prepared + QUERY_STRIDE + (nt * CHUNKS + j) * 32 + lane();
-                at[0] = Vec4{own[0], own[1], own[2], own[3]};
-                at[NT * CHUNKS * 32] = Vec4{rest[0], rest[1], rest[2], rest[3]};
-            }
-        }
-    }
+    prepare_rotated(a, shared, prepared);
 #endif
     if constexpr (QUERY_SHARED) sync_threads();
 #if CKV_KEY == 7
@@ -285,10 +249,14 @@ CKV_FN void prepare_query(const CkvAttendArgs& a, [[maybe_unused]] u32 kv_head, 
 #endif
 }
 
-// Asks for the queries of a KV head of a sequence, or of the next sequence's first; if there is one, and its heads lie together.
+// Asks for the queries of a KV head of a sequence, or of the next sequence's first; if there is one, and its heads lie together. And for what its keys are coded by.
 CKV_FN void prefetch_query(const CkvAttendArgs& a, u32 seq, u32 kv) {
     const u32 bytes = GROUP * D * (a.query_type == 2 ? 4 : 2);
     if (kv == a.kv_heads) seq++, kv = 0;
+#if CKV_METRIC > 0
+    constexpr u32 OF_KEYS = FOLDED ? TABLE_BYTES : 4 * CKV_METRIC;
+    for (u32 at = threadIdx.x * 128; at < OF_KEYS && seq < a.seqs; at += THREADS * 128) prefetch_l2((const u8*)(a.metrics + (u64)kv * CKV_METRIC) + at);
+#endif
     if (seq < a.seqs && a.query_strides.head == D && threadIdx.x * 128 < bytes) prefetch_l2(query_row(a, seq, kv, 0) + threadIdx.x * 128);
 }
 

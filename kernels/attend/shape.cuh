@@ -89,11 +89,13 @@ constexpr int KNOWN_BYTES = 128;
 // every column.
 // With LEAN in the place of what they were made from, unless something else is, too.
 constexpr int PREPARED_BYTES = QUERY_SHARED ? 8 * NT * D * 4 * QUERIES : 0, GIVEN_BYTES = LEAN && QUERIES == 1 && !DIRECTIONS ? 0 : GROUP * D * 4;
-// And four numbers of every column where keys have a metric: see Fold. Behind them, where those have several widths, what they are; of spherical keys the
+// And four numbers of every column where keys have a metric: see Fold. Behind them that itself, with what a step reads of a table where keys have several widths; of spherical keys the
 // products of queries with directions, key_directions.cuh.
 constexpr int FOLD_BYTES = FOLDED ? 8 * NT * 16 : 0;
 #if CKV_GROUPED
-constexpr int TABLE_BYTES = (4 * ckv_grouped::KEPT + 15) / 16 * 16;
+constexpr int TABLE_BYTES = 4 * (2 * D + ckv_grouped::AT_THRESHOLDS);
+#elif CKV_FOLD
+constexpr int TABLE_BYTES = 4 * 2 * D;
 #elif CKV_KEY == 7
 constexpr int TABLE_BYTES = 4 * (8 * NT + (PAIRED ? 4 : 8 * NT) * ckv_directions::GROUPS * ckv_directions::WORDS);
 #else

@@ -22,6 +22,30 @@ CKV_FN constexpr u32 turn_signs(int chunk) {
 CKV_FN float with_sign(float x, u32 bit) { return u32_as_float(float_as_u32(x) ^ bit << 31); }
 constexpr float TURN_FACTOR = D == 64 ? 0.125f : D == 128 ? 0.08838834764831845f : 0.0625f;
 
+// R of a row that a warp holds, channel 32 j + lane in x[j].
+[[maybe_unused]] CKV_FN void turn_row(float (&x)[CHUNKS]) {
+#pragma unroll
+    for (int j = 0; j < CHUNKS; j++) {
+        x[j] = with_sign(x[j], turn_signs(j) >> lane() & 1);
+#pragma unroll
+        for (u32 d = 1; d < 32; d *= 2) {
+            const float other = shfl_xor(x[j], (int)d);
+            x[j] = lane() & d ? other - x[j] : x[j] + other;
+        }
+    }
+#pragma unroll
+    for (int half = 1; half < CHUNKS; half *= 2) {
+#pragma unroll
+        for (int j = 0; j < CHUNKS; j++) {
+            if (j & half) continue;
+            const float a = x[j], b = x[j + half];
+            x[j] = a + b, x[j + half] = a - b;
+        }
+    }
+#pragma unroll
+    for (int j = 0; j < CHUNKS; j++) x[j] *= TURN_FACTOR;
+}
+
 // R q of one column: x[j][i] is channel 32 j + 8 (lane % 4) + i. The four lanes of a column together.
 CKV_FN void turn_query(float (&x)[CHUNKS][8]) {
     const int c4 = lane() & 3;

@@ -27,7 +27,12 @@ pub(super) const fn table_words(dim: usize) -> usize {
     2 * dim + 2 * (dim / 4) + 2 * (dim / 32) + dim / TILE + MOST * LEVELS + MOST * 2 * THRESHOLDS
 }
 
-/// Bytes of it that a CTA of the decode kernel keeps: `KEPT` there.
+/// Bytes of it that a CTA of the decode kernel keeps: centre and scale, and all but the thresholds.
+pub(super) const fn copied_bytes(dim: usize) -> usize {
+    4 * (table_words(dim) - MOST * 2 * THRESHOLDS)
+}
+
+/// Bytes of it that a CTA of the extend kernel keeps: `KEPT` there.
 pub(super) const fn kept_bytes(dim: usize) -> usize {
     4 * (dim / TILE + MOST * LEVELS)
 }

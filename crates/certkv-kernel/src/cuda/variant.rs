@@ -198,8 +198,12 @@ fn shared_bytes(layout: &RecordLayout, group: usize, warps: usize, stages: usize
         (true, false) => columns,
         (false, false) => group + if refinable { columns } else { 0 },
     };
-    let table = if grouped::halves(layout) > 0 { grouped::kept_bytes(layout.dim).next_multiple_of(16) } else { 0 };
-    let table = table + directions::table_bytes(layout, group);
+    // What keys are coded by.
+    let table = match (grouped::halves(layout), turbo::folds(layout)) {
+        (0, false) => directions::table_bytes(layout, group),
+        (0, true) => 4 * 2 * layout.dim,
+        _ => grouped::copied_bytes(layout.dim),
+    };
     let queries = 4 * layout.dim * kept + table + if turbo::folds(layout) { 16 * columns } else { 0 };
     // What a block may add unrefined, per head.
     let limits = if refinable { 16 * MOST_REFINED_HEADS } else { 0 };
