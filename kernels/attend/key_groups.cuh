@@ -57,42 +57,35 @@ CKV_FN void prepare_grouped(const CkvAttendArgs& a, Vec4* given, Vec4* prepared)
 // The two registers of a tile, as score_unit takes them.
 template <int FIRST>
 CKV_FN void grouped_digits(const Query& q, int tile, u32 (&high)[COLUMNS][2], u32 (&low)[COLUMNS][2]) {
-    const u32 mask = low_columns();
 #pragma unroll
     for (int nt = 0; nt < COLUMNS; nt++) {
+        constexpr int LOWS = NT * ckv_grouped::HEAD_TILES * 32;
         const Vec2* at = (const Vec2*)(q.shared + QUERY_STRIDE) + ((FIRST + nt) * ckv_grouped::HEAD_TILES + tile) * 32 + lane();
-        const Vec2 v = *at, w = at[NT * ckv_grouped::HEAD_TILES * 32];
-        high[nt][0] = v.x, high[nt][1] = v.y, low[nt][0] = w.x, low[nt][1] = w.y;
-        if constexpr (PAIRED) {
-#pragma unroll
-            for (int i = 0; i < 2; i++) high[nt][i] = by_column(high[nt][i], low[nt][i], mask);
+        // Paired columns: each its own.
+        const Vec2 v = at[PAIRED && lane() >= 16 ? LOWS : 0];
+        high[nt][0] = v.x, high[nt][1] = v.y;
+        if constexpr (!PAIRED) {
+            const Vec2 w = at[LOWS];
+            low[nt][0] = w.x, low[nt][1] = w.y;
         }
     }
 }
 
-// Logits from levels of rotated groups with a radius per token each.
-template <int FIRST>
-CKV_FN void score_codes(const u8* record, const Query& q, bool, Logits& s, KeySums& sums) {
+// The products of a tile's codes, which add to those of its group.
+struct TileProducts {
     // Tiles of blocks of 16 tokens are two of 16 places.
-    constexpr int WORDS = BLOCK < 32 ? 2 : 1;
-    const u32* table = kept_table(q.shared);
-    const u8* radii = record + CKV_KEY_SCALES + (lane() >> 2) * 2;
-#pragma unroll
-    for (int nt = 0; nt < COLUMNS; nt++) sums.square[nt] = 0.0f;
-    clear(s);
-    // Of the group at hand.
-    Logits part;
-    clear(part);
-#pragma unroll 1
-    for (int tile = 0; tile < ckv_grouped::HEAD_TILES; tile += WORDS) {
-        const u32 word = table[tile];
-        u32 high[WORDS][COLUMNS][2], low[WORDS][COLUMNS][2];
-#pragma unroll
-        for (int e = 0; e < WORDS; e++) grouped_digits<FIRST>(q, tile + e, high[e], low[e]);
+    static constexpr int WORDS = BLOCK < 32 ? 2 : 1;
+    const u8* codes;
+    const u32* levels;
+    const u32 (&high)[WORDS][COLUMNS][2];
+    const u32 (&low)[WORDS][COLUMNS][2];
+    Logits& part;
+
+    template <int BITS> __device__ __forceinline__ void at() const {
 #pragma unroll
         for (int unit = 0; unit < ckv_grouped::UNITS; unit++) {
             u32 h[8];
-            load_grouped(record + CKV_KEY_CODES, word, unit, table, h);
+            load_grouped<BITS>(codes, unit, levels, h);
 #pragma unroll
             for (int e = 0; e < 2; e++) {
                 const int t = WORDS == 2 ? 0 : 2 * unit + e, of = WORDS == 2 ? e : 0;
@@ -104,6 +97,31 @@ CKV_FN void score_codes(const u8* record, const Query& q, bool, Logits& s, KeySu
                 }
             }
         }
+    }
+};
+
+// Logits from levels of rotated groups with a radius per token each.
+template <int FIRST>
+CKV_FN void score_codes(const u8* record, const Query& q, bool, Logits& s, KeySums& sums) {
+    constexpr int WORDS = TileProducts::WORDS;
+    const u32* table = kept_table(q.shared);
+    const u8* radii = record + CKV_KEY_SCALES + (lane() >> 2) * 2;
+#pragma unroll
+    for (int nt = 0; nt < COLUMNS; nt++) sums.square[nt] = 0.0f;
+    clear(s);
+    // Of the group at hand.
+    Logits part;
+    clear(part);
+    u32 next = table[0];
+#pragma unroll 1
+    for (int tile = 0; tile < ckv_grouped::HEAD_TILES; tile += WORDS) {
+        const u32 word = next;
+        // Behind the last one lie levels.
+        next = table[tile + WORDS];
+        u32 high[WORDS][COLUMNS][2], low[WORDS][COLUMNS][2];
+#pragma unroll
+        for (int e = 0; e < WORDS; e++) grouped_digits<FIRST>(q, tile + e, high[e], low[e]);
+        by_width(ckv_grouped::bits_of(word), TileProducts{record + CKV_KEY_CODES + ckv_grouped::codes_before(word), levels_of_tile(table, word), high, low, part});
         if (!ckv_grouped::ends(WORDS == 2 ? table[tile + WORDS - 1] : word)) continue;
 #pragma unroll
         for (int t = 0; t < TILES; t++) {

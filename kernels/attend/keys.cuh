@@ -60,10 +60,14 @@ CKV_FN void digits(const Query& q, int j, u32 (&high)[COLUMNS][4], u32 (&low)[CO
     for (int nt = 0; nt < COLUMNS; nt++) {
         if constexpr (ROWS) {
             query_rows(q, FIRST + nt, j, high[nt], low[nt]);
+        } else if constexpr (PAIRED && QUERIES == 2) {
+            // Of the rotated query each column reads its own.
+            const Vec4 v = q.shared[QUERY_STRIDE + ((lane() >= 16 ? NT : 0) + FIRST + nt) * CHUNKS * 32 + j * 32 + (int)lane()];
+            high[nt][0] = v.x, high[nt][1] = v.y, high[nt][2] = v.z, high[nt][3] = v.w;
         } else {
             query_chunk<QUERIES == 2>(q, FIRST + nt, j, high[nt], low[nt]);
         }
-        if constexpr (PAIRED) {
+        if constexpr (PAIRED && (ROWS || QUERIES == 1)) {
 #pragma unroll
             for (int i = 0; i < 4; i++) high[nt][i] = by_column(high[nt][i], low[nt][i], mask);
         }

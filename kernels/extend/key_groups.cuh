@@ -56,6 +56,16 @@ CKV_FN void keep_table(const CkvExtendArgs& a, const Tile& t, u32* table) {
     for (int i = (int)threadIdx.x; i < ckv_grouped::KEPT; i += THREADS) table[i] = from[i];
 }
 
+// A unit of a tile.
+struct TileUnit {
+    const u8* codes;
+    const u32* levels;
+    int unit;
+    u32 (&h)[8];
+
+    template <int BITS> __device__ __forceinline__ void at() const { load_grouped<BITS>(codes, unit, levels, h); }
+};
+
 // Logits of tiles first .. of a record, of which the first is even where there are two. `table`: as keep_table leaves it.
 CKV_FN void score_groups(const u8* block, int first, const u32* table, const Query& q, Logits& s) {
     static_assert(BLOCK < 32 || SUB == 2, "a unit's tokens");
@@ -70,7 +80,7 @@ CKV_FN void score_groups(const u8* block, int first, const u32* table, const Que
 #pragma unroll
             for (int mt = 0; mt < MT; mt++) load_query(q, mt, (tile + e) / 2, (tile + e) % 2, x[e][mt]);
         }
-        load_grouped(block + CKV_KEY_CODES, word, first / 2, table, h);
+        by_width(ckv_grouped::bits_of(word), TileUnit{block + CKV_KEY_CODES + ckv_grouped::codes_before(word), levels_of_tile(table, word), first / 2, h});
 #pragma unroll
         for (int e = 0; e < 2; e++) {
             const int t = WORDS == 2 ? 0 : e, of = WORDS == 2 ? e : 0;
