@@ -71,64 +71,30 @@ CKV_FN void grouped_digits(const Query& q, int tile, u32 (&high)[COLUMNS][2], u3
     }
 }
 
-// The logits of a group, from its first tile on: those of its codes, times the radius of each token.
-template <int FIRST>
-struct GroupLogits {
+// The products of a tile's codes, which add to those of its group.
+struct TileProducts {
     // Tiles of blocks of 16 tokens are two of 16 places.
-    static constexpr int WORDS = BLOCK < 32 ? 2 : 1, UNITS = ckv_grouped::UNITS;
-    const u8* record;
-    const Query& q;
-    // The tile to be read next, and the codes before it.
-    int& tile;
-    const u8*& codes;
-    Logits& s;
+    static constexpr int WORDS = BLOCK < 32 ? 2 : 1;
+    const u8* codes;
+    const u32* levels;
+    const u32 (&high)[WORDS][COLUMNS][2];
+    const u32 (&low)[WORDS][COLUMNS][2];
+    Logits& part;
 
     template <int BITS> __device__ __forceinline__ void at() const {
-        const u32* table = kept_table(q.shared);
-        const u32 group = ckv_grouped::group_of(table[tile]);
-        const u32* levels = table + ckv_grouped::HEAD_TILES + ckv_grouped::LEVEL_WORDS * group;
-        Logits part;
-        clear(part);
-        Packed packed[UNITS];
 #pragma unroll
-        for (int unit = 0; unit < UNITS; unit++) packed[unit] = load_packed<BITS>(codes, unit);
-        bool ends;
-#pragma unroll 1
-        do {
-            u32 high[WORDS][COLUMNS][2], low[WORDS][COLUMNS][2], h[UNITS][8];
+        for (int unit = 0; unit < ckv_grouped::UNITS; unit++) {
+            u32 h[8];
+            load_grouped<BITS>(codes, unit, levels, h);
 #pragma unroll
-            for (int e = 0; e < WORDS; e++) grouped_digits<FIRST>(q, tile + e, high[e], low[e]);
-            ends = ckv_grouped::ends(table[tile + WORDS - 1]);
-            tile += WORDS, codes += BITS * 2 * BLOCK * WORDS;
+            for (int e = 0; e < 2; e++) {
+                const int t = WORDS == 2 ? 0 : 2 * unit + e, of = WORDS == 2 ? e : 0;
 #pragma unroll
-            for (int unit = 0; unit < UNITS; unit++) look_up_packed<BITS>(packed[unit], levels, h[unit]);
-            if (!ends) {
-#pragma unroll
-                for (int unit = 0; unit < UNITS; unit++) packed[unit] = load_packed<BITS>(codes, unit);
-            }
-#pragma unroll
-            for (int unit = 0; unit < UNITS; unit++) {
-#pragma unroll
-                for (int e = 0; e < 2; e++) {
-                    const int t = WORDS == 2 ? 0 : 2 * unit + e, of = WORDS == 2 ? e : 0;
-                    const u32(&k)[8] = h[unit];
-#pragma unroll
-                    for (int nt = 0; nt < COLUMNS; nt++) {
-                        float(&c)[4] = part.x[t][nt];
-                        mma_f16(c, k[4 * e], k[4 * e + 1], k[4 * e + 2], k[4 * e + 3], high[of][nt][0], high[of][nt][1]);
-                        if constexpr (!PAIRED) mma_f16(c, k[4 * e], k[4 * e + 1], k[4 * e + 2], k[4 * e + 3], low[of][nt][0], low[of][nt][1]);
-                    }
+                for (int nt = 0; nt < COLUMNS; nt++) {
+                    float(&c)[4] = part.x[t][nt];
+                    mma_f16(c, h[4 * e], h[4 * e + 1], h[4 * e + 2], h[4 * e + 3], high[of][nt][0], high[of][nt][1]);
+                    if constexpr (!PAIRED) mma_f16(c, h[4 * e], h[4 * e + 1], h[4 * e + 2], h[4 * e + 3], low[of][nt][0], low[of][nt][1]);
                 }
-            }
-        } while (!ends);
-        const u8* radii = record + CKV_KEY_SCALES + (group * BLOCK + (lane() >> 2)) * 2;
-#pragma unroll
-        for (int t = 0; t < TILES; t++) {
-            const float first = h_lo(*(const u16*)(radii + 32 * t)), second = h_lo(*(const u16*)(radii + 32 * t + 16));
-#pragma unroll
-            for (int nt = 0; nt < COLUMNS; nt++) {
-#pragma unroll
-                for (int i = 0; i < 4; i++) s.x[t][nt][i] = fma_rn(part.x[t][nt][i], i < 2 ? first : second, s.x[t][nt][i]);
             }
         }
     }
@@ -137,14 +103,38 @@ struct GroupLogits {
 // Logits from levels of rotated groups with a radius per token each.
 template <int FIRST>
 CKV_FN void score_codes(const u8* record, const Query& q, bool, Logits& s, KeySums& sums) {
+    constexpr int WORDS = TileProducts::WORDS;
     const u32* table = kept_table(q.shared);
+    const u8* radii = record + CKV_KEY_SCALES + (lane() >> 2) * 2;
 #pragma unroll
     for (int nt = 0; nt < COLUMNS; nt++) sums.square[nt] = 0.0f;
     clear(s);
-    int tile = 0;
-    const u8* codes = record + CKV_KEY_CODES;
+    // Of the group at hand.
+    Logits part;
+    clear(part);
+    u32 next = table[0];
 #pragma unroll 1
-    while (tile < ckv_grouped::HEAD_TILES) by_width(ckv_grouped::bits_of(table[tile]), GroupLogits<FIRST>{record, q, tile, codes, s});
+    for (int tile = 0; tile < ckv_grouped::HEAD_TILES; tile += WORDS) {
+        const u32 word = next;
+        // Behind the last one lie levels.
+        next = table[tile + WORDS];
+        u32 high[WORDS][COLUMNS][2], low[WORDS][COLUMNS][2];
+#pragma unroll
+        for (int e = 0; e < WORDS; e++) grouped_digits<FIRST>(q, tile + e, high[e], low[e]);
+        by_width(ckv_grouped::bits_of(word), TileProducts{record + CKV_KEY_CODES + ckv_grouped::codes_before(word), levels_of_tile(table, word), high, low, part});
+        if (!ckv_grouped::ends(WORDS == 2 ? table[tile + WORDS - 1] : word)) continue;
+#pragma unroll
+        for (int t = 0; t < TILES; t++) {
+            const u8* at = radii + (ckv_grouped::group_of(word) * BLOCK + 16 * t) * 2;
+            const float first = h_lo(*(const u16*)at), second = h_lo(*(const u16*)(at + 16));
+#pragma unroll
+            for (int nt = 0; nt < COLUMNS; nt++) {
+#pragma unroll
+                for (int i = 0; i < 4; i++) s.x[t][nt][i] = fma_rn(part.x[t][nt][i], i < 2 ? first : second, s.x[t][nt][i]);
+            }
+        }
+        clear(part);
+    }
     // (2.19a): q/S' has a unit of its own, and the centre adds the same to every logit.
 #pragma unroll
     for (int nt = 0; nt < COLUMNS; nt++) {

@@ -37,41 +37,34 @@ CKV_FN void look_up_wide(const u32 (&four)[2], u32 top, const u32* levels, u32 (
     }
 }
 
-// A lane's codes of a unit of BITS bits, as they lie.
-struct Packed {
-    u32 four[2], rest, one;
-};
+// Unit `unit` of a tile of codes of BITS bits. `levels`: magnitudes of the group's, a byte each, as many as its codes tell apart.
 template <int BITS>
-CKV_FN Packed load_packed(const u8* tile, int unit) {
+CKV_FN void load_grouped(const u8* tile, int unit, const u32* levels, u32 (&h)[8]) {
     constexpr int UNITS = ckv_grouped::UNITS;
     const int l = (int)lane();
-    Packed p = {{0, 0}, 0, 0};
+    u32 w[2];
     if constexpr (BITS >= 4) {
         const Vec2 v = *(const Vec2*)(tile + unit * 256 + l * 8);
-        p.four[0] = v.x, p.four[1] = v.y;
+        w[0] = v.x, w[1] = v.y;
+    } else {
+        u32 two = 0, one = 0;
+        if constexpr (BITS >= 2) two = *(const u32*)(tile + unit * 128 + l * 4);
+        if constexpr (BITS & 1) one = *(const u16*)(tile + (BITS == 3 ? 128 * UNITS : 0) + unit * 64 + l * 2);
+        few_selectors<BITS>(two, one, w);
     }
-    const u8* rest = tile + (BITS > 4 ? 256 * UNITS : 0);
-    if constexpr (BITS == 2 || BITS == 3 || BITS == 6) p.rest = *(const u32*)(rest + unit * 128 + l * 4);
-    if constexpr (BITS == 1 || BITS == 3 || BITS == 5) p.one = *(const u16*)(rest + (BITS == 3 ? 128 * UNITS : 0) + unit * 64 + l * 2);
-    return p;
-}
-
-// What they stand for. `levels`: magnitudes of the group's, a byte each, as many as its codes tell apart.
-template <int BITS>
-CKV_FN void look_up_packed(const Packed& p, const u32* levels, u32 (&h)[8]) {
     if constexpr (BITS <= 3) {
-        u32 w[2];
-        few_selectors<BITS>(p.rest, p.one, w);
         look_up_few(w, 0x40404040u - levels[0], 0x40404040u + levels[0], h);
     } else if constexpr (BITS == 4) {
         const Vec2 low = *(const Vec2*)levels;
-        look_up_signed(p.four, Levels{{0x40404040u - low.x, 0x40404040u - low.y}, {0x40404040u + low.x, 0x40404040u + low.y}}, h);
+        look_up_signed(w, Levels{{0x40404040u - low.x, 0x40404040u - low.y}, {0x40404040u + low.x, 0x40404040u + low.y}}, h);
     } else {
-        look_up_wide<BITS>(p.four, BITS == 5 ? (p.one & 0xffu) | (p.one & 0xff00u) << 8 : p.rest, levels, h);
+        const u8* above = tile + 256 * UNITS;
+        const u32 b = BITS == 5 ? *(const u16*)(above + unit * 64 + l * 2) : *(const u32*)(above + unit * 128 + l * 4);
+        look_up_wide<BITS>(w, BITS == 5 ? (b & 0xffu) | (b & 0xff00u) << 8 : b, levels, h);
     }
 }
 
-// Calls f.at<BITS>() with a width, which all lanes agree on.
+// Calls f.at<BITS>() with the width of a tile, which all lanes agree on.
 template <class F>
 CKV_FN void by_width(u32 bits, const F& f) {
     switch (bits) {

@@ -63,7 +63,7 @@ struct TileUnit {
     int unit;
     u32 (&h)[8];
 
-    template <int BITS> __device__ __forceinline__ void at() const { look_up_packed<BITS>(load_packed<BITS>(codes, unit), levels, h); }
+    template <int BITS> __device__ __forceinline__ void at() const { load_grouped<BITS>(codes, unit, levels, h); }
 };
 
 // Logits of tiles first .. of a record, of which the first is even where there are two. `table`: as keep_table leaves it.
