@@ -308,7 +308,7 @@ fn what_a_gpu_has_no_kernels_for_is_named() {
             CERTKV_INVALID_ARGUMENT,
             "config->calibration",
         ),
-        (certkv_config { format: c"s1-v4g32-b16".as_ptr(), ..config }, CERTKV_INVALID_ARGUMENT, "config->format"),
+        (certkv_config { format: c"s1-v4g32-b16".as_ptr(), ..config }, CERTKV_INVALID_ARGUMENT, "config->calibration"),
         (certkv_config { move_events: (1 << 24) + 1, ..config }, CERTKV_INVALID_ARGUMENT, "config->move_events"),
         (certkv_config { levels: levels.as_ptr(), n_levels: 2, ..config }, CERTKV_UNSUPPORTED, "config->levels"),
         (certkv_config { control: &control, ..config }, CERTKV_UNSUPPORTED, "config->control"),

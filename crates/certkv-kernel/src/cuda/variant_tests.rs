@@ -86,7 +86,6 @@ fn rotated_sides_have_up_to_sixteen_levels_and_powers_of_two() {
         ("ctq4-tq4-b32", 96, "head_dim of a tq format:"),
         ("ctq5-tq4-b32", 128, "tq codes of bits"),
         ("gtq3-tq4-b32", 96, "head_dim of a tq format:"),
-        ("s1-tq4-b32", 128, "spherical keys of bits"),
     ] {
         assert!(matches!(new(text, dim), Err(VariantError::Unsupported { what: said, .. }) if said == what), "{text}");
     }
@@ -99,11 +98,15 @@ fn rotated_sides_have_up_to_sixteen_levels_and_powers_of_two() {
         plain.transcoding(old).is_err()
             && new("tq4-v4g32-b32", 128).unwrap().transcoding(layout("k8-v4g32-b32", 128, Dtype::F16)).is_err()
             && new("gtq3-v4g32-b32", 128).unwrap().transcoding(layout("k8-v4g32-b32", 128, Dtype::F16)).is_err()
+            && new("s1-v4g32-b32", 128).unwrap().transcoding(layout("k8-v4g32-b32", 128, Dtype::F16)).is_err()
     );
     // Widths are data: what is compiled says how many bits and radii there are in all, and how much is told of a head.
     let grouped = new("gtq2.5-v4g32-b32", 96).unwrap();
     let own = ["CKV_KEY", "CKV_FOLD", "CKV_GROUPED"].map(|name| value(&grouped, name));
     assert!(own == [3, 1, 5] && value(&grouped, "CKV_KEY_SLOTS") == grouped.layout().key_slots());
+    let spherical = new("s3-v4g32-b32", 96).unwrap();
+    let own = ["CKV_KEY", "CKV_FOLD", "CKV_KEY_BITS", "CKV_METRIC"].map(|name| value(&spherical, name));
+    assert!(own == [7, 0, 3, 96 * 8] && spherical.is_calibrated());
     assert!(value(&grouped, "CKV_METRIC") > 2 * 96 && value(&new("ctq4-v4g32-b32", 128).unwrap(), "CKV_METRIC") == 256);
 }
 
