@@ -235,9 +235,6 @@ static void directions(void)
     config.layers = 1;
     EXPECT(CERTKV_FILE_REFUSED, certkv_cache_create(&config, &cache));
     config.layers = 2;
-    config.device = CERTKV_DEVICE_CUDA;
-    EXPECT(CERTKV_UNSUPPORTED, certkv_cache_create(&config, &cache));
-    SAYS("config->calibration");
     TRUE(cache == NULL);
     EXPECT(CERTKV_OK, certkv_calibration_destroy(schemes));
     decodes(books, "s3-v4g64-b16", 100.0);
