@@ -10,6 +10,7 @@ use certkv_kernel::cuda::{Arch, Sight, Variant};
 use certkv_testkit::generate::Kind;
 use emulated::{Buffer, Emulated, Launch};
 use extend_cases::{Case, Spec, Verdict};
+use rayon::prelude::*;
 use std::cell::RefCell;
 
 fn variant(spec: &Spec, warps: usize, stages: usize) -> Variant {
@@ -85,7 +86,7 @@ fn chunks_over_packed_pages_match_attention_in_f64() {
 
 #[test]
 fn formats_heads_and_groups_match_attention_in_f64() {
-    for (format, dim) in [
+    let formats = [
         ("k8-v4g16-b16", 64),
         ("k8-v6g32-b32", 96),
         ("k8-v8g64-b32", 64),
@@ -120,9 +121,10 @@ fn formats_heads_and_groups_match_attention_in_f64() {
         ("k4-v4g64-b64", 128),
         ("k3-c3-b16", 96),
         ("k6-v4g32-b32", 64),
-    ] {
+    ];
+    formats.into_par_iter().for_each(|(format, dim)| {
         check(&Spec { seed: dim as u64, ..Spec::new(format, dim, 2, &[(67, 45), (16, 5)]) }, 2, 2);
-    }
+    });
     for group in [1, 3, 5, 8, 16] {
         check(&Spec { seed: group as u64, ..Spec::new("k8-v4g32-b16", 64, group, &[(61, 19)]) }, 2, 2);
     }

@@ -3,6 +3,7 @@ use super::emulated::{Buffer, Emulated, Launch};
 use super::support::{KINDS, THREADS, block, centre, judge, layout, macros, metric, pack_shared, side};
 use certkv_core::{Dtype, ErrorSummary, RecordLayout, RefinedSummary};
 use certkv_kernel::cuda::encode::PackArgs;
+use rayon::prelude::*;
 
 /// Blocks are those of so many heads in turn.
 const HEADS: usize = 2;
@@ -114,38 +115,38 @@ fn of_store(text: &str, store: Dtype) -> String {
     text.split('-').map(own).collect::<Vec<_>>().join("-")
 }
 
+const DIMS: [usize; 4] = [64, 96, 128, 256];
+
+/// What is wrong with blocks of every kind in the `f`th format, of heads of the `d`th size.
+fn records_of(f: usize, d: usize) -> Vec<Result<(), String>> {
+    let (text, dim) = (FORMATS[f], DIMS[d]);
+    let store = if (f + d / 2) % 3 == 2 { Dtype::Bf16 } else { Dtype::F16 };
+    let l = layout(&of_store(text, store), dim, store);
+    let kernel = Emulated::build("pack.cu", &macros(&l)).expect("the kernel compiles");
+    let of_kind = |(i, kind): (usize, &&str)| {
+        let seed = (100 * f + 10 * d + i) as u64;
+        let other = KINDS[(i + f) % KINDS.len()];
+        let keys = block(kind, seed, l.tokens(), dim, store);
+        (keys, block(other, seed ^ 0xabc, l.tokens(), dim, store), centre(seed, dim))
+    };
+    let blocks: Vec<_> = KINDS.iter().enumerate().map(of_kind).collect();
+    // Three CTAs take the sides of eight blocks in turn: nothing is carried from one to the next.
+    let (records, status) = pack(&l, &kernel, &blocks, launch(&l, 3).seed(f as u64).noisy());
+    assert_eq!(status, 0);
+    assert_eq!(pack(&l, &kernel, &blocks[..3], launch(&l, 4)).0, records[..3]);
+    let all = blocks.iter().zip(&records).enumerate();
+    all.map(|(i, ((k, v, c), record))| judge(&l, i % HEADS, k, v, c, record)).collect()
+}
+
 #[test]
 fn records_are_the_cpus_in_fragment_order() {
-    let (mut executed, mut failed) = (0, Vec::new());
-    for (f, text) in FORMATS.iter().enumerate() {
-        for (d, dim) in [64, 96, 128, 256].into_iter().enumerate() {
-            // Half of all pairs: every format has two head sizes and every head size its formats.
-            if !fits(text, dim) || (f + d) % 2 == 1 {
-                continue;
-            }
-            let store = if (f + d / 2) % 3 == 2 { Dtype::Bf16 } else { Dtype::F16 };
-            let l = layout(&of_store(text, store), dim, store);
-            let kernel = Emulated::build("pack.cu", &macros(&l)).expect("the kernel compiles");
-            let blocks: Vec<_> = KINDS
-                .iter()
-                .enumerate()
-                .map(|(i, kind)| {
-                    let seed = (100 * f + 10 * d + i) as u64;
-                    let other = KINDS[(i + f) % KINDS.len()];
-                    let keys = block(kind, seed, l.tokens(), dim, store);
-                    (keys, block(other, seed ^ 0xabc, l.tokens(), dim, store), centre(seed, dim))
-                })
-                .collect();
-            // Three CTAs take the sides of eight blocks in turn: nothing is carried from one to the next.
-            let (records, status) = pack(&l, &kernel, &blocks, launch(&l, 3).seed(f as u64).noisy());
-            assert_eq!(status, 0);
-            assert_eq!(pack(&l, &kernel, &blocks[..3], launch(&l, 4)).0, records[..3]);
-            for (i, ((k, v, c), record)) in blocks.iter().zip(&records).enumerate() {
-                executed += 1;
-                failed.extend(judge(&l, i % HEADS, k, v, c, record).err());
-            }
-        }
-    }
+    // Half of all pairs: every format has two head sizes and every head size its formats.
+    let pairs: Vec<(usize, usize)> = (0..FORMATS.len())
+        .flat_map(|f| (0..DIMS.len()).map(move |d| (f, d)))
+        .filter(|(f, d)| fits(FORMATS[*f], DIMS[*d]) && (f + d) % 2 == 0)
+        .collect();
+    let judged: Vec<Result<(), String>> = pairs.par_iter().flat_map_iter(|(f, d)| records_of(*f, *d)).collect();
+    let (executed, failed) = (judged.len(), judged.into_iter().filter_map(Result::err).collect::<Vec<_>>());
     // Planted: one bit of every section, and every number of the summaries a little off.
     let l = layout("k8-v4g32-b32-r5.4", 64, Dtype::F16);
     let kernel = Emulated::build("pack.cu", &macros(&l)).expect("the kernel compiles");
