@@ -23,7 +23,7 @@ template <bool KEY> CKV_FN void rotated(const Work& w, u32 token, double (&y)[PE
         if constexpr (KEY) y[m] = (y[m] - (double)metric_of(w)[32 * m + lane()]) * (double)metric_of(w)[DIM + 32 * m + lane()];
 #endif
     }
-    turn_row<DIM>(y);
+    turn_row(y);
 }
 
 // Codes of all rows, a byte each, in the place of errors; radii to `section` and w.scale, norms to w.offset. Returns OVERFLOW if one

@@ -3,6 +3,7 @@
 // Keys are scored with the rotated query; what values sum to is rotated while codes are added and is turned back for originals and
 // at the end. A rotation is additions between registers and between lanes: no memory.
 #pragma once
+#include "rotate.cuh"
 
 constexpr bool TURBO_KEYS = CKV_KEY == 3, TURBO_VALUES = CKV_VALUE == 2;
 static_assert(!((TURBO_KEYS && !GROUPED) || TURBO_VALUES) || (D & (D - 1)) == 0, "one transform");
@@ -13,38 +14,8 @@ constexpr float TURN_ROUNDING = (TURN_STAGES + 2) * 6.0e-8f;
 // Of a query whose groups are rotated apart: two rounds of transforms of up to half of its channels, or one of all of them.
 constexpr float KEY_TURN_ROUNDING = GROUPED ? 2.0f * TURN_ROUNDING : TURN_ROUNDING;
 
-#if (CKV_KEY == 3 && CKV_GROUPED == 0) || CKV_VALUE == 2
-// Signs of 32 channels: set bits are -1.
-CKV_FN constexpr u32 turn_signs(int chunk) {
-    constexpr u32 WORDS[8] = {CKV_TURN_0, CKV_TURN_1, CKV_TURN_2, CKV_TURN_3, CKV_TURN_4, CKV_TURN_5, CKV_TURN_6, CKV_TURN_7};
-    return WORDS[chunk];
-}
+#if CKV_ROTATES
 CKV_FN float with_sign(float x, u32 bit) { return u32_as_float(float_as_u32(x) ^ bit << 31); }
-constexpr float TURN_FACTOR = D == 64 ? 0.125f : D == 128 ? 0.08838834764831845f : 0.0625f;
-
-// R of a row that a warp holds, channel 32 j + lane in x[j].
-[[maybe_unused]] CKV_FN void turn_row(float (&x)[CHUNKS]) {
-#pragma unroll
-    for (int j = 0; j < CHUNKS; j++) {
-        x[j] = with_sign(x[j], turn_signs(j) >> lane() & 1);
-#pragma unroll
-        for (u32 d = 1; d < 32; d *= 2) {
-            const float other = shfl_xor(x[j], (int)d);
-            x[j] = lane() & d ? other - x[j] : x[j] + other;
-        }
-    }
-#pragma unroll
-    for (int half = 1; half < CHUNKS; half *= 2) {
-#pragma unroll
-        for (int j = 0; j < CHUNKS; j++) {
-            if (j & half) continue;
-            const float a = x[j], b = x[j + half];
-            x[j] = a + b, x[j + half] = a - b;
-        }
-    }
-#pragma unroll
-    for (int j = 0; j < CHUNKS; j++) x[j] *= TURN_FACTOR;
-}
 
 // R q of one column: x[j][i] is channel 32 j + 8 (lane % 4) + i. The four lanes of a column together.
 CKV_FN void turn_query(float (&x)[CHUNKS][8]) {
@@ -88,7 +59,7 @@ CKV_FN void turn_query(float (&x)[CHUNKS][8]) {
 #pragma unroll
     for (int j = 0; j < CHUNKS; j++) {
 #pragma unroll
-        for (int i = 0; i < 8; i++) x[j][i] *= TURN_FACTOR;
+        for (int i = 0; i < 8; i++) x[j][i] *= (float)TURN_FACTOR;
     }
 }
 #endif
@@ -134,7 +105,7 @@ CKV_FN void turn_sums(float (&o)[2 * CHUNKS][4], bool back) {
     for (int c = 0; c < 2 * CHUNKS; c++) {
         const u32 signs = turn_signs(c / 2) >> (16 * (c & 1) + r);
 #pragma unroll
-        for (int i = 0; i < 4; i++) o[c][i] = with_sign(o[c][i] * TURN_FACTOR, back ? signs >> (8 * (i / 2)) & 1 : 0);
+        for (int i = 0; i < 4; i++) o[c][i] = with_sign(o[c][i] * (float)TURN_FACTOR, back ? signs >> (8 * (i / 2)) & 1 : 0);
     }
 }
 #endif
@@ -171,7 +142,7 @@ CKV_FN void turn_output(float (&x)[VECTOR]) {
         signs |= turn_signs(chunk) & (0u - (u32)((int)lane() * VECTOR / 32 == chunk));
     }
 #pragma unroll
-    for (int v = 0; v < VECTOR; v++) x[v] = with_sign(x[v] * TURN_FACTOR, signs >> ((lane() * VECTOR + v) % 32) & 1);
+    for (int v = 0; v < VECTOR; v++) x[v] = with_sign(x[v] * (float)TURN_FACTOR, signs >> ((lane() * VECTOR + v) % 32) & 1);
 }
 
 // Has the sums of column tiles from FIRST on rotated, or as they are. LAST: no other tiles follow.

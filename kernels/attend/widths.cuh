@@ -77,6 +77,6 @@ CKV_FN void by_width(u32 bits, const F& f) {
     }
 }
 
-// What a tile's words say of it: `table` has the words of tiles, then levels.
+// Levels of the group that a tile is of. `table`: words of tiles, then levels.
 CKV_FN const u32* levels_of_tile(const u32* table, u32 word) { return table + ckv_grouped::HEAD_TILES + ckv_grouped::LEVEL_WORDS * ckv_grouped::group_of(word); }
 #endif

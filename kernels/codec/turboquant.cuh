@@ -1,48 +1,16 @@
 // TurboQuant rows: a rotated row's codes, and the radius that leaves the least error, math.md (2.14), (2.16), (2.17b).
 // Encoder; twin of turboquant.rs. A row is a warp's: channel 32 m + lane in y[m].
 //
-// Macros: CKV_TURN_0 .. CKV_TURN_7, signs of the rotation, 32 channels each; of each side that is coded so eight magnitudes of levels, a byte each, and
+// Macros beside those of rotate.cuh: of each side that is coded so eight magnitudes of levels, a byte each, and
 // the thresholds between them, as bits of doubles: CKV_KEY_LEVELS, CKV_KEY_THRESHOLD_1 .. _7, CKV_VALUE_LEVELS and so on.
 #pragma once
 #include "codec/round.cuh"
-
-// Sides of one width: those of several are another matter, pack_grouped.cuh.
-#define CKV_TURBO_KEYS (CKV_KEY == 3 && CKV_GROUPED == 0)
-#define CKV_ROTATES (CKV_TURBO_KEYS || CKV_VALUE == 2)
+#include "rotate.cuh"
 
 namespace ckv_encode {
 
 // What a rotation in double is off by at most, relative to the norm; record.rs: TURNED.
 constexpr double TURNED = 0x1p-46;
-
-#if CKV_ROTATES
-// R of a row, in the order of additions that rotation.rs has.
-template <u32 DIM> CKV_FN void turn_row(double (&y)[DIM / 32]) {
-    constexpr u32 SIGNS[8] = {CKV_TURN_0, CKV_TURN_1, CKV_TURN_2, CKV_TURN_3, CKV_TURN_4, CKV_TURN_5, CKV_TURN_6, CKV_TURN_7};
-#pragma unroll
-    for (u32 m = 0; m < DIM / 32; ++m) {
-        y[m] = SIGNS[m] >> lane() & 1 ? -y[m] : y[m];
-#pragma unroll
-        for (u32 d = 1; d < 32; d *= 2) {
-            const double other = shfl_xor(y[m], (int)d);
-            y[m] = lane() & d ? other - y[m] : y[m] + other;
-        }
-    }
-#pragma unroll
-    for (u32 half = 1; half < DIM / 32; half *= 2) {
-#pragma unroll
-        for (u32 m = 0; m < DIM / 32; ++m) {
-            if (m & half) continue;
-            const double a = y[m], b = y[m + half];
-            y[m] = a + b, y[m + half] = a - b;
-        }
-    }
-    constexpr double FACTOR = DIM == 64 ? 0.125 : DIM == 128 ? 0.08838834764831845 : 0.0625;
-#pragma unroll
-    for (u32 m = 0; m < DIM / 32; ++m) y[m] *= FACTOR;
-}
-
-#endif
 
 #if CKV_KEY == 3 || CKV_VALUE == 2
 CKV_FN double warp_total(double x) {

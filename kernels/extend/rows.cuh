@@ -225,7 +225,7 @@ CKV_FN void turn_back(State& st) {
         for (int n = 0; n < EIGHTHS; n++) {
             const u32 signs = turn_signs(n / 4) >> (8 * (n % 4) + 2 * c4);
 #pragma unroll
-            for (int i = 0; i < 4; i++) st.o[mt][n][i] = with_sign(st.o[mt][n][i] * TURN_FACTOR, signs >> (i & 1) & 1);
+            for (int i = 0; i < 4; i++) st.o[mt][n][i] = with_sign(st.o[mt][n][i] * (float)TURN_FACTOR, signs >> (i & 1) & 1);
         }
     }
 }
