@@ -2,15 +2,9 @@
 //!
 //! 32 query heads, 8 KV heads, 128 channels; one layer; pages scattered over a pool larger than the L2 cache and rotated; launches
 //! replayed from a graph; medians. Each row: the bare pass, with certificates, and with block masses on top.
-#[path = "../../tests/device_cases/books.rs"]
-#[allow(unreachable_pub, reason = "tests use it, too")]
-mod books;
 #[path = "../../tests/device_cases/metrics.rs"]
 #[allow(dead_code, unreachable_pub, reason = "tests use more of it")]
 mod metrics;
-#[path = "../../tests/device_cases/widths.rs"]
-#[allow(unreachable_pub, reason = "tests use it, too")]
-mod widths;
 
 use certkv_codec::Encoder;
 use certkv_core::{Geometry, RecordLayout};

@@ -2,15 +2,9 @@
 //!
 //! Cold start with cached machine code; append of one token, with and without blocks that fill, and those with and without originals on the host; packing of many blocks; page-in of
 //! scattered blocks from mapped pinned memory; whole pages out and in. 8 KV heads of 128 channels, one layer; launches replayed from a graph; medians.
-#[path = "../../tests/device_cases/books.rs"]
-#[allow(unreachable_pub, reason = "tests use it, too")]
-mod books;
 #[path = "../../tests/device_cases/metrics.rs"]
 #[allow(dead_code, unreachable_pub, reason = "tests use more of it")]
 mod metrics;
-#[path = "../../tests/device_cases/widths.rs"]
-#[allow(unreachable_pub, reason = "tests use it, too")]
-mod widths;
 
 use certkv_core::hash::splitmix64;
 use certkv_core::{Geometry, RecordLayout};

@@ -15,10 +15,9 @@ use certkv_kernel::cuda::extend::{ExtendArgs, chunks_of};
 use certkv_kernel::cuda::{Sight, Variant};
 use certkv_testkit::generate::{Heads, Kind, Rng, Shape, decode, heads};
 
-mod books;
 mod limits;
+#[path = "metrics.rs"]
 mod metrics;
-mod widths;
 use metrics::Metrics;
 
 /// What a case is made of.

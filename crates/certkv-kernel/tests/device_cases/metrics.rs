@@ -1,5 +1,6 @@
 //! What the keys of a calibration are coded in, math.md (2.19a), (2.19c), 2.9: centres, balance scales, widths, or directions. Those of every fourth case are far out.
-use super::{books, widths};
+mod books;
+mod widths;
 use certkv_codec::decode::{decode_key, decode_key_in, decode_key_of};
 use certkv_codec::spherical::Spherical;
 use certkv_codec::{KeyGroups, KeyMetric};

@@ -8,12 +8,11 @@
     clippy::neg_cmp_op_on_partial_ord,
     reason = "each test program uses its part; formulas keep indices; NaN fails every check"
 )]
-mod books;
 mod limits;
+#[path = "metrics.rs"]
 mod metrics;
 mod refined;
 mod rows;
-mod widths;
 use certkv_codec::decode::{decode_value, refined_key, refined_value};
 use certkv_codec::{CodecError, Encoder, KeyMetric};
 use certkv_core::fragment::{key_place, value_place};

@@ -9,7 +9,7 @@ use certkv_testkit::generate::Kind;
 
 #[test]
 fn formats_heads_and_groups_match_attention_in_f64() {
-    for (format, dim, group) in [
+    near_and_far(&[
         ("ctq4-tq4-b64", 128, 4),
         ("ctq3-v4g32-b32", 64, 2),
         ("ctq2-f16-b16", 64, 5),
@@ -18,12 +18,7 @@ fn formats_heads_and_groups_match_attention_in_f64() {
         ("ctq2-tq3-b64", 256, 2),
         ("ctq4-tq4-b64", 128, 12),
         ("ctq3-tq1-b32", 256, 16),
-    ] {
-        // Centres and scales that are near, and far out.
-        for seed in [1, 3] {
-            check(&Spec { seed, ..Spec::new(format, dim, group, &[90, 40]) }, 3);
-        }
-    }
+    ]);
     let sight = Some(Sight { tokens: 70, sinks: 20 });
     check(&Spec { sight, seed: 2, ..Spec::new("ctq4-tq4-b32", 64, 4, &[200, 90, 7]) }, 3);
 }
@@ -42,9 +37,21 @@ fn hard_data_stays_within_the_bound() {
 
 #[test]
 fn originals_between_codes_are_read_in_every_ring() {
-    for (format, dim, group, warps, stages) in
-        [("ctq4-tq4-b64", 128, 4, 4, 1), ("ctq4-v4g32-b32", 64, 6, 12, 2), ("ctq3-tq3-b32", 128, 9, 4, 1)]
-    {
+    in_rings(&[("ctq4-tq4-b64", 128, 4, 4, 1), ("ctq4-v4g32-b32", 64, 6, 12, 2), ("ctq3-tq3-b32", 128, 9, 4, 1)]);
+}
+
+/// Formats, channels and query heads to a KV head, under what keys are coded by that is near, and far out.
+pub(super) fn near_and_far(cases: &[(&'static str, usize, usize)]) {
+    for &(format, dim, group) in cases {
+        for seed in [1, 3] {
+            check(&Spec { seed, ..Spec::new(format, dim, group, &[90, 40]) }, 3);
+        }
+    }
+}
+
+/// The same with originals between codes, in rings of so many warps and stages.
+pub(super) fn in_rings(cases: &[(&'static str, usize, usize, usize, usize)]) {
+    for &(format, dim, group, warps, stages) in cases {
         for (keys, values) in [(0.4, 0.2), (1.0, 0.0)] {
             let lens: &[usize] = if group > 8 { &[330, 130, 7] } else { &[900, 130, 7, 64] };
             let spec = Spec { keys, values, seed: dim as u64, ..Spec::new(format, dim, group, lens) };

@@ -1,16 +1,16 @@
 //! Spherical keys, math.md 2.9: the products of queries with a head's directions are looked up by the indices of its codes.
-use super::calibrated::shortened;
+use super::calibrated::{in_rings, near_and_far, shortened};
 use super::device_cases::{Case, Spec};
 use super::emulated::Buffer;
-use super::{check, checked, run, run_behind, variant, with_bulk_copies_as_without, with_metrics};
+use super::{check, checked, run, run_behind, variant, with_metrics};
 use certkv_core::Dtype;
+use certkv_kernel::cuda::Sight;
 use certkv_kernel::cuda::args::AttendArgs;
-use certkv_kernel::cuda::{Arch, Sight, Variant};
 use certkv_testkit::generate::Kind;
 
 #[test]
 fn formats_heads_and_groups_match_attention_in_f64() {
-    for (format, dim, group) in [
+    near_and_far(&[
         ("s1-v4g64-b64", 128, 4),
         ("s1-tq3-b32", 64, 2),
         ("s2-f16-b16", 64, 5),
@@ -20,11 +20,7 @@ fn formats_heads_and_groups_match_attention_in_f64() {
         ("s1-tq3-b64", 256, 2),
         ("s2-tq4-b64", 128, 12),
         ("s1-v4g32-b32", 256, 16),
-    ] {
-        for seed in [1, 3] {
-            check(&Spec { seed, ..Spec::new(format, dim, group, &[90, 40]) }, 3);
-        }
-    }
+    ]);
     let sight = Some(Sight { tokens: 70, sinks: 20 });
     check(&Spec { sight, seed: 2, ..Spec::new("s1-v4g32-b32", 64, 4, &[200, 90, 7]) }, 3);
 }
@@ -40,17 +36,7 @@ fn hard_data_stays_within_the_bound() {
 
 #[test]
 fn originals_between_codes_are_read_in_every_ring() {
-    for (format, dim, group, warps, stages) in
-        [("s1-tq3-b64", 128, 4, 4, 1), ("s2-v4g32-b32", 64, 6, 12, 2), ("s3-tq3-b32", 128, 9, 4, 1)]
-    {
-        for (keys, values) in [(0.4, 0.2), (1.0, 0.0)] {
-            let lens: &[usize] = if group > 8 { &[330, 130, 7] } else { &[900, 130, 7, 64] };
-            let spec = Spec { keys, values, seed: dim as u64, ..Spec::new(format, dim, group, lens) };
-            let variant =
-                Variant::new(spec.layout(), spec.group, Arch::Sm80).and_then(|v| v.with_shape(warps, stages)).unwrap();
-            with_bulk_copies_as_without(&spec, &variant);
-        }
-    }
+    in_rings(&[("s1-tq3-b64", 128, 4, 4, 1), ("s2-v4g32-b32", 64, 6, 12, 2), ("s3-tq3-b32", 128, 9, 4, 1)]);
 }
 
 #[test]

@@ -1,15 +1,15 @@
 //! Keys in groups of unlike width, math.md (2.19c): widths are data, drawn anew for every head of every case.
-use super::calibrated::shortened;
+use super::calibrated::{in_rings, near_and_far, shortened};
 use super::device_cases::Spec;
-use super::{check, checked, run, run_behind, variant, with_bulk_copies_as_without, with_metrics};
+use super::{check, checked, run, run_behind, variant, with_metrics};
 use certkv_core::Dtype;
+use certkv_kernel::cuda::Sight;
 use certkv_kernel::cuda::args::AttendArgs;
-use certkv_kernel::cuda::{Arch, Sight, Variant};
 use certkv_testkit::generate::Kind;
 
 #[test]
 fn formats_heads_and_groups_match_attention_in_f64() {
-    for (format, dim, group) in [
+    near_and_far(&[
         ("gtq3-tq3-b64", 128, 4),
         ("gtq2.5-v4g32-b32", 64, 2),
         ("gtq2-f16-b16", 64, 5),
@@ -19,12 +19,7 @@ fn formats_heads_and_groups_match_attention_in_f64() {
         ("gtq6-v4g32-b16", 96, 3),
         ("gtq3.5-tq4-b64", 128, 12),
         ("gtq4-tq1-b32", 256, 16),
-    ] {
-        // Centres and scales that are near, and far out.
-        for seed in [1, 3] {
-            check(&Spec { seed, ..Spec::new(format, dim, group, &[90, 40]) }, 3);
-        }
-    }
+    ]);
     let sight = Some(Sight { tokens: 70, sinks: 20 });
     check(&Spec { sight, seed: 2, ..Spec::new("gtq3-tq3-b32", 64, 4, &[200, 90, 7]) }, 3);
 }
@@ -40,17 +35,7 @@ fn hard_data_stays_within_the_bound() {
 
 #[test]
 fn originals_between_codes_are_read_in_every_ring() {
-    for (format, dim, group, warps, stages) in
-        [("gtq3-tq3-b64", 128, 4, 4, 1), ("gtq4-v4g32-b32", 64, 6, 12, 2), ("gtq3-tq3-b16", 128, 9, 4, 1)]
-    {
-        for (keys, values) in [(0.4, 0.2), (1.0, 0.0)] {
-            let lens: &[usize] = if group > 8 { &[330, 130, 7] } else { &[900, 130, 7, 64] };
-            let spec = Spec { keys, values, seed: dim as u64, ..Spec::new(format, dim, group, lens) };
-            let variant =
-                Variant::new(spec.layout(), spec.group, Arch::Sm80).and_then(|v| v.with_shape(warps, stages)).unwrap();
-            with_bulk_copies_as_without(&spec, &variant);
-        }
-    }
+    in_rings(&[("gtq3-tq3-b64", 128, 4, 4, 1), ("gtq4-v4g32-b32", 64, 6, 12, 2), ("gtq3-tq3-b16", 128, 9, 4, 1)]);
 }
 
 #[test]

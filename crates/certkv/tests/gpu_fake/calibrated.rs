@@ -51,7 +51,7 @@ fn with(formats: [&str; LAYERS], calibration: &Arc<Calibration>) -> GpuConfig {
 }
 
 /// Directions that every layer and head has others of.
-fn codebooks(seed: u64, tier: Tier) -> Arc<Codebooks> {
+fn codebooks(seed: u64, model: u8, tier: Tier) -> Arc<Codebooks> {
     let (mut r, heads) = (Rng::new(seed), KeyHeads { layers: LAYERS, kv_heads: KV_HEADS, head_dim: DIM });
     let mut word = |_| {
         let word = r.normals(tier.group());
@@ -63,7 +63,7 @@ fn codebooks(seed: u64, tier: Tier) -> Arc<Codebooks> {
         loss: vec![1.0; DIM / tier.group()],
     };
     let books = (0..LAYERS * KV_HEADS).map(&mut head).collect();
-    let source = Source { model: [0; 32], text: [0; 32], tokens: 4096 };
+    let source = Source { model: [model; 32], text: [0; 32], tokens: 4096 };
     Arc::new(Codebooks::new(heads, source, tier, Training::new(seed), books).expect("directions"))
 }
 
@@ -139,7 +139,7 @@ fn a_calibration_is_there_if_and_only_if_a_format_needs_it() {
         assert_eq!(found, what);
     }
     // Spherical keys have directions of their tier; of five bits no kernel looks levels up but where widths are data.
-    let books = |tier| with([DIRECTED, CODED], &mine).with_codebooks(codebooks(1, tier));
+    let books = |tier| with([DIRECTED, CODED], &mine).with_codebooks(codebooks(1, 0, tier));
     for (config, says) in [(with([DIRECTED, CODED], &mine), DIRECTED), (books(Tier::B3), "tier b3, where s1 needs b1")]
     {
         let Error::Config { field: "codebooks", why } = refused(config) else { panic!("not the codebooks") };
@@ -176,14 +176,14 @@ fn every_launch_is_told_of_the_keys_of_its_layer() {
     ] {
         told_of(&gpu, compiler, (with(formats, &mine), words), &want);
     }
-    // Spherical keys alone, and beside keys of a calibration.
-    let (books, per_head) = (codebooks(3, Tier::B1), DIM << Tier::B1.bits());
+    // Spherical keys in all layers, and in one beside plain ones.
+    let (books, per_head) = (codebooks(3, 0, Tier::B1), DIM << Tier::B1.bits());
     let own = [words(&books, 0), words(&books, 1)];
     let formats = [DIRECTED; 2].map(|f| f.parse().expect("a format")).to_vec();
     let directed = GpuConfig { formats, ..config(PLAIN) }.with_codebooks(Arc::clone(&books));
     told_of(&gpu, compiler, (directed.clone(), per_head), &own);
-    let beside = with([DIRECTED, PLAIN], &mine);
-    let beside = GpuConfig { calibration: None, ..beside }.with_codebooks(Arc::clone(&books));
+    let formats = [DIRECTED, PLAIN].map(|f| f.parse().expect("a format")).to_vec();
+    let beside = GpuConfig { formats, ..directed.clone() };
     told_of(&gpu, compiler, (beside, per_head), &[own[0].clone(), Vec::new()]);
     assert_eq!(fake.violations(), 0);
     let plan = |config: &GpuConfig| config.plan(GpuMachine::H200).expect("a plan").device.bytes;
@@ -245,7 +245,7 @@ fn read_under_one_calibration(compiler: &Compiler, coded: &'static str) {
     let open = |seed, model| {
         let config = if coded == DIRECTED {
             let formats = [coded, PLAIN].map(|f| f.parse().expect("a format")).to_vec();
-            GpuConfig { formats, ..config(PLAIN) }.with_codebooks(codebooks(seed + 100 * u64::from(model), Tier::B1))
+            GpuConfig { formats, ..config(PLAIN) }.with_codebooks(codebooks(seed, model, Tier::B1))
         } else {
             with([coded, PLAIN], &calibration(seed, model))
         };
