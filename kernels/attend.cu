@@ -184,7 +184,7 @@ struct Cursor {
 // Whether a head's open block lies in a share of the line.
 CKV_FN bool holds_tail(u32 lo, u32 hi, const Segment& seg) {
     const u32 at = seg.start + seg.blocks - 1;
-    return seg.tokens % BLOCK != 0 && at >= lo && at < hi;
+    return seg.open != 0 && at >= lo && at < hi;
 }
 // Whether it is this warp's.
 CKV_FN bool owns(const Ring& ring, u32 hi, const Segment& seg) {
@@ -193,7 +193,7 @@ CKV_FN bool owns(const Ring& ring, u32 hi, const Segment& seg) {
 }
 // Tokens of block k of a warp: all but in the open block.
 CKV_FN int rows_of(const Segment& seg, const Ring& ring, int k) {
-    return ring.range->lo + (u32)k * WARPS - seg.start < full_blocks(seg) ? BLOCK : (int)(seg.tokens % BLOCK);
+    return ring.range->lo + (u32)k * WARPS - seg.start < full_blocks(seg) ? BLOCK : (int)seg.open;
 }
 template <class T> CKV_FN T least_of(T a, T b) { return a < b ? a : b; }
 // How many of a warp's blocks lie before a place of the line.
@@ -205,7 +205,7 @@ CKV_FN int blocks_before(const Ring& ring, u32 place) {
 // Asks for what the head that begins at `at` starts with. One warp.
 CKV_APART void look_ahead(const CkvAttendArgs& a, const Tasks& t, u32 at) {
     const Segment next = segment_at(a, t, at);
-    if (!CORRECTS && lane() == 0 && next.tokens % BLOCK) prefetch_tail(a, next);
+    if (!CORRECTS && lane() == 0 && next.open) prefetch_tail(a, next);
 #if CKV_KEY_REFINE > 0 && !CKV_CORRECT
     const u32 full = full_blocks(next);
     if (lane() >= 1 && lane() < PROBES && full >= lane()) {
@@ -283,16 +283,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) ckv_attend(const __grid
         if (threadIdx.x == 0) known.tasks = planned, known.segment = first, known.flags = 0, known.lo = lo, known.hi = hi, known.refined[0] = known.refined[1] = known.tail[0] = known.tail[1] = known.done = 0;
     }
     sync_threads();
-    const bool fresh = fetch_batch(a, t, ring, 0);
+    fetch_batch(a, t, ring, 0);
     prefetch_query(a, seg.seq, seg.kv);
-    // A record that is being written waits for its writer, and queries for theirs.
 #pragma unroll 1
-    for (int k = 0; !fresh && k < STAGES; k++) issue_block(a, ring, k, k);
+    for (int k = 0; k < STAGES; k++) issue_block(a, ring, k, k);
+    // Queries, and the rows of open blocks, wait for their writers.
     if (a.settled) grid_dependency_wait();
     grid_dependency_launch();
     read_query(a, seg.seq, seg.kv, queries);
-#pragma unroll 1
-    for (int k = 0; fresh && k < STAGES; k++) issue_block(a, ring, k, k);
 
     const Merge merge = {finish, finish + GROUP * SCALARS, (u32*)(finish + GROUP * SCALARS + NORMS * GROUP * SLICES)};
     Lot lot = lot_at(own + AT_LOT);
@@ -301,7 +299,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) ckv_attend(const __grid
         // Looked up again where it is needed rather than kept in a register.
         auto row_head = [&] { return seg.row * a.kv_heads + seg.kv; };
         auto norms = [&] {
-            if (!CORRECTS && holds_tail(known.lo, known.hi, seg)) tail_norms(tail_of(a, seg), (int)(seg.tokens % BLOCK), hidden_in_tail(a, seg), known.tail);
+            if (!CORRECTS && holds_tail(known.lo, known.hi, seg)) tail_norms(tail_of(a, seg), (int)seg.open, hidden_in_tail(a, seg), known.tail);
         };
         // While nothing else lives in registers; the barrier of await_query ends it.
         if constexpr (!REFINABLE) norms();

@@ -101,18 +101,6 @@ CKV_FN Work work_of(u8* shared) {
                 (double*)(shared + AT_SLOTS), (u32*)(shared + AT_FLAGS)};
 }
 
-// The union of everyone's bits.
-CKV_FN u32 cta_union(u32 bits, u32* slots) {
-#pragma unroll
-    for (int d = 16; d > 0; d >>= 1) bits |= shfl_xor(bits, d);
-    sync_threads();
-    if (lane() == 0) slots[warp()] = bits;
-    sync_threads();
-    u32 all = 0;
-    for (u32 w = 0; w < WARPS; ++w) all |= slots[w];
-    return all;
-}
-
 CKV_FN void put_step(const Work& w, u32 at, double scale, double offset) {
     w.scale[at] = (float)scale;
     w.offset[at] = (float)offset;

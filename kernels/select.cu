@@ -210,7 +210,7 @@ extern "C" __global__ void __launch_bounds__(256, 1) ckv_select(const __grid_con
         const u32 seq = entry / a.kv_heads;
         p.head = entry % a.kv_heads;
         p.row = a.rows ? a.rows[seq] : seq;
-        p.blocks = a.lens[p.row] / BLOCK;
+        p.blocks = recorded_blocks(a, a.lens[p.row]);
         if (p.blocks > a.table_stride) p.blocks = a.table_stride;
 #if CKV_WINDOW
         p.seen = seen_of(a, a.lens[p.row]);

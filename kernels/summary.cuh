@@ -10,13 +10,25 @@
 
 namespace ckv_encode {
 
-// Threads of a CTA that packs; every function of this file is called by all of them.
+// Threads of a CTA that packs, or appends; every function of this file is called by all of them.
 constexpr u32 THREADS = 256, WARPS = THREADS / 32;
 
 constexpr double UP = 1.0 + 0x1p-40;
 
 // A measurement as a stored upper bound, annotate.rs: publish. NaN stays NaN and so fails closed.
 CKV_FN float publish(double x) { return (float)round_up<F32>(x * UP); }
+
+// The union of everyone's bits; `slots` holds WARPS words.
+CKV_FN u32 cta_union(u32 bits, u32* slots) {
+#pragma unroll
+    for (int d = 16; d > 0; d >>= 1) bits |= shfl_xor(bits, d);
+    sync_threads();
+    if (lane() == 0) slots[warp()] = bits;
+    sync_threads();
+    u32 all = 0;
+    for (u32 w = 0; w < WARPS; ++w) all |= slots[w];
+    return all;
+}
 
 // Largest and sum over the CTA, in every thread, a NaN winning; `slots` holds WARPS * N doubles.
 template <int N> CKV_FN void cta_largest(double (&v)[N], double* slots) {

@@ -40,6 +40,11 @@ template <class Args> CKV_FN Seen seen_of(const Args& a, u32 tokens) {
     return s;
 }
 
+// Blocks of a sequence that have records: the full ones, but for one that the last token fills while it still lies in its tail (`closing`).
+template <class Args> CKV_FN u32 recorded_blocks(const Args& a, u32 tokens) { return tokens > a.closing ? (tokens - a.closing) / (u32)BLOCK : 0; }
+// Rows of the block behind them, which lies in the tail: 0 for none.
+template <class Args> CKV_FN u32 open_rows(const Args& a, u32 tokens) { return tokens - recorded_blocks(a, tokens) * (u32)BLOCK; }
+
 // How many tokens a query sees.
 template <class Args> CKV_FN u32 seen_tokens(const Args& a, u32 tokens) {
     const Seen s = seen_of(a, tokens);

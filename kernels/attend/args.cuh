@@ -60,8 +60,9 @@ struct CkvAttendArgs {
     const u32* picks;       // of a correction: [seqs * kv_heads][table_stride] 16 * block + 4 * (sides that the pass read finely) + sides that are to be
     const CkvPicked* picked; // [seqs * kv_heads]
     u32 refine_all;         // 1: all residuals are read, and nothing is learned
-    u32 settled;            // 1: lengths, tables, promoted words and the records before the last token's block are what they will be before the
-                            // launches ahead of this one end: they are looked up, and the first records asked for, meanwhile
+    u32 settled;            // 1: lengths, tables, promoted words and records are what they will be before the launches ahead of this one
+                            // end: they are looked up, and the first records asked for, meanwhile
+    u32 closing;            // 1: a block that the last token fills still lies in its tail, as close.cu comes later; 0: it has a record
     u32 window;             // of a variant with windows: newest tokens that a query sees, its own among them, at least 1
     u32 sinks;              // and first tokens of the sequence
     const CkvLimit* limits; // [kv_heads * group] a tolerance for each query head, in place of `relative` and `absolute`; null: those for all

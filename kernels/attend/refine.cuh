@@ -79,7 +79,7 @@ CKV_FN u32 probed(u32 full, int i) { return i == 1 ? 0 : full + 1 - (u32)i; }
 
 // Fills `limits` for the head at hand. `room`: GROUP * PROBES words. All threads of the CTA; ends with the CTA in step.
 CKV_FN void probe(const CkvAttendArgs& a, const Segment& seg, const Query& q, float* room, Limit* limits) {
-    const u32 full = full_blocks(seg), rows = seg.tokens % BLOCK;
+    const u32 full = full_blocks(seg), rows = seg.open;
     const bool guided = a.demands && !a.refine_all;
     // A head a thread, of the warp that has least to probe.
     const int h = (int)threadIdx.x - (THREADS - 32);

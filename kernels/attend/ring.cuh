@@ -45,10 +45,9 @@ CKV_FN const u8* record_of(const CkvAttendArgs& a, const Segment& seg, u32 block
     return a.packed + page * a.page_stride + seg.kv * a.head_stride;
 }
 
-// Looks up blocks first..first + 31, one per lane. Says whether one of the first STAGES may have been filled by the launch ahead.
-CKV_FN bool fetch_batch(const CkvAttendArgs& a, const Tasks& t, const Ring& ring, int first) {
+// Looks up blocks first..first + 31, one per lane.
+CKV_FN void fetch_batch(const CkvAttendArgs& a, const Tasks& t, const Ring& ring, int first) {
     const int k = first + (int)lane();
-    bool fresh = false;
     if (k < ring.range->count) {
         Place p = {0, 0, 0};
         const u32 at = ring.range->lo + (u32)k * WARPS;
@@ -62,7 +61,6 @@ CKV_FN bool fetch_batch(const CkvAttendArgs& a, const Tasks& t, const Ring& ring
         } else if (j < full_blocks(s)) {
             const Seen seen = seen_of(a, s.tokens);
             const u32 block = seen.number(j);
-            fresh = lane() < STAGES && (block + 1) * BLOCK == s.tokens;
             p.record = (u64)record_of(a, s, block);
             if constexpr (WINDOWED) p.tail = seen.hidden(block) << 8;
             if (a.promoted) {
@@ -81,7 +79,6 @@ CKV_FN bool fetch_batch(const CkvAttendArgs& a, const Tasks& t, const Ring& ring
         ring.places[k & 63] = p;
     }
     syncwarp();
-    return any(fresh);
 }
 
 // Starts the copy of a part of block k into `slot`; blocks of a warp are issued in order.

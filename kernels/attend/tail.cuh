@@ -47,7 +47,7 @@ CKV_FN void hide_rows(Logits& s, u32 hidden) {
 }
 
 // Which rows of a head's open block it hides.
-CKV_FN u32 hidden_in_tail(const CkvAttendArgs& a, const Segment& seg) { return seen_of(a, seg.tokens).hidden(seg.tokens / BLOCK); }
+CKV_FN u32 hidden_in_tail(const CkvAttendArgs& a, const Segment& seg) { return seen_of(a, seg.tokens).hidden(recorded_blocks(a, seg.tokens)); }
 
 // A head's open block: keys, then values.
 CKV_FN const u8* tail_of(const CkvAttendArgs& a, const Segment& seg) {
@@ -62,7 +62,7 @@ CKV_APART void tail_norms(const u8* keys, int rows, u32 hidden, u32* largest) { 
 
 // Asks for the open block of a head: the tiles that have rows.
 CKV_FN void prefetch_tail(const CkvAttendArgs& a, const Segment& seg) {
-    const u32 bytes = (seg.tokens % BLOCK + 15) / 16 * (CHUNKS * 1024);
+    const u32 bytes = (seg.open + 15) / 16 * (CHUNKS * 1024);
     const u8* tail = tail_of(a, seg);
     bulk_prefetch_l2(tail, bytes);
     bulk_prefetch_l2(tail + SIDE_BYTES, bytes);

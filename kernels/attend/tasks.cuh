@@ -238,11 +238,10 @@ struct Segment {
     u32 start;   // first block in the line
     u32 blocks;  // the open block included
     u32 tokens;
+    u32 open;    // rows of the open block, 0 for none
 };
-// Those of them that are full.
-CKV_FN u32 full_blocks(const Segment& seg) {
-    return WINDOWED ? seg.blocks - (seg.tokens % BLOCK ? 1u : 0u) : seg.tokens / BLOCK;
-}
+// Those of them that have records.
+CKV_FN u32 full_blocks(const Segment& seg) { return seg.blocks - (seg.open ? 1u : 0u); }
 
 // The segment that holds block `at`.
 CKV_FN Segment segment_at(const CkvAttendArgs& a, const Tasks& t, u32 at) {
@@ -251,6 +250,7 @@ CKV_FN Segment segment_at(const CkvAttendArgs& a, const Tasks& t, u32 at) {
     Segment s;
     s.blocks = e.blocks;
     s.tokens = e.sequence.tokens;
+    s.open = CORRECTS ? 0 : open_rows(a, s.tokens);
     s.seq = e.sequence.seq;
     s.row = e.sequence.row;
     s.kv = e.head + h;

@@ -84,4 +84,5 @@ struct CkvSelectArgs {
     u32 progress;           // REPAIR promotes at least 1/progress of the blocks more where the target asks for nothing new
     u32 window;             // see CkvAttendArgs
     u32 sinks;
+    u32 closing;            // see CkvAttendArgs
 };

@@ -1,6 +1,8 @@
 //! The decode kernel of the GPU, run on the emulator, against attention in f64: outputs, bounds, masses.
 #[path = "emulated_attend/calibrated.rs"]
 mod calibrated;
+#[path = "emulated_attend/closing.rs"]
+mod closing;
 #[path = "device_cases/mod.rs"]
 mod device_cases;
 #[path = "emulated_attend/directions.rs"]

@@ -40,7 +40,11 @@ pub(crate) fn measure(
     let start = Instant::now();
     let mut cache = GpuCache::new(gpu, compiler, config)?;
     let mut ids = Vec::new();
-    for sequence in 0..n {
+    // Of a ragged batch every sequence lacks some of the context's last rows, so that blocks fill in different steps.
+    let block = cache.layouts()[0].tokens();
+    let lengths: Vec<usize> =
+        (0..n).map(|sequence| tokens - if wanted.ragged { sequence * block / n } else { 0 }).collect();
+    for (sequence, &tokens) in lengths.iter().enumerate() {
         let id = cache.create()?;
         let mut step = cache.begin(&[Chunk { sequence: id, tokens }])?;
         for layer in 0..model.layers {
@@ -171,9 +175,10 @@ pub(crate) fn measure(
             sums[2] += (a.direct - b.direct) as usize;
             sums[3] += (a.copies - b.copies) as usize;
         }
-        let sides = model.layers * n * KV_HEADS * (tokens / cache.layouts()[0].tokens()) * graphs.len();
+        let mean = rest.iter().sum::<f64>() / rest.len() as f64;
+        let sides = model.layers * n * KV_HEADS * (tokens / block) * graphs.len();
         println!(
-            "  tile {n} x {tokens}, {}: us a layer: first {:.1}, median {:.1}, least {:.1}, most {:.1}, last {:.1}; repaired {:.2}%, promoted or refined {:.1}% {:.1}%, direct {}, copies {}",
+            "  tile {n} x {tokens}, {}: us a layer: first {:.1}, median {:.1}, mean {mean:.1}, least {:.1}, most {:.1}, last {:.1}; repaired {:.2}%, promoted or refined {:.1}% {:.1}%, direct {}, copies {}",
             if kind == Policy::Packed { "packed".into() } else { format!("certified {tolerance}, plan {target}") },
             first[0],
             sorted[sorted.len() / 2],
@@ -187,7 +192,7 @@ pub(crate) fn measure(
             sums[3]
         );
         // Back to the context, for the next policy.
-        for id in &ids {
+        for (id, tokens) in ids.iter().zip(&lengths) {
             cache.truncate(*id, tokens + LAST)?;
         }
     }

@@ -92,10 +92,10 @@ fn specs(small: bool) -> Vec<Spec> {
     }
     if small {
         all.truncate(12);
-        all.extend(refinable(true).into_iter().chain(windowed(true)));
+        all.extend(refinable(true).into_iter().chain(windowed(true)).chain(device_cases::closing::specs()));
         return all;
     }
-    all.extend(refinable(false).into_iter().chain(windowed(false)));
+    all.extend(refinable(false).into_iter().chain(windowed(false)).chain(device_cases::closing::specs()));
     for kind in Kind::ALL {
         for (store, format) in [
             (Dtype::F16, "k8-v4g32-b32"),

@@ -1,16 +1,16 @@
 //! Times of the kernels around the decode kernel: `gpu_verbs [--cache FOLDER] [--cubins FOLDER] [--formats a,b]`.
 //!
-//! Cold start with cached machine code; append of one token, with and without blocks that fill, and those with and without originals on the host; packing of many blocks; page-in of
+//! Cold start with cached machine code; steps of one token a sequence, in which blocks fill, of 32 layers (`steps.rs`); packing of many blocks; page-in of
 //! scattered blocks from mapped pinned memory; whole pages out and in. 8 KV heads of 128 channels, one layer; launches replayed from a graph; medians.
 #[path = "../../tests/device_cases/metrics.rs"]
 #[allow(dead_code, unreachable_pub, reason = "tests use more of it")]
 mod metrics;
+mod steps;
 
 use certkv_core::hash::splitmix64;
 use certkv_core::{Geometry, RecordLayout};
 use certkv_device::cuda::{DeviceBuffer, Gpu, GpuStream, LaunchOptions, PinnedBuffer, Pod, Priority, TimedEvent};
-use certkv_kernel::cuda::args::{Element, Strides};
-use certkv_kernel::cuda::encode::{AppendArgs, GatherArgs, GatherItem, PACK_THREADS, PackArgs, PackItem, pack_shared};
+use certkv_kernel::cuda::encode::{GatherArgs, GatherItem, PACK_THREADS, PackArgs, PackItem, pack_shared};
 use certkv_kernel::cuda::swap::{SwapArgs, digest};
 use certkv_kernel::cuda::{Ahead, Arch, Compiler, Kernels, Variant, Verb};
 use certkv_testkit::generate::Rng;
@@ -44,9 +44,14 @@ impl Bench<'_> {
     }
 
     /// Median microseconds of one of the launches that `enqueue` makes, replayed from a graph of [`LAUNCHES`].
-    fn time(&self, mut enqueue: impl FnMut(usize) -> Result<(), Failure>) -> Result<f64, Failure> {
+    fn time(&self, enqueue: impl FnMut(usize) -> Result<(), Failure>) -> Result<f64, Failure> {
+        self.time_of(LAUNCHES, enqueue)
+    }
+
+    /// The same of a graph of `count`.
+    fn time_of(&self, count: usize, mut enqueue: impl FnMut(usize) -> Result<(), Failure>) -> Result<f64, Failure> {
         let capture = self.stream.begin_capture()?;
-        for i in 0..LAUNCHES {
+        for i in 0..count {
             enqueue(i)?;
         }
         let exec = capture.end()?.instantiate()?;
@@ -59,7 +64,7 @@ impl Bench<'_> {
             timer.stop(self.stream)?;
             self.stream.synchronize()?;
             if i >= 2 {
-                times.push(f64::from(timer.elapsed_ms()?) * 1e3 / LAUNCHES as f64);
+                times.push(f64::from(timer.elapsed_ms()?) * 1e3 / count as f64);
             }
         }
         times.sort_by(f64::total_cmp);
@@ -70,84 +75,6 @@ impl Bench<'_> {
 fn normals(n: usize) -> Vec<u16> {
     let mut r = Rng::new(3);
     (0..n).map(|_| certkv_core::Dtype::F16.encode16(r.normal() as f32)).collect()
-}
-
-fn append(bench: &Bench<'_>, kernels: &Kernels, variant: &Variant, seqs: usize) -> Result<(), Failure> {
-    let layout = variant.layout();
-    let (b, side) = (layout.tokens(), layout.original_side_bytes());
-    let metrics = bench.upload(&Metrics::of(layout, KV_HEADS, 1).words().unwrap_or_default())?;
-    let rows = bench.upload(&normals(seqs * KV_HEADS * DIM))?;
-    let count = bench.upload(&[seqs as u32])?;
-    let lens = bench.zeroed(seqs * 4)?;
-    let (arrived, errors) = (bench.zeroed(seqs * 4)?, bench.zeroed(seqs * 4)?);
-    let numbers = bench.upload(&(0..seqs as u32).collect::<Vec<_>>())?;
-    let tail_stride = KV_HEADS * 2 * side;
-    let tails = bench.upload(&normals(seqs * tail_stride / 2))?;
-    let page = KV_HEADS * layout.bytes;
-    let packed = bench.zeroed(seqs * page)?;
-    let threads = NonZeroUsize::new(8).unwrap_or(NonZeroUsize::MIN);
-    let host = PinnedBuffer::new(bench.gpu, seqs * tail_stride, threads)?;
-    let centres = bench.zeroed(seqs * KV_HEADS * DIM * 4)?;
-    let args = AppendArgs {
-        keys: rows.address(),
-        values: rows.address(),
-        count: count.address(),
-        lens: lens.address(),
-        arrived: arrived.address(),
-        errors: errors.address(),
-        tails: numbers.address(),
-        tail_base: tails.address(),
-        tail_stride: tail_stride as u64,
-        hosts: numbers.address(),
-        host_base: host.device_address(),
-        host_stride: tail_stride as u64,
-        packed: numbers.address(),
-        packed_base: packed.address(),
-        packed_stride: page as u64,
-        record_stride: layout.bytes as u64,
-        centres: centres.address(),
-        key_strides: Strides::dense(KV_HEADS, DIM),
-        value_strides: Strides::dense(KV_HEADS, DIM),
-        blocks: 1,
-        kv_heads: KV_HEADS as u32,
-        metrics: metrics.address(),
-        key_input: Element::F16 as u32,
-        value_input: Element::F16 as u32,
-        ..AppendArgs::default()
-    };
-    let function = kernels.get(variant, Verb::Append)?;
-    let grid = (2 * seqs * KV_HEADS).min(2 * bench.gpu.info().multiprocessors as usize) as u32;
-    let mut us = [0.0; 3];
-    // The last without originals on the host: what the codes take.
-    for (time, (len, hosts)) in us.iter_mut().zip([(b / 2, args.hosts), (b - 1, args.hosts), (b - 1, 0)]) {
-        lens.write(bench.stream, 0, &vec![len as u32; seqs])?;
-        let args = AppendArgs { hosts, ..args };
-        *time = bench.time(|_| {
-            // SAFETY: every address is that of a live buffer of the size that the kernel's argument documents.
-            unsafe {
-                function.launch(
-                    bench.stream,
-                    grid,
-                    PACK_THREADS,
-                    pack_shared(layout),
-                    &args,
-                    LaunchOptions::default(),
-                )?;
-            }
-            Ok(())
-        })?;
-    }
-    let mut bits = vec![0u32; seqs];
-    errors.read(bench.stream, 0, &mut bits)?;
-    println!(
-        "append, {seqs:2} sequences: {:.2} us; with blocks that fill {:.2} us ({:.2} us without originals on the host); per token {:.2} us{}",
-        us[0],
-        us[1],
-        us[2],
-        (us[0] * (b - 1) as f64 + us[1]) / b as f64,
-        if bits.iter().any(|b| *b != 0) { "  ERROR BITS SET" } else { "" }
-    );
-    Ok(())
 }
 
 fn pack(bench: &Bench<'_>, kernels: &Kernels, variant: &Variant, blocks: usize) -> Result<(), Failure> {
@@ -302,7 +229,7 @@ fn all(words: &[String]) -> Result<(), Failure> {
     for (format, variant) in &variants {
         println!("{format}");
         for seqs in [1, 8, 32] {
-            append(&bench, &kernels, variant, seqs)?;
+            steps::steps(&bench, &kernels, variant, seqs)?;
         }
         for blocks in [64, 4096] {
             pack(&bench, &kernels, variant, blocks)?;

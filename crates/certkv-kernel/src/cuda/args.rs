@@ -163,6 +163,8 @@ pub struct AttendArgs {
     pub refine_all: u32,
     /// 1: see [`launch::Attend::settled`](super::launch::Attend::settled).
     pub settled: u32,
+    /// 1: see [`launch::Attend::closing`](super::launch::Attend::closing).
+    pub closing: u32,
     /// Of a variant with windows: newest tokens that a query sees, its own among them, at least 1.
     pub window: u32,
     /// And first tokens of the sequence.
@@ -253,7 +255,7 @@ mod tests {
 
     #[test]
     fn structs_have_the_sizes_of_their_twins() {
-        assert_eq!(size_of::<AttendArgs>(), 28 * 8 + 16 * 4);
+        assert_eq!(size_of::<AttendArgs>(), 28 * 8 + 17 * 4 + 4);
         assert_eq!(size_of::<Picked>(), 16);
         assert_eq!(size_of::<Demand>(), 16);
         assert_eq!(size_of::<Certificate>(), 48);

@@ -22,14 +22,8 @@ pub mod append_error {
 
 /// Bits of `flags` of [`AppendArgs`].
 pub mod append_flag {
-    /// Count the row in `lens`: set in the last layer that shares them.
-    pub const ADVANCE: u32 = 1;
-    /// A first block that fills row by row fixes the value centre.
-    pub const FIRST_CENTRE: u32 = 2;
-    /// Host pages get each row at once, `[token][channel]`; else full blocks, in fragment order.
-    pub const HOST_ROWS: u32 = 4;
     /// No launch that may still run when this one starts writes tables, lengths or the count: they are read before the launch ahead ends.
-    pub const SETTLED: u32 = 8;
+    pub const SETTLED: u32 = 1;
 }
 
 /// Arguments of `ckv_append`: one new token of every sequence of a batch, all heads, one layer.
@@ -44,10 +38,8 @@ pub struct AppendArgs {
     pub count: u64,
     /// `u32[batch]`: row of each sequence; 0: its own number.
     pub rows: u64,
-    /// `u32[rows]`: tokens stored.
+    /// `u32[rows]`: tokens stored before this one.
     pub lens: u64,
-    /// `u32[rows]`: 0 between launches.
-    pub arrived: u64,
     /// `u32[rows]`: bits of [`append_error`] are added.
     pub errors: u64,
     /// `u32[rows]`: slot of the open block.
@@ -56,31 +48,13 @@ pub struct AppendArgs {
     pub tail_base: u64,
     /// Bytes from a tail to the next.
     pub tail_stride: u64,
-    /// `u32[rows][blocks]`: page of the originals; 0: none.
-    pub hosts: u64,
-    /// Pages of the originals, mapped.
-    pub host_base: u64,
-    /// Bytes from a page to the next.
-    pub host_stride: u64,
-    /// `u32[rows][blocks]`: page of the records; 0: never packs.
-    pub packed: u64,
-    /// Pages of the records.
-    pub packed_base: u64,
-    /// Bytes from a page to the next.
-    pub packed_stride: u64,
-    /// Bytes from a head's record to the next.
-    pub record_stride: u64,
-    /// `f32[rows][kv_heads][dim]`: value centres.
-    pub centres: u64,
-    /// `u32`: what packing could not code; 0: not wanted.
-    pub status: u64,
     /// `u32` that is set to 0: the count of a list that later launches fill; 0: none.
     pub clear: u64,
     /// Where the keys are; a token is a sequence's.
     pub key_strides: Strides,
     /// Where the values are.
     pub value_strides: Strides,
-    /// Entries per row of `hosts` and `packed`.
+    /// Blocks that a sequence can have.
     pub blocks: u32,
     /// KV heads.
     pub kv_heads: u32,
@@ -90,12 +64,6 @@ pub struct AppendArgs {
     pub value_input: u32,
     /// Bits of [`append_flag`].
     pub flags: u32,
-    /// `u32[kv_heads][metric_stride]`: what keys are coded in ([`metrics`](super::metrics)), of a variant that [needs them](super::Variant::is_calibrated); 0 for others.
-    pub metrics: u64,
-    /// `f32[kv_heads][2][dim / 16]`: what the fixed scales of sides with one scale per block and group reach, keys then values; 0: a block's own.
-    pub reaches: u64,
-    /// `u64`: elements beyond them are added; 0: not wanted.
-    pub saturated: u64,
 }
 
 /// One full block of one KV head to be coded.
@@ -146,11 +114,11 @@ pub struct PackArgs {
     pub order: u32,
     /// With `metrics` or `reaches`: item `i` is of KV head `i % kv_heads`. At least 1.
     pub kv_heads: u32,
-    /// As in [`AppendArgs`].
+    /// `u32[kv_heads][metric_stride]`: what keys are coded in ([`metrics`](super::metrics)), of a variant that [needs them](super::Variant::is_calibrated); 0 for others.
     pub metrics: u64,
-    /// As there.
+    /// `f32[kv_heads][2][dim / 16]`: what the fixed scales of sides with one scale per block and group reach, keys then values; 0: a block's own.
     pub reaches: u64,
-    /// As there.
+    /// `u64`: elements beyond them are added; 0: not wanted.
     pub saturated: u64,
 }
 
@@ -221,7 +189,7 @@ mod tests {
 
     #[test]
     fn structs_have_the_sizes_of_their_twins() {
-        assert_eq!(size_of::<AppendArgs>(), 23 * 8 + 9 * 4 + 4);
+        assert_eq!(size_of::<AppendArgs>(), 10 * 8 + 9 * 4 + 4);
         assert_eq!(size_of::<PackItem>(), 4 * 8);
         assert_eq!(size_of::<PackArgs>(), 6 * 8 + 2 * 4);
         assert_eq!(size_of::<GatherItem>(), 4 * 8);

@@ -3,8 +3,7 @@
 //! What it cannot know is what tables in device memory say: a page number beyond its slab, written there by a mistake, makes the
 //! GPU read or write elsewhere in its own address space. Whoever writes the tables answers for that.
 use super::args::{AttendArgs, Certificate, Demand, Element, Picked, Sides};
-use super::encode::{AppendArgs, GatherArgs, PACK_THREADS, pack_shared};
-use super::fixed::Fixed;
+use super::encode::{AppendArgs, GatherArgs, PACK_THREADS};
 use super::metrics::metrics_of;
 use super::queue::{Queue, Span};
 use super::select::{CopyItem, SelectArgs, SelectMode, SelectStats, SlotPool};
@@ -89,10 +88,12 @@ pub struct Attend<'a> {
     pub refinement: Refinement<'a>,
     /// Room for the state of every head, from which a correction starts: [`kept_bytes`]. A pass fills it, a correction reads it.
     pub kept: Option<Span<'a>>,
-    /// Whether the launches that may still run when this one starts leave lengths, tables, promoted words and the records before each
-    /// sequence's last token's block alone. Those are then looked up, and the first records asked for, before the launch ahead has
-    /// ended; everything else waits for its end in any case.
+    /// Whether the launches that may still run when this one starts leave lengths, tables, promoted words and records alone. Those are then
+    /// looked up, and the first records asked for, before the launch ahead has ended; everything else waits for its end in any case.
     pub settled: bool,
+    /// Whether a block that a sequence's last token has filled still lies in its tail, to be coded by [`close`](super::close::close) when the step ends. It
+    /// is read there, and has no mass.
+    pub closing: bool,
     /// What queries see, of a variant that is [windowed](Variant::windowed); `None`: everything.
     pub sight: Option<Sight>,
     /// `f32[kv_heads][2][dim]`: centre and balance scale of the layer's keys, math.md (2.19a); of a variant that [folds](Variant::folds), and of no other.
@@ -143,7 +144,7 @@ pub struct Hosts<'a> {
 pub struct Append<'a> {
     /// What the kernel was made for.
     pub variant: &'a Variant,
-    /// CTAs: at most two to a head of the batch, and two to a multiprocessor.
+    /// CTAs: at most one to a head of the batch.
     pub ctas: u32,
     /// Sequences of the batch.
     pub seqs: usize,
@@ -153,8 +154,6 @@ pub struct Append<'a> {
     pub count: Span<'a>,
     /// `u32[rows]`: tokens before this one.
     pub lens: Span<'a>,
-    /// `u32[rows]`, zero between launches.
-    pub arrived: Span<'a>,
     /// `u32[rows]`.
     pub errors: Span<'a>,
     /// `[seqs][kv_heads][dim]`, or [`Rows`](super::tensor::Rows) of as many.
@@ -163,22 +162,10 @@ pub struct Append<'a> {
     pub values: Tensor<'a>,
     /// Tail slots of the layer.
     pub tail_slots: Span<'a>,
-    /// Where blocks that fill leave their originals on the host; `None`: in their tails alone.
-    pub hosts: Option<Hosts<'a>>,
-    /// Pages of records of the layer.
-    pub packed: Span<'a>,
-    /// `f32[rows][kv_heads][dim]`.
-    pub centres: Span<'a>,
-    /// `u32`: what could not be coded is added.
-    pub status: Span<'a>,
     /// `u32` that is set to 0.
     pub clear: Option<Span<'a>>,
     /// Bits of [`append_flag`](super::encode::append_flag).
     pub flags: u32,
-    /// As [`Attend::metrics`].
-    pub metrics: Option<Span<'a>>,
-    /// Fixed scales, for sides with one scale per block and group; `None`: each block's own.
-    pub fixed: Option<Fixed<'a>>,
 }
 
 /// Slots of one side in fast memory; see [`SlotPool`].
@@ -275,6 +262,8 @@ pub struct Select<'a> {
     pub progress: u32,
     /// As [`Attend::sight`].
     pub sight: Option<Sight>,
+    /// As [`Attend::closing`].
+    pub closing: bool,
 }
 
 /// Bytes of partial results of a launch of `ctas` CTAs over `heads` KV heads of sequences.
@@ -320,7 +309,7 @@ pub(super) fn word(argument: &'static str, x: usize) -> Result<u32, CudaError> {
 }
 
 impl Tables<'_> {
-    fn entries(&self) -> usize {
+    pub(super) fn entries(&self) -> usize {
         self.rows * self.stride
     }
 }
@@ -387,6 +376,7 @@ pub fn attend(queue: &Queue, kernel: &Function, a: &Attend<'_>) -> Result<(), Cu
         picked,
         refine_all: u32::from(matches!(a.refinement, Refinement::Always)),
         settled: u32::from(a.settled),
+        closing: u32::from(a.closing),
         window,
         sinks,
         limits: on.may_read(a.limits, "limits", 8 * t.kv_heads * group)?,
@@ -409,9 +399,8 @@ pub fn attend(queue: &Queue, kernel: &Function, a: &Attend<'_>) -> Result<(), Cu
 pub fn append(queue: &Queue, kernel: &Function, a: &Append<'_>) -> Result<(), CudaError> {
     let mut on = Touched::on(queue);
     let (l, t) = (a.variant.layout(), &a.tables);
-    let (width, tail_bytes) = (t.kv_heads * l.dim, 2 * t.kv_heads * l.original_side_bytes());
+    let tail_bytes = 2 * t.kv_heads * l.original_side_bytes();
     let shape = [a.seqs, t.kv_heads, l.dim];
-    let [reaches, saturated] = Fixed::told(a.fixed, &mut on, a.variant, t.kv_heads)?;
     let (keys, key_strides) = on.takes_rows(a.keys, "keys", shape)?;
     let (values, value_strides) = on.takes_rows(a.values, "values", shape)?;
     let args = AppendArgs {
@@ -419,36 +408,23 @@ pub fn append(queue: &Queue, kernel: &Function, a: &Append<'_>) -> Result<(), Cu
         values,
         count: on.reads(a.count, "count", 4)?,
         rows: on.reads(t.batch, "batch", 4 * a.seqs)?,
-        lens: on.writes(a.lens, "lens", 4 * t.rows)?,
-        arrived: on.writes(a.arrived, "arrived", 4 * t.rows)?,
+        lens: on.reads(a.lens, "lens", 4 * t.rows)?,
         errors: on.writes(a.errors, "errors", 4 * t.rows)?,
         tails: on.reads(t.tails, "tails", 4 * t.rows)?,
         tail_base: on.writes(a.tail_slots, "tail slots", tail_bytes)?,
         tail_stride: tail_bytes as u64,
-        hosts: on.may_read(a.hosts.map(|h| h.table), "hosts", 4 * t.entries())?,
-        host_base: a.hosts.map_or(Ok(0), |h| on.names(h.pages, "host pages", tail_bytes))?,
-        host_stride: tail_bytes as u64,
-        packed: on.reads(t.packed, "table", 4 * t.entries())?,
-        packed_base: on.writes(a.packed, "packed", t.kv_heads * l.bytes)?,
-        packed_stride: (t.kv_heads * l.bytes) as u64,
-        record_stride: l.bytes as u64,
-        centres: on.writes(a.centres, "centres", 4 * t.rows * width)?,
-        status: on.writes(a.status, "status", 4)?,
         clear: on.may_write(a.clear, "cleared word", 4)?,
         key_strides,
         value_strides,
         blocks: word("table", t.stride)?,
         kv_heads: word("kv_heads", t.kv_heads)?,
-        reaches,
-        saturated,
         key_input: a.keys.element() as u32,
         value_input: a.values.element() as u32,
         flags: a.flags,
-        metrics: metrics_of(&mut on, a.variant, a.metrics, t.kv_heads)?,
     };
     on.tell(queue)?;
     // SAFETY: as in `attend`.
-    unsafe { kernel.launch(queue.stream(), a.ctas, PACK_THREADS, pack_shared(l), &args, CHAINED) }
+    unsafe { kernel.launch(queue.stream(), a.ctas, PACK_THREADS, 0, &args, CHAINED) }
 }
 
 impl Slots<'_> {
@@ -529,6 +505,7 @@ pub fn select(queue: &Queue, kernel: &Function, a: &Select<'_>) -> Result<(), Cu
         progress: a.progress,
         window,
         sinks,
+        closing: u32::from(a.closing),
     };
     on.tell(queue)?;
     // SAFETY: as in `attend`; lists in device memory are the caller's, as tables are.

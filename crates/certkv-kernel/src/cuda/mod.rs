@@ -8,6 +8,7 @@
 mod ahead;
 pub mod args;
 mod cache;
+pub mod close;
 mod compile;
 pub mod copies;
 mod directions;

@@ -144,6 +144,8 @@ pub struct SelectArgs {
     pub window: u32,
     /// As [`AttendArgs::sinks`](super::args::AttendArgs::sinks).
     pub sinks: u32,
+    /// As [`AttendArgs::closing`](super::args::AttendArgs::closing): such a block has no mass.
+    pub closing: u32,
 }
 
 /// What launches counted, each side of a block for itself.
@@ -210,7 +212,7 @@ mod tests {
     fn structs_have_the_sizes_of_their_twins() {
         assert_eq!(size_of::<SlotPool>(), 40);
         assert_eq!(size_of::<CopyItem>(), 32);
-        assert_eq!(size_of::<SelectArgs>(), 12 * 8 + 2 * 40 + 12 * 8 + 4 * 8 + 10 * 4);
+        assert_eq!(size_of::<SelectArgs>(), 12 * 8 + 2 * 40 + 12 * 8 + 4 * 8 + 11 * 4 + 4);
         assert_eq!(SelectStats::from_words(&[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]).refined_values, 12);
     }
 }

@@ -13,6 +13,8 @@ pub enum Verb {
     Attend,
     /// New tokens into open blocks.
     Append,
+    /// What of a step's open blocks is full.
+    Close,
     /// Full blocks of originals into records.
     Pack,
     /// Originals into the promoted set.
@@ -31,9 +33,10 @@ pub enum Verb {
 
 impl Verb {
     /// All verbs.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Attend,
         Self::Append,
+        Self::Close,
         Self::Pack,
         Self::Gather,
         Self::Transcode,
@@ -48,6 +51,7 @@ impl Verb {
         match self {
             Self::Attend => "attend",
             Self::Append => "append",
+            Self::Close => "close",
             Self::Pack => "pack",
             Self::Gather => "gather",
             Self::Transcode => "transcode",
@@ -63,6 +67,7 @@ impl Verb {
         match self {
             Self::Attend => "attend.cu",
             Self::Append => "append.cu",
+            Self::Close => "close.cu",
             Self::Pack => "pack.cu",
             Self::Gather => "gather.cu",
             Self::Transcode => "transcode.cu",
@@ -78,6 +83,7 @@ impl Verb {
         match self {
             Self::Attend => "ckv_attend",
             Self::Append => "ckv_append",
+            Self::Close => "ckv_close",
             Self::Pack => "ckv_pack",
             Self::Gather => "ckv_gather",
             Self::Transcode => "ckv_transcode",

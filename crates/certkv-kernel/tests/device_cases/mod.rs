@@ -8,6 +8,7 @@
     clippy::neg_cmp_op_on_partial_ord,
     reason = "each test program uses its part; formulas keep indices; NaN fails every check"
 )]
+pub mod closing;
 mod limits;
 #[path = "metrics.rs"]
 mod metrics;
@@ -51,6 +52,8 @@ pub struct Spec {
     pub one_limit: bool,
     /// Where queries and outputs are.
     pub rows: Arranged,
+    /// Whether a block that the last token fills still lies in its tail.
+    pub closing: bool,
 }
 
 impl Spec {
@@ -77,8 +80,15 @@ impl Spec {
             seed: 1,
             one_limit: false,
             rows: Arranged::DENSE,
+            closing: false,
         }
     }
+
+    /// Blocks of a sequence that have records.
+    pub fn recorded(&self, tokens: usize) -> usize {
+        (tokens - usize::from(self.closing)) / self.layout().tokens()
+    }
+
     pub fn layout(&self) -> RecordLayout {
         let mut geometry = Geometry::new(1, self.group * self.kv_heads, self.kv_heads, self.dim).unwrap();
         geometry.store = self.store;
@@ -198,7 +208,7 @@ impl Case {
                     centre.clone_from(&all[h].centre);
                 }
                 let (mut records, mut exact) = (Vec::new(), Vec::new());
-                for j in 0..tokens / b {
+                for j in 0..spec.recorded(tokens) {
                     let range = j * b * d..(j + 1) * b * d;
                     let (metric, keys) = (metrics.head(h), &data.keys[range.clone()]);
                     let (record, coded) = encode(&layout, metric.as_ref(), keys, &data.values[range], &centre);
@@ -248,7 +258,7 @@ impl Case {
         let head_stride = l.bytes;
         let page_stride = head_stride * spec.kv_heads + 64;
         let mut r = Rng::new(spec.seed ^ 0x9a9e);
-        let pages: usize = spec.lens.iter().map(|n| n / b).sum::<usize>().max(1);
+        let pages: usize = spec.lens.iter().map(|n| spec.recorded(*n)).sum::<usize>().max(1);
         let mut free: Vec<u32> = (0..pages as u32).collect();
         for i in (1..free.len()).rev() {
             free.swap(i, r.below(i + 1));
@@ -259,13 +269,13 @@ impl Case {
         let (mut sides, mut tails, mut centres) = (Vec::new(), Vec::new(), Vec::<u32>::new());
         let mut fragment = vec![0; l.bytes];
         for (s, &tokens) in spec.lens.iter().enumerate() {
-            for j in 0..tokens / b {
+            for j in 0..spec.recorded(tokens) {
                 if !self.sees(tokens, j) {
                     // Its pages are gone: what is read of them is an error.
                     (0..spec.kv_heads).for_each(|h| promoted[(s * spec.kv_heads + h) * stride + j] = u32::MAX);
                     continue;
                 }
-                let shared = spec.forked && s > 0 && j < tokens.min(spec.lens[0]) / b;
+                let shared = spec.forked && s > 0 && j < spec.recorded(tokens.min(spec.lens[0]));
                 let page = if shared { table[j] } else { free.pop().unwrap() };
                 table[s * stride + j] = page;
                 for h in 0..spec.kv_heads {
@@ -300,7 +310,7 @@ impl Case {
             let mut tail = Vec::new();
             for h in 0..spec.kv_heads {
                 let data = &self.heads[s * spec.kv_heads + h].data;
-                let from = tokens / b * b * d;
+                let from = spec.recorded(tokens) * b * d;
                 tail.extend(side(&data.keys[from..], b, d, true));
                 tail.extend(side(&data.values[from..], b, d, false));
             }
@@ -346,6 +356,7 @@ impl Case {
             refine_all: u32::from(spec.refine == Refining::All),
             // Nothing is written while a case runs: either will do.
             settled: u32::from(spec.seed % 2 == 1),
+            closing: u32::from(spec.closing),
             window: spec.sight.map_or(0, |sight| sight.tokens),
             sinks: spec.sight.map_or(0, |sight| sight.sinks),
             limits: limits::words(spec.limit_seed(), spec.relative, spec.kv_heads * spec.group)
@@ -457,7 +468,7 @@ impl Case {
                 if masses.is_empty() || corrected {
                     continue;
                 }
-                for j in 0..tokens / b {
+                for j in 0..spec.recorded(tokens) {
                     let place = |t: usize| seen.partition_point(|other| *other < t);
                     let own = &logits[place(j * b)..place((j + 1) * b)];
                     let word = MassWord(masses[(i * stride + j) * spec.group + g]);

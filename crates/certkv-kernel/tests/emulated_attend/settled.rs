@@ -10,19 +10,7 @@ fn whole(memory: &[&Buffer], pointer: u64) -> (u64, u64) {
     (pointer, buffer.len() as u64)
 }
 
-/// Records of the blocks that the last token of a sequence has just filled.
-fn filled(case: &Case, args: &AttendArgs, memory: &[&Buffer]) -> Vec<(u64, u64)> {
-    let table: Vec<u32> = memory.iter().find(|b| b.pointer() == args.table).expect("the table").read();
-    let (block, spec) = (case.layout.tokens(), &case.spec);
-    let full = spec.lens.iter().enumerate().filter(|(_, tokens)| **tokens % block == 0);
-    full.map(|(row, tokens)| {
-        let page = table[row * args.table_stride as usize + tokens / block - 1];
-        (args.packed + u64::from(page) * args.page_stride, spec.kv_heads as u64 * args.head_stride)
-    })
-    .collect()
-}
-
-/// A settled launch, ahead of which everything but lengths, tables and older records is still being written.
+/// A settled launch, ahead of which everything but lengths, tables and records is still being written.
 fn settled(
     case: &Case,
     ctas: usize,
@@ -43,7 +31,6 @@ fn settled(
                 .chain([args.demands, args.kept, args.looks].into_iter().filter(|p| *p != 0))
                 .map(|p| whole(memory, p))
                 .collect();
-            late.extend(filled(case, &args, memory));
             late.extend(and(&args, memory));
             (args, late)
         },
@@ -60,8 +47,10 @@ fn cases() -> Vec<(Case, usize)> {
     ] {
         for keys in [0.0, 0.3] {
             let refine = if format.contains("-r") { Refining::Picked(0.5) } else { Refining::Never };
-            let spec = Spec { keys, refine, seed: ctas as u64, ..Spec::new(format, dim, group, &lens) };
-            all.push((Case::new(&spec), ctas));
+            for closing in [false, true] {
+                let spec = Spec { keys, refine, closing, seed: ctas as u64, ..Spec::new(format, dim, group, &lens) };
+                all.push((Case::new(&spec), ctas));
+            }
         }
     }
     all
@@ -74,7 +63,7 @@ fn what_is_not_settled_is_left_alone_until_the_launch_ahead_ends() {
         for bulk in [true, false] {
             settled(&case, ctas, bulk, |_, _| Vec::new()).unwrap_or_else(|e| panic!("{e}"));
             executed += 1;
-            // What is read early is seen: the lengths, or a record that was full before.
+            // What is read early is seen: the lengths, or a record.
             for early in
                 [|a: &AttendArgs, m: &[&Buffer]| whole(m, a.lens), |a: &AttendArgs, m: &[&Buffer]| whole(m, a.packed)]
             {

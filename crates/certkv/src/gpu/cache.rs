@@ -560,7 +560,7 @@ impl GpuCache {
                 ring.area().write(at + 4, part)?;
                 let list = ring.area().span(at, bytes)?;
                 for layer in &group.layers {
-                    core.select(*layer, 0, 0, SelectMode::Forget, Some(list))?;
+                    core.select(*layer, 0, 0, SelectMode::Forget, Some(list), false)?;
                 }
             }
             forgotten.clear();

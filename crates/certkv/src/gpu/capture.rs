@@ -24,7 +24,8 @@ pub struct GpuCapture {
 }
 
 impl GpuStep<'_> {
-    /// Ends the part of a recording that is the cache's: with it go the certificates' launch, where there is a ring of them. The cache's stream
+    /// Ends the part of a recording that is the cache's: with it go the certificates' launch, where there is a ring of them, and the launch that codes
+    /// blocks which a step has filled. The cache's stream
     /// is to be joined by the one that began to record after this call. The step is over: dropping it leaves no trace in its sequences.
     ///
     /// # Errors
@@ -43,6 +44,7 @@ impl GpuStep<'_> {
         }
         let attended: Vec<bool> = self.progress.iter().map(|p| *p == Progress::Attended).collect();
         published::publish(&core, self.seqs, self.rule, attended.iter().copied())?;
+        core.close(self.seqs)?;
         // Nothing of it ran: it must not be finished.
         self.progress.fill(Progress::Failed);
         Ok(GpuCapture { core, seqs: self.seqs, rule: self.rule, attended })

@@ -1,4 +1,5 @@
 //! What lives on the GPU: kernels, buffers and the queue. Shared by a cache and its recordings.
+mod closing;
 mod unfinished;
 
 use super::config::{GpuConfig, STAGING_SLOTS};
@@ -16,7 +17,7 @@ use certkv_device::cuda::{DeviceBuffer, Gpu};
 use certkv_kernel::cuda::args::{Element, Sides};
 use certkv_kernel::cuda::encode::append_flag;
 use certkv_kernel::cuda::extend::{self, Extend, ExtendChunk};
-use certkv_kernel::cuda::launch::{self, Append, Hosts, Memory, Picks, Promoted, Refine, Select, Slots, Tables};
+use certkv_kernel::cuda::launch::{self, Append, Memory, Picks, Promoted, Refine, Select, Slots, Tables};
 use certkv_kernel::cuda::queue::{Area, Queue, Span};
 use certkv_kernel::cuda::select::{SelectMode, SelectStats};
 use certkv_kernel::cuda::tensor::Tensor;
@@ -278,35 +279,21 @@ impl Core {
     /// Enqueues one token of every sequence of the batch, in one layer.
     pub(super) fn append(&self, layer: usize, seqs: usize, keys: Tensor<'_>, values: Tensor<'_>) -> Result<(), Error> {
         let (s, t, c) = (&self.sizes, &self.sizes.tables, &self.sizes.counters);
-        // Where originals spill, those of a block that fills leave its tail when the step is over.
-        let hosts = if s.spills(layer) {
-            None
-        } else {
-            let table = self.table(&s.group(layer).tables.hosts)?;
-            Some(Hosts { table, pages: self.host_pages(layer)? })
-        };
         let args = Append {
             variant: &self.kit(layer).variant,
-            ctas: (2 * seqs * s.kv_heads).min(2 * self.ctas as usize) as u32,
+            ctas: (seqs * s.kv_heads).min(2 * self.ctas as usize) as u32,
             seqs,
             tables: self.block_tables(layer)?,
             count: self.table(&t.count)?,
             lens: self.table(&t.before)?,
-            arrived: self.counter(&c.arrived)?,
             errors: self.counter(&c.errors)?,
             keys,
             values,
             tail_slots: self.of_layer(&self.tails, layer)?,
-            hosts,
-            packed: self.packed_of(layer)?,
-            centres: self.of_layer(&self.centres, layer)?,
-            status: self.counter(&c.status)?,
             // Heads over tolerance in this step.
             clear: Some(self.failure_list(layer, 0)?),
             // Tables are sent before the step's first launch, and no launch writes them.
-            flags: append_flag::FIRST_CENTRE | append_flag::SETTLED,
-            metrics: self.metrics_of(layer)?,
-            fixed: self.fixed_of(layer)?,
+            flags: append_flag::SETTLED,
         };
         Ok(launch::append(&self.queue, &self.kit(layer).append, &args)?)
     }
@@ -345,6 +332,7 @@ impl Core {
             refinement: launch::Refinement::Never,
             kept: None,
             settled: false,
+            closing: true,
             sight: self.sight(layer),
             metrics: self.metrics_of(layer)?,
         })
@@ -524,7 +512,8 @@ impl Core {
         Ok(Span::of(&self.masses, 0, self.masses.len())?)
     }
 
-    /// Enqueues a choice of sides for a batch that begins at `place` of the list. `only`: the list that the mode works on.
+    /// Enqueues a choice of sides for a batch that begins at `place` of the list. `only`: the list that the mode works on; `closing`: as that of
+    /// [`launch::Attend`].
     pub(super) fn select(
         &self,
         layer: usize,
@@ -532,6 +521,7 @@ impl Core {
         seqs: usize,
         mode: SelectMode,
         only: Option<Span<'_>>,
+        closing: bool,
     ) -> Result<(), Error> {
         let (s, t) = (&self.sizes, &self.sizes.tables);
         let (group, m) = (s.group(layer), &s.memory);
@@ -577,6 +567,7 @@ impl Core {
             },
             progress: 8,
             sight: self.sight(layer),
+            closing,
         };
         Ok(launch::select(&self.queue, &self.kit(layer).select, &args)?)
     }

@@ -16,6 +16,7 @@ pub(super) struct Kit {
     /// Blocks of a launch from which `wide` decodes it.
     wide_from: usize,
     pub(super) append: Function,
+    pub(super) close: Function,
     pub(super) pack: Function,
     pub(super) select: Function,
     pub(super) gather: Function,
@@ -66,6 +67,7 @@ impl Kit {
             wide_from: variant.wide_from(ctas as usize),
             wide: (kernels.get(&wide, Verb::Attend)?.clone(), wide),
             append: kernel(Verb::Append)?,
+            close: kernel(Verb::Close)?,
             pack: kernel(Verb::Pack)?,
             select: kernel(Verb::Select)?,
             gather: kernel(Verb::Gather)?,

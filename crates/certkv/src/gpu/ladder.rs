@@ -58,7 +58,7 @@ pub(super) fn attend_but_dense(core: &Core, call: &Call<'_>) -> Result<(), Error
     core.settle(layer)?;
     let plain = core.attend_args(layer, seqs, query, out)?;
     // Lists of heads are short: only the launch over the whole batch can be worth the wide cut. Behind the layer's append nothing that is
-    // still running can be at the layer's records, but for the block that the append fills: the step's tables were sent before.
+    // still running can be at the layer's records: the step's tables were sent before, and what it fills is coded when it ends.
     let first = |args: &Attend<'_>| run_first(core, call, args);
     if !call.fresh {
         core.failures.fill(core.queue.stream(), core.list_at(layer, 0), 4, 0)?;
@@ -102,7 +102,7 @@ pub(super) fn plan_next(core: &Core, call: &Call<'_>) -> Result<(), Error> {
     if core.kit(call.layer).corrects.is_some() || !matches!(call.rule, Rule::Certified(_)) {
         return Ok(());
     }
-    core.plan(call.layer, 0, call.seqs)?;
+    core.plan(call.layer, 0, call.seqs, true)?;
     core.lends(call.layer, false);
     Ok(())
 }
@@ -119,13 +119,15 @@ pub(super) fn plan(core: &Core, layer: usize, place: usize, query: Tensor<'_>, l
         tables: core.tables_from(layer, place)?,
         certificates: core.certificates_from(layer, place)?,
         masses: Some(core.layer_masses()?),
+        // A prompt's full blocks have been coded.
+        closing: false,
         ..within(core, limit, plain)?
     };
     run(core, layer, &args)?;
     let [keys, values] = core.sizes.of_layer[layer].slots;
     for _ in 0..(keys + values).div_ceil(core.sizes.copies).clamp(1, ROUNDS) {
         core.empty_queue(layer)?;
-        core.plan(layer, place, 1)?;
+        core.plan(layer, place, 1, false)?;
     }
     Ok(())
 }
@@ -152,7 +154,7 @@ fn certified(
         let (kept, listed) = (Some(core.kept()?), core.correction_list()?);
         core.correcting(true);
         first(&Attend { failures: Some(listed), promoted: None, refinement: core.on_demand(layer)?, kept, ..chosen })?;
-        core.select(layer, 0, plain.seqs, SelectMode::Refine, Some(listed))?;
+        core.select(layer, 0, plain.seqs, SelectMode::Refine, Some(listed), true)?;
         let refinement = Refinement::Picked(core.picks()?);
         let args = Attend { variant, only: Some(listed), failures: Some(over), kept, refinement, ..*plain };
         launch::attend(&core.queue, kernel, &args)?;
@@ -160,7 +162,7 @@ fn certified(
         first(&Attend { failures: Some(over), ..chosen })?;
     }
     core.lends(layer, corrects.is_none());
-    core.select(layer, 0, plain.seqs, SelectMode::Repair, Some(over))?;
+    core.select(layer, 0, plain.seqs, SelectMode::Repair, Some(over), true)?;
     // A repair empties it.
     core.correcting(false);
     let certificates = core.certificates(layer, 1)?;

@@ -71,7 +71,8 @@ impl GpuCache {
                 let blocks = most_blocks(&core, layer, seqs);
                 ladder::attend(&core, &Call { layer, seqs, blocks, query: io.query, out: io.out, rule, fresh: true })?;
             }
-            published::publish(&core, seqs, rule, layers.iter().map(|_| true))
+            published::publish(&core, seqs, rule, layers.iter().map(|_| true))?;
+            core.close(seqs)
         })?;
         Ok(GpuGraph { recording, core, seqs, rule, tensors: PhantomData })
     }

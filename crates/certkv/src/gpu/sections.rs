@@ -33,7 +33,6 @@ pub(super) struct GroupSections {
 /// Words of the counters' buffer: zero between launches, but for `errors`, `status` and what counts up.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct CounterSections {
-    pub(super) arrived: Range<usize>,
     pub(super) errors: Range<usize>,
     pub(super) status: Range<usize>,
     pub(super) heads: Range<usize>,

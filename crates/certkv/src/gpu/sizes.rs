@@ -208,8 +208,8 @@ impl Sizes {
             Some(prefixes) => Prefixes::bytes(prefixes, config.prefix_events, &of_groups)?,
             None => 0,
         };
-        let counters = sections([rows, rows, 1, rows * g.kv_heads, g.layers * SelectStats::WORDS, 8]);
-        let ([arrived, errors, status, heads, stats, published], _) = counters.ok_or_else(too_large)?;
+        let counters = sections([rows, 1, rows * g.kv_heads, g.layers * SelectStats::WORDS, 8]);
+        let ([errors, status, heads, stats, published], _) = counters.ok_or_else(too_large)?;
         let ring = match config.certificate_ring {
             0 => None,
             steps => Some(publish::slots(steps, g.layers, rows, g.q_heads).ok_or_else(too_large)?),
@@ -287,7 +287,7 @@ impl Sizes {
             side_bytes,
             tables,
             exact_words: exact,
-            counters: CounterSections { arrived, errors, status, heads, stats, published },
+            counters: CounterSections { errors, status, heads, stats, published },
             ring,
             memory,
             corrections,

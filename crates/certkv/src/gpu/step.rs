@@ -446,11 +446,11 @@ impl<'c> GpuStep<'c> {
         self.published = true;
     }
 
-    /// Makes the new tokens part of their sequences, and publishes the step's certificates where there is a ring of them. Does not wait: what
-    /// comes later on the stream sees them.
+    /// Makes the new tokens part of their sequences, publishes the step's certificates where there is a ring of them, and enqueues that blocks which are
+    /// full now are coded, those of all layers at once. Does not wait: what comes later on the stream sees them.
     ///
     /// # Errors
-    /// A layer that was not appended. The step is rolled back then.
+    /// A layer that was not appended; the driver's. The step is rolled back then.
     pub fn finish(mut self) -> Result<(), Error> {
         if let Some(layer) = self.progress.iter().position(|p| !p.is_appended()) {
             return Err(Error::Order { layer, why: "the step was finished before the layer was appended" });
@@ -459,6 +459,8 @@ impl<'c> GpuStep<'c> {
             let attended = self.progress.iter().map(|p| *p == Progress::Attended);
             published::publish(&self.cache.core, self.seqs, self.rule, attended)?;
             self.cache.published += 1;
+            ordered::tell_pages(self.cache, &self.parts, 0..self.progress.len())?;
+            self.cache.core.close(self.seqs)?;
         }
         let mark = self.cache.store_filled()?;
         let Self { cache, parts, .. } = &mut self;

@@ -199,7 +199,7 @@ fn told_of(gpu: &Gpu, compiler: &Compiler, (config, words): (GpuConfig, usize), 
     lived(&mut cache, Policy::Packed);
     lived(&mut cache, Policy::default());
     let told = kernels::watched_metrics();
-    for kernel in ["attend", "append", "pack", "extend"] {
+    for kernel in ["attend", "close", "pack", "extend"] {
         let mut said: Vec<&[u32]> = told.iter().filter(|t| t.0 == kernel).map(|t| &t.1[..]).collect();
         // Repairs and plans go over a layer again.
         said.dedup();
@@ -222,7 +222,7 @@ fn keys_of_one_width_stand_beside_those_of_several() {
     lived(&mut cache, Policy::Packed);
     let told = kernels::watched_metrics();
     let own = [metrics(&mine, 0), tables(&mine, 1, 6)[..KV_HEADS * 2 * DIM].to_vec()];
-    let said: Vec<&[u32]> = told.iter().filter(|told| told.0 == "append").map(|told| &told.1[..]).collect();
+    let said: Vec<&[u32]> = told.iter().filter(|told| told.0 == "close").map(|told| &told.1[..]).collect();
     assert!(said.len() >= 2 && said.iter().zip(own.iter().cycle()).all(|(said, want)| said == want));
     let plan = |formats| with(formats, &mine).plan(GpuMachine::H200).expect("a plan").device.bytes;
     assert!(plan([GROUPED; 2]) >= LAYERS * 4 * tables(&mine, 0, 6).len());

@@ -4,6 +4,7 @@ use crate::fake_cuda::Fake;
 use certkv_core::Dtype;
 use certkv_core::fragment::original_index;
 use certkv_kernel::cuda::args::{AttendArgs, Certificate, Element, Sides, Strides};
+use certkv_kernel::cuda::close::CloseArgs;
 use certkv_kernel::cuda::encode::{AppendArgs, GatherArgs, GatherItem, PackArgs, PackItem};
 use certkv_kernel::cuda::extend::{ExtendArgs, ExtendChunk};
 use certkv_kernel::cuda::publish::{self, ENTRY, ENTRY_HEAD, LayerSet, PublishArgs};
@@ -141,6 +142,11 @@ fn list(address: u64, head: usize, most: usize) {
     set(address, 0, count as u32 + 1);
 }
 
+/// Blocks that have records: of those that are full one may still lie in its tail.
+fn recorded(tokens: usize, closing: u32) -> usize {
+    (tokens - closing as usize) / BLOCK
+}
+
 /// What a launch of attention would read of a full block of a head of the batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Read {
@@ -174,20 +180,16 @@ fn seen(a: &AttendArgs) -> Vec<Read> {
         let row = word(a.rows, place) as usize;
         let len = word(a.lens, row) as usize;
         let sees = |t: usize| a.window == 0 || t < a.sinks as usize || t + a.window as usize >= len;
-        for block in (0..len / BLOCK).filter(|b| (b * BLOCK..(b + 1) * BLOCK).any(sees)) {
+        for block in (0..recorded(len, a.closing)).filter(|b| (b * BLOCK..(b + 1) * BLOCK).any(sees)) {
             let page = u64::from(word(a.table, row * a.table_stride as usize + block));
             for head in 0..a.kv_heads as usize {
                 let record = a.packed + page * a.page_stride + head as u64 * a.head_stride;
                 let at = (row * a.kv_heads as usize + head) * a.table_stride as usize + block;
                 let promoted = if a.promoted == 0 { 0 } else { word(a.promoted, at) as usize };
-                // SAFETY: as in `word`: a record of a live page, and the sides that a word names.
-                let (mark, originals) = unsafe {
-                    let mark = host::<u8>(record).add(MARK).cast::<u64>().read_unaligned();
-                    let keys = |i| host::<Sides>(a.sides).add(i).read().keys;
-                    let of = |i| digest(core::slice::from_raw_parts(host::<u8>(keys(i)), 4 * SIDE));
-                    (mark, promoted.checked_sub(1).map(of))
-                };
-                all.push(Read { place, head, block, mark, originals });
+                // SAFETY: as in `word`: the sides that a word names.
+                let of = |i| unsafe { digest(core::slice::from_raw_parts(host(sides(a.sides, i).keys), 4 * SIDE)) };
+                let originals = promoted.checked_sub(1).map(of);
+                all.push(Read { place, head, block, mark: mark_of(record, 0), originals });
             }
         }
     }
@@ -225,7 +227,7 @@ fn look_at_head(a: &AttendArgs, head: usize) -> bool {
     let (place, kv) = (head / a.kv_heads as usize, head % a.kv_heads as usize);
     let (row, stride) = (word(a.rows, place) as usize, a.table_stride as usize);
     let (mut all, line) = (true, (row * a.kv_heads as usize + kv) * stride);
-    for block in 0..word(a.lens, row) as usize / BLOCK {
+    for block in 0..recorded(word(a.lens, row) as usize, a.closing) {
         let page = u64::from(word(a.table, row * stride + block));
         match word(a.promoted, line + block) as usize {
             0 => all = false,
@@ -416,8 +418,6 @@ pub(crate) fn appended() -> Appended {
 extern "C" fn append(raw: *const c_void) {
     // SAFETY: declared with this struct.
     let a: AppendArgs = unsafe { arguments(raw) };
-    told("append", a.metrics);
-    told_reaches("append", a.reaches, a.saturated);
     assert_eq!([a.key_input, a.value_input], [0; 2], "rows are halves");
     let dense = [Strides::dense(a.kv_heads as usize, DIM); 2];
     let strides = if planted(Plant::OneStride) { dense } else { [a.key_strides, a.value_strides] };
@@ -441,17 +441,28 @@ extern "C" fn append(raw: *const c_void) {
                 }
             }
         }
-        if len % BLOCK == BLOCK - 1 {
-            if a.hosts != 0 {
-                let page = word(a.hosts, row * a.blocks as usize + len / BLOCK);
-                let to = host::<u16>(a.host_base + u64::from(page) * a.host_stride);
-                // SAFETY: as above: a slot and a page of as many bytes.
-                unsafe { to.copy_from_nonoverlapping(slot, a.host_stride as usize / 2) };
+    }
+}
+
+extern "C" fn close(raw: *const c_void) {
+    // SAFETY: declared with this struct.
+    let a: CloseArgs = unsafe { arguments(raw) };
+    for layer in &a.of[..a.layers as usize] {
+        told("close", layer.metrics);
+        told_reaches("close", layer.reaches, a.saturated);
+        let rows = (0..word(a.count, 0) as usize).map(|place| word(a.rows, place) as usize);
+        for row in rows.filter(|row| word(a.lens, *row) as usize % BLOCK == 0 && word(a.errors, *row) == 0) {
+            let at = row * a.blocks as usize + word(a.lens, row) as usize / BLOCK - 1;
+            let slot = host::<u16>(layer.tail_base + u64::from(word(layer.tails, row)) * a.tail_stride);
+            if layer.hosts != 0 {
+                let to = host::<u16>(layer.host_base + u64::from(word(layer.hosts, at)) * a.tail_stride);
+                // SAFETY: as in `word`: a slot and a page of as many bytes; nothing else runs meanwhile.
+                unsafe { to.copy_from_nonoverlapping(slot, a.tail_stride as usize / 2) };
             }
-            for head in 0..if a.packed == 0 { 0 } else { a.kv_heads as usize } {
-                let record = u64::from(word(a.packed, row * a.blocks as usize + len / BLOCK)) * a.packed_stride;
+            for head in 0..a.kv_heads as usize {
+                let record = u64::from(word(layer.packed, at)) * a.packed_stride + head as u64 * a.record_stride;
                 // SAFETY: as above: two sides of each head.
-                unsafe { code(slot.add(2 * head * SIDE), a.packed_base + record + head as u64 * a.record_stride) };
+                unsafe { code(slot.add(2 * head * SIDE), layer.packed_base + record) };
             }
         }
     }
@@ -488,7 +499,7 @@ fn lend(a: &SelectArgs) {
     let items = a.pages as usize * heads;
     for head in listed {
         let (row, kv) = (word(a.rows, head / heads) as usize, head % heads);
-        for block in 0..word(a.lens, row) as usize / BLOCK {
+        for block in 0..recorded(word(a.lens, row) as usize, a.closing) {
             let page = word(a.table, row * stride + block) as usize;
             let (at, index) = ((row * heads + kv) * stride + block, page * heads + kv);
             let place = host::<Sides>(a.sides).wrapping_add(items + index);
@@ -525,9 +536,7 @@ extern "C" fn gather(raw: *const c_void) {
                 host::<u8>(item.to).copy_from_nonoverlapping(host::<u8>(item.from), item.bytes as usize);
             }
         }
-        return;
-    }
-    if !planted(Plant::NoCopies) {
+    } else if !planted(Plant::NoCopies) {
         waiting().remove(&a.count);
     }
 }
@@ -582,6 +591,7 @@ extern "C" fn publish_heads(raw: *const c_void) {
 pub(crate) fn declare(fake: &Fake) {
     fake.kernel("ckv_attend", size_of::<AttendArgs>(), Some(attend));
     fake.kernel("ckv_append", size_of::<AppendArgs>(), Some(append));
+    fake.kernel("ckv_close", size_of::<CloseArgs>(), Some(close));
     fake.kernel("ckv_select", size_of::<SelectArgs>(), Some(select));
     fake.kernel("ckv_pack", size_of::<PackArgs>(), Some(pack));
     fake.kernel("ckv_gather", size_of::<GatherArgs>(), Some(gather));

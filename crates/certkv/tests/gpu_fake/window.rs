@@ -82,7 +82,8 @@ impl World<'_> {
         let mut all = Vec::new();
         for (place, tokens) in batch.iter().enumerate() {
             let len = tokens.len();
-            for (block, rows) in tokens.chunks_exact(BLOCK).enumerate() {
+            // A block that the newest token fills lies in its tail until the step is over.
+            for (block, rows) in tokens[..len - 1].chunks_exact(BLOCK).enumerate() {
                 if (block * BLOCK..(block + 1) * BLOCK).any(|t| sees(t, len)) {
                     let read = |head| Read { place, head, block, mark: mark(rows, layer, head), originals: None };
                     all.extend((0..KV_HEADS).map(read));
@@ -146,7 +147,7 @@ impl World<'_> {
                 assert!(self.cache.layouts()[layer].format.key.is_exact() || got.iter().all(exact), "other originals");
                 self.blocks += got.len();
             }
-            let all: usize = single.iter().map(|tokens| tokens.len() / BLOCK * KV_HEADS).sum();
+            let all: usize = single.iter().map(|tokens| (tokens.len() - 1) / BLOCK * KV_HEADS).sum();
             self.hidden += all - want.len();
         }
         if done == Some(true) {

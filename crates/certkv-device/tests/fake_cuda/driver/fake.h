@@ -45,7 +45,7 @@ enum { ORPHANS = KINDS, LISTS };
 typedef uintptr_t handle;
 typedef uint64_t address;
 
-enum { MOST_ARGUMENTS = 768 };
+enum { MOST_ARGUMENTS = 4096 };
 
 /* A place in a stream: everything before it has passed once the stream has executed that many pieces of work. */
 struct mark {

@@ -7,9 +7,9 @@ use certkv_kernel::cuda::select::SelectMode;
 use core::sync::atomic::Ordering;
 
 impl Core {
-    /// Enqueues a plan for a batch that begins at `place` of the list, and the copies that it lists.
-    pub(in crate::gpu) fn plan(&self, layer: usize, place: usize, seqs: usize) -> Result<(), Error> {
-        self.select(layer, place, seqs, SelectMode::Plan, None)?;
+    /// Enqueues a plan for a batch that begins at `place` of the list, and the copies that it lists. `closing`: as in [`Core::select`].
+    pub(in crate::gpu) fn plan(&self, layer: usize, place: usize, seqs: usize, closing: bool) -> Result<(), Error> {
+        self.select(layer, place, seqs, SelectMode::Plan, None, closing)?;
         // From here on words name slots that have yet to be filled.
         self.owed[layer].store(true, Ordering::Relaxed);
         self.gather(layer)
