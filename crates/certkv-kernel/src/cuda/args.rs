@@ -197,6 +197,10 @@ pub struct Demand {
 impl Demand {
     /// Words of one in device memory.
     pub const WORDS: usize = size_of::<Self>() / 4;
+    /// `KAPPA` of `kernels/attend/demand.cuh`: even shares to begin with.
+    pub const KAPPA: f32 = 3.0;
+    /// `FADE` of the same: how an old least norm rises from step to step.
+    pub const FADE: f32 = 1.1;
 }
 
 /// One block and query head in `masses`, as base-2 logarithms: the block's mass (15 bits, steps of 1/32 from -512), what its keys'
@@ -260,6 +264,14 @@ mod tests {
         assert_eq!(size_of::<Demand>(), 16);
         assert_eq!(size_of::<Certificate>(), 48);
         assert_eq!(size_of::<Sides>(), 16);
+    }
+
+    #[test]
+    fn heads_begin_as_the_kernel_has_them() {
+        let source = crate::cuda::Verb::Attend.source().unwrap();
+        let text = source.headers.iter().find(|header| header.0 == "attend/demand.cuh").unwrap().1;
+        assert!(text.contains(&format!("KAPPA = {:.1}f", Demand::KAPPA)));
+        assert!(text.contains(&format!("FADE = {:.1}f", Demand::FADE)));
     }
 
     #[test]

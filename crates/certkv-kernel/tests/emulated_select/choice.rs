@@ -297,3 +297,20 @@ fn words_named_for_it_are_cleared() {
     w.launch(&kernel, SelectArgs { mode: 1, clear, ..w.args }, 2, 0);
     assert_eq!(w.queue.read::<u32>(), [0, 0]);
 }
+
+/// A block that the last token fills has neither a record nor a mass yet: what is planned, and repaired, is what was without that token.
+#[test]
+fn a_block_that_lies_in_its_tail_is_not_chosen() {
+    let k = kernel(4);
+    let plan = || Plan { spread: (2.0, 0.5), seed: 5, ..Plan::new(4, &[6 * BLOCK - 1, 9 * BLOCK + 3, BLOCK - 1]) };
+    let (before, mut after) = (World::new(plan()), World::new(plan()));
+    after.grow();
+    for w in [&before, &after] {
+        w.plan_step(&k, 3, 1);
+        w.repair(&k, &[0, 2], 0.2, 2, 1);
+    }
+    let chosen: Vec<Vec<u32>> = (0..before.entries()).map(|entry| before.words(entry)).collect();
+    assert!(chosen.concat().iter().any(|word| *word != 0));
+    assert_eq!(chosen, (0..after.entries()).map(|entry| after.words(entry)).collect::<Vec<_>>());
+    assert_eq!(before.counted(), after.counted());
+}

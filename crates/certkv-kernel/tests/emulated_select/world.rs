@@ -266,6 +266,12 @@ impl World {
         self.certify(&all);
     }
 
+    /// A token more in every sequence, and blocks that it fills still in their tails.
+    pub(crate) fn grow(&mut self) {
+        self.rest[3].write(0, &self.plan.lens.iter().rev().map(|n| *n as u32 + 1).collect::<Vec<_>>());
+        self.args.closing = 1;
+    }
+
     pub(crate) fn set_step(&self, step: u32) {
         self.step.write(0, &[step]);
     }

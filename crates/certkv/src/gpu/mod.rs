@@ -40,6 +40,7 @@ mod extend;
 mod fixed;
 mod kit;
 mod ladder;
+mod learn;
 mod lists;
 mod mirror;
 mod moves;

@@ -3,6 +3,7 @@ use super::cache::{GpuCache, coded, stamp};
 use super::core::Core;
 use super::extend;
 use super::ladder::Call;
+use super::learn;
 use super::lists::Lists;
 use super::ordered;
 use super::policy::{Limit, Rule};
@@ -393,6 +394,7 @@ impl<'c> GpuStep<'c> {
                 if let Rule::Certified(limit) = rule {
                     let last = part.first_row + part.tokens - 1;
                     prefill::plan(cache, layer, part, &queries[last * width..(last + 1) * width], limit)?;
+                    learn::learn(&cache.core, layer, part, &chunks[last * width..(last + 1) * width])?;
                 }
             }
         }

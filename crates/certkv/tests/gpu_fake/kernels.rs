@@ -12,8 +12,14 @@ use certkv_kernel::cuda::select::{SelectArgs, SelectMode};
 use certkv_kernel::cuda::swap::{SwapArgs, SwapItem, digest};
 use std::collections::BTreeSet;
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+
+#[path = "told.rs"]
+mod told;
+#[allow(unused_imports, reason = "each test program uses its part")]
+pub(crate) use told::{WITHOUT_HISTORY, watch_metrics, watched_metrics, watched_reaches};
+use told::{told, told_history, told_reaches};
 
 pub(crate) const KV_HEADS: usize = 2;
 pub(crate) const GROUP: usize = 2;
@@ -265,53 +271,11 @@ fn answer(a: &AttendArgs, at: usize, x: u32) {
     unsafe { host::<u16>(a.out).add(at).write(bits) }
 }
 
-/// What launches are told of keys of a calibration, by kernel, a word for a number or a part of a table; nothing of other keys.
-type Metrics = Vec<(&'static str, Vec<u32>)>;
-static METRICS: Mutex<Option<Metrics>> = Mutex::new(None);
-/// Words of a head.
-static WORDS: AtomicUsize = AtomicUsize::new(2 * DIM);
-
-/// From now on that is kept, `words` of each head.
-pub(crate) fn watch_metrics(words: usize) {
-    WORDS.store(words, Ordering::Relaxed);
-    *METRICS.lock().unwrap_or_else(PoisonError::into_inner) = Some(Vec::new());
-}
-/// What was kept, and no more of it.
-pub(crate) fn watched_metrics() -> Metrics {
-    METRICS.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or_default()
-}
-
-fn told(kernel: &'static str, metrics: u64) {
-    if let Some(all) = METRICS.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
-        let words = if metrics == 0 { 0 } else { KV_HEADS * WORDS.load(Ordering::Relaxed) };
-        all.push((kernel, (0..words).map(|at| word(metrics, at)).collect()));
-    }
-}
-
-/// What launches that code blocks are told of fixed scales, by kernel; nothing of scales of a block's own.
-type Reaches = Vec<(&'static str, Vec<f32>)>;
-static REACHES: Mutex<Option<Reaches>> = Mutex::new(None);
-
-/// What they were told since this was last asked; nobody listens before the first time.
-pub(crate) fn watched_reaches() -> Reaches {
-    REACHES.lock().unwrap_or_else(PoisonError::into_inner).replace(Vec::new()).unwrap_or_default()
-}
-
-/// Counts one element that scales did not reach.
-fn told_reaches(kernel: &'static str, reaches: u64, saturated: u64) {
-    if let Some(told) = REACHES.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
-        let words = if reaches == 0 { 0 } else { KV_HEADS * 2 * (DIM / 16) };
-        told.push((kernel, (0..words).map(|at| f32::from_bits(word(reaches, at))).collect()));
-    }
-    if saturated != 0 {
-        set(saturated, 0, word(saturated, 0) + 1);
-    }
-}
-
 extern "C" fn attend(raw: *const c_void) {
     // SAFETY: declared with this struct.
     let a: AttendArgs = unsafe { arguments(raw) };
     told("attend", a.metrics);
+    told_history(&a);
     if let (Some(reads), 0) = (READS.lock().unwrap_or_else(PoisonError::into_inner).as_mut(), a.only) {
         reads.push(seen(&a));
     }

@@ -6,6 +6,7 @@ mod calibrated;
 mod fake_cuda;
 mod fixed;
 mod fused;
+mod history;
 mod hurry;
 mod kernels;
 mod life;
