@@ -1,7 +1,8 @@
 //! Times of the decode kernel: `gpu_bench [--cache FOLDER] [--cubins FOLDER] [--json FILE] [--csv FILE] [--shapes 8x32K,8x1K*,..] [--formats a,b]`.
 //!
 //! 32 query heads, 8 KV heads, 128 channels; one layer; pages scattered over a pool larger than the L2 cache and rotated; launches
-//! replayed from a graph; medians. Each row: the bare pass, with certificates, and with block masses on top.
+//! replayed from a graph; medians. Each row: the bare pass, with certificates, with block masses on top, that overlapped with the launch ahead, and that behind an
+//! append each, as a step has it.
 #[path = "../../tests/device_cases/metrics.rs"]
 #[allow(dead_code, unreachable_pub, reason = "tests use more of it")]
 mod metrics;
@@ -10,6 +11,7 @@ use certkv_codec::Encoder;
 use certkv_core::{Geometry, RecordLayout};
 use certkv_device::cuda::{DeviceBuffer, Gpu, GpuStream, GraphExec, LaunchOptions, Priority, TimedEvent};
 use certkv_kernel::cuda::args::{AttendArgs, Certificate, Element, Strides};
+use certkv_kernel::cuda::encode::{AppendArgs, PACK_THREADS, append_flag};
 use certkv_kernel::cuda::{Ahead, Arch, Compiler, Kernels, Variant, Verb, launch};
 use certkv_testkit::generate::Rng;
 use metrics::Metrics;
@@ -64,6 +66,10 @@ struct Pool {
     _sides: DeviceBuffer,
     _originals: DeviceBuffer,
     base: AttendArgs,
+    append: AppendArgs,
+    /// Lengths before the tokens that those appends bring, and how many sequences.
+    before: DeviceBuffer,
+    count: DeviceBuffer,
     lens: DeviceBuffer,
     table: DeviceBuffer,
     promoted: DeviceBuffer,
@@ -177,7 +183,28 @@ impl Pool {
             out_strides: Strides::dense(KV_HEADS * GROUP, DIM),
             ..AttendArgs::default()
         };
-        let rest = vec![metrics, query, tail, tails, out, certificates, masses, failures, partials, counters];
+        let (before, count, errors) =
+            (zeroed(gpu, stream, MOST_SEQS * 4)?, zeroed(gpu, stream, 16)?, zeroed(gpu, stream, MOST_SEQS * 4)?);
+        let rows = upload(gpu, stream, &normals(MOST_SEQS * KV_HEADS * DIM, 1.0))?;
+        let append = AppendArgs {
+            keys: rows.address(),
+            values: rows.address(),
+            count: count.address(),
+            lens: before.address(),
+            errors: errors.address(),
+            tails: tails.address(),
+            tail_base: tail.address(),
+            tail_stride: base.tail_stride,
+            key_strides: Strides::dense(KV_HEADS, DIM),
+            value_strides: Strides::dense(KV_HEADS, DIM),
+            kv_heads: KV_HEADS as u32,
+            key_input: Element::F16 as u32,
+            value_input: Element::F16 as u32,
+            flags: append_flag::SETTLED,
+            ..AppendArgs::default()
+        };
+        let rest =
+            vec![rows, errors, metrics, query, tail, tails, out, certificates, masses, failures, partials, counters];
         Ok(Self {
             layout,
             page_stride,
@@ -186,6 +213,9 @@ impl Pool {
             _sides: sides,
             _originals: originals,
             base,
+            append,
+            before,
+            count,
             lens,
             table,
             promoted,
@@ -228,8 +258,9 @@ fn bench(gpu: &Gpu, words: &Words) -> Result<(), Failure> {
     let formats = words.value("--formats").unwrap_or("k8-v4g64-b64,k8-v4g64-b32,k8-v8g64-b64,f16-f16-b16");
     let share: f64 = words.value("--promoted").unwrap_or("0").parse()?;
     let mut json = String::from("[");
-    let mut csv =
-        String::from("format,shape,promoted,bytes,bare_us,certified_us,masses_us,masses_min_us,overlapped_us\n");
+    let mut csv = String::from(
+        "format,shape,promoted,bytes,bare_us,certified_us,masses_us,masses_min_us,overlapped_us,appended_us\n",
+    );
     for format in formats.split(',') {
         let pool = Pool::new(gpu, &stream, format, ctas)?;
         let quick = Variant::new(pool.layout.clone(), GROUP, arch)?;
@@ -241,7 +272,7 @@ fn bench(gpu: &Gpu, words: &Words) -> Result<(), Failure> {
             None => [quick.clone(), quick.clone().wide()],
         };
         let variants: Vec<Variant> = cuts.iter().flat_map(|v| [v.clone(), v.clone().uncertified()]).collect();
-        let kernels = Kernels::prepare_verbs(gpu, &variants, &[Verb::Attend], &compiler)?;
+        let kernels = Kernels::prepare_verbs(gpu, &variants, &[Verb::Attend, Verb::Append], &compiler)?;
         for cut in &cuts {
             let info = kernels.get(cut, Verb::Attend)?.info();
             println!(
@@ -282,9 +313,18 @@ fn bench(gpu: &Gpu, words: &Words) -> Result<(), Failure> {
             let bare = certified.clone().uncertified();
             // Each variant three times, by turns: clocks and neighbours change over a run.
             let mut rounds = Vec::new();
-            let order =
-                [(&bare, false, false), (certified, false, false), (certified, true, false), (certified, true, true)];
-            for (variant, masses, programmatic) in order {
+            let before: Vec<u32> = lens.iter().map(|n| *n as u32 - 1).collect();
+            pool.before.write(&stream, 0, &before)?;
+            pool.count.write(&stream, 0, &[seqs as u32])?;
+            let append = kernels.get(certified, Verb::Append)?;
+            let order = [
+                (&bare, false, false, false),
+                (certified, false, false, false),
+                (certified, true, false, false),
+                (certified, true, true, false),
+                (certified, true, true, true),
+            ];
+            for (variant, masses, programmatic, appends) in order {
                 let function = kernels.get(variant, Verb::Attend)?;
                 let cut = variant.shape();
                 let capture = stream.begin_capture()?;
@@ -297,9 +337,16 @@ fn bench(gpu: &Gpu, words: &Words) -> Result<(), Failure> {
                         table_stride: blocks as u32,
                         // As the engine launches it behind an append.
                         settled: u32::from(programmatic),
+                        closing: u32::from(appends),
                         ..pool.base
                     };
                     let options = LaunchOptions { programmatic, ..LaunchOptions::default() };
+                    if appends {
+                        let grid = (seqs * KV_HEADS).min(2 * ctas) as u32;
+                        let args = AppendArgs { blocks: 1 + blocks as u32, ..pool.append };
+                        // SAFETY: as below.
+                        unsafe { append.launch(&stream, grid, PACK_THREADS, 0, &args, options)? };
+                    }
                     // SAFETY: every address is that of a live buffer of the size that the kernel's argument documents.
                     unsafe {
                         function.launch(
@@ -328,7 +375,7 @@ fn bench(gpu: &Gpu, words: &Words) -> Result<(), Failure> {
                 .collect();
             let rate = |us: f64| bytes as f64 / us * 1e-3;
             println!(
-                "  {shape:>7} {:8.1} MB: bare {:7.1} us, certified {:7.1} us {:5.0} GB/s, with masses {:7.1} (least {:7.1}) us {:5.0} GB/s, overlapped {:7.1} us",
+                "  {shape:>7} {:8.1} MB: bare {:7.1} us, certified {:7.1} us {:5.0} GB/s, with masses {:7.1} (least {:7.1}) us {:5.0} GB/s, overlapped {:7.1} us, behind appends {:7.1} us",
                 bytes as f64 * 1e-6,
                 row[0].0,
                 row[1].0,
@@ -336,22 +383,24 @@ fn bench(gpu: &Gpu, words: &Words) -> Result<(), Failure> {
                 row[2].0,
                 row[2].1,
                 rate(row[2].0),
-                row[3].0
+                row[3].0,
+                row[4].0
             );
             let _ = writeln!(
                 csv,
-                "{format},{shape},{share},{bytes},{:.3},{:.3},{:.3},{:.3},{:.3}",
-                row[0].0, row[1].0, row[2].0, row[2].1, row[3].0
+                "{format},{shape},{share},{bytes},{:.3},{:.3},{:.3},{:.3},{:.3},{:.3}",
+                row[0].0, row[1].0, row[2].0, row[2].1, row[3].0, row[4].0
             );
             let _ = write!(
                 json,
-                "{}\n{{\"format\":\"{format}\",\"shape\":\"{shape}\",\"promoted\":{share},\"bytes\":{bytes},\"bare_us\":{:.3},\"certified_us\":{:.3},\"masses_us\":{:.3},\"masses_min_us\":{:.3},\"overlapped_us\":{:.3}}}",
+                "{}\n{{\"format\":\"{format}\",\"shape\":\"{shape}\",\"promoted\":{share},\"bytes\":{bytes},\"bare_us\":{:.3},\"certified_us\":{:.3},\"masses_us\":{:.3},\"masses_min_us\":{:.3},\"overlapped_us\":{:.3},\"appended_us\":{:.3}}}",
                 if json.len() > 1 { "," } else { "" },
                 row[0].0,
                 row[1].0,
                 row[2].0,
                 row[2].1,
-                row[3].0
+                row[3].0,
+                row[4].0
             );
         }
     }
