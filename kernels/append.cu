@@ -1,4 +1,4 @@
-// ckv_append: one new token of every sequence of a batch, all heads, one layer: rows to the open tail. A block that they fill stays there
+// ckv_append: one new token of every sequence of a batch, all heads, one layer: rows to the open tail, and their norms. A block that they fill stays there
 // until the step is over and close.cu has coded it.
 //
 // Everything that changes from step to step is read from device memory, so that one captured launch serves every step. A
@@ -7,6 +7,7 @@
 // as the others: a sequence with a number that is not finite in any head writes nothing, math.md (0.4).
 #include "machine.cuh"
 #include "codec/fragment.cuh"
+#include "row_norm.cuh"
 #include "strides.cuh"
 #include "summary.cuh"
 
@@ -32,6 +33,7 @@ struct CkvAppendArgs {
     const u32* tails;    // per row
     u8* tail_base;
     u64 tail_stride;
+    Vec2* row_norms;     // of the layer's tails: row_norm.cuh
     u32* clear;          // a word that is set to 0: the count of a list that later launches of the step fill; null: none
     CkvStrides key_strides;  // a token is a sequence's
     CkvStrides value_strides;
@@ -126,15 +128,21 @@ CKV_FN void take_row(const CkvAppendArgs& a, const Sequence& sequence, u32 i, u3
         if (threadIdx.x == 0) atomic_or(a.errors + sequence.row, bad);
         return;
     }
-    if (me >= DIM / 8) return;
+    // One warp of each half has the row.
+    if (me >= 32) return;
     const u32 token = sequence.len % BLOCK;
     u16* open = (u16*)(a.tail_base + sequence.tail * a.tail_stride) + (u64)(2 * head + half) * COUNT;
-    load_rounded(from, row_at(strides, i, head) + 8 * me, input, two);
-    if (half == 0) {
-        put_key(open, token, me, two);
-    } else {
-        put_value(open, token, me, two);
+    two[0] = two[1] = two[2] = two[3] = 0;
+    if (me < DIM / 8) {
+        load_rounded(from, row_at(strides, i, head) + 8 * me, input, two);
+        if (half == 0) {
+            put_key(open, token, me, two);
+        } else {
+            put_value(open, token, me, two);
+        }
     }
+    const float square = row_square<STORE>(two);
+    if (me == 0) ((float*)(a.row_norms + row_norm_at(sequence.tail, a.kv_heads, head, BLOCK, token)))[half] = square;
 }
 
 }  // namespace ckv_encode

@@ -228,7 +228,6 @@ struct Known {
     u32 flags;  // of the head at hand, by any warp
     u32 lo, hi;  // this CTA's share of the line
     u32 refined[2];
-    u32 tail[2];  // of the open block of the head at hand: see tail_norms
     u32 done;     // warps that have read their blocks of it
 };
 static_assert(sizeof(Known) <= KNOWN_BYTES, "KNOWN_BYTES");
@@ -280,7 +279,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) ckv_attend(const __grid
     const Segment& seg = known.segment;
     {
         const Segment first = segment_at(a, planned, lo);
-        if (threadIdx.x == 0) known.tasks = planned, known.segment = first, known.flags = 0, known.lo = lo, known.hi = hi, known.refined[0] = known.refined[1] = known.tail[0] = known.tail[1] = known.done = 0;
+        if (threadIdx.x == 0) known.tasks = planned, known.segment = first, known.flags = 0, known.lo = lo, known.hi = hi, known.refined[0] = known.refined[1] = known.done = 0;
     }
     sync_threads();
     fetch_batch(a, t, ring, 0);
@@ -298,23 +297,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) ckv_attend(const __grid
     while (true) {
         // Looked up again where it is needed rather than kept in a register.
         auto row_head = [&] { return seg.row * a.kv_heads + seg.kv; };
-        auto norms = [&] {
-            if (!CORRECTS && holds_tail(known.lo, known.hi, seg)) tail_norms(tail_of(a, seg), (int)seg.open, hidden_in_tail(a, seg), known.tail);
-        };
-        // While nothing else lives in registers; the barrier of await_query ends it.
-        if constexpr (!REFINABLE) norms();
         Query q;
         await_query();
         prepare_query(a, seg.kv, queries, q);
         prefetch_query(a, seg.seq, seg.kv + 1);
 #if CKV_KEY_REFINE > 0 && !CKV_CORRECT
-        // Some warps have norms to find and some have probes, whose barriers end both.
-        norms();
         // The partials are written behind the last block.
         probe(a, seg, q, (float*)(shared + RING_BYTES + AT_PARTIAL), limits);
 #endif
         // While nothing of the state lives in registers.
-        if (!CORRECTS && owns(ring, known.hi, seg)) tail_summary(a, row_head(), known.tail, (u32*)mine);
+        if (!CORRECTS && owns(ring, known.hi, seg)) tail_summary(a, seg, (u32*)mine);
         State st;
         Sums sums;
         clear(st);
@@ -410,7 +402,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) ckv_attend(const __grid
         if (after >= known.hi) break;
         const Segment next = segment_at(a, t, after);
         sync_threads();
-        if (threadIdx.x == 0) known.segment = next, known.flags = 0, known.tail[0] = known.tail[1] = known.done = 0;
+        if (threadIdx.x == 0) known.segment = next, known.flags = 0, known.done = 0;
         read_query(a, next.seq, next.kv, queries);
         sync_threads();
     }

@@ -25,6 +25,9 @@ struct Seen {
     }
 };
 
+// Whether a row of a block is among its hidden ones, as Seen::hidden has them.
+CKV_FN bool hides(u32 hidden, u32 row) { return row >= (hidden & 0xffu) && row < hidden >> 8; }
+
 // `a`: arguments with `window` and `sinks`.
 template <class Args> CKV_FN Seen seen_of(const Args& a, u32 tokens) {
     Seen s = {0, 0, 0, 0};

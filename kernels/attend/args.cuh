@@ -35,6 +35,7 @@ struct CkvAttendArgs {
     const u32* tails;       // [rows] slot of the open block
     const u8* tail_base;    // slot t: tail_base + t * tail_stride, [kv_heads][keys, values] in fragment order
     u64 tail_stride;
+    const Vec2* row_norms;  // of all rows of tails: row_norm.cuh
     const float* centres;   // [rows][kv_heads][d] value centres; null: zero
     const void* query;      // [seqs][kv_heads * group][d], of type query_type, as query_strides has it
     void* out;              // the same shape, of type out_type, as out_strides has it

@@ -1,6 +1,6 @@
 // The open block has no summary: what one would say of exact rows. And the two looks at a block that is promoted.
 #pragma once
-#include "norms.cuh"
+#include "row_norm.cuh"
 
 // How far above 16 a block's values reach, in octaves: its weights are kept that much smaller, so that a weight times a scale
 // stays a finite half (|sigma| <= 2.02 value_norm / (2^bits - 1); 64 radii of TurboQuant are at most 0.6 of it).
@@ -54,12 +54,6 @@ CKV_FN const u8* tail_of(const CkvAttendArgs& a, const Segment& seg) {
     return a.tail_base + ldg(a.tails + seg.row) * a.tail_stride + (u64)seg.kv * (2 * SIDE_BYTES);
 }
 
-// Units of each side that are under way at once.
-constexpr int TAIL_LOADS = LEAN ? 1 : 4;
-
-// Of the open block: see row_norms.
-CKV_APART void tail_norms(const u8* keys, int rows, u32 hidden, u32* largest) { row_norms<WARPS, TAIL_LOADS, InOrder>(keys, rows, hidden, largest); }
-
 // Asks for the open block of a head: the tiles that have rows.
 CKV_FN void prefetch_tail(const CkvAttendArgs& a, const Segment& seg) {
     const u32 bytes = (seg.open + 15) / 16 * (CHUNKS * 1024);
@@ -75,11 +69,25 @@ CKV_FN void prefetch_tail(const CkvAttendArgs& a, const Segment& seg) {
 #define CKV_SUMMARISE CKV_FN
 #endif
 
-// Writes the words of the open block's summary to `to`. One warp, after all have left their norms.
-CKV_SUMMARISE void tail_summary(const CkvAttendArgs& a, u32 row, const u32* largest, u32* to) {
+// Writes the words of the summary of a head's open block to `to`. One warp.
+CKV_SUMMARISE void tail_summary(const CkvAttendArgs& a, const Segment& seg, u32* to) {
+    // Squares of the norms of its rows that are seen, the largest.
+    float key = 0.0f, value = 0.0f;
+    const Vec2* norms = a.row_norms + ckv_encode::row_norm_at(ldg(a.tails + seg.row), a.kv_heads, seg.kv, BLOCK, 0);
+    const u32 hidden = WINDOWED ? hidden_in_tail(a, seg) : 0;
+#pragma unroll
+    for (u32 i = 0; i < (u32)BLOCK; i += 32) {
+        const u32 row = i + (u32)lane();
+        if (row < seg.open && !(WINDOWED && hides(hidden, row))) {
+            const Vec2 square = norms[row];
+            key = most(key, u32_as_float(square.x)), value = most(value, u32_as_float(square.y));
+        }
+    }
+#pragma unroll
+    for (int d = 1; d < 32; d <<= 1) key = most(key, shfl_xor(key, d)), value = most(value, shfl_xor(value, d));
     float centre = 0.0f;
     if (a.centres) {
-        const float* c = a.centres + (u64)row * D;
+        const float* c = a.centres + ((u64)seg.row * a.kv_heads + seg.kv) * D;
 #pragma unroll
         for (int i = 0; i < CHUNKS; i++) {
             const float x = ldg(c + 32 * i + lane());
@@ -89,10 +97,10 @@ CKV_SUMMARISE void tail_summary(const CkvAttendArgs& a, u32 row, const u32* larg
     }
     const float up = 1.0001f;
     if (lane() == 0) {
-        const float norm = sqrt_ru(u32_as_float(largest[1]) * up);
+        const float norm = sqrt_ru(value * up);
         to[0] = to[1] = to[2] = to[4] = to[5] = 0;
         if constexpr (REFINABLE) to[8] = to[9] = to[10] = to[11] = 0;
-        to[3] = float_as_u32(sqrt_ru(u32_as_float(largest[0]) * up));
+        to[3] = float_as_u32(sqrt_ru(key * up));
         to[6] = float_as_u32(add_ru(norm, sqrt_ru(centre * up)));
         to[7] = float_as_u32(norm);
     }

@@ -3,7 +3,7 @@
 // A lane keeps the sums of one row: number lane % 4 of 2 mt + half, of those with its lane / 4.
 #pragma once
 #include "bound.cuh"
-#include "norms.cuh"
+#include "extend/norms.cuh"
 
 // A half misses of a number at most this share, or 2^-25.
 constexpr float U_HALF = 4.89e-4f, HALF_FLOOR = 3.0e-8f;

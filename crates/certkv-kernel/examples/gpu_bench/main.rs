@@ -136,6 +136,7 @@ impl Pool {
         let query = upload(gpu, stream, &normals(MOST_SEQS * KV_HEADS * GROUP * DIM, 1.5))?;
         let originals = upload(gpu, stream, &normals(SIDES * count / 16, 1.0))?;
         let tail = upload(gpu, stream, &normals(MOST_SEQS * KV_HEADS * 2 * count, 1.0))?;
+        let norms = zeroed(gpu, stream, MOST_SEQS * launch::row_norm_bytes(KV_HEADS, layout.tokens()))?;
         let step = layout.original_side_bytes() / 16 / 16 * 16;
         let addresses: Vec<u64> = (0..SIDES)
             .flat_map(|i| {
@@ -166,6 +167,7 @@ impl Pool {
             tails: tails.address(),
             tail_base: tail.address(),
             tail_stride: (KV_HEADS * 2 * layout.original_side_bytes()) as u64,
+            row_norms: norms.address(),
             query: query.address(),
             out: out.address(),
             certificates: certificates.address(),
@@ -195,6 +197,7 @@ impl Pool {
             tails: tails.address(),
             tail_base: tail.address(),
             tail_stride: base.tail_stride,
+            row_norms: base.row_norms,
             key_strides: Strides::dense(KV_HEADS, DIM),
             value_strides: Strides::dense(KV_HEADS, DIM),
             kv_heads: KV_HEADS as u32,
@@ -203,8 +206,21 @@ impl Pool {
             flags: append_flag::SETTLED,
             ..AppendArgs::default()
         };
-        let rest =
-            vec![rows, errors, metrics, query, tail, tails, out, certificates, masses, failures, partials, counters];
+        let rest = vec![
+            norms,
+            rows,
+            errors,
+            metrics,
+            query,
+            tail,
+            tails,
+            out,
+            certificates,
+            masses,
+            failures,
+            partials,
+            counters,
+        ];
         Ok(Self {
             layout,
             page_stride,

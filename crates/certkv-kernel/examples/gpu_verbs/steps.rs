@@ -5,6 +5,7 @@ use certkv_device::cuda::{DeviceBuffer, LaunchOptions, PinnedBuffer};
 use certkv_kernel::cuda::args::{Element, Strides};
 use certkv_kernel::cuda::close::{CLOSE_LAYERS, CloseArgs, CloseLayer};
 use certkv_kernel::cuda::encode::{AppendArgs, PACK_THREADS, append_flag, pack_shared};
+use certkv_kernel::cuda::launch::row_norm_bytes;
 use certkv_kernel::cuda::{Kernels, Variant, Verb};
 use std::num::NonZeroUsize;
 
@@ -25,6 +26,7 @@ pub(crate) fn steps(bench: &Bench<'_>, kernels: &Kernels, variant: &Variant, seq
     let numbers = bench.upload(&(0..seqs as u32).collect::<Vec<_>>())?;
     let (tail_stride, page) = (KV_HEADS * 2 * side, KV_HEADS * layout.bytes);
     let tails = bench.upload(&normals(LAYERS * seqs * tail_stride / 2))?;
+    let norms = bench.zeroed(seqs * row_norm_bytes(KV_HEADS, b))?;
     let packed = bench.zeroed(LAYERS * seqs * page)?;
     let threads = NonZeroUsize::new(8).unwrap_or(NonZeroUsize::MIN);
     let host = PinnedBuffer::new(bench.gpu, LAYERS * seqs * tail_stride, threads)?;
@@ -49,6 +51,7 @@ pub(crate) fn steps(bench: &Bench<'_>, kernels: &Kernels, variant: &Variant, seq
             tails: numbers.address(),
             tail_base: tails.address() + (layer * seqs * tail_stride) as u64,
             tail_stride: tail_stride as u64,
+            row_norms: norms.address(),
             key_strides: Strides::dense(KV_HEADS, DIM),
             value_strides: Strides::dense(KV_HEADS, DIM),
             blocks: 1,

@@ -110,6 +110,8 @@ pub struct AttendArgs {
     pub tail_base: u64,
     /// Bytes from a slot to the next.
     pub tail_stride: u64,
+    /// `f32[tail slots][kv_heads][tokens of a block][2]`: squares of the norms of each row's key and value.
+    pub row_norms: u64,
     /// `f32[rows][kv_heads][dim]` value centres; 0: zero.
     pub centres: u64,
     /// `[seqs][kv_heads group][dim]` of `query_type`, by `query_strides`.
@@ -259,7 +261,7 @@ mod tests {
 
     #[test]
     fn structs_have_the_sizes_of_their_twins() {
-        assert_eq!(size_of::<AttendArgs>(), 28 * 8 + 17 * 4 + 4);
+        assert_eq!(size_of::<AttendArgs>(), 29 * 8 + 17 * 4 + 4);
         assert_eq!(size_of::<Picked>(), 16);
         assert_eq!(size_of::<Demand>(), 16);
         assert_eq!(size_of::<Certificate>(), 48);

@@ -48,6 +48,8 @@ pub struct AppendArgs {
     pub tail_base: u64,
     /// Bytes from a tail to the next.
     pub tail_stride: u64,
+    /// As [`AttendArgs::row_norms`](super::args::AttendArgs::row_norms).
+    pub row_norms: u64,
     /// `u32` that is set to 0: the count of a list that later launches fill; 0: none.
     pub clear: u64,
     /// Where the keys are; a token is a sequence's.
@@ -189,7 +191,7 @@ mod tests {
 
     #[test]
     fn structs_have_the_sizes_of_their_twins() {
-        assert_eq!(size_of::<AppendArgs>(), 10 * 8 + 9 * 4 + 4);
+        assert_eq!(size_of::<AppendArgs>(), 11 * 8 + 9 * 4 + 4);
         assert_eq!(size_of::<PackItem>(), 4 * 8);
         assert_eq!(size_of::<PackArgs>(), 6 * 8 + 2 * 4);
         assert_eq!(size_of::<GatherItem>(), 4 * 8);

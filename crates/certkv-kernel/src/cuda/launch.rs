@@ -58,6 +58,8 @@ pub struct Attend<'a> {
     pub promoted: Option<Promoted<'a>>,
     /// Tail slots of the layer.
     pub tail_slots: Span<'a>,
+    /// [`row_norm_bytes`] for each of them.
+    pub row_norms: Span<'a>,
     /// `f32[rows][kv_heads][dim]`.
     pub centres: Span<'a>,
     /// `[seqs][kv_heads group][dim]`.
@@ -162,6 +164,8 @@ pub struct Append<'a> {
     pub values: Tensor<'a>,
     /// Tail slots of the layer.
     pub tail_slots: Span<'a>,
+    /// As [`Attend::row_norms`].
+    pub row_norms: Span<'a>,
     /// `u32` that is set to 0.
     pub clear: Option<Span<'a>>,
     /// Bits of [`append_flag`](super::encode::append_flag).
@@ -266,6 +270,11 @@ pub struct Select<'a> {
     pub closing: bool,
 }
 
+/// Bytes of the norms of a tail's rows: [`AttendArgs::row_norms`].
+pub const fn row_norm_bytes(kv_heads: usize, block: usize) -> usize {
+    8 * kv_heads * block
+}
+
 /// Bytes of partial results of a launch of `ctas` CTAs over `heads` KV heads of sequences.
 pub fn partial_bytes(variant: &Variant, ctas: usize, heads: usize) -> usize {
     4 * variant.partial_stride() * (ctas + heads)
@@ -351,6 +360,7 @@ pub fn attend(queue: &Queue, kernel: &Function, a: &Attend<'_>) -> Result<(), Cu
         tails: on.reads(t.tails, "tails", 4 * t.rows)?,
         tail_base: on.reads(a.tail_slots, "tail slots", tail_bytes)?,
         tail_stride: tail_bytes as u64,
+        row_norms: on.reads(a.row_norms, "row norms", row_norm_bytes(t.kv_heads, l.tokens()))?,
         centres: on.reads(a.centres, "centres", 4 * t.rows * t.kv_heads * l.dim)?,
         query,
         out,
@@ -413,6 +423,7 @@ pub fn append(queue: &Queue, kernel: &Function, a: &Append<'_>) -> Result<(), Cu
         tails: on.reads(t.tails, "tails", 4 * t.rows)?,
         tail_base: on.writes(a.tail_slots, "tail slots", tail_bytes)?,
         tail_stride: tail_bytes as u64,
+        row_norms: on.writes(a.row_norms, "row norms", row_norm_bytes(t.kv_heads, l.tokens()))?,
         clear: on.may_write(a.clear, "cleared word", 4)?,
         key_strides,
         value_strides,

@@ -17,6 +17,7 @@ pub mod extend;
 pub mod fixed;
 mod grouped;
 pub mod launch;
+pub mod measure;
 pub mod metrics;
 pub mod pack;
 mod prepare;

@@ -15,6 +15,8 @@ pub enum Verb {
     Append,
     /// What of a step's open blocks is full.
     Close,
+    /// Norms of rows of open blocks that did not come by an append.
+    Measure,
     /// Full blocks of originals into records.
     Pack,
     /// Originals into the promoted set.
@@ -33,10 +35,11 @@ pub enum Verb {
 
 impl Verb {
     /// All verbs.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Attend,
         Self::Append,
         Self::Close,
+        Self::Measure,
         Self::Pack,
         Self::Gather,
         Self::Transcode,
@@ -52,6 +55,7 @@ impl Verb {
             Self::Attend => "attend",
             Self::Append => "append",
             Self::Close => "close",
+            Self::Measure => "measure",
             Self::Pack => "pack",
             Self::Gather => "gather",
             Self::Transcode => "transcode",
@@ -68,6 +72,7 @@ impl Verb {
             Self::Attend => "attend.cu",
             Self::Append => "append.cu",
             Self::Close => "close.cu",
+            Self::Measure => "measure.cu",
             Self::Pack => "pack.cu",
             Self::Gather => "gather.cu",
             Self::Transcode => "transcode.cu",
@@ -84,6 +89,7 @@ impl Verb {
             Self::Attend => "ckv_attend",
             Self::Append => "ckv_append",
             Self::Close => "ckv_close",
+            Self::Measure => "ckv_measure",
             Self::Pack => "ckv_pack",
             Self::Gather => "ckv_gather",
             Self::Transcode => "ckv_transcode",

@@ -267,6 +267,7 @@ impl Case {
         let mut table = vec![u32::MAX; spec.lens.len() * stride];
         let mut promoted = vec![0u32; self.launch_heads() * stride];
         let (mut sides, mut tails, mut centres) = (Vec::new(), Vec::new(), Vec::<u32>::new());
+        let mut row_norms = Vec::<u32>::new();
         let mut fragment = vec![0; l.bytes];
         for (s, &tokens) in spec.lens.iter().enumerate() {
             for j in 0..spec.recorded(tokens) {
@@ -313,6 +314,13 @@ impl Case {
                 let from = spec.recorded(tokens) * b * d;
                 tail.extend(side(&data.keys[from..], b, d, true));
                 tail.extend(side(&data.values[from..], b, d, false));
+                // Of rows that are not there anything may be said.
+                let rows = [&data.keys[from..], &data.values[from..]].map(|rows| decode(rows, spec.store));
+                let square = |rows: &[f64], t: usize| match rows.get(t * d..(t + 1) * d) {
+                    Some(row) => row.iter().map(|x| x * x).sum::<f64>() as f32,
+                    None => f32::NAN,
+                };
+                row_norms.extend((0..b).flat_map(|t| [0, 1].map(|side| square(&rows[side], t).to_bits())));
             }
             tails.extend(bytes(&tail));
             for h in 0..spec.kv_heads {
@@ -334,6 +342,7 @@ impl Case {
             tails: place(&bytes32(&(0..spec.lens.len() as u32).collect::<Vec<_>>())),
             tail_base: place(&tails),
             tail_stride: (spec.kv_heads * 2 * l.original_side_bytes()) as u64,
+            row_norms: place(&bytes32(&row_norms)),
             centres: place(&bytes32(&centres)),
             query: place(&bytes(&spec.rows.scatter(&queries, self.shape()))),
             out: 0,

@@ -26,7 +26,7 @@ fn settled(
         |args, memory| {
             let args = AttendArgs { settled: 1, ..*args };
             let outputs = [args.out, args.certificates, args.masses, args.failures, args.counters, args.partials];
-            let inputs = [args.query, args.centres, args.tail_base].into_iter().chain(outputs);
+            let inputs = [args.query, args.centres, args.tail_base, args.row_norms].into_iter().chain(outputs);
             let mut late: Vec<_> = inputs
                 .chain([args.demands, args.kept, args.looks].into_iter().filter(|p| *p != 0))
                 .map(|p| whole(memory, p))

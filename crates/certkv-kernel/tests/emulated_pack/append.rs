@@ -1,10 +1,11 @@
-//! ckv_append and ckv_close against a plain model of the tables.
+//! ckv_append, ckv_measure and ckv_close against a plain model of the tables.
 use super::emulated::{Buffer, Emulated, Launch};
 use super::support::{THREADS, block, centre, judge, layout, macros, metric, pack_shared, uniform};
 use certkv_core::{Dtype, RecordLayout, fragment::original_index};
 use certkv_kernel::cuda::args::Strides;
 use certkv_kernel::cuda::close::{CLOSE_LAYERS, CloseArgs, CloseLayer};
 use certkv_kernel::cuda::encode::{AppendArgs, append_flag::SETTLED};
+use certkv_kernel::cuda::measure::MeasureArgs;
 
 const NONE: u32 = u32::MAX;
 const HEADS: usize = 2;
@@ -35,6 +36,7 @@ struct Layer {
     /// The last layer's originals do not go to the host.
     host: Option<Buffer>,
     pack: Buffer,
+    norms: Buffer,
     centres: Buffer,
     metrics: Buffer,
     /// Every row stored, by table row: (keys, values), each `[HEADS * dim]`.
@@ -46,6 +48,7 @@ struct World {
     l: RecordLayout,
     kernel: Emulated,
     closes: Emulated,
+    measures: Emulated,
     lens: Buffer,
     after: Buffer,
     errors: Buffer,
@@ -70,6 +73,7 @@ impl World {
             tail: Buffer::of(&vec![BLANK; ROWS * page]),
             host: (at + 1 < LAYERS).then(|| Buffer::of(&vec![BLANK; ROWS * BLOCKS * page])),
             pack: Buffer::of(&vec![BLANK; ROWS * BLOCKS * (64 + HEADS * l.bytes)]),
+            norms: Buffer::of(&vec![f32::NAN; ROWS * HEADS * l.tokens() * 2]),
             centres: Buffer::of(
                 &(0..ROWS * HEADS).flat_map(|i| centre((at * 64 + i) as u64, dim)).collect::<Vec<f32>>(),
             ),
@@ -79,6 +83,7 @@ impl World {
         Self {
             kernel: Emulated::build("append.cu", &macros(&l)).expect("the kernel compiles"),
             closes: Emulated::build("close.cu", &macros(&l)).expect("the kernel compiles"),
+            measures: Emulated::build("measure.cu", &macros(&l)).expect("the kernel compiles"),
             lens: Buffer::zeroed(4 * ROWS),
             after: Buffer::zeroed(4 * ROWS),
             errors: Buffer::zeroed(4 * ROWS),
@@ -110,6 +115,7 @@ impl World {
             tails: self.tails.pointer(),
             tail_base: layer.tail.pointer(),
             tail_stride: self.page_bytes(),
+            row_norms: layer.norms.pointer(),
             clear: self.clear.pointer(),
             key_strides: strides[0],
             value_strides: strides[1],
@@ -119,7 +125,18 @@ impl World {
             value_input: inputs[1],
             flags,
         };
-        let memory = [&self.lens, &self.errors, &self.tails, &layer.tail, &self.clear, keys, values, &count, &rows];
+        let memory = [
+            &self.lens,
+            &self.errors,
+            &self.tails,
+            &layer.tail,
+            &layer.norms,
+            &self.clear,
+            keys,
+            values,
+            &count,
+            &rows,
+        ];
         // The launch ahead may still write the inputs; where the caller does not say that the rest is settled, everything.
         let late =
             [keys, values].into_iter().chain(if flags & SETTLED == 0 { &memory[..] } else { &[] }.iter().copied());
@@ -172,6 +189,22 @@ impl World {
         self.closes.launch_behind("ckv_close", how, &args, &memory, &late).expect("the launch runs");
     }
 
+    /// The norms of a tail's rows, found anew.
+    fn measure(&self, layer: &Layer, slot: u32) -> Vec<f32> {
+        let norms = Buffer::of(&vec![f32::NAN; layer.norms.len() / 4]);
+        let args = MeasureArgs {
+            tail_base: layer.tail.pointer(),
+            tail_stride: self.page_bytes(),
+            row_norms: norms.pointer(),
+            slot,
+            kv_heads: HEADS as u32,
+        };
+        self.measures
+            .launch("ckv_measure", Launch::new(3, THREADS, 0), &args, &[&layer.tail, &norms])
+            .expect("it runs");
+        norms.read()
+    }
+
     fn launch(&self, grid: u32) -> Launch {
         Launch::new(grid, THREADS, pack_shared(&self.l))
     }
@@ -179,7 +212,10 @@ impl World {
     /// Everything that launches write.
     fn written(&self) -> Vec<Vec<u8>> {
         let layers = self.layers.iter();
-        layers.flat_map(|l| [&l.tail, &l.pack, &l.centres].into_iter().chain(&l.host)).map(Buffer::read::<u8>).collect()
+        layers
+            .flat_map(|l| [&l.tail, &l.pack, &l.norms, &l.centres].into_iter().chain(&l.host))
+            .map(Buffer::read::<u8>)
+            .collect()
     }
 
     /// Compares everything the device holds with the model.
@@ -190,6 +226,7 @@ impl World {
         for (at, layer) in self.layers.iter().enumerate() {
             let (tail, host) = (layer.tail.read::<u16>(), layer.host.as_ref().map(Buffer::read::<u16>));
             let (pack, centres) = (layer.pack.read::<u8>(), layer.centres.read::<f32>());
+            let norms = layer.norms.read::<f32>();
             let page = (64 + HEADS * l.bytes, HEADS * 2 * n * dim);
             for (row, stored) in layer.stored.iter().enumerate() {
                 if self.lens.read::<u32>()[row] as usize != stored.len() {
@@ -205,6 +242,16 @@ impl World {
                     let free = |slot: u32| slot == NONE || blank(slot);
                     if pack[start..start + page.0].iter().any(|x| *x != BLANK) || !free(hosts[row * BLOCKS + b]) {
                         return Err(format!("layer {at} row {row} block {b} was closed, and is not full"));
+                    }
+                }
+                let (open, slot) = (stored.chunks(n).next_back().unwrap_or(&[]), ROWS - 1 - row);
+                let again = self.measure(layer, slot as u32);
+                for (t, head, side) in (0..open.len()).flat_map(|t| (0..2 * HEADS).map(move |i| (t, i / 2, i % 2))) {
+                    let numbers = &(if side == 0 { &open[t].0 } else { &open[t].1 })[head * dim..][..dim];
+                    let want: f64 = numbers.iter().map(|x| f64::from(l.store.decode16(*x)).powi(2)).sum();
+                    let at = 2 * ((slot * HEADS + head) * n + t) + side;
+                    if (f64::from(norms[at]) - want).abs() > 1e-5 * want || norms[at].to_bits() != again[at].to_bits() {
+                        return Err(format!("norm of row {row} head {head} side {side} token {t}"));
                     }
                 }
                 for (b, rows) in stored.chunks(n).enumerate() {
@@ -394,7 +441,10 @@ fn a_sequence_with_a_bad_number_in_any_head_writes_nothing() {
             assert_eq!(world.written(), before);
             // Without the bad number the same launches go through.
             world.errors.write(0, &[0u32; ROWS]);
-            world.layers.iter().for_each(|layer| layer.tail.write(0, &vec![0u8; layer.tail.len()]));
+            for layer in &world.layers {
+                layer.tail.write(0, &vec![0u8; layer.tail.len()]);
+                layer.norms.write(0, &vec![0u8; layer.norms.len()]);
+            }
             keys.write(0, &clean_keys);
             values.write(0, &clean_values);
             step(&world);

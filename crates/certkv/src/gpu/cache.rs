@@ -516,21 +516,15 @@ impl GpuCache {
 
     /// Bytes that were enqueued to be copied.
     fn copy_tails(&self, layers: &[usize], copies: impl Iterator<Item = CopyOp>) -> Result<u64, Error> {
-        let Core { queue, tails, originals, sizes: s, .. } = &*self.core;
+        let s = &self.core.sizes;
         let mut copied = 0;
         for op in copies {
             copied += (layers.len() * s.original_bytes) as u64;
             for layer in layers.iter().copied() {
-                let to = s.tail_at(layer, op.to.id.index);
+                let to = op.to.id.index;
                 match op.from.class {
-                    PageClass::Tail => {
-                        let from = s.tail_at(layer, op.from.id.index);
-                        tails.copy_from(queue.stream(), to, tails, from, s.original_bytes)?;
-                    }
-                    PageClass::Host => {
-                        let from = self.host_at(layer, op.from.id)?;
-                        queue.upload(tails, to, originals, from, s.original_bytes)?;
-                    }
+                    PageClass::Tail => self.core.copy_tail(layer, op.from.id.index, to)?,
+                    PageClass::Host => self.core.fill_tail(layer, to, self.host_at(layer, op.from.id)?)?,
                     // Codes are not copied here.
                     PageClass::Packed | PageClass::Swap | PageClass::Level(_) => {}
                 }

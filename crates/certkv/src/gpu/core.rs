@@ -1,5 +1,6 @@
 //! What lives on the GPU: kernels, buffers and the queue. Shared by a cache and its recordings.
 mod closing;
+mod tails;
 mod unfinished;
 
 use super::config::{GpuConfig, STAGING_SLOTS};
@@ -289,7 +290,8 @@ impl Core {
             errors: self.counter(&c.errors)?,
             keys,
             values,
-            tail_slots: self.of_layer(&self.tails, layer)?,
+            tail_slots: self.tails_of(layer)?,
+            row_norms: self.row_norms(layer)?,
             // Heads over tolerance in this step.
             clear: Some(self.failure_list(layer, 0)?),
             // Tables are sent before the step's first launch, and no launch writes them.
@@ -315,7 +317,8 @@ impl Core {
             lens: self.table(&t.after)?,
             packed: self.packed_of(layer)?,
             promoted: None,
-            tail_slots: self.of_layer(&self.tails, layer)?,
+            tail_slots: self.tails_of(layer)?,
+            row_norms: self.row_norms(layer)?,
             centres: self.of_layer(&self.centres, layer)?,
             query,
             out,

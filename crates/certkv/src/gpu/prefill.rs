@@ -45,10 +45,7 @@ pub(super) fn append(cache: &mut GpuCache, layer: usize, part: &Part) -> Result<
         pages::put(core, at, (span.first_row, span.rows), (&cache.rows, token), &mut cache.page)?;
         match (span.packed, span.tail) {
             (Some(packed), _) => push_items(cache, layer, part.row, (at, packed.index), &mut items)?,
-            (None, Some(tail)) => {
-                let to = core.sizes.tail_at(layer, tail.index);
-                core.queue.upload(&core.tails, to, &core.originals, at, core.sizes.original_bytes)?;
-            }
+            (None, Some(tail)) => core.fill_tail(layer, tail.index, at)?,
             (None, None) => {}
         }
     }

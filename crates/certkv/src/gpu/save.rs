@@ -358,9 +358,7 @@ impl Core {
         self.originals.write(at, originals)?;
         match (span.packed, span.tail) {
             (Some(packed), _) => self.packed.write(self.queue.stream(), s.packed_at(layer, packed.index), records)?,
-            (None, Some(tail)) => {
-                self.queue.upload(&self.tails, s.tail_at(layer, tail.index), &self.originals, at, s.original_bytes)?;
-            }
+            (None, Some(tail)) => self.fill_tail(layer, tail.index, at)?,
             (None, None) => {}
         }
         Ok(())

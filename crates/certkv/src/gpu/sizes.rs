@@ -382,7 +382,7 @@ impl Sizes {
     }
 
     pub(super) fn tail_bytes(&self) -> Option<usize> {
-        self.layers.checked_mul(self.tail_slots)?.checked_mul(self.original_bytes)
+        self.layers.checked_mul(self.tail_slots)?.checked_mul(self.original_bytes + self.norm_bytes())
     }
 
     /// Scratch slots of all layers.
@@ -543,7 +543,7 @@ impl Sizes {
 
     /// First byte of tail `slot` in `layer`.
     pub(super) fn tail_at(&self, layer: usize, slot: u32) -> usize {
-        (layer * self.tail_slots + slot as usize) * self.original_bytes
+        self.tails_at(layer).start + slot as usize * self.original_bytes
     }
 
     /// First byte of page `page` of records in `layer`.

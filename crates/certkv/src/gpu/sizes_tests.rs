@@ -49,7 +49,9 @@ fn sections_are_aligned_apart_and_as_long_as_their_tables() {
 fn addresses_of_pages_do_not_overlap_between_layers() {
     let s = sizes(1000, 1000, 5).unwrap();
     assert_eq!(s.host_at(1, 0), s.host_at(0, s.groups[0].host_pages as u32 - 1) + s.original_bytes);
-    assert_eq!(s.tail_at(2, 0) - s.tail_at(1, 0), s.tail_slots * s.original_bytes);
+    let tail = s.original_bytes + 2 * 4 * s.kv_heads * s.block;
+    assert_eq!(s.tail_at(2, 0) - s.tail_at(1, 0), s.tail_slots * tail);
+    assert_eq!(s.tails_at(2).end + s.tail_slots * (tail - s.original_bytes), s.tail_bytes().unwrap());
     assert_eq!(s.packed_at(2, s.groups[0].packed_pages as u32 - 1) + s.of_layer[2].page_bytes, s.packed_bytes());
     assert_eq!(s.centre_at(2, 4) + 4 * 2 * 128, 3 * s.centre_bytes());
 }

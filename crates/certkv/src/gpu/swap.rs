@@ -186,7 +186,7 @@ impl GpuCache {
     /// Makes the copies of a group's plan and waits for them: the pages of records, and the bytes that moved.
     fn pass(&mut self, group: usize, plan: &SwapPlan) -> Result<(Vec<Passing>, u64), Error> {
         let core = Arc::clone(&self.core);
-        let Core { queue, tails, originals, sizes: s, .. } = &*core;
+        let s = &core.sizes;
         let opened = plan.copies().iter().filter(|(_, op)| op.to.class == PageClass::Host).map(|(_, op)| op.to.id);
         self.house(group, &opened.collect::<Vec<_>>())?;
         let layers = &s.groups[group].layers;
@@ -201,8 +201,7 @@ impl GpuCache {
                 }
                 (PageClass::Host, PageClass::Tail) => {
                     for layer in layers.iter().copied() {
-                        let (from, to) = (self.host_at(layer, op.from.id)?, s.tail_at(layer, op.to.id.index));
-                        queue.upload(tails, to, originals, from, s.original_bytes)?;
+                        core.fill_tail(layer, op.to.id.index, self.host_at(layer, op.from.id)?)?;
                     }
                     bytes += (layers.len() * s.original_bytes) as u64;
                 }

@@ -7,6 +7,7 @@ use certkv_kernel::cuda::args::{AttendArgs, Certificate, Element, Sides, Strides
 use certkv_kernel::cuda::close::CloseArgs;
 use certkv_kernel::cuda::encode::{AppendArgs, GatherArgs, GatherItem, PackArgs, PackItem};
 use certkv_kernel::cuda::extend::{ExtendArgs, ExtendChunk};
+use certkv_kernel::cuda::measure::MeasureArgs;
 use certkv_kernel::cuda::publish::{self, ENTRY, ENTRY_HEAD, LayerSet, PublishArgs};
 use certkv_kernel::cuda::select::{SelectArgs, SelectMode};
 use certkv_kernel::cuda::swap::{SwapArgs, SwapItem, digest};
@@ -15,8 +16,12 @@ use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+#[path = "tails.rs"]
+mod tails;
 #[path = "told.rs"]
 mod told;
+#[allow(unused_imports, reason = "each test program uses its part")]
+pub(crate) use tails::UNMEASURED;
 #[allow(unused_imports, reason = "each test program uses its part")]
 pub(crate) use told::{WITHOUT_HISTORY, watch_metrics, watched_metrics, watched_reaches};
 use told::{told, told_history, told_reaches};
@@ -85,6 +90,8 @@ pub(crate) enum Plant {
     NoTolerance,
     /// New rows are read as if they followed each other.
     OneStride,
+    /// Nobody finds the norms of rows that did not come by an append.
+    NoNorms,
 }
 
 static PLANTED: AtomicU32 = AtomicU32::new(0);
@@ -105,6 +112,7 @@ pub(crate) fn begin(format: &str) {
     EXACT.store(format.starts_with("f16-f16"), Ordering::Relaxed);
     OVERFLOWS.store(0, Ordering::Relaxed);
     LOST.store(0, Ordering::Relaxed);
+    UNMEASURED.store(0, Ordering::Relaxed);
 }
 
 fn waiting() -> MutexGuard<'static, BTreeSet<u64>> {
@@ -276,6 +284,7 @@ extern "C" fn attend(raw: *const c_void) {
     let a: AttendArgs = unsafe { arguments(raw) };
     told("attend", a.metrics);
     told_history(&a);
+    tails::look_at_tails(&a);
     if let (Some(reads), 0) = (READS.lock().unwrap_or_else(PoisonError::into_inner).as_mut(), a.only) {
         reads.push(seen(&a));
     }
@@ -404,6 +413,7 @@ extern "C" fn append(raw: *const c_void) {
                     unsafe { slot.add(to).write(from.read()) };
                 }
             }
+            tails::measured(a.row_norms, slot, tail as u32, a.kv_heads as usize, head, len % BLOCK);
         }
     }
 }
@@ -555,6 +565,7 @@ extern "C" fn publish_heads(raw: *const c_void) {
 pub(crate) fn declare(fake: &Fake) {
     fake.kernel("ckv_attend", size_of::<AttendArgs>(), Some(attend));
     fake.kernel("ckv_append", size_of::<AppendArgs>(), Some(append));
+    fake.kernel("ckv_measure", size_of::<MeasureArgs>(), Some(tails::measure));
     fake.kernel("ckv_close", size_of::<CloseArgs>(), Some(close));
     fake.kernel("ckv_select", size_of::<SelectArgs>(), Some(select));
     fake.kernel("ckv_pack", size_of::<PackArgs>(), Some(pack));

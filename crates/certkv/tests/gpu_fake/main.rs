@@ -66,9 +66,11 @@ fn live(tally: &mut Tally, fake: &Fake, compiler: &Compiler, faults: &[Fault], h
     let mut wrong = Vec::new();
     kernels::begin(how.format);
     tally.run(fake, faults, how.deferred, || life::run(compiler, how, faults, &mut wrong));
-    for (count, what) in
-        [(&kernels::OVERFLOWS, "heads behind the end of a list"), (&kernels::LOST, "lists of copies lost")]
-    {
+    for (count, what) in [
+        (&kernels::OVERFLOWS, "heads behind the end of a list"),
+        (&kernels::LOST, "lists of copies lost"),
+        (&kernels::UNMEASURED, "rows with norms of others"),
+    ] {
         let count = count.load(Ordering::Relaxed);
         if count > 0 {
             wrong.push(format!("{count} {what}"));
@@ -150,7 +152,15 @@ fn a_cache_outlives_the_failure_of_any_call() {
 
 /// Planted defects, and how many of them are seen.
 fn controls(fake: &Fake, compiler: &Compiler) -> (usize, usize) {
-    let plants = [Plant::StaleOutput, Plant::NoCopies, Plant::Leak, Plant::OtherRow, Plant::Swallowed, Plant::Rot];
+    let plants = [
+        Plant::StaleOutput,
+        Plant::NoCopies,
+        Plant::Leak,
+        Plant::OtherRow,
+        Plant::Swallowed,
+        Plant::Rot,
+        Plant::NoNorms,
+    ];
     let how = how(FORMATS[0], false, Manner::Anew);
     let launch = calls(fake, compiler, how).iter().rposition(|name| *name == "cuLaunchKernelEx");
     let sees = |what: &Plant| {

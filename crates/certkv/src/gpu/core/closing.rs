@@ -38,7 +38,7 @@ impl Core {
         };
         Ok(Closing {
             tables: self.block_tables(layer)?,
-            tail_slots: self.of_layer(&self.tails, layer)?,
+            tail_slots: self.tails_of(layer)?,
             packed: self.packed_of(layer)?,
             hosts,
             centres: self.of_layer(&self.centres, layer)?,

@@ -4,21 +4,13 @@
 #include "bound.cuh"
 #include "window.cuh"
 
-// Which rows a window hides: see Seen::hidden.
-CKV_FN bool hides(u32 hidden, u32 row) { return row >= (hidden & 0xffu) && row < hidden >> 8; }
-
 // Squares of a register of two originals.
 CKV_FN float square_lo(u32 x) { return store_lo(x) * store_lo(x); }
 CKV_FN float square_hi(u32 x) { return store_hi(x) * store_hi(x); }
 
-// Units where memory has them.
-struct InOrder {
-    static __device__ __forceinline__ void load(const u8* side, int unit, u32 (&h)[8]) { load_original(side, unit, h); }
-};
-
 // Largest squares of norms among a block's rows that are seen, keys' and values', into `largest` in shared memory, zero before. All warps of the CTA, a
 // tile each: one warp would wait for memory once a tile, and the CTA for that warp. From the last warp on: the first ones may have probes.
-template <int WARP_COUNT, int LOADS, class Units>
+template <int WARP_COUNT, class Units>
 CKV_FN void row_norms(const u8* keys, int rows, u32 hidden, u32* largest) {
     const u8* values = keys + SIDE_BYTES;
     const int r = lane() >> 2, k = 2 * (lane() & 3);
@@ -26,7 +18,7 @@ CKV_FN void row_norms(const u8* keys, int rows, u32 hidden, u32* largest) {
 #pragma unroll 1
     for (int t = WARP_COUNT - 1 - (int)warp(); 16 * t < rows; t += WARP_COUNT) {
         float key_row[2] = {0.0f, 0.0f}, token[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-#pragma unroll LOADS
+#pragma unroll 1
         for (int j = 0; j < CHUNKS; j++) {
             u32 h[8], v[8];
             Units::load(keys, t * CHUNKS + j, h);
