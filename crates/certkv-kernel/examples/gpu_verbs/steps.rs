@@ -63,7 +63,8 @@ pub(crate) fn steps(bench: &Bench<'_>, kernels: &Kernels, variant: &Variant, seq
         };
         let grid = (seqs * KV_HEADS).min(2 * multiprocessors) as u32;
         // SAFETY: every address is that of a live buffer of the size that the kernel's argument documents.
-        Ok(unsafe { append.launch(bench.stream, grid, PACK_THREADS, 0, &args, CHAINED)? })
+        unsafe { append.launch(bench.stream, grid, PACK_THREADS, 0, &args, CHAINED)? };
+        Ok(())
     };
     let closed = |after: &DeviceBuffer, originals: bool| -> Result<(), Failure> {
         let mut of = [CloseLayer::default(); LAYERS];
@@ -95,7 +96,8 @@ pub(crate) fn steps(bench: &Bench<'_>, kernels: &Kernels, variant: &Variant, seq
         };
         let (grid, shared) = (2 * multiprocessors as u32, pack_shared(layout));
         // SAFETY: as above.
-        Ok(unsafe { close.launch(bench.stream, grid, PACK_THREADS, shared, &args, CHAINED)? })
+        unsafe { close.launch(bench.stream, grid, PACK_THREADS, shared, &args, CHAINED)? };
+        Ok(())
     };
     let one = bench.time(|i| appended(i % LAYERS, &spread[0][0]))?;
     let nothing = bench.time(|_| closed(&together[0][1], true))?;

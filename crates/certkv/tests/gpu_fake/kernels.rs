@@ -425,7 +425,7 @@ extern "C" fn close(raw: *const c_void) {
         told("close", layer.metrics);
         told_reaches("close", layer.reaches, a.saturated);
         let rows = (0..word(a.count, 0) as usize).map(|place| word(a.rows, place) as usize);
-        for row in rows.filter(|row| word(a.lens, *row) as usize % BLOCK == 0 && word(a.errors, *row) == 0) {
+        for row in rows.filter(|row| (word(a.lens, *row) as usize).is_multiple_of(BLOCK) && word(a.errors, *row) == 0) {
             let at = row * a.blocks as usize + word(a.lens, row) as usize / BLOCK - 1;
             let slot = host::<u16>(layer.tail_base + u64::from(word(layer.tails, row)) * a.tail_stride);
             if layer.hosts != 0 {
