@@ -192,7 +192,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, CTAS) ckv_extend(const __g
         const int rows = left < BLOCK ? left : BLOCK;
         u32* norms = (u32*)(shared + AT_NORMS) + 2 * line.slot;
         if (certify) {
-            row_norms<WARPS, Spread>(block, rows, 0, norms);
+            row_norms<WARPS, Spread>(block, rows, norms);
             sync_threads();
         }
         const Sight sight = sight_of(a, span, at);

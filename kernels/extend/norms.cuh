@@ -2,16 +2,14 @@
 #pragma once
 #include "attend/unit.cuh"
 #include "bound.cuh"
-#include "window.cuh"
 
 // Squares of a register of two originals.
 CKV_FN float square_lo(u32 x) { return store_lo(x) * store_lo(x); }
 CKV_FN float square_hi(u32 x) { return store_hi(x) * store_hi(x); }
 
-// Largest squares of norms among a block's rows that are seen, keys' and values', into `largest` in shared memory, zero before. All warps of the CTA, a
-// tile each: one warp would wait for memory once a tile, and the CTA for that warp. From the last warp on: the first ones may have probes.
-template <int WARP_COUNT, class Units>
-CKV_FN void row_norms(const u8* keys, int rows, u32 hidden, u32* largest) {
+// Largest squares of norms among a block's rows, keys' and values', into `largest` in shared memory, zero before. All warps of the CTA, a tile each: one
+// warp would wait for memory once a tile, and the CTA for that warp.
+template <int WARP_COUNT, class Units> CKV_FN void row_norms(const u8* keys, int rows, u32* largest) {
     const u8* values = keys + SIDE_BYTES;
     const int r = lane() >> 2, k = 2 * (lane() & 3);
     float key = 0.0f, value = 0.0f;
@@ -33,14 +31,14 @@ CKV_FN void row_norms(const u8* keys, int rows, u32 hidden, u32* largest) {
             key_row[i] += shfl_xor(key_row[i], 1);
             key_row[i] += shfl_xor(key_row[i], 2);
             const int row = 16 * t + r + 8 * i;
-            if (row < rows && !(WINDOWED && hides(hidden, (u32)row))) key = most(key_row[i], key);
+            if (row < rows) key = most(key_row[i], key);
         }
 #pragma unroll
         for (int i = 0; i < 4; i++) {
 #pragma unroll
             for (int d = 4; d < 32; d <<= 1) token[i] += shfl_xor(token[i], d);
             const int row = 16 * t + k + (i & 1) + (i & 2) * 4;
-            if (row < rows && !(WINDOWED && hides(hidden, (u32)row))) value = most(token[i], value);
+            if (row < rows) value = most(token[i], value);
         }
     }
 #pragma unroll

@@ -32,9 +32,9 @@ pub(crate) struct Wanted {
     /// Most copies to scratch of a layer in a step.
     pub(crate) copies: usize,
     pub(crate) tile: usize,
-    /// Whether the tile is filled and timed for each layer by itself.
-    /// Whether blocks of a tile fill in different steps.
+    /// Whether blocks of the tile fill in different steps.
     pub(crate) ragged: bool,
+    /// Whether the tile is filled and timed for each layer by itself.
     pub(crate) by_layer: bool,
     pub(crate) threads: usize,
     /// Steps whose certificates are published.

@@ -1,7 +1,7 @@
 //! The end of a step: blocks that its tokens have filled, of all layers of a format at once. The launch of `kernels/close.cu`.
 use super::encode::{PACK_THREADS, pack_shared};
 use super::fixed::Fixed;
-use super::launch::{CHAINED, Hosts, Tables, word};
+use super::launch::{CHAINED, Tables, word};
 use super::metrics::metrics_of;
 use super::queue::{Queue, Span};
 use super::touched::Touched;
@@ -67,6 +67,15 @@ pub struct CloseArgs {
     pub unused: u32,
     /// The layers.
     pub of: [CloseLayer; CLOSE_LAYERS],
+}
+
+/// Originals on the host, page by page.
+#[derive(Debug, Clone, Copy)]
+pub struct Hosts<'a> {
+    /// `u32[rows][stride]`: page of the originals of each block.
+    pub table: Span<'a>,
+    /// Pages of the layer, mapped.
+    pub pages: Span<'a>,
 }
 
 /// One layer of a [`close`].

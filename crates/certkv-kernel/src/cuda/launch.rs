@@ -132,15 +132,6 @@ pub struct Picks<'a> {
     pub counts: Span<'a>,
 }
 
-/// Originals on the host, page by page.
-#[derive(Debug, Clone, Copy)]
-pub struct Hosts<'a> {
-    /// `u32[rows][stride]`: page of the originals of each block.
-    pub table: Span<'a>,
-    /// Pages of the layer, mapped.
-    pub pages: Span<'a>,
-}
-
 /// Arguments of [`append`]; see [`AppendArgs`].
 #[derive(Debug, Clone, Copy)]
 pub struct Append<'a> {

@@ -1,8 +1,7 @@
 //! The end of a step: blocks that it has filled leave their tails.
 use super::Core;
 use crate::Error;
-use certkv_kernel::cuda::close::{self, Close, Closing};
-use certkv_kernel::cuda::launch::Hosts;
+use certkv_kernel::cuda::close::{self, Close, Closing, Hosts};
 
 impl Core {
     /// Enqueues, behind all appends and attention of a step of `seqs` sequences, that the blocks it has filled are coded, in all layers, and their originals
