@@ -37,10 +37,12 @@ pub enum Bug {
     B27,
     /// A block returns on a page of another level than it left with.
     B28,
+    /// Attention reads what a plan beside it is still choosing.
+    B29,
 }
 
 /// All of them.
-pub const BUGS: [Bug; 15] = [
+pub const BUGS: [Bug; 16] = [
     Bug::B1,
     Bug::B2,
     Bug::B3,
@@ -56,6 +58,7 @@ pub const BUGS: [Bug; 15] = [
     Bug::B26,
     Bug::B27,
     Bug::B28,
+    Bug::B29,
 ];
 
 /// Whether bug `$bug` is to be committed here.
@@ -86,7 +89,7 @@ mod armed {
         static COMMITTED: Cell<u64> = const { Cell::new(0) };
     }
 
-    pub(super) const ALWAYS: [(Bug, bool); 15] = [
+    pub(super) const ALWAYS: [(Bug, bool); 16] = [
         (Bug::B1, cfg!(feature = "planted_b1")),
         (Bug::B2, cfg!(feature = "planted_b2")),
         (Bug::B3, cfg!(feature = "planted_b3")),
@@ -102,6 +105,7 @@ mod armed {
         (Bug::B26, cfg!(feature = "planted_b26")),
         (Bug::B27, cfg!(feature = "planted_b27")),
         (Bug::B28, cfg!(feature = "planted_b28")),
+        (Bug::B29, cfg!(feature = "planted_b29")),
     ];
 
     #[doc(hidden)]

@@ -131,12 +131,28 @@ impl Queue {
     /// # Errors
     /// The driver's.
     pub fn new(gpu: &Gpu) -> Result<Self, CudaError> {
-        Ok(Self {
-            stream: GpuStream::new(gpu, Priority::Normal)?,
-            events: EventPool::new(gpu, 4)?,
-            gpu: gpu.clone(),
-            kept: Arc::default(),
-        })
+        Self::over(gpu, Arc::default())
+    }
+
+    fn over(gpu: &Gpu, kept: Arc<Kept>) -> Result<Self, CudaError> {
+        let (stream, events) = (GpuStream::new(gpu, Priority::Normal)?, EventPool::new(gpu, 4)?);
+        Ok(Self { stream, events, gpu: gpu.clone(), kept })
+    }
+
+    /// Another stream over the same pinned memory, which stays until both are dropped. Nothing orders the work of the two but [`Queue::follow`].
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn beside(&self) -> Result<Self, CudaError> {
+        Self::over(&self.gpu, Arc::clone(&self.kept))
+    }
+
+    /// Has what is enqueued from now on wait for all that `other` has been given so far. The host does not wait, and a recording holds it.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn follow(&self, other: &Self) -> Result<(), CudaError> {
+        self.stream.wait(&other.mark()?)
     }
 
     /// The GPU.

@@ -92,6 +92,8 @@ fn life(
     config = config.with_scratch([0.5, 0.1, 0.01][plan.seed as usize % 3]);
     (config.max_context, config.max_sequences, config.threads) = (longest, 12, 4);
     config.certificate_ring = 4;
+    // Plans come with attention in some lives, and beside it in the others.
+    config.plan_apart = store == Dtype::Bf16 || sight == Sight::Mixed;
     config.chunk_tokens = plan.chunks.min(longest);
     config.swap_tokens = longest;
     let cached = PrefixConfig { secret: PrefixSecret::random()?, units: 4 * longest / 32, eviction: Eviction::S3Fifo };

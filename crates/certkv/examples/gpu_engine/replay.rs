@@ -112,6 +112,7 @@ pub(crate) fn run(
             let mut out = vec![0.0f32; q];
             step.append(layer, &inputs.keys[layer], &inputs.values[layer])?;
             step.attend(layer, &inputs.queries[layer])?;
+            step.plan(layer)?;
             step.outputs(layer, &mut out, &mut certificates)?;
             let bits = |x: &[f32]| x.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
             r.different += usize::from(must_agree && bits(want) != bits(&out));

@@ -271,9 +271,14 @@ impl World {
         for layer in 0..g.layers {
             step.append(layer, &inputs.keys[layer], &inputs.values[layer])?;
             step.attend(layer, &inputs.queries[layer])?;
+            if layer % 2 == 1 {
+                step.plan(layer)?;
+            }
             step.outputs(layer, &mut out, &mut certificates)?;
             tally.add(&self.judge(layer, chunks, &inputs.queries[layer], &out, &certificates, owed));
         }
+        // The others at the end, and once more, which does nothing.
+        (0..g.layers).try_for_each(|layer| step.plan(layer))?;
         Ok(tally)
     }
 
@@ -288,6 +293,7 @@ impl World {
             for layer in 0..self.geometry.layers {
                 step.append(layer, &inputs.keys[layer], &inputs.values[layer])?;
                 step.attend(layer, &inputs.queries[layer])?;
+                step.plan(layer)?;
             }
             step.finish()?;
         }

@@ -425,6 +425,7 @@ impl GpuCache {
         if layer >= s.layers {
             return Err(Error::Layer { layer, layers: s.layers });
         }
+        self.core.join()?;
         let mut words = [0u32; SelectStats::WORDS];
         counters.read(queue.stream(), 4 * s.stats_of(layer).start, &mut words)?;
         Ok(SelectStats::from_words(&words))

@@ -2,7 +2,7 @@
 //!
 //! [`GpuCache::record`](super::GpuCache::record) records appends and attention alone; a model runs projections between them, so a server records
 //! its whole step. It begins a step, lets its stream record, makes the cache's stream wait for it, calls [`GpuStep::append_device`] and
-//! [`GpuStep::attend_device`] as in any step, and ends with [`GpuStep::captured`]. From then on a step of as many sequences is: begin, let the
+//! [`GpuStep::attend_device`] as in any step, [`GpuStep::plan`] where it likes, and ends with [`GpuStep::captured`]. From then on a step of as many sequences is: begin, let the
 //! stream wait for the cache's, launch the graph, let the cache's stream wait for it, [`GpuStep::replayed`].
 use super::core::Core;
 use super::ordered;
@@ -42,6 +42,7 @@ impl GpuStep<'_> {
         if let Some(layer) = self.progress.iter().position(|p| !p.is_appended()) {
             return Err(Error::Order { layer, why: "the recording ended before the layer was appended" });
         }
+        core.join()?;
         let attended: Vec<bool> = self.progress.iter().map(|p| *p == Progress::Attended).collect();
         published::publish(&core, self.seqs, self.rule, attended.iter().copied())?;
         core.close(self.seqs)?;

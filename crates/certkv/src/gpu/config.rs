@@ -49,6 +49,11 @@ pub struct GpuConfig {
     /// Share of the tolerance, in (0, 1), that a plan leaves to the codes. The next step's queries and masses are not those that
     /// the plan was made from: what is left below 1 is room for that, bought with promotions.
     pub plan_target: f64,
+    /// Whether attention leaves the choice of what the next step reads exactly, and its copies, to [`GpuStep::plan`](super::GpuStep::plan), so that they run
+    /// on a stream of their own beside what the model computes next. Else they are enqueued behind each layer's attention, and what comes next waits for
+    /// them. It takes the masses of every layer instead of one's: 4 bytes a block and query head. Formats with residual planes have no plans, and those of layers
+    /// whose originals may lie in a store come with attention.
+    pub plan_apart: bool,
     /// Steps whose certificates stay readable on the host without waiting, at most 4096; 0: none, and steps do not publish theirs. See
     /// [`GpuCache::certificate_ring`](super::GpuCache::certificate_ring). 16 bytes a layer, sequence and query head each.
     pub certificate_ring: usize,
@@ -109,6 +114,7 @@ impl GpuConfig {
             scratch_values: 0,
             copies_per_step: 64,
             plan_target: 0.9,
+            plan_apart: false,
             certificate_ring: 0,
             prefixes: None,
             prefix_events: 0,

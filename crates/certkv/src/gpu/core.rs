@@ -1,5 +1,6 @@
 //! What lives on the GPU: kernels, buffers and the queue. Shared by a cache and its recordings.
 mod closing;
+mod lane;
 mod tails;
 mod unfinished;
 
@@ -29,8 +30,10 @@ use core::sync::atomic::AtomicBool;
 /// Kernels and memory.
 #[derive(Debug)]
 pub(super) struct Core {
-    /// First: its drop waits for the work that uses the rest.
+    /// First: their drops wait for the work that uses the rest.
     pub(super) queue: Queue,
+    /// Where plans run that do not come with attention, see [`GpuConfig::plan_apart`].
+    lane: Option<Queue>,
     pub(super) sizes: Sizes,
     /// One to a format, with windows and without.
     kits: Vec<Kit>,
@@ -86,6 +89,8 @@ pub(super) struct Core {
     owed: Vec<AtomicBool>,
     /// By layer: a repair lent sides, and no plan came behind it to end that. Looked at where originals can move.
     lent: Vec<AtomicBool>,
+    /// By layer: a plan is on the lane, and the queue has not been told to wait for it.
+    planning: Vec<AtomicBool>,
     /// The list of heads to be corrected was begun, and no repair came behind it to empty it.
     listed: AtomicBool,
     /// What the host did and waited for.
@@ -107,6 +112,7 @@ impl Core {
         let extends = sizes.chunk_tokens > 0;
         let kits = wanted.kits(gpu, compiler, ctas)?;
         let queue = Queue::new(gpu)?;
+        let lane = if config.plan_apart { Some(queue.beside()?) } else { None };
         let buffer = |bytes: Option<usize>| -> Result<DeviceBuffer, Error> {
             Ok(DeviceBuffer::new(gpu, bytes.ok_or_else(too_large)?)?)
         };
@@ -145,6 +151,8 @@ impl Core {
             },
             ring: sizes.ring.map(|slots| queue.pin(8 * slots.len(), threads)).transpose()?,
             queue,
+            lane,
+            planning: (0..layers).map(|_| AtomicBool::new(false)).collect(),
             owed: (0..layers).map(|_| AtomicBool::new(false)).collect(),
             lent: (0..layers).map(|_| AtomicBool::new(false)).collect(),
             listed: AtomicBool::new(false),
@@ -188,6 +196,7 @@ impl Core {
 
     /// Waits for everything enqueued, and counts the wait.
     pub(super) fn finish(&self) -> Result<(), Error> {
+        self.join()?;
         Ok(self.host.wait(|| self.queue.finish())?)
     }
 
@@ -510,15 +519,31 @@ impl Core {
         Ok(Promoted { words: memory.promoted, sides: memory.sides })
     }
 
-    /// The masses of the layer at hand.
-    pub(super) fn layer_masses(&self) -> Result<Span<'_>, Error> {
-        Ok(Span::of(&self.masses, 0, self.masses.len())?)
+    /// The masses of a layer, until attention of another, or of the same where a plan may come later, takes their place.
+    pub(super) fn layer_masses(&self, layer: usize) -> Result<Span<'_>, Error> {
+        let bytes = self.sizes.masses_of(layer);
+        Ok(Span::of(&self.masses, bytes.start, bytes.len())?)
     }
 
     /// Enqueues a choice of sides for a batch that begins at `place` of the list. `only`: the list that the mode works on; `closing`: as that of
     /// [`launch::Attend`].
     pub(super) fn select(
         &self,
+        layer: usize,
+        place: usize,
+        seqs: usize,
+        mode: SelectMode,
+        only: Option<Span<'_>>,
+        closing: bool,
+    ) -> Result<(), Error> {
+        self.select_on(&self.queue, layer, place, seqs, mode, only, closing)
+    }
+
+    /// The same on the queue or on the lane.
+    #[allow(clippy::too_many_arguments, reason = "one launch's")]
+    fn select_on(
+        &self,
+        on: &Queue,
         layer: usize,
         place: usize,
         seqs: usize,
@@ -553,7 +578,7 @@ impl Core {
             lens: self.table(&t.after)?,
             packed: self.packed_of(layer)?,
             certificates: self.certificates_from(layer, place)?,
-            masses: self.layer_masses()?,
+            masses: self.layer_masses(layer)?,
             only,
             memory,
             hosts: self.table(&group.tables.hosts)?,
@@ -572,7 +597,7 @@ impl Core {
             sight: self.sight(layer),
             closing,
         };
-        Ok(launch::select(&self.queue, &self.kit(layer).select, &args)?)
+        Ok(launch::select(on, &self.kit(layer).select, &args)?)
     }
 }
 

@@ -97,9 +97,10 @@ pub(super) fn dense(core: &Core, call: &Call<'_>, only: Option<Span<'_>>) -> Res
     }
 }
 
-/// Enqueues the choice of what the next step reads exactly.
+/// Enqueues the choice of what the next step reads exactly, unless that is left to a call of its own.
 pub(super) fn plan_next(core: &Core, call: &Call<'_>) -> Result<(), Error> {
-    if core.kit(call.layer).corrects.is_some() || !matches!(call.rule, Rule::Certified(_)) {
+    let refinable = core.kit(call.layer).corrects.is_some();
+    if refinable || core.plans_apart(call.layer) || !matches!(call.rule, Rule::Certified(_)) {
         return Ok(());
     }
     core.plan(call.layer, 0, call.seqs, true)?;
@@ -118,7 +119,7 @@ pub(super) fn plan(core: &Core, layer: usize, place: usize, query: Tensor<'_>, l
     let args = Attend {
         tables: core.tables_from(layer, place)?,
         certificates: core.certificates_from(layer, place)?,
-        masses: Some(core.layer_masses()?),
+        masses: Some(core.layer_masses(layer)?),
         // A prompt's full blocks have been coded.
         closing: false,
         ..within(core, limit, plain)?
@@ -149,7 +150,7 @@ fn certified(
         return first(plain);
     }
     let corrects = core.kit(layer).corrects.as_ref();
-    let chosen = Attend { promoted: Some(core.chosen(layer)?), masses: Some(core.layer_masses()?), ..*plain };
+    let chosen = Attend { promoted: Some(core.chosen(layer)?), masses: Some(core.layer_masses(layer)?), ..*plain };
     if let Some((kernel, variant)) = corrects {
         let (kept, listed) = (Some(core.kept()?), core.correction_list()?);
         core.correcting(true);

@@ -70,7 +70,11 @@ impl GpuCache {
                 core.append(layer, seqs, io.keys, io.values)?;
                 let blocks = most_blocks(&core, layer, seqs);
                 ladder::attend(&core, &Call { layer, seqs, blocks, query: io.query, out: io.out, rule, fresh: true })?;
+                if core.plans_apart(layer) && matches!(rule, Rule::Certified(_)) {
+                    core.plan_beside(layer, seqs)?;
+                }
             }
+            core.join()?;
             published::publish(&core, seqs, rule, layers.iter().map(|_| true))?;
             core.close(seqs)
         })?;

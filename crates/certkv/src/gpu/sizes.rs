@@ -114,6 +114,8 @@ pub(super) struct Sizes {
     pub(super) chunk_tokens: usize,
     pub(super) chunks: ChunkSections,
     pub(super) copies: usize,
+    /// Whether every layer keeps its masses.
+    plan_apart: bool,
     pub(super) partial_bytes: usize,
     /// Bytes of a slot of the staging ring.
     pub(super) staging_slot: usize,
@@ -296,6 +298,7 @@ impl Sizes {
             chunk_tokens,
             chunks: chunks.ok_or_else(too_large)?,
             copies: config.copies_per_step,
+            plan_apart: config.plan_apart,
             partial_bytes: launch::partial_bytes(variant, ctas, rows * g.kv_heads),
             staging_slot,
             prefix_bytes: prefix_bytes.saturating_add(MoveEvents::bytes(config.move_events)),
@@ -399,8 +402,16 @@ impl Sizes {
         self.side_pages * self.kv_heads * size_of::<Sides>()
     }
 
+    /// Masses of one layer, or where plans come later, of all.
     pub(super) fn mass_bytes(&self) -> Option<usize> {
-        self.exact_words.checked_mul(4 * self.group)
+        self.exact_words.checked_mul(4 * self.group)?.checked_mul(if self.plan_apart { self.layers } else { 1 })
+    }
+
+    /// Those of a layer.
+    pub(super) fn masses_of(&self, layer: usize) -> Range<usize> {
+        let bytes = 4 * self.group * self.exact_words;
+        let start = if self.plan_apart { layer * bytes } else { 0 };
+        start..start + bytes
     }
 
     /// Certificates of one launch.

@@ -448,6 +448,25 @@ impl<'c> GpuStep<'c> {
         self.published = true;
     }
 
+    /// Enqueues the choice of what the next step reads exactly in a layer, by the masses of this one's attention, and its copies to scratch, where
+    /// [`GpuConfig::plan_apart`](super::GpuConfig::plan_apart) has attention leave that to the caller: on a stream of the cache's own, behind what it has enqueued so far.
+    /// What the caller enqueues next runs beside it; the end of the step waits for it, and so does attention of the same layer. A layer that is not
+    /// planned reads what it has read in this step. Called again before either it does nothing, as where attention itself plans: formats with residual planes, layers with a
+    /// store, policies that promote nothing, and every layer without `plan_apart`. A recording holds it. Two launches; the host waits for nothing.
+    ///
+    /// # Errors
+    /// A bad layer, or one that was not attended; the driver's: attention of the layer or the next step finishes what was begun.
+    pub fn plan(&mut self, layer: usize) -> Result<(), Error> {
+        if self.check_layer(layer)? != Progress::Attended {
+            return Err(Error::Order { layer, why: "planned before it was attended" });
+        }
+        let core = &self.cache.core;
+        if !core.plans_apart(layer) || !matches!(self.rule(), Rule::Certified(_)) {
+            return Ok(());
+        }
+        core.plan_beside(layer, self.seqs)
+    }
+
     /// Makes the new tokens part of their sequences, publishes the step's certificates where there is a ring of them, and enqueues that blocks which are
     /// full now are coded, those of all layers at once. Does not wait: what comes later on the stream sees them.
     ///
@@ -461,6 +480,7 @@ impl<'c> GpuStep<'c> {
             let attended = self.progress.iter().map(|p| *p == Progress::Attended);
             published::publish(&self.cache.core, self.seqs, self.rule, attended)?;
             self.cache.published += 1;
+            self.cache.core.join()?;
             ordered::tell_pages(self.cache, &self.parts, 0..self.progress.len())?;
             self.cache.core.close(self.seqs)?;
         }
@@ -501,6 +521,7 @@ impl Drop for GpuStep<'_> {
             }
         }
         self.cache.filled(None, Vec::new());
+        self.cache.core.leave_lane();
         let Self { cache, parts, progress, reservations, extended, lost, .. } = self;
         let lists = Lists {
             parts: core::mem::take(parts),

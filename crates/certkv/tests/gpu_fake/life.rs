@@ -406,6 +406,7 @@ impl Life {
                 for (layer, io) in tensors.iter().enumerate() {
                     step.append_device(layer, io.keys, io.values)?;
                     step.attend_device(layer, io.query, io.out)?;
+                    step.plan(layer)?;
                 }
                 let capture = step.captured()?;
                 stream.wait(&step.cache().stream().record(&events)?)?;
@@ -513,7 +514,7 @@ fn judge(out: &[f32], certificates: &[Certificate], queries: &[f32], claims: boo
     }
 }
 
-/// One layer of a step: append, attend twice, read. A prompt's rows are judged where the GPU attended them.
+/// One layer of a step: append, attend and plan twice, read. A prompt's rows are judged where the GPU attended them.
 fn in_step(
     step: &mut GpuStep<'_>,
     (layer, policy, manner): (usize, Policy, Manner),
@@ -543,6 +544,11 @@ fn in_step(
             }
             met(error, errors)?;
             step.attend(layer, queries)?;
+        }
+        // The second attention waits for what the first left to be planned.
+        if let Err(error) = step.plan(layer) {
+            met(error, errors)?;
+            step.plan(layer)?;
         }
     }
     let mut out = vec![UNTOUCHED; tokens * Q];

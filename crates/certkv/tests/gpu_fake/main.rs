@@ -1,6 +1,7 @@
 //! The cache on a GPU over a fake driver: every call made to fail once and for good, in the life of a cache. A failure is a typed
 //! error that names the call; what was committed is there bit for bit; the same call succeeds the next time; no output is claimed
 //! that this step did not write; nothing leaks.
+mod apart;
 mod calibrated;
 #[path = "../../../certkv-device/tests/fake_cuda/mod.rs"]
 mod fake_cuda;
@@ -53,11 +54,14 @@ struct How {
     manner: Manner,
     /// Whether originals spill.
     spills: bool,
+    /// Whether plans have calls of their own.
+    apart: bool,
 }
 
 impl How {
     fn config(&self) -> GpuConfig {
-        if self.spills { life::spilling::config(self.format) } else { config(self.format) }
+        let config = if self.spills { life::spilling::config(self.format) } else { config(self.format) };
+        GpuConfig { plan_apart: self.apart, ..config }
     }
 }
 
@@ -115,7 +119,7 @@ fn sweep(fake: &Fake, compiler: &Compiler, how: How, stride: usize, lost: bool) 
 }
 
 const fn how(format: &'static str, deferred: bool, manner: Manner) -> How {
-    How { format, deferred, manner, spills: false }
+    How { format, deferred, manner, spills: false, apart: false }
 }
 
 #[test]
@@ -125,6 +129,10 @@ fn a_cache_outlives_the_failure_of_any_call() {
     let [planned, refined, exact] = FORMATS;
     all.add(sweep(fake, compiler, how(planned, false, Manner::Anew), 23, false));
     all.add(sweep(fake, compiler, how(planned, true, Manner::Again), 29, false));
+    let apart = |deferred, manner| How { apart: true, ..how(planned, deferred, manner) };
+    all.add(sweep(fake, compiler, apart(false, Manner::Again), 31, false));
+    all.add(sweep(fake, compiler, apart(true, Manner::Anew), 53, false));
+    all.add(sweep(fake, compiler, apart(true, Manner::Anew), 59, true));
     all.add(sweep(fake, compiler, how(refined, true, Manner::Anew), 37, false));
     all.add(sweep(fake, compiler, how(refined, false, Manner::Again), 41, false));
     all.add(sweep(fake, compiler, how(exact, true, Manner::Again), 61, false));

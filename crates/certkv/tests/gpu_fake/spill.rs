@@ -446,7 +446,7 @@ fn a_cache_that_spills_outlives_the_failure_of_any_call_of_the_driver() {
     let (fake, compiler, _turn) = alone();
     kernels::looks(true);
     let mut all = Tally::default();
-    let how = |format, deferred, manner| How { format, deferred, manner, spills: true };
+    let how = |format, deferred, manner| How { format, deferred, manner, spills: true, apart: false };
     let [planned, refined, _] = FORMATS;
     all.add(sweep(fake, compiler, how(planned, false, Manner::Anew), 211, false));
     all.add(sweep(fake, compiler, how(planned, true, Manner::Again), 223, false));

@@ -8,6 +8,7 @@ mod fake_cuda;
 #[path = "../gpu_fake/kernels.rs"]
 #[allow(dead_code, reason = "its controls belong to another gate")]
 mod kernels;
+mod lane;
 #[allow(dead_code, reason = "what happened is another test's to judge")]
 mod levels;
 mod life;
@@ -38,7 +39,7 @@ const fn check(bug: Bug, what: &'static str, runs: u64, run: Run) -> Check {
 /// Runs of a life: each is some forty operations.
 const LIVES: u64 = if cfg!(debug_assertions) { 100 } else { 400 };
 
-const CHECKS: [Check; 15] = [
+const CHECKS: [Check; 16] = [
     check(Bug::B1, "order of a life's accesses", LIVES, life::run),
     check(Bug::B2, "order of a life's accesses", LIVES, life::run),
     check(Bug::B3, "order of a life's accesses", LIVES, life::run),
@@ -54,6 +55,7 @@ const CHECKS: [Check; 15] = [
     check(Bug::B26, "tags and bounds of a life with levels", LIVES, levels::run),
     check(Bug::B27, "tags and pages of a life with levels", LIVES, levels::run),
     check(Bug::B28, "tags and codes of a life with levels that travels", LIVES, levels::run_travels),
+    check(Bug::B29, "order of accesses of plans beside attention", 4, lane::run),
 ];
 
 /// Seed of a check's run.

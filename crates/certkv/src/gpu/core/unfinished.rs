@@ -3,21 +3,34 @@ use super::Core;
 use crate::Error;
 use certkv_kernel::cuda::args::Sides;
 use certkv_kernel::cuda::launch;
+use certkv_kernel::cuda::queue::Queue;
 use certkv_kernel::cuda::select::SelectMode;
 use core::sync::atomic::Ordering;
 
 impl Core {
     /// Enqueues a plan for a batch that begins at `place` of the list, and the copies that it lists. `closing`: as in [`Core::select`].
     pub(in crate::gpu) fn plan(&self, layer: usize, place: usize, seqs: usize, closing: bool) -> Result<(), Error> {
-        self.select(layer, place, seqs, SelectMode::Plan, None, closing)?;
+        self.plan_on(&self.queue, layer, place, seqs, closing)
+    }
+
+    /// The same on the queue or on the lane.
+    pub(super) fn plan_on(
+        &self,
+        on: &Queue,
+        layer: usize,
+        place: usize,
+        seqs: usize,
+        closing: bool,
+    ) -> Result<(), Error> {
+        self.select_on(on, layer, place, seqs, SelectMode::Plan, None, closing)?;
         // From here on words name slots that have yet to be filled.
         self.owed[layer].store(true, Ordering::Relaxed);
-        self.gather(layer)
+        self.gather(on, layer)
     }
 
     /// Enqueues the copies that the layer's plan listed.
-    fn gather(&self, layer: usize) -> Result<(), Error> {
-        launch::gather(&self.queue, &self.kit(layer).gather, &self.layer_memory(layer)?)?;
+    fn gather(&self, on: &Queue, layer: usize) -> Result<(), Error> {
+        launch::gather(on, &self.kit(layer).gather, &self.layer_memory(layer)?)?;
         self.owed[layer].store(false, Ordering::Relaxed);
         Ok(())
     }
@@ -53,9 +66,12 @@ impl Core {
         self.listed.store(listed, Ordering::Relaxed);
     }
 
-    /// Finishes what an attention left that was not enqueued to its end: copies that a plan of the layer counts on, without which nothing may
+    /// Has the queue wait for a plan of the layer that is on the lane, and finishes what an attention left that was not enqueued to its end: copies that a plan of the layer counts on, without which nothing may
     /// be read from scratch, nor their list be emptied; and heads on the list of corrections. To make copies twice does no harm.
     pub(in crate::gpu) fn settle(&self, layer: usize) -> Result<(), Error> {
+        if self.is_planning(layer) {
+            self.join()?;
+        }
         let (owed, listed) = (self.owed[layer].load(Ordering::Relaxed), self.listed.load(Ordering::Relaxed));
         if !owed && !listed {
             return Ok(());
@@ -70,6 +86,6 @@ impl Core {
             self.empty_corrections()?;
             self.correcting(false);
         }
-        if owed { self.gather(layer) } else { Ok(()) }
+        if owed { self.gather(&self.queue, layer) } else { Ok(()) }
     }
 }

@@ -1,0 +1,83 @@
+//! Plans that have a call of their own: what attention leaves to it, what it enqueues, and what waits for it.
+use crate::alone;
+use crate::kernels::{self, DIM, GROUP, KV_HEADS};
+use crate::life::{FORMATS, LAYERS, config};
+use certkv::gpu::{Gpu, GpuCache, GpuConfig, GpuMachine};
+use certkv::{Certified, Chunk, Class, Error, Policy};
+
+const WIDTH: usize = KV_HEADS * DIM;
+
+/// What one step asks of the driver.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Asked {
+    /// Launches of attention, of the first plan, of a second.
+    launches: [usize; 3],
+    /// Streams that wait for others: in attention after a plan, when the step ends.
+    waits: [usize; 2],
+}
+
+fn asked(format: &str, plan_apart: bool, policy: Policy) -> Asked {
+    let (fake, compiler, _turn) = alone();
+    fake.reset();
+    kernels::begin(format);
+    let gpu = Gpu::open(0).expect("the fake");
+    let config = GpuConfig { plan_apart, ..config(format) };
+    let mut cache = GpuCache::new(&gpu, compiler, config).expect("no limit");
+    let count = |name: &str| fake.trace().iter().filter(|call| **call == name).count();
+    let (launches, waits) = (|| count("cuLaunchKernelEx"), || count("cuStreamWaitEvent"));
+    let (rows, queries) = (vec![0.25; WIDTH], vec![0.5; GROUP * WIDTH]);
+    let id = cache.create().expect("a sequence");
+    let mut step = cache.begin_with(&[Chunk { sequence: id, tokens: 1 }], policy).expect("room");
+    assert!(matches!(step.plan(LAYERS), Err(Error::Layer { .. })));
+    for layer in 0..LAYERS {
+        step.append(layer, &rows, &rows).expect("rows");
+        assert!(matches!(step.plan(layer), Err(Error::Order { .. })), "not attended");
+    }
+    let mut seen = Asked { launches: [0; 3], waits: [0; 2] };
+    let before = launches();
+    step.attend(0, &queries).expect("a query");
+    seen.launches[0] = launches() - before;
+    for of in &mut seen.launches[1..] {
+        let before = launches();
+        step.plan(0).expect("a plan");
+        *of = launches() - before;
+    }
+    // Attention of another layer waits for nothing; that of the same for its plan.
+    let before = waits();
+    step.attend(1, &queries).expect("a query");
+    assert_eq!(waits(), before, "another layer's");
+    step.attend(0, &queries).expect("a query");
+    seen.waits[0] = waits() - before;
+    step.plan(1).expect("a plan");
+    let before = waits();
+    step.finish().expect("a step");
+    seen.waits[1] = waits() - before;
+    seen
+}
+
+#[test]
+fn attention_leaves_plans_to_their_call() {
+    let certified = Policy::Certified(Certified::default());
+    let [planned, refined, exact] = FORMATS;
+    let with = asked(planned, false, certified);
+    assert_eq!((with.launches[1..].to_vec(), with.waits), (vec![0, 0], [0, 0]));
+    let apart = asked(planned, true, certified);
+    // A choice and its copies, once.
+    assert_eq!(apart, Asked { launches: [with.launches[0] - 2, 2, 0], waits: [1, 1] });
+    for (format, policy) in
+        [(refined, certified), (exact, certified), (planned, Policy::Packed), (planned, Policy::Dense)]
+    {
+        assert_eq!(asked(format, true, policy), asked(format, false, policy), "{format}");
+    }
+}
+
+#[test]
+fn every_layer_keeps_its_masses() {
+    let bytes = |plan_apart| {
+        let config = GpuConfig { plan_apart, ..config(FORMATS[0]) };
+        let (blocks, heads) = (config.max_sequences * config.max_context.div_ceil(kernels::BLOCK), GROUP * KV_HEADS);
+        (config.plan(GpuMachine::H200).expect("a plan").of(Class::Tables), 4 * blocks * heads)
+    };
+    let ((with, one), (apart, _)) = (bytes(false), bytes(true));
+    assert_eq!(apart - with, (LAYERS - 1) * one);
+}
