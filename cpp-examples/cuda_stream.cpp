@@ -117,6 +117,7 @@ struct Side {
         config.policy = policy;
         config.device = device;
         config.kernels = kernels;
+        config.plan_apart = 1;
         cache = certkv::Cache::create(config).value_or_throw();
     }
     // Prompts come from host memory; the last sequence is a fork of the first.
@@ -159,6 +160,8 @@ static void enqueue(Driver &gpu, certkv::Step &step, const Boxes &rows, const st
         step.after_stream(gpu.stream).value_or_throw();
         step.append_device(layer, at(rows[0]), at(rows[1]), sizes[0], CERTKV_F32).value_or_throw();
         step.attend_device(layer, at(rows[2]), at(rows[3]), sizes[2]).value_or_throw();
+        // Beside what the stream does next.
+        step.plan(layer).value_or_throw();
         step.before_stream(gpu.stream).value_or_throw();
         gpu.copy(boxes[layer][3], rows[3], sizes[3]);
     }

@@ -70,6 +70,11 @@ certkv_status certkv_step_before_stream(certkv_step *step, void *stream)
     note("before", {step, stream}, {});
     return answer;
 }
+certkv_status certkv_step_plan(certkv_step *step, std::uint32_t layer)
+{
+    note("plan", {step}, {layer});
+    return answer;
+}
 certkv_status certkv_step_publish(certkv_step *step, certkv_published_memory *memory, std::uint64_t bytes)
 {
     note("publish", {step, memory}, {bytes});
@@ -188,11 +193,12 @@ static void steps()
     OK(step.attend_device(1, at<float>(5), at<float>(6), 256));
     OK(step.attend_device(1, at<float>(5), at<float>(6), 256, certificates));
     OK(step.certificates(1, certificates));
+    OK(step.plan(1));
     OK(step.before_stream(nullptr));
     TRUE(*step.number() == 77);
     OK(step.publish(at<certkv_published_memory>(4), 1024));
     TRUE(heard("after p0 p7;append p0 p5 p6 1 128 3 2;append tensors p0 p5 p6 2 2 2 768 0 776 64;attend p0 p5 p6 - 1 256 0 2;attend p0 p5 p6 p2 1 256 3 2;certificates p0 p2 1 3;"
-               "before p0 -;number p0;publish p0 p4 1024;"));
+               "plan p0 1;before p0 -;number p0;publish p0 p4 1024;"));
     answer = CERTKV_ORDER; // Not recording: the step goes on.
     TRUE(step.captured(at<void>(7)).status() == CERTKV_ORDER && step);
     answer = CERTKV_OK;

@@ -39,6 +39,7 @@ static void steps(certkv::Step &step)
     REFUSED(CERTKV_NULL_POINTER, "memory", step.publish(nullptr, 1024));
     REFUSED(CERTKV_UNSUPPORTED, "not on a GPU", step.number());
     REFUSED(CERTKV_UNSUPPORTED, "not on a GPU", step.captured(nullptr));
+    REFUSED(CERTKV_ORDER, "layer 0", step.plan(0));
     TRUE(step); // Not over.
     certkv::Capture capture, other = std::move(capture);
     REFUSED(CERTKV_NULL_POINTER, "capture", step.replayed(other));

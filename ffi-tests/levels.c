@@ -53,8 +53,8 @@ static void configurations(void)
     config.n_windows = 1;
     NAMED(CERTKV_INVALID_ARGUMENT, "config->windows", create(&config));
     config = leveled(three, 3);
-    config.reserved_more = 1;
-    NAMED(CERTKV_RESERVED, "config->reserved_more", create(&config));
+    config.plan_apart = 2;
+    NAMED(CERTKV_INVALID_ARGUMENT, "config->plan_apart", create(&config));
     config = leveled(three, 3);
     config.device = CERTKV_DEVICE_CUDA;
     NAMED(CERTKV_UNSUPPORTED, "config->levels", create(&config));

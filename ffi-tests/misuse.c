@@ -455,7 +455,13 @@ static void attends(certkv_step *step)
     }
     TRUE(certs[Q_HEADS].status == 1); /* Not one record more than asked for. */
     EXPECT(CERTKV_OK, certkv_step_attend(step, 0, q, out, Q, NULL, 0, HOST));
+    EXPECT(CERTKV_OK, certkv_step_plan(step, 0));
     EXPECT(CERTKV_OK, attend(step, 0, q, out, Q, Q_HEADS));
+    EXPECT(CERTKV_OK, certkv_step_plan(step, 0));
+    EXPECT(CERTKV_ORDER, certkv_step_plan(step, 1));
+    EXPECT(CERTKV_LAYER, certkv_step_plan(step, UINT32_MAX));
+    EXPECT(CERTKV_NULL_POINTER, certkv_step_plan(NULL, 0));
+    EXPECT(CERTKV_INVALID_HANDLE, certkv_step_plan(FOREIGN(certkv_step), 0));
     for (i = 0; i < Q_HEADS; i++) {
         TRUE(certs[i].version == CERTKV_CERTIFICATE_VERSION && certs[i].status != CERTKV_UNCERTIFIED);
         TRUE(certs[i].bound <= 1.0);

@@ -1280,9 +1280,10 @@ typedef struct certkv_config {
    */
   uint32_t n_levels;
   /**
-   * 0.
+   * On a GPU 1 if certkv_step_plan plans, beside what the caller's model computes, and not certkv_step_attend; 0 otherwise. It takes 4 bytes of device memory a block and
+   * query head in each layer.
    */
-  uint32_t reserved_more;
+  uint32_t plan_apart;
   /**
    * Who hears what calls on this cache have to say; NULL for the function of certkv_log_set. Borrowed during the call; its function and `user` are not.
    */
@@ -3665,6 +3666,21 @@ certkv_status certkv_step_after_stream(struct certkv_step *step,
  */
 certkv_status certkv_step_before_stream(struct certkv_step *step,
                                         void *stream);
+
+/**
+ * Chooses what the next step reads exactly in a layer, from what this step's attention of it has weighed, and copies that to scratch, where `config->plan_apart`
+ * leaves it to this call. Both run beside what the caller enqueues next, so that the best place for it is before the layer's other kernels: the end of the step waits for
+ * them, and so does attention of the same layer. A layer that is not planned reads what it has read in this step. Does nothing where attention itself plans: without
+ * `config->plan_apart`, on the host, for formats with residual planes, in layers whose originals may lie in `config->spill_store`, and under policies that promote nothing; nor when called again.
+ *
+ * Threads: one at a time per step.
+ * Stream: one of the cache's own, behind what the step has enqueued so far; nobody blocks.
+ * Capture: safe; it is part of what is recorded.
+ * Errors: NULL_POINTER, INVALID_HANDLE, BUSY_STEP, LAYER, ORDER (the layer was not attended), POISONED: nothing changed. DEVICE: what was begun is finished
+ * before the layer is attended again, or in the next step.
+ */
+certkv_status certkv_step_plan(struct certkv_step *step,
+                               uint32_t layer);
 
 /**
  * Makes the new tokens part of their sequences and ends the step.

@@ -953,6 +953,8 @@ public:
     {
         return detail::done(certkv_step_certificates(handle_, layer, filled.data(), filled.size()));
     }
+    // certkv_step_plan: what the next step reads exactly in a layer, beside what the caller enqueues next (Config::plan_apart).
+    [[nodiscard]] Result<void> plan(std::uint32_t layer) noexcept { return detail::done(certkv_step_plan(handle_, layer)); }
     // certkv_step_after_stream.
     [[nodiscard]] Result<void> after_stream(void *stream) noexcept
     {

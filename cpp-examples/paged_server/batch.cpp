@@ -26,6 +26,7 @@ std::vector<float> step(const certkv::Cache &cache, Model &model, std::vector<Pa
             std::vector<float> &out) {
             now.append(layer, keys, values).value_or_throw();
             now.attend(layer, queries, out, certificates).value_or_throw();
+            now.plan(layer).value_or_throw(); // On a GPU while the host goes on.
             std::size_t row = 0;
             for (std::size_t i = 0; i < parts.size(); row += parts[i++].count) {
                 for (std::size_t head = 0; head < heads && parts[i].count == 1; head++) {

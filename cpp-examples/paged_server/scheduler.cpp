@@ -16,6 +16,7 @@ Scheduler::Scheduler(Model &model, const SchedulerOptions &options, certkv::Conf
     // Those that run, as many that are swapped out.
     config.max_sequences = 2 * options.max_batch;
     config.swap_tokens = options.swap_tokens;
+    config.plan_apart = 1;
     config.prefix_units = options.prefix_units;
     plan_ = config.plan().value_or_throw();
     cache_ = certkv::Cache::create(config).value_or_throw();

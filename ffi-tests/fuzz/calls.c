@@ -530,7 +530,7 @@ static void in_step(void)
     /* Strides of a step of more tokens than there is room for would be a lie. */
     int fits = a.token_stride == 0 && b.token_stride == 0 && c.token_stride == 0;
     uint64_t number = 0;
-    switch (below(13)) {
+    switch (below(14)) {
     case 0:
     case 1:
         answered(certkv_step_append(step, layer, pointer(wide), pointer(other), rarely(30) ? extreme() : tokens * KV, dtype, space));
@@ -559,6 +559,9 @@ static void in_step(void)
         break;
     case 10:
         answered(rarely(2) ? certkv_step_after_stream(step, words) : certkv_step_before_stream(step, words));
+        break;
+    case 12:
+        answered(certkv_step_plan(step, layer));
         break;
     case 11: {
         static certkv_tolerance each[Q_HEADS];

@@ -448,7 +448,7 @@ class certkv_config(ctypes.Structure):
         ("control", ctypes.POINTER(certkv_control)),
         ("scales", ctypes.c_void_p),
         ("n_levels", ctypes.c_uint32),
-        ("reserved_more", ctypes.c_uint32),
+        ("plan_apart", ctypes.c_uint32),
         ("log", ctypes.POINTER(certkv_log)),
         ("retention", ctypes.POINTER(certkv_retention)),
         ("bound_budget", ctypes.POINTER(certkv_bound_budget)),
@@ -1404,6 +1404,13 @@ PROTOTYPES = {
         [
             ctypes.c_void_p,
             ctypes.c_void_p,
+        ],
+    ),
+    "certkv_step_plan": (
+        certkv_status,
+        [
+            ctypes.c_void_p,
+            ctypes.c_uint32,
         ],
     ),
     "certkv_step_finish": (

@@ -319,6 +319,10 @@ class Step(_Owned):
         self._call("certkv_step_certificates", layer, found, len(found))
         return found
 
+    def plan(self, layer):
+        """With `plan_apart`: chooses what the next step reads exactly in a layer that was attended, beside what is enqueued next. Else nothing."""
+        self._call("certkv_step_plan", layer)
+
     def after_stream(self, stream):
         """The cache's stream waits for `stream` (an address, such as torch.cuda.current_stream().cuda_stream)."""
         self._call("certkv_step_after_stream", stream)

@@ -72,7 +72,7 @@ class Library:
     def _config(self, fields):
         config = _abi.certkv_config()
         self.call("certkv_config_init", ctypes.byref(config), ctypes.sizeof(config))
-        names = {name for name, _ in _abi.certkv_config._fields_} - {"struct_size", "reserved", "reserved_more", "n_levels"}
+        names = {name for name, _ in _abi.certkv_config._fields_} - {"struct_size", "reserved", "n_levels"}
         for name, value in fields.items():
             if name not in names:
                 raise TypeError(f"certkv_config has no field {name}")

@@ -202,6 +202,10 @@ class Lives(unittest.TestCase):
                 self.assertEqual((round(one.tol / one.out_norm, 6), two.tol), (0.1, 0.25))
                 step.set_tolerances()
                 self.assertEqual(shares(), [0.3, 0.3])
+                # On the host attention itself has chosen.
+                step.plan(0)
+                self.refused(certkv.Error, "CERTKV_LAYER", step.plan, 1)
+                self.assertEqual(shares(), [0.3, 0.3])
             with cache.step(sequence, policy=_abi.CERTKV_POLICY_PACKED) as step:
                 step.append(0, rows(1, 1, 64), rows(1, 1, 64))
                 self.assertTrue(all(c.status == _abi.CERTKV_UNCERTIFIED for c in step.attend(0, q, out)))

@@ -168,8 +168,9 @@ pub struct certkv_config {
     pub scales: *const certkv_scales,
     /// Elements of `levels`: 0 for none, or 2 to 8.
     pub n_levels: u32,
-    /// 0.
-    pub reserved_more: u32,
+    /// On a GPU 1 if certkv_step_plan plans, beside what the caller's model computes, and not certkv_step_attend; 0 otherwise. It takes 4 bytes of device memory a block and
+    /// query head in each layer.
+    pub plan_apart: u32,
     /// Who hears what calls on this cache have to say; NULL for the function of certkv_log_set. Borrowed during the call; its function and `user` are not.
     pub log: *const certkv_log,
     /// As `control`: retention decides.
@@ -239,10 +240,11 @@ pub(crate) unsafe fn log(config: *const certkv_config) -> Result<Option<Arc<Sink
 pub(crate) unsafe fn read(config: *const certkv_config) -> Result<Wanted, Failure> {
     // SAFETY: by the caller's promise, and as for `blank`.
     let given = unsafe { argument::read_struct(config, "config", LEAST)? };
-    for (field, value) in [("reserved", given.reserved), ("reserved_more", given.reserved_more)] {
-        if value != 0 {
-            return Err(Failure::new(CERTKV_RESERVED, format!("config->{field} is not 0")));
-        }
+    if given.reserved != 0 {
+        return Err(Failure::new(CERTKV_RESERVED, "config->reserved is not 0"));
+    }
+    if given.plan_apart > 1 {
+        return Err(invalid(format!("config->plan_apart = {}: must be 0 or 1", given.plan_apart)));
     }
     let store = match given.store {
         CERTKV_DTYPE_DEFAULT | CERTKV_F16 => Dtype::F16,
@@ -334,6 +336,7 @@ pub(crate) unsafe fn read(config: *const certkv_config) -> Result<Wanted, Failur
     gpu = gpu.with_scratch(SCRATCH_SHARE);
     gpu.scratch_keys = or(given.scratch_keys, gpu.scratch_keys);
     gpu.scratch_values = or(given.scratch_values, gpu.scratch_values);
+    gpu.plan_apart = given.plan_apart == 1;
     Ok(Wanted::Gpu { ordinal, config: Box::new(gpu), kernels })
 }
 
@@ -503,7 +506,7 @@ mod tests {
             ("config->chunk_tokens: ", &|c| c.chunk_tokens = u64::MAX),
             ("config->levels: 1 levels", &|c| (c.n_levels, c.levels) = (1, &level)),
             ("config->n_levels = 9", &|c| (c.n_levels, c.levels) = (9, &level)),
-            ("config->reserved_more", &|c| c.reserved_more = 1),
+            ("config->plan_apart = 2: must be 0 or 1", &|c| c.plan_apart = 2),
             ("config->calibration: none", &|c| c.format = c"ctq4-v4g64-b16".as_ptr()),
         ];
         for (words, change) in changes {

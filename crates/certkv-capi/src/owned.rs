@@ -167,6 +167,10 @@ impl OwnedStep {
         }
     }
 
+    pub(crate) fn plan(&mut self, layer: usize) -> Result<(), Failure> {
+        self.with(|s| s.plan(layer), |s| s.plan(layer))
+    }
+
     fn gpu(&mut self) -> Result<(&OnGpu, &mut GpuStep<'static>), Failure> {
         let gpu = self.cache.engine.on_gpu()?;
         match &mut self.step {

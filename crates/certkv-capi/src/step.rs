@@ -363,6 +363,21 @@ pub unsafe extern "C" fn certkv_step_before_stream(
     })
 }
 
+/// Chooses what the next step reads exactly in a layer, from what this step's attention of it has weighed, and copies that to scratch, where `config->plan_apart`
+/// leaves it to this call. Both run beside what the caller enqueues next, so that the best place for it is before the layer's other kernels: the end of the step waits for
+/// them, and so does attention of the same layer. A layer that is not planned reads what it has read in this step. Does nothing where attention itself plans: without
+/// `config->plan_apart`, on the host, for formats with residual planes, in layers whose originals may lie in `config->spill_store`, and under policies that promote nothing; nor when called again.
+///
+/// Threads: one at a time per step.
+/// Stream: one of the cache's own, behind what the step has enqueued so far; nobody blocks.
+/// Capture: safe; it is part of what is recorded.
+/// Errors: NULL_POINTER, INVALID_HANDLE, BUSY_STEP, LAYER, ORDER (the layer was not attended), POISONED: nothing changed. DEVICE: what was begun is finished
+/// before the layer is attended again, or in the next step.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn certkv_step_plan(step: *mut certkv_step, layer: u32) -> certkv_status {
+    guard(|| with_step(step, |_, work| work.step.as_mut().ok_or_else(over)?.plan(layer as usize)))
+}
+
 /// Makes the new tokens part of their sequences and ends the step.
 ///
 /// Threads: one at a time per step.

@@ -270,7 +270,7 @@ fn both_sides_agree_on_every_offset_and_version() {
             max_context, kernels, swap_tokens, prefix_units, prefix_secret, prefix_eviction, reserved, spill_store,
             spill_host_tokens, spill_budget, spill_workers, spill_in_flight, spill_deadline_ms, n_windows, windows,
             prefix_events, window_slack, allocator, chunk_tokens, calibration,
-            move_events, levels, control, scales, n_levels, reserved_more, log, retention,
+            move_events, levels, control, scales, n_levels, plan_apart, log, retention,
             bound_budget,
         }
         certkv_log { struct_size, level, callback, user }

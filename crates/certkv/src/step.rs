@@ -276,6 +276,19 @@ impl<'c> Step<'c> {
         Ok(())
     }
 
+    /// Nothing: on the CPU attention itself chooses what it reads exactly, from the masses that it has just measured. It is here for callers that run on both
+    /// (`GpuStep::plan`).
+    ///
+    /// # Errors
+    /// A bad layer, or one that was not appended.
+    pub fn plan(&mut self, layer: usize) -> Result<(), Error> {
+        self.cache.group_of(layer)?;
+        if self.progress[layer] != Progress::Appended {
+            return Err(Error::Order { layer, why: "planned before it was appended" });
+        }
+        Ok(())
+    }
+
     /// Makes the new tokens part of their sequences.
     ///
     /// # Errors

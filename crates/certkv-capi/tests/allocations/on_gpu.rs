@@ -69,7 +69,9 @@ impl Calls for OnGpu {
         // SAFETY: every buffer has the elements that are given with it.
         let attended = unsafe { certkv_step_attend(step, layer, from, to, n, at, heads, space) };
         assert!(self.records.iter().all(|c| c.status == CERTKV_EXACT || c.bound <= c.tol));
-        attended
+        // SAFETY: a number.
+        let planned = unsafe { certkv_step_plan(step, layer) };
+        if planned == CERTKV_OK { attended } else { planned }
     }
 }
 
@@ -90,6 +92,7 @@ fn a_steady_step_on_a_gpu_asks_for_nothing() {
     };
     let mut counts = Counts::default();
     for (what, device) in [("host rows", false), ("device rows", true)] {
+        let config = certkv_config { plan_apart: device.into(), ..config };
         counts.judge(what, Life::new(OnGpu::new(&config, device)), 200);
     }
     counts.report("no-allocation-gpu");

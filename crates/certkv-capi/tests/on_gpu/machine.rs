@@ -57,7 +57,7 @@ fn kernels_are_compiled_before_a_cache_is_made() {
 #[test]
 fn certificates_go_to_device_memory() {
     let (_fake, config, _turn) = alone();
-    let cache = Cache::new(&config);
+    let cache = Cache::new(&certkv_config { plan_apart: 1, ..config });
     let [a, b] = [cache.create(), cache.create()];
     [a, b].iter().for_each(|id| append(&cache, *id, 20));
     let heads = kernels::KV_HEADS * kernels::GROUP;
@@ -79,8 +79,10 @@ fn certificates_go_to_device_memory() {
             let (row, from, to) = (rows.as_ptr().cast(), queries.as_ptr(), out.as_mut_ptr());
             assert_eq!(certkv_step_append(step, layer, row, row, n, CERTKV_F16, CERTKV_SPACE_HOST), CERTKV_OK);
             let all = queries.len() as u64;
+            assert_eq!(certkv_step_plan(step, layer), CERTKV_ORDER, "not attended");
             let attended = certkv_step_attend(step, layer, from, to, all, ptr::null_mut(), 0, CERTKV_SPACE_HOST);
             assert_eq!(attended, CERTKV_OK, "{}", message());
+            assert_eq!([certkv_step_plan(step, layer), certkv_step_plan(step, layer)], [CERTKV_OK; 2], "{}", message());
         }
         for (status, word, memory, bytes) in [
             (CERTKV_SHAPE, "memory", at, bytes as u64 - 1),

@@ -436,6 +436,7 @@ impl GpuCache {
     /// # Errors
     /// The driver's, and those of the work.
     pub fn synchronize(&self) -> Result<(), Error> {
+        self.core.join()?;
         self.core.finish()
     }
 

@@ -194,9 +194,8 @@ impl Core {
         Ok(())
     }
 
-    /// Waits for everything enqueued, and counts the wait.
+    /// Waits for everything on the queue, which plans on the lane are not until they are joined, and counts the wait.
     pub(super) fn finish(&self) -> Result<(), Error> {
-        self.join()?;
         Ok(self.host.wait(|| self.queue.finish())?)
     }
 

@@ -3,7 +3,7 @@ use crate::alone;
 use crate::kernels::{self, DIM, GROUP, KV_HEADS};
 use crate::life::{FORMATS, LAYERS, config};
 use certkv::gpu::{Gpu, GpuCache, GpuConfig, GpuMachine};
-use certkv::{Certified, Chunk, Class, Error, Policy};
+use certkv::{Certificate, Certified, Chunk, Class, Error, Policy};
 
 const WIDTH: usize = KV_HEADS * DIM;
 
@@ -42,8 +42,10 @@ fn asked(format: &str, plan_apart: bool, policy: Policy) -> Asked {
         step.plan(0).expect("a plan");
         *of = launches() - before;
     }
-    // Attention of another layer waits for nothing; that of the same for its plan.
+    // Results and attention of another layer wait for nothing; attention of the same for its plan.
     let before = waits();
+    let (mut out, mut certificates) = (queries.clone(), vec![Certificate::default(); GROUP * KV_HEADS]);
+    step.outputs(0, &mut out, &mut certificates).expect("outputs");
     step.attend(1, &queries).expect("a query");
     assert_eq!(waits(), before, "another layer's");
     step.attend(0, &queries).expect("a query");
