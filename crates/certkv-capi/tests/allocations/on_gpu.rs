@@ -4,6 +4,7 @@ use crate::fake_cuda::Fake;
 use crate::life::{BATCH, Calls, Counts, LAYERS, Life, PROMPT};
 use crate::{alone, kernels};
 use certkv::gpu::{DeviceBuffer, Gpu, GpuStream};
+use certkv_c::certkv_status::CERTKV_OK;
 use certkv_c::*;
 use certkv_device::cuda::Priority;
 use core::ffi::c_void;

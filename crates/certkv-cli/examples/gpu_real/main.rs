@@ -3,13 +3,14 @@
 //! ```text
 //! gpu_real [--contexts 4096,8192,16384,32768] [--tolerances 0.05,0.02] [--steps 64] [--format k8-v4g64-b64[+F..]] [--model FOLDER]
 //!          [--text FILE] [--kernels FOLDER] [--targets 0.5,0.9] [--scratch 0.11] [--copies 64] [--tile 8] [--ragged] [--by-layer]
-//!          [--threads N] [--ring 0]
+//!          [--plan-apart] [--threads N] [--ring 0]
 //! ```
 //! The model reads a window of prose and one of code by dense attention on the CPU; keys, values, queries and outputs of the last
 //! `--steps` tokens are kept. Then the cache on the GPU takes the context and, as the end of a prompt, the first two of these tokens; it
 //! decodes the others, and every output is compared with its bound.
 //! `--tile N` repeats the windows' heads until N sequences of 32 query and 8 KV heads are filled, layer by layer, and times recorded
-//! steps of them, with `--ragged` of sequences whose blocks fill in different steps; `--ring` is how many steps' certificates the cache publishes to the host. Exit code 0: every output within its bound; 1: one was not; 2: no GPU.
+//! steps of them, with `--ragged` of sequences whose blocks fill in different steps; with `--plan-apart`
+//! plans and copies run beside the next layers; `--ring` is how many steps' certificates the cache publishes to the host. Exit code 0: every output within its bound; 1: one was not; 2: no GPU.
 use certkv::gpu::{Ahead, Compiler, Gpu, GpuConfig};
 use certkv::{Certified, Geometry, Policy};
 use std::process::ExitCode;
@@ -34,6 +35,8 @@ pub(crate) struct Wanted {
     pub(crate) tile: usize,
     /// Whether blocks of the tile fill in different steps.
     pub(crate) ragged: bool,
+    /// Whether plans and their copies run beside what comes behind their layer.
+    pub(crate) plan_apart: bool,
     /// Whether the tile is filled and timed for each layer by itself.
     pub(crate) by_layer: bool,
     pub(crate) threads: usize,
@@ -55,7 +58,7 @@ impl Wanted {
         config.formats =
             (0..if formats.len() == 1 { 1 } else { geometry.layers }).map(|l| formats[l % formats.len()]).collect();
         config.policy = policy(tolerance);
-        config.plan_target = target;
+        (config.plan_target, config.plan_apart) = (target, self.plan_apart);
         (config.max_sequences, config.max_context) = (sequences, context);
         (config.threads, config.copies_per_step, config.certificate_ring) =
             (self.threads.min(16), self.copies, self.ring);
@@ -84,6 +87,7 @@ fn run(gpu: &Gpu, words: &[String]) -> Result<bool, Failure> {
         copies: value("--copies").unwrap_or("64").parse()?,
         tile: value("--tile").unwrap_or("0").parse()?,
         ragged: words.iter().any(|w| w == "--ragged"),
+        plan_apart: words.iter().any(|w| w == "--plan-apart"),
         by_layer: words.iter().any(|w| w == "--by-layer"),
         threads: value("--threads").map_or(Ok(threads), str::parse)?,
         ring: value("--ring").unwrap_or("0").parse()?,

@@ -117,6 +117,7 @@ pub(crate) fn measure(
             for (layer, row) in rows.iter().enumerate() {
                 step.append(layer, &row.keys, &row.values)?;
                 step.attend(layer, &row.queries)?;
+                step.plan(layer)?;
                 step.outputs(layer, &mut out, &mut certificates)?;
                 let l = &mut layers[layer];
                 for ((c, got), want) in
