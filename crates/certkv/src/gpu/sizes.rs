@@ -115,7 +115,7 @@ pub(super) struct Sizes {
     pub(super) chunks: ChunkSections,
     pub(super) copies: usize,
     /// Whether every layer keeps its masses.
-    plan_apart: bool,
+    pub(super) plan_apart: bool,
     pub(super) partial_bytes: usize,
     /// Bytes of a slot of the staging ring.
     pub(super) staging_slot: usize,
@@ -400,18 +400,6 @@ impl Sizes {
     /// Sides of all pages of originals, in one layer; as many as the largest group has.
     pub(super) fn side_table_bytes(&self) -> usize {
         self.side_pages * self.kv_heads * size_of::<Sides>()
-    }
-
-    /// Masses of one layer, or where plans come later, of all.
-    pub(super) fn mass_bytes(&self) -> Option<usize> {
-        self.exact_words.checked_mul(4 * self.group)?.checked_mul(if self.plan_apart { self.layers } else { 1 })
-    }
-
-    /// Those of a layer.
-    pub(super) fn masses_of(&self, layer: usize) -> Range<usize> {
-        let bytes = 4 * self.group * self.exact_words;
-        let start = if self.plan_apart { layer * bytes } else { 0 };
-        start..start + bytes
     }
 
     /// Certificates of one launch.

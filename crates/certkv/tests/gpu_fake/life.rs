@@ -1,12 +1,14 @@
 //! A cache's life, and a model of what it must hold: sequences with their rows, bit for bit.
 mod away;
+mod buffers;
 pub(crate) mod spilling;
 pub(crate) mod travel;
 
 use crate::How;
 use crate::fake_cuda::sweep::{Fault, Ran};
 use crate::kernels::{BLOCK, DIM, GROUP, KV_HEADS, Plant, planted};
-use certkv::gpu::{Compiler, DeviceBuffer, Element, Gpu, GpuCache, GpuConfig, GpuStep, GpuStream, LayerIo, Tensor};
+use buffers::{Buffers, fill, judge_device};
+use certkv::gpu::{Compiler, DeviceBuffer, Gpu, GpuCache, GpuConfig, GpuStep, GpuStream};
 use certkv::{
     Certificate, Certified, Chunk, Error, Eviction, Geometry, Policy, PrefixConfig, PrefixSecret, SequenceId, Side,
     Status,
@@ -442,62 +444,6 @@ impl Life {
         drop(exec);
         Ok(())
     }
-}
-
-/// Device memory of one layer for steps that the host does not feed.
-struct Buffers {
-    keys: DeviceBuffer,
-    values: DeviceBuffer,
-    query: DeviceBuffer,
-    out: DeviceBuffer,
-    seqs: usize,
-}
-
-impl Buffers {
-    fn all(gpu: &Gpu, seqs: usize) -> Result<Vec<Self>, Error> {
-        let one = || {
-            let room = |bytes| DeviceBuffer::new(gpu, seqs * bytes);
-            Ok(Self { keys: room(2 * KV)?, values: room(2 * KV)?, query: room(4 * Q)?, out: room(4 * Q)?, seqs })
-        };
-        (0..LAYERS).map(|_| one()).collect()
-    }
-
-    fn io(&self) -> Result<LayerIo<'_>, CudaError> {
-        let (kv, q) = (self.seqs * KV, self.seqs * Q);
-        Ok(LayerIo {
-            keys: Tensor::of(&self.keys, 0, Element::F16, kv)?,
-            values: Tensor::of(&self.values, 0, Element::F16, kv)?,
-            query: Tensor::of(&self.query, 0, Element::F32, q)?,
-            out: Tensor::of(&self.out, 0, Element::F32, q)?,
-        })
-    }
-}
-
-fn fill(buffers: &[Buffers], stream: &GpuStream, rows: &Rows) -> Result<(), Error> {
-    for (layer, b) in buffers.iter().enumerate() {
-        b.keys.write(stream, 0, &rows.keys[layer])?;
-        b.values.write(stream, 0, &rows.values[layer])?;
-        b.query.write(stream, 0, &rows.queries[layer])?;
-        b.out.fill(stream, 0, b.out.len(), 0xff)?;
-    }
-    Ok(())
-}
-
-/// Certified outputs in device memory are those of this step.
-fn judge_device(
-    step: &mut GpuStep<'_>,
-    buffers: &[Buffers],
-    rows: &Rows,
-    wrong: &mut Vec<String>,
-) -> Result<(), Error> {
-    for (layer, b) in buffers.iter().enumerate() {
-        let mut certificates = vec![Certificate::default(); b.seqs * HEADS];
-        step.certificates(layer, &mut certificates)?;
-        let mut out = vec![0.0; b.seqs * Q];
-        b.out.read(step.cache().stream(), 0, &mut out)?;
-        judge(&out, &certificates, &rows.queries[layer], true, wrong);
-    }
-    Ok(())
 }
 
 /// An output whose certificate claims anything is this step's; under a policy that certifies all of them claim.

@@ -1,0 +1,108 @@
+//! Which sides are read exactly, and which residuals: the choices that are made on the device.
+use super::Core;
+use crate::Error;
+use crate::gpu::sizes::Sizes;
+use certkv_kernel::cuda::launch::{self, Refine, Select};
+use certkv_kernel::cuda::queue::{Queue, Span};
+use certkv_kernel::cuda::select::SelectMode;
+use core::ops::Range;
+
+impl Sizes {
+    /// Masses of one layer, or where plans come later, of all.
+    pub(in crate::gpu) fn mass_bytes(&self) -> Option<usize> {
+        self.exact_words.checked_mul(4 * self.group)?.checked_mul(if self.plan_apart { self.layers } else { 1 })
+    }
+
+    /// Those of a layer.
+    fn masses_of(&self, layer: usize) -> Range<usize> {
+        let bytes = 4 * self.group * self.exact_words;
+        let start = if self.plan_apart { layer * bytes } else { 0 };
+        start..start + bytes
+    }
+}
+
+impl Core {
+    /// The masses of a layer, until attention of another, or of the same where a plan may come later, takes their place.
+    pub(in crate::gpu) fn layer_masses(&self, layer: usize) -> Result<Span<'_>, Error> {
+        let bytes = self.sizes.masses_of(layer);
+        Ok(Span::of(&self.masses, bytes.start, bytes.len())?)
+    }
+
+    /// Enqueues a choice of sides for a batch that begins at `place` of the list. `only`: the list that the mode works on; `closing`: as that of
+    /// [`launch::Attend`].
+    pub(in crate::gpu) fn select(
+        &self,
+        layer: usize,
+        place: usize,
+        seqs: usize,
+        mode: SelectMode,
+        only: Option<Span<'_>>,
+        closing: bool,
+    ) -> Result<(), Error> {
+        self.select_on(&self.queue, layer, place, seqs, mode, only, closing)
+    }
+
+    /// The same on the queue or on the lane.
+    #[allow(clippy::too_many_arguments, reason = "one launch's")]
+    pub(super) fn select_on(
+        &self,
+        on: &Queue,
+        layer: usize,
+        place: usize,
+        seqs: usize,
+        mode: SelectMode,
+        only: Option<Span<'_>>,
+        closing: bool,
+    ) -> Result<(), Error> {
+        let (s, t) = (&self.sizes, &self.sizes.tables);
+        let (group, m) = (s.group(layer), &s.memory);
+        let memory = self.layer_memory(layer)?;
+        // A repair empties the lists of those that come after it: the copies on the one are complete.
+        let queue = |i: usize| Span::of(&self.memory, 4 * (layer * m.words + m.queue.start + i), 4);
+        let repairs = mode == SelectMode::Repair;
+        let refinable = self.kit(layer).corrects.is_some();
+        let corrected = if refinable { Some(self.correction_list()?) } else { None };
+        let refine = if refinable {
+            Some(Refine { looks: self.looks()?, picks: self.picks()?, failures: self.failure_list(layer, 0)? })
+        } else {
+            None
+        };
+        let clear = if repairs {
+            [Some(queue(0)?), Some(queue(1)?), Some(Span::of(&self.failures, self.list_at(layer, 1), 4)?), corrected]
+        } else {
+            [None; 4]
+        };
+        let args = Select {
+            variant: &self.kit(layer).variant,
+            ctas: if mode == SelectMode::Forget { self.ctas } else { ((seqs * s.kv_heads) as u32).min(self.ctas) },
+            mode,
+            seqs,
+            tables: self.tables_from(layer, place)?,
+            lens: self.table(&t.after)?,
+            packed: self.packed_of(layer)?,
+            certificates: self.certificates_from(layer, place)?,
+            masses: self.layer_masses(layer)?,
+            only,
+            memory,
+            hosts: self.table(&group.tables.hosts)?,
+            host_pages: self.host_pages(layer)?,
+            originals: if s.spills(layer) { Some(self.sides_of(layer)?) } else { None },
+            step: self.table(&(t.count.start + 1..t.count.end))?,
+            stats: self.counter(&self.sizes.stats_of(layer))?,
+            refine,
+            clear,
+            target: match mode {
+                SelectMode::Repair => 0.8,
+                SelectMode::Refine => REFINE_TARGET,
+                SelectMode::Plan | SelectMode::Forget => self.plan_target,
+            },
+            progress: 8,
+            sight: self.sight(layer),
+            closing,
+        };
+        Ok(launch::select(on, &self.kit(layer).select, &args)?)
+    }
+}
+
+/// Share of the tolerance that a correction leaves to the codes: with 0.97 every head that residuals could serve was served.
+const REFINE_TARGET: f32 = 0.95;
