@@ -1,4 +1,5 @@
-//! Times of the decode kernel: `gpu_bench [--cache FOLDER] [--cubins FOLDER] [--json FILE] [--csv FILE] [--shapes 8x32K,8x1K*,..] [--formats a,b]`.
+//! Times of the decode kernel: `gpu_bench [--cache FOLDER] [--cubins FOLDER] [--json FILE] [--csv FILE] [--shapes 8x32K,8x1K*,..] [--formats a,b]
+//! [--beside P[,M]]`.
 //!
 //! 32 query heads, 8 KV heads, 128 channels; one layer; pages scattered over a pool larger than the L2 cache and rotated; launches
 //! replayed from a graph; medians. Each row: the bare pass, with certificates, with block masses on top, that overlapped with the launch ahead, and that behind an
@@ -7,6 +8,9 @@
 #[allow(dead_code, unreachable_pub, reason = "tests use more of it")]
 mod metrics;
 
+mod beside;
+
+use beside::Beside;
 use certkv_codec::Encoder;
 use certkv_core::{Geometry, RecordLayout};
 use certkv_device::cuda::{DeviceBuffer, Gpu, GpuStream, GraphExec, LaunchOptions, Priority, TimedEvent};
@@ -272,6 +276,7 @@ fn bench(gpu: &Gpu, words: &Words) -> Result<(), Failure> {
         .value("--shapes")
         .unwrap_or("1x1K,1x2K,1x4K,1x8K,1x32K,1x128K,8x1K,8x8K,8x32K,8x1K*,8x128K,32x1K,32x8K,32x32K");
     let formats = words.value("--formats").unwrap_or("k8-v4g64-b64,k8-v4g64-b32,k8-v8g64-b64,f16-f16-b16");
+    let beside = Beside::asked(words)?;
     let share: f64 = words.value("--promoted").unwrap_or("0").parse()?;
     let mut json = String::from("[");
     let mut csv = String::from(
@@ -288,7 +293,7 @@ fn bench(gpu: &Gpu, words: &Words) -> Result<(), Failure> {
             None => [quick.clone(), quick.clone().wide()],
         };
         let variants: Vec<Variant> = cuts.iter().flat_map(|v| [v.clone(), v.clone().uncertified()]).collect();
-        let kernels = Kernels::prepare_verbs(gpu, &variants, &[Verb::Attend, Verb::Append], &compiler)?;
+        let kernels = Kernels::prepare_verbs(gpu, &variants, &[Verb::Attend, Verb::Append, Verb::Gather], &compiler)?;
         for cut in &cuts {
             let info = kernels.get(cut, Verb::Attend)?.info();
             println!(
@@ -402,6 +407,25 @@ fn bench(gpu: &Gpu, words: &Words) -> Result<(), Failure> {
                 row[3].0,
                 row[4].0
             );
+            if let Some(beside) = &beside {
+                let (function, cut) = (kernels.get(certified, Verb::Attend)?, certified.shape());
+                let attend = |on: &GpuStream, i: usize, left: u32| -> Result<(), Failure> {
+                    let args = AttendArgs {
+                        table: pool.table.address() + ((i % slices) * seqs * blocks * 4) as u64,
+                        masses: pool.base.masses,
+                        seqs: seqs as u32,
+                        table_stride: blocks as u32,
+                        ..pool.base
+                    };
+                    let options = LaunchOptions { programmatic: true, ..LaunchOptions::default() };
+                    // SAFETY: as above.
+                    Ok(unsafe {
+                        function.launch(on, ctas as u32 - left, cut.threads() as u32, cut.shared as u32, &args, options)
+                    }?)
+                };
+                let sides = (read * KV_HEADS, pool.layout.original_side_bytes());
+                beside.measure(gpu, &stream, kernels.get(certified, Verb::Gather)?, sides, launches, &attend)?;
+            }
             let _ = writeln!(
                 csv,
                 "{format},{shape},{share},{bytes},{:.3},{:.3},{:.3},{:.3},{:.3},{:.3}",
