@@ -43,6 +43,9 @@ impl GpuStep<'_> {
             return Err(Error::Order { layer, why: "the recording ended before the layer was appended" });
         }
         core.join()?;
+        if let Some(layer) = core.owing() {
+            return Err(Error::Order { layer, why: "the recording ended before the copies of a plan that failed" });
+        }
         let attended: Vec<bool> = self.progress.iter().map(|p| *p == Progress::Attended).collect();
         published::publish(&core, self.seqs, self.rule, attended.iter().copied())?;
         core.close(self.seqs)?;

@@ -90,8 +90,8 @@ pub(super) struct Core {
     owed: Vec<AtomicBool>,
     /// By layer: a repair lent sides, and no plan came behind it to end that. Looked at where originals can move.
     lent: Vec<AtomicBool>,
-    /// By layer: a plan is on the lane, and the queue has not been told to wait for it.
-    planning: Vec<AtomicBool>,
+    /// By layer.
+    planning: Vec<lane::Planning>,
     /// The list of heads to be corrected was begun, and no repair came behind it to empty it.
     listed: AtomicBool,
     /// What the host did and waited for.
@@ -153,7 +153,7 @@ impl Core {
             ring: sizes.ring.map(|slots| queue.pin(8 * slots.len(), threads)).transpose()?,
             queue,
             lane,
-            planning: (0..layers).map(|_| AtomicBool::new(false)).collect(),
+            planning: (0..layers).map(|_| lane::Planning::default()).collect(),
             owed: (0..layers).map(|_| AtomicBool::new(false)).collect(),
             lent: (0..layers).map(|_| AtomicBool::new(false)).collect(),
             listed: AtomicBool::new(false),

@@ -83,3 +83,43 @@ fn every_layer_keeps_its_masses() {
     let ((with, one), (apart, _)) = (bytes(false), bytes(true));
     assert_eq!(apart - with, (LAYERS - 1) * one);
 }
+
+/// Whatever call of a plan fails, the same call again enqueues what is missing, and no more.
+#[test]
+fn a_plan_that_failed_is_finished_by_the_next_call() {
+    let (fake, compiler, _turn) = alone();
+    let certified = Policy::Certified(Certified::default());
+    let (rows, queries) = (vec![0.25; WIDTH], vec![0.5; GROUP * WIDTH]);
+    let mut seen = Vec::new();
+    // More than a plan's calls: behind them the failure meets what ends the step, which is another test's.
+    for n in 1..40 {
+        fake.reset();
+        kernels::begin(FORMATS[0]);
+        let gpu = Gpu::open(0).expect("the fake");
+        let mut cache =
+            GpuCache::new(&gpu, compiler, GpuConfig { plan_apart: true, ..config(FORMATS[0]) }).expect("no limit");
+        let id = cache.create().expect("a sequence");
+        let mut step = cache.begin_with(&[Chunk { sequence: id, tokens: 1 }], certified).expect("room");
+        for layer in 0..LAYERS {
+            step.append(layer, &rows, &rows).expect("rows");
+        }
+        step.attend(0, &queries).expect("a query");
+        let launches = || fake.trace().iter().filter(|call| **call == "cuLaunchKernelEx").count();
+        let before = launches();
+        fake.fail(n, 1, false);
+        let first = step.plan(0);
+        let after = launches();
+        let Err(error) = first else {
+            assert_eq!(after - before, 2);
+            continue;
+        };
+        assert!(matches!(error, Error::Gpu(_)), "{error}");
+        step.plan(0).expect("the driver is well again");
+        seen.push([after - before, launches() - after]);
+        step.finish().expect("a step");
+    }
+    // A launch that failed is counted, too: none, the choice, nothing behind it, the copies.
+    let expected = [[0, 2], [1, 2], [1, 1], [2, 1]];
+    assert!(expected.iter().all(|counts| seen.contains(counts)), "{seen:?}");
+    assert!(seen.iter().all(|counts| expected.contains(counts)), "{seen:?}");
+}

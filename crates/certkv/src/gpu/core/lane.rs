@@ -2,7 +2,27 @@
 use super::Core;
 use crate::Error;
 use certkv_core::planted;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU8, Ordering};
+
+/// How far the plan of a layer on the lane has come, since the queue was last told to wait for it.
+#[derive(Debug, Default)]
+pub(super) struct Planning(AtomicU8);
+
+impl Planning {
+    const NOTHING: u8 = 0;
+    /// The lane has to be joined.
+    const FOLLOWS: u8 = 1;
+    /// And the choice is on it; copies are if the layer does not owe them.
+    const CHOSEN: u8 = 2;
+
+    fn get(&self) -> u8 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    fn set(&self, to: u8) {
+        self.0.store(to, Ordering::Relaxed);
+    }
+}
 
 impl Core {
     /// Whether attention of the layer leaves the choice of the next step's sides to a call of its own. Not where originals may move meanwhile; and residual
@@ -12,19 +32,23 @@ impl Core {
         self.lane.is_some() && !kit.exact && kit.corrects.is_none() && !self.sizes.spills(layer)
     }
 
-    /// Enqueues on the lane, behind what the queue has been given so far, a plan for a batch, and its copies. Nothing where one is on its way.
+    /// Enqueues on the lane, behind what the queue has been given so far, a plan for a batch, and its copies; what of it is not there yet, where one was begun.
     pub(in crate::gpu) fn plan_beside(&self, layer: usize, seqs: usize) -> Result<(), Error> {
-        let Some(lane) = self.lane.as_ref().filter(|_| seqs > 0 && !self.is_planning(layer)) else { return Ok(()) };
-        lane.follow(&self.queue)?;
-        self.planning[layer].store(true, Ordering::Relaxed);
-        self.plan_on(lane, layer, 0, seqs, true)?;
-        self.lends(layer, false);
-        Ok(())
+        let Some(lane) = self.lane.as_ref().filter(|_| seqs > 0) else { return Ok(()) };
+        let planning = &self.planning[layer];
+        if planning.get() != Planning::CHOSEN {
+            lane.follow(&self.queue)?;
+            planning.set(Planning::FOLLOWS);
+            self.choose_on(lane, layer, 0, seqs, true)?;
+            planning.set(Planning::CHOSEN);
+            self.lends(layer, false);
+        }
+        self.gather_owed(lane, layer)
     }
 
     /// Whether attention of the layer has to wait for the lane.
     pub(in crate::gpu) fn is_planning(&self, layer: usize) -> bool {
-        self.planning[layer].load(Ordering::Relaxed)
+        self.planning[layer].get() != Planning::NOTHING
     }
 
     /// Has the queue wait for all plans on the lane. Nothing where there are none.
@@ -51,6 +75,6 @@ impl Core {
     }
 
     fn joined(&self) {
-        self.planning.iter().for_each(|layer| layer.store(false, Ordering::Relaxed));
+        self.planning.iter().for_each(|layer| layer.set(Planning::NOTHING));
     }
 }

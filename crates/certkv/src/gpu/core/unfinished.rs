@@ -10,11 +10,12 @@ use core::sync::atomic::Ordering;
 impl Core {
     /// Enqueues a plan for a batch that begins at `place` of the list, and the copies that it lists. `closing`: as in [`Core::select`].
     pub(in crate::gpu) fn plan(&self, layer: usize, place: usize, seqs: usize, closing: bool) -> Result<(), Error> {
-        self.plan_on(&self.queue, layer, place, seqs, closing)
+        self.choose_on(&self.queue, layer, place, seqs, closing)?;
+        self.gather_owed(&self.queue, layer)
     }
 
-    /// The same on the queue or on the lane.
-    pub(super) fn plan_on(
+    /// Enqueues the choice alone, on the queue or on the lane: the layer then owes the copies.
+    pub(super) fn choose_on(
         &self,
         on: &Queue,
         layer: usize,
@@ -25,14 +26,21 @@ impl Core {
         self.select_on(on, layer, place, seqs, SelectMode::Plan, None, closing)?;
         // From here on words name slots that have yet to be filled.
         self.owed[layer].store(true, Ordering::Relaxed);
-        self.gather(on, layer)
+        Ok(())
     }
 
-    /// Enqueues the copies that the layer's plan listed.
-    fn gather(&self, on: &Queue, layer: usize) -> Result<(), Error> {
-        launch::gather(on, &self.kit(layer).gather, &self.layer_memory(layer)?)?;
-        self.owed[layer].store(false, Ordering::Relaxed);
+    /// Enqueues the copies that the layer's plan listed, where they are owed.
+    pub(super) fn gather_owed(&self, on: &Queue, layer: usize) -> Result<(), Error> {
+        if self.owed[layer].load(Ordering::Relaxed) {
+            launch::gather(on, &self.kit(layer).gather, &self.layer_memory(layer)?)?;
+            self.owed[layer].store(false, Ordering::Relaxed);
+        }
         Ok(())
+    }
+
+    /// A layer that owes copies.
+    pub(in crate::gpu) fn owing(&self) -> Option<usize> {
+        self.owed.iter().position(|owed| owed.load(Ordering::Relaxed))
     }
 
     /// Says that a repair lends sides of a layer, or that a plan has ended that.
@@ -86,6 +94,6 @@ impl Core {
             self.empty_corrections()?;
             self.correcting(false);
         }
-        if owed { self.gather(&self.queue, layer) } else { Ok(()) }
+        self.gather_owed(&self.queue, layer)
     }
 }
