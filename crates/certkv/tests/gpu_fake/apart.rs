@@ -2,8 +2,9 @@
 use crate::alone;
 use crate::kernels::{self, DIM, GROUP, KV_HEADS};
 use crate::life::{FORMATS, LAYERS, config};
-use certkv::gpu::{Gpu, GpuCache, GpuConfig, GpuMachine};
+use certkv::gpu::{DeviceBuffer, Element, Gpu, GpuCache, GpuConfig, GpuMachine, GpuStream, Tensor};
 use certkv::{Certificate, Certified, Chunk, Class, Error, Policy};
+use certkv_device::cuda::{EventPool, Priority};
 
 const WIDTH: usize = KV_HEADS * DIM;
 
@@ -122,4 +123,45 @@ fn a_plan_that_failed_is_finished_by_the_next_call() {
     let expected = [[0, 2], [1, 2], [1, 1], [2, 1]];
     assert!(expected.iter().all(|counts| seen.contains(counts)), "{seen:?}");
     assert!(seen.iter().all(|counts| expected.contains(counts)), "{seen:?}");
+}
+
+/// Nor does a recording end with a choice whose copies were refused: its runs would read what nobody has copied.
+#[test]
+fn a_recording_ends_with_its_copies() {
+    let (fake, compiler, _turn) = alone();
+    let (mut refused, mut ended) = (0, 0);
+    for n in 1..40 {
+        fake.reset();
+        kernels::begin(FORMATS[0]);
+        let gpu = Gpu::open(0).expect("the fake");
+        let mut cache =
+            GpuCache::new(&gpu, compiler, GpuConfig { plan_apart: true, ..config(FORMATS[0]) }).expect("no limit");
+        let stream = GpuStream::new(&gpu, Priority::Normal).expect("a stream");
+        let events = EventPool::new(&gpu, 2).expect("events");
+        let memory = DeviceBuffer::new(&gpu, 8 * GROUP * WIDTH).expect("room");
+        let of = |at, element, n| Tensor::of(&memory, at, element, n).expect("in the buffer");
+        let (rows, query) = (of(0, Element::F16, WIDTH), of(0, Element::F32, GROUP * WIDTH));
+        let out = of(4 * GROUP * WIDTH, Element::F32, GROUP * WIDTH);
+        let id = cache.create().expect("a sequence");
+        let chunks = [Chunk { sequence: id, tokens: 1 }];
+        let mut step = cache.begin_with(&chunks, Policy::Certified(Certified::default())).expect("room");
+        let recording = stream.begin_capture().expect("it records");
+        step.cache().stream().wait(&stream.record(&events).expect("a mark")).expect("it joins");
+        for layer in 0..LAYERS {
+            step.append_device(layer, rows, rows).expect("rows");
+            step.attend_device(layer, query, out).expect("a query");
+        }
+        fake.fail(n, 1, false);
+        if step.plan(0).is_err() {
+            match step.captured() {
+                Err(Error::Order { layer: 0, why }) if why.contains("copies") => refused += 1,
+                Err(error) => panic!("{error}"),
+                // Where nothing was chosen there is nothing to copy.
+                Ok(_) => ended += 1,
+            }
+            stream.wait(&step.cache().stream().record(&events).expect("a mark")).expect("it is joined");
+            recording.end().expect("a graph");
+        }
+    }
+    assert!(refused > 0 && ended > 0, "{refused} {ended}");
 }
