@@ -35,8 +35,9 @@ pub(crate) struct HeadMemory {
 /// What the certificate of a step knew of each block beside `rho_b`, math.md (5.9), blocks by their numbers in the sequence.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Terms {
-    /// `p_b`, `Delta_b` and `Lambda_b` of codes alone, `[query head of the group][block]`; infinite bounds where they are not known.
-    pub(crate) blocks: Vec<[f32; 3]>,
+    /// `p_b`, `Delta_b` and `Lambda_b` of codes alone, and the digit term (5.29), `[query head of the group][block]`; infinite bounds where they are not known, and no
+    /// digits where values were not read from codes.
+    pub(crate) blocks: Vec<[f32; 4]>,
     /// `||O' - c||` and `||O'||` of each query head of the group.
     pub(crate) heads: Vec<[f32; 2]>,
 }
@@ -51,7 +52,7 @@ impl Terms {
     pub(crate) fn begin(&mut self, blocks: usize, heads: usize) {
         self.clear();
         self.blocks.reserve_exact(heads * whole_words(blocks));
-        self.blocks.resize(heads * blocks, [0.0; 3]);
+        self.blocks.resize(heads * blocks, [0.0; 4]);
         self.heads.reserve_exact(heads);
     }
 }
@@ -150,7 +151,7 @@ impl HeadMemory {
         let known: usize =
             self.delta.iter().chain(&self.lambda).map(|k| k.capacity() * 4 + size_of::<Vec<f32>>()).sum();
         let terms =
-            self.terms.blocks.capacity() * size_of::<[f32; 3]>() + self.terms.heads.capacity() * size_of::<[f32; 2]>();
+            self.terms.blocks.capacity() * size_of::<[f32; 4]>() + self.terms.heads.capacity() * size_of::<[f32; 2]>();
         let known = known + self.mass.capacity() * 4 + terms;
         known + self.keys.words().len() * 8 + self.hints.capacity() * size_of::<Hint>() + size_of::<Self>()
     }

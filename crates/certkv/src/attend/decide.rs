@@ -378,7 +378,8 @@ impl HeadCall<'_> {
                     true => [delta[h][b], lambda[h][b]],
                     false => [m.delta, m.lambda],
                 };
-                terms.blocks[h * blocks + self.pages.number(b)] = [scale.masses(&m).1 as f32, known[0], known[1]];
+                let [spread, digit] = scale.shares(&m, [m.p, m.digit]);
+                terms.blocks[h * blocks + self.pages.number(b)] = [spread, known[0], known[1], digit];
             }
             let (radius, norm) = distances(&out[h * dim..(h + 1) * dim], self.centre);
             terms.heads.push([radius, norm as f32]);

@@ -21,8 +21,19 @@ impl HeadScale {
 
     /// `(rho_b, p_b)` of an entry (1.5).
     pub(crate) fn masses(&self, m: &Mass) -> (f64, f64) {
-        let to = f64::from(m.exponent - self.exponent).exp2() / self.total;
+        let to = self.unit(m);
         (f64::from(m.w) * to, f64::from(m.p) * to)
+    }
+
+    /// Sums of an entry as shares of the pass's weight.
+    pub(crate) fn shares(&self, m: &Mass, sums: [f32; 2]) -> [f32; 2] {
+        let to = self.unit(m);
+        sums.map(|sum| (f64::from(sum) * to) as f32)
+    }
+
+    /// What one of an entry's weights is of all.
+    fn unit(&self, m: &Mass) -> f64 {
+        f64::from(m.exponent - self.exponent).exp2() / self.total
     }
 }
 

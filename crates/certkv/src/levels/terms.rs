@@ -71,8 +71,8 @@ impl HeadTerms {
 /// What one query head's step said, by block.
 struct Seen<'a> {
     mass: &'a [f32],
-    /// `p_b`, `Delta_b`, `Lambda_b`.
-    terms: &'a [[f32; 3]],
+    /// `p_b`, `Delta_b`, `Lambda_b`, and what digits of weights lose.
+    terms: &'a [[f32; 4]],
     /// `||O' - c||`.
     radius: f64,
     /// `||O'||`.
@@ -90,6 +90,9 @@ pub(super) fn read(group: &Group, state: &SequenceState, levels: &[u8], reading:
         sizes == [blocks * of_group; 2] && head.terms.heads.len() == of_group && head.mass.iter().all(|m| m.is_finite())
     };
     let probes = &state.control.get(group.first)?.probes;
+    // By level of the ladder, which ascends: whether its values are codes, which weights multiply.
+    let values = (0..group.level_count()).rev().map(|level| group.layout_at(level).format.value);
+    let coded: Vec<bool> = values.map(|value| !value.is_exact() && value.bits() > 0).collect();
     let all = blocks > 0 && heads.iter().all(whole);
     all.then(|| {
         let mut found = HeadTerms::default();
@@ -98,7 +101,7 @@ pub(super) fn read(group: &Group, state: &SequenceState, levels: &[u8], reading:
                 let [radius, norm] = memory.terms.heads[h].map(f64::from);
                 let (mass, terms) = (&memory.mass[h * blocks..], &memory.terms.blocks[h * blocks..]);
                 let seen = Seen { mass: &mass[..blocks], terms: &terms[..blocks], radius, norm };
-                add(&mut found, &seen, (probes, kv_head), levels, reading);
+                add(&mut found, &seen, (probes, kv_head), levels, reading, &coded);
             }
         }
         found
@@ -114,11 +117,18 @@ pub(super) fn forget(group: &Group, state: &mut SequenceState) {
 }
 
 /// Adds the terms of one query head.
-fn add(found: &mut HeadTerms, seen: &Seen<'_>, (probes, kv_head): (&Probes, usize), levels: &[u8], reading: Reading) {
+fn add(
+    found: &mut HeadTerms,
+    seen: &Seen<'_>,
+    (probes, kv_head): (&Probes, usize),
+    levels: &[u8],
+    reading: Reading,
+    coded: &[bool],
+) {
     let of_now = |block: usize| probes.get(block, kv_head).errors(levels[block].into())[0];
     // Bounds of keys grow with `eps` (4.5): what they are to it, of those that are known, serves for the others.
     let mut sums = [0.0f64; 3];
-    for (block, [_, delta, lambda]) in seen.terms.iter().enumerate() {
+    for (block, [_, delta, lambda, _]) in seen.terms.iter().enumerate() {
         let eps = of_now(block);
         if eps > 0.0 && delta.is_finite() && lambda.is_finite() {
             sums = [sums[0] + eps, sums[1] + f64::from(*delta), sums[2] + f64::from(*lambda)];
@@ -134,7 +144,7 @@ fn add(found: &mut HeadTerms, seen: &Seen<'_>, (probes, kv_head): (&Probes, usiz
     let cap = (furthest.fold(0.0, f64::max) + seen.radius) / norm;
     found.cap.push(if norm > 0.0 { cap.min(NEVER) } else { 0.0 });
     let mut bounds = Vec::with_capacity(if reading.gated { levels.len() } else { 0 });
-    for (block, (mass, [root, delta, lambda])) in seen.mass.iter().zip(seen.terms).enumerate() {
+    for (block, (mass, [root, delta, lambda, digit])) in seen.mass.iter().zip(seen.terms).enumerate() {
         let (probe, now) = (probes.get(block, kv_head), of_now(block));
         let known = now > 0.0 && delta.is_finite() && lambda.is_finite();
         let per_eps = if known { [delta, lambda].map(|x| f64::from(*x) / now) } else { reach };
@@ -146,12 +156,17 @@ fn add(found: &mut HeadTerms, seen: &Seen<'_>, (probes, kv_head): (&Probes, usiz
         for level in 0..probes.levels() {
             let [eps, eta, sop] = probe.errors(level);
             let (delta, lambda) = (per_eps[0] * eps, per_eps[1] * eps);
-            let (g, h) = match reading.measure {
-                Measure::Bound => key_terms(mass, root, delta, lambda),
-                Measure::Linear => ((mass * delta).min(root * lambda), 0.0),
+            // A digit's step is that of the largest scale, and codes are as many as the scale is small: what digits lose (5.29) is the same at every level of values
+            // that has codes.
+            let (g, h, digits) = match reading.measure {
+                Measure::Bound => {
+                    let (g, h) = key_terms(mass, root, delta, lambda);
+                    (g, h, if coded.get(level) == Some(&true) { f64::from(*digit) } else { 0.0 })
+                }
+                Measure::Linear => ((mass * delta).min(root * lambda), 0.0, 0.0),
             };
             // No block moves an output by more than its distance (5.14).
-            let term = (g * distance).min(distance) + value_term(mass, root, eta, sop);
+            let term = (g * distance).min(distance) + value_term(mass, root, eta, sop) + digits;
             let stays = now.is_nan() && level == usize::from(levels[block]);
             let (loss, shrink) = match () {
                 () if stays => (0.0, 0.0),
