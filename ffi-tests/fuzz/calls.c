@@ -560,9 +560,6 @@ static void in_step(void)
     case 10:
         answered(rarely(2) ? certkv_step_after_stream(step, words) : certkv_step_before_stream(step, words));
         break;
-    case 12:
-        answered(certkv_step_plan(step, layer));
-        break;
     case 11: {
         static certkv_tolerance each[Q_HEADS];
         for (number = 0; number < Q_HEADS; number++) {
@@ -572,6 +569,9 @@ static void in_step(void)
         answered(certkv_step_set_tolerances(step, (certkv_tolerance *)pointer(each), size(Q_HEADS)));
         break;
     }
+    case 12:
+        answered(certkv_step_plan(step, layer));
+        break;
     default:
         answered(rarely(2) ? certkv_step_captured(step, words, &capture[0]) : certkv_step_replayed(step, HANDLE(certkv_capture, capture)));
     }

@@ -1,6 +1,6 @@
 //! The cache: sequences, their pages, and the memory behind them on a GPU.
 use super::config::GpuConfig;
-use super::core::Core;
+use super::core::{Choice, Core};
 use super::lists::Lists;
 use super::mirror::Mirror;
 use super::published::CertificateRing;
@@ -556,7 +556,8 @@ impl GpuCache {
                 ring.area().write(at + 4, part)?;
                 let list = ring.area().span(at, bytes)?;
                 for layer in &group.layers {
-                    core.select(*layer, 0, 0, SelectMode::Forget, Some(list), false)?;
+                    let all = Choice::plan(*layer, 0, 0, false);
+                    core.select(&core.queue, &Choice { mode: SelectMode::Forget, only: Some(list), ..all })?;
                 }
             }
             forgotten.clear();

@@ -5,6 +5,8 @@ mod select;
 mod tails;
 mod unfinished;
 
+pub(super) use select::Choice;
+
 use super::config::{GpuConfig, STAGING_SLOTS};
 use super::kit::Kit;
 use super::plan::GpuMachine;

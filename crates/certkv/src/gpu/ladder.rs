@@ -13,7 +13,7 @@
 //! *Cost:* the records once, and 7 launches (6 for a refinable format) of which those over empty lists take about 3 us; for a block picked its record and
 //! residuals; for a listed head its records and promoted sides once more; for a dense one its originals over the link, which is some 90 times slower
 //! than device memory.
-use super::core::Core;
+use super::core::{Choice, Core};
 use super::policy::{Limit, Rule};
 use crate::Error;
 use certkv_kernel::cuda::args::Element;
@@ -103,7 +103,7 @@ pub(super) fn plan_next(core: &Core, call: &Call<'_>) -> Result<(), Error> {
     if refinable || core.plans_apart(call.layer) || !matches!(call.rule, Rule::Certified(_)) {
         return Ok(());
     }
-    core.plan(call.layer, 0, call.seqs, true)?;
+    core.plan(&Choice::plan(call.layer, 0, call.seqs, true))?;
     core.lends(call.layer, false);
     Ok(())
 }
@@ -128,7 +128,7 @@ pub(super) fn plan(core: &Core, layer: usize, place: usize, query: Tensor<'_>, l
     let [keys, values] = core.sizes.of_layer[layer].slots;
     for _ in 0..(keys + values).div_ceil(core.sizes.copies).clamp(1, ROUNDS) {
         core.empty_queue(layer)?;
-        core.plan(layer, place, 1, false)?;
+        core.plan(&Choice::plan(layer, place, 1, false))?;
     }
     Ok(())
 }
@@ -150,12 +150,13 @@ fn certified(
         return first(plain);
     }
     let corrects = core.kit(layer).corrects.as_ref();
+    let of = |mode, only| Choice { mode, only: Some(only), ..Choice::plan(layer, 0, plain.seqs, true) };
     let chosen = Attend { promoted: Some(core.chosen(layer)?), masses: Some(core.layer_masses(layer)?), ..*plain };
     if let Some((kernel, variant)) = corrects {
         let (kept, listed) = (Some(core.kept()?), core.correction_list()?);
         core.correcting(true);
         first(&Attend { failures: Some(listed), promoted: None, refinement: core.on_demand(layer)?, kept, ..chosen })?;
-        core.select(layer, 0, plain.seqs, SelectMode::Refine, Some(listed), true)?;
+        core.select(&core.queue, &of(SelectMode::Refine, listed))?;
         let refinement = Refinement::Picked(core.picks()?);
         let args = Attend { variant, only: Some(listed), failures: Some(over), kept, refinement, ..*plain };
         launch::attend(&core.queue, kernel, &args)?;
@@ -163,7 +164,7 @@ fn certified(
         first(&Attend { failures: Some(over), ..chosen })?;
     }
     core.lends(layer, corrects.is_none());
-    core.select(layer, 0, plain.seqs, SelectMode::Repair, Some(over), true)?;
+    core.select(&core.queue, &of(SelectMode::Repair, over))?;
     // A repair empties it.
     core.correcting(false);
     let certificates = core.certificates(layer, 1)?;

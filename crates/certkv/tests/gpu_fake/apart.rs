@@ -1,12 +1,22 @@
 //! Plans that have a call of their own: what attention leaves to it, what it enqueues, and what waits for it.
 use crate::alone;
+use crate::fake_cuda::Fake;
 use crate::kernels::{self, DIM, GROUP, KV_HEADS};
 use crate::life::{FORMATS, LAYERS, config};
-use certkv::gpu::{DeviceBuffer, Element, Gpu, GpuCache, GpuConfig, GpuMachine, GpuStream, Tensor};
+use certkv::gpu::{Compiler, DeviceBuffer, Element, Gpu, GpuCache, GpuConfig, GpuMachine, GpuStream, Tensor};
 use certkv::{Certificate, Certified, Chunk, Class, Error, Policy};
 use certkv_device::cuda::{EventPool, Priority};
 
 const WIDTH: usize = KV_HEADS * DIM;
+
+/// The fake anew, and a cache over it.
+fn begun(fake: &Fake, compiler: &Compiler, format: &str, plan_apart: bool) -> (Gpu, GpuCache) {
+    fake.reset();
+    kernels::begin(format);
+    let gpu = Gpu::open(0).expect("the fake");
+    let cache = GpuCache::new(&gpu, compiler, GpuConfig { plan_apart, ..config(format) }).expect("no limit");
+    (gpu, cache)
+}
 
 /// What one step asks of the driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,11 +29,7 @@ struct Asked {
 
 fn asked(format: &str, plan_apart: bool, policy: Policy) -> Asked {
     let (fake, compiler, _turn) = alone();
-    fake.reset();
-    kernels::begin(format);
-    let gpu = Gpu::open(0).expect("the fake");
-    let config = GpuConfig { plan_apart, ..config(format) };
-    let mut cache = GpuCache::new(&gpu, compiler, config).expect("no limit");
+    let (_gpu, mut cache) = begun(fake, compiler, format, plan_apart);
     let count = |name: &str| fake.trace().iter().filter(|call| **call == name).count();
     let (launches, waits) = (|| count("cuLaunchKernelEx"), || count("cuStreamWaitEvent"));
     let (rows, queries) = (vec![0.25; WIDTH], vec![0.5; GROUP * WIDTH]);
@@ -94,11 +100,7 @@ fn a_plan_that_failed_is_finished_by_the_next_call() {
     let mut seen = Vec::new();
     // More than a plan's calls: behind them the failure meets what ends the step, which is another test's.
     for n in 1..40 {
-        fake.reset();
-        kernels::begin(FORMATS[0]);
-        let gpu = Gpu::open(0).expect("the fake");
-        let mut cache =
-            GpuCache::new(&gpu, compiler, GpuConfig { plan_apart: true, ..config(FORMATS[0]) }).expect("no limit");
+        let (_gpu, mut cache) = begun(fake, compiler, FORMATS[0], true);
         let id = cache.create().expect("a sequence");
         let mut step = cache.begin_with(&[Chunk { sequence: id, tokens: 1 }], certified).expect("room");
         for layer in 0..LAYERS {
@@ -131,11 +133,7 @@ fn a_recording_ends_with_its_copies() {
     let (fake, compiler, _turn) = alone();
     let (mut refused, mut ended) = (0, 0);
     for n in 1..40 {
-        fake.reset();
-        kernels::begin(FORMATS[0]);
-        let gpu = Gpu::open(0).expect("the fake");
-        let mut cache =
-            GpuCache::new(&gpu, compiler, GpuConfig { plan_apart: true, ..config(FORMATS[0]) }).expect("no limit");
+        let (gpu, mut cache) = begun(fake, compiler, FORMATS[0], true);
         let stream = GpuStream::new(&gpu, Priority::Normal).expect("a stream");
         let events = EventPool::new(&gpu, 2).expect("events");
         let memory = DeviceBuffer::new(&gpu, 8 * GROUP * WIDTH).expect("room");

@@ -1,6 +1,6 @@
 //! Plans beside attention, on a fake driver: the checker of real streams sees every attention, copy and coding that does not wait for them.
-use crate::fake_cuda::Fake;
 use crate::kernels::{self, DIM, GROUP, KV_HEADS};
+use crate::ordered;
 use certkv::gpu::{Compiler, Gpu, GpuCache, GpuConfig};
 use certkv::{Certified, Chunk, Error, Geometry, Policy};
 
@@ -39,19 +39,6 @@ fn decode(gpu: &Gpu, seed: u64) -> Result<u64, Error> {
     Ok((STEPS * LAYERS) as u64)
 }
 
-/// The GPU works at once, or only when it is asked.
 pub(crate) fn run(seed: u64) -> Result<u64, String> {
-    let fake = Fake::get();
-    fake.with_compiler();
-    kernels::declare(fake);
-    kernels::begin(FORMAT);
-    fake.reset();
-    fake.defer(seed >> 32 & 1 == 1);
-    let gpu = Gpu::open(0).map_err(|e| e.to_string())?;
-    gpu.check_order();
-    let done = decode(&gpu, seed).map_err(|e| e.to_string())?;
-    match gpu.order_report() {
-        Some(report) if report.unordered == 0 && report.accesses > 0 => Ok(done),
-        report => Err(format!("{report:?}")),
-    }
+    ordered(FORMAT, seed, |gpu| decode(gpu, seed))
 }

@@ -1,7 +1,7 @@
 //! Pinned memory through which words travel to a GPU, on a fake driver: the checker of real streams sees every write of
 //! the host to a slot whose copy it has not seen to be over.
-use crate::fake_cuda::Fake;
 use crate::kernels::{self, DIM, GROUP, KV_HEADS};
+use crate::ordered;
 use certkv::gpu::{Compiler, Gpu, GpuCache, GpuConfig};
 use certkv::{Chunk, Error, Geometry, Policy};
 
@@ -31,19 +31,6 @@ fn hurry(gpu: &Gpu) -> Result<u64, Error> {
     Ok(TIMES as u64)
 }
 
-/// The GPU works at once, or only when it is asked.
 pub(crate) fn run(seed: u64) -> Result<u64, String> {
-    let fake = Fake::get();
-    fake.with_compiler();
-    kernels::declare(fake);
-    kernels::begin(FORMAT);
-    fake.reset();
-    fake.defer(seed >> 32 & 1 == 1);
-    let gpu = Gpu::open(0).map_err(|e| e.to_string())?;
-    gpu.check_order();
-    let done = hurry(&gpu).map_err(|e| e.to_string())?;
-    match gpu.order_report() {
-        Some(report) if report.unordered == 0 && report.accesses > 0 => Ok(done),
-        report => Err(format!("{report:?}")),
-    }
+    ordered(FORMAT, seed, hurry)
 }

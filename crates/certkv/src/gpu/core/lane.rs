@@ -1,5 +1,5 @@
 //! Plans beside attention: a stream of their own, joined before anything else may touch what they choose.
-use super::Core;
+use super::{Choice, Core};
 use crate::Error;
 use certkv_core::planted;
 use core::sync::atomic::{AtomicU8, Ordering};
@@ -39,7 +39,7 @@ impl Core {
         if planning.get() != Planning::CHOSEN {
             lane.follow(&self.queue)?;
             planning.set(Planning::FOLLOWS);
-            self.choose_on(lane, layer, 0, seqs, true)?;
+            self.choose(lane, &Choice::plan(layer, 0, seqs, true))?;
             planning.set(Planning::CHOSEN);
             self.lends(layer, false);
         }

@@ -7,6 +7,26 @@ use certkv_kernel::cuda::queue::{Queue, Span};
 use certkv_kernel::cuda::select::SelectMode;
 use core::ops::Range;
 
+/// A choice of sides in one layer, for a batch that begins at a place of the list.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::gpu) struct Choice<'a> {
+    pub(in crate::gpu) layer: usize,
+    pub(in crate::gpu) place: usize,
+    pub(in crate::gpu) seqs: usize,
+    pub(in crate::gpu) mode: SelectMode,
+    /// The list that the mode works on.
+    pub(in crate::gpu) only: Option<Span<'a>>,
+    /// As that of [`launch::Attend`].
+    pub(in crate::gpu) closing: bool,
+}
+
+impl Choice<'_> {
+    /// What the next step reads exactly.
+    pub(in crate::gpu) const fn plan(layer: usize, place: usize, seqs: usize, closing: bool) -> Self {
+        Self { layer, place, seqs, mode: SelectMode::Plan, only: None, closing }
+    }
+}
+
 impl Sizes {
     /// Masses of one layer, or where plans come later, of all.
     pub(in crate::gpu) fn mass_bytes(&self) -> Option<usize> {
@@ -28,32 +48,9 @@ impl Core {
         Ok(Span::of(&self.masses, bytes.start, bytes.len())?)
     }
 
-    /// Enqueues a choice of sides for a batch that begins at `place` of the list. `only`: the list that the mode works on; `closing`: as that of
-    /// [`launch::Attend`].
-    pub(in crate::gpu) fn select(
-        &self,
-        layer: usize,
-        place: usize,
-        seqs: usize,
-        mode: SelectMode,
-        only: Option<Span<'_>>,
-        closing: bool,
-    ) -> Result<(), Error> {
-        self.select_on(&self.queue, layer, place, seqs, mode, only, closing)
-    }
-
-    /// The same on the queue or on the lane.
-    #[allow(clippy::too_many_arguments, reason = "one launch's")]
-    pub(super) fn select_on(
-        &self,
-        on: &Queue,
-        layer: usize,
-        place: usize,
-        seqs: usize,
-        mode: SelectMode,
-        only: Option<Span<'_>>,
-        closing: bool,
-    ) -> Result<(), Error> {
+    /// Enqueues a choice of sides, on the queue or on the lane.
+    pub(in crate::gpu) fn select(&self, on: &Queue, choice: &Choice<'_>) -> Result<(), Error> {
+        let Choice { layer, place, seqs, mode, only, closing } = *choice;
         let (s, t) = (&self.sizes, &self.sizes.tables);
         let (group, m) = (s.group(layer), &s.memory);
         let memory = self.layer_memory(layer)?;

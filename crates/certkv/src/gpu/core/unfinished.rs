@@ -1,31 +1,23 @@
 //! What an attention leaves behind that was not enqueued to its end: copies that are owed, heads on a list, sides that were lent.
-use super::Core;
+use super::{Choice, Core};
 use crate::Error;
 use certkv_kernel::cuda::args::Sides;
 use certkv_kernel::cuda::launch;
 use certkv_kernel::cuda::queue::Queue;
-use certkv_kernel::cuda::select::SelectMode;
 use core::sync::atomic::Ordering;
 
 impl Core {
-    /// Enqueues a plan for a batch that begins at `place` of the list, and the copies that it lists. `closing`: as in [`Core::select`].
-    pub(in crate::gpu) fn plan(&self, layer: usize, place: usize, seqs: usize, closing: bool) -> Result<(), Error> {
-        self.choose_on(&self.queue, layer, place, seqs, closing)?;
-        self.gather_owed(&self.queue, layer)
+    /// Enqueues a plan and the copies that it lists.
+    pub(in crate::gpu) fn plan(&self, plan: &Choice<'_>) -> Result<(), Error> {
+        self.choose(&self.queue, plan)?;
+        self.gather_owed(&self.queue, plan.layer)
     }
 
-    /// Enqueues the choice alone, on the queue or on the lane: the layer then owes the copies.
-    pub(super) fn choose_on(
-        &self,
-        on: &Queue,
-        layer: usize,
-        place: usize,
-        seqs: usize,
-        closing: bool,
-    ) -> Result<(), Error> {
-        self.select_on(on, layer, place, seqs, SelectMode::Plan, None, closing)?;
+    /// Enqueues a plan alone, on the queue or on the lane: the layer then owes the copies.
+    pub(super) fn choose(&self, on: &Queue, plan: &Choice<'_>) -> Result<(), Error> {
+        self.select(on, plan)?;
         // From here on words name slots that have yet to be filled.
-        self.owed[layer].store(true, Ordering::Relaxed);
+        self.owed[plan.layer].store(true, Ordering::Relaxed);
         Ok(())
     }
 
