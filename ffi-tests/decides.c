@@ -327,6 +327,118 @@ static void plans(void)
     EXPECT(CERTKV_OK, certkv_cache_destroy(cache));
 }
 
+/* What a host's log heard of the calls. */
+typedef struct {
+    certkv_cache *cache;
+    certkv_sequence sequence;
+    int who;
+    uint64_t entries, decisions, changes;
+} heard;
+
+static void hear(void *user, const certkv_control_entry *entry)
+{
+    heard *all = (heard *)user;
+    const uint64_t cells = entry->blocks * entry->n_levels;
+    uint64_t i;
+    TRUE(entry->struct_size == sizeof *entry && entry->reserved == 0);
+    TRUE(entry->layer == all->entries % 2 && entry->blocks >= 5 && entry->heads == Q_HEADS && entry->n_levels == 3);
+    /* Each of them is told its own, after a step that it has not seen. */
+    TRUE((entry->attention != NULL) == (all->who < 2));
+    TRUE((entry->danger != NULL) == (all->who == 1));
+    TRUE((entry->loss != NULL) == (all->who == 2));
+    TRUE((entry->bound_loss != NULL) == (all->who == 3) && (entry->bound_shrink != NULL) == (all->who == 3) && (entry->bound_cap != NULL) == (all->who == 3));
+    for (i = 0; all->who < 2 && i < entry->heads * entry->blocks; i++) {
+        TRUE(entry->attention[i] >= 0.0);
+    }
+    /* The first level loses least. */
+    for (i = 0; all->who == 2 && i < cells; i += 3) {
+        TRUE(entry->loss[i] <= entry->loss[i + 1] && entry->loss[i + 1] <= entry->loss[i + 2] && entry->loss[i + 2] > 0.0);
+    }
+    for (i = 0; all->who == 3 && i < entry->heads * cells; i += 3) {
+        TRUE(entry->bound_loss[i] <= entry->bound_loss[i + 2] && entry->bound_loss[i + 2] > 0.0);
+        TRUE(entry->bound_shrink[i] <= entry->bound_shrink[i + 2]);
+    }
+    TRUE(entry->trigger <= CERTKV_TRIGGER_BUDGET && (entry->wanted != NULL) == (entry->trigger != CERTKV_TRIGGER_NONE));
+    TRUE((entry->bound > 0.0) == (all->who == 3 && entry->wanted != NULL));
+    for (i = 0; i < entry->blocks; i++) {
+        TRUE(entry->levels[i] < 3);
+        if (entry->wanted != NULL) {
+            TRUE(entry->wanted[i] < 3);
+            all->changes += entry->wanted[i] != entry->levels[i];
+        }
+        if (entry->layer == 1) {
+            /* No lock is held. */
+            TRUE(level(all->cache, all->sequence, i) == (entry->wanted != NULL ? entry->wanted : entry->levels)[i]);
+        }
+    }
+    all->decisions += entry->wanted != NULL;
+    all->entries++;
+}
+
+/* The log tells what was decided, by the numbers of levels that all calls have. */
+static void logs(void)
+{
+    certkv_control control;
+    certkv_retention retention;
+    certkv_bound_budget bound_budget;
+    certkv_controlled done;
+    certkv_cache *cache = NULL;
+    certkv_step *step = NULL;
+    heard all;
+    int at;
+    EXPECT(CERTKV_OK, certkv_control_init(&control, sizeof control));
+    EXPECT(CERTKV_OK, certkv_retention_init(&retention, sizeof retention));
+    EXPECT(CERTKV_OK, certkv_bound_budget_init(&bound_budget, sizeof bound_budget));
+    control.bytes_per_token = retention.bytes_per_token = bound_budget.bytes_per_token = 240.0;
+    control.protected_first = control.protected_last = retention.protected_first = retention.protected_last = 0;
+    memset(&all, 0, sizeof all);
+    for (all.who = 0; all.who < 4; all.who++) {
+        uint64_t decided = 0, changed = 0;
+        certkv_config config = leveled(three, 3);
+        config.control = all.who < 2 ? &control : NULL;
+        config.retention = all.who == 2 ? &retention : NULL;
+        config.bound_budget = all.who == 3 ? &bound_budget : NULL;
+        control.gate_protect = all.who == 1 ? 1.0 : 0.0;
+        control.gate_release = all.who == 1 ? 0.5 : 0.0;
+        EXPECT(CERTKV_OK, certkv_cache_create(&config, &cache));
+        all.cache = cache;
+        all.sequence = filled(cache);
+        all.entries = all.decisions = all.changes = 0;
+        EXPECT(CERTKV_OK, begin(cache, all.sequence, TOKENS, &step));
+        for (at = 0; at < 2; at++) {
+            EXPECT(CERTKV_OK, certkv_step_append(step, (uint32_t)at, rows, rows, TOKENS * KV, CERTKV_F32, CERTKV_SPACE_HOST));
+        }
+        NAMED(CERTKV_BUSY_SEQUENCE, "", certkv_sequence_control_logged(cache, all.sequence, hear, &all, NULL));
+        EXPECT(CERTKV_OK, certkv_step_finish(step));
+        for (at = 0; at < 40; at++) {
+            decode(cache, all.sequence, 1.0f);
+            memset(&done, 0, sizeof done);
+            done.struct_size = (uint32_t)sizeof done;
+            EXPECT(CERTKV_OK, certkv_sequence_control_logged(cache, all.sequence, hear, &all, &done));
+            TRUE(done.failed == 0 && done.refused == 0 && done.below_floor == 0);
+            decided += done.decided;
+            changed += done.changed;
+        }
+        TRUE(all.entries == 80 && decided >= 2 && all.decisions == decided && changed > 0 && all.changes == changed);
+        /* Each argument; nobody is told of a call that fails. */
+        NAMED(CERTKV_NULL_POINTER, "log", certkv_sequence_control_logged(cache, all.sequence, NULL, &all, &done));
+        EXPECT(CERTKV_NULL_POINTER, certkv_sequence_control_logged(NULL, all.sequence, hear, &all, &done));
+        EXPECT(CERTKV_INVALID_HANDLE, certkv_sequence_control_logged(FOREIGN(certkv_cache), all.sequence, hear, &all, &done));
+        NAMED(CERTKV_MISALIGNED, "controlled", certkv_sequence_control_logged(cache, all.sequence, hear, &all, ODD(certkv_controlled, words)));
+        for (at = 0; at < (int)STRANGERS; at++) {
+            EXPECT(CERTKV_UNKNOWN_SEQUENCE, certkv_sequence_control_logged(cache, strangers[at], hear, &all, &done));
+        }
+        done.struct_size = 4;
+        NAMED(CERTKV_STRUCT_SIZE, "controlled", certkv_sequence_control_logged(cache, all.sequence, hear, &all, &done));
+        TRUE(all.entries == 80);
+        EXPECT(CERTKV_OK, certkv_cache_destroy(cache));
+    }
+    /* Nobody decides, nobody is told. */
+    cache = open_cache(0, 0);
+    EXPECT(CERTKV_OK, certkv_sequence_control_logged(cache, filled(cache), hear, NULL, NULL));
+    EXPECT(CERTKV_OK, certkv_cache_destroy(cache));
+}
+
 int main(void)
 {
     smartkv();
@@ -334,5 +446,6 @@ int main(void)
     budgeted();
     decisions();
     plans();
+    logs();
     return report();
 }

@@ -69,6 +69,15 @@ static void decided()
     const certkv_controlled done = *sequence.control();
     TRUE(done.struct_size == sizeof done && done.decided == 2 && done.failed == 0);
     REFUSED(CERTKV_NULL_POINTER, "cache", certkv::Sequence().control());
+    decode(cache, sequence, true);
+    std::vector<std::uint32_t> layers;
+    const auto told = [&layers](const certkv_control_entry &entry) noexcept {
+        TRUE(entry.struct_size == sizeof entry && entry.n_levels == 3 && entry.heads == Q_HEADS && entry.attention != nullptr);
+        layers.push_back(entry.layer);
+    };
+    TRUE(sequence.control(told)->failed == 0 && layers == (std::vector<std::uint32_t>{0, 1}));
+    REFUSED(CERTKV_NULL_POINTER, "cache", certkv::Sequence().control(told));
+    TRUE(layers.size() == 2);
     control.alpha = -1.0;
     REFUSED(CERTKV_INVALID_ARGUMENT, "config->control->alpha", certkv::Cache::create(config));
     REFUSED(CERTKV_INVALID_ARGUMENT, "config->control", [] {

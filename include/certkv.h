@@ -776,6 +776,115 @@ typedef struct certkv_controlled {
 } certkv_controlled;
 
 /**
+ * What made a decision.
+ */
+typedef int32_t certkv_trigger;
+
+/**
+ * What a plan of levels lacks.
+ */
+typedef int32_t certkv_lacking;
+
+/**
+ * One layer's part of a call of certkv_sequence_control_logged: what whoever decides was told, and what was decided. Told the same, they decide the
+ * same. Levels are numbers of `config->levels`, also where an array goes by level. Pointers are borrowed during the callback; NULL for what there was
+ * not.
+ */
+typedef struct certkv_control_entry {
+  /**
+   * sizeof(certkv_control_entry) of the library: later ones have more fields behind these.
+   */
+  uint32_t struct_size;
+  /**
+   * The layer.
+   */
+  uint32_t layer;
+  /**
+   * Full blocks of it.
+   */
+  uint64_t blocks;
+  /**
+   * Of these, the first so many are those that they were at the call before; UINT64_MAX: nothing was cut.
+   */
+  uint64_t kept;
+  /**
+   * Query heads of `attention`, `bound_loss`, `bound_shrink` and `bound_cap`.
+   */
+  uint32_t heads;
+  /**
+   * Levels: `config->n_levels`.
+   */
+  uint32_t n_levels;
+  /**
+   * Level of each block before, `blocks` of them.
+   */
+  const uint32_t *levels;
+  /**
+   * Of `config->control`: masses of the last step, heads x blocks.
+   */
+  const double *attention;
+  /**
+   * Of `config->retention`: what each level loses of a block, blocks x levels.
+   */
+  const double *loss;
+  /**
+   * With a gate: the danger of each block.
+   */
+  const double *danger;
+  /**
+   * Of `config->bound_budget`, as shares of the norm of a head's output: what a level adds to its bound, heads x blocks x levels;
+   */
+  const double *bound_loss;
+  /**
+   * what it takes from the sum that the bound is divided by, in the same order;
+   */
+  const double *bound_shrink;
+  /**
+   * and what no bound of a head exceeds.
+   */
+  const double *bound_cap;
+  /**
+   * What made the decision: one of the CERTKV_TRIGGER values. CERTKV_TRIGGER_NONE: all is as it was.
+   */
+  certkv_trigger trigger;
+  /**
+   * 1 if the budget was too small for what may not fall: it was to fall.
+   */
+  uint32_t forced;
+  /**
+   * Level that each block is to have; NULL without a decision, and where not even the lowest levels fit the budget. A block that cannot have it
+   * keeps its own: certkv_sequence_level says.
+   */
+  const uint32_t *wanted;
+  /**
+   * Bytes of these, with all KV heads; without them, what the budget would have to be.
+   */
+  double bytes;
+  /**
+   * Of `config->bound_budget`, all layers together: the largest bound of a head as a share of its output's norm, from codes alone.
+   */
+  double bound;
+  /**
+   * How many bytes are lacking, or which bound is left.
+   */
+  double lacks;
+  /**
+   * Which of the two: one of the CERTKV_LACKING values.
+   */
+  certkv_lacking lacking;
+  /**
+   * 0.
+   */
+  uint32_t reserved;
+} certkv_control_entry;
+
+/**
+ * Told of one layer after the other, on the thread of the call. No lock of the library is held: it may call the library, for this cache too. It must
+ * return, by no exception and no longjmp.
+ */
+typedef void (*certkv_control_log_callback)(void *user, const struct certkv_control_entry *entry);
+
+/**
  * Which loss of a block at a level retention goes by.
  */
 typedef int32_t certkv_measure;
@@ -879,11 +988,6 @@ typedef struct certkv_bound_budget {
    */
   uint64_t interval;
 } certkv_bound_budget;
-
-/**
- * What a plan of levels lacks.
- */
-typedef int32_t certkv_lacking;
 
 /**
  * What certkv_sequence_plan_levels found.
@@ -2579,6 +2683,31 @@ typedef struct certkv_plan {
 #define CERTKV_ITEM_TOO_LARGE 4
 
 /**
+ * None was made.
+ */
+#define CERTKV_TRIGGER_NONE 0
+
+/**
+ * It was the first.
+ */
+#define CERTKV_TRIGGER_FIRST 1
+
+/**
+ * The interval was over.
+ */
+#define CERTKV_TRIGGER_INTERVAL 2
+
+/**
+ * Scores were no longer what they had been.
+ */
+#define CERTKV_TRIGGER_DRIFT 3
+
+/**
+ * Blocks that are new brought more bytes than the budget.
+ */
+#define CERTKV_TRIGGER_BUDGET 4
+
+/**
  * What its terms in the certificate come to as errors become small. It tells levels apart whose bounds say no more than that an output may be
  * anything. The default.
  */
@@ -3000,6 +3129,21 @@ certkv_status certkv_control_init(struct certkv_control *control,
 certkv_status certkv_sequence_control(struct certkv_cache *cache,
                                       certkv_sequence sequence,
                                       struct certkv_controlled *controlled);
+
+/**
+ * As certkv_sequence_control, and then tells `log` of each layer, in their order: what whoever decides was told, and what they decided. `user` is
+ * handed to it. It is not called where nobody decides, nor when the call fails. Entries are made anew in each call.
+ *
+ * Threads: any, at any time; waits for other calls that move blocks.
+ * Stream: none.
+ * Capture: safe.
+ * Errors: as certkv_sequence_control, and NULL_POINTER (`log`). Nothing changed.
+ */
+certkv_status certkv_sequence_control_logged(struct certkv_cache *cache,
+                                             certkv_sequence sequence,
+                                             certkv_control_log_callback log,
+                                             void *user,
+                                             struct certkv_controlled *controlled);
 
 /**
  * Fills `retention` with the defaults, and no budget: `bytes_per_token` is 0, which certkv_cache_create refuses. `struct_size` is the caller's

@@ -537,6 +537,16 @@ certkv_log_callback log_callback() noexcept
     };
 }
 
+// Of a function's type that hears of decisions: what C calls.
+template <class Function>
+certkv_control_log_callback control_log_callback() noexcept
+{
+    return [](void *user, const certkv_control_entry *entry) noexcept {
+        Function &told = *static_cast<Function *>(user);
+        Log<!noexcept(told(*entry))>::run([&]() noexcept(noexcept(told(*entry))) { told(*entry); });
+    };
+}
+
 } // namespace detail
 
 // Gives what the library has to say, up to `level`, to `sink(level, target, message)`, two std::string_view: certkv_log_set. It is called on the
@@ -828,6 +838,16 @@ public:
     {
         certkv_controlled controlled = detail::sized<certkv_controlled>();
         return detail::done(certkv_sequence_control(cache_, id_, &controlled), controlled);
+    }
+    // certkv_sequence_control_logged: `log(entry)` is told of each layer, a const certkv_control_entry & that is borrowed. What it throws ends there.
+    // Where exceptions are off it is noexcept.
+    template <class Function>
+    [[nodiscard]] Result<certkv_controlled> control(Function &&log) const noexcept
+    {
+        certkv_controlled controlled = detail::sized<certkv_controlled>();
+        const certkv_control_log_callback told = detail::control_log_callback<std::remove_reference_t<Function>>();
+        void *user = const_cast<void *>(static_cast<const void *>(std::addressof(log)));
+        return detail::done(certkv_sequence_control_logged(cache_, id_, told, user, &controlled), controlled);
     }
     // certkv_sequence_save, to a path in UTF-8 that ends with a 0 byte; the bytes written.
     [[nodiscard]] Result<std::uint64_t> save(const certkv_save_scope &scope, const char *path) const noexcept

@@ -577,6 +577,28 @@ static void in_step(void)
     }
 }
 
+/* Reads all that it is told. */
+static double sum;
+static void decided(void *user, const certkv_control_entry *entry)
+{
+    const uint64_t per_head = entry->heads * entry->blocks, cells = entry->blocks * entry->n_levels;
+    const struct {
+        const double *values;
+        uint64_t n;
+    } all[] = {{entry->attention, per_head}, {entry->loss, cells}, {entry->danger, entry->blocks},
+               {entry->bound_loss, entry->heads * cells}, {entry->bound_shrink, entry->heads * cells}, {entry->bound_cap, entry->heads}};
+    uint64_t i, at;
+    (void)user;
+    for (i = 0; i < sizeof all / sizeof *all; i++) {
+        for (at = 0; all[i].values != NULL && at < all[i].n; at++) {
+            sum += all[i].values[at];
+        }
+    }
+    for (at = 0; at < entry->blocks; at++) {
+        sum += entry->levels[at] + (entry->wanted != NULL ? entry->wanted[at] : 0u);
+    }
+}
+
 static void of_sequence(void)
 {
     certkv_cache *cache = CACHE;
@@ -616,7 +638,11 @@ static void of_sequence(void)
     case 14:
         memset(&controlled, 0, sizeof controlled);
         controlled.struct_size = struct_size(sizeof controlled);
-        answered(certkv_sequence_control(cache, id, (certkv_controlled *)pointer(&controlled)));
+        if (rarely(2)) {
+            answered(certkv_sequence_control_logged(cache, id, rarely(10) ? NULL : decided, &calls, (certkv_controlled *)pointer(&controlled)));
+        } else {
+            answered(certkv_sequence_control(cache, id, (certkv_controlled *)pointer(&controlled)));
+        }
         break;
     case 0:
     case 1:

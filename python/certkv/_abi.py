@@ -45,6 +45,11 @@ CERTKV_ITEM_FAILED = 1
 CERTKV_ITEM_NOT_FOUND = 2
 CERTKV_ITEM_FULL = 3
 CERTKV_ITEM_TOO_LARGE = 4
+CERTKV_TRIGGER_NONE = 0
+CERTKV_TRIGGER_FIRST = 1
+CERTKV_TRIGGER_INTERVAL = 2
+CERTKV_TRIGGER_DRIFT = 3
+CERTKV_TRIGGER_BUDGET = 4
 CERTKV_MEASURE_LINEAR = 0
 CERTKV_MEASURE_BOUND = 1
 CERTKV_LACKING_NOTHING = 0
@@ -184,8 +189,10 @@ certkv_log_level = ctypes.c_int32
 certkv_log_callback = ctypes.CFUNCTYPE(None, ctypes.c_void_p, certkv_log_level, ctypes.c_char_p, ctypes.c_char_p)
 certkv_item_result = ctypes.c_int32
 certkv_sequence = ctypes.c_uint64
-certkv_measure = ctypes.c_int32
+certkv_trigger = ctypes.c_int32
 certkv_lacking = ctypes.c_int32
+certkv_control_log_callback = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.POINTER(certkv_control_entry))
+certkv_measure = ctypes.c_int32
 certkv_dtype = ctypes.c_int32
 certkv_policy = ctypes.c_int32
 certkv_eviction = ctypes.c_int32
@@ -308,6 +315,32 @@ class certkv_controlled(ctypes.Structure):
         ("changed", ctypes.c_uint64),
         ("refused", ctypes.c_uint64),
         ("failed", ctypes.c_uint64),
+    ]
+
+
+class certkv_control_entry(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", ctypes.c_uint32),
+        ("layer", ctypes.c_uint32),
+        ("blocks", ctypes.c_uint64),
+        ("kept", ctypes.c_uint64),
+        ("heads", ctypes.c_uint32),
+        ("n_levels", ctypes.c_uint32),
+        ("levels", ctypes.POINTER(ctypes.c_uint32)),
+        ("attention", ctypes.POINTER(ctypes.c_double)),
+        ("loss", ctypes.POINTER(ctypes.c_double)),
+        ("danger", ctypes.POINTER(ctypes.c_double)),
+        ("bound_loss", ctypes.POINTER(ctypes.c_double)),
+        ("bound_shrink", ctypes.POINTER(ctypes.c_double)),
+        ("bound_cap", ctypes.POINTER(ctypes.c_double)),
+        ("trigger", certkv_trigger),
+        ("forced", ctypes.c_uint32),
+        ("wanted", ctypes.POINTER(ctypes.c_uint32)),
+        ("bytes", ctypes.c_double),
+        ("bound", ctypes.c_double),
+        ("lacks", ctypes.c_double),
+        ("lacking", certkv_lacking),
+        ("reserved", ctypes.c_uint32),
     ]
 
 
@@ -867,6 +900,7 @@ STRUCTS = {
     "certkv_calibration_info": certkv_calibration_info,
     "certkv_control": certkv_control,
     "certkv_controlled": certkv_controlled,
+    "certkv_control_entry": certkv_control_entry,
     "certkv_retention": certkv_retention,
     "certkv_bound_budget": certkv_bound_budget,
     "certkv_level_plan": certkv_level_plan,
@@ -1031,6 +1065,16 @@ PROTOTYPES = {
         [
             ctypes.c_void_p,
             certkv_sequence,
+            ctypes.POINTER(certkv_controlled),
+        ],
+    ),
+    "certkv_sequence_control_logged": (
+        certkv_status,
+        [
+            ctypes.c_void_p,
+            certkv_sequence,
+            certkv_control_log_callback,
+            ctypes.c_void_p,
             ctypes.POINTER(certkv_controlled),
         ],
     ),

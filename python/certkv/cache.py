@@ -207,10 +207,25 @@ class Sequence(_Owned):
         self._call("certkv_sequence_plan_levels", epsilon, least, levels, len(levels), ctypes.byref(plan))
         return plan, [list(levels[layer * plan.blocks : (layer + 1) * plan.blocks]) for layer in range(layers)]
 
-    def control(self):
-        """Lets the cache's `control`, `retention` or `bound_budget` change levels, between steps: certkv_controlled says what it did."""
+    def control(self, log=None):
+        """Lets the cache's `control`, `retention` or `bound_budget` change levels, between steps: certkv_controlled says what it did. `log(entry)` is
+        told of each layer: a certkv_control_entry, which is borrowed. What it raises, this does, when the levels are changed."""
         done = _abi.certkv_controlled(struct_size=ctypes.sizeof(_abi.certkv_controlled))
-        self._call("certkv_sequence_control", ctypes.byref(done))
+        if log is None:
+            self._call("certkv_sequence_control", ctypes.byref(done))
+            return done
+        raised = []
+
+        def told(_, entry):
+            try:
+                if not raised:
+                    log(entry.contents)
+            except BaseException as error:  # No exception passes through C.
+                raised.append(error)
+
+        self._call("certkv_sequence_control_logged", _abi.certkv_control_log_callback(told), None, ctypes.byref(done))
+        if raised:
+            raise raised[0]
         return done
 
     def save(self, path, model):

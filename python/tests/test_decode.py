@@ -242,9 +242,17 @@ class Lives(unittest.TestCase):
                     step.append(0, *new)
                     found = step.attend(0, q, out)
                 self.assertEqual(beyond(out[0], attention(q[0], *stored), found), 0)
-                changed += sequence.control().changed
+                told = []
+                changed += sequence.control(lambda entry: told.append((entry.layer, entry.blocks, entry.n_levels, bool(entry.attention), bool(entry.loss)))).changed
+                self.assertEqual(told, [(0, 6, 3, True, False)])
             self.assertGreater(changed, 0)
+            with self.assertRaisesRegex(ValueError, "mine"):
+                sequence.control(self.raises)
             self.assertGreater(sum(sequence.level(0, block) > 0 for block in range(6)), 0)
+
+    @staticmethod
+    def raises(_):
+        raise ValueError("mine")
 
     def test_the_machine_is_described(self):
         seen = LIBRARY.capabilities()

@@ -154,15 +154,20 @@ pub unsafe extern "C" fn certkv_sequence_plan_levels(
     })
 }
 
-fn told(found: Option<&LevelPlan>, size: usize) -> certkv_level_plan {
-    let none = certkv_level_plan { struct_size: size as u32, ..Default::default() };
-    let Some(found) = found else { return none };
-    let (lacking, lacks) = match found.lacking {
+/// What a plan lacks: one of the CERTKV_LACKING values, and how much.
+pub(crate) fn lacking(lacking: Lacking) -> (certkv_lacking, f64) {
+    match lacking {
         Lacking::Nothing => (CERTKV_LACKING_NOTHING, 0.0),
         Lacking::Bytes(bytes) => (CERTKV_LACKING_BYTES, bytes),
         Lacking::Bound(bound) => (CERTKV_LACKING_BOUND, bound),
         Lacking::Floor(bytes) => (CERTKV_LACKING_FLOOR, bytes),
-    };
+    }
+}
+
+fn told(found: Option<&LevelPlan>, size: usize) -> certkv_level_plan {
+    let none = certkv_level_plan { struct_size: size as u32, ..Default::default() };
+    let Some(found) = found else { return none };
+    let (lacking, lacks) = lacking(found.lacking);
     let blocks = found.levels.first().map_or(0, Vec::len) as u64;
     certkv_level_plan { planned: 1, blocks, bytes: found.bytes, bound: found.bound, lacks, lacking, ..none }
 }

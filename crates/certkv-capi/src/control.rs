@@ -9,7 +9,7 @@ use crate::retention;
 use crate::sequence::{certkv_sequence, id};
 use crate::status::certkv_status;
 use certkv::smartkv::{ImportanceRule, Rule};
-use certkv::{Control, SmartKv};
+use certkv::{Control, Controlled, SmartKv};
 use core::mem::offset_of;
 
 /// SmartKV over `config->levels`, with blocks for items: what was attended to lately has a wide level, within a budget of bytes. Fill it with
@@ -213,24 +213,40 @@ pub unsafe extern "C" fn certkv_sequence_control(
     controlled: *mut certkv_controlled,
 ) -> certkv_status {
     guard(|| {
-        let least = offset_of!(certkv_controlled, decided);
         // SAFETY: the caller gives NULL or a struct of its `struct_size` bytes.
-        let size = unsafe { argument::optional_struct(controlled, "controlled", least)? };
+        let size = unsafe { controlled_out(controlled)? };
         let done = cache::with(cache, |held| Ok(held.engine.on_host("levels")?.control(id(sequence))?))?;
-        let Some(size) = size else { return Ok(()) };
-        let filled = certkv_controlled {
-            struct_size: size as u32,
-            reserved: 0,
-            decided: done.decided as u64,
-            below_floor: done.below_floor as u64,
-            changed: done.changed as u64,
-            refused: done.refused as u64,
-            failed: done.failed as u64,
-        };
-        // SAFETY: the struct has `size` bytes, by the caller's promise, and so has `filled`.
-        unsafe { argument::write_prefix(controlled, &filled, size) };
+        if let Some(size) = size {
+            // SAFETY: as above.
+            unsafe { write_controlled(controlled, size, done) };
+        }
         Ok(())
     })
+}
+
+/// Checks where counts are to go: bytes of the struct, `None` for nowhere.
+///
+/// # Safety
+/// `controlled` is NULL or a struct of its `struct_size` bytes.
+pub(crate) unsafe fn controlled_out(controlled: *const certkv_controlled) -> Result<Option<usize>, Failure> {
+    // SAFETY: by the caller's promise.
+    unsafe { argument::optional_struct(controlled, "controlled", offset_of!(certkv_controlled, decided)) }
+}
+
+/// # Safety
+/// `controlled` is a struct of `size` bytes, which [`controlled_out`] found.
+pub(crate) unsafe fn write_controlled(controlled: *mut certkv_controlled, size: usize, done: Controlled) {
+    let filled = certkv_controlled {
+        struct_size: size as u32,
+        reserved: 0,
+        decided: done.decided as u64,
+        below_floor: done.below_floor as u64,
+        changed: done.changed as u64,
+        refused: done.refused as u64,
+        failed: done.failed as u64,
+    };
+    // SAFETY: by the caller's promise; `filled` has no fewer bytes.
+    unsafe { argument::write_prefix(controlled, &filled, size) };
 }
 
 #[cfg(test)]

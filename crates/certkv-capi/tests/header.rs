@@ -71,6 +71,7 @@ fn generated() -> String {
         "calibration",
         "level",
         "control",
+        "control_log",
         "retention",
         "bound_budget",
         "scales",
@@ -291,6 +292,10 @@ fn both_sides_agree_on_every_offset_and_version() {
             protected_first, protected_last, interval, drift_every, gate_protect, gate_release,
         }
         certkv_controlled { struct_size, reserved, decided, below_floor, changed, refused, failed }
+        certkv_control_entry {
+            struct_size, layer, blocks, kept, heads, n_levels, levels, attention, loss, danger, bound_loss, bound_shrink,
+            bound_cap, trigger, forced, wanted, bytes, bound, lacks, lacking, reserved,
+        }
         certkv_retention {
             struct_size, measure, bytes_per_token, layer_bytes_per_token, keep, down, up, stick, gate_protect, gate_release,
             protected_first, protected_last, interval, cooldown, reserved,
@@ -370,6 +375,7 @@ fn both_sides_agree_on_every_offset_and_version() {
         ("certkv_level", 16),
         ("certkv_control", 136),
         ("certkv_controlled", 48),
+        ("certkv_control_entry", 136),
         ("certkv_retention", 104),
         ("certkv_bound_budget", 40),
         ("certkv_level_plan", 48),

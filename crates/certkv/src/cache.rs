@@ -9,7 +9,7 @@ use crate::sequence::SequenceState;
 use crate::sizes::Sizes;
 use crate::spill::{Ask, Spilling, Turn};
 use crate::work::Workspace;
-use crate::{Config, Error, MoveEvents, Policy, Side, Step, seal};
+use crate::{Config, Error, Level, MoveEvents, Policy, Side, Step, seal};
 use certkv_core::budget::CLASSES;
 use certkv_core::{Geometry, Ledger, RecordLayout, SequenceId, planted, span};
 use certkv_device::{CheckReport, Copy2d, DeviceError, Dst, Fence, SimDevice, Src, Stream};
@@ -159,6 +159,11 @@ impl Cache {
     /// Shape of the model.
     pub fn geometry(&self) -> &Geometry {
         &self.config.geometry
+    }
+
+    /// Formats that full blocks can have, the highest first; empty where they have but one.
+    pub fn levels(&self) -> &[Level] {
+        &self.config.levels
     }
 
     /// Policy of steps that do not name one.

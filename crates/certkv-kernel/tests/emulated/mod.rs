@@ -33,7 +33,7 @@ const FLAGS: [&str; 14] = [
     "-x",
     "c++",
     "-std=c++17",
-    "-O1",
+    "-Og",
     "-fPIC",
     "-shared",
     "-fvisibility=hidden",

@@ -84,11 +84,18 @@ fn live(tally: &mut Tally, fake: &Fake, compiler: &Compiler, faults: &[Fault], h
     tally.wrong.extend(wrong.iter().map(|w| format!("{failed} ({faults:?}, {how:?}): {w}")));
 }
 
-/// How far the sweep goes where lives run fast: every third call of each life, another third from life to life.
-const FULL: bool = !cfg!(debug_assertions);
+/// Where lives run fast, calls of each life are failed one in so many, others from life to life: `CERTKV_FAULTS_EVERY`, 1 for all of them.
+fn every() -> Option<usize> {
+    let asked = || std::env::var("CERTKV_FAULTS_EVERY").ok().and_then(|every| every.parse().ok());
+    (!cfg!(debug_assertions)).then(|| asked().unwrap_or(12).max(1))
+}
+
 const SEED: u64 = 0x5eed_cafe_0002;
+
 /// Lives with two faults.
-const PAIRS: usize = if FULL { 2000 } else { 150 };
+fn pairs() -> usize {
+    every().map_or(150, |every| 6000 / every)
+}
 
 /// Names of the calls of a life without a fault.
 fn calls(fake: &Fake, compiler: &Compiler, how: How) -> Vec<&'static str> {
@@ -98,10 +105,11 @@ fn calls(fake: &Fake, compiler: &Compiler, how: How) -> Vec<&'static str> {
     fake.trace()
 }
 
-/// Calls to be failed: each `stride`-th, or third, and the first and last of each function.
+/// Calls to be failed: each `stride`-th, or one in [`every`], and the first and last of each function.
 fn chosen(names: &[&'static str], stride: usize) -> Vec<usize> {
     let edge = |i: &usize| names[..*i].contains(&names[*i]) && names[i + 1..].contains(&names[*i]);
-    let taken = |i: &usize| if FULL { (i + stride).is_multiple_of(3) } else { i.is_multiple_of(stride) };
+    let every = every();
+    let taken = |i: &usize| every.map_or(i.is_multiple_of(stride), |every| (i + stride).is_multiple_of(every));
     (0..names.len()).filter(|i| taken(i) || !edge(i)).collect()
 }
 
@@ -138,14 +146,14 @@ fn a_cache_outlives_the_failure_of_any_call() {
     all.add(sweep(fake, compiler, how(exact, true, Manner::Again), 61, false));
     all.add(sweep(fake, compiler, how(planned, true, Manner::Anew), 43, true));
     all.add(sweep(fake, compiler, how(refined, false, Manner::Again), 47, true));
-    let pairs = how(planned, true, Manner::Anew);
-    let (names, mut random) = (calls(fake, compiler, pairs), Rng::new(SEED));
-    for _ in 0..PAIRS {
+    let planned = how(planned, true, Manner::Anew);
+    let (names, mut random) = (calls(fake, compiler, planned), Rng::new(SEED));
+    for _ in 0..pairs() {
         let two = [(); 2].map(|()| {
             let i = random.below(names.len());
             Fault { at: i as u64 + 1, code: code_for(names[i], random.bits()), lost: false }
         });
-        live(&mut all, fake, compiler, &two, pairs);
+        live(&mut all, fake, compiler, &two, planned);
     }
     all.print_wrong();
     all.print_reached();
