@@ -8,3 +8,6 @@ pub mod cgv;
 pub mod conform;
 pub mod generate;
 pub mod oracle;
+mod side_by_side;
+
+pub use side_by_side::{cores, side_by_side};

@@ -7,6 +7,7 @@ use certkv::{Cache, Certificate, Certified, Chunk, Config, Geometry, Pairing, Po
 use certkv_testkit::calibrate::{codebooks, turned};
 use certkv_testkit::generate::{GEOMETRIES, Kind, Rng, Shape, heads};
 use certkv_testkit::oracle::{Attention, distance, norm};
+use certkv_testkit::{cores, side_by_side};
 
 const FORMATS: [&str; 30] = [
     "k8-v4g64-b64",
@@ -199,9 +200,16 @@ fn every_pair() {
     let (from, most) = (asked("CERTKV_PAIRS_FROM", 0) as usize, asked("CERTKV_PAIRS", pairs.len() as u64) as usize);
     let (mut executed, mut failed, mut caught, mut planted) = (0, 0, 0, 0);
     let mut least = f64::INFINITY;
-    for (number, (key, value, bits)) in pairs.iter().enumerate().skip(from).take(most) {
-        let suffix = if bits.is_empty() { String::new() } else { format!("-{bits}") };
-        let tally = cases(wanted, |r| format!("{key}-{value}-b{}{suffix}", [16, 32, 64][r.below(3)]));
+    let end = pairs.len().min(from.saturating_add(most));
+    let suffix = |bits: &str| if bits.is_empty() { String::new() } else { format!("-{bits}") };
+    let asked: Vec<usize> = (from..end).collect();
+    let tallies = side_by_side(cores(), &asked, |number| {
+        let (key, value, bits) = pairs[*number];
+        cases(wanted, |r| format!("{key}-{value}-b{}{}", [16, 32, 64][r.below(3)], suffix(bits)))
+    });
+    for (number, tally) in asked.into_iter().zip(tallies) {
+        let (key, value, bits) = pairs[number];
+        let suffix = suffix(bits);
         let tightest = tally.tightness.iter().copied().fold(f64::INFINITY, f64::min);
         println!(
             "{number} {key}-{value}{suffix}: {} head-steps, {} beyond the bound, least bound / true error {tightest:.2}, planted seen in {}, rungs {:?}",
@@ -209,7 +217,7 @@ fn every_pair() {
         );
         executed += tally.executed;
         failed += tally.failed;
-        if *value != "f16" {
+        if value != "f16" {
             caught += usize::from(tally.control > 0);
             planted += 1;
         }

@@ -9,13 +9,12 @@
 //! as the new bounds; a kernel that spills is never recorded. Without NVRTC the program fails.
 use certkv_device::cuda::nvrtc;
 use certkv_kernel::cuda::{Arch, seal};
+use certkv_testkit::{cores, side_by_side};
 use std::error::Error;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
-use std::{env, fs, thread};
+use std::{env, fs};
 
 mod bounds;
 mod control;
@@ -41,7 +40,6 @@ struct Wanted {
 }
 
 fn arguments() -> Result<Wanted, Box<dyn Error>> {
-    let threads = thread::available_parallelism().map_or(1, usize::from);
     let mut wanted = Wanted {
         nvrtc: None,
         archs: Arch::ALL.to_vec(),
@@ -51,7 +49,7 @@ fn arguments() -> Result<Wanted, Box<dyn Error>> {
         check: None,
         record: false,
         out: None,
-        threads,
+        threads: cores(),
         allow_failures: false,
     };
     let mut arguments = env::args().skip(1);
@@ -101,26 +99,6 @@ fn compile(job: &Job, wanted: &Wanted) -> Result<Made, Box<dyn Error + Send + Sy
     Ok(Made { usages, bytes, seconds })
 }
 
-/// Compiles all jobs; the outcomes have their order.
-fn compile_all(jobs: &[Job], wanted: &Wanted) -> Vec<Result<Made, String>> {
-    let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
-    thread::scope(|scope| {
-        for _ in 0..wanted.threads {
-            scope.spawn(|| {
-                loop {
-                    let at = next.fetch_add(1, Ordering::Relaxed);
-                    let Some(job) = jobs.get(at) else { return };
-                    let made = compile(job, wanted).map_err(|error| error.to_string());
-                    done.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push((at, made));
-                }
-            });
-        }
-    });
-    let mut done = done.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
-    done.sort_by_key(|(at, _)| *at);
-    done.into_iter().map(|(_, made)| made).collect()
-}
-
 fn run() -> Result<bool, Box<dyn Error>> {
     let wanted = arguments()?;
     if let Some(library) = &wanted.nvrtc {
@@ -143,7 +121,7 @@ fn run() -> Result<bool, Box<dyn Error>> {
         bounds = Bounds::parse(&fs::read_to_string(file).map_err(|e| format!("{}: {e}", file.display()))?)?;
     }
     let start = Instant::now();
-    let made = compile_all(&jobs, &wanted);
+    let made = side_by_side(wanted.threads, &jobs, |job| compile(job, &wanted).map_err(|error| error.to_string()));
     let wall = start.elapsed().as_secs_f64();
 
     println!("NVRTC {major}.{minor}, {} programs on {} threads", jobs.len(), wanted.threads);

@@ -5,6 +5,7 @@ use crate::unruly::{FAULTS, Fault, Unruly};
 use certkv::store::StoreError;
 use certkv::{Cache, Certified, Config, Error, FetchCause, Mode, Policy, SequenceId, Side, SimOptions};
 use certkv_testkit::generate::Rng;
+use certkv_testkit::{cores, side_by_side};
 use std::sync::Arc;
 
 const TOLERANCE: f64 = 0.01;
@@ -171,27 +172,27 @@ fn every_call_of_the_store_fails() {
     model.values[2][at] ^= 1;
     let caught = u8::from(original_faults(&clean.cache, id, &model) == 1);
     clean.survives("no fault", false);
-    let (mut executed, mut typed) = (0, 0);
-    let mut one = |faults: &[(u64, Fault)]| {
+    // Whether the fault was met, and whether somebody was told.
+    let one = |faults: &Vec<(u64, Fault)>| {
         let mut run = Run::new(faults);
         run.script();
-        if run.backend.fired() > 0 {
-            executed += 1;
-            typed += u64::from(!run.errors.is_empty());
-        }
+        let seen = (run.backend.fired() > 0, run.backend.fired() > 0 && !run.errors.is_empty());
         run.survives(&format!("{faults:?}"), faults.iter().any(|(_, fault)| damages(*fault)));
+        seen
     };
     let every = std::env::var("CERTKV_SPILL_FAULTS").map_or(9, |v| v.parse().unwrap_or(1));
+    let mut cases = Vec::new();
     for (number, fault) in FAULTS.into_iter().enumerate() {
-        for call in (1 + number as u64 % every..=calls).step_by(every as usize) {
-            one(&[(call, fault)]);
-        }
+        cases.extend((1 + number as u64 % every..=calls).step_by(every as usize).map(|call| vec![(call, fault)]));
     }
     let mut r = Rng::new(8);
     for _ in 0..40 {
         let mut any = || (1 + r.below(calls as usize) as u64, FAULTS[r.below(FAULTS.len())]);
-        one(&[any(), any()]);
+        cases.push(vec![any(), any()]);
     }
+    // They wait more than they work.
+    let seen = side_by_side(4 * cores(), &cases, one);
+    let [executed, typed] = [seen.iter().filter(|seen| seen.0).count(), seen.iter().filter(|seen| seen.1).count()];
     println!("spill-faults: {calls} calls of the store, {typed} runs with typed errors");
     println!("GATE spill-faults executed={executed} failed=0 controls={caught}/1 seed=0x5");
     assert!(caught == 1 && executed > 100 && typed > 20);
