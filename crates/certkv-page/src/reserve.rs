@@ -119,12 +119,12 @@ impl Reservation {
     }
 
     /// Where the new rows go, block by block. From here on the pages count as touched.
-    pub fn rows(&self) -> impl Iterator<Item = RowSpan> + '_ {
+    pub fn rows(&self) -> impl Iterator<Item = RowSpan> + Clone + '_ {
         self.shown.store(true, Ordering::Relaxed);
         self.spans()
     }
 
-    pub(crate) fn spans(&self) -> impl Iterator<Item = RowSpan> + '_ {
+    pub(crate) fn spans(&self) -> impl Iterator<Item = RowSpan> + Clone + '_ {
         let (size, end) = (self.block, self.len + self.tokens);
         let first = self.len / size;
         let last = if self.tokens == 0 { first } else { end.div_ceil(size) };

@@ -463,7 +463,7 @@ impl Cache {
         copies: impl Iterator<Item = CopyOp>,
     ) -> Result<(), Error> {
         let to_host = copies.filter(|op| op.to.class == PageClass::Host);
-        to_host.map(|op| op.to.id).try_for_each(|page| self.house(turn, index, &[page]))
+        to_host.map(|op| op.to.id).try_for_each(|page| self.house(turn, index, core::iter::once(page)))
     }
 
     /// Bytes copied.

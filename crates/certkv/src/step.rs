@@ -117,8 +117,8 @@ impl<'c> Step<'c> {
         }
         for index in 0..self.cache.groups.len() {
             let spans = self.parts.iter().filter_map(|part| part.reservations.get(index)).flat_map(|r| r.rows());
-            let pages: Vec<_> = spans.filter(|span| span.first_row == 0).map(|span| span.host).collect();
-            self.cache.house(turn, index, &pages)?;
+            let pages = spans.filter(|span| span.first_row == 0).map(|span| span.host);
+            self.cache.house(turn, index, pages)?;
         }
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! Steps of a cache on the host.
-use crate::alone;
 use crate::life::{BATCH, Calls, Counts, LAYERS, Life, PROMPT};
+use crate::{alone, message};
 use certkv_c::certkv_status::CERTKV_OK;
 use certkv_c::*;
 use core::mem::zeroed;
@@ -21,16 +21,25 @@ struct Host {
     tensors: bool,
 }
 
+/// Tokens that the cache has room for.
+const TOKENS: u64 = 4096;
+
 impl Host {
-    fn new(tensors: bool) -> Self {
-        let (mut cache, mut sequences) = (ptr::null_mut(), [0; BATCH]);
+    /// `host_tokens`: so many have originals in host memory, others in a store; 0 for no store.
+    fn new(tensors: bool, host_tokens: u64) -> Self {
+        let (mut cache, mut sequences, mut store) = (ptr::null_mut(), [0; BATCH], ptr::null_mut());
         // SAFETY: a whole struct, and locals.
         unsafe {
             let mut config: certkv_config = zeroed();
             assert_eq!(certkv_config_init(&mut config, size_of::<certkv_config>() as u32), CERTKV_OK);
             (config.layers, config.q_heads, config.kv_heads) = (LAYERS, Q_HEADS as u32, KV_HEADS as u32);
-            (config.head_dim, config.max_tokens, config.format) = (DIM as u32, 4096, c"k8-v4g32-b16".as_ptr());
-            assert_eq!(certkv_cache_create(&config, &mut cache), CERTKV_OK);
+            (config.head_dim, config.max_tokens, config.format) = (DIM as u32, TOKENS, c"k8-v4g32-b16".as_ptr());
+            if host_tokens > 0 {
+                assert_eq!(certkv_store_create_memory(u64::MAX, &mut store), CERTKV_OK);
+                (config.spill_store, config.spill_host_tokens) = (store, host_tokens);
+            }
+            assert_eq!(certkv_cache_create(&config, &mut cache), CERTKV_OK, "{}", message());
+            assert_eq!(certkv_store_destroy(store), CERTKV_OK);
             for sequence in &mut sequences {
                 assert_eq!(certkv_sequence_create(cache, sequence), CERTKV_OK);
             }
@@ -99,8 +108,9 @@ fn tensor(data: *mut core::ffi::c_void, dtype: certkv_dtype) -> certkv_tensor {
 fn a_steady_step_asks_for_nothing() {
     let _turn = alone();
     let mut counts = Counts::default();
-    for (what, tensors) in [("rows", false), ("tensors", true)] {
-        counts.judge(what, Life::new(Host::new(tensors)), 300);
+    // The last beside a store that its originals do not go to: host memory has room for all of them.
+    for (what, tensors, host_tokens) in [("rows", false, 0), ("tensors", true, 0), ("beside a store", false, 1024)] {
+        counts.judge(what, Life::new(Host::new(tensors, host_tokens)), 300);
     }
     counts.report("no-allocation");
 }

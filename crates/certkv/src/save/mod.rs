@@ -274,7 +274,7 @@ impl Cache {
                 SaveError::Malformed { section: Tag::Block.name(), why: "other pages than the header says" }.into()
             );
         }
-        self.house(&mut turn, index, &[span.host])?;
+        self.house(&mut turn, index, core::iter::once(span.host))?;
         let mut rest = bytes;
         for layer in group.first..group.first + group.layers {
             let (originals, others) = rest.split_at(group.host.slot_bytes());

@@ -225,12 +225,17 @@ impl Cache {
     ///
     /// # Errors
     /// As [`Cache::make_frames`].
-    pub(crate) fn house(&self, turn: &mut Turn<'_>, index: usize, pages: &[PageId]) -> Result<(), Error> {
-        let group = &self.groups[index];
-        let Some(map) = group.map().filter(|_| !pages.is_empty()) else { return Ok(()) };
-        self.make_frames(turn, index, pages.len() * group.layers)?;
+    pub(crate) fn house(
+        &self,
+        turn: &mut Turn<'_>,
+        index: usize,
+        mut pages: impl Iterator<Item = PageId> + Clone,
+    ) -> Result<(), Error> {
+        let (group, n) = (&self.groups[index], pages.clone().count());
+        let Some(map) = group.map().filter(|_| n > 0) else { return Ok(()) };
+        self.make_frames(turn, index, n * group.layers)?;
         let mut dead: Vec<SlotId> = Vec::new();
-        let housed = pages.iter().all(|page| map.lock().house(*page, &mut dead));
+        let housed = pages.all(|page| map.lock().house(page, &mut dead));
         self.bury(index, &mut dead);
         let why = "a page was not given its frames";
         if housed { Ok(()) } else { Err(Error::Order { layer: group.first, why }) }
