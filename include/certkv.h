@@ -3864,7 +3864,7 @@ certkv_status certkv_step_append_tensors(struct certkv_step *step,
 /**
  * As certkv_step_attend from and to tensors of `q_heads` heads, each of its own type and strides; they may overlap: everything is read before
  * anything is written. The bound of a certificate is that of what is written: rounding to 16 bits counts under `e_arith`. Both are in one place; in
- * device memory as for certkv_step_append_tensors, and apart. In a
+ * device memory as for certkv_step_append_tensors, and no row of one shares a byte with one of the other's. In a
  * step of one token per sequence an output that its type cannot hold is uncertified there.
  *
  * Threads: one at a time per step.

@@ -252,6 +252,8 @@ pub unsafe extern "C" fn certkv_step_attend(
             if device {
                 argument::not_null(queries.cast::<u8>(), "queries")?;
                 argument::not_null(out.cast_const().cast::<u8>(), "out")?;
+                let len = elements as usize;
+                argument::disjoint((out.cast_const(), len, "out"), (queries, len, "queries"))?;
                 let rows = Rows::dense(step.tokens(), geometry.q_heads, geometry.head_dim);
                 let given =
                     [queries as u64, out as u64].map(|address| DeviceRows { address, element: Element::F32, rows });

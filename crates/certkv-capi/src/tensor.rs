@@ -7,7 +7,7 @@ use crate::kept::Kept;
 use crate::owned::DeviceRows;
 use crate::records::{Records, sized};
 use crate::status::certkv_status::{
-    self, CERTKV_OUT_OF_MEMORY, CERTKV_OVERFLOW, CERTKV_RESERVED, CERTKV_SHAPE, CERTKV_UNSUPPORTED,
+    self, CERTKV_OUT_OF_MEMORY, CERTKV_OVERFLOW, CERTKV_OVERLAP, CERTKV_RESERVED, CERTKV_SHAPE, CERTKV_UNSUPPORTED,
 };
 use crate::step::{self, certkv_space, certkv_step, element};
 use crate::stepping::{Work, over, with_step};
@@ -56,7 +56,7 @@ impl Buffers {
 }
 
 /// A tensor that was checked.
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy)]
 struct Rows {
     name: &'static str,
     dtype: certkv_dtype,
@@ -223,6 +223,36 @@ impl Rows {
         }
     }
 
+    /// Bytes of an element.
+    fn element_bytes(&self) -> usize {
+        if self.dtype == CERTKV_F32 { 4 } else { 2 }
+    }
+
+    /// Refuses rows that are written of which one shares a byte with one of `other`. Rows of one buffer may lie between each other's. Costs nothing
+    /// where the buffers are apart, else `heads` squared a token.
+    fn apart_from(&self, other: &Self, tokens: usize) -> Result<(), Failure> {
+        let bytes = |rows: &Self, elements: usize| elements as u128 * rows.element_bytes() as u128;
+        let start = |rows: &Self, token, head| rows.data.addr() as u128 + bytes(rows, rows.at(token, head));
+        let end = |rows: &Self| start(rows, tokens.max(1) - 1, rows.heads.max(1) - 1) + bytes(rows, rows.dim);
+        if end(self) <= start(other, 0, 0) || end(other) <= start(self, 0, 0) {
+            return Ok(());
+        }
+        let (step, length) = (bytes(other, other.strides[0]).max(1), bytes(other, other.dim));
+        let meets = |at: u128| {
+            (0..other.heads).any(|head| {
+                // The first of this head's rows that ends behind `at`.
+                let base = start(other, 0, head);
+                let token = if base + length > at { 0 } else { (at - base - length) / step + 1 };
+                token < tokens as u128 && base + token * step < at + bytes(self, self.dim)
+            })
+        };
+        if self.each(tokens).any(|at| meets(self.data.addr() as u128 + bytes(self, at))) {
+            let why = format!("{} and {} overlap", self.name, other.name);
+            return Err(Failure::new(CERTKV_OVERLAP, why));
+        }
+        Ok(())
+    }
+
     /// The rows in device memory, if kernels can step over what is between them.
     fn on_device(&self, tokens: usize) -> Result<DeviceRows, Failure> {
         let ([token, head], name) = (self.strides, self.name);
@@ -291,7 +321,7 @@ pub unsafe extern "C" fn certkv_step_append_tensors(
 
 /// As certkv_step_attend from and to tensors of `q_heads` heads, each of its own type and strides; they may overlap: everything is read before
 /// anything is written. The bound of a certificate is that of what is written: rounding to 16 bits counts under `e_arith`. Both are in one place; in
-/// device memory as for certkv_step_append_tensors, and apart. In a
+/// device memory as for certkv_step_append_tensors, and no row of one shares a byte with one of the other's. In a
 /// step of one token per sequence an output that its type cannot hold is uncertified there.
 ///
 /// Threads: one at a time per step.
@@ -333,6 +363,7 @@ pub unsafe extern "C" fn certkv_step_attend_tensors(
             apart?;
             if device {
                 let given = [q.on_device(tokens)?, o.on_device(tokens)?];
+                o.apart_from(&q, tokens)?;
                 // SAFETY: the caller gives tensors of these extents, until the work is done.
                 unsafe { step.attend_device(layer, given)? };
                 if heads > 0 {
@@ -392,6 +423,47 @@ mod tests {
             let status = read(token, head).unwrap_err().status;
             assert!([CERTKV_INVALID_ARGUMENT, CERTKV_SHAPE].contains(&status), "{token} {head}: {status:?}");
         }
+    }
+
+    /// Against each row with each row, over tensors in and beside each other.
+    #[test]
+    fn rows_that_share_a_byte_are_seen() {
+        let memory: *mut c_void = ptr::without_provenance_mut(1 << 20);
+        let mut state = 7u64;
+        let mut below = |n: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 33) % n
+        };
+        let mut seen = [0, 0];
+        for _ in 0..20_000 {
+            let tokens = 1 + below(4) as usize;
+            let mut any = || {
+                let (dtype, heads, dim) = ([CERTKV_F32, CERTKV_F16][below(2) as usize], 1 + below(3), 8);
+                let head = dim + below(3) * 8;
+                let token = heads * head + below(4) * 8;
+                let data = memory.wrapping_byte_add(below(96) as usize * 16);
+                // SAFETY: a whole struct.
+                let read = unsafe {
+                    Rows::read(
+                        &tensor(data, dtype, token, head),
+                        ["out", "out->data"],
+                        [tokens, heads as usize, dim as usize],
+                    )
+                };
+                read.unwrap().0
+            };
+            let (a, b) = (any(), any());
+            let spans = |rows: &Rows| -> Vec<(usize, usize)> {
+                let each = rows.element_bytes();
+                rows.each(tokens)
+                    .map(|at| (rows.data.addr() + at * each, rows.data.addr() + (at + rows.dim) * each))
+                    .collect()
+            };
+            let meet = spans(&a).iter().any(|x| spans(&b).iter().any(|y| x.0 < y.1 && y.0 < x.1));
+            assert_eq!(a.apart_from(&b, tokens).is_err(), meet, "{a:?} {b:?} {tokens}");
+            seen[usize::from(meet)] += 1;
+        }
+        assert!(seen[0] > 1000 && seen[1] > 1000, "{seen:?}");
     }
 
     #[test]

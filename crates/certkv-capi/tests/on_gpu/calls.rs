@@ -194,6 +194,24 @@ fn tensors_in_device_memory() {
     to.read(&stream, 0, &mut read).unwrap();
     assert!(read.iter().zip(&apart).all(|(x, y)| x == y || (x.is_nan() && y.is_nan())));
     assert!(read.iter().filter(|x| x.is_nan()).count() == 8 * heads, "what is between the heads was written");
+    // Onto what is read: whole or in part. Rows between the other's are apart.
+    let both = DeviceBuffer::new(&gpu, 8 * Q).unwrap();
+    let at = |bytes: usize| certkv_tensor {
+        data: tensor(&both, CERTKV_F32, 0, 0).data.wrapping_byte_add(bytes),
+        ..tensor(&both, CERTKV_F32, 0, 2 * DIM as u64)
+    };
+    for bytes in [0, 16, 4 * DIM - 16, 8 * DIM] {
+        named(attend(&at(0), &at(bytes)), CERTKV_OVERLAP, "out and queries");
+        named(attend(&at(bytes), &at(0)), CERTKV_OVERLAP, "out and queries");
+    }
+    both.write(&stream, 0, &[2f32; 2 * Q]).unwrap();
+    assert_eq!(attend(&at(0), &at(4 * DIM)), CERTKV_OK, "{}", message());
+    // SAFETY: addresses on the device, which a call that is refused does not look at.
+    unsafe {
+        let (from, space) = (at(0).data.cast::<f32>(), CERTKV_SPACE_DEVICE);
+        let refused = certkv_step_attend(step, 0, from, from.wrapping_add(Q - 4), Q as u64, ptr::null_mut(), 0, space);
+        named(refused, CERTKV_OVERLAP, "out and queries");
+    }
     // SAFETY: a live handle.
     assert_eq!(unsafe { certkv_step_abort(step) }, CERTKV_OK);
     assert_eq!(fake.violations(), 0, "{}", fake.last_violation());
