@@ -153,6 +153,11 @@ class Header:
         return written
 
 
+def _names(kind, structs):
+    """Whether a type in the words of ctypes is made of one of `structs`."""
+    return any(word in structs for word in re.findall(r"\w+", kind))
+
+
 def written(header):
     """The text of _abi.py."""
     lines = [
@@ -169,11 +174,14 @@ def written(header):
     lines += ["", "#: Name of every status that this header knows.", "STATUS_NAMES = {"]
     lines += [f'    {value}: "{name}",' for name, value in header.statuses.items()]
     lines += ["}", ""]
-    lines += [f"{name} = {kind}" for name, kind in header.aliases.items()]
+    lines += [f"{name} = {kind}" for name, kind in header.aliases.items() if not _names(kind, header.structs)]
     for name, fields in header.structs.items():
         lines += ["", "", f"class {name}(ctypes.Structure):", "    _fields_ = ["]
         lines += [f'        ("{field}", {kind}),' for field, kind in fields]
         lines += ["    ]"]
+    # Behind the structs that they name; a struct with such a field would come before its type, which the import would show.
+    of_structs = [f"{name} = {kind}" for name, kind in header.aliases.items() if _names(kind, header.structs)]
+    lines += ["", "", *of_structs] if of_structs else []
     lines += ["", "", "#: Every struct that is not opaque, by name.", "STRUCTS = {"]
     lines += [f'    "{name}": {name},' for name in header.structs]
     lines += ["}", "", "#: Every function: its result and its parameters.", "PROTOTYPES = {"]

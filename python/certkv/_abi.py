@@ -191,7 +191,6 @@ certkv_item_result = ctypes.c_int32
 certkv_sequence = ctypes.c_uint64
 certkv_trigger = ctypes.c_int32
 certkv_lacking = ctypes.c_int32
-certkv_control_log_callback = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.POINTER(certkv_control_entry))
 certkv_measure = ctypes.c_int32
 certkv_dtype = ctypes.c_int32
 certkv_policy = ctypes.c_int32
@@ -887,6 +886,9 @@ class certkv_plan(ctypes.Structure):
         ("host_lacks", ctypes.c_uint64),
         ("later", ctypes.c_uint64),
     ]
+
+
+certkv_control_log_callback = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.POINTER(certkv_control_entry))
 
 
 #: Every struct that is not opaque, by name.
