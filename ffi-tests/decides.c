@@ -197,8 +197,86 @@ static void budgeted(void)
     EXPECT(CERTKV_OK, create(&config));
 }
 
+/* Who decides, one at a time: SmartKV without a gate and with one, retention, the bound's budget. A budget between the second level and the first. */
+enum { DECIDERS = 4 };
+typedef struct {
+    certkv_control control;
+    certkv_retention retention;
+    certkv_bound_budget bound_budget;
+} deciders;
+
+static certkv_config decided_by(int who, deciders *of)
+{
+    certkv_config config = leveled(three, 3);
+    EXPECT(CERTKV_OK, certkv_control_init(&of->control, sizeof of->control));
+    EXPECT(CERTKV_OK, certkv_retention_init(&of->retention, sizeof of->retention));
+    EXPECT(CERTKV_OK, certkv_bound_budget_init(&of->bound_budget, sizeof of->bound_budget));
+    of->control.bytes_per_token = of->retention.bytes_per_token = of->bound_budget.bytes_per_token = 240.0;
+    of->control.protected_first = of->control.protected_last = of->retention.protected_first = of->retention.protected_last = 0;
+    of->control.gate_protect = who == 1 ? 1.0 : 0.0;
+    of->control.gate_release = who == 1 ? 0.5 : 0.0;
+    config.control = who < 2 ? &of->control : NULL;
+    config.retention = who == 2 ? &of->retention : NULL;
+    config.bound_budget = who == 3 ? &of->bound_budget : NULL;
+    return config;
+}
+
+/* What a host's log heard of the calls. */
+typedef struct {
+    certkv_cache *cache;
+    certkv_sequence sequence;
+    int who;
+    uint64_t entries, decisions, changes;
+} heard;
+
+static void hear(void *user, const certkv_control_entry *entry)
+{
+    heard *all = (heard *)user;
+    const uint64_t cells = entry->blocks * entry->n_levels;
+    uint64_t i;
+    TRUE(entry->struct_size == sizeof *entry && entry->reserved == 0);
+    TRUE(entry->layer == all->entries % 2 && entry->blocks >= 5 && entry->heads == Q_HEADS && entry->n_levels == 3);
+    /* Each of them is told its own, after a step that it has not seen. */
+    TRUE((entry->attention != NULL) == (all->who < 2));
+    TRUE((entry->danger != NULL) == (all->who == 1));
+    TRUE((entry->loss != NULL) == (all->who == 2));
+    TRUE((entry->bound_loss != NULL) == (all->who == 3) && (entry->bound_shrink != NULL) == (all->who == 3) && (entry->bound_cap != NULL) == (all->who == 3));
+    for (i = 0; all->who < 2 && i < entry->heads * entry->blocks; i++) {
+        TRUE(entry->attention[i] >= 0.0);
+    }
+    /* The first level loses least. */
+    for (i = 0; all->who == 2 && i < cells; i += 3) {
+        TRUE(entry->loss[i] <= entry->loss[i + 1] && entry->loss[i + 1] <= entry->loss[i + 2] && entry->loss[i + 2] > 0.0);
+    }
+    for (i = 0; all->who == 3 && i < entry->heads * cells; i += 3) {
+        TRUE(entry->bound_loss[i] <= entry->bound_loss[i + 2] && entry->bound_loss[i + 2] > 0.0);
+        TRUE(entry->bound_shrink[i] <= entry->bound_shrink[i + 2]);
+    }
+    TRUE(entry->trigger <= CERTKV_TRIGGER_BUDGET && (entry->wanted != NULL) == (entry->trigger != CERTKV_TRIGGER_NONE));
+    TRUE((entry->bound > 0.0) == (all->who == 3 && entry->wanted != NULL));
+    for (i = 0; i < entry->blocks; i++) {
+        TRUE(entry->levels[i] < 3);
+        if (entry->wanted != NULL) {
+            TRUE(entry->wanted[i] < 3);
+            all->changes += entry->wanted[i] != entry->levels[i];
+        }
+        if (entry->layer == 1) {
+            /* No lock is held. */
+            TRUE(level(all->cache, all->sequence, i) == (entry->wanted != NULL ? entry->wanted : entry->levels)[i]);
+        }
+    }
+    all->decisions += entry->wanted != NULL;
+    all->entries++;
+}
+
+/* With a log or without. */
+static int32_t controls(certkv_cache *cache, certkv_sequence a, heard *log, certkv_controlled *done)
+{
+    return log == NULL ? certkv_sequence_control(cache, a, done) : certkv_sequence_control_logged(cache, a, hear, log, done);
+}
+
 /* Forty tokens behind a sequence of five full blocks: what was decided and changed, and blocks below the first level. */
-static certkv_controlled decoded(certkv_cache *cache, certkv_sequence a, uint32_t *low)
+static certkv_controlled decoded(certkv_cache *cache, certkv_sequence a, heard *log, uint32_t *low)
 {
     certkv_controlled all = {sizeof all, 0, 0, 0, 0, 0, 0}, done;
     certkv_step *step = NULL;
@@ -208,14 +286,14 @@ static certkv_controlled decoded(certkv_cache *cache, certkv_sequence a, uint32_
     for (block = 0; block < 2; block++) {
         EXPECT(CERTKV_OK, certkv_step_append(step, block, rows, rows, TOKENS * KV, CERTKV_F32, CERTKV_SPACE_HOST));
     }
-    EXPECT(CERTKV_BUSY_SEQUENCE, certkv_sequence_control(cache, a, NULL));
+    EXPECT(CERTKV_BUSY_SEQUENCE, controls(cache, a, log, NULL));
     EXPECT(CERTKV_OK, certkv_step_finish(step));
     for (at = 0; at < 40; at++) {
         decode(cache, a, 1.0f);
         memset(&done, 0, sizeof done);
         done.struct_size = (uint32_t)sizeof done;
-        EXPECT(CERTKV_OK, certkv_sequence_control(cache, a, &done));
-        TRUE(done.failed == 0 && done.below_floor == 0);
+        EXPECT(CERTKV_OK, controls(cache, a, log, &done));
+        TRUE(done.failed == 0 && done.refused == 0 && done.below_floor == 0);
         all.decided += done.decided;
         all.changed += done.changed;
     }
@@ -224,37 +302,60 @@ static certkv_controlled decoded(certkv_cache *cache, certkv_sequence a, uint32_
         *low += level(cache, a, block) > 0;
     }
     done.struct_size = 4;
-    EXPECT(CERTKV_STRUCT_SIZE, certkv_sequence_control(cache, a, &done));
+    NAMED(CERTKV_STRUCT_SIZE, "controlled", controls(cache, a, log, &done));
     return all;
 }
 
-/* A budget between the second level and the first: some blocks have to fall, whoever decides. */
+/* Some blocks have to fall, whoever decides. */
 static void decisions(void)
 {
-    certkv_control control;
-    certkv_retention retention;
-    certkv_bound_budget bound_budget;
+    deciders of;
     certkv_controlled done;
     certkv_cache *cache;
     uint32_t low = 0;
     int who;
-    EXPECT(CERTKV_OK, certkv_control_init(&control, sizeof control));
-    EXPECT(CERTKV_OK, certkv_retention_init(&retention, sizeof retention));
-    EXPECT(CERTKV_OK, certkv_bound_budget_init(&bound_budget, sizeof bound_budget));
-    control.bytes_per_token = retention.bytes_per_token = bound_budget.bytes_per_token = 240.0;
-    control.protected_first = control.protected_last = retention.protected_first = retention.protected_last = 0;
-    for (who = 0; who < 4; who++) {
-        certkv_config config = leveled(three, 3);
-        config.control = who < 2 ? &control : NULL;
-        config.retention = who == 2 ? &retention : NULL;
-        config.bound_budget = who == 3 ? &bound_budget : NULL;
-        control.gate_protect = who == 1 ? 1.0 : 0.0;
-        control.gate_release = who == 1 ? 0.5 : 0.0;
+    for (who = 0; who < DECIDERS; who++) {
+        certkv_config config = decided_by(who, &of);
         EXPECT(CERTKV_OK, certkv_cache_create(&config, &cache));
-        done = decoded(cache, filled(cache), &low);
+        done = decoded(cache, filled(cache), NULL, &low);
         TRUE(done.decided >= 2 && done.changed > 0 && low > 0 && low < 5);
         EXPECT(CERTKV_OK, certkv_cache_destroy(cache));
     }
+}
+
+/* The log tells what was decided, by the numbers of levels that all calls have. */
+static void logs(void)
+{
+    deciders of;
+    certkv_controlled done;
+    certkv_cache *cache = NULL;
+    uint32_t low = 0;
+    heard all;
+    int at;
+    memset(&all, 0, sizeof all);
+    for (all.who = 0; all.who < DECIDERS; all.who++) {
+        certkv_config config = decided_by(all.who, &of);
+        EXPECT(CERTKV_OK, certkv_cache_create(&config, &cache));
+        all.cache = cache;
+        all.sequence = filled(cache);
+        all.entries = all.decisions = all.changes = 0;
+        done = decoded(cache, all.sequence, &all, &low);
+        TRUE(all.entries == 80 && done.decided >= 2 && all.decisions == done.decided && done.changed > 0 && all.changes == done.changed);
+        /* Each argument; nobody is told of a call that fails. */
+        NAMED(CERTKV_NULL_POINTER, "log", certkv_sequence_control_logged(cache, all.sequence, NULL, &all, &done));
+        EXPECT(CERTKV_NULL_POINTER, certkv_sequence_control_logged(NULL, all.sequence, hear, &all, &done));
+        EXPECT(CERTKV_INVALID_HANDLE, certkv_sequence_control_logged(FOREIGN(certkv_cache), all.sequence, hear, &all, &done));
+        NAMED(CERTKV_MISALIGNED, "controlled", certkv_sequence_control_logged(cache, all.sequence, hear, &all, ODD(certkv_controlled, words)));
+        for (at = 0; at < (int)STRANGERS; at++) {
+            EXPECT(CERTKV_UNKNOWN_SEQUENCE, certkv_sequence_control_logged(cache, strangers[at], hear, &all, &done));
+        }
+        TRUE(all.entries == 80);
+        EXPECT(CERTKV_OK, certkv_cache_destroy(cache));
+    }
+    /* Nobody decides, nobody is told. */
+    cache = open_cache(0, 0);
+    EXPECT(CERTKV_OK, certkv_sequence_control_logged(cache, filled(cache), hear, NULL, NULL));
+    EXPECT(CERTKV_OK, certkv_cache_destroy(cache));
 }
 
 /* What levels would come to. */
@@ -324,118 +425,6 @@ static void plans(void)
     EXPECT(CERTKV_OK, certkv_step_abort(step));
     TRUE(levels[0] == 9 && plan.lacking == CERTKV_LACKING_FLOOR);
     EXPECT(CERTKV_OK, certkv_cache_destroy(plain));
-    EXPECT(CERTKV_OK, certkv_cache_destroy(cache));
-}
-
-/* What a host's log heard of the calls. */
-typedef struct {
-    certkv_cache *cache;
-    certkv_sequence sequence;
-    int who;
-    uint64_t entries, decisions, changes;
-} heard;
-
-static void hear(void *user, const certkv_control_entry *entry)
-{
-    heard *all = (heard *)user;
-    const uint64_t cells = entry->blocks * entry->n_levels;
-    uint64_t i;
-    TRUE(entry->struct_size == sizeof *entry && entry->reserved == 0);
-    TRUE(entry->layer == all->entries % 2 && entry->blocks >= 5 && entry->heads == Q_HEADS && entry->n_levels == 3);
-    /* Each of them is told its own, after a step that it has not seen. */
-    TRUE((entry->attention != NULL) == (all->who < 2));
-    TRUE((entry->danger != NULL) == (all->who == 1));
-    TRUE((entry->loss != NULL) == (all->who == 2));
-    TRUE((entry->bound_loss != NULL) == (all->who == 3) && (entry->bound_shrink != NULL) == (all->who == 3) && (entry->bound_cap != NULL) == (all->who == 3));
-    for (i = 0; all->who < 2 && i < entry->heads * entry->blocks; i++) {
-        TRUE(entry->attention[i] >= 0.0);
-    }
-    /* The first level loses least. */
-    for (i = 0; all->who == 2 && i < cells; i += 3) {
-        TRUE(entry->loss[i] <= entry->loss[i + 1] && entry->loss[i + 1] <= entry->loss[i + 2] && entry->loss[i + 2] > 0.0);
-    }
-    for (i = 0; all->who == 3 && i < entry->heads * cells; i += 3) {
-        TRUE(entry->bound_loss[i] <= entry->bound_loss[i + 2] && entry->bound_loss[i + 2] > 0.0);
-        TRUE(entry->bound_shrink[i] <= entry->bound_shrink[i + 2]);
-    }
-    TRUE(entry->trigger <= CERTKV_TRIGGER_BUDGET && (entry->wanted != NULL) == (entry->trigger != CERTKV_TRIGGER_NONE));
-    TRUE((entry->bound > 0.0) == (all->who == 3 && entry->wanted != NULL));
-    for (i = 0; i < entry->blocks; i++) {
-        TRUE(entry->levels[i] < 3);
-        if (entry->wanted != NULL) {
-            TRUE(entry->wanted[i] < 3);
-            all->changes += entry->wanted[i] != entry->levels[i];
-        }
-        if (entry->layer == 1) {
-            /* No lock is held. */
-            TRUE(level(all->cache, all->sequence, i) == (entry->wanted != NULL ? entry->wanted : entry->levels)[i]);
-        }
-    }
-    all->decisions += entry->wanted != NULL;
-    all->entries++;
-}
-
-/* The log tells what was decided, by the numbers of levels that all calls have. */
-static void logs(void)
-{
-    certkv_control control;
-    certkv_retention retention;
-    certkv_bound_budget bound_budget;
-    certkv_controlled done;
-    certkv_cache *cache = NULL;
-    certkv_step *step = NULL;
-    heard all;
-    int at;
-    EXPECT(CERTKV_OK, certkv_control_init(&control, sizeof control));
-    EXPECT(CERTKV_OK, certkv_retention_init(&retention, sizeof retention));
-    EXPECT(CERTKV_OK, certkv_bound_budget_init(&bound_budget, sizeof bound_budget));
-    control.bytes_per_token = retention.bytes_per_token = bound_budget.bytes_per_token = 240.0;
-    control.protected_first = control.protected_last = retention.protected_first = retention.protected_last = 0;
-    memset(&all, 0, sizeof all);
-    for (all.who = 0; all.who < 4; all.who++) {
-        uint64_t decided = 0, changed = 0;
-        certkv_config config = leveled(three, 3);
-        config.control = all.who < 2 ? &control : NULL;
-        config.retention = all.who == 2 ? &retention : NULL;
-        config.bound_budget = all.who == 3 ? &bound_budget : NULL;
-        control.gate_protect = all.who == 1 ? 1.0 : 0.0;
-        control.gate_release = all.who == 1 ? 0.5 : 0.0;
-        EXPECT(CERTKV_OK, certkv_cache_create(&config, &cache));
-        all.cache = cache;
-        all.sequence = filled(cache);
-        all.entries = all.decisions = all.changes = 0;
-        EXPECT(CERTKV_OK, begin(cache, all.sequence, TOKENS, &step));
-        for (at = 0; at < 2; at++) {
-            EXPECT(CERTKV_OK, certkv_step_append(step, (uint32_t)at, rows, rows, TOKENS * KV, CERTKV_F32, CERTKV_SPACE_HOST));
-        }
-        NAMED(CERTKV_BUSY_SEQUENCE, "", certkv_sequence_control_logged(cache, all.sequence, hear, &all, NULL));
-        EXPECT(CERTKV_OK, certkv_step_finish(step));
-        for (at = 0; at < 40; at++) {
-            decode(cache, all.sequence, 1.0f);
-            memset(&done, 0, sizeof done);
-            done.struct_size = (uint32_t)sizeof done;
-            EXPECT(CERTKV_OK, certkv_sequence_control_logged(cache, all.sequence, hear, &all, &done));
-            TRUE(done.failed == 0 && done.refused == 0 && done.below_floor == 0);
-            decided += done.decided;
-            changed += done.changed;
-        }
-        TRUE(all.entries == 80 && decided >= 2 && all.decisions == decided && changed > 0 && all.changes == changed);
-        /* Each argument; nobody is told of a call that fails. */
-        NAMED(CERTKV_NULL_POINTER, "log", certkv_sequence_control_logged(cache, all.sequence, NULL, &all, &done));
-        EXPECT(CERTKV_NULL_POINTER, certkv_sequence_control_logged(NULL, all.sequence, hear, &all, &done));
-        EXPECT(CERTKV_INVALID_HANDLE, certkv_sequence_control_logged(FOREIGN(certkv_cache), all.sequence, hear, &all, &done));
-        NAMED(CERTKV_MISALIGNED, "controlled", certkv_sequence_control_logged(cache, all.sequence, hear, &all, ODD(certkv_controlled, words)));
-        for (at = 0; at < (int)STRANGERS; at++) {
-            EXPECT(CERTKV_UNKNOWN_SEQUENCE, certkv_sequence_control_logged(cache, strangers[at], hear, &all, &done));
-        }
-        done.struct_size = 4;
-        NAMED(CERTKV_STRUCT_SIZE, "controlled", certkv_sequence_control_logged(cache, all.sequence, hear, &all, &done));
-        TRUE(all.entries == 80);
-        EXPECT(CERTKV_OK, certkv_cache_destroy(cache));
-    }
-    /* Nobody decides, nobody is told. */
-    cache = open_cache(0, 0);
-    EXPECT(CERTKV_OK, certkv_sequence_control_logged(cache, filled(cache), hear, NULL, NULL));
     EXPECT(CERTKV_OK, certkv_cache_destroy(cache));
 }
 

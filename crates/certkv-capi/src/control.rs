@@ -233,6 +233,8 @@ pub(crate) unsafe fn controlled_out(controlled: *const certkv_controlled) -> Res
     unsafe { argument::optional_struct(controlled, "controlled", offset_of!(certkv_controlled, decided)) }
 }
 
+/// Fills the counts of what was done.
+///
 /// # Safety
 /// `controlled` is a struct of `size` bytes, which [`controlled_out`] found.
 pub(crate) unsafe fn write_controlled(controlled: *mut certkv_controlled, size: usize, done: Controlled) {
