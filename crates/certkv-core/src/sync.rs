@@ -8,6 +8,11 @@ mod imp {
     pub use core::sync::atomic;
     pub use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
     pub use std::{sync::Arc, thread};
+
+    /// Locks that ask the allocator for nothing, ever: parking_lot's ask where a thread waits for the first time. With std's signatures.
+    pub mod steady {
+        pub use std::sync::{Condvar, Mutex, MutexGuard};
+    }
 }
 
 #[cfg(any(loom, shuttle))]
@@ -22,6 +27,11 @@ mod imp {
     pub use model::{Arc, MutexGuard, atomic};
     #[cfg(shuttle)]
     pub use shuttle::thread;
+
+    /// Locks with std's signatures.
+    pub mod steady {
+        pub use super::model::{Condvar, Mutex, MutexGuard};
+    }
 
     /// A model mutex with parking_lot's signature: a poisoned lock is a finding, so it is passed on.
     #[derive(Debug, Default)]

@@ -26,7 +26,7 @@ const TOKENS: u64 = 4096;
 
 impl Host {
     /// `host_tokens`: so many have originals in host memory, others in a store; 0 for no store.
-    fn new(tensors: bool, host_tokens: u64) -> Self {
+    fn new(tensors: bool, host_tokens: u64, threads: u32) -> Self {
         let (mut cache, mut sequences, mut store) = (ptr::null_mut(), [0; BATCH], ptr::null_mut());
         // SAFETY: a whole struct, and locals.
         unsafe {
@@ -34,6 +34,7 @@ impl Host {
             assert_eq!(certkv_config_init(&mut config, size_of::<certkv_config>() as u32), CERTKV_OK);
             (config.layers, config.q_heads, config.kv_heads) = (LAYERS, Q_HEADS as u32, KV_HEADS as u32);
             (config.head_dim, config.max_tokens, config.format) = (DIM as u32, TOKENS, c"k8-v4g32-b16".as_ptr());
+            config.threads = threads;
             if host_tokens > 0 {
                 assert_eq!(certkv_store_create_memory(u64::MAX, &mut store), CERTKV_OK);
                 (config.spill_store, config.spill_host_tokens) = (store, host_tokens);
@@ -108,9 +109,15 @@ fn tensor(data: *mut core::ffi::c_void, dtype: certkv_dtype) -> certkv_tensor {
 fn a_steady_step_asks_for_nothing() {
     let _turn = alone();
     let mut counts = Counts::default();
-    // The last beside a store that its originals do not go to: host memory has room for all of them.
-    for (what, tensors, host_tokens) in [("rows", false, 0), ("tensors", true, 0), ("beside a store", false, 1024)] {
-        counts.judge(what, Life::new(Host::new(tensors, host_tokens)), 300);
+    // Beside a store: its originals do not go there, since host memory has room for all of them.
+    for (what, tensors, host_tokens, threads) in [
+        ("rows", false, 0, 1),
+        ("tensors", true, 0, 1),
+        ("beside a store", false, 1024, 1),
+        ("on three threads", false, 0, 3),
+        ("on three threads, beside a store", true, 1024, 3),
+    ] {
+        counts.judge(what, Life::new(Host::new(tensors, host_tokens, threads)), 300);
     }
     counts.report("no-allocation");
 }
