@@ -8,6 +8,7 @@ use certkv_c::certkv_status::CERTKV_OK;
 use certkv_c::*;
 use certkv_device::cuda::Priority;
 use core::ffi::c_void;
+use core::ptr;
 
 const WIDTH: usize = kernels::KV_HEADS * kernels::DIM;
 const Q: usize = WIDTH * kernels::GROUP;
@@ -92,9 +93,21 @@ fn a_steady_step_on_a_gpu_asks_for_nothing() {
         ..config()
     };
     let mut counts = Counts::default();
-    for (what, device) in [("host rows", false), ("device rows", true)] {
-        let config = certkv_config { plan_apart: device.into(), ..config };
+    // Beside a store: its originals do not go there, since host memory has room for all of them.
+    let mut store = ptr::null_mut();
+    // SAFETY: a local.
+    assert_eq!(unsafe { certkv_store_create_memory(u64::MAX, &mut store) }, CERTKV_OK);
+    for (what, device, spills) in [
+        ("host rows", false, false),
+        ("device rows", true, false),
+        ("host rows beside a store", false, true),
+        ("device rows beside a store", true, true),
+    ] {
+        let (spill_store, spill_host_tokens) = if spills { (store, 1024) } else { (ptr::null_mut(), 0) };
+        let config = certkv_config { plan_apart: device.into(), spill_store, spill_host_tokens, ..config };
         counts.judge(what, Life::new(OnGpu::new(&config, device)), 200);
     }
+    // SAFETY: a live handle.
+    assert_eq!(unsafe { certkv_store_destroy(store) }, CERTKV_OK);
     counts.report("no-allocation-gpu");
 }

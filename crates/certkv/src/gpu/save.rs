@@ -60,7 +60,7 @@ impl GpuCache {
         let last = |table: &BlockTable| table.blocks().last().and_then(|entry| Some((entry.host, entry.tail?)));
         let open: Vec<_> = entry.tables.iter().map(last).enumerate().collect();
         for (group, (host, tail)) in open.into_iter().filter_map(|(group, open)| Some((group, open?))) {
-            self.house(group, &[host])?;
+            self.house(group, core::iter::once(host))?;
             super::prefill::fetch_open(self, group, tail.index, host)?;
         }
         core.finish()?;
@@ -198,7 +198,7 @@ impl GpuCache {
     fn copy_in(&mut self, group: usize, span: &RowSpan, mut bytes: &[u8]) -> Result<(), Error> {
         let core = Arc::clone(&self.core);
         let s = &core.sizes;
-        self.house(group, &[span.host])?;
+        self.house(group, core::iter::once(span.host))?;
         for layer in s.groups[group].layers.iter().copied() {
             let (originals, rest) = bytes.split_at(s.original_bytes);
             let (records, rest) = rest.split_at(if span.packed.is_some() { s.of_layer[layer].page_bytes } else { 0 });

@@ -169,19 +169,17 @@ impl<'c> GpuStep<'c> {
     fn house(&mut self) -> Result<(), Error> {
         let Self { cache, parts, .. } = self;
         let Some(group) = cache.spill.as_ref().map(|spill| spill.group()) else { return Ok(()) };
-        let (mut pages, mut filling) = (Vec::new(), Vec::new());
-        for part in parts.iter() {
-            for span in part.reservations.get(group).into_iter().flat_map(Reservation::rows) {
-                if part.place.is_none() || span.packed.is_some() {
-                    pages.push(span.host);
-                }
-                if let (Some(_), Some(_), Some(tail)) = (part.place, span.packed, span.tail) {
-                    filling.push((span.host, tail.index));
-                }
+        let spans = parts.iter().flat_map(|part| {
+            let rows = part.reservations.get(group).into_iter().flat_map(Reservation::rows);
+            rows.map(move |span| (part.place, span))
+        });
+        let written = spans.clone().filter(|(place, span)| place.is_none() || span.packed.is_some());
+        cache.house(group, written.map(|(_, span)| span.host))?;
+        for (place, span) in spans {
+            if let (Some(_), Some(_), Some(tail)) = (place, span.packed, span.tail) {
+                cache.fill_from(span.host, tail.index);
             }
         }
-        cache.house(group, &pages)?;
-        filling.into_iter().for_each(|(page, tail)| cache.fill_from(page, tail));
         Ok(())
     }
 
@@ -486,21 +484,19 @@ impl<'c> GpuStep<'c> {
         }
         let mark = self.cache.store_filled()?;
         let Self { cache, parts, .. } = &mut self;
-        let (spills, mut full) = (cache.spill.as_ref().map(|spill| spill.group()), Vec::new());
         for part in parts {
             for (group, reservation) in part.reservations.drain(..).enumerate() {
                 let table = &mut cache.entry_mut(part.id)?.tables[group];
                 let committed = table.commit(reservation).map_err(|e| Error::from_table(e.error))?;
-                if spills == Some(group) {
-                    let filled = committed.filled.clone().filter_map(|block| table.get(block));
-                    full.extend(filled.map(|entry| entry.host));
-                }
                 // Of pages that a window has passed nothing may be remembered; other blocks of the row are what they were.
                 cache.forgotten[group].extend(coded(&committed.dropped));
                 committed.dropped.retire(stamp)?;
+                for block in committed.filled {
+                    cache.full(part.id, group, block)?;
+                }
             }
         }
-        cache.filled(mark, full);
+        cache.filled(mark);
         cache.tend();
         Ok(())
     }
@@ -520,7 +516,7 @@ impl Drop for GpuStep<'_> {
                 reservation.abort(stamp);
             }
         }
-        self.cache.filled(None, Vec::new());
+        self.cache.filled(None);
         self.cache.core.leave_lane();
         let Self { cache, parts, progress, reservations, extended, lost, .. } = self;
         let lists = Lists {

@@ -188,7 +188,7 @@ impl GpuCache {
         let core = Arc::clone(&self.core);
         let s = &core.sizes;
         let opened = plan.copies().iter().filter(|(_, op)| op.to.class == PageClass::Host).map(|(_, op)| op.to.id);
-        self.house(group, &opened.collect::<Vec<_>>())?;
+        self.house(group, opened)?;
         let layers = &s.groups[group].layers;
         let mut passing = Vec::with_capacity(plan.copies().len() * layers.len());
         let mut list = Vec::with_capacity(PER_LAUNCH * SwapItem::WORDS);
@@ -270,7 +270,7 @@ impl GpuCache {
         for op in copies.filter(|op| op.to.class == PageClass::Host) {
             // They are there, and make no room for the new ones.
             self.keep(op.from.id, true);
-            let housed = self.house(group, &[op.to.id]);
+            let housed = self.house(group, core::iter::once(op.to.id));
             self.keep(op.from.id, false);
             housed?;
             core.finish()?;

@@ -100,7 +100,7 @@ impl Engine for GpuCache {
     }
 
     fn block_in(&mut self, group: usize, span: &RowSpan, bytes: &[u8]) -> Result<(), Error> {
-        self.house(group, &[span.host])?;
+        self.house(group, core::iter::once(span.host))?;
         let s = &self.core.sizes;
         // What read the pages before has yet to pass: the host writes them.
         self.core.finish()?;

@@ -8,6 +8,7 @@
 //! reads a frame that was given up. And the host writes a frame only when the stream is idle. An open block's rows lie in its tail alone, which
 //! the table names for the step in which the block fills; when that step is over they are copied to a frame, in the order of the stream.
 mod ahead;
+mod arriving;
 mod dense;
 mod fetch;
 mod room;
@@ -22,13 +23,12 @@ use super::sizes::FrameSizes;
 use crate::seal;
 use crate::spill::{Patience, SpillUse};
 use crate::{Error, MoveEvents, SequenceId};
+use arriving::Arriving;
 use certkv_core::{Histogram, Ledger, PageId};
-use certkv_device::cuda::Event;
 use certkv_page::PageAllocator;
 use certkv_tier::spill::map::{Residency, SlotId, State};
 use certkv_tier::spill::records::{Courier, Record, RecordGroup, Records, RecordsConfig};
 use core::time::Duration;
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -65,8 +65,9 @@ pub(super) struct Spilled {
     moved: Box<[bool]>,
     /// Blocks that fill in the step at hand, and the tails that have their rows until it is over.
     filling: Vec<(PageId, u32)>,
-    /// Pages whose rows are on their way to their frames, behind the mark that says that they are there.
-    arriving: VecDeque<(Event, Vec<PageId>)>,
+    arriving: Arriving,
+    /// Lists for the device, empty between calls: memory to be used again.
+    lists: sides::Lists,
     /// Grows when frames are given up.
     given_up: u64,
     moves: Option<MoveEvents>,
@@ -105,7 +106,8 @@ impl Spilled {
             waits: Histogram::default(),
             dirty: Vec::new(),
             filling: Vec::new(),
-            arriving: VecDeque::new(),
+            arriving: Arriving::default(),
+            lists: sides::Lists::default(),
             given_up: 0,
             moves,
         }))

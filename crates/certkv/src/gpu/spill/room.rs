@@ -5,7 +5,7 @@ use crate::gpu::cache::GpuCache;
 use crate::gpu::core::Core;
 use crate::spill::{Patience, submit};
 use crate::store::StoreError;
-use crate::{Error, MoveEvent, MoveKind};
+use crate::{Error, MoveEvent, MoveKind, SequenceId};
 use certkv_core::{PageId, span};
 use certkv_device::cuda::Event as Mark;
 use certkv_page::{PageAllocator, PageError};
@@ -31,14 +31,13 @@ impl Spilled {
 
     /// Rows that have reached their frames are final. What the driver does not say is asked again.
     fn arrived(&mut self) {
-        while self.arriving.front().is_some_and(|(mark, _)| matches!(mark.passed(), Ok(true))) {
+        while self.arriving.first().is_some_and(|mark| matches!(mark.passed(), Ok(true))) {
             self.close_first();
         }
     }
 
     fn close_first(&mut self) {
-        let pages = self.arriving.pop_front().map(|(_, pages)| pages).unwrap_or_default();
-        pages.into_iter().for_each(|page| self.map.close(page));
+        self.arriving.arrive().for_each(|page| self.map.close(page));
     }
 
     /// Takes notice of batches that are over. Gets go to `got`; their buffers go back then.
@@ -195,20 +194,28 @@ impl GpuCache {
     ///
     /// # Errors
     /// [`Error::CapacityExhausted`] of `host`; the driver's.
-    pub(in crate::gpu) fn house(&mut self, group: usize, pages: &[PageId]) -> Result<(), Error> {
+    pub(in crate::gpu) fn house(
+        &mut self,
+        group: usize,
+        pages: impl Iterator<Item = PageId> + Clone,
+    ) -> Result<(), Error> {
         let Self { core, pools, spill, .. } = self;
         let Some(spill) = spill.as_mut().filter(|spill| spill.group == group) else { return Ok(()) };
         let layer = spill.layers.first().copied().unwrap_or(0);
-        let homeless = |page: &&PageId| spill.map.state(spill.slot(**page, layer)) == State::Absent;
-        let new: Vec<PageId> = pages.iter().filter(homeless).copied().collect();
-        if new.is_empty() {
+        let homeless = |spill: &Spilled, page| spill.map.state(spill.slot(page, layer)) == State::Absent;
+        let new = pages.clone().filter(|page| homeless(spill, *page)).count();
+        if new == 0 {
             return Ok(());
         }
-        spill.make_frames(core, &pools[group].host, new.len() * spill.layers.len())?;
-        let mut dead = Vec::new();
-        let housed = new.iter().all(|page| spill.map.house(*page, &mut dead));
+        spill.make_frames(core, &pools[group].host, new * spill.layers.len())?;
+        let (mut dead, mut housed) = (Vec::new(), true);
+        for page in pages {
+            if homeless(spill, page) {
+                housed &= spill.map.house(page, &mut dead);
+                spill.touch_page(page);
+            }
+        }
         spill.bury(dead);
-        new.iter().for_each(|page| spill.touch_page(*page));
         let why = "a page was not given its frames";
         if housed { Ok(()) } else { Err(Error::Order { layer, why }) }
     }
@@ -252,16 +259,31 @@ impl GpuCache {
         Ok(Some(queue.mark()?))
     }
 
-    /// The step is over: nobody reads tails for what they have filled. `pages` are full, and their rows final once `mark` has passed; of a step
-    /// that was dropped there are none.
-    pub(in crate::gpu) fn filled(&mut self, mark: Option<Mark>, pages: Vec<PageId>) {
+    /// The step at hand has filled a block of a sequence.
+    ///
+    /// # Errors
+    /// [`Error::UnknownSequence`].
+    pub(in crate::gpu) fn full(&mut self, id: SequenceId, group: usize, block: usize) -> Result<(), Error> {
+        if self.spill.as_ref().is_some_and(|spill| spill.group == group) {
+            let page = self.entry(id)?.tables[group].get(block).map(|entry| entry.host);
+            if let (Some(spill), Some(page)) = (&mut self.spill, page) {
+                spill.arriving.push(page);
+            }
+        }
+        Ok(())
+    }
+
+    /// The step is over: nobody reads tails for what they have filled. The pages that are [full](GpuCache::full) have final rows once `mark` has passed; of a
+    /// step that was dropped there are none.
+    pub(in crate::gpu) fn filled(&mut self, mark: Option<Mark>) {
         let Some(spill) = &mut self.spill else { return };
-        for (page, _) in core::mem::take(&mut spill.filling) {
+        while let Some((page, _)) = spill.filling.pop() {
             spill.touch_page(page);
             spill.moved.fill(true);
         }
-        if let (Some(mark), false) = (mark, pages.is_empty()) {
-            spill.arriving.push_back((mark, pages));
+        match mark {
+            Some(mark) => spill.arriving.mark(mark),
+            None => spill.arriving.forget(),
         }
     }
 }

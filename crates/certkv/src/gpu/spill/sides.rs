@@ -11,6 +11,13 @@ use certkv_kernel::cuda::queue::Span;
 /// First byte of a list's items, behind their count.
 const ITEMS: usize = 64;
 
+/// What is copied where, and the words that are.
+#[derive(Debug, Default)]
+pub(super) struct Lists {
+    items: Vec<u64>,
+    words: Vec<u64>,
+}
+
 impl Spilled {
     /// Where a page's originals are in a slot layer, for the device: the tail that the step at hand fills, a frame, or 0.
     fn address(&self, core: &Core, page: u32, slot: u32) -> Result<u64, Error> {
@@ -41,12 +48,14 @@ impl GpuCache {
         spill.dirty.sort_unstable();
         spill.dirty.dedup();
         let s = &core.sizes;
+        let Lists { mut items, mut words } = core::mem::take(&mut spill.lists);
         let bytes = s.kv_heads * size_of::<Sides>();
         let most = (ring.most() - ITEMS) / (size_of::<GatherItem>() + bytes);
         for part in spill.dirty.chunks(most.max(1)) {
             let values = ITEMS + part.len() * size_of::<GatherItem>();
             let at = ring.take(&core.queue, values + part.len() * bytes)?;
-            let (mut items, mut words) = (Vec::with_capacity(4 * part.len()), Vec::new());
+            items.clear();
+            words.clear();
             let list = ring.area().span(at, values + part.len() * bytes)?;
             for (i, (page, slot)) in part.iter().enumerate() {
                 let entry = spill.layers[*slot as usize] * s.side_table_bytes() + *page as usize * bytes;
@@ -55,14 +64,15 @@ impl GpuCache {
                 words.extend(spill.words(core, *page, *slot)?);
             }
             ring.area().write(at, &[part.len() as u32])?;
-            ring.area().write(at + ITEMS, &items)?;
-            ring.area().write(at + values, &words)?;
+            ring.area().write(at + ITEMS, items.as_slice())?;
+            ring.area().write(at + values, words.as_slice())?;
             let length = ring.area().span(at, 4)?;
             let listed = ring.area().span(at + ITEMS, values - ITEMS)?;
             let table = Span::of(&core.sides, 0, core.sides.len())?;
             copies::copy(&core.queue, &core.kit(0).gather, (listed, length, part.len()), [list, table])?;
         }
         spill.dirty.clear();
+        spill.lists = Lists { items, words };
         Ok(true)
     }
 
