@@ -30,6 +30,11 @@ impl BitSet {
         self.capacity
     }
 
+    /// Asks for the memory of so large a capacity; the capacity stays.
+    pub fn reserve(&mut self, capacity: usize) {
+        self.words.reserve(capacity.div_ceil(64).saturating_sub(self.words.len()));
+    }
+
     /// Changes the capacity. Members below the new one stay; memory already held is reused.
     pub fn resize(&mut self, capacity: usize) {
         self.words.resize(capacity.div_ceil(64), 0);

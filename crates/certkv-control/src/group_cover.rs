@@ -76,7 +76,7 @@ impl PartialEq for Entry {
 }
 impl Eq for Entry {}
 
-/// Solver with its work buffers; after warm-up it allocates nothing.
+/// Solver with its work buffers; once it had as many items it allocates nothing.
 #[derive(Debug, Clone, Default)]
 pub struct GroupCover {
     value: Vec<f64>,
@@ -93,6 +93,20 @@ impl GroupCover {
     /// Empty buffers.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Asks for the memory of a call with so many heads and items, of which later ones with no more ask for none.
+    pub fn reserve(&mut self, heads: usize, items: usize) {
+        for of_items in [&mut self.picks, &mut self.by_cost] {
+            of_items.reserve(items.saturating_sub(of_items.len()));
+        }
+        for (list, length) in
+            [(&mut self.value, items), (&mut self.left, heads), (&mut self.slack, heads), (&mut self.need, heads)]
+        {
+            list.reserve(length.saturating_sub(list.len()));
+        }
+        self.heap.reserve(items.saturating_sub(self.heap.len()));
+        self.forced.reserve(items);
     }
 
     /// The picks of the latest call, in the order made. After [`ControlError::Infeasible`]: every item with a gain for

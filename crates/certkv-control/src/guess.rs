@@ -49,6 +49,13 @@ impl Guesser {
         Self::default()
     }
 
+    /// Asks for the memory of a call with so many heads and items, of which later ones with no more ask for none.
+    pub fn reserve(&mut self, heads: usize, items: usize) {
+        self.cover.reserve(heads, items);
+        self.allowed.reserve(heads.saturating_sub(self.allowed.len()));
+        self.retained.reserve(items.saturating_sub(self.retained.len()));
+    }
+
     /// Writes the next set to `next` (its capacity becomes `gains.items()`).
     ///
     /// `gains[h][i]` is what head `h`'s certificate gains if item `i` is read exactly: its term of (6.5) with this step's

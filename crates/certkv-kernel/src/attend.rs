@@ -13,6 +13,7 @@ use crate::page_scale::PageScratch;
 use crate::partial::Partial;
 use crate::parts::Parts;
 use crate::query::{Digits, HEADS, KeyCodes, Scaling, Shape, Softmax, ValueCodes, ValueScratch, X_STRIDE};
+use crate::repair::Mend;
 use crate::slack::{Slack, gamma, inflate, logit_chain};
 use crate::stage::Stage;
 use crate::turbo::{Turbo, most_roundings};
@@ -66,6 +67,8 @@ pub struct Workspace {
     pub(crate) lone: Stage,
     pub(crate) page: PageScratch,
     pub(crate) directions: Directions,
+    /// Made for the first repair.
+    pub(crate) mend: Option<Box<Mend>>,
 }
 
 impl Default for Workspace {
@@ -93,6 +96,7 @@ impl Workspace {
             lone: Stage::new(),
             page: PageScratch::new(),
             directions: Directions::new(),
+            mend: None,
         }
     }
 }
@@ -148,6 +152,11 @@ impl Kernel {
     /// An empty state of this kernel's shape.
     pub fn partial(&self) -> Partial {
         Partial::new(self.shape.heads, self.shape.dim)
+    }
+
+    /// Makes `partial` an empty state of this kernel's shape, in the memory that it has.
+    pub fn empty(&self, partial: &mut Partial) {
+        partial.reshape(self.shape.heads, self.shape.dim);
     }
 
     /// One split of the pass: attention of `queries` (`[heads][dim]`, unscaled) over blocks `blocks` of `source` and,

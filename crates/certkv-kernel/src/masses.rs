@@ -180,6 +180,19 @@ impl Masses {
         self.rows.resize(tiles * self.heads, HeadTile::ZERO);
     }
 
+    /// Asks for the memory of so many blocks of so many heads.
+    pub fn reserve(&mut self, heads: usize, blocks: usize) {
+        let tiles = blocks.div_ceil(TILE);
+        self.blocks.reserve(tiles.saturating_sub(self.blocks.len()));
+        self.rows.reserve((tiles * heads).saturating_sub(self.rows.len()));
+    }
+
+    /// As [`Masses::reset`], for `heads` heads.
+    pub fn reshape(&mut self, heads: usize, blocks: usize) {
+        self.heads = heads;
+        self.reset(blocks);
+    }
+
     /// All tiles, to be cut with [`MassesMut::split_at`].
     pub fn as_mut(&mut self) -> MassesMut<'_> {
         MassesMut { heads: self.heads, first: 0, blocks: &mut self.blocks, rows: &mut self.rows }

@@ -34,6 +34,20 @@ impl Partial {
         }
     }
 
+    /// Becomes the empty state of `heads` heads of `dim` channels, in the memory that it has.
+    pub(crate) fn reshape(&mut self, heads: usize, dim: usize) {
+        (self.heads, self.dim) = (heads, dim);
+        self.o.resize(heads * dim / 16, Line::ZERO);
+        self.clear();
+    }
+
+    /// Becomes `from`, in the memory that it has.
+    pub(crate) fn copy(&mut self, from: &Self) {
+        let mut o = core::mem::take(&mut self.o);
+        o.clone_from(&from.o);
+        *self = Self { o, ..*from };
+    }
+
     /// Back to the empty state.
     pub fn clear(&mut self) {
         self.exponent = [Softmax::EMPTY; HEADS];

@@ -2,9 +2,9 @@
 use crate::attend::{Kernel, Workspace};
 use crate::block::BlockSource;
 use crate::error::KernelError;
-use crate::line::{Line, lines};
+use crate::line::Line;
 use crate::magnitude::norm;
-use crate::masses::MassesMut;
+use crate::masses::{Bounds, Entry, MassesMut};
 use crate::partial::Partial;
 use crate::query::{Softmax, X_STRIDE};
 
@@ -17,7 +17,42 @@ pub enum Repair {
     NeedsRecompute,
 }
 
+/// What a repair needs beside the buffers of a pass.
+#[derive(Debug, Clone)]
+pub(crate) struct Mend {
+    old: Partial,
+    new: Partial,
+    changed: Partial,
+    entries: Vec<(Entry, Bounds)>,
+    /// Logits of one block, before and after.
+    x: Vec<Line>,
+    /// What [`swap_sums`] exchanges.
+    sums: [(Vec<Line>, Vec<Line>); 2],
+}
+
+impl Default for Mend {
+    fn default() -> Self {
+        let [old, new, changed] = [(); 3].map(|()| Partial::new(0, 0));
+        Self { old, new, changed, entries: Vec::new(), x: Vec::new(), sums: Default::default() }
+    }
+}
+
 impl Kernel {
+    /// Asks for the memory of repairs of up to so many blocks, of which those ask for none.
+    pub fn reserve(&self, work: &mut Workspace, blocks: usize) {
+        let of_values = [work.values.middle.len(), work.values.turned.len()];
+        let Mend { old, new, changed, entries, x, sums } = &mut **work.mend.get_or_insert_default();
+        entries.reserve(blocks.saturating_sub(entries.len()));
+        x.resize(2 * self.shape.heads * X_STRIDE, Line::ZERO);
+        for partial in [old, new, changed].into_iter().filter(|p| p.heads < self.shape.heads) {
+            self.empty(partial);
+        }
+        for (middle, turned) in sums {
+            middle.resize(of_values[0], Line::ZERO);
+            turned.resize(of_values[1], Line::ZERO);
+        }
+    }
+
     /// Replaces the contribution of each block of `list` as read from `before` by that read from `after`.
     ///
     /// A weight is the same number whatever the running exponent was (docs/kernels.md, "Weights"), so what is taken away
@@ -38,7 +73,7 @@ impl Kernel {
         list: &[usize],
         work: &mut Workspace,
         partial: &mut Partial,
-        mut masses: MassesMut<'_>,
+        masses: MassesMut<'_>,
         canary: &mut [f32],
     ) -> Result<Repair, KernelError> {
         self.check_out(partial)?;
@@ -48,25 +83,50 @@ impl Kernel {
         for &b in list {
             masses.check(b..b + 1, self.shape.heads)?;
         }
+        let mut mend = work.mend.take().unwrap_or_default();
+        let outcome = self.mend(queries, before, after, list, work, partial, masses, canary, &mut mend);
+        work.mend = Some(mend);
+        outcome
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "as above")]
+    fn mend<A: BlockSource + ?Sized, B: BlockSource + ?Sized>(
+        &self,
+        queries: &[f32],
+        before: &A,
+        after: &B,
+        list: &[usize],
+        work: &mut Workspace,
+        partial: &mut Partial,
+        mut masses: MassesMut<'_>,
+        canary: &mut [f32],
+        mend: &mut Mend,
+    ) -> Result<Repair, KernelError> {
         self.load_query(queries, before.key_metric(), work)?;
         work.centre = norm(before.centre());
-        let (mut old, mut new) = (self.partial(), self.partial());
-        let mut entries = Vec::with_capacity(list.len());
+        let Mend { old, new, changed, entries, x, sums } = mend;
+        self.empty(old);
+        self.empty(new);
+        entries.clear();
         let mut softmax = [Softmax::new(), Softmax::new()];
-        let zero = || (lines(work.values.middle.len()), lines(work.values.turned.len()));
-        let mut sums = [zero(), zero()];
+        for (middle, turned) in sums.iter_mut() {
+            for (sum, like) in [(middle, &work.values.middle), (turned, &work.values.turned)] {
+                sum.clear();
+                sum.resize(like.len(), Line::ZERO);
+            }
+        }
         for (&index, canary) in list.iter().zip(canary.iter_mut()) {
-            let mut x = Vec::new();
+            x.clear();
             let mut side = |i: usize, block, out: &mut Partial, work: &mut Workspace| {
                 core::mem::swap(&mut work.softmax, &mut softmax[i]);
                 swap_sums(work, &mut sums[i]);
-                let entry = self.one(index, block, work, out, &mut x);
+                let entry = self.one(index, block, work, out, x);
                 core::mem::swap(&mut work.softmax, &mut softmax[i]);
                 swap_sums(work, &mut sums[i]);
                 entry
             };
-            let a = side(0, before.block(index), &mut old, work)?;
-            let b = side(1, after.block(index), &mut new, work)?;
+            let a = side(0, before.block(index), old, work)?;
+            let b = side(1, after.block(index), new, work)?;
             let half = x.len() / 2;
             let mut worst = f32::NEG_INFINITY;
             for h in 0..self.shape.heads {
@@ -81,19 +141,19 @@ impl Kernel {
             *canary = worst;
             entries.push(b);
         }
-        for (i, out) in [&mut old, &mut new].into_iter().enumerate() {
+        for (i, out) in [&mut *old, &mut *new].into_iter().enumerate() {
             core::mem::swap(&mut work.softmax, &mut softmax[i]);
             swap_sums(work, &mut sums[i]);
             self.close(before.centre(), work, out);
         }
-        let mut changed = partial.clone();
-        changed.add(&old, -1.0);
-        changed.add(&new, 1.0);
-        if (0..self.shape.heads).any(|h| !sound(&changed, h)) {
+        changed.copy(partial);
+        changed.add(old, -1.0);
+        changed.add(new, 1.0);
+        if (0..self.shape.heads).any(|h| !sound(changed, h)) {
             return Ok(Repair::NeedsRecompute);
         }
-        partial.clone_from(&changed);
-        for (&index, (entry, bounds)) in list.iter().zip(&entries) {
+        core::mem::swap(partial, changed);
+        for (&index, (entry, bounds)) in list.iter().zip(entries.iter()) {
             masses.put(index, entry, bounds);
         }
         Ok(Repair::Done)

@@ -16,7 +16,7 @@ use certkv_control::guess::Guesser;
 use certkv_control::retention;
 use certkv_control::smartkv::WidthAllocator;
 use certkv_control::{BitSet, GroupCover};
-use certkv_kernel::{Masses, Partial, Scores};
+use certkv_kernel::{Kernel, Masses, Partial, Scores};
 
 /// Everything a step needs beyond the sequences themselves.
 #[derive(Debug)]
@@ -95,6 +95,8 @@ pub(crate) struct HeadWork {
     pub(crate) certificates: Vec<Certificate>,
     /// Query heads that go to the dense rung.
     pub(crate) dense: Vec<bool>,
+    /// Of the dense rung.
+    pub(crate) exact: Exact,
     pub(crate) failure: Option<Error>,
     /// Absolute tolerance per query head, for the guess.
     pub(crate) tolerances: Vec<f64>,
@@ -125,7 +127,40 @@ impl Workspace {
     }
 }
 
+/// Buffers of the dense rung, for the query heads that are on it.
+#[derive(Debug)]
+pub(crate) struct Exact {
+    pub(crate) queries: Vec<f32>,
+    pub(crate) state: Partial,
+    pub(crate) split: Partial,
+    pub(crate) masses: Masses,
+}
+
 impl HeadWork {
+    /// Asks for the memory of whatever a certified step may do with so many blocks. How much of it there is to do is up to the query: a step must
+    /// not ask because this one has more than those before it.
+    pub(crate) fn reserve(&mut self, kernel: &Kernel, blocks: usize) {
+        // Keys and values, each finely or exactly.
+        let (heads, items) = (kernel.heads(), 4 * blocks);
+        kernel.reserve(&mut self.kernel, blocks);
+        self.cover.reserve(heads, items);
+        self.guesser.reserve(heads, items);
+        self.current.reserve(items);
+        self.next.reserve(items);
+        self.next_sets.reserve(blocks);
+        self.refined.reserve(blocks);
+        self.gains.reserve((heads * items).saturating_sub(self.gains.len()));
+        self.cost.reserve(items.saturating_sub(self.cost.len()));
+        self.picks.reserve(items.saturating_sub(self.picks.len()));
+        self.touched.reserve(items.saturating_sub(self.touched.len()));
+        self.canary.reserve(blocks.saturating_sub(self.canary.len()));
+        self.tolerances.reserve(heads.saturating_sub(self.tolerances.len()));
+        self.left.reserve(heads.saturating_sub(self.left.len()));
+        let Exact { queries, masses, .. } = &mut self.exact;
+        queries.reserve(self.out.len().saturating_sub(queries.len()));
+        masses.reserve(heads, blocks + 1);
+    }
+
     fn new(cache: &Cache) -> Self {
         let (group, dim) = (cache.geometry().group(), cache.geometry().head_dim);
         let kernel = &cache.groups[0].kernel;
@@ -159,6 +194,12 @@ impl HeadWork {
             out: vec![f32::NAN; group * dim],
             certificates: vec![Certificate::UNCERTIFIED; group],
             dense: vec![false; group],
+            exact: Exact {
+                queries: Vec::new(),
+                state: kernel.partial(),
+                split: kernel.partial(),
+                masses: Masses::new(group, 0),
+            },
             failure: None,
             tolerances: Vec::new(),
             phase1: Vec::new(),

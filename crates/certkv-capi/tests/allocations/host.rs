@@ -19,37 +19,49 @@ struct Host {
     records: Vec<certkv_certificate>,
     /// By certkv_step_append_tensors and certkv_step_attend_tensors, with outputs of 16 bits.
     tensors: bool,
+    draft: u64,
+    /// Steps so far: each has rows and queries of its own.
+    turn: usize,
+    /// Outputs of each rung, and such as took a repair.
+    rungs: [usize; 6],
 }
 
-/// Tokens that the cache has room for.
-const TOKENS: u64 = 4096;
+/// A cache of the sizes above.
+fn config() -> certkv_config {
+    // SAFETY: integers, floats and pointers; the struct has the size that is given.
+    unsafe {
+        let mut config: certkv_config = zeroed();
+        assert_eq!(certkv_config_init(&mut config, size_of::<certkv_config>() as u32), CERTKV_OK);
+        (config.layers, config.q_heads, config.kv_heads) = (LAYERS, Q_HEADS as u32, KV_HEADS as u32);
+        (config.head_dim, config.max_tokens, config.format) = (DIM as u32, 4096, c"k8-v4g32-b16".as_ptr());
+        config
+    }
+}
 
 impl Host {
-    /// `host_tokens`: so many have originals in host memory, others in a store; 0 for no store.
-    fn new(tensors: bool, host_tokens: u64, threads: u32) -> Self {
-        let (mut cache, mut sequences, mut store) = (ptr::null_mut(), [0; BATCH], ptr::null_mut());
+    fn new(tensors: bool, config: &certkv_config) -> Self {
+        let (mut cache, mut sequences) = (ptr::null_mut(), [0; BATCH]);
         // SAFETY: a whole struct, and locals.
         unsafe {
-            let mut config: certkv_config = zeroed();
-            assert_eq!(certkv_config_init(&mut config, size_of::<certkv_config>() as u32), CERTKV_OK);
-            (config.layers, config.q_heads, config.kv_heads) = (LAYERS, Q_HEADS as u32, KV_HEADS as u32);
-            (config.head_dim, config.max_tokens, config.format) = (DIM as u32, TOKENS, c"k8-v4g32-b16".as_ptr());
-            config.threads = threads;
-            if host_tokens > 0 {
-                assert_eq!(certkv_store_create_memory(u64::MAX, &mut store), CERTKV_OK);
-                (config.spill_store, config.spill_host_tokens) = (store, host_tokens);
-            }
-            assert_eq!(certkv_cache_create(&config, &mut cache), CERTKV_OK, "{}", message());
-            assert_eq!(certkv_store_destroy(store), CERTKV_OK);
+            assert_eq!(certkv_cache_create(config, &mut cache), CERTKV_OK, "{}", message());
             for sequence in &mut sequences {
                 assert_eq!(certkv_sequence_create(cache, sequence), CERTKV_OK);
             }
         }
         let rows =
             (0..BATCH * KV_HEADS * DIM * PROMPT as usize).map(|i| (i * 7919 % 257) as f32 / 257.0 - 0.5).collect();
-        let (out, halves) = (vec![0.0; BATCH * Q_HEADS * DIM], vec![0; BATCH * Q_HEADS * DIM]);
-        let records = vec![certkv_certificate::default(); BATCH * Q_HEADS];
-        Self { cache, sequences, rows, out, halves, records, tensors }
+        let draft = config.chunk_tokens.max(1);
+        let heads = BATCH * Q_HEADS * draft as usize;
+        let (out, halves) = (vec![0.0; heads * DIM], vec![0; heads * DIM]);
+        let records = vec![certkv_certificate::default(); heads];
+        Self { cache, sequences, rows, out, halves, records, tensors, draft, turn: 0, rungs: [0; 6] }
+    }
+}
+
+impl Host {
+    /// So many elements of this turn.
+    fn rows_of(&self, elements: usize) -> *const f32 {
+        &self.rows[self.turn * 521 % (self.rows.len() - elements + 1)]
     }
 }
 
@@ -62,8 +74,14 @@ impl Calls for Host {
         self.sequences
     }
 
+    fn draft(&self) -> u64 {
+        self.draft
+    }
+
     fn append(&mut self, step: *mut certkv_step, layer: u32, tokens: u64) -> certkv_status {
-        let (at, elements) = (self.rows.as_ptr(), tokens * (BATCH * KV_HEADS * DIM) as u64);
+        let elements = tokens * (BATCH * KV_HEADS * DIM) as u64;
+        self.turn += 1;
+        let at = self.rows_of(elements as usize);
         let tensor = tensor(at.cast_mut().cast(), CERTKV_F32);
         // SAFETY: rows of as many tokens.
         unsafe {
@@ -75,10 +93,11 @@ impl Calls for Host {
     }
 
     fn attend(&mut self, step: *mut certkv_step, layer: u32) -> certkv_status {
-        let (from, at, heads) = (self.rows.as_ptr(), self.records.as_mut_ptr(), self.records.len() as u64);
+        let from = self.rows_of(self.out.len());
+        let (at, heads) = (self.records.as_mut_ptr(), self.records.len() as u64);
         let queries = tensor(from.cast_mut().cast(), CERTKV_F32);
         let out = tensor(self.halves.as_mut_ptr().cast(), CERTKV_F16);
-        // SAFETY: rows, outputs and records of one token.
+        // SAFETY: rows, outputs and records of one draft.
         let attended = unsafe {
             match self.tensors {
                 true => certkv_step_attend_tensors(step, layer, &queries, &out, at, heads),
@@ -88,7 +107,13 @@ impl Calls for Host {
                 }
             }
         };
-        assert!(self.records.iter().all(|c| c.status == CERTKV_EXACT || c.bound <= c.tol));
+        for record in &self.records {
+            self.rungs[usize::from(record.rung)] += 1;
+            self.rungs[5] += usize::from(record.repairs > 0);
+        }
+        // What compression costs is within the tolerance; the bound is that and the arithmetic, outputs' rounding to 16 bits among it.
+        let within = |c: &certkv_certificate| c.bound - c.e_arith <= c.tol * (1.0 + 1e-9);
+        assert!(self.records.iter().all(|c| c.status != CERTKV_CERTIFIED || within(c)));
         attended
     }
 }
@@ -109,15 +134,46 @@ fn tensor(data: *mut core::ffi::c_void, dtype: certkv_dtype) -> certkv_tensor {
 fn a_steady_step_asks_for_nothing() {
     let _turn = alone();
     let mut counts = Counts::default();
-    // Beside a store: its originals do not go there, since host memory has room for all of them.
-    for (what, tensors, host_tokens, threads) in [
-        ("rows", false, 0, 1),
-        ("tensors", true, 0, 1),
-        ("beside a store", false, 1024, 1),
-        ("on three threads", false, 0, 3),
-        ("on three threads, beside a store", true, 1024, 3),
+    let (plain, mut store) = (config(), ptr::null_mut());
+    // SAFETY: a local.
+    assert_eq!(unsafe { certkv_store_create_memory(u64::MAX, &mut store) }, CERTKV_OK);
+    // Its originals do not go to the store: host memory has room for all of them.
+    let spills = certkv_config { spill_store: store, spill_host_tokens: 1024, ..plain };
+    let window = certkv_window { tokens: 64, sinks: 16, chunk: 0 };
+    let windows = [window, certkv_window { tokens: 0, sinks: 0, chunk: 0 }];
+    let windows = certkv_config { windows: windows.as_ptr(), n_windows: 2, window_slack: 320, ..plain };
+    let levels =
+        [c"k8-v4g32-b16", c"k4-v4g32-b16"].map(|format| certkv_level { format: format.as_ptr(), tokens: 4096 });
+    let levels = certkv_config { levels: levels.as_ptr(), n_levels: 2, tolerance: 0.02, ..plain };
+    for (what, tensors, ways, config) in [
+        ("rows", false, &[0][..], plain),
+        ("tensors", true, &[0][..], plain),
+        ("beside a store", false, &[0][..], spills),
+        ("on three threads", false, &[0][..], certkv_config { threads: 3, ..plain }),
+        ("on three threads beside a store", true, &[0][..], certkv_config { threads: 3, ..spills }),
+        ("drafts of four", false, &[0][..], certkv_config { chunk_tokens: 4, ..plain }),
+        ("drafts of eight on three threads", true, &[0][..], certkv_config { chunk_tokens: 8, threads: 3, ..plain }),
+        ("repairs", false, &[1, 2, 5][..], certkv_config { tolerance: 0.01, ..plain }),
+        ("repairs to almost all", false, &[1, 5][..], certkv_config { tolerance: 0.0005, ..plain }),
+        ("dense", false, &[4][..], certkv_config { policy: CERTKV_POLICY_DENSE, ..plain }),
+        ("packed", false, &[0][..], certkv_config { policy: CERTKV_POLICY_PACKED, ..plain }),
+        (
+            "residual planes",
+            false,
+            &[0][..],
+            certkv_config { tolerance: 0.02, format: c"k4-v4g32-b16-r4.4".as_ptr(), ..plain },
+        ),
+        ("a window", false, &[0, 2][..], windows),
+        ("levels", false, &[0, 5][..], levels),
+        ("scratch", false, &[0, 5][..], certkv_config { scratch_keys: 40, scratch_values: 40, ..plain }),
+        ("rotated", false, &[0][..], certkv_config { tolerance: 0.02, format: c"tq4-tq4-b16".as_ptr(), ..plain }),
     ] {
-        counts.judge(what, Life::new(Host::new(tensors, host_tokens, threads)), 300);
+        let rungs = counts.judge(what, Life::new(Host::new(tensors, &config)), 300).rungs;
+        println!("{what}: outputs by rung, and those that took repairs: {rungs:?}");
+        // Each life takes the ways that it is there for.
+        counts.control(ways.iter().all(|way| rungs[*way] > 0));
     }
+    // SAFETY: a live handle.
+    assert_eq!(unsafe { certkv_store_destroy(store) }, CERTKV_OK);
     counts.report("no-allocation");
 }

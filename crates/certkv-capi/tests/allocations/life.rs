@@ -21,6 +21,10 @@ pub(crate) trait Calls {
     fn sequences(&self) -> [certkv_sequence; BATCH];
     fn append(&mut self, step: *mut certkv_step, layer: u32, tokens: u64) -> certkv_status;
     fn attend(&mut self, step: *mut certkv_step, layer: u32) -> certkv_status;
+    /// New tokens of each sequence in a step: a draft that is verified where it is more than one.
+    fn draft(&self) -> u64 {
+        1
+    }
 }
 
 pub(crate) struct Life<C> {
@@ -64,7 +68,7 @@ impl<C: Calls> Life<C> {
             });
             assert_eq!(appended, CERTKV_OK, "{}", message());
             append += n;
-            if tokens == 1 {
+            if tokens == self.calls.draft() {
                 let (n, attended) = asked(|| {
                     if layer == 0 {
                         self.plant(2, fills);
@@ -93,10 +97,11 @@ impl<C: Calls> Life<C> {
         }
         let mut steps = [Vec::new(), Vec::new()];
         // What is remembered of a sequence is made anew once it was cut.
-        let first = self.step(1, false);
-        for tokens in PROMPT + 2..=until {
-            let fills = tokens % BLOCK == 0;
-            let asked = self.step(1, fills);
+        let draft = self.calls.draft();
+        let first = self.step(draft, false);
+        for tokens in (PROMPT + 2 * draft..=until).step_by(draft as usize) {
+            let fills = tokens % BLOCK < draft;
+            let asked = self.step(draft, fills);
             steps[usize::from(fills)].push(asked);
         }
         (first, steps)
@@ -114,11 +119,10 @@ pub(crate) struct Counts {
 
 impl Counts {
     /// Steps until there are `until` tokens, twice: the second time their lengths are not new to the cache.
-    pub(crate) fn judge<C: Calls>(&mut self, what: &str, mut life: Life<C>, until: u64) {
+    pub(crate) fn judge<C: Calls>(&mut self, what: &str, mut life: Life<C>, until: u64) -> C {
         // Cold steps are seen to ask.
         let (first, [cold, _]) = life.decode(until);
-        let asks = asking(&[first]) + asking(&cold) > 0;
-        (self.caught, self.controls) = (self.caught + usize::from(asks), self.controls + 1);
+        self.control(asking(&[first]) + asking(&cold) > 0);
         let (_, steady) = life.decode(until);
         for (steps, which) in steady.iter().zip(["a step", "one that fills a block"]) {
             println!("{what}: {which}: {:?}", steps.iter().max());
@@ -131,8 +135,14 @@ impl Counts {
             let (of, others) = if planted.1 { (&full, &steps) } else { (&steps, &full) };
             let seen = of.iter().all(|calls| calls[planted.0] > 0) && !of.is_empty();
             let alone = cfg!(debug_assertions) || asking(others) == 0;
-            (self.caught, self.controls) = (self.caught + usize::from(seen && alone), self.controls + 1);
+            self.control(seen && alone);
         }
+        life.calls
+    }
+
+    /// Something that had to be so, for the rest to mean anything.
+    pub(crate) fn control(&mut self, held: bool) {
+        (self.caught, self.controls) = (self.caught + usize::from(held), self.controls + 1);
     }
 
     /// Says what was seen. In debug builds devices ask for themselves.

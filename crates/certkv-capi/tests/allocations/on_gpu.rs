@@ -23,24 +23,27 @@ struct OnGpu {
     records: Vec<certkv_certificate>,
     /// Rows, queries and outputs in device memory; prompts come from the host, which has to have them.
     device: Option<[DeviceBuffer; 3]>,
+    draft: u64,
 }
 
 impl OnGpu {
     fn new(config: &certkv_config, device: bool) -> Self {
         let cache = Cache::new(config);
         let sequences = [cache.create(), cache.create(), cache.create()];
-        let (rows, queries) = (vec![0x3c00; WIDTH * BATCH * PROMPT as usize], vec![0.5; BATCH * Q]);
+        let draft = config.chunk_tokens.max(1);
+        let batch = BATCH * draft as usize;
+        let (rows, queries) = (vec![0x3c00; WIDTH * BATCH * PROMPT as usize], vec![0.5; batch * Q]);
         let device = device.then(|| {
             let gpu = Gpu::open(0).unwrap();
             let stream = GpuStream::new(&gpu, Priority::Normal).unwrap();
             let buffers =
-                [2 * BATCH * WIDTH, 4 * BATCH * Q, 4 * BATCH * Q].map(|n| DeviceBuffer::new(&gpu, n).unwrap());
-            buffers[0].write(&stream, 0, &rows[..BATCH * WIDTH]).unwrap();
+                [2 * batch * WIDTH, 4 * batch * Q, 4 * batch * Q].map(|n| DeviceBuffer::new(&gpu, n).unwrap());
+            buffers[0].write(&stream, 0, &rows[..batch * WIDTH]).unwrap();
             buffers[1].write(&stream, 0, &queries).unwrap();
             buffers
         });
-        let records = vec![certkv_certificate::default(); BATCH * HEADS];
-        Self { cache, sequences, rows, queries, out: vec![0.0; BATCH * Q], records, device }
+        let records = vec![certkv_certificate::default(); batch * HEADS];
+        Self { cache, sequences, rows, queries, out: vec![0.0; batch * Q], records, device, draft }
     }
 }
 
@@ -53,9 +56,13 @@ impl Calls for OnGpu {
         self.sequences
     }
 
+    fn draft(&self) -> u64 {
+        self.draft
+    }
+
     fn append(&mut self, step: *mut certkv_step, layer: u32, tokens: u64) -> certkv_status {
         let (at, space) = match &self.device {
-            Some([rows, ..]) if tokens == 1 => (rows.address() as *const c_void, CERTKV_SPACE_DEVICE),
+            Some([rows, ..]) if tokens == self.draft => (rows.address() as *const c_void, CERTKV_SPACE_DEVICE),
             _ => (self.rows.as_ptr().cast(), CERTKV_SPACE_HOST),
         };
         // SAFETY: rows of as many tokens.
@@ -63,14 +70,14 @@ impl Calls for OnGpu {
     }
 
     fn attend(&mut self, step: *mut certkv_step, layer: u32) -> certkv_status {
-        let (at, heads, n) = (self.records.as_mut_ptr(), self.records.len() as u64, (BATCH * Q) as u64);
+        let (at, heads, n) = (self.records.as_mut_ptr(), self.records.len() as u64, self.out.len() as u64);
         let (from, to, space) = match &self.device {
             Some([_, queries, out]) => (queries.address() as _, out.address() as _, CERTKV_SPACE_DEVICE),
             None => (self.queries.as_ptr(), self.out.as_mut_ptr(), CERTKV_SPACE_HOST),
         };
         // SAFETY: every buffer has the elements that are given with it.
         let attended = unsafe { certkv_step_attend(step, layer, from, to, n, at, heads, space) };
-        assert!(self.records.iter().all(|c| c.status == CERTKV_EXACT || c.bound <= c.tol));
+        assert!(self.records.iter().all(|c| c.status == CERTKV_EXACT || c.bound <= c.tol), "{:?}", self.records[0]);
         // SAFETY: a number.
         let planned = unsafe { certkv_step_plan(step, layer) };
         if planned == CERTKV_OK { attended } else { planned }
@@ -97,14 +104,16 @@ fn a_steady_step_on_a_gpu_asks_for_nothing() {
     let mut store = ptr::null_mut();
     // SAFETY: a local.
     assert_eq!(unsafe { certkv_store_create_memory(u64::MAX, &mut store) }, CERTKV_OK);
-    for (what, device, spills) in [
-        ("host rows", false, false),
-        ("device rows", true, false),
-        ("host rows beside a store", false, true),
-        ("device rows beside a store", true, true),
+    for (what, device, spills, chunk_tokens) in [
+        ("host rows", false, false, 0),
+        ("device rows", true, false, 0),
+        ("host rows beside a store", false, true, 0),
+        ("device rows beside a store", true, true, 0),
+        ("drafts of four in host memory", false, false, 4),
+        ("drafts of four in device memory", true, false, 4),
     ] {
         let (spill_store, spill_host_tokens) = if spills { (store, 1024) } else { (ptr::null_mut(), 0) };
-        let config = certkv_config { plan_apart: device.into(), spill_store, spill_host_tokens, ..config };
+        let config = certkv_config { plan_apart: device.into(), chunk_tokens, spill_store, spill_host_tokens, ..config };
         counts.judge(what, Life::new(OnGpu::new(&config, device)), 200);
     }
     // SAFETY: a live handle.

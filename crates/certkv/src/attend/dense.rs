@@ -3,7 +3,7 @@
 use crate::Error;
 use crate::attend::certified::{HeadCall, distances};
 use crate::attend::pages::View;
-use crate::work::HeadWork;
+use crate::work::{Exact, HeadWork};
 use certkv_bound::{Rung, Status};
 
 impl HeadCall<'_> {
@@ -12,24 +12,27 @@ impl HeadCall<'_> {
     pub(crate) fn dense(&self, rung: Rung, work: &mut HeadWork) -> Result<(), Error> {
         let dim = self.group.layout.dim;
         let view = View::exact(self.pages, self.group, self.head);
-        let marked: Vec<usize> = (0..work.dense.len()).filter(|h| work.dense[*h]).collect();
-        if marked.is_empty() {
+        let Exact { queries, state, split, masses } = &mut work.exact;
+        queries.clear();
+        let marked = (0..work.dense.len()).filter(|h| work.dense[*h]);
+        for h in marked.clone() {
+            queries.extend_from_slice(&self.queries[h * dim..(h + 1) * dim]);
+        }
+        let heads = queries.len() / dim;
+        if heads == 0 {
             return Ok(());
         }
         // All marked heads share each load; a head's bits do not depend on which others are with it.
-        let kernel = self.group.kernel.with_heads(marked.len())?;
-        let mut queries = Vec::with_capacity(marked.len() * dim);
-        for &h in &marked {
-            queries.extend_from_slice(&self.queries[h * dim..(h + 1) * dim]);
-        }
-        let (mut state, mut split) = (kernel.partial(), kernel.partial());
-        let mut masses = certkv_kernel::Masses::new(marked.len(), self.blocks + 1);
-        self.one_pass(marked.len(), &queries, &view, &mut work.kernel, &mut masses, [&mut state, &mut split])?;
-        for (i, &h) in marked.iter().enumerate() {
+        let kernel = self.group.kernel.with_heads(heads)?;
+        kernel.empty(state);
+        kernel.empty(split);
+        masses.reshape(heads, self.blocks + 1);
+        self.one_pass(heads, queries, &view, &mut work.kernel, masses, [&mut *state, split])?;
+        for (i, h) in marked.enumerate() {
             let out = &mut work.out[h * dim..(h + 1) * dim];
             state.finish(i, out)?;
             let (radius, norm) = distances(out, self.centre);
-            let found = kernel.certify(&masses, &state, i, radius)?;
+            let found = kernel.certify(masses, state, i, radius)?;
             let c = &mut work.certificates[h];
             // The logits' rounding is all that is left of the key term; it counts as arithmetic.
             (c.e_key, c.e_val, c.e_drop, c.cap) = (0.0, 0.0, 0.0, f64::INFINITY);

@@ -94,6 +94,7 @@ fn decode(
         m.mass.clear();
         m.terms.clear();
         if let Policy::Certified(p) = policy {
+            w.reserve(&group.kernel, blocks);
             // A guess made under a wider cap is no guess under this one.
             if w.sets.keys.len() + m.keys.len() > p.k_cap {
                 m.keys.clear();

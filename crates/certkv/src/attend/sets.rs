@@ -30,6 +30,11 @@ impl Sets {
         }
     }
 
+    pub(crate) fn reserve(&mut self, blocks: usize) {
+        let Self { keys, values, fine_keys, fine_values, skipped } = self;
+        [keys, values, fine_keys, fine_values, skipped].into_iter().for_each(|set| set.reserve(blocks));
+    }
+
     pub(crate) fn copy_from(&mut self, other: &Self) {
         self.keys.copy_from(&other.keys);
         self.values.copy_from(&other.values);
