@@ -1,6 +1,7 @@
 /* Checks of statuses that every program here makes. Each includes this file once. */
 #ifndef CHECK_H
 #define CHECK_H
+#include "held.h"
 #include <certkv.h>
 #include <math.h>
 #include <stddef.h>

@@ -1,6 +1,7 @@
 // Checks that every C++ program here makes, and a small cache. Compiles with and without exceptions.
 #ifndef CHECK_HPP
 #define CHECK_HPP
+#include "held.h"
 #include <certkv.hpp>
 #include <cmath>
 #include <cstdio>

@@ -27,7 +27,7 @@ static void decode(const certkv::Cache &cache, const certkv::Sequence &sequence,
         OK(step->append(layer, row, row));
         OK(step->attend(layer, query, out, certificates));
         for (const certkv_certificate &certificate : certificates) {
-            TRUE(certificate.status == CERTKV_EXACT || certificate.bound <= certificate.tol);
+            TRUE(held(&certificate));
         }
     }
     if (finish) {

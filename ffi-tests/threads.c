@@ -60,7 +60,7 @@ static void step(life *mine, certkv_sequence sequence, uint64_t tokens)
             }
             TOLD(certkv_step_attend(open, layer, asked, mine->out, Q, certificates, Q_HEADS, CERTKV_SPACE_HOST));
             for (i = 0; i < Q_HEADS; i++) {
-                mine->failed += certificates[i].status != CERTKV_EXACT && !(certificates[i].bound <= certificates[i].tol);
+                mine->failed += !held(&certificates[i]);
             }
             for (i = 0; PLANT == 0 && i < Q; i++) {
                 mine->sum += mine->out[i] * (float)(i + 1);

@@ -78,7 +78,7 @@
 #define CERTKV_UNCERTIFIED 0
 
 /**
- * The bound holds and is within the tolerance.
+ * The bound holds, and what compression costs of it, `bound - e_arith`, is within the tolerance.
  */
 #define CERTKV_CERTIFIED 1
 
@@ -1868,7 +1868,7 @@ typedef struct certkv_certificate {
    */
   double bound;
   /**
-   * Absolute tolerance that was applied.
+   * Absolute tolerance that was applied, to the bound without its arithmetic.
    */
   double tol;
   /**

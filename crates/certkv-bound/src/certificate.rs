@@ -8,7 +8,7 @@ pub enum Status {
     /// Nothing has been shown about the output.
     #[default]
     Uncertified = 0,
-    /// The bound holds and is within the tolerance.
+    /// The bound holds, and `E_quant` is within the tolerance (8.2); the arithmetic, `E_arith`, is told beside it.
     Certified = 1,
     /// Computed from the originals alone: `E_quant = 0`, only the kernel's arithmetic remains.
     Exact = 2,

@@ -7,7 +7,7 @@ pub const CERTKV_CERTIFICATE_VERSION: u32 = 1;
 
 /// Nothing has been shown about the output.
 pub const CERTKV_UNCERTIFIED: u8 = 0;
-/// The bound holds and is within the tolerance.
+/// The bound holds, and what compression costs of it, `bound - e_arith`, is within the tolerance.
 pub const CERTKV_CERTIFIED: u8 = 1;
 /// Computed from the originals alone: only the kernel's arithmetic remains in the bound.
 pub const CERTKV_EXACT: u8 = 2;
@@ -63,7 +63,7 @@ pub struct certkv_certificate {
     pub reserved8: u8,
     /// Total bound: the components or the cap, whichever is less, plus the arithmetic.
     pub bound: f64,
-    /// Absolute tolerance that was applied.
+    /// Absolute tolerance that was applied, to the bound without its arithmetic.
     pub tol: f64,
     /// Norm of the output.
     pub out_norm: f64,

@@ -359,7 +359,7 @@ impl Decode<'_> {
         self.fall_back(turn, pages, heads)?;
         for c in heads.iter_mut().flat_map(|w| &mut w.certificates) {
             if c.status == Status::Uncertified {
-                // The last word: what is returned is within the tolerance, or the call fails.
+                // The last word: what compression costs is within the tolerance, or the call fails.
                 c.status = if !(c.quantisation() <= c.tol) || !c.bound().is_finite() {
                     Status::Failed
                 } else {
