@@ -149,16 +149,6 @@ impl Kernel {
         self.shape.heads
     }
 
-    /// An empty state of this kernel's shape.
-    pub fn partial(&self) -> Partial {
-        Partial::new(self.shape.heads, self.shape.dim)
-    }
-
-    /// Makes `partial` an empty state of this kernel's shape, in the memory that it has.
-    pub fn empty(&self, partial: &mut Partial) {
-        partial.reshape(self.shape.heads, self.shape.dim);
-    }
-
     /// One split of the pass: attention of `queries` (`[heads][dim]`, unscaled) over blocks `blocks` of `source` and,
     /// after them, `tail`. `out` is overwritten. With `masses`, every block leaves its entry at its own index and the
     /// tail at index `blocks.end`; the entries' range must fit, see [`MassesMut::split_at`]. No block and no tail gives

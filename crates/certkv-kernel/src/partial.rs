@@ -1,5 +1,6 @@
 //! The state of a pass over some of the tokens, and how two become one: math.md (1.6) with integer exponents.
 use crate::arch::generic::softmax::power;
+use crate::attend::Kernel;
 use crate::error::KernelError;
 use crate::line::{Line, lines};
 use crate::query::{HEADS, Softmax};
@@ -17,6 +18,18 @@ pub struct Partial {
     pub(crate) o: Vec<Line>,
     pub(crate) chain: usize,
     pub(crate) tokens: usize,
+}
+
+impl Kernel {
+    /// An empty state of this kernel's shape.
+    pub fn partial(&self) -> Partial {
+        Partial::new(self.shape.heads, self.shape.dim)
+    }
+
+    /// Makes `partial` an empty state of this kernel's shape, in the memory that it has.
+    pub fn empty(&self, partial: &mut Partial) {
+        partial.reshape(self.shape.heads, self.shape.dim);
+    }
 }
 
 impl Partial {
