@@ -183,18 +183,25 @@ impl<'a> Tensor<'a> {
         Span::new(self.address, elements * self.element.bytes())
     }
 
-    /// Where rows of `[tokens, heads, channels]` begin.
+    /// Where rows of `[tokens, heads, channels]` begin, written to `into`.
     ///
     /// # Errors
     /// [`CudaError::BadArgument`] for rows of other heads, [`CudaError::OutOfRange`] for fewer.
-    pub fn row_addresses(&self, argument: &'static str, shape: [usize; 3]) -> Result<Vec<u64>, CudaError> {
+    pub fn row_addresses(
+        &self,
+        argument: &'static str,
+        shape: [usize; 3],
+        into: &mut Vec<u64>,
+    ) -> Result<(), CudaError> {
         let (address, strides, _) = self.holding_rows(argument, shape)?;
         let [tokens, heads, _] = shape;
         let bytes = self.element.bytes() as u64;
         let at = |token: usize, head: usize| {
             address + (token as u64 * u64::from(strides.token) + head as u64 * u64::from(strides.head)) * bytes
         };
-        Ok((0..tokens).flat_map(|token| (0..heads).map(move |head| at(token, head))).collect())
+        into.clear();
+        into.extend((0..tokens).flat_map(|token| (0..heads).map(move |head| at(token, head))));
+        Ok(())
     }
 
     /// The address, if `needs` elements are there, one after the other.

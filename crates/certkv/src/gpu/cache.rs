@@ -1,4 +1,5 @@
 //! The cache: sequences, their pages, and the memory behind them on a GPU.
+use super::carry::Carry;
 use super::config::GpuConfig;
 use super::core::{Choice, Core};
 use super::lists::Lists;
@@ -79,6 +80,10 @@ pub struct GpuCache {
     /// Lists that the next step takes, and what it reads results into.
     pub(super) lists: Lists,
     pub(super) back: Back,
+    /// Of longer chunks.
+    pub(super) carried: Carry,
+    pub(super) chunk_words: Vec<u32>,
+    pub(super) pack_items: Vec<u64>,
     /// Pages that a step needs, by group.
     pub(super) needs: Vec<Need>,
     /// By group: pages and rows, with [`ROW_ENTRY`], of which nothing may be remembered when the next step begins.
@@ -167,6 +172,9 @@ impl GpuCache {
             batch_queries: Vec::new(),
             lists: Lists::default(),
             back: Back::default(),
+            carried: Carry::default(),
+            chunk_words: Vec::new(),
+            pack_items: Vec::new(),
             needs: Vec::new(),
             forgotten: vec![Vec::new(); s.groups.len()],
             published: 0,

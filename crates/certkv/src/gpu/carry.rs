@@ -3,6 +3,7 @@
 //! *Cost:* each row once over the host's link, with a wait for the device after every slot of staging, and room for all rows in single
 //! precision.
 use super::cache::GpuCache;
+use super::step::GpuStep;
 use crate::Error;
 use certkv_core::{Dtype, rows};
 use certkv_kernel::cuda::args::Element;
@@ -12,6 +13,16 @@ use certkv_kernel::cuda::tensor::Tensor;
 
 /// Bytes before the items of a list: their number, on a line of its own.
 const ITEMS: usize = 64;
+
+/// What longer chunks need on the host, kept with its memory from step to step where they are drafts.
+#[derive(Debug, Default)]
+pub(super) struct Carry {
+    addresses: Vec<u64>,
+    items: Vec<u64>,
+    bits: Vec<u16>,
+    /// Keys and values, or queries and outputs, `[tokens][heads][channels]`.
+    rows: [Vec<f32>; 2],
+}
 
 /// The 16-bit type of an element; `None`: single precision.
 pub(super) fn narrow(element: Element) -> Option<Dtype> {
@@ -46,7 +57,13 @@ impl Slot {
     }
 
     /// Enqueues the copies between the slot's rows and those at `addresses` of `tensor`.
-    fn copy(&self, cache: &GpuCache, tensor: Tensor<'_>, addresses: &[u64], to_slot: bool) -> Result<(), Error> {
+    fn copy(
+        &self,
+        cache: &GpuCache,
+        tensor: Tensor<'_>,
+        (addresses, items): (&[u64], &mut Vec<u64>),
+        to_slot: bool,
+    ) -> Result<(), Error> {
         let (core, area) = (&cache.core, cache.ring.area());
         let rows = area.span(self.rows_at(), self.rows * self.bytes)?;
         let own = (0..self.rows).map(|i| rows.address() + (i * self.bytes) as u64);
@@ -54,9 +71,10 @@ impl Slot {
             true => [*given, own, self.bytes as u64, 0],
             false => [own, *given, self.bytes as u64, 0],
         };
-        let items: Vec<u64> = own.zip(addresses).flat_map(item).collect();
+        items.clear();
+        items.extend(own.zip(addresses).flat_map(item));
         area.write(self.at, &[self.rows as u32])?;
-        area.write(self.at + ITEMS, &items)?;
+        area.write(self.at + ITEMS, items.as_slice())?;
         let length = area.span(self.at, 4)?;
         let listed = area.span(self.at + ITEMS, size_of_val(items.as_slice()))?;
         let moves = if to_slot { [tensor.span(), rows] } else { [rows, tensor.span()] };
@@ -64,7 +82,22 @@ impl Slot {
     }
 }
 
-/// Rows of `[tokens, heads, channels]`, one after the other. Waits for the device.
+impl GpuStep<'_> {
+    /// Lends the lists, and what rows are carried in.
+    pub(super) fn carried(
+        &mut self,
+        call: impl FnOnce(&mut Self, &mut Carry, &mut [Vec<f32>; 2]) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let mut lists = core::mem::take(&mut self.cache.carried);
+        let mut rows = core::mem::take(&mut lists.rows);
+        let done = call(self, &mut lists, &mut rows);
+        lists.rows = rows;
+        self.cache.carried = lists;
+        done
+    }
+}
+
+/// Rows of `[tokens, heads, channels]`, one after the other, to `into`. Waits for the device.
 ///
 /// # Errors
 /// A tensor of other rows, a device error.
@@ -73,31 +106,33 @@ pub(super) fn fetch(
     argument: &'static str,
     tensor: Tensor<'_>,
     shape: [usize; 3],
-) -> Result<Vec<f32>, Error> {
-    let addresses = tensor.row_addresses(argument, shape)?;
+    lists: &mut Carry,
+    into: &mut Vec<f32>,
+) -> Result<(), Error> {
+    let Carry { addresses, items, bits, .. } = lists;
+    tensor.row_addresses(argument, shape, addresses)?;
     let (dim, element) = (shape[2], tensor.element());
     let bytes = dim * element.bytes();
-    let mut rows = Vec::with_capacity(addresses.len() * dim);
-    let (mut wide, mut bits) = (Vec::new(), Vec::new());
+    into.clear();
     for part in addresses.chunks(Slot::most(cache, bytes)) {
         let slot = Slot::take(cache, part.len(), bytes)?;
-        slot.copy(cache, tensor, part, true)?;
+        slot.copy(cache, tensor, (part, items), true)?;
         cache.core.finish()?;
         let area = cache.ring.area();
         match narrow(element) {
             None => {
-                wide.resize(part.len() * dim, 0.0f32);
-                area.read(slot.rows_at(), &mut wide)?;
-                rows.extend_from_slice(&wide);
+                let start = into.len();
+                into.resize(start + part.len() * dim, 0.0);
+                area.read(slot.rows_at(), &mut into[start..])?;
             }
             Some(dtype) => {
                 bits.resize(part.len() * dim, 0u16);
-                area.read(slot.rows_at(), &mut bits)?;
-                rows.extend(bits.iter().map(|bits| dtype.decode16(*bits)));
+                area.read(slot.rows_at(), bits)?;
+                into.extend(bits.iter().map(|bits| dtype.decode16(*bits)));
             }
         }
     }
-    Ok(rows)
+    Ok(())
 }
 
 /// Enqueues the way back, for rows that hold numbers of the tensor's type.
@@ -109,9 +144,11 @@ pub(super) fn put(
     argument: &'static str,
     tensor: Tensor<'_>,
     shape: [usize; 3],
+    lists: &mut Carry,
     rows: &[f32],
 ) -> Result<(), Error> {
-    let addresses = tensor.row_addresses(argument, shape)?;
+    let Carry { addresses, items, bits, .. } = lists;
+    tensor.row_addresses(argument, shape, addresses)?;
     let (dim, element) = (shape[2], tensor.element());
     let bytes = dim * element.bytes();
     let most = Slot::most(cache, bytes);
@@ -121,27 +158,34 @@ pub(super) fn put(
         match narrow(element) {
             None => area.write(slot.rows_at(), rows)?,
             Some(dtype) => {
-                let bits: Vec<u16> = rows.iter().map(|x| dtype.encode16(*x)).collect();
-                area.write(slot.rows_at(), &bits)?;
+                bits.clear();
+                bits.extend(rows.iter().map(|x| dtype.encode16(*x)));
+                area.write(slot.rows_at(), bits.as_slice())?;
             }
         }
-        slot.copy(cache, tensor, part, false)?;
+        slot.copy(cache, tensor, (part, items), false)?;
     }
     Ok(())
 }
 
-/// Rounds rows to a type, and says how far each of them moved; of single precision nothing does.
+/// Rounds rows to a type, and writes to `lost` how far each of them moved; of single precision nothing does.
 ///
 /// # Errors
 /// [`Error::Overflow`] for a number that the type cannot hold.
-pub(super) fn round(element: Element, rows: &mut [f32], [heads, dim]: [usize; 2]) -> Result<Vec<f64>, Error> {
-    let Some(dtype) = narrow(element) else { return Ok(Vec::new()) };
-    let each = rows.chunks_exact_mut(dim).enumerate().map(|(row, all)| {
+pub(super) fn round(
+    element: Element,
+    rows: &mut [f32],
+    [heads, dim]: [usize; 2],
+    lost: &mut Vec<f64>,
+) -> Result<(), Error> {
+    lost.clear();
+    let Some(dtype) = narrow(element) else { return Ok(()) };
+    for (row, all) in rows.chunks_exact_mut(dim).enumerate() {
         let beyond =
             |channel| Error::Overflow { argument: "out", token: row / heads, element: row % heads * dim + channel };
-        rows::round(dtype, all).map_err(beyond)
-    });
-    each.collect()
+        lost.push(rows::round(dtype, all).map_err(beyond)?);
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -152,11 +196,12 @@ mod tests {
     fn what_does_not_fit_is_named() {
         let mut rows: Vec<f32> = (0..256).map(|i| 1.0 + i as f32 * 0.001).collect();
         let before = rows.clone();
-        assert!(round(Element::F32, &mut rows, [2, 64]).is_ok_and(|lost| lost.is_empty()) && rows == before);
-        let lost = round(Element::Bf16, &mut rows, [2, 64]).expect("numbers");
+        let mut lost = vec![7.0];
+        assert!(round(Element::F32, &mut rows, [2, 64], &mut lost).is_ok() && lost.is_empty() && rows == before);
+        round(Element::Bf16, &mut rows, [2, 64], &mut lost).expect("numbers");
         assert!(lost.len() == 4 && lost.iter().all(|lost| *lost > 0.005) && rows != before);
         rows[3 * 64 + 7] = 7e4;
-        let refused = round(Element::F16, &mut rows, [2, 64]);
+        let refused = round(Element::F16, &mut rows, [2, 64], &mut lost);
         assert!(matches!(refused, Err(Error::Overflow { argument: "out", token: 1, element: 71 })), "{refused:?}");
     }
 }

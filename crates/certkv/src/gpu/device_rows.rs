@@ -4,7 +4,7 @@ use super::ladder::Call;
 use super::ordered;
 use super::spill;
 use super::step::{GpuStep, Progress, blocks, check_elements, check_queries, most_blocks};
-use crate::{Certificate, Error};
+use crate::Error;
 use certkv_kernel::cuda::tensor::Tensor;
 use std::sync::Arc;
 
@@ -24,9 +24,11 @@ impl GpuStep<'_> {
             self.check_waits(layer)?;
             let g = *self.cache.geometry();
             let shape = [self.tokens, g.kv_heads, g.head_dim];
-            let keys = carry::fetch(self.cache, "keys", keys, shape)?;
-            let values = carry::fetch(self.cache, "values", values, shape)?;
-            return self.append(layer, &keys, &values);
+            return self.carried(|step, lists, [own_keys, own_values]| {
+                carry::fetch(step.cache, "keys", keys, shape, lists, own_keys)?;
+                carry::fetch(step.cache, "values", values, shape, lists, own_values)?;
+                step.append(layer, own_keys, own_values)
+            });
         }
         self.progress[layer] = Progress::Failed;
         ordered::tell_pages(self.cache, &self.parts, layer..layer + 1)?;
@@ -90,14 +92,22 @@ impl GpuStep<'_> {
     fn attend_carried(&mut self, layer: usize, query: Tensor<'_>, out: Tensor<'_>) -> Result<(), Error> {
         let g = *self.cache.geometry();
         let shape = [self.tokens, g.q_heads, g.head_dim];
-        let queries = carry::fetch(self.cache, "query", query, shape)?;
-        self.attend_in(layer, &queries, out.element())?;
-        let mut rows = vec![f32::NAN; queries.len()];
-        let mut certificates = vec![Certificate::UNCERTIFIED; self.tokens * g.q_heads];
-        self.outputs(layer, &mut rows, &mut certificates)?;
-        self.lost[layer] = carry::round(out.element(), &mut rows, [g.q_heads, g.head_dim])?;
-        self.last = None;
-        carry::put(self.cache, "out", out, shape, &rows)
+        self.carried(|step, lists, [queries, rows]| {
+            carry::fetch(step.cache, "query", query, shape, lists, queries)?;
+            step.attend_in(layer, queries, out.element())?;
+            rows.clear();
+            rows.resize(queries.len(), f32::NAN);
+            step.outputs(layer, rows, &mut [])?;
+            carry::round(out.element(), rows, [g.q_heads, g.head_dim], &mut step.lost[layer])?;
+            step.last = None;
+            carry::put(step.cache, "out", out, shape, lists, rows)
+        })
+    }
+
+    /// No chunk is longer than those that the GPU attends.
+    pub(super) fn is_of_drafts(&self) -> bool {
+        let most = self.cache.core.sizes.chunk_tokens.max(1);
+        self.parts.iter().all(|part| part.tokens <= most)
     }
 
     fn has_chunks(&self) -> bool {

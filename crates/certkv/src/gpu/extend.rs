@@ -10,29 +10,27 @@ use crate::{Certificate, Error, Status};
 use certkv_kernel::cuda::args;
 use certkv_kernel::cuda::extend::ExtendChunk;
 
-/// Causal attention of the chunk's rows, written to `out`; `queries` and `out` are the step's, `[token][q_heads dim]`. Returns the certificates,
-/// `[token][q_heads]`, or `None` where the policy wants what only originals give: `out` is what it was.
+/// Causal attention of a chunk of at most [`chunk_tokens`](super::GpuConfig::chunk_tokens), written to `out`; `queries` and `out` are the step's,
+/// `[token][q_heads dim]`, and `certificates` the chunk's, `[token][q_heads]`. Returns `false` where the policy wants what only originals give: nothing was written.
 pub(super) fn attend(
     cache: &mut GpuCache,
     layer: usize,
     part: &Part,
     (queries, out): (&[f32], &mut [f32]),
     rule: Rule,
-) -> Result<Option<Vec<Certificate>>, Error> {
+    certificates: &mut [Certificate],
+) -> Result<bool, Error> {
     let (s, of) = (&cache.core.sizes, &cache.core.sizes.chunks);
     let (Some(buffer), Some(reservation)) = (&cache.core.chunks, part.reservations.get(s.group_of(layer))) else {
-        return Ok(None);
+        return Ok(false);
     };
     let core = &cache.core;
     let coded = part.len >= s.block && !core.kit(layer).exact;
     let limit = match rule {
-        Rule::Dense if coded => return Ok(None),
+        Rule::Dense if coded => return Ok(false),
         Rule::Certified(limit) => limit,
         Rule::Dense | Rule::Packed => Limit { relative: 0.0, absolute: 0.0, each: false },
     };
-    if part.tokens > s.chunk_tokens {
-        return Ok(None);
-    }
     for span in reservation.rows() {
         let at = of.staged.start + (span.block - part.len / s.block) * s.original_bytes;
         core.queue.upload(buffer, at, &core.originals, cache.host_at(layer, span.host)?, s.original_bytes)?;
@@ -50,12 +48,14 @@ pub(super) fn attend(
     ring.send(&core.queue, buffer, of.list.start, &chunk.words())?;
     core.extend(layer, chunk, buffer, limit)?;
     core.finish()?;
-    let mut words = vec![0u32; part.tokens * s.q_heads() * args::Certificate::WORDS];
-    buffer.read(core.queue.stream(), of.certificates.start, &mut words)?;
-    let certificates: Vec<Certificate> = results::certificates(&words).map(|c| results::of_chunk(rule, &c)).collect();
-    if certificates.iter().any(|c| c.status == Status::Failed) {
-        return Ok(None);
+    let words = &mut cache.chunk_words;
+    words.resize(part.tokens * s.q_heads() * args::Certificate::WORDS, 0);
+    buffer.read(core.queue.stream(), of.certificates.start, words)?;
+    let found = || results::certificates(words).map(|c| results::of_chunk(rule, &c));
+    if found().any(|c| c.status == Status::Failed) {
+        return Ok(false);
     }
     buffer.read(core.queue.stream(), of.outputs.start, &mut out[rows])?;
-    Ok(Some(certificates))
+    certificates.iter_mut().zip(found()).for_each(|(to, c)| *to = c);
+    Ok(true)
 }

@@ -10,6 +10,8 @@ pub(super) struct Lists {
     pub(super) progress: Vec<Progress>,
     /// One for each sequence.
     pub(super) reservations: Vec<Vec<Reservation>>,
+    /// Outputs of longer chunks.
+    pub(super) chunks: Vec<f32>,
     /// By layer.
     pub(super) extended: Vec<Vec<Certificate>>,
     pub(super) lost: Vec<Vec<f64>>,
@@ -25,11 +27,18 @@ impl Lists {
         self
     }
 
-    /// Those of a step that is over, whose parts have given back what they reserved. What longer chunks had is a prompt's, and goes.
-    pub(super) fn kept(mut self) -> Self {
+    /// Those of a step that is over, whose parts have given back what they reserved. What chunks longer than drafts had is a prompt's, and goes.
+    pub(super) fn kept(mut self, drafts: bool) -> Self {
         self.reservations.extend(self.parts.drain(..).map(|part| part.reservations));
-        self.extended.iter_mut().for_each(|of| *of = Vec::new());
-        self.lost.iter_mut().for_each(|of| *of = Vec::new());
+        if drafts {
+            self.chunks.clear();
+            self.extended.iter_mut().for_each(Vec::clear);
+            self.lost.iter_mut().for_each(Vec::clear);
+        } else {
+            self.chunks = Vec::new();
+            self.extended.iter_mut().for_each(|of| *of = Vec::new());
+            self.lost.iter_mut().for_each(|of| *of = Vec::new());
+        }
         self
     }
 }

@@ -33,12 +33,12 @@ pub(super) fn fetch_open(cache: &GpuCache, group: usize, tail: u32, host: PageId
 pub(super) fn append(cache: &mut GpuCache, layer: usize, part: &Part) -> Result<(), Error> {
     let Some(reservation) = part.reservations.get(cache.core.sizes.group_of(layer)) else { return Ok(()) };
     let size = cache.core.sizes.block;
-    let spans: Vec<RowSpan> = reservation.rows().collect();
     if part.len < size && part.len + part.tokens >= size {
-        fix_centre(cache, layer, part, spans.first())?;
+        fix_centre(cache, layer, part, reservation.rows().next())?;
     }
-    let mut items = Vec::new();
-    for span in &spans {
+    let mut items = core::mem::take(&mut cache.pack_items);
+    items.clear();
+    for span in reservation.rows() {
         let token = part.first_row + span.block * size + span.first_row - part.len;
         let at = cache.host_at(layer, span.host)?;
         let core = &cache.core;
@@ -49,11 +49,13 @@ pub(super) fn append(cache: &mut GpuCache, layer: usize, part: &Part) -> Result<
             (None, None) => {}
         }
     }
-    pack(cache, layer, &items)
+    pack(cache, layer, &items)?;
+    cache.pack_items = items;
+    Ok(())
 }
 
 /// The mean of the layer's first values, before its first block is coded.
-fn fix_centre(cache: &mut GpuCache, layer: usize, part: &Part, open: Option<&RowSpan>) -> Result<(), Error> {
+fn fix_centre(cache: &mut GpuCache, layer: usize, part: &Part, open: Option<RowSpan>) -> Result<(), Error> {
     let at = open.filter(|_| part.len > 0).map(|span| cache.host_at(layer, span.host)).transpose()?;
     let GpuCache { core, rows, page, ring, config, .. } = cache;
     let (s, store) = (&core.sizes, config.geometry.store);

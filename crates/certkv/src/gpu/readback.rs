@@ -53,11 +53,11 @@ impl GpuStep<'_> {
         })
     }
 
-    /// Lends what results are read into. What longer chunks had is a prompt's, and goes.
+    /// Lends what results are read into. What chunks longer than drafts had is a prompt's, and goes.
     fn back<T>(&mut self, call: impl FnOnce(&Self, &mut Back) -> Result<T, Error>) -> Result<T, Error> {
         let mut back = core::mem::take(&mut self.cache.back);
         let done = call(self, &mut back);
-        if self.seqs == self.parts.len() {
+        if self.is_of_drafts() {
             self.cache.back = back;
         }
         done

@@ -100,7 +100,8 @@ impl<'c> GpuStep<'c> {
             return Err(Error::Shape { argument: "chunks", expected: 1, given: 0 });
         }
         let (layers, number) = (cache.core.sizes.layers, cache.published);
-        let Lists { parts, progress, reservations, extended, lost } = core::mem::take(&mut cache.lists).of(layers);
+        let Lists { parts, progress, reservations, chunks: rows, extended, lost } =
+            core::mem::take(&mut cache.lists).of(layers);
         let mut step = Self {
             cache,
             rule,
@@ -112,7 +113,7 @@ impl<'c> GpuStep<'c> {
             seqs: 0,
             answers: Element::F32,
             last: None,
-            chunks: Vec::new(),
+            chunks: rows,
             extended,
             lost,
             number,
@@ -186,15 +187,11 @@ impl<'c> GpuStep<'c> {
     /// Sends lengths, tails and new pages to the device; for longer chunks, fetches the rows of their open blocks.
     fn announce(&mut self) -> Result<(), Error> {
         let Self { cache, parts, seqs, .. } = self;
-        let mut open = Vec::new();
         for part in parts.iter() {
             for (group, reservation) in part.reservations.iter().enumerate() {
                 for span in reservation.rows() {
                     let packed = span.packed.map(|page| page.index);
                     cache.mirror.set(group, part.row, span.block, span.host.index, packed);
-                    if let Some(tail) = span.tail.filter(|_| part.place.is_none() && span.first_row > 0) {
-                        open.push((group, tail.index, span.host));
-                    }
                 }
                 if part.place.is_some() && tail(reservation).is_none() {
                     return Err(Error::Order { layer: 0, why: "an open block has no tail" });
@@ -226,8 +223,14 @@ impl<'c> GpuStep<'c> {
         cache.mirror.count(*seqs);
         cache.send_tables()?;
         if parts.iter().any(|part| part.place.is_none()) {
-            for (group, tail, host) in open {
-                prefill::fetch_open(cache, group, tail, host)?;
+            for part in parts.iter().filter(|part| part.place.is_none()) {
+                for (group, reservation) in part.reservations.iter().enumerate() {
+                    for span in reservation.rows().filter(|span| span.first_row > 0) {
+                        if let Some(tail) = span.tail {
+                            prefill::fetch_open(cache, group, tail.index, span.host)?;
+                        }
+                    }
+                }
             }
             // From here on the host reads and writes pages of originals itself.
             cache.core.finish()?;
@@ -382,12 +385,13 @@ impl<'c> GpuStep<'c> {
         if parts.iter().any(|part| part.place.is_none()) {
             chunks.resize(expected, f32::NAN);
             for part in parts.iter().filter(|part| part.place.is_none()) {
-                match extend::attend(cache, layer, part, (queries, chunks), rule)? {
-                    Some(certificates) => {
-                        extended[layer].resize(*tokens * heads, Certificate::PREFILL);
-                        extended[layer][part.first_row * heads..][..certificates.len()].copy_from_slice(&certificates);
-                    }
-                    None => prefill::attend(cache, layer, part, queries, chunks)?,
+                let attended = part.tokens <= cache.core.sizes.chunk_tokens && {
+                    extended[layer].resize(*tokens * heads, Certificate::PREFILL);
+                    let own = &mut extended[layer][part.first_row * heads..][..part.tokens * heads];
+                    extend::attend(cache, layer, part, (queries, chunks), rule, own)?
+                };
+                if !attended {
+                    prefill::attend(cache, layer, part, queries, chunks)?;
                 }
                 if let Rule::Certified(limit) = rule {
                     let last = part.first_row + part.tokens - 1;
@@ -518,15 +522,21 @@ impl Drop for GpuStep<'_> {
         }
         self.cache.filled(None);
         self.cache.core.leave_lane();
-        let Self { cache, parts, progress, reservations, extended, lost, .. } = self;
+        // What prompts had goes with them.
+        let drafts = self.is_of_drafts();
+        let Self { cache, parts, progress, reservations, chunks, extended, lost, .. } = self;
         let lists = Lists {
             parts: core::mem::take(parts),
             progress: core::mem::take(progress),
             reservations: core::mem::take(reservations),
+            chunks: core::mem::take(chunks),
             extended: core::mem::take(extended),
             lost: core::mem::take(lost),
         };
-        cache.lists = lists.kept();
+        cache.lists = lists.kept(drafts);
+        if !drafts {
+            (cache.carried, cache.chunk_words, cache.pack_items) = <_>::default();
+        }
     }
 }
 
