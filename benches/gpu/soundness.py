@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Certificates of every pair of formats on a GPU, beside attention in double precision: no error is beyond its bound.
+"""Certificates of every pair of formats, on a GPU or the CPU, beside attention in double precision: no error is beyond its bound.
 
   PYTHONPATH=python python3 benches/gpu/soundness.py LIBRARY --kernels FOLDER --calibrations FOLDER [--head-steps 1000000] [--from N] [--pairs N]
 
-Each key format with each value format that a cache on a GPU takes, in a geometry and a block size that go round with the pair's number. Sequences
+Each key format with each value format that a cache on a GPU takes (with --cpu: one on the CPU), in a geometry and a block size that go round with the pair's number. Sequences
 of ragged lengths, each with rows of one kind (plain, with outliers, heavy tails, constant channels, one huge token, ...), decode with queries from flat to
 sharp, some of them along a key; half of the steps as the codes are (packed), half under tolerances from 1% to 20%, in turn. torch computes attention of
 the same 16-bit rows in double precision, with none of this library's code. A head-step fails if its error is beyond its bound or not a number, or if it
@@ -21,9 +21,15 @@ import os
 import sys
 import time
 
+# What the CPU alone has is told apart: a cache on a GPU refuses it by name.
 KEYS = """f16 k8 k7 k6 k5 k4 k3 k2 t8 t7 t6 t5 t4 t3 t2 t8g32 t4g16 tq6 tq5 tq4 tq3 tq2 tq1 ctq4 ctq3 ctq2 ctq1 gtq6 gtq5 gtq4 gtq3 gtq2.5 gtq2
           s1 s2 s3 p8 p6 p4 p3 p2 p4g16 e4m3 e4m3g32 e5m2""".split()
 VALUES = "f16 v8g32 v7g32 v6g32 v5g32 v4g32 v4g16 v3g16 v2g16 c8 c4 c2 tq6 tq5 tq4 tq3 tq2 tq1 p8 p4 p4g16 p2 e4m3 e5m2".split()
+ON_CPU = dict(
+    keys="k8f32 k8bf16 k0 ctq6 ctq5".split(),
+    values=["c0"],
+    refined="k8f32-c8:r1.8 k5-c5:r3.4 k4-c4:r6.4 k4-v3g32:r8.3 k3-v2g16:r5.6 k3-c2:r3.5 k2-v8g32:r6.1 k2-c3:r8.8".split(),
+)
 REFINED = "k8-v4g32:r8.4 k7-v7g32:r1.1 k6-v6g32:r6.2 k4-v4g32:r4.4 k4-v3g32:r3.3 k3-v2g16:r3.2 k2-v8g32:r2.1".split()
 # Channels, key heads and query heads to one of them.
 GEOMETRIES = [(128, 4, 16), (128, 8, 4), (64, 8, 8), (256, 2, 8), (128, 16, 1), (96, 4, 6), (128, 4, 8), (64, 4, 4), (256, 4, 5), (128, 2, 12)]
@@ -32,9 +38,10 @@ TOLERANCES = [0.01, 0.02, 0.05, 0.1, 0.2]
 KINDS = 10
 
 
-def pairs():
-    plain = [(k, v, "") for k in KEYS for v in VALUES if (k, v) != ("f16", "f16")]
-    return plain + [(*text.split(":")[0].split("-"), "-" + text.split(":")[1]) for text in REFINED]
+def pairs(cpu=False):
+    keys, values = (KEYS + ON_CPU["keys"], VALUES + ON_CPU["values"]) if cpu else (KEYS, VALUES)
+    plain = [(k, v, "") for k in keys for v in values if (k, v) != ("f16", "f16")]
+    return plain + [(*text.split(":")[0].split("-"), "-" + text.split(":")[1]) for text in REFINED + (ON_CPU["refined"] if cpu else [])]
 
 
 def rows_of(torch, count, tokens, heads, dim, make):
@@ -72,7 +79,9 @@ class Pair:
         key, value, refine = pair
         self.format = f"{key}-{value}-b{(16, 32, 64)[number % 3]}{refine}"
         calibrated = key.startswith(("ctq", "gtq", "s"))
-        fields = dict(device=self.abi.CERTKV_DEVICE_CUDA, format=self.format, kernels=options.kernels)
+        self.cpu = options.cpu
+        fields = dict(format=self.format)
+        fields.update(dict(threads=1) if self.cpu else dict(device=self.abi.CERTKV_DEVICE_CUDA, kernels=options.kernels))
         geometries = [BUNDLED] if calibrated else GEOMETRIES[number % len(GEOMETRIES) :] + [(128, 8, 4)]
         if calibrated:
             name = key if key.startswith("s") else "g" + (key[3:] if key.startswith("gtq") else "3")
@@ -134,16 +143,21 @@ class Pair:
                 along = keys[every, :, asked].float().repeat_interleave(self.group, 1)
                 along = along / along.norm(dim=2, keepdim=True).clamp(min=1e-6) * self.dim**0.5
                 q = torch.where((every % 4 == 3)[:, None, None], q + self.sharp[:, None, None] * along, q).contiguous()
-                out = torch.full_like(q, float("nan"))
+                exact = self.oracle(layer, q, at + 1)
+                out = torch.full_like(q, float("nan"), device="cpu" if self.cpu else "cuda")
+                if self.cpu:
+                    step.append(layer, k.cpu(), v.cpu())
+                    found.append((out, exact, step.attend(layer, q.cpu(), out)))
+                    continue
                 step.after_stream(stream.cuda_stream)
                 step.append(layer, k, v)
                 step.attend(layer, q, out, certificates=False)
                 step.before_stream(stream.cuda_stream)
                 kept.append((k, v, q))
-                found.append((out, self.oracle(layer, q, at + 1)))
-            for layer, (out, exact) in enumerate(found):
-                records = step.certificates(layer)
-                self.judge(out, exact, records, tolerance if certified else None, tally)
+                found.append((out, exact, None))
+            for layer, (out, exact, records) in enumerate(found):
+                records = records if self.cpu else step.certificates(layer)
+                self.judge(out.cuda(), exact, records, tolerance if certified else None, tally)
         self.lengths = at + 1
 
     def oracle(self, layer, q, lengths):
@@ -192,7 +206,7 @@ def share(options, worker, numbers, queue):
 
     library = certkv.load(options.library)
     Pair.record = numpy.dtype(certkv._abi.certkv_certificate)
-    all_pairs = pairs()
+    all_pairs = pairs(options.cpu)
     while True:
         with numbers.get_lock():
             number, numbers.value = numbers.value, numbers.value + 1
@@ -229,7 +243,8 @@ def share(options, worker, numbers, queue):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("library")
-    parser.add_argument("--kernels", required=True)
+    parser.add_argument("--cpu", action="store_true", help="caches on the CPU; the GPU computes what they are compared with")
+    parser.add_argument("--kernels", help="of caches on a GPU")
     parser.add_argument("--calibrations", required=True)
     parser.add_argument("--head-steps", type=int, default=1_000_000)
     parser.add_argument("--from", dest="first", type=int, default=0)
@@ -249,7 +264,7 @@ def main():
         print("torch has no GPU", file=sys.stderr)
         return 3
     print(torch.cuda.get_device_name(), flush=True)
-    every = range(len(pairs()))
+    every = range(len(pairs(options.cpu)))
     options.numbers = list(every[options.first : options.first + options.pairs])
     if options.only:
         with open(options.only) as file:
@@ -291,9 +306,9 @@ def main():
     if options.json:
         with open(options.json, "w") as file:
             json.dump({"gpu": torch.cuda.get_device_name(), "pairs": {name: tally for _, name, tally in sorted(done)}}, file, indent=0)
-    print(f"next: {max((number for number, _, _ in done), default=options.first) + 1} of {len(pairs())}")
+    print(f"next: {max((number for number, _, _ in done), default=options.first) + 1} of {len(every)}")
     print(f"{len(ran)} pairs, at least {fewest} head-steps each, {sums}; least ratio {least:.3f}; {time.time() - start:.0f} s")
-    print(f"GATE gpu-soundness-pairs executed={sums['executed']} failed={sums['failed']} controls={caught}/{len(coded)} seed=0x0")
+    print(f"GATE {'cpu' if options.cpu else 'gpu'}-soundness-pairs executed={sums['executed']} failed={sums['failed']} controls={caught}/{len(coded)} seed=0x0")
     return int(sums["failed"] > 0 or caught < len(coded) or not ran)
 
 
