@@ -32,7 +32,7 @@ impl BitSet {
 
     /// Asks for the memory of so large a capacity; the capacity stays.
     pub fn reserve(&mut self, capacity: usize) {
-        self.words.reserve(capacity.div_ceil(64).saturating_sub(self.words.len()));
+        certkv_core::reserve_total(&mut self.words, capacity.div_ceil(64));
     }
 
     /// Changes the capacity. Members below the new one stay; memory already held is reused.

@@ -6,6 +6,7 @@
 //! included, are those of the plain rule at a small part of the work (Minoux's accelerated greedy).
 use crate::error::{countable, length};
 use crate::{BitSet, ControlError};
+use certkv_core::reserve_total;
 use core::cmp::Ordering;
 use std::collections::BinaryHeap;
 use std::collections::binary_heap::PeekMut;
@@ -98,14 +99,14 @@ impl GroupCover {
     /// Asks for the memory of a call with so many heads and items, of which later ones with no more ask for none.
     pub fn reserve(&mut self, heads: usize, items: usize) {
         for of_items in [&mut self.picks, &mut self.by_cost] {
-            of_items.reserve(items.saturating_sub(of_items.len()));
+            reserve_total(of_items, items);
         }
         for (list, length) in
             [(&mut self.value, items), (&mut self.left, heads), (&mut self.slack, heads), (&mut self.need, heads)]
         {
-            list.reserve(length.saturating_sub(list.len()));
+            reserve_total(list, length);
         }
-        self.heap.reserve(items.saturating_sub(self.heap.len()));
+        reserve_total(&mut self.heap, items);
         self.forced.reserve(items);
     }
 

@@ -67,7 +67,7 @@ pub struct Workspace {
     pub(crate) lone: Stage,
     pub(crate) page: PageScratch,
     pub(crate) directions: Directions,
-    /// Made for the first repair.
+    /// Made when repairs are reserved for, or by the first.
     pub(crate) mend: Option<Box<Mend>>,
 }
 

@@ -3,6 +3,7 @@ use crate::arch::generic::softmax::power;
 use crate::error::KernelError;
 use crate::query::{Cursor, HEADS};
 use crate::slack::Slack;
+use certkv_core::reserve_total;
 use core::ops::Range;
 
 /// Blocks per tile; splits of a pass start at multiples of it.
@@ -183,8 +184,8 @@ impl Masses {
     /// Asks for the memory of so many blocks of so many heads.
     pub fn reserve(&mut self, heads: usize, blocks: usize) {
         let tiles = blocks.div_ceil(TILE);
-        self.blocks.reserve(tiles.saturating_sub(self.blocks.len()));
-        self.rows.reserve((tiles * heads).saturating_sub(self.rows.len()));
+        reserve_total(&mut self.blocks, tiles);
+        reserve_total(&mut self.rows, tiles * heads);
     }
 
     /// As [`Masses::reset`], for `heads` heads.

@@ -7,6 +7,7 @@ use crate::magnitude::norm;
 use crate::masses::{Bounds, Entry, MassesMut};
 use crate::partial::Partial;
 use crate::query::{Softmax, X_STRIDE};
+use certkv_core::reserve_total;
 
 /// How a repair ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,10 +40,10 @@ impl Default for Mend {
 
 impl Kernel {
     /// Asks for the memory of repairs of up to so many blocks, of which those ask for none.
-    pub fn reserve(&self, work: &mut Workspace, blocks: usize) {
+    pub fn reserve_repairs(&self, work: &mut Workspace, blocks: usize) {
         let of_values = [work.values.middle.len(), work.values.turned.len()];
         let Mend { old, new, changed, entries, x, sums } = &mut **work.mend.get_or_insert_default();
-        entries.reserve(blocks.saturating_sub(entries.len()));
+        reserve_total(entries, blocks);
         x.resize(2 * self.shape.heads * X_STRIDE, Line::ZERO);
         for partial in [old, new, changed].into_iter().filter(|p| p.heads < self.shape.heads) {
             self.empty(partial);
@@ -73,7 +74,7 @@ impl Kernel {
         list: &[usize],
         work: &mut Workspace,
         partial: &mut Partial,
-        masses: MassesMut<'_>,
+        mut masses: MassesMut<'_>,
         canary: &mut [f32],
     ) -> Result<Repair, KernelError> {
         self.check_out(partial)?;
@@ -83,28 +84,11 @@ impl Kernel {
         for &b in list {
             masses.check(b..b + 1, self.shape.heads)?;
         }
-        let mut mend = work.mend.take().unwrap_or_default();
-        let outcome = self.mend(queries, before, after, list, work, partial, masses, canary, &mut mend);
-        work.mend = Some(mend);
-        outcome
-    }
-
-    #[allow(clippy::too_many_arguments, reason = "as above")]
-    fn mend<A: BlockSource + ?Sized, B: BlockSource + ?Sized>(
-        &self,
-        queries: &[f32],
-        before: &A,
-        after: &B,
-        list: &[usize],
-        work: &mut Workspace,
-        partial: &mut Partial,
-        mut masses: MassesMut<'_>,
-        canary: &mut [f32],
-        mend: &mut Mend,
-    ) -> Result<Repair, KernelError> {
         self.load_query(queries, before.key_metric(), work)?;
         work.centre = norm(before.centre());
-        let Mend { old, new, changed, entries, x, sums } = mend;
+        // Goes with an error.
+        let mut mend = work.mend.take().unwrap_or_default();
+        let Mend { old, new, changed, entries, x, sums } = &mut *mend;
         self.empty(old);
         self.empty(new);
         entries.clear();
@@ -149,14 +133,15 @@ impl Kernel {
         changed.copy(partial);
         changed.add(old, -1.0);
         changed.add(new, 1.0);
-        if (0..self.shape.heads).any(|h| !sound(changed, h)) {
-            return Ok(Repair::NeedsRecompute);
+        let done = (0..self.shape.heads).all(|h| sound(changed, h));
+        if done {
+            core::mem::swap(partial, changed);
+            for (&index, (entry, bounds)) in list.iter().zip(entries.iter()) {
+                masses.put(index, entry, bounds);
+            }
         }
-        core::mem::swap(partial, changed);
-        for (&index, (entry, bounds)) in list.iter().zip(entries.iter()) {
-            masses.put(index, entry, bounds);
-        }
-        Ok(Repair::Done)
+        work.mend = Some(mend);
+        Ok(if done { Repair::Done } else { Repair::NeedsRecompute })
     }
 }
 

@@ -16,6 +16,7 @@ use certkv_control::guess::Guesser;
 use certkv_control::retention;
 use certkv_control::smartkv::WidthAllocator;
 use certkv_control::{BitSet, GroupCover};
+use certkv_core::reserve_total;
 use certkv_kernel::{Kernel, Masses, Partial, Scores};
 
 /// Everything a step needs beyond the sequences themselves.
@@ -142,22 +143,22 @@ impl HeadWork {
     pub(crate) fn reserve(&mut self, kernel: &Kernel, blocks: usize) {
         // Keys and values, each finely or exactly.
         let (heads, items) = (kernel.heads(), 4 * blocks);
-        kernel.reserve(&mut self.kernel, blocks);
+        kernel.reserve_repairs(&mut self.kernel, blocks);
         self.cover.reserve(heads, items);
         self.guesser.reserve(heads, items);
         self.current.reserve(items);
         self.next.reserve(items);
         self.next_sets.reserve(blocks);
         self.refined.reserve(blocks);
-        self.gains.reserve((heads * items).saturating_sub(self.gains.len()));
-        self.cost.reserve(items.saturating_sub(self.cost.len()));
-        self.picks.reserve(items.saturating_sub(self.picks.len()));
-        self.touched.reserve(items.saturating_sub(self.touched.len()));
-        self.canary.reserve(blocks.saturating_sub(self.canary.len()));
-        self.tolerances.reserve(heads.saturating_sub(self.tolerances.len()));
-        self.left.reserve(heads.saturating_sub(self.left.len()));
+        reserve_total(&mut self.gains, heads * items);
+        reserve_total(&mut self.cost, items);
+        reserve_total(&mut self.picks, items);
+        reserve_total(&mut self.touched, items);
+        reserve_total(&mut self.canary, blocks);
+        reserve_total(&mut self.tolerances, heads);
+        reserve_total(&mut self.left, heads);
         let Exact { queries, masses, .. } = &mut self.exact;
-        queries.reserve(self.out.len().saturating_sub(queries.len()));
+        reserve_total(queries, self.out.len());
         masses.reserve(heads, blocks + 1);
     }
 
