@@ -23,6 +23,9 @@ CKV_FN float power_of_two(float k) {
     return k < -126.0f ? 0.0f : u32_as_float((u32)((i32)k + 127) << 23);
 }
 
+// The same from above, never 0: what bounds grow by may be too large for a float, and infinity times 0 is no number.
+CKV_FN float power_of_two_up(float k) { return u32_as_float((u32)((i32)fmaxf(k, -126.0f) + 127) << 23); }
+
 // The error summary of a record, in its stored order.
 struct Summary {
     float kappa, eps, key_mag, key_norm, eta, sop, radius, value_norm;
@@ -47,11 +50,15 @@ CKV_FN void clear(Sums& s) {
     s.g = s.gr = s.h = s.v = s.g_rows = s.gr_rows = s.radius = s.value_norm = s.gross = 0.0f;
 }
 
+// A sum times 2^k, from above: what was taken away, which only a correction has, never counts for more.
+CKV_FN float scaled_up(float x, float k) { return x * (CORRECTS && x < 0.0f ? power_of_two(k) : power_of_two_up(k)); }
+
 CKV_FN void rescale(Sums& s, float m) {
-    const float f = power_of_two(s.m - m);
+    const float k = s.m - m;
     s.m = m;
-    s.g *= f, s.gr *= f, s.h *= f, s.v *= f, s.g_rows *= f, s.gr_rows *= f;
-    if constexpr (CORRECTS) s.gross *= f;
+    s.g = scaled_up(s.g, k), s.gr = scaled_up(s.gr, k), s.h = scaled_up(s.h, k), s.v = scaled_up(s.v, k);
+    s.g_rows = scaled_up(s.g_rows, k), s.gr_rows = scaled_up(s.gr_rows, k);
+    if constexpr (CORRECTS) s.gross = scaled_up(s.gross, k);
 }
 
 // Larger of two, keeping NaN.
@@ -87,6 +94,9 @@ CKV_FN KeyTerm key_term(const LogitBound& k, float z, float W, float P) {
     return both < 1.0e30f ? KeyTerm{codes, both - codes + codes * 1.0e-6f} : KeyTerm{both, 0.0f};
 }
 
+// Beside every radius of a value worth the name.
+constexpr float LEAST_RADIUS = 1.0e-30f;
+
 // What add_block found: the key term's share G/W as if the block were scored from codes, and P/W.
 struct Found {
     float share, evenness;
@@ -106,16 +116,18 @@ CKV_FN Found add_block(Sums& s, const Summary& b, const LogitBound& k, float zet
     const float code = key.codes * UP;
     s.radius = most(b.radius, s.radius);
     s.value_norm = most(b.value_norm, s.value_norm);
+    // Never 0, by which infinity would be no number.
+    const float radius = b.radius + LEAST_RADIUS;
     // 1 - e^-x <= x - x^2/2 + x^3/6, and at most 1.
     const float x = exact_keys ? z : delta, two = P * (exact_keys ? ROOT_BLOCK * z : lambda);
     s.h += least(W * least(x * (1.0f - x * (0.5f - x * 0.16667f)) * UP, 1.0f), two) * UP;
     if (exact_keys) {
         // z is small: (e^z - 1)/z <= 1 + z for z <= 1.
         const float g = z <= 1.0f ? W * z * (1.0f + z) * UP : u32_as_float(0x7f800000u);
-        s.g_rows += g, s.gr_rows += g * b.radius;
+        s.g_rows += g, s.gr_rows += g * radius;
     } else {
-        s.g += code, s.gr += code * b.radius;
-        s.g_rows += key.rounding, s.gr_rows += key.rounding * b.radius;
+        s.g += code, s.gr += code * radius;
+        s.g_rows += key.rounding, s.gr_rows += key.rounding * radius;
     }
     if (!exact_values) s.v += least(W * b.eta, P * b.sop) * UP;
     const float inverse = rcp(W);
@@ -140,15 +152,19 @@ CKV_FN CkvCertificate conclude(const Judged& s, float accumulated, float relativ
     c.lse = (s.m + lg2(s.l)) * 0.69314718f;
     c.status = 0;
     const float inverse = rcp(s.l) * UP;
-    const float reach = s.radius * UP + accumulated;
+    const float reach = s.radius * UP + accumulated + LEAST_RADIUS;
     const float left = 1.0f - s.h * inverse * UP;
-    const float over = left > 0.0f ? rcp(left) * UP * UP : inf;
-    c.e_key = (s.gr + reach * s.g) * inverse * over;
-    c.e_val = s.v * inverse * over;
+    // Together first: less than a float holds, divided by l, would be 0 times infinity.
+    const float over = inverse * (left > 0.0f ? rcp(left) * UP * UP : inf);
+    const float of_keys = s.gr + reach * s.g, moved = s.gr_rows + reach * s.g_rows;
+    // Nothing stays nothing; what is no number, or less than nothing, has no bound but the cap.
+    const float key = of_keys == 0.0f ? 0.0f : of_keys * over, value = s.v == 0.0f ? 0.0f : s.v * over;
+    c.e_key = key >= 0.0f ? key : inf;
+    c.e_val = value >= 0.0f ? value : inf;
     // No weights, however wrong, take the output farther than the cap: it holds for what codes and rounding do together. Written so that NaN
     // ends in infinity.
-    const float cap = s.most_radius + reach, moved = s.gr_rows + reach * s.g_rows;
-    const float all_rows = moved == 0.0f ? 0.0f : moved * inverse * over, rows = all_rows > cap ? cap : all_rows;
+    const float cap = s.most_radius + reach;
+    const float all_rows = moved == 0.0f ? 0.0f : moved * over, rows = all_rows < 0.0f || all_rows > cap ? cap : all_rows;
     const float sum = c.e_key + c.e_val, whole = sum + rows, most_whole = cap < inf ? cap : inf;
     const float quant = sum <= cap ? sum : most_whole;
     const float total = (whole <= cap ? whole : most_whole) + accumulated;
@@ -159,7 +175,7 @@ CKV_FN CkvCertificate conclude(const Judged& s, float accumulated, float relativ
     }
     c.e_arith = (rows + accumulated) * UP;
     c.bound = total * UP;
-    const bool exact = s.g == 0.0f && s.v == 0.0f;
+    const bool exact = s.g == 0.0f && s.gr == 0.0f && s.v == 0.0f;
     if (exact) {
         c.status = 2;
     } else if (quant <= c.tolerance) {

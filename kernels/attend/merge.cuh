@@ -185,9 +185,10 @@ CKV_FN void merge_scalars(const Parts& parts, int head, float (&s)[SCALARS]) {
     u32 flags = 0;
     for (int i = lane(); i < count; i += 32) {
         const float* p = parts.at(i) + first;
-        const float f = power_of_two(p[AT_M] - m);
+        const float apart = p[AT_M] - m;
+        s[AT_L] = fma_rn(power_of_two(apart), p[AT_L], s[AT_L]);
 #pragma unroll
-        for (int k = AT_L; k <= AT_GROSS; k++) s[k] = fma_rn(f, p[k], s[k]);
+        for (int k = AT_G; k <= AT_GROSS; k++) s[k] += scaled_up(p[k], apart);
 #pragma unroll
         for (int k = AT_RADIUS; k < AT_CHAIN; k++) s[k] = most(p[k], s[k]);
         if (!CORRECTS || i < parts.count) s[AT_CHAIN] = most(p[AT_CHAIN], s[AT_CHAIN]);

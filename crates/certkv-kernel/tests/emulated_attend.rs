@@ -276,6 +276,36 @@ fn no_bound_exceeds_the_cap() {
     }
 }
 
+/// Logits of thousands, larger from block to block: what a block adds to the bound is more than a float holds, and then nothing beside the next
+/// one's weights. Components of the bound stay numbers, the bound does not exceed the cap, and a head with a coded block is not exact.
+#[test]
+fn logits_far_apart_have_bounds_that_are_numbers() {
+    let mut infinite = 0;
+    for (format, exact) in [
+        ("k4-v4g32-b32", 0.0),
+        ("k4-v4g32-b32", 0.5),
+        ("k4-v4g32-b32", 1.0),
+        ("t5-v8g32-b16", 0.0),
+        ("tq3-tq3-b32", 0.5),
+        ("s3-v4g32-b32", 0.5),
+        ("k4-v4g32-b32-r4.4", 0.0),
+    ] {
+        let spec = Spec { keys: exact, values: exact, ..Spec::new(format, 64, 2, &[300, 64]) };
+        let case = Case::with(&spec, |data| {
+            let grown = |i: usize, x: &u16| Dtype::F16.encode16(Dtype::F16.decode16(*x) * (1 + i / 64 / 8) as f32);
+            data.keys = data.keys.iter().enumerate().map(|(i, x)| grown(i, x)).collect();
+            data.queries = data.queries.iter().map(|x| Dtype::F16.encode16(Dtype::F16.decode16(*x) * 60.0)).collect();
+        });
+        let r = run(&case, 3, |l| l.seed(5));
+        for (i, c) in r.certificates.iter().enumerate() {
+            assert!(c.e_key >= 0.0 && c.e_val >= 0.0 && c.bound.is_finite(), "{format}, head {i}: {c:?}");
+            infinite += usize::from(c.e_key == f32::INFINITY);
+        }
+        checked(&case, &r);
+    }
+    assert!(infinite > 10, "{infinite}: nothing was beyond a float");
+}
+
 /// Where registers are scarce the kernel keeps the query in shared memory and works off its column tiles apart.
 #[test]
 fn many_heads_and_channels_match_attention_in_f64() {

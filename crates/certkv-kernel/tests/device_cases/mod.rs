@@ -464,7 +464,10 @@ impl Case {
                 }
                 let passes = c.e_key + c.e_val <= c.tolerance;
                 let status = if exact { 2 } else { u32::from(passes) };
-                if c.status != status && (c.e_key + c.e_val - c.tolerance).abs() > 1e-3 * c.tolerance {
+                if !(c.e_key >= 0.0 && c.e_val >= 0.0) {
+                    v.wrong.push(format!("head {i}.{g}: a component is no number ({c:?})"));
+                }
+                if c.status != status && !((c.e_key + c.e_val - c.tolerance).abs() <= 1e-3 * c.tolerance) {
                     v.wrong.push(format!("head {i}.{g}: status {} instead of {status} ({c:?})", c.status));
                 }
                 v.rounding = v.rounding.max(rounding / norm);
