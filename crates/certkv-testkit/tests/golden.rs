@@ -19,7 +19,20 @@ fn every_golden_vector_agrees() {
         .collect();
     assert_eq!(names.len(), report.files, "every file of INDEX.txt is replayed");
     assert!(report.unknown.is_empty(), "golden files without a family: {:?}", report.unknown);
-    for quantity in ["k8 codes", "affine codes", "symmetric codes", "fp8 codes", "annotation kappa", "bytes"] {
+    for quantity in [
+        "k8 codes",
+        "affine codes",
+        "symmetric codes",
+        "fp8 codes",
+        "annotation kappa",
+        "bytes",
+        "record channel keys (2.3) codes",
+        "record channel values (2.9b) codes",
+        "record mean keys (2.9c) scales",
+        "record residuals (2.23)",
+        "record spherical indices (2.20)",
+        "record Block-GTQ codes (2.19c)",
+    ] {
         assert!(report.quantities.iter().any(|q| q.name == quantity && q.cases > 0), "{quantity} was not compared");
     }
     let (planted, caught) = planted_deviations();
@@ -73,6 +86,23 @@ fn planted_deviations() -> (usize, usize) {
         ("stream_merge", "O", 6),
         ("step_plain", "out_E", 6),
         ("step_gqa4", "out_FK", 1),
+        ("record_k3_c4_b16_d64_f16", "k_codes", 70),
+        ("record_k3_c4_b16_d64_f16", "v_codes", 71),
+        ("record_k4_c6_b16_d128_bf16", "k_sigma", 20),
+        ("record_k4_c6_b16_d128_bf16", "v_z", 22),
+        ("record_k6_c4_b32_d64_bf16", "k_hat", 800),
+        ("record_k6_c4_b32_d64_bf16", "true_value_norm", 6),
+        ("record_k0_c0_b64_d64_f16", "k_z", 12),
+        ("record_k0_c0_b32_d128_bf16", "v_sigma", 12),
+        ("record_k4_v4g32_b16_r4_4_d64_f16", "k_residual", 100),
+        ("record_k8_v4g32_b16_r8_4_d64_bf16", "v_refined", 800),
+        ("record_k8_v4g32_b16_r8_4_d64_bf16", "true_refined_eta", 6),
+        ("record_s1_f16_b16_d64_f16", "k_idx", 9),
+        ("record_s2_f16_b16_d64_f16", "k_sigma", 2),
+        ("record_s3_bf16_b16_d64_bf16", "k_radii", 9),
+        ("record_gtq3_f16_b32_d64_f16", "k_codes", 33),
+        ("record_gtq2_5_bf16_b16_d128_bf16", "k_sigma", 4),
+        ("record_gtq3_f16_b16_d96_f16", "k_hat", 5),
     ];
     let mut caught = 0;
     for (file, array, at) in cases {
@@ -96,6 +126,41 @@ fn position(bytes: &[u8], array: &str) -> usize {
     let line = head.lines().find(|l| l.split(' ').next() == Some(array)).expect("array");
     let offset: usize = line.rsplit(' ').nth(1).and_then(|w| w.parse().ok()).expect("offset");
     end.next_multiple_of(16) + offset
+}
+
+/// Nothing in the files of whole records is decoration: each array of each, input or figure, is changed in turn and noticed.
+#[test]
+fn every_array_of_a_record_matters() {
+    let index = fs::read_to_string(golden().join("INDEX.txt")).expect("INDEX.txt");
+    let names = index.lines().filter_map(|l| l.split_once(".cgv\t")).map(|(name, _)| name);
+    let (mut planted, mut missed) = (0, Vec::new());
+    for file in names.filter(|name| name.starts_with("record_")) {
+        let whole = fs::read(golden().join(file).with_extension("cgv")).expect("golden file");
+        for (array, a) in Vectors::parse(&whole).expect("golden file").iter() {
+            let (width, zero) = (a.element.bytes(), a.f64s().is_some_and(|x| x == [0.0]));
+            // No errors have no bound: more than that cannot be told from them.
+            if zero && array.starts_with("bound_") {
+                continue;
+            }
+            let mut bytes = whole.clone();
+            let at = position(&bytes, array) + a.len() / 2 * width + width - 1;
+            bytes[at] ^= match (width, bytes[at]) {
+                (1, _) => 1,
+                // A figure becomes less, since more of one that only limits is no deviation.
+                (8, high @ 1..) => 0x80 >> high.leading_zeros(),
+                // Inputs become loud.
+                (4, high) if high & 0x40 != 0 => 0x20,
+                _ => 0x40,
+            };
+            let mut report = Report::default();
+            planted += 1;
+            if replay_bytes(file, &bytes, &mut report).is_ok() && report.passed() {
+                missed.push(format!("{file} {array}"));
+            }
+        }
+    }
+    println!("GATE golden records controls={}/{planted}", planted - missed.len());
+    assert!(planted > 300 && missed.is_empty(), "{planted} planted, unnoticed: {missed:?}");
 }
 
 #[test]
@@ -137,7 +202,7 @@ fn malformed_golden_files_are_errors() {
 }
 
 /// Small files of every family.
-const SMALL: [&str; 19] = [
+const SMALL: [&str; 22] = [
     "k8_d64_n5_f16_huge",
     "k8refine_d128_n1_f16",
     "v4_d64_n1_g8",
@@ -148,6 +213,9 @@ const SMALL: [&str; 19] = [
     "gtq_inter",
     "sph_b2",
     "sph_b3",
+    "record_k0_c3_b16_d64_f16",
+    "record_s3_bf16_b16_d64_bf16",
+    "record_gtq3_f16_b16_d96_f16",
     "reject_overflow",
     "bytes",
     "hash",

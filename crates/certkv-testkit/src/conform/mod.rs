@@ -14,6 +14,9 @@ mod codecs;
 mod control;
 mod formats;
 mod gtq;
+mod record_figures;
+mod record_groups;
+mod records;
 mod report;
 mod select;
 mod spherical;
@@ -36,6 +39,7 @@ const FAMILIES: &[&[Family]] = &[
     turbo::FAMILIES,
     gtq::FAMILIES,
     spherical::FAMILIES,
+    records::FAMILIES,
     bytes::FAMILIES,
     certificates::FAMILIES,
     select::FAMILIES,
