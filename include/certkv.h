@@ -3377,8 +3377,8 @@ certkv_status certkv_sequence_length(const struct certkv_cache *cache,
 
 /**
  * Reads originals of a sequence back from `config->spill_store`, ahead of its next step, which waits for the store only for what else it needs. On the host those that
- * it reads first if it attends as the last one did, under CERTKV_POLICY_DENSE all; on a GPU all, layer by layer. As far as `config->spill_host_tokens`
- * have room; they stay until others need it, so call it soon before the step. Does nothing without a store. `prefetched`, whose
+ * it reads first if it attends as the last one did, under CERTKV_POLICY_DENSE all; on a GPU all of the layers in which heads needed every block in the last step that
+ * found some away (of every layer, before one has). As far as `config->spill_host_tokens` have room; they stay until others need it, so call it soon before the step. Does nothing without a store. `prefetched`, whose
  * `struct_size` must be set, is filled; it may be NULL.
  *
  * Threads: any, at any time; blocks while the store answers, at most `config->spill_deadline_ms` a layer. On the host steps of other sequences go on meanwhile.

@@ -3,17 +3,22 @@
 //! ```text
 //! gpu_real [--contexts 4096,8192,16384,32768] [--tolerances 0.05,0.02] [--steps 64] [--format k8-v4g64-b64[+F..]] [--model FOLDER]
 //!          [--text FILE] [--kernels FOLDER] [--targets 0.5,0.9] [--scratch 0.11] [--copies 64] [--tile 8] [--ragged] [--by-layer]
-//!          [--plan-apart] [--threads N] [--ring 0]
+//!          [--plan-apart] [--threads N] [--ring 0] [--spill memory|FOLDER [--frames 0.25] [--prefetch]]
 //! ```
 //! The model reads a window of prose and one of code by dense attention on the CPU; keys, values, queries and outputs of the last
 //! `--steps` tokens are kept. Then the cache on the GPU takes the context and, as the end of a prompt, the first two of these tokens; it
 //! decodes the others, and every output is compared with its bound.
 //! `--tile N` repeats the windows' heads until N sequences of 32 query and 8 KV heads are filled, layer by layer, and times recorded
 //! steps of them, with `--ragged` of sequences whose blocks fill in different steps; with `--plan-apart`
-//! plans and copies run beside the next layers; `--ring` is how many steps' certificates the cache publishes to the host. Exit code 0: every output within its bound; 1: one was not; 2: no GPU.
+//! plans and copies run beside the next layers; `--ring` is how many steps' certificates the cache publishes to the host. With `--spill`
+//! host memory has room for `--frames` of the context's originals, and memory or files for the others; `--prefetch` asks for some before
+//! each step. Exit code 0: every output within its bound; 1: one was not; 2: no GPU.
 use certkv::gpu::{Ahead, Compiler, Gpu, GpuConfig};
-use certkv::{Certified, Geometry, Policy};
+use certkv::store::{Backend, Durability, FileConfig, FileStore, MemoryStore};
+use certkv::{Certified, Geometry, Policy, Spill};
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
 
 mod rates;
 mod tape;
@@ -42,6 +47,26 @@ pub(crate) struct Wanted {
     pub(crate) threads: usize,
     /// Steps whose certificates are published.
     pub(crate) ring: usize,
+    pub(crate) spill: Option<Spilled>,
+}
+
+/// Where originals go, and what stays.
+pub(crate) struct Spilled {
+    pub(crate) store: Arc<dyn Backend>,
+    /// Share of the context that host memory has room for.
+    pub(crate) frames: f64,
+    pub(crate) prefetch: bool,
+}
+
+impl Spilled {
+    fn new(place: &str, frames: f64, prefetch: bool) -> Result<Self, Failure> {
+        let files = |root| FileConfig { root, quota: u64::MAX, durability: Durability::default(), read_back: false };
+        let store: Arc<dyn Backend> = match place {
+            "memory" => Arc::new(MemoryStore::new(u64::MAX)),
+            folder => Arc::new(FileStore::open(files(folder.into()))?),
+        };
+        Ok(Self { store, frames, prefetch })
+    }
 }
 
 impl Wanted {
@@ -62,6 +87,10 @@ impl Wanted {
         (config.max_sequences, config.max_context) = (sequences, context);
         (config.threads, config.copies_per_step, config.certificate_ring) =
             (self.threads.min(16), self.copies, self.ring);
+        config.spill = self.spill.as_ref().map(|to| {
+            let host_tokens = (context as f64 * to.frames) as usize;
+            Spill { deadline: Duration::from_secs(60), ..Spill::new(to.store.clone(), host_tokens) }
+        });
         Ok(config.with_scratch(self.scratch))
     }
 }
@@ -91,6 +120,13 @@ fn run(gpu: &Gpu, words: &[String]) -> Result<bool, Failure> {
         by_layer: words.iter().any(|w| w == "--by-layer"),
         threads: value("--threads").map_or(Ok(threads), str::parse)?,
         ring: value("--ring").unwrap_or("0").parse()?,
+        spill: match value("--spill") {
+            Some(place) => {
+                let frames = value("--frames").unwrap_or("0.25").parse()?;
+                Some(Spilled::new(place, frames, words.iter().any(|w| w == "--prefetch"))?)
+            }
+            None => None,
+        },
     };
     let assets = certkv_cli::assets::locate(None);
     let of = |given: Option<&str>, part: &str| match given {

@@ -3,9 +3,13 @@
 use crate::tape::{LAST, Window};
 use crate::{Failure, Wanted};
 use certkv::gpu::{Compiler, Gpu, GpuCache, SelectStats};
-use certkv::{Certificate, Chunk, Geometry, Rung};
+use certkv::{Certificate, Chunk, Geometry, Rung, Snapshot};
 use certkv_cli::model::Config;
 use half::slice::HalfFloatSliceExt;
+use std::time::Instant;
+
+/// Tokens of a chunk of the context, where host memory cannot hold all of it.
+const PIECE: usize = 1024;
 
 /// One layer.
 #[derive(Debug, Clone, Default)]
@@ -81,6 +85,28 @@ impl Rates {
     }
 }
 
+fn quantiles(times: &mut [f64]) -> String {
+    times.sort_by(f64::total_cmp);
+    let at = |share: usize| times.get(times.len().saturating_sub(1) * share / 100).copied().unwrap_or(f64::NAN);
+    format!("median {:.2}, 90% {:.2}, longest {:.2}", at(50), at(90), at(100))
+}
+
+/// What moved between host memory and the store while steps ran, and what they waited for it.
+fn store(before: &Snapshot, after: &Snapshot) {
+    let of = |s: &Snapshot| {
+        let (waits, moves) = (s.spill.map(|u| u.waits), [s.fetches, s.spills].map(|m| m.map(|m| m.done)));
+        [waits, moves[0], moves[1]].map(|h| h.map_or((0, 0), |h| (h.count(), h.sum)))
+    };
+    let [waits, fetches, spills] = core::array::from_fn(|i| {
+        let (before, after) = (of(before)[i], of(after)[i]);
+        (after.0 - before.0, (after.1 - before.1) as f64 / 1e6)
+    });
+    println!(
+        "  store: {} waits of {:.2} ms together; {} reads brought {:.1} MB, {} originals of {:.1} MB went; {:?}",
+        waits.0, waits.1, fetches.0, fetches.1, spills.0, spills.1, after.spill
+    );
+}
+
 /// Decodes all windows, one after the other.
 pub(crate) fn measure(
     gpu: &Gpu,
@@ -98,11 +124,18 @@ pub(crate) fn measure(
         let block = config.formats[0].block;
         let mut cache = GpuCache::new(gpu, compiler, config)?;
         let sequence = cache.create()?;
-        let mut step = cache.begin(&[Chunk { sequence, tokens }])?;
-        for (layer, rows) in window.context.layers.iter().enumerate() {
-            step.append_bits(layer, rows.keys.reinterpret_cast(), rows.values.reinterpret_cast())?;
+        // Host memory holds a chunk's originals until the store has them.
+        let piece = if wanted.spill.is_some() { PIECE } else { tokens };
+        for first in (0..tokens).step_by(piece) {
+            let end = tokens.min(first + piece);
+            let width = model.kv_heads * model.head_dim;
+            let mut step = cache.begin(&[Chunk { sequence, tokens: end - first }])?;
+            for (layer, rows) in window.context.layers.iter().enumerate() {
+                let [keys, values] = [&rows.keys, &rows.values].map(|side| &side[first * width..end * width]);
+                step.append_bits(layer, keys.reinterpret_cast(), values.reinterpret_cast())?;
+            }
+            step.finish()?;
         }
-        step.finish()?;
         let mut step = cache.begin(&[Chunk { sequence, tokens: LAST }])?;
         for layer in 0..model.layers {
             let [keys, values, queries] = window.end(layer);
@@ -112,7 +145,14 @@ pub(crate) fn measure(
         step.finish()?;
         let mut certificates = vec![Certificate::default(); model.heads];
         let mut out = vec![0.0f32; model.q_width()];
+        let (mut times, mut ahead, mut came, before) = (Vec::new(), Vec::new(), 0, cache.snapshot());
         for (i, rows) in window.steps[LAST..].iter().enumerate() {
+            let start = Instant::now();
+            if wanted.spill.as_ref().is_some_and(|to| to.prefetch) {
+                came += cache.prefetch(sequence)?.bytes;
+                ahead.push(start.elapsed().as_secs_f64() * 1e3);
+            }
+            let start = Instant::now();
             let mut step = cache.begin(&[Chunk { sequence, tokens: 1 }])?;
             for (layer, row) in rows.iter().enumerate() {
                 step.append(layer, &row.keys, &row.values)?;
@@ -140,6 +180,12 @@ pub(crate) fn measure(
                 l.sides += model.kv_heads * ((tokens + LAST + i + 1) / block);
             }
             step.finish()?;
+            times.push(start.elapsed().as_secs_f64() * 1e3);
+        }
+        println!("  steps, ms: {}", quantiles(&mut times));
+        if wanted.spill.is_some() {
+            println!("  prefetches, ms: {}, {:.1} MB", quantiles(&mut ahead), came as f64 / 1e6);
+            store(&before, &cache.snapshot());
         }
         for (layer, l) in layers.iter_mut().enumerate() {
             add(&mut l.stats, &cache.selection(layer)?);

@@ -5,9 +5,10 @@ use crate::spill::Prefetched;
 use crate::{Error, SequenceId};
 
 impl GpuCache {
-    /// Reads originals of a sequence back from the store, ahead of its next step: all of them, layer by layer, as far as host memory has room. Plans and repairs
-    /// then find what they would have left on codes, and heads of the dense rung what they would have waited for. They stay until others need
-    /// their room. Does nothing where nothing is spilled.
+    /// Reads originals of a sequence back from the store, ahead of its next step: all of the layers in which heads needed every block in the last step that
+    /// found some away (before one has: of every layer), layer by layer, as far as host memory has room. Heads of the dense rung then find what they would have
+    /// waited for, and plans and repairs what they would have left on codes. They stay until others need their room. Does nothing where nothing is
+    /// spilled; formats with residual planes hardly ever need any.
     ///
     /// Where something is missing the host waits until the device is idle, and for the store, at most as long as [`Spill::deadline`](crate::Spill::deadline) a layer.
     ///
@@ -19,7 +20,7 @@ impl GpuCache {
         let (table, mut room) = (&entry.tables[spill.group()], spill.map.room());
         let full = table.blocks().iter().take_while(|entry| entry.is_full()).count();
         let mut layers = Vec::with_capacity(spill.layers.len());
-        for layer in &spill.layers {
+        for (layer, _) in spill.layers.iter().zip(&spill.needed).filter(|(_, needed)| **needed) {
             let here = full.min(room);
             room -= here;
             done.wanted += full;

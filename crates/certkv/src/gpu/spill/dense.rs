@@ -78,6 +78,9 @@ pub(in crate::gpu) fn attend(
     } else {
         listed(&core, call)?
     };
+    if let Some(spill) = &mut cache.spill {
+        spill.needed[spill.slots[call.layer] as usize] = !heads.is_empty();
+    }
     rounds(cache, parts, call, heads)?;
     ladder::plan_next(&core, call)
 }

@@ -63,6 +63,8 @@ pub(super) struct Spilled {
     dirty: Vec<(u32, u32)>,
     /// By slot layer: originals moved since loans ended.
     moved: Box<[bool]>,
+    /// By slot layer: whether heads needed the originals of every block when it was last attended with some of them away. Not known: yes.
+    needed: Box<[bool]>,
     /// Blocks that fill in the step at hand, and the tails that have their rows until it is over.
     filling: Vec<(PageId, u32)>,
     arriving: Arriving,
@@ -98,6 +100,7 @@ impl Spilled {
             map: map.ok_or(Error::OutOfMemory { what: "the map of spilled originals", bytes })?,
             group,
             moved: vec![false; layers.len()].into(),
+            needed: vec![true; layers.len()].into(),
             layers,
             slots: slots.into(),
             records: Arc::new(records),

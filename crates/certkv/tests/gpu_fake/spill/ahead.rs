@@ -1,5 +1,5 @@
 //! Originals that are brought back before a step asks for them.
-use super::{LAYERS, World, alone, small};
+use super::{BLOCK, LAYERS, World, alone, certified, small};
 use certkv::gpu::Gpu;
 use certkv::{Error, Policy};
 
@@ -28,6 +28,17 @@ fn what_was_brought_ahead_is_not_waited_for() {
     let from = fetched(&w);
     w.step(&[(0, 1)], Policy::Dense);
     assert!(fetched(&w) - from > with, "without it a step waits for more");
+    // Behind a step that found some away, only layers in which a head needed every block are asked for. All layers have the same queries here.
+    let mut layers = [0; LAYERS + 1];
+    for _ in 0..24 {
+        w.step(&[(1, 1)], Policy::Dense);
+        w.step(&[(0, 1)], certified());
+        let full = w.live[0].1.len() / BLOCK;
+        let wanted = w.cache.prefetch(id).expect("originals").wanted;
+        assert_eq!(wanted % full, 0);
+        layers[wanted / full] += 1;
+    }
+    assert!(layers[0] > 0 && layers[LAYERS] > 0, "{layers:?}");
     w.cache.release(other).expect("a release");
     assert!(matches!(w.cache.prefetch(other), Err(Error::UnknownSequence(_))));
     w.live.swap_remove(1);
