@@ -1351,7 +1351,7 @@ typedef struct certkv_config {
    */
   uint64_t chunk_tokens;
   /**
-   * What formats with calibrated keys (such as ctq4 or s1; on a GPU ctq1 to ctq4, gtq1 to gtq6, s1 to s3) code them by; NULL where no format needs one. One of directions serves
+   * What formats with calibrated keys (such as ctq4, gtq3 or s1) code them by; NULL where no format needs one. One of directions serves
    * s1, s2 or s3, by its tier, and one without them the others. It has to be of this geometry and, which
    * certkv_calibration_open sees to, of the model whose keys these are. The cache keeps what it needs: the handle may be destroyed. Saved sequences and
    * cached prefixes are not read under another calibration.

@@ -309,7 +309,7 @@ template <bool CODED> CKV_FN double key_magnitude(const Work& w) {
 #pragma unroll 4
         for (u32 t = 0; !KEY_PAGE && t < BLOCK; ++t) x = larger((double)w.scale[threadIdx.x * BLOCK + t], x);
         // The largest code; TurboQuant's largest level.
-        x *= KEY_PAGE ? PageOf<true>::most : KEY_TURBO ? 63.0 : (double)(1u << (KEY_BITS - 1));
+        x *= KEY_PAGE ? PageOf<true>::most : KEY_TURBO ? (KEY_BITS > 4 ? 127.0 : 63.0) : (double)(1u << (KEY_BITS - 1));
         square = x * x * (double)KEY_GROUP;
     }
     return cta_sum(square, w.slots);

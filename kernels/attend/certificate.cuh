@@ -18,8 +18,8 @@ constexpr float ROW_CHAIN = (PAIRED ? 2.0f : 4.0f) * CHUNKS + 4.0f;
 // A coded value is summed as code times scale and offset apart: together they are at most this many times the value's norm,
 // because both lie within the range of their group. Residuals reach up to a step and half a step back, and double a chain.
 constexpr float RESIDUAL_STEP = REFINABLE ? 1.5f : 0.0f;
-// TurboQuant's levels are below 1: see add_codes.
-constexpr float LARGEST_CODE = CKV_VALUE == 1 ? (float)((1 << CKV_VALUE_BITS) - 1) + RESIDUAL_STEP : CKV_VALUE == 2 ? 1.0f : 0.0f;
+// TurboQuant's levels are below 1, those of more than 4 bits below 2: see add_codes.
+constexpr float LARGEST_CODE = CKV_VALUE == 1 ? (float)((1 << CKV_VALUE_BITS) - 1) + RESIDUAL_STEP : CKV_VALUE == 2 ? (CKV_VALUE_BITS > 4 ? 2.0f : 1.0f) : 0.0f;
 constexpr float SPREAD =
     CKV_VALUE == 1 ? 1.0f + 2.0f * (1.0f + RESIDUAL_STEP / (float)((1 << CKV_VALUE_BITS) - 1)) * root((float)CKV_VALUE_GROUP) * UP : 1.0f;
 // Codes with scales per block are summed apart first, and with offsets their weights besides.

@@ -317,7 +317,7 @@ CKV_FN void score_codes(const u8* record, const Query& q, bool, Logits& s, KeySu
 // Logits from levels of the rotated key with a radius per token, math.md (2.17b).
 template <int FIRST>
 CKV_FN void score_codes(const u8* record, const Query& q, bool, Logits& s, KeySums& sums) {
-    constexpr Levels LEVELS = levels_of(CKV_KEY_LEVELS);
+    constexpr auto LEVELS = key_levels();
     const u8* radii = record + CKV_KEY_SCALES;
     const int r = lane() >> 2;
 #pragma unroll

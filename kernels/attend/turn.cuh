@@ -206,6 +206,73 @@ CKV_FN void few_selectors(u32 two, u32 one, u32 (&w)[2]) {
     }
 }
 
+// Magnitudes of codes of 5 and 6 bits, a byte each, eight to a pair of words.
+struct WideLevels {
+    Vec2 of[4];
+};
+CKV_FN WideLevels wide_levels_at(const u32* at) {
+    const Vec2* of = (const Vec2*)at;
+    return WideLevels{{of[0], of[1], of[2], of[3]}};
+}
+CKV_FN constexpr Vec2 eight_levels(u64 magnitudes) { return Vec2{(u32)magnitudes, (u32)(magnitudes >> 32)}; }
+
+// A lane's 16 codes of a plane of one bit, the second elements of its pairs 16 bits above the first.
+CKV_FN u32 halves_apart(u32 b) { return (b & 0xffu) | (b & 0xff00u) << 8; }
+
+// Bits 0, 2, 4, 6 as bytes of ones.
+CKV_FN u32 bytes_of(u32 x) {
+    x &= 0x55u;
+    return ((x | x << 6 | x << 12 | x << 18) & 0x01010101u) * 0xffu;
+}
+
+// Codes of 5 or 6 bits: `four` the lower bits of the magnitude, pair i of eight at bits 4 i and 4 i + 16 of a word of four; `top` what lies above those, by pair, the second element 16
+// bits higher; as levels times 2^-SHIFT.
+template <int BITS, u32 SHIFT = 0>
+CKV_FN void look_up_wide(const u32 (&four)[2], u32 top, const WideLevels& levels, u32 (&h)[8]) {
+    const Vec2 low = levels.of[0], next = levels.of[1], third = levels.of[2], last = levels.of[3];
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const u32 at = four[half], other = at ^ 0x88888888u;
+        // As in look_up_signed: a table that does not have it gives 0.
+        u32 a = prmt(low.x, low.y, at) | prmt(next.x, next.y, other);
+        u32 b = prmt(low.x, low.y, at >> 16) | prmt(next.x, next.y, other >> 16);
+        if constexpr (BITS == 6) {
+            const u32 c = prmt(third.x, third.y, at) | prmt(last.x, last.y, other), d = prmt(third.x, third.y, at >> 16) | prmt(last.x, last.y, other >> 16);
+            const u32 first = bytes_of(top >> (8 * half)), second = bytes_of(top >> (16 + 8 * half));
+            a = (a & ~first) | (c & first), b = (b & ~second) | (d & second);
+        }
+        const u32 first = prmt(a, b, 0x5140), second = prmt(a, b, 0x7362);
+        const u32 pairs[4] = {prmt(first, H2_1024, 0x7150), prmt(first, H2_1024, 0x7352), prmt(second, H2_1024, 0x7150), prmt(second, H2_1024, 0x7352)};
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            // 1024 + magnitude less 1024, and the sign, which is set for positive ones.
+            const int pair = 4 * half + i, to = BITS == 5 ? 15 - pair : 14 - 2 * pair;
+            const u32 size = SHIFT == 0 ? h2_add(pairs[i], minus_1024(0)) : h2_fma(pairs[i], h2_shift(SHIFT), h2_const(0xe400u - 0x400u * SHIFT));
+            h[pair] = size ^ (~top << to & 0x80008000u);
+        }
+    }
+}
+
+// What the codes of a side stand for, as load_levels takes it.
+#if CKV_KEY == 3 && !CKV_GROUPED
+CKV_FN constexpr auto key_levels() {
+#if CKV_KEY_BITS > 4
+    return WideLevels{{eight_levels(CKV_KEY_LEVELS), eight_levels(CKV_KEY_LEVELS_1), eight_levels(CKV_KEY_LEVELS_2), eight_levels(CKV_KEY_LEVELS_3)}};
+#else
+    return levels_of(CKV_KEY_LEVELS);
+#endif
+}
+#endif
+#if CKV_VALUE == 2
+CKV_FN constexpr auto value_levels() {
+#if CKV_VALUE_BITS > 4
+    return WideLevels{{eight_levels(CKV_VALUE_LEVELS), eight_levels(CKV_VALUE_LEVELS_1), eight_levels(CKV_VALUE_LEVELS_2), eight_levels(CKV_VALUE_LEVELS_3)}};
+#else
+    return levels_of(CKV_VALUE_LEVELS);
+#endif
+}
+#endif
+
 // Pairs of unit `unit` of codes of BITS bits, 1 to 4, as levels times 2^-SHIFT.
 template <int BITS, u32 SHIFT>
 CKV_FN void load_levels(const u8* section, int unit, const Levels& levels, u32 (&h)[8]) {
@@ -224,4 +291,16 @@ CKV_FN void load_levels(const u8* section, int unit, const Levels& levels, u32 (
         few_selectors<BITS>(two, one, w);
         look_up_few<SHIFT>(w, levels.negative[0], levels.positive[0], h);
     }
+}
+
+// The same of 5 and 6 bits.
+template <int BITS, u32 SHIFT>
+CKV_FN void load_levels(const u8* section, int unit, const WideLevels& levels, u32 (&h)[8]) {
+    static_assert(BITS == 5 || BITS == 6, "");
+    constexpr int COUNT = BLOCK * D;
+    const int l = (int)lane();
+    const Vec2 v = *(const Vec2*)(section + unit * 256 + l * 8);
+    const u8* above = section + COUNT / 2;
+    const u32 four[2] = {v.x, v.y}, top = BITS == 5 ? halves_apart(*(const u16*)(above + unit * 64 + l * 2)) : *(const u32*)(above + unit * 128 + l * 4);
+    look_up_wide<BITS, SHIFT>(four, top, levels, h);
 }

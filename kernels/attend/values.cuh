@@ -160,7 +160,7 @@ CKV_FN void add_codes(const u8* record, const Weights& w, bool finer, State& st)
 // times too small and radii as much too large, so that what is lost where a weight thins out as a half is less.
 template <int FIRST>
 CKV_FN void add_codes(const u8* record, const Weights& w, bool, State& st) {
-    constexpr Levels LEVELS = levels_of(CKV_VALUE_LEVELS);
+    constexpr auto LEVELS = value_levels();
     constexpr u32 UP64 = h2_const(0x5400u);
     const u32 mask = low_columns();
     const int k = 2 * (lane() & 3);

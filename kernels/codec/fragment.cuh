@@ -70,7 +70,8 @@ template <int BITS, u32 COUNT> CKV_FN void store_unit(u8* section, u32 unit, con
     if constexpr (BITS & 1) store_plane<1>(section + COUNT * (BITS & 6) / 8, unit, codes, 0);
 }
 
-// The same of codes that stand for levels, up to 4 bits: selectors of look-ups, fragment.rs: level_position.
+// The same of codes that stand for levels, up to 4 bits: selectors of look-ups, fragment.rs: level_position. Of more, the magnitude's lower four
+// bits, then the rest.
 template <int WIDTH> CKV_FN void store_level_plane(u8* plane, u32 unit, const Codes& codes, u32 shift) {
     constexpr u32 mask = (1u << WIDTH) - 1;
     u32 out[2] = {0, 0};
@@ -87,9 +88,13 @@ template <int WIDTH> CKV_FN void store_level_plane(u8* plane, u32 unit, const Co
     if constexpr (WIDTH == 1) *(u16*)at = (u16)out[0];
 }
 template <int BITS, u32 COUNT> CKV_FN void store_levels(u8* section, u32 unit, const Codes& codes) {
-    if constexpr (BITS & 4) store_level_plane<4>(section, unit, codes, BITS & 3);
-    if constexpr (BITS & 2) store_level_plane<2>(section + COUNT * (BITS & 4) / 8, unit, codes, BITS & 1);
-    if constexpr (BITS & 1) store_level_plane<1>(section + COUNT * (BITS & 6) / 8, unit, codes, 0);
+    if constexpr (BITS > 4) {
+        store_plane<4>(section, unit, codes, 0), store_plane<BITS - 4>(section + COUNT / 2, unit, codes, 4);
+    } else {
+        if constexpr (BITS & 4) store_level_plane<4>(section, unit, codes, BITS & 3);
+        if constexpr (BITS & 2) store_level_plane<2>(section + COUNT * (BITS & 4) / 8, unit, codes, BITS & 1);
+        if constexpr (BITS & 1) store_level_plane<1>(section + COUNT * (BITS & 6) / 8, unit, codes, 0);
+    }
 }
 
 // The code of BITS bits of element (token, channel) out of a section of COUNT codes; fragment.rs: read_code.

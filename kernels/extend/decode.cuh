@@ -80,7 +80,7 @@ CKV_FN void key_unit(const u8* record, int t, int j, const Query& q, const KeySc
     load_codes<CKV_KEY_BITS, 1u << (CKV_KEY_BITS - 1)>(record + CKV_KEY_CODES, t * CHUNKS + j, h);
     const int group = 32 * j / CKV_KEY_GROUP;
 #else
-    constexpr Levels LEVELS = levels_of(CKV_KEY_LEVELS);
+    constexpr auto LEVELS = key_levels();
     load_levels<CKV_KEY_BITS, 0>(record + CKV_KEY_CODES, t * CHUNKS + j, LEVELS, h);
     const int group = 0;
 #endif
@@ -114,7 +114,7 @@ CKV_FN void value_unit(const u8* record, int t, int j, u32 (&h)[8]) {
         }
     }
 #elif CKV_VALUE == 2
-    constexpr Levels LEVELS = levels_of(CKV_VALUE_LEVELS);
+    constexpr auto LEVELS = value_levels();
     load_levels<CKV_VALUE_BITS, 0>(record + CKV_VALUE_CODES, t * CHUNKS + j, LEVELS, h);
     const u8* at = record + CKV_VALUE_SCALES + token * 2;
     const u32 first = *(const u32*)at, second = *(const u32*)(at + 16);

@@ -10,9 +10,9 @@
 //! words of 32 bits (16 bits where `w = 1`), `16 / w` pairs share a word (8 where `w = 1`): pair `i` of a word lies at bits
 //! `w i` and `w i + 16` (`w i + 8`). So a shift and a mask give the two codes of a pair, each at the bottom of its half.
 //!
-//! Codes that stand for levels (TurboQuant, Block-GTQ of up to 4 bits) are looked up four at a time, by the nibbles of a selector, so their planes are cut otherwise: of a lane's
+//! Codes that stand for levels (TurboQuant, Block-GTQ), up to 4 bits, are looked up four at a time, by the nibbles of a selector, so their planes are cut otherwise: of a lane's
 //! codes `8 h + n`, `n` from 0 to 7, the ones of a plane of 4 bits are nibble `n` of word `h`; of 2 bits, bits `4 n + 2 h` of the word; of 1 bit, bit `4 (n % 4) + 2 h + n / 4` of 16. See
-//! [`level_position`].
+//! [`level_position`]. Those of 5 and 6 bits lie as other codes do, but with the lower four bits of the magnitude in the plane of 4 bits and what is above them in the other.
 //!
 //! Uncoded sides, open blocks and promoted sides are held alike, 16 bits to an element: the 32 bytes of a lane at
 //! `1024 u + 32 lane`, see [`original_index`].
@@ -20,7 +20,7 @@
 //! Block-GTQ keys have an order of their own, [`grouped_place`], and so have spherical ones, [`direction_place`].
 use crate::{
     KeyFormat, PageCode, RecordLayout, ValueFormat,
-    layout::{self, key_index, planes, row_index, value_index},
+    layout::{self, Plane, key_index, planes, row_index, value_index},
 };
 use core::{fmt, ops::Range};
 
@@ -106,20 +106,45 @@ pub const fn level_position(width: usize, place: Place) -> (usize, usize) {
 /// The code at `place` out of the planes of `count` codes in `section`. Out-of-range reads give 0 bits.
 #[inline]
 pub fn read_code(section: &[u8], bits: usize, count: usize, place: Place) -> u8 {
-    read_at(section, bits, count, (place, bit_position))
+    read_at(section, bits, count, (place, Cut::Bits))
 }
 
 /// Writes the code at `place` into planes that were zero before. Out-of-range writes are dropped.
 #[inline]
 pub fn write_code(section: &mut [u8], bits: usize, count: usize, place: Place, code: u8) {
-    write_at(section, bits, count, (place, bit_position), code);
+    write_at(section, bits, count, (place, Cut::Bits), code);
 }
 
 /// Where a plane of some width has a place.
 type Position = fn(usize, Place) -> (usize, usize);
 
-fn read_at(section: &[u8], bits: usize, count: usize, (place, position): (Place, Position)) -> u8 {
-    planes(bits, count).fold(0, |code, p| {
+/// How codes lie in a section: as what they are, or as selectors of the levels that they stand for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Cut {
+    Bits,
+    Levels,
+}
+
+impl Cut {
+    /// The planes of `count` codes: of more than 4 bits, a sign above a magnitude, a look-up begins with the magnitude's lower four.
+    fn planes(self, bits: usize, count: usize) -> impl Iterator<Item = Plane> {
+        let low = (self == Self::Levels && bits > 4).then(|| {
+            let (wide, rest) = (count / 2, count * bits.saturating_sub(4) / 8);
+            let low = Plane { width: 4, shift: 0, offset: 0, bytes: wide };
+            [low, Plane { width: bits - 4, shift: 4, offset: wide, bytes: rest }]
+        });
+        planes(if low.is_some() { 0 } else { bits }, count).chain(low.into_iter().flatten())
+    }
+
+    /// Where one of them has a place.
+    fn position(self, bits: usize) -> Position {
+        if self == Self::Levels && bits <= 4 { level_position } else { bit_position }
+    }
+}
+
+fn read_at(section: &[u8], bits: usize, count: usize, (place, cut): (Place, Cut)) -> u8 {
+    let position = cut.position(bits);
+    cut.planes(bits, count).fold(0, |code, p| {
         let (byte, shift) = position(p.width, place);
         let raw = section.get(p.offset + byte).copied().unwrap_or(0);
         let part = u16::from(raw) >> shift & ((1 << p.width) - 1);
@@ -127,8 +152,9 @@ fn read_at(section: &[u8], bits: usize, count: usize, (place, position): (Place,
     })
 }
 
-fn write_at(section: &mut [u8], bits: usize, count: usize, (place, position): (Place, Position), code: u8) {
-    for p in planes(bits, count) {
+fn write_at(section: &mut [u8], bits: usize, count: usize, (place, cut): (Place, Cut), code: u8) {
+    let position = cut.position(bits);
+    for p in cut.planes(bits, count) {
         let (byte, shift) = position(p.width, place);
         let part = (u16::from(code) >> p.shift) & ((1 << p.width) - 1);
         if let Some(slot) = section.get_mut(p.offset + byte) {
@@ -197,7 +223,7 @@ fn convert(layout: &RecordLayout, record: &[u8], out: &mut [u8], to: Towards) ->
     out.copy_from_slice(record);
     let format = &layout.format;
     let float = |page: Option<PageCode>| page.is_some_and(PageCode::is_float);
-    let of = |levels: bool| -> Position { if levels { level_position } else { bit_position } };
+    let of = |levels: bool| if levels { Cut::Levels } else { Cut::Bits };
     let key: Mapping = (
         if float(format.key.page()) { row_index } else { key_index },
         key_place,
@@ -252,14 +278,14 @@ fn move_words(
 
 type Index = fn(usize, usize, usize) -> usize;
 type Order = fn(usize, usize, usize) -> Place;
-/// Index of a code in the line order, its place, and where planes have that.
-type Mapping = (Index, Order, Position);
+/// Index of a code in the line order, its place, and how it lies there.
+type Mapping = (Index, Order, Cut);
 
 fn reorder(
     layout: &RecordLayout,
     section: &Range<usize>,
     bits: usize,
-    (index, place, position): Mapping,
+    (index, place, cut): Mapping,
     (record, out): (&[u8], &mut [u8]),
     to: Towards,
 ) {
@@ -271,10 +297,10 @@ fn reorder(
             let (line, fragment) = (index(token, channel, dim), place(token, channel, dim));
             match to {
                 Towards::Fragment => {
-                    write_at(into, bits, count, (fragment, position), layout::read_code(from, bits, count, line));
+                    write_at(into, bits, count, (fragment, cut), layout::read_code(from, bits, count, line));
                 }
                 Towards::Line => {
-                    layout::write_code(into, bits, count, line, read_at(from, bits, count, (fragment, position)));
+                    layout::write_code(into, bits, count, line, read_at(from, bits, count, (fragment, cut)));
                 }
             }
         }
@@ -361,6 +387,24 @@ mod tests {
         }
     }
 
+    /// A look-up of 32 magnitudes begins with the lower four bits.
+    #[test]
+    fn levels_of_more_than_four_bits_have_their_upper_bits_apart() {
+        for bits in [5usize, 6] {
+            let count = 512;
+            for p in 0..16 {
+                let place = Place { unit: 0, lane: 9, pair: p / 2, el: p % 2 };
+                let mut section = vec![0; count * bits / 8];
+                let code = splitmix64(p as u64) as u8 & ((1 << bits) - 1);
+                write_at(&mut section, bits, count, (place, Cut::Levels), code);
+                assert_eq!(read_at(&section, bits, count, (place, Cut::Levels)), code);
+                let (low, rest) = section.split_at(count / 2);
+                assert_eq!(read_code(low, 4, count, place), code & 15);
+                assert_eq!(read_code(rest, bits - 4, count, place), code >> 4);
+            }
+        }
+    }
+
     #[test]
     fn the_operands_of_a_product_are_registers_of_the_lane() {
         // m16n8k16, A row-major: lane l holds rows l/4 and l/4 + 8, columns 2 (l%4), + 1 and + 8, + 9, in registers
@@ -390,7 +434,8 @@ mod tests {
         for dim in HEAD_DIMS {
             for tokens in [16, 32, 64] {
                 for bits in 2..=8 {
-                    for key in [format!("t{bits}"), "k8f32".to_owned(), "f16".to_owned()] {
+                    for key in [format!("t{bits}"), "k8f32".to_owned(), "f16".to_owned(), format!("tq{}", bits.min(6))]
+                    {
                         let l = layout(&format!("{key}-v{bits}g32-b{tokens}"), dim).unwrap();
                         let record: Vec<u8> = (0..l.bytes).map(|i| splitmix64(i as u64 * 7 + bits) as u8).collect();
                         let (mut fragment, mut back) = (vec![0xff; l.bytes], vec![0xff; l.bytes]);
@@ -410,7 +455,7 @@ mod tests {
                 }
             }
         }
-        assert_eq!(executed, 4 * 3 * 7 * 3);
+        assert_eq!(executed, 4 * 3 * 7 * 4);
     }
 
     #[test]

@@ -224,6 +224,8 @@ fn formats_heads_and_groups_match_attention_in_f64() {
         ("f16-f16-b16", 64),
         ("tq4-tq4-b64", 128),
         ("tq3-tq2-b32", 64),
+        ("tq6-tq5-b64", 128),
+        ("tq5-tq6-b32", 64),
         ("tq1-v4g32-b16", 64),
         ("k8-tq4-b32", 128),
         ("tq2-tq3-b64", 256),
@@ -318,6 +320,7 @@ fn many_heads_and_channels_match_attention_in_f64() {
         ("bf16-bf16-b16", 128, 12, Dtype::Bf16),
         ("tq4-tq4-b64", 128, 12, Dtype::F16),
         ("tq4-tq1-b32", 256, 16, Dtype::Bf16),
+        ("tq6-tq6-b32", 128, 12, Dtype::F16),
         ("e4m3-e4m3g64-b64", 128, 12, Dtype::F16),
         ("p8-e4m3-b32", 256, 6, Dtype::Bf16),
     ] {
@@ -330,7 +333,7 @@ fn hard_data_stays_within_the_bound() {
     for kind in Kind::ALL {
         for store in [Dtype::F16, Dtype::Bf16] {
             let seed = 40 + kind as u64;
-            for format in ["k8-v4g32-b32", "k3-v4g32-b32", "tq4-tq4-b32"] {
+            for format in ["k8-v4g32-b32", "k3-v4g32-b32", "tq4-tq4-b32", "tq5-tq6-b32"] {
                 check(&Spec { kind, store, seed, ..Spec::new(format, 64, 4, &[200, 32, 7]) }, 3);
             }
         }

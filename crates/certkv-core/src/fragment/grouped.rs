@@ -4,10 +4,9 @@
 //! units of 512 codes: 32 tokens x 16 places, or of blocks of 16 tokens those x 32 places. A lane has 16 codes of a unit, as two operands of an m16n8k16 product: of
 //! the first and of the other 16 tokens, or places. Four neighbouring places of a token are a lane's.
 //!
-//! Planes of codes of up to 4 bits are those of other levels. Wider codes, a sign above a magnitude, have the lower four bits of the magnitude in the plane of 4 bits,
-//! with which a look-up begins, and what is above them in the other.
-use super::{Place, RecordSize, bit_position, level_position};
-use crate::layout::{self, Plane, key_index, planes};
+//! Planes are those of other levels.
+use super::{Cut, Place, RecordSize};
+use crate::layout::{self, key_index};
 use crate::{RecordLayout, tiles::gtq_tile};
 
 /// Neighbouring places of one width.
@@ -24,16 +23,6 @@ pub const fn grouped_place(token: usize, place: usize, tokens: usize) -> Place {
     let (unit, operand) = if tokens < 32 { (0, place % 32 / 16) } else { (token / 32, token % 32 / 16) };
     let (w, half) = (place % 4, token % 16 / 8);
     Place { unit, lane: token % 8 * 4 + place % 16 / 4, pair: operand * 4 + w / 2 * 2 + half, el: w % 2 }
-}
-
-/// The planes of a tile of `count` codes.
-fn planes_of_tile(bits: usize, count: usize) -> impl Iterator<Item = Plane> {
-    let low = (bits > 4).then(|| {
-        let (wide, rest) = (count / 2, count * bits.saturating_sub(4) / 8);
-        let low = Plane { width: 4, shift: 0, offset: 0, bytes: wide };
-        [low, Plane { width: bits - 4, shift: 4, offset: wide, bytes: rest }]
-    });
-    planes(if bits > 4 { 0 } else { bits }, count).chain(low.into_iter().flatten())
 }
 
 #[derive(Clone, Copy)]
@@ -72,12 +61,13 @@ fn convert_keys(layout: &RecordLayout, runs: &[Run], (record, out): (&[u8], &mut
         let (n, bytes) = (run.channels, tokens * run.channels * run.bits / 8);
         let (Some(from), Some(into)) = (from.get(at..at + bytes), into.get_mut(at..at + bytes)) else { return };
         let of_tile = tokens * tile * run.bits / 8;
-        let position = if run.bits > 4 { bit_position } else { level_position };
+        let position = Cut::Levels.position(run.bits);
         for (token, place) in (0..tokens).flat_map(|token| (0..n).map(move |place| (token, place))) {
             let line = key_index(token, place, n);
             let own = place / tile * of_tile..(place / tile + 1) * of_tile;
             let fragment = grouped_place(token, place, tokens);
-            let parts = planes_of_tile(run.bits, tokens * tile).map(|plane| (plane, position(plane.width, fragment)));
+            let parts =
+                Cut::Levels.planes(run.bits, tokens * tile).map(|plane| (plane, position(plane.width, fragment)));
             match to {
                 Towards::Fragment => {
                     let code = u16::from(layout::read_code(from, run.bits, tokens * n, line));

@@ -18,7 +18,7 @@ const FORMATS: [(&str, Dtype); 9] = [
 ];
 /// What the pairs leave out: the formats in use in both cuts, odd widths, small groups, group sizes that fill no tile, no
 /// certificate, single-precision queries, windows.
-const EXTRAS: [&str; 83] = [
+const EXTRAS: [&str; 87] = [
     "k8-v4g64-b64/f16/d128/g4/wide",
     "k8-v4g64-b64-r8.4/f16/d128/g4",
     "k8-v4g64-b64-r8.4/f16/d128/g4/wide",
@@ -59,6 +59,10 @@ const EXTRAS: [&str; 83] = [
     "tq2-tq1-b32/bf16/d64/g8",
     "tq4-tq4-b32/f16/d256/g2",
     "tq4-tq4-b64/f16/d128/g12",
+    "tq6-tq5-b64/f16/d128/g4",
+    "tq6-tq5-b64/f16/d128/g4/wide",
+    "tq5-tq6-b32/f16/d256/g2",
+    "ctq5-tq6-b32/bf16/d64/g8",
     "ctq4-tq4-b64/f16/d128/g4",
     "ctq4-tq4-b64/f16/d128/g4/wide",
     "ctq4-tq4-b64/f16/d128/g4/single",

@@ -37,6 +37,8 @@ fn specs(small: bool) -> Vec<Spec> {
         "f16-v4g32-b64",
         "tq3-tq2-b32",
         "tq1-v4g32-b16",
+        "tq6-tq5-b64",
+        "ctq5-tq6-b32",
         "ctq4-tq4-b64",
         "ctq2-v4g32-b32",
         "gtq3-tq3-b64",

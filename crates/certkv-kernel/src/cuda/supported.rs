@@ -39,13 +39,8 @@ pub(super) fn check(layout: &RecordLayout, group: usize) -> Result<(), VariantEr
     if layout.format.value.page().is_some() && layout.dim > 128 && group > 8 {
         return unsupported("query heads of values with one scale per block:", group, "at most 8 of 256 channels");
     }
-    for bits in turbo::widths(layout) {
-        if !layout.dim.is_power_of_two() {
-            return unsupported("head_dim of a tq format:", layout.dim, "a power of two");
-        }
-        if bits > turbo::MOST_BITS {
-            return unsupported("tq codes of bits", bits.into(), "at most 4: sixteen levels are looked up at once");
-        }
+    if turbo::rotates(layout) && !layout.dim.is_power_of_two() {
+        return unsupported("head_dim of a tq format:", layout.dim, "a power of two");
     }
     if !layout.format.refine.is_none() {
         // More heads or channels leave no registers for a second look at a block.
@@ -70,7 +65,7 @@ pub(super) fn check(layout: &RecordLayout, group: usize) -> Result<(), VariantEr
 /// The same of a layout that records are transcoded from or to; `residuals` names its residual bits.
 pub(super) fn transcoded(l: &RecordLayout, residuals: &'static str) -> Result<(), VariantError> {
     let bits = l.format.key.bits();
-    if turbo::widths(l).next().is_some() || l.format.key.is_calibrated() {
+    if turbo::rotates(l) || l.format.key.is_calibrated() {
         return unsupported("tq or calibrated codes of bits", bits, "none where records are transcoded");
     }
     let channel = matches!(l.format.value, ValueFormat::Channel { .. });

@@ -5,33 +5,30 @@ use certkv_codec::rotation::{self, Rotation};
 use certkv_codec::turboquant::magnitudes;
 use certkv_core::{GroupCode, KeyFormat, RecordLayout, ValueFormat};
 
-/// Widest codes of such a side: sixteen levels.
-pub(super) const MOST_BITS: u8 = 4;
-
 /// Of 32 channels each.
 const TURN: [&str; 8] =
     ["CKV_TURN_0", "CKV_TURN_1", "CKV_TURN_2", "CKV_TURN_3", "CKV_TURN_4", "CKV_TURN_5", "CKV_TURN_6", "CKV_TURN_7"];
-/// Levels, then thresholds.
-const KEY: [&str; 8] = [
-    "CKV_KEY_LEVELS",
-    "CKV_KEY_THRESHOLD_1",
-    "CKV_KEY_THRESHOLD_2",
-    "CKV_KEY_THRESHOLD_3",
-    "CKV_KEY_THRESHOLD_4",
-    "CKV_KEY_THRESHOLD_5",
-    "CKV_KEY_THRESHOLD_6",
-    "CKV_KEY_THRESHOLD_7",
-];
-const VALUE: [&str; 8] = [
-    "CKV_VALUE_LEVELS",
-    "CKV_VALUE_THRESHOLD_1",
-    "CKV_VALUE_THRESHOLD_2",
-    "CKV_VALUE_THRESHOLD_3",
-    "CKV_VALUE_THRESHOLD_4",
-    "CKV_VALUE_THRESHOLD_5",
-    "CKV_VALUE_THRESHOLD_6",
-    "CKV_VALUE_THRESHOLD_7",
-];
+/// Magnitudes that a word of levels has.
+const OF_WORD: usize = 8;
+
+/// Words of levels, then thresholds; up to 4 bits need the first word and seven.
+macro_rules! names {
+    ($side:literal) => {
+        (
+            [
+                concat!("CKV_", $side, "_LEVELS"),
+                concat!("CKV_", $side, "_LEVELS_1"),
+                concat!("CKV_", $side, "_LEVELS_2"),
+                concat!("CKV_", $side, "_LEVELS_3"),
+            ],
+            names!(@ $side 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31),
+        )
+    };
+    (@ $side:literal $($i:literal)*) => { [$(concat!("CKV_", $side, "_THRESHOLD_", $i)),*] };
+}
+type Names = ([&'static str; 4], [&'static str; 31]);
+const KEY: Names = names!("KEY");
+const VALUE: Names = names!("VALUE");
 
 fn key_bits(layout: &RecordLayout) -> Option<u8> {
     if let KeyFormat::Turbo { bits, .. } = layout.format.key { Some(bits) } else { None }
@@ -41,9 +38,9 @@ fn value_bits(layout: &RecordLayout) -> Option<u8> {
     if let ValueFormat::Turbo { bits } = layout.format.value { Some(bits) } else { None }
 }
 
-/// Bits of the sides that are coded so.
-pub(super) fn widths(layout: &RecordLayout) -> impl Iterator<Item = u8> {
-    key_bits(layout).into_iter().chain(value_bits(layout))
+/// Whether a side is coded so.
+pub(super) fn rotates(layout: &RecordLayout) -> bool {
+    key_bits(layout).or(value_bits(layout)).is_some()
 }
 
 /// Whether keys are coded in the metric of a calibration, math.md (2.19a): `FOLDED` of kernels/sizes.cuh.
@@ -56,14 +53,17 @@ pub(super) const fn folds(layout: &RecordLayout) -> bool {
 
 /// The macros; none but sizes for a layout without such sides.
 pub(super) fn macros(layout: &RecordLayout) -> Vec<(&'static str, usize)> {
-    let side = |bits: Option<u8>, names: [&'static str; 8]| {
+    let side = |bits: Option<u8>, (words, between): Names| {
         bits.into_iter().flat_map(move |bits| {
             let (levels, thresholds) = magnitudes(layout.dim, bits);
-            // Magnitudes below 64, a byte each; a code's lower bits choose one, so shorter tables repeat themselves.
+            // Magnitudes, a byte each; a code's lower bits choose one, so shorter tables repeat themselves.
             let byte = |i: usize| levels.get(i % levels.len()).map_or(0, |x| *x as usize);
-            let table = (0..8).fold(0, |word, i| word | byte(i) << (8 * i));
-            let bits = (0..7).map(move |i| thresholds.get(i).map_or(0, |t| t.to_bits() as usize));
-            names.into_iter().zip(core::iter::once(table).chain(bits))
+            let word = |first: usize| (0..OF_WORD).fold(0, |word, i| word | byte(first + i) << (8 * i));
+            let wide = bits > 4;
+            let tables: Vec<_> = (0..if wide { words.len() } else { 1 }).map(|i| word(OF_WORD * i)).collect();
+            let bits = (0..if wide { between.len() } else { OF_WORD - 1 })
+                .map(move |i| thresholds.get(i).map_or(0, |t| t.to_bits() as usize));
+            words.into_iter().zip(tables).chain(between.into_iter().zip(bits))
         })
     };
     let sizes = [

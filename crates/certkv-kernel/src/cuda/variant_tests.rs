@@ -53,7 +53,7 @@ fn no_source_uses_a_macro_that_is_not_set() {
     let l = layout("k8-v4g32-b32", 128, Dtype::F16);
     let variant = Variant::new(l.clone(), 4, Arch::Sm90a).unwrap().transcoding(l).unwrap();
     // Some are set for rotated sides only, where alone they are used.
-    let turbo = Variant::new(layout("tq4-tq4-b32", 128, Dtype::F16), 4, Arch::Sm90a).unwrap();
+    let turbo = Variant::new(layout("tq5-tq6-b32", 128, Dtype::F16), 4, Arch::Sm90a).unwrap();
     let set: Vec<&str> = variant.macros().iter().chain(&turbo.macros()).map(|m| m.0).collect();
     // Defined by the sources themselves, and the prefix as comments name it.
     let own = ["CKV_BULK", "CKV_LINE", "CKV_FN", "CKV_DYNAMIC_SHARED", "CKV_STATIC_SHARED", "CKV_EMULATE", "CKV_FROM_"];
@@ -70,7 +70,7 @@ fn no_source_uses_a_macro_that_is_not_set() {
 }
 
 #[test]
-fn rotated_sides_have_up_to_sixteen_levels_and_powers_of_two() {
+fn rotated_sides_have_up_to_32_magnitudes_and_powers_of_two() {
     let new = |text: &str, dim: usize| Variant::new(layout(text, dim, Dtype::F16), 4, Arch::Sm90a);
     let turbo = new("tq4-tq2-b64", 128).unwrap();
     // Ascending magnitudes below 64, a byte each; thresholds below 1.
@@ -79,12 +79,19 @@ fn rotated_sides_have_up_to_sixteen_levels_and_powers_of_two() {
     let at = |name| f64::from_bits(value(&turbo, name) as u64);
     assert!(0.0 < at("CKV_KEY_THRESHOLD_1") && at("CKV_KEY_THRESHOLD_1") < at("CKV_KEY_THRESHOLD_7"));
     assert!(at("CKV_KEY_THRESHOLD_7") < 0.5 && at("CKV_VALUE_THRESHOLD_1") > 0.0 && at("CKV_VALUE_THRESHOLD_2") == 0.0);
+    // Of 6 bits 32 magnitudes below 128.
+    let wide = new("tq6-tq5-b64", 128).unwrap();
+    let words = |side| ["", "_1", "_2", "_3"].map(|i| value(&wide, &format!("CKV_{side}_LEVELS{i}")) as u64);
+    let levels: Vec<u8> = words("KEY").iter().flat_map(|word| word.to_le_bytes()).collect();
+    assert!(levels.windows(2).all(|w| w[0] < w[1]) && levels[31] == 127);
+    let [low, _, again, _] = words("VALUE");
+    assert_eq!(low, again);
+    let last = f64::from_bits(value(&wide, "CKV_KEY_THRESHOLD_31") as u64);
+    assert!(last > f64::from_bits(value(&wide, "CKV_KEY_THRESHOLD_30") as u64) && last < 1.0);
+    assert!(value(&wide, "CKV_VALUE_THRESHOLD_15") > 0 && value(&wide, "CKV_VALUE_THRESHOLD_16") == 0);
     for (text, dim, what) in [
         ("tq4-tq4-b32", 96, "head_dim of a tq format:"),
-        ("tq5-tq4-b32", 64, "tq codes of bits"),
-        ("k8-tq6-b32", 64, "tq codes of bits"),
         ("ctq4-tq4-b32", 96, "head_dim of a tq format:"),
-        ("ctq5-tq4-b32", 128, "tq codes of bits"),
         ("gtq3-tq4-b32", 96, "head_dim of a tq format:"),
     ] {
         assert!(matches!(new(text, dim), Err(VariantError::Unsupported { what: said, .. }) if said == what), "{text}");

@@ -16,6 +16,8 @@ fn formats_heads_and_groups_match_attention_in_f64() {
         ("ctq1-c4-b32", 64, 8),
         ("ctq4-e4m3-b32", 128, 1),
         ("ctq2-tq3-b64", 256, 2),
+        ("ctq5-tq5-b64", 128, 4),
+        ("ctq6-tq6-b32", 64, 2),
         ("ctq4-tq4-b64", 128, 12),
         ("ctq3-tq1-b32", 256, 16),
     ]);

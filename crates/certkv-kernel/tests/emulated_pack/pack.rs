@@ -48,7 +48,7 @@ fn launch(l: &RecordLayout, grid: u32) -> Launch {
     Launch::new(grid, THREADS, pack_shared(l))
 }
 
-const FORMATS: [&str; 50] = [
+const FORMATS: [&str; 53] = [
     "k8-v4g32-b32",
     "k8-v4g64-b64",
     "k8-v8g64-b64",
@@ -67,9 +67,12 @@ const FORMATS: [&str; 50] = [
     "tq4-tq4-b64",
     "tq3-tq2-b32",
     "tq1-v4g32-b16",
+    "tq6-tq5-b64",
+    "tq5-tq6-b32",
     "ctq4-tq4-b64",
     "ctq3-v4g32-b32",
     "ctq1-c4-b16",
+    "ctq6-tq6-b16",
     "gtq3-tq3-b64",
     "gtq3.5-v4g32-b32",
     "gtq4-c4-b16",
