@@ -22,11 +22,11 @@ import sys
 import time
 
 # What the CPU alone has is told apart: a cache on a GPU refuses it by name.
-KEYS = """f16 k8 k7 k6 k5 k4 k3 k2 t8 t7 t6 t5 t4 t3 t2 t8g32 t4g16 tq6 tq5 tq4 tq3 tq2 tq1 ctq6 ctq5 ctq4 ctq3 ctq2 ctq1 gtq6 gtq5 gtq4 gtq3 gtq2.5 gtq2
-          s1 s2 s3 p8 p6 p4 p3 p2 p4g16 e4m3 e4m3g32 e5m2""".split()
+KEYS = """f16 k8 k7 k6 k5 k4 k3 k2 t8 t7 t6 t5 t4 t3 t2 t8g32 tq6 tq5 tq4 tq3 tq2 tq1 ctq6 ctq5 ctq4 ctq3 ctq2 ctq1 gtq6 gtq5 gtq4 gtq3 gtq2.5 gtq2
+          s1 s2 s3 p8 p6 p4 p3 p2 e4m3 e4m3g32 e5m2""".split()
 VALUES = "f16 v8g32 v7g32 v6g32 v5g32 v4g32 v4g16 v3g16 v2g16 c8 c4 c2 tq6 tq5 tq4 tq3 tq2 tq1 p8 p4 p4g16 p2 e4m3 e5m2".split()
 ON_CPU = dict(
-    keys="k8f32 k8bf16 k0".split(),
+    keys="k8f32 k8bf16 k0 t4g16 p4g16".split(),
     values=["c0"],
     refined="k8f32-c8:r1.8 k5-c5:r3.4 k4-c4:r6.4 k4-v3g32:r8.3 k3-v2g16:r5.6 k3-c2:r3.5 k2-v8g32:r6.1 k2-c3:r8.8".split(),
 )

@@ -253,24 +253,17 @@ CKV_FN void look_up_wide(const u32 (&four)[2], u32 top, const WideLevels& levels
     }
 }
 
-// What the codes of a side stand for, as load_levels takes it.
-#if CKV_KEY == 3 && !CKV_GROUPED
-CKV_FN constexpr auto key_levels() {
-#if CKV_KEY_BITS > 4
-    return WideLevels{{eight_levels(CKV_KEY_LEVELS), eight_levels(CKV_KEY_LEVELS_1), eight_levels(CKV_KEY_LEVELS_2), eight_levels(CKV_KEY_LEVELS_3)}};
-#else
-    return levels_of(CKV_KEY_LEVELS);
-#endif
+// What codes of BITS bits stand for, as load_levels takes it.
+template <int BITS>
+CKV_FN constexpr auto levels_of_side(u64 first, u64 second, u64 third, u64 fourth) {
+    if constexpr (BITS > 4) return WideLevels{{eight_levels(first), eight_levels(second), eight_levels(third), eight_levels(fourth)}};
+    else return levels_of(first);
 }
+#if CKV_KEY == 3 && !CKV_GROUPED
+CKV_FN constexpr auto key_levels() { return levels_of_side<CKV_KEY_BITS>(CKV_KEY_LEVELS, CKV_KEY_LEVELS_1, CKV_KEY_LEVELS_2, CKV_KEY_LEVELS_3); }
 #endif
 #if CKV_VALUE == 2
-CKV_FN constexpr auto value_levels() {
-#if CKV_VALUE_BITS > 4
-    return WideLevels{{eight_levels(CKV_VALUE_LEVELS), eight_levels(CKV_VALUE_LEVELS_1), eight_levels(CKV_VALUE_LEVELS_2), eight_levels(CKV_VALUE_LEVELS_3)}};
-#else
-    return levels_of(CKV_VALUE_LEVELS);
-#endif
-}
+CKV_FN constexpr auto value_levels() { return levels_of_side<CKV_VALUE_BITS>(CKV_VALUE_LEVELS, CKV_VALUE_LEVELS_1, CKV_VALUE_LEVELS_2, CKV_VALUE_LEVELS_3); }
 #endif
 
 // Pairs of unit `unit` of codes of BITS bits, 1 to 4, as levels times 2^-SHIFT.

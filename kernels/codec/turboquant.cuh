@@ -1,9 +1,8 @@
 // TurboQuant rows: a rotated row's codes, and the radius that leaves the least error, math.md (2.14), (2.16), (2.17b).
 // Encoder; twin of turboquant.rs. A row is a warp's: channel 32 m + lane in y[m].
 //
-// Macros beside those of rotate.cuh: of each side that is coded so eight magnitudes of levels, a byte each, and
-// the thresholds between them, as bits of doubles: CKV_KEY_LEVELS, CKV_KEY_THRESHOLD_1 .. _7, CKV_VALUE_LEVELS and so on; of more than 4 bits
-// three words of levels more, CKV_KEY_LEVELS_1 .. _3, and as many thresholds as 6 bits have, _31.
+// Macros beside those of rotate.cuh, of each side, 0 for one that is not coded so: magnitudes of levels, a byte each, eight to a word, and the thresholds
+// between them as bits of doubles: CKV_KEY_LEVELS, CKV_KEY_LEVELS_1 .. _3, CKV_KEY_THRESHOLD_1 .. _31, CKV_VALUE_LEVELS and so on.
 #pragma once
 #include "codec/round.cuh"
 #include "rotate.cuh"
@@ -22,67 +21,23 @@ CKV_FN double warp_total(double x) {
 #endif
 
 #if CKV_ROTATES
-// Magnitudes of a side, eight to a word, and the thresholds between them.
-struct NoBook {
-    static __device__ __forceinline__ u64 levels(u32) { return 0; }
-    static __device__ __forceinline__ u64 threshold(u32) { return 0; }
-};
-#if CKV_TURBO_KEYS
-// Not inside their functions: tables that are searched would be each thread's own.
-__device__ constexpr u64 KEY_BETWEEN[] = {
-    CKV_KEY_THRESHOLD_1, CKV_KEY_THRESHOLD_2, CKV_KEY_THRESHOLD_3, CKV_KEY_THRESHOLD_4, CKV_KEY_THRESHOLD_5, CKV_KEY_THRESHOLD_6,
-    CKV_KEY_THRESHOLD_7,
-#if CKV_KEY_BITS > 4
-    CKV_KEY_THRESHOLD_8, CKV_KEY_THRESHOLD_9, CKV_KEY_THRESHOLD_10, CKV_KEY_THRESHOLD_11, CKV_KEY_THRESHOLD_12, CKV_KEY_THRESHOLD_13,
-    CKV_KEY_THRESHOLD_14, CKV_KEY_THRESHOLD_15, CKV_KEY_THRESHOLD_16, CKV_KEY_THRESHOLD_17, CKV_KEY_THRESHOLD_18, CKV_KEY_THRESHOLD_19,
-    CKV_KEY_THRESHOLD_20, CKV_KEY_THRESHOLD_21, CKV_KEY_THRESHOLD_22, CKV_KEY_THRESHOLD_23, CKV_KEY_THRESHOLD_24, CKV_KEY_THRESHOLD_25,
-    CKV_KEY_THRESHOLD_26, CKV_KEY_THRESHOLD_27, CKV_KEY_THRESHOLD_28, CKV_KEY_THRESHOLD_29, CKV_KEY_THRESHOLD_30, CKV_KEY_THRESHOLD_31,
-#endif
-};
-#if CKV_KEY_BITS > 4
-__device__ constexpr u64 KEY_WORDS[4] = {CKV_KEY_LEVELS, CKV_KEY_LEVELS_1, CKV_KEY_LEVELS_2, CKV_KEY_LEVELS_3};
-#endif
-struct KeyBook {
-    static __device__ __forceinline__ u64 levels(u32 word) {
-#if CKV_KEY_BITS > 4
-        return KEY_WORDS[word];
-#else
-        return CKV_KEY_LEVELS;
-#endif
-    }
-    static __device__ __forceinline__ u64 threshold(u32 i) { return KEY_BETWEEN[i]; }
-};
-#else
-using KeyBook = NoBook;
-#endif
-#if CKV_VALUE == 2
-__device__ constexpr u64 VALUE_BETWEEN[] = {
-    CKV_VALUE_THRESHOLD_1, CKV_VALUE_THRESHOLD_2, CKV_VALUE_THRESHOLD_3, CKV_VALUE_THRESHOLD_4, CKV_VALUE_THRESHOLD_5, CKV_VALUE_THRESHOLD_6,
-    CKV_VALUE_THRESHOLD_7,
-#if CKV_VALUE_BITS > 4
-    CKV_VALUE_THRESHOLD_8, CKV_VALUE_THRESHOLD_9, CKV_VALUE_THRESHOLD_10, CKV_VALUE_THRESHOLD_11, CKV_VALUE_THRESHOLD_12,
-    CKV_VALUE_THRESHOLD_13, CKV_VALUE_THRESHOLD_14, CKV_VALUE_THRESHOLD_15, CKV_VALUE_THRESHOLD_16, CKV_VALUE_THRESHOLD_17,
-    CKV_VALUE_THRESHOLD_18, CKV_VALUE_THRESHOLD_19, CKV_VALUE_THRESHOLD_20, CKV_VALUE_THRESHOLD_21, CKV_VALUE_THRESHOLD_22,
-    CKV_VALUE_THRESHOLD_23, CKV_VALUE_THRESHOLD_24, CKV_VALUE_THRESHOLD_25, CKV_VALUE_THRESHOLD_26, CKV_VALUE_THRESHOLD_27,
-    CKV_VALUE_THRESHOLD_28, CKV_VALUE_THRESHOLD_29, CKV_VALUE_THRESHOLD_30, CKV_VALUE_THRESHOLD_31,
-#endif
-};
-#if CKV_VALUE_BITS > 4
-__device__ constexpr u64 VALUE_WORDS[4] = {CKV_VALUE_LEVELS, CKV_VALUE_LEVELS_1, CKV_VALUE_LEVELS_2, CKV_VALUE_LEVELS_3};
-#endif
-struct ValueBook {
-    static __device__ __forceinline__ u64 levels(u32 word) {
-#if CKV_VALUE_BITS > 4
-        return VALUE_WORDS[word];
-#else
-        return CKV_VALUE_LEVELS;
-#endif
-    }
-    static __device__ __forceinline__ u64 threshold(u32 i) { return VALUE_BETWEEN[i]; }
-};
-#else
-using ValueBook = NoBook;
-#endif
+// Of keys, then of values. Not inside functions: tables that are searched would be each thread's own.
+__device__ constexpr u64 LEVELS[2][4] = {
+    {CKV_KEY_LEVELS, CKV_KEY_LEVELS_1, CKV_KEY_LEVELS_2, CKV_KEY_LEVELS_3},
+    {CKV_VALUE_LEVELS, CKV_VALUE_LEVELS_1, CKV_VALUE_LEVELS_2, CKV_VALUE_LEVELS_3}};
+__device__ constexpr u64 THRESHOLDS[2][31] = {
+    {CKV_KEY_THRESHOLD_1, CKV_KEY_THRESHOLD_2, CKV_KEY_THRESHOLD_3, CKV_KEY_THRESHOLD_4, CKV_KEY_THRESHOLD_5, CKV_KEY_THRESHOLD_6,
+     CKV_KEY_THRESHOLD_7, CKV_KEY_THRESHOLD_8, CKV_KEY_THRESHOLD_9, CKV_KEY_THRESHOLD_10, CKV_KEY_THRESHOLD_11, CKV_KEY_THRESHOLD_12,
+     CKV_KEY_THRESHOLD_13, CKV_KEY_THRESHOLD_14, CKV_KEY_THRESHOLD_15, CKV_KEY_THRESHOLD_16, CKV_KEY_THRESHOLD_17, CKV_KEY_THRESHOLD_18,
+     CKV_KEY_THRESHOLD_19, CKV_KEY_THRESHOLD_20, CKV_KEY_THRESHOLD_21, CKV_KEY_THRESHOLD_22, CKV_KEY_THRESHOLD_23, CKV_KEY_THRESHOLD_24,
+     CKV_KEY_THRESHOLD_25, CKV_KEY_THRESHOLD_26, CKV_KEY_THRESHOLD_27, CKV_KEY_THRESHOLD_28, CKV_KEY_THRESHOLD_29, CKV_KEY_THRESHOLD_30,
+     CKV_KEY_THRESHOLD_31},
+    {CKV_VALUE_THRESHOLD_1, CKV_VALUE_THRESHOLD_2, CKV_VALUE_THRESHOLD_3, CKV_VALUE_THRESHOLD_4, CKV_VALUE_THRESHOLD_5, CKV_VALUE_THRESHOLD_6,
+     CKV_VALUE_THRESHOLD_7, CKV_VALUE_THRESHOLD_8, CKV_VALUE_THRESHOLD_9, CKV_VALUE_THRESHOLD_10, CKV_VALUE_THRESHOLD_11, CKV_VALUE_THRESHOLD_12,
+     CKV_VALUE_THRESHOLD_13, CKV_VALUE_THRESHOLD_14, CKV_VALUE_THRESHOLD_15, CKV_VALUE_THRESHOLD_16, CKV_VALUE_THRESHOLD_17, CKV_VALUE_THRESHOLD_18,
+     CKV_VALUE_THRESHOLD_19, CKV_VALUE_THRESHOLD_20, CKV_VALUE_THRESHOLD_21, CKV_VALUE_THRESHOLD_22, CKV_VALUE_THRESHOLD_23, CKV_VALUE_THRESHOLD_24,
+     CKV_VALUE_THRESHOLD_25, CKV_VALUE_THRESHOLD_26, CKV_VALUE_THRESHOLD_27, CKV_VALUE_THRESHOLD_28, CKV_VALUE_THRESHOLD_29, CKV_VALUE_THRESHOLD_30,
+     CKV_VALUE_THRESHOLD_31}};
 
 template <bool KEY> struct Turbo {
 #if CKV_TURBO_KEYS
@@ -91,15 +46,14 @@ template <bool KEY> struct Turbo {
     static constexpr bool keys = false;
 #endif
     static constexpr int bits = keys ? CKV_KEY_BITS : CKV_VALUE_BITS;
-    static constexpr u32 half = 1u << (bits - 1);
+    static constexpr u32 half = 1u << (bits - 1), side = keys ? 0 : 1;
 
     static __device__ __forceinline__ double level(u32 code) {
-        const u32 index = code & (half - 1), word = bits > 4 ? index / 8 : 0;
-        const u64 eight = keys ? KeyBook::levels(word) : ValueBook::levels(word);
-        const double size = (double)(u32)(eight >> (8 * (index % 8)) & 0xff);
+        const u32 index = code & (half - 1);
+        const double size = (double)(u32)(LEVELS[side][bits > 4 ? index / 8 : 0] >> (8 * (index % 8)) & 0xff);
         return code & half ? size : -size;
     }
-    static __device__ __forceinline__ double threshold(u32 i) { return double_of(keys ? KeyBook::threshold(i) : ValueBook::threshold(i)); }
+    static __device__ __forceinline__ double threshold(u32 i) { return double_of(THRESHOLDS[side][i]); }
 
     // Codes of a rotated row, its norm, and its radius, a value of f16 or infinite.
     template <u32 PER> static __device__ __forceinline__ double code_row(const double (&y)[PER], u32 (&codes)[PER], double& r) {

@@ -11,7 +11,7 @@ const TURN: [&str; 8] =
 /// Magnitudes that a word of levels has.
 const OF_WORD: usize = 8;
 
-/// Words of levels, then thresholds; up to 4 bits need the first word and seven.
+/// Words of levels, then thresholds: as many as 6 bits have.
 macro_rules! names {
     ($side:literal) => {
         (
@@ -54,17 +54,13 @@ pub(super) const fn folds(layout: &RecordLayout) -> bool {
 /// The macros; none but sizes for a layout without such sides.
 pub(super) fn macros(layout: &RecordLayout) -> Vec<(&'static str, usize)> {
     let side = |bits: Option<u8>, (words, between): Names| {
-        bits.into_iter().flat_map(move |bits| {
-            let (levels, thresholds) = magnitudes(layout.dim, bits);
-            // Magnitudes, a byte each; a code's lower bits choose one, so shorter tables repeat themselves.
-            let byte = |i: usize| levels.get(i % levels.len()).map_or(0, |x| *x as usize);
-            let word = |first: usize| (0..OF_WORD).fold(0, |word, i| word | byte(first + i) << (8 * i));
-            let wide = bits > 4;
-            let tables: Vec<_> = (0..if wide { words.len() } else { 1 }).map(|i| word(OF_WORD * i)).collect();
-            let bits = (0..if wide { between.len() } else { OF_WORD - 1 })
-                .map(move |i| thresholds.get(i).map_or(0, |t| t.to_bits() as usize));
-            words.into_iter().zip(tables).chain(between.into_iter().zip(bits))
-        })
+        let (levels, thresholds) = bits.map_or_else(Default::default, |bits| magnitudes(layout.dim, bits));
+        // Magnitudes, a byte each; a code's lower bits choose one, so shorter tables repeat themselves.
+        let byte = |i: usize| levels.get(i % levels.len().max(1)).map_or(0, |x| *x as usize);
+        let word = |first: usize| (0..OF_WORD).fold(0, |word, i| word | byte(first + i) << (8 * i));
+        let tables: Vec<_> = words.into_iter().enumerate().map(|(i, name)| (name, word(OF_WORD * i))).collect();
+        let bits = move |i: usize| thresholds.get(i).map_or(0, |t| t.to_bits() as usize);
+        tables.into_iter().chain(between.into_iter().enumerate().map(move |(i, name)| (name, bits(i))))
     };
     let sizes = [
         ("CKV_FOLD", usize::from(folds(layout))),
@@ -72,10 +68,10 @@ pub(super) fn macros(layout: &RecordLayout) -> Vec<(&'static str, usize)> {
         ("CKV_KEY_SLOTS", if folds(layout) { layout.key_slots() } else { 1 }),
         ("CKV_METRIC", metric_stride(layout)),
     ];
-    let sides: Vec<_> = side(key_bits(layout), KEY).chain(side(value_bits(layout), VALUE)).collect();
-    if sides.is_empty() {
+    if !rotates(layout) {
         return sizes.to_vec();
     }
+    let sides = side(key_bits(layout), KEY).chain(side(value_bits(layout), VALUE));
     let signs = Rotation::<f64>::new(layout.dim, rotation::SEED).sign_words().unwrap_or_default();
     let turn = TURN.into_iter().enumerate().map(|(i, name)| (name, signs.get(i).copied().unwrap_or(0) as usize));
     sizes.into_iter().chain(turn).chain(sides).collect()
