@@ -285,6 +285,8 @@ template <int N> CKV_FN void cp_async_wait() { asm volatile("cp.async.wait_group
 CKV_FN void barrier_init(u64* bar, u32 count) {
     asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(smem_addr(bar)), "r"(count) : "memory");
 }
+// Gives a barrier's memory back for other use, or for barrier_init once more; nothing waits for it or reports to it. One thread, then a sync.
+CKV_FN void barrier_end(u64* bar) { asm volatile("mbarrier.inval.shared.b64 [%0];" ::"r"(smem_addr(bar)) : "memory"); }
 // One arrival that also makes the phase wait for `bytes` more bytes of bulk copies (0: a plain arrival).
 CKV_FN void barrier_expect(u64* bar, u32 bytes) {
 #if CKV_BULK
@@ -383,6 +385,10 @@ CKV_FN u32 ld_acquire(const u32* p) {
     asm volatile("ld.acquire.gpu.u32 %0, [%1];" : "=r"(d) : "l"(p) : "memory");
     return d;
 }
+// Waits until *p is `value` or more, and then sees what its writers released before. One thread calls, and lets the others of its CTA go on.
+CKV_FN void wait_for(const u32* p, u32 value) {
+    while (ld_acquire(p) < value) __nanosleep(32);
+}
 // *p += v, returns the old value; orders nothing.
 CKV_FN u32 atomic_add(u32* p, u32 v) {
     u32 d;
@@ -391,6 +397,8 @@ CKV_FN u32 atomic_add(u32* p, u32 v) {
 }
 // *p += v; orders nothing.
 CKV_FN void add_long(u64* p, u64 v) { asm volatile("red.relaxed.gpu.global.add.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory"); }
+// *p += v; releases what this thread wrote, and what it has seen of others.
+CKV_FN void add_release(u32* p, u32 v) { asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory"); }
 // *p += v, returns the old value; releases what this thread wrote, acquires what earlier callers released.
 CKV_FN u32 atomic_add_acq_rel(u32* p, u32 v) {
     u32 d;

@@ -39,6 +39,12 @@ struct Ring {
     const Range* range;
 };
 
+// A load of what a choice has written: by a launch before this one, or where passes follow choices in one launch, by that.
+template <class T> CKV_FN T ld_chosen(const T* p) {
+    if constexpr (LADDER) return *p;
+    return ldg(p);
+}
+
 // Where block `block` of a head lies.
 CKV_FN const u8* record_of(const CkvAttendArgs& a, const Segment& seg, u32 block) {
     const u32 page = ldg(a.table + (u64)seg.row * a.table_stride + block);
@@ -54,7 +60,7 @@ CKV_FN void fetch_batch(const CkvAttendArgs& a, const Tasks& t, const Ring& ring
         const Segment s = segment_at(a, t, at);
         const u32 j = at - s.start, row = s.row, h = s.kv;
         if constexpr (CORRECTS) {
-            const u32 pick = ldg(a.picks + (u64)s.head * a.table_stride + j);
+            const u32 pick = a.picks[(u64)s.head * a.table_stride + j];
             p.record = (u64)record_of(a, s, pick >> 4);
             p.tail = (pick & 15) << 1;
             if constexpr (WINDOWED) p.tail |= seen_of(a, ldg(a.lens + row)).hidden(pick >> 4) << 8;
@@ -64,9 +70,9 @@ CKV_FN void fetch_batch(const CkvAttendArgs& a, const Tasks& t, const Ring& ring
             p.record = (u64)record_of(a, s, block);
             if constexpr (WINDOWED) p.tail = seen.hidden(block) << 8;
             if (a.promoted) {
-                p.promoted = ldg(a.promoted + ((u64)row * a.kv_heads + h) * a.table_stride + block);
+                p.promoted = ld_chosen(a.promoted + ((u64)row * a.kv_heads + h) * a.table_stride + block);
                 if (p.promoted) {
-                    const CkvSides sides = ldg(a.sides + p.promoted - 1);
+                    const CkvSides sides = ld_chosen(a.sides + p.promoted - 1);
                     if (sides.keys) bulk_prefetch_l2((const void*)sides.keys, SIDE_BYTES);
                     if (sides.values) bulk_prefetch_l2((const void*)sides.values, SIDE_BYTES);
                 }
@@ -92,7 +98,7 @@ template <Part PART> CKV_FN void issue(const CkvAttendArgs& a, const Ring& ring,
                 // Read from where it is: what was read of it at the head's start has left the cache since.
                 if constexpr (CKV_BULK && !LEAN) bulk_prefetch_l2((const void*)p.record, 2 * SIDE_BYTES);
             } else if (p.promoted) {
-                const CkvSides s = ldg(a.sides + p.promoted - 1);
+                const CkvSides s = ld_chosen(a.sides + p.promoted - 1);
                 f.keys = s.keys, f.values = s.values;
             }
             ring.flights[slot] = f;

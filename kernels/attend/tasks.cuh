@@ -42,7 +42,7 @@ CKV_FN Sequence sequence_of(const CkvAttendArgs& a, int entry, u32& head) {
     }
     s.row = a.rows ? ldg(a.rows + s.seq) : s.seq;
     // A correction's line is that of the blocks picked; it goes over a list of heads.
-    s.tokens = CORRECTS ? BLOCK * ldg(&a.picked[s.seq * a.kv_heads + head].blocks) : ldg(a.lens + s.row);
+    s.tokens = CORRECTS ? BLOCK * a.picked[s.seq * a.kv_heads + head].blocks : ldg(a.lens + s.row);
     return s;
 }
 
@@ -91,7 +91,7 @@ CKV_APART int order_list(const CkvAttendArgs& a, u32* bits) {
         sync_threads();
 #pragma unroll 1
         for (u32 i = threadIdx.x; i < listed; i += THREADS) {
-            const u32 at = ldg(a.only + 1 + i) - first;
+            const u32 at = a.only[1 + i] - first;
             if (at < 32 * words) atomic_or(bits + at / 32, 1u << at % 32);
         }
         sync_threads();

@@ -143,6 +143,15 @@ static inline u32 find_barrier(const u64* bar, const char* what, Place place) {
     return (u32)k;
 }
 
+static inline void end_barrier(u64* bar, Place place) {
+    Phases& p = phases[find_barrier(bar, "barrier_end", place)];
+    bool busy = p.pending != p.count || p.bytes != 0;
+    for (u32 i = 0; i < warp_count; ++i) busy = busy || p.waiting[i];
+    if (busy) fail("%s: barrier_end of a barrier that copies or threads still use", place.text());
+    p.where = nullptr;
+    *bar = ~0ull;
+}
+
 static inline void publish_barriers() {
     for (auto& p : phases) p.published = p.published || p.by == threadIdx.x;
 }

@@ -213,6 +213,7 @@ CKV_FN void cp_async16(u32 shared, const void* global, CKV_AT) { ckv_emulate::st
 CKV_FN void cp_async_commit() { ++ckv_emulate::groups[threadIdx.x].closed; }
 template <int N> CKV_FN void cp_async_wait() { ckv_emulate::wait_copies(N); }
 CKV_FN void barrier_init(u64* bar, u32 count, CKV_AT) { ckv_emulate::make_barrier(bar, count, at); }
+CKV_FN void barrier_end(u64* bar, CKV_AT) { ckv_emulate::end_barrier(bar, at); }
 CKV_FN void barrier_expect(u64* bar, u32 bytes, CKV_AT) { ckv_emulate::expect(bar, bytes, at); }
 CKV_FN void bulk_load(u32 shared, const void* global, u32 bytes, u64* bar, CKV_AT) {
     ckv_emulate::start_bulk(shared, global, bytes, bar, at);
@@ -248,6 +249,10 @@ CKV_FN u32 ld_acquire(const u32* p, CKV_AT) {
     return *(const volatile u32*)p;
 }
 
+CKV_FN void wait_for(const u32* p, u32 value, CKV_AT) {
+    while (ld_acquire(p, at) < value) {}
+}
+
 namespace ckv_emulate {
 // Atomics work on global and on shared memory; fibers change only where they wait, so each is whole.
 template <class F> static inline u32 atomic(u32* p, F next, const char* what, Place at) {
@@ -262,6 +267,9 @@ template <class F> static inline u32 atomic(u32* p, F next, const char* what, Pl
 
 CKV_FN u32 atomic_add(u32* p, u32 v, CKV_AT) {
     return ckv_emulate::atomic(p, [=](u32 old) { return old + v; }, "atomic_add", at);
+}
+CKV_FN void add_release(u32* p, u32 v, CKV_AT) {
+    ckv_emulate::atomic(p, [=](u32 old) { return old + v; }, "add_release", at);
 }
 CKV_FN void add_long(u64* p, u64 v, CKV_AT) {
     ckv_emulate::check_global(p, 8, 8, "add_long", at);

@@ -5,6 +5,8 @@
 
 #if CKV_KEY_REFINE > 0
 
+namespace choice {
+
 // Shares of one block as it was read, and of what is left of them when all its residuals are.
 CKV_FN void look_at(const Look& b, const HeadScale* scales, u32 looks, Shares& s, Shares& left) {
     score<false>(b, scales, false, looks, s);
@@ -141,4 +143,6 @@ CKV_FN void pick_head(const CkvSelectArgs& a, const Place& p, u32 entry, const K
     }
     sync_threads();
 }
+
+}  // namespace choice
 #endif

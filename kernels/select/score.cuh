@@ -4,12 +4,10 @@
 // A share decides what is read, never what is certified: it is computed to a few parts in a hundred, from masses in steps of
 // 1/32 octave.
 #pragma once
+#include "sizes.cuh"
 
-constexpr u32 GROUP = CKV_GROUP, BLOCK = CKV_BLOCK;
-constexpr bool KEYS_CODED = CKV_KEY != 0, VALUES_CODED = CKV_VALUE != 0;
-// Records with residual planes have no plan: which of those matter is known after the pass over the codes (REFINE). Promoted are only sides
-// of heads that all residuals do not bring under their tolerance, in one step, by REPAIR.
-constexpr bool REFINABLE = CKV_KEY_REFINE > 0;
+namespace choice {
+
 // Blocks whose loads one thread has in flight together.
 constexpr u32 FLIGHT = GROUP <= 4 ? 4 : GROUP <= 8 ? 2 : 1;
 
@@ -111,3 +109,5 @@ template <bool FINE> CKV_FN void score(const Look& b, const HeadScale* scales, b
     s.key_bits = KEYS_CODED ? (force_keys ? 0x7f800000u : float_as_u32(most_key)) : 0;
     s.value_bits = VALUES_CODED ? (force_values ? 0x7f800000u : float_as_u32(most_value)) : 0;
 }
+
+}  // namespace choice

@@ -6,6 +6,8 @@
 // owners or an address of a side that has gone.
 #pragma once
 
+namespace choice {
+
 constexpr u32 BUSY = 0x80000000u;
 constexpr u64 SIDE_BYTES = (u64)CKV_BLOCK * CKV_DIM * 2;
 constexpr u32 TRIES = 64, TRIES_AT_ONCE = 8;
@@ -138,3 +140,5 @@ CKV_FN void forget_item(const CkvSelectArgs& a, const CkvSlotPool& pool, u32 ite
         pool.stamp[slot] = 0;
     }
 }
+
+}  // namespace choice

@@ -6,7 +6,9 @@
 // on the order of threads, and the true rest is never above what was counted.
 #pragma once
 
-constexpr u32 THREADS = 256, WARPS = THREADS / 32, EACH = BUCKETS / 32;
+namespace choice {
+
+constexpr u32 THREADS = CHOOSERS, WARPS = THREADS / 32, EACH = BUCKETS / 32;
 
 struct Histogram {
     u32 sums[GROUP][BUCKETS];
@@ -88,3 +90,5 @@ CKV_FN u32 with_progress(const Histogram& hist, u32 threshold, u32 need) {
     if (any(fresh)) return threshold;
     return lower > 0 ? (lower - 1 < threshold ? lower - 1 : threshold) : 0;
 }
+
+}  // namespace choice

@@ -1,6 +1,8 @@
 // What a CTA of the select kernel has in shared memory, and what a head of the launch is.
 #pragma once
 
+namespace choice {
+
 // Blocks that are remembered between the two looks; those behind are scored again.
 constexpr u32 REMEMBERED = 4096;
 // Blocks looked at before the sides found are served.
@@ -74,3 +76,5 @@ CKV_FN void scale_of(const CkvSelectArgs& a, const Known& c, HeadScale& s, u32& 
     }
     if (!(target > 0.0f && fabsf(s.log2_total) < inf && c.radius < inf)) atomic_or(&every, 1);
 }
+
+}  // namespace choice

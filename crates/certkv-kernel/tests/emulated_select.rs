@@ -13,5 +13,7 @@ mod emulated;
 mod ladder;
 #[path = "emulated_select/slots.rs"]
 mod slots;
+#[path = "emulated_select/stages.rs"]
+mod stages;
 #[path = "emulated_select/world.rs"]
 mod world;

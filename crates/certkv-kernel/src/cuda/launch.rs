@@ -317,12 +317,8 @@ impl Tables<'_> {
 /// A kernel starts while the one ahead of it ends: each waits for that end before it touches memory, so the order is the stream's.
 pub(super) const CHAINED: LaunchOptions = LaunchOptions { programmatic: true, cluster: None };
 
-/// Enqueues `ckv_attend`.
-///
-/// # Errors
-/// [`CudaError::OutOfRange`] names what is too short; the driver's.
-pub fn attend(queue: &Queue, kernel: &Function, a: &Attend<'_>) -> Result<(), CudaError> {
-    let mut on = Touched::on(queue);
+/// Addresses and sizes of a pass.
+pub(super) fn attend_args(on: &mut Touched, a: &Attend<'_>) -> Result<AttendArgs, CudaError> {
     let (l, t) = (a.variant.layout(), &a.tables);
     let (heads, group) = (a.seqs * t.kv_heads, a.variant.group());
     let shape = [a.seqs, t.kv_heads * group, l.dim];
@@ -337,9 +333,9 @@ pub fn attend(queue: &Queue, kernel: &Function, a: &Attend<'_>) -> Result<(), Cu
         ],
         Refinement::Never | Refinement::Always | Refinement::Picked(_) => [0; 3],
     };
-    let [kept, picks, picked] = corrected(&mut on, a, heads)?;
+    let [kept, picks, picked] = corrected(on, a, heads)?;
     let [window, sinks] = sight_of(a.variant, a.sight)?;
-    let args = AttendArgs {
+    Ok(AttendArgs {
         packed: on.reads(a.packed, "packed", 0)?,
         page_stride: (t.kv_heads * l.bytes) as u64,
         head_stride: l.bytes as u64,
@@ -381,12 +377,26 @@ pub fn attend(queue: &Queue, kernel: &Function, a: &Attend<'_>) -> Result<(), Cu
         window,
         sinks,
         limits: on.may_read(a.limits, "limits", 8 * t.kv_heads * group)?,
-        metrics: metrics_of(&mut on, a.variant, a.metrics, t.kv_heads)?,
+        metrics: metrics_of(on, a.variant, a.metrics, t.kv_heads)?,
         query_strides,
         out_strides,
-    };
-    let shape = a.variant.shape();
-    let (threads, shared) = (word("threads", shape.threads())?, word("shared memory", shape.shared)?);
+    })
+}
+
+/// Threads of a CTA of the variant, and bytes of its dynamic shared memory.
+pub(super) fn cta_of(variant: &Variant) -> Result<(u32, u32), CudaError> {
+    let shape = variant.shape();
+    Ok((word("threads", shape.threads())?, word("shared memory", shape.shared)?))
+}
+
+/// Enqueues `ckv_attend`.
+///
+/// # Errors
+/// [`CudaError::OutOfRange`] names what is too short; the driver's.
+pub fn attend(queue: &Queue, kernel: &Function, a: &Attend<'_>) -> Result<(), CudaError> {
+    let mut on = Touched::on(queue);
+    let args = attend_args(&mut on, a)?;
+    let (threads, shared) = cta_of(a.variant)?;
     on.tell(queue)?;
     // SAFETY: the struct is the kernel's own; every address was checked to hold what the kernel documents, device memory is
     // freed and areas are dropped only after work that uses them (see `queue`), and tables are the caller's.
@@ -442,13 +452,8 @@ impl Slots<'_> {
     }
 }
 
-/// Enqueues `ckv_select`.
-///
-/// # Errors
-/// As [`attend`].
-pub fn select(queue: &Queue, kernel: &Function, a: &Select<'_>) -> Result<(), CudaError> {
-    let mut on = Touched::on(queue);
-    const THREADS: u32 = 256;
+/// Addresses and sizes of a choice.
+pub(super) fn select_args(on: &mut Touched, a: &Select<'_>) -> Result<SelectArgs, CudaError> {
     let (l, t, m) = (a.variant.layout(), &a.tables, &a.memory);
     let (heads, items, group) = (a.seqs * t.kv_heads, m.pages * t.kv_heads, a.variant.group());
     let mut clear = [0; 4];
@@ -469,7 +474,7 @@ pub fn select(queue: &Queue, kernel: &Function, a: &Select<'_>) -> Result<(), Cu
         ],
         None => [0; 4],
     };
-    let args = SelectArgs {
+    Ok(SelectArgs {
         packed: on.reads(a.packed, "packed", m.pages.saturating_mul(t.kv_heads * l.bytes))?,
         page_stride: (t.kv_heads * l.bytes) as u64,
         head_stride: l.bytes as u64,
@@ -482,8 +487,8 @@ pub fn select(queue: &Queue, kernel: &Function, a: &Select<'_>) -> Result<(), Cu
         promoted: on.writes(m.promoted, "promoted", 4 * t.entries() * t.kv_heads)?,
         sides: on.writes(m.sides, "sides", 2 * items * size_of::<Sides>())?,
         resident: on.writes(m.resident, "resident", 8 * items)?,
-        keys: m.keys.pool(&mut on, l.original_side_bytes())?,
-        values: m.values.pool(&mut on, l.original_side_bytes())?,
+        keys: m.keys.pool(on, l.original_side_bytes())?,
+        values: m.values.pool(on, l.original_side_bytes())?,
         hosts: on.reads(a.hosts, "hosts", 4 * t.entries())?,
         host_base: on.names(a.host_pages, "host pages", 0)?,
         host_stride: (2 * t.kv_heads * l.original_side_bytes()) as u64,
@@ -508,7 +513,17 @@ pub fn select(queue: &Queue, kernel: &Function, a: &Select<'_>) -> Result<(), Cu
         window,
         sinks,
         closing: u32::from(a.closing),
-    };
+    })
+}
+
+/// Enqueues `ckv_select`.
+///
+/// # Errors
+/// As [`attend`].
+pub fn select(queue: &Queue, kernel: &Function, a: &Select<'_>) -> Result<(), CudaError> {
+    let mut on = Touched::on(queue);
+    const THREADS: u32 = 256;
+    let args = select_args(&mut on, a)?;
     on.tell(queue)?;
     // SAFETY: as in `attend`; lists in device memory are the caller's, as tables are.
     unsafe { kernel.launch(queue.stream(), a.ctas, THREADS, 0, &args, CHAINED) }

@@ -16,6 +16,7 @@ pub mod encode;
 pub mod extend;
 pub mod fixed;
 mod grouped;
+pub mod ladder;
 pub mod launch;
 pub mod measure;
 pub mod metrics;

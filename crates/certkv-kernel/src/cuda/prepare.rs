@@ -136,11 +136,24 @@ impl Kernels {
         verbs: &[Verb],
         compiler: &Compiler,
     ) -> Result<Self, PrepareError> {
+        let of = |v: &Variant| (v.clone(), v.verbs().filter(|verb| verbs.contains(verb)).collect());
+        Self::prepare_each(gpu, &variants.iter().map(of).collect::<Vec<_>>(), compiler)
+    }
+
+    /// As [`Kernels::prepare`], but of each variant only the kernels of its own verbs.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn prepare_each(
+        gpu: &Gpu,
+        variants: &[(Variant, Vec<Verb>)],
+        compiler: &Compiler,
+    ) -> Result<Self, PrepareError> {
         let arch = Arch::of(gpu.info().arch).map_err(PrepareError::Variant)?;
-        if let Some(other) = variants.iter().find(|v| v.arch() != arch) {
+        if let Some((other, _)) = variants.iter().find(|(v, _)| v.arch() != arch) {
             return Err(PrepareError::Arch { variant: other.arch(), gpu: arch });
         }
-        let plan = Plan::new(variants, verbs)?;
+        let plan = Plan::new(variants)?;
         let cubins = plan.make(compiler)?;
         let mut modules: Vec<Module> = Vec::with_capacity(cubins.len());
         for ((cubin, _), (_, verb)) in cubins.iter().zip(&plan.recipes) {
@@ -203,7 +216,7 @@ fn functions(
         let load = |error| PrepareError::Load { kernel, error };
         let function = module.function(kernel).map_err(load)?;
         let info = function.info();
-        if verb == Verb::Attend {
+        if matches!(verb, Verb::Attend | Verb::Ladder) {
             let needs = info.static_shared + variant.shape().shared;
             if needs > limit {
                 return Err(PrepareError::SharedMemory { kernel, needs, limit });
@@ -238,13 +251,13 @@ struct Use {
 }
 
 impl Plan {
-    fn new(variants: &[Variant], verbs: &[Verb]) -> Result<Self, PrepareError> {
+    fn new(variants: &[(Variant, Vec<Verb>)]) -> Result<Self, PrepareError> {
         let mut plan = Self { recipes: Vec::new(), uses: Vec::<Use>::new() };
-        for variant in variants {
-            if plan.uses.iter().any(|u| u.variant == *variant) {
-                continue;
-            }
-            for verb in variant.verbs().filter(|verb| verbs.contains(verb)) {
+        for (variant, verbs) in variants {
+            for verb in verbs.iter().copied() {
+                if plan.uses.iter().any(|u| u.variant == *variant && u.verb == verb) {
+                    continue;
+                }
                 let recipe = Recipe::new(variant, verb).map_err(PrepareError::Compile)?;
                 let known = plan.recipes.iter().position(|(r, _)| r.file() == recipe.file());
                 let at = known.unwrap_or(plan.recipes.len());
@@ -300,7 +313,8 @@ mod tests {
 
     #[test]
     fn variants_share_the_code_of_verbs_that_do_not_see_their_difference() {
-        let plan = Plan::new(&[variant(4), variant(8), variant(4)], &Verb::ALL).unwrap();
+        let all = |group| (variant(group), variant(group).verbs().collect::<Vec<_>>());
+        let plan = Plan::new(&[all(4), all(8), all(4), (variant(8), vec![Verb::Attend])]).unwrap();
         let verbs = variant(4).verbs().count();
         assert_eq!(plan.uses.len(), 2 * verbs, "the same variant twice is one");
         let made = |verb| plan.recipes.iter().filter(|r| r.1 == verb).count();
@@ -314,7 +328,7 @@ mod tests {
 
     #[test]
     fn one_missing_cubin_fails_the_whole_preparation_with_its_name() {
-        let plan = Plan::new(&[variant(4)], &Verb::ALL).unwrap();
+        let plan = Plan::new(&[(variant(4), variant(4).verbs().collect())]).unwrap();
         let error = plan.make(&Compiler::new().without_nvrtc()).unwrap_err();
         assert!(matches!(&error, PrepareError::Compile(CompileError::NoCode { .. })), "{error}");
         assert!(error.to_string().contains("k8-v4g32-b32/f16/d128/g4/sm_90a"), "{error}");

@@ -1,7 +1,7 @@
 //! Arguments of `ckv_select`, byte for byte as `kernels/select/args.cuh` has them, and what its numbers mean.
 //!
 //! The kernel runs with 256 threads and no dynamic shared memory, one CTA to a head of the batch; fewer CTAs stride over them.
-//! In a step of a layer it runs as [`SelectMode::Repair`] between the first attend and the one over the heads that failed, and
+//! In a step of a layer [`SelectMode::Repair`] is the first stage of the [`ladder`](super::ladder), which has the same code, and this kernel runs
 //! as [`SelectMode::Plan`] after the last attend and before the copies of its list; a page that is given to other tokens, and a
 //! row whose blocks are no longer those it had, go through [`SelectMode::Forget`] first.
 

@@ -25,6 +25,8 @@ pub enum Verb {
     Transcode,
     /// Which blocks to promote.
     Select,
+    /// What heads over tolerance need: that choice for them, and the passes that follow.
+    Ladder,
     /// Certificates to memory of the host.
     Publish,
     /// Whole pages out of device memory, and back.
@@ -35,7 +37,7 @@ pub enum Verb {
 
 impl Verb {
     /// All verbs.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Attend,
         Self::Append,
         Self::Close,
@@ -44,6 +46,7 @@ impl Verb {
         Self::Gather,
         Self::Transcode,
         Self::Select,
+        Self::Ladder,
         Self::Publish,
         Self::Swap,
         Self::Extend,
@@ -60,6 +63,7 @@ impl Verb {
             Self::Gather => "gather",
             Self::Transcode => "transcode",
             Self::Select => "select",
+            Self::Ladder => "ladder",
             Self::Publish => "publish",
             Self::Swap => "swap",
             Self::Extend => "extend",
@@ -77,6 +81,7 @@ impl Verb {
             Self::Gather => "gather.cu",
             Self::Transcode => "transcode.cu",
             Self::Select => "select.cu",
+            Self::Ladder => "ladder.cu",
             Self::Publish => "publish.cu",
             Self::Swap => "swap.cu",
             Self::Extend => "extend.cu",
@@ -94,6 +99,7 @@ impl Verb {
             Self::Gather => "ckv_gather",
             Self::Transcode => "ckv_transcode",
             Self::Select => "ckv_select",
+            Self::Ladder => "ckv_ladder",
             Self::Publish => "ckv_publish",
             Self::Swap => "ckv_swap",
             Self::Extend => "ckv_extend",

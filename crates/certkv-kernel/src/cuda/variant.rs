@@ -465,10 +465,11 @@ impl Variant {
         self.from.as_ref()
     }
 
-    /// Verbs that this variant has: transcoding only from a layout, and nothing but the decode kernel where that corrects.
+    /// Verbs that this variant has: transcoding only from a layout, and nothing but the decode kernel and the ladder where that corrects.
     pub fn verbs(&self) -> impl Iterator<Item = Verb> {
         let has = |verb: &Verb| {
-            (*verb != Verb::Transcode || self.from.is_some()) && (*verb == Verb::Attend || !self.corrects)
+            (*verb != Verb::Transcode || self.from.is_some())
+                && (matches!(verb, Verb::Attend | Verb::Ladder) || !self.corrects)
         };
         Verb::ALL.into_iter().filter(has)
     }

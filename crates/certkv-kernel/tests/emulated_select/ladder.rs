@@ -6,7 +6,7 @@ use certkv_kernel::cuda::select::{CopyItem, SelectArgs, SelectMode, SelectStats,
 use certkv_kernel::cuda::{Arch, Sight, Variant};
 use certkv_testkit::generate::Kind;
 
-const CTAS: usize = 3;
+pub(crate) const CTAS: usize = 3;
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -17,18 +17,18 @@ struct GatherArgs {
     unused: u32,
 }
 
-struct Ladder {
-    case: Case,
-    variant: Variant,
+pub(crate) struct Ladder {
+    pub(crate) case: Case,
+    pub(crate) variant: Variant,
     kernels: [Emulated; 3],
-    memory: Vec<Buffer>,
-    attend: AttendArgs,
-    select: SelectArgs,
-    out: usize,
-    certificates: usize,
+    pub(crate) memory: Vec<Buffer>,
+    pub(crate) attend: AttendArgs,
+    pub(crate) select: SelectArgs,
+    pub(crate) out: usize,
+    pub(crate) certificates: usize,
     promoted: usize,
     sides: usize,
-    failures: [usize; 2],
+    pub(crate) failures: [usize; 2],
     stats: usize,
     step: usize,
     /// Sides whose residuals were read, for the judge.
@@ -39,8 +39,13 @@ struct Ladder {
 
 impl Ladder {
     fn new(spec: &Spec, slots: usize) -> Self {
+        Self::cut(spec, slots, 4, 2)
+    }
+
+    pub(crate) fn cut(spec: &Spec, slots: usize, warps: usize, stages: usize) -> Self {
         let case = Case::new(spec);
-        let variant = Variant::new(spec.layout(), spec.group, Arch::Sm90a).and_then(|v| v.with_shape(4, 2)).unwrap();
+        let variant = Variant::new(spec.layout(), spec.group, Arch::Sm90a);
+        let variant = variant.and_then(|v| v.with_shape(warps, stages)).unwrap();
         let variant = if spec.sight.is_some() { variant.windowed() } else { variant };
         let macros: Vec<(&str, i64)> = variant.macros().into_iter().map(|(name, value)| (name, value as i64)).collect();
         let kernels = ["attend.cu", "select.cu", "gather.cu"]
@@ -166,23 +171,24 @@ impl Ladder {
     }
 
     /// Attends to all heads, or to those of the first list of failures. Returns the heads over tolerance.
-    fn attend(&self, again: bool) -> Vec<u32> {
+    pub(crate) fn attend(&self, again: bool) -> Vec<u32> {
         let list = &self.memory[self.failures[usize::from(again)]];
         list.write(0, &[0u32]);
         let only = if again { self.memory[self.failures[0]].pointer() } else { 0 };
         let args = AttendArgs { only, failures: list.pointer(), ..self.attend };
-        let shape = self.variant.shape();
-        self.launch(
-            0,
-            "ckv_attend",
-            Launch::new(CTAS as u32, shape.threads() as u32, shape.shared as u32).seed(3),
-            &args,
-        );
+        self.pass(&args);
         let words = list.read::<u32>();
         words[1..=words[0] as usize].to_vec()
     }
 
-    fn select(&self, mode: SelectMode, target: f32) {
+    /// A pass with these arguments.
+    pub(crate) fn pass(&self, args: &AttendArgs) {
+        let shape = self.variant.shape();
+        let how = Launch::new(CTAS as u32, shape.threads() as u32, shape.shared as u32).seed(3);
+        self.launch(0, "ckv_attend", how, args);
+    }
+
+    pub(crate) fn select(&self, mode: SelectMode, target: f32) {
         let clear = if mode == SelectMode::Repair { self.select.clear } else { [0; 4] };
         let args = SelectArgs { mode: mode as u32, target, clear, ..self.select };
         self.launch(1, "ckv_select", Launch::new(2, 256, 0).seed(5), &args);
@@ -362,21 +368,14 @@ fn corrections_bring_heads_under_their_tolerance_and_read_little_else() {
                 };
                 let mut l = Ladder::new(&spec, 0);
                 let stride = l.case.stride();
-                let mut add = |bytes: usize| {
-                    l.memory.push(Buffer::zeroed(bytes));
-                    l.memory[l.memory.len() - 1].pointer()
-                };
                 let heads = l.case.launch_heads();
-                (l.attend.looks, l.attend.kept) = (add(heads * stride), add(4 * heads * l.variant.partial_stride()));
-                (l.select.looks, l.select.picks, l.select.picked) =
-                    (l.attend.looks, add(4 * heads * stride), add(16 * heads));
+                l.with_picks();
                 let over = l.attend(false);
                 l.judge();
                 let passed: Vec<bool> = l.certificates().iter().map(|c| c.status != 0).collect();
                 // A list of its own for what is left.
                 let left = l.failures[1];
                 l.memory[left].write(0, &[0u32]);
-                l.select.failures = l.memory[left].pointer();
                 l.select(SelectMode::Refine, 0.95);
                 let [picks, picked] = [l.select.picks, l.select.picked].map(|at| l.words(at));
                 let no_use = l.memory[left].read::<u32>()[0] as usize;
@@ -431,11 +430,19 @@ impl Ladder {
     }
 
     /// Corrects the heads of the first list with what was picked; failures are added to the second.
-    fn correct(&self) {
+    pub(crate) fn correct(&self) {
         let variant = self.variant.clone().correcting().unwrap();
         let macros: Vec<(&str, i64)> = variant.macros().into_iter().map(|(name, value)| (name, value as i64)).collect();
         let kernel = Emulated::build("attend.cu", &macros).unwrap_or_else(|e| panic!("{e}"));
-        let args = AttendArgs {
+        let args = self.correction();
+        let all: Vec<&Buffer> = self.memory.iter().collect();
+        let shape = variant.shape();
+        let how = Launch::new(CTAS as u32, shape.threads() as u32, shape.shared as u32).seed(9);
+        kernel.launch("ckv_attend", how, &args, &all).unwrap_or_else(|e| panic!("{:?}: {e}", self.case.spec));
+    }
+
+    pub(crate) fn correction(&self) -> AttendArgs {
+        AttendArgs {
             only: self.memory[self.failures[0]].pointer(),
             failures: self.memory[self.failures[1]].pointer(),
             picks: self.select.picks,
@@ -445,11 +452,20 @@ impl Ladder {
             promoted: 0,
             settled: 0,
             ..self.attend
+        }
+    }
+
+    /// Room for what a pass leaves to a correction, and for what is picked.
+    pub(crate) fn with_picks(&mut self) {
+        let (stride, heads) = (self.case.stride(), self.case.launch_heads());
+        let mut add = |bytes: usize| {
+            self.memory.push(Buffer::zeroed(bytes));
+            self.memory[self.memory.len() - 1].pointer()
         };
-        let all: Vec<&Buffer> = self.memory.iter().collect();
-        let shape = variant.shape();
-        let how = Launch::new(CTAS as u32, shape.threads() as u32, shape.shared as u32).seed(9);
-        kernel.launch("ckv_attend", how, &args, &all).unwrap_or_else(|e| panic!("{:?}: {e}", self.case.spec));
+        (self.attend.looks, self.attend.kept) = (add(heads * stride), add(4 * heads * self.variant.partial_stride()));
+        (self.select.looks, self.select.picks, self.select.picked) =
+            (self.attend.looks, add(4 * heads * stride), add(16 * heads));
+        self.select.failures = self.memory[self.failures[1]].pointer();
     }
 
     fn counted(&self) -> SelectStats {

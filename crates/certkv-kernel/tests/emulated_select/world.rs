@@ -25,6 +25,8 @@ pub(crate) fn kernel(group: usize) -> Emulated {
         ("CKV_SUMMARY", SUMMARY as i64),
         ("CKV_KEY_REFINE", 0),
         ("CKV_WINDOW", 0),
+        ("CKV_FOLD", 0),
+        ("CKV_GROUPED", 0),
     ];
     Emulated::build("select.cu", &macros).unwrap_or_else(|e| panic!("{e}"))
 }

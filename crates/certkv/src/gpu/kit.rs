@@ -20,6 +20,8 @@ pub(super) struct Kit {
     pub(super) measure: Function,
     pub(super) pack: Function,
     pub(super) select: Function,
+    /// Repairs of heads over tolerance, and dense attention of what is left.
+    pub(super) ladder: Function,
     pub(super) gather: Function,
     pub(super) publish: Function,
     pub(super) swap: Function,
@@ -27,40 +29,44 @@ pub(super) struct Kit {
     pub(super) extend: Option<Function>,
     /// Whether records hold the originals themselves.
     pub(super) exact: bool,
-    /// The decode kernel that corrects, if records have residual planes.
+    /// The ladder that corrects, if records have residual planes.
     pub(super) corrects: Option<(Function, Variant)>,
 }
 
-/// What is prepared for a cache, with attention of longer chunks or without.
-pub(super) fn verbs(extends: bool) -> Vec<Verb> {
-    Verb::ALL.into_iter().filter(|verb| extends || *verb != Verb::Extend).collect()
-}
-
-/// The variant that runs records of `layout` on a GPU, the same cut for throughput, and for records with residual planes the one that corrects.
+/// The variant that runs records of `layout` on a GPU, the same cut for throughput, and for records with residual planes the one that corrects; with
+/// what a cache launches of each.
 ///
-/// `windowed`: for layers with a window.
+/// `windowed`: for layers with a window. `extends`: with attention of longer chunks.
 pub(super) fn variants(
     arch: Arch,
     config: &GpuConfig,
     layout: &RecordLayout,
     windowed: bool,
-) -> Result<Vec<Variant>, Error> {
+    extends: bool,
+) -> Result<Vec<(Variant, Vec<Verb>)>, Error> {
     let variant = Variant::new(layout.clone(), config.geometry.group(), arch).map_err(PrepareError::Variant)?;
     let variant = if config.queries == Element::F32 { variant.with_single_queries() } else { variant };
     let variant = if windowed { variant.windowed() } else { variant };
     let corrects = (!layout.format.refine.is_none()).then(|| variant.clone().correcting());
     let corrects = corrects.transpose().map_err(PrepareError::Variant)?;
-    Ok([variant.clone(), variant.wide()].into_iter().chain(corrects).collect())
+    let verbs = variant.verbs().filter(|verb| extends || *verb != Verb::Extend).collect();
+    let corrects = corrects.map(|corrects| (corrects, vec![Verb::Ladder]));
+    Ok([(variant.clone(), verbs), (variant.wide(), vec![Verb::Attend])].into_iter().chain(corrects).collect())
 }
 
 impl Kit {
     /// For what [`variants`] gave. `extends`: with the kernel for longer chunks.
-    pub(super) fn new(kernels: &Kernels, variants: &[Variant], ctas: u32, extends: bool) -> Result<Self, Error> {
-        let [variant, wide, corrects @ ..] = variants else {
+    pub(super) fn new(
+        kernels: &Kernels,
+        variants: &[(Variant, Vec<Verb>)],
+        ctas: u32,
+        extends: bool,
+    ) -> Result<Self, Error> {
+        let [(variant, _), (wide, _), corrects @ ..] = variants else {
             return Err(Error::Config { field: "formats", why: "no kernels".into() });
         };
         let (variant, wide) = (variant.clone(), wide.clone());
-        let corrects = corrects.first().map(|v| kernels.get(v, Verb::Attend).map(|f| (f.clone(), v.clone())));
+        let corrects = corrects.first().map(|(v, _)| kernels.get(v, Verb::Ladder).map(|f| (f.clone(), v.clone())));
         let kernel = |verb| kernels.get(&variant, verb).cloned();
         let format = variant.layout().format;
         Ok(Self {
@@ -72,6 +78,7 @@ impl Kit {
             measure: kernel(Verb::Measure)?,
             pack: kernel(Verb::Pack)?,
             select: kernel(Verb::Select)?,
+            ladder: kernel(Verb::Ladder)?,
             gather: kernel(Verb::Gather)?,
             publish: kernel(Verb::Publish)?,
             swap: kernel(Verb::Swap)?,

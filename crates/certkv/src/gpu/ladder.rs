@@ -3,20 +3,21 @@
 //! `Certified` is at most three passes. The first reads what the last step's plan chose exactly and all else from codes, and
 //! lists the heads over tolerance. For those the repair promotes more, from scratch or straight over the host's link, and a
 //! second pass over just them lists what is left; that goes to the dense rung: every block from the mapped originals, which
-//! leaves nothing but rounding (math.md (5.26)). Then the plan chooses the next step's sides from this step's masses, and its
-//! copies to scratch come before the next layer's launches.
+//! leaves nothing but rounding (math.md (5.26)). All of that behind the first pass is one launch (`kernels/ladder.cu`), as nearly always there is nothing
+//! of it to do. Then the plan chooses the next step's sides from this step's masses, and its copies to scratch come before the next layer's launches.
 //!
 //! A *refinable* format has no plan: the first pass itself reads the residual planes of the blocks whose weights ask for them. For heads over
 //! tolerance more sides are picked, by this step's masses and outputs, and a correction takes their blocks away and adds them again (math.md (6.6),
-//! (6.11)). Where no residuals are enough the repair reads all of them, and originals of what then stands out.
+//! (6.11)), which is one launch, too. Where no residuals are enough the repair reads all of them, and originals of what then stands out.
 //!
-//! *Cost:* the records once, and 7 launches (6 for a refinable format) of which those over empty lists take about 3 us; for a block picked its record and
-//! residuals; for a listed head its records and promoted sides once more; for a dense one its originals over the link, which is some 90 times slower
-//! than device memory.
+//! *Cost:* the records once, and 5 launches with append, plan and copies (4 for a refinable format), of which one over an empty list takes some 3 us; for
+//! a block picked its record and residuals; for a listed head its records and promoted sides once more; for a dense one its originals over the link,
+//! which is some 90 times slower than device memory.
 use super::core::{Choice, Core};
 use super::policy::{Limit, Rule};
 use crate::Error;
 use certkv_kernel::cuda::args::Element;
+use certkv_kernel::cuda::ladder::{self as launched, Ladder};
 use certkv_kernel::cuda::launch::{self, Attend, Refinement};
 use certkv_kernel::cuda::queue::Span;
 use certkv_kernel::cuda::select::SelectMode;
@@ -39,12 +40,8 @@ pub(super) struct Call<'a> {
 
 /// Enqueues the launches of `call`.
 pub(super) fn attend(core: &Core, call: &Call<'_>) -> Result<(), Error> {
-    attend_but_dense(core, call)?;
-    if reads_all(core, call) {
-        dense(core, call, None)?;
-        plan_next(core, call)?;
-    }
-    Ok(())
+    up_to(core, call, Last::Dense)?;
+    plan_next(core, call)
 }
 
 /// Whether heads may need the originals of every block.
@@ -54,21 +51,31 @@ pub(super) fn reads_all(core: &Core, call: &Call<'_>) -> bool {
 
 /// Enqueues what comes before originals of every block are read: all of it, where no head can need them.
 pub(super) fn attend_but_dense(core: &Core, call: &Call<'_>) -> Result<(), Error> {
+    up_to(core, call, Last::Repair)
+}
+
+/// The last rung that is enqueued.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Last {
+    Repair,
+    Dense,
+}
+
+fn up_to(core: &Core, call: &Call<'_>, last: Last) -> Result<(), Error> {
     let Call { layer, seqs, query, out, rule, .. } = *call;
     core.settle(layer)?;
-    let plain = core.attend_args(layer, seqs, query, out)?;
-    // Lists of heads are short: only the launch over the whole batch can be worth the wide cut. Behind the layer's append nothing that is
-    // still running can be at the layer's records: the step's tables were sent before, and what it fills is coded when it ends.
+    let plain = || core.attend_args(layer, seqs, query, out);
     let first = |args: &Attend<'_>| run_first(core, call, args);
     if !call.fresh {
         core.failures.fill(core.queue.stream(), core.list_at(layer, 0), 4, 0)?;
         core.empty_corrections()?;
     }
     match rule {
-        Rule::Packed => first(&plain),
-        Rule::Dense if core.kit(layer).exact => first(&plain),
+        Rule::Packed => first(&plain()?),
+        Rule::Dense if core.kit(layer).exact => first(&plain()?),
+        Rule::Dense if last == Last::Dense => first(&all_originals(core, call)?),
         Rule::Dense => Ok(()),
-        Rule::Certified(limit) => certified(core, layer, &within(core, limit, plain)?, first),
+        Rule::Certified(limit) => certified(core, call, limit, last),
     }
 }
 
@@ -77,30 +84,39 @@ fn within<'a>(core: &'a Core, limit: Limit, args: Attend<'a>) -> Result<Attend<'
     Ok(Attend { relative: limit.relative, absolute: limit.absolute, limits: core.limits(limit)?, ..args })
 }
 
-/// The launch over the whole batch.
+/// The launch over the whole batch. Lists of heads are short: only this one can be worth the wide cut. Behind the layer's append nothing that is
+/// still running can be at the layer's records: the step's tables were sent before, and what it fills is coded when it ends.
 fn run_first(core: &Core, call: &Call<'_>, args: &Attend<'_>) -> Result<(), Error> {
     let (kernel, variant) = core.kit(call.layer).cut_for(call.blocks);
     Ok(launch::attend(&core.queue, kernel, &Attend { variant, settled: call.fresh, ..*args })?)
 }
 
-/// Enqueues the dense rung: originals of every block for the heads of `only`, or for those that need them.
-pub(super) fn dense(core: &Core, call: &Call<'_>, only: Option<Span<'_>>) -> Result<(), Error> {
-    let Call { layer, seqs, query, out, rule, .. } = *call;
-    let args = Attend { promoted: Some(core.everything(layer)?), only, ..core.attend_args(layer, seqs, query, out)? };
-    match (rule, only) {
-        (Rule::Certified(limit), _) => {
-            let (left, certificates) = (core.failure_list(layer, 1)?, core.certificates(layer, 1)?);
-            run(core, layer, &within(core, limit, Attend { certificates, only: only.or(Some(left)), ..args })?)
-        }
-        (_, Some(_)) => run(core, layer, &args),
-        (_, None) => run_first(core, call, &args),
-    }
+/// Arguments of a launch that reads the originals of every block.
+fn all_originals<'a>(core: &'a Core, call: &Call<'a>) -> Result<Attend<'a>, Error> {
+    let args = core.attend_args(call.layer, call.seqs, call.query, call.out)?;
+    Ok(Attend { promoted: Some(core.everything(call.layer)?), ..args })
+}
+
+/// The same for heads that repairs leave over tolerance.
+fn dense_rung<'a>(core: &'a Core, call: &Call<'a>, limit: Limit, only: Span<'a>) -> Result<Attend<'a>, Error> {
+    let certificates = core.certificates(call.layer, 1)?;
+    within(core, limit, Attend { certificates, only: Some(only), ..all_originals(core, call)? })
+}
+
+/// Enqueues the dense rung for the heads of `only`.
+pub(super) fn dense<'a>(core: &'a Core, call: &Call<'a>, only: Span<'a>) -> Result<(), Error> {
+    let args = match call.rule {
+        Rule::Certified(limit) => dense_rung(core, call, limit, only)?,
+        _ => Attend { only: Some(only), ..all_originals(core, call)? },
+    };
+    run(core, call.layer, &args)
 }
 
 /// Enqueues the choice of what the next step reads exactly, unless that is left to a call of its own.
 pub(super) fn plan_next(core: &Core, call: &Call<'_>) -> Result<(), Error> {
     let refinable = core.kit(call.layer).corrects.is_some();
-    if refinable || core.plans_apart(call.layer) || !matches!(call.rule, Rule::Certified(_)) {
+    let certifies = matches!(call.rule, Rule::Certified(_)) && reads_all(core, call);
+    if refinable || core.plans_apart(call.layer) || !certifies {
         return Ok(());
     }
     core.plan(&Choice::plan(call.layer, 0, call.seqs, true))?;
@@ -137,37 +153,41 @@ fn run(core: &Core, layer: usize, args: &Attend<'_>) -> Result<(), Error> {
     Ok(launch::attend(&core.queue, &core.kit(layer).attend, args)?)
 }
 
-fn certified(
-    core: &Core,
-    layer: usize,
-    plain: &Attend<'_>,
-    first: impl Fn(&Attend<'_>) -> Result<(), Error>,
-) -> Result<(), Error> {
+fn certified(core: &Core, call: &Call<'_>, limit: Limit, last: Last) -> Result<(), Error> {
+    let layer = call.layer;
+    let plain = &within(core, limit, core.attend_args(layer, call.seqs, call.query, call.out)?)?;
     let (over, left) = (core.failure_list(layer, 0)?, core.failure_list(layer, 1)?);
-    if core.kit(layer).exact {
+    let kit = core.kit(layer);
+    if kit.exact {
         // Nothing to promote: what is over tolerance cannot be bounded, and is an error.
         core.failures.fill(core.queue.stream(), core.list_at(layer, 1), 4, 0)?;
-        return first(plain);
+        return run_first(core, call, plain);
     }
-    let corrects = core.kit(layer).corrects.as_ref();
-    let of = |mode, only| Choice { mode, only: Some(only), ..Choice::plan(layer, 0, plain.seqs, true) };
+    let corrects = kit.corrects.as_ref();
+    let choice =
+        |mode, only| core.choice(&Choice { mode, only: Some(only), ..Choice::plan(layer, 0, plain.seqs, true) });
     let chosen = Attend { promoted: Some(core.chosen(layer)?), masses: Some(core.layer_masses(layer)?), ..*plain };
+    let turns = core.counter(&core.sizes.counters.turns)?;
     if let Some((kernel, variant)) = corrects {
         let (kept, listed) = (Some(core.kept()?), core.correction_list()?);
         core.correcting(true);
-        first(&Attend { failures: Some(listed), promoted: None, refinement: core.on_demand(layer)?, kept, ..chosen })?;
-        core.select(&core.queue, &of(SelectMode::Refine, listed))?;
+        let refinement = core.on_demand(layer)?;
+        run_first(core, call, &Attend { failures: Some(listed), promoted: None, refinement, kept, ..chosen })?;
         let refinement = Refinement::Picked(core.picks()?);
-        let args = Attend { variant, only: Some(listed), failures: Some(over), kept, refinement, ..*plain };
-        launch::attend(&core.queue, kernel, &args)?;
+        let pass = Attend { variant, only: Some(listed), failures: Some(over), kept, refinement, ..*plain };
+        let choice = Some(choice(SelectMode::Refine, listed)?);
+        launched::ladder(&core.queue, kernel, &Ladder { choice, pass, then: None, turns })?;
     } else {
-        first(&Attend { failures: Some(over), ..chosen })?;
+        run_first(core, call, &Attend { failures: Some(over), ..chosen })?;
     }
     core.lends(layer, corrects.is_none());
-    core.select(&core.queue, &of(SelectMode::Repair, over))?;
-    // A repair empties it.
-    core.correcting(false);
     let certificates = core.certificates(layer, 1)?;
     let refinement = if corrects.is_some() { Refinement::Always } else { Refinement::Never };
-    run(core, layer, &Attend { certificates, only: Some(over), failures: Some(left), refinement, ..chosen })
+    let pass = Attend { certificates, only: Some(over), failures: Some(left), refinement, ..chosen };
+    let then = if last == Last::Dense { Some(dense_rung(core, call, limit, left)?) } else { None };
+    let choice = Some(choice(SelectMode::Repair, over)?);
+    launched::ladder(&core.queue, &kit.ladder, &Ladder { choice, pass, then, turns })?;
+    // It empties the list of corrections.
+    core.correcting(false);
+    Ok(())
 }

@@ -6,7 +6,7 @@ use super::window;
 use crate::Error;
 use certkv_core::RecordLayout;
 use certkv_device::cuda::Gpu;
-use certkv_kernel::cuda::{Arch, Compiler, Kernels, Origin, Variant};
+use certkv_kernel::cuda::{Arch, Compiler, Kernels, Origin, Variant, Verb};
 
 /// What [`GpuConfig::prepare`] found or made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -19,7 +19,7 @@ pub struct PreparedKernels {
 
 /// Variants of the kernels that a cache needs, one list for each format, with windows or without, and whose is which layer's.
 pub(super) struct Wanted {
-    variants: Vec<Vec<Variant>>,
+    variants: Vec<Vec<(Variant, Vec<Verb>)>>,
     pub(super) kit_of: Vec<usize>,
     extends: bool,
 }
@@ -37,13 +37,14 @@ impl Wanted {
                 formats.push((layout, window.is_some()));
             }
         }
-        let of = |(layout, windowed)| kit::variants(arch, config, layout, windowed);
+        let extends = config.chunk_tokens > 0;
+        let of = |(layout, windowed)| kit::variants(arch, config, layout, windowed, extends);
         let variants = formats.into_iter().map(of).collect::<Result<_, _>>()?;
-        Ok(Self { variants, kit_of, extends: config.chunk_tokens > 0 })
+        Ok(Self { variants, kit_of, extends })
     }
 
     fn load(&self, gpu: &Gpu, compiler: &Compiler) -> Result<Kernels, Error> {
-        Ok(Kernels::prepare_verbs(gpu, &self.variants.concat(), &kit::verbs(self.extends), compiler)?)
+        Ok(Kernels::prepare_each(gpu, &self.variants.concat(), compiler)?)
     }
 
     /// Loads them, or compiles them first. `ctas`: of a launch.

@@ -39,6 +39,8 @@ pub(super) struct CounterSections {
     pub(super) stats: Range<usize>,
     /// Steps so far, 8 bytes, and the CTAs that have published; the same for what goes to device memory of a caller, 16 bytes on.
     pub(super) published: Range<usize>,
+    /// What a ladder counts its stages in.
+    pub(super) turns: Range<usize>,
 }
 
 /// Words of what a layer remembers of its promoted sides.

@@ -16,6 +16,7 @@ use certkv_core::{Class, RecordLayout};
 use certkv_device::cuda::PinnedBuffer;
 use certkv_device::mailbox::Slots;
 use certkv_kernel::cuda::args::{Certificate, Demand, Picked, Sides};
+use certkv_kernel::cuda::ladder::TURN_WORDS;
 use certkv_kernel::cuda::select::SelectStats;
 use certkv_kernel::cuda::{Variant, launch, publish};
 use certkv_page::{BlockTable, PageAllocator, Pools, TableError, Window};
@@ -158,9 +159,9 @@ impl Sizes {
         let Some(first) = layouts.first() else {
             return Err(Error::Config { field: "geometry", why: "no layer".into() });
         };
-        // Windows do not change the size of anything here.
-        let variants = kit::variants(machine.arch, config, first, false)?;
-        let Some(variant) = variants.first() else {
+        // Neither windows nor longer chunks change the size of anything here.
+        let variants = kit::variants(machine.arch, config, first, false, false)?;
+        let Some((variant, _)) = variants.first() else {
             return Err(Error::Config { field: "formats", why: "no kernels".into() });
         };
         Self::new(config, &layouts, variant, machine.multiprocessors.max(1) as usize)
@@ -210,8 +211,8 @@ impl Sizes {
             Some(prefixes) => Prefixes::bytes(prefixes, config.prefix_events, &of_groups)?,
             None => 0,
         };
-        let counters = sections([rows, 1, rows * g.kv_heads, g.layers * SelectStats::WORDS, 8]);
-        let ([errors, status, heads, stats, published], _) = counters.ok_or_else(too_large)?;
+        let counters = sections([rows, 1, rows * g.kv_heads, g.layers * SelectStats::WORDS, 8, TURN_WORDS]);
+        let ([errors, status, heads, stats, published, turns], _) = counters.ok_or_else(too_large)?;
         let ring = match config.certificate_ring {
             0 => None,
             steps => Some(publish::slots(steps, g.layers, rows, g.q_heads).ok_or_else(too_large)?),
@@ -289,7 +290,7 @@ impl Sizes {
             side_bytes,
             tables,
             exact_words: exact,
-            counters: CounterSections { errors, status, heads, stats, published },
+            counters: CounterSections { errors, status, heads, stats, published, turns },
             ring,
             memory,
             corrections,
@@ -441,7 +442,7 @@ impl Sizes {
     }
 
     pub(super) fn counter_bytes(&self) -> usize {
-        4 * self.counters.published.end
+        4 * self.counters.turns.end
     }
 
     /// Keys or values of one token of every sequence, in the type of the originals.

@@ -7,6 +7,7 @@ use certkv_kernel::cuda::args::{AttendArgs, Certificate, Element, Sides, Strides
 use certkv_kernel::cuda::close::CloseArgs;
 use certkv_kernel::cuda::encode::{AppendArgs, GatherArgs, GatherItem, PackArgs, PackItem};
 use certkv_kernel::cuda::extend::{ExtendArgs, ExtendChunk};
+use certkv_kernel::cuda::ladder::LadderArgs;
 use certkv_kernel::cuda::measure::MeasureArgs;
 use certkv_kernel::cuda::publish::{self, ENTRY, ENTRY_HEAD, LayerSet, PublishArgs};
 use certkv_kernel::cuda::select::{SelectArgs, SelectMode};
@@ -460,6 +461,21 @@ extern "C" fn select(raw: *const c_void) {
     }
 }
 
+/// One stage behind the other.
+extern "C" fn ladder(raw: *const c_void) {
+    // SAFETY: declared with this struct.
+    let a: LadderArgs = unsafe { arguments(raw) };
+    assert!((1..=a.passes.len()).contains(&(a.count as usize)) && a.turns != 0);
+    if a.chooses == 1 {
+        assert_eq!(a.select.only, a.passes[0].only, "the choice is for those that the pass is over");
+        select((&raw const a.select).cast());
+    }
+    for pass in &a.passes[..a.count as usize] {
+        assert_ne!(pass.only, 0, "over a list");
+        attend((&raw const *pass).cast());
+    }
+}
+
 /// What the real kernel does with addresses of originals: a repair lends every other block to the listed heads, a plan ends that.
 fn lend(a: &SelectArgs) {
     let (heads, stride) = (a.kv_heads as usize, a.table_stride as usize);
@@ -568,6 +584,7 @@ pub(crate) fn declare(fake: &Fake) {
     fake.kernel("ckv_measure", size_of::<MeasureArgs>(), Some(tails::measure));
     fake.kernel("ckv_close", size_of::<CloseArgs>(), Some(close));
     fake.kernel("ckv_select", size_of::<SelectArgs>(), Some(select));
+    fake.kernel("ckv_ladder", size_of::<LadderArgs>(), Some(ladder));
     fake.kernel("ckv_pack", size_of::<PackArgs>(), Some(pack));
     fake.kernel("ckv_gather", size_of::<GatherArgs>(), Some(gather));
     fake.kernel("ckv_swap", size_of::<SwapArgs>(), Some(swap));

@@ -50,6 +50,11 @@ impl Core {
 
     /// Enqueues a choice of sides, on the queue or on the lane.
     pub(in crate::gpu) fn select(&self, on: &Queue, choice: &Choice<'_>) -> Result<(), Error> {
+        Ok(launch::select(on, &self.kit(choice.layer).select, &self.choice(choice)?)?)
+    }
+
+    /// Its arguments.
+    pub(in crate::gpu) fn choice<'a>(&'a self, choice: &Choice<'a>) -> Result<Select<'a>, Error> {
         let Choice { layer, place, seqs, mode, only, closing } = *choice;
         let (s, t) = (&self.sizes, &self.sizes.tables);
         let (group, m) = (s.group(layer), &s.memory);
@@ -69,7 +74,7 @@ impl Core {
         } else {
             [None; 4]
         };
-        let args = Select {
+        Ok(Select {
             variant: &self.kit(layer).variant,
             ctas: if mode == SelectMode::Forget { self.ctas } else { ((seqs * s.kv_heads) as u32).min(self.ctas) },
             mode,
@@ -96,8 +101,7 @@ impl Core {
             progress: 8,
             sight: self.sight(layer),
             closing,
-        };
-        Ok(launch::select(on, &self.kit(layer).select, &args)?)
+        })
     }
 }
 

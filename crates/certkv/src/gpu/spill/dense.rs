@@ -143,7 +143,7 @@ fn rounds(cache: &mut GpuCache, parts: &[Part], call: &Call<'_>, heads: Vec<u32>
         cache.flush()?;
         words[0] = words.len() as u32 - 1;
         cache.ring.send(&core.queue, list, 0, &words)?;
-        ladder::dense(&core, call, Some(Span::of(list, 0, list.len())?))?;
+        ladder::dense(&core, call, Span::of(list, 0, list.len())?)?;
     }
     Ok(())
 }
