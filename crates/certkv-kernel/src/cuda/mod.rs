@@ -32,6 +32,8 @@ pub mod swap;
 pub mod tensor;
 mod touched;
 mod turbo;
+#[cfg(all(test, loom))]
+mod turns_loom;
 mod variant;
 
 pub use ahead::Ahead;
