@@ -25,6 +25,7 @@
 #include "attend/tail.cuh"
 #include "attend/demand.cuh"
 #include "attend/merge.cuh"
+#include "attend/turn_open.cuh"
 #include "attend/ring.cuh"
 #include "attend/refine.cuh"
 #include "attend/correct.cuh"
@@ -119,7 +120,10 @@ CKV_FN void attend_columns(const CkvAttendArgs& a, const Ring& ring, const Block
     count_mass<FIRST>(mass, st);
 #if CKV_VALUE == 2
     // Codes add to rotated sums. Those that are read from codes alone find them so.
-    if constexpr (!(APART && CODED)) turn_state<FIRST, LAST>(st, !by_rows);
+    static_assert(!TURNS_OPEN || APART, "an open block has its slot until it is done");
+    const bool apart = TURNS_OPEN && !CODED && open && st.turns % 2 == 0;
+    if (apart) put_apart(st, (float*)b.record);
+    else if constexpr (!(APART && CODED)) turn_state<FIRST, LAST>(st, !by_rows);
 #endif
     if (by_rows) {
         // Read again rather than kept where the block is still in flight.
@@ -139,6 +143,9 @@ CKV_FN void attend_columns(const CkvAttendArgs& a, const Ring& ring, const Block
 #endif
         }
     }
+#if CKV_VALUE == 2
+    if (apart) join_turned(st, (float*)b.record);
+#endif
     // Formed here where residuals do not need it, it takes no register before.
     if constexpr (!REFINABLE) kind = kind_of(exact_keys, exact_values, open);
 #if CKV_CERTIFY

@@ -8,9 +8,10 @@
 constexpr bool TURBO_KEYS = CKV_KEY == 3, TURBO_VALUES = CKV_VALUE == 2;
 static_assert(!((TURBO_KEYS && !GROUPED) || TURBO_VALUES) || (D & (D - 1)) == 0, "one transform");
 
-// Roundings of a rotated vector, each relative to its norm: stages, the factor and its product. rotation.rs: roundings.
+// Roundings of a rotated vector, each relative to its norm: stages, the factor and its product (rotation.rs: roundings), and where an open block is turned
+// beside what came before, the sums of a head's two columns and of both.
 constexpr int TURN_STAGES = D == 64 ? 6 : D == 128 ? 7 : 8;
-constexpr float TURN_ROUNDING = (TURN_STAGES + 2) * 6.0e-8f;
+constexpr float TURN_ROUNDING = (TURN_STAGES + 4) * 6.0e-8f;
 // Of a query whose groups are rotated apart: two rounds of transforms of up to half of its channels, or one of all of them.
 constexpr float KEY_TURN_ROUNDING = GROUPED ? 2.0f * TURN_ROUNDING : TURN_ROUNDING;
 
