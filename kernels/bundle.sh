@@ -7,7 +7,7 @@ set -euo pipefail
 PROGRAMS=${PROGRAMS:-certkv-device:cuda_smoke certkv-device:gpu_planted certkv-kernel:gpu_parity certkv-kernel:gpu_bench certkv-kernel:gpu_verbs certkv:gpu_engine certkv:gpu_swap certkv:gpu_states}
 # Code made ahead of time, on every architecture; what else a program wants it compiles, where there is NVRTC.
 ARCHS=${ARCHS:-80,89,90a,100a,120a}
-VARIANTS=${VARIANTS:-k8-v4g64-b64/f16/d128/g4,k8-v4g64-b64/f16/d128/g4/wide,k8-v4g64-b64/f16/d128/g8,k8-v4g64-b64-r8.4/f16/d128/g4,k8-v4g64-b64-r8.4/f16/d128/g4/wide,k8-v4g64-b64-r8.4/f16/d128/g4/correct,k8-v4g32-b32/f16/d128/g4,t4-v4g32-b32/f16/d128/g4,f16-f16-b16/f16/d128/g4,k8-v4g32-b32/bf16/d128/g4}
+VARIANTS=${VARIANTS:-k8-v4g64-b64/f16/d128/g4,k8-v4g64-b64/f16/d128/g4/wide,k8-v4g64-b64/f16/d128/g8,k8-v4g64-b64-r8.4/f16/d128/g4,k8-v4g64-b64-r8.4/f16/d128/g4/wide,k8-v4g64-b64-r8.4/f16/d128/g4/correct,f16-f16-b16/f16/d128/g4}
 MOST_BYTES=$((40 * 1024 * 1024))
 
 if [ $# -ne 1 ]; then
