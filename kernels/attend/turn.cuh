@@ -1,7 +1,7 @@
 // TurboQuant sides, math.md 2.7: what codes stand for, and the rotation R = H D / sqrt(n) of query and output, (2.10).
 //
-// Keys are scored with the rotated query; what values sum to is rotated while codes are added and is turned back for originals and
-// at the end. A rotation is additions between registers and between lanes: no memory.
+// Keys are scored with the rotated query; what values sum to is rotated while codes are added and is turned back for promoted originals and
+// at the end (what an open block adds, turn_open.cuh). A rotation is additions between registers and between lanes: no memory.
 #pragma once
 #include "rotate.cuh"
 

@@ -61,6 +61,17 @@ impl Stages {
         Self { kernel, turns: Buffer::zeroed(4 * TURN_WORDS) }
     }
 
+    /// Launches from `before` under several orders of threads, each of which must leave what launches `apart` did. Returns how many.
+    fn repeat(&self, l: &Ladder, args: LadderArgs, before: &[Vec<u8>], apart: &[Vec<u8>]) -> usize {
+        const SEEDS: u64 = 4;
+        for seed in 0..SEEDS {
+            restore(l, before);
+            self.launch(l, args, seed);
+            assert!(left(l) == apart, "{:?}: other bits than from launches apart, seed {seed}", l.case.spec);
+        }
+        SEEDS as usize
+    }
+
     fn launch(&self, l: &Ladder, args: LadderArgs, seed: u64) {
         let all: Vec<&Buffer> = l.memory.iter().chain([&self.turns]).collect();
         let shape = l.variant.shape();
@@ -116,12 +127,7 @@ fn one_launch_leaves_the_bits_of_choice_repair_and_dense_rung() {
             let stages = Stages::of(&l, false);
             let select = SelectArgs { mode: SelectMode::Repair as u32, target: 0.8, ..l.select };
             let both = LadderArgs { select, passes: [pass, then], chooses: 1, count: 2, ..LadderArgs::default() };
-            for seed in 0..4 {
-                restore(&l, &before);
-                stages.launch(&l, both, seed);
-                assert!(left(&l) == apart, "{spec:?}: other bits than from three launches, seed {seed}");
-                executed += 1;
-            }
+            executed += stages.repeat(&l, both, &before, &apart);
             // Controls: without the choice, and without the second pass.
             if !over.is_empty() {
                 for (other, differs) in
@@ -187,12 +193,7 @@ fn one_launch_leaves_the_bits_of_picks_and_correction() {
                 count: 1,
                 ..LadderArgs::default()
             };
-            for seed in 0..4 {
-                restore(&l, &before);
-                stages.launch(&l, both, seed);
-                assert!(left(&l) == apart, "{spec:?}: other bits than from two launches, seed {seed}");
-                executed += 1;
-            }
+            executed += stages.repeat(&l, both, &before, &apart);
             if !over.is_empty() {
                 restore(&l, &before);
                 stages.launch(&l, LadderArgs { chooses: 0, ..both }, 0);
