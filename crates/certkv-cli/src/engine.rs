@@ -42,12 +42,13 @@ pub struct CpuEngine {
     threads: usize,
     calibrations: Calibrations,
     scales: Option<Arc<Scales>>,
+    row_share: f64,
 }
 
 impl CpuEngine {
     /// Caches that use `threads` threads.
     pub fn new(threads: usize) -> Self {
-        Self { threads, calibrations: Calibrations::default(), scales: None }
+        Self { threads, calibrations: Calibrations::default(), scales: None, row_share: 0.0 }
     }
 
     /// The same with what calibrated formats need.
@@ -60,6 +61,12 @@ impl CpuEngine {
     #[must_use]
     pub fn scaled(self, scales: Option<Arc<Scales>>) -> Self {
         Self { scales, ..self }
+    }
+
+    /// The same with that share of rows that may be read by themselves ([`Certified::row_share`]).
+    #[must_use]
+    pub fn with_rows(self, row_share: f64) -> Self {
+        Self { row_share, ..self }
     }
 }
 
@@ -95,7 +102,10 @@ impl Engine for CpuEngine {
         config.scales = self.scales.clone().filter(|_| page);
         config.max_sequences = 2;
         config.threads = self.threads;
-        config.policy = policy(mode.policy);
+        config.policy = match policy(mode.policy) {
+            Policy::Certified(certified) => Policy::Certified(Certified { row_share: self.row_share, ..certified }),
+            other => other,
+        };
         let cache = Cache::new(config).map_err(refused)?;
         Ok(Box::new(One::new(cache, model.heads)?))
     }

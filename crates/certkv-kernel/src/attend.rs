@@ -186,7 +186,7 @@ impl Kernel {
             }
             work.ahead = self.look_ahead(&block, next.as_ref(), Sides::Both);
             self.keys(index, &block, work, &mut entry)?;
-            self.ops_weigh(self.shape.tokens, work, out);
+            self.ops_weigh(self.shape.tokens, block.left_out, work, out);
             self.values(index, &block, work, out, &mut entry)?;
             (self.ops.finish)(&mut work.ahead.record);
             if let Some(m) = &mut masses {
@@ -198,7 +198,7 @@ impl Kernel {
         }
         if let Some(tail) = tail {
             let entry = self.tail_keys(&tail, work)?;
-            self.ops_weigh(tail.tokens, work, out);
+            self.ops_weigh(tail.tokens, 0, work, out);
             self.tail_values(&tail, work, out);
             if let Some(m) = &mut masses {
                 m.put(blocks.end, &entry, &self.bounds(&entry, work));
@@ -244,7 +244,7 @@ impl Kernel {
         let mut entry = Entry::ZERO;
         self.keys(index, &block, work, &mut entry)?;
         x.extend_from_slice(&work.x[..self.shape.heads * X_STRIDE]);
-        self.ops_weigh(self.shape.tokens, work, out);
+        self.ops_weigh(self.shape.tokens, block.left_out, work, out);
         self.values(index, &block, work, out, &mut entry)?;
         let bounds = self.bounds(&entry, work);
         Ok((entry, bounds))
@@ -356,9 +356,10 @@ impl Kernel {
         Ok(())
     }
 
-    /// Weights of the block, and everything summed so far moved to the new exponents.
-    pub(crate) fn ops_weigh(&self, n: usize, work: &mut Workspace, out: &mut Partial) {
+    /// Weights of the block but for those rows, and everything summed so far moved to the new exponents.
+    pub(crate) fn ops_weigh(&self, n: usize, left_out: u64, work: &mut Workspace, out: &mut Partial) {
         (self.ops.weigh)(&mut work.x, n, self.shape, &mut work.softmax);
+        self.leave_out(left_out, work);
         let s = &mut work.softmax;
         for h in (0..self.shape.heads).take_while(|_| s.moved) {
             if s.rescale[h] != 1.0 {

@@ -21,6 +21,8 @@ pub struct Block<'a> {
     pub fine_keys: bool,
     /// The values are: without effect where `values` is given or they are not read, or in a format without residuals.
     pub fine_values: bool,
+    /// Bit `t`: token `t` of the block is not attended here, because it is read elsewhere, math.md (6.16).
+    pub left_out: u64,
 }
 
 /// Where the blocks of one (sequence, layer, KV head) are found.

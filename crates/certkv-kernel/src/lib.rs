@@ -38,6 +38,7 @@ pub mod probe;
 mod query;
 mod repair;
 mod residuals;
+mod rows;
 mod score;
 mod slack;
 mod stage;

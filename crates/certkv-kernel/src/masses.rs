@@ -181,6 +181,13 @@ impl Masses {
         self.rows.resize(tiles * self.heads, HeadTile::ZERO);
     }
 
+    /// Makes room for `blocks` blocks, up to a whole tile, and keeps what is there.
+    pub fn grow(&mut self, blocks: usize) {
+        let tiles = blocks.div_ceil(TILE).max(self.blocks.len());
+        self.blocks.resize(tiles, BlockTile::ZERO);
+        self.rows.resize(tiles * self.heads, HeadTile::ZERO);
+    }
+
     /// Asks for the memory of so many blocks of so many heads.
     pub fn reserve(&mut self, heads: usize, blocks: usize) {
         let tiles = blocks.div_ceil(TILE);
@@ -331,6 +338,13 @@ impl<'a> MassesMut<'a> {
             (r.w[i], r.p[i], r.exponent[i]) = (r.w[i] * to, r.p[i] * to, exponent[h]);
             r.digit[i] = digit[h];
         }
+    }
+
+    /// Replaces sum and root of the sum of squares of the weights of (`block`, `head`), at the exponent that they have.
+    pub(crate) fn put_weights(&mut self, block: usize, head: usize, w: f32, p: f32) {
+        let (tile, i) = ((block - self.first) / TILE, block % TILE);
+        let r = &mut self.rows[tile * self.heads + head];
+        (r.w[i], r.p[i]) = (w, p);
     }
 
     /// Writes one entry.

@@ -9,6 +9,7 @@ use crate::line::Line;
 use crate::masses::{Entry, MassesMut};
 use crate::query::{Softmax, X_STRIDE};
 use crate::residuals::Judge;
+use certkv_core::reserve_total;
 use core::ops::Range;
 
 /// Weights of the scored blocks of one KV head, each relative to its own block's exponent (in the masses).
@@ -30,6 +31,12 @@ impl Scores {
     /// No weights; buffers grow on first use.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Asks for the memory of so many blocks.
+    pub fn reserve(&mut self, kernel: &Kernel, blocks: usize) {
+        reserve_total(&mut self.weights, kernel.weights_of(blocks).end);
+        reserve_total(&mut self.largest, (blocks + 1) * kernel.heads());
     }
 
     /// The running exponents: they are there from [`Kernel::score`] on until the last block's values are summed.
@@ -57,7 +64,8 @@ impl Kernel {
     /// Scores blocks `blocks` of `source` and then `tail` for `queries` (`[heads][dim]`, unscaled): weights to
     /// `scores`, an entry per block to `masses` (which must start at block 0), the tail's at index `blocks.end`. Value sides
     /// in the entries are those of the codes. A range that does not start at 0 goes on where the last call ended: so blocks of
-    /// several layouts are scored, each run by its own kernel, the tail with the last. In a format with residuals `judge` is asked about
+    /// several layouts are scored, each run by its own kernel, the tail with the last. Where a tail was scored, more blocks take its place, and it has to
+    /// come again behind them. In a format with residuals `judge` is asked about
     /// every block whose keys were read from codes alone, and those that it wants are read with them, at the price of the residuals.
     ///
     /// # Errors
@@ -78,7 +86,7 @@ impl Kernel {
         masses.check(0..blocks.end + usize::from(tail.is_some()), self.shape.heads)?;
         work.softmax = match blocks.start {
             0 => Softmax::new(),
-            start if start == scores.blocks && scores.tail == 0 && scores.summed == 0 => scores.take(self)?,
+            start if start == scores.blocks && scores.summed == 0 => scores.take(self)?,
             start => return Err(KernelError::Length { argument: "blocks", expected: scores.blocks, given: start }),
         };
         (scores.blocks, scores.tail, scores.summed) = (blocks.end, tail.map_or(0, |t| t.tokens), 0);
@@ -103,6 +111,7 @@ impl Kernel {
             if let Some(judge) = judge {
                 self.judge_keys(index, &block, judge, &mut entry, work)?;
             }
+            self.leave_out(block.left_out, work);
             self.keep(index, work, scores);
             (self.ops.finish)(&mut work.ahead.record);
             self.stage(index, &entry, work, masses);
@@ -150,7 +159,8 @@ impl Kernel {
             }
             masses.check(index..index + 1, self.shape.heads)?;
             let mut entry = Entry::ZERO;
-            self.keys(index, &source.block(index), work, &mut entry)?;
+            let block = source.block(index);
+            self.keys(index, &block, work, &mut entry)?;
             let mut worst = f32::NEG_INFINITY;
             // What it was weighed with before; only the bounds of its logits are of use yet.
             let now = self.bounds(&entry, work);
@@ -159,7 +169,12 @@ impl Kernel {
                 let allowed = delta + before + now.delta[h] + now.zeta[h];
                 for l in 0..self.lines() {
                     let weights = &scores.weights[self.weights_of(index).start + h * self.lines() + l].0;
-                    for (x, w) in work.x[h * X_STRIDE + l].0.iter().zip(weights) {
+                    // What was left out has no weight to compare with.
+                    let there =
+                        |i: usize| block.left_out.checked_shr((16 * l + i) as u32).is_none_or(|rest| rest & 1 == 0);
+                    for (_, (x, w)) in
+                        work.x[h * X_STRIDE + l].0.iter().zip(weights).enumerate().filter(|(i, _)| there(*i))
+                    {
                         let excess = gap(*x, *w, exponent) - allowed;
                         // `!(excess <= worst)` lets NaN in.
                         worst = if excess <= worst { worst } else { excess };
@@ -168,6 +183,7 @@ impl Kernel {
             }
             *canary = worst;
             (self.ops.weigh)(&mut work.x, self.shape.tokens, self.shape, &mut work.softmax);
+            self.leave_out(block.left_out, work);
             self.keep(index, work, scores);
             masses.put(index, &entry, &self.bounds(&entry, work));
         }
@@ -188,7 +204,7 @@ impl Kernel {
 
 /// `|z - log w|` in nats, `z` the base-2 logit `x`, `w` relative to `2^exponent`. A weight below the normal range says
 /// only that the logit was no larger than that.
-fn gap(x: f32, w: f32, exponent: f32) -> f32 {
+pub(crate) fn gap(x: f32, w: f32, exponent: f32) -> f32 {
     /// A weight below `2^-124` has a logit below this, rounding included.
     const FLOOR: f32 = -123.5;
     let nats = core::f32::consts::LN_2;

@@ -72,6 +72,7 @@ pub(crate) struct Counters {
     read: [AtomicU64; 3],
     waits: SharedHistogram,
     saturated: AtomicU64,
+    rows: AtomicU64,
 }
 
 fn add(counter: &AtomicU64, n: u64) {
@@ -106,9 +107,19 @@ impl Counters {
         result
     }
 
+    /// Counts rows that were read by themselves.
+    pub(crate) fn rows(&self, rows: usize) {
+        add(&self.rows, rows as u64);
+    }
+
     /// Counts elements that fixed scales could not reach.
     pub(crate) fn saturated(&self, elements: u64) {
         add(&self.saturated, elements);
+    }
+
+    /// How many rows there were.
+    pub(crate) fn all_rows(&self) -> u64 {
+        get(&self.rows)
     }
 
     /// How many there were.

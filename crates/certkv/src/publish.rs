@@ -204,6 +204,7 @@ impl Snapshot {
         }
         self.outputs.iter().for_each(|outputs| to.outputs(outputs));
         self.read.iter().for_each(|read| to.read(read));
+        self.rows.iter().for_each(|n| to.counter("certkv_rows_read", &[], *n));
         self.saturated.iter().for_each(|n| to.counter("certkv_saturated", &[], *n));
         let waits = ["certkv_wait_nanoseconds_bucket", "certkv_wait_nanoseconds_sum", "certkv_wait_nanoseconds_count"];
         to.histogram(waits, &[], &self.waits);

@@ -126,6 +126,8 @@ pub struct Snapshot {
     pub read: Option<BytesRead>,
     /// Elements that a fixed scale could not reach ([`crate::Config::scales`]), each where it was coded. `None` without fixed scales.
     pub saturated: Option<u64>,
+    /// Rows that decode steps read by themselves ([`crate::Certified::row_share`]), their bytes with those of `read`. `None` on a GPU.
+    pub rows: Option<u64>,
     /// Times that the host waited for the device, in nanoseconds.
     pub waits: Histogram,
 }
@@ -213,6 +215,7 @@ impl Cache {
             outputs: Some(self.counters.outputs()),
             read: Some(self.counters.read()),
             saturated: self.config.scales.as_ref().map(|_| self.counters.all_saturated()),
+            rows: Some(self.counters.all_rows()),
             waits: self.counters.waits(),
         }
     }

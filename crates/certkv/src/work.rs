@@ -3,6 +3,7 @@ use crate::append::RowBuffer;
 use crate::attend::pages::Pages;
 use crate::attend::promoted::{Resident, Wanted};
 use crate::attend::published::Phase1;
+use crate::attend::rows::Rows;
 use crate::attend::sets::Sets;
 use crate::levels::encoders;
 use crate::sequence::HeadMemory;
@@ -16,7 +17,7 @@ use certkv_control::guess::Guesser;
 use certkv_control::retention;
 use certkv_control::smartkv::WidthAllocator;
 use certkv_control::{BitSet, GroupCover};
-use certkv_core::reserve_total;
+use certkv_core::{RecordLayout, reserve_total};
 use certkv_kernel::{Kernel, Masses, Partial, Scores};
 
 /// Everything a step needs beyond the sequences themselves.
@@ -59,6 +60,8 @@ pub(crate) struct HeadWork {
     pub(crate) masses: Masses,
     /// What is read how in the present pass.
     pub(crate) sets: Sets,
+    /// Rows that left their blocks.
+    pub(crate) rows: Rows,
     /// Exact sides that are read from scratch.
     pub(crate) resident: Resident,
     /// The sequence's memory of this head, for the time of the step.
@@ -140,9 +143,13 @@ pub(crate) struct Exact {
 impl HeadWork {
     /// Asks for the memory of whatever a certified step may do with so many blocks. How much of it there is to do is up to the query: a step must
     /// not ask because this one has more than those before it.
-    pub(crate) fn reserve(&mut self, kernel: &Kernel, blocks: usize) {
-        // Keys and values, each finely or exactly.
-        let (heads, items) = (kernel.heads(), 4 * blocks);
+    pub(crate) fn reserve(&mut self, kernel: &Kernel, layout: &RecordLayout, blocks: usize, row_share: f64) {
+        // Keys and values, each finely or exactly, and rows, few or many.
+        let (heads, items) = (kernel.heads(), 6 * blocks);
+        let with_rows = blocks + Rows::most_blocks(blocks, row_share);
+        self.rows.reserve(layout, heads, blocks, row_share);
+        self.masses.reserve(heads, with_rows + 1);
+        self.scores.reserve(kernel, with_rows);
         kernel.reserve_repairs(&mut self.kernel, blocks);
         self.cover.reserve(heads, items);
         self.guesser.reserve(heads, items);
@@ -171,6 +178,7 @@ impl HeadWork {
             split: kernel.partial(),
             masses: Masses::new(group, 0),
             sets: Sets::default(),
+            rows: Rows::default(),
             resident: Resident::default(),
             memory: HeadMemory::default(),
             scores: Scores::new(),

@@ -118,10 +118,11 @@ impl Common {
     /// # Errors
     /// [`CliError::Input`] where the machine has no such GPU, or no driver.
     pub fn engine(&self, threads: usize) -> Result<Box<dyn Engine>, CliError> {
-        self.calibrated_engine(threads, Calibrations::default(), None)
+        self.calibrated_engine(threads, Calibrations::default(), None, 0.0)
     }
 
-    /// The same, with calibrations and fixed scales for formats that take them. On a GPU none takes scales.
+    /// The same, with calibrations and fixed scales for formats that take them, and a share of rows that may be read by themselves. On a GPU none
+    /// takes scales or rows.
     ///
     /// # Errors
     /// As [`Common::engine`].
@@ -130,9 +131,15 @@ impl Common {
         threads: usize,
         calibrations: Calibrations,
         scales: Option<Arc<Scales>>,
+        row_share: f64,
     ) -> Result<Box<dyn Engine>, CliError> {
         Ok(match self.device {
-            Device::Cpu => Box::new(CpuEngine::new(threads).calibrated(calibrations).scaled(scales)),
+            Device::Cpu => {
+                Box::new(CpuEngine::new(threads).calibrated(calibrations).scaled(scales).with_rows(row_share))
+            }
+            Device::Cuda(_) if row_share > 0.0 => {
+                return Err(CliError::Usage("--rows: single rows are read on the CPU only".into()));
+            }
             Device::Cuda(ordinal) => {
                 Box::new(GpuEngine::open(ordinal, self.kernels.as_deref(), threads)?.calibrated(calibrations))
             }
@@ -173,6 +180,19 @@ pub fn bounded(parser: &mut Parser, option: &str, low: usize, high: usize) -> Re
         Ok(n)
     } else {
         Err(CliError::Usage(format!("{option}: {n} is not between {low} and {high}")))
+    }
+}
+
+/// The next value as a share of at most `most`.
+///
+/// # Errors
+/// [`CliError::Usage`] naming the option.
+pub fn share(parser: &mut Parser, option: &str, most: f64) -> Result<f64, CliError> {
+    let x: f64 = number(parser, option)?;
+    if (0.0..=most).contains(&x) {
+        Ok(x)
+    } else {
+        Err(CliError::Usage(format!("{option}: {x} is not between 0 and {most}")))
     }
 }
 

@@ -1,6 +1,6 @@
 //! `certkv eval`.
 use super::{
-    args::{Common, bounded, calibrations, scales, tolerance},
+    args::{Common, bounded, calibrations, scales, share, tolerance},
     demo::load_pair,
     finish::finish,
     help, sweep,
@@ -45,6 +45,7 @@ struct Options {
     quick: bool,
     calibrations: Vec<PathBuf>,
     scales: Option<PathBuf>,
+    rows: f64,
     command: String,
 }
 
@@ -84,6 +85,7 @@ fn parse(mut parser: lexopt::Parser) -> Result<Option<Options>, CliError> {
             "sweep" => o.sweep = Some(parser.value()?.into()),
             "quick" => o.quick = true,
             "calibration" => o.calibrations.push(parser.value()?.into()),
+            "rows" => o.rows = share(&mut parser, "--rows", 0.25)?,
             "scales" => o.scales = Some(parser.value()?.into()),
             other => {
                 if !o.common.take(other, &mut parser)? {
@@ -303,7 +305,7 @@ pub fn run(parser: lexopt::Parser, out: &mut dyn Write) -> Result<(), CliError> 
     let found = calibrations(&options.calibrations, &folder, &Config::read(&folder)?)?;
     options.check_found(&found)?;
     let fixed = options.scales.as_ref().map(|path| scales(path, &folder)).transpose()?;
-    let mut engine = common.calibrated_engine(threads, found, fixed)?;
+    let mut engine = common.calibrated_engine(threads, found, fixed, options.rows)?;
     let work = options.work(common.assets.as_deref())?;
     let (base, twin) = if options.twin {
         let (base, twin) = load_pair(&folder)?;

@@ -209,6 +209,7 @@ impl Cache {
             .iter()
             .zip(self.exact.iter().zip(&self.skip).zip(&self.fine))
             .map(|(b, ((e, skip), fine))| Block {
+                left_out: 0,
                 record: &b.record,
                 keys: e.0.then_some(&b.keys[..]),
                 values: e.1.then_some(&b.values[..]),

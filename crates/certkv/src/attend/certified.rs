@@ -7,6 +7,7 @@
 use crate::attend::items;
 use crate::attend::pages::{Pages, Run, View};
 use crate::attend::promoted::Resident;
+use crate::attend::rows::Rows;
 use crate::attend::sets::{Item, Sets};
 use crate::attend::terms::{self, HeadScale};
 use crate::group::{Group, Side};
@@ -84,7 +85,8 @@ impl HeadCall<'_> {
         let (keys, values) = (sets.keys.len(), sets.values.len());
         let (side, dim) = (self.group.layout.original_side_bytes(), self.group.layout.dim);
         let scratch = work.resident.count(sets);
-        let exact = (keys + values - scratch) * side + self.pages.tail_tokens() * dim * 4;
+        let rows = self.pages.tail_tokens() + work.rows.len();
+        let exact = (keys + values - scratch) * side + rows * dim * 4;
         let of_run = |run: &Run| {
             let (l, count) = (self.group.layout_at(run.level), |set: &BitSet| set.count_in(run.blocks.clone()));
             let coded_values = run.blocks.len() - count(&sets.values) - count(&sets.skipped);
@@ -102,10 +104,10 @@ impl HeadCall<'_> {
 
     /// One pass with the sets in force.
     pub(crate) fn pass(&self, work: &mut HeadWork) -> Result<(), Error> {
-        work.masses.reset(self.blocks + 1);
+        work.masses.reset(self.blocks + work.rows.blocks(&self.group.layout) + 1);
         work.rescored = 0;
         work.left.clear();
-        let view = self.view(&work.resident, &work.sets);
+        let view = self.view(&work.resident, &work.sets, &work.rows);
         let sums = [&mut work.partial, &mut work.split];
         let heads = work.certificates.len();
         self.one_pass(heads, self.queries, &view, &mut work.kernel, &mut work.masses, sums)?;
@@ -124,6 +126,7 @@ impl HeadCall<'_> {
         [sum, split]: [&mut Partial; 2],
     ) -> Result<(), Error> {
         sum.clear();
+        let moved = view.rows.map_or(0, |rows| rows.blocks(&self.group.layout));
         for run in self.pages.runs() {
             let own;
             let kernel = match self.group.kernel_at(run.level) {
@@ -135,7 +138,7 @@ impl HeadCall<'_> {
             };
             for part in splits(run.blocks.len(), self.group.layout.tokens()) {
                 let range = run.blocks.start + part.start..run.blocks.start + part.end;
-                let tail = if range.end == self.blocks {
+                let tail = if range.end == self.blocks && moved == 0 {
                     self.pages.tail(self.group, self.head, self.centre_norm())
                 } else {
                     None
@@ -144,6 +147,12 @@ impl HeadCall<'_> {
                 kernel.attend(queries, view, range, tail, work, split, Some(masses.as_mut()))?;
                 sum.merge(split)?;
             }
+        }
+        if moved > 0 {
+            let (range, tail) =
+                (self.blocks..self.blocks + moved, self.pages.tail(self.group, self.head, self.centre_norm()));
+            self.group.kernel.attend(queries, view, range, tail, work, split, Some(masses.as_mut()))?;
+            sum.merge(split)?;
         }
         Ok(())
     }
@@ -166,9 +175,9 @@ impl HeadCall<'_> {
     }
 
     /// The blocks as they are read with these sets.
-    pub(crate) fn view<'v>(&'v self, resident: &'v Resident, sets: &'v Sets) -> View<'v> {
+    pub(crate) fn view<'v>(&'v self, resident: &'v Resident, sets: &'v Sets, rows: &'v Rows) -> View<'v> {
         let Self { pages, group, head, centre, metric, .. } = *self;
-        View { pages, group, head, resident: Some(resident), sets: Some(sets), centre, metric }
+        View { pages, group, head, resident: Some(resident), sets: Some(sets), rows: Some(rows), centre, metric }
     }
 
     /// Finishes the outputs and certificates of every head from the state of the pass and its masses.
@@ -392,8 +401,8 @@ impl HeadCall<'_> {
         work.canary.clear();
         work.canary.resize(work.touched.len(), f32::NAN);
         let mut outcome = Repair::Done;
-        let before = self.view(&work.resident, &work.sets);
-        let after = self.view(&work.resident, &work.next_sets);
+        let before = self.view(&work.resident, &work.sets, &work.rows);
+        let after = self.view(&work.resident, &work.next_sets, &work.rows);
         self.by_level(&work.touched, |kernel, part| {
             let (list, canary) = (&work.touched[part.clone()], &mut work.canary[part]);
             let masses = work.masses.as_mut();

@@ -83,7 +83,10 @@ impl HeadCall<'_> {
         if !w.summed {
             self.second_sweep(w)?;
             let finely = w.sets.fine_keys.len() + w.sets.fine_values.len();
-            let nothing = w.touched.is_empty() && w.memory.keys.is_empty() && w.sets.values.len() == w.uncoded;
+            let nothing = w.touched.is_empty()
+                && w.rows.is_empty()
+                && w.memory.keys.is_empty()
+                && w.sets.values.len() == w.uncoded;
             w.memory.flat = nothing && finely == 0 && !self.skips_pay(w.sets.skipped.len());
         }
         Ok(())
@@ -102,8 +105,8 @@ impl HeadCall<'_> {
         w.masses.reset(self.blocks + 1);
         w.refined.resize(0);
         w.refined.resize(self.blocks);
-        let HeadWork { kernel: buffers, scores, masses, memory, resident, sets, refined, .. } = &mut *w;
-        let (queries, view) = (self.queries, self.view(resident, sets));
+        let HeadWork { kernel: buffers, scores, masses, memory, resident, sets, rows, refined, .. } = &mut *w;
+        let (queries, view) = (self.queries, self.view(resident, sets, rows));
         let mut totals = [Total::default(); 16];
         let HeadMemory { hints, delta, lambda, finer, .. } = memory;
         // Nothing known: an even share.
@@ -140,6 +143,7 @@ impl HeadCall<'_> {
         self.learn(w);
         w.touched.clear();
         if !w.memory.hints.is_empty() {
+            self.move_rows(policy, w)?;
             if refines { self.refine(policy, w)? } else { self.decide(policy, w)? }
         }
         if !refines {
@@ -154,11 +158,16 @@ impl HeadCall<'_> {
         self.hold(Side::Value, w.sets.values.iter(), &mut w.resident)?;
         self.rescore(w)?;
         let tail = self.pages.tail(self.group, self.head, self.centre_norm());
-        let view = self.view(&w.resident, &w.sets);
+        let view = self.view(&w.resident, &w.sets, &w.rows);
         for run in self.pages.runs() {
             let (kernel, range) = (self.group.kernel_at(run.level), run.blocks.clone());
-            let tail = tail.as_ref().filter(|_| run.blocks.end == self.blocks);
+            let tail = tail.as_ref().filter(|_| run.blocks.end == self.blocks && w.rows.is_empty());
             kernel.gather(&view, range, tail, &mut w.kernel, &mut w.scores, &mut w.masses, &mut w.partial)?;
+        }
+        if !w.rows.is_empty() {
+            let range = self.blocks..self.blocks + w.rows.blocks(&self.group.layout);
+            let kernel = &self.group.kernel;
+            kernel.gather(&view, range, tail.as_ref(), &mut w.kernel, &mut w.scores, &mut w.masses, &mut w.partial)?;
         }
         Ok(())
     }
@@ -171,7 +180,7 @@ impl HeadCall<'_> {
         if !w.touched.is_empty() {
             w.canary.clear();
             w.canary.resize(w.touched.len(), f32::NAN);
-            let view = self.view(&w.resident, &w.sets);
+            let view = self.view(&w.resident, &w.sets, &w.rows);
             w.touched.sort_unstable();
             self.by_level(&w.touched, |kernel, part| {
                 let (list, canary) = (&w.touched[part.clone()], &mut w.canary[part]);
@@ -268,7 +277,7 @@ impl HeadCall<'_> {
 
     /// Bytes that more of a side costs between the sweeps: keys have been read as codes already, unless they are exact; the
     /// originals of values take the place of their codes; those of a side with residuals take the place of these.
-    fn decision_costs(&self, w: &mut HeadWork) {
+    pub(super) fn decision_costs(&self, w: &mut HeadWork) {
         let l = &self.group.layout;
         let (exact, residuals) = (l.original_side_bytes() as f64, [l.key_residuals.len(), l.value_residuals.len()]);
         let instead = |codes: usize| (exact - codes as f64).max(1.0);
@@ -292,7 +301,7 @@ impl HeadCall<'_> {
 
     /// Values to leave unread: those whose `rho_b R_b` is small for every query head, together within `share` of each
     /// head's tolerance. Leaves each head's remaining tolerance in `tolerances`. The hints must be there.
-    fn skip(&self, policy: &Certified, w: &mut HeadWork) {
+    pub(super) fn skip(&self, policy: &Certified, w: &mut HeadWork) {
         let share = policy.skip_share;
         let (blocks, heads) = (self.blocks, w.certificates.len());
         w.sets.skipped.clear();
@@ -387,7 +396,7 @@ impl HeadCall<'_> {
     }
 
     /// A head's scale by the last output.
-    fn hinted(&self, w: &HeadWork, h: usize) -> HeadScale {
+    pub(super) fn hinted(&self, w: &HeadWork, h: usize) -> HeadScale {
         let hint = w.memory.hints[h];
         HeadScale::of(&w.partial, h, hint.radius, self.tolerances[h].of(hint.norm))
     }

@@ -7,6 +7,7 @@ mod prefill;
 pub(crate) mod promoted;
 pub(crate) mod published;
 mod refine;
+pub(crate) mod rows;
 pub(crate) mod seen;
 pub(crate) mod sets;
 mod terms;
@@ -94,7 +95,7 @@ fn decode(
         m.mass.clear();
         m.terms.clear();
         if let Policy::Certified(p) = policy {
-            w.reserve(&group.kernel, blocks);
+            w.reserve(&group.kernel, &group.layout, blocks, p.row_share);
             // A guess made under a wider cap is no guess under this one.
             if w.sets.keys.len() + m.keys.len() > p.k_cap {
                 m.keys.clear();
@@ -370,6 +371,7 @@ impl Decode<'_> {
                 return Err(Error::Uncertifiable { layer: self.layer });
             }
         }
+        self.cache.counters.rows(heads.iter().map(|w| w.rows.len()).sum());
         self.run(pages, heads, |head, w| {
             head.remember(w);
             Ok(())
@@ -392,6 +394,7 @@ impl HeadWork {
     /// Nothing known, nothing promoted but what has no codes.
     fn begin(&mut self, blocks: usize, uncoded: &BitSet) {
         self.sets.begin(blocks, uncoded);
+        self.rows.clear();
         self.picks.clear();
         self.out.fill(f32::NAN);
         self.certificates.fill(Certificate::UNCERTIFIED);

@@ -1,5 +1,6 @@
 //! The pages that one layer of one sequence is read from, held while they are read.
 use crate::attend::promoted::Resident;
+use crate::attend::rows::Rows as Moved;
 use crate::attend::seen::{Gathered, Rows, Seen};
 use crate::attend::sets::Sets;
 use crate::group::{Group, Side};
@@ -409,6 +410,8 @@ pub(crate) struct View<'a> {
     pub(crate) resident: Option<&'a Resident>,
     /// How the sides are read; `None` for all of them from the originals.
     pub(crate) sets: Option<&'a Sets>,
+    /// Rows that left their blocks, which stand behind these.
+    pub(crate) rows: Option<&'a Moved>,
     /// The head's value centre.
     pub(crate) centre: &'a [f32],
     /// What the head's keys are coded in, if not as they are.
@@ -418,12 +421,15 @@ pub(crate) struct View<'a> {
 impl<'a> View<'a> {
     /// The originals of all blocks.
     pub(crate) fn exact(pages: &'a Pages, group: &'a Group, head: usize) -> Self {
-        Self { pages, group, head, resident: None, sets: None, centre: &[], metric: None }
+        Self { pages, group, head, resident: None, sets: None, rows: None, centre: &[], metric: None }
     }
 }
 
 impl BlockSource for View<'_> {
     fn block(&self, index: usize) -> Block<'_> {
+        if let (Some(rows), Some(behind)) = (self.rows, index.checked_sub(self.pages.blocks())) {
+            return rows.block(&self.group.layout, behind);
+        }
         let side = |side| {
             if self.sets.is_some_and(|sets| !sets.of(side).0.contains(index)) {
                 return None;
@@ -438,6 +444,7 @@ impl BlockSource for View<'_> {
             skip_values: self.sets.is_some_and(|sets| sets.skipped.contains(index)),
             fine_keys: self.sets.is_some_and(|sets| sets.fine_keys.contains(index)),
             fine_values: self.sets.is_some_and(|sets| sets.fine_values.contains(index)),
+            left_out: self.rows.map_or(0, |rows| rows.left_out(index)),
         }
     }
 

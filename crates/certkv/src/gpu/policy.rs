@@ -45,6 +45,7 @@ impl Rule {
             Policy::Seed000(_) => only_cpu("the published policy"),
             Policy::Certified(c) if c.rank.is_some() => only_cpu("a ranking condition"),
             Policy::Certified(c) if c.explore_rate > 0.0 => only_cpu("exploration"),
+            Policy::Certified(c) if c.row_share > 0.0 => only_cpu("single rows"),
             Policy::Certified(c) => Ok(Self::Certified(Tolerance::relative(c.tol_rel).into())),
         }
     }

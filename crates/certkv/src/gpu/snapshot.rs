@@ -69,6 +69,7 @@ impl GpuCache {
             outputs: None,
             read: None,
             saturated: None,
+            rows: None,
             waits,
         }
     }
