@@ -139,7 +139,7 @@ fn measure(config: &Config) -> Measured {
     let fork = cache.fork(ids[0]).unwrap();
     grow(&cache, ids[1], TOKENS / 2 - 70, &mut r);
     look(&cache);
-    let policy = Policy::Certified(Certified { tol_rel: 0.005, ..Certified::default() });
+    let policy = Policy::Certified(Certified { tol_rel: 0.005, row_share: 0.25, ..Certified::default() });
     for _ in 0..3 {
         for id in [ids[0], ids[1], fork] {
             let (rows, queries) =
