@@ -3,7 +3,7 @@
 mod common;
 
 use certkv::store::MemoryStore;
-use certkv::{Cache, Chunk, Config, Geometry, Mode, Policy, SimOptions, Spill, Status, Window};
+use certkv::{Cache, Certified, Chunk, Config, Geometry, Mode, Policy, SimOptions, Spill, Status, Window};
 use certkv_testkit::generate::Rng;
 use certkv_testkit::oracle::distance;
 use common::{Answer, Model, exact, fill, original_faults, random_queries, random_rows, step};
@@ -90,7 +90,8 @@ fn compare(single: Config, chunked: Config, policy: Policy, window: Option<Windo
 
 #[test]
 fn a_chunk_has_the_bits_of_its_tokens_one_by_one() {
-    let policies = [Policy::default(), Policy::Packed, Policy::Dense, Policy::Seed000(Default::default())];
+    let rows = Policy::Certified(Certified { row_share: 0.25, ..Certified::default() });
+    let policies = [Policy::default(), rows, Policy::Packed, Policy::Dense, Policy::Seed000(Default::default())];
     let mut seen = 0;
     for (i, format) in ["k8-v4g64-b16", "t4-v8g32-b32", "tq4-tq4-b16", "f16-v4g64-b64"].into_iter().enumerate() {
         for policy in if i == 0 { &policies[..] } else { &policies[..1] } {

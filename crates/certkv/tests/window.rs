@@ -85,7 +85,8 @@ proptest! {
         prop_assert_eq!(cache.reserved().0[0], plan.classes[0]);
         let mut r = Rng::new(seed);
         let mut sequences = vec![(cache.create().unwrap(), Model::new(&geometry()))];
-        let policies = [Policy::default(), Policy::default(), Policy::Dense, Policy::Packed, Policy::Seed000(Default::default())];
+        let rows = Policy::Certified(certkv::Certified { row_share: 0.25, ..Default::default() });
+        let policies = [Policy::default(), rows, Policy::Dense, Policy::Packed, Policy::Seed000(Default::default())];
         let block = FORMATS[format].rsplit('b').next().unwrap().parse::<usize>().unwrap();
         for _ in 0..14 {
             let (at, alive) = (r.below(sequences.len()), sequences.len());

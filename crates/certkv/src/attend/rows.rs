@@ -339,7 +339,7 @@ impl HeadCall<'_> {
             let mut rows = w.rows.heaviest[block][usize::from(all)];
             let count = rows.count_ones() as usize;
             if count > room {
-                break;
+                continue;
             }
             room -= count;
             w.rows.left_out[block] = rows;
