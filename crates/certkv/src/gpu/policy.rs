@@ -72,6 +72,7 @@ mod tests {
             Policy::Seed000(Seed000::default()),
             Policy::Certified(Certified { rank: Some(1), ..Certified::default() }),
             Policy::Certified(Certified { explore_rate: 0.1, ..Certified::default() }),
+            Policy::Certified(Certified { row_share: 0.1, ..Certified::default() }),
             Policy::Certified(Certified { tol_rel: f64::NAN, ..Certified::default() }),
         ];
         for policy in refused {
