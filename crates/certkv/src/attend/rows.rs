@@ -13,10 +13,8 @@ use certkv_control::policy::Certified;
 use certkv_core::{ErrorSummary, RecordLayout, reserve_total};
 use certkv_kernel::{Block, Scores};
 
-/// The first rows of a block are those that gain so many times what whole sides do.
-const STEEP: f32 = 4.0;
-/// Times that what some rows leave is looked at for others.
-const ROUNDS: usize = 6;
+/// Most rows of a block that leave it: past that its whole side is the better read.
+const MOST: usize = 24;
 
 /// Rows of one KV head that left their blocks.
 #[derive(Debug, Default)]
@@ -33,7 +31,7 @@ pub(crate) struct Rows {
     shares: Vec<f32>,
     /// Of the weights of one block, `[query head]`.
     squares: Vec<[f32; 64]>,
-    /// Of each block the rows that gain several times what whole sides do, and those that gain as much.
+    /// Of each block the rows that gain most for a byte, and those that gain as much as whole sides.
     heaviest: Vec<[u64; 2]>,
 }
 
@@ -48,36 +46,34 @@ struct Ranked<'a> {
     shares: [f32; 16],
 }
 
-/// Tokens gone.
+/// Tokens gone, and what is left then.
 #[derive(Clone, Copy)]
 struct Taken {
     /// Bit by bit.
     tokens: u64,
-    /// What is left of each head's terms, of 1.
+    /// Of the terms of all heads, as shares of the tolerances.
+    left: f32,
+    /// Of each head's terms, of 1.
     rest: [f32; 16],
 }
 
 impl Ranked<'_> {
-    /// Takes tokens that each gain more than `least` of what they leave, the heaviest first: of a root of a sum of squares a small part `x` takes the half, so
-    /// that those go whose part of what is left of the squares is above twice as much. What they leave lets lighter ones go.
-    fn take(&self, taken: &mut Taken, least: f32) {
-        for _ in 0..ROUNDS {
-            let left = taken.rest.iter().zip(&self.shares).map(|(rest, share)| share * rest * rest).sum::<f32>();
-            let floor = 2.0 * least * left;
-            let above = self.worth.iter().enumerate().fold(0, |all, (t, worth)| all | u64::from(*worth > floor) << t);
-            let mut new = above & !taken.tokens;
-            // Where nothing is left, nothing gains; nor does it where that is not a number.
-            if new == 0 || !(floor > 0.0) {
-                break;
-            }
-            taken.tokens |= new;
-            let mut squares = taken.rest.map(|rest| rest * rest);
-            while new != 0 {
-                let t = new.trailing_zeros() as usize;
-                squares.iter_mut().zip(self.squares).for_each(|(left, squares)| *left -= squares[t]);
-                new &= new - 1;
-            }
-            taken.rest = squares.map(|left| left.max(0.0).sqrt());
+    /// Takes the heaviest token that is left.
+    fn take(&mut self, taken: &mut Taken) {
+        let larger = |a: f32, b: f32| if b > a { b } else { a };
+        let mut lanes = [f32::NEG_INFINITY; 16];
+        for line in self.worth.chunks_exact(16) {
+            lanes.iter_mut().zip(line).for_each(|(lane, x)| *lane = larger(*lane, *x));
+        }
+        let most = lanes.iter().fold(f32::NEG_INFINITY, |a, b| larger(a, *b));
+        let at = self.worth.iter().position(|x| *x == most).unwrap_or(0);
+        self.worth[at] = f32::NEG_INFINITY;
+        taken.tokens |= 1 << at;
+        taken.left = 0.0;
+        for ((squares, rest), share) in self.squares.iter().zip(&mut taken.rest).zip(&self.shares) {
+            // Squares, and what is left of one: roots of what is left of all.
+            *rest = (*rest * *rest - squares[at]).max(0.0).sqrt();
+            taken.left += share * *rest;
         }
     }
 }
@@ -208,6 +204,25 @@ impl HeadCall<'_> {
         Ranked { squares, worth, shares }
     }
 
+    /// The heaviest tokens of `block`: as many as gain most for a byte, and as many as each gain more than `worth` of what is left.
+    fn heaviest(&self, mut ranked: Ranked<'_>, worth: f32) -> [Taken; 2] {
+        let all = ranked.shares.iter().sum();
+        let none = Taken { tokens: 0, left: all, rest: [1.0; 16] };
+        let (mut now, mut steep, mut best) = (none, none, 0.0);
+        for rows in 1..=MOST.min(self.group.layout.tokens() / 2) {
+            let before = now;
+            ranked.take(&mut now);
+            if !(before.left - now.left > now.left * worth) {
+                return [steep, before];
+            }
+            let gain = (all - now.left) / rows as f32;
+            if gain > best {
+                (best, steep) = (gain, now);
+            }
+        }
+        [steep, now]
+    }
+
     /// What the sides of each block gain, [`Items`](crate::attend::sets::Items), and behind them its rows: those that gain most for a byte, for all blocks, then what
     /// more of them would gain. Sides gain what rows leave. False if codes are within every tolerance.
     fn row_gains(&self, policy: &Certified, w: &mut HeadWork, stride: usize) -> bool {
@@ -252,12 +267,9 @@ impl HeadCall<'_> {
             let all: f32 = shares.iter().sum();
             let coded = !w.sets.keys.contains(block) || w.memory.keys.contains(block);
             // What is not finite has to be read exactly anyway.
-            let mut taken = [Taken { tokens: 0, rest: [1.0; 16] }; 2];
+            let mut taken = [Taken { tokens: 0, left: all, rest: [1.0; 16] }; 2];
             if coded && all >= least && all.is_finite() {
-                let ranked = self.rank(&w.scores, shares, block, &mut w.rows.squares);
-                ranked.take(&mut taken[0], STEEP * worth);
-                taken[1] = taken[0];
-                ranked.take(&mut taken[1], worth);
+                taken = self.heaviest(self.rank(&w.scores, shares, block, &mut w.rows.squares), worth);
             }
             let [first, more] = taken.map(|taken| taken.tokens);
             w.rows.heaviest.push([first, more]);
