@@ -6,13 +6,29 @@ use crate::masses::{Masses, MassesMut};
 use crate::query::X_STRIDE;
 use crate::score::{Scores, gap};
 
+/// Whether token `t` is among `rows`.
+pub(crate) fn has(rows: u64, t: usize) -> bool {
+    rows.checked_shr(t as u32).is_some_and(|rest| rest & 1 == 1)
+}
+
+/// How far the logits of two weights are apart, each relative to its exponent, in nats, and the roundings of that. A weight that underflowed says only that
+/// its logit was no larger.
+fn apart(a: (f32, f32), b: (f32, f32)) -> (f32, f32) {
+    let (known, other) = if a.0 < f32::MIN_POSITIVE { (b, a) } else { (a, b) };
+    if known.0 < f32::MIN_POSITIVE {
+        return (0.0, 0.0);
+    }
+    let x = known.0.log2() + known.1;
+    // Two units of the logarithm, and the sum's rounding at the size of the exponent.
+    (gap(x, other.0, other.1), (x.abs() + 32.0) * 4.0 * f32::EPSILON)
+}
+
 /// Sets the weights of `rows` to 0. Sum and sum of squares of the others, always in this order: so a block has the same sums whenever it is read.
 fn without(rows: u64, weights: &mut [Line]) -> (f32, f32) {
     let (mut sum, mut square) = (Line::ZERO, Line::ZERO);
     for (l, line) in weights.iter_mut().enumerate() {
         for i in 0..16 {
-            let w =
-                if rows.checked_shr((16 * l + i) as u32).is_some_and(|rest| rest & 1 == 1) { 0.0 } else { line.0[i] };
+            let w = if has(rows, 16 * l + i) { 0.0 } else { line.0[i] };
             line.0[i] = w;
             sum.0[i] += w;
             square.0[i] = madd(w, w, square.0[i]);
@@ -84,12 +100,7 @@ impl Kernel {
                 self.row_weights(scores, h, block).nth(row / 16).map_or(f32::NAN, |line| line[row % 16])
             };
             let (Some(a), Some(b)) = (masses.get(h, from.0), masses.get(h, to.0)) else { return f32::NAN };
-            let (known, other) = (weight(to), weight(from));
-            // A weight that underflowed says only that its logit was no larger.
-            let x = if known < f32::MIN_POSITIVE { f32::NEG_INFINITY } else { known.log2() + b.exponent };
-            let apart = if x == f32::NEG_INFINITY { 0.0 } else { gap(x, other, a.exponent) };
-            // Two units of the logarithm, and the sum's rounding at the size of the exponent.
-            let rounding = (x.abs().min(f32::MAX) + 32.0) * 4.0 * f32::EPSILON;
+            let (apart, rounding) = apart((weight(from), a.exponent), (weight(to), b.exponent));
             let excess = apart - (a.delta + a.zeta + b.delta + b.zeta + rounding);
             worst = if excess <= worst { worst } else { excess };
         }
@@ -106,6 +117,21 @@ mod tests {
         let mut lines = [Line(core::array::from_fn(|i| 1.0 + i as f32)), Line([2.0; 16])];
         let (sum, square) = without(1 | 1 << 17, &mut lines);
         assert_eq!((sum, square), (136.0 - 1.0 + 30.0, 1496.0 - 1.0 + 60.0));
+        assert!(has(1 << 63, 63) && !has(u64::MAX, 64));
         assert_eq!((lines[0].0[0], lines[0].0[1], lines[1].0[1], lines[1].0[2]), (0.0, 2.0, 0.0, 2.0));
+    }
+
+    #[test]
+    fn a_weight_that_underflowed_is_an_upper_bound_of_its_logit() {
+        let nats = core::f32::consts::LN_2;
+        assert_eq!(apart((1.0, 3.0), (0.5, 6.0)).0, 2.0 * nats);
+        // Both ways round: nothing is known below 2^(e - 123.5), and what lies above it is too far.
+        for (a, b) in [((1.0, -130.0), (0.0, 0.0)), ((0.0, 0.0), (1.0, -130.0))] {
+            assert_eq!(apart(a, b).0, 0.0);
+        }
+        for (a, b) in [((1.0, 0.0), (0.0, 0.0)), ((0.0, 0.0), (1.0, 0.0))] {
+            assert_eq!(apart(a, b).0, 123.5 * nats);
+        }
+        assert!(apart((f32::NAN, 0.0), (1.0, 0.0)).0.is_nan() && apart((0.0, 0.0), (f32::NAN, 0.0)).0.is_nan());
     }
 }

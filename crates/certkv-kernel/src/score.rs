@@ -9,6 +9,7 @@ use crate::line::Line;
 use crate::masses::{Entry, MassesMut};
 use crate::query::{Softmax, X_STRIDE};
 use crate::residuals::Judge;
+use crate::rows::has;
 use certkv_core::reserve_total;
 use core::ops::Range;
 
@@ -69,7 +70,7 @@ impl Kernel {
     /// every block whose keys were read from codes alone, and those that it wants are read with them, at the price of the residuals.
     ///
     /// # Errors
-    /// As [`Kernel::attend`]; [`KernelError::Length`] for a range that does not follow the last.
+    /// As [`Kernel::attend`]; [`KernelError::Length`] for a range that does not follow the last, or another tail than the one whose place it takes.
     #[allow(clippy::too_many_arguments, reason = "the sweep has these inputs; a struct would only rename them")]
     pub fn score<S: BlockSource + ?Sized>(
         &self,
@@ -84,6 +85,11 @@ impl Kernel {
     ) -> Result<(), KernelError> {
         self.load_query(queries, source.key_metric(), work)?;
         masses.check(0..blocks.end + usize::from(tail.is_some()), self.shape.heads)?;
+        // A tail that was scored comes again, or its tokens would be lost.
+        let (before, given) = (if blocks.start == 0 { 0 } else { scores.tail }, tail.map_or(0, |t| t.tokens));
+        if before > 0 && given != before {
+            return Err(KernelError::Length { argument: "tail.tokens", expected: before, given });
+        }
         work.softmax = match blocks.start {
             0 => Softmax::new(),
             start if start == scores.blocks && scores.summed == 0 => scores.take(self)?,
@@ -169,12 +175,11 @@ impl Kernel {
                 let allowed = delta + before + now.delta[h] + now.zeta[h];
                 for l in 0..self.lines() {
                     let weights = &scores.weights[self.weights_of(index).start + h * self.lines() + l].0;
-                    // What was left out has no weight to compare with.
-                    let there =
-                        |i: usize| block.left_out.checked_shr((16 * l + i) as u32).is_none_or(|rest| rest & 1 == 0);
-                    for (_, (x, w)) in
-                        work.x[h * X_STRIDE + l].0.iter().zip(weights).enumerate().filter(|(i, _)| there(*i))
-                    {
+                    for (i, (x, w)) in work.x[h * X_STRIDE + l].0.iter().zip(weights).enumerate() {
+                        // What was left out has no weight to compare with.
+                        if has(block.left_out, 16 * l + i) {
+                            continue;
+                        }
                         let excess = gap(*x, *w, exponent) - allowed;
                         // `!(excess <= worst)` lets NaN in.
                         worst = if excess <= worst { worst } else { excess };

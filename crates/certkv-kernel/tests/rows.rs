@@ -3,7 +3,9 @@
 mod common;
 use certkv_core::ErrorSummary;
 use certkv_core::hash::hash64;
-use certkv_kernel::{Arch, Block, BlockSource, Certificate, Kernel, Masses, Partial, Scores, Workspace};
+use certkv_kernel::{
+    Arch, Block, BlockSource, Certificate, Kernel, KernelError, Masses, Partial, Scores, Tail, Workspace,
+};
 use common::{Cache, Centred, KINDS, distance, norm};
 
 const FORMATS: [&str; 10] = [
@@ -113,6 +115,15 @@ fn two_sweeps(kernel: &Kernel, cache: &Cache, moved: &Moved<'_>) -> (Answer, f32
     kernel.score(queries, whole, 0..blocks, tail.as_ref(), work, scores, &mut masses.as_mut(), None).unwrap();
     masses.grow(moved.len() + 1);
     let behind = blocks..moved.len();
+    // The tail that was scored has to come again.
+    if let Some(tail) = &tail {
+        let fewer = Tail { tokens: tail.tokens - 1, ..*tail };
+        for other in [None, Some(&fewer)] {
+            let masses = &mut masses.as_mut();
+            let refused = kernel.score(queries, moved, behind.clone(), other, work, scores, masses, None);
+            assert!(matches!(refused, Err(KernelError::Length { argument: "tail.tokens", .. })), "{refused:?}");
+        }
+    }
     kernel.score(queries, moved, behind.clone(), tail.as_ref(), work, scores, &mut masses.as_mut(), None).unwrap();
     let mut worst = f32::NEG_INFINITY;
     for (place, from) in moved.list.iter().enumerate() {
