@@ -6,6 +6,8 @@
 //! this holds in release builds: `cargo test --release -p certkv-capi --test allocations -- --nocapture`.
 #[path = "../lives/cache.rs"]
 mod cache;
+#[path = "../../../certkv-device/tests/counting/mod.rs"]
+mod counting;
 #[path = "../../../certkv-device/tests/fake_cuda/mod.rs"]
 mod fake_cuda;
 mod host;
@@ -16,49 +18,14 @@ mod life;
 mod on_gpu;
 
 use cache::message;
+use counting::asked;
 use life::Step;
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-
-struct Counting;
-
-static ASKED: AtomicU64 = AtomicU64::new(0);
-
-// SAFETY: the system's allocator, and a count.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ASKED.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: by the caller's promise.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: by the caller's promise.
-        unsafe { System.dealloc(at, layout) }
-    }
-
-    unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        ASKED.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: by the caller's promise.
-        unsafe { System.realloc(at, layout, size) }
-    }
-}
-
-#[global_allocator]
-static COUNTING: Counting = Counting;
 
 /// Tests take turns: the count is one for the process.
 fn alone() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Requests of a call.
-fn asked<T>(call: impl FnOnce() -> T) -> (u64, T) {
-    let before = ASKED.load(Ordering::Relaxed);
-    let done = call();
-    (ASKED.load(Ordering::Relaxed) - before, done)
 }
 
 /// Steps that asked for something.
