@@ -42,7 +42,7 @@ pub struct Certified {
     /// `[0, 1]`; 0 reads all values.
     pub skip_share: f64,
     /// Share of a head's tokens that may be read from their originals one by one, beside whole blocks (math.md 6.9), in `[0, 1/4]`; 0 for none. On the CPU: a
-    /// twelfth fewer bytes at a tolerance of 5%, for a quarter more time where bytes cost little. Nothing where blocks have levels, where originals may lie in a store,
+    /// twelfth fewer bytes at a tolerance of 5%, for a third more time where bytes cost little. Nothing where blocks have levels, where originals may lie in a store,
     /// or beside `rank`.
     pub row_share: f64,
 }
