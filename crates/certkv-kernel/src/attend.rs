@@ -588,7 +588,7 @@ pub(crate) fn part<'a>(
 }
 
 /// Fills what does not depend on the head, and clears what exact sides do not have.
-fn describe(entry: &mut Entry, summary: &ErrorSummary, tokens: usize, exact_keys: bool, exact_values: bool) {
+pub(crate) fn describe(entry: &mut Entry, summary: &ErrorSummary, tokens: usize, exact_keys: bool, exact_values: bool) {
     (entry.radius, entry.value_norm, entry.tokens) = (summary.radius, summary.value_norm, tokens);
     (entry.eta, entry.sop) = if exact_values { (0.0, 0.0) } else { (summary.eta, summary.sop) };
     (entry.exact_keys, entry.exact_values, entry.skipped_values) = (exact_keys, exact_values, false);

@@ -91,6 +91,7 @@ impl Kernel {
                 next = Some(source.block(index + 1));
             }
             work.ahead = self.look_ahead(&block, next.as_ref(), Sides::Values);
+            self.note_exponents(index, scores, masses);
             self.load_weights(index, scores, masses, work);
             let mut entry = masses.value_side(index, block.values.is_some() || exact);
             self.values(index, &block, work, out, &mut entry)?;
@@ -99,6 +100,7 @@ impl Kernel {
             masses.as_mut().put_values(index, &entry, &out.exponent, &digit);
         }
         if let Some(tail) = tail {
+            self.note_exponents(blocks.end, scores, masses);
             self.load_weights(blocks.end, scores, masses, work);
             self.tail_values(tail, work, out);
         }
@@ -108,14 +110,21 @@ impl Kernel {
         Ok(())
     }
 
-    /// Block `index`'s weights into the workspace, relative to the exponents of the whole.
-    fn load_weights(&self, index: usize, scores: &Scores, masses: &Masses, work: &mut Workspace) {
+    /// Keeps what block `index`'s weights are relative to: its entry is about to be moved.
+    fn note_exponents(&self, index: usize, scores: &mut Scores, masses: &Masses) {
+        let heads = self.shape.heads;
+        let to = &mut scores.exponents[index * heads..(index + 1) * heads];
+        to.iter_mut().enumerate().for_each(|(h, to)| *to = masses.weight(h, index).1);
+    }
+
+    /// Block `index`'s weights into the workspace, relative to the exponents of the whole. What they are relative to was noted.
+    pub(crate) fn load_weights(&self, index: usize, scores: &Scores, masses: &Masses, work: &mut Workspace) {
         let (lines, heads) = (self.shape.tokens / 16, self.shape.heads);
         let from = &scores.weights[self.weights_of(index)];
         let largest = &scores.largest[index * heads..(index + 1) * heads];
         for h in 0..heads {
             let (w, exponent) = masses.weight(h, index);
-            let to = power(exponent - work.softmax.exponent[h]);
+            let to = power(scores.exponents[index * heads + h] - work.softmax.exponent[h]);
             for (l, line) in from[h * lines..(h + 1) * lines].iter().enumerate() {
                 let x = &mut work.x[h * X_STRIDE + l];
                 *x = *line;
@@ -123,7 +132,8 @@ impl Kernel {
                     x.scale(to);
                 }
             }
-            (work.softmax.sum[h], work.softmax.max[h]) = (w * to, largest[h] * to);
+            let sum = w * power(exponent - work.softmax.exponent[h]);
+            (work.softmax.sum[h], work.softmax.max[h]) = (sum, largest[h] * to);
         }
     }
 }

@@ -1,13 +1,16 @@
 //! Repair, math.md (6.11): the old contribution of newly promoted blocks out, the new one in; only those blocks are read.
-use crate::attend::{Kernel, Workspace};
+use crate::ahead::Ahead;
+use crate::attend::{Kernel, Workspace, describe};
 use crate::block::BlockSource;
 use crate::error::KernelError;
 use crate::line::Line;
 use crate::magnitude::norm;
-use crate::masses::{Bounds, Entry, MassesMut};
+use crate::masses::{Bounds, Entry, Masses, MassesMut};
 use crate::partial::Partial;
-use crate::query::{Softmax, X_STRIDE};
-use certkv_core::reserve_total;
+use crate::query::{HEADS, Softmax, X_STRIDE};
+use crate::score::Scores;
+use crate::slack::digit_term;
+use certkv_core::{ErrorSummary, reserve_total};
 
 /// How a repair ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,6 +28,8 @@ pub(crate) struct Mend {
     new: Partial,
     changed: Partial,
     entries: Vec<(Entry, Bounds)>,
+    /// Of value sides, with their digit terms.
+    values: Vec<(Entry, [f32; HEADS])>,
     /// Logits of one block, before and after.
     x: Vec<Line>,
     /// What [`swap_sums`] exchanges.
@@ -34,7 +39,7 @@ pub(crate) struct Mend {
 impl Default for Mend {
     fn default() -> Self {
         let [old, new, changed] = [(); 3].map(|()| Partial::new(0, 0));
-        Self { old, new, changed, entries: Vec::new(), x: Vec::new(), sums: Default::default() }
+        Self { old, new, changed, entries: Vec::new(), values: Vec::new(), x: Vec::new(), sums: Default::default() }
     }
 }
 
@@ -42,8 +47,9 @@ impl Kernel {
     /// Asks for the memory of repairs of up to so many blocks, of which those ask for none.
     pub fn reserve_repairs(&self, work: &mut Workspace, blocks: usize) {
         let of_values = [work.values.middle.len(), work.values.turned.len()];
-        let Mend { old, new, changed, entries, x, sums } = &mut **work.mend.get_or_insert_default();
+        let Mend { old, new, changed, entries, values, x, sums } = &mut **work.mend.get_or_insert_default();
         reserve_total(entries, blocks);
+        reserve_total(values, blocks);
         x.resize(2 * self.shape.heads * X_STRIDE, Line::ZERO);
         for partial in [old, new, changed].into_iter().filter(|p| p.heads < self.shape.heads) {
             self.empty(partial);
@@ -88,7 +94,7 @@ impl Kernel {
         work.centre = norm(before.centre());
         // Goes with an error.
         let mut mend = work.mend.take().unwrap_or_default();
-        let Mend { old, new, changed, entries, x, sums } = &mut *mend;
+        let Mend { old, new, changed, entries, x, sums, .. } = &mut *mend;
         self.empty(old);
         self.empty(new);
         entries.clear();
@@ -142,6 +148,88 @@ impl Kernel {
         }
         work.mend = Some(mend);
         Ok(if done { Repair::Done } else { Repair::NeedsRecompute })
+    }
+
+    /// Replaces what the values of each block of `list` add, as `before` gives them, by what they add as `after` does, with the weights that
+    /// [`Kernel::score`] left and [`Kernel::gather`] used. No keys are read. For blocks of which neither keys nor rows have been read otherwise since
+    /// then; `partial` may have been repaired in others.
+    ///
+    /// # Errors
+    /// As [`Kernel::gather`]; [`KernelError::Length`] for a block without weights. `partial` and `masses` are then as before.
+    #[allow(clippy::too_many_arguments, reason = "the repair has these inputs; a struct would only rename them")]
+    pub fn repair_values<A: BlockSource + ?Sized, B: BlockSource + ?Sized>(
+        &self,
+        before: &A,
+        after: &B,
+        list: &[usize],
+        work: &mut Workspace,
+        scores: &Scores,
+        partial: &mut Partial,
+        masses: &mut Masses,
+    ) -> Result<Repair, KernelError> {
+        self.check_out(partial)?;
+        for &b in list {
+            masses.as_mut().check(b..b + 1, self.shape.heads)?;
+            if b >= scores.blocks || scores.weights.len() < self.weights_of(scores.blocks).end {
+                return Err(KernelError::Length { argument: "list", expected: scores.blocks, given: b });
+            }
+        }
+        // Goes with an error.
+        let mut mend = work.mend.take().unwrap_or_default();
+        let Mend { old, new, changed, values, .. } = &mut *mend;
+        let exponents = partial.exponent;
+        self.weighted(before, list, exponents, work, (scores, masses), old, values)?;
+        self.weighted(after, list, exponents, work, (scores, masses), new, values)?;
+        changed.copy(partial);
+        changed.add(old, -1.0);
+        changed.add(new, 1.0);
+        // Weights are what they were.
+        changed.l = partial.l;
+        let done = (0..self.shape.heads).all(|h| sound(changed, h));
+        if done {
+            core::mem::swap(partial, changed);
+            for (&index, (entry, digit)) in list.iter().zip(values.iter()) {
+                masses.as_mut().put_values(index, entry, &exponents, digit);
+            }
+        }
+        work.mend = Some(mend);
+        Ok(if done { Repair::Done } else { Repair::NeedsRecompute })
+    }
+
+    /// What the values of `list` add to the output, and their entries.
+    #[allow(clippy::too_many_arguments, reason = "the repair has these inputs; a struct would only rename them")]
+    fn weighted<S: BlockSource + ?Sized>(
+        &self,
+        source: &S,
+        list: &[usize],
+        exponent: [f32; HEADS],
+        work: &mut Workspace,
+        (scores, masses): (&Scores, &Masses),
+        out: &mut Partial,
+        entries: &mut Vec<(Entry, [f32; HEADS])>,
+    ) -> Result<(), KernelError> {
+        self.empty(out);
+        entries.clear();
+        work.softmax = Softmax { exponent, ..Softmax::new() };
+        work.values.clear();
+        work.centre = norm(source.centre());
+        work.ahead = Ahead::default();
+        for &index in list {
+            let block = source.block(index);
+            self.load_weights(index, scores, masses, work);
+            let summary = ErrorSummary::from_bytes(block.record.get(self.layout.summary.clone()).unwrap_or(&[]));
+            let (mut entry, exact) = (Entry::ZERO, self.layout.format.value.is_exact());
+            describe(&mut entry, &summary, self.shape.tokens, true, block.values.is_some() || exact);
+            self.values(index, &block, work, out, &mut entry)?;
+            let digit = work.softmax.max.map(|most| digit_term(&entry.slack, most, self.ops.weight_levels));
+            entries.push((entry, digit));
+            out.tokens += self.shape.tokens;
+            for h in 0..self.shape.heads {
+                out.l[h] += work.softmax.sum[h];
+            }
+        }
+        self.close(source.centre(), work, out);
+        Ok(())
     }
 }
 

@@ -20,6 +20,8 @@ pub struct Scores {
     pub(crate) weights: Vec<Line>,
     /// `[block][head]`: what no weight exceeds, see [`Softmax::max`].
     pub(crate) largest: Vec<f32>,
+    /// `[block][head]`: what weights are relative to. Written when values are summed, which moves the exponents in the masses.
+    pub(crate) exponents: Vec<f32>,
     /// Running exponents of the sweep.
     pub(crate) softmax: Option<Softmax>,
     pub(crate) blocks: usize,
@@ -38,6 +40,7 @@ impl Scores {
     pub fn reserve(&mut self, kernel: &Kernel, blocks: usize) {
         reserve_total(&mut self.weights, kernel.weights_of(blocks).end);
         reserve_total(&mut self.largest, (blocks + 1) * kernel.heads());
+        reserve_total(&mut self.exponents, (blocks + 1) * kernel.heads());
     }
 
     /// The running exponents: they are there from [`Kernel::score`] on until the last block's values are summed.
@@ -98,6 +101,7 @@ impl Kernel {
         (scores.blocks, scores.tail, scores.summed) = (blocks.end, tail.map_or(0, |t| t.tokens), 0);
         scores.weights.resize(self.weights_of(blocks.end).end, Line::ZERO);
         scores.largest.resize((blocks.end + 1) * self.shape.heads, 0.0);
+        scores.exponents.resize((blocks.end + 1) * self.shape.heads, f32::NAN);
         work.stage.clear();
         let refinable = self.layout.format.refine.key > 0;
         let mut entry = Entry::ZERO;

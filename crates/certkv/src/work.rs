@@ -68,6 +68,8 @@ pub(crate) struct HeadWork {
     pub(crate) memory: HeadMemory,
     /// Weights between the two sweeps of a certified step.
     pub(crate) scores: Scores,
+    /// Blocks whose weights these still are: their values can be repaired by themselves.
+    pub(crate) weighed: BitSet,
     /// One pass has made the outputs of the step.
     pub(crate) summed: bool,
     /// Blocks without codes, read exactly whatever is decided.
@@ -87,8 +89,9 @@ pub(crate) struct HeadWork {
     pub(crate) current: BitSet,
     pub(crate) next: BitSet,
     pub(crate) next_sets: Sets,
-    /// Blocks of the present repair, and what its canaries said.
+    /// Blocks of the present repair, those of which only values are, and what its canaries said of the others.
     pub(crate) touched: Vec<usize>,
+    pub(crate) light: Vec<usize>,
     pub(crate) canary: Vec<f32>,
     /// What repairs could not take back of each query head's sums, and the exponent that it is relative to (6.15).
     pub(crate) left: Vec<(f64, f32)>,
@@ -161,6 +164,8 @@ impl HeadWork {
         reserve_total(&mut self.cost, items);
         reserve_total(&mut self.picks, items);
         reserve_total(&mut self.touched, items);
+        reserve_total(&mut self.light, blocks);
+        self.weighed.reserve(blocks);
         reserve_total(&mut self.canary, blocks);
         reserve_total(&mut self.tolerances, heads);
         reserve_total(&mut self.left, heads);
@@ -182,6 +187,7 @@ impl HeadWork {
             resident: Resident::default(),
             memory: HeadMemory::default(),
             scores: Scores::new(),
+            weighed: BitSet::default(),
             summed: false,
             left: Vec::new(),
             uncoded: 0,
@@ -198,6 +204,7 @@ impl HeadWork {
             next: BitSet::default(),
             next_sets: Sets::default(),
             touched: Vec::new(),
+            light: Vec::new(),
             canary: Vec::new(),
             corrupt: None,
             out: vec![f32::NAN; group * dim],

@@ -107,6 +107,7 @@ impl HeadCall<'_> {
         work.masses.reset(self.blocks + work.rows.blocks(&self.group.layout) + 1);
         work.rescored = 0;
         work.left.clear();
+        work.weighed.resize(0);
         let view = self.view(&work.resident, &work.sets, &work.rows);
         let sums = [&mut work.partial, &mut work.split];
         let heads = work.certificates.len();
@@ -313,10 +314,10 @@ impl HeadCall<'_> {
         Ok(())
     }
 
-    /// Bytes that a repair reads for each item: the originals or residuals, and what was read before once more; the codes alone where
-    /// values were skipped.
+    /// Bytes that a repair reads for each item: the originals or residuals, and what was read of the block before once more, but for keys whose weights are
+    /// known; the codes alone where values were skipped.
     fn repair_costs(&self, work: &mut HeadWork) {
-        let HeadWork { cost, sets, .. } = work;
+        let HeadWork { cost, sets, weighed, .. } = work;
         let l = &self.group.layout;
         let (exact, residuals) = (l.original_side_bytes(), [l.key_residuals.len(), l.value_residuals.len()]);
         cost.clear();
@@ -335,6 +336,10 @@ impl HeadCall<'_> {
                             () if sets.of(side).1.contains(b) => cost[start + b] += residuals as f64,
                             () => {}
                         }
+                        let other = if side == Side::Key { Side::Value } else { Side::Key };
+                        if other == Side::Value || !weighed.contains(b) {
+                            cost[start + b] += sets.bytes_of(l, other, b) as f64;
+                        }
                     }
                 }
                 // Without any run there is no block.
@@ -344,8 +349,8 @@ impl HeadCall<'_> {
     }
 
     /// Promotes the picks: corrects the state and the masses block by block, or makes the pass anew where subtraction
-    /// would cancel (6.11). Every block that enters the promoted set passes the canary (7.4) here; `work.corrupt` names one
-    /// that does not.
+    /// would cancel (6.11). Where only values of a block are picked, and its weights are known, its keys are not read again. Every block that enters the promoted
+    /// set passes the canary (7.4) here; `work.corrupt` names one that does not.
     pub(crate) fn repair(&self, work: &mut HeadWork) -> Result<(), Error> {
         let bytes = self.group.layout.original_side_bytes();
         let layout = |block| self.group.layout_at(self.pages.level(block));
@@ -354,19 +359,16 @@ impl HeadCall<'_> {
         work.touched.extend(work.picks.iter().map(|i| items.get(*i as usize).block));
         work.touched.sort_unstable();
         work.touched.dedup();
+        self.set_light_apart(work);
         let mut read = BytesRead::default();
-        for &b in &work.touched {
-            // The old contribution is made once more; the new one is counted below.
-            let l = layout(b);
-            let sides =
-                [(Side::Key, l.key_bytes(), &l.key_residuals), (Side::Value, l.value_bytes(), &l.value_residuals)];
-            for (side, codes, residuals) in sides {
-                let (exact, fine) = work.sets.of(side);
-                if exact.contains(b) {
-                    work.resident.charge(side, b, bytes, &mut read);
-                } else if side == Side::Key || !work.sets.skipped.contains(b) {
-                    read.packed += (codes + if fine.contains(b) { residuals.len() } else { 0 }) as u64;
-                }
+        // The old contribution is made once more; the new one is counted below.
+        let keys = work.touched.iter().map(|b| (Side::Key, *b));
+        let values = work.touched.iter().chain(&work.light).map(|b| (Side::Value, *b));
+        for (side, b) in keys.chain(values) {
+            if work.sets.of(side).0.contains(b) {
+                work.resident.charge(side, b, bytes, &mut read);
+            } else {
+                read.packed += work.sets.bytes_of(layout(b), side, b) as u64;
             }
         }
         work.next_sets.copy_from(&work.sets);
@@ -414,6 +416,17 @@ impl HeadCall<'_> {
             }
             Ok(())
         })?;
+        self.by_level(&work.light, |kernel, part| {
+            let (list, buffers) = (&work.light[part], &mut work.kernel);
+            let (scores, partial, masses) = (&work.scores, &mut work.partial, &mut work.masses);
+            if kernel.repair_values(&before, &after, list, buffers, scores, partial, masses)? == Repair::NeedsRecompute {
+                outcome = Repair::NeedsRecompute;
+            }
+            Ok(())
+        })?;
+        work.touched.iter().for_each(|b| {
+            work.weighed.remove(*b);
+        });
         core::mem::swap(&mut work.sets, &mut work.next_sets);
         work.find_corrupt();
         let much = |h: usize| !(left(&work.left, &work.partial, h) <= LEFT_SHARE * work.certificates[h].tol);
@@ -432,13 +445,29 @@ impl HeadCall<'_> {
         Ok(())
     }
 
+    /// Moves blocks of which values alone are picked, and whose weights are known, from `touched` to `light`.
+    fn set_light_apart(&self, work: &mut HeadWork) {
+        let HeadWork { picks, touched, light, weighed, next, .. } = work;
+        let items = items(self.group, self.blocks);
+        next.resize(0);
+        next.resize(self.blocks);
+        let picked = picks.iter().map(|i| items.get(*i as usize));
+        picked.filter(|item| item.side == Side::Key).for_each(|item| {
+            next.insert(item.block);
+        });
+        let alone = |b: &usize| weighed.contains(*b) && !next.contains(*b);
+        light.clear();
+        light.extend(touched.iter().copied().filter(alone));
+        touched.retain(|b| !alone(b));
+    }
+
     /// Adds what the digits of the blocks that are about to be repaired leave in the sums (6.15), before their entries are replaced.
     fn note_digits(&self, work: &mut HeadWork) {
         work.left.resize(work.certificates.len(), (0.0, 0.0));
         for (h, left) in work.left.iter_mut().enumerate() {
             let exponent = work.partial.exponent(h);
             let of = |value: f64, from: f32| if value == 0.0 { 0.0 } else { value * f64::from(from - exponent).exp2() };
-            let touched = work.touched.iter().filter_map(|b| work.masses.get(h, *b));
+            let touched = work.touched.iter().chain(&work.light).filter_map(|b| work.masses.get(h, *b));
             let lost = touched.filter(|m| !(of(f64::from(m.w), m.exponent) >= SURE_WEIGHT));
             let whole: f64 = lost.map(|m| WHOLE * of(f64::from(m.digit), m.exponent)).sum();
             *left = (of(left.0, left.1) + whole, exponent);

@@ -139,6 +139,8 @@ impl HeadCall<'_> {
             return Err(Error::NoVisibleToken);
         }
         self.group.kernel.total(&w.scores, &w.masses, &mut w.partial)?;
+        w.weighed.resize(self.blocks);
+        w.weighed.insert_all();
         w.sets.fine_keys.union_with(&w.refined);
         self.learn(w);
         w.touched.clear();

@@ -1,6 +1,7 @@
 //! How the sides of blocks are read, and what more could be read of them.
 use crate::group::Side;
 use certkv_control::BitSet;
+use certkv_core::RecordLayout;
 
 /// How each block's sides are read in a pass. A side is in one set at most; one that is in none is read from its codes alone.
 #[derive(Debug, Default)]
@@ -55,6 +56,21 @@ impl Sets {
         match side {
             Side::Key => (&mut self.keys, &mut self.fine_keys),
             Side::Value => (&mut self.values, &mut self.fine_values),
+        }
+    }
+
+    /// Bytes that are read of one side of `block`, whose layout is `l`.
+    pub(crate) fn bytes_of(&self, l: &RecordLayout, side: Side, block: usize) -> usize {
+        let (exact, fine) = self.of(side);
+        let (codes, residuals) = match side {
+            Side::Key => (l.key_bytes(), l.key_residuals.len()),
+            Side::Value => (l.value_bytes(), l.value_residuals.len()),
+        };
+        match () {
+            () if exact.contains(block) => l.original_side_bytes(),
+            () if side == Side::Value && self.skipped.contains(block) => 0,
+            () if fine.contains(block) => codes + residuals,
+            () => codes,
         }
     }
 
