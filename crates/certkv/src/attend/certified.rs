@@ -419,7 +419,8 @@ impl HeadCall<'_> {
         self.by_level(&work.light, |kernel, part| {
             let (list, buffers) = (&work.light[part], &mut work.kernel);
             let (scores, partial, masses) = (&work.scores, &mut work.partial, &mut work.masses);
-            if kernel.repair_values(&before, &after, list, buffers, scores, partial, masses)? == Repair::NeedsRecompute {
+            if kernel.repair_values(&before, &after, list, buffers, scores, partial, masses)? == Repair::NeedsRecompute
+            {
                 outcome = Repair::NeedsRecompute;
             }
             Ok(())
