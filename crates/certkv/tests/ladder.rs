@@ -425,3 +425,34 @@ fn a_narrower_cap_on_keys_holds_at_once() {
     }
     assert!(most > 1, "no step promoted more than the cap allows");
 }
+
+/// Values that a repair picks are multiplied by weights that are known: keys, which have 16 bits here, are read once. In the first step, which knows
+/// nothing, repairs pick all that is promoted: had they read keys, that would be seen.
+#[test]
+fn repairs_of_values_read_no_keys() {
+    let (mut executed, mut again, mut planted, mut caught) = (0, 0, 0, 0);
+    for seed in 0..8 {
+        let (cache, sequence, _, mut r) = filled("f16-v2g32-b16", 400, 1, seed);
+        let (g, l) = (*cache.geometry(), cache.layout(0).unwrap().clone());
+        for round in 0..10 {
+            let (rows, queries) = (random_rows(&g, 1, &mut r), random_queries(&g, 1, &mut r));
+            let answers = step(&cache, sequence, &rows, &queries, certified(0.1, 6)).unwrap();
+            let (blocks, open) = ((401 + round) / 16, (401 + round) % 16);
+            let repaired = |c: &&Certificate| c.repairs > 0 && c.rung < Rung::DenseHead;
+            for c in answers.iter().flat_map(|a| &a.certificates).filter(repaired) {
+                let promoted = c.promoted_values as usize;
+                let of_values = 2 * blocks * l.value_bytes() + promoted * l.original_side_bytes();
+                let most = blocks * (l.key_bytes() + l.summary.len()) + of_values + open * g.head_dim * 4;
+                let read = (c.bytes.packed + c.bytes.scratch + c.bytes.host) as usize;
+                executed += 1;
+                again += usize::from(read > most);
+                if round == 0 {
+                    planted += 1;
+                    caught += usize::from(read + promoted * l.key_bytes() > most);
+                }
+            }
+        }
+    }
+    println!("repaired heads {executed}, of which {again} read keys again; {caught} of {planted} would have been seen");
+    assert!(executed > 100 && again == 0 && planted > 20 && caught == planted, "{executed} {again} {caught}/{planted}");
+}
