@@ -89,10 +89,11 @@ pub(crate) struct HeadWork {
     pub(crate) current: BitSet,
     pub(crate) next: BitSet,
     pub(crate) next_sets: Sets,
-    /// Blocks of the present repair, those of which only values are, and what its canaries said of the others.
+    /// Blocks of the present repair whose keys are read again, and what its canaries said.
     pub(crate) touched: Vec<usize>,
-    pub(crate) light: Vec<usize>,
     pub(crate) canary: Vec<f32>,
+    /// Blocks of the present repair of which only values are read.
+    pub(crate) light: Vec<usize>,
     /// What repairs could not take back of each query head's sums, and the exponent that it is relative to (6.15).
     pub(crate) left: Vec<(f64, f32)>,
     /// A block whose canary failed.

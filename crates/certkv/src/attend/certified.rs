@@ -327,20 +327,13 @@ impl HeadCall<'_> {
                 let start = cost.len();
                 for run in self.pages.runs() {
                     let l = self.group.layout_at(run.level);
-                    let codes = if side == Side::Key { l.key_bytes() } else { l.value_bytes() };
                     let more = if fine { residuals } else { exact };
-                    cost.resize(start + run.blocks.end, (more + codes) as f64);
-                    for b in run.blocks.clone() {
-                        match () {
-                            () if side == Side::Value && sets.skipped.contains(b) => cost[start + b] = codes as f64,
-                            () if sets.of(side).1.contains(b) => cost[start + b] += residuals as f64,
-                            () => {}
-                        }
-                        let other = if side == Side::Key { Side::Value } else { Side::Key };
-                        if other == Side::Value || !weighed.contains(b) {
-                            cost[start + b] += sets.bytes_of(l, other, b) as f64;
-                        }
-                    }
+                    cost.extend(run.blocks.clone().map(|b| {
+                        let new = if side == Side::Value && sets.skipped.contains(b) { l.value_bytes() } else { more };
+                        let keys =
+                            if side == Side::Key || !weighed.contains(b) { sets.bytes_of(l, Side::Key, b) } else { 0 };
+                        (new + keys + sets.bytes_of(l, Side::Value, b)) as f64
+                    }));
                 }
                 // Without any run there is no block.
                 cost.resize(start + self.blocks, exact as f64);
