@@ -185,7 +185,7 @@ impl Kernel {
                 next = Some(source.block(index + 1));
             }
             work.ahead = self.look_ahead(&block, next.as_ref(), Sides::Both);
-            self.keys(index, &block, work, &mut entry)?;
+            self.keys(index, &block, None, work, &mut entry)?;
             self.ops_weigh(self.shape.tokens, block.left_out, work, out);
             self.values(index, &block, work, out, &mut entry)?;
             (self.ops.finish)(&mut work.ahead.record);
@@ -231,18 +231,19 @@ impl Kernel {
         Ok(())
     }
 
-    /// One block into the state; appends its logits to `x`.
+    /// One block into the state; appends its logits to `x`. `known` as in [`Kernel::keys`].
     pub(crate) fn one(
         &self,
         index: usize,
         block: Block<'_>,
+        known: Option<&[Line]>,
         work: &mut Workspace,
         out: &mut Partial,
         x: &mut Vec<Line>,
     ) -> Result<(Entry, Bounds), KernelError> {
         work.ahead = Ahead::default();
         let mut entry = Entry::ZERO;
-        self.keys(index, &block, work, &mut entry)?;
+        self.keys(index, &block, known, work, &mut entry)?;
         x.extend_from_slice(&work.x[..self.shape.heads * X_STRIDE]);
         self.ops_weigh(self.shape.tokens, block.left_out, work, out);
         self.values(index, &block, work, out, &mut entry)?;
@@ -250,11 +251,13 @@ impl Kernel {
         Ok((entry, bounds))
     }
 
-    /// Logits of one block into `work.x`, and the key part of its entry.
+    /// Logits of one block into `work.x`, and the key part of its entry. Where the logits of its codes are `known` (`[head][tokens / 16]`),
+    /// scales and residuals alone are read, to the same bits.
     pub(crate) fn keys(
         &self,
         index: usize,
         block: &Block<'_>,
+        known: Option<&[Line]>,
         work: &mut Workspace,
         entry: &mut Entry,
     ) -> Result<(), KernelError> {
@@ -347,13 +350,14 @@ impl Kernel {
         }
         let codes = KeyCodes { section, bits, levels, scaling, mul, add };
         let scratch = &mut work.values.codes;
-        (self.ops.score_codes)(&codes, &work.digits, scratch, shape, &mut work.x, &mut work.ahead.record);
-        work.page = page;
-        if fine > 0 {
-            self.keep_logits(work);
-            self.residual_keys(index, block, fine, work)?;
+        match known {
+            Some(known) => self.load_logits(known, &mut work.x),
+            None => {
+                (self.ops.score_codes)(&codes, &work.digits, scratch, shape, &mut work.x, &mut work.ahead.record);
+            }
         }
-        Ok(())
+        work.page = page;
+        if fine > 0 { self.residual_keys(index, block, fine, work) } else { Ok(()) }
     }
 
     /// Weights of the block but for those rows, and everything summed so far moved to the new exponents.

@@ -136,24 +136,6 @@ pub struct Mass {
     pub skipped_values: bool,
 }
 
-impl Mass {
-    pub(crate) const NONE: Self = Self {
-        w: 0.0,
-        p: 0.0,
-        exponent: 0.0,
-        delta: 0.0,
-        lambda: 0.0,
-        zeta: 0.0,
-        digit: 0.0,
-        radius: 0.0,
-        eta: 0.0,
-        sop: 0.0,
-        exact_keys: false,
-        exact_values: false,
-        skipped_values: false,
-    };
-}
-
 impl Masses {
     /// Room for `blocks` blocks (the open one counted) of `heads` heads.
     pub fn new(heads: usize, blocks: usize) -> Self {

@@ -65,6 +65,8 @@ impl Kernel {
     /// A weight is the same number whatever the running exponent was (docs/kernels.md, "Weights"), so what is taken away
     /// is what was added, up to the roundings of the sums; [`Partial`] remembers the gross sum for (5.27).
     ///
+    /// Codes of keys whose logits are in `scores`, which must be of the same queries ([`Scores::knows`]), are not read again.
+    ///
     /// `canary[i]` receives, for block `list[i]`, the largest over heads and tokens of
     /// `|z(after) - z(before)| - (Delta + zeta_before + zeta_after)` in nats: positive (or NaN) means that codes and
     /// annotations disagree, math.md (7.4). It is written for [`Repair::NeedsRecompute`] too.
@@ -78,6 +80,7 @@ impl Kernel {
         before: &A,
         after: &B,
         list: &[usize],
+        scores: &Scores,
         work: &mut Workspace,
         partial: &mut Partial,
         mut masses: MassesMut<'_>,
@@ -108,9 +111,10 @@ impl Kernel {
         for (&index, canary) in list.iter().zip(canary.iter_mut()) {
             x.clear();
             let mut side = |i: usize, block, out: &mut Partial, work: &mut Workspace| {
+                let known = self.known_logits(index, &block, scores);
                 core::mem::swap(&mut work.softmax, &mut softmax[i]);
                 swap_sums(work, &mut sums[i]);
-                let entry = self.one(index, block, work, out, x);
+                let entry = self.one(index, block, known, work, out, x);
                 core::mem::swap(&mut work.softmax, &mut softmax[i]);
                 swap_sums(work, &mut sums[i]);
                 entry

@@ -4,15 +4,11 @@ use crate::attend::{Kernel, Workspace, part};
 use crate::block::Block;
 use crate::error::KernelError;
 use crate::line::Line;
-use crate::masses::{Entry, Mass};
+use crate::masses::Entry;
 use crate::partial::Partial;
 use crate::query::{Cursor, GROUPS, HEADS, KeyCodes, Scaling, ValueCodes, X_STRIDE};
 use crate::slack::{Slack, inflate};
 use certkv_core::{Dtype, Refine, RefinedSummary, summary::SUMMARY_BYTES};
-
-/// Whether a block's keys are worth their residuals, by what each query head has of the block from its codes alone: its weights with
-/// their exponent, `Delta`, `Lambda` and `R_b`.
-pub type Judge<'a> = &'a mut dyn FnMut(usize, &[Mass]) -> bool;
 
 impl Kernel {
     /// Bits of the residuals that a block's keys are read with; 0 where they are read without.
@@ -43,13 +39,7 @@ impl Kernel {
         slack.magnitude = inflate(f64::from(slack.magnitude) * (1.0 + 1.0 / half));
     }
 
-    /// Keeps the logits of the codes for [`Kernel::residual_keys`].
-    pub(crate) fn keep_logits(&self, work: &mut Workspace) {
-        let used = self.shape.heads * X_STRIDE;
-        work.spare[..used].copy_from_slice(&work.x[..used]);
-    }
-
-    /// Logits of keys with residuals of `bits` bits, from the kept ones of their codes. The digits are those of the codes.
+    /// Logits of keys with residuals of `bits` bits, from those of their codes in `work.x`. The digits are those of the codes.
     pub(crate) fn residual_keys(
         &self,
         index: usize,
@@ -65,44 +55,12 @@ impl Kernel {
             // A sum of digits is below 2^24, and so exact.
             add[h] = 0.5 * work.digits.sums[h][0] as f32 * mul[h];
         }
+        work.spare[..used].copy_from_slice(&work.x[..used]);
         let codes = KeyCodes { section, bits: bits.into(), levels: None, scaling: Scaling::Channel, mul, add };
         let (scratch, ahead) = (&mut work.values.codes, &mut Cursor::default());
         (self.ops.score_codes)(&codes, &work.digits, scratch, self.shape, &mut work.x, ahead);
         for (x, coarse) in work.x[..used].iter_mut().zip(&work.spare) {
             x.0.iter_mut().zip(&coarse.0).for_each(|(x, coarse)| *x += coarse);
-        }
-        Ok(())
-    }
-
-    /// Reads the residuals of keys that were scored from their codes and weighed, if `judge` wants them by what the block has come to: the
-    /// logits kept before are refined, and weighed again.
-    pub(crate) fn judge_keys(
-        &self,
-        index: usize,
-        block: &Block<'_>,
-        judge: Judge<'_>,
-        entry: &mut Entry,
-        work: &mut Workspace,
-    ) -> Result<(), KernelError> {
-        let bits = self.layout.format.refine.key;
-        let found = self.bounds(entry, work);
-        let mut seen = [Mass::NONE; HEADS];
-        for (h, mass) in seen.iter_mut().enumerate().take(self.shape.heads) {
-            *mass = Mass {
-                w: found.w[h],
-                p: found.p[h],
-                exponent: found.exponent[h],
-                delta: found.delta[h],
-                lambda: found.lambda[h],
-                radius: entry.radius,
-                ..Mass::NONE
-            };
-        }
-        if judge(index, &seen[..self.shape.heads]) {
-            let half = f64::from(1u16 << (self.layout.format.key.bits() - 1));
-            self.fine_slack(block, bits, half, 1.0 + 2.0 * self.rounding, &mut entry.slack);
-            self.residual_keys(index, block, bits, work)?;
-            (self.ops.weigh)(&mut work.x, self.shape.tokens, self.shape, &mut work.softmax);
         }
         Ok(())
     }

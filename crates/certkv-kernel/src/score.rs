@@ -6,9 +6,9 @@ use crate::attend::{Kernel, Workspace};
 use crate::block::{BlockSource, Tail};
 use crate::error::KernelError;
 use crate::line::Line;
+use crate::logits::Logits;
 use crate::masses::{Entry, MassesMut};
 use crate::query::{Softmax, X_STRIDE};
-use crate::residuals::Judge;
 use crate::rows::has;
 use certkv_core::reserve_total;
 use core::ops::Range;
@@ -22,6 +22,8 @@ pub struct Scores {
     pub(crate) largest: Vec<f32>,
     /// `[block][head]`: what weights are relative to. Written when values are summed, which moves the exponents in the masses.
     pub(crate) exponents: Vec<f32>,
+    /// Of blocks that were read from codes alone.
+    pub(crate) logits: Logits,
     /// Running exponents of the sweep.
     pub(crate) softmax: Option<Softmax>,
     pub(crate) blocks: usize,
@@ -41,6 +43,19 @@ impl Scores {
         reserve_total(&mut self.weights, kernel.weights_of(blocks).end);
         reserve_total(&mut self.largest, (blocks + 1) * kernel.heads());
         reserve_total(&mut self.exponents, (blocks + 1) * kernel.heads());
+        self.logits.reserve(kernel, blocks);
+    }
+
+    /// Forgets what was scored, of which other queries know nothing.
+    pub fn clear(&mut self) {
+        self.logits.forget_from(0);
+        (self.softmax, self.blocks, self.tail, self.summed) = (None, 0, 0, 0);
+    }
+
+    /// Whether the logits of `block`'s codes are kept: whoever scores it again does not read its codes. They are from [`Kernel::score`] on, whatever
+    /// the block has been read as since.
+    pub fn knows(&self, block: usize) -> bool {
+        self.logits.knows(block)
     }
 
     /// The running exponents: they are there from [`Kernel::score`] on until the last block's values are summed.
@@ -69,8 +84,8 @@ impl Kernel {
     /// `scores`, an entry per block to `masses` (which must start at block 0), the tail's at index `blocks.end`. Value sides
     /// in the entries are those of the codes. A range that does not start at 0 goes on where the last call ended: so blocks of
     /// several layouts are scored, each run by its own kernel, the tail with the last. Where a tail was scored, more blocks take its place, and it has to
-    /// come again behind them. In a format with residuals `judge` is asked about
-    /// every block whose keys were read from codes alone, and those that it wants are read with them, at the price of the residuals.
+    /// come again behind them. Logits of codes
+    /// are kept for [`Kernel::rescore`] and [`Kernel::repair`].
     ///
     /// # Errors
     /// As [`Kernel::attend`]; [`KernelError::Length`] for a range that does not follow the last, or another tail than the one whose place it takes.
@@ -84,7 +99,6 @@ impl Kernel {
         work: &mut Workspace,
         scores: &mut Scores,
         masses: &mut MassesMut<'_>,
-        mut judge: Option<Judge<'_>>,
     ) -> Result<(), KernelError> {
         self.load_query(queries, source.key_metric(), work)?;
         masses.check(0..blocks.end + usize::from(tail.is_some()), self.shape.heads)?;
@@ -102,8 +116,8 @@ impl Kernel {
         scores.weights.resize(self.weights_of(blocks.end).end, Line::ZERO);
         scores.largest.resize((blocks.end + 1) * self.shape.heads, 0.0);
         scores.exponents.resize((blocks.end + 1) * self.shape.heads, f32::NAN);
+        scores.logits.begin(self, blocks.start, blocks.end);
         work.stage.clear();
-        let refinable = self.layout.format.refine.key > 0;
         let mut entry = Entry::ZERO;
         let mut next = (!blocks.is_empty()).then(|| source.block(blocks.start));
         for index in blocks.clone() {
@@ -112,15 +126,9 @@ impl Kernel {
                 next = Some(source.block(index + 1));
             }
             work.ahead = self.look_ahead(&block, next.as_ref(), Sides::Keys);
-            self.keys(index, &block, work, &mut entry)?;
-            let judge = judge.as_mut().filter(|_| refinable && block.keys.is_none() && !block.fine_keys);
-            if judge.is_some() {
-                self.keep_logits(work);
-            }
+            self.keys(index, &block, None, work, &mut entry)?;
+            self.keep_logits(index, &block, work, &mut scores.logits);
             (self.ops.weigh)(&mut work.x, self.shape.tokens, self.shape, &mut work.softmax);
-            if let Some(judge) = judge {
-                self.judge_keys(index, &block, judge, &mut entry, work)?;
-            }
             self.leave_out(block.left_out, work);
             self.keep(index, work, scores);
             (self.ops.finish)(&mut work.ahead.record);
@@ -138,11 +146,11 @@ impl Kernel {
     }
 
     /// Scores the blocks of `list` again, whose keys `source` now gives exactly, or with their residuals: weights and masses are
-    /// replaced. All of them must be of this kernel's layout.
+    /// replaced. All of them must be of this kernel's layout. Residuals are added to the logits of codes, which are not read again.
     ///
     /// `canary[i]` receives, for block `list[i]`, the largest over heads and tokens of `|z_now - z_before| -
     /// (Delta + zeta)`, the bounds being those of both, in nats: positive (or NaN) means that codes and annotations disagree, math.md (7.4).
-    /// Logits so far below the block's largest that their weight underflowed are compared from the underflow on.
+    /// Where logits are not kept, those so far below the block's largest that their weight underflowed are compared from the underflow on.
     ///
     /// # Errors
     /// As [`Kernel::attend`]; [`KernelError::Length`] for a block that was not scored or a `canary` of another length.
@@ -170,30 +178,38 @@ impl Kernel {
             masses.check(index..index + 1, self.shape.heads)?;
             let mut entry = Entry::ZERO;
             let block = source.block(index);
-            self.keys(index, &block, work, &mut entry)?;
-            let mut worst = f32::NEG_INFINITY;
+            self.keys(index, &block, self.known_logits(index, &block, scores), work, &mut entry)?;
+            let (mut worst, kept) = (f32::NEG_INFINITY, self.weighed_logits(index, scores));
             // What it was weighed with before; only the bounds of its logits are of use yet.
             let now = self.bounds(&entry, work);
             for h in 0..self.shape.heads {
                 let (delta, before, exponent) = masses.logit_bound(index, h);
                 let allowed = delta + before + now.delta[h] + now.zeta[h];
+                let kept = kept.map(|kept| &kept[h * self.lines()..]);
                 for l in 0..self.lines() {
-                    let weights = &scores.weights[self.weights_of(index).start + h * self.lines() + l].0;
-                    for (i, (x, w)) in work.x[h * X_STRIDE + l].0.iter().zip(weights).enumerate() {
-                        // What was left out has no weight to compare with.
-                        if has(block.left_out, 16 * l + i) {
-                            continue;
+                    let (x, range) = (&work.x[h * X_STRIDE + l].0, self.weights_of(index));
+                    let excess: [f32; 16] = match kept {
+                        Some(kept) => {
+                            let kept = &kept[l].0;
+                            core::array::from_fn(|i| (x[i] - kept[i]).abs() * core::f32::consts::LN_2 - allowed)
                         }
-                        let excess = gap(*x, *w, exponent) - allowed;
-                        // `!(excess <= worst)` lets NaN in.
-                        worst = if excess <= worst { worst } else { excess };
-                    }
+                        None => {
+                            let weights = &scores.weights[range.start + h * self.lines() + l].0;
+                            // What was left out has no weight to compare with.
+                            let there = |i: usize| !has(block.left_out, 16 * l + i);
+                            let gap = |i: usize| if there(i) { gap(x[i], weights[i], exponent) } else { 0.0 };
+                            core::array::from_fn(|i| gap(i) - allowed)
+                        }
+                    };
+                    // `!(excess <= worst)` lets NaN in.
+                    worst = excess.iter().fold(worst, |worst, x| if *x <= worst { worst } else { *x });
                 }
             }
             *canary = worst;
             (self.ops.weigh)(&mut work.x, self.shape.tokens, self.shape, &mut work.softmax);
             self.leave_out(block.left_out, work);
             self.keep(index, work, scores);
+            scores.logits.pass(index);
             masses.put(index, &entry, &self.bounds(&entry, work));
         }
         scores.softmax = Some(work.softmax);

@@ -150,9 +150,9 @@ fn repair_is_the_pass_with_the_new_sides() {
             }
             let (wanted, wanted_masses, fresh) = pass(&kernel, &before, &new, &pool);
             let (mut work, mut canary) = (Workspace::new(), vec![f32::NAN; list.len()]);
-            let (queries, tiles) = (&before.queries, masses.as_mut());
+            let (queries, tiles, none) = (&before.queries, masses.as_mut(), &Scores::new());
             let outcome =
-                kernel.repair(queries, &old, &new, &list, &mut work, &mut partial, tiles, &mut canary).unwrap();
+                kernel.repair(queries, &old, &new, &list, none, &mut work, &mut partial, tiles, &mut canary).unwrap();
             assert!(canary.iter().all(|&c| c <= 0.0), "{format} {}: {canary:?}", arch.name());
             if outcome == Repair::NeedsRecompute {
                 again += 1;
@@ -184,7 +184,9 @@ fn repair_is_the_pass_with_the_new_sides() {
                 damaged.blocks[b].record = &record;
                 let (mut partial, mut masses, _) = pass(&kernel, &before, &damaged, &pool);
                 let tiles = masses.as_mut();
-                kernel.repair(queries, &damaged, &new, &list, &mut work, &mut partial, tiles, &mut canary).unwrap();
+                kernel
+                    .repair(queries, &damaged, &new, &list, none, &mut work, &mut partial, tiles, &mut canary)
+                    .unwrap();
                 planted += 1;
                 alarms += usize::from(!(canary[at] <= 0.0));
             }
@@ -271,7 +273,7 @@ fn sweeps(kernel: &Kernel, cache: &Cache, source: &Centred<'_>) -> (Partial, Mas
     let mut masses = Masses::new(kernel.heads(), blocks + 1);
     let (tail, queries) = (cache.tail(), &cache.queries);
     let (mut of, range) = (masses.as_mut(), 0..blocks);
-    kernel.score(queries, source, range.clone(), tail.as_ref(), &mut work, &mut scores, &mut of, None).unwrap();
+    kernel.score(queries, source, range.clone(), tail.as_ref(), &mut work, &mut scores, &mut of).unwrap();
     kernel.total(&scores, &masses, &mut partial).unwrap();
     kernel.gather(source, range, tail.as_ref(), &mut work, &mut scores, &mut masses, &mut partial).unwrap();
     (partial, masses, scores, work)
@@ -350,4 +352,111 @@ fn repair_of_values_is_the_sweep_with_the_new_sides_and_reads_no_keys() {
         "GATE kernel-repair-values executed={done} failed=0 controls={caught}/{planted} seed=0xed recompute={again}"
     );
     assert!(done > 100 && caught * 10 > planted * 9, "{caught}/{planted}");
+}
+
+#[test]
+fn keys_that_are_scored_again_are_not_read_as_codes_again() {
+    let (mut refined, mut repaired, mut caught, mut planted) = (0, 0, 0, 0);
+    for case in 0..120u64 {
+        let (before, list) = repair_case(0xee, case);
+        let format = FORMATS[case as usize % FORMATS.len()];
+        for arch in archs() {
+            let kernel = Kernel::new(&before.geometry, &before.layout, arch).unwrap();
+            let old = before.centred();
+            let (partial, masses, scores, mut work) = sweeps(&kernel, &before, &old);
+            // The codes of keys whose logits are known are destroyed.
+            let records: Vec<Vec<u8>> = (before.blocks.iter().enumerate())
+                .map(|(b, block)| {
+                    let mut record = block.record.clone();
+                    record[before.layout.key_codes.clone()]
+                        .iter_mut()
+                        .for_each(|x| *x ^= 0x5a * u8::from(scores.knows(b)));
+                    record
+                })
+                .collect();
+            let mut new = before.centred();
+            for (i, &b) in list.iter().enumerate() {
+                new.blocks[b].skip_values = false;
+                new.blocks[b].fine_keys = true;
+                if i % 2 == 1 {
+                    new.blocks[b].keys = Some(&before.blocks[b].keys[..]);
+                }
+            }
+            let (mut old_damaged, mut new_damaged) = (before.centred(), before.centred());
+            for (damaged, of) in [(&mut old_damaged, &old), (&mut new_damaged, &new)] {
+                for ((to, from), record) in damaged.blocks.iter_mut().zip(&of.blocks).zip(&records) {
+                    *to = Block { record, ..*from };
+                }
+            }
+            let mut repair = |old: &Centred<'_>, new: &Centred<'_>, scores: &Scores| {
+                let (mut partial, mut masses, mut canary) =
+                    (partial.clone(), masses.clone(), vec![f32::NAN; list.len()]);
+                let (queries, tiles) = (&before.queries, masses.as_mut());
+                kernel.repair(queries, old, new, &list, scores, &mut work, &mut partial, tiles, &mut canary).unwrap();
+                let mut seen = bits(&canary);
+                for h in 0..3 {
+                    let mut out = vec![f32::NAN; before.layout.dim];
+                    partial.finish(h, &mut out).unwrap();
+                    seen.extend(bits(&out));
+                    for m in list.iter().map(|b| masses.get(h, *b).unwrap()) {
+                        seen.extend(bits(&[m.w, m.p, m.exponent, m.delta, m.lambda, m.zeta, m.digit]));
+                    }
+                }
+                seen
+            };
+            let wanted = repair(&old, &new, &Scores::new());
+            assert_eq!(repair(&old_damaged, &new_damaged, &scores), wanted, "{format} {}", arch.name());
+            let known = list.iter().filter(|b| scores.knows(**b)).count();
+            repaired += usize::from(known > 0);
+            // Control: whoever does not know the logits sees what has become of the codes.
+            if known > 0 {
+                planted += 1;
+                caught += usize::from(repair(&old_damaged, &new_damaged, &Scores::new()) != wanted);
+            }
+            if before.layout.format.refine.is_none() {
+                continue;
+            }
+            // In a sweep: scored from codes, then with residuals, is scored with residuals.
+            let range = 0..before.blocks.len();
+            let score = |source: &Centred<'_>, late: Option<&Centred<'_>>| {
+                let (mut work, mut scores) = (Workspace::new(), Scores::new());
+                let (mut masses, tail) = (Masses::new(3, range.end + 1), before.tail());
+                let (queries, mut tiles) = (&before.queries, masses.as_mut());
+                kernel
+                    .score(queries, source, range.clone(), tail.as_ref(), &mut work, &mut scores, &mut tiles)
+                    .unwrap();
+                let mut canary = vec![f32::NAN; list.len()];
+                if let Some(late) = late {
+                    kernel.rescore(queries, late, &list, &mut work, &mut scores, &mut tiles, &mut canary).unwrap();
+                    assert!(canary.iter().all(|c| *c <= 0.0), "{format} {}: {canary:?}", arch.name());
+                }
+                (scores, masses)
+            };
+            let (at_once, early) = score(&new, None);
+            let (again, late) = score(&old, Some(&new_damaged));
+            // Read exactly after that, they are compared with what they were read as last.
+            let (mut twice, mut masses, mut canary) = (again.clone(), late.clone(), vec![f32::NAN; list.len()]);
+            let mut exact = before.centred();
+            list.iter().for_each(|b| exact.blocks[*b].keys = Some(&before.blocks[*b].keys[..]));
+            let (queries, tiles) = (&before.queries, &mut masses.as_mut());
+            kernel.rescore(queries, &exact, &list, &mut work, &mut twice, tiles, &mut canary).unwrap();
+            assert!(canary.iter().all(|c| *c <= 0.0), "{format} {}: {canary:?}", arch.name());
+            for (h, &b) in (0..3).flat_map(|h| list.iter().map(move |b| (h, b))) {
+                let (x, y) = (early.get(h, b).unwrap(), late.get(h, b).unwrap());
+                assert_eq!(bits(&[x.delta, x.lambda, x.zeta]), bits(&[y.delta, y.lambda, y.zeta]), "{format}");
+                let weights = |scores: &Scores, exponent: f32| -> Vec<f64> {
+                    let lines = kernel.row_weights(scores, h, b).flatten().copied().collect::<Vec<f32>>();
+                    lines.iter().map(|w| f64::from(*w) * f64::from(exponent).exp2()).collect()
+                };
+                let (x, y) = (weights(&at_once, x.exponent), weights(&again, y.exponent));
+                // A weight is the same number whatever it is relative to, unless it is too small for one of them.
+                assert!(x.iter().zip(&y).all(|(x, y)| x == y || x.max(*y) < 1e-30), "{format} {}", arch.name());
+            }
+            refined += 1;
+        }
+    }
+    println!(
+        "GATE kernel-known-logits executed={repaired} refined={refined} failed=0 controls={caught}/{planted} seed=0xee"
+    );
+    assert!(repaired > 150 && refined > 30 && caught == planted, "{repaired} {refined} {caught}/{planted}");
 }

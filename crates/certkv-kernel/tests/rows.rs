@@ -112,7 +112,7 @@ fn two_sweeps(kernel: &Kernel, cache: &Cache, moved: &Moved<'_>) -> (Answer, f32
     let (queries, tail, whole) = (&cache.queries, cache.tail(), &moved.blocks);
     let (blocks, work, scores) = (whole.blocks.len(), &mut Workspace::new(), &mut Scores::new());
     let (mut masses, mut out) = (Masses::new(kernel.heads(), blocks + 1), kernel.partial());
-    kernel.score(queries, whole, 0..blocks, tail.as_ref(), work, scores, &mut masses.as_mut(), None).unwrap();
+    kernel.score(queries, whole, 0..blocks, tail.as_ref(), work, scores, &mut masses.as_mut()).unwrap();
     masses.grow(moved.len() + 1);
     let behind = blocks..moved.len();
     // The tail that was scored has to come again.
@@ -120,11 +120,11 @@ fn two_sweeps(kernel: &Kernel, cache: &Cache, moved: &Moved<'_>) -> (Answer, f32
         let fewer = Tail { tokens: tail.tokens - 1, ..*tail };
         for other in [None, Some(&fewer)] {
             let masses = &mut masses.as_mut();
-            let refused = kernel.score(queries, moved, behind.clone(), other, work, scores, masses, None);
+            let refused = kernel.score(queries, moved, behind.clone(), other, work, scores, masses);
             assert!(matches!(refused, Err(KernelError::Length { argument: "tail.tokens", .. })), "{refused:?}");
         }
     }
-    kernel.score(queries, moved, behind.clone(), tail.as_ref(), work, scores, &mut masses.as_mut(), None).unwrap();
+    kernel.score(queries, moved, behind.clone(), tail.as_ref(), work, scores, &mut masses.as_mut()).unwrap();
     let mut worst = f32::NEG_INFINITY;
     for (place, from) in moved.list.iter().enumerate() {
         let to = (blocks + place / moved.size, place % moved.size);
@@ -136,7 +136,7 @@ fn two_sweeps(kernel: &Kernel, cache: &Cache, moved: &Moved<'_>) -> (Answer, f32
     }
     // As if they had never been there.
     let (mut other, again) = (Masses::new(kernel.heads(), moved.len() + 1), &mut Scores::new());
-    kernel.score(queries, moved, 0..blocks, None, work, again, &mut other.as_mut(), None).unwrap();
+    kernel.score(queries, moved, 0..blocks, None, work, again, &mut other.as_mut()).unwrap();
     for (h, b) in (0..kernel.heads()).flat_map(|h| (0..blocks).map(move |b| (h, b))) {
         let [left, never] = [&masses, &other].map(|masses| masses.get(h, b).unwrap());
         assert_eq!((left.w.to_bits(), left.p.to_bits()), (never.w.to_bits(), never.p.to_bits()));

@@ -12,9 +12,6 @@ use certkv_page::BlockTable;
 pub(crate) struct HeadMemory {
     /// Blocks whose keys the next step reads from the originals.
     pub(crate) keys: BitSet,
-    /// Of a format with residuals: the share of a head's tolerance from which on codes alone were not enough for a block's keys in the last
-    /// step, see `refine.rs`; 0 where nothing is known.
-    pub(crate) finer: f32,
     /// Last known `Delta_b` of codes alone, `[query head of the group][block]`, grown block by block.
     pub(crate) delta: Vec<Vec<f32>>,
     /// Last known `Lambda_b`, in the same order.
@@ -274,7 +271,7 @@ mod tests {
         let mut memory = HeadMemory { flat: true, ..HeadMemory::default() };
         memory.resize(3, 2);
         assert!(!memory.is_plain());
-        memory.hints.push(Hint { total: Default::default(), norm: 1.0, radius: 1.0 });
+        memory.hints.push(Hint { norm: 1.0, radius: 1.0 });
         assert!(memory.is_plain());
         memory.keys.insert(2);
         assert!(!memory.is_plain());

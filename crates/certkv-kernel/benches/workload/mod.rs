@@ -150,7 +150,7 @@ fn one_head((kernel, layout, records, queries, books): Shared<'_>, work: &mut Wo
     let q = &queries[task.head * group..(task.head + 1) * group];
     if matches!(how, How::Sweeps | How::HalfSkipped) {
         let Task { partial, masses, scores, .. } = task;
-        kernel.score(q, &source, 0..blocks, None, work, scores, &mut masses.as_mut(), None).expect("a valid step");
+        kernel.score(q, &source, 0..blocks, None, work, scores, &mut masses.as_mut()).expect("a valid step");
         kernel.total(scores, masses, partial).expect("one shape");
         kernel.gather(&source, 0..blocks, None, work, scores, masses, partial).expect("a valid step");
     } else {

@@ -317,7 +317,8 @@ impl HeadCall<'_> {
     /// Bytes that a repair reads for each item: the originals or residuals, and what was read of the block before once more, but for keys whose weights are
     /// known; the codes alone where values were skipped.
     fn repair_costs(&self, work: &mut HeadWork) {
-        let HeadWork { cost, sets, weighed, .. } = work;
+        let mut cost = core::mem::take(&mut work.cost);
+        let HeadWork { sets, weighed, .. } = &*work;
         let l = &self.group.layout;
         let (exact, residuals) = (l.original_side_bytes(), [l.key_residuals.len(), l.value_residuals.len()]);
         cost.clear();
@@ -330,8 +331,8 @@ impl HeadCall<'_> {
                     let more = if fine { residuals } else { exact };
                     cost.extend(run.blocks.clone().map(|b| {
                         let new = if side == Side::Value && sets.skipped.contains(b) { l.value_bytes() } else { more };
-                        let keys =
-                            if side == Side::Key || !weighed.contains(b) { sets.bytes_of(l, Side::Key, b) } else { 0 };
+                        let heavy = side == Side::Key || !weighed.contains(b);
+                        let keys = if heavy { self.keys_again(work, b) } else { 0 };
                         (new + keys + sets.bytes_of(l, Side::Value, b)) as f64
                     }));
                 }
@@ -339,6 +340,14 @@ impl HeadCall<'_> {
                 cost.resize(start + self.blocks, exact as f64);
             }
         }
+        work.cost = cost;
+    }
+
+    /// Bytes of `block`'s keys, as they were read, that a repair reads again: not their codes, if the sweep kept their logits.
+    fn keys_again(&self, work: &HeadWork, block: usize) -> usize {
+        let l = self.group.layout_at(self.pages.level(block));
+        let known = work.scores.knows(block) && !work.sets.keys.contains(block);
+        work.sets.bytes_of(l, Side::Key, block) - if known { l.key_codes.len() } else { 0 }
     }
 
     /// Promotes the picks: corrects the state and the masses block by block, or makes the pass anew where subtraction
@@ -360,6 +369,8 @@ impl HeadCall<'_> {
         for (side, b) in keys.chain(values) {
             if work.sets.of(side).0.contains(b) {
                 work.resident.charge(side, b, bytes, &mut read);
+            } else if side == Side::Key {
+                read.packed += self.keys_again(work, b) as u64;
             } else {
                 read.packed += work.sets.bytes_of(layout(b), side, b) as u64;
             }
@@ -402,7 +413,7 @@ impl HeadCall<'_> {
             let (list, canary) = (&work.touched[part.clone()], &mut work.canary[part]);
             let masses = work.masses.as_mut();
             let (buffers, partial) = (&mut work.kernel, &mut work.partial);
-            if kernel.repair(self.queries, &before, &after, list, buffers, partial, masses, canary)?
+            if kernel.repair(self.queries, &before, &after, list, &work.scores, buffers, partial, masses, canary)?
                 == Repair::NeedsRecompute
             {
                 outcome = Repair::NeedsRecompute;

@@ -14,37 +14,11 @@ use certkv_control::Gains;
 use certkv_control::explore::Place;
 use certkv_control::guess::GuessRule;
 use certkv_control::policy::Certified;
-use certkv_kernel::{Judge, Mass, TILE};
-
-/// `sum 2^exponent`, a sum of weights.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub(crate) struct Total {
-    /// Base-2 exponent.
-    pub(crate) exponent: f32,
-    pub(crate) sum: f64,
-}
-
-impl Total {
-    /// The same at another exponent.
-    fn at(self, exponent: f32) -> f64 {
-        if self.sum == 0.0 { 0.0 } else { self.sum * f64::from(self.exponent - exponent).exp2() }
-    }
-
-    fn add(&mut self, other: Self) {
-        let exponent = if self.sum == 0.0 { other.exponent } else { self.exponent.max(other.exponent) };
-        *self = Self { exponent, sum: self.at(exponent) + other.at(exponent) };
-    }
-
-    fn max(self, other: Self) -> Self {
-        if other.sum > 0.0 && !(self.at(other.exponent) > other.sum) { other } else { self }
-    }
-}
+use certkv_kernel::TILE;
 
 /// What one query head's last output tells about its next one.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Hint {
-    /// Sum of its weights, relative to a power of two.
-    pub(crate) total: Total,
     /// `||O'||`.
     pub(crate) norm: f64,
     /// `||O' - c||`.
@@ -53,9 +27,9 @@ pub(crate) struct Hint {
 
 impl Hint {
     /// Of the output `out` of a head with value centre `centre` (empty for zero).
-    pub(crate) fn of(out: &[f32], centre: &[f32], total: Total) -> Self {
+    pub(crate) fn of(out: &[f32], centre: &[f32]) -> Self {
         let (radius, norm) = distances(out, centre);
-        Self { total, norm, radius: f64::from(radius) }
+        Self { norm, radius: f64::from(radius) }
     }
 }
 
@@ -98,42 +72,18 @@ impl HeadCall<'_> {
         4 * skipped >= self.blocks
     }
 
-    /// Scores all keys, those of the guess exactly, and decides. Where the last step tells from when on codes are not enough, keys
-    /// with residuals are refined while they are read.
+    /// Scores all keys, those of the guess exactly and the others from their codes, and decides.
     fn first_sweep(&self, policy: &Certified, draw: u64, w: &mut HeadWork) -> Result<(), Error> {
         let tail = self.pages.tail(self.group, self.head, self.centre_norm());
         w.masses.reset(self.blocks + 1);
         w.refined.resize(0);
         w.refined.resize(self.blocks);
-        let HeadWork { kernel: buffers, scores, masses, memory, resident, sets, rows, refined, .. } = &mut *w;
+        let HeadWork { kernel: buffers, scores, masses, resident, sets, rows, .. } = &mut *w;
         let (queries, view) = (self.queries, self.view(resident, sets, rows));
-        let mut totals = [Total::default(); 16];
-        let HeadMemory { hints, delta, lambda, finer, .. } = memory;
-        // Nothing known: an even share.
-        let from = if *finer > 0.0 { *finer } else { 1.0 / self.blocks.max(1) as f32 };
-        let mut judge = |block: usize, seen: &[Mass]| {
-            let mut share = 0.0f32;
-            for (h, (mass, hint)) in seen.iter().zip(hints.iter()).enumerate() {
-                totals[h].add(Total { exponent: mass.exponent, sum: mass.w.into() });
-                (delta[h][block], lambda[h][block]) = (mass.delta, mass.lambda);
-                // What was attended to so far, or all that the last step attended to.
-                let Total { exponent, sum: total } = totals[h].max(hint.total);
-                let scale = HeadScale { exponent, total, radius: hint.radius, eps: self.tolerances[h].of(hint.norm) };
-                let gain = f64::from(terms::key_gain(&scale, mass, mass.delta, mass.lambda));
-                share = share.max((gain / scale.eps) as f32);
-            }
-            let wanted = share >= from;
-            if wanted {
-                refined.insert(block);
-            }
-            wanted
-        };
-        let refines = self.group.is_refinable() && !hints.is_empty();
         for run in self.pages.runs() {
             let (kernel, range) = (self.group.kernel_at(run.level), run.blocks.clone());
             let tail = tail.as_ref().filter(|_| run.blocks.end == self.blocks);
-            let judge: Option<Judge<'_>> = if refines { Some(&mut judge) } else { None };
-            kernel.score(queries, &view, range, tail, buffers, scores, &mut masses.as_mut(), judge)?;
+            kernel.score(queries, &view, range, tail, buffers, scores, &mut masses.as_mut())?;
         }
         if self.blocks == 0 && tail.is_none() {
             return Err(Error::NoVisibleToken);
@@ -141,9 +91,9 @@ impl HeadCall<'_> {
         self.group.kernel.total(&w.scores, &w.masses, &mut w.partial)?;
         w.weighed.resize(self.blocks);
         w.weighed.insert_all();
-        w.sets.fine_keys.union_with(&w.refined);
         self.learn(w);
         w.touched.clear();
+        let refines = self.group.is_refinable() && !w.memory.hints.is_empty();
         if !w.memory.hints.is_empty() {
             self.move_rows(policy, w)?;
             if refines { self.refine(policy, w)? } else { self.decide(policy, w)? }
@@ -195,14 +145,19 @@ impl HeadCall<'_> {
         Ok(())
     }
 
-    /// Bytes of keys that were read before they were scored again: codes, and residuals of those that were refined as they were read.
+    /// Bytes that scoring the touched keys again costs beside what they are read as in the end: of those that are read exactly now what they were read
+    /// as before, of refined ones their scales, which turn queries into digits once more.
     pub(crate) fn count_rescored(&self, w: &mut HeadWork) {
-        // Of keys that are read finely now, the residuals count in the pass.
-        let fine = |b: &usize| w.refined.contains(*b) && w.sets.keys.contains(*b);
-        let residuals = |b: &usize| if fine(b) { self.group.layout.key_residuals.len() } else { 0 };
-        let of = |b: &usize| self.group.layout_at(self.pages.level(*b)).key_bytes() + residuals(b);
-        w.rescored += w.touched.iter().map(of).sum::<usize>();
-        w.refined.union_with(&w.sets.fine_keys);
+        let HeadWork { touched, sets, refined, rescored, .. } = w;
+        for b in touched.iter().copied() {
+            let l = self.group.layout_at(self.pages.level(b));
+            *rescored += match sets.keys.contains(b) {
+                true if refined.contains(b) => l.key_bytes() + l.key_scales.len() + l.key_residuals.len(),
+                true => l.key_bytes(),
+                false => l.key_scales.len(),
+            };
+        }
+        refined.union_with(&sets.fine_keys);
     }
 
     /// Keeps the bounds of every block that was scored from codes alone, so that it can be judged while more of it is read.
@@ -242,8 +197,7 @@ impl HeadCall<'_> {
         Ok(())
     }
 
-    /// What is worth reading beside codes, into `next`. With `before`, keys that were refined while they were read count as if they had
-    /// not been.
+    /// What is worth reading beside codes, into `next`. With `before`, keys of the guess count as if they had been read from codes.
     pub(super) fn cover(&self, policy: &Certified, w: &mut HeadWork, before: bool) -> Result<(), Error> {
         let (blocks, heads, items) = (self.blocks, w.certificates.len(), items(self.group, self.blocks));
         self.skip(policy, w);
@@ -251,9 +205,9 @@ impl HeadCall<'_> {
         for h in 0..heads {
             let (scale, start) = (self.hinted(w, h), w.gains.len());
             terms::gains(&scale, &w.masses, h, blocks, &mut w.gains);
-            // Keys of the guess, and refined ones, are judged by what is known of their codes.
+            // Keys of the guess are judged by what is known of their codes.
             let HeadWork { gains, masses, memory, sets, .. } = &mut *w;
-            for b in memory.keys.iter().chain(sets.fine_keys.iter()).filter(|_| before) {
+            for b in memory.keys.iter().filter(|_| before) {
                 if let Some(mass) = masses.get(h, b) {
                     gains[start + b] = terms::key_gain(&scale, &mass, memory.delta[h][b], memory.lambda[h][b]);
                 }
@@ -410,9 +364,7 @@ impl HeadCall<'_> {
             w.memory.flat = false;
         }
         w.memory.hints.clear();
-        let total = |h| Total { exponent: w.partial.exponent(h), sum: f64::from(w.partial.weight_sum(h)) };
-        let outputs = w.out.chunks_exact(dim).enumerate();
-        w.memory.hints.extend(outputs.map(|(h, out)| Hint::of(out, self.centre, total(h))));
+        w.memory.hints.extend(w.out.chunks_exact(dim).map(|out| Hint::of(out, self.centre)));
     }
 }
 

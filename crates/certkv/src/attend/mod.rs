@@ -395,6 +395,7 @@ impl HeadWork {
     fn begin(&mut self, blocks: usize, uncoded: &BitSet) {
         self.sets.begin(blocks, uncoded);
         self.rows.clear();
+        self.scores.clear();
         self.weighed.resize(0);
         self.picks.clear();
         self.out.fill(f32::NAN);

@@ -1,5 +1,5 @@
 //! A chunk of several tokens: causal attention over the originals, exact up to the kernel's arithmetic.
-use crate::attend::decide::{Hint, Total};
+use crate::attend::decide::Hint;
 use crate::attend::pages::{Pages, View};
 use crate::group::Group;
 use crate::sequence::SequenceState;
@@ -103,6 +103,6 @@ fn hint(cache: &Cache, layer: usize, part: &mut Part, out: &[f32]) {
         let centre = centres[layer].get(head * dim..(head + 1) * dim).unwrap_or(&[]);
         let outputs = row[head * geometry.group() * dim..(head + 1) * geometry.group() * dim].chunks_exact(dim);
         memory.hints.clear();
-        memory.hints.extend(outputs.map(|out| Hint::of(out, centre, Total::default())));
+        memory.hints.extend(outputs.map(|out| Hint::of(out, centre)));
     }
 }

@@ -14,7 +14,6 @@ impl HeadCall<'_> {
     /// [`HeadCall::look_again`] decides on.
     pub(super) fn refine(&self, policy: &Certified, w: &mut HeadWork) -> Result<(), Error> {
         self.cover(policy, w, true)?;
-        self.remember_share(w);
         let items = items(self.group, self.blocks);
         // Keys that are worth their originals are read so from the start in the next step, instead of their codes.
         w.memory.keys.clear();
@@ -65,29 +64,9 @@ impl HeadCall<'_> {
         Ok(())
     }
 
-    /// From which share of a head's tolerance on codes alone are not enough: the least among the keys that the cover in `next` reads
-    /// otherwise. Where it reads none otherwise, twice what any key had, so that some more does not count as much more.
-    fn remember_share(&self, w: &mut HeadWork) {
-        let (blocks, items) = (self.blocks, items(self.group, self.blocks));
-        let (mut least, mut most) = (f32::INFINITY, 0.0f32);
-        for block in 0..blocks {
-            let [fine, exact] = [false, true].map(|exact| items.number(Item { side: Side::Key, block, exact }));
-            let share = |h: usize| {
-                let gain = w.gains[h * items.len() + fine] + w.gains[h * items.len() + exact];
-                gain / self.tolerances[h].of(w.memory.hints[h].norm) as f32
-            };
-            let share = (0..w.certificates.len()).map(share).fold(0.0, f32::max);
-            most = most.max(share);
-            if w.next.contains(fine) || w.next.contains(exact) {
-                least = least.min(share);
-            }
-        }
-        w.memory.finer = least.min(2.0 * most.max(f32::MIN_POSITIVE));
-    }
-
     /// Turns the gains of reading sides exactly, of head `h` from `start` on, into those of residuals and what the originals gain beyond
-    /// them. Finer steps cut an error by their number, to within roundings. With `before`, the gains of keys are those of codes alone
-    /// whatever was read.
+    /// them. Finer steps cut an error by their number, to within roundings. With `before`, keys of the guess
+    /// gain what they would if they had been read from codes.
     pub(crate) fn split(&self, scale: &HeadScale, w: &mut HeadWork, h: usize, start: usize, before: bool) {
         let (blocks, refine) = (self.blocks, self.group.layout.format.refine);
         w.gains.resize(start + 4 * blocks, 0.0);
@@ -96,9 +75,9 @@ impl HeadCall<'_> {
         for b in 0..blocks {
             let whole = fine[b];
             exact[b] = match masses.get(h, b) {
-                Some(_) if !before && sets.fine_keys.contains(b) => whole,
+                Some(_) if sets.fine_keys.contains(b) => whole,
                 Some(mass) if whole > 0.0 => {
-                    let guessed = before && (memory.keys.contains(b) || sets.fine_keys.contains(b));
+                    let guessed = before && memory.keys.contains(b);
                     let (delta, lambda) =
                         if guessed { (memory.delta[h][b], memory.lambda[h][b]) } else { (mass.delta, mass.lambda) };
                     let to = Refine::finer(refine.key);

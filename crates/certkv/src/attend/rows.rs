@@ -3,18 +3,19 @@
 use crate::Error;
 use crate::append::put_uncoded;
 use crate::attend::certified::HeadCall;
-use crate::attend::items;
-use crate::attend::sets::Item;
 use crate::attend::terms;
 use crate::group::Side;
 use crate::work::HeadWork;
-use certkv_control::Gains;
+use certkv_control::Prices;
 use certkv_control::policy::Certified;
-use certkv_core::{ErrorSummary, RecordLayout, reserve_total};
+use certkv_control::prices::{Blocks, Candidates, Choice, Reading};
+use certkv_core::{ErrorSummary, RecordLayout, Refine, reserve_total};
 use certkv_kernel::{Block, Scores};
 
-/// Most rows of a block that leave it: past that its whole side is the better read.
-const MOST: usize = 24;
+/// How many rows may leave a block: past the last its whole side is the better read.
+const STEPS: [usize; 9] = [1, 2, 3, 4, 6, 8, 12, 16, 24];
+/// What prices start from, as a share of the originals of all keys: about where they end.
+const START: f32 = 1.0 / 16.0;
 
 /// Rows of one KV head that left their blocks.
 #[derive(Debug, Default)]
@@ -27,12 +28,11 @@ pub(crate) struct Rows {
     words: Vec<u16>,
     /// Records without codes, one for each block of rows.
     records: Vec<u8>,
-    /// Terms of each block as shares of the tolerance, `[query head][block]`.
-    shares: Vec<f32>,
+    /// Terms of each block's keys and values as shares of what may be left, `[side][query head][block]`.
+    terms: [Vec<f32>; 2],
     /// Of the weights of one block, `[query head]`.
     squares: Vec<[f32; 64]>,
-    /// Of each block the rows that gain most for a byte, and those that gain as much as whole sides.
-    heaviest: Vec<[u64; 2]>,
+    prices: Prices,
 }
 
 /// Tokens of one block: what taking some of them out leaves of its terms.
@@ -96,9 +96,9 @@ impl Rows {
         reserve_total(&mut self.list, more * layout.tokens());
         reserve_total(&mut self.words, more * 2 * layout.count());
         reserve_total(&mut self.records, more * layout.bytes);
-        reserve_total(&mut self.shares, heads * blocks);
-        reserve_total(&mut self.heaviest, blocks);
+        self.terms.iter_mut().for_each(|terms| reserve_total(terms, heads * blocks));
         reserve_total(&mut self.squares, heads);
+        self.prices.reserve(heads, blocks, STEPS.len());
     }
 
     /// Most blocks of rows behind so many blocks, of which that share of tokens may leave.
@@ -140,11 +140,11 @@ impl Rows {
 }
 
 impl HeadCall<'_> {
-    /// Lets rows leave their blocks where that is the cheapest way to the tolerance: those that a cover of this step's terms picks beside whole sides. Their
+    /// Lets rows leave their blocks where that is the cheapest way to the tolerance: those that this step's prices pick beside whole sides. Their
     /// keys are scored from the originals, and pass the canary. Nothing of codes is read again. Everything but the rows is decided afterwards.
     ///
     /// Not where blocks have levels, whose masses others go by, where originals may lie in a store, or where blocks are ranked. Costs a look at the kept weights of every block that
-    /// matters, a cover, and `4d` bytes a row, which are copied.
+    /// matters, a few rounds of prices, and `4d` bytes a row, which are copied.
     pub(super) fn move_rows(&self, policy: &Certified, w: &mut HeadWork) -> Result<(), Error> {
         let group = self.group;
         if policy.rank.is_some()
@@ -156,8 +156,7 @@ impl HeadCall<'_> {
             return Ok(());
         }
         self.skip(policy, w);
-        self.pick_rows(policy, w)?;
-        self.take_rows(policy, w);
+        self.take_rows(policy, w)?;
         if w.rows.is_empty() {
             return Ok(());
         }
@@ -167,7 +166,7 @@ impl HeadCall<'_> {
         let HeadWork { kernel, scores, masses, resident, sets, rows, .. } = &mut *w;
         let view = self.view(resident, sets, rows);
         let (queries, range) = (self.queries, blocks..blocks + more);
-        group.kernel.score(queries, &view, range, tail.as_ref(), kernel, scores, &mut masses.as_mut(), None)?;
+        group.kernel.score(queries, &view, range, tail.as_ref(), kernel, scores, &mut masses.as_mut())?;
         let size = group.layout.tokens();
         for (place, from) in w.rows.list.iter().enumerate() {
             let excess = group.kernel.row_excess(&w.scores, &w.masses, *from, (blocks + place / size, place % size));
@@ -204,152 +203,95 @@ impl HeadCall<'_> {
         Ranked { squares, worth, shares }
     }
 
-    /// The heaviest tokens of `block`: as many as gain most for a byte, and as many as each gain more than `worth` of what is left.
-    fn heaviest(&self, mut ranked: Ranked<'_>, worth: f32) -> [Taken; 2] {
-        let all = ranked.shares.iter().sum();
-        let none = Taken { tokens: 0, left: all, rest: [1.0; 16] };
-        let (mut now, mut steep, mut best) = (none, none, 0.0);
-        for rows in 1..=MOST.min(self.group.layout.tokens() / 2) {
-            let before = now;
+    /// Offers the heaviest tokens of a block, as long as one more gains more than `worth` of what is left.
+    fn offer(&self, mut ranked: Ranked<'_>, worth: f32, to: &mut Candidates) {
+        let mut now = Taken { tokens: 0, left: ranked.shares.iter().sum(), rest: [1.0; 16] };
+        for rows in 1..=STEPS[STEPS.len() - 1].min(self.group.layout.tokens() / 2) {
+            let before = now.left;
             ranked.take(&mut now);
-            if !(before.left - now.left > now.left * worth) {
-                return [steep, before];
+            if !(before - now.left > now.left * worth) {
+                return;
             }
-            let gain = (all - now.left) / rows as f32;
-            if gain > best {
-                (best, steep) = (gain, now);
+            if STEPS.contains(&rows) {
+                to.push(now.tokens, &now.rest);
             }
         }
-        [steep, now]
     }
 
-    /// What the sides of each block gain, [`Items`](crate::attend::sets::Items), and behind them its rows: those that gain most for a byte, for all blocks, then what
-    /// more of them would gain. Sides gain what rows leave. False if codes are within every tolerance.
-    fn row_gains(&self, policy: &Certified, w: &mut HeadWork, stride: usize) -> bool {
-        let (blocks, heads, items) = (self.blocks, w.certificates.len(), items(self.group, self.blocks));
-        w.gains.clear();
-        w.rows.shares.clear();
-        for h in 0..heads {
-            let (scale, start) = (self.hinted(w, h), w.gains.len());
+    /// Terms of the sides of each block as shares of what may be left of them.
+    fn row_terms(&self, policy: &Certified, w: &mut HeadWork) {
+        let blocks = self.blocks;
+        w.rows.terms.iter_mut().for_each(Vec::clear);
+        for h in 0..w.certificates.len() {
+            let scale = self.hinted(w, h);
+            w.gains.clear();
             terms::gains(&scale, &w.masses, h, blocks, &mut w.gains);
+            let HeadWork { gains, masses, memory, sets, rows, tolerances, .. } = &mut *w;
             // Keys that are read exactly are judged by what is known of their codes.
-            let HeadWork { gains, masses, memory, sets, .. } = &mut *w;
             for b in memory.keys.iter() {
                 if let Some(mass) = masses.get(h, b) {
-                    gains[start + b] = terms::key_gain(&scale, &mass, memory.delta[h][b], memory.lambda[h][b]);
+                    gains[b] = terms::key_gain(&scale, &mass, memory.delta[h][b], memory.lambda[h][b]);
                 }
             }
-            sets.skipped.iter().for_each(|b| gains[start + blocks + b] = 0.0);
-            let inverse = (1.0 / w.tolerances[h].max(f64::MIN_POSITIVE)) as f32;
-            w.rows.shares.extend((start..start + blocks).map(|i| (w.gains[i] + w.gains[i + blocks]) * inverse));
-            if items.fine {
-                self.split(&scale, w, h, start, true);
+            sets.skipped.iter().for_each(|b| gains[blocks + b] = 0.0);
+            let inverse = (1.0 / (tolerances[h] * policy.guess_target).max(f64::MIN_POSITIVE)) as f32;
+            for (terms, gains) in rows.terms.iter_mut().zip(gains.chunks_exact(blocks.max(1))) {
+                terms.extend(gains.iter().map(|gain| gain * inverse));
             }
-            w.gains.resize(start + stride, 0.0);
         }
-        // Blocks whose terms come to less than an even share of a tolerance lose no rows.
-        let least = 1.0 / blocks.max(1) as f32;
+    }
+
+    /// Takes the rows that prices pick. Those of keys that are read exactly already wait for the next step, which reads those keys from their codes.
+    fn take_rows(&self, policy: &Certified, w: &mut HeadWork) -> Result<(), Error> {
+        self.row_terms(policy, w);
+        let (l, blocks, heads) = (&self.group.layout, self.blocks, w.certificates.len());
+        let HeadWork { rows, scores, sets, memory, .. } = &mut *w;
+        let Rows { left_out, list, terms: [keys, values], squares, prices, .. } = rows;
+        squares.clear();
+        squares.resize(heads, [0.0; 64]);
+        let (whole, refine) = (l.original_side_bytes(), l.format.refine);
+        let reading = |bytes: usize, left: f32| Reading { bytes: bytes as f32, left };
+        // Values are read once, by what comes of this; keys were read already.
+        let ways = |residuals: usize, bits: u8, exact: usize| {
+            let [codes, exact] = [reading(0, 1.0), reading(exact, 0.0)];
+            if bits == 0 {
+                ([codes, exact, exact], 2)
+            } else {
+                ([codes, reading(residuals, Refine::finer(bits)), exact], 3)
+            }
+        };
+        let (key, key_ways) = ways(l.key_residuals.len(), refine.key, whole);
+        let (value, value_ways) = ways(l.value_residuals.len(), refine.value, whole.saturating_sub(l.value_bytes()));
+        let row = 4 * l.dim;
+        let problem =
+            Blocks { heads, keys, values, key: &key[..key_ways], value: &value[..value_ways], row: row as f32 };
         // What a row is worth of what is left, where whole sides, or their residuals, are the better read from there on.
-        let l = &self.group.layout;
-        let whole =
-            if items.fine { l.key_residuals.len() + l.value_residuals.len() } else { 2 * l.original_side_bytes() };
-        let worth = (4 * l.dim) as f32 / whole as f32;
-        let within = |shares: &[f32]| shares.iter().sum::<f32>() <= policy.guess_target as f32;
-        if w.rows.shares.chunks_exact(blocks.max(1)).all(within) {
-            return false;
-        }
-        w.rows.heaviest.clear();
-        w.rows.squares.clear();
-        w.rows.squares.resize(heads, [0.0; 64]);
-        for block in 0..blocks {
-            let mut shares = [0.0; 16];
-            shares.iter_mut().zip(w.rows.shares.chunks_exact(blocks)).for_each(|(share, of)| *share = of[block]);
-            let all: f32 = shares.iter().sum();
-            let coded = !w.sets.keys.contains(block) || w.memory.keys.contains(block);
-            // What is not finite has to be read exactly anyway.
-            let mut taken = [Taken { tokens: 0, left: all, rest: [1.0; 16] }; 2];
-            if coded && all >= least && all.is_finite() {
-                taken = self.heaviest(self.rank(&w.scores, shares, block, &mut w.rows.squares), worth);
+        let beyond = if refine.is_none() { 2 * whole } else { l.key_residuals.len() + l.value_residuals.len() };
+        let worth = row as f32 / beyond as f32;
+        let start = (blocks * whole) as f32 * START;
+        let choices = prices.settle(&problem, start, |block, to| {
+            if !sets.keys.contains(block) || memory.keys.contains(block) {
+                let of = |h: usize| if h < heads { keys[h * blocks + block] + values[h * blocks + block] } else { 0.0 };
+                self.offer(self.rank(scores, core::array::from_fn(of), block, squares), worth, to);
             }
-            let [first, more] = taken.map(|taken| taken.tokens);
-            w.rows.heaviest.push([first, more]);
-            for h in 0..heads {
-                let of_head = &mut w.gains[h * stride..(h + 1) * stride];
-                let [to, beyond] = taken.map(|taken| taken.rest[h]);
-                let mut gains = [0.0; 2];
-                for side in of_head[..items.len()].iter_mut().skip(block).step_by(blocks) {
-                    gains[0] += *side * (1.0 - to);
-                    gains[1] += *side * (to - beyond).max(0.0);
-                    *side *= beyond;
-                }
-                of_head[items.len() + block] = if first != 0 { gains[0] } else { 0.0 };
-                of_head[items.len() + blocks + block] = if more != first { gains[1] } else { 0.0 };
-            }
-        }
-        true
-    }
-
-    /// A cover by rows of blocks and whole sides; `picks` are the blocks whose rows it takes, all of them where `next` has them twice.
-    fn pick_rows(&self, policy: &Certified, w: &mut HeadWork) -> Result<(), Error> {
-        let (blocks, heads, items) = (self.blocks, w.certificates.len(), items(self.group, self.blocks));
-        let stride = items.len() + 2 * blocks;
-        w.picks.clear();
-        if !self.row_gains(policy, w, stride) {
-            return Ok(());
-        }
-        self.decision_costs(w);
-        let row_bytes = 4 * self.group.layout.dim;
-        let bytes = |rows: u64| (row_bytes * rows.count_ones().max(1) as usize) as f64;
-        w.cost.extend(w.rows.heaviest.iter().map(|[first, _]| bytes(*first)));
-        w.cost.extend(w.rows.heaviest.iter().map(|[first, more]| bytes(more & !first)));
-        let allowed: [f64; 16] = core::array::from_fn(|h| w.tolerances.get(h).map_or(0.0, |t| t * policy.guess_target));
-        let gains = Gains::new(&w.gains, heads, stride)?;
-        let picks = w.cover.leave_at_most(gains, &w.cost, &allowed[..heads], true)?;
-        // Keys that are to be read whole need no rows.
-        let whole = |block| items.number(Item { side: Side::Key, block, exact: true });
-        w.next.resize(0);
-        w.next.resize(stride);
-        picks.iter().for_each(|i| {
-            w.next.insert(*i as usize);
-        });
-        let rows = |b: usize| w.next.contains(items.len() + b) || w.next.contains(items.len() + blocks + b);
-        w.picks.extend((0..blocks).filter(|b| rows(*b) && !w.next.contains(whole(*b))).map(|b| b as u32));
-        Ok(())
-    }
-
-    /// Takes the picked rows. Those of keys that are read exactly already wait for the next step, which reads those keys from their codes.
-    fn take_rows(&self, policy: &Certified, w: &mut HeadWork) {
-        let (l, items) = (&self.group.layout, items(self.group, self.blocks));
-        let most = (self.blocks * l.tokens()) as f64 * policy.row_share;
+        })?;
+        let most = (blocks * l.tokens()) as f64 * policy.row_share;
         let mut room = (most as usize).min(policy.k_cap.saturating_mul(l.tokens()));
-        w.rows.left_out.resize(self.blocks, 0);
-        for pick in 0..w.picks.len() {
-            let block = w.picks[pick] as usize;
-            if w.memory.keys.contains(block) {
-                w.memory.keys.remove(block);
-                continue;
-            }
-            if [Side::Key, Side::Value]
-                .iter()
-                .any(|side| self.pages.original(self.group, block, self.head, *side).is_none())
-            {
-                continue;
-            }
-            let all = w.next.contains(items.len() + self.blocks + block);
-            let mut rows = w.rows.heaviest[block][usize::from(all)];
+        left_out.resize(blocks, 0);
+        // Keys that are read whole need no rows.
+        for Choice { block, rows, .. } in choices.iter().copied().filter(|c| c.rows != 0 && c.key + 1 < key_ways) {
+            let originals =
+                [Side::Key, Side::Value].map(|side| self.pages.original(self.group, block, self.head, side));
             let count = rows.count_ones() as usize;
-            if count > room {
+            if memory.keys.remove(block) || originals.contains(&None) || count > room {
                 continue;
             }
             room -= count;
-            w.rows.left_out[block] = rows;
-            while rows != 0 {
-                w.rows.list.push((block, rows.trailing_zeros() as usize));
-                rows &= rows - 1;
-            }
+            left_out[block] = rows;
+            list.extend((0..l.tokens()).filter(|t| rows >> t & 1 == 1).map(|t| (block, t)));
         }
-        w.picks.clear();
         self.gather_rows(w);
+        Ok(())
     }
 
     /// Copies the originals of the rows, and describes the blocks that they make.

@@ -1,7 +1,7 @@
 //! What a sequence remembers beside its pages, as numbers of eight bytes: centres, blocks without codes, and per head what
 //! the next step starts from.
 use super::error::SaveError;
-use crate::attend::decide::{Hint, Total};
+use crate::attend::decide::Hint;
 use crate::cache::Cache;
 use crate::group::Group;
 use crate::sequence::{HeadMemory, SequenceState};
@@ -38,34 +38,19 @@ pub(crate) fn write(groups: &[Group], state: &SequenceState, out: &mut Vec<u8>) 
         let of_heads = group.first * group.kv_heads..(group.first + group.layers) * group.kv_heads;
         heads[of_heads].iter().for_each(|head| put(out, head.from as u64));
     }
-    for (index, HeadMemory { keys, finer, delta, lambda, flat, hints, from: _, mass: _, terms: _ }) in
-        heads.iter().enumerate()
-    {
+    for HeadMemory { keys, delta, lambda, flat, hints, from: _, mass: _, terms: _ } in heads {
         put_set(out, keys);
-        if refinable(groups, index) {
-            put(out, finer.to_bits().into());
-        }
         for known in [delta, lambda] {
             put(out, known.len() as u64);
             known.iter().for_each(|row| put_floats(out, row));
         }
         put(out, u64::from(*flat));
         put(out, hints.len() as u64);
-        for Hint { total, norm, radius } in hints {
-            if refinable(groups, index) {
-                put(out, total.exponent.to_bits().into());
-                put(out, total.sum.to_bits());
-            }
+        for Hint { norm, radius } in hints {
             put(out, norm.to_bits());
             put(out, radius.to_bits());
         }
     }
-}
-
-/// Whether head `index` of all layers reads residuals: then it remembers from when on.
-fn refinable(groups: &[Group], index: usize) -> bool {
-    let of = groups.iter().find(|group| group.holds(index / group.kv_heads));
-    of.is_some_and(Group::is_refinable)
 }
 
 const fn malformed(why: &'static str) -> SaveError {
@@ -182,12 +167,6 @@ pub(crate) fn read(
         // Of a layer with a window, rows that are gathered count as blocks.
         let most = blocks_of(index / geometry.kv_heads) + 3;
         head.keys = rest.set(most)?;
-        if refinable(&cache.groups, index) {
-            head.finer = u32::try_from(rest.number()?).map_or(f32::NAN, f32::from_bits);
-            if !(head.finer >= 0.0) {
-                return Err(malformed("a number that cannot be"));
-            }
-        }
         for known in [&mut head.delta, &mut head.lambda] {
             let rows = rest.count(geometry.group())?;
             for _ in 0..rows {
@@ -200,16 +179,11 @@ pub(crate) fn read(
             _ => return Err(malformed("neither yes nor no")),
         };
         for _ in 0..rest.count(geometry.group())? {
-            let mut total = Total::default();
-            if refinable(&cache.groups, index) {
-                total.exponent = u32::try_from(rest.number()?).map_or(f32::NAN, f32::from_bits);
-                total.sum = f64::from_bits(rest.number()?);
-            }
             let (norm, radius) = (f64::from_bits(rest.number()?), f64::from_bits(rest.number()?));
-            if !(norm >= 0.0 && radius >= 0.0 && total.sum >= 0.0 && total.exponent.is_finite()) {
+            if !(norm >= 0.0 && radius >= 0.0) {
                 return Err(malformed("a number that cannot be"));
             }
-            head.hints.push(Hint { total, norm, radius });
+            head.hints.push(Hint { norm, radius });
         }
     }
     if rest.0.is_empty() { Ok(shapes) } else { Err(malformed("longer than it says")) }
