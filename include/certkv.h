@@ -1400,6 +1400,12 @@ typedef struct certkv_config {
    * As `control`: the bound's budget decides.
    */
   const struct certkv_bound_budget *bound_budget;
+  /**
+   * On the host, under CERTKV_POLICY_CERTIFIED, of steps with tolerances of their own, too: at most this share of a sequence's tokens is read one by one
+   * from the originals where that is the cheapest way to the tolerance, 0 to 0.25; 0 for none. It reads fewer bytes and takes more time to decide: for
+   * machines whose cores outrun their memory. Nothing beside `levels` and `spill_store`. Other policies ignore it.
+   */
+  double row_share;
 } certkv_config;
 
 /**

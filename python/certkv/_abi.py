@@ -484,6 +484,7 @@ class certkv_config(ctypes.Structure):
         ("log", ctypes.POINTER(certkv_log)),
         ("retention", ctypes.POINTER(certkv_retention)),
         ("bound_budget", ctypes.POINTER(certkv_bound_budget)),
+        ("row_share", ctypes.c_double),
     ]
 
 

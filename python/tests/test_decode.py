@@ -211,6 +211,34 @@ class Lives(unittest.TestCase):
                 step.append(0, rows(1, 1, 64), rows(1, 1, 64))
                 self.assertTrue(all(c.status == _abi.CERTKV_UNCERTIFIED for c in step.attend(0, q, out)))
 
+    def test_rows_are_read_one_by_one(self):
+        def bytes_read(row_share):
+            """Of steps whose attention is that of few tokens, some in every block."""
+            random, read = numpy.random.default_rng(12), 0
+            with LIBRARY.cache(layers=1, q_heads=2, kv_heads=1, head_dim=128, max_tokens=4096, row_share=row_share) as cache:
+                sequence = cache.sequence()
+                k, v = random.standard_normal((2, 2048, 1, 128)).astype("f2").astype("f4")
+                wanted = random.standard_normal(128).astype("f4")
+                k[::61, 0] = (0.55 * wanted + 0.3 * k[::61, 0]).astype("f2")
+                with cache.step([(sequence, 2048)]) as step:
+                    step.append(0, k, v)
+                    step.attend(0, rows(2048, 2, 128), rows(2048, 2, 128))
+                for _ in range(4):
+                    new = random.standard_normal((2, 1, 1, 128)).astype("f2").astype("f4")
+                    k, v = (numpy.concatenate(pair) for pair in zip((k, v), new))
+                    q, out = (2 * wanted + 0.1 * random.standard_normal((1, 2, 128))).astype("f4"), rows(1, 2, 128)
+                    # A tolerance of the step's own leaves the share to the cache.
+                    with cache.step(sequence, tolerance=0.02) as step:
+                        step.append(0, *new)
+                        found = step.attend(0, q, out)
+                    self.assertEqual(beyond(out[0], attention(q[0], k, v), found), 0)
+                    read += sum(c.packed_bytes + c.host_bytes for c in found)
+            return read
+
+        self.assertLess(bytes_read(0.125), 0.95 * bytes_read(0))
+        with self.assertRaisesRegex(certkv.Error, "row_share = 0.5"):
+            small(row_share=0.5)
+
     def test_moves_are_told(self):
         with small(swap_tokens=256, move_events=3, format="k8-v4g64-b16") as cache:
             sequence = cache.sequence()

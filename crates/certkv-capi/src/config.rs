@@ -177,6 +177,10 @@ pub struct certkv_config {
     pub retention: *const certkv_retention,
     /// As `control`: the bound's budget decides.
     pub bound_budget: *const certkv_bound_budget,
+    /// On the host, under CERTKV_POLICY_CERTIFIED, of steps with tolerances of their own, too: at most this share of a sequence's tokens is read one by one
+    /// from the originals where that is the cheapest way to the tolerance, 0 to 0.25; 0 for none. It reads fewer bytes and takes more time to decide: for
+    /// machines whose cores outrun their memory. Nothing beside `levels` and `spill_store`. Other policies ignore it.
+    pub row_share: f64,
 }
 
 /// In `window_slack`: no tokens.
@@ -274,7 +278,7 @@ pub(crate) unsafe fn read(config: *const certkv_config) -> Result<Wanted, Failur
     config.host_budget = or(given.host_budget, usize::MAX);
     config.scratch_keys = or(given.scratch_keys, 0);
     config.scratch_values = or(given.scratch_values, 0);
-    config.policy = policy("config", given.policy, given.tolerance)?;
+    config.policy = policy("config", given.policy, given.tolerance, given.row_share)?;
     config.swap_tokens = or(given.swap_tokens, 0);
     // SAFETY: by the caller's promise.
     config.prefixes = unsafe { prefixes(&given)? };
@@ -313,6 +317,7 @@ pub(crate) unsafe fn read(config: *const certkv_config) -> Result<Wanted, Failur
         (!given.control.is_null(), "control: a cache on a GPU has no levels to decide on in this release"),
         (!given.retention.is_null(), "retention: a cache on a GPU has no levels to decide on in this release"),
         (!given.bound_budget.is_null(), "bound_budget: a cache on a GPU has no levels to decide on in this release"),
+        (given.row_share != 0.0, "row_share: a cache on a GPU reads no rows one by one in this release"),
     ];
     if let Some((_, why)) = only_on_the_host.iter().find(|(given, _)| *given) {
         return Err(Failure::new(CERTKV_UNSUPPORTED, format!("config->{why} (config->device)")));
@@ -413,8 +418,8 @@ fn invalid(why: String) -> Failure {
 }
 
 /// The policy that `owner` names.
-pub(crate) fn policy(owner: &str, policy: certkv_policy, tolerance: f64) -> Result<Policy, Failure> {
-    let certified = Certified::default();
+pub(crate) fn policy(owner: &str, policy: certkv_policy, tolerance: f64, row_share: f64) -> Result<Policy, Failure> {
+    let certified = Certified { row_share, ..Certified::default() };
     let made = match policy {
         // A NaN is not the default: it goes on and is refused.
         CERTKV_POLICY_CERTIFIED if tolerance == 0.0 => Policy::Certified(certified),
@@ -424,7 +429,7 @@ pub(crate) fn policy(owner: &str, policy: certkv_policy, tolerance: f64) -> Resu
         CERTKV_POLICY_SEED000 => Policy::Seed000(Seed000::default()),
         other => return Err(invalid(format!("{owner}->policy = {other}: not a CERTKV_POLICY value"))),
     };
-    // The one parameter that can be set.
+    // The parameters that can be set.
     let refused = |e: String| Failure::new(CERTKV_POLICY, format!("{owner}->{}", e.replace("tol_rel", "tolerance")));
     made.validated().map_err(|e| refused(e.to_string()))?;
     Ok(made)
@@ -474,7 +479,7 @@ mod tests {
         let three = [certkv_window::default(); 3];
         let level = certkv_level { format: c"t8-v8g64-b16".as_ptr(), tokens: 128 };
         type Change<'a> = &'a dyn Fn(&mut certkv_config);
-        let changes: [(&str, Change<'_>); 33] = [
+        let changes: [(&str, Change<'_>); 35] = [
             ("config->layers = 0", &|c| c.layers = 0),
             ("config->q_heads = 3000", &|c| c.q_heads = 3000),
             ("config->kv_heads = 0", &|c| c.kv_heads = 0),
@@ -491,6 +496,8 @@ mod tests {
             ("config->scratch_keys: ", &|c| c.scratch_keys = u64::MAX),
             ("config->scratch_values: ", &|c| c.scratch_values = u64::MAX),
             ("config->tolerance = -1: must be", &|c| c.tolerance = -1.0),
+            ("config->row_share = 0.3: must be", &|c| c.row_share = 0.3),
+            ("config->row_share = NaN: must be", &|c| c.row_share = f64::NAN),
             ("config->max_sequences: ", &|c| c.max_sequences = u32::MAX),
             ("config->policy = 9", &|c| c.policy = 9),
             ("config->certificate_ring: ", &|c| c.certificate_ring = 1),

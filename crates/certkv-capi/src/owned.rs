@@ -4,7 +4,7 @@ use crate::engine::{Engine, OnGpu};
 use crate::guard::Failure;
 use crate::status::certkv_status::CERTKV_SHAPE;
 use certkv::gpu::{Element, GpuCache, GpuCapture, GpuStep, Rows, Tensor};
-use certkv::{Certificate, Chunk, Policy, Step, Tolerance};
+use certkv::{Certificate, Certified, Chunk, Policy, Step, Tolerance};
 use core::ffi::c_void;
 use core::mem::transmute;
 use core::ptr::NonNull;
@@ -90,12 +90,22 @@ impl GpuOpen {
     }
 }
 
+/// A step's own policy, if it has one, with what only the cache's can say; else the cache's.
+fn own(policy: Option<Policy>, of_cache: Policy) -> Policy {
+    match (policy, of_cache) {
+        (Some(Policy::Certified(own)), Policy::Certified(Certified { row_share, .. })) => {
+            Policy::Certified(Certified { row_share, ..own })
+        }
+        (own, of_cache) => own.unwrap_or(of_cache),
+    }
+}
+
 impl OwnedStep {
     /// Under `policy`, or the cache's own.
     pub(crate) fn begin(cache: Arc<Held>, chunks: &[Chunk], policy: Option<Policy>) -> Result<Self, Failure> {
         let step = match &cache.engine {
             Engine::Host(engine) => {
-                let step = engine.begin_with(chunks, policy.unwrap_or(engine.policy()))?;
+                let step = engine.begin_with(chunks, own(policy, engine.policy()))?;
                 // SAFETY: only the lifetime changes. The step borrows `cache.engine`, which lives at a fixed address for as
                 // long as the `Arc` beside it, and both fields are private: the step is dropped, or consumed by `finish`,
                 // before the `Arc`. Nobody sees the stretched lifetime: `with` hands the step out for a lifetime of the

@@ -104,7 +104,7 @@ pub unsafe extern "C" fn certkv_step_begin_with(
             let least = offset_of!(certkv_step_options, tolerance);
             // SAFETY: the caller gives NULL or a struct of its `struct_size` bytes; integers and a float, for which zero bits are a value.
             let given = unsafe { argument::read_struct(options, "options", least)? };
-            config::policy("options", given.policy, given.tolerance).map(Some)
+            config::policy("options", given.policy, given.tolerance, 0.0).map(Some)
         };
         // SAFETY: by the caller's promise.
         unsafe { begin(cache, chunks, n_chunks, policy, step) }
