@@ -238,7 +238,8 @@ static void create(void)
     config.head_dim = DIM;
     config.max_tokens = 96;
     config.max_sequences = 4;
-    config.format = rarely(3) ? "ctq4-v4g32-b16" : rarely(2) ? "tq4-tq4-b16" : "k8-v4g32-b16";
+    config.format = rarely(3) ? "ctq4-v4g32-b16" : rarely(2) ? "tq4-tq4-b16" : rarely(2) ? "k4-v4g32-b16-r4.4" : "k8-v4g32-b16";
+    config.row_share = rarely(2) ? 0.25 : 0;
     config.calibration = config.format[0] == 'c' ? HANDLE(certkv_calibration, calibrations) : NULL;
     if (rarely(4)) {
         config.format = "p8-e4m3-b16";

@@ -253,18 +253,13 @@ impl HeadCall<'_> {
         let reading = |bytes: usize, left: f32| Reading { bytes: bytes as f32, left };
         // Values are read once, by what comes of this; keys were read already.
         let ways = |residuals: usize, bits: u8, exact: usize| {
-            let [codes, exact] = [reading(0, 1.0), reading(exact, 0.0)];
-            if bits == 0 {
-                ([codes, exact, exact], 2)
-            } else {
-                ([codes, reading(residuals, Refine::finer(bits)), exact], 3)
-            }
+            let exact = reading(exact, 0.0);
+            [reading(0, 1.0), if bits == 0 { exact } else { reading(residuals, Refine::finer(bits)) }, exact]
         };
-        let (key, key_ways) = ways(l.key_residuals.len(), refine.key, whole);
-        let (value, value_ways) = ways(l.value_residuals.len(), refine.value, whole.saturating_sub(l.value_bytes()));
+        let key = ways(l.key_residuals.len(), refine.key, whole);
+        let value = ways(l.value_residuals.len(), refine.value, whole.saturating_sub(l.value_bytes()));
         let row = 4 * l.dim;
-        let problem =
-            Blocks { heads, keys, values, key: &key[..key_ways], value: &value[..value_ways], row: row as f32 };
+        let problem = Blocks { heads, keys, values, key: &key, value: &value, row: row as f32 };
         // What a row is worth of what is left, where whole sides, or their residuals, are the better read from there on.
         let beyond = if refine.is_none() { 2 * whole } else { l.key_residuals.len() + l.value_residuals.len() };
         let worth = row as f32 / beyond as f32;
@@ -279,7 +274,7 @@ impl HeadCall<'_> {
         let mut room = (most as usize).min(policy.k_cap.saturating_mul(l.tokens()));
         left_out.resize(blocks, 0);
         // Keys that are read whole need no rows.
-        for Choice { block, rows, .. } in choices.iter().copied().filter(|c| c.rows != 0 && c.key + 1 < key_ways) {
+        for Choice { block, rows, .. } in choices.iter().copied().filter(|c| c.rows != 0 && key[c.key].left > 0.0) {
             let originals =
                 [Side::Key, Side::Value].map(|side| self.pages.original(self.group, block, self.head, side));
             let count = rows.count_ones() as usize;
