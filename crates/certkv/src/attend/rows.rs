@@ -16,6 +16,8 @@ use certkv_kernel::{Block, Scores};
 const STEPS: [usize; 9] = [1, 2, 3, 4, 6, 8, 12, 16, 24];
 /// What prices start from, as a share of the originals of all keys: about where they end.
 const START: f32 = 1.0 / 16.0;
+/// How many times as high they may end before rows are missed that would pay.
+const DEAREST: f32 = 4.0;
 
 /// Rows of one KV head that left their blocks.
 #[derive(Debug, Default)]
@@ -203,13 +205,14 @@ impl HeadCall<'_> {
         Ranked { squares, worth, shares }
     }
 
-    /// Offers the heaviest tokens of a block, as long as one more gains more than `worth` of what is left.
-    fn offer(&self, mut ranked: Ranked<'_>, worth: f32, to: &mut Candidates) {
+    /// Offers the heaviest tokens of a block, as long as one more gains more than `worth` of what is left, and `least`.
+    fn offer(&self, mut ranked: Ranked<'_>, [worth, least]: [f32; 2], to: &mut Candidates) {
         let mut now = Taken { tokens: 0, left: ranked.shares.iter().sum(), rest: [1.0; 16] };
         for rows in 1..=STEPS[STEPS.len() - 1].min(self.group.layout.tokens() / 2) {
             let before = now.left;
             ranked.take(&mut now);
-            if !(before - now.left > now.left * worth) {
+            let gain = before - now.left;
+            if !(gain > now.left * worth && gain > least) {
                 return;
             }
             if STEPS.contains(&rows) {
@@ -264,10 +267,12 @@ impl HeadCall<'_> {
         let beyond = if refine.is_none() { 2 * whole } else { l.key_residuals.len() + l.value_residuals.len() };
         let worth = row as f32 / beyond as f32;
         let start = (blocks * whole) as f32 * START;
+        // A row that would pay at many times the first prices only is none to look for.
+        let least = row as f32 / (DEAREST * start);
         let choices = prices.settle(&problem, start, |block, to| {
             if !sets.keys.contains(block) || memory.keys.contains(block) {
                 let of = |h: usize| if h < heads { keys[h * blocks + block] + values[h * blocks + block] } else { 0.0 };
-                self.offer(self.rank(scores, core::array::from_fn(of), block, squares), worth, to);
+                self.offer(self.rank(scores, core::array::from_fn(of), block, squares), [worth, least], to);
             }
         })?;
         let most = (blocks * l.tokens()) as f64 * policy.row_share;
