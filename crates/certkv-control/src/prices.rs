@@ -131,6 +131,8 @@ impl Prices {
         self.choices.clear();
         self.known.clear();
         self.known.resize(blocks.len(), None);
+        self.both.clear();
+        self.both.extend(blocks.keys.iter().zip(blocks.values).map(|(k, v)| k + v));
         self.sum(blocks);
         // `!(x <= 1)`: what is not finite is over it.
         self.price = core::array::from_fn(|h| if h < blocks.heads && !(self.all[h] <= 1.0) { start } else { 0.0 });
@@ -156,10 +158,8 @@ impl Prices {
         &self.left
     }
 
-    /// Both terms of every block, and of each head those of all.
+    /// What each head has of all blocks.
     fn sum(&mut self, blocks: &Blocks<'_>) {
-        self.both.clear();
-        self.both.extend(blocks.keys.iter().zip(blocks.values).map(|(k, v)| k + v));
         self.all = [0.0; HEADS];
         let of_heads = self.both.chunks_exact(blocks.len().max(1));
         self.all.iter_mut().zip(of_heads).for_each(|(all, both)| *all = both.iter().sum());
@@ -176,8 +176,7 @@ impl Prices {
                 of_heads().for_each(|at| self.both[at] = 0.0);
             }
         }
-        let of_heads = self.both.chunks_exact(blocks.len().max(1));
-        self.all.iter_mut().zip(of_heads).for_each(|(all, both)| *all = both.iter().sum());
+        self.sum(blocks);
     }
 
     /// Every block's choice at the present prices.

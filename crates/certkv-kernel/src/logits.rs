@@ -43,8 +43,8 @@ impl Logits {
     /// Room for blocks up to `end`, of which those from `start` on are about to be scored.
     pub(crate) fn begin(&mut self, kernel: &Kernel, start: usize, end: usize) {
         self.forget_from(start);
-        self.known.resize(end, Known::No);
         if kernel.keeps_logits() {
+            self.known.resize(end, Known::No);
             self.lines.resize(kernel.weights_of(end).start, Line::ZERO);
         }
     }

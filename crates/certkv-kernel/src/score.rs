@@ -84,8 +84,8 @@ impl Kernel {
     /// `scores`, an entry per block to `masses` (which must start at block 0), the tail's at index `blocks.end`. Value sides
     /// in the entries are those of the codes. A range that does not start at 0 goes on where the last call ended: so blocks of
     /// several layouts are scored, each run by its own kernel, the tail with the last. Where a tail was scored, more blocks take its place, and it has to
-    /// come again behind them. Logits of codes
-    /// are kept for [`Kernel::rescore`] and [`Kernel::repair`].
+    /// come again behind them. Logits of codes are kept for
+    /// [`Kernel::rescore`] and [`Kernel::repair`].
     ///
     /// # Errors
     /// As [`Kernel::attend`]; [`KernelError::Length`] for a range that does not follow the last, or another tail than the one whose place it takes.

@@ -148,8 +148,8 @@ impl HeadWork {
     /// Asks for the memory of whatever a certified step may do with so many blocks. How much of it there is to do is up to the query: a step must
     /// not ask because this one has more than those before it.
     pub(crate) fn reserve(&mut self, kernel: &Kernel, layout: &RecordLayout, blocks: usize, row_share: f64) {
-        // Keys and values, each finely or exactly, and rows, few or many.
-        let (heads, items) = (kernel.heads(), 6 * blocks);
+        // Keys and values, each finely or exactly.
+        let (heads, items) = (kernel.heads(), 4 * blocks);
         let with_rows = blocks + Rows::most_blocks(blocks, row_share);
         self.rows.reserve(layout, heads, blocks, row_share);
         self.masses.reserve(heads, with_rows + 1);

@@ -38,7 +38,7 @@ fn requests(format: &str, row_share: f64) -> (Vec<u64>, u64) {
 #[test]
 fn steps_that_read_single_rows_ask_for_nothing() {
     let mut executed = 0;
-    for format in ["k8-v4g64-b64", "k4-v4g64-b64-r4.4", "k8-c4-b32"] {
+    for format in ["k8-v4g64-b64", "k4-v4g64-b64-r4.4", "k8-c4-b32", "e4m3-v4g32-b64"] {
         // The harness may ask for something beside a step, but hardly beside the same step twice.
         let (mut all, rows) = requests(format, 0.25);
         all.iter_mut().zip(requests(format, 0.25).0).for_each(|(n, again)| *n = again.min(*n));

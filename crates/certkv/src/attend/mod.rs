@@ -96,6 +96,7 @@ fn decode(
         m.terms.clear();
         if let Policy::Certified(p) = policy {
             w.reserve(&group.kernel, &group.layout, blocks, p.row_share);
+            (1..group.level_count()).for_each(|level| w.scores.reserve(group.kernel_at(level), blocks));
             // A guess made under a wider cap is no guess under this one.
             if w.sets.keys.len() + m.keys.len() > p.k_cap {
                 m.keys.clear();
