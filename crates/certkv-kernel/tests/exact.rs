@@ -279,6 +279,16 @@ fn sweeps(kernel: &Kernel, cache: &Cache, source: &Centred<'_>) -> (Partial, Mas
     (partial, masses, scores, work)
 }
 
+/// The records of all blocks, their keys' codes harmed.
+fn harmed(cache: &Cache, harm: impl Fn(usize, &mut [u8])) -> Vec<Vec<u8>> {
+    let one = |(b, record): (usize, &Vec<u8>)| {
+        let mut record = record.clone();
+        harm(b, &mut record[cache.layout.key_codes.clone()]);
+        record
+    };
+    cache.blocks.iter().map(|block| &block.record).enumerate().map(one).collect()
+}
+
 #[test]
 fn repair_of_values_is_the_sweep_with_the_new_sides_and_reads_no_keys() {
     let (mut done, mut again, mut caught, mut planted) = (0, 0, 0, 0);
@@ -292,12 +302,7 @@ fn repair_of_values_is_the_sweep_with_the_new_sides_and_reads_no_keys() {
         for arch in archs() {
             let kernel = Kernel::new(&before.geometry, &before.layout, arch).unwrap();
             let (mut new, mut damaged) = (before.centred(), before.centred());
-            let records: Vec<Vec<u8>> = (before.blocks.iter().map(|b| b.record.clone()))
-                .map(|mut record| {
-                    record[before.layout.key_codes.clone()].fill(0x5a);
-                    record
-                })
-                .collect();
+            let records = harmed(&before, |_, codes| codes.fill(0x5a));
             for &b in &list {
                 let block = &mut new.blocks[b];
                 block.skip_values = false;
@@ -365,15 +370,8 @@ fn keys_that_are_scored_again_are_not_read_as_codes_again() {
             let old = before.centred();
             let (partial, masses, scores, mut work) = sweeps(&kernel, &before, &old);
             // The codes of keys whose logits are known are destroyed.
-            let records: Vec<Vec<u8>> = (before.blocks.iter().enumerate())
-                .map(|(b, block)| {
-                    let mut record = block.record.clone();
-                    record[before.layout.key_codes.clone()]
-                        .iter_mut()
-                        .for_each(|x| *x ^= 0x5a * u8::from(scores.knows(b)));
-                    record
-                })
-                .collect();
+            let records =
+                harmed(&before, |b, codes| codes.iter_mut().for_each(|x| *x ^= 0x5a * u8::from(scores.knows(b))));
             let mut new = before.centred();
             for (i, &b) in list.iter().enumerate() {
                 new.blocks[b].skip_values = false;
