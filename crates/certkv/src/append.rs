@@ -86,7 +86,7 @@ impl RowBuffer {
     }
 }
 
-/// Writes the rows of `part` for one layer, and codes the blocks that become full. Costs one copy of the rows to the
+/// Writes the rows of `part` for one layer of a group, and codes the blocks that become full. Costs one copy of the rows to the
 /// tail and one to the host; a full block costs its encoding.
 pub(crate) fn append(
     cache: &Cache,
@@ -96,9 +96,9 @@ pub(crate) fn append(
     part: &mut Part,
     work: &mut Workspace,
 ) -> Result<(), Error> {
-    let size = group.layout.tokens();
-    if part.state.centres[layer].is_empty() && part.len + part.tokens >= size {
-        part.state.centres[layer] = first_centre(cache, group, index, layer, part, work)?;
+    let (size, stream) = (group.layout.tokens(), group.stream(layer));
+    if part.state.centres[stream].is_empty() && part.len + part.tokens >= size {
+        part.state.centres[stream] = first_centre(cache, group, index, layer, part, work)?;
     }
     let Part { state, reservations, first_row, len, .. } = part;
     let Some(reservation) = reservations.get(index) else { return Ok(()) };
@@ -110,10 +110,10 @@ pub(crate) fn append(
             let mut page = group.packed.write(group.slot(packed, layer), &cache.main)?;
             page.set_tag(Group::tag(packed));
             let encoders = &mut work.encoders[encoder_of(group, index, 0)];
-            let centre = &state.centres[layer];
+            let centre = &state.centres[stream];
             let coded = encode(cache, group, (layer, 0), centre, &work.block, encoders, page.bytes_mut())?;
             if !coded {
-                let uncoded = &mut state.uncoded[layer];
+                let uncoded = &mut state.uncoded[stream];
                 uncoded.resize(uncoded.capacity().max(span.block + 1));
                 uncoded.insert(span.block);
             }
@@ -123,7 +123,7 @@ pub(crate) fn append(
     Ok(())
 }
 
-/// Mean of the first values of the layer: rows of the open block, then of this step.
+/// Mean of the first values of the stream: rows of the open block, then of this step.
 fn first_centre(
     cache: &Cache,
     group: &Group,
@@ -139,11 +139,11 @@ fn first_centre(
         None => None,
     };
     let old = if tail.is_some() { part.len } else { 0 };
-    Ok(centre::mean(old + part.tokens, group.kv_heads * dim, |row, element| {
+    Ok(centre::mean(old + part.tokens, group.width(), |row, element| {
         let (head, channel) = (element / dim, element % dim);
         let bits = match &tail {
             Some(tail) if row < old => tail.words()[group.side(head, Side::Value).start + row * dim + channel],
-            _ => work.rows.row(part.first_row + row - old, head, Side::Value, dim)[channel],
+            _ => work.rows.row(part.first_row + row - old, group.first_head + head, Side::Value, dim)[channel],
         };
         store.decode16(bits)
     }))
@@ -177,7 +177,7 @@ fn store_rows(
                 let start = group.side(head, side).start + span.first_row * dim;
                 let rows = guard.words_mut()[start..start + span.rows * dim].chunks_exact_mut(dim);
                 for (row, into) in rows.enumerate() {
-                    into.copy_from_slice(work.rows.row(token + row, head, side, dim));
+                    into.copy_from_slice(work.rows.row(token + row, group.first_head + head, side, dim));
                 }
             }
         }
@@ -209,7 +209,7 @@ fn gather(
                 work.block.extend_from_slice(&tail.words()[group.side(head, side)][..old]);
             }
             for row in 0..span.rows {
-                work.block.extend_from_slice(work.rows.row(token + row, head, side, dim));
+                work.block.extend_from_slice(work.rows.row(token + row, group.first_head + head, side, dim));
             }
         }
     }

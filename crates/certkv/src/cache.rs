@@ -118,8 +118,11 @@ impl Cache {
         let shape = seal::digest(format!("{:?}", config.geometry).as_bytes());
         let spill =
             config.spill.as_ref().map(|spill| Spilling::new(spill, &sizes.groups, shape, &ledger)).transpose()?;
-        let groups = sizes.groups.into_iter().map(|group| Group::new(&config, group, &calibrated, &device));
-        let groups = groups.collect::<Result<Vec<_>, _>>()?;
+        let mut groups: Vec<Group> = Vec::with_capacity(sizes.groups.len());
+        for sizes in sizes.groups {
+            let streams = groups.last().map_or(0, |last| last.streams().end);
+            groups.push(Group::new(&config, sizes, streams, &calibrated, &device)?);
+        }
         let (main, lane) = (device.stream("main"), device.stream("lane"));
         let fills = groups.iter().any(|group| group.scratch.is_some()).then(|| Lane::new(&device, "fills"));
         let pool = Pool::new(config.threads)?;
@@ -147,7 +150,7 @@ impl Cache {
         };
         if let Some(prefixes) = &cache.config.prefixes {
             let groups = cache.groups.iter().map(Group::shape).collect();
-            let formats = cache.groups.iter().map(|group| (group.layers, group.layout.format, group.window));
+            let formats = cache.groups.iter().map(|group| group.kind(cache.config.geometry.kv_heads));
             let Config { prefix_events: events, geometry, levels, .. } = &cache.config;
             let by = cache.calibration();
             cache.prefixes =
@@ -171,12 +174,21 @@ impl Cache {
         self.config.policy
     }
 
-    /// Layout of the records of `layer`, at the first of its levels.
+    /// Layout of the records of `layer`, at the first of its levels: of its first KV head, where they have formats of their own
+    /// ([`Cache::layout_of`]).
     ///
     /// # Errors
     /// [`Error::Layer`].
     pub fn layout(&self, layer: usize) -> Result<&RecordLayout, Error> {
-        self.group_of(layer).map(|(_, group)| &group.layout)
+        self.layout_of(layer, 0)
+    }
+
+    /// Layout of the records of one KV head, at the first of its levels.
+    ///
+    /// # Errors
+    /// [`Error::Layer`]; [`Error::Shape`] for a head that the model does not have.
+    pub fn layout_of(&self, layer: usize, kv_head: usize) -> Result<&RecordLayout, Error> {
+        self.group_of(layer, kv_head).map(|(_, group)| &group.layout)
     }
 
     /// A new, empty sequence. Allocates its tables.
@@ -358,10 +370,8 @@ impl Cache {
     /// # Errors
     /// [`Error::Gone`] for a layer whose window has passed some of them; unknown or busy sequence, bad layer or head, or the device's refusal.
     pub fn originals(&self, id: SequenceId, layer: usize, kv_head: usize, side: Side) -> Result<Vec<u16>, Error> {
-        let (index, group) = self.group_of(layer)?;
-        if kv_head >= group.kv_heads {
-            return Err(Error::Shape { argument: "kv_head", expected: group.kv_heads, given: kv_head });
-        }
+        let (index, group) = self.group_of(layer, kv_head)?;
+        let kv_head = kv_head - group.first_head;
         let mut turn = self.turn.lock();
         self.with(id, |state| {
             let table = &state.tables[index];
@@ -381,12 +391,21 @@ impl Cache {
         })
     }
 
-    /// A packed page as stored: seal and records of one block of one layer, for inspection.
+    /// A packed page as stored: seal and records of one block of one layer, for inspection. Where KV heads have formats of their own it is the page that the first of them
+    /// is in ([`Cache::packed_page_of`]).
     ///
     /// # Errors
     /// Unknown or busy sequence, bad layer, a block that is not packed, or the device's refusal.
     pub fn packed_page(&self, id: SequenceId, layer: usize, block: usize) -> Result<Vec<u8>, Error> {
-        let (index, group) = self.group_of(layer)?;
+        self.packed_page_of(id, layer, 0, block)
+    }
+
+    /// The packed page that one KV head is in: seal and records of one block of its stream, of all KV heads that share it.
+    ///
+    /// # Errors
+    /// As [`Cache::packed_page`], or a head that the model does not have.
+    pub fn packed_page_of(&self, id: SequenceId, layer: usize, kv_head: usize, block: usize) -> Result<Vec<u8>, Error> {
+        let (index, group) = self.group_of(layer, kv_head)?;
         let _turn = self.turn.lock();
         self.with(id, |state| {
             let table = &state.tables[index];
@@ -416,9 +435,26 @@ impl Cache {
         self.groups.iter().map(live).sum()
     }
 
-    pub(crate) fn group_of(&self, layer: usize) -> Result<(usize, &Group), Error> {
-        let found = self.groups.iter().enumerate().find(|(_, group)| group.holds(layer));
-        found.ok_or(Error::Layer { layer, layers: self.config.geometry.layers })
+    /// The group of a KV head of the model, and its number.
+    pub(crate) fn group_of(&self, layer: usize, kv_head: usize) -> Result<(usize, &Group), Error> {
+        let Geometry { layers, kv_heads, .. } = self.config.geometry;
+        if layer >= layers {
+            return Err(Error::Layer { layer, layers });
+        }
+        let mut of_layer = self.groups_of(layer);
+        let found =
+            of_layer.find(|(_, group)| (group.first_head..group.first_head + group.kv_heads).contains(&kv_head));
+        found.ok_or(Error::Shape { argument: "kv_head", expected: kv_heads, given: kv_head })
+    }
+
+    /// The groups of a layer and their numbers, in the order of their heads.
+    pub(crate) fn groups_of(&self, layer: usize) -> impl Iterator<Item = (usize, &Group)> {
+        self.groups.iter().enumerate().filter(move |(_, group)| group.holds(layer))
+    }
+
+    /// The group of a stream.
+    pub(crate) fn group_of_stream(&self, stream: usize) -> Option<usize> {
+        self.groups.iter().position(|group| group.streams().contains(&stream))
     }
 
     /// A stamp that follows everything enqueued on all streams. The computing stream does not wait for the copies to

@@ -121,7 +121,7 @@ impl Calibrated {
             heads: Vec::with_capacity(layers * kv_heads),
         };
         for (layer, head) in (0..layers).flat_map(|layer| (0..kv_heads).map(move |head| (layer, head))) {
-            let own = config.formats.get(layer).or(config.formats.first()).copied();
+            let own = Some(config.format_of(layer, head));
             let wrong = |field, why: String| Error::Config { field, why: format!("layer {layer}, head {head}: {why}") };
             found.heads.push(match (own.map(|format| format.key), calibration, codebooks) {
                 (Some(KeyFormat::Gtq { code: GroupCode::Widths { halves } }), Some(calibration), _) => {

@@ -7,6 +7,7 @@ use certkv_control::spherical::Codebooks;
 use certkv_core::{Format, Geometry, RecordLayout};
 use certkv_device::{HostMemory, SimOptions};
 use certkv_page::Window;
+use core::ops::Range;
 use std::sync::Arc;
 
 /// The fewest bytes stored and the quickest to attend to, within a point of the fewest bytes read at a tolerance of 5% on the
@@ -19,11 +20,13 @@ pub const fn default_format(head_dim: usize) -> &'static str {
     if head_dim.is_multiple_of(64) { DEFAULT_FORMAT } else { "k8-v4g32-b64" }
 }
 
-/// Consecutive layers that share block tables.
+/// KV heads of consecutive layers that share block tables.
 #[derive(Debug, Clone)]
-pub(crate) struct LayerGroup {
+pub(crate) struct HeadGroup {
     pub(crate) first: usize,
     pub(crate) layers: usize,
+    /// Of these layers' KV heads.
+    pub(crate) heads: Range<usize>,
     pub(crate) layout: RecordLayout,
     pub(crate) window: Option<Window>,
 }
@@ -33,7 +36,9 @@ pub(crate) struct LayerGroup {
 pub struct Config {
     /// Shape of the model's attention.
     pub geometry: Geometry,
-    /// One format for all layers, or one per layer. Consecutive layers of equal format and window share a block table.
+    /// One format for all layers, one per layer, or one per layer and KV head, `[layer][kv_head]`. Consecutive layers with the same formats and window share block
+    /// tables: one for each run of KV heads of one format, in pages that hold these heads alone, so that the heads of one layer may be stored in different widths and block
+    /// sizes.
     pub formats: Vec<Format>,
     /// Centres, balance scales and widths of keys, for formats that code them so (`ctq4`, `gtq3`): of this geometry, and of the model whose keys
     /// these are, which [`Calibration::check_for`] tells. There if and only if a format needs it. What is saved, published or
@@ -200,13 +205,40 @@ impl Config {
         Ok(())
     }
 
-    /// Checks every field and spreads the formats and windows over the layers.
-    pub(crate) fn groups(&self) -> Result<Vec<LayerGroup>, Error> {
+    /// The format of one KV head; the last one there is where there are too few.
+    pub(crate) fn format_of(&self, layer: usize, kv_head: usize) -> Format {
+        let at = match self.formats.len() {
+            1 => 0,
+            n if n == self.geometry.layers => layer,
+            _ => layer * self.geometry.kv_heads + kv_head,
+        };
+        self.formats.get(at).or(self.formats.last()).copied().unwrap_or(Format::DENSE_F16)
+    }
+
+    /// Runs of KV heads of one format in a layer.
+    fn runs(&self, layer: usize) -> Vec<(Format, Range<usize>)> {
+        let mut runs: Vec<(Format, Range<usize>)> = Vec::new();
+        for head in 0..self.geometry.kv_heads {
+            let format = self.format_of(layer, head);
+            match runs.last_mut() {
+                Some((of, run)) if *of == format => run.end += 1,
+                _ => runs.push((format, head..head + 1)),
+            }
+        }
+        runs
+    }
+
+    /// Checks every field and spreads the formats and windows over layers and KV heads. Groups are in the order of their first layers, those of the same layers in
+    /// the order of their heads.
+    pub(crate) fn groups(&self) -> Result<Vec<HeadGroup>, Error> {
         let geometry = self.geometry.validated()?;
         let wrong = |field, why: String| Err(Error::Config { field, why });
-        if self.formats.len() != 1 && self.formats.len() != geometry.layers {
-            let why =
-                format!("{} formats for {} layers; give one, or one per layer", self.formats.len(), geometry.layers);
+        let (given, layers, heads) = (self.formats.len(), geometry.layers, geometry.kv_heads);
+        if ![1, layers, layers * heads].contains(&given) {
+            let why = format!(
+                "{given} formats for {layers} layers; give one, or one per layer, or one per layer and KV head ({})",
+                layers * heads
+            );
             return wrong("formats", why);
         }
         if self.max_tokens == 0 || self.max_tokens > 1 << 31 {
@@ -247,20 +279,28 @@ impl Config {
         self.check_control()?;
         // A block has a level in each layer, and a table one in each block.
         let alone = !self.levels.is_empty();
-        let mut groups: Vec<LayerGroup> = Vec::new();
+        let mut groups: Vec<HeadGroup> = Vec::new();
+        // Where the groups of the layer before begin.
+        let mut before = 0;
         for layer in 0..geometry.layers {
-            let format = self.formats[if self.formats.len() == 1 { 0 } else { layer }];
+            let runs = self.runs(layer);
             let mut window = self.windows.get(if self.windows.len() == 1 { 0 } else { layer }).copied().flatten();
             if let (Some(window), Some(_)) = (&mut window, &self.prefixes) {
                 // Up to a unit is between the end of a sequence and that of its last full unit.
                 window.slack = window.slack.or(self.formats.iter().map(|format| format.block).max());
             }
-            match groups.last_mut() {
-                Some(group) if !alone && group.layout.format == format && group.window == window => group.layers += 1,
-                _ => {
-                    let layout = RecordLayout::new(&geometry, format)?;
-                    groups.push(LayerGroup { first: layer, layers: 1, layout, window });
-                }
+            let same = |(group, (format, heads)): (&HeadGroup, &(Format, Range<usize>))| {
+                group.layout.format == *format && group.heads == *heads && group.window == window
+            };
+            let last = &mut groups[before..];
+            if !alone && last.len() == runs.len() && last.iter().zip(&runs).all(same) {
+                last.iter_mut().for_each(|group| group.layers += 1);
+                continue;
+            }
+            before = groups.len();
+            for (format, heads) in runs {
+                let layout = RecordLayout::new(&geometry, format)?;
+                groups.push(HeadGroup { first: layer, layers: 1, heads, layout, window });
             }
         }
         Ok(groups)

@@ -1,9 +1,14 @@
-//! A KV group: consecutive layers that share block tables and a format, with the memory behind their pages.
+//! A KV group: KV heads of consecutive layers that share block tables and a format, with the memory behind their pages.
 //!
 //! A page id is valid in every layer of the group: page `p` of layer `l` is arena slot `p * layers + (l - first)`. So a
 //! block is allocated once for all layers, and a slot is locked by one layer at a time.
+//!
+//! Mostly a group has all KV heads of its layers. Where heads of a layer have formats of their own it has several groups, each with some of its heads, in pages and blocks of
+//! their own. What one layer has in one group is a *stream*: what a sequence remembers of blocks is by stream. KV heads are counted within their group, but where they are
+//! said to be the model's.
 use crate::calibrated::Calibrated;
 use crate::levels::Lower;
+use crate::save::header::GroupKind;
 use crate::seal::{Seal, format_id};
 use crate::sizes::GroupSizes;
 use crate::{Config, Error, fixed};
@@ -30,6 +35,10 @@ pub(crate) struct Group {
     pub(crate) first: usize,
     pub(crate) layers: usize,
     pub(crate) kv_heads: usize,
+    /// The first of them among the model's.
+    pub(crate) first_head: usize,
+    /// Streams of the groups before it, and pairs of a layer and a KV head.
+    before: (usize, usize),
     pub(crate) layout: RecordLayout,
     pub(crate) kernel: Kernel,
     /// What its keys are coded by; `None` where its format needs nothing.
@@ -61,10 +70,11 @@ impl Group {
         !self.layout.format.refine.is_none()
     }
 
-    /// Takes the memory of a group. Its bytes are reserved.
+    /// Takes the memory of a group behind so many streams. Its bytes are reserved.
     pub(crate) fn new(
         config: &Config,
         sizes: GroupSizes,
+        streams: usize,
         calibrated: &Option<Arc<Calibrated>>,
         device: &SimDevice,
     ) -> Result<Self, Error> {
@@ -82,7 +92,9 @@ impl Group {
             lower,
             first: sizes.first,
             layers: sizes.layers,
-            kv_heads: config.geometry.kv_heads,
+            kv_heads: sizes.heads.len(),
+            first_head: sizes.heads.start,
+            before: (streams, sizes.before),
             kernel: Kernel::new(&config.geometry, &sizes.layout, certkv_kernel::Arch::detect())?,
             calibrated: calibrated.clone().filter(|_| sizes.layout.format.key.is_calibrated()),
             scales: config.scales.clone().filter(|_| fixed::takes(&sizes.layout.format)),
@@ -135,12 +147,12 @@ impl Group {
 
     /// What keys of a head are coded in; `None` where they are coded as they are.
     pub(crate) fn key_metric(&self, layer: usize, head: usize) -> Option<KeyMetric<'_>> {
-        self.calibrated.as_ref().and_then(|calibrated| calibrated.metric(layer, head))
+        self.calibrated.as_ref().and_then(|calibrated| calibrated.metric(layer, self.first_head + head))
     }
 
     /// What scales of a head are made of; `None` where each block has its own.
     pub(crate) fn fixed_scales(&self, layer: usize, head: usize) -> Option<FixedScales<'_>> {
-        let (keys, values) = self.scales.as_ref()?.head(layer, head)?;
+        let (keys, values) = self.scales.as_ref()?.head(layer, self.first_head + head)?;
         Some(FixedScales { keys, values })
     }
 
@@ -152,7 +164,7 @@ impl Group {
     /// The seal of a page of codes at `level`.
     pub(crate) fn seal_at(&self, level: u8, layer: usize, block: usize, page: PageId) -> Seal {
         let format = self.formats.get(usize::from(level)).copied().unwrap_or_default();
-        let seal = Seal::of(self.layout_at(level), format, layer, block, page);
+        let seal = Seal::of(self.layout_at(level), format, layer, block, page).of_heads_from(self.first_head);
         match &self.calibrated {
             Some(calibrated) => seal.under(calibrated.number()),
             None => seal,
@@ -194,8 +206,45 @@ impl Group {
         sides * self.layout.original_side_bytes().next_multiple_of(64)
     }
 
-    /// True if `layer` belongs to the group.
+    /// True if some of the KV heads of `layer` belong to the group.
     pub(crate) fn holds(&self, layer: usize) -> bool {
         (self.first..self.first + self.layers).contains(&layer)
+    }
+
+    /// Its KV heads among the model's; `None` for all of them.
+    pub(crate) fn part(&self, kv_heads: usize) -> Option<Range<usize>> {
+        (self.kv_heads < kv_heads).then_some(self.first_head..self.first_head + self.kv_heads)
+    }
+
+    /// What it is, in words that a file or a name can hold.
+    pub(crate) fn kind(&self, kv_heads: usize) -> GroupKind {
+        GroupKind { layers: self.layers, heads: self.part(kv_heads), format: self.layout.format, window: self.window }
+    }
+
+    /// Number of what `layer` has in the group, among the streams of all groups. Where every layer has one it is the layer's.
+    #[inline]
+    pub(crate) fn stream(&self, layer: usize) -> usize {
+        self.before.0 + layer - self.first
+    }
+
+    /// Its streams.
+    pub(crate) fn streams(&self) -> Range<usize> {
+        self.before.0..self.before.0 + self.layers
+    }
+
+    /// Elements of a row of keys, or of values, of a stream.
+    pub(crate) fn width(&self) -> usize {
+        self.kv_heads * self.layout.dim
+    }
+
+    /// What its heads remember in `layer`: a range of [`SequenceState::heads`](crate::sequence::SequenceState::heads).
+    pub(crate) fn memories(&self, layer: usize) -> Range<usize> {
+        let start = self.before.1 + (layer - self.first) * self.kv_heads;
+        start..start + self.kv_heads
+    }
+
+    /// The same in all of its layers.
+    pub(crate) fn all_memories(&self) -> Range<usize> {
+        self.before.1..self.before.1 + self.layers * self.kv_heads
     }
 }

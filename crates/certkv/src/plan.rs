@@ -161,11 +161,10 @@ impl Config {
     pub fn for_requests(&self, requests: Requests) -> Self {
         let block = self.formats.iter().map(|format| format.block).max().unwrap_or(1);
         let max_tokens = requests.in_blocks(block);
-        let layers = self.geometry.layers;
-        let each = if self.formats.len() == 1 { layers } else { 1 };
+        let each = self.geometry.layers * self.geometry.kv_heads / self.formats.len().max(1);
         let blocks =
             self.formats.iter().map(|format| max_tokens / format.block.max(1) * each).fold(0, usize::saturating_add);
-        let sides = blocks.saturating_mul(self.geometry.kv_heads) as f64 * requests.scratch;
+        let sides = blocks as f64 * requests.scratch;
         let slots = (sides.ceil() as usize).min(MOST_SIDES);
         // Levels keep their shares.
         let share = |tokens: usize| (tokens as f64 / self.max_tokens.max(1) as f64 * max_tokens as f64).ceil() as usize;

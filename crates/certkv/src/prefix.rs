@@ -2,11 +2,11 @@
 //!
 //! What is cached is the pages themselves: codes, error summaries and originals. A sequence that continues from them reads
 //! the same bytes as the one that wrote them, so outputs and bounds over them are the same, bit for bit.
-use crate::save::header::{Order, in_words};
+use crate::save::header::{GroupKind, Order, in_words};
 use crate::sequence::SequenceState;
 use crate::{Cache, Error, Level, PrefixUse};
 use certkv_control::BitSet;
-use certkv_core::{BudgetExceeded, Class, Format, Geometry, Ledger, SequenceId, span};
+use certkv_core::{BudgetExceeded, Class, Geometry, Ledger, SequenceId, span};
 use certkv_page::policy::{EvictionPolicy, Lru, S3Fifo};
 use certkv_page::prefix::{
     Admission, Chain, Evicted, GroupShape, PrefixEvents, PrefixIndex, PrefixSecret, PrefixStats, Prompt, Published,
@@ -98,24 +98,24 @@ impl PublishedPrefix {
     }
 }
 
-/// Value centres of all layers: the codes of a sequence's blocks are relative to them. Counted while anybody holds them.
+/// Value centres of all streams: the codes of a sequence's blocks are relative to them. Counted while anybody holds them.
 #[derive(Debug)]
 pub(crate) struct Centres {
-    pub(crate) layers: Vec<Vec<f32>>,
+    pub(crate) streams: Vec<Vec<f32>>,
     ledger: Arc<Ledger>,
     bytes: usize,
 }
 
 impl Centres {
-    fn of(layers: &[Vec<f32>], ledger: &Arc<Ledger>) -> Result<Self, BudgetExceeded> {
-        let bytes = layers.iter().map(|layer| layer.len() * 4).sum();
+    fn of(streams: &[Vec<f32>], ledger: &Arc<Ledger>) -> Result<Self, BudgetExceeded> {
+        let bytes = streams.iter().map(|stream| stream.len() * 4).sum();
         ledger.reserve(Class::Tables, bytes)?;
-        Ok(Self { layers: layers.to_vec(), ledger: Arc::clone(ledger), bytes })
+        Ok(Self { streams: streams.to_vec(), ledger: Arc::clone(ledger), bytes })
     }
 
-    fn are(&self, layers: &[Vec<f32>]) -> bool {
-        let bits = |layers: &[Vec<f32>]| layers.iter().flatten().map(|x| x.to_bits()).collect::<Vec<_>>();
-        self.layers.len() == layers.len() && bits(&self.layers) == bits(layers)
+    fn are(&self, streams: &[Vec<f32>]) -> bool {
+        let bits = |streams: &[Vec<f32>]| streams.iter().flatten().map(|x| x.to_bits()).collect::<Vec<_>>();
+        self.streams.len() == streams.len() && bits(&self.streams) == bits(streams)
     }
 }
 
@@ -129,15 +129,15 @@ impl Drop for Centres {
 #[derive(Debug, Clone)]
 pub(crate) struct Note {
     pub(crate) centres: Arc<Centres>,
-    /// Blocks of the unit without codes, where records do not say so themselves: layer, block of the sequence.
+    /// Blocks of the unit without codes, where records do not say so themselves: stream, block of the sequence.
     pub(crate) uncoded: Arc<[(u32, u32)]>,
 }
 
 /// What a publication knows of blocks without codes.
 pub(crate) struct Coding<'a> {
-    /// Those of a unit: layer, block of the sequence.
+    /// Those of a unit: stream, block of the sequence.
     pub(crate) uncoded: &'a dyn Fn(usize) -> Arc<[(u32, u32)]>,
-    /// The group of a layer.
+    /// The group of a stream.
     pub(crate) group_of: &'a dyn Fn(usize) -> usize,
 }
 
@@ -174,7 +174,7 @@ impl Prefixes {
         Ok(PrefixIndex::<Note>::bytes(groups, units).saturating_add(policy).saturating_add(events))
     }
 
-    /// An index over `groups`, of so many layers in each format and with each window, of `levels` if there are any, whose pages are in
+    /// An index over `groups`, which are of these kinds, of `levels` if there are any, whose pages are in
     /// `order` and depend on `calibration`, if they do on any. It keeps so many events. Its bytes are reserved.
     #[allow(clippy::too_many_arguments, reason = "all that a name stands for")]
     pub(crate) fn new(
@@ -182,7 +182,7 @@ impl Prefixes {
         events: usize,
         geometry: &Geometry,
         groups: Vec<GroupShape>,
-        formats: impl Iterator<Item = (usize, Format, Option<Window>)>,
+        formats: impl Iterator<Item = GroupKind>,
         levels: &[Level],
         calibration: Option<&str>,
         order: Order,
@@ -194,10 +194,10 @@ impl Prefixes {
         };
         let g = geometry;
         let mut layout = format!("page 1, {} x {} heads of {} {:?}", g.layers, g.kv_heads, g.head_dim, g.store);
-        for (layers, format, window) in formats {
+        for group in formats {
             // Writing to a string does not fail.
-            let _ = write!(layout, ", {layers} x {format}");
-            if let Some(Window { tokens, sinks, .. }) = window {
+            let _ = write!(layout, ", {}", group.words());
+            if let Some(Window { tokens, sinks, .. }) = group.window {
                 let _ = write!(layout, " of {sinks} and {tokens} tokens");
             }
         }
@@ -246,8 +246,8 @@ impl Prefixes {
             let uncoded = (coding.uncoded)(unit.number);
             let Some(own) = unit.own else { return Some(Note { centres: found, uncoded }) };
             // Of blocks that come to a cached unit this sequence says it, of the others whoever brought them.
-            let comes = |(layer, block): &&(u32, u32)| {
-                unit.filled.contains(&((coding.group_of)(*layer as usize), *block as usize))
+            let comes = |(stream, block): &&(u32, u32)| {
+                unit.filled.contains(&((coding.group_of)(*stream as usize), *block as usize))
             };
             let mut all: Vec<(u32, u32)> = own.uncoded.iter().filter(|at| !comes(at)).copied().collect();
             all.extend(uncoded.iter().filter(comes));
@@ -322,10 +322,10 @@ impl Cache {
         span.record("found", hit.tokens as u64);
         let mut state = SequenceState::new(&self.groups, &self.config)?;
         if let Some(Note { centres, .. }) = hit.notes.last() {
-            state.centres.clone_from(&centres.layers);
+            state.centres.clone_from(&centres.streams);
         }
-        for (layer, block) in hit.notes.iter().flat_map(|note| note.uncoded.iter()) {
-            let (uncoded, block) = (&mut state.uncoded[*layer as usize], *block as usize);
+        for (stream, block) in hit.notes.iter().flat_map(|note| note.uncoded.iter()) {
+            let (uncoded, block) = (&mut state.uncoded[*stream as usize], *block as usize);
             uncoded.resize(uncoded.capacity().max(block + 1));
             uncoded.insert(block);
         }
@@ -373,7 +373,7 @@ impl Cache {
             }
             let coding = Coding {
                 uncoded: &|number| self.uncoded_in(state, number, unit),
-                group_of: &|layer| self.group_of(layer).map_or(usize::MAX, |(index, _)| index),
+                group_of: &|stream| self.group_of_stream(stream).unwrap_or(usize::MAX),
             };
             Ok(prefixes.publish_tables(scope, prompt, &state.tables, &state.centres, &self.ledger, &coding))
         })?;
@@ -388,10 +388,10 @@ impl Cache {
         let mut found = Vec::new();
         for group in &self.groups {
             let each = unit / group.layout.tokens();
-            for layer in group.first..group.first + group.layers {
-                let uncoded: &BitSet = &state.uncoded[layer];
+            for stream in group.streams() {
+                let uncoded: &BitSet = &state.uncoded[stream];
                 let blocks = (number * each..(number + 1) * each).filter(|b| *b < uncoded.capacity());
-                found.extend(blocks.filter(|b| uncoded.contains(*b)).map(|b| (layer as u32, b as u32)));
+                found.extend(blocks.filter(|b| uncoded.contains(*b)).map(|b| (stream as u32, b as u32)));
             }
         }
         found.into()

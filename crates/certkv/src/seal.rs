@@ -14,6 +14,8 @@ pub struct Seal {
     pub layer: u32,
     /// Index of the block in its sequence.
     pub block: u32,
+    /// The first of the page's KV heads among the model's.
+    pub head: u32,
     /// Slot and generation of the page.
     pub page: PageId,
     /// Tokens per block.
@@ -85,6 +87,7 @@ impl Seal {
         Self {
             layer: layer as u32,
             block: block as u32,
+            head: 0,
             page,
             tokens: layout.tokens() as u32,
             dim: layout.dim as u32,
@@ -92,6 +95,12 @@ impl Seal {
             format,
             digest: 0,
         }
+    }
+
+    /// The same for a page of the model's KV heads from `head` on.
+    pub(crate) fn of_heads_from(mut self, head: usize) -> Self {
+        self.head = head as u32;
+        self
     }
 
     /// The same for codes that mean something under a calibration of this number only.
@@ -104,11 +113,11 @@ impl Seal {
     pub(crate) fn write(mut self, page: &mut [u8]) {
         let Some((head, records)) = page.split_at_mut_checked(SEAL_BYTES) else { return };
         self.digest = digest(records);
-        let numbers =
-            [self.layer, self.block, self.page.index, self.page.generation, self.tokens, self.dim, self.record_bytes];
+        let Self { layer, block, head: first, page, tokens, dim, record_bytes, .. } = self;
+        let numbers = [layer, block, page.index, page.generation, tokens, dim, record_bytes, first];
         head.fill(0);
         head[..8].copy_from_slice(&MAGIC);
-        for (slot, x) in head[8..36].chunks_exact_mut(4).zip(numbers) {
+        for (slot, x) in head[8..40].chunks_exact_mut(4).zip(numbers) {
             slot.copy_from_slice(&x.to_le_bytes());
         }
         head[40..48].copy_from_slice(&self.format.to_le_bytes());
@@ -131,7 +140,7 @@ impl Seal {
     pub fn read(page: &[u8]) -> Result<Self, SealError> {
         let (head, records) = page.split_at_checked(SEAL_BYTES).ok_or(SealError::NotAPage)?;
         // Where nothing is said there is nothing.
-        if head[..8] != MAGIC || head[36..40] != [0; 4] || head[56..] != [0; 8] {
+        if head[..8] != MAGIC || head[56..] != [0; 8] {
             return Err(SealError::NotAPage);
         }
         let word = |i: usize| head[i..i + 4].iter().rev().fold(0u32, |w, b| w << 8 | u32::from(*b));
@@ -147,6 +156,7 @@ impl Seal {
             tokens: word(24),
             dim: word(28),
             record_bytes: word(32),
+            head: word(36),
             format: long(40),
             digest: sealed,
         })

@@ -169,11 +169,11 @@ fn set_bytes(blocks: usize) -> usize {
 pub(crate) struct SequenceState {
     /// One table per KV group, all of the same length between steps.
     pub(crate) tables: Vec<BlockTable>,
-    /// Value centre per layer, `[kv_heads * head_dim]`; empty until the first block of the layer closes.
+    /// Value centres by stream ([`Group::stream`]), `[its KV heads][head_dim]`; empty until its first block closes.
     pub(crate) centres: Vec<Vec<f32>>,
-    /// `[layer * kv_heads + kv_head]`.
+    /// Of all KV heads of all layers, by stream: [`Group::memories`].
     pub(crate) heads: Vec<HeadMemory>,
-    /// Per layer: blocks that could not be coded (their scales overflow) and are always read from the originals.
+    /// By stream: blocks that could not be coded (their scales overflow) and are always read from the originals.
     pub(crate) uncoded: Vec<BitSet>,
     /// Who decides levels, by layer; empty where nobody does.
     pub(crate) control: Vec<LayerControl>,
@@ -182,13 +182,12 @@ pub(crate) struct SequenceState {
 impl SequenceState {
     /// Without tokens; nobody has decided anything.
     pub(crate) fn new(groups: &[Group], config: &Config) -> Result<Self, Error> {
-        let (tables, layers, kv_heads) =
-            (groups.iter().map(Group::table), config.geometry.layers, config.geometry.kv_heads);
+        let (streams, heads) = groups.last().map_or((0, 0), |last| (last.streams().end, last.all_memories().end));
         Ok(Self {
-            tables: tables.collect::<Result<_, _>>().map_err(Error::from_table)?,
-            centres: vec![Vec::new(); layers],
-            heads: vec![HeadMemory::default(); layers * kv_heads],
-            uncoded: vec![BitSet::default(); layers],
+            tables: groups.iter().map(Group::table).collect::<Result<_, _>>().map_err(Error::from_table)?,
+            centres: vec![Vec::new(); streams],
+            heads: vec![HeadMemory::default(); heads],
+            uncoded: vec![BitSet::default(); streams],
             control: LayerControl::all(config)?,
         })
     }
@@ -213,9 +212,15 @@ impl SequenceState {
         tables + centres + uncoded + control + self.heads.iter().map(HeadMemory::bytes).sum::<usize>()
     }
 
-    /// The most that [`SequenceState::bytes`] can become, for one group of `layers` layers whose tables have at most `room` of
+    /// The most that [`SequenceState::bytes`] can become, for one group of so many layers and KV heads whose tables have at most `room` of
     /// `max_blocks` blocks at once. Blocks without codes are a bit each, under their number in the sequence.
-    pub(crate) fn most_bytes(config: &Config, layers: usize, room: usize, max_blocks: usize, windowed: bool) -> usize {
+    pub(crate) fn most_bytes(
+        config: &Config,
+        (layers, kv_heads): (usize, usize),
+        room: usize,
+        max_blocks: usize,
+        windowed: bool,
+    ) -> usize {
         // Rows that are gathered from blocks that are seen in part count as blocks while they are read.
         let seen = if windowed { room + 3 } else { room };
         let geometry = &config.geometry;
@@ -228,30 +233,29 @@ impl SequenceState {
         };
         let head = HeadMemory::most_bytes(seen, geometry.group(), lists) + geometry.head_dim * 4;
         let layer = control + size_of::<Vec<f32>>() + set_bytes(max_blocks) + size_of::<BitSet>();
-        BlockTable::bytes(room) + size_of::<BlockTable>() + layers * (geometry.kv_heads * head + layer)
+        BlockTable::bytes(room) + size_of::<BlockTable>() + layers * (kv_heads * head + layer)
     }
 
     /// Renumbers the blocks of a group in what its heads remember: block `i` was `from[i]`, and nothing is known of `None`.
     pub(crate) fn renumber(&mut self, group: &Group, from: &[Option<usize>]) {
-        let layers = group.first..group.first + group.layers;
-        for head in &mut self.heads[layers.start * group.kv_heads..layers.end * group.kv_heads] {
+        for head in &mut self.heads[group.all_memories()] {
             head.renumber(from);
         }
     }
 
     /// Forgets what concerns blocks from `blocks` on, in one layer group.
     pub(crate) fn forget_from(&mut self, group: &Group, blocks: usize) {
-        let kv_heads = group.kv_heads;
         for layer in group.first..group.first + group.layers {
-            self.uncoded[layer].resize(blocks);
+            let stream = group.stream(layer);
+            self.uncoded[stream].resize(blocks);
             if let Some(control) = self.control.get_mut(layer) {
                 control.cut(blocks);
             }
             if blocks == 0 {
                 // No block was annotated with the centre; rows that are gone leave no trace in later bounds.
-                self.centres[layer].clear();
+                self.centres[stream].clear();
             }
-            for head in &mut self.heads[layer * kv_heads..(layer + 1) * kv_heads] {
+            for head in &mut self.heads[group.memories(layer)] {
                 head.truncate(match group.fixed_blocks() {
                     Some(fixed) if blocks > fixed => fixed + blocks.saturating_sub(head.from.max(fixed)),
                     _ => blocks,

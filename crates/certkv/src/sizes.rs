@@ -1,5 +1,5 @@
 //! Bytes of everything that a cache takes when it is made. Pure arithmetic: creation and planning both start here.
-use crate::config::LayerGroup;
+use crate::config::HeadGroup;
 use crate::group::SEAL_BYTES;
 use crate::levels::LevelSizes;
 use crate::moves::MoveEvents;
@@ -13,6 +13,7 @@ use certkv_page::{PageAllocator, Window};
 use certkv_tier::spill::map::Residency;
 use certkv_tier::spill::records::Records;
 use certkv_tier::{Scratch, ScratchConfig};
+use core::ops::Range;
 use parking_lot::Mutex;
 
 /// Host memory of a group that spills.
@@ -29,6 +30,10 @@ pub(crate) struct Frames {
 pub(crate) struct GroupSizes {
     pub(crate) first: usize,
     pub(crate) layers: usize,
+    /// Of these layers' KV heads.
+    pub(crate) heads: Range<usize>,
+    /// Pairs of a layer and a KV head in the groups before it.
+    pub(crate) before: usize,
     pub(crate) layout: RecordLayout,
     /// Pages, each a slot in every layer.
     pub(crate) host_pages: usize,
@@ -66,18 +71,18 @@ pub(crate) struct Sizes {
 }
 
 impl GroupSizes {
-    fn new(config: &Config, group: LayerGroup) -> Result<Self, Error> {
-        let LayerGroup { first, layers, layout, window } = group;
-        let geometry = &config.geometry;
+    fn new(config: &Config, group: HeadGroup, before: usize) -> Result<Self, Error> {
+        let HeadGroup { first, layers, heads, layout, window } = group;
+        let (geometry, kv_heads) = (&config.geometry, heads.len());
         let full = config.max_tokens.div_ceil(layout.tokens());
         let max_blocks = full + 1;
         // Of one sequence at once, and of all of them.
         let room = window.map_or(max_blocks, |window| window.most_blocks(layout.tokens(), max_blocks));
         let all = room.saturating_mul(config.max_sequences);
-        // Each layer has as many scratch slots as any other, to within one of the total.
+        // Each KV head has as many scratch slots as any other, to within one of a group's total.
         let share = |slots: usize| {
-            let up_to = |layer: usize| slots * layer / geometry.layers;
-            (up_to(first + layers) - up_to(first)) as u32
+            let up_to = |heads: usize| slots * heads / (geometry.layers * geometry.kv_heads);
+            (up_to(before + layers * kv_heads) - up_to(before)) as u32
         };
         let scratch = ScratchConfig {
             key_slots: share(config.scratch_keys),
@@ -90,6 +95,8 @@ impl GroupSizes {
         let mut sizes = Self {
             first,
             layers,
+            heads,
+            before,
             // An open block has originals too; a tail is retired only after its successor was taken. Sequences that are swapped out
             // keep theirs, beside those that take their place.
             host_pages: (full + swap_pages + config.max_sequences).min(all),
@@ -97,13 +104,13 @@ impl GroupSizes {
             lower,
             tail_pages: 2 * config.max_sequences,
             swap_pages,
-            page_bytes: SEAL_BYTES + geometry.kv_heads * layout.bytes,
-            original_bytes: geometry.kv_heads * 2 * layout.original_side_bytes(),
+            page_bytes: SEAL_BYTES + kv_heads * layout.bytes,
+            original_bytes: kv_heads * 2 * layout.original_side_bytes(),
             max_blocks,
             window,
             frames: None,
             scratch: (scratch.key_slots > 0 || scratch.value_slots > 0).then_some(scratch),
-            sequence_bytes: SequenceState::most_bytes(config, layers, room, max_blocks, window.is_some()),
+            sequence_bytes: SequenceState::most_bytes(config, (layers, kv_heads), room, max_blocks, window.is_some()),
             layout,
         };
         for pages in [sizes.host_pages, sizes.packed_pages, sizes.tail_pages, sizes.swap_pages] {
@@ -198,7 +205,11 @@ impl Sizes {
     /// Names the field that is out of range.
     pub(crate) fn new(config: &Config) -> Result<Self, Error> {
         let shapes = config.groups()?;
-        let groups = shapes.into_iter().map(|shape| GroupSizes::new(config, shape)).collect::<Result<Vec<_>, _>>()?;
+        let mut groups: Vec<GroupSizes> = Vec::with_capacity(shapes.len());
+        for shape in shapes {
+            let before = groups.last().map_or(0, |last| last.before + last.layers * last.heads.len());
+            groups.push(GroupSizes::new(config, shape, before)?);
+        }
         let prefix_bytes = match &config.prefixes {
             Some(prefixes) => {
                 let shape = |g: &GroupSizes| (g.layout.tokens(), g.host_pages, g.max_blocks);

@@ -17,6 +17,10 @@ pub struct PageUse {
     pub first_layer: usize,
     /// Its layers.
     pub layers: usize,
+    /// The first of its KV heads.
+    pub first_kv_head: usize,
+    /// Its KV heads: all, but where the heads of a layer have formats of their own.
+    pub kv_heads: usize,
     /// Originals.
     pub host: Counts,
     /// Full blocks' codes, at all levels.
@@ -188,6 +192,8 @@ impl Cache {
         let pages = |group: &Group| PageUse {
             first_layer: group.first,
             layers: group.layers,
+            first_kv_head: group.first_head,
+            kv_heads: group.kv_heads,
             host: group.pools.host.counts(),
             packed: group.pools.levels.iter().map(PageAllocator::counts).fold(group.pools.packed.counts(), sum),
             tail: group.pools.tail.counts(),

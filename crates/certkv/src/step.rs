@@ -1,5 +1,6 @@
 //! One step: a ragged batch of new tokens, layer by layer, committed as a whole.
-use crate::append::Rows;
+use crate::append::{Rows, append};
+use crate::attend::attend;
 use crate::cache::Chunk;
 use crate::counters::Kind;
 use crate::sequence::SequenceState;
@@ -173,7 +174,7 @@ impl<'c> Step<'c> {
     }
 
     fn append_rows(&mut self, layer: usize, rows: Rows<'_>) -> Result<(), Error> {
-        let (index, group) = self.cache.group_of(layer)?;
+        self.cache.group_of(layer, 0)?;
         if self.progress[layer] == Progress::Appended {
             return Err(Error::Order { layer, why: "appended twice in one step" });
         }
@@ -182,9 +183,10 @@ impl<'c> Step<'c> {
         let _turn = self.cache.turn.lock();
         self.progress[layer] = Progress::Failed;
         for part in &mut self.parts {
-            let bytes = (part.tokens * 4 * group.kv_heads * group.layout.dim) as u64;
+            let bytes = (part.tokens * 4 * self.cache.geometry().kv_width()) as u64;
             let _span = span!("store", layer = layer, tokens = (part.tokens), bytes = bytes);
-            let stored = crate::append::append(self.cache, group, index, layer, part, work);
+            let mut groups = self.cache.groups_of(layer);
+            let stored = groups.try_for_each(|(index, group)| append(self.cache, group, index, layer, part, work));
             self.cache.counters.moved(Kind::Store, stored.map(|()| bytes))?;
         }
         // The computing stream waits for the lane before it reads the host.
@@ -212,7 +214,7 @@ impl<'c> Step<'c> {
     ) -> Result<(), Error> {
         certificates.fill(Certificate::UNCERTIFIED);
         let geometry = *self.cache.geometry();
-        let (index, group) = self.cache.group_of(layer)?;
+        self.cache.group_of(layer, 0)?;
         if self.progress[layer] != Progress::Appended {
             return Err(Error::Order { layer, why: "attended before it was appended" });
         }
@@ -246,8 +248,9 @@ impl<'c> Step<'c> {
         work.certificates.clear();
         work.certificates.resize(heads, Certificate::UNCERTIFIED);
         for part in &mut self.parts {
-            let done =
-                crate::attend::attend(self.cache, &mut turn, group, index, layer, part, self.policy, queries, work);
+            let done = self.cache.groups_of(layer).try_for_each(|(index, group)| {
+                attend(self.cache, &mut turn, group, index, layer, part, self.policy, queries, work)
+            });
             self.cache.counters.withheld(done, heads)?;
         }
         // Under every policy: what may not be used is not returned. A chunk's rows have no bound that would tell.
@@ -282,7 +285,7 @@ impl<'c> Step<'c> {
     /// # Errors
     /// A bad layer, or one that was not appended.
     pub fn plan(&mut self, layer: usize) -> Result<(), Error> {
-        self.cache.group_of(layer)?;
+        self.cache.group_of(layer, 0)?;
         if self.progress[layer] != Progress::Appended {
             return Err(Error::Order { layer, why: "planned before it was appended" });
         }

@@ -296,7 +296,7 @@ impl HeadCall<'_> {
         if !(rate > 0.0) || self.blocks == 0 {
             return;
         }
-        let (layer, kv_head) = (self.layer as u64, self.head as u64);
+        let (layer, kv_head) = (self.layer as u64, (self.group.first_head + self.head) as u64);
         let place = Place { seed: EXPLORE_SEED, step: draw, layer, kv_head };
         let HeadWork { explorer, sets, picks, touched, .. } = w;
         let candidates = (0..self.blocks as u32).filter(|b| !sets.keys.contains(*b as usize));

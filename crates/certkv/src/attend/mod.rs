@@ -27,7 +27,7 @@ use certkv_control::policy::Certified;
 use pages::Pages;
 use sets::Items;
 
-/// Attention of `part` in one layer, into the workspace.
+/// Attention of `part` in one layer of a group, into the workspace.
 #[allow(clippy::too_many_arguments, reason = "one call site; the values have nothing else in common")]
 pub(crate) fn attend(
     cache: &Cache,
@@ -51,7 +51,7 @@ pub(crate) fn attend(
         prefill::prefill(cache, turn, group, index, layer, part, queries, work)
     };
     if result.is_ok() && part.decodes && matches!(policy, Policy::Certified(_)) {
-        work.wanted.collect(group, layer, part, &work.heads, &work.pages, &work.uncoded);
+        work.wanted.collect(group, layer, part, &work.heads[..group.kv_heads], &work.pages, &work.uncoded);
     }
     // A fence stands for finished reads: the guards go before one is recorded.
     work.pages.close();
@@ -80,12 +80,18 @@ fn decode(
     let first_row = part.first_row + row;
     let SequenceState { centres, heads: memory, uncoded: known, .. } = &mut *part.state;
     // What later tokens of the chunk fill is known, and not read yet.
-    known[layer].resize((part.len + part.tokens) / group.layout.tokens());
-    let memory = &mut memory[layer * geometry.kv_heads..(layer + 1) * geometry.kv_heads];
+    let stream = group.stream(layer);
+    known[stream].resize((part.len + part.tokens) / group.layout.tokens());
+    let memory = &mut memory[group.memories(layer)];
     let Workspace { pages, heads, out, certificates, uncoded, tolerances, .. } = work;
-    pages.uncoded(&known[layer], uncoded);
+    let heads = &mut heads[..group.kv_heads];
+    pages.uncoded(&known[stream], uncoded);
     let (blocks, seen) = (pages.blocks(), pages.seen());
-    let row = &queries[first_row * geometry.q_width()..(first_row + 1) * geometry.q_width()];
+    // Query heads of the group.
+    let first_head = group.first_head * geometry.group();
+    let start = first_row * geometry.q_width() + first_head * geometry.head_dim;
+    let row = &queries[start..start + group.kv_heads * group_width];
+    let tolerances = &tolerances[first_head..first_head + group.kv_heads * geometry.group()];
     for (w, m) in heads.iter_mut().zip(memory.iter_mut()) {
         w.begin(blocks, uncoded);
         if let Some(seen) = seen {
@@ -105,7 +111,7 @@ fn decode(
         }
         core::mem::swap(&mut w.memory, m);
     }
-    let (sequence, centre) = (part.id, &centres[layer][..]);
+    let (sequence, centre) = (part.id, &centres[stream][..]);
     let call = Decode { cache, group, index, layer, sequence, row, group_width, centre, uncoded, tolerances, blocks };
     let mut done = call.step(policy, turn, pages, heads);
     if let (Ok(()), Some(control), true) = (&done, &cache.config.control, policy != Policy::Dense) {
@@ -123,9 +129,9 @@ fn decode(
     }
     done?;
     for (head, w) in heads.iter().enumerate() {
-        let start = first_row * geometry.q_width() + head * group_width;
+        let start = start + head * group_width;
         out[start..start + group_width].copy_from_slice(&w.out);
-        let start = first_row * geometry.q_heads + head * geometry.group();
+        let start = first_row * geometry.q_heads + first_head + head * geometry.group();
         certificates[start..start + geometry.group()].copy_from_slice(&w.certificates);
     }
     Ok(())
@@ -136,7 +142,7 @@ fn items(group: &Group, blocks: usize) -> Items {
     Items { blocks, fine: group.is_refinable() }
 }
 
-/// One decode call: what all KV heads share.
+/// One decode call: what all KV heads of a group share.
 pub(crate) struct Decode<'a> {
     pub(crate) cache: &'a Cache,
     pub(crate) group: &'a Group,
@@ -144,12 +150,12 @@ pub(crate) struct Decode<'a> {
     pub(crate) index: usize,
     pub(crate) layer: usize,
     pub(crate) sequence: SequenceId,
-    /// The token's queries, `[q_heads][dim]`.
+    /// The token's queries of these heads, `[query head][dim]`.
     pub(crate) row: &'a [f32],
     pub(crate) group_width: usize,
     pub(crate) centre: &'a [f32],
     pub(crate) uncoded: &'a BitSet,
-    /// `[q_heads]`.
+    /// `[query head]`.
     pub(crate) tolerances: &'a [Tolerance],
     pub(crate) blocks: usize,
 }

@@ -57,7 +57,7 @@ pub(crate) fn prefill(
     });
     let mut tasks = Vec::new();
     for first in (0..part.tokens).step_by(ROWS) {
-        for head in 0..geometry.kv_heads {
+        for head in 0..group.kv_heads {
             let rows = ROWS.min(part.tokens - first);
             tasks.push(Task { head, first, rows, out: vec![f32::NAN; rows * group_width], result: Ok(()) });
         }
@@ -69,7 +69,7 @@ pub(crate) fn prefill(
         || (),
         |(), _, task| {
             let view = View::exact(pages, group, task.head);
-            let start = (part.first_row + task.first) * width + task.head * group_width;
+            let start = (part.first_row + task.first) * width + (group.first_head + task.head) * group_width;
             let queries = &queries[start..];
             let first = position + task.first;
             let causal = Causal { queries, stride: width, rows: task.rows, first, window };
@@ -80,27 +80,29 @@ pub(crate) fn prefill(
     for task in tasks {
         task.result?;
         for (row, from) in task.out.chunks_exact(group_width).enumerate() {
-            let start = (part.first_row + task.first + row) * width + task.head * group_width;
+            let start = (part.first_row + task.first + row) * width + (group.first_head + task.head) * group_width;
             work.out[start..start + group_width].copy_from_slice(from);
         }
     }
-    hint(cache, layer, part, &work.out);
+    hint(cache, group, layer, part, &work.out);
     work.pages.close();
-    let heads = geometry.q_heads;
-    for c in &mut work.certificates[part.first_row * heads..(part.first_row + part.tokens) * heads] {
-        *c = Certificate::PREFILL;
+    let (first, heads) = (group.first_head * geometry.group(), group.kv_heads * geometry.group());
+    let rows = work.certificates.chunks_exact_mut(geometry.q_heads);
+    for row in rows.skip(part.first_row).take(part.tokens) {
+        row[first..first + heads].fill(Certificate::PREFILL);
     }
     Ok(())
 }
 
 /// The last row's outputs are what the first decision has to go by.
-fn hint(cache: &Cache, layer: usize, part: &mut Part, out: &[f32]) {
+fn hint(cache: &Cache, group: &Group, layer: usize, part: &mut Part, out: &[f32]) {
     let geometry = cache.geometry();
     let (dim, width) = (geometry.head_dim, geometry.q_width());
     let SequenceState { centres, heads, .. } = &mut *part.state;
-    let row = &out[(part.first_row + part.tokens - 1) * width..][..width];
-    for (head, memory) in heads[layer * geometry.kv_heads..(layer + 1) * geometry.kv_heads].iter_mut().enumerate() {
-        let centre = centres[layer].get(head * dim..(head + 1) * dim).unwrap_or(&[]);
+    let start = (part.first_row + part.tokens - 1) * width + group.first_head * geometry.group() * dim;
+    let row = &out[start..start + group.kv_heads * geometry.group() * dim];
+    for (head, memory) in heads[group.memories(layer)].iter_mut().enumerate() {
+        let centre = centres[group.stream(layer)].get(head * dim..(head + 1) * dim).unwrap_or(&[]);
         let outputs = row[head * geometry.group() * dim..(head + 1) * geometry.group() * dim].chunks_exact(dim);
         memory.hints.clear();
         memory.hints.extend(outputs.map(|out| Hint::of(out, centre)));

@@ -108,7 +108,7 @@ impl Wanted {
     ) {
         let Some(scratch) = &group.scratch else { return };
         let closed = pages.closed();
-        let memory = &part.state.heads[layer * group.kv_heads..];
+        let memory = &part.state.heads[group.memories(layer)];
         for (head, (w, memory)) in heads.iter().zip(memory).enumerate() {
             let keys = memory.keys.iter().chain(uncoded.iter().filter(|b| !memory.keys.contains(*b)));
             let keys = keys.map(|block| (Side::Key, block));

@@ -16,7 +16,7 @@ use super::{pages, policy::Rule};
 use crate::calibrated::Calibrated;
 use crate::counters::Kind;
 use crate::prefix::Prefixes;
-use crate::save::header::Order;
+use crate::save::header::{GroupKind, Order};
 use crate::{Chunk, Error, MemoryUse, MoveEvents, Policy, Side};
 use certkv_core::{Class, Geometry, Ledger, RecordLayout, SequenceId, span};
 use certkv_device::cuda::{Gpu, GpuStream};
@@ -145,7 +145,8 @@ impl GpuCache {
                     window: group.window,
                 };
                 let groups = pools.iter().zip(&s.groups).map(shape).collect();
-                let formats = layouts.iter().enumerate().map(|(l, layout)| (1, layout.format, s.group(l).window));
+                let kind = |(l, layout): (usize, &RecordLayout)| GroupKind::of_layer(layout.format, s.group(l).window);
+                let formats = layouts.iter().enumerate().map(kind);
                 let (events, geometry) = (config.prefix_events, &config.geometry);
                 let by = calibrated.as_ref().map(|calibrated| calibrated.name());
                 Some(Prefixes::new(prefixes, events, geometry, groups, formats, &[], by, Order::Fragments)?)

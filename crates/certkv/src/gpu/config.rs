@@ -223,6 +223,10 @@ impl GpuConfig {
             );
         }
         let groups = common.groups()?;
+        if let Some(group) = groups.iter().find(|group| group.heads.len() < self.geometry.kv_heads) {
+            let why = format!("KV heads of layer {} have formats of their own; on a GPU a layer has one", group.first);
+            return wrong("formats", why);
+        }
         Ok(groups.into_iter().flat_map(|group| core::iter::repeat_n(group.layout, group.layers)).collect())
     }
 

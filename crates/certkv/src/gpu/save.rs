@@ -6,7 +6,7 @@ use super::pages;
 use crate::Error;
 use crate::counters::Kind;
 use crate::save::frame::{Reader, Tag, Writer};
-use crate::save::header::{self, Order};
+use crate::save::header::{self, GroupKind, Order};
 use crate::save::{Counted, into_file, state};
 use crate::{SaveError, SaveScope};
 use certkv_core::{SequenceId, span};
@@ -48,7 +48,7 @@ impl GpuCache {
     fn header(&self, scope: &SaveScope<'_>, tokens: usize) -> header::Header {
         let sizes = &self.core.sizes;
         let groups = self.layouts.iter().enumerate();
-        let groups = groups.map(|(layer, layout)| (1, layout.format, sizes.window(layer)));
+        let groups = groups.map(|(layer, layout)| GroupKind::of_layer(layout.format, sizes.window(layer)));
         header::of(&self.config.geometry, Order::Fragments, groups, &[], self.calibration(), scope.model, tokens)
     }
 

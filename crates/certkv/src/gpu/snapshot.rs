@@ -38,6 +38,8 @@ impl GpuCache {
             pages.push(PageUse {
                 first_layer: group.layers.first().copied().unwrap_or(0),
                 layers: group.layers.len(),
+                first_kv_head: 0,
+                kv_heads: s.kv_heads,
                 host: pools.host.counts(),
                 packed: pools.packed.counts(),
                 tail: pools.tail.counts(),

@@ -65,8 +65,8 @@ impl Engine for GpuCache {
         GpuCache::prefixes(self)
     }
 
-    fn shape(&self) -> (usize, usize) {
-        (self.core.sizes.layers, self.config.geometry.kv_width())
+    fn widths(&self) -> Vec<usize> {
+        vec![self.config.geometry.kv_width(); self.core.sizes.layers]
     }
 
     fn group_of(&self, layer: usize) -> usize {

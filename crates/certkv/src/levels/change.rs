@@ -17,7 +17,7 @@ impl Cache {
     /// # Errors
     /// Unknown or busy sequence, bad layer, or a block that is not full.
     pub fn level(&self, id: SequenceId, layer: usize, block: usize) -> Result<usize, Error> {
-        let (index, _) = self.group_of(layer)?;
+        let (index, _) = self.group_of(layer, 0)?;
         let found = self.ask(id, |state| {
             state.tables[index].get(block).filter(|entry| entry.is_full()).map(|entry| usize::from(entry.level))
         })?;
@@ -35,7 +35,7 @@ impl Cache {
     /// [`Error::CapacityExhausted`] naming the level whose pages are used up; [`Error::SwappedOut`]; unknown or busy sequence; a device
     /// error. The block has the level that it had.
     pub fn change_level(&self, id: SequenceId, layer: usize, block: usize, level: usize) -> Result<(), Error> {
-        let (index, group) = self.group_of(layer)?;
+        let (index, group) = self.group_of(layer, 0)?;
         let _turn = self.turn.lock();
         let none = Error::Level { block, level, why: "there is no such level" };
         let level = u8::try_from(level).ok().filter(|level| *level < group.level_count()).ok_or(none)?;
@@ -113,7 +113,7 @@ impl Cache {
         if entry.level == level {
             return Ok(());
         }
-        if state.uncoded[layer].contains(block) {
+        if state.uncoded[group.stream(layer)].contains(block) {
             return Err(refused("the block has no codes"));
         }
         group.pools.reclaim(&mut |stamp| self.passed(stamp));
@@ -123,7 +123,7 @@ impl Cache {
                 change => break change?,
             }
         };
-        let coded = self.code(group, index, layer, &state.centres[layer], work, &change);
+        let coded = self.code(group, index, layer, &state.centres[group.stream(layer)], work, &change);
         let coded =
             coded.and_then(|coded| if coded { Ok(()) } else { Err(refused("no scales at this level hold it")) });
         if let Err(error) = coded {

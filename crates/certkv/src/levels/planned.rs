@@ -174,7 +174,7 @@ impl Cache {
     ) -> Result<(Vec<u8>, Option<terms::HeadTerms>), Error> {
         let group = &self.groups[index];
         let levels = ladder_levels(&state.tables[index], group.level_count());
-        if !levels.is_empty() && !state.heads[group.first * group.kv_heads].mass.is_empty() {
+        if !levels.is_empty() && !state.heads[group.all_memories().start].mass.is_empty() {
             self.probe(index, state, work, levels.len())?;
         }
         let found = terms::read(group, state, &levels, reading);

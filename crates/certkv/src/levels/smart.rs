@@ -94,7 +94,7 @@ fn width(group: &Group, level: u8) -> u8 {
 fn take_attention(group: &Group, state: &mut SequenceState, blocks: usize) -> Option<Vec<f64>> {
     let mut rows = Vec::new();
     let mut whole = blocks > 0;
-    for head in &mut state.heads[group.first * group.kv_heads..(group.first + 1) * group.kv_heads] {
+    for head in &mut state.heads[group.all_memories()] {
         head.terms.clear();
         whole &= head.mass.len() == blocks * group.kernel.heads();
         rows.extend(head.mass.drain(..).map(f64::from));

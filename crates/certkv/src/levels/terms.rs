@@ -83,7 +83,7 @@ struct Seen<'a> {
 /// not finite.
 pub(super) fn read(group: &Group, state: &SequenceState, levels: &[u8], reading: Reading) -> Option<HeadTerms> {
     let blocks = levels.len();
-    let heads = &state.heads[group.first * group.kv_heads..(group.first + 1) * group.kv_heads];
+    let heads = &state.heads[group.all_memories()];
     let of_group = group.kernel.heads();
     let whole = |head: &HeadMemory| {
         let sizes = [head.mass.len(), head.terms.blocks.len()];
@@ -110,7 +110,7 @@ pub(super) fn read(group: &Group, state: &SequenceState, levels: &[u8], reading:
 
 /// Forgets what the last step said of one layer: somebody has been told.
 pub(super) fn forget(group: &Group, state: &mut SequenceState) {
-    for head in &mut state.heads[group.first * group.kv_heads..(group.first + 1) * group.kv_heads] {
+    for head in &mut state.heads[group.all_memories()] {
         head.mass.clear();
         head.terms.clear();
     }

@@ -5,6 +5,7 @@ use crate::cache::Cache;
 use certkv_core::{Format, Geometry};
 use certkv_page::Window;
 use core::fmt::Write;
+use core::ops::Range;
 
 /// More is no header.
 pub(crate) const MOST_BYTES: usize = 1 << 20;
@@ -31,12 +32,38 @@ impl Order {
     }
 }
 
+/// What a group is of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct GroupKind {
+    pub(crate) layers: usize,
+    /// Its KV heads; `None` for all of them.
+    pub(crate) heads: Option<Range<usize>>,
+    pub(crate) format: Format,
+    pub(crate) window: Option<Window>,
+}
+
+impl GroupKind {
+    /// One layer with all of its KV heads.
+    pub(crate) const fn of_layer(format: Format, window: Option<Window>) -> Self {
+        Self { layers: 1, heads: None, format, window }
+    }
+
+    /// Its layers, format and heads.
+    pub(crate) fn words(&self) -> String {
+        let Self { layers, format, .. } = self;
+        match &self.heads {
+            Some(heads) => format!("{layers} x {format} of KV heads {} to {}", heads.start, heads.end - 1),
+            None => format!("{layers} x {format}"),
+        }
+    }
+}
+
 /// Names and values, in order.
 pub(crate) struct Header(Vec<(String, String)>);
 
 /// The header of a sequence of `tokens` tokens of `cache`.
 pub(crate) fn of_cache(cache: &Cache, model: &[u8], tokens: usize) -> Header {
-    let groups = cache.groups.iter().map(|group| (group.layers, group.layout.format, group.window));
+    let groups = cache.groups.iter().map(|group| group.kind(cache.config.geometry.kv_heads));
     of(&cache.config.geometry, Order::Rows, groups, &cache.config.levels, cache.calibration(), model, tokens)
 }
 
@@ -44,7 +71,7 @@ pub(crate) fn of_cache(cache: &Cache, model: &[u8], tokens: usize) -> Header {
 pub(crate) fn of(
     g: &Geometry,
     order: Order,
-    groups: impl ExactSizeIterator<Item = (usize, Format, Option<Window>)>,
+    groups: impl ExactSizeIterator<Item = GroupKind>,
     levels: &[Level],
     calibration: Option<&str>,
     model: &[u8],
@@ -63,9 +90,9 @@ pub(crate) fn of(
         line("order", order.name().to_owned());
     }
     line("groups", groups.len().to_string());
-    for (layers, format, window) in groups {
-        let seen = window.map_or(String::new(), |w| format!(", the last {} tokens and {} sinks", w.tokens, w.sinks));
-        line("group", format!("{layers} x {format}{seen}"));
+    for group in groups {
+        let seen = |w: Window| format!(", the last {} tokens and {} sinks", w.tokens, w.sinks);
+        line("group", group.words() + &group.window.map_or(String::new(), seen));
     }
     if !levels.is_empty() {
         line("levels", in_words(levels));

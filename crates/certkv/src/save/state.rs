@@ -35,8 +35,7 @@ pub(crate) fn write(groups: &[Group], state: &SequenceState, out: &mut Vec<u8>) 
     }
     for (group, table) in groups.iter().zip(tables).filter(|(group, _)| group.window.is_some()) {
         put(out, table.hole().end as u64);
-        let of_heads = group.first * group.kv_heads..(group.first + group.layers) * group.kv_heads;
-        heads[of_heads].iter().for_each(|head| put(out, head.from as u64));
+        heads[group.all_memories()].iter().for_each(|head| put(out, head.from as u64));
     }
     for HeadMemory { keys, delta, lambda, flat, hints, from: _, mass: _, terms: _ } in heads {
         put_set(out, keys);
@@ -123,20 +122,20 @@ pub(crate) fn read(
 ) -> Result<Vec<Shape>, SaveError> {
     let geometry = &cache.config.geometry;
     let mut rest = Rest(bytes);
-    let blocks_of = |layer: usize| {
-        let group = cache.groups.iter().find(|group| group.holds(layer));
-        group.map_or(0, |group| tokens.div_ceil(group.layout.tokens()).min(group.max_blocks))
-    };
-    for (layer, centre) in state.centres.iter_mut().enumerate() {
-        *centre = rest.floats(geometry.kv_width(), f32::is_finite)?;
-        let full = cache.groups.iter().find(|group| group.holds(layer)).is_some_and(|g| tokens >= g.layout.tokens());
-        if centre.len() != if full { geometry.kv_width() } else { 0 } {
-            return Err(malformed("a centre of another width"));
+    let blocks_of = |group: &Group| tokens.div_ceil(group.layout.tokens()).min(group.max_blocks);
+    for group in &cache.groups {
+        for centre in &mut state.centres[group.streams()] {
+            *centre = rest.floats(group.width(), f32::is_finite)?;
+            if centre.len() != if tokens >= group.layout.tokens() { group.width() } else { 0 } {
+                return Err(malformed("a centre of another width"));
+            }
         }
     }
     // Sets may have room for a block that was begun and given up.
-    for (layer, set) in state.uncoded.iter_mut().enumerate() {
-        *set = rest.set(blocks_of(layer) + 1)?;
+    for group in &cache.groups {
+        for set in &mut state.uncoded[group.streams()] {
+            *set = rest.set(blocks_of(group) + 1)?;
+        }
     }
     let mut shapes = vec![Shape::default(); cache.groups.len()];
     for (group, Shape { levels, .. }) in cache.groups.iter().zip(&mut shapes).filter(|(g, _)| g.level_count() > 1) {
@@ -158,14 +157,15 @@ pub(crate) fn read(
         if *hole > sinks && *hole * size > window.first(tokens) {
             return Err(malformed("a window with a hole in it"));
         }
-        for head in &mut state.heads[group.first * group.kv_heads..(group.first + group.layers) * group.kv_heads] {
+        for head in &mut state.heads[group.all_memories()] {
             // Where it was at the last step, before the sequence may have been cut.
             head.from = rest.count(group.max_blocks + 1)?;
         }
     }
-    for (index, head) in state.heads.iter_mut().enumerate() {
+    let of_head = |group| core::iter::repeat_n(blocks_of(group), group.all_memories().len());
+    for (head, blocks) in state.heads.iter_mut().zip(cache.groups.iter().flat_map(of_head)) {
         // Of a layer with a window, rows that are gathered count as blocks.
-        let most = blocks_of(index / geometry.kv_heads) + 3;
+        let most = blocks + 3;
         head.keys = rest.set(most)?;
         for known in [&mut head.delta, &mut head.lambda] {
             let rows = rest.count(geometry.group())?;

@@ -57,9 +57,9 @@ impl Cache {
     /// What the next step of a sequence reads first in a layer.
     fn expected(&self, group: &Group, table: &BlockTable, state: &SequenceState, layer: usize) -> Vec<Ask> {
         let all = self.config.policy == Policy::Dense;
-        let heads = &state.heads[layer * group.kv_heads..(layer + 1) * group.kv_heads];
-        let read =
-            |block: usize| all || state.uncoded[layer].contains(block) || heads.iter().any(|h| h.keys.contains(block));
+        let heads = &state.heads[group.memories(layer)];
+        let uncoded = &state.uncoded[group.stream(layer)];
+        let read = |block: usize| all || uncoded.contains(block) || heads.iter().any(|h| h.keys.contains(block));
         let full = table.blocks().iter().enumerate().filter(|(block, entry)| entry.is_full() && read(*block));
         full.map(|(block, entry)| Ask { block, layer, page: entry.host }).collect()
     }
