@@ -30,6 +30,13 @@ impl Calibrations {
         }
     }
 
+    /// What a mode's formats need.
+    pub(crate) fn of(&self, mode: &eval::Mode) -> (Option<Arc<Calibration>>, Option<Arc<Codebooks>>) {
+        let keys = || mode.formats().iter().map(|format| format.key);
+        let schemes = keys().any(|key| key.is_calibrated() && key.tier().is_none());
+        (self.schemes.clone().filter(|_| schemes), keys().find_map(|key| self.directions(key)))
+    }
+
     /// Directions of spherical keys of this tier.
     pub fn directions(&self, key: KeyFormat) -> Option<Arc<Codebooks>> {
         self.codebooks.iter().find(|books| Some(books.tier()) == key.tier()).cloned()
@@ -94,11 +101,10 @@ impl Engine for CpuEngine {
         capacity: usize,
     ) -> Result<Box<dyn Backend>, AttentionError> {
         let (geometry, tokens) = room(mode, model, capacity)?;
-        let mut config = Config::new(geometry, tokens).with_format(mode.format);
-        let key = mode.format.key;
-        config.calibration = self.calibrations.schemes.clone().filter(|_| key.is_calibrated() && key.tier().is_none());
-        config.codebooks = self.calibrations.directions(key);
-        let page = mode.format.key.page().is_some() || mode.format.value.page().is_some();
+        let mut config = Config::new(geometry, tokens);
+        config.formats = mode.formats().to_vec();
+        (config.calibration, config.codebooks) = self.calibrations.of(mode);
+        let page = mode.formats().iter().any(|format| format.key.page().is_some() || format.value.page().is_some());
         config.scales = self.scales.clone().filter(|_| page);
         config.max_sequences = 2;
         config.threads = self.threads;

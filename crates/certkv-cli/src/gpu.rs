@@ -85,10 +85,8 @@ impl Engine for GpuEngine {
         }
         let (geometry, tokens) = room(mode, model, capacity)?;
         let mut config = GpuConfig::new(geometry, tokens);
-        config.formats = vec![mode.format];
-        let key = mode.format.key;
-        config.calibration = self.calibrations.schemes.clone().filter(|_| key.is_calibrated() && key.tier().is_none());
-        config.codebooks = self.calibrations.directions(key);
+        config.formats = mode.formats().to_vec();
+        (config.calibration, config.codebooks) = self.calibrations.of(mode);
         config.max_sequences = 2;
         config.threads = self.threads.min(256);
         config.policy = crate::engine::policy(mode.policy);

@@ -15,7 +15,7 @@ pub(crate) fn room(mode: &Mode, model: &model::Config, capacity: usize) -> Resul
     let geometry = Geometry::new(model.layers, model.heads, model.kv_heads, model.head_dim)
         .map_err(|e| refused(Error::Geometry(e)))?;
     // Whole blocks are what a cache gives out, and the last one is rarely full.
-    Ok((geometry, capacity.next_multiple_of(mode.format.block) + mode.format.block))
+    Ok((geometry, capacity.next_multiple_of(mode.block()) + mode.block()))
 }
 
 /// What caches have in common.

@@ -76,6 +76,7 @@ fn mode(kind: Kind, format: &str, tolerance: Option<f64>, twin: bool, bytes: f64
     let bound = tolerance.map_or(Vec::new(), |t| curve(&|p| (t * (0.18 + 0.82 * p.powf(0.7))).min(t)));
     let q = |m: f64| Quantiles { median: m, p90: m * 1.8, p99: m * 2.6, max: m * 3.0, count: 900 };
     ModeRow {
+        heads: None,
         name: format!("{}{:?} {format}", if twin { "twin " } else { "" }, kind).to_lowercase(),
         kind,
         format: format.into(),

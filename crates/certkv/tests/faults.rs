@@ -23,8 +23,9 @@ struct Run {
 
 impl Run {
     fn config((device, [keys, values]): (SimOptions, [usize; 2])) -> Config {
-        let geometry = Geometry::new(2, 2, 1, 64).unwrap();
-        let formats = vec!["k8-v4g32-b16".parse().unwrap(), "t4-v4g32-b32".parse().unwrap()];
+        let geometry = Geometry::new(2, 2, 2, 64).unwrap();
+        // Two groups in the first layer, one in the second.
+        let formats = [0, 1, 1, 1].map(|i| ["k8-v4g32-b16", "t4-v4g32-b32"][i].parse().unwrap()).to_vec();
         let config = Config::new(geometry, 400);
         let config = Config { swap_tokens: 200, ..config };
         Config { formats, device, max_sequences: 4, scratch_keys: keys, scratch_values: values, ..config }

@@ -235,6 +235,8 @@ fn life(seed: u64, turns: usize) -> (usize, usize) {
         beside.each(|c, cache| cache.release(ids[c]));
     }
     beside.each(|_, cache| cache.evict_prefixes(usize::MAX));
+    let spilled = beside.mixed.snapshot().spills;
+    assert!(spilled.is_none_or(|moves| moves.done.count() > 0), "seed {seed}: nothing left host memory");
     assert_eq!(beside.mixed.live_pages(), 0, "seed {seed}");
     let report = beside.mixed.check_report();
     assert!(report.unordered == 0 && report.wrong_content == 0, "{report:?}");

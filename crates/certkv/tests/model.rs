@@ -62,7 +62,7 @@ struct Tally {
 struct World {
     cache: Arc<Cache>,
     geometry: Geometry,
-    /// Block size per KV group.
+    /// Block sizes of its KV groups.
     blocks: Vec<usize>,
     /// By layer.
     windows: [Option<Window>; 4],
@@ -92,6 +92,10 @@ impl World {
             ["tq4-tq3-b16", "k4-c4-b32-r4.4"],
         ];
         let pair = pairs[r.below(5)].map(|f| f.parse().unwrap());
+        // By layer, or turned over from head to head.
+        let of = |layer: usize, head: usize| pair[(usize::from(layer == 2) + head) % 2];
+        let heads = if seed / 3 % 2 == 0 { 1 } else { kv_heads };
+        let formats = (0..4).flat_map(|layer| (0..heads).map(move |head| of(layer, head))).collect();
         let max_tokens = 100 + r.below(200);
         let mut window =
             |most: usize| Some(Window { chunk: 70, ..Window::new(1 + r.below(most)).with_sinks(r.below(40)) });
@@ -99,7 +103,7 @@ impl World {
         let windows = [[None; 4], [one, one, None, two], [None, None, one, None]][seed as usize % 3];
         let config = Config {
             windows: windows.to_vec(),
-            formats: vec![pair[0], pair[0], pair[1], pair[0]],
+            formats,
             max_sequences: 2 + r.below(4),
             threads: 1 + r.below(2),
             prefixes: Some(PrefixConfig {
@@ -111,7 +115,7 @@ impl World {
             device,
             ..Config::new(geometry, max_tokens)
         };
-        let blocks = vec![pair[0].block, pair[1].block, pair[0].block];
+        let blocks = pair.map(|format| format.block).to_vec();
         let cache = Arc::new(Cache::new(config).unwrap());
         let eager = device.mode == Mode::Eager;
         World {

@@ -64,7 +64,7 @@ pub fn run(mut parser: lexopt::Parser, out: &mut dyn Write) -> Result<(), CliErr
     let threads = common.threads.unwrap_or(1);
     let mut modes = vec![Mode::dense(false)];
     for format in formats {
-        let mode = |policy| Mode { policy, format, twin: false };
+        let mode = |policy| Mode::of(policy, format, false);
         modes.push(mode(Policy::Packed));
         modes.extend(limits.iter().map(|&tolerance| mode(Policy::Certified { tolerance })));
         modes.push(mode(Policy::Seed000));

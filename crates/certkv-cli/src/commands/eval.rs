@@ -10,13 +10,13 @@ use crate::{
     demo::defaults,
     engine::Calibrations,
     error::CliError,
-    eval::{self, Mode, Models, Plan, Policy, Work, score::Judging},
+    eval::{self, Mode, Models, Outcome, PerHead, Plan, Policy, Work, score::Judging},
     model::{Config, Llama, ModelError},
     output::{print, write_file},
     report::{self, data::Setting},
     tasks::{Prompt, Selection, reader, text},
 };
-use certkv_core::Format;
+use certkv_core::{Format, Geometry};
 use std::{
     io::Write,
     path::{Path, PathBuf},
@@ -46,6 +46,9 @@ struct Options {
     calibrations: Vec<PathBuf>,
     scales: Option<PathBuf>,
     rows: f64,
+    lists: Vec<Vec<Format>>,
+    per_head: bool,
+    bytes: Option<f64>,
     command: String,
 }
 
@@ -74,7 +77,12 @@ fn parse(mut parser: lexopt::Parser) -> Result<Option<Options>, CliError> {
             "context" => o.context = Some(bounded(&mut parser, "--context", 16, MOST)?),
             "scored" => o.scored = Some(bounded(&mut parser, "--scored", 1, MOST)?),
             "windows" => o.windows = Some(bounded(&mut parser, "--windows", 1, MOST)?),
-            "format" => o.formats.push(parser.value()?.string()?.parse()?),
+            "format" => match parser.value()?.string()?.split('+').map(str::parse).collect::<Result<Vec<_>, _>>()? {
+                one if one.len() == 1 => o.formats.extend(one),
+                list => o.lists.push(list),
+            },
+            "per-head" => o.per_head = true,
+            "bytes" => o.bytes = Some(bounded(&mut parser, "--bytes", 1, MOST)? as f64),
             "tolerance" => o.tolerances.push(tolerance(&mut parser)?),
             "policy" => o.policies.push(parser.value()?.string()?),
             "twin" => o.twin = true,
@@ -105,6 +113,13 @@ fn parse(mut parser: lexopt::Parser) -> Result<Option<Options>, CliError> {
     if o.curves.is_some() {
         o.curves()?;
     }
+    if o.bytes.is_some() && !o.per_head {
+        return Err(CliError::Usage("eval: --bytes is for --per-head".into()));
+    }
+    if o.per_head && (o.formats.len() < 2 || !o.base || !o.wants("certified")) {
+        let why = "eval: --per-head chooses from certified modes of the model in several formats";
+        return Err(CliError::Usage(why.into()));
+    }
     Ok(Some(o))
 }
 
@@ -127,7 +142,7 @@ impl Options {
         if self.policies.is_empty() {
             self.policies.push("certified".into());
         }
-        if self.formats.is_empty() {
+        if self.formats.is_empty() && self.lists.is_empty() {
             let all = std::iter::once(defaults::FORMAT).chain(defaults::SWEEP_FORMATS);
             for format in all.map(str::parse) {
                 let format: Format = format?;
@@ -156,9 +171,18 @@ impl Options {
         Ok(())
     }
 
+    /// Those for all heads, and those of lists.
+    fn all_formats(&self) -> impl Iterator<Item = &Format> {
+        self.formats.iter().chain(self.lists.iter().flatten())
+    }
+
+    fn wants(&self, policy: &str) -> bool {
+        self.policies.iter().any(|p| p == policy) || (self.policies.is_empty() && policy != "seed000")
+    }
+
     /// Calibrations are of one model, and there if a format needs them.
     fn check_calibration(&self) -> Result<(), CliError> {
-        let format = self.formats.iter().find(|format| format.key.is_calibrated());
+        let format = self.all_formats().find(|format| format.key.is_calibrated());
         match (format, self.calibrations.first()) {
             (Some(format), None) => Err(CliError::Usage(format!("eval: {format} needs --calibration FILE"))),
             (None, Some(_)) => {
@@ -173,18 +197,18 @@ impl Options {
 
     /// Every file is there for a format, and every format has its own.
     fn check_found(&self, found: &Calibrations) -> Result<(), CliError> {
-        if let Some(format) = self.formats.iter().find(|format| !found.serve(format.key)) {
+        if let Some(format) = self.all_formats().find(|format| !found.serve(format.key)) {
             return Err(CliError::Usage(match format.key.tier() {
                 Some(tier) => format!("eval: {format} needs --calibration FILE with codebooks {tier}"),
                 None => format!("eval: {format} needs --calibration FILE with schemes, which codebooks are not"),
             }));
         }
-        let tiers = || self.formats.iter().map(|format| format.key.tier());
+        let tiers = || self.all_formats().map(|format| format.key.tier());
         if let Some(books) = found.codebooks.iter().find(|books| !tiers().any(|tier| tier == Some(books.tier()))) {
             return Err(CliError::Usage(format!("eval: codebooks {} without a format that needs them", books.tier())));
         }
         let schemes = |format: &Format| format.key.is_calibrated() && format.key.tier().is_none();
-        if found.schemes.is_some() && !self.formats.iter().any(schemes) {
+        if found.schemes.is_some() && !self.all_formats().any(schemes) {
             return Err(CliError::Usage("eval: schemes of a calibration without a format that needs them".into()));
         }
         Ok(())
@@ -192,7 +216,7 @@ impl Options {
 
     /// Fixed scales are of one model, and there if a format takes them.
     fn check_scales(&self) -> Result<(), CliError> {
-        let taken = self.formats.iter().any(|f| f.key.page().is_some() || f.value.page().is_some());
+        let taken = self.all_formats().any(|f| f.key.page().is_some() || f.value.page().is_some());
         match &self.scales {
             Some(_) if !taken => {
                 Err(CliError::Usage("eval: --scales without a format that takes them (p8, e4m3)".into()))
@@ -214,8 +238,6 @@ impl Options {
 
     /// Every policy with every format and tolerance, dense first, for heads of `head_dim` channels.
     fn modes(&self, head_dim: usize) -> Result<Vec<Mode>, CliError> {
-        let wants =
-            |name: &str| self.policies.iter().any(|p| p == name) || (self.policies.is_empty() && name != "seed000");
         let mut modes = Vec::new();
         for twin in [false, true] {
             if !(if twin { self.twin } else { self.base }) {
@@ -223,22 +245,45 @@ impl Options {
             }
             modes.push(Mode::dense(twin));
             let default = if twin { defaults::TWIN_FORMAT } else { certkv::default_format(head_dim) };
-            let formats = if self.formats.is_empty() { vec![default.parse()?] } else { self.formats.clone() };
+            let mut formats: Vec<Vec<Format>> = self.formats.iter().map(|format| vec![*format]).collect();
+            formats.extend(self.lists.iter().cloned());
+            if formats.is_empty() {
+                formats.push(vec![default.parse()?]);
+            }
             let default = [defaults::TOLERANCE];
             let tolerances = if self.tolerances.is_empty() { &default[..] } else { &self.tolerances };
-            for format in formats {
-                if wants("packed") {
-                    modes.push(Mode { policy: Policy::Packed, format, twin });
+            for formats in formats {
+                let mode = |policy| match formats[..] {
+                    [one] => Mode::of(policy, one, twin),
+                    _ => Mode::of(policy, formats[0], twin).with_heads(formats.clone()),
+                };
+                if self.wants("packed") {
+                    modes.push(mode(Policy::Packed));
                 }
-                for &tolerance in tolerances.iter().filter(|_| wants("certified")) {
-                    modes.push(Mode { policy: Policy::Certified { tolerance }, format, twin });
+                for &tolerance in tolerances.iter().filter(|_| self.wants("certified")) {
+                    modes.push(mode(Policy::Certified { tolerance }));
                 }
-                if wants("seed000") {
-                    modes.push(Mode { policy: Policy::Seed000, format, twin });
+                if self.wants("seed000") {
+                    modes.push(mode(Policy::Seed000));
                 }
             }
         }
         Ok(modes)
+    }
+
+    /// A format for every KV head at every tolerance.
+    fn choose(&self, outcome: &Outcome, model: &Config) -> Result<Vec<(f64, PerHead)>, CliError> {
+        let Config { layers, heads, kv_heads, head_dim, .. } = *model;
+        let geometry = Geometry::new(layers, heads, kv_heads, head_dim).map_err(CliError::refused)?;
+        let default = [defaults::TOLERANCE];
+        let tolerances = if self.tolerances.is_empty() { &default[..] } else { &self.tolerances };
+        let mut chosen = Vec::new();
+        for &tolerance in tolerances {
+            let bytes = self.bytes.unwrap_or(f64::INFINITY);
+            let found = PerHead::choose(outcome, &geometry, tolerance, bytes).map_err(CliError::refused)?;
+            chosen.extend(found.map(|found| (tolerance, found)));
+        }
+        Ok(chosen)
     }
 
     fn work(&self, assets: Option<&Path>) -> Result<Work, CliError> {
@@ -269,6 +314,16 @@ impl Options {
         }
         Ok(work)
     }
+}
+
+/// What was chosen for the heads, in lines.
+fn said(tolerance: f64, chosen: &PerHead, read: f64) -> String {
+    let PerHead { formats, stored, read: expected, single: (single, least) } = chosen;
+    let list = formats.iter().map(Format::to_string).collect::<Vec<_>>().join("+");
+    format!(
+        "By head at {}%: {read:.3} of dense read ({expected:.3} by what each head read before; {least:.3} with {single} alone), {stored:.0} bytes of codes a token\n  {list}\n",
+        tolerance * 100.0
+    )
 }
 
 /// Refuses, before hours of work, what the model cannot hold.
@@ -314,7 +369,7 @@ pub fn run(parser: lexopt::Parser, out: &mut dyn Write) -> Result<(), CliError> 
         (Llama::load(&folder)?, None)
     };
     check_fit(&work, base.config())?;
-    let plan = Plan {
+    let mut plan = Plan {
         modes: options.modes(base.config().head_dim)?,
         base: work.clone(),
         twin: work,
@@ -322,11 +377,27 @@ pub fn run(parser: lexopt::Parser, out: &mut dyn Write) -> Result<(), CliError> 
         witness_every: options.witness.unwrap_or(8) as u64,
     };
     let models = Models { base: &base, twin: twin.as_ref() };
-    let outcome = eval::run(&plan, models, engine.as_mut(), &common.progress())?;
+    let mut outcome = eval::run(&plan, models, engine.as_mut(), &common.progress())?;
+    let chosen = if options.per_head { options.choose(&outcome, base.config())? } else { Vec::new() };
+    if !chosen.is_empty() {
+        let modes = chosen.iter().filter_map(|(tolerance, chosen)| chosen.mode(*tolerance)).collect();
+        let then = Plan { modes, ..plan.clone() };
+        let found = eval::run(&then, models, engine.as_mut(), &common.progress())?;
+        plan.modes.extend(then.modes);
+        outcome.modes.extend(found.modes);
+        outcome.seconds += found.seconds;
+    }
     let model = folder.file_name().map_or_else(|| "model".into(), |n| n.to_string_lossy().into_owned());
     let setting = Setting { model, seed: common.seed_or_default(), threads, ..Setting::default() };
     let data = report::build(&plan, &outcome, base.config(), setting);
     finish(&data, common, common.report.as_deref(), out)?;
+    if !common.json {
+        let found = |mode: &Mode| outcome.modes.iter().find(|m| m.mode == *mode).map(|m| m.gathered.read_share());
+        for (tolerance, chosen) in &chosen {
+            let read = chosen.mode(*tolerance).and_then(|mode| found(&mode)).unwrap_or(f64::NAN);
+            print(out, &said(*tolerance, chosen, read))?;
+        }
+    }
     if let Some(path) = &options.curves {
         let sweep = report::sweep::build::sweep(&plan, &data, options.command.clone());
         let text = sweep.to_text().map_err(|e| CliError::Internal(Box::new(e)))?;

@@ -45,7 +45,11 @@ certkv eval [options]: runs prompts and text through several caches and compares
   --context N        tokens of a text window (default 4096)
   --scored N         bytes predicted at the end of a window (default: half of it)
   --windows N        windows of each part of the text (default 2)
-  --format F         format of full blocks, such as k8-v4g32-b32; may be repeated
+  --format F         format of full blocks, such as k8-v4g32-b32, or one for each layer, or for each KV head of each
+                     layer, with + between them; may be repeated
+  --per-head         then choose for every KV head of every layer the format of these that read the fewest bytes of it,
+                     at each tolerance, run that, and print the list
+  --bytes N          with --per-head: at most so many bytes of codes a token, in all layers
   --calibration FILE what `certkv calibrate` wrote for this model; for formats with calibrated keys, such as ctq4-v4g64-b64 or gtq3-tq3-b64, and
                      of `certkv calibrate --spherical` for s1-tq3-b64 and its like; may be repeated, one of a kind
   --scales FILE      what `certkv calibrate --scales` wrote: fixed scales for formats with one per block, such as p8-p8-b64

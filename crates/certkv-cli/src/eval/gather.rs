@@ -40,6 +40,8 @@ pub struct Gathered {
     pub violations: u64,
     /// The same by layer.
     pub layers: Vec<LayerSums>,
+    /// Bytes read by `layer * KV heads + KV head`; empty before the first step.
+    pub heads: Vec<u64>,
     /// Bytes read: packed, scratch, host.
     pub read: [u64; 3],
     /// Bytes that dense half precision would have read.
@@ -88,6 +90,8 @@ impl Gathered {
     /// `group` the query heads per KV head.
     pub fn add(&mut self, layer: usize, certificates: &[Certificate], group: usize, blocks: u64, dense_bytes: u64) {
         let heads = self.shape.1;
+        let kv_heads = heads.div_ceil(group.max(1));
+        self.heads.resize(self.shape.0 * kv_heads, 0);
         let sums = &mut self.layers[layer];
         for (head, c) in certificates.iter().enumerate().take(heads) {
             let rung = c.rung as usize;
@@ -107,13 +111,16 @@ impl Gathered {
             sums.blocks += blocks;
         }
         // The bytes of a certificate are its group's: the largest of the group's records is counted once.
-        for records in certificates.chunks(group.max(1)) {
+        for (head, records) in certificates.chunks(group.max(1)).enumerate() {
             let total = |c: &Certificate| c.bytes.packed + c.bytes.scratch + c.bytes.host;
             if let Some(c) = records.iter().max_by_key(|c| total(c)) {
                 for read in [&mut self.read, &mut sums.read] {
                     read[0] += c.bytes.packed;
                     read[1] += c.bytes.scratch;
                     read[2] += c.bytes.host;
+                }
+                if let Some(read) = self.heads.get_mut(layer * kv_heads + head) {
+                    *read += total(c);
                 }
                 self.read_dense += dense_bytes;
                 sums.read_dense += dense_bytes;
@@ -183,6 +190,7 @@ mod tests {
         let less = Certificate { bytes: BytesRead { packed: 50, ..c.bytes }, ..c };
         g.add(0, &[c, less, less, Certificate::UNCERTIFIED], 2, 8, 400);
         assert_eq!((g.read, g.read_dense), ([150, 20, 2], 800));
+        assert_eq!(g.heads, [111, 61]);
         assert_eq!((g.rungs, g.certified, g.timeline[0]), ([1, 3, 0, 0, 0], 3, [1, 3, 0, 0, 0]));
         assert_eq!(g.e_key, [0.25, 0.25, 0.25]);
         let layer = &g.layers[0];

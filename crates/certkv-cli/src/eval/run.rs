@@ -181,7 +181,7 @@ impl Lane {
         f: impl FnOnce(&mut Probe<'_>) -> Result<T, ModelError>,
     ) -> Result<T, ModelError> {
         self.backend.load(tape)?;
-        let block = self.outcome.mode.format.block;
+        let block = self.outcome.mode.block();
         let mut probe = Probe::new(
             self.backend.as_mut(),
             tape,

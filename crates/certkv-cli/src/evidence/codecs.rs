@@ -50,8 +50,8 @@ pub(super) fn run(setup: &Setup) -> Result<Runs, CliError> {
     let mut modes = vec![Mode::dense(false)];
     for name in FORMATS {
         let format: Format = name.parse()?;
-        modes.push(Mode { policy: Policy::Packed, format, twin: false });
-        modes.push(Mode { policy: Policy::Certified { tolerance: defaults::TOLERANCE }, format, twin: false });
+        modes.push(Mode::of(Policy::Packed, format, false));
+        modes.push(Mode::of(Policy::Certified { tolerance: defaults::TOLERANCE }, format, false));
     }
     let mut bar = setup.progress.bar("codecs", 2 * setup.sizes.windows as u64);
     let mut windows = Vec::new();

@@ -65,7 +65,8 @@ fn row(outcome: &Outcome, m: &ModeOutcome, seed: u64) -> ModeRow {
     ModeRow {
         name: m.mode.to_string(),
         kind: kind(&m.mode),
-        format: m.mode.format.to_string(),
+        format: m.mode.named(),
+        heads: (!m.mode.heads.is_empty()).then(|| m.mode.written()),
         tolerance: m.mode.tolerance(),
         twin: m.mode.twin,
         overall: score(outcome, m, None, seed),

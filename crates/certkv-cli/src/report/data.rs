@@ -80,6 +80,9 @@ pub struct ModeRow {
     pub kind: Kind,
     /// Format of full blocks.
     pub format: String,
+    /// Where KV heads have formats of their own: all of them, `[layer][kv_head]`, as `certkv.h` takes them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub heads: Option<String>,
     /// Relative tolerance, if it has one.
     pub tolerance: Option<f64>,
     /// Whether it ran on the outlier twin.

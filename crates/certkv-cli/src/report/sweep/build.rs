@@ -49,7 +49,7 @@ pub fn curves(outcome: &Outcome) -> Vec<Curve> {
     let mut curves: Vec<Curve> = Vec::new();
     for m in outcome.modes.iter().filter(|m| !m.mode.twin) {
         let Some(tolerance) = m.mode.tolerance() else { continue };
-        let format = m.mode.format.to_string();
+        let format = m.mode.written();
         let index = curves.iter().position(|c| c.format == format).unwrap_or_else(|| {
             curves.push(Curve { format, ..Curve::default() });
             curves.len() - 1
