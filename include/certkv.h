@@ -1212,8 +1212,8 @@ typedef struct certkv_config {
    */
   uint32_t threads;
   /**
-   * Format of all layers, as "k8-v4g64-b64", or those of each layer with `+` between them, on a GPU all of one block size; at
-   * most 63 characters each, NULL for the default. Borrowed during the call.
+   * Format of all layers, as "k8-v4g64-b64", or those of each layer with `+` between them, on a GPU all of one block size; on the host also those of each KV head of
+   * each layer, layer by layer. At most 63 characters each, 4096 of them; NULL for the default. Borrowed during the call.
    */
   const char *format;
   /**

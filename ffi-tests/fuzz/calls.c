@@ -239,6 +239,10 @@ static void create(void)
     config.max_tokens = 96;
     config.max_sequences = 4;
     config.format = rarely(3) ? "ctq4-v4g32-b16" : rarely(2) ? "tq4-tq4-b16" : rarely(2) ? "k4-v4g32-b16-r4.4" : "k8-v4g32-b16";
+    if (rarely(4)) {
+        /* Heads of one layer in formats of their own. */
+        config.format = "k8-v4g32-b16+tq4-tq4-b32+k4-v4g32-b16-r4.4+k8-v4g32-b16";
+    }
     config.row_share = rarely(2) ? 0.25 : 0;
     config.calibration = config.format[0] == 'c' ? HANDLE(certkv_calibration, calibrations) : NULL;
     if (rarely(4)) {

@@ -239,6 +239,27 @@ class Lives(unittest.TestCase):
         with self.assertRaisesRegex(certkv.Error, "row_share = 0.5"):
             small(row_share=0.5)
 
+    def test_heads_have_formats_of_their_own(self):
+        formats = ["k8-v4g64-b64", "k4-v4g64-b32-r4.4", "tq4-tq3-b16"]
+
+        def answers(format):
+            random = numpy.random.default_rng(5)
+            with LIBRARY.cache(layers=2, q_heads=6, kv_heads=3, head_dim=64, max_tokens=256, format=format) as cache:
+                sequence, out = cache.sequence(), rows(1, 6, 64)
+                with cache.step([(sequence, 150)]) as step:
+                    for layer in range(2):
+                        step.append(layer, *random.standard_normal((2, 150, 3, 64)).astype("f4"))
+                with cache.step(sequence) as step:
+                    for layer in range(2):
+                        step.append(layer, *random.standard_normal((2, 1, 3, 64)).astype("f4"))
+                        step.attend(layer, random.standard_normal((1, 6, 64)).astype("f4"), out)
+                return out[0].copy()
+
+        mixed = answers("+".join(formats * 2))
+        for head, format in enumerate(formats):
+            self.assertTrue((mixed[2 * head:2 * head + 2] == answers(format)[2 * head:2 * head + 2]).all(), format)
+            self.assertFalse((mixed == answers(format)).all(), format)
+
     def test_moves_are_told(self):
         with small(swap_tokens=256, move_events=3, format="k8-v4g64-b16") as cache:
             sequence = cache.sequence()

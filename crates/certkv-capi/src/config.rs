@@ -68,8 +68,8 @@ pub struct certkv_config {
     pub scale: f32,
     /// Worker threads of the CPU kernels, 1 to 256; 0 for 1.
     pub threads: u32,
-    /// Format of all layers, as "k8-v4g64-b64", or those of each layer with `+` between them, on a GPU all of one block size; at
-    /// most 63 characters each, NULL for the default. Borrowed during the call.
+    /// Format of all layers, as "k8-v4g64-b64", or those of each layer with `+` between them, on a GPU all of one block size; on the host also those of each KV head of
+    /// each layer, layer by layer. At most 63 characters each, 4096 of them; NULL for the default. Borrowed during the call.
     pub format: *const c_char,
     /// Tokens that all sequences together may hold, 1 to 2^31.
     pub max_tokens: u64,
@@ -435,20 +435,20 @@ pub(crate) fn policy(owner: &str, policy: certkv_policy, tolerance: f64, row_sha
     Ok(made)
 }
 
-/// One format, or one per layer.
+/// One format, one per layer, or one per layer and KV head.
 ///
 /// # Safety
 /// `text` is a C string.
 unsafe fn formats(text: *const c_char) -> Result<Vec<Format>, Failure> {
     let refused = |why: String| Failure::new(CERTKV_FORMAT, why);
     // SAFETY: by the caller's promise.
-    let text = unsafe { argument::characters(text, "config->format", MOST_FORMAT, MOST_LAYERS) }.map_err(refused)?;
+    let text = unsafe { argument::characters(text, "config->format", MOST_FORMAT, MOST_FORMATS) }.map_err(refused)?;
     text.split('+').map(|one| one.parse().map_err(|e| Failure::from(certkv::Error::Format(e)))).collect()
 }
 
 /// Most bytes of a format; most formats.
 pub(crate) const MOST_FORMAT: usize = 63;
-const MOST_LAYERS: usize = 4096;
+const MOST_FORMATS: usize = 4096;
 
 #[cfg(test)]
 mod tests {
@@ -479,7 +479,7 @@ mod tests {
         let three = [certkv_window::default(); 3];
         let level = certkv_level { format: c"t8-v8g64-b16".as_ptr(), tokens: 128 };
         type Change<'a> = &'a dyn Fn(&mut certkv_config);
-        let changes: [(&str, Change<'_>); 35] = [
+        let changes: [(&str, Change<'_>); 36] = [
             ("config->layers = 0", &|c| c.layers = 0),
             ("config->q_heads = 3000", &|c| c.q_heads = 3000),
             ("config->kv_heads = 0", &|c| c.kv_heads = 0),
@@ -489,6 +489,9 @@ mod tests {
             ("config->threads: 257", &|c| c.threads = 257),
             ("config->format: ", &|c| c.format = c"k8".as_ptr()),
             ("config->format: 3 formats", &|c| c.format = c"k8-v4g32-b16+k8-v4g32-b16+k8-v4g32-b32".as_ptr()),
+            ("or one per layer and KV head (4)", &|c| {
+                (c.q_heads, c.kv_heads, c.format) = (4, 2, c"k8-v4g32-b16+k8-v4g32-b16+t4-v4g32-b32".as_ptr());
+            }),
             ("config->max_tokens: 0", &|c| c.max_tokens = 0),
             ("config->max_tokens: ", &|c| c.max_tokens = u64::MAX),
             ("config->device_budget: budget: ", &|c| c.device_budget = 1000),

@@ -96,9 +96,9 @@ pub(crate) fn append(
     part: &mut Part,
     work: &mut Workspace,
 ) -> Result<(), Error> {
-    let (size, stream) = (group.layout.tokens(), group.stream(layer));
-    if part.state.centres[stream].is_empty() && part.len + part.tokens >= size {
-        part.state.centres[stream] = first_centre(cache, group, index, layer, part, work)?;
+    let (size, strand) = (group.layout.tokens(), group.strand(layer));
+    if part.state.centres[strand].is_empty() && part.len + part.tokens >= size {
+        part.state.centres[strand] = first_centre(cache, group, index, layer, part, work)?;
     }
     let Part { state, reservations, first_row, len, .. } = part;
     let Some(reservation) = reservations.get(index) else { return Ok(()) };
@@ -110,10 +110,10 @@ pub(crate) fn append(
             let mut page = group.packed.write(group.slot(packed, layer), &cache.main)?;
             page.set_tag(Group::tag(packed));
             let encoders = &mut work.encoders[encoder_of(group, index, 0)];
-            let centre = &state.centres[stream];
+            let centre = &state.centres[strand];
             let coded = encode(cache, group, (layer, 0), centre, &work.block, encoders, page.bytes_mut())?;
             if !coded {
-                let uncoded = &mut state.uncoded[stream];
+                let uncoded = &mut state.uncoded[strand];
                 uncoded.resize(uncoded.capacity().max(span.block + 1));
                 uncoded.insert(span.block);
             }
@@ -123,7 +123,7 @@ pub(crate) fn append(
     Ok(())
 }
 
-/// Mean of the first values of the stream: rows of the open block, then of this step.
+/// Mean of the first values of the strand: rows of the open block, then of this step.
 fn first_centre(
     cache: &Cache,
     group: &Group,

@@ -120,8 +120,8 @@ impl Cache {
             config.spill.as_ref().map(|spill| Spilling::new(spill, &sizes.groups, shape, &ledger)).transpose()?;
         let mut groups: Vec<Group> = Vec::with_capacity(sizes.groups.len());
         for sizes in sizes.groups {
-            let streams = groups.last().map_or(0, |last| last.streams().end);
-            groups.push(Group::new(&config, sizes, streams, &calibrated, &device)?);
+            let strands = groups.last().map_or(0, |last| last.strands().end);
+            groups.push(Group::new(&config, sizes, strands, &calibrated, &device)?);
         }
         let (main, lane) = (device.stream("main"), device.stream("lane"));
         let fills = groups.iter().any(|group| group.scratch.is_some()).then(|| Lane::new(&device, "fills"));
@@ -400,7 +400,7 @@ impl Cache {
         self.packed_page_of(id, layer, 0, block)
     }
 
-    /// The packed page that one KV head is in: seal and records of one block of its stream, of all KV heads that share it.
+    /// The packed page that one KV head is in: seal and records of one block of its strand, of all KV heads that share it.
     ///
     /// # Errors
     /// As [`Cache::packed_page`], or a head that the model does not have.
@@ -452,9 +452,9 @@ impl Cache {
         self.groups.iter().enumerate().filter(move |(_, group)| group.holds(layer))
     }
 
-    /// The group of a stream.
-    pub(crate) fn group_of_stream(&self, stream: usize) -> Option<usize> {
-        self.groups.iter().position(|group| group.streams().contains(&stream))
+    /// The group of a strand.
+    pub(crate) fn group_of_strand(&self, strand: usize) -> Option<usize> {
+        self.groups.iter().position(|group| group.strands().contains(&strand))
     }
 
     /// A stamp that follows everything enqueued on all streams. The computing stream does not wait for the copies to

@@ -4,7 +4,7 @@
 //! block is allocated once for all layers, and a slot is locked by one layer at a time.
 //!
 //! Mostly a group has all KV heads of its layers. Where heads of a layer have formats of their own it has several groups, each with some of its heads, in pages and blocks of
-//! their own. What one layer has in one group is a *stream*: what a sequence remembers of blocks is by stream. KV heads are counted within their group, but where they are
+//! their own. What one layer has in one group is a *strand*: what a sequence remembers of blocks is by strand. KV heads are counted within their group, but where they are
 //! said to be the model's.
 use crate::calibrated::Calibrated;
 use crate::levels::Lower;
@@ -37,7 +37,7 @@ pub(crate) struct Group {
     pub(crate) kv_heads: usize,
     /// The first of them among the model's.
     pub(crate) first_head: usize,
-    /// Streams of the groups before it, and pairs of a layer and a KV head.
+    /// Strands of the groups before it, and pairs of a layer and a KV head.
     before: (usize, usize),
     pub(crate) layout: RecordLayout,
     pub(crate) kernel: Kernel,
@@ -70,11 +70,11 @@ impl Group {
         !self.layout.format.refine.is_none()
     }
 
-    /// Takes the memory of a group behind so many streams. Its bytes are reserved.
+    /// Takes the memory of a group behind so many strands. Its bytes are reserved.
     pub(crate) fn new(
         config: &Config,
         sizes: GroupSizes,
-        streams: usize,
+        strands: usize,
         calibrated: &Option<Arc<Calibrated>>,
         device: &SimDevice,
     ) -> Result<Self, Error> {
@@ -94,7 +94,7 @@ impl Group {
             layers: sizes.layers,
             kv_heads: sizes.heads.len(),
             first_head: sizes.heads.start,
-            before: (streams, sizes.before),
+            before: (strands, sizes.before),
             kernel: Kernel::new(&config.geometry, &sizes.layout, certkv_kernel::Arch::detect())?,
             calibrated: calibrated.clone().filter(|_| sizes.layout.format.key.is_calibrated()),
             scales: config.scales.clone().filter(|_| fixed::takes(&sizes.layout.format)),
@@ -221,18 +221,18 @@ impl Group {
         GroupKind { layers: self.layers, heads: self.part(kv_heads), format: self.layout.format, window: self.window }
     }
 
-    /// Number of what `layer` has in the group, among the streams of all groups. Where every layer has one it is the layer's.
+    /// Number of what `layer` has in the group, among the strands of all groups. Where every layer has one it is the layer's.
     #[inline]
-    pub(crate) fn stream(&self, layer: usize) -> usize {
+    pub(crate) fn strand(&self, layer: usize) -> usize {
         self.before.0 + layer - self.first
     }
 
-    /// Its streams.
-    pub(crate) fn streams(&self) -> Range<usize> {
+    /// Its strands.
+    pub(crate) fn strands(&self) -> Range<usize> {
         self.before.0..self.before.0 + self.layers
     }
 
-    /// Elements of a row of keys, or of values, of a stream.
+    /// Elements of a row of keys, or of values, of a strand.
     pub(crate) fn width(&self) -> usize {
         self.kv_heads * self.layout.dim
     }

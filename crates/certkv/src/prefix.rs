@@ -98,24 +98,24 @@ impl PublishedPrefix {
     }
 }
 
-/// Value centres of all streams: the codes of a sequence's blocks are relative to them. Counted while anybody holds them.
+/// Value centres of all strands: the codes of a sequence's blocks are relative to them. Counted while anybody holds them.
 #[derive(Debug)]
 pub(crate) struct Centres {
-    pub(crate) streams: Vec<Vec<f32>>,
+    pub(crate) strands: Vec<Vec<f32>>,
     ledger: Arc<Ledger>,
     bytes: usize,
 }
 
 impl Centres {
-    fn of(streams: &[Vec<f32>], ledger: &Arc<Ledger>) -> Result<Self, BudgetExceeded> {
-        let bytes = streams.iter().map(|stream| stream.len() * 4).sum();
+    fn of(strands: &[Vec<f32>], ledger: &Arc<Ledger>) -> Result<Self, BudgetExceeded> {
+        let bytes = strands.iter().map(|strand| strand.len() * 4).sum();
         ledger.reserve(Class::Tables, bytes)?;
-        Ok(Self { streams: streams.to_vec(), ledger: Arc::clone(ledger), bytes })
+        Ok(Self { strands: strands.to_vec(), ledger: Arc::clone(ledger), bytes })
     }
 
-    fn are(&self, streams: &[Vec<f32>]) -> bool {
-        let bits = |streams: &[Vec<f32>]| streams.iter().flatten().map(|x| x.to_bits()).collect::<Vec<_>>();
-        self.streams.len() == streams.len() && bits(&self.streams) == bits(streams)
+    fn are(&self, strands: &[Vec<f32>]) -> bool {
+        let bits = |strands: &[Vec<f32>]| strands.iter().flatten().map(|x| x.to_bits()).collect::<Vec<_>>();
+        self.strands.len() == strands.len() && bits(&self.strands) == bits(strands)
     }
 }
 
@@ -129,15 +129,15 @@ impl Drop for Centres {
 #[derive(Debug, Clone)]
 pub(crate) struct Note {
     pub(crate) centres: Arc<Centres>,
-    /// Blocks of the unit without codes, where records do not say so themselves: stream, block of the sequence.
+    /// Blocks of the unit without codes, where records do not say so themselves: strand, block of the sequence.
     pub(crate) uncoded: Arc<[(u32, u32)]>,
 }
 
 /// What a publication knows of blocks without codes.
 pub(crate) struct Coding<'a> {
-    /// Those of a unit: stream, block of the sequence.
+    /// Those of a unit: strand, block of the sequence.
     pub(crate) uncoded: &'a dyn Fn(usize) -> Arc<[(u32, u32)]>,
-    /// The group of a stream.
+    /// The group of a strand.
     pub(crate) group_of: &'a dyn Fn(usize) -> usize,
 }
 
@@ -246,8 +246,8 @@ impl Prefixes {
             let uncoded = (coding.uncoded)(unit.number);
             let Some(own) = unit.own else { return Some(Note { centres: found, uncoded }) };
             // Of blocks that come to a cached unit this sequence says it, of the others whoever brought them.
-            let comes = |(stream, block): &&(u32, u32)| {
-                unit.filled.contains(&((coding.group_of)(*stream as usize), *block as usize))
+            let comes = |(strand, block): &&(u32, u32)| {
+                unit.filled.contains(&((coding.group_of)(*strand as usize), *block as usize))
             };
             let mut all: Vec<(u32, u32)> = own.uncoded.iter().filter(|at| !comes(at)).copied().collect();
             all.extend(uncoded.iter().filter(comes));
@@ -322,10 +322,10 @@ impl Cache {
         span.record("found", hit.tokens as u64);
         let mut state = SequenceState::new(&self.groups, &self.config)?;
         if let Some(Note { centres, .. }) = hit.notes.last() {
-            state.centres.clone_from(&centres.streams);
+            state.centres.clone_from(&centres.strands);
         }
-        for (stream, block) in hit.notes.iter().flat_map(|note| note.uncoded.iter()) {
-            let (uncoded, block) = (&mut state.uncoded[*stream as usize], *block as usize);
+        for (strand, block) in hit.notes.iter().flat_map(|note| note.uncoded.iter()) {
+            let (uncoded, block) = (&mut state.uncoded[*strand as usize], *block as usize);
             uncoded.resize(uncoded.capacity().max(block + 1));
             uncoded.insert(block);
         }
@@ -373,7 +373,7 @@ impl Cache {
             }
             let coding = Coding {
                 uncoded: &|number| self.uncoded_in(state, number, unit),
-                group_of: &|stream| self.group_of_stream(stream).unwrap_or(usize::MAX),
+                group_of: &|strand| self.group_of_strand(strand).unwrap_or(usize::MAX),
             };
             Ok(prefixes.publish_tables(scope, prompt, &state.tables, &state.centres, &self.ledger, &coding))
         })?;
@@ -388,10 +388,10 @@ impl Cache {
         let mut found = Vec::new();
         for group in &self.groups {
             let each = unit / group.layout.tokens();
-            for stream in group.streams() {
-                let uncoded: &BitSet = &state.uncoded[stream];
+            for strand in group.strands() {
+                let uncoded: &BitSet = &state.uncoded[strand];
                 let blocks = (number * each..(number + 1) * each).filter(|b| *b < uncoded.capacity());
-                found.extend(blocks.filter(|b| uncoded.contains(*b)).map(|b| (stream as u32, b as u32)));
+                found.extend(blocks.filter(|b| uncoded.contains(*b)).map(|b| (strand as u32, b as u32)));
             }
         }
         found.into()

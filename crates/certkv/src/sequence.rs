@@ -169,11 +169,11 @@ fn set_bytes(blocks: usize) -> usize {
 pub(crate) struct SequenceState {
     /// One table per KV group, all of the same length between steps.
     pub(crate) tables: Vec<BlockTable>,
-    /// Value centres by stream ([`Group::stream`]), `[its KV heads][head_dim]`; empty until its first block closes.
+    /// Value centres by strand ([`Group::strand`]), `[its KV heads][head_dim]`; empty until its first block closes.
     pub(crate) centres: Vec<Vec<f32>>,
-    /// Of all KV heads of all layers, by stream: [`Group::memories`].
+    /// Of all KV heads of all layers, by strand: [`Group::memories`].
     pub(crate) heads: Vec<HeadMemory>,
-    /// By stream: blocks that could not be coded (their scales overflow) and are always read from the originals.
+    /// By strand: blocks that could not be coded (their scales overflow) and are always read from the originals.
     pub(crate) uncoded: Vec<BitSet>,
     /// Who decides levels, by layer; empty where nobody does.
     pub(crate) control: Vec<LayerControl>,
@@ -182,12 +182,12 @@ pub(crate) struct SequenceState {
 impl SequenceState {
     /// Without tokens; nobody has decided anything.
     pub(crate) fn new(groups: &[Group], config: &Config) -> Result<Self, Error> {
-        let (streams, heads) = groups.last().map_or((0, 0), |last| (last.streams().end, last.all_memories().end));
+        let (strands, heads) = groups.last().map_or((0, 0), |last| (last.strands().end, last.all_memories().end));
         Ok(Self {
             tables: groups.iter().map(Group::table).collect::<Result<_, _>>().map_err(Error::from_table)?,
-            centres: vec![Vec::new(); streams],
+            centres: vec![Vec::new(); strands],
             heads: vec![HeadMemory::default(); heads],
-            uncoded: vec![BitSet::default(); streams],
+            uncoded: vec![BitSet::default(); strands],
             control: LayerControl::all(config)?,
         })
     }
@@ -246,14 +246,14 @@ impl SequenceState {
     /// Forgets what concerns blocks from `blocks` on, in one layer group.
     pub(crate) fn forget_from(&mut self, group: &Group, blocks: usize) {
         for layer in group.first..group.first + group.layers {
-            let stream = group.stream(layer);
-            self.uncoded[stream].resize(blocks);
+            let strand = group.strand(layer);
+            self.uncoded[strand].resize(blocks);
             if let Some(control) = self.control.get_mut(layer) {
                 control.cut(blocks);
             }
             if blocks == 0 {
                 // No block was annotated with the centre; rows that are gone leave no trace in later bounds.
-                self.centres[stream].clear();
+                self.centres[strand].clear();
             }
             for head in &mut self.heads[group.memories(layer)] {
                 head.truncate(match group.fixed_blocks() {

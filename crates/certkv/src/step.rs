@@ -248,9 +248,7 @@ impl<'c> Step<'c> {
         work.certificates.clear();
         work.certificates.resize(heads, Certificate::UNCERTIFIED);
         for part in &mut self.parts {
-            let done = self.cache.groups_of(layer).try_for_each(|(index, group)| {
-                attend(self.cache, &mut turn, group, index, layer, part, self.policy, queries, work)
-            });
+            let done = attend(self.cache, &mut turn, layer, part, self.policy, queries, work);
             self.cache.counters.withheld(done, heads)?;
         }
         // Under every policy: what may not be used is not returned. A chunk's rows have no bound that would tell.

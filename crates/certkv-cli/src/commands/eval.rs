@@ -318,12 +318,11 @@ impl Options {
 
 /// What was chosen for the heads, in lines.
 fn said(tolerance: f64, chosen: &PerHead, read: f64) -> String {
-    let PerHead { formats, stored, read: expected, single: (single, least) } = chosen;
+    let PerHead { formats, stored, read: expected, single } = chosen;
     let list = formats.iter().map(Format::to_string).collect::<Vec<_>>().join("+");
-    format!(
-        "By head at {}%: {read:.3} of dense read ({expected:.3} by what each head read before; {least:.3} with {single} alone), {stored:.0} bytes of codes a token\n  {list}\n",
-        tolerance * 100.0
-    )
+    let single = single.map_or_else(String::new, |(format, read)| format!("; {format} for all heads: {read:.3}"));
+    let of = format!("{read:.3} of dense read ({expected:.3} by what each head read before{single})");
+    format!("By head at {}%: {of}, {stored:.0} bytes of codes a token\n  {list}\n", tolerance * 100.0)
 }
 
 /// Refuses, before hours of work, what the model cannot hold.

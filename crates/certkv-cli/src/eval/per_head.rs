@@ -4,7 +4,7 @@
 //! best list is the best choice of each head: of fewest bytes read, at one price for the bytes that it stores where these are limited (math.md 9.5).
 use super::{
     mode::{Mode, Policy},
-    outcome::Outcome,
+    outcome::{ModeOutcome, Outcome},
 };
 use certkv_control::{
     ControlError,
@@ -21,8 +21,8 @@ pub struct PerHead {
     pub stored: f64,
     /// What they read by what each head read before, of what dense half precision reads.
     pub read: f64,
-    /// The single format that read least, and what it read.
-    pub single: (Format, f64),
+    /// The single format that read least of those within as many bytes, and what it read; `None` if there is none.
+    pub single: Option<(Format, f64)>,
 }
 
 impl PerHead {
@@ -45,8 +45,13 @@ impl PerHead {
         };
         let costs: Vec<f64> = modes.iter().filter_map(|m| stored(m.mode.format)).collect();
         let heads = geometry.layers * geometry.kv_heads;
-        let least = modes.iter().min_by(|a, b| a.gathered.read_share().total_cmp(&b.gathered.read_share()));
-        let Some(least) = least.filter(|_| costs.len() == modes.len()) else { return Ok(None) };
+        if costs.len() != modes.len() || modes.is_empty() {
+            return Ok(None);
+        }
+        let share = |m: &&ModeOutcome| m.gathered.read_share();
+        let within = modes.iter().copied().zip(&costs).filter(|(_, cost)| **cost * heads as f64 <= bytes);
+        let least = within.map(|(m, _)| m).min_by(|a, b| share(a).total_cmp(&share(b)));
+        let dense = modes.iter().map(|m| m.gathered.read_dense).max().unwrap_or(0).max(1);
         let read = |head: usize| modes.iter().map(move |m| m.gathered.heads.get(head).map_or(0.0, |n| *n as f64));
         let (cost, loss): (Vec<f64>, Vec<f64>) =
             (0..heads).flat_map(|head| costs.iter().copied().zip(read(head))).unzip();
@@ -55,8 +60,8 @@ impl PerHead {
         Ok(Some(Self {
             formats: found.level.iter().map(|level| modes[*level as usize].mode.format).collect(),
             stored: found.used,
-            read: found.loss / least.gathered.read_dense.max(1) as f64,
-            single: (least.mode.format, least.gathered.read_share()),
+            read: found.loss / dense as f64,
+            single: least.map(|m| (m.mode.format, share(&m))),
         }))
     }
 
@@ -70,7 +75,7 @@ impl PerHead {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::eval::{Gathered, ModeOutcome};
+    use crate::eval::Gathered;
 
     fn model() -> Geometry {
         Geometry::new(2, 4, 2, 64).unwrap()
@@ -99,7 +104,7 @@ mod tests {
         let found = PerHead::choose(&outcome(), &model(), 0.05, f64::INFINITY).unwrap().unwrap();
         let [wide, narrow] = ["k8-v8g64-b64", "k4-v4g64-b64"].map(|format| format.parse().unwrap());
         assert_eq!(found.formats, [wide, narrow, narrow, wide]);
-        assert_eq!((found.read, found.single), (0.25, (narrow, 0.285)));
+        assert_eq!((found.read, found.single), (0.25, Some((narrow, 0.285))));
         let mode = found.mode(0.05).unwrap();
         assert_eq!(mode.written(), "k8-v8g64-b64+k4-v4g64-b64+k4-v4g64-b64+k8-v8g64-b64");
         assert_eq!(mode.to_string(), "certified 2 formats by head at 5%");
@@ -114,6 +119,7 @@ mod tests {
         // The head that the wide format saves least of goes first.
         assert_eq!(some.formats[0].to_string(), "k4-v4g64-b64");
         assert_eq!(some.formats[1..], all.formats[1..]);
+        assert_eq!(some.single.unwrap().0.to_string(), "k4-v4g64-b64");
         let refused = PerHead::choose(&outcome(), &model(), 0.05, 100.0);
         assert!(matches!(refused, Err(ControlError::BelowFloor { floor, .. }) if floor > 100.0), "{refused:?}");
     }

@@ -27,9 +27,44 @@ use certkv_control::policy::Certified;
 use pages::Pages;
 use sets::Items;
 
-/// Attention of `part` in one layer of a group, into the workspace.
-#[allow(clippy::too_many_arguments, reason = "one call site; the values have nothing else in common")]
+/// Attention of `part` in one layer, into the workspace.
+///
+/// # Errors
+/// As [`crate::Step::attend`]; the workspace then holds what came before.
 pub(crate) fn attend(
+    cache: &Cache,
+    turn: &mut Turn<'_>,
+    layer: usize,
+    part: &mut Part,
+    policy: Policy,
+    queries: &[f32],
+    work: &mut Workspace,
+) -> Result<(), Error> {
+    cache
+        .groups_of(layer)
+        .try_for_each(|(index, group)| attend_group(cache, turn, group, index, layer, part, policy, queries, work))?;
+    let geometry = cache.geometry();
+    let rows = part.first_row * geometry.q_heads..(part.first_row + part.tokens) * geometry.q_heads;
+    let failed = |c: &Certificate| c.cause == Cause::Integrity;
+    if !work.certificates[rows.clone()].iter().any(failed) {
+        return Ok(());
+    }
+    // A canary failed: no certificate of the layer may stand (math.md 7.4), of heads in other groups neither.
+    for (index, group) in cache.groups_of(layer) {
+        let heads = group.first_head * geometry.group()..(group.first_head + group.kv_heads) * geometry.group();
+        if work.certificates[rows.clone()].chunks(geometry.q_heads).any(|row| row[heads.clone()].iter().any(failed)) {
+            continue;
+        }
+        attend_group(cache, turn, group, index, layer, part, Policy::Dense, queries, work)?;
+        let of_rows = work.certificates[rows.clone()].chunks_mut(geometry.q_heads);
+        of_rows.flat_map(|row| &mut row[heads.clone()]).for_each(|c| c.cause = Cause::Integrity);
+    }
+    Ok(())
+}
+
+/// The same of the KV heads that one group has.
+#[allow(clippy::too_many_arguments, reason = "the values have nothing else in common")]
+fn attend_group(
     cache: &Cache,
     turn: &mut Turn<'_>,
     group: &Group,
@@ -80,12 +115,12 @@ fn decode(
     let first_row = part.first_row + row;
     let SequenceState { centres, heads: memory, uncoded: known, .. } = &mut *part.state;
     // What later tokens of the chunk fill is known, and not read yet.
-    let stream = group.stream(layer);
-    known[stream].resize((part.len + part.tokens) / group.layout.tokens());
+    let strand = group.strand(layer);
+    known[strand].resize((part.len + part.tokens) / group.layout.tokens());
     let memory = &mut memory[group.memories(layer)];
     let Workspace { pages, heads, out, certificates, uncoded, tolerances, .. } = work;
     let heads = &mut heads[..group.kv_heads];
-    pages.uncoded(&known[stream], uncoded);
+    pages.uncoded(&known[strand], uncoded);
     let (blocks, seen) = (pages.blocks(), pages.seen());
     // Query heads of the group.
     let first_head = group.first_head * geometry.group();
@@ -111,7 +146,7 @@ fn decode(
         }
         core::mem::swap(&mut w.memory, m);
     }
-    let (sequence, centre) = (part.id, &centres[stream][..]);
+    let (sequence, centre) = (part.id, &centres[strand][..]);
     let call = Decode { cache, group, index, layer, sequence, row, group_width, centre, uncoded, tolerances, blocks };
     let mut done = call.step(policy, turn, pages, heads);
     if let (Ok(()), Some(control), true) = (&done, &cache.config.control, policy != Policy::Dense) {
@@ -295,7 +330,7 @@ impl Decode<'_> {
         })
     }
 
-    /// Heads marked for rung 3, and the whole layer on a failed canary (rung 4).
+    /// Heads marked for rung 3, and all on a failed canary (rung 4), to which [`attend`] adds those of other groups.
     pub(crate) fn fall_back(
         &self,
         turn: &mut Turn<'_>,

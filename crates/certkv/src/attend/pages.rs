@@ -177,7 +177,7 @@ impl Pages {
             return Err(Error::Order { layer, why: "a page of the sequence is missing" });
         }
         if gathers {
-            self.gather(cache, group, layer, &part.state.centres[group.stream(layer)], &parts, &rows)?;
+            self.gather(cache, group, layer, &part.state.centres[group.strand(layer)], &parts, &rows)?;
         }
         let blocks = self.blocks();
         // What became full in this step, and what was gathered, is at the first level.

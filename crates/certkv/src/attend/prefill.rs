@@ -102,7 +102,7 @@ fn hint(cache: &Cache, group: &Group, layer: usize, part: &mut Part, out: &[f32]
     let start = (part.first_row + part.tokens - 1) * width + group.first_head * geometry.group() * dim;
     let row = &out[start..start + group.kv_heads * geometry.group() * dim];
     for (head, memory) in heads[group.memories(layer)].iter_mut().enumerate() {
-        let centre = centres[group.stream(layer)].get(head * dim..(head + 1) * dim).unwrap_or(&[]);
+        let centre = centres[group.strand(layer)].get(head * dim..(head + 1) * dim).unwrap_or(&[]);
         let outputs = row[head * geometry.group() * dim..(head + 1) * geometry.group() * dim].chunks_exact(dim);
         memory.hints.clear();
         memory.hints.extend(outputs.map(|out| Hint::of(out, centre)));

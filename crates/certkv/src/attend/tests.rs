@@ -1,6 +1,9 @@
 //! Rows that nobody wrote take no part: whatever lies behind an open block's last row, answers have the same bits.
 use crate::group::{Group, Side};
-use crate::{Cache, Certificate, Certified, Chunk, Config, Error, Geometry, Mode, Policy, SequenceId, SimOptions};
+use crate::{
+    Cache, Cause, Certificate, Certified, Chunk, Config, Error, Geometry, Mode, Policy, Rung, SequenceId, SimOptions,
+    Status,
+};
 use certkv_core::hash::splitmix64;
 use certkv_core::plant::{self, Bug};
 
@@ -100,4 +103,52 @@ fn unwritten_rows_take_no_part() {
     let (executed, caught) = (4 * (2 * BLOCK - 1), u8::from(seen.len() > BLOCK));
     println!("GATE unwritten-rows executed={executed} failed={} controls={caught}/1 seed=0x4d", failed.len());
     assert_eq!((failed, caught), (vec![], 1), "a row too many is seen at lengths {seen:?} only");
+}
+
+/// Originals and codes of one KV head that disagree in one layer: no certificate of that layer stands, whichever pages its other heads are in.
+#[test]
+fn a_failed_canary_sends_heads_of_other_groups_to_the_originals() {
+    let geometry = Geometry::new(2, 2 * KV_HEADS, KV_HEADS, DIM).unwrap();
+    let formats = ["k8-v4g32-b16", "t4-v4g32-b32"].map(|f| f.parse().unwrap());
+    let cache = |damage: bool| {
+        let cache = Cache::new(Config { formats: [formats; 2].concat(), ..Config::new(geometry, 100) }).unwrap();
+        let id = cache.create().unwrap();
+        let mut step = cache.begin(&[Chunk { sequence: id, tokens: 70 }]).unwrap();
+        let rows =
+            |seed| halves(seed, 70 * KV_HEADS * DIM).into_iter().map(|x| x & 0xbbff & !0x0400).collect::<Vec<_>>();
+        (0..2).for_each(|layer| step.append_bits(layer, &rows(1), &rows(2)).unwrap());
+        step.finish().unwrap();
+        if damage {
+            cache.join_lane().unwrap();
+            let (group, page) = (&cache.groups[0], cache.with(id, |s| Ok(s.tables[0].blocks()[1].host)).unwrap());
+            let mut guard = group.host.write_tagged(group.slot(page, 1), &cache.main, Group::tag(page)).unwrap();
+            guard.words_mut()[group.side(0, Side::Key)].fill(0x4400);
+        }
+        (cache, id)
+    };
+    let step = |(cache, id): &(Cache, SequenceId), policy| {
+        let mut step = cache.begin_with(&[Chunk { sequence: *id, tokens: 1 }], policy).unwrap();
+        let row = halves(3, KV_HEADS * DIM);
+        let queries: Vec<f32> = (0..geometry.q_width()).map(|i| (i % 7) as f32 / 4.0 - 0.8).collect();
+        let mut found = Vec::new();
+        for layer in 0..2 {
+            step.append_bits(layer, &row, &row).unwrap();
+            let (mut out, mut certificates) =
+                (vec![0.0; geometry.q_width()], vec![Certificate::default(); geometry.q_heads]);
+            step.attend(layer, &queries, &mut out, &mut certificates).unwrap();
+            found.push((out.into_iter().map(f32::to_bits).collect::<Vec<_>>(), certificates));
+        }
+        found
+    };
+    // Every block is looked at, so that the canary sees the one.
+    let policy = Policy::Certified(Certified { explore_rate: 1.0, ..Certified::default() });
+    let [whole, dense] = [policy, Policy::Dense].map(|policy| step(&cache(false), policy));
+    let damaged = step(&cache(true), policy);
+    let failed = |c: &Certificate| (c.cause, c.rung, c.status) == (Cause::Integrity, Rung::DenseLayer, Status::Exact);
+    assert!(whole.iter().chain(&damaged[..1]).flat_map(|(_, found)| found).all(|c| c.cause != Cause::Integrity));
+    assert!(damaged[1].1.iter().all(failed), "{:?}", damaged[1].1);
+    // What was not damaged has the bits of dense attention, and had others.
+    let width = geometry.group() * DIM;
+    assert_eq!(damaged[1].0[width..], dense[1].0[width..]);
+    assert_ne!(whole[1].0[width..], dense[1].0[width..]);
 }

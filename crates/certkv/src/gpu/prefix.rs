@@ -23,7 +23,7 @@ impl GpuCache {
         let id = self.insert(hit.tables)?;
         let row = id.slot as usize;
         self.mirror_table(row);
-        let sent = hit.notes.last().map_or(Ok(()), |note| self.send_centres(row, &note.centres.streams));
+        let sent = hit.notes.last().map_or(Ok(()), |note| self.send_centres(row, &note.centres.strands));
         match sent {
             Ok(()) => Ok((id, hit.tokens)),
             Err(error) => {

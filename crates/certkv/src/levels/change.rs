@@ -113,7 +113,7 @@ impl Cache {
         if entry.level == level {
             return Ok(());
         }
-        if state.uncoded[group.stream(layer)].contains(block) {
+        if state.uncoded[group.strand(layer)].contains(block) {
             return Err(refused("the block has no codes"));
         }
         group.pools.reclaim(&mut |stamp| self.passed(stamp));
@@ -123,7 +123,7 @@ impl Cache {
                 change => break change?,
             }
         };
-        let coded = self.code(group, index, layer, &state.centres[group.stream(layer)], work, &change);
+        let coded = self.code(group, index, layer, &state.centres[group.strand(layer)], work, &change);
         let coded =
             coded.and_then(|coded| if coded { Ok(()) } else { Err(refused("no scales at this level hold it")) });
         if let Err(error) = coded {

@@ -101,11 +101,11 @@ impl Cache {
             let start = probes.numbers.len();
             probes.numbers.resize(start + heads * stride, f32::NAN);
             let of_block = &mut probes.numbers[start..];
-            for level in (0..group.level_count()).filter(|_| !uncoded[group.stream(layer)].contains(block)) {
+            for level in (0..group.level_count()).filter(|_| !uncoded[group.strand(layer)].contains(block)) {
                 let Workspace { block: rows, encoders, .. } = &mut *work;
                 let encoders = &mut encoders[encoder_of(group, index, level)];
                 let page = &mut page[..group.bytes_at(level)];
-                if !encode(self, group, (layer, level), &centres[group.stream(layer)], rows, encoders, page)? {
+                if !encode(self, group, (layer, level), &centres[group.strand(layer)], rows, encoders, page)? {
                     continue;
                 }
                 let up = usize::from(group.level_count() - 1 - level);

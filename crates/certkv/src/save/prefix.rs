@@ -64,8 +64,8 @@ impl Engine for &Cache {
         self.groups.iter().flat_map(|group| core::iter::repeat_n(group.width(), group.layers)).collect()
     }
 
-    fn group_of(&self, stream: usize) -> usize {
-        self.group_of_stream(stream).unwrap_or(self.groups.len())
+    fn group_of(&self, strand: usize) -> usize {
+        self.group_of_strand(strand).unwrap_or(self.groups.len())
     }
 
     fn block_bytes(&self, group: usize) -> usize {
@@ -101,7 +101,7 @@ impl Engine for &Cache {
 
     fn publish(&mut self, scope: &PrefixScope<'_>, prompt: Prompt<'_>, arrived: &Arriving) -> Result<usize, Error> {
         let _turn = self.turn.lock();
-        let group_of = |stream| Engine::group_of(self, stream);
+        let group_of = |strand| Engine::group_of(self, strand);
         let done = arrived.publish(Cache::prefixes(self)?, scope, prompt, &self.ledger, &group_of);
         self.retire_evicted(done.evicted)?;
         Ok(done.usable)

@@ -124,7 +124,7 @@ pub(crate) fn read(
     let mut rest = Rest(bytes);
     let blocks_of = |group: &Group| tokens.div_ceil(group.layout.tokens()).min(group.max_blocks);
     for group in &cache.groups {
-        for centre in &mut state.centres[group.streams()] {
+        for centre in &mut state.centres[group.strands()] {
             *centre = rest.floats(group.width(), f32::is_finite)?;
             if centre.len() != if tokens >= group.layout.tokens() { group.width() } else { 0 } {
                 return Err(malformed("a centre of another width"));
@@ -133,7 +133,7 @@ pub(crate) fn read(
     }
     // Sets may have room for a block that was begun and given up.
     for group in &cache.groups {
-        for set in &mut state.uncoded[group.streams()] {
+        for set in &mut state.uncoded[group.strands()] {
             *set = rest.set(blocks_of(group) + 1)?;
         }
     }

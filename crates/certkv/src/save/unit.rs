@@ -1,6 +1,6 @@
 //! A unit of a cached prefix as bytes: what it is called, and what it holds.
 //!
-//! The value centres of all streams (what one layer has in one group) that its codes are relative to, its blocks without codes, of each group with a window which of its
+//! The value centres of all strands (what one layer has in one group) that its codes are relative to, its blocks without codes, of each group with a window which of its
 //! blocks are there, the pages of these and of all blocks of the others, group by group, and a digest of all of it. The key covers the tokens and everything else that decides what a unit holds, so whoever has
 //! the same secret finds it, in this process or a later one.
 use super::SaveError;
@@ -91,17 +91,17 @@ pub(crate) fn page_of<'g>(
 /// What is in front of the pages. `there`: of each group with a window, a bit for each of its blocks.
 pub(crate) fn begin(note: &Note, there: impl Iterator<Item = u64>) -> Vec<u8> {
     let mut bytes = Vec::new();
-    note.centres.streams.iter().for_each(|centre| put_floats(&mut bytes, centre));
+    note.centres.strands.iter().for_each(|centre| put_floats(&mut bytes, centre));
     put(&mut bytes, note.uncoded.len() as u64);
-    for (stream, block) in note.uncoded.iter() {
-        put(&mut bytes, u64::from(*stream));
+    for (strand, block) in note.uncoded.iter() {
+        put(&mut bytes, u64::from(*strand));
         put(&mut bytes, u64::from(*block));
     }
     there.for_each(|bits| put(&mut bytes, bits));
     bytes
 }
 
-/// Most bytes that [`begin`] and [`end`] put around the pages of `blocks` blocks, each of one stream, and of so many groups with a window.
+/// Most bytes that [`begin`] and [`end`] put around the pages of `blocks` blocks, each of one strand, and of so many groups with a window.
 pub(crate) fn most_around(widths: &[usize], blocks: usize, windows: usize) -> usize {
     widths.iter().map(|width| 8 + 4 * width).sum::<usize>() + 8 + 16 * blocks + 8 * windows + DIGEST
 }
@@ -115,7 +115,7 @@ pub(crate) fn end(bytes: &mut Vec<u8>) {
 /// A unit that came from a store.
 pub(crate) struct Unit<'a> {
     pub(crate) centres: Vec<Vec<f32>>,
-    /// Stream and block, as they are said to be.
+    /// Strand and block, as they are said to be.
     pub(crate) uncoded: Arc<[(u32, u32)]>,
     /// Of each group with a window, a bit for each of its blocks that is there.
     pub(crate) there: Vec<u64>,
@@ -123,7 +123,7 @@ pub(crate) struct Unit<'a> {
 }
 
 impl<'a> Unit<'a> {
-    /// Reads what [`begin`] and [`end`] framed, of a cache of streams with so many elements a row. Which blocks of a stream the unit
+    /// Reads what [`begin`] and [`end`] framed, of a cache of strands with so many elements a row. Which blocks of a strand the unit
     /// has, `blocks` says; how many each group with a window has, `windows`.
     pub(crate) fn read(
         bytes: &'a [u8],
@@ -146,12 +146,12 @@ impl<'a> Unit<'a> {
         }
         let mut uncoded = Vec::new();
         for _ in 0..rest.count(bytes.len()).map_err(of_unit)? {
-            let stream = rest.count(widths.len().saturating_sub(1)).map_err(of_unit)?;
+            let strand = rest.count(widths.len().saturating_sub(1)).map_err(of_unit)?;
             let block = rest.count(u32::MAX as usize).map_err(of_unit)?;
-            if !blocks(stream).contains(&block) {
+            if !blocks(strand).contains(&block) {
                 return Err(malformed("a block of another unit"));
             }
-            uncoded.push((stream as u32, block as u32));
+            uncoded.push((strand as u32, block as u32));
         }
         let mut there = Vec::new();
         for each in windows {

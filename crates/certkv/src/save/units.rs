@@ -18,10 +18,10 @@ pub(crate) trait Engine {
     const ORDER: Order;
 
     fn prefixes(&self) -> Result<&Prefixes, Error>;
-    /// Elements of a row of keys, by stream: what one layer has in one group.
+    /// Elements of a row of keys, by strand: what one layer has in one group.
     fn widths(&self) -> Vec<usize>;
-    /// Number of the group that a stream is in.
-    fn group_of(&self, stream: usize) -> usize;
+    /// Number of the group that a strand is in.
+    fn group_of(&self, strand: usize) -> usize;
     /// Bytes of the pages of a full block.
     fn block_bytes(&self, group: usize) -> usize;
     /// Appends the pages of a full block to `bytes`, layer by layer.
@@ -54,7 +54,7 @@ struct Arrived {
 pub(crate) struct Arriving {
     held: Held<Note>,
     units: Vec<Arrived>,
-    /// By stream; empty before the first unit.
+    /// By strand; empty before the first unit.
     centres: Vec<Vec<f32>>,
     /// Tokens of a unit.
     unit: usize,
@@ -64,7 +64,7 @@ pub(crate) struct Arriving {
 
 impl Arriving {
     fn behind(held: Held<Note>, unit: usize, groups: &[GroupShape]) -> Self {
-        let centres = held.notes.last().map_or_else(Vec::new, |note| note.centres.streams.clone());
+        let centres = held.notes.last().map_or_else(Vec::new, |note| note.centres.strands.clone());
         let each = groups.iter().map(|group| unit / group.block).collect();
         Self { held, units: Vec::new(), centres, unit, each }
     }
@@ -106,7 +106,7 @@ pub(crate) fn size<E: Engine>(engine: &E) -> Result<PrefixUnit, Error> {
     let widths = engine.widths();
     let each = |group: usize| tokens / groups[group].block;
     let pages: usize = (0..groups.len()).map(|group| each(group) * engine.block_bytes(group)).sum();
-    let blocks: usize = (0..widths.len()).map(|stream| each(engine.group_of(stream))).sum();
+    let blocks: usize = (0..widths.len()).map(|strand| each(engine.group_of(strand))).sum();
     let windows = groups.iter().filter(|group| group.window.is_some()).count();
     Ok(PrefixUnit { tokens, bytes: unit::most_around(&widths, blocks, windows).saturating_add(pages) })
 }
@@ -228,13 +228,13 @@ fn append<E: Engine>(
     page: &[u8],
     arriving: &mut Arriving,
 ) -> Result<bool, Error> {
-    let blocks = |stream| {
-        let each = arriving.each.get(engine.group_of(stream)).copied().unwrap_or_default();
+    let blocks = |strand| {
+        let each = arriving.each.get(engine.group_of(strand)).copied().unwrap_or_default();
         number * each..(number + 1) * each
     };
     let windows = groups.iter().zip(&arriving.each).filter(|(group, _)| group.window.is_some()).map(|(_, each)| *each);
     let Unit { centres, uncoded, there, pages } = Unit::read(page, &engine.widths(), blocks, windows)?;
-    let bits = |streams: &[Vec<f32>]| streams.iter().flatten().map(|x| x.to_bits()).collect::<Vec<_>>();
+    let bits = |strands: &[Vec<f32>]| strands.iter().flatten().map(|x| x.to_bits()).collect::<Vec<_>>();
     if arriving.len() > 0 && bits(&centres) != bits(&arriving.centres) {
         return Ok(false);
     }

@@ -58,7 +58,7 @@ impl Cache {
     fn expected(&self, group: &Group, table: &BlockTable, state: &SequenceState, layer: usize) -> Vec<Ask> {
         let all = self.config.policy == Policy::Dense;
         let heads = &state.heads[group.memories(layer)];
-        let uncoded = &state.uncoded[group.stream(layer)];
+        let uncoded = &state.uncoded[group.strand(layer)];
         let read = |block: usize| all || uncoded.contains(block) || heads.iter().any(|h| h.keys.contains(block));
         let full = table.blocks().iter().enumerate().filter(|(block, entry)| entry.is_full() && read(*block));
         full.map(|(block, entry)| Ask { block, layer, page: entry.host }).collect()
