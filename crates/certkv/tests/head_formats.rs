@@ -65,7 +65,7 @@ impl Beside {
         kinds.dedup();
         let cache = |format: Format| (format, Cache::new(config(seed, vec![format])).unwrap());
         let mut mixed = config(seed, formats.clone());
-        if seed % 3 == 0 {
+        if seed.is_multiple_of(3) {
             // Residency must not show.
             mixed.spill = Some(Spill { in_flight: 12, ..Spill::new(Arc::new(MemoryStore::new(1 << 30)), 100) });
         }
@@ -133,7 +133,7 @@ fn life(seed: u64, turns: usize) -> (usize, usize) {
     let (beside, mut r) = (Beside::new(seed), Rng::new(seed ^ 0x5eed));
     let g = geometry();
     // Where originals spill no rows are read alone.
-    let row_share = if seed % 3 == 0 { 0.0 } else { 0.1 };
+    let row_share = if seed.is_multiple_of(3) { 0.0 } else { 0.1 };
     let certified = |tol_rel| Policy::Certified(Certified { tol_rel, row_share, ..Certified::default() });
     // By cache, and what the sequence holds.
     let mut live: Vec<(Vec<SequenceId>, Model)> = Vec::new();

@@ -94,7 +94,7 @@ impl World {
         let pair = pairs[r.below(5)].map(|f| f.parse().unwrap());
         // By layer, or turned over from head to head.
         let of = |layer: usize, head: usize| pair[(usize::from(layer == 2) + head) % 2];
-        let heads = if seed / 3 % 2 == 0 { 1 } else { kv_heads };
+        let heads = if (seed / 3).is_multiple_of(2) { 1 } else { kv_heads };
         let formats = (0..4).flat_map(|layer| (0..heads).map(move |head| of(layer, head))).collect();
         let max_tokens = 100 + r.below(200);
         let mut window =
