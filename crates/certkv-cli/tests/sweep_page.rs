@@ -202,10 +202,25 @@ fn what_is_shown_is_what_was_promised() {
     assert!(heap.rows.iter().all(|r| value(heap, &r.name, "95%") < 0.01), "{heap:?}");
     // What this model cannot show is said, and a policy below its floor has no figures.
     let witnesses = table(e, "spherical", "Witnesses");
-    for (row, dense) in [("W1", "not measured"), ("W4", "not measured")] {
-        let row = witnesses.rows.iter().find(|r| r.name.starts_with(row)).unwrap();
-        assert!(matches!(&row.cells[0], Cell::Words(text) if text.starts_with(dense)), "{row:?}");
-    }
+    let refusals = witnesses.rows.iter().find(|r| r.name.starts_with("W4")).unwrap();
+    assert!(matches!(&refusals.cells[0], Cell::Words(text) if text.starts_with("not measured")), "{refusals:?}");
+    let lengths = |policy| {
+        ["tokens until a sentence ends", "difference from dense, 95%"]
+            .map(|row| {
+                witnesses.rows.iter().find(|r| r.name == format!("W1 length: {row}") || r.name == format!("W1 {row}"))
+            })
+            .map(|row| value(witnesses, &row.unwrap().name, policy))
+    };
+    assert!(lengths("dense")[0] >= 1.0 && lengths("dense")[1] == 0.0);
+    assert_eq!(lengths("TurboQuant 4 bits"), lengths("dense"));
+    // Told what the passage is, retention keeps it, within the same bytes.
+    let segments = table(e, "spherical", "A4: segments");
+    let [blind, told] = ["no segment known", "the retrieved passage protected"]
+        .map(|name| ["passage kept", "drift of the answer, nats", "bytes"].map(|column| value(segments, name, column)));
+    assert!(
+        told[0] == 1.0 && blind[0] < 1.0 && told[1] < blind[1] && told[2].max(blind[2]) <= 50.0,
+        "{blind:?} {told:?}"
+    );
     for w in 1..=6 {
         assert!(witnesses.rows.iter().any(|r| r.name.starts_with(&format!("W{w} "))), "W{w}");
     }

@@ -6,6 +6,7 @@ mod heap;
 mod page;
 pub mod plan;
 mod retained;
+mod segments;
 mod setup;
 mod smartkv;
 mod spherical;

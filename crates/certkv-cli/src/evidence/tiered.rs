@@ -61,6 +61,18 @@ pub(super) struct Deeds {
     pub(super) first: f64,
 }
 
+/// Blocks that retention is told to hold above others.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Protected {
+    /// By number.
+    pub(super) blocks: Vec<usize>,
+    /// So many of the newest at the time.
+    pub(super) recent: usize,
+}
+
+/// How much more a protected block's loss counts.
+const PROTECTION: f64 = 1e3;
+
 /// The cache.
 #[derive(Clone)]
 pub(super) struct Tiered<'a> {
@@ -75,6 +87,7 @@ pub(super) struct Tiered<'a> {
     masses: Vec<f64>,
     levels: Vec<[u32; 2]>,
     most: usize,
+    protected: Protected,
     deeds: Deeds,
 }
 
@@ -119,8 +132,28 @@ impl<'a> Tiered<'a> {
             masses: vec![0.0; heads * most],
             levels: vec![[0; 2]; heads * most],
             most,
+            protected: Protected::default(),
             deeds: Deeds { kept: 1.0, first: 1.0, ..Deeds::default() },
         })
+    }
+
+    /// The same, told of blocks that matter more.
+    pub(super) fn protecting(self, protected: Protected) -> Self {
+        Self { protected, ..self }
+    }
+
+    /// Share of the full blocks that `is` names, over all layers and key heads, that are not dropped; of those of a dense cache all.
+    pub(super) fn kept(&self, is: &dyn Fn(usize) -> bool) -> f64 {
+        let full = crate::model::Attention::length(&self.cache) / BLOCK;
+        let of_head =
+            |head: &[[u32; 2]]| head.iter().take(full).map(|[level, _]| *level).enumerate().collect::<Vec<_>>();
+        let named = self.levels.chunks(self.most).flat_map(of_head).filter(|(block, _)| is(*block));
+        let (mut kept, mut count) = (0, 0);
+        for (_, level) in named {
+            count += 1;
+            kept += usize::from(self.rungs.get(level as usize).is_none_or(|rung| rung.way.is_some()));
+        }
+        kept as f64 / count.max(1) as f64
     }
 
     /// What was done so far.
@@ -224,15 +257,19 @@ impl<'a> Tiered<'a> {
         let mut items = 0;
         for (item, mass) in self.masses.iter().enumerate().filter(|(item, _)| item % most <= block) {
             items += 1;
+            let number = item % most;
+            let held = self.protected.blocks.contains(&number) || number + self.protected.recent > block;
+            let counts = if held { PROTECTION } else { 1.0 };
             for (level, rung) in self.rungs.iter().enumerate() {
                 let at = item * levels + level;
                 cost[at] = rung.bytes * BLOCK as f64;
                 // All of a mass that is near 1 is finite, so that sums of losses are.
-                loss[at] = match rung.way {
-                    None => drop_distortion(mass.min(1.0 - 1e-9), 1.0),
-                    Some(_) if blind => 0.0,
-                    Some(_) => mass * rung.moved[item / most / kv_heads],
-                };
+                loss[at] = counts
+                    * match rung.way {
+                        None => drop_distortion(mass.min(1.0 - 1e-9), 1.0),
+                        Some(_) if blind => 0.0,
+                        Some(_) => mass * rung.moved[item / most / kv_heads],
+                    };
             }
         }
         let limits = Limits { budget: budget * (items * BLOCK) as f64, layers: &[], heads: &[] };

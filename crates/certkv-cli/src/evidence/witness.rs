@@ -77,9 +77,17 @@ pub(super) fn tables(
     let mut table = Table::new(&title, &names);
     let unknown =
         |why: &str| [format!("not measured: {why}"), "–".into(), "–".into(), "–".into()].map(Cell::words).to_vec();
-    table.row("W1 length: tokens until the end", unknown("the model has no token that ends a text"));
     let mut row = |name: &str, f: &dyn Fn(usize) -> Cell| table.row(name, (0..POLICIES).map(f).collect());
     let none = || Cell::words("–");
+    let beside = |p: usize, f: &dyn Fn(usize, usize) -> f64| {
+        let both = answers[p].lengths.iter().zip(&answers[0].lengths);
+        both.map(|(mine, dense)| f(*mine, *dense)).collect::<Vec<_>>()
+    };
+    let share = |p: usize, f: &dyn Fn(usize, usize) -> bool| mean(&beside(p, &|a, b| f64::from(u8::from(f(a, b)))));
+    row("W1 length: tokens until a sentence ends", &|p| Cell::plain(mean(&beside(p, &|mine, _| mine as f64))));
+    row("W1 difference from dense, 95%", &|p| Cell::plain(most_of(beside(p, &|a, b| a.abs_diff(b) as f64))));
+    row("W1 share that ends before dense", &|p| Cell::plain(share(p, &|a, b| a < b)));
+    row("W1 share without an end", &|p| Cell::plain(share(p, &|a, _| a >= LONGEST)));
     let drift = |p: usize, f: &dyn Fn(&super::retained::Moved) -> f64| match &tail[p] {
         Some(found) => Cell::mean(&found.iter().map(f).collect::<Vec<_>>(), setup.seed),
         None => none(),
@@ -128,6 +136,18 @@ pub(super) fn tables(
     Ok(vec![table, controller, training])
 }
 
+/// Tokens that an end is waited for.
+const LONGEST: usize = 48;
+/// What ends a sentence, and every answer to these prompts.
+const END: u32 = b'.' as u32;
+
+/// What 95% of the numbers are at most.
+fn most_of(mut all: Vec<f64>) -> f64 {
+    all.sort_by(f64::total_cmp);
+    let at = (all.len() * 19).div_ceil(20).saturating_sub(1);
+    all.get(at).copied().unwrap_or(0.0)
+}
+
 /// What came of the prompts under one policy.
 #[derive(Debug, Clone, Default)]
 struct Answers {
@@ -138,6 +158,8 @@ struct Answers {
     right: Vec<f64>,
     /// Jensen-Shannon divergence of answers from those of dense, by prompt.
     jsd: Vec<f64>,
+    /// Tokens of the model's own first choices until a sentence ends, by prompt; [`LONGEST`] if none does.
+    lengths: Vec<usize>,
 }
 
 impl Answers {
@@ -159,35 +181,46 @@ fn draw(logits: &[f32], u: f64) -> u32 {
     at.unwrap_or(wide.len().saturating_sub(1)) as u32
 }
 
-/// One prompt under one policy: whether first choices are right, and sampled answers.
-fn answer(setup: &Setup, policy: &Variant<'_>, number: usize, prompt: &Prompt) -> Result<(bool, Vec<Vec<u32>>), Boxed> {
+/// One prompt under one policy.
+struct Answer {
+    /// Whether all first choices are right, the right ones before them.
+    right: bool,
+    sampled: Vec<Vec<u32>>,
+    length: usize,
+}
+
+fn answer(setup: &Setup, policy: &Variant<'_>, number: usize, prompt: &Prompt) -> Result<Answer, Boxed> {
     let tokens = setup.config().encode(prompt.prompt.as_bytes());
     let truth: Vec<u32> = prompt.answer.bytes().map(u32::from).collect();
-    let mut cache = Tiered::new(&setup.model, &policy.rungs, policy.choice, tokens.len() + truth.len() + 64)?;
+    let mut cache = Tiered::new(&setup.model, &policy.rungs, policy.choice, tokens.len() + truth.len() + 64 + LONGEST)?;
     let mut last = Vec::new();
     cache.feed(&tokens, |_, logits| last = logits.to_vec())?;
-    let run = |next: &mut dyn FnMut(usize, &[f32]) -> u32| -> Result<Vec<u32>, Boxed> {
+    let run = |most: usize, end: Option<u32>, next: &mut dyn FnMut(usize, &[f32]) -> u32| -> Result<Vec<u32>, Boxed> {
         let (mut cache, mut logits, mut said) = (cache.clone(), last.clone(), Vec::new());
-        for i in 0..truth.len() {
+        for i in 0..most {
             let token = next(i, &logits);
             said.push(token);
+            if end == Some(token) {
+                break;
+            }
             cache.feed(&[token], |_, found| logits = found.to_vec())?;
         }
         Ok(said)
     };
     let mut right = true;
-    run(&mut |i, logits| {
+    run(truth.len(), None, &mut |i, logits| {
         right &= argmax(logits) == truth[i] as usize;
         truth[i]
     })?;
     let mut sampled = Vec::new();
     for seed in 0..setup.sizes.answers[1] as u64 {
-        sampled.push(run(&mut |i, logits| {
+        sampled.push(run(truth.len(), None, &mut |i, logits| {
             let word = hash64(&[setup.seed + seed, number as u64, i as u64]);
             draw(logits, (word >> 11) as f64 / (1u64 << 53) as f64)
         })?);
     }
-    Ok((right, sampled))
+    let length = run(LONGEST, Some(END), &mut |_, logits| argmax(logits) as u32)?.len();
+    Ok(Answer { right, sampled, length })
 }
 
 /// Jensen-Shannon divergence of two sets of answers, in nats.
@@ -206,7 +239,7 @@ fn answers(setup: &Setup, policies: &[Variant<'_>; POLICIES]) -> Result<[Answers
     let prompts =
         setup.needles(setup.sizes.answers[0].div_ceil(super::setup::NEEDLES.len()), true).map_err(Box::new)?;
     let bar = Shared::new(setup, "answers", prompts.len() * policies.len());
-    let mut all: Vec<Vec<(bool, Vec<Vec<u32>>)>> = Vec::new();
+    let mut all: Vec<Vec<Answer>> = Vec::new();
     for policy in policies {
         let of = |(number, prompt): (usize, &Prompt)| {
             let found = answer(setup, policy, number, prompt);
@@ -219,13 +252,15 @@ fn answers(setup: &Setup, policies: &[Variant<'_>; POLICIES]) -> Result<[Answers
     Ok(std::array::from_fn(|p| {
         let truth = |i: usize| prompts[i].answer.bytes().map(u32::from).collect::<Vec<_>>();
         let share = |n: usize| n as f64 / prompts.len() as f64;
-        let right =
-            |seed: usize| share(all[p].iter().enumerate().filter(|(i, (_, said))| said[seed] == truth(*i)).count());
+        let right = |seed: usize| {
+            share(all[p].iter().enumerate().filter(|(i, found)| found.sampled[seed] == truth(*i)).count())
+        };
         Answers {
             prompts: prompts.len(),
-            forced: share(all[p].iter().filter(|(right, _)| *right).count()),
+            forced: share(all[p].iter().filter(|found| found.right).count()),
             right: (0..setup.sizes.answers[1]).map(right).collect(),
-            jsd: all[p].iter().zip(&all[0]).map(|((_, mine), (_, dense))| jsd(dense, mine)).collect(),
+            jsd: all[p].iter().zip(&all[0]).map(|(mine, dense)| jsd(&dense.sampled, &mine.sampled)).collect(),
+            lengths: all[p].iter().map(|found| found.length).collect(),
         }
     }))
 }
@@ -242,5 +277,6 @@ mod tests {
         assert_eq!([0.0, 0.49, 0.51, 0.999].map(|u| draw(&half, u)), [0, 0, 1, 1]);
         let all = Answers { right: vec![0.0, 1.0], ..Answers::default() };
         assert_eq!(all.spread(), 0.5);
+        assert_eq!(most_of((1..=40).rev().map(f64::from).collect()), 38.0);
     }
 }
