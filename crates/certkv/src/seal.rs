@@ -186,6 +186,20 @@ mod tests {
     }
 
     #[test]
+    fn pages_of_other_heads_are_other_pages() {
+        let geometry = Geometry::new(1, 4, 4, 64).unwrap();
+        let layout = RecordLayout::new(&geometry, "k8-v4g32-b16".parse().unwrap()).unwrap();
+        let seal = || Seal::new(&layout, 2, 5, PageId { index: 1, generation: 3 });
+        let mut page = vec![9; SEAL_BYTES + layout.bytes];
+        seal().of_heads_from(2).write(&mut page);
+        assert_eq!(Seal::read(&page).unwrap().head, 2);
+        assert_eq!(seal().of_heads_from(2).check(&page), Ok(()));
+        for other in [seal(), seal().of_heads_from(1), seal().of_heads_from(3)] {
+            assert_eq!(other.check(&page), Err(SealError::Another));
+        }
+    }
+
+    #[test]
     fn codes_of_another_calibration_are_another_page() {
         let geometry = Geometry::new(1, 1, 1, 64).unwrap();
         let layout = RecordLayout::new(&geometry, "ctq4-tq4-b16".parse().unwrap()).unwrap();

@@ -3,6 +3,7 @@ use crate::life::{BATCH, Calls, Counts, LAYERS, Life, PROMPT};
 use crate::{alone, message};
 use certkv_c::certkv_status::CERTKV_OK;
 use certkv_c::*;
+use core::ffi::CStr;
 use core::mem::zeroed;
 use core::ptr;
 
@@ -27,6 +28,9 @@ struct Host {
     /// Outputs of each rung, and such as took a repair.
     rungs: [usize; 6],
 }
+
+/// For each KV head of each layer.
+const BY_HEAD: &CStr = c"k8-v4g32-b16+k4-v4g32-b16-r4.4+tq4-tq4-b16+k8-v4g32-b16";
 
 /// A cache of the sizes above.
 fn config() -> certkv_config {
@@ -182,6 +186,7 @@ fn a_steady_step_asks_for_nothing() {
         ("levels", false, &[0, 5][..], levels),
         ("scratch", false, &[0, 5][..], certkv_config { scratch_keys: 40, scratch_values: 40, ..plain }),
         ("rotated", false, &[0][..], certkv_config { tolerance: 0.02, format: c"tq4-tq4-b16".as_ptr(), ..plain }),
+        ("formats by head", false, &[0, 5][..], certkv_config { tolerance: 0.01, format: BY_HEAD.as_ptr(), ..plain }),
     ] {
         let rungs = counts.judge(what, Life::new(Host::new(tensors, &config)), 300).rungs;
         println!("{what}: outputs by rung, and those that took repairs: {rungs:?}");
