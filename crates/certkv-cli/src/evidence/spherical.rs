@@ -112,7 +112,7 @@ pub(super) fn section(setup: &Setup) -> Result<Section, CliError> {
         tables,
         notes: vec![
             "A0 is joint; A1 compares scores by table with decoded keys; A2 are joint, keep/drop, tier and decoupled at equal budgets, A3 tiers of all heads alike (everywhere) against joint.".into(),
-            "A4: a protected block counts a thousand times. The passage is where the answer stands, which no server knows beforehand: it is the most that knowing segments could bring.".into(),
+            "A4: protected blocks go down last (9.24), and others give way to them. The passage is where the answer stands, which no server knows beforehand: it is the most that knowing segments could bring.".into(),
             "A5, the gate: the share of queries in \"heaviest block certain\" is what any gate could release, as no bound is below the true error. With directions it is near nothing, so a gate holds everything at the top tier: a policy with it is \"angle only: spherical b1 everywhere\".".into(),
             "The proxy of distortion is attention times the share of it that a tier sends elsewhere, by layer, measured where directions were trained; (9.17) with a bound is infinite or near it at these widths and would drop everything.".into(),
         ],

@@ -5,7 +5,7 @@ use crate::{
     model::{AttentionError, Config, Llama, Rows, flat::Flat},
 };
 use certkv_control::{
-    ControlError, Retention,
+    BitSet, ControlError, Retention,
     retention::{Limits, RetentionRule, drop_distortion, mass},
 };
 use certkv_core::ValueFormat;
@@ -70,8 +70,17 @@ pub(super) struct Protected {
     pub(super) recent: usize,
 }
 
-/// How much more a protected block's loss counts.
-const PROTECTION: f64 = 1e3;
+impl Protected {
+    fn holds(&self, block: usize, last: usize) -> bool {
+        self.blocks.contains(&block) || block + self.recent > last
+    }
+}
+
+/// What a protected block loses besides where it is not at the first level: more than nearly all that others lose by being dropped.
+const PROTECTION: f64 = 1.0;
+
+/// What gives way loses at most so much of what a block has to save per byte to go up.
+const GIVE: f64 = 0.9;
 
 /// The cache.
 #[derive(Clone)]
@@ -137,8 +146,11 @@ impl<'a> Tiered<'a> {
         })
     }
 
-    /// The same, told of blocks that matter more.
-    pub(super) fn protecting(self, protected: Protected) -> Self {
+    /// The same, told of blocks that matter more; others give way to what may come back.
+    pub(super) fn protecting(mut self, protected: Protected) -> Self {
+        if let (Some(retention), Choice::Retained { rule, .. }) = (&mut self.retention, self.choice) {
+            retention.give(GIVE * rule.up);
+        }
         Self { protected, ..self }
     }
 
@@ -257,21 +269,26 @@ impl<'a> Tiered<'a> {
         let mut items = 0;
         for (item, mass) in self.masses.iter().enumerate().filter(|(item, _)| item % most <= block) {
             items += 1;
-            let number = item % most;
-            let held = self.protected.blocks.contains(&number) || number + self.protected.recent > block;
-            let counts = if held { PROTECTION } else { 1.0 };
+            let held = self.protected.holds(item % most, block);
             for (level, rung) in self.rungs.iter().enumerate() {
                 let at = item * levels + level;
                 cost[at] = rung.bytes * BLOCK as f64;
                 // All of a mass that is near 1 is finite, so that sums of losses are.
-                loss[at] = counts
-                    * match rung.way {
-                        None => drop_distortion(mass.min(1.0 - 1e-9), 1.0),
-                        Some(_) if blind => 0.0,
-                        Some(_) => mass * rung.moved[item / most / kv_heads],
-                    };
+                loss[at] = match rung.way {
+                    None => drop_distortion(mass.min(1.0 - 1e-9), 1.0),
+                    Some(_) if blind => 0.0,
+                    Some(_) => mass * rung.moved[item / most / kv_heads],
+                };
+                if held && level > 0 {
+                    loss[at] += PROTECTION;
+                }
             }
         }
+        let mut held = BitSet::new(self.masses.len());
+        (0..self.masses.len()).filter(|item| self.protected.holds(item % most, block)).for_each(|item| {
+            held.insert(item);
+        });
+        retention.protect(held);
         let limits = Limits { budget: budget * (items * BLOCK) as f64, layers: &[], heads: &[] };
         let done = retention.update(&cost, &loss, &limits, None)?;
         self.deeds.held += items as u64;
