@@ -489,9 +489,12 @@ mod tests {
             ("config->threads: 257", &|c| c.threads = 257),
             ("config->format: ", &|c| c.format = c"k8".as_ptr()),
             ("config->format: 3 formats", &|c| c.format = c"k8-v4g32-b16+k8-v4g32-b16+k8-v4g32-b32".as_ptr()),
-            ("or one per layer and KV head (4)", &|c| {
-                (c.q_heads, c.kv_heads, c.format) = (4, 2, c"k8-v4g32-b16+k8-v4g32-b16+t4-v4g32-b32".as_ptr());
-            }),
+            (
+                "config->format: 3 formats for 2 layers; give one, or one per layer, or one per layer and KV head (4)",
+                &|c| {
+                    (c.q_heads, c.kv_heads, c.format) = (4, 2, c"k8-v4g32-b16+k8-v4g32-b16+t4-v4g32-b32".as_ptr());
+                },
+            ),
             ("config->max_tokens: 0", &|c| c.max_tokens = 0),
             ("config->max_tokens: ", &|c| c.max_tokens = u64::MAX),
             ("config->device_budget: budget: ", &|c| c.device_budget = 1000),

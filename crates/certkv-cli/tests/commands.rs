@@ -20,7 +20,7 @@ fn scratch(name: &str) -> PathBuf {
 
 #[test]
 fn usage_is_code_2() {
-    let bad: [&[&str]; 49] = [
+    let bad: [&[&str]; 53] = [
         &[],
         &["fly"],
         &["--fly"],
@@ -35,6 +35,10 @@ fn usage_is_code_2() {
         &["eval", "--calibration", "x", "--format", "ctq4-v4g64-b64", "--twin"],
         &["eval", "--curves", "x.json", "--policy", "packed"],
         &["eval", "--curves", "x.json", "--twin-only"],
+        &["eval", "--bytes", "2000", "--format", "k8-v4g64-b64"],
+        &["eval", "--per-head", "--format", "k8-v4g64-b64"],
+        &["eval", "--per-head", "--format", "k8-v4g64-b64", "--format", "k4-v4g64-b64", "--policy", "packed"],
+        &["eval", "--per-head", "--format", "k8-v4g64-b64", "--format", "k4-v4g64-b64", "--device", "cuda:0"],
         &["demo", "--threads", "0"],
         &["demo", "--device", "gpu"],
         &["eval", "--device", "cuda:x"],

@@ -11,6 +11,7 @@ use crate::{
     engine::Calibrations,
     error::CliError,
     eval::{self, Mode, Models, Outcome, PerHead, Plan, Policy, Work, score::Judging},
+    gpu::Device,
     model::{Config, Llama, ModelError},
     output::{print, write_file},
     report::{self, data::Setting},
@@ -119,6 +120,9 @@ fn parse(mut parser: lexopt::Parser) -> Result<Option<Options>, CliError> {
     if o.per_head && (o.formats.len() < 2 || !o.base || !o.wants("certified")) {
         let why = "eval: --per-head chooses from certified modes of the model in several formats";
         return Err(CliError::Usage(why.into()));
+    }
+    if o.per_head && o.common.device != Device::Cpu {
+        return Err(CliError::Usage("eval: --per-head: on a GPU all KV heads of a layer have one format".into()));
     }
     Ok(Some(o))
 }
