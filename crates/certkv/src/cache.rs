@@ -442,8 +442,7 @@ impl Cache {
             return Err(Error::Layer { layer, layers });
         }
         let mut of_layer = self.groups_of(layer);
-        let found =
-            of_layer.find(|(_, group)| (group.first_head..group.first_head + group.kv_heads).contains(&kv_head));
+        let found = of_layer.find(|(_, group)| group.heads().contains(&kv_head));
         found.ok_or(Error::Shape { argument: "kv_head", expected: kv_heads, given: kv_head })
     }
 

@@ -14,7 +14,7 @@ use crate::sizes::GroupSizes;
 use crate::{Config, Error, fixed};
 use certkv_codec::{FixedScales, KeyMetric};
 use certkv_control::scales::Scales;
-use certkv_core::{PageId, RecordLayout};
+use certkv_core::{Geometry, PageId, RecordLayout};
 use certkv_device::{Arena, SimDevice};
 use certkv_kernel::Kernel;
 use certkv_page::prefix::GroupShape;
@@ -211,14 +211,20 @@ impl Group {
         (self.first..self.first + self.layers).contains(&layer)
     }
 
-    /// Its KV heads among the model's; `None` for all of them.
-    pub(crate) fn part(&self, kv_heads: usize) -> Option<Range<usize>> {
-        (self.kv_heads < kv_heads).then_some(self.first_head..self.first_head + self.kv_heads)
+    /// Its KV heads among the model's.
+    pub(crate) fn heads(&self) -> Range<usize> {
+        self.first_head..self.first_head + self.kv_heads
     }
 
-    /// What it is, in words that a file or a name can hold.
+    /// The query heads of these.
+    pub(crate) fn q_heads(&self, geometry: &Geometry) -> Range<usize> {
+        self.first_head * geometry.group()..(self.first_head + self.kv_heads) * geometry.group()
+    }
+
+    /// What it is, in words that a file or a name can hold, of a model of so many KV heads.
     pub(crate) fn kind(&self, kv_heads: usize) -> GroupKind {
-        GroupKind { layers: self.layers, heads: self.part(kv_heads), format: self.layout.format, window: self.window }
+        let heads = (self.kv_heads < kv_heads).then(|| self.heads());
+        GroupKind { layers: self.layers, heads, format: self.layout.format, window: self.window }
     }
 
     /// Number of what `layer` has in the group, among the strands of all groups. Where every layer has one it is the layer's.

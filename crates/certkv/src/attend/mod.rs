@@ -51,7 +51,7 @@ pub(crate) fn attend(
     }
     // A canary failed: no certificate of the layer may stand (math.md 7.4), of heads in other groups neither.
     for (index, group) in cache.groups_of(layer) {
-        let heads = group.first_head * geometry.group()..(group.first_head + group.kv_heads) * geometry.group();
+        let heads = group.q_heads(geometry);
         if work.certificates[rows.clone()].chunks(geometry.q_heads).any(|row| row[heads.clone()].iter().any(failed)) {
             continue;
         }
@@ -122,11 +122,10 @@ fn decode(
     let heads = &mut heads[..group.kv_heads];
     pages.uncoded(&known[strand], uncoded);
     let (blocks, seen) = (pages.blocks(), pages.seen());
-    // Query heads of the group.
-    let first_head = group.first_head * geometry.group();
-    let start = first_row * geometry.q_width() + first_head * geometry.head_dim;
+    let q_heads = group.q_heads(geometry);
+    let start = first_row * geometry.q_width() + q_heads.start * geometry.head_dim;
     let row = &queries[start..start + group.kv_heads * group_width];
-    let tolerances = &tolerances[first_head..first_head + group.kv_heads * geometry.group()];
+    let tolerances = &tolerances[q_heads.clone()];
     for (w, m) in heads.iter_mut().zip(memory.iter_mut()) {
         w.begin(blocks, uncoded);
         if let Some(seen) = seen {
@@ -166,7 +165,7 @@ fn decode(
     for (head, w) in heads.iter().enumerate() {
         let start = start + head * group_width;
         out[start..start + group_width].copy_from_slice(&w.out);
-        let start = first_row * geometry.q_heads + first_head + head * geometry.group();
+        let start = first_row * geometry.q_heads + q_heads.start + head * geometry.group();
         certificates[start..start + geometry.group()].copy_from_slice(&w.certificates);
     }
     Ok(())

@@ -86,10 +86,9 @@ pub(crate) fn prefill(
     }
     hint(cache, group, layer, part, &work.out);
     work.pages.close();
-    let (first, heads) = (group.first_head * geometry.group(), group.kv_heads * geometry.group());
     let rows = work.certificates.chunks_exact_mut(geometry.q_heads);
     for row in rows.skip(part.first_row).take(part.tokens) {
-        row[first..first + heads].fill(Certificate::PREFILL);
+        row[group.q_heads(geometry)].fill(Certificate::PREFILL);
     }
     Ok(())
 }
@@ -99,8 +98,8 @@ fn hint(cache: &Cache, group: &Group, layer: usize, part: &mut Part, out: &[f32]
     let geometry = cache.geometry();
     let (dim, width) = (geometry.head_dim, geometry.q_width());
     let SequenceState { centres, heads, .. } = &mut *part.state;
-    let start = (part.first_row + part.tokens - 1) * width + group.first_head * geometry.group() * dim;
-    let row = &out[start..start + group.kv_heads * geometry.group() * dim];
+    let (start, q_heads) = ((part.first_row + part.tokens - 1) * width, group.q_heads(geometry));
+    let row = &out[start + q_heads.start * dim..start + q_heads.end * dim];
     for (head, memory) in heads[group.memories(layer)].iter_mut().enumerate() {
         let centre = centres[group.strand(layer)].get(head * dim..(head + 1) * dim).unwrap_or(&[]);
         let outputs = row[head * geometry.group() * dim..(head + 1) * geometry.group() * dim].chunks_exact(dim);
