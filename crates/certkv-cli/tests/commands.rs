@@ -501,3 +501,32 @@ fn a_short_sweep_is_written_whole() {
     assert_eq!(sweep.curves[0].points[4].layers.len(), 6);
     assert!(sweep.curves.iter().flat_map(|c| &c.points).all(|p| p.read.total() > 0.3 && p.delta.is_some()));
 }
+
+/// Within bytes between those of two formats heads have one or the other, the list runs again as it is printed, and reads the same.
+#[test]
+fn formats_are_chosen_by_head_and_the_list_runs_again() {
+    let tasks = certkv_cli::assets::locate(None).unwrap().join("eval/tasks_1024.jsonl.gz");
+    let common = ["eval", "--quiet", "--tasks", tasks.to_str().unwrap(), "--task", "niah_single", "--limit", "1"];
+    let eval = |more: &[&str]| code(&[&common[..], &["--policy", "certified", "--witness", "4"], more].concat());
+    let choose = |bytes: &str| {
+        let two = ["--format", "k8-v4g64-b64", "--format", "k2-v2g64-b64"];
+        eval(&[&two[..], &["--per-head", "--bytes", bytes]].concat())
+    };
+    let (ok, said) = choose("2000");
+    let mut lines = said.lines().skip_while(|line| !line.starts_with("By head at 5%: "));
+    let (found, list) = (lines.next().unwrap(), lines.next().unwrap().trim());
+    let (_, stored) = found.rsplit_once(", ").unwrap();
+    let stored: f64 = stored.strip_suffix(" bytes of codes a token").unwrap().parse().unwrap();
+    assert!(ok == 0 && stored <= 2000.0, "{said}");
+    let heads: Vec<&str> = list.split('+').collect();
+    assert!(heads.len() == 12 && heads.contains(&"k8-v4g64-b64") && heads.contains(&"k2-v2g64-b64"), "{list}");
+    let (ok, again) = eval(&["--format", list]);
+    let row = |text: &str| {
+        let row = text.lines().find(|line| line.contains("2 formats by head at 5%")).unwrap();
+        // Speed is a run's own.
+        row.split_whitespace().rev().skip(1).map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert!(ok == 0 && row(&again) == row(&said), "{said}{again}");
+    let (refused, why) = choose("900");
+    assert!(refused != 0 && why.contains("900"), "{why}");
+}
