@@ -14,6 +14,11 @@ struct alignas(16) CkvPicked {
     u32 blocks, keys, values, unused;
 };
 
+// New tokens of a sequence that one launch attends: how many tokens the first of them sees, and how many they are.
+struct alignas(8) CkvDraft {
+    u32 first, count;
+};
+
 // What is remembered of a query head from one step to the next; all zero in a new row.
 struct alignas(16) CkvDemand {
     float norm;    // least ||O'|| of late: an old one counts for a little more with every step
@@ -66,6 +71,7 @@ struct CkvAttendArgs {
     u32 closing;            // 1: a block that the last token fills still lies in its tail, as close.cu comes later; 0: it has a record
     u32 window;             // of a variant with windows: newest tokens that a query sees, its own among them, at least 1
     u32 sinks;              // and first tokens of the sequence
+    const CkvDraft* drafts; // of a variant with drafts: [seqs]; draft.cuh
     const CkvLimit* limits; // [kv_heads * group] a tolerance for each query head, in place of `relative` and `absolute`; null: those for all
     const float* metrics;   // of a variant whose keys are a calibration's: of each KV head their centre, then their balance scale, and more where those have groups: grouped.cuh; or their directions: directions.cuh
     CkvStrides query_strides;

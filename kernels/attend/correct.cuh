@@ -49,6 +49,7 @@ CKV_FN void correct_block(const CkvAttendArgs& a, const Ring& ring, const Block&
         finer = true;
     }
     if constexpr (WINDOWED) hide_rows(s, hidden_of(b.flight.tail)), hide_rows(old_logits, hidden_of(b.flight.tail));
+    if constexpr (DRAFTED) hide_unseen<0>(s, hidden_of(b.flight.tail)), hide_unseen<0>(old_logits, hidden_of(b.flight.tail));
     if constexpr (SPLIT) {
         free_slot<KEYS>(a, ring, b);
         wait_slot<VALUES>(ring, b.slot, b.parity);

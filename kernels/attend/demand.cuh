@@ -11,6 +11,11 @@ struct alignas(16) Limit {
     float share, log2_probed, reach, others;
 };
 
+// Of head `h` of the group at hand, which all tokens of a draft share.
+CKV_FN CkvDemand* demand_of(const CkvAttendArgs& a, const Segment& seg, int h) {
+    return a.demands + (u64)seg.row * a.kv_heads * OF_TOKEN + query_head(seg.kv, h);
+}
+
 // What a head has learned from this step. `norm`, `radius`: ||O'||, ||O' - c||.
 CKV_FN void learn(CkvDemand& d, const CkvCertificate& c) {
     const bool fresh = !(d.kappa > 0.0f);

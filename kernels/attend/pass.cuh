@@ -22,6 +22,7 @@
 #include "attend/aside.cuh"
 #include "attend/lot.cuh"
 #include "attend/tasks.cuh"
+#include "attend/draft.cuh"
 #include "attend/tail.cuh"
 #include "attend/demand.cuh"
 #include "attend/merge.cuh"
@@ -54,7 +55,7 @@ CKV_FN void attend_columns(const CkvAttendArgs& a, const Ring& ring, const Block
     }
     if constexpr (QUERY_ASIDE && !ASIDE) take_only_units(aside, q);
     const Flight flight = CODED ? Flight{0, 0, 0, 0} : b.flight;
-    const bool open = WINDOWED ? (flight.tail & 1) != 0 : flight.tail != 0;
+    const bool open = PARTLY ? (flight.tail & 1) != 0 : flight.tail != 0;
     const u32* summary = (const u32*)(b.record + CKV_SUMMARY);
     float mass[COLUMNS][4];
     u32 kind = 0;
@@ -96,6 +97,7 @@ CKV_FN void attend_columns(const CkvAttendArgs& a, const Ring& ring, const Block
         }
         // Behind the canary, which compares whole blocks. Again behind the residuals, which are added to what is here.
         if (WINDOWED && !CODED) hide_rows(s, hidden_of(flight.tail));
+        if (DRAFTED && !CODED) hide_unseen<FIRST>(s, hidden_of(flight.tail));
         follow<FIRST>(s, q, exact_values ? 0.0f : lift_of(u32_as_float(summary[7])), st);
         weigh<FIRST>(s, q, st, w, mass);
         if constexpr (!REFINABLE) break;

@@ -69,7 +69,8 @@ CKV_FN void log2_sum(const Logits& s, const Query& q, float (&sum)[COLUMNS][2]) 
             }
 #pragma unroll
             for (int d = 4; d < 32; d <<= 1) total += shfl_xor(total, d);
-            sum[nt][i] = most * q.unit[nt][i] + lg2(total);
+            // Of a block that a token of a draft sees nothing of there is no largest logit.
+            sum[nt][i] = DRAFTED && !(total > 0.0f) ? -u32_as_float(0x7f800000u) : most * q.unit[nt][i] + lg2(total);
         }
     }
 }
@@ -83,7 +84,7 @@ CKV_FN void probe(const CkvAttendArgs& a, const Segment& seg, const Query& q, fl
     const bool guided = a.demands && !a.refine_all;
     // A head a thread, of the warp that has least to probe.
     const int h = (int)threadIdx.x - (THREADS - 32);
-    const CkvDemand* demand = a.demands + ((u64)seg.row * a.kv_heads + seg.kv) * GROUP + h;
+    const CkvDemand* demand = demand_of(a, seg, h);
     if (guided && h >= 0 && h < GROUP) prefetch_l2(demand);
 #pragma unroll 1
     for (int i = warp(); guided && i < PROBES; i += WARPS) {
@@ -98,6 +99,7 @@ CKV_FN void probe(const CkvAttendArgs& a, const Segment& seg, const Query& q, fl
                 score_originals<0>(tail_of(a, seg), q, s);
                 mask_rows(s, (int)rows);
                 if constexpr (WINDOWED) hide_rows(s, hidden_in_tail(a, seg));
+                if constexpr (DRAFTED) hide_unseen<0>(s, unseen_of(a, seg.seq, recorded_blocks(a, seg.tokens)));
             } else {
                 const Seen seen = seen_of(a, seg.tokens);
                 const u32 block = seen.number(probed(full, i));
@@ -107,6 +109,7 @@ CKV_FN void probe(const CkvAttendArgs& a, const Segment& seg, const Query& q, fl
                 if (lane() == 0) bulk_prefetch_l2(record, KEY_PART);
                 score_codes<0, BY_CHUNK ? 2 : UNROLL>(record, q, false, s, unused);
                 if constexpr (WINDOWED) hide_rows(s, seen.hidden(block));
+                if constexpr (DRAFTED) hide_unseen<0>(s, unseen_of(a, seg.seq, block));
                 // A side without codes would pass for keys of 0.
                 counts = *(const u32*)(record + CKV_SUMMARY + 4) < 0x7f800000u;
             }
@@ -128,7 +131,7 @@ CKV_FN void probe(const CkvAttendArgs& a, const Segment& seg, const Query& q, fl
         Limit limit = {0.0f, -u32_as_float(0x7f800000u), 0.0f, 0.0f};
         if (guided) {
             const CkvDemand d = *demand;
-            const CkvLimit allowed = limit_of(a, seg.kv * GROUP + h);
+            const CkvLimit allowed = limit_of(a, query_head(seg.kv, h));
             const float tolerance = fmaxf(allowed.relative * d.norm, allowed.absolute);
             float most = room[h * PROBES], total = 0.0f;
 #pragma unroll 1

@@ -8,7 +8,7 @@
 constexpr u32 KEY_PART = CKV_VALUE_CODES;
 
 // What a slot's block is: addresses of promoted sides, or 0; whether it is the open block; in a correction twice its pick's sides; of one that is
-// seen in part, what a window hides of it, 256 times.
+// seen in part, what a window hides of it or tokens of a draft do not see, 256 times.
 struct Flight {
     u64 keys, values;
     u32 tail;
@@ -64,11 +64,13 @@ CKV_FN void fetch_batch(const CkvAttendArgs& a, const Tasks& t, const Ring& ring
             p.record = (u64)record_of(a, s, pick >> 4);
             p.tail = (pick & 15) << 1;
             if constexpr (WINDOWED) p.tail |= seen_of(a, ldg(a.lens + row)).hidden(pick >> 4) << 8;
+            if constexpr (DRAFTED) p.tail |= unseen_of(a, s.seq, pick >> 4) << 8;
         } else if (j < full_blocks(s)) {
             const Seen seen = seen_of(a, s.tokens);
             const u32 block = seen.number(j);
             p.record = (u64)record_of(a, s, block);
             if constexpr (WINDOWED) p.tail = seen.hidden(block) << 8;
+            if constexpr (DRAFTED) p.tail = unseen_of(a, s.seq, block) << 8;
             if (a.promoted) {
                 p.promoted = ld_chosen(a.promoted + ((u64)row * a.kv_heads + h) * a.table_stride + block);
                 if (p.promoted) {
@@ -81,6 +83,7 @@ CKV_FN void fetch_batch(const CkvAttendArgs& a, const Tasks& t, const Ring& ring
             p.record = (u64)a.tail_base + ldg(a.tails + row) * a.tail_stride + (u64)h * (2 * SIDE_BYTES);
             p.tail = 1;
             if constexpr (WINDOWED) p.tail |= hidden_in_tail(a, s) << 8;
+            if constexpr (DRAFTED) p.tail |= unseen_of(a, s.seq, recorded_blocks(a, s.tokens)) << 8;
         }
         ring.places[k & 63] = p;
     }

@@ -26,7 +26,7 @@ CKV_FN void mask_rows(Logits& s, int rows) {
     }
 }
 
-// Which rows of a block in flight a window hides: see Seen::hidden.
+// Which rows of a block in flight a window hides: see Seen::hidden. Or what tokens of a draft do not see: see unseen_of.
 CKV_FN u32 hidden_of(u32 tail) { return tail >> 8; }
 
 // Rows that a window hides weigh nothing.

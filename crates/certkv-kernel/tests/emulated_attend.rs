@@ -7,6 +7,8 @@ mod closing;
 mod device_cases;
 #[path = "emulated_attend/directions.rs"]
 mod directions;
+#[path = "emulated_attend/drafts.rs"]
+mod drafts;
 #[path = "emulated/mod.rs"]
 mod emulated;
 #[path = "emulated_attend/grouped.rs"]
@@ -32,7 +34,9 @@ use std::cell::RefCell;
 /// Blocks of 64 tokens go through a ring of one slot, which is filled side by side; others through two.
 fn variant(spec: &Spec) -> Variant {
     let stages = if spec.layout().tokens() == 64 { 1 } else { 2 };
-    let variant = Variant::new(spec.layout(), spec.group, Arch::Sm90a).and_then(|v| v.with_shape(4, stages));
+    let of_tokens = |v: Variant| if spec.draft > 0 { v.drafting(spec.draft) } else { Ok(v) };
+    let variant = Variant::new(spec.layout(), spec.heads(), Arch::Sm90a).and_then(of_tokens);
+    let variant = variant.and_then(|v| v.with_shape(4, stages));
     seeing(variant.unwrap_or_else(|e| panic!("{e}")), spec)
 }
 

@@ -17,8 +17,8 @@ const FORMATS: [(&str, Dtype); 9] = [
     ("k8-v4g64-b64-r8.4", Dtype::F16),
 ];
 /// What the pairs leave out: the formats in use in both cuts, odd widths, small groups, group sizes that fill no tile, no
-/// certificate, single-precision queries, windows.
-const EXTRAS: [&str; 87] = [
+/// certificate, single-precision queries, windows, drafts.
+const EXTRAS: [&str; 96] = [
     "k8-v4g64-b64/f16/d128/g4/wide",
     "k8-v4g64-b64-r8.4/f16/d128/g4",
     "k8-v4g64-b64-r8.4/f16/d128/g4/wide",
@@ -44,6 +44,15 @@ const EXTRAS: [&str; 87] = [
     "k8-v4g32-b32/f16/d128/g8/plain",
     "k8-v4g32-b32/f16/d128/g4/single",
     "t8-v4g32-b16/bf16/d128/g8/single",
+    "k8-v4g64-b64/f16/d128/g4/draft4",
+    "k8-v4g64-b64/f16/d128/g4/draft2/single",
+    "k8-v4g64-b64-r8.4/f16/d128/g4/draft2",
+    "k8-v4g64-b64-r8.4/f16/d128/g4/draft2/single",
+    "k8-v4g64-b64-r8.4/f16/d128/g4/draft2/correct",
+    "k8-v4g32-b32/bf16/d64/g8/draft2",
+    "k8-v4g64-b32/f16/d128/g1/draft4",
+    "tq4-tq4-b64/f16/d128/g4/draft4",
+    "t4-v4g32-b32/f16/d256/g2/draft4/single",
     "k8-v4g64-b64/f16/d128/g4/window",
     "k8-v4g64-b64/f16/d128/g4/window/wide",
     "k8-v4g64-b64-r8.4/f16/d128/g4/window",
@@ -208,7 +217,7 @@ pub(crate) fn full(archs: &[Arch]) -> Result<Vec<Job>, String> {
     jobs(&variants)
 }
 
-/// Variants named as `FORMAT/STORE/dDIM/gGROUP`, then any of `/correct`, `/plain`, `/single`, `/window`, `/wide`, or `/from=FORMAT`, separated by commas, on
+/// Variants named as `FORMAT/STORE/dDIM/gGROUP`, then any of `/draftN`, `/correct`, `/plain`, `/single`, `/window`, `/wide`, or `/from=FORMAT`, separated by commas, on
 /// every architecture. With `/from` only the transcoding is compiled.
 pub(crate) fn listed(list: &str, archs: &[Arch]) -> Result<Vec<Job>, String> {
     let mut variants = Vec::new();
@@ -243,9 +252,14 @@ fn parse(text: &str, arch: Arch) -> Result<Variant, String> {
             "plain" => variant.uncertified(),
             "single" => variant.with_single_queries(),
             "window" => variant.windowed(),
+            draft if draft.starts_with("draft") => {
+                let tokens = draft[5..].parse().map_err(|_| bad("a draft of N tokens is /draftN"))?;
+                variant.drafting(tokens).map_err(|e| error(&e))?
+            }
             "wide" => variant.wide(),
             from => {
-                let why = "only /correct, /plain, /single, /window, /wide or /from=FORMAT may follow the group";
+                let why =
+                    "only /draftN, /correct, /plain, /single, /window, /wide or /from=FORMAT may follow the group";
                 let old = layout(from.strip_prefix("from=").ok_or(bad(why))?)?;
                 variant.transcoding(old).map_err(|e| error(&e))?
             }
@@ -305,6 +319,9 @@ fn label(variant: &Variant, recipe: &Recipe) -> String {
     parts.push(format!("sm_{}", variant.arch()));
     if recipe.uses("CKV_CORRECT") && variant.corrects() {
         parts.push("correct".to_owned());
+    }
+    if recipe.uses("CKV_DRAFT") && variant.draft() > 0 {
+        parts.push(format!("draft{}", variant.draft()));
     }
     if recipe.uses("CKV_WINDOW") && variant.is_windowed() {
         parts.push("window".to_owned());

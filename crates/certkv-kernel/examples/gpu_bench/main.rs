@@ -1,5 +1,5 @@
 //! Times of the decode kernel: `gpu_bench [--cache FOLDER] [--cubins FOLDER] [--json FILE] [--csv FILE] [--shapes 8x32K,8x1K*,..] [--formats a,b]
-//! [--beside P[,M]]`.
+//! [--beside P[,M]] [--drafts T[,T2,..]]`.
 //!
 //! 32 query heads, 8 KV heads, 128 channels; one layer; pages scattered over a pool larger than the L2 cache and rotated; launches
 //! replayed from a graph; medians. Each row: the bare pass, with certificates, with block masses on top, that overlapped with the launch ahead, and that behind an
@@ -9,6 +9,7 @@
 mod metrics;
 
 mod beside;
+mod drafts;
 
 use beside::Beside;
 use certkv_codec::Encoder;
@@ -293,6 +294,8 @@ fn bench(gpu: &Gpu, words: &Words) -> Result<(), Failure> {
             None => [quick.clone(), quick.clone().wide()],
         };
         let variants: Vec<Variant> = cuts.iter().flat_map(|v| [v.clone(), v.clone().uncertified()]).collect();
+        let drafted = drafts::asked(words.value("--drafts"), &quick)?;
+        let variants = [variants, drafted.clone()].concat();
         let kernels = Kernels::prepare_verbs(gpu, &variants, &[Verb::Attend, Verb::Append, Verb::Gather], &compiler)?;
         for cut in &cuts {
             let info = kernels.get(cut, Verb::Attend)?.info();
@@ -407,6 +410,9 @@ fn bench(gpu: &Gpu, words: &Words) -> Result<(), Failure> {
                 row[3].0,
                 row[4].0
             );
+            let table = |i: usize| pool.table.address() + ((i % slices) * seqs * blocks * 4) as u64;
+            let drafted = (&pool, &kernels, &drafted[..]);
+            drafts::measure(gpu, &stream, drafted, (&lens, blocks, launches), &table)?;
             if let Some(beside) = &beside {
                 let (function, cut) = (kernels.get(certified, Verb::Attend)?, certified.shape());
                 let attend = |on: &GpuStream, i: usize, left: u32| -> Result<(), Failure> {

@@ -2,7 +2,7 @@
 //! [--cache FOLDER]`.
 //!
 //! Every geometry, ragged and forked batches, contexts up to 128K, hard data, residuals read never, always, on demand and in corrections, sliding
-//! windows with sinks; refinable and TurboQuant formats also with the wide cut. Outputs are poisoned before each run, every case runs
+//! windows with sinks; drafts; refinable and TurboQuant formats also with the wide cut. Outputs are poisoned before each run, every case runs
 //! twice and must give the same bits. `--only`: formats whose name holds the text. `--small` runs the cases that a memory checker gets through. Exit
 //! code 0: all hold, 1: something
 //! is wrong, 2: no GPU.
@@ -96,9 +96,11 @@ fn specs(small: bool) -> Vec<Spec> {
     if small {
         all.truncate(12);
         all.extend(refinable(true).into_iter().chain(windowed(true)).chain(device_cases::closing::specs()));
+        all.extend(device_cases::drafts::specs(true));
         return all;
     }
     all.extend(refinable(false).into_iter().chain(windowed(false)).chain(device_cases::closing::specs()));
+    all.extend(device_cases::drafts::specs(false));
     for kind in Kind::ALL {
         for (store, format) in [
             (Dtype::F16, "k8-v4g32-b32"),
@@ -235,7 +237,8 @@ fn windowed(small: bool) -> Vec<Spec> {
 
 /// The cuts that a case runs with: that of its variant and, for residuals, the wide one where it is another.
 fn cuts(spec: &Spec, arch: Arch) -> Result<Vec<Variant>, Failure> {
-    let own = Variant::new(spec.layout(), spec.group, arch)?;
+    let own = Variant::new(spec.layout(), spec.heads(), arch)?;
+    let own = if spec.draft > 0 { own.drafting(spec.draft)? } else { own };
     let own = if spec.sight.is_some() { own.windowed() } else { own };
     let wide = own.clone().wide();
     let both = (!own.layout().format.refine.is_none() || spec.format.contains("tq")) && wide != own;

@@ -147,7 +147,7 @@ pub struct AttendArgs {
     pub relative: f32,
     /// Tolerance as a length. A head passes under the larger of the two.
     pub absolute: f32,
-    /// [`Demand`] `[rows][kv_heads group]`: what is remembered of a head from step to step, all zero in a new row; 0: residuals are not
+    /// [`Demand`] `[rows][kv_heads group]`, query heads of a token: what is remembered of a head from step to step, all zero in a new row; 0: residuals are not
     /// read.
     pub demands: u64,
     /// `u32[2]`, counted up: sides whose residuals were read, keys and values; 0: not wanted.
@@ -171,7 +171,9 @@ pub struct AttendArgs {
     pub window: u32,
     /// And first tokens of the sequence.
     pub sinks: u32,
-    /// `f32[kv_heads group][2]`: a tolerance for each query head, in place of `relative` and `absolute`; 0: those for all.
+    /// [`Draft`]`[seqs]`, of a variant with [drafts](super::Variant::drafting); 0 for others.
+    pub drafts: u64,
+    /// `f32[kv_heads group][2]`: a tolerance for each query head of a token, in place of `relative` and `absolute`; 0: those for all.
     pub limits: u64,
     /// `u32[kv_heads][metric_stride]`: what keys are coded in ([`metrics`](super::metrics)), of a variant that [needs them](super::Variant::is_calibrated); 0 for others.
     pub metrics: u64,
@@ -179,6 +181,16 @@ pub struct AttendArgs {
     pub query_strides: Strides,
     /// Where the outputs go.
     pub out_strides: Strides,
+}
+
+/// New tokens of a sequence that one launch attends; the twin of `CkvDraft`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Draft {
+    /// Tokens that the first of them sees, itself among them: at least 1.
+    pub first: u32,
+    /// How many they are: 1 to [`Variant::draft`](super::Variant::draft). The last one is the length of the launch, or lies before it.
+    pub count: u32,
 }
 
 /// What is remembered of a query head of a refinable format, so that the next step knows how much a block may add to its bound
@@ -261,7 +273,7 @@ mod tests {
 
     #[test]
     fn structs_have_the_sizes_of_their_twins() {
-        assert_eq!(size_of::<AttendArgs>(), 29 * 8 + 17 * 4 + 4);
+        assert_eq!(size_of::<AttendArgs>(), 30 * 8 + 17 * 4 + 4);
         assert_eq!(size_of::<Picked>(), 16);
         assert_eq!(size_of::<Demand>(), 16);
         assert_eq!(size_of::<Certificate>(), 48);

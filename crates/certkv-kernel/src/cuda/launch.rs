@@ -2,7 +2,7 @@
 //!
 //! What it cannot know is what tables in device memory say: a page number beyond its slab, written there by a mistake, makes the
 //! GPU read or write elsewhere in its own address space. Whoever writes the tables answers for that.
-use super::args::{AttendArgs, Certificate, Demand, Element, Picked, Sides};
+use super::args::{AttendArgs, Certificate, Demand, Draft, Element, Picked, Sides};
 use super::encode::{AppendArgs, GatherArgs, PACK_THREADS};
 use super::metrics::metrics_of;
 use super::queue::{Queue, Span};
@@ -62,7 +62,7 @@ pub struct Attend<'a> {
     pub row_norms: Span<'a>,
     /// `f32[rows][kv_heads][dim]`.
     pub centres: Span<'a>,
-    /// `[seqs][kv_heads group][dim]`.
+    /// `[seqs][kv_heads group][dim]`; of drafts a group is `[tokens][heads]`, and the last token stands in for those that a draft lacks.
     pub query: Tensor<'a>,
     /// The same shape.
     pub out: Tensor<'a>,
@@ -84,7 +84,7 @@ pub struct Attend<'a> {
     pub relative: f32,
     /// Tolerance as a length.
     pub absolute: f32,
-    /// `f32[kv_heads group][2]`: both for each query head, in place of those for all.
+    /// `f32[kv_heads heads][2]`: both for each query head of a token, in place of those for all.
     pub limits: Option<Span<'a>>,
     /// Which residual planes are read.
     pub refinement: Refinement<'a>,
@@ -98,6 +98,8 @@ pub struct Attend<'a> {
     pub closing: bool,
     /// What queries see, of a variant that is [windowed](Variant::windowed); `None`: everything.
     pub sight: Option<Sight>,
+    /// [`Draft`]`[seqs]`, of a variant with [drafts](Variant::drafting); `None` of others. What lies behind a token weighs nothing for its heads.
+    pub drafts: Option<Span<'a>>,
     /// `f32[kv_heads][2][dim]`: centre and balance scale of the layer's keys, math.md (2.19a); of a variant that [folds](Variant::folds), and of no other.
     pub metrics: Option<Span<'a>>,
 }
@@ -110,7 +112,7 @@ pub enum Refinement<'a> {
     Never,
     /// It reads those of the blocks whose weights ask for it.
     OnDemand {
-        /// [`Demand`]`[rows][kv_heads group]`: how much a block may add without.
+        /// [`Demand`]`[rows][kv_heads heads]`, of a token: how much a block may add without.
         demands: Span<'a>,
         /// `u32[2]`: sides whose residuals were read are added.
         refined: Option<Span<'a>>,
@@ -266,6 +268,11 @@ pub const fn row_norm_bytes(kv_heads: usize, block: usize) -> usize {
     8 * kv_heads * block
 }
 
+/// Floats of a partial result of `group` query heads per KV head of `dim` channels.
+pub const fn partial_floats(dim: usize, group: usize) -> usize {
+    super::variant::partial_stride(dim, group)
+}
+
 /// Bytes of partial results of a launch of `ctas` CTAs over `heads` KV heads of sequences.
 pub fn partial_bytes(variant: &Variant, ctas: usize, heads: usize) -> usize {
     4 * variant.partial_stride() * (ctas + heads)
@@ -320,14 +327,20 @@ pub(super) const CHAINED: LaunchOptions = LaunchOptions { programmatic: true, cl
 /// Addresses and sizes of a pass.
 pub(super) fn attend_args(on: &mut Touched, a: &Attend<'_>) -> Result<AttendArgs, CudaError> {
     let (l, t) = (a.variant.layout(), &a.tables);
-    let (heads, group) = (a.seqs * t.kv_heads, a.variant.group());
+    let (heads, group, own) = (a.seqs * t.kv_heads, a.variant.group(), a.variant.heads());
+    if a.drafts.is_some() != (a.variant.draft() > 0) {
+        return Err(CudaError::BadArgument {
+            argument: "drafts",
+            why: "of a variant without, or none of one with them",
+        });
+    }
     let shape = [a.seqs, t.kv_heads * group, l.dim];
     let (query, query_strides) = on.takes_rows(a.query, "query", shape)?;
     let (out, out_strides) = on.gives_rows(a.out, "out", shape)?;
     let tail_bytes = 2 * t.kv_heads * l.original_side_bytes();
     let [demands, refined, looks] = match a.refinement {
         Refinement::OnDemand { demands, refined, looks } => [
-            on.writes(demands, "demands", t.rows * t.kv_heads * group * size_of::<Demand>())?,
+            on.writes(demands, "demands", t.rows * t.kv_heads * own * size_of::<Demand>())?,
             on.may_write(refined, "refined", 8)?,
             on.may_write(looks, "looks", t.entries() * t.kv_heads)?,
         ],
@@ -376,7 +389,8 @@ pub(super) fn attend_args(on: &mut Touched, a: &Attend<'_>) -> Result<AttendArgs
         closing: u32::from(a.closing),
         window,
         sinks,
-        limits: on.may_read(a.limits, "limits", 8 * t.kv_heads * group)?,
+        drafts: on.may_read(a.drafts, "drafts", a.seqs * size_of::<Draft>())?,
+        limits: on.may_read(a.limits, "limits", 8 * t.kv_heads * own)?,
         metrics: metrics_of(on, a.variant, a.metrics, t.kv_heads)?,
         query_strides,
         out_strides,

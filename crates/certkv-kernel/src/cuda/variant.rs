@@ -163,7 +163,7 @@ const SAMPLES: usize = 256;
 pub(super) const MOST_REFINED_HEADS: usize = 8;
 
 /// `PARTIAL_STRIDE` of kernels/attend/shape.cuh: floats of one partial result.
-const fn partial_stride(dim: usize, group: usize) -> usize {
+pub(super) const fn partial_stride(dim: usize, group: usize) -> usize {
     (group * (dim + SCALARS)).next_multiple_of(4)
 }
 
@@ -214,7 +214,10 @@ fn shared_bytes(layout: &RecordLayout, group: usize, warps: usize, stages: usize
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Variant {
     layout: RecordLayout,
+    /// Of a launch: query heads per KV head, times the tokens of a draft.
     group: usize,
+    /// 0 without drafts.
+    draft: usize,
     arch: Arch,
     certify: bool,
     single_queries: bool,
@@ -315,7 +318,8 @@ impl Variant {
         let extend = ExtendShape::fitting(&layout, group, limit)
             .ok_or(VariantError::SharedMemory { needs: layout.main_bytes, limit })?;
         let (certify, single_queries, corrects, windowed) = (true, false, false, false);
-        Ok(Self { layout, group, arch, certify, single_queries, corrects, windowed, from: None, shape, extend })
+        let draft = 0;
+        Ok(Self { layout, group, draft, arch, certify, single_queries, corrects, windowed, from: None, shape, extend })
     }
 
     /// The same without certificates: what certifying costs is measured against this one. Its outputs are uncertified.
@@ -332,11 +336,32 @@ impl Variant {
         self
     }
 
-    /// The same for layers whose queries see a sliding window with sinks ([`Sight`](super::Sight)) and no other token.
+    /// The same for layers whose queries see a sliding window with sinks ([`Sight`](super::Sight)) and no other token. Not with drafts.
     #[must_use]
     pub fn windowed(mut self) -> Self {
         self.windowed = true;
         self
+    }
+
+    /// Kernels that attend `tokens` new tokens of a sequence in one launch (kernels/attend/draft.cuh): the query heads of all of them are one group, which reads a
+    /// block once. Of that group a decode kernel takes as many heads as of any ([`Variant::most_drafted`] tokens). Called on what [`Variant::new`] gave.
+    ///
+    /// # Errors
+    /// [`VariantError::Unsupported`] for more tokens than that, or none; [`VariantError::SharedMemory`].
+    pub fn drafting(self, tokens: usize) -> Result<Self, VariantError> {
+        let most = Self::most_drafted(&self.layout, self.group);
+        if tokens == 0 || tokens > most || self.windowed {
+            let needs = "at least one, and no more than fit a launch, of layers without a window";
+            return Err(VariantError::Unsupported { what: "draft of tokens:", value: tokens, needs });
+        }
+        let wider = Self::new(self.layout, self.group * tokens, self.arch)?;
+        Ok(Self { draft: tokens, single_queries: self.single_queries, certify: self.certify, ..wider })
+    }
+
+    /// Tokens of a draft that one launch can attend at most, of `group` query heads per KV head each.
+    pub fn most_drafted(layout: &RecordLayout, group: usize) -> usize {
+        let fits = |heads: &usize| supported::check(layout, *heads).is_ok();
+        (1..=16).rev().find(fits).unwrap_or(0) / group.max(1)
     }
 
     /// The decode kernel that corrects blocks picked after a pass over records of a format with residuals. Other verbs are those of the variant itself.
@@ -425,9 +450,19 @@ impl Variant {
         &self.layout
     }
 
-    /// Query heads per KV head.
+    /// Query heads per KV head, those of all tokens of a draft.
     pub fn group(&self) -> usize {
         self.group
+    }
+
+    /// Tokens of a draft; 0 of a variant without drafts.
+    pub fn draft(&self) -> usize {
+        self.draft
+    }
+
+    /// Query heads per KV head of one token.
+    pub fn heads(&self) -> usize {
+        self.group / self.draft.max(1)
     }
 
     /// The GPUs.
@@ -465,11 +500,13 @@ impl Variant {
         self.from.as_ref()
     }
 
-    /// Verbs that this variant has: transcoding only from a layout, and nothing but the decode kernel and the ladder where that corrects.
+    /// Verbs that this variant has: transcoding only from a layout, nothing but the decode kernel and the ladder where that corrects, and of drafts what
+    /// attends and chooses.
     pub fn verbs(&self) -> impl Iterator<Item = Verb> {
         let has = |verb: &Verb| {
             (*verb != Verb::Transcode || self.from.is_some())
                 && (matches!(verb, Verb::Attend | Verb::Ladder) || !self.corrects)
+                && (matches!(verb, Verb::Attend | Verb::Ladder | Verb::Select) || self.draft == 0)
         };
         Verb::ALL.into_iter().filter(has)
     }
@@ -501,6 +538,7 @@ impl Variant {
             ("CKV_STAGES", self.shape.stages),
             ("CKV_CORRECT", usize::from(self.corrects)),
             ("CKV_WINDOW", usize::from(self.windowed)),
+            ("CKV_DRAFT", self.draft),
             ("CKV_CERTIFY", usize::from(self.certify)),
             ("CKV_QUERY_LOW", usize::from(self.single_queries)),
             ("CKV_SHARED", self.shape.shared),
@@ -514,11 +552,14 @@ impl Variant {
 }
 
 impl fmt::Display for Variant {
-    /// `k8-v4g32-b32/f16/d128/g4/sm_90a`, then `/correct` if it corrects, `/window` if queries see one, `/plain` if it does not certify, `/single` if it takes queries in
+    /// `k8-v4g32-b32/f16/d128/g4/sm_90a`, then `/draftN` if it attends drafts of so many tokens, `/correct` if it corrects, `/window` if queries see one, `/plain` if it does not certify, `/single` if it takes queries in
     /// single precision, `/from=FORMAT` if it transcodes.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let l = &self.layout;
-        write!(f, "{}/{}/d{}/g{}/sm_{}", l.format, l.store, l.dim, self.group, self.arch)?;
+        write!(f, "{}/{}/d{}/g{}/sm_{}", l.format, l.store, l.dim, self.heads(), self.arch)?;
+        if self.draft > 0 {
+            write!(f, "/draft{}", self.draft)?;
+        }
         if self.corrects {
             f.write_str("/correct")?;
         }

@@ -9,6 +9,7 @@
     reason = "each test program uses its part; formulas keep indices; NaN fails every check"
 )]
 pub mod closing;
+pub mod drafts;
 mod limits;
 #[path = "metrics.rs"]
 mod metrics;
@@ -19,7 +20,7 @@ use certkv_codec::{CodecError, Encoder, KeyMetric};
 use certkv_core::fragment::{key_place, value_place};
 use certkv_core::{Dtype, ErrorSummary, Geometry, RecordLayout, RefinedSummary};
 use certkv_kernel::cuda::Sight;
-use certkv_kernel::cuda::args::{AttendArgs, Certificate, Element, MassWord, Sides};
+use certkv_kernel::cuda::args::{AttendArgs, Certificate, Draft, Element, MassWord, Sides};
 use certkv_testkit::generate::{Heads, Kind, Rng, Shape, decode, heads};
 use metrics::Metrics;
 use refined::finer;
@@ -47,6 +48,10 @@ pub struct Spec {
     pub refine: Refining,
     /// What queries see; `None`: everything.
     pub sight: Option<Sight>,
+    /// Columns of the group are those of so many tokens; 0: of the last one alone.
+    pub draft: usize,
+    /// Of each sequence, where columns are several tokens'.
+    pub drafts: Vec<Draft>,
     pub seed: u64,
     /// One tolerance for all heads, whatever the seed: see [`limits`].
     pub one_limit: bool,
@@ -77,11 +82,18 @@ impl Spec {
             relative: 0.05,
             refine: Refining::Never,
             sight: None,
+            draft: 0,
+            drafts: Vec::new(),
             seed: 1,
             one_limit: false,
             rows: Arranged::DENSE,
             closing: false,
         }
+    }
+
+    /// Query heads per KV head of one token.
+    pub fn heads(&self) -> usize {
+        self.group / self.draft.max(1)
     }
 
     /// Blocks of a sequence that have records.
@@ -230,6 +242,15 @@ impl Case {
         self.spec.sight.is_none_or(|sight| t < sight.sinks as usize || t + sight.tokens as usize >= tokens)
     }
 
+    /// Tokens of the sequence of head `i` of the launch that column `g` of its group sees, but for a window.
+    pub fn length(&self, i: usize, g: usize) -> usize {
+        let (spec, sequence) = (&self.spec, i / self.spec.kv_heads);
+        match spec.drafts.get(sequence) {
+            Some(d) => d.first as usize + (g / spec.heads()).min(d.count as usize - 1),
+            None => spec.lens[sequence],
+        }
+    }
+
     /// The tokens that it sees.
     pub fn seen(&self, tokens: usize) -> Vec<usize> {
         (0..tokens).filter(|t| self.sees_token(tokens, *t)).collect()
@@ -368,7 +389,11 @@ impl Case {
             closing: u32::from(spec.closing),
             window: spec.sight.map_or(0, |sight| sight.tokens),
             sinks: spec.sight.map_or(0, |sight| sight.sinks),
-            limits: limits::words(spec.limit_seed(), spec.relative, spec.kv_heads * spec.group)
+            drafts: match &spec.drafts[..] {
+                [] => 0,
+                drafts => place(&bytes32(&drafts.iter().flat_map(|d| [d.first, d.count]).collect::<Vec<_>>())),
+            },
+            limits: limits::words(spec.limit_seed(), spec.relative, spec.kv_heads * spec.heads())
                 .map_or(0, |w| place(&bytes32(&w))),
             metrics: self.metrics.words().map_or(0, |w| place(&bytes32(&w))),
             ..AttendArgs::default()
@@ -399,9 +424,9 @@ impl Case {
         for (i, head) in self.heads.iter().enumerate() {
             let (keys, values) = (head.data.keys_f64(), head.data.values_f64());
             let tokens = head.data.shape.tokens;
-            let seen = self.seen(tokens);
             let (mut used_keys, mut used_values) = (keys.clone(), values.clone());
-            let mut exact = true;
+            // The first block that is not.
+            let mut coded = usize::MAX;
             for (j, record) in head.records.iter().enumerate().filter(|(j, _)| self.sees(tokens, *j)) {
                 let finer = finer(l, record);
                 let look = looks.get(i * stride + j).copied().unwrap_or(if all { 3 } else { 0 });
@@ -416,16 +441,20 @@ impl Case {
                         } else {
                             self.metrics.decode(i % spec.kv_heads, l, record, t, key);
                         }
-                        exact = false;
+                        coded = coded.min(j);
                     }
                     if !head.exact[j].1 && !l.format.value.is_exact() {
                         value(l, record, t, &mut used_values[at]).unwrap();
-                        exact = false;
+                        coded = coded.min(j);
                     }
                 }
             }
             for g in 0..spec.group {
                 let q = head.data.query_f64(g);
+                let length = self.length(i, g);
+                let seen = if spec.draft > 0 { (0..length).collect() } else { self.seen(length) };
+                // A draft's first tokens may see nothing of it.
+                let exact = coded.saturating_mul(b) >= length;
                 let (truth, _) = dense_over(&seen, &q, &keys, &values, scale);
                 let (used, logits) = dense_over(&seen, &q, &used_keys, &used_values, scale);
                 let row = i * spec.group + g;
@@ -458,7 +487,11 @@ impl Case {
                 if !((norm - f64::from(c.norm)).abs() <= round * norm) {
                     v.wrong.push(format!("head {i}.{g}: norm {} instead of {norm}", c.norm));
                 }
-                let limit = limits::limit(spec.limit_seed(), spec.relative, i % spec.kv_heads * spec.group + g);
+                let limit = limits::limit(
+                    spec.limit_seed(),
+                    spec.relative,
+                    i % spec.kv_heads * spec.heads() + g % spec.heads(),
+                );
                 if !limits::is_named(&c, limit) {
                     v.wrong.push(format!("head {i}.{g}: held to {}, not to {limit:?} ({c:?})", c.tolerance));
                 }
@@ -485,7 +518,10 @@ impl Case {
                     let own = &logits[place(j * b)..place((j + 1) * b)];
                     let word = MassWord(masses[(i * stride + j) * spec.group + g]);
                     if own.is_empty() {
-                        if word.0 != u32::MAX {
+                        // Of a block that a draft's later tokens alone see: next to nothing.
+                        let nothing = |mass| f64::from(mass) < lse / std::f64::consts::LN_2 - 30.0;
+                        let none = spec.draft > 0 && word.log2_mass().is_none_or(nothing);
+                        if word.0 != u32::MAX && !none {
                             v.wrong.push(format!("head {i}.{g} block {j}: a mass of what is not seen"));
                         }
                         continue;

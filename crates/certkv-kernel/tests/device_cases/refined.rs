@@ -67,7 +67,7 @@ impl Case {
         let kappa = match self.spec.refine {
             Refining::Never => return Vec::new(),
             Refining::OnDemand(0.0) => {
-                return vec![Demand::default(); self.launch_heads() * self.spec.group];
+                return vec![Demand::default(); self.launch_heads() * self.spec.heads()];
             }
             Refining::OnDemand(kappa) => kappa,
             Refining::Picked(_) => PASS_KAPPA,
@@ -75,11 +75,12 @@ impl Case {
         };
         let scale = (self.spec.dim as f64).powf(-0.5);
         let mut all = Vec::new();
-        for head in &self.heads {
+        for (i, head) in self.heads.iter().enumerate() {
             let (keys, values) = (head.data.keys_f64(), head.data.values_f64());
             let centre: Vec<f64> = head.centre.iter().map(|x| f64::from(*x)).collect();
-            for g in 0..self.spec.group {
-                let seen = self.seen(head.data.shape.tokens);
+            // Of several tokens the last one's.
+            for g in self.spec.group - self.spec.heads()..self.spec.group {
+                let seen = self.seen(self.length(i, g));
                 let (out, _) = dense_over(&seen, &head.data.query_f64(g), &keys, &values, scale);
                 // Some heads remember a norm so small that it fades slower than this step's says.
                 let share = if all.len() % 3 == 2 { 0.5 } else { 1.0 };
@@ -157,6 +158,13 @@ impl Case {
         sides
     }
 
+    /// Where the certificate is of query head `i` of all sequences' last tokens.
+    fn last_column(&self, i: usize) -> usize {
+        let (heads, group) = (self.spec.heads(), self.spec.group);
+        let last = self.spec.drafts.get(i / heads / self.spec.kv_heads).map_or(0, |d| d.count as usize - 1);
+        i / heads * group + last * heads + i % heads
+    }
+
     /// What is wrong with the counters and the demands that a launch left.
     /// `certificates`: those of the pass.
     pub fn judge_refined(&self, refined: &[u32], demands: &[u32], certificates: &[Certificate]) -> Vec<String> {
@@ -170,7 +178,7 @@ impl Case {
             wrong.push(format!("{mode:?}: {refined:?} sides refined of {most:?}"));
         }
         for ((i, before), got) in self.demands().iter().enumerate().zip(demands.as_chunks::<4>().0) {
-            let (got, c) = (got.map(f32::from_bits), &certificates[i]);
+            let (got, c) = (got.map(f32::from_bits), &certificates[self.last_column(i)]);
             let want =
                 if matches!(mode, Refining::OnDemand(_) | Refining::Picked(_)) { learned(*before, c) } else { *before };
             let want = [want.norm, want.radius, want.kappa, want.unused];

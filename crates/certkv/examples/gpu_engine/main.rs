@@ -151,7 +151,12 @@ fn life(
         let mut batch = Vec::new();
         for at in 0..world.held.len() {
             if world.rng.chance(0.8) && world.held[at].len + 8 < longest {
-                let chunk = if world.rng.chance(0.1) { 2 + world.rng.below(40) } else { 1 };
+                // Drafts, longer chunks, and mostly steps.
+                let chunk = match world.rng.below(10) {
+                    0 => 2 + world.rng.below(40),
+                    1 | 2 => 2 + world.rng.below(7),
+                    _ => 1,
+                };
                 batch.push((at, chunk.min(longest - world.held[at].len)));
             }
         }

@@ -2,6 +2,7 @@
 use super::carry::Carry;
 use super::config::GpuConfig;
 use super::core::{Choice, Core};
+use super::drafts::Drafted;
 use super::lists::Lists;
 use super::mirror::Mirror;
 use super::published::CertificateRing;
@@ -83,6 +84,8 @@ pub struct GpuCache {
     /// Of longer chunks: rows in device memory by way of the host, certificates on their way, and items of blocks to be coded.
     pub(super) carried: Carry,
     pub(super) chunk_words: Vec<u32>,
+    /// What drafts are told, and what is read of them.
+    pub(super) drafted: Drafted,
     pub(super) pack_items: Vec<u64>,
     /// Pages that a step needs, by group.
     pub(super) needs: Vec<Need>,
@@ -175,6 +178,7 @@ impl GpuCache {
             back: Back::default(),
             carried: Carry::default(),
             chunk_words: Vec::new(),
+            drafted: Drafted::default(),
             pack_items: Vec::new(),
             needs: Vec::new(),
             forgotten: vec![Vec::new(); s.groups.len()],

@@ -1,10 +1,12 @@
 //! What lives on the GPU: kernels, buffers and the queue. Shared by a cache and its recordings.
 mod closing;
+mod drafts;
 mod lane;
 mod select;
 mod tails;
 mod unfinished;
 
+pub(super) use drafts::{DraftSections, Drafts, of_launch};
 pub(super) use select::Choice;
 
 use super::config::{GpuConfig, STAGING_SLOTS};
@@ -78,6 +80,8 @@ pub(super) struct Core {
     pub(super) outputs: DeviceBuffer,
     /// What attention of longer chunks works with.
     pub(super) chunks: Option<DeviceBuffer>,
+    /// What attention of drafts works with.
+    drafts: Option<DeviceBuffer>,
     /// Heads whose originals were brought from the store, where they may be there.
     pub(super) dense_list: Option<DeviceBuffer>,
     /// `[layer][page]`: originals; then frames, where they may lie in a store.
@@ -144,6 +148,7 @@ impl Core {
             inputs: buffer(Some(sizes.input_bytes()))?,
             outputs: buffer(Some(sizes.query_bytes()))?,
             chunks: if extends { Some(buffer(Some(sizes.chunk_bytes()))?) } else { None },
+            drafts: if sizes.drafts.tokens > 0 { Some(buffer(Some(sizes.drafts.bytes()))?) } else { None },
             dense_list: sizes.frames.map(|_| buffer(Some(sizes.dense_list_bytes()))).transpose()?,
             originals: queue.pin(sizes.host_bytes().ok_or_else(too_large)?, threads)?,
             staging: queue.pin(STAGING_SLOTS * sizes.staging_slot, threads)?,
@@ -348,6 +353,7 @@ impl Core {
             settled: false,
             closing: true,
             sight: self.sight(layer),
+            drafts: None,
             metrics: self.metrics_of(layer)?,
         })
     }

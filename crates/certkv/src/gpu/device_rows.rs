@@ -2,8 +2,9 @@
 use super::carry;
 use super::ladder::Call;
 use super::ordered;
+use super::queries::{check_elements, check_queries};
 use super::spill;
-use super::step::{GpuStep, Progress, blocks, check_elements, check_queries, most_blocks};
+use super::step::{GpuStep, Progress, blocks, most_blocks};
 use crate::Error;
 use certkv_kernel::cuda::tensor::Tensor;
 use std::sync::Arc;
@@ -81,6 +82,7 @@ impl GpuStep<'_> {
             out,
             rule: self.rule(),
             fresh: self.progress[layer] == Progress::Appended,
+            drafts: None,
         };
         self.progress[layer] = Progress::Broken;
         spill::attend(self.cache, &self.parts, &mut self.seen, &call)?;

@@ -1,5 +1,6 @@
 //! The kernels of one format, with windows or without, and what the launches of its layers have to know of it.
 use super::config::GpuConfig;
+use super::core::of_launch;
 use crate::Error;
 use certkv_core::RecordLayout;
 use certkv_device::cuda::Function;
@@ -31,10 +32,22 @@ pub(super) struct Kit {
     pub(super) exact: bool,
     /// The ladder that corrects, if records have residual planes.
     pub(super) corrects: Option<(Function, Variant)>,
+    /// Attention of drafts, where the cache has room for chunks, of layers that see everything.
+    pub(super) drafts: Option<DraftKit>,
 }
 
-/// The variant that runs records of `layout` on a GPU, the same cut for throughput, and for records with residual planes the one that corrects; with
-/// what a cache launches of each.
+/// Kernels that attend several new tokens of a sequence as one group of query heads.
+#[derive(Debug)]
+pub(super) struct DraftKit {
+    pub(super) variant: Variant,
+    pub(super) attend: Function,
+    pub(super) select: Function,
+    pub(super) ladder: Function,
+    pub(super) corrects: Option<(Function, Variant)>,
+}
+
+/// The variant that runs records of `layout` on a GPU, the same cut for throughput, and for records with residual planes the one that corrects; then, with
+/// longer chunks and without windows, those of drafts; with what a cache launches of each.
 ///
 /// `windowed`: for layers with a window. `extends`: with attention of longer chunks.
 pub(super) fn variants(
@@ -47,11 +60,22 @@ pub(super) fn variants(
     let variant = Variant::new(layout.clone(), config.geometry.group(), arch).map_err(PrepareError::Variant)?;
     let variant = if config.queries == Element::F32 { variant.with_single_queries() } else { variant };
     let variant = if windowed { variant.windowed() } else { variant };
-    let corrects = (!layout.format.refine.is_none()).then(|| variant.clone().correcting());
-    let corrects = corrects.transpose().map_err(PrepareError::Variant)?;
+    let correcting = |variant: &Variant| {
+        let corrects = (!layout.format.refine.is_none()).then(|| variant.clone().correcting());
+        corrects.transpose().map_err(PrepareError::Variant)
+    };
+    let corrects = correcting(&variant)?;
+    let mut drafts = Vec::new();
+    let tokens = of_launch(config.chunk_tokens, layout, config.geometry.group());
+    if extends && !windowed && tokens > 0 {
+        let own = variant.clone().drafting(tokens).map_err(PrepareError::Variant)?;
+        let corrects = correcting(&own)?.map(|corrects| (corrects, vec![Verb::Ladder]));
+        drafts.extend([(own.clone(), own.verbs().collect())].into_iter().chain(corrects));
+    }
     let verbs = variant.verbs().filter(|verb| extends || *verb != Verb::Extend).collect();
     let corrects = corrects.map(|corrects| (corrects, vec![Verb::Ladder]));
-    Ok([(variant.clone(), verbs), (variant.wide(), vec![Verb::Attend])].into_iter().chain(corrects).collect())
+    let own = [(variant.clone(), verbs), (variant.wide(), vec![Verb::Attend])];
+    Ok(own.into_iter().chain(corrects).chain(drafts).collect())
 }
 
 impl Kit {
@@ -62,11 +86,24 @@ impl Kit {
         ctas: u32,
         extends: bool,
     ) -> Result<Self, Error> {
-        let [(variant, _), (wide, _), corrects @ ..] = variants else {
+        let [(variant, _), (wide, _), rest @ ..] = variants else {
             return Err(Error::Config { field: "formats", why: "no kernels".into() });
         };
         let (variant, wide) = (variant.clone(), wide.clone());
-        let corrects = corrects.first().map(|(v, _)| kernels.get(v, Verb::Ladder).map(|f| (f.clone(), v.clone())));
+        let corrects = |drafts: bool| {
+            let own = rest.iter().find(|(v, _)| v.corrects() && (v.draft() > 0) == drafts);
+            own.map(|(v, _)| kernels.get(v, Verb::Ladder).map(|f| (f.clone(), v.clone()))).transpose()
+        };
+        let drafts = rest.iter().find(|(v, _)| v.draft() > 0 && !v.corrects()).map(|(v, _)| {
+            let kernel = |verb| kernels.get(v, verb).cloned();
+            Ok::<_, Error>(DraftKit {
+                attend: kernel(Verb::Attend)?,
+                select: kernel(Verb::Select)?,
+                ladder: kernel(Verb::Ladder)?,
+                corrects: corrects(true)?,
+                variant: v.clone(),
+            })
+        });
         let kernel = |verb| kernels.get(&variant, verb).cloned();
         let format = variant.layout().format;
         Ok(Self {
@@ -84,7 +121,8 @@ impl Kit {
             swap: kernel(Verb::Swap)?,
             extend: extends.then(|| kernel(Verb::Extend)).transpose()?,
             exact: format.key.is_exact() && format.value.is_exact(),
-            corrects: corrects.transpose()?,
+            corrects: corrects(false)?,
+            drafts: drafts.transpose()?,
             variant,
         })
     }

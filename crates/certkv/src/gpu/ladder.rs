@@ -13,11 +13,11 @@
 //! *Cost:* the records once, and 5 launches with append, plan and copies (4 for a refinable format), of which one over an empty list takes some 3 us; for
 //! a block picked its record and residuals; for a listed head its records and promoted sides once more; for a dense one its originals over the link,
 //! which is some 90 times slower than device memory.
-use super::core::{Choice, Core};
+use super::core::{Choice, Core, Drafts};
 use super::policy::{Limit, Rule};
 use crate::Error;
 use certkv_kernel::cuda::args::Element;
-use certkv_kernel::cuda::ladder::{self as launched, Ladder};
+use certkv_kernel::cuda::ladder::Ladder;
 use certkv_kernel::cuda::launch::{self, Attend, Refinement};
 use certkv_kernel::cuda::queue::Span;
 use certkv_kernel::cuda::select::SelectMode;
@@ -36,6 +36,8 @@ pub(super) struct Call<'a> {
     pub(super) rule: Rule,
     /// Whether the list of heads over tolerance is as the layer's append left it: empty.
     pub(super) fresh: bool,
+    /// `None`: a token of each sequence.
+    pub(super) drafts: Option<Drafts>,
 }
 
 /// Enqueues the launches of `call`.
@@ -62,12 +64,12 @@ enum Last {
 }
 
 fn up_to(core: &Core, call: &Call<'_>, last: Last) -> Result<(), Error> {
-    let Call { layer, seqs, query, out, rule, .. } = *call;
+    let Call { layer, rule, .. } = *call;
     core.settle(layer)?;
-    let plain = || core.attend_args(layer, seqs, query, out);
+    let plain = || core.plain_args(call);
     let first = |args: &Attend<'_>| run_first(core, call, args);
     if !call.fresh {
-        core.failures.fill(core.queue.stream(), core.list_at(layer, 0), 4, 0)?;
+        core.empty_list(layer, 0, call.drafts)?;
         core.empty_corrections()?;
     }
     match rule {
@@ -87,19 +89,22 @@ fn within<'a>(core: &'a Core, limit: Limit, args: Attend<'a>) -> Result<Attend<'
 /// The launch over the whole batch. Lists of heads are short: only this one can be worth the wide cut. Behind the layer's append nothing that is
 /// still running can be at the layer's records: the step's tables were sent before, and what it fills is coded when it ends.
 fn run_first(core: &Core, call: &Call<'_>, args: &Attend<'_>) -> Result<(), Error> {
+    if let Some(kit) = core.kit(call.layer).drafts.as_ref().filter(|_| call.drafts.is_some()) {
+        return Ok(launch::attend(&core.queue, &kit.attend, args)?);
+    }
     let (kernel, variant) = core.kit(call.layer).cut_for(call.blocks);
     Ok(launch::attend(&core.queue, kernel, &Attend { variant, settled: call.fresh, ..*args })?)
 }
 
 /// Arguments of a launch that reads the originals of every block.
 fn all_originals<'a>(core: &'a Core, call: &Call<'a>) -> Result<Attend<'a>, Error> {
-    let args = core.attend_args(call.layer, call.seqs, call.query, call.out)?;
+    let args = core.plain_args(call)?;
     Ok(Attend { promoted: Some(core.everything(call.layer)?), ..args })
 }
 
 /// The same for heads that repairs leave over tolerance.
 fn dense_rung<'a>(core: &'a Core, call: &Call<'a>, limit: Limit, only: Span<'a>) -> Result<Attend<'a>, Error> {
-    let certificates = core.certificates(call.layer, 1)?;
+    let certificates = core.certificates_of(call.layer, 1, call.drafts)?;
     within(core, limit, Attend { certificates, only: Some(only), ..all_originals(core, call)? })
 }
 
@@ -116,12 +121,21 @@ pub(super) fn dense<'a>(core: &'a Core, call: &Call<'a>, only: Span<'a>) -> Resu
 pub(super) fn plan_next(core: &Core, call: &Call<'_>) -> Result<(), Error> {
     let refinable = core.kit(call.layer).corrects.is_some();
     let certifies = matches!(call.rule, Rule::Certified(_)) && reads_all(core, call);
-    if refinable || core.plans_apart(call.layer) || !certifies {
+    let apart = call.drafts.is_none() && core.plans_apart(call.layer);
+    if refinable || apart || !certifies {
         return Ok(());
     }
-    core.plan(&Choice::plan(call.layer, 0, call.seqs, true))?;
+    core.plan(&choice_of(call))?;
     core.lends(call.layer, false);
     Ok(())
+}
+
+/// The plan behind a call.
+fn choice_of<'a>(call: &Call<'a>) -> Choice<'a> {
+    match call.drafts {
+        None => Choice::plan(call.layer, 0, call.seqs, true),
+        Some(of) => Choice { drafts: call.drafts, ..Choice::plan(call.layer, of.place, call.seqs, false) },
+    }
 }
 
 /// Rounds of a plan after a prompt, at most.
@@ -154,39 +168,39 @@ fn run(core: &Core, layer: usize, args: &Attend<'_>) -> Result<(), Error> {
 }
 
 fn certified(core: &Core, call: &Call<'_>, limit: Limit, last: Last) -> Result<(), Error> {
-    let layer = call.layer;
-    let plain = &within(core, limit, core.attend_args(layer, call.seqs, call.query, call.out)?)?;
-    let (over, left) = (core.failure_list(layer, 0)?, core.failure_list(layer, 1)?);
+    let Call { layer, drafts, .. } = *call;
+    let plain = &within(core, limit, core.plain_args(call)?)?;
+    let (over, left) = (core.list_of(layer, 0, drafts)?, core.list_of(layer, 1, drafts)?);
     let kit = core.kit(layer);
     if kit.exact {
         // Nothing to promote: what is over tolerance cannot be bounded, and is an error.
-        core.failures.fill(core.queue.stream(), core.list_at(layer, 1), 4, 0)?;
+        core.empty_list(layer, 1, drafts)?;
         return run_first(core, call, plain);
     }
-    let corrects = kit.corrects.as_ref();
-    let choice =
-        |mode, only| core.choice(&Choice { mode, only: Some(only), ..Choice::plan(layer, 0, plain.seqs, true) });
-    let chosen = Attend { promoted: Some(core.chosen(layer)?), masses: Some(core.layer_masses(layer)?), ..*plain };
+    let corrects = core.corrects(layer, drafts);
+    let choice = |mode, only| core.choice(&Choice { mode, only: Some(only), ..choice_of(call) });
+    let chosen =
+        Attend { promoted: Some(core.chosen(layer)?), masses: Some(core.masses_for(layer, drafts)?), ..*plain };
     let turns = core.counter(&core.sizes.counters.turns)?;
-    if let Some((kernel, variant)) = corrects {
-        let (kept, listed) = (Some(core.kept()?), core.correction_list()?);
+    if let Some(variant) = corrects {
+        let (kept, listed) = (Some(core.kept_of(drafts)?), core.correction_list()?);
         core.correcting(true);
         let refinement = core.on_demand(layer)?;
         run_first(core, call, &Attend { failures: Some(listed), promoted: None, refinement, kept, ..chosen })?;
         let refinement = Refinement::Picked(core.picks()?);
         let pass = Attend { variant, only: Some(listed), failures: Some(over), kept, refinement, ..*plain };
         let choice = Some(choice(SelectMode::Refine, listed)?);
-        launched::ladder(&core.queue, kernel, &Ladder { choice, pass, then: None, turns })?;
+        core.climb(layer, drafts, true, &Ladder { choice, pass, then: None, turns })?;
     } else {
         run_first(core, call, &Attend { failures: Some(over), ..chosen })?;
     }
     core.lends(layer, corrects.is_none());
-    let certificates = core.certificates(layer, 1)?;
+    let certificates = core.certificates_of(layer, 1, drafts)?;
     let refinement = if corrects.is_some() { Refinement::Always } else { Refinement::Never };
     let pass = Attend { certificates, only: Some(over), failures: Some(left), refinement, ..chosen };
     let then = if last == Last::Dense { Some(dense_rung(core, call, limit, left)?) } else { None };
     let choice = Some(choice(SelectMode::Repair, over)?);
-    launched::ladder(&core.queue, &kit.ladder, &Ladder { choice, pass, then, turns })?;
+    core.climb(layer, drafts, false, &Ladder { choice, pass, then, turns })?;
     // It empties the list of corrections.
     core.correcting(false);
     Ok(())

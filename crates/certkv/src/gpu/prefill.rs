@@ -5,7 +5,8 @@
 //! `t` rows over `n` tokens; while it runs, the GPU codes the chunk's blocks.
 use super::cache::GpuCache;
 use super::policy::Limit;
-use super::step::{Part, send_queries};
+use super::queries::send_queries;
+use super::step::Part;
 use super::{ladder, pages};
 use crate::{Error, Side, centre};
 use certkv_core::PageId;

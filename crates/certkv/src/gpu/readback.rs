@@ -181,7 +181,7 @@ impl GpuStep<'_> {
                     return Err(error);
                 }
                 let (shape, window) = ((s, &self.cache.layouts[layer]), s.window(layer));
-                found.of(self.rule, place, (part.len + 1, window), shape, core.kit(layer).exact, own);
+                found.of(self.rule, (place, 0, 1), (part.len + 1, window), shape, core.kit(layer).exact, own);
             } else if let Some(extended) = self.extended[layer].get(part.first_row * heads..) {
                 let known = extended.get(..own.len()).unwrap_or(&[]);
                 own.fill(Certificate::PREFILL);

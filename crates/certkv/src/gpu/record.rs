@@ -4,7 +4,8 @@ use super::core::Core;
 use super::ladder::{self, Call};
 use super::policy::Rule;
 use super::published;
-use super::step::{check_elements, check_queries, most_blocks};
+use super::queries::{check_elements, check_queries};
+use super::step::most_blocks;
 use crate::{Error, Policy};
 use certkv_kernel::cuda::queue::Recording;
 use certkv_kernel::cuda::tensor::Tensor;
@@ -69,7 +70,10 @@ impl GpuCache {
             for (layer, io) in layers.iter().enumerate() {
                 core.append(layer, seqs, io.keys, io.values)?;
                 let blocks = most_blocks(&core, layer, seqs);
-                ladder::attend(&core, &Call { layer, seqs, blocks, query: io.query, out: io.out, rule, fresh: true })?;
+                ladder::attend(
+                    &core,
+                    &Call { layer, seqs, blocks, query: io.query, out: io.out, rule, fresh: true, drafts: None },
+                )?;
                 if core.plans_apart(layer) && matches!(rule, Rule::Certified(_)) {
                     core.plan_beside(layer, seqs)?;
                 }

@@ -115,11 +115,12 @@ impl Results {
         [first, second].into_iter().for_each(Vec::clear);
     }
 
-    /// Certificates of the sequence at `place` of the batch, after a step that left it with `tokens` tokens, of which queries see `window`.
+    /// Certificates of token `token` of `of` tokens that the group of the sequence at `place` of the batch has, which sees `tokens` tokens but for what a
+    /// `window` hides: a step of one token each has one.
     pub(super) fn of(
         &self,
         rule: Rule,
-        place: usize,
+        (place, token, of): (usize, usize, usize),
         (tokens, window): (usize, Option<Window>),
         (sizes, layout): (&Sizes, &RecordLayout),
         exact_format: bool,
@@ -130,8 +131,8 @@ impl Results {
         let residuals = layout.key_residuals.len() + layout.value_residuals.len();
         let open = ((tokens % sizes.block) * sizes.dim * 4) as u64;
         for (h, c) in out.iter_mut().enumerate() {
-            let at = place * sizes.q_heads() + h;
             let head = place * sizes.kv_heads + h / sizes.group;
+            let at = (head * of + token) * sizes.group + h % sizes.group;
             // Of exact records nothing is repaired.
             let certified = matches!(rule, Rule::Certified(_)) && !exact_format;
             let repaired = certified && is_listed(&self.repaired, head);

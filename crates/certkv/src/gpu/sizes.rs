@@ -2,6 +2,8 @@
 use super::cache::Entry;
 use super::calibrated::most_metric_bytes;
 use super::config::{GpuConfig, STAGING_SLOTS};
+use super::core::DraftSections;
+use super::frames::{FrameSizes, frames};
 use super::kit;
 use super::plan::GpuMachine;
 use super::sections::{
@@ -21,7 +23,6 @@ use certkv_kernel::cuda::select::SelectStats;
 use certkv_kernel::cuda::{Variant, launch, publish};
 use certkv_page::{BlockTable, PageAllocator, Pools, TableError, Window};
 use certkv_tier::spill::map::Residency;
-use certkv_tier::spill::records::Records;
 use core::ops::Range;
 
 /// Layers with the same window: they share block tables, and have pages of their own.
@@ -36,20 +37,6 @@ pub(super) struct GroupSizes {
     /// Bytes of a page of records in all of them.
     pub(super) page_bytes: usize,
     pub(super) tables: GroupSections,
-}
-
-/// Host memory of the layers that see everything, where their originals spill: frames, each with room for a block in one layer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct FrameSizes {
-    /// Those layers.
-    pub(super) group: usize,
-    pub(super) count: usize,
-    /// Of these, kept for reading.
-    pub(super) reserve: usize,
-    /// First byte of them.
-    at: usize,
-    /// Of records on their way.
-    buffer_bytes: usize,
 }
 
 /// What depends on a layer's format.
@@ -114,6 +101,8 @@ pub(super) struct Sizes {
     /// Longest chunk that is attended here, and what that takes.
     pub(super) chunk_tokens: usize,
     pub(super) chunks: ChunkSections,
+    /// What attention of drafts takes.
+    pub(super) drafts: DraftSections,
     pub(super) copies: usize,
     /// Whether every layer keeps its masses.
     pub(super) plan_apart: bool,
@@ -127,25 +116,7 @@ pub(super) struct Sizes {
     pub(super) later: usize,
 }
 
-/// Room for [`Spill::host_tokens`](crate::Spill::host_tokens) tokens and the open blocks in every layer, and to read the longest sequence in
-/// one layer, or one page.
-fn frames(config: &GpuConfig, groups: &[GroupSizes], original_bytes: usize) -> Option<Result<FrameSizes, Error>> {
-    let spill = config.spill.as_ref()?;
-    let (number, group) = groups.iter().enumerate().find(|(_, group)| group.window.is_none())?;
-    let (layers, block) = (group.layers.len(), config.block().max(1));
-    let all = group.host_pages.saturating_mul(layers);
-    if u32::try_from(all).is_err() {
-        return Some(Err(too_large()));
-    }
-    let reserve = config.max_context.div_ceil(block).max(layers);
-    let blocks = spill.host_tokens.div_ceil(block).max(1).saturating_add(config.max_sequences);
-    let wanted = blocks.saturating_mul(layers).saturating_add(reserve);
-    let (count, reserve) = if wanted < all { (wanted, reserve) } else { (all, 0) };
-    let buffer_bytes = spill.in_flight.saturating_mul(Records::buffer_bytes(original_bytes));
-    Some(Ok(FrameSizes { group: number, count, reserve, at: 0, buffer_bytes }))
-}
-
-fn too_large() -> Error {
+pub(super) fn too_large() -> Error {
     Error::Config { field: "max_tokens", why: "more than the address space holds".into() }
 }
 
@@ -264,6 +235,7 @@ impl Sizes {
         let corrections = CorrectionSections { list, picked, picks, kept, looks };
         let chunk_tokens = config.chunk_tokens.min(config.max_context);
         let chunks = ChunkSections::new(chunk_tokens, (block, original_bytes), (g.q_heads, g.head_dim));
+        let drafts = DraftSections::new(chunk_tokens, layouts, g, (rows, stride, ctas));
         // The longest things that travel at once: the state of all rows, one row of a table, one layer's inputs.
         let travels = [4 * tables.count.end, 4 * stride, 4 * rows * (2 * g.kv_width() + g.q_width()), original_bytes];
         let staging_slot = travels.into_iter().max().unwrap_or(0).max(1 << 18).next_multiple_of(4096);
@@ -298,6 +270,7 @@ impl Sizes {
             reach_bytes: config.reach_bytes(),
             chunk_tokens,
             chunks: chunks.ok_or_else(too_large)?,
+            drafts: drafts.ok_or_else(too_large)?,
             copies: config.copies_per_step,
             plan_apart: config.plan_apart,
             partial_bytes: launch::partial_bytes(variant, ctas, rows * g.kv_heads),
@@ -455,9 +428,9 @@ impl Sizes {
         (4 * self.rows * self.q_heads() * self.dim).next_multiple_of(ALIGN)
     }
 
-    /// What one read of results brings: errors, two lists, both sets of certificates, outputs; a tail fits, too.
+    /// What one read of results brings: errors, two lists, both sets of certificates, outputs; a tail fits, too, and what drafts of a layer bring.
     pub(super) fn result_bytes(&self) -> usize {
-        (self.result_sections().outputs.end).max(self.original_bytes)
+        (self.result_sections().outputs.end).max(self.original_bytes).max(self.drafts.result_bytes())
     }
 
     /// Rows and queries of a step, and behind them a tolerance for each query head.
@@ -492,6 +465,7 @@ impl Sizes {
         let work = self.partial_bytes + self.counter_bytes() + self.input_bytes() + self.query_bytes();
         let work =
             work.checked_add(self.chunk_bytes() + self.dense_list_bytes() + self.metric_bytes + self.reach_bytes);
+        let work = work.and_then(|work| work.checked_add(self.drafts.bytes()));
         let tables = [self.table_bytes(), self.mass_bytes(), results, sides, memory, self.correction_bytes(), work];
         let tables = tables.into_iter().try_fold(0usize, |sum, x| sum.checked_add(x?));
         let ring = self.ring.map_or(Some(0), |slots| PinnedBuffer::mapped_bytes(8 * slots.len()));

@@ -1,6 +1,7 @@
 //! One step: a ragged batch of new tokens, layer by layer, committed as a whole.
 use super::cache::{GpuCache, coded, stamp};
 use super::core::Core;
+use super::drafts;
 use super::extend;
 use super::ladder::Call;
 use super::learn;
@@ -9,6 +10,7 @@ use super::ordered;
 use super::policy::{Limit, Rule};
 use super::prefill;
 use super::published;
+use super::queries::send_queries;
 use super::record::GpuGraph;
 use super::spill;
 use super::window::blocks_seen;
@@ -16,7 +18,6 @@ use crate::{Certificate, Chunk, Error, Side};
 use certkv_core::SequenceId;
 use certkv_kernel::cuda::args::Element;
 use certkv_kernel::cuda::select::ROW_ENTRY;
-use certkv_kernel::cuda::tensor::Tensor;
 use certkv_page::Reservation;
 use std::sync::Arc;
 
@@ -205,13 +206,15 @@ impl<'c> GpuStep<'c> {
         for layer in 0..cache.core.sizes.layers {
             cache.ready(layer)?;
         }
-        let mut guest = *seqs;
+        let mut guest = drafts::place(parts, *seqs, cache.core.sizes.drafts.tokens);
         for part in parts.iter_mut() {
             match part.place {
                 Some(place) => cache.mirror.join(place, part.row, part.len),
                 None => {
-                    part.guest = guest;
-                    guest += 1;
+                    if part.tokens > cache.core.sizes.drafts.tokens {
+                        part.guest = guest;
+                        guest += 1;
+                    }
                     cache.mirror.follow(part.guest, part.row, part.len + part.tokens);
                 }
             }
@@ -378,13 +381,15 @@ impl<'c> GpuStep<'c> {
             let query = core.staged_queries(0, *seqs, element)?;
             let out = core.own_outputs(0, *seqs, answers)?;
             let blocks = blocks(&core, layer, parts);
-            let call = Call { layer, seqs: *seqs, blocks, query, out, rule, fresh };
+            let call = Call { layer, seqs: *seqs, blocks, query, out, rule, fresh, drafts: None };
             spill::attend(cache, parts, seen, &call)?;
         }
         chunks.clear();
         if parts.iter().any(|part| part.place.is_none()) {
             chunks.resize(expected, f32::NAN);
-            for part in parts.iter().filter(|part| part.place.is_none()) {
+            let drafted =
+                drafts::attend(cache, layer, parts, (queries, chunks), rule, (&mut extended[layer], *tokens))?;
+            for part in parts.iter().filter(|part| part.place.is_none() && part.tokens > drafted) {
                 let attended = part.tokens <= cache.core.sizes.chunk_tokens && {
                     extended[layer].resize(*tokens * heads, Certificate::PREFILL);
                     let own = &mut extended[layer][part.first_row * heads..][..part.tokens * heads];
@@ -556,40 +561,4 @@ pub(super) fn blocks(core: &Core, layer: usize, parts: &[Part]) -> usize {
     let s = &core.sizes;
     let seen = |part: &Part| blocks_seen(s.window(layer), s.block, part.len + 1);
     parts.iter().filter(|part| part.place.is_some()).map(|part| seen(part) * s.kv_heads).sum()
-}
-
-/// Sends the batch's queries, for places from `first` on, in the type that the kernels take from the host.
-pub(super) fn send_queries(cache: &mut GpuCache, width: usize, first: usize) -> Result<Element, Error> {
-    let GpuCache { core, ring, batch_words, batch_queries, config, .. } = cache;
-    let (queue, at) = (&core.queue, core.query_offset() + first * width * config.queries.bytes());
-    let dtype = match config.queries {
-        Element::F32 => {
-            ring.send(queue, &core.inputs, at, batch_queries)?;
-            return Ok(Element::F32);
-        }
-        Element::F16 => crate::Dtype::F16,
-        Element::Bf16 => crate::Dtype::Bf16,
-    };
-    batch_words.clear();
-    batch_words.extend(batch_queries.iter().map(|x| dtype.encode16(*x)));
-    if let Some(at) = batch_words.iter().position(|bits| dtype.is_nonfinite16(*bits)) {
-        return Err(Error::Overflow { argument: "queries", token: at / width, element: at % width });
-    }
-    ring.send(queue, &core.inputs, at, batch_words)?;
-    Ok(config.queries)
-}
-
-/// A tensor of as many elements.
-pub(super) fn check_elements(argument: &'static str, tensor: Tensor<'_>, expected: usize) -> Result<(), Error> {
-    let given = tensor.elements();
-    if given == expected { Ok(()) } else { Err(Error::Shape { argument, expected, given }) }
-}
-
-/// Kernels for 16-bit queries certify nothing for wider ones.
-pub(super) fn check_queries(cache: &GpuCache, element: Element) -> Result<(), Error> {
-    if element == Element::F32 && cache.config.queries != Element::F32 {
-        let why = "kernels were made for queries of 16 bits, and single precision was given".into();
-        return Err(Error::Config { field: "queries", why });
-    }
-    Ok(())
 }

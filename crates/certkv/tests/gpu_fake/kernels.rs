@@ -41,6 +41,9 @@ pub(crate) static OVERFLOWS: AtomicU64 = AtomicU64::new(0);
 /// Heads of longer chunks that were attended.
 pub(crate) static EXTENDED: AtomicU64 = AtomicU64::new(0);
 
+/// Heads of drafts that were attended.
+pub(crate) static DRAFTED: AtomicU64 = AtomicU64::new(0);
+
 /// Copies that were never made although a plan counts on them.
 pub(crate) static LOST: AtomicU64 = AtomicU64::new(0);
 /// Lists of copies that wait to be made, by address.
@@ -67,6 +70,8 @@ fn count(what: &AtomicU64) {
 
 /// Whether records are the originals themselves: what is read from them is exact.
 static EXACT: AtomicBool = AtomicBool::new(false);
+/// Whether they have residual planes.
+static REFINABLE: AtomicBool = AtomicBool::new(false);
 
 /// Defects that a test plants to see whether it sees them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -111,6 +116,7 @@ pub(crate) fn planted(what: Plant) -> bool {
 pub(crate) fn begin(format: &str) {
     waiting().clear();
     EXACT.store(format.starts_with("f16-f16"), Ordering::Relaxed);
+    REFINABLE.store(format.contains("-r"), Ordering::Relaxed);
     OVERFLOWS.store(0, Ordering::Relaxed);
     LOST.store(0, Ordering::Relaxed);
     UNMEASURED.store(0, Ordering::Relaxed);
@@ -175,7 +181,7 @@ pub(crate) struct Read {
     pub(crate) originals: Option<u64>,
 }
 
-/// What launches over the whole batch read since the last [`reads`], launch by launch; `None`: nobody asked.
+/// What launches over the whole batch of single tokens read since the last [`reads`], launch by launch; `None`: nobody asked.
 static READS: Mutex<Option<Vec<Vec<Read>>>> = Mutex::new(None);
 
 /// What launches read since the last call, if it was to be noted; notes it from now on.
@@ -280,29 +286,38 @@ fn answer(a: &AttendArgs, at: usize, x: u32) {
     unsafe { host::<u16>(a.out).add(at).write(bits) }
 }
 
+/// Query heads of a launch's group: of drafts those of several tokens.
+fn columns(a: &AttendArgs) -> usize {
+    // As many tokens as a launch over the format's records takes of the longest draft.
+    let tokens = if REFINABLE.load(Ordering::Relaxed) { 4 } else { 8 };
+    if a.drafts == 0 { GROUP } else { tokens * GROUP }
+}
+
 extern "C" fn attend(raw: *const c_void) {
     // SAFETY: declared with this struct.
     let a: AttendArgs = unsafe { arguments(raw) };
     told("attend", a.metrics);
     told_history(&a);
     tails::look_at_tails(&a);
-    if let (Some(reads), 0) = (READS.lock().unwrap_or_else(PoisonError::into_inner).as_mut(), a.only) {
+    if let (Some(reads), 0, 0) = (READS.lock().unwrap_or_else(PoisonError::into_inner).as_mut(), a.only, a.drafts) {
         reads.push(seen(&a));
     }
     let heads = a.seqs as usize * a.kv_heads as usize;
+    let (kv, group) = (a.kv_heads as usize, columns(&a));
+    DRAFTED.fetch_add(if a.drafts == 0 { 0 } else { heads as u64 }, Ordering::Relaxed);
     // A head that fails joins another list, or goes where the end of this one was read before.
     for at in 0..if a.only == 0 { heads } else { word(a.only, 0) as usize } {
         let head = if a.only == 0 { at } else { word(a.only, 1 + at) as usize };
-        for q in head * GROUP..(head + 1) * GROUP {
-            let (all, certificate) = (a.kv_heads as usize * GROUP, host::<Certificate>(a.certificates).wrapping_add(q));
+        for q in head * group..(head + 1) * group {
+            let (all, certificate) = (kv * group, host::<Certificate>(a.certificates).wrapping_add(q));
             let [from, to] = [a.query_strides, a.out_strides].map(|strides| row_at(strides, q, all));
-            let first = queried(&a, row_at(a.query_strides, head * GROUP, all));
+            let first = queried(&a, row_at(a.query_strides, head * group, all));
             let certified = a.relative > 0.0 || a.absolute > 0.0;
             let over = a.failures != 0
                 && !EXACT.load(Ordering::Relaxed)
                 && first.wrapping_mul(0x9e37_79b9) >> 30 <= u32::from(a.only == 0);
             let dense = a.promoted != 0 && a.failures == 0;
-            let looked = a.promoted == 0 || !LOOKS.load(Ordering::Relaxed) || q % GROUP > 0 || look_at_head(&a, head);
+            let looked = a.promoted == 0 || !LOOKS.load(Ordering::Relaxed) || q % group > 0 || look_at_head(&a, head);
             if dense && !looked {
                 count(&LACKING);
             }
@@ -312,12 +327,12 @@ extern "C" fn attend(raw: *const c_void) {
             for i in 0..if dense && planted(Plant::StaleOutput) { 0 } else { DIM } {
                 answer(&a, to + i, if over { 0x7fc0_0000 } else { queried(&a, from + i) });
             }
-            let own = tolerance(a.limits, q % (a.kv_heads as usize * GROUP), [a.relative, a.absolute]);
+            let own = tolerance(a.limits, head % kv * GROUP + q % GROUP, [a.relative, a.absolute]);
             let tolerance = if planted(Plant::NoTolerance) { 1.0 } else { own };
             let made = Certificate { bound, tolerance, norm: 2.0, status, ..Certificate::default() };
             // SAFETY: as in `word`; nothing else runs meanwhile.
             unsafe { certificate.write(made) };
-            if over && q % GROUP == 0 {
+            if over && q % group == 0 {
                 list(a.failures, head, heads);
             }
         }

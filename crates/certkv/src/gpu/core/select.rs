@@ -1,5 +1,6 @@
 //! Which sides are read exactly, and which residuals: the choices that are made on the device.
 use super::Core;
+use super::drafts::Drafts;
 use crate::Error;
 use crate::gpu::sizes::Sizes;
 use certkv_kernel::cuda::launch::{self, Refine, Select};
@@ -18,12 +19,14 @@ pub(in crate::gpu) struct Choice<'a> {
     pub(in crate::gpu) only: Option<Span<'a>>,
     /// As that of [`launch::Attend`].
     pub(in crate::gpu) closing: bool,
+    /// `None`: for a batch of single tokens.
+    pub(in crate::gpu) drafts: Option<Drafts>,
 }
 
 impl Choice<'_> {
     /// What the next step reads exactly.
     pub(in crate::gpu) const fn plan(layer: usize, place: usize, seqs: usize, closing: bool) -> Self {
-        Self { layer, place, seqs, mode: SelectMode::Plan, only: None, closing }
+        Self { layer, place, seqs, mode: SelectMode::Plan, only: None, closing, drafts: None }
     }
 }
 
@@ -50,40 +53,46 @@ impl Core {
 
     /// Enqueues a choice of sides, on the queue or on the lane.
     pub(in crate::gpu) fn select(&self, on: &Queue, choice: &Choice<'_>) -> Result<(), Error> {
-        Ok(launch::select(on, &self.kit(choice.layer).select, &self.choice(choice)?)?)
+        let kit = self.kit(choice.layer);
+        let drafts = kit.drafts.as_ref().filter(|_| choice.drafts.is_some());
+        Ok(launch::select(on, drafts.map_or(&kit.select, |kit| &kit.select), &self.choice(choice)?)?)
     }
 
     /// Its arguments.
     pub(in crate::gpu) fn choice<'a>(&'a self, choice: &Choice<'a>) -> Result<Select<'a>, Error> {
-        let Choice { layer, place, seqs, mode, only, closing } = *choice;
+        let Choice { layer, place, seqs, mode, only, closing, drafts } = *choice;
+        let kit = self.kit(layer);
         let (s, t) = (&self.sizes, &self.sizes.tables);
         let (group, m) = (s.group(layer), &s.memory);
         let memory = self.layer_memory(layer)?;
         // A repair empties the lists of those that come after it: the copies on the one are complete.
         let queue = |i: usize| Span::of(&self.memory, 4 * (layer * m.words + m.queue.start + i), 4);
         let repairs = mode == SelectMode::Repair;
-        let refinable = self.kit(layer).corrects.is_some();
+        let refinable = kit.corrects.is_some();
         let corrected = if refinable { Some(self.correction_list()?) } else { None };
         let refine = if refinable {
-            Some(Refine { looks: self.looks()?, picks: self.picks()?, failures: self.failure_list(layer, 0)? })
+            Some(Refine { looks: self.looks()?, picks: self.picks()?, failures: self.list_of(layer, 0, drafts)? })
         } else {
             None
         };
         let clear = if repairs {
-            [Some(queue(0)?), Some(queue(1)?), Some(Span::of(&self.failures, self.list_at(layer, 1), 4)?), corrected]
+            [Some(queue(0)?), Some(queue(1)?), Some(self.list_count(layer, 1, drafts)?), corrected]
         } else {
             [None; 4]
         };
         Ok(Select {
-            variant: &self.kit(layer).variant,
+            variant: kit.drafts.as_ref().filter(|_| drafts.is_some()).map_or(&kit.variant, |kit| &kit.variant),
             ctas: if mode == SelectMode::Forget { self.ctas } else { ((seqs * s.kv_heads) as u32).min(self.ctas) },
             mode,
             seqs,
             tables: self.tables_from(layer, place)?,
             lens: self.table(&t.after)?,
             packed: self.packed_of(layer)?,
-            certificates: self.certificates_from(layer, place)?,
-            masses: self.layer_masses(layer)?,
+            certificates: match drafts {
+                Some(_) => self.certificates_of(layer, 0, drafts)?,
+                None => self.certificates_from(layer, place)?,
+            },
+            masses: self.masses_for(layer, drafts)?,
             only,
             memory,
             hosts: self.table(&group.tables.hosts)?,

@@ -19,7 +19,7 @@ pub(super) use dense::{RECORDED, Seen, attend, look};
 use super::cache::GpuCache;
 use super::config::GpuConfig;
 use super::core::Core;
-use super::sizes::FrameSizes;
+use super::frames::FrameSizes;
 use crate::seal;
 use crate::spill::{Patience, SpillUse};
 use crate::{Error, MoveEvents, SequenceId};

@@ -1,0 +1,53 @@
+// Drafts: several new tokens of a sequence in one launch. Variants with CKV_DRAFT take so many of them as if they were query heads of the same group: a
+// block is read, decoded and refined once for all of them.
+//
+// A group has CKV_DRAFT times the query heads of a KV head, token by token. All tokens are stored, and the lengths of the launch count them; what a
+// token does not see of the last blocks, those behind it, weighs nothing for its heads. Where a draft has fewer tokens the last one stands in
+// for those missing. Without drafts (CKV_DRAFT 0) a group is what it was, and nothing of this is compiled.
+#pragma once
+
+constexpr bool DRAFTED = CKV_DRAFT > 0;
+// Query heads of a token.
+constexpr int OF_TOKEN = DRAFTED ? GROUP / (DRAFTED ? CKV_DRAFT : 1) : GROUP;
+static_assert(!DRAFTED || (GROUP % CKV_DRAFT == 0 && !WINDOWED), "whole tokens, which see all before them");
+// Whether blocks may be seen in part.
+constexpr bool PARTLY = WINDOWED || DRAFTED;
+
+// The first number of one of a launch's tables of query heads for head `h` of KV head `kv`, which is the same for all tokens of a draft.
+CKV_FN u32 query_head(u32 kv, int h) { return kv * OF_TOKEN + (DRAFTED ? h % OF_TOKEN : h); }
+
+CKV_FN CkvDraft draft_of(const CkvAttendArgs& a, u32 seq) {
+    const Vec2 words = ldg((const Vec2*)(a.drafts + seq));
+    return CkvDraft{words.x, words.y};
+}
+
+// Whether what head `h` of a group has learned is kept: that of the draft's last token.
+CKV_FN bool learns(const CkvAttendArgs& a, u32 seq, int h) { return !DRAFTED || (u32)(h / OF_TOKEN) + 1 == draft_of(a, seq).count; }
+
+// What tokens of a draft see of block `block`: 0 if each sees all of it. Else how many of its rows the first one sees, less than none where the block
+// lies behind it, plus CKV_DRAFT; and 256 times the draft's tokens.
+CKV_FN u32 unseen_of(const CkvAttendArgs& a, u32 seq, u32 block) {
+    if constexpr (!DRAFTED) return 0;
+    const CkvDraft d = draft_of(a, seq);
+    const i32 rows = (i32)d.first - (i32)(block * BLOCK);
+    if (rows >= BLOCK) return 0;
+    return (u32)((rows < -CKV_DRAFT ? -CKV_DRAFT : rows) + CKV_DRAFT) | d.count << 8;
+}
+
+// Rows that a token does not see weigh nothing for its heads. Column tiles from FIRST on.
+template <int FIRST> CKV_FN void hide_unseen(Logits& s, u32 unseen) {
+    if (!DRAFTED || unseen == 0) return;
+    const int rows = (int)(unseen & 0xffu) - CKV_DRAFT - (int)(lane() >> 2), last = (int)(unseen >> 8) - 1;
+#pragma unroll
+    for (int nt = 0; nt < COLUMNS; nt++) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int column = (PAIRED ? 2 * (int)(lane() & 1) : 8 * (FIRST + nt) + 2 * (int)(lane() & 3)) + (i & 1);
+            const int token = column / OF_TOKEN, seen = rows + (token < last ? token : last);
+#pragma unroll
+            for (int t = 0; t < TILES; t++) {
+                if (16 * t + (i & 2) * 4 >= seen) s.x[t][nt][i] = -u32_as_float(0x7f800000u);
+            }
+        }
+    }
+}
