@@ -13,7 +13,7 @@ struct alignas(16) Limit {
 
 // Of head `h` of the group at hand, which all tokens of a draft share.
 CKV_FN CkvDemand* demand_of(const CkvAttendArgs& a, const Segment& seg, int h) {
-    return a.demands + (u64)seg.row * a.kv_heads * OF_TOKEN + query_head(seg.kv, h);
+    return a.demands + ((u64)seg.row * a.kv_heads + seg.kv) * OF_TOKEN + (DRAFTED ? h % OF_TOKEN : h);
 }
 
 // What a head has learned from this step. `norm`, `radius`: ||O'||, ||O' - c||.

@@ -143,9 +143,11 @@ pub struct certkv_config {
     /// Longest chunk of several tokens (a draft that is verified) whose outputs have certificates, at most 2^31; 0 for none. Longer ones are a
     /// prompt's: computed from originals, CERTKV_EXACT, without a bound on their rounding. On the host every token of such a chunk is attended as a
     /// decode step of its own, under the step's policy, with the bits that it would have alone: it reads codes once a token, so that from about
-    /// four tokens on a prompt's chunk takes less time. On a GPU the chunk is attended there: what was stored before it is read from codes, under
-    /// CERTKV_POLICY_CERTIFIED where that is within tolerance, else from originals on the CPU, as longer chunks are; that takes device memory, some
-    /// 40 KB a token of 32 query heads and 8 key/value heads of 128 channels.
+    /// four tokens on a prompt's chunk takes less time. On a GPU chunks of up to eight tokens, where a layer has no window and its originals stay in host
+    /// memory, are attended at once for all sequences, every token under the policy as a step; others there, too: what was stored before them is read
+    /// from codes, under CERTKV_POLICY_CERTIFIED where that is within tolerance, else from originals on the CPU, as longer chunks are. That takes device
+    /// memory, some 40 KB a token of 32 query heads and 8 key/value heads of 128 channels, and for short chunks as much for each of eight tokens of every
+    /// sequence.
     pub chunk_tokens: u64,
     /// What formats with calibrated keys (such as ctq4, gtq3 or s1) code them by; NULL where no format needs one. One of directions serves
     /// s1, s2 or s3, by its tier, and one without them the others. It has to be of this geometry and, which

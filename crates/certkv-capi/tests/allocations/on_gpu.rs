@@ -115,6 +115,7 @@ fn a_steady_step_on_a_gpu_asks_for_nothing() {
         let (spill_store, spill_host_tokens) = if spills { (store, 1024) } else { (ptr::null_mut(), 0) };
         let config =
             certkv_config { plan_apart: device.into(), chunk_tokens, spill_store, spill_host_tokens, ..config };
+        kernels::draft_tokens(chunk_tokens as usize);
         counts.judge(what, Life::new(OnGpu::new(&config, device)), 200);
     }
     // SAFETY: a live handle.

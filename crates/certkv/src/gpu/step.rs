@@ -343,7 +343,8 @@ impl<'c> GpuStep<'c> {
     /// layer; [`GpuStep::outputs`] reads the result. `queries` is `[tokens][q_heads * head_dim]`.
     ///
     /// A chunk of one token is a decode step under the step's policy. A longer chunk is causal attention over the originals,
-    /// computed by the CPU before the call returns; or on the GPU, over originals and codes: [`GpuConfig::chunk_tokens`](super::GpuConfig::chunk_tokens).
+    /// computed by the CPU before the call returns; or on the GPU, over originals and codes, as a draft or as a chunk, for which the call waits:
+    /// [`GpuConfig::chunk_tokens`](super::GpuConfig::chunk_tokens).
     ///
     /// # Errors
     /// A bad layer, shape or order, a query that is not finite, or a device error: the layer counts as not attended and may be attended

@@ -14,7 +14,7 @@ use certkv_kernel::cuda::select::{SelectArgs, SelectMode};
 use certkv_kernel::cuda::swap::{SwapArgs, SwapItem, digest};
 use std::collections::BTreeSet;
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 #[path = "tails.rs"]
@@ -40,6 +40,15 @@ pub(crate) static OVERFLOWS: AtomicU64 = AtomicU64::new(0);
 
 /// Heads of longer chunks that were attended.
 pub(crate) static EXTENDED: AtomicU64 = AtomicU64::new(0);
+
+/// The longest draft of the caches to come: their longest chunk, up to 8.
+static DRAFT_TOKENS: AtomicUsize = AtomicUsize::new(8);
+
+/// Sets that.
+#[allow(dead_code, reason = "each test program uses its part")]
+pub(crate) fn draft_tokens(most: usize) {
+    DRAFT_TOKENS.store(most.min(8), Ordering::Relaxed);
+}
 
 /// Heads of drafts that were attended.
 pub(crate) static DRAFTED: AtomicU64 = AtomicU64::new(0);
@@ -289,7 +298,7 @@ fn answer(a: &AttendArgs, at: usize, x: u32) {
 /// Query heads of a launch's group: of drafts those of several tokens.
 fn columns(a: &AttendArgs) -> usize {
     // As many tokens as a launch over the format's records takes of the longest draft.
-    let tokens = if REFINABLE.load(Ordering::Relaxed) { 4 } else { 8 };
+    let tokens = DRAFT_TOKENS.load(Ordering::Relaxed).min(if REFINABLE.load(Ordering::Relaxed) { 4 } else { 8 });
     if a.drafts == 0 { GROUP } else { tokens * GROUP }
 }
 

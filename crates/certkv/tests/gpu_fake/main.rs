@@ -3,6 +3,7 @@
 //! that this step did not write; nothing leaks.
 mod apart;
 mod calibrated;
+mod drafts;
 #[path = "../../../certkv-device/tests/fake_cuda/mod.rs"]
 mod fake_cuda;
 mod fixed;

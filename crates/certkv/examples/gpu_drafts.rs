@@ -1,0 +1,110 @@
+//! What drafts of several tokens cost in steps of the engine, beside single tokens: `gpu_drafts [--seqs N] [--context N] [--layers N] [--drafts T,..] [--formats F,G]
+//! [--cubins FOLDER] [--cache FOLDER]`.
+//!
+//! Every sequence gets as many new tokens, whose rows and queries come from the host, and is then as before. 32 query heads, 8 KV heads, 128 channels, random
+//! data, packed policy; medians, in us a layer: until all layers are appended, attended and read, and of that the appends. Drafts of more than eight
+//! tokens are attended one sequence after the other (docs/gpu.md). No check: `gpu_engine` is one. Exit code 2: no GPU.
+#[path = "common/mod.rs"]
+mod common;
+use certkv::gpu::{Compiler, Gpu, GpuCache, GpuConfig};
+use certkv::{Certificate, Chunk, Geometry, Policy, SequenceId};
+use certkv_testkit::generate::Rng;
+use common::Words;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+const ROUNDS: usize = 12;
+
+struct Plan {
+    seqs: usize,
+    context: usize,
+    layers: usize,
+    drafts: Vec<usize>,
+}
+
+/// Halves of numbers around 1, of either sign.
+fn halves(n: usize, r: &mut Rng) -> Vec<u16> {
+    (0..n).map(|_| r.bits() as u16 & 0xbbff).collect()
+}
+
+/// One step of `tokens` tokens a sequence, which is given up. How long it took, and its appends.
+fn step(cache: &mut GpuCache, ids: &[SequenceId], tokens: usize, r: &mut Rng) -> Result<[Duration; 2], Failure> {
+    let g = *cache.geometry();
+    let n = ids.len() * tokens;
+    let (keys, values) = (halves(n * g.kv_width(), r), halves(n * g.kv_width(), r));
+    let queries: Vec<f32> = (0..n * g.q_width()).map(|_| r.normal() as f32).collect();
+    let (mut out, mut certificates) = (vec![0.0; queries.len()], vec![Certificate::default(); n * g.q_heads]);
+    let chunks: Vec<_> = ids.iter().map(|id| Chunk { sequence: *id, tokens }).collect();
+    let mut appends = Duration::ZERO;
+    let start = Instant::now();
+    let mut step = cache.begin_with(&chunks, Policy::Packed)?;
+    for layer in 0..g.layers {
+        let before = Instant::now();
+        step.append_bits(layer, &keys, &values)?;
+        appends += before.elapsed();
+        step.attend(layer, &queries)?;
+        step.outputs(layer, &mut out, &mut certificates)?;
+    }
+    Ok([start.elapsed(), appends])
+}
+
+fn measure(gpu: &Gpu, compiler: &Compiler, plan: &Plan, format: &str) -> Result<(), Failure> {
+    let geometry = Geometry::new(plan.layers, 32, 8, 128)?;
+    let longest = plan.drafts.iter().max().copied().unwrap_or(1);
+    let room = (plan.context + longest).next_multiple_of(64) + 64;
+    let mut config = GpuConfig::new(geometry, plan.seqs * room).with_format(format.parse()?);
+    (config.max_context, config.max_sequences, config.threads) = (room, plan.seqs, 8);
+    config.chunk_tokens = longest.max(2);
+    let mut cache = GpuCache::new(gpu, compiler, config)?;
+    let mut r = Rng::new(3);
+    let mut ids = Vec::new();
+    for _ in 0..plan.seqs {
+        let sequence = cache.create()?;
+        let n = plan.context * geometry.kv_width();
+        let (keys, values) = (halves(n, &mut r), halves(n, &mut r));
+        let mut step = cache.begin(&[Chunk { sequence, tokens: plan.context }])?;
+        (0..plan.layers).try_for_each(|layer| step.append_bits(layer, &keys, &values))?;
+        step.finish()?;
+        ids.push(sequence);
+    }
+    println!("{format}, {} x {}:", plan.seqs, plan.context);
+    for tokens in &plan.drafts {
+        let mut times = Vec::new();
+        for _ in 0..ROUNDS {
+            times.push(step(&mut cache, &ids, *tokens, &mut r)?);
+        }
+        times.sort();
+        let [all, appends] = times[ROUNDS / 2].map(|t| t.as_secs_f64() * 1e6 / plan.layers as f64);
+        println!(
+            "  {tokens:2} tokens: {all:8.1} us a layer, {:7.1} a token, appends {appends:7.1}",
+            all / *tokens as f64
+        );
+    }
+    Ok(())
+}
+
+fn main() -> ExitCode {
+    let words = Words::given();
+    let drafts = words.value("--drafts").map_or("1,2,4,8,9", String::as_str);
+    let drafts = drafts.split(',').filter_map(|n| n.parse().ok()).collect();
+    let (seqs, context, layers) =
+        (words.number("--seqs", 32), words.number("--context", 8150), words.number("--layers", 4));
+    let plan = Plan { seqs, context, layers, drafts };
+    let gpu = match Gpu::open(0) {
+        Ok(gpu) => gpu,
+        Err(e) => {
+            eprintln!("{e}");
+            return ExitCode::from(2);
+        }
+    };
+    let formats = words.value("--formats").map_or("k8-v4g64-b64,k8-v4g64-b64-r8.4", String::as_str);
+    for format in formats.split(',') {
+        if let Err(error) = measure(&gpu, &words.compiler(), &plan, format) {
+            eprintln!("{format}: {error}");
+            return ExitCode::FAILURE;
+        }
+    }
+    ExitCode::SUCCESS
+}
