@@ -1,10 +1,15 @@
 //! Drafts: sequences whose last tokens, or some before those, are attended by one launch.
-use super::{Refining, Spec};
+use super::{Case, Refining, Spec};
 use certkv_core::Dtype;
 use certkv_kernel::cuda::args::Draft;
 use certkv_testkit::generate::Kind;
 
 impl Spec {
+    /// Query heads per KV head of one token.
+    pub fn heads(&self) -> usize {
+        self.group / self.draft.max(1)
+    }
+
     /// Drafts of up to `tokens` tokens of `heads` query heads to a KV head. `ends`: tokens of each sequence, of its draft, and behind that.
     pub fn drafts(
         format: &'static str,
@@ -20,6 +25,17 @@ impl Spec {
         };
         let drafts = ends.iter().map(draft).collect();
         Self { draft: tokens, drafts, ..Self::new(format, dim, heads * tokens, &lens) }
+    }
+}
+
+impl Case {
+    /// Tokens of the sequence of head `i` of the launch that column `g` of its group sees, but for a window.
+    pub fn length(&self, i: usize, g: usize) -> usize {
+        let (spec, sequence) = (&self.spec, i / self.spec.kv_heads);
+        match spec.drafts.get(sequence) {
+            Some(d) => d.first as usize + (g / spec.heads()).min(d.count as usize - 1),
+            None => spec.lens[sequence],
+        }
     }
 }
 

@@ -91,11 +91,6 @@ impl Spec {
         }
     }
 
-    /// Query heads per KV head of one token.
-    pub fn heads(&self) -> usize {
-        self.group / self.draft.max(1)
-    }
-
     /// Blocks of a sequence that have records.
     pub fn recorded(&self, tokens: usize) -> usize {
         (tokens - usize::from(self.closing)) / self.layout().tokens()
@@ -240,15 +235,6 @@ impl Case {
     /// Whether the query of a sequence of `tokens` tokens sees token `t`, by the rule itself.
     fn sees_token(&self, tokens: usize, t: usize) -> bool {
         self.spec.sight.is_none_or(|sight| t < sight.sinks as usize || t + sight.tokens as usize >= tokens)
-    }
-
-    /// Tokens of the sequence of head `i` of the launch that column `g` of its group sees, but for a window.
-    pub fn length(&self, i: usize, g: usize) -> usize {
-        let (spec, sequence) = (&self.spec, i / self.spec.kv_heads);
-        match spec.drafts.get(sequence) {
-            Some(d) => d.first as usize + (g / spec.heads()).min(d.count as usize - 1),
-            None => spec.lens[sequence],
-        }
     }
 
     /// The tokens that it sees.

@@ -70,12 +70,16 @@ pub struct GpuConfig {
     /// Originals that host memory has no room for, in a store; `None`: all stay in pinned memory. As [`Config::spill`]; what a GPU does with it is in
     /// docs/gpu.md ("Originals in a store").
     pub spill: Option<Spill>,
-    /// Longest chunk of several tokens whose attention is computed on the GPU, with room for no more than `max_context`; 0: on the CPU, as that of longer ones. It takes
-    /// device memory for the chunk's originals, queries, outputs and certificates, some 40 KB a token of a model of 32 query heads and 8 KV heads of
-    /// 128 channels, and for drafts 4 bytes a block, query head and token for each sequence beside those. Drafts are chunks of up to eight tokens, in layers that see everything and whose originals stay in host memory: all of a step's
-    /// are attended at once as steps are, every token under the policy with all its rungs (docs/gpu.md, "Drafts"). Of longer ones: what the chunk's tokens see of each other is read from originals there; what was stored before, from codes: under
-    /// [`Policy::Packed`] as it is, under [`Policy::Certified`] where that is within tolerance for every token and head of the layer, else the CPU reads the
-    /// originals. Under [`Policy::Dense`] a chunk with codes before it is the CPU's.
+    /// Longest chunk of several tokens whose attention is computed on the GPU, with room for no more than `max_context`; 0: on the CPU, as that of longer ones.
+    ///
+    /// *Drafts*, chunks of up to eight tokens, are attended as steps are, those of all sequences at once: every token is under the policy with all its rungs
+    /// (docs/gpu.md, "Drafts"); in layers that see everything and whose originals stay in host memory. Of *longer ones* what the chunk's tokens see of each
+    /// other is read from originals there; what was stored before, from codes: under [`Policy::Packed`] as it is, under [`Policy::Certified`] where that is
+    /// within tolerance for every token and head of the layer, else the CPU reads the originals. Under [`Policy::Dense`] such a chunk with codes before it
+    /// is the CPU's.
+    ///
+    /// It takes device memory: for the chunk's originals, queries, outputs and certificates some 40 KB a token of a model of 32 query heads and 8 KV heads of 128
+    /// channels; for drafts as much for the tokens of every sequence, and 4 bytes a token, query head and block of `max_context` for each.
     pub chunk_tokens: usize,
     /// Threads of the host's part, 1 to 256: attention of chunks, and touching memory when the cache is made.
     pub threads: usize,

@@ -14,13 +14,17 @@ use certkv_kernel::cuda::select::{SelectArgs, SelectMode};
 use certkv_kernel::cuda::swap::{SwapArgs, SwapItem, digest};
 use std::collections::BTreeSet;
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+#[path = "drafted.rs"]
+mod drafted;
 #[path = "tails.rs"]
 mod tails;
 #[path = "told.rs"]
 mod told;
+#[allow(unused_imports, reason = "each test program uses its part")]
+pub(crate) use drafted::{DRAFTED, draft_tokens};
 #[allow(unused_imports, reason = "each test program uses its part")]
 pub(crate) use tails::UNMEASURED;
 #[allow(unused_imports, reason = "each test program uses its part")]
@@ -40,18 +44,6 @@ pub(crate) static OVERFLOWS: AtomicU64 = AtomicU64::new(0);
 
 /// Heads of longer chunks that were attended.
 pub(crate) static EXTENDED: AtomicU64 = AtomicU64::new(0);
-
-/// The longest draft of the caches to come: their longest chunk, up to 8.
-static DRAFT_TOKENS: AtomicUsize = AtomicUsize::new(8);
-
-/// Sets that.
-#[allow(dead_code, reason = "each test program uses its part")]
-pub(crate) fn draft_tokens(most: usize) {
-    DRAFT_TOKENS.store(most.min(8), Ordering::Relaxed);
-}
-
-/// Heads of drafts that were attended.
-pub(crate) static DRAFTED: AtomicU64 = AtomicU64::new(0);
 
 /// Copies that were never made although a plan counts on them.
 pub(crate) static LOST: AtomicU64 = AtomicU64::new(0);
@@ -79,8 +71,6 @@ fn count(what: &AtomicU64) {
 
 /// Whether records are the originals themselves: what is read from them is exact.
 static EXACT: AtomicBool = AtomicBool::new(false);
-/// Whether they have residual planes.
-static REFINABLE: AtomicBool = AtomicBool::new(false);
 
 /// Defects that a test plants to see whether it sees them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -125,7 +115,7 @@ pub(crate) fn planted(what: Plant) -> bool {
 pub(crate) fn begin(format: &str) {
     waiting().clear();
     EXACT.store(format.starts_with("f16-f16"), Ordering::Relaxed);
-    REFINABLE.store(format.contains("-r"), Ordering::Relaxed);
+    drafted::records_of(format);
     OVERFLOWS.store(0, Ordering::Relaxed);
     LOST.store(0, Ordering::Relaxed);
     UNMEASURED.store(0, Ordering::Relaxed);
@@ -295,13 +285,6 @@ fn answer(a: &AttendArgs, at: usize, x: u32) {
     unsafe { host::<u16>(a.out).add(at).write(bits) }
 }
 
-/// Query heads of a launch's group: of drafts those of several tokens.
-fn columns(a: &AttendArgs) -> usize {
-    // As many tokens as a launch over the format's records takes of the longest draft.
-    let tokens = DRAFT_TOKENS.load(Ordering::Relaxed).min(if REFINABLE.load(Ordering::Relaxed) { 4 } else { 8 });
-    if a.drafts == 0 { GROUP } else { tokens * GROUP }
-}
-
 extern "C" fn attend(raw: *const c_void) {
     // SAFETY: declared with this struct.
     let a: AttendArgs = unsafe { arguments(raw) };
@@ -312,8 +295,8 @@ extern "C" fn attend(raw: *const c_void) {
         reads.push(seen(&a));
     }
     let heads = a.seqs as usize * a.kv_heads as usize;
-    let (kv, group) = (a.kv_heads as usize, columns(&a));
-    DRAFTED.fetch_add(if a.drafts == 0 { 0 } else { heads as u64 }, Ordering::Relaxed);
+    let (kv, group) = (a.kv_heads as usize, drafted::columns(&a));
+    drafted::count(&a);
     // A head that fails joins another list, or goes where the end of this one was read before.
     for at in 0..if a.only == 0 { heads } else { word(a.only, 0) as usize } {
         let head = if a.only == 0 { at } else { word(a.only, 1 + at) as usize };

@@ -1,0 +1,36 @@
+//! How wide the groups of drafts are, which launches do not say.
+use super::GROUP;
+use certkv_kernel::cuda::args::AttendArgs;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+
+/// Whether records have residual planes.
+static REFINABLE: AtomicBool = AtomicBool::new(false);
+
+/// The longest draft of the caches to come: their longest chunk, up to 8.
+static TOKENS: AtomicUsize = AtomicUsize::new(8);
+
+/// KV heads of drafts that launches over whole batches attended, and lists.
+pub(crate) static DRAFTED: AtomicU64 = AtomicU64::new(0);
+
+/// Caches to come have chunks of up to `most` tokens.
+#[allow(dead_code, reason = "each test program uses its part")]
+pub(crate) fn draft_tokens(most: usize) {
+    TOKENS.store(most.min(8), Ordering::Relaxed);
+}
+
+/// Another life begins, with records of that format.
+pub(super) fn records_of(format: &str) {
+    REFINABLE.store(format.contains("-r"), Ordering::Relaxed);
+}
+
+/// Query heads of a launch's group: of drafts as many tokens' as a launch over the records takes of the longest.
+pub(super) fn columns(a: &AttendArgs) -> usize {
+    let tokens = TOKENS.load(Ordering::Relaxed).min(if REFINABLE.load(Ordering::Relaxed) { 4 } else { 8 });
+    if a.drafts == 0 { GROUP } else { tokens * GROUP }
+}
+
+/// Counts a launch's heads if they are drafts'.
+pub(super) fn count(a: &AttendArgs) {
+    let heads = if a.drafts == 0 { 0 } else { u64::from(a.seqs * a.kv_heads) };
+    DRAFTED.fetch_add(heads, Ordering::Relaxed);
+}
