@@ -349,8 +349,7 @@ impl Variant {
     /// # Errors
     /// [`VariantError::Unsupported`] for more tokens than that, or none; [`VariantError::SharedMemory`].
     pub fn drafting(self, tokens: usize) -> Result<Self, VariantError> {
-        let most = Self::most_drafted(&self.layout, self.group);
-        if tokens == 0 || tokens > most || self.windowed {
+        if tokens == 0 || tokens > self.most_drafted() || self.windowed {
             let needs = "at least one, and no more than fit a launch, of layers without a window";
             return Err(VariantError::Unsupported { what: "draft of tokens:", value: tokens, needs });
         }
@@ -358,10 +357,10 @@ impl Variant {
         Ok(Self { draft: tokens, single_queries: self.single_queries, certify: self.certify, ..wider })
     }
 
-    /// Tokens of a draft that one launch can attend at most, of `group` query heads per KV head each.
-    pub fn most_drafted(layout: &RecordLayout, group: usize) -> usize {
-        let fits = |heads: &usize| supported::check(layout, *heads).is_ok();
-        (1..=16).rev().find(fits).unwrap_or(0) / group.max(1)
+    /// Tokens of a draft that one launch can attend at most, of as many query heads per KV head each: what there are kernels for, and shared memory.
+    pub fn most_drafted(&self) -> usize {
+        let fits = |tokens: &usize| Self::new(self.layout.clone(), self.group * tokens, self.arch).is_ok();
+        (1..=16 / self.group).rev().find(fits).unwrap_or(0)
     }
 
     /// The decode kernel that corrects blocks picked after a pass over records of a format with residuals. Other verbs are those of the variant itself.

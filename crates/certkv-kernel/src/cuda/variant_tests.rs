@@ -264,3 +264,30 @@ fn windows_are_a_variant_of_their_own() {
     assert_eq!((differ, windowed.shape()), (vec!["CKV_WINDOW"], plain.shape()));
     assert!(windowed.is_windowed() && !plain.is_windowed() && windowed.to_string().ends_with("/window"));
 }
+
+#[test]
+fn drafts_are_wider_groups_that_fit_wherever_a_step_does() {
+    let plain =
+        Variant::new(layout("k8-v4g64-b64-r8.4", 128, Dtype::F16), 4, Arch::Sm90a).unwrap().with_single_queries();
+    let drafts = plain.clone().drafting(2).unwrap();
+    assert_eq!((drafts.group(), drafts.heads(), drafts.draft(), plain.most_drafted()), (8, 4, 2, 2));
+    assert!(drafts.takes_single_queries() && drafts.to_string().contains("/g4/sm_90a/draft2"));
+    assert!(drafts.verbs().eq([Verb::Attend, Verb::Select, Verb::Ladder]), "{:?}", drafts.verbs().collect::<Vec<_>>());
+    for (variant, tokens) in [(plain.clone(), 0), (plain.clone(), 3), (plain.windowed(), 1)] {
+        assert!(matches!(variant.drafting(tokens), Err(VariantError::Unsupported { .. })), "{tokens}");
+    }
+    let mut short = 0;
+    for arch in Arch::ALL {
+        for format in ["f16-f16-b64", "k8-v4g64-b64", "k8-p8-b64", "tq4-tq4-b64", "k8-v4g64-b64-r8.4"] {
+            for (dim, group) in [(64, 1), (128, 4), (128, 8), (256, 2), (256, 8), (256, 16)] {
+                let Ok(variant) = Variant::new(layout(format, dim, Dtype::F16), group, arch) else { continue };
+                let most = variant.most_drafted();
+                assert!(most >= 1 && variant.clone().drafting(most).is_ok(), "{variant}");
+                // Sixteen heads of the largest records do not fit the smallest memories.
+                let widest = Variant::new(layout(format, dim, Dtype::F16), 16 / group * group, arch);
+                short += usize::from(matches!(widest, Err(VariantError::SharedMemory { .. })));
+            }
+        }
+    }
+    assert!(short > 0, "shared memory kept no launch from sixteen heads");
+}

@@ -9,6 +9,7 @@ use super::core::Drafts;
 use super::ladder::{self, Call};
 use super::policy::Rule;
 use super::results::{self, Results};
+use super::sizes::Sizes;
 use super::step::Part;
 use crate::{Certificate, Error};
 use certkv_kernel::cuda::args::{self, Element};
@@ -41,6 +42,12 @@ pub(super) fn place(parts: &mut [Part], mut place: usize, most: usize) -> usize 
         }
     }
     place
+}
+
+/// Launches of so many tokens each that the longest draft takes.
+fn launches(parts: &[Part], most: usize, each: usize) -> core::ops::Range<usize> {
+    let longest = parts.iter().filter(|part| is_draft(part, most)).map(|part| part.tokens).max();
+    0..longest.unwrap_or(0).div_ceil(each)
 }
 
 /// Drafts of more than `done` tokens in the order of their places.
@@ -107,8 +114,7 @@ impl GpuCache {
                 return Ok(false);
             }
         }
-        let longest = parts.iter().filter(|part| is_draft(part, of.tokens)).map(|part| part.tokens).max();
-        for launch in 0..longest.unwrap_or(0).div_ceil(each) {
+        for launch in launches(parts, of.tokens, each) {
             let seqs = gather_queries(s, (launch, each), parts, queries, drafted);
             self.ring.send(&core.queue, buffer, of.at(launch, &of.told), &drafted.told)?;
             let at = of.at(launch, &of.queries);
@@ -140,10 +146,9 @@ impl GpuCache {
     ) -> Result<(), Error> {
         let core = &self.core;
         let (s, of, buffer) = (&core.sizes, &core.sizes.drafts, core.draft_buffer()?);
-        let longest = parts.iter().filter(|part| is_draft(part, of.tokens)).map(|part| part.tokens).max();
         let launches = || {
-            (0..longest.unwrap_or(0).div_ceil(each))
-                .map(|launch| (launch, in_order(parts, of.tokens, launch * each).count()))
+            let drafts = |launch: usize| in_order(parts, of.tokens, launch * each).count();
+            launches(parts, of.tokens, each).map(move |launch| (launch, drafts(launch)))
         };
         let columns = |seqs: usize| seqs * s.q_heads() * each;
         for (launch, seqs) in launches() {
@@ -195,7 +200,7 @@ impl GpuCache {
 /// Queries of a launch, `[place][kv_head][token][query head][dim]`, the last of a draft in place of those that it lacks, and what the launch is told of
 /// the drafts. Returns how many they are.
 fn gather_queries(
-    s: &super::sizes::Sizes,
+    s: &Sizes,
     (launch, each): (usize, usize),
     parts: &[Part],
     queries: &[f32],

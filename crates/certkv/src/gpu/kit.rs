@@ -1,6 +1,6 @@
 //! The kernels of one format, with windows or without, and what the launches of its layers have to know of it.
 use super::config::GpuConfig;
-use super::core::of_launch;
+use super::core::{Drafts, of_launch};
 use crate::Error;
 use certkv_core::RecordLayout;
 use certkv_device::cuda::Function;
@@ -66,7 +66,7 @@ pub(super) fn variants(
     };
     let corrects = correcting(&variant)?;
     let mut drafts = Vec::new();
-    let tokens = of_launch(config.chunk_tokens, layout, config.geometry.group());
+    let tokens = of_launch(config.chunk_tokens, &variant);
     if extends && !windowed && tokens > 0 {
         let own = variant.clone().drafting(tokens).map_err(PrepareError::Variant)?;
         let corrects = correcting(&own)?.map(|corrects| (corrects, vec![Verb::Ladder]));
@@ -125,6 +125,11 @@ impl Kit {
             drafts: drafts.transpose()?,
             variant,
         })
+    }
+
+    /// The kernels of a call, where it is of drafts.
+    pub(super) fn for_drafts(&self, drafts: Option<Drafts>) -> Option<&DraftKit> {
+        self.drafts.as_ref().filter(|_| drafts.is_some())
     }
 
     /// The cut of the decode kernel for a launch over so many blocks.

@@ -17,7 +17,7 @@ use super::core::{Choice, Core, Drafts};
 use super::policy::{Limit, Rule};
 use crate::Error;
 use certkv_kernel::cuda::args::Element;
-use certkv_kernel::cuda::ladder::Ladder;
+use certkv_kernel::cuda::ladder::{self as launched, Ladder};
 use certkv_kernel::cuda::launch::{self, Attend, Refinement};
 use certkv_kernel::cuda::queue::Span;
 use certkv_kernel::cuda::select::SelectMode;
@@ -89,7 +89,7 @@ fn within<'a>(core: &'a Core, limit: Limit, args: Attend<'a>) -> Result<Attend<'
 /// The launch over the whole batch. Lists of heads are short: only this one can be worth the wide cut. Behind the layer's append nothing that is
 /// still running can be at the layer's records: the step's tables were sent before, and what it fills is coded when it ends.
 fn run_first(core: &Core, call: &Call<'_>, args: &Attend<'_>) -> Result<(), Error> {
-    if let Some(kit) = core.kit(call.layer).drafts.as_ref().filter(|_| call.drafts.is_some()) {
+    if let Some(kit) = core.kit(call.layer).for_drafts(call.drafts) {
         return Ok(launch::attend(&core.queue, &kit.attend, args)?);
     }
     let (kernel, variant) = core.kit(call.layer).cut_for(call.blocks);
@@ -177,12 +177,12 @@ fn certified(core: &Core, call: &Call<'_>, limit: Limit, last: Last) -> Result<(
         core.empty_list(layer, 1, drafts)?;
         return run_first(core, call, plain);
     }
-    let corrects = core.corrects(layer, drafts);
+    let (ladder, corrects) = core.ladders(layer, drafts);
     let choice = |mode, only| core.choice(&Choice { mode, only: Some(only), ..choice_of(call) });
     let chosen =
         Attend { promoted: Some(core.chosen(layer)?), masses: Some(core.masses_for(layer, drafts)?), ..*plain };
     let turns = core.counter(&core.sizes.counters.turns)?;
-    if let Some(variant) = corrects {
+    if let Some((kernel, variant)) = corrects {
         let (kept, listed) = (Some(core.kept_of(drafts)?), core.correction_list()?);
         core.correcting(true);
         let refinement = core.on_demand(layer)?;
@@ -190,7 +190,7 @@ fn certified(core: &Core, call: &Call<'_>, limit: Limit, last: Last) -> Result<(
         let refinement = Refinement::Picked(core.picks()?);
         let pass = Attend { variant, only: Some(listed), failures: Some(over), kept, refinement, ..*plain };
         let choice = Some(choice(SelectMode::Refine, listed)?);
-        core.climb(layer, drafts, true, &Ladder { choice, pass, then: None, turns })?;
+        launched::ladder(&core.queue, kernel, &Ladder { choice, pass, then: None, turns })?;
     } else {
         run_first(core, call, &Attend { failures: Some(over), ..chosen })?;
     }
@@ -200,7 +200,7 @@ fn certified(core: &Core, call: &Call<'_>, limit: Limit, last: Last) -> Result<(
     let pass = Attend { certificates, only: Some(over), failures: Some(left), refinement, ..chosen };
     let then = if last == Last::Dense { Some(dense_rung(core, call, limit, left)?) } else { None };
     let choice = Some(choice(SelectMode::Repair, over)?);
-    core.climb(layer, drafts, false, &Ladder { choice, pass, then, turns })?;
+    launched::ladder(&core.queue, ladder, &Ladder { choice, pass, then, turns })?;
     // It empties the list of corrections.
     core.correcting(false);
     Ok(())

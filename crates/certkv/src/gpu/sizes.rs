@@ -235,7 +235,7 @@ impl Sizes {
         let corrections = CorrectionSections { list, picked, picks, kept, looks };
         let chunk_tokens = config.chunk_tokens.min(config.max_context);
         let chunks = ChunkSections::new(chunk_tokens, (block, original_bytes), (g.q_heads, g.head_dim));
-        let drafts = DraftSections::new(chunk_tokens, layouts, g, (rows, stride, ctas));
+        let drafts = DraftSections::new(chunk_tokens, (layouts, variant.arch()), g, (rows, stride, ctas));
         // The longest things that travel at once: the state of all rows, one row of a table, one layer's inputs.
         let travels = [4 * tables.count.end, 4 * stride, 4 * rows * (2 * g.kv_width() + g.q_width()), original_bytes];
         let staging_slot = travels.into_iter().max().unwrap_or(0).max(1 << 18).next_multiple_of(4096);

@@ -4,11 +4,11 @@ use crate::Error;
 use crate::gpu::ladder::Call;
 use crate::gpu::sections::{ALIGN, sections};
 use certkv_core::{Geometry, RecordLayout};
-use certkv_device::cuda::DeviceBuffer;
+use certkv_device::cuda::{DeviceBuffer, Function};
 use certkv_kernel::cuda::args::{Certificate, Draft};
 use certkv_kernel::cuda::launch::{self, Attend};
 use certkv_kernel::cuda::queue::Span;
-use certkv_kernel::cuda::{Variant, ladder};
+use certkv_kernel::cuda::{Arch, Variant};
 use core::ops::Range;
 
 /// Longest chunk that is attended as a step is, every token under the policy with all its rungs: what is guessed at and verified.
@@ -19,9 +19,9 @@ pub(in crate::gpu) fn most_tokens(chunk_tokens: usize) -> usize {
     if chunk_tokens < 2 { 0 } else { chunk_tokens.min(MOST_TOKENS) }
 }
 
-/// Tokens of a draft that one launch over records of `layout` takes.
-pub(in crate::gpu) fn of_launch(chunk_tokens: usize, layout: &RecordLayout, group: usize) -> usize {
-    most_tokens(chunk_tokens).min(Variant::most_drafted(layout, group))
+/// Tokens of a draft that one launch of `variant`, which attends steps, takes.
+pub(in crate::gpu) fn of_launch(chunk_tokens: usize, variant: &Variant) -> usize {
+    most_tokens(chunk_tokens).min(variant.most_drafted())
 }
 
 /// The drafts of one launch, `launch`-th of its layer, whose sequences begin at a place of the batch's list.
@@ -58,17 +58,22 @@ impl DraftSections {
     /// For `rows` sequences of `stride` blocks, and launches of `ctas` CTAs.
     pub(in crate::gpu) fn new(
         chunk_tokens: usize,
-        layouts: &[RecordLayout],
+        (layouts, arch): (&[RecordLayout], Arch),
         g: &Geometry,
         (rows, stride, ctas): (usize, usize, usize),
     ) -> Option<Self> {
-        let widths = || layouts.iter().map(|layout| of_launch(chunk_tokens, layout, g.group()));
+        // A layout without kernels is refused where they are made.
+        let width = |layout: &RecordLayout| {
+            Variant::new(layout.clone(), g.group(), arch).map_or(0, |variant| of_launch(chunk_tokens, &variant))
+        };
+        let widths = || layouts.iter().map(width);
         let (most, least) = (widths().max().unwrap_or(0), widths().min().unwrap_or(0));
         let tokens = if least == 0 { 0 } else { most_tokens(chunk_tokens) };
         let launches = if tokens == 0 { 0 } else { tokens.div_ceil(least) };
         let (rows, columns) = if tokens == 0 { (0, 0) } else { (rows, g.group() * most) };
         let (heads, partial) = (rows * g.kv_heads, launch::partial_floats(g.head_dim, columns));
-        let list = if tokens == 0 { 0 } else { launch::list_bytes(heads) / 4 };
+        // As long as those of a batch.
+        let list = if tokens == 0 { 0 } else { launch::list_bytes(heads).next_multiple_of(ALIGN) / 4 };
         let row = heads.checked_mul(columns)?;
         let words = [
             rows * size_of::<Draft>() / 4,
@@ -126,7 +131,8 @@ impl Core {
     /// Arguments of a plain launch over the batch of a call: nothing promoted, no lists.
     pub(in crate::gpu) fn plain_args<'a>(&'a self, call: &Call<'a>) -> Result<Attend<'a>, Error> {
         let args = self.attend_args(call.layer, call.seqs, call.query, call.out)?;
-        let (Some(drafts), Some(kit)) = (call.drafts, &self.kit(call.layer).drafts) else { return Ok(args) };
+        let kit = self.kit(call.layer).for_drafts(call.drafts);
+        let Some((drafts, kit)) = call.drafts.zip(kit) else { return Ok(args) };
         let of = &self.sizes.drafts;
         Ok(Attend {
             variant: &kit.variant,
@@ -153,32 +159,40 @@ impl Core {
         }
     }
 
-    /// The list of heads over tolerance after the first launch (0), after the repair (1).
+    /// Where the list of heads over tolerance after the first launch (0), after the repair (1) is.
+    fn place_of_list(
+        &self,
+        layer: usize,
+        which: usize,
+        drafts: Option<Drafts>,
+    ) -> Result<(&DeviceBuffer, usize), Error> {
+        let of = &self.sizes.drafts;
+        match drafts {
+            Some(drafts) => Ok((self.draft_buffer()?, of.at(drafts.launch, &of.lists[which]))),
+            None => Ok((&self.failures, self.list_at(layer, which))),
+        }
+    }
+
+    /// That list.
     pub(in crate::gpu) fn list_of(
         &self,
         layer: usize,
         which: usize,
         drafts: Option<Drafts>,
     ) -> Result<Span<'_>, Error> {
-        match drafts {
-            Some(drafts) => self.draft_span(drafts, &self.sizes.drafts.lists[which]),
-            None => self.failure_list(layer, which),
-        }
+        let (buffer, at) = self.place_of_list(layer, which, drafts)?;
+        Ok(Span::of(buffer, at, self.sizes.list_bytes())?)
     }
 
     /// Its count.
     pub(super) fn list_count(&self, layer: usize, which: usize, drafts: Option<Drafts>) -> Result<Span<'_>, Error> {
-        let Some(of) = drafts else { return Ok(Span::of(&self.failures, self.list_at(layer, which), 4)?) };
-        let s = &self.sizes.drafts;
-        Ok(Span::of(self.draft_buffer()?, s.at(of.launch, &s.lists[which]), 4)?)
+        let (buffer, at) = self.place_of_list(layer, which, drafts)?;
+        Ok(Span::of(buffer, at, 4)?)
     }
 
     /// Enqueues that it is empty.
     pub(in crate::gpu) fn empty_list(&self, layer: usize, which: usize, drafts: Option<Drafts>) -> Result<(), Error> {
-        let (buffer, at) = match drafts {
-            Some(of) => (self.draft_buffer()?, self.sizes.drafts.at(of.launch, &self.sizes.drafts.lists[which])),
-            None => (&self.failures, self.list_at(layer, which)),
-        };
+        let (buffer, at) = self.place_of_list(layer, which, drafts)?;
         Ok(buffer.fill(self.queue.stream(), at, 4, 0)?)
     }
 
@@ -200,28 +214,16 @@ impl Core {
         }
     }
 
-    /// Enqueues a ladder of a layer: of the kind that corrects, or the one behind it.
-    pub(in crate::gpu) fn climb(
+    /// The ladder behind a pass of a layer, and for records with residual planes the one that corrects before it, with its variant.
+    pub(in crate::gpu) fn ladders(
         &self,
         layer: usize,
         drafts: Option<Drafts>,
-        corrects: bool,
-        args: &ladder::Ladder<'_>,
-    ) -> Result<(), Error> {
+    ) -> (&Function, Option<&(Function, Variant)>) {
         let kit = self.kit(layer);
-        let of_drafts = kit.drafts.as_ref().filter(|_| drafts.is_some());
-        let (own, correcting) = match of_drafts {
-            Some(kit) => (&kit.ladder, &kit.corrects),
-            None => (&kit.ladder, &kit.corrects),
-        };
-        let kernel = correcting.as_ref().filter(|_| corrects).map_or(own, |(kernel, _)| kernel);
-        Ok(ladder::ladder(&self.queue, kernel, args)?)
-    }
-
-    /// The variant that corrects, of a refinable format.
-    pub(in crate::gpu) fn corrects(&self, layer: usize, drafts: Option<Drafts>) -> Option<&Variant> {
-        let kit = self.kit(layer);
-        let of_drafts = kit.drafts.as_ref().filter(|_| drafts.is_some());
-        of_drafts.map_or(&kit.corrects, |kit| &kit.corrects).as_ref().map(|(_, variant)| variant)
+        match kit.for_drafts(drafts) {
+            Some(of_drafts) => (&of_drafts.ladder, of_drafts.corrects.as_ref()),
+            None => (&kit.ladder, kit.corrects.as_ref()),
+        }
     }
 }

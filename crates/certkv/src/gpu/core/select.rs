@@ -54,8 +54,8 @@ impl Core {
     /// Enqueues a choice of sides, on the queue or on the lane.
     pub(in crate::gpu) fn select(&self, on: &Queue, choice: &Choice<'_>) -> Result<(), Error> {
         let kit = self.kit(choice.layer);
-        let drafts = kit.drafts.as_ref().filter(|_| choice.drafts.is_some());
-        Ok(launch::select(on, drafts.map_or(&kit.select, |kit| &kit.select), &self.choice(choice)?)?)
+        let kernel = kit.for_drafts(choice.drafts).map_or(&kit.select, |kit| &kit.select);
+        Ok(launch::select(on, kernel, &self.choice(choice)?)?)
     }
 
     /// Its arguments.
@@ -81,7 +81,7 @@ impl Core {
             [None; 4]
         };
         Ok(Select {
-            variant: kit.drafts.as_ref().filter(|_| drafts.is_some()).map_or(&kit.variant, |kit| &kit.variant),
+            variant: kit.for_drafts(drafts).map_or(&kit.variant, |kit| &kit.variant),
             ctas: if mode == SelectMode::Forget { self.ctas } else { ((seqs * s.kv_heads) as u32).min(self.ctas) },
             mode,
             seqs,
