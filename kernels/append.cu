@@ -1,10 +1,10 @@
-// ckv_append: one new token of every sequence of a batch, all heads, one layer: rows to the open tail, and their norms. A block that they fill stays there
+// ckv_append: one new token of every sequence of a batch, or several of each, all heads, one layer: rows to the open tail, and their norms. A block that they fill stays there
 // until the step is over and close.cu has coded it.
 //
 // Everything that changes from step to step is read from device memory, so that one captured launch serves every step. A
 // CTA of 256 threads takes one head of one sequence at a time, both sides of it; the grid strides over the heads of the batch. So a head
-// has one writer. A row of the tables is named once in a batch. Each CTA looks at all rows of its sequence and takes the same decision
-// as the others: a sequence with a number that is not finite in any head writes nothing, math.md (0.4).
+// has one writer. A row of the tables is named once in a batch, but with BY_PLACE once for each of its tokens. Each CTA looks at all rows of its sequence and takes the same decision
+// as the others: a token with a number that is not finite in any head writes nothing, math.md (0.4).
 #include "machine.cuh"
 #include "codec/fragment.cuh"
 #include "row_norm.cuh"
@@ -18,6 +18,7 @@ constexpr u32 ROUNDING = 2;    // an input was finite and its rounding to the st
 constexpr u32 NO_PLACE = 4;    // the sequence has no tail, or its tables end before the block
 // Bits of CkvAppendArgs::flags.
 constexpr u32 SETTLED = 1;     // no launch that may still run writes tables, lengths or the count: they are read meanwhile
+constexpr u32 BY_PLACE = 2;    // lengths and tails are by place in the batch, not by row: of every new token, where a sequence has several
 constexpr u32 NONE = 0xffffffffu;
 }  // namespace ckv_append_bits
 
@@ -28,9 +29,9 @@ struct CkvAppendArgs {
     const void* values;  // the same of its own
     const u32* count;    // sequences of the batch
     const u32* rows;     // per sequence of the batch, its row in the tables below, NONE: skip; null: its own number
-    const u32* lens;     // per row: tokens stored before this one
-    u32* errors;         // per row: bits are added, never cleared; a sequence with errors writes nothing
-    const u32* tails;    // per row
+    const u32* lens;     // per row, or by place: tokens before this one
+    u32* errors;         // per row: bits are added, never cleared; a token with errors writes nothing
+    const u32* tails;    // per row, or by place
     u8* tail_base;
     u64 tail_stride;
     Vec2* row_norms;     // of the layer's tails: row_norm.cuh
@@ -107,7 +108,8 @@ struct Sequence {
 CKV_FN Sequence sequence_of(const CkvAppendArgs& a, u32 sequence) {
     const u32 row = a.rows == nullptr ? sequence : ldg(a.rows + sequence);
     if (row == ckv_append_bits::NONE) return Sequence{row, 0, 0};
-    return Sequence{row, ldg(a.lens + row), ldg(a.tails + row)};
+    const u32 at = (a.flags & ckv_append_bits::BY_PLACE) != 0 ? sequence : row;
+    return Sequence{row, ldg(a.lens + at), ldg(a.tails + at)};
 }
 
 // One head of sequence i of the batch.

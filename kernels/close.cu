@@ -6,6 +6,8 @@
 // this launch ends the step. Which blocks are full follows from lengths in device memory: a captured launch serves every step, and one of a step that
 // fills nothing looks at the lengths and ends.
 //
+// Where a sequence has several tokens in a step, a block fills that is not its last: such are named one by one, with BY_PLACE.
+//
 // CTAs of 256 threads with PACK_SHARED bytes of shared memory, at most two to a multiprocessor; the grid strides over the sides of all heads.
 #include "pack.cuh"
 
@@ -14,7 +16,7 @@ constexpr u32 CLOSE_LAYERS = 32;
 
 // One layer. Tables hold slot numbers, NONE for no slot; the slot's address is base + number * stride.
 struct CkvCloseLayer {
-    const u32* tails;    // per row
+    const u32* tails;    // per row, or by place
     const u8* tail_base; // a tail slot: [kv_head][keys, values], BLOCK x DIM each, in fragment order
     const u32* packed;   // [row][blocks]
     u8* packed_base;     // a page: [kv_head] records, `record_stride` bytes apart
@@ -29,7 +31,7 @@ struct CkvCloseLayer {
 struct CkvCloseArgs {
     const u32* count;    // sequences of the batch
     const u32* rows;     // per sequence of the batch, its row in the tables, NONE: skip; null: its own number
-    const u32* lens;     // per row: tokens, the step's included
+    const u32* lens;     // per row: tokens, the step's included; or by place: tokens up to the end of a full block
     const u32* errors;   // per row: what append.cu found; where that is not 0 the step's row is missing, and nothing is closed
     u64 tail_stride;     // of tail slots and host pages
     u64 packed_stride;
@@ -39,34 +41,40 @@ struct CkvCloseArgs {
     u32 blocks;          // entries per row of `hosts` and `packed`
     u32 kv_heads;
     u32 layers;
-    u32 unused;
+    u32 flags;           // BY_PLACE or 0
     CkvCloseLayer of[CLOSE_LAYERS];
 };
 
 namespace ckv_encode {
 
 constexpr u32 NONE = 0xffffffffu;
+// Bit of `flags`: lengths and tails are by place in the batch, not by row.
+constexpr u32 BY_PLACE = 1;
 
-// The row of a sequence of the batch that has a block to be closed, or NONE.
-CKV_FN u32 full_row(const CkvCloseArgs& a, u32 sequence) {
-    const u32 row = a.rows == nullptr ? sequence : a.rows[sequence];
+CKV_FN u32 row_of(const CkvCloseArgs& a, u32 place) { return a.rows == nullptr ? place : a.rows[place]; }
+// Where lengths and tails are.
+CKV_FN u32 index_of(const CkvCloseArgs& a, u32 place) { return (a.flags & BY_PLACE) != 0 ? place : row_of(a, place); }
+
+// The place of the batch, if it has a block to be closed, or NONE.
+CKV_FN u32 full_place(const CkvCloseArgs& a, u32 place) {
+    const u32 row = row_of(a, place);
     if (row == NONE || a.errors[row] != 0) return NONE;
-    const u32 len = a.lens[row];
-    return len > 0 && len % BLOCK == 0 && len / BLOCK <= a.blocks ? row : NONE;
+    const u32 len = a.lens[index_of(a, place)];
+    return len > 0 && len % BLOCK == 0 && len / BLOCK <= a.blocks ? place : NONE;
 }
 
-// The row of the `which`-th of those sequences, NONE if they are fewer. Every warp for itself.
-CKV_FN u32 find_row(const CkvCloseArgs& a, u32 which) {
+// The `which`-th of those places, NONE if they are fewer. Every warp for itself.
+CKV_FN u32 find_place(const CkvCloseArgs& a, u32 which) {
     const u32 seqs = *a.count;
 #pragma unroll 1
     for (u32 first = 0; first < seqs; first += 32) {
-        const u32 row = first + (u32)lane() < seqs ? full_row(a, first + (u32)lane()) : NONE;
-        u32 full = ballot(row != NONE);
+        const u32 place = first + (u32)lane() < seqs ? full_place(a, first + (u32)lane()) : NONE;
+        u32 full = ballot(place != NONE);
         const u32 here = popc(full);
         if (which < here) {
 #pragma unroll 1
             for (; which > 0; --which) full &= full - 1;
-            return shfl(row, (int)popc((full & (0u - full)) - 1));
+            return shfl(place, (int)popc((full & (0u - full)) - 1));
         }
         which -= here;
     }
@@ -83,11 +91,11 @@ CKV_FN void fix_centre(const u16* values, float* centre) {
     sync_threads();
 }
 
-// One side of one head of a row's last block.
-template <bool KEY> CKV_FN void close_side(const CkvCloseArgs& a, const CkvCloseLayer& layer, u32 row, u32 head, u8* shared) {
-    const u32 block = a.lens[row] / BLOCK - 1;
+// One side of one head of the full block of a place.
+template <bool KEY> CKV_FN void close_side(const CkvCloseArgs& a, const CkvCloseLayer& layer, u32 place, u32 head, u8* shared) {
+    const u32 row = row_of(a, place), index = index_of(a, place), block = a.lens[index] / BLOCK - 1;
     const u64 entry = (u64)row * a.blocks + block;
-    const u32 tail = layer.tails[row], slot = layer.packed[entry], page = layer.hosts == nullptr ? NONE : layer.hosts[entry];
+    const u32 tail = layer.tails[index], slot = layer.packed[entry], page = layer.hosts == nullptr ? NONE : layer.hosts[entry];
     if (tail == NONE) return;
     const u64 at = (u64)(2 * head + !KEY) * COUNT * sizeof(u16);
     const u16* open = (const u16*)(layer.tail_base + tail * a.tail_stride + at);
@@ -119,11 +127,11 @@ extern "C" __global__ void __launch_bounds__(256, 2) ckv_close(const __grid_cons
     const u32 sides = 2 * a.kv_heads * a.layers;
 #pragma unroll 1
     for (u32 item = blockIdx.x;; item += gridDim.x) {
-        const u32 row = find_row(a, item / sides);
-        if (row == NONE) return;
+        const u32 place = find_place(a, item / sides);
+        if (place == NONE) return;
         const u32 side = item % sides, head = side / 2 % a.kv_heads;
         const CkvCloseLayer& layer = a.of[side / 2 / a.kv_heads];
-        if (side % 2 == 0) close_side<true>(a, layer, row, head, shared);
-        else close_side<false>(a, layer, row, head, shared);
+        if (side % 2 == 0) close_side<true>(a, layer, place, head, shared);
+        else close_side<false>(a, layer, place, head, shared);
     }
 }

@@ -14,9 +14,10 @@ struct alignas(16) CkvPicked {
     u32 blocks, keys, values, unused;
 };
 
-// New tokens of a sequence that one launch attends: how many tokens the first of them sees, and how many they are.
-struct alignas(8) CkvDraft {
-    u32 first, count;
+// New tokens of a sequence that one launch attends: how many tokens the first of them sees, how many they are, and which token of the queries and the
+// outputs the first one is; the others follow it.
+struct alignas(16) CkvDraft {
+    u32 first, count, row, unused;
 };
 
 // What is remembered of a query head from one step to the next; all zero in a new row.
@@ -42,9 +43,9 @@ struct CkvAttendArgs {
     u64 tail_stride;
     const Vec2* row_norms;  // of all rows of tails: row_norm.cuh
     const float* centres;   // [rows][kv_heads][d] value centres; null: zero
-    const void* query;      // [seqs][kv_heads * group][d], of type query_type, as query_strides has it
+    const void* query;      // [seqs][kv_heads * group][d], of type query_type, as query_strides has it; with drafts of their tokens: [tokens][kv_heads * heads of a token][d]
     void* out;              // the same shape, of type out_type, as out_strides has it
-    CkvCertificate* certificates; // [seqs][kv_heads * group]
+    CkvCertificate* certificates; // [seqs][kv_heads * group]; with drafts a group's heads are token by token, those of a missing one the last one's
     u32* masses;            // [rows][kv_heads][table_stride][group]: see mass_word; null: not wanted
     u32* only;              // count, then seq * kv_heads + head of each head to compute, once; behind room for all heads, where their order is
                             // written, as much room; null: all

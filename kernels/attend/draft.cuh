@@ -3,7 +3,7 @@
 //
 // A group has CKV_DRAFT times the query heads of a KV head, token by token. All tokens are stored, and the lengths of the launch count them; what a
 // token does not see of the last blocks, those behind it, weighs nothing for its heads. Where a draft has fewer tokens the last one stands in
-// for those missing. Without drafts (CKV_DRAFT 0) a group is what it was, and nothing of this is compiled.
+// for those missing, and is written once. Without drafts (CKV_DRAFT 0) a group is what it was, and nothing of this is compiled.
 #pragma once
 
 constexpr bool DRAFTED = CKV_DRAFT > 0;
@@ -17,8 +17,19 @@ constexpr bool PARTLY = WINDOWED || DRAFTED;
 CKV_FN u32 query_head(u32 kv, int h) { return kv * OF_TOKEN + (DRAFTED ? h % OF_TOKEN : h); }
 
 CKV_FN CkvDraft draft_of(const CkvAttendArgs& a, u32 seq) {
-    const Vec2 words = ldg((const Vec2*)(a.drafts + seq));
-    return CkvDraft{words.x, words.y};
+    const Vec4 words = ldg((const Vec4*)(a.drafts + seq));
+    return CkvDraft{words.x, words.y, words.z, words.w};
+}
+
+// Where the caller has head `h` of the group of KV head `kv` of a sequence: the first of its elements in queries or in outputs. Of a token that the draft
+// lacks it is the last one's, which is read in its place; `own`: whether it is the head's own, and written.
+CKV_FN u64 own_row(const CkvAttendArgs& a, const CkvStrides& strides, u32 seq, u32 kv, int h, bool& own) {
+    own = true;
+    if constexpr (!DRAFTED) return row_at(strides, seq, kv * GROUP + h);
+    const CkvDraft d = draft_of(a, seq);
+    const u32 token = (u32)(h / OF_TOKEN);
+    own = token < d.count;
+    return row_at(strides, d.row + (own ? token : d.count - 1), kv * OF_TOKEN + h % OF_TOKEN);
 }
 
 // Whether what head `h` of a group has learned is kept: that of the draft's last token.
@@ -35,7 +46,7 @@ CKV_FN u32 unseen_of(const CkvAttendArgs& a, u32 seq, u32 block) {
 }
 
 // Rows that a token does not see weigh nothing for its heads. Column tiles from FIRST on.
-template <int FIRST> CKV_FN void hide_unseen(Logits& s, u32 unseen) {
+template <int FIRST, class Logits> CKV_FN void hide_unseen(Logits& s, u32 unseen) {
     if (!DRAFTED || unseen == 0) return;
     const int rows = (int)(unseen & 0xffu) - CKV_DRAFT - (int)(lane() >> 2), last = (int)(unseen >> 8) - 1;
 #pragma unroll

@@ -214,14 +214,14 @@ CKV_FN void merge_scalars(const Parts& parts, int head, float (&s)[SCALARS]) {
     s[AT_FLAGS] = u32_as_float(flags);
 }
 
-// Writes element `at` in the outputs' type. Returns what rounding takes from it: exact, but where the output does not fit.
-CKV_FN float store_output(const CkvAttendArgs& a, u64 at, float x) {
+// Writes element `at` in the outputs' type, if it is to be written. Returns what rounding takes from it: exact, but where the output does not fit.
+CKV_FN float store_output(const CkvAttendArgs& a, u64 at, float x, bool own) {
     if (a.out_type == 2) {
-        ((float*)a.out)[at] = x;
+        if (!DRAFTED || own) ((float*)a.out)[at] = x;
         return 0.0f;
     }
     const u32 bits = a.out_type == 1 ? b2_pack(x, 0.0f) & 0xffffu : h_rn(x);
-    ((u16*)a.out)[at] = (u16)bits;
+    if (!DRAFTED || own) ((u16*)a.out)[at] = (u16)bits;
     return x - (a.out_type == 1 ? b_lo(bits) : h_lo(bits));
 }
 
@@ -251,13 +251,14 @@ CKV_APART void merge_partials(const CkvAttendArgs& a, const Parts& parts, float*
 #endif
             float norm = 0.0f, radius = 0.0f, lost = 0.0f;
             const float inverse = 1.0f / l;
-            const u64 row = row_at(a.out_strides, seg.seq, seg.kv * GROUP + h);
+            bool own;
+            const u64 row = own_row(a, a.out_strides, seg.seq, seg.kv, h, own);
 #pragma unroll
             for (int v = 0; v < VECTOR; v++) {
                 x[v] *= inverse;
                 const float away = x[v] - (centre ? ldg(centre + channel + v) : 0.0f);
                 norm = fma_rn(x[v], x[v], norm), radius = fma_rn(away, away, radius);
-                const float off = store_output(a, row + channel + v, x[v]);
+                const float off = store_output(a, row + channel + v, x[v], own);
                 lost = fma_ru(off, off, lost);
             }
             norm = warp_sum(norm), radius = warp_sum(radius);

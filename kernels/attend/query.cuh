@@ -24,13 +24,22 @@ CKV_FN u32 low_columns() { return PAIRED && lane() >= 16 ? 0xffffffffu : 0u; }
 
 // Query head h of a KV head of a sequence.
 CKV_FN const u8* query_row(const CkvAttendArgs& a, u32 seq, u32 kv, int h) {
-    return (const u8*)a.query + row_at(a.query_strides, seq, kv * GROUP + h) * (a.query_type == 2 ? 4 : 2);
+    bool own;
+    return (const u8*)a.query + own_row(a, a.query_strides, seq, kv, h, own) * (a.query_type == 2 ? 4 : 2);
 }
 
-// Copies the group's queries one head at a time, where heads are apart. A function of its own in every variant: where a thread's parts are does not change
+// Copies the group's queries one head at a time, where heads are apart, as those of a draft's tokens are. A function of its own in every variant: where a thread's parts are does not change
 // from head to head, and would wait in registers while blocks are read.
 __attribute__((noinline)) __device__ void read_apart(const CkvAttendArgs& a, u32 seq, u32 kv, Vec4* shared) {
     const int per = a.query_type == 2 ? D / 4 : D / 8;
+    if constexpr (DRAFTED) {
+        // More heads than elsewhere, and a warp has one of them.
+        for (int h = warp(); h < GROUP; h += WARPS) {
+            const Vec4* from = (const Vec4*)query_row(a, seq, kv, h);
+            for (int at = lane(); at < per; at += 32) cp_async16(smem_addr(shared + h * per + at), from + at);
+        }
+        return;
+    }
     for (int h = 0; h < GROUP; h++) {
         const Vec4* from = (const Vec4*)query_row(a, seq, kv, h);
         for (int at = threadIdx.x; at < per; at += THREADS) cp_async16(smem_addr(shared + h * per + at), from + at);
@@ -50,7 +59,7 @@ CKV_FN Vec4* kept_metric(Vec4* shared) { return shared + GIVEN_BYTES / 16 + 2 * 
 CKV_FN void read_query(const CkvAttendArgs& a, u32 seq, u32 kv, Vec4* shared) {
     const int parts = a.query_type == 2 ? GROUP * D / 4 : GROUP * D / 8;
     if (CKV_QUERY_LOW || a.query_type != 2) {
-        if (a.query_strides.head == D) {
+        if (!DRAFTED && a.query_strides.head == D) {
             const Vec4* from = (const Vec4*)query_row(a, seq, kv, 0);
             for (int at = threadIdx.x; at < parts; at += THREADS) cp_async16(smem_addr(shared + at), from + at);
         } else {
@@ -251,7 +260,8 @@ CKV_FN void prepare_query(const CkvAttendArgs& a, [[maybe_unused]] u32 kv_head, 
 
 // Asks for the queries of a KV head of a sequence, or of the next sequence's first; if there is one, and its heads lie together. And for what its keys are coded by.
 CKV_FN void prefetch_query(const CkvAttendArgs& a, u32 seq, u32 kv) {
-    const u32 bytes = GROUP * D * (a.query_type == 2 ? 4 : 2);
+    // Of a draft, its first token's.
+    const u32 bytes = OF_TOKEN * D * (a.query_type == 2 ? 4 : 2);
     if (kv == a.kv_heads) seq++, kv = 0;
 #if CKV_METRIC > 0
     constexpr u32 OF_KEYS = FOLDED ? TABLE_BYTES : 4 * CKV_METRIC;

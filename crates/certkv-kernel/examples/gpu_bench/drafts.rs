@@ -2,7 +2,7 @@
 use super::{DIM, Failure, GROUP, KV_HEADS, Pool, replay, upload, zeroed};
 use certkv_core::Dtype;
 use certkv_device::cuda::{Gpu, GpuStream, LaunchOptions};
-use certkv_kernel::cuda::args::{AttendArgs, Certificate, Strides};
+use certkv_kernel::cuda::args::{AttendArgs, Certificate, Draft, Strides};
 use certkv_kernel::cuda::{Kernels, Variant, Verb, launch};
 use certkv_testkit::generate::Rng;
 
@@ -31,7 +31,8 @@ pub(crate) fn measure(
         let queries: Vec<u16> =
             (0..heads * columns * DIM).map(|_| Dtype::F16.encode16((1.5 * r.normal()) as f32)).collect();
         let query = upload(gpu, stream, &queries)?;
-        let told: Vec<u32> = lens.iter().flat_map(|n| [(n - tokens + 1) as u32, tokens as u32]).collect();
+        let draft = |(i, n): (usize, &usize)| Draft::new(n - tokens + 1, tokens, i * tokens).words();
+        let told: Vec<u32> = lens.iter().enumerate().flat_map(draft).collect();
         let drafts = upload(gpu, stream, &told)?;
         let out = zeroed(gpu, stream, queries.len() * 2)?;
         let certificates = zeroed(gpu, stream, heads * columns * size_of::<Certificate>())?;
@@ -51,8 +52,8 @@ pub(crate) fn measure(
                 certificates: certificates.address(),
                 partials: partials.address(),
                 drafts: drafts.address(),
-                query_strides: Strides::dense(KV_HEADS * columns, DIM),
-                out_strides: Strides::dense(KV_HEADS * columns, DIM),
+                query_strides: Strides::dense(KV_HEADS * variant.heads(), DIM),
+                out_strides: Strides::dense(KV_HEADS * variant.heads(), DIM),
                 ..pool.base
             };
             let options = LaunchOptions { programmatic: true, ..LaunchOptions::default() };

@@ -391,7 +391,7 @@ fn run(
         };
         let mut words = vec![0u32; placed.outputs];
         out.read(stream, 0, &mut words)?;
-        o.out = case.spec.rows.gather(&words, case.shape())?;
+        o.out = case.outputs(&words)?;
         certificates.read(stream, 0, &mut o.certificates)?;
         masses.read(stream, 0, &mut o.masses)?;
         refined.read(stream, 0, &mut o.refined)?;

@@ -191,6 +191,22 @@ pub struct Draft {
     pub first: u32,
     /// How many they are: 1 to [`Variant::draft`](super::Variant::draft). The last one is the length of the launch, or lies before it.
     pub count: u32,
+    /// Which token of the launch's queries and outputs the first of them is; the others follow it.
+    pub row: u32,
+    /// Zero.
+    pub unused: u32,
+}
+
+impl Draft {
+    /// Of `count` tokens from the caller's `row` on, the first of which sees `first`.
+    pub const fn new(first: usize, count: usize, row: usize) -> Self {
+        Self { first: first as u32, count: count as u32, row: row as u32, unused: 0 }
+    }
+
+    /// Its words.
+    pub const fn words(&self) -> [u32; 4] {
+        [self.first, self.count, self.row, self.unused]
+    }
 }
 
 /// What is remembered of a query head of a refinable format, so that the next step knows how much a block may add to its bound

@@ -15,7 +15,7 @@ pub const CLOSE_LAYERS: usize = 32;
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C)]
 pub struct CloseLayer {
-    /// `u32[rows]`: slot of the open block.
+    /// `u32[rows]`, or by place: slot of the block.
     pub tails: u64,
     /// Tail slots, `[kv_head][keys, values]` in fragment order.
     pub tail_base: u64,
@@ -43,7 +43,7 @@ pub struct CloseArgs {
     pub count: u64,
     /// `u32[batch]`: row of each sequence; 0: its own number.
     pub rows: u64,
-    /// `u32[rows]`: tokens, the step's included.
+    /// `u32[rows]`: tokens, the step's included; or by place: tokens up to the end of a full block.
     pub lens: u64,
     /// `u32[rows]`: bits of [`append_error`](super::encode::append_error); nothing of a row that has some is closed.
     pub errors: u64,
@@ -63,8 +63,8 @@ pub struct CloseArgs {
     pub kv_heads: u32,
     /// Layers in `of`.
     pub layers: u32,
-    /// Zero.
-    pub unused: u32,
+    /// 1: lengths and tails are by place.
+    pub by_place: u32,
     /// The layers.
     pub of: [CloseLayer; CLOSE_LAYERS],
 }
@@ -81,7 +81,7 @@ pub struct Hosts<'a> {
 /// One layer of a [`close`].
 #[derive(Debug, Clone, Copy)]
 pub struct Closing<'a> {
-    /// Block tables.
+    /// Block tables; with `by_place` their batch and their tails are of every place.
     pub tables: Tables<'a>,
     /// Tail slots.
     pub tail_slots: Span<'a>,
@@ -104,11 +104,13 @@ pub struct Close<'a> {
     pub variant: &'a Variant,
     /// CTAs: two to a multiprocessor.
     pub ctas: u32,
-    /// Sequences of the batch.
+    /// Sequences of the batch; or with `by_place` full blocks.
     pub seqs: usize,
+    /// Whether each place names a block that is full, by the tokens up to its end, and its tail: where a sequence has several new tokens.
+    pub by_place: bool,
     /// `u32`: the number of sequences once more, where captured launches read it.
     pub count: Span<'a>,
-    /// `u32[rows]`: tokens, the step's included.
+    /// `u32[rows]`: tokens, the step's included; or by place.
     pub lens: Span<'a>,
     /// `u32[rows]`: what was wrong with the step's rows.
     pub errors: Span<'a>,
@@ -131,14 +133,16 @@ pub fn close<'a, E: From<CudaError>>(
     let l = a.variant.layout();
     loop {
         let mut on = Touched::on(queue);
-        let mut args = CloseArgs { record_stride: l.bytes as u64, ..CloseArgs::default() };
+        let mut args =
+            CloseArgs { record_stride: l.bytes as u64, by_place: u32::from(a.by_place), ..CloseArgs::default() };
         for (to, layer) in args.of.iter_mut().zip(&mut layers) {
             let layer = layer?;
             let t = &layer.tables;
             let tail_bytes = 2 * t.kv_heads * l.original_side_bytes();
             let [reaches, saturated] = Fixed::told(layer.fixed, &mut on, a.variant, t.kv_heads)?;
+            let own = 4 * if a.by_place { a.seqs } else { t.rows };
             *to = CloseLayer {
-                tails: on.reads(t.tails, "tails", 4 * t.rows)?,
+                tails: on.reads(t.tails, "tails", own)?,
                 tail_base: on.reads(layer.tail_slots, "tail slots", tail_bytes)?,
                 packed: on.reads(t.packed, "table", 4 * t.entries())?,
                 packed_base: on.writes(layer.packed, "packed", t.kv_heads * l.bytes)?,
@@ -149,7 +153,7 @@ pub fn close<'a, E: From<CudaError>>(
                 reaches,
             };
             args.rows = on.reads(t.batch, "batch", 4 * a.seqs)?;
-            args.lens = on.reads(a.lens, "lens", 4 * t.rows)?;
+            args.lens = on.reads(a.lens, "lens", own)?;
             args.errors = on.reads(a.errors, "errors", 4 * t.rows)?;
             (args.tail_stride, args.packed_stride) = (tail_bytes as u64, (t.kv_heads * l.bytes) as u64);
             (args.blocks, args.kv_heads) = (word("table", t.stride)?, word("kv_heads", t.kv_heads)?);

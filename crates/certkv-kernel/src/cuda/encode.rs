@@ -24,9 +24,11 @@ pub mod append_error {
 pub mod append_flag {
     /// No launch that may still run when this one starts writes tables, lengths or the count: they are read before the launch ahead ends.
     pub const SETTLED: u32 = 1;
+    /// Lengths and tails are by place in the batch, not by row: of every new token, where a sequence has several.
+    pub const BY_PLACE: u32 = 2;
 }
 
-/// Arguments of `ckv_append`: one new token of every sequence of a batch, all heads, one layer.
+/// Arguments of `ckv_append`: one new token of every sequence of a batch, or several, all heads, one layer.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C)]
 pub struct AppendArgs {
@@ -38,11 +40,11 @@ pub struct AppendArgs {
     pub count: u64,
     /// `u32[batch]`: row of each sequence; 0: its own number.
     pub rows: u64,
-    /// `u32[rows]`: tokens stored before this one.
+    /// `u32[rows]`, or by place: tokens before this one.
     pub lens: u64,
     /// `u32[rows]`: bits of [`append_error`] are added.
     pub errors: u64,
-    /// `u32[rows]`: slot of the open block.
+    /// `u32[rows]`, or by place: slot of the block that is written.
     pub tails: u64,
     /// Tail slots, `[kv_head][keys, values]` in fragment order.
     pub tail_base: u64,

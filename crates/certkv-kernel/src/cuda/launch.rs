@@ -3,7 +3,7 @@
 //! What it cannot know is what tables in device memory say: a page number beyond its slab, written there by a mistake, makes the
 //! GPU read or write elsewhere in its own address space. Whoever writes the tables answers for that.
 use super::args::{AttendArgs, Certificate, Demand, Draft, Element, Picked, Sides};
-use super::encode::{AppendArgs, GatherArgs, PACK_THREADS};
+use super::encode::{AppendArgs, GatherArgs, PACK_THREADS, append_flag};
 use super::metrics::metrics_of;
 use super::queue::{Queue, Span};
 use super::select::{CopyItem, SelectArgs, SelectMode, SelectStats, SlotPool};
@@ -62,11 +62,11 @@ pub struct Attend<'a> {
     pub row_norms: Span<'a>,
     /// `f32[rows][kv_heads][dim]`.
     pub centres: Span<'a>,
-    /// `[seqs][kv_heads group][dim]`; of drafts a group is `[tokens][heads]`, and the last token stands in for those that a draft lacks.
+    /// `[seqs][kv_heads group][dim]`; with drafts, of their tokens: `[tokens][kv_heads heads][dim]`.
     pub query: Tensor<'a>,
     /// The same shape.
     pub out: Tensor<'a>,
-    /// [`Certificate`]`[seqs][kv_heads group]`.
+    /// [`Certificate`]`[seqs][kv_heads group]`; of drafts a group is `[tokens][heads]`, and the last token stands in for those that one lacks.
     pub certificates: Span<'a>,
     /// `u32[rows][kv_heads][stride][group]`.
     pub masses: Option<Span<'a>>,
@@ -141,13 +141,13 @@ pub struct Append<'a> {
     pub variant: &'a Variant,
     /// CTAs: at most one to a head of the batch.
     pub ctas: u32,
-    /// Sequences of the batch.
+    /// Sequences of the batch; or with `by_place` their new tokens.
     pub seqs: usize,
-    /// Block tables.
+    /// Block tables; with `by_place` their batch and their tails are of every token.
     pub tables: Tables<'a>,
     /// `u32`: the number of sequences once more, where captured launches read it.
     pub count: Span<'a>,
-    /// `u32[rows]`: tokens before this one.
+    /// `u32[rows]`, or of every token: tokens before it.
     pub lens: Span<'a>,
     /// `u32[rows]`.
     pub errors: Span<'a>,
@@ -334,7 +334,9 @@ pub(super) fn attend_args(on: &mut Touched, a: &Attend<'_>) -> Result<AttendArgs
             why: "of a variant without, or none of one with them",
         });
     }
-    let shape = [a.seqs, t.kv_heads * group, l.dim];
+    // Drafts name their tokens.
+    let tokens = if a.drafts.is_some() { a.query.elements() / (t.kv_heads * own * l.dim).max(1) } else { a.seqs };
+    let shape = [tokens, t.kv_heads * own, l.dim];
     let (query, query_strides) = on.takes_rows(a.query, "query", shape)?;
     let (out, out_strides) = on.gives_rows(a.out, "out", shape)?;
     let tail_bytes = 2 * t.kv_heads * l.original_side_bytes();
@@ -428,14 +430,16 @@ pub fn append(queue: &Queue, kernel: &Function, a: &Append<'_>) -> Result<(), Cu
     let shape = [a.seqs, t.kv_heads, l.dim];
     let (keys, key_strides) = on.takes_rows(a.keys, "keys", shape)?;
     let (values, value_strides) = on.takes_rows(a.values, "values", shape)?;
+    let by_place = a.flags & append_flag::BY_PLACE != 0;
+    let own = 4 * if by_place { a.seqs } else { t.rows };
     let args = AppendArgs {
         keys,
         values,
         count: on.reads(a.count, "count", 4)?,
         rows: on.reads(t.batch, "batch", 4 * a.seqs)?,
-        lens: on.reads(a.lens, "lens", 4 * t.rows)?,
+        lens: on.reads(a.lens, "lens", own)?,
         errors: on.writes(a.errors, "errors", 4 * t.rows)?,
-        tails: on.reads(t.tails, "tails", 4 * t.rows)?,
+        tails: on.reads(t.tails, "tails", own)?,
         tail_base: on.writes(a.tail_slots, "tail slots", tail_bytes)?,
         tail_stride: tail_bytes as u64,
         row_norms: on.writes(a.row_norms, "row norms", row_norm_bytes(t.kv_heads, l.tokens()))?,

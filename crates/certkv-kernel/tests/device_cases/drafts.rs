@@ -19,11 +19,15 @@ impl Spec {
         ends: &[(usize, usize, usize)],
     ) -> Self {
         let lens: Vec<usize> = ends.iter().map(|(len, ..)| *len).collect();
+        // The caller's rows are in another order than the sequences, and the first is nobody's.
+        let mut row = 1;
         let draft = |&(len, count, behind): &(usize, usize, usize)| {
             assert!(count >= 1 && count <= tokens && count + behind <= len, "{len} {count} {behind}");
-            Draft { first: (len - behind - count + 1) as u32, count: count as u32 }
+            row += count;
+            Draft::new(len - behind - count + 1, count, row - count)
         };
-        let drafts = ends.iter().map(draft).collect();
+        let mut drafts: Vec<Draft> = ends.iter().rev().map(draft).collect();
+        drafts.reverse();
         Self { draft: tokens, drafts, ..Self::new(format, dim, heads * tokens, &lens) }
     }
 }
@@ -35,6 +39,60 @@ impl Case {
         match spec.drafts.get(sequence) {
             Some(d) => d.first as usize + (g / spec.heads()).min(d.count as usize - 1),
             None => spec.lens[sequence],
+        }
+    }
+
+    /// The column whose query column `g` of head `i` of the launch has: of a token that its draft lacks, the last one's.
+    pub fn column(&self, i: usize, g: usize) -> usize {
+        let (spec, heads) = (&self.spec, self.spec.heads());
+        let last = spec.drafts.get(i / spec.kv_heads).map_or(usize::MAX, |d| d.count as usize - 1);
+        (g / heads).min(last) * heads + g % heads
+    }
+
+    /// Tokens, query heads, channels, as the caller has them.
+    pub fn shape(&self) -> [usize; 3] {
+        let spec = &self.spec;
+        let tokens = spec.drafts.iter().map(|d| (d.row + d.count) as usize).max().unwrap_or(spec.lens.len());
+        [tokens, spec.kv_heads * spec.heads(), spec.dim]
+    }
+
+    /// Where the caller has the row of column `g` of head `i`, as `token query_heads + query head`.
+    fn row_of(&self, i: usize, g: usize) -> usize {
+        let (spec, heads) = (&self.spec, self.spec.heads());
+        let first = spec.drafts.get(i / spec.kv_heads).map_or(i / spec.kv_heads, |d| d.row as usize);
+        ((first + g / heads) * spec.kv_heads + i % spec.kv_heads) * heads + g % heads
+    }
+
+    /// All queries, one after the other.
+    pub fn queries(&self) -> Vec<u16> {
+        let ([tokens, heads, dim], group) = (self.shape(), self.spec.group);
+        let mut all = vec![0x7fff; tokens * heads * dim];
+        for (i, head) in self.heads.iter().enumerate() {
+            for g in (0..group).filter(|g| self.column(i, *g) == *g) {
+                all[self.row_of(i, g) * dim..][..dim].copy_from_slice(&head.data.queries[g * dim..(g + 1) * dim]);
+            }
+        }
+        all
+    }
+
+    /// Outputs out of memory that was filled with ones before, `[head of the launch][group][dim]`.
+    ///
+    /// # Errors
+    /// What is nobody's was written.
+    pub fn outputs(&self, words: &[u32]) -> Result<Vec<f32>, String> {
+        let (spec, [.., dim]) = (&self.spec, self.shape());
+        let given = spec.rows.gather(words, self.shape())?;
+        let mut own = vec![false; given.len() / dim];
+        let mut all = Vec::with_capacity(self.heads.len() * spec.group * dim);
+        for (i, g) in (0..self.heads.len()).flat_map(|i| (0..spec.group).map(move |g| (i, g))) {
+            let row = self.row_of(i, self.column(i, g));
+            own[row] = true;
+            all.extend_from_slice(&given[row * dim..(row + 1) * dim]);
+        }
+        let others = given.chunks_exact(dim).zip(own).filter(|(_, own)| !own);
+        match others.flat_map(|(row, _)| row).all(|x| x.is_nan()) {
+            true => Ok(all),
+            false => Err("an output that is no token's was written".into()),
         }
     }
 }

@@ -334,7 +334,7 @@ impl Case {
                 centres.extend(self.heads[s * spec.kv_heads + h].centre.iter().map(|x| x.to_bits()));
             }
         }
-        let queries: Vec<u16> = self.heads.iter().flat_map(|h| h.data.queries.clone()).collect();
+        let queries = self.queries();
         let n = self.launch_heads();
         let sides: Vec<u64> = sides.iter().flat_map(|s| [s.keys, s.values]).collect();
         let args = AttendArgs {
@@ -377,7 +377,7 @@ impl Case {
             sinks: spec.sight.map_or(0, |sight| sight.sinks),
             drafts: match &spec.drafts[..] {
                 [] => 0,
-                drafts => place(&bytes32(&drafts.iter().flat_map(|d| [d.first, d.count]).collect::<Vec<_>>())),
+                drafts => place(&bytes32(&drafts.iter().flat_map(Draft::words).collect::<Vec<_>>())),
             },
             limits: limits::words(spec.limit_seed(), spec.relative, spec.kv_heads * spec.heads())
                 .map_or(0, |w| place(&bytes32(&w))),
@@ -390,11 +390,6 @@ impl Case {
             heads: n * spec.group,
             masses: n * stride * spec.group,
         }
-    }
-
-    /// Sequences, query heads, channels.
-    pub fn shape(&self) -> [usize; 3] {
-        [self.spec.lens.len(), self.spec.kv_heads * self.spec.group, self.spec.dim]
     }
 
     /// Compares outputs and certificates with attention in f64. Returns what is wrong, and the largest figures seen. `looks`: sides whose
@@ -436,7 +431,7 @@ impl Case {
                 }
             }
             for g in 0..spec.group {
-                let q = head.data.query_f64(g);
+                let q = head.data.query_f64(self.column(i, g));
                 let length = self.length(i, g);
                 let seen = if spec.draft > 0 { (0..length).collect() } else { self.seen(length) };
                 // A draft's first tokens may see nothing of it.

@@ -150,7 +150,7 @@ fn the_judge_sees_tokens_that_are_not_to_be_seen() {
                 let own = memory.iter().find(|buffer| buffer.pointer() == args.drafts).expect("the case's");
                 let mut drafts = spec.drafts.clone();
                 drafts.iter_mut().for_each(change);
-                own.write(0, &drafts.iter().flat_map(|d| [d.first, d.count]).collect::<Vec<_>>());
+                own.write(0, &drafts.iter().flat_map(Draft::words).collect::<Vec<_>>());
                 (*args, Vec::new())
             };
             let r = run_behind(&case, &variant(&spec), true, 3, |l| l.seed(seed), told).unwrap();

@@ -4,12 +4,14 @@ use super::support::{THREADS, block, centre, judge, layout, macros, metric, pack
 use certkv_core::{Dtype, RecordLayout, fragment::original_index};
 use certkv_kernel::cuda::args::Strides;
 use certkv_kernel::cuda::close::{CLOSE_LAYERS, CloseArgs, CloseLayer};
-use certkv_kernel::cuda::encode::{AppendArgs, append_flag::SETTLED};
+use certkv_kernel::cuda::encode::{AppendArgs, append_flag::BY_PLACE, append_flag::SETTLED};
 use certkv_kernel::cuda::measure::MeasureArgs;
 
 const NONE: u32 = u32::MAX;
 const HEADS: usize = 2;
 const ROWS: usize = 4;
+/// Every second block of a row is in the second half, where it is told so.
+const TAILS: usize = 2 * ROWS;
 const BLOCKS: usize = 3;
 const LAYERS: usize = 2;
 /// What memory holds that nothing was written to.
@@ -70,10 +72,10 @@ impl World {
         let mut hosts = slots(ROWS * BLOCKS);
         hosts[BLOCKS] = NONE;
         let layer = |at: usize| Layer {
-            tail: Buffer::of(&vec![BLANK; ROWS * page]),
+            tail: Buffer::of(&vec![BLANK; TAILS * page]),
             host: (at + 1 < LAYERS).then(|| Buffer::of(&vec![BLANK; ROWS * BLOCKS * page])),
             pack: Buffer::of(&vec![BLANK; ROWS * BLOCKS * (64 + HEADS * l.bytes)]),
-            norms: Buffer::of(&vec![f32::NAN; ROWS * HEADS * l.tokens() * 2]),
+            norms: Buffer::of(&vec![f32::NAN; TAILS * HEADS * l.tokens() * 2]),
             centres: Buffer::of(
                 &(0..ROWS * HEADS).flat_map(|i| centre((at * 64 + i) as u64, dim)).collect::<Vec<f32>>(),
             ),
@@ -102,7 +104,20 @@ impl World {
     }
 
     /// One launch for the table rows `rows` in a layer; `keys` and `values` hold the batch.
-    fn append(&self, at: usize, rows: &[u32], (keys, values): (&Buffer, &Buffer), given: Given, how: Launch) {
+    fn append(&self, at: usize, rows: &[u32], data: (&Buffer, &Buffer), given: Given, how: Launch) {
+        self.append_at(at, rows, [&self.lens, &self.tails], data, given, how);
+    }
+
+    /// The same with lengths and tails of its own.
+    fn append_at(
+        &self,
+        at: usize,
+        rows: &[u32],
+        [lens, tails]: [&Buffer; 2],
+        (keys, values): (&Buffer, &Buffer),
+        given: Given,
+        how: Launch,
+    ) {
         let Given { strides, inputs, flags } = given;
         let (count, rows, layer) = (Buffer::of(&[rows.len() as u32]), Buffer::of(rows), &self.layers[at]);
         let args = AppendArgs {
@@ -110,9 +125,9 @@ impl World {
             values: values.pointer(),
             count: count.pointer(),
             rows: rows.pointer(),
-            lens: self.lens.pointer(),
+            lens: lens.pointer(),
             errors: self.errors.pointer(),
-            tails: self.tails.pointer(),
+            tails: tails.pointer(),
             tail_base: layer.tail.pointer(),
             tail_stride: self.page_bytes(),
             row_norms: layer.norms.pointer(),
@@ -125,18 +140,7 @@ impl World {
             value_input: inputs[1],
             flags,
         };
-        let memory = [
-            &self.lens,
-            &self.errors,
-            &self.tails,
-            &layer.tail,
-            &layer.norms,
-            &self.clear,
-            keys,
-            values,
-            &count,
-            &rows,
-        ];
+        let memory = [lens, &self.errors, tails, &layer.tail, &layer.norms, &self.clear, keys, values, &count, &rows];
         // The launch ahead may still write the inputs; where the caller does not say that the rest is settled, everything.
         let late =
             [keys, values].into_iter().chain(if flags & SETTLED == 0 { &memory[..] } else { &[] }.iter().copied());
@@ -147,11 +151,16 @@ impl World {
 
     /// The launch that ends a step of the table rows `rows`, in all layers.
     fn close(&self, rows: &[u32], how: Launch) {
+        self.close_at(rows, [&self.after, &self.tails], 0, how);
+    }
+
+    /// The same with lengths and tails of its own.
+    fn close_at(&self, rows: &[u32], [lens, tails]: [&Buffer; 2], by_place: u32, how: Launch) {
         let (count, rows) = (Buffer::of(&[rows.len() as u32]), Buffer::of(rows));
         let mut of = [CloseLayer::default(); CLOSE_LAYERS];
         for (to, layer) in of.iter_mut().zip(&self.layers) {
             *to = CloseLayer {
-                tails: self.tails.pointer(),
+                tails: tails.pointer(),
                 tail_base: layer.tail.pointer(),
                 packed: self.packed.pointer(),
                 // A seal of 64 bytes stands in front of the records.
@@ -166,7 +175,8 @@ impl World {
         let args = CloseArgs {
             count: count.pointer(),
             rows: rows.pointer(),
-            lens: self.after.pointer(),
+            lens: lens.pointer(),
+            by_place,
             errors: self.errors.pointer(),
             tail_stride: self.page_bytes(),
             packed_stride: (64 + HEADS * self.l.bytes) as u64,
@@ -178,8 +188,7 @@ impl World {
             of,
             ..CloseArgs::default()
         };
-        let mut memory =
-            vec![&self.after, &self.errors, &self.tails, &self.hosts, &self.packed, &self.status, &count, &rows];
+        let mut memory = vec![lens, &self.errors, tails, &self.hosts, &self.packed, &self.status, &count, &rows];
         for layer in &self.layers {
             memory.extend([&layer.tail, &layer.pack, &layer.centres, &layer.metrics]);
             memory.extend(&layer.host);
@@ -402,6 +411,105 @@ fn rows_go_to_their_tails_and_full_blocks_are_closed_in_all_layers() {
     }
     assert!(judged > 60, "{judged}");
     println!("GATE gpu-append executed={judged} failed=0 controls=27/27 seed=0x0");
+}
+
+/// Several tokens of a sequence in one launch, across the ends of blocks, are what as many launches of one token each make of them.
+#[test]
+fn tokens_of_drafts_are_stored_and_closed_as_tokens_of_steps() {
+    let (mut closed, mut executed, mut caught) = (0, 0, 0);
+    for (text, dim, store) in
+        [("k8-v4g32-b16", 64, Dtype::F16), ("t4-v5g16-b16", 128, Dtype::Bf16), ("f16-v8g32-b16", 96, Dtype::F16)]
+    {
+        let [one, all] = [(); 2].map(|()| World::new(text, dim, store));
+        let n = one.l.tokens();
+        let slot = |row: usize, block: usize| (ROWS - 1 - row + block % 2 * ROWS) as u32;
+        let mut lens = [0usize; ROWS];
+        for step in 0..6 {
+            let counts: [usize; ROWS] = core::array::from_fn(|row| (3 * step + 5 * row) % 9);
+            // Token by token of all sequences, in the order of the tables or the other way round.
+            let mut order: Vec<usize> = (0..ROWS).collect();
+            if step % 2 == 1 {
+                order.reverse();
+            }
+            let tokens: Vec<(usize, usize)> =
+                order.iter().flat_map(|row| (0..counts[*row]).map(|t| (*row, lens[*row] + t))).collect();
+            let rows: Vec<u32> = tokens.iter().map(|(row, _)| *row as u32).collect();
+            let input = if store == Dtype::F16 { 0 } else { 1 };
+            let dense = Strides::dense(HEADS, dim);
+            let how = |world: &World, grid: usize| world.launch(grid as u32).seed(step as u64).noisy();
+            let of = |layer: usize| {
+                let of = |side| inputs(rows.len(), dim, dense, input, store, (8 * step + 2 * layer + side) as u64);
+                [of(0), of(1)]
+            };
+            let data: Vec<_> = (0..LAYERS).map(of).collect();
+            let own = |word: &dyn Fn(usize, usize) -> u32| {
+                Buffer::of(&tokens.iter().map(|(row, at)| word(*row, *at)).collect::<Vec<_>>())
+            };
+            let (places, tails) = (own(&|_, at| at as u32), own(&|row, at| slot(row, at / n)));
+            let flags = BY_PLACE | if step % 3 == 0 { SETTLED } else { 0 };
+            let given = |flags| Given::dense(dim, input, flags);
+            for (layer, [(keys, _), (values, _)]) in data.iter().enumerate() {
+                all.append_at(layer, &rows, [&places, &tails], (keys, values), given(flags), how(&all, 1 + step));
+            }
+            for (i, (row, at)) in tokens.iter().enumerate() {
+                one.lens.write(4 * row, &[*at as u32]);
+                for (layer, [(_, k), (_, v)]) in data.iter().enumerate() {
+                    let (keys, values) = (Buffer::of(&k[i]), Buffer::of(&v[i]));
+                    one.append(layer, &[*row as u32], (&keys, &values), given(0), how(&one, 2));
+                }
+                one.after.write(4 * row, &[*at as u32 + 1]);
+                one.close(&[*row as u32], how(&one, 3));
+                executed += usize::from((at + 1) % n == 0);
+            }
+            let filled: Vec<(usize, usize)> =
+                tokens.iter().filter(|(_, at)| (at + 1) % n == 0).map(|(row, at)| (*row, at + 1)).collect();
+            let of = |word: &dyn Fn(usize, usize) -> u32| {
+                Buffer::of(&filled.iter().map(|(row, end)| word(*row, *end)).collect::<Vec<_>>())
+            };
+            let rows: Vec<u32> = filled.iter().map(|(row, _)| *row as u32).collect();
+            if !filled.is_empty() {
+                let (ends, tails) = (of(&|_, end| end as u32), of(&|row, end| slot(row, end / n - 1)));
+                all.close_at(&rows, [&ends, &tails], 1, how(&all, 1 + 2 * step));
+                closed += filled.len();
+            }
+            (0..ROWS).for_each(|row| lens[row] += counts[row]);
+            for (a, b) in one.layers.iter().zip(&all.layers) {
+                let bytes = |layer: &Layer| [&layer.pack, &layer.centres].map(Buffer::read::<u8>);
+                assert!(bytes(a) == bytes(b), "{text}: codes or centres after step {step}");
+                assert!(a.host.as_ref().map(Buffer::read::<u8>) == b.host.as_ref().map(Buffer::read::<u8>), "{text}");
+                for row in (0..ROWS).filter(|row| lens[*row] % n > 0) {
+                    let (open, page) = (lens[row] / n, one.page_bytes() as usize / 2);
+                    let at = |slot: u32, i: usize| slot as usize * page + i;
+                    let (x, y) = (a.tail.read::<u16>(), b.tail.read::<u16>());
+                    let norms = [a.norms.read::<f32>(), b.norms.read::<f32>()];
+                    for (head, side) in (0..HEADS).flat_map(|h| [(h, 0), (h, 1)]) {
+                        for t in 0..lens[row] % n {
+                            let same = (0..dim).all(|c| {
+                                let i = (2 * head + side) * n * dim + original_index(t, c, dim, side == 0);
+                                x[at(slot(row, 0), i)] == y[at(slot(row, open), i)]
+                            });
+                            let norm =
+                                |norms: &[f32], slot: u32| norms[2 * ((slot as usize * HEADS + head) * n + t) + side];
+                            assert!(same, "{text}: row {row} token {t} after step {step}");
+                            assert_eq!(norm(&norms[0], slot(row, 0)), norm(&norms[1], slot(row, open)));
+                        }
+                    }
+                }
+            }
+        }
+        assert_eq!(all.errors.read::<u32>(), [0; ROWS]);
+        // Control: lengths and tails by row are others.
+        let (keys, _) = inputs(1, dim, Strides::dense(HEADS, dim), 0, store, 99);
+        let before = all.written();
+        let own = [Buffer::of(&[0u32, 0, 0, 5]), Buffer::of(&[0u32, 0, 0, 7])];
+        let given = |flags| Given::dense(dim, if store == Dtype::F16 { 0 } else { 1 }, flags);
+        all.append_at(0, &[3], [&own[0], &own[1]], (&keys, &keys), given(0), all.launch(1));
+        let by_row = all.written();
+        all.append_at(0, &[3], [&own[0], &own[1]], (&keys, &keys), given(BY_PLACE), all.launch(1));
+        caught += usize::from(by_row != before && all.written() != by_row);
+    }
+    println!("GATE gpu-append-drafts executed={executed} failed=0 controls={caught}/3 seed=0x0");
+    assert!(closed == executed && closed >= 12 && caught == 3, "{closed} {executed} {caught}");
 }
 
 #[test]

@@ -343,7 +343,7 @@ impl GpuCache {
 
     /// Starts a step under the cache's policy: reserves every page that the new tokens can need, or none.
     ///
-    /// A step with a chunk of several tokens waits for the device first.
+    /// A step with a chunk of several tokens waits for the device first, but for one of [drafts](GpuConfig::chunk_tokens).
     ///
     /// # Errors
     /// Unknown or doubly named sequence; a page class that is used up; an empty chunk. Nothing changed.

@@ -61,7 +61,7 @@ impl GpuStep<'_> {
     /// A step that began otherwise, or a capture of another cache, batch or policy: nothing changed.
     pub fn replayed(&mut self, capture: &GpuCapture) -> Result<(), Error> {
         self.check_replay(&capture.core, capture.seqs, capture.rule)?;
-        ordered::tell_pages(self.cache, &self.parts, 0..self.progress.len())?;
+        ordered::tell_pages(self.cache, self.on_device(), 0..self.progress.len())?;
         for (progress, attended) in self.progress.iter_mut().zip(&capture.attended) {
             *progress = if *attended { Progress::Attended } else { Progress::Appended };
         }

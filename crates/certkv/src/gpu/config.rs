@@ -73,7 +73,8 @@ pub struct GpuConfig {
     /// Longest chunk of several tokens whose attention is computed on the GPU, with room for no more than `max_context`; 0: on the CPU, as that of longer ones.
     ///
     /// *Drafts*, chunks of up to eight tokens, are attended as steps are, those of all sequences at once: every token is under the policy with all its rungs
-    /// (docs/gpu.md, "Drafts"); in layers that see everything and whose originals stay in host memory. Of *longer ones* what the chunk's tokens see of each
+    /// (docs/gpu.md, "Drafts"); in layers that see everything and whose originals stay in host memory. Where all layers do, a step of nothing else but drafts and
+    /// single tokens waits for nothing. Of *longer ones* what the chunk's tokens see of each
     /// other is read from originals there; what was stored before, from codes: under [`Policy::Packed`] as it is, under [`Policy::Certified`] where that is
     /// within tolerance for every token and head of the layer, else the CPU reads the originals. Under [`Policy::Dense`] such a chunk with codes before it
     /// is the CPU's.

@@ -1,10 +1,11 @@
 //! Steps whose rows are in device memory.
 use super::carry;
+use super::drafts;
 use super::ladder::Call;
 use super::ordered;
 use super::queries::{check_elements, check_queries};
 use super::spill;
-use super::step::{GpuStep, Progress, blocks, most_blocks};
+use super::step::{GpuStep, Part, Progress, blocks, most_blocks};
 use crate::Error;
 use certkv_kernel::cuda::tensor::Tensor;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ impl GpuStep<'_> {
     /// As [`GpuStep::append`] for rows in device memory. Keys and values have a type each, and their rows need not follow each other:
     /// [`Tensor::rows_of`](super::Tensor::rows_of) takes those of a buffer in which something else is between them.
     ///
-    /// In a step of one token per sequence nothing is waited for. A row that is not finite, or too large, is not stored; the host learns of it
+    /// In a step of one token per sequence, and of [drafts](super::GpuConfig::chunk_tokens) beside such, nothing is waited for. A row that is not finite, or too large, is not stored; the host learns of it
     /// when it reads results: [`GpuStep::outputs`] and [`GpuStep::certificates`] are errors then, and the sequence is to be truncated or
     /// released. With a longer chunk all rows go by way of the host, which waits for them and refuses such a row at once.
     ///
@@ -31,9 +32,15 @@ impl GpuStep<'_> {
                 step.append(layer, own_keys, own_values)
             });
         }
+        if self.drafting.is_some() {
+            self.check_waits(layer)?;
+        }
         self.progress[layer] = Progress::Failed;
-        ordered::tell_pages(self.cache, &self.parts, layer..layer + 1)?;
-        self.cache.core.append(layer, self.seqs, keys, values)?;
+        ordered::tell_pages(self.cache, self.on_device(), layer..layer + 1)?;
+        match self.drafting {
+            Some(filled) => self.cache.core.append_drafts(layer, (self.tokens, filled), [keys, values])?,
+            None => self.cache.core.append(layer, self.seqs, keys, values)?,
+        }
         self.progress[layer] = Progress::Appended;
         Ok(())
     }
@@ -42,7 +49,7 @@ impl GpuStep<'_> {
     /// follow each other ([`Rows`](super::Rows)); what rounding outputs to 16 bits takes from them is in their bounds. Outputs may be read by work
     /// behind [`GpuCache::synchronize`](super::GpuCache::synchronize) or by the host after [`GpuStep::certificates`], which says what they are worth.
     ///
-    /// In a step of one token per sequence nothing is waited for, and an output that its type cannot hold has no bound. With a longer chunk
+    /// In a step of one token per sequence, and of drafts beside such, nothing is waited for, and an output that its type cannot hold has no bound. With a longer chunk
     /// queries and outputs go by way of the host, which waits for them.
     ///
     /// # Errors
@@ -64,6 +71,15 @@ impl GpuStep<'_> {
         }
         self.lost[layer].clear();
         let core = Arc::clone(&self.cache.core);
+        if self.drafting.is_some() {
+            self.check_waits(layer)?;
+            let (rule, fresh) = (self.rule(), self.progress[layer] == Progress::Appended);
+            self.progress[layer] = Progress::Broken;
+            self.cache.ready(layer)?;
+            drafts::enqueue(&core, layer, &self.parts, (query, out), (rule, fresh))?;
+            self.progress[layer] = Progress::Attended;
+            return Ok(());
+        }
         // A recording serves sequences of any length.
         let most = most_blocks(&core, layer, self.seqs);
         let recorded = core.queue.stream().capturing()?;
@@ -112,8 +128,14 @@ impl GpuStep<'_> {
         self.parts.iter().all(|part| part.tokens <= most)
     }
 
-    fn has_chunks(&self) -> bool {
-        self.seqs < self.parts.len()
+    /// Whether some chunk goes by way of the host.
+    pub(super) fn has_chunks(&self) -> bool {
+        self.drafting.is_none() && self.seqs < self.parts.len()
+    }
+
+    /// What launches of the layers append and attend.
+    pub(super) fn on_device(&self) -> impl Iterator<Item = &Part> {
+        self.parts.iter().filter(|part| part.place.is_some() || self.drafting.is_some())
     }
 
     /// What waits for the device is not recorded.
@@ -125,7 +147,7 @@ impl GpuStep<'_> {
     }
 
     pub(super) fn check_batch(&self, layer: usize) -> Result<(), Error> {
-        if !self.has_chunks() {
+        if self.seqs == self.parts.len() {
             return Ok(());
         }
         Err(Error::Order { layer, why: "a recording is of one token per sequence" })

@@ -1,30 +1,35 @@
 //! Attention of drafts: chunks of a few tokens, all of a step's at once, as a step of single tokens is attended (`kernels/attend/draft.cuh`).
 //!
-//! Every token is under the policy, with its rungs and a certificate of its own; a block is read once for as many tokens as a launch takes. *Cost:* the
-//! launches of a step, of which the first reads the records, once for every so many tokens of the longest draft; queries and outputs over the host's
-//! link; one wait a layer. What is written of a draft when it is appended, [`prefill`](super::prefill) says.
+//! Every token is under the policy, with its rungs and a certificate of its own; a block is read once for as many tokens as a launch takes. A step
+//! of drafts and single tokens alone, a *draft step*, is appended on the device, and waits for nothing; in others, drafts are appended as longer chunks are, what
+//! [`prefill`](super::prefill) does.
+//!
+//! *Cost:* one launch for the new rows, one more where a block fills before a sequence's last token; then the launches of a step, of which the first reads the
+//! records, once for every so many tokens of the longest draft. Rows of the host come over its link.
 use super::cache::GpuCache;
 use super::carry::narrow;
-use super::core::Drafts;
+use super::core::{Core, Drafts};
 use super::ladder::{self, Call};
 use super::policy::Rule;
 use super::results::{self, Results};
-use super::sizes::Sizes;
 use super::step::Part;
-use crate::{Certificate, Error};
-use certkv_kernel::cuda::args::{self, Element};
+use crate::{Certificate, Error, Side};
+use certkv_kernel::cuda::args::{self, Draft, Element};
 use certkv_kernel::cuda::tensor::Tensor;
+use core::ops::Range;
 use std::sync::Arc;
 
-/// What travels, kept from layer to layer.
+/// What travels, kept from step to step.
 #[derive(Debug, Default)]
 pub(super) struct Drafted {
-    told: Vec<u32>,
+    state: Vec<u32>,
     queries: Vec<f32>,
     bits: Vec<u16>,
     words: Vec<u32>,
-    outputs: Vec<f32>,
     found: Results,
+    /// Of drafts' tokens in the order of the step: `[token][q_heads]` and `[token][q_heads dim]`.
+    pub(super) certificates: Vec<Certificate>,
+    pub(super) outputs: Vec<f32>,
 }
 
 /// Whether a part is a draft where those have up to `most` tokens.
@@ -32,10 +37,26 @@ fn is_draft(part: &Part, most: usize) -> bool {
     part.place.is_none() && part.tokens <= most
 }
 
+/// Makes a step of single tokens and drafts, some of these, a draft step: single tokens are drafts of one, and the batch is empty. Whether it is one.
+pub(super) fn take(core: &Core, parts: &mut [Part]) -> bool {
+    let most = core.sizes.drafts.tokens;
+    let drafts = parts.iter().any(|part| part.tokens > 1) && parts.iter().all(|part| part.tokens <= most);
+    if drafts && core.drafts_everywhere() {
+        parts.iter_mut().for_each(|part| part.place = None);
+        return true;
+    }
+    false
+}
+
 /// Places drafts of up to `most` tokens from `place` on, the longest first: those that a launch over their later tokens is for come first. Returns the
 /// place behind them.
 pub(super) fn place(parts: &mut [Part], mut place: usize, most: usize) -> usize {
-    for tokens in (2..=most).rev() {
+    let mut token = 0;
+    for part in parts.iter_mut().filter(|part| is_draft(part, most)) {
+        part.draft = token;
+        token += part.tokens;
+    }
+    for tokens in (1..=most).rev() {
         for part in parts.iter_mut().filter(|part| part.place.is_none() && part.tokens == tokens) {
             part.guest = place;
             place += 1;
@@ -44,22 +65,75 @@ pub(super) fn place(parts: &mut [Part], mut place: usize, most: usize) -> usize 
     place
 }
 
-/// Launches of so many tokens each that the longest draft takes.
-fn launches(parts: &[Part], most: usize, each: usize) -> core::ops::Range<usize> {
-    let longest = parts.iter().filter(|part| is_draft(part, most)).map(|part| part.tokens).max();
-    0..longest.unwrap_or(0).div_ceil(each)
-}
-
 /// Drafts of more than `done` tokens in the order of their places.
 fn in_order(parts: &[Part], most: usize, done: usize) -> impl Iterator<Item = &Part> {
-    (done.max(1) + 1..=most)
+    (done + 1..=most)
         .rev()
         .flat_map(move |tokens| parts.iter().filter(move |part| part.place.is_none() && part.tokens == tokens))
 }
 
-/// Attention of the step's drafts in a layer: outputs are written to `out`, certificates to those of all the step's `tokens`; `queries` and `out` are the
-/// step's, `[token][q_heads dim]`. Returns of how many tokens the chunks are that were attended: 0 where the layer attends chunks otherwise, or queries do
-/// not fit the kernels' type.
+/// Launches of so many tokens each that the longest draft takes, and the drafts of each.
+fn launches(parts: &[Part], most: usize, each: usize) -> impl Iterator<Item = (usize, usize)> {
+    let longest = parts.iter().filter(|part| is_draft(part, most)).map(|part| part.tokens).max();
+    (0..longest.unwrap_or(0).div_ceil(each)).map(move |launch| (launch, in_order(parts, most, launch * each).count()))
+}
+
+/// Sends what launches are told of the step's drafts; in a draft step, of every token and of the blocks that these fill, too. Returns how many blocks.
+pub(super) fn tell(cache: &mut GpuCache, parts: &[Part], alone: bool) -> Result<usize, Error> {
+    let core = Arc::clone(&cache.core);
+    let of = &core.sizes.drafts;
+    if !parts.iter().any(|part| is_draft(part, of.tokens)) {
+        return Ok(0);
+    }
+    let mut state = core::mem::take(&mut cache.drafted.state);
+    state.clear();
+    state.resize(of.state_bytes() / 4, 0);
+    let mut put = |at: usize, words: &[u32]| state[at / 4..at / 4 + words.len()].copy_from_slice(words);
+    for width in of.widths() {
+        for (launch, _) in launches(parts, of.tokens, width) {
+            let (done, told) = (launch * width, of.told(width, launch));
+            for (place, part) in in_order(parts, of.tokens, done).enumerate() {
+                let draft = Draft::new(part.len + done + 1, width.min(part.tokens - done), part.draft + done);
+                put(told.start + place * size_of::<Draft>(), &draft.words());
+            }
+        }
+    }
+    let (mut tokens, mut filled) = (0, 0);
+    let mut add = |sections: &[Range<usize>; 3], at: &mut usize, words: [usize; 3]| {
+        sections.iter().zip(words).for_each(|(section, word)| put(section.start + 4 * *at, &[word as u32]));
+        *at += 1;
+    };
+    // Layers of drafts all see everything: they are one group.
+    let spans = |part: &Part| part.reservations.first().into_iter().flat_map(|r| r.rows()).collect::<Vec<_>>();
+    for (part, span) in parts.iter().filter(|_| alone).flat_map(|part| spans(part).into_iter().map(move |s| (part, s)))
+    {
+        let Some(tail) = span.tail else { return Err(Error::Order { layer: 0, why: "an open block has no tail" }) };
+        let (tail, start) = (tail.index as usize, span.block * core.sizes.block);
+        for row in span.first_row..span.first_row + span.rows {
+            add(&of.new, &mut tokens, [part.row, start + row, tail]);
+        }
+        if span.packed.is_some() {
+            add(&of.filled, &mut filled, [part.row, start + core.sizes.block, tail]);
+        }
+    }
+    put(of.counts.start, &[tokens as u32, filled as u32]);
+    let sent = cache.ring.send(&core.queue, core.draft_buffer()?, 0, &state);
+    cache.drafted.state = state;
+    sent.map(|()| filled)
+}
+
+/// Enqueues the rows of a draft step in a layer, from those that the cache has rounded.
+pub(super) fn append(cache: &mut GpuCache, layer: usize, (tokens, filled): (usize, usize)) -> Result<(), Error> {
+    let GpuCache { core, rows, ring, .. } = cache;
+    for (side, at) in [Side::Key, Side::Value].into_iter().zip(core.draft_rows()) {
+        ring.send(&core.queue, core.draft_buffer()?, at, rows.all(side))?;
+    }
+    core.append_drafts(layer, (tokens, filled), core.staged_drafts(tokens)?)
+}
+
+/// Attention of the step's drafts in a layer, and where it is no draft step their results: outputs go to `out`, certificates to those of all the step's
+/// `tokens`; `queries` and `out` are the step's, `[token][q_heads dim]`. Returns of how many tokens the chunks are that were attended: 0 where the layer attends chunks
+/// otherwise, or queries do not fit the kernels' type.
 ///
 /// # Errors
 /// The driver's: the layer is to be attended again.
@@ -71,154 +145,154 @@ pub(super) fn attend(
     rule: Rule,
     (certificates, tokens): (&mut Vec<Certificate>, usize),
 ) -> Result<usize, Error> {
-    let core = Arc::clone(&cache.core);
-    let most = core.sizes.drafts.tokens;
-    let Some(each) = core.drafts_in(layer) else { return Ok(0) };
-    let Some(first) = parts.iter().filter(|part| is_draft(part, most)).map(|part| part.guest).min() else {
+    let (most, heads) = (cache.core.sizes.drafts.tokens, cache.core.sizes.q_heads());
+    let width = heads * cache.core.sizes.dim;
+    let drafts = || parts.iter().filter(|part| is_draft(part, most));
+    if cache.core.drafts_in(layer).is_none() || drafts().next().is_none() {
         return Ok(0);
-    };
-    cache.ready(layer)?;
+    }
+    let mut own = core::mem::take(&mut cache.drafted.queries);
+    own.clear();
+    drafts().for_each(|part| own.extend_from_slice(&queries[part.first_row * width..][..part.tokens * width]));
+    let ran = attend_host(cache, layer, parts, &own, (rule, false));
+    cache.drafted.queries = own;
+    match ran {
+        // Chunks take what steps refuse.
+        Err(Error::Overflow { .. }) => return Ok(0),
+        ran => ran?,
+    }
     let mut drafted = core::mem::take(&mut cache.drafted);
-    let done = cache.run_drafts((layer, first, each), parts, queries, rule, &mut drafted).and_then(|ran| {
-        if !ran {
-            return Ok(0);
-        }
-        certificates.resize(tokens * core.sizes.q_heads(), Certificate::PREFILL);
-        cache.read_drafts((layer, each), parts, out, rule, certificates, &mut drafted)?;
-        Ok(most)
-    });
+    let read = read(cache, layer, parts, rule, true, &mut drafted);
+    certificates.resize(tokens * heads, Certificate::PREFILL);
+    for part in drafts() {
+        let (from, n) = (part.draft, part.tokens);
+        certificates[part.first_row * heads..][..n * heads]
+            .copy_from_slice(drafted.certificates.get(from * heads..(from + n) * heads).unwrap_or(&[]));
+        out[part.first_row * width..][..n * width]
+            .copy_from_slice(drafted.outputs.get(from * width..(from + n) * width).unwrap_or(&[]));
+    }
     cache.drafted = drafted;
-    done
+    read.map(|()| most)
 }
 
-impl GpuCache {
-    /// Enqueues all launches of a layer. `false`: a query does not fit, and nothing was enqueued.
-    fn run_drafts(
-        &mut self,
-        (layer, first, each): (usize, usize, usize),
-        parts: &[Part],
-        queries: &[f32],
-        rule: Rule,
-        drafted: &mut Drafted,
-    ) -> Result<bool, Error> {
-        let core = Arc::clone(&self.core);
-        let (s, of, buffer) = (&core.sizes, &core.sizes.drafts, core.draft_buffer()?);
-        let element = self.config.queries;
-        let narrow = narrow(element);
-        if let Some(dtype) = narrow {
-            let fits = |x: &f32| !dtype.is_nonfinite16(dtype.encode16(*x));
-            let own = |part: &&Part| is_draft(part, of.tokens);
-            let width = s.q_heads() * s.dim;
-            let rows = |part: &Part| part.first_row * width..(part.first_row + part.tokens) * width;
-            if !parts.iter().filter(own).all(|part| queries[rows(part)].iter().all(fits)) {
-                return Ok(false);
-            }
-        }
-        for launch in launches(parts, of.tokens, each) {
-            let seqs = gather_queries(s, (launch, each), parts, queries, drafted);
-            self.ring.send(&core.queue, buffer, of.at(launch, &of.told), &drafted.told)?;
-            let at = of.at(launch, &of.queries);
-            match narrow {
-                Some(dtype) => {
-                    drafted.bits.clear();
-                    drafted.bits.extend(drafted.queries.iter().map(|x| dtype.encode16(*x)));
-                    self.ring.send(&core.queue, buffer, at, &drafted.bits)?;
-                }
-                None => self.ring.send(&core.queue, buffer, at, &drafted.queries)?,
-            }
-            let query = Tensor::of(buffer, at, element, drafted.queries.len())?;
-            let out = Tensor::of(buffer, of.at(launch, &of.outputs), Element::F32, drafted.queries.len())?;
-            let drafts = Some(Drafts { launch, place: first });
-            ladder::attend(&core, &Call { layer, seqs, blocks: 0, query, out, rule, fresh: false, drafts })?;
-        }
-        Ok(true)
-    }
-
-    /// Waits for them, and puts their outputs and certificates where the step has them.
-    fn read_drafts(
-        &self,
-        (layer, each): (usize, usize),
-        parts: &[Part],
-        out: &mut [f32],
-        rule: Rule,
-        certificates: &mut [Certificate],
-        drafted: &mut Drafted,
-    ) -> Result<(), Error> {
-        let core = &self.core;
-        let (s, of, buffer) = (&core.sizes, &core.sizes.drafts, core.draft_buffer()?);
-        let launches = || {
-            let drafts = |launch: usize| in_order(parts, of.tokens, launch * each).count();
-            launches(parts, of.tokens, each).map(move |launch| (launch, drafts(launch)))
-        };
-        let columns = |seqs: usize| seqs * s.q_heads() * each;
-        for (launch, seqs) in launches() {
-            let words = columns(seqs) * args::Certificate::WORDS;
-            let list = 1 + seqs * s.kv_heads;
-            let [first, last] = &of.certificates;
-            let [over, left] = &of.lists;
-            let all = [(&of.outputs, columns(seqs) * s.dim), (first, words), (last, words), (over, list), (left, list)];
-            for (section, words) in all {
-                let at = of.at(launch, section);
-                core.queue.download(buffer, at, &core.results, at, 4 * words)?;
-            }
-        }
-        core.finish()?;
-        for (launch, seqs) in launches() {
-            let Drafted { words, outputs, found, .. } = drafted;
-            outputs.resize(columns(seqs) * s.dim, 0.0);
-            core.results.read(of.at(launch, &of.outputs), outputs)?;
-            for (section, to) in of.certificates.iter().zip([&mut found.first, &mut found.second]) {
-                words.resize(columns(seqs) * args::Certificate::WORDS, 0);
-                core.results.read(of.at(launch, section), words)?;
-                to.clear();
-                to.extend(results::certificates(words));
-            }
-            for (section, to) in of.lists.iter().zip([&mut found.repaired, &mut found.dense]) {
-                to.resize(1 + seqs * s.kv_heads, 0);
-                core.results.read(of.at(launch, section), to)?;
-            }
-            let shape = (s, &self.layouts[layer]);
-            let exact = core.kit(layer).exact;
-            for (place, part) in in_order(parts, of.tokens, launch * each).enumerate() {
-                for token in 0..each.min(part.tokens - launch * each) {
-                    let row = part.first_row + launch * each + token;
-                    let own = &mut certificates[row * s.q_heads()..(row + 1) * s.q_heads()];
-                    let sees = (part.len + launch * each + token + 1, s.window(layer));
-                    found.of(rule, (place, token, each), sees, shape, exact, own);
-                    let (width, group) = (s.q_heads() * s.dim, s.group * s.dim);
-                    for (kv, to) in out[row * width..(row + 1) * width].chunks_exact_mut(group).enumerate() {
-                        let at = ((place * s.kv_heads + kv) * each + token) * group;
-                        to.copy_from_slice(&outputs[at..at + group]);
-                    }
-                }
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Queries of a launch, `[place][kv_head][token][query head][dim]`, the last of a draft in place of those that it lacks, and what the launch is told of
-/// the drafts. Returns how many they are.
-fn gather_queries(
-    s: &Sizes,
-    (launch, each): (usize, usize),
+/// Enqueues attention of all drafts in a layer from the host's queries, which are of drafts alone; outputs stay on the device.
+///
+/// # Errors
+/// [`Error::Overflow`] for a query that the kernels' type does not hold: nothing was enqueued. The driver's.
+pub(super) fn attend_host(
+    cache: &mut GpuCache,
+    layer: usize,
     parts: &[Part],
     queries: &[f32],
+    (rule, fresh): (Rule, bool),
+) -> Result<(), Error> {
+    let core = Arc::clone(&cache.core);
+    let (of, buffer, width) = (&core.sizes.drafts, core.draft_buffer()?, core.sizes.q_heads() * core.sizes.dim);
+    cache.ready(layer)?;
+    let GpuCache { ring, drafted, config, .. } = cache;
+    match narrow(config.queries) {
+        Some(dtype) => {
+            drafted.bits.clear();
+            drafted.bits.extend(queries.iter().map(|x| dtype.encode16(*x)));
+            if let Some(at) = drafted.bits.iter().position(|bits| dtype.is_nonfinite16(*bits)) {
+                return Err(Error::Overflow { argument: "queries", token: at / width, element: at % width });
+            }
+            ring.send(&core.queue, buffer, of.queries.start, &drafted.bits)?;
+        }
+        None => ring.send(&core.queue, buffer, of.queries.start, queries)?,
+    }
+    let query = Tensor::of(buffer, of.queries.start, config.queries, queries.len())?;
+    let out = Tensor::of(buffer, of.outputs.start, Element::F32, queries.len())?;
+    enqueue(&core, layer, parts, (query, out), (rule, fresh))
+}
+
+/// The same for queries and outputs in device memory, `[token][q_heads][dim]`. `fresh`: as that of [`Call`]. Waits for nothing.
+pub(super) fn enqueue(
+    core: &Core,
+    layer: usize,
+    parts: &[Part],
+    (query, out): (Tensor<'_>, Tensor<'_>),
+    (rule, fresh): (Rule, bool),
+) -> Result<(), Error> {
+    let most = core.sizes.drafts.tokens;
+    let Some(each) = core.drafts_in(layer) else { return Ok(()) };
+    let Some(place) = parts.iter().filter(|part| is_draft(part, most)).map(|part| part.guest).min() else {
+        return Ok(());
+    };
+    for (launch, seqs) in launches(parts, most, each) {
+        let drafts = Some(Drafts { launch, place });
+        let fresh = fresh && launch == 0;
+        ladder::attend(core, &Call { layer, seqs, blocks: 0, query, out, rule, fresh, drafts })?;
+    }
+    Ok(())
+}
+
+/// Waits for the attention of all drafts in a layer, and brings their certificates, with `outputs` what lies in the cache's own buffer, and what was refused of
+/// rows.
+///
+/// # Errors
+/// The driver's.
+pub(super) fn read(
+    cache: &GpuCache,
+    layer: usize,
+    parts: &[Part],
+    rule: Rule,
+    outputs: bool,
     drafted: &mut Drafted,
-) -> usize {
-    let (width, group) = (s.q_heads() * s.dim, s.group * s.dim);
-    let Drafted { told, queries: to, .. } = drafted;
-    told.clear();
-    to.clear();
-    for part in in_order(parts, s.drafts.tokens, launch * each) {
-        let (done, left) = (launch * each, part.tokens - launch * each);
-        told.extend([(part.len + done + 1) as u32, each.min(left) as u32]);
-        for kv in 0..s.kv_heads {
-            for token in 0..each {
-                let row = part.first_row + done + token.min(left - 1);
-                to.extend_from_slice(&queries[row * width + kv * group..][..group]);
+) -> Result<(), Error> {
+    let core = &cache.core;
+    let Some(each) = core.drafts_in(layer) else { return Ok(()) };
+    let (s, of, buffer) = (&core.sizes, &core.sizes.drafts, core.draft_buffer()?);
+    let (heads, width) = (s.q_heads(), s.q_heads() * s.dim);
+    let tokens: usize = parts.iter().filter(|part| is_draft(part, of.tokens)).map(|part| part.tokens).sum();
+    let certified = |seqs: usize| seqs * heads * each * args::Certificate::WORDS;
+    let listed = |seqs: usize| 1 + seqs * s.kv_heads;
+    for (launch, seqs) in launches(parts, of.tokens, each) {
+        let words = [certified(seqs), certified(seqs), listed(seqs), listed(seqs)];
+        for (section, words) in of.certificates.iter().chain(&of.lists).zip(words) {
+            let (from, to) = (of.at(layer, launch, section), of.result_at(launch, section));
+            core.queue.download(buffer, from, &core.results, to, 4 * words)?;
+        }
+    }
+    if outputs {
+        core.queue.download(buffer, of.outputs.start, &core.results, of.outputs_at(), 4 * tokens * width)?;
+    }
+    core.queue.download(&core.counters, 4 * s.counters.errors.start, &core.results, of.errors_at(), 4 * s.rows)?;
+    core.finish()?;
+    let Drafted { words, found, certificates, outputs: out, .. } = drafted;
+    out.resize(if outputs { tokens * width } else { 0 }, 0.0);
+    core.results.read(of.outputs_at(), out)?;
+    found.errors.resize(s.rows, 0);
+    core.results.read(of.errors_at(), &mut found.errors)?;
+    certificates.clear();
+    certificates.resize(tokens * heads, Certificate::UNCERTIFIED);
+    for (launch, seqs) in launches(parts, of.tokens, each) {
+        for (section, to) in of.certificates.iter().zip([&mut found.first, &mut found.second]) {
+            words.resize(certified(seqs), 0);
+            core.results.read(of.result_at(launch, section), words)?;
+            to.clear();
+            to.extend(results::certificates(words));
+        }
+        for (section, to) in of.lists.iter().zip([&mut found.repaired, &mut found.dense]) {
+            to.resize(listed(seqs), 0);
+            core.results.read(of.result_at(launch, section), to)?;
+        }
+        let shape = (s, &cache.layouts[layer]);
+        for (place, part) in in_order(parts, of.tokens, launch * each).enumerate() {
+            for token in 0..each.min(part.tokens - launch * each) {
+                let later = launch * each + token;
+                let own = &mut certificates[(part.draft + later) * heads..][..heads];
+                let sees = (part.len + later + 1, s.window(layer));
+                found.of(rule, (place, token, each), sees, shape, core.kit(layer).exact, own);
             }
         }
     }
-    told.len() / 2
+    Ok(())
+}
+
+impl Drafted {
+    /// What the device refused of a row, whose first token in the step is `token`.
+    pub(super) fn refusal(&self, row: usize, token: usize) -> Option<Error> {
+        self.found.refusal(row, token)
+    }
 }

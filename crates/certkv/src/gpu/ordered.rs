@@ -5,17 +5,21 @@ use crate::Error;
 use certkv_device::cuda::Touch;
 use core::ops::Range;
 
-/// Tells the checker, if it is on, which pages of originals the launches of `layers` can reach for the batch's single tokens: all blocks of
+/// Tells the checker, if it is on, which pages of originals the launches of `layers` can reach for `parts`, a batch's single tokens or drafts: all blocks of
 /// their sequences, of which the open one is written. The host writes such pages too, but only in steps that first waited for all
 /// of them to be left alone. Nothing while a step is recorded: its runs have other pages.
-pub(super) fn tell_pages(cache: &GpuCache, parts: &[Part], layers: Range<usize>) -> Result<(), Error> {
+pub(super) fn tell_pages<'p>(
+    cache: &GpuCache,
+    parts: impl Iterator<Item = &'p Part>,
+    layers: Range<usize>,
+) -> Result<(), Error> {
     let core = &cache.core;
     let stream = core.queue.stream();
     if !core.queue.gpu().checks_order() || stream.capturing()? {
         return Ok(());
     }
     let (s, mut touched) = (&core.sizes, Vec::new());
-    for part in parts.iter().filter(|part| part.place.is_some()) {
+    for part in parts {
         let open = part.len / s.block;
         for layer in layers.clone() {
             // Pages that the window has passed may be others' by now.

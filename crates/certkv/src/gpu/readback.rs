@@ -1,5 +1,6 @@
 //! What a step brings back to the host: the calls that wait for the device.
 use super::carry::narrow;
+use super::drafts::{self, Drafted};
 use super::results::{self, Results};
 use super::sizes::Sizes;
 use super::step::{GpuStep, Progress};
@@ -18,6 +19,8 @@ pub(super) struct Back {
     /// Of all tokens, `[tokens][q_heads * head_dim]` and `[tokens][q_heads]`.
     rows: Vec<f32>,
     judged: Vec<Certificate>,
+    /// Of a step of drafts.
+    drafted: Drafted,
 }
 
 impl GpuStep<'_> {
@@ -71,10 +74,10 @@ impl GpuStep<'_> {
         (out, certificates): (&mut [f32], &mut [Certificate]),
     ) -> Result<(), Error> {
         let geometry = self.cache.geometry();
-        let Back { rows, outputs, judged, .. } = back;
+        let Back { rows, outputs, judged, drafted, .. } = back;
         let mut batch = outputs.chunks_exact(geometry.q_width());
         rows.clear();
-        rows.extend_from_slice(&self.chunks);
+        rows.extend_from_slice(if self.drafting.is_some() { &drafted.outputs } else { &self.chunks });
         rows.resize(out.len(), f32::NAN);
         for part in self.parts.iter().filter(|part| part.place.is_some()) {
             let row = batch.next().unwrap_or(&[]);
@@ -120,6 +123,9 @@ impl GpuStep<'_> {
     fn read(&self, layer: usize, outputs: bool, back: &mut Back) -> Result<(), Error> {
         let core = &self.cache.core;
         let (s, r, seqs) = (self.sizes(), self.sizes().result_sections(), self.seqs);
+        if self.drafting.is_some() {
+            return drafts::read(self.cache, layer, &self.parts, self.rule, outputs, &mut back.drafted);
+        }
         let Back { words, bits, found, outputs: out, .. } = back;
         out.clear();
         if seqs == 0 {
@@ -171,12 +177,17 @@ impl GpuStep<'_> {
     fn judge(&self, layer: usize, back: &mut Back) -> Result<(), Error> {
         let (s, core) = (self.sizes(), &self.cache.core);
         let heads = s.q_heads();
-        let Back { found, judged: all, .. } = back;
+        let Back { found, judged: all, drafted, .. } = back;
         all.clear();
         all.resize(self.tokens * heads, Certificate::UNCERTIFIED);
         for part in &self.parts {
             let own = &mut all[part.first_row * heads..(part.first_row + part.tokens) * heads];
-            if let Some(place) = part.place {
+            if self.drafting.is_some() {
+                if let Some(error) = drafted.refusal(part.row, part.first_row) {
+                    return Err(error);
+                }
+                own.copy_from_slice(&drafted.certificates[part.draft * heads..][..own.len()]);
+            } else if let Some(place) = part.place {
                 if let Some(error) = found.refusal(part.row, part.first_row) {
                     return Err(error);
                 }

@@ -42,10 +42,14 @@ impl Rows {
         Ok(())
     }
 
+    /// One side of all tokens.
+    pub(super) fn all(&self, side: Side) -> &[u16] {
+        if side == Side::Key { &self.keys } else { &self.values }
+    }
+
     /// One side of `token`, all heads.
     pub(super) fn side(&self, token: usize, side: Side) -> &[u16] {
-        let rows = if side == Side::Key { &self.keys } else { &self.values };
-        &rows[token * self.width..(token + 1) * self.width]
+        &self.all(side)[token * self.width..(token + 1) * self.width]
     }
 }
 

@@ -430,7 +430,7 @@ impl Sizes {
 
     /// What one read of results brings: errors, two lists, both sets of certificates, outputs; a tail fits, too, and what drafts of a layer bring.
     pub(super) fn result_bytes(&self) -> usize {
-        (self.result_sections().outputs.end).max(self.original_bytes).max(self.drafts.result_bytes())
+        (self.result_sections().outputs.end).max(self.original_bytes).max(self.drafts.result_bytes(self.rows))
     }
 
     /// Rows and queries of a step, and behind them a tolerance for each query head.

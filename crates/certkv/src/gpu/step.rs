@@ -37,6 +37,8 @@ pub(super) struct Part {
     pub(super) place: Option<usize>,
     /// Place behind the batch, of a chunk of several tokens.
     pub(super) guest: usize,
+    /// First new token's row among those of all drafts.
+    pub(super) draft: usize,
     /// By group of layers, until the step is over.
     pub(super) reservations: Vec<Reservation>,
 }
@@ -78,6 +80,8 @@ pub struct GpuStep<'c> {
     pub(super) tokens: usize,
     /// Sequences with one token each: the batch of the kernels.
     pub(super) seqs: usize,
+    /// Of a step of drafts alone, whose single tokens are drafts, too: the blocks that they fill.
+    pub(super) drafting: Option<usize>,
     /// Type of the outputs in the cache's own buffer.
     pub(super) answers: Element,
     /// The layer whose outputs are in the cache's own buffer, and those of longer chunks.
@@ -112,6 +116,7 @@ impl<'c> GpuStep<'c> {
             reservations,
             tokens: 0,
             seqs: 0,
+            drafting: None,
             answers: Element::F32,
             last: None,
             chunks: rows,
@@ -123,6 +128,9 @@ impl<'c> GpuStep<'c> {
         };
         for chunk in chunks {
             step.join(chunk)?;
+        }
+        if drafts::take(&step.cache.core, &mut step.parts) {
+            (step.drafting, step.seqs) = (Some(0), 0);
         }
         step.house()?;
         step.announce()?;
@@ -161,6 +169,7 @@ impl<'c> GpuStep<'c> {
             len,
             place,
             guest: 0,
+            draft: 0,
             reservations,
         });
         self.tokens += chunk.tokens;
@@ -187,7 +196,7 @@ impl<'c> GpuStep<'c> {
 
     /// Sends lengths, tails and new pages to the device; for longer chunks, fetches the rows of their open blocks.
     fn announce(&mut self) -> Result<(), Error> {
-        let Self { cache, parts, seqs, .. } = self;
+        let Self { cache, parts, seqs, drafting, .. } = self;
         for part in parts.iter() {
             for (group, reservation) in part.reservations.iter().enumerate() {
                 for span in reservation.rows() {
@@ -225,7 +234,10 @@ impl<'c> GpuStep<'c> {
         }
         cache.mirror.count(*seqs);
         cache.send_tables()?;
-        if parts.iter().any(|part| part.place.is_none()) {
+        let filled = drafts::tell(cache, parts, drafting.is_some())?;
+        if let Some(drafting) = drafting {
+            *drafting = filled;
+        } else if parts.iter().any(|part| part.place.is_none()) {
             for part in parts.iter().filter(|part| part.place.is_none()) {
                 for (group, reservation) in part.reservations.iter().enumerate() {
                     for span in reservation.rows().filter(|span| span.first_row > 0) {
@@ -313,13 +325,16 @@ impl<'c> GpuStep<'c> {
     }
 
     fn append_rows(&mut self, layer: usize) -> Result<(), Error> {
-        if self.progress[layer] == Progress::Failed && self.seqs < self.parts.len() {
+        if self.progress[layer] == Progress::Failed && self.has_chunks() {
             // What the append that failed had enqueued may still read the pages that the host is to write.
             self.cache.core.finish()?;
         }
         self.progress[layer] = Progress::Failed;
-        let Self { cache, parts, seqs, .. } = self;
-        if *seqs > 0 {
+        let Self { cache, parts, seqs, drafting, tokens, .. } = self;
+        if let Some(filled) = *drafting {
+            ordered::tell_pages(cache, parts.iter(), layer..layer + 1)?;
+            drafts::append(cache, layer, (*tokens, filled))?;
+        } else if *seqs > 0 {
             for (side, offset) in [(Side::Key, 0), (Side::Value, cache.core.sizes.row_bytes())] {
                 let GpuCache { core, rows, ring, batch_words, .. } = &mut **cache;
                 batch_words.clear();
@@ -329,10 +344,10 @@ impl<'c> GpuStep<'c> {
                 ring.send(&core.queue, &core.inputs, offset, batch_words)?;
             }
             let [keys, values] = cache.core.staged_rows(*seqs)?;
-            ordered::tell_pages(cache, parts, layer..layer + 1)?;
+            ordered::tell_pages(cache, parts.iter().filter(|part| part.place.is_some()), layer..layer + 1)?;
             cache.core.append(layer, *seqs, keys, values)?;
         }
-        for part in parts.iter().filter(|part| part.place.is_none()) {
+        for part in parts.iter().filter(|part| part.place.is_none() && drafting.is_none()) {
             prefill::append(cache, layer, part)?;
         }
         self.progress[layer] = Progress::Appended;
@@ -369,10 +384,12 @@ impl<'c> GpuStep<'c> {
         self.progress[layer] = Progress::Broken;
         let rule = self.rule();
         self.lost[layer].clear();
-        let Self { cache, parts, seqs, chunks, extended, tokens, seen, .. } = self;
+        let Self { cache, parts, seqs, drafting, chunks, extended, tokens, seen, .. } = self;
         let heads = cache.geometry().q_heads;
         extended[layer].clear();
-        if *seqs > 0 {
+        if drafting.is_some() {
+            drafts::attend_host(cache, layer, parts, queries, (rule, fresh))?;
+        } else if *seqs > 0 {
             cache.batch_queries.clear();
             for part in parts.iter().filter(|part| part.place.is_some()) {
                 cache.batch_queries.extend_from_slice(&queries[part.first_row * width..(part.first_row + 1) * width]);
@@ -386,7 +403,7 @@ impl<'c> GpuStep<'c> {
             spill::attend(cache, parts, seen, &call)?;
         }
         chunks.clear();
-        if parts.iter().any(|part| part.place.is_none()) {
+        if drafting.is_none() && parts.iter().any(|part| part.place.is_none()) {
             chunks.resize(expected, f32::NAN);
             let drafted =
                 drafts::attend(cache, layer, parts, (queries, chunks), rule, (&mut extended[layer], *tokens))?;
@@ -418,7 +435,7 @@ impl<'c> GpuStep<'c> {
     pub fn replay(&mut self, graph: &GpuGraph<'_>) -> Result<(), Error> {
         self.check_replay(&graph.core, graph.seqs, graph.rule)?;
         self.progress.fill(Progress::Failed);
-        ordered::tell_pages(self.cache, &self.parts, 0..self.progress.len())?;
+        ordered::tell_pages(self.cache, self.on_device(), 0..self.progress.len())?;
         graph.run(&self.cache.core)?;
         self.count_published();
         self.progress.fill(Progress::Attended);
@@ -489,7 +506,7 @@ impl<'c> GpuStep<'c> {
             published::publish(&self.cache.core, self.seqs, self.rule, attended)?;
             self.cache.published += 1;
             self.cache.core.join()?;
-            ordered::tell_pages(self.cache, &self.parts, 0..self.progress.len())?;
+            ordered::tell_pages(self.cache, self.on_device(), 0..self.progress.len())?;
             self.cache.core.close(self.seqs)?;
         }
         let mark = self.cache.store_filled()?;

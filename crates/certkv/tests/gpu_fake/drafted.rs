@@ -1,6 +1,6 @@
 //! How wide the groups of drafts are, which launches do not say.
-use super::GROUP;
-use certkv_kernel::cuda::args::AttendArgs;
+use super::{GROUP, word};
+use certkv_kernel::cuda::args::{AttendArgs, Strides};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 /// Whether records have residual planes.
@@ -27,6 +27,19 @@ pub(super) fn records_of(format: &str) {
 pub(super) fn columns(a: &AttendArgs) -> usize {
     let tokens = TOKENS.load(Ordering::Relaxed).min(if REFINABLE.load(Ordering::Relaxed) { 4 } else { 8 });
     if a.drafts == 0 { GROUP } else { tokens * GROUP }
+}
+
+/// Where channel 0 of column `q` of all groups of a launch is.
+pub(super) fn row_at(a: &AttendArgs, strides: Strides, q: usize) -> usize {
+    let (heads, columns) = (a.kv_heads as usize, columns(a));
+    let (place, kv, column) = (q / columns / heads, q / columns % heads, q % columns);
+    let token = if a.drafts == 0 {
+        place
+    } else {
+        let of_draft = |i| word(a.drafts, 4 * place + i) as usize;
+        of_draft(2) + (column / GROUP).min(of_draft(1) - 1)
+    };
+    token * strides.token as usize + (kv * GROUP + column % GROUP) * strides.head as usize
 }
 
 /// Counts a launch's heads if they are drafts'.

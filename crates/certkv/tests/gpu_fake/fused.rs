@@ -158,19 +158,22 @@ fn attention_reads_and_writes_slices() {
     assert_eq!(fake.violations(), 0, "{}", fake.last_violation());
 }
 
-/// What a cache holds and says after steps of longer chunks and single tokens: outputs, certificates, originals.
+/// Longer chunks beside a single token, and drafts, which do not go by way of the host.
+const CHUNKS: [[usize; 3]; 2] = [[2 * BLOCK + 3, 1, BLOCK - 1], [3, 1, 8]];
+
+/// What a cache holds and says after steps of chunks and single tokens, in which blocks fill: outputs, certificates, originals.
 type Said = (Vec<f32>, Vec<f64>, Vec<Vec<u16>>);
 
 /// Rows of such steps, from the host (`None`) or from slices of a buffer, with outputs of that type.
-fn chunked(compiler: &Compiler, format: &str, answers: Option<Element>, shifted: bool) -> Said {
+fn chunked(compiler: &Compiler, format: &str, tokens: [usize; 3], answers: Option<Element>, shifted: bool) -> Said {
     let mut world = world(compiler, format);
-    let (heads, tokens) = (GROUP * KV_HEADS, [2 * BLOCK + 3, 1, BLOCK - 1]);
+    let heads = GROUP * KV_HEADS;
     let all: usize = tokens.iter().sum();
     let gpu = Gpu::open(0).expect("the fake");
     let [fused, back] = [2 * all * ALL, 4 * all * ALL].map(|bytes| DeviceBuffer::new(&gpu, bytes).expect("memory"));
     let chunks: Vec<Chunk> = world.ids.iter().zip(tokens).map(|(id, tokens)| Chunk { sequence: *id, tokens }).collect();
     let (mut outputs, mut arith) = (Vec::new(), Vec::new());
-    for _ in 0..2 {
+    for _ in 0..if tokens == CHUNKS[1] { 7 } else { 2 } {
         let rows: Vec<u16> = (0..all * ALL).map(|_| 0x3c00 + (world.random.bits() % 512) as u16).collect();
         let slice = |first: usize, width: usize| -> Vec<f32> {
             rows.chunks_exact(ALL).flat_map(|row| &row[first..first + width]).map(|x| Dtype::F16.decode16(*x)).collect()
@@ -233,13 +236,13 @@ fn apart(stream: &GpuStream, buffer: &DeviceBuffer, element: Element, [tokens, h
 
 /// Chunks from device memory are chunks from the host, in every type of outputs, and bounds know of what was rounded.
 #[test]
-fn longer_chunks_come_from_device_memory() {
+fn chunks_come_from_device_memory() {
     let (fake, compiler, _turn) = alone();
     fake.reset();
-    for format in FORMATS {
-        let (outputs, arith, originals) = chunked(compiler, format, None, false);
+    for (format, tokens) in FORMATS.into_iter().flat_map(|format| CHUNKS.map(|tokens| (format, tokens))) {
+        let (outputs, arith, originals) = chunked(compiler, format, tokens, None, false);
         for element in [Element::F32, Element::F16, Element::Bf16] {
-            let (found, bounds, kept) = chunked(compiler, format, Some(element), false);
+            let (found, bounds, kept) = chunked(compiler, format, tokens, Some(element), false);
             let rounded = |x: f32| match element {
                 Element::F32 => x,
                 Element::F16 => Dtype::F16.decode16(Dtype::F16.encode16(x)),
@@ -254,15 +257,13 @@ fn longer_chunks_come_from_device_memory() {
                 .filter(|(_, (a, _))| a.is_finite())
             {
                 let lost = before.iter().zip(after).map(|(x, y)| f64::from(x - y).powi(2)).sum::<f64>().sqrt();
-                // The kernels of this driver count nothing of what they round, and they round queries, which halves hold.
-                assert!(
-                    b - a >= lost * 0.999_999 || element == Element::Bf16 && *b == *a,
-                    "{format} {element:?}: {a} {b} {lost}"
-                );
+                // The kernels of this driver count nothing of what they round, and they round queries, which halves hold; and outputs of drafts.
+                let theirs = element == Element::Bf16 || tokens == CHUNKS[1];
+                assert!(b - a >= lost * 0.999_999 || theirs && *b == *a, "{format} {element:?}: {a} {b} {lost}");
             }
         }
         // The control: keys of the slices beside them.
-        let (_, _, other) = chunked(compiler, format, Some(Element::F32), true);
+        let (_, _, other) = chunked(compiler, format, tokens, Some(Element::F32), true);
         assert!(other != originals, "{format}: other rows were not seen");
     }
     assert_eq!(fake.violations(), 0, "{}", fake.last_violation());
@@ -273,17 +274,20 @@ fn what_chunks_cannot_be_is_refused() {
     let (fake, compiler, _turn) = alone();
     fake.reset();
     let mut world = world(compiler, FORMATS[0]);
-    let rows = vec![0x7bffu16; SEQS * ALL];
-    world.fused.write(&world.stream, 0, &rows).expect("a copy");
+    const LONG: usize = 9;
+    let rows = vec![0x7bffu16; LONG * ALL];
+    let gpu = Gpu::open(0).expect("the fake");
+    let [fused, out] = [2, 4].map(|size| DeviceBuffer::new(&gpu, size * LONG * ALL).expect("memory"));
+    fused.write(&world.stream, 0, &rows).expect("a copy");
     world.stream.synchronize().expect("the end");
-    let chunk = Chunk { sequence: world.ids[0], tokens: SEQS };
+    let chunk = Chunk { sequence: world.ids[0], tokens: LONG };
     let mut step = world.cache.begin(&[chunk]).expect("a step");
-    let of = |first, heads| side(&world.fused, first, Rows::of_tokens(SEQS, heads, DIM, ALL)).expect("slices");
-    let other = side(&world.fused, 0, Rows::of_tokens(SEQS, 2 * KV_HEADS, DIM / 2, ALL)).expect("slices");
+    let of = |first, heads| side(&fused, first, Rows::of_tokens(LONG, heads, DIM, ALL)).expect("slices");
+    let other = side(&fused, 0, Rows::of_tokens(LONG, 2 * KV_HEADS, DIM / 2, ALL)).expect("slices");
     let refused = step.append_device(0, of(Q, KV_HEADS), other);
     assert!(matches!(refused, Err(Error::Gpu(CudaError::BadArgument { argument: "values", .. }))), "{refused:?}");
     step.append_device(0, of(Q, KV_HEADS), of(Q + KV, KV_HEADS)).expect("rows");
-    let out = Tensor::of(&world.out, 0, Element::F32, SEQS * Q).expect("outputs");
+    let out = Tensor::of(&out, 0, Element::F32, LONG * Q).expect("outputs");
     let refused = step.attend_device(0, of(0, GROUP * KV_HEADS - 1), out);
     assert!(matches!(refused, Err(Error::Shape { argument: "query", .. })), "{refused:?}");
     step.attend_device(0, of(0, GROUP * KV_HEADS), out).expect("attention");
@@ -291,7 +295,7 @@ fn what_chunks_cannot_be_is_refused() {
     // A row that is no number is named at once.
     let mut bad = rows.clone();
     bad[ALL + Q + 5] = 0x7c00;
-    world.fused.write(&world.stream, 0, &bad).expect("a copy");
+    fused.write(&world.stream, 0, &bad).expect("a copy");
     world.stream.synchronize().expect("the end");
     let mut step = world.cache.begin(&[chunk]).expect("a step");
     let refused = step.append_device(0, of(Q, KV_HEADS), of(Q + KV, KV_HEADS));

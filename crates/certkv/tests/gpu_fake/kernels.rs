@@ -2,8 +2,7 @@
 //! so that an output tells which step it is of; append stores rows as the real kernel does; a share of the heads goes up the ladder.
 use crate::fake_cuda::Fake;
 use certkv_core::Dtype;
-use certkv_core::fragment::original_index;
-use certkv_kernel::cuda::args::{AttendArgs, Certificate, Element, Sides, Strides};
+use certkv_kernel::cuda::args::{AttendArgs, Certificate, Element, Sides};
 use certkv_kernel::cuda::close::CloseArgs;
 use certkv_kernel::cuda::encode::{AppendArgs, GatherArgs, GatherItem, PackArgs, PackItem};
 use certkv_kernel::cuda::extend::{ExtendArgs, ExtendChunk};
@@ -17,12 +16,16 @@ use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+#[path = "appended.rs"]
+mod appended;
 #[path = "drafted.rs"]
 mod drafted;
 #[path = "tails.rs"]
 mod tails;
 #[path = "told.rs"]
 mod told;
+#[allow(unused_imports, reason = "each test program uses its part")]
+pub(crate) use appended::appended;
 #[allow(unused_imports, reason = "each test program uses its part")]
 pub(crate) use drafted::{DRAFTED, draft_tokens};
 #[allow(unused_imports, reason = "each test program uses its part")]
@@ -259,11 +262,6 @@ fn look_at_head(a: &AttendArgs, head: usize) -> bool {
     all
 }
 
-/// Where channel 0 of query head `q` of the batch is.
-fn row_at(strides: Strides, q: usize, heads: usize) -> usize {
-    q / heads * strides.token as usize + q % heads * strides.head as usize
-}
-
 /// A number of the query, of any of the three types, as a single's word.
 fn queried(a: &AttendArgs, at: usize) -> u32 {
     let half = || word(a.query, at / 2) >> (16 * (at % 2) as u32) & 0xffff;
@@ -301,9 +299,9 @@ extern "C" fn attend(raw: *const c_void) {
     for at in 0..if a.only == 0 { heads } else { word(a.only, 0) as usize } {
         let head = if a.only == 0 { at } else { word(a.only, 1 + at) as usize };
         for q in head * group..(head + 1) * group {
-            let (all, certificate) = (kv * group, host::<Certificate>(a.certificates).wrapping_add(q));
-            let [from, to] = [a.query_strides, a.out_strides].map(|strides| row_at(strides, q, all));
-            let first = queried(&a, row_at(a.query_strides, head * group, all));
+            let certificate = host::<Certificate>(a.certificates).wrapping_add(q);
+            let [from, to] = [a.query_strides, a.out_strides].map(|strides| drafted::row_at(&a, strides, q));
+            let first = queried(&a, drafted::row_at(&a, a.query_strides, head * group));
             let certified = a.relative > 0.0 || a.absolute > 0.0;
             let over = a.failures != 0
                 && !EXACT.load(Ordering::Relaxed)
@@ -387,55 +385,21 @@ extern "C" fn pack(raw: *const c_void) {
     }
 }
 
-/// Where the newest rows of keys and of values were, and how far they were apart.
-pub(crate) type Appended = [(u64, Strides); 2];
-static APPENDED: Mutex<Appended> = Mutex::new([(0, Strides { token: 0, head: 0 }); 2]);
-
-/// Those of the latest launch that appended.
-pub(crate) fn appended() -> Appended {
-    *APPENDED.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-extern "C" fn append(raw: *const c_void) {
-    // SAFETY: declared with this struct.
-    let a: AppendArgs = unsafe { arguments(raw) };
-    assert_eq!([a.key_input, a.value_input], [0; 2], "rows are halves");
-    let dense = [Strides::dense(a.kv_heads as usize, DIM); 2];
-    let strides = if planted(Plant::OneStride) { dense } else { [a.key_strides, a.value_strides] };
-    let rows = [(a.keys, strides[0]), (a.values, strides[1])];
-    *APPENDED.lock().unwrap_or_else(PoisonError::into_inner) = rows;
-    if a.clear != 0 {
-        set(a.clear, 0, 0);
-    }
-    for place in 0..word(a.count, 0) as usize {
-        let row = word(a.rows, place) as usize;
-        let (len, tail) = (word(a.lens, row) as usize, u64::from(word(a.tails, row)));
-        let slot = host::<u16>(a.tail_base + tail * a.tail_stride);
-        for head in 0..a.kv_heads as usize {
-            for (side, (rows, stride)) in rows.into_iter().enumerate() {
-                for channel in 0..DIM {
-                    let from = host::<u16>(rows)
-                        .wrapping_add(place * stride.token as usize + head * stride.head as usize + channel);
-                    let to = (2 * head + side) * SIDE + original_index(len % BLOCK, channel, DIM, side == 0);
-                    // SAFETY: as in `word`; nothing else runs meanwhile.
-                    unsafe { slot.add(to).write(from.read()) };
-                }
-            }
-            tails::measured(a.row_norms, slot, tail as u32, a.kv_heads as usize, head, len % BLOCK);
-        }
-    }
-}
-
 extern "C" fn close(raw: *const c_void) {
     // SAFETY: declared with this struct.
     let a: CloseArgs = unsafe { arguments(raw) };
     for layer in &a.of[..a.layers as usize] {
         told("close", layer.metrics);
         told_reaches("close", layer.reaches, a.saturated);
-        let rows = (0..word(a.count, 0) as usize).map(|place| word(a.rows, place) as usize);
-        for row in rows.filter(|row| (word(a.lens, *row) as usize).is_multiple_of(BLOCK) && word(a.errors, *row) == 0) {
-            let at = row * a.blocks as usize + word(a.lens, row) as usize / BLOCK - 1;
-            let slot = host::<u16>(layer.tail_base + u64::from(word(layer.tails, row)) * a.tail_stride);
+        for place in 0..word(a.count, 0) as usize {
+            let row = word(a.rows, place) as usize;
+            let own = if a.by_place == 0 { row } else { place };
+            let len = word(a.lens, own) as usize;
+            if !len.is_multiple_of(BLOCK) || word(a.errors, row) != 0 {
+                continue;
+            }
+            let at = row * a.blocks as usize + len / BLOCK - 1;
+            let slot = host::<u16>(layer.tail_base + u64::from(word(layer.tails, own)) * a.tail_stride);
             if layer.hosts != 0 {
                 let to = host::<u16>(layer.host_base + u64::from(word(layer.hosts, at)) * a.tail_stride);
                 // SAFETY: as in `word`: a slot and a page of as many bytes; nothing else runs meanwhile.
@@ -587,7 +551,7 @@ extern "C" fn publish_heads(raw: *const c_void) {
 /// Names the kernels.
 pub(crate) fn declare(fake: &Fake) {
     fake.kernel("ckv_attend", size_of::<AttendArgs>(), Some(attend));
-    fake.kernel("ckv_append", size_of::<AppendArgs>(), Some(append));
+    fake.kernel("ckv_append", size_of::<AppendArgs>(), Some(appended::append));
     fake.kernel("ckv_measure", size_of::<MeasureArgs>(), Some(tails::measure));
     fake.kernel("ckv_close", size_of::<CloseArgs>(), Some(close));
     fake.kernel("ckv_select", size_of::<SelectArgs>(), Some(select));

@@ -303,6 +303,7 @@ impl Life {
         self.released()?;
         self.replays(gpu, &[a, b])?;
         self.captures(gpu, &[b, c])?;
+        self.drafts(gpu, &[(b, 3), (c, 1)])?;
         self.verify()?;
         self.looks()?;
         while !self.held.is_empty() {
@@ -388,6 +389,31 @@ impl Life {
                 done
             })?;
             self.commit(&parts, &rows);
+        }
+        Ok(())
+    }
+
+    /// Steps of drafts that the host does not feed.
+    fn drafts(&mut self, gpu: &Gpu, parts: &[(usize, usize)]) -> Result<(), Over> {
+        let buffers = self.stubbornly(|_| Buffers::all(gpu, parts.iter().map(|(_, tokens)| tokens).sum()))?;
+        let io: Vec<_> = buffers.iter().map(Buffers::io).collect::<Result<_, _>>().map_err(|_| Over)?;
+        for _ in 0..2 {
+            let rows = self.rows(parts);
+            self.stubbornly(|life| {
+                fill(&buffers, life.cache.stream(), &rows)?;
+                let chunks = life.chunks(parts);
+                let mut step = life.cache.begin_with(&chunks, certified())?;
+                for (layer, io) in io.iter().enumerate() {
+                    step.append_device(layer, io.keys, io.values)?;
+                    step.attend_device(layer, io.query, io.out)?;
+                }
+                let mut wrong = Vec::new();
+                let judged = judge_device(&mut step, &buffers, &rows, &mut wrong);
+                let done = judged.and_then(|()| step.finish());
+                life.wrong.append(&mut wrong);
+                done
+            })?;
+            self.commit(parts, &rows);
         }
         Ok(())
     }

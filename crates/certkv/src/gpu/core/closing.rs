@@ -17,6 +17,7 @@ impl Core {
                 variant: &kit.variant,
                 ctas: 2 * self.ctas,
                 seqs,
+                by_place: false,
                 count: self.table(&t.count)?,
                 lens: self.table(&t.after)?,
                 errors: self.counter(&c.errors)?,
@@ -27,7 +28,7 @@ impl Core {
         Ok(())
     }
 
-    fn closing(&self, layer: usize) -> Result<Closing<'_>, Error> {
+    pub(super) fn closing(&self, layer: usize) -> Result<Closing<'_>, Error> {
         // Where originals spill, those of a block that fills leave its tail for a frame, when the step is over.
         let hosts = if self.sizes.spills(layer) {
             None

@@ -6,8 +6,11 @@ use crate::gpu::sections::{ALIGN, sections};
 use certkv_core::{Geometry, RecordLayout};
 use certkv_device::cuda::{DeviceBuffer, Function};
 use certkv_kernel::cuda::args::{Certificate, Draft};
-use certkv_kernel::cuda::launch::{self, Attend};
+use certkv_kernel::cuda::close::{self, Close, Closing};
+use certkv_kernel::cuda::encode::append_flag;
+use certkv_kernel::cuda::launch::{self, Append, Attend, Tables};
 use certkv_kernel::cuda::queue::Span;
+use certkv_kernel::cuda::tensor::Tensor;
 use certkv_kernel::cuda::{Arch, Variant};
 use core::ops::Range;
 
@@ -36,19 +39,32 @@ pub(in crate::gpu) struct Drafts {
 pub(in crate::gpu) struct DraftSections {
     /// Tokens of the longest.
     pub(in crate::gpu) tokens: usize,
-    /// Launches of that, at most, and what each has.
+    /// Tokens that launches of a layer take, of all there are, and the number of the first launch of each.
+    widths: Vec<[usize; 2]>,
+    /// Launches of a layer, at most, what each leaves, and what a layer's leave.
     launches: usize,
     each: usize,
-    /// [`Draft`]`[place]`.
-    pub(in crate::gpu) told: Range<usize>,
-    /// `[place][kv_head][token][query head][dim]`, single precision at most; outputs the same.
+    layer: usize,
+    /// Bytes of the [`Draft`]s of a launch.
+    told: usize,
+    /// Of a step's new tokens: row in the tables, tokens before it, tail that it goes to.
+    pub(in crate::gpu) new: [Range<usize>; 3],
+    /// Of the blocks that these fill: row, tokens up to their end, tail.
+    pub(in crate::gpu) filled: [Range<usize>; 3],
+    /// How many new tokens, and how many blocks.
+    pub(in crate::gpu) counts: Range<usize>,
+    /// Rows of the host: keys, values, `[token][kv_heads dim]`, in the type of the originals.
+    rows: [Range<usize>; 2],
+    /// And its queries, `[token][q_heads dim]`, single precision at most; outputs the same.
     pub(in crate::gpu) queries: Range<usize>,
     pub(in crate::gpu) outputs: Range<usize>,
+    /// First byte of what launches of the layers leave, and of that of a launch:
+    left: usize,
     /// `[place][kv_head][token][query head]`: certificates of the first launch, and of the dense one.
     pub(in crate::gpu) certificates: [Range<usize>; 2],
     /// Heads over tolerance after the first launch, and after the repair.
     pub(in crate::gpu) lists: [Range<usize>; 2],
-    /// Behind all launches: `[row][kv_head][stride][query head of all tokens]`.
+    /// Behind all layers: `[row][kv_head][stride][query head of all tokens]`.
     masses: Range<usize>,
     kept: Range<usize>,
     partials: Range<usize>,
@@ -66,35 +82,70 @@ impl DraftSections {
         let width = |layout: &RecordLayout| {
             Variant::new(layout.clone(), g.group(), arch).map_or(0, |variant| of_launch(chunk_tokens, &variant))
         };
-        let widths = || layouts.iter().map(width);
-        let (most, least) = (widths().max().unwrap_or(0), widths().min().unwrap_or(0));
-        let tokens = if least == 0 { 0 } else { most_tokens(chunk_tokens) };
-        let launches = if tokens == 0 { 0 } else { tokens.div_ceil(least) };
-        let (rows, columns) = if tokens == 0 { (0, 0) } else { (rows, g.group() * most) };
+        let mut all: Vec<usize> = layouts.iter().map(width).collect();
+        all.sort_unstable();
+        all.dedup();
+        let tokens = if all.first().is_none_or(|least| *least == 0) { 0 } else { most_tokens(chunk_tokens) };
+        all.truncate(if tokens == 0 { 0 } else { all.len() });
+        let mut told = 0;
+        let widths = all.iter().map(|each| {
+            told += tokens.div_ceil(*each);
+            [*each, told - tokens.div_ceil(*each)]
+        });
+        let widths: Vec<_> = widths.collect();
+        let launches = all.first().map_or(0, |least| tokens.div_ceil(*least));
+        let (rows, columns) = (if tokens == 0 { 0 } else { rows }, g.group() * all.last().copied().unwrap_or(0));
         let (heads, partial) = (rows * g.kv_heads, launch::partial_floats(g.head_dim, columns));
+        let new = rows * tokens;
         // As long as those of a batch.
         let list = if tokens == 0 { 0 } else { launch::list_bytes(heads).next_multiple_of(ALIGN) / 4 };
-        let row = heads.checked_mul(columns)?;
-        let words = [
-            rows * size_of::<Draft>() / 4,
-            row.checked_mul(g.head_dim)?,
-            row.checked_mul(g.head_dim)?,
-            row.checked_mul(Certificate::WORDS)?,
-            row.checked_mul(Certificate::WORDS)?,
-            list,
-            list,
-        ];
-        let (of, each) = sections(words)?;
-        let [told, queries, outputs, first, last, over, left] = of.map(|words| 4 * words.start..4 * words.end);
+        let certificates = heads.checked_mul(columns)?.checked_mul(Certificate::WORDS)?;
+        let ([first, last, over, left], each) = sections([certificates, certificates, list, list])?;
+        let layer = launches.checked_mul(each)?;
         let refinable = layouts.iter().any(|layout| !layout.format.refine.is_none());
-        let kept = if refinable { heads.checked_mul(partial)? } else { 0 };
-        let partials = if tokens == 0 { 0 } else { partial.checked_mul(ctas + heads)? };
-        let (behind, _) = sections([row.checked_mul(stride)?, kept, partials])?;
-        let start = launches.checked_mul(4 * each)?;
-        let [masses, kept, partials] = behind.map(|words| start + 4 * words.start..start + 4 * words.end);
-        let (certificates, lists) = ([first, last], [over, left]);
-        let each = 4 * each;
-        Some(Self { tokens, launches, each, told, queries, outputs, certificates, lists, masses, kept, partials })
+        let (
+            [lists, t0, t1, t2, f0, f1, f2, counts, keys, values, queries, outputs, results, masses, kept, partials],
+            _,
+        ) = sections([
+            told.checked_mul(rows * size_of::<Draft>() / 4)?,
+            new,
+            new,
+            new,
+            rows,
+            rows,
+            rows,
+            if tokens == 0 { 0 } else { 2 },
+            new.checked_mul(g.kv_width())?.div_ceil(2),
+            new.checked_mul(g.kv_width())?.div_ceil(2),
+            new.checked_mul(g.q_width())?,
+            new.checked_mul(g.q_width())?,
+            layer.checked_mul(layouts.len())?,
+            heads.checked_mul(columns)?.checked_mul(stride)?,
+            if refinable { heads.checked_mul(partial)? } else { 0 },
+            if tokens == 0 { 0 } else { partial.checked_mul(ctas + heads)? },
+        ])?;
+        debug_assert_eq!(lists.start, 0);
+        let bytes = |words: Range<usize>| 4 * words.start..4 * words.end;
+        Some(Self {
+            tokens,
+            widths,
+            launches,
+            each: 4 * each,
+            layer: 4 * layer,
+            told: rows * size_of::<Draft>(),
+            new: [t0, t1, t2].map(bytes),
+            filled: [f0, f1, f2].map(bytes),
+            counts: bytes(counts),
+            rows: [keys, values].map(bytes),
+            queries: bytes(queries),
+            outputs: bytes(outputs),
+            left: 4 * results.start,
+            certificates: [first, last].map(bytes),
+            lists: [over, left].map(bytes),
+            masses: bytes(masses),
+            kept: bytes(kept),
+            partials: bytes(partials),
+        })
     }
 
     /// Bytes of all of it.
@@ -102,14 +153,42 @@ impl DraftSections {
         self.partials.end
     }
 
-    /// Bytes of the launches' results, which lie where they lie on the device.
-    pub(in crate::gpu) fn result_bytes(&self) -> usize {
-        self.launches * self.each
+    /// Bytes of what is brought to the host of a layer: what its launches leave, as it lies on the device, the outputs, and a word for each of `rows`.
+    pub(in crate::gpu) fn result_bytes(&self, rows: usize) -> usize {
+        if self.tokens == 0 { 0 } else { self.errors_at() + 4 * rows }
     }
 
-    /// First byte of a section of a launch.
-    pub(in crate::gpu) fn at(&self, launch: usize, section: &Range<usize>) -> usize {
+    /// First byte of the outputs there, and of the words.
+    pub(in crate::gpu) fn outputs_at(&self) -> usize {
+        self.layer
+    }
+    pub(in crate::gpu) fn errors_at(&self) -> usize {
+        self.layer + self.outputs.len()
+    }
+
+    /// First byte of a section of a launch there, and on the device.
+    pub(in crate::gpu) fn result_at(&self, launch: usize, section: &Range<usize>) -> usize {
         launch * self.each + section.start
+    }
+    pub(in crate::gpu) fn at(&self, layer: usize, launch: usize, section: &Range<usize>) -> usize {
+        self.left + layer * self.layer + self.result_at(launch, section)
+    }
+
+    /// Tokens that launches take, of all layers.
+    pub(in crate::gpu) fn widths(&self) -> impl Iterator<Item = usize> {
+        self.widths.iter().map(|[each, _]| *each)
+    }
+
+    /// Where a launch of such a width is told of its drafts.
+    pub(in crate::gpu) fn told(&self, width: usize, launch: usize) -> Range<usize> {
+        let first = self.widths.iter().find(|[each, _]| *each == width).map_or(0, |[_, first]| *first);
+        let start = (first + launch) * self.told;
+        start..start + self.told
+    }
+
+    /// Bytes of what a step is told of, from the first on.
+    pub(in crate::gpu) fn state_bytes(&self) -> usize {
+        self.counts.end
     }
 }
 const _: () = assert!(ALIGN.is_multiple_of(size_of::<Draft>()));
@@ -124,8 +203,79 @@ impl Core {
         self.drafts.as_ref().ok_or_else(|| Error::Config { field: "chunk_tokens", why: "no room for drafts".into() })
     }
 
-    fn draft_span(&self, drafts: Drafts, section: &Range<usize>) -> Result<Span<'_>, Error> {
-        Ok(Span::of(self.draft_buffer()?, self.sizes.drafts.at(drafts.launch, section), section.len())?)
+    /// Whether every layer attends drafts.
+    pub(in crate::gpu) fn drafts_everywhere(&self) -> bool {
+        (0..self.sizes.layers).all(|layer| self.drafts_in(layer).is_some())
+    }
+
+    fn draft_span(&self, bytes: &Range<usize>) -> Result<Span<'_>, Error> {
+        Ok(Span::of(self.draft_buffer()?, bytes.start, bytes.len())?)
+    }
+
+    /// Keys and values of new tokens that came from the host.
+    pub(in crate::gpu) fn staged_drafts(&self, tokens: usize) -> Result<[Tensor<'_>; 2], Error> {
+        let n = tokens * self.sizes.kv_heads * self.sizes.dim;
+        let [keys, values] = self.draft_rows();
+        let at = |at| Tensor::of(self.draft_buffer()?, at, self.store, n).map_err(Error::from);
+        Ok([at(keys)?, at(values)?])
+    }
+
+    /// First bytes of them.
+    pub(in crate::gpu) fn draft_rows(&self) -> [usize; 2] {
+        self.sizes.drafts.rows.each_ref().map(|range| range.start)
+    }
+
+    /// Enqueues the new tokens of a step of drafts in one layer, and the coding of the blocks that they fill, `filled` of them: what lies behind the block of
+    /// a sequence's last token is read from records. One launch, or two.
+    pub(in crate::gpu) fn append_drafts(
+        &self,
+        layer: usize,
+        (tokens, filled): (usize, usize),
+        [keys, values]: [Tensor<'_>; 2],
+    ) -> Result<(), Error> {
+        let (s, c) = (&self.sizes, &self.sizes.counters);
+        let of = &s.drafts;
+        let kit = self.kit(layer);
+        let [[rows, lens, tails], filled_at] = [&of.new, &of.filled].map(|ranges| ranges.each_ref().map(|r| r.clone()));
+        let word = |i: usize| of.counts.start + 4 * i..of.counts.start + 4 * (i + 1);
+        let tables = self.block_tables(layer)?;
+        let args = Append {
+            variant: &kit.variant,
+            ctas: (tokens * s.kv_heads).min(2 * self.ctas as usize) as u32,
+            seqs: tokens,
+            tables: Tables { batch: self.draft_span(&rows)?, tails: self.draft_span(&tails)?, ..tables },
+            count: self.draft_span(&word(0))?,
+            lens: self.draft_span(&lens)?,
+            errors: self.counter(&c.errors)?,
+            keys,
+            values,
+            tail_slots: self.tails_of(layer)?,
+            row_norms: self.row_norms(layer)?,
+            // Heads over tolerance in the first launch.
+            clear: Some(self.list_count(layer, 0, Some(Drafts { launch: 0, place: 0 }))?),
+            // As a step's.
+            flags: append_flag::SETTLED | append_flag::BY_PLACE,
+        };
+        launch::append(&self.queue, &kit.append, &args)?;
+        if filled == 0 {
+            return Ok(());
+        }
+        let [rows, lens, tails] = filled_at;
+        let args = Close {
+            variant: &kit.variant,
+            ctas: 2 * self.ctas,
+            seqs: filled,
+            by_place: true,
+            count: self.draft_span(&word(1))?,
+            lens: self.draft_span(&lens)?,
+            errors: self.counter(&c.errors)?,
+            status: self.counter(&c.status)?,
+        };
+        let own = self.closing(layer).and_then(|own| {
+            let tables = Tables { batch: self.draft_span(&rows)?, tails: self.draft_span(&tails)?, ..own.tables };
+            Ok(Closing { tables, ..own })
+        });
+        close::close(&self.queue, &kit.close, &args, core::iter::once(own))
     }
 
     /// Arguments of a plain launch over the batch of a call: nothing promoted, no lists.
@@ -138,8 +288,8 @@ impl Core {
             variant: &kit.variant,
             tables: self.tables_from(call.layer, drafts.place)?,
             certificates: self.certificates_of(call.layer, 0, call.drafts)?,
-            partials: Span::of(self.draft_buffer()?, of.partials.start, of.partials.len())?,
-            drafts: Some(self.draft_span(drafts, &of.told)?),
+            partials: self.draft_span(&of.partials)?,
+            drafts: Some(self.draft_span(&of.told(kit.variant.draft(), drafts.launch))?),
             // Full blocks were coded when the chunk was appended.
             closing: false,
             ..args
@@ -154,7 +304,12 @@ impl Core {
         drafts: Option<Drafts>,
     ) -> Result<Span<'_>, Error> {
         match drafts {
-            Some(drafts) => self.draft_span(drafts, &self.sizes.drafts.certificates[which]),
+            Some(drafts) => {
+                let of = &self.sizes.drafts;
+                let section = &of.certificates[which];
+                let start = of.at(layer, drafts.launch, section);
+                self.draft_span(&(start..start + section.len()))
+            }
             None => self.certificates(layer, which),
         }
     }
@@ -168,7 +323,7 @@ impl Core {
     ) -> Result<(&DeviceBuffer, usize), Error> {
         let of = &self.sizes.drafts;
         match drafts {
-            Some(drafts) => Ok((self.draft_buffer()?, of.at(drafts.launch, &of.lists[which]))),
+            Some(drafts) => Ok((self.draft_buffer()?, of.at(layer, drafts.launch, &of.lists[which]))),
             None => Ok((&self.failures, self.list_at(layer, which))),
         }
     }
@@ -200,7 +355,7 @@ impl Core {
     pub(in crate::gpu) fn masses_for(&self, layer: usize, drafts: Option<Drafts>) -> Result<Span<'_>, Error> {
         let of = &self.sizes.drafts.masses;
         match drafts {
-            Some(_) => Ok(Span::of(self.draft_buffer()?, of.start, of.len())?),
+            Some(_) => self.draft_span(of),
             None => self.layer_masses(layer),
         }
     }
@@ -209,7 +364,7 @@ impl Core {
     pub(in crate::gpu) fn kept_of(&self, drafts: Option<Drafts>) -> Result<Span<'_>, Error> {
         let of = &self.sizes.drafts.kept;
         match drafts {
-            Some(_) => Ok(Span::of(self.draft_buffer()?, of.start, of.len())?),
+            Some(_) => self.draft_span(of),
             None => self.kept(),
         }
     }
