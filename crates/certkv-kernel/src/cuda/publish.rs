@@ -1,5 +1,5 @@
 //! What `ckv_publish` writes: certificates of a step as the host reads them without waiting, in a ring of [`Slots`].
-use super::args::Certificate;
+use super::args::{Certificate, Draft};
 use super::launch::{CHAINED, word};
 use super::queue::{Area, Queue, Span};
 use super::touched::Touched;
@@ -51,31 +51,39 @@ impl LayerSet {
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub struct PublishArgs {
-    /// `Certificate[layers][2][heads_most]`: of the first launch, and of the last that computed a repaired head.
+    /// Of a launch `Certificate[places][kv_heads][each][group]`: of the first pass, and of the last that computed a repaired head.
     pub certificates: u64,
-    /// `u32[layers][2][list_words]`: a count, then `place kv_heads + head`: heads that were repaired, and of those the dense ones.
+    /// Of a launch `u32[2][..]`: a count, then `place kv_heads + head`: heads that were repaired, and of those the dense ones.
     pub lists: u64,
     /// `u32[rows]`: what append refused of a row.
     pub errors: u64,
-    /// `u32[seqs]`: row of each sequence of the batch.
+    /// `u32[seqs]`: row of each place of the entry.
     pub rows: u64,
+    /// [`Draft`]`[launches][drafts_most]`; 0: place `i` is of token `i`.
+    pub drafts: u64,
     /// The ring.
     pub ring: u64,
     /// `u64`: steps so far.
     pub published: u64,
     /// `u32`, zero between launches.
     pub arrived: u64,
-    /// Certificates of one launch and layer.
-    pub heads_most: u64,
-    /// Words of one list.
-    pub list_words: u64,
+    /// Bytes from certificates of the first pass to those of the last.
+    pub certificate_bytes: u64,
+    /// From a layer's to the next's.
+    pub certificate_layer: u64,
+    /// From heads that were repaired to the dense ones.
+    pub list_bytes: u64,
+    /// From a layer's to the next's.
+    pub list_layer: u64,
+    /// From a launch's certificates to the next's, and from its lists.
+    pub launch_bytes: u64,
     /// Words of 8 bytes from a slot to the next.
     pub slot_words: u64,
     /// Slots.
     pub slots: u32,
     /// Layers.
     pub layers: u32,
-    /// Sequences of the batch.
+    /// Places of the entry: sequences of the batch, or tokens of drafts.
     pub seqs: u32,
     /// KV heads.
     pub kv_heads: u32,
@@ -83,34 +91,72 @@ pub struct PublishArgs {
     pub group: u32,
     /// [`PublishRule`].
     pub rule: u32,
+    /// Launches of a layer, at most.
+    pub launches: u32,
+    /// Sequences of a launch, at most.
+    pub places: u32,
+    /// Tokens of a sequence that a launch has room for.
+    pub each: u32,
+    /// Drafts that a launch may be told of.
+    pub drafts_most: u32,
     /// Layers that have certificates of this step.
     pub attended: LayerSet,
     /// Layers whose records are the originals, of which nothing is repaired.
     pub exact: LayerSet,
 }
 
+/// What the launches of a step left, layer by layer.
+#[derive(Debug, Clone, Copy)]
+pub struct Left<'a> {
+    /// As [`PublishArgs::certificates`], from the first layer's on.
+    pub certificates: Span<'a>,
+    /// Bytes from a layer's certificates to the next's, and from those of the first pass to those of the last.
+    pub certificate_strides: [usize; 2],
+    /// As [`PublishArgs::lists`].
+    pub lists: Span<'a>,
+    /// The same of lists.
+    pub list_strides: [usize; 2],
+    /// As [`PublishArgs::rows`].
+    pub rows: Span<'a>,
+    /// `None`: the batch's single tokens.
+    pub drafts: Option<LeftDrafts<'a>>,
+}
+
+/// Of a step of drafts, whose launches of a layer leave certificates and lists of their own.
+#[derive(Debug, Clone, Copy)]
+pub struct LeftDrafts<'a> {
+    /// [`Draft`]`[launches][most]`, of none a token where a launch has no more of it.
+    pub told: Span<'a>,
+    /// Drafts that a launch may be told of.
+    pub most: usize,
+    /// Launches of a layer, at most.
+    pub launches: usize,
+    /// Drafts of the step.
+    pub places: usize,
+    /// Tokens of one that a launch has room for.
+    pub each: usize,
+    /// Bytes from a launch's certificates to the next's, and from its lists.
+    pub stride: usize,
+}
+
 /// Arguments of [`launch`].
 #[derive(Debug, Clone, Copy)]
 pub struct Publish<'a> {
-    /// As [`PublishArgs::certificates`].
-    pub certificates: Span<'a>,
-    /// As [`PublishArgs::lists`].
-    pub lists: Span<'a>,
+    /// Results.
+    pub left: Left<'a>,
     /// As [`PublishArgs::errors`].
     pub errors: Span<'a>,
-    /// As [`PublishArgs::rows`].
-    pub rows: Span<'a>,
     /// The ring's memory: an [`Area`] for the host, or device memory.
     pub ring: Span<'a>,
     /// Its layout.
     pub slots: Slots,
     /// `u64`: steps so far; `u32`: zero between launches. 16 bytes.
     pub state: Span<'a>,
-    /// Rows that tables have: certificates and lists have room for as many sequences.
+    /// Rows that tables have.
     pub most: usize,
     /// Layers.
     pub layers: usize,
-    /// Sequences of the batch.
+    /// Places of the entry: sequences of the batch, or tokens of drafts.
     pub seqs: usize,
     /// KV heads.
     pub kv_heads: usize,
@@ -124,7 +170,7 @@ pub struct Publish<'a> {
     pub exact: LayerSet,
 }
 
-/// The ring of a cache: `slots` steps of `layers` layers, `rows` sequences and `q_heads` query heads.
+/// The ring of a cache: `slots` steps of `layers` layers, `rows` places and `q_heads` query heads.
 pub fn slots(slots: usize, layers: usize, rows: usize, q_heads: usize) -> Option<Slots> {
     let heads = layers.checked_mul(rows)?.checked_mul(q_heads)?.checked_mul(HEAD_WORDS)?;
     Slots::new(slots, heads.checked_add(ENTRY_HEAD)?)
@@ -191,22 +237,38 @@ impl Words for Area {
 pub fn launch(queue: &Queue, kernel: &Function, a: &Publish<'_>) -> Result<(), CudaError> {
     let mut on = Touched::on(queue);
     const THREADS: u32 = 256;
+    let left = &a.left;
     if a.layers > MOST_LAYERS {
         return Err(CudaError::BadArgument { argument: "layers", why: "more than one launch can publish" });
     }
-    let heads = a.most * a.kv_heads * a.group;
-    let list_bytes = a.lists.bytes() / (2 * a.layers).max(1);
+    let (launches, places, each, stride) =
+        left.drafts.map_or((1, a.seqs, 1, 0), |d| (d.launches, d.places, d.each, d.stride));
+    let heads = places * a.kv_heads;
+    // Up to the end of the last layer's last launch.
+    let extent = |[layer, last]: [usize; 2], bytes: usize| match a.layers.min(launches) {
+        0 => 0,
+        _ => (a.layers - 1) * layer + (launches - 1) * stride + last + bytes,
+    };
+    let certificates = extent(left.certificate_strides, heads * each * a.group * size_of::<Certificate>());
+    let lists = extent(left.list_strides, 4 * (1 + heads));
     let state = on.writes(a.state, "published", 16)?;
     let args = PublishArgs {
-        certificates: on.reads(a.certificates, "certificates", 2 * a.layers * heads * size_of::<Certificate>())?,
-        lists: on.reads(a.lists, "lists", 2 * a.layers * 4 * (1 + a.most * a.kv_heads))?,
+        certificates: on.reads(left.certificates, "certificates", certificates)?,
+        lists: on.reads(left.lists, "lists", lists)?,
         errors: on.reads(a.errors, "errors", 4 * a.most)?,
-        rows: on.reads(a.rows, "batch", 4 * a.seqs)?,
+        rows: on.reads(left.rows, "batch", 4 * a.seqs)?,
+        drafts: match left.drafts {
+            Some(d) => on.reads(d.told, "drafts", d.launches * d.most * size_of::<Draft>())?,
+            None => 0,
+        },
         ring: on.writes(a.ring, "certificates", 8 * a.slots.len())?,
         published: state,
         arrived: state + 8,
-        heads_most: heads as u64,
-        list_words: (list_bytes / 4) as u64,
+        certificate_bytes: left.certificate_strides[1] as u64,
+        certificate_layer: left.certificate_strides[0] as u64,
+        list_bytes: left.list_strides[1] as u64,
+        list_layer: left.list_strides[0] as u64,
+        launch_bytes: stride as u64,
         slot_words: a.slots.stride() as u64,
         slots: word("slots", a.slots.count())?,
         layers: word("layers", a.layers)?,
@@ -214,6 +276,10 @@ pub fn launch(queue: &Queue, kernel: &Function, a: &Publish<'_>) -> Result<(), C
         kv_heads: word("kv_heads", a.kv_heads)?,
         group: word("group", a.group)?,
         rule: a.rule as u32,
+        launches: word("launches", launches)?,
+        places: word("drafts", places)?,
+        each: word("drafts", each)?,
+        drafts_most: word("drafts", left.drafts.map_or(0, |d| d.most))?,
         attended: a.attended,
         exact: a.exact,
     };
@@ -228,7 +294,7 @@ mod tests {
 
     #[test]
     fn the_struct_has_the_size_of_its_twin() {
-        assert_eq!(size_of::<PublishArgs>(), 10 * 8 + 6 * 4 + 2 * 4 * MASK_WORDS);
+        assert_eq!(size_of::<PublishArgs>(), 14 * 8 + 10 * 4 + 2 * 4 * MASK_WORDS);
     }
 
     #[test]

@@ -8,17 +8,18 @@ use super::core::Core;
 use super::ordered;
 use super::policy::Rule;
 use super::published;
+use super::record::Shape;
 use super::step::{GpuStep, Progress};
 use crate::Error;
 use std::sync::Arc;
 
 /// What a step of [`GpuStep::captured`] had recorded. It keeps the memory that the graph names: drop it after the graph.
 ///
-/// The graph serves every step of the same number of sequences, whichever they are and however long.
+/// The graph serves every step of the same number of sequences with as many tokens each, whichever they are and however long.
 #[derive(Debug)]
 pub struct GpuCapture {
     core: Arc<Core>,
-    seqs: usize,
+    shape: Shape,
     rule: Rule,
     attended: Vec<bool>,
 }
@@ -29,9 +30,9 @@ impl GpuStep<'_> {
     /// is to be joined by the one that began to record after this call. The step is over: dropping it leaves no trace in its sequences.
     ///
     /// # Errors
-    /// The cache's stream is not recording, a layer was not appended, a chunk of several tokens; the driver's.
+    /// The cache's stream is not recording, a layer was not appended, a chunk of several tokens other than drafts of one length; the driver's.
     pub fn captured(&mut self) -> Result<GpuCapture, Error> {
-        self.check_batch(0)?;
+        let shape = self.recordable(0)?;
         let core = Arc::clone(&self.cache.core);
         if !core.queue.stream().capturing()? {
             return Err(Error::Order {
@@ -47,11 +48,11 @@ impl GpuStep<'_> {
             return Err(Error::Order { layer, why: "the recording ended before the copies of a plan that failed" });
         }
         let attended: Vec<bool> = self.progress.iter().map(|p| *p == Progress::Attended).collect();
-        published::publish(&core, self.seqs, self.rule, attended.iter().copied())?;
+        published::publish(&core, self.whose(), self.rule, attended.iter().copied())?;
         core.close(self.seqs)?;
         // Nothing of it ran: it must not be finished.
         self.progress.fill(Progress::Failed);
-        Ok(GpuCapture { core, seqs: self.seqs, rule: self.rule, attended })
+        Ok(GpuCapture { core, shape, rule: self.rule, attended })
     }
 
     /// Says that the caller has launched a graph that holds `capture`, behind what this step had enqueued before, and that the cache's stream
@@ -60,7 +61,7 @@ impl GpuStep<'_> {
     /// # Errors
     /// A step that began otherwise, or a capture of another cache, batch or policy: nothing changed.
     pub fn replayed(&mut self, capture: &GpuCapture) -> Result<(), Error> {
-        self.check_replay(&capture.core, capture.seqs, capture.rule)?;
+        self.check_replay(&capture.core, capture.shape, capture.rule)?;
         ordered::tell_pages(self.cache, self.on_device(), 0..self.progress.len())?;
         for (progress, attended) in self.progress.iter_mut().zip(&capture.attended) {
             *progress = if *attended { Progress::Attended } else { Progress::Appended };

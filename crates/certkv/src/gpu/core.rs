@@ -25,6 +25,7 @@ use certkv_kernel::cuda::args::{Element, Sides};
 use certkv_kernel::cuda::encode::append_flag;
 use certkv_kernel::cuda::extend::{self, Extend, ExtendChunk};
 use certkv_kernel::cuda::launch::{self, Append, Memory, Picks, Promoted, Slots, Tables};
+use certkv_kernel::cuda::publish::Left;
 use certkv_kernel::cuda::queue::{Area, Queue, Span};
 use certkv_kernel::cuda::select::SelectStats;
 use certkv_kernel::cuda::tensor::Tensor;
@@ -415,19 +416,17 @@ impl Core {
         Ok(Span::of(&self.certificates, 2 * layer * bytes + place * each, bytes - place * each)?)
     }
 
-    /// Those of all layers.
-    pub(super) fn all_certificates(&self) -> Result<Span<'_>, Error> {
-        Ok(Span::of(&self.certificates, 0, self.certificates.len())?)
-    }
-
-    /// Both lists of all layers.
-    pub(super) fn all_lists(&self) -> Result<Span<'_>, Error> {
-        Ok(Span::of(&self.failures, 0, self.failures.len())?)
-    }
-
-    /// Rows of the batch.
-    pub(super) fn batch(&self) -> Result<Span<'_>, Error> {
-        self.table(&self.sizes.tables.batch)
+    /// What launches over the batch left in all layers.
+    pub(super) fn left_of_batch(&self) -> Result<Left<'_>, Error> {
+        let (certificates, list) = (self.sizes.certificate_bytes(), self.sizes.list_bytes());
+        Ok(Left {
+            certificates: Span::of(&self.certificates, 0, self.certificates.len())?,
+            certificate_strides: [2 * certificates, certificates],
+            lists: Span::of(&self.failures, 0, self.failures.len())?,
+            list_strides: [2 * list, list],
+            rows: self.table(&self.sizes.tables.batch)?,
+            drafts: None,
+        })
     }
 
     /// How the first launch of a certified step reads residual planes.

@@ -4,11 +4,15 @@ use super::drafts;
 use super::ladder::Call;
 use super::ordered;
 use super::queries::{check_elements, check_queries};
+use super::record::Shape;
 use super::spill;
 use super::step::{GpuStep, Part, Progress, blocks, most_blocks};
 use crate::Error;
 use certkv_kernel::cuda::tensor::Tensor;
 use std::sync::Arc;
+
+/// Why a step is not recorded.
+const SEVERAL: &str = "a recording is of one token per sequence, or of drafts of one length";
 
 impl GpuStep<'_> {
     /// As [`GpuStep::append`] for rows in device memory. Keys and values have a type each, and their rows need not follow each other:
@@ -32,12 +36,11 @@ impl GpuStep<'_> {
                 step.append(layer, own_keys, own_values)
             });
         }
-        if self.drafting.is_some() {
-            self.check_waits(layer)?;
-        }
+        // A recording serves sequences of any length.
+        let filled = if self.recorded_drafts(layer)? { Some(self.parts.len()) } else { self.drafting };
         self.progress[layer] = Progress::Failed;
         ordered::tell_pages(self.cache, self.on_device(), layer..layer + 1)?;
-        match self.drafting {
+        match filled {
             Some(filled) => self.cache.core.append_drafts(layer, (self.tokens, filled), [keys, values])?,
             None => self.cache.core.append(layer, self.seqs, keys, values)?,
         }
@@ -72,23 +75,19 @@ impl GpuStep<'_> {
         self.lost[layer].clear();
         let core = Arc::clone(&self.cache.core);
         if self.drafting.is_some() {
-            self.check_waits(layer)?;
+            self.recorded_drafts(layer)?;
+            self.check_recorded_tolerance(layer)?;
             let (rule, fresh) = (self.rule(), self.progress[layer] == Progress::Appended);
             self.progress[layer] = Progress::Broken;
             self.cache.ready(layer)?;
-            drafts::enqueue(&core, layer, &self.parts, (query, out), (rule, fresh))?;
+            let (place, launches) = drafts::of_step(&core, &self.parts);
+            drafts::enqueue(&core, (layer, place), launches, (query, out), (rule, fresh))?;
             self.progress[layer] = Progress::Attended;
             return Ok(());
         }
         // A recording serves sequences of any length.
         let most = most_blocks(&core, layer, self.seqs);
-        let recorded = core.queue.stream().capturing()?;
-        if recorded && self.limit.is_some() {
-            return Err(Error::Order {
-                layer,
-                why: "a recording has the tolerance of its policy, and the step has another",
-            });
-        }
+        let recorded = self.check_recorded_tolerance(layer)?;
         let blocks = if recorded { most } else { blocks(&core, layer, &self.parts) };
         let call = Call {
             layer,
@@ -141,15 +140,39 @@ impl GpuStep<'_> {
     /// What waits for the device is not recorded.
     fn check_waits(&self, layer: usize) -> Result<(), Error> {
         if self.cache.core.queue.stream().capturing()? {
-            return Err(Error::Order { layer, why: "a recording is of one token per sequence" });
+            return Err(Error::Order { layer, why: SEVERAL });
         }
         Ok(())
     }
 
-    pub(super) fn check_batch(&self, layer: usize) -> Result<(), Error> {
-        if self.seqs == self.parts.len() {
-            return Ok(());
+    /// What a recording of the step serves.
+    ///
+    /// # Errors
+    /// Chunks that go by way of the host; drafts of several lengths.
+    pub(super) fn recordable(&self, layer: usize) -> Result<Shape, Error> {
+        let [first, rest @ ..] = &self.parts[..] else { return Ok(Shape { seqs: 0, tokens: 1 }) };
+        if self.has_chunks() || rest.iter().any(|part| part.tokens != first.tokens) {
+            return Err(Error::Order { layer, why: SEVERAL });
         }
-        Err(Error::Order { layer, why: "a recording is of one token per sequence" })
+        Ok(Shape { seqs: self.parts.len(), tokens: first.tokens })
+    }
+
+    /// Whether a step of drafts is recorded.
+    fn recorded_drafts(&self, layer: usize) -> Result<bool, Error> {
+        Ok(self.drafting.is_some()
+            && self.cache.core.queue.stream().capturing()?
+            && self.recordable(layer).map(|_| true)?)
+    }
+
+    /// Whether the step is recorded.
+    fn check_recorded_tolerance(&self, layer: usize) -> Result<bool, Error> {
+        let recorded = self.cache.core.queue.stream().capturing()?;
+        if recorded && self.limit.is_some() {
+            return Err(Error::Order {
+                layer,
+                why: "a recording has the tolerance of its policy, and the step has another",
+            });
+        }
+        Ok(recorded)
     }
 }

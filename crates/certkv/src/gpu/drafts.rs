@@ -11,6 +11,7 @@ use super::carry::narrow;
 use super::core::{Core, Drafts};
 use super::ladder::{self, Call};
 use super::policy::Rule;
+use super::record::Shape;
 use super::results::{self, Results};
 use super::step::Part;
 use crate::{Certificate, Error, Side};
@@ -41,7 +42,7 @@ fn is_draft(part: &Part, most: usize) -> bool {
 pub(super) fn take(core: &Core, parts: &mut [Part]) -> bool {
     let most = core.sizes.drafts.tokens;
     let drafts = parts.iter().any(|part| part.tokens > 1) && parts.iter().all(|part| part.tokens <= most);
-    if drafts && core.drafts_everywhere() {
+    if drafts && core.sizes.drafts_alone() {
         parts.iter_mut().for_each(|part| part.place = None);
         return true;
     }
@@ -78,6 +79,18 @@ fn launches(parts: &[Part], most: usize, each: usize) -> impl Iterator<Item = (u
     (0..longest.unwrap_or(0).div_ceil(each)).map(move |launch| (launch, in_order(parts, most, launch * each).count()))
 }
 
+/// Launches and their drafts where every sequence has as many tokens.
+pub(super) fn of_each(core: &Core, shape: Shape) -> impl Iterator<Item = (usize, usize)> {
+    (0..shape.tokens.div_ceil(core.sizes.drafts.each)).map(move |launch| (launch, shape.seqs))
+}
+
+/// The launches of all drafts of a step, with the place of the first.
+pub(super) fn of_step<'p>(core: &Core, parts: &'p [Part]) -> (usize, impl Iterator<Item = (usize, usize)> + use<'p>) {
+    let (most, each) = (core.sizes.drafts.tokens, core.sizes.drafts.each);
+    let place = parts.iter().filter(|part| is_draft(part, most)).map(|part| part.guest).min();
+    (place.unwrap_or(0), launches(parts, most, each))
+}
+
 /// Sends what launches are told of the step's drafts; in a draft step, of every token and of the blocks that these fill, too. Returns how many blocks.
 pub(super) fn tell(cache: &mut GpuCache, parts: &[Part], alone: bool) -> Result<usize, Error> {
     let core = Arc::clone(&cache.core);
@@ -89,13 +102,11 @@ pub(super) fn tell(cache: &mut GpuCache, parts: &[Part], alone: bool) -> Result<
     state.clear();
     state.resize(of.state_bytes() / 4, 0);
     let mut put = |at: usize, words: &[u32]| state[at / 4..at / 4 + words.len()].copy_from_slice(words);
-    for width in of.widths() {
-        for (launch, _) in launches(parts, of.tokens, width) {
-            let (done, told) = (launch * width, of.told(width, launch));
-            for (place, part) in in_order(parts, of.tokens, done).enumerate() {
-                let draft = Draft::new(part.len + done + 1, width.min(part.tokens - done), part.draft + done);
-                put(told.start + place * size_of::<Draft>(), &draft.words());
-            }
+    for (launch, _) in launches(parts, of.tokens, of.each) {
+        let (done, told) = (launch * of.each, of.told(launch));
+        for (place, part) in in_order(parts, of.tokens, done).enumerate() {
+            let draft = Draft::new(part.len + done + 1, of.each.min(part.tokens - done), part.draft + done);
+            put(told.start + place * size_of::<Draft>(), &draft.words());
         }
     }
     let (mut tokens, mut filled) = (0, 0);
@@ -148,7 +159,7 @@ pub(super) fn attend(
     let (most, heads) = (cache.core.sizes.drafts.tokens, cache.core.sizes.q_heads());
     let width = heads * cache.core.sizes.dim;
     let drafts = || parts.iter().filter(|part| is_draft(part, most));
-    if cache.core.drafts_in(layer).is_none() || drafts().next().is_none() {
+    if !cache.core.drafts_in(layer) || drafts().next().is_none() {
         return Ok(0);
     }
     let mut own = core::mem::take(&mut cache.drafted.queries);
@@ -203,23 +214,19 @@ pub(super) fn attend_host(
     }
     let query = Tensor::of(buffer, of.queries.start, config.queries, queries.len())?;
     let out = Tensor::of(buffer, of.outputs.start, Element::F32, queries.len())?;
-    enqueue(&core, layer, parts, (query, out), (rule, fresh))
+    let (place, launches) = of_step(&core, parts);
+    enqueue(&core, (layer, place), launches, (query, out), (rule, fresh))
 }
 
 /// The same for queries and outputs in device memory, `[token][q_heads][dim]`. `fresh`: as that of [`Call`]. Waits for nothing.
 pub(super) fn enqueue(
     core: &Core,
-    layer: usize,
-    parts: &[Part],
+    (layer, place): (usize, usize),
+    launches: impl Iterator<Item = (usize, usize)>,
     (query, out): (Tensor<'_>, Tensor<'_>),
     (rule, fresh): (Rule, bool),
 ) -> Result<(), Error> {
-    let most = core.sizes.drafts.tokens;
-    let Some(each) = core.drafts_in(layer) else { return Ok(()) };
-    let Some(place) = parts.iter().filter(|part| is_draft(part, most)).map(|part| part.guest).min() else {
-        return Ok(());
-    };
-    for (launch, seqs) in launches(parts, most, each) {
+    for (launch, seqs) in launches {
         let drafts = Some(Drafts { launch, place });
         let fresh = fresh && launch == 0;
         ladder::attend(core, &Call { layer, seqs, blocks: 0, query, out, rule, fresh, drafts })?;
@@ -241,7 +248,7 @@ pub(super) fn read(
     drafted: &mut Drafted,
 ) -> Result<(), Error> {
     let core = &cache.core;
-    let Some(each) = core.drafts_in(layer) else { return Ok(()) };
+    let each = core.sizes.drafts.each;
     let (s, of, buffer) = (&core.sizes, &core.sizes.drafts, core.draft_buffer()?);
     let (heads, width) = (s.q_heads(), s.q_heads() * s.dim);
     let tokens: usize = parts.iter().filter(|part| is_draft(part, of.tokens)).map(|part| part.tokens).sum();

@@ -1,6 +1,6 @@
 //! The kernels of one format, with windows or without, and what the launches of its layers have to know of it.
 use super::config::GpuConfig;
-use super::core::{Drafts, of_launch};
+use super::core::Drafts;
 use crate::Error;
 use certkv_core::RecordLayout;
 use certkv_device::cuda::Function;
@@ -49,13 +49,13 @@ pub(super) struct DraftKit {
 /// The variant that runs records of `layout` on a GPU, the same cut for throughput, and for records with residual planes the one that corrects; then, with
 /// longer chunks and without windows, those of drafts; with what a cache launches of each.
 ///
-/// `windowed`: for layers with a window. `extends`: with attention of longer chunks.
+/// `windowed`: for layers with a window. `extends`: with attention of longer chunks. `tokens`: of a draft that a launch takes.
 pub(super) fn variants(
     arch: Arch,
     config: &GpuConfig,
     layout: &RecordLayout,
     windowed: bool,
-    extends: bool,
+    (extends, tokens): (bool, usize),
 ) -> Result<Vec<(Variant, Vec<Verb>)>, Error> {
     let variant = Variant::new(layout.clone(), config.geometry.group(), arch).map_err(PrepareError::Variant)?;
     let variant = if config.queries == Element::F32 { variant.with_single_queries() } else { variant };
@@ -66,7 +66,6 @@ pub(super) fn variants(
     };
     let corrects = correcting(&variant)?;
     let mut drafts = Vec::new();
-    let tokens = of_launch(config.chunk_tokens, &variant);
     if extends && !windowed && tokens > 0 {
         let own = variant.clone().drafting(tokens).map_err(PrepareError::Variant)?;
         let corrects = correcting(&own)?.map(|corrects| (corrects, vec![Verb::Ladder]));

@@ -85,7 +85,8 @@ impl PublishedStep {
         Some(Self { words })
     }
 
-    /// Sequences with one token in the step; they have places in the order of its chunks.
+    /// Places: of sequences with one token in the step, in the order of its chunks; in a step of [drafts](super::GpuConfig::chunk_tokens) beside such, of all its
+    /// tokens.
     pub fn sequences(&self) -> usize {
         shape_of(&self.words).map_or(0, |shape| shape[0])
     }
@@ -100,7 +101,7 @@ impl PublishedStep {
         shape_of(&self.words).map_or(0, |shape| shape[2])
     }
 
-    /// Of a query head of the sequence at `place`; `None` where there is none, and of a layer that the step did not attend.
+    /// Of a query head of the sequence, or token, at `place`; `None` where there is none, and of a layer that the step did not attend.
     pub fn head(&self, layer: usize, place: usize, head: usize) -> Option<PublishedCertificate> {
         let words = head_of(&self.words, layer, place, head)?;
         let status = [Status::Uncertified, Status::Certified, Status::Exact, Status::Failed]
@@ -113,33 +114,65 @@ impl PublishedStep {
     }
 }
 
-/// Enqueues that the step's certificates go to the ring, if there is one. `attended`: by layer.
-pub(super) fn publish(core: &Core, seqs: usize, rule: Rule, attended: impl Iterator<Item = bool>) -> Result<(), Error> {
-    let (Some(ring), Some(slots)) = (&core.ring, core.sizes.ring) else { return Ok(()) };
-    let state = core.counter(&core.sizes.counters.published)?;
-    enqueue(core, (seqs, rule, attended), (ring.span(0, 8 * slots.len())?, slots), state)
+/// Whose certificates they are.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Whose {
+    /// A batch of so many single tokens.
+    Batch(usize),
+    /// So many drafts, of so many tokens in all.
+    Drafts(usize, usize),
 }
 
-/// One slot for a batch.
-fn one_slot(core: &Core, seqs: usize) -> Result<Slots, Error> {
+impl Whose {
+    /// Places of their entry.
+    fn places(self) -> usize {
+        match self {
+            Self::Batch(seqs) => seqs,
+            Self::Drafts(_, tokens) => tokens,
+        }
+    }
+}
+
+/// Enqueues that the step's certificates go to the ring, if there is one. `attended`: by layer.
+pub(super) fn publish(
+    core: &Core,
+    whose: Whose,
+    rule: Rule,
+    attended: impl Iterator<Item = bool>,
+) -> Result<(), Error> {
+    let (Some(ring), Some(slots)) = (&core.ring, core.sizes.ring) else { return Ok(()) };
+    let state = core.counter(&core.sizes.counters.published)?;
+    enqueue(core, (whose, rule, attended), (ring.span(0, 8 * slots.len())?, slots), state)
+}
+
+/// One slot for a step.
+fn one_slot(core: &Core, whose: Whose) -> Result<Slots, Error> {
     let s = &core.sizes;
     let too_large = || Error::Config { field: "layers", why: "more certificates than the address space holds".into() };
-    publish::slots(1, s.layers, seqs, s.q_heads()).ok_or_else(too_large)
+    publish::slots(1, s.layers, whose.places(), s.q_heads()).ok_or_else(too_large)
 }
 
 impl GpuStep<'_> {
-    /// Bytes that [`GpuStep::publish_to`] writes: 96, and 16 for each layer, sequence with one token, and query head.
+    /// Whose certificates it publishes.
+    pub(super) fn whose(&self) -> Whose {
+        match self.drafting {
+            None => Whose::Batch(self.seqs),
+            Some(_) => Whose::Drafts(self.parts.len(), self.tokens),
+        }
+    }
+
+    /// Bytes that [`GpuStep::publish_to`] writes: 96, and 16 for each layer, sequence with one token, and query head; in a step of drafts beside such, for each token.
     ///
     /// # Errors
     /// [`Error::Config`] for more than the address space holds.
     pub fn published_bytes(&self) -> Result<usize, Error> {
-        Ok(8 * one_slot(&self.cache.core, self.seqs)?.len())
+        Ok(8 * one_slot(&self.cache.core, self.whose())?.len())
     }
 
     /// Enqueues that the certificates of the layers attended so far go to device memory of the caller, for kernels that come behind it on the stream: nothing
     /// waits, and a recording has it, too. `out` holds [`GpuStep::published_bytes`]: twelve words of 8 bytes (the first how often this cache has done so, the eleventh
     /// sequences and, above, layers, the twelfth query heads), then bound, tolerance and norm in single precision and status and rung in bytes, of
-    /// `[layer][sequence][query head]`, sequences being those with one token. Status 255: the layer was not attended. Costs about 3 us.
+    /// `[layer][sequence][query head]`, sequences being those with one token; in a step of drafts beside such, tokens. Status 255: the layer was not attended. Costs about 3 us.
     ///
     /// # Errors
     /// [`Error::Shape`] for less memory; [`Error::Gpu`], for more than 256 layers, too. Nothing is enqueued then.
@@ -152,30 +185,32 @@ impl GpuStep<'_> {
         let words = &core.sizes.counters.published;
         let state = core.counter(&(words.start + 4..words.end))?;
         let attended = self.progress.iter().map(|p| *p == Progress::Attended);
-        enqueue(&core, (self.seqs, self.rule(), attended), (out.span(), one_slot(&core, self.seqs)?), state)
+        let whose = self.whose();
+        enqueue(&core, (whose, self.rule(), attended), (out.span(), one_slot(&core, whose)?), state)
     }
 }
 
 fn enqueue(
     core: &Core,
-    (seqs, rule, attended): (usize, Rule, impl Iterator<Item = bool>),
+    (whose, rule, attended): (Whose, Rule, impl Iterator<Item = bool>),
     (ring, slots): (Span<'_>, Slots),
     state: Span<'_>,
 ) -> Result<(), Error> {
     let s = &core.sizes;
     let layers =
         |yes: &mut dyn Iterator<Item = bool>| LayerSet::of(yes.enumerate().filter(|(_, y)| *y).map(|(i, _)| i));
+    let of_step = match whose {
+        Whose::Batch(_) => core.left_of_batch()?,
+        Whose::Drafts(places, _) => core.left_of_drafts(places)?,
+    };
     let args = Publish {
-        certificates: core.all_certificates()?,
-        lists: core.all_lists()?,
         errors: core.counter(&s.counters.errors)?,
-        rows: core.batch()?,
         ring,
         slots,
         state,
         most: s.rows,
         layers: s.layers,
-        seqs,
+        seqs: whose.places(),
         kv_heads: s.kv_heads,
         group: s.group,
         rule: match rule {
@@ -185,6 +220,7 @@ fn enqueue(
         },
         attended: layers(&mut { attended }),
         exact: layers(&mut (0..s.layers).map(|layer| core.kit(layer).exact)),
+        left: of_step,
     };
     Ok(publish::launch(&core.queue, &core.kit(0).publish, &args)?)
 }

@@ -131,7 +131,7 @@ impl Sizes {
             return Err(Error::Config { field: "geometry", why: "no layer".into() });
         };
         // Neither windows nor longer chunks change the size of anything here.
-        let variants = kit::variants(machine.arch, config, first, false, false)?;
+        let variants = kit::variants(machine.arch, config, first, false, (false, 0))?;
         let Some((variant, _)) = variants.first() else {
             return Err(Error::Config { field: "formats", why: "no kernels".into() });
         };
@@ -184,10 +184,6 @@ impl Sizes {
         };
         let counters = sections([rows, 1, rows * g.kv_heads, g.layers * SelectStats::WORDS, 8, TURN_WORDS]);
         let ([errors, status, heads, stats, published, turns], _) = counters.ok_or_else(too_large)?;
-        let ring = match config.certificate_ring {
-            0 => None,
-            steps => Some(publish::slots(steps, g.layers, rows, g.q_heads).ok_or_else(too_large)?),
-        };
         let side_bytes = 2 * block * g.head_dim;
         let original_bytes = 2 * g.kv_heads * side_bytes;
         let slots = [config.scratch_keys, config.scratch_values];
@@ -236,6 +232,15 @@ impl Sizes {
         let chunk_tokens = config.chunk_tokens.min(config.max_context);
         let chunks = ChunkSections::new(chunk_tokens, (block, original_bytes), (g.q_heads, g.head_dim));
         let drafts = DraftSections::new(chunk_tokens, (layouts, variant.arch()), g, (rows, stride, ctas));
+        let drafts = drafts.ok_or_else(too_large)?;
+        let alone = frames.is_none() && groups.iter().all(|group| group.window.is_none());
+        let ring = match config.certificate_ring {
+            0 => None,
+            steps => {
+                let places = rows * if alone { drafts.tokens.max(1) } else { 1 };
+                Some(publish::slots(steps, g.layers, places, g.q_heads).ok_or_else(too_large)?)
+            }
+        };
         // The longest things that travel at once: the state of all rows, one row of a table, one layer's inputs.
         let travels = [4 * tables.count.end, 4 * stride, 4 * rows * (2 * g.kv_width() + g.q_width()), original_bytes];
         let staging_slot = travels.into_iter().max().unwrap_or(0).max(1 << 18).next_multiple_of(4096);
@@ -270,7 +275,7 @@ impl Sizes {
             reach_bytes: config.reach_bytes(),
             chunk_tokens,
             chunks: chunks.ok_or_else(too_large)?,
-            drafts: drafts.ok_or_else(too_large)?,
+            drafts,
             copies: config.copies_per_step,
             plan_apart: config.plan_apart,
             partial_bytes: launch::partial_bytes(variant, ctas, rows * g.kv_heads),
@@ -343,6 +348,11 @@ impl Sizes {
             all = of_group.into_iter().try_fold(all, usize::checked_add)?;
         }
         Some(all)
+    }
+
+    /// Whether steps of drafts do not go by way of the host: where all layers see everything, and originals stay in host memory.
+    pub(super) fn drafts_alone(&self) -> bool {
+        self.drafts.tokens > 0 && self.frames.is_none() && self.groups.iter().all(|group| group.window.is_none())
     }
 
     /// Query heads.

@@ -11,7 +11,7 @@ use super::policy::{Limit, Rule};
 use super::prefill;
 use super::published;
 use super::queries::send_queries;
-use super::record::GpuGraph;
+use super::record::{GpuGraph, Shape};
 use super::spill;
 use super::window::blocks_seen;
 use crate::{Certificate, Chunk, Error, Side};
@@ -433,7 +433,7 @@ impl<'c> GpuStep<'c> {
     /// # Errors
     /// A step that began otherwise, or a recording of another cache, batch or policy; a device error.
     pub fn replay(&mut self, graph: &GpuGraph<'_>) -> Result<(), Error> {
-        self.check_replay(&graph.core, graph.seqs, graph.rule)?;
+        self.check_replay(&graph.core, graph.shape, graph.rule)?;
         self.progress.fill(Progress::Failed);
         ordered::tell_pages(self.cache, self.on_device(), 0..self.progress.len())?;
         graph.run(&self.cache.core)?;
@@ -442,17 +442,21 @@ impl<'c> GpuStep<'c> {
         Ok(())
     }
 
-    /// Whether a recording of `seqs` sequences under `rule` may be this step.
-    pub(super) fn check_replay(&self, core: &Arc<Core>, seqs: usize, rule: Rule) -> Result<(), Error> {
-        self.check_batch(0)?;
+    /// Whether a recording of such steps under `rule` may be this step.
+    pub(super) fn check_replay(&self, core: &Arc<Core>, shape: Shape, rule: Rule) -> Result<(), Error> {
+        let own = self.recordable(0)?;
         if let Some(layer) = self.progress.iter().position(|p| *p != Progress::Waiting) {
             return Err(Error::Order { layer, why: "a recording holds the layer's append" });
         }
         if !Arc::ptr_eq(core, &self.cache.core) {
             return Err(Error::Order { layer: 0, why: "the recording is another cache's" });
         }
-        if self.seqs != seqs {
-            return Err(Error::Shape { argument: "chunks", expected: seqs, given: self.seqs });
+        for (argument, expected, given) in
+            [("chunks", shape.seqs, own.seqs), ("chunk.tokens", shape.tokens, own.tokens)]
+        {
+            if expected != given {
+                return Err(Error::Shape { argument, expected, given });
+            }
         }
         if self.limit.is_some() {
             return Err(Error::Policy("a recording has the tolerance of its policy, and the step has another".into()));
@@ -503,7 +507,7 @@ impl<'c> GpuStep<'c> {
         }
         if !self.published {
             let attended = self.progress.iter().map(|p| *p == Progress::Attended);
-            published::publish(&self.cache.core, self.seqs, self.rule, attended)?;
+            published::publish(&self.cache.core, self.whose(), self.rule, attended)?;
             self.cache.published += 1;
             self.cache.core.join()?;
             ordered::tell_pages(self.cache, self.on_device(), 0..self.progress.len())?;

@@ -301,9 +301,12 @@ impl Life {
         self.step(&[(own, 1)], certified())?;
         self.verify()?;
         self.released()?;
-        self.replays(gpu, &[a, b])?;
-        self.captures(gpu, &[b, c])?;
+        self.replays(gpu, &[a, b], 1)?;
+        self.captures(gpu, &[b, c], 1)?;
         self.drafts(gpu, &[(b, 3), (c, 1)])?;
+        // Two blocks fill in these.
+        self.replays(gpu, &[a, c], 4)?;
+        self.captures(gpu, &[c, a], 3)?;
         self.verify()?;
         self.looks()?;
         while !self.held.is_empty() {
@@ -370,11 +373,11 @@ impl Life {
     }
 
     /// Steps by a recording of the cache's own.
-    fn replays(&mut self, gpu: &Gpu, of: &[usize]) -> Result<(), Over> {
-        let buffers = self.stubbornly(|_| Buffers::all(gpu, of.len()))?;
+    fn replays(&mut self, gpu: &Gpu, of: &[usize], tokens: usize) -> Result<(), Over> {
+        let buffers = self.stubbornly(|_| Buffers::all(gpu, of.len() * tokens))?;
         let io: Vec<_> = buffers.iter().map(Buffers::io).collect::<Result<_, _>>().map_err(|_| Over)?;
-        let graph = self.stubbornly(|life| life.cache.record(of.len(), &io, certified()))?;
-        let parts: Vec<_> = of.iter().map(|at| (*at, 1)).collect();
+        let graph = self.stubbornly(|life| life.cache.record_drafts(of.len(), tokens, &io, certified()))?;
+        let parts: Vec<_> = of.iter().map(|at| (*at, tokens)).collect();
         for _ in 0..2 {
             let rows = self.rows(&parts);
             self.stubbornly(|life| {
@@ -419,12 +422,12 @@ impl Life {
     }
 
     /// Steps in a graph of the caller's.
-    fn captures(&mut self, gpu: &Gpu, of: &[usize]) -> Result<(), Over> {
-        let buffers = self.stubbornly(|_| Buffers::all(gpu, of.len()))?;
+    fn captures(&mut self, gpu: &Gpu, of: &[usize], tokens: usize) -> Result<(), Over> {
+        let buffers = self.stubbornly(|_| Buffers::all(gpu, of.len() * tokens))?;
         let tensors: Vec<_> = buffers.iter().map(Buffers::io).collect::<Result<_, _>>().map_err(|_| Over)?;
         let stream = self.stubbornly(|_| Ok(GpuStream::new(gpu, Priority::Normal)?))?;
         let events = self.stubbornly(|_| Ok(EventPool::new(gpu, 2)?))?;
-        let parts: Vec<_> = of.iter().map(|at| (*at, 1)).collect();
+        let parts: Vec<_> = of.iter().map(|at| (*at, tokens)).collect();
         let (exec, capture) = self.stubbornly(|life| {
             let chunks = life.chunks(&parts);
             let mut step = life.cache.begin_with(&chunks, certified())?;

@@ -9,6 +9,7 @@ use certkv_kernel::cuda::args::{Certificate, Draft};
 use certkv_kernel::cuda::close::{self, Close, Closing};
 use certkv_kernel::cuda::encode::append_flag;
 use certkv_kernel::cuda::launch::{self, Append, Attend, Tables};
+use certkv_kernel::cuda::publish::{Left, LeftDrafts};
 use certkv_kernel::cuda::queue::Span;
 use certkv_kernel::cuda::tensor::Tensor;
 use certkv_kernel::cuda::{Arch, Variant};
@@ -22,9 +23,11 @@ pub(in crate::gpu) fn most_tokens(chunk_tokens: usize) -> usize {
     if chunk_tokens < 2 { 0 } else { chunk_tokens.min(MOST_TOKENS) }
 }
 
-/// Tokens of a draft that one launch of `variant`, which attends steps, takes.
-pub(in crate::gpu) fn of_launch(chunk_tokens: usize, variant: &Variant) -> usize {
-    most_tokens(chunk_tokens).min(variant.most_drafted())
+/// Tokens of a draft that one launch takes, in every layer; 0: a layer has no kernels for any, or there are none.
+pub(in crate::gpu) fn of_launch(chunk_tokens: usize, layouts: &[RecordLayout], group: usize, arch: Arch) -> usize {
+    // A layout without kernels is refused where they are made.
+    let width = |layout: &RecordLayout| Variant::new(layout.clone(), group, arch).map_or(0, |v| v.most_drafted());
+    layouts.iter().map(width).min().unwrap_or(0).min(most_tokens(chunk_tokens))
 }
 
 /// The drafts of one launch, `launch`-th of its layer, whose sequences begin at a place of the batch's list.
@@ -39,14 +42,14 @@ pub(in crate::gpu) struct Drafts {
 pub(in crate::gpu) struct DraftSections {
     /// Tokens of the longest.
     pub(in crate::gpu) tokens: usize,
-    /// Tokens that launches of a layer take, of all there are, and the number of the first launch of each.
-    widths: Vec<[usize; 2]>,
+    /// Tokens of one that a launch takes.
+    pub(in crate::gpu) each: usize,
     /// Launches of a layer, at most, what each leaves, and what a layer's leave.
     launches: usize,
-    each: usize,
+    stride: usize,
     layer: usize,
-    /// Bytes of the [`Draft`]s of a launch.
-    told: usize,
+    /// [`Draft`]`[launch][place]`.
+    told: Range<usize>,
     /// Of a step's new tokens: row in the tables, tokens before it, tail that it goes to.
     pub(in crate::gpu) new: [Range<usize>; 3],
     /// Of the blocks that these fill: row, tokens up to their end, tail.
@@ -78,36 +81,23 @@ impl DraftSections {
         g: &Geometry,
         (rows, stride, ctas): (usize, usize, usize),
     ) -> Option<Self> {
-        // A layout without kernels is refused where they are made.
-        let width = |layout: &RecordLayout| {
-            Variant::new(layout.clone(), g.group(), arch).map_or(0, |variant| of_launch(chunk_tokens, &variant))
-        };
-        let mut all: Vec<usize> = layouts.iter().map(width).collect();
-        all.sort_unstable();
-        all.dedup();
-        let tokens = if all.first().is_none_or(|least| *least == 0) { 0 } else { most_tokens(chunk_tokens) };
-        all.truncate(if tokens == 0 { 0 } else { all.len() });
-        let mut told = 0;
-        let widths = all.iter().map(|each| {
-            told += tokens.div_ceil(*each);
-            [*each, told - tokens.div_ceil(*each)]
-        });
-        let widths: Vec<_> = widths.collect();
-        let launches = all.first().map_or(0, |least| tokens.div_ceil(*least));
-        let (rows, columns) = (if tokens == 0 { 0 } else { rows }, g.group() * all.last().copied().unwrap_or(0));
+        let each = of_launch(chunk_tokens, layouts, g.group(), arch);
+        let tokens = if each == 0 { 0 } else { most_tokens(chunk_tokens) };
+        let launches = if each == 0 { 0 } else { tokens.div_ceil(each) };
+        let (rows, columns) = (if each == 0 { 0 } else { rows }, g.group() * each);
         let (heads, partial) = (rows * g.kv_heads, launch::partial_floats(g.head_dim, columns));
         let new = rows * tokens;
         // As long as those of a batch.
         let list = if tokens == 0 { 0 } else { launch::list_bytes(heads).next_multiple_of(ALIGN) / 4 };
         let certificates = heads.checked_mul(columns)?.checked_mul(Certificate::WORDS)?;
-        let ([first, last, over, left], each) = sections([certificates, certificates, list, list])?;
-        let layer = launches.checked_mul(each)?;
+        let ([first, last, over, left], stride_words) = sections([certificates, certificates, list, list])?;
+        let layer = launches.checked_mul(stride_words)?;
         let refinable = layouts.iter().any(|layout| !layout.format.refine.is_none());
         let (
-            [lists, t0, t1, t2, f0, f1, f2, counts, keys, values, queries, outputs, results, masses, kept, partials],
+            [told, t0, t1, t2, f0, f1, f2, counts, keys, values, queries, outputs, results, masses, kept, partials],
             _,
         ) = sections([
-            told.checked_mul(rows * size_of::<Draft>() / 4)?,
+            launches * rows * size_of::<Draft>() / 4,
             new,
             new,
             new,
@@ -124,15 +114,14 @@ impl DraftSections {
             if refinable { heads.checked_mul(partial)? } else { 0 },
             if tokens == 0 { 0 } else { partial.checked_mul(ctas + heads)? },
         ])?;
-        debug_assert_eq!(lists.start, 0);
         let bytes = |words: Range<usize>| 4 * words.start..4 * words.end;
         Some(Self {
             tokens,
-            widths,
+            each,
             launches,
-            each: 4 * each,
+            stride: 4 * stride_words,
             layer: 4 * layer,
-            told: rows * size_of::<Draft>(),
+            told: bytes(told),
             new: [t0, t1, t2].map(bytes),
             filled: [f0, f1, f2].map(bytes),
             counts: bytes(counts),
@@ -168,22 +157,16 @@ impl DraftSections {
 
     /// First byte of a section of a launch there, and on the device.
     pub(in crate::gpu) fn result_at(&self, launch: usize, section: &Range<usize>) -> usize {
-        launch * self.each + section.start
+        launch * self.stride + section.start
     }
     pub(in crate::gpu) fn at(&self, layer: usize, launch: usize, section: &Range<usize>) -> usize {
         self.left + layer * self.layer + self.result_at(launch, section)
     }
 
-    /// Tokens that launches take, of all layers.
-    pub(in crate::gpu) fn widths(&self) -> impl Iterator<Item = usize> {
-        self.widths.iter().map(|[each, _]| *each)
-    }
-
-    /// Where a launch of such a width is told of its drafts.
-    pub(in crate::gpu) fn told(&self, width: usize, launch: usize) -> Range<usize> {
-        let first = self.widths.iter().find(|[each, _]| *each == width).map_or(0, |[_, first]| *first);
-        let start = (first + launch) * self.told;
-        start..start + self.told
+    /// Where a launch is told of its drafts.
+    pub(in crate::gpu) fn told(&self, launch: usize) -> Range<usize> {
+        let bytes = self.told.len() / self.launches.max(1);
+        self.told.start + launch * bytes..self.told.start + (launch + 1) * bytes
     }
 
     /// Bytes of what a step is told of, from the first on.
@@ -194,18 +177,39 @@ impl DraftSections {
 const _: () = assert!(ALIGN.is_multiple_of(size_of::<Draft>()));
 
 impl Core {
-    /// Tokens of a draft that one launch of a layer takes; `None`: the layer attends chunks otherwise.
-    pub(in crate::gpu) fn drafts_in(&self, layer: usize) -> Option<usize> {
-        self.kit(layer).drafts.as_ref().map(|kit| kit.variant.draft()).filter(|_| !self.sizes.spills(layer))
+    /// What launches over `places` drafts left in all layers.
+    pub(in crate::gpu) fn left_of_drafts(&self, places: usize) -> Result<Left<'_>, Error> {
+        let (s, of) = (&self.sizes, &self.sizes.drafts);
+        let [first, last] = &of.certificates;
+        let [over, left] = &of.lists;
+        let from = |section: &Range<usize>| {
+            let start = of.at(0, 0, section);
+            self.draft_span(&(start..of.left + s.layers * of.layer))
+        };
+        Ok(Left {
+            certificates: from(first)?,
+            certificate_strides: [of.layer, last.start - first.start],
+            lists: from(over)?,
+            list_strides: [of.layer, left.start - over.start],
+            rows: self.draft_span(&of.new[0])?,
+            drafts: Some(LeftDrafts {
+                told: self.draft_span(&of.told)?,
+                most: s.rows,
+                launches: of.launches,
+                places,
+                each: of.each,
+                stride: of.stride,
+            }),
+        })
+    }
+
+    /// Whether a layer attends drafts; else it attends chunks otherwise.
+    pub(in crate::gpu) fn drafts_in(&self, layer: usize) -> bool {
+        self.kit(layer).drafts.is_some() && !self.sizes.spills(layer)
     }
 
     pub(in crate::gpu) fn draft_buffer(&self) -> Result<&DeviceBuffer, Error> {
         self.drafts.as_ref().ok_or_else(|| Error::Config { field: "chunk_tokens", why: "no room for drafts".into() })
-    }
-
-    /// Whether every layer attends drafts.
-    pub(in crate::gpu) fn drafts_everywhere(&self) -> bool {
-        (0..self.sizes.layers).all(|layer| self.drafts_in(layer).is_some())
     }
 
     fn draft_span(&self, bytes: &Range<usize>) -> Result<Span<'_>, Error> {
@@ -289,7 +293,7 @@ impl Core {
             tables: self.tables_from(call.layer, drafts.place)?,
             certificates: self.certificates_of(call.layer, 0, call.drafts)?,
             partials: self.draft_span(&of.partials)?,
-            drafts: Some(self.draft_span(&of.told(kit.variant.draft(), drafts.launch))?),
+            drafts: Some(self.draft_span(&of.told(drafts.launch))?),
             // Full blocks were coded when the chunk was appended.
             closing: false,
             ..args
