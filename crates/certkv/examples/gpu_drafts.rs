@@ -1,12 +1,13 @@
 //! What drafts of several tokens cost in steps of the engine, beside single tokens: `gpu_drafts [--seqs N] [--context N] [--layers N] [--drafts T,..] [--formats F,G]
 //! [--cubins FOLDER] [--cache FOLDER]`.
 //!
-//! Every sequence gets as many new tokens, whose rows and queries come from the host, and is then as before. 32 query heads, 8 KV heads, 128 channels, random
-//! data, packed policy; medians, in us a layer: until all layers are appended, attended and read, and of that the appends. Drafts of more than eight
-//! tokens are attended one sequence after the other (docs/gpu.md). No check: `gpu_engine` is one. Exit code 2: no GPU.
+//! Every sequence gets as many new tokens, and is then as before. 32 query heads, 8 KV heads, 128 channels, random data, packed policy; medians, in us a layer:
+//! with rows, queries and outputs of the host, until all layers are appended, attended and read, and of that the appends; in device memory, until all of it
+//! is done, by calls and from a recording. Drafts of more than eight tokens go by way of the host, one sequence after the other (docs/gpu.md). No check:
+//! `gpu_engine` is one. Exit code 2: no GPU.
 #[path = "common/mod.rs"]
 mod common;
-use certkv::gpu::{Compiler, Gpu, GpuCache, GpuConfig};
+use certkv::gpu::{Compiler, DeviceBuffer, Element, Gpu, GpuCache, GpuConfig, LayerIo, Tensor};
 use certkv::{Certificate, Chunk, Geometry, Policy, SequenceId};
 use certkv_testkit::generate::Rng;
 use common::Words;
@@ -50,6 +51,49 @@ fn step(cache: &mut GpuCache, ids: &[SequenceId], tokens: usize, r: &mut Rng) ->
     Ok([start.elapsed(), appends])
 }
 
+/// The same in device memory, `ROUNDS` times by calls and from a recording: medians.
+fn on_device(gpu: &Gpu, cache: &mut GpuCache, ids: &[SequenceId], tokens: usize) -> Result<[Duration; 2], Failure> {
+    let g = *cache.geometry();
+    let n = ids.len() * tokens;
+    let room = |bytes: usize| DeviceBuffer::new(gpu, bytes);
+    let [keys, values, query, out] = [
+        room(2 * n * g.kv_width())?,
+        room(2 * n * g.kv_width())?,
+        room(2 * n * g.q_width())?,
+        room(2 * n * g.q_width())?,
+    ];
+    let mut r = Rng::new(5);
+    for buffer in [&keys, &values, &query] {
+        buffer.write(cache.stream(), 0, &halves(buffer.len() / 2, &mut r))?;
+    }
+    let of = |buffer| Tensor::of(buffer, 0, Element::F16, n * g.kv_width());
+    let (keys, values) = (of(&keys)?, of(&values)?);
+    let of = |buffer| Tensor::of(buffer, 0, Element::F16, n * g.q_width());
+    let io = LayerIo { keys, values, query: of(&query)?, out: of(&out)? };
+    let chunks: Vec<_> = ids.iter().map(|id| Chunk { sequence: *id, tokens }).collect();
+    let graph = cache.record_drafts(ids.len(), tokens, &vec![io; g.layers], Policy::Packed)?;
+    let mut times = [Vec::new(), Vec::new()];
+    for i in 0..2 * ROUNDS {
+        cache.synchronize()?;
+        let start = Instant::now();
+        let mut step = cache.begin_with(&chunks, Policy::Packed)?;
+        if i % 2 == 0 {
+            for layer in 0..g.layers {
+                step.append_device(layer, io.keys, io.values)?;
+                step.attend_device(layer, io.query, io.out)?;
+            }
+        } else {
+            step.replay(&graph)?;
+        }
+        step.cache().synchronize()?;
+        times[i % 2].push(start.elapsed());
+    }
+    Ok(times.map(|mut times| {
+        times.sort();
+        times[ROUNDS / 2]
+    }))
+}
+
 fn measure(gpu: &Gpu, compiler: &Compiler, plan: &Plan, format: &str) -> Result<(), Failure> {
     let geometry = Geometry::new(plan.layers, 32, 8, 128)?;
     let longest = plan.drafts.iter().max().copied().unwrap_or(1);
@@ -77,10 +121,13 @@ fn measure(gpu: &Gpu, compiler: &Compiler, plan: &Plan, format: &str) -> Result<
         }
         times.sort();
         let [all, appends] = times[ROUNDS / 2].map(|t| t.as_secs_f64() * 1e6 / plan.layers as f64);
-        println!(
-            "  {tokens:2} tokens: {all:8.1} us a layer, {:7.1} a token, appends {appends:7.1}",
-            all / *tokens as f64
-        );
+        print!("  {tokens:2} tokens: host {all:8.1} us a layer, appends {appends:7.1}");
+        if *tokens <= 8 {
+            let times = on_device(gpu, &mut cache, &ids, *tokens)?;
+            let [calls, recorded] = times.map(|t| t.as_secs_f64() * 1e6 / plan.layers as f64);
+            print!("; device {calls:8.1}, recorded {recorded:8.1}, {:6.1} a token", recorded / *tokens as f64);
+        }
+        println!();
     }
     Ok(())
 }

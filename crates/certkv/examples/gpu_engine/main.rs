@@ -173,7 +173,7 @@ fn life(
         let mut step = cache.begin_with(&chunks, policy)?;
         world.remember(&batch, &inputs);
         let tally = world.run(&mut step, &batch, &inputs, owed)?;
-        if i % 3 == 1 && batch.iter().any(|b| b.1 == 1) {
+        if i % 3 == 1 {
             let seen = watch::in_device_memory(gpu, &mut step, &batch)?;
             device.iter_mut().zip(seen).for_each(|(all, n)| *all += n);
         }
@@ -262,17 +262,22 @@ fn life(
 /// Recordings of a step under three policies. Returns whether everything held.
 fn graphs(gpu: &Gpu, cache: &mut GpuCache, world: &mut World, plan: &Plan) -> Result<bool, Failure> {
     let mut all = true;
-    for (name, policy, owed) in policies().into_iter().filter(|p| ["certified 5%", "packed", "dense"].contains(&p.0)) {
+    let recorded = policies().into_iter().filter(|p| ["certified 5%", "packed", "dense"].contains(&p.0));
+    // Drafts are recorded where every layer has them.
+    let drafts = if cache.attends_drafts() { &[1, 3][..] } else { &[1] };
+    for ((name, policy, owed), tokens) in recorded.flat_map(|of| drafts.iter().map(move |tokens| (of, *tokens))) {
+        let name = &format!("{}{}", name.split(' ').next().unwrap_or(name), if tokens > 1 { "-drafts" } else { "" });
         let ring = cache.certificate_ring().ok_or("the cache has a ring of certificates")?;
+        let steps = if tokens > 1 { plan.replays / 4 } else { plan.replays };
         let (stop, layer) = (AtomicBool::new(false), world.geometry.layers - 1);
         let (r, seen) = thread::scope(|scope| {
             let watcher = scope.spawn(|| watch::watch(&ring, layer, &stop));
-            let r = replay::run(gpu, cache, world, (world.held.len(), plan.replays), (policy, owed));
+            let r = replay::run(gpu, cache, world, (world.held.len(), tokens, steps), (policy, owed));
             stop.store(true, Ordering::Release);
             (r, watcher.join())
         });
         let (r, seen) = (r?, seen.map_err(|_| "the watcher panicked")?);
-        all &= watch::judge(name.split(' ').next().unwrap_or(name), &r.said, &seen, plan.seed) && r.unpublished == 0;
+        all &= watch::judge(name, &r.said, &seen, plan.seed) && r.unpublished == 0;
         r.tally.print(&format!("recorded {name}"));
         let each = |t: Duration| t.as_secs_f64() * 1e6 / r.steps.max(1) as f64;
         println!(
@@ -285,7 +290,7 @@ fn graphs(gpu: &Gpu, cache: &mut GpuCache, world: &mut World, plan: &Plan) -> Re
         let failed = r.different + r.tally.failed;
         println!(
             "GATE gpu-engine-graph-{} executed={} failed={failed} controls={}/{} seed={:#x}",
-            name.split(' ').next().unwrap_or(name),
+            name,
             r.steps * world.geometry.layers,
             r.tally.controls,
             r.tally.planted,

@@ -55,18 +55,18 @@ pub(crate) struct Replayed {
     pub(crate) unpublished: usize,
 }
 
-/// `steps` steps of the first `seqs` sequences of `world` by a recording; the last `seqs` are their forks and step plainly. What
+/// `steps` steps of the first `seqs` sequences of `world` by a recording, `tokens` new tokens each; the last `seqs` are their forks and step plainly. What
 /// the certified policy reads exactly depends on earlier steps, so that only outputs of other policies must have the twin's bits.
 pub(crate) fn run(
     gpu: &Gpu,
     cache: &mut GpuCache,
     world: &mut World,
-    (seqs, steps): (usize, usize),
+    (seqs, tokens, steps): (usize, usize, usize),
     (policy, owed): (Policy, Owed),
 ) -> Result<Replayed, Failure> {
     let g = world.geometry;
     let must_agree = !matches!(policy, Policy::Certified(_));
-    let (kv, q) = (seqs * g.kv_width(), seqs * g.q_width());
+    let (kv, q) = (seqs * tokens * g.kv_width(), seqs * tokens * g.q_width());
     let buffers = (0..g.layers).map(|_| Buffers::new(gpu, kv, q)).collect::<Result<Vec<_>, _>>()?;
     let io = buffers.iter().map(|b| b.io(kv, q)).collect::<Result<Vec<_>, _>>()?;
     let stream = GpuStream::new(gpu, Priority::Normal)?;
@@ -74,13 +74,13 @@ pub(crate) fn run(
     for at in 0..seqs {
         world.fork(cache, at)?;
     }
-    let graph = cache.record(seqs, &io, policy)?;
+    let graph = cache.record_drafts(seqs, tokens, &io, policy)?;
     let mut r = Replayed { nodes: graph.nodes(), ..Replayed::default() };
-    let recorded: Vec<(usize, usize)> = (0..seqs).map(|at| (at, 1)).collect();
-    let twins: Vec<(usize, usize)> = (first_twin..first_twin + seqs).map(|at| (at, 1)).collect();
-    let mut certificates = vec![Certificate::default(); seqs * g.q_heads];
+    let recorded: Vec<(usize, usize)> = (0..seqs).map(|at| (at, tokens)).collect();
+    let twins: Vec<(usize, usize)> = (first_twin..first_twin + seqs).map(|at| (at, tokens)).collect();
+    let mut certificates = vec![Certificate::default(); seqs * tokens * g.q_heads];
     for i in 0..steps {
-        let inputs = world.inputs(seqs);
+        let inputs = world.inputs(seqs * tokens);
         for (layer, b) in buffers.iter().enumerate() {
             b.fill(&stream, &inputs, layer)?;
         }

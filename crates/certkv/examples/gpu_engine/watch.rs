@@ -9,7 +9,7 @@ use certkv_device::cuda::Priority;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Certificates of one layer, `[sequence][query head]`, by the number of the step.
+/// Certificates of one layer, `[token][query head]`, by the number of the step.
 pub(crate) type Steps = BTreeMap<u64, Vec<Certificate>>;
 
 /// What a watcher saw.
@@ -75,21 +75,20 @@ pub(crate) fn in_device_memory(
     memory.read(&stream, 0, &mut words)?;
     let published = PublishedStep::of_memory(&words).ok_or("what was published is not whole")?;
     let (mut heads, mut failed, mut caught) = (0, 0, 0);
+    // Of a step of drafts all tokens are there, of others those that are alone.
+    let all = published.sequences() == step.tokens();
+    let rows = batch.iter().flat_map(|(_, tokens)| core::iter::repeat_n(*tokens, *tokens)).enumerate();
+    let rows: Vec<usize> = rows.filter(|(_, tokens)| all || *tokens == 1).map(|(row, _)| row).collect();
+    failed += rows.len().abs_diff(published.sequences());
     for (layer, certificates) in said.iter().enumerate() {
-        let (mut place, mut row) = (0, 0);
-        for (_, tokens) in batch {
-            if *tokens == 1 {
-                for head in 0..geometry.q_heads {
-                    let (want, got) =
-                        (&certificates[row * geometry.q_heads + head], published.head(layer, place, head));
-                    heads += 1;
-                    failed += usize::from(!alike(want, got.as_ref()));
-                    let other = got.map(|got| PublishedCertificate { status: Status::Failed, ..got });
-                    caught += usize::from(!alike(want, other.as_ref()));
-                }
-                place += 1;
+        for (place, row) in rows.iter().enumerate() {
+            for head in 0..geometry.q_heads {
+                let (want, got) = (&certificates[row * geometry.q_heads + head], published.head(layer, place, head));
+                heads += 1;
+                failed += usize::from(!alike(want, got.as_ref()));
+                let other = got.map(|got| PublishedCertificate { status: Status::Failed, ..got });
+                caught += usize::from(!alike(want, other.as_ref()));
             }
-            row += tokens;
         }
     }
     Ok([heads, failed, heads, caught])
