@@ -17,6 +17,8 @@ constexpr u32 PACKED = 0, MORE_KEYS = 1, EXACT_VALUES = 2, DENSE_HEAD = 3, DENSE
 constexpr u32 RULE_PACKED = 0, RULE_CERTIFIED = 1, RULE_DENSE = 2;
 // Layers whose flags the arguments hold.
 constexpr u32 MOST_LAYERS = 256;
+// Launches that a layer can have.
+constexpr u32 MOST_LAUNCHES = 8;
 
 struct CkvPublishArgs {
     const u8* certificates;              // of a launch CkvCertificate[places][kv_heads][each][group]: of the first pass, and of the last that computed a repaired head
@@ -41,8 +43,8 @@ struct CkvPublishArgs {
     u32 rule;
     u32 launches;  // of a layer, at most
     u32 places;    // sequences of a launch, at most
-    u32 each;      // tokens of a sequence that a launch has room for
     u32 drafts_most;
+    u32 each[MOST_LAUNCHES];  // tokens of a sequence that a launch has room for
     u32 attended[MOST_LAYERS / 32];  // a bit a layer: whether it has certificates of this step
     u32 exact[MOST_LAYERS / 32];     // whether its records are the originals, of which nothing is repaired
 };
@@ -89,8 +91,10 @@ extern "C" __global__ void __launch_bounds__(256, 1) ckv_publish(const __grid_co
             for (u32 i = me; i < all; i += blockDim.x) to[i] = Vec4{0, 0, 0, ABSENT};
             continue;
         }
-        const u32 rung = a.rule == RULE_DENSE ? DENSE_LAYER : PACKED, columns = a.each * a.group;
+        const u32 rung = a.rule == RULE_DENSE ? DENSE_LAYER : PACKED;
         for (u32 launch = 0; launch < a.launches; launch++) {
+            const u32 columns = a.each[launch] * a.group;
+            if (columns == 0) continue;
             const CkvCertificate* first = (const CkvCertificate*)(a.certificates + layer * a.certificate_layer + launch * a.launch_bytes);
             const CkvCertificate* last = (const CkvCertificate*)((const u8*)first + a.certificate_bytes);
             // Column i % columns of head i / columns of the launch, of pass `from` on rung `on`.

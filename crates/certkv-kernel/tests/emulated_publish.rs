@@ -4,7 +4,7 @@ mod emulated;
 use certkv_device::mailbox::{Missed, Slots, Words};
 use certkv_kernel::cuda::args::{Certificate, Draft};
 use certkv_kernel::cuda::publish::{
-    ABSENT, ENTRY_HEAD, HeadWords, LayerSet, PublishArgs, PublishRule, head_of, slots, words_of,
+    ABSENT, ENTRY_HEAD, HeadWords, LayerSet, MOST_LAUNCHES, PublishArgs, PublishRule, head_of, slots, words_of,
 };
 use certkv_testkit::generate::Rng;
 use core::sync::atomic::Ordering;
@@ -200,8 +200,8 @@ impl World {
             rule: step.rule as u32,
             launches: self.of.count as u32,
             places: step.seqs as u32,
-            each: self.of.each as u32,
             drafts_most: self.most as u32,
+            each: [self.of.each as u32; MOST_LAUNCHES],
             attended: set(&step.attended),
             exact: set(&step.exact),
         };

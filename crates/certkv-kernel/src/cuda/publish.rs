@@ -17,6 +17,8 @@ pub const HEAD_WORDS: usize = 2;
 pub const ABSENT: u8 = 255;
 /// Layers that one launch can publish.
 pub const MOST_LAYERS: usize = 256;
+/// Launches that a layer can have.
+pub const MOST_LAUNCHES: usize = 8;
 const MASK_WORDS: usize = MOST_LAYERS / 32;
 
 /// What a step did, as the kernel takes it.
@@ -95,10 +97,10 @@ pub struct PublishArgs {
     pub launches: u32,
     /// Sequences of a launch, at most.
     pub places: u32,
-    /// Tokens of a sequence that a launch has room for.
-    pub each: u32,
     /// Drafts that a launch may be told of.
     pub drafts_most: u32,
+    /// Tokens of a sequence that a launch has room for.
+    pub each: [u32; MOST_LAUNCHES],
     /// Layers that have certificates of this step.
     pub attended: LayerSet,
     /// Layers whose records are the originals, of which nothing is repaired.
@@ -133,8 +135,8 @@ pub struct LeftDrafts<'a> {
     pub launches: usize,
     /// Drafts of the step.
     pub places: usize,
-    /// Tokens of one that a launch has room for.
-    pub each: usize,
+    /// Tokens of one that a launch has room for; 0: it did not run.
+    pub each: [u32; MOST_LAUNCHES],
     /// Bytes from a launch's certificates to the next's, and from its lists.
     pub stride: usize,
 }
@@ -242,14 +244,18 @@ pub fn launch(queue: &Queue, kernel: &Function, a: &Publish<'_>) -> Result<(), C
         return Err(CudaError::BadArgument { argument: "layers", why: "more than one launch can publish" });
     }
     let (launches, places, each, stride) =
-        left.drafts.map_or((1, a.seqs, 1, 0), |d| (d.launches, d.places, d.each, d.stride));
+        left.drafts.map_or((1, a.seqs, [1; MOST_LAUNCHES], 0), |d| (d.launches, d.places, d.each, d.stride));
     let heads = places * a.kv_heads;
+    let most = each.iter().max().map_or(0, |each| *each as usize);
+    if launches > MOST_LAUNCHES {
+        return Err(CudaError::BadArgument { argument: "launches", why: "more than one layer can have" });
+    }
     // Up to the end of the last layer's last launch.
     let extent = |[layer, last]: [usize; 2], bytes: usize| match a.layers.min(launches) {
         0 => 0,
         _ => (a.layers - 1) * layer + (launches - 1) * stride + last + bytes,
     };
-    let certificates = extent(left.certificate_strides, heads * each * a.group * size_of::<Certificate>());
+    let certificates = extent(left.certificate_strides, heads * most * a.group * size_of::<Certificate>());
     let lists = extent(left.list_strides, 4 * (1 + heads));
     let state = on.writes(a.state, "published", 16)?;
     let args = PublishArgs {
@@ -278,8 +284,8 @@ pub fn launch(queue: &Queue, kernel: &Function, a: &Publish<'_>) -> Result<(), C
         rule: a.rule as u32,
         launches: word("launches", launches)?,
         places: word("drafts", places)?,
-        each: word("drafts", each)?,
         drafts_most: word("drafts", left.drafts.map_or(0, |d| d.most))?,
+        each,
         attended: a.attended,
         exact: a.exact,
     };
@@ -294,7 +300,7 @@ mod tests {
 
     #[test]
     fn the_struct_has_the_size_of_its_twin() {
-        assert_eq!(size_of::<PublishArgs>(), 14 * 8 + 10 * 4 + 2 * 4 * MASK_WORDS);
+        assert_eq!(size_of::<PublishArgs>(), 14 * 8 + 9 * 4 + 4 * MOST_LAUNCHES + 4 + 2 * 4 * MASK_WORDS);
     }
 
     #[test]

@@ -6,7 +6,7 @@ mod select;
 mod tails;
 mod unfinished;
 
-pub(super) use drafts::{DraftSections, Drafts, of_launch};
+pub(super) use drafts::Drafts;
 pub(super) use select::Choice;
 
 use super::config::{GpuConfig, STAGING_SLOTS};

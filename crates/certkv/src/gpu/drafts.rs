@@ -9,6 +9,7 @@
 use super::cache::GpuCache;
 use super::carry::narrow;
 use super::core::{Core, Drafts};
+use super::draft_sections::{Cut, DraftSections};
 use super::ladder::{self, Call};
 use super::policy::Rule;
 use super::record::Shape;
@@ -73,22 +74,27 @@ fn in_order(parts: &[Part], most: usize, done: usize) -> impl Iterator<Item = &P
         .flat_map(move |tokens| parts.iter().filter(move |part| part.place.is_none() && part.tokens == tokens))
 }
 
-/// Launches of so many tokens each that the longest draft takes, and the drafts of each.
-fn launches(parts: &[Part], most: usize, each: usize) -> impl Iterator<Item = (usize, usize)> {
-    let longest = parts.iter().filter(|part| is_draft(part, most)).map(|part| part.tokens).max();
-    (0..longest.unwrap_or(0).div_ceil(each)).map(move |launch| (launch, in_order(parts, most, launch * each).count()))
+/// Tokens of the longest draft.
+pub(super) fn longest(parts: &[Part], most: usize) -> usize {
+    parts.iter().filter(|part| is_draft(part, most)).map(|part| part.tokens).max().unwrap_or(0)
+}
+
+/// Launches of a layer, and the drafts of each.
+fn launches<'p>(of: &DraftSections, parts: &'p [Part]) -> impl Iterator<Item = (Cut, usize)> + use<'p> {
+    let most = of.tokens;
+    of.cuts(longest(parts, most)).map(move |cut| (cut, in_order(parts, most, cut.done).count()))
 }
 
 /// Launches and their drafts where every sequence has as many tokens.
-pub(super) fn of_each(core: &Core, shape: Shape) -> impl Iterator<Item = (usize, usize)> {
-    (0..shape.tokens.div_ceil(core.sizes.drafts.each)).map(move |launch| (launch, shape.seqs))
+pub(super) fn of_each(core: &Core, shape: Shape) -> impl Iterator<Item = (Cut, usize)> + use<> {
+    core.sizes.drafts.cuts(shape.tokens).map(move |cut| (cut, shape.seqs))
 }
 
 /// The launches of all drafts of a step, with the place of the first.
-pub(super) fn of_step<'p>(core: &Core, parts: &'p [Part]) -> (usize, impl Iterator<Item = (usize, usize)> + use<'p>) {
-    let (most, each) = (core.sizes.drafts.tokens, core.sizes.drafts.each);
-    let place = parts.iter().filter(|part| is_draft(part, most)).map(|part| part.guest).min();
-    (place.unwrap_or(0), launches(parts, most, each))
+pub(super) fn of_step<'p>(core: &Core, parts: &'p [Part]) -> (usize, impl Iterator<Item = (Cut, usize)> + use<'p>) {
+    let of = &core.sizes.drafts;
+    let place = parts.iter().filter(|part| is_draft(part, of.tokens)).map(|part| part.guest).min();
+    (place.unwrap_or(0), launches(of, parts))
 }
 
 /// Sends what launches are told of the step's drafts; in a draft step, of every token and of the blocks that these fill, too. Returns how many blocks.
@@ -102,10 +108,10 @@ pub(super) fn tell(cache: &mut GpuCache, parts: &[Part], alone: bool) -> Result<
     state.clear();
     state.resize(of.state_bytes() / 4, 0);
     let mut put = |at: usize, words: &[u32]| state[at / 4..at / 4 + words.len()].copy_from_slice(words);
-    for (launch, _) in launches(parts, of.tokens, of.each) {
-        let (done, told) = (launch * of.each, of.told(launch));
+    for (Cut { launch, done, width }, _) in launches(of, parts) {
+        let told = of.told(launch);
         for (place, part) in in_order(parts, of.tokens, done).enumerate() {
-            let draft = Draft::new(part.len + done + 1, of.each.min(part.tokens - done), part.draft + done);
+            let draft = Draft::new(part.len + done + 1, width.min(part.tokens - done), part.draft + done);
             put(told.start + place * size_of::<Draft>(), &draft.words());
         }
     }
@@ -222,13 +228,13 @@ pub(super) fn attend_host(
 pub(super) fn enqueue(
     core: &Core,
     (layer, place): (usize, usize),
-    launches: impl Iterator<Item = (usize, usize)>,
+    launches: impl Iterator<Item = (Cut, usize)>,
     (query, out): (Tensor<'_>, Tensor<'_>),
     (rule, fresh): (Rule, bool),
 ) -> Result<(), Error> {
-    for (launch, seqs) in launches {
-        let drafts = Some(Drafts { launch, place });
-        let fresh = fresh && launch == 0;
+    for (cut, seqs) in launches {
+        let drafts = Some(Drafts { cut, place });
+        let fresh = fresh && cut.launch == 0;
         ladder::attend(core, &Call { layer, seqs, blocks: 0, query, out, rule, fresh, drafts })?;
     }
     Ok(())
@@ -248,14 +254,14 @@ pub(super) fn read(
     drafted: &mut Drafted,
 ) -> Result<(), Error> {
     let core = &cache.core;
-    let each = core.sizes.drafts.each;
     let (s, of, buffer) = (&core.sizes, &core.sizes.drafts, core.draft_buffer()?);
     let (heads, width) = (s.q_heads(), s.q_heads() * s.dim);
     let tokens: usize = parts.iter().filter(|part| is_draft(part, of.tokens)).map(|part| part.tokens).sum();
-    let certified = |seqs: usize| seqs * heads * each * args::Certificate::WORDS;
+    let certified = |cut: Cut, seqs: usize| seqs * heads * cut.width * args::Certificate::WORDS;
     let listed = |seqs: usize| 1 + seqs * s.kv_heads;
-    for (launch, seqs) in launches(parts, of.tokens, each) {
-        let words = [certified(seqs), certified(seqs), listed(seqs), listed(seqs)];
+    for (cut, seqs) in launches(of, parts) {
+        let launch = cut.launch;
+        let words = [certified(cut, seqs), certified(cut, seqs), listed(seqs), listed(seqs)];
         for (section, words) in of.certificates.iter().chain(&of.lists).zip(words) {
             let (from, to) = (of.at(layer, launch, section), of.result_at(launch, section));
             core.queue.download(buffer, from, &core.results, to, 4 * words)?;
@@ -273,9 +279,10 @@ pub(super) fn read(
     core.results.read(of.errors_at(), &mut found.errors)?;
     certificates.clear();
     certificates.resize(tokens * heads, Certificate::UNCERTIFIED);
-    for (launch, seqs) in launches(parts, of.tokens, each) {
+    for (cut, seqs) in launches(of, parts) {
+        let Cut { launch, done, width: each } = cut;
         for (section, to) in of.certificates.iter().zip([&mut found.first, &mut found.second]) {
-            words.resize(certified(seqs), 0);
+            words.resize(certified(cut, seqs), 0);
             core.results.read(of.result_at(launch, section), words)?;
             to.clear();
             to.extend(results::certificates(words));
@@ -285,9 +292,9 @@ pub(super) fn read(
             core.results.read(of.result_at(launch, section), to)?;
         }
         let shape = (s, &cache.layouts[layer]);
-        for (place, part) in in_order(parts, of.tokens, launch * each).enumerate() {
-            for token in 0..each.min(part.tokens - launch * each) {
-                let later = launch * each + token;
+        for (place, part) in in_order(parts, of.tokens, done).enumerate() {
+            for token in 0..each.min(part.tokens - done) {
+                let later = done + token;
                 let own = &mut certificates[(part.draft + later) * heads..][..heads];
                 let sees = (part.len + later + 1, s.window(layer));
                 found.of(rule, (place, token, each), sees, shape, core.kit(layer).exact, own);

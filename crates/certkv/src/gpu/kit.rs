@@ -1,6 +1,7 @@
 //! The kernels of one format, with windows or without, and what the launches of its layers have to know of it.
 use super::config::GpuConfig;
 use super::core::Drafts;
+use super::draft_sections::Widths;
 use crate::Error;
 use certkv_core::RecordLayout;
 use certkv_device::cuda::Function;
@@ -32,8 +33,8 @@ pub(super) struct Kit {
     pub(super) exact: bool,
     /// The ladder that corrects, if records have residual planes.
     pub(super) corrects: Option<(Function, Variant)>,
-    /// Attention of drafts, where the cache has room for chunks, of layers that see everything.
-    pub(super) drafts: Option<DraftKit>,
+    /// Attention of drafts, where the cache has room for chunks, of layers that see everything: for each width of a launch.
+    pub(super) drafts: Vec<DraftKit>,
 }
 
 /// Kernels that attend several new tokens of a sequence as one group of query heads.
@@ -49,13 +50,13 @@ pub(super) struct DraftKit {
 /// The variant that runs records of `layout` on a GPU, the same cut for throughput, and for records with residual planes the one that corrects; then, with
 /// longer chunks and without windows, those of drafts; with what a cache launches of each.
 ///
-/// `windowed`: for layers with a window. `extends`: with attention of longer chunks. `tokens`: of a draft that a launch takes.
+/// `windowed`: for layers with a window. `chunks`: with attention of longer chunks, and of so many tokens of a draft in a launch.
 pub(super) fn variants(
     arch: Arch,
     config: &GpuConfig,
     layout: &RecordLayout,
     windowed: bool,
-    (extends, tokens): (bool, usize),
+    chunks: Option<Widths>,
 ) -> Result<Vec<(Variant, Vec<Verb>)>, Error> {
     let variant = Variant::new(layout.clone(), config.geometry.group(), arch).map_err(PrepareError::Variant)?;
     let variant = if config.queries == Element::F32 { variant.with_single_queries() } else { variant };
@@ -66,12 +67,12 @@ pub(super) fn variants(
     };
     let corrects = correcting(&variant)?;
     let mut drafts = Vec::new();
-    if extends && !windowed && tokens > 0 {
+    for tokens in chunks.filter(|_| !windowed).into_iter().flat_map(Widths::each) {
         let own = variant.clone().drafting(tokens).map_err(PrepareError::Variant)?;
         let corrects = correcting(&own)?.map(|corrects| (corrects, vec![Verb::Ladder]));
         drafts.extend([(own.clone(), own.verbs().collect())].into_iter().chain(corrects));
     }
-    let verbs = variant.verbs().filter(|verb| extends || *verb != Verb::Extend).collect();
+    let verbs = variant.verbs().filter(|verb| chunks.is_some() || *verb != Verb::Extend).collect();
     let corrects = corrects.map(|corrects| (corrects, vec![Verb::Ladder]));
     let own = [(variant.clone(), verbs), (variant.wide(), vec![Verb::Attend])];
     Ok(own.into_iter().chain(corrects).chain(drafts).collect())
@@ -89,17 +90,17 @@ impl Kit {
             return Err(Error::Config { field: "formats", why: "no kernels".into() });
         };
         let (variant, wide) = (variant.clone(), wide.clone());
-        let corrects = |drafts: bool| {
-            let own = rest.iter().find(|(v, _)| v.corrects() && (v.draft() > 0) == drafts);
+        let corrects = |draft: usize| {
+            let own = rest.iter().find(|(v, _)| v.corrects() && v.draft() == draft);
             own.map(|(v, _)| kernels.get(v, Verb::Ladder).map(|f| (f.clone(), v.clone()))).transpose()
         };
-        let drafts = rest.iter().find(|(v, _)| v.draft() > 0 && !v.corrects()).map(|(v, _)| {
+        let drafts = rest.iter().filter(|(v, _)| v.draft() > 0 && !v.corrects()).map(|(v, _)| {
             let kernel = |verb| kernels.get(v, verb).cloned();
             Ok::<_, Error>(DraftKit {
                 attend: kernel(Verb::Attend)?,
                 select: kernel(Verb::Select)?,
                 ladder: kernel(Verb::Ladder)?,
-                corrects: corrects(true)?,
+                corrects: corrects(v.draft())?,
                 variant: v.clone(),
             })
         });
@@ -120,15 +121,15 @@ impl Kit {
             swap: kernel(Verb::Swap)?,
             extend: extends.then(|| kernel(Verb::Extend)).transpose()?,
             exact: format.key.is_exact() && format.value.is_exact(),
-            corrects: corrects(false)?,
-            drafts: drafts.transpose()?,
+            corrects: corrects(0)?,
+            drafts: drafts.collect::<Result<_, _>>()?,
             variant,
         })
     }
 
     /// The kernels of a call, where it is of drafts.
     pub(super) fn for_drafts(&self, drafts: Option<Drafts>) -> Option<&DraftKit> {
-        self.drafts.as_ref().filter(|_| drafts.is_some())
+        drafts.and_then(|drafts| self.drafts.iter().find(|kit| kit.variant.draft() == drafts.cut.width))
     }
 
     /// The cut of the decode kernel for a launch over so many blocks.

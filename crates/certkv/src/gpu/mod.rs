@@ -36,6 +36,7 @@ mod carry;
 mod config;
 mod core;
 mod device_rows;
+mod draft_sections;
 mod drafts;
 mod events;
 mod extend;

@@ -1,6 +1,6 @@
 //! The kernels of a configuration, with a cache or before there is one.
 use super::config::GpuConfig;
-use super::core::of_launch;
+use super::draft_sections::Widths;
 use super::kit::{self, Kit};
 use super::plan::GpuMachine;
 use super::window;
@@ -39,7 +39,8 @@ impl Wanted {
             }
         }
         let extends = config.chunk_tokens > 0;
-        let chunks = (extends, of_launch(config.chunk_tokens, layouts, config.geometry.group(), arch));
+        let widths = Widths::of(config.chunk_tokens, layouts, config.geometry.group(), arch);
+        let chunks = extends.then_some(widths);
         let of = |(layout, windowed)| kit::variants(arch, config, layout, windowed, chunks);
         let variants = formats.into_iter().map(of).collect::<Result<_, _>>()?;
         Ok(Self { variants, kit_of, extends })

@@ -5,6 +5,7 @@
 //! a call to the driver, and sees either a whole step or that it missed it. Cost of a step: about 3 us and 16 bytes a layer, sequence and query
 //! head over the link.
 use super::core::Core;
+use super::drafts;
 use super::policy::Rule;
 use super::step::{GpuStep, Progress};
 use crate::{Error, Rung, Status};
@@ -119,8 +120,8 @@ impl PublishedStep {
 pub(super) enum Whose {
     /// A batch of so many single tokens.
     Batch(usize),
-    /// So many drafts, of so many tokens in all.
-    Drafts(usize, usize),
+    /// So many drafts, of so many tokens in all, and at most.
+    Drafts { seqs: usize, tokens: usize, longest: usize },
 }
 
 impl Whose {
@@ -128,7 +129,7 @@ impl Whose {
     fn places(self) -> usize {
         match self {
             Self::Batch(seqs) => seqs,
-            Self::Drafts(_, tokens) => tokens,
+            Self::Drafts { tokens, .. } => tokens,
         }
     }
 }
@@ -157,7 +158,10 @@ impl GpuStep<'_> {
     pub(super) fn whose(&self) -> Whose {
         match self.drafting {
             None => Whose::Batch(self.seqs),
-            Some(_) => Whose::Drafts(self.parts.len(), self.tokens),
+            Some(_) => {
+                let longest = drafts::longest(&self.parts, self.tokens);
+                Whose::Drafts { seqs: self.parts.len(), tokens: self.tokens, longest }
+            }
         }
     }
 
@@ -201,7 +205,7 @@ fn enqueue(
         |yes: &mut dyn Iterator<Item = bool>| LayerSet::of(yes.enumerate().filter(|(_, y)| *y).map(|(i, _)| i));
     let of_step = match whose {
         Whose::Batch(_) => core.left_of_batch()?,
-        Whose::Drafts(places, _) => core.left_of_drafts(places)?,
+        Whose::Drafts { seqs, longest, .. } => core.left_of_drafts(seqs, longest)?,
     };
     let args = Publish {
         errors: core.counter(&s.counters.errors)?,

@@ -40,7 +40,8 @@ impl Shape {
     }
 
     fn whose(self) -> Whose {
-        if self.tokens == 1 { Whose::Batch(self.seqs) } else { Whose::Drafts(self.seqs, self.rows()) }
+        let Self { seqs, tokens } = self;
+        if tokens == 1 { Whose::Batch(seqs) } else { Whose::Drafts { seqs, tokens: self.rows(), longest: tokens } }
     }
 }
 

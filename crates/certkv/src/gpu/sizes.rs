@@ -2,7 +2,7 @@
 use super::cache::Entry;
 use super::calibrated::most_metric_bytes;
 use super::config::{GpuConfig, STAGING_SLOTS};
-use super::core::DraftSections;
+use super::draft_sections::DraftSections;
 use super::frames::{FrameSizes, frames};
 use super::kit;
 use super::plan::GpuMachine;
@@ -131,7 +131,7 @@ impl Sizes {
             return Err(Error::Config { field: "geometry", why: "no layer".into() });
         };
         // Neither windows nor longer chunks change the size of anything here.
-        let variants = kit::variants(machine.arch, config, first, false, (false, 0))?;
+        let variants = kit::variants(machine.arch, config, first, false, None)?;
         let Some((variant, _)) = variants.first() else {
             return Err(Error::Config { field: "formats", why: "no kernels".into() });
         };

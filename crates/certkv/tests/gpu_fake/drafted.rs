@@ -23,10 +23,17 @@ pub(super) fn records_of(format: &str) {
     REFINABLE.store(format.contains("-r"), Ordering::Relaxed);
 }
 
-/// Query heads of a launch's group: of drafts as many tokens' as a launch over the records takes of the longest.
+/// Tokens of a draft that one tile of columns takes.
+const NARROW: usize = 8 / GROUP;
+
+/// Query heads of a launch's group: of drafts as many tokens' as a launch over the records takes, or those of one tile where none has more.
 pub(super) fn columns(a: &AttendArgs) -> usize {
-    let tokens = TOKENS.load(Ordering::Relaxed).min(if REFINABLE.load(Ordering::Relaxed) { 4 } else { 8 });
-    if a.drafts == 0 { GROUP } else { tokens * GROUP }
+    if a.drafts == 0 {
+        return GROUP;
+    }
+    let most = TOKENS.load(Ordering::Relaxed).min(if REFINABLE.load(Ordering::Relaxed) { NARROW } else { 8 });
+    let longest = (0..a.seqs as usize).map(|place| word(a.drafts, 4 * place + 1) as usize).max();
+    if longest <= Some(NARROW) { NARROW.min(most) * GROUP } else { most * GROUP }
 }
 
 /// Where channel 0 of column `q` of all groups of a launch is.

@@ -1,187 +1,33 @@
 //! What attention of drafts works with: kernels of their own, and lists, masses and results beside those of the batch, whose the host has yet to read.
 use super::Core;
 use crate::Error;
+use crate::gpu::draft_sections::Cut;
 use crate::gpu::ladder::Call;
-use crate::gpu::sections::{ALIGN, sections};
-use certkv_core::{Geometry, RecordLayout};
 use certkv_device::cuda::{DeviceBuffer, Function};
-use certkv_kernel::cuda::args::{Certificate, Draft};
+use certkv_kernel::cuda::Variant;
 use certkv_kernel::cuda::close::{self, Close, Closing};
 use certkv_kernel::cuda::encode::append_flag;
 use certkv_kernel::cuda::launch::{self, Append, Attend, Tables};
-use certkv_kernel::cuda::publish::{Left, LeftDrafts};
+use certkv_kernel::cuda::publish::{Left, LeftDrafts, MOST_LAUNCHES};
 use certkv_kernel::cuda::queue::Span;
 use certkv_kernel::cuda::tensor::Tensor;
-use certkv_kernel::cuda::{Arch, Variant};
 use core::ops::Range;
 
-/// Longest chunk that is attended as a step is, every token under the policy with all its rungs: what is guessed at and verified.
-const MOST_TOKENS: usize = 8;
-
-/// Tokens of the longest draft of a cache whose chunks have at most `chunk_tokens`; 0: it has none.
-pub(in crate::gpu) fn most_tokens(chunk_tokens: usize) -> usize {
-    if chunk_tokens < 2 { 0 } else { chunk_tokens.min(MOST_TOKENS) }
-}
-
-/// Tokens of a draft that one launch takes, in every layer; 0: a layer has no kernels for any, or there are none.
-pub(in crate::gpu) fn of_launch(chunk_tokens: usize, layouts: &[RecordLayout], group: usize, arch: Arch) -> usize {
-    // A layout without kernels is refused where they are made.
-    let width = |layout: &RecordLayout| Variant::new(layout.clone(), group, arch).map_or(0, |v| v.most_drafted());
-    layouts.iter().map(width).min().unwrap_or(0).min(most_tokens(chunk_tokens))
-}
-
-/// The drafts of one launch, `launch`-th of its layer, whose sequences begin at a place of the batch's list.
+/// The drafts of one launch of a layer, whose sequences begin at a place of the batch's list.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::gpu) struct Drafts {
-    pub(in crate::gpu) launch: usize,
+    pub(in crate::gpu) cut: Cut,
     pub(in crate::gpu) place: usize,
 }
 
-/// Bytes; all empty without drafts.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::gpu) struct DraftSections {
-    /// Tokens of the longest.
-    pub(in crate::gpu) tokens: usize,
-    /// Tokens of one that a launch takes.
-    pub(in crate::gpu) each: usize,
-    /// Launches of a layer, at most, what each leaves, and what a layer's leave.
-    launches: usize,
-    stride: usize,
-    layer: usize,
-    /// [`Draft`]`[launch][place]`.
-    told: Range<usize>,
-    /// Of a step's new tokens: row in the tables, tokens before it, tail that it goes to.
-    pub(in crate::gpu) new: [Range<usize>; 3],
-    /// Of the blocks that these fill: row, tokens up to their end, tail.
-    pub(in crate::gpu) filled: [Range<usize>; 3],
-    /// How many new tokens, and how many blocks.
-    pub(in crate::gpu) counts: Range<usize>,
-    /// Rows of the host: keys, values, `[token][kv_heads dim]`, in the type of the originals.
-    rows: [Range<usize>; 2],
-    /// And its queries, `[token][q_heads dim]`, single precision at most; outputs the same.
-    pub(in crate::gpu) queries: Range<usize>,
-    pub(in crate::gpu) outputs: Range<usize>,
-    /// First byte of what launches of the layers leave, and of that of a launch:
-    left: usize,
-    /// `[place][kv_head][token][query head]`: certificates of the first launch, and of the dense one.
-    pub(in crate::gpu) certificates: [Range<usize>; 2],
-    /// Heads over tolerance after the first launch, and after the repair.
-    pub(in crate::gpu) lists: [Range<usize>; 2],
-    /// Behind all layers: `[row][kv_head][stride][query head of all tokens]`.
-    masses: Range<usize>,
-    kept: Range<usize>,
-    partials: Range<usize>,
-}
-
-impl DraftSections {
-    /// For `rows` sequences of `stride` blocks, and launches of `ctas` CTAs.
-    pub(in crate::gpu) fn new(
-        chunk_tokens: usize,
-        (layouts, arch): (&[RecordLayout], Arch),
-        g: &Geometry,
-        (rows, stride, ctas): (usize, usize, usize),
-    ) -> Option<Self> {
-        let each = of_launch(chunk_tokens, layouts, g.group(), arch);
-        let tokens = if each == 0 { 0 } else { most_tokens(chunk_tokens) };
-        let launches = if each == 0 { 0 } else { tokens.div_ceil(each) };
-        let (rows, columns) = (if each == 0 { 0 } else { rows }, g.group() * each);
-        let (heads, partial) = (rows * g.kv_heads, launch::partial_floats(g.head_dim, columns));
-        let new = rows * tokens;
-        // As long as those of a batch.
-        let list = if tokens == 0 { 0 } else { launch::list_bytes(heads).next_multiple_of(ALIGN) / 4 };
-        let certificates = heads.checked_mul(columns)?.checked_mul(Certificate::WORDS)?;
-        let ([first, last, over, left], stride_words) = sections([certificates, certificates, list, list])?;
-        let layer = launches.checked_mul(stride_words)?;
-        let refinable = layouts.iter().any(|layout| !layout.format.refine.is_none());
-        let (
-            [told, t0, t1, t2, f0, f1, f2, counts, keys, values, queries, outputs, results, masses, kept, partials],
-            _,
-        ) = sections([
-            launches * rows * size_of::<Draft>() / 4,
-            new,
-            new,
-            new,
-            rows,
-            rows,
-            rows,
-            if tokens == 0 { 0 } else { 2 },
-            new.checked_mul(g.kv_width())?.div_ceil(2),
-            new.checked_mul(g.kv_width())?.div_ceil(2),
-            new.checked_mul(g.q_width())?,
-            new.checked_mul(g.q_width())?,
-            layer.checked_mul(layouts.len())?,
-            heads.checked_mul(columns)?.checked_mul(stride)?,
-            if refinable { heads.checked_mul(partial)? } else { 0 },
-            if tokens == 0 { 0 } else { partial.checked_mul(ctas + heads)? },
-        ])?;
-        let bytes = |words: Range<usize>| 4 * words.start..4 * words.end;
-        Some(Self {
-            tokens,
-            each,
-            launches,
-            stride: 4 * stride_words,
-            layer: 4 * layer,
-            told: bytes(told),
-            new: [t0, t1, t2].map(bytes),
-            filled: [f0, f1, f2].map(bytes),
-            counts: bytes(counts),
-            rows: [keys, values].map(bytes),
-            queries: bytes(queries),
-            outputs: bytes(outputs),
-            left: 4 * results.start,
-            certificates: [first, last].map(bytes),
-            lists: [over, left].map(bytes),
-            masses: bytes(masses),
-            kept: bytes(kept),
-            partials: bytes(partials),
-        })
-    }
-
-    /// Bytes of all of it.
-    pub(in crate::gpu) fn bytes(&self) -> usize {
-        self.partials.end
-    }
-
-    /// Bytes of what is brought to the host of a layer: what its launches leave, as it lies on the device, the outputs, and a word for each of `rows`.
-    pub(in crate::gpu) fn result_bytes(&self, rows: usize) -> usize {
-        if self.tokens == 0 { 0 } else { self.errors_at() + 4 * rows }
-    }
-
-    /// First byte of the outputs there, and of the words.
-    pub(in crate::gpu) fn outputs_at(&self) -> usize {
-        self.layer
-    }
-    pub(in crate::gpu) fn errors_at(&self) -> usize {
-        self.layer + self.outputs.len()
-    }
-
-    /// First byte of a section of a launch there, and on the device.
-    pub(in crate::gpu) fn result_at(&self, launch: usize, section: &Range<usize>) -> usize {
-        launch * self.stride + section.start
-    }
-    pub(in crate::gpu) fn at(&self, layer: usize, launch: usize, section: &Range<usize>) -> usize {
-        self.left + layer * self.layer + self.result_at(launch, section)
-    }
-
-    /// Where a launch is told of its drafts.
-    pub(in crate::gpu) fn told(&self, launch: usize) -> Range<usize> {
-        let bytes = self.told.len() / self.launches.max(1);
-        self.told.start + launch * bytes..self.told.start + (launch + 1) * bytes
-    }
-
-    /// Bytes of what a step is told of, from the first on.
-    pub(in crate::gpu) fn state_bytes(&self) -> usize {
-        self.counts.end
-    }
-}
-const _: () = assert!(ALIGN.is_multiple_of(size_of::<Draft>()));
-
 impl Core {
     /// What launches over `places` drafts left in all layers.
-    pub(in crate::gpu) fn left_of_drafts(&self, places: usize) -> Result<Left<'_>, Error> {
+    pub(in crate::gpu) fn left_of_drafts(&self, places: usize, longest: usize) -> Result<Left<'_>, Error> {
         let (s, of) = (&self.sizes, &self.sizes.drafts);
         let [first, last] = &of.certificates;
         let [over, left] = &of.lists;
+        let mut each = [0; MOST_LAUNCHES];
+        of.cuts(longest).for_each(|cut| each[cut.launch] = cut.width as u32);
         let from = |section: &Range<usize>| {
             let start = of.at(0, 0, section);
             self.draft_span(&(start..of.left + s.layers * of.layer))
@@ -195,9 +41,9 @@ impl Core {
             drafts: Some(LeftDrafts {
                 told: self.draft_span(&of.told)?,
                 most: s.rows,
-                launches: of.launches,
+                launches: of.launches(),
                 places,
-                each: of.each,
+                each,
                 stride: of.stride,
             }),
         })
@@ -205,7 +51,7 @@ impl Core {
 
     /// Whether a layer attends drafts; else it attends chunks otherwise.
     pub(in crate::gpu) fn drafts_in(&self, layer: usize) -> bool {
-        self.kit(layer).drafts.is_some() && !self.sizes.spills(layer)
+        !self.kit(layer).drafts.is_empty() && !self.sizes.spills(layer)
     }
 
     pub(in crate::gpu) fn draft_buffer(&self) -> Result<&DeviceBuffer, Error> {
@@ -256,7 +102,7 @@ impl Core {
             tail_slots: self.tails_of(layer)?,
             row_norms: self.row_norms(layer)?,
             // Heads over tolerance in the first launch.
-            clear: Some(self.list_count(layer, 0, Some(Drafts { launch: 0, place: 0 }))?),
+            clear: Some(Span::of(self.draft_buffer()?, of.at(layer, 0, &of.lists[0]), 4)?),
             // As a step's.
             flags: append_flag::SETTLED | append_flag::BY_PLACE,
         };
@@ -293,7 +139,7 @@ impl Core {
             tables: self.tables_from(call.layer, drafts.place)?,
             certificates: self.certificates_of(call.layer, 0, call.drafts)?,
             partials: self.draft_span(&of.partials)?,
-            drafts: Some(self.draft_span(&of.told(drafts.launch))?),
+            drafts: Some(self.draft_span(&of.told(drafts.cut.launch))?),
             // Full blocks were coded when the chunk was appended.
             closing: false,
             ..args
@@ -311,7 +157,7 @@ impl Core {
             Some(drafts) => {
                 let of = &self.sizes.drafts;
                 let section = &of.certificates[which];
-                let start = of.at(layer, drafts.launch, section);
+                let start = of.at(layer, drafts.cut.launch, section);
                 self.draft_span(&(start..start + section.len()))
             }
             None => self.certificates(layer, which),
@@ -327,7 +173,7 @@ impl Core {
     ) -> Result<(&DeviceBuffer, usize), Error> {
         let of = &self.sizes.drafts;
         match drafts {
-            Some(drafts) => Ok((self.draft_buffer()?, of.at(layer, drafts.launch, &of.lists[which]))),
+            Some(drafts) => Ok((self.draft_buffer()?, of.at(layer, drafts.cut.launch, &of.lists[which]))),
             None => Ok((&self.failures, self.list_at(layer, which))),
         }
     }
