@@ -23,14 +23,14 @@ static CAPTURES: Registry<GpuCapture> = Registry::new(0x3d, "capture");
 /// cache's and may end the recording. The step is over without a trace, as after certkv_step_abort. `*capture` is filled; the caller ends it with
 /// certkv_capture_destroy, after the graph, whose memory it keeps.
 ///
-/// The graph then runs any step of as many sequences, however long: certkv_step_begin; certkv_step_before_stream; the launch on the stream;
+/// The graph then runs any step of as many sequences, however long, with one token each, or with drafts of as many tokens each (`config->chunk_tokens`): certkv_step_begin; certkv_step_before_stream; the launch on the stream;
 /// certkv_step_after_stream; certkv_step_replayed; certificates if wanted; certkv_step_finish.
 ///
 /// Threads: one at a time per step; the thread that began to record, unless it did so in relaxed mode.
 /// Stream: `stream` waits for the cache's, in the recording.
 /// Capture: required.
 /// Errors: NULL_POINTER, MISALIGNED, INVALID_HANDLE, BUSY_STEP, UNSUPPORTED (the cache is on the host), ORDER (the cache's stream is not recording,
-/// or a layer was not appended, or the step has a chunk of several tokens), DEVICE, POISONED. `*capture` is NULL if it can be written, and
+/// or a layer was not appended, or the step has a chunk of several tokens, but for drafts of one length), DEVICE, POISONED. `*capture` is NULL if it can be written, and
 /// certkv_step_abort still is due; what was recorded so far is of no use.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn certkv_step_captured(
@@ -57,7 +57,8 @@ pub unsafe extern "C" fn certkv_step_captured(
 /// Stream: none.
 /// Capture: not allowed.
 /// Errors: NULL_POINTER, INVALID_HANDLE, BUSY_STEP, UNSUPPORTED (the cache is on the host), ORDER (a layer was appended already, the capture is
-/// another cache's, or the step has a chunk of several tokens), SHAPE (another number of sequences), POLICY, POISONED. Nothing changed.
+/// another cache's, or the step has a chunk of several tokens, but for drafts of one length), SHAPE (another number of sequences, or of tokens each), POLICY,
+/// POISONED. Nothing changed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn certkv_step_replayed(step: *mut certkv_step, capture: *const certkv_capture) -> certkv_status {
     guard(|| {

@@ -144,7 +144,8 @@ pub struct certkv_config {
     /// prompt's: computed from originals, CERTKV_EXACT, without a bound on their rounding. On the host every token of such a chunk is attended as a
     /// decode step of its own, under the step's policy, with the bits that it would have alone: it reads codes once a token, so that from about
     /// four tokens on a prompt's chunk takes less time. On a GPU chunks of up to eight tokens, where a layer has no window and its originals stay in host
-    /// memory, are attended at once for all sequences, every token under the policy as a step; others there, too: what was stored before them is read
+    /// memory, are drafts: attended at once for all sequences, every token under the policy as a step; where all layers are so, a step of drafts and single tokens
+    /// alone waits for nothing and can be recorded. Longer ones are attended there, too: what was stored before them is read
     /// from codes, under CERTKV_POLICY_CERTIFIED where that is within tolerance, else from originals on the CPU, as longer chunks are. That takes device
     /// memory, some 40 KB a token of 32 query heads and 8 key/value heads of 128 channels, and for short chunks as much for each of eight tokens of every
     /// sequence.

@@ -37,7 +37,8 @@ pub struct certkv_published_head {
     pub reserved: u16,
 }
 
-/// Which heads a step has: `[layers][sequences][q_heads]`, sequences being those with one new token, in the order of the step's chunks.
+/// Which heads a step has: `[layers][sequences][q_heads]`, sequences being those with one new token, in the order of the step's chunks. In a step of drafts
+/// (`config->chunk_tokens`) beside such, which has no other chunk, every new token counts as one, in the order of the step's rows.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct certkv_published_step {
@@ -45,7 +46,7 @@ pub struct certkv_published_step {
     pub struct_size: u32,
     /// Layers of the model.
     pub layers: u32,
-    /// Sequences with one new token.
+    /// Sequences with one new token, or in a step of drafts its tokens.
     pub sequences: u32,
     /// Query heads of a layer.
     pub q_heads: u32,
@@ -63,7 +64,7 @@ pub struct certkv_published_memory {
     pub begun: u64,
     /// and when they were.
     pub done: u64,
-    /// Sequences with one new token, in the order of the step's chunks.
+    /// Sequences with one new token, in the order of the step's chunks; or in a step of drafts its tokens, in the order of its rows.
     pub sequences: u32,
     /// Layers of the model.
     pub layers: u32,
@@ -203,8 +204,8 @@ pub unsafe extern "C" fn certkv_step_number(step: *const certkv_step, number: *m
 
 /// Enqueues that the certificates of the layers attended so far in a step on a GPU go to device memory of the caller: a certkv_published_memory, then the heads.
 /// Kernels that come behind it, on the cache's stream or on one that waits for it (certkv_step_before_stream), read them without the host. `memory` has `bytes` bytes,
-/// at least sizeof(certkv_published_memory) + 16 * layers * sequences * q_heads, from a multiple of 16 on, and stays until the work is done. Of longer chunks there
-/// is nothing. `status` of a head is that of a certificate, or CERTKV_ABSENT.
+/// at least sizeof(certkv_published_memory) + 16 * layers * sequences * q_heads, from a multiple of 16 on, and stays until the work is done; sequences are those of
+/// certkv_published_step. Of chunks that are longer than drafts there is nothing. `status` of a head is that of a certificate, or CERTKV_ABSENT.
 ///
 /// Threads: one at a time per step.
 /// Stream: enqueued on the cache's own.

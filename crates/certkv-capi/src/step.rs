@@ -150,8 +150,8 @@ unsafe fn begin(
 /// Writes the new tokens' keys (after RoPE) and values of one layer, `[tokens][kv_heads * head_dim]` each, `elements`
 /// numbers in each buffer. Once per layer. They are rounded to the cache's 16-bit type. The buffers are borrowed during
 /// the call. `dtype` is CERTKV_F32, CERTKV_F16 or CERTKV_BF16. With CERTKV_SPACE_DEVICE both are device memory, 16-byte aligned.
-/// In a step of one token per sequence they must stay as they are until the work is done, nothing is waited for, and a row that
-/// is not finite shows when certificates are read; with a longer chunk they go by way of the host, which is waited for.
+/// In a step of one token per sequence, and of drafts (`config->chunk_tokens`) beside such, they must stay as they are until the work is done, nothing is waited for,
+/// and a row that is not finite shows when certificates are read; with another chunk they go by way of the host, which is waited for.
 ///
 /// Threads: one at a time per step.
 /// Stream: host memory none; device memory the cache's own, see certkv_step_after_stream.
@@ -212,8 +212,8 @@ pub unsafe extern "C" fn certkv_step_append(
 /// was appended. `queries` is borrowed and `out` filled during the call: `[tokens][q_heads * head_dim]` f32 each,
 /// `elements` numbers in each buffer. `certificates` is filled too, `[tokens][q_heads]`, or NULL with a count of 0. With
 /// CERTKV_SPACE_DEVICE queries and out are device memory, 16-byte aligned, which does not overlap and must stay
-/// until the work is done. In a step of one token per sequence nothing is waited for but certificates, which are host memory always and
-/// say what `out` is worth: certkv_step_certificates reads them later. With a longer chunk they go by way of the host, which is waited for.
+/// until the work is done. In a step of one token per sequence, and of drafts (`config->chunk_tokens`) beside such, nothing is waited for but certificates, which are
+/// host memory always and say what `out` is worth: certkv_step_certificates reads them later. With another chunk they go by way of the host, which is waited for.
 ///
 /// Threads: one at a time per step.
 /// Stream: host memory none; device memory the cache's own, see certkv_step_after_stream.
