@@ -1346,7 +1346,8 @@ typedef struct certkv_config {
    * prompt's: computed from originals, CERTKV_EXACT, without a bound on their rounding. On the host every token of such a chunk is attended as a
    * decode step of its own, under the step's policy, with the bits that it would have alone: it reads codes once a token, so that from about
    * four tokens on a prompt's chunk takes less time. On a GPU chunks of up to eight tokens, where a layer has no window and its originals stay in host
-   * memory, are attended at once for all sequences, every token under the policy as a step; others there, too: what was stored before them is read
+   * memory, are drafts: attended at once for all sequences, every token under the policy as a step; where all layers are so, a step of drafts and single tokens
+   * alone waits for nothing and can be recorded. Longer ones are attended there, too: what was stored before them is read
    * from codes, under CERTKV_POLICY_CERTIFIED where that is within tolerance, else from originals on the CPU, as longer chunks are. That takes device
    * memory, some 40 KB a token of 32 query heads and 8 key/value heads of 128 channels, and for short chunks as much for each of eight tokens of every
    * sequence.
@@ -2034,7 +2035,8 @@ typedef struct certkv_published_head {
 } certkv_published_head;
 
 /**
- * Which heads a step has: `[layers][sequences][q_heads]`, sequences being those with one new token, in the order of the step's chunks.
+ * Which heads a step has: `[layers][sequences][q_heads]`, sequences being those with one new token, in the order of the step's chunks. In a step of drafts
+ * (`config->chunk_tokens`) beside such, which has no other chunk, every new token counts as one, in the order of the step's rows.
  */
 typedef struct certkv_published_step {
   /**
@@ -2046,7 +2048,7 @@ typedef struct certkv_published_step {
    */
   uint32_t layers;
   /**
-   * Sequences with one new token.
+   * Sequences with one new token, or in a step of drafts its tokens.
    */
   uint32_t sequences;
   /**
@@ -2076,7 +2078,7 @@ typedef struct certkv_published_memory {
    */
   uint64_t done;
   /**
-   * Sequences with one new token, in the order of the step's chunks.
+   * Sequences with one new token, in the order of the step's chunks; or in a step of drafts its tokens, in the order of its rows.
    */
   uint32_t sequences;
   /**
@@ -3737,8 +3739,8 @@ certkv_status certkv_step_begin_with(struct certkv_cache *cache,
  * Writes the new tokens' keys (after RoPE) and values of one layer, `[tokens][kv_heads * head_dim]` each, `elements`
  * numbers in each buffer. Once per layer. They are rounded to the cache's 16-bit type. The buffers are borrowed during
  * the call. `dtype` is CERTKV_F32, CERTKV_F16 or CERTKV_BF16. With CERTKV_SPACE_DEVICE both are device memory, 16-byte aligned.
- * In a step of one token per sequence they must stay as they are until the work is done, nothing is waited for, and a row that
- * is not finite shows when certificates are read; with a longer chunk they go by way of the host, which is waited for.
+ * In a step of one token per sequence, and of drafts (`config->chunk_tokens`) beside such, they must stay as they are until the work is done, nothing is waited for,
+ * and a row that is not finite shows when certificates are read; with another chunk they go by way of the host, which is waited for.
  *
  * Threads: one at a time per step.
  * Stream: host memory none; device memory the cache's own, see certkv_step_after_stream.
@@ -3760,8 +3762,8 @@ certkv_status certkv_step_append(struct certkv_step *step,
  * was appended. `queries` is borrowed and `out` filled during the call: `[tokens][q_heads * head_dim]` f32 each,
  * `elements` numbers in each buffer. `certificates` is filled too, `[tokens][q_heads]`, or NULL with a count of 0. With
  * CERTKV_SPACE_DEVICE queries and out are device memory, 16-byte aligned, which does not overlap and must stay
- * until the work is done. In a step of one token per sequence nothing is waited for but certificates, which are host memory always and
- * say what `out` is worth: certkv_step_certificates reads them later. With a longer chunk they go by way of the host, which is waited for.
+ * until the work is done. In a step of one token per sequence, and of drafts (`config->chunk_tokens`) beside such, nothing is waited for but certificates, which are
+ * host memory always and say what `out` is worth: certkv_step_certificates reads them later. With another chunk they go by way of the host, which is waited for.
  *
  * Threads: one at a time per step.
  * Stream: host memory none; device memory the cache's own, see certkv_step_after_stream.
@@ -3911,14 +3913,14 @@ certkv_status certkv_step_set_tolerances(struct certkv_step *step,
  * cache's and may end the recording. The step is over without a trace, as after certkv_step_abort. `*capture` is filled; the caller ends it with
  * certkv_capture_destroy, after the graph, whose memory it keeps.
  *
- * The graph then runs any step of as many sequences, however long: certkv_step_begin; certkv_step_before_stream; the launch on the stream;
+ * The graph then runs any step of as many sequences, however long, with one token each, or with drafts of as many tokens each (`config->chunk_tokens`): certkv_step_begin; certkv_step_before_stream; the launch on the stream;
  * certkv_step_after_stream; certkv_step_replayed; certificates if wanted; certkv_step_finish.
  *
  * Threads: one at a time per step; the thread that began to record, unless it did so in relaxed mode.
  * Stream: `stream` waits for the cache's, in the recording.
  * Capture: required.
  * Errors: NULL_POINTER, MISALIGNED, INVALID_HANDLE, BUSY_STEP, UNSUPPORTED (the cache is on the host), ORDER (the cache's stream is not recording,
- * or a layer was not appended, or the step has a chunk of several tokens), DEVICE, POISONED. `*capture` is NULL if it can be written, and
+ * or a layer was not appended, or the step has a chunk of several tokens, but for drafts of one length), DEVICE, POISONED. `*capture` is NULL if it can be written, and
  * certkv_step_abort still is due; what was recorded so far is of no use.
  */
 certkv_status certkv_step_captured(struct certkv_step *step,
@@ -3933,7 +3935,8 @@ certkv_status certkv_step_captured(struct certkv_step *step,
  * Stream: none.
  * Capture: not allowed.
  * Errors: NULL_POINTER, INVALID_HANDLE, BUSY_STEP, UNSUPPORTED (the cache is on the host), ORDER (a layer was appended already, the capture is
- * another cache's, or the step has a chunk of several tokens), SHAPE (another number of sequences), POLICY, POISONED. Nothing changed.
+ * another cache's, or the step has a chunk of several tokens, but for drafts of one length), SHAPE (another number of sequences, or of tokens each), POLICY,
+ * POISONED. Nothing changed.
  */
 certkv_status certkv_step_replayed(struct certkv_step *step,
                                    const struct certkv_capture *capture);
@@ -4014,8 +4017,8 @@ certkv_status certkv_step_number(const struct certkv_step *step,
 /**
  * Enqueues that the certificates of the layers attended so far in a step on a GPU go to device memory of the caller: a certkv_published_memory, then the heads.
  * Kernels that come behind it, on the cache's stream or on one that waits for it (certkv_step_before_stream), read them without the host. `memory` has `bytes` bytes,
- * at least sizeof(certkv_published_memory) + 16 * layers * sequences * q_heads, from a multiple of 16 on, and stays until the work is done. Of longer chunks there
- * is nothing. `status` of a head is that of a certificate, or CERTKV_ABSENT.
+ * at least sizeof(certkv_published_memory) + 16 * layers * sequences * q_heads, from a multiple of 16 on, and stays until the work is done; sequences are those of
+ * certkv_published_step. Of chunks that are longer than drafts there is nothing. `status` of a head is that of a certificate, or CERTKV_ABSENT.
  *
  * Threads: one at a time per step.
  * Stream: enqueued on the cache's own.

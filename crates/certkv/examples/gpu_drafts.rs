@@ -1,9 +1,9 @@
-//! What drafts of several tokens cost in steps of the engine, beside single tokens: `gpu_drafts [--seqs N] [--context N] [--layers N] [--drafts T,..] [--formats F,G]
-//! [--cubins FOLDER] [--cache FOLDER]`.
+//! What drafts of several tokens cost in steps of the engine, beside single tokens: `gpu_drafts [--seqs N] [--context N] [--apart N] [--layers N] [--drafts T,..]
+//! [--formats F,G] [--cubins FOLDER] [--cache FOLDER]`.
 //!
 //! Every sequence gets as many new tokens, and is then as before. 32 query heads, 8 KV heads, 128 channels, random data, packed policy; medians, in us a layer:
 //! with rows, queries and outputs of the host, until all layers are appended, attended and read, and of that the appends; in device memory, until all of it
-//! is done, by calls and from a recording. Drafts of more than eight tokens go by way of the host, one sequence after the other (docs/gpu.md). No check:
+//! is done, by calls and from a recording. Sequences are `--apart` tokens longer, one than the other, modulo a block: some of their blocks fill then. Drafts of more than eight tokens go by way of the host, one sequence after the other (docs/gpu.md). No check:
 //! `gpu_engine` is one. Exit code 2: no GPU.
 #[path = "common/mod.rs"]
 mod common;
@@ -21,6 +21,7 @@ const ROUNDS: usize = 12;
 struct Plan {
     seqs: usize,
     context: usize,
+    apart: usize,
     layers: usize,
     drafts: Vec<usize>,
 }
@@ -97,23 +98,24 @@ fn on_device(gpu: &Gpu, cache: &mut GpuCache, ids: &[SequenceId], tokens: usize)
 fn measure(gpu: &Gpu, compiler: &Compiler, plan: &Plan, format: &str) -> Result<(), Failure> {
     let geometry = Geometry::new(plan.layers, 32, 8, 128)?;
     let longest = plan.drafts.iter().max().copied().unwrap_or(1);
-    let room = (plan.context + longest).next_multiple_of(64) + 64;
+    let room = (plan.context + 64 + longest).next_multiple_of(64) + 64;
     let mut config = GpuConfig::new(geometry, plan.seqs * room).with_format(format.parse()?);
     (config.max_context, config.max_sequences, config.threads) = (room, plan.seqs, 8);
     config.chunk_tokens = longest.max(2);
     let mut cache = GpuCache::new(gpu, compiler, config)?;
     let mut r = Rng::new(3);
     let mut ids = Vec::new();
-    for _ in 0..plan.seqs {
+    for i in 0..plan.seqs {
         let sequence = cache.create()?;
-        let n = plan.context * geometry.kv_width();
+        let tokens = plan.context + i * plan.apart % 64;
+        let n = tokens * geometry.kv_width();
         let (keys, values) = (halves(n, &mut r), halves(n, &mut r));
-        let mut step = cache.begin(&[Chunk { sequence, tokens: plan.context }])?;
+        let mut step = cache.begin(&[Chunk { sequence, tokens }])?;
         (0..plan.layers).try_for_each(|layer| step.append_bits(layer, &keys, &values))?;
         step.finish()?;
         ids.push(sequence);
     }
-    println!("{format}, {} x {}:", plan.seqs, plan.context);
+    println!("{format}, {} x {}, {} apart:", plan.seqs, plan.context, plan.apart);
     for tokens in &plan.drafts {
         let mut times = Vec::new();
         for _ in 0..ROUNDS {
@@ -138,7 +140,7 @@ fn main() -> ExitCode {
     let drafts = drafts.split(',').filter_map(|n| n.parse().ok()).collect();
     let (seqs, context, layers) =
         (words.number("--seqs", 32), words.number("--context", 8150), words.number("--layers", 4));
-    let plan = Plan { seqs, context, layers, drafts };
+    let plan = Plan { seqs, context, apart: words.number("--apart", 0), layers, drafts };
     let gpu = match Gpu::open(0) {
         Ok(gpu) => gpu,
         Err(e) => {

@@ -116,21 +116,22 @@ pub(super) fn tell(cache: &mut GpuCache, parts: &[Part], alone: bool) -> Result<
         }
     }
     let (mut tokens, mut filled) = (0, 0);
-    let mut add = |sections: &[Range<usize>; 3], at: &mut usize, words: [usize; 3]| {
-        sections.iter().zip(words).for_each(|(section, word)| put(section.start + 4 * *at, &[word as u32]));
-        *at += 1;
-    };
-    // Layers of drafts all see everything: they are one group.
-    let spans = |part: &Part| part.reservations.first().into_iter().flat_map(|r| r.rows()).collect::<Vec<_>>();
-    for (part, span) in parts.iter().filter(|_| alone).flat_map(|part| spans(part).into_iter().map(move |s| (part, s)))
-    {
-        let Some(tail) = span.tail else { return Err(Error::Order { layer: 0, why: "an open block has no tail" }) };
-        let (tail, start) = (tail.index as usize, span.block * core.sizes.block);
-        for row in span.first_row..span.first_row + span.rows {
-            add(&of.new, &mut tokens, [part.row, start + row, tail]);
-        }
-        if span.packed.is_some() {
-            add(&of.filled, &mut filled, [part.row, start + core.sizes.block, tail]);
+    for part in parts.iter().filter(|_| alone) {
+        // Layers of drafts all see everything: they are one group.
+        for span in part.reservations.first().into_iter().flat_map(|reservation| reservation.rows()) {
+            let Some(tail) = span.tail else { return Err(Error::Order { layer: 0, why: "an open block has no tail" }) };
+            let start = span.block * core.sizes.block;
+            let mut add = |sections: &[Range<usize>; 3], at: &mut usize, token: usize| {
+                let words = [part.row as u32, token as u32, tail.index];
+                sections.iter().zip(words).for_each(|(section, word)| put(section.start + 4 * *at, &[word]));
+                *at += 1;
+            };
+            for row in span.first_row..span.first_row + span.rows {
+                add(&of.new, &mut tokens, start + row);
+            }
+            if span.packed.is_some() {
+                add(&of.filled, &mut filled, start + core.sizes.block);
+            }
         }
     }
     put(of.counts.start, &[tokens as u32, filled as u32]);
