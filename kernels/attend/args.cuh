@@ -14,10 +14,11 @@ struct alignas(16) CkvPicked {
     u32 blocks, keys, values, unused;
 };
 
-// New tokens of a sequence that one launch attends: how many tokens the first of them sees, how many they are, and which token of the queries and the
-// outputs the first one is; the others follow it.
+// New tokens of a sequence that one launch attends: how many tokens the first of them sees, how many they are, which token of the queries and the outputs
+// the first one is (the others follow it), and where the block before the last one is, if the step's tokens have filled it and it has no record yet: 1 + the
+// slot of its tail, else 0. Only with `closing`.
 struct alignas(16) CkvDraft {
-    u32 first, count, row, unused;
+    u32 first, count, row, tail;
 };
 
 // What is remembered of a query head from one step to the next; all zero in a new row.

@@ -2,7 +2,8 @@
 // block is read, decoded and refined once for all of them.
 //
 // A group has CKV_DRAFT times the query heads of a KV head, token by token. All tokens are stored, and the lengths of the launch count them; what a
-// token does not see of the last blocks, those behind it, weighs nothing for its heads. Where a draft has fewer tokens the last one stands in
+// token does not see of the last blocks, those behind it, weighs nothing for its heads. A block that a draft fills before its last token lies in its tail until
+// the step is over (close.cu), as one that the last token fills, so that a sequence can have two. Where a draft has fewer tokens the last one stands in
 // for those missing, and is written once. Without drafts (CKV_DRAFT 0) a group is what it was, and nothing of this is compiled.
 #pragma once
 
@@ -10,6 +11,7 @@ constexpr bool DRAFTED = CKV_DRAFT > 0;
 // Query heads of a token.
 constexpr int OF_TOKEN = DRAFTED ? GROUP / (DRAFTED ? CKV_DRAFT : 1) : GROUP;
 static_assert(!DRAFTED || (GROUP % CKV_DRAFT == 0 && !WINDOWED), "whole tokens, which see all before them");
+static_assert(!DRAFTED || WARPS > 1, "two tails of a sequence are two warps'");
 // Whether blocks may be seen in part.
 constexpr bool PARTLY = WINDOWED || DRAFTED;
 

@@ -193,14 +193,22 @@ CKV_FN bool holds_tail(u32 lo, u32 hi, const Segment& seg) {
     const u32 at = seg.start + seg.blocks - 1;
     return seg.open != 0 && at >= lo && at < hi;
 }
-// Whether it is this warp's.
-CKV_FN bool owns(const Ring& ring, u32 hi, const Segment& seg) {
+// Which of the head's blocks in tails is this warp's, or none of them.
+constexpr u32 NO_TAIL = 2;
+CKV_FN u32 own_tail(const Ring& ring, u32 hi, const Segment& seg) {
     const u32 lo = ring.range->lo;
-    return holds_tail(lo, hi, seg) && (seg.start + seg.blocks - 1 - lo) % WARPS == 0;
+    if constexpr (!DRAFTED) return holds_tail(lo, hi, seg) && (seg.start + seg.blocks - 1 - lo) % WARPS == 0 ? 0 : NO_TAIL;
+#pragma unroll 1
+    for (u32 which = 0; which < tails_of(seg); which++) {
+        const u32 at = seg.start + full_blocks(seg) + which;
+        if (at >= lo && at < hi && (at - lo) % WARPS == 0) return which;
+    }
+    return NO_TAIL;
 }
 // Tokens of block k of a warp: all but in the open block.
 CKV_FN int rows_of(const Segment& seg, const Ring& ring, int k) {
-    return ring.range->lo + (u32)k * WARPS - seg.start < full_blocks(seg) ? BLOCK : (int)seg.open;
+    const u32 j = ring.range->lo + (u32)k * WARPS - seg.start;
+    return j < full_blocks(seg) ? BLOCK : (int)tail_rows(seg, j - full_blocks(seg));
 }
 template <class T> CKV_FN T least_of(T a, T b) { return a < b ? a : b; }
 // How many of a warp's blocks lie before a place of the line.
@@ -329,7 +337,10 @@ CKV_FN void attend_share(const CkvAttendArgs& a, const Rooms& rooms, const Tasks
         probe(a, seg, q, (float*)(shared + RING_BYTES + AT_PARTIAL), limits);
 #endif
         // While nothing of the state lives in registers.
-        if (!CORRECTS && owns(ring, known.hi, seg)) tail_summary(a, seg, (u32*)mine);
+        if constexpr (!CORRECTS) {
+            const u32 which = own_tail(ring, known.hi, seg);
+            if (which != NO_TAIL) tail_summary(a, seg, DRAFTED ? which : 0, (u32*)mine);
+        }
         State st;
         Sums sums;
         clear(st);

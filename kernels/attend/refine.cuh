@@ -80,7 +80,8 @@ CKV_FN u32 probed(u32 full, int i) { return i == 1 ? 0 : full + 1 - (u32)i; }
 
 // Fills `limits` for the head at hand. `room`: GROUP * PROBES words. All threads of the CTA; ends with the CTA in step.
 CKV_FN void probe(const CkvAttendArgs& a, const Segment& seg, const Query& q, float* room, Limit* limits) {
-    const u32 full = full_blocks(seg), rows = seg.open;
+    // Of blocks in tails, the last.
+    const u32 full = full_blocks(seg), last = DRAFTED && seg.open > BLOCK ? 1 : 0, rows = tail_rows(seg, last);
     const bool guided = a.demands && !a.refine_all;
     // A head a thread, of the warp that has least to probe.
     const int h = (int)threadIdx.x - (THREADS - 32);
@@ -96,10 +97,10 @@ CKV_FN void probe(const CkvAttendArgs& a, const Segment& seg, const Query& q, fl
         if (i == 0 ? rows > 0 : i == 1 ? full > 0 : full >= (u32)i) {
             bool counts = true;
             if (i == 0) {
-                score_originals<0>(tail_of(a, seg), q, s);
+                score_originals<0>(tail_of(a, seg, last), q, s);
                 mask_rows(s, (int)rows);
                 if constexpr (WINDOWED) hide_rows(s, hidden_in_tail(a, seg));
-                if constexpr (DRAFTED) hide_unseen<0>(s, unseen_of(a, seg.seq, recorded_blocks(a, seg.tokens)));
+                if constexpr (DRAFTED) hide_unseen<0>(s, unseen_of(a, seg.seq, full + last));
             } else {
                 const Seen seen = seen_of(a, seg.tokens);
                 const u32 block = seen.number(probed(full, i));

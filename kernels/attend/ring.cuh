@@ -80,10 +80,10 @@ CKV_FN void fetch_batch(const CkvAttendArgs& a, const Tasks& t, const Ring& ring
                 }
             }
         } else {
-            p.record = (u64)a.tail_base + ldg(a.tails + row) * a.tail_stride + (u64)h * (2 * SIDE_BYTES);
+            p.record = (u64)tail_of(a, s, DRAFTED ? j - full_blocks(s) : 0);
             p.tail = 1;
             if constexpr (WINDOWED) p.tail |= hidden_in_tail(a, s) << 8;
-            if constexpr (DRAFTED) p.tail |= unseen_of(a, s.seq, recorded_blocks(a, s.tokens)) << 8;
+            if constexpr (DRAFTED) p.tail |= unseen_of(a, s.seq, j) << 8;
         }
         ring.places[k & 63] = p;
     }

@@ -49,17 +49,25 @@ CKV_FN void hide_rows(Logits& s, u32 hidden) {
 // Which rows of a head's open block it hides.
 CKV_FN u32 hidden_in_tail(const CkvAttendArgs& a, const Segment& seg) { return seen_of(a, seg.tokens).hidden(recorded_blocks(a, seg.tokens)); }
 
-// A head's open block: keys, then values.
-CKV_FN const u8* tail_of(const CkvAttendArgs& a, const Segment& seg) {
-    return a.tail_base + ldg(a.tails + seg.row) * a.tail_stride + (u64)seg.kv * (2 * SIDE_BYTES);
+// The slot of the `which`-th of its blocks that lie in tails.
+CKV_FN u32 tail_slot(const CkvAttendArgs& a, const Segment& seg, u32 which) {
+    if (DRAFTED && which == 0 && seg.open > BLOCK) return draft_of(a, seg.seq).tail - 1;
+    return ldg(a.tails + seg.row);
 }
 
-// Asks for the open block of a head: the tiles that have rows.
+// That block: keys, then values.
+CKV_FN const u8* tail_of(const CkvAttendArgs& a, const Segment& seg, u32 which) {
+    return a.tail_base + tail_slot(a, seg, which) * a.tail_stride + (u64)seg.kv * (2 * SIDE_BYTES);
+}
+
+// Asks for a head's blocks that lie in tails: the tiles that have rows.
 CKV_FN void prefetch_tail(const CkvAttendArgs& a, const Segment& seg) {
-    const u32 bytes = (seg.open + 15) / 16 * (CHUNKS * 1024);
-    const u8* tail = tail_of(a, seg);
-    bulk_prefetch_l2(tail, bytes);
-    bulk_prefetch_l2(tail + SIDE_BYTES, bytes);
+    for (u32 which = 0; which < (DRAFTED ? tails_of(seg) : 1); which++) {
+        const u32 bytes = (tail_rows(seg, which) + 15) / 16 * (CHUNKS * 1024);
+        const u8* tail = tail_of(a, seg, which);
+        bulk_prefetch_l2(tail, bytes);
+        bulk_prefetch_l2(tail + SIDE_BYTES, bytes);
+    }
 }
 
 // As merge_partials, but for many heads, of which the function takes more registers than it spares.
@@ -69,16 +77,16 @@ CKV_FN void prefetch_tail(const CkvAttendArgs& a, const Segment& seg) {
 #define CKV_SUMMARISE CKV_FN
 #endif
 
-// Writes the words of the summary of a head's open block to `to`. One warp.
-CKV_SUMMARISE void tail_summary(const CkvAttendArgs& a, const Segment& seg, u32* to) {
+// Writes the words of the summary of the `which`-th of a head's blocks that lie in tails to `to`. One warp.
+CKV_SUMMARISE void tail_summary(const CkvAttendArgs& a, const Segment& seg, u32 which, u32* to) {
     // Squares of the norms of its rows that are seen, the largest.
     float key = 0.0f, value = 0.0f;
-    const Vec2* norms = a.row_norms + ckv_encode::row_norm_at(ldg(a.tails + seg.row), a.kv_heads, seg.kv, BLOCK, 0);
+    const Vec2* norms = a.row_norms + ckv_encode::row_norm_at(tail_slot(a, seg, which), a.kv_heads, seg.kv, BLOCK, 0);
     const u32 hidden = WINDOWED ? hidden_in_tail(a, seg) : 0;
 #pragma unroll
     for (u32 i = 0; i < (u32)BLOCK; i += 32) {
         const u32 row = i + (u32)lane();
-        if (row < seg.open && !(WINDOWED && hides(hidden, row))) {
+        if (row < tail_rows(seg, which) && !(WINDOWED && hides(hidden, row))) {
             const Vec2 square = norms[row];
             key = most(key, u32_as_float(square.x)), value = most(value, u32_as_float(square.y));
         }

@@ -238,10 +238,18 @@ struct Segment {
     u32 start;   // first block in the line
     u32 blocks;  // the open block included
     u32 tokens;
-    u32 open;    // rows of the open block, 0 for none
+    u32 open;    // rows that lie in tails: of the open block, 0 for none; and of the one before it, where a draft has filled that
 };
-// Those of them that have records.
-CKV_FN u32 full_blocks(const Segment& seg) { return seg.blocks - (seg.open ? 1u : 0u); }
+// Its blocks that lie in tails.
+CKV_FN u32 tails_of(const Segment& seg) { return DRAFTED ? (seg.open + BLOCK - 1) / BLOCK : seg.open ? 1u : 0u; }
+// Those that have records.
+CKV_FN u32 full_blocks(const Segment& seg) { return seg.blocks - tails_of(seg); }
+// Rows of the `which`-th block in a tail.
+CKV_FN u32 tail_rows(const Segment& seg, u32 which) {
+    if constexpr (!DRAFTED) return seg.open;
+    const u32 left = seg.open - which * BLOCK;
+    return left < BLOCK ? left : BLOCK;
+}
 
 // The segment that holds block `at`.
 CKV_FN Segment segment_at(const CkvAttendArgs& a, const Tasks& t, u32 at) {
@@ -253,6 +261,7 @@ CKV_FN Segment segment_at(const CkvAttendArgs& a, const Tasks& t, u32 at) {
     s.open = CORRECTS ? 0 : open_rows(a, s.tokens);
     s.seq = e.sequence.seq;
     s.row = e.sequence.row;
+    if (DRAFTED && !CORRECTS && draft_of(a, s.seq).tail) s.open += BLOCK;
     s.kv = e.head + h;
     s.entry = (u32)e.index;
     s.number = (u32)e.index * t.heads + h;

@@ -74,6 +74,7 @@ struct CkvSelectArgs {
     CkvPicked* picked;      // REFINE: [seqs * kv_heads] how many
     u32* failures;          // REFINE: count, then the heads that no residuals bring under their tolerance are added
     u32* clear[4];          // words set to 0 by this launch; null: none
+    const CkvDraft* drafts; // [seqs] see CkvAttendArgs; null: of single tokens
     u32 mode;
     u32 seqs;
     u32 kv_heads;

@@ -184,6 +184,7 @@ CKV_FN void choose(const CkvSelectArgs& a, u32 entry, Work& w, u32 step) {
     p.head = entry % a.kv_heads;
     p.row = a.rows ? a.rows[seq] : seq;
     p.blocks = recorded_blocks(a, a.lens[p.row]);
+    if (a.drafts && a.drafts[seq].tail && p.blocks > 0) p.blocks--;
     if (p.blocks > a.table_stride) p.blocks = a.table_stride;
 #if CKV_WINDOW
     p.seen = seen_of(a, a.lens[p.row]);

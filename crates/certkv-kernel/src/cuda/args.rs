@@ -193,19 +193,20 @@ pub struct Draft {
     pub count: u32,
     /// Which token of the launch's queries and outputs the first of them is; the others follow it.
     pub row: u32,
-    /// Zero.
-    pub unused: u32,
+    /// Where the block before the last one is, if the step's tokens have filled it and it has no record yet: 1 + the slot of its tail, else 0. Only with
+    /// [`launch::Attend::closing`](super::launch::Attend::closing).
+    pub tail: u32,
 }
 
 impl Draft {
-    /// Of `count` tokens from the caller's `row` on, the first of which sees `first`.
+    /// Of `count` tokens from the caller's `row` on, the first of which sees `first`, and of which none has filled a block before the last one.
     pub const fn new(first: usize, count: usize, row: usize) -> Self {
-        Self { first: first as u32, count: count as u32, row: row as u32, unused: 0 }
+        Self { first: first as u32, count: count as u32, row: row as u32, tail: 0 }
     }
 
     /// Its words.
     pub const fn words(&self) -> [u32; 4] {
-        [self.first, self.count, self.row, self.unused]
+        [self.first, self.count, self.row, self.tail]
     }
 }
 

@@ -261,6 +261,8 @@ pub struct Select<'a> {
     pub sight: Option<Sight>,
     /// As [`Attend::closing`].
     pub closing: bool,
+    /// As [`Attend::drafts`].
+    pub drafts: Option<Span<'a>>,
 }
 
 /// Bytes of the norms of a tail's rows: [`AttendArgs::row_norms`].
@@ -531,6 +533,7 @@ pub(super) fn select_args(on: &mut Touched, a: &Select<'_>) -> Result<SelectArgs
         window,
         sinks,
         closing: u32::from(a.closing),
+        drafts: on.may_read(a.drafts, "drafts", a.seqs * size_of::<Draft>())?,
     })
 }
 

@@ -124,6 +124,8 @@ pub struct SelectArgs {
     /// Addresses of words that this launch sets to 0, 0 for none; they must not be among what it reads. A repair can so empty
     /// the list for the plan that follows (its copies being complete), and a plan the counts of failures.
     pub clear: [u64; 4],
+    /// As [`AttendArgs::drafts`](super::args::AttendArgs::drafts); 0: of single tokens.
+    pub drafts: u64,
     /// [`SelectMode`].
     pub mode: u32,
     /// Sequences.
@@ -212,7 +214,7 @@ mod tests {
     fn structs_have_the_sizes_of_their_twins() {
         assert_eq!(size_of::<SlotPool>(), 40);
         assert_eq!(size_of::<CopyItem>(), 32);
-        assert_eq!(size_of::<SelectArgs>(), 12 * 8 + 2 * 40 + 12 * 8 + 4 * 8 + 11 * 4 + 4);
+        assert_eq!(size_of::<SelectArgs>(), 12 * 8 + 2 * 40 + 12 * 8 + 5 * 8 + 11 * 4 + 4);
         assert_eq!(SelectStats::from_words(&[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]).refined_values, 12);
     }
 }

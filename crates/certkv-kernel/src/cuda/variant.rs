@@ -354,12 +354,15 @@ impl Variant {
             return Err(VariantError::Unsupported { what: "draft of tokens:", value: tokens, needs });
         }
         let wider = Self::new(self.layout, self.group * tokens, self.arch)?;
+        debug_assert!(wider.shape.warps > 1, "two tails of a sequence are two warps'");
         Ok(Self { draft: tokens, single_queries: self.single_queries, certify: self.certify, ..wider })
     }
 
     /// Tokens of a draft that one launch can attend at most, of as many query heads per KV head each: what there are kernels for, and shared memory.
     pub fn most_drafted(&self) -> usize {
-        let fits = |tokens: &usize| Self::new(self.layout.clone(), self.group * tokens, self.arch).is_ok();
+        let wider = |tokens: usize| Self::new(self.layout.clone(), self.group * tokens, self.arch);
+        // A sequence can have two blocks in tails, which two warps read.
+        let fits = |tokens: &usize| wider(*tokens).is_ok_and(|variant| variant.shape.warps > 1);
         (1..=16 / self.group).rev().find(fits).unwrap_or(0)
     }
 

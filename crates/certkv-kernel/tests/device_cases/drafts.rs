@@ -1,5 +1,5 @@
 //! Drafts: sequences whose last tokens, or some before those, are attended by one launch.
-use super::{Case, Refining, Spec};
+use super::{Case, Refining, Spec, bytes, decode, side};
 use certkv_core::Dtype;
 use certkv_kernel::cuda::args::Draft;
 use certkv_testkit::generate::Kind;
@@ -32,7 +32,50 @@ impl Spec {
     }
 }
 
+impl Spec {
+    /// Blocks of sequence `s` that have records. With `closing`, one that its draft has filled before the last block has none yet.
+    pub fn recorded_of(&self, s: usize) -> usize {
+        let recorded = self.recorded(self.lens[s]);
+        recorded - usize::from(self.filled(s))
+    }
+
+    fn filled(&self, s: usize) -> bool {
+        let end = self.recorded(self.lens[s]) * self.layout().tokens();
+        self.closing && self.drafts.get(s).is_some_and(|d| end >= d.first as usize && end > 0)
+    }
+
+    /// What a launch is told of its drafts: [`Case::place`] has blocks that they have filled behind all last ones.
+    pub fn told(&self) -> Vec<Draft> {
+        let mut slot = self.lens.len() as u32;
+        let told = |(s, draft): (usize, &Draft)| {
+            slot += u32::from(self.filled(s));
+            Draft { tail: if self.filled(s) { slot } else { 0 }, ..*draft }
+        };
+        self.drafts.iter().enumerate().map(told).collect()
+    }
+}
+
 impl Case {
+    /// A block of sequence `s` as a tail has it, and the norms of its rows.
+    pub fn tail(&self, s: usize, block: usize) -> (Vec<u8>, Vec<u32>) {
+        let (spec, b, d) = (&self.spec, self.layout.tokens(), self.spec.dim);
+        let (mut tail, mut norms) = (Vec::new(), Vec::new());
+        for head in &self.heads[s * spec.kv_heads..(s + 1) * spec.kv_heads] {
+            let rows = |all: &'_ [u16]| all[block * b * d..all.len().min((block + 1) * b * d)].to_vec();
+            let sides = [rows(&head.data.keys), rows(&head.data.values)];
+            tail.extend(side(&sides[0], b, d, true));
+            tail.extend(side(&sides[1], b, d, false));
+            // Of rows that are not there anything may be said.
+            let square = |rows: &[f64], t: usize| match rows.get(t * d..(t + 1) * d) {
+                Some(row) => row.iter().map(|x| x * x).sum::<f64>() as f32,
+                None => f32::NAN,
+            };
+            let numbers = sides.map(|rows| decode(&rows, spec.store));
+            norms.extend((0..b).flat_map(|t| [0, 1].map(|side| square(&numbers[side], t).to_bits())));
+        }
+        (bytes(&tail), norms)
+    }
+
     /// Tokens of the sequence of head `i` of the launch that column `g` of its group sees, but for a window.
     pub fn length(&self, i: usize, g: usize) -> usize {
         let (spec, sequence) = (&self.spec, i / self.spec.kv_heads);

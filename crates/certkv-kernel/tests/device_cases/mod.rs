@@ -215,7 +215,7 @@ impl Case {
                     centre.clone_from(&all[h].centre);
                 }
                 let (mut records, mut exact) = (Vec::new(), Vec::new());
-                for j in 0..spec.recorded(tokens) {
+                for j in 0..spec.recorded_of(s) {
                     let range = j * b * d..(j + 1) * b * d;
                     let (metric, keys) = (metrics.head(h), &data.keys[range.clone()]);
                     let (record, coded) = encode(&layout, metric.as_ref(), keys, &data.values[range], &centre);
@@ -265,7 +265,7 @@ impl Case {
         let head_stride = l.bytes;
         let page_stride = head_stride * spec.kv_heads + 64;
         let mut r = Rng::new(spec.seed ^ 0x9a9e);
-        let pages: usize = spec.lens.iter().map(|n| spec.recorded(*n)).sum::<usize>().max(1);
+        let pages: usize = (0..spec.lens.len()).map(|s| spec.recorded_of(s)).sum::<usize>().max(1);
         let mut free: Vec<u32> = (0..pages as u32).collect();
         for i in (1..free.len()).rev() {
             free.swap(i, r.below(i + 1));
@@ -275,9 +275,10 @@ impl Case {
         let mut promoted = vec![0u32; self.launch_heads() * stride];
         let (mut sides, mut tails, mut centres) = (Vec::new(), Vec::new(), Vec::<u32>::new());
         let mut row_norms = Vec::<u32>::new();
+        let (mut filled_tails, mut filled_norms) = (Vec::new(), Vec::new());
         let mut fragment = vec![0; l.bytes];
         for (s, &tokens) in spec.lens.iter().enumerate() {
-            for j in 0..spec.recorded(tokens) {
+            for j in 0..spec.recorded_of(s) {
                 if !self.sees(tokens, j) {
                     // Its pages are gone: what is read of them is an error.
                     (0..spec.kv_heads).for_each(|h| promoted[(s * spec.kv_heads + h) * stride + j] = u32::MAX);
@@ -315,25 +316,19 @@ impl Case {
                     }
                 }
             }
-            let mut tail = Vec::new();
-            for h in 0..spec.kv_heads {
-                let data = &self.heads[s * spec.kv_heads + h].data;
-                let from = spec.recorded(tokens) * b * d;
-                tail.extend(side(&data.keys[from..], b, d, true));
-                tail.extend(side(&data.values[from..], b, d, false));
-                // Of rows that are not there anything may be said.
-                let rows = [&data.keys[from..], &data.values[from..]].map(|rows| decode(rows, spec.store));
-                let square = |rows: &[f64], t: usize| match rows.get(t * d..(t + 1) * d) {
-                    Some(row) => row.iter().map(|x| x * x).sum::<f64>() as f32,
-                    None => f32::NAN,
-                };
-                row_norms.extend((0..b).flat_map(|t| [0, 1].map(|side| square(&rows[side], t).to_bits())));
+            // A block that a draft has filled lies in a slot behind those of all sequences' last ones.
+            for block in spec.recorded_of(s)..=spec.recorded(tokens) {
+                let (tail, norms) = self.tail(s, block);
+                let filled = block < spec.recorded(tokens);
+                if filled { &mut filled_tails } else { &mut tails }.extend(tail);
+                if filled { &mut filled_norms } else { &mut row_norms }.extend(norms);
             }
-            tails.extend(bytes(&tail));
             for h in 0..spec.kv_heads {
                 centres.extend(self.heads[s * spec.kv_heads + h].centre.iter().map(|x| x.to_bits()));
             }
         }
+        tails.extend(filled_tails);
+        row_norms.extend(filled_norms);
         let queries = self.queries();
         let n = self.launch_heads();
         let sides: Vec<u64> = sides.iter().flat_map(|s| [s.keys, s.values]).collect();
@@ -377,7 +372,7 @@ impl Case {
             sinks: spec.sight.map_or(0, |sight| sight.sinks),
             drafts: match &spec.drafts[..] {
                 [] => 0,
-                drafts => place(&bytes32(&drafts.iter().flat_map(Draft::words).collect::<Vec<_>>())),
+                _ => place(&bytes32(&spec.told().iter().flat_map(Draft::words).collect::<Vec<_>>())),
             },
             limits: limits::words(spec.limit_seed(), spec.relative, spec.kv_heads * spec.heads())
                 .map_or(0, |w| place(&bytes32(&w))),
@@ -494,7 +489,7 @@ impl Case {
                 if masses.is_empty() || corrected {
                     continue;
                 }
-                for j in 0..spec.recorded(tokens) {
+                for j in 0..spec.recorded_of(i / spec.kv_heads) {
                     let place = |t: usize| seen.partition_point(|other| *other < t);
                     let own = &logits[place(j * b)..place((j + 1) * b)];
                     let word = MassWord(masses[(i * stride + j) * spec.group + g]);

@@ -1,5 +1,6 @@
 //! Drafts: several new tokens of a sequence in one launch, each of which sees what lies before it and itself.
-use super::device_cases::{Case, Refining, Spec};
+
+use super::device_cases::{Arranged, Case, Refining, Spec};
 use super::{Arch, Dtype, Kind, Variant, checked, run, run_behind, variant, with_bulk_copies_as_without};
 use certkv_kernel::cuda::args::{AttendArgs, Draft};
 use certkv_testkit::generate::Rng;
@@ -17,7 +18,9 @@ fn drafts_anywhere_see_what_lies_before_them() {
         for behind in [0, 1, 3] {
             let ends: Vec<_> = (1..40).step_by(3).map(|n| (n + 3, 1 + n % 4, behind.min(n + 2 - n % 4))).collect();
             let seed = 10 * i as u64 + behind as u64;
-            check(&Spec { seed, ..Spec::drafts("k8-v4g32-b16", 64, heads, 4, &ends) }, 1 + i);
+            let of = Spec::drafts("k8-v4g32-b16", 64, heads, 4, &ends);
+            check(&Spec { seed, ..of.clone() }, 1 + i);
+            check(&Spec { seed, closing: true, ..of }, 2 + i);
         }
     }
 }
@@ -45,8 +48,12 @@ fn drafts_of_all_formats_match_attention_in_f64() {
     .into_iter()
     .enumerate()
     {
-        let ends = [(150, tokens, 0), (131, tokens, 1), (40, 1, 0), (67, tokens, 0)];
-        check(&Spec { store, seed: i as u64, ..Spec::drafts(format, dim, heads, tokens, &ends) }, 3);
+        // Within blocks, across their ends and up to them; rows apart, and outputs of all types.
+        let ends = [(150, tokens, 0), (130, tokens, 1), (40, 1, 0), (65, tokens, 0), (128, tokens, 0)];
+        for (closing, rows) in [(false, Arranged::DENSE), (true, Arranged::ways().nth(i % 11).unwrap())] {
+            let of = Spec::drafts(format, dim, heads, tokens, &ends);
+            check(&Spec { store, closing, rows, seed: i as u64, ..of }, 3);
+        }
     }
 }
 
@@ -72,7 +79,12 @@ fn residuals_are_read_for_all_tokens_of_a_draft() {
             let ends = [(700, tokens, 0), (330, tokens, 5), (65, tokens, 0), (33, tokens - 1, 0), (tokens, tokens, 0)];
             let seed = (10 * i + j) as u64;
             let of = Spec::drafts(format, dim, heads, tokens, &ends);
-            check(&Spec { refine, kind, relative, keys: promoted, values: promoted, seed, ..of }, 1 + j);
+            for closing in [false, true] {
+                check(
+                    &Spec { refine, kind, relative, closing, keys: promoted, values: promoted, seed, ..of.clone() },
+                    1 + j,
+                );
+            }
         }
     }
 }
@@ -88,7 +100,9 @@ fn originals_of_blocks_seen_in_part_are_read_in_every_ring() {
     ] {
         for (keys, values) in [(0.5, 0.5), (0.0, 1.0), (1.0, 0.0)] {
             let ends = [(1500, tokens, 0), (130, tokens, 1), (tokens, tokens, 0), (65, tokens, 0)];
-            let spec = Spec { keys, values, seed: dim as u64, ..Spec::drafts(format, dim, heads, tokens, &ends) };
+            let closing = keys == values;
+            let spec =
+                Spec { keys, values, closing, seed: dim as u64, ..Spec::drafts(format, dim, heads, tokens, &ends) };
             let variant = Variant::new(spec.layout(), heads, Arch::Sm80).and_then(|v| v.drafting(tokens));
             with_bulk_copies_as_without(&spec, &variant.and_then(|v| v.with_shape(warps, stages)).unwrap());
         }
@@ -117,7 +131,7 @@ fn ragged_batches_of_drafts_are_cut_without_a_gap() {
         };
         let ends: Vec<_> = (0..1 + i % 12).map(|_| end()).collect();
         let of = Spec::drafts("k8-v4g32-b16", 64, 1 + i % 2, tokens, &ends);
-        check(&Spec { kv_heads: 1 + i % 3, seed: i as u64, ..of }, 1 + 7 * i % 40);
+        check(&Spec { kv_heads: 1 + i % 3, closing: i % 3 > 0, seed: i as u64, ..of }, 1 + 7 * i % 40);
     }
 }
 
@@ -143,12 +157,21 @@ fn the_judge_sees_tokens_that_are_not_to_be_seen() {
     let (mut caught, mut executed) = (0, 0);
     for seed in 0..3 {
         let ends = [(100, 3, 2), (70, 3, 2)];
-        let spec = Spec { seed, relative: 0.01, ..Spec::drafts("f16-f16-b16", 64, 2, 4, &ends) };
-        let case = Case::new(&spec);
-        for change in [|d: &mut Draft| d.first += 1, |d: &mut Draft| d.first -= 1, |d: &mut Draft| d.count -= 1] {
+        // Some in two tails; told of none, a launch reads a record that is not there, or another's.
+        let crossing = [(98, 3, 0), (66, 4, 0), (40, 1, 0)];
+        let of = |ends, closing| Spec { seed, closing, relative: 0.01, ..Spec::drafts("f16-f16-b16", 64, 2, 4, ends) };
+        let (plain, tails) = (of(&ends[..], false), of(&crossing[..], true));
+        let changes: [(&Spec, fn(&mut Draft)); 4] = [
+            (&plain, |d| d.first += 1),
+            (&plain, |d| d.first -= 1),
+            (&plain, |d| d.count -= 1),
+            (&tails, |d| d.tail ^= if d.tail == 4 { 1 } else { 0 }),
+        ];
+        for (spec, change) in changes {
+            let case = Case::new(spec);
             let told = |args: &AttendArgs, memory: &[&super::Buffer]| {
                 let own = memory.iter().find(|buffer| buffer.pointer() == args.drafts).expect("the case's");
-                let mut drafts = spec.drafts.clone();
+                let mut drafts = spec.told();
                 drafts.iter_mut().for_each(change);
                 own.write(0, &drafts.iter().flat_map(Draft::words).collect::<Vec<_>>());
                 (*args, Vec::new())
