@@ -151,6 +151,9 @@ fn a_draft_of_one_token_changes_no_bit() {
     }
 }
 
+/// A case, and a change of what its launch is told.
+type Change<'a> = (&'a Spec, fn(&mut Draft));
+
 /// Control: of a draft that begins a token earlier or later, or has another token, the judge says so.
 #[test]
 fn the_judge_sees_tokens_that_are_not_to_be_seen() {
@@ -161,7 +164,7 @@ fn the_judge_sees_tokens_that_are_not_to_be_seen() {
         let crossing = [(98, 3, 0), (66, 4, 0), (40, 1, 0)];
         let of = |ends, closing| Spec { seed, closing, relative: 0.01, ..Spec::drafts("f16-f16-b16", 64, 2, 4, ends) };
         let (plain, tails) = (of(&ends[..], false), of(&crossing[..], true));
-        let changes: [(&Spec, fn(&mut Draft)); 4] = [
+        let changes: [Change<'_>; 4] = [
             (&plain, |d| d.first += 1),
             (&plain, |d| d.first -= 1),
             (&plain, |d| d.count -= 1),
@@ -176,7 +179,7 @@ fn the_judge_sees_tokens_that_are_not_to_be_seen() {
                 own.write(0, &drafts.iter().flat_map(Draft::words).collect::<Vec<_>>());
                 (*args, Vec::new())
             };
-            let r = run_behind(&case, &variant(&spec), true, 3, |l| l.seed(seed), told).unwrap();
+            let r = run_behind(&case, &variant(spec), true, 3, |l| l.seed(seed), told).unwrap();
             executed += 1;
             caught += usize::from(!case.judge(&r.out, &r.certificates, &r.masses, &r.looks).wrong.is_empty());
         }

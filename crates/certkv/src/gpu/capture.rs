@@ -50,6 +50,8 @@ impl GpuStep<'_> {
         let attended: Vec<bool> = self.progress.iter().map(|p| *p == Progress::Attended).collect();
         published::publish(&core, self.whose(), self.rule, attended.iter().copied())?;
         core.close(self.seqs)?;
+        // A recording serves sequences of any length.
+        core.close_drafts(self.drafting.map_or(0, |_| self.parts.len()))?;
         // Nothing of it ran: it must not be finished.
         self.progress.fill(Progress::Failed);
         Ok(GpuCapture { core, shape, rule: self.rule, attended })

@@ -36,12 +36,11 @@ impl GpuStep<'_> {
                 step.append(layer, own_keys, own_values)
             });
         }
-        // A recording serves sequences of any length.
-        let filled = if self.recorded_drafts(layer)? { Some(self.parts.len()) } else { self.drafting };
+        self.check_recorded_drafts(layer)?;
         self.progress[layer] = Progress::Failed;
         ordered::tell_pages(self.cache, self.on_device(), layer..layer + 1)?;
-        match filled {
-            Some(filled) => self.cache.core.append_drafts(layer, (self.tokens, filled), [keys, values])?,
+        match self.drafting {
+            Some(_) => self.cache.core.append_drafts(layer, self.tokens, [keys, values])?,
             None => self.cache.core.append(layer, self.seqs, keys, values)?,
         }
         self.progress[layer] = Progress::Appended;
@@ -75,13 +74,13 @@ impl GpuStep<'_> {
         self.lost[layer].clear();
         let core = Arc::clone(&self.cache.core);
         if self.drafting.is_some() {
-            self.recorded_drafts(layer)?;
+            self.check_recorded_drafts(layer)?;
             self.check_recorded_tolerance(layer)?;
             let (rule, fresh) = (self.rule(), self.progress[layer] == Progress::Appended);
             self.progress[layer] = Progress::Broken;
             self.cache.ready(layer)?;
             let (place, launches) = drafts::of_step(&core, &self.parts);
-            drafts::enqueue(&core, (layer, place), launches, (query, out), (rule, fresh))?;
+            drafts::enqueue(&core, (layer, place, true), launches, (query, out), (rule, fresh))?;
             self.progress[layer] = Progress::Attended;
             return Ok(());
         }
@@ -157,11 +156,12 @@ impl GpuStep<'_> {
         Ok(Shape { seqs: self.parts.len(), tokens: first.tokens })
     }
 
-    /// Whether a step of drafts is recorded.
-    fn recorded_drafts(&self, layer: usize) -> Result<bool, Error> {
-        Ok(self.drafting.is_some()
-            && self.cache.core.queue.stream().capturing()?
-            && self.recordable(layer).map(|_| true)?)
+    /// A step of drafts that is recorded has drafts of one length.
+    fn check_recorded_drafts(&self, layer: usize) -> Result<(), Error> {
+        if self.drafting.is_some() && self.cache.core.queue.stream().capturing()? {
+            self.recordable(layer)?;
+        }
+        Ok(())
     }
 
     /// Whether the step is recorded.

@@ -193,6 +193,12 @@ impl DraftSections {
         self.left + layer * self.layer + self.result_at(launch, section)
     }
 
+    /// How many new tokens (0), or full blocks (1).
+    pub(super) fn count(&self, which: usize) -> Range<usize> {
+        let start = self.counts.start + 4 * which;
+        start..start + 4
+    }
+
     /// Where a launch is told of its drafts.
     pub(super) fn told(&self, launch: usize) -> Range<usize> {
         let bytes = self.told.len() / self.launches.max(1);

@@ -4,7 +4,7 @@
 //! of drafts and single tokens alone, a *draft step*, is appended on the device, and waits for nothing; in others, drafts are appended as longer chunks are, what
 //! [`prefill`](super::prefill) does.
 //!
-//! *Cost:* one launch for the new rows, one more where a block fills before a sequence's last token; then the launches of a step, of which the first reads the
+//! *Cost:* one launch for the new rows; then the launches of a step, of which the first reads the
 //! records, once for every so many tokens of the longest draft. Rows of the host come over its link.
 use super::cache::GpuCache;
 use super::carry::narrow;
@@ -97,6 +97,13 @@ pub(super) fn of_step<'p>(core: &Core, parts: &'p [Part]) -> (usize, impl Iterat
     (place.unwrap_or(0), launches(of, parts))
 }
 
+/// 1 + the tail of the block that a draft fills before its last token's, which has one of its own; 0 for none.
+fn filled_tail(part: &Part) -> u32 {
+    let mut spans = part.reservations.first().into_iter().flat_map(|reservation| reservation.rows());
+    let first = spans.next().filter(|_| spans.next().is_some());
+    first.and_then(|span| span.tail).map_or(0, |tail| tail.index + 1)
+}
+
 /// Sends what launches are told of the step's drafts; in a draft step, of every token and of the blocks that these fill, too. Returns how many blocks.
 pub(super) fn tell(cache: &mut GpuCache, parts: &[Part], alone: bool) -> Result<usize, Error> {
     let core = Arc::clone(&cache.core);
@@ -112,6 +119,7 @@ pub(super) fn tell(cache: &mut GpuCache, parts: &[Part], alone: bool) -> Result<
         let told = of.told(launch);
         for (place, part) in in_order(parts, of.tokens, done).enumerate() {
             let draft = Draft::new(part.len + done + 1, width.min(part.tokens - done), part.draft + done);
+            let draft = Draft { tail: if alone { filled_tail(part) } else { 0 }, ..draft };
             put(told.start + place * size_of::<Draft>(), &draft.words());
         }
     }
@@ -141,12 +149,12 @@ pub(super) fn tell(cache: &mut GpuCache, parts: &[Part], alone: bool) -> Result<
 }
 
 /// Enqueues the rows of a draft step in a layer, from those that the cache has rounded.
-pub(super) fn append(cache: &mut GpuCache, layer: usize, (tokens, filled): (usize, usize)) -> Result<(), Error> {
+pub(super) fn append(cache: &mut GpuCache, layer: usize, tokens: usize) -> Result<(), Error> {
     let GpuCache { core, rows, ring, .. } = cache;
     for (side, at) in [Side::Key, Side::Value].into_iter().zip(core.draft_rows()) {
         ring.send(&core.queue, core.draft_buffer()?, at, rows.all(side))?;
     }
-    core.append_drafts(layer, (tokens, filled), core.staged_drafts(tokens)?)
+    core.append_drafts(layer, tokens, core.staged_drafts(tokens)?)
 }
 
 /// Attention of the step's drafts in a layer, and where it is no draft step their results: outputs go to `out`, certificates to those of all the step's
@@ -172,7 +180,7 @@ pub(super) fn attend(
     let mut own = core::mem::take(&mut cache.drafted.queries);
     own.clear();
     drafts().for_each(|part| own.extend_from_slice(&queries[part.first_row * width..][..part.tokens * width]));
-    let ran = attend_host(cache, layer, parts, &own, (rule, false));
+    let ran = attend_host(cache, layer, parts, &own, (rule, false), false);
     cache.drafted.queries = own;
     match ran {
         // Chunks take what steps refuse.
@@ -193,7 +201,7 @@ pub(super) fn attend(
     read.map(|()| most)
 }
 
-/// Enqueues attention of all drafts in a layer from the host's queries, which are of drafts alone; outputs stay on the device.
+/// Enqueues attention of all drafts in a layer from the host's queries, which are of drafts alone; outputs stay on the device. `alone`: in a draft step.
 ///
 /// # Errors
 /// [`Error::Overflow`] for a query that the kernels' type does not hold: nothing was enqueued. The driver's.
@@ -203,6 +211,7 @@ pub(super) fn attend_host(
     parts: &[Part],
     queries: &[f32],
     (rule, fresh): (Rule, bool),
+    alone: bool,
 ) -> Result<(), Error> {
     let core = Arc::clone(&cache.core);
     let (of, buffer, width) = (&core.sizes.drafts, core.draft_buffer()?, core.sizes.q_heads() * core.sizes.dim);
@@ -222,19 +231,19 @@ pub(super) fn attend_host(
     let query = Tensor::of(buffer, of.queries.start, config.queries, queries.len())?;
     let out = Tensor::of(buffer, of.outputs.start, Element::F32, queries.len())?;
     let (place, launches) = of_step(&core, parts);
-    enqueue(&core, (layer, place), launches, (query, out), (rule, fresh))
+    enqueue(&core, (layer, place, alone), launches, (query, out), (rule, fresh))
 }
 
-/// The same for queries and outputs in device memory, `[token][q_heads][dim]`. `fresh`: as that of [`Call`]. Waits for nothing.
+/// The same for queries and outputs in device memory, `[token][q_heads][dim]`; `alone`: in a draft step. `fresh`: as that of [`Call`]. Waits for nothing.
 pub(super) fn enqueue(
     core: &Core,
-    (layer, place): (usize, usize),
+    (layer, place, alone): (usize, usize, bool),
     launches: impl Iterator<Item = (Cut, usize)>,
     (query, out): (Tensor<'_>, Tensor<'_>),
     (rule, fresh): (Rule, bool),
 ) -> Result<(), Error> {
     for (cut, seqs) in launches {
-        let drafts = Some(Drafts { cut, place });
+        let drafts = Some(Drafts { cut, place, closing: alone });
         let fresh = fresh && cut.launch == 0;
         ladder::attend(core, &Call { layer, seqs, blocks: 0, query, out, rule, fresh, drafts })?;
     }

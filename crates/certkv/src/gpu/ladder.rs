@@ -134,7 +134,7 @@ pub(super) fn plan_next(core: &Core, call: &Call<'_>) -> Result<(), Error> {
 fn choice_of<'a>(call: &Call<'a>) -> Choice<'a> {
     match call.drafts {
         None => Choice::plan(call.layer, 0, call.seqs, true),
-        Some(of) => Choice { drafts: call.drafts, ..Choice::plan(call.layer, of.place, call.seqs, false) },
+        Some(of) => Choice { drafts: call.drafts, ..Choice::plan(call.layer, of.place, call.seqs, of.closing) },
     }
 }
 

@@ -111,9 +111,9 @@ impl GpuCache {
         let recording = core.queue.record(|| -> Result<(), Error> {
             for (layer, io) in layers.iter().enumerate() {
                 if drafts {
-                    core.append_drafts(layer, (shape.rows(), seqs), [io.keys, io.values])?;
+                    core.append_drafts(layer, shape.rows(), [io.keys, io.values])?;
                     let launches = drafts::of_each(&core, shape);
-                    drafts::enqueue(&core, (layer, 0), launches, (io.query, io.out), (rule, true))?;
+                    drafts::enqueue(&core, (layer, 0, true), launches, (io.query, io.out), (rule, true))?;
                     continue;
                 }
                 core.append(layer, seqs, io.keys, io.values)?;
@@ -126,7 +126,7 @@ impl GpuCache {
             }
             core.join()?;
             published::publish(&core, shape.whose(), rule, layers.iter().map(|_| true))?;
-            core.close(if drafts { 0 } else { seqs })
+            if drafts { core.close_drafts(seqs) } else { core.close(seqs) }
         })?;
         Ok(GpuGraph { recording, core, shape, rule, tensors: PhantomData })
     }

@@ -331,9 +331,9 @@ impl<'c> GpuStep<'c> {
         }
         self.progress[layer] = Progress::Failed;
         let Self { cache, parts, seqs, drafting, tokens, .. } = self;
-        if let Some(filled) = *drafting {
+        if drafting.is_some() {
             ordered::tell_pages(cache, parts.iter(), layer..layer + 1)?;
-            drafts::append(cache, layer, (*tokens, filled))?;
+            drafts::append(cache, layer, *tokens)?;
         } else if *seqs > 0 {
             for (side, offset) in [(Side::Key, 0), (Side::Value, cache.core.sizes.row_bytes())] {
                 let GpuCache { core, rows, ring, batch_words, .. } = &mut **cache;
@@ -388,7 +388,7 @@ impl<'c> GpuStep<'c> {
         let heads = cache.geometry().q_heads;
         extended[layer].clear();
         if drafting.is_some() {
-            drafts::attend_host(cache, layer, parts, queries, (rule, fresh))?;
+            drafts::attend_host(cache, layer, parts, queries, (rule, fresh), true)?;
         } else if *seqs > 0 {
             cache.batch_queries.clear();
             for part in parts.iter().filter(|part| part.place.is_some()) {
@@ -512,6 +512,7 @@ impl<'c> GpuStep<'c> {
             self.cache.core.join()?;
             ordered::tell_pages(self.cache, self.on_device(), 0..self.progress.len())?;
             self.cache.core.close(self.seqs)?;
+            self.cache.core.close_drafts(self.drafting.unwrap_or(0))?;
         }
         let mark = self.cache.store_filled()?;
         let Self { cache, parts, .. } = &mut self;

@@ -49,6 +49,12 @@ pub(super) fn row_at(a: &AttendArgs, strides: Strides, q: usize) -> usize {
     token * strides.token as usize + (kv * GROUP + column % GROUP) * strides.head as usize
 }
 
+/// Blocks of the sequence at a place that have records: of drafts one may lie in its tail that is not the last.
+pub(super) fn recorded(drafts: u64, place: usize, tokens: usize, closing: u32) -> usize {
+    let filled = drafts != 0 && word(drafts, 4 * place + 3) != 0;
+    super::recorded(tokens, closing) - usize::from(filled)
+}
+
 /// Counts a launch's heads if they are drafts'.
 pub(super) fn count(a: &AttendArgs) {
     let heads = if a.drafts == 0 { 0 } else { u64::from(a.seqs * a.kv_heads) };

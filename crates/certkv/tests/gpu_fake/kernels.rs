@@ -250,7 +250,7 @@ fn look_at_head(a: &AttendArgs, head: usize) -> bool {
     let (place, kv) = (head / a.kv_heads as usize, head % a.kv_heads as usize);
     let (row, stride) = (word(a.rows, place) as usize, a.table_stride as usize);
     let (mut all, line) = (true, (row * a.kv_heads as usize + kv) * stride);
-    for block in 0..recorded(word(a.lens, row) as usize, a.closing) {
+    for block in 0..drafted::recorded(a.drafts, place, word(a.lens, row) as usize, a.closing) {
         let page = u64::from(word(a.table, row * stride + block));
         match word(a.promoted, line + block) as usize {
             0 => all = false,
@@ -460,7 +460,7 @@ fn lend(a: &SelectArgs) {
     let items = a.pages as usize * heads;
     for head in listed {
         let (row, kv) = (word(a.rows, head / heads) as usize, head % heads);
-        for block in 0..recorded(word(a.lens, row) as usize, a.closing) {
+        for block in 0..drafted::recorded(a.drafts, head / heads, word(a.lens, row) as usize, a.closing) {
             let page = word(a.table, row * stride + block) as usize;
             let (at, index) = ((row * heads + kv) * stride + block, page * heads + kv);
             let place = host::<Sides>(a.sides).wrapping_add(items + index);

@@ -2,6 +2,7 @@
 use super::Core;
 use crate::Error;
 use certkv_kernel::cuda::close::{self, Close, Closing, Hosts};
+use certkv_kernel::cuda::launch::Tables;
 
 impl Core {
     /// Enqueues, behind all appends and attention of a step of `seqs` sequences, that the blocks it has filled are coded, in all layers, and their originals
@@ -28,7 +29,36 @@ impl Core {
         Ok(())
     }
 
-    pub(super) fn closing(&self, layer: usize) -> Result<Closing<'_>, Error> {
+    /// The same behind a step of drafts, which fill `filled` blocks; in a recording, at most.
+    pub(in crate::gpu) fn close_drafts(&self, filled: usize) -> Result<(), Error> {
+        let (s, of) = (&self.sizes, &self.sizes.drafts);
+        if filled == 0 {
+            return Ok(());
+        }
+        let [rows, lens, tails] = &of.filled;
+        for (number, kit) in self.kits.iter().enumerate() {
+            let own = self.kit_of.iter().enumerate().filter(|(_, kit)| **kit == number);
+            let args = Close {
+                variant: &kit.variant,
+                ctas: 2 * self.ctas,
+                seqs: filled,
+                by_place: true,
+                count: self.draft_span(&of.count(1))?,
+                lens: self.draft_span(lens)?,
+                errors: self.counter(&s.counters.errors)?,
+                status: self.counter(&s.counters.status)?,
+            };
+            let layers = own.map(|(layer, _)| {
+                let own = self.closing(layer)?;
+                let tables = Tables { batch: self.draft_span(rows)?, tails: self.draft_span(tails)?, ..own.tables };
+                Ok::<_, Error>(Closing { tables, ..own })
+            });
+            close::close(&self.queue, &kit.close, &args, layers)?;
+        }
+        Ok(())
+    }
+
+    fn closing(&self, layer: usize) -> Result<Closing<'_>, Error> {
         // Where originals spill, those of a block that fills leave its tail for a frame, when the step is over.
         let hosts = if self.sizes.spills(layer) {
             None

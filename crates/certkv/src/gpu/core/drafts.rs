@@ -5,7 +5,6 @@ use crate::gpu::draft_sections::Cut;
 use crate::gpu::ladder::Call;
 use certkv_device::cuda::{DeviceBuffer, Function};
 use certkv_kernel::cuda::Variant;
-use certkv_kernel::cuda::close::{self, Close, Closing};
 use certkv_kernel::cuda::encode::append_flag;
 use certkv_kernel::cuda::launch::{self, Append, Attend, Tables};
 use certkv_kernel::cuda::publish::{Left, LeftDrafts, MOST_LAUNCHES};
@@ -18,6 +17,8 @@ use core::ops::Range;
 pub(in crate::gpu) struct Drafts {
     pub(in crate::gpu) cut: Cut,
     pub(in crate::gpu) place: usize,
+    /// Whether blocks that they have filled still lie in their tails, as in a step of drafts alone; else they were coded when the chunk was appended.
+    pub(in crate::gpu) closing: bool,
 }
 
 impl Core {
@@ -58,7 +59,12 @@ impl Core {
         self.drafts.as_ref().ok_or_else(|| Error::Config { field: "chunk_tokens", why: "no room for drafts".into() })
     }
 
-    fn draft_span(&self, bytes: &Range<usize>) -> Result<Span<'_>, Error> {
+    /// What a launch is told of the drafts.
+    pub(super) fn told_of(&self, drafts: Drafts) -> Result<Span<'_>, Error> {
+        self.draft_span(&self.sizes.drafts.told(drafts.cut.launch))
+    }
+
+    pub(super) fn draft_span(&self, bytes: &Range<usize>) -> Result<Span<'_>, Error> {
         Ok(Span::of(self.draft_buffer()?, bytes.start, bytes.len())?)
     }
 
@@ -75,27 +81,25 @@ impl Core {
         self.sizes.drafts.rows.each_ref().map(|range| range.start)
     }
 
-    /// Enqueues the new tokens of a step of drafts in one layer, and the coding of the blocks that they fill, `filled` of them: what lies behind the block of
-    /// a sequence's last token is read from records. One launch, or two.
+    /// Enqueues the new tokens of a step of drafts in one layer.
     pub(in crate::gpu) fn append_drafts(
         &self,
         layer: usize,
-        (tokens, filled): (usize, usize),
+        tokens: usize,
         [keys, values]: [Tensor<'_>; 2],
     ) -> Result<(), Error> {
         let (s, c) = (&self.sizes, &self.sizes.counters);
         let of = &s.drafts;
         let kit = self.kit(layer);
-        let [[rows, lens, tails], filled_at] = [&of.new, &of.filled].map(|ranges| ranges.each_ref().map(|r| r.clone()));
-        let word = |i: usize| of.counts.start + 4 * i..of.counts.start + 4 * (i + 1);
+        let [rows, lens, tails] = &of.new;
         let tables = self.block_tables(layer)?;
         let args = Append {
             variant: &kit.variant,
             ctas: (tokens * s.kv_heads).min(2 * self.ctas as usize) as u32,
             seqs: tokens,
-            tables: Tables { batch: self.draft_span(&rows)?, tails: self.draft_span(&tails)?, ..tables },
-            count: self.draft_span(&word(0))?,
-            lens: self.draft_span(&lens)?,
+            tables: Tables { batch: self.draft_span(rows)?, tails: self.draft_span(tails)?, ..tables },
+            count: self.draft_span(&of.count(0))?,
+            lens: self.draft_span(lens)?,
             errors: self.counter(&c.errors)?,
             keys,
             values,
@@ -106,26 +110,7 @@ impl Core {
             // As a step's.
             flags: append_flag::SETTLED | append_flag::BY_PLACE,
         };
-        launch::append(&self.queue, &kit.append, &args)?;
-        if filled == 0 {
-            return Ok(());
-        }
-        let [rows, lens, tails] = filled_at;
-        let args = Close {
-            variant: &kit.variant,
-            ctas: 2 * self.ctas,
-            seqs: filled,
-            by_place: true,
-            count: self.draft_span(&word(1))?,
-            lens: self.draft_span(&lens)?,
-            errors: self.counter(&c.errors)?,
-            status: self.counter(&c.status)?,
-        };
-        let own = self.closing(layer).and_then(|own| {
-            let tables = Tables { batch: self.draft_span(&rows)?, tails: self.draft_span(&tails)?, ..own.tables };
-            Ok(Closing { tables, ..own })
-        });
-        close::close(&self.queue, &kit.close, &args, core::iter::once(own))
+        Ok(launch::append(&self.queue, &kit.append, &args)?)
     }
 
     /// Arguments of a plain launch over the batch of a call: nothing promoted, no lists.
@@ -139,9 +124,8 @@ impl Core {
             tables: self.tables_from(call.layer, drafts.place)?,
             certificates: self.certificates_of(call.layer, 0, call.drafts)?,
             partials: self.draft_span(&of.partials)?,
-            drafts: Some(self.draft_span(&of.told(drafts.cut.launch))?),
-            // Full blocks were coded when the chunk was appended.
-            closing: false,
+            drafts: Some(self.told_of(drafts)?),
+            closing: drafts.closing,
             ..args
         })
     }

@@ -110,6 +110,7 @@ impl Core {
             progress: 8,
             sight: self.sight(layer),
             closing,
+            drafts: drafts.map(|drafts| self.told_of(drafts)).transpose()?,
         })
     }
 }
