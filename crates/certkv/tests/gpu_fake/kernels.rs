@@ -25,7 +25,7 @@ mod tails;
 #[path = "told.rs"]
 mod told;
 #[allow(unused_imports, reason = "each test program uses its part")]
-pub(crate) use appended::appended;
+pub(crate) use appended::{Appended, appended};
 #[allow(unused_imports, reason = "each test program uses its part")]
 pub(crate) use drafted::{DRAFTED, draft_tokens};
 #[allow(unused_imports, reason = "each test program uses its part")]
