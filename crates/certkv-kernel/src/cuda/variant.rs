@@ -358,7 +358,8 @@ impl Variant {
         Ok(Self { draft: tokens, single_queries: self.single_queries, certify: self.certify, ..wider })
     }
 
-    /// Tokens of a draft that one launch can attend at most, of as many query heads per KV head each: what there are kernels for, and shared memory.
+    /// Tokens of a draft that one launch can attend at most, of as many query heads per KV head each: what there are kernels for, and shared memory; 0 where it
+    /// has room for one warp.
     pub fn most_drafted(&self) -> usize {
         let wider = |tokens: usize| Self::new(self.layout.clone(), self.group * tokens, self.arch);
         // A sequence can have two blocks in tails, which two warps read.

@@ -282,7 +282,10 @@ fn drafts_are_wider_groups_that_fit_wherever_a_step_does() {
             for (dim, group) in [(64, 1), (128, 4), (128, 8), (256, 2), (256, 8), (256, 16)] {
                 let Ok(variant) = Variant::new(layout(format, dim, Dtype::F16), group, arch) else { continue };
                 let most = variant.most_drafted();
-                assert!(most >= 1 && variant.clone().drafting(most).is_ok(), "{variant}");
+                // Of one warp there are no drafts: a sequence can have two blocks in tails.
+                let single = variant.shape().warps == 1;
+                assert!(most >= 1 || single, "{variant}");
+                assert!(most == 0 || variant.clone().drafting(most).is_ok_and(|v| v.shape().warps > 1), "{variant}");
                 // Sixteen heads of the largest records do not fit the smallest memories.
                 let widest = Variant::new(layout(format, dim, Dtype::F16), 16 / group * group, arch);
                 short += usize::from(matches!(widest, Err(VariantError::SharedMemory { .. })));
