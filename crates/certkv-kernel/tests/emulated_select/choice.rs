@@ -303,14 +303,23 @@ fn words_named_for_it_are_cleared() {
 fn a_block_that_lies_in_its_tail_is_not_chosen() {
     let k = kernel(4);
     let plan = || Plan { spread: (2.0, 0.5), seed: 5, ..Plan::new(4, &[6 * BLOCK - 1, 9 * BLOCK + 3, BLOCK - 1]) };
-    let (before, mut after) = (World::new(plan()), World::new(plan()));
-    after.grow();
-    for w in [&before, &after] {
+    let chosen = |w: &World| {
         w.plan_step(&k, 3, 1);
         w.repair(&k, &[0, 2], 0.2, 2, 1);
-    }
-    let chosen: Vec<Vec<u32>> = (0..before.entries()).map(|entry| before.words(entry)).collect();
-    assert!(chosen.concat().iter().any(|word| *word != 0));
-    assert_eq!(chosen, (0..after.entries()).map(|entry| after.words(entry)).collect::<Vec<_>>());
-    assert_eq!(before.counted(), after.counted());
+        let words: Vec<Vec<u32>> = (0..w.entries()).map(|entry| w.words(entry)).collect();
+        (words, w.counted())
+    };
+    let before = chosen(&World::new(plan()));
+    assert!(before.0.concat().iter().any(|word| *word != 0));
+    let after = |grow: fn(&mut World)| {
+        let mut w = World::new(plan());
+        grow(&mut w);
+        chosen(&w)
+    };
+    assert!(after(World::grow) == before);
+    // Two blocks of a sequence in tails, where its draft goes beyond the one that it fills; or up to its end.
+    assert!(after(|w| w.grow_by(3, true)) == before && after(|w| w.grow_by(1, true)) == before);
+    // The control: told of none, it reads a record that is not there.
+    let untold = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| after(|w| w.grow_by(3, false))));
+    assert!(untold.is_err());
 }

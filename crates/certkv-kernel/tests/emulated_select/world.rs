@@ -1,6 +1,6 @@
 //! A layer as select sees it: made-up masses and summaries, tables, scratch, and the rules the state has to obey.
 use crate::emulated::{Buffer, Emulated, Launch};
-use certkv_kernel::cuda::args::{Certificate, MassWord, Sides};
+use certkv_kernel::cuda::args::{Certificate, Draft, MassWord, Sides};
 use certkv_kernel::cuda::select::{CopyItem, NO_PAGE, SelectArgs, SelectMode, SelectStats, SlotPool};
 use certkv_testkit::generate::Rng;
 use std::collections::BTreeMap;
@@ -272,6 +272,17 @@ impl World {
     pub(crate) fn grow(&mut self) {
         self.rest[3].write(0, &self.plan.lens.iter().rev().map(|n| *n as u32 + 1).collect::<Vec<_>>());
         self.args.closing = 1;
+    }
+
+    /// A draft of so many tokens more in every sequence, and a block that it fills before its last token in a tail of its own, or so the launch is `told`.
+    pub(crate) fn grow_by(&mut self, tokens: usize, told: bool) {
+        let lens = &self.plan.lens;
+        self.rest[3].write(0, &lens.iter().rev().map(|n| (n + tokens) as u32).collect::<Vec<_>>());
+        let tail = |n: usize| if told && n / BLOCK < (n + tokens - 1) / BLOCK { 3 } else { 0 };
+        let drafts = lens.iter().flat_map(|n| Draft { tail: tail(*n), ..Draft::new(n + 1, tokens, 0) }.words());
+        self.rest.push(Buffer::of(&drafts.collect::<Vec<_>>()));
+        self.args.closing = 1;
+        self.args.drafts = self.rest.last().expect("drafts").pointer();
     }
 
     pub(crate) fn set_step(&self, step: u32) {
