@@ -10,7 +10,7 @@ use core::ops::Range;
 const MOST_TOKENS: usize = 8;
 const _: () = assert!(MOST_TOKENS <= MOST_LAUNCHES);
 
-/// Query heads of a group that the kernels take in one tile of columns; beyond, they work a block off twice, and take nearly twice as long.
+/// Query heads of a group that the kernels take in one tile of columns; with a second they take half as long again, or twice as long.
 const TILE: usize = 8;
 
 /// Tokens of a draft that a launch takes, in every layer: as many as it can, or those of one tile where no more are left. Both 0: there are no drafts.
@@ -76,7 +76,7 @@ pub(super) struct DraftSections {
     /// And its queries, `[token][q_heads dim]`, single precision at most; outputs the same.
     pub(super) queries: Range<usize>,
     pub(super) outputs: Range<usize>,
-    /// First byte of what launches of the layers leave, and of that of a launch:
+    /// First byte of what launches of the layers leave; and in that of a launch:
     pub(super) left: usize,
     /// `[place][kv_head][token][query head]`: certificates of the first launch, and of the dense one.
     pub(super) certificates: [Range<usize>; 2],
