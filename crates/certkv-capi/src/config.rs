@@ -147,8 +147,8 @@ pub struct certkv_config {
     /// memory, are drafts: attended at once for all sequences, every token under the policy as a step; where all layers are so, a step of drafts and single tokens
     /// alone waits for nothing and can be recorded. Longer ones are attended there, too: what was stored before them is read
     /// from codes, under CERTKV_POLICY_CERTIFIED where that is within tolerance, else from originals on the CPU, as longer chunks are. That takes device
-    /// memory, some 40 KB a token of 32 query heads and 8 key/value heads of 128 channels, and for short chunks as much for each of eight tokens of every
-    /// sequence.
+    /// memory, some 40 KB a token of 32 query heads and 8 key/value heads of 128 channels, and for drafts as much for each of up to eight tokens of every
+    /// sequence, with 96 bytes a query head in every layer.
     pub chunk_tokens: u64,
     /// What formats with calibrated keys (such as ctq4, gtq3 or s1) code them by; NULL where no format needs one. One of directions serves
     /// s1, s2 or s3, by its tier, and one without them the others. It has to be of this geometry and, which

@@ -80,7 +80,8 @@ pub struct GpuConfig {
     /// is the CPU's.
     ///
     /// It takes device memory: for the chunk's originals, queries, outputs and certificates some 40 KB a token of a model of 32 query heads and 8 KV heads of 128
-    /// channels; for drafts as much for the tokens of every sequence, and 4 bytes a token, query head and block of `max_context` for each.
+    /// channels; for drafts as much for up to eight tokens of every sequence, with 96 bytes a query head of each in every layer, and 4 bytes for each block of
+    /// `max_context`; and entries of the ring of certificates for as many.
     pub chunk_tokens: usize,
     /// Threads of the host's part, 1 to 256: attention of chunks, and touching memory when the cache is made.
     pub threads: usize,
