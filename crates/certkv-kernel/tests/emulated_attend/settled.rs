@@ -53,6 +53,12 @@ fn cases() -> Vec<(Case, usize)> {
             }
         }
     }
+    // Drafts within a block, across the end of one and up to it.
+    for (format, keys) in [("k8-v4g32-b16", 0.3), ("k8-v4g32-b32-r5.4", 0.0)] {
+        let of = Spec::drafts(format, 64, 2, 4, &[(100, 3, 0), (66, 4, 0), (64, 2, 0), (5, 1, 0)]);
+        let refine = if format.contains("-r") { Refining::Picked(0.5) } else { Refining::Never };
+        all.push((Case::new(&Spec { keys, refine, closing: true, seed: 3, ..of }), 3));
+    }
     all
 }
 

@@ -90,7 +90,9 @@ fn within<'a>(core: &'a Core, limit: Limit, args: Attend<'a>) -> Result<Attend<'
 /// still running can be at the layer's records: the step's tables were sent before, and what it fills is coded when it ends.
 fn run_first(core: &Core, call: &Call<'_>, args: &Attend<'_>) -> Result<(), Error> {
     if let Some(kit) = core.kit(call.layer).for_drafts(call.drafts) {
-        return Ok(launch::attend(&core.queue, &kit.attend, args)?);
+        // Behind the append of a draft step, which writes what a step's does.
+        let settled = call.fresh && call.drafts.is_some_and(|drafts| drafts.closing);
+        return Ok(launch::attend(&core.queue, &kit.attend, &Attend { settled, ..*args })?);
     }
     let (kernel, variant) = core.kit(call.layer).cut_for(call.blocks);
     Ok(launch::attend(&core.queue, kernel, &Attend { variant, settled: call.fresh, ..*args })?)
