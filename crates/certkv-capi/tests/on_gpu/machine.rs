@@ -54,21 +54,28 @@ fn kernels_are_compiled_before_a_cache_is_made() {
     fs::remove_dir_all(dir).unwrap();
 }
 
+/// Of two single tokens, and of two drafts, whose tokens have places of their own.
 #[test]
 fn certificates_go_to_device_memory() {
+    for tokens in [1, 3] {
+        published(tokens);
+    }
+}
+
+fn published(tokens: usize) {
     let (_fake, config, _turn) = alone();
-    let cache = Cache::new(&certkv_config { plan_apart: 1, ..config });
+    let cache = Cache::new(&certkv_config { plan_apart: 1, chunk_tokens: 8, ..config });
     let [a, b] = [cache.create(), cache.create()];
     [a, b].iter().for_each(|id| append(&cache, *id, 20));
     let heads = kernels::KV_HEADS * kernels::GROUP;
-    let (seqs, layers) = (2, crate::cache::LAYERS as usize);
+    let (seqs, layers) = (2 * tokens, crate::cache::LAYERS as usize);
     let bytes = size_of::<certkv_published_memory>() + 16 * layers * seqs * heads;
     let gpu = Gpu::open(0).unwrap();
     let stream = GpuStream::new(&gpu, Priority::Normal).unwrap();
     let memory = DeviceBuffer::new(&gpu, bytes + 16).unwrap();
     memory.fill(&stream, 0, bytes + 16, 0xee).unwrap();
     let at = memory.address() as *mut certkv_published_memory;
-    let chunks = [a, b].map(|sequence| certkv_chunk { sequence, tokens: 1 });
+    let chunks = [a, b].map(|sequence| certkv_chunk { sequence, tokens: tokens as u64 });
     let (mut step, n) = (ptr::null_mut(), (seqs * WIDTH) as u64);
     let (rows, queries) = (vec![0x3c00u16; seqs * WIDTH], vec![0.5f32; seqs * WIDTH * kernels::GROUP]);
     let mut out = queries.clone();
@@ -112,7 +119,7 @@ fn certificates_go_to_device_memory() {
             core::slice::from_raw_parts(all, layers * seqs * heads),
         )
     };
-    assert_eq!((head.number, head.sequences, head.layers, head.q_heads), (2, 2, layers as u32, heads as u32));
+    assert_eq!((head.number, head.sequences, head.layers, head.q_heads), (2, seqs as u32, layers as u32, heads as u32));
     assert!(all.iter().all(|head| head.bound == 0.25 && head.status == CERTKV_CERTIFIED));
     assert_eq!(words[bytes / 8..], [0xeeee_eeee_eeee_eeee; 2], "nothing is written behind it");
 }
