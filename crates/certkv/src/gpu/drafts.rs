@@ -188,17 +188,17 @@ pub(super) fn attend(
         ran => ran?,
     }
     let mut drafted = core::mem::take(&mut cache.drafted);
-    let read = read(cache, layer, parts, rule, true, &mut drafted);
-    certificates.resize(tokens * heads, Certificate::PREFILL);
-    for part in drafts() {
-        let (from, n) = (part.draft, part.tokens);
-        certificates[part.first_row * heads..][..n * heads]
-            .copy_from_slice(drafted.certificates.get(from * heads..(from + n) * heads).unwrap_or(&[]));
-        out[part.first_row * width..][..n * width]
-            .copy_from_slice(drafted.outputs.get(from * width..(from + n) * width).unwrap_or(&[]));
-    }
+    let done = read(cache, layer, parts, rule, true, &mut drafted).map(|()| {
+        certificates.resize(tokens * heads, Certificate::PREFILL);
+        for part in drafts() {
+            let (from, to, n) = (part.draft, part.first_row, part.tokens);
+            certificates[to * heads..][..n * heads].copy_from_slice(&drafted.certificates[from * heads..][..n * heads]);
+            out[to * width..][..n * width].copy_from_slice(&drafted.outputs[from * width..][..n * width]);
+        }
+        most
+    });
     cache.drafted = drafted;
-    read.map(|()| most)
+    done
 }
 
 /// Enqueues attention of all drafts in a layer from the host's queries, which are of drafts alone; outputs stay on the device. `alone`: in a draft step.

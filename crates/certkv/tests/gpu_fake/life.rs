@@ -293,7 +293,9 @@ impl Life {
             self.step(&[(a, 1)], certified())?;
         }
         let own = self.create()?;
-        self.step(&[(own, 2 * BLOCK + 3)], certified())?;
+        // A draft beside a longer chunk goes by way of the host.
+        self.step(&[(own, 2 * BLOCK + 3), (a, 2)], certified())?;
+        self.truncate(a, BLOCK + 1)?;
         self.saved(own)?;
         self.swapped(own, 2 * BLOCK + 1)?;
         self.step(&[(own, 1)], certified())?;
