@@ -427,7 +427,7 @@ impl GpuCache {
     /// Whether steps of drafts and single tokens alone are what steps of single tokens are: appended, attended and recorded without the host
     /// ([`GpuConfig::chunk_tokens`]).
     pub fn attends_drafts(&self) -> bool {
-        self.core.sizes.drafts_alone()
+        self.core.sizes.drafts_alone
     }
 
     /// The stream that does everything: other work that touches a step's tensors waits for it, or makes it wait.

@@ -43,7 +43,7 @@ fn is_draft(part: &Part, most: usize) -> bool {
 pub(super) fn take(core: &Core, parts: &mut [Part]) -> bool {
     let most = core.sizes.drafts.tokens;
     let drafts = parts.iter().any(|part| part.tokens > 1) && parts.iter().all(|part| part.tokens <= most);
-    if drafts && core.sizes.drafts_alone() {
+    if drafts && core.sizes.drafts_alone {
         parts.iter_mut().for_each(|part| part.place = None);
         return true;
     }

@@ -89,8 +89,8 @@ impl GpuCache {
             return Err(Error::Shape { argument: "layers", expected: s.layers, given: layers.len() });
         }
         let drafts = tokens != 1;
-        if drafts && (!s.drafts_alone() || tokens == 0 || tokens > s.drafts.tokens) {
-            let most = if s.drafts_alone() { s.drafts.tokens } else { 0 };
+        if drafts && (!s.drafts_alone || tokens == 0 || tokens > s.drafts.tokens) {
+            let most = if s.drafts_alone { s.drafts.tokens } else { 0 };
             let why = format!("drafts have at most {most} tokens, and {tokens} are to be recorded");
             return Err(Error::Config { field: "chunk_tokens", why });
         }

@@ -103,6 +103,8 @@ pub(super) struct Sizes {
     pub(super) chunks: ChunkSections,
     /// What attention of drafts takes.
     pub(super) drafts: DraftSections,
+    /// Whether steps of drafts do not go by way of the host: where all layers see everything, and originals stay in host memory.
+    pub(super) drafts_alone: bool,
     pub(super) copies: usize,
     /// Whether every layer keeps its masses.
     pub(super) plan_apart: bool,
@@ -233,11 +235,11 @@ impl Sizes {
         let chunks = ChunkSections::new(chunk_tokens, (block, original_bytes), (g.q_heads, g.head_dim));
         let drafts = DraftSections::new(chunk_tokens, (layouts, variant.arch()), g, (rows, stride, ctas));
         let drafts = drafts.ok_or_else(too_large)?;
-        let alone = frames.is_none() && groups.iter().all(|group| group.window.is_none());
+        let drafts_alone = drafts.tokens > 0 && frames.is_none() && groups.iter().all(|group| group.window.is_none());
         let ring = match config.certificate_ring {
             0 => None,
             steps => {
-                let places = rows * if alone { drafts.tokens.max(1) } else { 1 };
+                let places = rows * if drafts_alone { drafts.tokens } else { 1 };
                 Some(publish::slots(steps, g.layers, places, g.q_heads).ok_or_else(too_large)?)
             }
         };
@@ -276,6 +278,7 @@ impl Sizes {
             chunk_tokens,
             chunks: chunks.ok_or_else(too_large)?,
             drafts,
+            drafts_alone,
             copies: config.copies_per_step,
             plan_apart: config.plan_apart,
             partial_bytes: launch::partial_bytes(variant, ctas, rows * g.kv_heads),
@@ -348,11 +351,6 @@ impl Sizes {
             all = of_group.into_iter().try_fold(all, usize::checked_add)?;
         }
         Some(all)
-    }
-
-    /// Whether steps of drafts do not go by way of the host: where all layers see everything, and originals stay in host memory.
-    pub(super) fn drafts_alone(&self) -> bool {
-        self.drafts.tokens > 0 && self.frames.is_none() && self.groups.iter().all(|group| group.window.is_none())
     }
 
     /// Query heads.

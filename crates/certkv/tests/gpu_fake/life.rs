@@ -380,20 +380,32 @@ impl Life {
         let io: Vec<_> = buffers.iter().map(Buffers::io).collect::<Result<_, _>>().map_err(|_| Over)?;
         let graph = self.stubbornly(|life| life.cache.record_drafts(of.len(), tokens, &io, certified()))?;
         let parts: Vec<_> = of.iter().map(|at| (*at, tokens)).collect();
+        self.runs(&parts, &buffers, || Ok(()), |step| step.replay(&graph))
+    }
+
+    /// Two steps whose rows lie in `buffers`, and what `run` makes of them; `before` comes before they are written.
+    fn runs(
+        &mut self,
+        parts: &[(usize, usize)],
+        buffers: &[Buffers],
+        before: impl Fn() -> Result<(), Error>,
+        run: impl Fn(&mut GpuStep<'_>) -> Result<(), Error>,
+    ) -> Result<(), Over> {
         for _ in 0..2 {
-            let rows = self.rows(&parts);
+            let rows = self.rows(parts);
             self.stubbornly(|life| {
-                fill(&buffers, life.cache.stream(), &rows)?;
-                let chunks = life.chunks(&parts);
+                before()?;
+                fill(buffers, life.cache.stream(), &rows)?;
+                let chunks = life.chunks(parts);
                 let mut step = life.cache.begin_with(&chunks, certified())?;
-                step.replay(&graph)?;
+                run(&mut step)?;
                 let mut wrong = Vec::new();
-                let judged = judge_device(&mut step, &buffers, &rows, &mut wrong);
+                let judged = judge_device(&mut step, buffers, &rows, &mut wrong);
                 let done = judged.and_then(|()| step.finish());
                 life.wrong.append(&mut wrong);
                 done
             })?;
-            self.commit(&parts, &rows);
+            self.commit(parts, &rows);
         }
         Ok(())
     }
@@ -402,25 +414,13 @@ impl Life {
     fn drafts(&mut self, gpu: &Gpu, parts: &[(usize, usize)]) -> Result<(), Over> {
         let buffers = self.stubbornly(|_| Buffers::all(gpu, parts.iter().map(|(_, tokens)| tokens).sum()))?;
         let io: Vec<_> = buffers.iter().map(Buffers::io).collect::<Result<_, _>>().map_err(|_| Over)?;
-        for _ in 0..2 {
-            let rows = self.rows(parts);
-            self.stubbornly(|life| {
-                fill(&buffers, life.cache.stream(), &rows)?;
-                let chunks = life.chunks(parts);
-                let mut step = life.cache.begin_with(&chunks, certified())?;
-                for (layer, io) in io.iter().enumerate() {
-                    step.append_device(layer, io.keys, io.values)?;
-                    step.attend_device(layer, io.query, io.out)?;
-                }
-                let mut wrong = Vec::new();
-                let judged = judge_device(&mut step, &buffers, &rows, &mut wrong);
-                let done = judged.and_then(|()| step.finish());
-                life.wrong.append(&mut wrong);
-                done
-            })?;
-            self.commit(parts, &rows);
-        }
-        Ok(())
+        let run = |step: &mut GpuStep<'_>| {
+            io.iter().enumerate().try_for_each(|(layer, io)| {
+                step.append_device(layer, io.keys, io.values)?;
+                step.attend_device(layer, io.query, io.out)
+            })
+        };
+        self.runs(parts, &buffers, || Ok(()), run)
     }
 
     /// Steps in a graph of the caller's.
@@ -450,30 +450,19 @@ impl Life {
             let capture = capture?;
             Ok((graph?.instantiate()?, capture))
         })?;
-        for _ in 0..2 {
-            let rows = self.rows(&parts);
-            self.stubbornly(|life| {
-                // A run that the cache was not told of may still use the buffers.
-                stream.synchronize()?;
-                fill(&buffers, life.cache.stream(), &rows)?;
-                let chunks = life.chunks(&parts);
-                let mut step = life.cache.begin_with(&chunks, certified())?;
-                stream.wait(&step.cache().stream().record(&events)?)?;
-                // SAFETY: what the graph names is kept by `capture` and `buffers`, which outlive the runs: the cache's stream is made to
-                // wait for them, and is waited for when the cache is dropped.
-                unsafe { exec.launch(&stream) }?;
-                step.cache().stream().wait(&stream.record(&events)?)?;
-                step.replayed(&capture)?;
-                let mut wrong = Vec::new();
-                let judged = judge_device(&mut step, &buffers, &rows, &mut wrong);
-                let done = judged.and_then(|()| step.finish());
-                life.wrong.append(&mut wrong);
-                done
-            })?;
-            self.commit(&parts, &rows);
-        }
+        let run = |step: &mut GpuStep<'_>| {
+            stream.wait(&step.cache().stream().record(&events)?)?;
+            // SAFETY: what the graph names is kept by `capture` and `buffers`, which outlive the runs: the cache's stream is made to
+            // wait for them, and is waited for when the cache is dropped.
+            unsafe { exec.launch(&stream) }?;
+            step.cache().stream().wait(&stream.record(&events)?)?;
+            step.replayed(&capture)
+        };
+        // A run that the cache was not told of may still use the buffers.
+        let done = self.runs(&parts, &buffers, || Ok(stream.synchronize()?), run);
+        // Before what keeps the memory that it names.
         drop(exec);
-        Ok(())
+        done
     }
 }
 

@@ -2,63 +2,46 @@
 use super::Core;
 use crate::Error;
 use certkv_kernel::cuda::close::{self, Close, Closing, Hosts};
-use certkv_kernel::cuda::launch::Tables;
 
 impl Core {
     /// Enqueues, behind all appends and attention of a step of `seqs` sequences, that the blocks it has filled are coded, in all layers, and their originals
     /// copied to the host. What a recording of it closes depends on lengths in device memory. One launch for each format.
     pub(in crate::gpu) fn close(&self, seqs: usize) -> Result<(), Error> {
-        let (t, c) = (&self.sizes.tables, &self.sizes.counters);
-        if seqs == 0 {
-            return Ok(());
-        }
-        for (number, kit) in self.kits.iter().enumerate() {
-            let own = self.kit_of.iter().enumerate().filter(|(_, kit)| **kit == number);
-            let args = Close {
-                variant: &kit.variant,
-                ctas: 2 * self.ctas,
-                seqs,
-                by_place: false,
-                count: self.table(&t.count)?,
-                lens: self.table(&t.after)?,
-                errors: self.counter(&c.errors)?,
-                status: self.counter(&c.status)?,
-            };
-            close::close(&self.queue, &kit.close, &args, own.map(|(layer, _)| self.closing(layer)))?;
-        }
-        Ok(())
+        self.close_blocks(seqs, false)
     }
 
     /// The same behind a step of drafts, which fill `filled` blocks; in a recording, at most.
     pub(in crate::gpu) fn close_drafts(&self, filled: usize) -> Result<(), Error> {
-        let (s, of) = (&self.sizes, &self.sizes.drafts);
-        if filled == 0 {
+        self.close_blocks(filled, true)
+    }
+
+    /// `by_place`: those that drafts have filled, which are named one by one.
+    fn close_blocks(&self, seqs: usize, by_place: bool) -> Result<(), Error> {
+        let (t, c, of) = (&self.sizes.tables, &self.sizes.counters, &self.sizes.drafts);
+        if seqs == 0 {
             return Ok(());
         }
-        let [rows, lens, tails] = &of.filled;
+        let (count, lens) = if by_place {
+            (self.draft_span(&of.count(1))?, self.draft_span(&of.filled[1])?)
+        } else {
+            (self.table(&t.count)?, self.table(&t.after)?)
+        };
         for (number, kit) in self.kits.iter().enumerate() {
             let own = self.kit_of.iter().enumerate().filter(|(_, kit)| **kit == number);
-            let args = Close {
-                variant: &kit.variant,
-                ctas: 2 * self.ctas,
-                seqs: filled,
-                by_place: true,
-                count: self.draft_span(&of.count(1))?,
-                lens: self.draft_span(lens)?,
-                errors: self.counter(&s.counters.errors)?,
-                status: self.counter(&s.counters.status)?,
-            };
-            let layers = own.map(|(layer, _)| {
-                let own = self.closing(layer)?;
-                let tables = Tables { batch: self.draft_span(rows)?, tails: self.draft_span(tails)?, ..own.tables };
-                Ok::<_, Error>(Closing { tables, ..own })
-            });
-            close::close(&self.queue, &kit.close, &args, layers)?;
+            let (errors, status) = (self.counter(&c.errors)?, self.counter(&c.status)?);
+            let args =
+                Close { variant: &kit.variant, ctas: 2 * self.ctas, seqs, by_place, count, lens, errors, status };
+            close::close(&self.queue, &kit.close, &args, own.map(|(layer, _)| self.closing(layer, by_place)))?;
         }
         Ok(())
     }
 
-    fn closing(&self, layer: usize) -> Result<Closing<'_>, Error> {
+    fn closing(&self, layer: usize, by_place: bool) -> Result<Closing<'_>, Error> {
+        let mut tables = self.block_tables(layer)?;
+        if by_place {
+            let [rows, _, tails] = &self.sizes.drafts.filled;
+            (tables.batch, tables.tails) = (self.draft_span(rows)?, self.draft_span(tails)?);
+        }
         // Where originals spill, those of a block that fills leave its tail for a frame, when the step is over.
         let hosts = if self.sizes.spills(layer) {
             None
@@ -67,7 +50,7 @@ impl Core {
             Some(Hosts { table, pages: self.host_pages(layer)? })
         };
         Ok(Closing {
-            tables: self.block_tables(layer)?,
+            tables,
             tail_slots: self.tails_of(layer)?,
             packed: self.packed_of(layer)?,
             hosts,
