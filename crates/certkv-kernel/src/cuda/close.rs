@@ -11,6 +11,9 @@ use certkv_device::cuda::{CudaError, Function};
 /// Layers of a launch, at most: `CLOSE_LAYERS` of `kernels/close.cu`.
 pub const CLOSE_LAYERS: usize = 32;
 
+/// Bit of [`CloseArgs::flags`]: lengths and tails are by place in the batch, not by row.
+pub const BY_PLACE: u32 = 1;
+
 /// One layer, as `ckv_close` has it.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C)]
@@ -63,8 +66,8 @@ pub struct CloseArgs {
     pub kv_heads: u32,
     /// Layers in `of`.
     pub layers: u32,
-    /// 1: lengths and tails are by place.
-    pub by_place: u32,
+    /// [`BY_PLACE`] or 0.
+    pub flags: u32,
     /// The layers.
     pub of: [CloseLayer; CLOSE_LAYERS],
 }
@@ -133,8 +136,11 @@ pub fn close<'a, E: From<CudaError>>(
     let l = a.variant.layout();
     loop {
         let mut on = Touched::on(queue);
-        let mut args =
-            CloseArgs { record_stride: l.bytes as u64, by_place: u32::from(a.by_place), ..CloseArgs::default() };
+        let mut args = CloseArgs {
+            record_stride: l.bytes as u64,
+            flags: if a.by_place { BY_PLACE } else { 0 },
+            ..CloseArgs::default()
+        };
         for (to, layer) in args.of.iter_mut().zip(&mut layers) {
             let layer = layer?;
             let t = &layer.tables;

@@ -141,13 +141,13 @@ pub struct Append<'a> {
     pub variant: &'a Variant,
     /// CTAs: at most one to a head of the batch.
     pub ctas: u32,
-    /// Sequences of the batch; or with `by_place` their new tokens.
+    /// Sequences of the batch; or with [`BY_PLACE`](append_flag::BY_PLACE) their new tokens.
     pub seqs: usize,
-    /// Block tables; with `by_place` their batch and their tails are of every token.
+    /// Block tables; then their batch and their tails are of every token.
     pub tables: Tables<'a>,
     /// `u32`: the number of sequences once more, where captured launches read it.
     pub count: Span<'a>,
-    /// `u32[rows]`, or of every token: tokens before it.
+    /// `u32[rows]`, or then of every token: tokens before it.
     pub lens: Span<'a>,
     /// `u32[rows]`.
     pub errors: Span<'a>,

@@ -3,7 +3,7 @@ use super::emulated::{Buffer, Emulated, Launch};
 use super::support::{THREADS, block, centre, judge, layout, macros, metric, pack_shared, uniform};
 use certkv_core::{Dtype, RecordLayout, fragment::original_index};
 use certkv_kernel::cuda::args::Strides;
-use certkv_kernel::cuda::close::{CLOSE_LAYERS, CloseArgs, CloseLayer};
+use certkv_kernel::cuda::close::{self, CLOSE_LAYERS, CloseArgs, CloseLayer};
 use certkv_kernel::cuda::encode::{AppendArgs, append_flag::BY_PLACE, append_flag::SETTLED};
 use certkv_kernel::cuda::measure::MeasureArgs;
 
@@ -155,7 +155,7 @@ impl World {
     }
 
     /// The same with lengths and tails of its own.
-    fn close_at(&self, rows: &[u32], [lens, tails]: [&Buffer; 2], by_place: u32, how: Launch) {
+    fn close_at(&self, rows: &[u32], [lens, tails]: [&Buffer; 2], flags: u32, how: Launch) {
         let (count, rows) = (Buffer::of(&[rows.len() as u32]), Buffer::of(rows));
         let mut of = [CloseLayer::default(); CLOSE_LAYERS];
         for (to, layer) in of.iter_mut().zip(&self.layers) {
@@ -176,7 +176,7 @@ impl World {
             count: count.pointer(),
             rows: rows.pointer(),
             lens: lens.pointer(),
-            by_place,
+            flags,
             errors: self.errors.pointer(),
             tail_stride: self.page_bytes(),
             packed_stride: (64 + HEADS * self.l.bytes) as u64,
@@ -469,7 +469,7 @@ fn tokens_of_drafts_are_stored_and_closed_as_tokens_of_steps() {
             let rows: Vec<u32> = filled.iter().map(|(row, _)| *row as u32).collect();
             if !filled.is_empty() {
                 let (ends, tails) = (of(&|_, end| end as u32), of(&|row, end| slot(row, end / n - 1)));
-                all.close_at(&rows, [&ends, &tails], 1, how(&all, 1 + 2 * step));
+                all.close_at(&rows, [&ends, &tails], close::BY_PLACE, how(&all, 1 + 2 * step));
                 closed += filled.len();
             }
             (0..ROWS).for_each(|row| lens[row] += counts[row]);

@@ -3,7 +3,7 @@
 use crate::fake_cuda::Fake;
 use certkv_core::Dtype;
 use certkv_kernel::cuda::args::{AttendArgs, Certificate, Element, Sides};
-use certkv_kernel::cuda::close::CloseArgs;
+use certkv_kernel::cuda::close::{BY_PLACE, CloseArgs};
 use certkv_kernel::cuda::encode::{AppendArgs, GatherArgs, GatherItem, PackArgs, PackItem};
 use certkv_kernel::cuda::extend::{ExtendArgs, ExtendChunk};
 use certkv_kernel::cuda::ladder::LadderArgs;
@@ -393,7 +393,7 @@ extern "C" fn close(raw: *const c_void) {
         told_reaches("close", layer.reaches, a.saturated);
         for place in 0..word(a.count, 0) as usize {
             let row = word(a.rows, place) as usize;
-            let own = if a.by_place == 0 { row } else { place };
+            let own = if a.flags & BY_PLACE == 0 { row } else { place };
             let len = word(a.lens, own) as usize;
             if !len.is_multiple_of(BLOCK) || word(a.errors, row) != 0 {
                 continue;
