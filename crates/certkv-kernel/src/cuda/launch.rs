@@ -100,7 +100,7 @@ pub struct Attend<'a> {
     pub sight: Option<Sight>,
     /// [`Draft`]`[seqs]`, of a variant with [drafts](Variant::drafting); `None` of others. What lies behind a token weighs nothing for its heads.
     pub drafts: Option<Span<'a>>,
-    /// `f32[kv_heads][2][dim]`: centre and balance scale of the layer's keys, math.md (2.19a); of a variant that [folds](Variant::folds), and of no other.
+    /// `f32[kv_heads][2][dim]`: centre and balance scale of the layer's keys, math.md (2.19a); of a variant that [needs them](Variant::is_calibrated), and of no other.
     pub metrics: Option<Span<'a>>,
 }
 
@@ -161,7 +161,7 @@ pub struct Append<'a> {
     pub row_norms: Span<'a>,
     /// `u32` that is set to 0.
     pub clear: Option<Span<'a>>,
-    /// Bits of [`append_flag`](super::encode::append_flag).
+    /// Bits of [`append_flag`].
     pub flags: u32,
 }
 

@@ -27,7 +27,7 @@ pub struct Pack<'a> {
     pub kv_heads: usize,
     /// As [`Attend::metrics`](super::launch::Attend::metrics).
     pub metrics: Option<Span<'a>>,
-    /// As [`Append::fixed`](super::launch::Append::fixed).
+    /// As [`Closing::fixed`](super::close::Closing::fixed).
     pub fixed: Option<Fixed<'a>>,
 }
 
