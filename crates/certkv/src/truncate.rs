@@ -33,25 +33,10 @@ impl Cache {
             if len > state.len() {
                 return Err(Error::Length { asked: len, len: state.len() });
             }
-            for (group, table) in self.groups.iter().zip(&state.tables) {
-                table.check_cut(len).map_err(Error::from_table)?;
-                group.pools.reclaim(&mut |stamp| self.passed(stamp));
-                // All groups or none: the pages that a reopened block needs are there before the first is cut.
-                let (block, rows) = (len / table.block_size(), len % table.block_size());
-                let reopens = rows > 0 && table.get(block).is_some_and(|entry| entry.is_full());
-                let copies = reopens && !table.is_exclusive(block);
-                for (pages, wanted, class) in
-                    [(&group.pools.tail, reopens && !table.is_out(), "tail"), (&group.pools.host, copies, "host")]
-                {
-                    let counts = pages.counts();
-                    if wanted && counts.free == 0 {
-                        let (retiring, capacity) = (counts.retiring, pages.capacity());
-                        let cause = PageError::Exhausted { asked: 1, free: 0, retiring, capacity };
-                        return Err(Error::CapacityExhausted { class, cause });
-                    }
-                }
-            }
+            self.check_cut(state, len)?;
             self.prepare_cut(turn, id, state, len)?;
+            // It gives the turn up where it waits for the store: others may have taken the pages.
+            self.check_cut(state, len)?;
             self.keep_numbers(state, len);
             // Rows on their way to the host come first, and so do copies that read a page which may be reopened.
             self.join_lane()?;
@@ -68,6 +53,28 @@ impl Cache {
             self.forget(state, len);
             Ok(())
         })
+    }
+
+    /// All groups or none: the pages that a reopened block needs are there before the first is cut.
+    fn check_cut(&self, state: &SequenceState, len: usize) -> Result<(), Error> {
+        for (group, table) in self.groups.iter().zip(&state.tables) {
+            table.check_cut(len).map_err(Error::from_table)?;
+            group.pools.reclaim(&mut |stamp| self.passed(stamp));
+            let (block, rows) = (len / table.block_size(), len % table.block_size());
+            let reopens = rows > 0 && table.get(block).is_some_and(|entry| entry.is_full());
+            let copies = reopens && !table.is_exclusive(block);
+            for (pages, wanted, class) in
+                [(&group.pools.tail, reopens && !table.is_out(), "tail"), (&group.pools.host, copies, "host")]
+            {
+                let counts = pages.counts();
+                if wanted && counts.free == 0 {
+                    let (retiring, capacity) = (counts.retiring, pages.capacity());
+                    let cause = PageError::Exhausted { asked: 1, free: 0, retiring, capacity };
+                    return Err(Error::CapacityExhausted { class, cause });
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Where blocks have levels, heads count them as they are read: those that stay are renumbered. Should the cut fail, heads know less

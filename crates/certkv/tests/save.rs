@@ -467,6 +467,22 @@ fn nonsense_with_right_digests_harms_nobody() {
     nonsense(leveled(300), 75, 11);
 }
 
+/// A step looks at the hints of all heads of a group.
+#[test]
+fn hints_for_some_heads_alone_are_refused() {
+    let cache = Cache::new(config(300)).unwrap();
+    let (id, _) = lived(&cache, 75, &mut Rng::new(12));
+    let mut parts = sections(&saved(&cache, id));
+    // The state ends with the hints of the last head: how many, and two numbers each.
+    let state = &mut parts[1].1;
+    let at = state.len() - 16 * 2 - 8;
+    assert_eq!(state[at..at + 8], 2u64.to_le_bytes());
+    state[at..at + 8].copy_from_slice(&1u64.to_le_bytes());
+    state.truncate(at + 8 + 16);
+    let refused = refusal(&cache, &SCOPE, &forged(&parts));
+    assert!(matches!(refused, SaveError::Malformed { why, .. } if why.contains("hints")), "{refused}");
+}
+
 fn nonsense(config: Config, tokens: usize, seed: u64) {
     let (mut r, levels) = (Rng::new(seed), config.levels.len());
     let cache = Cache::new(config).unwrap();

@@ -18,6 +18,9 @@ use std::time::Instant;
 
 /// Records deleted in one batch.
 const DELETES: usize = 64;
+/// Batches of deletes under way at once, at most: the store's queue has room for them beside a batch for every buffer, so that a get or a put is never refused
+/// because of them, and finds a thread soon.
+const DELETE_BATCHES: usize = 2;
 /// After a failure nothing of that kind is tried for so long, unless somebody waits for it.
 const PAUSE: Duration = Duration::from_millis(100);
 /// Of the bytes of a record: another number, another meaning.
@@ -82,6 +85,8 @@ struct Io {
     completions: Vec<Completion>,
     spare: Vec<Vec<u8>>,
     out: usize,
+    /// Batches of deletes under way.
+    deletes: usize,
     /// Nothing is put, or deleted, before.
     puts_rest: Option<Instant>,
     deletes_rest: Option<Instant>,
@@ -132,7 +137,7 @@ impl Records {
             StoreConfig {
                 workers: config.workers,
                 // A batch has at least one record; deletes need no buffer.
-                outstanding: config.buffers + 8,
+                outstanding: config.buffers + DELETE_BATCHES,
                 page_bytes: groups.iter().map(|group| group.bytes).max().unwrap_or(0),
                 close_timeout: config.close_timeout,
             },
@@ -324,12 +329,12 @@ impl Courier<'_> {
         }
     }
 
-    /// Submits deletes of records that are nobody's, unless some failed lately.
+    /// Submits deletes of records that are nobody's, a few batches at a time, unless some failed lately.
     pub fn delete(&mut self) {
         if self.io.deletes_rest.is_some_and(|until| Instant::now() < until) {
             return;
         }
-        loop {
+        while self.io.deletes < DELETE_BATCHES {
             let names: Vec<Record> = {
                 let mut dead = self.records.dead.lock();
                 let first = dead.len().saturating_sub(DELETES);
@@ -342,7 +347,10 @@ impl Courier<'_> {
             }
             let keys = names.iter().map(|record| self.records.key(record)).collect();
             match self.records.store.submit_delete(keys) {
-                Ok(ticket) => drop(self.io.under_way.insert(ticket, names)),
+                Ok(ticket) => {
+                    self.io.deletes += 1;
+                    self.io.under_way.insert(ticket, names);
+                }
                 Err(_busy) => {
                     self.undelete(names.into_iter());
                     return;
@@ -384,7 +392,10 @@ impl Courier<'_> {
                         names.zip(items).map(|(record, (get, result))| Event::Got(ticket, record, get, result)),
                     );
                 }
-                Outcome::Delete(items) => self.deleted(names, items),
+                Outcome::Delete(items) => {
+                    self.io.deletes -= 1;
+                    self.deleted(names, items);
+                }
                 _ => {}
             }
         }

@@ -178,7 +178,11 @@ pub(crate) fn read(
             1 => true,
             _ => return Err(malformed("neither yes nor no")),
         };
-        for _ in 0..rest.count(geometry.group())? {
+        let hints = rest.count(geometry.group())?;
+        if hints != 0 && hints != geometry.group() {
+            return Err(malformed("hints for some heads of a group and not for others"));
+        }
+        for _ in 0..hints {
             let (norm, radius) = (f64::from_bits(rest.number()?), f64::from_bits(rest.number()?));
             if !(norm >= 0.0 && radius >= 0.0) {
                 return Err(malformed("a number that cannot be"));

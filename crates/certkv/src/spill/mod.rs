@@ -197,9 +197,10 @@ impl Drop for Cache {
     /// Deletes what lies in the store, as far as the back end answers in time.
     fn drop(&mut self) {
         let Some(spill) = &self.spill else { return };
-        let (until, mut events, mut io) = (Instant::now() + spill.deadline, Vec::new(), spill.records.courier());
+        let (until, mut io) = (Instant::now() + spill.deadline, spill.records.courier());
         let mut wait_while = |busy: &mut dyn FnMut(&mut Courier<'_>) -> bool| loop {
-            io.drain(&mut events);
+            // A put whose page was over before it has stored a record that the map does not name.
+            self.settle(&mut io, &mut |_| {});
             let left = until.saturating_duration_since(Instant::now());
             if !busy(&mut io) || left.is_zero() {
                 return;

@@ -1,6 +1,7 @@
 //! Originals of live sequences in a store, over the fake driver. Its launches look at what they would read: originals of the block that the
 //! record was made of, or none; and heads of the dense rung have all of theirs.
 mod ahead;
+mod slow;
 
 use crate::fake_cuda::sweep::Tally;
 use crate::kernels::{self, BLOCK, DIM, GROUP, KV_HEADS, Plant};

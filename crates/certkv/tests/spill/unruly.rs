@@ -3,6 +3,7 @@ use certkv::store::{Backend, MemoryStore, Parts, StoreError, StoreKey};
 use std::collections::HashMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 /// What an armed call does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,6 +47,8 @@ pub(crate) struct Unruly {
     seen: Mutex<Vec<(StoreKey, Vec<u8>)>>,
     /// Everything fails, with this.
     down: Mutex<Option<Fault>>,
+    /// How long puts and deletes take.
+    takes: Mutex<[Duration; 2]>,
 }
 
 impl Unruly {
@@ -57,6 +60,7 @@ impl Unruly {
             fired: AtomicU64::new(0),
             seen: Mutex::default(),
             down: Mutex::default(),
+            takes: Mutex::default(),
         }
     }
 
@@ -66,6 +70,18 @@ impl Unruly {
 
     pub(crate) fn down(&self, fault: Option<Fault>) {
         *self.down.lock().unwrap() = fault;
+    }
+
+    /// From now on every put takes so long, and every delete.
+    pub(crate) fn take(&self, put: Duration, delete: Duration) {
+        *self.takes.lock().unwrap() = [put, delete];
+    }
+
+    fn wait(&self, which: usize) {
+        let time = self.takes.lock().unwrap()[which];
+        if !time.is_zero() {
+            std::thread::sleep(time);
+        }
     }
 
     pub(crate) fn calls(&self) -> u64 {
@@ -115,6 +131,7 @@ const fn gone(key: &StoreKey) -> StoreError {
 
 impl Backend for Unruly {
     fn put(&self, key: &StoreKey, record: &Parts<'_>) -> Result<(), StoreError> {
+        self.wait(0);
         let mut whole = record.concat();
         let fault = self.fault();
         match fault {
@@ -147,6 +164,7 @@ impl Backend for Unruly {
     }
 
     fn delete(&self, key: &StoreKey) -> Result<(), StoreError> {
+        self.wait(1);
         match self.fault() {
             Some(Fault::DoesItAnyway) => self.inner.delete(key).and(Err(gone(key))),
             Some(Fault::Panics) => panic!("a back end panics, as the test wants"),

@@ -27,7 +27,7 @@ use arriving::Arriving;
 use certkv_core::{Histogram, Ledger, PageId};
 use certkv_page::PageAllocator;
 use certkv_tier::spill::map::{Residency, SlotId, State};
-use certkv_tier::spill::records::{Courier, Record, RecordGroup, Records, RecordsConfig};
+use certkv_tier::spill::records::{Courier, Event, Record, RecordGroup, Records, RecordsConfig};
 use core::time::Duration;
 use std::sync::Arc;
 use std::time::Instant;
@@ -227,10 +227,19 @@ impl GpuCache {
 impl Drop for Spilled {
     /// Deletes what lies in the store, as far as the back end answers in time.
     fn drop(&mut self) {
-        let (until, mut events, records) = (Instant::now() + self.deadline, Vec::new(), Arc::clone(&self.records));
-        let mut io = records.courier();
-        let mut wait_while = |busy: &mut dyn FnMut(&mut Courier<'_>) -> bool| loop {
+        let (until, records) = (Instant::now() + self.deadline, Arc::clone(&self.records));
+        let (mut io, mut events) = (records.courier(), Vec::new());
+        let mut wait_while = |map: &mut Residency, busy: &mut dyn FnMut(&mut Courier<'_>) -> bool| loop {
             io.drain(&mut events);
+            for event in events.drain(..) {
+                // A put whose page was over before it has stored a record that the map does not name.
+                match event {
+                    Event::Put(record, result) if !map.spilled(record.slot, result.is_ok()) => {
+                        records.bury(core::iter::once(record));
+                    }
+                    _ => {}
+                }
+            }
             let left = until.saturating_duration_since(Instant::now());
             if !busy(&mut io) || left.is_zero() {
                 return;
@@ -238,9 +247,9 @@ impl Drop for Spilled {
             io.wait(left.min(Duration::from_millis(100)));
         };
         // Batches run in any order: a delete could be done before the put that it is to undo.
-        wait_while(&mut |_| records.stats().putting > 0);
+        wait_while(&mut self.map, &mut |_| records.stats().putting > 0);
         self.map.records(|slot| records.bury(core::iter::once(Record { group: 0, slot })));
-        wait_while(&mut |io| {
+        wait_while(&mut self.map, &mut |io| {
             io.delete();
             records.stats().doomed > 0 || io.under_way() > 0
         });
