@@ -4,18 +4,16 @@
 // Everything that changes from step to step is read from device memory, so that one captured launch serves every step. A
 // CTA of 256 threads takes one head of one sequence at a time, both sides of it; the grid strides over the heads of the batch. So a head
 // has one writer. A row of the tables is named once in a batch, but with BY_PLACE once for each of its tokens. Each CTA looks at all rows of its sequence and takes the same decision
-// as the others: a token with a number that is not finite in any head writes nothing, math.md (0.4).
+// as the others: a token with a number that is not finite in any head is refused, math.md (0.4). Its row is zeros, so that its block can be coded and nobody meets
+// what memory held before, and the word of the sequence says so (refused.cuh).
 #include "machine.cuh"
 #include "codec/fragment.cuh"
+#include "refused.cuh"
 #include "row_norm.cuh"
 #include "strides.cuh"
 #include "summary.cuh"
 
 namespace ckv_append_bits {
-// Bits of a sequence's error word.
-constexpr u32 NONFINITE = 1;   // an input was NaN or infinite
-constexpr u32 ROUNDING = 2;    // an input was finite and its rounding to the store type is not
-constexpr u32 NO_PLACE = 4;    // the sequence has no tail, or its tables end before the block
 // Bits of CkvAppendArgs::flags.
 constexpr u32 SETTLED = 1;     // no launch that may still run writes tables, lengths or the count: they are read meanwhile
 constexpr u32 BY_PLACE = 2;    // lengths and tails are by place in the batch, not by row: of every new token, where a sequence has several
@@ -30,7 +28,7 @@ struct CkvAppendArgs {
     const u32* count;    // sequences of the batch
     const u32* rows;     // per sequence of the batch, its row in the tables below, NONE: skip; null: its own number
     const u32* lens;     // per row, or by place: tokens before this one
-    u32* errors;         // per row: bits are added, never cleared; a token with errors writes nothing
+    u32* errors;         // per row: refused.cuh; a token that is refused enters it, and none is taken out
     const u32* tails;    // per row, or by place
     u8* tail_base;
     u64 tail_stride;
@@ -57,7 +55,7 @@ CKV_FN u32 load_rounded(const void* from, u64 at, u32 input, u32 (&two)[4]) {
         const Vec4 v = ldg((const Vec4*)((const u16*)from + at));
         two[0] = v.x, two[1] = v.y, two[2] = v.z, two[3] = v.w;
 #pragma unroll
-        for (int i = 0; i < 4; ++i) bad |= has_nonfinite<STORE>(two[i]) ? ckv_append_bits::NONFINITE : 0;
+        for (int i = 0; i < 4; ++i) bad |= has_nonfinite<STORE>(two[i]) ? ckv_refused::NONFINITE : 0;
         return bad;
     }
     float x[8];
@@ -81,8 +79,8 @@ CKV_FN u32 load_rounded(const void* from, u64 at, u32 input, u32 (&two)[4]) {
         bool finite = true;
 #pragma unroll
         for (int j = 0; j < 2; ++j) finite = finite && (float_as_u32(x[2 * i + j]) & 0x7f800000u) != 0x7f800000u;
-        if (!finite) bad |= ckv_append_bits::NONFINITE;
-        else if (has_nonfinite<STORE>(two[i])) bad |= ckv_append_bits::ROUNDING;
+        if (!finite) bad |= ckv_refused::NONFINITE;
+        else if (has_nonfinite<STORE>(two[i])) bad |= ckv_refused::ROUNDING;
     }
     return bad;
 }
@@ -114,7 +112,7 @@ CKV_FN Sequence sequence_of(const CkvAppendArgs& a, u32 sequence) {
 
 // One head of sequence i of the batch.
 CKV_FN void take_row(const CkvAppendArgs& a, const Sequence& sequence, u32 i, u32 head, u32* slots) {
-    using namespace ckv_append_bits;
+    using namespace ckv_refused;
     // All rows of the sequence are looked at, this CTA's own head is what it keeps. Half the CTA has the keys, half the values.
     const u32 half = threadIdx.x / (THREADS / 2), me = threadIdx.x % (THREADS / 2);
     const void* from = half == 0 ? a.keys : a.values;
@@ -124,19 +122,17 @@ CKV_FN void take_row(const CkvAppendArgs& a, const Sequence& sequence, u32 i, u3
     for (u32 e = me; e < a.kv_heads * DIM / 8; e += THREADS / 2) {
         bad |= load_rounded(from, row_at(strides, i, e / (DIM / 8)) + 8 * (e % (DIM / 8)), input, two);
     }
-    if (sequence.tail == NONE || sequence.len / BLOCK >= a.blocks) bad |= NO_PLACE;
+    if (sequence.tail == ckv_append_bits::NONE || sequence.len / BLOCK >= a.blocks) bad |= NO_PLACE;
     bad = cta_union(bad, slots);
-    if (bad != 0) {
-        if (threadIdx.x == 0) atomic_or(a.errors + sequence.row, bad);
-        return;
-    }
+    if (bad != 0 && threadIdx.x == 0) atomic_max(a.errors + sequence.row, word_of(sequence.len, bad));
+    if ((bad & NO_PLACE) != 0) return;
     // One warp of each half has the row.
     if (me >= 32) return;
     const u32 token = sequence.len % BLOCK;
     u16* open = (u16*)(a.tail_base + sequence.tail * a.tail_stride) + (u64)(2 * head + half) * COUNT;
     two[0] = two[1] = two[2] = two[3] = 0;
     if (me < DIM / 8) {
-        load_rounded(from, row_at(strides, i, head) + 8 * me, input, two);
+        if (bad == 0) load_rounded(from, row_at(strides, i, head) + 8 * me, input, two);
         if (half == 0) {
             put_key(open, token, me, two);
         } else {

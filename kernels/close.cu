@@ -32,7 +32,6 @@ struct CkvCloseArgs {
     const u32* count;    // sequences of the batch
     const u32* rows;     // per sequence of the batch, its row in the tables, NONE: skip; null: its own number
     const u32* lens;     // per row: tokens, the step's included; or by place: tokens up to the end of a full block
-    const u32* errors;   // per row: what append.cu found; where that is not 0 the step's row is missing, and nothing is closed
     u64 tail_stride;     // of tail slots and host pages
     u64 packed_stride;
     u64 record_stride;
@@ -58,7 +57,7 @@ CKV_FN u32 index_of(const CkvCloseArgs& a, u32 place) { return (a.flags & BY_PLA
 // The place of the batch, if it has a block to be closed, or NONE.
 CKV_FN u32 full_place(const CkvCloseArgs& a, u32 place) {
     const u32 row = row_of(a, place);
-    if (row == NONE || a.errors[row] != 0) return NONE;
+    if (row == NONE) return NONE;
     const u32 len = a.lens[index_of(a, place)];
     return len > 0 && len % BLOCK == 0 && len / BLOCK <= a.blocks ? place : NONE;
 }

@@ -13,6 +13,8 @@ mod fixed;
 mod gather;
 #[path = "emulated_pack/pack.rs"]
 mod pack;
+#[path = "emulated_pack/refused.rs"]
+mod refused;
 #[path = "emulated_pack/spectral.rs"]
 mod spectral;
 #[path = "emulated_pack/support.rs"]

@@ -84,7 +84,6 @@ pub(crate) fn steps(bench: &Bench<'_>, kernels: &Kernels, variant: &Variant, seq
         let args = CloseArgs {
             count: count.address(),
             lens: after.address(),
-            errors: errors.address(),
             tail_stride: tail_stride as u64,
             packed_stride: page as u64,
             record_stride: layout.bytes as u64,

@@ -48,8 +48,6 @@ pub struct CloseArgs {
     pub rows: u64,
     /// `u32[rows]`: tokens, the step's included; or by place: tokens up to the end of a full block.
     pub lens: u64,
-    /// `u32[rows]`: bits of [`append_error`](super::encode::append_error); nothing of a row that has some is closed.
-    pub errors: u64,
     /// Bytes from a tail, or a page of originals, to the next.
     pub tail_stride: u64,
     /// Bytes from a page of records to the next.
@@ -115,8 +113,6 @@ pub struct Close<'a> {
     pub count: Span<'a>,
     /// `u32[rows]`: tokens, the step's included; or by place.
     pub lens: Span<'a>,
-    /// `u32[rows]`: what was wrong with the step's rows.
-    pub errors: Span<'a>,
     /// `u32`: what could not be coded is added.
     pub status: Span<'a>,
 }
@@ -160,7 +156,6 @@ pub fn close<'a, E: From<CudaError>>(
             };
             args.rows = on.reads(t.batch, "batch", 4 * a.seqs)?;
             args.lens = on.reads(a.lens, "lens", own)?;
-            args.errors = on.reads(a.errors, "errors", 4 * t.rows)?;
             (args.tail_stride, args.packed_stride) = (tail_bytes as u64, (t.kv_heads * l.bytes) as u64);
             (args.blocks, args.kv_heads) = (word("table", t.stride)?, word("kv_heads", t.kv_heads)?);
             args.saturated = saturated;
@@ -183,6 +178,6 @@ mod tests {
     #[test]
     fn arguments_have_the_sizes_of_the_kernel() {
         assert_eq!(size_of::<CloseLayer>(), 9 * 8);
-        assert_eq!(size_of::<CloseArgs>(), 9 * 8 + 4 * 4 + CLOSE_LAYERS * size_of::<CloseLayer>());
+        assert_eq!(size_of::<CloseArgs>(), 8 * 8 + 4 * 4 + CLOSE_LAYERS * size_of::<CloseLayer>());
     }
 }

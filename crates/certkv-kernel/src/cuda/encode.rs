@@ -10,7 +10,7 @@ pub const PACK_THREADS: u32 = 256;
 /// No slot, no row: an entry of a table that names nothing.
 pub const NONE: u32 = u32::MAX;
 
-/// Bits of `errors` of [`AppendArgs`].
+/// What a word of `errors` of [`AppendArgs`] says: as `kernels/refused.cuh` has it.
 pub mod append_error {
     /// An input was NaN or infinite.
     pub const NONFINITE: u32 = 1;
@@ -18,6 +18,18 @@ pub mod append_error {
     pub const ROUNDING: u32 = 2;
     /// The sequence has no tail, or its tables end before the block.
     pub const NO_PLACE: u32 = 4;
+    const CAUSE_BITS: u32 = 3;
+    const MOST: u32 = u32::MAX >> CAUSE_BITS;
+
+    /// Of a token at `position` of its sequence. Of two words the larger is the earlier token's.
+    pub const fn word(position: u32, causes: u32) -> u32 {
+        (MOST - if position < MOST { position } else { MOST }) << CAUSE_BITS | causes
+    }
+
+    /// Position of the first token that was refused, and why; `None` where none was.
+    pub const fn refused(word: u32) -> Option<(u32, u32)> {
+        if word == 0 { None } else { Some((MOST - (word >> CAUSE_BITS), word & !(u32::MAX << CAUSE_BITS))) }
+    }
 }
 
 /// Bits of `flags` of [`AppendArgs`].
@@ -42,7 +54,7 @@ pub struct AppendArgs {
     pub rows: u64,
     /// `u32[rows]`, or by place: tokens before this one.
     pub lens: u64,
-    /// `u32[rows]`: bits of [`append_error`] are added.
+    /// `u32[rows]`: the [`append_error`] of the first token that was refused.
     pub errors: u64,
     /// `u32[rows]`, or by place: slot of the block that is written.
     pub tails: u64,

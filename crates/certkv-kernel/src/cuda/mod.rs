@@ -15,6 +15,7 @@ mod directions;
 pub mod encode;
 pub mod extend;
 pub mod fixed;
+pub mod forgive;
 mod grouped;
 pub mod ladder;
 pub mod launch;

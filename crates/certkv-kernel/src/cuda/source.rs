@@ -17,6 +17,8 @@ pub enum Verb {
     Close,
     /// Norms of rows of open blocks that did not come by an append.
     Measure,
+    /// Rows that were refused are cut off.
+    Forgive,
     /// Full blocks of originals into records.
     Pack,
     /// Originals into the promoted set.
@@ -37,11 +39,12 @@ pub enum Verb {
 
 impl Verb {
     /// All verbs.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Attend,
         Self::Append,
         Self::Close,
         Self::Measure,
+        Self::Forgive,
         Self::Pack,
         Self::Gather,
         Self::Transcode,
@@ -59,6 +62,7 @@ impl Verb {
             Self::Append => "append",
             Self::Close => "close",
             Self::Measure => "measure",
+            Self::Forgive => "forgive",
             Self::Pack => "pack",
             Self::Gather => "gather",
             Self::Transcode => "transcode",
@@ -77,6 +81,7 @@ impl Verb {
             Self::Append => "append.cu",
             Self::Close => "close.cu",
             Self::Measure => "measure.cu",
+            Self::Forgive => "forgive.cu",
             Self::Pack => "pack.cu",
             Self::Gather => "gather.cu",
             Self::Transcode => "transcode.cu",
@@ -95,6 +100,7 @@ impl Verb {
             Self::Append => "ckv_append",
             Self::Close => "ckv_close",
             Self::Measure => "ckv_measure",
+            Self::Forgive => "ckv_forgive",
             Self::Pack => "ckv_pack",
             Self::Gather => "ckv_gather",
             Self::Transcode => "ckv_transcode",

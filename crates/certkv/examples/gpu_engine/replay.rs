@@ -129,8 +129,8 @@ pub(crate) fn run(
     Ok(r)
 }
 
-/// A row on the device that is not finite: the host must learn of it, and the sequence must go on after a truncation. Returns
-/// whether it is so.
+/// A row on the device that is not finite: the host must learn of it, and the sequence is what it was when the step is dropped, or, where nobody looks and
+/// others follow until the block is full, when it is cut. Returns whether it is so; that the rows before it are the same, the end of the life says.
 pub(crate) fn refusal(gpu: &Gpu, cache: &mut GpuCache, world: &mut World) -> Result<bool, Failure> {
     let g = world.geometry;
     let (kv, q) = (g.kv_width(), g.q_width());
@@ -149,11 +149,28 @@ pub(crate) fn refusal(gpu: &Gpu, cache: &mut GpuCache, world: &mut World) -> Res
         step.attend_device(0, io.query, io.out)?;
         found.push(step.certificates(0, &mut certificates).map_err(|e| e.to_string()));
         drop(step);
-        cache.truncate(id, world.held[0].len)?;
     }
-    let refused = found[0].as_ref().is_err_and(|e| e.contains("not finite"));
-    if !refused || found[1].is_err() {
+    let (block, len) = (cache.layouts()[0].tokens(), world.held[0].len);
+    for t in 0..=block - len % block {
+        let mut inputs = world.inputs(1);
+        inputs.keys[g.layers - 1][0] = if t == 0 { f32::INFINITY } else { 0.25 };
+        let mut step = cache.begin(&world.chunks(&[(0, 1)]))?;
+        for layer in 0..g.layers {
+            buffers.fill(step.cache().stream(), &inputs, layer)?;
+            let io = buffers.io(kv, q)?;
+            step.append_device(layer, io.keys, io.values)?;
+            step.attend_device(layer, io.query, io.out)?;
+            if t > 0 && layer == 0 {
+                found.push(step.certificates(0, &mut certificates).map_err(|e| e.to_string()));
+            }
+        }
+        step.finish()?;
+    }
+    cache.truncate(id, len)?;
+    let refused = |found: &Result<(), String>| found.as_ref().is_err_and(|e| e.contains("not finite"));
+    let right = refused(&found[0]) && found[1].is_ok() && found[2..].iter().all(refused);
+    if !right {
         println!("WRONG refusals: {found:?}");
     }
-    Ok(refused && found[1].is_ok())
+    Ok(right)
 }

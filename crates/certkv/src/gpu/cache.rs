@@ -91,6 +91,8 @@ pub struct GpuCache {
     pub(super) needs: Vec<Need>,
     /// By group: pages and rows, with [`ROW_ENTRY`], of which nothing may be remembered when the next step begins.
     pub(super) forgotten: Vec<Vec<u32>>,
+    /// Rows that were cut, and to how many tokens, of which the device is to be told.
+    pub(super) cut: Vec<(usize, usize)>,
     /// Steps whose certificates were enqueued to be published.
     pub(super) published: u64,
     /// Of what is swapped out.
@@ -182,6 +184,7 @@ impl GpuCache {
             pack_items: Vec::new(),
             needs: Vec::new(),
             forgotten: vec![Vec::new(); s.groups.len()],
+            cut: Vec::with_capacity(s.rows),
             published: 0,
             layouts,
             config,
@@ -242,16 +245,10 @@ impl GpuCache {
         self.generation = self.generation.wrapping_add(1).max(1);
         let generation = self.generation;
         let slot = self.sequences.vacant_key();
-        self.forgive(slot)?;
+        self.core.accept(slot)?;
         self.unlearn(slot)?;
         self.sequences.insert(Entry { generation, tables });
         Ok(SequenceId { slot: slot as u32, generation })
-    }
-
-    /// Clears what the device found wrong with rows of a sequence.
-    pub(super) fn forgive(&self, row: usize) -> Result<(), Error> {
-        let Core { queue, counters, sizes: s, .. } = &*self.core;
-        Ok(counters.fill(queue.stream(), 4 * (s.counters.errors.start + row), 4, 0)?)
     }
 
     /// A new row has no history.
@@ -278,6 +275,7 @@ impl GpuCache {
     pub fn fork(&mut self, id: SequenceId) -> Result<SequenceId, Error> {
         let parent = id.slot as usize;
         self.reclaim();
+        self.forgive_dropped()?;
         let forked = loop {
             // All groups or none: tables are dropped, and their pages given back, if anything fails.
             let forked: Result<Vec<_>, _> = self.entry(id)?.tables.iter().map(BlockTable::fork).collect();
@@ -294,8 +292,8 @@ impl GpuCache {
         let fork = self.insert(tables)?;
         let row = fork.slot as usize;
         self.mirror_table(row);
-        let centres = self.copy_centres(parent, row);
-        if let Err(error) = centres {
+        let copied = self.copy_centres(parent, row).and_then(|()| self.core.refuse_as(parent, row));
+        if let Err(error) = copied {
             self.release(fork)?;
             return Err(error);
         }
@@ -555,10 +553,12 @@ impl GpuCache {
     }
 
     /// Pages of a group that may be given to other tokens, of a row whose blocks are not what they were. A page that others share is
-    /// forgotten for them, too: they read its codes until it is promoted again.
+    /// forgotten for them, too: they read its codes until it is promoted again. Where there are none the row keeps what is promoted: nothing is of its open block.
     pub(super) fn forget_later(&mut self, id: SequenceId, group: usize, pages: Vec<u32>) {
-        self.forgotten[group].extend(pages);
-        self.forgotten[group].push(ROW_ENTRY | id.slot);
+        if !pages.is_empty() {
+            self.forgotten[group].extend(pages);
+            self.forgotten[group].push(ROW_ENTRY | id.slot);
+        }
     }
 
     /// Enqueues, in every layer, that nothing is remembered of pages and rows that changed hands. A launch to a layer, and only

@@ -18,9 +18,9 @@ impl GpuStep<'_> {
     /// As [`GpuStep::append`] for rows in device memory. Keys and values have a type each, and their rows need not follow each other:
     /// [`Tensor::rows_of`](super::Tensor::rows_of) takes those of a buffer in which something else is between them.
     ///
-    /// In a step of one token per sequence, and of [drafts](super::GpuConfig::chunk_tokens) beside such, nothing is waited for. A row that is not finite, or too large, is not stored; the host learns of it
-    /// when it reads results: [`GpuStep::outputs`] and [`GpuStep::certificates`] are errors then, and the sequence is to be truncated or
-    /// released. With a longer chunk all rows go by way of the host, which waits for them and refuses such a row at once.
+    /// In a step of one token per sequence, and of [drafts](super::GpuConfig::chunk_tokens) beside such, nothing is waited for. A row that is not finite, or too large, is refused: zeros stand in its place, and the host learns of it
+    /// when it reads results. [`GpuStep::outputs`] and [`GpuStep::certificates`] are errors then, in this step and in all others of the sequence, and of forks of it, until it is truncated to a length
+    /// without that row, or the step is dropped. With a longer chunk all rows go by way of the host, which waits for them and refuses such a row at once.
     ///
     /// # Errors
     /// A bad layer, shape or order, a longer chunk in a recording, or a device error; with a longer chunk as [`GpuStep::append`].
@@ -140,6 +140,15 @@ impl GpuStep<'_> {
     fn check_waits(&self, layer: usize) -> Result<(), Error> {
         if self.cache.core.queue.stream().capturing()? {
             return Err(Error::Order { layer, why: SEVERAL });
+        }
+        Ok(())
+    }
+
+    /// Neither is what comes from the host, by memory that other steps use again.
+    pub(super) fn check_host(&self, layer: usize) -> Result<(), Error> {
+        if self.cache.core.queue.stream().capturing()? {
+            let why = "rows and queries of the host are not recorded: those of a recording are in device memory";
+            return Err(Error::Order { layer, why });
         }
         Ok(())
     }

@@ -315,8 +315,8 @@ pub(super) fn read(
 }
 
 impl Drafted {
-    /// What the device refused of a row, whose first token in the step is `token`.
-    pub(super) fn refusal(&self, row: usize, token: usize) -> Option<Error> {
-        self.found.refusal(row, token)
+    /// What the device refused, by row.
+    pub(super) fn refused(&self) -> &[u32] {
+        &self.found.errors
     }
 }

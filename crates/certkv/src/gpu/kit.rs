@@ -20,6 +20,7 @@ pub(super) struct Kit {
     pub(super) append: Function,
     pub(super) close: Function,
     pub(super) measure: Function,
+    pub(super) forgive: Function,
     pub(super) pack: Function,
     pub(super) select: Function,
     /// Repairs of heads over tolerance, and dense attention of what is left.
@@ -113,6 +114,7 @@ impl Kit {
             append: kernel(Verb::Append)?,
             close: kernel(Verb::Close)?,
             measure: kernel(Verb::Measure)?,
+            forgive: kernel(Verb::Forgive)?,
             pack: kernel(Verb::Pack)?,
             select: kernel(Verb::Select)?,
             ladder: kernel(Verb::Ladder)?,

@@ -60,6 +60,7 @@ mod published;
 mod queries;
 mod readback;
 mod record;
+mod refused;
 mod results;
 mod ring;
 mod rows;

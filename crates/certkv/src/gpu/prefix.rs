@@ -53,8 +53,8 @@ impl GpuCache {
     /// As [`Cache::publish`](crate::Cache::publish). Waits for the device if there is a full block.
     ///
     /// # Errors
-    /// Unknown sequence; [`Error::SwappedOut`]; [`Error::Config`] where prefixes are not cached; the driver's. Nothing was cached
-    /// then.
+    /// Unknown sequence; [`Error::SwappedOut`]; [`Error::Config`] where prefixes are not cached; a row among those that the device
+    /// [refused](super::GpuStep::append_device); the driver's. Nothing was cached then.
     pub fn publish(
         &mut self,
         id: SequenceId,
@@ -69,6 +69,7 @@ impl GpuCache {
         if table.len().min(prompt.tokens.len()) < unit {
             return Ok(PublishedPrefix::default());
         }
+        self.check_stored(id, table.len().min(prompt.tokens.len()) / unit * unit)?;
         let centres = self.centres_of(id.slot as usize)?;
         let (prefixes, tables) = (self.prefixes()?, &self.entry(id)?.tables);
         // Records without codes say so themselves: their summaries are infinite.

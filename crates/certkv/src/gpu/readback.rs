@@ -1,6 +1,7 @@
 //! What a step brings back to the host: the calls that wait for the device.
 use super::carry::narrow;
 use super::drafts::{self, Drafted};
+use super::refused::refusal;
 use super::results::{self, Results};
 use super::sizes::Sizes;
 use super::step::{GpuStep, Progress};
@@ -128,16 +129,18 @@ impl GpuStep<'_> {
         }
         let Back { words, bits, found, outputs: out, .. } = back;
         out.clear();
-        if seqs == 0 {
-            found.clear();
-            return Ok(());
-        }
         let (heads, width) = (seqs * s.q_heads(), s.q_heads() * s.dim);
         let bytes = size_of::<args::Certificate>() * heads;
         let from_results = |from, offset, to: &core::ops::Range<usize>, bytes| {
             core.queue.download(from, offset, &core.results, to.start, bytes)
         };
         from_results(&core.counters, 4 * s.counters.errors.start, &r.errors, 4 * s.rows)?;
+        if seqs == 0 {
+            found.clear();
+            core.finish()?;
+            found.errors.resize(s.rows, 0);
+            return Ok(core.results.read(r.errors.start, &mut found.errors)?);
+        }
         let list_bytes = 4 * (1 + seqs * s.kv_heads);
         from_results(&core.failures, core.list_at(layer, 0), &r.repaired, list_bytes)?;
         from_results(&core.failures, core.list_at(layer, 1), &r.dense, list_bytes)?;
@@ -182,15 +185,13 @@ impl GpuStep<'_> {
         all.resize(self.tokens * heads, Certificate::UNCERTIFIED);
         for part in &self.parts {
             let own = &mut all[part.first_row * heads..(part.first_row + part.tokens) * heads];
+            let refused = if self.drafting.is_some() { drafted.refused() } else { &found.errors };
+            if let Some(error) = refusal(refused, part) {
+                return Err(error);
+            }
             if self.drafting.is_some() {
-                if let Some(error) = drafted.refusal(part.row, part.first_row) {
-                    return Err(error);
-                }
                 own.copy_from_slice(&drafted.certificates[part.draft * heads..][..own.len()]);
             } else if let Some(place) = part.place {
-                if let Some(error) = found.refusal(part.row, part.first_row) {
-                    return Err(error);
-                }
                 let (shape, window) = ((s, &self.cache.layouts[layer]), s.window(layer));
                 found.of(self.rule, (place, 0, 1), (part.len + 1, window), shape, core.kit(layer).exact, own);
             } else if let Some(extended) = self.extended[layer].get(part.first_row * heads..) {

@@ -2,17 +2,16 @@
 use super::policy::Rule;
 use super::sizes::Sizes;
 use super::window::blocks_seen;
-use crate::{Certificate, Error, Rung, Status};
+use crate::{Certificate, Rung, Status};
 use certkv_bound::{BytesRead, Cause};
 use certkv_core::RecordLayout;
 use certkv_kernel::cuda::args;
-use certkv_kernel::cuda::encode::append_error;
 use certkv_page::Window;
 
 /// One layer's results, copied from the device.
 #[derive(Debug, Default)]
 pub(super) struct Results {
-    /// Per row.
+    /// Per row, what was [refused](super::refused).
     pub(super) errors: Vec<u32>,
     /// Heads that were repaired: a count, then `place kv_heads + head`.
     pub(super) repaired: Vec<u32>,
@@ -156,19 +155,6 @@ impl Results {
             }
         }
     }
-
-    /// Rows that the device refused to store.
-    pub(super) fn refusal(&self, row: usize, token: usize) -> Option<Error> {
-        let bits = self.errors.get(row).copied().unwrap_or(0);
-        let argument = "keys or values on the device";
-        if bits & append_error::NONFINITE != 0 {
-            return Some(Error::NonFinite { argument, token, element: 0 });
-        }
-        if bits & append_error::ROUNDING != 0 {
-            return Some(Error::Overflow { argument, token, element: 0 });
-        }
-        (bits != 0).then_some(Error::Order { layer: 0, why: "the device found no place for a row" })
-    }
 }
 
 #[cfg(test)]
@@ -251,14 +237,5 @@ mod tests {
         let list = [2, 5, 0, 3];
         assert!(is_listed(&list, 5) && is_listed(&list, 0) && !is_listed(&list, 3) && !is_listed(&list, 1));
         assert!(!is_listed(&[], 0));
-    }
-
-    #[test]
-    fn refused_rows_are_errors() {
-        let results = Results { errors: vec![0, 1, 2, 4], ..Results::default() };
-        assert!(results.refusal(0, 0).is_none());
-        assert!(matches!(results.refusal(1, 3), Some(Error::NonFinite { token: 3, .. })));
-        assert!(matches!(results.refusal(2, 0), Some(Error::Overflow { .. })));
-        assert!(matches!(results.refusal(3, 0), Some(Error::Order { .. })));
     }
 }

@@ -36,7 +36,7 @@ impl GpuCache {
     /// outputs and certificates depend on. Promoted sides of others are chosen anew by the first step.
     ///
     /// # Errors
-    /// Unknown sequence; the driver's; [`SaveError::Io`], and [`Error::Fetch`] of spilled originals: what was written so far is of no use.
+    /// Unknown sequence; a row that the device [refused](super::GpuStep::append_device); the driver's; [`SaveError::Io`], and [`Error::Fetch`] of spilled originals: what was written so far is of no use.
     pub fn save(&mut self, id: SequenceId, scope: &SaveScope<'_>, out: &mut dyn Write) -> Result<u64, Error> {
         let span = span!("save", bytes = _);
         let written = self.write_out(id, scope, out);
@@ -64,6 +64,7 @@ impl GpuCache {
             super::prefill::fetch_open(self, group, tail.index, host)?;
         }
         core.finish()?;
+        self.check_stored(id, len)?;
         let entry = self.entry(id)?;
         let mut writer = Writer::begin(out, scope.key)?;
         writer.section(Tag::Header, self.header(scope, len).text().as_bytes())?;
@@ -199,6 +200,10 @@ impl GpuCache {
         let core = Arc::clone(&self.core);
         let s = &core.sizes;
         self.house(group, core::iter::once(span.host))?;
+        if s.groups[group].layers.first().is_some_and(|layer| s.spills(*layer)) {
+            // A frame that was another block's may be read by copies that were owed, and enqueued when it was given up.
+            core.finish()?;
+        }
         for layer in s.groups[group].layers.iter().copied() {
             let (originals, rest) = bytes.split_at(s.original_bytes);
             let (records, rest) = rest.split_at(if span.packed.is_some() { s.of_layer[layer].page_bytes } else { 0 });

@@ -208,6 +208,7 @@ impl<'c> GpuStep<'c> {
                 }
             }
         }
+        cache.forgive_dropped()?;
         for layer in 0..cache.core.sizes.layers {
             cache.core.settle(layer)?;
         }
@@ -325,6 +326,7 @@ impl<'c> GpuStep<'c> {
     }
 
     fn append_rows(&mut self, layer: usize) -> Result<(), Error> {
+        self.check_host(layer)?;
         if self.progress[layer] == Progress::Failed && self.has_chunks() {
             // What the append that failed had enqueued may still read the pages that the host is to write.
             self.cache.core.finish()?;
@@ -382,6 +384,7 @@ impl<'c> GpuStep<'c> {
         (self.last, self.answers) = (None, answers);
         let fresh = self.progress[layer] == Progress::Appended;
         self.progress[layer] = Progress::Broken;
+        self.check_host(layer)?;
         let rule = self.rule();
         self.lost[layer].clear();
         let Self { cache, parts, seqs, drafting, chunks, extended, tokens, seen, .. } = self;
@@ -536,7 +539,11 @@ impl<'c> GpuStep<'c> {
 
 impl Drop for GpuStep<'_> {
     fn drop(&mut self) {
+        let begun = self.progress.iter().any(|progress| *progress != Progress::Waiting);
         for part in &mut self.parts {
+            if begun && !part.reservations.is_empty() {
+                self.cache.forgive_later(part.row, part.len);
+            }
             for (group, reservation) in part.reservations.drain(..).enumerate() {
                 // Blocks that were coded in this step are gone; what was chosen of them goes before their pages are used.
                 let forgotten = &mut self.cache.forgotten[group];

@@ -30,7 +30,7 @@ impl GpuCache {
                 return if unchanged { Err(cause) } else { self.cut_to_whole_blocks(id, len, cause) };
             }
         }
-        if let Err(cause) = self.forgive(id.slot as usize) {
+        if let Err(cause) = self.core.forgive(id.slot as usize, len) {
             return self.cut_to_whole_blocks(id, len, cause);
         }
         self.sweep();
@@ -92,6 +92,7 @@ impl GpuCache {
             self.forget_later(id, group, gone);
             ops.retire(stamp)?;
         }
+        self.forgive_later(id.slot as usize, whole);
         Err(Error::Shortened { len: whole, cause: Box::new(cause) })
     }
 }

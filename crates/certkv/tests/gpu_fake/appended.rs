@@ -1,9 +1,10 @@
-//! Rows that go to their tails, as the real kernel has it: of a token with a number that is not finite, none.
+//! Rows that go to their tails, as the real kernel has it: of a token with a number that is not finite, zeros.
 use super::{BLOCK, DIM, Plant, SIDE, arguments, host, planted, set, tails, word};
 use certkv_core::Dtype;
 use certkv_core::fragment::original_index;
 use certkv_kernel::cuda::args::Strides;
 use certkv_kernel::cuda::encode::{AppendArgs, append_error, append_flag};
+use certkv_kernel::cuda::forgive::ForgiveArgs;
 use std::ffi::c_void;
 use std::sync::{Mutex, PoisonError};
 
@@ -44,14 +45,15 @@ pub(super) extern "C" fn append(raw: *const c_void) {
         let at = if a.flags & append_flag::BY_PLACE == 0 { row } else { place };
         let (len, tail) = (word(a.lens, at) as usize, u64::from(word(a.tails, at)));
         let slot = host::<u16>(a.tail_base + tail * a.tail_stride);
-        if refused(&rows, place, a.kv_heads as usize) {
-            set(a.errors, row, word(a.errors, row) | append_error::NONFINITE);
-            continue;
+        let bad = refused(&rows, place, a.kv_heads as usize);
+        if bad {
+            let word = word(a.errors, row).max(append_error::word(len as u32, append_error::NONFINITE));
+            set(a.errors, row, word);
         }
         for head in 0..a.kv_heads as usize {
             for (side, (rows, stride)) in rows.into_iter().enumerate() {
                 for channel in 0..DIM {
-                    let from = number(rows, stride, [place, head, channel]);
+                    let from = if bad { 0 } else { number(rows, stride, [place, head, channel]) };
                     let to = (2 * head + side) * SIDE + original_index(len % BLOCK, channel, DIM, side == 0);
                     // SAFETY: as in `word`; nothing else runs meanwhile.
                     unsafe { slot.add(to).write(from) };
@@ -59,5 +61,14 @@ pub(super) extern "C" fn append(raw: *const c_void) {
             }
             tails::measured(a.row_norms, slot, tail as u32, a.kv_heads as usize, head, len % BLOCK);
         }
+    }
+}
+
+/// A row is cut: what was refused behind its end is no more.
+pub(super) extern "C" fn forgive(raw: *const c_void) {
+    // SAFETY: declared with this struct.
+    let a: ForgiveArgs = unsafe { arguments(raw) };
+    if append_error::refused(word(a.refused, 0)).is_some_and(|(position, _)| position >= a.len) {
+        set(a.refused, 0, 0);
     }
 }

@@ -6,6 +6,7 @@ use certkv_kernel::cuda::args::{AttendArgs, Certificate, Element, Sides};
 use certkv_kernel::cuda::close::{BY_PLACE, CloseArgs};
 use certkv_kernel::cuda::encode::{AppendArgs, GatherArgs, GatherItem, PackArgs, PackItem};
 use certkv_kernel::cuda::extend::{ExtendArgs, ExtendChunk};
+use certkv_kernel::cuda::forgive::ForgiveArgs;
 use certkv_kernel::cuda::ladder::LadderArgs;
 use certkv_kernel::cuda::measure::MeasureArgs;
 use certkv_kernel::cuda::publish::{self, ENTRY, ENTRY_HEAD, LayerSet, PublishArgs};
@@ -395,7 +396,7 @@ extern "C" fn close(raw: *const c_void) {
             let row = word(a.rows, place) as usize;
             let own = if a.flags & BY_PLACE == 0 { row } else { place };
             let len = word(a.lens, own) as usize;
-            if !len.is_multiple_of(BLOCK) || word(a.errors, row) != 0 {
+            if !len.is_multiple_of(BLOCK) {
                 continue;
             }
             let at = row * a.blocks as usize + len / BLOCK - 1;
@@ -552,6 +553,7 @@ extern "C" fn publish_heads(raw: *const c_void) {
 pub(crate) fn declare(fake: &Fake) {
     fake.kernel("ckv_attend", size_of::<AttendArgs>(), Some(attend));
     fake.kernel("ckv_append", size_of::<AppendArgs>(), Some(appended::append));
+    fake.kernel("ckv_forgive", size_of::<ForgiveArgs>(), Some(appended::forgive));
     fake.kernel("ckv_measure", size_of::<MeasureArgs>(), Some(tails::measure));
     fake.kernel("ckv_close", size_of::<CloseArgs>(), Some(close));
     fake.kernel("ckv_select", size_of::<SelectArgs>(), Some(select));

@@ -15,6 +15,7 @@ mod life;
 mod model;
 mod plan;
 mod published;
+mod refused;
 mod shelf;
 mod spill;
 mod states;

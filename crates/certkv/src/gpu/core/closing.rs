@@ -28,9 +28,8 @@ impl Core {
         };
         for (number, kit) in self.kits.iter().enumerate() {
             let own = self.kit_of.iter().enumerate().filter(|(_, kit)| **kit == number);
-            let (errors, status) = (self.counter(&c.errors)?, self.counter(&c.status)?);
-            let args =
-                Close { variant: &kit.variant, ctas: 2 * self.ctas, seqs, by_place, count, lens, errors, status };
+            let status = self.counter(&c.status)?;
+            let args = Close { variant: &kit.variant, ctas: 2 * self.ctas, seqs, by_place, count, lens, status };
             close::close(&self.queue, &kit.close, &args, own.map(|(layer, _)| self.closing(layer, by_place)))?;
         }
         Ok(())
