@@ -148,7 +148,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, CTAS) ckv_extend(const __g
     float centre_norm = 0.0f;
     if (centre && certify) {
         for (int c = lane(); c < D; c += 32) centre_norm = fma_ru(ldg(centre + c), ldg(centre + c), centre_norm);
-        centre_norm = sqrt_ru(warp_sum(centre_norm) * 1.0001f);
+        centre_norm = sqrt_ru(warp_sum(centre_norm) * 1.0001f + LOST_SQUARES);
     }
     State st;
     Mass mass;
@@ -210,5 +210,5 @@ extern "C" __global__ void __launch_bounds__(THREADS, CTAS) ckv_extend(const __g
     const u32 tokens = t.chunk.before + t.first + token_of(row) + 1;
     const u64 token = (u64)t.chunk.first_row + t.first + token_of(row);
     const float products = (float)((tokens + 15) / 16 + TILES);
-    a.certificates[(token * a.kv_heads + t.head) * GROUP + head_of(row)] = certify_row(a, sums, l, sqrt_rn(n), sqrt_ru(r * UP), products, tokens, limit_of(a, t.head * GROUP + head_of(row)));
+    a.certificates[(token * a.kv_heads + t.head) * GROUP + head_of(row)] = certify_row(a, sums, l, sqrt_rn(n), sqrt_ru(r * UP + LOST_SQUARES), products, tokens, limit_of(a, t.head * GROUP + head_of(row)));
 }

@@ -65,6 +65,6 @@ struct FoldBound {
 CKV_FN FoldBound fold_bound(const FoldSums& s, float scale, bool fit) {
     const double size = s.product < 0.0 ? -s.product : s.product;
     const double constant = (double)fabsf(scale) * (size + s.terms * 0x1p-20) * 1.0001;
-    return fit ? FoldBound{mul_ru(fabsf(scale), sqrt_ru(s.square * 1.0001f)), (float)constant} : FoldBound{BOUNDLESS, BOUNDLESS};
+    return fit ? FoldBound{mul_ru(fabsf(scale), sqrt_ru(s.square * 1.0001f + LOST_SQUARES)), (float)constant} : FoldBound{BOUNDLESS, BOUNDLESS};
 }
 #endif

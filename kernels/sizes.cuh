@@ -4,6 +4,8 @@
 constexpr int D = CKV_DIM;
 constexpr int BLOCK = CKV_BLOCK;
 constexpr int GROUP = CKV_GROUP;
+// What a sum of D squares in single precision may lack: those of numbers below 2^-63 can be 0, or have a few bits.
+constexpr float LOST_SQUARES = (float)D * 1.2e-38f;
 // Tiles of 16 tokens in a block, chunks of 32 channels in a row.
 constexpr int TILES = BLOCK / 16;
 constexpr int CHUNKS = D / 32;

@@ -37,6 +37,14 @@ CKV_FN u64 own_row(const CkvAttendArgs& a, const CkvStrides& strides, u32 seq, u
 // Whether what head `h` of a group has learned is kept: that of the draft's last token.
 CKV_FN bool learns(const CkvAttendArgs& a, u32 seq, int h) { return !DRAFTED || (u32)(h / OF_TOKEN) + 1 == draft_of(a, seq).count; }
 
+// Whether head `h` of a group sees a token of block `block`.
+CKV_FN bool sees_block(const CkvAttendArgs& a, u32 seq, u32 block, int h) {
+    if constexpr (!DRAFTED) return true;
+    const CkvDraft d = draft_of(a, seq);
+    const u32 token = (u32)(h / OF_TOKEN), last = d.count - 1;
+    return d.first + (token < last ? token : last) > block * BLOCK;
+}
+
 // What tokens of a draft see of block `block`: 0 if each sees all of it. Else how many of its rows the first one sees, less than none where the block
 // lies behind it, plus CKV_DRAFT; and 256 times the draft's tokens.
 CKV_FN u32 unseen_of(const CkvAttendArgs& a, u32 seq, u32 block) {

@@ -45,8 +45,8 @@ CKV_FN void leave(Lot& l, const State& st, const float (&mass)[COLUMNS][4], cons
     l.count++;
 }
 
-// Certifies what was left. `aside`: where the sums are with SUMS_ASIDE; they are also returned. `tokens`: of the sequence.
-CKV_FN void certify_lot(const CkvAttendArgs& a, Lot& l, const Query& q, u32 row, u32 tokens, Sums& sums, const Aside& aside) {
+// Certifies what was left. `aside`: where the sums are with SUMS_ASIDE; they are also returned. `row`: of the tables' heads.
+CKV_FN void certify_lot(const CkvAttendArgs& a, Lot& l, const Query& q, u32 row, const Segment& seg, Sums& sums, const Aside& aside) {
     syncwarp();
     if constexpr (SUMS_ASIDE) take_sums(aside, sums);
     const int slot = lane() / HEADS, h = lane() % HEADS;
@@ -66,18 +66,22 @@ CKV_FN void certify_lot(const CkvAttendArgs& a, Lot& l, const Query& q, u32 row,
         const float reach = take_reach(aside, q), step = take_step(aside, q);
         const LogitBound bound = bound_of_codes(b, q, h, reach, step, u32_as_float(left.z));
         const float zeta = keys ? row_zeta(b.key_norm, reach, step) : bound.zeta;
-        rescale(sums, m);
+        const u32 index = l.blocks[2 * slot];
+        // A block of which a token sees nothing adds nothing. There may be no exponent yet, which no rounding is relative to.
+        const bool seen = !DRAFTED || sees_block(a, seg.seq, CORRECTS ? a.picks[(u64)seg.head * a.table_stride + index] >> 4 : index, h);
+        if (seen) rescale(sums, m);
 #if CKV_CORRECT
-        if (kind & TAKEN_BACK) {
+        if (seen && (kind & TAKEN_BACK)) {
             take_back(sums, b, bound, u32_as_float(left.x), u32_as_float(left.y));
-        } else {
+        } else if (seen) {
             add_block(sums, b, bound, zeta, keys, values, u32_as_float(left.x), u32_as_float(left.y));
             sums.gross += u32_as_float(left.x) * 1.001f + BLOCK * 6.0e-8f;
         }
 #else
-        const Found found = add_block(sums, b, bound, zeta, keys, values, u32_as_float(left.x), u32_as_float(left.y));
+        Found found = {0.0f, 0.0f};
+        if (seen) found = add_block(sums, b, bound, zeta, keys, values, u32_as_float(left.x), u32_as_float(left.y));
         if (a.masses && !(kind & OPEN)) {
-            const u64 at = (u64)row * a.table_stride + seen_of(a, tokens).number(l.blocks[2 * slot]);
+            const u64 at = (u64)row * a.table_stride + seen_of(a, seg.tokens).number(index);
             a.masses[at * GROUP + h] = mass_word(m, u32_as_float(left.x), found);
             if (REFINABLE && a.looks && h == 0) a.looks[at] = (u8)((kind & REFINED_KEYS ? KEYS : 0) | (kind & REFINED_VALUES ? VALUES : 0));
         }

@@ -295,7 +295,7 @@ CKV_APART void certify_head(const CkvAttendArgs& a, const Merge& merge, const Se
         // A correction takes away and adds again.
         const u32 seen = seen_tokens(a, CORRECTS ? ldg(a.lens + seg.row) : seg.tokens), tokens = CORRECTS ? seen + 2 * seg.tokens : seen;
         CkvCertificate c = certify(a, s[AT_M], s[AT_L], CORRECTS ? s[AT_GROSS] : s[AT_L], s[AT_G], s[AT_GR], s[AT_H], s[AT_V], s[AT_G_ROWS], s[AT_GR_ROWS],
-                                   s[AT_RADIUS], s[AT_NORM], s[AT_CHAIN] + MERGED_CHAIN, sqrt_rn(norm), sqrt_ru(radius * UP), sqrt_ru(lost * UP), tokens,
+                                   s[AT_RADIUS], s[AT_NORM], s[AT_CHAIN] + MERGED_CHAIN, sqrt_rn(norm), sqrt_ru(radius * UP + LOST_SQUARES), sqrt_ru(lost * UP), tokens,
                                    limit_of(a, query_head(seg.kv, h)));
         if (float_as_u32(s[AT_FLAGS])) c.status = 0;
         if (CORRECTS) c.refined_keys = a.picked[head].keys, c.refined_values = a.picked[head].values;

@@ -21,8 +21,8 @@
 #include "attend/values.cuh"
 #include "attend/certificate.cuh"
 #include "attend/aside.cuh"
-#include "attend/lot.cuh"
 #include "attend/tasks.cuh"
+#include "attend/lot.cuh"
 #include "attend/tail.cuh"
 #include "attend/demand.cuh"
 #include "attend/merge.cuh"
@@ -389,9 +389,9 @@ CKV_FN void attend_share(const CkvAttendArgs& a, const Rooms& rooms, const Tasks
 #endif
                 cursor.next();
             }
-            if (CKV_CERTIFY && lot.count == LOT) certify_lot(a, lot, q, row_head(), seg.tokens, sums, aside);
+            if (CKV_CERTIFY && lot.count == LOT) certify_lot(a, lot, q, row_head(), seg, sums, aside);
         }
-        if (CKV_CERTIFY) certify_lot(a, lot, q, row_head(), seg.tokens, sums, aside);
+        if (CKV_CERTIFY) certify_lot(a, lot, q, row_head(), seg, sums, aside);
         if constexpr (ASIDE) {
 #pragma unroll
             for (int nt = 0; nt < NT; nt++) take_tile(aside, nt, st);

@@ -205,7 +205,7 @@ CKV_FN void prepare_query(const CkvAttendArgs& a, [[maybe_unused]] u32 kv_head, 
         if (warp() == 0 && c4 == 0) ((float*)(shared + GIVEN_BYTES / 16 + QUERY_STRIDE))[8 * nt + column] = up;
 #endif
         const float unit = a.scale * 1.44269504f * down;
-        reach[nt] = mul_ru(fabsf(a.scale), sqrt_ru(square * 1.0001f));
+        reach[nt] = mul_ru(fabsf(a.scale), sqrt_ru(square * 1.0001f + LOST_SQUARES));
         // A variant without low halves bounds nothing for single queries.
         if (!CKV_QUERY_LOW && a.query_type == 2) reach[nt] = u32_as_float(0x7fc00000u);
         step[nt] = mul_ru(fabsf(a.scale), down);

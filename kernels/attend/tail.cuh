@@ -105,11 +105,11 @@ CKV_SUMMARISE void tail_summary(const CkvAttendArgs& a, const Segment& seg, u32 
     }
     const float up = 1.0001f;
     if (lane() == 0) {
-        const float norm = sqrt_ru(value * up);
+        const float norm = sqrt_ru(value * up + LOST_SQUARES);
         to[0] = to[1] = to[2] = to[4] = to[5] = 0;
         if constexpr (REFINABLE) to[8] = to[9] = to[10] = to[11] = 0;
-        to[3] = float_as_u32(sqrt_ru(key * up));
-        to[6] = float_as_u32(add_ru(norm, sqrt_ru(centre * up)));
+        to[3] = float_as_u32(sqrt_ru(key * up + LOST_SQUARES));
+        to[6] = float_as_u32(add_ru(norm, sqrt_ru(centre * up + LOST_SQUARES)));
         to[7] = float_as_u32(norm);
     }
     syncwarp();

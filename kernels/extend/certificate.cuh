@@ -151,8 +151,8 @@ CKV_FN void certify_block(const CkvExtendArgs& a, const Tile& t, const u8* block
 
 // What `norms` (see row_norms) say of a block of originals whose values' centre has norm `centre`.
 CKV_FN Summary summary_of(const u32* norms, float centre) {
-    const float up = 1.0001f, value = sqrt_ru(u32_as_float(norms[1]) * up);
-    return Summary{0.0f, 0.0f, 0.0f, sqrt_ru(u32_as_float(norms[0]) * up), 0.0f, 0.0f, add_ru(value, centre), value};
+    const float up = 1.0001f, value = sqrt_ru(u32_as_float(norms[1]) * up + LOST_SQUARES);
+    return Summary{0.0f, 0.0f, 0.0f, sqrt_ru(u32_as_float(norms[0]) * up + LOST_SQUARES), 0.0f, 0.0f, add_ru(value, centre), value};
 }
 
 // The certificate of the lane's row. `norm`, `radius`: of its output and of that less the centre; `products`: in its longest chain of sums.

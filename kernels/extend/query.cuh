@@ -30,7 +30,7 @@ CKV_FN float put_units(const CkvExtendArgs& a, const Query& q, u32 number, float
     const float sign = a.scale < 0.0f ? -1.0f : 1.0f, down = u32_as_float((u32)(125 + power) << 23);
     if (keeps) {
         q.units[number] = fmaxf(fabsf(a.scale) * 1.44269504f * down, 1.0e-37f);
-        q.units[ROWS + number] = mul_ru(fabsf(a.scale), sqrt_ru(square * 1.0001f));
+        q.units[ROWS + number] = mul_ru(fabsf(a.scale), sqrt_ru(square * 1.0001f + LOST_SQUARES));
         q.units[2 * ROWS + number] = mul_ru(fabsf(a.scale), down);
     }
     return sign * u32_as_float((u32)(129 - power) << 23);

@@ -64,7 +64,7 @@ pub struct certkv_config {
     pub head_dim: u32,
     /// Type of the originals: CERTKV_F16 (default) or CERTKV_BF16.
     pub store: certkv_dtype,
-    /// Logit scale; 0 for 1/sqrt(head_dim).
+    /// Logit scale, from 2^-64 to 2^64; 0 for 1/sqrt(head_dim).
     pub scale: f32,
     /// Worker threads of the CPU kernels, 1 to 256; 0 for 1.
     pub threads: u32,

@@ -15,7 +15,7 @@ pub struct Geometry {
     pub head_dim: usize,
     /// Type of the 16-bit originals (`F16` or `Bf16`).
     pub store: Dtype,
-    /// Logit scale, usually `head_dim^(-1/2)`.
+    /// Logit scale, usually `head_dim^(-1/2)`; from 2^-64 to 2^64.
     pub scale: f32,
 }
 
@@ -37,7 +37,7 @@ pub enum GeometryError {
     HeadDim(usize),
     /// Originals must be 16-bit.
     Store(Dtype),
-    /// `scale` is not finite and positive.
+    /// `scale` is not from 2^-64 to 2^64.
     Scale(f32),
 }
 
@@ -51,11 +51,15 @@ impl fmt::Display for GeometryError {
             }
             Self::HeadDim(d) => write!(f, "head_dim = {d}: must be 64, 96, 128 or 256"),
             Self::Store(t) => write!(f, "store = {t}: originals are kept in f16 or bf16"),
-            Self::Scale(s) => write!(f, "scale = {s}: must be finite and positive"),
+            Self::Scale(s) => write!(f, "scale = {s}: must be positive, from 2^-64 to 2^64"),
         }
     }
 }
 impl std::error::Error for GeometryError {}
+
+/// Logit scales. Sums of products are formed before they are scaled, in single precision: with a smaller scale they could overflow where logits are small, with
+/// a larger one the scale itself, in octaves.
+const SCALES: core::ops::RangeInclusive<f32> = 5.421_011e-20..=1.844_674_4e19;
 
 /// Head dimensions that every kernel supports.
 pub const HEAD_DIMS: [usize; 4] = [64, 96, 128, 256];
@@ -91,7 +95,7 @@ impl Geometry {
         if !self.store.is_sixteen_bit() {
             return Err(GeometryError::Store(self.store));
         }
-        if !(self.scale.is_finite() && self.scale > 0.0) {
+        if !SCALES.contains(&self.scale) {
             return Err(GeometryError::Scale(self.scale));
         }
         Ok(self)
@@ -131,7 +135,11 @@ mod tests {
         assert_eq!(Geometry::new(1, 4, 2, 0), Err(GeometryError::HeadDim(0)));
         let g = Geometry::new(6, 4, 2, 128).unwrap();
         assert_eq!((g.group(), g.kv_width(), g.q_width()), (2, 256, 512));
-        assert!(Geometry { scale: f32::NAN, ..g }.validated().is_err());
+        for scale in [f32::NAN, 0.0, -1.0, 2f32.powi(-65), 2f32.powi(65), f32::INFINITY] {
+            assert!(Geometry { scale, ..g }.validated().is_err(), "{scale}");
+        }
+        assert_eq!((*SCALES.start(), *SCALES.end()), (2f32.powi(-64), 2f32.powi(64)));
+        assert!([*SCALES.start(), 1.0, *SCALES.end()].iter().all(|s| Geometry { scale: *s, ..g }.validated().is_ok()));
         assert!(Geometry { store: Dtype::F32, ..g }.validated().is_err());
     }
 }

@@ -266,8 +266,10 @@ pub(crate) fn certify(
     let nacc = partial.chain + masses.block_tiles().len() + 16;
     let slack = gamma(nacc);
     let amplification = f64::from(partial.gross[head]) / l;
-    let (nu, digit) = (most(&s.value_norm), total(&s.digit) / l);
-    // (5.27). After a repair the errors in `o` and `l` are relative to everything ever added. Underflow of a weight or of
+    // (5.27). After a repair the errors in `o` and `l` are relative to everything ever added, and to the largest of it.
+    let (nu, digit) = (f64::from(partial.gone), total(&s.digit) / l);
+    let nu = if most(&s.value_norm) <= nu { nu } else { most(&s.value_norm) };
+    // Underflow of a weight or of
     // a rescaled entry loses at most 2^-149; 2^-140 a token covers the chain of rescalings.
     let accumulated = nu * (2.0 * slack * amplification / (1.0 - slack * amplification) + 4.0 * U)
         + partial.tokens as f64 * (1.0 + nu) * (-140f64).exp2() / l;

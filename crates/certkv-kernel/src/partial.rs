@@ -15,6 +15,8 @@ pub struct Partial {
     pub(crate) l: [f32; HEADS],
     /// Sum of all weights that were ever added or taken away: the scale of the rounding errors left in `l` and `o`.
     pub(crate) gross: [f32; HEADS],
+    /// Largest norm of a value among what was taken away: what it left behind in `o` is rounded relative to it.
+    pub(crate) gone: f32,
     pub(crate) o: Vec<Line>,
     pub(crate) chain: usize,
     pub(crate) tokens: usize,
@@ -41,6 +43,7 @@ impl Partial {
             exponent: [Softmax::EMPTY; HEADS],
             l: [0.0; HEADS],
             gross: [0.0; HEADS],
+            gone: 0.0,
             o: lines(heads * dim / 16),
             chain: 0,
             tokens: 0,
@@ -66,6 +69,7 @@ impl Partial {
         self.exponent = [Softmax::EMPTY; HEADS];
         self.l = [0.0; HEADS];
         self.gross = [0.0; HEADS];
+        self.gone = 0.0;
         self.o.fill(Line::ZERO);
         self.chain = 0;
         self.tokens = 0;
@@ -129,6 +133,13 @@ impl Partial {
             }
         }
         self.chain = self.chain.max(other.chain) + 1;
+        self.take_note(other.gone);
+    }
+
+    /// Of values of this norm that were taken away.
+    pub(crate) fn take_note(&mut self, norm: f32) {
+        // Nothing is larger than NaN.
+        self.gone = if norm <= self.gone { self.gone } else { norm };
     }
 
     /// Merges the state of later tokens into this one. Merging in one fixed order gives the same bits however the

@@ -100,6 +100,7 @@ impl Kernel {
         let Mend { old, new, changed, entries, x, sums, .. } = &mut *mend;
         self.empty(old);
         self.empty(new);
+        changed.copy(partial);
         entries.clear();
         let mut softmax = [Softmax::new(), Softmax::new()];
         for (middle, turned) in sums.iter_mut() {
@@ -133,6 +134,7 @@ impl Kernel {
                 }
             }
             *canary = worst;
+            changed.take_note(a.0.value_norm);
             entries.push(b);
         }
         for (i, out) in [&mut *old, &mut *new].into_iter().enumerate() {
@@ -140,7 +142,6 @@ impl Kernel {
             swap_sums(work, &mut sums[i]);
             self.close(before.centre(), work, out);
         }
-        changed.copy(partial);
         changed.add(old, -1.0);
         changed.add(new, 1.0);
         let done = (0..self.shape.heads).all(|h| sound(changed, h));
@@ -182,9 +183,10 @@ impl Kernel {
         let mut mend = work.mend.take().unwrap_or_default();
         let Mend { old, new, changed, values, .. } = &mut *mend;
         let exponents = partial.exponent;
-        self.weighted(before, list, exponents, work, (scores, masses), old, values)?;
-        self.weighted(after, list, exponents, work, (scores, masses), new, values)?;
         changed.copy(partial);
+        self.weighted(before, list, exponents, work, (scores, masses), old, values)?;
+        values.iter().for_each(|(entry, _)| changed.take_note(entry.value_norm));
+        self.weighted(after, list, exponents, work, (scores, masses), new, values)?;
         changed.add(old, -1.0);
         changed.add(new, 1.0);
         // Weights are what they were.

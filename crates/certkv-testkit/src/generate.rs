@@ -78,6 +78,8 @@ pub enum Kind {
     Aligned,
     /// Values that are multiples of the least half: a scale of 4 bits is an odd one, half of which is no half.
     TinyValues,
+    /// Values whose squares single precision does not hold: for originals of bf16, and not among [`Kind::ALL`].
+    VanishingValues,
 }
 
 impl Kind {
@@ -182,6 +184,7 @@ pub fn heads(kind: Kind, shape: Shape, seed: u64) -> Heads {
         }
         Kind::Rope => rope(&mut k, &mut q, d, &mut r),
         Kind::Aligned => {}
+        Kind::VanishingValues => v.iter_mut().for_each(|x| *x *= (-80.0_f64).exp2()),
         Kind::TinyValues => {
             for (i, x) in v.iter_mut().enumerate() {
                 // The ends of the range are in every group of channels.

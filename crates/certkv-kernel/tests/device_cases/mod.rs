@@ -458,9 +458,10 @@ impl Case {
                 if !((lse - f64::from(c.lse)).abs() <= 1e-4 + 1e-5 * lse.abs()) {
                     v.wrong.push(format!("head {i}.{g}: lse {} instead of {lse}", c.lse));
                 }
-                // Of an output before it was rounded to 16 bits.
+                // Of an output before it was rounded to 16 bits. Squares that vanish leave less: a tolerance is the smaller for it.
                 let round = if spec.rows.out == Element::F32 { 1e-3 } else { 5e-3 };
-                if !((norm - f64::from(c.norm)).abs() <= round * norm) {
+                let vanished = if f64::from(c.norm) <= norm { (d as f64 * 1.2e-38).sqrt() } else { 0.0 };
+                if !((norm - f64::from(c.norm)).abs() <= round * norm + vanished) {
                     v.wrong.push(format!("head {i}.{g}: norm {} instead of {norm}", c.norm));
                 }
                 let limit = limits::limit(

@@ -1,15 +1,9 @@
 //! Drafts: several new tokens of a sequence in one launch, each of which sees what lies before it and itself.
 
 use super::device_cases::{Arranged, Case, Refining, Spec};
-use super::{Arch, Dtype, Kind, Variant, checked, run, run_behind, variant, with_bulk_copies_as_without};
+use super::{Arch, Dtype, Kind, Variant, check, run, run_behind, variant, with_bulk_copies_as_without};
 use certkv_kernel::cuda::args::{AttendArgs, Draft};
 use certkv_testkit::generate::Rng;
-
-fn check(spec: &Spec, ctas: usize) {
-    let case = Case::new(spec);
-    let r = run(&case, ctas, |l| l.seed(spec.seed).truncating().noisy());
-    checked(&case, &r);
-}
 
 /// Every place of a draft among the blocks: within the open one, across the end of one, up to it, of one token, of all that there is; with others behind it.
 #[test]
@@ -52,7 +46,13 @@ fn drafts_of_all_formats_match_attention_in_f64() {
         let ends = [(150, tokens, 0), (130, tokens, 1), (40, 1, 0), (65, tokens, 0), (128, tokens, 0)];
         for (closing, rows) in [(false, Arranged::DENSE), (true, Arranged::ways().nth(i % 11).unwrap())] {
             let of = Spec::drafts(format, dim, heads, tokens, &ends);
-            check(&Spec { store, closing, rows, seed: i as u64, ..of }, 3);
+            let v = check(&Spec { store, closing, rows, seed: i as u64, ..of }, 3);
+            // Tokens that see nothing of a block are bounded as others.
+            assert!(
+                v.arith < 0.1 || !(format.starts_with("k8-v4") || format.starts_with("f16")),
+                "{format}: {}",
+                v.arith
+            );
         }
     }
 }
