@@ -101,7 +101,7 @@ class Cache(_Owned):
     def restore(self, path, model):
         """The Sequence of a file that Sequence.save wrote for `model` (bytes or str that name the model)."""
         made, scope = _u64(), _scope(model)
-        self.library.call("certkv_sequence_restore", self.handle(), ctypes.byref(scope[0]), str(path).encode(), ctypes.byref(made))
+        self.library.call("certkv_sequence_restore", self.handle(), ctypes.byref(scope[0]), os.fsencode(path), ctypes.byref(made))
         return Sequence(self, made.value)
 
     def step(self, chunks, policy=None, tolerance=0.0):
@@ -231,7 +231,7 @@ class Sequence(_Owned):
     def save(self, path, model):
         """Writes it to a file that Cache.restore reads for the same `model`; the bytes written."""
         scope = _scope(model)
-        return self._told("certkv_sequence_save", ctypes.byref(scope[0]), str(path).encode())
+        return self._told("certkv_sequence_save", ctypes.byref(scope[0]), os.fsencode(path))
 
 
 class Step(_Owned):
@@ -256,8 +256,7 @@ class Step(_Owned):
         self._heads = self._tokens * cache.q_heads
 
         def abort():
-            if cache.closed:
-                return
+            # A step keeps the memory of its cache, closed or not.
             try:
                 cache.library.call("certkv_step_abort", handle)
             except Error as error:

@@ -367,7 +367,10 @@ class Lives(unittest.TestCase):
             self.assertEqual(sequence.prefetch().wanted, 0)
             file = pathlib.Path(folder, "one")
             self.assertEqual(sequence.save(file, "model"), file.stat().st_size)
-            again, q = cache.restore(file, b"model"), numpy.ones((2, 2, 64), numpy.float32)
+            # A path is whatever names a file: str, bytes or a path.
+            self.assertEqual(sequence.save(os.fsencode(file), "model"), file.stat().st_size)
+            cache.restore(os.fsencode(file), "model").close()
+            again, q = cache.restore(str(file), b"model"), numpy.ones((2, 2, 64), numpy.float32)
             outs = numpy.zeros_like(q)
             with cache.step([(sequence, 1), (again, 1)]) as step:
                 step.append(0, rows(2, 1, 64), rows(2, 1, 64))
@@ -496,6 +499,12 @@ class Refused(unittest.TestCase):
         self.assertEqual(len(kept), 0)
         with small() as other:
             self.refused(ValueError, "another cache's", other.step, kept)
+        # A step that is open when its cache is closed keeps the memory until it is closed, too.
+        step = again.step(kept)
+        handle = step.handle()
+        again.close()
+        step.close()
+        self.refused(certkv.Error, "CERTKV_INVALID_HANDLE", LIBRARY.call, "certkv_step_abort", handle)
 
     def test_calibrations(self):
         made = calibration(1, 4, 2, 64, bytes([7] * 32))
