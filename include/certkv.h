@@ -1204,7 +1204,7 @@ typedef struct certkv_config {
    */
   certkv_dtype store;
   /**
-   * Logit scale; 0 for 1/sqrt(head_dim).
+   * Logit scale, from 2^-64 to 2^64; 0 for 1/sqrt(head_dim).
    */
   float scale;
   /**
@@ -1229,8 +1229,9 @@ typedef struct certkv_config {
    */
   uint64_t host_budget;
   /**
-   * Exact key sides (one block of one KV head in one layer) of which copies are kept between steps in device memory, over
-   * all layers, at most 2^24. 0 for none: originals are read where they lie, which is best on the CPU.
+   * Exact key sides (one block of one KV head in one layer) of which copies are kept between steps in device memory, at most 2^24. On the host over
+   * all layers, and 0 for none: originals are read where they lie, which is best there. On a GPU in every layer, and 0 for 11% of those that `max_tokens` tokens
+   * have; 1 is as good as none.
    */
   uint64_t scratch_keys;
   /**
@@ -1242,7 +1243,7 @@ typedef struct certkv_config {
    */
   double tolerance;
   /**
-   * Sequences that may live at once, 1 to 2^20; 0 for 16.
+   * Sequences that may live at once, 1 to 2^20, on a GPU to 4096; 0 for 16.
    */
   uint32_t max_sequences;
   /**
@@ -1251,7 +1252,7 @@ typedef struct certkv_config {
   certkv_policy policy;
   /**
    * Where the cache lies: CERTKV_DEVICE_HOST, or CERTKV_DEVICE_CUDA + the number of a GPU. On a GPU there is one step at a
-   * time, `scratch_keys` and `scratch_values` of 0 mean room for 11% of all sides, and `threads` are those of prefill.
+   * time, and `threads` are those of prefill.
    */
   uint32_t device;
   /**
@@ -1259,11 +1260,11 @@ typedef struct certkv_config {
    */
   uint32_t certificate_ring;
   /**
-   * On a GPU: most tokens of one sequence; 0 for `max_tokens`.
+   * Most tokens of one sequence, on the host in whole blocks; 0 for `max_tokens`. Tables are planned for `max_sequences` sequences of that length.
    */
   uint64_t max_context;
   /**
-   * On a GPU: a folder with machine code of the kernels, where code that is compiled is kept, too; NULL for none. At most 4095
+   * On a GPU, and on the host not looked at: a folder with machine code of the kernels, where code that is compiled is kept, too; NULL for none. At most 4095
    * bytes. Borrowed during the call.
    */
   const char *kernels;
@@ -3457,7 +3458,8 @@ certkv_status certkv_sequence_is_swapped_out(const struct certkv_cache *cache,
  * Capture: not allowed.
  * Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE, RESERVED, INVALID_ARGUMENT, INVALID_HANDLE, UNKNOWN_SEQUENCE, BUSY_SEQUENCE, FILE, DEVICE,
  * OUT_OF_MEMORY, POISONED; of originals that are spilled, STORE_FAILED, STORE_LATE, STORE_NOT_FOUND, STORE_DAMAGED, CAPACITY; on a GPU
- * BUSY_STEP while a step is open. A file of that name is as it was, and `*bytes` is unchanged.
+ * BUSY_STEP while a step is open, NOT_FINITE and OVERFLOW (a row from device memory that was refused, see certkv_step_append). A file of that name is as it was, and
+ * `*bytes` is unchanged.
  */
 certkv_status certkv_sequence_save(struct certkv_cache *cache,
                                    certkv_sequence sequence,
@@ -3494,8 +3496,8 @@ certkv_status certkv_sequence_restore(struct certkv_cache *cache,
  * Stream: on a GPU the cache's own; blocks until its work is done if there is a full block.
  * Capture: not allowed.
  * Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE, INVALID_ARGUMENT, LENGTH (`n_tokens` beyond 2^31), INVALID_HANDLE, UNSUPPORTED (the cache keeps
- * no prefixes), UNKNOWN_SEQUENCE, BUSY_SEQUENCE, SWAPPED_OUT, DEVICE, OUT_OF_MEMORY, POISONED; on a GPU BUSY_STEP while a step is open. Nothing
- * was cached, and `*published` is unchanged.
+ * no prefixes), UNKNOWN_SEQUENCE, BUSY_SEQUENCE, SWAPPED_OUT, DEVICE, OUT_OF_MEMORY, POISONED; on a GPU BUSY_STEP while a step is open, NOT_FINITE and
+ * OVERFLOW (a row from device memory that was refused, see certkv_step_append). Nothing was cached, and `*published` is unchanged.
  */
 certkv_status certkv_cache_publish(struct certkv_cache *cache,
                                    certkv_sequence sequence,
@@ -3739,8 +3741,9 @@ certkv_status certkv_step_begin_with(struct certkv_cache *cache,
  * Writes the new tokens' keys (after RoPE) and values of one layer, `[tokens][kv_heads * head_dim]` each, `elements`
  * numbers in each buffer. Once per layer. They are rounded to the cache's 16-bit type. The buffers are borrowed during
  * the call. `dtype` is CERTKV_F32, CERTKV_F16 or CERTKV_BF16. With CERTKV_SPACE_DEVICE both are device memory, 16-byte aligned.
- * In a step of one token per sequence, and of drafts (`config->chunk_tokens`) beside such, they must stay as they are until the work is done, nothing is waited for,
- * and a row that is not finite shows when certificates are read; with another chunk they go by way of the host, which is waited for.
+ * In a step of one token per sequence, and of drafts (`config->chunk_tokens`) beside such, they must stay as they are until the work is done, and nothing is waited for.
+ * A row that is not finite, or that 16 bits do not hold, is refused then: zeros stand in its place, and results are NOT_FINITE or OVERFLOW, in this step and in all others of the
+ * sequence, and of forks of it, until it is truncated to a length without that row, or the step is aborted. With another chunk rows go by way of the host, which is waited for.
  *
  * Threads: one at a time per step.
  * Stream: host memory none; device memory the cache's own, see certkv_step_after_stream.
@@ -3768,7 +3771,7 @@ certkv_status certkv_step_append(struct certkv_step *step,
  * Threads: one at a time per step.
  * Stream: host memory none; device memory the cache's own, see certkv_step_after_stream.
  * Capture: safe with device memory, see certkv_step_captured; host memory and certificates not allowed.
- * Errors: NULL_POINTER, MISALIGNED, OVERLAP, UNSUPPORTED, INVALID_HANDLE, BUSY_STEP, LAYER, SHAPE, ORDER, NOT_FINITE,
+ * Errors: NULL_POINTER, MISALIGNED, OVERLAP, UNSUPPORTED, INVALID_HANDLE, BUSY_STEP, LAYER, SHAPE, ORDER, NOT_FINITE, OVERFLOW (on a GPU),
  * NO_VISIBLE_TOKEN, UNCERTIFIABLE, OUT_OF_MEMORY, DEVICE, PANIC, POISONED; of originals that it needs and that are spilled, STORE_FAILED,
  * STORE_LATE, STORE_NOT_FOUND, STORE_DAMAGED, CAPACITY (a later try may succeed). `out` is unchanged, and the step as it was.
  * The certificates are CERTKV_UNCERTIFIED, or unchanged if the step, their pointer or their count was refused, or if they overlap `queries` or `out`.

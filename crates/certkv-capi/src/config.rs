@@ -77,25 +77,26 @@ pub struct certkv_config {
     pub device_budget: u64,
     /// Bytes of host memory for the originals; 0 for no limit.
     pub host_budget: u64,
-    /// Exact key sides (one block of one KV head in one layer) of which copies are kept between steps in device memory, over
-    /// all layers, at most 2^24. 0 for none: originals are read where they lie, which is best on the CPU.
+    /// Exact key sides (one block of one KV head in one layer) of which copies are kept between steps in device memory, at most 2^24. On the host over
+    /// all layers, and 0 for none: originals are read where they lie, which is best there. On a GPU in every layer, and 0 for 11% of those that `max_tokens` tokens
+    /// have; 1 is as good as none.
     pub scratch_keys: u64,
     /// The same for exact value sides.
     pub scratch_values: u64,
     /// Tolerance of the certified policy relative to the norm of the output; 0 for 0.05. Other policies ignore it.
     pub tolerance: f64,
-    /// Sequences that may live at once, 1 to 2^20; 0 for 16.
+    /// Sequences that may live at once, 1 to 2^20, on a GPU to 4096; 0 for 16.
     pub max_sequences: u32,
     /// One of the CERTKV_POLICY values.
     pub policy: certkv_policy,
     /// Where the cache lies: CERTKV_DEVICE_HOST, or CERTKV_DEVICE_CUDA + the number of a GPU. On a GPU there is one step at a
-    /// time, `scratch_keys` and `scratch_values` of 0 mean room for 11% of all sides, and `threads` are those of prefill.
+    /// time, and `threads` are those of prefill.
     pub device: u32,
     /// On a GPU: steps whose certificates stay readable on the host without waiting, at most 4096; 0 for none. See certkv_ring_open.
     pub certificate_ring: u32,
-    /// On a GPU: most tokens of one sequence; 0 for `max_tokens`.
+    /// Most tokens of one sequence, on the host in whole blocks; 0 for `max_tokens`. Tables are planned for `max_sequences` sequences of that length.
     pub max_context: u64,
-    /// On a GPU: a folder with machine code of the kernels, where code that is compiled is kept, too; NULL for none. At most 4095
+    /// On a GPU, and on the host not looked at: a folder with machine code of the kernels, where code that is compiled is kept, too; NULL for none. At most 4095
     /// bytes. Borrowed during the call.
     pub kernels: *const c_char,
     /// Tokens whose codes sequences that are swapped out may leave in host memory, at most 2^31; 0 for none. See
@@ -277,6 +278,7 @@ pub(crate) unsafe fn read(config: *const certkv_config) -> Result<Wanted, Failur
     };
     config.threads = or(given.threads.into(), 1);
     config.max_sequences = or(given.max_sequences.into(), config.max_sequences);
+    config.max_context = or(given.max_context, 0);
     config.device_budget = or(given.device_budget, usize::MAX);
     config.host_budget = or(given.host_budget, usize::MAX);
     config.scratch_keys = or(given.scratch_keys, 0);

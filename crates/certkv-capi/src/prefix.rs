@@ -183,8 +183,8 @@ fn stop(stop: Option<Stop>) -> certkv_stop {
 /// Stream: on a GPU the cache's own; blocks until its work is done if there is a full block.
 /// Capture: not allowed.
 /// Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE, INVALID_ARGUMENT, LENGTH (`n_tokens` beyond 2^31), INVALID_HANDLE, UNSUPPORTED (the cache keeps
-/// no prefixes), UNKNOWN_SEQUENCE, BUSY_SEQUENCE, SWAPPED_OUT, DEVICE, OUT_OF_MEMORY, POISONED; on a GPU BUSY_STEP while a step is open. Nothing
-/// was cached, and `*published` is unchanged.
+/// no prefixes), UNKNOWN_SEQUENCE, BUSY_SEQUENCE, SWAPPED_OUT, DEVICE, OUT_OF_MEMORY, POISONED; on a GPU BUSY_STEP while a step is open, NOT_FINITE and
+/// OVERFLOW (a row from device memory that was refused, see certkv_step_append). Nothing was cached, and `*published` is unchanged.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn certkv_cache_publish(
     cache: *mut certkv_cache,

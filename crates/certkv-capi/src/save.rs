@@ -76,7 +76,8 @@ fn at(path: &Path, failure: Failure) -> Failure {
 /// Capture: not allowed.
 /// Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE, RESERVED, INVALID_ARGUMENT, INVALID_HANDLE, UNKNOWN_SEQUENCE, BUSY_SEQUENCE, FILE, DEVICE,
 /// OUT_OF_MEMORY, POISONED; of originals that are spilled, STORE_FAILED, STORE_LATE, STORE_NOT_FOUND, STORE_DAMAGED, CAPACITY; on a GPU
-/// BUSY_STEP while a step is open. A file of that name is as it was, and `*bytes` is unchanged.
+/// BUSY_STEP while a step is open, NOT_FINITE and OVERFLOW (a row from device memory that was refused, see certkv_step_append). A file of that name is as it was, and
+/// `*bytes` is unchanged.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn certkv_sequence_save(
     cache: *mut certkv_cache,

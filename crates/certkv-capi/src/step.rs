@@ -150,8 +150,9 @@ unsafe fn begin(
 /// Writes the new tokens' keys (after RoPE) and values of one layer, `[tokens][kv_heads * head_dim]` each, `elements`
 /// numbers in each buffer. Once per layer. They are rounded to the cache's 16-bit type. The buffers are borrowed during
 /// the call. `dtype` is CERTKV_F32, CERTKV_F16 or CERTKV_BF16. With CERTKV_SPACE_DEVICE both are device memory, 16-byte aligned.
-/// In a step of one token per sequence, and of drafts (`config->chunk_tokens`) beside such, they must stay as they are until the work is done, nothing is waited for,
-/// and a row that is not finite shows when certificates are read; with another chunk they go by way of the host, which is waited for.
+/// In a step of one token per sequence, and of drafts (`config->chunk_tokens`) beside such, they must stay as they are until the work is done, and nothing is waited for.
+/// A row that is not finite, or that 16 bits do not hold, is refused then: zeros stand in its place, and results are NOT_FINITE or OVERFLOW, in this step and in all others of the
+/// sequence, and of forks of it, until it is truncated to a length without that row, or the step is aborted. With another chunk rows go by way of the host, which is waited for.
 ///
 /// Threads: one at a time per step.
 /// Stream: host memory none; device memory the cache's own, see certkv_step_after_stream.
@@ -218,7 +219,7 @@ pub unsafe extern "C" fn certkv_step_append(
 /// Threads: one at a time per step.
 /// Stream: host memory none; device memory the cache's own, see certkv_step_after_stream.
 /// Capture: safe with device memory, see certkv_step_captured; host memory and certificates not allowed.
-/// Errors: NULL_POINTER, MISALIGNED, OVERLAP, UNSUPPORTED, INVALID_HANDLE, BUSY_STEP, LAYER, SHAPE, ORDER, NOT_FINITE,
+/// Errors: NULL_POINTER, MISALIGNED, OVERLAP, UNSUPPORTED, INVALID_HANDLE, BUSY_STEP, LAYER, SHAPE, ORDER, NOT_FINITE, OVERFLOW (on a GPU),
 /// NO_VISIBLE_TOKEN, UNCERTIFIABLE, OUT_OF_MEMORY, DEVICE, PANIC, POISONED; of originals that it needs and that are spilled, STORE_FAILED,
 /// STORE_LATE, STORE_NOT_FOUND, STORE_DAMAGED, CAPACITY (a later try may succeed). `out` is unchanged, and the step as it was.
 /// The certificates are CERTKV_UNCERTIFIED, or unchanged if the step, their pointer or their count was refused, or if they overlap `queries` or `out`.

@@ -68,6 +68,9 @@ pub struct Config {
     pub windows: Vec<Option<Window>>,
     /// Tokens that all sequences together may hold, each in every layer.
     pub max_tokens: usize,
+    /// Most tokens of one sequence, in whole blocks; 0 for `max_tokens`. Budgets have room for the tables and what is remembered of `max_sequences` sequences
+    /// of that length, though sequences take it as they grow.
+    pub max_context: usize,
     /// Sequences that may live at once.
     pub max_sequences: usize,
     /// Bytes of device memory: packed pages, scratch and tables.
@@ -128,6 +131,7 @@ impl Config {
             scales: None,
             windows: Vec::new(),
             max_tokens,
+            max_context: 0,
             max_sequences: 16,
             device_budget: usize::MAX,
             host_budget: usize::MAX,
@@ -243,6 +247,9 @@ impl Config {
         }
         if self.max_tokens == 0 || self.max_tokens > 1 << 31 {
             return wrong("max_tokens", format!("{} tokens; must be 1 to 2^31", self.max_tokens));
+        }
+        if self.max_context > 1 << 31 {
+            return wrong("max_context", format!("{} tokens; must be at most 2^31", self.max_context));
         }
         if self.max_sequences == 0 || self.max_sequences > 1 << 20 {
             return wrong("max_sequences", format!("{} sequences; must be 1 to 2^20", self.max_sequences));

@@ -156,7 +156,7 @@ impl Config {
         Ok(Plan::new(sizes.reserved(), sizes.later, self.device_budget, self.host_budget))
     }
 
-    /// The same configuration with room for these requests and no more; levels keep their shares of all tokens.
+    /// The same configuration with room for these requests and no more, nor for longer ones; levels keep their shares of all tokens.
     #[must_use]
     pub fn for_requests(&self, requests: Requests) -> Self {
         let block = self.formats.iter().map(|format| format.block).max().unwrap_or(1);
@@ -170,7 +170,8 @@ impl Config {
         let share = |tokens: usize| (tokens as f64 / self.max_tokens.max(1) as f64 * max_tokens as f64).ceil() as usize;
         let levels = self.levels.iter().map(|level| Level { tokens: share(level.tokens), ..*level }).collect();
         let (scratch_keys, scratch_values) = (slots, slots);
-        Self { max_tokens, max_sequences: requests.count, scratch_keys, scratch_values, levels, ..self.clone() }
+        let (max_context, max_sequences) = (requests.tokens, requests.count);
+        Self { max_tokens, max_context, max_sequences, scratch_keys, scratch_values, levels, ..self.clone() }
     }
 }
 
@@ -228,5 +229,34 @@ mod tests {
         let made = config.for_requests(Requests { count: 3, tokens: 100, scratch: 0.5 });
         // 12 blocks of 32 tokens, 6 of 64, two heads.
         assert_eq!((made.max_tokens, made.scratch_keys, made.scratch_values), (384, 18, 18));
+    }
+
+    /// Nobody's tables are planned for the tokens of all: eight times as many requests take eight times the memory.
+    #[test]
+    fn tables_grow_with_the_requests_and_not_with_their_square() {
+        let tables = |count| {
+            let requests = Requests { count, tokens: 8192, scratch: 0.0 };
+            Plan::for_requests(&config(), requests).unwrap().plan.of(certkv_core::Class::Tables)
+        };
+        let (few, many) = (tables(8), tables(64));
+        assert!(many > 7 * few && many < 9 * few, "{few} {many}");
+    }
+
+    #[test]
+    fn a_sequence_is_as_long_as_its_cache_lets_it() {
+        let config = Config { max_context: 100, ..Config::new(Geometry::new(1, 2, 1, 64).unwrap(), 1024) };
+        let cache = crate::Cache::new(config.clone()).unwrap();
+        let id = cache.create().unwrap();
+        // In whole blocks.
+        let most = 100usize.next_multiple_of(config.formats[0].block);
+        let begin = |tokens| cache.begin(&[crate::Chunk { sequence: id, tokens }]).map(drop);
+        assert!(begin(most).is_ok() && matches!(begin(most + 1), Err(Error::TooLong { .. })));
+        // Longer than all together may be it is not.
+        for max_context in [0, 1024, 1 << 20] {
+            let cache = crate::Cache::new(Config { max_context, ..config.clone() }).unwrap();
+            let sequence = cache.create().unwrap();
+            assert!(cache.begin(&[crate::Chunk { sequence, tokens: 1024 }]).is_ok());
+        }
+        assert!(crate::Cache::new(Config { max_context: (1 << 31) + 1, ..config }).is_err());
     }
 }

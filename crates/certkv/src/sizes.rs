@@ -75,7 +75,8 @@ impl GroupSizes {
         let HeadGroup { first, layers, heads, layout, window } = group;
         let (geometry, kv_heads) = (&config.geometry, heads.len());
         let full = config.max_tokens.div_ceil(layout.tokens());
-        let max_blocks = full + 1;
+        let longest = config.max_context.div_ceil(layout.tokens());
+        let max_blocks = if (1..=full).contains(&longest) { longest } else { full + 1 };
         // Of one sequence at once, and of all of them.
         let room = window.map_or(max_blocks, |window| window.most_blocks(layout.tokens(), max_blocks));
         let all = room.saturating_mul(config.max_sequences);

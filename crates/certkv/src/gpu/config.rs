@@ -17,7 +17,7 @@ pub struct GpuConfig {
     pub geometry: Geometry,
     /// Format of full blocks: one for all layers, or one per layer. All have the same number of tokens to a block.
     pub formats: Vec<Format>,
-    /// As [`Config::calibration`]: centres, balance scales and widths of keys, for formats that code them so (`ctq1` to `ctq4`, `gtq1` to `gtq6`).
+    /// As [`Config::calibration`]: centres, balance scales and widths of keys, for formats that code them so (`ctq1` to `ctq6`, `gtq1` to `gtq6`).
     pub calibration: Option<Arc<Calibration>>,
     /// As [`Config::codebooks`]: directions of spherical keys (`s1` to `s3`).
     pub codebooks: Option<Arc<Codebooks>>,
