@@ -211,7 +211,8 @@ fn checked(case: &Case, r: &Run) -> Verdict {
 /// An output that is bounded although no square of a value is a number: rounding is relative to what is there.
 #[test]
 fn values_whose_squares_vanish_are_bounded() {
-    for (format, lens) in [("bf16-bf16-b16", &[9usize, 14, 40][..]), ("k8-v4g32-b32", &[20, 100]), ("tq4-tq4-b32", &[31, 70])]
+    for (format, lens) in
+        [("bf16-bf16-b16", &[9usize, 14, 40][..]), ("k8-v4g32-b32", &[20, 100]), ("tq4-tq4-b32", &[31, 70])]
     {
         let of = Spec::new(format, 64, 4, lens);
         check(&Spec { store: Dtype::Bf16, kind: Kind::VanishingValues, ..of }, 3);
