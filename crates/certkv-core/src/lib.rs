@@ -27,7 +27,7 @@ pub mod tiles;
 pub mod trace;
 
 pub use budget::{BudgetExceeded, Class, Ledger};
-pub use dtype::Dtype;
+pub use dtype::{Dtype, nonfinite_at};
 pub use fail::InjectedFault;
 pub use format::{Format, FormatError, GroupCode, KeyFormat, Refine, TURBO_BITS, ValueFormat};
 pub use geometry::{Geometry, GeometryError};

@@ -32,9 +32,8 @@ fn round_into(
     store: Dtype,
     out: &mut Vec<u16>,
 ) -> Result<(), Error> {
-    out.clear();
-    out.extend(rows.iter().map(|x| store.encode16(*x)));
-    match out.iter().position(|bits| store.is_nonfinite16(*bits)) {
+    store.encode16_all(rows, out);
+    match store.nonfinite16_at(out) {
         None => Ok(()),
         Some(at) => {
             let (token, element) = (at / width, at % width);
@@ -54,7 +53,7 @@ fn copy_into(
     store: Dtype,
     out: &mut Vec<u16>,
 ) -> Result<(), Error> {
-    if let Some(at) = rows.iter().position(|bits| store.is_nonfinite16(*bits)) {
+    if let Some(at) = store.nonfinite16_at(rows) {
         return Err(Error::NonFinite { argument, token: at / width, element: at % width });
     }
     out.clear();

@@ -8,7 +8,7 @@ use crate::spill::Turn;
 use crate::work::Workspace;
 use crate::{Cache, Error, Policy, Tolerance};
 use certkv_bound::{Certificate, Status};
-use certkv_core::{Geometry, SequenceId, span};
+use certkv_core::{Geometry, SequenceId, nonfinite_at, span};
 use certkv_page::{PageError, Reservation, TableError};
 
 /// One sequence of a step.
@@ -228,7 +228,7 @@ impl<'c> Step<'c> {
         if !certificates.is_empty() && certificates.len() != heads {
             return Err(Error::Shape { argument: "certificates", expected: heads, given: certificates.len() });
         }
-        if let Some(at) = queries.iter().position(|q| !q.is_finite()) {
+        if let Some(at) = nonfinite_at(queries) {
             let (token, element) = (at / geometry.q_width(), at % geometry.q_width());
             return Err(Error::NonFinite { argument: "queries", token, element });
         }

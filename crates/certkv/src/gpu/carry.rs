@@ -158,8 +158,7 @@ pub(super) fn put(
         match narrow(element) {
             None => area.write(slot.rows_at(), rows)?,
             Some(dtype) => {
-                bits.clear();
-                bits.extend(rows.iter().map(|x| dtype.encode16(*x)));
+                dtype.encode16_all(rows, bits);
                 area.write(slot.rows_at(), bits.as_slice())?;
             }
         }

@@ -219,9 +219,8 @@ pub(super) fn attend_host(
     let GpuCache { ring, drafted, config, .. } = cache;
     match narrow(config.queries) {
         Some(dtype) => {
-            drafted.bits.clear();
-            drafted.bits.extend(queries.iter().map(|x| dtype.encode16(*x)));
-            if let Some(at) = drafted.bits.iter().position(|bits| dtype.is_nonfinite16(*bits)) {
+            dtype.encode16_all(queries, &mut drafted.bits);
+            if let Some(at) = dtype.nonfinite16_at(&drafted.bits) {
                 return Err(Error::Overflow { argument: "queries", token: at / width, element: at % width });
             }
             ring.send(&core.queue, buffer, of.queries.start, &drafted.bits)?;

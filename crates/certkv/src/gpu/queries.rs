@@ -16,9 +16,8 @@ pub(super) fn send_queries(cache: &mut GpuCache, width: usize, first: usize) -> 
         Element::F16 => crate::Dtype::F16,
         Element::Bf16 => crate::Dtype::Bf16,
     };
-    batch_words.clear();
-    batch_words.extend(batch_queries.iter().map(|x| dtype.encode16(*x)));
-    if let Some(at) = batch_words.iter().position(|bits| dtype.is_nonfinite16(*bits)) {
+    dtype.encode16_all(batch_queries, batch_words);
+    if let Some(at) = dtype.nonfinite16_at(batch_words) {
         return Err(Error::Overflow { argument: "queries", token: at / width, element: at % width });
     }
     ring.send(queue, &core.inputs, at, batch_words)?;

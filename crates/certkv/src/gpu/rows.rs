@@ -15,9 +15,8 @@ impl Rows {
     pub(super) fn round(&mut self, keys: &[f32], values: &[f32], width: usize, store: Dtype) -> Result<(), Error> {
         self.width = width;
         for (argument, rows, out) in [("keys", keys, &mut self.keys), ("values", values, &mut self.values)] {
-            out.clear();
-            out.extend(rows.iter().map(|x| store.encode16(*x)));
-            if let Some(at) = out.iter().position(|bits| store.is_nonfinite16(*bits)) {
+            store.encode16_all(rows, out);
+            if let Some(at) = store.nonfinite16_at(out) {
                 let (token, element) = (at / width, at % width);
                 return Err(if rows[at].is_finite() {
                     Error::Overflow { argument, token, element }
@@ -33,7 +32,7 @@ impl Rows {
     pub(super) fn copy(&mut self, keys: &[u16], values: &[u16], width: usize, store: Dtype) -> Result<(), Error> {
         self.width = width;
         for (argument, rows, out) in [("keys", keys, &mut self.keys), ("values", values, &mut self.values)] {
-            if let Some(at) = rows.iter().position(|bits| store.is_nonfinite16(*bits)) {
+            if let Some(at) = store.nonfinite16_at(rows) {
                 return Err(Error::NonFinite { argument, token: at / width, element: at % width });
             }
             out.clear();

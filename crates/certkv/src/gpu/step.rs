@@ -15,7 +15,7 @@ use super::record::{GpuGraph, Shape};
 use super::spill;
 use super::window::blocks_seen;
 use crate::{Certificate, Chunk, Error, Side};
-use certkv_core::SequenceId;
+use certkv_core::{SequenceId, nonfinite_at};
 use certkv_kernel::cuda::args::Element;
 use certkv_kernel::cuda::select::ROW_ENTRY;
 use certkv_page::Reservation;
@@ -378,7 +378,7 @@ impl<'c> GpuStep<'c> {
         if queries.len() != expected {
             return Err(Error::Shape { argument: "queries", expected, given: queries.len() });
         }
-        if let Some(at) = queries.iter().position(|q| !q.is_finite()) {
+        if let Some(at) = nonfinite_at(queries) {
             return Err(Error::NonFinite { argument: "queries", token: at / width, element: at % width });
         }
         (self.last, self.answers) = (None, answers);
