@@ -268,6 +268,7 @@ static void requests(void)
         plan.struct_size = (uint32_t)sizeof plan;
         config.max_tokens = answer.max_tokens;
         config.max_sequences = (uint32_t)answer.max_sequences;
+        config.max_context = wanted.tokens;
         config.scratch_keys = config.scratch_values = 0;
         EXPECT(CERTKV_OK, certkv_config_plan(&config, &plan));
         TRUE(plan.host_bytes == answer.host_bytes && plan.device_bytes < answer.device_bytes); /* It has scratch. */

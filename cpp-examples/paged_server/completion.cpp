@@ -11,6 +11,12 @@ using nlohmann::json;
 
 constexpr std::size_t most_stops = 4, longest_stop = 256;
 
+// A model's name comes from the name of its folder, which need not be UTF-8.
+std::string text_of(const json &value)
+{
+    return value.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
 [[noreturn]] void refuse(const std::string &param, const std::string &why, const std::string &code = "invalid_value")
 {
     throw ApiError{400, param + " " + why, "invalid_request_error", param, code};
@@ -74,8 +80,8 @@ std::vector<std::string> stops(const json *value)
     if (value == nullptr) {
         return found;
     }
-    const json list = value->is_array() ? *value : json::array({*value});
-    for (const json &stop : list) {
+    // Nothing of it is copied before it is known to be a string: a copy of what is nested deep enough ends the stack.
+    const auto take = [&](const json &stop) {
         if (!stop.is_string()) {
             refuse("stop", "is neither a string nor an array of strings", "invalid_type");
         }
@@ -83,6 +89,11 @@ std::vector<std::string> stops(const json *value)
         if (found.back().empty() || found.back().size() > longest_stop) {
             refuse("stop", "holds a string that is empty or longer than " + std::to_string(longest_stop) + " bytes");
         }
+    };
+    if (value->is_array()) {
+        std::for_each(value->begin(), value->end(), take);
+    } else {
+        take(*value);
     }
     if (found.size() > most_stops) {
         refuse("stop", "holds more than " + std::to_string(most_stops) + " strings");
@@ -158,7 +169,7 @@ std::string ApiError::json() const
     const auto or_null = [](const std::string &value) { return value.empty() ? nlohmann::json(nullptr) : nlohmann::json(value); };
     const nlohmann::json error = {{"message", message}, {"type", type}, {"param", or_null(param)}, {"code", or_null(code)}};
     // What a client sent may be in the text, and may be no UTF-8.
-    return nlohmann::json({{"error", error}}).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+    return text_of(nlohmann::json({{"error", error}}));
 }
 
 Asked parse_completion(const std::string &text, const std::string &model, std::uint32_t bos)
@@ -207,9 +218,15 @@ Asked parse_completion(const std::string &text, const std::string &model, std::u
         if (!asked.stream || !options->is_object()) {
             refuse("stream_options", "is for streams, and an object");
         }
-        Body inner(options->dump());
-        asked.usage_in_stream = inner.flag("include_usage");
-        inner.nothing_else();
+        for (const auto &[name, value] : options->items()) {
+            if (name != "include_usage") {
+                throw ApiError{400, "this server has no such option of streams", "invalid_request_error", "stream_options", "unsupported_parameter"};
+            }
+            if (!value.is_boolean() && !value.is_null()) {
+                refuse("stream_options", "include_usage is not true or false", "invalid_type");
+            }
+            asked.usage_in_stream = value.is_boolean() && value.get<bool>();
+        }
     }
     static_cast<void>(body.field("user")); // says nothing that matters here
     body.nothing_else();
@@ -220,12 +237,12 @@ std::string completion_json(const Heading &heading, const std::string &text, con
 {
     json out = with_choice(heading, text, &outcome, terms);
     out["usage"] = usage(outcome);
-    return out.dump();
+    return text_of(out);
 }
 
 std::string chunk_json(const Heading &heading, const std::string &text, const Outcome *outcome, const std::optional<Terms> &terms)
 {
-    return with_choice(heading, text, outcome, terms).dump();
+    return text_of(with_choice(heading, text, outcome, terms));
 }
 
 std::string usage_json(const Heading &heading, const Outcome &outcome)
@@ -233,7 +250,7 @@ std::string usage_json(const Heading &heading, const Outcome &outcome)
     json out = frame(heading);
     out["choices"] = json::array();
     out["usage"] = usage(outcome);
-    return out.dump();
+    return text_of(out);
 }
 
 ApiError failure(const Outcome &outcome)

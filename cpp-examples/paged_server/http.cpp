@@ -46,6 +46,7 @@ struct Http::State {
     std::uint64_t salt = std::random_device()();
     std::atomic<std::uint64_t> requests = 0;
     std::atomic<int> streams = 0; // under way
+    std::atomic<bool> ended = false; // nothing is served any more
     int listener = -1;
 
     State(const Options &o, Scheduler &s, const std::string &name, std::uint32_t first)
@@ -173,6 +174,9 @@ struct Http::State {
             if (scheduler.broken()) {
                 throw ApiError{503, "the cache is broken", "server_error", "", "broken"};
             }
+            if (scheduler.stopping()) {
+                throw ApiError{503, "the server is stopping", "server_error", "", "stopping"};
+            }
             response.set_content("ok\n", "text/plain");
         });
         server.Get("/", [](const Request &, Response &response) { response.set_content(page(), "text/html; charset=utf-8"); });
@@ -185,7 +189,13 @@ struct Http::State {
             if (done.wait_for(std::chrono::seconds(60)) != std::future_status::ready) {
                 throw ApiError{503, "a step of the cache does not end", "server_error", "", "busy"};
             }
-            const auto evicted = done.get();
+            const auto evicted = [&] {
+                try {
+                    return done.get();
+                } catch (const std::future_error &) {
+                    throw ApiError{503, "the server is stopping", "server_error", "", "stopping"};
+                }
+            }();
             if (!evicted) {
                 throw ApiError{500, evicted.error().message(), "server_error", "", evicted.error().name()};
             }
@@ -195,6 +205,18 @@ struct Http::State {
 
     void errors()
     {
+        // The limit of a body is of what it says to have. One that says it otherwise, or becomes longer when it is read, is not read.
+        server.set_pre_routing_handler([](const httplib::Request &asked, httplib::Response &response) {
+            if (asked.has_header("Transfer-Encoding")) {
+                refuse(response, {411, "the body says no Content-Length", "invalid_request_error", "", "length_required"});
+                return httplib::Server::HandlerResponse::Handled;
+            }
+            if (asked.has_header("Content-Encoding")) {
+                refuse(response, {415, "the body is encoded", "invalid_request_error", "", "unsupported_encoding"});
+                return httplib::Server::HandlerResponse::Handled;
+            }
+            return httplib::Server::HandlerResponse::Unhandled;
+        });
         server.set_exception_handler([](const httplib::Request &, httplib::Response &response, std::exception_ptr thrown) {
             try {
                 std::rethrow_exception(thrown);
@@ -256,12 +278,18 @@ int Http::bind()
 
 bool Http::serve()
 {
-    return state_->server.listen_after_bind();
+    const bool served = state_->server.listen_after_bind();
+    state_->ended = true;
+    return served;
 }
 
 void Http::stop()
 {
-    // cpp-httplib cuts off streams that are under way when it is told to stop; their requests are over, so their last words are short.
+    // Before it accepts, cpp-httplib does not hear that it is to stop.
+    while (!state_->server.is_running() && !state_->ended) {
+        std::this_thread::sleep_for(look / 10);
+    }
+    // It cuts off streams that are under way when it is told to stop; their requests are over, so their last words are short.
     const Clock::time_point latest = Clock::now() + longest_write;
     while (state_->streams > 0 && Clock::now() < latest) {
         std::this_thread::sleep_for(look / 10);

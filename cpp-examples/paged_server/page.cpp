@@ -157,7 +157,7 @@ std::string state_json(const Scheduler &scheduler, const Terms &terms, const Rec
                                  {"exact", o.tally.by_status[CERTKV_EXACT]},
                                  {"worst", o.tally.by_status[CERTKV_CERTIFIED] > 0 ? json(o.tally.worst_ratio) : json(nullptr)}});
     }
-    return out.dump();
+    return out.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 } // namespace paged_server

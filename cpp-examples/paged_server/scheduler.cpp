@@ -78,9 +78,18 @@ Board Scheduler::board() const
 std::future<certkv::Result<std::uint64_t>> Scheduler::evict_prefixes()
 {
     const std::lock_guard lock(mutex_);
+    if (ended_) {
+        return std::promise<certkv::Result<std::uint64_t>>().get_future();
+    }
     evictions_.emplace_back();
     news_.notify_one();
     return evictions_.back().get_future();
+}
+
+bool Scheduler::stopping() const
+{
+    const std::lock_guard lock(mutex_);
+    return stopping_;
 }
 
 void Scheduler::stop(std::chrono::seconds grace)
@@ -97,6 +106,7 @@ void Scheduler::run()
         const bool worked = round();
         std::unique_lock lock(mutex_);
         if (stopping_ && jobs_.empty() && incoming_.empty()) {
+            ended_ = true;
             evictions_.clear();
             return;
         }

@@ -35,6 +35,7 @@ public:
     [[nodiscard]] const certkv::Cache &cache() const { return cache_; }
     [[nodiscard]] const certkv_plan &plan() const { return plan_; }
     [[nodiscard]] bool broken() const { return broken_; } // The cache can do nothing any more.
+    [[nodiscard]] bool stopping() const;
     // Forgets cached prefixes between two rounds: on a GPU a step has the whole cache. Broken if the scheduler stops first.
     std::future<certkv::Result<std::uint64_t>> evict_prefixes();
     // Refuses new requests; run() returns when those it has are over, at the latest after `grace`, when it cancels them.
@@ -90,6 +91,7 @@ private:
     std::vector<std::promise<certkv::Result<std::uint64_t>>> evictions_;
     std::map<std::string, std::shared_ptr<Request>> live_;
     bool stopping_ = false;
+    bool ended_ = false;
     Clock::time_point deadline_{};
 };
 

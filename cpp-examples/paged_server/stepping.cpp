@@ -31,10 +31,11 @@ void Scheduler::execute(std::vector<Job *> jobs)
             std::uint64_t count = 1;
             if (job.pending() > 1) {
                 count = std::min(job.pending(), left);
-                // One token of a prompt by itself would be a decode step.
+                // One token of a prompt by itself would be a decode step: neither the last one, nor what another prompt has left room for.
                 if (job.pending() - count == 1 && count > 2) {
                     count--;
                 }
+                count = count == 1 ? 0 : count;
                 left -= count;
             }
             if (count == 0) {

@@ -7,7 +7,7 @@
 
 // A half misses of a number at most this share, or 2^-25.
 constexpr float U_HALF = 4.89e-4f, HALF_FLOOR = 3.0e-8f;
-// Keys and values that are codes are rounded once more (4.13); originals are halves, or bf16 within the halves' range.
+// Keys and values that are codes are rounded once more (4.13); originals are halves, or bf16 within the halves' range, see HALVES.
 // Radius and direction of spherical keys are halves, too; a direction's floor is relative to its radius.
 constexpr bool DIRECTIONS = CKV_KEY == 7;
 constexpr float KEY_ROUNDING = DIRECTIONS ? 3.01f * U_HALF + ROOT_D * HALF_FLOOR : KEYS_CODED ? U_HALF : 0.0f, VALUE_ROUNDING = VALUES_CODED ? U_HALF : 0.0f;
@@ -16,9 +16,16 @@ constexpr float CENTRED = 1.2e-6f;
 // Products in a chain of logits.
 constexpr float LOGIT_CHAIN = 2.0f * CHUNKS + 2.0f;
 
+// Keys are multiplied as halves. One that is none (a bf16 beyond them, or codes that stand for more than their originals) makes its logit infinite, and if that is
+// below everything its token is lost without a trace. A key whose norm stays below this has no such element, nor a radius.
+constexpr float HALVES = 6.5e4f;
+// What the logits of others are off by: more than any sum could hold, so that the cap is all that bounds.
+constexpr float LOST_LOGITS = 1.0e30f;
+
 // zeta of (5.28) for keys of norm at most `norm`: rounding of query, keys, sums and of the weight itself, which is one half. `coded`: they were
 // decoded.
 CKV_FN float rounding_of_logits(const Query& q, bool coded, bool wide_query, float norm) {
+    if (!(norm < HALVES)) return LOST_LOGITS;
     const float query = wide_query || (coded && TURBO_KEYS) ? U_HALF : 0.0f, turn = coded && TURBO_KEYS ? KEY_TURN_ROUNDING : 0.0f;
     const float share = LOGIT_CHAIN * U_MMA + query + (coded ? KEY_ROUNDING : 0.0f) + turn;
     const float reach = reach_of(q), floors = reach * ROOT_D * (DIRECTIONS ? 2.0f : 1.0f) * HALF_FLOOR + step_of(q) * ROOT_D * HALF_FLOOR * norm;
@@ -144,6 +151,8 @@ CKV_FN void certify_block(const CkvExtendArgs& a, const Tile& t, const u8* block
     const float norm = CODED && FOLDED ? b.key_mag : b.key_norm + b.eps;
     const float zeta = rounding_of_logits(q, CODED && KEYS_CODED, a.query_type == 2, norm);
     add_block(s, b, k, zeta, !CODED || !KEYS_CODED, !CODED || !VALUES_CODED, W, P);
+    // Nor is such an output exact, from originals or not.
+    if (zeta == LOST_LOGITS) s.g = s.gr = s.g_rows = s.gr_rows = u32_as_float(0x7f800000u);
     // Values are rounded, once decoded, relative to what they stand for.
     s.gr_rows += (W * 1.001f + BLOCK * 6.0e-8f) * ((CODED ? VALUE_ROUNDING : 0.0f) * 1.01f * (b.value_norm + b.eta) + ROOT_D * HALF_FLOOR) * UP;
     kept = s;

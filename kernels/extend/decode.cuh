@@ -5,7 +5,7 @@
 // a warp's, and every format is halves from here on.
 #pragma once
 
-// A bf16 pair as halves: exact, but for what is out of their range.
+// A bf16 pair as halves: exact, but for what is out of their range, which is seen by its norm (rounding_of_logits).
 CKV_FN void as_halves(u32 (&h)[8]) {
 #if CKV_STORE == 1
 #pragma unroll
@@ -50,7 +50,7 @@ CKV_FN void load_key_scales(const u8* record, int j, KeyScales& s) {
 CKV_FN u32 twice(u16 x) { return (u32)x | (u32)x << 16; }
 
 // The scale of a group of a block, in both halves, as what load_page leaves is multiplied by it. Exact: the scale of an e4m3 side is at most
-// 65504/448 unless a fixed one is larger, and then infinite, and so is the bound.
+// 65504/448 unless a fixed one is larger, and then infinite. Of values so is the bound; of keys their norms say so (rounding_of_logits).
 CKV_FN u32 page_scale(const u8* scales, int group, int kind) {
     const u32 scale = twice(*(const u16*)(scales + 2 * group));
     return kind == 1 ? h2_mul(scale, h2_const(0x5c00u)) : scale;

@@ -80,7 +80,8 @@ pub struct certkv_requests_plan {
 
 /// Fills `answer`, whose `struct_size` must be set, with what so many requests of one length take in a cache of this configuration, whether the budgets
 /// have it, and how many they would have. `config->max_tokens`, `max_sequences`, `max_context`, `scratch_keys` and `scratch_values` do not count, and
-/// `max_tokens` may be 0. Nothing is taken. `config` and `requests` are borrowed during the call.
+/// `max_tokens` may be 0: a cache of that size has `max_tokens` and `max_sequences` of the answer, and `requests->tokens` for its `max_context`. Nothing is taken. `config`
+/// and `requests` are borrowed during the call.
 ///
 /// Threads: any, at any time.
 /// Stream: none.

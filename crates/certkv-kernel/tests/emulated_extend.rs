@@ -146,6 +146,29 @@ fn hard_data_and_bf16_stay_within_the_bound() {
     }
 }
 
+/// Keys are multiplied as halves: of one that is none, or whose codes are none, no bound is small.
+#[test]
+fn keys_that_halves_do_not_hold_are_not_lost() {
+    let mut executed = 0;
+    for (format, store) in [
+        ("k8-v4g32-b16", Dtype::F16),
+        ("k8-v4g32-b16", Dtype::Bf16),
+        ("bf16-bf16-b16", Dtype::Bf16),
+        ("e4m3-e4m3-b16", Dtype::F16),
+        ("e5m2-e5m2-b16", Dtype::F16),
+        ("t8-v8g32-b16", Dtype::F16),
+        ("p8-p8-b16", Dtype::F16),
+        ("tq4-tq4-b16", Dtype::F16),
+        ("s1-v4g32-b16", Dtype::Bf16),
+    ] {
+        for chunks in [[(0, 16)], [(32, 5)]] {
+            let of = Spec::new(format, 64, 2, &chunks);
+            executed += check(&Spec { store, kind: Kind::TallKey, ..of }, 2, 2).outputs;
+        }
+    }
+    println!("GATE gpu-extend-halves executed={executed} failed=0 controls=0/0 seed=0x0");
+}
+
 #[test]
 fn windows_and_sinks_hide_what_they_hide() {
     for (tokens, sinks) in [(1, 0), (20, 0), (40, 5), (33, 16), (100, 40), (1000, 3)] {

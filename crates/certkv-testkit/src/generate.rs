@@ -78,6 +78,9 @@ pub enum Kind {
     Aligned,
     /// Values that are multiples of the least half: a scale of 4 bits is an odd one, half of which is no half.
     TinyValues,
+    /// A key that halves do not hold, or whose codes stand for more than they do, in the channel where queries point, with a value that matters; not among
+    /// [`Kind::ALL`].
+    TallKey,
     /// Values whose squares single precision does not hold: for originals of bf16, and not among [`Kind::ALL`].
     VanishingValues,
 }
@@ -184,6 +187,7 @@ pub fn heads(kind: Kind, shape: Shape, seed: u64) -> Heads {
         }
         Kind::Rope => rope(&mut k, &mut q, d, &mut r),
         Kind::Aligned => {}
+        Kind::TallKey => v.iter_mut().take(d).for_each(|x| *x *= 3.0),
         Kind::VanishingValues => v.iter_mut().for_each(|x| *x *= (-80.0_f64).exp2()),
         Kind::TinyValues => {
             for (i, x) in v.iter_mut().enumerate() {
@@ -198,10 +202,22 @@ pub fn heads(kind: Kind, shape: Shape, seed: u64) -> Heads {
         Kind::Sinks => lift(&mut k, &q[..d], 0, spread + 3.0 + 3.0 * r.uniform()),
         Kind::Rope => lift(&mut k, &q[..d], r.below(n), spread + 6.0 * r.uniform()),
         Kind::Aligned => align(&mut k, &v, &q[..d], shape, &mut r),
+        Kind::TallKey => tall_key(&mut k, &mut q, d),
         _ => {}
     }
     let bits = |x: &[f64]| encode(x, shape.store);
     Heads { shape, keys: bits(&k), values: bits(&v), queries: bits(&q) }
+}
+
+/// In one channel nothing but the largest half, and not half as much the other way; queries point hardly anywhere else, and take a logit of one off it.
+fn tall_key(k: &mut [f64], q: &mut [f64], d: usize) {
+    const CHANNEL: usize = 5;
+    k.iter_mut().skip(CHANNEL).step_by(d).for_each(|x| *x = 0.0);
+    for (token, x) in [65504.0, -30000.0].into_iter().enumerate().take(k.len() / d) {
+        k[token * d + CHANNEL] = x;
+    }
+    q.iter_mut().for_each(|x| *x *= 1e-7);
+    q.iter_mut().skip(CHANNEL).step_by(d).for_each(|x| *x = -(d as f64).sqrt() / 65504.0);
 }
 
 fn outliers(k: &mut [f64], q: &mut [f64], d: usize, r: &mut Rng) {

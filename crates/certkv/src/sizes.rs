@@ -79,7 +79,9 @@ impl GroupSizes {
         let max_blocks = if (1..=full).contains(&longest) { longest } else { full + 1 };
         // Of one sequence at once, and of all of them.
         let room = window.map_or(max_blocks, |window| window.most_blocks(layout.tokens(), max_blocks));
-        let all = room.saturating_mul(config.max_sequences);
+        // Cached prefixes outlive theirs, but for those of windows, which are few.
+        let live = window.is_some() || config.prefixes.is_none();
+        let all = if live { room.saturating_mul(config.max_sequences) } else { usize::MAX };
         // Each KV head has as many scratch slots as any other, to within one of a group's total.
         let share = |slots: usize| {
             let up_to = |heads: usize| slots * heads / (geometry.layers * geometry.kv_heads);

@@ -243,6 +243,13 @@ fn what_is_no_request_is_refused() {
         let said = server.raw(bytes, 3);
         assert!(said.is_empty() || said.starts_with("HTTP/1.1 4"), "{said}");
     }
+    // A body whose length is not what it says, or is not said.
+    for (header, status) in [("Transfer-Encoding: chunked", 411), ("Content-Length: 2\r\nContent-Encoding: gzip", 415)]
+    {
+        let asked = format!("POST /v1/completions HTTP/1.1\r\nConnection: close\r\n{header}\r\n\r\n{{}}");
+        let said = server.raw(asked.as_bytes(), 3);
+        assert!(said.starts_with(&format!("HTTP/1.1 {status} ")), "{header}: {said}");
+    }
     // Half a request, and nobody who waits for the rest.
     server
         .connect()
@@ -262,6 +269,48 @@ fn what_is_no_request_is_refused() {
     stream.read_to_string(&mut rest).expect("the rest of a stream");
     assert_eq!(status, Some(0), "{said}");
     assert!(rest.contains("\"finish_reason\":\"cancelled\"") && rest.contains("data: [DONE]\n\n"), "{rest}");
+}
+
+/// A body with room for it may be nested deep: refusing it takes no more stack than another.
+#[test]
+fn what_is_nested_deep_is_refused() {
+    let server = Served::start(&made().server, &["--cache-tokens", "60000"]);
+    let nested = |depth: usize| format!("{}1{}", "[".repeat(depth), "]".repeat(depth));
+    for body in [
+        format!("{{\"prompt\":\"a\",\"stop\":{}}}", nested(100_000)),
+        format!("{{\"prompt\":\"a\",\"stop\":[\"b\",{}]}}", nested(100_000)),
+        format!("{{\"prompt\":\"a\",\"stream\":true,\"stream_options\":{{\"include_usage\":{}}}}}", nested(100_000)),
+        format!("{{\"prompt\":{}}}", nested(100_000)),
+        format!("{{\"prompt\":\"a\",\"other\":{}}}", nested(100_000)),
+    ] {
+        let said = server.ask("POST", "/v1/completions", &body);
+        assert!(said.starts_with("HTTP/1.1 400 "), "{:.60}: {said}", body);
+    }
+    assert!(server.ask("GET", "/healthz", "").ends_with("ok\n"));
+    let (status, said) = server.stop();
+    assert_eq!(status, Some(0), "{said}");
+}
+
+/// A server that is told to end while it starts ends.
+#[test]
+fn an_end_that_comes_early_is_heard() {
+    for wait in [0, 5, 20, 60, 120, 200, 300] {
+        let mut server = Command::new(&made().server)
+            .args(["--port", "0", "--cache-tokens", "2000"])
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .expect("a server");
+        std::thread::sleep(std::time::Duration::from_millis(wait));
+        run(Command::new("kill").arg("-TERM").arg(server.id().to_string()));
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(30);
+        while server.try_wait().expect("a child").is_none() {
+            if std::time::Instant::now() > until {
+                server.kill().ok();
+                panic!("told to end after {wait} ms it goes on");
+            }
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+    }
 }
 
 /// Without defects compiled in there is none to ask for; words that are no options are named.

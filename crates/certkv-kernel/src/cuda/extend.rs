@@ -1,5 +1,5 @@
 //! Attention of chunks of queries: how a CTA is cut, the arguments of `kernels/extend.cu` byte for byte, and its launch.
-use super::args::Certificate;
+use super::args::{Certificate, Element};
 use super::directions::half_bytes;
 use super::grouped::{halves, kept_bytes};
 use super::launch::{CHAINED, word};
@@ -216,7 +216,7 @@ pub fn chunks_of(
 /// Enqueues `ckv_extend`.
 ///
 /// # Errors
-/// As [`attend`](super::launch::attend); [`CudaError::BadArgument`] for chunks without tokens.
+/// As [`attend`](super::launch::attend); [`CudaError::BadArgument`] for chunks without tokens, and for certificates of outputs of 16 bits.
 pub fn extend(queue: &Queue, kernel: &Function, a: &Extend<'_>) -> Result<(), CudaError> {
     let mut on = Touched::on(queue);
     let (l, group) = (a.variant.layout(), a.variant.group());
@@ -224,6 +224,10 @@ pub fn extend(queue: &Queue, kernel: &Function, a: &Extend<'_>) -> Result<(), Cu
     let Some(last) = a.chunks.last() else { return Ok(()) };
     if a.chunks.iter().any(|c| c.tokens == 0) {
         return Err(CudaError::BadArgument { argument: "chunks", why: "one of no token" });
+    }
+    if a.certificates.is_some() && a.out.element() != Element::F32 {
+        let why = "certificates do not know of what outputs of 16 bits are rounded by";
+        return Err(CudaError::BadArgument { argument: "out", why });
     }
     let block = l.tokens() as u32;
     let tokens = last.first_row as usize + last.tokens as usize;

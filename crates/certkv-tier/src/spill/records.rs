@@ -331,10 +331,19 @@ impl Courier<'_> {
 
     /// Submits deletes of records that are nobody's, a few batches at a time, unless some failed lately.
     pub fn delete(&mut self) {
+        self.delete_batches(DELETE_BATCHES);
+    }
+
+    /// The same, as many batches as the store takes: for who has nothing else to ask of it.
+    pub fn delete_all(&mut self) {
+        self.delete_batches(usize::MAX);
+    }
+
+    fn delete_batches(&mut self, most: usize) {
         if self.io.deletes_rest.is_some_and(|until| Instant::now() < until) {
             return;
         }
-        while self.io.deletes < DELETE_BATCHES {
+        while self.io.deletes < most {
             let names: Vec<Record> = {
                 let mut dead = self.records.dead.lock();
                 let first = dead.len().saturating_sub(DELETES);

@@ -330,7 +330,7 @@ impl GpuCache {
             for (group, table) in entry.tables.into_iter().enumerate() {
                 let dropped = table.release();
                 let gone: Vec<u32> = coded(&dropped).collect();
-                self.forget_later(id, group, gone);
+                self.forget_later(id, group, gone, true);
                 dropped.retire(stamp)?;
             }
         }
@@ -553,9 +553,10 @@ impl GpuCache {
     }
 
     /// Pages of a group that may be given to other tokens, of a row whose blocks are not what they were. A page that others share is
-    /// forgotten for them, too: they read its codes until it is promoted again. Where there are none the row keeps what is promoted: nothing is of its open block.
-    pub(super) fn forget_later(&mut self, id: SequenceId, group: usize, pages: Vec<u32>) {
-        if !pages.is_empty() {
+    /// forgotten for them, too: they read its codes until it is promoted again. Where there are none the row keeps what is promoted, as nothing is of its open
+    /// block; but not if it is `anew` another sequence's, or blocks that a window has passed are to come again, of which words may be left.
+    pub(super) fn forget_later(&mut self, id: SequenceId, group: usize, pages: Vec<u32>, anew: bool) {
+        if anew || !pages.is_empty() {
             self.forgotten[group].extend(pages);
             self.forgotten[group].push(ROW_ENTRY | id.slot);
         }

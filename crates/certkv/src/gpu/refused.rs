@@ -59,7 +59,10 @@ impl Core {
 impl GpuCache {
     /// That a row is cut to `len` tokens, to be said before anybody asks: by a step that ends without its tokens, and cannot say that the driver refused.
     pub(super) fn forgive_later(&mut self, row: usize, len: usize) {
-        self.cut.push((row, len));
+        match self.cut.iter_mut().find(|(known, _)| *known == row) {
+            Some((_, least)) => *least = len.min(*least),
+            None => self.cut.push((row, len)),
+        }
     }
 
     /// Says so.

@@ -539,9 +539,9 @@ impl<'c> GpuStep<'c> {
 
 impl Drop for GpuStep<'_> {
     fn drop(&mut self) {
-        let begun = self.progress.iter().any(|progress| *progress != Progress::Waiting);
         for part in &mut self.parts {
-            if begun && !part.reservations.is_empty() {
+            // Whatever ran of it: a graph of the caller's, too, that nobody has said to have been launched.
+            if !part.reservations.is_empty() {
                 self.cache.forgive_later(part.row, part.len);
             }
             for (group, reservation) in part.reservations.drain(..).enumerate() {

@@ -162,7 +162,7 @@ impl GpuCache {
             let table = &mut self.entry_mut(id)?.tables[group];
             let dropped = table.commit_swap(plan).map_err(|(error, _)| Error::from_table(error))?;
             let gone: Vec<u32> = coded(&dropped).collect();
-            self.forget_later(id, group, gone);
+            self.forget_later(id, group, gone, false);
             dropped.retire(stamp)?;
         }
         if let Some(moves) = &self.moves {

@@ -62,6 +62,7 @@ impl GpuCache {
     /// Cuts one group's table, and copies the rows of a block that is reopened.
     fn cut(&mut self, id: SequenceId, group: usize, len: usize) -> Result<(), Error> {
         let out = self.entry(id)?.is_out();
+        let passed = !self.entry(id)?.tables[group].hole().is_empty();
         let ops = loop {
             match self.entry_mut(id)?.tables[group].truncate(len).map_err(Error::from_table) {
                 Err(error) if self.make_room_after(&error)? || self.forget_reopened(id, len, &error)? => {}
@@ -69,7 +70,7 @@ impl GpuCache {
             }
         };
         let gone: Vec<u32> = coded(ops.dropped()).collect();
-        self.forget_later(id, group, gone);
+        self.forget_later(id, group, gone, passed);
         let renewed = self.renew_originals(group, ops.renamed());
         let moved = renewed.and_then(|()| {
             if out { self.copy_originals(group, ops.copies()) } else { self.execute(group, ops.copies()) }
@@ -87,9 +88,10 @@ impl GpuCache {
             whole -= size;
         }
         for group in 0..self.pools.len() {
+            let passed = !self.entry(id)?.tables[group].hole().is_empty();
             let ops = self.entry_mut(id)?.tables[group].truncate(whole).map_err(Error::from_table)?;
             let gone: Vec<u32> = coded(ops.dropped()).collect();
-            self.forget_later(id, group, gone);
+            self.forget_later(id, group, gone, passed);
             ops.retire(stamp)?;
         }
         self.forgive_later(id.slot as usize, whole);

@@ -216,7 +216,7 @@ impl Drop for Cache {
             });
         }
         wait_while(&mut |io| {
-            io.delete();
+            io.delete_all();
             spill.records.stats().doomed > 0 || io.under_way() > 0
         });
     }

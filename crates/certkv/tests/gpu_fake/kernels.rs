@@ -10,7 +10,7 @@ use certkv_kernel::cuda::forgive::ForgiveArgs;
 use certkv_kernel::cuda::ladder::LadderArgs;
 use certkv_kernel::cuda::measure::MeasureArgs;
 use certkv_kernel::cuda::publish::{self, ENTRY, ENTRY_HEAD, LayerSet, PublishArgs};
-use certkv_kernel::cuda::select::{SelectArgs, SelectMode};
+use certkv_kernel::cuda::select::{ROW_ENTRY, SelectArgs, SelectMode};
 use certkv_kernel::cuda::swap::{SwapArgs, SwapItem, digest};
 use std::collections::BTreeSet;
 use std::ffi::c_void;
@@ -45,6 +45,9 @@ pub(crate) const MARK: usize = 64;
 
 /// Heads that did not fit a list: a list was not emptied before it was filled again. On a GPU they are written behind it.
 pub(crate) static OVERFLOWS: AtomicU64 = AtomicU64::new(0);
+
+/// Rows of which launches forgot what is promoted, a bit each.
+pub(crate) static FORGOTTEN: AtomicU64 = AtomicU64::new(0);
 
 /// Heads of longer chunks that were attended.
 pub(crate) static EXTENDED: AtomicU64 = AtomicU64::new(0);
@@ -427,6 +430,11 @@ extern "C" fn select(raw: *const c_void) {
     }
     if a.mode == SelectMode::Plan as u32 {
         waiting().insert(a.queue);
+    }
+    if a.mode == SelectMode::Forget as u32 {
+        let entries = (1..=word(a.only, 0) as usize).map(|i| word(a.only, i));
+        let rows = entries.filter(|entry| entry & ROW_ENTRY != 0).fold(0, |rows, row| rows | 1 << (row & !ROW_ENTRY));
+        FORGOTTEN.fetch_or(rows, Ordering::Relaxed);
     }
     if LOOKS.load(Ordering::Relaxed) && a.originals != 0 {
         lend(&a);

@@ -7,6 +7,7 @@ mod drafts;
 #[path = "../../../certkv-device/tests/fake_cuda/mod.rs"]
 mod fake_cuda;
 mod fixed;
+mod forgotten;
 mod fused;
 mod history;
 mod hurry;

@@ -250,7 +250,7 @@ impl Drop for Spilled {
         wait_while(&mut self.map, &mut |_| records.stats().putting > 0);
         self.map.records(|slot| records.bury(core::iter::once(Record { group: 0, slot })));
         wait_while(&mut self.map, &mut |io| {
-            io.delete();
+            io.delete_all();
             records.stats().doomed > 0 || io.under_way() > 0
         });
     }
