@@ -218,14 +218,14 @@ Asked parse_completion(const std::string &text, const std::string &model, std::u
         if (!asked.stream || !options->is_object()) {
             refuse("stream_options", "is for streams, and an object");
         }
-        for (const auto &[name, value] : options->items()) {
-            if (name != "include_usage") {
+        for (const auto &[option, given] : options->items()) {
+            if (option != "include_usage") {
                 throw ApiError{400, "this server has no such option of streams", "invalid_request_error", "stream_options", "unsupported_parameter"};
             }
-            if (!value.is_boolean() && !value.is_null()) {
+            if (!given.is_boolean() && !given.is_null()) {
                 refuse("stream_options", "include_usage is not true or false", "invalid_type");
             }
-            asked.usage_in_stream = value.is_boolean() && value.get<bool>();
+            asked.usage_in_stream = given.is_boolean() && given.get<bool>();
         }
     }
     static_cast<void>(body.field("user")); // says nothing that matters here

@@ -16,7 +16,8 @@ pub fn print(out: &mut dyn Write, text: &str) -> Result<(), CliError> {
     }
 }
 
-/// Writes a file beside its place and renames it, so that a failure leaves the old file or none.
+/// Writes a file beside its place and renames it, so that a failure leaves the old file or none. Where a link stands it is the file that the link names; what is
+/// no file, a device say, is written to as it stands.
 ///
 /// # Errors
 /// [`CliError::Input`] naming the path.
@@ -30,12 +31,17 @@ pub fn write_file(path: &Path, text: &str) -> Result<(), CliError> {
 /// [`CliError::Input`] naming the path.
 pub fn write_bytes(path: &Path, bytes: &[u8]) -> Result<(), CliError> {
     let refuse = |e: std::io::Error| CliError::input(format!("cannot write {}: {e}", path.display()));
+    let whole = match std::fs::metadata(path) {
+        Ok(there) if !there.is_file() => return std::fs::write(path, bytes).map_err(refuse),
+        Ok(_) => std::fs::canonicalize(path).map_err(refuse)?,
+        Err(_) => path.to_owned(),
+    };
+    let path = whole.as_path();
     let name = path.file_name().ok_or_else(|| CliError::input(format!("{} is not a file name", path.display())))?;
     let mut partial = name.to_owned();
     partial.push(".partial");
     let partial = path.with_file_name(partial);
-    std::fs::write(&partial, bytes).map_err(refuse)?;
-    std::fs::rename(&partial, path).map_err(|e| {
+    std::fs::write(&partial, bytes).and_then(|()| std::fs::rename(&partial, path)).map_err(|e| {
         // The half of the work that exists must not stay behind.
         let _ = std::fs::remove_file(&partial);
         refuse(e)
@@ -57,6 +63,17 @@ mod tests {
         assert!(matches!(write_file(&folder.join("b.html"), "x"), Err(CliError::Input(_))));
         assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 2);
         assert!(write_file(&folder.join("none/a.html"), "x").is_err());
+        #[cfg(unix)]
+        {
+            // A link stays one; a device is written to, and not replaced.
+            std::os::unix::fs::symlink(folder.join("a.html"), folder.join("link.html")).unwrap();
+            write_file(&folder.join("link.html"), "y").unwrap();
+            assert!(folder.join("link.html").is_symlink());
+            assert_eq!(std::fs::read_to_string(folder.join("a.html")).unwrap(), "y");
+            std::os::unix::fs::symlink("/dev/null", folder.join("null")).unwrap();
+            write_file(&folder.join("null"), "z").unwrap();
+            assert!(!std::fs::metadata("/dev/null").unwrap().is_file() && folder.join("null").is_symlink());
+        }
         std::fs::remove_dir_all(&folder).unwrap();
     }
 }

@@ -166,8 +166,10 @@ impl Config {
             self.formats.iter().map(|format| max_tokens / format.block.max(1) * each).fold(0, usize::saturating_add);
         let sides = blocks as f64 * requests.scratch;
         let slots = (sides.ceil() as usize).min(MOST_SIDES);
-        // Levels keep their shares.
-        let share = |tokens: usize| (tokens as f64 / self.max_tokens.max(1) as f64 * max_tokens as f64).ceil() as usize;
+        // Levels keep their shares, in blocks, which is what there are pages for.
+        let of = |tokens: usize| tokens.div_ceil(block.max(1)) as u128;
+        let blocks = |tokens: usize| (of(tokens) * of(max_tokens)).div_ceil(of(self.max_tokens).max(1));
+        let share = |tokens: usize| usize::try_from(blocks(tokens) * block as u128).unwrap_or(usize::MAX);
         let levels = self.levels.iter().map(|level| Level { tokens: share(level.tokens), ..*level }).collect();
         let (scratch_keys, scratch_values) = (slots, slots);
         let (max_context, max_sequences) = (requests.tokens, requests.count);
@@ -219,6 +221,19 @@ mod tests {
                 Plan::for_requests(&config(), Requests { count, tokens, scratch }),
                 Err(Error::Config { .. })
             ));
+        }
+    }
+
+    /// Levels that have pages for every block of a cache have them for every block of the requests.
+    #[test]
+    fn levels_keep_their_shares_in_blocks() {
+        let level = |format: &str, tokens| Level { format: format.parse().unwrap(), tokens };
+        for (max_tokens, each) in [(1000, 321), (64, 1), (640, 640), (129, 100)] {
+            let formats = ["t8-v8g64-b64", "t4-v4g64-b64", "t2-v2g64-b64"];
+            let base = Config { max_tokens, ..config() }.with_levels(formats.map(|f| level(f, each)).to_vec());
+            assert!(base.plan().is_ok(), "{max_tokens} {each}");
+            let requests = Requests { count: 10, tokens: 8192, scratch: 0.0 };
+            assert!(Plan::for_requests(&base, requests).is_ok(), "{max_tokens} {each}");
         }
     }
 

@@ -132,3 +132,34 @@ fn outputs_under_any_scale_are_within_their_bounds() {
     println!("GATE scales executed={executed} failed={failed} controls={}/1 seed=0x5ca1e", usize::from(control > 0));
     assert!(failed == 0 && executed > 200 && control > 0, "{failed} of {executed}");
 }
+
+/// A block that one head of a group needs may have no mass at all for another: that is no damage.
+#[test]
+fn masses_that_vanish_are_no_damage() {
+    use certkv::Cause;
+    let mut g = Geometry::new(1, 2, 1, 64).unwrap();
+    g.store = Dtype::F16;
+    for gap in [20.0, 80.0, 100.0, 110.0, 150.0, 300.0] {
+        let mut r = Rng::new(3);
+        let config = Config::new(g, 512).with_format("k8-v4g64-b64".parse().unwrap());
+        let cache = Cache::new(config).unwrap();
+        let id = cache.create().unwrap();
+        let mut prompt = rows(&g, 256, 1.0, &mut r);
+        for (t, key) in prompt.keys[0].chunks_exact_mut(64).enumerate() {
+            key.iter_mut().for_each(|bits| *bits = g.store.encode16(0.1 * g.store.decode16(*bits)));
+            // The first head is for the first block, the second for the third.
+            if let Some(channel) = [Some(0), None, Some(1), None][t / 64] {
+                key[channel] = g.store.encode16(gap);
+            }
+        }
+        fill(&cache, id, &prompt).unwrap();
+        let queries: Vec<f32> = (0..128).map(|i| if i == 0 || i == 65 { 8.0 } else { 0.0 }).collect();
+        let answered =
+            step(&cache, id, &rows(&g, 1, 0.1, &mut r), &queries, Policy::Seed000(Default::default())).unwrap();
+        assert!(
+            answered[0].certificates.iter().all(|c| c.cause != Cause::Integrity),
+            "{gap}: {:?}",
+            answered[0].certificates
+        );
+    }
+}

@@ -7,20 +7,21 @@ use crate::{
 };
 use std::{io::Write, path::Path};
 
-/// Writes the page to `page` if one is wanted, prints the table or the JSON, and fails if an output was beyond its bound.
+/// Prints the table or the JSON, writes the page to `page` if one is wanted, and fails if an output was beyond its bound. What took minutes is on the screen when a page cannot
+/// be written.
 ///
 /// # Errors
 /// [`CliError::Input`] when the page cannot be written, [`CliError::Check`] when a certificate did not hold.
 pub fn finish(data: &ReportData, common: &Common, page: Option<&Path>, out: &mut dyn Write) -> Result<(), CliError> {
-    if let Some(path) = page {
-        write_file(path, &report::page(data))?;
-    }
     if common.json {
         let text = serde_json::to_string_pretty(data).map_err(|e| CliError::Internal(Box::new(e)))?;
         print(out, &(text + "\n"))?;
     } else {
         print(out, &report::table::render(data))?;
-        if let Some(path) = page {
+    }
+    if let Some(path) = page {
+        write_file(path, &report::page(data))?;
+        if !common.json {
             print(out, &format!("Page: {}\n", path.display()))?;
         }
     }

@@ -10,7 +10,7 @@ use super::key::StoreKey;
 use certkv_core::fail_point;
 use certkv_core::sync::{Condvar, Mutex};
 use claim::Books;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::fs::{self, File, TryLockError};
 use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
@@ -53,6 +53,8 @@ pub struct FileStore {
     unclaimed: Condvar,
     temporaries: AtomicU64,
     swept: u64,
+    /// By first byte of a key: the name of the folder of its records was synced.
+    lasting: [AtomicBool; 256],
     /// Locked for as long as the store is open.
     _lock: File,
 }
@@ -64,7 +66,16 @@ impl FileStore {
     /// The system's, naming the path; `ResourceBusy` if the folder is open already, here or in another process.
     pub fn open(config: FileConfig) -> io::Result<Self> {
         let at = |path: &Path, error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
+        // Folders that are made here are to last as their records are.
+        let new = config.root.ancestors().take_while(|folder| !folder.as_os_str().is_empty() && !folder.exists());
+        let new: Vec<PathBuf> = new.map(Path::to_owned).collect();
         fs::create_dir_all(&config.root).map_err(|e| at(&config.root, e))?;
+        if config.durability == Durability::Synced {
+            for folder in new.iter().filter_map(|folder| folder.parent()) {
+                let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+                publish::sync_folder(folder).map_err(|e| at(folder, e))?;
+            }
+        }
         let lock_path = config.root.join("lock");
         let lock = File::options()
             .write(true)
@@ -86,6 +97,7 @@ impl FileStore {
             unclaimed: Condvar::new(),
             temporaries: AtomicU64::new(0),
             swept: found.swept,
+            lasting: [const { AtomicBool::new(false) }; 256],
             _lock: lock,
         })
     }

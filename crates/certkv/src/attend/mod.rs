@@ -52,7 +52,8 @@ pub(crate) fn attend(
     // A canary failed: no certificate of the layer may stand (math.md 7.4), of heads in other groups neither.
     for (index, group) in cache.groups_of(layer) {
         let heads = group.q_heads(geometry);
-        if work.certificates[rows.clone()].chunks(geometry.q_heads).any(|row| row[heads.clone()].iter().any(failed)) {
+        // Of a chunk's tokens those that failed are dense already, and the others, which have read the same codes, are not.
+        if work.certificates[rows.clone()].chunks(geometry.q_heads).all(|row| row[heads.clone()].iter().any(failed)) {
             continue;
         }
         attend_group(cache, turn, group, index, layer, part, Policy::Dense, queries, work)?;

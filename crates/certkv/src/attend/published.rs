@@ -33,6 +33,9 @@ pub(crate) struct Phase1 {
     expanded: bool,
 }
 
+/// Nats below the largest mass from which a block's can be lost: what is left of 2^-126 when its tokens, 2^6 at most, and weights of 2^12 are taken off.
+const LEAST_MASS: f64 = 74.0;
+
 fn log_mass(w: &HeadWork, h: usize, b: usize) -> f64 {
     w.masses
         .get(h, b)
@@ -151,8 +154,12 @@ impl HeadCall<'_> {
             let r = policy.rank.min(promoted.len());
             let ranked = policy.rank == 0
                 || (rank_consistent(&exact, &coded, r) && boundary_ok(&exact, &upper, &widths, r, policy.eps_guard));
+            // Masses so far below the largest are no numbers of single precision, and their logarithms nothing: of those no more is said than that.
+            let top = exact.iter().chain(&coded).chain(&upper).copied().fold(f64::NEG_INFINITY, f64::max);
+            let least = top - LEAST_MASS;
+            let at_least = |x: f64| if x < least { least } else { x };
             let corrupt = promoted.iter().zip(exact.iter().zip(&coded)).find(|(b, (e, c))| {
-                let beyond = !((*e - *c).abs() <= p.deltas[**b] + policy.eps_guard);
+                let beyond = !((at_least(**e) - at_least(**c)).abs() <= p.deltas[**b] + policy.eps_guard);
                 beyond && p.deltas[**b] > 0.0
             });
             let found = corrupt.map(|(b, _)| *b);

@@ -151,3 +151,41 @@ fn a_failed_canary_sends_heads_of_other_groups_to_the_originals() {
     assert_eq!(damaged[1].0[width..], dense[1].0[width..]);
     assert_ne!(whole[1].0[width..], dense[1].0[width..]);
 }
+
+/// Of a chunk's tokens one has seen the damage, and others have read the same codes: none of them keeps its certificate.
+#[test]
+fn a_failed_canary_sends_all_tokens_of_a_chunk_to_the_originals() {
+    const TOKENS: usize = 8;
+    let geometry = Geometry::new(1, 2, 1, DIM).unwrap();
+    let format = "k8-v4g32-b16".parse().unwrap();
+    let cache = Cache::new(Config { chunk_tokens: TOKENS, ..Config::new(geometry, 200).with_format(format) }).unwrap();
+    let id = cache.create().unwrap();
+    let mut step = cache.begin(&[Chunk { sequence: id, tokens: 100 }]).unwrap();
+    step.append_bits(0, &halves(1, 100 * DIM), &halves(2, 100 * DIM)).unwrap();
+    step.finish().unwrap();
+    cache.join_lane().unwrap();
+    let (group, page) = (&cache.groups[0], cache.with(id, |s| Ok(s.tables[0].blocks()[1].host)).unwrap());
+    let mut guard = group.host.write_tagged(group.slot(page, 0), &cache.main, Group::tag(page)).unwrap();
+    guard.words_mut()[group.side(0, Side::Key)].fill(0x4400);
+    drop(guard);
+    // Some tokens look at the block, and some do not.
+    let policy = Policy::Certified(Certified { explore_rate: 0.1, tol_rel: 0.5, ..Certified::default() });
+    let (mut alone, mut all) = (0, 0);
+    for _ in 0..60 {
+        let mut step = cache.begin_with(&[Chunk { sequence: id, tokens: TOKENS }], policy).unwrap();
+        let rows = halves(3, TOKENS * DIM);
+        step.append_bits(0, &rows, &rows).unwrap();
+        let queries: Vec<f32> = (0..TOKENS * geometry.q_width()).map(|i| (i % 7) as f32 / 4.0 - 0.8).collect();
+        let mut certificates = vec![Certificate::default(); TOKENS * geometry.q_heads];
+        step.attend(0, &queries, &mut vec![0.0; queries.len()], &mut certificates).unwrap();
+        let failed = |c: &&Certificate| c.cause == Cause::Integrity && c.status == Status::Exact;
+        match certificates.iter().filter(failed).count() {
+            0 => alone += 1,
+            count => {
+                assert_eq!(count, certificates.len(), "{certificates:?}");
+                all += 1;
+            }
+        }
+    }
+    assert!(alone > 0 && all > 0, "{alone} steps that did not look, {all} that did");
+}

@@ -5,6 +5,7 @@ use crate::store::error::StoreError;
 use crate::store::execute::injected;
 use crate::store::key::StoreKey;
 use certkv_core::fail_point;
+use core::sync::atomic::Ordering;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
@@ -33,7 +34,7 @@ impl FileStore {
         let new = Temporary(self.temporary(folder));
         let mut file = match File::create_new(&new.0) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                self.make_folder(folder).map_err(io)?;
+                make_folder(folder).map_err(io)?;
                 File::create_new(&new.0).map_err(io)?
             }
             result => result.map_err(io)?,
@@ -65,25 +66,30 @@ impl FileStore {
         if !synced {
             return Ok(());
         }
-        let result =
-            injected(key, fail_point!("store.file.sync_folder")).and_then(|()| sync_folder(folder).map_err(io));
+        let last = || -> io::Result<()> {
+            sync_folder(folder)?;
+            // Whoever has made the folder: its own name lasts, too, before the first record is said to.
+            let lasting = &self.lasting[usize::from(key.0[0])];
+            if !lasting.load(Ordering::Acquire) {
+                sync_folder(&self.config.root)?;
+                lasting.store(true, Ordering::Release);
+            }
+            Ok(())
+        };
+        let result = injected(key, fail_point!("store.file.sync_folder")).and_then(|()| last().map_err(io));
         if result.is_err() {
             // As far as it goes: a disk that refuses to sync may refuse this too, and what it then shows is whole.
             let _ = if had_old { fs::rename(&old.0, path) } else { fs::remove_file(path) };
         }
         result
     }
+}
 
-    /// Makes a folder for the first record in it; the root must still be there.
-    fn make_folder(&self, folder: &Path) -> io::Result<()> {
-        match fs::create_dir(folder) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            result => result?,
-        }
-        match self.config.durability {
-            Durability::Synced => sync_folder(&self.config.root),
-            Durability::Fast => Ok(()),
-        }
+/// Makes a folder for the first record in it; the root must still be there.
+fn make_folder(folder: &Path) -> io::Result<()> {
+    match fs::create_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        result => result,
     }
 }
 
