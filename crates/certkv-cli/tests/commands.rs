@@ -437,7 +437,8 @@ fn requests_are_planned() {
     let needs = free["device"]["bytes"].as_u64().unwrap();
     // The answer is what a cache takes.
     let geometry = certkv::Geometry::new(4, 8, 2, 128).unwrap();
-    let config = certkv::Config { max_sequences: 5, ..certkv::Config::new(geometry, 5 << 10) };
+    let config = certkv::Config { max_sequences: 5, max_context: 1 << 10, ..certkv::Config::new(geometry, 5 << 10) };
+    assert_eq!(free["max_context"].as_u64(), Some(1 << 10));
     let (reserved, _) = certkv::Cache::new(config).unwrap().reserved();
     assert_eq!(needs, reserved[..3].iter().sum::<usize>() as u64);
     let tight = json(&["--device-budget", &(needs - 1).to_string()]);
@@ -445,7 +446,10 @@ fn requests_are_planned() {
     assert_eq!(tight["most_requests"].as_u64(), Some(4));
     let (ok, text) = code(&["plan", "--on", "h200", "--device-budget", "100G"]);
     assert!(ok == 0 && text.contains("lacks") && text.contains("requests of this length fit"), "{text}");
-    assert!(text.lines().count() == 5 && text.contains("max_tokens 2097152, max_sequences 64"), "{text}");
+    assert!(
+        text.lines().count() == 5 && text.contains("max_tokens 2097152, max_sequences 64, max_context 32768"),
+        "{text}"
+    );
     let (refused, text) = code(&["plan", "--heads", "5", "--kv-heads", "2"]);
     assert_eq!(refused, 3, "{text}");
 }

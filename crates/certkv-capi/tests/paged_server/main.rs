@@ -296,20 +296,26 @@ fn what_is_nested_deep_is_refused() {
 fn an_end_that_comes_early_is_heard() {
     for wait in [0, 5, 20, 60, 120, 200, 300] {
         let mut server = Command::new(&made().server)
-            .args(["--port", "0", "--cache-tokens", "2000"])
+            .args(["--port", "0", "--cache-tokens", "2000", "--model"])
+            .arg(root().join("assets/ref-d128"))
             .stdout(std::process::Stdio::null())
             .spawn()
             .expect("a server");
         std::thread::sleep(std::time::Duration::from_millis(wait));
         run(Command::new("kill").arg("-TERM").arg(server.id().to_string()));
         let until = std::time::Instant::now() + std::time::Duration::from_secs(30);
-        while server.try_wait().expect("a child").is_none() {
+        let status = loop {
+            if let Some(status) = server.try_wait().expect("a child") {
+                break status;
+            }
             if std::time::Instant::now() > until {
                 server.kill().ok();
                 panic!("told to end after {wait} ms it goes on");
             }
             std::thread::sleep(std::time::Duration::from_millis(10));
-        }
+        };
+        // Before it listens for signals one ends it as it ends any program.
+        assert!(status.code().is_none_or(|code| code == 0), "after {wait} ms: {status}");
     }
 }
 

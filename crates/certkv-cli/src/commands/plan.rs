@@ -85,7 +85,8 @@ pub fn run(mut parser: lexopt::Parser, out: &mut dyn Write) -> Result<(), CliErr
     }
     let answer = q.answer()?;
     if as_json {
-        let text = serde_json::to_string_pretty(&value(&answer)).map_err(|e| CliError::Internal(Box::new(e)))?;
+        let text =
+            serde_json::to_string_pretty(&value(&q.requests, &answer)).map_err(|e| CliError::Internal(Box::new(e)))?;
         print(out, &(text + "\n"))
     } else {
         print(out, &text(&q, &answer)?)
@@ -126,7 +127,8 @@ fn text(q: &Question, answer: &RequestsPlan) -> Result<String, CliError> {
     let limited = [plan.device, plan.host].iter().any(|pool| pool.budget < usize::MAX);
     let most = if limited { format!("; {} requests of this length fit", answer.most) } else { String::new() };
     let _ = writeln!(text, "{plan}{most}");
-    let _ = writeln!(text, "max_tokens {}, max_sequences {}", answer.max_tokens, answer.max_sequences);
+    let (tokens, sequences) = (answer.max_tokens, answer.max_sequences);
+    let _ = writeln!(text, "max_tokens {tokens}, max_sequences {sequences}, max_context {}", requests.tokens);
     Ok(text)
 }
 
@@ -134,7 +136,7 @@ fn gib(bytes: usize) -> String {
     format!("{:.2} GiB", bytes as f64 / (1u64 << 30) as f64)
 }
 
-fn value(answer: &RequestsPlan) -> Value {
+fn value(requests: &Requests, answer: &RequestsPlan) -> Value {
     let plan = &answer.plan;
     let pool = |pool: &PoolPlan| {
         let budget = (pool.budget < usize::MAX).then_some(pool.budget);
@@ -144,6 +146,7 @@ fn value(answer: &RequestsPlan) -> Value {
         CLASSES.iter().zip(plan.classes).map(|(class, bytes)| (class.to_string(), bytes.into())).collect();
     json!({
         "fits": plan.fits(), "classes": classes, "device": pool(&plan.device), "host": pool(&plan.host),
-        "max_tokens": answer.max_tokens, "max_sequences": answer.max_sequences, "most_requests": answer.most
+        "max_tokens": answer.max_tokens, "max_sequences": answer.max_sequences, "max_context": requests.tokens,
+        "most_requests": answer.most
     })
 }
