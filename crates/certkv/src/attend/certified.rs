@@ -191,10 +191,13 @@ impl HeadCall<'_> {
             let out = &mut work.out[h * dim..(h + 1) * dim];
             work.partial.finish(h, out)?;
             let (radius, norm) = distances(out, self.centre);
+            let left = left(&work.left, &work.partial, h);
+            // Of the output without what is left in it.
+            let radius = certkv_core::round::up_f32(f64::from(radius) + left);
             let found = self.group.kernel.certify(&work.masses, &work.partial, h, radius)?;
             let c = &mut work.certificates[h];
             (c.e_key, c.e_val, c.e_drop) = (f64::from(found.e_key), f64::from(found.e_val), 0.0);
-            (c.e_arith, c.cap) = (f64::from(found.e_arith) + left(&work.left, &work.partial, h), f64::from(found.cap));
+            (c.e_arith, c.cap) = (f64::from(found.e_arith) + left, f64::from(found.cap));
             (c.out_norm, c.tol) = (norm, self.tolerances[h].of(norm));
             (c.promoted_keys, c.promoted_values) = (work.sets.keys.len() as u32, work.sets.values.len() as u32);
             c.skipped_values = work.sets.skipped.len() as u32;
