@@ -205,9 +205,12 @@ struct Http::State {
 
     void errors()
     {
-        // The limit of a body is of what it says to have. One that says it otherwise, or becomes longer when it is read, is not read.
+        // The limit of a body is of what it says to have. One that says it otherwise, or becomes longer when it is read, is not read. Its bytes
+        // are not the next request's: a connection has one.
+        server.set_keep_alive_max_count(1);
         server.set_pre_routing_handler([](const httplib::Request &asked, httplib::Response &response) {
-            if (asked.has_header("Transfer-Encoding")) {
+            const bool has_body = asked.method != "GET" && asked.method != "HEAD" && asked.method != "OPTIONS";
+            if (asked.has_header("Transfer-Encoding") || (has_body && !asked.has_header("Content-Length"))) {
                 refuse(response, {411, "the body says no Content-Length", "invalid_request_error", "", "length_required"});
                 return httplib::Server::HandlerResponse::Handled;
             }
@@ -247,7 +250,6 @@ Http::Http(const Options &options, Scheduler &scheduler, const std::string &mode
     server.set_payload_max_length(6 * options.cache_tokens + 65536);
     server.set_read_timeout(10);
     server.set_write_timeout(longest_write);
-    server.set_keep_alive_timeout(2);
     server.set_tcp_nodelay(true);
     server.set_socket_options([state = state_.get()](socket_t socket) {
         httplib::default_socket_options(socket);

@@ -25,7 +25,8 @@ constexpr float LOST_LOGITS = 1.0e30f;
 // zeta of (5.28) for keys of norm at most `norm`: rounding of query, keys, sums and of the weight itself, which is one half. `coded`: they were
 // decoded.
 CKV_FN float rounding_of_logits(const Query& q, bool coded, bool wide_query, float norm) {
-    if (!(norm < HALVES)) return LOST_LOGITS;
+    // Originals of f16 are halves.
+    if ((coded || CKV_STORE == 1) && !(norm < HALVES)) return LOST_LOGITS;
     const float query = wide_query || (coded && TURBO_KEYS) ? U_HALF : 0.0f, turn = coded && TURBO_KEYS ? KEY_TURN_ROUNDING : 0.0f;
     const float share = LOGIT_CHAIN * U_MMA + query + (coded ? KEY_ROUNDING : 0.0f) + turn;
     const float reach = reach_of(q), floors = reach * ROOT_D * (DIRECTIONS ? 2.0f : 1.0f) * HALF_FLOOR + step_of(q) * ROOT_D * HALF_FLOOR * norm;

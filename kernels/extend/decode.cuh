@@ -49,12 +49,10 @@ CKV_FN void load_key_scales(const u8* record, int j, KeyScales& s) {
 // Both halves of a register.
 CKV_FN u32 twice(u16 x) { return (u32)x | (u32)x << 16; }
 
-// The scale of a group of a block, in both halves, as what load_page leaves is multiplied by it. Exact: the scale of an e4m3 side is at most
-// 65504/448 unless a fixed one is larger, and then infinite. Of values so is the bound; of keys their norms say so (rounding_of_logits).
-CKV_FN u32 page_scale(const u8* scales, int group, int kind) {
-    const u32 scale = twice(*(const u16*)(scales + 2 * group));
-    return kind == 1 ? h2_mul(scale, h2_const(0x5c00u)) : scale;
-}
+// The scale of a group of a block, in both halves, and what load_page leaves multiplied by it: e4m3 codes, which are 256 times too small, first by what they lack, exactly.
+// The scale by that could be infinite, as a fixed one may be larger than what its block needs.
+CKV_FN u32 page_scale(const u8* scales, int group) { return twice(*(const u16*)(scales + 2 * group)); }
+template <int KIND> CKV_FN u32 page_product(u32 code, u32 scale) { return h2_mul(KIND == 1 ? h2_mul(code, h2_const(0x5c00u)) : code, scale); }
 
 // Chunk j of tile t of a record's keys. Registers 0, 2, 4, 6: token lane / 4 of the tile; the others: token lane / 4 + 8. Channels 8 (lane % 4) and on, a
 // pair for two registers each.
@@ -70,9 +68,9 @@ CKV_FN void key_unit(const u8* record, int t, int j, const Query& q, const KeySc
     direction_unit(record, q.table, t, j, h);
 #elif CKV_KEY >= 4
     load_page<CKV_KEY - 4, CKV_KEY_BITS>(record + CKV_KEY_CODES, t * CHUNKS + j, h);
-    const u32 scale = page_scale(record + CKV_KEY_SCALES, 32 * j / CKV_KEY_GROUP, CKV_KEY - 4);
+    const u32 scale = page_scale(record + CKV_KEY_SCALES, 32 * j / CKV_KEY_GROUP);
 #pragma unroll
-    for (int i = 0; i < 8; i++) h[i] = h2_mul(h[i], scale);
+    for (int i = 0; i < 8; i++) h[i] = page_product<CKV_KEY - 4>(h[i], scale);
 #elif CKV_GROUPED
     // Never asked for: key_groups.cuh.
 #elif CKV_KEY == 2 || CKV_KEY == 3
@@ -133,9 +131,9 @@ CKV_FN void value_unit(const u8* record, int t, int j, u32 (&h)[8]) {
     load_page<CKV_VALUE - 3, CKV_VALUE_BITS>(record + CKV_VALUE_CODES, t * CHUNKS + j, h);
 #pragma unroll
     for (int e = 0; e < 2; e++) {
-        const u32 scale = page_scale(record + CKV_VALUE_SCALES, (32 * j + 16 * e) / CKV_VALUE_GROUP, CKV_VALUE - 3);
+        const u32 scale = page_scale(record + CKV_VALUE_SCALES, (32 * j + 16 * e) / CKV_VALUE_GROUP);
 #pragma unroll
-        for (int i = 4 * e; i < 4 * e + 4; i++) h[i] = h2_mul(h[i], scale);
+        for (int i = 4 * e; i < 4 * e + 4; i++) h[i] = page_product<CKV_VALUE - 3>(h[i], scale);
     }
 #else
     load_spread(record + CKV_VALUE_CODES, t * CHUNKS + j, h);

@@ -33,7 +33,13 @@ pub fn write_bytes(path: &Path, bytes: &[u8]) -> Result<(), CliError> {
     let refuse = |e: std::io::Error| CliError::input(format!("cannot write {}: {e}", path.display()));
     let whole = match std::fs::metadata(path) {
         Ok(there) if !there.is_file() => return std::fs::write(path, bytes).map_err(refuse),
+        // By names of what is open, standard output's say, somebody writes there who is not to be left with another file.
+        Ok(_) if path.starts_with("/dev") || path.starts_with("/proc") => {
+            return std::fs::write(path, bytes).map_err(refuse);
+        }
         Ok(_) => std::fs::canonicalize(path).map_err(refuse)?,
+        // A link to what is not there yet.
+        Err(_) if path.is_symlink() => return std::fs::write(path, bytes).map_err(refuse),
         Err(_) => path.to_owned(),
     };
     let path = whole.as_path();
@@ -70,6 +76,9 @@ mod tests {
             write_file(&folder.join("link.html"), "y").unwrap();
             assert!(folder.join("link.html").is_symlink());
             assert_eq!(std::fs::read_to_string(folder.join("a.html")).unwrap(), "y");
+            std::os::unix::fs::symlink(folder.join("new.html"), folder.join("early.html")).unwrap();
+            write_file(&folder.join("early.html"), "n").unwrap();
+            assert_eq!(std::fs::read_to_string(folder.join("new.html")).unwrap(), "n");
             std::os::unix::fs::symlink("/dev/null", folder.join("null")).unwrap();
             write_file(&folder.join("null"), "z").unwrap();
             assert!(!std::fs::metadata("/dev/null").unwrap().is_file() && folder.join("null").is_symlink());

@@ -70,7 +70,9 @@ impl GpuCache {
             }
         };
         let gone: Vec<u32> = coded(ops.dropped()).collect();
-        self.forget_later(id, group, gone, passed);
+        // Numbers of passed blocks come again where the cut has closed the hole.
+        let again = passed && self.entry(id)?.tables[group].hole().is_empty();
+        self.forget_later(id, group, gone, again);
         let renewed = self.renew_originals(group, ops.renamed());
         let moved = renewed.and_then(|()| {
             if out { self.copy_originals(group, ops.copies()) } else { self.execute(group, ops.copies()) }
@@ -91,7 +93,8 @@ impl GpuCache {
             let passed = !self.entry(id)?.tables[group].hole().is_empty();
             let ops = self.entry_mut(id)?.tables[group].truncate(whole).map_err(Error::from_table)?;
             let gone: Vec<u32> = coded(ops.dropped()).collect();
-            self.forget_later(id, group, gone, passed);
+            let again = passed && self.entry(id)?.tables[group].hole().is_empty();
+            self.forget_later(id, group, gone, again);
             ops.retire(stamp)?;
         }
         self.forgive_later(id.slot as usize, whole);

@@ -49,6 +49,10 @@ fn rows_of_passed_windows_are_forgotten_where_they_begin_anew() {
         let mut cache = cache(compiler, vec![Some(window)]);
         let id = cache.create().expect("a sequence");
         step(&mut cache, id, 2 * BLOCK + 12);
+        // A draft that is rejected changes nothing of what was passed.
+        step(&mut cache, id, 1);
+        cache.truncate(id, 2 * BLOCK + 12).expect("shorter");
+        assert_eq!(step(&mut cache, id, 1), 0);
         // Nothing but the open block is left.
         let next = if released {
             cache.release(id).expect("a release");
