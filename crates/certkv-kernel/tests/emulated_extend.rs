@@ -169,6 +169,16 @@ fn keys_that_halves_do_not_hold_are_not_lost() {
     println!("GATE gpu-extend-halves executed={executed} failed=0 controls=0/0 seed=0x0");
 }
 
+/// Scales that are fixed for more than a block holds are no numbers that products could not bear: large keys and values under them have bounds.
+#[test]
+fn scales_beyond_their_blocks_are_multiplied() {
+    for (format, fixed) in [("e4m3-e4m3-b16", 131_072.0), ("e4m3g32-e4m3-b32", 131_072.0), ("p8-p8-b16", 65_504.0)] {
+        let of = Spec { fixed: Some(fixed), kind: Kind::HugeNorms, ..Spec::new(format, 64, 2, &[(64, 9)]) };
+        let v = check(&of, 2, 2);
+        assert!(v.relative > 0.0 && v.relative.is_finite(), "{format}: {}", v.relative);
+    }
+}
+
 #[test]
 fn windows_and_sinks_hide_what_they_hide() {
     for (tokens, sinks) in [(1, 0), (20, 0), (40, 5), (33, 16), (100, 40), (1000, 3)] {

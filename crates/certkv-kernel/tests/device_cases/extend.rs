@@ -6,8 +6,8 @@
     clippy::neg_cmp_op_on_partial_ord,
     reason = "each test program uses its part; NaN fails every check"
 )]
-use certkv_codec::Encoder;
 use certkv_codec::decode::decode_value;
+use certkv_codec::{Encoder, FixedScales};
 use certkv_core::fragment::{key_place, value_place};
 use certkv_core::{Dtype, Geometry, RecordLayout};
 use certkv_kernel::cuda::args::{Certificate, Element};
@@ -34,6 +34,8 @@ pub struct Spec {
     pub relative: f32,
     /// What queries see; `None`: everything before them.
     pub sight: Option<Sight>,
+    /// Magnitude that the scales of sides with one per block are fixed for; `None`: each block's own.
+    pub fixed: Option<f32>,
     pub seed: u64,
 }
 
@@ -41,7 +43,7 @@ impl Spec {
     pub fn new(format: &'static str, dim: usize, group: usize, chunks: &[(usize, usize)]) -> Self {
         let (store, kind) = (Dtype::F16, Kind::Gaussian);
         let chunks = chunks.to_vec();
-        Self { format, dim, group, kv_heads: 2, chunks, store, kind, relative: 0.05, sight: None, seed: 1 }
+        Self { format, dim, group, kv_heads: 2, chunks, store, kind, relative: 0.05, sight: None, fixed: None, seed: 1 }
     }
 
     pub fn layout(&self) -> RecordLayout {
@@ -135,6 +137,9 @@ impl Case {
                         let mut record = vec![0; layout.bytes];
                         let sides = (&data.keys[range.clone()], &data.values[range]);
                         let mut encoder = Encoder::new(&layout);
+                        let reaches = vec![spec.fixed.unwrap_or(1.0); d / FixedScales::PIECE];
+                        let fixed = FixedScales { keys: &reaches, values: &reaches };
+                        encoder.fix_scales(spec.fixed.map(|_| fixed)).expect("magnitudes");
                         encoder.encode_in(metrics.head(h).as_ref(), sides.0, sides.1, &centre, &mut record).unwrap();
                         record
                     })
