@@ -6,7 +6,7 @@ use crate::levels::order;
 use crate::sequence::SequenceState;
 use crate::spill::Turn;
 use certkv_core::{PageId, SequenceId};
-use certkv_page::{BlockTable, PageError};
+use certkv_page::{BlockTable, PageError, Pools};
 
 impl Cache {
     /// Cuts a sequence to `len` tokens. A block that becomes partial is reopened from its originals, bit for bit; where they were
@@ -60,19 +60,7 @@ impl Cache {
         for (group, table) in self.groups.iter().zip(&state.tables) {
             table.check_cut(len).map_err(Error::from_table)?;
             group.pools.reclaim(&mut |stamp| self.passed(stamp));
-            let (block, rows) = (len / table.block_size(), len % table.block_size());
-            let reopens = rows > 0 && table.get(block).is_some_and(|entry| entry.is_full());
-            let copies = reopens && !table.is_exclusive(block);
-            for (pages, wanted, class) in
-                [(&group.pools.tail, reopens && !table.is_out(), "tail"), (&group.pools.host, copies, "host")]
-            {
-                let counts = pages.counts();
-                if wanted && counts.free == 0 {
-                    let (retiring, capacity) = (counts.retiring, pages.capacity());
-                    let cause = PageError::Exhausted { asked: 1, free: 0, retiring, capacity };
-                    return Err(Error::CapacityExhausted { class, cause });
-                }
-            }
+            check_reopened(table, &group.pools, len)?;
         }
         Ok(())
     }
@@ -145,4 +133,21 @@ impl Cache {
             state.forget_from(group, len / group.layout.tokens());
         }
     }
+}
+
+/// Whether the pages are there that a cut to `len` tokens takes, should it reopen a block: its tail rows, and originals of its own where
+/// another sequence has them too.
+pub(crate) fn check_reopened(table: &BlockTable, pools: &Pools, len: usize) -> Result<(), Error> {
+    let (block, rows) = (len / table.block_size(), len % table.block_size());
+    let reopens = rows > 0 && table.get(block).is_some_and(|entry| entry.is_full());
+    let copies = reopens && !table.is_exclusive(block);
+    for (pages, wanted, class) in [(&pools.tail, reopens && !table.is_out(), "tail"), (&pools.host, copies, "host")] {
+        let counts = pages.counts();
+        if wanted && counts.free == 0 {
+            let (retiring, capacity) = (counts.retiring, pages.capacity());
+            let cause = PageError::Exhausted { asked: 1, free: 0, retiring, capacity };
+            return Err(Error::CapacityExhausted { class, cause });
+        }
+    }
+    Ok(())
 }

@@ -1,8 +1,8 @@
 //! Cutting a sequence shorter: all groups of layers, or as far as whole blocks go.
 use super::cache::{GpuCache, coded, stamp};
 use crate::Error;
+use crate::truncate::check_reopened;
 use certkv_core::SequenceId;
-use certkv_page::PageError;
 
 impl GpuCache {
     /// Cuts a sequence to `len` tokens. A block that becomes partial is reopened from its originals, bit for bit; where they are spilled they are
@@ -42,18 +42,8 @@ impl GpuCache {
         let (tables, several) = (&self.entry(id)?.tables, self.pools.len() > 1);
         for (table, pools) in tables.iter().zip(&self.pools) {
             table.check_cut(len).map_err(Error::from_table)?;
-            let (block, rows) = (len / table.block_size(), len % table.block_size());
-            let reopens = several && rows > 0 && table.get(block).is_some_and(|entry| entry.is_full());
-            let copies = reopens && !table.is_exclusive(block);
-            for (pages, wanted, class) in
-                [(&pools.tail, reopens && !table.is_out(), "tail"), (&pools.host, copies, "host")]
-            {
-                let counts = pages.counts();
-                if wanted && counts.free == 0 {
-                    let (retiring, capacity) = (counts.retiring, pages.capacity());
-                    let cause = PageError::Exhausted { asked: 1, free: 0, retiring, capacity };
-                    return Err(Error::CapacityExhausted { class, cause });
-                }
+            if several {
+                check_reopened(table, pools, len)?;
             }
         }
         Ok(())
