@@ -1,5 +1,5 @@
-// ckv_close: the blocks that a step's tokens have filled, of many layers at once: their codes, their originals' copies on the host, and the
-// value centre that a first block fixes.
+// ckv_close: the blocks that a step's tokens have filled, of many layers at once: their codes, and the value centre that a first block fixes. Their
+// originals stay in the tails; a copy engine takes them to the host from there.
 //
 // To code a block takes one CTA 15 us, and few blocks fill in a step. One layer behind the other, every layer would wait for that; all layers
 // of a step together take little longer than one. So append.cu leaves a full block in its tail, attention of the step reads it there, and
@@ -20,8 +20,6 @@ struct CkvCloseLayer {
     const u8* tail_base; // a tail slot: [kv_head][keys, values], BLOCK x DIM each, in fragment order
     const u32* packed;   // [row][blocks]
     u8* packed_base;     // a page: [kv_head] records, `record_stride` bytes apart
-    const u32* hosts;    // [row][blocks]; null: originals do not go to the host
-    u8* host_base;       // mapped pinned memory; pages as tail slots are
     float* centres;      // [row][kv_heads][DIM], value centres
     const float* metrics; // of a variant whose keys are a calibration's: of each KV head their centre, then their balance scale, and more where those have groups: grouped.cuh; or their directions: directions.cuh
     const float* reaches; // as in CkvPackArgs
@@ -32,12 +30,12 @@ struct CkvCloseArgs {
     const u32* count;    // sequences of the batch
     const u32* rows;     // per sequence of the batch, its row in the tables, NONE: skip; null: its own number
     const u32* lens;     // per row: tokens, the step's included; or by place: tokens up to the end of a full block
-    u64 tail_stride;     // of tail slots and host pages
+    u64 tail_stride;
     u64 packed_stride;
     u64 record_stride;
     u32* status;         // OR of what pack_side says; null: not wanted
     u64* saturated;      // as in CkvPackArgs
-    u32 blocks;          // entries per row of `hosts` and `packed`
+    u32 blocks;          // entries per row of `packed`
     u32 kv_heads;
     u32 layers;
     u32 flags;           // BY_PLACE or 0
@@ -94,16 +92,9 @@ CKV_FN void fix_centre(const u16* values, float* centre) {
 template <bool KEY> CKV_FN void close_side(const CkvCloseArgs& a, const CkvCloseLayer& layer, u32 place, u32 head, u8* shared) {
     const u32 row = row_of(a, place), index = index_of(a, place), block = a.lens[index] / BLOCK - 1;
     const u64 entry = (u64)row * a.blocks + block;
-    const u32 tail = layer.tails[index], slot = layer.packed[entry], page = layer.hosts == nullptr ? NONE : layer.hosts[entry];
-    if (tail == NONE) return;
-    const u64 at = (u64)(2 * head + !KEY) * COUNT * sizeof(u16);
-    const u16* open = (const u16*)(layer.tail_base + tail * a.tail_stride + at);
-    if (page != NONE) {
-        // Over the host link in whole lines.
-        Vec4* to = (Vec4*)(layer.host_base + page * a.tail_stride + at);
-        for (u32 j = threadIdx.x; j < COUNT / 8; j += THREADS) to[j] = ((const Vec4*)open)[j];
-    }
-    if (slot == NONE) return;
+    const u32 tail = layer.tails[index], slot = layer.packed[entry];
+    if (tail == NONE || slot == NONE) return;
+    const u16* open = (const u16*)(layer.tail_base + tail * a.tail_stride) + (u64)(2 * head + !KEY) * COUNT;
     float* centre = layer.centres + ((u64)row * a.kv_heads + head) * DIM;
     if (!KEY && block == 0) fix_centre(open, centre);
 #if CKV_METRIC > 0

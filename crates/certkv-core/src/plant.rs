@@ -39,10 +39,12 @@ pub enum Bug {
     B28,
     /// Attention reads what a plan beside it is still choosing.
     B29,
+    /// A tail has other rows while a copy of what it had is under way.
+    B30,
 }
 
 /// All of them.
-pub const BUGS: [Bug; 16] = [
+pub const BUGS: [Bug; 17] = [
     Bug::B1,
     Bug::B2,
     Bug::B3,
@@ -59,6 +61,7 @@ pub const BUGS: [Bug; 16] = [
     Bug::B27,
     Bug::B28,
     Bug::B29,
+    Bug::B30,
 ];
 
 /// Whether bug `$bug` is to be committed here.
@@ -89,7 +92,7 @@ mod armed {
         static COMMITTED: Cell<u64> = const { Cell::new(0) };
     }
 
-    pub(super) const ALWAYS: [(Bug, bool); 16] = [
+    pub(super) const ALWAYS: [(Bug, bool); 17] = [
         (Bug::B1, cfg!(feature = "planted_b1")),
         (Bug::B2, cfg!(feature = "planted_b2")),
         (Bug::B3, cfg!(feature = "planted_b3")),
@@ -106,6 +109,7 @@ mod armed {
         (Bug::B27, cfg!(feature = "planted_b27")),
         (Bug::B28, cfg!(feature = "planted_b28")),
         (Bug::B29, cfg!(feature = "planted_b29")),
+        (Bug::B30, cfg!(feature = "planted_b30")),
     ];
 
     #[doc(hidden)]

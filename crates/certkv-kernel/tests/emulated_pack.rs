@@ -15,6 +15,8 @@ mod gather;
 mod pack;
 #[path = "emulated_pack/refused.rs"]
 mod refused;
+#[path = "emulated_pack/rehome.rs"]
+mod rehome;
 #[path = "emulated_pack/spectral.rs"]
 mod spectral;
 #[path = "emulated_pack/support.rs"]

@@ -1,7 +1,7 @@
 //! What a step adds to attention: an append a layer, and one launch at its end for the blocks that filled.
 use crate::metrics::Metrics;
 use crate::{Bench, DIM, Failure, KV_HEADS, normals};
-use certkv_device::cuda::{DeviceBuffer, LaunchOptions, PinnedBuffer};
+use certkv_device::cuda::{DeviceBuffer, EventPool, GpuStream, LaunchOptions, PinnedBuffer, Priority};
 use certkv_kernel::cuda::args::{Element, Strides};
 use certkv_kernel::cuda::close::{CLOSE_LAYERS, CloseArgs, CloseLayer};
 use certkv_kernel::cuda::encode::{AppendArgs, PACK_THREADS, append_flag, pack_shared};
@@ -66,7 +66,7 @@ pub(crate) fn steps(bench: &Bench<'_>, kernels: &Kernels, variant: &Variant, seq
         unsafe { append.launch(bench.stream, grid, PACK_THREADS, 0, &args, CHAINED)? };
         Ok(())
     };
-    let closed = |after: &DeviceBuffer, originals: bool| -> Result<(), Failure> {
+    let closed = |after: &DeviceBuffer| -> Result<(), Failure> {
         let mut of = [CloseLayer::default(); LAYERS];
         for (layer, to) in of.iter_mut().enumerate() {
             *to = CloseLayer {
@@ -74,8 +74,6 @@ pub(crate) fn steps(bench: &Bench<'_>, kernels: &Kernels, variant: &Variant, seq
                 tail_base: tails.address() + (layer * seqs * tail_stride) as u64,
                 packed: numbers.address(),
                 packed_base: packed.address() + (layer * seqs * page) as u64,
-                hosts: if originals { numbers.address() } else { 0 },
-                host_base: host.device_address() + (layer * seqs * tail_stride) as u64,
                 centres: centres.address(),
                 metrics: metrics.address(),
                 reaches: 0,
@@ -99,25 +97,42 @@ pub(crate) fn steps(bench: &Bench<'_>, kernels: &Kernels, variant: &Variant, seq
         Ok(())
     };
     let one = bench.time(|i| appended(i % LAYERS, &spread[0][0]))?;
-    let nothing = bench.time(|_| closed(&together[0][1], true))?;
-    let [first, all] = [&alone[b - 1][1], &together[b - 1][1]];
-    let first = [bench.time(|_| closed(first, true))?, bench.time(|_| closed(first, false))?];
-    let all = [bench.time(|_| closed(all, true))?, bench.time(|_| closed(all, false))?];
+    let nothing = bench.time(|_| closed(&together[0][1]))?;
+    let [first, all] = [&alone[b - 1][1], &together[b - 1][1]].map(|after| bench.time(|_| closed(after)));
+    // Originals leave beside what comes, on a stream of their own, as in the engine: the last ones are waited for.
+    let (outward, events) = (GpuStream::new(bench.gpu, Priority::Normal)?, EventPool::new(bench.gpu, 4)?);
+    let leave = |t: usize| -> Result<(), Failure> {
+        let full: Vec<usize> = (0..seqs).filter(|s| (s * b / seqs + t + 1).is_multiple_of(b)).collect();
+        if !full.is_empty() {
+            outward.wait(&bench.stream.record(&events)?)?;
+        }
+        for (layer, s) in full.iter().flat_map(|s| (0..LAYERS).map(move |layer| (layer, s))) {
+            let at = (layer * seqs + s) * tail_stride;
+            // SAFETY: both buffers outlive the runs of the graph, which are waited for.
+            unsafe { tails.read_pinned(&outward, at, &host, at, tail_stride)? };
+        }
+        Ok(())
+    };
     let mut whole = [0.0; 2];
     for (us, originals) in whole.iter_mut().zip([true, false]) {
         *us = bench.time_of(b, |t| {
             (0..LAYERS).try_for_each(|layer| appended(layer, &spread[t][0]))?;
-            closed(&spread[t][1], originals)
+            closed(&spread[t][1])?;
+            if originals {
+                leave(t)?;
+            }
+            if originals && t + 1 == b {
+                bench.stream.wait(&outward.record(&events)?)?;
+            }
+            Ok(())
         })? / LAYERS as f64;
     }
     let mut bits = vec![0u32; seqs];
     errors.read(bench.stream, 0, &mut bits)?;
     println!(
-        "{seqs:2} sequences, {LAYERS} layers: append {one:.2} us; end of a step without a full block {nothing:.1} us, with those of one sequence {:.1} ({:.1} without originals on the host), of all {:.1} ({:.1}); a token and layer {:.2} us ({:.2}){}",
-        first[0],
-        first[1],
-        all[0],
-        all[1],
+        "{seqs:2} sequences, {LAYERS} layers: append {one:.2} us; end of a step without a full block {nothing:.1} us, with those of one sequence {:.1}, of all {:.1}; a token and layer {:.2} us with originals that leave beside it ({:.2} without){}",
+        first?,
+        all?,
         whole[0],
         whole[1],
         if bits.iter().any(|b| *b != 0) { "  ERROR BITS SET" } else { "" }

@@ -26,10 +26,6 @@ pub struct CloseLayer {
     pub packed: u64,
     /// Pages of the records.
     pub packed_base: u64,
-    /// `u32[rows][blocks]`: page of the originals; 0: they do not go to the host.
-    pub hosts: u64,
-    /// Pages of the originals, mapped.
-    pub host_base: u64,
     /// `f32[rows][kv_heads][dim]`: value centres.
     pub centres: u64,
     /// As in [`PackArgs`](super::encode::PackArgs).
@@ -48,7 +44,7 @@ pub struct CloseArgs {
     pub rows: u64,
     /// `u32[rows]`: tokens, the step's included; or by place: tokens up to the end of a full block.
     pub lens: u64,
-    /// Bytes from a tail, or a page of originals, to the next.
+    /// Bytes from a tail to the next.
     pub tail_stride: u64,
     /// Bytes from a page of records to the next.
     pub packed_stride: u64,
@@ -70,15 +66,6 @@ pub struct CloseArgs {
     pub of: [CloseLayer; CLOSE_LAYERS],
 }
 
-/// Originals on the host, page by page.
-#[derive(Debug, Clone, Copy)]
-pub struct Hosts<'a> {
-    /// `u32[rows][stride]`: page of the originals of each block.
-    pub table: Span<'a>,
-    /// Pages of the layer, mapped.
-    pub pages: Span<'a>,
-}
-
 /// One layer of a [`close`].
 #[derive(Debug, Clone, Copy)]
 pub struct Closing<'a> {
@@ -88,8 +75,6 @@ pub struct Closing<'a> {
     pub tail_slots: Span<'a>,
     /// Pages of records.
     pub packed: Span<'a>,
-    /// Where originals go on the host; `None`: they stay in their tails.
-    pub hosts: Option<Hosts<'a>>,
     /// `f32[rows][kv_heads][dim]`.
     pub centres: Span<'a>,
     /// As [`Attend::metrics`](super::launch::Attend::metrics).
@@ -148,8 +133,6 @@ pub fn close<'a, E: From<CudaError>>(
                 tail_base: on.reads(layer.tail_slots, "tail slots", tail_bytes)?,
                 packed: on.reads(t.packed, "table", 4 * t.entries())?,
                 packed_base: on.writes(layer.packed, "packed", t.kv_heads * l.bytes)?,
-                hosts: on.may_read(layer.hosts.map(|h| h.table), "hosts", 4 * t.entries())?,
-                host_base: layer.hosts.map_or(Ok(0), |h| on.names(h.pages, "host pages", tail_bytes))?,
                 centres: on.writes(layer.centres, "centres", 4 * t.rows * t.kv_heads * l.dim)?,
                 metrics: metrics_of(&mut on, a.variant, layer.metrics, t.kv_heads)?,
                 reaches,
@@ -177,7 +160,7 @@ mod tests {
 
     #[test]
     fn arguments_have_the_sizes_of_the_kernel() {
-        assert_eq!(size_of::<CloseLayer>(), 9 * 8);
+        assert_eq!(size_of::<CloseLayer>(), 7 * 8);
         assert_eq!(size_of::<CloseArgs>(), 8 * 8 + 4 * 4 + CLOSE_LAYERS * size_of::<CloseLayer>());
     }
 }

@@ -442,7 +442,8 @@ pub fn append(queue: &Queue, kernel: &Function, a: &Append<'_>) -> Result<(), Cu
         lens: on.reads(a.lens, "lens", own)?,
         errors: on.writes(a.errors, "errors", 4 * t.rows)?,
         tails: on.reads(t.tails, "tails", own)?,
-        tail_base: on.writes(a.tail_slots, "tail slots", tail_bytes)?,
+        // Those that the tables name.
+        tail_base: on.names(a.tail_slots, "tail slots", tail_bytes)?,
         tail_stride: tail_bytes as u64,
         row_norms: on.writes(a.row_norms, "row norms", row_norm_bytes(t.kv_heads, l.tokens()))?,
         clear: on.may_write(a.clear, "cleared word", 4)?,

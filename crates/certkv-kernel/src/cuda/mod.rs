@@ -25,6 +25,7 @@ pub mod pack;
 mod prepare;
 pub mod publish;
 pub mod queue;
+pub mod rehome;
 pub mod select;
 mod sight;
 mod source;

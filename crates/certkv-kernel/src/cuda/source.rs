@@ -19,6 +19,8 @@ pub enum Verb {
     Measure,
     /// Rows that were refused are cut off.
     Forgive,
+    /// Originals that lie elsewhere by now.
+    Rehome,
     /// Full blocks of originals into records.
     Pack,
     /// Originals into the promoted set.
@@ -39,12 +41,13 @@ pub enum Verb {
 
 impl Verb {
     /// All verbs.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Attend,
         Self::Append,
         Self::Close,
         Self::Measure,
         Self::Forgive,
+        Self::Rehome,
         Self::Pack,
         Self::Gather,
         Self::Transcode,
@@ -63,6 +66,7 @@ impl Verb {
             Self::Close => "close",
             Self::Measure => "measure",
             Self::Forgive => "forgive",
+            Self::Rehome => "rehome",
             Self::Pack => "pack",
             Self::Gather => "gather",
             Self::Transcode => "transcode",
@@ -82,6 +86,7 @@ impl Verb {
             Self::Close => "close.cu",
             Self::Measure => "measure.cu",
             Self::Forgive => "forgive.cu",
+            Self::Rehome => "rehome.cu",
             Self::Pack => "pack.cu",
             Self::Gather => "gather.cu",
             Self::Transcode => "transcode.cu",
@@ -101,6 +106,7 @@ impl Verb {
             Self::Close => "ckv_close",
             Self::Measure => "ckv_measure",
             Self::Forgive => "ckv_forgive",
+            Self::Rehome => "ckv_rehome",
             Self::Pack => "ckv_pack",
             Self::Gather => "ckv_gather",
             Self::Transcode => "ckv_transcode",

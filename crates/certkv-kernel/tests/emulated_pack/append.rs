@@ -35,8 +35,6 @@ impl Given {
 /// One layer, on the device and in the model.
 pub(super) struct Layer {
     pub(super) tail: Buffer,
-    /// The last layer's originals do not go to the host.
-    host: Option<Buffer>,
     pack: Buffer,
     pub(super) norms: Buffer,
     centres: Buffer,
@@ -55,7 +53,6 @@ pub(super) struct World {
     pub(super) after: Buffer,
     pub(super) errors: Buffer,
     pub(super) tails: Buffer,
-    hosts: Buffer,
     packed: Buffer,
     status: Buffer,
     /// Count of a list, which every launch empties.
@@ -69,11 +66,8 @@ impl World {
         let page = HEADS * 2 * l.original_side_bytes();
         // Slots are handed out backwards, so that a number that is taken for another shows.
         let slots = |n: usize| (0..n as u32).rev().collect::<Vec<u32>>();
-        let mut hosts = slots(ROWS * BLOCKS);
-        hosts[BLOCKS] = NONE;
         let layer = |at: usize| Layer {
             tail: Buffer::of(&vec![BLANK; TAILS * page]),
-            host: (at + 1 < LAYERS).then(|| Buffer::of(&vec![BLANK; ROWS * BLOCKS * page])),
             pack: Buffer::of(&vec![BLANK; ROWS * BLOCKS * (64 + HEADS * l.bytes)]),
             norms: Buffer::of(&vec![f32::NAN; TAILS * HEADS * l.tokens() * 2]),
             centres: Buffer::of(
@@ -90,7 +84,6 @@ impl World {
             after: Buffer::zeroed(4 * ROWS),
             errors: Buffer::zeroed(4 * ROWS),
             tails: Buffer::of(&slots(ROWS)),
-            hosts: Buffer::of(&hosts),
             packed: Buffer::of(&slots(ROWS * BLOCKS)),
             status: Buffer::zeroed(4),
             clear: Buffer::of(&[7u32]),
@@ -165,8 +158,6 @@ impl World {
                 packed: self.packed.pointer(),
                 // A seal of 64 bytes stands in front of the records.
                 packed_base: layer.pack.pointer() + 64,
-                hosts: layer.host.as_ref().map_or(0, |_| self.hosts.pointer()),
-                host_base: layer.host.as_ref().map_or(0, Buffer::pointer),
                 centres: layer.centres.pointer(),
                 metrics: layer.metrics.pointer(),
                 reaches: 0,
@@ -187,10 +178,9 @@ impl World {
             of,
             ..CloseArgs::default()
         };
-        let mut memory = vec![lens, tails, &self.hosts, &self.packed, &self.status, &count, &rows];
+        let mut memory = vec![lens, tails, &self.packed, &self.status, &count, &rows];
         for layer in &self.layers {
             memory.extend([&layer.tail, &layer.pack, &layer.centres, &layer.metrics]);
-            memory.extend(&layer.host);
         }
         // All of it may still be written by the launch ahead.
         let late: Vec<_> = memory.iter().map(|b| (b.pointer(), b.len() as u64)).collect();
@@ -220,35 +210,26 @@ impl World {
     /// Everything that launches write.
     pub(super) fn written(&self) -> Vec<Vec<u8>> {
         let layers = self.layers.iter();
-        layers
-            .flat_map(|l| [&l.tail, &l.pack, &l.norms, &l.centres].into_iter().chain(&l.host))
-            .map(Buffer::read::<u8>)
-            .collect()
+        layers.flat_map(|l| [&l.tail, &l.pack, &l.norms, &l.centres]).map(Buffer::read::<u8>).collect()
     }
 
     /// Compares everything the device holds with the model.
     pub(super) fn check(&self) -> Result<usize, String> {
         let (l, dim, n) = (&self.l, self.l.dim, self.l.tokens());
-        let (hosts, slots) = (self.hosts.read::<u32>(), self.packed.read::<u32>());
+        let slots = self.packed.read::<u32>();
         let mut judged = 0;
         for (at, layer) in self.layers.iter().enumerate() {
-            let (tail, host) = (layer.tail.read::<u16>(), layer.host.as_ref().map(Buffer::read::<u16>));
+            let tail = layer.tail.read::<u16>();
             let (pack, centres) = (layer.pack.read::<u8>(), layer.centres.read::<f32>());
             let norms = layer.norms.read::<f32>();
-            let page = (64 + HEADS * l.bytes, HEADS * 2 * n * dim);
+            let page = 64 + HEADS * l.bytes;
             for (row, stored) in layer.stored.iter().enumerate() {
                 if self.lens.read::<u32>()[row] as usize != stored.len() {
                     return Err(format!("row {row} has {} tokens, not {}", self.lens.read::<u32>()[row], stored.len()));
                 }
                 for b in stored.len() / n..BLOCKS {
-                    let start = slots[row * BLOCKS + b] as usize * page.0;
-                    let blank = |slot: u32| {
-                        host.as_ref().is_none_or(|h| {
-                            h[slot as usize * page.1..][..page.1].iter().all(|x| *x == u16::from_ne_bytes([BLANK; 2]))
-                        })
-                    };
-                    let free = |slot: u32| slot == NONE || blank(slot);
-                    if pack[start..start + page.0].iter().any(|x| *x != BLANK) || !free(hosts[row * BLOCKS + b]) {
+                    let start = slots[row * BLOCKS + b] as usize * page;
+                    if pack[start..start + page].iter().any(|x| *x != BLANK) {
                         return Err(format!("layer {at} row {row} block {b} was closed, and is not full"));
                     }
                 }
@@ -275,11 +256,6 @@ impl World {
                                 let at = |c| start(slot) + original_index(t, c, dim, side == 0);
                                 (0..dim).map(|c| page[at(c)]).collect::<Vec<u16>>()
                             };
-                            let slot = hosts[row * BLOCKS + b];
-                            let page = host.as_ref().filter(|_| full && slot != NONE);
-                            if page.is_some_and(|page| fragment_of(page, slot) != of(t)) {
-                                return Err(format!("host row {row} block {b} head {head} side {side} token {t}"));
-                            }
                             let open = b == (stored.len() - 1) / n;
                             if open && fragment_of(&tail, (ROWS - 1 - row) as u32) != of(t) {
                                 return Err(format!("tail row {row} block {b} head {head} side {side} token {t}"));
@@ -300,7 +276,7 @@ impl World {
                             if b == 0 && (0..dim).any(|i| c[i] != mean(i) as f32) {
                                 return Err(format!("centre of row {row} head {head}"));
                             }
-                            let at = slots[row * BLOCKS + b] as usize * page.0 + 64 + head * l.bytes;
+                            let at = slots[row * BLOCKS + b] as usize * page + 64 + head * l.bytes;
                             judge(l, head, &k, &v, c, &pack[at..at + l.bytes])?;
                             judged += 1;
                         }
@@ -404,9 +380,10 @@ fn rows_go_to_their_tails_and_full_blocks_are_closed_in_all_layers() {
         }
         assert_eq!(world.errors.read::<u32>(), [0; ROWS]);
         // A row in the wrong place, a length that is off, and a block that is closed too early are seen.
-        world.layers[0].stored[0][1].0[3] ^= 1;
+        let last = world.layers[0].stored[0].len() - 1;
+        world.layers[0].stored[0][last].0[3] ^= 1;
         assert!(world.check().is_err());
-        world.layers[0].stored[0][1].0[3] ^= 1;
+        world.layers[0].stored[0][last].0[3] ^= 1;
         world.check().unwrap();
         world.layers[1].stored[1].pop();
         assert!(world.check().is_err());
@@ -482,7 +459,6 @@ fn tokens_of_drafts_are_stored_and_closed_as_tokens_of_steps() {
             for (a, b) in one.layers.iter().zip(&all.layers) {
                 let bytes = |layer: &Layer| [&layer.pack, &layer.centres].map(Buffer::read::<u8>);
                 assert!(bytes(a) == bytes(b), "{text}: codes or centres after step {step}");
-                assert!(a.host.as_ref().map(Buffer::read::<u8>) == b.host.as_ref().map(Buffer::read::<u8>), "{text}");
                 for row in (0..ROWS).filter(|row| lens[*row] % n > 0) {
                     let (open, page) = (lens[row] / n, one.page_bytes() as usize / 2);
                     let at = |slot: u32, i: usize| slot as usize * page + i;

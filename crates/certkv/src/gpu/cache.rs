@@ -3,6 +3,7 @@ use super::carry::Carry;
 use super::config::GpuConfig;
 use super::core::{Choice, Core};
 use super::drafts::Drafted;
+use super::leaving::Leaving;
 use super::lists::Lists;
 use super::mirror::Mirror;
 use super::published::CertificateRing;
@@ -25,7 +26,7 @@ use certkv_kernel::cuda::Compiler;
 use certkv_kernel::cuda::select::{ROW_ENTRY, SelectMode, SelectStats};
 use certkv_kernel::{Kernel, Pool};
 use certkv_page::prefix::GroupShape;
-use certkv_page::{BlockTable, CopyOp, Dropped, Need, PageAllocator, PageClass, Pools, Stamp};
+use certkv_page::{BlockTable, CopyOp, Dropped, Need, PageAllocator, PageClass, Pools};
 use slab::Slab;
 use std::sync::Arc;
 
@@ -52,7 +53,8 @@ impl Entry {
 ///
 /// The verbs are those of [`Cache`](crate::Cache). One stream does everything, so that its order is the order of pages, and a
 /// step holds the cache: there is one step at a time. A step of one token per sequence only enqueues; who reads its results
-/// waits. Rows of an open block lie in its tail on the device; the originals' page gets them when the block is full.
+/// waits. Rows of an open block lie in its tail on the device; the originals' page gets them when the block is full, by copies on a stream of their own that
+/// no step waits for.
 #[derive(Debug)]
 pub struct GpuCache {
     pub(super) core: Arc<Core>,
@@ -101,13 +103,10 @@ pub struct GpuCache {
     pub(super) calibrated: Option<Arc<Calibrated>>,
     /// `None` where all originals stay in host memory.
     pub(super) spill: Option<Spilled>,
+    /// Full blocks whose originals are on their way to host memory.
+    pub(super) leaving: Leaving,
     /// `None` where no moves are kept.
     pub(super) moves: Option<MoveEvents>,
-}
-
-/// One stream orders everything that touches pages, and the host waits for it before it does: a page is free at once.
-pub(super) fn stamp() -> Stamp {
-    Stamp::UNTOUCHED
 }
 
 /// Pages of records among those that a table gave up.
@@ -186,6 +185,7 @@ impl GpuCache {
             forgotten: vec![Vec::new(); s.groups.len()],
             cut: Vec::with_capacity(s.rows),
             published: 0,
+            leaving: Leaving::new(s.tail_slots * s.groups.len()),
             layouts,
             config,
             core: Arc::new(core),
@@ -331,7 +331,7 @@ impl GpuCache {
                 let dropped = table.release();
                 let gone: Vec<u32> = coded(&dropped).collect();
                 self.forget_later(id, group, gone, true);
-                dropped.retire(stamp)?;
+                dropped.retire(|| self.leaving.stamp())?;
             }
         }
         self.reclaim();
@@ -355,6 +355,7 @@ impl GpuCache {
     /// As [`GpuCache::begin`], and a policy that the GPU does not have.
     pub fn begin_with(&mut self, chunks: &[Chunk], policy: Policy) -> Result<GpuStep<'_>, Error> {
         let rule = Rule::of(policy)?;
+        self.arrive()?;
         self.reclaim();
         self.make_room_for(chunks)?;
         GpuStep::begin(self, chunks, rule)
@@ -379,6 +380,7 @@ impl GpuCache {
             return Err(Error::Gone { first: hole.start * s.block, end: hole.end * s.block });
         }
         let (blocks, rest) = (table.len() / s.block, table.len() % s.block);
+        self.land()?;
         self.bring_layer(id, layer, blocks)?;
         let table = &self.entry(id)?.tables[s.group_of(layer)];
         let tail = table.blocks().get(blocks).and_then(|entry| entry.tail);
@@ -513,7 +515,7 @@ impl GpuCache {
 
     pub(super) fn reclaim(&self) {
         for pools in &self.pools {
-            pools.reclaim(&mut |_| true);
+            pools.reclaim(&mut |stamp| self.leaving.passed(stamp));
         }
     }
 

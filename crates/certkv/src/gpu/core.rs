@@ -40,6 +40,8 @@ pub(super) struct Core {
     pub(super) queue: Queue,
     /// Where plans run that do not come with attention, see [`GpuConfig::plan_apart`].
     lane: Option<Queue>,
+    /// On which originals of full blocks leave for host memory, see [`leaving`](super::leaving).
+    pub(super) outward: Queue,
     pub(super) sizes: Sizes,
     /// One to a format, with windows and without.
     kits: Vec<Kit>,
@@ -63,7 +65,7 @@ pub(super) struct Core {
     /// `[layer][row][kv_head][stride]`: promoted words of the steps to come.
     promoted: DeviceBuffer,
     /// `[layer]`: what is known of promoted sides.
-    memory: DeviceBuffer,
+    pub(super) memory: DeviceBuffer,
     /// `[layer]`: slots of promoted keys, then of values.
     pub(super) scratch: DeviceBuffer,
     pub(super) centres: DeviceBuffer,
@@ -121,6 +123,7 @@ impl Core {
         let kits = wanted.kits(gpu, compiler, ctas)?;
         let queue = Queue::new(gpu)?;
         let lane = if config.plan_apart { Some(queue.beside()?) } else { None };
+        let outward = queue.beside()?;
         let buffer = |bytes: Option<usize>| -> Result<DeviceBuffer, Error> {
             Ok(DeviceBuffer::new(gpu, bytes.ok_or_else(too_large)?)?)
         };
@@ -161,6 +164,7 @@ impl Core {
             ring: sizes.ring.map(|slots| queue.pin(8 * slots.len(), threads)).transpose()?,
             queue,
             lane,
+            outward,
             planning: (0..layers).map(|_| lane::Planning::default()).collect(),
             owed: (0..layers).map(|_| AtomicBool::new(false)).collect(),
             lent: (0..layers).map(|_| AtomicBool::new(false)).collect(),
@@ -176,7 +180,7 @@ impl Core {
         Ok(core)
     }
 
-    /// Tables, counters and lists start at zero; the sides of originals never change where none spill.
+    /// Tables, counters and lists start at zero; every page of originals is named where it is, but for those that spill.
     fn clear(&self) -> Result<(), Error> {
         let Self { queue, sizes, .. } = self;
         let tables = [&self.tables, &self.masses, &self.certificates, &self.failures, &self.centres, &self.counters];
@@ -518,6 +522,14 @@ impl Core {
             pages: s.group(layer).packed_pages,
             capacity: s.copies,
         })
+    }
+
+    /// Where it is said what is lent of a page of records.
+    pub(super) fn lent(&self, layer: usize, packed: u32) -> Result<u64, Error> {
+        let (s, m) = (&self.sizes, &self.sizes.memory);
+        let each = s.kv_heads * size_of::<Sides>();
+        let at = 4 * (layer * m.words + m.sides.start) + (s.group(layer).packed_pages + packed as usize) * each;
+        Ok(self.memory.address_of(at, each)?)
     }
 
     /// The sides that the last plan, or a repair since, chose.

@@ -21,6 +21,7 @@ pub(super) struct Kit {
     pub(super) close: Function,
     pub(super) measure: Function,
     pub(super) forgive: Function,
+    pub(super) rehome: Function,
     pub(super) pack: Function,
     pub(super) select: Function,
     /// Repairs of heads over tolerance, and dense attention of what is left.
@@ -115,6 +116,7 @@ impl Kit {
             close: kernel(Verb::Close)?,
             measure: kernel(Verb::Measure)?,
             forgive: kernel(Verb::Forgive)?,
+            rehome: kernel(Verb::Rehome)?,
             pack: kernel(Verb::Pack)?,
             select: kernel(Verb::Select)?,
             ladder: kernel(Verb::Ladder)?,

@@ -45,6 +45,7 @@ mod frames;
 mod kit;
 mod ladder;
 mod learn;
+mod leaving;
 mod lists;
 mod mirror;
 mod moves;

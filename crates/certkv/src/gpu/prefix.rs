@@ -1,5 +1,5 @@
 //! Sequences that continue from blocks which another one wrote: pages are shared, centres are sent to the new row.
-use super::cache::{GpuCache, coded, stamp};
+use super::cache::{GpuCache, coded};
 use super::core::Core;
 use crate::prefix::{CachedPrefix, Coding, PrefixScope, Prefixes, PublishedPrefix, not_cached};
 use crate::{Chunk, Error};
@@ -96,7 +96,7 @@ impl GpuCache {
             forgotten.extend(coded(dropped));
         }
         let gone = evicted.units + evicted.blocks;
-        evicted.retire(stamp)?;
+        evicted.retire(|| self.leaving.stamp())?;
         self.reclaim();
         Ok(gone)
     }
@@ -133,13 +133,17 @@ impl GpuCache {
         if let Some(prefixes) = &self.prefixes {
             return Ok(prefixes.index.admit(&needs));
         }
+        let mut fits = Admission::Fits;
         for (group, need) in needs.into_iter().enumerate() {
-            let short = self.missing(group, need).find(|(_, pages)| *pages > 0);
-            if let Some((class, pages)) = short {
-                return Ok(Admission::Lacks { group, class, pages });
+            for (class, pages) in self.missing(group, need).filter(|(_, pages)| *pages > 0) {
+                let pages = pages.saturating_sub(self.pools[group].of(class).counts().retiring);
+                if pages > 0 {
+                    return Ok(Admission::Lacks { group, class, pages });
+                }
+                fits = Admission::FitsSoon;
             }
         }
-        Ok(Admission::Fits)
+        Ok(fits)
     }
 
     /// Pages of a group that are not free, by class.
@@ -148,9 +152,9 @@ impl GpuCache {
         need.by_class().map(|(class, pages)| (class, pages.saturating_sub(pools.of(class).counts().free)))
     }
 
-    /// Evicts what the chunks of a step need; what is wrong with them, the step says.
+    /// Lands, and then evicts, what the chunks of a step need; what is wrong with them, the step says.
     pub(super) fn make_room_for(&mut self, chunks: &[Chunk]) -> Result<(), Error> {
-        if self.prefixes.is_none() {
+        if self.prefixes.is_none() && self.leaving.is_empty() {
             return Ok(());
         }
         let mut needs = core::mem::take(&mut self.needs);
@@ -178,6 +182,12 @@ impl GpuCache {
                 };
             }
         }
+        if needs.iter().enumerate().any(|(group, need)| self.missing(group, *need).any(|(_, pages)| pages > 0)) {
+            self.land()?;
+        }
+        if self.prefixes.is_none() {
+            return Ok(());
+        }
         for (group, need) in needs.drain(..).enumerate() {
             loop {
                 let short = self.missing(group, need).filter(|(class, _)| *class != PageClass::Tail);
@@ -191,11 +201,13 @@ impl GpuCache {
         Ok(())
     }
 
-    /// Evicts for a call that was refused; whether it is worth another try.
+    /// Lands, or evicts, for a call that was refused; whether it is worth another try.
     pub(super) fn make_room_after(&mut self, error: &Error) -> Result<bool, Error> {
-        let (Some(prefixes), Error::CapacityExhausted { class, cause }) = (&self.prefixes, error) else {
-            return Ok(false);
-        };
+        let Error::CapacityExhausted { class, cause } = error else { return Ok(false) };
+        if self.land()? {
+            return Ok(true);
+        }
+        let Some(prefixes) = &self.prefixes else { return Ok(false) };
         let PageError::Exhausted { asked, free, capacity, .. } = cause else { return Ok(false) };
         let evicted = prefixes.make_room(class, *capacity, asked.saturating_sub(*free));
         evicted.map_or(Ok(false), |evicted| Ok(self.retire_evicted(evicted)? > 0))

@@ -1,6 +1,6 @@
 //! A sequence of a cache on a GPU in a file, bit for bit: the format of [`crate::save`](crate::Cache::save), with codes and originals in
 //! the order in which kernels read them.
-use super::cache::{GpuCache, stamp};
+use super::cache::GpuCache;
 use super::core::Core;
 use super::pages;
 use crate::Error;
@@ -54,6 +54,8 @@ impl GpuCache {
 
     fn write_out(&mut self, id: SequenceId, scope: &SaveScope<'_>, out: &mut dyn Write) -> Result<u64, Error> {
         let (row, core) = (id.slot as usize, Arc::clone(&self.core));
+        self.entry(id)?;
+        self.land()?;
         let entry = self.entry(id)?;
         let (len, size) = (entry.len(), core.sizes.block);
         // Rows of an open block are on the device alone.
@@ -149,7 +151,7 @@ impl GpuCache {
             Ok(()) => self.settle_restored(tables, &memory),
             Err(error) => {
                 for table in tables {
-                    table.release().retire(stamp)?;
+                    table.release().retire(|| self.leaving.stamp())?;
                 }
                 Err(error)
             }
@@ -167,11 +169,11 @@ impl GpuCache {
         // What read the pages before has yet to pass: the host writes them.
         let filled = self.core.finish().and_then(|()| reservation.rows().try_for_each(|span| block(self, &span)));
         if let Err(error) = filled {
-            reservation.abort(stamp);
+            reservation.abort(|| self.leaving.stamp());
             return Err(error);
         }
         let committed = table.commit(reservation).map_err(|e| Error::from_table(e.error))?;
-        committed.dropped.retire(stamp)?;
+        committed.dropped.retire(|| self.leaving.stamp())?;
         Ok(())
     }
 

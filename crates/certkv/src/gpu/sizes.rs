@@ -501,7 +501,12 @@ impl Sizes {
 
     /// Whether originals of a layer may lie in a store.
     pub(super) fn spills(&self, layer: usize) -> bool {
-        self.frames.is_some_and(|frames| frames.group == self.group_of[layer])
+        self.group_spills(self.group_of[layer])
+    }
+
+    /// The same of a group's layers.
+    pub(super) fn group_spills(&self, group: usize) -> bool {
+        self.frames.is_some_and(|frames| frames.group == group)
     }
 
     /// First byte of a frame.

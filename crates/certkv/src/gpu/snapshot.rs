@@ -9,7 +9,7 @@ use certkv_core::budget::{CLASSES, Class};
 impl GpuCache {
     /// The cache in numbers, without a call to the driver. What only the device knows is `None`: outputs and bytes read
     /// ([`GpuCache::certificate_ring`] has the certificates), scratch ([`GpuCache::selection`] asks for it, and waits), stores of rows, which
-    /// kernels make. Its waits are those for results, for chunks and for staging memory.
+    /// are copies of whole blocks. Its waits are those for results, for chunks and for staging memory.
     ///
     /// Of scratch, bytes in use are those of open blocks: which slots hold copies, the device knows.
     ///

@@ -1,5 +1,5 @@
 //! One step: a ragged batch of new tokens, layer by layer, committed as a whole.
-use super::cache::{GpuCache, coded, stamp};
+use super::cache::{GpuCache, coded};
 use super::core::Core;
 use super::drafts;
 use super::extend;
@@ -213,6 +213,10 @@ impl<'c> GpuStep<'c> {
             cache.core.settle(layer)?;
         }
         cache.forget()?;
+        if drafting.is_none() && parts.iter().any(|part| part.place.is_none()) {
+            cache.land()?;
+        }
+        cache.tell_moves()?;
         for layer in 0..cache.core.sizes.layers {
             cache.ready(layer)?;
         }
@@ -518,14 +522,15 @@ impl<'c> GpuStep<'c> {
             self.cache.core.close_drafts(self.drafting.unwrap_or(0))?;
         }
         let mark = self.cache.store_filled()?;
-        let Self { cache, parts, .. } = &mut self;
+        let Self { cache, parts, drafting, .. } = &mut self;
+        cache.depart(parts, drafting.is_some())?;
         for part in parts {
             for (group, reservation) in part.reservations.drain(..).enumerate() {
                 let table = &mut cache.entry_mut(part.id)?.tables[group];
                 let committed = table.commit(reservation).map_err(|e| Error::from_table(e.error))?;
                 // Of pages that a window has passed nothing may be remembered; other blocks of the row are what they were.
                 cache.forgotten[group].extend(coded(&committed.dropped));
-                committed.dropped.retire(stamp)?;
+                committed.dropped.retire(|| cache.leaving.stamp())?;
                 for block in committed.filled {
                     cache.full(part.id, group, block)?;
                 }
@@ -552,7 +557,7 @@ impl Drop for GpuStep<'_> {
                 if forgotten.len() > before {
                     forgotten.push(ROW_ENTRY | part.row as u32);
                 }
-                reservation.abort(stamp);
+                reservation.abort(|| self.cache.leaving.stamp());
             }
         }
         self.cache.filled(None);

@@ -2,7 +2,7 @@
 //!
 //! A kernel copies pages and makes their digests of what it has read on the way: of device memory when they leave, of host memory when
 //! they return. A seal is such a digest with who the page is: layer, block, format and the life of the slot that it lies in.
-use super::cache::{GpuCache, coded, stamp};
+use super::cache::{GpuCache, coded};
 use super::core::Core;
 use crate::Error;
 use crate::counters::Kind;
@@ -94,6 +94,7 @@ impl GpuCache {
     }
 
     fn leave(&mut self, id: SequenceId) -> Result<u64, Error> {
+        self.land()?;
         self.reclaim();
         let plans = self.plan_swap(id, BlockTable::swap_out)?;
         match self.pass_all(&plans) {
@@ -107,7 +108,7 @@ impl GpuCache {
                 Ok(bytes)
             }
             Err(error) => {
-                plans.into_iter().for_each(|plan| plan.abort(stamp));
+                plans.into_iter().for_each(|plan| plan.abort(|| self.leaving.stamp()));
                 Err(error)
             }
         }
@@ -129,7 +130,7 @@ impl GpuCache {
                 Ok(bytes)
             }
             Err(error) => {
-                plans.into_iter().for_each(|plan| plan.abort(stamp));
+                plans.into_iter().for_each(|plan| plan.abort(|| self.leaving.stamp()));
                 Err(error)
             }
         }
@@ -146,7 +147,7 @@ impl GpuCache {
             match plan(table) {
                 Ok(plan) => plans.push(plan),
                 Err(error) => {
-                    plans.into_iter().for_each(|plan: SwapPlan| plan.abort(stamp));
+                    plans.into_iter().for_each(|plan: SwapPlan| plan.abort(|| self.leaving.stamp()));
                     self.reclaim();
                     return Err(Error::from_table(error));
                 }
@@ -163,7 +164,7 @@ impl GpuCache {
             let dropped = table.commit_swap(plan).map_err(|(error, _)| Error::from_table(error))?;
             let gone: Vec<u32> = coded(&dropped).collect();
             self.forget_later(id, group, gone, false);
-            dropped.retire(stamp)?;
+            dropped.retire(|| self.leaving.stamp())?;
         }
         if let Some(moves) = &self.moves {
             moves.push(noted);

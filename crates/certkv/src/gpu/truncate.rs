@@ -1,5 +1,5 @@
 //! Cutting a sequence shorter: all groups of layers, or as far as whole blocks go.
-use super::cache::{GpuCache, coded, stamp};
+use super::cache::{GpuCache, coded};
 use crate::Error;
 use crate::truncate::check_reopened;
 use certkv_core::SequenceId;
@@ -22,6 +22,9 @@ impl GpuCache {
                 Err(error) if self.make_room_after(&error)? || self.forget_reopened(id, len, &error)? => {}
                 result => break result?,
             }
+        }
+        if !len.is_multiple_of(self.core.sizes.block) {
+            self.land_block(id, len / self.core.sizes.block)?;
         }
         self.prepare_cut(id, len)?;
         for group in 0..self.pools.len() {
@@ -67,7 +70,7 @@ impl GpuCache {
         let moved = renewed.and_then(|()| {
             if out { self.copy_originals(group, ops.copies()) } else { self.execute(group, ops.copies()) }
         });
-        ops.retire(stamp)?;
+        ops.retire(|| self.leaving.stamp())?;
         moved
     }
 
@@ -85,7 +88,7 @@ impl GpuCache {
             let gone: Vec<u32> = coded(ops.dropped()).collect();
             let again = passed && self.entry(id)?.tables[group].hole().is_empty();
             self.forget_later(id, group, gone, again);
-            ops.retire(stamp)?;
+            ops.retire(|| self.leaving.stamp())?;
         }
         self.forgive_later(id.slot as usize, whole);
         Err(Error::Shortened { len: whole, cause: Box::new(cause) })

@@ -3,7 +3,7 @@
 //!
 //! Records have no seal while they lie on the device. They get one when they leave, behind the originals of their layer, and it is
 //! compared before they are written again.
-use super::cache::{GpuCache, stamp};
+use super::cache::GpuCache;
 use crate::Error;
 use crate::group::SEAL_BYTES;
 use crate::prefix::{PrefixScope, PrefixUnit, Prefixes};
@@ -80,7 +80,7 @@ impl Engine for GpuCache {
     }
 
     fn block_out(&mut self, group: usize, block: usize, entry: &BlockEntry, bytes: &mut Vec<u8>) -> Result<(), Error> {
-        // Kernels write originals.
+        self.land()?;
         self.core.finish()?;
         self.bring_block(None, group, block, entry.host)?;
         bytes.reserve(self.block_bytes(group));
@@ -101,9 +101,10 @@ impl Engine for GpuCache {
 
     fn block_in(&mut self, group: usize, span: &RowSpan, bytes: &[u8]) -> Result<(), Error> {
         self.house(group, core::iter::once(span.host))?;
-        let s = &self.core.sizes;
-        // What read the pages before has yet to pass: the host writes them.
+        // What read or wrote the pages before has yet to pass: the host writes them.
+        self.land()?;
         self.core.finish()?;
+        let s = &self.core.sizes;
         let mut rest = bytes;
         for layer in s.groups[group].layers.iter().copied() {
             let (originals, others) = rest.split_at(s.original_bytes);
@@ -117,14 +118,14 @@ impl Engine for GpuCache {
     }
 
     fn abort(&mut self, reservations: Vec<Reservation>) {
-        reservations.into_iter().for_each(|reservation| reservation.abort(stamp));
+        reservations.into_iter().for_each(|reservation| reservation.abort(|| self.leaving.stamp()));
         self.reclaim();
     }
 
     fn commit(&mut self, table: &mut BlockTable, reservation: Reservation) -> Result<(), Error> {
         // Nobody else knows the table; a refusal leaves it and the pages to their drops.
         let committed = table.commit(reservation).map_err(|e| Error::from_table(e.error))?;
-        committed.dropped.retire(stamp)?;
+        committed.dropped.retire(|| self.leaving.stamp())?;
         Ok(())
     }
 
@@ -138,7 +139,7 @@ impl Engine for GpuCache {
     /// Nothing is forgotten of their pages: those of cached units stay, and nobody has read the others.
     fn give_up(&mut self, tables: Vec<BlockTable>) -> Result<(), Error> {
         for table in tables {
-            table.release().retire(stamp)?;
+            table.release().retire(|| self.leaving.stamp())?;
         }
         self.reclaim();
         Ok(())

@@ -10,6 +10,7 @@ use certkv_kernel::cuda::forgive::ForgiveArgs;
 use certkv_kernel::cuda::ladder::LadderArgs;
 use certkv_kernel::cuda::measure::MeasureArgs;
 use certkv_kernel::cuda::publish::{self, ENTRY, ENTRY_HEAD, LayerSet, PublishArgs};
+use certkv_kernel::cuda::rehome::{Move, RehomeArgs};
 use certkv_kernel::cuda::select::{ROW_ENTRY, SelectArgs, SelectMode};
 use certkv_kernel::cuda::swap::{SwapArgs, SwapItem, digest};
 use std::collections::BTreeSet;
@@ -98,6 +99,8 @@ pub(crate) enum Plant {
     Rot,
     /// The device is not told that originals have moved.
     OldSides,
+    /// Nor is it told of what was lent of them.
+    OldLoans,
     /// Outputs are held to another tolerance than the call's.
     NoTolerance,
     /// New rows are read as if they followed each other.
@@ -404,14 +407,9 @@ extern "C" fn close(raw: *const c_void) {
             }
             let at = row * a.blocks as usize + len / BLOCK - 1;
             let slot = host::<u16>(layer.tail_base + u64::from(word(layer.tails, own)) * a.tail_stride);
-            if layer.hosts != 0 {
-                let to = host::<u16>(layer.host_base + u64::from(word(layer.hosts, at)) * a.tail_stride);
-                // SAFETY: as in `word`: a slot and a page of as many bytes; nothing else runs meanwhile.
-                unsafe { to.copy_from_nonoverlapping(slot, a.tail_stride as usize / 2) };
-            }
             for head in 0..a.kv_heads as usize {
                 let record = u64::from(word(layer.packed, at)) * a.packed_stride + head as u64 * a.record_stride;
-                // SAFETY: as above: two sides of each head.
+                // SAFETY: as in `word`: two sides of each head; nothing else runs meanwhile.
                 unsafe { code(slot.add(2 * head * SIDE), layer.packed_base + record) };
             }
         }
@@ -437,7 +435,7 @@ extern "C" fn select(raw: *const c_void) {
         FORGOTTEN.fetch_or(rows, Ordering::Relaxed);
     }
     if LOOKS.load(Ordering::Relaxed) && a.originals != 0 {
-        lend(&a);
+        if a.mode == SelectMode::Forget as u32 { forget(&a) } else { lend(&a) }
     }
 }
 
@@ -453,6 +451,22 @@ extern "C" fn ladder(raw: *const c_void) {
     for pass in &a.passes[..a.count as usize] {
         assert_ne!(pass.only, 0, "over a list");
         attend((&raw const *pass).cast());
+    }
+}
+
+/// What the real kernel does of pages and rows that are others' from now on: nothing is lent of them, and nothing is promoted.
+fn forget(a: &SelectArgs) {
+    let (heads, stride) = (a.kv_heads as usize, a.table_stride as usize);
+    for entry in (1..=word(a.only, 0) as usize).map(|i| word(a.only, i)) {
+        let at = (entry & !ROW_ENTRY) as usize;
+        if entry & ROW_ENTRY != 0 {
+            (at * heads * stride..(at + 1) * heads * stride).for_each(|i| set(a.promoted, i, 0));
+            continue;
+        }
+        for item in at * heads..(at + 1) * heads {
+            // SAFETY: as in `word`; nothing else runs meanwhile.
+            unsafe { host::<Sides>(a.sides).add(a.pages as usize * heads + item).write(Sides::default()) };
+        }
     }
 }
 
@@ -508,6 +522,26 @@ extern "C" fn gather(raw: *const c_void) {
         }
     } else if !planted(Plant::NoCopies) {
         waiting().remove(&a.count);
+    }
+}
+
+extern "C" fn rehome(raw: *const c_void) {
+    // SAFETY: declared with this struct.
+    let a: RehomeArgs = unsafe { arguments(raw) };
+    let bytes = u64::from(a.sides) * u64::from(a.side_bytes);
+    for i in 0..if planted(Plant::OldSides) { 0 } else { a.count as usize } {
+        // SAFETY: as in `word`: a list of as many items, each of the sides of a page.
+        unsafe {
+            let item = host::<Move>(a.moves).add(i).read();
+            for side in 0..u64::from(a.sides) {
+                host::<u64>(item.named).add(side as usize).write(item.to + side * u64::from(a.side_bytes));
+                let lent = host::<u64>(item.lent).add(side as usize);
+                let at = lent.read().wrapping_sub(item.from);
+                if at < bytes && !planted(Plant::OldLoans) {
+                    lent.write(item.to + at);
+                }
+            }
+        }
     }
 }
 
@@ -568,6 +602,7 @@ pub(crate) fn declare(fake: &Fake) {
     fake.kernel("ckv_ladder", size_of::<LadderArgs>(), Some(ladder));
     fake.kernel("ckv_pack", size_of::<PackArgs>(), Some(pack));
     fake.kernel("ckv_gather", size_of::<GatherArgs>(), Some(gather));
+    fake.kernel("ckv_rehome", size_of::<RehomeArgs>(), Some(rehome));
     fake.kernel("ckv_swap", size_of::<SwapArgs>(), Some(swap));
     fake.kernel("ckv_extend", size_of::<ExtendArgs>(), Some(extend));
     fake.kernel("ckv_publish", size_of::<PublishArgs>(), Some(publish_heads));

@@ -12,6 +12,7 @@ mod fused;
 mod history;
 mod hurry;
 mod kernels;
+mod leaving;
 mod life;
 mod model;
 mod plan;

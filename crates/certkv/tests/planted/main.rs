@@ -3,6 +3,7 @@
 #![allow(clippy::neg_cmp_op_on_partial_ord, reason = "!(error <= bound) is how NaN fails")]
 #[path = "../common/mod.rs"]
 mod common;
+mod departs;
 #[path = "../../../certkv-device/tests/fake_cuda/mod.rs"]
 mod fake_cuda;
 #[path = "../gpu_fake/kernels.rs"]
@@ -59,7 +60,7 @@ fn ordered(format: &str, seed: u64, work: impl FnOnce(&Gpu) -> Result<u64, Error
 /// Runs of a life: each is some forty operations.
 const LIVES: u64 = if cfg!(debug_assertions) { 100 } else { 400 };
 
-const CHECKS: [Check; 16] = [
+const CHECKS: [Check; 17] = [
     check(Bug::B1, "order of a life's accesses", LIVES, life::run),
     check(Bug::B2, "order of a life's accesses", LIVES, life::run),
     check(Bug::B3, "order of a life's accesses", LIVES, life::run),
@@ -76,6 +77,7 @@ const CHECKS: [Check; 16] = [
     check(Bug::B27, "tags and pages of a life with levels", LIVES, levels::run),
     check(Bug::B28, "tags and codes of a life with levels that travels", LIVES, levels::run_travels),
     check(Bug::B29, "order of accesses of plans beside attention", 4, lane::run),
+    check(Bug::B30, "order of accesses while originals leave", 4, departs::run),
 ];
 
 /// Seed of a check's run.

@@ -1,11 +1,11 @@
 //! The end of a step: blocks that it has filled leave their tails.
 use super::Core;
 use crate::Error;
-use certkv_kernel::cuda::close::{self, Close, Closing, Hosts};
+use certkv_kernel::cuda::close::{self, Close, Closing};
 
 impl Core {
-    /// Enqueues, behind all appends and attention of a step of `seqs` sequences, that the blocks it has filled are coded, in all layers, and their originals
-    /// copied to the host. What a recording of it closes depends on lengths in device memory. One launch for each format.
+    /// Enqueues, behind all appends and attention of a step of `seqs` sequences, that the blocks it has filled are coded, in all layers. What a recording of it
+    /// closes depends on lengths in device memory. One launch for each format.
     pub(in crate::gpu) fn close(&self, seqs: usize) -> Result<(), Error> {
         self.close_blocks(seqs, false)
     }
@@ -41,18 +41,10 @@ impl Core {
             let [rows, _, tails] = &self.sizes.drafts.filled;
             (tables.batch, tables.tails) = (self.draft_span(rows)?, self.draft_span(tails)?);
         }
-        // Where originals spill, those of a block that fills leave its tail for a frame, when the step is over.
-        let hosts = if self.sizes.spills(layer) {
-            None
-        } else {
-            let table = self.table(&self.sizes.group(layer).tables.hosts)?;
-            Some(Hosts { table, pages: self.host_pages(layer)? })
-        };
         Ok(Closing {
             tables,
             tail_slots: self.tails_of(layer)?,
             packed: self.packed_of(layer)?,
-            hosts,
             centres: self.of_layer(&self.centres, layer)?,
             metrics: self.metrics_of(layer)?,
             fixed: self.fixed_of(layer)?,

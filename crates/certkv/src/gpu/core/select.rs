@@ -97,7 +97,7 @@ impl Core {
             memory,
             hosts: self.table(&group.tables.hosts)?,
             host_pages: self.host_pages(layer)?,
-            originals: if s.spills(layer) { Some(self.sides_of(layer)?) } else { None },
+            originals: Some(self.sides_of(layer)?),
             step: self.table(&(t.count.start + 1..t.count.end))?,
             stats: self.counter(&self.sizes.stats_of(layer))?,
             refine,

@@ -1,0 +1,241 @@
+//! Full blocks whose originals leave for host memory beside the steps that follow.
+//!
+//! A step that fills blocks ends with their coding (`core/closing.rs`). Their rows stay in their tails while a copy engine takes them to the pages of
+//! originals, on a stream of its own, so that nobody waits for the link. Meanwhile the device's table of sides names the tails; once the copies are over it names
+//! the pages again, and so does what repairs have lent (`rehome.cu`). What a step returns does not depend on when that is.
+//!
+//! Two rules. What is given up while copies are under way is free once they are over ([`Leaving::stamp`]): a tail has no other rows, a page no other writer
+//! before. And whoever reads or writes pages of originals otherwise than launches of a step do, on the host or by copies, [lands](GpuCache::land) what is under
+//! way first. Originals that may lie in a store have a way of their own ([`spill`](super::spill)).
+use super::cache::GpuCache;
+use super::step::Part;
+use crate::{Error, SequenceId};
+use certkv_core::planted;
+use certkv_device::cuda::{DeviceBuffer, Event as Mark};
+use certkv_kernel::cuda::args::Sides;
+use certkv_kernel::cuda::queue::Span;
+use certkv_kernel::cuda::rehome::{self, Move};
+use certkv_page::{Reservation, Stamp};
+use std::collections::VecDeque;
+
+/// A block that a step has filled, in all layers of its group.
+#[derive(Debug, Clone, Copy)]
+struct Leaver {
+    group: usize,
+    /// Its pages of originals and of records, and the tail that has its rows.
+    host: u32,
+    packed: u32,
+    tail: u32,
+    /// With which it left.
+    trip: u64,
+    /// Whether the device's table of sides names the tail.
+    named: bool,
+}
+
+/// Blocks under way. Asks the allocator for nothing once it has held as many.
+#[derive(Debug, Default)]
+pub(super) struct Leaving {
+    /// Oldest first.
+    away: VecDeque<Leaver>,
+    /// Landed, and the device's table still names their tails.
+    back: Vec<Leaver>,
+    /// Behind the copies of a trip.
+    marks: VecDeque<(Mark, u64)>,
+    /// Trips: the blocks of one step each.
+    begun: u64,
+    landed: u64,
+    /// A trip failed half-way: copies of it are under way for nothing.
+    astray: bool,
+    /// Moves on their way to the device.
+    words: Vec<u64>,
+}
+
+impl Leaving {
+    /// Of as many blocks as can be under way.
+    pub(super) fn new(blocks: usize) -> Self {
+        Self {
+            away: VecDeque::with_capacity(blocks),
+            back: Vec::with_capacity(blocks),
+            marks: VecDeque::with_capacity(blocks),
+            ..Self::default()
+        }
+    }
+
+    /// Whether nothing is under way.
+    pub(super) fn is_empty(&self) -> bool {
+        self.landed == self.begun
+    }
+
+    /// For pages that are given up now.
+    pub(super) fn stamp(&self) -> Stamp {
+        if self.is_empty() { Stamp::UNTOUCHED } else { Stamp(self.begun) }
+    }
+
+    /// Whether pages behind a stamp are free. All else is in the order of one stream.
+    pub(super) fn passed(&self, stamp: Stamp) -> bool {
+        stamp == Stamp::IDLE || stamp.0 <= self.landed || planted!(B30)
+    }
+
+    /// The tail in which the originals of a page of a group are, if they are under way.
+    pub(super) fn tail_of(&self, group: usize, host: u32) -> Option<u32> {
+        self.away.iter().find(|block| (block.group, block.host) == (group, host)).map(|block| block.tail)
+    }
+
+    /// The last trip whose copies are over, if there are any that have not landed.
+    fn over(&self) -> Result<Option<u64>, Error> {
+        let mut over = None;
+        for (mark, trip) in &self.marks {
+            if !mark.passed()? {
+                break;
+            }
+            over = Some(*trip);
+        }
+        Ok(over)
+    }
+
+    /// Trips up to this one are over, or behind all that is enqueued from now on.
+    fn land(&mut self, trip: u64) {
+        while let Some(block) = self.away.front().copied().filter(|block| block.trip <= trip) {
+            self.back.extend(block.named.then_some(block));
+            self.away.pop_front();
+        }
+        while self.marks.front().is_some_and(|(_, marked)| *marked <= trip) {
+            self.marks.pop_front();
+        }
+        self.landed = trip;
+    }
+
+    /// Whether the device has to be told of something.
+    fn has_news(&self) -> bool {
+        !self.back.is_empty() || self.away.iter().any(|block| !block.named)
+    }
+}
+
+impl GpuCache {
+    /// Enqueues, behind all work of a step, that the originals of the blocks which it has filled leave. A copy for each block and layer; nothing that comes
+    /// later waits for them. What `parts` have of chunks the host has written itself.
+    ///
+    /// # Errors
+    /// The driver's: the step cannot be finished.
+    pub(super) fn depart(&mut self, parts: &[Part], drafting: bool) -> Result<(), Error> {
+        let own = parts.iter().filter(|part| drafting || part.place.is_some());
+        let spans = own
+            .flat_map(|part| part.reservations.iter().enumerate())
+            .flat_map(|(group, reservation)| Reservation::rows(reservation).map(move |span| (group, span)));
+        let Self { core, leaving, .. } = self;
+        let (s, trip, before) = (&core.sizes, leaving.begun + 1, leaving.away.len());
+        let filled = spans.filter_map(|(group, span)| {
+            let (host, packed, tail) = (span.host.index, span.packed?.index, span.tail?.index);
+            (!s.group_spills(group)).then_some(Leaver { group, host, packed, tail, trip, named: false })
+        });
+        leaving.away.extend(filled);
+        if leaving.away.len() == before {
+            return Ok(());
+        }
+        leaving.begun = trip;
+        let sent = (|| {
+            core.outward.follow(&core.queue)?;
+            for block in leaving.away.range(before..) {
+                for layer in s.groups[block.group].layers.iter().copied() {
+                    let (from, to) = (s.tail_at(layer, block.tail), s.host_at(layer, block.host));
+                    core.outward.download(&core.tails, from, &core.originals, to, s.original_bytes)?;
+                }
+            }
+            leaving.marks.push_back((core.outward.mark()?, trip));
+            Ok(())
+        })();
+        if sent.is_err() {
+            leaving.away.truncate(before);
+            leaving.astray = true;
+        }
+        sent
+    }
+
+    /// Takes notice of what has landed by now. Waits for nobody.
+    ///
+    /// # Errors
+    /// The driver's: nothing has landed.
+    pub(super) fn arrive(&mut self) -> Result<(), Error> {
+        if self.leaving.astray {
+            self.land()?;
+        }
+        match self.leaving.over()? {
+            Some(trip) => self.landed(trip),
+            None => Ok(()),
+        }
+    }
+
+    /// Has all that is enqueued from now on wait for what is under way, and so whoever waits for the queue: originals are in their pages then. Whether something was.
+    ///
+    /// # Errors
+    /// The driver's: nothing has landed.
+    pub(super) fn land(&mut self) -> Result<bool, Error> {
+        if self.leaving.is_empty() {
+            return Ok(false);
+        }
+        self.core.queue.follow(&self.core.outward)?;
+        self.landed(self.leaving.begun)?;
+        self.leaving.astray = false;
+        Ok(true)
+    }
+
+    fn landed(&mut self, trip: u64) -> Result<(), Error> {
+        // Copies to scratch that are owed may be from the tails.
+        self.core.settle_all()?;
+        self.leaving.land(trip);
+        self.reclaim();
+        // Frames of pages that were given up meanwhile.
+        self.sweep();
+        Ok(())
+    }
+
+    /// The same if a block of a sequence is under way.
+    ///
+    /// # Errors
+    /// Unknown; the driver's.
+    pub(super) fn land_block(&mut self, id: SequenceId, block: usize) -> Result<(), Error> {
+        let tables = self.entry(id)?.tables.iter().enumerate();
+        let mut pages = tables.filter_map(|(group, table)| Some((group, table.get(block)?.host.index)));
+        if pages.any(|(group, host)| self.leaving.tail_of(group, host).is_some()) {
+            self.land()?;
+        }
+        Ok(())
+    }
+
+    /// Tells the device where originals are that have left their pages' names or come back to them: one launch for some thousand of a block in a layer, and
+    /// nothing where there are none.
+    ///
+    /// # Errors
+    /// The driver's: nothing may be launched before this has succeeded.
+    pub(super) fn tell_moves(&mut self) -> Result<(), Error> {
+        let Self { core, ring, leaving, .. } = self;
+        if !leaving.has_news() {
+            return Ok(());
+        }
+        let (s, kit) = (&core.sizes, core.kit(0));
+        leaving.words.clear();
+        let news = leaving.back.iter().chain(leaving.away.iter().filter(|block| !block.named));
+        for block in news {
+            for layer in s.groups[block.group].layers.iter().copied() {
+                let tail = core.tails.address_of(s.tail_at(layer, block.tail), s.original_bytes)?;
+                let page = core.originals.span(s.host_at(layer, block.host), s.original_bytes)?.address();
+                let (from, to) = if block.named { (tail, page) } else { (page, tail) };
+                let named = layer * s.side_table_bytes() + block.host as usize * s.kv_heads * size_of::<Sides>();
+                let named = core.sides.address_of(named, s.kv_heads * size_of::<Sides>())?;
+                let moved = Move { named, lent: core.lent(layer, block.packed)?, from, to };
+                leaving.words.extend_from_slice(&moved.words());
+            }
+        }
+        for part in leaving.words.chunks(ring.most() / size_of::<Move>() * Move::WORDS) {
+            let at = ring.take(&core.queue, size_of_val(part))?;
+            ring.area().write(at, part)?;
+            let list = (ring.area().span(at, size_of_val(part))?, part.len() / Move::WORDS);
+            let whole = |buffer| Span::of(buffer, 0, DeviceBuffer::len(buffer));
+            let written = [whole(&core.sides)?, whole(&core.memory)?];
+            rehome::rehome(&core.queue, &kit.rehome, list, [2 * s.kv_heads, s.side_bytes], written)?;
+        }
+        leaving.back.clear();
+        leaving.away.iter_mut().for_each(|block| block.named = true);
+        Ok(())
+    }
+}
