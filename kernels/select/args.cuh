@@ -62,9 +62,7 @@ struct CkvSelectArgs {
     CkvSlotPool keys;
     CkvSlotPool values;
     const u32* hosts;       // [rows][table_stride] host page of each full block, NO_PAGE for none; null: none
-    const u8* host_base;    // mapped pinned memory, as the GPU addresses it
-    u64 host_stride;        // a host page: [kv_head][keys, values] in fragment order
-    const CkvSides* originals;  // [host pages][kv_heads] where each page's originals are, 0 for nowhere near; null: at host_base
+    const CkvSides* originals;  // [host pages][kv_heads] where each page's originals are, in fragment order; 0 for nowhere near
     CkvSelectCopy* copies;  // [capacity]
     u32* queue;             // {length of `copies`, places given out}; both zero before the first PLAN that fills it
     const u32* step;        // at least 1, grows by 1 from step to step

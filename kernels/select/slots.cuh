@@ -65,13 +65,12 @@ CKV_FN u32 take_slot(const CkvSelectArgs& a, const CkvSlotPool& pool, u32 item, 
     }
 }
 
-// Where originals of a side lie: in the host's memory, or wherever `originals` says; 0 for nowhere.
+// Where originals of a side lie; 0 for nowhere.
 CKV_FN u64 host_address(const CkvSelectArgs& a, u32 row, u32 block, u32 head, u32 side) {
     if (a.hosts == nullptr) return 0;
     const u32 page = a.hosts[(u64)row * a.table_stride + block];
     if (page == NO_PAGE) return 0;
-    if (a.originals != nullptr) return ((const u64*)(a.originals + (u64)page * a.kv_heads + head))[side];
-    return (u64)a.host_base + page * a.host_stride + (2 * head + side) * SIDE_BYTES;
+    return ((const u64*)(a.originals + (u64)page * a.kv_heads + head))[side];
 }
 
 // PLAN: `item` is wanted next step. `wanted`: not only kept if it is there. `dry`: one of this CTA's searches found nothing; whoever sees

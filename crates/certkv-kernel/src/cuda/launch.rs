@@ -241,10 +241,8 @@ pub struct Select<'a> {
     pub memory: Memory<'a>,
     /// `u32[rows][stride]`: page of the originals of each block.
     pub hosts: Span<'a>,
-    /// Pages of originals of the layer, mapped; or memory in which they lie where `originals` says.
-    pub host_pages: Span<'a>,
-    /// [`Sides`]`[host pages][kv_heads]`: where each page's originals are. `None`: page by page in `host_pages`.
-    pub originals: Option<Span<'a>>,
+    /// [`Sides`]`[host pages][kv_heads]`: where each page's originals are; 0 for nowhere.
+    pub originals: Span<'a>,
     /// `u32`: number of the step, from 1.
     pub step: Span<'a>,
     /// [`SelectStats`], counted up.
@@ -511,9 +509,7 @@ pub(super) fn select_args(on: &mut Touched, a: &Select<'_>) -> Result<SelectArgs
         keys: m.keys.pool(on, l.original_side_bytes())?,
         values: m.values.pool(on, l.original_side_bytes())?,
         hosts: on.reads(a.hosts, "hosts", 4 * t.entries())?,
-        host_base: on.names(a.host_pages, "host pages", 0)?,
-        host_stride: (2 * t.kv_heads * l.original_side_bytes()) as u64,
-        originals: on.may_read(a.originals, "originals", size_of::<Sides>())?,
+        originals: on.reads(a.originals, "originals", size_of::<Sides>())?,
         copies: on.writes(m.copies, "copies", m.capacity.saturating_mul(size_of::<CopyItem>()))?,
         queue: on.writes(m.queue, "queue", 8)?,
         step: on.reads(a.step, "step", 4)?,

@@ -97,12 +97,8 @@ pub struct SelectArgs {
     pub values: SlotPool,
     /// `u32[rows][table_stride]`: host page of each full block, [`NO_PAGE`] for none; 0: no originals to be had.
     pub hosts: u64,
-    /// Mapped pinned memory, as the GPU addresses it.
-    pub host_base: u64,
-    /// Bytes from a host page to the next; a page is `[kv_head][keys, values]` in fragment order.
-    pub host_stride: u64,
-    /// [`Sides`](super::args::Sides)`[host pages][kv_heads]`: where each page's originals are, 0 for a side that is out of reach and stays on codes;
-    /// 0: all are at `host_base`.
+    /// [`Sides`](super::args::Sides)`[host pages][kv_heads]`: where each page's originals are, in fragment order; 0 for a side that is out of reach and stays
+    /// on codes.
     pub originals: u64,
     /// `CopyItem[capacity]`: the list of copies.
     pub copies: u64,
@@ -214,7 +210,7 @@ mod tests {
     fn structs_have_the_sizes_of_their_twins() {
         assert_eq!(size_of::<SlotPool>(), 40);
         assert_eq!(size_of::<CopyItem>(), 32);
-        assert_eq!(size_of::<SelectArgs>(), 12 * 8 + 2 * 40 + 12 * 8 + 5 * 8 + 11 * 4 + 4);
+        assert_eq!(size_of::<SelectArgs>(), 12 * 8 + 2 * 40 + 10 * 8 + 5 * 8 + 11 * 4 + 4);
         assert_eq!(SelectStats::from_words(&[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]).refined_values, 12);
     }
 }

@@ -91,6 +91,9 @@ impl Ladder {
         let (second, _) = add(zeros((1 + 2 * entries) * 4));
         let (stats, stats_at) = add(zeros(SelectStats::WORDS * 4));
         let (step, step_at) = add(Buffer::of(&[1u32]));
+        let host_at = add(host).1;
+        let each: Vec<u64> = (0..2 * pages * heads).map(|side| host_at + (side * side_bytes) as u64).collect();
+        let originals_at = add(Buffer::of(&each)).1;
         let mut pool = || SlotPool {
             base: add(zeros(slots * side_bytes)).1,
             owner: add(zeros(slots * 4)).1,
@@ -117,9 +120,7 @@ impl Ladder {
             keys,
             values,
             hosts: placed.args.table,
-            host_base: add(host).1,
-            host_stride: (heads * 2 * side_bytes) as u64,
-            originals: 0,
+            originals: originals_at,
             copies: add(zeros(capacity * size_of::<CopyItem>())).1,
             queue,
             step: step_at,

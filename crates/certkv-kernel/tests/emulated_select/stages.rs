@@ -106,7 +106,9 @@ fn one_launch_leaves_the_bits_of_choice_repair_and_dense_rung() {
             let all = everything(&mut l);
             let refines = l.case.layout.format.refine.key > 0;
             // What of the heads over tolerance is left by too little room for originals: the dense rung's.
-            l.select.originals = if spec.relative == 0.003 { no_originals(&mut l) } else { 0 };
+            if spec.relative == 0.003 {
+                l.select.originals = no_originals(&mut l);
+            }
             let over = l.attend(false);
             let lists = l.failures.map(|at| l.memory[at].pointer());
             l.memory[l.failures[1]].write(0, &[7u32]);

@@ -137,6 +137,7 @@ impl World {
         };
         let mut world = world;
         world.args = world.arguments();
+        world.tell(|_| false);
         for item in 0..items {
             let gone = [r.chance(world.plan.uncoded), r.chance(world.plan.uncoded)];
             let eta = 0.1 * (0.5 * r.normal()).exp();
@@ -178,9 +179,7 @@ impl World {
             keys: pool(0),
             values: pool(1),
             hosts: self.rest[1].pointer(),
-            host_base: HOST_BASE,
-            host_stride: 2 * SIDE * self.plan.kv_heads as u64,
-            originals: 0,
+            originals: self.rest[5].pointer(),
             copies: self.copies.pointer(),
             queue: self.queue.pointer(),
             step: self.step.pointer(),
@@ -198,15 +197,13 @@ impl World {
         }
     }
 
-    /// From here on launches are told where each side of originals is, `[host page][head][side]`: nowhere if it is `gone`, by item, and where it was
-    /// otherwise.
+    /// Tells launches where each side of originals is, `[host page][head][side]`: nowhere if it is `gone`, by item.
     pub(crate) fn tell(&mut self, gone: impl Fn(usize) -> bool) {
         let first = 7 * 2 * self.plan.kv_heads;
         let address = |at: usize| HOST_BASE + at as u64 * SIDE;
         let all = (0..first + self.pages * 2 * self.plan.kv_heads)
             .map(|at| if at < first || gone(at - first) { 0 } else { address(at) });
         self.rest[5].write(0, &all.collect::<Vec<u64>>());
-        self.args.originals = self.rest[5].pointer();
     }
 
     /// New masses and certificates.

@@ -256,11 +256,6 @@ impl Core {
         Ok(Tables { batch: self.table(&(batch.start + place..batch.end))?, ..self.block_tables(layer)? })
     }
 
-    fn host_pages(&self, layer: usize) -> Result<Span<'_>, Error> {
-        let bytes = self.sizes.host_range(layer);
-        Ok(self.originals.span(bytes.start, bytes.len())?)
-    }
-
     /// The layer's part of the table of sides.
     pub(super) fn sides_of(&self, layer: usize) -> Result<Span<'_>, Error> {
         let bytes = self.sizes.side_table_bytes();

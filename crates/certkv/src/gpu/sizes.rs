@@ -514,15 +514,6 @@ impl Sizes {
         self.frames.map_or(0, |frames| frames.at) + frame as usize * self.original_bytes
     }
 
-    /// The layer's pages of originals, or the frames in which they lie.
-    pub(super) fn host_range(&self, layer: usize) -> Range<usize> {
-        let (start, pages) = match self.frames.filter(|_| self.spills(layer)) {
-            Some(frames) => (frames.at, frames.count),
-            None => (self.host_at(layer, 0), self.group(layer).host_pages),
-        };
-        start..start + pages * self.original_bytes
-    }
-
     /// First byte of page `page` of originals in `layer`, which does not spill.
     pub(super) fn host_at(&self, layer: usize, page: u32) -> usize {
         self.of_layer[layer].host_at + page as usize * self.original_bytes
