@@ -2358,7 +2358,7 @@ typedef struct certkv_snapshot {
    */
   struct certkv_page_use swap_pages;
   /**
-   * Rows of one layer of one sequence to the host; 0 on a GPU, whose kernels store them.
+   * Rows of one layer of one sequence to the host; on a GPU the blocks that a step has filled, in all layers, without rows that the host has itself.
    */
   struct certkv_moves stores;
   /**

@@ -92,7 +92,7 @@ pub struct certkv_snapshot {
     pub host_pages: certkv_page_use,
     /// Pages of codes of sequences that are swapped out.
     pub swap_pages: certkv_page_use,
-    /// Rows of one layer of one sequence to the host; 0 on a GPU, whose kernels store them.
+    /// Rows of one layer of one sequence to the host; on a GPU the blocks that a step has filled, in all layers, without rows that the host has itself.
     pub stores: certkv_moves,
     /// Open blocks of forks and cuts, copied.
     pub copies: certkv_moves,

@@ -109,7 +109,8 @@ pub struct Snapshot {
     pub spills: Option<Moves>,
     /// What reads of originals lacked, from the store: each the bytes that one read brought. `None` where they are not spilled.
     pub fetches: Option<Moves>,
-    /// Rows of one layer of one sequence to the host. `None` on a GPU, whose kernels store them.
+    /// Rows of one layer of one sequence to the host; on a GPU the blocks that a step has filled, in all layers, without rows that the host has itself. Each with its
+    /// bytes.
     pub stores: Option<Moves>,
     /// Open blocks of forks and cuts, copied.
     pub copies: Moves,

@@ -9,8 +9,9 @@
 //! way first. Originals that may lie in a store have a way of their own ([`spill`](super::spill)).
 use super::cache::GpuCache;
 use super::step::Part;
+use crate::counters::Kind;
 use crate::{Error, SequenceId};
-use certkv_core::planted;
+use certkv_core::{planted, span};
 use certkv_device::cuda::{DeviceBuffer, Event as Mark};
 use certkv_kernel::cuda::args::Sides;
 use certkv_kernel::cuda::queue::Span;
@@ -133,22 +134,26 @@ impl GpuCache {
             return Ok(());
         }
         leaving.begun = trip;
+        let span = span!("leave", blocks = (leaving.away.len() - before), bytes = _);
         let sent = (|| {
             core.outward.follow(&core.queue)?;
+            let mut bytes = 0;
             for block in leaving.away.range(before..) {
                 for layer in s.groups[block.group].layers.iter().copied() {
                     let (from, to) = (s.tail_at(layer, block.tail), s.host_at(layer, block.host));
                     core.outward.download(&core.tails, from, &core.originals, to, s.original_bytes)?;
+                    bytes += s.original_bytes as u64;
                 }
             }
             leaving.marks.push_back((core.outward.mark()?, trip));
-            Ok(())
+            Ok(bytes)
         })();
         if sent.is_err() {
             leaving.away.truncate(before);
             leaving.astray = true;
         }
-        sent
+        span.record("bytes", *sent.as_ref().unwrap_or(&0));
+        core.host.moved(Kind::Store, sent).map(drop)
     }
 
     /// Takes notice of what has landed by now. Waits for nobody.

@@ -8,8 +8,7 @@ use certkv_core::budget::{CLASSES, Class};
 
 impl GpuCache {
     /// The cache in numbers, without a call to the driver. What only the device knows is `None`: outputs and bytes read
-    /// ([`GpuCache::certificate_ring`] has the certificates), scratch ([`GpuCache::selection`] asks for it, and waits), stores of rows, which
-    /// are copies of whole blocks. Its waits are those for results, for chunks and for staging memory.
+    /// ([`GpuCache::certificate_ring`] has the certificates), scratch ([`GpuCache::selection`] asks for it, and waits). Its waits are those for results, for chunks and for staging memory.
     ///
     /// Of scratch, bytes in use are those of open blocks: which slots hold copies, the device knows.
     ///
@@ -61,7 +60,7 @@ impl GpuCache {
             spill: self.spill.as_ref().map(Spilled::in_use),
             spills: self.spill.as_ref().map(|_| self.core.host.moves(Kind::Spill)),
             fetches: self.spill.as_ref().map(|_| self.core.host.moves(Kind::Fetch)),
-            stores: None,
+            stores: Some(self.core.host.moves(Kind::Store)),
             copies: self.core.host.moves(Kind::Copy),
             saves: self.core.host.moves(Kind::Save),
             restores: self.core.host.moves(Kind::Restore),
