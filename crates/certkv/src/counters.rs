@@ -7,7 +7,7 @@ use std::time::Instant;
 /// Moves that the engine makes itself. Those to scratch are counted there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Rows of one layer of one sequence to the host.
+    /// Rows of one layer of one sequence to the host; on a GPU full blocks of a step, in all layers.
     Store,
     /// The open block of a fork or a cut, in all layers of a KV group.
     Copy,

@@ -404,7 +404,7 @@ impl Cache {
         for (group, dropped) in self.groups.iter().zip(evicted.groups()) {
             self.forget_promoted(group, dropped);
         }
-        evicted.retire(|| self.stamp())?;
+        evicted.retire(|_| self.stamp())?;
         for group in &self.groups {
             group.pools.reclaim(&mut |stamp| self.passed(stamp));
         }

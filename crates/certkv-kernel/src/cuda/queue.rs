@@ -139,7 +139,7 @@ impl Queue {
         Ok(Self { stream, events, gpu: gpu.clone(), kept })
     }
 
-    /// Another stream over the same pinned memory, which stays until both are dropped. Nothing orders the work of the two but [`Queue::follow`].
+    /// Another stream over the same pinned memory, which stays until all of them are dropped. Nothing orders the work of the two but [`Queue::follow`].
     ///
     /// # Errors
     /// The driver's.

@@ -10,7 +10,7 @@ use certkv_device::cuda::{CudaError, Function};
 pub struct Move {
     /// `[kv_heads]` [`Sides`](super::args::Sides) in the table of sides.
     pub named: u64,
-    /// `[kv_heads]` of what is lent of the page's block.
+    /// `[kv_heads]` [`Sides`](super::args::Sides) that repairs have lent of the page's block.
     pub lent: u64,
     /// Where the sides were, one after the other.
     pub from: u64,
@@ -44,7 +44,8 @@ pub struct RehomeArgs {
     pub unused: u32,
 }
 
-/// Enqueues that `count` pages of `[sides, side_bytes]` are named and lent where they are now: the list `moves`, of [`Move`]s, is in mapped memory. 3 us.
+/// Enqueues that `count` pages of `[sides, side_bytes]` are named and lent where they are now: the list `moves`, of [`Move`]s, is in mapped memory. `named` and
+/// `lent` are the memory that their addresses lie in.
 ///
 /// # Errors
 /// As [`attend`](super::launch::attend).

@@ -385,8 +385,10 @@ fn rows_go_to_their_tails_and_full_blocks_are_closed_in_all_layers() {
         assert!(world.check().is_err());
         world.layers[0].stored[0][last].0[3] ^= 1;
         world.check().unwrap();
-        world.layers[1].stored[1].pop();
+        let row = world.layers[1].stored[1].pop().expect("a row");
         assert!(world.check().is_err());
+        world.layers[1].stored[1].push(row);
+        world.check().unwrap();
         let full = world.l.tokens();
         world.layers.iter_mut().for_each(|layer| layer.stored[0].truncate(full - 1));
         world.lens.write(0, &[full as u32 - 1]);

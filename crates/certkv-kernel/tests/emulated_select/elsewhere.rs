@@ -34,7 +34,7 @@ fn what_is_nowhere_is_neither_copied_nor_lent() {
         for item in (0..items).filter(|item| gone(*item)) {
             executed += 1;
             failed += there(&some, item);
-            // The control: where all is told they are.
+            // The control: told of all, they are there.
             planted += there(&all, item);
         }
         let reached: usize = (0..items).filter(|item| !gone(*item)).map(|item| there(&some, item)).sum();

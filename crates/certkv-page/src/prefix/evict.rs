@@ -35,14 +35,14 @@ impl Evicted {
         &self.groups
     }
 
-    /// [`Dropped::retire`] for all groups; returns pages retired.
+    /// [`Dropped::retire`] for all groups; returns pages retired. `record` is given the group's number.
     ///
     /// # Errors
     /// As [`Dropped::retire`]: the first refusal, after all were tried.
-    pub fn retire(self, mut record: impl FnMut() -> Stamp) -> Result<usize, PageError> {
+    pub fn retire(self, mut record: impl FnMut(usize) -> Stamp) -> Result<usize, PageError> {
         let (mut pages, mut refused) = (0, None);
-        for dropped in self.groups {
-            match dropped.retire(&mut record) {
+        for (group, dropped) in self.groups.into_iter().enumerate() {
+            match dropped.retire(|| record(group)) {
                 Ok(n) => pages += n,
                 Err(error) => {
                     refused.get_or_insert(error);

@@ -51,10 +51,10 @@ impl Entry {
 
 /// A paged, compressed, certified KV cache in GPU memory, the originals in pinned host memory.
 ///
-/// The verbs are those of [`Cache`](crate::Cache). One stream does everything, so that its order is the order of pages, and a
+/// The verbs are those of [`Cache`](crate::Cache). One stream runs all launches of steps, and its order is that of pages; a
 /// step holds the cache: there is one step at a time. A step of one token per sequence only enqueues; who reads its results
 /// waits. Rows of an open block lie in its tail on the device; the originals' page gets them when the block is full, by copies on a stream of their own that
-/// no step waits for.
+/// no step waits for, and what is given up meanwhile is free behind them.
 #[derive(Debug)]
 pub struct GpuCache {
     pub(super) core: Arc<Core>,
@@ -320,18 +320,23 @@ impl GpuCache {
         Ok(())
     }
 
-    /// Ends a sequence; its id is refused from now on. Pages it shared stay with the others.
+    /// Ends a sequence; its id is refused from now on. Pages it shared stay with the others; those whose originals are under way are free once a later call
+    /// finds them landed.
     ///
     /// # Errors
-    /// Unknown; nothing changed.
+    /// Unknown; of the last sequence, the driver's; nothing changed.
     pub fn release(&mut self, id: SequenceId) -> Result<(), Error> {
         self.entry(id)?;
+        if self.sequences.len() == 1 {
+            // There may be no later call, and nobody is kept waiting.
+            self.land()?;
+        }
         if let Some(entry) = self.sequences.try_remove(id.slot as usize) {
             for (group, table) in entry.tables.into_iter().enumerate() {
                 let dropped = table.release();
                 let gone: Vec<u32> = coded(&dropped).collect();
                 self.forget_later(id, group, gone, true);
-                dropped.retire(|| self.leaving.stamp())?;
+                dropped.retire(|| self.stamp(group))?;
             }
         }
         self.reclaim();
@@ -430,7 +435,7 @@ impl GpuCache {
         self.core.sizes.drafts_alone
     }
 
-    /// The stream that does everything: other work that touches a step's tensors waits for it, or makes it wait.
+    /// The stream of steps: other work that touches a step's tensors waits for it, or makes it wait.
     pub fn stream(&self) -> &GpuStream {
         self.core.queue.stream()
     }
@@ -456,6 +461,9 @@ impl GpuCache {
     /// The driver's, and those of the work.
     pub fn synchronize(&self) -> Result<(), Error> {
         self.core.join()?;
+        if !self.leaving.is_empty() {
+            self.core.queue.follow(&self.core.outward)?;
+        }
         self.core.finish()
     }
 

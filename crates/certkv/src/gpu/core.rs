@@ -55,7 +55,7 @@ pub(super) struct Core {
     pub(super) packed: DeviceBuffer,
     pub(super) tails: DeviceBuffer,
     pub(super) tables: DeviceBuffer,
-    /// `[layer][page][head]`: [`Sides`] of the originals; 0 for those that lie in a store alone.
+    /// `[layer][page][head]`: [`Sides`] of the originals, in their pages, frames or tails; 0 for those that lie in a store alone.
     pub(super) sides: DeviceBuffer,
     pub(super) masses: DeviceBuffer,
     /// `[layer][2]`: of the first launch, and of the dense one.
@@ -207,7 +207,7 @@ impl Core {
         Ok(())
     }
 
-    /// Waits for everything on the queue, which plans on the lane are not until they are joined, and counts the wait.
+    /// Waits for everything on the queue, and counts the wait. Plans on the lane are not on it until they are joined, nor originals that leave until they land.
     pub(super) fn finish(&self) -> Result<(), Error> {
         Ok(self.host.wait(|| self.queue.finish())?)
     }
@@ -519,11 +519,17 @@ impl Core {
         })
     }
 
-    /// Where it is said what is lent of a page of records.
-    pub(super) fn lent(&self, layer: usize, packed: u32) -> Result<u64, Error> {
+    /// Where the table of sides names a page of originals: an entry for each KV head.
+    pub(super) fn named_at(&self, layer: usize, page: u32) -> Result<u64, Error> {
+        let each = self.sizes.kv_heads * size_of::<Sides>();
+        Ok(self.sides.address_of(layer * self.sizes.side_table_bytes() + page as usize * each, each)?)
+    }
+
+    /// Where it is said what repairs have lent of a page of records, as there.
+    pub(super) fn lent_at(&self, layer: usize, page: u32) -> Result<u64, Error> {
         let (s, m) = (&self.sizes, &self.sizes.memory);
         let each = s.kv_heads * size_of::<Sides>();
-        let at = 4 * (layer * m.words + m.sides.start) + (s.group(layer).packed_pages + packed as usize) * each;
+        let at = 4 * (layer * m.words + m.sides.start) + (s.group(layer).packed_pages + page as usize) * each;
         Ok(self.memory.address_of(at, each)?)
     }
 

@@ -1,7 +1,7 @@
 //! Full blocks whose originals leave for host memory beside the steps that follow.
 //!
 //! A step that fills blocks ends with their coding (`core/closing.rs`). Their rows stay in their tails while a copy engine takes them to the pages of
-//! originals, on a stream of its own, so that nobody waits for the link. Meanwhile the device's table of sides names the tails; once the copies are over it names
+//! originals, on a stream of its own, so that nobody waits for the link. The blocks of one step are a *trip*, with one mark behind its copies. Meanwhile the device's table of sides names the tails; once the copies are over it names
 //! the pages again, and so does what repairs have lent (`rehome.cu`). What a step returns does not depend on when that is.
 //!
 //! Two rules. What is given up while copies are under way is free once they are over ([`Leaving::stamp`]): a tail has no other rows, a page no other writer
@@ -13,11 +13,19 @@ use crate::counters::Kind;
 use crate::{Error, SequenceId};
 use certkv_core::{planted, span};
 use certkv_device::cuda::{DeviceBuffer, Event as Mark};
-use certkv_kernel::cuda::args::Sides;
 use certkv_kernel::cuda::queue::Span;
 use certkv_kernel::cuda::rehome::{self, Move};
 use certkv_page::{Reservation, Stamp};
 use std::collections::VecDeque;
+
+/// What the device's table of sides names of a block that leaves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Named {
+    Page,
+    /// The device was begun to be told of the tail.
+    Either,
+    Tail,
+}
 
 /// A block that a step has filled, in all layers of its group.
 #[derive(Debug, Clone, Copy)]
@@ -27,10 +35,9 @@ struct Leaver {
     host: u32,
     packed: u32,
     tail: u32,
-    /// With which it left.
+    /// Number of its trip.
     trip: u64,
-    /// Whether the device's table of sides names the tail.
-    named: bool,
+    named: Named,
 }
 
 /// Blocks under way. Asks the allocator for nothing once it has held as many.
@@ -40,12 +47,12 @@ pub(super) struct Leaving {
     away: VecDeque<Leaver>,
     /// Landed, and the device's table still names their tails.
     back: Vec<Leaver>,
-    /// Behind the copies of a trip.
+    /// Behind the copies of each trip, with its number.
     marks: VecDeque<(Mark, u64)>,
-    /// Trips: the blocks of one step each.
+    /// Numbers of the last trips that began, and ended.
     begun: u64,
     landed: u64,
-    /// A trip failed half-way: copies of it are under way for nothing.
+    /// A trip failed half-way: some of its copies are under way, for blocks whose step was dropped.
     astray: bool,
     /// Moves on their way to the device.
     words: Vec<u64>,
@@ -68,13 +75,13 @@ impl Leaving {
     }
 
     /// For pages that are given up now.
-    pub(super) fn stamp(&self) -> Stamp {
+    fn stamp(&self) -> Stamp {
         if self.is_empty() { Stamp::UNTOUCHED } else { Stamp(self.begun) }
     }
 
-    /// Whether pages behind a stamp are free. All else is in the order of one stream.
+    /// Whether pages behind a stamp are free. Launches need no stamp: one stream orders them.
     pub(super) fn passed(&self, stamp: Stamp) -> bool {
-        stamp == Stamp::IDLE || stamp.0 <= self.landed || planted!(B30)
+        self.is_empty() || stamp.0 <= self.landed || planted!(B30)
     }
 
     /// The tail in which the originals of a page of a group are, if they are under way.
@@ -95,9 +102,9 @@ impl Leaving {
     }
 
     /// Trips up to this one are over, or behind all that is enqueued from now on.
-    fn land(&mut self, trip: u64) {
+    fn forget_until(&mut self, trip: u64) {
         while let Some(block) = self.away.front().copied().filter(|block| block.trip <= trip) {
-            self.back.extend(block.named.then_some(block));
+            self.back.extend((block.named != Named::Page).then_some(block));
             self.away.pop_front();
         }
         while self.marks.front().is_some_and(|(_, marked)| *marked <= trip) {
@@ -108,11 +115,21 @@ impl Leaving {
 
     /// Whether the device has to be told of something.
     fn has_news(&self) -> bool {
-        !self.back.is_empty() || self.away.iter().any(|block| !block.named)
+        !self.back.is_empty() || self.away.iter().any(|block| block.named != Named::Tail)
     }
 }
 
+/// For pages that are given up in a call that has [landed](GpuCache::land) what was under way.
+pub(super) fn landed() -> Stamp {
+    Stamp::UNTOUCHED
+}
+
 impl GpuCache {
+    /// For pages of a group that are given up now: while copies are under way, whosever, they wait for the last of them.
+    pub(super) fn stamp(&self, group: usize) -> Stamp {
+        if self.core.sizes.group_spills(group) { Stamp::UNTOUCHED } else { self.leaving.stamp() }
+    }
+
     /// Enqueues, behind all work of a step, that the originals of the blocks which it has filled leave. A copy for each block and layer; nothing that comes
     /// later waits for them. What `parts` have of chunks the host has written itself.
     ///
@@ -127,7 +144,7 @@ impl GpuCache {
         let (s, trip, before) = (&core.sizes, leaving.begun + 1, leaving.away.len());
         let filled = spans.filter_map(|(group, span)| {
             let (host, packed, tail) = (span.host.index, span.packed?.index, span.tail?.index);
-            (!s.group_spills(group)).then_some(Leaver { group, host, packed, tail, trip, named: false })
+            (!s.group_spills(group)).then_some(Leaver { group, host, packed, tail, trip, named: Named::Page })
         });
         leaving.away.extend(filled);
         if leaving.away.len() == before {
@@ -165,7 +182,7 @@ impl GpuCache {
             self.land()?;
         }
         match self.leaving.over()? {
-            Some(trip) => self.landed(trip),
+            Some(trip) => self.take_landed(trip),
             None => Ok(()),
         }
     }
@@ -179,22 +196,23 @@ impl GpuCache {
             return Ok(false);
         }
         self.core.queue.follow(&self.core.outward)?;
-        self.landed(self.leaving.begun)?;
+        self.take_landed(self.leaving.begun)?;
         self.leaving.astray = false;
         Ok(true)
     }
 
-    fn landed(&mut self, trip: u64) -> Result<(), Error> {
+    /// Takes notice that trips up to this one have landed.
+    fn take_landed(&mut self, trip: u64) -> Result<(), Error> {
         // Copies to scratch that are owed may be from the tails.
         self.core.settle_all()?;
-        self.leaving.land(trip);
+        self.leaving.forget_until(trip);
         self.reclaim();
         // Frames of pages that were given up meanwhile.
         self.sweep();
         Ok(())
     }
 
-    /// The same if a block of a sequence is under way.
+    /// As [`land`](Self::land), if the block of a sequence is under way in any group.
     ///
     /// # Errors
     /// Unknown; the driver's.
@@ -207,8 +225,8 @@ impl GpuCache {
         Ok(())
     }
 
-    /// Tells the device where originals are that have left their pages' names or come back to them: one launch for some thousand of a block in a layer, and
-    /// nothing where there are none.
+    /// Tells the device of originals that are in tails since the last step, or in their pages again: one launch for each thousand or so blocks of a layer, and
+    /// none where there are none.
     ///
     /// # Errors
     /// The driver's: nothing may be launched before this has succeeded.
@@ -219,18 +237,23 @@ impl GpuCache {
         }
         let (s, kit) = (&core.sizes, core.kit(0));
         leaving.words.clear();
-        let news = leaving.back.iter().chain(leaving.away.iter().filter(|block| !block.named));
-        for block in news {
+        let left = leaving.away.iter().filter(|block| block.named != Named::Tail);
+        let news = leaving.back.iter().map(|block| (block, true)).chain(left.map(|block| (block, false)));
+        for (block, landed) in news {
             for layer in s.groups[block.group].layers.iter().copied() {
                 let tail = core.tails.address_of(s.tail_at(layer, block.tail), s.original_bytes)?;
                 let page = core.originals.span(s.host_at(layer, block.host), s.original_bytes)?.address();
-                let (from, to) = if block.named { (tail, page) } else { (page, tail) };
-                let named = layer * s.side_table_bytes() + block.host as usize * s.kv_heads * size_of::<Sides>();
-                let named = core.sides.address_of(named, s.kv_heads * size_of::<Sides>())?;
-                let moved = Move { named, lent: core.lent(layer, block.packed)?, from, to };
+                let (from, to) = if landed { (tail, page) } else { (page, tail) };
+                let (named, lent) = (core.named_at(layer, block.host)?, core.lent_at(layer, block.packed)?);
+                let moved = Move { named, lent, from, to };
                 leaving.words.extend_from_slice(&moved.words());
             }
         }
+        leaving
+            .away
+            .iter_mut()
+            .filter(|block| block.named == Named::Page)
+            .for_each(|block| block.named = Named::Either);
         for part in leaving.words.chunks(ring.most() / size_of::<Move>() * Move::WORDS) {
             let at = ring.take(&core.queue, size_of_val(part))?;
             ring.area().write(at, part)?;
@@ -240,7 +263,7 @@ impl GpuCache {
             rehome::rehome(&core.queue, &kit.rehome, list, [2 * s.kv_heads, s.side_bytes], written)?;
         }
         leaving.back.clear();
-        leaving.away.iter_mut().for_each(|block| block.named = true);
+        leaving.away.iter_mut().for_each(|block| block.named = Named::Tail);
         Ok(())
     }
 }

@@ -7,7 +7,7 @@ use certkv_page::Reservation;
 use core::ops::Range;
 
 /// Tells the checker, if it is on, what the launches of `layers` can reach for `parts`, a batch's single tokens or drafts: originals of all full blocks of their
-/// sequences, in their pages or in the tails that they leave; and the tails of their open blocks, which are written. The host writes pages of originals too, but
+/// sequences, in their pages or in the tails that they are leaving; and the tails of their open blocks, which are written. The host writes pages of originals too, but
 /// only in steps that first waited for all of them to be left alone. Nothing while a step is recorded: its runs have other pages.
 pub(super) fn tell_pages<'p>(
     cache: &GpuCache,

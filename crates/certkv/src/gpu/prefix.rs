@@ -96,7 +96,7 @@ impl GpuCache {
             forgotten.extend(coded(dropped));
         }
         let gone = evicted.units + evicted.blocks;
-        evicted.retire(|| self.leaving.stamp())?;
+        evicted.retire(|group| self.stamp(group))?;
         self.reclaim();
         Ok(gone)
     }
@@ -131,19 +131,21 @@ impl GpuCache {
         let needs = needs.map_err(Error::from_table)?;
         self.reclaim();
         if let Some(prefixes) = &self.prefixes {
-            return Ok(prefixes.index.admit(&needs));
+            // What waits for originals that leave, the next step has at once.
+            return Ok(match prefixes.index.admit(&needs) {
+                Admission::FitsSoon => Admission::Fits,
+                admission => admission,
+            });
         }
-        let mut fits = Admission::Fits;
         for (group, need) in needs.into_iter().enumerate() {
-            for (class, pages) in self.missing(group, need).filter(|(_, pages)| *pages > 0) {
-                let pages = pages.saturating_sub(self.pools[group].of(class).counts().retiring);
-                if pages > 0 {
-                    return Ok(Admission::Lacks { group, class, pages });
-                }
-                fits = Admission::FitsSoon;
+            let retiring = |class| self.pools[group].of(class).counts().retiring;
+            let lacks = |(class, pages): (PageClass, usize)| (class, pages.saturating_sub(retiring(class)));
+            let short = self.missing(group, need).map(lacks).find(|(_, pages)| *pages > 0);
+            if let Some((class, pages)) = short {
+                return Ok(Admission::Lacks { group, class, pages });
             }
         }
-        Ok(fits)
+        Ok(Admission::Fits)
     }
 
     /// Pages of a group that are not free, by class.

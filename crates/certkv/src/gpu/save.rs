@@ -2,6 +2,7 @@
 //! the order in which kernels read them.
 use super::cache::GpuCache;
 use super::core::Core;
+use super::leaving::landed;
 use super::pages;
 use crate::Error;
 use crate::counters::Kind;
@@ -151,7 +152,7 @@ impl GpuCache {
             Ok(()) => self.settle_restored(tables, &memory),
             Err(error) => {
                 for table in tables {
-                    table.release().retire(|| self.leaving.stamp())?;
+                    table.release().retire(landed)?;
                 }
                 Err(error)
             }
@@ -169,11 +170,11 @@ impl GpuCache {
         // What read the pages before has yet to pass: the host writes them.
         let filled = self.core.finish().and_then(|()| reservation.rows().try_for_each(|span| block(self, &span)));
         if let Err(error) = filled {
-            reservation.abort(|| self.leaving.stamp());
+            reservation.abort(landed);
             return Err(error);
         }
         let committed = table.commit(reservation).map_err(|e| Error::from_table(e.error))?;
-        committed.dropped.retire(|| self.leaving.stamp())?;
+        committed.dropped.retire(landed)?;
         Ok(())
     }
 
@@ -240,6 +241,7 @@ impl GpuCache {
         table: &mut BlockTable,
         reserve: impl Fn(&mut BlockTable) -> Result<Reservation, TableError>,
     ) -> Result<Reservation, Error> {
+        self.land()?;
         self.reclaim();
         loop {
             match reserve(table).map_err(Error::from_table) {

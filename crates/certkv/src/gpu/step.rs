@@ -214,6 +214,7 @@ impl<'c> GpuStep<'c> {
         }
         cache.forget()?;
         if drafting.is_none() && parts.iter().any(|part| part.place.is_none()) {
+            // Longer chunks read and write pages of originals on the host.
             cache.land()?;
         }
         cache.tell_moves()?;
@@ -504,13 +505,17 @@ impl<'c> GpuStep<'c> {
     }
 
     /// Makes the new tokens part of their sequences, publishes the step's certificates where there is a ring of them, and enqueues that blocks which are
-    /// full now are coded, those of all layers at once. Does not wait: what comes later on the stream sees them.
+    /// full now are coded, those of all layers at once, and that their originals leave for host memory beside what comes next. Does not wait: what comes later
+    /// on the stream sees them.
     ///
     /// # Errors
-    /// A layer that was not appended; the driver's. The step is rolled back then.
+    /// A layer that was not appended; a stream that records ([`GpuStep::captured`] ends such a step); the driver's. The step is rolled back then.
     pub fn finish(mut self) -> Result<(), Error> {
         if let Some(layer) = self.progress.iter().position(|p| !p.is_appended()) {
             return Err(Error::Order { layer, why: "the step was finished before the layer was appended" });
+        }
+        if self.cache.core.queue.stream().capturing()? {
+            return Err(Error::Order { layer: 0, why: "the step was finished while its stream records" });
         }
         if !self.published {
             let attended = self.progress.iter().map(|p| *p == Progress::Attended);
@@ -530,7 +535,7 @@ impl<'c> GpuStep<'c> {
                 let committed = table.commit(reservation).map_err(|e| Error::from_table(e.error))?;
                 // Of pages that a window has passed nothing may be remembered; other blocks of the row are what they were.
                 cache.forgotten[group].extend(coded(&committed.dropped));
-                committed.dropped.retire(|| cache.leaving.stamp())?;
+                committed.dropped.retire(|| cache.stamp(group))?;
                 for block in committed.filled {
                     cache.full(part.id, group, block)?;
                 }
@@ -557,7 +562,7 @@ impl Drop for GpuStep<'_> {
                 if forgotten.len() > before {
                     forgotten.push(ROW_ENTRY | part.row as u32);
                 }
-                reservation.abort(|| self.cache.leaving.stamp());
+                reservation.abort(|| self.cache.stamp(group));
             }
         }
         self.cache.filled(None);

@@ -4,6 +4,7 @@
 //! they return. A seal is such a digest with who the page is: layer, block, format and the life of the slot that it lies in.
 use super::cache::{GpuCache, coded};
 use super::core::Core;
+use super::leaving::landed;
 use crate::Error;
 use crate::counters::Kind;
 use crate::seal::{SealError, format_id};
@@ -108,13 +109,14 @@ impl GpuCache {
                 Ok(bytes)
             }
             Err(error) => {
-                plans.into_iter().for_each(|plan| plan.abort(|| self.leaving.stamp()));
+                plans.into_iter().for_each(|plan| plan.abort(landed));
                 Err(error)
             }
         }
     }
 
     fn come_back(&mut self, id: SequenceId) -> Result<u64, Error> {
+        self.land()?;
         self.reclaim();
         let plans = loop {
             match self.plan_swap(id, BlockTable::swap_in) {
@@ -130,7 +132,7 @@ impl GpuCache {
                 Ok(bytes)
             }
             Err(error) => {
-                plans.into_iter().for_each(|plan| plan.abort(|| self.leaving.stamp()));
+                plans.into_iter().for_each(|plan| plan.abort(landed));
                 Err(error)
             }
         }
@@ -147,7 +149,7 @@ impl GpuCache {
             match plan(table) {
                 Ok(plan) => plans.push(plan),
                 Err(error) => {
-                    plans.into_iter().for_each(|plan: SwapPlan| plan.abort(|| self.leaving.stamp()));
+                    plans.into_iter().for_each(|plan: SwapPlan| plan.abort(landed));
                     self.reclaim();
                     return Err(Error::from_table(error));
                 }
@@ -164,7 +166,7 @@ impl GpuCache {
             let dropped = table.commit_swap(plan).map_err(|(error, _)| Error::from_table(error))?;
             let gone: Vec<u32> = coded(&dropped).collect();
             self.forget_later(id, group, gone, false);
-            dropped.retire(|| self.leaving.stamp())?;
+            dropped.retire(landed)?;
         }
         if let Some(moves) = &self.moves {
             moves.push(noted);

@@ -24,6 +24,7 @@ impl GpuCache {
             }
         }
         if !len.is_multiple_of(self.core.sizes.block) {
+            // The rows of the block that is open again come from its page.
             self.land_block(id, len / self.core.sizes.block)?;
         }
         self.prepare_cut(id, len)?;
@@ -70,7 +71,7 @@ impl GpuCache {
         let moved = renewed.and_then(|()| {
             if out { self.copy_originals(group, ops.copies()) } else { self.execute(group, ops.copies()) }
         });
-        ops.retire(|| self.leaving.stamp())?;
+        ops.retire(|| self.stamp(group))?;
         moved
     }
 
@@ -88,7 +89,7 @@ impl GpuCache {
             let gone: Vec<u32> = coded(ops.dropped()).collect();
             let again = passed && self.entry(id)?.tables[group].hole().is_empty();
             self.forget_later(id, group, gone, again);
-            ops.retire(|| self.leaving.stamp())?;
+            ops.retire(|| self.stamp(group))?;
         }
         self.forgive_later(id.slot as usize, whole);
         Err(Error::Shortened { len: whole, cause: Box::new(cause) })

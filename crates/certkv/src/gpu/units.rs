@@ -4,6 +4,7 @@
 //! Records have no seal while they lie on the device. They get one when they leave, behind the originals of their layer, and it is
 //! compared before they are written again.
 use super::cache::GpuCache;
+use super::leaving::landed;
 use crate::Error;
 use crate::group::SEAL_BYTES;
 use crate::prefix::{PrefixScope, PrefixUnit, Prefixes};
@@ -118,14 +119,14 @@ impl Engine for GpuCache {
     }
 
     fn abort(&mut self, reservations: Vec<Reservation>) {
-        reservations.into_iter().for_each(|reservation| reservation.abort(|| self.leaving.stamp()));
+        reservations.into_iter().for_each(|reservation| reservation.abort(landed));
         self.reclaim();
     }
 
     fn commit(&mut self, table: &mut BlockTable, reservation: Reservation) -> Result<(), Error> {
         // Nobody else knows the table; a refusal leaves it and the pages to their drops.
         let committed = table.commit(reservation).map_err(|e| Error::from_table(e.error))?;
-        committed.dropped.retire(|| self.leaving.stamp())?;
+        committed.dropped.retire(landed)?;
         Ok(())
     }
 
@@ -139,7 +140,7 @@ impl Engine for GpuCache {
     /// Nothing is forgotten of their pages: those of cached units stay, and nobody has read the others.
     fn give_up(&mut self, tables: Vec<BlockTable>) -> Result<(), Error> {
         for table in tables {
-            table.release().retire(|| self.leaving.stamp())?;
+            table.release().retire(landed)?;
         }
         self.reclaim();
         Ok(())

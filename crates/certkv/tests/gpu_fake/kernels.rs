@@ -99,7 +99,7 @@ pub(crate) enum Plant {
     Rot,
     /// The device is not told that originals have moved.
     OldSides,
-    /// Nor is it told of what was lent of them.
+    /// The device is told where originals are, but not of what was lent of them.
     OldLoans,
     /// Outputs are held to another tolerance than the call's.
     NoTolerance,
@@ -434,7 +434,7 @@ extern "C" fn select(raw: *const c_void) {
         let rows = entries.filter(|entry| entry & ROW_ENTRY != 0).fold(0, |rows, row| rows | 1 << (row & !ROW_ENTRY));
         FORGOTTEN.fetch_or(rows, Ordering::Relaxed);
     }
-    if LOOKS.load(Ordering::Relaxed) && a.originals != 0 {
+    if LOOKS.load(Ordering::Relaxed) {
         if a.mode == SelectMode::Forget as u32 { forget(&a) } else { lend(&a) }
     }
 }

@@ -5,7 +5,7 @@ use crate::kernels::{self, DIM, GROUP, KV_HEADS, Plant};
 use crate::life::{FORMATS, LAYERS, config};
 use crate::model::{element, expected};
 use certkv::gpu::{Compiler, Gpu, GpuCache};
-use certkv::{Certified, Chunk, Error, Policy, SequenceId, Side};
+use certkv::{Admission, Certified, Chunk, Error, Policy, SequenceId, Side};
 use certkv_testkit::generate::Rng;
 use std::sync::atomic::Ordering;
 
@@ -19,22 +19,24 @@ struct World {
     r: Rng,
     /// Of the next token.
     next: u32,
-    /// Steps that began while blocks were under way; forks, cuts, chunks, and reads of originals then.
-    seen: [usize; 5],
+    /// Steps that ran while blocks were under way; forks, cuts into such blocks, chunks, and reads of originals then; steps that had them land to have room.
+    seen: [usize; 6],
 }
 
 impl World {
     fn new(gpu: &Gpu, compiler: &Compiler, format: &str, seed: u64) -> Self {
         kernels::begin(format);
         let mut config = config(format);
-        (config.max_tokens, config.plan_apart) = (30 * kernels::BLOCK, seed.is_multiple_of(2));
+        config.max_tokens = if seed.is_multiple_of(3) { 9 } else { 30 } * kernels::BLOCK;
+        config.plan_apart = (seed / 2).is_multiple_of(2);
         config.prefixes = None;
         let cache = GpuCache::new(gpu, compiler, config).expect("a cache");
-        Self { cache, live: Vec::new(), r: Rng::new(seed), next: 0, seen: [0; 5] }
+        Self { cache, live: Vec::new(), r: Rng::new(seed), next: 0, seen: [0; 6] }
     }
 
-    fn is_under_way(&self) -> usize {
-        usize::from(self.cache.snapshot().pages[0].tail.retiring > 0)
+    /// Blocks whose tails wait for the copies of what they had.
+    fn under_way(cache: &GpuCache) -> usize {
+        cache.snapshot().pages[0].tail.retiring
     }
 
     fn allow<T>(result: Result<T, Error>) -> Option<T> {
@@ -59,12 +61,13 @@ impl World {
             tokens.iter().flat_map(|t| (0..KV).map(move |at| element(*t, layer, side, at))).collect()
         };
         let queries: Vec<f32> = (0..tokens.len() * Q).map(|_| self.r.uniform() as f32 - 0.5).collect();
-        self.seen[0] += self.is_under_way();
+        let (before, mut beside) = (Self::under_way(&self.cache), 0);
         let (again, ends) = (self.r.chance(0.1), self.r.chance(0.95));
         // What is not planned reads what it was lent.
         let planned: [bool; LAYERS] = [(); LAYERS].map(|()| self.r.chance(0.3));
         let done = (|| {
             let mut step = self.cache.begin_with(&chunks, Policy::Certified(Certified::default()))?;
+            beside = Self::under_way(step.cache());
             for (layer, planned) in planned.into_iter().enumerate() {
                 step.append_bits(layer, &rows(layer, Side::Key), &rows(layer, Side::Value))?;
                 for _ in 0..1 + usize::from(again) {
@@ -76,6 +79,8 @@ impl World {
             }
             if ends { step.finish().map(|()| true) } else { Ok(false) }
         })();
+        self.seen[0] += usize::from(beside > 0);
+        self.seen[5] += usize::from(most == 1 && before > 0 && beside == 0);
         if Self::allow(done) == Some(true) {
             let mut tokens = tokens.into_iter();
             parts.into_iter().for_each(|(at, n)| self.live[at].1.extend(tokens.by_ref().take(n)));
@@ -88,20 +93,20 @@ impl World {
             self.live.extend(Self::allow(created).map(|id| (id, Vec::new())));
             return;
         }
-        let (at, under_way) = (self.r.below(self.live.len()), self.is_under_way());
+        let (at, under_way) = (self.r.below(self.live.len()), Self::under_way(&self.cache));
         let (id, tokens) = self.live[at].clone();
         match self.r.below(40) {
             0 | 1 => {
                 let forked = self.cache.fork(id);
                 self.live.extend(Self::allow(forked).map(|fork| (fork, tokens)));
-                self.seen[1] += under_way;
+                self.seen[1] += usize::from(under_way > 0);
             }
             2..=4 => {
                 let len =
                     if self.r.chance(0.3) { self.r.below(tokens.len() + 1) } else { tokens.len().saturating_sub(3) };
                 if Self::allow(self.cache.truncate(id, len)).is_some() {
                     self.live[at].1.truncate(len);
-                    self.seen[2] += under_way;
+                    self.seen[2] += usize::from(under_way > 0 && Self::under_way(&self.cache) == 0);
                 }
             }
             5 => {
@@ -109,12 +114,12 @@ impl World {
                 self.live.swap_remove(at);
             }
             6 => {
-                self.seen[3] += under_way;
+                self.seen[3] += usize::from(under_way > 0);
                 self.step(2 * kernels::BLOCK);
             }
             7 => {
                 self.verify(at);
-                self.seen[4] += under_way;
+                self.seen[4] += usize::from(under_way > 0);
             }
             8..=14 => self.step(8),
             _ => self.step(1),
@@ -132,10 +137,10 @@ impl World {
 }
 
 /// What lives over all formats reached, sides that launches looked at, and the looks that found another block's or none.
-fn lives(compiler: &Compiler, deferred: bool, worlds: u64) -> ([usize; 5], u64, u64) {
+fn lives(compiler: &Compiler, deferred: bool, worlds: u64) -> ([usize; 6], u64, u64) {
     let fake = crate::fake_cuda::Fake::get();
     kernels::looks(true);
-    let mut seen = [0; 5];
+    let mut seen = [0; 6];
     for seed in 0..worlds {
         fake.reset();
         fake.defer(deferred);
@@ -168,18 +173,58 @@ fn launches_find_originals_that_are_under_way() {
     for deferred in [false, true] {
         let (seen, looks, wrong) = lives(compiler, deferred, WORLDS);
         println!(
-            "deferred {deferred}: steps, forks, cuts, chunks and reads while blocks were under way: {seen:?}, {looks} looks"
+            "deferred {deferred}: steps, forks, cuts into them, chunks and reads while blocks were under way, steps that needed their room: {seen:?}, {looks} looks"
         );
         assert!(!deferred || seen.iter().all(|n| *n > 4), "{seen:?}");
         (looked, failed) = (looked + looks, failed + wrong);
     }
     let caught = [Plant::OldSides, Plant::OldLoans].into_iter().filter(|what| {
         kernels::plant(*what);
-        let (_, _, wrong) = lives(compiler, true, 8);
+        let (_, _, wrong) = lives(compiler, true, 24);
         kernels::plant(Plant::Nothing);
         wrong > 0
     });
     let caught = caught.count();
     println!("GATE gpu-leaving executed={looked} failed={failed} controls={caught}/2 seed=0x0");
     assert!(failed == 0 && caught == 2 && looked > 1000);
+}
+
+/// Pages that wait for originals which leave are the next step's at once, and what left is counted.
+#[test]
+fn what_waits_for_originals_is_there_for_who_needs_it() {
+    let (fake, compiler, _turn) = alone();
+    fake.reset();
+    fake.defer(true);
+    kernels::begin(FORMATS[0]);
+    let gpu = Gpu::open(0).expect("the fake");
+    let mut config = config(FORMATS[0]);
+    // One block for each of two sequences, and one more.
+    (config.max_tokens, config.max_context, config.max_sequences) = (3 * kernels::BLOCK, 3 * kernels::BLOCK, 2);
+    (config.prefixes, config.swap_tokens, config.chunk_tokens) = (None, 0, 0);
+    let mut cache = GpuCache::new(&gpu, compiler, config).expect("a cache");
+    let ids = [(); 2].map(|()| cache.create().expect("a sequence"));
+    let step = |cache: &mut GpuCache, ids: &[SequenceId]| {
+        let chunks: Vec<_> = ids.iter().map(|id| Chunk { sequence: *id, tokens: 1 }).collect();
+        let rows = vec![0x3c00; ids.len() * KV];
+        let mut step = cache.begin_with(&chunks, Policy::Packed)?;
+        (0..LAYERS).try_for_each(|layer| step.append_bits(layer, &rows, &rows))?;
+        step.finish()
+    };
+    (0..kernels::BLOCK).for_each(|_| step(&mut cache, &ids).expect("a step"));
+    let seen = cache.snapshot();
+    let stores = seen.stores.expect("counted").done;
+    let each = (LAYERS * kernels::BLOCK * KV * 4) as u64;
+    assert_eq!((seen.pages[0].tail.retiring, stores.count(), stores.sum), (2, 1, 2 * each));
+    cache.release(ids[0]).expect("a release");
+    let seen = cache.snapshot();
+    assert!(seen.pages[0].packed.retiring == 1 && seen.pages[0].host.retiring == 1, "its pages wait");
+    assert_eq!(cache.admit(None, 2 * kernels::BLOCK).expect("an answer"), Admission::Fits);
+    let new = cache.create().expect("a sequence");
+    (0..2 * kernels::BLOCK).for_each(|_| step(&mut cache, &[new]).expect("room"));
+    cache.release(new).expect("a release");
+    cache.release(ids[1]).expect("the last release");
+    let left = &cache.snapshot().pages[0];
+    let retiring = [left.host, left.packed, left.tail].map(|pages| pages.live + pages.retiring);
+    assert_eq!(retiring, [0; 3], "behind the last sequence nothing waits");
+    fake.defer(false);
 }

@@ -58,8 +58,7 @@ impl GpuCache {
             words.clear();
             let list = ring.area().span(at, values + part.len() * bytes)?;
             for (i, (page, slot)) in part.iter().enumerate() {
-                let entry = spill.layers[*slot as usize] * s.side_table_bytes() + *page as usize * bytes;
-                let to = core.sides.address_of(entry, bytes)?;
+                let to = core.named_at(spill.layers[*slot as usize], *page)?;
                 items.extend([list.address() + (values + i * bytes) as u64, to, bytes as u64, 0]);
                 words.extend(spill.words(core, *page, *slot)?);
             }
